@@ -39,10 +39,8 @@ int gpu_link_failure(struct client_gpu *g, struct err_text *ret)
 static int receive(
 	struct client_gpu *g, struct local_frame *a, uint32_t timeout_ms, struct err_text *err)
 {
-	int rc;
+	int rc = local_recv(g->sock, a, timeout_ms, err);
 
-	*a = (struct local_frame){.mem = NULL};
-	rc = local_recv(g->sock, &a->msg, &a->mem, a->fds, &a->n_fds, timeout_ms, err);
 	if (rc <= 0)
 		local_frame_free(a); /* a malformed frame may bring descriptors */
 	if (rc == -ETIMEDOUT || rc == -EAGAIN)

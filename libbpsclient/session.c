@@ -131,10 +131,8 @@ static int handle_unasked(struct session *s, struct local_frame *f)
 static int receive(struct session *s, struct local_frame *f, uint32_t timeout_ms)
 {
 	struct err_text err = {""};
-	int rc;
+	int rc = local_recv(s->sock, f, timeout_ms, &err);
 
-	*f = (struct local_frame){.mem = NULL};
-	rc = local_recv(s->sock, &f->msg, &f->mem, f->fds, &f->n_fds, timeout_ms, &err);
 	if (rc == 1 || rc == -EAGAIN || rc == -ETIMEDOUT)
 		return rc;
 	if (rc == 0)

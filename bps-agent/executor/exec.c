@@ -428,23 +428,18 @@ static void orphaned(struct exec *x)
 
 void exec_read_agent(struct exec *x)
 {
-	int fds[LOCAL_FDS_ROOM], rc = 1;
+	int rc = 1;
 
 	while (rc == 1 && x->agent_sock >= 0) {
 		struct err_text err = {""};
-		struct local_msg m;
-		unsigned n_fds = 0;
-		void *mem = NULL;
+		struct local_frame f;
 
-		rc = local_recv(x->agent_sock, &m, &mem, fds, &n_fds, 0, &err);
+		rc = local_recv(x->agent_sock, &f, 0, &err);
 		if (rc == 1)
-			on_message(x, &m, fds, n_fds);
+			on_message(x, &f.msg, f.fds, f.n_fds);
 		else if (rc != -EAGAIN)
 			orphaned(x);
-		for (unsigned i = 0; i < n_fds; i++)
-			if (fds[i] >= 0)
-				close(fds[i]);
-		free(mem);
+		local_frame_free(&f);
 	}
 }
 

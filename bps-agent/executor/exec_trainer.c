@@ -440,28 +440,24 @@ static void on_message(struct exec *x, uint32_t worker, int sock, const struct l
 void exec_trainer_read(struct exec *x, uint32_t worker, int sock)
 {
 	struct exec_trainer *t = &x->trainers[worker];
-	int fds[LOCAL_FDS_ROOM], rc;
 	struct err_text err = {""};
-	struct local_msg m;
-	void *mem = NULL;
-	unsigned n_fds = 0;
+	struct local_frame f;
+	int rc;
 
 	if (t->second >= 0 && is_hung_up(sock)) { /* a HELLO there is of no interest any more */
 		lose_socket(t, sock);
 		return;
 	}
-	rc = local_recv(sock, &m, &mem, fds, &n_fds, 0, &err);
+	rc = local_recv(sock, &f, 0, &err);
 	if (rc == 1)
-		on_message(x, worker, sock, &m, fds, n_fds);
+		on_message(x, worker, sock, &f.msg, f.fds, f.n_fds);
 	else if (rc != -EAGAIN && t->second >= 0)
 		lose_socket(t, sock);
 	else if (rc != -EAGAIN)
 		close_trainer(x, worker);
 	if (rc == BPS_EPROTO)
 		log_rated(LOG_WARN, "trainer broke the rules: pid=%u why=%s", t->pid, err.s);
-	for (unsigned i = 0; i < n_fds; i++)
-		close(fds[i]);
-	free(mem);
+	local_frame_free(&f);
 }
 
 void exec_trainer_free(struct exec *x, uint32_t worker)

@@ -584,24 +584,20 @@ static void on_message(struct executor_link *g, const struct local_msg *m)
 
 void executor_read(struct executor_link *g)
 {
-	int fds[LOCAL_FDS_ROOM], rc = 1;
+	int rc = 1;
 
 	while (rc == 1) {
 		struct err_text err = {""};
-		struct local_msg m;
-		unsigned n_fds = 0;
-		void *mem = NULL;
+		struct local_frame f;
 
-		rc = local_recv(g->sock, &m, &mem, fds, &n_fds, 0, &err);
+		rc = local_recv(g->sock, &f, 0, &err);
 		if (rc == 1)
-			on_message(g, &m);
+			on_message(g, &f.msg);
 		else if (rc == BPS_EPROTO)
 			executor_fail(g, rc, "the executor sent what cannot be read: %s", err.s);
 		else if (rc != -EAGAIN && g->sock_poll.data)
 			uv_poll_stop(&g->sock_poll); /* its end tells why */
-		for (unsigned i = 0; i < n_fds; i++)
-			close(fds[i]);
-		free(mem);
+		local_frame_free(&f);
 	}
 }
 

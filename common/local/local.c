@@ -498,7 +498,8 @@ int local_code(uint32_t wire, int fallback)
 void local_frame_free(struct local_frame *f)
 {
 	for (unsigned i = 0; i < f->n_fds; i++)
-		close(f->fds[i]);
+		if (f->fds[i] >= 0)
+			close(f->fds[i]);
 	free(f->mem);
 	*f = (struct local_frame){.mem = NULL};
 }
@@ -548,8 +549,7 @@ int local_peek(int sock, struct local_msg *ret, void **ret_mem, struct err_text 
 	return rc;
 }
 
-int local_recv(int sock, struct local_msg *ret, void **ret_mem, int *fds, unsigned *ret_n_fds,
-	uint32_t timeout_ms, struct err_text *err)
+int local_recv(int sock, struct local_frame *ret, uint32_t timeout_ms, struct err_text *err)
 {
 	union fd_passing_room room;
 	struct iovec iov = {.iov_len = LOCAL_FRAME_MAX};
@@ -560,7 +560,7 @@ int local_recv(int sock, struct local_msg *ret, void **ret_mem, int *fds, unsign
 	ssize_t n;
 	int rc;
 
-	*ret_n_fds = 0;
+	*ret = (struct local_frame){.mem = NULL};
 	iov.iov_base = malloc(LOCAL_FRAME_MAX);
 	if (!iov.iov_base)
 		return err_set(err, -ENOMEM, "out of memory");
@@ -569,16 +569,16 @@ int local_recv(int sock, struct local_msg *ret, void **ret_mem, int *fds, unsign
 		rc = err_set(err, (int)n, "cannot receive: %s", err_str((int)n));
 		goto free_buf;
 	}
-	*ret_n_fds = fd_passing_detach(&mh, fds, LOCAL_FDS_ROOM);
-	if (*ret_n_fds > LOCAL_FDS_MAX || (mh.msg_flags & MSG_CTRUNC))
+	ret->n_fds = fd_passing_detach(&mh, ret->fds, LOCAL_FDS_ROOM);
+	if (ret->n_fds > LOCAL_FDS_MAX || (mh.msg_flags & MSG_CTRUNC))
 		rc = err_set(err, BPS_EPROTO, "frame with too many descriptors");
 	else if (mh.msg_flags & MSG_TRUNC)
 		rc = err_set(err, BPS_EPROTO, "frame of more than %u bytes", LOCAL_FRAME_MAX);
 	else
-		rc = n ? local_decode(iov.iov_base, (size_t)n, ret, ret_mem, err) : 0;
+		rc = n ? local_decode(iov.iov_base, (size_t)n, &ret->msg, &ret->mem, err) : 0;
 	if (n && rc == 0)
 		rc = 1;
-	if (rc == 1 && ret->type == LOCAL_HELLO)
+	if (rc == 1 && ret->msg.type == LOCAL_HELLO)
 		explicit_bzero(iov.iov_base, (size_t)n); /* it may hold a token */
 free_buf:
 	free(iov.iov_base);

@@ -319,15 +319,13 @@ struct local_frame {
 	int fds[LOCAL_FDS_ROOM];
 	unsigned n_fds;
 };
-/* Close and free all; the frame is empty then. */
+/* Close all descriptors that are not negative, and free; the frame is empty then. */
 void local_frame_free(struct local_frame *f);
-/* Receive one frame, waiting at most timeout_ms (0: not at all). *ret_mem as codec_decode. fds:
- * close-on-exec, the caller's; *ret_n_fds of them, at most LOCAL_FDS_MAX. Returns 1, or 0 on end of
- * file. Errors: -EAGAIN or -ETIMEDOUT, -ECONNRESET, -ENOMEM, BPS_EPROTO (truncated, malformed, more
- * than LOCAL_FDS_MAX descriptors). Whatever it returns, the caller closes the *ret_n_fds <=
- * LOCAL_FDS_ROOM descriptors: the last close of one can take as long as its sender likes. */
-int local_recv(int sock, struct local_msg *ret, void **ret_mem, int *fds, unsigned *ret_n_fds,
-	uint32_t timeout_ms, struct err_text *err);
+/* Receive one frame with close-on-exec descriptors, waiting at most timeout_ms (0: not at all).
+ * Returns 1, or 0 on end of file. Errors: -EAGAIN or -ETIMEDOUT, -ECONNRESET, -ENOMEM, BPS_EPROTO
+ * (truncated, malformed, more than LOCAL_FDS_MAX descriptors). Whatever it returns, the caller frees
+ * *ret: the last close of a descriptor can take as long as its sender likes. */
+int local_recv(int sock, struct local_frame *ret, uint32_t timeout_ms, struct err_text *err);
 /* As local_recv with timeout_ms 0, but the frame stays in the socket: a recv of one byte takes it
  * out. It brings no descriptors. */
 int local_peek(int sock, struct local_msg *ret, void **ret_mem, struct err_text *err);

@@ -205,12 +205,10 @@ static void fake_finish(struct fake_agent *f, struct fake_trainer *t, struct loc
 
 static void fake_read(struct fake_agent *f, struct fake_trainer *t)
 {
-	int fds[LOCAL_FDS_ROOM], rc;
-	struct local_msg m;
-	unsigned n_fds;
-	void *mem = NULL;
+	struct local_frame frame;
+	int rc = local_recv(t->sock, &frame, 0, NULL);
+	struct local_msg m = frame.msg;
 
-	rc = local_recv(t->sock, &m, &mem, fds, &n_fds, 0, NULL);
 	if (rc == -EAGAIN)
 		return;
 	if (rc != 1) {
@@ -231,7 +229,7 @@ static void fake_read(struct fake_agent *f, struct fake_trainer *t)
 		fake_traffic(f, t, &m);
 	else if (m.type == LOCAL_FINISH)
 		fake_finish(f, t, &m);
-	free(mem);
+	local_frame_free(&frame);
 }
 
 static double fake_get(uint8_t dtype, const char *in, uint64_t e)

@@ -52,22 +52,19 @@ static void *executor(void *arg)
 static struct local_msg expect(int sock, uint16_t type, void **ret_mem)
 {
 	uint64_t end_ns = clock_now_ns() + WAIT_MS * MS;
-	int fds[LOCAL_FDS_ROOM];
 
 	while (clock_now_ns() < end_ns) {
 		struct err_text err = {""};
-		struct local_msg m = {0};
-		unsigned n = 0;
-		void *mem = NULL;
-		int rc = local_recv(sock, &m, &mem, fds, &n, WAIT_MS, &err);
+		struct local_frame f;
+		int rc = local_recv(sock, &f, WAIT_MS, &err);
 
-		for (unsigned i = 0; i < n; i++)
-			close(fds[i]);
-		if (rc == 1 && m.type == type) {
-			*ret_mem = mem;
-			return m;
+		if (rc == 1 && f.msg.type == type) {
+			for (unsigned i = 0; i < f.n_fds; i++)
+				close(f.fds[i]);
+			*ret_mem = f.mem;
+			return f.msg;
 		}
-		free(mem);
+		local_frame_free(&f);
 		if (rc != 1)
 			fail_msg("no %s: %s", local_type_name(type), err.s);
 	}

@@ -346,6 +346,19 @@ static int send_raw(int sock, const void *bytes, size_t n_bytes, const int *fds,
 	return sendmsg(sock, &mh, MSG_NOSIGNAL) < 0 ? -errno : 0;
 }
 
+static int receive(int sock, struct local_msg *ret, void **ret_mem, int *fds, unsigned *ret_n_fds,
+	uint32_t timeout_ms, struct err_text *err)
+{
+	struct local_frame f;
+	int rc = local_recv(sock, &f, timeout_ms, err);
+
+	*ret = f.msg;
+	*ret_mem = f.mem;
+	memcpy(fds, f.fds, sizeof(f.fds));
+	*ret_n_fds = f.n_fds;
+	return rc;
+}
+
 static void hello_arrives_as_it_was_sent(void **state)
 {
 	struct local_msg m = {.type = LOCAL_HELLO, .seq = 7}, got;
@@ -364,7 +377,7 @@ static void hello_arrives_as_it_was_sent(void **state)
 		.part_bytes = 4096,
 		.token = {"0123456789abcdef0123456789abcdef", 32}};
 	assert_int_equal(local_send(p.a, &m, NULL, 0, 0), 0);
-	assert_int_equal(local_recv(p.b, &got, &mem, fds, &n_fds, WAIT_MS, NULL), 1);
+	assert_int_equal(receive(p.b, &got, &mem, fds, &n_fds, WAIT_MS, NULL), 1);
 	assert_int_equal(got.type, LOCAL_HELLO);
 	assert_int_equal(got.seq, 7);
 	assert_int_equal(n_fds, 0);
@@ -391,7 +404,7 @@ static void descriptors_arrive_closed_on_exec(void **state)
 
 	(void)state;
 	assert_int_equal(local_send(p.a, &m, sent, 2, 0), 0);
-	assert_int_equal(local_recv(p.b, &got, &mem, fds, &n_fds, WAIT_MS, NULL), 1);
+	assert_int_equal(receive(p.b, &got, &mem, fds, &n_fds, WAIT_MS, NULL), 1);
 	assert_int_equal(n_fds, 2);
 	assert_int_equal(got.arena.bytes, 99);
 	for (unsigned i = 0; i < n_fds; i++) {
@@ -423,7 +436,7 @@ static void largest_declare_and_largest_refusal_fit_into_a_frame(void **state)
 	}
 	m.declare = (struct local_declare){decls, LOCAL_DECLARE_MAX};
 	assert_int_equal(local_send(p.a, &m, NULL, 0, 0), 0);
-	assert_int_equal(local_recv(p.b, &got, &mem, fds, &n_fds, WAIT_MS, NULL), 1);
+	assert_int_equal(receive(p.b, &got, &mem, fds, &n_fds, WAIT_MS, NULL), 1);
 	assert_int_equal(got.declare.n_tensors, LOCAL_DECLARE_MAX);
 	assert_string_equal(got.declare.tensors[99].name, name);
 	assert_int_equal(got.declare.tensors[99].n_elems, 100);
@@ -431,7 +444,7 @@ static void largest_declare_and_largest_refusal_fit_into_a_frame(void **state)
 	m.type = LOCAL_DECLARED;
 	m.declared = (struct local_declared){slots, LOCAL_DECLARE_MAX};
 	assert_int_equal(local_send(p.b, &m, NULL, 0, 0), 0);
-	assert_int_equal(local_recv(p.a, &got, &mem, fds, &n_fds, WAIT_MS, NULL), 1);
+	assert_int_equal(receive(p.a, &got, &mem, fds, &n_fds, WAIT_MS, NULL), 1);
 	assert_string_equal(got.declared.slots[99].text, text);
 	assert_int_equal(got.declared.slots[99].out_offset[1], 99 + 64);
 	free(mem);
@@ -447,10 +460,10 @@ static void end_of_file_and_silence_are_told_apart(void **state)
 	void *mem;
 
 	(void)state;
-	assert_int_equal(local_recv(p.a, &got, &mem, fds, &n_fds, 0, NULL), -EAGAIN);
-	assert_int_equal(local_recv(p.a, &got, &mem, fds, &n_fds, 5, NULL), -ETIMEDOUT);
+	assert_int_equal(receive(p.a, &got, &mem, fds, &n_fds, 0, NULL), -EAGAIN);
+	assert_int_equal(receive(p.a, &got, &mem, fds, &n_fds, 5, NULL), -ETIMEDOUT);
 	close(p.b);
-	assert_int_equal(local_recv(p.a, &got, &mem, fds, &n_fds, WAIT_MS, NULL), 0);
+	assert_int_equal(receive(p.a, &got, &mem, fds, &n_fds, WAIT_MS, NULL), 0);
 	close(p.a);
 }
 
@@ -503,7 +516,7 @@ static void malformed_frames_are_refused_and_leak_no_descriptor(void **state)
 	for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
 		assert_int_equal(
 			send_raw(p.a, bad[i].bytes, bad[i].n_bytes, sent, bad[i].n_fds), 0);
-		assert_int_equal(local_recv(p.b, &got, &mem, fds, &n_fds, WAIT_MS, &err),
+		assert_int_equal(receive(p.b, &got, &mem, fds, &n_fds, WAIT_MS, &err),
 			bad[i].n_bytes ? BPS_EPROTO : 0);
 		assert_int_equal(n_fds, bad[i].n_fds); /* to be closed by whom it suits */
 		while (n_fds > 0)
@@ -526,7 +539,7 @@ static void frame_longer_than_the_limit_is_refused(void **state)
 	(void)state;
 	assert_non_null(bytes);
 	assert_int_equal(send_raw(p.a, bytes, n_bytes, NULL, 0), 0);
-	assert_int_equal(local_recv(p.b, &got, &mem, fds, &n_fds, WAIT_MS, NULL), BPS_EPROTO);
+	assert_int_equal(receive(p.b, &got, &mem, fds, &n_fds, WAIT_MS, NULL), BPS_EPROTO);
 	free(bytes);
 	pair_free(&p);
 }
@@ -613,7 +626,7 @@ static void every_type_has_a_name_and_survives_the_trip_empty(void **state)
 			continue;
 		assert_string_not_equal(local_type_name(t), "?");
 		assert_int_equal(local_send(p.a, &m, NULL, 0, 0), 0);
-		assert_int_equal(local_recv(p.b, &got, &mem, fds, &n_fds, WAIT_MS, NULL), 1);
+		assert_int_equal(receive(p.b, &got, &mem, fds, &n_fds, WAIT_MS, NULL), 1);
 		assert_int_equal(got.type, t);
 		assert_int_equal(got.seq, t);
 		free(mem);
