@@ -3,7 +3,6 @@
  * does, by credit and window. Thread: the core's. */
 #include "bps-agent/core/part.h"
 
-
 #include "bps-agent/core/core_impl.h"
 #include "bps-agent/core/lockstep.h"
 #include "common/base/failpoint.h"
