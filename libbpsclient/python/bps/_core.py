@@ -1,11 +1,9 @@
-"""The common part of all front-ends: the process's job, names of tensors, reusable tensors,
-objects. No framework.
+"""What all front-ends share: the process's job, names of tensors, reusable tensors, objects.
 
 Names follow the order of the program, never the order of completion, so that all workers use the
-same tensor for the
-same operation. A worker's n-th shape under one name is the tensor ``u/NAME#n``: shapes that differ
-between workers meet
-there, and the mismatch is an error at all of them instead of a hang.
+same tensor for the same operation. A worker's n-th shape under one name is the tensor ``u/NAME#n``:
+shapes that differ between workers meet there, and the mismatch is an error at all of them. Tensors
+without a name travel in shared pieces, where only the sizes of the pieces are compared.
 """
 
 from __future__ import annotations
@@ -21,11 +19,13 @@ from typing import Any
 
 from bps._job import Job, Tensor
 from bps._job import open as open_job
-from bps._library import DTYPES
+from bps._library import CODES, DTYPES, Error
 
 # Bytes of the pieces that carry tensors without a name, and how many of each size are in flight.
-PIECES = (256, 4 << 10, 32 << 10, 256 << 10, 2 << 20)
+PIECES = tuple(1 << n for n in range(8, 23))
 PIECES_IN_FLIGHT = 4
+# After these errors an operation is still in flight, and may be waited for again.
+IN_FLIGHT = {CODES[name] for name in ("ETIMEDOUT", "ENOSERVER", "EISOLATED")}
 
 
 class NotInitialized(RuntimeError):
@@ -37,20 +37,61 @@ class Slot:
 
     Attributes:
         tensor (Tensor): what the agent knows.
-        owner: called without arguments before another operation takes the slot; None while nothing
-            is in flight.
+        owner (Operation, optional): the operation in flight.
+        lock (Lock): held while the operation is finished.
         views (dict): a front-end's views of the slot's memory.
     """
 
     def __init__(self, tensor: Tensor) -> None:
         self.tensor = tensor
-        self.owner: Callable[[], object] | None = None
+        self.owner: Operation | None = None
+        self.lock = threading.Lock()
         self.views: dict[Any, Any] = {}
 
-    def release(self) -> None:
-        """Complete the operation that still uses the slot."""
-        if self.owner is not None:
-            self.owner()
+
+class Operation:
+    """One use of a slot. Whoever needs its result or the slot first finishes it, once.
+
+    Args:
+        slot (Slot): its tensor has been submitted.
+        collect: called once with the sum in the slot's output.
+    """
+
+    def __init__(self, slot: Slot, collect: Callable[[], None]) -> None:
+        self._slot, self._collect = slot, collect
+        self._error: Error | None = None
+        slot.owner = self
+
+    def poll(self) -> bool:
+        """True when :meth:`finish` would not block."""
+        return self._slot.owner is not self or self._slot.tensor.poll()
+
+    def settle(self) -> None:
+        """Finish the operation, and keep an error that is final for :meth:`finish`.
+
+        Raises:
+            Error: it is still in flight (time-out, no server): call it again.
+        """
+        with self._slot.lock:
+            if self._slot.owner is self:
+                try:
+                    self._slot.tensor.finish()
+                    self._collect()
+                except Error as error:
+                    if error.code in IN_FLIGHT:
+                        raise
+                    self._error = error
+                self._slot.owner = None
+
+    def finish(self) -> None:
+        """Wait for the sum and hand it out.
+
+        Raises:
+            Error: the operation has failed, or is still in flight as after :meth:`settle`.
+        """
+        self.settle()
+        if self._error is not None:
+            raise self._error
 
 
 class Runtime:
@@ -63,6 +104,7 @@ class Runtime:
         self._rings: dict[tuple[str, int], list[Slot]] = {}
         self._turns: collections.Counter[tuple[str, int]] = collections.Counter()
         self._sets = 0
+        self.failure: BaseException | None = None  # of an operation that was submitted in part
 
     def next_set(self) -> int:
         """Return the number of the next set of gradients of this process."""
@@ -95,6 +137,11 @@ class Runtime:
         """Return the next slot for a piece of at most n_elems; completes the operation that had it
         before."""
         item = int(DTYPES[dtype][1][1:])
+        if self.failure is not None:
+            raise RuntimeError(
+                "an operation without a name failed after some of its pieces had been submitted: "
+                "this worker is out of step with the others"
+            ) from self.failure
         with self.lock:
             size = next((p for p in PIECES if p >= n_elems * item), PIECES[-1])
             ring = self._rings.get((dtype, size))
@@ -104,8 +151,9 @@ class Runtime:
                 ]
                 ring = self._rings[dtype, size] = [Slot(t) for t in self.job.declare_group(decls)]
             slot = ring[self._turns[dtype, size] % PIECES_IN_FLIGHT]
+            if slot.owner is not None:
+                slot.owner.settle()
             self._turns[dtype, size] += 1
-            slot.release()
             return slot
 
     def broadcast_bytes(self, data: bytes | None, root: int) -> bytes:
@@ -135,12 +183,31 @@ class Runtime:
     def broadcast_object(self, obj: Any, root: int) -> Any:
         """Return root's object, pickled, at every worker."""
         is_root = self.job.rank == root
-        data = self.broadcast_bytes(pickle.dumps(obj) if is_root else None, root)
-        return obj if is_root else pickle.loads(data)
+        data = self.broadcast_bytes(_pack(obj) if is_root else None, root)
+        return obj if is_root and data[:1] == _GOOD else _unpack(data, root)
 
     def allgather_object(self, obj: Any) -> list[Any]:
         """Return every worker's object, ordered by rank."""
-        return [pickle.loads(data) for data in self.allgather_bytes(pickle.dumps(obj))]
+        return [_unpack(data, rank) for rank, data in enumerate(self.allgather_bytes(_pack(obj)))]
+
+
+_GOOD, _BAD = b"+", b"-"
+
+
+def _pack(obj: Any) -> bytes:
+    """Pickle an object. A failure is packed too, so that no worker waits for this one."""
+    try:
+        return _GOOD + pickle.dumps(obj)
+    except Exception as error:
+        return _BAD + f"{type(error).__name__}: {error}".encode()
+
+
+def _unpack(data: bytes, rank: int) -> Any:
+    if data[:1] == _GOOD:
+        return pickle.loads(data[1:])
+    if data:
+        raise ValueError(f"rank {rank} cannot pickle its object: {data[1:].decode()}")
+    raise Error(CODES["EWORKER_LOST"], f"rank {rank} is lost, its object is missing")
 
 
 _runtime: Runtime | None = None
@@ -156,25 +223,31 @@ def init(**options: Any) -> None:
     global _runtime
     if _runtime is None:
         _runtime = Runtime(open_job(**options))
-        atexit.register(_leave)
+        atexit.register(_at_exit)
 
 
-def _leave() -> None:
-    """Close the job at the end of the process, or abort it after an exception so that no worker
-    waits for this one."""
+def _leave(has_failed: bool) -> None:
     global _runtime
     if _runtime is not None:
         ended, _runtime = _runtime, None
-        if getattr(sys, "last_value", None) is None:
-            ended.job.close()
-        else:
+        if has_failed:
             ended.job.abort()
+        else:
+            ended.job.close()
+
+
+def _at_exit() -> None:
+    """Close the job at the end of the process. After an exception abort it, for all workers.
+
+    A process that calls sys.exit(1) counts as ended well: the others wait for it in close.
+    """
+    _leave(getattr(sys, "last_value", None) is not None)
 
 
 def shutdown() -> None:
-    """Leave the job, when all workers do."""
-    atexit.unregister(_leave)
-    _leave()
+    """Leave the job when all workers do; while an exception is handled, abort it instead."""
+    atexit.unregister(_at_exit)
+    _leave(sys.exc_info()[0] is not None)
 
 
 def is_initialized() -> bool:

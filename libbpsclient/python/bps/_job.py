@@ -72,8 +72,8 @@ def _workers(call: Callable[[Any, int], int]) -> list[Worker]:
                     bool(w.is_lost),
                     bool(w.is_new),
                     bool(w.is_missing),
-                    w.host.decode(),
-                    w.why.decode(),
+                    w.host.decode(errors="replace"),
+                    w.why.decode(errors="replace"),
                 )
                 for w in raw[:n]
             ]
@@ -102,7 +102,6 @@ class Tensor:
         self.n_bytes = self.n_elems * int(DTYPES[dtype][1][1:])
         self._handle = handle
         self._input: np.ndarray | None = None
-        self._copied: np.ndarray | None = None
         job._tensors.add(self)
 
     def _view(self, address: int) -> np.ndarray:
@@ -132,7 +131,7 @@ class Tensor:
     @property
     def input(self) -> np.ndarray | None:
         """The input as a NumPy array; None while the job is suspended."""
-        if self._input is None and not self.job._is_suspended:
+        if self.handle and self._input is None and not self.job._is_suspended:
             self._input = self._view(self.input_address)
         return self._input
 
@@ -183,6 +182,9 @@ class Tensor:
         import numpy as np
 
         kind = np.dtype(DTYPES[self.dtype][1])
+        src = np.asarray(src)
+        if not np.can_cast(src.dtype, kind, "same_kind"):
+            raise ValueError(f"{self.name}: an array of {src.dtype} is no {self.dtype} ({kind})")
         src = np.ascontiguousarray(src, dtype=kind)
         if src.size != self.n_elems:
             raise ValueError(f"{self.name}: {src.size} values for {self.n_elems}")
@@ -197,7 +199,7 @@ class Tensor:
             )
         address = dst.ctypes.data if dst is not None else None
         check(lib.bps_push_pull_copy(self.handle, src.ctypes.data, address, op, priority))
-        self._copied = dst  # alive until it is written
+        self.job._copied[self._handle] = dst  # alive until it is written
 
     def poll(self) -> bool:
         """True when the last round is complete or nothing is in flight."""
@@ -267,6 +269,7 @@ class Job:
         self._handle: ctypes.c_void_p | None = handle
         self._is_suspended = False
         self._tensors: weakref.WeakSet[Tensor] = weakref.WeakSet()
+        self._copied: dict[int, np.ndarray | None] = {}  # by handle
 
     @property
     def handle(self) -> ctypes.c_void_p:
@@ -495,7 +498,9 @@ def open(
     opt.timeout_ms, opt.open_timeout_ms = milliseconds(timeout), milliseconds(open_timeout)
     opt.deterministic = -1 if deterministic is None else int(deterministic)
     opt.part_bytes = part_bytes
-    opt.on_agent_loss = -1 if on_agent_loss is None else ("abort", "shrink").index(on_agent_loss)
+    if on_agent_loss not in (None, "abort", "shrink"):
+        raise ValueError(f"on_agent_loss is {on_agent_loss!r}, it must be 'abort' or 'shrink'")
+    opt.on_agent_loss = {None: -1, "abort": 0, "shrink": 1}[on_agent_loss]
     opt.backup = -1 if backup is None else backup
     opt.backup_grace_ms = milliseconds(backup_grace)
     opt.elastic = -1 if elastic is None else int(elastic)

@@ -254,7 +254,7 @@ def check(rc: int) -> int:
 
 def milliseconds(seconds: float | None) -> int:
     """Seconds as milliseconds. None is 0, the library's default; a shorter time than 1 ms is 1."""
-    return 0 if seconds is None else max(1, int(seconds * 1000))
+    return 0 if seconds is None else int(min(max(seconds * 1000, 1), 0xFFFFFFFF))
 
 
 def encode(value: str | os.PathLike[str] | None) -> bytes | None:

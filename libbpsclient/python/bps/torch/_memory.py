@@ -44,6 +44,7 @@ def view(address: int, dtype: torch.dtype, n_elems: int) -> torch.Tensor:
 
 def input_view(slot: Slot) -> torch.Tensor:
     """The slot's input as a flat tensor."""
+    assert slot.tensor.handle  # or the job is closed, and its memory gone
     seen = slot.views.get("input")
     if seen is None:
         t = slot.tensor

@@ -9,7 +9,7 @@ import torch
 
 import bps
 from bps import _core
-from bps._core import Slot
+from bps._core import Operation, Slot
 from bps.torch._compression import Compression, Compressor
 from bps.torch._memory import NAMES, check_device, input_view, output_view, wire_dtype
 
@@ -22,7 +22,7 @@ class Handle:
 
     def __init__(self, output: Any = None) -> None:
         self._output = output
-        self._parts: list[tuple[Slot, torch.Tensor, float]] = []
+        self._parts: list[Operation] = []
 
     def _add(
         self,
@@ -41,27 +41,22 @@ class Handle:
         else:
             torch.mul(flat.to(target.dtype), pre, out=target)
         slot.tensor.push_pull(op, prio)
-        part = (slot, out, post)
-        self._parts.append(part)
-        slot.owner = lambda: self._finish(part)
 
-    def _finish(self, part: tuple[Slot, torch.Tensor, float]) -> None:
-        slot, out, post = part
-        slot.tensor.finish()  # after a time-out the slot stays taken, and may be waited for again
-        slot.owner = None
-        self._parts.remove(part)
-        out.copy_(output_view(slot)[: out.numel()])
-        if post != 1.0:
-            out.mul_(post)
+        def collect() -> None:
+            out.copy_(output_view(slot)[: out.numel()])
+            if post != 1.0:
+                out.mul_(post)
+
+        self._parts.append(Operation(slot, collect))
 
     def poll(self) -> bool:
         """True when :meth:`wait` would not block."""
-        return all(slot.tensor.poll() for slot, _, _ in self._parts)
+        return all(part.poll() for part in self._parts)
 
     def wait(self) -> Any:
         """Wait for the operation and return its output."""
-        while self._parts:
-            self._finish(self._parts[0])
+        for part in self._parts:
+            part.finish()
         return self._output
 
 
@@ -109,13 +104,17 @@ def _reduce(
             handle._add(slot, flat, out, op, pre, post, priority)
         else:
             at = 0
-            while at < n:
-                slot = rt.piece(NAMES[wire], n - at)
-                step = min(n - at, slot.tensor.n_elems)
-                handle._add(
-                    slot, flat[at : at + step], out[at : at + step], op, pre, post, priority
-                )
-                at += step
+            try:
+                while at < n:
+                    slot = rt.piece(NAMES[wire], n - at)
+                    step = min(n - at, slot.tensor.n_elems)
+                    handle._add(
+                        slot, flat[at : at + step], out[at : at + step], op, pre, post, priority
+                    )
+                    at += step
+            except BaseException as error:
+                rt.failure = error if at else None
+                raise
     return handle if is_direct else _Scattered(handle, out, output)
 
 
@@ -190,6 +189,8 @@ class _Allreduce(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None, None]:
+        if ctx.options["op"] not in (Average, Sum):
+            raise NotImplementedError("only Average and Sum have gradients")
         return allreduce_async(grad, **ctx.options).wait(), None, None
 
 
@@ -381,7 +382,7 @@ class _Broadcast(torch.autograd.Function):
 
 
 def broadcast(tensor: torch.Tensor, root_rank: int, name: str | None = None) -> torch.Tensor:
-    """Return root's tensor at every worker; differentiable."""
+    """Return root's tensor at every worker; differentiable. The gradient at root is the average."""
     return _Broadcast.apply(tensor, root_rank)
 
 
@@ -441,6 +442,8 @@ class _Allgather(torch.autograd.Function):
 def allgather(tensor: torch.Tensor, name: str | None = None) -> torch.Tensor:
     """Concatenate all workers' tensors along the first dimension, by rank; differentiable.
 
+    The gradient is the average over the workers.
+
     Args:
         tensor (Tensor): the first dimension may differ between workers, the others must agree.
     """
@@ -470,14 +473,17 @@ class _Reducescatter(torch.autograd.Function):
     def forward(
         ctx: Any, tensor: torch.Tensor, name: str | None, options: dict[str, Any]
     ) -> torch.Tensor:
-        ctx.op = options["op"]
+        ctx.options = options
         first, n = _share(tensor.shape[0])
         return allreduce_async(tensor, name=name, **options).wait()[first : first + n].clone()
 
     @staticmethod
     def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None, None]:
-        whole = _gather(grad)[0]
-        return (whole / _core.size() if ctx.op == Average else whole), None, None
+        op = ctx.options["op"]
+        if op not in (Average, Sum):
+            raise NotImplementedError("only Average and Sum have gradients")
+        factor = ctx.options["prescale_factor"] * ctx.options["postscale_factor"]
+        return _gather(grad)[0] * (factor / _core.size() if op == Average else factor), None, None
 
 
 def reducescatter(
