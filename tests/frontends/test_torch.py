@@ -533,3 +533,73 @@ def test_a_backward_pass_that_raises_does_not_spoil_the_next():
     wrapped(x[mine()]).mean().backward()
     alone(x).mean().backward()
     assert all((p.grad - q.grad).abs().max() <= 1e-12 for p, q in zip(model.parameters(), alone.parameters()))
+
+
+def test_step_with_a_closure_reduces_after_the_closure():
+    model, alone = network(), network()
+    x, y = batch()
+    optimizer = bps.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1), model.named_parameters())
+    reference = torch.optim.SGD(alone.parameters(), lr=0.1)
+
+    def closure(net, opt, rows):
+        opt.zero_grad()
+        loss = (net(x[rows]) - y[rows]).pow(2).mean()
+        loss.backward()
+        return loss
+
+    for _ in range(3):
+        optimizer.step(lambda: closure(model, optimizer, mine()))
+        reference.step(lambda: closure(alone, reference, slice(None)))
+    assert all((p - q).abs().max() <= 1e-12 for p, q in zip(model.parameters(), alone.parameters()))
+
+
+def test_step_behind_synchronize_does_not_reduce_twice():
+    model = network()
+    optimizer = bps.DistributedOptimizer(
+        torch.optim.SGD(model.parameters(), lr=1.0), model.named_parameters(), op=bps.Sum
+    )
+    model(batch()[0][mine()]).sum().backward()
+    optimizer.synchronize()
+    want = [p.detach() - p.grad for p in model.parameters()]
+    with pytest.warns(UserWarning, match="skip_synchronize"):
+        optimizer.step()
+    assert all(torch.equal(p, w) for p, w in zip(model.parameters(), want))
+
+
+def test_a_second_optimizer_takes_the_first_ones_place():
+    model, alone = network(), network()
+    bps.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=1.0), model.named_parameters())
+    optimizer = bps.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.01), model.named_parameters())
+    train(model, optimizer, rows=mine())
+    train(alone, torch.optim.SGD(alone.parameters(), lr=0.01))
+    assert all((p - q).abs().max() <= 1e-12 for p, q in zip(model.parameters(), alone.parameters()))
+    with pytest.raises(ValueError, match="already"):
+        bps.DistributedOptimizer(optimizer, model.named_parameters())
+
+
+def test_an_object_that_cannot_be_pickled_is_an_error_at_all():
+    with pytest.raises(ValueError, match="rank 0 cannot pickle"):
+        bps.broadcast_object((lambda: 0) if bps.rank() == 0 else None, 0)
+    with pytest.raises(ValueError, match="cannot pickle"):
+        bps.allgather_object((lambda: 0) if bps.rank() == 0 else 1)
+
+
+def test_ddp_hook_leaves_nothing_pending():
+    dist = torch.distributed
+    store = bps.broadcast_object(f"/tmp/bps-frontend-{torch.randint(1 << 60, ()).item()}")
+    dist.init_process_group("gloo", init_method=f"file://{store}", rank=bps.rank(), world_size=bps.size())
+    try:
+        model, alone = network(), network()
+        wrapped = torch.nn.parallel.DistributedDataParallel(model)
+        state = bps.HookState()
+        wrapped.register_comm_hook(state, bps.ddp_hook)
+        x = batch()[0]
+        for _ in range(3):
+            model.zero_grad()
+            alone.zero_grad()
+            wrapped(x[mine()]).mean().backward()
+            alone(x).mean().backward()
+            assert all((p.grad - q.grad).abs().max() <= 1e-12 for p, q in zip(model.parameters(), alone.parameters()))
+        assert not state.pending
+    finally:
+        dist.destroy_process_group()

@@ -49,7 +49,6 @@ class DistributedDataParallel(torch.nn.Module):
     ) -> None:
         super().__init__()
         self.module, self.device_ids, self.broadcast_buffers = module, device_ids, broadcast_buffers
-        self._buffers_of_module = [b for b in module.buffers() if b is not None]
         broadcast_parameters(module.state_dict(), 0)
         named = [(name, p) for name, p in module.named_parameters() if p.requires_grad]
         if not named:
@@ -67,13 +66,8 @@ class DistributedDataParallel(torch.nn.Module):
         """Call the module."""
         if not self._reducer.is_paused:
             self.synchronize()  # a backward pass that raised left its buckets in flight
-        if (
-            self.broadcast_buffers
-            and self.module.training
-            and not self._reducer.is_paused
-            and self._buffers_of_module
-        ):
-            broadcast_parameters(self._buffers_of_module, 0)
+        if self.broadcast_buffers and self.module.training and not self._reducer.is_paused:
+            broadcast_parameters(list(self.module.buffers()), 0)
         return self.module(*args, **kwargs)
 
     @contextlib.contextmanager
@@ -165,6 +159,10 @@ def ddp_hook(
     if bucket.index() == 0:  # DDP sends its buckets in order
         state.finish()  # a backward pass that raised left its buckets in flight
         _at_end_of_backward(state.finish)  # before DDP's own callback, which uses the results
+    if not slot.tensor.poll():
+        raise RuntimeError(
+            f"bucket {bucket.index()} is still in flight after a time-out: the job cannot go on"
+        )
     input_view(slot).copy_(bucket.buffer())
     slot.tensor.push_pull(bps.AVG)
     future: torch.futures.Future[torch.Tensor] = torch.futures.Future()

@@ -4,7 +4,7 @@ state."""
 from __future__ import annotations
 
 import contextlib
-import copy
+import warnings
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -43,6 +43,8 @@ def _name_parameters(
                 "names in named_parameters must differ, these come more than once: "
                 + ", ".join(twice)
             )
+        if len({id(p) for _, p in pairs}) < len(pairs):
+            raise ValueError("named_parameters has one parameter under two names")
         unnamed = {id(p) for p in params} - {id(p) for _, p in pairs}
         if unnamed:
             raise ValueError(
@@ -56,20 +58,19 @@ def _name_parameters(
 class _DistributedOptimizer(torch.optim.Optimizer):
     """Methods that :func:`DistributedOptimizer` adds to an optimizer's class."""
 
+    _bps_base: type[torch.optim.Optimizer]
     _bps_reducer: Reducer
     _bps_is_synchronized: bool
     _bps_skips: bool
 
     def synchronize(self) -> None:
-        """Wait until the gradients are reduced; then they may be clipped, and stepped in
-        :meth:`skip_synchronize`."""
+        """Wait until the gradients are reduced; :meth:`skip_synchronize` steps with them."""
         self._bps_reducer.finish()
         self._bps_is_synchronized = True
 
     @contextlib.contextmanager
     def skip_synchronize(self) -> Iterator[None]:
-        """Let :meth:`step` in this context use the gradients as they are, after
-        :meth:`synchronize`."""
+        """Let :meth:`step` in this context use the gradients that :meth:`synchronize` has left."""
         self._bps_skips = True
         try:
             yield
@@ -80,24 +81,48 @@ class _DistributedOptimizer(torch.optim.Optimizer):
         """Let gradients of so many backward passes add up before they are sent."""
         if passes < 1:
             raise ValueError(f"backward_passes_per_step is {passes}, it must be 1 or more")
+        if self._bps_reducer.begun:
+            raise ValueError("backward_passes_per_step cannot change between backward() and step()")
         self._bps_reducer.passes = passes
 
     def step(self, closure: Any = None) -> Any:
-        """Reduce the gradients over all workers, and step."""
-        if not self._bps_skips:
+        """Reduce the gradients over all workers, and step.
+
+        Args:
+            closure (callable, optional): computes the loss and its gradients, which are reduced
+                after each call of it.
+        """
+        if self._bps_skips:
+            return self._bps_base.step(self, closure)
+        if closure is not None:
+
+            def reduced() -> Any:
+                loss = closure()
+                self.synchronize()
+                return loss
+
+            return self._bps_base.step(self, reduced)
+        if self._bps_is_synchronized and not self._bps_reducer.begun:
+            warnings.warn(
+                "step() after synchronize() uses the gradients as they are: call it inside "
+                "'with optimizer.skip_synchronize():' to say so",
+                stacklevel=2,
+            )
+        else:
             self.synchronize()
         self._bps_is_synchronized = False
-        return super(self.__class__, self).step(closure)
+        return self._bps_base.step(self)
 
     def zero_grad(self, *args: Any, **kwargs: Any) -> None:
         """Clear the gradients. Not between backward() and step()."""
         if self._bps_reducer.begun:
+            # An AssertionError, as Horovod's is.
             raise AssertionError(
                 "zero_grad() was called after backward() and before step() or synchronize(): "
-                "gradients are on their "
-                "way, and would be lost. Call zero_grad() before backward()"
+                "gradients would be lost. Call zero_grad() before backward()"
             )
-        super(self.__class__, self).zero_grad(*args, **kwargs)
+        self._bps_is_synchronized = False
+        self._bps_base.zero_grad(self, *args, **kwargs)
 
 
 def DistributedOptimizer(  # noqa: N802 - the name that users know
@@ -143,35 +168,39 @@ def DistributedOptimizer(  # noqa: N802 - the name that users know
         raise ValueError("op is Average or Sum for gradients")
     if gradient_predivide_factor != 1.0 and op != _ops.Average:
         raise ValueError("gradient_predivide_factor needs op=Average")
+    if isinstance(getattr(optimizer, "_bps_reducer", None), Reducer):
+        raise ValueError("the optimizer is a DistributedOptimizer already")
+    if compression.compress.__func__ is not Compressor.compress.__func__:
+        raise ValueError("compression has a compress() of its own: set its attribute wire instead")
     named = _name_parameters(optimizer, named_parameters)
-    scales = {}
-    if gradient_predivide_factor != 1.0:
-        op = _ops.Sum
-        scales = {
-            "prescale": 1 / gradient_predivide_factor,
-            "postscale": gradient_predivide_factor / _core.size(),
-        }
-    methods = {
-        k: v
-        for k, v in vars(_DistributedOptimizer).items()
-        if k not in ("__dict__", "__weakref__", "__doc__")
-    }
     base = type(optimizer)
-    wrapped = copy.copy(optimizer)
-    wrapped.__class__ = type(base.__name__, (base,), {**methods, "__module__": base.__module__})
+    hidden = ("__dict__", "__weakref__", "__doc__")
+    methods = {k: v for k, v in vars(_DistributedOptimizer).items() if k not in hidden}
+    methods |= {"__module__": base.__module__, "__qualname__": base.__qualname__, "_bps_base": base}
+    wrapped = object.__new__(type(base.__name__, (base,), methods))
+    wrapped.__dict__.update(optimizer.__dict__)
+    wrapped.__dict__.pop("step", None)  # a learning-rate scheduler's, of the optimizer itself
     wrapped._bps_skips = wrapped._bps_is_synchronized = False
     wrapped._bps_reducer = Reducer(
-        named, op, backward_passes_per_step, wire=compression.wire, sparse_as_dense=sparse_as_dense,
-        bucket_bytes=bucket_bytes, **scales,
-    )  # fmt: skip
+        named,
+        op,
+        backward_passes_per_step,
+        prescale=1 / gradient_predivide_factor,
+        postscale=gradient_predivide_factor,
+        wire=compression.wire,
+        sparse_as_dense=sparse_as_dense,
+        bucket_bytes=bucket_bytes,
+    )
     return wrapped
 
 
 def _tensors(params: Any) -> list[tuple[str, torch.Tensor]]:
     if isinstance(params, dict):
         pairs = sorted(params.items())
-    elif params and not isinstance(params, torch.Tensor):
+    elif params is not None and not isinstance(params, torch.Tensor):
         params = list(params)
+        if not params:
+            return []
         pairs = (
             params if isinstance(params[0], tuple) else [(str(i), p) for i, p in enumerate(params)]
         )
@@ -232,7 +261,6 @@ def broadcast_optimizer_state(
     state = optimizer.state_dict()
     skeleton = _ops.broadcast_object(take(state) if _core.rank() == root_rank else None, root_rank)
     if _core.rank() != root_rank:
-        tensors.clear()
 
         def make(value: Any) -> Any:
             if isinstance(value, _Missing):

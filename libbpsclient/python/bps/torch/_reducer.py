@@ -1,11 +1,8 @@
-"""Gradients in buckets: each gradient's hook copies it into its bucket, and a full bucket goes on
-its way.
+"""Gradients in buckets: a gradient's hook copies it into its bucket, and a full bucket is sent.
 
 A bucket is the input of one bps tensor. Its result is copied once, into a buffer that lasts, of
-which the parameters'
-``.grad`` are views: the memory that autograd made for the gradient is free again at once. No thread
-is started: whoever
-needs the sums waits for them (:meth:`Reducer.finish`).
+which the parameters' ``.grad`` are views: the memory that autograd made for the gradient is free
+again at once. No thread is started: the caller of :meth:`Reducer.finish` waits for the sums.
 """
 
 from __future__ import annotations
@@ -13,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import torch
+from torch.utils.weak import WeakIdKeyDictionary
 
 import bps
 from bps import _core
@@ -25,11 +23,12 @@ BUCKET_BYTES = 16 << 20
 class _Place:
     """Where one parameter's gradient goes."""
 
-    __slots__ = ("bucket", "grad", "input", "n_passes", "name", "param", "result")
+    __slots__ = ("bucket", "input", "is_filled", "n_passes", "name", "param", "result")
 
     def __init__(self, name: str, param: torch.Tensor, bucket: _Bucket) -> None:
         self.name, self.param, self.bucket = name, param, bucket
         self.n_passes = 0  # backward passes since the last finish
+        self.is_filled = False  # its gradient is in the bucket
 
 
 class _Bucket:
@@ -59,6 +58,10 @@ def _shaped(flat: torch.Tensor, param: torch.Tensor) -> torch.Tensor:
     if param.is_contiguous() or not torch.ops.aten.is_non_overlapping_and_dense(param):
         return flat.view(param.shape)
     return flat.as_strided(param.shape, param.stride())
+
+
+# The reducer of each parameter, so that a second one takes the first one's place.
+_reducers: WeakIdKeyDictionary = WeakIdKeyDictionary()
 
 
 class Reducer:
@@ -106,6 +109,11 @@ class Reducer:
         for bucket, slot in zip(self._buckets, slots):
             bucket.attach(slot)
         self._places = [p for bucket in self._buckets for p in bucket.places]
+        for place in self._places:
+            other = _reducers.get(place.param)
+            if other is not None:
+                other.close()  # a gradient goes one way
+            _reducers[place.param] = self
         self._hooks = [
             p.param.register_post_accumulate_grad_hook(self._hook(p)) for p in self._places
         ]
@@ -117,6 +125,8 @@ class Reducer:
         last: dict[torch.dtype, tuple[_Bucket, int]] = {}
         for name, param in named:
             check_device(param)
+            if param.numel() == 0:
+                continue
             n_bytes = param.numel() * param.element_size()
             bucket, used = last.get(param.dtype, (None, 0))
             if bucket is None or used + n_bytes > bucket_bytes:
@@ -152,6 +162,7 @@ class Reducer:
         is zeros."""
         param, bucket = place.param, place.bucket
         grad = param.grad
+        assert bucket.slot.tensor.handle  # or the job is closed, and its memory gone
         if grad is None:
             place.input.zero_()
         else:
@@ -167,6 +178,7 @@ class Reducer:
             if self._prescale != 1.0:
                 place.input.mul_(self._prescale)
         param.grad = place.result
+        place.is_filled = True
         bucket.n_ready += 1
         if bucket.n_ready == len(bucket.places):
             bucket.slot.tensor.push_pull(self._op)
@@ -178,8 +190,7 @@ class Reducer:
         After a time-out the sums are still in flight: call it again.
         """
         for place in self._places:
-            if place.n_passes < self.passes:
-                place.n_passes = self.passes
+            if not place.is_filled:
                 self._fill(place)
         while self._in_flight:
             bucket = self._in_flight[0]
@@ -192,9 +203,12 @@ class Reducer:
         for bucket in self._buckets:
             bucket.n_ready = 0
         for place in self._places:
-            place.n_passes = 0
+            place.n_passes, place.is_filled = 0, False
 
     def close(self) -> None:
-        """Remove the hooks."""
+        """Remove the hooks: gradients are the caller's own again."""
         for hook in self._hooks:
             hook.remove()
+        for place in self._places:
+            if _reducers.get(place.param) is self:
+                del _reducers[place.param]
