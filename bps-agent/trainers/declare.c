@@ -58,7 +58,7 @@ static int declare_again(
 		(unsigned long long)tensor->n_elems, t->rank, dtype_name(d->dtype),
 		(unsigned long long)d->n_elems);
 	/* All workers of the job must hear of it, unless it is one who has declared it before. Both
-	 * go in one message: see check_named in bps-scheduler/core/tensor.c. */
+	 * go in one message: see check_named in bps-scheduler/core/declare.c. */
 	if (!tensor->workers[t->worker].is_declared) {
 		if (t->job->n_batch > JOB_BATCH - 2)
 			tensor_flush_declares(t->job);
