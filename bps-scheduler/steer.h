@@ -1,8 +1,8 @@
 #ifndef BPS_SCHEDULER_STEER_H
 #define BPS_SCHEDULER_STEER_H
-/* What operators ask for over the control port: STEER, answered by STEERED (common/wire/ctlmsg.h). HTTP
- * only reads. Who may steer is decided by the key: identity `ctl:NAME`, or anybody on loopback when
- * the cluster has no key. What STEER says about its user is for the record.
+/* What operators ask for over the control port: STEER, answered by STEERED (common/wire/ctlmsg.h).
+ * HTTP only reads. Who may steer is decided by the key: identity `ctl:NAME`, or anybody on loopback
+ * when the cluster has no key. What STEER says about its user is for the record.
  *
  * A verb is a row of the table in steer.c and a function that acts at once: it may change the core,
  * and must not wait. To add one:

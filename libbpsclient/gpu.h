@@ -1,8 +1,8 @@
 #ifndef BPSCLIENT_GPU_H
 #define BPSCLIENT_GPU_H
 /* Inside of the library: device memory that trainer and executor share, and the counters that order
- * their work (common/local/gpu_slot.h). A tensor in it goes through the agent like any other; only its
- * bytes do not.
+ * their work (common/local/gpu_slot.h). A tensor in it goes through the agent like any other; only
+ * its bytes do not.
  *
  *   gpu.c        bps_gpu_...        gpu_cuda.c   the process's own CUDA driver
  *   gpu_link.c   the socket, requests, regions, the watcher     gpu_host.c   plain memory

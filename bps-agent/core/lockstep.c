@@ -1,10 +1,10 @@
 /* What a job has on each connection, and keeping the connections in step (A8, docs/faults.md).
  *
  * Servers sum different amounts: one beside an agent less than one with a card of its own, one with a
- * slow card less than the others (bps-scheduler/placement/place.h). A card serves its connections alike,
- * whatever each still has to carry. So without more the small shares are through early, and then all
- * agents wait for the few servers that have the large ones, with half of their cards idle: with 4
- * agents and 2 servers of their own a round took a third longer than it has to.
+ * slow card less than the others (bps-scheduler/placement/place.h). A card serves its connections
+ * alike, whatever each still has to carry. So without more the small shares are through early, and
+ * then all agents wait for the few servers that have the large ones, with half of their cards idle:
+ * with 4 agents and 2 servers of their own a round took a third longer than it has to.
  *
  * Where shares are equal, nothing else keeps them so: agent 1 may be far with server 1 and far behind
  * with server 2, and agent 2 the other way round. All cards are busy, but no sum is complete before

@@ -76,7 +76,8 @@ static uint64_t chunk_bytes(const struct engine_chunk *c)
 	return left < n ? left : n;
 }
 
-/* Equals go in the order in which their rounds began, as they are pushed (bps-agent/core/part.c). */
+/* Equals go in the order in which their rounds began, as they are pushed
+ * (bps-agent/core/part.c). */
 static uint64_t key_of(const struct engine_tensor *t, uint32_t index)
 {
 	return heap_key_part(t->priority, t->run_seq, index);

@@ -16,8 +16,8 @@
 /* One document as it is. */
 int fetch_path(const struct addr *addr, const char *path, json_t **ret, struct err_text *err);
 
-/* The cluster as the scheduler has it (bps-scheduler/status/status.h), with what its running jobs' agents
- * say:
+/* The cluster as the scheduler has it (bps-scheduler/status/status.h), with what its running jobs'
+ * agents say:
  *   problems also those of the jobs; health follows
  *   collected{s jobs asked answered not_asked daemons heard}   jobs: that were asked about; asked, answered:
  *                         their agents; daemons, heard: of the whole cluster

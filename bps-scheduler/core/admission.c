@@ -2,9 +2,9 @@
  *
  * A job is known by its user and its name, or by its name and its token, if its first worker had
  * one: then workers of other users may join who have the token too (containers, where users have
- * other numbers). What comes here is not the token but its proof, see bps-agent/trainers/token.h. Jobs of
- * the same name and different users have nothing to do with each other, so that nobody can keep a
- * name from others. */
+ * other numbers). What comes here is not the token but its proof, see bps-agent/trainers/token.h.
+ * Jobs of the same name and different users have nothing to do with each other, so that nobody can
+ * keep a name from others. */
 #include "bps-scheduler/core/admission.h"
 
 #include <stdio.h>

@@ -1,8 +1,8 @@
 #ifndef BPS_SCHEDULER_PLACEMENT_SPEED_H
 #define BPS_SCHEDULER_PLACEMENT_SPEED_H
 /* How fast the members' network cards are taken to be: what is set, else what the driver tells (both
- * in HELLO), else what a member measures (in its heartbeats; common/base/nicspeed.h), else nothing, which
- * place.h takes as the median of the others.
+ * in HELLO), else what a member measures (in its heartbeats; common/base/nicspeed.h), else nothing,
+ * which place.h takes as the median of the others.
  *
  * Measured speeds are lower bounds with some noise, so they are not followed but taken over, all at
  * once: when one of them, as the best of the last SPEED_SPAN_NS to twice that, is SPEED_STEP away

@@ -40,7 +40,8 @@ struct srv_config {
 
 struct srv_env {
 	void *ctx;
-	/* Memory that peers may read (common/data/pool.h); freed by its maker after srv_core_free. */
+	/* Memory that peers may read (common/data/pool.h); freed by its maker after
+	 * srv_core_free. */
 	pool_segment_fn segment;
 	/* The job cannot go on: tell the scheduler. code: negative error code. */
 	void (*fail)(void *ctx, uint32_t job, int code, const char *text);

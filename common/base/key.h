@@ -1,9 +1,9 @@
 #ifndef BPS_COMMON_BASE_KEY_H
 #define BPS_COMMON_BASE_KEY_H
-/* The cluster key: 32 secret bytes, and what is made of them; the file is common/control/keyring.h's. The
- * scheduler's host holds the master key; every other host holds a key derived from it for its role
- * and name, so that one stolen host can be told apart. Not the (job, tensor, partition) key of the
- * data plane.
+/* The cluster key: 32 secret bytes, and what is made of them; the file is
+ * common/control/keyring.h's. The scheduler's host holds the master key; every other host holds a
+ * key derived from it for its role and name, so that one stolen host can be told apart. Not the
+ * (job, tensor, partition) key of the data plane.
  *
  * Values without state; any thread. The secret never goes to the log. */
 #include <stdbool.h>

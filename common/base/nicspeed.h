@@ -17,8 +17,8 @@
  * something for every server at first, so a card that has less to carry carries it as fast, and is
  * idle for the rest; a mean would see that, the best plateau does not. Where agents keep their
  * connections in step no card is idle, if shares are what the cards can do; where they are equal since
- * nothing is known, one round of some is left free for this (bps-agent/core/lockstep.c). Where no plateau
- * comes about the measure stays what it was.
+ * nothing is known, one round of some is left free for this (bps-agent/core/lockstep.c). Where no
+ * plateau comes about the measure stays what it was.
  *
  * struct nic_meter is pure; struct nic reads files and belongs to one thread. */
 #include <net/if.h>

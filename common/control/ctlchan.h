@@ -1,8 +1,9 @@
 #ifndef BPS_COMMON_CONTROL_CTLCHAN_H
 #define BPS_COMMON_CONTROL_CTLCHAN_H
 /* The control channel: frames (common/wire/ctlframe.h) over TCP, with TLS 1.3 and the cluster key
- * (common/control/tls.h), or without a key and then on loopback addresses only. This is one connection,
- * either end, and the listener; the end that connects and comes back is common/control/ctlclient.h.
+ * (common/control/tls.h), or without a key and then on loopback addresses only. This is one
+ * connection, either end, and the listener; the end that connects and comes back is
+ * common/control/ctlclient.h.
  *
  *   DIALING ──> HANDSHAKE ──> UNTRUSTED ──> TRUSTED ──> FLUSHING ──> DEAD      (each may go DEAD)
  *   connector   TLS only      listener      1 MiB       ctlchan_     closed() runs on the next

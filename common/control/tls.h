@@ -1,8 +1,8 @@
 #ifndef BPS_COMMON_CONTROL_TLS_H
 #define BPS_COMMON_CONTROL_TLS_H
 /* TLS 1.3, TLS_AES_128_GCM_SHA256 only; no tickets, no cache. Either with certificates
- * (common/control/tlscert.h), or with an external pre-shared key (RFC 8446 section 2.2, with X25519: a
- * recorded session stays closed when the key leaks later).
+ * (common/control/tlscert.h), or with an external pre-shared key (RFC 8446 section 2.2, with
+ * X25519: a recorded session stays closed when the key leaks later).
  *
  * The identity says who and which key: "server:node7#1a2b3c4d", where the digits are a fingerprint
  * of the key. The listener holds one or two master keys (current and previous, for rotation) and

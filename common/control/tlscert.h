@@ -1,9 +1,9 @@
 #ifndef BPS_COMMON_CONTROL_TLSCERT_H
 #define BPS_COMMON_CONTROL_TLSCERT_H
-/* The part of common/control/tls.h for certificates: mutual, signed by an authority of the site. Who a peer
- * is stands in its certificate's subject, one CN "role:name": "server:node3", "agent:node7",
- * "ctl:alice", "scheduler:bps"; a client talks to a scheduler only. Revocation lists are looked at
- * when the file of the authorities holds one.
+/* The part of common/control/tls.h for certificates: mutual, signed by an authority of the site.
+ * Who a peer is stands in its certificate's subject, one CN "role:name": "server:node3",
+ * "agent:node7", "ctl:alice", "scheduler:bps"; a client talks to a scheduler only. Revocation lists
+ * are looked at when the file of the authorities holds one.
  *
  * Thread: as common/control/tls.h. */
 #include <openssl/ssl.h>

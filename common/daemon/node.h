@@ -1,8 +1,8 @@
 #ifndef BPS_COMMON_DAEMON_NODE_H
 #define BPS_COMMON_DAEMON_NODE_H
 /* What bps-server and bps-agent have in common around their data threads: a daemon
- * (common/daemon/daemon.h) that is a member of the cluster (common/control/member.h) and has a data plane
- * (common/transport/net.h), with the settings of the three.
+ * (common/daemon/daemon.h) that is a member of the cluster (common/control/member.h) and has a data
+ * plane (common/transport/net.h), with the settings of the three.
  *
  * Thread: the control loop's, which is the main thread. */
 #include <jansson.h>

@@ -1,8 +1,8 @@
 #ifndef BPS_COMMON_DATAPATH_DATAPATH_H
 #define BPS_COMMON_DATAPATH_DATAPATH_H
-/* The transport of a data thread: the network (common/transport/net.h), and beside it, where it is not
- * switched off, the memory of peers on the same host (common/transport/shm/shm.h). The core sees one struct
- * xport; each of its connections belongs to one of the two.
+/* The transport of a data thread: the network (common/transport/net.h), and beside it, where it is
+ * not switched off, the memory of peers on the same host (common/transport/shm/shm.h). The core
+ * sees one struct xport; each of its connections belongs to one of the two.
  *
  * A connect goes through shared memory when the peer's socket is in the directory, else through
  * the network. When the socket is there and nothing comes of it, three times in a row (no permission,

@@ -1,8 +1,8 @@
 #ifndef BPS_COMMON_LOOP_DATALOOP_H
 #define BPS_COMMON_LOOP_DATALOOP_H
-/* A data thread: a libuv loop that turns a transport (common/transport/xport.h) and the core on top of it,
- * in one thread, and sleeps when there is nothing to do. Other threads post functions to it. The
- * owner adds what else it watches (trainers' sockets) to the same libuv loop.
+/* A data thread: a libuv loop that turns a transport (common/transport/xport.h) and the core on top
+ * of it, in one thread, and sleeps when there is nothing to do. Other threads post functions to it.
+ * The owner adds what else it watches (trainers' sockets) to the same libuv loop.
  *
  * Each turn: poll the transport, let the core's time pass, let it work for at most about a
  * millisecond, look at the descriptors. Before it blocks: the spin time has passed, the transport

@@ -1,8 +1,9 @@
 #ifndef BPS_COMMON_TRANSPORT_NET_H
 #define BPS_COMMON_TRANSPORT_NET_H
 /* What a process has of a transport over the network: its address, for servers the listener with
- * its ticket check, and one struct xport per data thread (common/transport/xport.h). Two implementations:
- * common/transport/sockets/tcp.h, our own sockets, and common/transport/fabric/fabric.h, libfabric (verbs, and its tcp for comparison).
+ * its ticket check, and one struct xport per data thread (common/transport/xport.h). Two
+ * implementations: common/transport/sockets/tcp.h, our own sockets, and
+ * common/transport/fabric/fabric.h, libfabric (verbs, and its tcp for comparison).
  *
  * A connect brings a ticket: 48 bytes with (thread, peer id, instance, nonce) and their HMAC under
  * the key that the scheduler gave to exactly these two instances; it is checked before anything

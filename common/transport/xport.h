@@ -2,10 +2,11 @@
 #define BPS_COMMON_TRANSPORT_XPORT_H
 /* The transport of the data plane, as seen by a data thread: connections that carry wire messages
  * under credit, and reads of what the peer offered. One struct xport per data thread; all calls and
- * callbacks run on that thread. The implementation is a table (struct xport_ops): common/transport/sockets/tcp.c is
- * our own sockets, common/transport/fabric/fabric.c libfabric FI_EP_MSG (verbs), common/transport/shm/shm.c the memory of a peer
- * on the same host, common/datapath/datapath.c chooses between that and the network; the simulator's network
- * is another.
+ * callbacks run on that thread. The implementation is a table (struct xport_ops):
+ * common/transport/sockets/tcp.c is our own sockets, common/transport/fabric/fabric.c libfabric
+ * FI_EP_MSG (verbs), common/transport/shm/shm.c the memory of a peer on the same host,
+ * common/datapath/datapath.c chooses between that and the network; the simulator's network is
+ * another.
  *
  *   connection:  CONNECTING --up--> UP --down--> (freed by xport after the down callback returned)
  *                CONNECTING --down--> ...
@@ -53,7 +54,7 @@ struct xport_loan {
 
 struct xport_events {
 	/* A connection is usable. peer_id/peer_instance: who it is, proved by its ticket; user: of
-	 * xport_connect, or NULL for an accepted one. */
+	 * ops->connect, or NULL for an accepted one. */
 	void (*up)(void *ctx, struct xconn *c, uint32_t peer_id, uint64_t peer_instance);
 	/* It is gone, with the reason for the log. */
 	void (*down)(void *ctx, struct xconn *c, const char *why);

@@ -1,5 +1,5 @@
-/* What an agent finds of a former life (bps-agent/handover/ledger.h): nothing that lies in the memory may be
- * taken for more than there is. */
+/* What an agent finds of a former life (bps-agent/handover/ledger.h): nothing that lies in the
+ * memory may be taken for more than there is. */
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>

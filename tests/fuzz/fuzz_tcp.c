@@ -1,7 +1,7 @@
-/* A connection over TCP (common/transport/sockets/tcp.h), whatever a peer sends that has passed the ticket check. The
- * input is a list of steps, two bytes each (what, how much) and then what belongs to them; some send
- * bytes as they are, others what a good peer would, so that the states behind it are reached. Rings
- * and buffers keep their bounds, and every read ends once. */
+/* A connection over TCP (common/transport/sockets/tcp.h), whatever a peer sends that has passed the
+ * ticket check. The input is a list of steps, two bytes each (what, how much) and then what belongs
+ * to them; some send bytes as they are, others what a good peer would, so that the states behind it
+ * are reached. Rings and buffers keep their bounds, and every read ends once. */
 #include <endian.h>
 #include <errno.h>
 #include <stdint.h>

@@ -67,7 +67,8 @@ static struct told ask(CUdeviceptr addr)
 /* How the product gets at it from another process. */
 enum way { BY_FD, BY_LEGACY, NOT_SHARED };
 
-/* As bps-agent/executor/device/cuda_share.c and libbpsclient/gpu_cuda.c expect it of such memory. */
+/* As bps-agent/executor/device/cuda_share.c and libbpsclient/gpu_cuda.c expect it of such
+ * memory. */
 static bool is_expected(const struct told *t, CUdeviceptr at, enum way way)
 {
 	bool has_fd = t->value[HANDLE_TYPES] & CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;

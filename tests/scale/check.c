@@ -136,8 +136,8 @@ static void one_server_of_its_own(struct scale_options *o)
 	o->steps = 1;
 }
 
-/* Large and small shares: without being kept in step (bps-agent/core/lockstep.c) a round takes 1.34 times as
- * long as it has to. */
+/* Large and small shares: without being kept in step (bps-agent/core/lockstep.c) a round takes 1.34
+ * times as long as it has to. */
 static void large_and_small_shares(struct scale_options *o)
 {
 	/* With the default, of which a connection has two on its way, rounding is a part of it. */

@@ -1,4 +1,5 @@
-/* Tensors on devices: trainers write elsewhere, and what an executor does (bps-agent/executor/engine.h)
+/* Tensors on devices: trainers write elsewhere, and what an executor does
+ * (bps-agent/executor/engine.h)
  * happens after a while, a partition at a time and in any order: their bytes come to the inputs, the
  * sums are taken from the outputs. It lives on when its agent dies: what it was told last may be
  * lost then, and what it does meanwhile nobody hears; the successor begins rounds once more, and is

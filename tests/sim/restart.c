@@ -1,8 +1,8 @@
 /* An agent's process that dies at any moment, and its successor: trainers, their rings and all
- * shared memory are still there, and the shipped core goes on from what it keeps (bps-agent/core/core.h,
- * K1-K6). The rest of a shell's part is here as in the daemon: what was taken of a ring is
- * remembered before the core hears of it, and a round that is complete by what is kept is told
- * again. */
+ * shared memory are still there, and the shipped core goes on from what it keeps
+ * (bps-agent/core/core.h, K1-K6). The rest of a shell's part is here as in the daemon: what was
+ * taken of a ring is remembered before the core hears of it, and a round that is complete by what
+ * is kept is told again. */
 #include "tests/sim/sim.h"
 
 #include <stdlib.h>

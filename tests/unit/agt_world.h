@@ -1,9 +1,9 @@
 #ifndef BPS_TESTS_AGT_WORLD_H
 #define BPS_TESTS_AGT_WORLD_H
-/* One agent's core (bps-agent/core/core.h) with a job, alone in a world that a test makes up: trainers
- * submit, the scheduler places, and up to three servers say what the test lets them say over
- * tests/unit/fake_xport.h. After each step the core's invariants are checked. One thread, and the
- * time is the test's. */
+/* One agent's core (bps-agent/core/core.h) with a job, alone in a world that a test makes up:
+ * trainers submit, the scheduler places, and up to three servers say what the test lets them say
+ * over tests/unit/fake_xport.h. After each step the core's invariants are checked. One thread, and
+ * the time is the test's. */
 #include <errno.h>
 #include <setjmp.h>
 #include <stdarg.h>

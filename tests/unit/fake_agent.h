@@ -1,8 +1,8 @@
 #ifndef BPS_TESTS_FAKE_AGENT_H
 #define BPS_TESTS_FAKE_AGENT_H
-/* An agent for unit tests of the client library: a thread that speaks common/local/local.h at a socket of
- * its own, sums f32, f64, i32 and u8 of the trainers of one job, and can be told to misbehave. What
- * a test may look at while it runs is atomic. */
+/* An agent for unit tests of the client library: a thread that speaks common/local/local.h at a
+ * socket of its own, sums f32, f64, i32 and u8 of the trainers of one job, and can be told to
+ * misbehave. What a test may look at while it runs is atomic. */
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdbool.h>

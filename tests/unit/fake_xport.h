@@ -1,9 +1,9 @@
 #ifndef BPS_TESTS_FAKE_XPORT_H
 #define BPS_TESTS_FAKE_XPORT_H
-/* A transport for unit tests of the cores (common/transport/xport.h): synchronous, nothing happens by itself.
- * What the core sends is kept until the test takes it; reads wait until the test ends them.
- * Messages pass through wire_encode and wire_decode both ways, so that a field that does not travel
- * is missed here too.
+/* A transport for unit tests of the cores (common/transport/xport.h): synchronous, nothing happens
+ * by itself. What the core sends is kept until the test takes it; reads wait until the test ends
+ * them. Messages pass through wire_encode and wire_decode both ways, so that a field that does not
+ * travel is missed here too.
  *
  *   core --send--> conn's queue --fake_take--> test --fake_deliver--> core
  *   core --read--> conn's list --fake_end_read--> read_done

@@ -1,9 +1,10 @@
 #ifndef BPS_TESTS_NET_RIG_H
 #define BPS_TESTS_NET_RIG_H
-/* Two ends of a transport over the network (common/transport/net.h) in one process, on the loopback and any
- * port (BPS_TEST_PROVIDER and BPS_TEST_ADDRESS name others: tests/qemu): a server and a client,
- * which count what they are told. A test drives both from one thread, asleep whenever both may be;
- * some use threads or forked peers. A forked peer is started before this process opens its side. */
+/* Two ends of a transport over the network (common/transport/net.h) in one process, on the loopback
+ * and any port (BPS_TEST_PROVIDER and BPS_TEST_ADDRESS name others: tests/qemu): a server and a
+ * client, which count what they are told. A test drives both from one thread, asleep whenever both
+ * may be; some use threads or forked peers. A forked peer is started before this process opens its
+ * side. */
 #include <pthread.h>
 #include <stdarg.h>
 #include <stdatomic.h>

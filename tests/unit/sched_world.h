@@ -1,9 +1,9 @@
 #ifndef BPS_TESTS_SCHED_WORLD_H
 #define BPS_TESTS_SCHED_WORLD_H
-/* The scheduler's core (bps-scheduler/core/core.h), alone in a world that a test makes up: connections
- * are numbers, what the core sends becomes lines of text (SAID), and what it keeps is there for a
- * restart. After each step the core's invariants are checked. One thread, and the time is the
- * test's. */
+/* The scheduler's core (bps-scheduler/core/core.h), alone in a world that a test makes up:
+ * connections are numbers, what the core sends becomes lines of text (SAID), and what it keeps is
+ * there for a restart. After each step the core's invariants are checked. One thread, and the time
+ * is the test's. */
 #include <errno.h>
 #include <setjmp.h>
 #include <stdarg.h>

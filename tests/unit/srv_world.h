@@ -1,7 +1,7 @@
 #ifndef BPS_TESTS_SRV_WORLD_H
 #define BPS_TESTS_SRV_WORLD_H
-/* One data thread's core of a server (bps-server/core/core.h) with a job, alone in a world that a test
- * makes up: the scheduler places, and members say what the test lets them say over
+/* One data thread's core of a server (bps-server/core/core.h) with a job, alone in a world that a
+ * test makes up: the scheduler places, and members say what the test lets them say over
  * tests/unit/fake_xport.h. After each step the core's invariants are checked. One thread, and the
  * time is the test's. */
 #include <errno.h>

@@ -1,7 +1,7 @@
 #ifndef BPS_TESTS_TCP_PEER_H
 #define BPS_TESTS_TCP_PEER_H
-/* A peer of our own TCP (common/transport/sockets/tcp.h) made of bare sockets, which a test has say what it likes; a
- * struct net_rig has the other end. */
+/* A peer of our own TCP (common/transport/sockets/tcp.h) made of bare sockets, which a test has say
+ * what it likes; a struct net_rig has the other end. */
 #include <errno.h>
 #include <string.h>
 #include <sys/socket.h>

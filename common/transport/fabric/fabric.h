@@ -1,6 +1,7 @@
 #ifndef BPS_COMMON_TRANSPORT_FABRIC_FABRIC_H
 #define BPS_COMMON_TRANSPORT_FABRIC_FABRIC_H
-/* libfabric back-end of common/transport/net.h: FI_EP_MSG endpoints of provider tcp or verbs, API 1.17.
+/* libfabric back-end of common/transport/net.h: FI_EP_MSG endpoints of provider tcp or verbs, API
+ * 1.17.
  *
  * A process has one struct fabric (provider, address, connection-management thread with the event
  * queue and, for a server, the listener with its ticket check) and one struct fabric_xport per data

@@ -1,10 +1,10 @@
 /* Silent connections to the data port of libfabric's provider tcp, which is our ofi-tcp
- * (common/transport/sockets/tcp_listener.c sees to its own). TCP_DEFER_ACCEPT keeps them from the provider for a few
- * seconds only; then it gets them after all, waits for a handshake for ever, and each costs a
- * descriptor (libfabric 1.17). It has no call to list or close them. Whoever means it sends his
- * handshake at once, so what was accepted and has brought no byte is a stranger's: shut down here,
- * it ends for the provider as if the other side had hung up. The number of a descriptor may get
- * another owner in between; that one is then a data connection which is made anew. */
+ * (common/transport/sockets/tcp_listener.c sees to its own). TCP_DEFER_ACCEPT keeps them from the
+ * provider for a few seconds only; then it gets them after all, waits for a handshake for ever, and
+ * each costs a descriptor (libfabric 1.17). It has no call to list or close them. Whoever means it
+ * sends his handshake at once, so what was accepted and has brought no byte is a stranger's: shut
+ * down here, it ends for the provider as if the other side had hung up. The number of a descriptor
+ * may get another owner in between; that one is then a data connection which is made anew. */
 #include "common/transport/fabric/fabric_impl.h"
 
 #include <dirent.h>

@@ -1,9 +1,9 @@
 #ifndef BPS_COMMON_TRANSPORT_SHM_SHM_H
 #define BPS_COMMON_TRANSPORT_SHM_SHM_H
-/* Shared-memory back-end of common/transport/xport.h, for an agent and a server on the same host: they map
- * each other's segments, messages go through two rings (common/transport/shm/shm_ring.h), a read is one memcpy,
- * and an offer can be borrowed, so that nothing is copied at all. No network is involved, and so no
- * crc.
+/* Shared-memory back-end of common/transport/xport.h, for an agent and a server on the same host:
+ * they map each other's segments, messages go through two rings (common/transport/shm/shm_ring.h),
+ * a read is one memcpy, and an offer can be borrowed, so that nothing is copied at all. No network
+ * is involved, and so no crc.
  *
  * Rendezvous: each data thread of a server listens on a UNIX socket in a directory that both know,
  * named by its instance and thread. Who finds it there is on the same host, whatever the network

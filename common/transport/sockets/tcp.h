@@ -1,7 +1,7 @@
 #ifndef BPS_COMMON_TRANSPORT_SOCKETS_TCP_H
 #define BPS_COMMON_TRANSPORT_SOCKETS_TCP_H
-/* Transport over TCP sockets (common/transport/net.h, common/transport/xport.h). docs/protocol.md has what goes over
- * them.
+/* Transport over TCP sockets (common/transport/net.h, common/transport/xport.h). docs/protocol.md
+ * has what goes over them.
  *
  * libfabric's tcp provider costs, beside what the sockets cost, a wake-up of itself per completion
  * and an epoll of its own per look, and must start all connections of a thread anew when a read was

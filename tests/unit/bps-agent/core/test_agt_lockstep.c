@@ -1,7 +1,7 @@
 #include "tests/unit/agt_world.h"
 
-/* A job's connections are kept in step (bps-agent/core/lockstep.c). Server 0 has three partitions of four,
- * server 1 one: of 32 of 32 KiB in all. Credit stands for the room of a connection. */
+/* A job's connections are kept in step (bps-agent/core/lockstep.c). Server 0 has three partitions
+ * of four, server 1 one: of 32 of 32 KiB in all. Credit stands for the room of a connection. */
 
 #define PARTS   8
 #define TENSORS 4

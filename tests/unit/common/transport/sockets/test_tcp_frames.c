@@ -1,5 +1,6 @@
 /* The bytes of our own TCP as they go over the wire, written out: two releases must mean the same by
- * them (or have tickets of another version, common/wire/ticket.c). The messages inside: test_wire.c. */
+ * them (or have tickets of another version, common/wire/ticket.c). The messages inside:
+ * test_wire.c. */
 #include "tests/unit/tcp_peer.h"
 /* Behind cmocka.h. */
 #include "tests/unit/hex.h"
