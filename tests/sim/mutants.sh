@@ -12,7 +12,12 @@ trap 'rm -rf "$out"' EXIT
 one='
 	limit=$(sed -n "s/^seeds: //p" "$2/mutants/$3.patch")
 	[ "${MOST:-$limit}" -lt "$limit" ] && limit=$MOST
-	said=$("$1/$3" --seeds "1..$limit" 2>/dev/null) && said="seed - NOT CAUGHT" && touch "$4/missed"
+	said=$("$1/$3" --seeds "1..$limit" 2>/dev/null) && said="seed - NOT CAUGHT"
+	case $said in
+	"seed - NOT CAUGHT") touch "$4/missed" ;;
+	"seed "*) ;;
+	*) said="seed - DID NOT RUN" && touch "$4/missed" ;;
+	esac
 	printf "%-28s %10s %10s  %.110s\n" "$3" "$(echo "$said" | sed -n "1s/^seed \([^ ]*\).*/\1/p")" \
 		"$limit" "$(echo "$said" | sed -n "1s/^seed [^ ]* //p")" >"$4/$3.row"'
 
