@@ -378,8 +378,8 @@ void agent_free(struct agent *a)
 
 	if (!a)
 		return;
-	/* What it has made is posted before the trainers go. Of what it does not make any more they
-	 * are told nothing: they are dropped, or ask a successor for it. */
+	/* Finished memory is posted before the trainers go. Trainers get no
+	 * answer about memory that is not made any more: they are dropped, or ask a successor. */
 	memory_thread_stop(a->memory_thread);
 	if (a->loop) {
 		while (dataloop_post(a->loop, drop_all, a) == -EAGAIN)

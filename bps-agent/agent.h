@@ -21,7 +21,7 @@ int agent_new(struct net *net, struct member *member, const struct agent_config 
 	struct agent **ret, struct err_text *err);
 /* Drops all trainers, or leaves them to a successor, joins the thread, frees. NULL is allowed. */
 void agent_free(struct agent *a);
-/* What the data thread is told. FORGOTTEN: the scheduler has lost all that it knew of this agent.
+/* Events of the control thread. FORGOTTEN: the scheduler has lost all that it knew of this agent.
  * LIMITS: new ones, from the thread's next turn on; what is beyond them already stays. */
 enum agent_event {
 	AGENT_MESSAGE,
@@ -36,6 +36,6 @@ int agent_post(struct agent *a, enum agent_event event, struct member_msg *m,
 	const struct agent_limits *limits);
 /* Figures of a moment ago; zeros while a is NULL. Thread: the control thread. */
 void agent_figures(struct agent *a, struct agent_figures *ret);
-/* Who uses how much, likewise. */
+/* Use of each user and job, likewise. */
 void agent_quotas(struct agent *a, struct quota_view *ret);
 #endif

@@ -72,7 +72,7 @@ struct agt_job {
 	size_t n_homes, homes_room;
 	bool is_in_step; /* in this burst connections that are ahead are held */
 	uint64_t burst;  /* how often lagging has begun to fill */
-	/* Of the first one's next contribution, when others were released last. */
+	/* Urgency of the first share's next contribution when others were released last. */
 	uint64_t behind_urgency;
 };
 

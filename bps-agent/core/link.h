@@ -40,19 +40,19 @@ struct agt_link {
 struct agt_link *link_get(struct agt_core *core, uint32_t server, uint16_t thread);
 /* The partition, which has none, lives on this link; connect if need be. Errors: -ENOMEM. */
 int link_attach(struct agt_link *link, struct agt_part *part);
-/* It lives nowhere, and must not be in share->ready or link->offered any more. */
+/* Take the partition off its link; it is in neither share->ready nor link->offered. */
 void link_detach(struct agt_part *part);
 /* Send part_send_owed(part, what) when there is credit; nothing without a link. */
 void link_owe(struct agt_part *part, enum part_owe what);
 void link_drop_owed(struct agt_part *part);
 /* Say GOT for the result that m names, now or when there is credit. */
 void link_send_got(struct agt_link *link, const struct wire_msg *m);
-/* It may have something to send: link_pump will look, when it is UP. */
+/* Note that the link may have something to send: link_pump looks when it is UP. */
 void link_activate(struct agt_link *link);
 /* Send what may be sent, one contribution at most; true when more could follow. */
 bool link_pump(struct agt_link *link);
 /* Without connection, partitions and GOTs. */
 void link_free(struct agt_link *link);
-/* Its timer in core->link_timers is due: connect. */
+/* Connect: the link's timer in core->link_timers is due. */
 void link_retry(struct agt_link *link);
 #endif

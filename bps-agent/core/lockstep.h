@@ -4,7 +4,7 @@
  * link; it lives while the job has partitions there. Thread: the core's. */
 #include "bps-agent/core/link.h"
 
-/* What a job has on a server. */
+/* The bytes of a job's partitions on one server. */
 struct lockstep_server {
 	uint32_t server;
 	uint64_t bytes;
