@@ -143,7 +143,7 @@ static void on_submit(struct sim *s, struct sim_event *e)
 	uint64_t round = e->a;
 
 	memcpy(&sub, e->bytes, sizeof(sub));
-	if (!a->has_job_msg || a->has_ended)
+	if (!a->has_job_msg || a->has_ended || a->has_dropped_trainers)
 		return;
 	oracle_fill(s, sub.ts->idx, a->workers[sub.worker].rank, a->skipped + round,
 		sub.ts->dev[a->workers[sub.worker].slot]);

@@ -70,7 +70,8 @@ static void job_again(struct sim_agent *a)
 		abort();
 	for (unsigned t = 0; t < a->s->o.n_tensors; t++)
 		tensor_again(a, t);
-	if (a->has_failed_gpus) { /* its executor is gone, which the successor sees */
+	if (a->has_failed_gpus) { /* as handover_check_executor: the executor is gone */
+		a->has_dropped_trainers = true;
 		agt_job_fail(a->job, BPS_EDEVICE);
 		return;
 	}

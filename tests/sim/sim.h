@@ -401,6 +401,7 @@ struct sim_agent {
 	struct agt_core *core;
 	struct agt_job *job;
 	bool has_job_msg, is_released, is_syncing, has_ended, is_evicted, has_failed_gpus;
+	bool has_dropped_trainers; /* a successor without GPUs closes their sockets */
 	uint32_t job_id, named_job;
 	uint64_t job_view;
 	uint64_t barrier;      /* the last one that it knows to be passed */
