@@ -5,7 +5,6 @@
  *
  * Every entry from outside (a frame, a request, a timer, a reload) gives the core its event and
  * ends with app_after_event. */
-#include <stdbool.h>
 #include <stdint.h>
 
 #include "bps-scheduler/core/core.h"

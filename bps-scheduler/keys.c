@@ -1,7 +1,6 @@
 /* Verbs about keys (steer.h): who uses which, and the key file read again. */
 #include "bps-scheduler/steer.h"
 
-#include <stdio.h>
 #include <string.h>
 
 #include "bps-scheduler/status/status_impl.h"

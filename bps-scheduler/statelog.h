@@ -14,7 +14,6 @@
  * synced, renamed over it. `lock` in the same folder keeps a second scheduler out. Blocking; one
  * thread. */
 #include <stdbool.h>
-#include <stddef.h>
 #include <stdint.h>
 
 #include "bps-scheduler/model/state.h"

@@ -1,7 +1,6 @@
 #include "libbpsclient/gpu.h"
 
 #include <errno.h>
-#include <string.h>
 
 #include "common/base/clock.h"
 #include "common/data/dtype.h"

@@ -1,7 +1,6 @@
 /* Device memory that is plain memory (bps-agent --gpu host): there are no streams, so what would
  * be queued happens at once, and a wait is the caller's. */
 #include <errno.h>
-#include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <time.h>

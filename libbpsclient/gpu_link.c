@@ -1,6 +1,5 @@
 /* The trainer's connection to its job's executor. */
 #include <errno.h>
-#include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdio.h>

@@ -1,4 +1,3 @@
-#include "libbpsclient/bps.h"
 #include "libbpsclient/client.h"
 
 #include <errno.h>

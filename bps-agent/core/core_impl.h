@@ -12,7 +12,6 @@
 #include "common/data/dtype.h"
 #include "common/data/reduce.h"
 
-struct agt_link;
 struct agt_part;
 struct lockstep_server;
 

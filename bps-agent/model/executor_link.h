@@ -16,7 +16,6 @@
 #include "common/local/ring_pair.h"
 
 struct agent;
-struct job;
 struct quota_account;
 
 /* Most submissions of a tensor that wait: a stream may be several rounds ahead of what is done. */

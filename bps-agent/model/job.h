@@ -17,10 +17,8 @@ struct agent;
 struct agt_job;
 struct executor_link;
 struct ledger;
-struct pending_declare;
 struct quota_account;
 struct roster;
-struct tensor;
 struct trainer;
 
 #define JOB_BATCH 256 /* declarations in one message to the scheduler */

@@ -8,8 +8,6 @@
 
 #include "bps-agent/core/core.h"
 
-struct agt_kept_part;
-struct agt_tensor;
 struct arena;
 struct device_tensor;
 struct err_text;

@@ -18,7 +18,6 @@
 
 struct agent;
 struct arena;
-struct err_text;
 struct job;
 struct ledger_trainer_live;
 struct pending_declare;

@@ -1,6 +1,5 @@
 /* The machine: kernel, libraries, limits, huge pages, RDMA and GPU devices. */
 #include <dirent.h>
-#include <errno.h>
 #include <event2/event.h>
 #include <openssl/crypto.h>
 #include <rdma/fabric.h>

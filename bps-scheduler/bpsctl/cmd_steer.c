@@ -7,7 +7,6 @@
 
 #include "bps-scheduler/bpsctl/bpsctl.h"
 #include "bps-scheduler/bpsctl/fetch.h"
-#include "bps-scheduler/bpsctl/http.h"
 #include "bps-scheduler/bpsctl/table_cells.h"
 #include "common/base/clock.h"
 #include "common/wire/ctlmsg.h"

@@ -3,7 +3,6 @@
 /* Showing something again and again until SIGINT or SIGTERM comes. A terminal is redrawn in place,
  * each frame with one write; anything else gets the screens below each other. */
 #include <stdbool.h>
-#include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
 

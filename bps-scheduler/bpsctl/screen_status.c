@@ -1,7 +1,6 @@
 /* bpsctl status: the cluster on one screen. */
 #include <inttypes.h>
 #include <stdbool.h>
-#include <string.h>
 
 #include "bps-scheduler/bpsctl/screen.h"
 #include "bps-scheduler/bpsctl/table_cells.h"

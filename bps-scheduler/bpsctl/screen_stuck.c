@@ -1,7 +1,6 @@
 /* bpsctl why-stuck: what every waiting call waits for. */
 #include <inttypes.h>
 #include <stdbool.h>
-#include <string.h>
 
 #include "bps-scheduler/bpsctl/screen.h"
 #include "bps-scheduler/bpsctl/table_cells.h"

@@ -36,7 +36,6 @@
  * pgen: its contributions are in memory that outlives it. If it has lost a worker, it says so
  * (WORKER LOST). */
 #include <stdbool.h>
-#include <stddef.h>
 #include <stdint.h>
 
 #include "bps-scheduler/model/config.h"

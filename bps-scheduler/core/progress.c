@@ -1,7 +1,6 @@
 #include "bps-scheduler/core/progress.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 #include "bps-scheduler/model/model.h"
 

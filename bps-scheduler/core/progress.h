@@ -11,7 +11,6 @@
  *   raised when the score gets to PROGRESS_SURE, cleared when it gets to 0
  *
  * Same thread as the core. */
-#include <stdbool.h>
 #include <stdint.h>
 
 #include "common/wire/ctlmsg.h"

@@ -10,7 +10,6 @@
  * clock means nothing, the end is taken from the wall clock, which the record has too.
  *
  * Part of the core: its thread, no clock. */
-#include <stdbool.h>
 #include <stdint.h>
 
 #include "common/base/error.h"

@@ -3,7 +3,6 @@
 #include <stdlib.h>
 
 #include "bps-scheduler/model/model.h"
-#include "common/base/nicspeed.h"
 
 static uint64_t measured(const struct sched_member *m)
 {

@@ -1,5 +1,4 @@
 /* One job for /status: its agents, its workers, and what its calls wait for. */
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 

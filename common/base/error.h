@@ -6,7 +6,6 @@
  *
  * Where a human reads it, a text goes along: struct err_text, filled by the first function that
  * knows what failed, on what, why, and what to do next. */
-#include <stddef.h>
 
 #define BPS_ERRORS(X)                                                                              \
 	X(BPS_ETIMEDOUT, 10001, "timed out")                                                       \

@@ -24,7 +24,6 @@
  *
  * Thread: any may pass a point; failpoint_set is the main thread's, or the library's first open. */
 #include <stdatomic.h>
-#include <stdint.h>
 #include <stdio.h>
 
 #include "common/base/error.h"

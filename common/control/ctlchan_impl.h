@@ -2,7 +2,6 @@
 #define BPS_COMMON_CONTROL_CTLCHAN_IMPL_H
 /* What the two files of the control channel share: ctlchan.c one connection, ctllisten.c the
  * listener with its limits for strangers. */
-#include <stdarg.h>
 #include <stdbool.h>
 #include <sys/queue.h>
 

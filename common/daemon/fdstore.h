@@ -10,7 +10,6 @@
  * (FDPOLL=0): the end of a kept socket is for the next process to see.
  *
  * Thread: any for put and remove. */
-#include <stdbool.h>
 #include <stddef.h>
 
 #include "common/base/error.h"

@@ -1,7 +1,5 @@
 #include "common/local/local_gpu.h"
 
-#include <stddef.h>
-
 #include "common/wire/ctlmsg.h"
 
 #define VERSION_MAX 63

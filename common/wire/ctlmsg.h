@@ -112,7 +112,6 @@ const char *ctl_type_name(unsigned type);
 
 /* Decode a frame's body into *ret; *ret_mem as codec_decode. Errors: as codec_decode, BPS_EPROTO
  * unknown type. */
-struct err_text;
 int ctl_decode(unsigned type, const void *buf, size_t n_bytes, struct ctl_msg *ret, void **ret_mem,
 	struct err_text *err);
 #endif

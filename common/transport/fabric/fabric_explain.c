@@ -2,7 +2,6 @@
  * how much memory it may lock: it only says "cannot allocate memory". */
 #include "common/transport/fabric/fabric_impl.h"
 
-#include <errno.h>
 #include <linux/capability.h>
 #include <stdio.h>
 #include <string.h>

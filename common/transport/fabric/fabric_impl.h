@@ -34,7 +34,6 @@
 #include <rdma/fi_rma.h>
 
 #include <pthread.h>
-#include <stdatomic.h>
 #include <sys/queue.h>
 
 #include "common/base/clock.h"

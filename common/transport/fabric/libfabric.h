@@ -2,7 +2,6 @@
 #define BPS_COMMON_TRANSPORT_FABRIC_LIBFABRIC_H
 /* libfabric, opened by those who use it, not with the program: what it links to waits up to 0.3 s
  * for devices of its vendors before main() runs, and most clusters have TCP only. */
-#include <stdint.h>
 
 #include "common/base/error.h"
 

@@ -1,7 +1,6 @@
 #include "common/transport/shm/shm.h"
 
 #include <errno.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>

@@ -1,6 +1,5 @@
 #include "common/transport/sockets/tcp_impl.h"
 
-#include <arpa/inet.h>
 #include <errno.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
