@@ -24,6 +24,7 @@ help:
 	@echo 'make lint        formatting, folders, names, clang-tidy, cppcheck, gcc -fanalyzer, shellcheck, man pages'
 	@echo 'make hooks       let git check the form of commit messages (docs/CONTRIBUTING.md)'
 	@echo 'make fuzz        each fuzz target for FUZZ_S seconds (60) with libFuzzer'
+	@echo 'make everything  every slow target, within two hours; writes docs/results/everything.md; ONLY=a,b runs some'
 	@echo 'make huge        one tensor of more than 2^32 elements (needs 20 GiB of memory)'
 	@echo 'make latency     4 KiB push_pull against Gloo, in one run'
 	@echo 'make bench-bars  every bar of the data path, into docs/performance; BARS="--only a --repeat 3" (root; an hour)'
@@ -94,16 +95,22 @@ bench-bars:
 	$(Q)tests/bench/bars build/release --out docs/performance $(BARS)
 .PHONY: huge latency bench-build bench-bars
 
+# Every slow target in turn, at sizes that fit two hours on two processors. ONLY=a,b chooses some of them.
+everything:
+	$(Q)$(PYTHON) tests/everything.py $(if $(ONLY),--only $(ONLY) --out build/everything/some.md)
+.PHONY: everything
+
 # Faults of every kind to every kind of process, with real ones (root, network namespaces).
 REPEAT	?= 20
 SHARD	?= 1/1
 MINUTES	?= 55
+MATRIX_TABLE ?= docs/results/fault-matrix.md
 AT_ONCE	?= $(shell echo $$((2 * $$(nproc))))
 matrix:
 	$(Q)tests/install-deps.sh test
 	$(STEP) BUILD=release all
 	$(Q)$(PYTHON) tests/faults/matrix.py build/release --repeat $(REPEAT) --shard $(SHARD) --minutes $(MINUTES) \
-		--at-once $(AT_ONCE) --table docs/results/fault-matrix.md
+		--at-once $(AT_ONCE) --table $(MATRIX_TABLE)
 # Three jobs under random faults for SECONDS s; 1,000 deaths of trainers; how soon a crash is noticed.
 SECONDS ?= 1800
 SEED	?= 1

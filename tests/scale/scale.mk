@@ -23,7 +23,7 @@ endef
 $(foreach m,$(SCALE_MUTANTS),$(eval $(call scale_mutant,$(m))))
 sim-scale-mutants: $(addprefix $(B)/scale-mutants/,$(SCALE_MUTANTS))
 	$(Q)for m in $^; do if $$m --check >$$m.log; then echo "$$m is not caught"; exit 1; fi; \
-		sed -n "s,^FAIL,$$(basename $$m):,p" $$m.log; done
+		sed -n "s,^FAIL,$$(basename $$m):,p" $$m.log; done; echo "$(words $(SCALE_MUTANTS)) mutants, all caught"
 .PHONY: sim-scale sim-scale-mutants
 
 # A real scheduler, and 1,000 members that one program plays.

@@ -14,9 +14,9 @@ one='
 	[ "${MOST:-$limit}" -lt "$limit" ] && limit=$MOST
 	said=$("$1/$3" --seeds "1..$limit" 2>/dev/null) && said="seed - NOT CAUGHT"
 	case $said in
-	"seed - NOT CAUGHT") touch "$4/missed" ;;
+	"seed - NOT CAUGHT") touch "$4/$3.missed" ;;
 	"seed "*) ;;
-	*) said="seed - DID NOT RUN" && touch "$4/missed" ;;
+	*) said="seed - DID NOT RUN" && touch "$4/$3.missed" ;;
 	esac
 	printf "%-28s %10s %10s  %.110s\n" "$3" "$(echo "$said" | sed -n "1s/^seed \([^ ]*\).*/\1/p")" \
 		"$limit" "$(echo "$said" | sed -n "1s/^seed [^ ]* //p")" >"$4/$3.row"'
@@ -26,4 +26,7 @@ for patch in "$here"/mutants/*.patch; do
 done | xargs -P "$(nproc)" -I NAME sh -c "$one" sh "$dir" "$here" NAME "$out"
 printf '%-28s %10s %10s  %s\n' mutant 'first seed' limit 'what caught it'
 cat "$out"/*.row
-[ ! -e "$out/missed" ]
+rows=$(find "$out" -name '*.row' | wc -l)
+missed=$(find "$out" -name '*.missed' | wc -l)
+echo "$rows mutants, $((rows - missed)) caught"
+[ "$missed" = 0 ]

@@ -1,0 +1,195 @@
+#!/usr/bin/env python3
+"""Run every slow target of the Makefile in turn and write one table of their results.
+
+    tests/everything.py [--only TARGET[,TARGET...]] [--out docs/results/everything.md]
+
+Each target runs at a size that lets the whole list fit two hours on two processors, and in a
+process group of its own with a time limit. Its output goes to build/everything/TARGET.log. The
+table has the commit, and for each target its result, its time and its figures. The figures are the
+lines of its output that match the target's pattern. A target without a figure has failed: it did
+not do what it is here for. The exit status is 1 when a target failed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import re
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+LOGS = ROOT / "build" / "everything"
+COUNTS = r"\d+ passed, \d+ failed.*"
+
+
+@dataclass(frozen=True)
+class Target:
+    """A target of the Makefile with its size, its limit, and where its figures are.
+
+    Args:
+        name: the target's name.
+        limit_min: minutes after which it is stopped and counts as failed.
+        figures: a regular expression; each match in the output is a figure.
+        args: variables for ``make``.
+        most: how many of the last figures go into the table.
+    """
+
+    name: str
+    limit_min: int
+    figures: str
+    args: tuple[str, ...] = ()
+    most: int = field(default=1)
+
+
+TARGETS = (
+    Target("test", 30, COUNTS),
+    Target("lint", 30, r"lint: clean"),
+    Target("test-frontends", 25, COUNTS),
+    Target("check-asan", 45, COUNTS),
+    Target("check-tsan", 30, COUNTS),
+    Target("sim", 10, r"\d+ seeds in .*", ("BUILD=release", "SIM_SEEDS=1..200000")),
+    Target("sim-mutants", 10, r"\d+ mutants, .*", ("BUILD=release",)),
+    Target("sim-scale", 15, r"^\| \d.*", ("BUILD=release",)),
+    Target("sim-scale-mutants", 10, r"\d+ mutants, .*", ("BUILD=release",)),
+    Target(
+        "sched-load", 5, r"largest memory .*|longest time between .*", ("BUILD=release",), most=2
+    ),
+    Target(
+        "matrix",
+        30,
+        r"\d+ cells, \d+ passes, \d+ failures.*?skipped",
+        ("REPEAT=1", "MINUTES=25", "MATRIX_TABLE=build/everything/fault-matrix.md"),
+    ),
+    Target(
+        "chaos",
+        15,
+        r"\"(?:rounds|wrong_sums|hung_calls|longest_stall_s)\": [\d.]+",
+        ("SECONDS=600",),
+        most=4,
+    ),
+    Target("crashes", 10, r"\d+ crashes in \d+ jobs, \d+ problems", ("CRASHES=200",)),
+    Target("noticed", 10, r"\{.kills.*", ("KILLS=60",)),
+    Target("fuzz", 15, r"ok +fuzz_\w+: \d+ executions", ("FUZZ_S=20",), most=20),
+    Target("latency", 10, r"\d.* times faster than .*"),
+    Target(
+        "bench-bars",
+        30,
+        r"^\| .*",
+        ("BARS=--strict --only a --repeat 1 --out build/everything",),
+    ),
+    Target("huge", 10, r"\d+ passed.*"),
+    Target("deb-again", 20, r"the packages are the same"),
+    Target("nspawn", 20, r"\d+ passed.*"),
+    Target("qemu", 30, COUNTS),
+    Target("demo", 5, r"^test accuracy .*"),
+)
+
+
+def revision() -> str:
+    """Return the commit, with a mark when tracked files differ from it."""
+    git = ("git", "-C", str(ROOT))
+    head = subprocess.check_output((*git, "rev-parse", "--short", "HEAD"), text=True).strip()
+    changed = subprocess.check_output((*git, "status", "--porcelain", "-uno"), text=True)
+    return f"{head} with changes" if changed.strip() else head
+
+
+def stop(process: subprocess.Popen[bytes]) -> None:
+    """End the process group: politely, then by force."""
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        try:
+            os.killpg(process.pid, number)
+            process.wait(timeout=20)
+        except ProcessLookupError:
+            return
+        except subprocess.TimeoutExpired:
+            continue
+        return
+
+
+def run(target: Target) -> tuple[bool, float, list[str]]:
+    """Run one target; return whether it passed, its seconds and its figures."""
+    log = LOGS / f"{target.name}.log"
+    start = time.monotonic()
+    with log.open("wb") as out:
+        process = subprocess.Popen(
+            ("make", target.name, *target.args),
+            cwd=ROOT,
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+        try:
+            status = process.wait(timeout=60 * target.limit_min)
+        except subprocess.TimeoutExpired:
+            status = None
+        finally:
+            if process.poll() is None:
+                stop(process)
+    seconds = time.monotonic() - start
+    text = log.read_text("utf-8", "replace")
+    found = [m.group(0).strip() for m in re.finditer(target.figures, text, re.MULTILINE)]
+    found = found[-target.most :]
+    if status is None:
+        return False, seconds, [f"stopped after {target.limit_min} min"]
+    if status:
+        return False, seconds, [f"make ended with status {status}", *found]
+    if not found:
+        return False, seconds, ["printed no figures"]
+    return True, seconds, found
+
+
+def table(commit: str, rows: list[tuple[Target, bool, float, list[str]]]) -> str:
+    """Return the page: a heading with commit and machine, then a row for each target."""
+    date = datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC")
+    lines = [
+        "# Every target of the Makefile",
+        "",
+        f"Written by `make everything` at {commit}, {date}; {platform.system()} "
+        f"{platform.release()}, {os.cpu_count()} processors.",
+        f"{sum(ok for _, ok, _, _ in rows)} of {len(rows)} targets passed in "
+        f"{sum(s for _, _, s, _ in rows) / 60:.0f} min.",
+        "",
+        "| target | result | min | figures |",
+        "|---|---|---|---|",
+    ]
+    for target, ok, seconds, figures in rows:
+        command = " ".join(("make", target.name, *target.args))
+        text = "; ".join(figures).replace("|", "/")
+        result = "passed" if ok else "**failed**"
+        lines.append(f"| `{command}` | {result} | {seconds / 60:.1f} | {text} |")
+    return "\n".join(lines) + "\n"
+
+
+def main() -> int:
+    """Run the chosen targets."""
+    names = [t.name for t in TARGETS]
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--only", metavar="TARGETS", help=f"some of: {', '.join(names)}")
+    parser.add_argument("--out", type=Path, default=ROOT / "docs/results/everything.md")
+    args = parser.parse_args()
+    chosen = args.only.split(",") if args.only else names
+    unknown = [n for n in chosen if n not in names]
+    if unknown:
+        parser.error(f"no target {', '.join(unknown)}; there are {', '.join(names)}")
+    LOGS.mkdir(parents=True, exist_ok=True)
+    commit, rows = revision(), []
+    for target in (t for t in TARGETS if t.name in chosen):
+        print(f"{target.name} ...", end=" ", flush=True)
+        ok, seconds, figures = run(target)
+        result = "passed" if ok else "FAILED"
+        print(f"{result} in {seconds / 60:.1f} min: {'; '.join(figures)}", flush=True)
+        rows.append((target, ok, seconds, figures))
+        args.out.write_text(table(commit, rows))
+    return 0 if all(ok for _, ok, _, _ in rows) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
