@@ -256,6 +256,4 @@ uint64_t agt_job_inflight(const struct agt_job *job);
 
 /* Figures of now, for the core's own thread. */
 void agt_core_stats(const struct agt_core *core, struct agt_stats *ret);
-/* Check all invariants (tests, simulator). Returns 0, or -1 with a sentence in err. */
-int agt_core_check(const struct agt_core *core, struct err_text *err);
 #endif

@@ -4,7 +4,7 @@
  * (part.h), links (link.h) and shares of links (lockstep.h) have headers of their own.
  *   core.c             jobs, tensors, plans; the way in and out
  *   partition_stall.c  where a round hangs
- *   check.c            invariants, for tests */
+ * Their invariants are in tests/invariants/agt_core_check.c. */
 #include <sys/queue.h>
 
 #include "bps-agent/core/core.h"

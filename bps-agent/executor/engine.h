@@ -120,7 +120,4 @@ bool engine_is_quiet(const struct engine *e);
 unsigned engine_inputs(const struct engine *e);
 /* Which member's stream has not reached the tensor's round? -1: it is not that. */
 int engine_missing(const struct engine *e, uint32_t tensor);
-
-/* Check every invariant (tests). 0, or -1 with a sentence. */
-int engine_check(const struct engine *e, struct err_text *err);
 #endif

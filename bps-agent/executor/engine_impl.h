@@ -4,7 +4,7 @@
  *   engine.c        life, tensors, calls of the agent, failure
  *   engine_stage.c  chunks and partitions through their stages
  *   engine_lane.c   queues, and which of what they hold has ended
- *   engine_check.c  invariants */
+ * Their invariants are in tests/invariants/engine_check.c. */
 #include <sys/queue.h>
 
 #include "bps-agent/executor/engine.h"

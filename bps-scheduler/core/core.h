@@ -147,8 +147,4 @@ struct sched_probe {
 	uint32_t n_details_open;
 	struct sched_probe *next;
 };
-
-/* Check every invariant: objects reachable, counts, loads, views and states that fit together.
- * Returns 0, or -EINVAL and what is broken. O(everything). */
-int sched_check(const struct sched_core *c, struct err_text *err);
 #endif

@@ -102,7 +102,4 @@ void srv_core_stats(const struct srv_core *core, struct srv_stats *ret);
 
 /* Who arrives last, of now, for the core's own thread; a few times a second: O(members). */
 void srv_core_arrivals(struct srv_core *core, struct arrivals_figures *ret);
-
-/* Check all invariants (tests, simulator). Returns 0, or -1 with a sentence in err. */
-int srv_core_check(const struct srv_core *core, struct err_text *err);
 #endif

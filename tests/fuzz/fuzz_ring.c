@@ -11,6 +11,7 @@
 #include "common/base/error.h"
 #include "common/data/dtype.h"
 #include "common/local/local.h"
+#include "tests/invariants/invariants.h"
 
 #define STEP_BYTES 16
 #define WORKERS    2

@@ -1,6 +1,7 @@
 /* The agent's shell and its trainers: they join, declare, submit round after round, look at every
  * result, and finish. */
 #include "tests/sim/peek.h"
+#include "tests/invariants/invariants.h"
 #include "tests/sim/sim.h"
 
 #include <errno.h>

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "bps-scheduler/model/state.h"
+#include "tests/invariants/invariants.h"
 
 #define RECORD_MEM_MAX  (1u << 20)
 #define ATTEMPT_NS      (2 * S)

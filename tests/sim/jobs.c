@@ -6,6 +6,7 @@
  * jobs with one window, and the same connections to servers. A guest then is a job's part in an
  * agent, and guest.agent the one in whose process it is. */
 #include "tests/sim/move.h"
+#include "tests/invariants/invariants.h"
 #include "tests/sim/peek.h"
 #include "tests/sim/sim.h"
 

@@ -1,6 +1,7 @@
 /* The server's shell: its control thread hands what the scheduler says to each data thread, which
  * has a core and a transport of its own. */
 #include "tests/sim/peek.h"
+#include "tests/invariants/invariants.h"
 #include "tests/sim/sim.h"
 
 #include <errno.h>

@@ -3,7 +3,8 @@ SIM_DEFS := -DWIRE_INLINE_MAX=256 -DPOOL_MIN_BYTES=512 -DSRV_SLICE_BYTES=512 -DS
 SIM_CORES := $(call tree,bps-scheduler/model bps-scheduler/core bps-scheduler/placement bps-server/core bps-agent/core)
 SIM_COMMON := $(addprefix common/base/,duration.c error.c failpoint.c heap.c histogram.c key.c log.c log_journal.c nearest_name.c) \
 	$(call tree,common/data common/wire)
-SIM_OBJS := $(patsubst %.c,$(B)/sim-obj/%.o,$(SIM) $(SIM_CORES) $(SIM_COMMON))
+SIM_OBJS := $(patsubst %.c,$(B)/sim-obj/%.o,$(SIM) $(SIM_CORES) $(SIM_COMMON) \
+	$(addprefix tests/invariants/,agt_core_check.c sched_check.c srv_core_check.c))
 SIM_LIBS := -lcrypto -lm -lpthread
 SIMBIN	:= $(B)/tests/sim
 SIM_SEEDS ?= 1..100000

@@ -17,6 +17,7 @@
 #include "bps-agent/core/core_impl.h"
 #include "bps-agent/core/lockstep.h"
 #include "common/data/crc32c.h"
+#include "tests/invariants/invariants.h"
 #include "tests/unit/fake_xport.h"
 
 #define SMALL       4u

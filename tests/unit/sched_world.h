@@ -21,6 +21,7 @@
 #include "common/base/log.h"
 #include "common/data/dtype.h"
 #include "common/wire/wire.h"
+#include "tests/invariants/invariants.h"
 
 #define MS        UINT64_C(1000000)
 #define RECORDS   16384

@@ -16,6 +16,7 @@
 #include "bps-server/core/core.h"
 #include "bps-server/core/job.h"
 #include "common/data/crc32c.h"
+#include "tests/invariants/invariants.h"
 #include "tests/unit/fake_xport.h"
 
 #define MEMBERS_MAX 12

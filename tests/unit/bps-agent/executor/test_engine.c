@@ -12,6 +12,7 @@
 
 #include "bps-agent/executor/device/host.h"
 #include "common/base/clock.h"
+#include "tests/invariants/invariants.h"
 #include "tests/unit/fake_device.h"
 #include "tests/unit/route_fixture.h"
 

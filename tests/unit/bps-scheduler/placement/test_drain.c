@@ -17,6 +17,7 @@
 #include "common/base/log.h"
 #include "common/base/nicspeed.h"
 #include "common/data/dtype.h"
+#include "tests/invariants/invariants.h"
 #include "tests/unit/fake_sched.h"
 
 #define MS        UINT64_C(1000000)

@@ -1,4 +1,6 @@
-/* The invariants of the engine, for tests. Call it between events. */
+/* The invariants of the executor's engine. */
+#include "tests/invariants/invariants.h"
+
 #include "bps-agent/executor/engine_stage.h"
 
 struct engine_tally {

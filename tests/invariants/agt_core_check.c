@@ -1,10 +1,9 @@
-/* The invariants of the agent's core, for tests and the simulator. One walk over all objects;
- * nothing is allocated, so that it can run after every event. Call it between events, not inside a
- * callback. */
-#include "bps-agent/core/core_impl.h"
+/* The invariants of the agent's core: one walk over all objects. */
+#include "tests/invariants/invariants.h"
 
 #include <stdio.h>
 
+#include "bps-agent/core/core_impl.h"
 #include "bps-agent/core/lockstep.h"
 
 /* Sums over all partitions, to be compared with the lists and counters of core and links. */

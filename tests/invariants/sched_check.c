@@ -1,9 +1,11 @@
-#include "bps-scheduler/core/core.h"
+/* The invariants of the scheduler's core: objects, counts, loads, views and states. */
+#include "tests/invariants/invariants.h"
 
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "bps-scheduler/core/core.h"
 #include "bps-scheduler/model/model.h"
 #include "bps-scheduler/placement/place.h"
 #include "common/data/dtype.h"

@@ -1,10 +1,9 @@
-/* The invariants of the server's core, for tests and the simulator. One walk over all objects;
- * nothing is allocated, so that it can run after every event. Call it between events, not inside a
- * callback. */
-#include "bps-server/core/core_impl.h"
+/* The invariants of the server's core: one walk over all objects. */
+#include "tests/invariants/invariants.h"
 
 #include <stdio.h>
 
+#include "bps-server/core/core_impl.h"
 #include "bps-server/core/slots.h"
 
 /* Sums over all objects, to be compared with the lists and counters of the core. */

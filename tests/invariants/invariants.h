@@ -1,0 +1,19 @@
+#ifndef BPS_TESTS_INVARIANTS_INVARIANTS_H
+#define BPS_TESTS_INVARIANTS_INVARIANTS_H
+/* Checks of every invariant of a core: objects are reachable, counts and lists agree, states fit
+ * together. The simulator and the unit tests call them after events; the daemons do not have them.
+ * Nothing is allocated or changed. Call them between events, on the core's thread. O(everything).
+ *
+ * Each returns 0, or a negative number with a sentence in err that names the broken invariant. */
+#include "common/base/error.h"
+
+struct agt_core;
+struct engine;
+struct sched_core;
+struct srv_core;
+
+int agt_core_check(const struct agt_core *core, struct err_text *err);
+int engine_check(const struct engine *e, struct err_text *err);
+int sched_check(const struct sched_core *c, struct err_text *err);
+int srv_core_check(const struct srv_core *core, struct err_text *err);
+#endif
