@@ -453,7 +453,6 @@ static void keep_row(struct settings *s, struct settings *fresh, const struct se
 unsigned settings_adopt(struct settings *s, struct settings *fresh)
 {
 	unsigned n_changed = 0;
-	bool has_string = false;
 
 	for (size_t i = 0; i < s->spec->n_rows; i++) {
 		const struct setting *row = &s->spec->rows[i];
@@ -465,13 +464,12 @@ unsigned settings_adopt(struct settings *s, struct settings *fresh)
 			swap_text(&e->source, &f->source);
 		} else if (row->is_live) {
 			adopt_row(s, fresh, row);
-			has_string |= row->type == SET_STRING;
 			n_changed++;
 		} else {
 			keep_row(s, fresh, row);
 		}
 	}
-	if (has_string) {
+	if (n_changed) { /* holds the strings that were replaced */
 		fresh->older = s->older;
 		s->older = fresh;
 	} else {

@@ -433,6 +433,30 @@ static void reread_changes_live_values_and_keeps_the_others(void **state)
 	settings_free(r.s);
 }
 
+static void faults_that_a_reread_replaced_can_still_be_read(void **state)
+{
+	static const struct setting fault_rows[] = {{"faults", SET_FAULTS,
+		SETTING_AT(struct test_opts, name), .def = "", .is_live = true, .help = "faults"}};
+	static const struct settings_spec fault_spec = {
+		.program = "bps-test", .rows = fault_rows, .n_rows = 1};
+	const char *config = with_ini("faults = agent.read.start=crash\n");
+	char *argv[] = {(char *)(uintptr_t) "bps-test", (char *)(uintptr_t)config, NULL};
+	struct test_opts opts = {0};
+	struct settings *s, *fresh;
+	const char *old;
+	struct err_text err;
+
+	(void)state;
+	assert_int_equal(settings_load(&s, &fault_spec, 2, argv, &opts, &err), SETTINGS_RUN);
+	old = opts.name;
+	with_ini("faults = scheduler.log.write=crash\n");
+	assert_int_equal(settings_reread(s, &fresh, &err), 0);
+	assert_int_equal(adopt(s, fresh), 1);
+	assert_string_equal(opts.name, "scheduler.log.write=crash");
+	assert_string_equal(old, "agent.read.start=crash");
+	settings_free(s);
+}
+
 static void reread_of_a_bad_file_changes_nothing(void **state)
 {
 	const char *config = with_ini("name = old\n");
@@ -590,6 +614,7 @@ int main(void)
 		cmocka_unit_test(drop_ins_follow_the_file_in_the_order_of_their_names),
 		cmocka_unit_test(values_that_do_not_fit_together_are_refused),
 		cmocka_unit_test(reread_changes_live_values_and_keeps_the_others),
+		cmocka_unit_test(faults_that_a_reread_replaced_can_still_be_read),
 		cmocka_unit_test(reread_of_a_bad_file_changes_nothing),
 		cmocka_unit_test(reread_checks_the_new_values_together_with_those_that_stay),
 		cmocka_unit_test(printed_config_can_be_read_back),
