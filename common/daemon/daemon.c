@@ -356,7 +356,7 @@ void daemon_ready(struct daemon *d, uint16_t port, const char *status)
 int daemon_exit_status(int rc)
 {
 	static const int passing[] = {-EADDRINUSE, -EADDRNOTAVAIL, -EAGAIN, -EBUSY, -ENOSPC,
-		-EDQUOT, -EIO, -ENOMEM, -EMFILE, -ENFILE, -ENOBUFS};
+		-EDQUOT, -EROFS, -EIO, -ENOMEM, -EMFILE, -ENFILE, -ENOBUFS};
 
 	for (size_t i = 0; i < sizeof(passing) / sizeof(passing[0]); i++)
 		if (rc == passing[i])

@@ -349,6 +349,20 @@ def test_full_disk_at_the_start_ends_with_75_and_names_the_file(place):
     assert re.search(rf"<3>cannot write '{state}[^']*': No space left on device \(free some space there\)", p.stderr), p.stderr
 
 
+def test_read_only_disk_at_the_start_ends_with_75(place):
+    """It may be well again at the next start, so the service manager has to try."""
+    if os.geteuid() != 0:
+        pytest.skip("mounting needs root")
+    state = place.path / "state"
+    state.mkdir()
+    read_only = own_mounts(lambda mount: mount(b"tmpfs", state, b"tmpfs", 1, b""))
+    p = place.run("bps-scheduler", "--state-dir", state, preexec_fn=read_only)
+    if p.returncode == CANNOT_MOUNT:
+        pytest.skip("cannot mount here")
+    assert p.returncode == 75, (p.returncode, p.stderr)
+    assert "Read-only file system" in p.stderr and "--state-dir" in p.stderr, p.stderr
+
+
 def libfabric():
     """Where the dynamic linker finds it; None: nowhere."""
     lines = subprocess.run(["ldconfig", "-p"], capture_output=True, text=True, check=True).stdout.splitlines()
