@@ -222,10 +222,9 @@ struct log_reader {
 static int broken(const struct log_reader *ld, uint64_t at, const char *what)
 {
 	return err_set(ld->err, -EBADMSG,
-		"'%s' is broken at byte %llu of %llu (%s): the disk lost what was written. Restore "
-		"the"
-		" file from a copy, or move it away: then running jobs end and the members register"
-		" anew",
+		"'%s' is broken at byte %llu of %llu (%s): the disk lost what was written. Move it "
+		"away: then running jobs end, and the members register again. A copy that is older "
+		"ends the jobs too",
 		ld->l->path, (unsigned long long)at, (unsigned long long)ld->size, what);
 }
 
@@ -319,7 +318,7 @@ static int load_records(const struct log_reader *ld)
 		if (has_record_behind(ld, at))
 			return broken(ld, at, "length");
 		log_write(LOG_AS(LOG_WARN, STATE_CUT),
-			"'%s' ends in a torn record, which nobody was told: cutting %llu bytes off",
+			"'%s' ends in a torn record, which was not sent: cutting %llu bytes off",
 			ld->l->path, (unsigned long long)(ld->size - at));
 		if (ftruncate(ld->l->fd, (off_t)at) < 0)
 			return err_set(ld->err, -errno, "cannot cut '%s': %s", ld->l->path,

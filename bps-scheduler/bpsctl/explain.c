@@ -21,6 +21,12 @@ static const struct explanation rows[] = {
 		"running jobs go on; no new jobs or members, and nothing moves when a server is "
 		"lost",
 		"see the scheduler's log; free or repair the disk of its --state-dir"},
+	{"STATE_BEHIND", 0,
+		"the scheduler started with a state log older than what members know: it was cut, "
+		"or an older copy was put back; shown for an hour",
+		"the jobs of before have ended with BPS_EJOB_FAILED, since partitions may have "
+		"moved in the part that is lost; mutes and drains of that part are lost too",
+		"start the jobs again; see whether the disk of --state-dir keeps what was synced"},
 	{"NO_SERVER", 0, "partitions wait for a server, and there is none",
 		"rounds of the jobs that need one do not complete; calls that wait for ten "
 		"seconds end with BPS_ENOSERVER",

@@ -345,6 +345,7 @@ int sched_start(struct sched_core *c, uint64_t now_ns)
 	c->grace_ns = c->is_restored ? sched_grace_end_ns(c) : now_ns;
 	c->term++;
 	c->tx_view = (uint64_t)c->term << 32 | 1;
+	c->kept_view = c->view;
 	c->next_job = c->job_id_limit; /* numbers of jobs that had not formed are lost */
 	c->job_id_limit += JOB_ID_BLOCK;
 	for (uint32_t i = 1; i <= c->n_members; i++) {

@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "bps-scheduler/core/job_end.h"
 #include "bps-scheduler/core/progress.h"
 #include "bps-scheduler/core/workers.h"
 #include "bps-scheduler/placement/balance.h"
@@ -158,6 +159,45 @@ static void go_above(struct sched_core *c, uint64_t view)
 	c->tx_view = (uint64_t)c->term << 32 | 1;
 }
 
+/* Has the state lost views that this member knows? Views of this term that a member can know are no
+ * sign: those of one that has come since the start, and of a process that the state does not have,
+ * which may have had another name. */
+static bool is_ahead(
+	const struct sched_core *c, const struct sched_member *m, const struct ctl_hello *h)
+{
+	if (!c->is_restored || h->view <= c->kept_view)
+		return false;
+	return h->view > c->view || h->view >> 32 < c->term ||
+	       (m && !m->has_come && m->instance == h->instance);
+}
+
+/* The views that are lost may have moved any partition, so members and placement of the jobs that
+ * the state has may be wrong, and their rounds would wait for ever (C2). */
+static void end_stale_jobs(struct sched_core *c, const struct ctl_hello *h)
+{
+	struct sched_job *next;
+
+	if (c->behind_ns)
+		return;
+	c->behind_ns = c->now_ns;
+	log_write(LOG_AS(LOG_ERROR, STATE_CUT),
+		"the state here ends at view %llx, but %s '%s' on %s knows view %llx: the state "
+		"log "
+		"was cut, or an older copy was put back; the jobs that it has end",
+		(unsigned long long)c->kept_view, sched_role_name(h->role), h->name, h->host,
+		(unsigned long long)h->view);
+	sched_note(c, EVENT_SCHEDULER, "the state is older than what %s '%s' knows",
+		sched_role_name(h->role), h->name);
+	for (struct sched_job *j = c->jobs; j; j = next) {
+		next = j->next;
+		if (j->state == JOB_RUNNING && j->formed <= c->kept_view)
+			sched_job_end(c, j, BPS_EJOB_FAILED,
+				"the scheduler's state is older than what %s '%s' knows: its state "
+				"log was cut, or an older copy was put back; start the job again",
+				sched_role_name(h->role), h->name);
+	}
+}
+
 /* C6: a live holder keeps its name, unless the newcomer is its successor on the same host; the one
  * that was replaced is not, or two processes of one name would take it from each other for ever. A
  * holder without a connection loses it to that one, too: it may be a dead process, whose HELLO came
@@ -261,11 +301,15 @@ bool sched_hello(struct sched_core *c, struct sched_conn *conn, const struct ctl
 {
 	struct sched_member *m = sched_member_find(c, h->role, h->name);
 	bool was_there = m && sched_is_usable(m) && m->instance == h->instance;
+	bool has_more;
 
 	conn->is_known = m != NULL;
 	if (hello_refused(c, conn->id, h, m))
 		return false;
+	has_more = is_ahead(c, m, h);
 	go_above(c, h->view);
+	if (has_more)
+		end_stale_jobs(c, h);
 	if (m) {
 		member_back(c, m, h);
 	} else {
@@ -283,7 +327,7 @@ bool sched_hello(struct sched_core *c, struct sched_conn *conn, const struct ctl
 	m->conn = conn;
 	m->seen_ns = m->asked_ns = 0;
 	m->heard_ns = c->now_ns;
-	m->needs_sync = true;
+	m->needs_sync = m->has_come = true;
 	sched_arm(c, c->beat_ns ? c->beat_ns : c->now_ns);
 	return true;
 }

@@ -47,6 +47,7 @@ struct sched_member {
 	enum member_state state;
 	bool is_dirty; /* in c->dirty_members: to be persisted and told */
 	bool needs_sync;
+	bool has_come; /* since the scheduler's start: views of this term may be known to it */
 	char *name, *host, *addr, *version;
 	uint32_t host_idx; /* in c->hosts */
 	uint32_t pid;

@@ -46,8 +46,10 @@ struct sched_core {
 	uint8_t cluster_id[STATE_ID_BYTES], secret[STATE_SECRET_BYTES];
 	bool is_restored, is_started;
 	uint32_t term;
-	uint64_t view;    /* durable */
-	uint64_t tx_view; /* 0, or the view of the open transaction */
+	uint64_t view;      /* durable */
+	uint64_t kept_view; /* of the state that this start found */
+	uint64_t behind_ns; /* when a member showed that this was not the last one; 0: none has */
+	uint64_t tx_view;   /* 0, or the view of the open transaction */
 	bool is_undurable;
 	bool is_isolated;     /* no member is heard: isolation.c */
 	uint64_t isolated_ns; /* when that was so last, 0: never; silence counts from then */

@@ -6,7 +6,8 @@
 #include "bps-scheduler/status/status_impl.h"
 
 #define AGENT_DOWN_NS (600 * NS_PER_S) /* machines that were taken away are no lasting problem */
-#define SILENT_SHARE  2                /* of the time after which a silent member is dead */
+#define BEHIND_NS     (3600 * NS_PER_S)
+#define SILENT_SHARE  2 /* of the time after which a silent member is dead */
 #define STUCK_NS      (5 * NS_PER_S)
 #define FORMING_NS    (60 * NS_PER_S)
 
@@ -142,6 +143,20 @@ static void slow_problem(
 	problem(p, "SERVER_SLOW", false, &l);
 }
 
+static void behind_problem(
+	const struct sched_core *c, const struct status_info *info, struct problem_list *p)
+{
+	struct problem_lines l;
+
+	snprintf(l.what, sizeof(l.what),
+		"the state log was older than what members know; seen %.0f s ago",
+		status_span_s(info, c->behind_ns));
+	snprintf(l.effect, sizeof(l.effect), "the jobs of before have ended with BPS_EJOB_FAILED");
+	snprintf(l.action, sizeof(l.action),
+		"start the jobs again; see whether the disk of --state-dir keeps what was synced");
+	problem(p, "STATE_BEHIND", false, &l);
+}
+
 static void member_problems(
 	const struct sched_core *c, const struct status_info *info, struct problem_list *p)
 {
@@ -258,6 +273,8 @@ json_t *status_problems(
 
 	if (c->is_undurable)
 		problem(&p, "STATE_NOT_DURABLE", true, &l);
+	if (c->behind_ns && info->now_ns - c->behind_ns < BEHIND_NS)
+		behind_problem(c, info, &p);
 	member_problems(c, info, &p);
 	job_problems(c, info, &p);
 	*ret_is_error = p.is_error;

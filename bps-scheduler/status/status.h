@@ -48,6 +48,7 @@ struct evbuffer;
 /* Codes of problems, of the cluster and of one job. */
 #define STATUS_CLUSTER_CODES(X)                                                                    \
 	X(STATE_NOT_DURABLE)                                                                       \
+	X(STATE_BEHIND)                                                                            \
 	X(NO_SERVER)                                                                               \
 	X(SERVER_DOWN)                                                                             \
 	X(AGENT_DOWN)                                                                              \

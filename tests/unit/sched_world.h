@@ -349,6 +349,25 @@ static inline void hello(struct sched_world *w, uint32_t conn, enum role role, c
 	send_msg(w, conn, &msg);
 }
 
+/* Cut the log after its first n records, which end at that view. */
+static inline void lose_records(struct sched_world *w, size_t n, uint64_t view)
+{
+	while (w->n_records > n)
+		free(w->records[--w->n_records].bytes);
+	w->kept_view = view;
+}
+
+/* As hello, from a member that has seen that view. */
+static inline void hello_seen(struct sched_world *w, uint32_t conn, enum role role,
+	const char *name, uint64_t instance, uint64_t view)
+{
+	struct ctl_msg msg = hello_of(role, name, name, instance);
+
+	msg.hello.view = view;
+	sched_conn_open(w->core, conn, w->now);
+	send_msg(w, conn, &msg);
+}
+
 static inline void server(struct sched_world *w, uint32_t conn, const char *name, uint64_t instance)
 {
 	hello(w, conn, ROLE_SERVER, name, name, instance);

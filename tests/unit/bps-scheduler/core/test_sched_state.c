@@ -82,6 +82,96 @@ static void server_that_restarted_meanwhile_gets_a_new_pgen(void **state)
 	world_fini(&w);
 }
 
+static bool has_problem(struct sched_world *w, const char *code)
+{
+	json_t *doc = status_cluster(w->core, &(struct status_info){.now_ns = w->now}), *p;
+	bool found = false;
+	size_t i;
+
+	json_array_foreach (json_object_get(doc, "problems"), i, p)
+		found |= strcmp(json_string_value(json_object_get(p, "code")), code) == 0;
+	json_decref(doc);
+	return found;
+}
+
+static void log_without_its_last_record_ends_the_jobs_that_it_has(void **state)
+{
+	struct sched_world w;
+	uint64_t before, view;
+	size_t n;
+
+	(void)state;
+	running_job(&w);
+	n = w.n_records;
+	before = sched_view(w.core);
+	server(&w, 31, "s1", 111); /* partitions move: the record that is lost */
+	view = sched_view(w.core);
+	assert_true(view > before);
+	lose_records(&w, n, before);
+	kill_scheduler(&w);
+	clear(&w);
+	agent(&w, 22, "b", 202); /* it was away, and knows nothing newer */
+	NOT_SAID(&w, "JOB_END");
+	assert_false(has_problem(&w, "STATE_BEHIND"));
+	hello_seen(&w, 21, ROLE_AGENT, "a", 201, view);
+	SAID(&w, "22 JOB_END job=1 code=10021 the scheduler's state is older than what agent 'a'");
+	SAID(&w, "21 JOB_END job=1 code=10021");
+	assert_true(has_problem(&w, "STATE_BEHIND"));
+	clear(&w);
+	join(&w, 21, 0, 2, 30);
+	join(&w, 22, 1, 2, 31);
+	hello_seen(&w, 11, ROLE_SERVER, "s1", 111, view);
+	SAID(&w, "11 JOB job=1025"); /* it formed in this term: nothing of it is lost */
+	NOT_SAID(&w, "JOB_END job=1025");
+	world_fini(&w);
+}
+
+static void older_copy_is_seen_also_where_the_term_is_the_same(void **state)
+{
+	struct sched_world w;
+	uint64_t before, view;
+	size_t n;
+
+	(void)state;
+	running_job(&w);
+	n = w.n_records;
+	before = sched_view(w.core);
+	kill_scheduler(&w);
+	server(&w, 12, "s2", 112);
+	view = sched_view(w.core);
+	lose_records(&w, n, before);
+	kill_scheduler(&w);
+	assert_int_equal(sched_term(w.core), view >> 32);
+	agent(&w, 22, "b", 212);
+	server(&w, 12, "s2", 122);
+	server(&w, 13, "s3", 103);
+	assert_true(sched_view(w.core) > view);
+	clear(&w);
+	hello_seen(&w, 11, ROLE_SERVER, "s1", 101, view);
+	SAID(&w, "22 JOB_END job=1 code=10021");
+	world_fini(&w);
+}
+
+static void members_that_know_only_what_the_log_has_end_nothing(void **state)
+{
+	struct sched_world w;
+	uint64_t view;
+
+	(void)state;
+	running_job(&w);
+	view = sched_view(w.core);
+	kill_scheduler(&w);
+	clear(&w);
+	hello_seen(&w, 21, ROLE_AGENT, "a", 201, view);
+	server(&w, 11, "s1", 111);
+	close_conn(&w, 21);
+	hello_seen(&w, 23, ROLE_AGENT, "a", 201, sched_view(w.core));
+	hello_seen(&w, 24, ROLE_AGENT, "renamed", 203, sched_view(w.core));
+	NOT_SAID(&w, "JOB_END");
+	assert_false(has_problem(&w, "STATE_BEHIND"));
+	world_fini(&w);
+}
+
 static void forming_job_can_be_joined_again_after_a_restart(void **state)
 {
 	struct sched_world w;
@@ -263,6 +353,9 @@ int main(void)
 		cmocka_unit_test(nobody_dies_in_the_grace_after_a_restart),
 		cmocka_unit_test(grace_also_covers_members_that_leave_again),
 		cmocka_unit_test(server_that_restarted_meanwhile_gets_a_new_pgen),
+		cmocka_unit_test(log_without_its_last_record_ends_the_jobs_that_it_has),
+		cmocka_unit_test(older_copy_is_seen_also_where_the_term_is_the_same),
+		cmocka_unit_test(members_that_know_only_what_the_log_has_end_nothing),
 		cmocka_unit_test(forming_job_can_be_joined_again_after_a_restart),
 		cmocka_unit_test(ended_job_is_told_to_members_that_missed_it),
 		cmocka_unit_test(scheduler_without_state_goes_above_its_members),
