@@ -196,7 +196,10 @@ uninstall:
 	$(Q)cd $(B)/uninstall && find . ! -type d -printf '%P\n' | sed 's|^|$(DESTDIR)/|' | xargs -d '\n' rm -f
 	$(Q)rm -rf $(B)/uninstall
 
-.PHONY: all install uninstall
+clean:
+	$(Q)rm -rf build
+
+.PHONY: all install uninstall clean
 # What a failed command leaves behind is no target: a patch that does not apply stays an error in the next run.
 .DELETE_ON_ERROR:
 .SECONDARY:

@@ -8,6 +8,7 @@
 #include "bps-scheduler/core/core.h"
 #include "bps-scheduler/placement/drain.h"
 #include "bps-scheduler/status/status_impl.h"
+#include "common/base/nearest_name.h"
 #include "common/base/clock.h"
 #include "common/base/duration.h"
 #include "common/base/log.h"
@@ -80,13 +81,19 @@ static bool is_code(const char *name)
 
 static int mute(struct steer *s, const struct steer_call *call, struct steer_reply *reply)
 {
+	struct nearest_name best = NEAREST_NONE;
 	const char *span = arg_of(call, "duration");
+	char hint[NEAREST_HINT_BYTES];
 	uint64_t ms = *span ? duration_ms(span, MUTE_SPAN_MAX_MS) : MUTE_DEFAULT_MS;
 	int rc;
 
-	if (!is_code(call->target))
+	if (!is_code(call->target)) {
+		for (size_t i = 0; i < sizeof(codes) / sizeof(codes[0]); i++)
+			nearest_name_try(&best, call->target, codes[i]);
 		return err_set(&reply->text, BPS_ENOTFOUND,
-			"no problem has the code '%s' (`bpsctl explain` lists them)", call->target);
+			"no problem has the code '%s'%s; `bpsctl explain` lists them", call->target,
+			nearest_name_hint(&best, "", hint));
+	}
 	if (!ms)
 		return err_set(&reply->text, -EINVAL,
 			"'%s' is no duration from 1ms to 90d, such as 30min, 4h or 2d", span);

@@ -30,8 +30,12 @@ struct bpsctl_opts {
 };
 
 /* ---- output.c ---- */
-/* Print text on stderr and return status. */
+/* Whether --json was given: then each outcome of a command is one document. */
+void print_as_json(bool is_json);
+/* Print text on stderr, with --json also as a document, and return status. */
 int print_error(const char *text, int status);
+/* The document alone; for text that is on stderr already. */
+void print_error_json(const char *text);
 /* The same of an error of fetch.h or steer_client.h. */
 int print_failure(int rc, const struct err_text *err);
 /* Print a document, as text or as JSON, and free it. screen: as in screen.h. */

@@ -74,11 +74,6 @@ int cmd_view(const struct document_view *v, const struct bpsctl_opts *o, const c
 	rc = v->fetch(o, arg, &root, &err);
 	if (rc == 0)
 		return print_document(o, root, v->screen);
-	if (o->json) {
-		root = json_pack("{s:i, s:s}", "schema", 1, "error", err.s);
-		print_json_line(root);
-		json_decref(root);
-	}
 	return print_failure(rc, &err);
 }
 
@@ -171,8 +166,13 @@ int cmd_version(const struct bpsctl_opts *o, const char *arg)
 int cmd_explain(const struct bpsctl_opts *o, const char *arg)
 {
 	json_t *root = explain_json(arg);
+	char hint[NEAREST_HINT_BYTES];
+	struct err_text text;
 
-	if (!root)
-		return print_error("no such code; `bpsctl explain` lists them", EX_USAGE);
+	if (!root) {
+		err_set(&text, 0, "no such code: %.64s%s; `bpsctl explain` lists them", arg,
+			explain_nearest(arg, hint));
+		return print_error(text.s, EX_USAGE);
+	}
 	return print_document(o, root, screen_explain);
 }

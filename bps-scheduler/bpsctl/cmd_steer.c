@@ -134,9 +134,16 @@ static int wait_empty(const struct bpsctl_opts *o, const char *target)
 int cmd_drain(const struct bpsctl_opts *o, const char *arg)
 {
 	const struct steer_arg reason = {"reason", o->reason};
-	int status = order(o, "drain", arg, &reason, 1);
+	struct err_text text = {""}, err = {""};
+	int rc = ask_scheduler(o, "drain", arg, &reason, 1, &text, NULL, &err);
 
-	return status == 0 && o->wait ? wait_empty(o, arg) : status;
+	if (rc < 0)
+		return print_failure(rc, &err);
+	if (!o->wait)
+		return print_text(o, text.s);
+	if (!o->json) /* whose one document says how it ended */
+		print_text(o, text.s);
+	return wait_empty(o, arg);
 }
 
 int cmd_undrain(const struct bpsctl_opts *o, const char *arg)

@@ -1,5 +1,6 @@
 #include "bps-scheduler/bpsctl/explain.h"
 
+#include <ctype.h>
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -155,6 +156,23 @@ static bool is_named(const struct explanation *r, const char *code)
 		return r->number && (number == r->number || number == -r->number);
 	return strcasecmp(code, r->code) == 0 ||
 	       (r->number && strcasecmp(code, r->code + strlen("BPS_")) == 0);
+}
+
+const char *explain_nearest(const char *code, char buf[static NEAREST_HINT_BYTES])
+{
+	struct nearest_name best = NEAREST_NONE;
+	char text[NEAREST_NAME_BYTES];
+	size_t n = 0;
+
+	for (; code[n] && n + 1 < sizeof(text); n++)
+		text[n] = (char)toupper((unsigned char)code[n]);
+	text[n] = '\0';
+	for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+		nearest_name_try(&best, text, rows[i].code);
+		if (rows[i].number)
+			nearest_name_try(&best, text, rows[i].code + strlen("BPS_"));
+	}
+	return nearest_name_hint(&best, "", buf);
 }
 
 static json_t *row_json(const struct explanation *r)

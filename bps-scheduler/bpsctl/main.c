@@ -165,11 +165,13 @@ static void complain_of(const char *word)
 {
 	struct nearest_name best = NEAREST_NONE;
 	char hint[NEAREST_HINT_BYTES];
+	struct err_text text;
 
 	for (size_t i = 0; i < N_COMMANDS; i++)
 		nearest_name_try(&best, word, commands[i].words);
-	fprintf(stderr, "bpsctl: no such command: %s%s; `bpsctl help` lists the commands\n", word,
+	err_set(&text, 0, "no such command: %.64s%s; `bpsctl help` lists the commands", word,
 		nearest_name_hint(&best, "", hint));
+	print_error(text.s, 0);
 }
 
 static int unknown(char *const *args, size_t n)
@@ -187,9 +189,11 @@ static int unknown(char *const *args, size_t n)
 		is_half = true;
 	}
 	if (!n)
-		fputs("bpsctl: a command is missing; `bpsctl help` lists the commands\n", stderr);
+		print_error("a command is missing; `bpsctl help` lists the commands", 0);
 	else if (!is_half)
 		complain_of(args[0]);
+	else
+		print_error_json("the command is not complete");
 	return EX_USAGE;
 }
 
@@ -258,14 +262,24 @@ static char *interval_flag(const char *s)
 	return text;
 }
 
+/* Is s an error's number, such as -10001? */
+static bool is_negative(const char *s)
+{
+	return s[0] == '-' && s[1] && !s[1 + strspn(s + 1, "0123456789")];
+}
+
 /* argv with the flags' own names; what is new in it is in mem, the caller's. NULL: out of
  * memory. */
 static char **expand(int argc, char **argv, char **mem)
 {
 	char **args = calloc((size_t)argc + 1, sizeof(*args));
+	bool has_code = false;
 
 	for (int i = 0; args && i < argc; i++) {
 		args[i] = argv[i];
+		if (has_code && is_negative(argv[i])) /* no flag; the sign does not matter */
+			args[i]++;
+		has_code |= i && strcmp(argv[i], "explain") == 0;
 		if (i > 1 && strcmp(argv[i - 1], "--watch") == 0)
 			mem[i] = interval_flag(argv[i]);
 		if (mem[i]) {
@@ -295,6 +309,15 @@ static void expand_free(int argc, char **args, char **mem)
 	free(args);
 }
 
+/* For the outcome of flags that could not be read. */
+static bool is_json_asked(char *const *argv)
+{
+	for (; *argv; argv++)
+		if (strcmp(*argv, "--json") == 0 || strcmp(*argv, "--json=yes") == 0)
+			return true;
+	return false;
+}
+
 static int run(int argc, char **argv)
 {
 	struct bpsctl_opts opts = {0};
@@ -307,6 +330,7 @@ static int run(int argc, char **argv)
 
 	if (v == SETTINGS_DONE)
 		return 0;
+	print_as_json(v == SETTINGS_RUN ? opts.json : is_json_asked(argv));
 	if (v != SETTINGS_RUN)
 		return print_error(err.s, v == SETTINGS_USAGE ? EX_USAGE : EX_CONFIG);
 	limit_time(true);

@@ -1,4 +1,5 @@
 /* How bpsctl answers: text or JSON on stdout, complaints on stderr, all in bounded time. */
+#include <errno.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -6,18 +7,43 @@
 #include <unistd.h>
 
 #include "bps-scheduler/bpsctl/bpsctl.h"
+#include "common/daemon/jsontext.h"
 
 #define BOUND_S 2
+#define LATE    "no answer in time"
+
+/* With --json each outcome is one document: an error is one if nothing was printed before. */
+static struct {
+	bool is_json, has_document;
+} answer;
+
+void print_as_json(bool is_json)
+{
+	answer.is_json = is_json;
+}
 
 int print_error(const char *text, int status)
 {
 	fprintf(stderr, "bpsctl: %s\n", text);
+	print_error_json(text);
 	return status;
+}
+
+void print_error_json(const char *text)
+{
+	json_t *o;
+
+	if (!answer.is_json || answer.has_document)
+		return;
+	o = json_pack("{s:i, s:o}", "schema", 1, "error", jsontext(text));
+	print_json_line(o);
+	json_decref(o);
 }
 
 int print_failure(int rc, const struct err_text *err)
 {
-	bool is_mute = rc == BPS_ENOSCHED || rc == BPS_ETIMEDOUT || rc == BPS_EPROTO;
+	bool is_mute = rc == BPS_ENOSCHED || rc == BPS_ETIMEDOUT || rc == BPS_EPROTO ||
+		       rc == -EADDRNOTAVAIL || rc == -ENETUNREACH || rc == -EHOSTUNREACH;
 
 	return print_error(err->s[0] ? err->s : err_str(rc), is_mute ? EXIT_UNREACHABLE : EXIT_ERR);
 }
@@ -37,6 +63,7 @@ int print_document(
 	if (!out || fclose(out) != 0) {
 		status = print_error("out of memory", EXIT_ERR);
 	} else if (o->json) {
+		answer.has_document = true;
 		json_dumpf(root, stdout, JSON_INDENT(2));
 		putchar('\n');
 	} else {
@@ -59,6 +86,7 @@ int print_answer(const struct bpsctl_opts *o, const char *text, json_t *doc)
 
 void print_json_line(json_t *o)
 {
+	answer.has_document = true;
 	json_dumpf(o, stdout, JSON_COMPACT);
 	putchar('\n');
 	fflush(stdout);
@@ -67,8 +95,12 @@ void print_json_line(json_t *o)
 /* The resolver has its own idea of time. */
 static void on_alarm(int sig)
 {
-	static const char text[] = "bpsctl: no answer in time\n";
+	static const char text[] = "bpsctl: " LATE "\n";
+	static const char json[] = "{\"schema\":1,\"error\":\"" LATE "\"}\n";
 	ssize_t n = write(STDERR_FILENO, text, sizeof(text) - 1);
+
+	if (answer.is_json && !answer.has_document)
+		n = write(STDOUT_FILENO, json, sizeof(json) - 1);
 
 	(void)sig;
 	(void)n;

@@ -110,6 +110,44 @@ def test_hung_scheduler_is_no_hung_bpsctl(cluster):
     c.scheduler.kill(signal.SIGCONT)
 
 
+def one_document(p):
+    """Its output is one document, and no more."""
+    o, end = json.JSONDecoder().raw_decode(p.stdout)
+    assert not p.stdout[end:].strip() and o["schema"] == 1, p
+    return o
+
+
+def test_every_outcome_is_one_document_with_json(cluster, tmp_path):
+    c = cluster(agents=0, servers=2)
+    for args, status in (
+        (["statu"], 64),
+        ([], 64),
+        (["key"], 64),
+        (["job"], 64),
+        (["explain", "nonsense"], 64),
+        (["events", "--since", "soon"], 64),
+        (["key", "derive", "nobody"], 64),
+        (["key", "derive", "server:a", "--key-file", str(tmp_path / "none")], 2),
+        (["--jso", "status"], 64),
+        (["job", "x"], 2),
+        (["agent", "nohost.invalid"], 3),
+        (["--host", "nohost.invalid:1", "status"], 3),
+        (["--host", "127.0.0.1:1", "jobs"], 3),
+        (["--host", "127.0.0.1:99999", "jobs"], 64),
+        (["--scheduler", "nohost.invalid:1", "mute", "STRAGGLER"], 3),
+        (["--config", "/nonexistent", "status"], 78),
+    ):
+        p = c.bpsctl("--json", *args)
+        assert p.returncode == status, p
+        assert f"bpsctl: {one_document(p)['error']}" in p.stderr or args == ["key"], p
+    assert one_document(c.steer("--json", "drain", "nobody"))["error"]
+    assert "s1 has no partitions" in one_document(c.steer("--json", "drain", "s1", "--wait"))["text"]
+    c.scheduler.kill(signal.SIGSTOP)
+    for p in (c.bpsctl("--json", "status"), c.steer("--json", "undrain", "s1")):
+        assert p.returncode == 3 and one_document(p)["error"], p
+    c.scheduler.kill(signal.SIGCONT)
+
+
 def test_silent_member_is_a_problem_before_it_is_dead(cluster):
     c = cluster(agents=1, servers=1, scheduler_args=["--server-dead", "60s", "--server-window", "60s"])
     c.servers[0].kill()
@@ -219,6 +257,13 @@ def test_codes_are_explained(cluster):
     assert document(c, "explain", "BPS_ETIMEDOUT")["number"] == bps.ETIMEDOUT
     assert "NO_SERVER" in show(c, "explain", status=0)
     assert c.bpsctl("explain", "nonsense").returncode == 64
+    for code in ("-10001", "10001"):
+        assert document(c, "explain", code)["code"] == "BPS_ETIMEDOUT"
+    for code, meant in (("server_donw", "SERVER_DOWN"), ("BPS_EQOTA", "BPS_EQUOTA"), ("eqota", "EQUOTA")):
+        p = c.bpsctl("explain", code)
+        assert p.returncode == 64 and f"(did you mean '{meant}'?)" in p.stderr, p
+    p = c.steer("mute", "stragler")
+    assert p.returncode == 2 and "(did you mean 'STRAGGLER'?)" in p.stderr, p
 
 
 def test_every_word_is_completed_and_in_the_manual():
