@@ -42,7 +42,18 @@ static void add_member(struct record_builder *b, const struct sched_member *m)
 		.drain_who = m->is_drained ? m->drain_who : ""};
 }
 
-static void add_job(struct record_builder *b, const struct sched_job *j)
+/* Seconds of the wall clock: what a job's end is kept in, since the machine may boot meanwhile. */
+static uint64_t unix_of(const struct sched_core *c, uint64_t ns)
+{
+	return (uint64_t)((int64_t)ns / (int64_t)NS_PER_S + c->cfg.unix_offset_s);
+}
+
+static uint64_t ns_of_unix(const struct sched_core *c, uint64_t unix_s)
+{
+	return (unix_s - (uint64_t)c->cfg.unix_offset_s) * NS_PER_S;
+}
+
+static void add_job(struct record_builder *b, const struct sched_core *c, const struct sched_job *j)
 {
 	struct state_record *r = &b->rec;
 	struct state_job *s;
@@ -67,7 +78,8 @@ static void add_job(struct record_builder *b, const struct sched_job *j)
 		.max_size = j->max_size,
 		.barrier = j->barrier,
 		.border = j->border,
-		.border_barrier = j->border_barrier};
+		.border_barrier = j->border_barrier,
+		.ended_unix_s = j->state == JOB_ENDED ? unix_of(c, j->since_ns) : 0};
 	s->members = sched_alloc(j->n_members, sizeof(*s->members));
 	for (uint32_t i = 0; i < j->n_members; i++) {
 		s->members[i].agent = j->members[i].agent;
@@ -152,10 +164,11 @@ static void add_mutes(struct record_builder *b, const struct sched_core *c)
 	b->rec.n_mutes = mute_record(c, b->mutes);
 }
 
-static void add_job_changes(struct record_builder *b, const struct sched_job *j, uint64_t tx_view)
+static void add_job_changes(struct record_builder *b, const struct sched_core *c,
+	const struct sched_job *j, uint64_t tx_view)
 {
 	if (j->is_changed)
-		add_job(b, j);
+		add_job(b, c, j);
 	if (j->state == JOB_ENDED)
 		return;
 	for (const struct sched_tensor *t = j->fresh; t; t = t->next_fresh) {
@@ -178,7 +191,7 @@ int sched_persist(struct sched_core *c)
 	for (const struct sched_member *m = c->dirty_members; m; m = m->next_dirty)
 		add_member(&b, m);
 	for (const struct sched_job *j = c->dirty_jobs; j; j = j->next_dirty)
-		add_job_changes(&b, j, c->tx_view);
+		add_job_changes(&b, c, j, c->tx_view);
 	r = c->env.persist(c->env.ctx, &b.rec);
 	builder_fini(&b);
 	return r;
@@ -204,11 +217,11 @@ int sched_snapshot(
 	for (uint32_t i = 1; i <= c->n_members; i++)
 		add_member(&b, c->members[i]);
 	for (uint32_t i = c->n_ended; i-- > 0;) /* oldest first, as they came */
-		add_job(&b, nth_ended(c, i));
+		add_job(&b, c, nth_ended(c, i));
 	for (const struct sched_job *j = c->jobs; j; j = j->next) {
 		if (j->state != JOB_RUNNING)
 			continue;
-		add_job(&b, j);
+		add_job(&b, c, j);
 		for (uint32_t i = 0; i < j->n_placed; i++) {
 			add_tensor(&b, j, j->placed[i]);
 			add_runs(&b, j, j->placed[i], 0);
@@ -295,6 +308,7 @@ static struct sched_job *job_of_record(struct sched_core *c, const struct state_
 	j->border = s->border;
 	j->border_barrier = s->border_barrier;
 	sched_job_set_state(c, j, s->is_ended ? JOB_ENDED : JOB_RUNNING, NULL);
+	j->since_ns = s->ended_unix_s ? ns_of_unix(c, s->ended_unix_s) : 0;
 	j->code = s->code;
 	j->end_text = s->is_ended ? sched_dup(s->text) : NULL;
 	return j;

@@ -65,7 +65,8 @@ struct sched_job {
 	bool has_token;
 	uint8_t token[CTL_TOKEN_BYTES]; /* its proof; see admission.c */
 	uint64_t view;                  /* of its members */
-	uint64_t formed, since_ns;
+	uint64_t formed;                /* view */
+	uint64_t since_ns; /* of the state; ENDED: modulo 2^64, for it may be before the boot */
 	struct sched_worker *workers; /* [n_room], rank is the index */
 	uint32_t n_room, next_free_rank;
 	uint32_t n_joined, n_gone; /* n_joined: without those that are gone */

@@ -64,6 +64,7 @@ struct state_job {
 	uint32_t grace_ms;
 	uint32_t max_size;
 	uint64_t barrier, border, border_barrier;
+	uint64_t ended_unix_s; /* 0: it has not, or an older release wrote it */
 };
 
 struct state_tensor {

@@ -12,7 +12,9 @@
 
 double status_span_s(const struct status_info *info, uint64_t since_ns)
 {
-	return info->now_ns > since_ns ? (double)(info->now_ns - since_ns) / 1e9 : 0;
+	int64_t span_ns = (int64_t)(info->now_ns - since_ns);
+
+	return span_ns > 0 ? (double)span_ns / 1e9 : 0;
 }
 
 void status_put_str(json_t *o, const char *key, const char *s)

@@ -204,6 +204,39 @@ static void ended_job_is_told_to_members_that_missed_it(void **state)
 	world_fini(&w);
 }
 
+static double ended_s(struct sched_world *w)
+{
+	json_t *doc = status_cluster(w->core, &(struct status_info){.now_ns = w->now});
+	json_t *job = json_array_get(json_object_get(doc, "ended"), 0);
+	double s = json_real_value(json_object_get(job, "state_s"));
+
+	json_decref(doc);
+	return s;
+}
+
+static void ended_job_keeps_its_age_over_restarts_and_boots(void **state)
+{
+	struct sched_world w;
+
+	(void)state;
+	running_job(&w);
+	w.cfg.unix_offset_s = 1700000000;
+	kill_scheduler(&w);
+	agent(&w, 21, "a", 201);
+	agent(&w, 22, "b", 202);
+	w.now += 100000 * MS;
+	worker(&w, 22, 1, WORKER_LOST);
+	w.now += 30000 * MS;
+	kill_scheduler(&w);
+	assert_in_range((uint64_t)(ended_s(&w) * 10), 299, 311);
+	w.cfg.unix_offset_s +=
+		(int64_t)(w.now / (1000 * MS)) + 60; /* the machine boots for a minute */
+	w.now = 2000 * MS;
+	kill_scheduler(&w);
+	assert_in_range((uint64_t)(ended_s(&w) * 10), 909, 931);
+	world_fini(&w);
+}
+
 static void scheduler_without_state_goes_above_its_members(void **state)
 {
 	struct sched_world w;
@@ -358,6 +391,7 @@ int main(void)
 		cmocka_unit_test(members_that_know_only_what_the_log_has_end_nothing),
 		cmocka_unit_test(forming_job_can_be_joined_again_after_a_restart),
 		cmocka_unit_test(ended_job_is_told_to_members_that_missed_it),
+		cmocka_unit_test(ended_job_keeps_its_age_over_restarts_and_boots),
 		cmocka_unit_test(scheduler_without_state_goes_above_its_members),
 		cmocka_unit_test(nothing_is_told_that_is_not_durable),
 		cmocka_unit_test(member_that_cannot_be_kept_is_refused),
