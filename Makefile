@@ -183,7 +183,7 @@ install: all $(CONFS)
 	$(Q)install -m 644 systemd/sysusers.conf $(DESTDIR)$(PREFIX)/lib/sysusers.d/bps.conf
 	$(Q)install -m 644 systemd/tmpfiles.conf $(DESTDIR)$(PREFIX)/lib/tmpfiles.d/bps.conf
 	$(Q)install -m 644 systemd/completion/bpsctl $(SHARE)/bash-completion/completions
-	$(Q)install -m 644 docs/status.schema.json $(SHARE)/bps
+	$(Q)install -m 644 docs/reference/status.schema.json $(SHARE)/bps
 	$(Q)install -m 644 systemd/prometheus/* $(SHARE)/bps/prometheus
 	$(Q)for s in 1 3 5 7 8; do install -m 644 docs/man/*.$$s $(SHARE)/man/man$$s || exit; done
 	$(Q)sh docs/man/links.sh $(SHARE)/man

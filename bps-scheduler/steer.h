@@ -10,7 +10,8 @@
  *     here or in a file of its own, with what it needs as a member of struct steer, set in main.c;
  *   - its row: name, whether it wants a target, the arguments that it knows, whether it changes
  *     anything (then an event "who did what" is kept, whatever came of it);
- *   - a row in docs/protocol.md, a word of bpsctl that calls steer_call, bpsctl(8), a test.
+ *   - a row in docs/reference/protocol.md, a word of bpsctl that calls steer_call, bpsctl(8), a
+ *     test.
  *
  * Thread: the control loop's. */
 #include <stdbool.h>

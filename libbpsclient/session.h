@@ -10,8 +10,8 @@
  * Completions do not pass here: they are read from the control page. A failure is final, and seen
  * by all threads through `failure`.
  *
- * A server on this host sums inputs where they lie (docs/faults.md, B6), also when the agent is
- * gone. So before anybody is told of a failure, after which inputs may be written, they become
+ * A server on this host sums inputs where they lie (docs/reference/faults.md, B6), also when
+ * the agent is gone. So before anybody is told of a failure, after which inputs may be written, they become
  * private copies of what they were: nobody else sees what is written then. */
 #include <stdatomic.h>
 #include <stdbool.h>

@@ -6,7 +6,7 @@ CHECKFLAGS ?=
 help:
 	@echo 'make             build everything into build/$$BUILD (BUILD=release|debug|asan|tsan|cov)'
 	@echo '                 CUDA=no leaves the program for GPUs out, CUDA_HOME=DIR names the toolkit'
-	@echo 'make gpu-tests   programs that ask a real GPU; tests/gpu/run A|B|C|D, docs/gpu.md'
+	@echo 'make gpu-tests   programs that ask a real GPU; tests/gpu/run A|B|C|D, docs/guides/gpu.md'
 	@echo 'make clean       remove build/, of all BUILDs'
 	@echo 'make demo        install what is missing, build, train the example on a private cluster'
 	@echo 'make test        install what is missing, build for debugging, pass the tests'
@@ -28,7 +28,7 @@ help:
 	@echo 'make everything  every slow target, within two hours; writes docs/results/everything.md; ONLY=a,b runs some'
 	@echo 'make huge        one tensor of more than 2^32 elements (needs 20 GiB of memory)'
 	@echo 'make latency     4 KiB push_pull against Gloo, in one run'
-	@echo 'make bench-bars  every bar of the data path, into docs/performance; BARS="--only a --repeat 3" (root; an hour)'
+	@echo 'make bench-bars  every bar of the data path, into docs/results/performance; BARS="--only a --repeat 3" (root; an hour)'
 	@echo 'make install     into $$DESTDIR$$PREFIX (/usr/local); make uninstall'
 	@echo 'make deb         Debian packages in build/deb'
 	@echo 'make deb-again   build the packages twice; they must be the same'
@@ -93,7 +93,7 @@ bench-build: all $(PROBEBIN) $(SCALEBIN)
 bench-bars:
 	$(Q)tests/install-deps.sh bench
 	$(STEP) BUILD=release bench-build
-	$(Q)tests/bench/bars build/release --out docs/performance $(BARS)
+	$(Q)tests/bench/bars build/release --out docs/results/performance $(BARS)
 .PHONY: huge latency bench-build bench-bars
 
 # Every slow target in turn, at sizes that fit two hours on two processors. ONLY=a,b chooses some of them.

@@ -2,7 +2,7 @@
 #define BPS_AGENT_CORE_CORE_H
 /* The agent's core: the way of every partition of every tensor of the jobs on this machine. A state
  * machine without clock, threads or sockets; the simulator runs this same code. Rules A1-A8, B2,
- * B4: docs/faults.md. One thread: that of the xport.
+ * B4: docs/reference/faults.md. One thread: that of the xport.
  *
  * A tensor goes round by round. A round starts when all local workers have submitted it; each
  * partition then goes its own way, in order of priority:
@@ -96,7 +96,7 @@ struct agt_kept_part {
 
 /* In a job with so many bytes of tensors, partitions of so many bytes are copied past the caches,
  * where they come from a server on this host: a step's first sums would be out of them at its end.
- * 16 and 64 MiB were measured (docs/performance/README.md, point 15), less was not. */
+ * 16 and 64 MiB were measured (docs/explanation/performance.md, point 15), less was not. */
 #define AGT_MUCH_BYTES      (UINT64_C(16) << 20)
 #define AGT_MUCH_PART_BYTES (UINT32_C(32) << 10)
 

@@ -1,4 +1,5 @@
-/* What a job has on each connection, and keeping the connections in step (A8, docs/faults.md).
+/* What a job has on each connection, and keeping the connections in step (A8 of
+ * docs/reference/faults.md).
  *
  * Servers sum different amounts: one beside an agent less than one with a card of its own, one with a
  * slow card less than the others (bps-scheduler/placement/place.h). A card serves its connections

@@ -1,4 +1,4 @@
-/* Machines that join a running job, and barriers (docs/faults.md, jobs that change).
+/* Machines that join a running job, and barriers (docs/reference/faults.md, jobs that change).
  *
  *   newcomer: JOIN --> waits --all of its machine are there, the job passes a barrier--> LIVE
  *                        `--UNJOIN--> it has left

@@ -1,4 +1,5 @@
-/* How a job ends, or goes on without a machine that is lost (docs/faults.md, jobs that change).
+/* How a job ends, or goes on without a machine that is lost (docs/reference/faults.md, jobs that
+ * change).
  *
  *   member of a job:  LIVE --lost, or one of its workers is, job may shrink--> GONE
  *                       ^                                                       |

@@ -1,4 +1,5 @@
-/* Rounds that do not wait for everybody (jobs with backup workers; docs/faults.md, J6 to J10).
+/* Rounds that do not wait for everybody (jobs with backup workers; docs/reference/faults.md, J6 to
+ * J10).
  *
  *   slot OPEN --n - backup contributed, all spoke, nobody has it--> CUTTING --grace over, nothing is
  *        being read--> SUMMING

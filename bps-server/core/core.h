@@ -3,8 +3,8 @@
 /* The server's core: rounds of the partitions that one data thread owns. A state machine without
  * clock, threads or sockets: messages and finished reads come in by the transport's events,
  * messages and reads go out through the transport, sums are made in slices when the owner calls
- * srv_core_work. The simulator runs this same code. Rules S1-S6 and B1, B3, B5: docs/faults.md. One
- * thread.
+ * srv_core_work. The simulator runs this same code. Rules S1-S6 and B1, B3, B5:
+ * docs/reference/faults.md. One thread.
  *
  * A partition has two slots (round & 1) and a seat per member:
  *

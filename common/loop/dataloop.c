@@ -16,7 +16,7 @@
 /* A yield that takes longer found somebody else who needs the processor; then no spinning for a
  * while. */
 #define YIELD_TOO_LONG_NS UINT64_C(100000)
-#define RESPITE           8 /* measured: docs/performance/README.md, point 12 */
+#define RESPITE           8 /* measured: docs/explanation/performance.md, point 12 */
 /* Turns without a look at the descriptors, while it spins or something always comes in between. */
 #define TURNS 8
 

@@ -1,4 +1,4 @@
-"""Messages of the control channel (docs/protocol.md) as a stranger writes them, without a key."""
+"""Messages of the control channel (docs/reference/protocol.md) as a stranger writes them, without a key."""
 
 import re
 import socket

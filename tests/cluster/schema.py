@@ -1,4 +1,4 @@
-"""docs/status.schema.json, and what is printed held against it."""
+"""docs/reference/status.schema.json, and what is printed held against it."""
 
 import copy
 import json
@@ -9,7 +9,7 @@ from cluster import ROOT
 
 jsonschema = pytest.importorskip("jsonschema")
 
-SCHEMA = json.loads((ROOT / "docs" / "status.schema.json").read_text())
+SCHEMA = json.loads((ROOT / "docs" / "reference" / "status.schema.json").read_text())
 
 
 def closed(x):

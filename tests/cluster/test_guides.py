@@ -1,4 +1,4 @@
-"""The guides' examples: each Python block of docs/migrate-*.md is a whole program, and a job of two workers that ends well."""
+"""Each Python block of docs/guides/migrate-*.md is a whole program, and a job of two workers that ends well."""
 
 import re
 import subprocess
@@ -8,7 +8,7 @@ import pytest
 
 from cluster import BUILD, IS_ASAN, ROOT, Cluster
 
-GUIDES = sorted((ROOT / "docs").glob("migrate-*.md"))
+GUIDES = sorted((ROOT / "docs" / "guides").glob("migrate-*.md"))
 
 
 def python_env(service, **more):
@@ -57,7 +57,7 @@ def test_links_of_a_page_lead_somewhere(guide):
 def containers():
     """(file, container, fields) of every container in the manifests for Kubernetes."""
     yaml = pytest.importorskip("yaml")
-    for path in sorted((ROOT / "docs" / "kubernetes").glob("*.yaml")):
+    for path in sorted((ROOT / "docs" / "guides" / "kubernetes").glob("*.yaml")):
         for document in yaml.safe_load_all(path.read_text()):
             pod = document.get("spec", {}).get("template", {}).get("spec", {})
             for c in pod.get("initContainers", []) + pod.get("containers", []):

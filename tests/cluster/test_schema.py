@@ -1,4 +1,4 @@
-"""What bpsctl --json prints is what docs/status.schema.json says."""
+"""What bpsctl --json prints is what docs/reference/status.schema.json says."""
 
 import json
 import select

@@ -4,7 +4,8 @@
  * thread on virtual time. What decides are the daemons' own objects (agent core, server core,
  * scheduler core with its placement, read window); here are their shells, a network of network
  * cards, and trainers that follow a trace. Only crc and sum are left out (stub.c), so no tensor
- * needs memory. No faults: those are tests/sim. docs/simulator.md has the model and its limits.
+ * needs memory. No faults: those are tests/sim. docs/explanation/simulator.md has the model and its
+ * limits.
  *
  *   main.c     options and what is printed
  *   check.c    the cases that `make test` runs
@@ -119,7 +120,7 @@ int scale_measure(const struct scale_options *o, bool is_step_only, struct scale
 /* ---- bounds (bound.c) ---- */
 
 /* Seconds to push_pull that many bytes with the best division of the sums: bisection over the time,
- * docs/design.md. */
+ * docs/explanation/design/README.md. */
 double bound_push_pull_s(const struct scale_options *o, double bytes);
 /* The same by the formula 2n(n-1)M / ((n^2 + kn - 2k) B), for equal cards, servers beside agents
  * and 2 <= n, k <= n; 0 for others. Source: OSDI'20 "A Unified Architecture for Accelerating

@@ -4,7 +4,7 @@ SCALE_OBJS := $(call objs,$(SCALE))
 $(SCALEBIN): $(SCALE_OBJS) $(LIBCORES) $(LIBCOMMON)
 	$(call link,$(LIBS))
 
-# The tables of docs/performance/scaling.md.
+# The tables of docs/results/scaling.md.
 sim-scale: $(SCALEBIN)
 	tests/scale/tables.sh $(SCALEBIN)
 

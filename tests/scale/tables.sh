@@ -1,5 +1,5 @@
 #!/bin/sh
-# The tables of docs/performance/scaling.md, on stdout: tests/scale/tables.sh build/release/tests/sim-scale
+# The tables of docs/results/scaling.md, on stdout: tests/scale/tables.sh build/release/tests/sim-scale
 # Bytes go unasked, as over TCP, but where a row says reads: there they are asked for, as over libfabric.
 # shellcheck disable=SC2086 # variables hold lists of flags
 set -eu

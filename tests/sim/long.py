@@ -92,7 +92,7 @@ def report(records):
     return "\n".join([
         "# The simulator, run for long",
         "",
-        f"Written by `make sim-10m`; {uname.system} {uname.release}, {os.cpu_count()} processors. What is checked: [simulator.md](../simulator.md).",
+        f"Written by `make sim-10m`; {uname.system} {uname.release}, {os.cpu_count()} processors. What is checked: [simulator.md](../explanation/simulator.md).",
         "",
         *(f"- {c}: {sum(r['last'] - r['first'] + 1 for r in rs):,} histories, seeds {min(r['first'] for r in rs):,} to "
           f"{max(r['last'] for r in rs):,}, {time.strftime('%Y-%m-%d', time.gmtime(rs[0]['at']))}" for c, rs in by_commit.items()),

@@ -3,7 +3,7 @@
 /* The simulator: scheduler, servers, agents and trainers of a job, or of several, in one thread on
  * virtual time, joined by a network that delays, loses, duplicates, cuts and breaks. One seed is
  * one history, every run of it is the same. What decides are the shipped cores; here are only their
- * shells, the network, the faults and the oracle. docs/simulator.md.
+ * shells, the network, the faults and the oracle. docs/explanation/simulator.md.
  *
  *   world.c   events, virtual time, the life of one history, what must hold at its end
  *   faults.c  what is drawn from the seed, and the faults while it runs

@@ -56,7 +56,7 @@
 #define FABRIC_CQ_DEPTH       16384
 #define FABRIC_CM_QUEUE       512
 #define FABRIC_LOCKED_MIN     (UINT64_C(128) << 20) /* no job of any size works with less */
-#define FABRIC_WIRE_COOKIE_AT 8 /* byte of the cookie in the header, docs/protocol.md */
+#define FABRIC_WIRE_COOKIE_AT 8 /* byte of the cookie in the header, docs/reference/protocol.md */
 
 enum fabric_op_kind { OP_RECV, OP_SEND, OP_READ };
 

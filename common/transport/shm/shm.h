@@ -20,7 +20,8 @@
  * Memory: sealed against shrinking and growing, which the mapping side checks, so that a peer's
  * memory is never missing. A closing side sets its word in the rings' page before it changes what
  * it had offered; a read counts only when that word is still zero after the last byte was copied.
- * A killed process changes nothing any more. Loans outlive the connection: see docs/faults.md.
+ * A killed process changes nothing any more. Loans outlive the connection: see
+ * docs/reference/faults.md.
  *
  * A peer that passed cannot crash us. */
 #include <stdatomic.h>

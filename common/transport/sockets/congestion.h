@@ -7,7 +7,7 @@
  * a timer per connection. Here windows are small and equal
  * (common/transport/sockets/recv_window.h), so that queues are short whoever controls; BBR only
  * costs: at 1 Gbit/s 4 to 7 % of the throughput, and more processor time
- * (docs/performance/README.md, point 7). */
+ * (docs/explanation/performance.md, point 7). */
 #include "common/base/error.h"
 
 #define CONGESTION_NAME_MAX 15 /* letters of a name (TCP_CA_NAME_MAX with its end) */

@@ -14,8 +14,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* Measured with 2 to 8 connections at 100 Mbit/s to 1 Gbit/s (docs/performance/README.md, points 1 and
- * 7); with more they follow from that, and were not. */
+/* Measured with 2 to 8 connections at 100 Mbit/s to 1 Gbit/s (docs/explanation/performance.md,
+ * points 1 and 7); with more they follow from that, and were not. */
 #define RECV_ROOM       (208 << 10) /* SO_RCVBUF, which the kernel doubles, for its own needs */
 #define RECV_WINDOW_MAX (384 << 10) /* what it then lets be on the way */
 #define RECV_WINDOW_MIN (48 << 10)

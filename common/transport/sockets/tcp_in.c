@@ -13,7 +13,7 @@
 #include "common/base/failpoint.h"
 
 /* Bytes of one call, so that the other connections get their turn, and what was received is still in
- * the cache for its crc. Measured beside half as many: docs/performance/README.md, point 10. */
+ * the cache for its crc. Measured beside half as many: docs/explanation/performance.md, point 10. */
 #define RECV_SLICE (UINT32_C(512) << 10)
 /* The kernel wakes us when this much of what comes is here, or a quarter of the window, or all of it:
  * a compromise between wake-ups, which cost, and bytes that lie in the kernel when they could be
