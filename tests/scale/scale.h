@@ -120,7 +120,7 @@ int scale_measure(const struct scale_options *o, bool is_step_only, struct scale
 /* ---- bounds (bound.c) ---- */
 
 /* Seconds to push_pull that many bytes with the best division of the sums: bisection over the time,
- * docs/explanation/design/README.md. */
+ * docs/explanation/design/placement.md. */
 double bound_push_pull_s(const struct scale_options *o, double bytes);
 /* The same by the formula 2n(n-1)M / ((n^2 + kn - 2k) B), for equal cards, servers beside agents
  * and 2 <= n, k <= n; 0 for others. Source: OSDI'20 "A Unified Architecture for Accelerating

@@ -5,7 +5,7 @@
  *
  * libfabric's tcp provider costs, beside what the sockets cost, a wake-up of itself per completion
  * and an epoll of its own per look, and must start all connections of a thread anew when a read was
- * cut short (docs/explanation/design/README.md has the figures). So TCP is ours; libfabric serves
+ * cut short (docs/explanation/design/transports.md has the figures). So TCP is ours; libfabric serves
  * what has no sockets.
  *
  * A process has one connection thread, which accepts and checks tickets, so that no stranger ever
