@@ -2,8 +2,8 @@
 #define BPS_COMMON_WIRE_WIRE_H
 /* Messages of the data plane between an agent and a server: a 64-byte little-endian header, a tail
  * by type, and for small partitions the payload itself (WIRE_INLINE). Several messages, each padded
- * to 8 bytes, may share one send. docs/reference/protocol.md has the table; the rules are those of
- * the round protocol in docs/reference/faults.md. Pure functions, any thread.
+ * to 8 bytes, may share one send. docs/reference/protocol-data.md has the table; the rules are
+ * those of the round protocol in docs/reference/faults.md. Pure functions, any thread.
  *
  * One push is one CONTRIB, its answer one RESULT. Above WIRE_INLINE_MAX bytes both only offer
  * (segment, offset) and the receiver reads when it has room. Nothing is ever remotely writable. */

@@ -4,7 +4,7 @@ A cell is a test whose first line of doc is "FM-<process>-<fault>: <sentence>". 
 clear error that names the culprit), and a time against its bound. Each measurement is a line on stdout; each pass of a cell is
 one line of JSON in the file that BPS_MATRIX_RECORDS names.
 
-Bounds are those of docs/reference/faults.md. They are for a machine that has a processor to spare: BPS_BOUND_SLACK multiplies them
+Bounds are those of docs/reference/detection.md. They are for a machine that has a processor to spare: BPS_BOUND_SLACK multiplies them
 (make test: 3, since there the outcome counts; make matrix: 1). A witness sleeps beside each cell and notes how late it is woken,
 and how long the disk takes to sync a byte.
 A bound that make matrix finds exceeded by no more than five times that says something about the machine, not about the cell: it

@@ -208,7 +208,7 @@ def table(cells):
         "",
         f"{len(cells)} cells, {total['passed']} passes, {total['failed']} failures, {total['skipped']} skipped; {uname.system} "
         f"{uname.release}, {os.cpu_count()} processors. Written by `make matrix`.",
-        "Each row is the worst and the median of all passes of a cell, in seconds, beside the bound of docs/reference/faults.md. The",
+        "Each row is the worst and the median of all passes of a cell, in seconds, beside the bound of docs/reference/detection.md. The",
         "letters say at which commits a cell was passed how often. Not counted: "
         f"{total['disturbed']} passes whose time the machine itself exceeded, being busy with other things.",
         "",

@@ -1,6 +1,6 @@
 /* Connections: messages under credit, and the bytes that they offer. These are asked for, in pieces;
  * or they go behind the offer, unasked, to whoever reads it when they begin to come, and past who
- * does not (docs/reference/protocol.md, "Over TCP"). */
+ * does not (docs/reference/protocol-data.md, "Over TCP"). */
 #include "tests/scale/scale.h"
 
 #include <errno.h>

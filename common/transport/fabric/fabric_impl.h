@@ -56,7 +56,7 @@
 #define FABRIC_CQ_DEPTH       16384
 #define FABRIC_CM_QUEUE       512
 #define FABRIC_LOCKED_MIN     (UINT64_C(128) << 20) /* no job of any size works with less */
-#define FABRIC_WIRE_COOKIE_AT 8 /* byte of the cookie in the header, docs/reference/protocol.md */
+#define FABRIC_WIRE_COOKIE_AT 8 /* byte of the cookie in the header (protocol-data.md) */
 
 enum fabric_op_kind { OP_RECV, OP_SEND, OP_READ };
 
@@ -215,9 +215,9 @@ int fabric_may_sleep(struct xport *x);
 void fabric_sweep_silent(struct fabric *f);
 
 /* fabric.c */
-/* A read was cut short. libfabric 1.17.0 frees the entry of a read that is arriving when its
- * endpoint closes or fails twice (its issue 8656, mended in 1.17.1); its pool then hands the same
- * entry to two operations, whose bytes go anywhere. So nothing is posted any more until
+/* A read was cut short. libfabric before 1.18.0 frees the entry of a read that is arriving twice
+ * when its endpoint closes or fails; its pool then hands the same entry to two operations, whose
+ * bytes go anywhere. So nothing is posted any more until
  * fabric_renew, at the next poll, has closed all connections of this data thread and made its
  * completion queue, whose pool it is, anew: peers come back within milliseconds. */
 void fabric_spoil(struct fabric_xport *x);

@@ -1,12 +1,12 @@
 #ifndef BPS_COMMON_TRANSPORT_SOCKETS_TCP_H
 #define BPS_COMMON_TRANSPORT_SOCKETS_TCP_H
 /* Transport over TCP sockets (common/transport/net.h, common/transport/xport.h).
- * docs/reference/protocol.md has what goes over them.
+ * docs/reference/protocol-data.md has what goes over them.
  *
  * libfabric's tcp provider costs, beside what the sockets cost, a wake-up of itself per completion
  * and an epoll of its own per look, and must start all connections of a thread anew when a read was
- * cut short (docs/explanation/design/transports.md has the figures). So TCP is ours; libfabric serves
- * what has no sockets.
+ * cut short (docs/explanation/design/transports.md has the figures). So TCP is ours; libfabric
+ * serves what has no sockets.
  *
  * A process has one connection thread, which accepts and checks tickets, so that no stranger ever
  * holds up data; a good ticket's socket goes to the data thread that it names. */
