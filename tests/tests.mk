@@ -6,7 +6,7 @@ CHECKFLAGS ?=
 help:
 	@echo 'make             build everything into build/$$BUILD (BUILD=release|debug|asan|tsan|cov)'
 	@echo '                 CUDA=no leaves the program for GPUs out, CUDA_HOME=DIR names the toolkit'
-	@echo 'make gpu-tests   programs that ask a real GPU; tests/gpu/run A|B|C|D, docs/guides/gpu.md'
+	@echo 'make gpu-tests   programs that ask a real GPU; tests/gpu/run A|B|C|D, docs/guides/gpu-tests.md'
 	@echo 'make clean       remove build/, of all BUILDs'
 	@echo 'make demo        install what is missing, build, train the example on a private cluster'
 	@echo 'make test        install what is missing, build for debugging, pass the tests'

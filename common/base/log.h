@@ -21,7 +21,7 @@
 enum log_level { LOG_ERROR = 3, LOG_WARN = 4, LOG_INFO = 6, LOG_DEBUG = 7, LOG_TRACE = 8 };
 
 /* Kinds of lines that tools look for, by the MESSAGE_ID that the journal has for them. An id is
- * never used for something else; docs/guides/operations.md says what each means. */
+ * never used for something else; docs/reference/logs.md says what each means. */
 #define LOG_IDS(X)                                                                                 \
 	X(START, "b096ad5a5e794e7c8b0c08bdba811ecc")                                               \
 	X(SERVING, "a47d0cd388ff4e35924b8ffa3dcd430c")                                             \

@@ -22,7 +22,7 @@ def openssl(*args, **kw):
 
 
 class Authority:
-    """A folder with a CA, as in the recipe of docs/guides/operations.md."""
+    """A folder with a CA, as in the recipe of docs/guides/keys.md."""
 
     def __init__(self, folder):
         self.dir = folder

@@ -17,11 +17,6 @@ def source(name):
     return (MAN / name).read_text()
 
 
-def section_of_operations(title):
-    text = (ROOT / "docs" / "guides" / "operations.md").read_text()
-    return re.search(rf"^## {title}\n(.*?)(?=^## |\Z)", text, re.M | re.S).group(1)
-
-
 def section(text, title):
     found = re.search(rf"^\.Sh {title}\n(.*?)(?=^\.Sh |\Z)", text, re.M | re.S)
     return found.group(1) if found else ""
@@ -146,16 +141,16 @@ def test_every_problem_that_bpsctl_explains_is_in_its_manual():
         assert re.search(rf"^\.It Dv .*\b{code}\b", source("bpsctl.8"), re.M), f"bpsctl.8 has no entry for {code}"
 
 
-def test_metrics_that_are_served_are_those_of_the_operations_page(service):
-    rows = re.findall(r"^\|.*", section_of_operations("Metrics"), re.M)
+def test_metrics_that_are_served_are_those_of_the_documentation(service):
+    rows = re.findall(r"^\|.*", (ROOT / "docs" / "reference" / "metrics.md").read_text(), re.M)
     written = set(re.findall(r"`(bps_[a-z_]+)", " ".join(rows)))
     served = set()
     for daemon in service.daemons:
         served |= set(re.findall(r"^# TYPE (\S+)", daemon.get("/metrics"), re.M))
     assert "bps_view" in served
-    assert not served - written, "docs/guides/operations.md does not name these"
+    assert not served - written, "docs/reference/metrics.md does not name these"
     code = "".join(p.read_text() for d in ("common", "bps-scheduler", "bps-server", "bps-agent") for p in (ROOT / d).rglob("*.c"))
-    assert not [name for name in written if f'"{name}"' not in code], "docs/guides/operations.md names what no daemon serves"
+    assert not [name for name in written if f'"{name}"' not in code], "docs/reference/metrics.md names what no daemon serves"
 
 
 @pytest.mark.parametrize("program", ["bpsrun", "bps-bench", "bps-digits"])
@@ -208,5 +203,5 @@ def test_example_compiles_and_runs_as_a_job_of_two(page, service, tmp_path):
 def test_every_kind_of_log_line_is_documented():
     ids = re.findall(r'X\(\w+, "([0-9a-f]{32})"\)', (ROOT / "common" / "base" / "log.h").read_text())
     assert len(ids) > 20 and len(set(ids)) == len(ids)
-    documented = re.findall(r"^\| `([0-9a-f]{32})` \| \w", (ROOT / "docs" / "guides" / "operations.md").read_text(), re.M)
+    documented = re.findall(r"^\| `([0-9a-f]{32})` \| \w", (ROOT / "docs" / "reference" / "logs.md").read_text(), re.M)
     assert sorted(documented) == sorted(ids)

@@ -1,4 +1,4 @@
-/* Run A: two processes and one GPU. See docs/guides/gpu.md for what each item says. */
+/* Run A: two processes and one GPU. See docs/guides/gpu-tests.md for what each item says. */
 #include <stdio.h>
 #include <string.h>
 

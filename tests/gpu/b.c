@@ -1,7 +1,7 @@
 /* Run B, the decisive one: a trainer's process keeps the GPU busy with matrix products; what does
  * it lose when a second process copies, launches small kernels, or a large one; and how long does
  * the second wait for each? Each kind is first measured with the trainer idle.
- * See docs/guides/gpu.md. */
+ * See docs/guides/gpu-tests.md. */
 #include <poll.h>
 #include <stdatomic.h>
 #include <stdio.h>

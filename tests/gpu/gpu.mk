@@ -1,5 +1,5 @@
 # Programs that need a GPU, and what carries them to a machine that has one. Included by the Makefile; built on request
-# only, where the CUDA toolkit is. docs/guides/gpu.md says what each run shows.
+# only, where the CUDA toolkit is. docs/guides/gpu-tests.md says what each run shows.
 NVCC	?= $(wildcard $(CUDA_HOME)/bin/nvcc)
 GPU_COMMON := tests/gpu/gpu.c tests/gpu/sides.c
 GPU_A	:= $(call src,tests/gpu/a*.c)

@@ -171,7 +171,7 @@ def test_job_on_two_machines_reaches_its_accuracy_and_units_say_what_they_do(sit
                           (site.agents[0], "bps-agent", r"taking trainers: 0 there, 0 jobs, .* [1-9]\d* rounds")):
         wait_for("it says what it did", lambda: re.match(says, m.show(unit, "StatusText")), explain=site.explain)
     assert "joined the cluster" in site.servers[0].journal("bps-server")
-    started = "b096ad5a5e794e7c8b0c08bdba811ecc"  # docs/guides/operations.md
+    started = "b096ad5a5e794e7c8b0c08bdba811ecc"  # docs/reference/logs.md
     lines = site.agents[0].run("journalctl", "-u", "bps-agent", "-o", "json", f"MESSAGE_ID={started}").stdout.splitlines()
     entry = json.loads(lines[-1])
     assert (entry["PRIORITY"], entry["BPS_PROGRAM"]) == ("6", "bps-agent"), entry
