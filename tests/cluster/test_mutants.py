@@ -13,7 +13,7 @@ SOURCE = re.compile(r"^--- a/(.*)$", re.M)
 
 def first_seeds():
     """{mutant: its first seed}, as the table of the documentation says."""
-    rows = re.findall(r"^\| ([a-z-]+) \| .* \| ([\d,]+) \| [^|]+ \|$", (ROOT / "docs" / "explanation" / "simulator.md").read_text(), re.M)
+    rows = re.findall(r"^\| ([a-z-]+) \| .* \| ([\d,]+) \| [^|]+ \|$", (ROOT / "docs" / "reference" / "mutants.md").read_text(), re.M)
     return {name: int(seed.replace(",", "")) for name, seed in rows}
 
 

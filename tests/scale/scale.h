@@ -4,8 +4,8 @@
  * thread on virtual time. What decides are the daemons' own objects (agent core, server core,
  * scheduler core with its placement, read window); here are their shells, a network of network
  * cards, and trainers that follow a trace. Only crc and sum are left out (stub.c), so no tensor
- * needs memory. No faults: those are tests/sim. docs/explanation/simulator.md has the model and its
- * limits.
+ * needs memory. No faults: those are tests/sim. docs/explanation/bandwidth-simulator.md has the
+ * model and its limits.
  *
  *   main.c     options and what is printed
  *   check.c    the cases that `make test` runs
