@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import bps
-from cluster import BUILD
+from cluster import BUILD, IS_ASAN
 from keeper import kept_cluster
 from test_device import LOST, Rig, check_ended, gone, needs_cuda, rig, staging, start_and_wait  # noqa: F401
 from test_topology import fakes, make
@@ -317,6 +317,10 @@ def test_the_quota_on_staging_memory_is_told_and_smaller_ones_go_on(cluster):
         assert end[0] == 0
 
 
+# AddressSanitizer keeps freed memory in a quarantine; what leaks there LeakSanitizer reports.
+GROWTH_KIB = 300_000 if IS_ASAN else 3000
+
+
 def footprint(pid):
     """Descriptors, shared mappings, threads, and resident KiB of a process."""
     proc = Path(f"/proc/{pid}")
@@ -334,9 +338,9 @@ def test_nothing_leaks_over_many_jobs(rig):
     seen = r.run("gpu_cycles", 2, {"n_cycles": 30}, deadline_s=200)
     gone(r, 0)
     r.c.wait_for("all of it is given back", lambda: all(a <= b for a, b in zip(footprint(pid)[:3], before[:3])))
-    assert footprint(pid)[3] < before[3] + 3000
+    assert footprint(pid)[3] < before[3] + GROWTH_KIB
     for s in seen:
-        assert s[20][:3] == s[-1][:3] and s[-1][3] < s[20][3] + 3000, (s[20], s[-1])
+        assert s[20][:3] == s[-1][:3] and s[-1][3] < s[20][3] + GROWTH_KIB, (s[20], s[-1])
 
 
 def test_nothing_leaks_over_jobs_that_die(rig):
@@ -360,7 +364,7 @@ def test_nothing_leaks_over_jobs_that_die(rig):
         one(i)
     gone(r, 0)
     r.c.wait_for("all of it is given back", lambda: all(a <= b for a, b in zip(footprint(pid)[:3], before[:3])))
-    assert footprint(pid)[3] < before[3] + 3000
+    assert footprint(pid)[3] < before[3] + GROWTH_KIB
 
 
 @pytest.mark.parametrize("kind", ["host", pytest.param("cuda", marks=needs_cuda)])
