@@ -170,7 +170,9 @@ install: all $(CONFS)
 	$(Q)sed 's|@PREFIX@|$(PREFIX)|; s|@LIBDIR@|$(LIBDIR)|; s|@VERSION@|$(VERSION)|' \
 		libbpsclient/libbpsclient.pc.in >$(LIB)/pkgconfig/libbpsclient.pc
 	$(Q)install -m 644 libbpsclient/bps.h $(DESTDIR)$(PREFIX)/include
-	$(Q)cd libbpsclient/python && for f in $$(find bps -name '*.py'); do install -D -m 644 $$f $(SHARE)/bps/python/$$f || exit; done
+	$(Q)cd libbpsclient/python && for f in $$(find bps -name '*.py') bps.dist-info/entry_points.txt; do \
+		install -D -m 644 $$f $(SHARE)/bps/python/$$f || exit; done
+	$(Q)sed 's|@VERSION@|$(VERSION)|' libbpsclient/python/bps.dist-info/METADATA.in >$(SHARE)/bps/python/bps.dist-info/METADATA
 	$(Q)install -m 644 libbpsclient/examples/digits.csv libbpsclient/examples/README.md \
 		$(SHARE)/bps
 	$(Q)install -m 644 $(CONFS) $(SHARE)/doc/bps/examples

@@ -7,6 +7,7 @@ For each list of requirements, all workers of a job run the same tests in the sa
 then with three. A list that cannot be installed is skipped, with the reason.
 """
 
+import itertools
 import os
 import re
 import subprocess
@@ -16,7 +17,8 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
 LIMIT_S = 600
-FRONTENDS = {"torch": (2, 3)}  # name of the list and of the tests: numbers of workers
+# Name of the list: its tests, and the numbers of workers.
+FRONTENDS = {"torch": (("torch", "c10d"), (2, 3))}
 
 
 def run_tests(build: Path, python: str, name: str, n: int) -> tuple[int, int, int]:
@@ -47,7 +49,7 @@ def run_tests(build: Path, python: str, name: str, n: int) -> tuple[int, int, in
 def main() -> int:
     build = Path(sys.argv[1]).resolve()
     total = [0, 0, 0]
-    for name, sizes in FRONTENDS.items():
+    for name, (parts, sizes) in FRONTENDS.items():
         made = subprocess.run(
             [sys.executable, HERE / "environment.py", HERE / f"{name}.txt", ROOT / "build" / "frontends"],
             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
@@ -60,10 +62,10 @@ def main() -> int:
         style = subprocess.run([python, "-m", "ruff", "check", ROOT / "libbpsclient" / "python"])
         form = subprocess.run([python, "-m", "ruff", "format", "--check", ROOT / "libbpsclient" / "python"])
         total[1] += bool(style.returncode) + bool(form.returncode)
-        for n in sizes:
-            counts = run_tests(build, python, name, n)
+        for part, n in itertools.product(parts, sizes):
+            counts = run_tests(build, python, part, n)
             print(
-                f"frontends/{name}, {n} workers: {counts[0]} passed, {counts[1]} failed, {counts[2]} skipped",
+                f"frontends/{part}, {n} workers: {counts[0]} passed, {counts[1]} failed, {counts[2]} skipped",
                 flush=True,
             )
             total = [a + b for a, b in zip(total, counts)]

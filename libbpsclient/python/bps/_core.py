@@ -19,11 +19,14 @@ from typing import Any
 
 from bps._job import Job, Tensor
 from bps._job import open as open_job
-from bps._library import CODES, DTYPES, Error
+from bps._library import CODES, DTYPES, Error, Timeout
 
 # Bytes of the pieces that carry tensors without a name, and how many of each size are in flight.
 PIECES = tuple(1 << n for n in range(8, 23))
 PIECES_IN_FLIGHT = 4
+# Tensors without a name that come back get slots of their very size, from so many bytes each and up
+# to so many bytes in all.
+OWN_SLOT_BYTES, OWN_SLOTS_BYTES = 64 << 10, 1 << 30
 # After these errors an operation is still in flight, and may be waited for again.
 IN_FLIGHT = {CODES[name] for name in ("ETIMEDOUT", "ENOSERVER", "EISOLATED")}
 
@@ -64,45 +67,68 @@ class Operation:
 
     def poll(self) -> bool:
         """True when :meth:`finish` would not block."""
-        return self._slot.owner is not self or self._slot.tensor.poll()
+        if self._slot.owner is not self:
+            return True
+        if not self._slot.lock.acquire(blocking=False):
+            return False  # another thread waits for it
+        try:
+            return self._slot.owner is not self or self._slot.tensor.poll()
+        finally:
+            self._slot.lock.release()
 
-    def settle(self) -> None:
+    def settle(self, timeout: float | None = None) -> None:
         """Finish the operation, and keep an error that is final for :meth:`finish`.
+
+        Args:
+            timeout (float, optional): seconds; None: the job's time-out.
 
         Raises:
             Error: it is still in flight (time-out, no server): call it again.
         """
-        with self._slot.lock:
+        if not self._slot.lock.acquire(timeout=-1 if timeout is None else timeout):
+            name = self._slot.tensor.name
+            raise Timeout(CODES["ETIMEDOUT"], f"tensor '{name}' is not complete after {timeout} s")
+        try:
             if self._slot.owner is self:
                 try:
-                    self._slot.tensor.finish()
+                    self._slot.tensor.finish(timeout)
                     self._collect()
                 except Error as error:
                     if error.code in IN_FLIGHT:
                         raise
                     self._error = error
                 self._slot.owner = None
+        finally:
+            self._slot.lock.release()
 
-    def finish(self) -> None:
+    def finish(self, timeout: float | None = None) -> None:
         """Wait for the sum and hand it out.
 
         Raises:
             Error: the operation has failed, or is still in flight as after :meth:`settle`.
         """
-        self.settle()
+        self.settle(timeout)
         if self._error is not None:
             raise self._error
 
 
 class Runtime:
-    """One job of this process, with the tensors that front-ends declare in it."""
+    """One job of this process, with the tensors that front-ends declare in it.
 
-    def __init__(self, job: Job) -> None:
-        self.job = job
+    Args:
+        job (Job): joined already.
+        prefix (str): begins the names of its tensors, so that several runtimes can share a job.
+    """
+
+    def __init__(self, job: Job, prefix: str = "") -> None:
+        self.job, self._prefix = job, prefix
         self.lock = threading.RLock()  # declarations and collectives have one order
         self._named: dict[str, dict[tuple[str, int], Slot]] = collections.defaultdict(dict)
         self._rings: dict[tuple[str, int], list[Slot]] = {}
         self._turns: collections.Counter[tuple[str, int]] = collections.Counter()
+        self._own: dict[tuple[str, int], list[Slot]] = {}
+        self._own_turns: collections.Counter[tuple[str, int]] = collections.Counter()
+        self._own_bytes = 0
         self._sets = 0
         self.failure: BaseException | None = None  # of an operation that was submitted in part
 
@@ -124,7 +150,7 @@ class Runtime:
             if slot is None:
                 suffix = f"#{len(shapes) + 1}" if shapes else ""
                 slot = shapes[dtype, n_elems] = Slot(
-                    self.job.declare(f"u/{name}{suffix}", dtype, n_elems)
+                    self.job.declare(f"{self._prefix}u/{name}{suffix}", dtype, n_elems)
                 )
             if slot.owner is not None:
                 raise ValueError(
@@ -147,7 +173,8 @@ class Runtime:
             ring = self._rings.get((dtype, size))
             if ring is None:
                 decls = [
-                    (f"p/{dtype}.{size}.{i}", dtype, size // item) for i in range(PIECES_IN_FLIGHT)
+                    (f"{self._prefix}p/{dtype}.{size}.{i}", dtype, size // item)
+                    for i in range(PIECES_IN_FLIGHT)
                 ]
                 ring = self._rings[dtype, size] = [Slot(t) for t in self.job.declare_group(decls)]
             slot = ring[self._turns[dtype, size] % PIECES_IN_FLIGHT]
@@ -155,6 +182,40 @@ class Runtime:
                 slot.owner.settle()
             self._turns[dtype, size] += 1
             return slot
+
+    def own_slot(self, dtype: str, n_elems: int) -> Slot | None:
+        """Return the next slot of exactly this size; completes the operation that had it before.
+
+        The decision depends on the order of the program alone, and is the same at all workers.
+
+        Returns:
+            Slot: or None for a size that comes for the first time, is small, or has no room left:
+                take pieces then.
+        """
+        n_bytes = n_elems * int(DTYPES[dtype][1][1:])
+        key = (dtype, n_elems)
+        if n_bytes < OWN_SLOT_BYTES:
+            return None
+        with self.lock:
+            turn = self._own_turns[key]
+            if turn == 0:
+                self._own_turns[key] = 1
+                return None
+            many = 1 if n_bytes >= PIECES[-1] else PIECES_IN_FLIGHT
+            ring = self._own.get(key)
+            if ring is None:
+                if self._own_bytes + many * n_bytes > OWN_SLOTS_BYTES:
+                    return None
+                self._own_bytes += many * n_bytes
+                ring = self._own[key] = []
+            at = (turn - 1) % many
+            if at == len(ring):
+                name = f"{self._prefix}s/{dtype}.{n_elems}.{at}"
+                ring.append(Slot(self.job.declare(name, dtype, n_elems)))
+            if ring[at].owner is not None:
+                ring[at].owner.settle()
+            self._own_turns[key] += 1
+            return ring[at]
 
     def broadcast_bytes(self, data: bytes | None, root: int) -> bytes:
         """Return root's bytes at every worker."""
@@ -226,11 +287,18 @@ def init(**options: Any) -> None:
         atexit.register(_at_exit)
 
 
-def _leave(has_failed: bool) -> None:
+def has_failed() -> bool:
+    """True at the end of a process that an exception ends."""
+    return getattr(sys, "last_value", None) is not None
+
+
+def leave(is_abort: bool) -> None:
+    """Close the process's job, or abort it."""
     global _runtime
+    atexit.unregister(_at_exit)
     if _runtime is not None:
         ended, _runtime = _runtime, None
-        if has_failed:
+        if is_abort:
             ended.job.abort()
         else:
             ended.job.close()
@@ -241,13 +309,12 @@ def _at_exit() -> None:
 
     A process that calls sys.exit(1) counts as ended well: the others wait for it in close.
     """
-    _leave(getattr(sys, "last_value", None) is not None)
+    leave(has_failed())
 
 
 def shutdown() -> None:
     """Leave the job when all workers do; while an exception is handled, abort it instead."""
-    atexit.unregister(_at_exit)
-    _leave(sys.exc_info()[0] is not None)
+    leave(sys.exc_info()[0] is not None)
 
 
 def is_initialized() -> bool:

@@ -12,6 +12,8 @@ Example::
 Start the script with ``bpsrun -n 4 -- python train.py`` or with torchrun beside a running agent.
 """
 
+import torch
+
 from bps._core import (
     NotInitialized,
     init,
@@ -66,6 +68,11 @@ from bps.torch._optimizer import (
     broadcast_optimizer_state,
     broadcast_parameters,
 )
+
+if torch.distributed.is_available() and torch.__version__ >= (2, 14):
+    from bps.torch import _c10d
+
+    _c10d.register()
 
 __all__ = [
     "Adasum",

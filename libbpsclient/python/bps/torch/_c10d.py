@@ -1,0 +1,747 @@
+"""``torch.distributed``'s back-end "bps": process groups over the summation service.
+
+Every collective is a sum. A broadcast is root's bytes and the others' zeros, an all-gather is each
+worker's bytes at its place and zeros elsewhere. Operations of a group take their slots in the order
+of the program (:mod:`bps._core`).
+
+A group of all workers shares the process's job, any other group is a job of its own. Whoever waits
+for a :class:`_Work` finishes it. Futures are completed by a thread of the group, which starts with
+the first of them.
+"""
+
+from __future__ import annotations
+
+import atexit
+import json
+import os
+import queue
+import secrets
+import threading
+import time
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch._C._distributed_c10d import Backend, Work
+from torch.distributed.rendezvous import register_rendezvous_handler
+
+import bps
+from bps import _core
+from bps._core import Operation, Runtime
+from bps._job import Job
+from bps._job import open as open_job
+from bps._library import CODES, Error
+from bps.torch._memory import NAMES, check_device, input_view, output_view, wire_dtype
+
+OPS = {
+    dist.ReduceOp.SUM: bps.SUM,
+    dist.ReduceOp.AVG: bps.AVG,
+    dist.ReduceOp.MIN: bps.MIN,
+    dist.ReduceOp.MAX: bps.MAX,
+    dist.ReduceOp.PRODUCT: bps.PROD,
+}
+# A group's thread waits in slices, so that the end of the group need not wait for it.
+SLICE_S = 1.0
+RETRY_S = 0.1
+
+# A flat tensor and its place in the memory of an operation, counted in elements.
+Part = tuple[int, torch.Tensor]
+
+
+def _operation(op: Any) -> int:
+    for theirs, ours in OPS.items():
+        if op == theirs:
+            return ours
+    raise NotImplementedError(
+        f"bps reduces with SUM, AVG, MIN, MAX and PRODUCT, not with {op}: use a gloo group for it"
+    )
+
+
+def _value(future: torch.futures.Future[Any]) -> Any:
+    """Raise the error that is the value of a future: one that set_exception() has set stays a plain
+    value for callers in C++."""
+    value = future.value()
+    if isinstance(value, Exception):
+        raise value
+    return value
+
+
+class _Work(Work):
+    """An operation in flight, as ``torch.distributed`` returns it.
+
+    Args:
+        group (_Group): its group.
+        what (str): its name in messages.
+        output (list[Tensor]): the value of its future.
+        timeout (float): of a wait that gives none, in seconds.
+    """
+
+    def __init__(self, group: _Group, what: str, output: Any, timeout: float) -> None:
+        super().__init__()
+        self._group, self._what, self._output, self._timeout = group, what, output, timeout
+        self._operations: list[Operation] = []
+        self._last: list[Callable[[], Any]] = []  # what the result still needs
+        self._lock = threading.Lock()
+        self._done: torch.futures.Future[Any] = torch.futures.Future()
+        self._future: torch.futures.Future[Any] | None = None
+
+    def _finish(self, deadline: float, is_sliced: bool = False) -> None:
+        """Wait for the sums and write the results.
+
+        Raises:
+            DistBackendError: with the service's sentence.
+        """
+        for operation in self._operations:
+            has_warned = False
+            while True:
+                left = max(deadline - time.monotonic(), 0.001)
+                try:
+                    operation.finish(min(left, SLICE_S) if is_sliced else left)
+                    break
+                except Error as error:
+                    is_late = time.monotonic() >= deadline
+                    if error.code not in _core.IN_FLIGHT or is_late or self._group.closing.is_set():
+                        raise self._error(error) from error
+                    if error.code != CODES["ETIMEDOUT"]:
+                        if not has_warned:
+                            warnings.warn(f"{self._what}: {error}; waiting", stacklevel=2)
+                            has_warned = True
+                        self._group.closing.wait(RETRY_S)
+        with self._lock, torch.no_grad():
+            while self._last:
+                self._last[0]()
+                self._last.pop(0)
+
+    def _error(self, error: Error) -> dist.DistBackendError:
+        return dist.DistBackendError(f"{self._what} in group '{self._group.title}': {error}")
+
+    def wait(self, timeout: timedelta | None = None) -> bool:
+        """Wait until the results are written.
+
+        Args:
+            timeout (timedelta, optional): zero or None is the operation's own.
+
+        Raises:
+            DistBackendError: the operation failed or is late; after a time-out it may be waited for
+                again.
+        """
+        seconds = timeout.total_seconds() if timeout else 0
+        self._finish(time.monotonic() + (seconds if seconds > 0 else self._timeout))
+        return True
+
+    def synchronize(self) -> None:
+        """As :meth:`wait`."""
+        self.wait()
+
+    def is_completed(self) -> bool:
+        """True when :meth:`wait` would not block."""
+        try:
+            return all(operation.poll() for operation in self._operations)
+        except Error as error:
+            return error.code not in _core.IN_FLIGHT
+
+    def is_success(self) -> bool:
+        """True when the operation is complete and has not failed."""
+        return self.is_completed() and self.exception() is None
+
+    def exception(self) -> Exception | None:
+        """The error of an operation that has failed."""
+        if self.is_completed():
+            try:
+                self.wait()
+            except Exception as error:
+                return error
+        return None
+
+    def result(self) -> Any:
+        """Wait, and return the output tensors."""
+        self.wait()
+        return self._output
+
+    def get_future(self) -> torch.futures.Future[Any]:
+        """Return a future of the output tensors.
+
+        The future of a failed operation raises a RuntimeError with the sentence.
+        """
+        with self._lock:
+            if self._future is None:
+                self._future = self._done.then(_value)
+                self._group.complete(self)
+            return self._future
+
+    def _complete(self) -> None:
+        """Run by the group's thread: wait, and set the future."""
+        try:
+            self._finish(time.monotonic() + self._timeout, is_sliced=True)
+        except Exception as error:
+            self._done.set_result(error)
+        else:
+            self._done.set_result(self._output)
+
+
+class _Many(_Work):
+    """Several operations as one."""
+
+    def __init__(self, works: Sequence[_Work]) -> None:
+        first = works[0]
+        super().__init__(first._group, first._what, [w._output for w in works], first._timeout)
+        self._operations = [operation for w in works for operation in w._operations]
+        self._last = [last for w in works for last in w._last]
+
+
+def _overlap(parts: Sequence[Part], start: int, n: int) -> Iterator[tuple[slice, torch.Tensor]]:
+    """The pieces of parts in [start, start + n): where in it, and the tensors' elements."""
+    for at, flat in parts:
+        first, last = max(at, start), min(at + flat.numel(), start + n)
+        if first < last:
+            yield slice(first - start, last - start), flat[first - at : last - at]
+
+
+def _consecutive(tensors: Sequence[torch.Tensor]) -> list[Part]:
+    parts, at = [], 0
+    for flat in tensors:
+        parts.append((at, flat))
+        at += flat.numel()
+    return parts
+
+
+def _length(parts: Sequence[Part]) -> int:
+    return max((at + flat.numel() for at, flat in parts), default=0)
+
+
+def _as_bytes(flat: torch.Tensor) -> torch.Tensor:
+    return flat.view(torch.uint8)
+
+
+class _Group(Backend):
+    """A process group. ``torch.distributed`` calls its methods with lists of one tensor.
+
+    Args:
+        runtime (Runtime): over the group's job.
+        rank (int), size (int): this worker's place in the group.
+        timeout (float): of operations that name none, in seconds.
+        title (str): the group's name in messages.
+        leave (callable): ends what the group has begun; takes whether to abort.
+    """
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        rank: int,
+        size: int,
+        timeout: float,
+        title: str,
+        leave: Callable[[bool], None],
+    ) -> None:
+        super().__init__(rank, size)
+        self.title = title
+        self._runtime, self._rank, self._size = runtime, rank, size
+        self._timeout, self._leave = timeout, leave
+        self._n_operations = 0
+        self.closing = threading.Event()
+        self._works: queue.SimpleQueue[_Work | None] = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None
+        atexit.register(self._at_exit)
+
+    # ---- life ----
+
+    def getBackendName(self) -> str:  # noqa: N802
+        """Return "bps"."""
+        return "bps"
+
+    def complete(self, work: _Work) -> None:
+        """Let the group's thread complete the future of an operation."""
+        self._works.put(work)
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="bps-c10d", daemon=True)
+            self._thread.start()
+
+    def _run(self) -> None:
+        while (work := self._works.get()) is not None:
+            work._complete()
+
+    def _end(self, has_failed: bool) -> None:
+        if self.closing.is_set():
+            return
+        self.closing.set()
+        atexit.unregister(self._at_exit)
+        if self._thread is not None:
+            self._works.put(None)
+            self._thread.join()
+        self._leave(has_failed)
+
+    def _at_exit(self) -> None:
+        self._end(_core.has_failed())
+
+    def shutdown(self) -> None:
+        """Leave the group, when all its workers do."""
+        self._end(False)
+
+    def abort(self) -> None:
+        """Leave the group without waiting for the others."""
+        self._end(True)
+
+    def set_timeout(self, timeout: timedelta) -> None:
+        """Set the time-out of operations that name none."""
+        self._timeout = timeout.total_seconds()
+
+    # ---- one operation ----
+
+    def _submit(
+        self,
+        what: str,
+        dtype: torch.dtype,
+        op: int,
+        given: Sequence[Part],
+        taken: Sequence[Part],
+        output: Any,
+        n_elems: int,
+        opts: Any,
+        last: Sequence[Callable[[], Any]] = (),
+    ) -> _Work:
+        """Sum memory of n_elems over the group: `given` is this worker's, the rest of it is zeros;
+        `taken` receives the result."""
+        if self.closing.is_set():
+            raise dist.DistBackendError(f"{what}: group '{self.title}' was shut down")
+        seconds = opts.timeout.total_seconds() if opts is not None else -1
+        self._n_operations += 1
+        work = _Work(
+            self,
+            f"{what} (operation {self._n_operations})",
+            output,
+            seconds if seconds > 0 else self._timeout,
+        )
+        rt, start, kind = self._runtime, 0, NAMES[dtype]
+        with rt.lock:
+            try:
+                while start < n_elems:
+                    slot = (rt.own_slot(kind, n_elems) if start == 0 else None) or rt.piece(
+                        kind, n_elems - start
+                    )
+                    n = min(n_elems - start, slot.tensor.n_elems)
+                    target = input_view(slot)[:n]
+                    pieces = list(_overlap(given, start, n))
+                    if sum(piece.numel() for _, piece in pieces) < n:
+                        target.zero_()
+                    for where, piece in pieces:
+                        target[where].copy_(piece)
+                    slot.tensor.push_pull(op)
+                    pieces = list(_overlap(taken, start, n))
+
+                    def collect(slot: Any = slot, pieces: Any = pieces) -> None:
+                        if pieces:
+                            result = output_view(slot)
+                        for where, piece in pieces:
+                            piece.copy_(result[where])
+
+                    work._operations.append(Operation(slot, collect))
+                    start += n
+            except Error as error:
+                rt.failure = error if start else None
+                raise work._error(error) from error
+        work._last = list(last)
+        return work
+
+    def _flat(self, tensor: torch.Tensor) -> torch.Tensor:
+        """The elements of a tensor that is only read."""
+        check_device(tensor)
+        return tensor.detach().contiguous().view(-1)
+
+    def _room(self, tensor: torch.Tensor, last: list[Callable[[], Any]]) -> torch.Tensor:
+        """A flat tensor for the result of a tensor, which `last` brings there if it has gaps."""
+        check_device(tensor)
+        if tensor.is_contiguous():
+            return tensor.detach().view(-1)
+        flat = torch.empty(tensor.numel(), dtype=tensor.dtype)
+        last.append(lambda: tensor.detach().copy_(flat.view(tensor.shape)))
+        return flat
+
+    def _reduce(
+        self,
+        what: str,
+        given: Sequence[torch.Tensor],
+        taken: Sequence[Part],
+        output: Any,
+        opts: Any,
+        last: Sequence[Callable[[], Any]] = (),
+    ) -> _Work:
+        """Reduce flat tensors, one behind the other."""
+        op, dtype = _operation(opts.reduceOp), given[0].dtype
+        if dtype.is_complex:
+            if op not in (bps.SUM, bps.AVG):
+                raise ValueError(f"{what}: complex tensors can be summed and averaged only")
+            given = [torch.view_as_real(flat).view(-1) for flat in given]
+            taken = [(2 * at, torch.view_as_real(flat).view(-1)) for at, flat in taken]
+            dtype = given[0].dtype
+        parts = _consecutive(given)
+        n = _length(parts)
+        return self._submit(what, wire_dtype(dtype), op, parts, taken, output, n, opts, last)
+
+    def _move(
+        self,
+        what: str,
+        given: Sequence[Part],
+        taken: Sequence[Part],
+        output: Any,
+        n_elems: int,
+        item: int,
+        opts: Any,
+        last: Sequence[Callable[[], Any]] = (),
+    ) -> _Work:
+        """Bring flat tensors, of elements of `item` bytes, to the workers that take their place."""
+        given = [(at * item, _as_bytes(flat)) for at, flat in given]
+        taken = [(at * item, _as_bytes(flat)) for at, flat in taken]
+        return self._submit(
+            what, torch.uint8, bps.SUM, given, taken, output, n_elems * item, opts, last
+        )
+
+    # ---- collectives ----
+
+    def allreduce(self, tensors: list[torch.Tensor], opts: Any) -> Work:
+        """Reduce a tensor over the group, in place."""
+        last: list[Callable[[], Any]] = []
+        (tensor,) = tensors
+        flat = self._flat(tensor)
+        return self._reduce(
+            "all_reduce", [flat], [(0, self._room(tensor, last))], tensors, opts, last
+        )
+
+    def allreduce_coalesced(self, tensors: list[torch.Tensor], opts: Any) -> Work:
+        """Reduce several tensors over the group, in place."""
+        return _Many([self.allreduce([tensor], opts) for tensor in tensors])
+
+    def reduce(self, tensors: list[torch.Tensor], opts: Any) -> Work:
+        """Reduce a tensor over the group; only root's is written."""
+        last: list[Callable[[], Any]] = []
+        (tensor,) = tensors
+        taken = [(0, self._room(tensor, last))] if opts.rootRank == self._rank else []
+        return self._reduce("reduce", [self._flat(tensor)], taken, tensors, opts, last)
+
+    def broadcast(self, tensors: list[torch.Tensor], opts: Any) -> Work:
+        """Overwrite a tensor with root's."""
+        last: list[Callable[[], Any]] = []
+        (tensor,) = tensors
+        given, taken = [], []
+        if opts.rootRank == self._rank:
+            given = [(0, self._flat(tensor))]
+        else:
+            taken = [(0, self._room(tensor, last))]
+        n, item = tensor.numel(), tensor.element_size()
+        return self._move("broadcast", given, taken, tensors, n, item, opts, last)
+
+    def _gather_parts(
+        self,
+        what: str,
+        flat: torch.Tensor,
+        outputs: Sequence[torch.Tensor],
+        output: Any,
+        opts: Any,
+        last: list[Callable[[], Any]],
+    ) -> _Work:
+        """All-gather into flat tensors, whose lengths may differ between ranks."""
+        if len(outputs) != self._size or outputs[self._rank].numel() != flat.numel():
+            raise ValueError(
+                f"{what}: the outputs must be {self._size} tensors, number {self._rank} of "
+                f"{flat.numel()} elements"
+            )
+        if any(out.dtype != flat.dtype for out in outputs):
+            raise ValueError(f"{what}: input and outputs must have one type")
+        taken = _consecutive(outputs)
+        given = [(taken[self._rank][0], flat)]
+        n, item = _length(taken), flat.element_size()
+        return self._move(what, given, taken, output, n, item, opts, last)
+
+    def allgather(
+        self, outputs: list[list[torch.Tensor]], inputs: list[torch.Tensor], opts: Any
+    ) -> Work:
+        """Gather each worker's tensor at all workers; shapes may differ between ranks."""
+        last: list[Callable[[], Any]] = []
+        flats = [self._room(out, last) for out in outputs[0]]
+        return self._gather_parts("all_gather", self._flat(inputs[0]), flats, outputs, opts, last)
+
+    def allgather_coalesced(
+        self, outputs: list[list[torch.Tensor]], inputs: list[torch.Tensor], opts: Any
+    ) -> Work:
+        """Gather several tensors; `outputs` has a list for each rank."""
+        columns = [[row[i] for row in outputs] for i in range(len(inputs))]
+        return _Many([self.allgather([column], [t], opts) for column, t in zip(columns, inputs)])
+
+    def all_gather_single(self, output: torch.Tensor, input: torch.Tensor, opts: Any) -> Work:
+        """Gather equal tensors of all workers one behind the other."""
+        last: list[Callable[[], Any]] = []
+        flat = self._flat(input)
+        if output.numel() != flat.numel() * self._size:
+            raise ValueError(
+                f"all_gather_single: the output has {output.numel()} elements, not {self._size} x "
+                f"{flat.numel()}"
+            )
+        outputs = self._room(output, last).split(flat.numel()) if flat.numel() else []
+        outputs = outputs or [flat] * self._size
+        return self._gather_parts("all_gather_single", flat, outputs, [output], opts, last)
+
+    def all_gather_single_coalesced(
+        self, outputs: list[torch.Tensor], inputs: list[torch.Tensor], opts: Any
+    ) -> Work:
+        """Do several :meth:`all_gather_single`."""
+        return _Many([self.all_gather_single(out, t, opts) for out, t in zip(outputs, inputs)])
+
+    def gather(
+        self, outputs: list[list[torch.Tensor]], inputs: list[torch.Tensor], opts: Any
+    ) -> Work:
+        """Gather each worker's tensor at root."""
+        last: list[Callable[[], Any]] = []
+        flat, taken = self._flat(inputs[0]), []
+        n = flat.numel()
+        if opts.rootRank == self._rank:
+            if len(outputs[0]) != self._size or any(out.numel() != n for out in outputs[0]):
+                raise ValueError(f"gather: root needs {self._size} outputs of {n} elements")
+            taken = _consecutive([self._room(out, last) for out in outputs[0]])
+        given = [(self._rank * n, flat)]
+        size = self._size * n
+        return self._move("gather", given, taken, outputs, size, flat.element_size(), opts, last)
+
+    def scatter(
+        self, outputs: list[torch.Tensor], inputs: list[list[torch.Tensor]], opts: Any
+    ) -> Work:
+        """Give each worker its tensor of root's list."""
+        last: list[Callable[[], Any]] = []
+        (output,) = outputs
+        flat, given = self._room(output, last), []
+        n = flat.numel()
+        if opts.rootRank == self._rank:
+            if len(inputs[0]) != self._size or any(t.numel() != n for t in inputs[0]):
+                raise ValueError(f"scatter: root needs {self._size} inputs of {n} elements")
+            given = _consecutive([self._flat(t) for t in inputs[0]])
+        taken, size = [(self._rank * n, flat)], self._size * n
+        return self._move("scatter", given, taken, outputs, size, flat.element_size(), opts, last)
+
+    def reduce_scatter(
+        self, outputs: list[torch.Tensor], inputs: list[list[torch.Tensor]], opts: Any
+    ) -> Work:
+        """Reduce a list of tensors, of which each worker gets its own; their sizes may differ."""
+        last: list[Callable[[], Any]] = []
+        flats = [self._flat(t) for t in inputs[0]]
+        if len(flats) != self._size or flats[self._rank].numel() != outputs[0].numel():
+            raise ValueError(
+                f"reduce_scatter: {self._size} inputs, of which number {self._rank} is as large as "
+                "the output"
+            )
+        at = sum(flat.numel() for flat in flats[: self._rank])
+        taken = [(at, self._room(outputs[0], last))]
+        return self._reduce("reduce_scatter", flats, taken, outputs, opts, last)
+
+    def reduce_scatter_single(self, output: torch.Tensor, input: torch.Tensor, opts: Any) -> Work:
+        """Reduce a tensor, of which each worker gets an equal part."""
+        last: list[Callable[[], Any]] = []
+        flat, n = self._flat(input), output.numel()
+        if flat.numel() != n * self._size:
+            raise ValueError(
+                f"reduce_scatter_single: the input has {flat.numel()} elements, not {self._size} x "
+                f"{n}"
+            )
+        taken = [(self._rank * n, self._room(output, last))]
+        return self._reduce("reduce_scatter_single", [flat], taken, [output], opts, last)
+
+    def reduce_scatter_single_coalesced(
+        self, outputs: list[torch.Tensor], inputs: list[torch.Tensor], opts: Any
+    ) -> Work:
+        """Do several :meth:`reduce_scatter_single`."""
+        return _Many([self.reduce_scatter_single(out, t, opts) for out, t in zip(outputs, inputs)])
+
+    def alltoall(self, outputs: list[torch.Tensor], inputs: list[torch.Tensor], opts: Any) -> Work:
+        """Send tensor r of the list to rank r; every worker gets all of the group's bytes."""
+        last: list[Callable[[], Any]] = []
+        given = [self._flat(t) for t in inputs]
+        taken = [self._room(out, last) for out in outputs]
+        return self._exchange(given, taken, outputs, opts, last)
+
+    def all_to_all_single(
+        self,
+        output: torch.Tensor,
+        input: torch.Tensor,
+        output_splits: list[int],
+        input_splits: list[int],
+        opts: Any,
+    ) -> Work:
+        """Send part r of a tensor to rank r; every worker gets all of the group's bytes."""
+        last: list[Callable[[], Any]] = []
+        flats = []
+        pairs = [
+            ("input", self._flat(input), input, input_splits),
+            ("output", self._room(output, last), output, output_splits),
+        ]
+        for name, flat, tensor, splits in pairs:
+            rows = tensor.shape[0] if tensor.dim() else 1
+            if not splits:
+                splits = [rows // self._size] * self._size
+            if len(splits) != self._size or sum(splits) != rows:
+                raise ValueError(
+                    f"all_to_all_single: {rows} rows of the {name} cannot be split as {splits}"
+                )
+            row = flat.numel() // max(rows, 1)
+            flats.append(list(flat.split([n * row for n in splits])))
+        return self._exchange(flats[0], flats[1], [output], opts, last)
+
+    def _exchange(
+        self,
+        given: list[torch.Tensor],
+        taken: list[torch.Tensor],
+        output: Any,
+        opts: Any,
+        last: list[Callable[[], Any]],
+    ) -> _Work:
+        """All-to-all of flat tensors: first their lengths, then all bytes to all workers."""
+        n, me = self._size, self._rank
+        if len(given) != n or len(taken) != n:
+            raise ValueError(f"all_to_all: lists of {n} tensors are needed")
+        mine = torch.tensor([flat.numel() for flat in given])
+        table = torch.empty(n * n, dtype=torch.int64)
+        self._gather_parts("all_to_all", mine, table.split(n), [table], opts, []).wait()
+        ends = table.cumsum(0).tolist()
+        starts = [0, *ends]
+        for r in range(n):
+            if taken[r].numel() != table[r * n + me]:
+                raise ValueError(
+                    f"all_to_all: rank {r} sends {table[r * n + me]} elements, the output has room "
+                    f"for {taken[r].numel()}"
+                )
+        return self._move(
+            "all_to_all",
+            [(starts[me * n + r], given[r]) for r in range(n)],
+            [(starts[r * n + me], taken[r]) for r in range(n)],
+            output,
+            ends[-1],
+            given[0].element_size(),
+            opts,
+            last,
+        )
+
+    def barrier(self, opts: Any) -> Work:
+        """Complete when all workers of the group have called it."""
+        return self._submit("barrier", torch.uint8, bps.SUM, [], [], [], 1, opts)
+
+    def allreduce_sparse(self, tensors: list[torch.Tensor], opts: Any) -> Work:
+        """Refused.
+
+        Raises:
+            NotImplementedError: always.
+        """
+        raise NotImplementedError("bps reduces dense tensors: make it dense with .to_dense() first")
+
+    def _no_pairs(self, *args: Any) -> Work:
+        raise NotImplementedError(
+            "bps has no send and recv: make a group for them with "
+            "torch.distributed.new_group(backend='gloo')"
+        )
+
+    send = recv = recv_anysource = _no_pairs
+
+
+# ---- groups ----
+
+
+def _host() -> str:
+    """The same at two processes that use one agent, else different."""
+    with open("/proc/sys/kernel/random/boot_id") as f:
+        boot = f.read().strip()
+    try:
+        at = os.stat(os.environ.get("BPS_AGENT_SOCKET", "/run/bps/agent.sock"))
+    except OSError:
+        return boot
+    return f"{boot}.{at.st_dev}.{at.st_ino}"
+
+
+def _meet(store: Any, rank: int, size: int, base: str) -> tuple[str, int, int]:
+    """Agree on a job's name; returns it with this worker's number on its host and the workers
+    there."""
+    store.set(f"host/{rank}", _host())
+    if rank == 0:
+        hosts = [store.get(f"host/{r}").decode() for r in range(size)]
+        name = f"{base[:150]}.{secrets.token_hex(4)}"
+        store.set("job", json.dumps([name, hosts]))
+    name, hosts = json.loads(store.get("job").decode())
+    return name, hosts[:rank].count(hosts[rank]), hosts.count(hosts[rank])
+
+
+_world: Job | None = None  # of all workers, which groups of all workers share
+_world_users = 0
+_world_is_ours = False  # the first group has opened it
+
+
+def _leave_world(has_failed: bool) -> None:
+    global _world, _world_users, _world_is_ours
+    _world_users -= 1
+    if _world_users:
+        return
+    _world, is_ours = None, _world_is_ours
+    _world_is_ours = False
+    if is_ours:
+        _core.leave(has_failed)
+
+
+def _base() -> str:
+    names = ("BPS_JOB", "TORCHELASTIC_RUN_ID", "SLURM_JOB_ID")
+    return next((os.environ[name] for name in names if os.environ.get(name)), "torch")
+
+
+def _create(options: Any, _: Any = None) -> _Group:
+    """Make a group; its workers call this together."""
+    global _world, _world_users, _world_is_ours
+    rank, size = options.group_rank, options.group_size
+    timeout, title = options.timeout.total_seconds(), options.group_id or "world"
+    ranks = list(options.global_ranks_in_group) or list(range(size))
+    is_world = ranks == list(range(dist.get_world_size() if dist.is_initialized() else size))
+    times = {"timeout": timeout, "open_timeout": timeout}
+    if is_world:
+        if _world is None:
+            _world_is_ours = not _core.is_initialized()
+            if _world_is_ours:
+                name, local, n_local = _meet(options.store, rank, size, _base())
+                _core.init(
+                    job=name, rank=rank, size=size, local_rank=local, local_size=n_local, **times
+                )
+            _world, _world_users = _core.runtime().job, 0
+            if (_world.rank, _world.size) != (rank, size):
+                text = (
+                    f"bps.init() made this worker {_world.rank} of {_world.size}, "
+                    f"init_process_group {rank} of {size}: give both the same rank and size"
+                )
+                _world = None
+                raise ValueError(text)
+        _world_users += 1
+        runtime = Runtime(_world, f"c10d/{title}/")
+        return _Group(runtime, rank, size, timeout, title, _leave_world)
+    name, local, n_local = _meet(options.store, rank, size, f"{_base()}.{title}")
+    job = open_job(job=name, rank=rank, size=size, local_rank=local, local_size=n_local, **times)
+
+    def leave(has_failed: bool) -> None:
+        job.abort() if has_failed else job.close()
+
+    return _Group(Runtime(job), rank, size, timeout, title, leave)
+
+
+def _rendezvous(url: str, **options: Any) -> Iterator[tuple[Any, int, int]]:
+    """``bps://``: rank, size and meeting point come from the job, so nothing need be given."""
+    if not _core.is_initialized():
+        _core.init()
+    rt = _core.runtime()
+    rank, size = rt.job.rank, rt.job.size
+    store, place = None, None
+    if rank == 0:
+        host = os.uname().nodename
+        store = dist.TCPStore(host, 0, size, True, wait_for_workers=False)
+        place = (host, store.port)
+    host, port = rt.broadcast_object(place, 0)
+    if store is None:
+        store = dist.TCPStore(host, port, size, False)
+    yield store, rank, size
+
+
+def register() -> None:
+    """Make the back-end known to ``torch.distributed``; further calls do nothing."""
+    if "bps" not in dist.Backend.backend_list:
+        dist.Backend.register_backend("bps", _create, extended_api=True, devices=["cpu"])
+        register_rendezvous_handler("bps", _rendezvous)

@@ -1,0 +1,510 @@
+"""torch.distributed's back-end "bps": all workers of a job run these tests in one order (tests/frontends/run.py)."""
+
+import datetime
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+RANK, SIZE = int(os.environ["BPS_RANK"]), int(os.environ["BPS_SIZE"])
+LIMIT = datetime.timedelta(seconds=120)
+TYPES = [torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.float16, torch.bfloat16, torch.float32,
+         torch.float64]  # fmt: skip
+
+
+@pytest.fixture(scope="session", autouse=True)
+def group():
+    import bps.torch  # noqa: F401  registers the rendezvous bps://
+
+    dist.init_process_group("bps", init_method="bps://", timeout=LIMIT)
+    yield
+    dist.destroy_process_group()
+
+
+@pytest.fixture(autouse=True)
+def together():
+    dist.barrier()
+    torch.manual_seed(RANK)
+
+
+def network(seed=0, dtype=torch.float64):
+    torch.manual_seed(seed)
+    return torch.nn.Sequential(torch.nn.Linear(6, 16), torch.nn.ReLU(), torch.nn.Linear(16, 3)).to(dtype)
+
+
+def batch():
+    torch.manual_seed(7)
+    return torch.randn(24, 6, dtype=torch.float64), torch.randn(24, 3, dtype=torch.float64)
+
+
+def mine():
+    return slice(RANK * 24 // SIZE, (RANK + 1) * 24 // SIZE)
+
+
+def same_everywhere(tensor):
+    all_ = [torch.empty_like(tensor) for _ in range(SIZE)]
+    dist.all_gather(all_, tensor.detach().contiguous())
+    return all(torch.equal(all_[0], t) for t in all_)
+
+
+def near(model, other):
+    return all((p.grad - q.grad).abs().max() <= 1e-12 for p, q in zip(model.parameters(), other.parameters()))
+
+
+# ---- group ----
+
+
+def test_the_group_has_the_jobs_place():
+    assert (dist.get_backend(), dist.get_rank(), dist.get_world_size()) == (
+        "bps",
+        RANK,
+        SIZE,
+    )
+
+
+# ---- reductions ----
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+def test_all_reduce_sums_every_type(dtype):
+    x = torch.full((3, 5), RANK + 1).to(dtype)
+    dist.all_reduce(x)
+    assert x.dtype == dtype and torch.equal(x, torch.full((3, 5), SIZE * (SIZE + 1) // 2).to(dtype))
+
+
+@pytest.mark.parametrize(
+    ("op", "want"),
+    [
+        (dist.ReduceOp.SUM, sum(range(1, SIZE + 1))),
+        (dist.ReduceOp.AVG, (SIZE + 1) / 2),
+        (dist.ReduceOp.MIN, 1),
+        (dist.ReduceOp.MAX, SIZE),
+        (dist.ReduceOp.PRODUCT, torch.arange(1, SIZE + 1).prod().item()),
+    ],
+    ids=["sum", "avg", "min", "max", "product"],
+)
+def test_all_reduce_has_five_operations(op, want):
+    x = torch.full((7,), RANK + 1.0)
+    dist.all_reduce(x, op)
+    assert torch.allclose(x, torch.full((7,), float(want)))
+
+
+@pytest.mark.parametrize("op", [dist.ReduceOp.BAND, dist.ReduceOp.BOR, dist.ReduceOp.BXOR])
+def test_bitwise_operations_are_refused_in_words(op):
+    with pytest.raises(NotImplementedError, match="gloo"):
+        dist.all_reduce(torch.ones(3, dtype=torch.int32), op)
+
+
+def test_all_reduce_of_complex_scalar_empty_and_bool_tensors():
+    x = torch.full((4,), complex(RANK, 1))
+    dist.all_reduce(x)
+    assert torch.equal(x, torch.full((4,), complex(sum(range(SIZE)), SIZE)))
+    with pytest.raises(ValueError, match="complex"):
+        dist.all_reduce(x, dist.ReduceOp.PRODUCT)
+    scalar, empty, flag = (
+        torch.tensor(2.0),
+        torch.empty(0),
+        torch.tensor([RANK == 0, False]),
+    )
+    dist.all_reduce(scalar)
+    dist.all_reduce(empty)
+    dist.all_reduce(flag, dist.ReduceOp.MAX)
+    assert scalar == 2 * SIZE and flag.tolist() == [True, False]
+
+
+def test_all_reduce_of_a_tensor_with_gaps():
+    base = torch.zeros(6, 6)
+    x = base.t()[::2]
+    x += RANK + 1
+    dist.all_reduce(x)
+    assert torch.equal(x, torch.full((3, 6), float(sum(range(1, SIZE + 1))))) and base.sum() == x.sum()
+
+
+@pytest.mark.parametrize("n", [1 << 10, 100_000, 3_000_000])
+def test_a_size_that_comes_back_gives_each_time_its_own_sum(n):
+    for step in range(6):
+        x = torch.arange(n, dtype=torch.float32) + RANK + step
+        dist.all_reduce(x, dist.ReduceOp.AVG)
+        assert torch.allclose(x, torch.arange(n) + step + (SIZE - 1) / 2)
+
+
+def test_many_operations_in_flight_end_in_any_order():
+    xs = [torch.full((40_000 if i % 3 else 9,), float(i)) for i in range(40)]
+    works = [dist.all_reduce(x, async_op=True) for x in xs]
+    for i in reversed(range(40)):
+        works[i].wait()
+        assert (xs[i] == i * SIZE).all()
+
+
+def test_futures_complete_with_the_result_without_a_wait():
+    works = [dist.all_reduce(torch.full((5,), float(i)), async_op=True) for i in range(8)]
+    futures = [w.get_future() for w in works]
+    doubled = [f.then(lambda f: f.value()[0] * 2) for f in futures]
+    for i in reversed(range(8)):
+        assert torch.equal(doubled[i].wait(), torch.full((5,), 2.0 * i * SIZE))
+
+
+def test_reduce_writes_root_alone():
+    for root in range(SIZE):
+        x = torch.full((4,), RANK + 1.0)
+        dist.reduce(x, root)
+        assert (x == (sum(range(1, SIZE + 1)) if RANK == root else RANK + 1)).all()
+
+
+def test_coalesced_reductions():
+    xs = [torch.full((n,), float(RANK)) for n in (1, 20, 300)]
+    with dist._coalescing_manager():
+        for x in xs:
+            dist.all_reduce(x)
+    assert all((x == sum(range(SIZE))).all() for x in xs)
+
+
+# ---- moves ----
+
+
+@pytest.mark.parametrize("dtype", [*TYPES, torch.bool, torch.complex64])
+def test_broadcast_gives_every_root_its_turn(dtype):
+    for root in range(SIZE):
+        x = torch.full((2, 3), RANK % 2 if dtype == torch.bool else RANK + 1).to(dtype)
+        dist.broadcast(x, root)
+        assert torch.equal(
+            x,
+            torch.full((2, 3), root % 2 if dtype == torch.bool else root + 1).to(dtype),
+        )
+
+
+def test_broadcast_of_nan_and_of_a_tensor_with_gaps():
+    x = torch.full((3, 4), float("nan") if RANK == 0 else 1.0).t()
+    dist.broadcast(x, 0)
+    assert x.isnan().all()
+
+
+def test_all_gather_of_equal_and_of_uneven_tensors():
+    for shapes in (
+        [(2, 3)] * SIZE,
+        [(r + 1, 2) for r in range(SIZE)],
+        [(r, 2) for r in range(SIZE)],
+    ):
+        out = [torch.empty(s) for s in shapes]
+        dist.all_gather(out, torch.full(shapes[RANK], float(RANK)))
+        assert all((t == r).all() for r, t in enumerate(out))
+
+
+def test_all_gather_into_a_tensor():
+    for shape in ((SIZE * 3, 2), (SIZE, 3, 2)):
+        out = torch.empty(shape)
+        dist.all_gather_single(out, torch.full((3, 2), float(RANK)))
+        assert torch.equal(out.view(SIZE, -1), torch.arange(SIZE).float().view(-1, 1).expand(SIZE, 6))
+    with pytest.raises((ValueError, RuntimeError), match="elements"):
+        dist.all_gather_single(torch.empty(SIZE * 3 + 1), torch.ones(3))
+
+
+def test_gather_and_scatter_have_one_root():
+    for root in range(SIZE):
+        out = [torch.empty(3) for _ in range(SIZE)] if RANK == root else None
+        dist.gather(torch.full((3,), float(RANK)), out, root)
+        assert RANK != root or all((t == r).all() for r, t in enumerate(out))
+        x = torch.empty(3)
+        dist.scatter(
+            x,
+            [torch.full((3,), r + 10.0) for r in range(SIZE)] if RANK == root else None,
+            root,
+        )
+        assert (x == RANK + 10).all()
+
+
+@pytest.mark.parametrize("op", [dist.ReduceOp.SUM, dist.ReduceOp.AVG, dist.ReduceOp.MAX])
+def test_reduce_scatter_of_a_list_and_of_a_tensor(op):
+    factor = {dist.ReduceOp.SUM: SIZE, dist.ReduceOp.AVG: 1, dist.ReduceOp.MAX: 1}[op]
+    out = torch.empty(RANK + 1)
+    dist.reduce_scatter(out, [torch.full((r + 1,), float(r)) for r in range(SIZE)], op)
+    assert (out == RANK * factor).all()
+    out = torch.empty(2, 3)
+    dist.reduce_scatter_single(out, torch.arange(SIZE * 6.0).view(SIZE * 2, 3), op)
+    assert torch.equal(out, torch.arange(SIZE * 6.0).view(SIZE, 2, 3)[RANK] * factor)
+
+
+def test_all_to_all_of_equal_and_of_uneven_parts():
+    out = torch.empty(SIZE)
+    dist.all_to_all_single(out, torch.arange(SIZE) + 10.0 * RANK)
+    assert out.tolist() == [10.0 * r + RANK for r in range(SIZE)]
+    out = [torch.empty(RANK + 1, 2) for _ in range(SIZE)]
+    dist.all_to_all(out, [torch.full((r + 1, 2), float(RANK)) for r in range(SIZE)])
+    assert all((t == r).all() for r, t in enumerate(out))
+    out = torch.empty(SIZE * RANK, 2)
+    rows = sum(range(SIZE))
+    dist.all_to_all_single(out, torch.full((rows, 2), float(RANK)), [RANK] * SIZE, list(range(SIZE)))
+    assert torch.equal(out[:, 0], torch.arange(SIZE).repeat_interleave(RANK).float())
+
+
+def test_send_and_recv_name_the_way_out():
+    with pytest.raises(NotImplementedError, match="gloo"):
+        dist.send(torch.ones(1), (RANK + 1) % SIZE)
+    with pytest.raises(NotImplementedError, match="gloo"):
+        dist.recv(torch.ones(1), (RANK + 1) % SIZE)
+
+
+def test_objects_travel():
+    things = [None] * SIZE
+    dist.all_gather_object(things, {"rank": RANK, "text": "ä" * 1000 * RANK})
+    assert [t["rank"] for t in things] == list(range(SIZE))
+    box = [["from", RANK], "x" * 5000 * RANK]
+    dist.broadcast_object_list(box, 1)
+    assert box == [["from", 1], "x" * 5000]
+    got = [None]
+    dist.scatter_object_list(got, [f"for {r}" for r in range(SIZE)] if RANK == 0 else None, 0)
+    assert got == [f"for {RANK}"]
+
+
+# ---- groups ----
+
+
+def test_a_group_of_all_and_a_group_of_some():
+    everyone, some, alone = (
+        dist.new_group(),
+        dist.new_group([0, 1]),
+        dist.new_group([SIZE - 1]),
+    )
+    for group, members in (
+        (everyone, range(SIZE)),
+        (some, (0, 1)),
+        (alone, (SIZE - 1,)),
+    ):
+        if RANK in members:
+            for _ in range(3):
+                x = torch.full((100_000,), RANK + 1.0)
+                dist.all_reduce(x, group=group)
+                assert (x == sum(r + 1 for r in members)).all()
+            dist.barrier(group)
+    for group in (everyone, some, alone):
+        if group != dist.GroupMember.NON_GROUP_MEMBER:
+            dist.destroy_process_group(group)
+
+
+def test_device_mesh_of_two_dimensions():
+    mesh = dist.init_device_mesh("cpu", (1, SIZE), mesh_dim_names=("replicate", "shard"))
+    x = torch.full((3,), RANK + 1.0)
+    dist.all_reduce(x, group=mesh.get_group("shard"))
+    assert (x == sum(range(1, SIZE + 1))).all()
+    dist.all_reduce(x, group=mesh.get_group("replicate"))
+    assert (x == sum(range(1, SIZE + 1))).all()
+
+
+# ---- errors ----
+
+
+def test_a_wait_that_is_late_is_an_error_and_may_be_repeated():
+    group = dist.new_group()
+    if RANK == 0:
+        work = dist.all_reduce(x := torch.ones(3), group=group, async_op=True)
+        with pytest.raises(dist.DistBackendError, match="all_reduce .*not complete"):
+            work.wait(datetime.timedelta(seconds=0.2))
+    dist.barrier()
+    if RANK:
+        work = dist.all_reduce(x := torch.ones(3), group=group, async_op=True)
+    work.wait()
+    assert (x == SIZE).all()
+    dist.destroy_process_group(group)
+
+
+def test_an_operation_of_a_group_that_was_left_is_refused():
+    group = dist.new_group([0, 1])
+    if RANK < 2:
+        work = group._get_backend(torch.device("cpu"))
+        dist.destroy_process_group(group)
+        with pytest.raises(dist.DistBackendError, match="shut down"):
+            work.allreduce([torch.ones(1)], dist.AllreduceOptions())
+
+
+SCRIPT = """
+import os, sys, torch, torch.distributed as dist, datetime
+dist.init_process_group("bps", timeout=datetime.timedelta(seconds=20))
+rank = dist.get_rank()
+x = torch.ones(3)
+dist.all_reduce(x)
+if rank == 1:
+    os._exit(1)
+try:
+    dist.all_reduce(x, async_op=True).get_future().wait()
+except Exception as error:
+    print(error)
+    dist.distributed_c10d._abort_process_group()
+"""
+
+
+def spawn(script, port):
+    """Run a script in a job of two more processes, which rank 0 starts with torchrun's variables."""
+    children = []
+    for r in range(2):
+        env = {
+            k: v for k, v in os.environ.items() if not k.startswith("BPS_") or k in ("BPS_LIBRARY", "BPS_AGENT_SOCKET")
+        }
+        env |= {"RANK": str(r), "WORLD_SIZE": "2", "LOCAL_RANK": str(r), "LOCAL_WORLD_SIZE": "2",
+                "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "TORCHELASTIC_RUN_ID": "again"}  # fmt: skip
+        command = [sys.executable, "-c", script]
+        children.append(
+            subprocess.Popen(
+                command,
+                env=env,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+            )
+        )
+    return [child.communicate(timeout=60)[0] for child in children]
+
+
+def free_port():
+    import socket
+
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return s.getsockname()[1]
+
+
+def test_a_lost_worker_is_named_in_the_future_of_the_others():
+    if RANK == 0:
+        said = spawn(SCRIPT, free_port())[0]
+        assert "DistBackendError: all_reduce" in said and "rank 1" in said, said
+
+
+def test_torchruns_variables_and_no_import_are_enough_and_a_run_can_be_repeated():
+    script = """
+import torch, torch.distributed as dist
+dist.init_process_group("bps")
+x = torch.ones(3)
+dist.all_reduce(x)
+dist.destroy_process_group()
+print(x.tolist())
+"""
+    if RANK == 0:
+        for _ in range(2):
+            assert [s.strip() for s in spawn(script, free_port())] == ["[2.0, 2.0, 2.0]"] * 2
+
+
+# ---- training ----
+
+
+@pytest.mark.parametrize("options", [{}, {"gradient_as_bucket_view": True}, {"static_graph": True}])
+def test_ddp_equals_training_with_the_whole_batch(options):
+    model, alone = network(), network()
+    wrapped = DistributedDataParallel(model, bucket_cap_mb=0.0005, **options)
+    x, y = batch()
+    for _ in range(5):
+        for net, call, rows in ((model, wrapped, mine()), (alone, alone, slice(None))):
+            net.zero_grad()
+            ((call(x[rows]) - y[rows]) ** 2).mean().backward()
+        assert near(model, alone)
+        with torch.no_grad():
+            for p in (*model.parameters(), *alone.parameters()):
+                p -= 0.1 * p.grad
+
+
+def test_ddp_starts_with_rank_0s_parameters_and_buffers():
+    model = network(seed=RANK)
+    model.append(torch.nn.BatchNorm1d(3).double())
+    model[3].running_mean += RANK
+    DistributedDataParallel(model)
+    assert all(same_everywhere(t) for t in model.state_dict().values())
+    assert torch.equal(model[0].weight, network(seed=0)[0].weight) and (model[3].running_mean == 0).all()
+
+
+def test_ddp_adds_up_gradients_in_no_sync():
+    model, alone = network(), network()
+    wrapped = DistributedDataParallel(model)
+    x = batch()[0]
+    with wrapped.no_sync():
+        wrapped(x[mine()]).mean().backward()
+    wrapped(x[mine()]).mean().backward()
+    for _ in range(2):
+        alone(x).mean().backward()
+    assert near(model, alone)
+
+
+def test_ddp_finds_parameters_that_only_some_workers_use():
+    class Two(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a, self.b = (
+                torch.nn.Linear(2, 2, bias=False),
+                torch.nn.Linear(2, 2, bias=False),
+            )
+
+        def forward(self, x):
+            return (self.a if RANK == 0 else self.b)(x)
+
+    model = DistributedDataParallel(Two(), find_unused_parameters=True)
+    for _ in range(3):
+        model.zero_grad()
+        model(torch.ones(1, 2)).sum().backward()
+        assert torch.allclose(model.module.a.weight.grad, torch.full((2, 2), 1 / SIZE))
+        assert torch.allclose(model.module.b.weight.grad, torch.full((2, 2), (SIZE - 1) / SIZE))
+
+
+def test_ddp_takes_uneven_inputs_with_join():
+    model = DistributedDataParallel(torch.nn.Linear(1, 1, bias=False))
+    with model.join():
+        for _ in range(RANK + 1):
+            model.zero_grad()
+            model(torch.ones(1, 1)).sum().backward()
+    assert same_everywhere(model.module.weight)
+
+
+def test_ddp_runs_with_a_communication_hook_of_pytorchs_own():
+    from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
+
+    model, alone = network(dtype=torch.float32), network(dtype=torch.float32)
+    wrapped = DistributedDataParallel(model)
+    wrapped.register_comm_hook(None, default_hooks.bf16_compress_hook)
+    x = batch()[0].float()
+    wrapped(x[mine()]).mean().backward()
+    alone(x).mean().backward()
+    for p, q in zip(model.parameters(), alone.parameters()):
+        assert torch.allclose(p.grad, q.grad, rtol=0.05, atol=2e-3) and same_everywhere(p.grad)
+
+
+def test_sharded_modules_equal_training_with_the_whole_batch():
+    from torch.distributed.fsdp import fully_shard
+
+    model, alone = network(), network()
+    for layer in (model[0], model[2]):
+        fully_shard(layer)
+    fully_shard(model)
+    mesh_sgd, sgd = (
+        torch.optim.SGD(model.parameters(), lr=0.1),
+        torch.optim.SGD(alone.parameters(), lr=0.1),
+    )
+    x, y = batch()
+    for _ in range(4):
+        for net, optimizer, rows in (
+            (model, mesh_sgd, mine()),
+            (alone, sgd, slice(None)),
+        ):
+            optimizer.zero_grad()
+            ((net(x[rows]) - y[rows]) ** 2).mean().backward()
+            optimizer.step()
+    for p, q in zip(model.parameters(), alone.parameters()):
+        assert (p.full_tensor() - q).abs().max() <= 1e-12
+
+
+def test_zero_redundancy_optimizer_steps_like_one():
+    from torch.distributed.optim import ZeroRedundancyOptimizer
+
+    model, alone = network(), network()
+    wrapped = DistributedDataParallel(model)
+    optimizer = ZeroRedundancyOptimizer(wrapped.parameters(), torch.optim.Adam, lr=0.01)
+    reference = torch.optim.Adam(alone.parameters(), lr=0.01)
+    x = batch()[0]
+    for _ in range(3):
+        for call, o, rows in (
+            (wrapped, optimizer, mine()),
+            (alone, reference, slice(None)),
+        ):
+            o.zero_grad()
+            call(x[rows]).mean().backward()
+            o.step()
+    assert all((p - q).abs().max() <= 1e-12 for p, q in zip(model.parameters(), alone.parameters()))
