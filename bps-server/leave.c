@@ -6,6 +6,7 @@
 
 #include "common/base/clock.h"
 #include "common/base/log.h"
+#include "common/base/state.h"
 #include "common/control/member.h"
 #include "common/loop/loop.h"
 
@@ -15,10 +16,7 @@
 #define AWAY_MS  2000 /* without a scheduler for so long: it does not answer in time */
 #define ASKS_MAX 3    /* a scheduler of an older release closes the connection for it */
 
-static const struct {
-	const char *name;
-	unsigned next;
-} states[LEAVE_STATES] = {
+static const struct state_row states[LEAVE_STATES] = {
 	[LEAVE_IDLE] = {"idle", 1u << LEAVE_ASKED},
 	[LEAVE_ASKED] = {"asked", 1u << LEAVE_EMPTYING},
 	[LEAVE_EMPTYING] = {"emptying", 0},

@@ -9,14 +9,12 @@
 #include "bps-agent/core/lockstep.h"
 #include "common/base/failpoint.h"
 #include "common/base/log.h"
+#include "common/base/state.h"
 
 /* Retries double up to this factor. */
 #define MAX_BACKOFF_LOG2 4
 
-static const struct {
-	const char *name;
-	unsigned next;
-} part_states[] = {
+static const struct state_row part_states[] = {
 	[PART_IDLE] = {"idle", 1u << PART_READY},
 	[PART_READY] = {"ready", 1u << PART_SENT | 1u << PART_OFFERED | 1u << PART_IDLE},
 	[PART_SENT] = {"sent",

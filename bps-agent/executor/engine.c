@@ -8,6 +8,7 @@
 
 #include "bps-agent/executor/engine_stage.h"
 #include "common/base/log.h"
+#include "common/base/state.h"
 
 #define WINDOW_DEFAULT (UINT64_C(32) << 20)
 #define STALL_DEFAULT  (UINT64_C(30) * 1000000000)
@@ -17,10 +18,7 @@
 #define LOOK_NS    UINT64_C(5000000)
 #define PAGE_BYTES 4096u
 
-static const struct {
-	const char *name;
-	unsigned next;
-} tensor_states[] = {
+static const struct state_row tensor_states[] = {
 	[TENSOR_IDLE] = {"idle", 1u << TENSOR_WAITING | 1u << TENSOR_DEAD},
 	[TENSOR_WAITING] = {"waiting", 1u << TENSOR_RUNNING | 1u << TENSOR_DEAD},
 	[TENSOR_RUNNING] = {"running", 1u << TENSOR_IDLE | 1u << TENSOR_DEAD},

@@ -4,14 +4,12 @@
 #include <assert.h>
 
 #include "common/base/log.h"
+#include "common/base/state.h"
 
 /* Collectives under way: the next one is queued while one runs, more would only defeat priority. */
 #define COLLECTIVES_MAX 4
 
-static const struct {
-	const char *name;
-	unsigned next;
-} part_states[PART_STATES] = {
+static const struct state_row part_states[PART_STATES] = {
 	[PART_IDLE] = {"idle", 1u << PART_UP_WAIT},
 	[PART_UP_WAIT] = {"up-wait", 1u << PART_UP},
 	[PART_UP] = {"up", 1u << PART_STAGED},
@@ -20,10 +18,7 @@ static const struct {
 	[PART_DOWN] = {"down", 1u << PART_LANDED},
 	[PART_LANDED] = {"landed", 0},
 };
-static const struct {
-	const char *name;
-	unsigned next;
-} chunk_states[CHUNK_STATES] = {
+static const struct state_row chunk_states[CHUNK_STATES] = {
 	[CHUNK_IDLE] = {"idle", 1u << CHUNK_REDUCE_WAIT | 1u << CHUNK_OPEN},
 	[CHUNK_REDUCE_WAIT] = {"reduce-wait", 1u << CHUNK_REDUCING | 1u << CHUNK_OPEN},
 	[CHUNK_REDUCING] = {"reducing", 1u << CHUNK_OPEN},

@@ -16,6 +16,7 @@
 
 #include "common/base/clock.h"
 #include "common/base/log.h"
+#include "common/base/state.h"
 
 #define START_MS 10000 /* the agent says START at once */
 #define DRAIN_NS (2000 * NS_PER_MS)
@@ -35,10 +36,7 @@
 #define ALARMS_MAX   5
 #define ALARM_SET_NS (1000 * NS_PER_MS)
 
-static const struct {
-	const char *name;
-	unsigned next;
-} exec_states[] = {
+static const struct state_row exec_states[] = {
 	[EXEC_STARTING] = {"starting", 1u << EXEC_MEETING | 1u << EXEC_ENDING},
 	[EXEC_MEETING] = {"meeting", 1u << EXEC_RUNNING | 1u << EXEC_ENDING},
 	[EXEC_RUNNING] = {"running", 1u << EXEC_ENDING},

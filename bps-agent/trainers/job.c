@@ -19,11 +19,9 @@
 #include "common/base/failpoint.h"
 #include "common/base/key.h"
 #include "common/base/log.h"
+#include "common/base/state.h"
 
-static const struct {
-	const char *name;
-	unsigned next; /* bit per enum job_state */
-} job_states[] = {
+static const struct state_row job_states[] = {
 	[JOB_FORMING] = {"forming", 1u << JOB_RUNNING | 1u << JOB_ENDED},
 	[JOB_RUNNING] = {"running", 1u << JOB_ENDED},
 	[JOB_ENDED] = {"ended", 0},

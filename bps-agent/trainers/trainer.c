@@ -11,16 +11,14 @@
 #include "common/base/clock.h"
 #include "common/base/failpoint.h"
 #include "common/base/log.h"
+#include "common/base/state.h"
 
 /* A connection must say HELLO within this time. */
 #define GREETING_MS 5000
 /* Submissions taken from one ring before the others have their turn. */
 #define RING_BATCH 256
 
-static const struct {
-	const char *name;
-	unsigned next;
-} states[] = {
+static const struct state_row states[] = {
 	[TRAINER_GREETING] = {"greeting", 1u << TRAINER_JOINING},
 	[TRAINER_JOINING] = {"joining", 1u << TRAINER_ATTACHED | 1u << TRAINER_OVER},
 	[TRAINER_ATTACHED] = {"attached", 1u << TRAINER_FINISHING | 1u << TRAINER_OVER},

@@ -6,16 +6,14 @@
 
 #include "bps-server/core/job.h"
 #include "common/base/log.h"
+#include "common/base/state.h"
 
 struct slot *part_slot(struct srv_part *part, uint64_t round)
 {
 	return &part->slots[round & 1];
 }
 
-static const struct {
-	const char *name;
-	unsigned next; /* bit per enum slot_state */
-} slot_states[] = {
+static const struct state_row slot_states[] = {
 	[SLOT_EMPTY] = {"empty", 1u << SLOT_OPEN},
 	[SLOT_OPEN] = {"open",
 		1u << SLOT_SUMMING | 1u << SLOT_DONATING | 1u << SLOT_OPEN | 1u << SLOT_EMPTY},

@@ -17,16 +17,14 @@
 #include "common/base/clock.h"
 #include "common/base/failpoint.h"
 #include "common/base/log.h"
+#include "common/base/state.h"
 #include "common/control/ctlchan_impl.h"
 
 #define FLUSH_TIMEOUT_MS 1000
 #define STRANGER_BYTES   (CTLFRAME_HEAD_BYTES + CTLFRAME_UNTRUSTED_BYTES)
 
 #define TO(s) (1u << (s))
-static const struct {
-	const char *name;
-	unsigned next; /* states that may follow */
-} states[] = {
+static const struct state_row states[] = {
 	[DIALING] = {"dialing", TO(HANDSHAKE) | TO(TRUSTED) | TO(DEAD)},
 	[HANDSHAKE] = {"handshake", TO(UNTRUSTED) | TO(TRUSTED) | TO(DEAD)},
 	[UNTRUSTED] = {"untrusted", TO(TRUSTED) | TO(FLUSHING) | TO(DEAD)},

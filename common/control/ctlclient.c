@@ -11,6 +11,7 @@
 #include "common/base/clock.h"
 #include "common/base/failpoint.h"
 #include "common/base/log.h"
+#include "common/base/state.h"
 #include "common/control/ctlchan.h"
 #include "common/control/resolve.h"
 
@@ -52,10 +53,7 @@ struct ctlclient {
 };
 
 #define TO(s) (1u << (s))
-static const struct {
-	const char *name;
-	unsigned next; /* states that may follow */
-} states[] = {
+static const struct state_row states[] = {
 	[CLIENT_WAITING] = {"waiting", TO(CLIENT_RESOLVING) | TO(CLIENT_WAITING)},
 	[CLIENT_RESOLVING] = {"resolving", TO(CLIENT_DIALING) | TO(CLIENT_WAITING)},
 	[CLIENT_DIALING] = {"dialing", TO(CLIENT_UP) | TO(CLIENT_WAITING)},

@@ -6,11 +6,9 @@
 #include <string.h>
 
 #include "common/base/log.h"
+#include "common/base/state.h"
 
-static const struct {
-	const char *name;
-	unsigned next;
-} states[] = {
+static const struct state_row states[] = {
 	[CONN_FREE] = {"free", 1u << CONN_CONNECTING | 1u << CONN_ACCEPTING},
 	[CONN_CONNECTING] = {"connecting", 1u << CONN_UP | 1u << CONN_DOOMED | 1u << CONN_GONE},
 	[CONN_ACCEPTING] = {"accepting", 1u << CONN_UP | 1u << CONN_DOOMED | 1u << CONN_GONE},
