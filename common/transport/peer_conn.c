@@ -39,6 +39,11 @@ void peer_deadline(struct peer_xport *x, uint64_t at_ns)
 		x->next_deadline_ns = at_ns;
 }
 
+int peer_fd(struct xport *x)
+{
+	return ((const struct peer_xport *)x)->epoll_fd;
+}
+
 uint64_t peer_next_deadline(struct xport *x)
 {
 	return ((const struct peer_xport *)x)->next_deadline_ns;

@@ -48,6 +48,7 @@ struct peer_times {
 struct peer_xport {
 	struct xport pub; /* first */
 	unsigned thread;
+	int epoll_fd; /* the transport opens and closes it */
 	struct peer_times times;
 	uint64_t now_ns, next_deadline_ns;
 	uint32_t n_conns;
@@ -60,6 +61,7 @@ void peer_xport_init(struct peer_xport *x, const struct xport_ops *ops,
 /* Something is due at at_ns. */
 void peer_deadline(struct peer_xport *x, uint64_t at_ns);
 /* As in struct xport_ops. */
+int peer_fd(struct xport *x);
 uint64_t peer_next_deadline(struct xport *x);
 uint64_t peer_heard_ns(const struct xconn *c);
 /* Close the doomed connections; returns how many there were. */

@@ -352,7 +352,7 @@ static int open_cq(struct fabric_xport *x)
 	rc = fi_control(&x->cq->fid, FI_GETWAIT, &fd);
 	if (rc)
 		return rc;
-	if (epoll_ctl(x->epoll_fd, EPOLL_CTL_ADD, fd, &ev))
+	if (epoll_ctl(x->base.epoll_fd, EPOLL_CTL_ADD, fd, &ev))
 		return -errno;
 	rx.size = FABRIC_CQ_DEPTH;
 	rc = fi_srx_context(x->domain, &rx, &x->srx, NULL);
@@ -436,8 +436,8 @@ static void xport_destroy(struct fabric_xport *x)
 		fi_close(&x->domain->fid);
 	for (unsigned i = 0; i < FABRIC_CONNS_MAX; i++)
 		free(x->conns[i]);
-	if (x->epoll_fd >= 0)
-		close(x->epoll_fd);
+	if (x->base.epoll_fd >= 0)
+		close(x->base.epoll_fd);
 	handover_queue_fini(&x->shared.queue);
 	free(x->segs);
 	free(x);
@@ -456,11 +456,6 @@ static void free_xport(struct xport *xp)
 	xport_destroy(x);
 }
 
-static int xport_fd(struct xport *x)
-{
-	return ((struct fabric_xport *)x)->epoll_fd;
-}
-
 static const struct xport_ops fabric_ops = {
 	.connect = fabric_conn_connect,
 	.send = fabric_io_send,
@@ -471,7 +466,7 @@ static const struct xport_ops fabric_ops = {
 	.heard_ns = peer_heard_ns,
 	.poll = fabric_poll,
 	.may_sleep = fabric_may_sleep,
-	.fd = xport_fd,
+	.fd = peer_fd,
 	.next_deadline = peer_next_deadline,
 	.free = free_xport,
 };
@@ -494,14 +489,14 @@ static int xport_new(struct net *n, unsigned thread, const struct xport_events *
 	TAILQ_INIT(&x->tx_free);
 	TAILQ_INIT(&x->rop_free);
 	TAILQ_INIT(&x->orphans);
-	x->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
+	x->base.epoll_fd = epoll_create1(EPOLL_CLOEXEC);
 	rc = handover_queue_init(&x->shared.queue, FABRIC_CM_QUEUE, sizeof(struct fabric_cm_event));
 	x->segs = calloc(FABRIC_SEGS_MAX, sizeof(*x->segs));
-	if (x->epoll_fd < 0 || !x->segs)
+	if (x->base.epoll_fd < 0 || !x->segs)
 		rc = -ENOMEM;
 	if (rc)
 		goto fail;
-	rc = epoll_ctl(x->epoll_fd, EPOLL_CTL_ADD, x->shared.queue.wake_fd,
+	rc = epoll_ctl(x->base.epoll_fd, EPOLL_CTL_ADD, x->shared.queue.wake_fd,
 		     &(struct epoll_event){.events = EPOLLIN})
 		     ? -errno
 		     : fi_domain(f->fabric, f->info, &x->domain, NULL);

@@ -167,7 +167,6 @@ struct fabric_xport {
 	struct fid_eq *eq;
 	struct fid_cq *cq;
 	struct fid_ep *srx;
-	int epoll_fd;
 
 	struct fabric_conn_list busy, stuck;
 	struct fabric_op_list tx_free, rop_free, orphans;

@@ -31,7 +31,7 @@ static void free_gone(struct shm_xport *x)
 static void look_at_sockets(struct shm_xport *x)
 {
 	struct epoll_event ev[16];
-	int n = epoll_wait(x->epoll_fd, ev, 16, 0);
+	int n = epoll_wait(x->base.epoll_fd, ev, 16, 0);
 	bool has_guests = false;
 
 	x->looked_ns = x->base.now_ns;
@@ -106,11 +106,6 @@ static int shm_may_sleep(struct xport *xp)
 	return may;
 }
 
-static int shm_fd(struct xport *x)
-{
-	return ((struct shm_xport *)x)->epoll_fd;
-}
-
 static void close_now(struct xconn *c, const char *why)
 {
 	shm_down((struct shm_conn *)c, why);
@@ -131,8 +126,8 @@ static void shm_free(struct xport *xp)
 		close(x->listen_fd);
 		unlink(x->path);
 	}
-	if (x->epoll_fd >= 0)
-		close(x->epoll_fd);
+	if (x->base.epoll_fd >= 0)
+		close(x->base.epoll_fd);
 	free(x);
 }
 
@@ -148,7 +143,7 @@ static const struct xport_ops shm_ops = {
 	.heard_ns = peer_heard_ns,
 	.poll = shm_poll,
 	.may_sleep = shm_may_sleep,
-	.fd = shm_fd,
+	.fd = peer_fd,
 	.next_deadline = peer_next_deadline,
 	.free = shm_free,
 };
@@ -203,7 +198,7 @@ static int start_listening(struct shm_xport *x, struct err_text *err)
 		*made = -1;
 	x->listen_fd = fd;
 	shm_socket_path(&x->cfg, x->cfg.my_instance, x->base.thread, x->path, sizeof(x->path));
-	if (epoll_ctl(x->epoll_fd, EPOLL_CTL_ADD, fd, &ev) < 0)
+	if (epoll_ctl(x->base.epoll_fd, EPOLL_CTL_ADD, fd, &ev) < 0)
 		return err_set(err, -errno, "cannot watch '%s': %s", x->path, strerror(errno));
 	return 0;
 }
@@ -221,9 +216,9 @@ int shm_xport_new(const struct shm_config *cfg, unsigned thread, const struct xp
 	x->cfg = *cfg;
 	x->listen_fd = -1;
 	TAILQ_INIT(&x->gone);
-	x->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
+	x->base.epoll_fd = epoll_create1(EPOLL_CLOEXEC);
 	x->segs = calloc(SHM_SEGS_MAX, sizeof(*x->segs));
-	if (x->epoll_fd < 0 || !x->segs) {
+	if (x->base.epoll_fd < 0 || !x->segs) {
 		err_set(err, rc, "no memory or descriptors left");
 		goto fail;
 	}

@@ -37,7 +37,7 @@ static struct shm_conn *conn_new(struct shm_xport *x, int sock, enum conn_state 
 	if (slot < SHM_CONNS_MAX)
 		c = calloc(1, sizeof(*c));
 	ev.data.u32 = slot;
-	if (!c || epoll_ctl(x->epoll_fd, EPOLL_CTL_ADD, sock, &ev)) {
+	if (!c || epoll_ctl(x->base.epoll_fd, EPOLL_CTL_ADD, sock, &ev)) {
 		close(sock);
 		free(c);
 		return NULL;

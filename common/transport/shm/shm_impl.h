@@ -108,7 +108,7 @@ struct shm_xport {
 	struct peer_xport base; /* first */
 	struct shm_config cfg;
 	char path[SHM_PATH_BYTES]; /* of the listener's socket */
-	int listen_fd, epoll_fd;
+	int listen_fd;
 	bool is_armed; /* peers were told that we sleep */
 	uint64_t looked_ns;
 	struct shm_conn *conns[SHM_CONNS_MAX];

@@ -46,7 +46,7 @@ static int note_events(struct tcp_xport *x)
 {
 	struct epoll_event ev[EVENTS_MAX];
 	bool has_accepted = false;
-	int n = epoll_wait(x->epoll_fd, ev, EVENTS_MAX, 0);
+	int n = epoll_wait(x->base.epoll_fd, ev, EVENTS_MAX, 0);
 
 	for (int i = 0; i < n; i++) {
 		if (ev[i].data.u64 == WAKE_UP)
@@ -172,11 +172,6 @@ static int tcp_may_sleep(struct xport *xp)
 	return !serve(x) && TAILQ_EMPTY(&x->busy);
 }
 
-static int tcp_fd(struct xport *xp)
-{
-	return ((struct tcp_xport *)xp)->epoll_fd;
-}
-
 /* ---- segments ---- */
 
 static int tcp_seg_add(struct xport *xp, void *mem, size_t bytes, uint16_t *ret_segment)
@@ -232,8 +227,8 @@ static void destroy(struct tcp_xport *x)
 	while (handover_queue_pop(&x->shared.queue, &g))
 		tcp_refuse(g.fd, REFUSED_TICKET);
 	OPENSSL_cleanse(&g, sizeof(g));
-	if (x->epoll_fd >= 0)
-		close(x->epoll_fd);
+	if (x->base.epoll_fd >= 0)
+		close(x->base.epoll_fd);
 	handover_queue_fini(&x->shared.queue);
 	free(x);
 }
@@ -259,7 +254,7 @@ static const struct xport_ops xport_ops = {
 	.heard_ns = peer_heard_ns,
 	.poll = tcp_poll,
 	.may_sleep = tcp_may_sleep,
-	.fd = tcp_fd,
+	.fd = peer_fd,
 	.next_deadline = peer_next_deadline,
 	.free = tcp_xport_free,
 };
@@ -281,9 +276,9 @@ static int tcp_xport_new(struct net *n, unsigned thread, const struct xport_even
 	recv_window_init(&x->window);
 	TAILQ_INIT(&x->busy);
 	TAILQ_INIT(&x->gone);
-	x->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
+	x->base.epoll_fd = epoll_create1(EPOLL_CLOEXEC);
 	rc = handover_queue_init(&x->shared.queue, TCP_QUEUE_MAX, sizeof(struct tcp_accepted));
-	if (!rc && epoll_ctl(x->epoll_fd, EPOLL_CTL_ADD, x->shared.queue.wake_fd, &wake))
+	if (!rc && epoll_ctl(x->base.epoll_fd, EPOLL_CTL_ADD, x->shared.queue.wake_fd, &wake))
 		rc = -errno;
 	if (rc) {
 		destroy(x);

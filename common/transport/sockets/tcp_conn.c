@@ -79,7 +79,7 @@ static int lane_open(
 		rc = tcp_begin_window(x, fd);
 	if (rc)
 		return rc;
-	return epoll_ctl(x->epoll_fd, EPOLL_CTL_ADD, fd, &ev) ? -errno : 0;
+	return epoll_ctl(x->base.epoll_fd, EPOLL_CTL_ADD, fd, &ev) ? -errno : 0;
 }
 
 /* From our own address, so that routing by source works. Errors: -errno. */

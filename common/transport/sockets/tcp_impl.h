@@ -172,7 +172,6 @@ struct tcp_xport {
 	struct peer_xport base; /* first */
 	struct net_thread shared;
 	struct tcp_net *net;
-	int epoll_fd;
 	uint64_t turn; /* polls so far */
 
 	struct recv_window window; /* of all its LANE_BULKs */
