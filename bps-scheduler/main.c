@@ -45,6 +45,13 @@ static const struct setting rows[] = {
 		.is_live = true, .def = "500ms", .min = 0, .max = 3600 * SETTING_S,
 		.help = "a server that takes longer from the last contribution to the sum is "
 			"reported; 0: never"},
+	{"stalled-after", SET_DURATION, SETTING_AT(struct sched_opts, stalled_after_us),
+		.is_live = true, .def = "10s", .min = 1 * SETTING_S, .max = 3600 * SETTING_S,
+		.help = "a worker that others have waited for so long is reported; a job is probed "
+			"when its round stands still for half of it"},
+	{"forming-after", SET_DURATION, SETTING_AT(struct sched_opts, forming_after_us),
+		.is_live = true, .def = "60s", .min = 1 * SETTING_S, .max = 86400 * SETTING_S,
+		.help = "a job that has waited for its workers for so long is reported"},
 	{"user-jobs", SET_INT, SETTING_AT(struct sched_opts, user_jobs), .is_live = true,
 		.def = "64", .min = 1, .max = SCHED_JOBS_MAX, .help = "jobs of one user at a time"},
 	{"job-tensors", SET_INT, SETTING_AT(struct sched_opts, job_tensors), .is_live = true,
@@ -180,6 +187,8 @@ static struct sched_config core_config(const struct sched_opts *o)
 	cfg.server_window_ms = (uint32_t)(o->server_window_us / 1000);
 	cfg.server_slow_ms = (uint32_t)(o->server_slow_us / 1000);
 	cfg.agent_window_ms = (uint32_t)(o->agent_window_us / 1000);
+	cfg.stall_ms = (uint32_t)(o->stalled_after_us / 1000);
+	cfg.forming_ms = (uint32_t)(o->forming_after_us / 1000);
 	cfg.user_jobs = (uint32_t)o->user_jobs;
 	cfg.job_tensors = (uint32_t)o->job_tensors;
 	cfg.user_share = (uint32_t)o->user_share;

@@ -68,7 +68,7 @@ static int job_kill(struct steer *s, const struct steer_call *call, struct steer
 }
 
 #define CODE(name) #name,
-static const char *const codes[] = {STATUS_CLUSTER_CODES(CODE) STATUS_JOB_CODES(CODE)};
+static const char *const codes[] = {STATUS_CODES(CODE)};
 #undef CODE
 
 static bool is_code(const char *name)

@@ -70,7 +70,12 @@ static void http_metrics(void *arg, struct evbuffer *out)
 static bool http_probe(void *arg, enum httpd_probe probe, struct err_text *err)
 {
 	struct sched_app *app = arg;
+	struct status_info info;
 
+	if (probe == HTTPD_HEALTH) {
+		fill_info(app, &info);
+		return status_health(app->core, &info, err);
+	}
 	if (probe == HTTPD_LIVE || sched_is_durable(app->core))
 		return true;
 	err_set(err, BPS_ENOTDURABLE, "the state cannot be written");

@@ -261,35 +261,13 @@ static int get_scheduler(const struct addr *addr, bool has_forming, json_t **ret
 
 /* ---- documents ---- */
 
-/* What several jobs suffer from is one problem. */
-static void add_problems(json_t *problems, json_t *of_job)
-{
-	size_t i, k;
-	json_t *p, *q;
-
-	json_array_foreach (of_job, i, p) {
-		bool is_known = false;
-
-		json_array_foreach (problems, k, q)
-			is_known |= json_equal(p, q);
-		if (!is_known)
-			json_array_append(problems, p);
-	}
-}
-
 int fetch_status(const struct addr *addr, json_t **ret, struct err_text *err)
 {
 	struct job_details *d;
 	int rc = get_all(addr, false, ret, &d, err);
-	json_t *problems;
 
 	if (rc < 0)
 		return rc;
-	problems = json_object_get(*ret, "problems");
-	for (size_t i = 0; i < d->n; i++)
-		add_problems(problems, json_object_get(d->gets[i].root, "problems"));
-	if (cell_count_problems(*ret) && cell_is(*ret, "health", "OK"))
-		json_object_set_new(*ret, "health", json_string("WARN"));
 	details_free(d);
 	return 0;
 }

@@ -13,6 +13,7 @@
 #include "bps-scheduler/core/members.h"
 #include "bps-scheduler/core/progress.h"
 #include "bps-scheduler/core/record.h"
+#include "bps-scheduler/core/stalls.h"
 #include "bps-scheduler/core/why_stuck.h"
 #include "bps-scheduler/core/workers.h"
 #include "bps-scheduler/placement/balance.h"
@@ -289,6 +290,7 @@ void sched_tick(struct sched_core *c, uint64_t now_ns)
 	c->due_ns = UINT64_MAX;
 	drop_silent_conns(c);
 	send_beats(c);
+	stalls_tick(c);
 	sched_probe_tick(c);
 	if (c->is_undurable) {
 		if (now_ns >= c->retry_ns)
@@ -320,7 +322,9 @@ void sched_config_default(struct sched_config *cfg)
 		.server_slow_ms = 500,
 		.agent_window_ms = 5000,
 		.probe_ms = 1000,
-		.hello_ms = 5000};
+		.hello_ms = 5000,
+		.stall_ms = 10000,
+		.forming_ms = 60000};
 }
 
 struct sched_core *sched_new(const struct sched_config *cfg, const struct sched_env *env)
@@ -375,6 +379,8 @@ void sched_set_times(struct sched_core *c, const struct sched_config *cfg, uint6
 	c->cfg.agent_dead_ms = cfg->agent_dead_ms;
 	c->cfg.server_window_ms = cfg->server_window_ms;
 	c->cfg.agent_window_ms = cfg->agent_window_ms;
+	c->cfg.stall_ms = cfg->stall_ms;
+	c->cfg.forming_ms = cfg->forming_ms;
 	c->cfg.server_slow_ms = cfg->server_slow_ms;
 	sched_arm(c, now_ns); /* a tick works the deadlines out anew */
 }

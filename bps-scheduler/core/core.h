@@ -130,7 +130,8 @@ struct sched_probe {
 	uint32_t job;
 	uint32_t tensor;
 	uint64_t round;
-	uint32_t asker; /* agent, 0: sched_probe_start */
+	uint32_t asker; /* agent, 0: sched_probe_start, or the core */
+	bool is_own;    /* of the core: a job stands still (stalls.h) */
 	uint32_t asker_seq;
 	uint64_t token;
 	uint64_t deadline_ns;

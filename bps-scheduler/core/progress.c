@@ -94,7 +94,7 @@ static void take_reports(struct sched_member *m, const struct ctl_beat *b)
 /* What all servers tell of one job, added up. */
 struct job_totals {
 	bool is_known;
-	uint64_t round, bytes, rounds;
+	uint64_t round, bytes, rounds, partition_rounds;
 	double wait_p50; /* weighted by rounds */
 	uint32_t wait_p99_us;
 	struct {
@@ -129,6 +129,7 @@ static void add_report(struct job_totals *t, const struct sched_server_report *r
 	if (r->job.round > t->round)
 		t->round = r->job.round;
 	t->bytes += r->job.bytes;
+	t->partition_rounds += r->job.rounds;
 	t->rounds += r->job.window_rounds;
 	t->wait_p50 += (double)r->job.wait_p50_us * r->job.window_rounds;
 	if (r->job.wait_p99_us > t->wait_p99_us)
@@ -244,6 +245,7 @@ static void job_update(struct sched_core *c, struct sched_job *j,
 		return;
 	p->is_known = true;
 	p->rounds = (uint32_t)t.rounds;
+	p->partition_rounds = t.partition_rounds;
 	p->wait_p50_us = t.rounds ? (uint32_t)(t.wait_p50 / (double)t.rounds) : 0;
 	p->wait_p99_us = t.wait_p99_us;
 	set_rates(p, &t, c->now_ns);

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "bps-scheduler/core/core.h"
+#include "bps-scheduler/core/stalls.h"
 #include "common/base/log.h"
 
 #define NAMES_MAX        8
@@ -479,7 +480,9 @@ static void probe_done(struct sched_core *c, struct sched_probe *p)
 	}
 	if (p->asker)
 		probe_answer(c, p);
-	else
+	else if (p->is_own && sched_job(c, p->job))
+		stalls_probed(c, sched_job(c, p->job), p);
+	else if (!p->is_own)
 		c->env.probe_done(c->env.ctx, p->token, p);
 	probe_free(p);
 }
@@ -489,7 +492,7 @@ static bool has_room(const struct sched_core *c, uint32_t agent)
 	uint32_t n = 0;
 
 	for (const struct sched_probe *p = c->probes; p; p = p->next)
-		n += p->asker == agent && !p->parent;
+		n += p->asker == agent && !p->is_own && !p->parent;
 	return c->n_probes < SCHED_PROBES_MAX &&
 	       n < (agent ? PROBES_PER_AGENT : SCHED_STATUS_PROBES);
 }
@@ -548,6 +551,18 @@ int sched_probe_start(struct sched_core *c, uint32_t job, uint64_t token, uint64
 	p->token = token;
 	probe_ask(c, j, p);
 	return 0;
+}
+
+bool sched_probe_own(struct sched_core *c, struct sched_job *j)
+{
+	struct sched_probe *p;
+
+	if (c->n_probes >= SCHED_PROBES_MAX)
+		return false;
+	p = probe_new(c, j, CTL_NO_ID, c->cfg.probe_ms);
+	p->is_own = true;
+	probe_ask(c, j, p);
+	return true;
 }
 
 static void take_workers(struct sched_probe *p, const struct sched_job *j, uint32_t agent,

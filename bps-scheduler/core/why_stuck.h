@@ -10,6 +10,8 @@ void why_stuck_conditions(const struct sched_core *c, const struct sched_job *j,
 /* Messages of an agent; msg is lent. */
 void sched_why(struct sched_core *c, struct sched_member *m, const struct ctl_why *msg);
 void sched_report(struct sched_core *c, struct sched_member *m, const struct ctl_report *msg);
+/* Probe a running job for the core itself; stalls_probed gets the answers. False: there is no room. */
+bool sched_probe_own(struct sched_core *c, struct sched_job *j);
 /* End the probes whose time is over. */
 void sched_probe_tick(struct sched_core *c);
 void sched_probe_free_all(struct sched_core *c);

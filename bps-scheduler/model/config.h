@@ -26,6 +26,9 @@ struct sched_config {
 	uint32_t agent_window_ms; /* longer: its loss ends jobs, a server's only moves partitions */
 	uint32_t probe_ms;        /* agents' time to answer a PROBE */
 	uint32_t hello_ms;        /* a connection's time to say HELLO */
+	/* A worker that others have waited for so long is stalled; probes begin at half of it. */
+	uint32_t stall_ms;
+	uint32_t forming_ms; /* a job that waits for workers for longer is reported */
 	/* Quotas; 0: none but SCHED_JOBS_MAX and SCHED_TENSORS_MAX. */
 	uint32_t user_jobs, job_tensors;
 	uint32_t job_share, user_share; /* percent of the servers' memory */

@@ -5,6 +5,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "bps-scheduler/model/stall.h"
 #include "common/wire/ctlmsg.h"
 
 struct sched_core;
@@ -15,6 +16,7 @@ struct sched_progress {
 	bool is_known; /* some server has told of it */
 	uint64_t at_ns, round_then, bytes_then;
 	uint64_t round, bytes;
+	uint64_t partition_rounds; /* complete, at all servers that are up */
 	double steps_s, bytes_s;
 	uint32_t rounds;                   /* measured in the last seconds */
 	uint32_t wait_p50_us, wait_p99_us; /* from the first to the last arrival */
@@ -85,6 +87,7 @@ struct sched_job {
 	uint32_t n_loads;
 	uint32_t n_orphans; /* parts without server */
 	struct sched_progress progress;
+	struct sched_stall stall;
 	uint32_t stalled_tensor; /* of the last event about a trainer that has stalled */
 	uint64_t stalled_round;  /* 0: there was none */
 	uint32_t code;

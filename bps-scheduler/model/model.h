@@ -58,6 +58,7 @@ struct sched_core {
 	uint64_t due_ns, beat_ns, grace_ns, retry_ns, started_ns;
 	struct sched_nic_speeds speeds;
 	uint64_t progress_ns; /* when the jobs' pace was last looked at */
+	uint64_t stalls_ns;   /* when the jobs are looked at next (core/stalls.h) */
 	uint64_t balance_ns;  /* when planned moves are due; 0: none */
 	uint64_t gathered_ns; /* when a server came or came back last */
 	uint64_t n_planned;   /* partitions moved by plan, since the start */

@@ -59,7 +59,7 @@ static void health_metrics(
 	const struct sched_core *c, const struct status_info *info, struct evbuffer *out)
 {
 #define NAME(code) #code,
-	static const char *const codes[] = {STATUS_CLUSTER_CODES(NAME)};
+	static const char *const codes[] = {STATUS_CODES(NAME)};
 #undef NAME
 	bool is_error;
 	json_t *list = status_problems(c, info, &is_error);

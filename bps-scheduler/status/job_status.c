@@ -2,6 +2,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "bps-scheduler/core/stalls.h"
 #include "bps-scheduler/core/why_stuck.h"
 #include "bps-scheduler/status/status_impl.h"
 
@@ -118,6 +119,7 @@ json_t *status_job(const struct sched_core *c, const struct status_info *info, u
 	const struct sched_probe *p)
 {
 	const struct sched_job *j = sched_job_any(c, job);
+	struct sched_finding found[SCHED_FINDINGS_MAX];
 	char condition[CTL_TEXT_MAX + 1];
 	json_t *o, *missing, *waits, *problems;
 	bool is_error, is_any;
@@ -136,7 +138,9 @@ json_t *status_job(const struct sched_core *c, const struct status_info *info, u
 	json_object_set_new(
 		o, "workers", p && j->state == JOB_RUNNING ? workers_json(c, j, p) : json_array());
 	json_object_set_new(o, "missing", missing);
-	problems = wait_report_problems(c, j, p, waits);
+	problems = json_array();
+	if (p)
+		status_findings(c, info, j, found, stalls_find(c, j, p, found), problems);
 	status_mark_muted(c, info, problems, &is_error, &is_any);
 	json_object_set_new(o, "problems", problems);
 	json_object_set_new(o, "waits", waits);

@@ -9,28 +9,24 @@
 #define BEHIND_NS     (3600 * NS_PER_S)
 #define SILENT_SHARE  2 /* of the time after which a silent member is dead */
 #define STUCK_NS      (5 * NS_PER_S)
-#define FORMING_NS    (60 * NS_PER_S)
 
 struct problem_list {
 	json_t *list;
 	bool is_error;
 };
 
-struct problem_lines {
-	char what[1024], effect[256], action[256];
-};
-
-void status_problem(json_t *list, const char *code, bool is_error, const char *what,
-	const char *effect, const char *action)
+void status_problem(json_t *list, const char *code, bool is_error, const char *subject,
+	const struct problem_lines *l)
 {
 	json_t *o = json_object();
 	char see[64];
 
 	status_put_str(o, "code", code);
 	status_put_str(o, "severity", is_error ? "ERR" : "WARN");
-	status_put_str(o, "what", what);
-	status_put_str(o, "effect", effect);
-	status_put_str(o, "action", action);
+	status_put_str(o, "subject", subject);
+	status_put_str(o, "what", l->what);
+	status_put_str(o, "effect", l->effect);
+	status_put_str(o, "action", l->action);
 	snprintf(see, sizeof(see), "bpsctl explain %s", code);
 	status_put_str(o, "see", see);
 	json_array_append_new(list, o);
@@ -39,8 +35,27 @@ void status_problem(json_t *list, const char *code, bool is_error, const char *w
 static void problem(
 	struct problem_list *p, const char *code, bool is_error, const struct problem_lines *l)
 {
-	status_problem(p->list, code, is_error, l->what, l->effect, l->action);
+	status_problem(p->list, code, is_error, "", l);
 	p->is_error |= is_error;
+}
+
+static void member_problem(struct problem_list *p, const struct sched_member *m, const char *code,
+	bool is_error, const struct problem_lines *l)
+{
+	char subject[CTL_NAME_MAX + 16];
+
+	snprintf(subject, sizeof(subject), "%s %s", sched_role_name(m->role), m->name);
+	status_problem(p->list, code, is_error, subject, l);
+	p->is_error |= is_error;
+}
+
+static void job_problem(struct problem_list *p, const struct sched_job *j, const char *code,
+	const struct problem_lines *l)
+{
+	char subject[CTL_JOB_NAME_MAX + 16];
+
+	snprintf(subject, sizeof(subject), "job %s", j->name);
+	status_problem(p->list, code, false, subject, l);
 }
 
 static void down_problem(const struct sched_core *c, const struct status_info *info,
@@ -69,7 +84,7 @@ static void down_problem(const struct sched_core *c, const struct status_info *i
 			"its running jobs ended with BPS_EAGENT_LOST; those that may shrink go on");
 	snprintf(l.action, sizeof(l.action), "`systemctl status bps-%s` on %s",
 		sched_role_name(m->role), m->host);
-	problem(p, is_server ? "SERVER_DOWN" : "AGENT_DOWN", is_error, &l);
+	member_problem(p, m, is_server ? "SERVER_DOWN" : "AGENT_DOWN", is_error, &l);
 }
 
 /* Only the way between it and the scheduler is cut. */
@@ -86,7 +101,7 @@ static void cut_problem(
 		"none while servers hear it; its jobs end when partitions have to move");
 	snprintf(l.action, sizeof(l.action), "look at the network between %s and the scheduler",
 		m->host);
-	problem(p, "CONTROL_SILENT", false, &l);
+	member_problem(p, m, "CONTROL_SILENT", false, &l);
 }
 
 static void silent_problem(const struct sched_core *c, const struct status_info *info,
@@ -111,7 +126,7 @@ static void silent_problem(const struct sched_core *c, const struct status_info 
 		dead_ns > info->now_ns ? (double)(dead_ns - info->now_ns) / 1e9 : 0);
 	snprintf(l.action, sizeof(l.action), "wait; then `systemctl status bps-%s` on %s",
 		sched_role_name(m->role), m->host);
-	problem(p, "CONTROL_SILENT", false, &l);
+	member_problem(p, m, "CONTROL_SILENT", false, &l);
 }
 
 static void stuck_problem(
@@ -125,7 +140,7 @@ static void stuck_problem(
 	snprintf(l.effect, sizeof(l.effect), "rounds may wait for it");
 	snprintf(l.action, sizeof(l.action), "its watchdog restarts it; else restart bps-%s on %s",
 		sched_role_name(m->role), m->host);
-	problem(p, "MEMBER_STUCK", false, &l);
+	member_problem(p, m, "MEMBER_STUCK", false, &l);
 }
 
 static void slow_problem(
@@ -140,7 +155,7 @@ static void slow_problem(
 	snprintf(l.action, sizeof(l.action),
 		"look at the load of %s; `bpsctl drain %s` gives its partitions to others", m->host,
 		m->name);
-	problem(p, "SERVER_SLOW", false, &l);
+	member_problem(p, m, "SERVER_SLOW", false, &l);
 }
 
 static void behind_problem(
@@ -194,7 +209,7 @@ static void forming_problem(
 		snprintf(l.what + at, sizeof(l.what) - (size_t)at, " and %u more", more);
 	snprintf(l.effect, sizeof(l.effect), "its workers wait in bps_open, until their time-out");
 	snprintf(l.action, sizeof(l.action), "start the missing workers, or look into their logs");
-	problem(p, "JOB_FORMING_LONG", false, &l);
+	job_problem(p, j, "JOB_FORMING_LONG", &l);
 }
 
 static void straggler_problem(
@@ -216,7 +231,7 @@ static void straggler_problem(
 		100 * (share < 1 ? share : 1));
 	snprintf(l.action, sizeof(l.action),
 		"look at load, clock and input of that machine; `bpsctl job %.80s`", j->name);
-	problem(p, "STRAGGLER", false, &l);
+	job_problem(p, j, "STRAGGLER", &l);
 }
 
 static void job_problems(
@@ -226,7 +241,12 @@ static void job_problems(
 	bool has_server = false, is_usable = false;
 
 	for (const struct sched_job *j = c->jobs; j; j = j->next)
-		if (j->state == JOB_FORMING && info->now_ns > j->since_ns + FORMING_NS)
+		if (j->state == JOB_RUNNING)
+			status_findings(
+				c, info, j, j->stall.findings, j->stall.n_findings, p->list);
+	for (const struct sched_job *j = c->jobs; j; j = j->next)
+		if (j->state == JOB_FORMING &&
+			info->now_ns > j->since_ns + c->cfg.forming_ms * NS_PER_MS)
 			forming_problem(info, j, p);
 		else if (j->state == JOB_RUNNING && j->progress.is_straggling)
 			straggler_problem(c, j, p);
@@ -261,6 +281,40 @@ void status_mark_muted(const struct sched_core *c, const struct status_info *inf
 		*ret_is_any |= !is_muted;
 		*ret_is_error |= !is_muted && strcmp(severity, "ERR") == 0;
 	}
+}
+
+static bool has_code(json_t *list, const char *code)
+{
+	json_t *p;
+	size_t i;
+
+	json_array_foreach (list, i, p)
+		if (strcmp(json_string_value(json_object_get(p, "code")), code) == 0 &&
+			json_is_false(json_object_get(p, "muted")))
+			return true;
+	return false;
+}
+
+bool status_health(
+	const struct sched_core *c, const struct status_info *info, struct err_text *ret_text)
+{
+#define NAME(code) #code,
+	static const char *const codes[] = {STATUS_CODES(NAME)};
+#undef NAME
+	bool is_error, is_any;
+	json_t *list = status_problems(c, info, &is_error);
+	size_t n = 0;
+
+	status_mark_muted(c, info, list, &is_error, &is_any);
+	ret_text->s[0] = '\0';
+	if (is_any)
+		n = (size_t)snprintf(ret_text->s, sizeof(ret_text->s), is_error ? "ERR" : "WARN");
+	for (size_t k = 0; k < sizeof(codes) / sizeof(codes[0]) && n < sizeof(ret_text->s); k++)
+		if (has_code(list, codes[k]))
+			n += (size_t)snprintf(
+				ret_text->s + n, sizeof(ret_text->s) - n, " %s", codes[k]);
+	json_decref(list);
+	return !is_error;
 }
 
 json_t *status_problems(

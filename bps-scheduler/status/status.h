@@ -7,7 +7,7 @@
  *   schema role cluster version commit pid health("OK"|"WARN"|"ERR") view view_text("term.counter") term up_s
  *   is_durable  state{kind("file"|"memory") bytes sync_s}
  *   tolerates{server_losses limit("memory"|"servers") scheduler_loss}
- *   problems[{code severity("WARN"|"ERR") what effect action see muted}]
+ *   problems[{code severity("WARN"|"ERR") subject what effect action see muted}]   subject: "" is the cluster
  *   muted[{code left_s reason who}]                      these problems do not count in the health
  *   members[{id role name host addr port pid version instance state state_s quiet_s is_quiet why
  *            is_drained is_leaving drain_reason drain_who
@@ -45,8 +45,8 @@
 
 struct evbuffer;
 
-/* Codes of problems, of the cluster and of one job. */
-#define STATUS_CLUSTER_CODES(X)                                                                    \
+/* Codes of the scheduler's problems: in its status, /healthz, bps_health and events. */
+#define STATUS_CODES(X)                                                                            \
 	X(STATE_NOT_DURABLE)                                                                       \
 	X(STATE_BEHIND)                                                                            \
 	X(NO_SERVER)                                                                               \
@@ -56,10 +56,9 @@ struct evbuffer;
 	X(MEMBER_STUCK)                                                                            \
 	X(JOB_FORMING_LONG)                                                                        \
 	X(STRAGGLER)                                                                               \
-	X(SERVER_SLOW)
-#define STATUS_JOB_CODES(X)                                                                        \
-	X(NO_ANSWER)                                                                               \
-	X(TRAINER_STALLED)
+	X(TRAINER_STALLED)                                                                         \
+	X(SERVER_SLOW)                                                                             \
+	X(NO_ANSWER)
 
 /* What the core does not know. */
 struct status_info {
@@ -72,6 +71,11 @@ struct status_info {
 
 /* How the cluster is, in a line. */
 void status_line(const struct sched_core *c, char *ret, size_t room);
+
+/* The health and the codes behind it, as "WARN SERVER_DOWN TRAINER_STALLED"; "" when it is OK. Returns
+ * whether it is no error. */
+bool status_health(
+	const struct sched_core *c, const struct status_info *info, struct err_text *ret_text);
 
 /* A new reference, NULL out of memory. */
 json_t *status_cluster(const struct sched_core *c, const struct status_info *info);

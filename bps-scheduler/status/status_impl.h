@@ -20,9 +20,14 @@ void status_put_num(json_t *o, const char *key, uint64_t v);
 void status_put_sec(json_t *o, const char *key, double v);
 /* Seconds since then, 0 when it is in the future. */
 double status_span_s(const struct status_info *info, uint64_t since_ns);
-/* Append a problem with its code and three lines. */
-void status_problem(json_t *list, const char *code, bool is_error, const char *what,
-	const char *effect, const char *action);
+/* The three lines of a problem. */
+struct problem_lines {
+	char what[1024], effect[256], action[256];
+};
+/* Append a problem. subject: what has it, the same as long as it lasts ("server s1"); "": the
+ * cluster. */
+void status_problem(json_t *list, const char *code, bool is_error, const char *subject,
+	const struct problem_lines *l);
 
 /* The core's view, as a number and as people write it. */
 void status_put_view(json_t *o, const struct sched_core *c);
@@ -54,7 +59,7 @@ void status_mark_muted(const struct sched_core *c, const struct status_info *inf
  * (wait_report.c). */
 json_t *wait_report_json(const struct status_info *info, const struct sched_core *c,
 	const struct sched_job *j, const struct sched_probe *p);
-/* The problems that these waits and answers show. */
-json_t *wait_report_problems(const struct sched_core *c, const struct sched_job *j,
-	const struct sched_probe *p, json_t *waits);
+/* Append the problems of j that a probe has found (core/stalls.h; findings.c). */
+void status_findings(const struct sched_core *c, const struct status_info *info,
+	const struct sched_job *j, const struct sched_finding *f, uint32_t n, json_t *list);
 #endif

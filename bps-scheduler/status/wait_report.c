@@ -8,8 +8,6 @@
 
 #define NAMED_MAX      16 /* of a list of workers or servers; the rest is counted */
 #define UNDECLARED_MAX 8
-#define STRAGGLER_S    0.5
-#define STALLED_S      10.0 /* however many do: it is no matter of pace any more */
 
 struct wait_list {
 	json_t *list;
@@ -270,76 +268,5 @@ json_t *wait_report_json(const struct status_info *info, const struct sched_core
 		gpu_waits(c, p, list);
 	for (const struct sched_probe *d = p ? p->details : NULL; d; d = d->next)
 		json_array_append_new(list, round_wait(info, c, j, p, d));
-	return list;
-}
-
-/* ---- problems ---- */
-
-static uint64_t num(json_t *o, const char *key)
-{
-	return (uint64_t)json_integer_value(json_object_get(o, key));
-}
-
-static void straggler(json_t *list, const struct sched_job *j, json_t *wait, bool is_stalled)
-{
-	json_t *late = json_array_get(json_object_get(wait, "missing"), 0);
-	uint64_t more = num(wait, "n_missing") - 1;
-	char what[256], effect[256], action[256], others[32] = "";
-	const char *host = json_string_value(json_object_get(late, "host"));
-
-	if (more)
-		snprintf(others, sizeof(others), " and %u more", (unsigned)more);
-	snprintf(what, sizeof(what),
-		"job %.60s: rank %u (host %.40s, pid %u)%s has not submitted '%.60s', round %u",
-		j->name, (unsigned)num(late, "rank"), host, (unsigned)num(late, "pid"), others,
-		json_string_value(json_object_get(wait, "tensor")), (unsigned)num(wait, "round"));
-	snprintf(effect, sizeof(effect), "%u of the others waited for it for %.0f ms so far",
-		(unsigned)num(wait, "n_waiting"),
-		1e3 * json_number_value(json_object_get(wait, "s")));
-	snprintf(action, sizeof(action), "look at that process on %.40s; `bpsctl job %.60s`", host,
-		j->name);
-	status_problem(
-		list, is_stalled ? "TRAINER_STALLED" : "STRAGGLER", false, what, effect, action);
-}
-
-static void mute_agents(const struct sched_core *c, const struct sched_job *j,
-	const struct sched_probe *p, json_t *list)
-{
-	for (uint32_t i = 0; p && i < p->n_members; i++) {
-		const struct sched_member *m = sched_member(c, j->members[i].agent);
-		char what[256], action[256];
-
-		if (p->has_answered[i] || !m->conn) /* else CONTROL_SILENT tells it */
-			continue;
-		snprintf(what, sizeof(what), "agent %.60s on %.60s: no answer within %.1f s",
-			m->name, m->host, c->cfg.probe_ms / 1e3);
-		snprintf(action, sizeof(action),
-			"`systemctl status bps-agent` on %.60s; it is taken for dead by itself",
-			m->host);
-		status_problem(list, "NO_ANSWER", false, what,
-			"what its workers wait for is not known; it may hang", action);
-	}
-}
-
-json_t *wait_report_problems(const struct sched_core *c, const struct sched_job *j,
-	const struct sched_probe *p, json_t *waits)
-{
-	json_t *list = json_array(), *wait;
-	size_t i;
-
-	if (j->state == JOB_RUNNING)
-		mute_agents(c, j, p, list);
-
-	/* Few are waited for by many; or anybody, for too long. */
-	json_array_foreach (waits, i, wait) {
-		const char *why = json_string_value(json_object_get(wait, "why"));
-		uint64_t late = num(wait, "n_missing");
-		double s = json_number_value(json_object_get(wait, "s"));
-
-		if (*why != 's' || !late)
-			continue;
-		if (s >= STALLED_S || (s >= STRAGGLER_S && late * 4 <= j->size + 2))
-			straggler(list, j, wait, s >= STALLED_S);
-	}
 	return list;
 }

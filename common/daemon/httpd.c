@@ -202,7 +202,7 @@ static void answer_probe(struct httpd *h, struct evhttp_request *req, enum httpd
 	struct err_text err = {""};
 
 	if (h->ops->probe(h->arg, probe, &err))
-		reply_text(req, HTTP_OK, "ok");
+		reply_text(req, HTTP_OK, *err.s ? err.s : "ok");
 	else
 		reply_text(req, HTTP_SERVUNAVAIL, err.s);
 }

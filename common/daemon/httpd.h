@@ -2,7 +2,7 @@
 #define BPS_COMMON_DAEMON_HTTPD_H
 /* The HTTP side of every daemon, which only reads: GET and HEAD of
  *   /metrics                    Prometheus text
- *   /healthz /livez /readyz     200 "ok", or 503 with the reason
+ *   /healthz /livez /readyz     200 "ok" or what to know, or 503 with the reason
  *   /status                     JSON; may be answered later, within a deadline
  *   /config                     the settings in force, as text
  * All else is 404, other methods are 405. No authentication: loopback unless told otherwise.
@@ -35,7 +35,7 @@ enum httpd_probe {
 /* Each may be NULL: then its paths are 404. */
 struct httpd_ops {
 	void (*metrics)(void *arg, struct evbuffer *out);
-	/* False with the reason in err. */
+	/* False with the reason in err; true, and err empty or what to know all the same. */
 	bool (*probe)(void *arg, enum httpd_probe probe, struct err_text *err);
 	/* Answer with httpd_answer exactly once, now or later. Past the deadline the client has got
 	 * a 503, and the answer is dropped; it must be given all the same. */

@@ -62,6 +62,7 @@ def test_why_stuck_names_tensor_round_rank_host_and_pid(cluster):
 def test_straggler_is_named_in_the_status(cluster):
     c = cluster(agents=2, servers=1)
     started = waiting_job(c)
+    c.wait_for("the scheduler has probed", lambda: "STRAGGLER" in c.bpsctl("status").stdout)
     text = show(c, "status", status=1)
     assert "STRAGGLER" in text and "effect:" in text and "action:" in text, text
     assert f"rank 1 (host agent-host1, pid {started[1].process.pid})" in text, text
@@ -92,6 +93,7 @@ def test_hung_agent_is_named_within_the_bound(cluster):
     c = cluster(agents=2, servers=1, scheduler_args=["--agent-dead", "60s"])
     waiting_job(c)
     c.agents[1].kill(signal.SIGSTOP)
+    c.wait_for("the scheduler has probed", lambda: "NO_ANSWER" in c.bpsctl("status").stdout)
     for args in (("status",), ("jobs",), ("why-stuck",), ("job", "digits")):
         text = show(c, *args, status=1)
         assert re.search("(no answer from|missing:) .*a1", text), (args, text)

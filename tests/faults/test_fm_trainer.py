@@ -61,20 +61,22 @@ def test_trainer_that_does_not_submit_is_named_within_the_time_out(faulty, cell,
 
 
 def test_trainer_that_stands_still_is_named_while_others_wait(faulty, cell):
-    """FM-T-stalled: after 10 s the status, its agent's log and, when a call ends by it, the events name its host and pid."""
+    """FM-T-stalled: after 10 s its job, then the status, its agent's log and, when a call ends by it, the events name its host and pid."""
     c = faulty()
-    job = c.steady(2, timeout=14).wait_rounds()
+    job = c.steady(2, timeout=18).wait_rounds()
     victim = job.workers[1].process
     at = time.monotonic()
     victim.send_signal(signal.SIGSTOP)
     told = f"rank 1 (host agent-host1, pid {victim.pid})"
 
-    def is_named():
-        problems = json.loads(c.bpsctl("--json", "job", "job1").stdout)["problems"]
+    def is_named(*words):
+        problems = json.loads(c.bpsctl("--json", *words).stdout)["problems"]
         return any(p["code"] == "TRAINER_STALLED" and told in p["what"] for p in problems)
 
-    c.wait_for("it is named", is_named)
+    c.wait_for("it is named", lambda: is_named("job", "job1"))
     cell.within("named", time.monotonic() - at, 10 + 1.5)
+    c.wait_for("a probe of the scheduler names it", lambda: is_named("status"))
+    cell.within("in the status", time.monotonic() - at, 10 + 5 + 1.5)
     job.errors([0])
     assert f"{told} has stalled" in " ".join(c.bpsctl("events").stdout.split())
     assert f"a trainer stands still while others wait for it: job=job1 rank=1 pid={victim.pid}" in c.agents[1].log.read_text()

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "bps-scheduler/core/core.h"
+#include "bps-scheduler/core/stalls.h"
 #include "bps-scheduler/model/model.h"
 #include "bps-scheduler/placement/place.h"
 #include "common/data/dtype.h"
@@ -202,6 +203,8 @@ static int check_jobs(const struct sched_core *c, struct load_sums *s, struct er
 					(k->uid != j->uid || strcmp(k->name, j->name) != 0),
 				"jobs %u and %u are one", j->id, k->id);
 		r = check_workers(c, j, err);
+		if (r == 0)
+			r = stalls_check(c, j, err);
 		if (r == 0)
 			r = check_tensors(c, j, s, err);
 	}

@@ -619,6 +619,26 @@ static void repeat(struct sim_agent *a)
 		declare(a);
 }
 
+/* All workers wait for the first tensor, the first worker for a later round than it submitted: the
+ * scheduler asks on about that tensor. */
+static void report(struct sim_agent *a, const struct ctl_probe *p)
+{
+	const struct sim_tensor_state *ts = &a->tensors[0];
+	struct ctl_report_worker workers[WORKERS_MAX];
+	struct ctl_msg msg = {.type = CTL_REPORT, .report = {p->seq, p->job, "", workers, 0}};
+
+	for (unsigned w = 0; p->job == a->job_id && w < a->n_workers; w++)
+		workers[msg.report.n_workers++] =
+			(struct ctl_report_worker){.rank = a->workers[w].rank,
+				.submitted = ts->round + (w > 0),
+				.completed = ts->round,
+				.oldest_tensor = ts->is_planned ? ts->id : CTL_NO_ID,
+				.oldest_round = ts->round + 1,
+				.oldest_ms = 1000,
+				.is_attached = 1};
+	sim_member_send(&a->m, &msg);
+}
+
 void agent_message(struct sim *s, unsigned idx, const struct ctl_msg *msg)
 {
 	struct sim_agent *a = &s->agents[idx];
@@ -647,6 +667,9 @@ void agent_message(struct sim *s, unsigned idx, const struct ctl_msg *msg)
 		if (a->has_job_msg ? msg->job_end.job == a->job_id
 				   : s->oracle.job == msg->job_end.job)
 			job_end(a, msg->job_end.code);
+		break;
+	case CTL_PROBE:
+		report(a, &msg->probe);
 		break;
 	default:
 		violation(s, "%s gets %s: %s", a->node.name, ctl_type_name(msg->type),

@@ -418,6 +418,8 @@ void guest_message(struct sim *s, unsigned idx, const struct ctl_msg *msg)
 	case CTL_PEERS:
 		peers(a, &msg->peers);
 		break;
+	case CTL_PROBE: /* never answered: the scheduler's bound ends it */
+		break;
 	default:
 		FOREACH_IN (g, a)
 			job_message(g, msg);

@@ -480,8 +480,7 @@ static void every_problem_and_every_error_is_explained(void **state)
 {
 	(void)state;
 #define CODE(name) explained(#name);
-	STATUS_CLUSTER_CODES(CODE)
-	STATUS_JOB_CODES(CODE)
+	STATUS_CODES(CODE)
 #undef CODE
 #define ERROR(name, num, text)                                                                     \
 	explained(#name);                                                                          \

@@ -33,7 +33,8 @@ struct httpd_fixture {
 	pthread_t thread;
 	struct httpd *httpd;
 	struct sockaddr_in sin;
-	bool is_well; /* set before a request is sent */
+	bool is_well; /* set before a request is sent, as remark */
+	const char *remark;
 	enum answer_mode mode;
 	struct httpd_request *held;
 	struct event *later;
@@ -53,8 +54,12 @@ static bool on_probe(void *arg, enum httpd_probe probe, struct err_text *err)
 {
 	struct httpd_fixture *f = arg;
 
+	if (f->is_well || probe == HTTPD_LIVE) {
+		err_set(err, 0, "%s", f->remark ? f->remark : "");
+		return true;
+	}
 	err_set(err, 0, "data thread 1 is stuck");
-	return f->is_well || probe == HTTPD_LIVE;
+	return false;
 }
 
 static void answer(struct httpd_request *req)
@@ -217,6 +222,10 @@ static void probes_say_why_not(void **state)
 
 	assert_status(reply, "200");
 	assert_string_equal(body_of(reply), "ok\n");
+	f->remark = "WARN SERVER_DOWN";
+	reply = request(f, "GET", "/healthz");
+	assert_status(reply, "200");
+	assert_string_equal(body_of(reply), "WARN SERVER_DOWN\n");
 	f->is_well = false;
 	reply = request(f, "GET", "/healthz");
 	assert_status(reply, "503");

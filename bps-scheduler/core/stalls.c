@@ -1,0 +1,279 @@
+/* When a job's agents are probed without a question from outside, and what the answers mean. The probes
+ * themselves are in why_stuck.c; the findings become text in status/findings.c. Thread: the core's. */
+#include "bps-scheduler/core/stalls.h"
+
+#include <assert.h>
+#include <errno.h>
+
+#include "bps-scheduler/core/why_stuck.h"
+
+#define LOOK_NS      (500 * NS_PER_MS) /* heartbeats are no more frequent */
+#define STRAGGLER_MS 500
+
+static const struct {
+	const char *name;
+	unsigned next;
+} states[STALL_STATES] = {
+	[STALL_MOVING] = {"moving", STATE_BIT(STALL_STANDING)},
+	[STALL_STANDING] = {"standing", STATE_BIT(STALL_MOVING) | STATE_BIT(STALL_PROBING)},
+	[STALL_PROBING] = {"probing", STATE_BIT(STALL_MOVING) | STATE_BIT(STALL_PROBED)},
+	[STALL_PROBED] = {"probed", STATE_BIT(STALL_MOVING) | STATE_BIT(STALL_STANDING)},
+};
+
+const char *sched_stall_state_name(enum stall_state s)
+{
+	return s < STALL_STATES ? states[s].name : "?";
+}
+
+static void set_state(struct sched_stall *s, enum stall_state to)
+{
+	assert(states[s->state].next & STATE_BIT(to));
+	s->state = to;
+}
+
+static uint64_t stand_ns(const struct sched_core *c)
+{
+	return c->cfg.stall_ms * NS_PER_MS / 2;
+}
+
+static void moved(const struct sched_core *c, struct sched_stall *s)
+{
+	s->moved_ns = c->now_ns;
+	s->n_findings = 0;
+	if (s->state != STALL_MOVING)
+		set_state(s, STALL_MOVING);
+}
+
+/* ---- what the answers mean ---- */
+
+struct finding_list {
+	struct sched_finding *f;
+	uint32_t n;
+};
+
+static void silent_agents(const struct sched_core *c, const struct sched_job *j,
+	const struct sched_probe *p, struct finding_list *l)
+{
+	for (uint32_t i = 0; i < p->n_members && l->n < SCHED_FINDINGS_MAX; i++) {
+		const struct sched_member *m = sched_member(c, j->members[i].agent);
+
+		if (!p->has_answered[i] && m->conn) /* else CONTROL_SILENT tells it */
+			l->f[l->n++] = (struct sched_finding){
+				.kind = FINDING_NO_ANSWER, .agent = m->id, .since_ns = c->now_ns};
+	}
+}
+
+/* Add a finding about n_late workers, or replace a shorter wait for the same worker. Few are waited for
+ * by many; or any, for too long. */
+static void late(const struct sched_core *c, const struct sched_job *j, uint32_t n_late,
+	struct sched_finding f, struct finding_list *l)
+{
+	uint64_t ms = (c->now_ns - f.since_ns) / NS_PER_MS;
+	bool is_stalled = ms >= c->cfg.stall_ms;
+	uint32_t i = 0;
+
+	if (!n_late || (!is_stalled && (ms < STRAGGLER_MS || n_late * 4 > j->size + 2)))
+		return;
+	f.kind = is_stalled ? FINDING_STALLED : FINDING_STRAGGLER;
+	f.n_more = n_late - 1;
+	while (i < l->n && (l->f[i].kind == FINDING_NO_ANSWER || l->f[i].rank != f.rank))
+		i++;
+	if (i == l->n && l->n < SCHED_FINDINGS_MAX)
+		l->f[l->n++] = f;
+	else if (i < l->n && f.since_ns < l->f[i].since_ns)
+		l->f[i] = f;
+}
+
+static void set_worker(struct sched_finding *f, const struct sched_probe_worker *w)
+{
+	f->agent = w->agent;
+	f->rank = w->w.rank;
+	f->pid = w->w.pid;
+}
+
+/* detail: the answers about one tensor that calls wait for. */
+static void late_for_tensor(const struct sched_core *c, const struct sched_job *j,
+	const struct sched_probe *p, const struct sched_probe *detail, struct finding_list *l)
+{
+	struct sched_finding f = {.tensor = detail->tensor, .round = detail->round};
+	uint32_t n_late = 0, longest_ms = 0;
+
+	for (uint32_t i = 0; i < detail->n_workers; i++) {
+		const struct sched_probe_worker *w = &detail->workers[i];
+
+		if (w->w.submitted >= detail->round && w->w.is_attached)
+			continue;
+		if (!n_late++)
+			set_worker(&f, w);
+	}
+	for (uint32_t i = 0; i < p->n_workers; i++) {
+		const struct ctl_report_worker *w = &p->workers[i].w;
+
+		if (w->oldest_tensor != detail->tensor)
+			continue;
+		f.n_waiting++;
+		if (w->oldest_ms > longest_ms)
+			longest_ms = w->oldest_ms;
+	}
+	f.since_ns = c->now_ns - longest_ms * NS_PER_MS;
+	late(c, j, n_late, f, l);
+}
+
+/* Of a job that no server sums for, tensors have no numbers: workers without a call in flight, behind
+ * others that have one. Only probes tell when a call has completed last, too coarse for stragglers. */
+static void late_on_one_machine(const struct sched_core *c, const struct sched_job *j,
+	const struct sched_probe *p, struct finding_list *l)
+{
+	struct sched_finding f = {.tensor = CTL_NO_ID, .since_ns = j->stall.moved_ns};
+	uint32_t n_late = 0;
+
+	if (c->now_ns - f.since_ns < c->cfg.stall_ms * NS_PER_MS)
+		return;
+	for (uint32_t i = 0; i < p->n_workers; i++) {
+		const struct ctl_report_worker *w = &p->workers[i].w;
+
+		f.n_waiting += w->calls > w->completed;
+		if (w->calls > f.round)
+			f.round = w->calls;
+	}
+	for (uint32_t i = 0; f.n_waiting && i < p->n_workers; i++) {
+		const struct ctl_report_worker *w = &p->workers[i].w;
+
+		if (w->is_attached && w->calls == w->completed && w->calls < f.round && !n_late++)
+			set_worker(&f, &p->workers[i]);
+	}
+	late(c, j, n_late, f, l);
+}
+
+static bool is_on_one_machine(const struct sched_job *j)
+{
+	return j->n_members - j->n_left == 1;
+}
+
+uint32_t stalls_find(const struct sched_core *c, const struct sched_job *j,
+	const struct sched_probe *p, struct sched_finding *ret)
+{
+	struct finding_list l = {ret, 0};
+
+	if (j->state != JOB_RUNNING)
+		return 0;
+	silent_agents(c, j, p, &l);
+	for (const struct sched_probe *d = p->details; d; d = d->next)
+		late_for_tensor(c, j, p, d, &l);
+	if (is_on_one_machine(j) && !p->details)
+		late_on_one_machine(c, j, p, &l);
+	return l.n;
+}
+
+/* ---- states ---- */
+
+/* Whether the workers have completed calls since the probe before; false of the first one. */
+static bool has_moved_on(struct sched_stall *s, const struct sched_probe *p)
+{
+	uint64_t completed = 0, before = s->completed;
+	bool is_known = s->has_completed;
+
+	if (!p->n_workers)
+		return false;
+	for (uint32_t i = 0; i < p->n_workers; i++)
+		completed += p->workers[i].w.completed;
+	s->completed = completed;
+	s->has_completed = true;
+	return is_known && completed > before;
+}
+
+void stalls_probed(struct sched_core *c, struct sched_job *j, const struct sched_probe *p)
+{
+	struct sched_stall *s = &j->stall;
+
+	if (j->state != JOB_RUNNING || s->state != STALL_PROBING || s->probe_seq != p->seq)
+		return; /* a round has completed since */
+	set_state(s, STALL_PROBED);
+	s->due_ns = c->now_ns + stand_ns(c);
+	if (has_moved_on(s, p)) {
+		moved(c, s);
+		return;
+	}
+	s->n_findings = stalls_find(c, j, p, s->findings);
+}
+
+static void look(const struct sched_core *c, struct sched_job *j)
+{
+	struct sched_stall *s = &j->stall;
+
+	if (j->progress.partition_rounds != s->rounds) {
+		s->rounds = j->progress.partition_rounds;
+		moved(c, s);
+	}
+	if (s->moved_ns < j->since_ns)
+		s->moved_ns = j->since_ns;
+	if (s->state == STALL_MOVING && c->now_ns >= s->moved_ns + stand_ns(c)) {
+		set_state(s, STALL_STANDING);
+		s->due_ns = c->now_ns;
+	} else if (s->state == STALL_PROBED && c->now_ns >= s->due_ns) {
+		set_state(s, STALL_STANDING);
+	}
+}
+
+/* The job that has waited for its probe for the longest; NULL: none waits. */
+static struct sched_job *next_to_probe(const struct sched_core *c)
+{
+	struct sched_job *best = NULL;
+
+	for (struct sched_job *j = c->jobs; j; j = j->next)
+		if (j->state == JOB_RUNNING && j->stall.state == STALL_STANDING &&
+			(!best || j->stall.due_ns <= best->stall.due_ns))
+			best = j;
+	return best;
+}
+
+static uint32_t count_probing(const struct sched_core *c)
+{
+	uint32_t n = 0;
+
+	for (const struct sched_probe *p = c->probes; p; p = p->next)
+		n += p->is_own && !p->parent;
+	return n;
+}
+
+void stalls_tick(struct sched_core *c)
+{
+	struct sched_job *j;
+	uint32_t n;
+
+	if (c->now_ns < c->stalls_ns) {
+		sched_arm(c, c->stalls_ns);
+		return;
+	}
+	n = count_probing(c);
+	for (j = c->jobs; j; j = j->next)
+		if (j->state == JOB_RUNNING)
+			look(c, j);
+	while (n < STALLS_PROBES_MAX && (j = next_to_probe(c)) && sched_probe_own(c, j)) {
+		set_state(&j->stall, STALL_PROBING);
+		j->stall.probe_seq = c->probe_seq;
+		n++;
+	}
+	if (!c->jobs)
+		return;
+	c->stalls_ns = c->now_ns + LOOK_NS;
+	sched_arm(c, c->stalls_ns);
+}
+
+int stalls_check(const struct sched_core *c, const struct sched_job *j, struct err_text *err)
+{
+	const struct sched_stall *s = &j->stall;
+	uint32_t n = 0;
+
+	if (s->state >= STALL_STATES || s->n_findings > SCHED_FINDINGS_MAX ||
+		(s->state == STALL_MOVING && s->n_findings))
+		return err_set(err, -EINVAL, "stall of job %u: state %u, %u findings", j->id,
+			s->state, s->n_findings);
+	for (const struct sched_probe *p = c->probes; p; p = p->next)
+		n += p->seq == s->probe_seq && p->job == j->id && p->is_own && !p->parent;
+	if (s->state == STALL_PROBING && j->state == JOB_RUNNING && n != 1)
+		return err_set(err, -EINVAL, "job %u is probing, without a probe", j->id);
+	if (count_probing(c) > STALLS_PROBES_MAX)
+		return err_set(err, -EINVAL, "too many jobs are probed");
+	return 0;
+}

@@ -1,0 +1,72 @@
+#include <stdio.h>
+#include <string.h>
+
+#include "bps-scheduler/status/status_impl.h"
+
+/* Several jobs of an agent may find the same. */
+static bool has_problem_of(json_t *list, const char *code, const char *subject)
+{
+	json_t *p;
+	size_t i;
+
+	json_array_foreach (list, i, p)
+		if (strcmp(json_string_value(json_object_get(p, "code")), code) == 0 &&
+			strcmp(json_string_value(json_object_get(p, "subject")), subject) == 0)
+			return true;
+	return false;
+}
+
+static void no_answer(const struct sched_core *c, const struct sched_finding *f, json_t *list)
+{
+	const struct sched_member *m = sched_member(c, f->agent);
+	struct problem_lines l;
+	char subject[CTL_NAME_MAX + 16];
+
+	snprintf(subject, sizeof(subject), "agent %s", m->name);
+	if (!m->conn || has_problem_of(list, "NO_ANSWER", subject)) /* CONTROL_SILENT tells it */
+		return;
+	snprintf(l.what, sizeof(l.what), "agent %.60s on %.60s: no answer within %.1f s", m->name,
+		m->host, c->cfg.probe_ms / 1e3);
+	snprintf(l.effect, sizeof(l.effect), "what its workers wait for is not known; it may hang");
+	snprintf(l.action, sizeof(l.action),
+		"`systemctl status bps-agent` on %.60s; it is taken for dead by itself", m->host);
+	status_problem(list, "NO_ANSWER", false, subject, &l);
+}
+
+static void late_workers(const struct sched_core *c, const struct status_info *info,
+	const struct sched_job *j, const struct sched_finding *f, json_t *list)
+{
+	const char *host = sched_host_of(c, f->agent);
+	char subject[CTL_JOB_NAME_MAX + 32], others[32] = "";
+	struct problem_lines l;
+	int n;
+
+	snprintf(subject, sizeof(subject), "job %s rank %u", j->name, f->rank);
+	if (f->n_more)
+		snprintf(others, sizeof(others), " and %u more", f->n_more);
+	n = snprintf(l.what, sizeof(l.what),
+		"job %.60s: rank %u (host %.40s, pid %u)%s has not submitted ", j->name, f->rank,
+		host, f->pid, others);
+	if (f->tensor < j->n_placed)
+		snprintf(l.what + n, sizeof(l.what) - (size_t)n, "'%.60s', round %llu",
+			j->placed[f->tensor]->name, (unsigned long long)f->round);
+	else
+		snprintf(l.what + n, sizeof(l.what) - (size_t)n, "its call number %llu",
+			(unsigned long long)f->round);
+	snprintf(l.effect, sizeof(l.effect), "%u of the others waited for it for %.0f ms so far",
+		f->n_waiting, 1e3 * status_span_s(info, f->since_ns));
+	snprintf(l.action, sizeof(l.action), "look at that process on %.40s; `bpsctl job %.60s`",
+		host, j->name);
+	status_problem(list, f->kind == FINDING_STALLED ? "TRAINER_STALLED" : "STRAGGLER", false,
+		subject, &l);
+}
+
+void status_findings(const struct sched_core *c, const struct status_info *info,
+	const struct sched_job *j, const struct sched_finding *f, uint32_t n, json_t *list)
+{
+	for (uint32_t i = 0; i < n; i++)
+		if (f[i].kind == FINDING_NO_ANSWER)
+			no_answer(c, &f[i], list);
+		else
+			late_workers(c, info, j, &f[i], list);
+}

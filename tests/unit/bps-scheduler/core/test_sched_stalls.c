@@ -1,0 +1,344 @@
+#include "tests/unit/sched_world.h"
+
+#include "bps-scheduler/core/stalls.h"
+
+/* Jobs whose round stands still: when the scheduler probes them, and what it reports then. */
+
+static void report(struct sched_world *w, uint32_t conn, uint32_t job, uint32_t seq,
+	struct ctl_report_worker *workers, uint32_t n)
+{
+	struct ctl_msg msg = {.type = CTL_REPORT, .report = {seq, job, "", workers, n}};
+
+	send_msg(w, conn, &msg);
+}
+
+/* The first server has completed so many rounds of the job's partitions. */
+static void rounds(struct sched_world *w, uint64_t n)
+{
+	struct ctl_beat_job job = {.job = w->last_job, .round = n, .rounds = n};
+	struct ctl_msg msg = {.type = CTL_BEAT, .beat = {.jobs = &job, .n_jobs = 1}};
+
+	send_msg(w, 11, &msg);
+}
+
+/* Time passes without a further round. */
+static void stand(struct sched_world *w, uint64_t ms, uint64_t n)
+{
+	for (uint64_t at = 0; at < ms; at += 100) {
+		rounds(w, n);
+		pass(w, 100, (const uint32_t[]){12, 21, 22, 0});
+	}
+	rounds(w, n);
+}
+
+/* Returns after how many ms the probe with this number is sent; fails after 8 s. */
+static uint64_t stand_until_probe(struct sched_world *w, uint32_t seq, uint64_t n)
+{
+	uint64_t start = w->now;
+	char line[32];
+
+	snprintf(line, sizeof(line), "PROBE seq=%u ", seq);
+	while (!strstr(w->log, line)) {
+		assert_true(w->now < start + 8000 * MS);
+		stand(w, 100, n);
+	}
+	return (w->now - start) / MS;
+}
+
+static uint32_t count(const struct sched_world *w, const char *text)
+{
+	uint32_t n = 0;
+
+	for (const char *at = w->log; (at = strstr(at, text)); at++)
+		n++;
+	return n;
+}
+
+/* Of the cluster's problems. */
+static uint32_t count_problems(const struct sched_world *w, const char *code, const char *what)
+{
+	json_t *root = status_cluster(w->core, &(struct status_info){.now_ns = w->now}), *p;
+	uint32_t n = 0;
+	size_t i;
+
+	json_array_foreach (json_object_get(root, "problems"), i, p)
+		n += strcmp(json_string_value(json_object_get(p, "code")), code) == 0 &&
+		     strstr(json_string_value(json_object_get(p, "what")), what);
+	json_decref(root);
+	return n;
+}
+
+static void health_is(const struct sched_world *w, bool is_well, const char *text)
+{
+	struct err_text err;
+
+	assert_int_equal(
+		status_health(w->core, &(struct status_info){.now_ns = w->now}, &err), is_well);
+	assert_string_equal(err.s, text);
+}
+
+/* Rank 0 waits for round 3 of tensor 0; rank 1 has submitted round 2. */
+static struct ctl_report_worker waits(uint32_t ms)
+{
+	return (struct ctl_report_worker){.rank = 0,
+		.pid = 10,
+		.submitted = 3,
+		.calls = 3,
+		.completed = 2,
+		.oldest_round = 3,
+		.oldest_ms = ms,
+		.is_attached = 1};
+}
+
+static struct ctl_report_worker hangs(uint32_t ms)
+{
+	return (struct ctl_report_worker){.rank = 1,
+		.pid = 20,
+		.submitted = 2,
+		.calls = 2,
+		.completed = 2,
+		.quiet_ms = ms,
+		.oldest_tensor = CTL_NO_ID,
+		.is_attached = 1};
+}
+
+/* Answer the probe seq and the question about the tensor, which follows it. */
+static void answer_both(struct sched_world *w, uint32_t seq, uint32_t ms)
+{
+	struct ctl_report_worker a = waits(ms), b = hangs(ms);
+
+	for (uint32_t i = 0; i < 2; i++) {
+		report(w, 21, w->last_job, seq + i, &a, 1);
+		report(w, 22, w->last_job, seq + i, &b, 1);
+	}
+}
+
+static void job_that_moves_is_not_probed(void **state)
+{
+	struct sched_world w;
+
+	(void)state;
+	running_job(&w);
+	for (uint64_t n = 1; n <= 10; n++)
+		stand(&w, 3000, n);
+	NOT_SAID(&w, "PROBE");
+	health_is(&w, true, "");
+	world_fini(&w);
+}
+
+static void job_that_stands_is_probed_at_half_of_the_limit_and_again(void **state)
+{
+	struct ctl_report_worker a = waits(0), b = hangs(0);
+	struct sched_world w;
+	uint64_t ms;
+
+	(void)state;
+	a.oldest_tensor = CTL_NO_ID; /* both compute for long */
+	running_job(&w);
+	stand(&w, 1500, 1);
+	ms = stand_until_probe(&w, 1, 1);
+	assert_true(ms >= 3000 && ms <= 5500);
+	SAID(&w, "21 PROBE seq=1 job=1");
+	SAID(&w, "22 PROBE seq=1 job=1");
+	report(&w, 21, 1, 1, &a, 1);
+	report(&w, 22, 1, 1, &b, 1);
+	ms = stand_until_probe(&w, 2, 1);
+	assert_true(ms >= 5000 && ms <= 5600);
+	assert_int_equal(count(&w, "PROBE"), 4);
+	health_is(&w, true, "");
+	world_fini(&w);
+}
+
+static void hung_trainer_is_reported_until_a_round_completes(void **state)
+{
+	struct sched_world w;
+
+	(void)state;
+	running_job(&w);
+	stand_until_probe(&w, 1, 1);
+	answer_both(&w, 1, 6000);
+	assert_int_equal(
+		count_problems(&w, "STRAGGLER", "job x: rank 1 (host b, pid 20) has not "), 1);
+	health_is(&w, true, "WARN STRAGGLER");
+	stand_until_probe(&w, 3, 1);
+	answer_both(&w, 3, 11000);
+	assert_int_equal(count_problems(&w, "STRAGGLER", ""), 0);
+	assert_int_equal(count_problems(&w, "TRAINER_STALLED",
+				 "job x: rank 1 (host b, pid 20) has not submitted 'w', round 3"),
+		1);
+	health_is(&w, true, "WARN TRAINER_STALLED");
+	stand(&w, 2000, 2);
+	health_is(&w, true, "");
+	world_fini(&w);
+}
+
+static void limit_is_a_setting(void **state)
+{
+	struct sched_world w;
+
+	(void)state;
+	running_job(&w);
+	w.cfg.stall_ms = 2000;
+	sched_set_times(w.core, &w.cfg, w.now);
+	assert_true(stand_until_probe(&w, 1, 1) <= 3100);
+	answer_both(&w, 1, 2500);
+	health_is(&w, true, "WARN TRAINER_STALLED");
+	world_fini(&w);
+}
+
+static void answers_that_come_after_a_round_are_dropped(void **state)
+{
+	struct ctl_report_worker a = waits(6000), b = hangs(6000);
+	struct sched_world w;
+
+	(void)state;
+	running_job(&w);
+	stand_until_probe(&w, 1, 1);
+	report(&w, 21, 1, 1, &a, 1);
+	stand(&w, 900, 2);
+	report(&w, 22, 1, 1, &b, 1);
+	report(&w, 21, 1, 2, &a, 1);
+	report(&w, 22, 1, 2, &b, 1);
+	stand(&w, 1100, 2);
+	health_is(&w, true, "");
+	world_fini(&w);
+}
+
+static void silent_agent_is_reported_until_it_answers(void **state)
+{
+	struct ctl_report_worker a = waits(6000), b = waits(6000);
+	struct sched_world w;
+
+	(void)state;
+	running_job(&w);
+	b.rank = 1;
+	stand_until_probe(&w, 1, 1);
+	report(&w, 21, 1, 1, &a, 1);
+	stand(&w, 1500, 1);
+	assert_int_equal(count_problems(&w, "NO_ANSWER", "agent b on b: no answer"), 1);
+	health_is(&w, true, "WARN NO_ANSWER");
+	stand_until_probe(&w, 3, 1);
+	for (uint32_t seq = 3; seq <= 4; seq++) {
+		report(&w, 21, 1, seq, &a, 1);
+		report(&w, 22, 1, seq, &b, 1);
+	}
+	health_is(&w, true, "");
+	world_fini(&w);
+}
+
+static void job_that_servers_do_not_report_moves_by_its_calls(void **state)
+{
+	struct ctl_report_worker a = waits(900), b = hangs(900);
+	struct sched_world w;
+
+	(void)state;
+	running_job(&w);
+	for (uint32_t seq = 1; seq <= 7; seq += 2) {
+		stand_until_probe(&w, seq, 0);
+		a.completed++;
+		for (uint32_t i = 0; i < 2; i++) {
+			report(&w, 21, 1, seq + i, &a, 1);
+			report(&w, 22, 1, seq + i, &b, 1);
+		}
+		health_is(&w, true, seq == 1 ? "WARN STRAGGLER" : "");
+	}
+	world_fini(&w);
+}
+
+static void job_end_ends_its_findings(void **state)
+{
+	struct sched_world w;
+
+	(void)state;
+	running_job(&w);
+	stand_until_probe(&w, 1, 1);
+	answer_both(&w, 1, 6000);
+	health_is(&w, true, "WARN STRAGGLER");
+	stand_until_probe(&w, 3, 1);
+	worker(&w, 21, 0, WORKER_LOST);
+	health_is(&w, true, "");
+	stand(&w, 2000, 1); /* the probe's bound */
+	health_is(&w, true, "");
+	world_fini(&w);
+}
+
+static void join_alone(struct sched_world *w, unsigned i)
+{
+	char name[16];
+	struct ctl_msg msg = {
+		.type = CTL_JOIN, .join = {.seq = i + 1, .job = name, .size = 1, .pid = i + 1}};
+
+	snprintf(name, sizeof(name), "j%u", i);
+	send_msg(w, 21, &msg);
+}
+
+static void sixteen_jobs_are_probed_at_a_time_and_all_in_turn(void **state)
+{
+	struct sched_world w;
+	char line[32];
+
+	(void)state;
+	world_init(&w);
+	agent(&w, 21, "a", 201);
+	for (unsigned i = 0; i < 20; i++)
+		join_alone(&w, i);
+	clear(&w);
+	pass(&w, 5900, (const uint32_t[]){21, 0});
+	assert_int_equal(count(&w, "PROBE"), STALLS_PROBES_MAX);
+	pass(&w, 1600, (const uint32_t[]){21, 0});
+	for (unsigned i = 1; i <= 20; i++) {
+		snprintf(line, sizeof(line), " job=%u\n", i);
+		assert_int_equal(count(&w, line), 1);
+	}
+	assert_int_equal(count_problems(&w, "NO_ANSWER", "agent a"), 1); /* of all its jobs */
+	/* Questions from outside have their places. */
+	assert_int_equal(sched_probe_start(w.core, 1, 77, w.now), 0);
+	world_fini(&w);
+}
+
+static void job_on_one_machine_is_known_by_its_calls(void **state)
+{
+	struct ctl_report_worker two[2] = {waits(0), hangs(0)};
+	struct sched_world w;
+
+	(void)state;
+	world_init(&w);
+	agent(&w, 21, "a", 201);
+	join(&w, 21, 0, 2, 10);
+	join(&w, 21, 1, 2, 20);
+	two[0].oldest_tensor = CTL_NO_ID;         /* no server knows it */
+	for (uint32_t seq = 1; seq <= 4; seq++) { /* rank 1 comes, but late */
+		pass(&w, 5600, (const uint32_t[]){21, 0});
+		two[0].calls++;
+		two[0].completed++;
+		report(&w, 21, 1, seq, two, 2);
+		health_is(&w, true, "");
+	}
+	for (uint32_t seq = 5; seq <= 6; seq++) {
+		health_is(&w, true, "");
+		pass(&w, 5600, (const uint32_t[]){21, 0});
+		report(&w, 21, 1, seq, two, 2);
+	}
+	health_is(&w, true, "WARN TRAINER_STALLED");
+	assert_int_equal(
+		count_problems(&w, "TRAINER_STALLED", "pid 20) has not submitted its call"), 1);
+	world_fini(&w);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(job_that_moves_is_not_probed),
+		cmocka_unit_test(job_that_stands_is_probed_at_half_of_the_limit_and_again),
+		cmocka_unit_test(hung_trainer_is_reported_until_a_round_completes),
+		cmocka_unit_test(limit_is_a_setting),
+		cmocka_unit_test(answers_that_come_after_a_round_are_dropped),
+		cmocka_unit_test(silent_agent_is_reported_until_it_answers),
+		cmocka_unit_test(job_that_servers_do_not_report_moves_by_its_calls),
+		cmocka_unit_test(job_end_ends_its_findings),
+		cmocka_unit_test(sixteen_jobs_are_probed_at_a_time_and_all_in_turn),
+		cmocka_unit_test(job_on_one_machine_is_known_by_its_calls),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
