@@ -10,6 +10,7 @@
 #include "bps-scheduler/core/core.h"
 #include "bps-scheduler/statelog.h"
 #include "bps-scheduler/status/events.h"
+#include "bps-scheduler/status/health_watch.h"
 #include "bps-scheduler/status/status.h"
 #include "bps-scheduler/steer.h"
 #include "common/control/ctlchan.h"
@@ -36,8 +37,9 @@ struct sched_app {
 	struct statelog *log; /* NULL: the state is in memory */
 	struct event_ring *events;
 	struct steer steer;
-	unsigned n_closed; /* connections, by the last change of keys */
-	struct event *timer;
+	unsigned n_closed;          /* connections, by the last change of keys */
+	struct event *timer, *look; /* look: at the health */
+	struct health_watch *health;
 	struct sched_app_conn **conns; /* by the core's number; NULL: free */
 	uint32_t n_conns;
 	struct { /* requests that wait for a probe; the token is the index */
@@ -63,6 +65,8 @@ void conns_expel_revoked(struct sched_app *app);
 
 /* ---- web.c ---- */
 extern const struct httpd_ops web_ops; /* their argument is the app */
+/* What the core does not know, for its status. */
+void web_info(struct sched_app *app, struct status_info *ret);
 /* struct sched_env's probe_done: answer the request that waits for it. */
 void web_probe_done(void *app, uint64_t token, const struct sched_probe *p);
 #endif

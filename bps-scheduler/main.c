@@ -14,6 +14,7 @@
 #include "common/base/failpoint.h"
 #include "common/base/log.h"
 
+#define LOOK_S     1 /* between two looks at the health */
 #define DEAD_BEATS 3 /* a lost or late beat or two are no death */
 
 static const struct setting rows[] = {
@@ -164,6 +165,28 @@ static void on_timer(evutil_socket_t fd, short what, void *arg)
 	(void)fd;
 	(void)what;
 	app_after_event(arg);
+}
+
+static void on_look(evutil_socket_t fd, short what, void *arg)
+{
+	struct sched_app *app = arg;
+	struct status_info info;
+
+	(void)fd;
+	(void)what;
+	web_info(app, &info);
+	health_watch_look(app->health, app->core, &info);
+}
+
+static int watch_health(struct sched_app *app, struct err_text *err)
+{
+	const struct timeval tv = {.tv_sec = LOOK_S};
+
+	app->health = health_watch_new(env_event, app);
+	app->look = event_new(loop_base(app->daemon.loop), -1, EV_PERSIST, on_look, app);
+	if (!app->health || !app->look || event_add(app->look, &tv) < 0)
+		return err_set(err, -ENOMEM, "cannot watch the health: out of memory");
+	return 0;
 }
 
 static void say(void *ctx, char *ret, size_t room)
@@ -321,6 +344,8 @@ static int start(struct sched_app *app, struct err_text *err)
 	keyring_wipe(&conf.auth.keys);
 	if (rc == 0)
 		rc = daemon_http(&app->daemon, &web_ops, app, err);
+	if (rc == 0)
+		rc = watch_health(app, err);
 	if (rc < 0)
 		return rc;
 	app_after_event(app);
@@ -337,9 +362,12 @@ static void stop(struct sched_app *app)
 	ctllisten_free(app->listen);
 	if (app->timer)
 		event_free(app->timer);
+	if (app->look)
+		event_free(app->look);
 	daemon_fini(&app->daemon);
 	sched_free(app->core);
 	statelog_close(app->log);
+	health_watch_free(app->health);
 	events_free(app->events);
 	free(app->conns);
 }

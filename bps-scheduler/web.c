@@ -8,7 +8,7 @@
 
 #include "common/base/clock.h"
 
-static void fill_info(struct sched_app *app, struct status_info *ret)
+void web_info(struct sched_app *app, struct status_info *ret)
 {
 	struct ctllisten_stats s;
 
@@ -49,7 +49,7 @@ void web_probe_done(void *ctx, uint64_t token, const struct sched_probe *p)
 	struct status_info info;
 	json_t *root;
 
-	fill_info(app, &info);
+	web_info(app, &info);
 	root = status_job(app->core, &info, app->waiting[token].job, p);
 	if (root)
 		httpd_answer(req, 200, root);
@@ -63,7 +63,7 @@ static void http_metrics(void *arg, struct evbuffer *out)
 	struct sched_app *app = arg;
 	struct status_info info;
 
-	fill_info(app, &info);
+	web_info(app, &info);
 	status_metrics(app->core, &info, out);
 }
 
@@ -73,7 +73,7 @@ static bool http_probe(void *arg, enum httpd_probe probe, struct err_text *err)
 	struct status_info info;
 
 	if (probe == HTTPD_HEALTH) {
-		fill_info(app, &info);
+		web_info(app, &info);
 		return status_health(app->core, &info, err);
 	}
 	if (probe == HTTPD_LIVE || sched_is_durable(app->core))
@@ -110,7 +110,7 @@ static void http_job(struct sched_app *app, struct httpd_request *req, const cha
 		answer_error(req, 503, "too many questions at once");
 		return;
 	}
-	fill_info(app, &info);
+	web_info(app, &info);
 	httpd_answer(req, 200, status_job(app->core, &info, job, NULL));
 }
 
@@ -137,7 +137,7 @@ static void http_status(void *arg, struct httpd_request *req)
 		http_events(app, req, strtoull(name, NULL, 10));
 		return;
 	}
-	fill_info(app, &info);
+	web_info(app, &info);
 	root = status_cluster(app->core, &info);
 	json_object_set_new(root, "listen", listen_json(app));
 	httpd_answer(req, 200, root);

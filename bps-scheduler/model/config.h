@@ -48,6 +48,7 @@ enum sched_event_kind {
 	EVENT_JOB,
 	EVENT_PARTITIONS,
 	EVENT_STEER,
+	EVENT_HEALTH,
 	EVENT_KINDS
 };
 struct sched_event {

@@ -22,7 +22,8 @@ static const char *const kinds[EVENT_KINDS] = {[EVENT_SCHEDULER] = "scheduler",
 	[EVENT_MEMBER] = "member",
 	[EVENT_JOB] = "job",
 	[EVENT_PARTITIONS] = "partitions",
-	[EVENT_STEER] = "steer"};
+	[EVENT_STEER] = "steer",
+	[EVENT_HEALTH] = "health"};
 
 struct event_ring *events_new(void)
 {

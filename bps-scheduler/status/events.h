@@ -23,7 +23,7 @@ void events_add(struct event_ring *ev, const struct sched_event *e, double unix_
  *                                                   what to ask for to get those that follow these
  *   lost                                            how many above since are not kept any more
  *   now                                             of the same clock as the events' time; put in by web.c
- *   events[{seq time kind view text}]               time: unix seconds; kind: scheduler, view, member, job, partitions, steer
+ *   events[{seq time kind view text}]               time: unix seconds; kind: scheduler, view, member, job, partitions, steer, health
  * since may come from an earlier life of the scheduler: then it is above last, and term tells. */
 json_t *events_json(const struct event_ring *ev, uint32_t term, uint64_t since);
 void events_free(struct event_ring *ev);

@@ -1,0 +1,86 @@
+#include "bps-scheduler/status/health_watch.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "bps-scheduler/status/status_impl.h"
+
+struct health_watch {
+	health_event_fn fn;
+	void *ctx;
+	json_t *problems; /* of the last look */
+};
+
+struct health_watch *health_watch_new(health_event_fn fn, void *ctx)
+{
+	struct health_watch *w = calloc(1, sizeof(*w));
+
+	if (!w)
+		return NULL;
+	*w = (struct health_watch){fn, ctx, json_array()};
+	return w;
+}
+
+void health_watch_free(struct health_watch *w)
+{
+	if (!w)
+		return;
+	json_decref(w->problems);
+	free(w);
+}
+
+static const char *text_of(json_t *problem, const char *key)
+{
+	return json_string_value(json_object_get(problem, key));
+}
+
+static bool is_in(json_t *list, json_t *problem)
+{
+	json_t *p;
+	size_t i;
+
+	json_array_foreach (list, i, p)
+		if (strcmp(text_of(p, "code"), text_of(problem, "code")) == 0 &&
+			strcmp(text_of(p, "subject"), text_of(problem, "subject")) == 0)
+			return true;
+	return false;
+}
+
+/* The problems of list that are not in others become events. */
+static void note_new(const struct health_watch *w, const struct sched_core *c, json_t *list,
+	json_t *others, bool is_over)
+{
+	char text[SCHED_EVENT_BYTES];
+	struct sched_event e = {EVENT_HEALTH, c->view, text};
+	const char *subject;
+	json_t *p;
+	size_t i;
+
+	json_array_foreach (list, i, p) {
+		if (is_in(others, p))
+			continue;
+		subject = text_of(p, "subject");
+		if (is_over)
+			snprintf(text, sizeof(text), "%s is over%s%s", text_of(p, "code"),
+				*subject ? ": " : "", subject);
+		else
+			snprintf(text, sizeof(text), "%s: %s", text_of(p, "code"),
+				text_of(p, "what"));
+		w->fn(w->ctx, &e);
+	}
+}
+
+void health_watch_look(
+	struct health_watch *w, const struct sched_core *c, const struct status_info *info)
+{
+	bool is_error;
+	json_t *problems = status_problems(c, info, &is_error);
+
+	while (json_array_size(problems) > HEALTH_WATCHED_MAX)
+		json_array_remove(problems, json_array_size(problems) - 1);
+	note_new(w, c, problems, w->problems, false);
+	note_new(w, c, w->problems, problems, true);
+	json_decref(w->problems);
+	w->problems = problems;
+}
