@@ -377,13 +377,21 @@ static void say(void *ctx, char *ret, size_t room)
 
 /* ---- HTTP ---- */
 
+static struct node_health read_health(struct agent_app *app, struct agent_figures *ret)
+{
+	agent_figures(app->agent, ret);
+	return (struct node_health){.beat_ns = ret->beat_ns,
+		.is_agent = true,
+		.is_isolated = ret->stranded == BPS_EISOLATED};
+}
+
 static bool http_probe(void *arg, enum httpd_probe probe, struct err_text *err)
 {
 	struct agent_app *app = arg;
 	struct agent_figures f;
+	struct node_health health = read_health(app, &f);
 
-	agent_figures(app->agent, &f);
-	return node_probe(&app->node, probe, f.beat_ns, err);
+	return node_probe(&app->node, probe, &health, err);
 }
 
 static void http_metrics(void *arg, struct evbuffer *out)
@@ -392,11 +400,10 @@ static void http_metrics(void *arg, struct evbuffer *out)
 	struct agent_figures f;
 	struct quota_view quotas;
 	struct net_stats net;
+	struct node_health health = read_health(app, &f);
 
-	agent_figures(app->agent, &f);
 	net_stats(app->node.net, &net);
-	node_metrics(&app->node, f.beat_ns, out);
-	metric_value(out, "bps_health", f.stranded == BPS_EISOLATED, "code", "ISOLATED", NULL);
+	node_metrics(&app->node, &health, out);
 	metric_one(out, "bps_agent_restarts_total", "counter",
 		"times that an agent of this name came back, as the scheduler has counted",
 		member_restarts(app->node.member));
@@ -442,12 +449,12 @@ static void http_status(void *arg, struct httpd_request *req)
 	struct strategy_ask ask = {.want = (enum strategy)app->opts.gpu_strategy};
 	const struct topo_report *reports;
 	unsigned n_reports = gpu_probe_reports(app->gpu_probe, &reports, &ask.has_collectives);
-	json_t *root = node_status(&app->node, "agent");
 	struct agent_figures f;
+	struct node_health health = read_health(app, &f);
+	json_t *root = node_status(&app->node, "agent", &health);
 	struct quota_view quotas;
 	char wanted[8];
 
-	agent_figures(app->agent, &f);
 	json_object_update_new(root,
 		json_pack("{s:i, s:I, s:I, s:I, s:I, s:I, s:I, s:I}", "threads", AGENT_THREADS,
 			"executors", (json_int_t)f.executors, "trainers", (json_int_t)f.trainers,

@@ -310,7 +310,7 @@ static bool http_probe(void *arg, enum httpd_probe probe, struct err_text *err)
 	struct srv_figures f;
 
 	read_figures(app, &f);
-	return node_probe(&app->node, probe, f.oldest_beat, err);
+	return node_probe(&app->node, probe, &(struct node_health){.beat_ns = f.oldest_beat}, err);
 }
 
 static void counter(struct evbuffer *out, const char *name, const char *help, uint64_t v)
@@ -405,7 +405,7 @@ static void http_metrics(void *arg, struct evbuffer *out)
 	struct srv_figures f;
 
 	read_figures(app, &f);
-	node_metrics(&app->node, f.oldest_beat, out);
+	node_metrics(&app->node, &(struct node_health){.beat_ns = f.oldest_beat}, out);
 	counter(out, "bps_server_received_bytes_total", "bytes received from agents",
 		f.net.rx_bytes);
 	counter(out, "bps_server_sent_bytes_total",
@@ -454,10 +454,11 @@ static void http_metrics(void *arg, struct evbuffer *out)
 static void http_status(void *arg, struct httpd_request *req)
 {
 	struct srv_app *app = arg;
-	json_t *root = node_status(&app->node, "server");
 	struct srv_figures f;
+	json_t *root;
 
 	read_figures(app, &f);
+	root = node_status(&app->node, "server", &(struct node_health){.beat_ns = f.oldest_beat});
 	json_object_update_new(
 		root, json_pack("{s:i, s:I, s:I, s:I, s:I, s:I, s:I}", "threads",
 			      (int)app->n_started, "partitions", (json_int_t)f.core.parts, "rounds",

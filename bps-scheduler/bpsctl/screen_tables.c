@@ -192,7 +192,6 @@ int screen_jobs(FILE *out, json_t *root)
 
 int screen_daemon(FILE *out, json_t *root)
 {
-	bool is_up = json_is_true(json_object_get(root, "scheduler_up"));
 	const char *key;
 	char text[256];
 	json_t *v;
@@ -201,9 +200,7 @@ int screen_daemon(FILE *out, json_t *root)
 		cell_str(root, "role").s, cell_str(root, "name").s, cell_digits(root, "id").s,
 		cell_str(root, "host").s, cell_str(root, "version").s);
 	cell_wrapped(out, "bps-", text);
-	if (!is_up)
-		fprintf(out, "! the scheduler cannot be reached: running jobs go on, new ones "
-			     "wait\n");
+	cell_problems(out, root);
 	json_object_foreach (root, key, v) {
 		size_t n = strlen(key);
 
@@ -216,7 +213,7 @@ int screen_daemon(FILE *out, json_t *root)
 			fprintf(out, "  %-20.60s %12.20s\n", cell_text(key).s,
 				cell_digits(root, key).s);
 	}
-	return !is_up;
+	return cell_count_problems(root) > 0;
 }
 
 /* ---- events ---- */

@@ -398,23 +398,70 @@ static uint64_t stuck_ns(uint64_t beat_ns)
 	return beat_ns && now > beat_ns && now - beat_ns > STUCK_NS ? now - beat_ns : 0;
 }
 
-bool node_probe(
-	const struct node *n, enum httpd_probe probe, uint64_t beat_ns, struct err_text *err)
-{
-	uint64_t stuck = stuck_ns(beat_ns);
+/* The problems of a member itself. /healthz, bps_health and the status have the same ones. */
+static const struct {
+	const char *code, *what, *effect, *action;
+	bool is_of_agents;
+} node_problems[] = {
+	{.code = "SCHEDULER_UNREACHABLE",
+		.what = "the scheduler cannot be reached",
+		.effect = "running jobs go on; new ones and the replacement of servers wait",
+		.action = "start bps-scheduler; look at the network between the two, and at "
+			  "--scheduler"},
+	{.code = "MEMBER_STUCK",
+		.what = "a data thread hangs",
+		.effect = "rounds may wait for it",
+		.action = "its watchdog restarts it; without a service manager restart it by hand"},
+	{.code = "ISOLATED",
+		.what = "neither the scheduler nor any server can be reached",
+		.effect = "calls that wait end with BPS_EISOLATED; their rounds may be waited for "
+			  "again",
+		.action = "look at the network of this machine",
+		.is_of_agents = true},
+};
+#define N_NODE_PROBLEMS (sizeof(node_problems) / sizeof(node_problems[0]))
 
-	if (stuck)
-		err_set(err, -EIO, "a data thread hangs for %.1f s", (double)stuck / 1e9);
-	else if (probe != HTTPD_LIVE && !beat_ns)
-		err_set(err, -EIO, "not yet known to the scheduler");
-	else if (probe == HTTPD_HEALTH && !member_is_up(n->member))
-		err_set(err, -EIO, "the scheduler cannot be reached");
-	else
-		return true;
-	return false;
+static bool has_problem(const struct node *n, size_t i, const struct node_health *h)
+{
+	const bool is_there[N_NODE_PROBLEMS] = {
+		!member_is_up(n->member), stuck_ns(h->beat_ns) > 0, h->is_isolated};
+
+	return is_there[i];
 }
 
-void node_metrics(const struct node *n, uint64_t beat_ns, struct evbuffer *out)
+/* All problems, in one line. Returns how many there are. */
+static unsigned name_problems(
+	const struct node *n, const struct node_health *h, struct err_text *ret_text)
+{
+	unsigned n_found = 0;
+	size_t used = 0;
+
+	for (size_t i = 0; i < N_NODE_PROBLEMS; i++)
+		if (has_problem(n, i, h) && used < sizeof(ret_text->s))
+			used += (size_t)snprintf(ret_text->s + used, sizeof(ret_text->s) - used,
+				"%s%s (%s)", n_found++ ? "; " : "", node_problems[i].what,
+				node_problems[i].code);
+	return n_found;
+}
+
+bool node_probe(const struct node *n, enum httpd_probe probe, const struct node_health *h,
+	struct err_text *err)
+{
+	uint64_t stuck = stuck_ns(h->beat_ns);
+
+	if (stuck) {
+		err_set(err, -EIO, "a data thread hangs for %.1f s (MEMBER_STUCK)",
+			(double)stuck / 1e9);
+		return false;
+	}
+	if (probe != HTTPD_LIVE && !h->beat_ns) {
+		err_set(err, -EIO, "not yet known to the scheduler");
+		return false;
+	}
+	return probe != HTTPD_HEALTH || !name_problems(n, h, err);
+}
+
+void node_metrics(const struct node *n, const struct node_health *h, struct evbuffer *out)
 {
 	metrics_process(out, n->daemon.started_unix);
 	metric_one(out, "bps_view", "gauge", "number of the membership and placement",
@@ -429,15 +476,34 @@ void node_metrics(const struct node *n, uint64_t beat_ns, struct evbuffer *out)
 	metric_one(out, "bps_same_host_refused_total", "counter",
 		"same-host connects without a good ticket", (double)n->same_host_counters.refused);
 	metric_begin(out, "bps_health", "gauge", "1: this problem is present");
-	metric_value(
-		out, "bps_health", !member_is_up(n->member), "code", "SCHEDULER_UNREACHABLE", NULL);
-	metric_value(out, "bps_health", stuck_ns(beat_ns) > 0, "code", "MEMBER_STUCK", NULL);
+	for (size_t i = 0; i < N_NODE_PROBLEMS; i++)
+		if (h->is_agent || !node_problems[i].is_of_agents)
+			metric_value(out, "bps_health", has_problem(n, i, h), "code",
+				node_problems[i].code, NULL);
 }
 
-json_t *node_status(const struct node *n, const char *role)
+static json_t *problems_json(const struct node *n, const struct node_health *h)
 {
+	json_t *list = json_array();
+
+	for (size_t i = 0; i < N_NODE_PROBLEMS; i++) {
+		if (!has_problem(n, i, h))
+			continue;
+		json_array_append_new(list,
+			json_pack("{s:s, s:s, s:s, s:s, s:s, s:s, s:o, s:b}", "code",
+				node_problems[i].code, "severity", "WARN", "subject", "", "what",
+				node_problems[i].what, "effect", node_problems[i].effect, "action",
+				node_problems[i].action, "see",
+				json_sprintf("bpsctl explain %s", node_problems[i].code), "muted",
+				0));
+	}
+	return list;
+}
+
+json_t *node_status(const struct node *n, const char *role, const struct node_health *h)
+{
+	json_t *root, *problems = problems_json(n, h);
 	struct net_stats f;
-	json_t *root;
 
 	net_stats(n->net, &f);
 	root = json_pack("{s:i, s:s, s:i, s:s, s:s, s:s, s:s, s:I, s:b, s:I, s:I, s:I}", "schema",
@@ -445,6 +511,8 @@ json_t *node_status(const struct node *n, const char *role)
 		"host", n->host, "version", BPS_VERSION, "id", (json_int_t)n->id, "scheduler_up",
 		member_is_up(n->member), "received_bytes", (json_int_t)f.rx_bytes, "sent_bytes",
 		(json_int_t)f.tx_bytes, "connections", (json_int_t)f.connections);
+	json_object_set_new(root, "health", json_string(json_array_size(problems) ? "WARN" : "OK"));
+	json_object_set_new(root, "problems", problems);
 	json_object_set_new(root, "same_host",
 		json_pack("{s:s, s:I, s:I}", "state", ctl_same_host_name(n->same_host_state),
 			"connections", (json_int_t)n->same_host_counters.connections,

@@ -133,11 +133,18 @@ uint64_t node_half_memory_bytes(void);
 /* For a daemon_line_fn: false when the scheduler cannot be reached, and ret says so. */
 bool node_line(const struct node *n, char *ret, size_t room);
 
-/* Answer of a probe. beat_ns: when the slowest data thread last turned, 0: there is none yet. */
-bool node_probe(
-	const struct node *n, enum httpd_probe probe, uint64_t beat_ns, struct err_text *err);
-/* What /metrics begins with on both; beat_ns as for node_probe. */
-void node_metrics(const struct node *n, uint64_t beat_ns, struct evbuffer *out);
+/* What the owner knows of its health. */
+struct node_health {
+	uint64_t beat_ns; /* when the slowest data thread last turned, 0: there is none yet */
+	bool is_agent;
+	bool is_isolated; /* an agent that has not heard scheduler or servers for too long */
+};
+
+/* Answer of a probe. */
+bool node_probe(const struct node *n, enum httpd_probe probe, const struct node_health *h,
+	struct err_text *err);
+/* What /metrics begins with on both. */
+void node_metrics(const struct node *n, const struct node_health *h, struct evbuffer *out);
 /* What /status begins with on both: a new JSON object. */
-json_t *node_status(const struct node *n, const char *role);
+json_t *node_status(const struct node *n, const char *role, const struct node_health *h);
 #endif

@@ -437,9 +437,11 @@ static void status_of_one_daemon_shows_its_role_and_figures(void **state)
 	assert_has(&p, "bps-agent a0 (id 3) on n1");
 	assert_has(&p, "sent                      2.0 KiB");
 	free(p.text);
-	p = render(screen_status, "{'role': 'server', 'scheduler_up': false}");
+	p = render(screen_status,
+		"{'role': 'server', 'problems': [{'code': 'SCHEDULER_UNREACHABLE', 'severity':"
+		" 'WARN', 'what': 'none', 'effect': 'e', 'action': 'x', 'see': 'y'}]}");
 	assert_int_equal(p.status, 1);
-	assert_has(&p, "the scheduler cannot be reached");
+	assert_has(&p, "! SCHEDULER_UNREACHABLE");
 	free(p.text);
 }
 
