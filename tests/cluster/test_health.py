@@ -1,0 +1,208 @@
+"""One truth about health: for each problem that `bpsctl explain` knows, its cause on real daemons, and its code in the status, /healthz,
+the metrics, the events and the alerts."""
+
+import contextlib
+import json
+import re
+import shutil
+import signal
+import subprocess
+import urllib.error
+import urllib.request
+
+import pytest
+from cluster import BUILD, DEADLINE_S, ROOT
+from screens import waiting_job
+from test_hangs import frozen_thread
+
+SHIPPED = ROOT / "systemd" / "prometheus"
+PROMTOOL = shutil.which("promtool")
+WITHIN_S = DEADLINE_S / 3  # of the cause; 10 s unless the machine is said to be slow
+CRITICAL = {"STATE_NOT_DURABLE", "NO_SERVER"}
+OF_MEMBERS = {"SCHEDULER_UNREACHABLE", "ISOLATED"}  # whom the scheduler cannot hear: only they report it
+
+
+def healthz(daemon):
+    """(status, text)"""
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{daemon.http}/healthz", timeout=5) as f:
+            return f.status, f.read().decode()
+    except urllib.error.HTTPError as e:
+        return e.code, e.read().decode()
+
+
+def problems(daemon):
+    return {p["code"]: p for p in daemon.status()["problems"]}
+
+
+def series(daemon, code):
+    """The sample of bps_health as it is scraped."""
+    found = re.search(rf'(?m)^(bps_health{{code="{code}"}}) (\d)$', daemon.get("/metrics"))
+    return found and found.groups()
+
+
+def check_alert(tmp_path, code, recorded):
+    """The shipped rules raise an alert from the recorded samples."""
+    name = "BpsError" if code in CRITICAL else "BpsProblem"
+    severity = "critical" if code in CRITICAL else "warning"
+    label = recorded[0][0].replace("}", ', instance="x"}')
+    samples = " ".join(value for _, value in recorded) + f" {recorded[-1][1]}x20"
+    span = "" if code in CRITICAL else " for two minutes"
+    expected = {"exp_labels": {"severity": severity, "instance": "x", "code": code},
+                "exp_annotations": {"summary": f"{code}{span} (x)", "action": f"bpsctl status; bpsctl explain {code}"}}  # fmt: skip
+    test = {"interval": "15s", "input_series": [{"series": label, "values": samples}],
+            "alert_rule_test": [{"eval_time": "5m", "alertname": name, "exp_alerts": [expected]}]}  # fmt: skip
+    shutil.copy(SHIPPED / "bps-alerts.yml", tmp_path)
+    (tmp_path / "t.yml").write_text(json.dumps({"rule_files": ["bps-alerts.yml"], "evaluation_interval": "15s", "tests": [test]}))
+    p = subprocess.run([PROMTOOL, "test", "rules", "t.yml"], capture_output=True, text=True, timeout=60, check=False, cwd=tmp_path)
+    assert p.returncode == 0, p.stdout + p.stderr
+
+
+# ---- causes: a context in which the problem is there, and the daemon that reports it ----
+
+LONG = ["--server-dead", "60s", "--agent-dead", "60s"]
+
+
+@contextlib.contextmanager
+def stopped(c, process, reporter):
+    process.send_signal(signal.SIGSTOP)
+    yield c, reporter
+    process.send_signal(signal.SIGCONT)
+
+
+@contextlib.contextmanager
+def trainer_stalled(cluster):
+    c = cluster(agents=2, servers=1, scheduler_args=["--stalled-after", "2s"])
+    started, _ = c.start_running("rounds", 2, {"n_elems": 1000, "n_rounds": 1000000, "pause": 0.01})
+    with stopped(c, started[1].process, c.scheduler) as cause:
+        yield cause
+
+
+@contextlib.contextmanager
+def straggler(cluster):
+    c = cluster(agents=2, servers=1)
+    waiting_job(c)
+    yield c, c.scheduler
+
+
+@contextlib.contextmanager
+def no_answer(cluster):
+    c = cluster(agents=2, servers=1, scheduler_args=[*LONG, "--stalled-after", "2s"])
+    c.start_running("rounds", 2, {"n_elems": 1000, "n_rounds": 1000000, "pause": 0.01})
+    with stopped(c, c.agents[1].process, c.scheduler) as cause:
+        yield cause
+
+
+@contextlib.contextmanager
+def state_not_durable(cluster):
+    c = cluster(agents=1, servers=1, scheduler_args=["--faults", "scheduler.log.write=error:ENOSPC,after=4"])
+    c.start_job("error", 1, {"what": "nothing"}, env={"BPS_FORCE_DISTRIBUTED": "1"})
+    yield c, c.scheduler
+
+
+@contextlib.contextmanager
+def no_server(cluster):
+    c = cluster(agents=2, servers=0)
+    c.start_job("error", 2, {"what": "wait_for_servers", "args": {"timeout": 60}})
+    yield c, c.scheduler
+
+
+@contextlib.contextmanager
+def server_down(cluster):
+    c = cluster(agents=0, servers=2, scheduler_args=["--server-window", "100ms"])
+    c.servers[1].kill()
+    yield c, c.scheduler
+
+
+@contextlib.contextmanager
+def agent_down(cluster):
+    c = cluster(agents=1, servers=0, scheduler_args=["--agent-window", "100ms"])
+    c.agents[0].kill()
+    yield c, c.scheduler
+
+
+@contextlib.contextmanager
+def control_silent(cluster):
+    c = cluster(agents=0, servers=1, scheduler_args=["--server-window", "60s"])
+    c.servers[0].kill()
+    yield c, c.scheduler
+
+
+@contextlib.contextmanager
+def member_stuck(cluster):
+    c = cluster(agents=0, servers=1, scheduler_args=LONG, server_args=["--thread-dead", "0"])
+    with frozen_thread(c.servers[0], "data0"):
+        yield c, c.scheduler
+
+
+@contextlib.contextmanager
+def job_forming_long(cluster):
+    c = cluster(agents=1, servers=0, scheduler_args=["--forming-after", "1s"])
+    c.start_job("error", 1, {"what": "nothing"}, env={"BPS_SIZE": "2"})
+    yield c, c.scheduler
+
+
+@contextlib.contextmanager
+def server_slow(cluster):
+    c = cluster(agents=2, servers=1, scheduler_args=["--server-slow", "5ms"], server_args=["--faults", "server.sum.start=sleep:20ms"])
+    c.start_job("rounds", 2, {"n_elems": 1000, "n_rounds": 1000000})
+    yield c, c.scheduler
+
+
+@contextlib.contextmanager
+def scheduler_unreachable(cluster):
+    c = cluster(agents=1, servers=0)
+    c.scheduler.kill()
+    yield c, c.agents[0]
+
+
+@contextlib.contextmanager
+def isolated(cluster):
+    c = cluster(agents=2, servers=1, agent_args=["--stranded-after", "1s"])
+    ready = c.dir / "ready"
+    c.start_job("idle", 2, {"seconds": 300, "ready": str(ready)})  # a call that waits would end by it, and the job too
+    c.wait_for("the job runs", ready.exists)
+    c.scheduler.kill()
+    c.servers[0].kill()
+    yield c, c.agents[0]
+
+
+CAUSES = {f.__wrapped__.__name__.upper(): f for f in (
+    trainer_stalled, straggler, no_answer, state_not_durable, no_server, server_down, agent_down, control_silent, member_stuck,
+    job_forming_long, server_slow, scheduler_unreachable, isolated)}  # fmt: skip
+
+
+def test_each_problem_that_is_explained_has_a_cause_here():
+    p = subprocess.run([str(BUILD / "bpsctl"), "--json", "explain"], capture_output=True, text=True, timeout=10, check=True)
+    assert {c["code"] for c in json.loads(p.stdout)["codes"] if "number" not in c} == set(CAUSES)
+
+
+@pytest.mark.skipif(not PROMTOOL, reason="promtool is not installed")
+@pytest.mark.parametrize("code", sorted(CAUSES))
+def test_problem_is_in_status_healthz_metrics_events_and_alerts(cluster, tmp_path, code):
+    with CAUSES[code](cluster) as (c, reporter):
+        recorded = [(f'bps_health{{code="{code}"}}', "0")] * 4
+        c.wait_for("the status has it", lambda: code in problems(reporter), WITHIN_S)
+        recorded.append(series(reporter, code))
+        assert recorded[-1] == (recorded[0][0], "1")
+        problem = problems(reporter)[code]
+        status, text = healthz(reporter)
+        assert code in text, text
+        assert (status == 200) == (reporter is c.scheduler and not any(p["severity"] == "ERR" for p in problems(reporter).values()))
+        if reporter is c.scheduler:
+            c.wait_for("there is an event", lambda: any(k == "health" and t.startswith(code + ": ") for k, t in c.events()))
+            assert code in c.bpsctl("status").stdout
+        else:
+            assert code in OF_MEMBERS
+            assert code in c.bpsctl("--daemon", f"127.0.0.1:{reporter.http}", "status").stdout
+        assert problem["see"] == f"bpsctl explain {code}"
+        check_alert(tmp_path, code, recorded)
+
+
+def test_health_is_well_again_when_the_cause_is_gone(cluster):
+    with trainer_stalled(cluster) as (c, scheduler):
+        c.wait_for("it is reported", lambda: "TRAINER_STALLED" in problems(scheduler))
+        assert problems(scheduler)["TRAINER_STALLED"]["subject"] == "job job1 rank 1"
+    c.wait_for("all is well", lambda: not problems(scheduler))
+    assert healthz(scheduler) == (200, "ok\n") and series(scheduler, "TRAINER_STALLED")[1] == "0"
+    c.wait_for("it is over", lambda: ("health", "TRAINER_STALLED is over: job job1 rank 1") in c.events())
