@@ -335,7 +335,7 @@ static void job_sample(
 	char id[16];
 
 	snprintf(id, sizeof(id), "%u", j->job);
-	metric_value(out, name, (double)value, "job", j->name, "id", id, NULL);
+	metric_value(out, name, (double)value, "bps_job", j->name, "id", id, NULL);
 }
 
 /* Of the oldest ARRIVALS_JOBS_MAX jobs and their ARRIVALS_LATE_MAX latest agents: labels stay few,
@@ -363,7 +363,7 @@ static void job_metrics(struct srv_app *app, struct evbuffer *out)
 			agent_name(app, late->agent, name, sizeof(name));
 			snprintf(id, sizeof(id), "%u", f->jobs[i].job);
 			metric_value(out, "bps_server_last_arrival_total", (double)late->last,
-				"job", f->jobs[i].name, "id", id, "agent", name, NULL);
+				"bps_job", f->jobs[i].name, "id", id, "agent", name, NULL);
 		}
 }
 

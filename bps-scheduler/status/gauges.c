@@ -86,6 +86,7 @@ void status_metrics(
 	metric_one(out, "bps_term", "gauge", "starts of this cluster's schedulers", c->term);
 	members_metrics(c, info, out);
 	jobs_metrics(c, out);
+	status_job_metrics(c, info, out);
 	status_quota_metrics(c, out);
 	health_metrics(c, info, out);
 	metric_one(

@@ -49,6 +49,9 @@ json_t *status_problems(
 json_t *status_job_quota(const struct sched_core *c, const struct sched_job *j);
 json_t *status_users(const struct sched_core *c);
 void status_quota_metrics(const struct sched_core *c, struct evbuffer *out);
+/* Metrics of the running jobs (job_gauges.c). */
+void status_job_metrics(
+	const struct sched_core *c, const struct status_info *info, struct evbuffer *out);
 
 /* Mark the problems in list that are muted ("muted": true). Returns whether one is an error, and
  * whether there is any, of those that are not. */

@@ -11,6 +11,7 @@
 
 #include "common/base/histogram.h"
 #include "common/base/version.h"
+#include "common/daemon/process_metrics.h"
 
 static void add_text(struct evbuffer *out, const char *text)
 {
@@ -152,4 +153,5 @@ void metrics_process(struct evbuffer *out, double started_unix)
 			limit.rlim_cur == RLIM_INFINITY ? INFINITY : (double)limit.rlim_cur);
 	metric_one(out, "bps_up_since_seconds", "gauge", "start of this process, unix time",
 		started_unix);
+	process_metrics(out);
 }

@@ -11,7 +11,8 @@
  * out. */
 struct evbuffer;
 
-/* What every process has: bps_build_info, bps_fds, bps_fds_limit, bps_up_since_seconds.
+/* What every process has: bps_build_info, bps_fds, bps_fds_limit, bps_up_since_seconds, and what
+ * process_metrics.h has.
  * started_unix: when it began, seconds. */
 void metrics_process(struct evbuffer *out, double started_unix);
 

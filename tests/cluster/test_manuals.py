@@ -143,7 +143,7 @@ def test_every_problem_that_bpsctl_explains_is_in_its_manual():
 
 def test_metrics_that_are_served_are_those_of_the_documentation(service):
     rows = re.findall(r"^\|.*", (ROOT / "docs" / "reference" / "metrics.md").read_text(), re.M)
-    written = set(re.findall(r"`(bps_[a-z_]+)", " ".join(rows)))
+    written = set(re.findall(r"`((?:bps|process)_[a-z_]+)", " ".join(rows)))
     served = set()
     for daemon in service.daemons:
         served |= set(re.findall(r"^# TYPE (\S+)", daemon.get("/metrics"), re.M))

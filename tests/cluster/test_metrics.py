@@ -1,8 +1,10 @@
 """What the daemons tell Prometheus, and what is shipped to make something of it."""
 
 import json
+import os
 import re
 import shutil
+import signal
 import subprocess
 
 import pytest
@@ -12,7 +14,8 @@ from cluster import ROOT
 SHIPPED = ROOT / "systemd" / "prometheus"
 PROMTOOL = shutil.which("promtool")
 needs_promtool = pytest.mark.skipif(not PROMTOOL, reason="promtool is not installed")
-EVERYWHERE = {"bps_build_info", "bps_fds", "bps_fds_limit", "bps_up_since_seconds", "bps_view", "bps_term", "bps_health"}
+EVERYWHERE = {"process_cpu_seconds_total", "process_resident_memory_bytes", "bps_thread_busy_seconds_total",
+              "bps_thread_runqueue_seconds_total", "bps_build_info", "bps_fds", "bps_fds_limit", "bps_up_since_seconds", "bps_view", "bps_term", "bps_health"}
 SUFFIX = re.compile(r"_(bucket|sum|count)$")
 
 
@@ -49,7 +52,7 @@ def busy(cluster):
 
 def names(files):
     text = "".join(f.read_text() for f in files)
-    return {SUFFIX.sub("", n) for n in re.findall(r"\bbps_[a-z_]+\b", text)}
+    return {SUFFIX.sub("", n) for n in re.findall(r"\b(?:bps|process)_[a-z_]+\b", text)} - {"bps_job"}  # a label
 
 
 def test_every_daemon_has_what_all_have_and_what_it_measures(busy):
@@ -60,7 +63,7 @@ def test_every_daemon_has_what_all_have_and_what_it_measures(busy):
     build = s["bps_build_info"][0][0]
     assert re.fullmatch(r"[0-9a-f]{12}|unknown", build["commit"]) and build["version"], build
     labels, rounds = s["bps_server_rounds_total"][0]
-    assert labels["job"] == 'we\\"ird \\\\job' and labels["id"] == "1" and rounds > 0
+    assert labels["bps_job"] == 'we\\"ird \\\\job' and labels["id"] == "1" and rounds > 0
     last = s["bps_server_last_arrival_total"]
     assert {x["agent"] for x, _ in last} <= {"a0", "a1"} and 0 < sum(v for _, v in last) <= rounds
     for t, name in ((s, "bps_server_round_wait_seconds"), (a, "bps_agent_push_seconds"), (a, "bps_agent_pull_seconds")):
@@ -70,6 +73,43 @@ def test_every_daemon_has_what_all_have_and_what_it_measures(busy):
     assert 5 < s["bps_fds"][0][1] < s["bps_fds_limit"][0][1]
     assert {x["code"]: v for x, v in s["bps_health"]} == {"SCHEDULER_UNREACHABLE": 0, "MEMBER_STUCK": 0}
     assert s["bps_view"] == a["bps_view"] or abs(s["bps_view"][0][1] - a["bps_view"][0][1]) < 5
+
+
+def test_jobs_have_metrics_at_the_scheduler(busy):
+    def value(name):
+        (labels, v), = samples(busy.scheduler.get("/metrics"))[name]
+        assert labels == {"bps_job": 'we\\"ird \\\\job', "id": "1"}
+        return v
+
+    busy.wait_for("rounds complete", lambda: value("bps_job_round") > 0 and value("bps_job_steps_per_second") > 0)
+    assert value("bps_job_workers") == 2
+    busy.workers[0].process.send_signal(signal.SIGSTOP)
+    busy.wait_for("it stands still", lambda: value("bps_job_stalled_seconds") > 3)
+    busy.workers[0].process.send_signal(signal.SIGCONT)
+    busy.wait_for("it goes on", lambda: value("bps_job_stalled_seconds") < 3)
+
+
+def test_no_label_is_one_of_prometheus_itself(busy):
+    for d in busy.daemons:
+        for name, values in samples(d.get("/metrics")).items():
+            assert not {"job", "instance"} & {label for labels, _ in values for label in labels}, (d.name, name)
+
+
+def test_time_and_memory_of_a_process_are_those_of_the_kernel(busy):
+    for d in busy.daemons:
+        before = samples(d.get("/metrics"))
+        ticks = open(f"/proc/{d.process.pid}/stat", encoding="ascii").read().rsplit(")", 1)[1].split()
+        used = (int(ticks[11]) + int(ticks[12])) / os.sysconf("SC_CLK_TCK")
+        after = samples(d.get("/metrics"))
+        name = "process_cpu_seconds_total"
+        assert before[name][0][1] - 0.1 <= used <= after[name][0][1] + 0.1, d.name
+        threads = {x["thread"]: (x["kind"], v) for x, v in after["bps_thread_busy_seconds_total"]}
+        assert threads["main"][0] == "main" and threads["main"][1] > 0
+        assert len(threads) == len(after["bps_thread_runqueue_seconds_total"])
+        if d is not busy.scheduler:
+            assert threads["data0"][0] == "data" and threads["data0"][1] > 0
+        assert sum(v for _, v in threads.values()) <= samples(d.get("/metrics"))[name][0][1] + 0.1
+        assert 1 << 20 < after["process_resident_memory_bytes"][0][1] < 4 << 30
 
 
 def test_member_without_a_scheduler_says_so(busy):
@@ -104,7 +144,7 @@ def test_names_in_rules_dashboard_and_manual_are_those_of_real_daemons(busy):
     used = names([SHIPPED / "bps-alerts.yml", SHIPPED / "bps-alerts.test.yml", SHIPPED / "bps-dashboard.json"])
     assert used and used <= real, used - real
     manual = (ROOT / "docs" / "reference" / "metrics.md").read_text()
-    told = {n for n in re.findall(r"`(bps_[a-z_]+)", manual)}
+    told = {n for n in re.findall(r"`((?:bps|process)_[a-z_]+)", manual)} - {"bps_job"}
     assert told == real, (told - real, real - told)
 
 
@@ -114,7 +154,7 @@ def test_dashboard_is_what_grafana_reads():
     assert len(set(ids)) == len(ids) > 15 and d["uid"] == "bps"
     for p in d["panels"]:
         g = p["gridPos"]
-        assert p["targets"] and all(t["expr"] for t in p["targets"]) and g["x"] + g["w"] <= 24, p["title"]
+        assert p["type"] == "row" or p["targets"] and all(t["expr"] for t in p["targets"]) and g["x"] + g["w"] <= 24, p["title"]
     cells = [(g["x"] + x, g["y"] + y) for g in (p["gridPos"] for p in d["panels"]) for x in range(g["w"]) for y in range(g["h"])]
     assert len(set(cells)) == len(cells), "panels overlap"
 
@@ -136,6 +176,6 @@ def test_rules_and_scrape_configuration_are_right():
 @needs_promtool
 def test_expressions_of_the_dashboard_parse(tmp_path):
     d = json.loads((SHIPPED / "bps-dashboard.json").read_text())
-    rules = [{"record": f"x{i}", "expr": e} for i, e in enumerate(t["expr"] for p in d["panels"] for t in p["targets"])]
+    rules = [{"record": f"x{i}", "expr": e} for i, e in enumerate(t["expr"] for p in d["panels"] for t in p.get("targets", []))]
     (tmp_path / "r.yml").write_text(json.dumps({"groups": [{"name": "dashboard", "rules": rules}]}))  # JSON is YAML
     promtool("check", "rules", str(tmp_path / "r.yml"))

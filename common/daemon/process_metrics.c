@@ -1,0 +1,136 @@
+/* Reads /proc/self for each scrape: a scrape is rare, and a thread that has ended is gone. */
+#include "common/daemon/process_metrics.h"
+
+#include <dirent.h>
+#include <inttypes.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "common/daemon/metrics.h"
+
+#define THREAD_NAMES_MAX 64
+#define THREAD_NAME_MAX  16 /* the kernel's bound, with the end */
+
+struct thread_times {
+	char name[THREAD_NAME_MAX];
+	bool is_main;
+	uint64_t busy_ns, runqueue_ns;
+};
+
+struct thread_list {
+	struct thread_times t[THREAD_NAMES_MAX];
+	unsigned n;
+};
+
+/* The first line of a file of a thread into buf; false: the thread has ended. */
+static bool read_line(const char *tid, const char *file, char *buf, int n_buf)
+{
+	char path[64];
+	bool is_read;
+	FILE *f;
+
+	snprintf(path, sizeof(path), "/proc/self/task/%.16s/%s", tid, file);
+	f = fopen(path, "re");
+	if (!f)
+		return false;
+	is_read = fgets(buf, n_buf, f) != NULL;
+	fclose(f);
+	buf[strcspn(buf, "\n")] = '\0';
+	return is_read;
+}
+
+static void add_thread(struct thread_list *l, const char *tid)
+{
+	struct thread_times t = {.is_main = strtol(tid, NULL, 10) == (long)getpid()};
+	char line[96];
+	unsigned i = 0;
+
+	if (!read_line(tid, "schedstat", line, sizeof(line)) ||
+		sscanf(line, "%" SCNu64 " %" SCNu64, &t.busy_ns, &t.runqueue_ns) != 2 ||
+		!read_line(tid, "comm", t.name, sizeof(t.name)))
+		return;
+	while (i < l->n && (l->t[i].is_main || t.is_main || strcmp(l->t[i].name, t.name) != 0))
+		i++;
+	if (i == THREAD_NAMES_MAX)
+		return;
+	if (i == l->n) {
+		l->t[l->n++] = t;
+		return;
+	}
+	l->t[i].busy_ns += t.busy_ns;
+	l->t[i].runqueue_ns += t.runqueue_ns;
+}
+
+static void read_threads(struct thread_list *l)
+{
+	DIR *dir = opendir("/proc/self/task");
+	const struct dirent *e;
+
+	l->n = 0;
+	if (!dir)
+		return;
+	while ((e = readdir(dir)))
+		if (e->d_name[0] != '.')
+			add_thread(l, e->d_name);
+	closedir(dir);
+}
+
+static void thread_sample(
+	struct evbuffer *out, const char *metric, const struct thread_times *t, uint64_t ns)
+{
+	const char *kind = t->is_main                         ? "main"
+			   : strncmp(t->name, "data", 4) == 0 ? "data"
+							      : "other";
+
+	metric_value(out, metric, (double)ns / 1e9, "thread", t->is_main ? "main" : t->name, "kind",
+		kind, NULL);
+}
+
+static void thread_metrics(struct evbuffer *out)
+{
+	struct thread_list l;
+
+	read_threads(&l);
+	metric_begin(out, "bps_thread_busy_seconds_total", "counter", "time on a processor");
+	for (unsigned i = 0; i < l.n; i++)
+		thread_sample(out, "bps_thread_busy_seconds_total", &l.t[i], l.t[i].busy_ns);
+	metric_begin(out, "bps_thread_runqueue_seconds_total", "counter",
+		"time ready to run, but without a processor");
+	for (unsigned i = 0; i < l.n; i++)
+		thread_sample(
+			out, "bps_thread_runqueue_seconds_total", &l.t[i], l.t[i].runqueue_ns);
+}
+
+/* 0: not known. */
+static double resident_bytes(void)
+{
+	FILE *f = fopen("/proc/self/statm", "re");
+	uint64_t pages = 0;
+
+	if (!f)
+		return 0;
+	if (fscanf(f, "%*u %" SCNu64, &pages) != 1)
+		pages = 0;
+	fclose(f);
+	return (double)pages * (double)sysconf(_SC_PAGESIZE);
+}
+
+void process_metrics(struct evbuffer *out)
+{
+	double resident = resident_bytes();
+	struct timespec t;
+
+	if (clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t) == 0)
+		metric_one(out, "process_cpu_seconds_total", "counter",
+			"user and system time of this process",
+			(double)t.tv_sec + (double)t.tv_nsec / 1e9);
+	if (resident > 0)
+		metric_one(out, "process_resident_memory_bytes", "gauge",
+			"memory that is resident, shared memory included", resident);
+	thread_metrics(out);
+}
