@@ -1,7 +1,7 @@
 #ifndef BPS_H
 #define BPS_H
 /* libbpsclient: hand tensors to this machine's bps-agent and get them back summed over all workers
- * of the job. C99 and C++; depends on libc alone. See bpsclient(3).
+ * of the job. C99 and C++98; depends on libc alone. See bpsclient(3).
  *
  * A job is a named run of `size` workers. Each worker declares its tensors by name (the same names,
  * types and counts everywhere, in any order), writes its values into the tensor's input buffer and
@@ -70,9 +70,9 @@ enum bps_code {
 	BPS_ENOTDURABLE = -10020,
 	BPS_EJOB_FAILED = -10021,
 	BPS_EROUND_LOST = -10022,
-	BPS_EDRAINED = -10023,  /* this machine takes no new jobs (bpsctl drain) */
-	BPS_EDEVICE = -10024,   /* a GPU, or the process that drives it for the job, failed */
-	BPS_EISOLATED = -10025, /* neither scheduler nor server is heard here; wait again */
+	BPS_EDRAINED = -10023, /* this machine takes no new jobs (bpsctl drain) */
+	BPS_EDEVICE = -10024,  /* a GPU, or the process that drives it for the job, failed */
+	BPS_EISOLATED = -10025 /* neither scheduler nor server is heard here; wait again */
 };
 
 /* Options of bps_open; zero everything (bps_options_init) and set what differs. A zero or NULL
@@ -181,7 +181,7 @@ BPS_API int bps_poll(struct bps_tensor *t);
 BPS_API int bps_wait(struct bps_tensor *t, uint32_t timeout_ms);
 BPS_API int bps_wait_group(struct bps_tensor *const *tensors, size_t n, uint32_t timeout_ms);
 /* Number of workers behind the last completed round; of its partitions, the one that has the
- * fewest. */
+ * fewest. Errors: -EINVAL t is NULL. */
 BPS_API int bps_contributors(const struct bps_tensor *t);
 /* The same and more: partitions of one round differ when a machine was lost meanwhile. An average
  * is over the workers behind its partition. */

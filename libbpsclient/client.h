@@ -102,6 +102,11 @@ int tensor_declare(struct bps *b, const struct bps_decl *decls, const struct ten
 	size_t n, struct bps_tensor **ret);
 /* Is it a declaration that users may make? */
 int tensor_check_decl(const struct bps_decl *d);
+/* Is there a place for the handles? -EINVAL, with the thread's sentence. */
+int tensor_check_ret(struct bps_tensor *const *ret);
+/* Check that n >= 1 tensors are all there, of one job that is open. what: names the call in the
+ * sentence. Errors: -EINVAL and those of client_check, with the thread's sentence. */
+int tensor_check_group(struct bps_tensor *const *tensors, size_t n, const char *what);
 /* May its input be written? Not while its round is in flight; nor when it has failed, since others may
  * not have heard of that and still sum it (session.h). Errors: BPS_EBUSY, what it failed with; with
  * the thread's sentence. */

@@ -151,6 +151,18 @@ int bps_barrier(struct bps *b, uint32_t timeout_ms)
 	return end(&c, rc);
 }
 
+/* Check the whole of n_bytes, which has no memory when there is none of data. what: names the call
+ * and the memory in the sentence. Errors: -EINVAL. */
+static int check_memory(bool has_data, size_t n_bytes, const char *what)
+{
+	if (n_bytes > PTRDIFF_MAX)
+		return last_error_set(
+			-EINVAL, "%s: %zu bytes are more than memory has", what, n_bytes);
+	if (n_bytes && !has_data)
+		return last_error_set(-EINVAL, "%s is NULL", what);
+	return 0;
+}
+
 int bps_broadcast(struct bps *b, void *data, size_t n_bytes, int root, uint32_t timeout_ms)
 {
 	struct collective c;
@@ -162,6 +174,8 @@ int bps_broadcast(struct bps *b, void *data, size_t n_bytes, int root, uint32_t 
 		rc = last_error_set(-EINVAL, "broadcast: root %d is not a rank of job '%s' of %d",
 			root, b->options.job, b->size);
 	else
+		rc = check_memory(data, n_bytes, "broadcast: data");
+	if (!rc)
 		rc = exchange(&c, data, 0, b->rank == root ? n_bytes : 0, data, n_bytes, root);
 	return end(&c, rc);
 }
@@ -178,6 +192,8 @@ int bps_allgather(struct bps *b, const void *src, size_t n_bytes, void *dst, uin
 		rc = last_error_set(
 			-EINVAL, "allgather: %zu bytes of %d workers", n_bytes, b->size);
 	else
+		rc = check_memory(src && dst, whole, "allgather: src or dst");
+	if (!rc)
 		rc = exchange(&c, src, (size_t)b->rank * n_bytes, n_bytes, dst, whole, -1);
 	return end(&c, rc);
 }

@@ -207,6 +207,8 @@ int bps_gpu_declare(struct bps *b, const char *name, enum bps_dtype dtype, uint6
 	int rc = need(b, "bps_gpu_declare");
 
 	if (rc == 0)
+		rc = tensor_check_ret(ret);
+	if (rc == 0)
 		rc = tensor_check_decl(&d);
 	if (rc < 0)
 		return rc;

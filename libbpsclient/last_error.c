@@ -25,7 +25,13 @@ int last_error_set(int code, const char *fmt, ...)
 
 const char *bps_last_error(void)
 {
-	return last_error_text()->s;
+	char *text = last_error_text()->s;
+
+	/* Names of users are in it, and a terminal obeys control characters. */
+	for (char *c = text; *c; c++)
+		if ((unsigned char)*c < ' ' || *c == '\177')
+			*c = '?';
+	return text;
 }
 
 const char *bps_strerror(int code)

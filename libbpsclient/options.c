@@ -301,6 +301,25 @@ static int take_token(struct client_options *o)
 	return 0;
 }
 
+/* -1 stands for what is not given. A smaller number was meant to say something. */
+static int check_given(const struct bps_options *opt)
+{
+	const struct {
+		const char *name;
+		int32_t value;
+	} given[] = {{"rank", opt->rank}, {"size", opt->size}, {"local_rank", opt->local_rank},
+		{"local_size", opt->local_size}, {"deterministic", opt->deterministic},
+		{"on_agent_loss", opt->on_agent_loss}, {"backup", opt->backup},
+		{"elastic", opt->elastic}, {"max_size", opt->max_size}};
+
+	for (size_t i = 0; i < sizeof(given) / sizeof(given[0]); i++)
+		if (given[i].value < -1)
+			return last_error_set(-EINVAL,
+				"%s %d is below -1 (-1 takes it from the environment)",
+				given[i].name, given[i].value);
+	return 0;
+}
+
 static void take_given(const struct bps_options *opt, struct client_options *o)
 {
 	if (opt->rank >= 0)
@@ -382,6 +401,9 @@ int client_options_resolve(const struct bps_options *opt, struct client_options 
 		return last_error_set(-EINVAL,
 			"options have ABI %u, the library %u (was bps_options_init called?)",
 			opt->abi, BPS_ABI);
+	rc = check_given(opt);
+	if (rc < 0)
+		return rc;
 	if (opt->elastic > 0)
 		o.is_elastic = true; /* a rank may be above the size */
 	if ((rc = env_bool("BPS_ELASTIC", &o.is_elastic)) < 0 ||
@@ -416,6 +438,8 @@ int client_options_resolve(const struct bps_options *opt, struct client_options 
 
 void bps_options_init(struct bps_options *opt)
 {
+	if (!opt)
+		return;
 	*opt = (struct bps_options){.abi = BPS_ABI,
 		.rank = -1,
 		.size = -1,

@@ -100,10 +100,10 @@ int bps_resume(struct bps *b, int32_t rank, int32_t size)
 		return rc;
 	if (!b->is_suspended)
 		return last_error_set(-EINVAL, "resume: job '%s' is not suspended", b->options.job);
-	if (size < 1 || size > CLIENT_WORKERS_MAX || rank >= size)
+	if (size < 1 || size > CLIENT_WORKERS_MAX || rank < -1 || rank >= size)
 		return last_error_set(-EINVAL, "resume: rank %d of %d workers", rank, size);
 	was = b->options;
-	b->options.rank = rank < 0 ? -1 : rank;
+	b->options.rank = rank;
 	b->options.size = size;
 	if (b->options.max_size < size || !b->options.is_elastic)
 		b->options.max_size = size;

@@ -81,6 +81,11 @@ void tensor_free(struct bps_tensor *t)
 
 /* ---- declaration ---- */
 
+int tensor_check_ret(struct bps_tensor *const *ret)
+{
+	return ret ? 0 : last_error_set(-EINVAL, "declare: nowhere to put the tensors");
+}
+
 int tensor_check_decl(const struct bps_decl *d)
 {
 	size_t bytes = dtype_bytes(d->dtype), n_name;
@@ -253,6 +258,11 @@ int bps_declare_group(
 {
 	int rc = client_check(b);
 
+	if (rc || !n)
+		return rc;
+	if (!decls)
+		return last_error_set(-EINVAL, "declare: the declarations are NULL");
+	rc = tensor_check_ret(ret);
 	for (size_t i = 0; !rc && i < n; i++)
 		rc = tensor_check_decl(&decls[i]);
 	return rc ? rc : tensor_declare(b, decls, NULL, n, ret);
@@ -398,23 +408,29 @@ int tensor_may_run_ahead(struct bps_tensor *t, uint64_t max)
 	return rc ? explain_refusal(t, rc) : 0;
 }
 
-static int check_tensors(struct bps_tensor *const *tensors, size_t n, enum bps_op op)
+int tensor_check_group(struct bps_tensor *const *tensors, size_t n, const char *what)
 {
-	int rc;
-
-	for (size_t i = 0; i < n; i++) {
+	if (!tensors)
+		return last_error_set(-EINVAL, "%s: the group is NULL", what);
+	for (size_t i = 0; i < n; i++)
 		if (!tensors[i] || tensors[i]->b != tensors[0]->b)
 			return last_error_set(
-				-EINVAL, "push_pull: tensor %zu is NULL or of another job", i);
+				-EINVAL, "%s: tensor %zu is NULL or of another job", what, i);
+	return client_check(tensors[0]->b);
+}
+
+static int check_tensors(struct bps_tensor *const *tensors, size_t n, enum bps_op op)
+{
+	int rc = tensor_check_group(tensors, n, "push_pull");
+
+	if (rc < 0)
+		return rc;
+	for (size_t i = 0; i < n; i++)
 		if (tensors[i]->region)
 			return last_error_set(-EINVAL,
 				"push_pull: tensor '%s' lies in device memory, "
 				"bps_gpu_push_pull submits it",
 				tensors[i]->name);
-	}
-	rc = client_check(tensors[0]->b);
-	if (rc < 0)
-		return rc;
 	if ((unsigned)op >= OP_COUNT)
 		return last_error_set(-EINVAL, "push_pull: %d is no operation", (int)op);
 	return 0;
@@ -516,6 +532,8 @@ int bps_tensor_info(const struct bps_tensor *t, struct bps_info *ret)
 	uint64_t done;
 	int rc = t ? client_check(t->b) : last_error_set(-EINVAL, "tensor_info: no tensor");
 
+	if (!rc && !ret)
+		rc = last_error_set(-EINVAL, "tensor_info: nowhere to write it");
 	if (rc < 0)
 		return rc;
 	done = done_round(t);
@@ -530,6 +548,8 @@ int bps_tensor_info(const struct bps_tensor *t, struct bps_info *ret)
 
 int bps_contributors(const struct bps_tensor *t)
 {
+	if (!t)
+		return last_error_set(-EINVAL, "contributors: no tensor");
 	return done_round(t) ? (int)atomic_load_explicit(&t->entry->workers, memory_order_relaxed)
 			     : 0;
 }

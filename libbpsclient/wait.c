@@ -99,13 +99,11 @@ int tensor_wait(struct bps_tensor *t, uint64_t deadline_ns, uint32_t timeout_ms)
 int bps_wait_group(struct bps_tensor *const *tensors, size_t n, uint32_t timeout_ms)
 {
 	uint64_t deadline_ns;
-	int rc = 0;
+	int rc;
 
 	if (!n)
 		return 0;
-	if (!tensors[0])
-		return last_error_set(-EINVAL, "wait: no tensor");
-	rc = client_check(tensors[0]->b);
+	rc = tensor_check_group(tensors, n, "wait");
 	if (rc < 0)
 		return rc;
 	if (!timeout_ms)

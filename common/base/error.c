@@ -1,5 +1,6 @@
 #include "common/base/error.h"
 
+#include <limits.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
@@ -16,6 +17,10 @@ const char *err_str(int code)
 		return text;
 		BPS_ERRORS(X)
 #undef X
+	}
+	if (code == INT_MIN) { /* it has no negative */
+		snprintf(buf, sizeof(buf), "unknown error %d", code);
+		return buf;
 	}
 	return strerror_r(-code, buf, sizeof(buf));
 }

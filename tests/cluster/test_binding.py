@@ -131,7 +131,7 @@ def test_library_of_another_abi_is_refused(monkeypatch):
     assert e.value.code == bps.EVERSION
 
 
-@pytest.mark.parametrize("compiler", ["gcc -std=c99 -x c", "g++ -std=c++11 -x c++"])
+@pytest.mark.parametrize("compiler", ["gcc -std=c99 -x c", "g++ -std=c++98 -x c++", "g++ -std=c++11 -x c++"])
 def test_header_is_plain_c99_and_cpp(compiler, tmp_path):
     command, *flags = compiler.split()
     if not shutil.which(command):

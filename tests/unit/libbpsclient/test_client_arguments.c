@@ -1,0 +1,193 @@
+#include <errno.h>
+#include <limits.h>
+#include <unistd.h>
+
+#include "tests/unit/client_rig.h"
+
+/* The client library: arguments that no call can use are errors, and change nothing. */
+
+/* A job of one worker, without an agent. */
+static struct bps *open_alone(void)
+{
+	struct bps *b = NULL;
+
+	unsetenv("BPS_FORCE_DISTRIBUTED");
+	assert_int_equal(bps_open(NULL, &b), 0);
+	return b;
+}
+
+static void group_that_is_null_is_refused(void **state)
+{
+	struct bps *b = open_alone();
+	struct bps_tensor *group[2] = {declare(b, "w", 2), NULL};
+
+	(void)state;
+	assert_int_equal(bps_push_pull_group(NULL, 2, BPS_SUM, 0), -EINVAL);
+	assert_error_has("push_pull: the group is NULL");
+	assert_int_equal(bps_wait_group(NULL, 2, 0), -EINVAL);
+	assert_error_has("wait: the group is NULL");
+	assert_int_equal(bps_wait_group(group, 2, 0), -EINVAL);
+	assert_error_has("wait: tensor 1 is NULL");
+	assert_int_equal(bps_push_pull_group(group, 2, BPS_SUM, 0), -EINVAL);
+	assert_int_equal(bps_push_pull_group(NULL, 0, BPS_SUM, 0), 0);
+	assert_int_equal(bps_wait_group(NULL, 0, 0), 0);
+	assert_int_equal(bps_push_pull(group[0], BPS_SUM, 0), 0);
+	assert_int_equal(bps_wait_group(group, 1, 0), 0);
+	assert_int_equal(bps_close(b, 0), 0);
+}
+
+static void tensors_of_two_jobs_are_not_waited_for_together(void **state)
+{
+	struct bps *a = open_alone(), *b = open_alone();
+	struct bps_tensor *group[2] = {declare(a, "w", 2), declare(b, "w", 2)};
+
+	(void)state;
+	assert_int_equal(bps_wait_group(group, 2, 0), -EINVAL);
+	assert_error_has("wait: tensor 1 is NULL or of another job");
+	assert_int_equal(bps_close(a, 0), 0);
+	assert_int_equal(bps_close(b, 0), 0);
+}
+
+static void declaration_without_a_place_for_its_handle_is_refused(void **state)
+{
+	struct bps_decl d = {"w", BPS_F32, 1};
+	struct bps *b = open_alone();
+	struct bps_tensor *t;
+
+	(void)state;
+	assert_int_equal(bps_declare(b, "w", BPS_F32, 1, NULL), -EINVAL);
+	assert_error_has("declare: nowhere to put the tensors");
+	assert_int_equal(bps_declare_group(b, &d, 1, NULL), -EINVAL);
+	assert_int_equal(bps_declare_group(b, NULL, 1, &t), -EINVAL);
+	assert_int_equal(bps_declare_group(b, NULL, 0, NULL), 0);
+	assert_int_equal(bps_declare(b, "w", BPS_F64, 1, &t), 0); /* the name is still free */
+	assert_int_equal(bps_close(b, 0), 0);
+}
+
+static void questions_about_no_tensor_are_refused(void **state)
+{
+	struct bps *b = open_alone();
+	struct bps_info info;
+
+	(void)state;
+	assert_int_equal(bps_tensor_info(NULL, &info), -EINVAL);
+	assert_int_equal(bps_tensor_info(declare(b, "w", 1), NULL), -EINVAL);
+	assert_error_has("tensor_info: nowhere to write it");
+	assert_int_equal(bps_contributors(NULL), -EINVAL);
+	assert_error_has("contributors: no tensor");
+	bps_options_init(NULL);
+	assert_int_equal(bps_close(b, 0), 0);
+}
+
+static void collective_without_memory_or_of_too_much_is_refused(void **state)
+{
+	struct fake_agent *f = fake_agent_new();
+	char data[8] = "abcdefg", all[8];
+	struct bps *b;
+
+	(void)state;
+	fake_agent_start(f);
+	b = open_one(f);
+	assert_int_equal(bps_broadcast(b, NULL, 8, 0, 0), -EINVAL);
+	assert_error_has("broadcast: data is NULL");
+	assert_int_equal(bps_allgather(b, NULL, 8, all, 0), -EINVAL);
+	assert_int_equal(bps_allgather(b, data, 8, NULL, 0), -EINVAL);
+	assert_error_has("allgather: src or dst is NULL");
+	assert_int_equal(bps_broadcast(b, data, SIZE_MAX, 0, 0), -EINVAL);
+	assert_error_has("more than memory has");
+	assert_int_equal(bps_allgather(b, data, SIZE_MAX, all, 0), -EINVAL);
+	assert_int_equal(bps_broadcast(b, NULL, 0, 0, 0), 0);
+	assert_int_equal(bps_allgather(b, NULL, 0, NULL, 0), 0);
+	assert_int_equal(bps_broadcast(b, data, 8, 0, 0), 0);
+	assert_string_equal(data, "abcdefg");
+	assert_int_equal(bps_close(b, 0), 0);
+	fake_agent_free(f);
+}
+
+static void every_int_has_a_text(void **state)
+{
+	(void)state;
+	assert_string_equal(bps_strerror(INT_MIN), "unknown error -2147483648");
+	assert_string_equal(bps_strerror(INT_MAX), "success");
+	assert_true(strlen(bps_strerror(-INT_MAX)) > 0);
+	assert_true(strlen(bps_strerror(-99999)) > 0);
+}
+
+static void sentence_is_one_line_without_control_characters(void **state)
+{
+	struct bps_options o;
+	struct bps *b;
+
+	(void)state;
+	bps_options_init(&o);
+	o.job = "a\n\033[2J\177\xc3\xa9";
+	o.rank = 0;
+	o.size = 2;
+	o.agent_socket = "/nonexistent/\r\n.sock";
+	assert_int_equal(bps_open(&o, &b), BPS_ENOAGENT);
+	assert_error_has("cannot connect to '/nonexistent/?\?.sock': ");
+	o.job = "\n\033[2J\177\xc3\xa9 "
+		"xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx"
+		"xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx";
+	assert_int_equal(bps_open(&o, &b), -EINVAL);
+	assert_error_has("job name '?\?[2J?\xc3\xa9 xx");
+}
+
+/* An option below -1 was meant to say something. */
+static void option_below_minus_one_is_refused_by_name(void **state)
+{
+	struct bps_options o;
+	struct bps *b;
+	const struct {
+		int32_t *member;
+		const char *text;
+	} cases[] = {
+		{&o.rank, "rank -2 is below -1"},
+		{&o.size, "size -2 is below -1"},
+		{&o.local_rank, "local_rank -2 is below -1"},
+		{&o.local_size, "local_size -2 is below -1"},
+		{&o.deterministic, "deterministic -2 is below -1"},
+		{&o.on_agent_loss, "on_agent_loss -2 is below -1"},
+		{&o.backup, "backup -2 is below -1"},
+		{&o.elastic, "elastic -2 is below -1"},
+		{&o.max_size, "max_size -2 is below -1"},
+	};
+
+	(void)state;
+	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+		bps_options_init(&o);
+		*cases[i].member = -2;
+		assert_int_equal(bps_open(&o, &b), -EINVAL);
+		assert_error_has(cases[i].text);
+		assert_error_has("-1 takes it from the environment");
+	}
+}
+
+static void resume_with_a_rank_below_minus_one_is_refused(void **state)
+{
+	struct bps *b = open_alone();
+
+	(void)state;
+	assert_int_equal(bps_suspend(b, 0), 0);
+	assert_int_equal(bps_resume(b, -2, 1), -EINVAL);
+	assert_error_has("resume: rank -2 of 1 workers");
+	assert_int_equal(bps_resume(b, -1, 1), 0);
+	assert_int_equal(bps_close(b, 0), 0);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		T(group_that_is_null_is_refused),
+		T(tensors_of_two_jobs_are_not_waited_for_together),
+		T(declaration_without_a_place_for_its_handle_is_refused),
+		T(questions_about_no_tensor_are_refused),
+		T(collective_without_memory_or_of_too_much_is_refused),
+		T(every_int_has_a_text),
+		T(sentence_is_one_line_without_control_characters),
+		T(option_below_minus_one_is_refused_by_name),
+		T(resume_with_a_rank_below_minus_one_is_refused),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
