@@ -272,16 +272,32 @@ int arena_adopt(struct arena_set *set, enum arena_kind kind, struct memory *m, s
 	return rc;
 }
 
+/* Where the next `need` bytes of a begin; SIZE_MAX: it has no room. */
+static size_t next_start(const struct arena *a, size_t need)
+{
+	size_t start;
+
+	if (!a)
+		return SIZE_MAX;
+	start = need >= PAGE ? (a->used + PAGE - 1) / PAGE * PAGE : a->used;
+	return start > a->bytes || need > a->bytes - start ? SIZE_MAX : start;
+}
+
+size_t arena_growth(const struct arena *a, size_t n_bytes)
+{
+	size_t need = arena_round(n_bytes);
+
+	return next_start(a, need) == SIZE_MAX ? (need + PAGE - 1) / PAGE * PAGE : 0;
+}
+
 int arena_alloc(struct arena_set *set, enum arena_kind kind, struct arena *prefer, size_t n_bytes,
 	struct arena **ret_arena, struct agt_mem *ret, struct err_text *err)
 {
-	size_t need = arena_round(n_bytes), bytes, start = 0;
+	size_t need = arena_round(n_bytes), bytes, start = next_start(prefer, need);
 	struct arena *a = prefer;
 	int rc;
 
-	if (a)
-		start = need >= PAGE ? (a->used + PAGE - 1) / PAGE * PAGE : a->used;
-	if (!a || start > a->bytes || need > a->bytes - start) {
+	if (start == SIZE_MAX) {
 		bytes = prefer ? prefer->bytes * 2 : ARENA_FIRST;
 		if (bytes > ARENA_LARGEST)
 			bytes = ARENA_LARGEST;

@@ -76,6 +76,8 @@ struct arena_set {
  * is admitted, so that arena_adopt or arena_forgo must follow. */
 int arena_alloc(struct arena_set *set, enum arena_kind kind, struct arena *prefer, size_t n_bytes,
 	struct arena **ret_arena, struct agt_mem *ret, struct err_text *err);
+/* Bytes by which the set has to grow at least, so that arena_alloc has n_bytes; 0: a has room. */
+size_t arena_growth(const struct arena *a, size_t n_bytes);
 /* Bytes that a request takes of an arena. */
 size_t arena_round(size_t n_bytes);
 /* Withdraw and unmap all. No read may target them any more. */

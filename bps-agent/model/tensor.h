@@ -29,7 +29,8 @@ struct pending_submission {
 struct tensor_worker {
 	struct ledger_worker_live *live; /* when is_declared */
 	bool is_declared;
-	uint32_t index; /* in its trainer's tensors */
+	bool is_declaring; /* it waits for memory */
+	uint32_t index;    /* in its trainer's tensors */
 	struct arena *in_arena;
 	struct agt_mem in;
 	struct pending_submission pending;

@@ -129,6 +129,20 @@ static void disagree(struct trainer *t, struct tensor *tensor, const struct err_
 	job_core_fail(t->agent, t->job->id, BPS_EMISMATCH, text.s);
 }
 
+/* The declaration of that worker is refused. A tensor that no other worker has declared, or is about
+ * to, is forgotten: the scheduler must never get a shape for which there is no memory here, and the
+ * worker may ask for less. One that has failed was reported, one that is kept is in the ledger. */
+static void forget_refused(struct tensor *tensor, uint32_t worker)
+{
+	tensor->workers[worker].is_declaring = false;
+	if (tensor->n_declared || tensor->failed || tensor->idx != CTL_NO_ID)
+		return;
+	for (uint32_t w = 0; w < tensor->job->n_workers; w++)
+		if (tensor->workers[w].is_declaring)
+			return;
+	tensor_forget(tensor);
+}
+
 static int declare_one(struct trainer *t, const struct local_decl *d, struct local_slot *slot,
 	struct err_text *err)
 {
@@ -157,16 +171,23 @@ static int declare_one(struct trainer *t, const struct local_decl *d, struct loc
 			err, BPS_EDUP, "tensor '%s' is declared twice by one worker", d->name);
 	kind = d->region ? t->agent->executor_ops->tensors : &host_tensor_kind;
 	rc = kind->declare(t, tensor, d, bytes, &why);
-	if (rc == -EINPROGRESS)
+	if (rc == -EINPROGRESS) {
+		tw->is_declaring = true;
 		return rc;
+	}
 	if (rc == BPS_EMISMATCH)
 		disagree(t, tensor, &why);
-	if (rc < 0)
+	if (rc < 0) {
+		forget_refused(tensor, t->worker);
 		return refuse_decl(rc, d, &why, err);
+	}
 	tw->index = t->n_tensors;
 	rc = handover_write_declared(tensor, t->worker);
-	if (rc < 0)
+	if (rc < 0) {
+		forget_refused(tensor, t->worker);
 		return err_set(err, rc, "the agent is out of memory");
+	}
+	tw->is_declaring = false;
 	tw->is_declared = true;
 	t->tensors[t->n_tensors++] = tensor;
 	tell_slot(t, tensor, slot);
@@ -212,6 +233,15 @@ static void declared(struct trainer *t)
 	trainer_send(t, &m, NULL, 0);
 	declare_free(t);
 	trainer_answered(t);
+}
+
+/* Its memory could not be made. */
+static void declare_memory_refused(struct pending_declare *x)
+{
+	struct tensor *tensor = tensor_find(x->job, x->d.tensors[x->next].name);
+
+	if (tensor && tensor->workers[x->trainer->worker].is_declaring)
+		forget_refused(tensor, x->trainer->worker);
 }
 
 static void declare_refused(struct pending_declare *x, int rc)
@@ -290,6 +320,7 @@ static void declare_run(struct trainer *t)
 			rc = make_wanted(x, err);
 			if (rc == 0)
 				return;
+			declare_memory_refused(x);
 		}
 		if (rc < 0)
 			declare_refused(x, rc);
@@ -340,9 +371,11 @@ static void made(struct memory_request *m)
 	if (was_output)
 		job->makes_output = false;
 	if (rc != -ECANCELED && t->state != TRAINER_GONE) {
-		if (rc < 0)
+		if (rc < 0) {
+			declare_memory_refused(x);
 			declare_refused(x, refuse_decl(rc, &x->d.tensors[x->next], &m->err,
 						   &x->errs[x->next]));
+		}
 		trainer_hold(t, false);
 		declare_run(t);
 	}

@@ -53,6 +53,23 @@ struct tensor *tensor_new(struct job *job, uint32_t worker, const struct local_d
 	return tensor;
 }
 
+static void tensor_free(struct tensor *tensor)
+{
+	TAILQ_REMOVE(&tensor->job->tensors, tensor, link);
+	if (tensor->kind->has_streams)
+		tensor->kind->free(tensor);
+	free(tensor->fail_text);
+	free(tensor->name);
+	free(tensor);
+}
+
+void tensor_forget(struct tensor *tensor)
+{
+	tdelete(tensor, &tensor->job->by_name, by_name);
+	quota_give(tensor->job->quota, QUOTA_TENSORS, 1);
+	tensor_free(tensor);
+}
+
 void tensor_flush_declares(struct job *job)
 {
 	struct ctl_msg m = {.type = CTL_DECLARE,
@@ -146,6 +163,20 @@ int tensor_to_core(struct tensor *tensor, uint32_t w, const struct pending_submi
 
 /* ---- in host memory ---- */
 
+/* Check, before its outputs are taken, that there is room for the first worker's input as well:
+ * what was taken for a declaration that is refused comes back with the job only. Errors:
+ * BPS_EQUOTA, with a sentence. */
+static int check_room(const struct trainer *t, size_t each, size_t bytes, struct err_text *err)
+{
+	struct job *job = t->job;
+	size_t more = arena_growth(job->output, 2 * each) + arena_growth(t->input, bytes);
+	int rc = quota_take(job->quota, QUOTA_MEMORY, more, err);
+
+	if (rc == 0)
+		quota_give(job->quota, QUOTA_MEMORY, more);
+	return rc;
+}
+
 /* Memory of the tensor as far as it is missing: its outputs with the first worker, the worker's
  * input, and with the last worker room for the sum of them. While outputs are being made for the
  * job nobody else asks for some: they may be these. Errors: those of arena_alloc; -EINPROGRESS with
@@ -169,6 +200,9 @@ static int host_declare(struct trainer *t, struct tensor *tensor, const struct l
 		return -EINPROGRESS;
 	}
 	if (!tensor->out_arena) {
+		rc = check_room(t, each, bytes, err);
+		if (rc < 0)
+			return rc;
 		rc = arena_alloc(
 			&job->arenas, ARENA_OUTPUT, job->output, 2 * each, &job->output, &out, err);
 		if (rc < 0)
@@ -487,12 +521,6 @@ void tensor_free_all(struct job *job)
 	struct tensor *tensor;
 
 	tdestroy(job->by_name, no_op);
-	while ((tensor = TAILQ_FIRST(&job->tensors))) {
-		TAILQ_REMOVE(&job->tensors, tensor, link);
-		if (tensor->kind->has_streams)
-			tensor->kind->free(tensor);
-		free(tensor->fail_text);
-		free(tensor->name);
-		free(tensor);
-	}
+	while ((tensor = TAILQ_FIRST(&job->tensors)))
+		tensor_free(tensor);
 }

@@ -9,6 +9,9 @@ extern const struct tensor_kind host_tensor_kind;
 struct tensor *tensor_find(struct job *job, const char *name);
 /* Declared by nobody yet, asked for by that worker. NULL: out of memory. Owns: the job has it. */
 struct tensor *tensor_new(struct job *job, uint32_t worker, const struct local_decl *d);
+/* Forget a tensor that no worker has declared after all; its name is free. Memory of it that is
+ * there already comes back with the job. */
+void tensor_forget(struct tensor *tensor);
 /* All local workers have declared it, and its memory is there: from here on it is the core's, and
  * the scheduler hears of it. If that fails it is refused. */
 void tensor_complete(struct tensor *tensor);

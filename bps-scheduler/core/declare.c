@@ -71,19 +71,23 @@ static struct sched_tensor *tensor_new(const struct declare_request *in, const s
 static bool is_decl_sound(const struct declare_request *in, const struct ctl_decl *d)
 {
 	struct sched_core *c = in->c;
+
+	if (d->name[0] && d->rank < in->j->n_room && in->j->workers[d->rank].agent == in->m->id)
+		return true;
+	sched_kick(c, in->m, "a declaration that is not sound");
+	return false;
+}
+
+/* Can there be such a tensor at all? */
+static int check_shape(const struct ctl_decl *d, struct err_text *err)
+{
 	size_t bytes = dtype_bytes(d->dtype);
 
-	if (!d->name[0] || d->rank >= in->j->n_room || in->j->workers[d->rank].agent != in->m->id)
-		sched_kick(c, in->m, "a declaration that is not sound");
-	else if (!bytes || !d->n_elems)
-		sched_send_tensor_fail(
-			c, in->m, in->j, d->name, -EINVAL, "unknown type or no elements");
-	else if (d->n_elems > SCHED_TENSOR_BYTES_MAX / bytes)
-		sched_send_tensor_fail(
-			c, in->m, in->j, d->name, BPS_EQUOTA, "a tensor has at most 1 TiB");
-	else
-		return true;
-	return false;
+	if (!bytes || !d->n_elems)
+		return err_set(err, -EINVAL, "unknown type or no elements");
+	if (d->n_elems > SCHED_TENSOR_BYTES_MAX / bytes)
+		return err_set(err, BPS_EQUOTA, "it has more than 1 TiB, the limit");
+	return 0;
 }
 
 static bool has_room(const struct declare_request *in, const struct ctl_decl *d)
@@ -103,14 +107,17 @@ static bool has_room(const struct declare_request *in, const struct ctl_decl *d)
 	return false;
 }
 
-/* The tensor is there all the same when the servers' memory is not enough: all agents must get the
- * same answer, also when there is more by then. */
-static void claim(const struct declare_request *in, struct sched_tensor *t)
+/* A tensor that is refused stays, as FAILED (C9): all agents must get the same answer, also when the
+ * servers have more memory by then, and another shape of that name must not be placed. */
+static void claim(
+	const struct declare_request *in, struct sched_tensor *t, const struct ctl_decl *d)
 {
 	uint64_t bytes = t->n_elems * dtype_bytes(t->dtype);
 	struct err_text why, err;
-	int rc = admission_check_tensor(in->c, in->j, bytes, &why);
+	int rc = check_shape(d, &why);
 
+	if (rc == 0)
+		rc = admission_check_tensor(in->c, in->j, bytes, &why);
 	if (rc == 0) {
 		in->j->claimed_bytes += bytes;
 		return;
@@ -118,7 +125,7 @@ static void claim(const struct declare_request *in, struct sched_tensor *t)
 	err_set(&err, rc, "tensor '%s' of job '%s': %s", t->name, in->j->name, why.s);
 	t->fail_text = sched_dup(err.s);
 	t->fail_code = rc;
-	sched_tensor_set_state(in->j, t, TENSOR_FAILED, "over a quota");
+	sched_tensor_set_state(in->j, t, TENSOR_FAILED, "refused");
 }
 
 static void declare_one(const struct declare_request *in, const struct ctl_decl *d)
@@ -130,7 +137,7 @@ static void declare_one(const struct declare_request *in, const struct ctl_decl 
 		if (!has_room(in, d))
 			return;
 		t = tensor_new(in, d);
-		claim(in, t);
+		claim(in, t, d);
 	}
 	if (t->state == TENSOR_FAILED) {
 		sched_send_tensor_fail(in->c, in->m, j, t->name, t->fail_code, t->fail_text);

@@ -17,7 +17,10 @@ import pytest
 
 import bps
 from keeper import kept_cluster
-from rawclient import ANY_RANK, DEADLINE_S, F32, FINISH, FINISHED, MAX, RING, SQ_TAIL, SUM, WHY, Raw, frame
+from rawclient import ANY_RANK, DEADLINE_S, DISTRIBUTED, F32, F64, FINISH, FINISHED, MAX, RING, SQ_TAIL, SUM, U8, WHY, Raw, frame
+
+ALICE, BOB = 1, 2
+FORCED = {"BPS_FORCE_DISTRIBUTED": "1"}
 
 
 def still_serves(c, agent=0):
@@ -118,6 +121,27 @@ def test_blocking_eventfd_does_not_stop_the_agent(cluster):
         still_serves(c)
     finally:
         t.wake()
+
+
+def test_refused_declarations_take_nothing_from_other_users(cluster):
+    """Their names come again with other shapes, from the same worker and from others: servers get none of them."""
+    c = cluster(agents=1, servers=1, server_args=["--sums-memory", "64MiB"], agent_args=["--user-memory", "48MiB"])
+    c.open_to_all()
+    bad = [Raw(c.agents[0], BOB) for _ in range(2)]
+    for rank, t in enumerate(bad):
+        t.say_hello("greedy", rank, 2, flags=DISTRIBUTED)
+        assert t.welcome()[0] == 0
+    assert [t.job()[0] for t in bad] == [0, 0]
+    shapes = [(F64, 1 << 38), (U8, 1 << 33), (F32, 1 << 62), (U8, 1 << 26), (F64, 1), (F64, 1 << 38), (U8, 1 << 33)]
+    for round_ in range(5):
+        for dtype, n_elems in shapes:
+            for t in bad:
+                t.declare((f"d{round_}", dtype, n_elems))
+        c.run("rounds", 2, {"n_elems": 100000, "n_rounds": 2}, job=f"small{round_}", uid=ALICE, env=FORCED)
+    [row] = [u for u in c.scheduler.status()["users"] if u["uid"] == BOB]
+    assert row["server_bytes"]["used"] <= 5 * 8, row
+    for t in bad:
+        t.close()
 
 
 def test_surplus_worker_does_not_keep_the_job_from_starting(cluster):

@@ -8,7 +8,7 @@ import time
 import pytest
 
 import bps
-from rawclient import ANY_RANK, DEADLINE_S, F32, TEXT, WHY, Raw
+from rawclient import ANY_RANK, DEADLINE_S, F32, F64, TEXT, WHY, Raw
 
 ALICE, BOB = 1, 2  # users of every Debian
 CONTROL = 320 + 16384 * (16 + 64)  # bytes of a trainer's control page
@@ -143,6 +143,34 @@ def test_memory_of_one_job_is_limited_and_its_users_other_job_goes_on(cluster):
     goes_on(c, BOB)
     t.submit(0)  # what it has goes on too
     assert t.wait_round(0, 1) == (0, 1)
+
+
+def test_declaration_that_is_refused_leaves_its_name_free(cluster):
+    c = open_cluster(cluster, "--user-memory", "8MiB")
+    t = worker(c, ALICE, "j")
+    for n_elems in (1 << 40, 1 << 26):
+        assert t.declare(("w", F64, n_elems))[0][0] == -bps.EQUOTA
+    assert t.declare(("w", F32, 700 << 10))[0][0] == -bps.EQUOTA
+    await_use(c, "tensors", 0)
+    assert t.declare(("w", F32, 400 << 10))[0][:2] == (0, "")
+    await_use(c, "tensors", 1)
+    assert t.declare(("w", F32, 1000))[0][0] == -bps.EMISMATCH
+    t.submit(0)
+    assert t.wait_round(0, 1) == (0, 1)
+    assert t.finish() == 0
+    t.close()
+
+
+def test_declaration_that_is_refused_stays_for_who_has_declared_it(cluster):
+    c = open_cluster(cluster, "--user-memory", "8MiB")
+    t, u = (Raw(c.agents[0], ALICE).open("j", r, 2) for r in range(2))
+    assert t.job()[0] == u.job()[0] == 0
+    assert t.declare(("w", F32, 380 << 10))[0][0] == 0
+    assert u.declare(("w", F32, 380 << 10))[0][0] == -bps.EQUOTA
+    code, text, _ = u.declare(("w", F32, 1000))[0]
+    assert code == -bps.EMISMATCH and "rank 0 declares f32 x 389120, rank 1" in text, text
+    t.close()
+    u.close()
 
 
 def test_memory_of_all_together_is_limited(cluster):

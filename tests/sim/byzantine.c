@@ -2,11 +2,13 @@
  * would send are made up, about its own job and about those of others, with pgens, rounds and
  * members that exist and such that do not. They are well-formed; what is not is the decoder's to
  * refuse, and the fuzzers'. It may spoil its own job and nothing else. */
+#include "tests/sim/peek.h"
 #include "tests/sim/sim.h"
 
 #include <string.h>
 
 #define LIE_PERMILLE 150
+#define REFUSED      "refused" /* a tensor of which every message has a shape that cannot be */
 #define JUNK_BYTES   WIRE_INLINE_MAX
 
 static uint32_t any_job(struct sim *s)
@@ -161,6 +163,8 @@ static void lie_to_scheduler(struct guest *g)
 {
 	struct sim *s = g->s;
 	struct ctl_decl decl = {(uint32_t)rnd_below(s, 4), "t1", DTYPE_F32, rnd_below(s, 1000)};
+	struct ctl_decl twice[2] = {{g->rank, REFUSED, DTYPE_F64, UINT64_C(1) << 38},
+		{g->rank, REFUSED, DTYPE_U8, decl.n_elems + 1}};
 	struct ctl_report_worker worker = {.rank = (uint32_t)rnd_below(s, 9)};
 	uint32_t job = any_job(s), rank = (uint32_t)rnd_below(s, 9);
 	struct ctl_msg msg;
@@ -179,7 +183,10 @@ static void lie_to_scheduler(struct guest *g)
 			CTL_FAIL, .fail = {job, (uint32_t)rnd_below(s, 20000), "lie"}};
 		break;
 	case 3:
-		msg = (struct ctl_msg){CTL_DECLARE, .declare = {job, &decl, 1}};
+		if (decl.n_elems % 2)
+			msg = (struct ctl_msg){CTL_DECLARE, .declare = {g->job_id, twice, 2}};
+		else
+			msg = (struct ctl_msg){CTL_DECLARE, .declare = {job, &decl, 1}};
 		break;
 	case 4: /* another user's job of that name is another job */
 		msg = (struct ctl_msg){CTL_JOIN, .join = {.seq = 2,
@@ -218,6 +225,13 @@ static void on_lie(struct sim *s, struct sim_event *e)
 		s->tot->lies++;
 		sim_net_say(&p->agent, &m);
 	}
+}
+
+void liar_check(struct sim *s)
+{
+	for (unsigned i = 0; i < GUEST_JOBS; i++)
+		if (!peek_is_refused(s->sched.core, s->guest_jobs[i].id, REFUSED))
+			violation(s, "C9: a refused declaration is taken in another shape");
 }
 
 void liar_start(struct guest *g)

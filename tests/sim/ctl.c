@@ -371,8 +371,11 @@ void sched_settle(struct sim *s)
 		sched_node_kill(s);
 		return;
 	}
-	if (rnd_below(s, CTL_CHECK_EVERY) == 0 && sched_check(sc->core, &err) < 0)
-		violation(s, "sched_check: %s", err.s);
+	if (rnd_below(s, CTL_CHECK_EVERY) == 0) {
+		if (sched_check(sc->core, &err) < 0)
+			violation(s, "sched_check: %s", err.s);
+		liar_check(s);
+	}
 	at = sched_next_deadline(sc->core);
 	if (at == UINT64_MAX || (sc->tick_at && sc->tick_at <= at))
 		return;

@@ -26,6 +26,9 @@ bool peek_contributors(const struct agt_tensor *t, uint32_t part, uint32_t *ret_
 	uint32_t *ret_n, uint32_t *ret_members);
 /* What a read of an agent is for. */
 struct peek peek_read(const struct xport_read *r);
+/* Has the scheduler no tensor of that name in the job, or a refused one? */
+struct sched_core;
+bool peek_is_refused(const struct sched_core *core, uint32_t job, const char *name);
 /* How many jobs does a server's thread know? */
 struct srv_core;
 unsigned peek_server_jobs(const struct srv_core *core);

@@ -509,6 +509,8 @@ bool guests_may_fail(const struct sim *s, uint32_t job);
 void liar_start(struct guest *g);
 /* Its core sends m. */
 void liar_twists(struct sim *s, struct wire_msg *m);
+/* Check that the scheduler has not taken what it had to refuse. */
+void liar_check(struct sim *s);
 
 /* ---- oracle ---- */
 

@@ -133,10 +133,49 @@ static void impossible_declarations_are_refused(void **state)
 	clear(&w);
 	declare(&w, 21, 0, "v", 99, 10);
 	SAID(&w, "21 TENSOR_FAIL v code=22");
-	declare(&w, 21, 0, "v", DTYPE_F64, UINT64_MAX / 4);
-	SAID(&w, "21 TENSOR_FAIL v code=10012");
+	declare(&w, 21, 0, "u", DTYPE_F64, UINT64_MAX / 4);
+	SAID(&w, "21 TENSOR_FAIL u code=10012");
 	declare(&w, 21, 1, "v", DTYPE_F32, 10); /* not its rank */
 	SAID(&w, "21 DROP");
+	world_fini(&w);
+}
+
+/* Else the servers would have it in a shape that somebody was refused, and his agent has no memory
+ * for. */
+static void name_of_a_refused_declaration_is_not_placed_in_another_shape(void **state)
+{
+	struct ctl_decl d[2] = {{0, "v", DTYPE_F64, UINT64_C(1) << 38}, {0, "v", DTYPE_U8, 1000}};
+	struct ctl_msg msg = {.type = CTL_DECLARE, .declare = {1, d, 2}};
+	struct sched_world w;
+
+	(void)state;
+	running_job(&w);
+	clear(&w);
+	send_msg(&w, 21, &msg);
+	SAID(&w, "21 TENSOR_FAIL v code=10012 tensor 'v' of job 'x': it has more than 1 TiB, the "
+		 "limit");
+	clear(&w);
+	declare(&w, 22, 1, "v", DTYPE_U8, 1000);
+	SAID(&w, "22 TENSOR_FAIL v code=10012");
+	declare(&w, 21, 0, "v", DTYPE_U8, 1000);
+	SAID(&w, "21 TENSOR_FAIL v code=10012");
+	NOT_SAID(&w, "PLAN");
+	world_fini(&w);
+}
+
+/* The same behind one that was sound. */
+static void unsound_declaration_of_a_name_that_is_declared_fails_it_for_all(void **state)
+{
+	struct sched_world w;
+
+	(void)state;
+	running_job(&w);
+	clear(&w);
+	declare(&w, 21, 0, "v", DTYPE_U8, 1000);
+	declare(&w, 22, 1, "v", DTYPE_F64, UINT64_C(1) << 38);
+	SAID(&w, "21 TENSOR_FAIL v code=10003");
+	SAID(&w, "22 TENSOR_FAIL v code=10003");
+	NOT_SAID(&w, "PLAN");
 	world_fini(&w);
 }
 
@@ -266,6 +305,8 @@ int main(void)
 		cmocka_unit_test(mismatched_declaration_fails_that_tensor_for_all),
 		cmocka_unit_test(workers_of_one_machine_that_disagree_fail_it_for_all),
 		cmocka_unit_test(impossible_declarations_are_refused),
+		cmocka_unit_test(name_of_a_refused_declaration_is_not_placed_in_another_shape),
+		cmocka_unit_test(unsound_declaration_of_a_name_that_is_declared_fails_it_for_all),
 		cmocka_unit_test(job_of_one_member_needs_no_server),
 		cmocka_unit_test(long_plans_are_sent_in_frames),
 		cmocka_unit_test(partitions_of_a_dead_server_move_to_the_others),
