@@ -43,28 +43,39 @@ int arenas_add(struct mapped_arenas *as, const struct local_arena *m, int *fd)
 {
 	const struct mapped_arena *known = find(as, m->id);
 	struct mapped_arena *more;
-	void *base;
+	void *base = NULL;
 	int rc;
 
 	if (known && known->bytes == m->bytes && known->is_writable == m->is_writable)
 		return 0; /* an agent's successor does not know what was told last */
-	if (*fd < 0 || m->bytes > ARENA_MAX_BYTES || as->n == ARENAS_MAX || known)
+	if (*fd == -1 || m->bytes > ARENA_MAX_BYTES || as->n == ARENAS_MAX || known)
 		return BPS_EPROTO;
 	more = realloc(as->all, (as->n + 1) * sizeof(*more));
+	as->has_lost_some |= !more;
 	if (!more)
-		return -ENOMEM;
+		return 0;
 	as->all = more;
-	rc = arenas_map(*fd, m->bytes, m->is_writable, &base);
-	if (rc < 0)
+	rc = *fd < 0 ? *fd : arenas_map(*fd, m->bytes, m->is_writable, &base);
+	if (rc == BPS_EPROTO)
 		return rc;
 	as->all[as->n++] = (struct mapped_arena){.id = m->id,
 		.is_writable = m->is_writable,
 		.base = base,
 		.bytes = m->bytes,
-		.fd = m->is_writable ? *fd : -1};
-	if (m->is_writable)
+		.fd = m->is_writable && !rc ? *fd : -1,
+		.code = rc};
+	if (m->is_writable && !rc)
 		*fd = -1;
 	return 0;
+}
+
+int arenas_why_lost(const struct mapped_arenas *as, uint32_t id)
+{
+	const struct mapped_arena *a = find(as, id);
+
+	if (a)
+		return a->code;
+	return as->has_lost_some ? -ENOMEM : 0;
 }
 
 void *arenas_place(const struct mapped_arenas *as, uint32_t id, bool is_writable, uint64_t offset,
@@ -72,8 +83,8 @@ void *arenas_place(const struct mapped_arenas *as, uint32_t id, bool is_writable
 {
 	const struct mapped_arena *a = find(as, id);
 
-	if (!a || a->is_writable != is_writable || bytes > a->bytes || offset > a->bytes - bytes ||
-		offset % LOCAL_ALIGN)
+	if (!a || !a->base || a->is_writable != is_writable || bytes > a->bytes ||
+		offset > a->bytes - bytes || offset % LOCAL_ALIGN)
 		return NULL;
 	return a->base + offset;
 }
@@ -95,7 +106,8 @@ void arenas_freeze(struct mapped_arenas *as)
 void arenas_fini(struct mapped_arenas *as)
 {
 	for (uint32_t i = 0; i < as->n; i++) {
-		munmap(as->all[i].base, as->all[i].bytes);
+		if (as->all[i].base)
+			munmap(as->all[i].base, as->all[i].bytes);
 		if (as->all[i].fd >= 0)
 			close(as->all[i].fd);
 	}

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "libbpsclient/last_error.h"
+#include "libbpsclient/process_limit.h"
 
 #include "common/base/failpoint.h"
 
@@ -38,7 +39,7 @@ static int make_fork_guard(struct bps *b)
 	void *p = mmap(NULL, page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 
 	if (p == MAP_FAILED)
-		return last_error_set(-errno, "out of memory");
+		return process_limit_explain(-errno, "cannot map a page", last_error_text());
 	if (madvise(p, page, MADV_WIPEONFORK) < 0)
 		b->pid = getpid();
 	b->is_ours = p;

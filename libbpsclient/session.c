@@ -15,6 +15,7 @@
 #include "common/base/clock.h"
 #include "common/base/failpoint.h"
 #include "common/wire/ctlmsg.h"
+#include "libbpsclient/process_limit.h"
 
 #define ATTACH_TRIES 3 /* of connections that end before WELCOME */
 
@@ -68,7 +69,7 @@ static int take_fd(struct local_frame *f, unsigned i)
 
 static int add_arena(struct session *s, struct local_frame *f)
 {
-	int fd = f->n_fds == 1 ? f->fds[0] : -1;
+	int fd = f->n_fds == 1 ? f->fds[0] : s->has_lost_fds ? -EMFILE : -1;
 	int rc = arenas_add(&s->arenas, &f->msg.arena, &fd);
 
 	if (f->n_fds == 1 && fd < 0)
@@ -127,13 +128,16 @@ static int handle_unasked(struct session *s, struct local_frame *f)
 	}
 }
 
-/* Receive one frame. 1, or -EAGAIN, -ETIMEDOUT, or the failure that this has become. */
+/* Receive one frame. 1, or -EAGAIN, -ETIMEDOUT, -ENOMEM, or the failure that this has become. */
 static int receive(struct session *s, struct local_frame *f, uint32_t timeout_ms)
 {
 	struct err_text err = {""};
 	int rc = local_recv(s->sock, f, timeout_ms, &err);
 
-	if (rc == 1 || rc == -EAGAIN || rc == -ETIMEDOUT)
+	s->has_lost_fds = rc == -EMFILE;
+	if (s->has_lost_fds)
+		return 1;
+	if (rc == 1 || rc == -EAGAIN || rc == -ETIMEDOUT || rc == -ENOMEM)
 		return rc;
 	if (rc == 0)
 		return session_cut(s, BPS_ENOAGENT, "it closed the connection");
@@ -230,7 +234,7 @@ static int explain_request(struct session *s, int rc, const char *what, struct e
 			what, s->options->socket);
 	if (rc == -EOPNOTSUPP)
 		return err_set(err, rc, "%s: the agent is of an older release", what);
-	return err_set(err, rc, "%s: %s", what, err_str(rc));
+	return process_limit_explain(rc, what, err);
 }
 
 /* ---- open ---- */
@@ -250,7 +254,7 @@ static int connect_agent(struct session *s, struct err_text *err)
 	memcpy(addr.sun_path, o->socket, strnlen(o->socket, sizeof(addr.sun_path)));
 	s->sock = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
 	if (s->sock < 0)
-		return err_set(err, -errno, "cannot make a socket: %s", err_str(-errno));
+		return process_limit_explain(-errno, "cannot make a socket", err);
 	setsockopt(s->sock, SOL_SOCKET, SO_SNDTIMEO, &tv, sizeof(tv));
 	if (!connect(s->sock, (struct sockaddr *)&addr, sizeof(addr)))
 		return 0;
@@ -266,6 +270,9 @@ static int map_control(struct session *s, struct local_frame *f, struct err_text
 	void *page = NULL;
 	int rc;
 
+	if (s->has_lost_fds)
+		return process_limit_explain(
+			-EMFILE, "the agent's control page cannot be received", err);
 	if (f->n_fds != 2)
 		return err_set(err, BPS_EPROTO, "welcome with %u descriptors, not 2", f->n_fds);
 	if (fstat(f->fds[0], &st) < 0 || st.st_size <= 0 || (uint64_t)st.st_size > ARENA_MAX_BYTES)
@@ -273,7 +280,7 @@ static int map_control(struct session *s, struct local_frame *f, struct err_text
 	s->event_fd = take_fd(f, 1);
 	rc = arenas_map(f->fds[0], (uint64_t)st.st_size, true, &page);
 	if (rc)
-		return err_set(err, rc, "control page cannot be mapped: %s", err_str(rc));
+		return process_limit_explain(rc, "the agent's control page cannot be mapped", err);
 	s->control = page;
 	s->control_bytes = (size_t)st.st_size;
 	rc = local_control_check(s->control, s->control_bytes, err);
@@ -336,6 +343,8 @@ static int await_job(struct session *s, uint64_t deadline_ns, struct err_text *e
 		local_frame_free(&f);
 		if (rc == -EAGAIN || rc == -ETIMEDOUT)
 			goto late;
+		if (rc == -ENOMEM)
+			return process_limit_explain(rc, "cannot receive from the agent", err);
 	}
 	rc = session_failure(s, &why);
 	if (rc)
@@ -406,6 +415,8 @@ void session_close(struct session *s)
 static int take_slot(struct session *s, const struct local_slot *m, uint64_t bytes, bool on_device,
 	struct session_slot *ret)
 {
+	int lost;
+
 	*ret = (struct session_slot){.code = 0};
 	if (m->code) {
 		ret->code = local_code(m->code, BPS_EMISMATCH);
@@ -418,6 +429,14 @@ static int take_slot(struct session *s, const struct local_slot *m, uint64_t byt
 	ret->in = arenas_place(&s->arenas, m->in_arena, true, m->in_offset, bytes);
 	ret->out[0] = arenas_place(&s->arenas, m->out_arena, false, m->out_offset[0], bytes);
 	ret->out[1] = arenas_place(&s->arenas, m->out_arena, false, m->out_offset[1], bytes);
+	lost = arenas_why_lost(&s->arenas, m->in_arena);
+	if (!lost)
+		lost = arenas_why_lost(&s->arenas, m->out_arena);
+	if (lost && (!ret->in || !ret->out[0])) {
+		ret->code = process_limit_explain(
+			lost, "its shared memory cannot be mapped", &ret->text);
+		return 0;
+	}
 	if (!ret->in || !ret->out[0] || !ret->out[1] || m->tensor >= s->tensor_entries)
 		return session_cut(s, BPS_EPROTO, "tensor outside of its arena");
 	return 0;
@@ -480,7 +499,10 @@ int session_device(struct session *s, uint32_t timeout_ms, int *ret_sock, struct
 	rc = ask(s, &m, LOCAL_DEVICE_AT, timeout_ms, "cannot ask for the executor", &f, err);
 	if (rc < 0)
 		return rc;
-	if (f.msg.device_at.code || f.n_fds != 1) {
+	if (s->has_lost_fds) {
+		rc = process_limit_explain(
+			-EMFILE, "the executor's socket cannot be received", err);
+	} else if (f.msg.device_at.code || f.n_fds != 1) {
 		rc = local_code(f.msg.device_at.code, BPS_EDEVICE);
 		err_set(err, rc, "%s", f.msg.device_at.text);
 	} else {

@@ -40,8 +40,9 @@ struct session {
 	/* Of the thread that holds the lock. */
 	uint32_t seq;
 	struct mapped_arenas arenas;
-	bool is_cut;      /* the socket is of no more use */
-	uint16_t n_types; /* the agent knows smaller types of messages than this */
+	bool is_cut;       /* the socket is of no more use */
+	bool has_lost_fds; /* the last frame came without some, see local_recv */
+	uint16_t n_types;  /* the agent knows smaller types of messages than this */
 	struct err_text failure_text;
 
 	_Atomic int failure; /* 0 or why nothing goes on; partner: session_fail stores it last */

@@ -593,7 +593,7 @@ void executor_read(struct executor_link *g)
 		rc = local_recv(g->sock, &f, 0, &err);
 		if (rc == 1)
 			on_message(g, &f.msg);
-		else if (rc == BPS_EPROTO)
+		else if (rc == BPS_EPROTO || rc == -EMFILE)
 			executor_fail(g, rc, "the executor sent what cannot be read: %s", err.s);
 		else if (rc != -EAGAIN && g->sock_poll.data)
 			uv_poll_stop(&g->sock_poll); /* its end tells why */

@@ -570,7 +570,7 @@ int local_recv(int sock, struct local_frame *ret, uint32_t timeout_ms, struct er
 		goto free_buf;
 	}
 	ret->n_fds = fd_passing_detach(&mh, ret->fds, LOCAL_FDS_ROOM);
-	if (ret->n_fds > LOCAL_FDS_MAX || (mh.msg_flags & MSG_CTRUNC))
+	if (ret->n_fds > LOCAL_FDS_MAX)
 		rc = err_set(err, BPS_EPROTO, "frame with too many descriptors");
 	else if (mh.msg_flags & MSG_TRUNC)
 		rc = err_set(err, BPS_EPROTO, "frame of more than %u bytes", LOCAL_FRAME_MAX);
@@ -580,6 +580,9 @@ int local_recv(int sock, struct local_frame *ret, uint32_t timeout_ms, struct er
 		rc = 1;
 	if (rc == 1 && ret->msg.type == LOCAL_HELLO)
 		explicit_bzero(iov.iov_base, (size_t)n); /* it may hold a token */
+	/* There is room for all that a message can bring: what is missing could not be opened. */
+	if (rc == 1 && (mh.msg_flags & MSG_CTRUNC))
+		rc = err_set(err, -EMFILE, "a frame lost its descriptors: %s", err_str(-EMFILE));
 free_buf:
 	free(iov.iov_base);
 	return rc;

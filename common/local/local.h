@@ -323,7 +323,8 @@ struct local_frame {
 void local_frame_free(struct local_frame *f);
 /* Receive one frame with close-on-exec descriptors, waiting at most timeout_ms (0: not at all).
  * Returns 1, or 0 on end of file. Errors: -EAGAIN or -ETIMEDOUT, -ECONNRESET, -ENOMEM, BPS_EPROTO
- * (truncated, malformed, more than LOCAL_FDS_MAX descriptors). Whatever it returns, the caller frees
+ * (truncated, malformed, more than LOCAL_FDS_MAX descriptors), -EMFILE this process may not open as
+ * many descriptors as came along: the message is decoded all the same, and some are lost. Whatever it returns, the caller frees
  * *ret: the last close of a descriptor can take as long as its sender likes. */
 int local_recv(int sock, struct local_frame *ret, uint32_t timeout_ms, struct err_text *err);
 /* As local_recv with timeout_ms 0, but the frame stays in the socket: a recv of one byte takes it

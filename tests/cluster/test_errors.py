@@ -1,5 +1,6 @@
 """Whatever is missing or wrong: an error within the time that was set, which names it."""
 
+import errno
 import re
 import signal
 import socket
@@ -223,3 +224,18 @@ def test_status_shows_members_and_jobs(cluster):
     c.scheduler.kill()
     p = c.bpsctl("status")
     assert p.returncode == 3 and str(port) in p.stderr + p.stdout, p
+
+
+def test_limits_of_a_process_are_errors_of_the_call_that_met_them(cluster):
+    c = cluster(agents=1, servers=0)
+    [files, memory], _ = c.run("limits", 2, {"n_elems": 1 << 20})
+    assert files[0] == -errno.EMFILE and "RLIMIT_NOFILE" in files[1] and "ulimit -n" in files[1], files
+    assert memory[0] == -errno.ENOMEM and "RLIMIT_AS" in memory[1] and "ulimit -v" in memory[1], memory
+
+
+@pytest.mark.parametrize("n_free", [0, 1, 2])
+def test_worker_without_descriptors_cannot_join_and_says_why(cluster, n_free):
+    c = cluster(agents=1, servers=0)
+    code, text = c.run("open_limited", 1, {"n_free": n_free}, env={"BPS_FORCE_DISTRIBUTED": "1"})[0]
+    assert code == -errno.EMFILE and "RLIMIT_NOFILE" in text, text
+    c.run("rounds", 2, {"n_elems": 1000, "n_rounds": 2})

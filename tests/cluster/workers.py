@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+import resource
 import time
 
 import numpy as np
@@ -185,6 +186,54 @@ def steady(stop, progress, n_elems=50000, n_tensors=2, seconds=300, timeout=30, 
         code, text, failed_at = e.code, str(e), time.monotonic()
     return {"rounds": r, "longest": longest, "longest_at": longest_at, "code": code, "text": text, "failed_at": failed_at,
             "call_s": time.monotonic() - start, "is_late": end < time.monotonic()}
+
+
+def limits(n_elems):
+    """A declaration beyond a limit of the process is refused; what is there goes on, and so do later ones."""
+    said = {}
+    with bps.open() as job:
+        small = job.declare("small", "i64", 100)
+
+        def goes_on(tensor, round_):
+            tensor.input[:] = round_ + job.rank
+            tensor.push_pull()
+            assert (tensor.wait() == 2 * round_ + 1).all()
+
+        goes_on(small, 1)
+        job.barrier()  # declares its tensor, too
+        for round_, which in enumerate((resource.RLIMIT_NOFILE, resource.RLIMIT_AS), 2):
+            before = resource.getrlimit(which)
+            if job.rank == 0:
+                used = os.open("/dev/null", os.O_RDONLY)
+                if which == resource.RLIMIT_AS:
+                    used = int(open("/proc/self/statm", encoding="ascii").read().split()[0]) * 4096 + (1 << 20)
+                resource.setrlimit(which, (used, before[1]))
+                try:
+                    job.declare(f"large{which}", "i64", n_elems)
+                except bps.Error as e:
+                    said[which] = (e.code, str(e))
+                resource.setrlimit(which, before)
+            goes_on(small, round_)
+            job.barrier()
+        goes_on(job.declare("later", "i64", 4 * n_elems), 4)
+    return [said.get(resource.RLIMIT_NOFILE), said.get(resource.RLIMIT_AS)]
+
+
+def open_limited(n_free):
+    """A worker that may open n_free descriptors more cannot join, and says why."""
+    bps._job.lib.bps_version()  # loads the library
+    fds = [os.open("/dev/null", os.O_RDONLY) for _ in range(n_free + 1)]
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (fds[-1], before[1]))
+    for fd in fds[:-1]:
+        os.close(fd)
+    try:
+        bps.open()
+    except bps.Error as e:
+        return e.code, str(e)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+    return None
 
 
 def timed_rounds(n_elems, stop, trace, pause=0.001):
