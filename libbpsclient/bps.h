@@ -43,7 +43,9 @@ enum bps_dtype {
 	BPS_BF16 = 9
 };
 
-/* Reductions. AVG divides by the number of workers (integers round to the floor); integers wrap;
+/* Reductions. Sums and products of integers wrap. AVG divides the sum by the number of workers, and
+ * integers round to the floor: their average is right only where the sum of all workers fits into
+ * the type, else declare a wider one.
  * MIN and MAX propagate NaN; f16 and bf16 are accumulated in f32. */
 enum bps_op { BPS_SUM = 0, BPS_PROD = 1, BPS_MAX = 2, BPS_MIN = 3, BPS_AVG = 4 };
 
