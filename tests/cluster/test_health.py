@@ -3,6 +3,7 @@ the metrics, the events and the alerts."""
 
 import contextlib
 import json
+import os
 import re
 import shutil
 import signal
@@ -101,6 +102,19 @@ def state_not_durable(cluster):
 
 
 @contextlib.contextmanager
+def state_behind(cluster):
+    """The last record of the state log lost its end while the scheduler was down."""
+    c = cluster(agents=1, servers=1)
+    c.start_job("error", 1, {"what": "nothing"}, env={"BPS_FORCE_DISTRIBUTED": "1"})
+    c.scheduler.pin()
+    c.scheduler.kill()
+    log = c.dir / "state" / "state.log"
+    os.truncate(log, log.stat().st_size - 3)
+    c.scheduler.start()
+    yield c, c.scheduler
+
+
+@contextlib.contextmanager
 def no_server(cluster):
     c = cluster(agents=2, servers=0)
     c.start_job("error", 2, {"what": "wait_for_servers", "args": {"timeout": 60}})
@@ -168,7 +182,7 @@ def isolated(cluster):
 
 
 CAUSES = {f.__wrapped__.__name__.upper(): f for f in (
-    trainer_stalled, straggler, no_answer, state_not_durable, no_server, server_down, agent_down, control_silent, member_stuck,
+    trainer_stalled, straggler, no_answer, state_not_durable, state_behind, no_server, server_down, agent_down, control_silent, member_stuck,
     job_forming_long, server_slow, scheduler_unreachable, isolated)}  # fmt: skip
 
 
