@@ -215,14 +215,24 @@ static void look(const struct sched_core *c, struct sched_job *j)
 	}
 }
 
-/* The job that has waited for its probe for the longest; NULL: none waits. */
+static bool has_connected_agent(const struct sched_core *c, const struct sched_job *j)
+{
+	for (uint32_t i = 0; i < j->n_members; i++)
+		if (!j->members[i].is_gone && sched_member(c, j->members[i].agent)->conn)
+			return true;
+	return false;
+}
+
+/* The job that has waited for its probe for the longest; NULL: none waits. A job without a connected
+ * agent waits for one. */
 static struct sched_job *next_to_probe(const struct sched_core *c)
 {
 	struct sched_job *best = NULL;
 
 	for (struct sched_job *j = c->jobs; j; j = j->next)
 		if (j->state == JOB_RUNNING && j->stall.state == STALL_STANDING &&
-			(!best || j->stall.due_ns <= best->stall.due_ns))
+			(!best || j->stall.due_ns <= best->stall.due_ns) &&
+			has_connected_agent(c, j))
 			best = j;
 	return best;
 }
