@@ -63,8 +63,8 @@ static uint32_t others_open(const struct sched_core *c, const struct sched_membe
 	return n;
 }
 
-/* Would the sums of m's partitions fit into the memory of the others? Yes, when one does not
- * tell. */
+/* Would the sums of m's partitions fit into the memory of the servers that others_open counts? Yes,
+ * when one of them does not report its memory. */
 static bool has_room_elsewhere(const struct sched_core *c, const struct sched_member *m)
 {
 	uint64_t *needs = balance_needs(c), need = needs[m->id], room = 0;
@@ -72,7 +72,7 @@ static bool has_room_elsewhere(const struct sched_core *c, const struct sched_me
 	for (uint32_t i = 1; i <= c->n_members; i++) {
 		const struct sched_member *k = c->members[i];
 
-		if (k == m || k->role != ROLE_SERVER || !sched_is_open(k))
+		if (k == m || k->role != ROLE_SERVER || k->state != MEMBER_UP || !sched_is_open(k))
 			continue;
 		room = balance_add_room(room, balance_room(k, needs[k->id]));
 	}

@@ -372,6 +372,30 @@ static void server_is_not_drained_when_the_others_lack_memory(void **state)
 	world_fini(&w);
 }
 
+/* It may be lost, and its memory with it. */
+static void memory_of_a_suspect_server_is_no_room_for_a_drain(void **state)
+{
+	struct drain_world w;
+
+	(void)state;
+	world_init(&w);
+	for (uint32_t i = 0; i < 3; i++)
+		hello(&w, 1 + i, ROLE_SERVER, (const char *[]){"s1", "s2", "s3"}[i], 101 + i, GIB);
+	hello(&w, 21, ROLE_AGENT, "a", 201, 0);
+	hello(&w, 22, ROLE_AGENT, "b", 202, 0);
+	join(&w, 21, "x", 0, 2);
+	join(&w, 22, "x", 1, 2);
+	declare(&w, 21, 0, 640u << 20); /* twice that for sums: 1,280 MiB */
+	declare(&w, 22, 1, 640u << 20);
+	sched_conn_closed(w.core, 3, w.now);
+	w.conns[3].is_open = false;
+	assert_int_equal(drain(&w, "s1"), -EBUSY);
+	assert_non_null(strstr(w.text, "no memory for the sums of 's1'"));
+	hello(&w, 4, ROLE_SERVER, "s3", 103, GIB);
+	assert_int_equal(drain(&w, "s1"), 0);
+	world_fini(&w);
+}
+
 static void drain_outlives_server_and_scheduler(void **state)
 {
 	struct drain_world w;
@@ -818,6 +842,7 @@ int main(void)
 		cmocka_unit_test(next_ones_wait_for_every_agent_to_hear_of_the_last),
 		cmocka_unit_test(last_server_is_not_drained),
 		cmocka_unit_test(server_is_not_drained_when_the_others_lack_memory),
+		cmocka_unit_test(memory_of_a_suspect_server_is_no_room_for_a_drain),
 		cmocka_unit_test(drain_outlives_server_and_scheduler),
 		cmocka_unit_test(interrupted_drain_goes_on_after_a_restart_of_the_scheduler),
 		cmocka_unit_test(server_that_comes_gets_its_share_and_then_all_is_quiet),
