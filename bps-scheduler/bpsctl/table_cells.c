@@ -16,7 +16,7 @@ struct table_cell cell_text(const char *s)
 {
 	struct table_cell c;
 
-	snprintf(c.s, sizeof(c.s), "%s", s);
+	snprintf(c.s, sizeof(c.s), "%s", s ? s : "-");
 	log_blank(c.s);
 	return c;
 }

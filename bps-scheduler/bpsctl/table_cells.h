@@ -14,7 +14,7 @@ struct table_cell {
 	char s[128];
 };
 
-/* What may go to a terminal: control characters are '?'. */
+/* What may go to a terminal: control characters are '?', and NULL is "-". */
 struct table_cell cell_text(const char *s);
 /* A string of the document, as cell_text. */
 struct table_cell cell_str(json_t *o, const char *key);

@@ -298,6 +298,12 @@ static void strange_documents_are_shown_without_harm(void **state)
 
 /* ---- jobs ---- */
 
+static void text_that_is_missing_is_shown_as_a_dash(void **state)
+{
+	(void)state;
+	assert_string_equal(cell_text(NULL).s, "-");
+}
+
 static void jobs_show_users_by_name_and_what_was_not_asked_as_a_dash(void **state)
 {
 	struct bpsctl_page p = render(screen_jobs,
@@ -570,6 +576,7 @@ int main(void)
 		cmocka_unit_test(
 			of_many_problems_of_one_code_the_first_are_shown_and_the_others_counted),
 		cmocka_unit_test(strange_documents_are_shown_without_harm),
+		cmocka_unit_test(text_that_is_missing_is_shown_as_a_dash),
 		cmocka_unit_test(jobs_show_users_by_name_and_what_was_not_asked_as_a_dash),
 		cmocka_unit_test(running_jobs_without_old_calls_are_well),
 		cmocka_unit_test(stuck_names_tensor_round_and_who_is_missing),
