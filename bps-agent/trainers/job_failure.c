@@ -1,6 +1,7 @@
 #include "bps-agent/trainers/job_failure.h"
 
 #include <stdio.h>
+#include <string.h>
 
 #include "bps-agent/trainers/trainer.h"
 
@@ -32,6 +33,8 @@ int job_why_over(const struct trainer *t, struct err_text *ret)
 	const struct tensor *cause =
 		job->code == BPS_EWORKER_LOST ? unheard_mismatch(job, t) : NULL;
 
+	if (cause && strstr(job->text, cause->fail_text))
+		return err_set(ret, BPS_EMISMATCH, "%s", job->text);
 	if (cause)
 		return err_set(ret, BPS_EMISMATCH, "%s; then %s", cause->fail_text, job->text);
 	return err_set(ret, job->code, "%s", job->text);

@@ -14,6 +14,7 @@
 
 #include <stdarg.h>
 #include <stdio.h>
+#include <string.h>
 
 #include "bps-scheduler/placement/place_apply.h"
 #include "common/base/log.h"
@@ -22,10 +23,14 @@ void sched_job_end(struct sched_core *c, struct sched_job *j, int code, const ch
 {
 	char text[CTL_TEXT_MAX + 1];
 	va_list ap;
+	size_t n;
 
 	va_start(ap, fmt);
 	vsnprintf(text, sizeof(text), fmt, ap);
 	va_end(ap);
+	n = strlen(text);
+	if (code && j->first_failure && !strstr(text, j->first_failure))
+		snprintf(text + n, sizeof(text) - n, "; first: %s", j->first_failure);
 	sched_job_set_state(c, j, JOB_ENDED, text[0] ? text : "all workers have finished");
 	sched_job_drop_tensors(c, j);
 	sched_newcomers_drop(c, j, CTL_NO_ID);

@@ -3,7 +3,7 @@
 #include "bps-scheduler/model/model.h"
 
 /* End a running job; every member is told when that is durable. fmt: why, "" when all have
- * finished. */
+ * finished. A failed job's first failed tensor is added to the text. */
 void sched_job_end(struct sched_core *c, struct sched_job *j, int code, const char *fmt, ...)
 	__attribute__((format(printf, 4, 5)));
 /* End j when all its workers that are left have finished. */

@@ -92,6 +92,9 @@ struct sched_job {
 	uint64_t stalled_round;  /* 0: there was none */
 	uint32_t code;
 	char *end_text;
+	/* Text of the first TENSOR_FAIL, NULL: none. Workers end because of one, so it explains their
+	 * ends. Not durable. */
+	char *first_failure;
 	bool is_dirty;   /* in c->dirty_jobs */
 	bool is_changed; /* JOB or JOB_END is to be sent */
 	bool has_moved;  /* parts of tensors that are not fresh */

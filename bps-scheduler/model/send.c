@@ -204,12 +204,14 @@ void sched_send_unknown_job(struct sched_core *c, const struct sched_member *m, 
 		sched_send(c, m, &msg);
 }
 
-void sched_send_tensor_fail(struct sched_core *c, const struct sched_member *m,
-	const struct sched_job *j, const char *name, int code, const char *text)
+void sched_send_tensor_fail(struct sched_core *c, const struct sched_member *m, struct sched_job *j,
+	const char *name, int code, const char *text)
 {
 	struct ctl_msg msg = {
 		.type = CTL_TENSOR_FAIL, .tensor_fail = {j->id, name, (uint32_t)-code, text}};
 
+	if (!j->first_failure)
+		j->first_failure = sched_dup(text);
 	sched_send(c, m, &msg);
 }
 

@@ -24,8 +24,8 @@ void sched_send_joined(
 	struct sched_core *c, const struct sched_member *m, const struct sched_job *j);
 /* JOB_END of a job that does not run: how it ended, or that it is not known. */
 void sched_send_unknown_job(struct sched_core *c, const struct sched_member *m, uint32_t id);
-void sched_send_tensor_fail(struct sched_core *c, const struct sched_member *m,
-	const struct sched_job *j, const char *name, int code, const char *text);
+void sched_send_tensor_fail(struct sched_core *c, const struct sched_member *m, struct sched_job *j,
+	const char *name, int code, const char *text);
 void sched_send_left(
 	struct sched_core *c, const struct sched_member *m, int code, const char *text);
 /* PEERS about these members of the other role. */

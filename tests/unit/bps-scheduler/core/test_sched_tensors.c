@@ -103,6 +103,26 @@ static void mismatched_declaration_fails_that_tensor_for_all(void **state)
 	world_fini(&w);
 }
 
+/* The workers end because of the error, so their ends are not its cause. */
+static void job_that_ends_after_a_failed_tensor_names_it(void **state)
+{
+	struct ctl_msg lost = {.type = CTL_WORKER,
+		.worker = {
+			.job = 1, .rank = 1, .event = WORKER_LOST, .text = "it closed its socket"}};
+	struct sched_world w;
+
+	(void)state;
+	running_job(&w);
+	declare(&w, 21, 0, "v", DTYPE_F32, 1000);
+	declare(&w, 22, 1, "v", DTYPE_F32, 1001);
+	declare(&w, 21, 0, "u", 99, 10);
+	clear(&w);
+	send_msg(&w, 22, &lost);
+	SAID(&w, "was lost: it closed its socket; first: tensor 'v' of job 'x': rank 0 (host a)"
+		 " declares f32 x 1000, rank 1 (host b) f32 x 1001\n");
+	world_fini(&w);
+}
+
 /* One of them agrees with what the other machine has. */
 static void workers_of_one_machine_that_disagree_fail_it_for_all(void **state)
 {
@@ -303,6 +323,7 @@ int main(void)
 		cmocka_unit_test(
 			tensor_that_is_declared_while_the_state_cannot_be_written_is_planned_then),
 		cmocka_unit_test(mismatched_declaration_fails_that_tensor_for_all),
+		cmocka_unit_test(job_that_ends_after_a_failed_tensor_names_it),
 		cmocka_unit_test(workers_of_one_machine_that_disagree_fail_it_for_all),
 		cmocka_unit_test(impossible_declarations_are_refused),
 		cmocka_unit_test(name_of_a_refused_declaration_is_not_placed_in_another_shape),
