@@ -59,8 +59,8 @@ static void ask(struct http_exchange *x)
 	char text[HTTP_PATH_BYTES + 256];
 	int error = 0;
 	socklen_t len = sizeof(error);
-	int n = snprintf(
-		text, sizeof(text), "GET %s HTTP/1.0\r\nHost: %s\r\n\r\n", x->get->path, x->where);
+	/* No Host: the daemon would compare it with its names (common/daemon/http_host.h). */
+	int n = snprintf(text, sizeof(text), "GET %s HTTP/1.0\r\n\r\n", x->get->path);
 
 	getsockopt(x->fd, SOL_SOCKET, SO_ERROR, &error, &len);
 	if (error)

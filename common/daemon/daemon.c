@@ -291,6 +291,7 @@ int daemon_http(struct daemon *d, const struct httpd_ops *ops, void *arg, struct
 	if (rc < 0)
 		return rc;
 	httpd_set_config(d->http, http_config, d);
+	httpd_set_names(d->http, d->opts.http_names);
 	if (!us)
 		return 0;
 	d->http_ops = ops;

@@ -27,9 +27,10 @@
 struct daemon_opts {
 	struct auth_opts auth;
 	struct addr http;
-	unsigned log_level; /* index into daemon_log_levels */
-	int64_t ready_fd;   /* -1: none */
-	const char *faults; /* for failpoint_set */
+	const char *http_names; /* for httpd_set_names */
+	unsigned log_level;     /* index into daemon_log_levels */
+	int64_t ready_fd;       /* -1: none */
+	const char *faults;     /* for failpoint_set */
 };
 extern const char *const daemon_log_levels[];
 /* Rows of the settings table for a struct whose first member is struct daemon_opts. */
@@ -38,6 +39,9 @@ extern const char *const daemon_log_levels[];
 		"cluster key; without one only loopback addresses are used"),                      \
 		{"http", SET_ADDR, SETTING_AT(struct daemon_opts, http), .def = http_default,      \
 			.help = "address of /metrics, /healthz and /status"},                      \
+		{"http-names", SET_STRING, SETTING_AT(struct daemon_opts, http_names), .def = "",  \
+			.max = 4096,                                                               \
+			.help = "more names by which HTTP clients may call this daemon"},          \
 		{"log-level", SET_ENUM, SETTING_AT(struct daemon_opts, log_level), .def = "info",  \
 			.words = daemon_log_levels, .is_live = true,                               \
 			.help = "least urgent messages that are logged"},                          \

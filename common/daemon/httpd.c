@@ -17,6 +17,7 @@
 
 #include "common/base/failpoint.h"
 #include "common/base/log.h"
+#include "common/daemon/http_host.h"
 
 #define MAX_HEADER_BYTES  8192
 #define MAX_BODY_BYTES    4096
@@ -24,6 +25,8 @@
 #define STATUS_TIMEOUT_MS 1500
 #define ACCEPT_PAUSE_S    1
 #define LISTEN_BACKLOG    64
+
+#define HTTP_MISDIRECTED 421
 
 #define TEXT_TYPE    "text/plain; charset=utf-8"
 #define METRICS_TYPE "text/plain; version=0.0.4; charset=utf-8"
@@ -61,6 +64,8 @@ struct httpd {
 	void *arg;
 	void (*config)(void *arg, struct evbuffer *out);
 	void *config_arg;
+	struct addr addr;  /* to listen on */
+	const char *names; /* of httpd_set_names */
 	uint32_t status_timeout_ms;
 	struct request_list waiting;
 	struct http_connection seen[HTTPD_MAX_CONNECTIONS]; /* ring, the next one is the oldest */
@@ -299,6 +304,25 @@ bool httpd_query(const struct httpd_request *r, const char *name, char *buf, siz
 
 /* --- routes ----------------------------------------------------------------------------------- */
 
+/* A request without a host does not come from a browser. */
+static bool is_for_us(const struct httpd *h, struct evhttp_request *req)
+{
+	const struct evhttp_uri *uri = evhttp_request_get_evhttp_uri(req);
+	const char *hosts[] = {evhttp_find_header(evhttp_request_get_input_headers(req), "Host"),
+		uri ? evhttp_uri_get_host(uri) : NULL};
+	struct bufferevent *bev =
+		evhttp_connection_get_bufferevent(evhttp_request_get_connection(req));
+	struct sockaddr_storage sa;
+	socklen_t len = sizeof(sa);
+	bool has_local = getsockname(bufferevent_getfd(bev), (struct sockaddr *)&sa, &len) == 0;
+
+	for (unsigned i = 0; i < 2; i++)
+		if (hosts[i] && !http_host_is_ours(hosts[i], &h->addr,
+					has_local ? (struct sockaddr *)&sa : NULL, h->names))
+			return false;
+	return true;
+}
+
 static void on_request(struct evhttp_request *req, void *arg)
 {
 	static const char *const probes[] = {
@@ -309,6 +333,12 @@ static void on_request(struct evhttp_request *req, void *arg)
 	enum evhttp_cmd_type method = evhttp_request_get_command(req);
 
 	FAILPOINT(DAEMON_HTTP);
+	if (!is_for_us(h, req)) {
+		reply_text(req, HTTP_MISDIRECTED,
+			"the Host of this request does not name this daemon: use its address, or "
+			"add the name to its setting http-names");
+		return;
+	}
 	if (method != EVHTTP_REQ_GET && method != EVHTTP_REQ_HEAD) {
 		evhttp_add_header(evhttp_request_get_output_headers(req), "Allow", "GET, HEAD");
 		reply_text(req, HTTP_BADMETHOD, "this port only reads");
@@ -398,6 +428,8 @@ int httpd_new(struct httpd **ret_httpd, struct event_base *base, const struct ad
 	h->base = base;
 	h->ops = ops;
 	h->arg = arg;
+	h->addr = *addr;
+	h->names = "";
 	h->status_timeout_ms = status_timeout_ms ? status_timeout_ms : STATUS_TIMEOUT_MS;
 	LIST_INIT(&h->waiting);
 	rc = make_parts(h);
@@ -417,6 +449,11 @@ void httpd_set_config(struct httpd *h, void (*config)(void *arg, struct evbuffer
 {
 	h->config = config;
 	h->config_arg = arg;
+}
+
+void httpd_set_names(struct httpd *h, const char *names)
+{
+	h->names = names;
 }
 
 uint16_t httpd_port(const struct httpd *h)

@@ -5,7 +5,8 @@
  *   /healthz /livez /readyz     200 "ok" or what to know, or 503 with the reason
  *   /status                     JSON; may be answered later, within a deadline
  *   /config                     the settings in force, as text
- * All else is 404, other methods are 405. No authentication: loopback unless told otherwise.
+ * All else is 404, other methods are 405, and requests to a host that is not this daemon
+ * (http_host.h) are 421. No authentication: loopback unless told otherwise.
  *
  * Bounded: 8 KiB of headers, 4 KiB of body, 5 s of silence, 64 connections, of which the oldest
  * gives way to a new one (a full house of silent connections must not keep a scrape out).
@@ -49,6 +50,10 @@ int httpd_new(struct httpd **ret_httpd, struct event_base *base, const struct ad
 
 /* Add the page /config. */
 void httpd_set_config(struct httpd *h, void (*config)(void *arg, struct evbuffer *out), void *arg);
+
+/* Answer requests to these hosts, too: names separated by blanks or commas, lent for the server's
+ * life. Before the loop runs. */
+void httpd_set_names(struct httpd *h, const char *names);
 
 /* The bound port, also when 0 was asked for. */
 uint16_t httpd_port(const struct httpd *h);

@@ -184,8 +184,8 @@ static const char *request(const struct httpd_fixture *f, const char *method, co
 {
 	char text[256];
 
-	snprintf(text, sizeof(text), "%s %s HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n",
-		method, path);
+	snprintf(text, sizeof(text),
+		"%s %s HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n", method, path);
 	return talk(f, text);
 }
 
@@ -280,7 +280,7 @@ static void unanswered_status_is_503_at_the_deadline(void **state)
 
 static void client_that_leaves_before_the_answer_does_no_harm(void **state)
 {
-	static const char text[] = "GET /status HTTP/1.1\r\nHost: x\r\n\r\n";
+	static const char text[] = "GET /status HTTP/1.1\r\nHost: localhost\r\n\r\n";
 	struct linger reset = {.l_onoff = 1};
 	struct httpd_fixture *f = *state;
 	int fd = open_connection(f);
@@ -297,7 +297,7 @@ static void client_that_leaves_before_the_answer_does_no_harm(void **state)
 
 static void stop_with_a_waiting_request_frees_it(void **state)
 {
-	static const char text[] = "GET /status HTTP/1.1\r\nHost: x\r\n\r\n";
+	static const char text[] = "GET /status HTTP/1.1\r\nHost: localhost\r\n\r\n";
 	struct httpd_fixture *f = *state;
 	int fd = open_connection(f);
 
@@ -320,6 +320,53 @@ static void other_paths_and_methods_are_refused(void **state)
 		assert_status(reply, "405");
 		assert_non_null(strstr(reply, "Allow: GET, HEAD"));
 	}
+}
+
+static const char *request_of(const struct httpd_fixture *f, const char *path, const char *host)
+{
+	char text[512];
+
+	snprintf(text, sizeof(text), "GET %s HTTP/1.1\r\nHost: %s\r\nConnection: close\r\n\r\n",
+		path, host);
+	return talk(f, text);
+}
+
+/* As the browser of a page sends them whose name was pointed at this address. */
+static void requests_to_other_hosts_are_refused(void **state)
+{
+	static const char *const others[] = {"evil.example", "evil.example:7301",
+		"localhost.evil.example", "10.9.8.7", "[2001:db8::1]:80", "*",
+		"127.0.0.1.evil.example", "a b", ""};
+	static const char *const paths[] = {
+		"/status", "/metrics", "/config", "/healthz", "/livez", "/readyz", "/"};
+	struct httpd_fixture *f = *state;
+	const char *reply;
+
+	for (size_t i = 0; i < sizeof(others) / sizeof(others[0]); i++)
+		assert_status(request_of(f, "/status", others[i]), "421");
+	for (size_t i = 0; i < sizeof(paths) / sizeof(paths[0]); i++)
+		assert_status(request_of(f, paths[i], "evil.example"), "421");
+	reply = request_of(f, "http://evil.example/status", "localhost");
+	assert_status(reply, "421");
+	assert_non_null(strstr(body_of(reply), "http-names"));
+}
+
+static void requests_to_names_of_this_daemon_are_answered(void **state)
+{
+	struct httpd_fixture *f = *state;
+	char name[256] = "";
+
+	gethostname(name, sizeof(name) - 1);
+	httpd_set_names(f->httpd, "bps.example, node3");
+	assert_status(request_of(f, "/livez", "LocalHost:7301"), "200");
+	assert_status(request_of(f, "/livez", "127.0.0.1:7301"), "200");
+	assert_status(request_of(f, "/livez", "127.1.2.3"), "200");
+	assert_status(request_of(f, "/livez", "[::1]:7301"), "200");
+	assert_status(request_of(f, "/livez", name), "200");
+	assert_status(request_of(f, "/livez", "bps.example:7301"), "200");
+	assert_status(request_of(f, "/livez", "NODE3."), "200");
+	assert_status(request_of(f, "/livez", "node"), "421");
+	assert_non_null(strstr(talk(f, "GET /livez HTTP/1.0\r\n\r\n"), " 200 OK"));
 }
 
 static void head_has_the_length_but_no_body(void **state)
@@ -438,6 +485,8 @@ int main(void)
 		WITH_SERVER(client_that_leaves_before_the_answer_does_no_harm),
 		WITH_SERVER(stop_with_a_waiting_request_frees_it),
 		WITH_SERVER(other_paths_and_methods_are_refused),
+		WITH_SERVER(requests_to_other_hosts_are_refused),
+		WITH_SERVER(requests_to_names_of_this_daemon_are_answered),
 		WITH_SERVER(head_has_the_length_but_no_body),
 		WITH_SERVER(oversized_requests_are_refused),
 		WITH_SERVER(garbage_does_not_stop_the_server),

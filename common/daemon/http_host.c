@@ -1,0 +1,60 @@
+#include "common/daemon/http_host.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <strings.h>
+#include <unistd.h>
+
+#define SEPARATORS " \t,"
+
+static bool is_machine(const char *host)
+{
+	char name[ADDR_HOST_BYTES] = "";
+
+	if (gethostname(name, sizeof(name) - 1) < 0 || !*name)
+		return false;
+	if (strcasecmp(host, name) == 0)
+		return true;
+	name[strcspn(name, ".")] = '\0';
+	return strcasecmp(host, name) == 0;
+}
+
+static bool is_listed(const char *host, const char *names)
+{
+	size_t n_host = strlen(host), n;
+
+	for (const char *at = names; *(at += strspn(at, SEPARATORS)); at += n) {
+		n = strcspn(at, SEPARATORS);
+		if (n == n_host && strncasecmp(at, host, n) == 0)
+			return true;
+	}
+	return false;
+}
+
+static bool is_our_number(const struct addr *a, const struct sockaddr *local)
+{
+	struct sockaddr_storage sa;
+	socklen_t len;
+
+	if (strcmp(a->host, "*") == 0 || addr_number(a, &sa, &len))
+		return false;
+	return sockaddr_is_loopback((struct sockaddr *)&sa) ||
+	       (local && sockaddr_same_host((struct sockaddr *)&sa, local));
+}
+
+bool http_host_is_ours(const char *host, const struct addr *listen, const struct sockaddr *local,
+	const char *names)
+{
+	struct addr a;
+	size_t n;
+
+	if (addr_parse(&a, host, 80, NULL))
+		return false;
+	n = strlen(a.host);
+	if (n > 1 && a.host[n - 1] == '.') /* the root of the domain */
+		a.host[n - 1] = '\0';
+	return strcasecmp(a.host, "localhost") == 0 || is_our_number(&a, local) ||
+	       (*listen->host && strcasecmp(a.host, listen->host) == 0 &&
+		       strcmp(a.host, "*") != 0) ||
+	       is_machine(a.host) || is_listed(a.host, names);
+}
