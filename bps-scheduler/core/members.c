@@ -328,7 +328,8 @@ bool sched_hello(struct sched_core *c, struct sched_conn *conn, const struct ctl
 	m->seen_ns = m->asked_ns = 0;
 	m->heard_ns = c->now_ns;
 	m->needs_sync = m->has_come = true;
-	sched_arm(c, c->beat_ns ? c->beat_ns : c->now_ns);
+	/* The grace of the others may end with this member. */
+	sched_arm(c, c->beat_ns && c->now_ns >= c->grace_ns ? c->beat_ns : c->now_ns);
 	return true;
 }
 
@@ -344,6 +345,18 @@ void sched_hello_undo(struct sched_core *c, struct sched_conn *conn)
 	turn_away(c, conn->id, conn->is_known);
 }
 
+/* C2: the grace is for members that are away. Once all are back, silence counts as always. */
+static bool is_grace(const struct sched_core *c)
+{
+	if (c->now_ns >= c->grace_ns)
+		return false;
+	for (uint32_t i = 1; i <= c->n_members; i++)
+		if (c->members[i]->state == MEMBER_EXPECTED ||
+			c->members[i]->state == MEMBER_SUSPECT)
+			return true;
+	return false;
+}
+
 void sched_member_check(struct sched_core *c, struct sched_member *m)
 {
 	uint64_t at = m->deadline_ns, seen_to = sight_end(c, m);
@@ -354,7 +367,7 @@ void sched_member_check(struct sched_core *c, struct sched_member *m)
 	if (m->state == MEMBER_UP) {
 		at = (m->heard_ns > c->isolated_ns ? m->heard_ns : c->isolated_ns) +
 		     sched_member_dead_ns(c, m);
-		if (at < c->grace_ns)
+		if (at < c->grace_ns && is_grace(c))
 			at = c->grace_ns;
 	} else if (c->isolated_ns && at < c->isolated_ns + sched_member_window_ns(c, m)) {
 		at = c->isolated_ns + sched_member_window_ns(c, m);

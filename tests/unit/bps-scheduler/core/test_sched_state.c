@@ -66,6 +66,28 @@ static void grace_also_covers_members_that_leave_again(void **state)
 	world_fini(&w);
 }
 
+/* It hangs: its connection stays open. */
+static void silent_server_dies_in_time_once_all_members_are_back(void **state)
+{
+	struct sched_world w;
+
+	(void)state;
+	running_job(&w);
+	kill_scheduler(&w);
+	server(&w, 11, "s1", 101);
+	server(&w, 12, "s2", 102);
+	agent(&w, 21, "a", 201);
+	pass(&w, w.cfg.server_dead_ms + 500, (const uint32_t[]){11, 21, 0});
+	NOT_SAID(&w, "down"); /* agent b is still away */
+	agent(&w, 22, "b", 202);
+	pass(&w, 20, (const uint32_t[]){11, 21, 22, 0});
+	SAID(&w, "12 DROP silent");
+	clear(&w);
+	pass(&w, w.cfg.server_dead_ms - 500, (const uint32_t[]){11, 21, 22, 0});
+	NOT_SAID(&w, "down");
+	world_fini(&w);
+}
+
 static void server_that_restarted_meanwhile_gets_a_new_pgen(void **state)
 {
 	struct sched_world w;
@@ -384,6 +406,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(restarted_scheduler_knows_its_members_and_jobs),
 		cmocka_unit_test(nobody_dies_in_the_grace_after_a_restart),
+		cmocka_unit_test(silent_server_dies_in_time_once_all_members_are_back),
 		cmocka_unit_test(grace_also_covers_members_that_leave_again),
 		cmocka_unit_test(server_that_restarted_meanwhile_gets_a_new_pgen),
 		cmocka_unit_test(log_without_its_last_record_ends_the_jobs_that_it_has),
