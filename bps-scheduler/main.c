@@ -289,6 +289,7 @@ static int start_core(struct sched_app *app, struct err_text *err)
 		rc = statelog_open(&app->log, o->state_dir, on_record, app, err);
 		if (rc < 0)
 			return rc;
+		events_open(app->events, o->state_dir);
 	} else {
 		log_warn("no --state-dir: the state is in memory, a restart ends all running jobs");
 	}

@@ -36,7 +36,7 @@ static int get_events(
 	return 0;
 }
 
-/* All above since, put together; a new scheduler's from its first on. */
+/* All above since, put together. What a new scheduler has not read from its file is new. */
 static int get_all_events(const struct bpsctl_opts *o, uint64_t since, uint64_t term, json_t **ret,
 	struct err_text *err)
 {
@@ -45,9 +45,11 @@ static int get_all_events(const struct bpsctl_opts *o, uint64_t since, uint64_t 
 	int rc = get_events(o, since, &root, err);
 
 	if (rc == 0 && term && cell_num(root, "term") != term) {
+		uint64_t restored = cell_num(root, "restored");
+
 		json_decref(root);
 		root = NULL;
-		rc = get_events(o, 0, &root, err);
+		rc = get_events(o, since < restored ? since : restored, &root, err);
 	}
 	while (rc == 0 && is_new && cell_num(root, "next") < cell_num(root, "last")) {
 		rc = get_events(o, cell_num(root, "next"), &next, err);

@@ -1,9 +1,17 @@
+/* The ring of events, its file, and the document of it. Thread: the core's. */
 #include "bps-scheduler/status/events.h"
 
+#include <errno.h>
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "bps-scheduler/status/status_impl.h"
+#include "common/base/log.h"
+
+#define LINES_MAX  (2 * EVENTS_KEPT)
+#define LINE_BYTES (SCHED_EVENT_BYTES + 128)
 
 struct entry {
 	double unix_s;
@@ -15,6 +23,11 @@ struct entry {
 struct event_ring {
 	uint64_t last; /* number of the newest; entry n is at n % EVENTS_KEPT */
 	struct entry ring[EVENTS_KEPT];
+	uint64_t start;    /* no number below it is known */
+	uint64_t restored; /* number of the last one that was read from the file */
+	char *path;        /* of the file, NULL: none */
+	FILE *file;        /* to append to; NULL: it cannot be written just now */
+	unsigned n_lines;
 };
 
 static const char *const kinds[EVENT_KINDS] = {[EVENT_SCHEDULER] = "scheduler",
@@ -27,12 +40,159 @@ static const char *const kinds[EVENT_KINDS] = {[EVENT_SCHEDULER] = "scheduler",
 
 struct event_ring *events_new(void)
 {
-	return calloc(1, sizeof(struct event_ring));
+	struct event_ring *ev = calloc(1, sizeof(*ev));
+
+	if (ev)
+		ev->start = 1;
+	return ev;
+}
+
+static void close_file(struct event_ring *ev)
+{
+	if (ev->file)
+		fclose(ev->file);
+	ev->file = NULL;
 }
 
 void events_free(struct event_ring *ev)
 {
+	if (!ev)
+		return;
+	close_file(ev);
+	free(ev->path);
 	free(ev);
+}
+
+/* ---- file ---- */
+
+static uint64_t first_kept(const struct event_ring *ev)
+{
+	uint64_t first = ev->last > EVENTS_KEPT ? ev->last - EVENTS_KEPT + 1 : 1;
+
+	return first > ev->start ? first : ev->start;
+}
+
+static bool print_entry(const struct event_ring *ev, uint64_t seq, FILE *f)
+{
+	const struct entry *e = &ev->ring[seq % EVENTS_KEPT];
+	char text[SCHED_EVENT_BYTES];
+
+	snprintf(text, sizeof(text), "%s", e->text);
+	log_blank(text); /* one line */
+	return fprintf(f, "%" PRIu64 " %.17g %" PRIu64 " %s %s\n", seq, e->unix_s, e->view,
+		       kinds[e->kind], text) > 0;
+}
+
+/* Write the file again from the ring, and keep it open. */
+static int rewrite(struct event_ring *ev)
+{
+	char fresh[4096];
+	bool is_written = true;
+	FILE *f;
+	int rc;
+
+	snprintf(fresh, sizeof(fresh), "%s.new", ev->path);
+	close_file(ev);
+	f = fopen(fresh, "we");
+	if (!f)
+		return -errno;
+	for (uint64_t i = first_kept(ev); i <= ev->last; i++)
+		is_written = print_entry(ev, i, f) && is_written;
+	if (!is_written || fflush(f) || rename(fresh, ev->path) < 0) {
+		rc = errno ? -errno : -EIO;
+		fclose(f);
+		remove(fresh);
+		return rc;
+	}
+	ev->file = f;
+	ev->n_lines = (unsigned)(ev->last - first_kept(ev) + 1);
+	return 0;
+}
+
+/* Also after a failure, such as a disk that was full. */
+static void keep_last(struct event_ring *ev)
+{
+	int rc = 0;
+
+	if (!ev->path)
+		return;
+	if (!ev->file || ev->n_lines >= LINES_MAX)
+		rc = rewrite(ev);
+	else if (print_entry(ev, ev->last, ev->file) && fflush(ev->file) == 0)
+		ev->n_lines++;
+	else
+		rc = errno ? -errno : -EIO;
+	if (rc == 0)
+		return;
+	log_rated(LOG_WARN, "cannot write '%s': %s; events are in memory only", ev->path,
+		err_str(rc));
+	close_file(ev);
+}
+
+static int find_kind(const char *name)
+{
+	for (int i = 0; i < EVENT_KINDS; i++)
+		if (strcmp(kinds[i], name) == 0)
+			return i;
+	return -1;
+}
+
+/* False: the line is torn, or not one of ours. */
+static bool take_line(struct event_ring *ev, char *line)
+{
+	char kind[16];
+	struct entry e;
+	uint64_t seq;
+	int at = 0, k;
+	size_t n = strlen(line);
+
+	if (!n || line[n - 1] != '\n')
+		return false;
+	line[n - 1] = '\0';
+	if (sscanf(line, "%" SCNu64 " %lf %" SCNu64 " %15s %n", &seq, &e.unix_s, &e.view, kind,
+		    &at) < 4 ||
+		!at)
+		return false;
+	k = find_kind(kind);
+	if (k < 0 || !line[at] || seq <= ev->last || seq > INT64_MAX)
+		return false;
+	if (seq != ev->last + 1) /* what is before the gap is forgotten */
+		ev->start = seq;
+	e.kind = (enum sched_event_kind)k;
+	snprintf(e.text, sizeof(e.text), "%s", line + at);
+	ev->ring[seq % EVENTS_KEPT] = e;
+	ev->last = seq;
+	return true;
+}
+
+static void read_file(struct event_ring *ev, FILE *f)
+{
+	char line[LINE_BYTES];
+	unsigned n_odd = 0;
+
+	while (fgets(line, sizeof(line), f))
+		n_odd += !take_line(ev, line);
+	ev->restored = ev->last;
+	if (n_odd)
+		log_warn("%u lines of '%s' cannot be read, and are left out", n_odd, ev->path);
+}
+
+void events_open(struct event_ring *ev, const char *dir)
+{
+	char path[4096 - sizeof(".new")];
+	FILE *f;
+	int rc;
+
+	snprintf(path, sizeof(path), "%s/events", dir);
+	ev->path = sched_dup(path);
+	f = fopen(path, "re");
+	if (f) {
+		read_file(ev, f);
+		fclose(f);
+	}
+	rc = rewrite(ev);
+	if (rc < 0)
+		log_warn("cannot write '%s': %s; events are in memory only", path, err_str(rc));
 }
 
 void events_add(struct event_ring *ev, const struct sched_event *e, double unix_s)
@@ -43,6 +203,7 @@ void events_add(struct event_ring *ev, const struct sched_event *e, double unix_
 	at->view = e->view;
 	at->kind = e->kind;
 	snprintf(at->text, sizeof(at->text), "%s", e->text);
+	keep_last(ev);
 }
 
 static json_t *entry_json(const struct entry *e, uint64_t seq)
@@ -59,7 +220,7 @@ static json_t *entry_json(const struct entry *e, uint64_t seq)
 
 json_t *events_json(const struct event_ring *ev, uint32_t term, uint64_t since)
 {
-	uint64_t first = ev->last > EVENTS_KEPT ? ev->last - EVENTS_KEPT + 1 : 1;
+	uint64_t first = first_kept(ev);
 	uint64_t from = since >= first - 1 ? since : first - 1, at = from;
 	json_t *o = json_object(), *list = json_array();
 
@@ -73,6 +234,7 @@ json_t *events_json(const struct event_ring *ev, uint32_t term, uint64_t since)
 	status_put_num(o, "first", first);
 	status_put_num(o, "last", ev->last);
 	status_put_num(o, "next", at > ev->last ? ev->last : at);
+	status_put_num(o, "restored", ev->restored);
 	status_put_num(o, "lost", from - since);
 	json_object_set_new(o, "events", list);
 	return o;

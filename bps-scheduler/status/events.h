@@ -1,8 +1,12 @@
 #ifndef BPS_SCHEDULER_STATUS_EVENTS_H
 #define BPS_SCHEDULER_STATUS_EVENTS_H
-/* The last events of the core (core.h), for people: a ring in memory that a restart empties. Each
- * has a number, which grows by one from 1 on, and the wall clock's time. Same thread as the
- * core. */
+/* The last events of the core (core.h), for people: a ring in memory, and a copy of it in a file,
+ * which the next process reads. Each has a number, which grows by one from 1 on, and the wall
+ * clock's time. Same thread as the core.
+ *
+ * The file has a line per event: number, time, view, kind and text, separated by blanks. It is not
+ * synced, and errors are logged and otherwise ignored: nothing depends on it. At most twice as many
+ * lines as the ring has entries are in it; then it is written again from the ring. */
 #include <stdint.h>
 
 #include <jansson.h>
@@ -16,15 +20,22 @@ struct event_ring;
 
 /* NULL: out of memory. */
 struct event_ring *events_new(void);
+/* Read the events of the previous process from the file `events` in dir, which this process alone
+ * uses, and write those that follow into it. ev: without events. Errors: logged; then ev stays in
+ * memory. */
+void events_open(struct event_ring *ev, const char *dir);
 /* unix_s: the wall clock, seconds. Forgets the oldest when the ring is full. */
 void events_add(struct event_ring *ev, const struct sched_event *e, double unix_s);
 /* Those with a number above since, the oldest EVENTS_ANSWER_MAX of them. A new reference:
  *   schema role("scheduler") term first last next   first, last: of those that are kept (last 0: none); next:
  *                                                   what to ask for to get those that follow these
+ *   restored                                        the last one of the previous processes, 0: none is known
  *   lost                                            how many above since are not kept any more
  *   now                                             of the same clock as the events' time; put in by web.c
- *   events[{seq time kind view text}]               time: unix seconds; kind: scheduler, view, member, job, partitions, steer, health
- * since may come from an earlier life of the scheduler: then it is above last, and term tells. */
+ *   events[{seq time kind view text}]               time: unix seconds; kind: scheduler, view, member, job,
+ *                                                   partitions, steer, health
+ * since may come from an earlier process of the scheduler. With a new term, numbers up to restored
+ * are those that it had; above them they may name other events. */
 json_t *events_json(const struct event_ring *ev, uint32_t term, uint64_t since);
 void events_free(struct event_ring *ev);
 #endif

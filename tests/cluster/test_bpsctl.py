@@ -180,6 +180,19 @@ def test_events_tell_what_happened_in_order(cluster):
     assert c.bpsctl("events", "--since", "yesterday").returncode == 64
 
 
+def test_events_outlive_the_scheduler_with_their_numbers_and_times(cluster):
+    c = cluster(agents=0, servers=1)
+    before = document(c, "events")
+    c.scheduler.kill()
+    c.scheduler.pin()
+    c.scheduler.start()
+    after = document(c, "events")
+    assert after["restored"] >= before["last"] > 0
+    assert after["events"][: before["last"]] == before["events"]
+    text = re.sub(r"\s+", " ", show(c, "events", status=0))
+    assert text.find("started, term 1") < text.find("started, term 2")
+
+
 def follow(c, *args, **kw):
     command = [str(BUILD / "bpsctl"), "--scheduler-http", f"127.0.0.1:{c.scheduler.http}", "--interval", "100ms", *args]
     return subprocess.Popen(command, stdin=subprocess.DEVNULL, env=c.env, **kw)
@@ -213,7 +226,8 @@ def test_followed_events_go_on_with_the_next_scheduler(cluster):
     c.scheduler.kill()
     c.scheduler.pin()
     c.scheduler.start()
-    read_until(p.stdout.fileno(), "started, term 2")
+    text = read_until(p.stdout.fileno(), "started, term 2")
+    assert "term 1" not in text, text
     p.send_signal(signal.SIGINT)
     assert p.wait(DEADLINE_S) == 0
     p.stdout.close()

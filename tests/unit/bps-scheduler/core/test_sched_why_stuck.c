@@ -1,5 +1,9 @@
 #include "tests/unit/sched_world.h"
 
+#include <unistd.h>
+
+#include "common/base/log.h"
+
 /* What the scheduler's core answers who asks why, and what it tells of itself. */
 
 /* ---- questions ---- */
@@ -333,6 +337,55 @@ static void events_tell_of_members_jobs_partitions_and_views(void **state)
 	world_fini(&w);
 }
 
+/* A file with a line that a crash has torn, and then more events than fit. */
+static void events_are_read_again_from_a_bounded_file(void **state)
+{
+	char dir[] = "/tmp/bps_events_XXXXXX", path[64];
+	struct sched_event e = {EVENT_JOB, 7, "it is\nhere"};
+	struct event_ring *ev = events_new();
+	json_t *root, *first;
+	FILE *f;
+	int n_lines = 0, ch;
+
+	(void)state;
+	assert_non_null(mkdtemp(dir));
+	snprintf(path, sizeof(path), "%s/events", dir);
+	events_open(ev, dir);
+	events_add(ev, &e, 1.5);
+	events_free(ev);
+	f = fopen(path, "a");
+	fputs("nonsense\n2 1.5 7 job torn", f);
+	fclose(f);
+	ev = events_new();
+	log_set_level(LOG_ERROR);
+	events_open(ev, dir);
+	root = events_json(ev, 2, 0);
+	first = json_array_get(json_object_get(root, "events"), 0);
+	assert_int_equal(json_integer_value(json_object_get(root, "restored")), 1);
+	assert_int_equal(json_array_size(json_object_get(root, "events")), 1);
+	assert_string_equal(json_string_value(json_object_get(first, "text")), "it is?here");
+	assert_string_equal(json_string_value(json_object_get(first, "kind")), "job");
+	assert_true(json_real_value(json_object_get(first, "time")) == 1.5);
+	json_decref(root);
+	for (int i = 0; i < 5 * EVENTS_KEPT; i++)
+		events_add(ev, &e, i);
+	events_free(ev);
+	f = fopen(path, "r");
+	while ((ch = fgetc(f)) != EOF)
+		n_lines += ch == '\n';
+	fclose(f);
+	assert_true(n_lines >= EVENTS_KEPT && n_lines <= 2 * EVENTS_KEPT);
+	ev = events_new();
+	events_open(ev, dir);
+	root = events_json(ev, 3, 0);
+	assert_int_equal(json_integer_value(json_object_get(root, "last")), 5 * EVENTS_KEPT + 1);
+	assert_int_equal(json_integer_value(json_object_get(root, "first")), 4 * EVENTS_KEPT + 2);
+	json_decref(root);
+	events_free(ev);
+	assert_int_equal(unlink(path), 0);
+	assert_int_equal(rmdir(dir), 0);
+}
+
 static void events_are_kept_and_answered_within_their_bounds(void **state)
 {
 	struct event_ring *ev = events_new();
@@ -376,6 +429,7 @@ int main(void)
 		cmocka_unit_test(probe_for_the_status_outlives_its_job),
 		cmocka_unit_test(status_names_who_has_to_join_or_declare),
 		cmocka_unit_test(events_tell_of_members_jobs_partitions_and_views),
+		cmocka_unit_test(events_are_read_again_from_a_bounded_file),
 		cmocka_unit_test(events_are_kept_and_answered_within_their_bounds),
 	};
 
