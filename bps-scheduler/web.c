@@ -8,6 +8,8 @@
 
 #include "common/base/clock.h"
 
+#define REFUSED_SPAN_MS 60000
+
 void web_info(struct sched_app *app, struct status_info *ret)
 {
 	struct ctllisten_stats s;
@@ -35,6 +37,30 @@ static json_t *listen_json(const struct sched_app *app)
 		snprintf(a.host, sizeof(a.host), "127.0.0.1");
 	a.port = ctllisten_port(app->listen);
 	return json_string(addr_format(&a, text));
+}
+
+/* Handshakes of the last minute that failed, counted by what the peers claimed to be. */
+static json_t *refused_json(const struct sched_app *app)
+{
+	struct ctllisten_refusal list[CTLLISTEN_REFUSALS_KEPT];
+	unsigned n = ctllisten_refusals(app->listen, REFUSED_SPAN_MS, list);
+	json_t *o = json_array();
+
+	for (unsigned i = 0; i < n; i++) {
+		unsigned count = 0;
+		bool is_counted = false;
+
+		for (unsigned k = 0; k < n; k++) {
+			bool is_same = strcmp(list[k].identity, list[i].identity) == 0;
+
+			count += is_same;
+			is_counted |= is_same && k < i;
+		}
+		if (!is_counted)
+			json_array_append_new(o, json_pack("{s:s, s:i}", "identity",
+							 list[i].identity, "count", (int)count));
+	}
+	return o;
 }
 
 static void answer_error(struct httpd_request *req, int code, const char *text)
@@ -140,6 +166,7 @@ static void http_status(void *arg, struct httpd_request *req)
 	web_info(app, &info);
 	root = status_cluster(app->core, &info);
 	json_object_set_new(root, "listen", listen_json(app));
+	json_object_set_new(root, "refused", refused_json(app));
 	httpd_answer(req, 200, root);
 }
 

@@ -8,6 +8,7 @@
 #define JOBS_MAX      24 /* rows; the rest is counted */
 #define SERVERS_MAX   8  /* all of them, if there are no more; else those that are not well */
 #define OUTLIERS_MAX  16
+#define REFUSED_MAX   4
 #define FAILED_MAX    5
 #define FAILED_LATE_S 600
 
@@ -102,6 +103,26 @@ static void muted(FILE *out, json_t *root)
 	}
 	if (at)
 		cell_wrapped(out, "  muted: ", text);
+}
+
+static void refused(FILE *out, json_t *root)
+{
+	json_t *r;
+	char text[256];
+	size_t i;
+
+	json_array_foreach (json_object_get(root, "refused"), i, r) {
+		if (i == REFUSED_MAX) {
+			fprintf(out, "  refused: (more: --json)\n");
+			break;
+		}
+		snprintf(text, sizeof(text),
+			"%" PRIu64
+			" connection%s as %.120s in the last minute (wrong or revoked key?)",
+			cell_num(r, "count"), cell_num(r, "count") == 1 ? "" : "s",
+			cell_str(r, "identity").s);
+		cell_wrapped(out, "  refused: ", text);
+	}
 }
 
 /* A blank line between two sections; the problems end with one. */
@@ -301,6 +322,7 @@ int screen_status(FILE *out, json_t *root)
 	headline(out, root);
 	tolerated(out, root);
 	muted(out, root);
+	refused(out, root);
 	if (cell_count_problems(root))
 		putc('\n', out);
 	cell_problems(out, root);

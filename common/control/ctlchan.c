@@ -219,8 +219,10 @@ void chan_opened(struct ctlchan *c)
 
 static void handshake_failed(struct ctlchan *c, const char *what)
 {
-	if (c->listener)
+	if (c->listener) {
 		c->listener->stats.auth_failures++;
+		listen_note_refusal(c->listener, c->who.identity);
+	}
 	chan_fail(c, "TLS with %s failed: %s", c->peer, what);
 }
 

@@ -53,6 +53,9 @@ struct ctllisten_conf {
 	unsigned max_untrusted_per_host; /* 0: 16 */
 };
 
+#define CTLLISTEN_REFUSALS_KEPT  64
+#define CTLLISTEN_IDENTITY_BYTES 128
+
 struct ctllisten_stats {
 	uint64_t accepted;
 	uint64_t auth_failures;      /* TLS handshakes that failed */
@@ -60,6 +63,12 @@ struct ctllisten_stats {
 	uint64_t trust_timeouts;     /* not trusted in time */
 	uint64_t evicted;            /* untrusted, gave way to newer ones */
 	unsigned untrusted, trusted; /* now */
+};
+
+/* A handshake that failed. identity: what the peer claimed to be; anybody may claim it. */
+struct ctllisten_refusal {
+	uint64_t at_ms;
+	char identity[CTLLISTEN_IDENTITY_BYTES];
 };
 
 /* Start to listen. ops and conf: ops must outlive the listener, conf is copied.
@@ -76,6 +85,10 @@ int ctllisten_set_auth(struct ctllisten *l, const struct tls_conf *auth, struct 
 /* The bound port, also when 0 was asked for. */
 uint16_t ctllisten_port(const struct ctllisten *l);
 void ctllisten_stats(const struct ctllisten *l, struct ctllisten_stats *ret_stats);
+/* How many of the last CTLLISTEN_REFUSALS_KEPT handshakes that failed are at most span_ms old and
+ * of a peer that claimed an identity; these go to ret, newest first. */
+unsigned ctllisten_refusals(const struct ctllisten *l, uint32_t span_ms,
+	struct ctllisten_refusal ret[static CTLLISTEN_REFUSALS_KEPT]);
 
 /* Stop listening and close all connections; closed() runs for each before this returns. Not from
  * inside a callback. */

@@ -49,6 +49,8 @@ struct ctllisten {
 	struct chan_list trusted;
 	struct chan_list dying;
 	struct ctllisten_stats stats;
+	struct ctllisten_refusal refusals[CTLLISTEN_REFUSALS_KEPT];
+	unsigned next_refusal; /* the oldest */
 	uint64_t next_log_ms;
 	unsigned n_unlogged;
 };
@@ -80,6 +82,8 @@ int chan_refuse_without_key(
 /* ctllisten.c */
 /* Put a connection of a listener onto one of its lists, NULL: none. Nothing at a connector. */
 void listen_move(struct ctlchan *c, struct chan_list *list);
+/* A handshake of a peer that claimed this identity ("": none) has failed. */
+void listen_note_refusal(struct ctllisten *l, const char *identity);
 /* A stranger was turned away: one line a minute. */
 void listen_log_refusal(struct ctllisten *l, const struct ctlchan *c);
 #endif

@@ -4,6 +4,7 @@
 
 #include <errno.h>
 #include <signal.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -250,6 +251,34 @@ uint16_t ctllisten_port(const struct ctllisten *l)
 	if (getsockname(evconnlistener_get_fd(l->listener), (struct sockaddr *)&sa, &len))
 		return 0;
 	return sockaddr_port((struct sockaddr *)&sa);
+}
+
+void listen_note_refusal(struct ctllisten *l, const char *identity)
+{
+	struct ctllisten_refusal *r = &l->refusals[l->next_refusal];
+
+	if (!*identity)
+		return;
+	l->next_refusal = (l->next_refusal + 1) % CTLLISTEN_REFUSALS_KEPT;
+	r->at_ms = clock_now_ms();
+	snprintf(r->identity, sizeof(r->identity), "%s", identity);
+}
+
+unsigned ctllisten_refusals(const struct ctllisten *l, uint32_t span_ms,
+	struct ctllisten_refusal ret[static CTLLISTEN_REFUSALS_KEPT])
+{
+	uint64_t now_ms = clock_now_ms();
+	unsigned n = 0;
+
+	for (unsigned i = 1; i <= CTLLISTEN_REFUSALS_KEPT; i++) {
+		const struct ctllisten_refusal *r =
+			&l->refusals[(l->next_refusal + CTLLISTEN_REFUSALS_KEPT - i) %
+				     CTLLISTEN_REFUSALS_KEPT];
+
+		if (*r->identity && now_ms - r->at_ms <= span_ms)
+			ret[n++] = *r;
+	}
+	return n;
 }
 
 void ctllisten_stats(const struct ctllisten *l, struct ctllisten_stats *ret_stats)

@@ -1,5 +1,6 @@
 """A cluster with a key: who has none, another one or somebody else's gets nowhere."""
 
+import json
 import os
 import re
 import socket
@@ -79,6 +80,9 @@ def test_key_of_another_host_is_of_no_use(cluster, master):
                 "--name", "s0", "--key-file", key)  # fmt: skip
     c.wait_for("the server is turned away", lambda: "cannot reach the scheduler" in d.log.read_text())
     assert not members(c)
+    c.wait_for("the status shows it", lambda: "as server:s0 in the last minute" in c.bpsctl("status").stdout)
+    refused = json.loads(c.scheduler.get("/status"))["refused"]
+    assert [r["identity"] for r in refused] == ["server:s0"] and refused[0]["count"] >= 1
 
 
 @pytest.mark.parametrize("with_key", [False, True])

@@ -192,6 +192,7 @@ static void status_has_a_line_for_each_job_and_server(void **state)
 		" 'up_s': 1051200, 'is_durable': true,"
 		" 'state': {'kind': 'file', 'bytes': 2048, 'sync_s': 0.0002},"
 		" 'tolerates': {'server_losses': 1, 'limit': 'memory', 'scheduler_loss': true},"
+		" 'refused': [{'identity': 'server:s1', 'count': 3}],"
 		" 'members': [{'role': 'server', 'name': 's0', 'host': 'node14', 'state': 'up',"
 		" 'partitions': 256, 'rx_bytes_s': 4.1e9, 'tx_bytes_s': 4.2e9, 'mem_bytes': "
 		"40802189312,"
@@ -216,6 +217,7 @@ static void status_has_a_line_for_each_job_and_server(void **state)
 	assert_has(
 		&p, "cluster train-a  HEALTH_WARN  view 3.41  up 12d 4h  servers 1/2  agents 2/2");
 	assert_has(&p, "tolerates: 1 more server loss (memory), scheduler loss: yes");
+	assert_has(&p, "refused: 3 connections as server:s1 in the last minute");
 	assert_has(&p, "7f3a         4000001     2/2  18,412    3.10      9.40"
 		       "           12/55  node09 +41 ms       running\n");
 	assert_has(&p, "  0 of 2 joined       forming\n");

@@ -297,6 +297,7 @@ static void right_key_works_and_the_identity_arrives(void **state)
 
 static void host_key_works_for_its_own_name_only(void **state)
 {
+	struct ctllisten_refusal refusals[CTLLISTEN_REFUSALS_KEPT];
 	struct ctlchan_fixture *f = fixture_new();
 	struct cluster_key host_key;
 
@@ -306,11 +307,14 @@ static void host_key_works_for_its_own_name_only(void **state)
 	start_client(f, &host_key, "agent:node1");
 	run_until(f, &f->n_opened, 1);
 	assert_string_equal(f->identity, "agent:node1");
+	assert_int_equal(ctllisten_refusals(f->listen, 60000, refusals), 0);
 	ctlclient_free(f->client);
 	start_client(f, &host_key, "server:node1");
 	run_until(f, &f->n_failed, 1);
 	assert_int_equal(f->n_opened, 1);
 	assert_int_equal(stats(f).auth_failures, 1);
+	assert_int_equal(ctllisten_refusals(f->listen, 60000, refusals), 1);
+	assert_string_equal(refusals[0].identity, "server:node1");
 	fixture_free(f);
 }
 
