@@ -1,0 +1,34 @@
+"""Run a script with the modules of Horovod and BytePS replaced.
+
+Usage: ``python -m bps.compat train.py [arguments]`` or ``python -m bps.compat -m module
+[arguments]``.
+"""
+
+import os
+import runpy
+import sys
+
+
+def main() -> None:
+    """Run the script that the command line names, as ``__main__``."""
+    import bps.compat.byteps
+    import bps.compat.horovod  # noqa: F401
+
+    words = sys.argv[1:]
+    is_module = words[:1] == ["-m"]
+    words = words[is_module:]
+    if not words or words[0].startswith("-"):
+        sys.exit("usage: python -m bps.compat SCRIPT [ARGUMENTS], or -m MODULE [ARGUMENTS]")
+    sys.argv = words
+    if is_module:
+        runpy.run_module(words[0], run_name="__main__", alter_sys=True)
+        return
+    if not os.path.exists(words[0]):
+        sys.exit(f"python -m bps.compat: there is no script '{words[0]}'")
+    # Python has put the current folder there for -m, a script finds modules beside itself.
+    sys.path[0] = os.path.dirname(os.path.abspath(words[0]))
+    runpy.run_path(words[0], run_name="__main__")
+
+
+if __name__ == "__main__":
+    main()
