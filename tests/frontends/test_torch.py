@@ -603,3 +603,98 @@ def test_ddp_hook_leaves_nothing_pending():
         assert not state.pending
     finally:
         dist.destroy_process_group()
+
+
+# ---- all-to-all ----
+
+
+def test_alltoall_sends_rows_by_splits():
+    me, n = bps.rank(), bps.size()
+    splits = [me + r for r in ranks()]
+    rows = torch.cat([torch.full((k, 2), 10.0 * me + r) for r, k in enumerate(splits)])
+    out, received = bps.alltoall(rows, splits=torch.tensor(splits))
+    assert received.tolist() == [r + me for r in ranks()]
+    assert torch.equal(out, torch.cat([torch.full((r + me, 2), 10.0 * r + me) for r in ranks()]))
+    even = bps.synchronize(bps.alltoall_async(torch.arange(2 * n) + 100 * me))
+    assert even.tolist() == [100 * r + 2 * me + i for r in ranks() for i in range(2)]
+
+
+def test_alltoall_of_no_rows_and_of_wrong_splits():
+    out, received = bps.alltoall(torch.empty(0, 3), splits=[0] * bps.size())
+    assert out.shape == (0, 3) and received.tolist() == [0] * bps.size()
+    for splits in ([1] * (bps.size() + 1), [-1, *[5] * (bps.size() - 1)], None):
+        with pytest.raises(ValueError, match="cannot be split"):
+            bps.alltoall(torch.ones(2 * bps.size() + 1), splits=splits)
+
+
+def test_alltoall_is_differentiable():
+    x = torch.ones(bps.size(), requires_grad=True)
+    bps.alltoall(x).backward(torch.arange(float(bps.size())) + 10 * bps.rank())
+    assert x.grad.tolist() == [10.0 * r + bps.rank() for r in ranks()]
+
+
+# ---- process sets ----
+
+
+def test_a_process_set_runs_collectives_of_its_own():
+    last = bps.size() - 1
+    some = bps.add_process_set([last, last - 1])
+    assert some.ranks == [last - 1, last] and some.size() == 2 and some.process_set_id > 0
+    assert some.included() == (bps.rank() >= last - 1)
+    if some.included():
+        options, x = {"process_set": some}, torch.full((3,), float(bps.rank()))
+        total = 2.0 * last - 1
+        assert some.rank() == bps.rank() - last + 1
+        assert torch.equal(bps.allreduce(x, op=bps.Sum, **options), torch.full((3,), total))
+        assert torch.equal(bps.allreduce(x, name="named", **options), torch.full((3,), total / 2))
+        assert (bps.grouped_allreduce([x], op=bps.Max, **options)[0] == last).all()
+        assert (bps.broadcast(x, last, **options) == last).all()
+        assert bps.allgather(x[:1], **options).tolist() == [last - 1.0, float(last)]
+        assert bps.reducescatter(x, op=bps.Sum, **options).tolist() == [total] * (2 - some.rank())
+        assert bps.alltoall(x[:2], **options).tolist() == [last - 1.0, float(last)]
+        assert bps.broadcast_object(bps.rank(), last, **options) == last
+        assert bps.allgather_object(bps.rank(), **options) == [last - 1, last]
+        bps.barrier(some)
+        if bps.size() > 2:
+            with pytest.raises(ValueError, match=r"rank 0 is not in ProcessSet\(\[1, 2\]\)"):
+                bps.broadcast(x, 0, **options)
+    else:
+        with pytest.raises(ValueError, match="is not in"):
+            bps.allreduce(torch.ones(1), process_set=some)
+    assert bps.remove_process_set(some) and not bps.remove_process_set(some)
+    assert not bps.remove_process_set(bps.global_process_set)
+    if bps.rank() == last:
+        with pytest.raises(ValueError, match="add_process_set"):
+            bps.allreduce(torch.ones(1), process_set=some)
+
+
+def test_an_optimizer_averages_over_its_process_set():
+    model, alone = network(), network()
+    some = bps.add_process_set(ranks())
+    one = bps.add_process_set(bps.ProcessSet([0]))
+    optimizer = bps.DistributedOptimizer(
+        torch.optim.SGD(model.parameters(), lr=0.1), model.named_parameters(), process_set=some
+    )
+    train(model, optimizer, rows=mine())
+    train(alone, torch.optim.SGD(alone.parameters(), lr=0.1))
+    assert all((p - q).abs().max() <= 1e-12 for p, q in zip(model.parameters(), alone.parameters()))
+    if one.included():
+        net = network()
+        solo = bps.DistributedOptimizer(
+            torch.optim.SGD(net.parameters(), lr=0.1), net.named_parameters(), process_set=one
+        )
+        train(net, solo)
+        assert all((p - q).abs().max() <= 1e-12 for p, q in zip(net.parameters(), alone.parameters()))
+    bps.broadcast_parameters(model.state_dict(), bps.size() - 1, process_set=some)
+
+
+def test_process_sets_that_do_not_fit_are_refused():
+    with pytest.raises(ValueError, match="adds a process set of"):
+        bps.add_process_set([0] if bps.rank() == 0 else [1])
+    with pytest.raises(ValueError, match="outside of the job"):
+        bps.add_process_set([0, bps.size()])
+    with pytest.raises(ValueError, match="differ"):
+        bps.ProcessSet([1, 1])
+    some = bps.add_process_set([0])
+    with pytest.raises(ValueError, match="added already"):
+        bps.add_process_set(some)

@@ -10,8 +10,11 @@ from __future__ import annotations
 
 import atexit
 import collections
+import contextlib
 import ctypes
+import os
 import pickle
+import secrets
 import sys
 import threading
 from collections.abc import Callable
@@ -121,7 +124,7 @@ class Runtime:
     """
 
     def __init__(self, job: Job, prefix: str = "") -> None:
-        self.job, self._prefix = job, prefix
+        self.job, self.prefix = job, prefix
         self.lock = threading.RLock()  # declarations and collectives have one order
         self._named: dict[str, dict[tuple[str, int], Slot]] = collections.defaultdict(dict)
         self._rings: dict[tuple[str, int], list[Slot]] = {}
@@ -150,7 +153,7 @@ class Runtime:
             if slot is None:
                 suffix = f"#{len(shapes) + 1}" if shapes else ""
                 slot = shapes[dtype, n_elems] = Slot(
-                    self.job.declare(f"{self._prefix}u/{name}{suffix}", dtype, n_elems)
+                    self.job.declare(f"{self.prefix}u/{name}{suffix}", dtype, n_elems)
                 )
             if slot.owner is not None:
                 raise ValueError(
@@ -173,7 +176,7 @@ class Runtime:
             ring = self._rings.get((dtype, size))
             if ring is None:
                 decls = [
-                    (f"{self._prefix}p/{dtype}.{size}.{i}", dtype, size // item)
+                    (f"{self.prefix}p/{dtype}.{size}.{i}", dtype, size // item)
                     for i in range(PIECES_IN_FLIGHT)
                 ]
                 ring = self._rings[dtype, size] = [Slot(t) for t in self.job.declare_group(decls)]
@@ -210,7 +213,7 @@ class Runtime:
                 ring = self._own[key] = []
             at = (turn - 1) % many
             if at == len(ring):
-                name = f"{self._prefix}s/{dtype}.{n_elems}.{at}"
+                name = f"{self.prefix}s/{dtype}.{n_elems}.{at}"
                 ring.append(Slot(self.job.declare(name, dtype, n_elems)))
             if ring[at].owner is not None:
                 ring[at].owner.settle()
@@ -272,6 +275,32 @@ def _unpack(data: bytes, rank: int) -> Any:
 
 
 _runtime: Runtime | None = None
+_options: dict[str, Any] = {}  # of init()
+subjobs: list[Job] = []  # of sets of workers; they end with the process's job
+
+
+def host_key() -> str:
+    """The same at two processes that use one agent, else different."""
+    with open("/proc/sys/kernel/random/boot_id") as f:
+        boot = f.read().strip()
+    try:
+        at = os.stat(os.environ.get("BPS_AGENT_SOCKET", "/run/bps/agent.sock"))
+    except OSError:
+        return boot
+    return f"{boot}.{at.st_dev}.{at.st_ino}"
+
+
+def job_name(part: str = "") -> str:
+    """Return a new name for a job, from the name that the launcher gave and the name of a part."""
+    names = ("BPS_JOB", "TORCHELASTIC_RUN_ID", "SLURM_JOB_ID")
+    base = next((os.environ[name] for name in names if os.environ.get(name)), "torch")
+    return f"{base}.{part}"[:150].rstrip(".") + f".{secrets.token_hex(4)}"
+
+
+def inherited() -> dict[str, Any]:
+    """Return the options of :func:`init` that hold for jobs of some of the workers, too."""
+    mine = {"job", "rank", "size", "local_rank", "local_size", "elastic", "max_size"}
+    return {name: value for name, value in _options.items() if name not in mine}
 
 
 def init(**options: Any) -> None:
@@ -284,6 +313,8 @@ def init(**options: Any) -> None:
     global _runtime
     if _runtime is None:
         _runtime = Runtime(open_job(**options))
+        _options.clear()
+        _options.update(options)
         atexit.register(_at_exit)
 
 
@@ -297,11 +328,16 @@ def leave(is_abort: bool) -> None:
     global _runtime
     atexit.unregister(_at_exit)
     if _runtime is not None:
-        ended, _runtime = _runtime, None
+        jobs = [_runtime.job, *reversed(subjobs)]
+        _runtime = None
+        subjobs.clear()
         if is_abort:
-            ended.job.abort()
-        else:
-            ended.job.close()
+            for job in jobs:
+                job.abort()
+            return
+        with contextlib.ExitStack() as stack:  # the job of all workers closes last
+            for job in jobs:
+                stack.enter_context(job)
 
 
 def _at_exit() -> None:

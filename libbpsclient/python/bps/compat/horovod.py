@@ -19,16 +19,7 @@ from bps import _core
 from bps.compat import _alias
 
 LACKING = {
-    "alltoall": "exchange the parts with allgather",
-    "alltoall_async": "exchange the parts with allgather",
-    "grouped_allgather_async": "use grouped_allgather",
-    "grouped_reducescatter": "use reducescatter for each tensor",
-    "grouped_reducescatter_async": "use reducescatter for each tensor",
     "join": "agree on the least number of batches with allreduce(op=Min) before the loop",
-    "add_process_set": "open a second job with those workers (bps.open)",
-    "remove_process_set": "open a second job with those workers (bps.open)",
-    "ProcessSet": "open a second job with those workers (bps.open)",
-    "global_process_set": "leave the argument out",
     "sparse_allreduce_async": "make the gradient dense (sparse_as_dense=True)",
     "SyncBatchNorm": "use torch.nn.SyncBatchNorm over init_process_group('bps')",
     "elastic": "let the job shrink (bpsrun --on-agent-loss shrink)",

@@ -15,7 +15,6 @@ import atexit
 import json
 import os
 import queue
-import secrets
 import threading
 import time
 import warnings
@@ -643,25 +642,13 @@ class _Group(Backend):
 # ---- groups ----
 
 
-def _host() -> str:
-    """The same at two processes that use one agent, else different."""
-    with open("/proc/sys/kernel/random/boot_id") as f:
-        boot = f.read().strip()
-    try:
-        at = os.stat(os.environ.get("BPS_AGENT_SOCKET", "/run/bps/agent.sock"))
-    except OSError:
-        return boot
-    return f"{boot}.{at.st_dev}.{at.st_ino}"
-
-
-def _meet(store: Any, rank: int, size: int, base: str) -> tuple[str, int, int]:
+def _meet(store: Any, rank: int, size: int, part: str) -> tuple[str, int, int]:
     """Agree on a job's name; returns it with this worker's number on its host and the workers
     there."""
-    store.set(f"host/{rank}", _host())
+    store.set(f"host/{rank}", _core.host_key())
     if rank == 0:
         hosts = [store.get(f"host/{r}").decode() for r in range(size)]
-        name = f"{base[:150]}.{secrets.token_hex(4)}"
-        store.set("job", json.dumps([name, hosts]))
+        store.set("job", json.dumps([_core.job_name(part), hosts]))
     name, hosts = json.loads(store.get("job").decode())
     return name, hosts[:rank].count(hosts[rank]), hosts.count(hosts[rank])
 
@@ -682,11 +669,6 @@ def _leave_world(has_failed: bool) -> None:
         _core.leave(has_failed)
 
 
-def _base() -> str:
-    names = ("BPS_JOB", "TORCHELASTIC_RUN_ID", "SLURM_JOB_ID")
-    return next((os.environ[name] for name in names if os.environ.get(name)), "torch")
-
-
 def _create(options: Any, _: Any = None) -> _Group:
     """Make a group; its workers call this together."""
     global _world, _world_users, _world_is_ours
@@ -699,7 +681,7 @@ def _create(options: Any, _: Any = None) -> _Group:
         if _world is None:
             _world_is_ours = not _core.is_initialized()
             if _world_is_ours:
-                name, local, n_local = _meet(options.store, rank, size, _base())
+                name, local, n_local = _meet(options.store, rank, size, "")
                 _core.init(
                     job=name, rank=rank, size=size, local_rank=local, local_size=n_local, **times
                 )
@@ -714,7 +696,7 @@ def _create(options: Any, _: Any = None) -> _Group:
         _world_users += 1
         runtime = Runtime(_world, f"c10d/{title}/")
         return _Group(runtime, rank, size, timeout, title, _leave_world)
-    name, local, n_local = _meet(options.store, rank, size, f"{_base()}.{title}")
+    name, local, n_local = _meet(options.store, rank, size, title)
     job = open_job(job=name, rank=rank, size=size, local_rank=local, local_size=n_local, **times)
 
     def leave(has_failed: bool) -> None:

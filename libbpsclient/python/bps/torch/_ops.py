@@ -12,6 +12,7 @@ from bps import _core
 from bps._core import Operation, Slot
 from bps.torch._compression import Compression, Compressor
 from bps.torch._memory import NAMES, check_device, input_view, output_view, wire_dtype
+from bps.torch._sets import ProcessSet, global_process_set
 
 Average, Sum, Min, Max, Product = bps.AVG, bps.SUM, bps.MIN, bps.MAX, bps.PROD
 Adasum = -1
@@ -82,8 +83,10 @@ def _reduce(
     pre: float,
     post: float,
     priority: int,
+    process_set: ProcessSet,
 ) -> Handle:
     """Submit a tensor; the result goes to `output`, which may be the tensor."""
+    rt = process_set.runtime()
     check_device(tensor)
     if (pre, post) != (1.0, 1.0) and not tensor.dtype.is_floating_point:
         raise ValueError(
@@ -97,7 +100,6 @@ def _reduce(
     is_direct = output.is_contiguous()
     flat = tensor.detach().contiguous().view(-1)
     out = output.detach().view(-1) if is_direct else torch.empty_like(flat)
-    rt = _core.runtime()
     with rt.lock:
         if name is not None:
             slot = rt.named(name, NAMES[wire], n)
@@ -142,6 +144,7 @@ def allreduce_async_(
     op: int | None = None,
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
     priority: int = bps.PRIORITY_AUTO,
 ) -> Handle:
     """Reduce a tensor over all workers, in place; returns at once.
@@ -154,6 +157,8 @@ def allreduce_async_(
         op (int, optional): Average (default), Sum, Min, Max or Product.
         prescale_factor, postscale_factor (float): multiply the tensor before, and the result after
             the reduction.
+        process_set (ProcessSet): the workers that take part.
+        priority (int): larger goes first.
 
     Returns:
         Handle: for :func:`synchronize` and :func:`poll`.
@@ -162,7 +167,8 @@ def allreduce_async_(
         ValueError: `average` and `op` are both given, or an operation with this name is in flight.
     """
     op = _check_op(average, op)
-    return _reduce(tensor, tensor, name, op, prescale_factor, postscale_factor, priority)
+    pre, post = prescale_factor, postscale_factor
+    return _reduce(tensor, tensor, name, op, pre, post, priority, process_set)
 
 
 def allreduce_async(
@@ -172,11 +178,12 @@ def allreduce_async(
     op = _check_op(average, options.pop("op", None))
     pre, post = options.pop("prescale_factor", 1.0), options.pop("postscale_factor", 1.0)
     priority = options.pop("priority", bps.PRIORITY_AUTO)
+    process_set = options.pop("process_set", global_process_set)
     if options:
         raise TypeError(f"unknown arguments: {', '.join(options)}")
     check_device(tensor)
     output = torch.empty_like(tensor, memory_format=torch.contiguous_format, requires_grad=False)
-    return _reduce(tensor, output, name, op, pre, post, priority)
+    return _reduce(tensor, output, name, op, pre, post, priority, process_set)
 
 
 class _Allreduce(torch.autograd.Function):
@@ -202,6 +209,7 @@ def allreduce(
     op: int | None = None,
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
 ) -> torch.Tensor:
     """Reduce a tensor over all workers and return the result; differentiable.
 
@@ -216,6 +224,7 @@ def allreduce(
         "op": _check_op(average, op),
         "prescale_factor": prescale_factor,
         "postscale_factor": postscale_factor,
+        "process_set": process_set,
     }
     small, context = compression.compress(tensor)
     return compression.decompress(_Allreduce.apply(small, name, options), context)
@@ -351,18 +360,25 @@ def synchronize(handle: Handle) -> Any:
     return handle.wait()
 
 
-def broadcast_(tensor: torch.Tensor, root_rank: int, name: str | None = None) -> torch.Tensor:
+def broadcast_(
+    tensor: torch.Tensor,
+    root_rank: int,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> torch.Tensor:
     """Overwrite a tensor with root's, in place.
 
     Args:
         tensor (Tensor): the same shape and type at all workers.
-        root_rank (int): whose values all get.
+        root_rank (int): whose values all get; its rank in the job, also with a process set.
+        process_set (ProcessSet): the workers that take part.
     """
+    rt = process_set.runtime()
+    root = process_set.place(root_rank)
     check_device(tensor)
     flat = tensor.detach().contiguous()
-    rt = _core.runtime()
     with rt.lock:
-        rt.job.broadcast_memory(flat.data_ptr(), flat.numel() * flat.element_size(), root_rank)
+        rt.job.broadcast_memory(flat.data_ptr(), flat.numel() * flat.element_size(), root)
     if flat.data_ptr() != tensor.data_ptr():
         with torch.no_grad():
             tensor.copy_(flat)
@@ -371,100 +387,203 @@ def broadcast_(tensor: torch.Tensor, root_rank: int, name: str | None = None) ->
 
 class _Broadcast(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, tensor: torch.Tensor, root: int) -> torch.Tensor:
-        ctx.root = root
-        return broadcast_(tensor.detach().clone(memory_format=torch.contiguous_format), root)
+    def forward(ctx: Any, tensor: torch.Tensor, root: int, process_set: ProcessSet) -> torch.Tensor:
+        ctx.root, ctx.process_set = root, process_set
+        copy = tensor.detach().clone(memory_format=torch.contiguous_format)
+        return broadcast_(copy, root, process_set=process_set)
 
     @staticmethod
-    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None]:
-        total = allreduce_async(grad, op=Average).wait()
-        return (total if _core.rank() == ctx.root else torch.zeros_like(total)), None
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None, None]:
+        total = allreduce_async(grad, op=Average, process_set=ctx.process_set).wait()
+        return (total if _core.rank() == ctx.root else torch.zeros_like(total)), None, None
 
 
-def broadcast(tensor: torch.Tensor, root_rank: int, name: str | None = None) -> torch.Tensor:
+def broadcast(
+    tensor: torch.Tensor,
+    root_rank: int,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> torch.Tensor:
     """Return root's tensor at every worker; differentiable. The gradient at root is the average."""
-    return _Broadcast.apply(tensor, root_rank)
+    return _Broadcast.apply(tensor, root_rank, process_set)
 
 
-def broadcast_async(tensor: torch.Tensor, root_rank: int, name: str | None = None) -> Handle:
+def broadcast_async(
+    tensor: torch.Tensor,
+    root_rank: int,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> Handle:
     """As :func:`broadcast`, for :func:`synchronize`. It is complete when it returns."""
-    return Handle(broadcast(tensor, root_rank, name))
+    return Handle(broadcast(tensor, root_rank, name, process_set))
 
 
-def broadcast_async_(tensor: torch.Tensor, root_rank: int, name: str | None = None) -> Handle:
+def broadcast_async_(
+    tensor: torch.Tensor,
+    root_rank: int,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> Handle:
     """As :func:`broadcast_`, for :func:`synchronize`. It is complete when it returns."""
-    return Handle(broadcast_(tensor, root_rank, name))
+    return Handle(broadcast_(tensor, root_rank, name, process_set))
 
 
-def _gather(tensor: torch.Tensor) -> tuple[torch.Tensor, list[int]]:
-    """All workers' tensors along the first dimension, and how many rows each has."""
+def _gather(
+    tensor: torch.Tensor, process_set: ProcessSet, what: str = "allgather", extra: Any = None
+) -> tuple[torch.Tensor, list[int], list[Any]]:
+    """All workers' tensors along the first dimension, how many rows each has, and each one's extra
+    object."""
+    rt = process_set.runtime()
     check_device(tensor)
     if tensor.dim() == 0:
         raise ValueError(
-            "allgather needs a tensor of at least one dimension: use tensor.unsqueeze(0)"
+            f"{what} needs a tensor of at least one dimension: use tensor.unsqueeze(0)"
         )
-    shapes = _core.runtime().allgather_object(
-        (tuple(tensor.shape[1:]), tensor.dtype, tensor.shape[0])
-    )
-    for r, (rest, dtype, _) in enumerate(shapes):
+    shapes = rt.allgather_object((tuple(tensor.shape[1:]), tensor.dtype, tensor.shape[0], extra))
+    for r, (rest, dtype, _, _) in enumerate(shapes):
         if (rest, dtype) != (tuple(tensor.shape[1:]), tensor.dtype):
             mine = f"{list(tensor.shape)} of {tensor.dtype}"
             raise ValueError(
-                f"allgather: rank {r} has shape [?, {', '.join(map(str, rest))}] of {dtype}, "
+                f"{what}: rank {r} has shape [?, {', '.join(map(str, rest))}] of {dtype}, "
                 f"this one {mine}"
             )
-    rows = [n for _, _, n in shapes]
+    rows, extras = [n for _, _, n, _ in shapes], [extra for _, _, _, extra in shapes]
     most, size = max(rows), len(rows)
     row_bytes = tensor[0:0].element_size() * tensor.shape[1:].numel()
     if most * row_bytes == 0:
-        return tensor.new_empty((sum(rows), *tensor.shape[1:])), rows
+        return tensor.new_empty((sum(rows), *tensor.shape[1:])), rows, extras
     src = tensor.new_zeros((most, *tensor.shape[1:]))
     src[: tensor.shape[0]] = tensor.detach()
     dst = tensor.new_empty((size * most, *tensor.shape[1:]))
-    rt = _core.runtime()
     with rt.lock:
         rt.job.allgather_memory(src.data_ptr(), most * row_bytes, dst.data_ptr())
-    return torch.cat([dst[r * most : r * most + n] for r, n in enumerate(rows)]), rows
+    return torch.cat([dst[r * most : r * most + n] for r, n in enumerate(rows)]), rows, extras
 
 
 class _Allgather(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, tensor: torch.Tensor) -> torch.Tensor:
-        out, rows = _gather(tensor)
-        ctx.at, ctx.rows = sum(rows[: _core.rank()]), rows[_core.rank()]
+    def forward(ctx: Any, tensor: torch.Tensor, process_set: ProcessSet) -> torch.Tensor:
+        out, rows, _ = _gather(tensor, process_set)
+        me = process_set.rank()
+        ctx.at, ctx.rows, ctx.process_set = sum(rows[:me]), rows[me], process_set
         return out
 
     @staticmethod
-    def backward(ctx: Any, grad: torch.Tensor) -> torch.Tensor:
-        return allreduce_async(grad, op=Average).wait()[ctx.at : ctx.at + ctx.rows]
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None]:
+        total = allreduce_async(grad, op=Average, process_set=ctx.process_set).wait()
+        return total[ctx.at : ctx.at + ctx.rows], None
 
 
-def allgather(tensor: torch.Tensor, name: str | None = None) -> torch.Tensor:
+def allgather(
+    tensor: torch.Tensor, name: str | None = None, process_set: ProcessSet = global_process_set
+) -> torch.Tensor:
     """Concatenate all workers' tensors along the first dimension, by rank; differentiable.
 
     The gradient is the average over the workers.
 
     Args:
         tensor (Tensor): the first dimension may differ between workers, the others must agree.
+        process_set (ProcessSet): the workers that take part.
     """
-    return _Allgather.apply(tensor)
+    return _Allgather.apply(tensor, process_set)
 
 
-def allgather_async(tensor: torch.Tensor, name: str | None = None) -> Handle:
+def allgather_async(
+    tensor: torch.Tensor, name: str | None = None, process_set: ProcessSet = global_process_set
+) -> Handle:
     """As :func:`allgather`, for :func:`synchronize`. It is complete when it returns."""
-    return Handle(allgather(tensor, name))
+    return Handle(allgather(tensor, name, process_set))
 
 
 def grouped_allgather(
-    tensors: Sequence[torch.Tensor], name: str | None = None
+    tensors: Sequence[torch.Tensor],
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
 ) -> list[torch.Tensor]:
     """As :func:`allgather` of each tensor."""
-    return [allgather(t) for t in tensors]
+    return [allgather(t, process_set=process_set) for t in tensors]
 
 
-def _share(n: int) -> tuple[int, int]:
+def grouped_allgather_async(
+    tensors: Sequence[torch.Tensor],
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> Handle:
+    """As :func:`grouped_allgather`, for :func:`synchronize`. It is complete when it returns."""
+    return Handle(grouped_allgather(tensors, name, process_set))
+
+
+class _Alltoall(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, tensor: torch.Tensor, splits: list[int], process_set: ProcessSet
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        all_, rows, tables = _gather(tensor, process_set, "alltoall", splits)
+        me, parts, at = process_set.rank(), [], 0
+        for n, table in zip(rows, tables):
+            first = at + sum(table[:me])
+            parts.append(all_[first : first + table[me]])
+            at += n
+        ctx.received, ctx.process_set = [len(part) for part in parts], process_set
+        received = torch.tensor(ctx.received, dtype=torch.int32)
+        ctx.mark_non_differentiable(received)
+        return torch.cat(parts), received
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor, _: torch.Tensor) -> tuple[torch.Tensor, None, None]:
+        return _Alltoall.apply(grad, ctx.received, ctx.process_set)[0], None, None
+
+
+def alltoall(
+    tensor: torch.Tensor,
+    splits: torch.Tensor | Sequence[int] | None = None,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> Any:
+    """Send rows of a tensor to each worker, and return the rows that all sent here; differentiable.
+
+    Each worker receives the rows of all workers on the way: use it for small tensors.
+
+    Args:
+        tensor (Tensor): at least one dimension; the other dimensions are the same at all workers.
+        splits (Tensor or list of int, optional): how many rows each worker gets, by rank; None: the
+            same number each.
+        process_set (ProcessSet): the workers that take part.
+
+    Returns:
+        Tensor: the rows received, ordered by the rank of the sender. With `splits` a pair: those
+            rows, and the number of rows from each worker.
+
+    Raises:
+        ValueError: the rows cannot be split so.
+
+    Example::
+
+        >>> x = torch.arange(3) + 10 * bps.torch.rank()
+        >>> bps.torch.alltoall(x, splits=[1, 2])
+    """
+    size, rows = process_set.size(), tensor.shape[0] if tensor.dim() else 0
+    table = [rows // size] * size if splits is None else [int(n) for n in splits]
+    if len(table) != size or min(table) < 0 or sum(table) != rows:
+        what = f"evenly over {size} workers" if splits is None else f"as {table}"
+        raise ValueError(f"alltoall: {rows} rows cannot be split {what}")
+    output, received = _Alltoall.apply(tensor, table, process_set)
+    return output if splits is None else (output, received)
+
+
+def alltoall_async(
+    tensor: torch.Tensor,
+    splits: torch.Tensor | Sequence[int] | None = None,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> Handle:
+    """As :func:`alltoall`, for :func:`synchronize`. It is complete when it returns."""
+    return Handle(alltoall(tensor, splits, name, process_set))
+
+
+def _share(n: int, process_set: ProcessSet) -> tuple[int, int]:
     """First row and number of rows that this worker gets of n: the first ranks get one more."""
-    rank, size = _core.rank(), _core.size()
+    rank, size = process_set.rank(), process_set.size()
     return rank * (n // size) + min(rank, n % size), n // size + (rank < n % size)
 
 
@@ -474,7 +593,7 @@ class _Reducescatter(torch.autograd.Function):
         ctx: Any, tensor: torch.Tensor, name: str | None, options: dict[str, Any]
     ) -> torch.Tensor:
         ctx.options = options
-        first, n = _share(tensor.shape[0])
+        first, n = _share(tensor.shape[0], options["process_set"])
         return allreduce_async(tensor, name=name, **options).wait()[first : first + n].clone()
 
     @staticmethod
@@ -483,7 +602,9 @@ class _Reducescatter(torch.autograd.Function):
         if op not in (Average, Sum):
             raise NotImplementedError("only Average and Sum have gradients")
         factor = ctx.options["prescale_factor"] * ctx.options["postscale_factor"]
-        return _gather(grad)[0] * (factor / _core.size() if op == Average else factor), None, None
+        if op == Average:
+            factor /= ctx.options["process_set"].size()
+        return _gather(grad, ctx.options["process_set"])[0] * factor, None, None
 
 
 def reducescatter(
@@ -493,6 +614,7 @@ def reducescatter(
     op: int = Average,
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
 ) -> torch.Tensor:
     """Reduce a tensor over all workers and return this worker's rows of the result; differentiable.
 
@@ -506,6 +628,7 @@ def reducescatter(
         "op": _check_op(None, op),
         "prescale_factor": prescale_factor,
         "postscale_factor": postscale_factor,
+        "process_set": process_set,
     }
     small, context = compression.compress(tensor)
     return compression.decompress(_Reducescatter.apply(small, name, options), context)
@@ -516,18 +639,36 @@ def reducescatter_async(tensor: torch.Tensor, name: str | None = None, **options
     return Handle(reducescatter(tensor, name, **options))
 
 
-def barrier() -> None:
+def grouped_reducescatter(tensors: Sequence[torch.Tensor], **options: Any) -> list[torch.Tensor]:
+    """As :func:`reducescatter` of each tensor."""
+    names = _names(options.pop("name", None), len(tensors))
+    return [reducescatter(t, n, **options) for t, n in zip(tensors, names)]
+
+
+def grouped_reducescatter_async(tensors: Sequence[torch.Tensor], **options: Any) -> Handle:
+    """As :func:`grouped_reducescatter`, for :func:`synchronize`. It is complete when it returns."""
+    return Handle(grouped_reducescatter(tensors, **options))
+
+
+def barrier(process_set: ProcessSet = global_process_set) -> None:
     """Wait until all workers are here."""
-    rt = _core.runtime()
+    rt = process_set.runtime()
     with rt.lock:
         rt.job.barrier()
 
 
-def broadcast_object(obj: Any, root_rank: int = 0, name: str | None = None) -> Any:
+def broadcast_object(
+    obj: Any,
+    root_rank: int = 0,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> Any:
     """Return root's object, pickled, at every worker."""
-    return _core.runtime().broadcast_object(obj, root_rank)
+    return process_set.runtime().broadcast_object(obj, process_set.place(root_rank))
 
 
-def allgather_object(obj: Any, name: str | None = None) -> list[Any]:
+def allgather_object(
+    obj: Any, name: str | None = None, process_set: ProcessSet = global_process_set
+) -> list[Any]:
     """Return every worker's object, by rank."""
-    return _core.runtime().allgather_object(obj)
+    return process_set.runtime().allgather_object(obj)

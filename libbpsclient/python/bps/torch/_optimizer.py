@@ -15,6 +15,7 @@ from bps import _core
 from bps.torch import _ops
 from bps.torch._compression import Compression, Compressor
 from bps.torch._reducer import BUCKET_BYTES, Reducer
+from bps.torch._sets import ProcessSet, global_process_set
 
 
 def _name_parameters(
@@ -132,7 +133,10 @@ def DistributedOptimizer(  # noqa: N802 - the name that users know
     backward_passes_per_step: int = 1,
     op: int = bps.AVG,
     gradient_predivide_factor: float = 1.0,
+    num_groups: int = 0,
+    groups: Any = None,
     sparse_as_dense: bool = False,
+    process_set: ProcessSet = global_process_set,
     bucket_bytes: int = BUCKET_BYTES,
 ) -> Any:
     """Let an optimizer average gradients over all workers while backward() runs, before each step.
@@ -146,7 +150,9 @@ def DistributedOptimizer(  # noqa: N802 - the name that users know
         op (int): Average or Sum.
         gradient_predivide_factor (float): divide by it before the sum, and by size / factor after
             it. Only with Average.
+        num_groups (int), groups: accepted for Horovod's scripts; buckets are cut by bytes.
         sparse_as_dense (bool): make sparse gradients dense, instead of refusing them.
+        process_set (ProcessSet): the workers over which gradients are averaged.
         bucket_bytes (int): gradients of so many bytes travel together.
 
     Returns:
@@ -190,6 +196,7 @@ def DistributedOptimizer(  # noqa: N802 - the name that users know
         wire=compression.wire,
         sparse_as_dense=sparse_as_dense,
         bucket_bytes=bucket_bytes,
+        process_set=process_set,
     )
     return wrapped
 
@@ -211,20 +218,26 @@ def _tensors(params: Any) -> list[tuple[str, torch.Tensor]]:
     return [(name, p) for name, p in pairs if torch.is_tensor(p)]
 
 
-def broadcast_parameters(params: Any, root_rank: int = 0, prefix: str = "Parameter.") -> None:
+def broadcast_parameters(
+    params: Any,
+    root_rank: int = 0,
+    prefix: str = "Parameter.",
+    process_set: ProcessSet = global_process_set,
+) -> None:
     """Overwrite tensors with root's, in place.
 
     Args:
         params: ``model.state_dict()``, ``model.named_parameters()``, or a list of tensors.
         root_rank (int): whose values all get.
         prefix (str): accepted for BytePS's scripts.
+        process_set (ProcessSet): the workers that take part.
     """
     with torch.no_grad():
         tensors = [p for _, p in _tensors(params) if p.numel()]
         if not tensors:
             return
         flat = torch.cat([p.detach().contiguous().view(-1).view(torch.uint8) for p in tensors])
-        _ops.broadcast_(flat, root_rank)
+        _ops.broadcast_(flat, root_rank, process_set=process_set)
         at = 0
         for p in tensors:
             n = p.numel() * p.element_size()

@@ -13,9 +13,9 @@ import torch
 from torch.utils.weak import WeakIdKeyDictionary
 
 import bps
-from bps import _core
 from bps._core import Slot
 from bps.torch._memory import NAMES, check_device, input_view, output_view, wire_dtype
+from bps.torch._sets import ProcessSet, global_process_set
 
 BUCKET_BYTES = 16 << 20
 
@@ -75,6 +75,7 @@ class Reducer:
         wire (torch.dtype, optional): the type on the wire; None: the parameter's own.
         sparse_as_dense (bool): make sparse gradients dense, instead of refusing them.
         bucket_bytes (int): gradients of so many bytes travel together.
+        process_set (ProcessSet): the workers that take part.
     """
 
     def __init__(
@@ -87,6 +88,7 @@ class Reducer:
         wire: torch.dtype | None = None,
         sparse_as_dense: bool = False,
         bucket_bytes: int = BUCKET_BYTES,
+        process_set: ProcessSet = global_process_set,
     ) -> None:
         self._op, self.passes, self._prescale, self._postscale = op, passes, prescale, postscale
         self._sparse_as_dense = sparse_as_dense
@@ -95,7 +97,7 @@ class Reducer:
         self.begun = False  # a gradient has arrived since the last finish
         self.is_paused = False  # gradients only add up
         self.on_begin: Callable[[], None] | None = None  # called with the first gradient of a step
-        rt = _core.runtime()
+        rt = process_set.runtime()
         number = rt.next_set()
         decls = []
         for i, bucket in enumerate(self._buckets):
@@ -103,7 +105,9 @@ class Reducer:
             kind = NAMES[
                 wire if wire is not None and dtype.is_floating_point else wire_dtype(dtype)
             ]
-            decls.append((f"grad/{number}.{i}", kind, sum(p.param.numel() for p in bucket.places)))
+            decls.append(
+                (f"{rt.prefix}grad/{number}.{i}", kind, sum(p.param.numel() for p in bucket.places))
+            )
         with rt.lock:
             slots = [Slot(t) for t in rt.job.declare_group(decls)]
         for bucket, slot in zip(self._buckets, slots):

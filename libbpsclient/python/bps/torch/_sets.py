@@ -1,0 +1,164 @@
+"""Process sets: some of the job's workers, which run collectives of their own.
+
+A set of all workers shares the process's job. Any other set is a job of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from bps import _core
+from bps._core import Runtime
+from bps._job import open as open_job
+
+
+class ProcessSet:
+    """Some of the job's workers, for the argument ``process_set`` of collectives.
+
+    Args:
+        ranks (iterable of int): the workers.
+
+    Attributes:
+        ranks (list[int]): in ascending order.
+        process_set_id (int, optional): its number; None before :func:`add_process_set`.
+    """
+
+    process_set_id: int | None = None
+    _runtime: Runtime | None = None
+
+    def __init__(self, ranks: Iterable[int]) -> None:
+        self.ranks = sorted(ranks)
+        if not self.ranks or len(set(self.ranks)) < len(self.ranks):
+            raise ValueError(f"a process set needs ranks that differ, not {self.ranks}")
+
+    def __repr__(self) -> str:
+        return f"ProcessSet({self.ranks})"
+
+    def included(self) -> bool:
+        """Return True when this worker is in the set."""
+        return _core.rank() in self.ranks
+
+    def size(self) -> int:
+        """Return the number of workers in the set."""
+        return len(self.ranks)
+
+    def rank(self) -> int:
+        """Return this worker's number in the set, from 0."""
+        return self.place(_core.rank())
+
+    def place(self, rank: int) -> int:
+        """Return the number in the set of a worker of the job.
+
+        Raises:
+            ValueError: the worker is not in the set.
+        """
+        if rank not in self.ranks:
+            raise ValueError(f"rank {rank} is not in {self}")
+        return self.ranks.index(rank)
+
+    def runtime(self) -> Runtime:
+        """Return the set's runtime.
+
+        Raises:
+            ValueError: this worker is not in the set, or the set is not added.
+        """
+        self.rank()
+        if self._runtime is None:
+            raise ValueError(f"{self} is not part of the job: call add_process_set first")
+        return self._runtime
+
+
+class _All(ProcessSet):
+    """All workers."""
+
+    process_set_id = 0
+
+    def __init__(self) -> None:
+        pass
+
+    def __repr__(self) -> str:
+        return "global_process_set"
+
+    @property
+    def ranks(self) -> list[int]:
+        return list(range(_core.size()))
+
+    def place(self, rank: int) -> int:
+        return rank  # the service checks it
+
+    def rank(self) -> int:
+        return _core.rank()
+
+    def size(self) -> int:
+        return _core.size()
+
+    def runtime(self) -> Runtime:
+        return _core.runtime()
+
+
+global_process_set = _All()
+
+
+def add_process_set(process_set: ProcessSet | Iterable[int]) -> ProcessSet:
+    """Make a process set; all workers of the job call it, in the same order.
+
+    Args:
+        process_set (ProcessSet or iterable of int): the set or its ranks.
+
+    Returns:
+        ProcessSet: for the argument ``process_set`` of collectives.
+
+    Raises:
+        ValueError: a rank is not in the job, the set is added already, or workers gave different
+            ranks.
+
+    Example::
+
+        >>> even = bps.torch.add_process_set(range(0, bps.torch.size(), 2))
+        >>> if even.included():
+        ...     bps.torch.allreduce(x, process_set=even)
+    """
+    one = process_set if isinstance(process_set, ProcessSet) else ProcessSet(process_set)
+    rt = _core.runtime()
+    number = rt.next_set()
+    given = rt.allgather_object((one.ranks, _core.host_key(), _core.job_name(f"set{number}")))
+    for rank, (ranks, _, _) in enumerate(given):
+        if ranks != one.ranks:
+            raise ValueError(f"rank {rank} adds a process set of {ranks}, this one {one.ranks}")
+    if one.process_set_id is not None:
+        raise ValueError(f"{one} is added already")
+    if not 0 <= one.ranks[0] <= one.ranks[-1] < rt.job.size:
+        raise ValueError(f"{one} has ranks outside of the job of {rt.job.size} workers")
+    one.process_set_id = number + 1
+    if one.size() == rt.job.size:
+        one._runtime = Runtime(rt.job, f"set{number}/")
+    elif one.included():
+        hosts = [given[rank][1] for rank in one.ranks]
+        place, name = one.rank(), given[0][2]
+        job = open_job(
+            **_core.inherited(),
+            job=name,
+            rank=place,
+            size=len(hosts),
+            local_rank=hosts[:place].count(hosts[place]),
+            local_size=hosts.count(hosts[place]),
+            elastic=False,
+        )
+        _core.subjobs.append(job)
+        one._runtime = Runtime(job)
+    return one
+
+
+def remove_process_set(process_set: ProcessSet) -> bool:
+    """End a process set; all workers of the job call it, in the same order.
+
+    Returns:
+        bool: False for the set of all workers, and for one that is not added.
+    """
+    if process_set is global_process_set or process_set.process_set_id is None:
+        return False
+    rt, process_set._runtime, process_set.process_set_id = process_set._runtime, None, None
+    if rt is not None and rt.job in _core.subjobs:
+        _core.subjobs.remove(rt.job)
+        rt.job.close()
+    return True
