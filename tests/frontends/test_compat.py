@@ -58,6 +58,7 @@ except HorovodInternalError:
 BYTEPS = """
 import torch
 import byteps.torch as bps
+from byteps.torch.cross_barrier import CrossBarrier
 from byteps.torch.parallel import DistributedDataParallel as DDP
 
 bps.init()
@@ -70,6 +71,14 @@ bps.broadcast_optimizer_state(optimizer, root_rank=0)
 bps.byteps_declare_tensor("x")
 x = bps.push_pull(torch.full((3,), float(bps.rank())), average=False, name="x")
 assert (x == bps.size() * (bps.size() - 1) / 2).all()
+x = torch.nn.Linear(2, 2)
+crossed = CrossBarrier(x, torch.optim.SGD(x.parameters(), lr=1.0))
+for _ in range(2):
+    crossed.zero_grad()
+    x(torch.ones(1, 2)).sum().backward()
+    crossed.step()
+x.state_dict()
+assert not crossed._bps_cross._waiting
 wrapped = DDP(torch.nn.Linear(2, 2), device_ids=[bps.local_rank()])
 wrapped(torch.ones(1, 2)).sum().backward()
 print("rank", bps.rank(), "of", bps.size())

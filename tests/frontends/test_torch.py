@@ -384,20 +384,47 @@ def test_names_that_are_missing_or_come_twice_are_refused():
         bps.DistributedOptimizer(sgd, model.parameters())
 
 
-def test_sparse_gradients_are_refused_or_made_dense():
-    def step(**options):
-        layer = torch.nn.Embedding(5, 2, sparse=True)
-        torch.nn.init.ones_(layer.weight)
-        optimizer = bps.DistributedOptimizer(
-            torch.optim.SGD(layer.parameters(), lr=1.0), layer.named_parameters(), **options
-        )
-        layer(torch.tensor([bps.rank()])).sum().backward()
-        optimizer.step()
-        return layer.weight
+@pytest.mark.parametrize("options", [{}, {"sparse_as_dense": True}, {"cross_barrier": True}, {"op": bps.Sum}])
+def test_sparse_gradients_are_gathered_or_made_dense(options):
+    def embedding(is_sparse):
+        layer = torch.nn.Sequential(torch.nn.Embedding(9, 2, sparse=is_sparse), torch.nn.Linear(2, 1)).double()
+        for p in layer.parameters():
+            torch.nn.init.ones_(p)
+        return layer
 
-    assert same_everywhere(step(sparse_as_dense=True))
-    with pytest.raises(NotImplementedError, match="sparse_as_dense"):
-        step()
+    model, alone = embedding(True), embedding(False)
+    factor = bps.size() if options.get("op") == bps.Sum else 1
+    sgd = torch.optim.SGD(alone.parameters(), lr=0.1 * factor)
+    optimizer = bps.DistributedOptimizer(
+        torch.optim.SGD(model.parameters(), lr=0.1), model.named_parameters(), **options
+    )
+    for step in range(3):
+        rows = torch.tensor([[r, r + step, 8] for r in ranks()])
+        for net, one, taken in ((model, optimizer, rows[bps.rank()]), (alone, sgd, rows)):
+            one.zero_grad()
+            net(taken).pow(2).mean().backward()
+            one.step()
+    optimizer.synchronize()
+    assert all((p - q).abs().max() <= 1e-12 for p, q in zip(model.parameters(), alone.parameters()))
+
+
+def test_a_sparse_parameter_that_only_one_worker_uses():
+    layers = torch.nn.ModuleList([torch.nn.Embedding(5, 2, sparse=True) for _ in range(2)])
+    optimizer = bps.DistributedOptimizer(torch.optim.SGD(layers.parameters(), lr=1.0), layers.named_parameters())
+    if bps.rank() == 1:
+        layers[0](torch.tensor([3])).sum().backward()
+    optimizer.synchronize()
+    assert layers[0].weight.grad.to_dense()[3].tolist() == pytest.approx([1 / bps.size()] * 2)
+    assert layers[0].weight.grad.to_dense().sum().item() == pytest.approx(2 / bps.size())
+    assert layers[1].weight.grad is None or not layers[1].weight.grad.any()
+
+
+def test_sparse_allreduce_sums_rows():
+    x = torch.sparse_coo_tensor([[0, bps.rank()]], torch.ones(2, 3), (5, 3), check_invariants=True)
+    total = bps.synchronize(bps.sparse_allreduce_async(x, op=bps.Sum)).to_dense()
+    assert total[:, 0].tolist() == [bps.size() + 1.0] + [float(r < bps.size()) for r in range(1, 5)]
+    with pytest.raises(ValueError, match="is dense"):
+        bps.sparse_allreduce_async(torch.ones(2))
 
 
 def test_several_buckets_and_bf16_on_the_wire():
@@ -698,3 +725,153 @@ def test_process_sets_that_do_not_fit_are_refused():
     some = bps.add_process_set([0])
     with pytest.raises(ValueError, match="added already"):
         bps.add_process_set(some)
+
+
+# ---- join ----
+
+
+@pytest.mark.parametrize("options", [{}, {"cross_barrier": True}, {"bucket_bytes": 100}])
+def test_workers_that_join_early_add_zeros(options):
+    model, alone = network(), network()
+    optimizer = bps.DistributedOptimizer(
+        torch.optim.SGD(model.parameters(), lr=0.1), model.named_parameters(), **options
+    )
+    sgd = torch.optim.SGD(alone.parameters(), lr=0.1)
+    x, y = batch()
+    for step in range(bps.size()):
+        losses = [(alone(x[r::4]) - y[r::4]).pow(2).mean() for r in ranks() if step <= r]
+        sgd.zero_grad()
+        (sum(losses) / bps.size()).backward()
+        sgd.step()
+        if step <= bps.rank():
+            optimizer.zero_grad()
+            (model(x[bps.rank() :: 4]) - y[bps.rank() :: 4]).pow(2).mean().backward()
+            optimizer.step()
+    newest = bps.join()
+    assert newest == bps.size() - 1
+    bps.broadcast_parameters(model.state_dict(), newest)
+    assert all((p - q).abs().max() <= 1e-12 for p, q in zip(model.parameters(), alone.parameters()))
+    assert bps.join() in ranks()  # again, with no step
+
+
+def test_join_before_the_first_step_and_with_two_optimizers():
+    nets = [network(seed=i) for i in range(2)]
+    optimizers = [
+        bps.DistributedOptimizer(torch.optim.SGD(net.parameters(), lr=0.1), net.named_parameters()) for net in nets
+    ]
+    if bps.rank() == 0:
+        for i in (0, 0, 1, 0):
+            nets[i](batch()[0]).sum().backward()
+            optimizers[i].step()
+            optimizers[i].zero_grad()
+    assert bps.join() == 0
+
+
+# ---- cross barrier ----
+
+
+@pytest.mark.parametrize("kind", [torch.optim.SGD, torch.optim.Adam, torch.optim.Adagrad])
+@pytest.mark.parametrize("n_bytes", [100, 1 << 20])
+def test_steps_without_a_barrier_equal_those_with_one(kind, n_bytes):
+    model, alone = network(), network()
+    groups = [{"params": model[0].parameters(), "lr": 0.02}, {"params": model[2].parameters()}]
+    optimizer = bps.DistributedOptimizer(
+        kind(groups, lr=0.01), model.named_parameters(), cross_barrier=True, bucket_bytes=n_bytes
+    )
+    groups = [{"params": alone[0].parameters(), "lr": 0.02}, {"params": alone[2].parameters()}]
+    reference = kind(groups, lr=0.01)
+    schedules = [torch.optim.lr_scheduler.StepLR(one, 1, gamma=0.5) for one in (optimizer, reference)]
+    for _ in range(4):
+        train(model, optimizer, 1, mine())
+        assert all(p.grad is None for p in model.parameters())
+        train(alone, reference, 1)
+        for schedule in schedules:
+            schedule.step()
+    with torch.inference_mode():
+        assert torch.allclose(model(batch()[0]), alone(batch()[0]), rtol=0, atol=1e-12)
+    train(model, optimizer, 1, mine())
+    train(alone, reference, 1)
+    assert optimizer.state_dict()["state"].keys() == reference.state_dict()["state"].keys()
+    assert all((p - q).abs().max() <= 1e-12 for p, q in zip(model.parameters(), alone.parameters()))
+
+
+def test_a_layer_waits_for_its_own_gradients_only():
+    model = network()
+    optimizer = bps.DistributedOptimizer(
+        torch.optim.SGD(model.parameters(), lr=0.1), model.named_parameters(), cross_barrier=True, bucket_bytes=1
+    )
+    train(model, optimizer, 1, mine())
+    before = [p.detach().clone() for p in model.parameters()]
+    model[0](batch()[0])
+    is_changed = [not torch.equal(p, q) for p, q in zip(model.parameters(), before)]
+    assert is_changed == [True, True, False, False]
+    optimizer.synchronize()
+    assert all(not torch.equal(p, q) for p, q in zip(model.parameters(), before))
+
+
+def test_gradients_can_be_clipped_with_cross_barrier():
+    model = network()
+    optimizer = bps.DistributedOptimizer(
+        torch.optim.SGD(model.parameters(), lr=1.0), model.named_parameters(), cross_barrier=True
+    )
+    train(model, optimizer, 2, mine())
+    model(batch()[0][mine()]).sum().backward()
+    optimizer.synchronize()
+    torch.nn.utils.clip_grad_norm_(model.parameters(), 0.1)
+    before = torch.cat([p.detach().view(-1) for p in model.parameters()])
+    with optimizer.skip_synchronize():
+        optimizer.step()
+    moved = torch.cat([p.detach().view(-1) for p in model.parameters()]) - before
+    assert moved.norm().item() == pytest.approx(0.1, rel=1e-6)
+
+
+def test_a_parameter_that_no_forward_waits_for_is_an_error():
+    model = torch.nn.ModuleList([torch.nn.Linear(2, 2)])  # its own forward is never called
+    optimizer = bps.DistributedOptimizer(
+        torch.optim.SGD(model.parameters(), lr=1.0), model.named_parameters(), cross_barrier=True
+    )
+
+    def use():
+        torch.nn.functional.linear(torch.ones(1, 2), model[0].weight, model[0].bias).sum().backward()
+
+    use()
+    optimizer.step()
+    with pytest.raises(RuntimeError, match="used before its update.*cross_barrier=False"):
+        use()
+    optimizer.synchronize()
+
+
+# ---- batch normalization ----
+
+
+@pytest.mark.parametrize("shape", [(24, 4), (24, 4, 3), (24, 4, 3, 2)])
+@pytest.mark.parametrize("momentum", [0.1, None])
+def test_batch_normalization_is_over_all_workers(shape, momentum):
+    torch.manual_seed(3)
+    x = torch.randn(shape, dtype=torch.float64) * 3 + 100
+    weight = torch.randn(shape, dtype=torch.float64)
+    cuts = [0, *[24 * (r + 1) // bps.size() - (r < bps.size() - 1) for r in ranks()]]  # unequal batches
+    rows = slice(cuts[bps.rank()], cuts[bps.rank() + 1])
+    layer = bps.SyncBatchNorm(4, momentum=momentum).double()
+    alone = {2: torch.nn.BatchNorm1d, 3: torch.nn.BatchNorm1d, 4: torch.nn.BatchNorm2d}[len(shape)](
+        4, momentum=momentum
+    ).double()
+    for _ in range(2):
+        a, b = x[rows].clone().requires_grad_(), x.clone().requires_grad_()
+        out, want = layer(a), alone(b)
+        (out * weight[rows]).sum().backward()
+        (want * weight).sum().backward()
+        assert torch.allclose(out, want[rows], rtol=0, atol=1e-9)
+        assert torch.allclose(a.grad, b.grad[rows], rtol=0, atol=1e-9)
+    total = bps.allreduce(layer.weight.grad, op=bps.Sum)
+    assert torch.allclose(total, alone.weight.grad, rtol=0, atol=1e-9)
+    assert torch.allclose(layer.running_mean, alone.running_mean) and layer.num_batches_tracked == 2
+    assert torch.allclose(layer.running_var, alone.running_var)
+    assert torch.equal(layer.eval()(x), alone.eval()(x)) or torch.allclose(layer(x), alone(x))
+
+
+def test_batch_normalization_keeps_the_type_of_its_input():
+    out = bps.SyncBatchNorm(3).bfloat16()(torch.randn(8, 3).bfloat16())
+    assert out.dtype == torch.bfloat16 and out.isfinite().all()
+    with pytest.raises(ValueError, match="2 dimensions"):
+        bps.SyncBatchNorm(3)(torch.ones(3))

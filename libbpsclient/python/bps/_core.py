@@ -254,6 +254,11 @@ class Runtime:
         """Return every worker's object, ordered by rank."""
         return [_unpack(data, rank) for rank, data in enumerate(self.allgather_bytes(_pack(obj)))]
 
+    def allgather_present(self, obj: Any) -> list[Any]:
+        """Return the objects of the workers that are there: none of those lost or yet to join."""
+        data = self.allgather_bytes(_pack(obj))
+        return [_unpack(one, rank) for rank, one in enumerate(data) if one]
+
 
 _GOOD, _BAD = b"+", b"-"
 

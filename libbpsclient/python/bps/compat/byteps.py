@@ -17,7 +17,6 @@ from bps import _core
 from bps.compat import _alias
 
 LACKING = {
-    "CrossBarrier": "use DistributedOptimizer",
     "suspend": "let the job shrink (bpsrun --on-agent-loss shrink)",
     "resume": "let the job shrink (bpsrun --on-agent-loss shrink)",
     "byteps_torch_set_num_grads": "leave the call out: buckets need no count",
@@ -34,6 +33,39 @@ def _init(lazy: bool = True) -> None:
     _core.init()
 
 
+def _cross_barrier(
+    model: Any,
+    optimizer: Any,
+    named_parameters: Any = None,
+    compression: Any = None,
+    backward_passes_per_step: int = 1,
+    num_steps: int = 10**6,
+) -> Any:
+    """Let the next forward pass wait for each layer's gradients, see
+    :func:`bps.torch.DistributedOptimizer`.
+
+    Args:
+        model (Module): its ``state_dict()`` waits for all updates.
+        optimizer (Optimizer): of PyTorch.
+        num_steps (int): accepted; no step is the last one.
+    """
+    import bps.torch
+
+    wrapped = bps.torch.DistributedOptimizer(
+        optimizer,
+        named_parameters or model.named_parameters(),
+        compression or bps.torch.Compression.none,
+        backward_passes_per_step,
+        cross_barrier=True,
+    )
+    model.register_state_dict_pre_hook(lambda *_: wrapped.synchronize())
+    return wrapped
+
+
+def _cross() -> dict[str, Any]:
+    return {**_torch(), "CrossBarrier": _cross_barrier}
+
+
 def _torch() -> dict[str, Any]:
     names = _alias.torch_names()
     return {**names, "init": _init, "byteps_declare_tensor": names["declare"]}
@@ -44,6 +76,7 @@ MODULES = {
     "byteps.common": dict,
     "byteps.torch": _torch,
     "byteps.torch.compression": _torch,
+    "byteps.torch.cross_barrier": _cross,
     "byteps.torch.ops": _torch,
     "byteps.torch.parallel": _torch,
 }

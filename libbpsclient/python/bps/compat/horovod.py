@@ -19,9 +19,6 @@ from bps import _core
 from bps.compat import _alias
 
 LACKING = {
-    "join": "agree on the least number of batches with allreduce(op=Min) before the loop",
-    "sparse_allreduce_async": "make the gradient dense (sparse_as_dense=True)",
-    "SyncBatchNorm": "use torch.nn.SyncBatchNorm over init_process_group('bps')",
     "elastic": "let the job shrink (bpsrun --on-agent-loss shrink)",
     "start_timeline": "watch the job with bpsctl, or use torch.profiler",
     "stop_timeline": "watch the job with bpsctl, or use torch.profiler",

@@ -66,6 +66,7 @@ from bps.torch._ops import (
     push_pull_inplace,
     reducescatter,
     reducescatter_async,
+    sparse_allreduce_async,
     synchronize,
 )
 from bps.torch._optimizer import (
@@ -73,7 +74,9 @@ from bps.torch._optimizer import (
     broadcast_optimizer_state,
     broadcast_parameters,
 )
+from bps.torch._reducer import join
 from bps.torch._sets import ProcessSet, add_process_set, global_process_set, remove_process_set
+from bps.torch._sync_batch_norm import SyncBatchNorm
 
 if torch.distributed.is_available() and torch.__version__ >= (2, 14):
     from bps.torch import _c10d
@@ -98,6 +101,7 @@ __all__ = [
     "ProcessSet",
     "Product",
     "Sum",
+    "SyncBatchNorm",
     "Timeout",
     "add_process_set",
     "allgather",
@@ -130,6 +134,7 @@ __all__ = [
     "grouped_reducescatter_async",
     "init",
     "is_initialized",
+    "join",
     "local_rank",
     "local_size",
     "poll",
@@ -143,5 +148,6 @@ __all__ = [
     "remove_process_set",
     "shutdown",
     "size",
+    "sparse_allreduce_async",
     "synchronize",
 ]

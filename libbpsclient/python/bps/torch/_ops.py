@@ -9,7 +9,7 @@ import torch
 
 import bps
 from bps import _core
-from bps._core import Operation, Slot
+from bps._core import Operation, Runtime, Slot
 from bps.torch._compression import Compression, Compressor
 from bps.torch._memory import NAMES, check_device, input_view, output_view, wire_dtype
 from bps.torch._sets import ProcessSet, global_process_set
@@ -672,3 +672,69 @@ def allgather_object(
 ) -> list[Any]:
     """Return every worker's object, by rank."""
     return process_set.runtime().allgather_object(obj)
+
+
+def gather_sparse(
+    rt: Runtime,
+    tensors: Sequence[torch.Tensor | None],
+    op: int,
+    factor: float = 1.0,
+    wire: torch.dtype | None = None,
+) -> list[torch.Tensor | None]:
+    """Sum sparse tensors over the workers of a runtime, by gathering their elements.
+
+    Args:
+        tensors: of one worker; None adds nothing, a dense tensor its rows.
+        op (int): Average or Sum.
+        factor (float): multiplies the results.
+        wire (torch.dtype, optional): the type in which values travel.
+    """
+    mine = []
+    for tensor in tensors:
+        if tensor is None:
+            mine.append(None)
+            continue
+        one = (tensor if tensor.is_sparse else tensor.to_sparse(1)).detach().coalesce()
+        values = one.values()
+        mine.append((one.indices(), values if wire is None else values.to(wire), one.shape))
+    totals: list[torch.Tensor | None] = []
+    given = rt.allgather_present(mine)
+    if op == Average:
+        factor /= len(given)
+    for parts, tensor in zip(zip(*given), tensors):
+        there = [part for part in parts if part is not None]
+        if not there:
+            totals.append(None)
+            continue
+        shapes = {tuple(shape) for _, _, shape in there}
+        if len(shapes) > 1:
+            raise ValueError(f"sparse tensors differ in shape: {', '.join(map(str, shapes))}")
+        kind = tensor.dtype if tensor is not None else there[0][1].dtype
+        indices = torch.cat([indices for indices, _, _ in there], 1)
+        values = torch.cat([values for _, values, _ in there]).to(kind) * factor
+        total = torch.sparse_coo_tensor(indices, values, shapes.pop(), check_invariants=False)
+        totals.append(total.coalesce())
+    return totals
+
+
+def sparse_allreduce_async(
+    tensor: torch.Tensor,
+    name: str | None = None,
+    op: int = Average,
+    process_set: ProcessSet = global_process_set,
+) -> Handle:
+    """Sum a sparse tensor over all workers, by gathering its elements.
+
+    Args:
+        tensor (Tensor): of layout torch.sparse_coo.
+        op (int): Average or Sum.
+        process_set (ProcessSet): the workers that take part.
+
+    Returns:
+        Handle: for :func:`synchronize`; it is complete already.
+    """
+    if op not in (Average, Sum):
+        raise ValueError("op is Average or Sum for sparse tensors")
+    if not tensor.is_sparse:
+        raise ValueError("the tensor is dense: use allreduce_async")
+    return Handle(gather_sparse(process_set.runtime(), [tensor], op)[0])

@@ -14,6 +14,7 @@ import bps
 from bps import _core
 from bps.torch import _ops
 from bps.torch._compression import Compression, Compressor
+from bps.torch._cross_barrier import CrossBarrier
 from bps.torch._reducer import BUCKET_BYTES, Reducer
 from bps.torch._sets import ProcessSet, global_process_set
 
@@ -63,9 +64,17 @@ class _DistributedOptimizer(torch.optim.Optimizer):
     _bps_reducer: Reducer
     _bps_is_synchronized: bool
     _bps_skips: bool
+    _bps_cross: CrossBarrier | None
 
     def synchronize(self) -> None:
-        """Wait until the gradients are reduced; :meth:`skip_synchronize` steps with them."""
+        """Wait until the gradients are reduced; :meth:`skip_synchronize` steps with them.
+
+        With ``cross_barrier=True`` and after ``step()``: wait until all parameters are updated.
+        """
+        if self._bps_cross is not None:
+            self._bps_cross.flush()
+            if not self._bps_reducer.begun:
+                return
         self._bps_reducer.finish()
         self._bps_is_synchronized = True
 
@@ -109,10 +118,18 @@ class _DistributedOptimizer(torch.optim.Optimizer):
                 "'with optimizer.skip_synchronize():' to say so",
                 stacklevel=2,
             )
+        elif self._bps_cross is not None:
+            return self._bps_cross.step()
         else:
             self.synchronize()
         self._bps_is_synchronized = False
         return self._bps_base.step(self)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the optimizer's state, after all updates."""
+        if self._bps_cross is not None:
+            self._bps_cross.flush()
+        return self._bps_base.state_dict(self)
 
     def zero_grad(self, *args: Any, **kwargs: Any) -> None:
         """Clear the gradients. Not between backward() and step()."""
@@ -137,6 +154,7 @@ def DistributedOptimizer(  # noqa: N802 - the name that users know
     groups: Any = None,
     sparse_as_dense: bool = False,
     process_set: ProcessSet = global_process_set,
+    cross_barrier: bool = False,
     bucket_bytes: int = BUCKET_BYTES,
 ) -> Any:
     """Let an optimizer average gradients over all workers while backward() runs, before each step.
@@ -151,8 +169,12 @@ def DistributedOptimizer(  # noqa: N802 - the name that users know
         gradient_predivide_factor (float): divide by it before the sum, and by size / factor after
             it. Only with Average.
         num_groups (int), groups: accepted for Horovod's scripts; buckets are cut by bytes.
-        sparse_as_dense (bool): make sparse gradients dense, instead of refusing them.
+        sparse_as_dense (bool): sum sparse gradients as dense ones, instead of gathering their rows.
         process_set (ProcessSet): the workers over which gradients are averaged.
+        cross_barrier (bool): let ``step()`` return at once. The next forward pass waits, before
+            each module that has parameters of its own, for their gradients and updates them. Call
+            ``synchronize()`` before other code reads parameters; ``.grad`` is None after
+            ``step()``. Smaller buckets wait for less.
         bucket_bytes (int): gradients of so many bytes travel together.
 
     Returns:
@@ -197,6 +219,9 @@ def DistributedOptimizer(  # noqa: N802 - the name that users know
         sparse_as_dense=sparse_as_dense,
         bucket_bytes=bucket_bytes,
         process_set=process_set,
+    )
+    wrapped._bps_cross = (
+        CrossBarrier(wrapped, base, wrapped._bps_reducer) if cross_barrier else None
     )
     return wrapped
 

@@ -3,50 +3,67 @@
 A bucket is the input of one bps tensor. Its result is copied once, into a buffer that lasts, of
 which the parameters' ``.grad`` are views: the memory that autograd made for the gradient is free
 again at once. No thread is started: the caller of :meth:`Reducer.finish` waits for the sums.
+
+Buckets are cut at the end of the first step, when the workers agree which parameters have sparse
+gradients. Those are gathered instead of summed.
+
+The first bucket ends with one more element: 1 of a worker that trains, 0 of one that has called
+:func:`join`. When its sum is 0, all have.
 """
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections.abc import Callable, Sequence
+from concurrent import futures
 
 import torch
-from torch.utils.weak import WeakIdKeyDictionary
 
 import bps
+from bps import _core
 from bps._core import Slot
 from bps.torch._memory import NAMES, check_device, input_view, output_view, wire_dtype
+from bps.torch._ops import gather_sparse
 from bps.torch._sets import ProcessSet, global_process_set
 
 BUCKET_BYTES = 16 << 20
 
 
-class _Place:
+class Place:
     """Where one parameter's gradient goes."""
 
     __slots__ = ("bucket", "input", "is_filled", "n_passes", "name", "param", "result")
 
-    def __init__(self, name: str, param: torch.Tensor, bucket: _Bucket) -> None:
-        self.name, self.param, self.bucket = name, param, bucket
+    def __init__(self, name: str, param: torch.Tensor) -> None:
+        self.name, self.param = name, param
+        self.bucket: Bucket | None = None  # None: its gradients are sparse, or no bucket is cut yet
         self.n_passes = 0  # backward passes since the last finish
         self.is_filled = False  # its gradient is in the bucket
 
 
-class _Bucket:
+class Bucket:
     """Gradients of one type that travel together."""
 
-    __slots__ = ("n_ready", "places", "result", "slot")
+    __slots__ = ("is_handed_over", "n_ready", "places", "result", "slot")
 
     def __init__(self) -> None:
-        self.places: list[_Place] = []
+        self.places: list[Place] = []
         self.n_ready = 0
+        self.is_handed_over = False  # its gradients are to be collected after step()
+
+    def n_elems(self) -> int:
+        """Number of elements of its gradients."""
+        return sum(p.param.numel() for p in self.places)
 
     def attach(self, slot: Slot) -> None:
+        """Give each gradient its place in the slot."""
         self.slot = slot
-        total = sum(p.param.numel() for p in self.places)
-        flat, self.result = input_view(slot), self.places[0].param.new_zeros(total)
+        flat, self.result = input_view(slot), self.places[0].param.new_zeros(self.n_elems())
         at = 0
         for place in self.places:
             n = place.param.numel()
+            place.bucket = self
             place.input = _shaped(flat[at : at + n], place.param)
             place.result = _shaped(self.result[at : at + n], place.param)
             at += n
@@ -60,8 +77,7 @@ def _shaped(flat: torch.Tensor, param: torch.Tensor) -> torch.Tensor:
     return flat.as_strided(param.shape, param.stride())
 
 
-# The reducer of each parameter, so that a second one takes the first one's place.
-_reducers: WeakIdKeyDictionary = WeakIdKeyDictionary()
+_reducers: weakref.WeakSet[Reducer] = weakref.WeakSet()  # whose hooks are in place
 
 
 class Reducer:
@@ -73,7 +89,7 @@ class Reducer:
         passes (int): backward passes whose gradients are added before they are sent.
         prescale, postscale (float): factors before and after the sum.
         wire (torch.dtype, optional): the type on the wire; None: the parameter's own.
-        sparse_as_dense (bool): make sparse gradients dense, instead of refusing them.
+        sparse_as_dense (bool): make sparse gradients dense, instead of gathering them.
         bucket_bytes (int): gradients of so many bytes travel together.
         process_set (ProcessSet): the workers that take part.
     """
@@ -91,77 +107,111 @@ class Reducer:
         process_set: ProcessSet = global_process_set,
     ) -> None:
         self._op, self.passes, self._prescale, self._postscale = op, passes, prescale, postscale
-        self._sparse_as_dense = sparse_as_dense
-        self._buckets = self._cut(named, bucket_bytes)
-        self._in_flight: list[_Bucket] = []
+        self._wire, self._bucket_bytes = wire, bucket_bytes
+        self._runtime = process_set.runtime()
+        self.number = self._runtime.next_set()
+        self._buckets: list[Bucket] = []
+        self._sparse: list[Place] = []
+        self._in_flight: list[Bucket] = []
         self.begun = False  # a gradient has arrived since the last finish
         self.is_paused = False  # gradients only add up
         self.on_begin: Callable[[], None] | None = None  # called with the first gradient of a step
-        rt = process_set.runtime()
-        number = rt.next_set()
+        self.on_join: Callable[[], None] | None = None  # collects the buckets handed over
+        for _, param in named:
+            check_device(param)
+            wire_dtype(param.dtype)
+        self._places = [Place(name, param) for name, param in named if param.numel()]
+        mine = {id(place.param) for place in self._places}
+        for other in list(_reducers):
+            if any(id(place.param) in mine for place in other._places):
+                other.close()  # a gradient goes one way
+        _reducers.add(self)
+        self._hooks = [
+            place.param.register_post_accumulate_grad_hook(self._hook(i))
+            for i, place in enumerate(self._places)
+        ]
+        self._is_cut = False
+        if sparse_as_dense:
+            self._cut(set())
+
+    def _agree(self) -> None:
+        """Find with the other workers which gradients are sparse, and cut the others into
+        buckets."""
+        # A tensor of its own, so that the order of the agreements of several reducers is free.
+        rt, n = self._runtime, len(self._places)
+        name = f"{rt.prefix}grad/{self.number}.sparse"
+        with rt.lock:
+            slot = Slot(rt.job.declare(name, "u8", max(n, 1)))
+        mine = input_view(slot).zero_()
+        for i, place in enumerate(self._places):
+            grad = place.param.grad
+            mine[i] = grad is not None and grad.is_sparse
+        slot.tensor.push_pull(bps.MAX)
+        slot.tensor.finish()
+        self._cut(set(output_view(slot)[:n].nonzero().view(-1).tolist()))
+
+    def _cut(self, sparse: set[int]) -> None:
+        """Make buckets by type, order and bytes alone: they are the same at all workers."""
+        last: dict[torch.dtype, tuple[Bucket, int]] = {}
+        for i, place in enumerate(self._places):
+            if i in sparse:
+                self._sparse.append(place)
+                continue
+            dtype = place.param.dtype
+            n_bytes = place.param.numel() * place.param.element_size()
+            bucket, used = last.get(dtype, (None, 0))
+            if bucket is None or used + n_bytes > self._bucket_bytes:
+                bucket, used = Bucket(), 0
+                self._buckets.append(bucket)
+            bucket.places.append(place)
+            last[dtype] = (bucket, used + n_bytes)
         decls = []
         for i, bucket in enumerate(self._buckets):
             dtype = bucket.places[0].param.dtype
-            kind = NAMES[
-                wire if wire is not None and dtype.is_floating_point else wire_dtype(dtype)
-            ]
-            decls.append(
-                (f"{rt.prefix}grad/{number}.{i}", kind, sum(p.param.numel() for p in bucket.places))
-            )
-        with rt.lock:
-            slots = [Slot(t) for t in rt.job.declare_group(decls)]
+            is_cast = self._wire is not None and dtype.is_floating_point
+            kind = NAMES[self._wire if is_cast else wire_dtype(dtype)]
+            name = f"{self._runtime.prefix}grad/{self.number}.{i}"
+            decls.append((name, kind, bucket.n_elems() + (i == 0)))
+        with self._runtime.lock:
+            slots = [Slot(t) for t in self._runtime.job.declare_group(decls)]
         for bucket, slot in zip(self._buckets, slots):
             bucket.attach(slot)
-        self._places = [p for bucket in self._buckets for p in bucket.places]
-        for place in self._places:
-            other = _reducers.get(place.param)
-            if other is not None:
-                other.close()  # a gradient goes one way
-            _reducers[place.param] = self
-        self._hooks = [
-            p.param.register_post_accumulate_grad_hook(self._hook(p)) for p in self._places
-        ]
+        self._is_cut = True
 
-    @staticmethod
-    def _cut(named: Sequence[tuple[str, torch.Tensor]], bucket_bytes: int) -> list[_Bucket]:
-        """Buckets by type, order and bytes alone: they are the same at all workers."""
-        buckets: list[_Bucket] = []
-        last: dict[torch.dtype, tuple[_Bucket, int]] = {}
-        for name, param in named:
-            check_device(param)
-            if param.numel() == 0:
-                continue
-            n_bytes = param.numel() * param.element_size()
-            bucket, used = last.get(param.dtype, (None, 0))
-            if bucket is None or used + n_bytes > bucket_bytes:
-                bucket, used = _Bucket(), 0
-                buckets.append(bucket)
-            bucket.places.append(_Place(name, param, bucket))
-            last[param.dtype] = (bucket, used + n_bytes)
-        return buckets
+    def _hook(self, i: int) -> Callable[[torch.Tensor], None]:
+        """A hook that does not keep the reducer alive: the collector does not see into hooks."""
+        ref = weakref.ref(self)
 
-    def _hook(self, place: _Place) -> Callable[[torch.Tensor], None]:
-        def on_gradient(param: torch.Tensor) -> None:
-            if self.is_paused:
-                return
-            place.n_passes += 1
-            if not self.begun:
-                self.begun = True
-                if self.on_begin is not None:
-                    self.on_begin()
-            if place.n_passes == self.passes:
-                self._fill(place)
-            elif place.n_passes > self.passes:
-                raise AssertionError(
-                    f"parameter '{place.name}' got a gradient more than "
-                    f"backward_passes_per_step={self.passes} times "
-                    "before step() or synchronize(): raise backward_passes_per_step to "
-                    "accumulate gradients"
-                )
+        def on_gradient(_: torch.Tensor) -> None:
+            reducer = ref()
+            if reducer is not None and not reducer.is_paused:
+                reducer._on_gradient(reducer._places[i])
 
         return on_gradient
 
-    def _fill(self, place: _Place) -> None:
+    def _on_gradient(self, place: Place) -> None:
+        if place.bucket is not None and place.bucket.is_handed_over:
+            raise RuntimeError(
+                f"parameter '{place.name}' was used before its update: no module called its "
+                "forward. Use cross_barrier=False for this model"
+            )
+        place.n_passes += 1
+        if not self.begun:
+            self.begun = True
+            if self.on_begin is not None:
+                self.on_begin()
+        if place.n_passes == self.passes:
+            if place.bucket is not None:
+                self._fill(place)
+        elif place.n_passes > self.passes:
+            raise AssertionError(
+                f"parameter '{place.name}' got a gradient more than "
+                f"backward_passes_per_step={self.passes} times "
+                "before step() or synchronize(): raise backward_passes_per_step to "
+                "accumulate gradients"
+            )
+
+    def _fill(self, place: Place) -> None:
         """Copy a gradient into its bucket, and send the bucket when it is full. A missing gradient
         is zeros."""
         param, bucket = place.param, place.bucket
@@ -170,49 +220,138 @@ class Reducer:
         if grad is None:
             place.input.zero_()
         else:
-            if grad.is_sparse:
-                if not self._sparse_as_dense:
-                    raise NotImplementedError(
-                        f"parameter '{place.name}' has a sparse gradient: give "
-                        "sparse_as_dense=True, or make its "
-                        "embedding with sparse=False"
-                    )
-                grad = grad.to_dense()
-            place.input.copy_(grad)
+            place.input.copy_(grad.to_dense() if grad.is_sparse else grad)
             if self._prescale != 1.0:
                 place.input.mul_(self._prescale)
         param.grad = place.result
         place.is_filled = True
         bucket.n_ready += 1
         if bucket.n_ready == len(bucket.places):
-            bucket.slot.tensor.push_pull(self._op)
-            self._in_flight.append(bucket)
+            self._push(bucket, 1)
+
+    def _push(self, bucket: Bucket, is_training: int) -> None:
+        if bucket is self._buckets[0]:
+            input_view(bucket.slot)[-1] = is_training
+        bucket.slot.tensor.push_pull(self._op)
+        self._in_flight.append(bucket)
+
+    def send(self) -> None:
+        """Send the buckets that lack gradients, with zeros for those."""
+        if not self._is_cut:
+            self._agree()
+        for place in self._places:
+            if place.bucket is not None and not place.is_filled:
+                self._fill(place)
+
+    def sum_sparse(self) -> list[torch.Tensor]:
+        """Replace sparse gradients by their sums over all workers, and return the parameters."""
+        if not self._sparse:
+            return []
+        grads = [place.param.grad for place in self._sparse]
+        factor = self._prescale * self._postscale
+        totals = gather_sparse(self._runtime, grads, self._op, factor, self._wire)
+        for place, total in zip(self._sparse, totals):
+            place.param.grad = total
+        return [place.param for place in self._sparse]
+
+    def collect(self, bucket: Bucket) -> None:
+        """Wait for a bucket and write its sums into the gradients' memory."""
+        bucket.slot.tensor.finish()
+        self._in_flight.remove(bucket)
+        bucket.is_handed_over = False
+        bucket.result.copy_(output_view(bucket.slot)[: bucket.result.numel()])
+        if self._postscale != 1.0:
+            bucket.result.mul_(self._postscale)
+
+    def hand_over(self) -> list[Bucket]:
+        """Begin the next step, and leave it to the caller to collect the buckets of this one."""
+        self._reset()
+        for bucket in self._in_flight:
+            bucket.is_handed_over = True
+        return list(self._in_flight)
 
     def finish(self) -> None:
         """Send what is missing, wait for all sums and write them into the gradients.
 
         After a time-out the sums are still in flight: call it again.
         """
-        for place in self._places:
-            if not place.is_filled:
-                self._fill(place)
+        self.send()
         while self._in_flight:
-            bucket = self._in_flight[0]
-            bucket.slot.tensor.finish()
-            self._in_flight.pop(0)
-            bucket.result.copy_(output_view(bucket.slot))
-            if self._postscale != 1.0:
-                bucket.result.mul_(self._postscale)
+            self.collect(self._in_flight[0])
+        self.sum_sparse()
+        self._reset()
+
+    def _reset(self) -> None:
         self.begun = False
         for bucket in self._buckets:
             bucket.n_ready = 0
         for place in self._places:
             place.n_passes, place.is_filled = 0, False
 
+    def send_zeros(self) -> int:
+        """Take part in the others' steps without gradients, until all workers do.
+
+        Returns:
+            int: the number of steps.
+
+        Raises:
+            NotImplementedError: gradients are sparse.
+        """
+        if self.on_join is not None:
+            self.on_join()
+        if not self._is_cut:
+            self._agree()
+        if self._sparse:
+            raise NotImplementedError(
+                f"join: parameter '{self._sparse[0].name}' has a sparse gradient: give the "
+                "optimizer sparse_as_dense=True"
+            )
+        n_steps = 0
+        while self._buckets:
+            for bucket in self._buckets:
+                input_view(bucket.slot).zero_()
+                self._push(bucket, 0)
+            while self._in_flight:
+                self._in_flight[0].slot.tensor.finish()
+                self._in_flight.pop(0)
+            if output_view(self._buckets[0].slot)[-1] == 0:
+                break
+            n_steps += 1
+        return n_steps
+
     def close(self) -> None:
         """Remove the hooks: gradients are the caller's own again."""
         for hook in self._hooks:
             hook.remove()
-        for place in self._places:
-            if _reducers.get(place.param) is self:
-                del _reducers[place.param]
+        _reducers.discard(self)
+
+
+def join(device: int = -1) -> int:
+    """Take part in the other workers' steps, with zeros for gradients, until all workers call this.
+
+    A worker that has fewer batches calls it behind its last one. An average is still over all
+    workers. The steps are those of ``DistributedOptimizer`` and ``DistributedDataParallel``
+    (``broadcast_buffers=False``); the others must make no other collective before they join.
+
+    Args:
+        device (int): accepted for Horovod's scripts.
+
+    Returns:
+        int: a rank that was among the last to join, whose model is the newest.
+
+    Raises:
+        NotImplementedError: an optimizer gathers sparse gradients.
+
+    Example::
+
+        >>> for batch in batches:
+        ...     train(batch)
+        >>> newest = bps.torch.join()
+        >>> bps.torch.broadcast_parameters(model.state_dict(), root_rank=newest)
+    """
+    gc.collect()  # models that are gone must not take part: the other workers may have freed them
+    reducers = sorted(_reducers, key=lambda r: r.number)
+    with futures.ThreadPoolExecutor(max(1, len(reducers))) as threads:
+        n_steps = sum(threads.map(Reducer.send_zeros, reducers))
+    given = _core.runtime().allgather_object(n_steps)
+    return max(rank for rank, n in enumerate(given) if n == min(given))

@@ -1,0 +1,86 @@
+"""Steps without a barrier: the next forward pass waits for each layer's gradients where it needs
+the layer."""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any
+
+import torch
+
+from bps.torch._reducer import Bucket, Reducer
+
+
+class CrossBarrier:
+    """Updates parameters of an optimizer when their module's forward is about to use them.
+
+    The gradients of a bucket that arrives are stepped alone, with the settings that the parameter
+    groups had at ``step()``. That fits every optimizer that treats each parameter for itself.
+
+    Args:
+        optimizer (Optimizer): a ``DistributedOptimizer``.
+        base (type): its class, whose ``step`` updates parameters.
+        reducer (Reducer): of its gradients.
+    """
+
+    def __init__(self, optimizer: Any, base: type[torch.optim.Optimizer], reducer: Reducer) -> None:
+        self._optimizer, self._base, self._reducer = optimizer, base, reducer
+        self._waiting: dict[int, Bucket] = {}  # by id of the parameter
+        self._groups: list[dict[str, Any]] = []
+        reducer.on_join = self.flush
+        ref = weakref.WeakMethod(self._before_forward)
+
+        def hook(module: torch.nn.Module, _: Any) -> None:
+            call = ref()
+            if call is not None:
+                call(module)
+
+        handle = torch.nn.modules.module.register_module_forward_pre_hook(hook)
+        weakref.finalize(self, handle.remove)
+
+    def step(self) -> None:
+        """Send what is missing, and return without a wait."""
+        self.flush()  # of layers that this step did not use
+        self._groups = [dict(group) for group in self._optimizer.param_groups]
+        self._reducer.send()
+        sparse = self._reducer.sum_sparse()
+        if sparse:
+            self._update(sparse)
+        for bucket in self._reducer.hand_over():
+            for place in bucket.places:
+                self._waiting[id(place.param)] = bucket
+                place.param.grad = None
+
+    def flush(self) -> None:
+        """Wait for all gradients, and update their parameters."""
+        while self._waiting:
+            self._arrive(next(iter(self._waiting.values())))
+
+    def _before_forward(self, module: torch.nn.Module) -> None:
+        if self._waiting:
+            for param in module._parameters.values():
+                bucket = self._waiting.get(id(param))
+                if bucket is not None:
+                    self._arrive(bucket)
+
+    def _arrive(self, bucket: Bucket) -> None:
+        self._reducer.collect(bucket)
+        params = [place.param for place in bucket.places]
+        for place in bucket.places:
+            place.param.grad = place.result
+            del self._waiting[id(place.param)]
+        self._update(params)
+        for param in params:
+            param.grad = None
+
+    def _update(self, params: list[torch.Tensor]) -> None:
+        """Step these parameters alone."""
+        members, groups = {id(p) for p in params}, self._optimizer.param_groups
+        some = [{**g, "params": [p for p in g["params"] if id(p) in members]} for g in self._groups]
+        self._optimizer.param_groups = [g for g in some if g["params"]]
+        try:
+            # The state that a first step makes must outlive an evaluation in inference mode.
+            with torch.inference_mode(False):
+                self._base.step(self._optimizer)
+        finally:
+            self._optimizer.param_groups = groups
