@@ -18,7 +18,7 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
 LIMIT_S = 600
 # Name of the list: its tests, and the numbers of workers.
-FRONTENDS = {"torch": (("torch", "c10d", "compat"), (2, 3))}
+FRONTENDS = {"torch": (("torch", "c10d", "compat", "elastic"), (2, 3))}
 
 
 def run_tests(build: Path, python: str, name: str, n: int) -> tuple[int, int, int]:

@@ -18,6 +18,7 @@ import argparse
 import torch
 import horovod.torch as hvd
 from horovod.common.exceptions import HorovodInternalError
+from horovod.torch.elastic import TorchState
 from horovod.torch.mpi_ops import Average
 from helper import FACTOR
 
@@ -41,6 +42,9 @@ for step in range(3):
     optimizer.zero_grad()
     model(torch.randn(8, 4)).pow(2).mean().backward()
     optimizer.step()
+state = hvd.elastic.TorchState(model=model, optimizer=optimizer, epoch=1)
+hvd.elastic.run(lambda state: state.commit())(state)
+assert isinstance(state, TorchState) and state.epoch == 1
 loss = hvd.allreduce(torch.tensor(FACTOR * hvd.rank()), name="avg_loss").item()
 assert loss == FACTOR * (hvd.size() - 1) / 2
 weights = hvd.allgather(model.weight.detach().view(1, -1))

@@ -220,6 +220,22 @@ class Runtime:
             self._own_turns[key] += 1
             return ring[at]
 
+    def settle(self) -> None:
+        """Finish all operations in flight."""
+        named = [slot for shapes in self._named.values() for slot in shapes.values()]
+        for ring in (named, *self._rings.values(), *self._own.values()):
+            for slot in ring:
+                if slot.owner is not None:
+                    slot.owner.settle()
+
+    def restart(self) -> None:
+        """Choose slots as a worker that begins does, so that it and this one choose the same."""
+        self.settle()
+        with self.lock:
+            for known in (self._named, self._rings, self._turns, self._own, self._own_turns):
+                known.clear()
+            self._own_bytes = 0
+
     def broadcast_bytes(self, data: bytes | None, root: int) -> bytes:
         """Return root's bytes at every worker."""
         with self.lock:

@@ -19,7 +19,6 @@ from bps import _core
 from bps.compat import _alias
 
 LACKING = {
-    "elastic": "let the job shrink (bpsrun --on-agent-loss shrink)",
     "start_timeline": "watch the job with bpsctl, or use torch.profiler",
     "stop_timeline": "watch the job with bpsctl, or use torch.profiler",
     "run": "start the script with bpsrun",
@@ -105,15 +104,16 @@ def _torch() -> dict[str, Any]:
     return {**_alias.torch_names(), **BUILT, **place}
 
 
-class HostsUpdatedInterrupt(RuntimeError):
-    """Horovod's sign of new hosts. Never raised here: workers join at a commit."""
-
-
 def _exceptions() -> dict[str, Any]:
-    return {
-        "HorovodInternalError": bps.Error,
-        "HostsUpdatedInterrupt": HostsUpdatedInterrupt,
-    }
+    from bps.torch.elastic import HostsUpdatedInterrupt
+
+    return {"HorovodInternalError": bps.Error, "HostsUpdatedInterrupt": HostsUpdatedInterrupt}
+
+
+def _elastic() -> dict[str, Any]:
+    from bps.torch import elastic
+
+    return {name: value for name, value in vars(elastic).items() if name[0] != "_"}
 
 
 MODULES = {
@@ -121,6 +121,9 @@ MODULES = {
     "horovod.common": dict,
     "horovod.common.exceptions": _exceptions,
     "horovod.torch": _torch,
+    "horovod.torch.elastic": _elastic,
+    "horovod.torch.elastic.sampler": _elastic,
+    "horovod.torch.elastic.state": _elastic,
     "horovod.torch.compression": _torch,
     "horovod.torch.functions": _torch,
     "horovod.torch.mpi_ops": _torch,

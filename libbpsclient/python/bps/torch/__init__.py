@@ -25,6 +25,7 @@ from bps._core import (
     size,
 )
 from bps._library import Error, Timeout
+from bps.torch import elastic
 from bps.torch._compression import BF16Compressor, Compression, Compressor, FP16Compressor
 from bps.torch._ddp import DistributedDataParallel, HookState, ddp_hook
 from bps.torch._ops import (
@@ -123,6 +124,7 @@ __all__ = [
     "broadcast_parameters",
     "ddp_hook",
     "declare",
+    "elastic",
     "global_process_set",
     "grouped_allgather",
     "grouped_allgather_async",

@@ -150,6 +150,18 @@ class Reducer:
         slot.tensor.finish()
         self._cut(set(output_view(slot)[:n].nonzero().view(-1).tolist()))
 
+    @property
+    def sparse(self) -> set[int] | None:
+        """Numbers of the parameters whose gradients are gathered; None before the first step."""
+        sparse = {id(place) for place in self._sparse}
+        known = {i for i, place in enumerate(self._places) if id(place) in sparse}
+        return known if self._is_cut else None
+
+    def adopt(self, sparse: set[int] | None) -> None:
+        """Cut the buckets as workers that have trained already did."""
+        if sparse is not None and not self._is_cut:
+            self._cut(sparse)
+
     def _cut(self, sparse: set[int]) -> None:
         """Make buckets by type, order and bytes alone: they are the same at all workers."""
         last: dict[torch.dtype, tuple[Bucket, int]] = {}

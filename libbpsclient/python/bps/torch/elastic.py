@@ -1,0 +1,238 @@
+"""Training that goes on while machines leave and join the job, by Horovod's names.
+
+Start the workers with ``BPS_ELASTIC=1`` and ``BPS_MAX_SIZE``, see bps_checkpoint_barrier(3). When
+machines only leave, ``bpsrun --on-agent-loss shrink`` is enough.
+
+Example::
+
+    bps.init()
+    optimizer = bps.DistributedOptimizer(optimizer, model.named_parameters())
+    sampler = bps.elastic.ElasticSampler(dataset)
+    state = bps.elastic.TorchState(model, optimizer, sampler=sampler, epoch=0)
+
+    @bps.elastic.run
+    def train(state):
+        while state.epoch < 10:
+            for i, batch in enumerate(loader):
+                step(batch)
+                sampler.record_batch(i, 32)
+                state.commit()          # machines join here
+            state.epoch += 1
+            sampler.set_epoch(state.epoch)
+
+    train(state)
+
+A lost machine raises nothing: its share is missing in the sums from then on. An epoch that is
+interrupted goes on with the samples that are left, divided among the workers that are there.
+Process sets and ``torch.distributed`` groups cannot be used meanwhile.
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+import math
+from collections.abc import Callable, Iterator, Sequence, Sized
+from typing import Any
+
+import torch
+
+from bps import _core
+from bps.torch._optimizer import broadcast_optimizer_state, broadcast_parameters
+from bps.torch._reducer import Reducer
+
+_members: list[int] = []  # ranks that were there at the last sync
+
+
+class HostsUpdatedInterrupt(RuntimeError):
+    """Machines have left or joined: :func:`run` synchronizes the state, and calls its function
+    again."""
+
+
+class ElasticSampler(torch.utils.data.Sampler):
+    """Divides a data set's samples among the workers that are there.
+
+    Args:
+        dataset (Dataset): with a length.
+        shuffle (bool): another order in each epoch.
+        seed (int): of that order, the same at all workers.
+    """
+
+    def __init__(self, dataset: Sized, shuffle: bool = True, seed: int = 0) -> None:
+        self.dataset, self.shuffle, self.seed = dataset, shuffle, seed
+        self.epoch = 0
+        self.processed_indices: set[int] = set()
+        self.reset()
+
+    def set_epoch(self, epoch: int) -> None:
+        """Begin an epoch: no sample is processed."""
+        self.epoch, self.processed_indices = epoch, set()
+        self.reset()
+
+    def record_batch(self, batch_idx: int, batch_size: int) -> None:
+        """Mark a batch of this worker as processed.
+
+        Args:
+            batch_idx (int): its number since the iteration began.
+            batch_size (int): samples of each batch.
+        """
+        first = batch_idx * batch_size
+        self.record_indices(self.indices[first : first + batch_size])
+
+    def record_indices(self, indices: Sequence[int]) -> None:
+        """Mark samples as processed."""
+        self.processed_indices.update(indices)
+
+    def reset(self) -> None:
+        """Divide the samples that are left."""
+        members = _members or list(range(_core.size()))
+        left = [i for i in range(len(self.dataset)) if i not in self.processed_indices]
+        if self.shuffle:
+            generator = torch.Generator().manual_seed(self.seed + self.epoch)
+            left = [left[i] for i in torch.randperm(len(left), generator=generator)]
+        self.num_samples = math.ceil(len(left) / len(members))
+        # The first samples come again, so that all workers have equally many.
+        total = self.num_samples * len(members)
+        left = (left * math.ceil(total / len(left)))[:total] if left else []
+        self.indices = left[members.index(_core.rank()) :: len(members)]
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the epoch and the samples processed in it."""
+        return {"epoch": self.epoch, "processed_indices": set(self.processed_indices)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take the state of :meth:`state_dict`, and divide what is left."""
+        self.epoch, self.processed_indices = state["epoch"], set(state["processed_indices"])
+        self.reset()
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self.indices)
+
+    def __len__(self) -> int:
+        return self.num_samples
+
+
+class TorchState:
+    """What all workers must have in common, and newcomers receive.
+
+    Args:
+        model (Module, optional): its parameters and buffers.
+        optimizer (Optimizer, optional): its state.
+        objects: further modules, optimizers and samplers, and plain values, which become
+            attributes.
+
+    Example::
+
+        >>> state = bps.torch.elastic.TorchState(model, optimizer, batch=0, epoch=0)
+        >>> state.epoch += 1
+        >>> state.commit()
+    """
+
+    def __init__(self, model: Any = None, optimizer: Any = None, **objects: Any) -> None:
+        given = {"model": model, "optimizer": optimizer, **objects}
+        parts = (torch.nn.Module, torch.optim.Optimizer, ElasticSampler)
+        # Optimizers first: their state_dict() waits for the last updates of the parameters.
+        order = sorted(given, key=lambda name: not isinstance(given[name], torch.optim.Optimizer))
+        self._parts = {name: given[name] for name in order if isinstance(given[name], parts)}
+        self._names = [name for name in objects if name not in self._parts]
+        self._callbacks: list[Callable[[], None]] = []
+        for name, value in given.items():
+            setattr(self, name, value)
+        self.save()
+
+    def register_reset_callbacks(self, callbacks: Sequence[Callable[[], None]]) -> None:
+        """Call these after each change of the workers, for example to scale the learning rate."""
+        self._callbacks.extend(callbacks)
+
+    def on_reset(self) -> None:
+        """Run the callbacks."""
+        for callback in self._callbacks:
+            callback()
+
+    def save(self) -> None:
+        """Keep a copy of the state in memory."""
+        values = {name: getattr(self, name) for name in self._names}
+        parts = {name: part.state_dict() for name, part in self._parts.items()}
+        self._saved = copy.deepcopy((values, parts))
+
+    def restore(self) -> None:
+        """Go back to the last :meth:`save`."""
+        values, parts = copy.deepcopy(self._saved)
+        for name, value in values.items():
+            setattr(self, name, value)
+        for name, part in self._parts.items():
+            part.load_state_dict(parts[name])
+
+    def commit(self) -> None:
+        """Save the state, and let machines join. All workers call it after the same step.
+
+        Raises:
+            HostsUpdatedInterrupt: machines have left or joined; :func:`run` handles it.
+        """
+        self.save()
+        self.check_host_updates()
+
+    def check_host_updates(self) -> None:
+        """Let machines join, see :meth:`commit`."""
+        rt = _core.runtime()
+        rt.settle()
+        n_joined = rt.job.checkpoint_barrier()
+        if n_joined:
+            rt.restart()
+        elif rt.allgather_present(rt.job.rank) == _members:
+            return
+        raise HostsUpdatedInterrupt("machines have left or joined the job")
+
+    def sync(self) -> None:
+        """Give all workers the state of one that was there before the last ones joined."""
+        rt = _core.runtime()
+        _members[:] = rt.allgather_present(rt.job.rank)
+        root = rt.job.root if rt.job.root in _members else _members[0]
+        values = {name: getattr(self, name) for name in self._names}
+        reducers = self._reducers()
+        mine = (values, [reducer.sparse for reducer in reducers])
+        values, sparse = rt.broadcast_object(mine if rt.job.rank == root else None, root)
+        for name, value in values.items():
+            setattr(self, name, value)
+        for reducer, indices in zip(reducers, sparse):
+            reducer.adopt(indices)
+        for part in self._parts.values():
+            if isinstance(part, torch.optim.Optimizer):
+                broadcast_optimizer_state(part, root)
+            elif isinstance(part, torch.nn.Module):
+                broadcast_parameters(part.state_dict(), root)
+            else:
+                all_ = rt.allgather_present((rt.job.rank, part.state_dict()))
+                epoch = dict(all_)[root]["epoch"]
+                done = [one["processed_indices"] for _, one in all_ if one["epoch"] == epoch]
+                part.load_state_dict({"epoch": epoch, "processed_indices": set().union(*done)})
+        self.save()
+
+    def _reducers(self) -> list[Reducer]:
+        found = [getattr(part, "_bps_reducer", None) for part in self._parts.values()]
+        return [reducer for reducer in found if reducer is not None]
+
+
+State = ObjectState = TorchState
+
+
+def run(func: Callable[..., Any]) -> Callable[..., Any]:
+    """Call a function again whenever machines have left or joined at a commit.
+
+    Args:
+        func (callable): takes a :class:`TorchState` first, and goes on from it.
+
+    Returns:
+        callable: it synchronizes the state before each call.
+    """
+
+    @functools.wraps(func)
+    def wrapper(state: TorchState, *args: Any, **kwargs: Any) -> Any:
+        while True:
+            state.sync()
+            try:
+                return func(state, *args, **kwargs)
+            except HostsUpdatedInterrupt:
+                state.on_reset()
+
+    return wrapper

@@ -1,0 +1,103 @@
+"""bps.torch.elastic: rank 0 runs jobs whose machines leave and join, on clusters of its own (tests/frontends/run.py)."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+SIZE = int(os.environ["BPS_SIZE"])
+pytestmark = pytest.mark.skipif(os.environ["BPS_RANK"] != "0", reason="rank 0 starts the machines")
+LIMIT_S = 120
+
+TRAIN = """
+import os, sys
+import torch
+import bps.torch as bps
+
+bps.init()
+rank = bps.rank()
+torch.manual_seed(rank)
+model = torch.nn.Linear(1, 1).double()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+optimizer = bps.DistributedOptimizer(optimizer, model.named_parameters())
+data = torch.arange(24.0).double()
+sampler = bps.elastic.ElasticSampler(data)
+state = bps.elastic.TorchState(model, optimizer, sampler=sampler, epoch=0, n_steps=0)
+resets = []
+state.register_reset_callbacks([lambda: resets.append(state.n_steps)])
+begun = os.environ.get("BEGUN")
+leaver, is_newcomer = int(os.environ["LEAVER"]), "NEWCOMER" in os.environ
+
+@bps.elastic.run
+def train(state):
+    while state.epoch < EPOCHS(state):
+        for i, (x,) in enumerate(torch.utils.data.DataLoader(torch.utils.data.TensorDataset(data), 2, sampler=sampler)):
+            if rank == leaver and state.n_steps == 2:
+                os._exit(1)
+            optimizer.zero_grad()
+            (model(x[:, None] / 24) - 1).pow(2).mean().backward()
+            optimizer.step()
+            bps.allreduce(torch.ones(3 + i))  # takes pieces in turn
+            sampler.record_batch(i, 2)
+            state.n_steps += 1
+            if begun and state.n_steps == 2 and rank == 0:
+                open(begun, "w").close()
+            state.commit()
+        state.epoch += 1
+        sampler.set_epoch(state.epoch)
+
+def EPOCHS(state):
+    # A job that waits for newcomers trains until they are there.
+    is_there = not begun or bool(resets) or is_newcomer
+    return 3 if is_there and state.epoch < 3 else state.epoch + (not is_there)
+
+train(state)
+from bps import _core
+weights = _core.runtime().allgather_present((model.weight.item(), optimizer.state_dict()["state"][0]["momentum_buffer"].item()))
+assert len(set(weights)) == 1, weights
+print("weights of", len(weights), "resets", len(resets), flush=True)
+"""
+
+
+def environment(**more):
+    env = {k: v for k, v in os.environ.items() if not k.startswith("BPS_") or k in ("BPS_LIBRARY", "BPS_TIMEOUT")}
+    return env | {k: str(v) for k, v in more.items()}
+
+
+def test_training_goes_on_without_a_machine(tmp_path):
+    (tmp_path / "train.py").write_text(TRAIN)
+    bpsrun = Path(os.environ["BPS_LIBRARY"]).parent / "bpsrun"
+    words = [bpsrun, "-n", SIZE, "--agents", SIZE, "--on-agent-loss", "shrink", "--", sys.executable, "train.py"]
+    done = subprocess.run(
+        list(map(str, words)), cwd=tmp_path, env=environment(LEAVER=SIZE - 1), timeout=LIMIT_S,
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+    )  # fmt: skip
+    assert done.stdout.count(f"weights of {SIZE - 1} resets 1") == SIZE - 1, done.stdout
+
+
+def test_a_machine_joins_at_a_commit(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / "tests" / "cluster"))
+    monkeypatch.setenv("BPS_BUILD", str(Path(os.environ["BPS_LIBRARY"]).parent))
+    from cluster import Cluster
+
+    (tmp_path / "train.py").write_text(TRAIN)
+    begun = tmp_path / "begun"
+    with Cluster(agents=SIZE) as cluster:
+
+        def start(agent, **more):
+            env = environment(
+                BPS_JOB="grow", BPS_SIZE=SIZE - 1, BPS_ELASTIC=1, BPS_MAX_SIZE=SIZE, BPS_LOCAL_SIZE=1, BPS_LOCAL_RANK=0,
+                BPS_AGENT_SOCKET=cluster.agents[agent].socket, LEAVER=-1, BEGUN=begun, **more,
+            )  # fmt: skip
+            return subprocess.Popen(
+                [sys.executable, "train.py"], cwd=tmp_path, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+            )  # fmt: skip
+
+        workers = [start(i, BPS_RANK=i) for i in range(SIZE - 1)]
+        cluster.wait_for("training has begun", begun.exists, LIMIT_S)
+        workers.append(start(SIZE - 1, NEWCOMER=1))
+        outputs = [worker.communicate(timeout=LIMIT_S)[0] for worker in workers]
+    assert all(f"weights of {SIZE} resets" in output for output in outputs), "\n".join(outputs)
