@@ -123,7 +123,7 @@ def test_muted_problem_leaves_health_and_exit_code_and_comes_back(cluster):
     assert p.returncode == 0 and "muted no more" in p.stdout, p
     p = c.bpsctl("status")
     assert p.returncode == 1 and "! SERVER_DOWN" in p.stdout, p.stdout
-    assert sum("mute SERVER_DOWN" in text for kind, text in c.events() if kind == "steer") == 1  # of the last start
+    assert sum("mute SERVER_DOWN" in text for kind, text in c.events() if kind == "steer") == 2  # of both processes
 
 
 def test_what_cannot_be_muted_is_refused(cluster):
