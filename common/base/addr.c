@@ -1,3 +1,5 @@
+/* Parse and format network addresses, and resolve host names. Only addr_lookup asks the resolver.
+ * No socket is opened here. No state; any thread. */
 #include "common/base/addr.h"
 
 #include <arpa/inet.h>
@@ -47,7 +49,8 @@ static int split(const char *text, char host[ADDR_HOST_BYTES], const char **ret_
 	} else {
 		end = strchr(text, ':');
 		if (end && strchr(end + 1, ':'))
-			end = NULL; /* two colons without brackets: an IPv6 number alone */
+			/* Two colons without brackets: an IPv6 address without a port */
+			end = NULL;
 		if (end)
 			port = end + 1;
 		else
@@ -138,7 +141,7 @@ int addr_lookup(const struct addr *a, struct sockaddr_storage *ret_sa, socklen_t
 	return 0;
 }
 
-/* The address as 16 bytes, v4 as v4-mapped v6. */
+/* Return the address as 16 bytes, IPv4 as v4-mapped IPv6. */
 static bool as_v6(const struct sockaddr *sa, uint8_t ret_ip[16])
 {
 	static const uint8_t mapped[12] = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff};

@@ -1,7 +1,7 @@
 #ifndef BPS_COMMON_BASE_ADDR_H
 #define BPS_COMMON_BASE_ADDR_H
-/* Network addresses as people write them: "host:port", "[v6]:port", "host", "*:port" (any local
- * address). Values without state; any thread. Only addr_lookup touches the network. */
+/* Network addresses as text: "host:port", "[v6]:port", "host", "*:port" (any local address). Values
+ * without state; any thread. Only addr_lookup uses the network. */
 #include <stdbool.h>
 #include <stdint.h>
 #include <sys/socket.h>
@@ -16,37 +16,37 @@ struct addr {
 	uint16_t port;
 };
 
-/* Parse text; without a port in it default_port is taken (0: the port is required).
- * A bare IPv6 number needs brackets only together with a port.
+/* Parse text. If it has no port, use default_port; with default_port 0 the port is required. A bare
+ * IPv6 address needs brackets only together with a port.
  * Errors: -EINVAL with a sentence. */
 int addr_parse(
 	struct addr *ret_addr, const char *text, uint16_t default_port, struct err_text *err);
 
-/* "host:port" or "[v6]:port" into buf; returns buf. */
+/* Write "host:port" or "[v6]:port" into buf and return buf. */
 const char *addr_format(const struct addr *a, char buf[static ADDR_TEXT_BYTES]);
 
-/* A host that is already a number (or "*", or "localhost") into a socket address, without a name
- * service. Errors: -EINVAL when it is a name. */
+/* Convert a numeric host (or "*", or "localhost") into a socket address without the resolver.
+ * Errors: -EINVAL when it is a name. */
 int addr_number(const struct addr *a, struct sockaddr_storage *ret_sa, socklen_t *ret_len);
 
-/* As addr_number, else ask the name service and take its first answer. Blocks for as long as the
- * resolver does: for the start of a program, not for an event loop.
+/* Convert like addr_number; resolve a name and take the first answer. Blocks as long as the
+ * resolver does: call it at program start, not in an event loop.
  * Errors: -EADDRNOTAVAIL with a sentence. */
 int addr_lookup(const struct addr *a, struct sockaddr_storage *ret_sa, socklen_t *ret_len,
 	struct err_text *err);
 
-/* What to do when an address cannot be bound, as " (...)", "" when there is nothing to say.
- * rc: -errno of bind(2) or listen(2). */
+/* Return advice for an address that cannot be bound, as " (...)"; "" when there is none. rc: -errno
+ * of bind(2) or listen(2). */
 const char *addr_bind_hint(int rc);
 
 /* True for 0.0.0.0 and ::, also v4-mapped. */
 bool sockaddr_is_any(const struct sockaddr *sa);
 /* True for 127/8, ::1 and v4-mapped 127/8. */
 bool sockaddr_is_loopback(const struct sockaddr *sa);
-/* True when both are of the same host, whatever the port; v4 and v4-mapped v6 compare equal. */
+/* True when both have the same host; ports are ignored. v4 and v4-mapped v6 compare equal. */
 bool sockaddr_same_host(const struct sockaddr *a, const struct sockaddr *b);
 /* Port in host order, 0 for other families. */
 uint16_t sockaddr_port(const struct sockaddr *sa);
-/* "1.2.3.4:5" or "[::1]:5" into buf; returns buf. */
+/* Write "1.2.3.4:5" or "[::1]:5" into buf and return buf. */
 const char *sockaddr_format(const struct sockaddr *sa, char buf[static ADDR_TEXT_BYTES]);
 #endif

@@ -1,8 +1,7 @@
 #ifndef BPS_COMMON_BASE_CLOCK_H
 #define BPS_COMMON_BASE_CLOCK_H
-/* The one clock of all programs: CLOCK_MONOTONIC, in nanoseconds. The cores never look at it; their
- * shells hand them the time. The wall clock is for what people read, never for a deadline. Any
- * thread. */
+/* The only clock of all programs: CLOCK_MONOTONIC, in nanoseconds. The cores never read it; their
+ * callers pass the time in. The wall clock is for display, never for a deadline. Any thread. */
 #include <stdint.h>
 #include <time.h>
 
@@ -21,13 +20,13 @@ static inline uint64_t clock_now_ms(void)
 	return clock_now_ns() / NS_PER_MS;
 }
 
-/* The point in time that is so far away. */
+/* Return the time timeout_ms from now. */
 static inline uint64_t clock_deadline(uint32_t timeout_ms)
 {
 	return clock_now_ns() + timeout_ms * NS_PER_MS;
 }
 
-/* Milliseconds until then, rounded up; 0 when it has passed. */
+/* Return the milliseconds until deadline_ns, rounded up; 0 when it has passed. */
 static inline uint32_t clock_left_ms(uint64_t deadline_ns)
 {
 	uint64_t now = clock_now_ns();
@@ -36,7 +35,7 @@ static inline uint32_t clock_left_ms(uint64_t deadline_ns)
 	return ms > UINT32_MAX ? UINT32_MAX : (uint32_t)ms;
 }
 
-/* Seconds since 1970. */
+/* Return the wall-clock time in seconds since 1970. */
 static inline double clock_unix_s(void)
 {
 	struct timespec ts;

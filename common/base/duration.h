@@ -1,11 +1,11 @@
 #ifndef BPS_COMMON_BASE_DURATION_H
 #define BPS_COMMON_BASE_DURATION_H
-/* Durations, also as people write them: "500ms", "90s", "30min" or "30m", "4h", "2d". Settings have
- * a finer form with ranges (common/daemon/settings.h). Any thread. */
+/* Durations as text: "500ms", "90s", "30min" or "30m", "4h", "2d". Settings have a stricter form
+ * with ranges (common/daemon/settings.h). Any thread. */
 #include <stdint.h>
 
 #define NS_PER_MS UINT64_C(1000000)
 
-/* Milliseconds; 0 when text is no duration of 1 ms to max_ms. */
+/* Parse a duration into milliseconds; 0 when text is not a duration of 1 ms to max_ms. */
 uint64_t duration_ms(const char *text, uint64_t max_ms);
 #endif

@@ -18,7 +18,7 @@ const char *err_str(int code)
 		BPS_ERRORS(X)
 #undef X
 	}
-	if (code == INT_MIN) { /* it has no negative */
+	if (code == INT_MIN) { /* -INT_MIN does not fit into an int */
 		snprintf(buf, sizeof(buf), "unknown error %d", code);
 		return buf;
 	}

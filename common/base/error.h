@@ -1,11 +1,11 @@
 #ifndef BPS_COMMON_BASE_ERROR_H
 #define BPS_COMMON_BASE_ERROR_H
-/* Error codes of the suite: 0 or a count is success, -errno a system cause, and one of ours lies
- * below -10000 (clear of libuv and libfabric). One table makes the enum and the text; the public
- * names in libbpsclient/bps.h are checked against it at compile time.
+/* Error codes of the suite: 0 or a count is success, -errno is a system error, and our own codes
+ * lie below -10000 (outside the ranges of libuv and libfabric). One table defines the enum and the
+ * texts; the public names in libbpsclient/bps.h are checked against it at compile time.
  *
- * Where a human reads it, a text goes along: struct err_text, filled by the first function that
- * knows what failed, on what, why, and what to do next. */
+ * Errors that a person reads come with a text: struct err_text. The first function that knows what
+ * failed, on what, why, and what to do next fills it in. */
 
 #define BPS_ERRORS(X)                                                                              \
 	X(BPS_ETIMEDOUT, 10001, "timed out")                                                       \
@@ -34,7 +34,8 @@
 	X(BPS_EDEVICE, 10024, "a GPU or its executor failed")                                      \
 	X(BPS_EISOLATED, 10025, "this machine hears neither the scheduler nor a server")
 
-#ifdef BPS_H /* included behind libbpsclient/bps.h, which has these names for users: check its numbers */
+/* Libbpsclient/bps.h came first and defines these names for users: check its numbers */
+#ifdef BPS_H
 #define X(name, num, text) _Static_assert((name) == -(num), #name);
 BPS_ERRORS(X)
 #undef X
@@ -48,16 +49,16 @@ enum bps_error {
 
 #define ERR_TEXT_BYTES 512
 
-/* One human-readable sentence about a failure; empty when nothing is known. */
+/* Sentence about a failure, for people; empty when nothing is known. */
 struct err_text {
 	char s[ERR_TEXT_BYTES];
 };
 
-/* Text of any return code of this suite: ours, or -errno. Never NULL; the string is static or
- * per thread and lives until the thread's next call. */
+/* Return the text of any return code of this suite, ours or -errno. Never NULL. The string is
+ * static or per thread, and valid until the thread's next call. */
 const char *err_str(int code);
 
-/* Name of one of our codes ("BPS_EBUSY"), or NULL for any other number. */
+/* Return the name of one of our codes ("BPS_EBUSY"), or NULL for any other number. */
 const char *err_name(int code);
 
 /* Write a sentence into err (which may be NULL) and return code, so that a caller can say

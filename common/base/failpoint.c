@@ -1,3 +1,6 @@
+/* Failpoints: parse the faults, arm the points, and run the action of an armed point when a thread
+ * reaches it. The points themselves are in failpoints.def. The armed table may be read by any
+ * thread; a mutex guards the plan. */
 #include "common/base/failpoint.h"
 
 #include <errno.h>
@@ -14,14 +17,14 @@
 
 #define WORD_BYTES   128
 #define SLEEP_MAX_MS (3600u * 1000u)
-#define ERRNO_MAX    133 /* EHWPOISON, the largest of Linux */
+#define ERRNO_MAX    133 /* EHWPOISON, the largest errno of Linux */
 
 enum action { ACT_NONE, ACT_CRASH, ACT_SLEEP, ACT_HANG, ACT_ERROR, ACT_DROP };
 
 struct arm {
 	enum action action;
-	int code;          /* of ACT_ERROR */
-	uint64_t sleep_ms; /* of ACT_SLEEP */
+	int code;          /* for ACT_ERROR */
+	uint64_t sleep_ms; /* for ACT_SLEEP */
 	uint64_t after, count, passed, done;
 	double prob;
 };
@@ -42,7 +45,7 @@ static const struct {
 #undef X
 };
 
-/* The process's own, as the log is: a point can be anywhere. */
+/* Global to the process, like the log, because any code can contain a failpoint. */
 _Atomic unsigned char failpoint_armed[FAILPOINT_COUNT];
 static struct {
 	pthread_mutex_t lock;
@@ -51,7 +54,7 @@ static struct {
 	struct failpoint_plan plan;
 } the = {.lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER};
 
-/* ---- reading ---- */
+/* ---- parsing ---- */
 
 static int find_point(const char *name, struct err_text *err)
 {
@@ -67,7 +70,7 @@ static int find_point(const char *name, struct err_text *err)
 		nearest_name_hint(&best, "", hint));
 }
 
-/* Positive errno, or a code of ours; 0: no such. */
+/* Return a positive errno or a code of ours; 0 when there is no such name. */
 static int find_code(const char *name)
 {
 	for (int e = 1; e <= ERRNO_MAX; e++) {
@@ -217,7 +220,8 @@ int failpoint_set(const char *text, struct err_text *err)
 	the.plan = plan;
 	the.generation++;
 	for (int i = 0; i < FAILPOINT_COUNT; i++) {
-		/* Relaxed: who sees it takes the lock, and finds the plan or nothing to do. */
+		/* Relaxed order suffices: a thread that sees the flag takes the lock, and then
+		 * finds the plan or nothing to do. */
 		atomic_store_explicit(
 			&failpoint_armed[i], plan.arms[i].action != ACT_NONE, memory_order_relaxed);
 		n += plan.arms[i].action != ACT_NONE;
@@ -240,7 +244,7 @@ void failpoint_print(FILE *out, unsigned owners)
 				points[i].where, more[points[i].takes]);
 }
 
-/* ---- passing ---- */
+/* ---- running ---- */
 
 /* splitmix64's finalizer (Steele, Lea, Flood, OOPSLA 2014), as in Vigna's public domain code. */
 static double chance(uint64_t seed, uint64_t point, uint64_t passed)
@@ -253,7 +257,7 @@ static double chance(uint64_t seed, uint64_t point, uint64_t passed)
 	return (double)(z >> 11) / (double)(UINT64_C(1) << 53);
 }
 
-/* Whether it acts this time. With the lock. */
+/* Return whether the point acts this time. Caller holds the lock. */
 static bool acts(struct arm *a, enum failpoint point)
 {
 	uint64_t n = a->passed++;
@@ -266,7 +270,7 @@ static bool acts(struct arm *a, enum failpoint point)
 	return true;
 }
 
-/* Until the faults change, or this time has passed. With the lock. */
+/* Wait until ms have passed or the faults change. Caller holds the lock. */
 static void linger(uint64_t ms)
 {
 	uint64_t generation = the.generation;

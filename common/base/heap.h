@@ -1,15 +1,16 @@
 #ifndef BPS_COMMON_BASE_HEAP_H
 #define BPS_COMMON_BASE_HEAP_H
-/* Intrusive binary min-heap: the priority queues of the data path. A node lies inside the object it
- * orders and knows its place, so that it can be removed from the middle. Keys never change while a
- * node is in. Pushing never allocates: reserve room when objects are made. One thread. */
+/* Intrusive binary min-heap: the priority queues of the data path. A node is embedded in the object
+ * that it orders. It records its position, so that it can be removed from the middle. Keys never
+ * change while a node is in a heap. Pushing never allocates: reserve room when objects are made.
+ * One thread. */
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
 struct heap_node {
 	uint64_t key; /* smallest first */
-	size_t pos;   /* index + 1 in the heap, 0 when in none */
+	size_t pos;   /* index + 1 in the heap; 0: in no heap */
 };
 struct heap {
 	struct heap_node **v;
@@ -17,30 +18,31 @@ struct heap {
 };
 
 #define HEAP_KEY_SEQ_BITS 48
-/* Key that puts larger priorities first and equal ones in order of seq (of which
- * HEAP_KEY_SEQ_BITS count). */
+/* Return a key that puts larger priorities first, and equal priorities in order of seq (of which
+ * the low HEAP_KEY_SEQ_BITS bits count). */
 static inline uint64_t heap_key(uint16_t priority, uint64_t seq)
 {
 	return (uint64_t)(UINT16_MAX - priority) << HEAP_KEY_SEQ_BITS |
 	       (seq & ((UINT64_C(1) << HEAP_KEY_SEQ_BITS) - 1));
 }
-/* The same for a partition: equals in order of seq, which numbers rounds as they begin, then from the
- * first partition to the last (index < 2^16: PLACE_PARTS_MAX). */
+/* Return such a key for a partition. Equal priorities are in order of seq, which numbers rounds as
+ * they begin, then in order of index (index < 2^16: PLACE_PARTS_MAX). */
 static inline uint64_t heap_key_part(uint16_t priority, uint64_t seq, uint32_t index)
 {
 	return heap_key(priority, seq << 16 | (index & 0xffff));
 }
-/* Of such a key: smaller is more urgent. */
+/* Return the priority part of such a key: smaller is more urgent. */
 static inline uint64_t heap_key_urgency(uint64_t key)
 {
 	return key >> HEAP_KEY_SEQ_BITS;
 }
-/* Make room for cap nodes in all. Errors: -ENOMEM. */
+/* Reserve room for cap nodes in total.
+ * Errors: -ENOMEM. */
 int heap_reserve(struct heap *h, size_t cap);
 void heap_fini(struct heap *h);
-/* n is in no heap, and there is room. */
+/* Insert n. It must be in no heap, and room must be reserved. */
 void heap_push(struct heap *h, struct heap_node *n);
-/* n is in h. */
+/* Remove n, which must be in h. */
 void heap_remove(struct heap *h, struct heap_node *n);
 static inline struct heap_node *heap_min(const struct heap *h)
 {
@@ -50,6 +52,6 @@ static inline bool heap_has(const struct heap_node *n)
 {
 	return n->pos != 0;
 }
-/* Check its order and that each node knows its place (tests). O(n). */
+/* Check the order and the position of each node, for tests. O(n). */
 bool heap_is_valid(const struct heap *h);
 #endif

@@ -1,3 +1,6 @@
+/* Operations on the cluster key: random keys, hex form, derivation, HMAC, fingerprint. GnuTLS does
+ * the cryptography. Key files are read elsewhere (common/control/keyring.c). No state; any
+ * thread. */
 #include "common/base/key.h"
 
 #include <errno.h>

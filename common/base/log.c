@@ -1,3 +1,6 @@
+/* The log: format a line for its destination (terminal, file, pipe or journal), escape it, limit
+ * the rate of a call site. log_journal.c speaks the journal's protocol. Thread-safe: one write per
+ * line. */
 #include "common/base/log.h"
 
 #include <errno.h>
@@ -13,8 +16,8 @@
 #include "common/base/log_impl.h"
 
 #define HEAD_BYTES 48   /* level and time */
-#define RAW_BYTES  2048 /* of a line, more is cut */
-#define TEXT_BYTES 4096 /* escaped, more is cut */
+#define RAW_BYTES  2048 /* longest line before escaping; the rest is cut */
+#define TEXT_BYTES 4096 /* longest line after escaping; the rest is cut */
 
 static atomic_int level_now = LOG_INFO;
 
@@ -45,9 +48,9 @@ bool log_enabled(enum log_level level)
 	return (int)level <= atomic_load_explicit(&level_now, memory_order_relaxed);
 }
 
-/* ---- text ---- */
+/* ---- escaping ---- */
 
-/* Bytes of the character at s that can be shown as it is, 0: it cannot. */
+/* Return how many bytes the character at s has; 0 when it must be escaped. */
 static size_t shown_bytes(const unsigned char *s, size_t n)
 {
 	static const uint32_t least[] = {0, 0, 0x80, 0x800, 0x10000};
@@ -67,7 +70,7 @@ static size_t shown_bytes(const unsigned char *s, size_t n)
 		return 0;
 	if (c < 0xa0 || c == 0x200e || c == 0x200f || (c >= 0x2028 && c <= 0x202e) ||
 		(c >= 0x2066 && c <= 0x2069))
-		return 0; /* controls, lines of their own, other directions */
+		return 0; /* control characters, line separators, direction marks */
 	return len;
 }
 
@@ -115,7 +118,7 @@ void log_blank(char *s)
 	}
 }
 
-/* ---- lines ---- */
+/* ---- writing ---- */
 
 static size_t put_time(char *buf, size_t room, bool is_local)
 {
@@ -131,13 +134,13 @@ static size_t put_time(char *buf, size_t room, bool is_local)
 	return n + (size_t)snprintf(buf + n, room - n, ".%03ld", now.tv_nsec / 1000000);
 }
 
-/* syslog's, which end at debug. */
+/* Map a level to a syslog priority, which ends at debug. */
 static unsigned priority_of(unsigned level)
 {
 	return level > LOG_DEBUG ? LOG_DEBUG : level;
 }
 
-/* What stands before the text. */
+/* Write the part of the line before the text. */
 static size_t put_head(char *buf, size_t room, unsigned level, const struct stat *st)
 {
 	static const char *const words[] = {[LOG_ERROR] = "error",
@@ -158,9 +161,10 @@ static size_t put_head(char *buf, size_t room, unsigned level, const struct stat
 	return n + (size_t)snprintf(buf + n, room - n, "Z ");
 }
 
-/* The journal looks up who sent a datagram when it reads it, and finds no unit for a process that
- * has ended by then; of a stream it has known that from the beginning. An error without an id is
- * what a process ends with. */
+/* Return whether this may be the last line of the process: an error without an id. The journal
+ * looks up the unit of a datagram's sender when it reads the datagram, and finds none for a process
+ * that has ended by then. For a stream it knows the unit from the start, so such a line goes to the
+ * stream. */
 static bool is_last_word(unsigned level, enum log_id id)
 {
 	return level == LOG_ERROR && id == LOG_ID_NONE;
@@ -182,7 +186,7 @@ static void write_line(unsigned level, enum log_id id, const char *text, size_t 
 	n += n_text;
 	line[n++] = '\n';
 	if (write(STDERR_FILENO, line, n) < 0)
-		return; /* a log that cannot be written has nowhere to complain */
+		return; /* the log itself fails: there is nowhere to report it */
 }
 
 void log_write(unsigned level, const char *fmt, ...)
@@ -205,11 +209,12 @@ void log_write(unsigned level, const char *fmt, ...)
 	errno = saved_errno;
 }
 
-/* ---- limits ---- */
+/* ---- rate limits ---- */
 
 bool log_rate_pass(struct log_rate *r, uint32_t burst, uint32_t *ret_swallowed)
 {
-	/* Later by a window, so that the first one, which is 0, is over also just after boot. */
+	/* Add one window to the time. A fresh limit has window start 0, so its window is over even
+	 * just after boot. */
 	uint64_t now_ms = clock_now_ms() + LOG_RATE_MS;
 	uint64_t window = atomic_load(&r->window_ms);
 

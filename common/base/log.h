@@ -1,27 +1,27 @@
 #ifndef BPS_COMMON_BASE_LOG_H
 #define BPS_COMMON_BASE_LOG_H
 /* The log: one line per event on stderr, lower case, no full stop, `key=value` for the fields that
- * an operator greps for. Thread-safe (one write per line). What cannot be printed, and whatever
- * else could make one line look like two, is escaped, so that a peer's or user's name writes no
- * lines of its own. How a line looks follows from what stderr is:
+ * an operator searches for. Thread-safe (one write per line). Characters that cannot be printed, or
+ * that could make one line look like two, are escaped. So the name of a peer or user cannot forge a
+ * line. The type of stderr selects the format of a line:
  *
  *   terminal                  09:10:11.123 warn  text
  *   file                      <4>2026-11-20T09:10:11.123Z text
- *   pipe, socket              <4>text                   (sd-daemon(3); who reads it has a clock)
- *   journal (JOURNAL_STREAM)  by its native protocol: BPS_JOB=... for job=..., MESSAGE_ID= where the
- *                             line has a LOG_ID; as a pipe when the journal cannot be reached,
- *                             and for errors without a LOG_ID
+ *   pipe, socket              <4>text                 (sd-daemon(3); the reader adds the time)
+ *   journal (JOURNAL_STREAM)  by its native protocol: BPS_JOB=... for job=..., MESSAGE_ID=
+ *                             where the line has a LOG_ID; same as a pipe when the journal
+ *                             cannot be reached, and for errors without a LOG_ID
  *
- * error: cannot go on as asked; warn: odd, and what is done about it; info: starts, stops, state
- * changes; debug: per object; trace: per message (compiled in, off by default). */
+ * error: cannot continue as requested; warn: unexpected, with the reaction; info: starts, stops,
+ * state changes; debug: per object; trace: per message (compiled in, off by default). */
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
 enum log_level { LOG_ERROR = 3, LOG_WARN = 4, LOG_INFO = 6, LOG_DEBUG = 7, LOG_TRACE = 8 };
 
-/* Kinds of lines that tools look for, by the MESSAGE_ID that the journal has for them. An id is
- * never used for something else; docs/reference/logs.md says what each means. */
+/* Kinds of lines that tools search for, by the MESSAGE_ID in the journal. An id is never reused for
+ * another event; docs/reference/logs.md describes each. */
 #define LOG_IDS(X)                                                                                 \
 	X(START, "b096ad5a5e794e7c8b0c08bdba811ecc")                                               \
 	X(SERVING, "a47d0cd388ff4e35924b8ffa3dcd430c")                                             \
@@ -53,11 +53,11 @@ enum log_id {
 	LOG_IDS(X)
 #undef X
 };
-/* A level for log_write and its like, with the line's kind. */
+/* Combine a level with a kind of line, for log_write and the macros. */
 #define LOG_AS(level, id) ((unsigned)(level) | (unsigned)(LOG_ID_##id) << 8)
 
-/* Set the least urgent level that is written; from a name ("error" ... "trace") with
- * log_level_parse.
+/* Set the least urgent level that is written; log_level_parse converts a name ("error" ...
+ * "trace").
  * Errors: -EINVAL no such name. */
 void log_set_level(enum log_level level);
 int log_level_parse(const char *name, enum log_level *ret_level);
@@ -66,12 +66,12 @@ bool log_enabled(enum log_level level);
 /* level: enum log_level, or LOG_AS. */
 void log_write(unsigned level, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
-/* Copy n bytes of src to dst as they are logged: control characters, what is no UTF-8, and what
- * changes the direction or the line of text become \n, \t, \r or \xNN. Cut to fit; returns the
- * length, dst is terminated. */
+/* Copy n bytes of src to dst, escaped as in the log. Control characters, invalid UTF-8 and
+ * characters that change the text's direction or line become \n, \t, \r or \xNN. The copy is cut to
+ * fit and terminated; returns its length. */
 size_t log_escape(char *dst, size_t room, const char *src, size_t n);
-/* Put a question mark for every byte that log_escape would not leave as it is: for screens, where
- * columns count. */
+/* Replace every byte that log_escape would escape with a question mark: for screens, where columns
+ * count. */
 void log_blank(char *s);
 
 #define log_error(...) log_write(LOG_ERROR, __VA_ARGS__)
@@ -88,9 +88,9 @@ void log_blank(char *s);
 			log_write(LOG_TRACE, __VA_ARGS__);                                         \
 	} while (0)
 
-/* For what a stranger can cause: LOG_RATE_BURST lines a minute per call site; what was swallowed is
- * told on the next line that passes. log_limited: the same with LOG_LIMIT_BURST, for what is normal
- * but can be caused by a client as often as it likes. */
+/* Log an event that a stranger can cause: at most LOG_RATE_BURST lines a minute per call site. The
+ * next line that passes reports how many were suppressed. log_limited: the same with
+ * LOG_LIMIT_BURST, for normal events that a client can cause as often as it likes. */
 #define LOG_RATE_MS     60000
 #define LOG_RATE_BURST  5
 #define LOG_LIMIT_BURST 600

@@ -1,6 +1,6 @@
-/* Lines for the journal by its native protocol: one datagram of FIELD=value lines, see "Native
+/* Send lines to the journal by its native protocol: one datagram of FIELD=value lines, see "Native
  * Journal Protocol" of systemd's documentation. A line has no newline, so the binary form is not
- * needed. */
+ * needed. Any thread. */
 #include "common/base/log_impl.h"
 
 #include <ctype.h>
@@ -14,8 +14,8 @@
 #include <unistd.h>
 
 #define JOURNAL_SOCKET "/run/systemd/journal/socket"
-#define FIELD_MAX      32 /* characters of a key */
-#define FIELDS_MAX     16 /* of a line */
+#define FIELD_MAX      32 /* longest key */
+#define FIELDS_MAX     16 /* most fields of a line */
 
 static const char *const uuids[] = {[LOG_ID_NONE] = NULL,
 #define X(name, uuid) [LOG_ID_##name] = uuid,
@@ -38,7 +38,8 @@ bool log_is_journal(const struct stat *st)
 	       st->st_ino == ino;
 }
 
-/* One socket for the process's life; of two threads that make it at once one gives its own up. */
+/* Return the socket of the process, which the first caller opens. When two threads open it at once,
+ * one of them closes its own. */
 static int datagram_socket(void)
 {
 	static atomic_int sock = -1;
@@ -67,7 +68,7 @@ static void add(struct fields *f, const char *name, const char *value, size_t n_
 	f->buf[f->n++] = '\n';
 }
 
-/* "job=7" becomes BPS_JOB=7. */
+/* Convert "job=7" to BPS_JOB=7. */
 static void add_word(struct fields *f, const char *word, size_t n)
 {
 	const char *eq = memchr(word, '=', n);
@@ -88,7 +89,8 @@ static void add_word(struct fields *f, const char *word, size_t n)
 	f->count++;
 }
 
-/* A blank inside quotes does not end a word; an apostrophe inside a word begins no quote. */
+/* Split text into words. A blank inside quotes does not end a word; an apostrophe inside a word
+ * starts no quote. */
 static void add_words(struct fields *f, const char *text, size_t n)
 {
 	size_t start = 0;

@@ -3,7 +3,8 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Levenshtein distance by the one-row form of Wagner and Fischer's algorithm (JACM 21(1), 1974). */
+/* Compute the Levenshtein distance by the one-row form of Wagner and Fischer's algorithm (JACM
+ * 21(1), 1974). */
 static size_t edit_distance(const char *a, const char *b)
 {
 	size_t row[NEAREST_NAME_BYTES + 1], n_b = strlen(b), diagonal, above;

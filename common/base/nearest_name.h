@@ -1,7 +1,7 @@
 #ifndef BPS_COMMON_BASE_NEAREST_NAME_H
 #define BPS_COMMON_BASE_NEAREST_NAME_H
-/* The right name that is nearest to a wrong one, for refusals: " (did you mean 'x'?)". Any
- * thread. */
+/* Find the valid name that is nearest to an unknown one, for error texts: " (did you mean 'x'?)".
+ * Any thread. */
 #include <stddef.h>
 
 #define NEAREST_NAME_BYTES 64
@@ -16,9 +16,9 @@ struct nearest_name {
 	{                                                                                          \
 		NULL, NEAREST_NAME_BYTES                                                           \
 	}
-/* Keep candidate if it is nearer to wrong than what there is. */
+/* Keep candidate if it is nearer to wrong than the best so far. */
 void nearest_name_try(struct nearest_name *best, const char *wrong, const char *candidate);
-/* The hint into buf, or nothing when no name is near: more than a third of it differs. */
+/* Write the hint into buf; an empty one when no name is near (more than a third of it differs). */
 const char *nearest_name_hint(
 	const struct nearest_name *best, const char *prefix, char buf[static NEAREST_HINT_BYTES]);
 #endif

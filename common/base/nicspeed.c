@@ -1,3 +1,5 @@
+/* Measure or look up the speed of the network card that carries this daemon's data. Reads sysfs and
+ * the interface's counters; sends nothing. One thread per struct nic. */
 #include "common/base/nicspeed.h"
 
 #include <dirent.h>
@@ -12,16 +14,16 @@
 #include "common/base/addr.h"
 
 #define BYTES_PER_MBIT 125000.0
-#define STACK_MAX      4 /* a VLAN on a bond on cards, and one more */
-/* A timer that comes so late has not measured a window. */
+#define STACK_MAX      4 /* a VLAN on a bond on cards, and one spare */
+/* Longest span of one sample; a timer that fires later has not measured a window. */
 #define LATE_NS (10 * NIC_WINDOW_NS)
-/* The part of the way to a lower plateau that one of them goes: half a minute of load until most of
- * it is gone. */
+/* Part of the distance to a lower plateau that one plateau covers: after half a minute of load most
+ * of it is covered. */
 #define SINK (NIC_WINDOW_NS / 30e9)
 
-/* ---- what passes ---- */
+/* ---- measuring ---- */
 
-/* The least of the last windows, when they agree. */
+/* Return the lowest rate of the last windows when they agree, else 0. */
 static double plateau(const struct nic_way *w)
 {
 	double least = w->rates[0], most = w->rates[0];
@@ -79,7 +81,7 @@ uint64_t nic_meter_mbps(const struct nic_meter *m)
 	return mbps < NIC_MAX_MBPS ? (uint64_t)mbps : NIC_MAX_MBPS;
 }
 
-/* ---- what the driver tells ---- */
+/* ---- the driver's speed ---- */
 
 static bool has_device(const char *sysfs, const char *name)
 {
@@ -127,11 +129,11 @@ uint64_t nic_driver_mbps(const char *sysfs, const char *name)
 		n = read(fd, text, sizeof(text) - 1);
 		close(fd);
 	}
-	mbps = n > 0 ? strtol(text, NULL, 10) : 0; /* -1, as a u32 too: not known */
+	mbps = n > 0 ? strtol(text, NULL, 10) : 0; /* -1, also as a u32: unknown */
 	return mbps > 0 && mbps <= NIC_MAX_MBPS ? (uint64_t)mbps : 0;
 }
 
-/* ---- the card ---- */
+/* ---- the interface ---- */
 
 static int open_counter(const char *sysfs, const char *name, const char *counter)
 {
@@ -204,7 +206,7 @@ static bool read_counters(struct nic *nic, uint64_t *ret_rx, uint64_t *ret_tx)
 		return false;
 	if (read_counter(nic->rx_fd, ret_rx) && read_counter(nic->tx_fd, ret_tx))
 		return true;
-	nic_close(nic); /* the interface is gone */
+	nic_close(nic); /* the interface no longer exists */
 	return false;
 }
 

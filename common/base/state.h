@@ -1,8 +1,8 @@
 #ifndef BPS_COMMON_BASE_STATE_H
 #define BPS_COMMON_BASE_STATE_H
-/* One row of a table of states, which is indexed by the state. */
+/* Row of a table of states; the state is the index. */
 struct state_row {
 	const char *name;
-	unsigned next; /* bit per state that may follow */
+	unsigned next; /* one bit for each state that may follow */
 };
 #endif

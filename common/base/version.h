@@ -1,8 +1,8 @@
 #ifndef BPS_COMMON_BASE_VERSION_H
 #define BPS_COMMON_BASE_VERSION_H
-/* Which release this is, and of which commit it was built; for people and for metrics, never for
- * decisions (those are made by CTL_PROTO and its like). BPS_VERSION comes from the Makefile. */
+/* Release and commit of this build, for people and metrics, never for decisions (CTL_PROTO and the
+ * other protocol numbers are for these). BPS_VERSION comes from the Makefile. */
 
-/* Twelve hexadecimal digits, or "unknown" where it was not built from a repository. */
+/* Return twelve hexadecimal digits, or "unknown" for a build outside a repository. */
 const char *bps_commit(void);
 #endif

@@ -1,3 +1,6 @@
+/* A data thread: poll the transport, run the core's time and work, run posted functions, then spin,
+ * yield or sleep. The loop knows nothing about messages or rounds. All functions run on the loop's
+ * thread unless the header says otherwise. */
 #include "common/loop/dataloop.h"
 
 #include <errno.h>
@@ -11,13 +14,13 @@
 #include "common/base/clock.h"
 #include "common/transport/xport.h"
 
-/* How long one turn may work before it looks at the descriptors. */
+/* Longest work of one turn before the descriptors are polled. */
 #define TURN_NS 500000
-/* A yield that takes longer found somebody else who needs the processor; then no spinning for a
- * while. */
+/* A yield that takes longer shows that another process needs the processor; spinning then
+ * pauses. */
 #define YIELD_TOO_LONG_NS UINT64_C(100000)
 #define RESPITE           8 /* measured: docs/explanation/performance.md, point 12 */
-/* Turns without a look at the descriptors, while it spins or something always comes in between. */
+/* Turns without a poll of the descriptors, while the loop spins or always has work. */
 #define TURNS 8
 
 struct dataloop_post {
@@ -31,7 +34,7 @@ struct dataloop {
 	struct xport *x;
 	char name[16];
 	uint64_t spin_ns, idle_since_ns;
-	uint64_t no_spin_until_ns, no_spin_ns; /* the machine is busy */
+	uint64_t no_spin_until_ns, no_spin_ns; /* set while the machine is busy */
 	bool is_asleep, is_stopping, has_thread, has_x_poll;
 	pthread_t thread;
 	uv_loop_t uv;
@@ -42,7 +45,7 @@ struct dataloop {
 	uv_poll_t x_poll;
 	uv_async_t async;
 	_Atomic uint64_t beat_ns; /* written by the thread, read by the watchdog; no order needed */
-	pthread_mutex_t lock;     /* of the ring of posts */
+	pthread_mutex_t lock;     /* guards the ring of posts */
 	struct dataloop_post *posts;
 	size_t cap, head, n;
 };
@@ -125,7 +128,7 @@ static bool has_posts(struct dataloop *l)
 	return has;
 }
 
-/* Work until there is nothing to do or the turn is over. True: there is more. */
+/* Work until there is nothing to do or the turn is over. Returns true when work is left. */
 static bool turn(struct dataloop *l, uint64_t *ret_now, uint64_t *ret_deadline)
 {
 	uint64_t start = clock_now_ns(), now = start, next;
@@ -133,7 +136,8 @@ static bool turn(struct dataloop *l, uint64_t *ret_now, uint64_t *ret_deadline)
 
 	do {
 		*ret_deadline = l->ops->tick(l->ctx, now);
-		more = l->ops->work(l->ctx); /* first: what it queues leaves with the poll */
+		/* First, because messages that it queues leave with the poll */
+		more = l->ops->work(l->ctx);
 		more |= l->x && l->x->ops->poll(l->x, now) > 0;
 		any |= more;
 		now = clock_now_ns();
@@ -158,9 +162,9 @@ uint64_t dataloop_rest_ns(uint64_t last_ns, uint64_t quiet_ns)
 	return last_ns < DATALOOP_REST_MAX_NS / 2 ? 2 * last_ns : DATALOOP_REST_MAX_NS;
 }
 
-/* Look again soon instead of sleeping, which costs a wake-up; but let others run meanwhile. Whoever
- * runs for long then is no part of our message's way: the processor is wanted, and a sleeper is
- * woken sooner than one who yields. */
+/* Poll again soon, because sleeping costs a wake-up; yield so that others can run meanwhile. A
+ * process that then runs for long is not part of our message's path and needs the processor. A
+ * sleeping thread is woken sooner than a yielding one is scheduled, so stop spinning. */
 static void spin(struct dataloop *l, uint64_t now_ns)
 {
 	uint64_t after;
@@ -173,7 +177,7 @@ static void spin(struct dataloop *l, uint64_t now_ns)
 	l->no_spin_until_ns = after + l->no_spin_ns;
 }
 
-/* Nothing to do: may this thread block now? */
+/* Return whether this thread may block now, with nothing to do. */
 static bool can_sleep(struct dataloop *l)
 {
 	if (l->ops->may_sleep && !l->ops->may_sleep(l->ctx))
@@ -182,7 +186,7 @@ static bool can_sleep(struct dataloop *l)
 	return (!l->x || l->x->ops->may_sleep(l->x)) && !has_posts(l);
 }
 
-/* Runs just before libuv blocks; an active idle handle makes it not block. */
+/* Run just before libuv blocks; an active idle handle makes it not block. */
 static void on_prepare(uv_prepare_t *p)
 {
 	struct dataloop *l = p->data;
@@ -190,7 +194,7 @@ static void on_prepare(uv_prepare_t *p)
 
 	for (unsigned i = 0; i < TURNS; i++) {
 		if (turn(l, &now, &deadline))
-			break; /* busy: look at the descriptors, then go on */
+			break; /* busy: poll the descriptors, then continue */
 		if (can_spin(l, now)) {
 			spin(l, now);
 			continue;
@@ -202,7 +206,7 @@ static void on_prepare(uv_prepare_t *p)
 		}
 	}
 	if (l->x)
-		l->x->ops->may_sleep(l->x); /* flushes what is queued */
+		l->x->ops->may_sleep(l->x); /* sends the queued messages */
 	uv_idle_start(&l->idle, on_idle);
 }
 
@@ -317,7 +321,7 @@ void dataloop_stop(struct dataloop *l)
 {
 	if (!l->has_thread)
 		return;
-	/* A full queue drains: the thread lives. */
+	/* The thread empties a full queue as long as it runs. */
 	while (dataloop_post(l, stop_now, l) == -EAGAIN)
 		sched_yield();
 	pthread_join(l->thread, NULL);

@@ -1,3 +1,6 @@
+/* An event loop on libevent with a bounded queue of posted functions and an eventfd that wakes it.
+ * The owner adds its own events. loop_post and loop_quit may be called by any thread; the rest
+ * belongs to the loop's thread. */
 #include "common/loop/loop.h"
 
 #include <errno.h>
@@ -21,10 +24,10 @@ struct loop {
 	struct event *wake;
 	int fd;
 
-	pthread_mutex_t mutex; /* guards what follows */
+	pthread_mutex_t mutex; /* guards the fields below */
 	bool is_closed;
 	size_t size, head, count;
-	struct loop_post_entry *posts; /* ring of size */
+	struct loop_post_entry *posts; /* ring of `size` entries */
 };
 
 static void on_libevent_log(int severity, const char *msg)
@@ -51,7 +54,7 @@ static bool take_post(struct loop *l, struct loop_post_entry *ret_post, bool *re
 	return found;
 }
 
-/* Runs at most what a full queue holds, so that posting functions cannot starve the sockets. */
+/* Run at most one full queue of posts, so that posting functions cannot starve the sockets. */
 static void on_wake(evutil_socket_t fd, short what, void *arg)
 {
 	struct loop *l = arg;

@@ -1,14 +1,16 @@
 #ifndef BPS_COMMON_OS_MEMFD_H
 #define BPS_COMMON_OS_MEMFD_H
-/* Memory that processes of a host share: a memfd of fixed size. Any thread. */
+/* Memory that processes of one host share: a memfd of fixed size. Any thread. */
 #include <fcntl.h>
 #include <stdint.h>
 
-/* The size never changes, or an access by the other side could be a SIGBUS. */
+/* Seals that fix the size. Without them, access to a memfd that the other side shrank would raise
+ * SIGBUS. */
 #define MEMFD_FIXED_SIZE (F_SEAL_SHRINK | F_SEAL_GROW)
 
-/* Make a memfd of that size, without pages yet, not executable, close-on-exec. seals: F_SEAL_*, of
- * which the caller may add others unless F_SEAL_SEAL is among them.
- * Owns: *ret_fd is the caller's. Errors: -errno. */
+/* Make a memfd of that size: no pages yet, not executable, close-on-exec. seals: F_SEAL_*; the
+ * caller may add more later unless F_SEAL_SEAL is among them.
+ * Owns: *ret_fd is the caller's.
+ * Errors: -errno. */
 int memfd_new(const char *name, uint64_t bytes, int seals, int *ret_fd);
 #endif

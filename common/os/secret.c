@@ -30,7 +30,8 @@ static int check(int fd, const char *path, const char *what, mode_t forbidden, s
 	return 0;
 }
 
-/* Returns the descriptor. Errors: as secret_read. */
+/* Open the file and check its owner and mode; returns the descriptor.
+ * Errors: same as secret_read. */
 static int open_secret(const char *path, const char *what, bool is_credential, struct err_text *err)
 {
 	int fd = open(path, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC), rc;
