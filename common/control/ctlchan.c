@@ -1,3 +1,6 @@
+/* Connection of the control channel: TLS handshake, frames in and out, time limits and states.
+ * ctllisten.c accepts connections, ctlclient.c reconnects. All functions run on the event loop's
+ * thread. */
 #include "common/control/ctlchan.h"
 
 #include <errno.h>
@@ -125,7 +128,7 @@ static void on_timer(evutil_socket_t fd, short what, void *arg)
 	case TRUSTED:
 		break;
 	case FLUSHING:
-		chan_fail(c, "the peer did not hang up");
+		chan_fail(c, "the peer did not close the connection");
 		break;
 	case DEAD:
 		chan_reap(c);
@@ -154,13 +157,13 @@ static int next_frame(
 	return bytes ? ctlframe_parse(bytes, *ret_bytes, max, ret_frame, ret_bytes) : -ENOMEM;
 }
 
-/* A listener with a key takes the first frame of a peer without one for a broken handshake, and
- * can say nothing that such a peer would understand. */
+/* Return a hint for a peer that has no key. A listener with a key takes that peer's first frame for
+ * a broken handshake, and has no reply that the peer would understand. */
 static const char *keyless_hint(const struct ctlchan *c)
 {
 	bool is_turned_away = !c->listener && !c->tls && !c->has_heard;
 
-	return is_turned_away ? " (before it said anything: does it want a key? see --key-file)"
+	return is_turned_away ? " (before it sent anything: does it want a key? see --key-file)"
 			      : "";
 }
 
@@ -242,7 +245,7 @@ static void on_event(struct bufferevent *bev, short what, void *arg)
 			handshake_failed(c, why);
 		else
 			chan_opened(c);
-		/* NOLINTNEXTLINE(bugprone-branch-clone): two cases that end alike */
+		/* NOLINTNEXTLINE(bugprone-branch-clone): two cases with the same end */
 	} else if (c->state == HANDSHAKE) {
 		handshake_failed(c, tls_failure(ssl, ssl_error));
 	} else if (c->tls && !c->has_opened && ssl_error) {
@@ -279,7 +282,7 @@ int chan_start(struct ctlchan *c, int fd)
 {
 	int one = 1;
 
-	/* Frames are small and waited for; failure costs latency only. */
+	/* Frames are small, and a process waits for each; a failure here costs latency only. */
 	setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one));
 	c->bev = new_bufferevent(c, fd);
 	if (!c->bev) {
@@ -350,7 +353,7 @@ static void on_connected(evutil_socket_t fd, short what, void *arg)
 		chan_opened(c);
 }
 
-/* Begin to connect; a refusal that is known at once is reported like a late one. */
+/* Start to connect; an immediate refusal is reported like a late one. */
 static int dial(struct ctlchan *c, const struct sockaddr *sa, socklen_t sa_len)
 {
 	int fd = socket(sa->sa_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);

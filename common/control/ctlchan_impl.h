@@ -1,7 +1,7 @@
 #ifndef BPS_COMMON_CONTROL_CTLCHAN_IMPL_H
 #define BPS_COMMON_CONTROL_CTLCHAN_IMPL_H
-/* What the two files of the control channel share: ctlchan.c one connection, ctllisten.c the
- * listener with its limits for strangers. */
+/* Internal declarations of the control channel, shared by ctlchan.c (one connection) and
+ * ctllisten.c (the listener with its limits for strangers). */
 #include <stdbool.h>
 #include <sys/queue.h>
 
@@ -19,20 +19,20 @@ struct ctlchan {
 	struct ctllisten *listener;
 	struct event_base *base;
 	struct bufferevent *bev;
-	struct event *timer; /* the state's deadline; in DEAD it runs at once and frees */
-	struct event *dial;  /* DIALING: writable means connected */
+	struct event *timer; /* deadline of the state; in DEAD it fires at once and frees */
+	struct event *dial;  /* DIALING: fires when the connect has finished */
 	struct tls *tls;
 	const struct ctlchan_ops *ops;
 	void *arg;
 	void *data;
 	enum chan_state state;
 	bool has_opened, is_expelled;
-	bool has_heard; /* a frame came */
+	bool has_heard; /* a frame was received */
 	struct tls_peer who;
 	char peer[ADDR_TEXT_BYTES];
 	struct sockaddr_storage peer_sa;
 	uint64_t born_ms;
-	size_t stranger_bytes; /* of frames, before it was trusted */
+	size_t stranger_bytes; /* bytes of frames received before it was trusted */
 	char reason[ERR_TEXT_BYTES];
 };
 
@@ -40,7 +40,7 @@ struct ctllisten {
 	struct event_base *base;
 	struct evconnlistener *listener;
 	struct event *resume; /* ends a pause of accepting */
-	bool is_full;         /* of strangers: it pauses */
+	bool is_full;         /* too many strangers: accepting pauses */
 	struct tls *tls;
 	struct ctllisten_conf conf;
 	const struct ctlchan_ops *ops;
@@ -62,28 +62,29 @@ static inline void chan_arm(struct event *timer, uint32_t ms)
 	evtimer_add(timer, &tv);
 }
 
-/* ctlchan.c */
-/* A connection in its first state, on no list. NULL: out of memory. */
+/* Functions of ctlchan.c. */
+/* Make a connection in its first state, on no list. NULL: out of memory. */
 struct ctlchan *chan_new(struct event_base *base, const struct sockaddr *sa, socklen_t sa_len,
 	enum chan_state state, const struct ctlchan_ops *ops, void *arg);
-/* The TCP connection stands; fd is taken, also on failure. Errors: -ENOMEM. */
+/* Start with a connected socket; owns fd, also on failure.
+ * Errors: -ENOMEM. */
 int chan_start(struct ctlchan *c, int fd);
-/* Frames may go; the owner is told. */
+/* Mark the connection open: frames may be sent, and the owner's opened() runs. */
 void chan_opened(struct ctlchan *c);
 /* End the connection now. The callback and the freeing wait for the loop's next turn, because the
  * caller may be a callback of this very connection. */
 void chan_fail(struct ctlchan *c, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
-/* Tell the owner of its end, and free it. */
+/* Report the end to the owner, and free the connection. */
 void chan_reap(struct ctlchan *c);
-/* -EPERM with a sentence unless sa is a loopback address. */
+/* Return -EPERM with a sentence unless sa is a loopback address. */
 int chan_refuse_without_key(
 	const struct sockaddr *sa, const char *verb, const char *option, struct err_text *err);
 
-/* ctllisten.c */
-/* Put a connection of a listener onto one of its lists, NULL: none. Nothing at a connector. */
+/* Functions of ctllisten.c. */
+/* Move a listener's connection to one of its lists; NULL: none. Does nothing at a connector. */
 void listen_move(struct ctlchan *c, struct chan_list *list);
-/* A handshake of a peer that claimed this identity ("": none) has failed. */
+/* Record the failed handshake of a peer that claimed this identity ("": none). */
 void listen_note_refusal(struct ctllisten *l, const char *identity);
-/* A stranger was turned away: one line a minute. */
+/* Log that a stranger was refused: one line a minute. */
 void listen_log_refusal(struct ctllisten *l, const struct ctlchan *c);
 #endif

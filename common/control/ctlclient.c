@@ -1,3 +1,6 @@
+/* Keep one control connection open: connect, reconnect after a pause, resolve the name again each
+ * time, and replace the key of a connection. One connection's frames and handshake are ctlchan.c's.
+ * All functions run on the event loop's thread. */
 #include "common/control/ctlclient.h"
 
 #include <errno.h>
@@ -17,11 +20,11 @@
 
 #define ATTEMPT_TIMEOUT_MS 2000
 #define BACKOFF_MIN_MS     400
-#define BACKOFF_MAX_MS     1500 /* members are back 2 s after their scheduler is */
+#define BACKOFF_MAX_MS     1500 /* members reconnect within 2 s after a scheduler restart */
 #define SETTLE_MS          500
 #define N_TLS              2
-#define WINDOW_SHARE       4    /* of a window, at most, between two attempts in it */
-#define STABLE_MS          1000 /* a peer that takes and drops at once must not be hammered */
+#define WINDOW_SHARE       4    /* longest pause within a window, as a part of the window */
+#define STABLE_MS          1000 /* do not flood a peer that accepts and closes at once */
 
 enum client_state { CLIENT_WAITING, CLIENT_RESOLVING, CLIENT_DIALING, CLIENT_UP };
 
@@ -31,25 +34,26 @@ struct ctlclient {
 	void *arg;
 	struct ctlclient_conf conf;
 	char identity[TLS_IDENTITY_BYTES];
-	/* To prove ourselves by, the newest first, taken in turn; none without a key. */
+	/* Contexts of the keys to authenticate with, newest first, tried in turn; none without a
+	 * key. */
 	struct tls *tls[N_TLS];
 	unsigned n_tls;
-	struct tls *used;           /* by chan, which holds it */
-	struct ctlchan *trial;      /* in UP: with tls[0], to take the place of chan */
-	struct sockaddr_storage sa; /* of chan */
+	struct tls *used;           /* context of chan, which holds a reference */
+	struct ctlchan *trial;      /* in UP: connection with tls[0] that may replace chan */
+	struct sockaddr_storage sa; /* address of chan */
 	socklen_t sa_len;
 	struct event *retry;
-	struct event *settle;    /* the trial has stood long enough */
-	struct resolve *resolve; /* in CLIENT_RESOLVING */
-	struct ctlchan *chan;    /* in CLIENT_DIALING and CLIENT_UP */
+	struct event *settle;    /* fires when the trial has been open long enough */
+	struct resolve *resolve; /* set in CLIENT_RESOLVING */
+	struct ctlchan *chan;    /* set in CLIENT_DIALING and CLIENT_UP */
 	enum client_state state;
 	uint64_t up_since_ms;
-	bool is_accepted; /* on this connection */
+	bool is_accepted; /* the peer accepted us on this connection */
 	uint32_t window_ms;
-	uint64_t lost_ms;  /* when the last one that was accepted was lost; 0: none was */
-	unsigned n_failed; /* attempts since it was up for STABLE_MS */
+	uint64_t lost_ms;  /* when the last accepted connection was lost; 0: none yet */
+	unsigned n_failed; /* attempts since the last connection that lasted STABLE_MS */
 	size_t next_addr;
-	size_t next_number; /* of the name's numbers */
+	size_t next_number; /* index into the addresses of the name */
 };
 
 #define TO(s) (1u << (s))
@@ -58,7 +62,8 @@ static const struct state_row states[] = {
 	[CLIENT_RESOLVING] = {"resolving", TO(CLIENT_DIALING) | TO(CLIENT_WAITING)},
 	[CLIENT_DIALING] = {"dialing", TO(CLIENT_UP) | TO(CLIENT_WAITING)},
 	[CLIENT_UP] = {"up",
-		TO(CLIENT_DIALING) | TO(CLIENT_WAITING)}, /* DIALING: a trial takes over */
+		/* DIALING: a trial replaces the connection */
+		TO(CLIENT_DIALING) | TO(CLIENT_WAITING)},
 };
 
 static void client_set_state(struct ctlclient *c, enum client_state state)
@@ -70,7 +75,7 @@ static void client_set_state(struct ctlclient *c, enum client_state state)
 			states[state].name);
 }
 
-/* The longest pause: there is a hurry while we are waited for. */
+/* Return the longest pause; it is shorter while the peer's window is open. */
 static uint32_t longest_ms(const struct ctlclient *c)
 {
 	uint32_t share = c->window_ms / WINDOW_SHARE;
@@ -80,7 +85,8 @@ static uint32_t longest_ms(const struct ctlclient *c)
 	return share < BACKOFF_MAX_MS ? share : BACKOFF_MAX_MS;
 }
 
-/* Attempts at 0, about 100 and 300 ms, then 0.4 to 1.5 s after the last, or sooner. */
+/* Return the pause before an attempt: attempts at 0, about 100 and 300 ms, then 0.4 to 1.5 s after
+ * the last one, or sooner. */
 static uint32_t backoff_ms(unsigned n_failed, uint32_t longest)
 {
 	static const uint32_t first[] = {0, 100, 200};
@@ -123,7 +129,7 @@ static void drop_tls(struct ctlclient *c, unsigned from)
 		tls_free(c->tls[--c->n_tls]);
 }
 
-/* Its time to settle ends with it; another trial may follow at once. */
+/* Drop the trial and its settle timer; another trial may follow at once. */
 static void drop_trial(struct ctlclient *c)
 {
 	ctlchan_free(c->trial);
@@ -138,7 +144,7 @@ static void client_is_up(struct ctlclient *c)
 	c->ops->up(c->arg, c);
 }
 
-/* The new keys are good. */
+/* Replace chan by the trial: the peer accepts the new keys. */
 static void replace_chan(struct ctlclient *c)
 {
 	ctlchan_free(c->chan);
@@ -161,8 +167,8 @@ static void on_settled(evutil_socket_t fd, short what, void *arg)
 		replace_chan(c);
 }
 
-/* The trial stands. A listener judges our certificate only after our end of the handshake, and says
- * nothing when it likes it. */
+/* Start the settle timer of an open trial. A listener checks our certificate only after our side of
+ * the handshake, and sends nothing when it accepts it. */
 static void chan_settle(struct ctlclient *c)
 {
 	struct timeval tv = {.tv_usec = tls_uses_cert(c->tls[0]) ? SETTLE_MS * 1000 : 0};
@@ -189,7 +195,7 @@ static void on_frame(
 	if (chan != c->chan)
 		return;
 	if (c->used == c->tls[0])
-		drop_tls(c, 1); /* the newest is good, the other side speaks */
+		drop_tls(c, 1); /* a frame came: the newest key works */
 	c->ops->frame(c->arg, c, type, body, n_body);
 }
 
@@ -199,7 +205,7 @@ static void on_closed(void *arg, struct ctlchan *chan, const char *reason)
 	bool was_up = c->state == CLIENT_UP;
 
 	if (chan == c->trial) {
-		c->trial = NULL; /* frees itself */
+		c->trial = NULL; /* it frees itself */
 		drop_trial(c);
 		log_warn("the new key is of no use yet, the connection with the former one stays: "
 			 "why=%s",
@@ -265,7 +271,8 @@ static void on_retry(evutil_socket_t fd, short what, void *arg)
 		client_set_state(c, CLIENT_RESOLVING);
 }
 
-/* Errors: with a sentence, nothing to undo. */
+/* Make the context of each key.
+ * Errors: with a sentence, nothing to undo. */
 static int make_tls(const struct ctlclient *c, const struct tls_conf *auth, struct tls *ret[N_TLS],
 	unsigned *ret_n, struct err_text *err)
 {

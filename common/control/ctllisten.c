@@ -1,5 +1,5 @@
-/* The listener of the control channel: who is let in, how long strangers have, and who gives way.
- * See common/control/ctlchan.h. */
+/* The listener of the control channel: which connections are accepted, how long strangers may stay,
+ * and which one is closed for a newer one. See common/control/ctlchan.h. */
 #include "common/control/ctlchan_impl.h"
 
 #include <errno.h>
@@ -19,11 +19,11 @@
 #define MAX_UNTRUSTED          64
 #define MAX_UNTRUSTED_PER_HOST 16
 #define REFUSAL_LOG_MS         60000
-#define ACCEPT_PAUSE_MS        100 /* after accept failed, out of descriptors most likely */
-#define PLACE_MS               200 /* a stranger's place is its own for so long */
+#define ACCEPT_PAUSE_MS        100 /* after accept failed, most likely out of descriptors */
+#define PLACE_MS               200 /* a stranger is not closed for a newer one before this time */
 #define LISTEN_BACKLOG         512
 
-/* Accept again, if that was paused. */
+/* Accept again after a pause. */
 static void go_on(struct ctllisten *l)
 {
 	l->is_full = false;
@@ -67,9 +67,9 @@ void listen_log_refusal(struct ctllisten *l, const struct ctlchan *c)
 	l->n_unlogged = 0;
 }
 
-/* Of too many strangers the oldest gives way: a good peer needs its place for milliseconds only. In
- * all they are not too many before the oldest has had its time (wait_for_room), so that members who
- * all come back at once do not push each other out. */
+/* Close the oldest stranger when there are too many: a valid peer is a stranger for milliseconds
+ * only. The total limit is not exceeded before the oldest has had its time (wait_for_room). So
+ * members that all reconnect at once do not displace each other. */
 static void make_room(struct ctllisten *l, const struct sockaddr *sa)
 {
 	struct ctlchan *c, *oldest_of_host = NULL, *victim = NULL;
@@ -92,8 +92,8 @@ static void make_room(struct ctllisten *l, const struct sockaddr *sa)
 	chan_fail(victim, "too many unauthenticated connections, this was the oldest");
 }
 
-/* Let those to come wait in the system's queue: until a place is free, or the oldest has had time
- * enough. */
+/* Leave new connections in the system's queue until a place is free, or the oldest stranger has had
+ * its time. */
 static void wait_for_room(struct ctllisten *l)
 {
 	uint64_t age = clock_now_ms() - TAILQ_FIRST(&l->untrusted)->born_ms;
@@ -201,7 +201,7 @@ int ctllisten_new(struct ctllisten **ret_listen, struct event_base *base,
 		rc = err_set(err, -ENOMEM, "out of memory");
 	if (!rc && !tls_conf_is_empty(&conf->auth))
 		rc = tls_new_listener(&l->tls, &conf->auth, err);
-	keyring_wipe(&l->conf.auth.keys); /* it lives on in tls only */
+	keyring_wipe(&l->conf.auth.keys); /* only tls keeps them from here on */
 	if (!rc)
 		rc = bind_listener(l, err);
 	if (rc)
@@ -218,12 +218,11 @@ static int close_unaccepted(struct ctllisten *l, struct chan_list *list)
 
 	for (c = TAILQ_FIRST(list); c; c = next) {
 		next = TAILQ_NEXT(c, link);
-		if (!*c->who.print || /* else it has not said */
+		if (!*c->who.print || /* else it has not identified itself */
 			tls_accepts(l->tls, &c->who, bufferevent_openssl_get_ssl(c->bev)))
 			continue;
 		c->is_expelled = true;
-		chan_fail(c, "what %s has proven itself by is not accepted any more",
-			c->who.identity);
+		chan_fail(c, "the key or certificate of %s is no longer accepted", c->who.identity);
 		n++;
 	}
 	return n;
@@ -291,7 +290,8 @@ static void close_all(struct chan_list *list)
 	struct ctlchan *c;
 
 	while ((c = TAILQ_FIRST(list))) {
-		/* NOLINTNEXTLINE(clang-analyzer-unix.Malloc): it does not follow the unlinking */
+		/* NOLINTNEXTLINE(clang-analyzer-unix.Malloc): the analyzer does not follow the
+		 * unlinking */
 		if (c->state != DEAD)
 			snprintf(c->reason, sizeof(c->reason), "shutting down");
 		chan_reap(c);

@@ -1,3 +1,5 @@
+/* The key file: read, write and replace it; rotate, retire and revoke keys. It decides nothing
+ * about connections (common/control/tls.c). No state; any thread. */
 #include "common/control/keyring.h"
 
 #include <errno.h>
@@ -19,7 +21,7 @@
 
 static const char previous_word[] = "previous ", revoked_word[] = "revoked ";
 
-/* What the units' SetCredential= gives in place of a key file that does not exist. */
+/* Content that the units' SetCredential= gives when there is no key file. */
 static const char no_key[] = "none";
 
 bool keyring_is_identity(const char *text)
@@ -31,7 +33,7 @@ bool keyring_is_identity(const char *text)
 	return n > 0 && n < KEYRING_ID_BYTES - KEY_PRINT_BYTES && strspn(text, allowed) == n;
 }
 
-/* ---- text ---- */
+/* ---- parsing ---- */
 
 static int parse_key_line(struct keyring *r, const char *line)
 {
@@ -59,7 +61,7 @@ static int parse_revoked_line(struct keyring *r, const char *line)
 	return 0;
 }
 
-/* text: is cut into lines. Returns the number of the line that is wrong, 0: none. */
+/* Parse the lines of text, which is modified. Returns the number of the invalid line, 0: none. */
 static unsigned parse_text(struct keyring *r, char *text)
 {
 	unsigned n = 0;
@@ -158,7 +160,7 @@ size_t keyring_format(const struct keyring *r, char *buf, size_t room)
 	return used;
 }
 
-/* A new file with these bytes, synced; the owner is that of the file it will replace. */
+/* Write a new file with these bytes and sync it. Its owner is that of the file it will replace. */
 static int write_new(const char *path, const char *of, const char *text, size_t n)
 {
 	struct stat st;
@@ -221,9 +223,9 @@ int keyring_store(const struct keyring *ring, const char *path, struct err_text 
 	return rc < 0 ? err_set(err, rc, "cannot write key file '%s': %s", path, err_str(rc)) : 0;
 }
 
-/* ---- what happens to keys ---- */
+/* ---- rotation and revocation ---- */
 
-/* ret_wire: "server:node3#" and the fingerprint of the key that it has from master. */
+/* Write "server:node3#" and the fingerprint of the host key that master derives. */
 static int wire_identity(const struct cluster_key *master, const char *identity,
 	char ret_wire[static KEYRING_ID_BYTES])
 {
@@ -251,7 +253,7 @@ static int is_from(const struct cluster_key *master, const char *wire, bool *ret
 	return rc;
 }
 
-/* Keep the revocations of keys that come from this master. */
+/* Keep only the revocations of keys that were derived from this master. */
 static int keep_revoked(struct keyring *r, const struct cluster_key *master)
 {
 	struct keyring kept = *r;

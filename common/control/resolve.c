@@ -1,3 +1,6 @@
+/* Resolve one host name in a thread of its own, and deliver the answer on the event loop. The
+ * lookup itself is addr_lookup's resolver call. The thread touches only the answer; all other
+ * functions run on the loop's thread. */
 #include "common/control/resolve.h"
 
 #include <errno.h>
@@ -16,11 +19,11 @@ struct resolve {
 	struct addr addr;
 	resolve_done_fn *done;
 	void *arg;
-	struct event *ready; /* the eventfd is readable: the thread has written answer */
+	struct event *ready; /* readable when the thread has written answer */
 	int fd;
 	bool has_thread;
 	pthread_t thread;
-	struct resolve_answer answer; /* the thread's until it has written to fd */
+	struct resolve_answer answer; /* owned by the thread until it has written to fd */
 };
 
 static void *lookup(void *arg)

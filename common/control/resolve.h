@@ -1,11 +1,10 @@
 #ifndef BPS_COMMON_CONTROL_RESOLVE_H
 #define BPS_COMMON_CONTROL_RESOLVE_H
-/* One name lookup beside an event loop. The system's resolver blocks, and only it knows the host's
- * name service (files, DNS, mDNS, directory), so it runs in a thread of its own for the length of
- * the lookup, with a retry limit that bounds it to a few seconds. Numbers are answered without a
- * thread.
+/* Name lookup for an event loop. The system's resolver blocks, and only it has the host's name
+ * service (files, DNS, mDNS, directory). So each lookup runs in a thread of its own, with a retry
+ * limit that bounds it to a few seconds. Numeric addresses are answered without a thread.
  *
- * Thread: that of the loop, for all functions and the callback. */
+ * Thread: the loop's, for all functions and the callback. */
 #include <stddef.h>
 #include <sys/socket.h>
 
@@ -25,14 +24,16 @@ struct resolve_answer {
 	struct err_text err;
 };
 
-/* Runs once, on the loop, never from inside resolve_start; the lookup is freed behind it. */
+/* Called once, on the loop, never from inside resolve_start; the lookup is freed after it
+ * returns. */
 typedef void resolve_done_fn(void *arg, const struct resolve_answer *answer);
 
-/* Errors: -ENOMEM, -errno of the thread; then done does not run. */
+/* Start a lookup.
+ * Errors: -ENOMEM, -errno of the thread; then done does not run. */
 int resolve_start(struct resolve **ret_resolve, struct event_base *base, const struct addr *addr,
 	resolve_done_fn *done, void *arg);
 
-/* End a lookup without its callback; may wait for the resolver's time-out, a few seconds at most.
- * Not from inside done. NULL is allowed. */
+/* End a lookup without its callback. May wait for the resolver's timeout, a few seconds at most. Do
+ * not call it from inside done. NULL is allowed. */
 void resolve_cancel(struct resolve *r);
 #endif

@@ -1,3 +1,6 @@
+/* TLS contexts and sessions with pre-shared keys, the check of a peer's identity, and texts for
+ * failures. Certificates are in tlscert.c; sockets and frames are in ctlchan.c. Thread: that of the
+ * event loop that uses the context. */
 #include "common/control/tls.h"
 
 #include <errno.h>
@@ -12,12 +15,12 @@
 #define FINGERPRINT_CHARS (KEY_PRINT_BYTES - 1)
 
 struct tls {
-	unsigned refs; /* beside the first */
+	unsigned refs; /* in addition to the first */
 	SSL_CTX *ctx;
 	bool is_listener;
-	struct cluster_key key; /* client */
+	struct cluster_key key; /* client's key */
 	struct tls_conf conf;
-	char wire_identity[TLS_IDENTITY_BYTES]; /* client: with the fingerprint */
+	char wire_identity[TLS_IDENTITY_BYTES]; /* client's identity with the fingerprint */
 };
 
 static bool has_fingerprint(const struct cluster_key *key, const char *text)
@@ -27,7 +30,8 @@ static bool has_fingerprint(const struct cluster_key *key, const char *text)
 	return key_fingerprint(key, own) == 0 && strcmp(own, text) == 0;
 }
 
-/* The key that a peer of this identity may have: this master, or its own host key. */
+/* Find the key that a peer of this identity may have: this master, or the host key derived from
+ * it. */
 static int match_key(const struct cluster_key *master, const char *identity, const char *print,
 	struct cluster_key *ret_key)
 {
@@ -46,7 +50,7 @@ static int match_key(const struct cluster_key *master, const char *identity, con
 	return rc;
 }
 
-/* Fills in all of ret_peer but the identity. */
+/* Fill in all fields of ret_peer except the identity. */
 static int find_key(const struct tls *t, const char *identity, const char *print,
 	struct cluster_key *ret_key, struct tls_peer *ret_peer)
 {
@@ -61,7 +65,7 @@ static int find_key(const struct tls *t, const char *identity, const char *print
 	return BPS_EAUTH;
 }
 
-/* Cut "role:name#fingerprint" in two; only characters that are harmless in a log or a label. */
+/* Split "role:name#fingerprint"; accept only characters that are safe in a log or a label. */
 static int split_identity(const unsigned char *wire, size_t n_wire,
 	char ret_identity[static TLS_IDENTITY_BYTES], char ret_print[static KEY_PRINT_BYTES])
 {
@@ -111,8 +115,8 @@ bool tls_accepts(const struct tls *t, const struct tls_peer *peer, const SSL *ss
 	return false;
 }
 
-/* Listener: which key the peer claims to have. Returning 1 without a session means "not known";
- * then OpenSSL wants a certificate, has none, and fails the handshake. */
+/* Listener: select the key that the peer claims to have. Returning 1 without a session means
+ * "unknown". OpenSSL then wants a certificate, has none, and fails the handshake. */
 static int on_find_session(
 	SSL *ssl, const unsigned char *wire, size_t n_wire, SSL_SESSION **ret_session)
 {
@@ -150,8 +154,8 @@ static uint32_t stranger_limit(const struct tls *t)
 	return t->conf.cert ? 4 * TLS_STRANGER_BYTES : TLS_STRANGER_BYTES;
 }
 
-/* Listener: a record's header has come, its body has not been read. OpenSSL itself would take 128
- * KiB of a ClientHello. An empty source in place of the socket ends the handshake. */
+/* Listener: a record's header was received, its body has not been read. OpenSSL itself would accept
+ * a ClientHello of 128 KiB. Replacing the socket by an empty source ends the handshake. */
 static void on_record(
 	int is_ours, int version, int type, const void *head, size_t n, SSL *ssl, void *arg)
 {
@@ -179,11 +183,11 @@ static SSL_CTX *new_ctx(struct tls *t)
 		SSL_CTX_free(ctx);
 		return NULL;
 	}
-	/* Frames carry their length, so a connection that just ends is as good as a closed one. */
+	/* Frames carry their length, so an end without a TLS close is equivalent to one with it. */
 	SSL_CTX_set_options(
 		ctx, SSL_OP_NO_TICKET | SSL_OP_IGNORE_UNEXPECTED_EOF | SSL_OP_NO_RENEGOTIATION);
 	SSL_CTX_set_session_cache_mode(ctx, SSL_SESS_CACHE_OFF);
-	/* Frees a connection's buffers while it is idle. */
+	/* Free a connection's buffers while it is idle. */
 	SSL_CTX_set_mode(ctx, SSL_MODE_RELEASE_BUFFERS);
 	SSL_CTX_set_app_data(ctx, t);
 	if (t->is_listener)
@@ -191,7 +195,8 @@ static SSL_CTX *new_ctx(struct tls *t)
 	return ctx;
 }
 
-/* The context for conf takes the place of the one before. Errors: that one stays. */
+/* Replace the context by a new one for conf.
+ * Errors: the old one stays. */
 static int set_ctx(
 	struct tls *t, const struct tls_conf *conf, const char *who, struct err_text *err)
 {
@@ -211,13 +216,14 @@ static int set_ctx(
 		SSL_CTX_free(ctx);
 		return rc;
 	}
-	SSL_CTX_free(t->ctx); /* connections hold theirs */
+	SSL_CTX_free(t->ctx); /* open connections hold their own reference */
 	t->ctx = ctx;
 	t->conf = *conf;
 	return 0;
 }
 
-/* Errors: with a sentence, nothing to undo. */
+/* Make a listener's or a client's side.
+ * Errors: with a sentence, nothing to undo. */
 static int new_side(struct tls **ret, bool is_listener, const struct tls_conf *conf,
 	const char *who, struct err_text *err)
 {
@@ -296,17 +302,17 @@ bool tls_uses_cert(const struct tls *t)
 	return t->conf.cert != NULL;
 }
 
-/* Fills in the listener's peer. */
+/* Fill in the listener's peer; returns a reason when the certificate is refused. */
 static const char *cert_unproven(const struct tls *t, const SSL *ssl)
 {
 	struct tls_peer peer = {.print = ""};
 	struct tls_peer *at = t->is_listener ? SSL_get_app_data(ssl) : &peer;
 
 	if (tlscert_peer(ssl, at))
-		return "the certificate does not say who the other side is (one CN, ROLE:NAME)";
-	/* The handshake has judged by what held when it began. */
+		return "the certificate names no identity (one CN, ROLE:NAME)";
+	/* The handshake used the context at its start; check again with the current one. */
 	if (t->ctx != SSL_get_SSL_CTX(ssl) && t->is_listener && !tlscert_accepts(t->ctx, ssl))
-		return "its certificate is not accepted any more";
+		return "its certificate is no longer accepted";
 	if (!t->is_listener && strncmp(at->identity, "scheduler:", 10) != 0)
 		return "the certificate of the other side is not a scheduler's (CN scheduler:NAME)";
 	return NULL;
@@ -332,7 +338,7 @@ const char *tls_failure(const SSL *ssl, unsigned long ssl_error)
 	const struct tls_peer *peer = t && t->is_listener ? SSL_get_app_data(ssl) : NULL;
 
 	if (peer && peer->handshake_bytes > stranger_limit(t))
-		return "it sends too much before it has proven who it is";
+		return "it sends too much before it has proven its identity";
 	if (peer && peer->is_revoked)
 		return "its key is revoked (`bpsctl key status` lists what is)";
 	if (!ssl_error)

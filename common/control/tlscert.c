@@ -1,3 +1,5 @@
+/* Certificates for the control channel: load them, require them from both sides, and read the
+ * identity from the subject. Keys and sessions are in tls.c. Thread: same as tls.h. */
 #include "common/control/tlscert.h"
 
 #include <errno.h>
@@ -10,7 +12,7 @@
 
 #include "common/os/secret.h"
 
-/* OpenSSL's reason for the last failure, and a clean slate for the next. */
+/* Return OpenSSL's reason for the last failure, and clear its error queue. */
 static const char *last_reason(void)
 {
 	unsigned long e = ERR_peek_last_error();
@@ -22,8 +24,8 @@ static const char *last_reason(void)
 	return reason ? reason : "not understood";
 }
 
-/* Look at revocation lists if the authorities' file had one: OpenSSL takes a missing list for an
- * error once it is told to look. */
+/* Check revocation lists if the authorities' file has one. Once OpenSSL checks, it treats a missing
+ * list as an error. */
 static void check_lists(X509_STORE *store)
 {
 	const STACK_OF(X509_OBJECT) *all = X509_STORE_get0_objects(store);
@@ -49,7 +51,7 @@ static int load_files(SSL_CTX *ctx, const struct tls_conf *conf, struct err_text
 	return 0;
 }
 
-/* The only CN of the subject, without NULs and of harmless characters. */
+/* Read the subject's CN. There must be exactly one, without NULs and with safe characters only. */
 static int read_identity(X509 *cert, char ret[static TLS_IDENTITY_BYTES])
 {
 	const X509_NAME *subject = X509_get_subject_name(cert);
