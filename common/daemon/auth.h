@@ -1,7 +1,7 @@
 #ifndef BPS_COMMON_DAEMON_AUTH_H
 #define BPS_COMMON_DAEMON_AUTH_H
-/* How the ends of the control channel prove who they are: by the cluster key (`auth = psk`), or by
- * certificates (`auth = cert`). The settings of both, and what they lead to (common/control/tls.h).
+/* Authentication settings of both ends of the control channel: the cluster key (`auth = psk`) or
+ * certificates (`auth = cert`), and the credentials that they select (common/control/tls.h).
  *
  * Values; any thread. */
 #include "common/base/error.h"
@@ -34,10 +34,11 @@ struct auth_opts {
 				"(PEM)"                                                            \
 	}
 
-/* Read what the settings name. Returns 1; 0 when there is no key: then loopback only.
- * ret: its strings are those of o. Errors: -errno or -EINVAL with a sentence. */
+/* Read the key or certificates that the settings name. Returns 1; 0 when there is no key: then only
+ * loopback is allowed. ret: its strings belong to o.
+ * Errors: -errno or -EINVAL with a sentence. */
 int auth_load(struct tls_conf *ret, const struct auth_opts *o, struct err_text *err);
 
-/* Do both say the same? */
+/* Return whether both hold the same credentials. */
 bool auth_equal(const struct tls_conf *a, const struct tls_conf *b);
 #endif

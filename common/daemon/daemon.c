@@ -1,3 +1,6 @@
+/* The common parts of every daemon: start, signals, reload, the service manager's messages, end.
+ * Every daemon's main calls them in the order of daemon.h. HTTP pages are httpd.c's. Thread:
+ * main. */
 #include "common/daemon/daemon.h"
 
 #include <errno.h>
@@ -19,7 +22,7 @@
 #include "common/base/log.h"
 #include "common/daemon/notify.h"
 
-/* Times the units' StartLimitBurst= this is more than their StartLimitIntervalSec=; and less than
+/* Times the units' StartLimitBurst= this exceeds their StartLimitIntervalSec=, and it is less than
  * their shortest WatchdogSec=. */
 #define PAUSE_MS 1500
 
@@ -33,7 +36,8 @@ static void apply_log_level(const struct daemon_opts *opts)
 	log_set_level(level);
 }
 
-/* Errors: with a sentence. */
+/* Set the failpoints and log them.
+ * Errors: with a sentence. */
 static int apply_faults(const char *text, struct err_text *err)
 {
 	int n = failpoint_set(text, err);
@@ -45,7 +49,7 @@ static int apply_faults(const char *text, struct err_text *err)
 
 /* ---- reload ---- */
 
-/* Returns 1 when the key file says something else than before, which is in *ret then, else 0.
+/* Load the keys. Returns 1 when they differ from those in use; *ret then has the new ones. Else 0.
  * Errors: with a sentence. */
 static int load_auth(const struct daemon *d, const struct auth_opts *o, struct tls_conf *ret,
 	struct err_text *err)
@@ -62,8 +66,9 @@ static int load_auth(const struct daemon *d, const struct auth_opts *o, struct t
 	return !auth_equal(ret, &d->auth);
 }
 
-/* Errors: with a sentence, the former one stays: files of certificates may not fit each other,
- * which only their use shows. */
+/* Put the credentials in force.
+ * Errors: with a sentence, the old ones stay. Certificate files may not fit each other, which only
+ * their use shows. */
 static int take_auth(
 	struct daemon *d, const struct tls_conf *auth, const char *key_file, struct err_text *err)
 {
@@ -87,8 +92,8 @@ static int take_auth(
 	return rc;
 }
 
-/* Read the keys again and use them. Returns 1 when they have changed, else 0. Errors: as load_auth,
- * take_auth. */
+/* Read the keys again and use them. Returns 1 when they have changed, else 0.
+ * Errors: same as load_auth, take_auth. */
 static int renew_auth(struct daemon *d, const struct auth_opts *o, struct err_text *err)
 {
 	struct tls_conf auth = {.keys.n_keys = 0};
@@ -116,7 +121,7 @@ static int reload(struct daemon *d, struct err_text *err)
 	if (rc < 0)
 		return rc;
 	opts = settings_values(fresh);
-	auth_opts.key_file = opts->auth.key_file; /* the rest is not live */
+	auth_opts.key_file = opts->auth.key_file; /* the other fields are not live */
 	changed = renew_auth(d, &auth_opts, err);
 	if (changed < 0) {
 		settings_free(fresh);
@@ -128,7 +133,7 @@ static int reload(struct daemon *d, struct err_text *err)
 	d->opts.auth.key_file = opts->auth.key_file;
 	apply_log_level(&d->opts);
 	if (strcmp(d->opts.faults, opts->faults) != 0)
-		apply_faults(opts->faults, NULL); /* its setting was checked */
+		apply_faults(opts->faults, NULL); /* checked when the setting was read */
 	d->opts.faults = opts->faults;
 	if (n && d->reload_ops->changed)
 		d->reload_ops->changed(d->reload_ctx);
@@ -142,7 +147,7 @@ static void on_hangup(struct daemon *d)
 	struct err_text err;
 
 	if (!d->settings) {
-		log_warn("signal HUP comes too early, nothing is read again");
+		log_warn("signal HUP came too early, nothing is reloaded");
 		return;
 	}
 	if (d->is_ready)
@@ -222,7 +227,7 @@ static int watch_signals(struct daemon *d, struct err_text *err)
 	return 0;
 }
 
-/* ---- life ---- */
+/* ---- start and end ---- */
 
 int daemon_init(
 	struct daemon *d, const char *program, const struct daemon_opts *opts, struct err_text *err)
@@ -335,7 +340,7 @@ int daemon_tell(struct daemon *d, daemon_line_fn line, void *ctx, struct err_tex
 	d->is_ready = true;
 	d->teller = event_new(loop_base(d->loop), -1, EV_PERSIST, on_teller, d);
 	if (!d->teller || event_add(d->teller, &tv) < 0)
-		return err_set(err, -ENOMEM, "cannot tell the service manager: out of memory");
+		return err_set(err, -ENOMEM, "cannot report to the service manager: out of memory");
 	return 0;
 }
 

@@ -1,4 +1,4 @@
-/* What has to happen before main, apart from daemon.c so that only daemons have it. */
+/* Actions that must happen before main, apart from daemon.c so that only daemons have them. */
 #include <signal.h>
 #include <stdint.h>
 #include <sys/syscall.h>
@@ -9,9 +9,9 @@
 #define BIT(sig) (UINT64_C(1) << ((sig)-1))
 
 /* libfabric loads libinfinipath, whose constructor handles SIGTERM and SIGINT by exit(1) and then
- * spends a tenth of a second: a stop that came then looked like a failure. Only what is in
- * .preinit_array runs before the constructors of libraries; nothing is initialized then, not even
- * a sanitizer, hence the bare system call. */
+ * takes a tenth of a second. A stop in that time looked like a failure. Only functions in
+ * .preinit_array run before the constructors of libraries. Nothing is initialized then, not even a
+ * sanitizer, hence the bare system call. */
 __attribute__((no_sanitize("address", "thread", "undefined"))) static void block_signals(void)
 {
 	static const uint64_t mask = BIT(SIGTERM) | BIT(SIGINT) | BIT(SIGHUP);
@@ -24,8 +24,8 @@ void daemon_begin(void)
 {
 	signal(SIGPIPE, SIG_IGN);
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
-	/* The same library would print a backtrace and exit with 1: no core, and a restart policy
-	 * that knows crashes from failures would be wrong. */
+	/* The same library would print a backtrace and exit with 1. Then there is no core, and a
+	 * restart policy would mistake the crash for a failure. */
 	static const int crashes[] = {SIGSEGV, SIGBUS, SIGILL, SIGABRT};
 
 	for (size_t i = 0; i < sizeof(crashes) / sizeof(crashes[0]); i++)

@@ -1,3 +1,6 @@
+/* Descriptors that the service manager keeps for the next process: inherit, take, put, remove.
+ * notify.c sends the messages. Inherit and take belong to the main thread; put and remove to
+ * any. */
 #include "common/daemon/fdstore.h"
 
 #include <errno.h>
@@ -9,7 +12,7 @@
 
 #include "common/daemon/notify.h"
 
-/* First descriptor that a manager hands over (sd_listen_fds(3)). */
+/* First descriptor that a manager passes (sd_listen_fds(3)). */
 #define FIRST   3
 #define FDS_MAX 65536
 

@@ -1,3 +1,5 @@
+/* Write metrics in the Prometheus text format, and those that every process has. Collects no values
+ * of a program. Stateless; the thread that owns the buffer. */
 #include "common/daemon/metrics.h"
 
 #include <dirent.h>
@@ -18,7 +20,7 @@ static void add_text(struct evbuffer *out, const char *text)
 	evbuffer_add(out, text, strlen(text));
 }
 
-/* Numbers as Prometheus reads them; whole numbers without exponent up to 2^53. */
+/* Format a number for Prometheus; whole numbers without exponent up to 2^53. */
 static const char *format_value(double v, char buf[static 32])
 {
 	if (isnan(v))
@@ -58,7 +60,8 @@ static void add_label(struct evbuffer *out, char open, const char *name, const c
 	add_text(out, "\"");
 }
 
-/* One sample of name and suffix; le: NULL, or a histogram's label behind those in ap. */
+/* Write a sample of name and suffix. le: NULL, or a histogram's bound, added after the labels in
+ * ap. */
 static void add_sample(struct evbuffer *out, const char *name, const char *suffix, double value,
 	const char *le, va_list ap)
 {
@@ -125,7 +128,7 @@ void metric_one(
 	metric_value(out, name, value, NULL);
 }
 
-/* Descriptors that this process has open; the one that looks is not counted. */
+/* Count the descriptors that this process has open, without the one used for counting. */
 static double count_fds(void)
 {
 	DIR *dir = opendir("/proc/self/fd");

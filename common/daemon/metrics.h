@@ -5,32 +5,31 @@
  *   metric_begin(out, "bps_members", "gauge", "members by role and state");
  *   metric_value(out, "bps_members", 3, "role", "agent", "state", "up", NULL);
  *
- * Names are ours: bps_ prefix, base units, _total for counters. Label values may come from
- * anywhere: quotes, backslashes and line ends are escaped, other control bytes and what is not
- * ASCII become '?' (one bad byte would make the whole scrape fail). Stateless; the thread that owns
- * out. */
+ * Names are ours: bps_ prefix, base units, _total for counters. Label values may come from any
+ * source. Quotes, backslashes and line ends are escaped. Other control bytes and bytes beyond ASCII
+ * become '?', because one bad byte would make the whole scrape fail. Stateless; the thread that
+ * owns out. */
 struct evbuffer;
 
-/* What every process has: bps_build_info, bps_fds, bps_fds_limit, bps_up_since_seconds, and what
- * process_metrics.h has.
- * started_unix: when it began, seconds. */
+/* Write the metrics that every process has: bps_build_info, bps_fds, bps_fds_limit,
+ * bps_up_since_seconds, and those of process_metrics.h. started_unix: start time, seconds. */
 void metrics_process(struct evbuffer *out, double started_unix);
 
-/* The HELP and TYPE lines, once before the values of a metric. type: "counter", "gauge" or
+/* Write the HELP and TYPE lines, once before the values of a metric. type: "counter", "gauge" or
  * "histogram". */
 void metric_begin(struct evbuffer *out, const char *name, const char *type, const char *help);
 
-/* One sample. Behind value: pairs of label name and label value, then NULL. */
+/* Write a sample. The arguments after value are pairs of label name and label value, then NULL. */
 void metric_value(struct evbuffer *out, const char *name, double value, ...)
 	__attribute__((sentinel));
 
-/* The samples of a histogram's labels behind metric_begin; in seconds. Behind h: as
- * metric_value. */
+/* Write the samples of a histogram, in seconds, after metric_begin. The arguments after h are the
+ * same as for metric_value. */
 struct histogram;
 void metric_histogram(struct evbuffer *out, const char *name, const struct histogram *h, ...)
 	__attribute__((sentinel));
 
-/* A metric of one sample without labels: metric_begin and metric_value. */
+/* Write a metric of one sample without labels: metric_begin and metric_value. */
 void metric_one(
 	struct evbuffer *out, const char *name, const char *type, const char *help, double value);
 #endif

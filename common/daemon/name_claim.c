@@ -8,9 +8,8 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-#define BACKLOG 16
-#define NAME_BYTES                                                                                 \
-	100 /* as common/daemon/name_claim.h says; sun_path has 108, the first is the zero */
+#define BACKLOG    16
+#define NAME_BYTES 100 /* limit of name_claim.h; sun_path has 108 bytes, the first is zero */
 
 static socklen_t address_of(const char *name, struct sockaddr_un *ret)
 {
@@ -22,7 +21,8 @@ static socklen_t address_of(const char *name, struct sockaddr_un *ret)
 			   (size_t)(n > NAME_BYTES ? NAME_BYTES : n));
 }
 
-/* Who listens there? The kernel remembers who called listen(2). False: nobody that can be asked. */
+/* Find the process that listens on the socket; the kernel records the caller of listen(2). False:
+ * there is none, or it cannot be asked. */
 static bool ask_holder(const struct sockaddr_un *sun, socklen_t len, struct ucred *ret)
 {
 	socklen_t n = sizeof(*ret);

@@ -1,3 +1,6 @@
+/* The common parts of bps-server and bps-agent: open the daemon, the membership and the data plane,
+ * measure the network card, watch the data threads, report health. The data threads are the
+ * owner's. Thread: the control loop's, which is the main thread. */
 #include "common/daemon/node.h"
 
 #include <errno.h>
@@ -15,11 +18,11 @@
 #include "common/daemon/name_claim.h"
 #include "common/datapath/net_open.h"
 
-/* A data thread that has not turned for so long hangs. */
+/* A data thread without a turn for this long hangs. */
 #define STUCK_NS           UINT64_C(1500000000)
 #define LOOK_US            250000
 #define CONNECT_TIMEOUT_MS 3000
-/* Windows without load, after which the card is measured no more until a heartbeat sees some. */
+/* Windows without load after which measuring stops, until a heartbeat sees load again. */
 #define IDLE_SAMPLES 50
 
 static void fill_names(struct node *n, const struct node_opts *o)
@@ -30,7 +33,8 @@ static void fill_names(struct node *n, const struct node_opts *o)
 		snprintf(n->host, sizeof(n->host), "%s", o->host);
 }
 
-/* An agent uses the address when it connects, which is late to find that it is wrong. */
+/* Check the address at the start. An agent uses it only when it connects, which is late to find an
+ * error. */
 static int check_address(const char *host, struct err_text *err)
 {
 	struct sockaddr_storage sa;
@@ -67,8 +71,8 @@ static int check_listen(const struct node *n, const struct node_opts *o, struct 
 	return check_address(o->listen.host, err);
 }
 
-/* Where it is known that no connection can come about, do not try for ever. A name that cannot be
- * resolved yet may become an address of this machine. */
+/* Refuse an address that can never work, instead of trying forever. A name that cannot be resolved
+ * yet may become an address of this machine. */
 static int check_scheduler(const struct node *n, const struct node_opts *o, struct err_text *err)
 {
 	struct sockaddr_storage sa;
@@ -85,7 +89,7 @@ static int check_scheduler(const struct node *n, const struct node_opts *o, stru
 		o->scheduler.host);
 }
 
-/* Two daemons of one name would take each other's place in the cluster. */
+/* Claim the name: two daemons of one name would displace each other in the cluster. */
 static int claim_our_name(
 	struct node *n, const char *program, const struct node_opts *o, struct err_text *err)
 {
@@ -106,7 +110,7 @@ static int claim_our_name(
 			program, n->name, pid, (int)getpid());
 	if (rc == 0 && n->claim_fd < 0)
 		log_warn("another user's process has claimed the name of %s '%s' on this machine; "
-			 "going on, for it may be no daemon at all",
+			 "continuing, because it may not be a daemon",
 			program, n->name);
 	if (rc < 0) {
 		log_warn("cannot see whether another %s has the name '%s': %s", program, n->name,
@@ -118,8 +122,8 @@ static int claim_our_name(
 
 const char *const node_same_host_words[] = {"auto", "off", NULL};
 
-/* The sockets of all threads, before the scheduler hears of us. What cannot be made here is tried
- * again, and told, by its thread. */
+/* Make the sockets of all threads before the scheduler learns of us. A thread whose socket fails
+ * here tries again and reports the error. */
 static void listen_same_host(struct node *n, unsigned n_threads)
 {
 	struct err_text unused;
@@ -130,7 +134,7 @@ static void listen_same_host(struct node *n, unsigned n_threads)
 		n->same_host.listen_fds[i] = shm_listen(&n->same_host, i, &unused);
 }
 
-/* Agents look for servers' sockets whenever they connect; a server must be able to make one. */
+/* Check that sockets can be made: agents look for a server's sockets on every connect. */
 static void open_same_host(
 	struct node *n, bool is_server, unsigned n_threads, const struct node_opts *o)
 {
@@ -178,8 +182,8 @@ static void on_sample(evutil_socket_t fd, short what, void *arg)
 		event_del(n->sample);
 }
 
-/* A timer that runs while the daemon is idle would be all that it does then, so it is the heartbeats
- * that see whether there is load. */
+/* Start measuring when there is load. The heartbeats check for load, because a timer would be the
+ * only activity of an idle daemon. */
 static void look_for_load(struct node *n)
 {
 	const struct timeval tv = {.tv_usec = NIC_WINDOW_NS / 1000};
@@ -201,7 +205,7 @@ static int open_nic(struct node *n, const struct node_opts *o, struct err_text *
 	n->nic_mbps = n->nic.driver_mbps;
 	n->nic_source = n->nic_mbps ? NIC_DRIVER : NIC_UNTOLD;
 	if (n->nic_mbps)
-		log_info("the driver of %s says %llu Mbit/s", n->nic.name,
+		log_info("the driver of %s reports %llu Mbit/s", n->nic.name,
 			(unsigned long long)n->nic.driver_mbps);
 	if (!nic_is_measured(&n->nic))
 		return 0;
@@ -245,10 +249,10 @@ static int open_member(struct node *n, enum role role, const struct node_opts *o
 	return rc;
 }
 
-/* Whatever a hung thread holds, its peers wait for. Only the process's end frees that, and brings
- * it back where somebody restarts it; where a service manager's watchdog is quicker, the better.
- * What is counted are looks that found it hanging, not time, which passes also while the whole
- * process is stopped. */
+/* End a process with a hung thread. Peers wait for everything that the thread holds; only the
+ * process's end frees it, and a restart brings it back. A service manager's watchdog may act
+ * sooner. The count is of checks that found it hanging, not of time, because time also passes while
+ * the whole process is stopped. */
 static void on_look(evutil_socket_t fd, short what, void *arg)
 {
 	struct node *n = arg;
@@ -315,7 +319,8 @@ int node_open(struct node *n, const char *program, enum role role, const struct 
 	if (rc < 0)
 		return rc;
 	open_same_host(n, role == ROLE_SERVER, n_threads, o);
-	/* The listener asks the member for peers' keys; nobody has a key before that exists. */
+	/* The listener reads peers' keys from the member; no peer has a key before the member
+	 * exists. */
 	rc = net_open(&fc, member_peer_key, &n->member, &n->net, err);
 	if (rc < 0)
 		return rc;
@@ -335,7 +340,7 @@ int node_auth_changed(void *ctx, struct err_text *err)
 
 void node_close(struct node *n)
 {
-	net_close(n->net); /* its thread asks the member for keys */
+	net_close(n->net); /* its thread reads keys from the member */
 	member_free(n->member);
 	shm_unlisten(&n->same_host, n->n_listen_fds);
 	free(n->same_host.listen_fds);
@@ -352,8 +357,7 @@ void node_close(struct node *n)
 int node_welcome(struct node *n, uint32_t id)
 {
 	if (n->id && n->id != id) {
-		log_error("the scheduler calls us by another id, starting anew: id=%u was=%u", id,
-			n->id);
+		log_error("the scheduler assigned another id, restarting: id=%u was=%u", id, n->id);
 		daemon_quit(&n->daemon, EX_TEMPFAIL);
 		return BPS_EDUP;
 	}
@@ -390,7 +394,7 @@ bool node_line(const struct node *n, char *ret, size_t room)
 	return false;
 }
 
-/* How long the slowest data thread has not turned, 0: it turns, or there is none. */
+/* Return how long the slowest data thread has not turned. 0: it turns, or there is none. */
 static uint64_t stuck_ns(uint64_t beat_ns)
 {
 	uint64_t now = clock_now_ns();
@@ -398,7 +402,7 @@ static uint64_t stuck_ns(uint64_t beat_ns)
 	return beat_ns && now > beat_ns && now - beat_ns > STUCK_NS ? now - beat_ns : 0;
 }
 
-/* The problems of a member itself. /healthz, bps_health and the status have the same ones. */
+/* Problems of a member itself. /healthz, bps_health and the status report the same ones. */
 static const struct {
 	const char *code, *what, *effect, *action;
 	bool is_of_agents;
@@ -429,7 +433,7 @@ static bool has_problem(const struct node *n, size_t i, const struct node_health
 	return is_there[i];
 }
 
-/* All problems, in one line. Returns how many there are. */
+/* Write all problems in one line. Returns how many there are. */
 static unsigned name_problems(
 	const struct node *n, const struct node_health *h, struct err_text *ret_text)
 {

@@ -1,6 +1,6 @@
 #ifndef BPS_COMMON_DAEMON_NODE_H
 #define BPS_COMMON_DAEMON_NODE_H
-/* What bps-server and bps-agent have in common around their data threads: a daemon
+/* The common parts of bps-server and bps-agent around their data threads: a daemon
  * (common/daemon/daemon.h) that is a member of the cluster (common/control/member.h) and has a data
  * plane (common/transport/net.h), with the settings of the three.
  *
@@ -15,7 +15,7 @@
 #include "common/datapath/datapath.h"
 #include "common/transport/sockets/congestion.h"
 
-/* Settings that both have; the program's options start with this. */
+/* Settings of both programs; the program's options start with this. */
 struct node_opts {
 	struct daemon_opts daemon;
 	struct addr listen, scheduler;
@@ -75,76 +75,80 @@ extern const char *const node_same_host_words[]; /* auto, off */
 			.help = "the process ends when a data thread hangs for so long; 0: never"  \
 	}
 
-/* What nobody has answered for so long on the data plane is said again, by both. */
+/* Time without an answer on the data plane after which a message is sent again, by both. */
 #define NODE_RETRY_NS UINT64_C(2000000000)
 
 struct node {
 	struct daemon daemon;
 	struct net *net;
 	struct shm_config same_host; /* dir NULL: off */
-	unsigned n_listen_fds;       /* of same_host */
+	unsigned n_listen_fds;       /* descriptors in same_host */
 	enum same_host_state same_host_state;
 	struct shm_counters same_host_counters;
 	struct member *_Atomic member; /* read by the transport's connection-management thread */
-	int claim_fd;                  /* of our name on this machine, -1: none */
+	int claim_fd;                  /* claim of our name on this machine, -1: none */
 	uint64_t instance;
-	struct event *look; /* at the data threads, NULL: nobody does */
+	struct event *look; /* timer that checks the data threads; NULL: no check */
 	uint32_t n_looks_dead, n_hung;
-	uint64_t nic_mbps;    /* set, or the driver's; 0: not told */
-	uint8_t nic_source;   /* of nic_mbps, enum nic_source */
-	struct nic nic;       /* of the data's address; zeroed when the speed is set */
-	struct event *sample; /* of its counters, while there is load */
+	uint64_t nic_mbps;    /* setting, or the driver's; 0: unknown */
+	uint8_t nic_source;   /* source of nic_mbps, enum nic_source */
+	struct nic nic;       /* interface of the data address; zeroed when the speed is set */
+	struct event *sample; /* timer that samples its counters while there is load */
 	uint32_t n_idle_samples;
 	const struct httpd_ops *http_ops;
 	void *ctx;
-	uint32_t id;                    /* 0 until the scheduler has told it */
-	const struct member_past *past; /* what is kept of a former life, for node_open; or NULL */
+	uint32_t id; /* 0 until the scheduler has assigned it */
+	/* State kept from the previous process, for node_open; or NULL */
+	const struct member_past *past;
 	char name[CTL_NAME_MAX + 1], host[CTL_NAME_MAX + 1];
 };
 
-/* Open all but the data threads, which wait for the id. n: zeroed, but for past. role ROLE_SERVER
- * listens for agents. quota_bytes: what the scheduler is told. On an error call node_close all the
- * same. Errors: negative, with a sentence. */
+/* Open everything except the data threads, which wait for the id. n: zeroed, except past. role
+ * ROLE_SERVER listens for agents. quota_bytes: reported to the scheduler. After an error, still
+ * call node_close.
+ * Errors: negative, with a sentence. */
 int node_open(struct node *n, const char *program, enum role role, const struct node_opts *opts,
 	unsigned n_threads, uint64_t quota_bytes, const struct member_ops *ops,
 	const struct httpd_ops *http_ops, void *ctx, struct err_text *err);
-/* auth_changed of struct daemon_reload_ops. ctx: a struct that begins with a struct node. */
+/* Implement auth_changed of struct daemon_reload_ops. ctx: a struct that begins with a struct
+ * node. */
 int node_auth_changed(void *ctx, struct err_text *err);
-/* The owner's data threads are gone. */
+/* Close n; the owner's data threads must have ended. */
 void node_close(struct node *n);
 
-/* The scheduler says who we are. Returns 1 the first time, 0 again; BPS_EDUP when it calls us by
- * another id than before: then the process is ending. */
+/* Take the id that the scheduler assigned. Returns 1 the first time, 0 again. Returns BPS_EDUP when
+ * the id differs from the previous one: then the process is ending. */
 int node_welcome(struct node *n, uint32_t id);
-/* refused of struct member_ops: end. ctx: a struct that begins with a struct node. */
+/* Implement refused of struct member_ops: end. ctx: a struct that begins with a struct node. */
 void node_refused(void *ctx, int code, const char *text);
 
-/* How data threads share memory within this host; NULL: they do not. Complete after node_welcome,
- * lives as long as the node. */
+/* Return how data threads share memory within this host; NULL: they do not. Complete after
+ * node_welcome; lives as long as the node. */
 const struct shm_config *node_same_host(const struct node *n);
 
-/* What it shares memory with and how fast its card is, into a heartbeat; every one calls it, for that
- * is also when it sees that there is load to measure. */
+/* Fill a heartbeat with the same-host state and the speed of the card. Call it for every heartbeat,
+ * because it also checks whether there is load to measure. */
 void node_beat(struct node *n, struct ctl_beat *b);
 
-/* Half of the machine's memory, for settings whose default it is. */
+/* Return half of the machine's memory, the default of some settings. */
 uint64_t node_half_memory_bytes(void);
 
-/* For a daemon_line_fn: false when the scheduler cannot be reached, and ret says so. */
+/* Write the line of a daemon_line_fn when the scheduler cannot be reached, and return false; else
+ * return true. */
 bool node_line(const struct node *n, char *ret, size_t room);
 
-/* What the owner knows of its health. */
+/* Health of the owner's threads. */
 struct node_health {
-	uint64_t beat_ns; /* when the slowest data thread last turned, 0: there is none yet */
+	uint64_t beat_ns; /* when the slowest data thread last turned; 0: none yet */
 	bool is_agent;
-	bool is_isolated; /* an agent that has not heard scheduler or servers for too long */
+	bool is_isolated; /* an agent without contact to scheduler or servers for too long */
 };
 
-/* Answer of a probe. */
+/* Answer a health probe. */
 bool node_probe(const struct node *n, enum httpd_probe probe, const struct node_health *h,
 	struct err_text *err);
-/* What /metrics begins with on both. */
+/* Write the first part of /metrics, the same for both programs. */
 void node_metrics(const struct node *n, const struct node_health *h, struct evbuffer *out);
-/* What /status begins with on both: a new JSON object. */
+/* Make the first part of /status, the same for both programs: a new JSON object. */
 json_t *node_status(const struct node *n, const char *role, const struct node_health *h);
 #endif

@@ -1,3 +1,5 @@
+/* Send messages to the service manager over $NOTIFY_SOCKET, with or without descriptors. Nothing is
+ * received. Any thread. */
 #include "common/daemon/notify.h"
 
 #include <errno.h>
@@ -14,7 +16,7 @@
 #include "common/base/clock.h"
 #include "common/os/fd_passing.h"
 
-#define SLOW_MS 200 /* below the watchdogs of whoever calls */
+#define SLOW_MS 200 /* below the callers' watchdogs */
 
 static int socket_address(const char *path, struct sockaddr_un *ret_sun, socklen_t *ret_len)
 {
@@ -25,13 +27,13 @@ static int socket_address(const char *path, struct sockaddr_un *ret_sun, socklen
 	memset(ret_sun, 0, sizeof(*ret_sun));
 	ret_sun->sun_family = AF_UNIX;
 	memcpy(ret_sun->sun_path, path, n);
-	if (path[0] == '@') /* abstract: a leading zero byte and no end */
+	if (path[0] == '@') /* abstract: a leading zero byte, no terminator */
 		ret_sun->sun_path[0] = '\0';
 	*ret_len = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + n);
 	return 0;
 }
 
-/* timeout_ms 0: do not wait. */
+/* Send one message; timeout_ms 0: do not wait. */
 static int send_to(const struct sockaddr_un *sun, socklen_t len, const char *lines, const int *fds,
 	unsigned n_fds, uint32_t timeout_ms)
 {
@@ -56,7 +58,7 @@ static int send_to(const struct sockaddr_un *sun, socklen_t len, const char *lin
 	return rc;
 }
 
-/* NULL: nobody listens. */
+/* Return the socket's path; NULL: no service manager listens. */
 static const char *socket_path(void)
 {
 	const char *path = getenv("NOTIFY_SOCKET");

@@ -1,4 +1,4 @@
-/* Reads /proc/self for each scrape: a scrape is rare, and a thread that has ended is gone. */
+/* Read /proc/self for each scrape: scrapes are rare, and threads come and go between them. */
 #include "common/daemon/process_metrics.h"
 
 #include <dirent.h>
@@ -14,7 +14,7 @@
 #include "common/daemon/metrics.h"
 
 #define THREAD_NAMES_MAX 64
-#define THREAD_NAME_MAX  16 /* the kernel's bound, with the end */
+#define THREAD_NAME_MAX  16 /* limit of the kernel, with the terminating zero */
 
 struct thread_times {
 	char name[THREAD_NAME_MAX];
@@ -27,7 +27,7 @@ struct thread_list {
 	unsigned n;
 };
 
-/* The first line of a file of a thread into buf; false: the thread has ended. */
+/* Read the first line of a thread's file into buf; false: the thread has ended. */
 static bool read_line(const char *tid, const char *file, char *buf, int n_buf)
 {
 	char path[64];
@@ -106,7 +106,7 @@ static void thread_metrics(struct evbuffer *out)
 			out, "bps_thread_runqueue_seconds_total", &l.t[i], l.t[i].runqueue_ns);
 }
 
-/* 0: not known. */
+/* Return the resident memory; 0: unknown. */
 static double resident_bytes(void)
 {
 	FILE *f = fopen("/proc/self/statm", "re");

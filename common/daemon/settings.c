@@ -1,3 +1,5 @@
+/* Settings from flags, environment and files: read them in order, check them, reread the files at
+ * run time. Types, INI files and help texts are in settings_*.c. Thread: main. */
 #include "common/daemon/settings.h"
 
 #include <assert.h>
@@ -89,8 +91,8 @@ static int take_environment(struct settings *s, struct err_text *err)
 	return rc;
 }
 
-/* Programs share the prefix, so an unknown name is no error; but one that differs from ours by a
- * letter in four at most is a slip. */
+/* Warn of a probable typing error. Programs share the prefix, so an unknown name is no error. A
+ * name that differs from one of ours by at most one letter in four is reported. */
 static void warn_of_slip(const struct settings *s, const char *name, size_t n_name)
 {
 	struct nearest_name best = NEAREST_NONE;
@@ -146,8 +148,8 @@ static bool *builtin_switch(struct settings *s, const char *name, size_t n)
 	return NULL;
 }
 
-/* One `--name[=value]`; next is the argument behind it, or NULL.
- * Returns how many arguments it took, 1 or 2. */
+/* Read a flag `--name[=value]`; next is the following argument, or NULL. Returns how many arguments
+ * it took, 1 or 2. */
 static int read_flag(struct settings *s, const char *arg, const char *next, struct err_text *err)
 {
 	const char *name = arg + 2, *eq = strchr(name, '='), *value = eq ? eq + 1 : next;
@@ -210,9 +212,9 @@ static int read_command_line(struct settings *s, struct err_text *err)
 	return 0;
 }
 
-/* ---- life ---- */
+/* ---- load and free ---- */
 
-/* A table that contradicts itself is our own bug. */
+/* Check the table; a contradiction in it is our own bug. */
 static void check_table(const struct settings_spec *spec)
 {
 	for (size_t i = 0; i < spec->n_rows; i++) {
@@ -258,7 +260,7 @@ static struct settings *settings_new(const struct settings_spec *spec, int argc,
 	return NULL;
 }
 
-/* Returns 0, or the verdict of a refusal. */
+/* Read all sources. Returns 0, or the verdict of a refusal. */
 static enum settings_verdict take_all(struct settings *s, struct err_text *err)
 {
 	if (take_defaults(s, err) || settings_take_files(s, err) || take_environment(s, err))
@@ -363,9 +365,10 @@ void settings_free(struct settings *s)
 	}
 }
 
-/* ---- reading again ---- */
+/* ---- reread ---- */
 
-/* What will be in force: fresh, with the values of s where those stay. */
+/* Compute the values after the reread: those of fresh, except that rows which are not live keep
+ * those of s. */
 static void make_effective(struct settings *s, struct settings *fresh)
 {
 	for (size_t i = 0; i < s->spec->n_rows; i++) {
@@ -439,7 +442,7 @@ static void adopt_row(struct settings *s, struct settings *fresh, const struct s
 	memcpy(value_of(s->values, row), value_of(fresh->loaded, row), row->bytes);
 }
 
-/* The value in force stays. Whoever looks sees what waits, and from which source. */
+/* Keep the value in force; settings_print shows the waiting value and its source. */
 static void keep_row(struct settings *s, struct settings *fresh, const struct setting *row)
 {
 	struct settings_entry *e = settings_entry(s, row), *f = settings_entry(fresh, row);
@@ -469,7 +472,7 @@ unsigned settings_adopt(struct settings *s, struct settings *fresh)
 			keep_row(s, fresh, row);
 		}
 	}
-	if (n_changed) { /* holds the strings that were replaced */
+	if (n_changed) { /* holds the replaced strings */
 		fresh->older = s->older;
 		s->older = fresh;
 	} else {

@@ -1,4 +1,5 @@
-/* Settings from INI files: the program's own and its drop-ins. */
+/* Settings from INI files: the program's own and its drop-ins. Values are checked elsewhere
+ * (settings_take). Thread: main. */
 #include "common/daemon/settings_impl.h"
 
 #include <dirent.h>
@@ -18,8 +19,8 @@ struct ini_read {
 	struct err_text *err;
 };
 
-/* Other programs' settings do not belong into this one's file, and a section cannot change what a
- * name means. */
+/* Return whether a section is this program's. Settings of other programs do not belong into this
+ * file, and a section does not change what a name means. */
 static bool is_own_section(const struct settings *s, const char *name, size_t n)
 {
 	const char *program = s->spec->program;
@@ -43,8 +44,8 @@ static void check_section(struct ini_read *r, const char *line)
 		strncmp(program, "bps-", 4) == 0 ? program + 4 : program);
 }
 
-/* Reads one line for libinih, which does not tell line numbers. Leading blanks are dropped, so that
- * an indented line is a line and not the continuation of the one before. */
+/* Read one line for libinih, and count lines, because libinih does not report line numbers. Drop
+ * leading blanks, so that an indented line does not continue the previous one. */
 static char *read_line(char *buf, int n_bytes, void *arg)
 {
 	struct ini_read *r = arg;
@@ -121,7 +122,7 @@ static int take_file(struct settings *s, const char *path, bool is_required, str
 	return rc;
 }
 
-/* Editors leave files of other names behind. */
+/* Select files that end in .conf: editors leave files with other names behind. */
 static int is_drop_in(const struct dirent *d)
 {
 	size_t n = strlen(d->d_name);

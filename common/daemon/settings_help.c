@@ -1,4 +1,5 @@
-/* Names of settings, and what --help and --print-config write. */
+/* Names of settings, and the output of --help and --print-config. Reads no settings. Thread:
+ * main. */
 #include "common/daemon/settings_impl.h"
 
 #include <stdio.h>
@@ -40,7 +41,7 @@ const struct setting *settings_find(const struct settings *s, const char *name, 
 	return NULL;
 }
 
-/* ---- answers ---- */
+/* ---- output ---- */
 
 static void print_row_help(const struct setting *row)
 {

@@ -1,4 +1,5 @@
-/* The types of settings: text to value and back. One row of a table per type. */
+/* The types of settings: text to value and back. One row of a table per type. Knows no sources.
+ * Stateless; any thread. */
 #include "common/daemon/settings_impl.h"
 
 #include <ctype.h>
@@ -29,7 +30,7 @@ static const struct setting_unit *units_of(enum setting_type type)
 	return type == SET_SIZE ? size_units : type == SET_DURATION ? duration_units : no_units;
 }
 
-/* The number in the largest unit that divides it. */
+/* Write the number in the largest unit that divides it. */
 static void format_number(enum setting_type type, int64_t v, char *buf, size_t n)
 {
 	const struct setting_unit *u = units_of(type);
@@ -118,7 +119,7 @@ static int parse_number(const struct setting *row, void *at, char *text, struct 
 	return 0;
 }
 
-/* ---- the others ---- */
+/* ---- other types ---- */
 
 static int parse_bool(const struct setting *row, void *at, char *text, struct err_text *err)
 {
@@ -200,7 +201,7 @@ struct setting_type_row {
 	size_t bytes;
 	const char *form; /* NULL: the words */
 	int (*parse)(const struct setting *row, void *at, char *text, struct err_text *err);
-	bool (*is_same)(const void *a, const void *b); /* NULL: byte by byte */
+	bool (*is_same)(const void *a, const void *b); /* NULL: compare bytes */
 	bool has_limits;
 };
 
