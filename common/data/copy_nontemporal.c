@@ -1,4 +1,5 @@
-/* Non-temporal stores, which x86-64 always has. Sanitizers do not see them, so they get memcpy. */
+/* Copy with non-temporal stores, which x86-64 always has. Sanitizers do not see them, so they get
+ * memcpy. Pure; any thread. */
 #include "common/data/copy_nontemporal.h"
 
 #include <stdint.h>
@@ -17,7 +18,7 @@ static void stream_line(char *dst, const char *src)
 
 void copy_nontemporal(void *dst, const void *src, size_t n_bytes)
 {
-	size_t head = -(uintptr_t)dst % LINE_BYTES; /* up to the next line */
+	size_t head = -(uintptr_t)dst % LINE_BYTES; /* up to the next cache line */
 	const char *from = src;
 	char *to = dst;
 
@@ -33,7 +34,7 @@ void copy_nontemporal(void *dst, const void *src, size_t n_bytes)
 		from += LINE_BYTES;
 	}
 	memcpy(to, from, n_bytes);
-	_mm_sfence(); /* before a word that it is there */
+	_mm_sfence(); /* order the stores before a later flag that announces them */
 }
 #else
 void copy_nontemporal(void *dst, const void *src, size_t n_bytes)

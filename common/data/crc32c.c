@@ -1,3 +1,5 @@
+/* CRC-32C: a table version, one with the CRC instruction of the CPU, and one with wide carry-less
+ * multiplication. The first call selects by CPU. Pure; any thread. */
 #include "common/data/crc32c.h"
 
 #include <pthread.h>
@@ -46,13 +48,13 @@ uint32_t crc32c_portable(uint32_t crc, const void *data, size_t n_bytes)
 #ifdef __x86_64__
 #define TARGET __attribute__((target("sse4.2,pclmul")))
 
-/* Three lanes of neighbouring bytes hide the instruction's latency of three cycles. The long lanes
- * make the merge's cost vanish, the short ones serve what is left of them. */
+/* Three lanes of adjacent bytes hide the instruction's latency of three cycles. Long lanes make the
+ * cost of merging negligible; short ones process the rest. */
 #define LONG_LANE  4096
 #define SHORT_LANE 256
 
-/* x^(8n - 33) mod P, bits reflected, for a shift by n = 1 and 2 lanes: the carry-less product of
- * two reflected 32-bit numbers is theirs times x, and the crc of the product as a message
+/* x^(8n - 33) mod P, bits reflected, for a shift by n = 1 and 2 lanes. The carry-less product of
+ * two reflected 32-bit numbers is their product times x. The crc of the product as a message
  * multiplies by x^32 more (V. Gopal et al.: Fast CRC computation for iSCSI polynomial using CRC32
  * instruction, Intel 323405, 2011). */
 static const uint32_t long_shift[2] = {0x82f89c77, 0x54a86326};
@@ -74,9 +76,8 @@ TARGET static inline uint64_t shift_lane(uint64_t crc, uint32_t by)
 	return (uint64_t)_mm_cvtsi128_si64(product);
 }
 
-/* Crc of three lanes of lane bytes at p. The shifted crcs of the first two are due after the last
- * lane's end, where the last word's own bits are when they enter the register: they go in with
- * it. */
+/* Compute the crc of three lanes of `lane` bytes at p. The shifted crcs of the first two lanes are
+ * combined with the last word of the third, and enter the register with it. */
 TARGET static inline uint64_t three_lanes(
 	uint64_t crc, const unsigned char *p, size_t lane, const uint32_t shift[2])
 {
@@ -95,11 +96,11 @@ TARGET static inline uint64_t three_lanes(
 }
 
 #define TARGET_WIDE __attribute__((target("avx512f,vpclmulqdq,sse4.2,pclmul")))
-/* Below this the narrow way is as quick. */
+/* Below this size the narrow version is as fast. */
 #define WIDE_MIN 1024
 
-/* x^(d + 32) and x^(d - 32) mod P, bits reflected and times x: what the two halves of 128 bits are
- * multiplied with to move them on by d bits. */
+/* x^(d + 32) and x^(d - 32) mod P, bits reflected and times x: factors for the two halves of 128
+ * bits, to move them by d bits. */
 static const uint64_t move_2048[2] = {0xdcb17aa4, 0xb9e02b86};
 static const uint64_t move_1536[2] = {0xa87ab8a8, 0xab7aff2a};
 static const uint64_t move_1024[2] = {0x6992cea2, 0x0d3b6092};
@@ -108,7 +109,7 @@ static const uint64_t move_384[2] = {0x1c291d04, 0x1d82c63da};
 static const uint64_t move_256[2] = {0x1384aa63a, 0xba4fc28e};
 static const uint64_t move_128[2] = {0xf20c0dfe, 0x14cd00bd6};
 
-/* Four 128-bit parts each, moved on, with `onto` added. */
+/* Move four 128-bit parts, and add `onto`. */
 TARGET_WIDE static inline __m512i move_wide(__m512i v, const uint64_t by[2], __m512i onto)
 {
 	__m512i k = _mm512_broadcast_i32x4(_mm_set_epi64x((int64_t)by[1], (int64_t)by[0]));
@@ -125,8 +126,8 @@ TARGET_WIDE static inline __m128i move_narrow(__m128i v, const uint64_t by[2])
 }
 
 /* Fold 256 bytes at a time onto the next ones, down to 16 bytes of the same crc (Gopal et al., Fast
- * CRC Computation for Generic Polynomials Using PCLMULQDQ Instruction, Intel 323102, 2009). Takes a
- * multiple of 64 bytes, at least 256. */
+ * CRC Computation for Generic Polynomials Using PCLMULQDQ Instruction, Intel 323102, 2009). n_bytes
+ * is a multiple of 64, at least 256. */
 TARGET_WIDE static uint32_t crc32c_wide(uint32_t crc, const unsigned char *p, size_t n_bytes)
 {
 	const unsigned char *end = p + n_bytes;

@@ -1,7 +1,7 @@
 #ifndef BPS_COMMON_DATA_DTYPE_H
 #define BPS_COMMON_DATA_DTYPE_H
-/* Element types and reduction operations, as numbered on the wire, in the ring and in bps.h.
- * The dtype numbers are NCCL's; those it has and we do not sum are refused with an error. */
+/* Element types and reduction operations, as numbered on the wire, in the ring and in bps.h. The
+ * dtype numbers are NCCL's; NCCL types that we do not sum are refused with an error. */
 #include <stddef.h>
 #include <stdint.h>
 
@@ -18,11 +18,11 @@ enum dtype {
 
 enum op { OP_SUM = 0, OP_PROD = 1, OP_MAX = 2, OP_MIN = 3, OP_AVG = 4, OP_COUNT };
 
-/* Bytes of one element; 0 for a number that is not a dtype of ours. */
+/* Return the bytes of one element; 0 for an unknown dtype. */
 size_t dtype_bytes(unsigned dtype);
-/* Bytes of one element of the accumulator: 4 for f16 and bf16, else dtype_bytes. */
+/* Return the bytes of one element of the accumulator: 4 for f16 and bf16, else dtype_bytes. */
 size_t dtype_acc_bytes(unsigned dtype);
-/* "f32" and so on; "?" for an unknown number. */
+/* Return "f32" and so on; "?" for an unknown number. */
 const char *dtype_name(unsigned dtype);
 const char *op_name(unsigned op);
 #endif

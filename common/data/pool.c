@@ -1,3 +1,5 @@
+/* The buddy allocator of pool.h: split and merge blocks, add segments. It does not register or free
+ * the segments' memory. One thread per pool. */
 #include "common/data/pool.h"
 
 #include <assert.h>
@@ -7,7 +9,7 @@
 
 struct pool_segment {
 	struct pool_segment *next;
-	struct buf blocks[]; /* one per POOL_MIN_BYTES; a block's head stands for all of it */
+	struct buf blocks[]; /* one per POOL_MIN_BYTES; the first one of a block represents it */
 };
 
 struct pool {

@@ -1,3 +1,5 @@
+/* Element-wise reduction: choose the instruction set, split the work into whole groups, and pad the
+ * rest. The inner loops are in reduce_kernels.h. No state except the choice; any thread. */
 #include "common/data/reduce.h"
 
 #include <errno.h>
@@ -12,7 +14,7 @@
 #define REDUCE_VEC_BYTES 16 /* SSE2, NEON, VSX */
 #include "common/data/reduce_kernels.h"
 
-/* Best first. */
+/* In order of preference. */
 static const struct reduce_table *const tables[] = {
 #ifdef __x86_64__
 	&reduce_avx512, &reduce_avx2,
@@ -24,7 +26,7 @@ static const struct reduce_table *const tables[] = {
 static bool table_is_usable(const struct reduce_table *t)
 {
 #ifdef __x86_64__
-	/* Every CPU with AVX2 has F16C; clang's builtin does not know its name. */
+	/* Every CPU with AVX2 has F16C; clang's builtin does not know that name. */
 	if (t == &reduce_avx2)
 		return __builtin_cpu_supports("avx2");
 	if (t == &reduce_avx512)
@@ -61,8 +63,8 @@ static const struct reduce_table *table_choose(void)
 	return tables[i];
 }
 
-/* The table in use; NULL before the first use. Threads that meet here first choose the same one,
- * and tables are constant, so nothing has to be ordered. */
+/* Table in use; NULL before the first use. Threads that race here choose the same table, and tables
+ * are constant, so no ordering is needed. */
 static _Atomic(const struct reduce_table *) table_now;
 
 static const struct reduce_table *table_get(void)
@@ -91,7 +93,7 @@ int reduce_select(const char *name)
 	return rc;
 }
 
-/* Fold the elements beyond the last whole group by way of a padded copy. */
+/* Fold the elements after the last whole group through a padded copy. */
 static void fold_rest(reduce_fold_fn *fn, unsigned char *acc, const void *const *src,
 	unsigned n_src, size_t begin, size_t n_elems, enum dtype dtype, bool is_first)
 {
@@ -129,7 +131,7 @@ static int64_t floor_div(int64_t x, uint32_t divisor)
 	return x % d < 0 ? q - 1 : q;
 }
 
-/* No vectors: they do not divide integers, and averages of integers are rare. */
+/* Without vectors: they do not divide integers, and averages of integers are rare. */
 #define FLOOR_DIV_ALL(type)                                                                        \
 	for (size_t i = 0; i < n_elems; i++) {                                                     \
 		type x;                                                                            \
@@ -189,7 +191,7 @@ void reduce_finish(
 	}
 }
 
-/* As fold_rest. */
+/* Process the rest like fold_rest. */
 static void whole_rest(reduce_whole_fn *fn, unsigned char *dst, const void *const *src,
 	unsigned n_src, size_t begin, size_t n_elems, enum dtype dtype, uint32_t divisor)
 {

@@ -3,50 +3,50 @@
 /* Element-wise reduction of contributions: the arithmetic of the service, used by the server (over
  * members) and by the agent (over the workers of one machine). No state, any thread.
  *
- * A reduction goes through an accumulator: f32 for f16 and bf16, the element type itself for all
- * others (then the accumulator may be the destination). Integers wrap. min and max propagate NaN.
- * f16 and bf16 round to nearest even once, in reduce_finish. The instruction set is chosen once at
- * first use (AVX-512, AVX2, portable); BPS_SIMD=portable|avx2|avx512 in the environment overrides
- * it.
+ * A reduction uses an accumulator: f32 for f16 and bf16, the element type itself for all others
+ * (then the accumulator may be the destination). Integers wrap. min and max propagate NaN. f16 and
+ * bf16 round to nearest even once, in reduce_finish. The first use chooses the instruction set
+ * (AVX-512, AVX2, portable); BPS_SIMD=portable|avx2|avx512 in the environment overrides it.
  *
- * All instruction sets give the same bits: same order of additions per element, no FMA contraction,
- * and every NaN that a fold writes is the quiet positive NaN without payload (which of two NaNs
- * survives an addition depends on the operand order that the compiler picks). For min and max -0.0
- * is less than +0.0, so that their result does not depend on the order of the operands at all. */
+ * All instruction sets produce the same bits. The order of additions per element is the same, and
+ * FMA contraction is off. Every NaN that a fold writes is the quiet positive NaN without payload;
+ * otherwise the operand order that the compiler picks would decide which of two NaNs survives an
+ * addition. For min and max -0.0 is less than +0.0, so that their result does not depend on the
+ * order of the operands. */
 #include <stddef.h>
 #include <stdint.h>
 #include <stdbool.h>
 
 #include "common/data/dtype.h"
 
-/* Most operands that one reduce_fold call takes. */
+/* Most operands of one reduce_fold call. */
 #define REDUCE_MAX_SRC 8
 
-/* acc = fold of op over [acc,] src[0], src[1], ... src[n_src - 1], added in that order.
+/* Compute acc = fold of op over [acc,] src[0], src[1], ... src[n_src - 1], in that order.
  * acc: n_elems accumulator elements; read only when !is_first. src: n_src (1..REDUCE_MAX_SRC)
- * arrays of n_elems elements of dtype, any alignment; acc may be src[0] itself when the types are
- * the same. dtype must be one of ours and op < OP_COUNT (the caller validated them). avg folds as
+ * arrays of n_elems elements of dtype, any alignment. acc may be src[0] itself when the types are
+ * the same. dtype must be one of ours and op < OP_COUNT (the caller has checked them). avg folds as
  * sum. */
 void reduce_fold(void *acc, const void *const *src, unsigned n_src, size_t n_elems,
 	enum dtype dtype, enum op op, bool is_first);
 
-/* dst = acc rounded to dtype, divided by divisor first when op is avg (integers round to the
- * floor). dst may be acc when the types are the same; then sum, prod, min and max cost nothing.
- * divisor >= 1; below f64 it is taken as f32, exact up to 2^24. NaNs stay (quiet) NaNs. */
+/* Compute dst = acc rounded to dtype, first divided by divisor when op is avg (integers round to
+ * the floor). dst may be acc when the types are the same; then sum, prod, min and max cost nothing.
+ * divisor >= 1; below f64 it is converted to f32, exact up to 2^24. NaNs stay (quiet) NaNs. */
 void reduce_finish(
 	void *dst, const void *acc, size_t n_elems, enum dtype dtype, enum op op, uint32_t divisor);
 
-/* dst = fold of op over src[0] ... src[n_src - 1], finished: the same bits as reduce_fold (is_first)
- * and reduce_finish one after the other, without the accumulator's way through memory. dst: n_elems
- * of dtype; it may not overlap a source. */
+/* Compute dst = fold of op over src[0] ... src[n_src - 1], finished. The bits are those of
+ * reduce_fold (is_first) and then reduce_finish, but no accumulator goes through memory. dst:
+ * n_elems of dtype; it may not overlap a source. */
 void reduce_all(void *dst, const void *const *src, unsigned n_src, size_t n_elems, enum dtype dtype,
 	enum op op, uint32_t divisor);
 
-/* Name of the instruction set in use: "avx512", "avx2" or "portable". */
+/* Return the name of the instruction set in use: "avx512", "avx2" or "portable". */
 const char *reduce_isa(void);
 
 /* Use the named instruction set from now on. For tests and measurements; not while a reduction
  * runs.
- * Errors: -ENOTSUP no such name, or this machine or build lacks it; nothing changes. */
+ * Errors: -ENOTSUP unknown name, or this machine or build lacks it; nothing changes. */
 int reduce_select(const char *name);
 #endif

@@ -2,16 +2,16 @@
 #define BPS_COMMON_DATA_REDUCE_KERNELS_H
 /* The inner loops of reduce.c, private to it: one table of functions per instruction set.
  *
- * The first part declares the tables. The second part is the one body of all kernels, compiled once
- * per instruction set by a file that defines, before it includes this header,
- *	REDUCE_TABLE	 name of the table to define
- *	REDUCE_NAME	 name of the instruction set
- *	REDUCE_VEC_BYTES width of its registers: 16 (any CPU), 32 (AVX2, F16C) or 64 (AVX-512)
- * Such a file is compiled for CPUs that this process may not be running on: it must define nothing
- * but its table and static functions, and reduce.c calls into it only after it has asked the CPU.
+ * The first part declares the tables. The second part has the body of all kernels. Each instruction
+ * set's file compiles it once; before it includes this header, it defines
+ *   REDUCE_TABLE     name of the table to define
+ *   REDUCE_NAME      name of the instruction set
+ *   REDUCE_VEC_BYTES width of its registers: 16 (any CPU), 32 (AVX2, F16C) or 64 (AVX-512)
+ * This process may run on a CPU without that instruction set. So such a file must define only its
+ * table and static functions, and reduce.c calls into it only after it has checked the CPU.
  *
  * The vectors are the compiler's own (gcc and clang), not intrinsics, so that the arithmetic has
- * one text; only few helpers differ. A kernel works on whole groups; reduce.c pads the rest. */
+ * one source; only few helpers differ. A kernel works on whole groups; reduce.c pads the rest. */
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -22,12 +22,13 @@
 /* Kernels take a multiple of this many bytes of accumulator: four of the widest registers. */
 #define REDUCE_GROUP_BYTES 256
 
-/* As reduce_fold; n_elems is a multiple of REDUCE_GROUP_BYTES / accumulator size. */
+/* Fold like reduce_fold; n_elems is a multiple of REDUCE_GROUP_BYTES / accumulator size. */
 typedef void reduce_fold_fn(
 	void *acc, const void *const *src, unsigned n_src, size_t n_elems, bool is_first);
-/* Divide by divisor (1: do not) and round to the element type; n_elems as above. */
+/* Divide by divisor (1: do not divide) and round to the element type; n_elems as for
+ * reduce_fold_fn. */
 typedef void reduce_finish_fn(void *dst, const void *acc, size_t n_elems, uint32_t divisor);
-/* Both at once, of all sources. */
+/* Fold and finish all sources in one pass. */
 typedef void reduce_whole_fn(
 	void *dst, const void *const *src, unsigned n_src, size_t n_elems, uint32_t divisor);
 
@@ -59,7 +60,7 @@ typedef int64_t v_i64 VECTOR(REDUCE_VEC_BYTES);
 typedef float v_f32 VECTOR(REDUCE_VEC_BYTES);
 typedef double v_f64 VECTOR(REDUCE_VEC_BYTES);
 
-/* A register of any element type; the dtype says which. */
+/* Register of any element type; the dtype selects it. */
 typedef v_u8 vec;
 
 INLINE vec vec_load(const void *p)
@@ -75,10 +76,10 @@ INLINE v_u32 select_u32(v_i32 mask, v_u32 yes, v_u32 no)
 	return (yes & (v_u32)mask) | (no & ~(v_u32)mask);
 }
 
-/* u16_load, u16_store: as many 16-bit numbers in memory as a register has 32-bit ones,
- * zero-extended and truncated. f16_load, f16_store: the same as f16 and f32. These and the search
- * for NaNs below are all that has a text per instruction set: F16C and a branch on a vector have no
- * portable name, and gcc 12 widens vectors in detours. */
+/* u16_load, u16_store: read or write one 16-bit number per 32-bit lane, zero-extended or truncated.
+ * f16_load, f16_store: the same as f16 and f32. Only these and the search for NaNs below differ per
+ * instruction set: F16C and a branch on a vector have no portable name, and gcc 12 widens vectors
+ * inefficiently. */
 #if REDUCE_VEC_BYTES == 64
 INLINE v_u32 u16_load(const void *p)
 {
@@ -150,8 +151,8 @@ INLINE void u16_store(void *p, v_u32 v)
 	memcpy(p, &h, sizeof(h) / 2);
 }
 
-/* Exact. Normal numbers get the other bias; subnormal ones are normalised by the adder, as the
- * fraction above 2^-14 (no f32 subnormal takes part: those are slow, or flushed to zero). */
+/* Convert exactly. Normal numbers get the other bias. The adder normalises subnormal numbers, as
+ * the fraction above 2^-14 (no f32 subnormal takes part: those are slow, or flushed to zero). */
 INLINE v_f32 f16_load(const void *p)
 {
 	const int32_t rebias = (127 - 15) << 23, least = (127 - 14) << 23;
@@ -165,8 +166,8 @@ INLINE v_f32 f16_load(const void *p)
 }
 
 /* Round to nearest even. Normal numbers round in the integer: add just under half of the last place
- * kept, one more when that place is odd, and rebias; a carry runs into the exponent, up to
- * infinity. Subnormal ones round in the adder: the last place of 0.5f is that of an f16
+ * kept, one more when that place is odd, and rebias. A carry runs into the exponent, up to
+ * infinity. Subnormal numbers round in the adder: the last place of 0.5f is that of an f16
  * subnormal. */
 INLINE void f16_store(void *p, v_f32 v)
 {
@@ -187,7 +188,7 @@ INLINE v_f32 bf16_load(const void *p)
 	return (v_f32)(u16_load(p) << 16);
 }
 
-/* is_settled: a NaN among them is the one of settle, which rounds to itself. */
+/* Store as bf16. is_settled: a NaN among v is the one of settle, which rounds to itself. */
 INLINE void bf16_store(void *p, v_f32 v, bool is_settled)
 {
 	v_u32 u = (v_u32)v;
@@ -216,8 +217,8 @@ DEFINE_INT_OPS(v_i8, v_u8)
 DEFINE_INT_OPS(v_i32, v_u32)
 DEFINE_INT_OPS(v_i64, v_u64)
 
-/* Operations on floats. min and max: a when it is beyond b or NaN, else b (which may be NaN); where
- * they are equal the bits differ only for zeros, and OR makes -0.0 win, AND +0.0. */
+/* Operations on floats. min and max: a when it is beyond b or NaN, else b (which may be NaN). Equal
+ * operands differ in bits only for zeros; OR makes -0.0 win, AND +0.0. */
 #define DEFINE_FLOAT_OPS(type, itype)                                                              \
 	INLINE type type##_apply(enum op op, type a, type b)                                       \
 	{                                                                                          \
@@ -243,8 +244,8 @@ DEFINE_INT_OPS(v_i64, v_u64)
 DEFINE_FLOAT_OPS(v_f32, v_i32)
 DEFINE_FLOAT_OPS(v_f64, v_i64)
 
-/* May one of four registers hold a NaN? Never no when it does; where the answer costs as much as
- * the cure it is always yes. */
+/* Return whether one of four registers may hold a NaN. Never false when one does. Always true where
+ * the check costs as much as the replacement. */
 #if REDUCE_VEC_BYTES == 64
 #define UNORDERED(type, a, b) _mm512_cmp_##type##_mask((a), (b), _CMP_UNORD_Q)
 INLINE bool f32_any_nan(v_f32 a, v_f32 b, v_f32 c, v_f32 d)
@@ -282,7 +283,7 @@ INLINE bool f64_any_nan(v_f64 a, v_f64 b, v_f64 c, v_f64 d)
 }
 #endif
 
-/* The following take the dtype and op as constants: each kernel below is one inlined copy. */
+/* The functions below take dtype and op as constants: each kernel is one inlined copy. */
 
 INLINE vec src_load(enum dtype dtype, const void *p)
 {
@@ -317,7 +318,7 @@ INLINE vec apply(enum dtype dtype, enum op op, vec a, vec b)
 	return a;
 }
 
-/* Replace NaNs by the one NaN that reduce.h promises. */
+/* Replace NaNs by the one NaN that reduce.h specifies. */
 INLINE vec settle(enum dtype dtype, vec v)
 {
 	switch (dtype) {
@@ -365,7 +366,8 @@ INLINE void finish_vec(
 		memcpy(dst, &v, sizeof(v));
 }
 
-/* Keep a settled register of accumulator: as it is (divisor 0, a constant then), or divided and rounded. */
+/* Store a settled register of accumulator: unchanged (divisor 0, then a constant), or divided and
+ * rounded. */
 INLINE void put(enum dtype dtype, unsigned char *to, size_t at, vec v, uint32_t divisor)
 {
 	if (divisor)
@@ -375,10 +377,10 @@ INLINE void put(enum dtype dtype, unsigned char *to, size_t at, vec v, uint32_t 
 		memcpy(to + at, &v, sizeof(v));
 }
 
-/* One pass: four registers of accumulator take all sources in order, then are stored (put). Four,
- * because one would spend the time on the loop over the sources. acc may be src[0]: loads come
- * first. n_more: sources beside the first operand, again, as a constant where the loop is to be
- * unrolled. */
+/* Do one pass: four registers of accumulator take all sources in order, then are stored (put).
+ * Four, because with one the loop over the sources would dominate. acc may be src[0]: loads come
+ * first. n_more: number of sources besides the first operand, passed as a constant where the loop
+ * is to be unrolled. */
 INLINE void fold_n(enum dtype dtype, enum op op, unsigned char *acc, const void *const *src,
 	size_t acc_bytes, bool is_first, unsigned n_more, uint32_t divisor)
 {

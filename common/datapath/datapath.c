@@ -1,3 +1,6 @@
+/* Transport for the core, made of two: connects go through shared memory where possible, else
+ * through the network. Each later call goes to the connection's own transport. Thread: the data
+ * thread that owns it. */
 #include "common/datapath/datapath.h"
 
 #include <errno.h>
@@ -7,9 +10,9 @@
 
 #include "common/base/log.h"
 
-/* Threads of servers with which shared memory did not work lately; the oldest is forgotten. */
+/* Most server threads kept with a recent shared-memory failure; the oldest is discarded. */
 #define TROUBLES_MAX 64
-/* Attempts before the network has to do: the peer may not have heard of us yet. */
+/* Attempts before the network is used: at first the peer may not know us yet. */
 #define TRIES 3
 
 struct trouble {
@@ -17,7 +20,7 @@ struct trouble {
 	uint16_t thread;
 	unsigned n;
 };
-/* A connect through shared memory that is not up yet. */
+/* Connect through shared memory that is not up yet. */
 struct attempt {
 	const struct xconn *conn; /* NULL: free */
 	uint16_t thread;
@@ -38,7 +41,7 @@ static struct datapath *of(struct xport *x)
 	return (struct datapath *)x;
 }
 
-/* NULL: none. */
+/* Find the record of failures of a peer's thread; NULL: none. */
 static struct trouble *trouble_with(struct datapath *d, uint64_t instance, uint16_t thread)
 {
 	for (unsigned i = 0; i < TROUBLES_MAX; i++)
@@ -78,7 +81,7 @@ static struct attempt *attempt_of(struct datapath *d, const struct xconn *c)
 	return NULL;
 }
 
-/* Returns 0; -EAGAIN: not now, but do try again; other errors: go through the network. */
+/* Start to connect. Returns 0; -EAGAIN: try again later; other errors: use the network. */
 static int connect_shm(struct datapath *d, const char *addr, uint16_t port, uint16_t thread,
 	uint32_t peer_id, uint64_t instance, const void *key, void *user, struct xconn **ret)
 {
@@ -109,7 +112,7 @@ static int path_connect(struct xport *x, const char *addr, uint16_t port, uint16
 	return d->net->ops->connect(d->net, addr, port, thread, peer_id, instance, key, user, ret);
 }
 
-/* Both sides' events pass here, to see what comes of the attempts. */
+/* Pass on the events of both transports, and note the result of the attempts. */
 static void shm_up(void *ctx, struct xconn *c, uint32_t peer_id, uint64_t peer_instance)
 {
 	struct datapath *d = ctx;
@@ -193,7 +196,7 @@ static int path_poll(struct xport *x, uint64_t now_ns)
 
 static int path_may_sleep(struct xport *x)
 {
-	/* Both flush. */
+	/* Ask both, because each sends its queued messages then. */
 	int may_net = of(x)->net->ops->may_sleep(of(x)->net);
 
 	return of(x)->shm->ops->may_sleep(of(x)->shm) && may_net;
@@ -218,7 +221,7 @@ static void path_free(struct xport *x)
 
 	xport_free(d->shm);
 	d->shm = NULL;
-	xport_free(d->net); /* reads end, and with the last one of a job its segments go */
+	xport_free(d->net); /* ends its reads; the segments of a job go with its last read */
 	if (d->epoll_fd >= 0)
 		close(d->epoll_fd);
 	free(d);

@@ -1,3 +1,5 @@
+/* Encode and decode structs by field tables. Checks lengths, strings, counts and memory, not the
+ * meaning of values. No state; any thread. */
 #include "common/wire/codec.h"
 
 #include <endian.h>
@@ -8,8 +10,8 @@
 
 #include "common/base/error.h"
 
-/* Lists within lists. The tables decide how deep, not the peer, but a table that names itself must
- * not let a peer choose how much stack is used. */
+/* Longest chain of nested lists. The tables define the depth, not the peer. But a recursive table
+ * must not let a peer choose how much stack is used. */
 #define DEPTH_MAX    4
 #define PREFIX_BYTES 4
 #define LIST_ALIGN   8
@@ -63,7 +65,7 @@ static void int_store(enum field_kind kind, void *to, uint64_t v)
 	}
 }
 
-/* n <= 8 little-endian bytes. */
+/* Load n <= 8 little-endian bytes. */
 static uint64_t le_load(const uint8_t *from, size_t n)
 {
 	uint64_t v = 0;
@@ -91,7 +93,7 @@ static const uint8_t *pointer_at(const uint8_t *msg, uint32_t offset)
 	return p;
 }
 
-/* A string or blob as bytes; false when it breaks the field's max. */
+/* Return a string or blob as bytes; false when it exceeds the field's max. */
 static bool bytes_get(
 	const struct field *f, const uint8_t *msg, const uint8_t **ret_data, uint32_t *ret_bytes)
 {
@@ -112,7 +114,7 @@ static bool bytes_get(
 	return true;
 }
 
-/* Sizes below are 0 for what cannot be encoded; anything that can takes at least one byte. */
+/* Sizes are 0 for a value that cannot be encoded; every other value takes at least one byte. */
 static uint64_t struct_size(const struct layout *l, const uint8_t *msg, unsigned depth);
 
 static uint64_t list_size(const struct field *f, const uint8_t *msg, unsigned depth)
@@ -206,7 +208,7 @@ static uint8_t *field_write(const struct field *f, const uint8_t *msg, uint8_t *
 	return to;
 }
 
-/* Returns the end of what was written; struct_size has said that all of it may be. */
+/* Write the struct and return the end; struct_size has checked every value. */
 static uint8_t *struct_write(const struct layout *l, const uint8_t *msg, uint8_t *to)
 {
 	uint8_t *body = to + PREFIX_BYTES;
@@ -227,12 +229,13 @@ size_t codec_encode(const struct layout *l, const void *msg, void *buf)
 	return n_bytes;
 }
 
-/* The decoder walks the bytes twice with the same code: first with mem and every output NULL, which
- * checks everything and counts the memory; then with a block of that size as mem, which also fills.
- * The second walk checks again, so that bytes that change meanwhile cannot leave the block. */
+/* The decoder walks the bytes twice with the same code. The first walk, with mem and every output
+ * NULL, checks everything and counts the memory. The second walk has a block of that size as mem
+ * and fills it. It checks again, so that bytes that change in between cannot write outside the
+ * block. */
 struct reader {
 	const uint8_t *p;
-	const uint8_t *end; /* of the struct that is being read */
+	const uint8_t *end; /* end of the struct being read */
 	uint8_t *mem;
 	size_t mem_used;
 	size_t mem_limit;
@@ -310,7 +313,7 @@ static int read_list(struct reader *r, const struct layout *l, const struct fiel
 	int rc;
 
 	rc = read_int(r, FIELD_U32, &n);
-	/* An item has at least its length: so many bytes must follow, whatever the items are. */
+	/* An item has at least its length prefix, so at least that many bytes must follow. */
 	if (rc || n > left(r) / PREFIX_BYTES)
 		return err_set(r->err, BPS_EPROTO, "%s.%s is cut short", l->name, f->name);
 	if (n > f->max)
@@ -361,7 +364,7 @@ static int read_field(struct reader *r, const struct layout *l, const struct fie
 	return err_set(r->err, BPS_EPROTO, "%s.%s is cut short", l->name, f->name);
 }
 
-/* All zero, no items, and no NULL where a string or blob belongs. */
+/* Set all fields to zero, lists to empty, and strings and blobs to non-NULL empty ones. */
 static void struct_clear(const struct layout *l, uint8_t *out)
 {
 	static const char *const empty = "";
@@ -395,7 +398,7 @@ static int read_struct(struct reader *r, const struct layout *l, uint8_t *out, u
 		if (rc)
 			return rc;
 	}
-	/* What is left are fields that a newer peer knows. */
+	/* The remaining bytes are fields of a newer peer. */
 	r->p = r->end;
 	r->end = outer_end;
 	return 0;

@@ -1,22 +1,22 @@
 #ifndef BPS_COMMON_WIRE_CODEC_H
 #define BPS_COMMON_WIRE_CODEC_H
 /* Encoding of plain C structs as little-endian bytes, driven by field tables. The control channel,
- * the trainers' socket and the scheduler's state log all speak in it, so there is one decoder to
- * check and to fuzz. The data plane has its own fixed header (common/wire/wire.h).
+ * the trainers' socket and the scheduler's state log all use it, so there is one decoder to check
+ * and to fuzz. The data plane has its own fixed header (common/wire/wire.h).
  *
- * A struct is u32 n_bytes of what follows, then its fields in table order. A decoder takes missing
- * trailing fields as zero and skips bytes behind the last field it knows: a newer peer may append
+ * A struct is u32 n_bytes of the fields, then its fields in table order. A decoder takes missing
+ * trailing fields as zero and skips bytes after the last field it knows: a newer peer may append
  * fields. Strings and blobs are u32 length + bytes; a list is u32 count + that many structs.
  *
  *   u8 u16 u32 u64   little-endian
- *   str              u32 length, bytes, no NUL inside; `const char *` in the struct, never NULL after decode
+ *   str              u32 length, bytes, no NUL inside; `const char *` in the struct, never NULL
+ *                    after decode
  *   blob             u32 length, bytes; `struct blob` in the struct
  *   list             u32 count, structs; a pointer and a uint32_t count in the struct
  *
  * Everything is checked: lengths against the buffer, strings for NUL bytes, the field's max
- * (longest string, largest blob, most list items), lists within lists (at most 4 deep), and the
- * memory that decoding needs against a limit. No state, any
- * thread, no dependency but libc. */
+ * (longest string, largest blob, most list items), the depth of nested lists (at most 4), and the
+ * memory for decoding against a limit. No state, any thread, no dependency except libc. */
 #include <stddef.h>
 #include <stdint.h>
 
@@ -31,10 +31,10 @@ struct layout;
 struct field {
 	const char *name;
 	enum field_kind kind;
-	uint32_t offset;          /* of the value; for a list, of the pointer */
-	uint32_t count_offset;    /* of the uint32_t count of a list */
+	uint32_t offset;          /* offset of the value; for a list, of the pointer */
+	uint32_t count_offset;    /* offset of a list's uint32_t count */
 	uint32_t max;             /* longest string or blob in bytes, most items of a list */
-	const struct layout *sub; /* of a list's items */
+	const struct layout *sub; /* layout of a list's items */
 };
 struct layout {
 	const char *name;
@@ -68,7 +68,7 @@ struct layout {
 	{                                                                                          \
 #m, FIELD_BLOB, offsetof(struct S, m), 0, max, NULL                                \
 	}
-/* A list `struct T *m; uint32_t n_m;` whose items have layout L. */
+/* Row for a list `struct T *m; uint32_t n_m;` whose items have layout L. */
 #define FIELD_LIST_(S, m, max, L)                                                                  \
 	{                                                                                          \
 #m, FIELD_LIST, offsetof(struct S, m), offsetof(struct S, n_##m), max, L           \
@@ -78,17 +78,18 @@ struct layout {
 #S, sizeof(struct S), sizeof(table) / sizeof((table)[0]), table                    \
 	}
 
-/* Bytes that codec_encode will write for msg, 0 when it does not fit in 32 bits or breaks a max. */
+/* Return the bytes that codec_encode will write for msg; 0 when msg does not fit in 32 bits or
+ * exceeds a max. */
 size_t codec_size(const struct layout *l, const void *msg);
 
 /* Write msg into buf, which has room for codec_size(l, msg) bytes; returns that number. A NULL
- * string is written as the empty one. What has no size is not written: returns 0. */
+ * string is written as an empty one. Returns 0 and writes nothing when codec_size is 0. */
 size_t codec_encode(const struct layout *l, const void *msg, void *buf);
 
-/* Decode exactly n_bytes into *ret_msg (l->bytes of the caller's). Strings, blobs and lists live in
+/* Decode exactly n_bytes into *ret_msg (l->bytes of the caller's). Strings, blobs and lists are in
  * one block *ret_mem of at most mem_limit bytes, which the caller frees with free() (NULL when none
  * was needed). Nothing points into buf afterwards. Writes outputs only on success.
- * Errors: BPS_EPROTO the bytes are malformed; -E2BIG mem_limit exceeded; -ENOMEM. err says which
+ * Errors: BPS_EPROTO the bytes are malformed; -E2BIG mem_limit exceeded; -ENOMEM. err names the
  * field. */
 struct err_text;
 int codec_decode(const struct layout *l, const void *buf, size_t n_bytes, size_t mem_limit,

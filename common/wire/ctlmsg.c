@@ -1,3 +1,5 @@
+/* Field tables of the control channel's messages, and their decoder. Checks the encoding only; the
+ * receivers check the values. No state; any thread. */
 #include "common/wire/ctlmsg.h"
 
 #include "common/base/error.h"
@@ -366,7 +368,7 @@ int ctl_decode(unsigned type, const void *buf, size_t n_bytes, struct ctl_msg *r
 
 	if (!l)
 		return err_set(err, BPS_EPROTO, "unknown control message type %u", type);
-	/* The union's members all begin where its first one does. */
+	/* All members of the union begin at the same address as the first. */
 	rc = codec_decode(l, buf, n_bytes, CTL_MEM_MAX, &ret->hello, ret_mem, err);
 	if (rc)
 		return rc;

@@ -1,20 +1,20 @@
 #ifndef BPS_COMMON_WIRE_CTLMSG_H
 #define BPS_COMMON_WIRE_CTLMSG_H
-/* Messages of the control channel between the scheduler and its members (servers and agents).
- * Plain structs lie in the headers ctlmsg_*.h, by what they are about; common/wire/codec.h carries
- * them, ctlmsg.c holds the field tables. A frame is the message's type (u16) and its struct
+/* Messages of the control channel between the scheduler and its members (servers and agents). The
+ * headers ctlmsg_*.h have the plain structs by subject. common/wire/codec.h encodes them; ctlmsg.c
+ * has the field tables. A frame is the message's type (u16) and its struct
  * (common/control/ctlchan.h).
  *
  *   member -> scheduler          scheduler -> member
  *   HELLO                        WELCOME | REFUSE
  *   BEAT                         BEAT
- *                                PEERS    who the other side of the data plane is
+ *                                PEERS    members on the other side of the data plane
  *   JOIN (agent)                 JOINED, then JOB when the job is complete
  *   UNJOIN (agent)
  *   DECLARE (agent)              PLAN (tensors, partitions' servers) | TENSOR_FAIL
  *   WORKER (agent)               JOB_END
  *   FAIL (any)                   JOB_END
- *   LEAVE                        LEFT: a server, when its partitions are elsewhere
+ *   LEAVE                        LEFT: to a server, when its partitions have moved
  *   WHY (agent)                  WHY_TEXT
  *   REPORT (agent)               PROBE
  *
@@ -34,14 +34,15 @@
 #define CTL_JOB_NAME_MAX    127
 #define CTL_TENSOR_NAME_MAX 255
 #define CTL_TEXT_MAX        511
-#define CTL_WHY_GONE_MAX    127 /* why a machine is no longer part of a job */
+#define CTL_WHY_GONE_MAX    127 /* reason why a machine is no longer part of a job */
 #define CTL_KEY_BYTES       32
 #define CTL_TOKEN_BYTES     32
 #define CTL_NO_ID           UINT32_MAX /* no tensor, no server, rank to be assigned */
-#define CTL_WORKERS_MAX     65536      /* of a job */
+#define CTL_WORKERS_MAX     65536      /* workers of a job */
 #define CTL_LIST_MAX        4096       /* items of one DECLARE, PLAN or PEERS list */
-#define CTL_TENSORS_MAX     (1u << 20) /* tensor ids of a job stay below */
-#define CTL_STEER_ARGS_MAX  8          /* of one STEER, which has to fit into a stranger's 4 KiB */
+#define CTL_TENSORS_MAX     (1u << 20) /* tensor ids of a job are below this */
+/* Arguments of one STEER, which must fit into a stranger's 4 KiB */
+#define CTL_STEER_ARGS_MAX  8
 #define CTL_STEER_VALUE_MAX 255
 #define CTL_JSON_MAX        (512u << 10)
 /* Memory of one decoded message; the largest by its other limits, a REPORT, takes half of it. */
@@ -77,7 +78,7 @@ enum ctl_type {
 };
 
 struct ctl_msg {
-	uint16_t type; /* enum ctl_type, selects the member */
+	uint16_t type; /* enum ctl_type, selects the member of the union */
 	union {
 		struct ctl_hello hello;
 		struct ctl_welcome welcome;
@@ -99,19 +100,19 @@ struct ctl_msg {
 		struct ctl_report report;
 		struct ctl_steer steer;
 		struct ctl_steered steered;
-		struct ctl_sight sight; /* SIGHT and SEEN */
+		struct ctl_sight sight; /* for SIGHT and SEEN */
 		struct ctl_leave leave;
 		struct ctl_left left;
 		struct ctl_unjoin unjoin;
 	};
 };
 
-/* Layout of a type's struct and its name ("HELLO"); NULL for an unknown type. */
+/* Return the layout of a type's struct and its name ("HELLO"); NULL for an unknown type. */
 const struct layout *ctl_layout(unsigned type);
 const char *ctl_type_name(unsigned type);
 
-/* Decode a frame's body into *ret; *ret_mem as codec_decode. Errors: as codec_decode, BPS_EPROTO
- * unknown type. */
+/* Decode a frame's body into *ret; *ret_mem same as codec_decode.
+ * Errors: same as codec_decode; BPS_EPROTO unknown type. */
 int ctl_decode(unsigned type, const void *buf, size_t n_bytes, struct ctl_msg *ret, void **ret_mem,
 	struct err_text *err);
 #endif

@@ -1,13 +1,13 @@
 #ifndef BPS_COMMON_WIRE_CTLMSG_STEER_H
 #define BPS_COMMON_WIRE_CTLMSG_STEER_H
-/* Control messages of people: why a tensor does not complete, and what an operator wants done. See
+/* Control messages for people: why a tensor does not complete, and commands of an operator. See
  * ctlmsg.h. */
 #include <stdint.h>
 
 #include "common/wire/codec.h"
 
-/* Why does (tensor, round) not complete? tensor is CTL_NO_ID for the forming of the job. The
- * scheduler asks all agents of the job (PROBE, REPORT) for at most a second and answers. */
+/* Question why (tensor, round) does not complete. tensor CTL_NO_ID: why the job does not form. The
+ * scheduler queries all agents of the job (PROBE, REPORT) for at most a second, then answers. */
 struct ctl_why {
 	uint32_t seq;
 	uint32_t job;
@@ -23,51 +23,53 @@ struct ctl_probe {
 	uint32_t job;
 	uint32_t tensor; /* CTL_NO_ID: only the general figures */
 };
-enum ctl_gpu_open { /* bps_gpu_open, in which the workers of one machine wait for each other */
+/* State of bps_gpu_open, in which the workers of one machine wait for each other */
+enum ctl_gpu_open {
 	GPU_OPEN_NONE,
-	GPU_OPEN_WAITS,   /* it waits there */
+	GPU_OPEN_WAITS,   /* the worker waits there */
 	GPU_OPEN_MISSING, /* it has not called it, and others wait */
 };
 struct ctl_report_worker {
 	uint32_t rank;
 	uint32_t pid;
-	uint64_t submitted; /* last round of the asked tensor that it submitted */
-	uint64_t calls;     /* push_pulls submitted in all */
+	uint64_t submitted; /* last round of that tensor that the worker submitted */
+	uint64_t calls;     /* push_pulls submitted in total */
 	uint64_t completed;
-	uint32_t quiet_ms;      /* since its last submission */
-	uint32_t oldest_tensor; /* waiting longest, CTL_NO_ID: none */
+	uint32_t quiet_ms;      /* time since its last submission */
+	uint32_t oldest_tensor; /* tensor that waits longest, CTL_NO_ID: none */
 	uint64_t oldest_round;
 	uint32_t oldest_ms;
 	uint8_t is_attached;
 	uint8_t gpu_open;     /* enum ctl_gpu_open */
-	uint32_t gpu_open_ms; /* since the first of the machine called it */
+	uint32_t gpu_open_ms; /* time since the machine's first worker called it */
 };
 struct ctl_report {
 	uint32_t seq;
 	uint32_t job;
-	const char *text; /* what this agent's network waits for, "" when nothing */
+	const char *text; /* reason why this agent's network waits, "" for none */
 	struct ctl_report_worker *workers;
 	uint32_t n_workers;
 };
 
-/* One thing that an operator wants done, the first and only message of its connection. */
+/* Command of an operator, the first and only message of its connection. */
 struct ctl_steer_arg {
 	const char *name;
 	const char *value;
 };
 struct ctl_steer {
 	const char *verb;   /* "job kill" */
-	const char *target; /* what it acts on, "" nothing */
+	const char *target; /* object of the command, "" for none */
 	struct ctl_steer_arg *args;
 	uint32_t n_args;
-	/* Who asks, as its own host says: for the record, never for a decision. */
+	/* User who sent the command, as reported by the user's host: for the record, never for a
+	 * decision. */
 	uint32_t uid;
 	const char *user;
 	const char *host;
 };
 struct ctl_steered {
 	uint32_t code;    /* 0: done; else the positive value of the error code */
-	const char *text; /* one sentence: what was done, or why not */
-	const char *json; /* more, for programs; "" nothing */
+	const char *text; /* one sentence: the action, or the reason for the refusal */
+	const char *json; /* details for programs; "" for none */
 };
 #endif

@@ -1,6 +1,6 @@
 #ifndef BPS_COMMON_WIRE_CTLMSG_TENSOR_H
 #define BPS_COMMON_WIRE_CTLMSG_TENSOR_H
-/* Control messages about tensors and the place of their partitions. See ctlmsg.h. */
+/* Control messages about tensors and the placement of their partitions. See ctlmsg.h. */
 #include <stdint.h>
 
 #include "common/wire/codec.h"
@@ -17,27 +17,27 @@ struct ctl_declare {
 	uint32_t n_tensors;
 };
 
-/* Tensors whose names begin so are the library's own, behind its collectives. */
+/* Prefix of the names of the library's own tensors, which its collectives use. */
 #define CTL_OWN_TENSORS "__bps."
 struct ctl_tensor {
 	uint32_t tensor;
 	const char *name;
 	uint8_t dtype;
 	uint64_t n_elems;
-	uint32_t part_elems; /* elements of every partition but the last */
+	uint32_t part_elems; /* elements of every partition except the last */
 };
-/* Partitions first .. first + n - 1 of a tensor belong to that server's thread since view pgen. */
+/* Partitions first .. first + n - 1 of a tensor are on that server's thread since view pgen. */
 struct ctl_run {
 	uint32_t tensor;
 	uint32_t first;
 	uint32_t n;
-	uint32_t server; /* id; CTL_NO_ID: none is left, wait */
+	uint32_t server; /* id; CTL_NO_ID: no server is left, wait */
 	uint64_t instance;
 	uint16_t thread;
 	uint64_t pgen;
 };
-/* New tensors and the place of partitions. Runs override older ones with a smaller pgen. A server
- * gets the runs that it has or had; an agent gets all. */
+/* New tensors and the placement of partitions. Runs replace older ones with a smaller pgen. A
+ * server gets the runs that it has or had; an agent gets all. */
 struct ctl_plan {
 	uint64_t view;
 	uint32_t job;

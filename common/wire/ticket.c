@@ -1,3 +1,5 @@
+/* Tickets and proofs of data connections: seal, parse, verify, and detect replays. The transports
+ * send them; keys come from the scheduler. Pure; a struct replay has one thread. */
 #include "common/wire/ticket.h"
 
 #include <endian.h>
@@ -14,7 +16,7 @@
 #define TICKET_VERSION 2
 #define MAC_BYTES      16
 
-/* On the wire, little-endian. */
+/* Ticket on the wire, little-endian. */
 struct ticket_wire {
 	uint32_t magic;
 	uint16_t version, thread;
@@ -37,13 +39,13 @@ uint64_t ticket_random64(void)
 {
 	uint64_t v;
 
-	/* 8 bytes come whole and without blocking once the system is up. */
+	/* A read of 8 bytes is complete and does not block once the system has started. */
 	while (getrandom(&v, sizeof(v), 0) != sizeof(v))
 		;
 	return v;
 }
 
-/* HMAC-SHA256 of label, nonce and data, cut to n_out bytes. The labels keep the directions
+/* Compute HMAC-SHA256 of label, nonce and data, cut to n_out bytes. The labels keep the directions
  * apart. */
 static void mac(const void *key, const char *label, uint64_t nonce, const void *data,
 	size_t n_bytes, void *ret, size_t n_out)
@@ -55,7 +57,7 @@ static void mac(const void *key, const char *label, uint64_t nonce, const void *
 	memcpy(in, label, 4);
 	memcpy(in + 4, &nonce, 8);
 	memcpy(in + 12, data, n_bytes);
-	/* A failing HMAC must not leave a MAC that somebody could foresee. */
+	/* A failing HMAC must not leave a predictable MAC. */
 	if (!HMAC(EVP_sha256(), key, TICKET_KEY_BYTES, in, 12 + n_bytes, out, &n)) {
 		for (size_t i = 0; i < sizeof(out); i += 8)
 			memcpy(out + i, &(uint64_t){ticket_random64()}, 8);

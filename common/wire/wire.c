@@ -1,3 +1,5 @@
+/* Encode and decode messages of the data plane by one table of types and one of fields. Checks
+ * every length, flag and reserved bit, not the meaning of numbers. Pure; any thread. */
 #include "common/wire/wire.h"
 
 #include <assert.h>
@@ -7,9 +9,9 @@
 #define HDR_WORDS   (WIRE_HDR_BYTES / 8)
 #define ALIGN_BYTES 8
 
-/* Where each field lies in the header's eight little-endian words: X(a, b, field, word, shift,
+/* Position of each field in the header's eight little-endian words: X(a, b, field, word, shift,
  * bits). Type, version, cookie and credits belong to every message and are not listed. `inline` is
- * the one known flag. */
+ * the only known flag. */
 #define WIRE_FIELDS(X, a, b)                                                                       \
 	X(a, b, inline, 0, 16, 1)                                                                  \
 	X(a, b, crc, 0, 32, 32)                                                                    \
@@ -61,7 +63,7 @@ static const struct rule {
 	const char *name;
 	uint8_t tail;        /* enum tail */
 	uint8_t has_payload; /* inline or offered */
-	uint8_t is_round;    /* the round is one, so from 1 */
+	uint8_t is_round;    /* the round must be valid, so at least 1 */
 	uint64_t mask[HDR_WORDS];
 	uint64_t inline_mask[HDR_WORDS];
 } rules[WIRE_TYPE_END] = {
@@ -135,7 +137,7 @@ static size_t set_words(unsigned n_members)
 	return ((size_t)n_members + 63) / 64;
 }
 
-/* Bits of the set's last word that stand for no member. */
+/* Return the bits of the set's last word that stand for no member. */
 static uint64_t set_stray_mask(unsigned n_members)
 {
 	return n_members % 64 ? ~BITS(n_members % 64) : 0;
@@ -161,7 +163,7 @@ static size_t tail_size(const struct rule *rule, unsigned n_members)
 	return 0;
 }
 
-/* The rule of a message that is ours to send. */
+/* Return the rule of a message that we send. */
 static const struct rule *rule_get(const struct wire_msg *m)
 {
 	assert(rule_find(m->type));
@@ -243,7 +245,7 @@ size_t wire_encode(const struct wire_msg *m, void *buf)
 	return n_bytes;
 }
 
-/* Say which field a message has that its type does not use. */
+/* Return the error for a field that the message's type does not use. */
 static int refuse_unused(
 	const struct rule *rule, const uint64_t *w, const uint64_t *mask, struct err_text *err)
 {
@@ -257,7 +259,7 @@ static int refuse_unused(
 	return err_set(err, BPS_EPROTO, "%s with %s, which it does not use", rule->name, name);
 }
 
-/* What holds for the header alone, so that lengths can be trusted afterwards. */
+/* Check the header alone, so that its lengths can be trusted afterwards. */
 static int hdr_check(
 	const struct rule *rule, const uint64_t *w, bool is_inline, struct err_text *err)
 {
@@ -365,7 +367,8 @@ static void hdr_decode(const uint64_t *w, struct wire_msg *ret)
 	ret->offset = w[7];
 }
 
-/* Members of a RESULT or DONATE, of which the tail's length depends: 0 for other types. */
+/* Read the number of members of a RESULT or DONATE, which sets the tail's length; 0 for other
+ * types. */
 static int members_read(
 	const struct rule *rule, const uint8_t *tail, size_t n_bytes, struct err_text *err)
 {

@@ -6,7 +6,7 @@
  * those of the round protocol in docs/reference/faults.md. Pure functions, any thread.
  *
  * One push is one CONTRIB, its answer one RESULT. Above WIRE_INLINE_MAX bytes both only offer
- * (segment, offset) and the receiver reads when it has room. Nothing is ever remotely writable. */
+ * (segment, offset), and the receiver reads when it has room. No memory is writable by a peer. */
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -26,20 +26,20 @@
 #define WIRE_NO_SEGMENT  UINT16_MAX
 
 enum wire_type {
-	WIRE_CONTRIB = 1, /* agent: my contribution to round r, here (inline) or there (offer) */
+	WIRE_CONTRIB = 1, /* agent: contribution to round r, inline or offered */
 	WIRE_RESULT,      /* server: the sum of round r */
-	WIRE_HAVE,        /* agent: idle, and I hold result r */
-	WIRE_HAVE_OK,     /* server: heard HAVE(r) */
-	WIRE_DONATE_REQ,  /* server: offer me result r, others lack it */
-	WIRE_DONATE,      /* agent: result r, here or there */
-	WIRE_GOT,         /* agent: I will not read this RESULT offer (any more) */
-	WIRE_AGAIN, /* server: I do not know this partition or pgen yet, send CONTRIB or HAVE again soon */
-	WIRE_BAD_CRC, /* server: what I read is not what the CONTRIB or DONATE described */
+	WIRE_HAVE,        /* agent: has no round in flight, and holds result r */
+	WIRE_HAVE_OK,     /* server: received HAVE(r) */
+	WIRE_DONATE_REQ,  /* server: requests an offer of result r, which others lack */
+	WIRE_DONATE,      /* agent: result r, inline or offered */
+	WIRE_GOT,         /* agent: will not read this RESULT offer (again) */
+	WIRE_AGAIN, /* server: partition or pgen is unknown yet, send CONTRIB or HAVE again soon */
+	WIRE_BAD_CRC, /* server: the bytes read do not match the CONTRIB or DONATE */
 	WIRE_CREDIT,  /* either: more control receives are posted */
-	WIRE_PING,    /* either: are you there; answered by PONG */
+	WIRE_PING,    /* either: check that the peer responds; answered by PONG */
 	WIRE_PONG,
-	WIRE_SEG_ADD, /* either: a segment that I may offer from */
-	WIRE_SEG_DEL, /* either: that segment is gone */
+	WIRE_SEG_ADD, /* either: a segment that later offers may use */
+	WIRE_SEG_DEL, /* either: that segment no longer exists */
 	WIRE_TYPE_END
 };
 
@@ -47,17 +47,18 @@ enum wire_flags {
 	WIRE_INLINE = 1 << 0, /* len bytes of payload follow the tail */
 };
 
-/* A set of a job's members. */
+/* Set of a job's members. */
 struct member_set {
 	uint64_t w[WIRE_MEMBERS_MAX / 64];
 };
 
-/* One decoded message. Fields that a type does not use are zero on the wire and checked to be. */
+/* Decoded message. Fields that a type does not use are zero on the wire and checked to be. */
 struct wire_msg {
 	uint8_t type;
 	uint16_t flags;
-	uint32_t crc;    /* crc32c of the payload, inline or offered; BAD_CRC: of what it refuses */
-	uint64_t cookie; /* of the connection, set by the transport */
+	/* Crc32c of the payload, inline or offered; BAD_CRC: that of the refused message */
+	uint32_t crc;
+	uint64_t cookie; /* cookie of the connection, set by the transport */
 	uint64_t pgen;   /* view in which the partition got its server and members */
 	uint64_t round;  /* from 1; HAVE and its answers: 0, no result yet */
 	uint32_t job;
@@ -68,18 +69,19 @@ struct wire_msg {
 	uint32_t len;      /* payload bytes */
 	uint16_t segment;
 	uint16_t credits; /* control receives granted with this message, set by the transport */
-	uint64_t offset;  /* in the segment */
+	uint64_t offset;  /* offset in the segment */
 	union {
-		struct {                   /* CONTRIB */
-			uint32_t crc_prev; /* of delivered result round - 1, 0 when round is 1 */
-			uint8_t codec;     /* 0: none */
+		struct { /* CONTRIB */
+			/* Crc of delivered result round - 1, 0 when round is 1 */
+			uint32_t crc_prev;
+			uint8_t codec; /* 0: none */
 			uint8_t op;
 			uint16_t group;   /* 0: the whole job */
-			uint32_t workers; /* behind this contribution */
+			uint32_t workers; /* workers in this contribution */
 		} contrib;
 		struct {                    /* RESULT, DONATE */
-			uint32_t workers;   /* behind the sum */
-			uint16_t n_members; /* bits of contributors that count */
+			uint32_t workers;   /* workers in the sum */
+			uint16_t n_members; /* number of members that the bitmap covers */
 			struct member_set contributors;
 		} result;
 		struct {               /* SEG_ADD */
@@ -91,24 +93,24 @@ struct wire_msg {
 	const void *payload; /* inline payload, in the receive buffer or the caller's; else NULL */
 };
 
-/* Bytes that wire_encode writes for m, padded to 8, with its inline payload. */
+/* Return the bytes that wire_encode writes for m, padded to 8, with its inline payload. */
 size_t wire_size(const struct wire_msg *m);
 
-/* Write m (header, tail, inline payload, zero padding) to buf, which has wire_size(m) bytes of
- * room. Fields that the type does not use are written as zero, whatever m has there.
- * Returns wire_size(m). */
+/* Write m (header, tail, inline payload, zero padding) to buf, which has room for wire_size(m)
+ * bytes. Fields that the type does not use are written as zero, whatever their value in m. Returns
+ * wire_size(m). */
 size_t wire_encode(const struct wire_msg *m, void *buf);
 
-/* Decode the message at the start of buf (8-byte aligned). Returns the bytes it takes (> 0), so
- * that the next one starts there, or BPS_EPROTO with a sentence in err. Checks every length, flag,
- * reserved field and type; what numbers mean (job, round, ...) is the core's to check. ret->payload
+/* Decode the message at the start of buf (8-byte aligned). Returns the bytes it takes (> 0), where
+ * the next message starts, or BPS_EPROTO with a sentence in err. Checks every length, flag,
+ * reserved field and type; the core checks the meaning of numbers (job, round, ...). ret->payload
  * points into buf. Writes ret only on success. */
 int wire_decode(const void *buf, size_t n_bytes, struct wire_msg *ret, struct err_text *err);
 
-/* A message without tail or payload, about the partition, placement, round and member of m. */
+/* Make a message without tail or payload, with the partition, placement, round and member of m. */
 struct wire_msg wire_answer(const struct wire_msg *m, enum wire_type type);
 
-/* "CONTRIB", ...; "?" for what is none. */
+/* Return "CONTRIB", ...; "?" for an unknown type. */
 const char *wire_type_name(unsigned type);
 
 static inline bool member_set_has(const struct member_set *s, unsigned i)
