@@ -1,16 +1,16 @@
 #ifndef BPS_COMMON_LOCAL_GPU_SLOT_H
 #define BPS_COMMON_LOCAL_GPU_SLOT_H
-/* The counter page that orders work between one trainer's GPU streams and its job's executor: a
- * sealed memfd with a slot for each of the trainer's tensors, at the tensor's index.
+/* Counter page that orders work between one trainer's GPU streams and its job's executor: a sealed
+ * memfd with a slot for each of the trainer's tensors, at the tensor's index.
  *
- *   ready   the trainer's stream writes round r there behind the kernels that make the gradient
- *   done    the executor writes r there when the sum of round r lies in the tensor; the trainer's
+ *   ready   the trainer's stream writes round r after the kernels that compute the gradient
+ *   done    the executor writes r when the sum of round r lies in the tensor; the trainer's
  *           stream waits until done >= r
  *
  * Both only grow and are compared as a cyclic signed difference, as the GPU does it. A poisoned
- * done is ahead of every round that can be waited for: who gives up adds GPU_SLOT_POISON once. The
- * trainer's library does so itself when agent or executor is gone, which is why it can write
- * there. */
+ * done is ahead of every round that can be waited for. To poison a slot, add GPU_SLOT_POISON once.
+ * The trainer's library does so itself when the agent or the executor has ended, so it has write
+ * access to the page. */
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
@@ -35,7 +35,7 @@ static inline bool gpu_slot_is_poisoned(uint64_t done)
 	return done >= GPU_SLOT_POISON;
 }
 
-/* Let everything that waits for it go. Who does it twice does it once. */
+/* End every wait on this slot. A second call has no effect. */
 static inline void gpu_slot_poison(struct gpu_slot *s)
 {
 	uint64_t done = atomic_load_explicit(&s->done, memory_order_relaxed);
@@ -46,8 +46,8 @@ static inline void gpu_slot_poison(struct gpu_slot *s)
 		;
 }
 
-/* The round is done, unless the other process has poisoned it: that stays.
- * Release: partner is the wait of the trainer's stream, for the sum behind it. */
+/* Mark the round as done, unless the other process has poisoned the slot. Release: partner is the
+ * wait of the trainer's stream, for the sum that was written before. */
 static inline void gpu_slot_finish(struct gpu_slot *s, uint64_t round)
 {
 	uint64_t done = atomic_load_explicit(&s->done, memory_order_relaxed);

@@ -1,3 +1,6 @@
+/* The shared page, ring and socket messages between a trainer and its agent, for both sides: layout
+ * checks, push and pop, completions, encoding of frames. Each side's policy is elsewhere. Thread:
+ * as the header says for each function. */
 #include "common/local/local.h"
 
 #include <errno.h>
@@ -81,7 +84,8 @@ struct local_entry *local_entries(struct local_control *c, uint32_t sq_entries)
 
 uint32_t local_sq_room(const struct local_control *c)
 {
-	uint32_t tail = atomic_load_explicit(&c->sq_tail, memory_order_relaxed); /* our own */
+	/* Written by this side only */
+	uint32_t tail = atomic_load_explicit(&c->sq_tail, memory_order_relaxed);
 	/* Acquire: partner is the store in local_sq_pop, which has copied the entry before. */
 	uint32_t used = tail - atomic_load_explicit(&c->sq_head, memory_order_acquire);
 
@@ -95,17 +99,17 @@ int local_sq_push(struct local_control *c, const struct local_sqe *e)
 	if (!local_sq_room(c))
 		return -EAGAIN;
 	local_sq(c)[tail & (c->sq_entries - 1)] = *e;
-	/* Release: partner is the load in local_sq_pop; the entry is there before the tail. */
+	/* Release: partner is the load in local_sq_pop; the entry is written before the tail. */
 	atomic_store_explicit(&c->sq_tail, tail + 1, memory_order_release);
 	return 0;
 }
 
 bool local_sq_publish(struct local_control *c)
 {
-	/* The agent's pair is "store agent_sleeps, load sq_tail". Both sides seq_cst: one of the
-	 * two sees the other's write, so an agent that is about to block is woken. The tail is
-	 * written again because the store of local_sq_push takes no part in that order; by an
-	 * addition, which cannot take back what another thread pushes meanwhile. */
+	/* The agent's side is "store agent_sleeps, load sq_tail". Both sides are seq_cst: one of
+	 * the two sees the other's write, so an agent about to block is woken. The store of
+	 * local_sq_push takes no part in that order, so the tail is written again. An addition
+	 * cannot undo what another thread pushes meanwhile. */
 	atomic_fetch_add(&c->sq_tail, 0);
 	return atomic_load(&c->agent_sleeps) != 0;
 }
@@ -175,13 +179,13 @@ void local_done_most(
 {
 	struct local_entry *e = &local_entries(c, sq_entries)[tensor];
 
-	/* Relaxed: the release in local_done, which follows, is for this too. */
+	/* Relaxed: the release in local_done, which follows, orders this store too. */
 	atomic_store_explicit(&e->workers_most, workers, memory_order_relaxed);
 }
 
 void local_done_wake(struct local_control *c)
 {
-	/* The trainer's pair is "raise trainer_waits, compare done_seq in the kernel". Both
+	/* The trainer's side is "raise trainer_waits, compare done_seq in the kernel". Both are
 	 * seq_cst: either it sees the new number and does not sleep, or we see that it waits. */
 	atomic_fetch_add(&c->done_seq, 1);
 	if (atomic_load(&c->trainer_waits))
@@ -214,7 +218,7 @@ int local_done_wait(struct local_control *c, uint32_t seen, uint64_t spin_ns, ui
 /* ---- messages ---- */
 
 #define FRAME_HEAD_BYTES 8 /* u16 type, u16 0, u32 seq */
-/* Most that the strings and lists of one frame take: its bytes, and the list's structs. */
+/* Most memory for the strings and lists of one frame: its bytes, and the list's structs. */
 #define DECODE_MEM_MAX (2 * LOCAL_FRAME_MAX)
 #define VERSION_MAX    63
 
@@ -352,7 +356,7 @@ bool local_is_sealed(int fd)
 {
 	int seals = fcntl(fd, F_GET_SEALS);
 
-	return seals >= 0 && seals & F_SEAL_SHRINK; /* another kind of file has none: -1 */
+	return seals >= 0 && seals & F_SEAL_SHRINK; /* -1: a file without seals */
 }
 
 static const struct local_row *row_of(unsigned type)
@@ -412,8 +416,8 @@ int local_decode(const void *buf, size_t n_bytes, struct local_msg *ret, void **
 	return 0;
 }
 
-/* Wait until sock is ready for events or the deadline passes. 0, or -EAGAIN (no deadline: do not
- * wait), -ETIMEDOUT. */
+/* Wait until sock is ready for events or the deadline passes. Returns 0, or -EAGAIN (no deadline:
+ * do not wait), -ETIMEDOUT. */
 static int wait_ready(int sock, short events, uint64_t deadline_ns)
 {
 	struct pollfd pfd = {.fd = sock, .events = events};
@@ -483,7 +487,7 @@ int local_send(
 		fd_passing_attach(&mh, &room, fds, n_fds);
 	rc = send_all(sock, &mh, timeout_ms);
 	if (m->type == LOCAL_HELLO)
-		explicit_bzero(buf, body + FRAME_HEAD_BYTES); /* it may hold a token */
+		explicit_bzero(buf, body + FRAME_HEAD_BYTES); /* the frame may hold a token */
 	free(buf);
 	return rc;
 }
@@ -544,7 +548,7 @@ int local_peek(int sock, struct local_msg *ret, void **ret_mem, struct err_text 
 	if (n > 0 && rc == 0)
 		rc = 1;
 	if (rc == 1 && ret->type == LOCAL_HELLO)
-		explicit_bzero(buf, (size_t)n); /* it may hold a token */
+		explicit_bzero(buf, (size_t)n); /* the frame may hold a token */
 	free(buf);
 	return rc;
 }
@@ -579,8 +583,9 @@ int local_recv(int sock, struct local_frame *ret, uint32_t timeout_ms, struct er
 	if (n && rc == 0)
 		rc = 1;
 	if (rc == 1 && ret->msg.type == LOCAL_HELLO)
-		explicit_bzero(iov.iov_base, (size_t)n); /* it may hold a token */
-	/* There is room for all that a message can bring: what is missing could not be opened. */
+		explicit_bzero(iov.iov_base, (size_t)n); /* the frame may hold a token */
+	/* The control buffer has room for all descriptors of a message, so missing ones could not
+	 * be opened. */
 	if (rc == 1 && (mh.msg_flags & MSG_CTRUNC))
 		rc = err_set(err, -EMFILE, "a frame lost its descriptors: %s", err_str(-EMFILE));
 free_buf:

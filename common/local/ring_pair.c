@@ -1,3 +1,6 @@
+/* The pair of rings between the agent and its executor: push, pop, and wake-ups. Entries that do
+ * not fit are kept in the sender's memory. The meaning of entries is the callers'. One thread on
+ * each side. */
 #include "common/local/ring_pair.h"
 
 #include <errno.h>
@@ -24,7 +27,7 @@ static bool put(struct ring_pair *p, const struct ring_pair_entry *e)
 	/* Acquire: partner is the store in ring_pair_pop, which has copied the entry before. */
 	uint32_t used = p->tail - atomic_load_explicit(&r->head, memory_order_acquire);
 
-	if (used >= RING_PAIR_ENTRIES) /* full, or its reader writes nonsense */
+	if (used >= RING_PAIR_ENTRIES) /* full, or the reader's index is invalid */
 		return false;
 	r->entries[p->tail++ & MASK] = *e;
 	/* Release: partner is the load in ring_pair_pop. */
@@ -76,10 +79,12 @@ bool ring_pair_flush(struct ring_pair *p)
 	if (!p->is_dirty)
 		return p->n_late;
 	p->is_dirty = false;
-	/* The reader's pair is "store sleeps, load tail". Both seq_cst: one sees the other's. */
+	/* The reader's side is "store sleeps, load tail". Both are seq_cst: one sees the
+	 * other's. */
 	atomic_fetch_add(&r->tail, 0);
 	if (atomic_load(&r->sleeps))
-		(void)!write(p->wake_fd, &one, sizeof(one)); /* fails only when it is being woken */
+		/* Fails only when a wake-up is pending already */
+		(void)!write(p->wake_fd, &one, sizeof(one));
 	return p->n_late;
 }
 
