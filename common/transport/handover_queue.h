@@ -1,7 +1,7 @@
 #ifndef BPS_COMMON_TRANSPORT_HANDOVER_QUEUE_H
 #define BPS_COMMON_TRANSPORT_HANDOVER_QUEUE_H
-/* A bounded queue from a transport's connection thread to a data thread, which an eventfd wakes.
- * Items are copied in and out, and wiped when they leave: they hold keys. */
+/* Bounded queue from a transport's connection thread to a data thread, which an eventfd wakes.
+ * Items are copied in and out, and wiped when they leave, because they hold keys. */
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -9,14 +9,15 @@
 
 struct handover_queue {
 	pthread_mutex_t lock;
-	atomic_uint n; /* read without the lock: a late look only delays, and wake_fd wakes */
+	atomic_uint n; /* read without the lock: a stale value only delays, and wake_fd wakes */
 	unsigned head, max;
 	size_t item_bytes;
 	char *items;
 	int wake_fd; /* readable after a push */
 };
 
-/* Errors: -errno; handover_queue_fini is due in any case. */
+/* Initialize the queue; call handover_queue_fini in any case.
+ * Errors: -errno. */
 int handover_queue_init(struct handover_queue *q, unsigned max, size_t item_bytes);
 void handover_queue_fini(struct handover_queue *q);
 /* Append an item unless `limit` items wait, and wake the data thread. Returns false when full. */

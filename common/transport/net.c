@@ -1,3 +1,6 @@
+/* The common part of the network transports: dispatch to the implementation, seal and check
+ * tickets, count and log refusals. No sockets. net_stats runs on any thread; the ticket check on
+ * the connection thread. */
 #include "common/transport/net_shared.h"
 
 #include <errno.h>
@@ -159,8 +162,8 @@ const char *net_check_ticket(
 		return "unknown or replaced instance";
 	if (ticket_verify(buf, ret_key))
 		return "wrong key";
-	/* Any number of others may have begun before the second channel of a connection, so its
-	 * count is not held against the window: it is good for that one connection, once
+	/* Any number of other connects may have begun before the second channel of a connection. So
+	 * its count is not checked against the window: it is valid once, for that one connection
 	 * (peer_conn_is_second). */
 	if (ret->channel == CHANNEL_OF_CONNECTING && replay_check(&n->replay, ret))
 		return "replayed ticket";

@@ -1,14 +1,14 @@
 #ifndef BPS_COMMON_TRANSPORT_NET_H
 #define BPS_COMMON_TRANSPORT_NET_H
-/* What a process has of a transport over the network: its address, for servers the listener with
- * its ticket check, and one struct xport per data thread (common/transport/xport.h). Two
- * implementations: common/transport/sockets/tcp.h, our own sockets, and
- * common/transport/fabric/fabric.h, libfabric (verbs, and its tcp for comparison).
+/* Network transport of a process: its address, for servers the listener with its ticket check, and
+ * one struct xport per data thread (common/transport/xport.h). Two implementations:
+ * common/transport/sockets/tcp.h, our own sockets, and common/transport/fabric/fabric.h, libfabric
+ * (verbs, and its tcp for comparison).
  *
  * A connect brings a ticket: 48 bytes with (thread, peer id, instance, nonce) and their HMAC under
- * the key that the scheduler gave to exactly these two instances; it is checked before anything
- * else is heard, and answered with a proof. A ticket has no expiry: it is good as long as the key
- * function knows the pair, and once, since the nonce counts the connects of its sender and the
+ * the key that the scheduler gave to exactly these two instances. It is checked before anything
+ * else is received, and answered with a proof. A ticket has no expiry. It is valid as long as the
+ * key function knows the pair, and once: the nonce counts the connects of its sender, and the
  * listener keeps a window over that count. */
 #include <stdint.h>
 
@@ -21,28 +21,28 @@ struct net_config {
 	const char *provider;  /* "tcp"; "verbs"; "ofi-tcp": libfabric's tcp */
 	const char *bind_addr; /* numeric address of the interface to use */
 	const char *
-		congestion; /* of "tcp": as in common/transport/sockets/congestion.h; NULL: "auto" */
-	uint16_t port;      /* of the listener; 0: any */
+		congestion; /* for "tcp": see common/transport/sockets/congestion.h; NULL: "auto" */
+	uint16_t port;      /* listener's port; 0: any */
 	uint32_t is_listener; /* servers listen, agents connect */
 	uint32_t my_id;       /* member id */
 	uint64_t my_instance;
 	uint32_t n_threads; /* data threads = xports */
 	uint32_t
 		credits; /* libfabric: control receives granted per connection, 0: 64; at least 4 */
-	uint32_t connect_timeout_ms; /* 0: 3000 */
+	uint32_t connect_timeout_ms; /* 0: the default, 3000 */
 	uint32_t ping_ms;            /* quiet connections are pinged this often (0: never) ... */
 	uint32_t dead_ms;            /* ... and dropped after this silence; at least 2 * ping_ms */
 };
 
-/* Ask (on the connection thread; the implementation locks, and must not call the transport): is
- * peer_id with this instance known, and which key do we share? Returns 0 and writes 32 bytes, or
- * BPS_ENOTFOUND. */
+/* Look up a peer: is peer_id with this instance known, and which key do we share? Runs on the
+ * connection thread; the implementation locks, and must not call the transport. Returns 0 and
+ * writes 32 bytes, or BPS_ENOTFOUND. */
 typedef int (*net_key_fn)(void *ctx, uint32_t peer_id, uint64_t peer_instance, void *ret_key);
 
 struct net_stats {
-	/* Messages and what was read; what peers read from us is counted by them. */
+	/* Messages and bytes read; bytes that peers read from us are counted by them. */
 	uint64_t rx_bytes, tx_bytes;
-	uint64_t discarded_bytes; /* of rx_bytes: came with an offer, and were thrown away */
+	uint64_t discarded_bytes; /* part of rx_bytes: came with an offer, and were discarded */
 	uint64_t messages_in, messages_out, reads, protocol_errors, refused_tickets,
 		silent_strangers;
 	uint32_t connections;
@@ -50,13 +50,14 @@ struct net_stats {
 
 /* Stop and free; all xports must be freed before. NULL is allowed. */
 void net_close(struct net *n);
-/* Of the listener. */
+/* Return the listener's port. */
 uint16_t net_port(const struct net *n);
-/* Set our member id once the scheduler has told it; before the first connect. */
+/* Set our member id once the scheduler has assigned it; before the first connect. */
 void net_set_id(struct net *n, uint32_t my_id);
-/* The xport of data thread `thread`. Call on any thread before that thread starts using it. */
+/* Make the xport of data thread `thread`. Call it on any thread before that thread starts using the
+ * xport. */
 int net_xport_new(struct net *n, unsigned thread, const struct xport_events *ev, void *ctx,
 	struct xport **ret, struct err_text *err);
-/* Thread: any. */
+/* Read the counters. Thread: any. */
 void net_stats(struct net *n, struct net_stats *ret);
 #endif

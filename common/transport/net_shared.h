@@ -1,7 +1,7 @@
 #ifndef BPS_COMMON_TRANSPORT_NET_SHARED_H
 #define BPS_COMMON_TRANSPORT_NET_SHARED_H
-/* What the implementations of common/transport/net.h share: the process-wide object, and each data
- * thread's part in it. */
+/* Parts shared by the implementations of common/transport/net.h: the process-wide object, and each
+ * data thread's part in it. */
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -12,7 +12,7 @@
 #include "common/transport/peer_conn.h"
 #include "common/wire/ticket.h"
 
-/* What a data thread counts: written by it, read by any. */
+/* Counters of a data thread: written by it, read by any. */
 struct net_counters {
 	_Atomic uint64_t rx_bytes, tx_bytes, messages_in, messages_out, reads, protocol_errors,
 		discarded_bytes;
@@ -45,16 +45,17 @@ struct net {
 	void *key_ctx;
 	uint16_t port;
 	_Atomic uint32_t my_id, nonces;
-	uint16_t tag; /* random, in our tickets */
+	uint16_t tag; /* random, part of our tickets */
 
-	pthread_mutex_t lock; /* threads, past */
+	pthread_mutex_t lock; /* guards threads and past */
 	LIST_HEAD(net_thread_list, net_thread) threads;
-	struct net_stats past; /* of freed data threads */
+	struct net_stats past; /* sums of freed data threads */
 	_Atomic uint64_t refused, silent;
 	struct replay replay; /* connection thread only */
 };
 
-/* Fill in a zeroed object. net_fini is due in any case. Errors: -ENOMEM. */
+/* Fill in a zeroed object. Call net_fini in any case.
+ * Errors: -ENOMEM. */
 int net_init(struct net *n, const struct net_ops *ops, const struct net_config *cfg,
 	net_key_fn key_fn, void *key_ctx);
 void net_fini(struct net *n);
@@ -64,21 +65,22 @@ static inline struct peer_times net_times(const struct net *n)
 	return (struct peer_times){n->cfg.connect_timeout_ms, n->cfg.ping_ms, n->cfg.dead_ms};
 }
 
-/* The data thread of that number, or NULL. Locked: net->lock. */
+/* Return the data thread of that number, or NULL. Locked: net->lock. */
 struct net_thread *net_find_thread(const struct net *n, unsigned thread);
-/* Off the list; its counts go to net->past. Locked: net->lock. */
+/* Remove it from the list and add its counts to net->past. Locked: net->lock. */
 void net_remove_thread(struct net *n, struct net_thread *t);
 
-/* The nonce of a connection that begins at this slot; its second channel's is taken, too. */
+/* Return the nonce of a connection that starts at this slot; its second channel's is reserved,
+ * too. */
 uint64_t net_new_nonce(struct net *n, unsigned slot);
-/* The ticket that c shows for a channel. */
+/* Make the ticket that c sends for a channel. */
 void net_seal_ticket(const struct net *n, const struct peer_conn *c, enum channel channel,
 	uint16_t credits, uint8_t ret[TICKET_BYTES]);
-/* Our proof for the holder of ticket t. */
+/* Make our proof for the holder of ticket t. */
 void net_seal_proof(const struct net *n, const struct ticket *t, const void *key, uint16_t credits,
 	uint64_t cookie, uint8_t ret[PROOF_BYTES]);
-/* Check a ticket, on the connection thread. Returns NULL, with the fields and the pair's key, or why
- * it is refused. */
+/* Check a ticket, on the connection thread. Returns NULL, with the fields and the pair's key, or
+ * the reason for refusing it. */
 const char *net_check_ticket(
 	struct net *n, const void *buf, size_t n_bytes, struct ticket *ret, void *ret_key);
 /* Count and log a refusal. Returns the word for the peer. */

@@ -1,13 +1,14 @@
 #ifndef BPS_COMMON_TRANSPORT_PEER_CONN_H
 #define BPS_COMMON_TRANSPORT_PEER_CONN_H
-/* The life of a connection to a peer: states, the deadline of the handshake, pings when the peer is
- * silent. Shared by all transports, whose connections and data threads begin with the structs below.
- * What a transport closes, cancels and reports, and in which order, is its own.
+/* Life of a connection to a peer: states, the deadline of the handshake, pings when the peer is
+ * silent. Shared by all transports, whose connections and data threads begin with the structs
+ * below. Each transport closes, cancels and reports in its own order.
  *
  *   FREE --connect--> CONNECTING --proofs checked-> UP --error--> DOOMED --peer_reap--> GONE
  *   FREE --accept---> ACCEPTING  --first message--> UP        (xport_close goes straight to GONE)
  *
- * Memory of a connection is freed, or its slot becomes FREE, after GONE. Thread: the data thread. */
+ * Memory of a connection is freed, or its slot becomes FREE, after GONE. Thread: the data
+ * thread. */
 #include <stdbool.h>
 #include <stdint.h>
 #include <sys/queue.h>
@@ -29,21 +30,22 @@ struct peer_conn {
 	struct xconn pub; /* first */
 	enum conn_state state;
 	uint16_t slot;          /* in the data thread's table */
-	bool is_told;           /* the owner knows it: connected by him, or up was called */
-	bool is_pinged;         /* and not heard since */
-	uint64_t rx_ns;         /* the peer was heard last */
-	uint64_t ping_ns;       /* it was pinged last */
+	bool is_told;           /* the owner knows it: it called connect, or up was called */
+	bool is_pinged;         /* pinged, and nothing received since */
+	uint64_t rx_ns;         /* when the last message or byte was received */
+	uint64_t ping_ns;       /* when the last ping was sent */
 	uint64_t connect_by_ns; /* deadline of the handshake */
-	uint64_t nonce;         /* of the first channel's ticket; the second's has the next count */
+	/* Nonce of the first channel's ticket; the second's has the next count */
+	uint64_t nonce;
 	uint16_t peer_thread;
-	uint8_t key[TICKET_KEY_BYTES]; /* until the proofs are checked */
+	uint8_t key[TICKET_KEY_BYTES]; /* kept until the proofs are checked */
 	TAILQ_ENTRY(peer_conn) doomed;
 	char why[192];
 };
 
 struct peer_times {
-	uint32_t connect_timeout_ms; /* of the handshake */
-	uint32_t ping_ms, dead_ms;   /* as in struct net_config */
+	uint32_t connect_timeout_ms; /* limit of the handshake */
+	uint32_t ping_ms, dead_ms;   /* same as in struct net_config */
 };
 struct peer_xport {
 	struct xport pub; /* first */
@@ -55,12 +57,12 @@ struct peer_xport {
 	TAILQ_HEAD(peer_conn_list, peer_conn) doomed;
 };
 
-/* Fill in what all transports have; the rest of x is zero. */
+/* Fill in the common fields; the rest of x is zero. */
 void peer_xport_init(struct peer_xport *x, const struct xport_ops *ops,
 	const struct xport_events *ev, void *ctx, unsigned thread, struct peer_times times);
-/* Something is due at at_ns. */
+/* Note that work is due at at_ns. */
 void peer_deadline(struct peer_xport *x, uint64_t at_ns);
-/* As in struct xport_ops. */
+/* Implement fd of struct xport_ops. */
 int peer_fd(struct xport *x);
 uint64_t peer_next_deadline(struct xport *x);
 uint64_t peer_heard_ns(const struct xconn *c);
@@ -68,32 +70,32 @@ uint64_t peer_heard_ns(const struct xconn *c);
 int peer_reap(struct peer_xport *x);
 
 void peer_conn_set_state(struct peer_conn *c, enum conn_state to, const char *why);
-/* Note to whom c connects. key: TICKET_KEY_BYTES. */
+/* Record the peer that c connects to. key: TICKET_KEY_BYTES. */
 void peer_conn_set_peer(struct peer_conn *c, uint16_t thread, uint32_t peer_id,
 	uint64_t peer_instance, const void *key, void *user);
-/* A handshake begins: FREE -> state, which is CONNECTING or ACCEPTING. */
+/* Start a handshake: FREE -> state, which is CONNECTING or ACCEPTING. */
 void peer_conn_begin(struct peer_conn *c, enum conn_state state, const char *why);
-/* The handshake is done. The caller runs up. */
+/* Finish the handshake. The caller runs up. */
 void peer_conn_come_up(struct peer_conn *c);
-/* Something came from the peer. */
+/* Record that bytes came from the peer. */
 void peer_conn_heard(struct peer_conn *c);
 /* Mark as failed; peer_reap takes it down. Keeps the first reason. */
 void peer_conn_doom(struct peer_conn *c, const char *fmt, ...)
 	__attribute__((format(printf, 2, 3)));
 /* Log that the peer broke the protocol, and doom. */
 void peer_conn_broke_protocol(struct peer_conn *c, const char *what);
-/* End what is late. Returns whether the owner has to send a ping: once per silence of ping_ms, and
- * after dead_ms the connection is dead. Silence counts only against a peer that had a ping to
- * answer, since this process may have been stopped itself. */
+/* End a connection that is late. Returns whether the owner has to send a ping: once per silence of
+ * ping_ms; after dead_ms the connection is dead. Silence counts only against a peer that had a ping
+ * to answer, because this process may have been stopped itself. */
 bool peer_conn_tick(struct peer_conn *c);
 
 static inline uint64_t peer_conn_nonce(const struct peer_conn *c, enum channel channel)
 {
 	return ticket_channel_nonce(c->nonce, channel);
 }
-/* Is t of the peer of c, for its second channel? */
+/* Return whether t is the second channel's ticket of c's peer. */
 bool peer_conn_is_second(const struct peer_conn *c, const struct ticket *t);
-/* Read the proof of a channel: 0, or BPS_EAUTH, BPS_EPROTO, BPS_EVERSION. */
+/* Check the proof of a channel: 0, or BPS_EAUTH, BPS_EPROTO, BPS_EVERSION. */
 int peer_conn_check_proof(const struct peer_conn *c, enum channel channel, const void *buf,
 	size_t n_bytes, struct proof *ret);
 #endif

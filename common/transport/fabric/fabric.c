@@ -1,3 +1,6 @@
+/* libfabric transport: the process-wide object, the object of each data thread, the listener's
+ * setup, statistics. Connections, messages and polling are in fabric_*.c. Setup runs on the main
+ * thread; each data-thread object belongs to its thread. */
 #include "common/transport/fabric/fabric.h"
 
 #include <dirent.h>
@@ -19,7 +22,7 @@
 #include "common/transport/fabric/libfabric.h"
 
 #define LISTEN_BACKLOG 1024
-/* A handshake that was begun may hold up the connection-management thread this long. */
+/* Longest time that a started handshake may block the connection-management thread. */
 #define LISTEN_RECV_US     20000
 #define LISTEN_DEFER_S     3
 #define LISTEN_USER_MS     10000
@@ -106,7 +109,7 @@ static int get_info(struct fabric *f, int mr_mode, struct err_text *err)
 	if (!hints)
 		return err_set(err, -ENOMEM, "out of memory");
 	rc = ask(f, hints, port);
-	/* Provider verbs tries the port out and has nothing for one that is taken. */
+	/* Provider verbs tries the port, and reports no data for one that is in use. */
 	if (rc == -FI_ENODATA && port)
 		is_taken = ask(f, hints, 0) == 0;
 	fi_freeinfo(hints);
@@ -149,10 +152,10 @@ static bool is_listener_on(int fd, const struct sockaddr_storage *addr, socklen_
 	       memcmp(&ss, addr, len) == 0;
 }
 
-/* Provider tcp (our ofi-tcp) hides its listening socket, and reads a stranger's handshake from it
- * with a blocking receive. The options set here are inherited by what it accepts: silent connections
- * are not even accepted, half-sent handshakes end after LISTEN_RECV_US, and dead peers are noticed
- * by the kernel as well. */
+/* Protect the listener of provider tcp (our ofi-tcp), which hides its socket and reads a stranger's
+ * handshake with a blocking receive. Accepted sockets inherit the options set here. Then silent
+ * connections are not even accepted, half-sent handshakes end after LISTEN_RECV_US, and the kernel
+ * also detects dead peers. */
 static void harden_listener(const struct sockaddr_storage *addr, size_t addr_len)
 {
 	DIR *d = opendir("/proc/self/fd");
@@ -281,8 +284,8 @@ int fabric_open_mr(const struct net_config *cfg, int mr_mode, net_key_fn key_fn,
 	struct fabric *f;
 	int rc;
 
-	/* With its cache, closing a registration on verbs would not revoke the peer's key. And what
-	 * it links to would handle our SIGSEGV and SIGABRT. */
+	/* With its cache, closing a registration on verbs would not revoke the peer's key. Its
+	 * libraries would also handle our SIGSEGV and SIGABRT. */
 	setenv("FI_MR_CACHE_MAX_COUNT", "0", 1);
 	setenv("IPATH_NO_BACKTRACE", "1", 1);
 	rc = libfabric_load(err);
@@ -356,11 +359,11 @@ static int open_cq(struct fabric_xport *x)
 		return -errno;
 	rx.size = FABRIC_CQ_DEPTH;
 	rc = fi_srx_context(x->domain, &rx, &x->srx, NULL);
-	if (rc) /* a device has its own limit, which every adapter of today keeps above this */
+	if (rc) /* a device has its own limit; all current adapters have a larger one */
 		rc = (rx.size = 4096, fi_srx_context(x->domain, &rx, &x->srx, NULL));
 	if (rc)
 		return rc;
-	/* Provider tcp wants the queue bound here, verbs takes it from the endpoints. */
+	/* Provider tcp requires the queue bound here; verbs takes it from the endpoints. */
 	rc = fi_ep_bind(x->srx, &x->cq->fid, FI_RECV);
 	return rc && x->is_verbs ? 0 : rc;
 }
@@ -402,7 +405,7 @@ void fabric_renew(struct fabric_xport *x)
 		rc = fabric_io_renew(x);
 	if (rc) {
 		log_error("cannot open a completion queue again: %s", fi_strerror(-rc));
-		abort(); /* the service manager starts us anew */
+		abort(); /* the service manager restarts us */
 	}
 	x->is_spoiled = false;
 }

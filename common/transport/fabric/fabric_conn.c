@@ -1,3 +1,5 @@
+/* Connections of the libfabric transport: connect, accept, up, down, pings, and the segments that
+ * peers may read. Messages and reads are in fabric_io.c. Thread: the data thread. */
 #include "common/transport/fabric/fabric_impl.h"
 
 #include <arpa/inet.h>
@@ -10,7 +12,7 @@
 
 #include "common/base/log.h"
 
-/* A slot for a new connection, cleared but for what outlives a connection. */
+/* Take a slot for a new connection; it is zeroed, except the fields that outlive a connection. */
 static struct fabric_conn *conn_get(struct fabric_xport *x)
 {
 	struct fabric_conn *c = NULL;
@@ -38,7 +40,7 @@ static struct fabric_conn *conn_get(struct fabric_xport *x)
 	return c;
 }
 
-/* Endpoints, and what was only kept until they stood. */
+/* Close the endpoints, and free what was kept until they were open. */
 static void close_channels(struct fabric_conn *c)
 {
 	for (unsigned i = 0; i < N_CHANNELS; i++) {
@@ -63,14 +65,14 @@ static void conn_put(struct fabric_conn *c)
 	peer_conn_set_state(&c->base, CONN_FREE, "gone");
 }
 
-/* Give up a slot whose connection did not begin. */
+/* Free a slot whose connection did not start. */
 static void conn_discard(struct fabric_conn *c)
 {
 	close_channels(c);
 	c->rx_cookie = 0;
 }
 
-/* The endpoint of a channel, ready to receive. On failure it may be there, half made. */
+/* Open the endpoint of a channel, ready to receive. After a failure it may exist half made. */
 static int open_ep(struct fabric_conn *c, enum channel channel, struct fi_info *info)
 {
 	struct fabric_xport *x = fabric_xport_of(c);
@@ -172,7 +174,7 @@ fail:
 	return rc;
 }
 
-/* Accept a channel whose ticket was good. Takes ev->info. */
+/* Accept a channel whose ticket is valid. Owns ev->info. */
 static int accept_channel(struct fabric_conn *c, struct fabric_cm_event *ev)
 {
 	struct fabric *f = fabric_xport_of(c)->f;
@@ -269,7 +271,7 @@ void fabric_conn_up(struct fabric_conn *c)
 		x->base.pub.ctx, &c->base.pub, c->base.pub.peer_id, c->base.pub.peer_instance);
 }
 
-/* The connecting side heard the accept of a channel. */
+/* Handle the accept of a channel, on the connecting side. */
 static void on_accepted(
 	struct fabric_conn *c, enum channel channel, const struct fabric_cm_event *ev)
 {
@@ -298,7 +300,7 @@ static void on_accepted(
 	c->info = NULL;
 	OPENSSL_cleanse(c->base.key, sizeof(c->base.key));
 	c->is_linked = true;
-	/* Before anything of the owner's: it is what makes the accepting side come up. */
+	/* Send this before any message of the owner: it makes the accepting side come up. */
 	fabric_io_put(c, &hello, 1);
 	fabric_conn_up(c);
 }
@@ -310,7 +312,7 @@ static void on_connected(
 		on_accepted(c, channel, ev);
 		return;
 	}
-	/* The accepting side comes up with the first message, which may overtake this. */
+	/* The accepting side comes up with the first message, which may overtake this event. */
 	if (channel != CHANNEL_OF_ACCEPTING || c->is_linked)
 		return;
 	c->is_linked = true;
@@ -335,8 +337,8 @@ void fabric_conn_cm_event(struct fabric_xport *x, const struct fabric_cm_event *
 	enum channel channel = 0;
 	struct fabric_conn *c = NULL;
 
-	/* By address only. That of a closed endpoint may serve a new one; then the proof or a
-	 * reconnect puts a misled connection right. */
+	/* Compare the address only. A new endpoint may have the address of a closed one; then the
+	 * proof or a reconnect corrects a wrong match. */
 	for (unsigned i = 0; i < FABRIC_CONNS_MAX * N_CHANNELS && !c; i++) {
 		struct fabric_conn *k = x->conns[i / N_CHANNELS];
 
@@ -372,7 +374,7 @@ void fabric_conn_down(struct fabric_conn *c, const char *why)
 	struct fabric_xport *x = fabric_xport_of(c);
 
 	if (c->base.state == CONN_GONE || c->base.state == CONN_FREE)
-		return; /* closed again from a callback of its close */
+		return; /* a callback of its close has closed it again */
 	if (c->is_busy)
 		TAILQ_REMOVE(c->is_stuck ? &x->stuck : &x->busy, c, link);
 	c->is_busy = c->is_stuck = false;
@@ -394,7 +396,7 @@ void fabric_conn_tick(struct fabric_xport *x)
 	const struct wire_msg ping = {.type = WIRE_PING};
 
 	x->base.next_deadline_ns = UINT64_MAX;
-	/* Without credit a ping fails: then it is the peer's turn anyway. */
+	/* Without credit a ping fails: then the peer has to send first anyway. */
 	for (unsigned i = 0; i < FABRIC_CONNS_MAX; i++)
 		if (x->conns[i] && peer_conn_tick(&x->conns[i]->base))
 			fabric_io_put(x->conns[i], &ping, 1);
@@ -427,7 +429,8 @@ int fabric_seg_add(struct xport *xp, void *mem, size_t bytes, uint16_t *ret_segm
 
 	if (!mem || !bytes)
 		return -EINVAL;
-	/* Going round, a number rests as long as possible before it means other memory. */
+	/* Take numbers in turn, so that a freed number is reused for other memory as late as
+	 * possible. */
 	for (unsigned i = 0; i < FABRIC_SEGS_MAX && !s; i++) {
 		id = (uint16_t)((x->seg_next + i) % FABRIC_SEGS_MAX);
 		if (!x->segs[id].mem)

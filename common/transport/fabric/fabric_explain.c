@@ -1,5 +1,5 @@
-/* Why libfabric has nothing for a provider and an address: it only says "no data available". And
- * how much memory it may lock: it only says "cannot allocate memory". */
+/* Explain errors of libfabric to people. It reports only "no data available" for a provider and an
+ * address, and "cannot allocate memory" for a limit of locked memory. Any thread. */
 #include "common/transport/fabric/fabric_impl.h"
 
 #include <linux/capability.h>
@@ -12,7 +12,7 @@
 #include <rdma/fabric.h>
 #include <rdma/fi_errno.h>
 
-/* The names of the providers that would work here, without those that only help others. */
+/* List the providers that would work here, without those that only support others. */
 static void list_providers(char *list, size_t room)
 {
 	struct fi_info *all = NULL;

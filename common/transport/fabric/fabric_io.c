@@ -1,3 +1,5 @@
+/* Messages and reads of the libfabric transport: buffer pools, sends under credit, reads in pieces.
+ * Completions are handled in fabric_poll.c. Thread: the data thread. */
 #include "common/transport/fabric/fabric_impl.h"
 
 #include <errno.h>
@@ -10,7 +12,7 @@
 
 /* ---- pools ---- */
 
-/* n buffers in one registered mapping, chained for fabric_io_free. */
+/* Map and register n buffers, chained for fabric_io_free. */
 static int slab_new(struct fabric_xport *x, uint32_t n, uint64_t access, struct fabric_slab **ret)
 {
 	struct fabric_slab *s = calloc(1, sizeof(*s));
@@ -146,7 +148,7 @@ int fabric_io_post_rx(struct fabric_xport *x, struct fabric_buf *b)
 	return (int)fi_recv(x->srx, b->data, FABRIC_BUF_BYTES, b->desc, 0, &b->op.ctx);
 }
 
-/* Receives are never taken back when a connection ends: the next one uses them. */
+/* Post more receives. They stay posted when a connection ends: the next one uses them. */
 int fabric_io_grow_rx(struct fabric_xport *x, uint32_t n_posted)
 {
 	struct fabric_slab *s;
@@ -262,7 +264,7 @@ int fabric_io_send(struct xconn *xc, const struct wire_msg *m)
 	FAILPOINT(NET_SEND);
 	if (c->base.state != CONN_UP)
 		return -ENOTCONN;
-	if (c->n_dirty) /* the message may speak of a new segment */
+	if (c->n_dirty) /* the message may name a new segment */
 		rc = fabric_seg_announce(c);
 	if (!rc)
 		rc = fabric_io_put(c, m, 1);

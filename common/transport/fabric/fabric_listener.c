@@ -1,3 +1,5 @@
+/* The connection-management thread of the libfabric transport: read the event queues, check
+ * tickets, refuse strangers, pass events to the data threads. It never touches a connection. */
 #include "common/transport/fabric/fabric_impl.h"
 
 #include <errno.h>
@@ -10,9 +12,9 @@
 
 #include "common/base/log.h"
 
-/* Connection requests may fill half of a queue; the rest is for news of connections we have. */
+/* Connection requests may fill half of a queue; the rest is for events of our connections. */
 #define CM_REQUESTS_MAX (FABRIC_CM_QUEUE / 2)
-/* Events of one queue before the others get their turn. */
+/* Events of one queue before the next queue's turn. */
 #define CM_BATCH   64
 #define CM_IDLE_MS 1000
 
@@ -42,13 +44,14 @@ static void on_request(struct fabric *f, const struct fi_eq_cm_entry *e, size_t 
 
 static void tell(struct fabric_xport *x, struct fabric_cm_event *ev)
 {
-	/* What is lost here a time-out, a ping or the completion queue will tell again. */
+	/* If the queue is full, a timeout, a ping or the completion queue reports the same
+	 * later. */
 	if (!handover_queue_push(&x->shared.queue, ev, FABRIC_CM_QUEUE))
 		log_rated(LOG_WARN, "connection event dropped, data thread is behind thread=%u",
 			x->base.thread);
 }
 
-/* x is NULL for the listener's queue. */
+/* Handle one event; x is NULL for the listener's queue. */
 static void on_event(struct fabric *f, struct fabric_xport *x, uint32_t event,
 	const struct fi_eq_cm_entry *e, size_t n_bytes)
 {
@@ -90,7 +93,7 @@ static void on_error(struct fabric_xport *x, struct fid_eq *eq)
 	tell(x, &ev);
 }
 
-/* Returns the number of events. */
+/* Handle the queue's events; returns their number. */
 static int drain_eq(struct fabric *f, struct fabric_xport *x, struct fid_eq *eq)
 {
 	union {
@@ -104,9 +107,9 @@ static int drain_eq(struct fabric *f, struct fabric_xport *x, struct fid_eq *eq)
 		uint32_t event;
 		ssize_t n;
 
-		/* Provider tcp 1.17 takes an old EAGAIN for the reason why a handshake is too
-		 * short, waits for more of it for ever and so loses a descriptor to everybody who
-		 * hangs up. */
+		/* Provider tcp 1.17 mistakes an old EAGAIN for the reason why a handshake is too
+		 * short, and waits for more forever. Each peer that closes early would then cost a
+		 * descriptor. */
 		errno = 0;
 		n = fi_eq_read(eq, &event, &u, sizeof(u), 0);
 
@@ -150,8 +153,7 @@ static bool cm_round(struct fabric *f)
 		fid = &((struct fabric_xport *)t->x)->eq->fid;
 		ok = fi_trywait(f->fabric, &fid, 1) == 0 && ok;
 	}
-	/* fi_trywait forgets the signal of an event that a data thread has queued since the
-	 * drain. */
+	/* fi_trywait drops the signal of an event that a data thread has queued since the drain. */
 	ok = drain_all(f) == 0 && ok;
 	pthread_mutex_unlock(&f->base.lock);
 	return ok;

@@ -1,3 +1,5 @@
+/* The poll loop of the libfabric transport: completions, events of the connection-management
+ * thread, and the connections with something to send. Thread: the data thread. */
 #include "common/transport/fabric/fabric_impl.h"
 
 #include <endian.h>
@@ -47,7 +49,7 @@ static void rx_message(struct fabric_conn *c, const struct wire_msg *m)
 	}
 }
 
-/* All messages of one receive; stops when a callback closed the connection. */
+/* Handle all messages of one receive; stop when a callback has closed the connection. */
 static void rx_messages(struct fabric_conn *c, const uint8_t *data, size_t n_bytes)
 {
 	uint64_t cookie = c->rx_cookie;
@@ -71,7 +73,7 @@ static void rx_messages(struct fabric_conn *c, const uint8_t *data, size_t n_byt
 	}
 }
 
-/* Whose receive is this? Only the cookie says it. */
+/* Find the connection of a receive; only the cookie identifies it. */
 static struct fabric_conn *rx_owner(struct fabric_xport *x, const uint8_t *data, size_t n_bytes)
 {
 	struct fabric_conn *c;
@@ -87,7 +89,7 @@ static struct fabric_conn *rx_owner(struct fabric_xport *x, const uint8_t *data,
 	if (c && c->rx_cookie == cookie)
 		return c;
 	if (c && c->last_cookie == cookie)
-		return NULL; /* late, of the slot's former connection */
+		return NULL; /* late, for the slot's previous connection */
 unknown:
 	net_count(&x->shared.count.protocol_errors, 1);
 	log_rated(LOG_WARN, "message of %zu bytes for no connection of ours, dropped", n_bytes);
@@ -177,7 +179,7 @@ static void cq_error(struct fabric_xport *x)
 	if (!op)
 		return;
 	if (op->kind == OP_RECV) {
-		/* Of an endpoint that failed; which one its other events tell. */
+		/* A receive of a failed endpoint; the endpoint's other events name it. */
 		if (fabric_io_post_rx(x, (struct fabric_buf *)op))
 			x->rx_posted--;
 		return;
@@ -192,7 +194,7 @@ static void cq_error(struct fabric_xport *x)
 	fabric_io_done(x, op);
 }
 
-/* Returns the number of completions; ret_more: there may be others at once. */
+/* Handle completions and return their number; ret_more: more may follow at once. */
 static int drain_cq(struct fabric_xport *x, bool *ret_more)
 {
 	struct fi_cq_msg_entry e[CQ_BATCH];
@@ -212,7 +214,7 @@ static int drain_cq(struct fabric_xport *x, bool *ret_more)
 		struct fabric_op *op = e[i].op_context;
 
 		if (!op)
-			continue; /* remote data, which nobody of ours sends */
+			continue; /* remote data, which we never send */
 		if (op->kind == OP_RECV)
 			rx_done(x, (struct fabric_buf *)op, e[i].len);
 		else
@@ -236,7 +238,7 @@ static void service_up(struct fabric_conn *c)
 	fabric_io_issue_reads(c);
 }
 
-/* Send what is due on one connection. */
+/* Send everything that is due on one connection. */
 static void service(struct fabric_conn *c)
 {
 	struct fabric_xport *x = fabric_xport_of(c);
@@ -257,8 +259,8 @@ static void service(struct fabric_conn *c)
 	}
 }
 
-/* Every connection that has something to send; ends, since one comes back only with room to send
- * in. */
+/* Serve every connection that has something to send. This ends, because a connection returns to the
+ * list only with room to send. */
 static void service_busy(struct fabric_xport *x)
 {
 	struct fabric_conn *c;
@@ -304,7 +306,7 @@ static void run_cm_events(struct fabric_xport *x, unsigned n)
 int fabric_poll(struct xport *xp, uint64_t now_ns)
 {
 	struct fabric_xport *x = (struct fabric_xport *)xp;
-	/* Seen before the completions: what a peer sent before it closed comes first. */
+	/* Read before the completions: messages that a peer sent before it closed come first. */
 	unsigned n_events = cm_pending(x);
 	bool has_more = true;
 	int n = 0;

@@ -1,10 +1,10 @@
-/* Silent connections to the data port of libfabric's provider tcp, which is our ofi-tcp
- * (common/transport/sockets/tcp_listener.c sees to its own). TCP_DEFER_ACCEPT keeps them from the
- * provider for a few seconds only; then it gets them after all, waits for a handshake for ever, and
- * each costs a descriptor (libfabric 1.17). It has no call to list or close them. Whoever means it
- * sends his handshake at once, so what was accepted and has brought no byte is a stranger's: shut
- * down here, it ends for the provider as if the other side had hung up. The number of a descriptor
- * may get another owner in between; that one is then a data connection which is made anew. */
+/* End silent connections to the data port of libfabric's provider tcp, which is our ofi-tcp
+ * (common/transport/sockets/tcp_listener.c handles its own). TCP_DEFER_ACCEPT keeps them from the
+ * provider for a few seconds only. Then the provider accepts them and waits for a handshake
+ * forever, and each costs a descriptor (libfabric 1.17). It has no call to list or close them. A
+ * valid peer sends its handshake at once, so an accepted socket without a byte is a stranger's.
+ * Shut down here, it looks to the provider as if the other side had closed it. The descriptor's
+ * number may get another owner meanwhile; that data connection is then opened again. */
 #include "common/transport/fabric/fabric_impl.h"
 
 #include <dirent.h>
@@ -19,13 +19,13 @@
 
 #define SWEEP_EVERY_NS UINT64_C(200000000)
 
-/* The kernel's struct tcp_info (linux/tcp.h) up to there; netinet/tcp.h has an older one. */
+/* Start of the kernel's struct tcp_info (linux/tcp.h); netinet/tcp.h has an older one. */
 struct tcp_info_head {
 	struct tcp_info old;
 	uint64_t pacing_rate, max_pacing_rate, bytes_acked, bytes_received;
 };
 
-/* struct tcp_info has grown; this much has bytes_received (Linux 4.1). */
+/* struct tcp_info has grown; this size includes bytes_received (Linux 4.1). */
 #define TCP_INFO_NEEDED sizeof(struct tcp_info_head)
 
 static bool is_silent(int fd, uint16_t port)

@@ -1,3 +1,5 @@
+/* Open libfabric at run time, and forward the functions that its headers declare to it. No part of
+ * a transport. Thread: one at a time, at program start. */
 #include "common/transport/fabric/libfabric.h"
 
 #include <dlfcn.h>
@@ -10,7 +12,7 @@
 #define LIBRARY "libfabric.so.1"
 #define OLDEST  FI_VERSION(1, 17)
 
-/* Its functions that are no inline ones over tables in its objects, and that we call. */
+/* Functions of libfabric that we call, except the inline ones over tables in its objects. */
 static struct {
 	void *handle;
 	uint32_t (*version)(void);
@@ -22,7 +24,7 @@ static struct {
 	const char *(*strerror)(int errnum);
 } lib;
 
-/* A pointer to a function, from dlsym's void pointer as POSIX means it. */
+/* Look up a function; converts dlsym's void pointer as POSIX specifies. */
 static int find(void *handle, const char *name, void *ret_fn, struct err_text *err)
 {
 	void *sym = dlsym(handle, name);
@@ -66,7 +68,8 @@ int libfabric_load(struct err_text *err)
 	return rc;
 }
 
-/* What the headers declare. They are this program's own, hidden from other libraries. */
+/* Definitions of the functions that libfabric's headers declare. They are this program's own,
+ * hidden from other libraries. */
 
 uint32_t fi_version(void)
 {

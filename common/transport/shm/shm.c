@@ -1,3 +1,5 @@
+/* Shared-memory transport: the object of a data thread and its poll loop. Connections, messages and
+ * segments are in shm_conn.c, shm_io.c and shm_seg.c. Thread: the data thread. */
 #include "common/transport/shm/shm.h"
 
 #include <errno.h>
@@ -12,7 +14,7 @@
 #include "common/base/log.h"
 #include "common/transport/shm/shm_impl.h"
 
-#define LISTENER  UINT32_MAX /* its event's number */
+#define LISTENER  UINT32_MAX /* number of the listener's event */
 #define BACKLOG   64
 #define SOCK_MODE 0660
 
@@ -38,11 +40,11 @@ static void look_at_sockets(struct shm_xport *x)
 	for (int i = 0; i < n; i++) {
 		if (ev[i].data.u32 == LISTENER)
 			has_guests = true;
-		else if (x->conns[ev[i].data.u32]) /* or a newer one: it finds nothing there */
+		else if (x->conns[ev[i].data.u32]) /* or a newer one, which then finds no data */
 			shm_conn_socket(x->conns[ev[i].data.u32], ev[i].events);
 	}
 	peer_reap(&x->base);
-	if (has_guests) /* when those who left have made room */
+	if (has_guests) /* after the connections that ended have made room */
 		shm_accept(x);
 }
 
@@ -82,7 +84,7 @@ static int shm_poll(struct xport *xp, uint64_t now_ns)
 
 static bool conn_may_sleep(struct shm_conn *c)
 {
-	/* In this order: who sees that we want room sees that we sleep. */
+	/* In this order: a peer that sees that we want room also sees that we sleep. */
 	bool may = ring_may_sleep(&c->rx);
 
 	if (c->has_want && !c->is_sock_full && ring_want_room(&c->tx))
@@ -111,7 +113,7 @@ static void close_now(struct xconn *c, const char *why)
 	shm_down((struct shm_conn *)c, why);
 }
 
-/* ---- life ---- */
+/* ---- setup and end ---- */
 
 static void shm_free(struct xport *xp)
 {

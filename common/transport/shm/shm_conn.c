@@ -1,3 +1,5 @@
+/* Connections of the shared-memory transport: listen, connect, handshake, up, down, pings. Messages
+ * and reads are in shm_io.c, segments in shm_seg.c. Thread: the data thread. */
 #include "common/transport/shm/shm_impl.h"
 
 #include <dirent.h>
@@ -23,7 +25,7 @@ void shm_socket_path(
 	snprintf(ret, room, "%s/%016lx.%u", cfg->dir, (unsigned long)instance, thread);
 }
 
-/* A connection in state `state` on this socket, which is closed when there is none. */
+/* Make a connection in state `state` on this socket; the socket is closed on failure. */
 static struct shm_conn *conn_new(struct shm_xport *x, int sock, enum conn_state state)
 {
 	struct epoll_event ev = {.events = EPOLLIN | EPOLLRDHUP | EPOLLET};
@@ -56,7 +58,7 @@ static struct shm_conn *conn_new(struct shm_xport *x, int sock, enum conn_state 
 	return c;
 }
 
-/* Out of the table; the memory lives until nobody up the stack has a pointer to it. */
+/* Remove it from the table; the memory lives until no caller has a pointer to it. */
 static void conn_put(struct shm_conn *c)
 {
 	struct shm_xport *x = shm_of(c);
@@ -66,7 +68,7 @@ static void conn_put(struct shm_conn *c)
 	TAILQ_INSERT_TAIL(&x->gone, c, gone);
 }
 
-/* Nobody listens there any more. */
+/* Return whether no process listens on the socket any more. */
 static bool is_dead(const char *path)
 {
 	struct sockaddr_un sun = {.sun_family = AF_UNIX};
@@ -139,8 +141,8 @@ int shm_connect(struct xport *xp, const char *addr, uint16_t port, uint16_t thre
 	return 0;
 }
 
-/* May somebody of that user, who has shown no ticket yet, come in? Users cannot crowd each other
- * out. */
+/* Return whether a peer of that user, without a ticket yet, may connect. One user cannot block the
+ * others. */
 static bool may_come(const struct shm_xport *x, uid_t uid)
 {
 	unsigned n = 0, of_user = 0;
@@ -205,8 +207,8 @@ static void come_up(struct shm_conn *c, void *area)
 		x->base.pub.ctx, &c->base.pub, c->base.pub.peer_id, c->base.pub.peer_instance);
 }
 
-/* One message of the handshake with at most one descriptor, -1: none. Returns its length, 0 when
- * there is none yet, negative when the connection is doomed. */
+/* Receive one message of the handshake with at most one descriptor, -1: none. Returns its length, 0
+ * when there is none yet, negative when the connection is doomed. */
 static ssize_t handshake_recv(struct shm_conn *c, void *buf, size_t room, int *ret_fd)
 {
 	ssize_t n = shm_recv_fd(c->sock, buf, room, ret_fd);
@@ -257,7 +259,7 @@ static void take_welcome(struct shm_conn *c, const struct shm_welcome *w, int fd
 		peer_conn_doom(&c->base, "the peer's rings are not sealed, or cannot be mapped");
 }
 
-/* The connecting side: first the challenge, then the welcome. */
+/* Handshake of the connecting side: first the challenge, then the welcome. */
 static void connecting_socket(struct shm_conn *c)
 {
 	union {
@@ -271,10 +273,11 @@ static void connecting_socket(struct shm_conn *c)
 		(n = handshake_recv(c, &u, sizeof(u), &fd)) > 0) {
 		if (n == sizeof(u.ch) && fd < 0 && u.ch.magic == SHM_MAGIC &&
 			u.ch.version == SHM_VERSION && !c->is_challenged) {
-			c->is_challenged = true; /* once: it cannot keep this thread busy */
+			/* Only once, so that the peer cannot keep this thread busy */
+			c->is_challenged = true;
 			send_hello(c, u.ch.nonce);
 		} else if (n == sizeof(u.w) && fd >= 0) {
-			take_welcome(c, &u.w, fd); /* takes fd */
+			take_welcome(c, &u.w, fd); /* owns fd */
 		} else {
 			if (fd >= 0)
 				close(fd);
@@ -283,7 +286,7 @@ static void connecting_socket(struct shm_conn *c)
 	}
 }
 
-/* Why not, or NULL: then ret_key is the pair's. */
+/* Check the hello. Returns why it is refused, or NULL; then ret_key is the pair's key. */
 static const char *check_hello(
 	struct shm_conn *c, const struct shm_hello *hello, struct ticket *t, void *ret_key)
 {
@@ -298,7 +301,8 @@ static const char *check_hello(
 	return ticket_verify(hello->ticket, ret_key) ? "wrong key" : NULL;
 }
 
-/* The rings' memory, with all its pages. Errors: -errno. */
+/* Make the rings' memory, with all its pages.
+ * Errors: -errno. */
 static int make_area(int *ret_fd, void **ret_area)
 {
 	int fd, rc = memfd_new("bps-rings", SHM_AREA_BYTES, MEMFD_FIXED_SIZE, &fd);
@@ -393,7 +397,7 @@ static void drain_notes(struct shm_conn *c)
 
 void shm_conn_socket(struct shm_conn *c, uint32_t events)
 {
-	/* Its end may lie behind notes that nobody will take any more. */
+	/* The socket's end may lie behind notes that will never be read. */
 	if (c->base.state == CONN_UP && events & (EPOLLHUP | EPOLLRDHUP | EPOLLERR))
 		peer_conn_doom(&c->base, "closed by the peer");
 	else if (c->base.state == CONN_UP)
@@ -404,7 +408,7 @@ void shm_conn_socket(struct shm_conn *c, uint32_t events)
 		accepting_socket(c);
 }
 
-/* ---- the end ---- */
+/* ---- down ---- */
 
 void shm_protocol_error(struct shm_conn *c, const char *what)
 {
@@ -417,10 +421,11 @@ void shm_down(struct shm_conn *c, const char *why)
 	struct shm_xport *x = shm_of(c);
 
 	if (c->base.state == CONN_GONE)
-		return; /* closed again from a callback of its close */
+		return; /* a callback of its close has closed it again */
 	peer_conn_set_state(&c->base, CONN_GONE, why);
 	if (c->page) {
-		/* The fence: what we offered may be overwritten from here on. See is_intact. */
+		/* The fence: memory that we offered may be overwritten from here on. See
+		 * is_intact. */
 		atomic_exchange_explicit(&c->page->is_over[c->side], 1, memory_order_acq_rel);
 		atomic_fetch_sub_explicit(&x->cfg.counters->connections, 1, memory_order_relaxed);
 	}

@@ -1,14 +1,15 @@
 #ifndef BPS_COMMON_TRANSPORT_SHM_SHM_IMPL_H
 #define BPS_COMMON_TRANSPORT_SHM_SHM_IMPL_H
-/* Inside of common/transport/shm/shm.h, shared by its files and its unit test only.
+/* Internal declarations of common/transport/shm/shm.h, shared by its files and its unit test only.
  *
  *   shm.c       the data thread's object, the poll loop
  *   shm_conn.c  life of a connection: handshake, up, down, pings
  *   shm_io.c    messages, reads, loans
  *   shm_seg.c   segments: own ones, peers' mappings
  *
- * Its states are those of peer_conn.h: a connecting side comes up with the welcome, an accepting one
- * with a good ticket. A doomed connection ends in the same poll, and its memory is freed at the next.
+ * The states are those of peer_conn.h: a connecting side comes up with the welcome, an accepting
+ * one with a valid ticket. A doomed connection ends in the same poll, and its memory is freed at
+ * the next.
  *
  * Everything belongs to the data thread. */
 #include <sys/queue.h>
@@ -21,32 +22,32 @@
 #include "common/transport/shm/shm_ring.h"
 #include "common/wire/ticket.h"
 
-#define SHM_PATH_BYTES   108 /* of a UNIX socket's address */
-#define SHM_STRANGERS    16  /* of them that have shown no ticket */
-#define SHM_PER_USER     8   /* of these */
+#define SHM_PATH_BYTES   108 /* size of a UNIX socket's address */
+#define SHM_STRANGERS    16  /* most connections without a ticket */
+#define SHM_PER_USER     8   /* most of these per user */
 #define SHM_LOOK_NS      UINT64_C(1000000)
 #define SHM_MAGIC        UINT32_C(0x48535042) /* "BPSH" */
 #define SHM_VERSION      1
 #define SHM_PAGE         4096
 #define SHM_AREA_BYTES   (SHM_PAGE + 2 * (size_t)RING_BYTES)
-#define SHM_COPY_SLICE   ((size_t)512 << 10) /* of a poll: 0.1 ms */
+#define SHM_COPY_SLICE   ((size_t)512 << 10) /* most that one poll copies: 0.1 ms */
 #define SHM_RX_BATCH     64
-#define SHM_NOTE_ROOM    128 /* of a message about a segment */
+#define SHM_NOTE_ROOM    128 /* size of a message about a segment */
 #define SHM_SOCK_FULL_NS UINT64_C(1000000)
 #define SHM_SEGS_MAX     4096
 #define SHM_BUF_BYTES    (((size_t)WIRE_SEND_MAX + 63) & ~(size_t)63)
 
-enum shm_side { SHM_AGENT, SHM_SERVER }; /* which ring it produces */
+enum shm_side { SHM_AGENT, SHM_SERVER }; /* the ring that it produces */
 
 /* First page of the rings' memfd. */
 struct shm_page {
-	struct ring_shared dir[2]; /* by producer, enum shm_side */
+	struct ring_shared dir[2]; /* index: producer, enum shm_side */
 	_Alignas(64) _Atomic uint32_t
-		is_over[2]; /* by side: what it offered may change from now on */
+		is_over[2]; /* index: side; not 0: what it offered may change from now on */
 };
 _Static_assert(sizeof(struct shm_page) <= SHM_PAGE, "the rings' page");
 
-/* On the socket; little-endian, as all hosts that share memory with us are. */
+/* Messages on the socket; little-endian, like all hosts that can share memory with us. */
 struct shm_challenge {
 	uint32_t magic;
 	uint16_t version, zero;
@@ -56,18 +57,18 @@ struct shm_hello {
 	uint8_t ticket[TICKET_BYTES]; /* nonce: the challenge's; channel TICKET_SAME_HOST */
 	uint64_t nonce;
 };
-struct shm_welcome { /* with the rings' memfd */
+struct shm_welcome { /* comes with the rings' memfd */
 	uint8_t proof[PROOF_BYTES];
 };
 enum shm_note_type { SHM_WAKE = 1, SHM_SEGMENT = 2 };
 struct shm_note {
 	uint16_t type, segment, zero[2];
-	uint64_t bytes; /* SHM_SEGMENT, with its memfd */
+	uint64_t bytes; /* SHM_SEGMENT, comes with its memfd */
 };
 
-/* A peer's segment, mapped here. */
+/* Segment of a peer, mapped here. */
 struct shm_map {
-	uint32_t refs; /* the connection's table, reads, loans */
+	uint32_t refs; /* held by the connection's table, reads and loans */
 	bool is_withdrawn;
 	const uint8_t *mem;
 	size_t bytes;
@@ -77,7 +78,7 @@ struct shm_read {
 	struct xport_read *r;
 	struct shm_map *map;
 	uint32_t done;
-	TAILQ_ENTRY(shm_read) link; /* c->reads or c->free_reads */
+	TAILQ_ENTRY(shm_read) link; /* on c->reads or c->free_reads */
 };
 TAILQ_HEAD(shm_read_list, shm_read);
 
@@ -85,7 +86,7 @@ struct shm_conn {
 	struct peer_conn base; /* first */
 	enum shm_side side;
 	int sock;
-	uid_t uid;             /* of the peer, for the log and the bound on strangers */
+	uid_t uid;             /* user of the peer, for the log and the limit on strangers */
 	struct shm_page *page; /* UP: SHM_AREA_BYTES mapped */
 	struct ring_end tx, rx;
 	bool is_challenged, has_want, has_pong, is_sock_full;
@@ -93,7 +94,8 @@ struct shm_conn {
 	struct shm_read_list reads, free_reads;
 	struct shm_read read_room[READS_MAX];
 	uint32_t n_dirty;
-	uint64_t dirty[SHM_SEGS_MAX / 64]; /* own segments whose news the peer lacks */
+	/* Own segments whose changes the peer has not received */
+	uint64_t dirty[SHM_SEGS_MAX / 64];
 	struct shm_map *maps[SHM_SEGS_MAX];
 	TAILQ_ENTRY(shm_conn) gone;
 };
@@ -107,9 +109,9 @@ struct shm_seg {
 struct shm_xport {
 	struct peer_xport base; /* first */
 	struct shm_config cfg;
-	char path[SHM_PATH_BYTES]; /* of the listener's socket */
+	char path[SHM_PATH_BYTES]; /* path of the listener's socket */
 	int listen_fd;
-	bool is_armed; /* peers were told that we sleep */
+	bool is_armed; /* peers can see that we sleep */
 	uint64_t looked_ns;
 	struct shm_conn *conns[SHM_CONNS_MAX];
 	TAILQ_HEAD(, shm_conn) gone;
@@ -127,56 +129,61 @@ static inline void shm_count(_Atomic uint64_t *counter, uint64_t n)
 	atomic_fetch_add_explicit(counter, n, memory_order_relaxed);
 }
 
-/* shm_conn.c */
+/* Functions of shm_conn.c. */
 int shm_connect(struct xport *x, const char *addr, uint16_t port, uint16_t thread, uint32_t peer_id,
 	uint64_t peer_instance, const void *key, void *user, struct xconn **ret_conn);
-/* Somebody is at the listening socket. */
+/* Accept a connection from the listening socket. */
 void shm_accept(struct shm_xport *x);
-/* Its socket has something; events: of epoll_wait(2). */
+/* Handle an event of the connection's socket; events: of epoll_wait(2). */
 void shm_conn_socket(struct shm_conn *c, uint32_t events);
 /* Take it down at once: reads end, down runs. */
 void shm_down(struct shm_conn *c, const char *why);
 void shm_protocol_error(struct shm_conn *c, const char *what);
-/* Pings and deadlines of all. */
+/* Send the due pings and end late connections. */
 void shm_tick(struct shm_xport *x);
 void shm_socket_path(
 	const struct shm_config *cfg, uint64_t instance, unsigned thread, char *ret, size_t room);
 
-/* shm_io.c */
+/* Functions of shm_io.c. */
 int shm_send(struct xconn *c, const struct wire_msg *m);
 int shm_read(struct xport_read *r);
 int shm_borrow(
 	struct xconn *c, uint16_t segment, uint64_t offset, uint32_t len, struct xport_loan *ret);
-/* Into the ring, and wake the peer. Errors: -EAGAIN; -ENOTCONN it is doomed now. */
+/* Put a message into the ring, and wake the peer.
+ * Errors: -EAGAIN; -ENOTCONN the connection is now doomed. */
 int shm_put(struct shm_conn *c, const struct wire_msg *m);
-/* Messages that have come in, reads, what is owed; returns how much was done. */
+/* Process received messages, reads and pending sends; returns how much was done. */
 int shm_turn(struct shm_conn *c);
 void shm_reads_init(struct shm_conn *c);
 void shm_reads_cancel(struct shm_conn *c);
 void shm_wake(struct shm_conn *c);
 
-/* shm_seg.c */
-/* One message of n bytes with a descriptor. Owns: fd stays the caller's. Errors: -errno. */
+/* Functions of shm_seg.c. */
+/* Send a message of n bytes with a descriptor.
+ * Owns: fd stays the caller's.
+ * Errors: -errno. */
 int shm_send_fd(int sock, const void *buf, size_t n, int fd);
-/* One message and the descriptor that came with it, the caller's; -1: none, or several, which are
- * closed (there is room for two on 64 bits, as it is rounded up). Returns its length, 0 also at the
- * end. Errors: -EAGAIN, -errno; -EMSGSIZE there was more. */
+/* Receive a message and its descriptor, which the caller owns. -1: none, or several, which are
+ * closed (rounding leaves room for two on 64 bits). Returns its length, 0 also at the end.
+ * Errors: -EAGAIN, -errno; -EMSGSIZE the message is longer. */
 ssize_t shm_recv_fd(int sock, void *buf, size_t room, int *ret_fd);
 int shm_seg_share(struct xport *x, uint16_t segment, int fd);
 int shm_seg_add(struct xport *x, void *mem, size_t bytes, uint16_t *ret_segment);
 void shm_seg_del(struct xport *x, uint16_t segment);
 void shm_segs_free(struct shm_xport *x);
 void shm_mark_all(struct shm_conn *c);
-/* Tell the peer what it has not heard. 0, or -EAGAIN. */
+/* Send the changes of our segments that the peer has not received. Returns 0, or -EAGAIN. */
 int shm_announce(struct shm_conn *c);
-/* SEG_ADD or SEG_DEL from the ring. */
+/* Handle a SEG_ADD or SEG_DEL from the ring. */
 void shm_note_seg(struct shm_conn *c, const struct wire_msg *m);
-/* With another reference. Errors: BPS_EPROTO there is no such offer. */
+/* Find the mapping of an offer, and take a reference to it.
+ * Errors: BPS_EPROTO there is no such offer. */
 int shm_map_get(
 	struct shm_conn *c, uint16_t segment, uint64_t offset, uint32_t len, struct shm_map **ret);
 void shm_map_put(void *map);
 void shm_maps_drop(struct shm_conn *c);
-/* Map a memfd that a peer sent. flags: of mmap(2), beside MAP_SHARED. Owns: takes fd. NULL: it is
- * not sealed, or too small. */
+/* Map a memfd that a peer sent. flags: of mmap(2), in addition to MAP_SHARED.
+ * Owns: takes fd.
+ * Returns NULL when it is not sealed, or too small. */
 void *shm_map_fd(int fd, size_t bytes, int prot, int flags);
 #endif

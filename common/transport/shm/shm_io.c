@@ -1,3 +1,5 @@
+/* Messages, reads and loans of the shared-memory transport. Rings are in shm_ring.c, mappings in
+ * shm_seg.c. Thread: the data thread. */
 #include "common/transport/shm/shm_impl.h"
 
 #include <errno.h>
@@ -12,7 +14,7 @@ void shm_wake(struct shm_conn *c)
 {
 	const struct shm_note note = {.type = SHM_WAKE};
 
-	/* A full socket is a wake-up that waits there; a closed one is noticed by its event. */
+	/* A full socket already holds a wake-up; a closed one is noticed by its event. */
 	send(c->sock, &note, sizeof(note), MSG_DONTWAIT | MSG_NOSIGNAL);
 }
 
@@ -46,7 +48,7 @@ int shm_send(struct xconn *xc, const struct wire_msg *m)
 
 	if (c->base.state != CONN_UP)
 		return -ENOTCONN;
-	if (c->n_dirty) /* the message may speak of a new segment */
+	if (c->n_dirty) /* the message may name a new segment */
 		rc = shm_announce(c);
 	if (!rc)
 		rc = shm_put(c, m);
@@ -156,19 +158,19 @@ void shm_reads_cancel(struct shm_conn *c)
 		read_end(c, rd, -ECANCELED);
 }
 
-/* Was the memory still as offered when its last byte had been copied? */
+/* Return whether the memory was still offered when its last byte had been copied. */
 static bool is_intact(const struct shm_conn *c, const struct shm_map *map)
 {
 	enum shm_side peer = c->side == SHM_AGENT ? SHM_SERVER : SHM_AGENT;
 
-	/* A read-modify-write, as the exchange in shm_down: either comes first. If this one does,
-	 * what we have copied happened before whatever the peer writes then (release to acquire);
+	/* A read-modify-write, like the exchange in shm_down, so one of the two comes first. If
+	 * this one does, our copy happened before any later write of the peer (release to acquire);
 	 * else we see its 1. */
 	return !map->is_withdrawn &&
 	       !atomic_fetch_or_explicit(&c->page->is_over[peer], 0, memory_order_acq_rel);
 }
 
-/* Copy a slice of the reads in hand. Returns how many ended, or 1 when there is more. */
+/* Copy a slice of the started reads. Returns how many ended, or 1 when work is left. */
 static int copy(struct shm_conn *c)
 {
 	size_t left = SHM_COPY_SLICE;

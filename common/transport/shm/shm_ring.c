@@ -1,3 +1,6 @@
+/* Ring for one direction of a connection through shared memory: put and get entries, and the words
+ * of sleepers. Pure: no system call; waking is the caller's task. Thread: one producer, one
+ * consumer. */
 #include "common/transport/shm/shm_ring.h"
 
 #include <errno.h>
@@ -28,10 +31,10 @@ static void copy_out(const struct ring_end *r, uint64_t at, void *dst, size_t n)
 	memcpy((uint8_t *)dst + first, r->bytes, n - first);
 }
 
-/* Look at the consumer's index. False: it is nonsense. */
+/* Read the consumer's index. False: it is invalid. */
 static bool see_head(struct ring_end *r)
 {
-	/* With the store in ring_took: its bytes are copied before they are overwritten. */
+	/* Pairs with the store in ring_took: bytes are copied before they are overwritten. */
 	uint64_t head = atomic_load(&r->s->head);
 
 	if (head < r->theirs || head > r->mine)
@@ -61,13 +64,13 @@ int ring_put(struct ring_end *r, const void *entry, size_t n)
 	copy_in(r, r->mine, &len, RING_LEN_BYTES);
 	copy_in(r, r->mine + RING_LEN_BYTES, entry, n);
 	r->mine += RING_LEN_BYTES + n;
-	/* With the acquire in see_tail: the bytes are there before the index says so. In one order
-	 * with the sleeper's words: see the header. */
+	/* Pairs with the acquire in see_tail: bytes are there before the index covers them. In one
+	 * order with the words of sleepers: see the header. */
 	atomic_store(&r->s->tail, r->mine);
 	return 0;
 }
 
-/* The flag of a sleeper, taken back: it is woken once. */
+/* Clear the flag of a sleeper, so that it is woken once. */
 static bool take_flag(_Atomic uint32_t *flag)
 {
 	return atomic_load(flag) && atomic_exchange(flag, 0);
@@ -80,8 +83,9 @@ bool ring_must_wake(struct ring_end *r)
 
 bool ring_want_room(struct ring_end *r)
 {
-	atomic_store(&r->s->wants, 1); /* who sees it sees that we sleep, if we do */
-	return !see_head(r) || has_room(r, RING_BYTES / 2); /* nonsense: the next put says so */
+	atomic_store(&r->s->wants, 1); /* a peer that sees it also sees that we sleep, if we do */
+	/* An invalid index is reported by the next put */
+	return !see_head(r) || has_room(r, RING_BYTES / 2);
 }
 
 static bool see_tail(struct ring_end *r)

@@ -1,3 +1,5 @@
+/* Segments of the shared-memory transport: send own memfds, map those of a peer, count references.
+ * Reads from them are in shm_io.c. Thread: the data thread. */
 #include "common/transport/shm/shm_impl.h"
 
 #include <errno.h>
@@ -14,7 +16,7 @@
 #include "common/os/fd_passing.h"
 #include "common/os/memfd.h"
 
-/* Of one segment: address space is all that a peer can take from us. */
+/* Largest segment; a peer can consume only our address space. */
 #define SEGMENT_MAX (UINT64_C(1) << 40)
 
 void *shm_map_fd(int fd, size_t bytes, int prot, int flags)
@@ -42,7 +44,7 @@ int shm_send_fd(int sock, const void *buf, size_t n, int fd)
 	struct msghdr m = {.msg_iov = &iov, .msg_iovlen = 1};
 
 	fd_passing_attach(&m, &room, &fd, 1);
-	/* A packet goes as a whole or not at all. */
+	/* A packet is sent as a whole or not at all. */
 	return sendmsg(sock, &m, MSG_DONTWAIT | MSG_NOSIGNAL) < 0 ? -errno : 0;
 }
 
@@ -63,7 +65,8 @@ ssize_t shm_recv_fd(int sock, void *buf, size_t room, int *ret_fd)
 	if (n < 0)
 		return -errno;
 	is_cut = m.msg_flags & (MSG_TRUNC | MSG_CTRUNC);
-	n_fds = fd_passing_detach(&m, fds, 2); /* a message without bytes may bring some, too */
+	/* A message without bytes may bring descriptors, too */
+	n_fds = fd_passing_detach(&m, fds, 2);
 	if (n_fds == 1 && !is_cut)
 		*ret_fd = fds[0];
 	else
@@ -158,7 +161,8 @@ void shm_segs_free(struct shm_xport *x)
 	x->segs = NULL;
 }
 
-/* Its memfd goes over the socket before the ring names it. Errors: -EAGAIN. */
+/* Send a segment's memfd over the socket before the ring names it.
+ * Errors: -EAGAIN. */
 static int send_memfd(struct shm_conn *c, uint16_t id)
 {
 	const struct shm_seg *s = &shm_of(c)->segs[id];
@@ -185,7 +189,7 @@ static int announce_one(struct shm_conn *c, uint16_t id)
 	int rc = 0;
 
 	if (!ring_has_room(&c->tx, SHM_NOTE_ROOM))
-		return -EAGAIN; /* before the memfd leaves, which must go once */
+		return -EAGAIN; /* check before the memfd leaves, which is sent only once */
 	if (s->fd >= 0) {
 		m.seg.bytes = s->bytes;
 		rc = send_memfd(c, id);
@@ -212,7 +216,7 @@ int shm_announce(struct shm_conn *c)
 	return 0;
 }
 
-/* ---- the peer's ---- */
+/* ---- peers' segments ---- */
 
 void shm_map_put(void *p)
 {
@@ -241,7 +245,7 @@ void shm_maps_drop(struct shm_conn *c)
 		withdraw(c, (uint16_t)i);
 }
 
-/* The memfd that the ring speaks of, past wake-ups. -1: it is not there. */
+/* Take the memfd that the ring names off the socket, past wake-ups. -1: it is missing. */
 static int recv_memfd(struct shm_conn *c, const struct wire_msg *m)
 {
 	struct shm_note note;
@@ -281,7 +285,7 @@ void shm_note_seg(struct shm_conn *c, const struct wire_msg *m)
 	}
 	map = calloc(1, sizeof(*map));
 	if (map)
-		map->mem = shm_map_fd(fd, m->seg.bytes, PROT_READ, 0); /* takes fd */
+		map->mem = shm_map_fd(fd, m->seg.bytes, PROT_READ, 0); /* owns fd */
 	else
 		close(fd);
 	if (!map || !map->mem) {

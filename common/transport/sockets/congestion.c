@@ -1,3 +1,5 @@
+/* Choose the congestion control of data sockets, and set it. See congestion.h for the reasons. No
+ * state; any thread. */
 #include "common/transport/sockets/congestion.h"
 
 #include <errno.h>
@@ -13,7 +15,7 @@
 
 #define AUTO   "auto"
 #define SYSTEM "system"
-#define BBR    "bbr" /* and bbr2, bbr3 of patched kernels */
+#define BBR    "bbr" /* also bbr2, bbr3 of patched kernels */
 
 static const char *const instead[] = {"cubic", "reno"};
 
@@ -86,12 +88,12 @@ int congestion_find(const char *wanted, char *ret, struct err_text *err)
 	if (strcmp(wanted, SYSTEM) == 0)
 		return 0;
 	fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, IPPROTO_TCP);
-	if (fd < 0) /* no IPv4 here */
+	if (fd < 0) /* no IPv4 on this host */
 		fd = socket(AF_INET6, SOCK_STREAM | SOCK_CLOEXEC, IPPROTO_TCP);
 	if (fd < 0)
 		return err_set(err, -errno, "cannot open a TCP socket: %s", strerror(errno));
 	if (getsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, system, &len))
-		*system = '\0'; /* a kernel without: none to be replaced */
+		*system = '\0'; /* the kernel reports none: nothing to replace */
 	name = congestion_choose(wanted, system, may_use, &fd, err);
 	if (name) {
 		snprintf(ret, CONGESTION_NAME_MAX + 1, "%s", name);

@@ -1,18 +1,19 @@
 #ifndef BPS_COMMON_TRANSPORT_SOCKETS_EAGER_POLICY_H
 #define BPS_COMMON_TRANSPORT_SOCKETS_EAGER_POLICY_H
-/* Shall the bytes of the next offer go with it? Of one connection, for who offers.
+/* Policy of one connection's sender: decide whether the next offer's bytes are sent with it.
  *
- * A peer that has no room for what comes unasked lets it pass and asks for it later: then it went
- * twice. So when it asks for what was sent, offers go without their bytes for a while, but for a
- * few at a time that find out how it is now: twice as long when one of these was asked for, too,
- * else half as long, until none is held back any more. Pure; the transport and the simulator of
- * bandwidth (tests/scale) share it. */
+ * A peer without room for eager bytes discards them and requests them later: then they are sent
+ * twice. So when it requests bytes that were sent, offers are sent without their bytes for a while.
+ * A few offers with bytes test at intervals whether the peer has room. The interval doubles when
+ * one of them was requested, too; else it halves, until no bytes are held back. Pure; the transport
+ * and the simulator of bandwidth (tests/scale) share it. */
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
-/* Offers that went with their bytes are remembered: at 128 KiB each, what a server reads of one agent
- * at a time by default (8 MiB). One that is asked for still later goes unnoticed. */
+/* Number of remembered offers that were sent with their bytes. At 128 KiB each, they cover what a
+ * server reads of one agent at a time by default (8 MiB). A request for an older one is not
+ * noticed. */
 #define EAGER_POLICY_NOTED    64
 #define EAGER_POLICY_REST_MIN 8
 #define EAGER_POLICY_REST_MAX 512
@@ -27,9 +28,11 @@ struct eager_policy {
 	struct eager_policy_offer noted[EAGER_POLICY_NOTED];
 	unsigned next;
 	uint32_t
-		rest; /* offers without their bytes before the next EAGER_POLICY_TRIES; 0: all go with them */
+		/* Number of offers without their bytes before the next EAGER_POLICY_TRIES; 0: all
+		 * go with them */
+		rest;
 	uint32_t rest_left, tries_left;
-	bool is_refused; /* something was asked for since the last tries began */
+	bool is_refused; /* bytes were requested since the last tries began */
 };
 
 static inline bool eager_policy_may_go(const struct eager_policy *u)
@@ -37,7 +40,7 @@ static inline bool eager_policy_may_go(const struct eager_policy *u)
 	return !u->rest_left;
 }
 
-/* A remembered offer of this byte, or NULL. */
+/* Find a remembered offer that has this byte; NULL: none. */
 static inline struct eager_policy_offer *eager_policy_find(
 	struct eager_policy *u, uint16_t segment, uint64_t offset)
 {
@@ -58,7 +61,7 @@ static inline void eager_policy_forget(struct eager_policy *u, uint16_t segment,
 		o->len = 0;
 }
 
-/* An offer went with its bytes. */
+/* Record an offer that was sent with its bytes. */
 static inline void eager_policy_sent(
 	struct eager_policy *u, uint16_t segment, uint64_t offset, uint32_t len)
 {
@@ -69,7 +72,7 @@ static inline void eager_policy_sent(
 		u->rest_left = u->rest;
 }
 
-/* One went without them, and will be asked for. */
+/* Record an offer that was sent without them, and will be requested. */
 static inline void eager_policy_held_back(struct eager_policy *u, uint16_t segment, uint64_t offset)
 {
 	eager_policy_forget(u, segment, offset);
@@ -83,18 +86,18 @@ static inline void eager_policy_held_back(struct eager_policy *u, uint16_t segme
 	u->tries_left = EAGER_POLICY_TRIES;
 }
 
-/* The peer asks for bytes: had they gone with their offer? */
+/* Handle a request of the peer: were these bytes sent with their offer? */
 static inline void eager_policy_asked(struct eager_policy *u, uint16_t segment, uint64_t offset)
 {
 	struct eager_policy_offer *o = eager_policy_find(u, segment, offset);
 
 	if (!o)
 		return;
-	o->len = 0; /* its other pieces say the same */
+	o->len = 0; /* requests for its other pieces mean the same */
 	u->is_refused = true;
 	if (u->rest)
 		return;
 	u->rest_left = EAGER_POLICY_REST_MIN;
-	u->rest = EAGER_POLICY_REST_MIN / 2; /* before the first tries */
+	u->rest = EAGER_POLICY_REST_MIN / 2; /* interval before the first tries */
 }
 #endif

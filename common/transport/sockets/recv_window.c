@@ -1,35 +1,42 @@
+/* Choose the receive window of a data thread's sockets from the number of connections and their
+ * round trips. Measured times come in as numbers; the sockets are set in tcp_in.c. Pure; the data
+ * thread. */
 #include "common/transport/sockets/recv_window.h"
 
 #include <limits.h>
 #include <stddef.h>
 
-/* The kernel takes the time from timestamps that count milliseconds: 1000 is "at once". A queue that
- * the kernel's own windows made is too long from LONG_US: five times that of ours at 1 Gbit/s. */
+/* Round trips below FAST_US are fast. The kernel measures with timestamps of one millisecond: 1000
+ * means "at once". From LONG_US on, a queue made by the kernel's own windows is too long: five
+ * times that of ours at 1 Gbit/s. */
 #define FAST_US 1000
 #define LONG_US 30000
-/* Between processes of one busy machine it is up to 1.6 ms; with four peers at 1 Gbit/s 2 to 5. */
+/* Round trips above SLOW_US are slow. Between processes of one busy machine they take up to 1.6 ms;
+ * with four peers at 1 Gbit/s 2 to 5. */
 #define SLOW_US 2000
-/* With a dozen processes on two processors it is up to 4 ms; with two peers at 300 Mbit/s 20. Samples
- * in a row: a slow link is not full at once, and what got out of step takes rounds to be in step again
- * (8 + 8 hosts at 100 Mbit/s; with 8 samples it did). */
+/* Round trips below QUICK_US are quick. With a dozen processes on two processors they take up to 4
+ * ms; with two peers at 300 Mbit/s 20. Several samples in a row are needed: a slow link is not full
+ * at once, and connections out of step take rounds to be in step again (8 + 8 hosts at 100 Mbit/s;
+ * with 8 samples this happened). */
 #define QUICK_US    5000
 #define QUICK_TIMES 32u
 #define TARDY_TIMES 4u
-/* Samples in a row. The kernel chooses after FAST_TIMES << n_limited: twice as many each time that
- * went wrong. */
+/* Samples in a row. The kernel chooses after FAST_TIMES << n_limited: twice as many after each
+ * wrong choice. */
 #define FAST_TIMES  32u
 #define SLOW_TIMES  64u
 #define LONG_TIMES  8u
 #define LIMITED_MAX 10u
-/* So much of what is only bounded in so short a time: 200 MB/s. */
+/* Number of bounded samples within BOUNDED_NS that count as quick: 200 MB/s. */
 #define BOUNDED_TIMES 8u
 #define BOUNDED_NS    (BOUNDED_TIMES * QUICK_US * UINT64_C(1000))
-/* Of a sample, what goes into the kernel's average. */
+/* Part of a sample that enters the kernel's average, as a divisor. */
 #define PAUSE_SHARE 8
 
-/* Up to 3.5 MiB in all, as long as they can get smaller. Senders' kernels fill a window with segments of
- * 64 KiB (TSO), and wait until there is room for a whole one: 384 KiB hold five and what waits to be
- * read, 224 three, 96 one. In 192 it is now three, now two. */
+/* Window by number of connections: up to 3.5 MiB in total, as long as windows can get smaller.
+ * Senders' kernels fill a window with segments of 64 KiB (TSO), and wait until there is room for a
+ * whole one. 384 KiB hold five and the bytes that wait to be read, 224 three, 96 one. 192 would
+ * hold sometimes three, sometimes two. */
 static const struct {
 	unsigned n_conns;
 	int bytes;
@@ -40,7 +47,7 @@ void recv_window_init(struct recv_window *w)
 	*w = (struct recv_window){.bytes = RECV_WINDOW_MAX, .share = RECV_WINDOW_MAX};
 }
 
-/* The kernel begins to choose, or ends. */
+/* Set the window; 0: the kernel chooses. */
 static bool set(struct recv_window *w, int bytes)
 {
 	w->n_fast = w->n_slow = w->n_long = 0;
@@ -57,7 +64,7 @@ bool recv_window_shared(struct recv_window *w, unsigned n_conns)
 	w->share = steps[i].bytes;
 	if (!w->bytes || w->bytes == w->share)
 		return false;
-	/* What was counted goes on to count: peers that are gone are dialled again often. */
+	/* Keep the counts: peers that have ended are often connected again. */
 	w->bytes = w->share;
 	return true;
 }
@@ -69,7 +76,7 @@ static bool pace(struct recv_window *w)
 	return true;
 }
 
-/* True: that has changed. */
+/* Update is_quick. True: it has changed. */
 static bool judge_quickness(struct recv_window *w)
 {
 	bool was_quick = w->is_quick;
@@ -131,7 +138,7 @@ bool recv_window_bounded(struct recv_window *w, uint32_t most_us, uint64_t now_n
 
 void recv_window_refused(struct recv_window *w)
 {
-	w->n_limited = LIMITED_MAX; /* do not ask for it again soon */
+	w->n_limited = LIMITED_MAX; /* do not let the kernel choose again soon */
 	set(w, w->share);
 }
 
@@ -140,7 +147,7 @@ void recv_rtt_heard(struct recv_rtt *r, uint64_t now_ns)
 	uint64_t gap_us = r->heard_ns ? (now_ns - r->heard_ns) / 1000 : 0;
 
 	r->heard_ns = now_ns;
-	/* While there is something to send, some of it comes within that time. */
+	/* While the peer has bytes to send, some arrive within that time. */
 	if (gap_us <= r->us || gap_us <= FAST_US)
 		return;
 	gap_us = r->pause_us + gap_us / PAUSE_SHARE;

@@ -1,3 +1,6 @@
+/* TCP transport: the process-wide object, the object of a data thread, its poll loop, segments.
+ * Connections and their sockets are in tcp_conn.c, tcp_msg.c, tcp_in.c and tcp_out.c. Thread: the
+ * data thread; the connection thread is tcp_listener.c's. */
 #include "common/transport/sockets/tcp_impl.h"
 
 #include <errno.h>
@@ -13,7 +16,7 @@
 #include "common/base/log.h"
 
 #define EVENTS_MAX 64
-#define WAKE_UP    UINT64_MAX /* in epoll data */
+#define WAKE_UP    UINT64_MAX /* marks the wake-up in epoll data */
 
 /* ---- the poll loop ---- */
 
@@ -22,7 +25,7 @@ static void note_event(struct tcp_xport *x, const struct epoll_event *ev)
 	struct tcp_conn *c = x->conns[ev->data.u64 >> 8];
 	struct tcp_lane *l;
 
-	if (!c) /* went down since; its place has no new owner before all of these are noted */
+	if (!c) /* down since; its place gets no new owner before all of these events are noted */
 		return;
 	l = &c->lanes[ev->data.u64 & 0xff];
 	l->can_recv |= !!(ev->events & (EPOLLIN | EPOLLRDHUP | EPOLLHUP | EPOLLERR));
@@ -41,7 +44,7 @@ static void take_accepted(struct tcp_xport *x)
 	OPENSSL_cleanse(&g, sizeof(g));
 }
 
-/* Returns how many there were. */
+/* Note the events of all sockets; returns how many there were. */
 static int note_events(struct tcp_xport *x)
 {
 	struct epoll_event ev[EVENTS_MAX];
@@ -70,12 +73,12 @@ static void receive(struct tcp_conn *c)
 		tcp_take_messages(c);
 	if (c->is_held && c->lanes[LANE_BULK].is_ended && !c->lanes[LANE_MESSAGES].can_recv &&
 		c->base.state == CONN_UP)
-		tcp_lost(c, 0); /* what it waits for can only come too late */
+		tcp_lost(c, 0); /* the awaited message would come too late */
 	if (c->lanes[LANE_BULK].can_recv && !c->is_held && c->base.state == CONN_UP)
 		tcp_take_bulk(c);
 }
 
-/* Has what was refused room now? */
+/* Return whether a send that was refused has room now. */
 static bool is_writable(const struct tcp_conn *c)
 {
 	return (c->has_want && tcp_tx_room(c) >= TCP_FRAME_MAX + TCP_TX_RESERVE) ||
@@ -87,7 +90,8 @@ static void transmit(struct tcp_conn *c)
 	const struct wire_msg ping = {.type = WIRE_PING}, pong = {.type = WIRE_PONG};
 
 	if (tcp_tx_room(c) < TCP_TX_RESERVE)
-		tcp_flush(c); /* or what follows would wait for room, and nothing wake it */
+		/* Without it, later messages would wait for room with no event. */
+		tcp_flush(c);
 	if (c->has_pong && !tcp_put(c, &pong, TCP_READS_RESERVE))
 		c->has_pong = false;
 	if (c->has_ping && !tcp_put(c, &ping, TCP_READS_RESERVE))
@@ -103,7 +107,7 @@ static void transmit(struct tcp_conn *c)
 	}
 }
 
-/* Is there anything to do before the next event? */
+/* Return whether work is left that needs no event. */
 static bool has_work(const struct tcp_conn *c)
 {
 	const struct tcp_lane *msg = &c->lanes[LANE_MESSAGES], *bulk = &c->lanes[LANE_BULK];
@@ -115,7 +119,7 @@ static bool has_work(const struct tcp_conn *c)
 	return c->base.state == CONN_ACCEPTING && msg->can_recv;
 }
 
-/* One turn of every connection that has something to do. Returns how many had. */
+/* Serve every connection that has work, once. Returns how many had. */
 static int serve(struct tcp_xport *x)
 {
 	struct tcp_conn *c;
@@ -136,7 +140,8 @@ static int serve(struct tcp_xport *x)
 	return n;
 }
 
-/* Hear everybody before their silence is judged: this process may have stood still itself. */
+/* Receive from every connection before its silence is judged: this process may have been stopped
+ * itself. */
 static void hear_all(struct tcp_xport *x)
 {
 	for (unsigned i = 0; i < N_LANES * TCP_CONNS_MAX / EVENTS_MAX; i++)
@@ -167,8 +172,8 @@ static int tcp_may_sleep(struct xport *xp)
 {
 	struct tcp_xport *x = (struct tcp_xport *)xp;
 
-	/* What was queued since the poll leaves now. That may have called back, and the owner have
-	 * something to do. */
+	/* Send the messages queued since the poll. This may have called back, and given the owner
+	 * work. */
 	return !serve(x) && TAILQ_EMPTY(&x->busy);
 }
 
@@ -183,7 +188,8 @@ static int tcp_seg_add(struct xport *xp, void *mem, size_t bytes, uint16_t *ret_
 		return rc;
 	if (!mem || !bytes)
 		return -EINVAL;
-	/* Going round, a number rests as long as possible before it means other memory. */
+	/* Take numbers in turn, so that a freed number is reused for other memory as late as
+	 * possible. */
 	for (unsigned i = 0; i < TCP_SEGS_MAX; i++) {
 		uint16_t id = (uint16_t)((x->seg_next + i) % TCP_SEGS_MAX);
 

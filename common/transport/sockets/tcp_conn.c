@@ -1,3 +1,5 @@
+/* Connections of the TCP transport: connect, accept, handshake, up, down, pings. Frames are in
+ * tcp_msg.c, bytes in tcp_in.c and tcp_out.c. Thread: the data thread. */
 #include "common/transport/sockets/tcp_impl.h"
 
 #include <errno.h>
@@ -22,7 +24,7 @@ void tcp_touch(struct tcp_conn *c)
 	TAILQ_INSERT_TAIL(&tcp_of(c)->busy, c, link);
 }
 
-/* ---- up ---- */
+/* ---- start ---- */
 
 static void set_count(struct tcp_xport *x, uint32_t n)
 {
@@ -32,7 +34,7 @@ static void set_count(struct tcp_xport *x, uint32_t n)
 		tcp_set_windows(x);
 }
 
-/* NULL: no slot or no memory is left. */
+/* Make a connection; NULL: no slot or no memory is left. */
 static struct tcp_conn *conn_new(struct tcp_xport *x, enum conn_state state)
 {
 	struct tcp_conn *c = NULL;
@@ -64,7 +66,8 @@ static struct tcp_conn *conn_new(struct tcp_xport *x, enum conn_state state)
 	return c;
 }
 
-/* Watch a lane's socket, which is the connection's from here. Errors: -errno. */
+/* Watch a lane's socket, which the connection owns from here.
+ * Errors: -errno. */
 static int lane_open(
 	struct tcp_conn *c, enum tcp_lane_kind lane, int fd, enum tcp_handshake_step hs)
 {
@@ -82,7 +85,8 @@ static int lane_open(
 	return epoll_ctl(x->base.epoll_fd, EPOLL_CTL_ADD, fd, &ev) ? -errno : 0;
 }
 
-/* From our own address, so that routing by source works. Errors: -errno. */
+/* Connect from our own address, so that routing by source works.
+ * Errors: -errno. */
 static int dial(const struct tcp_net *net, const struct tcp_conn *c, int *ret_fd)
 {
 	struct sockaddr_storage from = net->bind_addr;
@@ -91,7 +95,7 @@ static int dial(const struct tcp_net *net, const struct tcp_conn *c, int *ret_fd
 
 	if (fd < 0)
 		return -errno;
-	((struct sockaddr_in *)&from)->sin_port = 0; /* in both families at one place */
+	((struct sockaddr_in *)&from)->sin_port = 0; /* at the same offset in both families */
 	if (setsockopt(fd, IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, &one, sizeof(one)))
 		rc = -errno;
 	if (!rc)
@@ -117,7 +121,7 @@ static int dial_lane(struct tcp_conn *c, enum tcp_lane_kind lane)
 	return rc ? rc : lane_open(c, lane, fd, HS_CONNECT);
 }
 
-/* Off the table, closed; the memory lives until nobody up the stack has a pointer to it. */
+/* Remove it from the table and close it; the memory lives until no caller has a pointer to it. */
 static void conn_put(struct tcp_conn *c)
 {
 	struct tcp_xport *x = tcp_of(c);
@@ -131,7 +135,7 @@ static void conn_put(struct tcp_conn *c)
 	TAILQ_INSERT_TAIL(&x->gone, c, gone);
 }
 
-/* Give up one whose connection did not begin. */
+/* Give up a connection that did not start. */
 static void conn_discard(struct tcp_conn *c)
 {
 	peer_conn_set_state(&c->base, CONN_GONE, "did not begin");
@@ -177,7 +181,7 @@ static int send_proof(struct tcp_conn *c, enum tcp_lane_kind lane, const struct 
 	uint8_t sealed[PROOF_BYTES];
 
 	net_seal_proof(&tcp_of(c)->net->base, &g->ticket, g->key, TICKET_NO_CREDITS, 0, sealed);
-	/* The first bytes on this socket: there is room. */
+	/* The first bytes on this socket, so there is room. */
 	return send(c->lanes[lane].fd, sealed, sizeof(sealed), MSG_DONTWAIT | MSG_NOSIGNAL) ==
 			       sizeof(sealed)
 		       ? 0
@@ -194,7 +198,7 @@ static void accept_lane(struct tcp_conn *c, enum tcp_lane_kind lane, const struc
 		peer_conn_doom(&c->base, "cannot accept: %s", strerror(-rc));
 }
 
-/* The connection whose second channel this is. */
+/* Find the connection whose second channel this is. */
 static struct tcp_conn *find_first(struct tcp_xport *x, const struct ticket *t)
 {
 	for (unsigned i = 0; i < TCP_CONNS_MAX; i++) {
@@ -269,7 +273,7 @@ static void on_connected(struct tcp_conn *c, enum tcp_lane_kind lane)
 		send_ticket(c, lane);
 }
 
-/* The peer hung up instead of proving who it is; it may have left a word. */
+/* Handle a peer that closed instead of sending its proof; it may have sent a reason. */
 static void on_refused(struct tcp_conn *c, const struct tcp_lane *l, int err)
 {
 	const char *why = ticket_refusal(l->hs_buf, l->n_hs);
@@ -303,7 +307,7 @@ static void on_proof(struct tcp_conn *c, enum tcp_lane_kind lane)
 		return;
 	}
 	OPENSSL_cleanse(c->base.key, sizeof(c->base.key));
-	/* Before anything of the owner's: it is what makes the accepting side come up. */
+	/* Send this before any message of the owner: it makes the accepting side come up. */
 	tcp_put(c, &hello, 0);
 	go_up(c);
 }
@@ -317,7 +321,7 @@ void tcp_handshake(struct tcp_conn *c, enum tcp_lane_kind lane)
 		on_connected(c, lane);
 	if (l->hs != HS_PROOF || !l->can_recv || c->base.state != CONN_CONNECTING)
 		return;
-	/* A word, and the end right behind it, are one event. */
+	/* A reason and the end right after it are one event. */
 	while (l->n_hs < sizeof(l->hs_buf)) {
 		n = recv(l->fd, l->hs_buf + l->n_hs, sizeof(l->hs_buf) - l->n_hs, MSG_DONTWAIT);
 		if (n < 0 && errno == EINTR)
@@ -357,7 +361,7 @@ void tcp_down(struct tcp_conn *c, const char *why)
 	struct tcp_xport *x = tcp_of(c);
 
 	if (c->base.state == CONN_GONE)
-		return; /* closed again from a callback of its close */
+		return; /* a callback of its close has closed it again */
 	if (c->is_busy)
 		TAILQ_REMOVE(&x->busy, c, link);
 	c->is_busy = false;

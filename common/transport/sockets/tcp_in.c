@@ -1,3 +1,6 @@
+/* Receiving bytes on a connection's LANE_BULK: requested and eager ones, their place and crc, and
+ * the receive window. Requests are sent with tcp_msg.c; answers to the peer are in tcp_out.c.
+ * Thread: the data thread. */
 #include "common/transport/sockets/tcp_impl.h"
 
 #include <endian.h>
@@ -12,26 +15,27 @@
 
 #include "common/base/failpoint.h"
 
-/* Bytes of one call, so that the other connections get their turn, and what was received is still in
- * the cache for its crc. Measured beside half as many: docs/explanation/performance.md, point 10. */
+/* Most bytes of one call, so that other connections get their turn, and received bytes are still in
+ * the cache for their crc. Compared with half as many: docs/explanation/performance.md, point
+ * 10. */
 #define RECV_SLICE (UINT32_C(512) << 10)
-/* The kernel wakes us when this much of what comes is here, or a quarter of the window, or all of it:
- * a compromise between wake-ups, which cost, and bytes that lie in the kernel when they could be
- * copied. */
+/* The kernel wakes us when this many of the expected bytes are here, or a quarter of the window, or
+ * all of them. This is a compromise: wake-ups cost time, and bytes that wait in the kernel could be
+ * copied meanwhile. */
 #define LOWAT_MAX (128 << 10)
 #define HEAD      sizeof(struct tcp_frame)
-/* The window is looked at once in so many bytes. */
+/* Bytes between two checks of the window. */
 #define MEASURE_BYTES (UINT32_C(1) << 20)
 #define PLAN_ITEMS    6
 
-/* ---- what we read ---- */
+/* ---- reads ---- */
 
 static struct tcp_piece *piece_at(struct tcp_conn *c, unsigned i)
 {
 	return &c->pieces[(c->piece_first + i) % TCP_PIECES];
 }
 
-/* False: there is no room for the request. */
+/* Request a piece. False: there is no room for the request. */
 static bool ask(struct tcp_conn *c, struct tcp_read *rd, uint32_t len)
 {
 	const struct xport_read *r = rd->r;
@@ -73,7 +77,7 @@ static bool is_same_memory(
 	return e->segment == segment && e->offset == offset && e->len == len;
 }
 
-/* Of the noted offers, how many have their bytes coming just now: 1 or 0. */
+/* Return how many of the noted offers have their bytes arriving now: 1 or 0. */
 static unsigned n_arriving(struct tcp_conn *c)
 {
 	const struct tcp_arrival *in = &c->in;
@@ -81,7 +85,8 @@ static unsigned n_arriving(struct tcp_conn *c)
 	return in->is_open && in->is_eager && c->n_eager && eager_at(c, 0)->count == in->offset;
 }
 
-/* The offer that r reads, when its bytes come unasked and are not being thrown away; or NULL. */
+/* Find the offer that r reads, when its bytes come eagerly and are not being discarded; else
+ * NULL. */
 static struct tcp_eager *eager_of(struct tcp_conn *c, const struct xport_read *r)
 {
 	for (unsigned i = n_arriving(c); i < c->n_eager; i++) {
@@ -114,8 +119,8 @@ int tcp_read(struct xport_read *r)
 		r->len > own->bytes - at)
 		return -EINVAL;
 	e = eager_of(c, r);
-	/* All others are queued: who gets -EAGAIN stops reading, and then misses bytes that come
-	 * unasked, which would have to be asked for, too. */
+	/* All other reads are queued. A caller that gets -EAGAIN stops reading; it would then miss
+	 * eager bytes, and have to request them, too. */
 	if (c->n_reads == READS_MAX)
 		return -EAGAIN;
 	rd = &c->reads[__builtin_ctz(~c->reads_used)];
@@ -153,7 +158,7 @@ void tcp_cancel_reads(struct tcp_conn *c)
 		read_end(c, &c->reads[__builtin_ctz(c->reads_used)], -ECANCELED);
 }
 
-/* ---- what comes unasked ---- */
+/* ---- eager bytes ---- */
 
 void tcp_announced(struct tcp_conn *c, const struct tcp_frame *f)
 {
@@ -171,7 +176,7 @@ void tcp_announced(struct tcp_conn *c, const struct tcp_frame *f)
 		*eager_at(c, c->n_eager++) = e;
 }
 
-/* Before its owner hears it, who may read at once. */
+/* Note the offer before its owner receives it, because the owner may read at once. */
 void tcp_offer_heard(struct tcp_conn *c, const struct wire_msg *m)
 {
 	for (unsigned i = 0; i < c->n_eager; i++) {
@@ -189,7 +194,7 @@ void tcp_offer_heard(struct tcp_conn *c, const struct wire_msg *m)
 	c->is_held = false;
 }
 
-/* The head of an answer is here. */
+/* Handle the head of an answer. */
 static void open_answer(struct tcp_conn *c)
 {
 	const struct tcp_piece *p = piece_at(c, 0);
@@ -207,8 +212,8 @@ static void open_answer(struct tcp_conn *c)
 	c->in.is_open = true;
 }
 
-/* The head of eager bytes is here. They wait for the message that offers them, and a turn more,
- * since who hears it may not read at once. */
+/* Handle the head of eager bytes. They wait for the message that offers them, and one more turn,
+ * because the receiver of the message may not read at once. */
 static void open_eager(struct tcp_conn *c)
 {
 	uint64_t count = le64toh(c->head.offset);
@@ -236,7 +241,7 @@ static void open_eager(struct tcp_conn *c)
 	c->in.dst = e->rd ? e->rd->r->dst : NULL;
 }
 
-/* Where do the bytes behind the head go? */
+/* Find the destination of the bytes after the head. */
 static void open_arrival(struct tcp_conn *c)
 {
 	const struct tcp_frame *h = &c->head;
@@ -284,7 +289,7 @@ static void eager_end(struct tcp_conn *c, const struct tcp_arrival *in)
 		net_count(&tcp_of(c)->shared.count.discarded_bytes, in->len);
 }
 
-/* All of it is here, with its trailer. */
+/* Finish an arrival; all bytes and the trailer are here. */
 static void arrival_end(struct tcp_conn *c)
 {
 	const struct tcp_arrival in = c->in;
@@ -298,7 +303,7 @@ static void arrival_end(struct tcp_conn *c)
 	net_count(&tcp_of(c)->shared.count.rx_bytes, in.len);
 	if (in.rd && t->status)
 		in.rd->status = BPS_ENOTFOUND;
-	c->in = (struct tcp_arrival){0}; /* first: the ends below call back */
+	c->in = (struct tcp_arrival){0}; /* first, because the ends below call back */
 	if (in.is_eager)
 		eager_end(c, &in);
 	else
@@ -310,7 +315,7 @@ static size_t min_size(size_t a, size_t b)
 	return a < b ? a : b;
 }
 
-/* Where the next bytes go. Heads and trailers come to frames of its own. */
+/* Destinations of the next bytes. Heads and trailers go to frames of its own. */
 struct tcp_recv_plan {
 	struct iovec iov[3 * PLAN_ITEMS];
 	unsigned n;
@@ -330,7 +335,7 @@ static void add_frame(struct tcp_recv_plan *p, size_t got)
 	add(p, &p->frames[p->n_frames++], HEAD - got);
 }
 
-/* Bytes, and the trailer behind them. False: not all of it. */
+/* Add bytes and the trailer after them. False: only a part fits. */
 static bool add_item(struct tcp_recv_plan *p, uint8_t *dst, size_t len, size_t got)
 {
 	size_t left = got < len ? len - got : 0;
@@ -344,8 +349,8 @@ static bool add_item(struct tcp_recv_plan *p, uint8_t *dst, size_t len, size_t g
 	return true;
 }
 
-/* What comes behind the i-th of the eager offers, as far as that is certain: no answer may come in
- * between, and somebody takes it. */
+/* Return the i-th eager offer after the current one, if it is certain to come next: no answer may
+ * come in between, and a read takes it. */
 static const struct tcp_eager *next_eager(struct tcp_conn *c, unsigned i)
 {
 	const struct tcp_eager *e = eager_at(c, i);
@@ -381,8 +386,8 @@ static void make_plan(struct tcp_conn *c, struct tcp_recv_plan *p)
 	}
 }
 
-/* len bytes more are at mem. Returns how many of them belong to what is coming, and are where that
- * wants them. */
+/* Account for len more bytes at mem. Returns how many of them belong to the current arrival and are
+ * at their destination. */
 static size_t take_part(struct tcp_conn *c, const uint8_t *mem, size_t len)
 {
 	struct tcp_arrival *in = &c->in;
@@ -405,7 +410,7 @@ static size_t take_part(struct tcp_conn *c, const uint8_t *mem, size_t len)
 	return n;
 }
 
-/* n bytes more are where the plan said. */
+/* Account for n more bytes at the planned destinations. */
 static void take(struct tcp_conn *c, const struct tcp_recv_plan *p, size_t n)
 {
 	for (unsigned i = 0; n && c->base.state == CONN_UP; i++) {
@@ -423,7 +428,7 @@ static void take(struct tcp_conn *c, const struct tcp_recv_plan *p, size_t n)
 	}
 }
 
-/* Nothing more is there: how much has to come before we are woken? */
+/* Set how much must arrive before we are woken; nothing more is there now. */
 static void set_lowat(struct tcp_conn *c)
 {
 	struct tcp_lane *l = &c->lanes[LANE_BULK];
@@ -440,8 +445,9 @@ static void set_lowat(struct tcp_conn *c)
 		l->lowat = want;
 }
 
-/* A window that holds fewer than two of the peer's segments is filled whenever a timer of its kernel's
- * expires, after 200 ms: those of a loopback device are 64 KiB long. */
+/* Return whether the window holds fewer than two of the peer's segments. Such a window is filled
+ * only when a timer of the peer's kernel expires, after 200 ms. Segments of a loopback device are
+ * 64 KiB long. */
 static bool is_too_small(int fd, int window)
 {
 	struct tcp_info info;
@@ -452,15 +458,15 @@ static bool is_too_small(int fd, int window)
 	       info.tcpi_advmss > (uint32_t)window / 2;
 }
 
-/* Room is never taken away, since what is in it would be dropped: but the window does not open
- * further than this. */
+/* Limit how far the window opens. Room is never reduced, because the bytes in it would be
+ * dropped. */
 static int clamp(int fd, int bytes)
 {
 	return setsockopt(fd, IPPROTO_TCP, TCP_WINDOW_CLAMP, &bytes, sizeof(bytes)) ? -errno : 0;
 }
 
-/* May the kernel choose how much room there is? Where it cannot be asked to, before 5.14, it does not
- * since tcp_begin_window. */
+/* Let the kernel choose how much room there is, or not. Kernels before 5.14 cannot be asked, and do
+ * not choose since tcp_begin_window. */
 static int lock_room(int fd, bool is_locked)
 {
 #ifdef SO_BUF_LOCK
@@ -473,11 +479,11 @@ static int lock_room(int fd, bool is_locked)
 #endif
 }
 
-/* What it sends: paced or not, and how much waits in the kernel. Once paced, a socket stays so: the
- * kernel has no way back. */
+/* Set pacing, and how much may wait in the kernel to be sent. A paced socket stays paced: the
+ * kernel cannot undo it. */
 static int set_sending(const struct tcp_xport *x, int fd)
 {
-	uint64_t most = UINT64_MAX - 1; /* bytes in a second: what the congestion control says */
+	uint64_t most = UINT64_MAX - 1; /* bytes per second: the congestion control decides */
 	int ahead = (int)x->base.pub.ahead_bytes;
 
 	if (x->window.is_paced &&
@@ -519,13 +525,14 @@ void tcp_set_windows(struct tcp_xport *x)
 			continue;
 		if (!rc)
 			rc = set_window(fd, x->window.bytes);
-		set_sending(x, fd); /* if it fails, what waits there stays what it was */
+		set_sending(x, fd); /* a failure leaves the limit of waiting bytes unchanged */
 	}
 	if (rc && !x->window.bytes)
-		recv_window_refused(&x->window); /* by the first of them: no window has changed */
+		/* Detected at the first of them: no window has changed */
+		recv_window_refused(&x->window);
 }
 
-/* The kernel's average of the time from window to window. True: x->window has changed. */
+/* Use the kernel's average of the time from window to window. True: x->window has changed. */
 static bool judge(struct tcp_conn *c, uint32_t rtt_us)
 {
 	struct tcp_xport *x = tcp_of(c);
@@ -535,7 +542,7 @@ static bool judge(struct tcp_conn *c, uint32_t rtt_us)
 	return recv_window_bounded(&x->window, rtt_us, x->base.now_ns);
 }
 
-/* n bytes were received. */
+/* Account for n received bytes, and check the window at intervals. */
 static void measure(struct tcp_conn *c, size_t n)
 {
 	struct tcp_xport *x = tcp_of(c);
@@ -545,7 +552,7 @@ static void measure(struct tcp_conn *c, size_t n)
 	recv_rtt_heard(&c->rtt, x->base.now_ns);
 	c->unclamped += n;
 	if (c->unclamped >= MEASURE_BYTES) {
-		/* The kernel forgets it when it learns how much room segments take. */
+		/* The kernel discards the limit when it learns how much room segments take. */
 		c->unclamped = 0;
 		if (x->window.bytes)
 			set_window(c->lanes[LANE_BULK].fd, x->window.bytes);
@@ -591,6 +598,6 @@ void tcp_take_bulk(struct tcp_conn *c)
 	measure(c, (size_t)n);
 	if (l->is_ended || (size_t)n == p.bytes)
 		return;
-	l->can_recv = false; /* what comes from now on is an event of its own */
+	l->can_recv = false; /* later bytes raise a new event */
 	set_lowat(c);
 }

@@ -1,3 +1,5 @@
+/* The connection thread of the TCP transport: listen, accept, read and check tickets, refuse
+ * strangers, pass sockets to the data threads. It receives no data. */
 #include "common/transport/sockets/tcp_impl.h"
 
 #include <errno.h>
@@ -14,9 +16,9 @@
 #include "common/base/log.h"
 
 #define LISTEN_BACKLOG 1024
-/* The kernel keeps a connection to itself until it has brought something, or so long. */
+/* Seconds for which the kernel keeps a connection to itself until it has brought a byte. */
 #define DEFER_ACCEPT_S 3
-/* What the kernel gave us and does not show a ticket within this time is closed. */
+/* An accepted connection that sends no ticket within this time is closed. */
 #define TICKET_TIMEOUT_NS UINT64_C(2000000000)
 #define LOOK_MS           500
 #define NO_FD_US          5000
@@ -33,11 +35,12 @@ int tcp_tune(const struct tcp_net *net, int fd)
 	int rc = set_int(fd, IPPROTO_TCP, TCP_NODELAY, 1);
 	int not_set = congestion_set(fd, net->congestion);
 
-	if (not_set) /* it was allowed when we began */
+	if (not_set) /* it was allowed at the start */
 		log_rated(LOG_WARN,
 			"a data connection keeps the system's congestion control: '%s': %s",
 			net->congestion, strerror(-not_set));
-	/* Pings notice a dead peer long before; this ends what the kernel still tries to deliver. */
+	/* Pings detect a dead peer long before; this ends what the kernel still tries to
+	 * deliver. */
 	return rc ? rc : set_int(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, USER_TIMEOUT_MS);
 }
 
@@ -51,7 +54,7 @@ void tcp_refuse(int fd, const char *word)
 	close(fd);
 }
 
-/* To the data thread, which may go away only while nobody holds the lock. */
+/* Pass the socket to its data thread, which can end only while the lock is free. */
 static const char *hand_over(struct tcp_net *net, const struct tcp_accepted *g)
 {
 	struct net_thread *t;
@@ -91,7 +94,7 @@ static void close_silent(struct tcp_net *net, struct tcp_pending *s)
 		(unsigned long)atomic_load_explicit(&net->base.silent, memory_order_relaxed));
 }
 
-/* Some of the ticket is here, or the end. */
+/* Read the part of the ticket that is here, or the end. */
 static void recv_ticket(struct tcp_net *net, struct tcp_pending *s)
 {
 	ssize_t n = recv(s->fd, s->ticket + s->n, TICKET_BYTES - s->n, MSG_DONTWAIT);
@@ -111,7 +114,7 @@ static void recv_ticket(struct tcp_net *net, struct tcp_pending *s)
 	free_pending(s);
 }
 
-/* Room for one more: whoever has said least for longest makes it. */
+/* Make room for one more: close the connection that has sent the least for the longest time. */
 static struct tcp_pending *make_room(struct tcp_net *net)
 {
 	struct tcp_pending *oldest = &net->listener.pending[0];
@@ -140,7 +143,7 @@ static void add_pending(struct tcp_net *net, int fd)
 		free_pending(s);
 		return;
 	}
-	recv_ticket(net, s); /* the ticket came with the connection, as a rule */
+	recv_ticket(net, s); /* the ticket usually comes with the connection */
 }
 
 static void accept_waiting(struct tcp_net *net)
@@ -173,7 +176,7 @@ static void sweep(struct tcp_net *net)
 	}
 }
 
-/* In epoll data: no stranger's place. */
+/* Numbers in epoll data that are not a stranger's index. */
 enum { EVENT_LISTENER = TCP_PENDING_MAX, EVENT_STOP };
 
 static void *listener_main(void *arg)
@@ -222,7 +225,7 @@ static int listen_on(struct tcp_net *net)
 	rc = set_int(fd, SOL_SOCKET, SO_REUSEADDR, 1);
 	if (!rc)
 		rc = set_int(fd, IPPROTO_TCP, TCP_DEFER_ACCEPT, DEFER_ACCEPT_S);
-	/* Those that are accepted have it from the start: a BBR would leave them paced. */
+	/* Accepted sockets inherit it from the start; a BBR would leave them paced. */
 	congestion_set(fd, net->congestion);
 	if (!rc && bind(fd, (struct sockaddr *)&net->bind_addr, net->bind_len))
 		rc = -errno;

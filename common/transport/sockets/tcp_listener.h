@@ -1,7 +1,7 @@
 #ifndef BPS_COMMON_TRANSPORT_SOCKETS_TCP_LISTENER_H
 #define BPS_COMMON_TRANSPORT_SOCKETS_TCP_LISTENER_H
-/* The process-wide object of our own TCP, and its listener: a thread that accepts connections, reads
- * and checks their tickets, and hands the sockets over to the data threads. */
+/* The process-wide object of our own TCP, and its listener: a thread that accepts connections,
+ * reads and checks their tickets, and passes the sockets to the data threads. */
 #include <pthread.h>
 #include <stdbool.h>
 #include <sys/socket.h>
@@ -13,14 +13,14 @@
 
 #define TCP_QUEUE_MAX 512 /* sockets on their way to a data thread */
 
-/* A socket whose ticket was good. */
+/* Socket whose ticket was valid. */
 struct tcp_accepted {
 	int fd;
 	struct ticket ticket;
 	uint8_t key[TICKET_KEY_BYTES];
 };
 
-/* A connection that has shown no ticket yet. */
+/* Connection that has sent no ticket yet. */
 struct tcp_pending {
 	int fd; /* -1: free */
 	uint64_t since_ns;
@@ -40,16 +40,18 @@ struct tcp_net {
 	struct net base; /* first */
 	struct sockaddr_storage bind_addr;
 	socklen_t bind_len;
-	char congestion[CONGESTION_NAME_MAX + 1]; /* of data sockets; empty: the system's */
+	char congestion[CONGESTION_NAME_MAX + 1]; /* for data sockets; empty: the system's */
 	struct tcp_listener listener;
 };
 
-/* Listen on net's address and start the thread. Errors: -errno, with a sentence. */
+/* Listen on net's address and start the thread.
+ * Errors: -errno, with a sentence. */
 int tcp_listener_open(struct tcp_net *net, struct err_text *err);
 /* Stop and close; also after a tcp_listener_open that failed. */
 void tcp_listener_close(struct tcp_net *net);
-/* Turn the other side away, with a word of at most 8 letters for its log. Closes fd. */
+/* Refuse the other side, with a word of at most 8 letters for its log. Closes fd. */
 void tcp_refuse(int fd, const char *word);
-/* Options of every data socket. Errors: -errno. */
+/* Set the options of every data socket.
+ * Errors: -errno. */
 int tcp_tune(const struct tcp_net *net, int fd);
 #endif

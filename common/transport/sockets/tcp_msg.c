@@ -1,3 +1,5 @@
+/* Frames of a connection's LANE_MESSAGES: queue and send messages and requests to read, receive and
+ * dispatch the peer's. Bytes go over LANE_BULK (tcp_in.c, tcp_out.c). Thread: the data thread. */
 #include "common/transport/sockets/tcp_impl.h"
 
 #include <assert.h>
@@ -47,7 +49,7 @@ int tcp_put_read(struct tcp_conn *c, uint16_t segment, uint64_t offset, uint32_t
 		.len = htole32(len),
 		.offset = htole64(offset)};
 
-	/* A peer may have answered what has not left yet. */
+	/* Reached only when a peer answers requests that have not left yet. */
 	if (!has_room(c, sizeof(f)))
 		return -EAGAIN;
 	memcpy(c->tx + c->tx_tail, &f, sizeof(f));
@@ -67,12 +69,12 @@ int tcp_send(struct xconn *xc, const struct wire_msg *m)
 	rc = tcp_put(c, m, TCP_TX_RESERVE);
 	if (rc == -EAGAIN)
 		c->has_want = true;
-	else if (m->len && !(m->flags & WIRE_INLINE)) /* it will be asked for */
+	else if (m->len && !(m->flags & WIRE_INLINE)) /* the peer will request its bytes */
 		eager_policy_forget(&c->policy, m->segment, m->offset);
 	return rc;
 }
 
-/* An offer, without its bytes. */
+/* Send an offer without its bytes. */
 static int send_alone(struct tcp_conn *c, const struct wire_msg *m)
 {
 	int rc = tcp_send(&c->base.pub, m);
@@ -159,8 +161,8 @@ static void message(struct tcp_conn *c, const struct wire_msg *m)
 	}
 }
 
-/* Handle the frame at the start of `data`. Returns its bytes, 0: it is not whole yet, or the
- * connection is done for. */
+/* Handle the frame at the start of `data`. Returns its bytes, 0: it is incomplete, or the
+ * connection is doomed. */
 static size_t take_frame(struct tcp_conn *c, const uint8_t *data, size_t n_bytes)
 {
 	struct err_text err;

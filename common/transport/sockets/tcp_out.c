@@ -1,10 +1,12 @@
+/* Sending bytes on a connection's LANE_BULK: answers to the peer's requests, and eager bytes.
+ * Receiving is in tcp_in.c. Thread: the data thread. */
 #include "common/transport/sockets/tcp_impl.h"
 
 #include <endian.h>
 #include <errno.h>
 #include <sys/uio.h>
 
-/* Bytes of one call, so that the other connections get their turn. */
+/* Most bytes of one call, so that other connections get their turn. */
 #define SEND_SLICE (UINT32_C(1) << 20)
 #define ZEROS      (64 << 10)
 #define HEAD       sizeof(struct tcp_frame)
@@ -73,7 +75,7 @@ void tcp_refuse_segment(struct tcp_conn *c, uint16_t segment)
 	}
 }
 
-/* What is sent in one call: frames of this function's, bytes of the segments. */
+/* Plan of one send call: frames of this function's, bytes of the segments. */
 struct tcp_send_plan {
 	struct iovec iov[IOV_ROOM];
 	unsigned n;
@@ -102,7 +104,7 @@ static void add_frame(struct tcp_send_plan *p, const struct tcp_answer *a, enum 
 	add(p, (const uint8_t *)f + sent, HEAD - sent);
 }
 
-/* What is left of an answer, behind `sent` bytes of it. False: not all of it. */
+/* Add the rest of an answer, after `sent` bytes of it. False: only a part fits. */
 static bool add_answer(
 	struct tcp_send_plan *p, const struct tcp_conn *c, const struct tcp_answer *a, size_t sent)
 {
@@ -125,7 +127,7 @@ static size_t answer_bytes(const struct tcp_answer *a)
 	return HEAD + a->len + HEAD;
 }
 
-/* The first answer is gone whole. */
+/* Finish the first answer, which was sent completely. */
 static void answer_end(struct tcp_conn *c)
 {
 	const struct tcp_answer *a = answer_at(c, 0);
