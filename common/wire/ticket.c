@@ -111,7 +111,7 @@ const char *ticket_refusal(const void *word, size_t n_bytes)
 		const char *word, *text;
 	} refusals[] = {
 		{REFUSED_TICKET, "refused: the peer does not accept our ticket"},
-		{REFUSED_VERSION, "refused: the peer speaks another version of the data protocol; "
+		{REFUSED_VERSION, "refused: the peer uses another version of the data protocol; "
 				  "install the same release at both ends"},
 		{REFUSED_FULL, "refused: the peer's data thread has no room for more connections"},
 		{REFUSED_BUSY, "refused: the peer is short of resources"},

@@ -395,10 +395,10 @@ void fabric_renew(struct fabric_xport *x)
 {
 	int rc;
 
-	log_info("a read was cut short, all connections of the data thread start anew: thread=%u "
+	log_info("a read was cut short, all connections of the data thread restart: thread=%u "
 		 "connections=%u",
 		x->base.thread, x->base.n_conns);
-	close_conns(x, "libfabric starts anew after a read was cut short");
+	close_conns(x, "libfabric restarts after a read was cut short");
 	close_cq(x);
 	rc = open_cq(x);
 	if (!rc)

@@ -284,7 +284,7 @@ static void on_accepted(
 		rc = BPS_EAUTH;
 	if (rc) {
 		net_count(&fabric_xport_of(c)->shared.count.protocol_errors, 1);
-		peer_conn_doom(&c->base, "the peer could not prove who it is: %s", err_str(rc));
+		peer_conn_doom(&c->base, "the peer could not prove its identity: %s", err_str(rc));
 		return;
 	}
 	if (channel == CHANNEL_OF_CONNECTING) {

@@ -26,7 +26,7 @@ static void rx_message(struct fabric_conn *c, const struct wire_msg *m)
 	if (m->credits) {
 		c->credits += m->credits;
 		if (c->credits > UINT16_MAX) {
-			protocol_error(c, "more credits than anybody has");
+			protocol_error(c, "more credits than possible");
 			return;
 		}
 		if (c->has_want)

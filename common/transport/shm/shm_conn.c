@@ -249,7 +249,7 @@ static void take_welcome(struct shm_conn *c, const struct shm_welcome *w, int fd
 		    &c->base, CHANNEL_OF_CONNECTING, w->proof, sizeof(w->proof), &p)) {
 		close(fd);
 		shm_count(&shm_of(c)->cfg.counters->refused, 1);
-		peer_conn_doom(&c->base, "the peer could not prove who it is");
+		peer_conn_doom(&c->base, "the peer could not prove its identity");
 		return;
 	}
 	area = shm_map_fd(fd, SHM_AREA_BYTES, PROT_READ | PROT_WRITE, MAP_POPULATE);

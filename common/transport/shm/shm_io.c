@@ -30,7 +30,7 @@ int shm_put(struct shm_conn *c, const struct wire_msg *m)
 	n = wire_encode(&out, x->tx_buf);
 	rc = ring_put(&c->tx, x->tx_buf, n);
 	if (rc == BPS_EPROTO) {
-		shm_protocol_error(c, "its place in the ring is nonsense");
+		shm_protocol_error(c, "its position in the ring is invalid");
 		return -ENOTCONN;
 	}
 	if (rc)
@@ -195,7 +195,7 @@ static int copy(struct shm_conn *c)
 		if (rd->done < r->len)
 			break;
 		if (!is_intact(c, rd->map)) {
-			peer_conn_doom(&c->base, "the peer took back what was being read");
+			peer_conn_doom(&c->base, "the peer withdrew memory that was being read");
 			break;
 		}
 		shm_count(&shm_of(c)->cfg.counters->received_bytes, r->len);

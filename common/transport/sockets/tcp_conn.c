@@ -295,7 +295,7 @@ static void on_proof(struct tcp_conn *c, enum tcp_lane_kind lane)
 
 	if (rc) {
 		net_count(&tcp_of(c)->shared.count.protocol_errors, 1);
-		peer_conn_doom(&c->base, "the peer could not prove who it is: %s", err_str(rc));
+		peer_conn_doom(&c->base, "the peer could not prove its identity: %s", err_str(rc));
 		return;
 	}
 	l->hs = HS_DONE;

@@ -200,7 +200,7 @@ static void open_answer(struct tcp_conn *c)
 	const struct tcp_piece *p = piece_at(c, 0);
 
 	if (!c->n_pieces) {
-		tcp_protocol_error(c, "bytes that nobody asked for");
+		tcp_protocol_error(c, "bytes that were not requested");
 		return;
 	}
 	if (le32toh(c->head.len) != p->len || le64toh(c->head.offset) != p->rd->r->offset + p->at) {
@@ -255,7 +255,7 @@ static void open_arrival(struct tcp_conn *c)
 	else if (h->type == FRAME_EAGER)
 		open_eager(c);
 	else
-		tcp_protocol_error(c, "bytes that nobody asked for");
+		tcp_protocol_error(c, "bytes that were not requested");
 }
 
 /* ---- receiving ---- */
@@ -417,7 +417,7 @@ static void take(struct tcp_conn *c, const struct tcp_recv_plan *p, size_t n)
 		size_t len = min_size(n, p->iov[i].iov_len);
 
 		if (take_part(c, p->iov[i].iov_base, len) != len) {
-			tcp_protocol_error(c, "bytes that nobody asked for");
+			tcp_protocol_error(c, "bytes that were not requested");
 			return;
 		}
 		n -= len;

@@ -50,7 +50,7 @@ void tcp_refuse(int fd, const char *word)
 
 	memcpy(out, word, strlen(word));
 	if (send(fd, out, sizeof(out), MSG_DONTWAIT | MSG_NOSIGNAL) < 0)
-		log_debug("cannot say why a data connection is refused: %s", strerror(errno));
+		log_debug("cannot send why a data connection is refused: %s", strerror(errno));
 	close(fd);
 }
 
@@ -90,7 +90,7 @@ static void close_silent(struct tcp_net *net, struct tcp_pending *s)
 	close(s->fd);
 	free_pending(s);
 	atomic_fetch_add_explicit(&net->base.silent, 1, memory_order_relaxed);
-	log_rated(LOG_WARN, "strangers on the data port showed no ticket, closed: count=%lu",
+	log_rated(LOG_WARN, "strangers on the data port sent no ticket, closed: count=%lu",
 		(unsigned long)atomic_load_explicit(&net->base.silent, memory_order_relaxed));
 }
 

@@ -38,7 +38,7 @@ void tcp_asked(struct tcp_conn *c, const struct tcp_frame *f)
 		return;
 	}
 	if (c->n_asked == TCP_PIECES) {
-		tcp_protocol_error(c, "more requests to read than anybody has");
+		tcp_protocol_error(c, "too many requests to read");
 		return;
 	}
 	a.is_refused = a.offset > s->bytes || a.len > s->bytes - a.offset;
