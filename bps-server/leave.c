@@ -1,3 +1,6 @@
+/* Ends a server without a pause for its jobs: the scheduler moves its partitions away first.
+ * leave.h draws the states. This file sums nothing and does not end the process itself: ops->over
+ * does. Thread: the control loop's. */
 #include "bps-server/leave.h"
 
 #include <assert.h>
@@ -11,10 +14,10 @@
 #include "common/loop/loop.h"
 
 #define LOOK_MS  20
-#define LAST_MS  1000 /* of EMPTYING */
-#define STALE_MS 250  /* the data threads' figures are no older */
-#define AWAY_MS  2000 /* without a scheduler for so long: it does not answer in time */
-#define ASKS_MAX 3    /* a scheduler of an older release closes the connection for it */
+#define LAST_MS  1000 /* limit of the state EMPTYING */
+#define STALE_MS 250  /* maximum age of the data threads' figures */
+#define AWAY_MS  2000 /* without a scheduler for this time: it will not answer in time */
+#define ASKS_MAX 3    /* an older scheduler closes the connection instead of answering */
 
 static const struct state_row states[LEAVE_STATES] = {
 	[LEAVE_IDLE] = {"idle", 1u << LEAVE_ASKED},
@@ -48,7 +51,7 @@ static void on_timer(evutil_socket_t fd, short what, void *arg)
 	(void)fd;
 	(void)what;
 	if (clock_now_ns() >= l->deadline_ns)
-		over(l, "the time for it is over");
+		over(l, "the time limit has passed");
 	else if (l->state == LEAVE_EMPTYING && clock_now_ns() >= l->trusted_ns &&
 		 !l->ops->busy(l->ctx))
 		over(l, "nothing is here any more");
@@ -78,7 +81,7 @@ static void ask(struct leave *l)
 	struct ctl_msg msg = {.type = CTL_LEAVE, .leave = {.bound_ms = (uint32_t)l->bound_ms}};
 
 	l->n_asked++;
-	member_send(l->member, &msg); /* not up: when it is again */
+	member_send(l->member, &msg); /* if not connected: sent after the next welcome */
 }
 
 void leave_begin(struct leave *l, uint64_t bound_ms)

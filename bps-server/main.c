@@ -1,6 +1,6 @@
 /* bps-server: sums what agents push. The main thread runs the control loop (scheduler, HTTP,
- * signals), each data thread its own partitions (thread.h), and the transport's connection
- * management a thread of its own. */
+ * signals). Each data thread sums its own partitions (thread.h). The transport manages connections
+ * in a thread of its own. */
 #include <event2/buffer.h>
 #include <stdio.h>
 #include <sysexits.h>
@@ -55,13 +55,13 @@ static const struct settings_spec spec = {.program = "bps-server",
 	.failpoints = FP_SERVER};
 
 struct srv_app {
-	struct node node; /* first: node_refused, node_auth_changed */
+	struct node node; /* must be first: node_refused, node_auth_changed */
 	struct srv_opts opts;
 	struct data_thread *threads[MAX_THREADS];
 	unsigned n_threads, n_started;
 	struct leave leave;
 	const char *threads_why;
-	/* Of all threads, and as the next heartbeat tells it. */
+	/* Sum over all data threads, as the next heartbeat reports it. */
 	struct arrivals_figures arrivals;
 	struct ctl_beat_job beat_jobs[ARRIVALS_JOBS_MAX];
 	struct ctl_beat_late beat_late[ARRIVALS_JOBS_MAX * ARRIVALS_LATE_MAX];
@@ -86,7 +86,7 @@ static void agent_seen(void *ctx, const struct ctl_sight *s)
 	struct srv_app *app = ctx;
 	struct ctl_msg m = {.type = CTL_SEEN, .sight = *s};
 
-	member_send(app->node.member, &m); /* lost: it will ask again */
+	member_send(app->node.member, &m); /* not sent: the scheduler asks again */
 }
 
 static int start_threads(struct srv_app *app, struct err_text *err)
@@ -123,10 +123,10 @@ static void post_all(struct srv_app *app, enum thread_event event, struct member
 	for (unsigned i = 0; i < app->n_started; i++) {
 		if (thread_post(app->threads[i], event, m) == 0)
 			continue;
-		/* A lost plan would leave agents waiting; a new process is told everything
-		 * again. */
-		log_error("a data thread does not take messages any more, starting anew: thread=%u",
-			i);
+		/* A lost plan would leave agents waiting. A new process receives the complete
+		 * state. */
+		log_error(
+			"a data thread does not take messages any more, restarting: thread=%u", i);
 		daemon_quit(&app->node.daemon, EX_TEMPFAIL);
 	}
 }
@@ -179,7 +179,7 @@ static void member_told(void *ctx)
 struct srv_figures {
 	struct srv_stats core;
 	struct net_stats net;
-	uint64_t oldest_beat; /* of a data thread; 0: there is none yet */
+	uint64_t oldest_beat; /* oldest sign of life of a data thread; 0: none yet */
 };
 
 static void read_figures(struct srv_app *app, struct srv_figures *ret)
@@ -328,7 +328,7 @@ static void agent_name(struct srv_app *app, uint32_t id, char *ret, size_t room)
 		snprintf(ret, room, "#%u", id);
 }
 
-/* The number tells two jobs of the same name apart. */
+/* The label with the job number distinguishes two jobs of the same name. */
 static void job_sample(
 	struct evbuffer *out, const char *name, uint64_t value, const struct arrivals_job *j)
 {
@@ -338,8 +338,8 @@ static void job_sample(
 	metric_value(out, name, (double)value, "bps_job", j->name, "id", id, NULL);
 }
 
-/* Of the oldest ARRIVALS_JOBS_MAX jobs and their ARRIVALS_LATE_MAX latest agents: labels stay few,
- * whatever people call their jobs. */
+/* Write metrics of the oldest ARRIVALS_JOBS_MAX jobs and their ARRIVALS_LATE_MAX latest agents. The
+ * number of labels stays small, whatever the names of jobs. */
 static void job_metrics(struct srv_app *app, struct evbuffer *out)
 {
 	const struct arrivals_figures *f = &app->arrivals;
@@ -367,7 +367,7 @@ static void job_metrics(struct srv_app *app, struct evbuffer *out)
 		}
 }
 
-/* Who arrives last, for /status. */
+/* Return for /status which members are last. */
 static json_t *arrivals_json(struct srv_app *app)
 {
 	json_t *list = json_array();
@@ -481,8 +481,7 @@ static void settings_changed(void *ctx)
 
 	for (unsigned i = 0; i < app->n_started; i++)
 		if (thread_set_peer_window(app->threads[i], app->opts.window_bytes) < 0)
-			log_error("data thread %u does not take the new peer-window, reload once "
-				  "more",
+			log_error("data thread %u does not take the new peer-window, reload again",
 				i);
 }
 

@@ -1,3 +1,6 @@
+/* A data thread of the server: its loop, transport, core and memory, and the events posted to it.
+ * The rules of rounds are in core/. Thread: callbacks and posted events run on the data thread, the
+ * functions of thread.h on the control thread. */
 #include "bps-server/thread.h"
 
 #include <errno.h>
@@ -29,14 +32,15 @@ struct data_thread {
 	struct srv_core *core;
 	struct segment *segments;
 	uint64_t stats_at_ns;
-	/* Of stats and arrivals. Nobody waits for it: the data thread has work to do, and the
-	 * control thread answers HTTP also when a data thread hangs, wherever it does. */
+	/* Protects stats and arrivals. Both threads only try to lock it: the data thread must not
+	 * wait, and the control thread answers HTTP even when a data thread hangs. */
 	pthread_mutex_t lock;
-	struct srv_stats stats, seen_stats; /* seen: the control thread's copy of the last ones */
+	struct srv_stats stats, seen_stats; /* seen_stats: the control thread's last copy */
 	struct arrivals_figures arrivals, seen_arrivals;
 };
 
-/* Not populated, both: zeroing would hold up the thread, and what is never used costs nothing. */
+/* Map both without populating them: zeroing would block the thread, and unused pages cost
+ * nothing. */
 static int map_private(struct segment *s)
 {
 	void *mem =
@@ -48,7 +52,7 @@ static int map_private(struct segment *s)
 	return 0;
 }
 
-/* Agents on this host may map it, only to read. */
+/* Agents on this host may map it read-only. */
 static int map_shared(struct segment *s, int *ret_fd)
 {
 	int rc = memfd_new("bps-sums", s->bytes, MEMFD_FIXED_SIZE, ret_fd);
@@ -196,7 +200,7 @@ struct thread_message {
 	struct data_thread *thread;
 	enum thread_event event;
 	struct member_msg *msg;
-	size_t window_bytes; /* of PEER_WINDOW */
+	size_t window_bytes; /* set for PEER_WINDOW */
 };
 
 static void on_sight(struct data_thread *t, const struct ctl_sight *asked)

@@ -1,3 +1,6 @@
+/* Measures which members of a job contribute last, in windows of a few seconds. arrivals.h
+ * describes the figures. This file sends nothing and delays no round. Thread: the data thread that
+ * owns the core. */
 #include "bps-server/core/arrivals.h"
 
 #include <stdbool.h>
@@ -66,7 +69,7 @@ void arrivals_roll(struct arrivals *a, uint64_t now_ns)
 	}
 }
 
-/* Is a more worth telling of than b? */
+/* Is a later than b, in more rounds of the windows? */
 static bool is_worse(const struct arrivals_late *a, const struct arrivals_late *b)
 {
 	if (a->window_last != b->window_last)
@@ -74,7 +77,7 @@ static bool is_worse(const struct arrivals_late *a, const struct arrivals_late *
 	return a->last > b->last;
 }
 
-/* Put late into the list if it is among the worst. */
+/* Insert late into the list if it is among the latest members. */
 static void place(struct arrivals_job *j, const struct arrivals_late *late)
 {
 	unsigned at = j->n_late;

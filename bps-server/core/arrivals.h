@@ -1,18 +1,18 @@
 #ifndef BPS_SERVER_CORE_ARRIVALS_H
 #define BPS_SERVER_CORE_ARRIVALS_H
-/* Who arrives last. Only a server sees it: an agent knows when it has pushed, not when the others
- * have. Of each complete round of a partition are noted the time from its first to its last offer,
- * and who was last by how much, which is counted from the moment when half of the machines were
- * there: with two slow machines among sixteen each of them is late, not only the very last.
+/* Measures which member of a job is last. Only a server can measure it: an agent knows when it
+ * pushed, but not when the other agents did. For each complete round of a partition, the server
+ * records the time from the first to the last offer, the last member and its lag. The lag is
+ * counted from the moment when half of the machines had offered: if two machines of sixteen are
+ * slow, both count as late, not only the very last one.
  *
- * A round in which somebody spoke twice (a resend after a lost connection) or had the sum already
- * is not measured: its times are those of the fault.
+ * A round is not measured if a member sent two messages for it (a resend after a lost connection)
+ * or already had the sum: the fault distorts its times.
  *
- * Figures for people are those of the last five to ten seconds: two windows, of which the older one
- * is forgotten when the younger one is full. Counters for Prometheus are of the job's life on this
- * thread.
+ * Figures for operators cover the last five to ten seconds: two windows. A full window replaces the
+ * older one. Counters for Prometheus cover the job's lifetime on this thread.
  *
- * Nothing here is allocated after the job; a data thread's core owns it. */
+ * Memory is allocated only when the job is created. The core of a data thread owns it. */
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -20,10 +20,11 @@
 #include "common/wire/ctlmsg.h"
 
 #define ARRIVALS_WINDOW_NS UINT64_C(5000000000)
-#define ARRIVALS_JOBS_MAX  CTL_BEAT_JOBS_MAX /* that are told of; the oldest ones */
-#define ARRIVALS_LATE_MAX  CTL_BEAT_LATE_MAX /* of a job: those who are last most often */
+#define ARRIVALS_JOBS_MAX  CTL_BEAT_JOBS_MAX /* jobs in a report; the oldest ones */
+/* members of a job in a report: those that are last most often */
+#define ARRIVALS_LATE_MAX CTL_BEAT_LATE_MAX
 
-/* Of a slot's round. Zeroed is empty. */
+/* Offers of the round in a slot. All zero: empty. */
 struct arrivals_round {
 	uint64_t first_ns, half_ns, last_ns;
 	uint16_t n, last_member;
@@ -31,27 +32,27 @@ struct arrivals_round {
 
 struct arrivals_member {
 	uint32_t agent;                            /* id */
-	uint64_t last;                             /* rounds in which it was last */
+	uint64_t last;                             /* rounds in which this member was last */
 	uint32_t window_last[2];                   /* the younger window first */
-	uint32_t window_lag[2][HISTOGRAM_BUCKETS]; /* of those rounds */
+	uint32_t window_lag[2][HISTOGRAM_BUCKETS]; /* lags in those rounds */
 };
 
-/* Of a job, with its members behind it. */
+/* Arrivals of one job, followed by its members. */
 struct arrivals {
 	uint64_t rounds, bytes; /* complete partition rounds; their contributions */
-	uint64_t round;         /* largest complete one: the job's step */
+	uint64_t round;         /* the largest complete round: the job's step */
 	struct histogram wait;
 	struct histogram window_wait[2];
 	uint64_t window_ns;         /* start of the younger window */
-	unsigned n_members, n_live; /* n_live: without those that have left */
+	unsigned n_members, n_live; /* n_live: without members that have left */
 	struct arrivals_member members[];
 };
 
 struct arrivals_late {
 	uint32_t agent;
-	uint64_t last;        /* in all */
-	uint32_t window_last; /* of late */
-	struct histogram lag; /* of late; without its sum */
+	uint64_t last;        /* rounds in which this member was last, in total */
+	uint32_t window_last; /* the same, in the windows */
+	struct histogram lag; /* of the rounds in window_last; without its sum */
 };
 struct arrivals_job {
 	uint32_t job;
@@ -59,15 +60,15 @@ struct arrivals_job {
 	uint64_t rounds, bytes, round;
 	struct histogram wait, window_wait;
 	unsigned n_late;
-	struct arrivals_late late[ARRIVALS_LATE_MAX]; /* the worst first */
+	struct arrivals_late late[ARRIVALS_LATE_MAX]; /* the latest member first */
 };
-/* What is told of a data thread, or of all of them. */
+/* Report of one data thread, or the sum over all data threads. */
 struct arrivals_figures {
 	unsigned n_jobs;
 	struct arrivals_job jobs[ARRIVALS_JOBS_MAX];
 };
 
-/* One offer of this round; n_members of the job. */
+/* Record an offer for this round. n_members: members of the job. */
 static inline void arrivals_offer(
 	struct arrivals_round *r, uint16_t member, unsigned n_members, uint64_t now_ns)
 {
@@ -80,22 +81,24 @@ static inline void arrivals_offer(
 	r->last_member = member;
 }
 
-/* The owner fills in the members' agents; freed with free(). NULL: out of memory. */
+/* The caller fills in the members' agents and frees the result with free(). NULL: out of memory. */
 struct arrivals *arrivals_new(unsigned n_members, uint64_t now_ns);
-/* The round is complete; bytes of all its contributions. */
+/* Record that the round is complete. bytes: of all its contributions. */
 void arrivals_complete(
 	struct arrivals *a, const struct arrivals_round *r, uint64_t round, uint64_t bytes);
-/* A round of a job with backup workers did not wait for that member. is_first: of this round. */
+/* Record that a round of a job with backup machines did not wait for this member. is_first: it is
+ * the first such member of the round. */
 void arrivals_late(struct arrivals *a, const struct arrivals_round *r, uint16_t member,
 	bool is_first, uint64_t now_ns);
-/* Begin a new window when it is time. O(members), so not for each message. */
+/* Start a new window when one is due. O(members): do not call it for each message. */
 void arrivals_roll(struct arrivals *a, uint64_t now_ns);
-/* Fill in the figures of a job, but for its number and name. */
+/* Fill in the figures of a job, except its number and name. */
 void arrivals_report(const struct arrivals *a, struct arrivals_job *ret);
-/* Add another thread's figures. */
+/* Add the figures of another thread. */
 void arrivals_merge(struct arrivals_figures *to, const struct arrivals_figures *from);
-/* As the heartbeat carries them; ret: room for ARRIVALS_JOBS_MAX, late: for ARRIVALS_JOBS_MAX *
- * ARRIVALS_LATE_MAX, to which the jobs will point. Returns how many jobs. */
+/* Convert the figures for the heartbeat. ret has room for ARRIVALS_JOBS_MAX jobs. late has room for
+ * ARRIVALS_JOBS_MAX * ARRIVALS_LATE_MAX entries, to which the jobs will point. Returns the number
+ * of jobs. */
 uint32_t arrivals_fill_beat(
 	const struct arrivals_figures *f, struct ctl_beat_job *ret, struct ctl_beat_late *late);
 #endif

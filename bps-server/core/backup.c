@@ -1,25 +1,26 @@
-/* Rounds that do not wait for everybody (jobs with backup workers; docs/reference/faults.md, J6 to
- * J10).
+/* Rounds that do not wait for all members (jobs with backup machines; docs/reference/faults.md, J6
+ * to J10). Thread: the data thread that owns the core.
  *
- *   slot OPEN --n - backup contributed, all spoke, nobody has it--> CUTTING --grace over, nothing is
- *        being read--> SUMMING
+ *   slot OPEN --n - backup contributed, all have sent CONTRIB or HAVE, none HAVE--> CUTTING
+ *        --grace over, no read runs--> SUMMING
  *
- * CUTTING is OPEN with a time: whoever contributes meanwhile is part of the sum, and when all have,
- * it is complete as ever. Later ones are answered with the result.
+ * CUTTING is OPEN with a deadline. A contribution that arrives before the deadline becomes part of
+ * the sum. When all have contributed, the round is complete at once. The server answers a later
+ * contribution with the result.
  *
- * Collectives are made of sums in which all but one worker's bytes are zero: without that one nobody
- * would have them. Their tensors wait for everybody.
+ * Tensors of collectives always wait for all members. In their sums, all bytes except one worker's
+ * are zero, so the result would be lost without that worker.
  *
- * Without these jobs nobody can be more than one round ahead, and CONTRIB(r) of one says that all
- * have r - 2. Here a member may be late, so what each one has is kept with its seat, for as long as
- * the pgen lasts: a slot is taken for r when everybody has r - 2, and not before. So nobody needs a
- * result that is older than the two which agents keep. */
+ * In other jobs, no member can be more than one round ahead: CONTRIB(r) of one member implies that
+ * all have r - 2. Here a member may be late. Therefore each seat records, for the lifetime of the
+ * pgen, which results its member has. A slot is taken for r only when all members have r - 2. Thus
+ * no member needs a result older than the two that agents keep. */
 #include "bps-server/core/backup.h"
 
 #include "bps-server/core/completion.h"
 #include "common/base/log.h"
 
-/* Contributions that are being read when the time is over: looked at again so much later. */
+/* Time until the next check when contributions are still being read at the deadline. */
 #define LOOK_AGAIN_NS UINT64_C(10000000)
 
 void backup_note_has(struct srv_core *core, struct seat *seat, uint64_t round)
@@ -69,7 +70,7 @@ void backup_slot_opened(struct srv_core *core, struct slot *slot)
 			slot_add_has(core, slot, &part->seats[i]);
 }
 
-/* Is everybody who did not contribute known to have nothing of this round? */
+/* Has each member that did not contribute reported that it has no result of this round? */
 static bool all_spoke(const struct slot *slot)
 {
 	const struct srv_part *part = slot->part;

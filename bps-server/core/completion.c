@@ -1,5 +1,6 @@
-/* When a round is complete and what follows (S4 to S6): its contributions are summed, or a member that
- * has the result donates it, and the members that wait are owed the result. */
+/* Decides when a round is complete (S4 to S6), and what follows: sum its contributions, or request
+ * the result from a member that has it (a donation). Then queue the result for the members that
+ * wait. Sums are made in sums.c. Thread: the data thread that owns the core. */
 #include "bps-server/core/completion.h"
 
 #include <assert.h>
@@ -13,7 +14,7 @@
 #include "bps-server/core/sums.h"
 #include "common/base/failpoint.h"
 
-#define SUM_MEAN_OF 8 /* sums, roughly */
+#define SUM_MEAN_OF 8 /* weight of the mean of sum_ns: about the last 8 sums */
 
 void slot_clear(struct srv_core *core, struct slot *slot)
 {
@@ -89,7 +90,8 @@ void slot_ask_donor(struct srv_core *core, struct slot *slot)
 	TAILQ_REMOVE(&core->donating, slot, waiting);
 	TAILQ_INSERT_TAIL(&core->donating, slot, waiting);
 	if (slot->fetch)
-		return; /* it is on its way; if its connection dies, we are told */
+		/* the donation is being read; slots_peer_down runs if its connection is lost */
+		return;
 	slot->wants_fetch = false;
 	for (unsigned k = 1; k <= part->n_seats; k++) {
 		uint16_t i = (uint16_t)((slot->donor + k) % part->n_seats);
@@ -97,7 +99,7 @@ void slot_ask_donor(struct srv_core *core, struct slot *slot)
 
 		if (!member_set_has(&slot->has, i))
 			continue;
-		if (!seat->peer) /* idle since it connected anew */
+		if (!seat->peer) /* has sent nothing since it reconnected */
 			seat->peer = peer_of(core, part->job->members[i].agent);
 		if (!seat->peer)
 			continue;
@@ -107,7 +109,8 @@ void slot_ask_donor(struct srv_core *core, struct slot *slot)
 	}
 }
 
-/* S4: everybody; J7: once somebody has the result there is no other, and nobody is waited for. */
+/* S4: wait for all members. J7: once a member has the result, no other result is possible, so wait
+ * for no member. */
 static bool has_spoken_enough(struct srv_core *core, struct slot *slot)
 {
 	const struct srv_part *part = slot->part;
@@ -154,8 +157,8 @@ void slot_add_has(struct srv_core *core, struct slot *slot, struct seat *seat)
 	if (slot->state != SLOT_OPEN)
 		return;
 	if (slot->n_has == 1) {
-		/* Somebody has the result, so it must not be summed again: the contributions' bytes
-		 * are needed no more, only who made them. */
+		/* A member has the result, so the round must not be summed again. The bytes of the
+		 * contributions are not needed any more, only their senders. */
 		sums_discard(core, slot);
 		for (unsigned i = 0; i < part->n_seats; i++) {
 			struct seat *s = &part->seats[i];
@@ -169,7 +172,7 @@ void slot_add_has(struct srv_core *core, struct slot *slot, struct seat *seat)
 	slot_check_complete(core, slot);
 }
 
-/* How many staged contributions follow those already added without a gap? */
+/* Count the staged contributions that follow, without a gap, those already added. */
 static void count_in_order(struct slot *slot)
 {
 	struct seat *s = TAILQ_FIRST(&slot->staged);
@@ -181,7 +184,7 @@ static void count_in_order(struct slot *slot)
 		slot->n_in_order++;
 }
 
-/* The contribution that is to be added next is early no more. */
+/* Clear the early mark of the contribution that is to be added next. */
 static void call_next(struct srv_core *core, struct slot *slot)
 {
 	unsigned next = part_nth_member(slot->part, slot->n_folded + slot->n_in_order);
@@ -222,7 +225,7 @@ void seat_staged(struct srv_core *core, struct seat *seat)
 		slot->is_holding = true;
 		TAILQ_INSERT_TAIL(&core->holding, slot, holding);
 	}
-	/* Starved: whoever waits for memory found nothing to add up then, but now there is. */
+	/* Starved: a read waits for staging and found nothing to fold. Now there is something. */
 	if ((slot->n_staged > 2 * REDUCE_MAX_SRC || core->is_starved) && sums_can_fold(slot))
 		sums_queue(core, slot);
 	slot_check_complete(core, slot);

@@ -1,4 +1,5 @@
-/* The core as a whole, its peers, and the transport's events. */
+/* The core as a whole, its peers, and the events of the transport. The rules of rounds are in
+ * rounds.c and completion.c. Thread: the data thread that owns the core. */
 #include "bps-server/core/core_impl.h"
 
 #include <errno.h>
@@ -80,8 +81,8 @@ static void event_up(void *ctx, struct xconn *c, uint32_t peer_id, uint64_t peer
 	struct srv_core *core = ctx;
 	struct srv_peer *peer = calloc(1, sizeof(*peer)), *old, *next;
 
-	/* An agent keeps one connection to a data thread and closed the old one before it made
-	 * this: whatever it was reading there has ended, even if we have not heard so yet. */
+	/* An agent keeps one connection to a data thread and closes the old one before it opens a
+	 * new one. All its reads on the old one have ended, even if its end is not reported yet. */
 	for (old = TAILQ_FIRST(&core->peers); old; old = next) {
 		next = TAILQ_NEXT(old, link);
 		if (old->conn->peer_id == peer_id)
@@ -91,7 +92,7 @@ static void event_up(void *ctx, struct xconn *c, uint32_t peer_id, uint64_t peer
 	FAILPOINT(SERVER_PEER_UP);
 	c->user = peer;
 	if (!peer)
-		return; /* messages on it are dropped; the agent will time out and try again */
+		return; /* messages on it are dropped; the agent times out and retries */
 	peer->conn = c;
 	TAILQ_INIT(&peer->owing);
 	if (plan_reserve_peer(core, peer) < 0) {
@@ -148,7 +149,7 @@ uint64_t srv_core_tick(struct srv_core *core, uint64_t now_ns)
 	uint64_t cut_ns;
 
 	core->now_ns = now_ns;
-	/* Slots wait in order of their deadlines: each gets the same span and goes to the tail. */
+	/* Slots are ordered by deadline: each gets the same span and moves to the tail. */
 	while ((slot = TAILQ_FIRST(&core->donating)) && slot->donor_deadline_ns <= now_ns)
 		slot_ask_donor(core, slot);
 	cut_ns = backup_tick(core);
@@ -190,7 +191,7 @@ void srv_core_arrivals(struct srv_core *core, struct arrivals_figures *ret)
 
 		if (ret->n_jobs == ARRIVALS_JOBS_MAX)
 			break;
-		if (!job->arrivals->rounds) /* all summed elsewhere, or nothing yet */
+		if (!job->arrivals->rounds) /* no round of it was summed on this thread */
 			continue;
 		arrivals_roll(job->arrivals, core->now_ns);
 		j->job = job->id;

@@ -1,8 +1,8 @@
 #ifndef BPS_SERVER_CORE_CORE_H
 #define BPS_SERVER_CORE_CORE_H
 /* The server's core: rounds of the partitions that one data thread owns. A state machine without
- * clock, threads or sockets: messages and finished reads come in by the transport's events,
- * messages and reads go out through the transport, sums are made in slices when the owner calls
+ * clock, threads or sockets. Messages and finished reads arrive as events of the transport.
+ * Messages and reads leave through the transport. Sums are made in slices when the owner calls
  * srv_core_work. The simulator runs this same code. Rules S1-S6 and B1, B3, B5:
  * docs/reference/faults.md. One thread.
  *
@@ -10,12 +10,12 @@
  *
  *   slot:  EMPTY --CONTRIB/HAVE--> OPEN --all contributed--> SUMMING --> DONE --> (round + 2) OPEN
  *                                   |                                     ^
- *                                   `--all spoke, someone HAS--> DONATING-'      a new pgen: all EMPTY
+ *                                   `--all sent, one HAS---> DONATING----'    a new pgen: all EMPTY
  *
- *   seat:  IDLE --offer--> WANT_READ --staging and window free--> READING --crc right--> STAGED --added--> IDLE
- *          (a small contribution arrives inline and is STAGED at once)
+ *   seat:  IDLE --offer--> WANT_READ --staging and window free--> READING --crc right--> STAGED
+ *          STAGED --added--> IDLE      (a small contribution arrives inline and is STAGED at once)
  *
- * The C bit is set when a contribution is STAGED, so a read cut short leaves no trace. */
+ * The C bit is set when a contribution is STAGED, so an interrupted read leaves no trace. */
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -32,18 +32,19 @@ struct srv_config {
 	uint64_t instance;
 	uint16_t thread;
 	size_t sums_bytes;        /* memory for sums: results and accumulators */
-	size_t staging_bytes;     /* memory for contributions on their way into a sum */
+	size_t staging_bytes;     /* memory for contributions until they are added to a sum */
 	size_t segment_bytes;     /* granularity of both */
 	size_t peer_window_bytes; /* contributions being read from one agent */
-	uint64_t retry_ns;        /* a donor that does not answer: ask again, or another one */
+	/* when a donor has not answered for this time, ask it again, or another donor */
+	uint64_t retry_ns;
 };
 
 struct srv_env {
 	void *ctx;
-	/* Memory that peers may read (common/data/pool.h); freed by its maker after
+	/* Memory that peers may read (common/data/pool.h). The function's owner frees it after
 	 * srv_core_free. */
 	pool_segment_fn segment;
-	/* The job cannot go on: tell the scheduler. code: negative error code. */
+	/* Report to the scheduler that the job cannot go on. code: negative error code. */
 	void (*fail)(void *ctx, uint32_t job, int code, const char *text);
 };
 
@@ -51,12 +52,12 @@ struct srv_env {
 struct srv_stats {
 	uint64_t rounds, contributions, duplicates, fenced_old, fenced_new, donations, crc_errors,
 		protocol_errors, bytes_summed;
-	uint64_t late; /* contributions that their round did not wait for */
+	uint64_t late; /* contributions that arrived after their round was complete */
 	size_t sums_used, sums_high, staging_used, staging_high;
 	uint32_t parts, retired;
-	uint64_t sum_ns;        /* from the last contribution to the sum, a mean of the last few */
+	uint64_t sum_ns;        /* from the last contribution to the sum: mean of the last sums */
 	uint64_t offered_bytes; /* of results that agents read */
-	struct histogram wait;  /* of complete rounds: from the first to the last arrival */
+	struct histogram wait;  /* time of complete rounds from the first to the last arrival */
 };
 
 /* cfg and env are copied. Errors: -ENOMEM. */
@@ -73,14 +74,15 @@ extern const struct xport_events srv_core_events;
 int srv_core_job(struct srv_core *core, const struct ctl_job *job);
 void srv_core_plan(struct srv_core *core, const struct ctl_plan *plan);
 void srv_core_job_end(struct srv_core *core, uint32_t job);
-/* When this instance of an agent was last heard; 0: there is no connection to it. */
+/* Time of the last message from this instance of an agent; 0: no connection to it. */
 uint64_t srv_core_heard_ns(const struct srv_core *core, uint32_t agent, uint64_t instance);
 
-/* The scheduler says that this agent is gone (dead, its key revoked): its connection ends, too. */
+/* Close the connection to an agent that the scheduler reported as gone (dead, or key revoked). */
 void srv_core_agent_gone(struct srv_core *core, uint32_t agent);
 
-/* The scheduler tells everything anew (it knows us again): between begin and end come the jobs and
- * plans that hold; partitions that no plan named by then are elsewhere, or their job is over. */
+/* The scheduler sends its complete state again after a reconnect. Between begin and end come the
+ * jobs and plans that hold. A partition that no plan named by then lives elsewhere, or its job is
+ * over. */
 void srv_core_resync_begin(struct srv_core *core);
 void srv_core_resync_end(struct srv_core *core);
 
@@ -90,16 +92,18 @@ void srv_core_resync_end(struct srv_core *core);
 #endif
 bool srv_core_work(struct srv_core *core);
 
-/* The time, before each batch of events; also runs what is due. Returns the next deadline,
+/* Set the time, before each batch of events, and run what is due. Returns the next deadline,
  * UINT64_MAX for none. */
 uint64_t srv_core_tick(struct srv_core *core, uint64_t now_ns);
 
-/* Change how much is read from one agent at a time; reads under way stay so. */
+/* Change the limit of bytes that are read from one agent at a time. Running reads are not
+ * affected. */
 void srv_core_set_peer_window(struct srv_core *core, size_t bytes);
 
-/* Figures of now, for the core's own thread. */
+/* Return the current figures. Only the core's own thread calls it. */
 void srv_core_stats(const struct srv_core *core, struct srv_stats *ret);
 
-/* Who arrives last, of now, for the core's own thread; a few times a second: O(members). */
+/* Return the current arrival figures. Only the core's own thread calls it, a few times a second:
+ * O(members). */
 void srv_core_arrivals(struct srv_core *core, struct arrivals_figures *ret);
 #endif

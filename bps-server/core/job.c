@@ -1,4 +1,4 @@
-/* Jobs and partitions as the messages name them, and the failure of a job. */
+/* Look-ups of jobs and partitions by the numbers in messages, and the failure of a job. */
 #include "bps-server/core/job.h"
 
 #include <stdarg.h>

@@ -1,5 +1,6 @@
-/* What members are owed: results, confirmations and requests. Nothing here waits: what cannot be sent
- * now stays owed and is sent when the transport is writable. */
+/* Messages that wait to be sent to members: results, confirmations and requests. Nothing here
+ * blocks: a message without credit stays queued and is sent when the transport is writable. Thread:
+ * the data thread that owns the core. */
 #include "bps-server/core/owed.h"
 
 #include <errno.h>
@@ -7,7 +8,7 @@
 #include "common/base/failpoint.h"
 #include "common/data/crc32c.h"
 
-/* Results take their time to leave: the most urgent one first. */
+/* Queue an offer of a result; the most urgent result is sent first. */
 static void owe_offer(struct seat *seat)
 {
 	struct srv_peer *peer = seat->peer;
@@ -23,7 +24,7 @@ void seat_owe(struct seat *seat, enum owe what, uint64_t round)
 	struct srv_peer *peer = seat->peer;
 
 	if (!peer)
-		return; /* it asks again on its next connection */
+		return; /* the agent asks again on its next connection */
 	if (what == OWE_HAVE_OK)
 		seat->have_round = round;
 	if (what == OWE_BAD_CRC || what == OWE_AGAIN)
@@ -61,7 +62,8 @@ static struct wire_msg message_to(const struct seat *seat, enum wire_type type, 
 		.segment = WIRE_NO_SEGMENT};
 }
 
-/* Everybody was on this host when it was summed, now somebody is not. */
+/* Compute the crc now if it is missing: all members were on this host when the round was summed,
+ * and now one of them is not. */
 static void take_crc(struct slot *slot)
 {
 	slot->crc = crc32c(0, slot->result->mem, slot->part->bytes);
@@ -82,7 +84,7 @@ static int send_result(struct seat *seat)
 			slot = s;
 	}
 	if (!slot)
-		return 0; /* it said meanwhile that it has it */
+		return 0; /* the member has reported meanwhile that it has the result */
 	if (FAILPOINT(SERVER_RESULT_BEFORE_SEND))
 		return 0;
 	if (!slot->has_crc && !seat->peer->conn->is_same_host)

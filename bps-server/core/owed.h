@@ -1,12 +1,12 @@
 #ifndef BPS_SERVER_CORE_OWED_H
 #define BPS_SERVER_CORE_OWED_H
-/* What members are owed, and sending it. */
+/* Messages that wait to be sent to members. */
 #include "bps-server/core/core_impl.h"
 
-/* Owe the member, if it is connected, a message: sent at once or when there is credit. */
+/* Queue a message for the member, if it is connected: sent at once or when there is credit. */
 void seat_owe(struct seat *seat, enum owe what, uint64_t round);
-/* Nothing is owed to it any more. */
+/* Drop all messages that wait for the member. */
 void seat_drop_owed(struct seat *seat);
-/* Send what the peer is owed, as far as its credit goes. */
+/* Send the messages that wait for the peer, as far as its credit allows. */
 void peer_send_owed(struct srv_peer *peer);
 #endif

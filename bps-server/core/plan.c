@@ -1,4 +1,5 @@
-/* Jobs and their partitions here, as the scheduler announces, places and withdraws them. */
+/* Jobs and their partitions on this server, as the scheduler announces, places and withdraws them.
+ * Does not handle messages of members (rounds.c). Thread: the data thread that owns the core. */
 #include "bps-server/core/plan.h"
 
 #include <errno.h>
@@ -45,7 +46,7 @@ void plan_free_job(struct srv_core *core, struct srv_job *job)
 	free(job);
 }
 
-/* One that scheduler of before gave the same number has another view of its forming. */
+/* A job to which a previous scheduler gave the same number was formed in another view. */
 static bool is_same_job(const struct srv_job *job, const struct ctl_job *msg)
 {
 	return job->view == msg->view ||
@@ -72,7 +73,7 @@ static void job_take_members(struct srv_job *job, const struct ctl_job *msg)
 	job->arrivals->n_live = job->n_live;
 }
 
-/* Room for more members; partitions get seats for them with their new pgen. */
+/* Make room for more members. Partitions get seats for them with their next pgen. */
 static int job_widen(struct srv_core *core, struct srv_job *job, uint32_t n_members)
 {
 	struct arrivals *a = arrivals_new(n_members, core->now_ns);
@@ -100,13 +101,13 @@ int srv_core_job(struct srv_core *core, const struct ctl_job *msg)
 	if (msg->n_members > WIRE_MEMBERS_MAX)
 		return BPS_EPROTO;
 	if (job && is_same_job(job, msg)) {
-		/* Told again after a reconnect, or some are gone since. */
+		/* Sent again after a reconnect, or some members have left. */
 		job->is_confirmed = true;
 		if (msg->n_members > job->n_members && job_widen(core, job, msg->n_members) < 0)
 			return -ENOMEM;
 		if (msg->view > job->view)
 			job_take_members(job, msg);
-		if (job->has_failed) /* nobody may have heard of it */
+		if (job->has_failed) /* the scheduler may not have received the failure */
 			core->env.fail(core->env.ctx, job->id, job->fail_code,
 				job->fail_text ? job->fail_text : err_str(job->fail_code));
 		return 0;
@@ -170,7 +171,7 @@ static int tensor_add(struct srv_job *job, const struct ctl_tensor *t)
 	}
 	tensor = &job->tensors[t->tensor];
 	if (tensor->parts)
-		return 0; /* told again after a reconnect */
+		return 0; /* sent again after a reconnect */
 	tensor->parts = calloc(n_parts, sizeof(struct srv_part *));
 	if (!tensor->parts)
 		return -ENOMEM;
@@ -252,7 +253,7 @@ static int part_add(
 	return 0;
 }
 
-/* S6: the partition starts anew under a larger pgen. */
+/* S6: restart the partition from scratch under a larger pgen. */
 static void part_fence(struct srv_core *core, struct srv_part *part, uint64_t pgen)
 {
 	log_debug("partition fenced: job=%u tensor=%u part=%u pgen=%llu to=%llu", part->job->id,

@@ -1,10 +1,10 @@
 #ifndef BPS_SERVER_CORE_PLAN_H
 #define BPS_SERVER_CORE_PLAN_H
-/* Jobs and their partitions, as the scheduler announces them: srv_core_job and the like. */
+/* Jobs and their partitions, as the scheduler announces them: srv_core_job and related calls. */
 #include "bps-server/core/core_impl.h"
 
-/* Forget the job, and all partitions of it. */
+/* Free the job and all its partitions. */
 void plan_free_job(struct srv_core *core, struct srv_job *job);
-/* Make room in the peer's queues for all partitions that are here. */
+/* Make room in the peer's queues for all partitions on this thread. */
 int plan_reserve_peer(const struct srv_core *core, struct srv_peer *peer);
 #endif

@@ -1,5 +1,6 @@
-/* Fetching what members offered (B1, B5): each connection has a queue by priority and a window in
- * bytes, staging is shared. A read lands in staging and counts only when its crc is right. */
+/* Reads of contributions that members offered (B1, B5). Each connection has a queue by priority and
+ * a window in bytes. All share the staging memory. The data of a read lands in staging and counts
+ * only when its crc is right. Thread: the data thread that owns the core. */
 #include "bps-server/core/reads.h"
 
 #include <errno.h>
@@ -75,8 +76,8 @@ struct buf *staging_get(struct srv_core *core, const struct slot *slot, uint16_t
 {
 	struct buf *buf;
 
-	/* An ordered sum may hold contributions that came too early in half of the staging at most,
-	 * so that the one it waits for always finds room. */
+	/* In an ordered sum, contributions that came too early use at most half of the staging, so
+	 * that the next one in order always finds room. */
 	*ret_is_early = part_is_ordered(slot->part) &&
 			member != part_nth_member(slot->part, slot->n_folded + slot->n_in_order) &&
 			!is_early_room(core);
@@ -171,14 +172,14 @@ static void donation_start(struct srv_core *core, struct slot *slot)
 	}
 	if (fetch_start(core, seat->peer, &slot->donation, slot->part->bytes, buf, &slot->fetch) <
 		0) {
-		staging_put(core, buf); /* the retry timer asks again */
+		staging_put(core, buf); /* the retry timer repeats the request */
 		return;
 	}
 	slot->fetch->slot = slot;
 	slot->wants_fetch = false;
 }
 
-/* Start the most urgent read of a peer. False: nothing more for this peer now. */
+/* Start the most urgent read of a peer. False: no further read of this peer can start now. */
 static bool peer_start_read(struct srv_core *core, struct srv_peer *peer)
 {
 	struct heap_node *node = heap_min(&peer->want);
@@ -204,7 +205,7 @@ static bool peer_start_read(struct srv_core *core, struct srv_peer *peer)
 		pool_put(core->staging, buf);
 		if (rc == -EAGAIN)
 			return false;
-		reads_forget(core, seat); /* a nonsense offer, or the connection is going down */
+		reads_forget(core, seat); /* an invalid offer, or the connection is being closed */
 		return true;
 	}
 	seat->fetch->seat = seat;
@@ -213,15 +214,15 @@ static bool peer_start_read(struct srv_core *core, struct srv_peer *peer)
 	return true;
 }
 
-/* More will be free: after a running read, or after a queued sum. */
+/* Will staging be freed by a running read or a queued sum? */
 static bool is_waiting_for_staging(const struct srv_core *core)
 {
 	return core->is_starved && (!TAILQ_EMPTY(&core->fetches) || !TAILQ_EMPTY(&core->work));
 }
 
-/* What is used are contributions that came early, scattered so that the peer's most urgent read
- * finds no room in one piece. What they wait for is no larger than they are and does find it, so
- * let others pass. */
+/* Park the peer's most urgent read. Contributions that came early have fragmented the staging, so
+ * this read finds no room in one piece. The contribution that they wait for is no larger than they
+ * are and does find room, so let other reads pass. */
 static void set_aside(struct srv_core *core, struct srv_peer *peer)
 {
 	struct heap_node *node = heap_min(&peer->want);
@@ -275,7 +276,7 @@ static void seat_read_done(struct srv_core *core, struct fetch *f, int status)
 		seat->bad_crc = f->crc;
 		seat_owe(seat, OWE_BAD_CRC, f->round);
 	} else if (seat->peer && seat->peer != f->peer) {
-		reads_want(core, seat); /* it was offered again on a newer connection */
+		reads_want(core, seat); /* offered again on a newer connection */
 	}
 }
 

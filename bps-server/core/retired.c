@@ -1,5 +1,5 @@
-/* Results of an older placement that may still be read (B3): the buffer is kept until each member that
- * was offered it has acknowledged it or lost its connection. */
+/* Results of an older placement that may still be read (B3). The buffer is kept until each member
+ * that was offered the result has acknowledged it or lost its connection. */
 #include "bps-server/core/retired.h"
 
 #include <stdlib.h>
@@ -7,7 +7,7 @@
 #include "bps-server/core/slots.h"
 #include "common/base/log.h"
 
-/* The peer reads it no more; without readers its buffer is free. */
+/* The peer has finished with the buffer. A buffer without readers is freed. */
 static void retired_release(
 	struct srv_core *core, struct retired_result *l, const struct srv_peer *peer)
 {
@@ -29,7 +29,7 @@ void retired_add(struct srv_core *core, struct slot *slot)
 	unsigned bit = (unsigned)(slot - part->slots);
 
 	if (!l) {
-		/* Without the note the buffer can never be reused: leaking it is safe. */
+		/* Without this record the buffer can never be reused safely, so leak it. */
 		log_error("out of memory: %u bytes of sums memory are lost", part->bytes);
 		slot->result = NULL;
 		return;
@@ -55,7 +55,7 @@ void retired_add(struct srv_core *core, struct slot *slot)
 	retired_release(core, l, NULL);
 }
 
-/* Does the message say that its sender will not read that result (any more)? */
+/* Does the message imply that its sender will not read that result (any more)? */
 static bool is_acknowledged_by(const struct wire_msg *m, const struct retired_result *l)
 {
 	if (l->job != m->job || l->tensor != m->tensor || l->part != m->part)

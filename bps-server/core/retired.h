@@ -5,8 +5,8 @@
 
 /* Replace the slot's result; members that were offered it keep its buffer alive. */
 void retired_add(struct srv_core *core, struct slot *slot);
-/* A message may say that its sender reads a result of an older placement no more. */
+/* Release the results of an older placement that the message acknowledges. */
 void retired_acknowledged(struct srv_core *core, struct srv_peer *peer, const struct wire_msg *m);
-/* The peer reads nothing any more. */
+/* Release the results that the peer was reading: its connection is lost. */
 void retired_peer_down(struct srv_core *core, const struct srv_peer *peer);
 #endif

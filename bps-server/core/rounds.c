@@ -1,4 +1,5 @@
-/* What each message does to the slots and seats of its partition (S1-S3). */
+/* Effect of each message on the slots and seats of its partition (S1-S3). Completion is decided in
+ * completion.c. Thread: the data thread that owns the core. */
 #include "bps-server/core/rounds.h"
 
 #include <assert.h>
@@ -15,8 +16,8 @@
 #include "common/base/log.h"
 #include "common/data/crc32c.h"
 
-/* What a round is to the slot that it belongs to: its own or the next one there (S3), long over, or
- * so far ahead of the others as no honest peer can be. */
+/* Relation of a round to its slot: held by it or next there (S3), long over, or further ahead than
+ * a correct peer can be. */
 enum place { PLACE_HERE, PLACE_OVER, PLACE_AHEAD };
 
 static enum place slot_place(struct srv_part *part, uint64_t r)
@@ -32,7 +33,8 @@ static enum place slot_place(struct srv_part *part, uint64_t r)
 	return slot->round == r - 2 && is_over ? PLACE_HERE : PLACE_AHEAD;
 }
 
-/* May the member have the result of round r? Not while it is made, unless it reported it before. */
+/* May the member have the result of round r? Not while it is being summed, unless the member
+ * reported that result before. */
 static bool can_have(struct srv_part *part, const struct seat *seat, uint64_t r)
 {
 	const struct slot *slot = part_slot(part, r);
@@ -41,7 +43,7 @@ static bool can_have(struct srv_part *part, const struct seat *seat, uint64_t r)
 	       member_set_has(&slot->has, seat->member);
 }
 
-/* The slot of a round that is PLACE_HERE, opened if it was free. */
+/* Return the slot of a round that is PLACE_HERE, and open it if it was free. */
 static struct slot *slot_for(struct srv_core *core, struct srv_part *part, uint64_t r)
 {
 	struct slot *slot = part_slot(part, r);
@@ -67,7 +69,7 @@ static void peer_error(
 	xport_close(peer->conn, what);
 }
 
-/* A6: everybody must have been delivered the same bytes. */
+/* A6: all members must have received the same bytes. */
 static bool echo_agrees(
 	struct srv_core *core, struct slot *slot, const struct seat *seat, const struct wire_msg *m)
 {
@@ -76,7 +78,7 @@ static bool echo_agrees(
 	uint32_t echo = m->contrib.crc_prev, want = echo;
 	const struct srv_job_member *me, *other;
 
-	if (m->round == 1 || !echo) /* 0: it came without, within one host */
+	if (m->round == 1 || !echo) /* 0: delivered without a crc, within one host */
 		return true;
 	if (prev->state == SLOT_DONE && prev->round == m->round - 1)
 		want = prev->crc;
@@ -148,9 +150,9 @@ static void contrib_inline(
 	seat_staged(core, seat);
 }
 
-/* Of a peer on this host nothing is read: it is summed from where it lies, which nobody changes
- * before this round's result (B6). False: it has to be read, and checked: also when the job may
- * shrink, since then a round may have ended without whoever still waits for us. */
+/* Sum a contribution from this host in place, without a copy. Its bytes do not change before this
+ * round's result (B6). Returns false if it must be read and checked. That is also the case when the
+ * job may shrink: a round may then have ended without a member that still waits for it. */
 static bool contrib_borrow(struct srv_core *core, struct seat *seat, const struct wire_msg *m)
 {
 	struct xconn *c = seat->peer->conn;
@@ -162,7 +164,7 @@ static bool contrib_borrow(struct srv_core *core, struct seat *seat, const struc
 	return true;
 }
 
-/* The slot of a contribution; NULL: it was answered, or is not needed. */
+/* Return the slot of a contribution. NULL: it was answered, or is not needed. */
 static struct slot *contrib_slot(struct srv_core *core, struct seat *seat, const struct wire_msg *m)
 {
 	struct srv_part *part = seat->part;
@@ -184,7 +186,7 @@ static struct slot *contrib_slot(struct srv_core *core, struct seat *seat, const
 	return slot;
 }
 
-/* The same where members may be late: who is ahead of them waits. */
+/* The same for jobs in which members may be late: a member that is ahead of them waits. */
 static struct slot *contrib_slot_backup(
 	struct srv_core *core, struct seat *seat, const struct wire_msg *m)
 {
@@ -235,9 +237,9 @@ static void on_contrib(struct srv_core *core, struct seat *seat, const struct wi
 	}
 	if (!op_agrees(core, slot, m) || !echo_agrees(core, slot, seat, m))
 		return;
-	seat->offer.priority = m->priority; /* of what it is owed, too */
+	seat->offer.priority = m->priority; /* also for the result sent to this member */
 	if (slot->n_has || slot->state != SLOT_OPEN) {
-		/* It will be donated, or is there already: the bytes are not needed. */
+		/* The result will be donated, or exists already: the bytes are not needed. */
 		slot_add_contributed(slot, seat->member);
 		if (slot->state == SLOT_DONE)
 			seat_owe(seat, OWE_RESULT, m->round);
@@ -320,7 +322,7 @@ static void on_donate(struct srv_core *core, struct seat *seat, const struct wir
 	}
 	if (crc32c(0, m->payload, m->len) != m->crc || !slot_result(core, slot)) {
 		core->stats.crc_errors++;
-		return; /* the retry timer asks again */
+		return; /* the retry timer repeats the request */
 	}
 	memcpy(slot->result->mem, m->payload, m->len);
 	slot->crc = m->crc;
@@ -336,13 +338,14 @@ static void on_got(struct seat *seat, const struct wire_msg *m)
 		slot_unoffer(slot, seat);
 }
 
-/* A partition that is not here, or not yet under that pgen: the plan may be on its way to us. */
+/* Answer AGAIN for a partition that is not here, or not yet under that pgen: the plan may be on its
+ * way to this server. */
 static void reply_again(struct srv_peer *peer, const struct wire_msg *m)
 {
 	struct wire_msg r = wire_answer(m, WIRE_AGAIN);
 
 	if (m->type == WIRE_CONTRIB || m->type == WIRE_HAVE)
-		xport_send(peer->conn, &r); /* refused: the agent's own timer sends it again */
+		xport_send(peer->conn, &r); /* refused: the agent's own timer retries */
 }
 
 static struct seat *seat_of(struct srv_core *core, struct srv_peer *peer, struct srv_part *part,
@@ -414,5 +417,5 @@ void rounds_message(void *ctx, struct xconn *c, const struct wire_msg *m)
 		return;
 	retired_acknowledged(core, peer, m);
 	peer_message(core, peer, m);
-	reads_pump(core); /* it may have set staging free */
+	reads_pump(core); /* the message may have freed staging */
 }

@@ -1,5 +1,5 @@
-/* Slots and seats: their states, who has contributed and who has the result, the memory of results.
- * The bottom of the core: nothing here sends, reads or sums. */
+/* Slots and seats: their states, which members have contributed or have the result, the memory of
+ * results. This is the lowest layer of the core: nothing here sends, reads or sums. */
 #include "bps-server/core/slots.h"
 
 #include <assert.h>
@@ -85,7 +85,7 @@ uint16_t part_nth_member(const struct srv_part *part, unsigned nth)
 
 void *slot_result(struct srv_core *core, struct slot *slot)
 {
-	if (!slot->result) /* the last one was retired */
+	if (!slot->result) /* the previous one was retired */
 		slot->result = pool_get(core->sums, slot->part->bytes);
 	if (!slot->result)
 		srv_job_fail(core, slot->part->job, BPS_EQUOTA,

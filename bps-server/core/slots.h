@@ -1,20 +1,21 @@
 #ifndef BPS_SERVER_CORE_SLOTS_H
 #define BPS_SERVER_CORE_SLOTS_H
-/* Slots and seats: see the drawings in core.h. Their tables of states are in slots.c. */
+/* Slots and seats: see the diagrams in core.h. The tables of states are in slots.c. */
 #include "bps-server/core/core_impl.h"
 
 /* The slot of a round (S3); it may hold another round. */
 struct slot *part_slot(struct srv_part *part, uint64_t round);
-/* The only writers of the states; the tables of what may follow are in slots.c. */
+/* The only functions that write the states. The tables of allowed changes are in slots.c. */
 void slot_set_state(struct srv_core *core, struct slot *slot, enum slot_state state);
 void seat_set_state(struct seat *seat, enum seat_state state);
-/* The member is in C of the slot's round; a second time changes nothing. */
+/* Add the member to C of the slot's round; repeating it has no effect. */
 void slot_add_contributed(struct slot *slot, unsigned member);
-/* That member will not read the slot's result any more. */
+/* The member will not read the slot's result any more. */
 void slot_unoffer(struct slot *slot, struct seat *seat);
-/* Its memory for the result. NULL: there is none left, and the job has failed. */
+/* Return the memory for the slot's result. NULL: none is left, and the job has failed. */
 void *slot_result(struct srv_core *core, struct slot *slot);
-/* The nth (from 0) member of its pgen in their order; n_seats: there are fewer. */
+/* Return the nth member (from 0) of the partition's pgen, in their order. n_seats: there are
+ * fewer. */
 uint16_t part_nth_member(const struct srv_part *part, unsigned nth);
 
 static inline bool part_is_ordered(const struct srv_part *part)

@@ -1,6 +1,6 @@
-/* The arithmetic: staged contributions are folded block by block, as many in one pass as are there,
- * and the last pass also rounds, divides and takes the crc while the block is in cache. A pass may
- * stop after any block. */
+/* The arithmetic. Each pass folds all staged contributions block by block. The last pass also
+ * rounds, divides and computes the crc while the block is in cache. A pass may stop after any
+ * block. Thread: the data thread that owns the core. */
 #include "bps-server/core/sums.h"
 
 #include <assert.h>
@@ -49,7 +49,7 @@ static void unhold(struct srv_core *core, struct slot *slot)
 	slot->is_holding = false;
 }
 
-/* The first n staged contributions are used up. */
+/* Release the first n staged contributions, which have been added. */
 static void release_staged(struct srv_core *core, struct slot *slot, unsigned n)
 {
 	while (n-- > 0) {
@@ -78,7 +78,7 @@ void sums_discard(struct srv_core *core, struct slot *slot)
 	memset(&slot->contributors, 0, sizeof(slot->contributors));
 }
 
-/* Does anybody take the result over a network? */
+/* Does any member receive the result over a network? */
 static bool is_for_network(const struct srv_part *part)
 {
 	for (unsigned i = 0; i < part->n_seats; i++)
@@ -87,8 +87,8 @@ static bool is_for_network(const struct srv_part *part)
 	return false;
 }
 
-/* Before the first addition: if everybody has the other slot's result, the two swap their memory,
- * so that one of them mostly does: more of it is in the cache. */
+/* Swap the memory of the two slots before the first addition, if all members have the result of the
+ * other slot. Then mostly the same memory is used, and more of it is in the cache. */
 static void swap_spent(struct slot *slot)
 {
 	struct srv_part *part = slot->part;

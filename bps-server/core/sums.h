@@ -1,14 +1,14 @@
 #ifndef BPS_SERVER_CORE_SUMS_H
 #define BPS_SERVER_CORE_SUMS_H
-/* The arithmetic, in slices: srv_core_work does it. */
+/* The arithmetic, which srv_core_work performs in slices. */
 #include "bps-server/core/core_impl.h"
 
-/* srv_core_work folds what the slot has staged. */
+/* Queue the slot: srv_core_work folds its staged contributions. */
 void sums_queue(struct srv_core *core, struct slot *slot);
-/* Forget staged contributions and the accumulator. */
+/* Discard the staged contributions and the accumulator. */
 void sums_discard(struct srv_core *core, struct slot *slot);
-/* Would a pass set staging free? */
+/* Would a pass free staging? */
 bool sums_can_fold(const struct slot *slot);
-/* Queue all that can be folded, to free staging. */
+/* Queue all slots that can be folded, to free staging. */
 void sums_relieve(struct srv_core *core);
 #endif
