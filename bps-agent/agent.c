@@ -1,4 +1,6 @@
-/* The agent's data thread: what turns in it, and how the control thread's messages get there. */
+/* The agent's data thread: its loop, the environment of the core, and the control thread's
+ * messages. Trainers are served in trainers/, partitions in core/. Thread: the data thread, except
+ * agent_new, agent_free, agent_post and the figures, which the control thread calls. */
 
 #include "bps-agent/agent.h"
 
@@ -78,7 +80,7 @@ static bool loop_work(void *ctx)
 	bool more = false;
 
 	for (t = TAILQ_FIRST(&a->trainers); t; t = next) {
-		next = TAILQ_NEXT(t, link); /* nonsense in a ring drops its trainer */
+		next = TAILQ_NEXT(t, link); /* an invalid entry in a ring closes its trainer */
 		more |= trainer_poll_ring(t);
 	}
 	more |= executor_work(a);
@@ -150,9 +152,9 @@ static uint64_t core_random(void *ctx)
 	return v;
 }
 
-/* ---- what the scheduler says ---- */
+/* ---- messages of the scheduler ---- */
 
-/* Tell the core when a server's instance or state is not what it was. */
+/* Notify the core when a server's instance or state has changed. */
 static void on_peer(struct agent *a, const struct ctl_peer *p)
 {
 	uint32_t i = 0;
@@ -163,7 +165,7 @@ static void on_peer(struct agent *a, const struct ctl_peer *p)
 		struct known_server *v = realloc(a->servers, (i + 1) * sizeof(*v));
 
 		if (!v)
-			return; /* its connections come up by the core's own attempts */
+			return; /* the core itself retries the connections */
 		a->servers = v;
 		a->n_servers++;
 	} else if (a->servers[i].instance == p->instance && a->servers[i].state == p->state) {
@@ -210,7 +212,7 @@ struct agent_delivery {
 	struct agent *agent;
 	enum agent_event event;
 	struct member_msg *msg;
-	struct agent_limits limits; /* of AGENT_LIMITS */
+	struct agent_limits limits; /* set for AGENT_LIMITS */
 };
 
 static void set_limits(struct agent *a, const struct agent_limits *limits)
@@ -272,7 +274,7 @@ void agent_figures(struct agent *a, struct agent_figures *ret)
 	*ret = (struct agent_figures){0};
 	if (!a)
 		return;
-	/* A data thread that hangs holds nobody up, wherever it hangs. */
+	/* Try the lock only: a data thread that hangs must not block the control thread. */
 	if (pthread_mutex_trylock(&a->lock) == 0) {
 		a->seen_figures = a->figures;
 		pthread_mutex_unlock(&a->lock);
@@ -293,7 +295,7 @@ void agent_quotas(struct agent *a, struct quota_view *ret)
 	*ret = a->seen_quotas;
 }
 
-/* ---- life ---- */
+/* ---- start and end ---- */
 
 int agent_new(struct net *net, struct member *member, const struct agent_config *cfg,
 	struct agent **ret, struct err_text *err)
@@ -313,7 +315,7 @@ int agent_new(struct net *net, struct member *member, const struct agent_config 
 	a->cfg = *cfg;
 	a->net = net;
 	a->member = member;
-	a->next_number = 1; /* 0: nobody */
+	a->next_number = 1; /* 0: none */
 	a->spare_fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
 	a->trainer_events = &trainer_events;
 	TAILQ_INIT(&a->trainers);
@@ -358,7 +360,7 @@ failed:
 	return rc;
 }
 
-/* On the thread, as its last function. */
+/* Runs on the data thread, as its last function. */
 static void drop_all(void *arg)
 {
 	struct agent *a = arg;
@@ -378,8 +380,8 @@ void agent_free(struct agent *a)
 
 	if (!a)
 		return;
-	/* Finished memory is posted before the trainers go. Trainers get no
-	 * answer about memory that is not made any more: they are dropped, or ask a successor. */
+	/* Memory that is ready is posted before the trainers are closed. Trainers get no answer
+	 * about memory that is not made any more. They are closed, or ask the next process. */
 	memory_thread_stop(a->memory_thread);
 	if (a->loop) {
 		while (dataloop_post(a->loop, drop_all, a) == -EAGAIN)
@@ -389,7 +391,7 @@ void agent_free(struct agent *a)
 	xport_free(a->x);       /* ends every connection and read */
 	dataloop_free(a->loop); /* runs the handles' last callbacks */
 	agt_core_free(a->core);
-	/* Jobs that a successor goes on with, without core and transport. */
+	/* Jobs that the next process continues, without core and transport. */
 	while ((job = TAILQ_FIRST(&a->jobs))) {
 		job->arenas.x = NULL;
 		job_leave(job);

@@ -1,6 +1,6 @@
-/* bps-agent: one per machine; trainers hand it tensors, it pushes and pulls. The main thread runs
- * the control loop, the data thread the trainers and the network (agent.h); the transport's
- * connection management and the making of shared memory (memory_thread.h) have threads of their
+/* bps-agent: one per machine. Trainers hand it tensors; it pushes and pulls them. The main thread
+ * runs the control loop, the data thread the trainers and the network (agent.h). The transport's
+ * connection management and the creation of shared memory (memory_thread.h) have threads of their
  * own. */
 #include <errno.h>
 #include <event2/buffer.h>
@@ -31,11 +31,12 @@
 #include "common/daemon/notify.h"
 #include "common/local/local.h"
 
-/* It owns trainers, rings and all partitions; copying a sum is all that it does per byte. */
+/* The data thread owns trainers, rings and all partitions. Its only work per byte is copying
+ * sums. */
 #define AGENT_THREADS 1
 #define AGAIN_NS      UINT64_C(2000000)
-#define LEAVE_US      200000 /* for the scheduler's answer to LEAVE */
-/* Our listening socket, when the service manager keeps it. */
+#define LEAVE_US      200000 /* wait for the scheduler's answer to LEAVE */
+/* Name under which the service manager keeps the listening socket. */
 #define LISTEN_NAME "listen"
 
 struct agent_opts {
@@ -125,16 +126,16 @@ static const struct settings_spec spec = {.program = "bps-agent",
 	.failpoints = FP_AGENT};
 
 struct agent_app {
-	struct node node; /* first: node_refused, node_auth_changed */
+	struct node node; /* must be first: node_refused, node_auth_changed */
 	struct agent_opts opts;
-	struct gpu_probe *gpu_probe; /* NULL: nobody is asked */
-	struct agent *agent;         /* once our id is known */
+	struct gpu_probe *gpu_probe; /* NULL: no probe runs */
+	struct agent *agent;         /* set when this agent's id is known */
 	struct fdstore inherited;
 	struct cluster_identity identity;
-	struct event *stop; /* armed: LEAVE was said, and its answer has this time */
+	struct event *stop; /* armed after LEAVE was sent: limit for the answer */
 	int listen_fd;
 	bool owns_socket_file;
-	bool can_hand_over; /* the service manager keeps what a successor needs */
+	bool can_hand_over; /* the service manager keeps the state for the next process */
 	char scheduler[ADDR_TEXT_BYTES];
 };
 
@@ -144,11 +145,11 @@ static void post(struct agent_app *app, enum agent_event event, struct member_ms
 {
 	if (app->agent && agent_post(app->agent, event, m, NULL) == 0)
 		return;
-	log_error("the data thread does not take messages any more, starting anew");
+	log_error("the data thread does not take messages any more, restarting");
 	daemon_quit(&app->node.daemon, EX_TEMPFAIL);
 }
 
-/* Zeros are resolved here: what is left of them means no limit. */
+/* Resolve zeros to the defaults. A zero in the result means no limit. */
 static struct agent_limits limits_of(const struct agent_opts *o)
 {
 	uint64_t all = o->max_bytes ? o->max_bytes : node_half_memory_bytes();
@@ -173,7 +174,7 @@ static struct agent_limits limits_of(const struct agent_opts *o)
 	return l;
 }
 
-/* By default it lies beside this program. */
+/* By default the executor lies beside this program. */
 static struct gpu_config gpu_of(struct agent_opts *o)
 {
 	const char *backend = o->gpu == GPU_HOST ? "host" : "cuda";
@@ -193,7 +194,7 @@ static struct gpu_config gpu_of(struct agent_opts *o)
 		.sysfs = o->sysfs};
 }
 
-/* What it finds is for people; jobs ask for themselves. */
+/* Start a probe for GPUs. Its result is only displayed; jobs look for GPUs themselves. */
 static void ask_for_gpus(struct agent_app *app)
 {
 	struct gpu_config cfg = gpu_of(&app->opts);
@@ -208,7 +209,7 @@ static void ask_for_gpus(struct agent_app *app)
 		log_warn("%s", err.s);
 }
 
-/* The data thread, as the member with that id. Errors: negative, logged. */
+/* Start the data thread, as the member with that id. Errors: negative, logged. */
 static int start_agent(struct agent_app *app, uint32_t id)
 {
 	const struct agent_opts *o = &app->opts;
@@ -240,7 +241,7 @@ static int start_agent(struct agent_app *app, uint32_t id)
 	return 0;
 }
 
-/* What a successor has to know. */
+/* Record the identity for the next process. */
 static void note_identity(struct agent_app *app)
 {
 	struct member_past now;
@@ -266,7 +267,7 @@ static void member_up(void *ctx, uint32_t id)
 		post(app, AGENT_RESYNC_BEGIN, NULL);
 }
 
-/* Go on with the jobs from before the restart, without waiting for the scheduler. */
+/* Continue the jobs from before the restart, without waiting for the scheduler. */
 static int go_on(struct agent_app *app, struct err_text *err)
 {
 	uint32_t id = app->identity.known.member_id;
@@ -279,8 +280,8 @@ static int go_on(struct agent_app *app, struct err_text *err)
 	return rc < 0 ? err_set(err, rc, "cannot go on with the jobs that were here") : 0;
 }
 
-/* A drained agent that stops does not come back, and nobody need wait for it: only the scheduler
- * knows which one is. Without its answer we end all the same. */
+/* Send LEAVE, so that no peer waits for a drained agent that does not come back: only the scheduler
+ * knows which agents are drained. Without an answer the agent ends all the same. */
 static void on_stop_timer(evutil_socket_t fd, short what, void *arg)
 {
 	struct agent_app *app = arg;
@@ -482,7 +483,7 @@ static void settings_changed(void *ctx)
 	struct agent_limits limits = limits_of(&app->opts);
 
 	if (app->agent && agent_post(app->agent, AGENT_LIMITS, NULL, &limits) < 0)
-		log_error("the data thread does not take the new limits, reload once more");
+		log_error("the data thread does not take the new limits, reload again");
 }
 
 static const struct daemon_reload_ops reload_ops = {
@@ -500,7 +501,7 @@ static int clear_path(const struct sockaddr_un *sun, struct err_text *err)
 	int fd;
 
 	if (lstat(sun->sun_path, &st) < 0)
-		return 0; /* bind says what is wrong */
+		return 0; /* bind reports the error */
 	if (!S_ISSOCK(st.st_mode))
 		return err_set(err, -EEXIST,
 			"'%s' is there already and no socket: move it away, or choose another "
@@ -537,7 +538,7 @@ static int give_to_group(const char *path, const char *group, struct err_text *e
 	return 0;
 }
 
-/* Take the listening socket of the process before this one, if its path is ours. */
+/* Take the listening socket of the previous process, if its path is the configured one. */
 static bool take_kept_socket(struct agent_app *app)
 {
 	struct sockaddr_un at = {0};
@@ -557,7 +558,7 @@ static bool take_kept_socket(struct agent_app *app)
 	return true;
 }
 
-/* That of socket activation, whatever its name. */
+/* Take the socket of socket activation, whatever its name. */
 static bool take_activation(struct agent_app *app)
 {
 	for (size_t i = 0; i < app->inherited.n && app->listen_fd < 0; i++) {
@@ -575,7 +576,7 @@ static bool take_activation(struct agent_app *app)
 	return app->listen_fd >= 0;
 }
 
-/* The socket of the service manager, or one of our own. */
+/* Use the socket of the service manager, or open one. */
 static int open_socket(struct agent_app *app, struct err_text *err)
 {
 	struct sockaddr_un sun = {.sun_family = AF_UNIX};

@@ -1,4 +1,6 @@
-/* Jobs, tensors and plans: what the trainers and the scheduler say. */
+/* Jobs, tensors and plans: the calls of the shell that announce, submit and place them, and the
+ * work of each turn. Single partitions are in part.c, connections in link.c. Thread: that of the
+ * xport. */
 #include "bps-agent/core/core_impl.h"
 
 #include <assert.h>
@@ -13,7 +15,7 @@
 
 /* Partition size of jobs whose sums never leave the machine. */
 #define LOCAL_PART_BYTES (256u << 10)
-/* However little they bring. */
+/* Limit of pumped links per turn, however little they send. */
 #define TURN_PUMPS 16
 
 int agt_core_new(const struct agt_config *cfg, const struct agt_env *env, struct xport *x,
@@ -143,11 +145,11 @@ void agt_job_members(struct agt_job *job, const struct ctl_job *msg)
 
 	job->n_members = (uint16_t)msg->n_members;
 	job->size = msg->size;
-	job->has_backup = msg->backup > 0; /* who restarts learns it here */
+	job->has_backup = msg->backup > 0; /* known again after a restart */
 	job->may_shrink = msg->flags & JOB_SHRINK;
 	if (msg->border <= job->border)
 		return;
-	/* What is submitted from now on is of the new members, whose places follow. */
+	/* Tensors submitted from now on belong to the new members, whose places follow. */
 	job->border = msg->border;
 	TAILQ_FOREACH (t, &job->tensors, link)
 		for (uint32_t i = 0; i < t->n_parts; i++)
@@ -200,7 +202,7 @@ void agt_tensor_contributors(const struct agt_tensor *t, struct member_set *ret_
 	}
 }
 
-/* End the round under way, or the one that somebody has submitted already. */
+/* End the round under way, or the one that some worker has submitted already. */
 static void tensor_end(struct agt_tensor *t, int status)
 {
 	struct agt_core *core = t->job->core;
@@ -303,7 +305,8 @@ int agt_tensor_new_device(struct agt_job *job, uint8_t dtype, uint64_t n_elems,
 	return rc;
 }
 
-/* Sums that landed in a former life may have been said in vain. */
+/* Start a device round. Sums that landed before a restart may not have reached the executor, so
+ * report them again. */
 static void device_start(struct agt_tensor *t, uint64_t round)
 {
 	struct agt_env *env = &t->job->core->env;
@@ -323,7 +326,7 @@ static void tensor_start(struct agt_tensor *t)
 	t->begun_seq = t->job->core->n_begun++;
 	t->has_landed = false;
 	t->parts_left = 0;
-	for (uint32_t i = 0; i < t->n_parts; i++) /* but those that landed in a former life */
+	for (uint32_t i = 0; i < t->n_parts; i++) /* except those that landed before a restart */
 		t->parts_left += t->parts[i].round < round;
 	for (uint32_t i = 0; i < t->n_parts; i++)
 		if (t->parts[i].round < round)
@@ -332,7 +335,7 @@ static void tensor_start(struct agt_tensor *t)
 		device_start(t, round);
 }
 
-/* Start the next round when everybody has submitted and the way is known. */
+/* Start the next round when all local workers have submitted it and the placement is known. */
 static void tensor_try_start(struct agt_tensor *t)
 {
 	int failed = t->job->failed ? t->job->failed : t->failed;
@@ -409,7 +412,7 @@ static bool is_too_large(const struct agt_job *job, uint64_t bytes)
 	return !job->is_local && limit && bytes > limit;
 }
 
-/* Where its partitions keep what must outlive us. */
+/* Return the memory that keeps the partitions' state across restarts. */
 static struct agt_kept_part *keep(
 	struct agt_tensor *t, uint32_t id, uint32_t part_elems, uint32_t n_parts)
 {
@@ -421,7 +424,7 @@ static struct agt_kept_part *keep(
 	return t->own_kept;
 }
 
-/* K3, K6; 0 when nothing of it was kept. Errors: BPS_EPROTO. */
+/* Find the last complete round (K3, K6); 0 when nothing was kept. Errors: BPS_EPROTO. */
 static int last_complete(
 	const struct agt_kept_part *kept, uint32_t n_parts, bool is_device, uint64_t *ret)
 {
@@ -437,7 +440,7 @@ static int last_complete(
 	return most - least > 1 || most == UINT64_MAX ? BPS_EPROTO : 0;
 }
 
-/* Its partitions, as they are kept. Errors: -ENOMEM, BPS_EPROTO. */
+/* Create the tensor's partitions from the kept state. Errors: -ENOMEM, BPS_EPROTO. */
 static int parts_make(struct agt_tensor *t, uint32_t id, uint32_t part_elems, uint32_t n_parts)
 {
 	struct agt_kept_part *kept = n_parts ? keep(t, id, part_elems, n_parts) : NULL;
@@ -540,7 +543,7 @@ int agt_submit(struct agt_tensor *t, uint32_t worker, uint64_t round, uint8_t op
 	if (round != t->submitted[worker] + 1)
 		return BPS_EBUSY;
 	if (failed && round <= t->round) {
-		t->submitted[worker] = round; /* it ended before this worker came */
+		t->submitted[worker] = round; /* the round ended before this worker joined */
 		return failed;
 	}
 	if (t->is_running || round != t->round + 1)
@@ -569,7 +572,7 @@ uint32_t agt_tensor_id(const struct agt_tensor *t)
 	return t->id;
 }
 
-/* Several of one connection go before the next one's. */
+/* Send several contributions of one connection before those of the next one. */
 static void offer_some(struct agt_core *core)
 {
 	uint64_t before = core->stats.pushed_bytes;
@@ -608,7 +611,8 @@ uint64_t agt_core_tick(struct agt_core *core, uint64_t now_ns)
 	while ((n = heap_min(&core->link_timers)) && n->key <= now_ns) {
 		link_retry((struct agt_link *)((char *)n - offsetof(struct agt_link, timer)));
 		if (heap_min(&core->link_timers) == n)
-			break; /* it failed at once and is due again: after the events between */
+			/* failed at once and due again: handle the events in between first */
+			break;
 	}
 	n = heap_min(&core->link_timers);
 	if (n && n->key < next)

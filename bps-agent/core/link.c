@@ -1,6 +1,6 @@
-/* Connections to servers' data threads: what waits to be sent on each, the window of bytes under
- * way, and connecting again after a loss (at once, then 100 ms, 300 ms, then up to 1 s with
- * jitter: a server that is away for longer loses its partitions). */
+/* Connections to servers' data threads: the partitions that wait to be sent on each, the window of
+ * bytes under way, and reconnecting after a loss (at once, then 100 ms, 300 ms, then up to 1 s with
+ * jitter: a server that is away for longer loses its partitions). Thread: the core's. */
 #include "bps-agent/core/link.h"
 
 #include <assert.h>
@@ -87,7 +87,7 @@ static void deactivate(struct agt_link *link)
 	link->is_active = false;
 }
 
-/* Plan the next attempt, if anybody needs this connection. */
+/* Schedule the next attempt, if a partition needs this connection. */
 static void schedule(struct agt_link *link)
 {
 	static const uint64_t delays_ms[] = {0, 100, 300};
@@ -181,7 +181,7 @@ void link_send_got(struct agt_link *link, const struct wire_msg *m)
 	struct agt_owed_got *g;
 
 	if (link->state != LINK_UP)
-		return; /* nothing offered outlives the connection */
+		return; /* an offer ends with its connection */
 	if (TAILQ_EMPTY(&link->gots) && xport_send(link->conn, &got) != -EAGAIN)
 		return;
 	g = malloc(sizeof(*g));
@@ -241,7 +241,7 @@ static void pump_offered(struct agt_link *link)
 			return;
 }
 
-/* The most urgent one that is not held; who is held will be woken. */
+/* Return the most urgent partition that is not held. A held share is woken later. */
 static struct agt_part *next_part(struct agt_link *link)
 {
 	struct agt_part *best = NULL;
@@ -279,18 +279,18 @@ bool link_pump(struct agt_link *link)
 	if (!part)
 		return false;
 	if (!part_fits_job(part)) {
-		part_park(part); /* others may go on */
+		part_park(part); /* lets other partitions pass */
 		link_activate(link);
 		return true;
 	}
 	if (!part->is_overdue && link->inflight &&
 		link->inflight + part_bytes(part) > core->cfg.window_bytes)
-		return false; /* again when a result is in */
+		return false; /* retried when a result is in */
 	if (link->is_full && !part->sent_ns)
 		return false;
 	if (part_send_contrib(part) < 0) {
-		/* Until writable, or until it is connected anew; GOTs and what is owed still go, and
-		 * find out themselves whether they can. */
+		/* Set until writable or reconnected. GOTs and other due messages still go, and
+		 * detect lack of credit themselves. */
 		link->is_full = true;
 		return false;
 	}

@@ -1,12 +1,12 @@
 #ifndef BPS_AGENT_CORE_LINK_H
 #define BPS_AGENT_CORE_LINK_H
-/* The connection to one data thread of one server: what waits to be sent on it, the window of bytes
- * under way, and connecting again. The core frees it. Thread: the core's.
+/* The connection to one data thread of one server: the partitions that wait to be sent on it, the
+ * window of bytes under way, and reconnecting. The core frees it. Thread: the core's.
  *
  *   DOWN --needed, time to try--> CONNECTING --connected--> UP --lost--> DOWN */
 #include "bps-agent/core/part.h"
 
-/* A GOT that waits for credit: its partition may be elsewhere or gone by then. */
+/* A GOT that waits for credit. Its partition may be elsewhere or gone by then. */
 struct agt_owed_got {
 	TAILQ_ENTRY(agt_owed_got) link;
 	struct wire_msg m;
@@ -22,10 +22,11 @@ struct agt_link {
 	uint32_t server;
 	uint16_t thread;
 	bool is_active; /* may have something to send */
-	bool is_stuck;  /* a GOT, or what is owed, found no credit: nothing goes until writable */
-	bool is_full;   /* a contribution was refused: no new one goes until writable */
+	/* a GOT or another due message found no credit: nothing is sent until writable */
+	bool is_stuck;
+	bool is_full; /* a contribution was refused: no new one is sent until writable */
 	enum link_state state;
-	struct xconn *conn;     /* CONNECTING and UP */
+	struct xconn *conn;     /* set in CONNECTING and UP */
 	struct heap_node timer; /* in core->link_timers when DOWN and needed */
 	unsigned n_tries;
 	uint64_t down_since_ns;
@@ -36,23 +37,23 @@ struct agt_link {
 	TAILQ_HEAD(, agt_owed_got) gots;
 };
 
-/* The link to that thread, made when there is none. NULL: out of memory. */
+/* Return the link to that thread, made when there is none. NULL: out of memory. */
 struct agt_link *link_get(struct agt_core *core, uint32_t server, uint16_t thread);
-/* The partition, which has none, lives on this link; connect if need be. Errors: -ENOMEM. */
+/* Attach the partition, which has no link; connect if necessary. Errors: -ENOMEM. */
 int link_attach(struct agt_link *link, struct agt_part *part);
-/* Take the partition off its link; it is in neither share->ready nor link->offered. */
+/* Detach the partition from its link; it is in neither share->ready nor link->offered. */
 void link_detach(struct agt_part *part);
-/* Send part_send_owed(part, what) when there is credit; nothing without a link. */
+/* Send part_send_owed(part, what) when there is credit; does nothing without a link. */
 void link_owe(struct agt_part *part, enum part_owe what);
 void link_drop_owed(struct agt_part *part);
-/* Say GOT for the result that m names, now or when there is credit. */
+/* Send GOT for the result that m names, now or when there is credit. */
 void link_send_got(struct agt_link *link, const struct wire_msg *m);
-/* Note that the link may have something to send: link_pump looks when it is UP. */
+/* Note that the link may have something to send: link_pump checks when it is UP. */
 void link_activate(struct agt_link *link);
-/* Send what may be sent, one contribution at most; true when more could follow. */
+/* Send what is allowed, one contribution at most; true when more could follow. */
 bool link_pump(struct agt_link *link);
-/* Without connection, partitions and GOTs. */
+/* Free a link without connection, partitions and GOTs. */
 void link_free(struct agt_link *link);
-/* Connect: the link's timer in core->link_timers is due. */
+/* Connect, because the link's timer in core->link_timers is due. */
 void link_retry(struct agt_link *link);
 #endif

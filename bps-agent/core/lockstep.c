@@ -1,33 +1,34 @@
-/* What a job has on each connection, and keeping the connections in step (A8 of
- * docs/reference/faults.md).
+/* Shares of a job on its connections, and keeping the connections in step (A8 of
+ * docs/reference/faults.md). Sends nothing itself: link.c does. Thread: the core's.
  *
- * Servers sum different amounts: one beside an agent less than one with a card of its own, one with a
- * slow card less than the others (bps-scheduler/placement/place.h). A card serves its connections
- * alike, whatever each still has to carry. So without more the small shares are through early, and
- * then all agents wait for the few servers that have the large ones, with half of their cards idle:
- * with 4 agents and 2 servers of their own a round took a third longer than it has to.
+ * Servers sum different amounts. A server beside an agent sums less than one with a network card of
+ * its own. A server with a slow card sums less than the others (bps-scheduler/placement/place.h). A
+ * card serves its connections alike, however much each still has to send. So without control the
+ * small shares finish early, and then all agents wait for the few servers with large shares, while
+ * half of their cards are idle. With 4 agents and 2 separate servers a round took a third longer.
  *
- * Where shares are equal, nothing else keeps them so: agent 1 may be far with server 1 and far behind
- * with server 2, and agent 2 the other way round. All cards are busy, but no sum is complete before
- * nearly all is pushed, and then results come with nothing to push beside them: 8 agents and 8 servers
- * at 100 Mbit/s fell into that, and stayed there, at 60 % of the throughput.
+ * Equal shares do not stay in step by themselves either. Agent 1 may be far with server 1 and far
+ * behind with server 2, and agent 2 the other way round. All cards are busy, but no sum is complete
+ * before nearly all is pushed. Then results arrive when no push is left to overlap with them. 8
+ * agents and 8 servers at 100 Mbit/s got into that state and stayed there, at 60 % of the
+ * throughput.
  *
- * Therefore a connection is held while its progress is ahead of that of the connection furthest
- * behind. Progress is what it has been sent of all that was there for it, in a burst of its job, which
- * lasts as long as there is something to send; what comes later begins where the one furthest behind
- * is. So all are through at the same time, and what each is given follows what the fullest server
- * takes. Where shares differ and still no server has more contributions to take than an agent has to
- * send (two agents, some servers beside them), the agents' own cards are what all wait for: then
- * nobody is held.
+ * Therefore a connection is held while its progress is ahead of the connection furthest behind.
+ * Progress is the sent part of all bytes that the connection had to send in a burst of its job. A
+ * burst lasts as long as there is something to send. A partition that comes later starts at the
+ * progress of the connection furthest behind. So all connections finish at the same time, at the
+ * rate of the fullest server. If shares differ but no server takes more contributions than an agent
+ * sends (two agents, some servers beside them), the agents' own cards are the limit: then no
+ * connection is held.
  *
- * Nobody is held
- *   - by who has only less urgent contributions. Only the one furthest behind is looked at: if that one
- *     is less urgent, whoever is between them goes, too, and so do the others;
- *   - by who sends nothing for longer than it should take (is_late): it is slow for another reason,
- *     and the time is better used;
- *   - by what does not go over a card: a server on the same host.
- * These are not held either, nor is one whose most urgent contribution is a repeated one. Over a
- * transport that takes offers without their bytes all are through within one turn. */
+ * A connection does not hold others
+ *   - if it has only less urgent contributions. Only the connection furthest behind is checked: if
+ *     it is less urgent, all connections between them go on, too;
+ *   - if it has sent nothing for longer than expected (is_late): it is slow for another reason, and
+ *     the time is better used;
+ *   - if it uses no network card: a server on the same host.
+ * Such connections are not held either, nor is one whose most urgent contribution is a repeated
+ * one. A transport that accepts offers without their bytes sends all of them within one turn. */
 #include "bps-agent/core/lockstep.h"
 
 #include <assert.h>
@@ -37,9 +38,10 @@
 #include "bps-agent/core/core_impl.h"
 #include "common/base/duration.h"
 
-/* Late: longer than GAPS times the usual gap between two contributions, which is some milliseconds
- * where a card carries several connections, and longer than a thread may have to wait for its
- * processor. The mean has a GAP_WEIGHT-th of the last gap, of which a long stop counts as GAP_MAX_NS. */
+/* A share is late after GAPS times the usual gap between two contributions, and never before
+ * PATIENCE_NS. The gap is some milliseconds when a card carries several connections. PATIENCE_NS is
+ * longer than a thread may have to wait for its processor. The mean weighs the last gap by 1 /
+ * GAP_WEIGHT; a long stop counts as GAP_MAX_NS. */
 #define PATIENCE_NS  (20 * NS_PER_MS)
 #define GAPS         4
 #define GAP_WEIGHT   8
@@ -48,16 +50,16 @@
 /* Shares differ by some partitions even where they should be equal; small ones by one of eight. */
 #define FULLER 1.02
 #define ALIKE  1.15
-/* In one round of so many equal shares are not kept in step: then each card carries what it can, by
- * which fast ones are told from slow ones (common/base/nicspeed.h). */
+/* In one of LOOSE_EVERY rounds, equal shares are not kept in step. Then each card carries what it
+ * can, which distinguishes fast cards from slow ones (common/base/nicspeed.h). */
 #define LOOSE_EVERY 32
 #define LOOSE_AT    2
-/* What comes when others are nearly through begins with no more than so many times its bytes. */
+/* Limit of the progress that a late partition starts with, as a multiple of its bytes. */
 #define BEHIND_MAX 64
 
-/* ---- how much lives where ---- */
+/* ---- bytes per server ---- */
 
-/* Room for one more server. Errors: -ENOMEM. */
+/* Make room for one more server. Errors: -ENOMEM. */
 static int home_reserve(struct agt_job *job)
 {
 	size_t room = job->homes_room ? 2 * job->homes_room : 16;
@@ -82,8 +84,9 @@ static struct lockstep_server *home_of(struct agt_job *job, uint32_t server)
 	return &job->homes[job->n_homes++];
 }
 
-/* Is it worth holding those ahead: because a server takes more contributions than an agent sends, or
- * because all take as many? Servers on this host count, so that all agents find the same. */
+/* Is it useful to hold connections that are ahead? Yes if a server takes more contributions than an
+ * agent sends, or if all take equal amounts. Servers on this host count, so that all agents get the
+ * same result. */
 static bool wants_step(const struct agt_job *job, uint64_t round)
 {
 	uint64_t all = 0, most = 0;
@@ -160,11 +163,11 @@ static uint64_t urgency(const struct lockstep_share *s)
 {
 	const struct heap_node *first = heap_min(&s->ready);
 
-	assert(first); /* it has something to send */
+	assert(first); /* the share has something to send */
 	return heap_key_urgency(first->key);
 }
 
-/* If so many bytes had been sent; it has something to send. */
+/* Return the progress if sent_bytes had been sent; the share has something to send. */
 static uint64_t progress(const struct lockstep_share *s, uint64_t sent_bytes)
 {
 	uint64_t all = s->sent_bytes + s->ready_bytes;
@@ -173,7 +176,7 @@ static uint64_t progress(const struct lockstep_share *s, uint64_t sent_bytes)
 		   : PROGRESS_ONE;
 }
 
-/* Of the one furthest behind, for this one to go. */
+/* Return the progress of the share furthest behind at which this share may go on. */
 static uint64_t wanted_progress(const struct lockstep_share *s)
 {
 	uint64_t lead = s->job->core->cfg.lead_bytes, ahead = s->link->conn->x->ahead_bytes;
@@ -219,7 +222,7 @@ static struct lockstep_share *more_urgent(const struct agt_job *job, uint64_t th
 	return NULL;
 }
 
-/* The one furthest behind may be another, or further, or less urgent. */
+/* Release shares: the one furthest behind may be another, have progressed, or be less urgent. */
 static void release_some(struct agt_job *job)
 {
 	struct heap_node *behind = heap_min(&job->lagging), *held;
@@ -230,7 +233,7 @@ static void release_some(struct agt_job *job)
 	while ((held = heap_min(&job->held)) && held->key <= reached)
 		release(of_wait(held));
 	if (job->behind_urgency <= before)
-		return; /* as it is but for a few times in each round of a tensor */
+		return; /* unchanged, except a few times in each round of a tensor */
 	while ((s = more_urgent(job, job->behind_urgency)))
 		release(s);
 }
@@ -254,13 +257,13 @@ void lockstep_changed(struct lockstep_share *s)
 	release_some(job);
 }
 
-/* On the way to the server. Of what is sent again only the offer goes. */
+/* Return the bytes that go to the server. For a repeated contribution only the offer is sent. */
 static uint64_t bytes_of(const struct agt_part *part)
 {
 	return part->sent_ns ? 0 : part_bytes(part);
 }
 
-/* As if it had always been there: what it begins with. */
+/* Return the sent bytes with which a new partition starts, as if it had always been there. */
 static uint64_t sent_before(const struct agt_job *job, uint64_t bytes)
 {
 	double behind =
@@ -299,7 +302,7 @@ static void take_out(struct agt_part *part)
 	lockstep_changed(s);
 }
 
-/* With its part of what was sent: progress stays. */
+/* Remove it with its part of the sent bytes: the progress stays. */
 void lockstep_remove(struct agt_part *part)
 {
 	struct lockstep_share *s = part->share;

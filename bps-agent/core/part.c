@@ -1,5 +1,6 @@
-/* The way of one partition: see the drawing in core.h. Nothing here waits; every wait is a state
- * with a timer. */
+/* States, timers, queues and placement of one partition: see the diagram in core.h. Nothing here
+ * blocks; every wait is a state with a timer. Messages are in part_send.c and part_receive.c.
+ * Thread: the core's. */
 #include "bps-agent/core/part.h"
 
 #include <assert.h>
@@ -65,7 +66,7 @@ void part_stop_timer(struct agt_part *part)
 		heap_remove(&part_core(part)->timers, &part->timer);
 }
 
-/* Longer each time, by its own count: who has asked for pauses has answered. */
+/* Start the timer, longer each time by its own count. AGAIN counts apart: it is an answer. */
 void part_start_timer(struct agt_part *part, uint64_t span_ns, uint8_t *count)
 {
 	part_stop_timer(part);
@@ -97,7 +98,7 @@ static void enqueue(struct agt_part *part)
 	struct agt_tensor *t = part->tensor;
 
 	if (part->is_staging)
-		return; /* part_staged will */
+		return; /* part_staged does it */
 	part->node.key = heap_key_part(t->priority, t->begun_seq, part->index);
 	if (t->job->is_local)
 		heap_push(&part_core(part)->local, &part->node);
@@ -143,8 +144,8 @@ void job_unpark(struct agt_job *job)
 		struct agt_part *part = part_of(node);
 
 		expected += part_bytes(part);
-		/* With nothing under way all go: which of them can be sent is not known here, and
-		 * nothing would unpark the others. */
+		/* With nothing under way all go. Some of them may not be sendable, and nothing
+		 * would unpark the others. */
 		if (limit && job->inflight && expected > limit)
 			return;
 		part_dequeue(part);
@@ -208,13 +209,14 @@ void part_staged(struct agt_part *part)
 	enqueue(part);
 }
 
-/* The server of this pgen, or of this connection, knows nothing of it: say all again. */
+/* Reset for a server that has no state of the partition (new pgen or connection): send all
+ * again. */
 static void resend_all(struct agt_part *part, const char *why)
 {
 	part->n_tries = part->n_agains = 0;
 	part->is_overdue = false;
 	if (part->state == PART_FETCHING)
-		return; /* when the stale read has ended */
+		return; /* continues when the stale read has ended */
 	if (part->state != PART_IDLE && part->state != PART_READY)
 		part_set_state(part, PART_READY, why);
 	if (part->state == PART_READY && !heap_has(&part->node))
@@ -242,7 +244,7 @@ void part_abandon(struct agt_part *part, const char *why)
 void part_move(struct agt_part *part, struct agt_link *link, uint64_t pgen)
 {
 	FAILPOINT(AGENT_PART_MOVE);
-	/* The next CONTRIB or HAVE tells the same server, except about an offer not read. */
+	/* The next CONTRIB or HAVE implies it to the same server, except for an unread offer. */
 	if (part->link != link || part->state == PART_OFFERED)
 		part_send_got(part);
 	part_stop(part);
@@ -275,7 +277,8 @@ void part_timer(struct agt_part *part)
 
 void part_store_landed(struct agt_part *part)
 {
-	/* Release: partner is the acquire load of a successor, which finds what was stored before. */
+	/* Release: pairs with the acquire load of the next process, which finds all earlier
+	 * stores. */
 	atomic_store_explicit(&part->kept->landed, part->round, memory_order_release);
 }
 

@@ -1,6 +1,6 @@
-/* What a partition receives: the result of its round, inline or by a read, and the answers that
- * delay a contribution or ask for it again. A result counts only in its round and pgen (A4).
- * Thread: the core's. */
+/* Messages that a partition receives: the result of its round, inline or by a read, and the answers
+ * that delay a contribution or ask for it again. A result counts only in its round and pgen (A4).
+ * Sends nothing but answers; part_send.c sends. Thread: the core's. */
 #include "bps-agent/core/part.h"
 
 #include <errno.h>
@@ -12,7 +12,7 @@
 #include "common/base/log.h"
 #include "common/data/crc32c.h"
 
-/* The same partition's bytes were wrong this often: not chance. */
+/* Limit of bad crcs of one partition; more of them are no accident. */
 #define MAX_BAD_CRC 4
 
 static void complete_round(struct agt_part *part, const struct wire_msg *m)
@@ -25,7 +25,7 @@ static void complete_round(struct agt_part *part, const struct wire_msg *m)
 	kept->workers[i] = m->result.workers;
 	kept->contributors[i] = m->result.contributors;
 	part_store_landed(part);
-	/* Others may be ahead, and wait to hear it. */
+	/* In jobs with backup machines, members ahead may wait for this HAVE. */
 	part->is_have_unconfirmed = part->tensor->job->has_backup;
 	part_core(part)->stats.pulled_bytes += m->len;
 	part_uncharge(part);
@@ -53,7 +53,7 @@ bool part_fetch(struct agt_part *part)
 	if (rc == -EAGAIN)
 		return false;
 	TAILQ_REMOVE(&link->offered, part, offered);
-	if (rc < 0) { /* a nonsense offer, or the connection is going down: ask again */
+	if (rc < 0) { /* an invalid offer, or the connection is being closed: ask again */
 		part_set_state(part, PART_SENT, "offer cannot be read");
 		part_await_answer(part);
 		return true;
@@ -115,21 +115,21 @@ void part_read_done(struct agt_part *part, int status)
 	part_make_ready(part, "read was in vain");
 }
 
-/* Is that very result to be read, or being read? Its end says GOT. */
+/* Is that result being read, or queued to be read? The end of the read sends GOT. */
 static bool is_being_read(const struct agt_part *part, const struct wire_msg *m)
 {
 	return part && (part->state == PART_OFFERED || part->state == PART_FETCHING) &&
 	       part->offer.pgen == m->pgen && part->offer.round == m->round;
 }
 
-/* An offer that will not be read, so that the server need not keep it for us. */
+/* Decline an offer that will not be read, so that the server can free it. */
 static void decline(struct agt_part *part, const struct wire_msg *m)
 {
 	part_core(part)->stats.stale++;
 	if (m->flags & WIRE_INLINE)
 		return;
 	if (is_being_read(part, m))
-		return; /* the same once more */
+		return; /* a repeated offer */
 	link_send_got(part->link, m);
 }
 
@@ -138,12 +138,12 @@ static void note_offered(struct agt_part *part)
 	struct agt_core *core = part_core(part);
 
 	part->offered_ns = core->now_ns;
-	if (part->sent_ns) /* else it comes from an older contribution's server */
+	if (part->sent_ns) /* else it answers a contribution to an earlier server */
 		histogram_add(&core->stats.push, core->now_ns - part->sent_ns);
 }
 
-/* A new connection may help, once: a sum that another member donated stays what it is, and other jobs
- * use this connection too. */
+/* Fail, or reconnect once first: a new connection may help. A sum that another member donated does
+ * not change, and other jobs use this connection too. */
 static void on_misfit(struct agt_part *part, const struct wire_msg *m)
 {
 	log_rated(LOG_WARN,
@@ -165,12 +165,12 @@ static void on_result(struct agt_part *part, const struct wire_msg *m)
 {
 	const struct agt_job *job = part->tensor->job;
 
-	/* What is still being copied from a device must not be overwritten there. The server keeps
-	 * its sum, and offers it again for the contribution. */
+	/* Do not overwrite bytes that are still being copied from a device. The server keeps its
+	 * sum, and offers it again in answer to the contribution. */
 	if (part->is_staging && m->pgen == part->pgen &&
 		m->round == part_wire_round(part, part->round))
 		return;
-	/* A4: the waited round, in the current pgen. */
+	/* A4: only the expected round, in the current pgen. */
 	if (m->pgen != part->pgen || m->round != part_wire_round(part, part->round) ||
 		part->state == PART_IDLE || part->state == PART_OFFERED ||
 		part->state == PART_FETCHING) {
@@ -185,7 +185,7 @@ static void on_result(struct agt_part *part, const struct wire_msg *m)
 	if (m->flags & WIRE_INLINE) {
 		if (!part->link->conn->is_same_host && crc32c(0, m->payload, m->len) != m->crc) {
 			bad_result(part);
-			return; /* its timer asks again */
+			return; /* its timer retries */
 		}
 		part_stop(part);
 		memcpy(part_output(part), m->payload, m->len);
@@ -202,7 +202,8 @@ static void on_result(struct agt_part *part, const struct wire_msg *m)
 	part_fetch(part);
 }
 
-/* The server read other bytes: a torn read, or the trainer wrote into a submitted buffer. */
+/* Handle a crc error that the server reports: a torn read, or the trainer wrote into a submitted
+ * buffer. */
 static void on_bad_crc(struct agt_part *part, const struct wire_msg *m)
 {
 	struct agt_tensor *t = part->tensor;
@@ -210,9 +211,9 @@ static void on_bad_crc(struct agt_part *part, const struct wire_msg *m)
 
 	if (part->state != PART_SENT || m->round != part_wire_round(part, part->round) ||
 		m->crc != part->crc)
-		return; /* of an older offer */
+		return; /* about an older offer */
 	part_core(part)->stats.crc_errors++;
-	atomic_store(&part->kept->summed, 0); /* it was read over a network, and in vain */
+	atomic_store(&part->kept->summed, 0); /* it was read over a network, and discarded */
 	part_prepare_contrib(part, true);
 	if (++part->n_bad_crc > 1 && part->crc != was) {
 		agt_job_error(t->job, BPS_EINPUT_CHANGED,
@@ -245,7 +246,7 @@ static void on_again(struct agt_part *part, const struct wire_msg *m)
 	}
 	part->n_tries = 0;
 	if (part->tensor->job->has_backup)
-		part->n_agains = 0; /* it may take as long as the slowest worker */
+		part->n_agains = 0; /* the answer may take as long as the slowest worker */
 	part_start_timer(part, part_core(part)->cfg.again_ns, &part->n_agains);
 }
 
@@ -273,7 +274,7 @@ void part_receive(struct agt_link *link, const struct wire_msg *m)
 		link->core->stats.stale++;
 		return;
 	}
-	if (part->link != link) { /* a result from where it lived before */
+	if (part->link != link) { /* a result from a server where it lived before */
 		link->core->stats.stale++;
 		if (!(m->flags & WIRE_INLINE) && !is_being_read(part, m))
 			link_send_got(link, m);

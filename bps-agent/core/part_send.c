@@ -1,6 +1,6 @@
-/* What a partition sends: its contribution, with the machine's sum and its crc, HAVE, GOT and
- * donations. Jobs of one member sum into the output instead. Nothing here chooses the time: link.c
- * does, by credit and window. Thread: the core's. */
+/* Messages that a partition sends: its contribution, with the machine's sum and its crc, HAVE, GOT
+ * and donations. Jobs of one member sum into the output instead. Nothing here chooses the time:
+ * link.c does, by credit and window. Thread: the core's. */
 #include "bps-agent/core/part.h"
 
 #include "bps-agent/core/core_impl.h"
@@ -8,7 +8,7 @@
 #include "common/base/failpoint.h"
 #include "common/data/crc32c.h"
 
-/* The local sum of one block of the contribution, into dst. */
+/* Compute the local sum of one block of the contribution into dst. */
 static void sum_block(
 	struct agt_part *part, size_t first, size_t n, char *dst, enum op op, uint32_t divisor)
 {
@@ -65,7 +65,7 @@ void part_prepare_contrib(struct agt_part *part, bool wants_crc)
 	}
 	part->crc = crc;
 	part->crc_round = wants_crc ? part->round : 0;
-	if (wants_sum) /* release: for whoever comes after us, should we die now */
+	if (wants_sum) /* release: for the next process, if this one ends now */
 		atomic_store_explicit(summed, part->round, memory_order_release);
 }
 
@@ -90,7 +90,7 @@ void part_send_got(struct agt_part *part)
 
 	if (!part->link || part_bytes(part) <= WIRE_INLINE_MAX)
 		return;
-	/* CONTRIB said it for the round before; a running read says it at its end. */
+	/* CONTRIB implied it for the round before; a running read sends it at its end. */
 	if (part->state == PART_SENT || part->state == PART_FETCHING)
 		return;
 	if (part->state == PART_READY || part->state == PART_WAITING)
@@ -129,7 +129,7 @@ int part_send_contrib(struct agt_part *part)
 	const struct agt_tensor *t = part->tensor;
 	bool is_same_host = part->link->conn->is_same_host;
 	bool has_crc = !is_same_host || t->job->may_shrink;
-	/* Sent before in this round, it may well be there; and repeats do not wait for room. */
+	/* If sent before in this round, it may have arrived; and repeats do not wait for room. */
 	bool is_eager = !part->sent_ns && part_bytes(part) > WIRE_INLINE_MAX;
 	struct agt_mem mem = contrib_mem(part);
 	struct wire_msg m;
@@ -164,8 +164,9 @@ int part_send_contrib(struct agt_part *part)
 	return 0;
 }
 
-/* Is the sum of that round in its out-slot? That of the round before the last one is until the next
- * one lands; it is asked for where members may be late, which those ahead of them wait for. */
+/* Is the sum of that round in its out-slot? The sum of the round before the last one stays until
+ * the next one lands. In jobs with backup machines, late members request it, and members ahead
+ * wait. */
 static bool has_result(const struct agt_part *part, uint64_t round)
 {
 	uint64_t last = part_last_round(part);
@@ -186,7 +187,7 @@ static int send_donate(struct agt_part *part)
 		return 0;
 	mem.mem = (char *)mem.mem + part_offset(part);
 	mem.offset += part_offset(part);
-	if (!part->kept->result_crc[r & 1]) /* it came without, within this host */
+	if (!part->kept->result_crc[r & 1]) /* delivered without a crc, within this host */
 		part->kept->result_crc[r & 1] = crc32c(0, mem.mem, part_bytes(part));
 	m.result.workers = part->kept->workers[r & 1];
 	m.result.n_members = t->job->n_members;

@@ -1,8 +1,8 @@
-/* Where the partitions of a round are that are not summed yet. */
+/* Finds where the partitions of a round are that are not summed yet. */
 #include "bps-agent/core/core_impl.h"
 #include "bps-agent/core/link.h"
 
-/* The one that is where it is for the longest goes into ret. */
+/* Compare the partition with ret, and keep the one that has waited longer. */
 static void look_at(const struct agt_part *part, struct agt_stall *ret)
 {
 	const struct agt_core *core = part->tensor->job->core;
