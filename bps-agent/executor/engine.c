@@ -1,3 +1,6 @@
+/* The executor's engine as a whole: start and end, tensors, calls of the agent, failure. Partitions
+ * move through their stages in engine_stage.c, work on queues ends in engine_lane.c. Nothing here
+ * blocks. Thread: the executor's. */
 #include "bps-agent/executor/engine.h"
 
 #include <assert.h>
@@ -12,9 +15,9 @@
 
 #define WINDOW_DEFAULT (UINT64_C(32) << 20)
 #define STALL_DEFAULT  (UINT64_C(30) * 1000000000)
-/* A stream that has not come after so long is worth a word. */
+/* A stream that is late by this time is reported. */
 #define LATE_NS UINT64_C(1000000000)
-/* Without an end of anything for so long the queues are asked how they are. */
+/* If no work ends for this time, the queues are polled for errors. */
 #define LOOK_NS    UINT64_C(5000000)
 #define PAGE_BYTES 4096u
 
@@ -25,7 +28,7 @@ static const struct state_row tensor_states[] = {
 	[TENSOR_DEAD] = {"dead", 0},
 };
 
-/* The list e->waiting and the count e->n_running follow the state. */
+/* Set the state. Keeps the list e->waiting and the count e->n_running consistent with it. */
 static void engine_tensor_set_state(struct engine_tensor *t, enum engine_tensor_state state)
 {
 	struct engine *e = t->e;
@@ -85,7 +88,7 @@ void engine_device_error(struct engine *e, int rc, const char *what)
 	engine_fail(e, BPS_EDEVICE, "%s: %s (%s)", what, e->dev->why.s, device_error_name(rc));
 }
 
-/* ---- life ---- */
+/* ---- start and end ---- */
 
 static int open_lanes(struct engine *e)
 {
@@ -373,7 +376,7 @@ void engine_mute(struct engine *e)
 			e->tensors[i]->is_mute = true;
 }
 
-/* Of a round that has been run: say what has been said of it, to who did not hear it. */
+/* Report again the events of a round that has been run, to a listener that did not receive them. */
 static int report_again(struct engine_tensor *t, uint64_t round)
 {
 	struct engine *e = t->e;
@@ -499,7 +502,7 @@ int engine_missing(const struct engine *e, uint32_t id)
 	if (!t || t->state != TENSOR_WAITING)
 		return -1;
 	for (unsigned i = 0; i < e->route.n_members; i++)
-		/* Acquire: partner is the trainer's stream, which wrote the gradient before. */
+		/* Acquire: pairs with the trainer's stream, which wrote the gradient before. */
 		if (!gpu_slot_reached(
 			    atomic_load_explicit(&slot_of(t, i)->ready, memory_order_acquire),
 			    t->round))
@@ -507,7 +510,7 @@ int engine_missing(const struct engine *e, uint32_t id)
 	return -1;
 }
 
-/* It waits for that member. */
+/* Report that the round waits for that member. */
 static void report_late(struct engine_tensor *t, int member)
 {
 	struct engine *e = t->e;
@@ -550,13 +553,13 @@ static bool poll_lanes(struct engine *e)
 	return any;
 }
 
-/* Is the device all that we wait for? A collective without tickets waits for its clique. */
+/* Does the engine wait only for the devices? A collective without tickets waits for its clique. */
 static bool is_owed(const struct engine *e)
 {
 	return e->n_tickets || e->reduce.n || e->gather.n;
 }
 
-/* Nothing has ended for a while: do the devices still work? */
+/* Check the devices: no work has ended for a while. */
 static void look(struct engine *e)
 {
 	for (unsigned i = 0; i < e->route.n_members && !e->failed; i++)

@@ -1,15 +1,15 @@
 #ifndef BPS_AGENT_EXECUTOR_ENGINE_H
 #define BPS_AGENT_EXECUTOR_ENGINE_H
-/* The executor's engine: the way of every partition from the GPUs of a machine to host memory, and
- * of its sum back. A state machine without clock, threads or sockets: the agent's words and the
- * time go in, calls of a device (device.h) and of struct engine_env come out. What it does with the
- * network, and which strategy it follows (route.h), others decide.
+/* The executor's engine: moves every partition from the GPUs of a machine to host memory, and its
+ * sum back. A state machine without clock, threads or sockets: messages of the agent and the time
+ * are its input, calls of a device (device.h) and of struct engine_env its output. It does not
+ * handle the network, and does not choose its strategy (route.h).
  *
- * A tensor goes round by round. A round runs when the agent says so, and begins when the streams of
+ * A tensor goes round by round. The agent starts a round, and the round begins when the streams of
  * all members have reached it (counters, gpu_slot.h). Its partitions go through chunks: a chunk is
- * what is summed by one collective, and is one partition where there is none.
+ * summed by one collective; without collectives it is one partition.
  *
- *   chunk:  IDLE -> REDUCING -> OPEN: its partitions are under way -> GATHERING -> IDLE
+ *   chunk:  IDLE -> REDUCING -> OPEN: partitions under way -> GATHERING -> IDLE
  *   part:   IDLE -> UP_WAIT -> UP -> STAGED -> DOWN_WAIT -> DOWN -> LANDED -> IDLE
  *                    copies to     the agent      copies from      with its chunk's
  *                    host memory   has it, until  host memory      gathering
@@ -17,16 +17,17 @@
  *
  * Rules, and why:
  *   - Ready counters are polled here, never waited for in a queue: a collective that is queued
- *     early would spin on the GPUs until the slowest rank comes, and priority would mean nothing.
- *   - Every stage begins on an event that the host has seen. A copy from host memory is queued when
- *     its sum has arrived, never before: two machines with other orders would wait for each other.
- *   - Copies out and in have queues of their own, as much under way as keeps them busy
- *     (window_bytes), and what waits goes by priority.
+ *     early would spin on the GPUs until the slowest rank arrives, and priorities would have no
+ *     effect.
+ *   - Every stage begins on an event that the host has seen. A copy from host memory is queued only
+ *     after its sum has arrived: otherwise machines with different orders would deadlock.
+ *   - Copies out and in have queues of their own, with enough under way to keep them busy
+ *     (window_bytes). Waiting copies start by priority.
  *   - A round is done when the host has seen the last stage end; then `done` of all members is
- *     stored. Who fails poisons them all: no trainer's stream is left waiting.
+ *     stored. A failure poisons the counters of all members: no trainer's stream is left waiting.
  *
- * After an error of the device, a member's death or engine_fail nothing more is queued, cliques are
- * aborted, and all rounds are over. Thread: the executor's one. */
+ * After an error of the device, the end of a member's process or engine_fail, nothing more is
+ * queued, cliques are aborted, and all rounds are over. Thread: the executor's one. */
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -40,11 +41,11 @@ struct engine_env {
 	void *ctx;
 	/* The contribution of that partition lies in host memory. */
 	void (*staged)(void *ctx, uint32_t tensor, uint32_t part, uint64_t round);
-	/* The sum of that round is in all members' tensors, and they know. */
+	/* The sum of that round is in all members' tensors, and their counters show it. */
 	void (*done)(void *ctx, uint32_t tensor, uint64_t round);
-	/* The round has waited long for that member's stream. Repeated for each other member. */
+	/* The round has waited long for that member's stream. Repeated for each further member. */
 	void (*late)(void *ctx, uint32_t tensor, unsigned member);
-	/* Nothing goes on. At most once. */
+	/* The engine has stopped. Called at most once. */
 	void (*failed)(void *ctx, int code, const char *text);
 };
 
@@ -57,8 +58,9 @@ struct engine_member_desc {
 struct engine_config {
 	struct route route;
 	const struct engine_member_desc *members; /* route.n_members; copied */
-	uint64_t window_bytes; /* copies queued in each direction; 0: default. One always may */
-	uint64_t stall_ns;     /* queued work of which nothing ends for so long is an error */
+	/* limit of copies queued in each direction; 0: default. A single copy may exceed it */
+	uint64_t window_bytes;
+	uint64_t stall_ns; /* queued work of which nothing ends for this time is an error */
 };
 
 /* A range of device memory that outlives the engine, or until engine_forget. */
@@ -73,51 +75,55 @@ struct engine_place {
 };
 
 struct engine_tensor_desc {
-	uint32_t id; /* below ENGINE_TENSORS_MAX; small numbers, they index a table */
+	uint32_t id; /* below ENGINE_TENSORS_MAX; choose small numbers, they index a table */
 	enum dtype dtype;
 	uint64_t n_elems;
 	uint64_t part_bytes;               /* a multiple of the element's size */
-	const struct engine_place *places; /* per member; copied, as in */
+	const struct engine_place *places; /* per member; copied, as is `in` */
 	const struct engine_range *in;     /* per group of the route, pinned */
 	struct engine_range out[2];        /* round & 1, pinned */
 };
 #define ENGINE_TENSORS_MAX (1u << 24)
 
-/* Open queues and cliques on the GPUs. Errors: of the device or -ENOMEM, with a sentence. */
+/* Open queues and cliques on the GPUs. Errors: of the device or -ENOMEM, with a text. */
 int engine_new(struct device *dev, const struct engine_config *cfg, const struct engine_env *env,
 	struct engine **ret, struct err_text *err);
-/* Free when nothing is queued (engine_is_quiet), or at exit. NULL is allowed. */
+/* Free the engine when nothing is queued (engine_is_quiet), or at exit. NULL is allowed. */
 void engine_free(struct engine *e);
 
-/* Errors: -EINVAL it makes no sense or is there already, -ENOMEM; with a sentence. */
+/* Add a tensor. Errors: -EINVAL invalid or already there, -ENOMEM; with a text. */
 int engine_add(struct engine *e, const struct engine_tensor_desc *t, struct err_text *err);
-/* Is the tensor there, and the same? Errors: -ENOENT it is not there, -EINVAL it is another one. */
+/* Check whether the tensor is there and equal. Errors: -ENOENT not there, -EINVAL different. */
 int engine_find(const struct engine *e, const struct engine_tensor_desc *t);
-/* Its next round may begin. One that has been run is told about again: what of it is staged, or
- * that it is done. Errors: -EINVAL no such tensor, or not its next round. */
+/* Allow the tensor's next round to begin. A round that has been run is reported again: its staged
+ * partitions, or its end. Errors: -EINVAL no such tensor, or not its next round. */
 int engine_run(struct engine *e, uint32_t tensor, uint64_t round, enum op op, uint16_t priority);
-/* A staged partition's sum is in out[round & 1]; may repeat. Errors: -EINVAL it is not staged. */
+/* Record that a staged partition's sum is in out[round & 1]; may repeat. Errors: -EINVAL not
+ * staged. */
 int engine_landed(struct engine *e, uint32_t tensor, uint32_t part, uint64_t round);
-/* The listener was replaced: report nothing of a tensor until its round is run again. */
+/* Mute the tensors because the listener was replaced: report nothing of a tensor until its round is
+ * run again. */
 void engine_mute(struct engine *e);
-/* The tensor has failed: its round is over, and its waiters are let go. */
+/* Cancel a tensor that has failed: its round is over, and its waiters are released. */
 void engine_cancel(struct engine *e, uint32_t tensor);
-/* The memory goes away, its tensors run no more. Errors: -EBUSY one runs, or has work queued. */
+/* Forget memory that is about to be unmapped; its tensors run no more. Errors: -EBUSY a tensor
+ * runs, or has work queued. */
 int engine_forget(struct engine *e, const struct device_mem *mem);
-/* A member's process is gone: an error, unless nothing is under way. */
+/* Report the end of a member's process: an error, unless nothing is under way. */
 void engine_member_gone(struct engine *e, unsigned member);
-/* Stop with that code and sentence. The second time it does nothing. */
+/* Stop with that code and text. Only the first call has an effect. */
 void engine_fail(struct engine *e, int code, const char *fmt, ...)
 	__attribute__((format(printf, 3, 4)));
 
-/* See what has ended, begin what can begin. True when something has moved. */
+/* Retire work that has ended and start work that can start. True when something has moved. */
 bool engine_poll(struct engine *e, uint64_t now_ns);
-/* Something is queued, or a member's counter is waited for: poll again soon. */
+/* Is work queued, or a member's counter awaited? Then poll again soon. */
 bool engine_is_busy(const struct engine *e);
-/* Nothing is queued on any device. */
+/* Is nothing queued on any device? */
 bool engine_is_quiet(const struct engine *e);
-/* Inputs in host memory that a tensor needs. */
+/* Return the number of inputs in host memory that a tensor needs. */
 unsigned engine_inputs(const struct engine *e);
-/* Which member's stream has not reached the tensor's round? -1: it is not that. */
+/* Return the member whose stream has not reached the tensor's round; -1: the round waits for no
+ * stream. */
 int engine_missing(const struct engine *e, uint32_t tensor);
 #endif

@@ -1,9 +1,9 @@
 #ifndef BPS_AGENT_EXECUTOR_ENGINE_IMPL_H
 #define BPS_AGENT_EXECUTOR_ENGINE_IMPL_H
 /* Objects of the engine that its files share, and what engine.c offers them:
- *   engine.c        life, tensors, calls of the agent, failure
+ *   engine.c        start and end, tensors, calls of the agent, failure
  *   engine_stage.c  chunks and partitions through their stages
- *   engine_lane.c   queues, and which of what they hold has ended
+ *   engine_lane.c   queues, and which of their work has ended
  * Their invariants are in tests/invariants/engine_check.c. */
 #include <sys/queue.h>
 
@@ -39,8 +39,8 @@ struct engine_chunk {
 	enum engine_chunk_state state;
 	uint32_t first, n;  /* partitions */
 	uint32_t n_left;    /* partitions that have not LANDED */
-	uint32_t n_tickets; /* of its collective or copies between GPUs */
-	uint32_t next;      /* step to be queued, in REDUCE_WAIT and GATHER_WAIT */
+	uint32_t n_tickets; /* tickets of its collective or copies between GPUs */
+	uint32_t next;      /* step to be queued next, in REDUCE_WAIT and GATHER_WAIT */
 };
 
 struct engine_part {
@@ -63,15 +63,15 @@ struct engine_tensor {
 	enum dtype dtype;
 	enum op op;
 	uint16_t priority;
-	bool is_mute;      /* who listens has not run the round yet: see engine_mute */
-	bool is_done;      /* its round */
-	uint64_t round;    /* last done, or the one under way */
+	bool is_mute;      /* the listener has not run the round yet: see engine_mute */
+	bool is_done;      /* its round is done */
+	uint64_t round;    /* the last done round, or the one under way */
 	uint64_t run_ns;   /* since when it is WAITING, 0: before the next poll */
-	uint64_t run_seq;  /* of that round, among those of all tensors */
-	int reported_late; /* the member that env->late was about, -1: none */
+	uint64_t run_seq;  /* position of that round among those of all tensors */
+	int reported_late; /* the last member that env->late reported, -1: none */
 	uint64_t bytes, part_bytes;
 	uint32_t n_parts, n_chunks, chunks_left;
-	uint32_t n_tickets; /* all of its chunks' and parts' */
+	uint32_t n_tickets; /* tickets of all its chunks and partitions */
 	struct engine_place *places;
 	struct engine_range *in, out[2];
 	struct engine_part *parts;
@@ -93,13 +93,13 @@ struct engine {
 	uint64_t window_bytes, stall_ns, now_ns, moved_ns;
 	int failed;
 	struct engine_member *members;
-	struct device_clique *cliques[DEVICE_GPUS_MAX]; /* per group; NULL: of one */
+	struct device_clique *cliques[DEVICE_GPUS_MAX]; /* per group; NULL: a group of one */
 	char *counter_page;
 	uint64_t counter_bytes;
 	struct device_mem *counters;
 	struct engine_tensor **tensors; /* by id */
 	uint32_t n_tensors;
-	uint64_t n_runs; /* rounds of tensors so far */
+	uint64_t n_runs; /* rounds started so far, of all tensors */
 	TAILQ_HEAD(, engine_tensor) waiting;
 	uint32_t n_running; /* tensors in RUNNING */
 	struct heap reduce, gather, up, down;
@@ -109,8 +109,8 @@ struct engine {
 	uint32_t n_tickets;
 };
 
-/* A call of the device has failed: that is the end, with its own sentence. */
+/* Stop after a failed call of the device, with the device's text. */
 void engine_device_error(struct engine *e, int rc, const char *what);
-/* All chunks of its round are done. */
+/* Finish the tensor's round: all its chunks are done. */
 void engine_tensor_done(struct engine_tensor *t);
 #endif

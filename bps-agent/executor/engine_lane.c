@@ -26,7 +26,7 @@ bool lane_has_room(const struct engine_lane *l)
 	return l->tail - l->head < LANE_TICKETS;
 }
 
-/* A queue that is full takes the post later; a later one stands for those before it. */
+/* Post the last ticket. If the queue is full, a later post covers the tickets before it. */
 static void post(struct engine_lane *l)
 {
 	int rc = l->e->ops->post(l->q, l->e->counters, l->counter, l->seq);
@@ -76,7 +76,7 @@ bool lane_poll(struct engine_lane *l)
 	if (l->posted != l->seq && !l->e->failed)
 		post(l);
 	counter = (_Atomic uint64_t *)(void *)(l->e->counter_page + l->counter);
-	/* Acquire: partner is the queue's post, behind the bytes of the copies before it. */
+	/* Acquire: pairs with the queue's post, behind the bytes of the copies before it. */
 	seen = atomic_load_explicit(counter, memory_order_acquire);
 	while (l->head != l->tail && l->tickets[l->head % LANE_TICKETS].seq <= seen) {
 		retire(l);

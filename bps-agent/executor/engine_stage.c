@@ -1,4 +1,5 @@
-/* Chunks and partitions through their stages: see the drawing in engine.h. */
+/* Moves chunks and partitions through their stages: see the diagram in engine.h. Queues work on
+ * lanes; never waits for it. Thread: the executor's. */
 #include "bps-agent/executor/engine_stage.h"
 
 #include <assert.h>
@@ -6,7 +7,8 @@
 #include "common/base/log.h"
 #include "common/base/state.h"
 
-/* Collectives under way: the next one is queued while one runs, more would only defeat priority. */
+/* Limit of collectives under way: one is queued while one runs; more would only defeat
+ * priorities. */
 #define COLLECTIVES_MAX 4
 
 static const struct state_row part_states[PART_STATES] = {
@@ -27,7 +29,7 @@ static const struct state_row chunk_states[CHUNK_STATES] = {
 	[CHUNK_GATHERING] = {"gathering", 0},
 };
 
-/* Back to IDLE anything may go, when its round is over. */
+/* Set the state. Any state may change to IDLE when the round is over. */
 static void engine_part_set_state(struct engine_part *p, enum engine_part_state state)
 {
 	assert(state == PART_IDLE || (part_states[p->state].next >> state & 1));
@@ -71,14 +73,14 @@ static uint64_t chunk_bytes(const struct engine_chunk *c)
 	return left < n ? left : n;
 }
 
-/* Equals go in the order in which their rounds began, as they are pushed
+/* Return the heap key. Equal priorities keep the order in which their rounds began, as for pushes
  * (bps-agent/core/part.c). */
 static uint64_t key_of(const struct engine_tensor *t, uint32_t index)
 {
 	return heap_key_part(t->priority, t->run_seq, index);
 }
 
-/* ---- which bytes are whose ---- */
+/* ---- byte ranges of members ---- */
 
 struct range {
 	uint64_t first, bytes; /* first: in the tensor */
@@ -89,7 +91,7 @@ static const struct engine_member *member(const struct engine *e, unsigned i)
 	return &e->members[i];
 }
 
-/* A chunk's root, as a place in its group. */
+/* Return a chunk's root, as a place in its group. */
 static unsigned root_of(const struct engine_chunk *c)
 {
 	const struct route *r = &c->tensor->e->route;
@@ -97,7 +99,7 @@ static unsigned root_of(const struct engine_chunk *c)
 	return r->roots[(c->tensor->id + c->first / c->n) % r->n_roots];
 }
 
-/* What member i holds of the whole chunk for the host, or takes from it. */
+/* Return the range of the whole chunk that member i copies to the host, or from it. */
 static struct range share_of(const struct engine_chunk *c, unsigned i, bool is_up)
 {
 	const struct engine *e = c->tensor->e;
@@ -117,7 +119,7 @@ static struct range share_of(const struct engine_chunk *c, unsigned i, bool is_u
 	return s;
 }
 
-/* Of it, what falls into the partition. */
+/* Return the part of that range that lies in the partition. */
 static struct range part_share(const struct engine_part *p, unsigned i, bool is_up)
 {
 	struct range s = share_of(p->chunk, i, is_up);
@@ -157,7 +159,7 @@ static void uncharge(struct engine_part *p)
 		e->down_bytes -= engine_part_bytes(p);
 }
 
-/* Queue the copy of member i's share. 0, DEVICE_AGAIN, or an error. */
+/* Queue the copy of member i's share. Returns 0, DEVICE_AGAIN, or an error. */
 static int copy_share(struct engine_part *p, unsigned i, bool is_up)
 {
 	struct engine_tensor *t = p->chunk->tensor;
@@ -183,7 +185,7 @@ static int copy_share(struct engine_part *p, unsigned i, bool is_up)
 	return rc;
 }
 
-/* True when all of its copies are queued. */
+/* Queue its copies. True when all are queued. */
 static bool part_issue(struct engine_part *p, bool is_up)
 {
 	struct engine *e = p->chunk->tensor->e;
@@ -221,7 +223,7 @@ static bool issue_parts(struct engine *e, bool is_up)
 		heap_remove(heap, node);
 		engine_part_set_state(p, is_up ? PART_UP : PART_DOWN);
 		any = true;
-		p->n_tickets++; /* its own: all others may be back */
+		p->n_tickets++; /* a ticket of its own: all others may have ended already */
 		engine_part_ticket_done(p);
 	}
 	return any;
@@ -267,7 +269,7 @@ void engine_part_landed(struct engine_part *p)
 
 bool engine_part_has_landed(const struct engine_part *p)
 {
-	/* Of a chunk that is done its partitions are back where they began. */
+	/* The partitions of a chunk that is done are IDLE again. */
 	bool is_chunk_done = p->chunk->state == CHUNK_IDLE && p->chunk->n_left == 0;
 
 	return p->chunk->tensor->state == TENSOR_RUNNING &&
@@ -315,7 +317,7 @@ void engine_chunk_ticket_done(struct engine_chunk *c)
 	if (--c->n_tickets > 0)
 		return;
 	if (c->state != CHUNK_REDUCING && c->state != CHUNK_GATHERING)
-		return; /* more of it is to be queued, or its round is over */
+		return; /* more of it must be queued, or its round is over */
 	e->n_collectives--;
 	if (c->tensor->state != TENSOR_RUNNING)
 		engine_chunk_set_state(c, CHUNK_IDLE);
@@ -325,7 +327,7 @@ void engine_chunk_ticket_done(struct engine_chunk *c)
 		chunk_done(c);
 }
 
-/* The collective of one group: blocks, then what is left of the chunk at its last member. */
+/* Queue the collective of one group: blocks, then the rest of the chunk at its last member. */
 static int collective(struct engine_chunk *c, unsigned g, bool is_up)
 {
 	const struct engine_tensor *t = c->tensor;
@@ -335,7 +337,7 @@ static int collective(struct engine_chunk *c, unsigned g, bool is_up)
 	struct device_piece pieces[DEVICE_GPUS_MAX], tails[DEVICE_GPUS_MAX];
 	uint64_t elem = dtype_bytes(t->dtype), all = chunk_bytes(c) / elem, count, tail;
 	bool has_root = e->route.up == UP_REDUCE;
-	enum op op = t->op == OP_AVG ? OP_SUM : t->op; /* what divides is the server */
+	enum op op = t->op == OP_AVG ? OP_SUM : t->op; /* the server divides */
 	int root = has_root ? (int)root_of(c) : group->n - 1, rc, end;
 
 	count = has_root ? 0 : route_block(chunk_bytes(c), group->n) / elem;
@@ -361,7 +363,7 @@ static int collective(struct engine_chunk *c, unsigned g, bool is_up)
 	return rc < 0 ? rc : end;
 }
 
-/* Queue the collectives of all groups. 0 when all are, DEVICE_AGAIN, or an error. */
+/* Queue the collectives of all groups. Returns 0 when all are queued, DEVICE_AGAIN, or an error. */
 static int issue_collectives(struct engine_chunk *c, bool is_up)
 {
 	struct engine *e = c->tensor->e;
@@ -385,7 +387,8 @@ static int issue_collectives(struct engine_chunk *c, bool is_up)
 	return 0;
 }
 
-/* Each member's piece, which it has from host memory, to all others. A step is a pair. */
+/* Queue copies of each member's piece, received from host memory, to all others. A step is a
+ * pair. */
 static int issue_peer_copies(struct engine_chunk *c)
 {
 	const struct engine_tensor *t = c->tensor;
@@ -436,7 +439,8 @@ static bool issue_chunks(struct engine *e, bool is_up)
 		any = true;
 		engine_chunk_set_state(c, is_up ? CHUNK_REDUCING : CHUNK_GATHERING);
 		e->n_collectives++;
-		c->n_tickets++; /* its own: it may have none, or all may have ended */
+		/* a ticket of its own: it may have no others, or all may have ended */
+		c->n_tickets++;
 		engine_chunk_ticket_done(c);
 	}
 	return any;
@@ -446,7 +450,7 @@ bool engine_issue(struct engine *e)
 {
 	bool any = false;
 
-	/* What frees trainers first. */
+	/* Gather first: it releases trainers. */
 	any |= issue_chunks(e, false);
 	any |= issue_parts(e, false);
 	any |= issue_chunks(e, true);

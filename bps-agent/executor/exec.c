@@ -1,3 +1,6 @@
+/* The executor's loop: the agent's socket and rings, choosing the route, starting the engine, the
+ * end. exec.h draws the states. Trainers are in exec_trainer.c, tensors in exec_tensor.c. One
+ * thread. */
 #include "bps-agent/executor/exec.h"
 
 #include <assert.h>
@@ -18,20 +21,20 @@
 #include "common/base/log.h"
 #include "common/base/state.h"
 
-#define START_MS 10000 /* the agent says START at once */
+#define START_MS 10000 /* the agent sends START at once */
 #define DRAIN_NS (2000 * NS_PER_MS)
 #define IDLE_MS  1000
-/* Sockets are looked at so often while there is work. */
+/* Interval at which sockets are polled while there is work. */
 #define SOCKETS_NS (200 * UINT64_C(1000))
-/* Pauses while nothing moves: at first none, then more the longer it has been quiet. */
+/* Pauses while nothing moves: none at first, then longer ones the longer it has been quiet. */
 #define SPIN_TURNS    50
 #define PAUSE_NS      20000
 #define LONG_NS       (5 * NS_PER_MS)
 #define PAUSE_LONG_NS 200000
-/* A loop that hangs is seen by the agent, which kills this process after 20 s. When the agent is gone
- * for good nobody does, so alarms that go off ALARMS_MAX times without a turn end it: after 25 s.
- * While the process stands still (a debugger, a frozen container) they count as one. The alarm is
- * set again every ALARM_SET_NS, and not at every turn: that is a system call. */
+/* Ends a process whose loop hangs. The agent notices a hang and kills this process after 20 s. When
+ * the agent is gone for good, ALARMS_MAX alarms without a turn of the loop end it: after 25 s. All
+ * alarms while the process is stopped (a debugger, a frozen container) count as one. The alarm is
+ * set again every ALARM_SET_NS, not at every turn, because that is a system call. */
 #define ALARM_S      5
 #define ALARMS_MAX   5
 #define ALARM_SET_NS (1000 * NS_PER_MS)
@@ -65,7 +68,7 @@ static void send_text(struct exec *x, uint16_t type, int code, const char *text)
 			log_debug("trainer was not told: pid=%u", x->trainers[w].pid);
 }
 
-/* From here on nothing is begun; what is queued may end. */
+/* Start to end: no new work begins; queued work may end. */
 static void end(struct exec *x, int status)
 {
 	if (x->state == EXEC_ENDING)
@@ -117,13 +120,13 @@ static void on_late(void *ctx, uint32_t tensor, unsigned member)
 {
 	struct exec *x = ctx;
 
-	/* It is for people only: without memory it is left unsaid. */
+	/* Only displayed: without memory, drop it. */
 	(void)ring_pair_push(
 		&x->pipe, &(struct ring_pair_entry){
 				  .type = RING_PAIR_LATE, .b = (uint16_t)member, .id = tensor});
 }
 
-/* By where the GPUs are, or as the agent's setting says. */
+/* Choose the route by where the GPUs are, or as the agent's setting requires. */
 static int choose(struct exec *x, const char *want, struct err_text *err)
 {
 	int gpus[DEVICE_GPUS_MAX];
@@ -149,7 +152,8 @@ static int open_engine(struct exec *x, struct err_text *err)
 	return engine_new(x->dev, &cfg, &env, &x->engine, err);
 }
 
-/* Where the rule has chosen collectives and there are none (no NCCL), the processor sums. */
+/* Create the engine. If the rule has chosen collectives and there are none (no NCCL), the processor
+ * sums. */
 static int make_engine(struct exec *x, struct err_text *err)
 {
 	bool is_free = !*x->want || !strcmp(x->want, "auto");
@@ -179,7 +183,7 @@ static int send_route(struct exec *x)
 	return local_send(x->agent_sock, &m, NULL, 0, 0);
 }
 
-/* For people: the nodes of inputs, "/" and that of sums; "-" is anywhere. */
+/* Format for display: the nodes of inputs, "/" and that of sums; "-" is anywhere. */
 static void nodes_text(const struct choice *c, char *ret, size_t room)
 {
 	unsigned n_inputs = c->route.n_groups;
@@ -194,7 +198,7 @@ static void nodes_text(const struct choice *c, char *ret, size_t room)
 	}
 }
 
-/* All trainers are here: choose a route, and let them begin. */
+/* Choose a route and welcome the trainers when all have arrived. */
 static void start_when_met(struct exec *x)
 {
 	char nodes[5 * (DEVICE_GPUS_MAX + 1) + 1];
@@ -214,7 +218,7 @@ static void start_when_met(struct exec *x)
 		x->ops->name, x->n_workers, x->choice.route.name, nodes, x->choice.why);
 	if (send_route(x) < 0)
 		end(x, 1);
-	else /* behind it, so that the agent knows the route when a trainer declares */
+	else /* after the route, so that the agent has it when a trainer declares */
 		exec_welcome(x);
 }
 
@@ -247,7 +251,7 @@ static int check_start(
 	return 0;
 }
 
-/* The rings, and the eventfds beside them, which are taken out of fds. */
+/* Take the rings, and their eventfds, out of fds. */
 static int take_rings(struct exec *x, int *fds, struct err_text *err)
 {
 	void *page = NULL;
@@ -319,7 +323,7 @@ static bool pop_all(struct exec *x)
 	return any;
 }
 
-/* Of the agent's successor, who knows nothing of us. */
+/* Handle the START of the next agent process, which has no state of this executor. */
 static void on_successor(struct exec *x, const struct gpu_start *m, int *fds, unsigned n_fds)
 {
 	struct err_text err = {""};
@@ -397,7 +401,7 @@ static void on_message(struct exec *x, const struct local_msg *m, int *fds, unsi
 		exec_trainer_add(x, m->gpu_trainer.worker, m->gpu_trainer.pid, fds[0]);
 		fds[0] = -1;
 	} else if (m->type == GPU_ARENA && n_fds == 1 && x->state == EXEC_RUNNING) {
-		if (!exec_arena(x, m->gpu_arena.id)) /* a successor says it once more */
+		if (!exec_arena(x, m->gpu_arena.id)) /* the next agent process sends it again */
 			on_arena(x, &m->gpu_arena, fds[0]);
 	} else if (m->type == GPU_END) {
 		end(x, m->gpu_text.code ? 3 : 0);
@@ -411,7 +415,7 @@ static void on_message(struct exec *x, const struct local_msg *m, int *fds, unsi
 	}
 }
 
-/* The agent is gone, and with it the network. */
+/* The agent is gone for good, and with it the network. */
 static void orphaned(struct exec *x)
 {
 	close(x->agent_sock);
@@ -481,7 +485,7 @@ struct exec_pace {
 	unsigned n_quiet;
 };
 
-/* Nothing moves: how long may it sleep? */
+/* Return how long to sleep while nothing moves. */
 static uint64_t pause_ns(struct exec *x, struct exec_pace *p, uint64_t now_ns)
 {
 	bool is_busy = x->engine && engine_is_busy(x->engine);
@@ -509,7 +513,7 @@ static void on_alarm(int sig)
 	_exit(EX_SOFTWARE);
 }
 
-/* SIGALRM every so many seconds from now on, and what went off is forgotten; 0: no more. */
+/* Set SIGALRM to repeat after that many seconds, and clear the count; 0: stop it. */
 static void set_alarm(time_t seconds)
 {
 	struct itimerval t = {{seconds, 0}, {seconds, 0}};
@@ -558,7 +562,7 @@ static void release(struct exec *x)
 {
 	struct exec_arena *a;
 
-	/* What still runs on a device may use all of it: that ends with the process. */
+	/* Work that still runs on a device may use all of it; it ends with the process. */
 	if (x->engine && !engine_is_quiet(x->engine))
 		return;
 	engine_free(x->engine);

@@ -1,24 +1,25 @@
 #ifndef BPS_AGENT_EXECUTOR_EXEC_H
 #define BPS_AGENT_EXECUTOR_EXEC_H
 /* The executor: a process of one job on one machine, child of its agent, that drives the job's GPUs
- * there. It has the memory that it makes for trainers, maps what they share with it, and carries
- * partitions between that and the staging memory of the agent (engine.h). The network is the
- * agent's.
+ * there. It has the memory that it makes for trainers, and maps memory that they share with it. It
+ * carries partitions between that and the staging memory of the agent (engine.h). The agent alone
+ * uses the network.
  *
- *   exec: STARTING --START--> MEETING --all trainers have said HELLO--> RUNNING --END, error, EOF--> ENDING
+ *   exec: STARTING --START--> MEETING --all trainers have sent HELLO--> RUNNING
+ *         any of them --END, error, EOF--> ENDING
  *
- * An agent may end and have a successor, who finds this socket as it was left: then nothing is seen
- * of that here but a second START, with new rings. What the first agent has said is still done; then
- * the second is told all anew, and asks for what it needs to know by saying once more which memory
- * and tensors there are, and which rounds run (engine_mute).
+ * An agent process may be replaced by another, which finds this socket unchanged. Here that is only
+ * a second START, with new rings. All messages of the first agent are still processed. The second
+ * agent receives all state again, and requests it by repeating its messages: which memory and
+ * tensors there are, and which rounds run (engine_mute).
  *
  *   exec.c          the loop, the agent's socket and rings, the end
  *   exec_trainer.c  trainers' sockets, their memory and counter pages
  *   exec_tensor.c   tensors, as the agent describes them entry by entry
  *
- * Nothing that a trainer sends is trusted; it can harm its own job only, for there is no other one
+ * All input of trainers is checked. A trainer can harm its own job only, for there is no other one
  * in this process. One thread. Exit status: 0 the job is over; 1 the agent is gone; 2 it cannot
- * start, which the agent was told; 3 the job has failed here. */
+ * start, which was reported to the agent; 3 the job has failed here. */
 #include <stdbool.h>
 #include <stdint.h>
 #include <sys/queue.h>
@@ -39,8 +40,8 @@ struct exec_region {
 };
 
 struct exec_trainer {
-	int sock;   /* -1: not here (any more) */
-	int second; /* MEETING: another one that it may have been given instead; or -1 */
+	int sock;   /* -1: not connected (any more) */
+	int second; /* MEETING: another socket that it may have received instead; or -1 */
 	uint32_t pid;
 	bool has_hello;
 	int gpu;
@@ -60,7 +61,7 @@ struct exec_arena {
 	struct device_mem *mem;
 };
 
-/* A tensor of which not all BUFFERs and PLACEs have come. */
+/* A tensor whose BUFFERs and PLACEs are incomplete. */
 struct exec_making {
 	bool is_open, is_bad;
 	struct engine_tensor_desc t;
@@ -74,50 +75,50 @@ struct exec {
 	struct device *dev;
 	enum exec_state state;
 	int exit_status;
-	int agent_sock, wake_fd, agent_fd; /* fd: eventfds, our own and the agent's */
+	int agent_sock, wake_fd, agent_fd; /* fds: eventfds, the executor's own and the agent's */
 	struct ring_pair pipe;
 	struct ring_pair_page *page;
 	char job[256], want[GPU_WORD_MAX + 1], sysfs[GPU_PATH_MAX + 1];
 	uint32_t n_workers, n_slots;
-	struct choice choice;          /* from RUNNING on */
+	struct choice choice;          /* set from RUNNING on */
 	struct exec_trainer *trainers; /* n_workers */
 	TAILQ_HEAD(, exec_arena) arenas;
 	struct exec_making making;
-	struct engine *engine; /* from RUNNING on */
-	uint64_t end_ns;       /* ENDING: not longer than this */
+	struct engine *engine; /* set from RUNNING on */
+	uint64_t end_ns;       /* time limit of ENDING */
 };
 
 /* exec.c */
 /* Run to the end; returns the exit status. agent_sock is taken. */
 int exec_main(const struct device_ops *ops, int agent_sock);
-/* Nothing goes on: tell all, once, and end. */
+/* Fail the job: report it to all, once, and end. */
 void exec_fail(struct exec *x, int code, const char *text);
-/* All that the agent has sent; there may be an arena among it. */
+/* Read all messages that the agent has sent; they may bring an arena. */
 void exec_read_agent(struct exec *x);
-/* The pinned arena with that number, or NULL. */
+/* Return the pinned arena with that number, or NULL. */
 struct device_mem *exec_arena(const struct exec *x, uint32_t id);
 
 /* exec_trainer.c */
-/* The agent's TRAINER. Owns: takes sock. */
+/* Handle the agent's TRAINER. Owns: takes sock. */
 void exec_trainer_add(struct exec *x, uint32_t worker, uint32_t pid, int sock);
-/* Something is to be read from one of its sockets, or it is gone. */
+/* Read one of the worker's sockets, or handle its end. */
 void exec_trainer_read(struct exec *x, uint32_t worker, int sock);
-/* Has it said HELLO, and is still there? MEETING. */
+/* MEETING: has the trainer sent HELLO, and is it still connected? */
 bool exec_trainer_waits(struct exec *x, uint32_t worker);
-/* All have sent HELLO: close the second sockets, and forget no HELLO any more. */
+/* Close the second sockets when all have sent HELLO; no HELLO is dropped from now on. */
 void exec_trainers_met(struct exec *x);
-/* Tell all that they are let in, and the route. */
+/* Welcome all trainers, and send the route. */
 void exec_welcome(struct exec *x);
-/* A region of a trainer's, or NULL. */
+/* Return a region of a trainer, or NULL. */
 struct device_mem *exec_region(const struct exec *x, uint32_t worker, uint32_t region);
-/* Give back what a trainer had. Nothing of it is queued any more. */
+/* Free the resources of a trainer, of which nothing is queued any more. */
 void exec_trainer_free(struct exec *x, uint32_t worker);
 
 /* exec_tensor.c */
-/* One entry of the agent's ring, copied and not checked yet. */
+/* Handle one entry of the agent's ring, copied and not checked yet. */
 void exec_entry(struct exec *x, const struct ring_pair_entry *e);
-/* No more entries of that agent. */
+/* Discard an incomplete tensor: no more entries of that agent will come. */
 void exec_entries_end(struct exec *x);
-/* That memory is about to go: a tensor that is being described will not lie in it. */
+/* Forget memory that is about to be freed: the tensor that is being described cannot use it. */
 void exec_entry_forget(struct exec *x, const struct device_mem *mem);
 #endif

@@ -1,3 +1,5 @@
+/* Tensors of the executor: collects the entries with which the agent describes a tensor, and passes
+ * the tensor to the engine. Moves no data. Thread: the executor's. */
 #include <errno.h>
 #include <string.h>
 
@@ -60,7 +62,8 @@ static void add_place(struct exec *x, const struct ring_pair_entry *e)
 	m->n_places++;
 }
 
-/* All of it has come: the engine checks the ranges. An agent's successor describes what is there. */
+/* Add the complete tensor: the engine checks the ranges. The next agent process describes tensors
+ * that are already there. */
 static void finish(struct exec *x)
 {
 	struct exec_making *m = &x->making;
@@ -88,7 +91,8 @@ static void describe(struct exec *x, const struct ring_pair_entry *e)
 		add_buffer(x, e);
 	else
 		add_place(x, e);
-	if (!m->is_open) /* the agent had a successor meanwhile, who will begin anew */
+	/* the agent was replaced meanwhile, and the next one starts from scratch */
+	if (!m->is_open)
 		return;
 	if (m->n_places == x->n_workers && m->n_out == 2 && m->n_in == engine_inputs(x->engine))
 		finish(x);
@@ -103,7 +107,7 @@ void exec_entry_forget(struct exec *x, const struct device_mem *mem)
 {
 	for (uint32_t w = 0; w < x->n_workers; w++)
 		if (x->making.places[w].at.mem == mem)
-			x->making.places[w].at.mem = NULL; /* which the engine refuses */
+			x->making.places[w].at.mem = NULL; /* the engine rejects it */
 }
 
 static void poison(struct exec *x, const struct ring_pair_entry *e)

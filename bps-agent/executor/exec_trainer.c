@@ -1,4 +1,5 @@
-/* Trainers of the executor: who they are, and the memory that they get and give. */
+/* Trainers of the executor: their sockets and identities, the memory that they get and share, their
+ * counter pages. Rounds are in engine.c. Thread: the executor's. */
 #include <poll.h>
 #include <stdlib.h>
 #include <string.h>
@@ -24,7 +25,8 @@ static void close_second(struct exec_trainer *t)
 	t->second = -1;
 }
 
-/* It has given its HELLO up, and may say another: a time-out of bps_gpu_open. MEETING. */
+/* MEETING: forget the HELLO of a trainer that has given up. It may send another (a time-out of
+ * bps_gpu_open). */
 static void forget_hello(struct exec_trainer *t)
 {
 	if (t->slots)
@@ -36,7 +38,8 @@ static void forget_hello(struct exec_trainer *t)
 	t->has_hello = false;
 }
 
-/* No more of its messages. What it had while RUNNING stays: it may be queued (exec_trainer_free). */
+/* Stop reading its messages. Its resources stay while RUNNING: they may be queued
+ * (exec_trainer_free). */
 static void close_trainer(struct exec *x, uint32_t worker)
 {
 	struct exec_trainer *t = &x->trainers[worker];
@@ -65,7 +68,7 @@ static void send_to_trainer(
 	}
 }
 
-/* Only that one of its sockets is left. A HELLO on the other one counts no more. */
+/* Keep this socket only. A HELLO on the other one does not count any more. */
 static void keep_socket(struct exec_trainer *t, int sock)
 {
 	if (sock != t->sock) {
@@ -76,7 +79,7 @@ static void keep_socket(struct exec_trainer *t, int sock)
 	close_second(t);
 }
 
-/* One of its two sockets is closed at the other end. */
+/* Handle the end of one of its two sockets. */
 static void lose_socket(struct exec_trainer *t, int sock)
 {
 	keep_socket(t, sock == t->sock ? t->second : t->sock);
@@ -112,9 +115,9 @@ void exec_trainer_add(struct exec *x, uint32_t worker, uint32_t pid, int sock)
 {
 	struct exec_trainer *t = worker < x->n_workers ? &x->trainers[worker] : NULL;
 
-	/* An agent that ended may have handed out one, and its successor, who cannot know, another:
-	 * the trainer takes the first that it sees. Or it has given those before up, whose end was
-	 * not seen yet. */
+	/* The previous agent process may have handed out one socket and the next one, without that
+	 * record, another: the trainer uses the first that it sees. Or the trainer has given up an
+	 * earlier socket whose end was not seen yet. */
 	if (t && t->second >= 0 && is_hung_up(t->second))
 		lose_socket(t, t->second);
 	if (t && t->second >= 0 && is_hung_up(t->sock))
@@ -150,7 +153,7 @@ static int make_page(struct exec *x, struct exec_trainer *t, struct err_text *er
 
 /* ---- HELLO ---- */
 
-/* Without a wish the GPUs go round over the workers. */
+/* Choose its GPU; if the trainer requests none, GPUs go round over the workers. */
 static int choose_gpu(
 	struct exec *x, uint32_t worker, const struct gpu_hello *h, struct err_text *err)
 {
@@ -207,7 +210,8 @@ static void on_hello(struct exec *x, uint32_t worker, const struct local_msg *m)
 		rc = choose_gpu(x, worker, &m->gpu_hello, &err);
 	if (rc == 0)
 		rc = make_page(x, t, &err);
-	if (rc == BPS_EDEVICE) { /* its own affair: it may come again and name another one */
+	/* only this trainer's failure: it may come again and name another GPU */
+	if (rc == BPS_EDEVICE) {
 		refuse(x, worker, m->seq, rc, err.s);
 		return;
 	}
@@ -279,7 +283,7 @@ static void answer_region(
 	send_to_trainer(x, worker, &m, NULL, 0);
 }
 
-/* GPUs of the other members that can copy into this one's memory. */
+/* List the GPUs of the other members that can copy into this one's memory. */
 static int others(const struct exec *x, const struct exec_trainer *t, int *ret)
 {
 	int n = 0;
@@ -424,7 +428,7 @@ static void on_message(struct exec *x, uint32_t worker, int sock, const struct l
 {
 	bool is_running = x->state == EXEC_RUNNING;
 
-	keep_socket(&x->trainers[worker], sock); /* the other one it has not taken */
+	keep_socket(&x->trainers[worker], sock); /* the trainer has not used the other one */
 	if (m->type == GPU_HELLO && x->state == EXEC_MEETING)
 		on_hello(x, worker, m);
 	else if (m->type == GPU_ALLOC && is_running)
@@ -444,7 +448,7 @@ void exec_trainer_read(struct exec *x, uint32_t worker, int sock)
 	struct local_frame f;
 	int rc;
 
-	if (t->second >= 0 && is_hung_up(sock)) { /* a HELLO there is of no interest any more */
+	if (t->second >= 0 && is_hung_up(sock)) { /* a HELLO there does not matter any more */
 		lose_socket(t, sock);
 		return;
 	}

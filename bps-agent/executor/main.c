@@ -1,5 +1,5 @@
-/* bps-agent-cuda, bps-agent-host: the process that drives the GPUs of one job for bps-agent, which
- * starts it with a socket as descriptor 3; nobody else does. See bps-agent(8). */
+/* bps-agent-cuda, bps-agent-host: the process that drives the GPUs of one job for bps-agent. Only
+ * bps-agent starts it, with a socket as descriptor 3. See bps-agent(8). */
 #include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
@@ -18,7 +18,7 @@
 #define BACKEND (&device_host)
 #endif
 
-/* Say which GPUs there are, or why there are none. */
+/* Print which GPUs there are, or why there are none. */
 static int probe(void)
 {
 	struct err_text why = {""};
@@ -32,7 +32,7 @@ static int probe(void)
 	return 0;
 }
 
-/* A line for each GPU (report.h), for the agent. */
+/* Print a line for each GPU (report.h), for the agent. */
 static int tell_gpus(void)
 {
 	struct topo_report reports[TOPO_GPUS_MAX];

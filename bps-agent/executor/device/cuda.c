@@ -1,3 +1,5 @@
+/* The CUDA back-end: opening the driver, the list of GPUs and their contexts. Memory, queues and
+ * cliques are in the other files cuda_*.c. Thread: the executor's. */
 #include "bps-agent/executor/device/cuda_impl.h"
 
 #include <ctype.h>
@@ -5,10 +7,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* 64-bit memory operations without switching the module, and attributes of mappings. */
+/* First driver with 64-bit memory operations without a module parameter, and with attributes of
+ * mappings. */
 #define DRIVER_MIN 12000
 
-/* cuInit loads the driver and makes no context. Every failure means that no GPU can be used. */
+/* Load the driver; cuInit creates no context. Every failure means that no GPU can be used. */
 static int init(struct err_text *why, int *ret_count)
 {
 	int version = 0, count = 0, rc;
@@ -39,7 +42,7 @@ static int cuda_probe(struct err_text *why)
 	return rc ? rc : count;
 }
 
-/* An attribute that this driver does not know yet counts as missing. */
+/* Read an attribute; one that this driver does not support counts as missing. */
 static int attribute(CUdevice dev, CUdevice_attribute attr, int missing)
 {
 	int value = 0;
@@ -86,15 +89,15 @@ static int describe(struct cuda_gpu *g, int ordinal, int n_gpus, struct err_text
 	if (cuDeviceGetPCIBusId(info->pci, sizeof(info->pci), g->dev) != CUDA_SUCCESS)
 		info->pci[0] = 0;
 	for (char *p = info->pci; *p; p++)
-		*p = (char)tolower((unsigned char)*p); /* as sysfs writes it */
+		*p = (char)tolower((unsigned char)*p); /* in the notation of sysfs */
 	info->numa = attribute(g->dev, CU_DEVICE_ATTRIBUTE_HOST_NUMA_ID, -1);
 	info->caps = caps(g->dev, n_gpus);
 	return 0;
 }
 
-/* What the driver reads once, at its start: as many hardware queues as there are, so that one
- * stream does not hold up another, and modules loaded at once rather than by a collective under
- * way. */
+/* Set variables that the driver reads once, at its start: as many hardware queues as there are, so
+ * that one stream does not delay another, and loading of modules at once, not during a
+ * collective. */
 static void prepare_environment(void)
 {
 	setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);

@@ -3,8 +3,8 @@
  *   OPENING --all ready--> READY --group launched later--> LAUNCHING --all ready--> READY
  *      any of them --a communicator's error--> FAILED;   any --abort--> ABORTED
  *
- * Only nonblocking communicators may be aborted while they open or launch. After an error nothing
- * of a communicator can be used again, and an abort has to reach all of this process. */
+ * Only nonblocking communicators may be aborted while they open or launch. After an error a
+ * communicator cannot be used again, and all communicators of this process must be aborted. */
 #include "bps-agent/executor/device/cuda_nccl.h"
 
 #include <stdio.h>
@@ -15,10 +15,10 @@
 #include "common/base/clock.h"
 #include "common/base/log.h"
 
-/* Channels, and so multiprocessors, that a communicator takes at most: the trainer's kernels come
- * first. NCCL_MAX_CTAS in the environment overrides. */
+/* Limit of channels, and so of multiprocessors, of a communicator: the trainer's kernels come
+ * first. NCCL_MAX_CTAS in the environment overrides it. */
 #define MAX_CTAS 8
-/* How long leaving in order may take before the clique is aborted instead. */
+/* Time limit for leaving in order; then the clique is aborted. */
 #define LEAVE_NS (2 * UINT64_C(1000000000))
 
 _Static_assert(sizeof(ncclUniqueId) == DEVICE_ID_BYTES, "clique id");
@@ -35,7 +35,7 @@ enum clique_state { OPENING, READY, LAUNCHING, FAILED, ABORTED };
 
 struct cuda_member {
 	int gpu, rank;
-	ncclComm_t comm; /* NULL when it was never made or is gone */
+	ncclComm_t comm; /* NULL when it was never created or is gone */
 };
 
 struct cuda_clique {
@@ -45,7 +45,7 @@ struct cuda_clique {
 	int group_depth;
 	char name[72]; /* NCCL may keep the pointer */
 	LIST_HEAD(, cuda_queue)
-	launching; /* queues of collectives that may not have been launched */
+	launching; /* queues whose collectives may not have been launched yet */
 	struct cuda_member member[];
 };
 
@@ -70,8 +70,8 @@ static void clique_set_state(struct cuda_clique *c, enum clique_state to, const 
 	c->state = to;
 }
 
-/* NCCL has one code for whatever the driver said. A sticky error is the end of this process, not of
- * the clique alone. */
+/* Handle an error of the driver, for which NCCL has a single code. A sticky error ends this
+ * process, not only the clique. */
 static int driver_says(struct cuda_clique *c, const char *what)
 {
 	for (int i = 0; i < c->base.n_local; i++) {
@@ -85,7 +85,7 @@ static int driver_says(struct cuda_clique *c, const char *what)
 	return 0;
 }
 
-/* NCCL's code as ours. Our own arguments were checked before, so every failure is the clique's. */
+/* Convert NCCL's code. The arguments were checked before, so every failure is the clique's. */
 static int nccl_fail(struct cuda_clique *c, ncclResult_t r, const char *what)
 {
 	if (r == ncclSuccess || r == ncclInProgress)
@@ -117,7 +117,8 @@ int cuda_clique_id(struct device *dev, uint8_t ret_id[DEVICE_ID_BYTES])
 	return 0;
 }
 
-/* One GPU needs no clique. Only run D of tests/gpu makes one, to try NCCL on a single GPU. */
+/* Return the least number of ranks. A single GPU needs no clique. Only run D of tests/gpu creates
+ * one, to test NCCL on a single GPU. */
 static int least_ranks(void)
 {
 	const char *one = getenv("BPS_TEST_CLIQUE_OF_ONE");
@@ -125,7 +126,8 @@ static int least_ranks(void)
 	return one && !strcmp(one, "1") ? 1 : 2;
 }
 
-/* NCCL before 2.30 refuses two ranks on one GPU, later too unless told otherwise (for tests). */
+/* Check the members. NCCL before 2.30 rejects two ranks on one GPU; later versions do too, unless
+ * configured otherwise (for tests). */
 static int check_members(struct cuda_device *d, const struct nccl *nccl, int n_ranks,
 	const int *gpu, const int *rank, int n_local)
 {
@@ -211,7 +213,8 @@ int cuda_clique_open(struct device *dev, const uint8_t id[DEVICE_ID_BYTES], int 
 	return 0;
 }
 
-/* All communicators: the first error, else ncclInProgress when one of them is, else success. */
+/* Poll all communicators. Returns the first error, else ncclInProgress if one is busy, else
+ * success. */
 static ncclResult_t ask_all(struct cuda_clique *c)
 {
 	ncclResult_t worst = ncclSuccess;
@@ -232,7 +235,7 @@ static ncclResult_t ask_all(struct cuda_clique *c)
 	return worst;
 }
 
-/* Why it cannot be used at all; 0 when it can. */
+/* Return why the clique cannot be used at all; 0 when it can. */
 static int usable(struct cuda_clique *c)
 {
 	if (cuda_device(c->base.dev)->is_lost)
@@ -284,7 +287,7 @@ int cuda_clique_launched(struct cuda_queue *q)
 	return rc;
 }
 
-/* What a collective needs of one piece. */
+/* Arguments of a collective for one piece. */
 struct nccl_part {
 	char *at;
 	struct cuda_queue *queue;
@@ -315,7 +318,8 @@ static int check_piece(struct cuda_clique *c, int i, const struct device_piece *
 	return 0;
 }
 
-/* Refuse all that can be refused before NCCL is called: half a collective hangs the others. */
+/* Reject all invalid input before NCCL is called: an incomplete collective blocks the other
+ * members. */
 static int check(struct cuda_clique *c, const struct device_piece *pieces, uint64_t blocks,
 	uint64_t count, enum dtype dtype, enum op op, struct nccl_part *ret)
 {
@@ -344,7 +348,7 @@ static int group_start(struct cuda_clique *c)
 	return nccl_fail(c, c->nccl->GroupStart(), "cannot begin a collective");
 }
 
-/* Begin one collective: its queues are closed until it was launched. */
+/* Start one collective: its queues are closed until it has been launched. */
 static int start(struct cuda_clique *c, const struct nccl_part *parts)
 {
 	int rc = 0;
@@ -372,7 +376,7 @@ static int check_root(struct cuda_clique *c, int root)
 		c->base.dev, DEVICE_ARG, "no root %d of %d ranks", root, c->base.n_ranks);
 }
 
-/* Check it all, root too (0 where there is none), and begin it. */
+/* Check all arguments and the root (0 where there is none), and start the collective. */
 static int begin(struct cuda_clique *c, const struct device_piece *pieces, uint64_t blocks,
 	uint64_t count, enum dtype dtype, enum op op, int root, struct nccl_part *ret)
 {
@@ -383,7 +387,7 @@ static int begin(struct cuda_clique *c, const struct device_piece *pieces, uint6
 	return rc ? rc : start(c, ret);
 }
 
-/* The outermost end launches; members that are not done with it then are polled. */
+/* End a group. The outermost end launches; members that are not done with it then are polled. */
 static int group_launch(struct cuda_clique *c, int rc)
 {
 	ncclResult_t r = c->nccl->GroupEnd();
@@ -491,7 +495,7 @@ int cuda_group_end(struct device_clique *clique)
 	return group_launch(c, usable(c));
 }
 
-/* An open group belongs to the thread, not to the communicators: it has to end first. */
+/* An open group belongs to the thread, not to the communicators: it must end first. */
 void cuda_clique_abort(struct device_clique *clique)
 {
 	struct cuda_clique *c = cuda_clique(clique);
@@ -521,8 +525,8 @@ static void finalize(struct cuda_clique *c)
 				"cannot leave a clique");
 }
 
-/* Finalizing flushes what peers may still read. It is over in no time when all of them leave too;
- * one that does not must not hold us. */
+/* Leave in order. Finalizing flushes the data that peers may still read. It is quick when all peers
+ * leave too; a peer that does not must not block this process. */
 static bool leave(struct cuda_clique *c)
 {
 	const struct timespec nap = {.tv_nsec = 200000};

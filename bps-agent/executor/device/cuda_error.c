@@ -3,9 +3,9 @@
 #include <stdarg.h>
 #include <stdio.h>
 
-/* What each of the driver's codes means for us, and what a person can do about it. 35 is no code of
- * the driver's but of the runtime, which says so for an old driver. A code that is not here leaves
- * the process in an unknown state. */
+/* Meaning of the driver's codes for the executor, each with a hint for the operator. 35 is a code
+ * of the runtime, not of the driver: the runtime reports it for an old driver. A code that is not
+ * in the table leaves the process in an unknown state. */
 static const struct {
 	int code, error;
 	const char *hint;
@@ -57,7 +57,7 @@ static const struct {
 	{CUDA_ERROR_UNKNOWN, DEVICE_LOST, "unknown error (see dmesg for Xid)"},
 };
 
-/* Sentences carry name and number: the number is what others' manuals are searched for. */
+/* The text carries name and number: users search manuals for the number. */
 int cuda_error(CUresult r, struct err_text *why, const char *what)
 {
 	const char *name = NULL, *hint = NULL;
@@ -74,7 +74,7 @@ int cuda_error(CUresult r, struct err_text *why, const char *what)
 	if (error == DEVICE_AGAIN)
 		return error;
 	if (cuGetErrorName(r, &name) != CUDA_SUCCESS || !name)
-		name = "CUDA error"; /* the stub knows no names */
+		name = "CUDA error"; /* the stub library has no names */
 	return err_set(why, error, "%s: %s (%d)%s%s", what, name, (int)r, hint ? ": " : "",
 		hint ? hint : "");
 }

@@ -1,6 +1,6 @@
 #ifndef BPS_AGENT_EXECUTOR_DEVICE_CUDA_IMPL_H
 #define BPS_AGENT_EXECUTOR_DEVICE_CUDA_IMPL_H
-/* What the files of the CUDA back-end know of each other. */
+/* Declarations that the files of the CUDA back-end share. */
 #include <cuda.h>
 #include <sys/queue.h>
 
@@ -18,7 +18,7 @@ struct cuda_device {
 	struct device base;
 	bool is_lost;
 	char job[64];
-	struct nccl *nccl; /* NULL until the first clique */
+	struct nccl *nccl; /* NULL before the first clique */
 	int n_gpus;
 	struct cuda_gpu gpu[DEVICE_GPUS_MAX];
 };
@@ -28,14 +28,14 @@ enum cuda_mem_kind { CUDA_MEM_ALLOC, CUDA_MEM_FDS, CUDA_MEM_IPC, CUDA_MEM_PIN };
 struct cuda_mem {
 	struct device_mem base;
 	enum cuda_mem_kind kind;
-	uint64_t reach;   /* bit per GPU that may use it; pinned memory: whose pin_addr is known */
-	CUdeviceptr addr; /* of byte 0; not for pinned memory */
-	CUdeviceptr map;  /* start of the reservation, or of the opened handle */
-	uint64_t map_bytes;                  /* of the reservation */
-	uint64_t mapped_bytes;               /* of it, from its start, that are mapped */
-	CUmemGenericAllocationHandle handle; /* of alloc; 0 none */
+	uint64_t reach;        /* bit per GPU that may use it; pinned memory: with known pin_addr */
+	CUdeviceptr addr;      /* of byte 0; not for pinned memory */
+	CUdeviceptr map;       /* start of the reservation, or of the opened handle */
+	uint64_t map_bytes;    /* of the reservation */
+	uint64_t mapped_bytes; /* bytes mapped, from the start of the reservation */
+	CUmemGenericAllocationHandle handle; /* set by alloc; 0 none */
 	uint64_t buffer_id;
-	char *host;     /* pinned, or to be */
+	char *host;     /* host memory that is pinned, or will be */
 	bool is_pinned; /* in the context of pin_gpu */
 	int pin_gpu;
 	CUdeviceptr pin_addr[DEVICE_GPUS_MAX];
@@ -46,7 +46,7 @@ struct cuda_clique;
 struct cuda_queue {
 	struct device_queue base;
 	LIST_ENTRY(cuda_queue) entry; /* of clique->launching */
-	struct cuda_clique *clique;   /* that launches here; NULL none */
+	struct cuda_clique *clique;   /* the clique that launches here; NULL none */
 	CUstream stream;
 };
 
@@ -55,18 +55,18 @@ static inline struct cuda_device *cuda_device(struct device *dev)
 	return (struct cuda_device *)dev;
 }
 
-/* cuda_error.c: the device error for a driver's code; what failed goes into the sentence. A sticky
- * one marks the device (which may be NULL) as lost. */
+/* cuda_error.c: convert a driver's code to a device error. what: the failed call, for the text. A
+ * sticky error marks the device (which may be NULL) as lost. */
 int cuda_error(CUresult r, struct err_text *why, const char *what);
 int cuda_fail(struct device *dev, CUresult r, const char *what);
-/* A failure of ours rather than the driver's: the sentence is kept, and code is the value, which
+/* Report a failure of this back-end, not of the driver. Keeps the text; the value is code, which
  * analysers of one file can see. */
 #define cuda_refuse(dev, code, ...) (cuda_say(dev, __VA_ARGS__), (code))
 void cuda_say(struct device *dev, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
 /* cuda.c: make a GPU's context current; retain it first if needed. Errors: DEVICE_LOST. */
 int cuda_enter(struct device *dev, int gpu);
-/* Can GPU a use GPU b's memory? */
+/* Can GPU a use the memory of GPU b? */
 bool cuda_reaches(struct cuda_device *d, int a, int b);
 
 /* cuda_mem.c, cuda_share.c, cuda_queue.c, cuda_clique.c: rows of the table. */
@@ -76,13 +76,13 @@ int cuda_pin(struct device *dev, void *host, uint64_t bytes, struct device_mem *
 uint64_t cuda_addr(struct device_mem *mem, int gpu);
 void cuda_drop(struct device_mem *mem);
 struct cuda_mem *cuda_mem_new(struct device *dev, int gpu, enum cuda_mem_kind kind);
-/* Reserve addresses for n handles of chunk bytes, map them and let `reach` use them. On failure
- * what was done is undone by cuda_drop. */
+/* Reserve addresses for n handles of chunk bytes, map them and let `reach` use them. After a
+ * failure, cuda_drop undoes the completed steps. */
 int cuda_map(struct cuda_mem *m, const CUmemGenericAllocationHandle *handles, unsigned n,
 	uint64_t chunk);
 
 int cuda_share(struct device_mem *mem, struct device_desc *ret_desc, int *fds, int max);
-/* A descriptor of the handle, and a description without descriptors and offset. */
+/* Export a descriptor of the handle, and a description without descriptors and offset. */
 int cuda_export_handle(struct device *dev, CUmemGenericAllocationHandle handle);
 struct device_desc cuda_describe(
 	struct device *dev, int gpu, enum device_desc_kind kind, uint64_t bytes, uint64_t chunk);
@@ -96,7 +96,7 @@ int cuda_copy(struct device_queue *q, struct device_mem *dst, uint64_t dst_offse
 	struct device_mem *src, uint64_t src_offset, uint64_t bytes);
 int cuda_post(struct device_queue *q, struct device_mem *page, uint64_t offset, uint64_t value);
 
-/* May something be queued behind what the clique launches on q? 0, DEVICE_AGAIN or DEVICE_PEER. */
+/* May work be queued behind what the clique launches on q? 0, DEVICE_AGAIN or DEVICE_PEER. */
 int cuda_clique_launched(struct cuda_queue *q);
 int cuda_clique_id(struct device *dev, uint8_t ret_id[DEVICE_ID_BYTES]);
 int cuda_clique_open(struct device *dev, const uint8_t id[DEVICE_ID_BYTES], int n_ranks,

@@ -1,6 +1,6 @@
-/* Device memory of our own and pinned host memory. An allocation is one handle, mapped once, so
- * that it travels as one descriptor; a handle or a mapping that another process has keeps the
- * memory. */
+/* Device memory that the executor allocates, and pinned host memory. An allocation is one handle,
+ * mapped once, so that it is shared as one descriptor. A handle or a mapping in another process
+ * keeps the memory. Imported memory is in cuda_share.c. Thread: the executor's. */
 #include "bps-agent/executor/device/cuda_impl.h"
 
 #include <stdlib.h>
@@ -74,11 +74,11 @@ static int create(struct cuda_mem *m, uint64_t bytes)
 	size_t grain = 0;
 	int rdma = 0, rc;
 
-	/* Only such memory can be given to a NIC, where the GPU has it at all. */
+	/* Only such memory can be registered with a network card, where the GPU supports it. */
 	if (cuDeviceGetAttribute(&rdma, CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED,
 		    prop.location.id) == CUDA_SUCCESS)
 		prop.allocFlags.gpuDirectRDMACapable = rdma != 0;
-	/* NCCL registers only what is aligned to the recommended granularity. */
+	/* NCCL registers only memory aligned to the recommended granularity. */
 	rc = cuda_fail(dev,
 		cuMemGetAllocationGranularity(&grain, &prop, CU_MEM_ALLOC_GRANULARITY_RECOMMENDED),
 		"cannot ask the granularity of device memory");
@@ -91,8 +91,8 @@ static int create(struct cuda_mem *m, uint64_t bytes)
 		"cannot allocate device memory");
 }
 
-/* The memory may have been somebody else's. The default stream is ours alone in this context, and
- * what it does here takes no longer than the allocation itself. */
+/* Zero the memory: it may have belonged to another process. The default stream of this context is
+ * not used otherwise, and zeroing takes no longer than the allocation itself. */
 static int zero(struct cuda_mem *m)
 {
 	struct device *dev = m->base.dev;
@@ -152,7 +152,7 @@ int cuda_alloc(struct device *dev, int gpu, uint64_t bytes, const int *also, int
 	return 0;
 }
 
-/* Portable: pinned for the contexts of all GPUs, those of later too. */
+/* Portable: pinned for the contexts of all GPUs, also later ones. */
 static int pin(struct cuda_mem *m, int gpu)
 {
 	struct device *dev = m->base.dev;
@@ -169,8 +169,8 @@ static int pin(struct cuda_mem *m, int gpu)
 	return rc;
 }
 
-/* Any context will do, but a GPU that the job does not use shall get none: without one, the memory
- * is pinned by the first GPU that wants its address. */
+/* Pinning works in any context, but a GPU that the job does not use must not get one. Without a
+ * context, the first GPU that requests the memory's address pins it. */
 int cuda_pin(struct device *dev, void *host, uint64_t bytes, struct device_mem **ret_mem)
 {
 	uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE);
@@ -198,7 +198,8 @@ int cuda_pin(struct device *dev, void *host, uint64_t bytes, struct device_mem *
 	return 0;
 }
 
-/* One context may know pinned memory by another address than the next, so each is asked once. */
+/* Return the address of pinned memory for a GPU. Addresses may differ between contexts, so each
+ * context is asked once. */
 static uint64_t pinned_addr(struct cuda_mem *m, int gpu)
 {
 	if (m->reach >> gpu & 1)
@@ -211,8 +212,8 @@ static uint64_t pinned_addr(struct cuda_mem *m, int gpu)
 	return m->pin_addr[gpu];
 }
 
-/* Imported memory belongs to a tensor whose other GPUs are not known when it comes: access is given
- * when one of them first asks. */
+/* Give a GPU access to imported memory when it first needs it: the other GPUs of its tensor are not
+ * known at the import. */
 static bool reach_now(struct cuda_mem *m, int gpu)
 {
 	uint64_t bit = UINT64_C(1) << gpu;
@@ -239,8 +240,8 @@ uint64_t cuda_addr(struct device_mem *mem, int gpu)
 	return m->reach >> gpu & 1 || reach_now(m, gpu) ? m->addr : 0;
 }
 
-/* Order: a mapping holds the memory, so the handle may go at any time; addresses go last. After a
- * sticky error the driver answers nothing; the process's end frees all. */
+/* Order: a mapping holds the memory, so the handle may be released at any time; addresses go last.
+ * After a sticky error the driver answers nothing; the end of the process frees all. */
 void cuda_drop(struct device_mem *mem)
 {
 	struct cuda_mem *m = (struct cuda_mem *)mem;

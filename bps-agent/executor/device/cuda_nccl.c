@@ -6,9 +6,10 @@
 
 #include "common/base/log.h"
 
-#define VERSION_MIN NCCL_VERSION(2, 18, 0) /* communicators that can be aborted while they open */
+/* from there on, communicators can be aborted while they open */
+#define VERSION_MIN NCCL_VERSION(2, 18, 0)
 
-/* A pointer to a function, from dlsym's void pointer as POSIX means it. */
+/* Look up a function pointer, converted from dlsym's void pointer as POSIX intends. */
 static bool lookup(void *lib, const char *name, void *ret_fn)
 {
 	void *sym = dlsym(lib, name);

@@ -1,7 +1,7 @@
 #ifndef BPS_AGENT_EXECUTOR_DEVICE_CUDA_NCCL_H
 #define BPS_AGENT_EXECUTOR_DEVICE_CUDA_NCCL_H
-/* NCCL, loaded when the first clique needs it: one GPU works on machines that have none, and its
- * 200 MB stay out of processes that do not use it. Its header gives the types; its symbols carry no
+/* NCCL, loaded when the first clique needs it. One GPU works on machines without NCCL, and its 200
+ * MB stay out of processes that do not use it. Its header gives the types; its symbols carry no
  * versions. Once loaded it stays, since it has threads and exit handlers. */
 #include <nccl.h>
 
@@ -31,6 +31,6 @@ struct nccl {
 #undef X
 };
 
-/* The device's NCCL, loaded at the first call. Errors: DEVICE_UNSUP with the reason. */
+/* Return the device's NCCL, loaded at the first call. Errors: DEVICE_UNSUP with the reason. */
 int cuda_nccl(struct cuda_device *d, const struct nccl **ret_nccl);
 #endif

@@ -1,11 +1,12 @@
-/* Queues are streams. Whatever is queued was checked here first: a bad address would be found by
- * the GPU, and that is the end of the process. While a clique launches on a stream nothing may be
- * queued there, and that the stream is idle means nothing. */
+/* Queues are streams. All work is checked here before it is queued: the GPU would detect a bad
+ * address only later, and that ends the process. While a clique launches on a stream, no work may
+ * be queued there, and an idle stream does not mean that its work is done. Thread: the
+ * executor's. */
 #include "bps-agent/executor/device/cuda_impl.h"
 
 #include <stdlib.h>
 
-/* Make the queue's context current; is the queue open for more? */
+/* Make the queue's context current. Returns whether the queue accepts more work. */
 static int enter(struct cuda_queue *q)
 {
 	int rc = cuda_enter(q->base.dev, q->base.gpu);
@@ -13,7 +14,7 @@ static int enter(struct cuda_queue *q)
 	return rc ? rc : cuda_clique_launched(q);
 }
 
-/* The driver's priorities run from 0, the least, down to the greatest. */
+/* Convert a priority: the driver's run from 0, the least, down to the greatest. */
 static int driver_priority(int priority)
 {
 	int least = 0, greatest = 0;
@@ -67,7 +68,7 @@ int cuda_queue_poll(struct device_queue *queue)
 	return rc ? rc : cuda_fail(queue->dev, cuStreamQuery(q->stream), "work of a queue failed");
 }
 
-/* A legacy handle is open in one context; what copies to and from it knows that context. */
+/* Is the memory unusable in this GPU's context? A legacy handle is open in one context only. */
 static bool is_foreign(const struct device_mem *mem, int gpu)
 {
 	return ((const struct cuda_mem *)mem)->kind == CUDA_MEM_IPC && mem->gpu != gpu;
@@ -117,7 +118,7 @@ int cuda_copy(struct device_queue *queue, struct device_mem *dst, uint64_t dst_o
 	return cuda_fail(dev, r, "cannot queue a copy");
 }
 
-/* Without the no-barrier flag the write comes behind a fence of the whole system. */
+/* Without the no-barrier flag the write is ordered behind a fence of the whole system. */
 int cuda_post(struct device_queue *queue, struct device_mem *page, uint64_t offset, uint64_t value)
 {
 	struct cuda_queue *q = (struct cuda_queue *)queue;

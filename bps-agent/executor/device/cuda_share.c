@@ -1,4 +1,5 @@
-/* Memory between processes: VMM handles as file descriptors, and the driver's legacy handles. */
+/* Memory shared between processes: VMM handles as file descriptors, and the driver's legacy
+ * handles. Thread: the executor's. */
 #include "bps-agent/executor/device/cuda_impl.h"
 
 #include <fcntl.h>
@@ -58,8 +59,9 @@ int cuda_share(struct device_mem *mem, struct device_desc *ret_desc, int *fds, i
 	return 1;
 }
 
-/* A descriptor that is no device memory may be called an unknown error; it is the other process's
- * doing and nothing of ours is lost (if it is, the next call says so). */
+/* Import a descriptor. The driver may report an unknown error for one that is no device memory. The
+ * other process caused that, and this process has lost nothing (otherwise the next call reports
+ * it). */
 static int import_fd(struct device *dev, int fd, CUmemGenericAllocationHandle *ret_handle)
 {
 	CUresult r = cuMemImportFromShareableHandle(
@@ -70,7 +72,7 @@ static int import_fd(struct device *dev, int fd, CUmemGenericAllocationHandle *r
 	return cuda_fail(dev, r, "cannot import device memory");
 }
 
-/* The chunk is the exporter's word, and mapping takes whole grains only. */
+/* Check the chunk size, which the exporter chose: only whole grains can be mapped. */
 static int check_chunk(struct device *dev, int gpu, uint64_t chunk)
 {
 	CUmemAllocationProp prop = {
@@ -91,7 +93,7 @@ static int check_chunk(struct device *dev, int gpu, uint64_t chunk)
 	return rc;
 }
 
-/* A mapping holds the memory, so the handles go at once. */
+/* A mapping holds the memory, so the handles are released at once. */
 static int import_fds(struct cuda_mem *m, const struct device_desc *desc, const int *fds)
 {
 	CUmemGenericAllocationHandle handles[DEVICE_FDS_MAX];
@@ -113,8 +115,8 @@ static int import_fds(struct cuda_mem *m, const struct device_desc *desc, const 
 	return rc;
 }
 
-/* The size is the exporter's word; the driver knows better. Should it not tell, that word has to
- * do: who lies loses his own job. */
+/* Import a legacy handle. The driver's size overrides the exporter's. If the driver reports none,
+ * the exporter's is used: an exporter with a wrong size harms only its own job. */
 static int import_ipc(struct cuda_mem *m, const struct device_desc *desc)
 {
 	struct device *dev = m->base.dev;

@@ -2,8 +2,8 @@
 #define BPS_AGENT_EXECUTOR_DEVICE_DEVICE_H
 /* The GPUs of one machine, as the executor's engine sees them: memory that other processes can map,
  * queues of copies that run in order, counters in host memory that queues write and wait on, and
- * cliques of GPUs that reduce among themselves. Nothing here knows tensors, rounds or the network,
- * and no type of CUDA or NCCL appears.
+ * cliques of GPUs that reduce among themselves. This interface has no tensors, rounds or network,
+ * and no type of CUDA or NCCL.
  *
  * The implementation is a table (struct device_ops): bps-agent/device/host* is plain memory and
  * threads (the product mode for CPU tensors), fake* runs in virtual time for tests of the engine,
@@ -16,19 +16,21 @@
  *
  * Promises:
  *   - No call waits for a GPU, another process or another rank. All work is queued; its end is seen
- *     in a counter that a later post writes, or by queue_poll. (What allocates, maps, pins or opens
- *     may take milliseconds in the driver.)
- *   - Work of one queue happens in the order of the calls; queues run beside each other. A counter written by post is seen by the host only after the bytes of all
- *     copies before it in that queue are visible to the host.
+ *     in a counter that a later post writes, or by queue_poll. (Calls that allocate, map, pin or
+ *     open may take milliseconds in the driver.)
+ *   - Work of one queue runs in the order of the calls; different queues run in parallel. A counter
+ *     written by post is seen by the host only after the bytes of all copies before it in that
+ *     queue are visible to the host.
  *   - open and probe make no context on any GPU: it costs memory from the first call that names it.
- *   - Nobody's death pulls memory away: what alloc made lives until the last process unmapped it.
+ *   - The end of a process removes no memory: memory of alloc lives until the last process unmaps
+ *     it.
  *
  * Thread: all calls on a device and on what belongs to it come from one thread at a time (the
  * executor's); probe from any. No call runs a callback.
  *
- * Errors: 0 or a count is success; otherwise one of enum device_error. After each but DEVICE_AGAIN
- * the device's `why` holds the sentence. DEVICE_LOST is sticky: from then on everything but free
- * functions answers DEVICE_LOST, and the process has to end. */
+ * Errors: 0 or a count is success; otherwise one of enum device_error. After each of them except
+ * DEVICE_AGAIN, the device's `why` holds the text. DEVICE_LOST is sticky: from then on all
+ * functions except those that free return DEVICE_LOST, and the process must end. */
 #include <errno.h>
 #include <stdbool.h>
 #include <stdint.h>
@@ -37,14 +39,15 @@
 #include "common/data/dtype.h"
 
 enum device_error {
-	DEVICE_AGAIN = -EAGAIN, /* not yet; ask again, nothing is wrong */
+	DEVICE_AGAIN = -EAGAIN, /* not yet: call again; this is no failure */
 	DEVICE_NODEV = -ENODEV, /* no driver, no such GPU, GPU not usable now */
-	/* this GPU, driver or back-end cannot do it: take another way */
+	/* Not supported by this GPU, driver or back-end: use another way. */
 	DEVICE_UNSUP = -EOPNOTSUPP,
-	DEVICE_NOMEM = -ENOMEM, /* no device memory, address space or pinned memory; may pass */
-	DEVICE_ARG = -EINVAL,   /* the caller's arguments; nothing happened */
+	/* no device memory, address space or pinned memory; may be temporary */
+	DEVICE_NOMEM = -ENOMEM,
+	DEVICE_ARG = -EINVAL,           /* invalid arguments of the caller; no effect */
 	DEVICE_PEER = -ECONNABORTED,    /* a member of the clique failed: abort the clique */
-	DEVICE_LOST = -ENOTRECOVERABLE, /* sticky: nothing works any more in this process */
+	DEVICE_LOST = -ENOTRECOVERABLE, /* sticky: no call works any more in this process */
 };
 
 enum device_cap {
@@ -52,7 +55,7 @@ enum device_cap {
 	DEVICE_CAP_LEGACY_IPC = 2, /* import takes legacy handles (same user id only) */
 	DEVICE_CAP_MEMOP64 = 4,    /* post works */
 	DEVICE_CAP_CLIQUE = 16,    /* cliques work */
-	DEVICE_CAP_PLAIN = 32,     /* it is host memory: whoever has it mapped needs no driver */
+	DEVICE_CAP_PLAIN = 32,     /* plain host memory: a process that maps it needs no driver */
 };
 
 /* How two GPUs reach each other's memory. */
@@ -63,20 +66,20 @@ enum device_link {
 };
 
 #define DEVICE_UUID_BYTES 16
-#define DEVICE_ID_BYTES   128 /* of a clique */
+#define DEVICE_ID_BYTES   128 /* of a clique's id */
 #define DEVICE_GPUS_MAX   64
-#define DEVICE_FDS_MAX    253  /* of one description: what one SCM_RIGHTS message takes */
+#define DEVICE_FDS_MAX    253  /* of one description: the limit of one SCM_RIGHTS message */
 #define DEVICE_HOST       (-1) /* the "gpu" of pinned host memory */
 
-/* One GPU (or MIG instance). Its index in gpus() is the `gpu` of all calls, for the life of the
+/* A GPU (or MIG instance). Its index in gpus() is the `gpu` of all calls, for the life of the
  * device; between processes only the uuid names it. */
 struct device_gpu {
 	uint8_t uuid[DEVICE_UUID_BYTES];
 	char pci[16];   /* "0000:3b:00.0", as in sysfs; empty when it has none */
-	char name[64];  /* for people */
+	char name[64];  /* for display */
 	int32_t numa;   /* node of its host memory, -1 unknown */
 	uint32_t caps;  /* enum device_cap */
-	uint64_t bytes; /* of its memory in all */
+	uint64_t bytes; /* total size of its memory */
 };
 
 enum device_desc_kind {
@@ -86,23 +89,24 @@ enum device_desc_kind {
 };
 #define DEVICE_DESC_VERSION 1
 
-/* Memory as it is told to another process of this machine, beside its file descriptors. Fixed
- * layout, host byte order. What comes from another process goes through device_desc_check first. */
+/* Description of memory for another process of this machine, sent with its file descriptors. Fixed
+ * layout, host byte order. Check a received one with device_desc_check first. */
 struct device_desc {
 	uint16_t version;
 	uint16_t kind; /* enum device_desc_kind */
 	uint32_t n_fds;
-	uint8_t uuid[DEVICE_UUID_BYTES]; /* of the GPU it lies on */
-	uint64_t bytes;                  /* that can be used from offset on */
+	uint8_t uuid[DEVICE_UUID_BYTES]; /* GPU that holds the memory */
+	uint64_t bytes;                  /* usable bytes from offset on */
 	uint64_t chunk_bytes; /* bytes behind each descriptor; of the whole allocation for IPC */
-	uint64_t offset;      /* of the first usable byte in what the handles map */
-	uint64_t buffer_id; /* another number when the same address holds other memory; 0 unknown */
-	uint8_t blob[64];   /* IPC handle */
+	uint64_t offset;      /* of the first usable byte in the mapped handles */
+	/* a different number when the same address holds other memory; 0 unknown */
+	uint64_t buffer_id;
+	uint8_t blob[64]; /* IPC handle */
 };
 
-/* Check a description that another process sent, with the number of descriptors that came along:
- * version, kind, sizes without overflow, bytes inside what the handles map.
- * Errors: DEVICE_ARG with the sentence in err. Thread: any. */
+/* Check a description that another process sent, with the number of its descriptors: version, kind,
+ * sizes without overflow, bytes inside the mapped handles. Errors: DEVICE_ARG with the text in err.
+ * Thread: any. */
 int device_desc_check(const struct device_desc *d, unsigned n_fds, struct err_text *err);
 
 struct device;
@@ -110,7 +114,7 @@ struct device_mem;
 struct device_queue;
 struct device_clique;
 
-/* One local member's part of a collective, in its clique's order of local members. */
+/* A local member's part of a collective, in its clique's order of local members. */
 struct device_piece {
 	struct device_mem *mem;     /* on the member's GPU */
 	uint64_t offset;            /* bytes */
@@ -120,9 +124,9 @@ struct device_piece {
 struct device_ops {
 	const char *name; /* "host", "fake", "cuda" */
 
-	/* How many GPUs this process could use. Makes no context; no device is needed.
-	 * Errors: DEVICE_NODEV and the cause as a sentence in why (may be NULL): no driver, driver
-	 * too old, no device, ... Thread: any. */
+	/* Return how many GPUs this process could use. Makes no context; needs no device. Errors:
+	 * DEVICE_NODEV with the cause in why (may be NULL): no driver, driver too old, no device,
+	 * ... Thread: any. */
 	int (*probe)(struct err_text *why);
 
 	/* Open the machine's GPUs for a job (its name is for logs and debuggers). Makes no context.
@@ -131,42 +135,42 @@ struct device_ops {
 	int (*open)(const char *job, struct device **ret_dev, struct err_text *why);
 	void (*close)(struct device *dev);
 
-	/* Describe up to max GPUs; returns how many there are, 1..DEVICE_GPUS_MAX. */
+	/* Describe up to max GPUs; returns their total number, 1..DEVICE_GPUS_MAX. */
 	int (*gpus)(struct device *dev, struct device_gpu *ret_gpus, int max);
-	/* How GPU a reads GPU b's memory: enum device_link, or an error. */
+	/* Return how GPU a reads the memory of GPU b: enum device_link, or an error. */
 	int (*peer)(struct device *dev, int a, int b);
 
-	/* Allocate memory on a GPU that can be shared, zeroed, usable by it and by the GPUs
-	 * also[0..n_also). bytes is rounded up (to 2 MiB on today's GPUs): mem->bytes says.
-	 * Errors: DEVICE_NOMEM, DEVICE_UNSUP no shareable memory or no access for one of `also`. */
+	/* Allocate zeroed shareable memory on a GPU, usable by it and by the GPUs also[0..n_also).
+	 * bytes is rounded up (to 2 MiB on today's GPUs) and returned in mem->bytes. Errors:
+	 * DEVICE_NOMEM, DEVICE_UNSUP no shareable memory or no access for one of `also`. */
 	int (*alloc)(struct device *dev, int gpu, uint64_t bytes, const int *also, int n_also,
 		struct device_mem **ret_mem);
-	/* Describe memory of alloc to other processes; fds takes up to max descriptors.
-	 * Returns their number. Owns: the caller, the descriptors (they keep the memory alive too).
-	 * Errors: DEVICE_ARG more than max, DEVICE_UNSUP imported or pinned memory. */
+	/* Describe memory of alloc to other processes; fds takes up to max descriptors. Returns
+	 * their number. Owns: the caller, the descriptors (they keep the memory alive too). Errors:
+	 * DEVICE_ARG more than max, DEVICE_UNSUP imported or pinned memory. */
 	int (*share)(struct device_mem *mem, struct device_desc *ret_desc, int *fds, int max);
-	/* Map memory that another process shared, for use by `gpu`, and in copies between GPUs by
-	 * others that reach it. desc was checked. mem->bytes is
-	 * desc->bytes, offset 0 is the first usable byte. Owns: fds stay the caller's; they can be
-	 * closed at once.
-	 * Errors: DEVICE_ARG not such a handle, DEVICE_UNSUP another user's legacy handle, the own
-	 * process's, or a GPU that this one does not reach. */
+	/* Map memory that another process shared, for use by `gpu`. GPUs that can reach `gpu` may
+	 * also copy from and to it. desc was checked. mem->bytes is desc->bytes, offset 0 is the
+	 * first usable byte. Owns: fds stay the caller's; they can be closed at once. Errors:
+	 * DEVICE_ARG not such a handle, DEVICE_UNSUP another user's legacy handle, this process's
+	 * own, or one of a GPU that this one does not reach. */
 	int (*import)(struct device *dev, int gpu, const struct device_desc *desc, const int *fds,
 		int n_fds, struct device_mem **ret_mem);
 	/* Let all GPUs reach [host, host + bytes) of this process: staging memory, counter pages.
 	 * host is page-aligned, bytes a multiple of the page size. Owns: the mapping stays the
 	 * caller's and lives until drop. */
 	int (*pin)(struct device *dev, void *host, uint64_t bytes, struct device_mem **ret_mem);
-	/* The address by which `gpu` knows it; 0 when it does not. For gpu == DEVICE_HOST the host
+	/* Return the address of the memory for `gpu`; 0 if it has none. DEVICE_HOST: the host
 	 * address, which only pinned memory (and all of back-end host) has. */
 	uint64_t (*addr)(struct device_mem *mem, int gpu);
-	/* Unmap and free. No queued work may use it any more. NULL is fine. */
+	/* Unmap and free. No queued work may use it any more. NULL is allowed. */
 	void (*drop)(struct device_mem *mem);
 
-	/* A queue on a GPU. priority > 0 runs before 0 where the GPU can choose, < 0 after. */
+	/* Open a queue on a GPU. Where the GPU supports it, priority > 0 runs before 0, < 0
+	 * after. */
 	int (*queue_open)(
 		struct device *dev, int gpu, int priority, struct device_queue **ret_queue);
-	/* Free; NULL is fine. Queued work still runs, unseen: poll it idle first. */
+	/* Free the queue; NULL is allowed. Queued work still runs: poll until it is idle first. */
 	void (*queue_close)(struct device_queue *q);
 	/* 0: all queued work has run; DEVICE_AGAIN: not yet; DEVICE_LOST: some failed. */
 	int (*queue_poll)(struct device_queue *q);
@@ -175,31 +179,31 @@ struct device_ops {
 	 * DEVICE_ARG out of bounds, DEVICE_UNSUP out of reach of the queue's GPU. */
 	int (*copy)(struct device_queue *q, struct device_mem *dst, uint64_t dst_offset,
 		struct device_mem *src, uint64_t src_offset, uint64_t bytes);
-	/* Queue: write value to the 64-bit counter at offset (a multiple of 8) of pinned memory,
-	 * behind all before it. Partner: an acquire load by the host. */
+	/* Queue a write of value to the 64-bit counter at offset (a multiple of 8) of pinned
+	 * memory, after all earlier work. Pairs with an acquire load by the host. */
 	int (*post)(
 		struct device_queue *q, struct device_mem *page, uint64_t offset, uint64_t value);
 
-	/* The number by which n_ranks members find each other; one makes it, all open with it. */
+	/* Make the id of a clique: one process makes it, all members open with it. */
 	int (*clique_id)(struct device *dev, uint8_t ret_id[DEVICE_ID_BYTES]);
-	/* Begin to join n_local members, on the GPUs gpu[i] with rank[i], into a clique of n_ranks
-	 * (>= 2; one GPU needs none). Returns at once; clique_poll says when it can be used,
-	 * however long another process takes to join.
-	 * Errors: DEVICE_UNSUP no NCCL, too old, or two members on one GPU. */
+	/* Start to join n_local members, on the GPUs gpu[i] with rank[i], into a clique of n_ranks
+	 * (>= 2; one GPU needs none). Returns at once; clique_poll reports when it can be used,
+	 * however long another process takes to join. Errors: DEVICE_UNSUP no NCCL, too old, or two
+	 * members on one GPU. */
 	int (*clique_open)(struct device *dev, const uint8_t id[DEVICE_ID_BYTES], int n_ranks,
 		const int *gpu, const int *rank, int n_local, struct device_clique **ret_clique);
 	/* 0 READY; DEVICE_AGAIN opening or launching; DEVICE_PEER abort: a member failed. */
 	int (*clique_poll)(struct device_clique *c);
-	/* Collectives, queued on the pieces' queues; all members call them in the same order, each
-	 * when clique_poll says 0. They may take a while to launch: as long as clique_poll says
-	 * DEVICE_AGAIN, so does all that is to be queued on their queues, which are not idle then.
-	 * Nothing is divided: op is sum, prod, max or min.
+	/* Queue a collective on the pieces' queues. All members call it in the same order, each
+	 * when clique_poll returns 0. Launching may take a while. Meanwhile clique_poll and all
+	 * work for these queues return DEVICE_AGAIN, and the queues count as busy. op is sum, prod,
+	 * max or min; nothing is divided.
 	 *
 	 * In place: a piece of reduce_scatter and all_gather has n_ranks blocks of count_per_rank
-	 * elements; rank r's sum arrives in, or leaves from, block r. The other blocks are garbage
-	 * after reduce_scatter. Keep blocks a multiple of 256 bytes.
-	 * reduce: root's piece holds the result, the others' are unchanged. broadcast: root's piece
-	 * goes to all. root is a rank. */
+	 * elements; rank r's sum arrives in, or leaves from, block r. The other blocks are
+	 * undefined after reduce_scatter. Keep blocks a multiple of 256 bytes. reduce: root's piece
+	 * holds the result, the others' are unchanged. broadcast: root's piece goes to all. root is
+	 * a rank. */
 	int (*reduce_scatter)(struct device_clique *c, const struct device_piece *pieces,
 		uint64_t count_per_rank, enum dtype dtype, enum op op);
 	int (*all_gather)(struct device_clique *c, const struct device_piece *pieces,
@@ -208,27 +212,28 @@ struct device_ops {
 		enum dtype dtype, enum op op, int root);
 	int (*broadcast)(struct device_clique *c, const struct device_piece *pieces, uint64_t count,
 		enum dtype dtype, int root);
-	/* Collectives between begin and end become one launch; begin and end pair up on one thread,
-	 * and only collectives of this clique come between them. */
+	/* Combine the collectives between begin and end into one launch. begin and end pair up on
+	 * one thread, with only collectives of this clique between them. */
 	int (*group_begin)(struct device_clique *c);
 	int (*group_end)(struct device_clique *c);
-	/* Give up what runs or waits in it, on all local members, in bounded time even if a member
-	 * never comes. Its queues get idle. Only clique_close may follow. */
+	/* Abort all running and waiting work of the clique, on all local members. Takes bounded
+	 * time even if a member never joins. Its queues become idle. Only clique_close may
+	 * follow. */
 	void (*clique_abort)(struct device_clique *c);
-	/* Leave in order, with nothing queued; NULL is fine. Waits up to 2 s for the other members
-	 * to leave too, then aborts. Aborts at once a clique that is not READY. */
+	/* Leave in order, with no work queued; NULL is allowed. Waits up to 2 s for the other
+	 * members to leave too, then aborts. Aborts at once a clique that is not READY. */
 	void (*clique_close)(struct device_clique *c);
 };
 
-/* First member of every implementation's object; the fields are for callers to read. */
+/* First member of each implementation's object; callers may read the fields. */
 struct device {
 	const struct device_ops *ops;
-	struct err_text why; /* of the last call that failed with other than DEVICE_AGAIN */
+	struct err_text why; /* of the last call that failed, except with DEVICE_AGAIN */
 };
 struct device_mem {
 	struct device *dev;
 	uint64_t bytes; /* usable */
-	int gpu;        /* where it lies (alloc) or was mapped for (import); DEVICE_HOST pinned */
+	int gpu;        /* where it lies (alloc) or was mapped for (import); DEVICE_HOST: pinned */
 };
 static inline bool device_mem_holds(const struct device_mem *m, uint64_t offset, uint64_t bytes)
 {
@@ -243,8 +248,8 @@ struct device_clique {
 	int n_ranks, n_local;
 };
 
-/* Index of the GPU with that uuid, or DEVICE_NODEV. */
+/* Return the index of the GPU with that uuid, or DEVICE_NODEV. */
 int device_find(struct device *dev, const uint8_t uuid[DEVICE_UUID_BYTES]);
-/* The error's name for logs: "AGAIN", "LOST", ...; "?" for another number. */
+/* Return the error's name for logs: "AGAIN", "LOST", ...; "?" for another number. */
 const char *device_error_name(int code);
 #endif

@@ -1,3 +1,5 @@
+/* The back-end "host": its table, GPUs and memory, made of memfds. Queues are in host_queue.c,
+ * cliques in host_clique.c. Thread: the executor's. */
 #include "bps-agent/executor/device/host.h"
 
 #include <fcntl.h>
@@ -13,7 +15,7 @@
 
 #define GPUS_ENV     "BPS_DEVICE_HOST_GPUS"
 #define GPUS_DEFAULT 8
-#define GRAIN        ((uint64_t)2 << 20) /* as on today's GPUs */
+#define GRAIN        ((uint64_t)2 << 20) /* the granularity of today's GPUs */
 
 static int fail(struct device *dev, int rc, const char *what)
 {

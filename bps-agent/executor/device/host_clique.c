@@ -1,3 +1,6 @@
+/* Cliques of the back-end "host": collectives that the threads of the members' queues perform
+ * together. Members in other processes are not supported. Thread: the executor's, and the queues'
+ * threads in host_coll_run. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -5,13 +8,12 @@
 #include "common/data/reduce.h"
 
 #define BLOCK_ELEMS 4096
-/* Left where NCCL would leave garbage, so that nobody comes to rely on it. */
+/* Written where NCCL leaves undefined bytes, so that no caller relies on them. */
 #define GARBAGE 0xa5
 
 struct host_clique {
 	struct device_clique c;
-	unsigned
-		refs; /* the owner's and each collective's; under the device's lock, as is_aborted */
+	unsigned refs; /* owner and collectives; under the device's lock, as is_aborted */
 	bool is_aborted;
 };
 
@@ -34,7 +36,7 @@ static void reduce_block(struct host_coll *c, uint64_t first, size_t n, char *ds
 	reduce_finish(dst + first * elem, acc, n, c->dtype, c->op, 1);
 }
 
-/* The sum of all pieces' [first, first + n), into that place of root's. */
+/* Compute the sum of all pieces' [first, first + n) into that place of root's piece. */
 static void reduce_range(struct host_coll *c, uint64_t first, uint64_t n, int root)
 {
 	for (uint64_t at = 0; at < n; at += BLOCK_ELEMS)
@@ -150,7 +152,7 @@ static int start(struct host_clique *c, struct host_coll *proto, const struct de
 	pthread_mutex_lock(&dev->lock);
 	c->refs++;
 	pthread_mutex_unlock(&dev->lock);
-	for (int i = 0; i < n; i++) /* there is room, and nobody else pushes */
+	for (int i = 0; i < n; i++) /* there is room, and no other thread pushes */
 		host_queue_push(
 			pieces[i].queue, &(struct host_job){.kind = HOST_COLL, .coll = coll});
 	return 0;
@@ -197,7 +199,7 @@ int host_group(struct device_clique *c)
 	return 0;
 }
 
-/* ---- life ---- */
+/* ---- start and end ---- */
 
 int host_clique_id(struct device *dev, uint8_t ret_id[DEVICE_ID_BYTES])
 {

@@ -1,7 +1,7 @@
 #ifndef BPS_AGENT_EXECUTOR_DEVICE_HOST_IMPL_H
 #define BPS_AGENT_EXECUTOR_DEVICE_HOST_IMPL_H
-/* What the files of the back-end "host" share: host.c memory and the table, host_queue.c queues,
- * host_clique.c collectives.
+/* Declarations that the files of the back-end "host" share: host.c memory and the table,
+ * host_queue.c queues, host_clique.c collectives.
  *
  * A queue is a thread with a ring of jobs. Threads wait for each other in collectives, on one
  * condition of the device. */
@@ -10,18 +10,18 @@
 
 #include "bps-agent/executor/device/device.h"
 
-#define HOST_JOBS 1024 /* of a queue; a full one answers DEVICE_AGAIN */
+#define HOST_JOBS 1024 /* of a queue; a full queue returns DEVICE_AGAIN */
 
 struct host_device {
 	struct device d;
 	int n_gpus;
-	pthread_mutex_t lock; /* of all counters that threads wait for */
+	pthread_mutex_t lock; /* protects all counters that threads wait for */
 	pthread_cond_t moved;
 };
 
 struct host_mem {
 	struct device_mem m;
-	int fd; /* of alloc, else -1 */
+	int fd; /* of alloc's memory, else -1 */
 	void *map;
 	uint64_t map_bytes; /* 0: pinned, the mapping is the caller's */
 	char *base;
@@ -37,7 +37,7 @@ struct host_coll {
 	enum op op;
 	int root, n;
 	uint64_t count; /* elements, per rank for SCATTER and GATHER */
-	unsigned refs;  /* of members' queues; this and the next two under the device's lock */
+	unsigned refs;  /* one per member's queue; the device's lock protects it and the next two */
 	int n_arrived;
 	bool is_done;
 	char *piece[DEVICE_GPUS_MAX];
@@ -80,10 +80,10 @@ int host_broadcast(struct device_clique *c, const struct device_piece *pieces, u
 int host_group(struct device_clique *c);
 void host_clique_abort(struct device_clique *c);
 void host_clique_close(struct device_clique *c);
-/* One member's queue has come to it: wait for the others, or until it is aborted. The last one does
- * the work. Thread: the queue's. */
+/* Wait until the queues of all members have reached the collective, or it is aborted. The last one
+ * performs it. Thread: the queue's. */
 void host_coll_run(struct host_coll *coll, struct host_device *dev);
-/* Its arithmetic. */
+/* Perform its arithmetic. */
 void host_coll_perform(struct host_coll *coll);
 /* Drop one member's reference. */
 void host_coll_put(struct host_coll *coll, struct host_device *dev);

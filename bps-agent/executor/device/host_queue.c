@@ -1,3 +1,5 @@
+/* Queues of the back-end "host": a thread per queue copies and posts in order. Collectives call
+ * host_coll_run. Thread: the executor's pushes, the queue's own thread performs. */
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
@@ -8,7 +10,7 @@ struct host_queue {
 	struct device_queue q;
 	struct host_device *dev;
 	pthread_t thread;
-	/* Everything below under lock. */
+	/* Protects all fields below. */
 	pthread_mutex_t lock;
 	pthread_cond_t wake;
 	uint64_t n_pushed, n_taken, n_done;
@@ -37,7 +39,7 @@ static void run(struct host_queue *q, const struct host_job *job)
 		memcpy(job->dst, job->src, job->bytes);
 		break;
 	case HOST_POST:
-		/* Release: partner is the host's acquire load. */
+		/* Release: pairs with the host's acquire load. */
 		atomic_store_explicit(
 			(_Atomic uint64_t *)job->dst, job->value, memory_order_release);
 		break;
@@ -94,7 +96,7 @@ int host_queue_open(struct device *dev, int gpu, int priority, struct device_que
 	return 0;
 }
 
-/* What is queued still runs, so the last job is waited for. */
+/* Queued jobs still run, so wait for the last one. */
 void host_queue_close(struct device_queue *queue)
 {
 	struct host_queue *q = (struct host_queue *)queue;

@@ -1,3 +1,5 @@
+/* Chooses the route of a job and the NUMA nodes of its host memory: reads the machine, applies the
+ * rule of strategy.c, converts its plan. Starts nothing. Thread: the executor's. */
 #include "bps-agent/executor/plan/choose.h"
 
 #include <errno.h>
@@ -65,7 +67,7 @@ static void roots_of_plan(const struct transfer_plan *p, struct route *r)
 			r->roots[r->n_roots++] = p->steps[i].gpu;
 }
 
-/* The plan as the engine follows it. */
+/* Convert the plan to the form that the engine follows. */
 static void route_of_plan(const struct transfer_plan *p, struct route *ret)
 {
 	struct route r = {.n_members = (uint8_t)p->n_gpus};
@@ -98,7 +100,7 @@ static int parse(const char *want, enum strategy *ret, struct err_text *err)
 		"'%s' is no strategy: auto, copy, rs_ag, switch_sum, roots, ce", want);
 }
 
-/* Are there two members on one GPU? Such are summed by the processor, as nothing else can. */
+/* Are there two members on one GPU? Only the processor can sum those. */
 static bool is_shared(const int *gpus, unsigned n)
 {
 	for (unsigned i = 0; i < n; i++)
@@ -139,14 +141,14 @@ struct work {
 	unsigned gpus[TOPO_GPUS_MAX];
 };
 
-/* What sysfs and the device say of the machine, in w->topology. */
+/* Read the machine from sysfs and the device into w->topology. */
 static int read_machine(struct work *w, const char *sysfs, struct device *dev, struct err_text *err)
 {
 	int rc = choose_reports(dev, w->reports, err);
 
 	if (rc < 0)
 		return rc;
-	topology_read(sysfs, &w->topology, NULL); /* without it they have no place */
+	topology_read(sysfs, &w->topology, NULL); /* without sysfs the GPUs have no place */
 	return topology_refine(&w->topology, w->reports, (unsigned)rc, err);
 }
 
@@ -173,7 +175,7 @@ static int choose(struct work *w, struct device *dev, const int *gpus, unsigned 
 
 /* ---- nodes ---- */
 
-/* The NUMA node that several things have in common, if they do. */
+/* The NUMA node that several objects have in common, if any. */
 struct common_node {
 	bool is_any, is_apart;
 	int32_t numa;
@@ -186,7 +188,7 @@ static void common_add(struct common_node *c, int32_t numa)
 	c->numa = numa;
 }
 
-/* Plus 1; 0: none. */
+/* Return the node plus 1; 0: none. */
 static uint16_t common_get(const struct common_node *c)
 {
 	return c->is_any && !c->is_apart && c->numa >= 0 ? (uint16_t)(c->numa + 1) : 0;
@@ -229,7 +231,8 @@ static void choose_nodes(const struct topology *t, const int *gpus, struct choic
 	ret->sum_node = node_of_fastest_cards(t);
 	for (unsigned g = 0; g < r->n_groups; g++)
 		if (!ret->input_nodes[g])
-			ret->input_nodes[g] = ret->sum_node; /* it is what leaves for the network */
+			/* this input itself is sent to the network */
+			ret->input_nodes[g] = ret->sum_node;
 }
 
 int choose_route(const char *sysfs, struct device *dev, const int *gpus, unsigned n_members,

@@ -13,8 +13,8 @@
 
 #define REPORT_LINE_BYTES 256
 
-/* ret: without a line end. */
+/* Write the line without a line end. */
 void report_write(const struct topo_report *r, bool has_cliques, char ret[REPORT_LINE_BYTES]);
-/* False: it is no such line. */
+/* Parse a line. False: it is not valid. */
 bool report_parse(const char *line, struct topo_report *ret, bool *ret_has_cliques);
 #endif

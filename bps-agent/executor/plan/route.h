@@ -1,15 +1,15 @@
 #ifndef BPS_AGENT_EXECUTOR_PLAN_ROUTE_H
 #define BPS_AGENT_EXECUTOR_PLAN_ROUTE_H
-/* How the sum over one machine's GPUs gets into host memory, and the sum over all machines back, in
- * the form that the engine follows; which one it is has been chosen elsewhere. Members
- * (local ranks, each with a GPU) fall into groups. A group sums among its members, or has one
- * member only, and brings that sum to host memory once; several groups' sums are added by the CPU
- * when the partition is pushed (so a tensor has n_groups inputs in host memory).
+/* Route of the sum over one machine's GPUs to host memory, and of the sum over all machines back,
+ * in the form that the engine follows. The route is chosen elsewhere. Members (local ranks, each
+ * with a GPU) form groups. A group sums among its members, or has one member only, and copies that
+ * sum to host memory once. The CPU adds the sums of several groups when the partition is pushed (so
+ * a tensor has n_groups inputs in host memory).
  *
  *   name         groups           up                       down
- *   copy         n of 1           copy                     everybody copies all
+ *   copy         n of 1           copy                     each member copies all
  *   rs_ag        1 of n           reduce-scatter, copy     copy a piece each, all-gather
- *   switch_sum   one per switch   reduce-scatter, copy     copy a piece each, all-gather in the group
+ *   switch_sum   one per switch   reduce-scatter, copy     copy a piece each, all-gather in group
  *   roots        1 of n           reduce to a root, copy   copy to the root, broadcast
  *   ce           n of 1           copy                     copy a piece each, copies between GPUs
  *
@@ -20,8 +20,8 @@
 #include "bps-agent/executor/device/device.h"
 
 #define ROUTE_NAME_BYTES 16
-/* Collectives of less than this are not worth a launch in a second process, which waits for its
- * time slice: partitions travel through the GPUs' stages together up to it. */
+/* Size up to which partitions travel through the GPUs' stages together. A collective of less is not
+ * worth a launch in a second process, which waits for its time slice. */
 #define ROUTE_CHUNK_BYTES (UINT64_C(64) << 20)
 
 enum route_up {
@@ -30,7 +30,7 @@ enum route_up {
 	UP_REDUCE,  /* reduce to one member, which copies; chunks take turns over the roots */
 };
 enum route_down {
-	DOWN_COPY,   /* everybody copies all */
+	DOWN_COPY,   /* each member copies all */
 	DOWN_GATHER, /* each member of a group copies its piece, all_gather in the group */
 	DOWN_BCAST,  /* the chunk's root copies, broadcast in the group */
 	DOWN_PEER,   /* each member of the machine copies its piece, then to all others */
@@ -46,19 +46,20 @@ struct route {
 	enum route_up up;
 	enum route_down down;
 	uint8_t n_members, n_groups;
-	uint64_t chunk_bytes; /* partitions that go through up and down together; 0: each alone */
+	/* partitions that go through up and down together; 0: each separately */
+	uint64_t chunk_bytes;
 	struct route_group groups[DEVICE_GPUS_MAX];
 	uint8_t n_roots; /* UP_REDUCE; places in the one group */
 	uint8_t roots[DEVICE_GPUS_MAX];
 };
 
-/* Does it sum on GPUs? Then it needs cliques. */
+/* Does the route sum on GPUs? Then it needs cliques. */
 bool route_has_cliques(const struct route *s);
 
-/* Bytes [*ret_first, *ret_first + *ret_bytes) of a chunk of that many are member i's of n in a
- * scatter or gather: equal blocks, and the last member has what is left too. */
+/* Return the range [*ret_first, *ret_first + *ret_bytes) of a chunk of chunk_bytes that member i of
+ * n has in a scatter or gather: equal blocks, and the last member also has the rest. */
 void route_piece(
 	uint64_t chunk_bytes, unsigned n, unsigned i, uint64_t *ret_first, uint64_t *ret_bytes);
-/* Bytes of such a block, a multiple of 256. */
+/* Return the bytes of such a block, a multiple of 256. */
 uint64_t route_block(uint64_t chunk_bytes, unsigned n);
 #endif

@@ -1,3 +1,5 @@
+/* The rule that chooses a machine's strategy, and the plan of steps for it. strategy.h explains the
+ * rule. Reads no files and moves no data. Pure; any thread. */
 #include "bps-agent/executor/plan/strategy.h"
 
 #include <errno.h>
@@ -30,14 +32,14 @@ const char *plan_op_name(enum plan_op op)
 	return "?";
 }
 
-/* What the rule looks at. */
+/* Input of the rule. */
 struct facts {
 	const struct topology *t;
 	const struct strategy_ask *ask;
 	bool has_mig;
 	bool has_tree;  /* at least one GPU is below a root port */
-	bool is_linked; /* NVLink joins all */
-	bool can_reach; /* every GPU copies to every other, or that is not known yet */
+	bool is_linked; /* NVLink joins all GPUs */
+	bool can_reach; /* every GPU can copy to every other, or that is not known yet */
 	unsigned n_with_card, n_without_card; /* uplinks with GPUs: Sn and Sg of the paper */
 };
 
@@ -116,7 +118,8 @@ static void group_by_switch(struct transfer_plan *p, const struct topology *t)
 			add_group(p, labels, i);
 }
 
-/* The least number of units that every group can share evenly; 0: more than PLAN_UNITS_MAX. */
+/* Return the least number of units that every group can share evenly; 0: more than
+ * PLAN_UNITS_MAX. */
 static uint32_t common_units(const struct transfer_plan *p)
 {
 	uint32_t units = 1;
@@ -157,7 +160,7 @@ static void add_sum(struct transfer_plan *p)
 				    .n = p->n_units});
 }
 
-/* For each group: a collective; nothing for a GPU alone. */
+/* Add a collective for each group; nothing for a single GPU. */
 static void add_collectives(struct transfer_plan *p, enum plan_op op)
 {
 	for (unsigned g = 0; g < p->n_groups; g++)
@@ -168,7 +171,7 @@ static void add_collectives(struct transfer_plan *p, enum plan_op op)
 					    .n = p->n_units});
 }
 
-/* Every GPU copies its share of its group's part. */
+/* Add copies by every GPU of its share of its group's part. */
 static void add_shares(struct transfer_plan *p, const struct topology *t, enum plan_op op)
 {
 	for (unsigned g = 0; g < p->n_groups; g++) {
@@ -185,7 +188,7 @@ static void add_shares(struct transfer_plan *p, const struct topology *t, enum p
 	}
 }
 
-/* Every GPU copies all; each has a source of its own. */
+/* Add copies by every GPU of the whole tensor; each has a source of its own. */
 static void add_wholes(struct transfer_plan *p, const struct topology *t, enum plan_op op)
 {
 	for (unsigned i = 0; i < p->n_gpus; i++)
@@ -225,7 +228,7 @@ static void plan_ce(struct transfer_plan *p, const struct topology *t)
 				    .n = p->n_units});
 }
 
-/* Use the groups that exist; several are summed by the processor. False: no common units. */
+/* Use the existing groups; the processor adds several groups' sums. False: no common units. */
 static bool plan_scatter(struct transfer_plan *p, const struct topology *t)
 {
 	uint32_t units = common_units(p);
@@ -242,7 +245,7 @@ static bool plan_scatter(struct transfer_plan *p, const struct topology *t)
 	return true;
 }
 
-/* One GPU of each uplink without a card; of each uplink at all when none lacks one. */
+/* Choose one GPU of each uplink without a card; one of each uplink if all have a card. */
 static unsigned find_roots(
 	const struct facts *f, const struct transfer_plan *p, uint8_t ret[TOPO_GPUS_MAX])
 {
@@ -367,7 +370,7 @@ static bool needs_collectives(enum strategy s, unsigned n_gpus, unsigned n_group
 	       (s == STRATEGY_SWITCH_SUM && n_groups < n_gpus);
 }
 
-/* Can this be done at all? Only of what a setting wants. */
+/* Check whether the strategy is possible; only if a setting requires it. */
 static int check_wanted(
 	enum strategy s, const struct transfer_plan *p, const struct facts *f, struct err_text *err)
 {

@@ -1,13 +1,15 @@
 #ifndef BPS_AGENT_EXECUTOR_PLAN_STRATEGY_H
 #define BPS_AGENT_EXECUTOR_PLAN_STRATEGY_H
-/* How the gradients of a machine's GPUs get to the network and back, chosen by where the GPUs are
- * (topology.h), as a plan that the executor carries out.
+/* Chooses how the gradients of a machine's GPUs get to the network and back, by where the GPUs are
+ * (topology.h). The result is a plan that the executor carries out.
  *
- *   copy        each GPU copies all of it to host memory, the processor sums; all of it comes back
+ *   copy        each GPU copies all to host memory, the processor sums; each copies all back
  *   rs_ag       reduce-scatter over all GPUs, each copies its share; all-gather
- *   switch_sum  reduce-scatter among the GPUs of each switch, the processor sums the switches'; all-gather
+ *   switch_sum  reduce-scatter among the GPUs of each switch, the processor adds the switches'
+ *               sums; all-gather
  *   roots       reduce to GPUs whose switch has no network card, they copy; broadcast
- *   ce          each GPU copies all of it, the processor sums; a share each comes back, copies among GPUs
+ *   ce          each GPU copies all to host memory, the processor sums; each copies a share back,
+ *               then copies among GPUs
  *
  * The rule, after "A Unified Architecture for Accelerating Distributed DNN Training in
  * Heterogeneous GPU/CPU Clusters" (OSDI'20, section 4.2): no direct copies across PCI switches, and
@@ -16,14 +18,14 @@
  *   one GPU -> copy. Parts of GPUs (MIG), or no PCI tree and no NVLink -> copy.
  *   NVLink between all: some switches with GPUs have a card and some have none -> roots, under the
  *                       latter; else -> rs_ag.
- *   no NVLink:          one group -> rs_ag; several -> switch_sum. (A group is what shares an uplink, or is
- *                       linked by NVLink.)
- *   no collectives (NCCL is missing): ce where GPUs reach each other, else copy, in place of all that
- *                       needs them.
+ *   no NVLink:          one group -> rs_ag; several -> switch_sum. (A group shares an uplink, or
+ *                       is linked by NVLink.)
+ *   no collectives (NCCL is missing): ce where GPUs reach each other, else copy, in place of every
+ *                       strategy that needs them.
  *
- * A tensor is cut into n_units equal units (padded by its owner); steps name ranges of them.
+ * A tensor is divided into n_units equal units (padded by its owner); steps name ranges of them.
  * Staging memory holds n_sources times the tensor; the processor sums the sources. Steps of one
- * turn concern every n_turns-th tensor only: so the roots share the work.
+ * turn concern only every n_turns-th tensor: so the roots share the work.
  *
  * Pure: no I/O, no state. Thread: any. */
 #include <stdbool.h>
@@ -33,14 +35,14 @@
 #include "common/base/error.h"
 
 enum strategy {
-	STRATEGY_AUTO, /* the rule above; never in a plan */
+	STRATEGY_AUTO, /* apply the rule above; never in a plan */
 	STRATEGY_COPY,
 	STRATEGY_RS_AG,
 	STRATEGY_SWITCH_SUM,
 	STRATEGY_ROOTS,
 	STRATEGY_CE,
 };
-/* Their names, in this order and NULL-terminated, for a setting. */
+/* Names of the strategies, in this order and NULL-terminated, for a setting. */
 extern const char *const strategy_words[];
 
 enum plan_op {
@@ -48,16 +50,16 @@ enum plan_op {
 	PLAN_REDUCE,         /* of group, to gpu */
 	PLAN_COPY_OUT,       /* gpu: these units to source, on node numa */
 	PLAN_SUM,            /* the processor: all sources into one; the network follows */
-	PLAN_COPY_IN,        /* gpu: these units, of the sum */
+	PLAN_COPY_IN,        /* gpu: copies these units of the sum */
 	PLAN_ALL_GATHER,     /* of group, in place */
 	PLAN_BROADCAST,      /* of group, from gpu */
-	PLAN_PEER_COPY,      /* gpu: the units that it lacks, from those that have them */
+	PLAN_PEER_COPY,      /* gpu: copies the units that it lacks from the GPUs that have them */
 };
-/* "reduce-scatter" and so on. */
+/* Return "reduce-scatter" and so on. */
 const char *plan_op_name(enum plan_op op);
 
-/* All of an op's steps can run beside each other; an op begins where those before it in the list,
- * of its units, have ended. */
+/* A step of a plan. All steps of one op can run in parallel. A step starts when the steps before it
+ * in the list that use its units have ended. */
 struct plan_step {
 	enum plan_op op;
 	uint8_t group, gpu, turn, source; /* gpu: index in the plan's own list */
@@ -76,7 +78,7 @@ struct plan_group {
 
 struct transfer_plan {
 	enum strategy strategy;
-	bool is_forced;           /* a setting says so */
+	bool is_forced;           /* a setting requires it */
 	char why[PLAN_WHY_BYTES]; /* a clause: "the 8 GPUs are linked by NVLink" */
 	unsigned n_gpus, n_groups, n_turns, n_sources, n_steps;
 	uint32_t n_units;
@@ -86,15 +88,14 @@ struct transfer_plan {
 };
 
 struct strategy_ask {
-	enum strategy want;   /* STRATEGY_AUTO, or what a setting says */
-	bool has_collectives; /* NCCL is there, or may be */
+	enum strategy want;   /* STRATEGY_AUTO, or the value of a setting */
+	bool has_collectives; /* NCCL is available, or may be */
 	const unsigned *gpus; /* of the topology, in the order of the local ranks; lent */
 	unsigned n_gpus;      /* 0: all of them */
 };
 
-/* Make the plan.
- * Errors: -EINVAL a GPU that is not there, or twice; -ENODEV no GPU; -EOPNOTSUPP the strategy that
- * is wanted cannot be had on these GPUs; with a sentence. */
+/* Make the plan. Errors: -EINVAL a GPU that does not exist, or twice; -ENODEV no GPU; -EOPNOTSUPP
+ * the wanted strategy is not possible on these GPUs; with a text. */
 int strategy_plan(const struct topology *t, const struct strategy_ask *ask,
 	struct transfer_plan *ret, struct err_text *err);
 #endif

@@ -1,3 +1,5 @@
+/* Reads where GPUs and network cards are from sysfs, and refines that with the executor's report.
+ * Chooses nothing: strategy.c does. No state; any thread. */
 #include "bps-agent/executor/plan/topology.h"
 
 #include <dirent.h>
@@ -9,9 +11,9 @@
 #include <string.h>
 #include <unistd.h>
 
-#define DEVICES_MAX 8192 /* entries of bus/pci/devices that are looked at */
-#define DEPTH_MAX   32   /* bridges above a device */
-#define NAMES_MAX   8    /* interfaces of a card */
+#define DEVICES_MAX 8192 /* limit of the entries of bus/pci/devices that are read */
+#define DEPTH_MAX   32   /* limit of the bridges above a device */
+#define NAMES_MAX   8    /* limit of the interfaces of a card */
 #define ATTR_BYTES  64
 
 #define VENDOR_NVIDIA  0x10de
@@ -86,7 +88,7 @@ static bool is_host_bridge(const char *s)
 
 /* ---- attributes ---- */
 
-/* The one line of a small file, printable. Errors: -errno; -EBADMSG it is no such line. */
+/* Read the one line of a small file, printable. Errors: -errno; -EBADMSG not such a line. */
 static int read_line(int dir, const char *path, char ret[ATTR_BYTES])
 {
 	int fd = openat(dir, path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
@@ -111,7 +113,7 @@ static int read_line(int dir, const char *path, char ret[ATTR_BYTES])
 	return 0;
 }
 
-/* A number between least and most. Errors: as read_line. */
+/* Read a number between least and most. Errors: as read_line. */
 static int read_number(int dir, const char *path, long long least, long long most, long long *ret)
 {
 	char text[ATTR_BYTES], *end;
@@ -128,8 +130,8 @@ static int read_number(int dir, const char *path, long long least, long long mos
 	return 0;
 }
 
-/* As read_number of device/attr; otherwise is the value when there is none, and counted when there
- * is nonsense. */
+/* Read the number device/attr. Returns otherwise if there is none; an invalid value is also
+ * counted. */
 static long long attr(struct topology *t, int devices, const char *device, const char *name,
 	long long least, long long most, long long otherwise)
 {
@@ -150,8 +152,8 @@ struct topo_place {
 	char bridge[TOPO_PCI_BYTES];
 };
 
-/* From the path of a device, "../../../devices/pci0000:15/0000:15:01.0/0000:16:00.0", or what
- * else leads to it. false: that is no such path. path is written to. */
+/* Parse the path of a device, "../../../devices/pci0000:15/0000:15:01.0/0000:16:00.0", or one with
+ * another start. Returns false if it is not such a path. Writes to path. */
 static bool topo_place_parse(char *path, uint64_t device, struct topo_place *ret)
 {
 	uint64_t above[DEPTH_MAX] = {0};
@@ -177,7 +179,7 @@ static bool topo_place_parse(char *path, uint64_t device, struct topo_place *ret
 	return true;
 }
 
-/* Its uplink's index, which is made when it is new; TOPO_NONE. */
+/* Return its uplink's index, and make the uplink if it is new; or TOPO_NONE. */
 static uint32_t find_uplink(struct topology *t, int devices, const char *name, uint64_t pci)
 {
 	char path[PATH_MAX];
@@ -223,7 +225,7 @@ static void add_gpu(struct topology *t, int devices, const char *name, uint64_t 
 	t->n_gpus++;
 }
 
-/* Names in a folder of a device, such as "net"; how many. */
+/* List names in a folder of a device, such as "net". Returns their number. */
 static unsigned list_names(
 	int devices, const char *device, const char *what, char ret[NAMES_MAX][TOPO_NAME_BYTES])
 {
@@ -252,7 +254,7 @@ static unsigned list_names(
 	return n;
 }
 
-/* Ethernet and what looks like it: the fastest of its interfaces that are up. */
+/* Read Ethernet and similar interfaces: the fastest of the card's interfaces that are up. */
 static void look_at_net(struct topology *t, int devices, const char *device, struct topo_nic *nic)
 {
 	char names[NAMES_MAX][TOPO_NAME_BYTES];
@@ -268,7 +270,8 @@ static void look_at_net(struct topology *t, int devices, const char *device, str
 			  strcmp(state, "unknown") != 0;
 		n_down += is_down;
 		snprintf(path, sizeof(path), "net/%.31s/speed", names[i]);
-		/* The kernel says -1 where there is no speed, and no answer while it is down. */
+		/* The kernel reports -1 if there is no speed, and an error while the interface is
+		 * down. */
 		mbps = (uint32_t)attr(t, devices, device, path, -1, UINT32_MAX, 0);
 		mbps = mbps > LINK_MBPS_MAX ? 0 : mbps;
 		if (!*nic->name || (!is_down && mbps > nic->mbps))
@@ -279,7 +282,7 @@ static void look_at_net(struct topology *t, int devices, const char *device, str
 	nic->is_up = n == 0 || n_down < n;
 }
 
-/* A card of InfiniBand without interfaces. */
+/* Read an InfiniBand card without interfaces. */
 static void look_at_rdma(int devices, const char *device, struct topo_nic *nic)
 {
 	char names[NAMES_MAX][TOPO_NAME_BYTES], path[2 * ATTR_BYTES], state[ATTR_BYTES];
@@ -332,9 +335,9 @@ static void add_device(struct topology *t, int devices, const char *name)
 		t->n_nvswitches++;
 }
 
-/* ---- the whole ---- */
+/* ---- the whole machine ---- */
 
-/* Of GPUs and of cards: both begin with their address. */
+/* Compare GPUs or cards: both begin with their address. */
 static int by_pci(const void *a, const void *b)
 {
 	uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
@@ -354,7 +357,7 @@ static void count_uplinks(struct topology *t)
 			t->uplinks[t->nics[i].uplink].n_nics++;
 }
 
-/* In the order of their addresses, as the GPUs are. */
+/* Sort by address, as GPUs are sorted. */
 static void sort_uplinks(struct topology *t)
 {
 	uint32_t place[TOPO_PORTS_MAX] = {0};
@@ -408,7 +411,7 @@ int topology_read(const char *root, struct topology *ret, struct err_text *err)
 	return 0;
 }
 
-/* Parts of one GPU have its address; of whole GPUs each has its own. */
+/* Is the GPU a part? Parts of one GPU share its address; each whole GPU has its own. */
 static bool is_part(const struct topo_report *reports, unsigned n, unsigned self)
 {
 	for (unsigned i = 0; i < n; i++)

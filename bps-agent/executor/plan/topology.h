@@ -1,29 +1,29 @@
 #ifndef BPS_AGENT_EXECUTOR_PLAN_TOPOLOGY_H
 #define BPS_AGENT_EXECUTOR_PLAN_TOPOLOGY_H
-/* What lies where on this machine's PCI buses: its GPUs, its network cards, and what they share on
- * the way to the processor. strategy.h chooses by it how gradients travel.
+/* Topology of this machine's PCI buses: its GPUs, its network cards, and the uplinks that they
+ * share. strategy.h uses it to choose how gradients travel.
  *
  *   pci0000:15 (host bridge) ── 0000:15:01.0 (root port) ── switch ─┬─ GPU    these share one
  *                                                                   ├─ GPU    uplink, the port
  *                                                                   └─ card   0000:15:01.0
  *                            └─ 0000:15:02.0 (root port) ── GPU               one of its own
  *
- * An uplink is the root port above a device, however many switches are between: whatever is below
- * it competes for its bandwidth. A device on a host bridge itself has none, as have all devices of
- * many virtual machines, which show no tree.
+ * An uplink is the root port above a device, however many switches are between: all devices below
+ * it share its bandwidth. A device directly on a host bridge has none. Many virtual machines show
+ * no tree, so none of their devices has one.
  *
- * The first reading is of sysfs, without any driver. What the CUDA executor reports refines it:
+ * The first reading is of sysfs, without any driver. The report of the CUDA executor refines it:
  * only the driver knows UUIDs, NVLink, and MIG instances.
  *
- * Pure but for reading files below a given root. Nothing read there is trusted: everything is
- * bounded, and what makes no sense is left out and counted. Thread: any, no state of its own. */
+ * Pure, except that it reads files below a given root. All input is checked and bounded. Invalid
+ * input is left out and counted. Thread: any, no state of its own. */
 #include <stdbool.h>
 #include <stdint.h>
 
 #include "common/base/error.h"
 
 #define TOPO_SYSFS      "/sys"
-#define TOPO_GPUS_MAX   64 /* a bit mask of them is one word */
+#define TOPO_GPUS_MAX   64 /* a bit mask of GPUs fits one word */
 #define TOPO_NICS_MAX   64
 #define TOPO_PORTS_MAX  128
 #define TOPO_PCI_BYTES  20 /* of "0000:15:01.0", the domain with up to 8 digits */
@@ -40,11 +40,12 @@ struct topo_uplink {
 };
 
 struct topo_gpu {
-	uint64_t pci;    /* as topo_pci_parse gives it */
+	uint64_t pci;    /* as returned by topo_pci_parse */
 	uint32_t uplink; /* index, or TOPO_NONE */
 	int32_t numa;    /* node, -1: not known */
 	uint16_t device; /* PCI device number of the vendor; 0: not known */
-	bool is_mig;     /* a part of a GPU: reaches no other; two with one address are such */
+	/* a part of a GPU: reaches no other GPU; two entries with one address are parts */
+	bool is_mig;
 	bool has_uuid;
 	uint8_t uuid[16];
 	char name[TOPO_NAME_BYTES]; /* "": not known */
@@ -57,15 +58,15 @@ struct topo_nic {
 	uint32_t uplink;
 	int32_t numa;
 	uint32_t mbps;              /* 0: not known */
-	bool is_up;                 /* not known to be down */
+	bool is_up;                 /* false: known to be down */
 	char name[TOPO_NAME_BYTES]; /* of its interface; "": it has none */
 };
 
 struct topology {
-	bool is_refined; /* by what the executor reports */
+	bool is_refined; /* refined by the executor's report */
 	unsigned n_gpus, n_nics, n_uplinks;
 	unsigned n_nvswitches;
-	unsigned n_odd; /* devices and attributes that made no sense, or were too many */
+	unsigned n_odd; /* devices and attributes that were invalid, or too many */
 	struct topo_gpu gpus[TOPO_GPUS_MAX];
 	struct topo_nic nics[TOPO_NICS_MAX];
 	struct topo_uplink uplinks[TOPO_PORTS_MAX];
@@ -81,19 +82,20 @@ struct topo_report {
 	uint64_t links, peers;      /* bits are indexes of reports */
 };
 
-/* Read what sysfs, mounted at root, says. GPUs and cards are in the order of their addresses. With
- * NVSwitches in the machine its GPUs are taken for linked. No devices are no error.
- * Errors: -ENOENT and its like, with a sentence: there is no list of PCI devices. */
+/* Read sysfs, mounted at root. GPUs and cards are in the order of their addresses. If the machine
+ * has NVSwitches, its GPUs are assumed to be linked. A machine without devices is no error. Errors:
+ * -ENOENT and similar, with a text: there is no list of PCI devices. */
 int topology_read(const char *root, struct topology *ret, struct err_text *err);
 
-/* Take the executor's word: the GPUs become those of the reports, in their order; where they are
- * comes from sysfs. A report whose address is no address is kept as a GPU without a place.
- * Errors: -E2BIG, with a sentence; t is unchanged. */
+/* Refine t with the executor's report: the GPUs become those of the reports, in their order; their
+ * places come from sysfs. A report with an invalid address is kept as a GPU without a place.
+ * Errors: -E2BIG, with a text; t is unchanged. */
 int topology_refine(
 	struct topology *t, const struct topo_report *reports, unsigned n, struct err_text *err);
 
-/* Read "0000:15:01.0", in lower or upper case; the domain has 4 to 8 digits. false: it is none. */
+/* Parse "0000:15:01.0", in lower or upper case; the domain has 4 to 8 digits. Returns false if
+ * invalid. */
 bool topo_pci_parse(const char *s, uint64_t *ret);
-/* Write it in lower case; "-" for TOPO_NO_PCI. */
+/* Write the address in lower case; "-" for TOPO_NO_PCI. */
 void topo_pci_text(uint64_t pci, char ret[TOPO_PCI_BYTES]);
 #endif
