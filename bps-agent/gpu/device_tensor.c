@@ -1,4 +1,5 @@
-/* Tensors that lie on GPUs. */
+/* Tensors that lie on GPUs: their staging memory, and the exchange of rounds with the executor.
+ * Moves no data itself: the executor does. Thread: the data thread. */
 #include "bps-agent/gpu/device_tensor.h"
 
 #include <errno.h>
@@ -16,8 +17,8 @@
 
 /* ---- declaring ---- */
 
-/* It becomes the tensor of that number. Those that were refused before their record was written
- * have left gaps below it. */
+/* Give the tensor that number. Tensors that were refused before their record was written have left
+ * gaps below it. */
 static int new_on_device(struct executor_link *g, struct tensor *tensor, uint32_t id)
 {
 	struct device_tensor **v, *d;
@@ -47,7 +48,7 @@ int device_tensor_restore(struct executor_link *g, struct tensor *tensor, uint32
 	return new_on_device(g, tensor, id);
 }
 
-/* An arena that was being made is there, or not. */
+/* An arena for the executor was made, or failed. */
 static void made(struct memory_request *m)
 {
 	struct executor_link *g = m->user;
@@ -73,14 +74,14 @@ static void made(struct memory_request *m)
 	}
 }
 
-/* Staging memory near that node. Errors: as arena_alloc; -EINPROGRESS another thread is making some
- * for this executor, and declare_wake follows. */
+/* Allocate staging memory near that node. Errors: as arena_alloc; -EINPROGRESS another thread makes
+ * memory for this executor, and declare_wake follows. */
 static int alloc(struct executor_link *g, uint32_t node, size_t bytes, struct arena **ret_arena,
 	struct agt_mem *ret, struct err_text *err)
 {
 	int rc;
 
-	g->job->arenas.want_bytes = 0; /* who declares waits */
+	g->job->arenas.want_bytes = 0; /* trainers that declare wait for it */
 	if (g->is_making)
 		return -EINPROGRESS;
 	rc = arena_alloc(&g->arenas, ARENA_PRIVATE, arena_newest(&g->arenas, node), bytes,
@@ -104,7 +105,7 @@ static int alloc(struct executor_link *g, uint32_t node, size_t bytes, struct ar
 	return -EINPROGRESS;
 }
 
-/* What was there before it is found again. */
+/* Allocate staging memory, or find the memory from before a restart. */
 static int alloc_staging(struct job *job, struct tensor *tensor, size_t bytes, struct err_text *err)
 {
 	struct device_tensor *d = tensor->device;
@@ -138,7 +139,7 @@ static int device_declare(struct trainer *t, struct tensor *tensor, const struct
 	int rc = 0;
 
 	if (g && g->state == EXECUTOR_MEETING)
-		executor_read(g); /* the trainer may have heard of the route first */
+		executor_read(g); /* the trainer may have received the route first */
 	if (!g || g->state != EXECUTOR_RUNNING)
 		return err_set(err, BPS_EDEVICE, "%s",
 			g && *g->text ? g->text : "no executor drives this job's GPUs");
@@ -272,7 +273,7 @@ static void device_round_over(struct tensor *tensor, int status)
 
 	if (status < 0 && d->is_told)
 		say(d, (struct ring_pair_entry){.type = RING_PAIR_CANCEL});
-	/* Not from here: the core is about to return to what it did. */
+	/* Not from here: the core is about to return to its own work. */
 	if (!d->is_again)
 		TAILQ_INSERT_TAIL(&d->executor->again, d, again);
 	d->is_again = true;
@@ -324,7 +325,7 @@ const struct tensor_kind device_tensor_kind = {.has_streams = true,
 	.poison = device_poison,
 	.free = device_free};
 
-/* ---- what the executor says ---- */
+/* ---- messages of the executor ---- */
 
 static void on_bad(
 	struct executor_link *g, struct device_tensor *d, const struct ring_pair_entry *e)
@@ -337,7 +338,7 @@ static void on_bad(
 		"device memory that its workers have shared?",
 		tensor->name, tensor->job->name, err_str(-(int)(e->x & 0xfff)));
 	tensor_refuse(tensor, -EINVAL, text.s);
-	/* Other machines would wait for it, in streams that no time-out ends. */
+	/* Other machines would wait for it, in streams without a time-out. */
 	job_core_fail(g->agent, tensor->job->id, -EINVAL, text.s);
 }
 
@@ -352,7 +353,7 @@ void device_tensor_on_entry(struct executor_link *g, const struct ring_pair_entr
 	switch (e->type) {
 	case RING_PAIR_STAGED:
 		d->tensor->awaited_stream = 0;
-		/* Of a round that has failed meanwhile it comes in vain. */
+		/* Has no effect for a round that has failed meanwhile. */
 		agt_part_staged(core, (uint32_t)e->y, e->x);
 		break;
 	case RING_PAIR_DONE:

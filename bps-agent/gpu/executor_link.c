@@ -1,3 +1,5 @@
+/* The link to a job's executor: starts the child, exchanges messages with it, watches it and
+ * handles its end. Tensors are in device_tensor.c. Thread: the data thread. */
 #include "bps-agent/gpu/executor_link.h"
 
 #include <errno.h>
@@ -21,10 +23,10 @@
 #include "common/base/clock.h"
 #include "common/base/log.h"
 
-/* After the job's end it may finish what its GPUs do. */
+/* Time after the job's end in which the executor may finish its work on GPUs. */
 #define KILL_MS 5000
 #define BATCH   1024
-/* Its loop turns each second; pinning much memory can hold it up for some. */
+/* Interval of checks. The executor's loop turns each second; pinning much memory can delay it. */
 #define WATCH_MS 1000
 #define HANG_NS  UINT64_C(20000000000)
 
@@ -39,7 +41,7 @@ static void set_state(struct executor_link *g, enum executor_state state, const 
 
 /* ---- the end ---- */
 
-/* Its process has ended, or never was: it counts for its user no more. */
+/* Stop counting its process for the user: it has ended, or never started. */
 static void uncount(struct executor_link *g)
 {
 	if (g->is_counted)
@@ -89,7 +91,8 @@ static void answer(struct trainer *t, int fd, int code, const char *text)
 	m.device_at = (struct local_text){.code = (uint32_t)-code, .text = text};
 	t->wants_device = false;
 	trainer_send(t, &m, &fd, fd >= 0);
-	t->live->device_seq = 0; /* behind it: said twice by a successor is no harm, never is */
+	/* last: after a restart a repeated answer is harmless, a missing one is not */
+	t->live->device_seq = 0;
 }
 
 static void answer_all(struct executor_link *g, int code, const char *text)
@@ -103,7 +106,7 @@ static void answer_all(struct executor_link *g, int code, const char *text)
 			answer(t, -1, code, text);
 }
 
-/* Whatever comes from it from now on is of no interest but its end. */
+/* Ignore all its further messages; only its end still matters. */
 static void over(struct executor_link *g, int code, const char *text)
 {
 	g->code = code;
@@ -113,7 +116,7 @@ static void over(struct executor_link *g, int code, const char *text)
 	answer_all(g, code, g->text);
 }
 
-/* By its pidfd: an adopted one may have ended, and its number be somebody else's. */
+/* Kill it by its pidfd: an adopted process may have ended, and its pid may be reused. */
 static void end_process(const struct executor_link *g)
 {
 	(void)syscall(SYS_pidfd_send_signal, g->pidfd, SIGKILL, NULL, 0);
@@ -127,7 +130,7 @@ static void on_kill_due(uv_timer_t *timer)
 	end_process(g);
 }
 
-/* Have it end; it is killed when it does not. */
+/* Request its end; it is killed if it does not end in time. */
 static void send_end(struct executor_link *g, int code, const char *text)
 {
 	struct local_msg m = {.type = GPU_END, .gpu_text = {.code = (uint32_t)-code, .text = text}};
@@ -153,7 +156,7 @@ void executor_fail(struct executor_link *g, int code, const char *fmt, ...)
 	log_rated(LOG_WARN, "executor is of no more use: job=%s pid=%d err=%s: %s",
 		job ? job->name : "-", (int)g->pid, err_str(code), text.s);
 	g->agent->executor_failures++;
-	/* Whatever it is, it is this machine's: a job that may shrink goes on without it. */
+	/* Every other failure is this machine's: a job that may shrink goes on without it. */
 	if (code != BPS_EWORKER_LOST)
 		code = BPS_EDEVICE;
 	send_end(g, code, text.s);
@@ -176,7 +179,7 @@ static void executor_release(struct executor_link *g)
 {
 	if (!g)
 		return;
-	g->arenas.x = g->job->arenas.x; /* at the agent's end there is none any more */
+	g->arenas.x = g->job->arenas.x; /* NULL at the agent's end */
 	arena_set_fini(&g->arenas);
 	g->job = NULL;
 	free_if_unused(g);
@@ -187,7 +190,8 @@ void executor_stop_all(struct agent *a)
 	struct executor_link *g;
 
 	TAILQ_FOREACH (g, &a->executors, link) {
-		if (!g->is_handed_over) { /* else for a successor; without one its socket closes */
+		/* else kept for the next process; without one its socket closes */
+		if (!g->is_handed_over) {
 			executor_end(g, BPS_ENOAGENT, "bps-agent stops");
 			shutdown(g->sock, SHUT_RDWR);
 		}
@@ -220,7 +224,7 @@ static void on_process_end(uv_poll_t *p, int status, int events)
 	(void)events;
 	if (!g->is_adopted && waitpid(g->pid, &wstatus, WNOHANG) != g->pid)
 		return;
-	executor_read(g); /* its last words say more */
+	executor_read(g); /* its last messages give the reason */
 	if (g->is_adopted)
 		err_set(&text, 0, "the executor of GPUs has ended");
 	else
@@ -257,15 +261,16 @@ static void on_wake(uv_poll_t *p, int status, int events)
 
 	(void)status;
 	(void)events;
-	(void)!read(((struct executor_link *)p->data)->wake_fd, &n, sizeof(n)); /* the loop looks */
+	/* the loop then reads the rings */
+	(void)!read(((struct executor_link *)p->data)->wake_fd, &n, sizeof(n));
 }
 
-/* Does its loop turn? */
+/* Check that its loop turns. */
 static void on_watch(uv_timer_t *timer)
 {
 	struct executor_link *g = timer->data;
 	const struct ring_pair_page *page = g->page.mem;
-	/* Relaxed: only whether it moves counts. */
+	/* Relaxed: only a change of the value matters. */
 	uint64_t beat = atomic_load_explicit(&page->beat, memory_order_relaxed);
 	uint64_t now_ns = clock_now_ns();
 
@@ -311,7 +316,7 @@ static int make_rings(struct executor_link *g, struct err_text *err)
 	return 0;
 }
 
-/* A failure shows as its end. */
+/* Send START. A failure shows as its end. */
 static void say_start(struct executor_link *g)
 {
 	struct local_msg m = {.type = GPU_START};
@@ -326,7 +331,7 @@ static void say_start(struct executor_link *g)
 	local_send(g->sock, &m, (int[]){g->page.fd, g->exec_fd, g->wake_fd}, 3, 0);
 }
 
-/* The child and what it needs. */
+/* Start the child, with its socket and rings. */
 static int start(struct executor_link *g, struct err_text *err)
 {
 	const struct gpu_config *cfg = &g->agent->cfg.gpu;
@@ -361,14 +366,14 @@ int executor_tell_arena(struct executor_link *g, uint32_t id, uint64_t bytes, in
 	return local_send(g->sock, &m, &fd, 1, 0);
 }
 
-/* A staging arena is there: the executor maps it, too. */
+/* Send a new staging arena to the executor, which maps it too. */
 static int executor_arena_adopted(void *ctx, struct arena *a)
 {
 	struct job *job = ctx;
 	int rc = handover_write_staging(job, a);
 
 	if (rc == 0 && executor_tell_arena(job->executor, a->id, a->bytes, a->fd) < 0)
-		rc = BPS_EDEVICE; /* it is about to be known why */
+		rc = BPS_EDEVICE; /* the cause is reported soon */
 	return rc;
 }
 
@@ -396,9 +401,9 @@ static struct executor_link *make(struct job *job)
 	return g;
 }
 
-/* Start the job's executor. Errors: -ENOMEM; BPS_EQUOTA, which may be asked again when another job
- * of the user has ended; the job has no executor then. Any other failure is the job's for good: it
- * is 0 here, and job->executor is OVER with code and sentence. */
+/* Start the job's executor. Errors: -ENOMEM; BPS_EQUOTA: the job has no executor then, and may
+ * request it again when another job of the user has ended. Any other failure fails the job: the
+ * return value is 0, and job->executor is OVER with code and text. */
 static int executor_new(struct job *job, struct err_text *err)
 {
 	struct executor_link *g = make(job);
@@ -473,7 +478,7 @@ int executor_restore_route(struct executor_link *g, const struct ledger_route *k
 
 /* ---- trainers ---- */
 
-/* Put trainer and executor in touch. */
+/* Connect trainer and executor. */
 static void introduce(struct executor_link *g, struct trainer *t)
 {
 	struct local_msg m = {
@@ -523,7 +528,7 @@ const struct executor_ops executor_ops = {.tensors = &device_tensor_kind,
 	.end = executor_end,
 	.release = executor_release};
 
-/* ---- what it says ---- */
+/* ---- messages of the executor ---- */
 
 static void on_ready(struct executor_link *g, const struct gpu_text *m)
 {
@@ -596,7 +601,7 @@ void executor_read(struct executor_link *g)
 		else if (rc == BPS_EPROTO || rc == -EMFILE)
 			executor_fail(g, rc, "the executor sent what cannot be read: %s", err.s);
 		else if (rc != -EAGAIN && g->sock_poll.data)
-			uv_poll_stop(&g->sock_poll); /* its end tells why */
+			uv_poll_stop(&g->sock_poll); /* its end gives the reason */
 		local_frame_free(&f);
 	}
 }

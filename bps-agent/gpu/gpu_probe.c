@@ -1,3 +1,5 @@
+/* The probe for GPUs: runs the executor with --gpus and parses its output. gpu_probe.h draws the
+ * states. Loads no CUDA itself. Thread: the control loop's. */
 #include "bps-agent/gpu/gpu_probe.h"
 
 #include <errno.h>
@@ -15,9 +17,9 @@
 #include "bps-agent/gpu/spawn_child.h"
 #include "common/base/log.h"
 
-#define TEXT_BYTES 32768 /* a line for each of 64 GPUs, and what libraries may say besides */
+#define TEXT_BYTES 32768 /* a line for each of 64 GPUs, and messages of libraries */
 #define END_TRIES  200   /* a millisecond each */
-#define LIMIT_S    20    /* the driver takes seconds where nobody holds it open */
+#define LIMIT_S    20    /* the driver takes seconds when no process holds it open */
 
 struct gpu_probe {
 	pid_t pid; /* 0: it has ended */
@@ -41,19 +43,20 @@ static void stop_reading(struct gpu_probe *p)
 	p->fd = -1;
 }
 
-/* It has closed its output, or is of no more use. One that is stuck in the driver is left, dead or
- * not, to who inherits it: this thread has a watchdog. */
+/* End the child, which has closed its output or is not needed. One that is stuck in the driver is
+ * left to its next parent process: this thread has a watchdog and cannot wait. */
 static void end_child(struct gpu_probe *p)
 {
 	if (!p->pid)
 		return;
-	kill(p->pid, SIGKILL); /* no harm to one that has ended: it is still ours */
+	kill(p->pid, SIGKILL); /* harmless if it has ended: it was not waited for yet */
 	for (unsigned i = 0; i < END_TRIES && waitpid(p->pid, NULL, WNOHANG) == 0; i++)
 		poll(NULL, 0, 1);
 	p->pid = 0;
 }
 
-/* The lines that are no GPU are what went wrong; the last one says it best. */
+/* Handle a line. Lines that describe no GPU are errors; the last one is usually the most
+ * precise. */
 static void take_line(struct gpu_probe *p, const char *line)
 {
 	bool has_cliques;
@@ -74,7 +77,8 @@ static void finish(struct gpu_probe *p, const char *why)
 	stop_reading(p);
 	end_child(p);
 	p->text[p->n_text] = '\0';
-	if (strstr(p->text, "loading shared libraries: libcuda.so.1")) /* the loader's words */
+	/* text of the dynamic loader */
+	if (strstr(p->text, "loading shared libraries: libcuda.so.1"))
 		why = "there is no CUDA driver (libcuda.so.1 is not there)";
 	for (char *s = strtok_r(p->text, "\n", &save); s; s = strtok_r(NULL, "\n", &save))
 		take_line(p, s);

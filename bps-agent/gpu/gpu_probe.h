@@ -1,8 +1,8 @@
 #ifndef BPS_AGENT_GPU_GPU_PROBE_H
 #define BPS_AGENT_GPU_GPU_PROBE_H
-/* What the executor finds of GPUs, asked once when the agent starts, since the agent itself never
- * loads CUDA: a child (`bps-agent-cuda --gpus`) whose output is read by the control loop. It only
- * informs: jobs ask for themselves.
+/* Finds the machine's GPUs once, when the agent starts. The agent itself never loads CUDA: the
+ * control loop reads the output of a child (`bps-agent-cuda --gpus`). The result is only displayed:
+ * jobs look for GPUs themselves.
  *
  *   ASKING --its output ends--> KNOWN, or NONE with the reason       ASKING --20 s--> NONE
  *
@@ -13,16 +13,16 @@
 struct event_base;
 struct gpu_probe;
 
-/* program is copied. Errors: -ENOENT no such program, or another, with a sentence. */
+/* Start the probe; program is copied. Errors: -ENOENT no such program, or another, with a text. */
 int gpu_probe_start(
 	struct event_base *base, const char *program, struct gpu_probe **ret, struct err_text *err);
-/* Ends the child. NULL is allowed. */
+/* End the child and free the probe. NULL is allowed. */
 void gpu_probe_free(struct gpu_probe *p);
 
-/* How many GPUs it has told of, 0 while that is not known; lent. ret_has_cliques: NCCL can be used
- * on all of them. p may be NULL. */
+/* Return the number of reported GPUs, 0 while it is not known; lent. ret_has_cliques: NCCL can be
+ * used on all of them. p may be NULL. */
 unsigned gpu_probe_reports(
 	const struct gpu_probe *p, const struct topo_report **ret, bool *ret_has_cliques);
-/* Why there are none; "" otherwise. */
+/* Return why there are none; "" otherwise. */
 const char *gpu_probe_why(const struct gpu_probe *p);
 #endif

@@ -9,7 +9,7 @@
 
 extern char **environ;
 
-/* What is the agent's own business: its service manager, credentials and settings. */
+/* Is the variable for the agent only: of its service manager, credentials and settings? */
 static bool is_private(const char *variable)
 {
 	static const char *const ours[] = {
@@ -23,7 +23,7 @@ static bool is_private(const char *variable)
 	return false;
 }
 
-/* The strings are the agent's. */
+/* Build the child's environment. The strings are the agent's. */
 static char **child_environment(void)
 {
 	size_t n = 0, k = 0;

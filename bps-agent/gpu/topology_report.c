@@ -1,3 +1,5 @@
+/* Writes the machine's GPUs, network cards and the plan for their gradients as JSON for the status.
+ * Decides nothing itself. Thread: any. */
 #include "bps-agent/gpu/topology_report.h"
 
 #include <stdio.h>
@@ -11,7 +13,7 @@ static json_t *pci_json(uint64_t pci)
 	return json_string(text);
 }
 
-/* An index that may not be there. */
+/* Convert an index that may be missing. */
 static json_t *index_json(uint32_t i)
 {
 	return i == TOPO_NONE ? json_null() : json_integer((json_int_t)i);
@@ -47,7 +49,7 @@ static json_t *gpus_json(const struct topology *t)
 
 	for (unsigned i = 0; i < t->n_gpus; i++) {
 		const struct topo_gpu *g = &t->gpus[i];
-		json_t *name = json_string(g->name); /* NULL when it is no UTF-8 */
+		json_t *name = json_string(g->name); /* NULL if it is not UTF-8 */
 
 		json_array_append_new(
 			list, json_pack("{s:o, s:o, s:i, s:o, s:o, s:i, s:b, s:o}", "pci",

@@ -1,3 +1,5 @@
+/* Keeps the cluster to which this agent belongs for the next process, in a ledger of its own.
+ * cluster_identity.h describes its use. Thread: the control loop's. */
 #include "bps-agent/handover/cluster_identity.h"
 
 #include <errno.h>
@@ -16,7 +18,7 @@ struct cluster_record {
 	uint32_t member_id, unused;
 };
 struct cluster_live {
-	_Atomic uint64_t view; /* the largest; its upper half is the term, or below it */
+	_Atomic uint64_t view; /* the largest view; its upper half is the term, or below it */
 	_Atomic uint32_t term, unused;
 };
 
@@ -64,14 +66,15 @@ void cluster_identity_take(struct cluster_identity *p, struct fdstore *s)
 	if (fd < 0)
 		return;
 	if (read_back(p, fd, &err) < 0)
-		log_warn("the cluster of this agent's former life is not known, waiting for the "
+		log_warn("the cluster from before the restart is not known, waiting for the "
 			 "scheduler: %s",
 			err.s);
 	if (!p->live || !has_jobs(s))
 		cluster_identity_forget(p);
 }
 
-/* Of two under that name a successor would take the older one. */
+/* Make the service manager forget the old ledger: of two under one name, the next process would
+ * take the older one. */
 static int say_forgotten(struct cluster_identity *p)
 {
 	int rc = fdstore_remove(NAME);

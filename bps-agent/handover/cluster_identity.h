@@ -1,9 +1,9 @@
 #ifndef BPS_AGENT_HANDOVER_CLUSTER_IDENTITY_H
 #define BPS_AGENT_HANDOVER_CLUSTER_IDENTITY_H
-/* To which cluster this agent belongs, kept for its successor in a ledger of its own ("cluster"
- * with the service manager, handover_write.h has the other names). A successor that finds jobs goes
- * on at once, under the number that its predecessor had, and takes no other scheduler for its own
- * (C8); one that finds none has nothing that another cluster could end, and starts as new.
+/* Identity of this agent's cluster, kept for the next process in a ledger of its own ("cluster"
+ * with the service manager; handover_write.h has the other names). A process that finds jobs
+ * continues at once, under the previous member number, and accepts no other scheduler (C8). A
+ * process that finds no jobs has nothing that another cluster could end, and starts as new.
  *
  * Thread: the control loop's, all of it. */
 #include <stdbool.h>
@@ -18,16 +18,16 @@ struct cluster_identity {
 	struct member_past known; /* from before the restart; member_id 0: nothing */
 	struct ledger *ledger;
 	struct cluster_live *live;
-	bool is_unsaid; /* the manager was too slow to hear that the last one is forgotten */
+	bool is_unsaid; /* the manager was too slow to accept that the last one is forgotten */
 };
 
-/* Read what the process before this one has left, out of s. p: zeroed. */
+/* Read the identity that the previous process has left, out of s. p: zeroed. */
 void cluster_identity_take(struct cluster_identity *p, struct fdstore *s);
-/* The scheduler has welcomed us, or has told a larger view. What cannot be kept, with
- * the next one perhaps; it is missed by the successor alone, which waits for the scheduler. */
+/* Record a WELCOME of the scheduler, or a larger view. If it cannot be kept now, the next call
+ * retries; otherwise only a restarted agent misses it and waits for the scheduler. */
 void cluster_identity_note(struct cluster_identity *p, const struct member_past *now);
-/* Nothing of it holds any more. */
+/* Forget the identity: it is not valid any more. */
 void cluster_identity_forget(struct cluster_identity *p);
-/* The process ends; the service manager has what is kept. */
+/* Release it at the end of the process; the service manager keeps the record. */
 void cluster_identity_fini(struct cluster_identity *p);
 #endif

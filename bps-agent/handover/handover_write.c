@@ -1,3 +1,6 @@
+/* Writes the agent's records for the next process, and gives their descriptors to the service
+ * manager. handover_write.h describes names and order; handover_read.c reads them. Thread: the data
+ * thread. */
 #include "bps-agent/handover/handover_write.h"
 
 #include <errno.h>
@@ -17,12 +20,12 @@
 #define RESEND_NS      UINT64_C(50000000)
 #define UNSENT_WARN_NS UINT64_C(5000000000)
 
-/* ---- a manager that is slow ---- */
+/* ---- a slow service manager ---- */
 
-/* What it has not taken yet; they go in this order. */
+/* A descriptor that the manager has not accepted yet; they are sent in this order. */
 struct unsent_fd {
 	STAILQ_ENTRY(unsent_fd) next;
-	int fd; /* ours; -1: what is under that name is to be forgotten */
+	int fd; /* the agent's own; -1: the name is to be forgotten */
 	char name[FDSTORE_NAME_BYTES];
 };
 
@@ -62,7 +65,7 @@ static void warn_lost(const char *name, int rc)
 		name, strerror(-rc));
 }
 
-/* A manager that does not take it: all goes on, but not over a restart. */
+/* Store a descriptor. If the manager does not accept it, all goes on, but not across a restart. */
 static void put(struct agent *a, const char *name, int fd)
 {
 	int rc;
@@ -76,7 +79,7 @@ static void put(struct agent *a, const char *name, int fd)
 		warn_lost(name, rc);
 }
 
-/* True: some of that name had not been sent. */
+/* Drop unsent descriptors of that name. True: there were some. */
 static bool drop_unsent(struct agent *a, const char *name)
 {
 	struct unsent_fd *l, *next;
@@ -93,7 +96,8 @@ static bool drop_unsent(struct agent *a, const char *name)
 	return had_some;
 }
 
-/* Under the name of arenas some may be there already, and it would keep their memory. */
+/* Remove a name from the manager. Other arenas may be stored under the same name, and their memory
+ * would stay. */
 static void take_back(struct agent *a, const char *name, bool is_of_many)
 {
 	if (drop_unsent(a, name) && !is_of_many)
@@ -102,7 +106,7 @@ static void take_back(struct agent *a, const char *name, bool is_of_many)
 		send_later(a, name, -1);
 }
 
-/* The first one was taken, or is lost. */
+/* Handle the first unsent descriptor, which was accepted or is lost. */
 static void settle(struct agent *a, struct unsent_fd *l, int rc)
 {
 	if (rc < 0)
@@ -150,7 +154,7 @@ void handover_write_end(struct agent *a)
 	}
 }
 
-/* Of the kind "t" or "j", see handover_write.h. */
+/* Store a descriptor of the kind "t" or "j", see handover_write.h. */
 static void put_part(struct agent *a, char kind, uint64_t number, char part, int fd)
 {
 	char name[FDSTORE_NAME_BYTES];
@@ -169,7 +173,7 @@ static void forget_parts(struct agent *a, char kind, uint64_t number, const char
 	}
 }
 
-/* fixed, and a string behind it. */
+/* Add a record with a fixed part, followed by a string. */
 static int add_with_text(struct ledger *l, enum ledger_type type, const void *fixed, size_t n,
 	const char *text, size_t n_live, void **ret_live)
 {
@@ -193,7 +197,8 @@ void handover_write_socket(struct trainer *t)
 	if (t->has_kept_socket && t->agent->cfg.can_hand_over)
 		return;
 	t->has_kept_socket = true;
-	put_part(t->agent, 't', t->number, 'p', t->pidfd); /* first: who finds the socket is done */
+	/* first: the socket marks the set as complete */
+	put_part(t->agent, 't', t->number, 'p', t->pidfd);
 	put_part(t->agent, 't', t->number, 's', t->sock);
 }
 
@@ -362,7 +367,7 @@ static int write_tensor(struct tensor *tensor)
 		return rc;
 	tensor->live = live;
 	tensor->idx = job->n_kept++;
-	if (tensor->failed) /* while it waited for memory */
+	if (tensor->failed) /* failed while it waited for memory */
 		handover_write_refused(tensor);
 	return 0;
 }
@@ -439,7 +444,7 @@ struct agt_kept_part *handover_write_parts(
 	void *live;
 
 	(void)ctx;
-	if (tensor->parts) /* after a restart the plan must be the same */
+	if (tensor->parts) /* the plan must be the same after a restart */
 		return tensor->kept_id == id && tensor->part_elems == part_elems &&
 				       tensor->n_parts == n_parts
 			       ? tensor->parts

@@ -1,3 +1,5 @@
+/* A ledger: records in a memfd that the service manager keeps, so that they survive a restart.
+ * ledger.h describes the format. Does not interpret records. Thread: one at a time. */
 #include "bps-agent/handover/ledger.h"
 
 #include <errno.h>
@@ -12,8 +14,8 @@
 #include "common/data/crc32c.h"
 
 #define MAGIC 0x6c737062u /* "bpsl" */
-/* Addresses for it to grow into; memory is taken in steps. A job with 100 GB of gradients in
- * partitions of 512 KiB takes 60 MB. */
+/* Address range in which the ledger may grow; memory is taken in steps. A job with 100 GB of
+ * gradients in partitions of 512 KiB takes 60 MB. */
 #define RANGE ((size_t)1 << 30)
 #define STEP  ((size_t)64 << 10)
 
@@ -23,10 +25,10 @@ struct ledger_head {
 	_Alignas(LEDGER_ALIGN) unsigned char records[];
 };
 struct ledger_entry {
-	uint64_t bytes; /* of all of it, a multiple of LEDGER_ALIGN */
+	uint64_t bytes; /* of the whole record, a multiple of LEDGER_ALIGN */
 	uint32_t type, n_fixed;
 	uint64_t n_live;
-	uint32_t crc; /* of what is before, and of the fixed part */
+	uint32_t crc; /* of the fields above, and of the fixed part */
 	uint32_t unused;
 	unsigned char fixed[];
 };
@@ -49,13 +51,13 @@ static uint32_t crc_of(const struct ledger_entry *r)
 	return crc32c(crc, r->fixed, r->n_fixed);
 }
 
-/* Where its live part begins, from its own beginning. */
+/* Return where a record's live part begins, from the start of the record. */
 static size_t live_at(size_t n_fixed)
 {
 	return rounded(sizeof(struct ledger_entry) + n_fixed, LEDGER_ALIGN);
 }
 
-/* Pages that are missing later would be a SIGBUS. */
+/* Allocate the pages now: a page that is missing later would be a SIGBUS. */
 static int grow(struct ledger *l, size_t bytes)
 {
 	size_t to = rounded(bytes, STEP);
@@ -104,7 +106,7 @@ int ledger_new(struct ledger **ret, struct err_text *err)
 	return 0;
 }
 
-/* The file's size and its head, before any of it is believed. */
+/* Check the file's size and its head before using any record. */
 static int check_head(struct ledger *l, struct err_text *err)
 {
 	struct ledger_head head;
@@ -112,16 +114,16 @@ static int check_head(struct ledger *l, struct err_text *err)
 	ssize_t n = pread(l->fd, &head, sizeof(head), 0);
 
 	if (fstat(l->fd, &st) < 0 || n < 0)
-		return err_set(err, -errno, "cannot read what was kept: %s", strerror(errno));
+		return err_set(err, -errno, "cannot read the kept ledger: %s", strerror(errno));
 	if ((size_t)n < sizeof(head) || head.magic != MAGIC || st.st_size > (off_t)RANGE)
-		return err_set(err, BPS_EPROTO, "what was kept is no ledger");
+		return err_set(err, BPS_EPROTO, "the kept data is no ledger");
 	if (head.version != LEDGER_VERSION)
 		return err_set(err, BPS_EVERSION,
 			"what was kept is of another release: version %u, this one reads %u",
 			head.version, LEDGER_VERSION);
 	l->file_bytes = (size_t)st.st_size;
 	if (head.used > l->file_bytes - sizeof(head))
-		return err_set(err, BPS_EPROTO, "what was kept is cut off");
+		return err_set(err, BPS_EPROTO, "the kept ledger is cut off");
 	return 0;
 }
 
@@ -137,7 +139,7 @@ int ledger_open(int fd, struct ledger **ret, struct err_text *err)
 	l->fd = fd;
 	rc = check_head(l, err);
 	if (rc == 0 && (rc = map(l)) < 0)
-		err_set(err, rc, "cannot map what was kept: %s", strerror(-rc));
+		err_set(err, rc, "cannot map the kept ledger: %s", strerror(-rc));
 	if (rc < 0) {
 		ledger_free(l);
 		return rc;
@@ -181,9 +183,10 @@ int ledger_add(struct ledger *l, uint32_t type, const void *fixed, size_t n_fixe
 		.bytes = bytes, .type = type, .n_fixed = (uint32_t)n_fixed, .n_live = n_live};
 	if (n_fixed)
 		memcpy(r->fixed, fixed, n_fixed);
-	memset((unsigned char *)r + live, 0, n_live); /* a life may have died here before */
+	/* a previous process may have ended here before */
+	memset((unsigned char *)r + live, 0, n_live);
 	r->crc = crc_of(r);
-	/* Release: partner is a successor, which sees the whole record. */
+	/* Release: pairs with the next process, which then sees the whole record. */
 	atomic_store_explicit(&l->head->used, used + bytes, memory_order_release);
 	if (ret_live)
 		*ret_live = (unsigned char *)r + live;

@@ -1,7 +1,7 @@
 #ifndef BPS_AGENT_HANDOVER_LEDGER_RECORDS_H
 #define BPS_AGENT_HANDOVER_LEDGER_RECORDS_H
-/* Records of a job's ledger: fixed parts, which are written once, and live parts, which are kept up
- * to date. handover_write.c writes them, handover_read.c reads them. */
+/* Records of a job's ledger: fixed parts, which are written once, and live parts, which are
+ * updated. handover_write.c writes them, handover_read.c reads them. */
 #include <stdatomic.h>
 #include <stdint.h>
 
@@ -23,7 +23,8 @@ enum ledger_type {
 	LEDGER_TYPES
 };
 
-/* The fixed parts. Numbers are what the names have as N; indices count records of that type. */
+/* Fixed parts. Numbers are the N in names with the service manager; indices count records of that
+ * type. */
 struct ledger_job {
 	uint64_t number;
 	uint32_t uid, size, flags, has_token, backup, grace_ms, max_size;
@@ -35,7 +36,7 @@ struct ledger_trainer {
 	uint32_t hello_seq, asked_rank, part_bytes, join_seq, sq_entries, max_tensors, machine_size,
 		unused;
 };
-struct ledger_running { /* then n_ranks of struct ledger_rank */
+struct ledger_running { /* followed by n_ranks of struct ledger_rank */
 	uint32_t id, n_members, my_member, n_ranks;
 };
 struct ledger_rank {
@@ -45,16 +46,17 @@ struct ledger_rank {
 struct ledger_arena {
 	uint64_t bytes, inode;
 	uint32_t id;
-	uint8_t kind, is_gpu; /* staging memory of the executor: its numbers are of their own */
+	uint8_t kind, is_gpu; /* is_gpu: staging memory of the executor, with numbers of its own */
 	uint16_t node;
 };
-struct ledger_tensor { /* then its name and a zero byte */
+struct ledger_tensor { /* followed by its name and a zero byte */
 	uint64_t n_elems, out_offset[2];
-	uint32_t out_arena, gpu_id; /* of a tensor in device memory: the executor's number */
+	/* gpu_id: of a tensor in device memory, the executor's number */
+	uint32_t out_arena, gpu_id;
 	uint8_t dtype, is_gpu, unused[6];
 };
 struct ledger_declared {
-	uint64_t in_offset; /* is_gpu: in the region that in_arena is then */
+	uint64_t in_offset; /* is_gpu: in the region that in_arena then names */
 	uint32_t tensor, worker, index, in_arena;
 };
 struct ledger_executor {
@@ -65,7 +67,7 @@ struct ledger_route {
 	uint16_t input_nodes[LOCAL_GPUS_MAX];
 	char route[GPU_WORD_MAX + 1];
 };
-struct ledger_inputs { /* then n of struct ledger_range */
+struct ledger_inputs { /* followed by n of struct ledger_range */
 	uint32_t tensor, n;
 };
 struct ledger_range {
@@ -75,27 +77,28 @@ struct ledger_range {
 struct ledger_parts {
 	uint32_t tensor, id, part_elems, n_parts;
 };
-struct ledger_refused { /* then the sentence and a zero byte */
+struct ledger_refused { /* followed by the text and a zero byte */
 	uint32_t tensor;
 	int32_t code;
 };
 
-/* The live parts. */
+/* Live parts. */
 struct ledger_trainer_live {
-	uint32_t sq_head;     /* what is before it has been taken */
+	uint32_t sq_head;     /* entries before it have been taken */
 	uint32_t handled_seq; /* the last message that was answered */
 	uint32_t finish_seq, is_finishing;
-	uint32_t n_told;      /* output arenas below this id are known to it */
-	uint32_t told_input;  /* the input arena that it knows: its id + 1 */
-	uint64_t barrier;     /* at which it waits */
-	uint32_t barrier_seq; /* of the answer that it waits for, 0: it is at none */
-	uint32_t device_seq;  /* the same of its question for the executor */
+	uint32_t n_told;      /* output arenas below this id were sent to it */
+	uint32_t told_input;  /* the last input arena that was sent to it: its id + 1 */
+	uint64_t barrier;     /* the barrier at which it waits */
+	uint32_t barrier_seq; /* request whose answer it waits for, 0: it is at no barrier */
+	uint32_t device_seq;  /* the same for its request for the executor */
 };
 struct ledger_tensor_live {
 	uint64_t staging_offset;
 	uint32_t staging_arena; /* id + 1, 0: none */
 };
-/* More than a stream may be ahead (DEVICE_AHEAD), with the round under way and one that is over. */
+/* More than the rounds a stream may be ahead (DEVICE_AHEAD), the round under way and a finished
+ * one. */
 #define LEDGER_SUBMISSIONS 16
 struct ledger_submission {
 	uint16_t priority;

@@ -1,3 +1,6 @@
+/* Arenas: memory that the agent shares with trainers and offers to servers. Hands out their space,
+ * makes and seals memfds, restores arenas after a restart. Zeroing on another thread is in
+ * memory_thread.c. Thread: that of the transport; memory_* any. */
 #include "bps-agent/memory/arena.h"
 
 #include <errno.h>
@@ -17,7 +20,7 @@
 #define PAGE          4096u
 #define ARENA_FIRST   ((size_t)1 << 20)
 #define ARENA_LARGEST ((size_t)32 << 20)
-/* Zeroing takes up to 1 s for 1 GiB, and much more on a busy machine. */
+/* Memory is zeroed in pieces: 1 GiB takes up to 1 s, and much more on a busy machine. */
 #define PIECE ((size_t)16 << 20)
 
 #ifndef MADV_POPULATE_WRITE
@@ -54,8 +57,8 @@ void memory_prefer(struct memory *m, uint32_t node)
 	if (!node || node > 1024)
 		return;
 	mask[(node - 1) / bits] = 1ul << (node - 1) % bits;
-	/* A wish: where it cannot be granted memory lies elsewhere. Of shared memory it holds for
-	 * the file, whoever touches it first. */
+	/* A preference: if the node has no room, memory lies elsewhere. For shared memory it
+	 * belongs to the file, whichever process touches it first. */
 	if (mbind(m->mem, m->bytes, MPOL_PREFERRED, mask, 1024, 0) < 0)
 		log_debug("memory of node %u: %s", node - 1, strerror(errno));
 }
@@ -109,13 +112,14 @@ size_t arena_round(size_t n_bytes)
 	return (n_bytes + align - 1) / align * align;
 }
 
-/* A descriptor without write access would not do: its holder may open the file anew. */
+/* Return the seals. A descriptor without write access is not enough: its holder may reopen the
+ * file. */
 int arena_seals(const struct arena_set *set, enum arena_kind kind)
 {
 	return kind == ARENA_OUTPUT && !set->keeps_outputs_writable ? F_SEAL_FUTURE_WRITE : 0;
 }
 
-/* From a writable descriptor of an output to one for trainers. */
+/* Convert a writable descriptor of an output to one for trainers. */
 static int make_readonly(int *fd, struct err_text *err)
 {
 	char path[32];
@@ -157,7 +161,7 @@ void arena_forgo(struct arena_set *set, enum arena_kind kind, size_t bytes)
 	set->owner->release(set->owner_ctx, bytes, fds_of(kind));
 }
 
-/* To servers over the network, and to those on this host. */
+/* Offer the arena to servers over the network, and to those on this host. */
 static int offer(struct xport *x, struct arena *a)
 {
 	int rc = x->ops->seg_add(x, a->mem, a->bytes, &a->segment);
@@ -170,7 +174,7 @@ static int offer(struct xport *x, struct arena *a)
 	return rc;
 }
 
-/* What of its descriptor is needed from now on. */
+/* Keep only the descriptor that is needed from now on. */
 static int give_fd(const struct arena_set *set, struct arena *a, struct err_text *err)
 {
 	if (a->kind == ARENA_OUTPUT && set->keeps_outputs_writable)
@@ -182,8 +186,8 @@ static int give_fd(const struct arena_set *set, struct arena *a, struct err_text
 	return 0;
 }
 
-/* The arena becomes one of the set, with its number. is_new: it is not written down yet. Errors:
- * with a sentence; servers do not have it. */
+/* Add the arena to the set, with its number. is_new: it is not recorded yet. Errors: with a text;
+ * servers do not have it then. */
 static int enlist(struct arena_set *set, struct arena *a, bool is_new, struct err_text *err)
 {
 	int rc = offer(set->x, a);
@@ -272,7 +276,7 @@ int arena_adopt(struct arena_set *set, enum arena_kind kind, struct memory *m, s
 	return rc;
 }
 
-/* Where the next `need` bytes of a begin; SIZE_MAX: it has no room. */
+/* Return where the next `need` bytes of a begin; SIZE_MAX: it has no room. */
 static size_t next_start(const struct arena *a, size_t need)
 {
 	size_t start;
@@ -301,7 +305,7 @@ int arena_alloc(struct arena_set *set, enum arena_kind kind, struct arena *prefe
 		bytes = prefer ? prefer->bytes * 2 : ARENA_FIRST;
 		if (bytes > ARENA_LARGEST)
 			bytes = ARENA_LARGEST;
-		/* Near its quota no more than is asked for. */
+		/* Near its quota, make no more than requested. */
 		if (bytes < need || bytes > set->owner->room(set->owner_ctx) / 4)
 			bytes = (need + PAGE - 1) / PAGE * PAGE;
 		rc = set->owner->admit(set->owner_ctx, bytes, fds_of(kind), err);

@@ -1,3 +1,5 @@
+/* The thread that makes and frees shared memory, piece by piece. memory_thread.h describes requests
+ * and their order. Accounts and arenas are in arena.c. */
 #include "bps-agent/memory/memory_thread.h"
 
 #include <errno.h>
@@ -12,9 +14,10 @@
 
 #include "common/base/log.h"
 
-/* It is woken when there is something to do; a bound all the same. */
+/* Limit of the wait for work; a new request wakes the thread earlier. */
 #define IDLE_S 10
-/* Rounds come before memory: beside a thread that never rests it still has a tenth of the core. */
+/* Rounds come before memory. Beside a thread that never sleeps, this one still gets a tenth of the
+ * core. */
 #define NICE 10
 
 struct memory_discard {
@@ -25,11 +28,11 @@ struct memory_discard {
 struct memory_thread {
 	struct dataloop *loop;
 	pthread_t thread;
-	pthread_mutex_t lock; /* of what follows */
+	pthread_mutex_t lock; /* protects the fields below */
 	pthread_cond_t wake;
 	TAILQ_HEAD(, memory_request) requests;
 	TAILQ_HEAD(, memory_discard) drops;
-	uint64_t turn; /* of the last piece */
+	uint64_t turn; /* turn of the last piece */
 	bool is_stopped;
 };
 
@@ -44,10 +47,10 @@ static void finish(struct memory_request *m, int rc)
 {
 	m->rc = rc;
 	while (dataloop_post(m->memory_thread->loop, deliver, m) == -EAGAIN)
-		sched_yield(); /* a full queue drains: the thread lives */
+		sched_yield(); /* the queue is full; the loop's thread drains it */
 }
 
-/* The first one of the user whose last piece is the longest ago; NULL: there is none. */
+/* Take the first request of the user whose last piece is the longest ago; NULL: there is none. */
 static struct memory_request *take_request(struct memory_thread *m)
 {
 	struct memory_request *next = TAILQ_FIRST(&m->requests), *r;
@@ -65,7 +68,7 @@ static struct memory_request *take_request(struct memory_thread *m)
 	return next;
 }
 
-/* Its user's turn, or behind those who wait already. */
+/* Queue a request at its user's turn, or after the users that wait already. */
 static void add_request(struct memory_thread *m, struct memory_request *request)
 {
 	struct memory_request *r;
@@ -77,7 +80,7 @@ static void add_request(struct memory_thread *m, struct memory_request *request)
 	TAILQ_INSERT_TAIL(&m->requests, request, link);
 }
 
-/* One piece of it. True when there is more to do. */
+/* Make one piece of the request. True when there is more to do. */
 static bool advance(struct memory_request *r)
 {
 	int rc = 0;
@@ -121,7 +124,7 @@ static void *memory_thread_main(void *arg)
 	struct memory_request *r;
 
 	pthread_setname_np(pthread_self(), "bps-memory");
-	/* of this thread alone, on Linux */
+	/* On Linux, this affects only this thread. */
 	if (setpriority(PRIO_PROCESS, (id_t)gettid(), NICE) < 0)
 		log_debug("priority of the memory thread: %s", strerror(errno));
 	pthread_mutex_lock(&m->lock);
@@ -135,7 +138,7 @@ static void *memory_thread_main(void *arg)
 		if (r) {
 			pthread_mutex_unlock(&m->lock);
 			if (!advance(r))
-				r = NULL; /* it is no longer ours */
+				r = NULL; /* it belongs to the caller again */
 			pthread_mutex_lock(&m->lock);
 			if (r)
 				TAILQ_INSERT_TAIL(&m->requests, r, link);
