@@ -23,9 +23,9 @@ struct known_server {
 
 struct agent {
 	struct agent_config cfg;
-	int spare_fd; /* given up to refuse a trainer when there is no other */
+	int spare_fd; /* closed to refuse a trainer when no other descriptor is left */
 	struct dataloop *loop;
-	struct net *net; /* the node's, outlives us */
+	struct net *net; /* the node's; outlives the agent */
 	struct xport *x;
 	struct agt_core *core;
 	struct member *member;
@@ -39,20 +39,20 @@ struct agent {
 	uint64_t executor_failures;
 	uint32_t next_seq;
 	uint64_t next_number;
-	STAILQ_HEAD(, unsent_fd) unsent; /* that the service manager has not taken yet */
+	STAILQ_HEAD(, unsent_fd) unsent; /* not accepted by the service manager yet */
 	uint64_t unsent_since_ns, unsent_due_ns;
-	uint64_t why_due_ns; /* of the oldest question to the scheduler, 0: none is open */
+	uint64_t why_due_ns; /* of the oldest open question to the scheduler, 0: none is open */
 	bool has_dirty;
-	struct known_server *servers; /* to see what has changed */
+	struct known_server *servers; /* their last states, to detect changes */
 	uint32_t n_servers;
 	uint64_t stats_at_ns;
-	/* When anybody was last heard, and when there last was a server. */
+	/* Time of the last message of the scheduler, and time when a server last existed. */
 	uint64_t heard_ns, server_ns;
-	int stranded; /* as in the figures */
+	int stranded; /* as in struct agent_figures */
 	struct quota *quota;
 	struct memory_thread *memory_thread;
-	pthread_mutex_t lock; /* of figures and quota_view, which the control thread reads */
-	struct agent_figures figures, seen_figures; /* seen: the control thread's copy */
+	pthread_mutex_t lock; /* protects figures and quota_view, which the control thread reads */
+	struct agent_figures figures, seen_figures; /* seen_figures: the control thread's copy */
 	struct quota_view quota_view, seen_quotas;  /* the same */
 };
 #endif

@@ -18,7 +18,8 @@
 struct agent;
 struct quota_account;
 
-/* Most submissions of a tensor that wait: a stream may be several rounds ahead of what is done. */
+/* Limit of a tensor's waiting submissions: a stream may be several rounds ahead of the last done
+ * one. */
 #define DEVICE_AHEAD 8
 
 enum executor_state { EXECUTOR_STARTING, EXECUTOR_MEETING, EXECUTOR_RUNNING, EXECUTOR_OVER };
@@ -28,18 +29,18 @@ struct executor_link {
 	struct agent *agent;
 	struct job *job; /* NULL: gone */
 	struct quota_account *user;
-	bool is_counted; /* as one of the user's executors */
+	bool is_counted; /* counted as one of the user's executors */
 	enum executor_state state;
-	int code; /* of OVER */
+	int code; /* set in OVER */
 	char text[CTL_TEXT_MAX + 1];
 	pid_t pid;
-	bool is_handed_over; /* a successor would have it */
+	bool is_handed_over; /* stored for the next process */
 	bool is_adopted; /* from before a restart: no child of this process, may repeat messages */
-	int sock, wake_fd, exec_fd, pidfd; /* fds: eventfds, our own and the executor's */
+	int sock, wake_fd, exec_fd, pidfd; /* fds: eventfds, the agent's own and the executor's */
 	unsigned n_handles;
 	uv_poll_t sock_poll, wake_poll, pid_poll;
-	uv_timer_t watchdog; /* OVER: when it is due the child is killed */
-	uint64_t asked_ns;   /* when the first worker asked for it */
+	uv_timer_t watchdog; /* OVER: the child is killed when it expires */
+	uint64_t asked_ns;   /* when the first worker requested it */
 	uint64_t beat, beat_at_ns;
 	struct ring_pair pipe;
 	struct memory page;
@@ -47,19 +48,19 @@ struct executor_link {
 	uint32_t n_inputs;
 	uint16_t input_nodes[LOCAL_GPUS_MAX]; /* see struct choice (executor/plan/choose.h) */
 	uint32_t sum_node;
-	struct arena_set arenas; /* staging, mapped by the executor too */
+	struct arena_set arenas; /* staging memory, mapped by the executor too */
 	struct memory_request request;
 	bool is_making;
 	struct device_tensor **tensors; /* by id */
 	uint32_t n_tensors;
-	TAILQ_HEAD(, device_tensor) again; /* whose next round may be submitted */
+	TAILQ_HEAD(, device_tensor) again; /* tensors whose next round may be submitted */
 };
 
 struct device_worker {
 	uint32_t region;
 	uint64_t offset;
-	/* Submitted, not the core's yet: one more is under way, and one more in a successor's
-	 * first moments, over. */
+	/* Submitted, but not passed to the core yet. Two more entries: a round under way, and just
+	 * after a restart a finished one. */
 	struct pending_submission ahead[DEVICE_AHEAD + 2];
 	unsigned n_ahead;
 };
@@ -75,14 +76,14 @@ struct device_tensor {
 	struct device_worker workers[]; /* job->n_workers */
 };
 
-/* What trainers and their jobs need of executors. */
+/* Functions of executors that trainers and their jobs use. */
 struct executor_ops {
-	const struct tensor_kind *tensors; /* those in device memory */
-	/* The trainer asks for the executor: answered when there is one, or why there is none. */
+	const struct tensor_kind *tensors; /* the kind of tensors in device memory */
+	/* The trainer requests the executor: answered when there is one, or why there is none. */
 	void (*ask)(struct trainer *t, uint32_t seq);
 	/* The job has ended: end the executor. g may be NULL, here and below. */
 	void (*end)(struct executor_link *g, int code, const char *text);
-	/* The job is gone. */
+	/* Release the executor of a job that is gone. */
 	void (*release)(struct executor_link *g);
 };
 #endif

@@ -29,37 +29,38 @@ struct job {
 	TAILQ_ENTRY(job) link;
 	struct agent *agent;
 	enum job_state state;
-	uint64_t number; /* as a trainer's */
+	uint64_t number; /* unique, as a trainer's number */
 	struct ledger *ledger;
-	uint32_t n_kept; /* tensors in it */
+	uint32_t n_kept; /* tensors in its ledger */
 	char name[CTL_JOB_NAME_MAX + 1];
-	uid_t uid; /* whose it is on this machine */
+	uid_t uid; /* owner of the job on this machine */
 	bool has_token;
 	uint8_t token[CTL_TOKEN_BYTES]; /* its proof, see token.h */
 	struct quota_account *quota;
-	uint32_t size, flags, id; /* id: CTL_NO_ID until the scheduler told */
+	uint32_t size, flags, id; /* id: CTL_NO_ID until the scheduler has assigned it */
 	uint16_t backup;          /* machines that a round need not wait for */
-	uint32_t grace_ms;        /* for them */
-	uint32_t max_size;        /* of an elastic one */
-	uint64_t barrier;         /* the last one that was passed */
+	uint32_t grace_ms;        /* time that a round waits for them */
+	uint32_t max_size;        /* of an elastic job */
+	uint64_t barrier;         /* the last barrier that was passed */
 	bool is_local;            /* no server takes part */
-	uint32_t n_tensors;       /* planned here, when there is only one member */
-	uint32_t n_workers;       /* local; from RUNNING on */
+	uint32_t n_tensors;       /* tensors planned here, when there is only one member */
+	uint32_t n_workers;       /* local workers; set from RUNNING on */
 	uint64_t view;            /* of its members */
-	struct roster *roster;    /* who they are, from RUNNING on */
+	struct roster *roster;    /* its workers and machines, from RUNNING on */
 	uint32_t *ranks;
-	struct trainer **by_worker; /* NULL: gone */
+	struct trainer **by_worker; /* NULL: the worker is gone */
 	struct agt_job *core;
-	struct executor_link *executor; /* its executor, when somebody asked for one */
+	struct executor_link *executor; /* its executor, if a worker has requested one */
 	uint64_t running_since_ns;      /* from RUNNING on, in this process */
-	bool is_told;                   /* since the last resync began */
+	bool is_told;                   /* named by the scheduler since the last resync began */
 	/* After a restart: its trainers are not read before the scheduler answers. */
 	bool is_resumed;
 	bool is_busy;      /* the core may still write to its memory */
 	uint32_t n_making; /* requests to the memory thread */
-	bool makes_output; /* one of them is for outputs; then others wait for it: */
+	/* one of them is for outputs; further requests for outputs wait for it */
+	bool makes_output;
 	TAILQ_HEAD(, pending_declare) waiting;
-	int code; /* of its end */
+	int code; /* code of its end */
 	char text[CTL_TEXT_MAX + 1];
 	TAILQ_HEAD(, trainer) trainers;
 	TAILQ_HEAD(, tensor) tensors;

@@ -1,7 +1,7 @@
 #ifndef BPS_AGENT_MODEL_TENSOR_H
 #define BPS_AGENT_MODEL_TENSOR_H
-/* A tensor of a job on this machine. From the moment all local workers have declared it, its rounds
- * are the core's. The data thread's. */
+/* A tensor of a job on this machine. When all local workers have declared it, the core runs its
+ * rounds. The data thread's. */
 #include <stdbool.h>
 #include <stdint.h>
 #include <sys/queue.h>
@@ -18,7 +18,7 @@ struct ledger_worker_live;
 struct tensor;
 struct trainer;
 
-/* A round submitted before the tensor's way was known. */
+/* A round submitted before the tensor's placement was known. */
 struct pending_submission {
 	bool is_set;
 	uint8_t op;
@@ -27,9 +27,9 @@ struct pending_submission {
 };
 
 struct tensor_worker {
-	struct ledger_worker_live *live; /* when is_declared */
+	struct ledger_worker_live *live; /* set when is_declared */
 	bool is_declared;
-	bool is_declaring; /* it waits for memory */
+	bool is_declaring; /* waits for memory */
 	uint32_t index;    /* in its trainer's tensors */
 	struct arena *in_arena;
 	struct agt_mem in;
@@ -39,28 +39,28 @@ struct tensor_worker {
 	uint8_t op;        /* of the last submission */
 };
 
-/* Where a tensor's slots lie, and how its submissions get to the core: host memory
- * (trainers/tensor.c, declare.c) or device memory (gpu/device_tensor.c). A new tensor is the host's
- * until a worker declares it in device memory. */
+/* A kind of tensor: where its slots lie, and how its submissions get to the core. Kinds: host
+ * memory (trainers/tensor.c, declare.c) and device memory (gpu/device_tensor.c). A new tensor is in
+ * host memory until a worker declares it in device memory. */
 struct tensor_kind {
-	bool has_streams; /* rounds wait for workers' streams, too, which a failure has to let go */
-	/* A worker declares it: memory for it, as far as it is missing. Errors: with a sentence;
-	 * -EINPROGRESS it is being made, declare_wake follows. BPS_EMISMATCH: another worker has it
-	 * in the other kind of memory. */
+	bool has_streams; /* rounds also wait for workers' streams, which a failure must release */
+	/* Declare it for a worker: make its missing memory. Errors: with a text; -EINPROGRESS
+	 * memory is being made, declare_wake follows. BPS_EMISMATCH: another worker has it in the
+	 * other kind of memory. */
 	int (*declare)(struct trainer *t, struct tensor *tensor, const struct local_decl *d,
 		size_t bytes, struct err_text *err);
-	/* All workers have declared it: give it to the core. Errors: -ENOMEM. */
+	/* Give it to the core: all workers have declared it. Errors: -ENOMEM. */
 	int (*to_core)(struct tensor *tensor);
-	/* Submit: now, or when its turn has come. Errors: BPS_EBUSY too far ahead. */
+	/* Submit a round: now, or at its turn. Errors: BPS_EBUSY too far ahead. */
 	int (*submit)(struct tensor *tensor, uint32_t worker, const struct pending_submission *p);
-	/* What waits may go to the core. */
+	/* Pass waiting submissions that are possible now to the core. */
 	void (*submit_waiting)(struct tensor *tensor);
-	/* After a restart: what that worker has submitted since round complete. */
+	/* Repeat, after a restart, the worker's submissions since round complete. */
 	void (*resubmit)(struct tensor *tensor, uint32_t worker, uint64_t complete);
-	/* The rounds that wait are over with code. */
+	/* End the waiting rounds with code. */
 	void (*fail_waiting)(struct tensor *tensor, int code);
-	/* With has_streams only. A round is over; the tensor has failed; nothing will come for that
-	 * worker; the job frees the tensor. */
+	/* With has_streams only. A round is over; the tensor has failed; the worker gets no more
+	 * rounds; the job frees the tensor. */
 	void (*round_over)(struct tensor *tensor, int status);
 	void (*cancel)(struct tensor *tensor);
 	void (*poison)(struct tensor *tensor, uint32_t worker);
@@ -74,18 +74,19 @@ struct tensor {
 	char *name;
 	uint8_t dtype;
 	uint64_t n_elems;
-	uint32_t first_worker; /* who asked for it first; it may still wait for memory */
+	uint32_t first_worker; /* the worker that declared it first; it may still wait for memory */
 	uint32_t n_declared;
-	uint32_t idx; /* among those that are kept; CTL_NO_ID: not kept yet */
+	uint32_t idx; /* index in the ledger; CTL_NO_ID: not recorded yet */
 	struct ledger_tensor_live *live;
-	struct agt_kept_part *parts;           /* once planned, also before a restart */
-	uint32_t kept_id, part_elems, n_parts; /* with parts */
+	struct agt_kept_part *parts;           /* set when planned, also before a restart */
+	uint32_t kept_id, part_elems, n_parts; /* set with parts */
 	int failed;
 	char *fail_text;
-	struct agt_tensor *core; /* once all local workers have declared it */
+	struct agt_tensor *core; /* set when all local workers have declared it */
 	struct arena *out_arena, *staging_arena;
-	struct device_tensor *device; /* of the device's kind */
-	uint32_t awaited_stream;      /* worker + 1 whose stream the round under way waits for */
+	struct device_tensor *device; /* set for the device kind */
+	/* the worker + 1 whose stream the round under way waits for */
+	uint32_t awaited_stream;
 	struct agt_mem out[2], staging;
 	struct tensor_worker workers[]; /* job->n_workers */
 };

@@ -36,22 +36,22 @@ struct trainer {
 	TAILQ_ENTRY(trainer) link;
 	TAILQ_ENTRY(trainer) of_job; /* job->trainers, until GONE */
 	struct agent *agent;
-	uint64_t number; /* unique, also over restarts */
+	uint64_t number; /* unique, also across restarts */
 	bool has_kept_socket;
-	struct ledger_trainer_live *live; /* from HELLO on */
-	struct job *job;                  /* from HELLO on */
+	struct ledger_trainer_live *live; /* set from HELLO on */
+	struct job *job;                  /* set from HELLO on */
 	enum trainer_state state;
 	int sock, efd;
 	int pidfd;          /* a forked child may keep the socket open; -1 when there is none */
 	unsigned n_handles; /* libuv handles that are not closed yet */
 	uv_poll_t sock_poll, efd_poll, pid_poll;
-	uv_timer_t greeting; /* GREETING ends by itself */
-	/* Its user asks more often than it may: the socket is read again when the timer is due. */
+	uv_timer_t greeting; /* time limit of GREETING */
+	/* The user exceeds the request rate: the socket is read again when the timer expires. */
 	uv_timer_t slowed;
 	struct quota_pace pace;
 	bool is_slowed;
-	bool has_waited; /* the next message was counted when it was made to wait */
-	/* Its message stays in the socket until it is answered. */
+	bool has_waited; /* the next message was already counted when it was delayed */
+	/* A message is being answered; it stays in the socket until then. */
 	bool is_asking;
 	uint32_t asked_seq; /* of that message */
 	/* Set after a restart: the last message, submission or barrier may have been processed but
@@ -61,40 +61,42 @@ struct trainer {
 	uid_t uid;
 	struct quota_account *user;
 	uint32_t asked_rank;   /* CTL_NO_ID: any */
-	bool has_rank;         /* rank is that of the last JOIN's answer */
+	bool has_rank;         /* rank is that of the answer to the last JOIN */
 	uint32_t rank, worker; /* worker: index among the job's local ranks, when RUNNING */
 	uint32_t join_seq, part_bytes, machine_size;
-	bool is_waiting; /* JOINING: to be let into a running job */
+	bool is_waiting; /* JOINING: waits to be let into a running job */
 	struct local_control *control;
 	size_t control_bytes;
 	uint32_t sq_head;
 	uint32_t max_tensors;
-	uint32_t sq_entries; /* as many as it may have in flight, so that its ring is never full */
-	bool is_dirty;       /* completions not yet told */
+	/* its limit of submissions in flight, so that its ring is never full */
+	uint32_t sq_entries;
+	bool is_dirty;           /* has completions that were not reported yet */
 	struct tensor **tensors; /* by its index */
 	uint32_t n_tensors;
-	struct arena *input, *told_input;  /* newest, and the newest that it knows */
+	struct arena *input, *told_input;  /* the newest, and the newest that was sent to it */
 	struct pending_declare *declaring; /* a DECLARE under way, or NULL */
 	bool is_held;                      /* its socket is not read */
-	bool is_left;                      /* to a successor */
-	bool wants_device;                 /* asks for the executor */
-	bool has_asked_device;             /* of this process, and has not given it up */
-	uint32_t why_seq, why_local_seq;   /* the question under way, 0: none */
-	uint64_t why_due_ns;               /* until then the scheduler may answer it */
-	char why_text[CTL_TEXT_MAX + 1];   /* what is known locally about it */
+	bool is_left;                      /* left to the next process */
+	bool wants_device;                 /* requests the executor */
+	/* has requested it from this process, and has not given up */
+	bool has_asked_device;
+	uint32_t why_seq, why_local_seq; /* the question under way, 0: none */
+	uint64_t why_due_ns;             /* limit for the scheduler's answer to it */
+	char why_text[CTL_TEXT_MAX + 1]; /* local findings about it */
 	uint64_t calls, completed, quiet_since_ns;
 };
 
-/* What trainer.c reports of a trainer; requests.c has them. */
+/* Events of a trainer that trainer.c reports; requests.c implements them. */
 struct trainer_events {
-	/* A message, lent. *mem: of its strings; set to NULL when they are needed longer. */
+	/* A message arrived; lent. *mem: memory of its strings; set it to NULL to keep them. */
 	void (*message)(struct trainer *t, const struct local_msg *m, void **mem);
-	/* One entry of its ring, copied and not checked yet. Errors: negative, with a sentence: it
-	 * broke the rules, and is dropped. */
+	/* Handle one entry of its ring, copied and not checked yet. Errors: negative, with a text:
+	 * it broke the rules, and is dropped. */
 	int (*submission)(struct trainer *t, const struct local_sqe *e, struct err_text *err);
-	/* It is about to be GONE. why NULL: it is left to a successor. */
+	/* The trainer is about to be GONE. why NULL: it is left to the next process. */
 	void (*going)(struct trainer *t, const char *why);
-	/* Its memory goes. */
+	/* The trainer's memory is about to be freed. */
 	void (*freed)(struct trainer *t);
 };
 #endif

@@ -1,3 +1,5 @@
+/* Accounts of users and jobs with their limits, and the rate of requests. quota.h explains the
+ * accounts. The callers enforce refusals. Pure; the data thread's. */
 #include "bps-agent/quota/quota.h"
 
 #include <assert.h>
@@ -7,12 +9,12 @@
 #include <sys/queue.h>
 
 #define NS_PER_S UINT64_C(1000000000)
-/* What a user may ask at once, in seconds of its rate. */
+/* Burst that a user may request at once, in seconds of its rate. */
 #define BURST_S 2
-/* A connection is hopeless when that many seconds' worth of its user's rate came in a row with
- * never a pause: far more than the largest job declares. */
+/* A connection is hopeless after this many seconds' worth of its user's rate in a row without a
+ * pause: far more than the largest job declares. */
 #define HOPELESS_S 4
-/* Accounts of users who have nothing. */
+/* Limit of kept accounts of users without jobs or connections. */
 #define IDLE_MAX 256
 
 static const struct {
@@ -35,22 +37,22 @@ static const char *const scopes[QUOTA_SCOPES] = {"machine", "user", "job"};
 struct quota_account {
 	TAILQ_ENTRY(quota_account) link;
 	struct quota *quota;
-	struct quota_account *above; /* NULL: the machine's */
+	struct quota_account *above; /* NULL: this is the machine's */
 	enum quota_scope scope;
 	uid_t uid;
 	char name[QUOTA_NAME_BYTES]; /* of the user or job */
 	uint32_t n_refs;
 	bool is_named;
 	uint64_t used[QUOTA_KINDS], refused, slowed;
-	uint64_t served_ns; /* when all requests so far would be served at the rate */
+	uint64_t served_ns; /* time when all requests so far would be served at the rate */
 };
 
 struct quota {
 	struct quota_limits limits;
 	char host[QUOTA_NAME_BYTES];
 	struct quota_account machine;
-	TAILQ_HEAD(, quota_account) accounts; /* but the machine's */
-	uint32_t n_idle;                      /* of them, without references */
+	TAILQ_HEAD(, quota_account) accounts; /* all except the machine's */
+	uint32_t n_idle;                      /* accounts without references */
 	uint64_t refused[QUOTA_SCOPES][QUOTA_KINDS], slowed, hopeless;
 };
 
@@ -86,7 +88,7 @@ void quota_bytes_text(uint64_t bytes, char ret[static 32])
 	snprintf(ret, 32, "%.*f %s", v < 10 ? 2 : 1, v, units[i]);
 }
 
-/* ---- life ---- */
+/* ---- start and end ---- */
 
 struct quota *quota_new(const struct quota_limits *limits, const char *host)
 {

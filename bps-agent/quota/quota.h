@@ -1,14 +1,13 @@
 #ifndef BPS_AGENT_QUOTA_QUOTA_H
 #define BPS_AGENT_QUOTA_QUOTA_H
-/* Who uses how much of this agent, and what the limits are: accounts of jobs, of the users that
- * they belong to, and of the machine. What is taken counts in the account and in all above it, and
- * is refused with a sentence when one of them would go over its limit; nobody else is touched by
- * that.
+/* Use of this agent's resources and its limits: accounts of jobs, of the users that own them, and
+ * of the machine. An amount counts in the account and in all above it. A request that would exceed
+ * one of their limits is refused with a text; other users are not affected.
  *
  *   machine <── user (uid) <── job        QUOTA_TRAINERS, QUOTA_MEMORY, QUOTA_TENSORS, ...
  *
- * Requests on the socket are a rate, and of users only: a bucket that holds two seconds' worth.
- * Who finds it empty has to wait, and who never stops to find it empty is hopeless.
+ * Requests on the socket have a rate, limited per user: a bucket that holds two seconds' worth. A
+ * connection that finds the bucket empty has to wait. One that never stops to do so is hopeless.
  *
  * Pure: no I/O, no clock, no threads; the data thread's. */
 #include <stdbool.h>
@@ -32,54 +31,55 @@ enum quota_kind {
 
 struct quota_limits {
 	uint64_t of[QUOTA_SCOPES][QUOTA_KINDS]; /* 0: no limit */
-	uint32_t requests_per_s;                /* of a user; 0: no limit */
+	uint32_t requests_per_s;                /* per user; 0: no limit */
 };
 
 struct quota;
 struct quota_account;
 
-/* host: of the sentences; copied. NULL: out of memory. */
+/* Create the accounts. host: name for the texts; copied. NULL: out of memory. */
 struct quota *quota_new(const struct quota_limits *limits, const char *host);
-/* All accounts must be put back. NULL is allowed. */
+/* Free them; all accounts must be put back before. NULL is allowed. */
 void quota_free(struct quota *q);
 
-/* Change the limits; what is beyond them already stays. */
+/* Change the limits; use beyond them is kept. */
 void quota_set_limits(struct quota *q, const struct quota_limits *limits);
 
-/* The account of a user, shared by all who get it. Some that nobody has are kept: their bucket and
- * their name. NULL: out of memory. Owns: a reference, until quota_put. */
+/* Return the account of a user, shared by all callers. Some unused accounts are kept: their bucket
+ * and their name. NULL: out of memory. Owns: a reference, until quota_put. */
 struct quota_account *quota_user(struct quota *q, uid_t uid);
-/* A new account of a job that belongs to that user. NULL: out of memory. Owns: as quota_user. */
+/* Create an account of a job that belongs to that user. NULL: out of memory. Owns: as
+ * quota_user. */
 struct quota_account *quota_job(struct quota_account *user, const char *name);
-/* What it still has goes back with its last reference. NULL is allowed. */
+/* Drop a reference. The last one gives back the account's amounts. NULL is allowed. */
 void quota_put(struct quota_account *a);
-/* The user's name; "" when there is none. */
+/* Set the user's name; "" when there is none. */
 void quota_set_name(struct quota_account *user, const char *name);
-/* Was it set, or is it being looked up? True from the second call on. */
+/* Was the name set, or is it being looked up? True from the second call on. */
 bool quota_is_named(struct quota_account *user);
 
 /* Take n in the account and all above it. Errors: BPS_EQUOTA with limit, use and setting. */
 int quota_take(struct quota_account *a, enum quota_kind kind, uint64_t n, struct err_text *err);
-/* The same, and descriptors with it: both, or neither. */
+/* Take n, and descriptors with it: both, or neither. */
 int quota_take_fds(struct quota_account *a, enum quota_kind kind, uint64_t n, unsigned n_fds,
 	struct err_text *err);
 /* Give back n of what was taken there. */
 void quota_give(struct quota_account *a, enum quota_kind kind, uint64_t n);
-/* It has n now, whatever the limit: of what is limited elsewhere. */
+/* Set the amount to n, whatever the limit: for resources that are limited elsewhere. */
 void quota_note(struct quota_account *a, enum quota_kind kind, uint64_t n);
 uint64_t quota_used(const struct quota_account *a, enum quota_kind kind);
-/* Take it over the limits, too: it is there already. */
+/* Take n even over the limits: it is in use already. */
 void quota_charge(struct quota_account *a, enum quota_kind kind, uint64_t n);
-/* What quota_take would still take. */
+/* Return the amount that quota_take would still accept. */
 uint64_t quota_room(const struct quota_account *a, enum quota_kind kind);
 
-/* One connection's way through its user's bucket. */
+/* State of one connection for its user's request rate. */
 struct quota_pace {
 	uint32_t n_slowed; /* requests in a row that had to wait */
 };
-/* A request came. Returns 0: serve it; a positive number: that many ns later, and do not ask again
- * then. Errors: BPS_EQUOTA nothing but requests beyond the rate for so long that there is no end of
- * it to be expected; err says so. */
+/* Count a request. Returns 0: serve it; a positive number: serve it that many ns later, without
+ * another call. Errors: BPS_EQUOTA requests have exceeded the rate for so long that no end is
+ * expected; err explains it. */
 int64_t quota_request(
 	struct quota_account *user, struct quota_pace *pace, uint64_t now_ns, struct err_text *err);
 
@@ -89,7 +89,7 @@ struct quota_row {
 	enum quota_scope scope;
 	uid_t uid;
 	char user[QUOTA_NAME_BYTES]; /* "" when it is not known */
-	char job[QUOTA_NAME_BYTES];  /* of QUOTA_JOB */
+	char job[QUOTA_NAME_BYTES];  /* set for QUOTA_JOB */
 	uint64_t used[QUOTA_KINDS];
 	uint64_t refused, slowed;
 };
@@ -99,14 +99,15 @@ struct quota_view {
 	uint32_t n_rows, n_left_out;
 	uint64_t refused[QUOTA_SCOPES][QUOTA_KINDS]; /* since the start */
 	uint64_t slowed, hopeless;
-	double fullest[QUOTA_SCOPES][QUOTA_KINDS]; /* largest share of its limit that one has */
+	/* largest share of its limit that an account uses */
+	double fullest[QUOTA_SCOPES][QUOTA_KINDS];
 };
 void quota_view(const struct quota *q, struct quota_view *ret);
-/* "memory": in JSON and labels. */
+/* Return "memory" and the like: in JSON and labels. */
 const char *quota_kind_name(enum quota_kind kind);
 const char *quota_scope_name(enum quota_scope scope);
-/* "user-memory", or NULL when there is no such limit. */
+/* Return "user-memory" and the like, or NULL when there is no such limit. */
 const char *quota_setting(enum quota_scope scope, enum quota_kind kind);
-/* Bytes as people write them: "1.5 GiB". */
+/* Format bytes for display: "1.5 GiB". */
 void quota_bytes_text(uint64_t bytes, char ret[static 32]);
 #endif

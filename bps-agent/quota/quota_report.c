@@ -3,7 +3,7 @@
 #include "common/daemon/jsontext.h"
 #include "common/daemon/metrics.h"
 
-/* One sample for each limit that there is. */
+/* Write a sample for each existing limit. */
 static void samples(struct evbuffer *out, const char *name, const struct quota_view *v,
 	double (*value)(const struct quota_view *v, unsigned scope, unsigned kind))
 {

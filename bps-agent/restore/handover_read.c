@@ -1,6 +1,7 @@
-/* Reads what the process before this one has left: descriptors, and ledgers that say what they are
- * (handover_write.h). Ledgers are an agent's own, but no assertion meets what they say: whatever
- * does not fit ends that job, which its trainers and the scheduler are told. */
+/* Reads the state that the previous process has left: descriptors, and ledgers that describe them
+ * (handover_write.h). Ledgers are written by agents only, but their content is checked all the
+ * same. A contradiction ends that job, which is reported to its trainers and the scheduler. Thread:
+ * the data thread, before it runs. */
 #include "bps-agent/restore/handover_read.h"
 
 #include <errno.h>
@@ -41,7 +42,7 @@ int handover_take_fd(struct fdstore *s, char kind, uint64_t number, char what)
 	return fdstore_take(s, name);
 }
 
-/* A string that ends within the record, behind n bytes. */
+/* Return a string that ends within the record, after n bytes. */
 static const char *text_behind(const struct ledger_record *rec, size_t n)
 {
 	const char *text = (const char *)rec->fixed + n;
@@ -61,7 +62,7 @@ static void forget(char kind, uint64_t number, const char *parts)
 	}
 }
 
-/* It was there, with this socket; NULL: it cannot be any more, and has been closed. */
+/* Restore a trainer with this socket; NULL: not possible, and the socket was closed. */
 static struct trainer *trainer_again(struct agent *a, int sock, int pidfd, uint64_t number)
 {
 	struct trainer *t = calloc(1, sizeof(*t));
@@ -104,7 +105,7 @@ static int map_control(struct trainer *t, int fd, uint64_t bytes)
 	return 0;
 }
 
-/* It joins its job again, and learns of it what it may not have heard. */
+/* Attach it to its job again, and send messages that it may have missed. */
 static int attach(struct handover_reader *r, struct trainer *t, const struct ledger_trainer *k,
 	struct ledger_trainer_live *live, int control_fd)
 {
@@ -133,7 +134,7 @@ static int attach(struct handover_reader *r, struct trainer *t, const struct led
 	t->job = r->job;
 	TAILQ_INSERT_TAIL(&r->job->trainers, t, of_job);
 	trainer_set_state(t, TRAINER_JOINING);
-	if (live->handled_seq == 0) /* nothing was answered */
+	if (live->handled_seq == 0) /* no message was answered */
 		trainer_welcome(t, k->hello_seq, control_fd);
 	return 0;
 }
@@ -165,7 +166,7 @@ static int on_trainer(struct handover_reader *r, const struct ledger_record *rec
 		if (*fd >= 0)
 			close(*fd);
 	if (!t)
-		forget('t', k->number, "spec"); /* it has left, and its job will hear of it */
+		forget('t', k->number, "spec"); /* it has left; its job will learn that */
 	return rc;
 }
 
@@ -308,7 +309,7 @@ uint64_t handover_tensor_bytes(const struct tensor *tensor)
 	return tensor->n_elems * dtype_bytes(tensor->dtype);
 }
 
-/* Where its memory on this side lies. */
+/* Return the arenas of its memory on this machine. */
 static const struct arena_set *arenas_of(const struct tensor *tensor)
 {
 	return tensor->device ? &tensor->device->executor->arenas : &tensor->job->arenas;
@@ -352,7 +353,7 @@ static bool declared_at(struct tensor *tensor, const struct ledger_declared *k)
 	if (!tensor->device)
 		return handover_place(&tensor->job->arenas, k->in_arena, ARENA_INPUT, k->in_offset,
 			handover_tensor_bytes(tensor), &tw->in_arena, &tw->in);
-	tensor->device->workers[k->worker].region = k->in_arena; /* the executor knows it */
+	tensor->device->workers[k->worker].region = k->in_arena; /* the executor has that region */
 	tensor->device->workers[k->worker].offset = k->in_offset;
 	return tensor->device->has_kept_inputs;
 }
@@ -450,7 +451,7 @@ static int on_record(struct handover_reader *r, const struct ledger_record *rec)
 	return readers[rec->type](r, rec);
 }
 
-/* Staging is made last, behind the tensor's record. */
+/* Find the staging memory, which is recorded after the tensor. */
 static int find_staging(struct handover_reader *r)
 {
 	for (uint32_t i = 0; i < r->n_tensors; i++) {
@@ -466,7 +467,7 @@ static int find_staging(struct handover_reader *r)
 	return 0;
 }
 
-/* It runs again, or forms as before. */
+/* Resume the job: it runs again, or forms as before. */
 static int go_on(struct handover_reader *r)
 {
 	struct ctl_job_member *members;
@@ -508,7 +509,7 @@ static int go_on(struct handover_reader *r)
 	return 0;
 }
 
-/* ---- what cannot go on ---- */
+/* ---- jobs and trainers that cannot continue ---- */
 
 static void turn_out(struct trainer *t, const char *text)
 {
@@ -523,7 +524,7 @@ static void give_up(struct handover_reader *r, uint64_t number)
 	struct trainer *t;
 
 	err_set(&text, 0, "its bps-agent was restarted and cannot go on with it: %s", r->err.s);
-	log_error("a job of this agent's former life is lost: job=%s why=%s", job ? job->name : "?",
+	log_error("a job from before the restart is lost: job=%s why=%s", job ? job->name : "?",
 		r->err.s);
 	forget('j', number, "lmxp");
 	if (!job)
@@ -569,7 +570,7 @@ static void job_again(struct agent *a, struct fdstore *s, int fd, uint64_t numbe
 	free(r.tensors);
 }
 
-/* Of a name such as t12.s or j3.l. */
+/* Parse a name such as t12.s or j3.l. */
 static bool parse(const char *name, char ret_kind[2], uint64_t *ret_number, char *ret_what)
 {
 	int n = 0;
@@ -578,7 +579,7 @@ static bool parse(const char *name, char ret_kind[2], uint64_t *ret_number, char
 	       !name[n] && *ret_number && *ret_number < UINT64_MAX / 2;
 }
 
-/* Has it said HELLO without an answer? */
+/* Has it sent HELLO without receiving an answer? */
 static bool is_greeting(const struct trainer *t)
 {
 	struct local_msg m;
@@ -590,8 +591,8 @@ static bool is_greeting(const struct trainer *t)
 	return is;
 }
 
-/* With the ledgers away what is left of trainers is of those that were not answered yet, or of a
- * ledger that is not to be believed. */
+/* Restore trainers that are left when the ledgers are read: those without an answer yet, or of a
+ * ledger that is not valid. */
 static void greet_again(struct agent *a, struct fdstore *s, struct fdstore_fd *f, uint64_t number)
 {
 	struct trainer *t = trainer_again(a, f->fd, handover_take_fd(s, 't', number, 'p'), number);
@@ -630,7 +631,8 @@ void handover_read(struct agent *a, struct fdstore *s)
 		if (*kind == 't' && what == 's')
 			greet_again(a, s, f, number);
 	}
-	for (size_t i = 0; i < s->n; i++) /* what is left is nobody's; closed with the store */
+	/* the remaining descriptors are unused; closed with the store */
+	for (size_t i = 0; i < s->n; i++)
 		if (s->fds[i].fd >= 0 && parse(s->fds[i].name, kind, &number, &what))
 			fdstore_remove(s->fds[i].name);
 	a->has_dirty = true;

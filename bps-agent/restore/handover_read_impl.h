@@ -1,8 +1,8 @@
 #ifndef BPS_AGENT_RESTORE_HANDOVER_READ_IMPL_H
 #define BPS_AGENT_RESTORE_HANDOVER_READ_IMPL_H
-/* What handover_read.c, which reads the ledgers, shares with handover_read_gpu.c, which knows the
- * records of device memory. Errors are BPS_EPROTO, and what an executor that is gone says, with a
- * sentence in r->err. */
+/* Declarations that handover_read.c, which reads the ledgers, shares with handover_read_gpu.c,
+ * which reads the records of device memory. Errors are BPS_EPROTO, or the failure of an executor
+ * that is gone, with a text in r->err. */
 #include "bps-agent/handover/ledger.h"
 #include "bps-agent/handover/ledger_records.h"
 #include "bps-agent/model/agent.h"
@@ -20,22 +20,22 @@ struct handover_reader {
 };
 
 /* handover_read.c */
-/* That record contradicts itself, or others. */
+/* Report that the record contradicts itself, or others. */
 int handover_contradicts(struct handover_reader *r, const char *what);
-/* A descriptor out of the store; -1: it is not there. Owns: the caller's. */
+/* Take a descriptor out of the store; -1: it is not there. Owns: the caller's. */
 int handover_take_fd(struct fdstore *s, char kind, uint64_t number, char what);
-/* n_bytes at that place of that arena. False: they are not in it. */
+/* Find n_bytes at that place of that arena. False: they are not in it. */
 bool handover_place(const struct arena_set *set, uint32_t id, enum arena_kind kind, uint64_t offset,
 	uint64_t n_bytes, struct arena **ret_arena, struct agt_mem *ret);
 uint64_t handover_tensor_bytes(const struct tensor *tensor);
 
 /* handover_read_gpu.c */
-/* Readers of LEDGER_EXECUTOR, LEDGER_ROUTE, LEDGER_INPUTS. */
+/* Read LEDGER_EXECUTOR, LEDGER_ROUTE and LEDGER_INPUTS. */
 int handover_read_executor(struct handover_reader *r, const struct ledger_record *rec);
 int handover_read_route(struct handover_reader *r, const struct ledger_record *rec);
 int handover_read_inputs(struct handover_reader *r, const struct ledger_record *rec);
-/* The job's tensors on GPUs cannot go on without their executor. */
+/* Fail if the job has tensors on GPUs and its executor is gone. */
 int handover_check_executor(struct handover_reader *r);
-/* Trainers that ask for the executor and have no answer. */
+/* Request the executor again for trainers that have no answer. */
 void handover_ask_again(struct job *job);
 #endif
