@@ -1,4 +1,5 @@
-/* Who is let in: trainers at the listening socket, and the names of their users. */
+/* Accepts trainers at the listening socket, and looks up the names of their users. Does not read
+ * their messages (trainer.c). Thread: the data thread; look-ups on another one. */
 #include "bps-agent/trainers/accept.h"
 
 #include <errno.h>
@@ -28,7 +29,7 @@ static void refuse(struct agent *a, int sock, const char *text)
 	slow_close(a, sock);
 }
 
-/* No descriptor is left, and the listener stays ready: use the spare one to refuse a client. */
+/* Refuse a client with the spare descriptor: no other is left, and the listener stays ready. */
 static void turn_away(struct agent *a)
 {
 	int sock;
@@ -71,7 +72,7 @@ static void named(uv_work_t *w, int status)
 	free(n);
 }
 
-/* The user database may be a network away: another thread asks it, once for each user. */
+/* Look up the user's name on another thread, once for each user: the database may be remote. */
 void trainer_name_user(struct agent *a, struct quota_account *user, uid_t uid)
 {
 	struct user_lookup *n = quota_is_named(user) ? NULL : calloc(1, sizeof(*n));

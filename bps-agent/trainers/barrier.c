@@ -1,6 +1,7 @@
-/* Trainers that wait at a barrier of their job (bps_checkpoint_barrier). The scheduler counts them;
- * a barrier is passed when JOB says so, which carries who was let in. Said again after each WELCOME
- * and each JOB that does not say so: that is all there is to lose. */
+/* Trainers that wait at a barrier of their job (bps_checkpoint_barrier). The scheduler counts them.
+ * A barrier is passed when JOB reports it, with the newcomers that were let in. BARRIER is sent
+ * again after each WELCOME and each JOB that does not report it, so no message can get lost.
+ * Thread: the data thread. */
 #include "bps-agent/trainers/barrier.h"
 
 #include "bps-agent/handover/ledger_records.h"
@@ -27,10 +28,12 @@ static void answer(struct trainer *t, int code, const char *text)
 		.code = (uint32_t)-code, .text = text, .barrier = t->live->barrier};
 	roster_newcomers(t->job, t->live->barrier, &m.passed.n_new, &m.passed.root);
 	trainer_send(t, &m, NULL, 0);
-	t->live->barrier_seq = 0; /* behind it: said twice by a successor is no harm, never is */
+	/* last: after a restart a repeated answer is harmless, a missing one is not */
+	t->live->barrier_seq = 0;
 }
 
-/* After a restart: what the trainer does now shows that an unrecorded answer reached it. */
+/* Has the trainer passed it? After a restart, its messages show that an unrecorded answer
+ * arrived. */
 static bool has_passed(struct trainer *t)
 {
 	bool may = t->may_have_passed;
@@ -72,7 +75,7 @@ void barrier_over(struct trainer *t, int code, const char *text)
 		answer(t, code < 0 ? code : BPS_ECLOSED, text);
 }
 
-/* Has it nothing under way? What it has not submitted nobody of its job can have. */
+/* Has it nothing under way? No worker of its job can have a round that it has not submitted. */
 static bool is_quiet(const struct trainer *t)
 {
 	for (uint32_t i = 0; i < t->n_tensors; i++) {
@@ -87,13 +90,13 @@ static bool is_quiet(const struct trainer *t)
 	return true;
 }
 
-/* Not beyond the one behind the last that it has passed. */
+/* Is it at most the barrier after the last one that it has passed? */
 static bool is_next(struct trainer *t, uint64_t number)
 {
 	uint64_t passed = t->job->barrier;
 
 	if (has_passed(t) && passed < t->live->barrier)
-		passed = t->live->barrier; /* JOB will say so */
+		passed = t->live->barrier; /* JOB will report it */
 	return number <= passed + 1;
 }
 
@@ -116,7 +119,7 @@ void barrier_ask(struct trainer *t, uint32_t seq, uint64_t number)
 		return;
 	}
 	t->live->barrier = number;
-	t->live->barrier_seq = seq; /* of the last call, when one has timed out */
+	t->live->barrier_seq = seq; /* of the last call, if an earlier one has timed out */
 	if (job->barrier >= number)
 		answer(t, 0, "");
 	else

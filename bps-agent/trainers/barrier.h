@@ -5,11 +5,11 @@
 
 /* Serve the trainer's BARRIER. */
 void barrier_ask(struct trainer *t, uint32_t seq, uint64_t number);
-/* Return whether it waits at no barrier; called before a submission. */
+/* Return whether the trainer waits at no barrier; called before a submission. */
 bool barrier_is_over(struct trainer *t);
-/* A JOB has come: answer those that wait, or report to the scheduler again that they do. */
+/* Handle a JOB: answer the trainers that wait, or report them to the scheduler again. */
 void barrier_look(struct job *job);
-/* Report it again to a scheduler that may have forgotten. */
+/* Report the waiting trainer again to a scheduler that may have lost it. */
 void barrier_again(struct trainer *t);
 /* The job is over: answer the trainer if it waits. */
 void barrier_over(struct trainer *t, int code, const char *text);

@@ -1,6 +1,6 @@
-/* DECLARE: what trainers want their tensors to be, and the memory for them. It is made by another
- * thread (memory_thread.h); its trainer is held meanwhile, and its DECLARE goes on where it
- * stood. */
+/* DECLARE: the tensors that trainers declare, and the memory for them. Another thread makes the
+ * memory (memory_thread.h). Meanwhile the trainer is held, and its DECLARE then continues where it
+ * stopped. Thread: the data thread. */
 #include "bps-agent/trainers/declare.h"
 
 #include <errno.h>
@@ -14,7 +14,7 @@
 #include "common/base/failpoint.h"
 #include "common/data/dtype.h"
 
-/* A refusal, and of what. Returns rc. */
+/* Refuse a declaration, and name its tensor. Returns rc. */
 static int refuse_decl(
 	int rc, const struct local_decl *d, const struct err_text *why, struct err_text *err)
 {
@@ -31,7 +31,7 @@ static void tell_arena(struct trainer *t, const struct arena *a)
 	trainer_send(t, &m, &a->fd, 1);
 }
 
-/* Tell it the output arenas that it does not know: they are the set's newest first. */
+/* Send the output arenas that the trainer does not have: they are the set's newest first. */
 static void tell_outputs(struct trainer *t, const struct arena *a)
 {
 	if (!a || a->id < t->live->n_told)
@@ -57,8 +57,8 @@ static int declare_again(
 		d->name, t->job->name, other, dtype_name(tensor->dtype),
 		(unsigned long long)tensor->n_elems, t->rank, dtype_name(d->dtype),
 		(unsigned long long)d->n_elems);
-	/* All workers of the job must hear of it, unless it is one who has declared it before. Both
-	 * go in one message: see check_named in bps-scheduler/core/declare.c. */
+	/* Report it to all workers of the job, unless this worker has declared it before. Both go
+	 * in one message: see check_named in bps-scheduler/core/declare.c. */
 	if (!tensor->workers[t->worker].is_declared) {
 		if (t->job->n_batch > JOB_BATCH - 2)
 			tensor_flush_declares(t->job);
@@ -69,7 +69,7 @@ static int declare_again(
 	return BPS_EMISMATCH;
 }
 
-/* Find or make the declared tensor. Errors: a mismatch or a limit, with a sentence. */
+/* Find or make the declared tensor. Errors: a mismatch or a limit, with a text. */
 static int tensor_for(
 	struct trainer *t, const struct local_decl *d, struct tensor **ret, struct err_text *err)
 {
@@ -99,7 +99,7 @@ static int tensor_for(
 	return 0;
 }
 
-/* Where it lies for this trainer. */
+/* Write where the tensor lies for this trainer. */
 static void tell_slot(struct trainer *t, const struct tensor *tensor, struct local_slot *slot)
 {
 	const struct tensor_worker *tw = &tensor->workers[t->worker];
@@ -118,7 +118,8 @@ static void tell_slot(struct trainer *t, const struct tensor *tensor, struct loc
 	slot->out_offset[1] = tensor->out[1].offset;
 }
 
-/* Workers of this machine mix host and GPU memory: no round is possible, others would wait. */
+/* Fail a tensor that workers of this machine declare in both host and GPU memory: no round is
+ * possible, and others would wait. */
 static void disagree(struct trainer *t, struct tensor *tensor, const struct err_text *why)
 {
 	struct err_text text;
@@ -129,9 +130,10 @@ static void disagree(struct trainer *t, struct tensor *tensor, const struct err_
 	job_core_fail(t->agent, t->job->id, BPS_EMISMATCH, text.s);
 }
 
-/* The declaration of that worker is refused. A tensor that no other worker has declared, or is about
- * to, is forgotten: the scheduler must never get a shape for which there is no memory here, and the
- * worker may ask for less. One that has failed was reported, one that is kept is in the ledger. */
+/* Forget the refused declaration of that worker. The tensor is forgotten too if no other worker has
+ * declared it or is about to. The scheduler must never get a shape for which there is no memory
+ * here, and the worker may ask for less. A failed tensor was reported; a recorded one is in the
+ * ledger. */
 static void forget_refused(struct tensor *tensor, uint32_t worker)
 {
 	tensor->workers[worker].is_declaring = false;
@@ -196,18 +198,19 @@ static int declare_one(struct trainer *t, const struct local_decl *d, struct loc
 	return 0;
 }
 
-/* One that is being answered. */
+/* A DECLARE that is being answered. */
 struct pending_declare {
 	TAILQ_ENTRY(pending_declare) link; /* in job->waiting, when is_waiting */
-	bool is_waiting;                   /* for outputs that are being made for another worker */
+	/* waits for outputs that are being made for another worker */
+	bool is_waiting;
 	struct trainer *trainer;
 	struct job *job;
 	uint32_t seq, next;
 	struct local_declare d;
-	void *mem; /* of its names */
+	void *mem; /* memory of its names */
 	struct local_slot slots[LOCAL_DECLARE_MAX];
 	struct err_text errs[LOCAL_DECLARE_MAX];
-	struct memory_request request; /* memory for the next one */
+	struct memory_request request; /* request for the next tensor's memory */
 	enum arena_kind kind;
 };
 
@@ -235,7 +238,7 @@ static void declared(struct trainer *t)
 	trainer_answered(t);
 }
 
-/* Its memory could not be made. */
+/* Refuse it: its memory could not be made. */
 static void declare_memory_refused(struct pending_declare *x)
 {
 	struct tensor *tensor = tensor_find(x->job, x->d.tensors[x->next].name);
@@ -255,7 +258,7 @@ static void made(struct memory_request *m);
 static void wait_for_outputs(struct pending_declare *x)
 {
 	x->is_waiting = true;
-	tensor_flush_declares(x->job); /* the names go with the trainer */
+	tensor_flush_declares(x->job); /* the names are freed with the trainer */
 	TAILQ_INSERT_TAIL(&x->job->waiting, x, link);
 	trainer_hold(x->trainer, true);
 }
@@ -270,7 +273,7 @@ void declare_cancel(struct trainer *t)
 	x->is_waiting = false;
 }
 
-/* Have the wanted arena made, and the trainer wait for it. */
+/* Request the wanted arena, and hold the trainer until it is made. */
 static int make_wanted(struct pending_declare *x, struct err_text *err)
 {
 	struct arena_set *set = &x->job->arenas;
@@ -295,13 +298,13 @@ static int make_wanted(struct pending_declare *x, struct err_text *err)
 	x->job->n_making++;
 	if (x->kind == ARENA_OUTPUT)
 		x->job->makes_output = true;
-	tensor_flush_declares(x->job); /* the names go with the trainer */
+	tensor_flush_declares(x->job); /* the names are freed with the trainer */
 	trainer_ref(x->trainer);
 	trainer_hold(x->trainer, true);
 	return 0;
 }
 
-/* Go on with the next one. */
+/* Continue with the next tensor. */
 static void declare_run(struct trainer *t)
 {
 	struct pending_declare *x = t->declaring;
@@ -337,7 +340,7 @@ static struct arena **newest(struct pending_declare *x)
 					 : &x->job->staging;
 }
 
-/* Outputs were made, or not: whoever waited looks again. */
+/* Retry the waiting DECLAREs: outputs were made, or failed. */
 void declare_wake(struct job *job)
 {
 	TAILQ_HEAD(, pending_declare) all = TAILQ_HEAD_INITIALIZER(all);

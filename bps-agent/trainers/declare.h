@@ -1,15 +1,15 @@
 #ifndef BPS_AGENT_TRAINERS_DECLARE_H
 #define BPS_AGENT_TRAINERS_DECLARE_H
-/* DECLARE: what trainers want their tensors to be, and the memory for them. The data thread's. */
+/* DECLARE: the tensors that trainers declare, and the memory for them. The data thread's. */
 #include "bps-agent/model/agent.h"
 
-/* The trainer's DECLARE, answered with where the tensors' slots lie, or why there are none: at
- * once, or when memory for them was made, until when the trainer is held. Owns: takes *mem,
- * in which d's names lie. */
+/* Serve the trainer's DECLARE. The answer names where the tensors' slots lie, or why there are
+ * none. It is sent at once, or when their memory was made; until then the trainer is held. Owns:
+ * takes *mem, in which d's names lie. */
 void declare_begin(struct trainer *t, uint32_t seq, const struct local_declare *d, void **mem);
-/* Memory was made, or not: go on with the DECLAREs that waited for it. */
+/* Continue the DECLAREs that waited for memory: it was made, or failed. */
 void declare_wake(struct job *job);
-/* The trainer is going: its DECLARE waits no more. What is being made for it comes all the same. */
+/* Cancel the DECLARE of a trainer that is going. Memory that is being made for it still arrives. */
 void declare_cancel(struct trainer *t);
 /* Free it with the trainer. */
 void declare_free(struct trainer *t);

@@ -1,4 +1,5 @@
-/* HELLO: a trainer gets its control page and joins its job. */
+/* HELLO: a trainer gets its control page and joins its job. The job itself is in job.c. Thread: the
+ * data thread. */
 #include "bps-agent/trainers/hello.h"
 
 #include <errno.h>
@@ -23,15 +24,15 @@ static void on_eventfd(uv_poll_t *p, int status, int events)
 	(void)events;
 	(void)status;
 	if (preadv2(t->efd, &iov, 1, -1, RWF_NOWAIT) < 0 && errno != EAGAIN)
-		trainer_drop(t, false, strerror(errno)); /* it would be ready for ever */
+		trainer_drop(t, false, strerror(errno)); /* else it would stay ready without end */
 }
 
-/* One whose control page is being made. */
+/* A HELLO whose control page is being made. */
 struct pending_hello {
 	struct trainer *trainer;
 	struct memory_request request;
 	struct local_msg m;
-	void *mem; /* of m */
+	void *mem; /* memory of m's strings */
 };
 
 void trainer_welcome(struct trainer *t, uint32_t seq, int control_fd)
@@ -91,7 +92,7 @@ static void control_made(struct memory_request *m)
 		quota_give(t->user, QUOTA_MEMORY, m->bytes);
 		if (m->rc == 0)
 			memory_thread_drop(t->agent->memory_thread, &m->memory);
-		else if (m->rc != -ECANCELED) /* the agent stops */
+		else if (m->rc != -ECANCELED) /* else the agent stops */
 			refuse_hello(t, g->m.seq, m->rc, m->err.s);
 	} else {
 		take_control(t, g);
@@ -102,8 +103,8 @@ static void control_made(struct memory_request *m)
 	trainer_unref(t);
 }
 
-/* Its control page is made elsewhere: zeroing takes a while, and who opens and closes all the time
- * shall slow down nobody else. Owns: takes *mem unless it fails. */
+/* Request its control page from the memory thread. Zeroing takes a while, and a trainer that
+ * reconnects all the time must not delay others. Owns: takes *mem unless it fails. */
 static int make_control(
 	struct trainer *t, const struct local_msg *m, void **mem, struct err_text *err)
 {

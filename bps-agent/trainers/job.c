@@ -1,4 +1,5 @@
-/* The local part of jobs: which trainers are here, and how they join, finish and are lost. */
+/* The local part of jobs: the trainers on this machine, and how they join, finish and are lost.
+ * Tensors are in tensor.c. Thread: the data thread. */
 #include "bps-agent/trainers/job.h"
 
 #include <assert.h>
@@ -37,7 +38,8 @@ static void job_set_state(struct job *job, enum job_state state, const char *why
 		job->running_since_ns = clock_now_ns();
 }
 
-/* proof: of the token, NULL: without one. With one the user does not matter. */
+/* Find a job that forms. proof: of the token, NULL: without one. With a token the user is not
+ * compared. */
 static struct job *job_forming(struct agent *a, uid_t uid, const char *name, const uint8_t *proof)
 {
 	struct job *job;
@@ -52,7 +54,7 @@ static struct job *job_forming(struct agent *a, uid_t uid, const char *name, con
 	return NULL;
 }
 
-/* Which job it is has been said, on this connection. */
+/* Has the scheduler assigned the job's number on this connection? */
 static bool is_numbered(const struct job *job)
 {
 	const struct trainer *t;
@@ -63,7 +65,7 @@ static bool is_numbered(const struct job *job)
 	return false;
 }
 
-/* The one that a JOB may be about whose JOINED has not come. When it is another one after all, its
+/* Find the job that a JOB may belong to whose JOINED has not come. If it is another job, its
  * workers have no ranks yet. */
 static struct job *job_unnumbered(struct agent *a, uid_t uid, const char *name)
 {
@@ -138,7 +140,7 @@ static void tell_end(struct job *job, struct trainer *t)
 	trainer_set_state(t, TRAINER_OVER);
 }
 
-/* The scheduler has said how it stands: its trainers may ask again. */
+/* Read the job's trainers again: the scheduler has reported the job's state. */
 static void hear_trainers(struct job *job)
 {
 	struct trainer *t;
@@ -207,7 +209,7 @@ void job_join(struct trainer *t)
 		.local_size = t->machine_size};
 	if (t->job->has_token)
 		m.join.token = (struct blob){t->job->token, CTL_TOKEN_BYTES};
-	member_send(t->agent->member, &m); /* not up: job_resync_begin says it again */
+	member_send(t->agent->member, &m); /* if not connected: job_resync_begin repeats it */
 }
 
 static int admit_memory(void *ctx, size_t bytes, unsigned n_fds, struct err_text *err)
@@ -265,7 +267,7 @@ struct job *job_new(struct agent *a, struct quota_account *user, uid_t uid, cons
 	return job;
 }
 
-/* Errors: -ENOMEM, -errno; with a sentence. */
+/* Attach the trainer to a new job. Errors: -ENOMEM, -errno; with a text. */
 static int job_begin(struct trainer *t, const struct local_hello *h, const uint8_t *proof,
 	struct job **ret, struct err_text *err)
 {
@@ -348,7 +350,7 @@ void job_on_joined(struct agent *a, const struct ctl_joined *m)
 		if (t->join_seq == m->seq)
 			break;
 	if (!t && m->code == 0 &&
-		m->job != CTL_NO_ID) /* it has left meanwhile: only now it is known as which rank */
+		m->job != CTL_NO_ID) /* it has left meanwhile: only now its rank is known */
 		send_worker(a, m->job, m->rank, WORKER_LOST, "it left before it had joined");
 	if (!t || t->state != TRAINER_JOINING)
 		return;
@@ -375,9 +377,9 @@ static struct trainer *job_trainer(const struct job *job, uint32_t rank)
 	return NULL;
 }
 
-/* All ranks of this machine are there. Those that have left are reported (again), and the scheduler
- * will end the job; while it has not answered every JOIN a rank may still come, and JOB once more
- * behind it. */
+/* Are all ranks of this machine here? Ranks that have left are reported (again), and the scheduler
+ * will end the job. Until it has answered every JOIN, a rank may still come, with another JOB after
+ * it. */
 static bool has_all_ranks(struct job *job, const struct ctl_job *m, const struct ctl_job_member *me)
 {
 	const struct trainer *t;
@@ -460,7 +462,7 @@ int job_resume(struct job *job, const struct ctl_job *m, uint16_t my_member)
 			continue;
 		t->rank = job->ranks[w];
 		t->has_rank = true;
-		welcome_worker(job, w); /* once more: it may not have heard of it */
+		welcome_worker(job, w); /* repeated: it may have missed the first one */
 		trainer_hold(t, true);
 		if (t->live->is_finishing)
 			trainer_set_state(t, TRAINER_FINISHING);
@@ -468,7 +470,7 @@ int job_resume(struct job *job, const struct ctl_job *m, uint16_t my_member)
 	return 0;
 }
 
-/* Others have left it or joined, or all have passed a barrier. */
+/* Apply a changed JOB: workers have left or joined, or all have passed a barrier. */
 static void job_change(struct job *job, const struct ctl_job *m)
 {
 	if (m->view <= job->view || !job->core)
@@ -502,7 +504,7 @@ void job_on_job(struct agent *a, const struct ctl_job *m)
 	if (!job)
 		job = job_unnumbered(a, m->uid, m->name);
 	if (!job) {
-		/* A process of this agent had it that has left nothing of it. */
+		/* A previous process of this agent had the job and has left no record of it. */
 		for (uint32_t r = 0; r < m->members[i].n_ranks; r++)
 			send_worker(a, m->job, m->members[i].ranks[r].rank, WORKER_LOST,
 				"its bps-agent was restarted");
@@ -538,16 +540,16 @@ void job_detach(struct trainer *t, const char *why)
 	for (uint32_t w = 0; w < job->n_workers; w++)
 		if (job->by_worker[w] == t)
 			job->by_worker[w] = NULL;
-	if (job->state != JOB_ENDED && t->has_rank && /* else: behind JOINED */
+	if (job->state != JOB_ENDED && t->has_rank && /* else: after JOINED */
 		(t->state == TRAINER_JOINING || t->state == TRAINER_ATTACHED)) {
 		err_set(&text, 0, "pid %d: %s", (int)t->pid, why);
 		send_worker(job->agent, job->id, t->rank, WORKER_LOST, text.s);
 	}
 	if (t->state == TRAINER_JOINING && !t->has_rank)
-		member_send(job->agent->member, &unjoin); /* nobody need wait for it */
+		member_send(job->agent->member, &unjoin); /* so that no worker waits for it */
 	if (TAILQ_EMPTY(&job->trainers) && job->state == JOB_RUNNING)
 		job_end(job, BPS_EWORKER_LOST,
-			"all workers of this machine have left"); /* frees it */
+			"all workers of this machine have left"); /* frees the job */
 	else
 		job_free_if_unused(job);
 }
@@ -578,8 +580,8 @@ void job_resync_begin(struct agent *a)
 	struct trainer *t;
 	struct job *job;
 
-	/* Losses before joins: where this machine has left a job and is about to join it again, the
-	 * scheduler would take the loss for one of the new membership. */
+	/* Losses before joins: if this machine has left a job and is about to join it again, the
+	 * scheduler would count the loss for the new membership. */
 	TAILQ_FOREACH (job, &a->jobs, link) {
 		job->is_told = false;
 		if (job->state != JOB_RUNNING)

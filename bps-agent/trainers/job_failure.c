@@ -15,7 +15,8 @@ struct job *job_find(struct agent *a, uint32_t id)
 	return NULL;
 }
 
-/* Workers disagree about a tensor, and no round of it has told this one so; NULL: there is none. */
+/* Find a tensor about which workers disagree, and of which this trainer got no failed round; or
+ * NULL. */
 static const struct tensor *unheard_mismatch(const struct job *job, const struct trainer *t)
 {
 	const struct tensor *tensor;
@@ -40,8 +41,9 @@ int job_why_over(const struct trainer *t, struct err_text *ret)
 	return err_set(ret, job->code, "%s", job->text);
 }
 
-/* Before any of its tensors is seen to have failed: with the job's failure their library keeps
- * inputs from being changed under servers of this host (libbpsclient/session.h). */
+/* Report the job's failure to trainers before that of its tensors. On the job's failure, the
+ * library keeps inputs from being changed while servers of this host read them
+ * (libbpsclient/session.h). */
 static void warn_trainers(struct job *job)
 {
 	struct trainer *t;

@@ -1,6 +1,6 @@
-/* Rounds that need servers while there are none: trainers are told after a while, in a word of
- * their control page that the library sees while it waits. Their rounds stay in flight, and
- * complete when a server comes. */
+/* Rounds that need servers while there are none: after a while trainers are notified, in a word of
+ * their control page that the library reads while it waits. Their rounds stay in flight, and
+ * complete when a server comes. Thread: the data thread. */
 #include "bps-agent/trainers/no_server.h"
 
 #include "common/base/log.h"
@@ -15,7 +15,7 @@ static bool has_server(const struct agent *a)
 	return false;
 }
 
-/* What the scheduler tells of servers counts while it is heard. */
+/* Judge whether servers exist. The scheduler's list counts while its messages arrive. */
 static int judge(struct agent *a, uint64_t now_ns)
 {
 	uint64_t limit_ns = a->cfg.limits.stranded_ns;
@@ -41,7 +41,8 @@ static void tell(struct job *job, int code)
 	TAILQ_FOREACH (t, &job->trainers, of_job)
 		if (t->control &&
 			atomic_load_explicit(&t->control->trouble, memory_order_relaxed) != code) {
-			/* Relaxed: it stands for itself; the wake-up makes the library look. */
+			/* Relaxed: no other data depends on it; the wake-up makes the library read
+			 * it. */
 			atomic_store_explicit(&t->control->trouble, code, memory_order_relaxed);
 			local_done_wake(t->control);
 		}

@@ -3,7 +3,7 @@
 /* Rounds that need servers while there are none. The data thread's. */
 #include "bps-agent/model/agent.h"
 
-/* See whether anybody can sum; trainers of jobs that need it are told when nobody has been able to
- * for too long. Returns when to be called again. */
+/* Check whether a server can sum, and notify trainers that need one when none could for too long.
+ * Returns when to be called again. */
 uint64_t no_server_tick(struct agent *a, uint64_t now_ns);
 #endif

@@ -1,4 +1,4 @@
-/* What trainers ask for, handed to the files that serve it. The data thread's. */
+/* Dispatches the requests of trainers to the files that serve them. The data thread's. */
 #include "bps-agent/trainers/requests.h"
 
 #include "bps-agent/trainers/barrier.h"
@@ -10,7 +10,8 @@
 #include "bps-agent/trainers/trainer.h"
 #include "bps-agent/trainers/why_stuck.h"
 
-/* The transport's lock is held for a few instructions, or by a thread that waits for nobody. */
+/* Send the traffic. The transport's lock is held for a few instructions, or by a thread that never
+ * blocks. */
 static void send_traffic(struct trainer *t, uint32_t seq)
 {
 	struct local_msg m = {.type = LOCAL_TRAFFIC, .seq = seq};

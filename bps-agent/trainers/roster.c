@@ -1,5 +1,5 @@
-/* Who is in a job, for trainers that ask: workers by rank, with their machine's name, and those
- * that are lost with the reason. A copy of what JOB said last; the data thread's. */
+/* The members of a job, for trainers that ask: workers by rank, with their machine's name, and lost
+ * workers with the reason. A copy of the last JOB; the data thread's. */
 #include "bps-agent/trainers/roster.h"
 
 #include <errno.h>
@@ -12,7 +12,8 @@ struct roster_machine {
 	char host[CTL_NAME_MAX + 1];
 	char why[CTL_WHY_GONE_MAX + 1];
 	bool is_gone;
-	bool is_new; /* let in last, also when it is gone since: all are told the same (J13) */
+	/* let in last, even if it is gone since: all workers get the same answer (J13) */
+	bool is_new;
 };
 struct roster_worker {
 	uint32_t rank;

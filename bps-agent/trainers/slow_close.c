@@ -1,4 +1,5 @@
-/* Closing what trainers can make slow to close. */
+/* Closes sockets that trainers can make slow to close, on other threads. Thread: slow_close runs on
+ * the data thread. */
 #include "bps-agent/trainers/slow_close.h"
 
 #include <pthread.h>
@@ -10,9 +11,10 @@
 
 #include "bps-agent/model/agent.h"
 
-/* Messages that are thrown away at the end; its socket holds fewer. */
+/* Limit of messages that are discarded at the end; a socket holds fewer. */
 #define DRAIN_MAX 4096
-/* How often whoever closes is interrupted: no trainer makes lingering sockets much faster. */
+/* Interval of interrupts of a thread that closes: no trainer makes lingering sockets much
+ * faster. */
 #define HURRY_NS     50000
 #define HURRY_SIGNAL SIGUSR2
 
@@ -25,7 +27,8 @@ struct slow_close {
 	int sock; /* shut down */
 };
 
-/* Unread bytes would reset the connection, and the trainer would not read why it is dropped. */
+/* Discard unread bytes: they would reset the connection, and the trainer would not read why it is
+ * dropped. */
 static void drain(int sock)
 {
 	char c;
@@ -36,12 +39,12 @@ static void drain(int sock)
 
 static void on_hurry(int sig)
 {
-	(void)sig; /* to have come is all that it does */
+	(void)sig; /* only the interrupt matters */
 }
 
-/* From now on this thread is interrupted all the time: a socket that lingers gives up then.
- * Otherwise a handful of them would keep all threads that close for as long as their sender likes,
- * while the sockets of everybody else stay open behind them, and the agent could not end. */
+/* Interrupt this thread repeatedly from now on: closing a socket that lingers gives up then.
+ * Otherwise a few such sockets would block all threads that close, for as long as their sender
+ * wants. All other sockets would stay open behind them, and the agent could not end. */
 static bool hurry_begin(timer_t *ret)
 {
 	struct sigaction act = {.sa_handler = on_hurry};

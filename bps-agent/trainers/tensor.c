@@ -1,6 +1,6 @@
-/* Tensors of a job on this machine: what its trainers declare and submit, what of it the scheduler
- * must hear, and where the memory lies. From the moment all local workers have declared it, a
- * tensor's rounds are the core's. */
+/* Tensors of a job on this machine: their declarations and submissions by trainers, the messages to
+ * the scheduler about them, and where the memory lies. When all local workers have declared a
+ * tensor, the core runs its rounds. Thread: the data thread. */
 #include "bps-agent/trainers/tensor.h"
 
 #include <errno.h>
@@ -77,7 +77,7 @@ void tensor_flush_declares(struct job *job)
 
 	if (job->n_batch)
 		member_send(job->agent->member,
-			&m); /* not up: tensor_declare_unplanned says it again */
+			&m); /* if not connected: tensor_declare_unplanned repeats it */
 	job->n_batch = 0;
 }
 
@@ -115,7 +115,7 @@ void tensor_refuse(struct tensor *tensor, int code, const char *text)
 	tensor->kind->fail_waiting(tensor, code);
 }
 
-/* Nobody else takes part in it. */
+/* Plan a tensor in which no other machine takes part. */
 static int plan_locally(struct tensor *tensor, uint32_t id)
 {
 	struct ctl_tensor plan = {
@@ -124,7 +124,8 @@ static int plan_locally(struct tensor *tensor, uint32_t id)
 	return agt_tensor_plan(tensor->core, &plan);
 }
 
-/* Two workers of this machine want different things of one round: w and one before it. */
+/* Fail the job: two workers of this machine submit one round with different operations: w and one
+ * before it. */
 static void op_mismatch(struct tensor *tensor, uint32_t w, uint64_t round, uint8_t op)
 {
 	struct job *job = tensor->job;
@@ -163,9 +164,8 @@ int tensor_to_core(struct tensor *tensor, uint32_t w, const struct pending_submi
 
 /* ---- in host memory ---- */
 
-/* Check, before its outputs are taken, that there is room for the first worker's input as well:
- * what was taken for a declaration that is refused comes back with the job only. Errors:
- * BPS_EQUOTA, with a sentence. */
+/* Check, before its outputs are taken, that there is room for the first worker's input as well.
+ * Memory of a refused declaration is freed only with the job. Errors: BPS_EQUOTA, with a text. */
 static int check_room(const struct trainer *t, size_t each, size_t bytes, struct err_text *err)
 {
 	struct job *job = t->job;
@@ -177,10 +177,10 @@ static int check_room(const struct trainer *t, size_t each, size_t bytes, struct
 	return rc;
 }
 
-/* Memory of the tensor as far as it is missing: its outputs with the first worker, the worker's
- * input, and with the last worker room for the sum of them. While outputs are being made for the
- * job nobody else asks for some: they may be these. Errors: those of arena_alloc; -EINPROGRESS with
- * nothing wanted means to wait. What was there before it is found again. */
+/* Make the tensor's missing memory: its outputs with the first worker, the worker's input, and with
+ * the last worker room for their sum. While outputs are being made for the job, no other worker
+ * requests outputs: they may be these. Errors: those of arena_alloc; -EINPROGRESS with nothing
+ * wanted means to wait. Memory from before a restart is found again. */
 static int host_declare(struct trainer *t, struct tensor *tensor, const struct local_decl *d,
 	size_t bytes, struct err_text *err)
 {
@@ -255,7 +255,7 @@ static void host_submit_waiting(struct tensor *tensor)
 	}
 }
 
-/* What the worker submitted last, unless its trainer may know that to be complete. */
+/* Repeat the worker's last submission, unless its trainer may have received its completion. */
 static void host_resubmit(struct tensor *tensor, uint32_t w, uint64_t complete)
 {
 	struct tensor_worker *tw = &tensor->workers[w];
@@ -268,7 +268,7 @@ static void host_resubmit(struct tensor *tensor, uint32_t w, uint64_t complete)
 		agt_tensor_contributors(tensor->core, &members, &least, &most);
 		local_done_most(t->control, t->sq_entries, tw->index, most);
 		trainer_done(t, tw->index, complete, 0, least);
-		t->completed += complete - 1; /* those of former lives */
+		t->completed += complete - 1; /* those before the restart */
 	}
 	if (tw->submitted > complete)
 		tw->pending =
@@ -320,7 +320,7 @@ void tensor_complete(struct tensor *tensor)
 
 /* ---- after a restart ---- */
 
-/* The plan that it had, if it had one. */
+/* Apply the tensor's plan from before the restart, if it had one. */
 static int plan_again(struct tensor *tensor)
 {
 	struct ctl_tensor plan = {.tensor = tensor->kept_id,
@@ -368,7 +368,8 @@ void tensor_resume(struct tensor *tensor)
 
 /* ---- submissions ---- */
 
-/* After a restart between recording the submission and recording that it was taken. */
+/* Is the submission a repetition? The restart came between recording it and recording that it was
+ * taken. */
 static bool is_repeated(struct trainer *t, const struct tensor_worker *tw, uint64_t round)
 {
 	bool may = t->may_repeat_submission;
@@ -383,7 +384,7 @@ static void note_submission(struct tensor_worker *tw, const struct local_sqe *e)
 	tw->op = e->op;
 	*ledger_submission_at(tw->live, e->round) =
 		(struct ledger_submission){.priority = e->priority, .op = e->op};
-	/* Release: partner is handover_read.c in a successor. */
+	/* Release: pairs with handover_read.c in the next process. */
 	atomic_store_explicit(&tw->live->submitted, e->round, memory_order_release);
 }
 
@@ -411,7 +412,8 @@ int tensor_on_submission(struct trainer *t, const struct local_sqe *e, struct er
 	tw->since_ns = t->quiet_since_ns = clock_now_ns();
 	t->calls++;
 	if (job->state == JOB_ENDED || tensor->failed) {
-		/* The tensor's own reason says more than the end of the job after it. */
+		/* Report the tensor's own reason: it is more precise than the later end of the
+		 * job. */
 		tensor_tell_done(tensor, t->worker, e->round,
 			tensor->failed  ? tensor->failed
 			: job->code < 0 ? job->code
@@ -426,7 +428,7 @@ int tensor_on_submission(struct trainer *t, const struct local_sqe *e, struct er
 		      : 0;
 }
 
-/* ---- the core's and the scheduler's answers ---- */
+/* ---- answers of the core and the scheduler ---- */
 
 void tensor_fail_pending(struct job *job)
 {

@@ -1,4 +1,5 @@
-/* One trainer: its socket, its control page, its ring. */
+/* Connection of a trainer: its socket, its control page, its ring. Requests are served in
+ * requests.c and the files that it calls. Thread: the data thread. */
 #include "bps-agent/trainers/trainer.h"
 
 #include <errno.h>
@@ -13,9 +14,9 @@
 #include "common/base/log.h"
 #include "common/base/state.h"
 
-/* A connection must say HELLO within this time. */
+/* Time limit for HELLO on a new connection. */
 #define GREETING_MS 5000
-/* Submissions taken from one ring before the others have their turn. */
+/* Limit of submissions taken from one ring per turn. */
 #define RING_BATCH 256
 
 static const struct state_row states[] = {
@@ -90,14 +91,14 @@ static void close_handle(uv_handle_t *h)
 		uv_close(h, on_closed);
 }
 
-/* It is of no agent any more, and freed when its handles are closed. */
+/* Remove the trainer from the agent's lists; it is freed when its handles are closed. */
 static void unlist(struct trainer *t)
 {
 	trainer_set_state(t, TRAINER_GONE);
 	TAILQ_REMOVE(&t->agent->trainers, t, link);
 	t->agent->n_trainers--;
 	quota_give(t->user, QUOTA_TRAINERS, 1);
-	t->n_handles++; /* keep it until all are on their way */
+	t->n_handles++; /* keep it until all handles are closing */
 	close_handle((uv_handle_t *)&t->sock_poll);
 	close_handle((uv_handle_t *)&t->efd_poll);
 	close_handle((uv_handle_t *)&t->pid_poll);
@@ -212,10 +213,9 @@ void trainer_flush(struct agent *a)
 
 /* ---- socket ---- */
 
-/* A message is looked at where it is, and taken out of the socket when it has been answered: so a
- * successor of a process that dies in between finds it. It may then have been answered already, or
- * what it asks for may have been done: the first message that a successor sees is one that may be
- * repeated. */
+/* Remove a message from the socket when it has been answered. Until then it is only peeked, so that
+ * the next process finds it after a crash. That message may already have been answered or
+ * processed. Therefore the first message that the next process sees may be a repetition. */
 void trainer_answered(struct trainer *t)
 {
 	char c;
@@ -235,7 +235,7 @@ static bool was_answered(const struct trainer *t, const struct local_msg *m)
 
 static void on_socket(uv_poll_t *p, int status, int events);
 
-/* Watch its socket: for messages, unless it has to wait, and for its end. */
+/* Poll its socket: for messages, unless it has to wait, and for its end. */
 static void listen_to(struct trainer *t)
 {
 	bool is_deaf = t->is_slowed || t->is_held;
@@ -259,8 +259,8 @@ static void on_slowed(uv_timer_t *timer)
 	listen_to(t);
 }
 
-/* May the next message be read now? It stays in the socket meanwhile, so that who sends it waits,
- * not the agent. */
+/* May the next message be read now? Otherwise it stays in the socket, so that its sender waits, not
+ * the agent. */
 static bool has_turn(struct trainer *t)
 {
 	struct err_text err;
@@ -272,7 +272,7 @@ static bool has_turn(struct trainer *t)
 	}
 	wait_ns = quota_request(t->user, &t->pace, clock_now_ns(), &err);
 	if (wait_ns < 0) {
-		/* It will not stop: tell it why it is cut off. */
+		/* Report the reason before it is disconnected. */
 		trainer_send_job_failure(t, BPS_EQUOTA, err.s);
 		trainer_drop(t, true, err.s);
 	} else if (wait_ns > 0) {
@@ -283,9 +283,9 @@ static bool has_turn(struct trainer *t)
 	return wait_ns == 0;
 }
 
-/* Look at the next message and leave it. Descriptors in it stay there: once taken they would have
- * to be closed one by one, and a file system of the trainer's would be asked each time.
- * Returns 1, 0 when it is empty or the last, or -errno. */
+/* Peek at the next message. Its descriptors stay in the socket: once received they would have to be
+ * closed one by one, which may call a file system of the trainer's each time. Returns 1, 0 when it
+ * is empty or the last, or -errno. */
 static int peek(int sock, bool *ret_brings_fds)
 {
 	char c;
@@ -308,7 +308,7 @@ static void on_socket(uv_poll_t *p, int status, int events)
 	void *mem = NULL;
 	int rc, n;
 
-	(void)status; /* whatever it is, the receive says it better */
+	(void)status; /* the receive call reports the error more precisely */
 	if (t->is_slowed || t->is_held) {
 		if (events & UV_DISCONNECT)
 			trainer_drop(t, false, "it closed its socket");

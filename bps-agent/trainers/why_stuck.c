@@ -1,5 +1,6 @@
-/* What it waits for, in words: for a trainer whose call timed out or failed, and for the scheduler
- * that asks on behalf of another machine's trainer or of bpsctl. */
+/* Describes what a call waits for: for a trainer whose call timed out or failed, and for the
+ * scheduler, which asks for another machine's trainer or for bpsctl. Changes nothing. Thread: the
+ * data thread. */
 #include "bps-agent/trainers/why_stuck.h"
 
 #include <stdio.h>
@@ -11,14 +12,14 @@
 #include "common/base/clock.h"
 #include "common/base/log.h"
 
-/* Time that the scheduler has for its answer: it asks all agents, for half a second, and the
- * trainer waits a little longer (SESSION_WHY_MS). */
+/* Time limit of the scheduler's answer: it polls all agents for half a second. The trainer waits a
+ * little longer (SESSION_WHY_MS). */
 #define WHY_NS UINT64_C(700000000)
-/* A sum that is waited for that long is worth a word in a report that nobody asked about it. */
+/* Time after which a waiting sum is reported even if no question named its tensor. */
 #define OLD_NS UINT64_C(1000000000)
-/* A worker that others ask about and that has been quiet for so long stands still. */
+/* Time without activity after which a worker that others wait for is reported as stalled. */
 #define STALLED_MS 10000
-/* An executor that stands for that long is worth a word; its beat is looked at every second. */
+/* Time after which a hung executor is reported; its beat is checked every second. */
 #define STANDS_NS UINT64_C(3000000000)
 
 static void answer(struct trainer *t, uint32_t seq, int code, const char *text)
@@ -36,7 +37,7 @@ static uint32_t ms_since(uint64_t then_ns, uint64_t now_ns)
 	return ms > UINT32_MAX ? UINT32_MAX : (uint32_t)ms;
 }
 
-/* How the worker keeps the round waiting; NULL: it does not. */
+/* Return how the worker keeps the round waiting; NULL: it does not. */
 static const char *culprit(const struct tensor *tensor, uint32_t w, uint64_t round)
 {
 	const struct tensor_worker *tw = &tensor->workers[w];
@@ -50,7 +51,7 @@ static const char *culprit(const struct tensor *tensor, uint32_t w, uint64_t rou
 		       : NULL;
 }
 
-/* Local ranks that keep a round waiting, up to what fits; returns their number. */
+/* List the local ranks that keep a round waiting, as many as fit; returns their number. */
 static unsigned local_culprits(const struct tensor *tensor, uint64_t round, char *buf, size_t room)
 {
 	const struct job *job = tensor->job;
@@ -84,8 +85,9 @@ static void append(char *buf, size_t room, const char *clause)
 			(int)(room - used - 3), clause);
 }
 
-/* Does the worker wait in bps_gpu_open, or is it waited for there? *ret_ms: for how long. Of an
- * executor that has outlived an agent it is not known who has asked for it: GPU_OPEN_NONE. */
+/* Does the worker wait in bps_gpu_open, or do others wait for it there? *ret_ms: for how long.
+ * After an agent restart it is not known which workers have requested the executor:
+ * GPU_OPEN_NONE. */
 static enum ctl_gpu_open executor_opening(const struct job *job, uint32_t worker, uint32_t *ret_ms)
 {
 	const struct trainer *t = job->by_worker[worker];
@@ -101,7 +103,7 @@ static enum ctl_gpu_open executor_opening(const struct job *job, uint32_t worker
 	return t->has_asked_device ? GPU_OPEN_WAITS : GPU_OPEN_MISSING;
 }
 
-/* For how long its loop has not turned, in ns; 0: it turns, or there is none. */
+/* Return for how many ns its loop has not turned; 0: it turns, or there is none. */
 static uint64_t executor_stands_ns(const struct executor_link *g, uint64_t now_ns)
 {
 	if (!g || g->state == EXECUTOR_OVER || now_ns - g->beat_at_ns < STANDS_NS)
@@ -109,7 +111,7 @@ static uint64_t executor_stands_ns(const struct executor_link *g, uint64_t now_n
 	return now_ns - g->beat_at_ns;
 }
 
-/* For whom others of this machine wait in bps_gpu_open. Appends. */
+/* Append the workers for which others of this machine wait in bps_gpu_open. */
 static void say_gpu_open(const struct job *job, char *buf, size_t room)
 {
 	char text[128];
@@ -125,7 +127,7 @@ static void say_gpu_open(const struct job *job, char *buf, size_t room)
 	}
 }
 
-/* An executor that hangs, before it is killed for that. Appends. */
+/* Append that an executor hangs, before it is killed for that. */
 static void say_executor(const struct job *job, uint64_t now, char *buf, size_t room)
 {
 	uint64_t ns = executor_stands_ns(job->executor, now);
@@ -145,7 +147,8 @@ static void no_scheduler(const struct agent *a, char *buf, size_t room)
 		(double)member_down_ms(a->member) / 1000);
 }
 
-/* Ask the scheduler, which asks all machines of the job; local findings go with its answer. */
+/* Forward the question to the scheduler, which polls all machines of the job; local findings are
+ * added to its answer. */
 static void ask_scheduler(struct trainer *t, uint32_t seq, uint32_t tensor, uint64_t round)
 {
 	struct ctl_msg m = {.type = CTL_WHY};
@@ -194,7 +197,7 @@ uint64_t why_stuck_tick(struct agent *a, uint64_t now_ns)
 	return a->why_due_ns ? a->why_due_ns : UINT64_MAX;
 }
 
-/* Which partition has waited for the longest, and for whom. Appends to buf. */
+/* Append which partition has waited longest, and for which server. */
 static void say_stall(const struct agent *a, const struct agt_tensor *t, char *buf, size_t room)
 {
 	static const char *const what[] = {[AGT_STALL_NOWHERE] = "has no server",
@@ -292,7 +295,7 @@ void why_stuck_on_text(struct agent *a, const struct ctl_why_text *m)
 		return;
 	t->why_seq = 0;
 	append(text, sizeof(text), m->text);
-	if (!strstr(m->text, ours)) /* else our own report is in it */
+	if (!strstr(m->text, ours)) /* else this agent's own report is in it */
 		append(text, sizeof(text), t->why_text);
 	answer(t, t->why_local_seq, 0, text);
 }
@@ -330,7 +333,7 @@ static void describe_worker(const struct job *job, uint32_t w, const struct ctl_
 	}
 }
 
-/* Since when a worker waits for the tensor's sum; UINT64_MAX: nobody does. */
+/* Return since when a worker waits for the tensor's sum; UINT64_MAX: none does. */
 static uint64_t waited_since_ns(const struct tensor *tensor)
 {
 	uint64_t done = tensor->core ? agt_tensor_round(tensor->core) : 0, since_ns = UINT64_MAX;
@@ -344,8 +347,8 @@ static uint64_t waited_since_ns(const struct tensor *tensor)
 	return since_ns;
 }
 
-/* Where the asked tensor's partitions are; of a question about none, those of the tensor that is
- * waited for the longest. */
+/* Describe where the asked tensor's partitions are. If the question names none: those of the tensor
+ * that has been awaited longest. */
 static void say_tensor(const struct agent *a, const struct job *job, uint32_t asked, uint64_t now,
 	char *buf, size_t room)
 {
@@ -369,7 +372,7 @@ static void say_tensor(const struct agent *a, const struct job *job, uint32_t as
 		say_stall(a, oldest->core, buf, room);
 }
 
-/* Somebody waits for that tensor, and asks why. */
+/* Log that a worker waits for that tensor, and asks why. */
 static void log_stalled(const struct job *job, const struct ctl_probe *p,
 	const struct ctl_report_worker *r, uint32_t n)
 {

@@ -1,13 +1,14 @@
 #ifndef BPS_AGENT_TRAINERS_WHY_STUCK_H
 #define BPS_AGENT_TRAINERS_WHY_STUCK_H
-/* What a call waits for, in words. The data thread's. */
+/* Describes what a call waits for. The data thread's. */
 #include "bps-agent/model/agent.h"
 
-/* Answer what a tensor waits for, here or in why_stuck_on_text by the scheduler. */
+/* Answer what a tensor waits for, here or, with the scheduler's answer, in why_stuck_on_text. */
 void why_stuck_ask(struct trainer *t, uint32_t seq, const struct local_why *w);
 void why_stuck_on_text(struct agent *a, const struct ctl_why_text *m);
-/* Answer locally what the scheduler has not answered in time. Returns the next deadline. */
+/* Answer locally the questions that the scheduler has not answered in time. Returns the next
+ * deadline. */
 uint64_t why_stuck_tick(struct agent *a, uint64_t now_ns);
-/* The scheduler asks what this agent's workers wait for: a REPORT. */
+/* Answer the scheduler's PROBE with a REPORT: what this agent's workers wait for. */
 void why_stuck_on_probe(struct agent *a, const struct ctl_probe *m);
 #endif
