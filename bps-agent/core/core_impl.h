@@ -99,7 +99,7 @@ struct agt_core {
 struct agt_job *agt_job_find(struct agt_core *core, uint32_t id);
 /* Count one more complete partition of the round under way; the last one ends the round. */
 void agt_tensor_part_done(struct agt_tensor *t);
-/* Fail the job for a local reason: its rounds end with code, env->fail tells the scheduler. */
+/* Fail the job for a local reason: its rounds end with code, env->fail reports it. */
 void agt_job_error(struct agt_job *job, int code, const char *fmt, ...)
 	__attribute__((format(printf, 3, 4)));
 /* Free a job that is closing once none of its reads runs. */

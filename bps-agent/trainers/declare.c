@@ -118,8 +118,8 @@ static void tell_slot(struct trainer *t, const struct tensor *tensor, struct loc
 	slot->out_offset[1] = tensor->out[1].offset;
 }
 
-/* Fail a tensor that workers of this machine declare in both host and GPU memory: no round is
- * possible, and others would wait. */
+/* Fail the tensor and its job: workers of this machine declare it in both host and GPU memory, so
+ * no round is possible and others would wait. */
 static void disagree(struct trainer *t, struct tensor *tensor, const struct err_text *why)
 {
 	struct err_text text;
