@@ -1,4 +1,4 @@
-/* Connections, and what losing one does to the state of its member. */
+/* Connections, and the effect of a lost connection on the state of its member. */
 #include "bps-scheduler/model/conn.h"
 
 #include <stdlib.h>

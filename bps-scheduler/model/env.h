@@ -6,14 +6,14 @@
 
 struct sched_core;
 
-/* Zeroed memory, the caller's to free(); never NULL. */
+/* Allocate zeroed memory; the caller frees it with free(). Never returns NULL. */
 void *sched_alloc(size_t n, size_t bytes);
-/* Make room for `need` entries in a table of *room; new ones are zeroed. */
+/* Make room for `need` entries in a table of *room entries. New entries are zeroed. */
 void *sched_grow(void *p, uint32_t *room, uint32_t need, size_t bytes);
 char *sched_dup(const char *s);
-/* Report an event for people, by env.event. */
+/* Report an event for users through env.event. */
 void sched_note(struct sched_core *c, enum sched_event_kind kind, const char *fmt, ...)
 	__attribute__((format(printf, 3, 4)));
-/* Something is due at that time; sched_next_deadline is no later. */
+/* Schedule a deadline: sched_next_deadline returns no later time than at_ns. */
 void sched_arm(struct sched_core *c, uint64_t at_ns);
 #endif

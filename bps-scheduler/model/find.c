@@ -1,4 +1,4 @@
-/* Finders of members and jobs. */
+/* Lookups of members and jobs. */
 #include "bps-scheduler/model/find.h"
 
 #include <string.h>

@@ -1,5 +1,5 @@
-/* Jobs as a data structure: states, workers, machines, newcomers and the lists of jobs. Messages
- * about them are handled in core/workers.c and core/elastic.c, their ends in core/job_end.c. One
+/* Jobs as a data structure: states, workers, machines, newcomers and the lists of jobs.
+ * core/workers.c and core/elastic.c handle messages about jobs. core/job_end.c ends jobs. One
  * thread, the core's. */
 #include "bps-scheduler/model/job.h"
 

@@ -1,5 +1,5 @@
-/* Members: their states, creation, description and end. Connections are in conn.c; what a state
- * leads to is in core/members.c. One thread, the core's. */
+/* Members: their states, creation, description and end. Connections are in conn.c. core/members.c
+ * handles the consequences of a state. One thread, the core's. */
 #include "bps-scheduler/model/member.h"
 
 #include <assert.h>

@@ -1,3 +1,5 @@
+/* Mutes of problems, by code: set, cleared, found, and converted to and from records. This file
+ * does not write records and does not read a clock. Thread: the core's. */
 #include "bps-scheduler/model/mute.h"
 
 #include <errno.h>
@@ -6,7 +8,7 @@
 
 #include "bps-scheduler/model/model.h"
 
-/* Those that are over go as soon as anything changes. */
+/* Remove mutes that have ended. Runs whenever a mute changes. */
 static void drop_ended(struct sched_core *c)
 {
 	uint32_t n = 0;
@@ -17,7 +19,7 @@ static void drop_ended(struct sched_core *c)
 	c->n_mutes = n;
 }
 
-/* Its place in the list; n_mutes: it is not there. */
+/* Return the index in the list; n_mutes: not in the list. */
 static uint32_t find(const struct sched_core *c, const char *code)
 {
 	uint32_t i = 0;

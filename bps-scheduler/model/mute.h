@@ -1,13 +1,13 @@
 #ifndef BPS_SCHEDULER_MODEL_MUTE_H
 #define BPS_SCHEDULER_MODEL_MUTE_H
-/* Problems that an operator knows of and does not want to see for a while: muted by their code,
- * with a reason and an end. They leave the health word and bpsctl's exit code; bps_health and the
- * JSON keep them.
+/* Problems that an operator knows and wants to hide for a while: muted by their code, with a reason
+ * and an end. The health word and bpsctl's exit code ignore them; bps_health and the JSON still
+ * report them.
  *
- * Durable, so that a restart of the scheduler does not cry again. The end is a point on
- * CLOCK_MONOTONIC, which goes on over restarts of the process: the record names the boot of the
- * machine that this clock counts from. Only after another boot, or on another machine, where that
- * clock means nothing, the end is taken from the wall clock, which the record has too.
+ * Mutes are durable, so that a restart of the scheduler does not alert again. The end is a time on
+ * CLOCK_MONOTONIC, which continues over restarts of the process. The record names the boot from
+ * which this clock counts. After another boot, or on another machine, the end on the wall clock
+ * applies, which the record also has.
  *
  * Part of the core: its thread, no clock. */
 #include <stdint.h>
@@ -26,21 +26,21 @@ struct state_mute;
 
 struct sched_mute {
 	char code[MUTE_CODE_MAX + 1], reason[MUTE_REASON_MAX + 1], who[MUTE_WHO_MAX + 1];
-	uint64_t end_ns; /* the core's clock */
+	uint64_t end_ns; /* on the core's clock */
 };
 
-/* Mute a code for span_ms from now on; a code that is muted already gets the new end and reason.
+/* Mute a code for span_ms from now on. If the code is already muted, replace its end and reason.
  * Errors: BPS_EQUOTA too many. */
 int mute_set(struct sched_core *c, const char *code, uint64_t span_ms, const char *reason,
 	const char *who);
-/* Errors: BPS_ENOTFOUND it is not muted. */
+/* Remove a mute. Errors: BPS_ENOTFOUND it is not muted. */
 int mute_clear(struct sched_core *c, const char *code);
-/* NULL: not muted. */
+/* Find a mute. NULL: the code is not muted. */
 const struct sched_mute *mute_find(const struct sched_core *c, const char *code, uint64_t now_ns);
 
-/* For the record: all that hold, in ret with room for MUTES_MAX; strings are the core's. Returns
- * how many. */
+/* Copy all mutes that have not ended to ret, which has room for MUTES_MAX, for the record. The
+ * strings belong to the core. Returns their number. */
 uint32_t mute_record(const struct sched_core *c, struct state_mute *ret);
-/* From a record: these replace all. Errors: -EINVAL too many. */
+/* Replace all mutes by those of a record. Errors: -EINVAL too many. */
 int mute_restore(struct sched_core *c, const struct state_mute *list, uint32_t n);
 #endif

@@ -1,6 +1,5 @@
-/* Senders: messages to members about jobs, tensors, partitions and each other. The callers choose the
- * receivers and the time: nothing is sent about a change that is not durable. One thread, the
- * core's. */
+/* Senders: messages to members about jobs, tensors, partitions and each other. The callers choose
+ * the receivers and the time. A change is sent only after it is durable. One thread, the core's. */
 #include "bps-scheduler/model/send.h"
 
 #include <stdio.h>
@@ -9,8 +8,8 @@
 
 #include "bps-scheduler/model/model.h"
 
-#define PEERS_MAX       1024         /* of one message: below the channel's 1 MiB */
-#define PLAN_NAME_BYTES (256u << 10) /* of the tensors in one PLAN */
+#define PEERS_MAX       1024         /* in one message: keeps it below the channel's 1 MiB */
+#define PLAN_NAME_BYTES (256u << 10) /* for the names of the tensors in one PLAN */
 
 void sched_send(struct sched_core *c, const struct sched_member *m, const struct ctl_msg *msg)
 {
@@ -22,7 +21,7 @@ void sched_send_job(struct sched_core *c, const struct sched_member *m, const st
 {
 	struct ctl_job_member *members = sched_alloc(j->n_members, sizeof(*members));
 	struct ctl_rank *ranks = sched_alloc(j->n_room, sizeof(*ranks)), *next = ranks;
-	uint32_t *number = sched_alloc(c->n_members + 1, sizeof(*number)); /* by agent id */
+	uint32_t *number = sched_alloc(c->n_members + 1, sizeof(*number)); /* indexed by agent id */
 	struct ctl_msg msg = {.type = CTL_JOB,
 		.job = {.view = j->view,
 			.job = j->id,
@@ -118,7 +117,7 @@ static void plan_add_run(struct plan_message *p, const struct ctl_run *run)
 	plan->runs[plan->n_runs++] = *run;
 }
 
-/* A server hears of a tensor with its first run there, an agent always. */
+/* Name the tensor to a server with its first run there, to an agent always. */
 static void plan_add(struct plan_message *p, const struct sched_tensor *t, uint64_t pgen)
 {
 	uint32_t server = p->m->role == ROLE_SERVER ? p->m->id : SERVER_ANY, at = 0;
@@ -197,7 +196,7 @@ void sched_send_unknown_job(struct sched_core *c, const struct sched_member *m, 
 	const struct sched_job *j = sched_job_any(c, id);
 
 	if (j && j->is_dirty)
-		return; /* its end is told when it is durable */
+		return; /* its end is sent when it is durable */
 	if (j)
 		sched_send_job_end(c, m, j);
 	else
@@ -263,7 +262,8 @@ void sched_send_peers(struct sched_core *c, const struct sched_member *to,
 	free(keys);
 }
 
-/* PEERS about all usable members. Without any, nothing: an empty list ends what follows WELCOME. */
+/* Send PEERS with all usable members. Send nothing if there are none: an empty list marks the end
+ * of the messages after WELCOME. */
 static void send_all_peers(struct sched_core *c, const struct sched_member *to)
 {
 	const struct sched_member **list = sched_alloc(c->n_members, sizeof(*list));

@@ -1,10 +1,14 @@
+/* Layout of the durable records (state.h) for the codec: the fields of each object, in order. This
+ * file neither reads nor writes files, and converts no objects (core/record.c does). Pure data; any
+ * thread may use it. */
 #include "bps-scheduler/model/state.h"
 
 #include "bps-scheduler/model/member.h"
 #include "bps-scheduler/model/mute.h"
 #include "common/wire/ctlmsg.h"
 
-#define MANY (1u << 28) /* what a record holds is bounded by its length, which its writer chose */
+/* no limit here: the length of a record bounds its contents, and its writer chose that length */
+#define MANY (1u << 28)
 
 static const struct field member_fields[] = {
 	FIELD_U32_(state_member, id),

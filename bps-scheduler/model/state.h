@@ -1,11 +1,11 @@
 #ifndef BPS_SCHEDULER_MODEL_STATE_H
 #define BPS_SCHEDULER_MODEL_STATE_H
-/* What the scheduler makes durable: one kind of record, the set of objects that one view
- * changed. Applying the records in their order gives the state; a snapshot is one record that
- * holds everything. An object in a record replaces what earlier records said about it.
+/* The scheduler's durable state. There is one kind of record: the set of objects that one view
+ * changed. Applying the records in order gives the state. A snapshot is one record that holds
+ * everything. An object in a record replaces earlier records about the same object.
  *
- * Not durable, because the members repeat it: connections, jobs that have not formed,
- * declarations that not all agents have made, who has finished. */
+ * Not durable, because the members repeat it: connections, jobs that have not formed, declarations
+ * that not all agents have made, and which workers have finished. */
 #include <stdint.h>
 
 #include "common/wire/codec.h"
@@ -28,22 +28,22 @@ struct state_member {
 	uint64_t nic_mbps;
 	uint64_t quota_bytes;
 	uint8_t is_drained;
-	const char *drain_reason; /* and who; "" when it is not drained */
+	const char *drain_reason; /* with the operator's name; "" when it is not drained */
 	const char *drain_who;
 };
 
 struct state_worker {
 	uint32_t rank;
 	uint32_t pid;
-	uint32_t seq; /* of its JOIN */
+	uint32_t seq; /* number of its JOIN */
 };
 struct state_job_member {
-	uint32_t agent; /* id */
+	uint32_t agent; /* agent id */
 	struct state_worker *workers;
 	uint32_t n_workers;
 	uint8_t is_gone;
 	const char *why; /* it is gone */
-	uint64_t since;  /* view */
+	uint64_t since;  /* view since which it is gone */
 };
 struct state_job {
 	uint32_t id;
@@ -52,19 +52,19 @@ struct state_job {
 	uint32_t size;
 	uint32_t flags;
 	uint32_t part_bytes;
-	uint64_t view;    /* in which it became what it is */
+	uint64_t view;    /* view of its present state */
 	uint8_t is_ended; /* kept for members that missed JOB_END */
 	uint32_t code;
 	const char *text;
-	struct state_job_member *members; /* in order of the member number */
+	struct state_job_member *members; /* indexed by member number */
 	uint32_t n_members;
-	struct blob token; /* its proof; empty: none */
-	uint64_t formed;   /* view */
+	struct blob token; /* proof of the token; empty: none */
+	uint64_t formed;   /* view in which it formed */
 	uint16_t backup;
 	uint32_t grace_ms;
 	uint32_t max_size;
 	uint64_t barrier, border, border_barrier;
-	uint64_t ended_unix_s; /* 0: it has not, or an older release wrote it */
+	uint64_t ended_unix_s; /* 0: the job has not ended, or an older release wrote the record */
 };
 
 struct state_tensor {
@@ -75,7 +75,7 @@ struct state_tensor {
 	uint64_t n_elems;
 	uint32_t part_elems;
 };
-struct state_run { /* as struct ctl_run */
+struct state_run { /* same fields as struct ctl_run */
 	uint32_t job;
 	uint32_t tensor;
 	uint32_t first;
@@ -87,20 +87,20 @@ struct state_run { /* as struct ctl_run */
 };
 
 struct state_mute {
-	const char *code; /* of a problem */
+	const char *code; /* code of a problem */
 	const char *reason;
 	const char *who;
-	struct blob boot_id; /* STATE_ID_BYTES: of the machine's boot that end_ns counts from */
+	struct blob boot_id; /* STATE_ID_BYTES: the machine's boot from which end_ns counts */
 	uint64_t end_ns;     /* CLOCK_MONOTONIC */
-	uint64_t end_unix_s; /* after another boot */
+	uint64_t end_unix_s; /* valid after another boot */
 };
 
 struct state_record {
 	struct blob cluster_id; /* STATE_ID_BYTES */
-	struct blob secret; /* STATE_SECRET_BYTES: the keys of data connections derive from it */
+	struct blob secret; /* STATE_SECRET_BYTES; the keys of data connections derive from it */
 	uint32_t term;
 	uint64_t view;
-	uint32_t job_id_limit; /* ids from here on were never given out */
+	uint32_t job_id_limit; /* ids from here on have never been assigned */
 	struct state_member *members;
 	uint32_t n_members;
 	struct state_job *jobs;
@@ -109,11 +109,11 @@ struct state_record {
 	uint32_t n_tensors;
 	struct state_run *runs;
 	uint32_t n_runs;
-	uint8_t has_mutes; /* 1: those below are all; 0: as before */
+	uint8_t has_mutes; /* 1: the list below is complete; 0: mutes are unchanged */
 	struct state_mute *mutes;
 	uint32_t n_mutes;
 };
 
-/* Layout of struct state_record, for common/wire/codec.h. */
+/* Return the layout of struct state_record, for common/wire/codec.h. */
 const struct layout *state_layout(void);
 #endif

@@ -1,5 +1,5 @@
-/* Tensors of a job as a data structure: states, the table by name, numbers, partitions and the loads
- * that partitions put on servers. DECLARE is handled in core/declare.c. One thread, the core's. */
+/* Tensors of a job as a data structure: states, the table by name, numbers, partitions and the
+ * loads that partitions put on servers. core/declare.c handles DECLARE. One thread, the core's. */
 #include "bps-scheduler/model/tensor.h"
 
 #include <assert.h>
@@ -157,7 +157,8 @@ void sched_part_set(struct sched_core *c, struct sched_job *j, struct sched_tens
 	} else {
 		j->n_orphans--;
 	}
-	/* Moved twice in one transaction: who had it before is who has to hear of it. */
+	/* A partition may move twice in one transaction. Only the server that had it before the
+	 * transaction must learn of the move. */
 	if (old && (!c->tx_view || p->pgen != c->tx_view))
 		former = old->id;
 	*p = (struct sched_part){.pgen = pgen, .server = CTL_NO_ID, .former = former};
@@ -225,8 +226,8 @@ void sched_job_drop_tensors(struct sched_core *c, struct sched_job *j)
 	j->has_moved = false;
 }
 
-/* Does that server have to know the partition's place? Under the pgen of this transaction also the
- * server that lost it, which would keep the memory of the sums. */
+/* Must that server know the partition's place? Under the pgen of this transaction, the server that
+ * lost it must know too: otherwise it would keep the memory of the sums. */
 static bool concerns(const struct sched_part *p, uint64_t pgen, uint32_t server)
 {
 	return (!pgen || p->pgen == pgen) &&
