@@ -1,3 +1,6 @@
+/* Planned moves of partitions (balance.h): when jobs are checked, which partitions move, and in
+ * which batches. rebalance_plan.c computes the moves that even out a job. This file sends nothing.
+ * Thread: the core's. */
 #include "bps-scheduler/placement/balance.h"
 
 #include <stdlib.h>
@@ -8,10 +11,11 @@
 #include "bps-scheduler/placement/speed.h"
 #include "common/data/dtype.h"
 
-#define GAP_NS                                                                                     \
-	(100 * NS_PER_MS) /* between two batches, and two looks at who has heard of the last */
-#define BEATS 3           /* who was not heard for so many may not follow */
-/* Of a server's memory for sums: its threads have equal parts of it, and not quite equal loads. */
+/* Time between two batches, and between two checks whether agents applied the last batch. */
+#define GAP_NS (100 * NS_PER_MS)
+#define BEATS  3 /* a member without a heartbeat for this number of beats may not follow */
+/* Usable part of a server's memory for sums: its threads have equal parts of the memory, but not
+ * quite equal loads. */
 #define MEMORY_SHARE 0.8
 
 /* ---- when ---- */
@@ -44,7 +48,7 @@ void balance_gathered(struct sched_core *c)
 
 /* ---- memory ---- */
 
-/* Two results, and an accumulator where that has another type. */
+/* Memory for two results, and for an accumulator if that has another type. */
 static uint64_t part_need(const struct sched_tensor *t, uint32_t i)
 {
 	uint64_t bytes = sched_part_bytes(t, i), acc = dtype_acc_bytes(t->dtype);
@@ -77,7 +81,7 @@ uint64_t balance_room(const struct sched_member *m, uint64_t need)
 
 /* ---- one job ---- */
 
-/* Is one of its servers to be empty, and does that server wait for it? */
+/* Must a server of the job lose all partitions, and is it waiting for that? */
 static bool has_to_leave(
 	const struct sched_core *c, const struct sched_job *j, bool *ret_is_hurried)
 {
@@ -101,7 +105,7 @@ static bool is_heard(const struct sched_core *c, const struct sched_member *m)
 	       c->now_ns <= m->heard_ns + BEATS * c->cfg.beat_ms * NS_PER_MS;
 }
 
-/* Has every agent of the job been heard of late, and applied what moved last? */
+/* Has every agent of the job sent a heartbeat recently, and applied the last moves? */
 static bool agents_follow(const struct sched_core *c, const struct sched_job *j)
 {
 	for (uint32_t i = 0; i < j->n_members; i++) {
@@ -113,8 +117,8 @@ static bool agents_follow(const struct sched_core *c, const struct sched_job *j)
 	return true;
 }
 
-/* Is it certain that the servers that would take something live? Whether one that is silent does is
- * known soon. */
+/* Are all servers that would take partitions certainly alive? A silent server is declared dead or
+ * reports again soon. */
 static bool servers_live(const struct sched_core *c)
 {
 	for (uint32_t i = 1; i <= c->n_members; i++)
@@ -134,7 +138,7 @@ static void batch_moved(struct sched_core *c, struct sched_job *j, uint32_t n)
 	again(c, c->now_ns + GAP_NS);
 }
 
-/* How many of n that will move may move at once; the same until all have moved. */
+/* Return how many of n partitions move at once. The number stays the same until all have moved. */
 static uint32_t batch_of(struct sched_job *j, uint32_t n)
 {
 	if (!j->batch)
@@ -151,8 +155,8 @@ static bool is_to_leave(const struct sched_core *c, const struct sched_part *p)
 	return m && !sched_is_open(m);
 }
 
-/* Away from servers that are drained or leave. When none is open, the next one that comes is the
- * occasion to look again. */
+/* Move partitions away from servers that are drained or leaving. If no server is open, try again
+ * when the next one comes. */
 static void evacuate(struct sched_core *c, struct sched_job *j)
 {
 	struct sched_part_ref p = {NULL, 0};
@@ -189,7 +193,7 @@ struct rebalance {
 	struct sched_member **servers;
 	uint64_t *rooms;
 	struct rebalance_part *parts;
-	struct sched_part_ref *refs; /* of parts */
+	struct sched_part_ref *refs; /* for each part: its place in the job */
 	uint32_t n, n_room, refs_room;
 };
 

@@ -1,3 +1,5 @@
+/* Placement of partitions on servers (place.h): shares by network bandwidth, then the choice of a
+ * server for each partition. Pure functions: no state of the scheduler, no messages. Any thread. */
 #include "bps-scheduler/placement/place.h"
 
 #include <math.h>
@@ -5,7 +7,7 @@
 
 #define BISECTIONS     100 /* more than a double has bits */
 #define BYTES_PER_MBIT 125000.0
-/* Down to this a partition costs no more than its bytes. */
+/* Below this size a partition costs no more than its bytes. */
 #define PART_BYTES_QUICK (UINT64_C(128) << 10)
 
 static int by_value(const void *a, const void *b)
@@ -15,7 +17,7 @@ static int by_value(const void *a, const void *b)
 	return (x > y) - (x < y);
 }
 
-/* Median of the known bandwidths, 1 when there is none. */
+/* Return the median of the known bandwidths, or 1 if none is known. */
 static uint64_t default_mbps(const struct placement *p)
 {
 	uint64_t *known = malloc((p->n_machines + 1) * sizeof(*known)), median = 1;
@@ -39,7 +41,7 @@ static double machine_rate(const struct place_machine *m, uint64_t mbps_default)
 	return BYTES_PER_MBIT * (double)(m->nic_mbps ? m->nic_mbps : mbps_default);
 }
 
-/* When machine m ends with extra bytes more. */
+/* Return when machine m ends if it gets this many extra bytes. */
 static double machine_time_s(const struct placement *p, const struct place_machine *m,
 	uint64_t extra, uint64_t mbps_default)
 {
@@ -52,7 +54,8 @@ static double machine_time_s(const struct placement *p, const struct place_machi
 	return (moved + (double)m->other_bytes) / machine_rate(m, mbps_default);
 }
 
-/* Bytes that machine m can sum when its card has t seconds, `other` bytes of which are others'. */
+/* Return the bytes that machine m can sum when its card has t seconds. `other` bytes of that time
+ * belong to other jobs. */
 static double machine_room(const struct placement *p, const struct place_machine *m, double t,
 	uint64_t other, uint64_t mbps_default)
 {
@@ -68,7 +71,7 @@ static double machine_room(const struct placement *p, const struct place_machine
 	return moved >= total ? total : 0;
 }
 
-/* Bytes that all servers together can sum within t seconds. */
+/* Return the bytes that all servers together can sum within t seconds. */
 static double room(const struct placement *p, double t, bool has_others, uint64_t mbps_default)
 {
 	double sum = 0;
@@ -79,7 +82,7 @@ static double room(const struct placement *p, double t, bool has_others, uint64_
 	return sum;
 }
 
-/* The smallest time in which there is room for the whole job. */
+/* Return the smallest time in which the whole job fits. */
 static double least_time_s(const struct placement *p, bool has_others, uint64_t mbps_default)
 {
 	double total = (double)p->job_bytes, low = 0, high;
@@ -113,8 +116,8 @@ void place_shares(struct placement *p)
 			p, &p->machines[i], t, p->machines[i].other_bytes, mbps_default);
 }
 
-/* The server of the machine that has the smallest part of its share with that partition; -1: it
- * fits into no share. */
+/* Return the server on the machine whose share would be least filled with that partition. -1: the
+ * partition fits into no share. */
 static int64_t least_filled(const struct placement *p, uint64_t bytes)
 {
 	int64_t best = -1;
@@ -202,11 +205,11 @@ double place_optimum_s(const struct placement *p)
 	return least_time_s(p, false, default_mbps(p));
 }
 
-/* 512 KiB leaves LPT within a few percent while a server has 8 or more partitions of the job;
- * halved until that holds for small models on many servers. What is summed last has to be fetched
- * when all has been pushed, by as many agents as push it: so down to PART_BYTES_QUICK a partition
- * is at most a 128th of what its server has. With 32 MiB and more per server a large tensor takes
- * 1 MiB: half the messages at the same balance. */
+/* With 512 KiB, LPT is within a few percent while a server has 8 or more partitions of the job. The
+ * size is halved until that holds for small models on many servers. The last sums are fetched after
+ * all pushes, by all agents that push. So down to PART_BYTES_QUICK a partition is at most a 128th
+ * of what its server has. With 32 MiB and more per server a large tensor takes 1 MiB: half the
+ * messages at the same balance. */
 static uint64_t part_bytes_wanted(uint64_t tensor_bytes, uint32_t n_servers, uint64_t job_bytes)
 {
 	uint64_t per_server = job_bytes / (n_servers ? n_servers : 1), bytes = PLACE_PART_BYTES;

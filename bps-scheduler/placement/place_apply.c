@@ -1,5 +1,6 @@
-/* Which server has which partition: for tensors that are new, when a server is gone, and when it
- * has restarted. balance.c moves partitions without such need. */
+/* Assign partitions to servers: for new tensors, after the loss of a server, and after a server's
+ * restart. balance.c makes the planned moves; place.c computes the placement. Thread: the
+ * core's. */
 #include "bps-scheduler/placement/place_apply.h"
 
 #include <stdlib.h>
@@ -27,8 +28,6 @@ static int larger_first(const void *a, const void *b)
 	return (x->i > y->i) - (x->i < y->i);
 }
 
-/* Servers that take partitions: those that are open; when none is, a drained one is better than
- * none. Returns how many. */
 uint32_t place_taking_servers(const struct sched_core *c, bool *ret_any)
 {
 	uint32_t n_open = 0, n_usable = 0;
@@ -51,7 +50,7 @@ static void note_nic(struct place_machine *machine, const struct sched_member *m
 		machine->nic_mbps = mbps;
 }
 
-/* Hosts are the machines; those without a usable server stay idle and only need not be chosen. */
+/* The machines are the hosts. Hosts without a usable server are included and stay idle. */
 void placement_fill(const struct sched_core *c, const struct sched_job *j, struct placement *p,
 	struct sched_member ***ret_servers)
 {
@@ -155,7 +154,7 @@ void place_fresh(struct sched_core *c)
 			place_fresh_of(c, j);
 }
 
-/* from: NULL when they had no server. */
+/* from: the former servers; NULL if there were none. */
 static void note_moved(struct sched_core *c, const struct sched_job *j, uint32_t n,
 	const struct sched_member *from)
 {

@@ -14,26 +14,27 @@ struct place_wants {
 	uint32_t n, room;
 };
 void place_want_add(struct place_wants *w, struct sched_tensor *t, uint32_t i);
-/* Give these partitions of j, which have no server or are to leave theirs, other servers, under a
- * new pgen. Sorts w. */
+/* Assign new servers to these partitions of j, under a new pgen. The partitions have no server or
+ * must leave theirs. Sorts w. */
 void place_apply(struct sched_core *c, struct sched_job *j, struct place_wants *w);
 /* Number and place the tensors that all agents have declared since the last transaction. */
 void place_fresh(struct sched_core *c);
-/* Place the partitions that lost their last server, once there is one again. */
+/* Place the partitions that lost their last server, once a server is available again. */
 void place_waiting(struct sched_core *c);
-/* A server is dead: its partitions go to others, or wait for one. */
+/* Handle a dead server: its partitions move to others, or wait for a server. */
 void place_server_gone(struct sched_core *c, struct sched_member *m);
-/* A server has a new instance: it keeps its partitions under a new pgen. */
+/* Handle a restarted server: it keeps its partitions under a new pgen. */
 void place_server_restarted(struct sched_core *c, struct sched_member *m, uint16_t threads);
-/* A server has another number of data threads: its partitions keep their pgens, on threads that
- * there are. */
+/* Handle a changed number of data threads: the server's partitions keep their pgens and move to
+ * threads that exist. */
 void place_server_rethread(struct sched_core *c, struct sched_member *m, uint16_t threads);
 /* The membership of j changed: keep every partition in place, under a new pgen. */
 void place_refence(struct sched_core *c, struct sched_job *j);
-/* Servers that take partitions: those that are open; when none is, a drained one is better than
- * none (*ret_any). Returns how many. */
+/* Return the number of servers that take partitions: those that are open. If none is open, drained
+ * servers take partitions (*ret_any). */
 uint32_t place_taking_servers(const struct sched_core *c, bool *ret_any);
-/* The machines of j and its servers, which ret_servers names in the same order; both allocated. */
+/* Fill in the machines of j and its servers. ret_servers names the servers in the same order. Both
+ * are allocated. */
 void placement_fill(const struct sched_core *c, const struct sched_job *j, struct placement *ret,
 	struct sched_member ***ret_servers);
 void placement_free(struct placement *p, struct sched_member **servers);

@@ -1,3 +1,6 @@
+/* The plan of moves that evens out a job's partitions (rebalance_plan.h): repeatedly from the
+ * fullest server to the emptiest. This file moves nothing and chooses no time; balance.c does. Pure
+ * functions; any thread. */
 #include "bps-scheduler/placement/rebalance_plan.h"
 
 #include <math.h>
@@ -5,20 +8,20 @@
 
 #include "bps-scheduler/placement/place.h"
 
-/* A server that should have nothing at all counts as if it should have this much of an equal share:
- * else a single small partition there, where it fitted into no share, would be infinitely much. */
+/* Smallest share, as part of an equal share, for a server that should have nothing. Otherwise a
+ * single small partition there, which fitted into no share, would have infinite weight. */
 #define SHARE_MIN 0.05
-/* Of the fullest server's fill: a move that gains less is none. */
+/* Smallest gain of a move, as part of the fullest server's fill. */
 #define STEP_MIN 0.005
 
-/* A server and its partitions: parts[at] to parts[end - 1], largest first; what moved is
+/* A server and its partitions: parts[at] to parts[end - 1], largest first. Moved partitions are
  * skipped. */
 struct rebalance_server {
 	double share;
 	uint64_t bytes;
 	size_t at, end;
 	uint32_t id;
-	bool is_out; /* nothing can go there any more */
+	bool is_out; /* no partition can move there any more */
 };
 
 static int by_server_and_size(const void *a, const void *b)
@@ -37,7 +40,8 @@ static double fill(const struct rebalance_server *s)
 	return (double)s->bytes / s->share;
 }
 
-/* Shares of a machine are its servers' in equal parts; together they are what there is. */
+/* Each of a machine's servers has an equal part of the machine's share. The shares of all servers
+ * add up to total. */
 static void set_shares(struct placement *p, struct rebalance_server *sides, uint64_t total)
 {
 	uint32_t *n = calloc(p->n_machines + 1, sizeof(*n));
@@ -58,7 +62,7 @@ static void set_shares(struct placement *p, struct rebalance_server *sides, uint
 	free(n);
 }
 
-/* The fullest server, and the emptiest that can take something. */
+/* Find the fullest server, and the emptiest one that can take a partition. */
 static void extremes(struct rebalance_server *sides, uint32_t n, struct rebalance_server **ret_full,
 	struct rebalance_server **ret_free)
 {
@@ -74,7 +78,7 @@ static void extremes(struct rebalance_server *sides, uint32_t n, struct rebalanc
 	*ret_free = empty;
 }
 
-/* NULL: nothing that from has is worth moving to `to`. */
+/* Choose a partition of `from` to move to `to`. NULL: none is worth a move. */
 static struct rebalance_part *pick(struct rebalance_part *parts, struct rebalance_server *from,
 	const struct rebalance_server *to, uint64_t room)
 {

@@ -1,33 +1,33 @@
 #ifndef BPS_SCHEDULER_PLACEMENT_REBALANCE_PLAN_H
 #define BPS_SCHEDULER_PLACEMENT_REBALANCE_PLAN_H
-/* Which partitions have to move for servers to have what they should, when they have something
- * already (place.h begins with nothing). Pure functions over the caller's arrays; no state.
+/* Plan which placed partitions must move so that each server has its share. place.h plans for
+ * servers without partitions. Pure functions over the caller's arrays; no state.
  *
- * Each server has a share of the job (place_shares), and its fill is what it has over its share.
- * Again and again the fullest server gives a partition to the emptiest: the largest that does not
- * make that one the fuller of the two, else the smallest that still leaves both below what the
- * fullest had. So every move lowers the larger fill of two servers and none undoes another. */
+ * Each server has a share of the job (place_shares). Its fill is its bytes over its share.
+ * Repeatedly the fullest server gives a partition to the emptiest. This is the largest partition
+ * that does not make the receiver the fuller of the two. If there is none, it is the smallest one
+ * that leaves both below the former maximum. So every move lowers the larger fill of two servers,
+ * and no move undoes another. */
 #include <stddef.h>
 #include <stdint.h>
 
 struct placement;
 
 struct rebalance_part {
-	uint64_t bytes, need; /* need: memory on the server that has it */
-	uint32_t server;      /* index into place.servers: where it is */
-	uint32_t to;          /* out: where it goes; server: it stays */
-	uint32_t order;       /* out: of the moves, from 0 */
-	uint32_t ref;         /* the caller's */
+	uint64_t bytes, need; /* need: memory on its server */
+	uint32_t server;      /* present server, an index into place.servers */
+	uint32_t to;          /* out: server after the plan; equal to `server` if it stays */
+	uint32_t order;       /* out: order among the moves, from 0 */
+	uint32_t ref;         /* for the caller's use */
 };
 
 struct rebalance_gain {
-	double before, after; /* fill of the fullest server; 1: what its share says */
+	double before, after; /* fill of the fullest server; 1: exactly its share */
 	uint32_t n_moves;
 };
 
-/* Plan all moves. p: with loads; its shares are set. rooms: bytes that each server's memory has
- * left;
- * they are used up. parts: sorted anew. */
+/* Plan all moves. p: with loads; this sets its shares. rooms: bytes left in each server's memory;
+ * the plan subtracts from them. parts: sorted in place. */
 struct rebalance_gain rebalance_plan(
 	struct placement *p, uint64_t *rooms, struct rebalance_part *parts, size_t n_parts);
 #endif
