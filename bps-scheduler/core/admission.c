@@ -1,10 +1,11 @@
-/* Who may join a job, and how many jobs and how much of the servers' memory a user may have.
+/* Admission: who may join a job, how many jobs a user may have, and how much of the servers' memory
+ * a user or job may use. Thread: the core's.
  *
- * A job is known by its user and its name, or by its name and its token, if its first worker had
- * one: then workers of other users may join who have the token too (containers, where users have
- * other numbers). What comes here is not the token but its proof, see bps-agent/trainers/token.h.
- * Jobs of the same name and different users have nothing to do with each other, so that nobody can
- * keep a name from others. */
+ * A job is identified by its user and name, or by its name and token if its first worker had a
+ * token. In the second case, workers of other users may join if they have the token (containers,
+ * where users have other numbers). The scheduler receives only the proof of the token, see
+ * bps-agent/trainers/token.h. Jobs with the same name and different users are unrelated, so that no
+ * user can reserve a name. */
 #include "bps-scheduler/core/admission.h"
 
 #include <stdio.h>
@@ -106,7 +107,7 @@ uint64_t admission_servers_bytes(const struct sched_core *c)
 		if (m->role != ROLE_SERVER || !sched_is_usable(m))
 			continue;
 		if (!m->quota_bytes)
-			return 0; /* it does not tell, so nobody knows */
+			return 0; /* not reported, so the total is unknown */
 		n += m->quota_bytes;
 	}
 	return n;

@@ -3,21 +3,21 @@
 #include "bps-scheduler/model/model.h"
 #include "common/base/error.h"
 
-/* The job that a JOIN means; *ret is NULL when there is none yet. Errors: BPS_EAUTH it is there,
- * and the token is wrong; with a sentence. */
+/* Find the job that a JOIN names; *ret is NULL if there is none yet. Errors: BPS_EAUTH the job
+ * exists and the token is wrong; with a sentence. */
 int admission_find_job(const struct sched_core *c, const struct ctl_join *q, struct sched_job **ret,
 	struct err_text *err);
-/* May that user have one more job? Errors: BPS_EQUOTA with a sentence. */
+/* Check that the user may have one more job. Errors: BPS_EQUOTA with a sentence. */
 int admission_check_job(struct sched_core *c, uint32_t uid, struct err_text *err);
-/* May the job have one more tensor of that size? Errors: BPS_EQUOTA with a sentence. */
+/* Check that the job may have one more tensor of that size. Errors: BPS_EQUOTA with a sentence. */
 int admission_check_tensor(
 	struct sched_core *c, const struct sched_job *j, uint64_t bytes, struct err_text *err);
-/* What counts against the limits: jobs that have not ended, and bytes of their tensors on
+/* Usage that counts against the quotas: jobs that have not ended, and bytes of their tensors on
  * servers. */
 uint32_t admission_user_jobs(const struct sched_core *c, uint32_t uid);
 uint64_t admission_job_bytes(const struct sched_job *j);
 uint64_t admission_user_bytes(const struct sched_core *c, uint32_t uid);
-/* Memory that the usable servers have for sums; 0: not known. */
+/* Return the memory of all usable servers for sums; 0: not known. */
 uint64_t admission_servers_bytes(const struct sched_core *c);
 uint64_t admission_share(uint64_t all_bytes, uint32_t percent);
 #endif

@@ -1,5 +1,5 @@
-/* The end of an event: what it changed gets a view, becomes durable, and is told to whom it
- * concerns. */
+/* The end of an event: its changes get a view, become durable, and are then sent to the members
+ * that they concern. Thread: the core's. */
 #include "bps-scheduler/core/commit.h"
 
 #include <stdlib.h>
@@ -30,8 +30,8 @@ static void tell_members(struct sched_core *c, enum role changed)
 	free(list);
 }
 
-/* Whom a job concerns: its agents, also those that are gone, and every server; not those that will
- * be told everything. */
+/* Does the job concern m? It concerns its agents, including those that are gone, and every server,
+ * but no member that is about to get everything. */
 static bool is_audience(const struct sched_job *j, const struct sched_member *m, enum role role)
 {
 	return m->role == role && m->conn && !m->needs_sync &&
@@ -49,7 +49,7 @@ static void job_tell(struct sched_core *c, struct sched_job *j)
 
 			if (!m->conn && m->role == ROLE_AGENT &&
 				sched_job_member(j, m->id) != CTL_NO_ID)
-				m->is_behind = true; /* until it comes back */
+				m->is_behind = true; /* until it returns */
 			if (!is_audience(j, m, order[r]))
 				continue;
 			if (j->state == JOB_ENDED) {
@@ -71,7 +71,7 @@ static void job_tell(struct sched_core *c, struct sched_job *j)
 	}
 }
 
-/* Send the whole plan to members that asked for it during the transaction. */
+/* Send the whole plan to members that requested it during the transaction. */
 static void tell_owed(struct sched_core *c, struct sched_job *j)
 {
 	for (uint32_t i = 0; j->owes_plans && i < j->n_members; i++) {
@@ -149,7 +149,7 @@ static void set_durable(struct sched_core *c)
 		(unsigned long long)c->tx_view);
 	sched_note(c, EVENT_SCHEDULER, "the state is durable again");
 	c->is_undurable = false;
-	/* Members that had to be refused meanwhile come back now. */
+	/* Members that were refused meanwhile may return now. */
 	c->grace_ns = sched_grace_end_ns(c);
 	for (uint32_t i = 1; i <= c->n_members; i++) {
 		struct sched_member *m = c->members[i];
@@ -196,7 +196,7 @@ static void note_job_view(struct sched_core *c, const struct sched_job *j)
 			n_fresh == 1 ? "" : "s", j->name);
 }
 
-/* Why there is a new view, which holds for the one that has just become durable. */
+/* Log the reason of the view that has just become durable. */
 static void note_view(struct sched_core *c)
 {
 	if (!c->env.event)

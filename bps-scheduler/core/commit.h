@@ -4,10 +4,11 @@
 
 #define JOB_ID_BLOCK 1024 /* ids that one transaction reserves */
 
-/* End of an event: give the changes a view, make them durable, tell. Only entry points call it, and
- * sched_job_id_take. is_retry: the last write failed, try again.
- * Errors: BPS_ENOTDURABLE or what the disk said: the changes stay, and nothing is told. */
+/* End an event: give the changes a view, make them durable, then send them. Only entry points and
+ * sched_job_id_take call it. is_retry: the last write failed; try it again. Errors: BPS_ENOTDURABLE
+ * or the error of the disk: the changes stay, and nothing is sent. */
 int sched_commit(struct sched_core *c, bool is_retry);
-/* A number that no job has had. CTL_NO_ID: the disk does not take the next block of them. */
+/* Return an id that no job has had. CTL_NO_ID: the next block of ids cannot be written to the
+ * disk. */
 uint32_t sched_job_id_take(struct sched_core *c);
 #endif

@@ -1,6 +1,6 @@
-/* Entry points of the core (core.h): connections, messages, time, operators' changes, start and end.
- * Each hands its event to the file that handles it, then commits. Thread: the caller's, always the
- * same. */
+/* Entry points of the core (core.h): connections, messages, time, operators' changes, start and
+ * end. Each passes its event to the file that handles it, then commits. Thread: the caller's,
+ * always the same. */
 #include "bps-scheduler/core/core.h"
 
 #include <assert.h>
@@ -31,7 +31,7 @@ static void beat(struct sched_core *c, struct sched_member *m, const struct ctl_
 	if (b->progress != m->beat.progress)
 		m->moved_ns = c->now_ns;
 	m->beat = *b;
-	m->beat.jobs = NULL; /* lent */
+	m->beat.jobs = NULL; /* borrowed from the message */
 	m->beat.n_jobs = 0;
 	if (m->beat.measured_mbps > NIC_MAX_MBPS)
 		m->beat.measured_mbps = NIC_MAX_MBPS;
@@ -218,7 +218,7 @@ void sched_expel(struct sched_core *c, enum role role, const char *name, uint64_
 
 /* ---- time ---- */
 
-/* Move the deadlines of members: they cannot be blamed for that span. */
+/* Move the deadlines of all members: the scheduler itself was late, so that span does not count. */
 static void extend(struct sched_core *c, uint64_t span_ns)
 {
 	for (uint32_t i = 1; i <= c->n_members; i++) {
@@ -310,7 +310,7 @@ void sched_tick(struct sched_core *c, uint64_t now_ns)
 		drain_settle(c);
 }
 
-/* ---- life ---- */
+/* ---- start and end ---- */
 
 void sched_config_default(struct sched_config *cfg)
 {
@@ -350,7 +350,7 @@ int sched_start(struct sched_core *c, uint64_t now_ns)
 	c->term++;
 	c->tx_view = (uint64_t)c->term << 32 | 1;
 	c->kept_view = c->view;
-	c->next_job = c->job_id_limit; /* numbers of jobs that had not formed are lost */
+	c->next_job = c->job_id_limit; /* ids of jobs that had not formed are not used again */
 	c->job_id_limit += JOB_ID_BLOCK;
 	for (uint32_t i = 1; i <= c->n_members; i++) {
 		struct sched_member *m = c->members[i];
@@ -362,7 +362,7 @@ int sched_start(struct sched_core *c, uint64_t now_ns)
 	}
 	for (struct sched_job *j = c->jobs; j; j = j->next)
 		j->since_ns = now_ns;
-	balance_gathered(c); /* what was under way goes on */
+	balance_gathered(c); /* moves that were under way continue */
 	r = sched_persist(c);
 	if (r < 0)
 		return r;
@@ -382,7 +382,7 @@ void sched_set_times(struct sched_core *c, const struct sched_config *cfg, uint6
 	c->cfg.stall_ms = cfg->stall_ms;
 	c->cfg.forming_ms = cfg->forming_ms;
 	c->cfg.server_slow_ms = cfg->server_slow_ms;
-	sched_arm(c, now_ns); /* a tick works the deadlines out anew */
+	sched_arm(c, now_ns); /* a tick recomputes all deadlines */
 }
 
 void sched_set_quotas(struct sched_core *c, const struct sched_config *cfg)

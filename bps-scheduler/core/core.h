@@ -1,9 +1,9 @@
 #ifndef BPS_SCHEDULER_CORE_CORE_H
 #define BPS_SCHEDULER_CORE_CORE_H
 /* The scheduler's decisions: members and their liveness, jobs, agreement on tensors, placement,
- * views. A state machine without I/O, clock or threads: connections' events and the time come
- * in, messages and durable records go out through struct sched_env. The daemon, the unit tests
- * and the simulator run this same code. One thread; a core is cheap to make and to free.
+ * views. This is a state machine without I/O, clock or threads. Connections' events and the time
+ * come in. Messages and durable records go out through struct sched_env. The daemon, the unit tests
+ * and the simulator run this same code. One thread; a core is cheap to create and to free.
  *
  *   member   EXPECTED -----------grace over------------.       (EXPECTED: from the state log)
  *                |        ,---------silence------------.|
@@ -14,26 +14,26 @@
  *   job      FORMING --all ranks joined--> RUNNING --all finished, or a loss, or FAIL--> ENDED
  *   tensor   COLLECTING --all agents declared--> READY --placed, durable--> PLACED;  or FAILED
  *
- * Transactions. An event changes the objects in memory; at its end everything that changed gets
- * one new view, is made durable as one record and only then sent. While the record cannot be
- * written nothing is sent but BEAT and refusals: members and jobs see no view change, nobody is
- * declared dead, new members and workers are answered BPS_ENOTDURABLE, members that come back
- * are dropped (they try again), and the write is tried again on every beat.
+ * Transactions. An event changes the objects in memory. At its end all changed objects get one new
+ * view and are made durable as one record. Only then are they sent. While the record cannot be
+ * written, only BEAT and refusals are sent. Members and jobs see no view change, and no member is
+ * declared dead. New members and workers are answered BPS_ENOTDURABLE. Members that return are
+ * dropped (they try again). The write is retried on every beat.
  *
- * What a member gets after its HELLO: WELCOME; PEERS with all counterparts, if there are any;
- * for each job that concerns it JOB and PLAN (an agent: its jobs; a server: all jobs, and the
- * runs that it has); JOB_END for jobs of its that ended of late; and, as the mark of the end, a
- * PEERS with no peers. It drops whatever was not named before that mark. That is also how a
- * server learns what moved away while it was taken for dead.
+ * Messages to a member after its HELLO: WELCOME; PEERS with all counterparts, if there are any; JOB
+ * and PLAN for each job that concerns it (an agent: its jobs; a server: all jobs, and the runs that
+ * it has); JOB_END for its jobs that ended recently; and, as the end mark, a PEERS without peers.
+ * The member drops everything that was not named before that mark. This is also how a server learns
+ * which partitions moved away while it was considered dead.
  *
- * What a member repeats after each WELCOME, since the scheduler may have restarted: JOIN of
- * every attached worker whose JOB has not come (as it was first sent: an assigned rank may have
- * changed, so JOB means nothing before the new JOINED, which it follows), DECLARE of every
- * tensor without an answer, WORKER FINISHED and LOST of jobs that have not ended, WHY. All of
- * these are idempotent. A message about a job that is not known is answered by JOB_END.
+ * Messages that a member repeats after each WELCOME, since the scheduler may have restarted: JOIN
+ * of every attached worker whose JOB has not come, DECLARE of every tensor without an answer,
+ * WORKER FINISHED and LOST of jobs that have not ended, WHY. JOIN is repeated as it was first sent:
+ * an assigned rank may have changed, so JOB is meaningless before the new JOINED, which it follows.
+ * All of these messages are idempotent. A message about an unknown job is answered by JOB_END.
  *
  * A restarted agent (new instance, same name) stays a member of its running jobs and changes no
- * pgen: its contributions are in memory that outlives it. If it has lost a worker, it says so
+ * pgen: its contributions are in memory that outlives it. If it has lost a worker, it reports that
  * (WORKER LOST). */
 #include <stdbool.h>
 #include <stdint.h>
@@ -43,79 +43,80 @@
 
 struct sched_core;
 
-/* Beats of 500 ms, servers dead after 3 s, agents after 5 s, windows 1 s and 5 s, probes 1 s. */
+/* Set the defaults: beats of 500 ms, servers dead after 3 s, agents after 5 s, windows 1 s and 5 s,
+ * probes 1 s. */
 void sched_config_default(struct sched_config *cfg);
 
-/* A core without state. cfg is copied, env is copied. */
+/* Create a core without state. cfg and env are copied. */
 struct sched_core *sched_new(const struct sched_config *cfg, const struct sched_env *env);
 void sched_free(struct sched_core *c);
 
-/* Apply a record of an earlier life; any number of times, before sched_start.
- * Errors: -EINVAL the record contradicts itself or those before it; err says where. */
+/* Apply a record of a previous process. May be called any number of times before sched_start.
+ * Errors: -EINVAL the record contradicts itself or earlier records; err names the place. */
 int sched_restore(struct sched_core *c, const struct state_record *rec, struct err_text *err);
 
-/* Begin a term: one larger than ever before, durable when this returns. Members of the restored
- * state have twice the dead time to come back. Errors: what persist returned; the core has not
- * started. */
+/* Begin a new term, larger than all former ones and durable when this returns. Members of the
+ * restored state have twice the dead time to return. Errors: the result of persist; then the core
+ * has not started. */
 int sched_start(struct sched_core *c, uint64_t now_ns);
 
-/* Change the dead times and windows to those of cfg; windows that have begun stay as they are. The
- * beats stay as they were, so that the caller keeps the dead times well above them. */
+/* Change the dead times and windows to those of cfg. Windows that have begun keep their end. The
+ * beat interval does not change, so the caller must keep the dead times well above it. */
 void sched_set_times(struct sched_core *c, const struct sched_config *cfg, uint64_t now_ns);
 
-/* Change the quotas to those of cfg; what is beyond them already stays. */
+/* Change the quotas to those of cfg. Jobs and tensors that already exceed them stay. */
 void sched_set_quotas(struct sched_core *c, const struct sched_config *cfg);
 
-/* The shell chose conn for a new connection; no live connection has that number. */
+/* Report a new connection, for which the shell chose the number conn. No live connection has that
+ * number. */
 void sched_conn_open(struct sched_core *c, uint32_t conn, uint64_t now_ns);
-/* A decoded message came; msg stays the caller's. Messages of connections that the core dropped
+/* Handle a decoded message; msg stays the caller's. Messages of connections that the core dropped
  * are ignored. */
 void sched_message(struct sched_core *c, uint32_t conn, const struct ctl_msg *msg, uint64_t now_ns);
 void sched_conn_closed(struct sched_core *c, uint32_t conn, uint64_t now_ns);
 
-/* A member that is not connected may not come back (its key is revoked): it is dead at once, also
- * where servers still hear it; while the record cannot be written, after its time. Nothing when it
- * is connected, unknown or dead. */
+/* Expel a member whose key is revoked. If it is not connected, it is dead at once, also if servers
+ * still receive from it. While the record cannot be written, it dies when its time is over. No
+ * effect if it is connected, unknown or dead. */
 void sched_expel(struct sched_core *c, enum role role, const char *name, uint64_t now_ns);
 
-/* Call sched_tick at sched_next_deadline (UINT64_MAX: nothing to wait for), which changes with
- * every event. A tick that comes late by more than 100 ms moves the deadlines of all members by
- * as much. */
+/* Call sched_tick at sched_next_deadline, which changes with every event (UINT64_MAX: no deadline).
+ * A tick that is late by more than 100 ms moves the deadlines of all members by the delay. */
 uint64_t sched_next_deadline(const struct sched_core *c);
 void sched_tick(struct sched_core *c, uint64_t now_ns);
 
-/* Number of this start; before sched_start that of the last one. */
+/* Return the number of this start; before sched_start, that of the previous start. */
 uint32_t sched_term(const struct sched_core *c);
-/* The last durable view. */
+/* Return the last durable view. */
 uint64_t sched_view(const struct sched_core *c);
 /* False: the state cannot be written, and nothing changes until it can be. */
 bool sched_is_durable(const struct sched_core *c);
 
-/* Everything as one record, valid during fn. */
+/* Pass the whole state to fn as one record, valid during fn. */
 int sched_snapshot(const struct sched_core *c, int (*fn)(void *ctx, const struct state_record *rec),
 	void *ctx);
 
-/* Ask all agents of a running job for their workers' progress, then those that answered for the
- * tensors that calls wait for longest; env.probe_done is called once, later, with the same token:
- * within probe_ms and a quarter of it. Errors: BPS_ENOTFOUND no such job is running, BPS_EBUSY too
- * many probes. */
+/* Ask all agents of a running job for their workers' progress. Then ask those that answered about
+ * the tensors that calls have waited for longest. env.probe_done is called once, later, with the
+ * same token, within probe_ms and a quarter of it. Errors: BPS_ENOTFOUND no such job is running,
+ * BPS_EBUSY too many probes. */
 int sched_probe_start(struct sched_core *c, uint32_t job, uint64_t token, uint64_t now_ns);
 
-/* End a job that forms or runs, with BPS_EJOB_FAILED and this text for its workers.
- * Errors: BPS_ENOTFOUND; BPS_ENOTDURABLE, with the job as it was, or, when the disk fails only now,
- * about to end. */
+/* End a job that forms or runs, with BPS_EJOB_FAILED and this text for its workers. Errors:
+ * BPS_ENOTFOUND; BPS_ENOTDURABLE: the job is unchanged, or about to end if the disk fails only
+ * during this call. */
 int sched_job_kill(struct sched_core *c, uint32_t job, const char *text, uint64_t now_ns);
 
-/* Mute a problem's code, or end that (mute.h). Durable when it returns 0.
- * Errors: as mute_set and mute_clear; BPS_ENOTDURABLE, or what persist returned: the change holds,
- * and the record is offered again. */
+/* Mute a problem's code, or remove the mute (mute.h). Durable when it returns 0. Errors: as
+ * mute_set and mute_clear; BPS_ENOTDURABLE, or the result of persist: the change is in effect, and
+ * the record is offered again. */
 int sched_mute(struct sched_core *c, const char *code, uint64_t span_ms, const char *reason,
 	const char *who, uint64_t now_ns);
 int sched_unmute(struct sched_core *c, const char *code, uint64_t now_ns);
 
-/* Drain a member, or end that (drain.h). Durable when it returns 0. ret_text: what follows from it,
- * or why not. Errors: as drain_set and drain_clear; BPS_ENOTDURABLE, or what persist returned: the
- * change holds, and the record is offered again. */
+/* Drain a member, or undrain it (drain.h). Durable when it returns 0. ret_text: the consequences,
+ * or the reason of the error. Errors: as drain_set and drain_clear; BPS_ENOTDURABLE, or the result
+ * of persist: the change is in effect, and the record is offered again. */
 int sched_drain(struct sched_core *c, const char *target, const char *reason, const char *who,
 	uint64_t now_ns, struct err_text *ret_text);
 int sched_undrain(
@@ -123,28 +124,28 @@ int sched_undrain(
 
 struct sched_probe_worker {
 	struct ctl_report_worker w;
-	uint32_t agent; /* id */
+	uint32_t agent; /* agent id */
 };
 struct sched_probe {
 	uint32_t seq;
 	uint32_t job;
 	uint32_t tensor;
 	uint64_t round;
-	uint32_t asker; /* agent, 0: sched_probe_start, or the core */
-	bool is_own;    /* of the core: a job stands still (stalls.h) */
+	uint32_t asker; /* agent that asked; 0: sched_probe_start, or the core */
+	bool is_own;    /* started by the core: a job makes no progress (stalls.h) */
 	uint32_t asker_seq;
 	uint64_t token;
 	uint64_t deadline_ns;
-	uint32_t bound_ms;  /* from the question to then */
-	uint32_t n_members; /* of the job */
-	uint32_t n_open;    /* asked and not answered yet */
+	uint32_t bound_ms;  /* time from the question to the end of the probe */
+	uint32_t n_members; /* members of the job */
+	uint32_t n_open;    /* questions without an answer yet */
 	bool *has_answered; /* [n_members] */
 	char **texts;       /* [n_members], NULL or the agent's text */
 	struct sched_probe_worker *workers;
 	uint32_t n_workers;
-	/* Of the status: the questions about one tensor each that follow. */
-	struct sched_probe *parent;  /* of such a question */
-	struct sched_probe *details; /* answered ones, w.submitted is set in their workers */
+	/* For the status: the following questions, about one tensor each. */
+	struct sched_probe *parent;  /* set in such a question */
+	struct sched_probe *details; /* finished ones; their workers have w.submitted */
 	uint32_t n_details_open;
 	struct sched_probe *next;
 };

@@ -1,5 +1,5 @@
-/* DECLARE: agents declare tensors, which are compared and become ready when all agents have declared
- * them. place_apply.c numbers them. Thread: the core's. */
+/* DECLARE: agents declare tensors. Declarations are compared, and a tensor becomes ready when all
+ * agents have declared it. place_apply.c numbers the tensors. Thread: the core's. */
 #include "bps-scheduler/core/declare.h"
 
 #include <errno.h>
@@ -14,7 +14,7 @@ struct declare_request {
 	struct sched_core *c;
 	struct sched_member *m;
 	struct sched_job *j;
-	uint32_t member; /* number in the job */
+	uint32_t member; /* member number in the job */
 };
 
 static void mismatch_text(const struct declare_request *in, const struct sched_tensor *t,
@@ -36,7 +36,7 @@ static void tensor_mismatch(
 	char text[CTL_TEXT_MAX + 1];
 
 	mismatch_text(in, t, d, text, sizeof(text));
-	if (t->state != TENSOR_COLLECTING) { /* the others agreed long ago */
+	if (t->state != TENSOR_COLLECTING) { /* the other members agreed long ago */
 		sched_send_tensor_fail(in->c, in->m, in->j, t->name, BPS_EMISMATCH, text);
 		return;
 	}
@@ -78,7 +78,7 @@ static bool is_decl_sound(const struct declare_request *in, const struct ctl_dec
 	return false;
 }
 
-/* Can there be such a tensor at all? */
+/* Check that such a tensor is possible at all. */
 static int check_shape(const struct ctl_decl *d, struct err_text *err)
 {
 	size_t bytes = dtype_bytes(d->dtype);
@@ -107,8 +107,8 @@ static bool has_room(const struct declare_request *in, const struct ctl_decl *d)
 	return false;
 }
 
-/* A tensor that is refused stays, as FAILED (C9): all agents must get the same answer, also when the
- * servers have more memory by then, and another shape of that name must not be placed. */
+/* A refused tensor stays, as FAILED (C9). All agents must get the same answer, even if the servers
+ * have more memory by then. A tensor of that name with another shape must not be placed. */
 static void claim(
 	const struct declare_request *in, struct sched_tensor *t, const struct ctl_decl *d)
 {
@@ -144,7 +144,7 @@ static void declare_one(const struct declare_request *in, const struct ctl_decl 
 	} else if (t->dtype != d->dtype || t->n_elems != d->n_elems) {
 		tensor_mismatch(in, t, d);
 	} else if (t->state == TENSOR_PLACED) {
-		if (in->c->tx_view) /* what it has by then may not be durable yet */
+		if (in->c->tx_view) /* its present state may not be durable yet */
 			j->owes_plans = j->members[in->member].is_owed_plan = true;
 		else
 			sched_send_tensor(in->c, in->m, j, t);
@@ -154,8 +154,8 @@ static void declare_one(const struct declare_request *in, const struct ctl_decl 
 	}
 }
 
-/* Behind all of a message: two declarations of one tensor in it are of workers who disagree, and that
- * must be known before the tensor is taken for agreed on. */
+/* Runs after all declarations of a message. Two declarations of one tensor in one message come from
+ * workers that may disagree. That must be known before the tensor counts as agreed. */
 static void check_named(const struct declare_request *in, const char *name)
 {
 	struct sched_tensor *t = sched_tensor_find(in->j, name);

@@ -1,9 +1,9 @@
 /* Machines that join a running job, and barriers (docs/reference/faults.md, jobs that change).
  *
- *   newcomer: JOIN --> waits --all of its machine are there, the job passes a barrier--> LIVE
- *                        `--UNJOIN--> it has left
+ * newcomer: JOIN --> waits --all workers of its machine wait, the job passes a barrier--> LIVE
+ *                     `--UNJOIN--> it has left
  *
- * A machine that has left a job comes back in the same way. Thread: the core's. */
+ * A machine that has left a job returns in the same way. Thread: the core's. */
 #include "bps-scheduler/core/elastic.h"
 
 #include <stdlib.h>
@@ -66,7 +66,7 @@ void sched_unjoin(struct sched_core *c, const struct sched_member *m, uint32_t s
 	}
 }
 
-/* The rank of one that is gone is free again. */
+/* Free the rank of a worker that is gone. */
 static void rank_forget(struct sched_job *j, uint32_t rank)
 {
 	struct sched_worker *w = &j->workers[rank];
@@ -78,7 +78,7 @@ static void rank_forget(struct sched_job *j, uint32_t rank)
 	*w = (struct sched_worker){.state = WORKER_ABSENT};
 }
 
-/* It left, and has come again. */
+/* The member left the job and returns. */
 static void member_revive(struct sched_job *j, struct sched_job_member *jm)
 {
 	for (uint32_t r = 0; r < j->n_room; r++)
@@ -113,7 +113,7 @@ static void let_in(struct sched_core *c, struct sched_job *j, const struct sched
 		rank, j->name, j->id, sched_host_of(c, n->agent), n->pid);
 }
 
-/* All workers of that machine are there, and it can be told. */
+/* Are all workers of that machine waiting, and is its agent connected? */
 static bool is_ready(
 	const struct sched_core *c, const struct sched_job *j, const struct sched_newcomer *n)
 {
@@ -124,7 +124,7 @@ static bool is_ready(
 	return beside >= n->local_size && sched_member(c, n->agent)->conn;
 }
 
-/* Others that waited with it may have been the last ones that there are numbers for. */
+/* Is there a member number left? Machines that waited with it may have used the last one. */
 static bool has_number(
 	struct sched_core *c, const struct sched_job *j, const struct sched_newcomer *n)
 {
@@ -138,7 +138,7 @@ static bool has_number(
 	return false;
 }
 
-/* Room for the declarations of more members. */
+/* Make room for the declarations of more members. */
 static void widen_declared(struct sched_job *j, uint32_t was)
 {
 	uint32_t n = (j->n_members + 63) / 64, n_was = (was + 63) / 64;
@@ -155,8 +155,8 @@ static void widen_declared(struct sched_job *j, uint32_t was)
 	}
 }
 
-/* Everybody waits with nothing under way, so that nobody needs a result of before: rounds count
- * from 1 again, for all alike. */
+/* All workers wait and have nothing in flight, so that none needs an earlier result: rounds count
+ * from 1 again for all members. */
 static void let_all_in(struct sched_core *c, struct sched_job *j)
 {
 	uint32_t was = j->n_members, kept = 0, n = j->n_newcomers, let = 0;
@@ -211,7 +211,7 @@ void sched_at_barrier(struct sched_core *c, const struct sched_member *m, struct
 	struct sched_worker *w = &j->workers[rank];
 
 	if (n <= j->barrier) {
-		if (!j->is_dirty) /* else it is told when that is durable */
+		if (!j->is_dirty) /* otherwise it is sent when the change is durable */
 			sched_send_job(c, m, j);
 		return;
 	}

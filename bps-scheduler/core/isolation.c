@@ -1,16 +1,17 @@
-/* C4, of the scheduler itself: when all members that were connected are silent at the same time, it
- * is this host that is cut off, and not all of the others that have died. Nobody is given up then,
- * since all jobs would end of which none has noticed anything; and whoever is heard first has not
- * come back sooner than the others could: all have their time once more.
+/* C4, applied to the scheduler itself: if all connected members are silent at the same time, then
+ * this host is cut off, rather than all others dead. The scheduler then declares no member dead:
+ * otherwise it would end all jobs, none of which was disturbed. The first member that reports again
+ * did not return earlier than the others could. So all members get their full time again.
  *
- *     hears somebody ──nobody for ISOLATED_BEATS──> alone ──anybody──> hears somebody, with a grace
+ *   connected --no message for ISOLATED_BEATS--> isolated --any message--> connected, with a grace
  *
- * A single member that is silent says nothing about this host. If all have really died, nothing is
- * lost: there is nobody to be told. */
+ * The silence of a single member proves nothing about this host. If all members have really died,
+ * nothing is lost: no member is left to notify. */
 #include "bps-scheduler/core/members.h"
 #include "common/base/log.h"
 
-/* Silence of all; well below what is death for one (at least 3 beats, see main.c). */
+/* Beats of silence of all members; well below the dead time of one (at least 3 beats, see
+ * main.c). */
 #define ISOLATED_BEATS 2
 
 static uint64_t last_heard_ns(const struct sched_core *c, uint32_t *ret_connected)
@@ -42,14 +43,14 @@ void isolation_tick(struct sched_core *c)
 	quiet_ns = c->now_ns > last ? c->now_ns - last : 0;
 	is_isolated = n && quiet_ns > limit_ns;
 	if (is_isolated && !c->is_isolated)
-		log_warn("no member is heard any more: this host may be cut off, nobody is given "
-			 "up until one is heard members=%u",
+		log_warn("all members are silent: this host may be cut off, no member is declared "
+			 "dead until one reports again members=%u",
 			n);
 	if (!is_isolated && c->is_isolated)
-		log_info("members are heard again: all have their time once more");
+		log_info("members report again: all get their full time again");
 	if (is_isolated != c->is_isolated)
 		sched_note(c, EVENT_SCHEDULER, "%s",
-			is_isolated ? "no member is heard any more" : "members are heard again");
+			is_isolated ? "all members are silent" : "members report again");
 	if (is_isolated || c->is_isolated)
 		c->isolated_ns = c->now_ns;
 	c->is_isolated = is_isolated;

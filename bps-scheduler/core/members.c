@@ -1,5 +1,5 @@
-/* Liveness of members: HELLO, returns, silence and death. Their data is in model/member.c. Thread: the
- * core's. */
+/* Liveness of members: HELLO, returns, silence and death. Their data is in model/member.c. Thread:
+ * the core's. */
 #include "bps-scheduler/core/members.h"
 
 #include <stdarg.h>
@@ -17,17 +17,17 @@
 #include "common/base/log.h"
 
 #define THREADS_MAX 1024
-#define TERM_MAX    (UINT32_MAX - 0xffff) /* a view beyond can only be made up */
+#define TERM_MAX    (UINT32_MAX - 0xffff) /* a later view can only be forged */
 
 /* ---- sight ----
  *
- * C4: an agent that only the scheduler does not hear is not dead, and its jobs need nothing of the
- * scheduler. In the last part of its time the servers are asked when they last heard this very
- * instance; from then it has its time once more. So one that nobody hears is dead no later than
- * without the question. It ends all the same when its jobs have changed meanwhile, since it would
- * hold them up without knowing. */
+ * C4: an agent that only the scheduler does not receive from is not dead, and its jobs need nothing
+ * from the scheduler. In the last part of its time the servers are asked when they last received
+ * from this very instance. From that moment the agent has its full time again. So an agent that no
+ * member receives from is dead no later than without the question. The agent is declared dead all
+ * the same if its jobs have changed meanwhile: it would delay them without knowing. */
 
-/* Of the dead time: how long before its end, and how often, servers are asked. */
+/* Servers are asked in the last SIGHT_SHARE-th of the dead time, and again after the same span. */
 #define SIGHT_SHARE 5
 
 static uint64_t sight_end(const struct sched_core *c, const struct sched_member *m)
@@ -46,7 +46,7 @@ static void ask_servers(struct sched_core *c, struct sched_member *m)
 	m->asked_ns = c->now_ns;
 }
 
-/* Ask in time before it would be dead, and be called again. */
+/* Ask the servers before the member would be dead, and arm the next check. */
 static void look_for(struct sched_core *c, struct sched_member *m, uint64_t dead_at_ns)
 {
 	uint64_t span = sched_member_dead_ns(c, m) / SIGHT_SHARE, at = dead_at_ns - span;
@@ -98,7 +98,8 @@ void sched_member_expel(struct sched_core *c, enum role role, const char *name)
 
 	if (!m || m->conn || m->state == MEMBER_DOWN)
 		return;
-	if (c->is_undurable) /* nobody is declared dead then; later, whoever still hears it */
+	/* no member is declared dead now; later it is, even if servers still receive from it */
+	if (c->is_undurable)
 		m->is_behind = true;
 	else
 		member_down(c, m, "its key is not accepted any more");
@@ -130,7 +131,7 @@ static bool is_hello_sound(const struct ctl_hello *h)
 	       (h->addr[0] && h->port && h->threads && h->threads <= THREADS_MAX);
 }
 
-/* A scheduler that has lost its state takes the identity and goes above the views that its
+/* A scheduler that has lost its state adopts the cluster identity, and a view above those that its
  * members know. */
 static bool adopt_cluster(struct sched_core *c, const struct ctl_hello *h)
 {
@@ -159,9 +160,9 @@ static void go_above(struct sched_core *c, uint64_t view)
 	c->tx_view = (uint64_t)c->term << 32 | 1;
 }
 
-/* Has the state lost views that this member knows? Views of this term that a member can know are no
- * sign: those of one that has come since the start, and of a process that the state does not have,
- * which may have had another name. */
+/* Has the scheduler lost views that this member knows? A view of this term is no proof in two
+ * cases. The member may have connected since the start. Or the process is not in the state, perhaps
+ * because it had another name. */
 static bool is_ahead(
 	const struct sched_core *c, const struct sched_member *m, const struct ctl_hello *h)
 {
@@ -171,8 +172,8 @@ static bool is_ahead(
 	       (m && !m->has_come && m->instance == h->instance);
 }
 
-/* The views that are lost may have moved any partition, so members and placement of the jobs that
- * the state has may be wrong, and their rounds would wait for ever (C2). */
+/* The lost views may have moved any partition. So members and placement of the restored jobs may be
+ * wrong, and their rounds would wait without end (C2). */
 static void end_stale_jobs(struct sched_core *c, const struct ctl_hello *h)
 {
 	struct sched_job *next;
@@ -198,17 +199,18 @@ static void end_stale_jobs(struct sched_core *c, const struct ctl_hello *h)
 	}
 }
 
-/* C6: a live holder keeps its name, unless the newcomer is its successor on the same host; the one
- * that was replaced is not, or two processes of one name would take it from each other for ever. A
- * holder without a connection loses it to that one, too: it may be a dead process, whose HELLO came
- * behind its successor's. */
+/* C6: a live holder keeps its name, unless the new process is its successor on the same host. The
+ * process that was replaced is no successor: otherwise two processes of one name would replace each
+ * other without end. A holder without a connection loses the name even to the replaced process: the
+ * holder may be a dead process whose HELLO arrived after its successor's. */
 static bool is_name_free(const struct sched_member *m, const struct ctl_hello *h)
 {
 	return !m || m->state == MEMBER_DOWN || m->instance == h->instance ||
 	       (strcmp(m->host, h->host) == 0 && (!m->conn || m->former_instance != h->instance));
 }
 
-/* A known member must not end for this, as members do when they are refused: it tries again. */
+/* A refused member ends. A known member must not end for this: drop its connection, so that it
+ * tries again. */
 static void turn_away(struct sched_core *c, uint32_t conn, bool is_known)
 {
 	if (is_known)
@@ -256,12 +258,13 @@ static void member_back(struct sched_core *c, struct sched_member *m, const stru
 {
 	bool is_new = m->instance != h->instance, was_usable = sched_is_usable(m);
 
-	if (m->conn && is_new) /* a process that dies closes its connection first, as a rule */
+	if (m->conn && is_new) /* a process that dies normally closes its connection first */
 		log_limited(LOG_AS(LOG_WARN, MEMBER),
 			"%s %s takes the place of one that is still connected: host=%s pid=%u "
 			"old_pid=%u",
 			sched_role_name(m->role), m->name, h->host, h->pid, m->pid);
-	/* Who still waits joins again behind WELCOME; the UNJOIN of who does not may be lost. */
+	/* Newcomers that still wait join again after WELCOME. The UNJOIN of the others may be
+	 * lost. */
 	for (struct sched_job *j = c->jobs; j; j = j->next)
 		sched_newcomers_drop(c, j, m->id);
 	if (m->conn)

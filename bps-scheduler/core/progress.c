@@ -1,3 +1,6 @@
+/* The pace of jobs and members, and the stragglers among agents and servers (progress.h), from the
+ * servers' heartbeats. This file makes nothing durable and changes no placement. Thread: the
+ * core's. */
 #include "bps-scheduler/core/progress.h"
 
 #include <stdlib.h>
@@ -23,8 +26,8 @@ static void rate_sample(struct sched_traffic *r, const struct ctl_beat *b, uint6
 	r->tx_bytes = b->tx_bytes;
 }
 
-/* Count one more look: 1 for a raised state, -1 against it, 0 neither. Returns whether the state has
- * changed. */
+/* Count one more observation: 1 for the raised state, -1 against it, 0 neither. Returns whether the
+ * state has changed. */
 static bool hysteresis(unsigned *score, bool *is_raised, int looks)
 {
 	if (looks > 0)
@@ -37,7 +40,7 @@ static bool hysteresis(unsigned *score, bool *is_raised, int looks)
 	return true;
 }
 
-/* Before m->beat is overwritten. */
+/* Must run before m->beat is overwritten. */
 static void judge_sums(struct sched_core *c, struct sched_member *m, const struct ctl_beat *b)
 {
 	struct sched_sum_delay *s = &m->sums;
@@ -91,7 +94,7 @@ static void take_reports(struct sched_member *m, const struct ctl_beat *b)
 
 /* ---- jobs ---- */
 
-/* What all servers tell of one job, added up. */
+/* The reports of all servers about one job, added up. */
 struct job_totals {
 	bool is_known;
 	uint64_t round, bytes, rounds, partition_rounds;
@@ -166,7 +169,8 @@ static void set_rates(struct sched_progress *p, const struct job_totals *t, uint
 	p->bytes_then = t->bytes;
 }
 
-/* Who is last most often; while there is a straggler, that one, until it is cleared. */
+/* Find the agent that is last most often. While there is a straggler, keep that one until it is
+ * cleared. */
 static void set_slowest(struct sched_progress *p, const struct job_totals *t)
 {
 	unsigned worst = CANDIDATES_MAX;
@@ -192,14 +196,14 @@ static void set_slowest(struct sched_progress *p, const struct job_totals *t)
 	p->slowest_lag_us = (uint32_t)(t->late[worst].lag / (double)t->late[worst].rounds);
 }
 
-/* Share of the rounds from which on the slowest of n agents counts as a straggler. */
+/* Return the share of rounds from which on the slowest of n agents counts as a straggler. */
 static double straggler_share(uint32_t n_agents)
 {
-	/* By chance each is last in 1/n of the rounds. */
+	/* By chance each agent is last in 1/n of the rounds. */
 	return n_agents ? 0.5 + 0.5 / n_agents : 1;
 }
 
-/* 1: it looks like a straggler, -1: it does not, 0: between. */
+/* 1: looks like a straggler, -1: does not, 0: between. */
 static int judge(const struct sched_progress *p, uint32_t n_agents)
 {
 	double share = p->rounds ? (double)p->slowest_rounds / p->rounds : 0;
@@ -254,7 +258,7 @@ static void job_update(struct sched_core *c, struct sched_job *j,
 		note_straggler(c, j);
 }
 
-/* Jobs times servers that tell of any: once a second, whatever the number of agents. */
+/* Cost: jobs times servers that report any, once a second, whatever the number of agents. */
 static void update_all(struct sched_core *c)
 {
 	const struct sched_member **tellers = sched_alloc(c->n_members + 1, sizeof(*tellers));

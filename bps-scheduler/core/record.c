@@ -1,5 +1,5 @@
-/* The core's objects as durable records: what a transaction changed, a snapshot of everything, and the
- * way back from records to objects. Thread: the core's. */
+/* Conversion between the core's objects and durable records: the changes of a transaction, a
+ * snapshot of everything, and the way back from records to objects. Thread: the core's. */
 #include "bps-scheduler/core/record.h"
 
 #include <errno.h>
@@ -42,7 +42,8 @@ static void add_member(struct record_builder *b, const struct sched_member *m)
 		.drain_who = m->is_drained ? m->drain_who : ""};
 }
 
-/* Seconds of the wall clock: what a job's end is kept in, since the machine may boot meanwhile. */
+/* Convert to seconds of the wall clock. A job's end is stored in these, since the machine may
+ * reboot before the record is read. */
 static uint64_t unix_of(const struct sched_core *c, uint64_t ns)
 {
 	return (uint64_t)((int64_t)ns / (int64_t)NS_PER_S + c->cfg.unix_offset_s);
@@ -216,7 +217,7 @@ int sched_snapshot(
 	add_mutes(&b, c);
 	for (uint32_t i = 1; i <= c->n_members; i++)
 		add_member(&b, c->members[i]);
-	for (uint32_t i = c->n_ended; i-- > 0;) /* oldest first, as they came */
+	for (uint32_t i = c->n_ended; i-- > 0;) /* oldest first, in the order of their ends */
 		add_job(&b, c, nth_ended(c, i));
 	for (const struct sched_job *j = c->jobs; j; j = j->next) {
 		if (j->state != JOB_RUNNING)
@@ -252,8 +253,8 @@ static int restore_member(struct sched_core *c, const struct state_member *s, st
 		return err_set(err, -EINVAL, "member %u '%s' does not fit", s->id, s->name);
 	if (!m)
 		m = sched_member_add(c, s->id, s->role, s->name);
-	/* A server's threads may change while it holds partitions; their loads follow from the
-	 * runs. */
+	/* A server's threads may change while it holds partitions. Their loads are computed from
+	 * the runs. */
 	if (m->thread_bytes && m->threads != s->threads)
 		place_server_rethread(c, m, s->threads);
 	m->instance = s->instance;
@@ -314,8 +315,7 @@ static struct sched_job *job_of_record(struct sched_core *c, const struct state_
 	return j;
 }
 
-/* A running job that appears again: its machines, or the barriers that it has passed, have
- * changed. */
+/* A running job appears again when its machines have changed, or when it has passed a barrier. */
 static int restore_members(
 	struct sched_core *c, struct sched_job *j, const struct state_job *s, struct err_text *err)
 {
@@ -335,8 +335,8 @@ static int restore_members(
 	return 0;
 }
 
-/* Jobs appear when they have formed, when their machines change or they pass a barrier, and when
- * they have ended. */
+/* A job appears when it has formed, when its machines change, when it passes a barrier, and when it
+ * has ended. */
 static int restore_job(struct sched_core *c, const struct state_job *s, struct err_text *err)
 {
 	struct sched_job *j = sched_job(c, s->id);

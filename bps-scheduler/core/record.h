@@ -1,9 +1,9 @@
 #ifndef BPS_SCHEDULER_CORE_RECORD_H
 #define BPS_SCHEDULER_CORE_RECORD_H
-/* The core's objects as state records and back. */
+/* Conversion between the core's objects and state records. */
 #include "bps-scheduler/model/model.h"
 
-/* Write what the open transaction changed, as one record, by env.persist. Errors: what that
- * answers. */
+/* Write the changes of the open transaction as one record, through env.persist. Errors: the result
+ * of persist. */
 int sched_persist(struct sched_core *c);
 #endif

@@ -1,5 +1,5 @@
-/* When a job's agents are probed without a question from outside, and what the answers mean. The probes
- * themselves are in why_stuck.c; the findings become text in status/findings.c. Thread: the core's. */
+/* The scheduler's own probes of a job's agents: when they start, and what the answers mean.
+ * why_stuck.c runs the probes. status/findings.c turns findings into text. Thread: the core's. */
 #include "bps-scheduler/core/stalls.h"
 
 #include <assert.h>
@@ -7,7 +7,7 @@
 
 #include "bps-scheduler/core/why_stuck.h"
 
-#define LOOK_NS      (500 * NS_PER_MS) /* heartbeats are no more frequent */
+#define LOOK_NS      (500 * NS_PER_MS) /* heartbeats come no more often */
 #define STRAGGLER_MS 500
 
 static const struct {
@@ -57,14 +57,14 @@ static void silent_agents(const struct sched_core *c, const struct sched_job *j,
 	for (uint32_t i = 0; i < p->n_members && l->n < SCHED_FINDINGS_MAX; i++) {
 		const struct sched_member *m = sched_member(c, j->members[i].agent);
 
-		if (!p->has_answered[i] && m->conn) /* else CONTROL_SILENT tells it */
+		if (!p->has_answered[i] && m->conn) /* otherwise CONTROL_SILENT reports it */
 			l->f[l->n++] = (struct sched_finding){
 				.kind = FINDING_NO_ANSWER, .agent = m->id, .since_ns = c->now_ns};
 	}
 }
 
-/* Add a finding about n_late workers, or replace a shorter wait for the same worker. Few are waited for
- * by many; or any, for too long. */
+/* Add a finding about n_late workers, or replace a shorter wait for the same worker. A finding
+ * needs few late workers among many that wait, or a wait beyond the limit. */
 static void late(const struct sched_core *c, const struct sched_job *j, uint32_t n_late,
 	struct sched_finding f, struct finding_list *l)
 {
@@ -119,8 +119,9 @@ static void late_for_tensor(const struct sched_core *c, const struct sched_job *
 	late(c, j, n_late, f, l);
 }
 
-/* Of a job that no server sums for, tensors have no numbers: workers without a call in flight, behind
- * others that have one. Only probes tell when a call has completed last, too coarse for stragglers. */
+/* Find late workers of a job without servers, whose tensors have no numbers: workers without a call
+ * in flight, while others have one. Only probes report when a call last completed, which is too
+ * coarse for stragglers. */
 static void late_on_one_machine(const struct sched_core *c, const struct sched_job *j,
 	const struct sched_probe *p, struct finding_list *l)
 {
@@ -167,7 +168,7 @@ uint32_t stalls_find(const struct sched_core *c, const struct sched_job *j,
 
 /* ---- states ---- */
 
-/* Whether the workers have completed calls since the probe before; false of the first one. */
+/* Have the workers completed calls since the previous probe? False for the first probe. */
 static bool has_moved_on(struct sched_stall *s, const struct sched_probe *p)
 {
 	uint64_t completed = 0, before = s->completed;
@@ -223,7 +224,7 @@ static bool has_connected_agent(const struct sched_core *c, const struct sched_j
 	return false;
 }
 
-/* The job that has waited for its probe for the longest; NULL: none waits. A job without a connected
+/* Return the job that has waited longest for its probe; NULL: none waits. A job without a connected
  * agent waits for one. */
 static struct sched_job *next_to_probe(const struct sched_core *c)
 {

@@ -1,5 +1,5 @@
-/* Why a call waits: probes of the agents of a job, and sentences about what they answered and what the
- * scheduler knows. Nothing here changes a member or a job. Thread: the core's. */
+/* Why a call waits: probes of the agents of a job, and sentences about their answers and the
+ * scheduler's own state. Nothing here changes a member or a job. Thread: the core's. */
 #include "bps-scheduler/core/why_stuck.h"
 
 #include <stdarg.h>
@@ -13,7 +13,7 @@
 
 #define NAMES_MAX        8
 #define PROBES_PER_AGENT 16
-#define STALLED_MS       1000 /* less: the call ended by something else */
+#define STALLED_MS       1000 /* less: the call ended for another reason */
 #define DOWN_RECENT_NS   (60 * NS_PER_S)
 
 /* ---- sentences ---- */
@@ -117,7 +117,8 @@ static void say_servers(const struct sched_core *c, const struct sched_job *j, s
 	}
 }
 
-/* Tensors that only some have declared: whoever waits for one has no round to ask about. */
+/* Describe tensors that only some agents have declared: a worker that waits for one has no round to
+ * probe. */
 static void say_undeclared(
 	const struct sched_core *c, const struct sched_job *j, struct why_text *t)
 {
@@ -162,7 +163,7 @@ static int quietest_first(const void *a, const void *b)
 	return (x->w.rank > y->w.rank) - (x->w.rank < y->w.rank);
 }
 
-/* Workers that have not submitted the asked round. Returns how many. */
+/* Describe the workers that have not submitted the probed round. Returns their number. */
 static uint32_t say_late_workers(
 	const struct sched_core *c, const struct sched_probe *p, struct why_text *t)
 {
@@ -230,7 +231,7 @@ static void say_networks(const struct sched_core *c, const struct sched_job *j,
 	}
 }
 
-/* Who keeps others waiting at a barrier, or in bps_close. */
+/* Describe the workers that others wait for at a barrier, or in bps_close. */
 static void say_unfinished(
 	const struct sched_core *c, const struct sched_job *j, struct why_text *t)
 {
@@ -348,7 +349,8 @@ static void probe_ask(struct sched_core *c, const struct sched_job *j, struct sc
 	for (uint32_t i = 0; i < j->n_members; i++) {
 		const struct sched_member *m = sched_member(c, j->members[i].agent);
 
-		p->has_answered[i] = j->members[i].is_gone; /* nobody misses its answer */
+		/* no answer is expected from a member that is gone */
+		p->has_answered[i] = j->members[i].is_gone;
 		if (!m->conn || j->members[i].is_gone || (p->parent && !p->parent->has_answered[i]))
 			continue;
 		p->n_open++;
@@ -358,7 +360,7 @@ static void probe_ask(struct sched_core *c, const struct sched_job *j, struct sc
 		sched_arm(c, p->deadline_ns = c->now_ns);
 }
 
-/* The tensor whose calls wait longest and that is not among the n in `asked`; NULL: there is
+/* Return the tensor whose calls wait longest and that is not among the n in `asked`. NULL: there is
  * none. */
 static const struct ctl_report_worker *next_wait(
 	const struct sched_probe *p, const uint32_t *asked, uint32_t n)
@@ -377,7 +379,8 @@ static const struct ctl_report_worker *next_wait(
 	return best;
 }
 
-/* The first round of a tensor that calls wait for: who waits for a later one has what it needs. */
+/* Return the first round of a tensor that calls wait for. A worker that waits for a later round has
+ * the result of this one. */
 static uint64_t wait_round(const struct sched_probe *p, uint32_t tensor)
 {
 	uint64_t round = UINT64_MAX;
@@ -388,7 +391,7 @@ static uint64_t wait_round(const struct sched_probe *p, uint32_t tensor)
 	return round;
 }
 
-/* Second half of a status probe. Returns whether there is anything to wait for. */
+/* Start the second half of a status probe. Returns whether there are answers to wait for. */
 static bool ask_details(struct sched_core *c, struct sched_probe *p)
 {
 	const struct sched_job *j = sched_job(c, p->job);
@@ -409,7 +412,7 @@ static bool ask_details(struct sched_core *c, struct sched_probe *p)
 		p->n_details_open++;
 		probe_ask(c, j, d);
 	}
-	if (n) { /* who answers the first question now is late */
+	if (n) { /* later answers to the first question do not count */
 		p->n_open = 0;
 		p->deadline_ns = UINT64_MAX;
 	}
@@ -427,7 +430,7 @@ static void probe_unlink(struct sched_core *c, struct sched_probe *p)
 	c->n_probes--;
 }
 
-/* A call has ended because of somebody: once for each round. */
+/* Note that a call has ended because of a late worker: once for each round. */
 static void note_stalled(struct sched_core *c, struct sched_job *j, const struct sched_probe *p)
 {
 	const struct sched_tensor *tensor = p->tensor < j->n_placed ? j->placed[p->tensor] : NULL;
@@ -612,7 +615,7 @@ void sched_probe_tick(struct sched_core *c)
 			p = p->next;
 			continue;
 		}
-		probe_done(c, p); /* which may free the next one too */
+		probe_done(c, p); /* this may free the next one, too */
 		p = c->probes;
 	}
 }

@@ -3,14 +3,15 @@
 #include "bps-scheduler/core/core.h"
 #include "bps-scheduler/model/model.h"
 
-/* What holds j up beside its workers, as sentences; "" when nothing does. p: NULL, or who
- * answered. */
+/* Describe conditions other than its workers that delay j, as sentences; "" if there are none. p:
+ * NULL, or the probe with the answers. */
 void why_stuck_conditions(const struct sched_core *c, const struct sched_job *j,
 	const struct sched_probe *p, char ret[CTL_TEXT_MAX + 1]);
-/* Messages of an agent; msg is lent. */
+/* Handle a WHY message of an agent; msg is borrowed. */
 void sched_why(struct sched_core *c, struct sched_member *m, const struct ctl_why *msg);
 void sched_report(struct sched_core *c, struct sched_member *m, const struct ctl_report *msg);
-/* Probe a running job for the core itself; stalls_probed gets the answers. False: there is no room. */
+/* Probe a running job for the core itself; stalls_probed gets the answers. False: too many
+ * probes. */
 bool sched_probe_own(struct sched_core *c, struct sched_job *j);
 /* End the probes whose time is over. */
 void sched_probe_tick(struct sched_core *c);

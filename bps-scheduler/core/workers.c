@@ -1,5 +1,5 @@
-/* Messages about workers: JOIN, their ends and FAIL. A job forms of workers here; core/elastic.c lets
- * more of them into a running job, core/job_end.c ends it. Thread: the core's. */
+/* Messages about workers: JOIN, their ends and FAIL. A job forms of workers here. core/elastic.c
+ * lets more workers into a running job, core/job_end.c ends it. Thread: the core's. */
 #include "bps-scheduler/core/workers.h"
 
 #include <errno.h>
@@ -19,7 +19,7 @@ static const struct sched_worker *worker_get(const struct sched_job *j, uint32_t
 	return rank < j->n_room ? &j->workers[rank] : NULL;
 }
 
-/* Of a forming job. */
+/* Remove a worker from a forming job. */
 static void job_detach(struct sched_job *j, uint32_t rank)
 {
 	uint32_t i = sched_job_member(j, j->workers[rank].agent);
@@ -85,14 +85,15 @@ static void join_refuse(const struct join_request *in, int code, const char *fmt
 	sched_send(in->c, in->m, &msg);
 }
 
-/* One process may open a rank twice, and then is two workers, which only their JOINs tell apart. */
+/* Is this the same worker? A process may open a rank twice. Then it is two workers, which differ
+ * only in their JOINs. */
 static bool is_same_worker(const struct join_request *in, const struct sched_worker *w)
 {
 	return w->state != WORKER_ABSENT && w->agent == in->m->id && w->pid == in->msg->pid &&
 	       w->seq == in->msg->seq;
 }
 
-/* A JOIN that was sent again: the rank that it has. */
+/* Return the rank that a repeated JOIN already has. */
 static uint32_t join_repeated(const struct join_request *in, const struct sched_job *j)
 {
 	const struct sched_worker *w;
@@ -148,7 +149,7 @@ static bool join_sound(const struct join_request *in)
 	return false;
 }
 
-/* The newcomer against the first worker that is there. */
+/* Compare the newcomer with the first worker that is present. */
 static bool join_agrees(const struct join_request *in, const struct sched_job *j)
 {
 	const struct ctl_join *q = in->msg;
@@ -240,7 +241,7 @@ static int by_low_rank(const void *a, const void *b)
 	return (x > y) - (x < y);
 }
 
-/* Ranks leave while a job forms, so the lowest is known only now. */
+/* Ranks leave while a job forms, so the lowest rank of each member is known only now. */
 static void number_members(struct sched_job *j)
 {
 	for (uint32_t i = 0; i < j->n_members; i++)
@@ -262,7 +263,7 @@ static void job_start(struct sched_core *c, struct sched_job *j)
 	sched_job_dirty(c, j);
 }
 
-/* An elastic one begins with enough workers, and whole machines. */
+/* An elastic job starts with enough workers and only with whole machines. */
 static bool can_start(const struct sched_job *j)
 {
 	if (!j->max_size)
@@ -273,7 +274,7 @@ static bool can_start(const struct sched_job *j)
 	return j->n_joined >= j->size;
 }
 
-/* Repeat JOINED, and JOB after it: an agent cannot read JOB before it knows its ranks. */
+/* Repeat JOINED, then JOB: an agent cannot interpret JOB before it knows its ranks. */
 static void join_again(const struct join_request *in, struct sched_job *j, uint32_t rank)
 {
 	if (j->state == JOB_RUNNING && in->c->is_undurable) {
