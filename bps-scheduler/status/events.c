@@ -21,7 +21,7 @@ struct entry {
 };
 
 struct event_ring {
-	uint64_t last; /* number of the newest; entry n is at n % EVENTS_KEPT */
+	uint64_t last; /* number of the newest entry; entry n is at n % EVENTS_KEPT */
 	struct entry ring[EVENTS_KEPT];
 	uint64_t start;    /* no number below it is known */
 	uint64_t restored; /* number of the last one that was read from the file */

@@ -9,7 +9,7 @@
 struct health_watch {
 	health_event_fn fn;
 	void *ctx;
-	json_t *problems; /* of the last look */
+	json_t *problems; /* from the last comparison */
 };
 
 struct health_watch *health_watch_new(health_event_fn fn, void *ctx)
@@ -47,7 +47,7 @@ static bool is_in(json_t *list, json_t *problem)
 	return false;
 }
 
-/* The problems of list that are not in others become events. */
+/* Report the problems of list that are not in others as events. */
 static void note_new(const struct health_watch *w, const struct sched_core *c, json_t *list,
 	json_t *others, bool is_over)
 {

@@ -1,17 +1,17 @@
 #ifndef BPS_SCHEDULER_STATUS_HEALTH_WATCH_H
 #define BPS_SCHEDULER_STATUS_HEALTH_WATCH_H
-/* Problems of the cluster (problems.c) as events: one when a problem comes, one when it is over. A
- * problem is known by its code and its subject. Same thread as the core. */
+/* Problems of the cluster (problems.c) as events: one when a problem appears, one when it is over.
+ * A problem is identified by its code and its subject. Thread: the core's. */
 #include "bps-scheduler/status/status.h"
 
-#define HEALTH_WATCHED_MAX 256 /* problems at a time; more give no events */
+#define HEALTH_WATCHED_MAX 256 /* problems at a time; problems beyond that cause no events */
 
 struct health_watch;
 typedef void (*health_event_fn)(void *ctx, const struct sched_event *e);
 
-/* fn gets the events, with ctx. NULL: out of memory. */
+/* Create a watch. fn receives the events, with ctx. NULL: out of memory. */
 struct health_watch *health_watch_new(health_event_fn fn, void *ctx);
-/* Compare the problems with those of the last look. */
+/* Compare the problems with those of the last call, and report the differences. */
 void health_watch_look(
 	struct health_watch *w, const struct sched_core *c, const struct status_info *info);
 void health_watch_free(struct health_watch *w);

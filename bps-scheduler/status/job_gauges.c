@@ -1,10 +1,10 @@
-/* Metrics of single jobs. Their number is bounded, so that the labels stay few. */
+/* Metrics of single jobs. The number of jobs is limited, to limit the number of labels. */
 #include <stdio.h>
 
 #include "bps-scheduler/status/status_impl.h"
 #include "common/daemon/metrics.h"
 
-#define JOBS_MAX 64 /* running, the newest ones */
+#define JOBS_MAX 64 /* running jobs, the newest ones */
 
 typedef double (*job_value_fn)(const struct status_info *info, const struct sched_job *j);
 

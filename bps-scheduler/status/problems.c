@@ -1,13 +1,14 @@
-/* What is wrong with the cluster: the problems of its status, and its health. */
+/* The problems of the cluster, found in the core's state, and the health that follows from them.
+ * This file changes nothing; findings.c adds the problems found by probes. Thread: the core's. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "bps-scheduler/status/status_impl.h"
 
-#define AGENT_DOWN_NS (600 * NS_PER_S) /* machines that were taken away are no lasting problem */
+#define AGENT_DOWN_NS (600 * NS_PER_S) /* machines that were taken away are not reported forever */
 #define BEHIND_NS     (3600 * NS_PER_S)
-#define SILENT_SHARE  2 /* of the time after which a silent member is dead */
+#define SILENT_SHARE  2 /* part of the time after which a silent member is dead */
 #define STUCK_NS      (5 * NS_PER_S)
 
 struct problem_list {
@@ -67,7 +68,7 @@ static void down_problem(const struct sched_core *c, const struct status_info *i
 
 	if (!is_server && info->now_ns - m->since_ns > AGENT_DOWN_NS)
 		return;
-	if (m->is_drained && !is_error) /* somebody works on it, and nothing was lost */
+	if (m->is_drained && !is_error) /* an operator is working on it, and nothing is lost */
 		return;
 	snprintf(l.what, sizeof(l.what), "%s on %s: down for %.0f s (%s)", m->name, m->host,
 		status_span_s(info, m->since_ns),
@@ -87,7 +88,7 @@ static void down_problem(const struct sched_core *c, const struct status_info *i
 	member_problem(p, m, is_server ? "SERVER_DOWN" : "AGENT_DOWN", is_error, &l);
 }
 
-/* Only the way between it and the scheduler is cut. */
+/* Add the problem that only the connection between the agent and the scheduler is cut. */
 static void cut_problem(
 	const struct status_info *info, const struct sched_member *m, struct problem_list *p)
 {

@@ -1,3 +1,6 @@
+/* The status document of the cluster (status.h): members, jobs, tolerated losses, and its summary
+ * line. job_status.c writes single jobs, gauges.c metrics. This file reads the core and changes
+ * nothing. Thread: the core's. */
 #include "bps-scheduler/status/status.h"
 
 #include <stdio.h>
@@ -97,7 +100,7 @@ static uint64_t placed_bytes(const struct sched_member *m)
 	return n;
 }
 
-/* Nothing heard for some beats: it may hang. */
+/* Has no message come for some beats? The member may hang. */
 static bool is_quiet(
 	const struct sched_core *c, const struct status_info *info, const struct sched_member *m)
 {
@@ -156,7 +159,8 @@ static json_t *member_json(const struct sched_core *c, const struct status_info 
 	return o;
 }
 
-/* What the servers see of the job; null before they do, or when its sums stay on one machine. */
+/* Progress of the job as the servers report it. null before their first report, or if its sums stay
+ * on one machine. */
 static json_t *progress_json(const struct sched_core *c, const struct sched_job *j)
 {
 	const struct sched_progress *p = &j->progress;
@@ -251,7 +255,7 @@ json_t *status_job_brief(
 	return o;
 }
 
-/* How many partitions each member has, by its id. The caller's to free. */
+/* Return the number of partitions on each member, by its id. The caller frees it. */
 static uint64_t *parts_by_server(const struct sched_core *c)
 {
 	uint64_t *n = sched_alloc(c->n_members + 1, sizeof(*n));
@@ -273,8 +277,8 @@ static int largest_first(const void *a, const void *b)
 	return (x < y) - (x > y);
 }
 
-/* How many more servers may be lost, those with the most memory first, until what is in use does
- * not fit into the others' quotas; one has to stay. */
+/* Count the servers that may still be lost, in order of descending memory, before the used memory
+ * exceeds the remaining servers' quotas. One server must remain. */
 static json_t *tolerates_json(const struct sched_core *c, const struct status_info *info)
 {
 	uint64_t *quotas = sched_alloc(c->n_members + 1, sizeof(*quotas)), used = 0, room = 0;

@@ -1,40 +1,42 @@
 #ifndef BPS_SCHEDULER_STATUS_STATUS_H
 #define BPS_SCHEDULER_STATUS_STATUS_H
-/* What the scheduler shows: JSON for bpsctl and other programs, Prometheus text. Reads the core,
- * changes nothing. Same thread as the core.
+/* The scheduler's status: JSON for bpsctl and other programs, and metrics as Prometheus text. Reads
+ * the core and changes nothing. Thread: the core's.
  *
  * /status, schema 1 (times in seconds; fields are only added):
- *   schema role cluster version commit pid health("OK"|"WARN"|"ERR") view view_text("term.counter") term up_s
- *   is_durable  state{kind("file"|"memory") bytes sync_s}
- *   tolerates{server_losses limit("memory"|"servers") scheduler_loss}
- *   problems[{code severity("WARN"|"ERR") subject what effect action see muted}]   subject: "" is the cluster
- *   muted[{code left_s reason who}]                      these problems do not count in the health
- *   members[{id role name host addr port pid version instance state state_s quiet_s is_quiet why
- *            is_drained is_leaving drain_reason drain_who
- *            threads nic_mbps nic_source("set"|"driver"|"measured"|"unknown") measured_mbps
- *            partitions_bytes restarts view rounds rx_bytes tx_bytes mem_bytes
- *            quota_bytes connections trainers same_host{state connections received_bytes}
- *            partitions rx_bytes_s tx_bytes_s sum_s}]          state: expected, up, suspect, down
- *   jobs[{id name uid state state_s size joined done agents[name] tensors undeclared bytes partitions
- *         waiting_partitions missing_ranks[at most 8] agents_up
- *         pace{round steps_s push_bytes_s rounds wait_p50_s wait_p99_s
- *              slowest{agent host share lag_s is_straggler}|null}|null}]  state: forming, running; pace: as
- *                                                          its servers saw it in the last seconds
- *   ended[{id name uid state state_s size code text}]    the last 64
+ * schema role cluster version commit pid health("OK"|"WARN"|"ERR") view view_text("term.counter")
+ * term up_s is_durable  state{kind("file"|"memory") bytes sync_s}
+ * tolerates{server_losses limit("memory"|"servers") scheduler_loss}
+ * problems[{code severity("WARN"|"ERR") subject what effect action see muted}]
+ *                                                      subject: "" is the cluster
+ * muted[{code left_s reason who}]                      these problems do not count in the health
+ * members[{id role name host addr port pid version instance state state_s quiet_s is_quiet why
+ *     is_drained is_leaving drain_reason drain_who
+ *     threads nic_mbps nic_source("set"|"driver"|"measured"|"unknown") measured_mbps
+ *     partitions_bytes restarts view rounds rx_bytes tx_bytes mem_bytes
+ *     quota_bytes connections trainers same_host{state connections received_bytes}
+ *     partitions rx_bytes_s tx_bytes_s sum_s}]          state: expected, up, suspect, down
+ * jobs[{id name uid state state_s size joined done agents[name] tensors undeclared bytes partitions
+ *     waiting_partitions missing_ranks[at most 8] agents_up
+ *     pace{round steps_s push_bytes_s rounds wait_p50_s wait_p99_s
+ *         slowest{agent host share lag_s is_straggler}|null}|null}]
+ *                 state: forming, running; pace: as its servers reported it in the last seconds
+ * ended[{id name uid state state_s size code text}]    the last 64
  *
- * /status?job=NAME (or its number; #NUMBER when names are numbers) has what the job's agents answer
- * within a second, and in another quarter about the tensors that calls wait for:
- *   schema role view view_text  job{as above}
- *   agents[{name host has_answered text}]                text: what its network waits for
- *   workers[{rank host agent pid attached submitted completed quiet_s behind
- *            oldest{tensor round s}}]                    the one with the fewest calls first; behind: calls
- *   missing[name of an agent that did not answer]
- *   waits[{why("join"|"gpu_open"|"declare"|"submit"|"sum"|"unknown") tensor(name, null: none) round s
- *          waiting[{rank host agent pid}] n_waiting                    at most 16, and how many in all
- *          missing[{rank host agent pid attached submitted quiet_s}] n_missing   join: rank alone
- *          servers[{name host state quiet_s}] n_servers}]              sum: who has the tensor
- *   condition                                            of servers, agents and the scheduler; "" nothing
- *   problems[as above]                                   STRAGGLER, TRAINER_STALLED, NO_ANSWER
+ * /status?job=NAME (or its number; #NUMBER if a name consists of digits) has the answers of the
+ * job's agents within a second. Within another quarter of a second, it has their answers about
+ * the tensors that calls wait for:
+ * schema role view view_text  job{as above}
+ * agents[{name host has_answered text}]                text: conditions of its network
+ * workers[{rank host agent pid attached submitted completed quiet_s behind
+ *     oldest{tensor round s}}]           the one with the fewest calls first; behind: calls
+ * missing[name of an agent that did not answer]
+ * waits[{why("join"|"gpu_open"|"declare"|"submit"|"sum"|"unknown") tensor(name, null: none) round s
+ *     waiting[{rank host agent pid}] n_waiting                    at most 16, and the total
+ *     missing[{rank host agent pid attached submitted quiet_s}] n_missing   join: rank alone
+ *     servers[{name host state quiet_s}] n_servers}]   sum: servers that have the tensor
+ * condition                               of servers, agents and the scheduler; "" if none
+ * problems[as above]                      STRAGGLER, TRAINER_STALLED, NO_ANSWER
  *
  * /status?events=SEQ: events.h */
 #include <stdint.h>
@@ -60,36 +62,36 @@ struct evbuffer;
 	X(SERVER_SLOW)                                                                             \
 	X(NO_ANSWER)
 
-/* What the core does not know. */
+/* Values that the core does not know. */
 struct status_info {
-	uint64_t now_ns;     /* the clock of the core */
-	double started_unix; /* seconds */
+	uint64_t now_ns;     /* on the core's clock */
+	double started_unix; /* wall clock, in seconds */
 	uint64_t log_bytes, log_sync_ns;
 	bool has_log;
 	uint64_t auth_failures, protocol_errors, trust_timeouts;
 };
 
-/* How the cluster is, in a line. */
+/* Write a summary of the cluster in one line. */
 void status_line(const struct sched_core *c, char *ret, size_t room);
 
-/* The health and the codes behind it, as "WARN SERVER_DOWN TRAINER_STALLED"; "" when it is OK. Returns
- * whether it is no error. */
+/* Write the health and its codes, as "WARN SERVER_DOWN TRAINER_STALLED"; "" if the health is OK.
+ * Returns false if the health is ERR. */
 bool status_health(
 	const struct sched_core *c, const struct status_info *info, struct err_text *ret_text);
 
-/* A new reference, NULL out of memory. */
+/* Return the cluster's document, a new reference. NULL: out of memory. */
 json_t *status_cluster(const struct sched_core *c, const struct status_info *info);
 
-/* Number of the job with this name (running before forming before ended) or number in digits,
- * behind '#' never a name; 0: none. */
+/* Return the number of the job with this name, or with this number in digits; after '#' only a
+ * number. A name prefers running jobs, then forming ones, then ended ones. 0: none. */
 uint32_t status_find_job(const struct sched_core *c, const char *name);
 
-/* p: the answers, NULL when nobody was asked (a job that does not run). A new reference; NULL
- * when there is no such job any more or out of memory. */
+/* Return the job's document, a new reference. p: the answers; NULL if no probe was made (a job that
+ * does not run). NULL: the job does not exist any more, or out of memory. */
 json_t *status_job(const struct sched_core *c, const struct status_info *info, uint32_t job,
 	const struct sched_probe *p);
 
-/* Append the core's figures as Prometheus text. */
+/* Append the core's metrics as Prometheus text. */
 void status_metrics(
 	const struct sched_core *c, const struct status_info *info, struct evbuffer *out);
 #endif

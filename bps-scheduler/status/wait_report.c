@@ -1,12 +1,13 @@
-/* What the calls of a job wait for, as JSON: a tensor's round and who is missing from it. Calls of
- * a running job come from a status probe and the questions about single tensors that follow it
- * (why_stuck.c); workers that are to join and tensors that are to be declared are the core's own. */
+/* The wait report of a job, as JSON: a tensor's round, and the workers or servers missing from it.
+ * Calls of a running job come from a status probe and the following questions about single tensors
+ * (why_stuck.c). The core itself knows the workers that have not joined and the tensors that are
+ * not declared. Thread: the core's. */
 #include <stdio.h>
 #include <stdlib.h>
 
 #include "bps-scheduler/status/status_impl.h"
 
-#define NAMED_MAX      16 /* of a list of workers or servers; the rest is counted */
+#define NAMED_MAX      16 /* entries in a list of workers or servers; the others are counted */
 #define UNDECLARED_MAX 8
 
 struct wait_list {
@@ -19,7 +20,7 @@ static struct wait_list people_new(void)
 	return (struct wait_list){json_array(), 0};
 }
 
-/* Takes o. */
+/* Takes ownership of o. */
 static void people_add(struct wait_list *p, json_t *o)
 {
 	if (p->n++ < NAMED_MAX)
@@ -122,7 +123,7 @@ static void declare_waits(const struct status_info *info, const struct sched_cor
 
 /* ---- bps_gpu_open ---- */
 
-/* Of one machine, from the report of its first worker on that waits or is waited for. */
+/* Describe one machine, from p->workers[first], its first worker that waits or is waited for. */
 static json_t *gpu_wait(const struct sched_core *c, const struct sched_probe *p, uint32_t first)
 {
 	struct wait_list waiting = people_new(), missing = people_new();
@@ -145,7 +146,7 @@ static json_t *gpu_wait(const struct sched_core *c, const struct sched_probe *p,
 
 static void gpu_waits(const struct sched_core *c, const struct sched_probe *p, json_t *list)
 {
-	bool *is_seen = sched_alloc(c->n_members + 1, sizeof(*is_seen)); /* by agent */
+	bool *is_seen = sched_alloc(c->n_members + 1, sizeof(*is_seen)); /* indexed by agent id */
 
 	for (uint32_t i = 0; i < p->n_workers; i++) {
 		uint32_t agent = p->workers[i].agent;
