@@ -1,8 +1,8 @@
 #ifndef BPS_SCHEDULER_BPSCTL_BPSCTL_H
 #define BPS_SCHEDULER_BPSCTL_BPSCTL_H
-/* What the commands of bpsctl share: flags, printing, the time limit. main.c has the table of
- * commands. cmd_show.c has those that show a document, cmd_events.c the events, cmd_steer.c those
- * that change something, cmd_key.c those about keys; screen_*.c format the documents.
+/* Shared functions of bpsctl's commands: flags, printing, the time limit. main.c has the table of
+ * commands. cmd_show.c has the commands that show a document, cmd_events.c the events, cmd_steer.c
+ * the commands that change something, cmd_key.c those about keys. screen_*.c format the documents.
  *
  * One thread. A command's function returns the exit code: 0 OK, 1 WARN, 2 ERR, 3 no daemon
  * answers, 64 usage. */
@@ -23,29 +23,29 @@ struct bpsctl_opts {
 	struct addr scheduler_http;
 	struct steer_conf steer;
 	const char *reason, *config_dir;
-	const char *more; /* the second argument, "" when there is none */
+	const char *more; /* the second argument, "" if there is none */
 	bool json, watch, follow, verbose, force, wait, topology;
 	uint64_t interval_us, timeout_us;
-	const char *since; /* a number, or a span such as "10min"; "": not told */
+	const char *since; /* a number, or a span such as "10min"; "": not given */
 };
 
 /* ---- output.c ---- */
-/* Whether --json was given: then each outcome of a command is one document. */
+/* Set whether --json was given: then each result of a command is one document. */
 void print_as_json(bool is_json);
-/* Print text on stderr, with --json also as a document, and return status. */
+/* Print text on stderr, with --json also as a document. Returns status. */
 int print_error(const char *text, int status);
-/* The document alone; for text that is on stderr already. */
+/* Print the document alone, for text that is on stderr already. */
 void print_error_json(const char *text);
-/* The same of an error of fetch.h or steer_client.h. */
+/* Print an error of fetch.h or steer_client.h like print_error. */
 int print_failure(int rc, const struct err_text *err);
 /* Print a document, as text or as JSON, and free it. screen: as in screen.h. */
 int print_document(
 	const struct bpsctl_opts *o, json_t *root, int (*screen)(FILE *out, json_t *root));
-/* A short answer: doc as JSON (taken), or text and a line end. Returns 0. */
+/* Print a short answer: doc as JSON (takes the reference), or text and a line end. Returns 0. */
 int print_answer(const struct bpsctl_opts *o, const char *text, json_t *doc);
-/* One object per line. */
+/* Print an object on a line of its own. */
 void print_json_line(json_t *o);
-/* End the program two seconds from now, also while the resolver runs; false: not any more. */
+/* End the program two seconds from now, even while the resolver runs. false: remove the limit. */
 void limit_time(bool is_bounded);
 static inline uint32_t interval_ms(const struct bpsctl_opts *o)
 {
@@ -53,7 +53,7 @@ static inline uint32_t interval_ms(const struct bpsctl_opts *o)
 }
 
 /* ---- cmd_show.c: commands that show one document, once or with --watch ---- */
-/* A command's document: how it is fetched and how it is formatted (screen.h). */
+/* A command's document: how to fetch it and how to format it (screen.h). */
 struct document_view {
 	int (*fetch)(
 		const struct bpsctl_opts *o, const char *arg, json_t **ret, struct err_text *err);
@@ -71,7 +71,8 @@ int cmd_version(const struct bpsctl_opts *o, const char *arg);
 int cmd_events(const struct bpsctl_opts *o, const char *arg);
 
 /* ---- cmd_steer.c: commands that change something ---- */
-/* As steer_call, at the port that the scheduler of this host names where --scheduler does not. */
+/* Call steer_call. If --scheduler is not given, use the port that the scheduler of this host
+ * names. */
 int ask_scheduler(const struct bpsctl_opts *o, const char *verb, const char *target,
 	const struct steer_arg *args, size_t n_args, struct err_text *ret_text, json_t **ret_json,
 	struct err_text *err);

@@ -1,4 +1,5 @@
-/* The machine: kernel, libraries, limits, huge pages, RDMA and GPU devices. */
+/* Checks of the machine for `bpsctl check`: kernel, libraries, limits, huge pages, RDMA and GPU
+ * devices. It changes nothing; checks.c checks the daemons. One thread. */
 #include <dirent.h>
 #include <event2/event.h>
 #include <openssl/crypto.h>
@@ -40,7 +41,7 @@ static void check_libraries(json_t *list)
 		jansson_version_str());
 }
 
-/* The soft limit of a process by its name in /proc/PID/limits; false: not to be read. */
+/* Read the soft limit of a process by its name in /proc/PID/limits. false: not readable. */
 static bool limit_of(int pid, const char *name, uint64_t *ret)
 {
 	char path[64], line[256];
@@ -138,7 +139,7 @@ static bool first_line(const char *path, char *ret, size_t room)
 	return is_read;
 }
 
-/* Ports of a device that are up, as "mlx5_0/1"; appended to ret. */
+/* Append the active ports of a device to ret, as "mlx5_0/1". */
 static unsigned ports_up(const char *device, char *ret, size_t room)
 {
 	char path[512], state[64];
@@ -156,7 +157,7 @@ static unsigned ports_up(const char *device, char *ret, size_t room)
 	return n;
 }
 
-/* Only RDMA needs it, so it is looked at where there is some. */
+/* Only RDMA needs libfabric, so check it only where RDMA devices exist. */
 static void check_libfabric(json_t *list, const struct host_needs *needs)
 {
 	struct err_text err = {0};

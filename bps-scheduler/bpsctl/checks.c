@@ -1,3 +1,6 @@
+/* Checks of this host's daemons for `bpsctl check`: programs, settings, keys, ports, and the
+ * scheduler's answers. It changes nothing; check_host.c checks the machine. One thread, blocking
+ * but bounded in time. */
 #include "bps-scheduler/bpsctl/checks.h"
 
 #include <errno.h>
@@ -17,9 +20,9 @@
 #include "common/control/keyring.h"
 #include "common/daemon/daemon.h"
 
-/* Together below the two seconds that an answer may take. */
+/* Time limits. Together they stay below the two seconds of an answer. */
 #define CHILDREN_MS  600
-#define DAEMON_MS    150 /* each of three, and two connections to control ports */
+#define DAEMON_MS    150 /* for each of three daemons, and for two connections to control ports */
 #define SCHEDULER_MS 350
 
 static const char *const level_names[] = {"ok", "warn", "bad"};
@@ -42,16 +45,17 @@ void check_add(json_t *list, enum check_level level, const char *name, const cha
 /* ---- our daemons on this host ---- */
 
 struct checked_daemon {
-	const char *name, *key_file; /* in the folder of the settings; as the units load it */
-	uint16_t port, http_port;    /* 0: it listens on none */
-	bool has_file;               /* of settings: this host is meant to run it */
+	/* name and key_file: in the settings folder, as the units load them */
+	const char *name, *key_file;
+	uint16_t port, http_port; /* 0: not listening */
+	bool has_file;            /* it has a settings file: this host is meant to run it */
 	char program[512], file[512],
-		conf[SUBPROCESS_TEXT_BYTES]; /* conf: what --print-config says */
+		conf[SUBPROCESS_TEXT_BYTES]; /* conf: the output of --print-config */
 	bool is_valid, is_running;
 	int pid;
 };
 
-/* The program beside ours, in the build or where it is installed. */
+/* Find the daemon's program: beside bpsctl, in the build or where it is installed. */
 static bool find_program(struct checked_daemon *r)
 {
 	struct stat st;
@@ -66,7 +70,7 @@ static bool find_program(struct checked_daemon *r)
 	snprintf(places[2], sizeof(places[2]), "bps-%s", r->name);
 	for (size_t i = 0; i < sizeof(places) / sizeof(places[0]); i++) {
 		snprintf(r->program, sizeof(r->program), "%s/%.120s", self, places[i]);
-		/* A folder of the build may have the program's name. */
+		/* A folder of the build may have the same name as the program. */
 		if (stat(r->program, &st) == 0 && S_ISREG(st.st_mode) &&
 			access(r->program, X_OK) == 0)
 			return true;
@@ -74,7 +78,7 @@ static bool find_program(struct checked_daemon *r)
 	return false;
 }
 
-/* The value of a setting in force, "" when it is not there. */
+/* Get the value of a setting in effect; "" if it is not set. */
 static void conf_get(const struct checked_daemon *r, const char *name, char *ret, size_t room)
 {
 	const char *line = r->conf;
@@ -93,7 +97,7 @@ static void conf_get(const struct checked_daemon *r, const char *name, char *ret
 	}
 }
 
-/* The one line that a daemon ends with when it refuses its settings. */
+/* Return the line with which a daemon rejects its settings. */
 static const char *complaint(char *text)
 {
 	char *line = text + strlen(text);
@@ -154,7 +158,7 @@ static void check_settings(json_t *list, struct checked_daemon *roles, size_t n)
 
 /* ---- ports ---- */
 
-/* Can it be bound? 0, or -errno. */
+/* Try to bind the address. Returns 0 or -errno. */
 static int try_bind(const struct addr *a)
 {
 	struct sockaddr_storage sa;
@@ -183,7 +187,7 @@ static void check_port(
 	conf_get(r, setting, text, sizeof(text));
 	snprintf(name, sizeof(name), "%s %s", r->name, setting);
 	if (addr_parse(&a, text, port, &err) < 0 || !a.port)
-		return; /* any free one, or refused by the daemon itself */
+		return; /* any free port, or rejected by the daemon itself */
 	rc = try_bind(&a);
 	if (rc == -EADDRINUSE && r->is_running)
 		check_add(list, CHECK_OK, name, "", "%s is the running bps-%s", text, r->name);
@@ -274,7 +278,7 @@ static void check_key(json_t *list, const struct checked_daemon *r, const char *
 
 /* ---- the scheduler ---- */
 
-/* Releases of members that are not ours, as "0.0.9 (s1 a3)". */
+/* List the members whose release differs from ours, as "0.0.9 (s1 a3)". */
 static void check_versions(json_t *list, json_t *root)
 {
 	char others[256] = "";
@@ -309,8 +313,8 @@ static bool is_loopback(const struct addr *a)
 	return addr_number(a, &sa, &len) == 0 && sockaddr_is_loopback((struct sockaddr *)&sa);
 }
 
-/* Is a daemon of this host told of a scheduler on another, and none meant to run here? Its HTTP is
- * on its own loopback then, and its control port has been looked at. */
+/* Do a daemon's settings here name a scheduler on another host, and is none meant to run here? Then
+ * that scheduler's HTTP is on its own loopback, and its control port was checked already. */
 static bool is_elsewhere(const struct checked_daemon *roles, size_t n, const struct addr *http)
 {
 	char text[ADDR_TEXT_BYTES];
@@ -353,7 +357,7 @@ static void check_scheduler(
 	json_decref(g.root);
 }
 
-/* The control port that servers and agents are told of. */
+/* Check the control port that the settings of servers and agents name. */
 static void check_control(json_t *list, const struct checked_daemon *r)
 {
 	char text[ADDR_TEXT_BYTES], name[48];
@@ -405,7 +409,7 @@ static void check_role(
 		return; /* not meant to run here, or started with settings of its own */
 	check_key(list, r, config_dir);
 	conf_get(r, "provider", provider, sizeof(provider));
-	is_rdma = strcmp(provider, "verbs") == 0; /* its ports are not TCP's */
+	is_rdma = strcmp(provider, "verbs") == 0; /* its ports are not TCP ports */
 	if (r->port && !is_rdma)
 		check_port(list, r, "listen", r->port);
 	check_port(list, r, "http", r->http_port);

@@ -1,4 +1,5 @@
-/* bpsctl events, once or as they come. */
+/* The command `bpsctl events`: prints the events once, or follows them. It keeps no events; the
+ * scheduler does (status/events.h). One thread. */
 #include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
@@ -12,7 +13,7 @@
 #include "bps-scheduler/bpsctl/table_cells.h"
 #include "common/base/duration.h"
 
-#define EVENTS_BEFORE 10 /* that `events --follow` begins with */
+#define EVENTS_BEFORE 10 /* earlier events that `events --follow` starts with */
 #define SINCE_MAX_MS  (UINT64_C(3650) * 86400 * 1000)
 
 static int get_events(
@@ -36,7 +37,8 @@ static int get_events(
 	return 0;
 }
 
-/* All above since, put together. What a new scheduler has not read from its file is new. */
+/* Get all events above since as one document. After a restart, events that the new scheduler has not
+ * read from its file count as new. */
 static int get_all_events(const struct bpsctl_opts *o, uint64_t since, uint64_t term, json_t **ret,
 	struct err_text *err)
 {
@@ -84,7 +86,8 @@ static void print_events(const struct bpsctl_opts *o, json_t *root)
 	fflush(stdout);
 }
 
-/* --since: above which number, and of the last how many seconds (0: all). Errors: -EINVAL. */
+/* Parse --since: the number after which to start, or a span in seconds (0: all). Errors:
+ * -EINVAL. */
 static int since_parse(
 	const char *text, uint64_t *ret_number, double *ret_span_s, struct err_text *err)
 {
@@ -103,7 +106,7 @@ static int since_parse(
 		err, -EINVAL, "--since wants a number, or a time such as 10min, not '%s'", text);
 }
 
-/* Leave only those of the last span_s seconds, by the scheduler's own clock; 0: all. */
+/* Keep only the events of the last span_s seconds, by the scheduler's own clock; 0: all. */
 static void drop_older(json_t *root, double span_s)
 {
 	json_t *list = json_object_get(root, "events");
@@ -116,7 +119,7 @@ static void drop_older(json_t *root, double span_s)
 		json_object_set_new(root, "lost", json_integer(0));
 }
 
-/* Where to begin: what was told, or a little before now. */
+/* Find the start: as --since gives it, or a few events before now. */
 static int follow_start(
 	const struct bpsctl_opts *o, uint64_t *ret_since, double *ret_span_s, struct err_text *err)
 {

@@ -1,4 +1,5 @@
-/* The words of bpsctl about keys. */
+/* The commands of bpsctl about keys: create, derive, rotate, revoke and show them. They change the
+ * key file; the scheduler then reads it. One thread. */
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
@@ -38,7 +39,7 @@ int cmd_key_new(const struct bpsctl_opts *o, const char *arg)
 	return 0;
 }
 
-/* Returns -EKEYREVOKED when the scheduler would refuse it. */
+/* Derive the key of an identity. Returns -EKEYREVOKED if the scheduler would refuse it. */
 static int derive(struct cluster_key *ret_key, const struct keyring *ring, const char *identity)
 {
 	char print[KEY_PRINT_BYTES], wire[KEYRING_ID_BYTES];
@@ -53,7 +54,7 @@ static int derive(struct cluster_key *ret_key, const struct keyring *ring, const
 	return keyring_is_revoked(ring, wire) ? -EKEYREVOKED : 0;
 }
 
-/* The master's key file, said on stderr when it cannot be had. */
+/* Load the master's key file. Prints an error on stderr if that fails. */
 static int load_keys(const struct bpsctl_opts *o, struct keyring *ret_ring)
 {
 	struct err_text err = {""};
@@ -95,9 +96,9 @@ int cmd_key_derive(const struct bpsctl_opts *o, const char *arg)
 	return 0;
 }
 
-/* ---- words that change the key file ---- */
+/* ---- commands that change the key file ---- */
 
-/* The scheduler has taken the current key of the file. */
+/* Has the scheduler read the current key of the file? */
 static bool has_taken(json_t *root, const struct keyring *ring)
 {
 	json_t *first = json_array_get(json_object_get(root, "keys"), 0);
@@ -108,7 +109,7 @@ static bool has_taken(json_t *root, const struct keyring *ring)
 	       json_array_size(json_object_get(root, "revoked")) == ring->n_revoked;
 }
 
-/* The file is as it should be; let the scheduler read it. Returns the exit code. */
+/* Make the scheduler read the updated file. Returns the exit code. */
 static int tell_scheduler(const struct bpsctl_opts *o, const struct keyring *ring)
 {
 	struct err_text text = {""}, err = {""};
@@ -153,7 +154,7 @@ static void print_change(const struct keyring *ring, const char *text)
 	json_decref(root);
 }
 
-/* done: what has been done, for programs. */
+/* done: the change, for programs. */
 static int store(const struct bpsctl_opts *o, const struct keyring *ring, const char *done)
 {
 	struct err_text err = {""};
@@ -212,7 +213,7 @@ out:
 	return status;
 }
 
-/* Is nobody known to use the previous key? Says who, if not. */
+/* Is the previous key unused, as far as is known? If not, print its users. */
 static bool is_previous_unused(const struct bpsctl_opts *o)
 {
 	struct err_text text = {""}, err = {""};
@@ -271,7 +272,7 @@ int cmd_key_revoke(const struct bpsctl_opts *o, const char *arg)
 	if (load_keys(o, &ring) <= 0)
 		return EXIT_ERR;
 	rc = keyring_revoke(&ring, arg);
-	if (rc == 0 || rc == -EEXIST) /* once more: the scheduler may not know yet */
+	if (rc == 0 || rc == -EEXIST) /* repeat it: the scheduler may not know yet */
 		status = store(o, &ring, "the key is revoked");
 	else
 		print_error(rc == -ENOSPC ? "too many keys are revoked: rotate the key instead"

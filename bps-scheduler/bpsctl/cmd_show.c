@@ -1,4 +1,5 @@
-/* Commands of bpsctl that show one document, once or with --watch. */
+/* Commands of bpsctl that show one document, once or repeatedly with --watch. fetch.c fetches the
+ * documents and screen_*.c format them. One thread. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,7 +15,7 @@
 #include "common/base/version.h"
 #include "common/wire/ctlmsg.h"
 
-/* One screen; daemons that are away for a while are part of the show. */
+/* Show one screen. An unreachable daemon does not end the watch. */
 static int watch_once(const struct document_view *v, const struct bpsctl_opts *o, const char *arg,
 	struct live_screen *w)
 {

@@ -1,4 +1,5 @@
-/* Words of bpsctl that have the scheduler change something. */
+/* Commands of bpsctl with which the scheduler changes something. steer_client.c sends the requests.
+ * One thread. */
 #include <ctype.h>
 #include <inttypes.h>
 #include <stdio.h>
@@ -11,9 +12,9 @@
 #include "common/base/clock.h"
 #include "common/wire/ctlmsg.h"
 
-#define WAIT_MS 200 /* between two looks of --wait */
+#define WAIT_MS 200 /* between two checks of --wait */
 
-/* All addresses of this host. */
+/* Does the address stand for all addresses of this host? */
 static bool is_any(const struct addr *a)
 {
 	struct sockaddr_storage ss;
@@ -22,9 +23,8 @@ static bool is_any(const struct addr *a)
 	return addr_number(a, &ss, &len) == 0 && sockaddr_is_any((struct sockaddr *)&ss);
 }
 
-/* Where the scheduler on this host says that it listens, when it is not at the port that is asked by
- * default: its own setting names it already, and nobody should have to say it twice. False: nowhere
- * else. */
+/* Find the address on which the scheduler of this host listens according to its own settings, if it
+ * is not the default port. So users need not give it again. False: use the default. */
 static bool find_scheduler(const struct bpsctl_opts *o, struct addr *ret_addr)
 {
 	struct addr found, asked = o->steer.scheduler;
@@ -47,7 +47,7 @@ static bool find_scheduler(const struct bpsctl_opts *o, struct addr *ret_addr)
 	return is_found;
 }
 
-/* The port is not tried out before: the scheduler would take that for a stranger's connection. */
+/* The port is not tested first: the scheduler would count that as a connection of a stranger. */
 int ask_scheduler(const struct bpsctl_opts *o, const char *verb, const char *target,
 	const struct steer_arg *args, size_t n_args, struct err_text *ret_text, json_t **ret_json,
 	struct err_text *err)
@@ -65,7 +65,7 @@ static int print_text(const struct bpsctl_opts *o, const char *text)
 	return print_answer(o, text, json_pack("{s:i, s:s}", "schema", 1, "text", text));
 }
 
-/* Ask the scheduler for this verb and print what it says it has done. */
+/* Send this verb to the scheduler and print its answer. */
 static int order(const struct bpsctl_opts *o, const char *verb, const char *target,
 	const struct steer_arg *args, size_t n_args)
 {
@@ -77,7 +77,7 @@ static int order(const struct bpsctl_opts *o, const char *verb, const char *targ
 
 /* ---- drain ---- */
 
-/* Partitions that are still on target. Errors: as steer_call. */
+/* Return the number of partitions that are still on target. Errors: as steer_call. */
 static int parts_left(
 	const struct bpsctl_opts *o, const char *target, uint64_t *ret_n, struct err_text *err)
 {
@@ -103,7 +103,8 @@ static int say_empty(const struct bpsctl_opts *o, const char *target, double too
 	return print_text(o, text);
 }
 
-/* A scheduler that is away for a while is no reason to give up before the time is over. */
+/* Wait until the target has no partitions, or until the time is over. Keep waiting while the
+ * scheduler is unreachable. */
 static int wait_empty(const struct bpsctl_opts *o, const char *target)
 {
 	uint64_t begin = clock_now_ns(), n = 1, took_ns;
@@ -141,7 +142,7 @@ int cmd_drain(const struct bpsctl_opts *o, const char *arg)
 		return print_failure(rc, &err);
 	if (!o->wait)
 		return print_text(o, text.s);
-	if (!o->json) /* whose one document says how it ended */
+	if (!o->json) /* with --json, the only document reports the end */
 		print_text(o, text.s);
 	return wait_empty(o, arg);
 }
@@ -158,7 +159,7 @@ int cmd_job_kill(const struct bpsctl_opts *o, const char *arg)
 	return order(o, "job kill", arg, &reason, 1);
 }
 
-/* Codes are in capitals; people are not. */
+/* Convert to capitals, as codes are written. */
 static void upper(const char *s, char *ret, size_t room)
 {
 	size_t n = 0;

@@ -1,3 +1,5 @@
+/* Explanations of problem codes and error codes (explain.h), as a table and a document. It asks no
+ * daemon. One thread. */
 #include "bps-scheduler/bpsctl/explain.h"
 
 #include <ctype.h>
@@ -11,7 +13,7 @@
 
 struct explanation {
 	const char *code;
-	int number; /* 0: a problem */
+	int number; /* 0: code of a problem, not of an error */
 	const char *what, *effect, *action;
 };
 

@@ -1,3 +1,6 @@
+/* Fetches the documents that bpsctl shows (fetch.h): requests them over HTTP, and merges a
+ * cluster's document with details of its jobs. It prints nothing. One thread, blocking but
+ * bounded. */
 #include "bps-scheduler/bpsctl/fetch.h"
 
 #include <errno.h>
@@ -12,11 +15,11 @@
 #include "common/base/clock.h"
 #include "common/wire/ctlmsg.h"
 
-#define ANSWER_MS    1900 /* an answer takes less than two seconds, whatever is broken */
-#define JOBS_MAX     32   /* that are asked about at once */
-#define DOWN_AGENT_S 600  /* as the scheduler's problems */
+#define ANSWER_MS    1900 /* every answer takes less than two seconds, even with failures */
+#define JOBS_MAX     32   /* jobs whose details are requested at once */
+#define DOWN_AGENT_S 600  /* same limit as for the scheduler's problems */
 
-/* Take the answer of a GET apart. */
+/* Take the document out of a GET's answer. */
 static int take(struct http_get *g, json_t **ret, struct err_text *err)
 {
 	const char *text = json_string_value(json_object_get(g->root, "error"));
@@ -57,11 +60,11 @@ static int scheduler_only(json_t *root, struct err_text *err)
 
 struct job_details {
 	struct http_get gets[JOBS_MAX];
-	json_t *jobs[JOBS_MAX]; /* of the cluster's document */
+	json_t *jobs[JOBS_MAX]; /* from the cluster's document */
 	size_t n, not_asked;
 };
 
-/* Ask about the jobs of a cluster, forming ones only when told so. */
+/* Request the details of the jobs; forming jobs only if has_forming is set. */
 static void details_get(struct job_details *d, const struct addr *addr, json_t *cluster,
 	bool has_forming, uint32_t timeout_ms)
 {
@@ -113,7 +116,7 @@ static void add_missing(json_t *missing, json_t *names)
 	}
 }
 
-/* Its name, with the role where another member has the same name. */
+/* Return the member's name, with the role if another member has the same name. */
 static json_t *member_label(json_t *root, json_t *m)
 {
 	const char *name = json_string_value(json_object_get(m, "name"));
@@ -126,9 +129,9 @@ static json_t *member_label(json_t *root, json_t *m)
 		     : json_sprintf("%s %s", cell_str(m, "role").s, name);
 }
 
-/* Members that the scheduler hears; the others are missing. Agents that are down are forgotten
- * after a while (a machine that was taken away is no lasting problem), servers are not. silent:
- * names of agents that have not answered. */
+/* Count the members that the scheduler receives from, and name the missing ones. Agents that are
+ * down are left out after a while, because a machine that was taken away is no lasting problem.
+ * Servers are not left out. silent: names of agents that have not answered. */
 static size_t count_heard(json_t *root, json_t *silent, json_t *missing, size_t *ret_daemons)
 {
 	size_t i, n = 0;
@@ -149,7 +152,8 @@ static size_t count_heard(json_t *root, json_t *silent, json_t *missing, size_t 
 		n += is_heard;
 		if (is_heard || is_silent || !name)
 			continue;
-		if (json_array_size(missing) < SCREEN_MISSING_MAX) /* each looks at all members */
+		/* each label scans all members */
+		if (json_array_size(missing) < SCREEN_MISSING_MAX)
 			json_array_append_new(missing, member_label(root, m));
 		else
 			json_array_append_new(missing, json_string(name));
@@ -157,7 +161,7 @@ static size_t count_heard(json_t *root, json_t *silent, json_t *missing, size_t 
 	return n;
 }
 
-/* What the workers of a job say, as figures of the job. */
+/* Add figures from the job's workers to the job. */
 static void add_figures(json_t *job, json_t *detail)
 {
 	uint64_t rounds = 0, waiting = 0;
@@ -181,7 +185,7 @@ static void add_figures(json_t *job, json_t *detail)
 	json_object_set_new(job, "longest_s", json_real(longest_s));
 }
 
-/* "missing" and "collected" of a document, and figures of its jobs. */
+/* Add "missing" and "collected" to a document, and figures to its jobs. */
 static void put_collected(json_t *root, const struct job_details *d, uint64_t start_ms)
 {
 	json_t *missing = json_array(), *silent;
@@ -206,7 +210,7 @@ static void put_collected(json_t *root, const struct job_details *d, uint64_t st
 		add_missing(missing, json_object_get(d->gets[i].root, "missing"));
 	}
 	silent = json_copy(missing);
-	heard = 1 + count_heard(root, silent, missing, &daemons); /* the scheduler is one */
+	heard = 1 + count_heard(root, silent, missing, &daemons); /* 1 for the scheduler itself */
 	json_decref(silent);
 	json_object_set_new(root, "missing", missing);
 	json_object_set_new(root, "collected",
@@ -217,7 +221,7 @@ static void put_collected(json_t *root, const struct job_details *d, uint64_t st
 			(json_int_t)heard));
 }
 
-/* The cluster, and details of its jobs. */
+/* Get the cluster, and the details of its jobs. */
 static int get_all(const struct addr *addr, bool has_forming, json_t **ret,
 	struct job_details **ret_d, struct err_text *err)
 {
@@ -331,7 +335,7 @@ int fetch_job(const struct addr *addr, const char *name, json_t **ret, struct er
 	rc = fetch_path(addr, path, &root, err);
 	if (rc < 0)
 		return rc;
-	if (!json_object_get(root, "job")) { /* others do not know the question */
+	if (!json_object_get(root, "job")) { /* other daemons ignore the query */
 		rc = scheduler_only(root, err);
 		json_decref(root);
 		return rc < 0 ? rc : err_set(err, BPS_EPROTO, "the answer names no job");

@@ -1,3 +1,6 @@
+/* HTTP GETs of JSON documents from daemons, several at once (http.h): connect, send, receive and
+ * parse. No redirects, no TLS, no kept connections. One thread, blocking but bounded in time and
+ * size. */
 #include "bps-scheduler/bpsctl/http.h"
 
 #include <ctype.h>
@@ -14,7 +17,7 @@
 #define ANSWER_MAX   ((size_t)64 << 20)
 #define ANSWER_START 65536
 
-/* One connection. fd is -1 once its answer is known. */
+/* An HTTP request on its connection. fd is -1 once its result is known. */
 struct http_exchange {
 	int fd;
 	bool is_asked;
@@ -67,7 +70,7 @@ static void ask(struct http_exchange *x)
 		unreachable(x, error);
 	else if (n < 0 || n >= (int)sizeof(text))
 		fail(x, -EINVAL, "cannot be asked: the question is too long");
-	/* It fits in an empty socket buffer. */
+	/* The request fits in an empty socket buffer. */
 	else if (send(x->fd, text, (size_t)n, MSG_NOSIGNAL) != n)
 		unreachable(x, errno);
 	x->is_asked = true;
@@ -95,7 +98,7 @@ static void parse(struct http_exchange *x)
 	hang_up(x);
 }
 
-/* Room for at least one byte and the end. */
+/* Make room for at least one byte and the terminating zero. */
 static bool grow(struct http_exchange *x)
 {
 	size_t room = x->room ? 2 * x->room : ANSWER_START;
@@ -132,7 +135,7 @@ static void hear(struct http_exchange *x)
 		parse(x);
 }
 
-/* Wait once and go on with whatever is ready. False: nothing is open, or it is too late. */
+/* Poll once and process the ready connections. False: none is open, or the deadline has passed. */
 static bool turn(struct http_exchange *x, struct pollfd *p, size_t n, uint64_t deadline_ms)
 {
 	uint64_t now = clock_now_ms();

@@ -13,23 +13,23 @@
 #define HTTP_PATH_BYTES 512
 
 struct http_get {
-	char path[HTTP_PATH_BYTES]; /* with its query, already escaped */
-	/* The answer. rc: 0, or BPS_ENOSCHED nobody answers there, BPS_ETIMEDOUT, BPS_EPROTO it is
-	 * no JSON, -E2BIG, -ENOMEM; then err has a sentence. status: of HTTP. root: the caller's
-	 * reference, NULL unless rc is 0. */
+	char path[HTTP_PATH_BYTES]; /* path with its query, already escaped */
+	/* The answer. rc: 0, or BPS_ENOSCHED no daemon answers there, BPS_ETIMEDOUT, BPS_EPROTO the
+	 * answer is not JSON, -E2BIG, -ENOMEM; then err has a sentence. status: of HTTP. root: the
+	 * caller's reference, NULL unless rc is 0. */
 	int rc, status;
 	json_t *root;
 	struct err_text err;
 };
 
-/* Fill the answers of all n. Returns after timeout_ms at the latest, but for the resolver's own
- * idea of time. */
+/* Fill in the answers of all n. Returns after timeout_ms at the latest. The resolver's own time-out
+ * may exceed that. */
 void http_get_all(const struct addr *addr, struct http_get *gets, size_t n, uint32_t timeout_ms);
 
-/* Does something take connections there? 0, or as rc above: BPS_ENOSCHED, BPS_ETIMEDOUT, with a
- * sentence. */
+/* Check that a process accepts connections there. Returns 0, or as rc above: BPS_ENOSCHED,
+ * BPS_ETIMEDOUT, with a sentence. */
 int http_can_connect(const struct addr *addr, uint32_t timeout_ms, struct err_text *err);
 
-/* Escape for a query ("a b" -> "a%20b") into buf; false when it does not fit. */
+/* Escape a string for a query ("a b" -> "a%20b") into buf. False: it does not fit. */
 bool http_escape(const char *s, char *buf, size_t n_buf);
 #endif

@@ -1,3 +1,5 @@
+/* Repeated output on a terminal or a pipe (live_screen.h): signals, waits and frames. It formats no
+ * documents. One thread. */
 #include "bps-scheduler/bpsctl/live_screen.h"
 
 #include <errno.h>
@@ -49,7 +51,8 @@ void live_screen_frame(FILE *out, const char *text, unsigned n_rows, bool is_fir
 {
 	size_t lines = count_lines(text), shown = lines < n_rows ? lines : n_rows - 2;
 
-	/* Home, each line up to its end, then all that is left below: nothing is ever blank. */
+	/* Move the cursor home, rewrite each line up to its end, then clear the rest below: no part
+	 * of the screen is blank meanwhile. */
 	fputs(is_first ? "\033[2J\033[H" : "\033[H", out);
 	for (size_t i = 0; i < shown; i++) {
 		const char *end = strchr(text, '\n');

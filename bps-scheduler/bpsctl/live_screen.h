@@ -1,7 +1,7 @@
 #ifndef BPS_SCHEDULER_BPSCTL_LIVE_SCREEN_H
 #define BPS_SCHEDULER_BPSCTL_LIVE_SCREEN_H
-/* Showing something again and again until SIGINT or SIGTERM comes. A terminal is redrawn in place,
- * each frame with one write; anything else gets the screens below each other. */
+/* Repeated output until SIGINT or SIGTERM. A terminal is redrawn in place, each frame with one
+ * write. Any other output gets the screens one after another. */
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -12,15 +12,15 @@ struct live_screen {
 	bool has_begun;
 };
 
-/* From now on the signals only end the waits. Errors: -errno. */
+/* Start: from now on the signals only end the waits. Errors: -errno. */
 int live_screen_begin(struct live_screen *w);
 /* Show one screen on stdout. */
 void live_screen_show(struct live_screen *w, const char *text);
-/* False when it is time to end. */
+/* Wait. False: a signal has come, time to end. */
 bool live_screen_wait(struct live_screen *w, uint32_t ms);
 void live_screen_end(struct live_screen *w);
 
-/* What draws text on a terminal of that many rows over the former frame; the last row counts what
- * did not fit. */
+/* Write the characters that draw text over the previous frame on a terminal with n_rows rows. The
+ * last row counts the lines that did not fit. */
 void live_screen_frame(FILE *out, const char *text, unsigned n_rows, bool is_first);
 #endif

@@ -1,6 +1,6 @@
-/* bpsctl: asks the daemons over HTTP and prints what they say; what changes something goes to the
- * scheduler's control port. Each answer takes less than two seconds, whatever is broken. Exit
- * codes: 0 OK, 1 WARN, 2 ERR, 3 nobody answers, 64 usage. */
+/* bpsctl: queries the daemons over HTTP and prints their answers. Commands that change something go
+ * to the scheduler's control port. Each answer takes less than two seconds, even with failures.
+ * Exit codes: 0 OK, 1 WARN, 2 ERR, 3 no daemon answers, 64 usage. One thread. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -59,11 +59,11 @@ static const struct settings_spec spec = {.program = "bpsctl",
 
 struct bpsctl_command {
 	const char *words;    /* "status", "key derive" */
-	const char *argument; /* NULL: takes none; "[NAME]": may be left out, then it is "" */
-	const char *second;   /* the same of opts.more */
+	const char *argument; /* NULL: takes none; "[NAME]": optional, "" if left out */
+	const char *second;   /* the same for opts.more */
 	const char *help;
-	int (*run)(const struct bpsctl_opts *o, const char *arg); /* or NULL, */
-	const struct document_view *view;                         /* and this to be shown */
+	int (*run)(const struct bpsctl_opts *o, const char *arg); /* or NULL: then view is shown */
+	const struct document_view *view;                         /* set if run is NULL */
 };
 
 static int cmd_help(const struct bpsctl_opts *o, const char *arg);
@@ -148,7 +148,7 @@ static int cmd_help(const struct bpsctl_opts *o, const char *arg)
 	return 0;
 }
 
-/* How many of args make up the command's words; 0: it is another command. */
+/* Return the number of args that make up the command's words. 0: another command. */
 static size_t matches(const struct bpsctl_command *c, char *const *args, size_t n)
 {
 	const char *space = strchr(c->words, ' ');
@@ -177,7 +177,7 @@ static void complain_of(const char *word)
 static int unknown(char *const *args, size_t n)
 {
 	size_t first = n ? strlen(args[0]) : 0;
-	bool is_half = false; /* "key" alone, or "key" and a word that does not follow it */
+	bool is_half = false; /* "key" alone, or "key" and an unknown word after it */
 
 	for (size_t i = 0; first && i < N_COMMANDS; i++) {
 		const struct bpsctl_command *c = &commands[i];
@@ -197,7 +197,7 @@ static int unknown(char *const *args, size_t n)
 	return EX_USAGE;
 }
 
-/* The command with most words of args: "job kill" before "job". */
+/* Return the command that matches the most words of args: "job kill" before "job". */
 static const struct bpsctl_command *find_command(char *const *args, size_t n, size_t *ret_words)
 {
 	const struct bpsctl_command *found = NULL;
@@ -240,13 +240,13 @@ static int dispatch(struct bpsctl_opts *o, char *const *args, size_t n)
 	return print_error(text, EX_USAGE);
 }
 
-/* Short or other names of flags, for the hand. */
+/* Short or other names of flags, for interactive use. */
 static const struct {
 	const char *alias, *flag;
 } aliases[] = {{"-f", "--follow"}, {"-v", "--verbose"}, {"--host", "--scheduler-http"},
 	{"--daemon", "--scheduler-http"}};
 
-/* The seconds behind --watch, as the flag that they are: a bare number means seconds. */
+/* Convert the interval after --watch to its flag: a bare number means seconds. */
 static char *interval_flag(const char *s)
 {
 	char *text = NULL;
@@ -255,20 +255,20 @@ static char *interval_flag(const char *s)
 
 	if (!n || (*unit && strcmp(unit, "s") != 0 && strcmp(unit, "ms") != 0 &&
 			  strcmp(unit, "min") != 0))
-		return NULL; /* a word */
+		return NULL; /* a word of the command */
 	if ((*unit ? asprintf(&text, "--interval=%s", s)
 		   : asprintf(&text, "--interval=%.0fms", strtod(s, NULL) * 1e3)) < 0)
 		return NULL;
 	return text;
 }
 
-/* Is s an error's number, such as -10001? */
+/* Is s a negative error number, such as -10001? */
 static bool is_negative(const char *s)
 {
 	return s[0] == '-' && s[1] && !s[1 + strspn(s + 1, "0123456789")];
 }
 
-/* argv with the flags' own names; what is new in it is in mem, the caller's. NULL: out of
+/* Return argv with the flags' full names. mem holds new strings; the caller frees it. NULL: out of
  * memory. */
 static char **expand(int argc, char **argv, char **mem)
 {
@@ -277,7 +277,8 @@ static char **expand(int argc, char **argv, char **mem)
 
 	for (int i = 0; args && i < argc; i++) {
 		args[i] = argv[i];
-		if (has_code && is_negative(argv[i])) /* no flag; the sign does not matter */
+		/* a number, not a flag; its sign does not matter */
+		if (has_code && is_negative(argv[i]))
 			args[i]++;
 		has_code |= i && strcmp(argv[i], "explain") == 0;
 		if (i > 1 && strcmp(argv[i - 1], "--watch") == 0)
@@ -309,7 +310,7 @@ static void expand_free(int argc, char **args, char **mem)
 	free(args);
 }
 
-/* For the outcome of flags that could not be read. */
+/* Look for --json, for the error of flags that could not be parsed. */
 static bool is_json_asked(char *const *argv)
 {
 	for (; *argv; argv++)

@@ -1,4 +1,4 @@
-/* How bpsctl answers: text or JSON on stdout, complaints on stderr, all in bounded time. */
+/* Output of bpsctl: text or JSON on stdout, errors on stderr, within a time limit. One thread. */
 #include <errno.h>
 #include <signal.h>
 #include <stdio.h>
@@ -12,7 +12,8 @@
 #define BOUND_S 2
 #define LATE    "no answer in time"
 
-/* With --json each outcome is one document: an error is one if nothing was printed before. */
+/* With --json each result is one document: print an error as a document if nothing was printed
+ * before. */
 static struct {
 	bool is_json, has_document;
 } answer;
@@ -92,7 +93,7 @@ void print_json_line(json_t *o)
 	fflush(stdout);
 }
 
-/* The resolver has its own idea of time. */
+/* The resolver does not respect our time limit. */
 static void on_alarm(int sig)
 {
 	static const char text[] = "bpsctl: " LATE "\n";

@@ -1,3 +1,5 @@
+/* The screen of a single job (screen.h): its pace, its workers and its problems. It fetches
+ * nothing. One thread. */
 #include "bps-scheduler/bpsctl/screen.h"
 
 #include <inttypes.h>
@@ -5,7 +7,7 @@
 
 #include "bps-scheduler/bpsctl/table_cells.h"
 
-#define QUIET_LONG_S    5.0 /* of a worker that is behind */
+#define QUIET_LONG_S    5.0 /* for a worker that is behind */
 #define WORKER_ROWS_MAX 32
 
 /* ---- one job ---- */
@@ -31,7 +33,7 @@ static int job_code(json_t *root)
 	return 0;
 }
 
-/* What its servers see of it. */
+/* Show the pace that its servers report. */
 static void job_pace(FILE *out, json_t *pace)
 {
 	json_t *slowest = json_object_get(pace, "slowest");
@@ -48,7 +50,7 @@ static void job_pace(FILE *out, json_t *pace)
 			cell_str(slowest, "host").s, cell_lag(slowest).s);
 }
 
-/* Members that have left, want to join, or are not waited for. */
+/* Show members that have left, want to join, or are not waited for. */
 static void job_changes(FILE *out, json_t *job)
 {
 	json_t *m;

@@ -1,12 +1,13 @@
-/* bpsctl status: the cluster on one screen. */
+/* The screen of `bpsctl status`: the cluster on one screen. It fetches nothing. One thread. */
 #include <inttypes.h>
 #include <stdbool.h>
 
 #include "bps-scheduler/bpsctl/screen.h"
 #include "bps-scheduler/bpsctl/table_cells.h"
 
-#define JOBS_MAX      24 /* rows; the rest is counted */
-#define SERVERS_MAX   8  /* all of them, if there are no more; else those that are not well */
+#define JOBS_MAX 24 /* rows of jobs; the others are counted */
+/* show all servers if there are at most this number, else only those with a problem */
+#define SERVERS_MAX   8
 #define OUTLIERS_MAX  16
 #define REFUSED_MAX   4
 #define FAILED_MAX    5
@@ -83,7 +84,7 @@ static void tolerated(FILE *out, json_t *root)
 	cell_wrapped(out, "  tolerates: ", text);
 }
 
-/* One line, however many there are. */
+/* Show the muted problems on one line, whatever their number. */
 static void muted(FILE *out, json_t *root)
 {
 	json_t *list = json_object_get(root, "muted"), *m;
@@ -125,7 +126,7 @@ static void refused(FILE *out, json_t *root)
 	}
 }
 
-/* A blank line between two sections; the problems end with one. */
+/* Separate two sections by a blank line. The problems already end with one. */
 static void gap(FILE *out, bool *has_gap)
 {
 	if (!*has_gap)
@@ -237,7 +238,7 @@ static struct table_cell state_cell(json_t *m)
 	struct table_cell c;
 
 	snprintf(c.s, sizeof(c.s), "%.10s%s", cell_state(m).s,
-		is_well(m) ? "" : "*"); /* says nothing */
+		is_well(m) ? "" : "*"); /* empty if the member is well */
 	return c;
 }
 
@@ -280,7 +281,7 @@ static void server_rows(FILE *out, json_t *root, bool *has_gap)
 		fprintf(out, "(%zu more: bpsctl servers)\n", n - shown);
 }
 
-/* Only those that are not well: which agent does what is the jobs' matter. */
+/* Show only the agents with a problem; the jobs show the others. */
 static void agent_rows(FILE *out, json_t *root, bool *has_gap)
 {
 	size_t i, n = 0, shown = 0;

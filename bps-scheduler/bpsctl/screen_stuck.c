@@ -1,4 +1,5 @@
-/* bpsctl why-stuck: what every waiting call waits for. */
+/* The screen of `bpsctl why-stuck`: what each waiting call waits for. It fetches nothing. One
+ * thread. */
 #include <inttypes.h>
 #include <stdbool.h>
 
@@ -135,7 +136,7 @@ static void networks(FILE *out, json_t *job)
 	}
 }
 
-/* Returns whether anything of this job is held up. */
+/* Show a job. Returns whether any of its calls is delayed. */
 static bool show_job(FILE *out, json_t *doc)
 {
 	json_t *job = json_object_get(doc, "job"), *wait;

@@ -1,3 +1,5 @@
+/* The full tables of bpsctl: servers, agents, jobs, events, and the figures of one daemon
+ * (screen.h). It fetches nothing. One thread. */
 #include <inttypes.h>
 #include <stdbool.h>
 #include <string.h>
@@ -46,7 +48,7 @@ void screen_missing(FILE *out, json_t *root)
 
 /* ---- members ---- */
 
-/* Gbit/s of the network card, and where that is from. */
+/* The speed of the network card in Gbit/s, and its source. */
 static struct table_cell nic_cell(json_t *m)
 {
 	double gbps = (double)cell_num(m, "nic_mbps") / 1e3;
@@ -65,7 +67,7 @@ static bool is_drained(json_t *m)
 	return json_is_true(json_object_get(m, "is_drained"));
 }
 
-/* What goes through memory is in no column. */
+/* Bytes exchanged through memory are in no column; show them in a note. */
 static void same_host_note(FILE *out, json_t *m)
 {
 	json_t *s = json_object_get(m, "same_host");
@@ -81,7 +83,7 @@ static void same_host_note(FILE *out, json_t *m)
 			cell_num(s, "connections"), cell_size(cell_num(s, "received_bytes")).s);
 }
 
-/* Prints what only some members have below their row. */
+/* Print the values that only some members have, below the member's row. */
 static void member_notes(FILE *out, json_t *m)
 {
 	char text[600];

@@ -1,5 +1,6 @@
-/* bpsctl agent: one agent's own figures, or the GPUs of its machine, what they share on the way to
- * the processor, and how their gradients travel. */
+/* The screen of `bpsctl agent`: one agent's own figures, or the GPUs of its machine, the links that
+ * they share on the way to the processor, and the route of their gradients. It fetches nothing. One
+ * thread. */
 #include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
@@ -51,7 +52,7 @@ static bool is_below(json_t *device, size_t uplink)
 		       : json_is_integer(v) && json_integer_value(v) == (json_int_t)uplink;
 }
 
-/* Its NUMA node, where it is known. */
+/* Write the device's NUMA node, if it is known. */
 static void numa(json_t *device, char *ret, size_t room)
 {
 	json_int_t node = json_integer_value(json_object_get(device, "numa"));
@@ -87,7 +88,8 @@ static void nic_line(FILE *out, json_t *nic)
 		speed, is_up ? "" : "  down");
 }
 
-/* Print what is below one uplink (SIZE_MAX: what has none), with head above the first line. */
+/* Print the devices below one uplink (SIZE_MAX: those without one), with head above the first
+ * line. */
 static void below(FILE *out, json_t *root, size_t uplink, const char *head)
 {
 	json_t *v;
@@ -125,7 +127,7 @@ static void tree(FILE *out, json_t *root)
 
 /* ---- NVLink ---- */
 
-/* "0 1 2 3", or "0-7" where there are many in a row. */
+/* Write "0 1 2 3", or "0-7" for a long sequence. */
 static void list_gpus(json_t *list, char *ret, size_t room)
 {
 	size_t n = json_array_size(list), used = 0;
@@ -184,7 +186,7 @@ static void links(FILE *out, json_t *root)
 
 /* ---- the strategy ---- */
 
-/* "GPUs 0-3, and 4-7" of the groups with more than one member. */
+/* Write "GPUs 0-3, and 4-7" for the groups with more than one member. */
 static void list_groups(json_t *strategy, char *ret, size_t room)
 {
 	json_t *group;
@@ -200,7 +202,7 @@ static void list_groups(json_t *strategy, char *ret, size_t room)
 	}
 }
 
-/* One line for each kind of step, in order. */
+/* Show each kind of step on one line, in order. */
 static void steps(FILE *out, json_t *strategy)
 {
 	uint64_t units = cell_num(strategy, "units"), sources = cell_num(strategy, "sources");

@@ -1,3 +1,5 @@
+/* Requests to the scheduler's control port (steer_client.h): keys, connection, request and answer.
+ * It chooses no address and prints nothing. Any thread, blocking but bounded. */
 #include "bps-scheduler/bpsctl/steer_client.h"
 
 #include <errno.h>
@@ -14,7 +16,7 @@
 #define BOUND_MS   2000
 #define NAME_BYTES (CTL_NAME_MAX + 1)
 
-/* One question on its way. It is over once is_over, with rc and err or msg. */
+/* A request in progress. When is_over is set, rc and either err or msg have the result. */
 struct steer_request {
 	const struct steer_conf *conf;
 	struct event_base *base;
@@ -149,7 +151,7 @@ static int talk(struct steer_request *call, struct tls *tls)
 	return call->rc;
 }
 
-/* What the scheduler says, to the caller's. */
+/* Pass the scheduler's answer to the caller's variables. */
 static int hand_over(const struct ctl_steered *m, struct err_text *ret_text, json_t **ret_json,
 	struct err_text *err)
 {
@@ -184,7 +186,7 @@ static int put_args(struct steer_request *call, const struct steer_arg *args, si
 	return 0;
 }
 
-/* Ask under one of the keys; NULL: without any. */
+/* Send the request under one of the keys. NULL: without a key. */
 static int ask(struct steer_request *call, const struct tls_conf *auth, unsigned which)
 {
 	const char *as = *call->conf->as ? call->conf->as : call->user;
@@ -201,7 +203,7 @@ static int ask(struct steer_request *call, const struct tls_conf *auth, unsigned
 	return rc;
 }
 
-/* A scheduler that has not read the current key yet takes the one before it. */
+/* If the scheduler has not read the current key yet, try the previous one. */
 static int ask_in_turn(struct steer_request *call, const struct tls_conf *auth)
 {
 	int rc = BPS_ENOSCHED;

@@ -1,3 +1,5 @@
+/* Runs programs and collects their output (subprocess.h), several at once. It does not interpret
+ * the output. One thread, blocking but bounded. */
 #include "bps-scheduler/bpsctl/subprocess.h"
 
 #include <errno.h>
@@ -18,7 +20,7 @@ extern char **environ;
 struct running_subprocess {
 	struct subprocess *child;
 	pid_t pid;
-	int fd; /* -1: its end was read */
+	int fd; /* -1: the end of its output was read */
 	size_t used;
 };
 
@@ -62,7 +64,7 @@ static void hear(struct running_subprocess *r)
 	r->fd = -1;
 }
 
-/* All that they print, until they close it or time is over. */
+/* Read all output until the programs close it or the deadline passes. */
 static void hear_all(struct running_subprocess *runs, size_t n, uint64_t deadline_ms)
 {
 	for (;;) {

@@ -1,7 +1,7 @@
 #ifndef BPS_SCHEDULER_BPSCTL_TABLE_CELLS_H
 #define BPS_SCHEDULER_BPSCTL_TABLE_CELLS_H
 /* Pieces of bpsctl's screens: values of a JSON document as text that is safe for a terminal, and
- * lines that wrap. What is missing or of another type is "-" or 0. */
+ * lines that wrap. A missing value, or one of another type, is "-" or 0. */
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -14,43 +14,44 @@ struct table_cell {
 	char s[128];
 };
 
-/* What may go to a terminal: control characters are '?', and NULL is "-". */
+/* Copy text for a terminal: control characters become '?', NULL becomes "-". */
 struct table_cell cell_text(const char *s);
-/* A string of the document, as cell_text. */
+/* Return a string of the document, as cell_text. */
 struct table_cell cell_str(json_t *o, const char *key);
 uint64_t cell_num(json_t *o, const char *key);
-/* At least 0. */
+/* Return a number of seconds from the document, at least 0. */
 double cell_sec(json_t *o, const char *key);
-/* The number in digits, for a column that cuts it. */
+/* Return the number in digits, for a column that cuts it. */
 struct table_cell cell_digits(json_t *o, const char *key);
 bool cell_is(json_t *o, const char *key, const char *value);
 struct table_cell cell_span(double s);
 struct table_cell cell_size(uint64_t bytes);
-/* "18,412", from ten million on "12.3 M": at most 7 columns up to 1e15. */
+/* Format a number as "18,412", from ten million on as "12.3 M": at most 7 columns up to 1e15. */
 struct table_cell cell_count(uint64_t n);
-/* A number per second, in at most 7 columns. */
+/* Format a number per second, in at most 7 columns. */
 struct table_cell cell_rate(double v);
-/* Of a job's pace: "12/55", milliseconds, in at most 15 columns. */
+/* Format the waits of a job's pace as "12/55", milliseconds, in at most 15 columns. */
 struct table_cell cell_wait(json_t *pace);
-/* Of a pace's slowest: "+41 ms", in at most 9 columns. */
+/* Format the lag of a pace's slowest agent as "+41 ms", in at most 9 columns. */
 struct table_cell cell_lag(json_t *slowest);
-/* State of a member; of one that is up also "drained", "draining" (partitions are still there) and
- * "leaving". */
+/* Return the state of a member. A member that is up may also be "drained", "draining" (partitions
+ * are still there) or "leaving". */
 struct table_cell cell_state(json_t *m);
-/* How long a member has not been heard, or has been in its state. */
+/* Return the time since the member's last message, or the time in its state. */
 struct table_cell cell_last_heard(json_t *m);
-/* Name of a user of this machine, else the number. */
+/* Return the name of a user of this machine, or the number if it has none. */
 struct table_cell cell_user(uint64_t uid);
 
-/* Print s behind head, wrapped at words under itself; wrapped_key: a string of o, if it is
- * there. */
+/* Print s after head, with wrapped lines indented below s. wrapped_key: prints a string of o, if it
+ * exists. */
 void cell_wrapped(FILE *out, const char *head, const char *s);
 void cell_wrapped_key(FILE *out, const char *head, json_t *o, const char *key);
-/* The list "problems" of a document, each with its lines; of many of one code the first ones. */
+/* Print the list "problems" of a document, each with its lines. If a code has many problems, print
+ * only the first ones. */
 void cell_problems(FILE *out, json_t *root);
-/* How many of them are not muted; with a code, how many are of this one, muted or not. */
+/* Count the problems that are not muted; cell_count_code counts those of a code, muted or not. */
 size_t cell_count_problems(json_t *root);
 size_t cell_count_code(json_t *root, const char *code);
-/* "rank 3 (host node7, pid 4711)" of a worker; pid and host where they are known. */
+/* Format a worker as "rank 3 (host node7, pid 4711)"; pid and host only if they are known. */
 struct table_cell cell_worker(json_t *w);
 #endif
