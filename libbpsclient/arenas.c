@@ -1,3 +1,5 @@
+/* The agent's shared memory as this process has it mapped (arenas.h): map, add, find, freeze,
+ * unmap. It knows neither tensors nor rounds. Thread: the one that holds the session's lock. */
 #include "libbpsclient/arenas.h"
 
 #include <errno.h>
@@ -33,7 +35,7 @@ int arenas_map(int fd, uint64_t bytes, bool is_writable, void **ret)
 
 static const struct mapped_arena *find(const struct mapped_arenas *as, uint32_t id)
 {
-	for (uint32_t i = as->n; i > 0; i--) /* the newest is asked for most */
+	for (uint32_t i = as->n; i > 0; i--) /* the newest is looked up most often */
 		if (as->all[i - 1].id == id)
 			return &as->all[i - 1];
 	return NULL;
@@ -47,7 +49,8 @@ int arenas_add(struct mapped_arenas *as, const struct local_arena *m, int *fd)
 	int rc;
 
 	if (known && known->bytes == m->bytes && known->is_writable == m->is_writable)
-		return 0; /* an agent's successor does not know what was told last */
+		/* a restarted agent does not know what its previous process announced last */
+		return 0;
 	if (*fd == -1 || m->bytes > ARENA_MAX_BYTES || as->n == ARENAS_MAX || known)
 		return BPS_EPROTO;
 	more = realloc(as->all, (as->n + 1) * sizeof(*more));

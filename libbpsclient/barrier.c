@@ -1,6 +1,7 @@
-/* Barriers, bps_checkpoint_barrier(3). While the worker is at one nothing can be submitted
- * (is_at_barrier, which submissions look at under ring_mutex), also after a time-out: the agent has
- * been told, and all others may pass it meanwhile. The same thread or another may ask again. */
+/* Barriers, bps_checkpoint_barrier(3). While the worker is at a barrier, nothing can be submitted
+ * (submissions check is_at_barrier under ring_mutex). That also holds after a time-out: the agent
+ * has the request, and all other workers may pass the barrier meanwhile. The same thread or another
+ * one may call again. */
 #include "libbpsclient/bps.h"
 #include "libbpsclient/client.h"
 #include "libbpsclient/gpu.h"
@@ -53,7 +54,7 @@ int bps_checkpoint_barrier(struct bps *b, uint32_t timeout_ms)
 	rc = session_barrier(
 		&b->session, b->barrier + 1, deadline_ns, timeout_ms, &passed, last_error_text());
 	if (rc < 0)
-		return rc; /* still at it, or the job is over */
+		return rc; /* still at the barrier, or the job is over */
 	b->barrier++;
 	b->is_new = false;
 	b->root = (int32_t)passed.root;

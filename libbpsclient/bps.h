@@ -8,16 +8,16 @@
  * calls push_pull; the reduced values appear in the tensor's output buffer at every worker, the
  * same bytes everywhere.
  *
- * Buffers: bps_input() is yours to write whenever no push_pull of that tensor is in flight.
- * bps_output() of a completed round is read-only and stays as it is until you submit the tensor's
+ * Buffers: you may write to bps_input() whenever no push_pull of that tensor is in flight.
+ * bps_output() of a completed round is read-only. It does not change until you submit the tensor's
  * round after the next one. One push_pull per tensor may be in flight; a second one is BPS_EBUSY.
  *
- * Threads: any thread may call anything; two threads must not operate on the same tensor at once.
- * After fork() the child's calls fail with BPS_EFORKED; the parent is not disturbed.
+ * Threads: any thread may call any function. Two threads must not operate on the same tensor at
+ * once. After fork() the child's calls fail with BPS_EFORKED; the parent is not disturbed.
  *
- * Errors: negative, -errno for system causes or one of enum bps_error; bps_strerror() names the
- * code, bps_last_error() is the whole sentence (what failed, who is missing since when, what to do)
- * of the calling thread's last failure. No call waits for ever: each wait has a time-out. */
+ * Errors: negative, -errno for system causes or one of enum bps_error. bps_strerror() names the
+ * code. bps_last_error() is the whole sentence about the calling thread's last failure: what
+ * failed, who is missing since when, and what to do. Each wait has a time-out. */
 #include <stddef.h>
 #include <stdint.h>
 
@@ -43,14 +43,15 @@ enum bps_dtype {
 	BPS_BF16 = 9
 };
 
-/* Reductions. Sums and products of integers wrap. AVG divides the sum by the number of workers, and
- * integers round to the floor: their average is right only where the sum of all workers fits into
- * the type, else declare a wider one.
- * MIN and MAX propagate NaN; f16 and bf16 are accumulated in f32. */
+/* Reductions. Sums and products of integers wrap. AVG divides the sum by the number of workers. For
+ * integers it rounds to the floor, and is right only if the sum of all workers fits into the type;
+ * otherwise declare a wider type. MIN and MAX propagate NaN. f16 and bf16 are accumulated in
+ * f32. */
 enum bps_op { BPS_SUM = 0, BPS_PROD = 1, BPS_MAX = 2, BPS_MIN = 3, BPS_AVG = 4 };
 
 enum bps_code {
-	BPS_ETIMEDOUT = -10001,      /* the time-out passed; the sentence names who is missing */
+	/* the time-out passed; the sentence names the missing workers */
+	BPS_ETIMEDOUT = -10001,
 	BPS_EBUSY = -10002,          /* a push_pull of this tensor is in flight */
 	BPS_EMISMATCH = -10003,      /* workers disagree about a tensor, an operation or the job */
 	BPS_ENOSERVER = -10004,      /* no server can be reached; wait again */
@@ -58,12 +59,12 @@ enum bps_code {
 	BPS_ENOAGENT = -10006,       /* this machine's agent cannot be reached */
 	BPS_EWORKER_LOST = -10007,   /* another worker died */
 	BPS_EAGENT_LOST = -10008,    /* another machine died */
-	BPS_EEVICTED = -10009,       /* the others went on without this machine */
+	BPS_EEVICTED = -10009,       /* the other machines continued without this one */
 	BPS_EINPUT_CHANGED = -10010, /* an input buffer was written to while in flight */
 	BPS_EDIVERGED = -10011,      /* workers hold different results of one round */
 	BPS_EQUOTA = -10012,         /* a quota is exhausted; the sentence has limit and use */
-	BPS_EPROTO = -10013,         /* the other side broke the protocol */
-	BPS_EVERSION = -10014,       /* library and agent do not fit together */
+	BPS_EPROTO = -10013,         /* the peer violated the protocol */
+	BPS_EVERSION = -10014,       /* library and agent are not compatible */
 	BPS_EAUTH = -10015,          /* the job has another token (BPS_JOB_TOKEN) */
 	BPS_ENOTFOUND = -10016,
 	BPS_EDUP = -10017, /* this rank is already taken */
@@ -74,34 +75,37 @@ enum bps_code {
 	BPS_EROUND_LOST = -10022,
 	BPS_EDRAINED = -10023, /* this machine takes no new jobs (bpsctl drain) */
 	BPS_EDEVICE = -10024,  /* a GPU, or the process that drives it for the job, failed */
-	BPS_EISOLATED = -10025 /* neither scheduler nor server is heard here; wait again */
+	BPS_EISOLATED = -10025 /* no message from scheduler and servers; wait again */
 };
 
-/* Options of bps_open; zero everything (bps_options_init) and set what differs. A zero or NULL
- * member is taken from the environment, first name that is set: see bpsclient(3) for the table. */
+/* Options of bps_open. Initialize them with bps_options_init and set those that differ. A zero or
+ * NULL member is taken from the environment, from the first variable that is set. bpsclient(3) has
+ * the table. */
 struct bps_options {
 	uint32_t abi;             /* BPS_ABI, set by bps_options_init */
 	const char *job;          /* BPS_JOB, TORCHELASTIC_RUN_ID, SLURM_JOB_ID, ... */
 	const char *agent_socket; /* BPS_AGENT_SOCKET, default /run/bps/agent.sock */
-	int32_t rank; /* -1: environment (BPS_RANK, RANK, SLURM_PROCID, OMPI_COMM_WORLD_RANK, ...) or assigned */
+	/* -1: environment (BPS_RANK, RANK, SLURM_PROCID, OMPI_COMM_WORLD_RANK, ...) or assigned */
+	int32_t rank;
 	int32_t size;             /* -1: environment (BPS_SIZE, WORLD_SIZE, ...), else 1 */
 	int32_t local_rank;       /* -1: environment */
 	int32_t local_size;       /* -1: environment */
-	uint32_t timeout_ms;      /* of every wait that names none; BPS_TIMEOUT; 0: 600,000 */
+	uint32_t timeout_ms;      /* for every wait that names none; BPS_TIMEOUT; 0: 600,000 */
 	uint32_t open_timeout_ms; /* for all workers to arrive; BPS_OPEN_TIMEOUT; 0: timeout_ms */
-	int32_t deterministic; /* 1: same bits from the same inputs, run after run; -1: BPS_DETERMINISTIC */
-	/* Wanted partition size, 0: BPS_PARTITION_BYTES or the scheduler's choice. */
+	/* 1: the same bits from the same inputs, in every run; -1: BPS_DETERMINISTIC */
+	int32_t deterministic;
+	/* Requested partition size. 0: BPS_PARTITION_BYTES or the scheduler's choice. */
 	uint32_t part_bytes;
-	/* When a machine is lost, or one of its workers: the job ends, or goes on without them. -1:
+	/* If a machine or one of its workers is lost: the job ends, or continues without them. -1:
 	 * BPS_ON_AGENT_LOSS ("abort" or "shrink"), else abort. */
 	int32_t on_agent_loss;
-	/* A round is complete without this many machines when they are late; -1: BPS_BACKUP, else
-	 * 0. How long it waits for them after the last one that it needs; 0: BPS_BACKUP_GRACE, else
-	 * 20. */
+	/* A round may complete without this number of machines if they are late. -1: BPS_BACKUP,
+	 * else 0. The grace is the time that the round waits for them after the last required
+	 * machine. 0: BPS_BACKUP_GRACE, else 20. */
 	int32_t backup;
 	uint32_t backup_grace_ms;
-	/* 1: further machines may join while the job runs, up to max_size workers in all (size:
-	 * with how many it begins); it can shrink, too. -1: BPS_ELASTIC and BPS_MAX_SIZE, else 0
+	/* 1: more machines may join while the job runs, up to max_size workers in all; size is the
+	 * number at the start. The job can shrink, too. -1: BPS_ELASTIC and BPS_MAX_SIZE, else 0
 	 * and size. */
 	int32_t elastic;
 	int32_t max_size;
@@ -110,25 +114,25 @@ enum bps_loss { BPS_LOSS_ABORT = 0, BPS_LOSS_SHRINK = 1 };
 
 BPS_API void bps_options_init(struct bps_options *opt);
 
-/* Attach to the agent and join the job; returns when all workers have. opt NULL: all from the
- * environment. A job of one worker needs no agent, no server and no scheduler.
- * Errors: BPS_ENOAGENT, BPS_ETIMEDOUT (names the missing ranks), BPS_EDUP, BPS_EMISMATCH,
- * BPS_EAUTH, BPS_EQUOTA, BPS_EVERSION, -EINVAL. */
+/* Attach to the agent and join the job. Returns when all workers have joined. opt NULL: all options
+ * from the environment. A job of one worker needs no agent, no server and no scheduler. Errors:
+ * BPS_ENOAGENT, BPS_ETIMEDOUT (names the missing ranks), BPS_EDUP, BPS_EMISMATCH, BPS_EAUTH,
+ * BPS_EQUOTA, BPS_EVERSION, -EINVAL. */
 BPS_API int bps_open(const struct bps_options *opt, struct bps **ret);
 
-/* Leave the job. Waits (at most timeout_ms, 0: the default) until every worker has called it, so
- * that nobody's last result can be lost; frees everything in any case. Errors: as a wait. NULL is
- * allowed. */
+/* Leave the job. Waits until every worker has called it (at most timeout_ms, 0: the default), so
+ * that no worker's last result is lost. Frees everything in any case. Errors: as a wait. b may be
+ * NULL. */
 BPS_API int bps_close(struct bps *b, uint32_t timeout_ms);
-/* Leave without waiting; the others' job fails unless all were done. */
+/* Leave without waiting. The other workers' job fails unless all had finished. */
 BPS_API void bps_abort(struct bps *b);
 
-/* Leave the job as bps_close does, but keep the handle and what was declared; then, as worker
- * `rank` (-1: assigned) of `size`, join a job of the same name and have everything declared again.
- * Tensors' handles stay, their buffers are others and their rounds count from 1. In between servers
- * may come and go, and workers stay away (bps_close) or be new (bps_open).
- * Errors: BPS_EBUSY something is in flight; BPS_ETIMEDOUT of bps_suspend: call it again; as
- * bps_open. */
+/* Suspend and resume. bps_suspend leaves the job as bps_close does, but keeps the handle and the
+ * declarations. bps_resume then joins a job of the same name, as worker `rank` (-1: assigned) of
+ * `size`, and declares everything again. Handles of tensors stay valid, their buffers change and
+ * their rounds count from 1. In between, servers may come and go. Workers may stay away (bps_close)
+ * or be new (bps_open). Errors: BPS_EBUSY a round is in flight; BPS_ETIMEDOUT of bps_suspend: call
+ * it again; as bps_open. */
 BPS_API int bps_suspend(struct bps *b, uint32_t timeout_ms);
 BPS_API int bps_resume(struct bps *b, int32_t rank, int32_t size);
 
@@ -137,14 +141,14 @@ BPS_API int bps_size(const struct bps *b);
 BPS_API int bps_local_rank(const struct bps *b);
 BPS_API int bps_local_size(const struct bps *b);
 
-/* Declare a tensor of n_elems (>= 1) values; returns at once, agreement with the other workers is
- * checked behind the scenes and a mismatch is the error of its first push_pull, naming both workers
- * and both declarations. The same name again gives the same tensor if type and count agree.
- * name: 1..255 bytes. Errors: -EINVAL, BPS_EMISMATCH (with this worker's own earlier declaration),
+/* Declare a tensor of n_elems (>= 1) values. Returns at once. Agreement with the other workers is
+ * checked later. A mismatch is the error of the tensor's first push_pull, which names both workers
+ * and both declarations. The same name again gives the same tensor if type and count agree. name:
+ * 1..255 bytes. Errors: -EINVAL, BPS_EMISMATCH (with this worker's own earlier declaration),
  * BPS_EQUOTA. */
 BPS_API int bps_declare(struct bps *b, const char *name, enum bps_dtype dtype, uint64_t n_elems,
 	struct bps_tensor **ret);
-/* Many at once: one round trip. ret: n tensors. */
+/* Declare several tensors in one round trip. ret: n tensors. */
 struct bps_decl {
 	const char *name;
 	enum bps_dtype dtype;
@@ -153,131 +157,132 @@ struct bps_decl {
 BPS_API int bps_declare_group(
 	struct bps *b, const struct bps_decl *decls, size_t n, struct bps_tensor **ret);
 
-/* n_elems values, 64-byte aligned, in memory shared with the agent: no copy is made of them. */
+/* Return the input buffer: n_elems values, 64-byte aligned, in memory shared with the agent. The
+ * values are not copied. */
 BPS_API void *bps_input(struct bps_tensor *t);
-/* The result of the last completed round; NULL before the first. */
+/* Return the result of the last completed round; NULL before the first. */
 BPS_API const void *bps_output(const struct bps_tensor *t);
 BPS_API uint64_t bps_count(const struct bps_tensor *t);
 BPS_API enum bps_dtype bps_dtype(const struct bps_tensor *t);
 BPS_API const char *bps_name(const struct bps_tensor *t);
 
-/* Submit bps_input(t); returns at once. priority: larger goes first, of equals what was submitted
- * first; by default (BPS_PRIORITY_AUTO) the tensor declared first goes first. Errors: BPS_EBUSY,
- * BPS_ECLOSED, or the job's failure. */
+/* Submit bps_input(t). Returns at once. priority: larger goes first; among equals, the earlier
+ * submission goes first. By default (BPS_PRIORITY_AUTO) the tensor declared first goes first.
+ * Errors: BPS_EBUSY, BPS_ECLOSED, or the job's failure. */
 #define BPS_PRIORITY_AUTO INT32_MIN
 BPS_API int bps_push_pull(struct bps_tensor *t, enum bps_op op, int32_t priority);
-/* The same from and to memory of the caller's: src is copied before it returns, dst (may be src or
- * NULL) is written by the bps_wait or bps_poll that finds it complete. */
+/* Push_pull between buffers of the caller. src is copied before the call returns. The bps_wait or
+ * bps_poll that finds the round complete writes dst (may be src or NULL). */
 BPS_API int bps_push_pull_copy(
 	struct bps_tensor *t, const void *src, void *dst, enum bps_op op, int32_t priority);
-/* Submit n tensors with one wake-up. All or none: on an error nothing was submitted. */
+/* Submit n tensors with one wake-up, all or none: after an error nothing was submitted. */
 BPS_API int bps_push_pull_group(
 	struct bps_tensor *const *tensors, size_t n, enum bps_op op, int32_t priority);
 
-/* 1 complete (or nothing in flight), 0 still in flight, negative: it failed, or is still in flight
- * too (BPS_ENOSERVER, BPS_EISOLATED). */
+/* Return 1 if the round is complete (or none is in flight), 0 if it is in flight. Negative: it
+ * failed, or it is still in flight (BPS_ENOSERVER, BPS_EISOLATED). */
 BPS_API int bps_poll(struct bps_tensor *t);
-/* Wait for it, at most timeout_ms (0: the default). After BPS_ETIMEDOUT, BPS_ENOSERVER and
- * BPS_EISOLATED it is still in flight, so its input is not to be written to, and may be waited for
- * again. */
+/* Wait for the round, at most timeout_ms (0: the default). After BPS_ETIMEDOUT, BPS_ENOSERVER and
+ * BPS_EISOLATED it is still in flight: do not write to its input. The caller may wait again. */
 BPS_API int bps_wait(struct bps_tensor *t, uint32_t timeout_ms);
 BPS_API int bps_wait_group(struct bps_tensor *const *tensors, size_t n, uint32_t timeout_ms);
-/* Number of workers behind the last completed round; of its partitions, the one that has the
- * fewest. Errors: -EINVAL t is NULL. */
+/* Return the number of workers that contributed to the last completed round. If partitions differ,
+ * the smallest number counts. Errors: -EINVAL t is NULL. */
 BPS_API int bps_contributors(const struct bps_tensor *t);
-/* The same and more: partitions of one round differ when a machine was lost meanwhile. An average
- * is over the workers behind its partition. */
+/* Details of the last completed round. Partitions of one round differ if a machine was lost
+ * meanwhile. An average is over the workers that contributed to its partition. */
 struct bps_info {
-	uint64_t round;             /* last completed one, 0: none */
-	uint32_t contributors;      /* workers behind the partition that has the fewest */
-	uint32_t contributors_most; /* and the most */
+	uint64_t round; /* last completed round, 0: none */
+	/* workers that contributed to the partition that has the fewest */
+	uint32_t contributors;
+	uint32_t contributors_most; /* the same, for the partition that has the most */
 };
 BPS_API int bps_tensor_info(const struct bps_tensor *t, struct bps_info *ret);
 
-/* The workers of the job by rank, also those that were lost since it began. */
+/* The workers of the job by rank, including those that were lost since it began. */
 struct bps_worker {
 	int32_t rank;
 	int32_t is_lost;
-	int32_t is_new;     /* it joined last, while the job ran */
-	int32_t is_missing; /* bps_contributor_list: not behind the whole of the tensor's last round */
+	int32_t is_new; /* it joined last, while the job was running */
+	/* bps_contributor_list: missing from some partition of the last round */
+	int32_t is_missing;
 	char host[64];
-	char why[128]; /* it was lost; "" when it was not */
+	char why[128]; /* why it was lost; "" if it was not */
 };
-/* Writes up to n of them to ret and returns how many there are; *ret_view (or NULL) grows with
- * every change. Errors: as a wait. */
+/* Write up to n workers to ret and return how many there are. *ret_view grows with every change;
+ * ret_view may be NULL. Errors: as a wait. */
 BPS_API int bps_workers(struct bps *b, struct bps_worker *ret, size_t n, uint64_t *ret_view);
-/* The same, with is_missing, of a tensor that nobody operates on and that is not in flight. */
+/* The same, with is_missing. The tensor must be idle: not in flight, and not used by another
+ * thread. */
 BPS_API int bps_contributor_list(struct bps_tensor *t, struct bps_worker *ret, size_t n);
 
-/* What this machine's agent has moved over the network, for all of its jobs: nothing of what it
- * shares in memory with servers of this machine, no headers of TCP and below. Errors: BPS_ENOAGENT,
- * BPS_ETIMEDOUT, BPS_ECLOSED while suspended, -EOPNOTSUPP an agent of an older release; a job that
- * has failed still answers. */
+/* Network traffic of this machine's agent, for all of its jobs. Excludes memory shared with servers
+ * of this machine, and headers of TCP and below. Errors: BPS_ENOAGENT, BPS_ETIMEDOUT, BPS_ECLOSED
+ * while suspended, -EOPNOTSUPP an agent of an older release. Works also after the job has
+ * failed. */
 struct bps_traffic {
-	uint64_t instance;       /* of the agent's process: another one counts from 0 */
-	uint64_t sent_bytes;     /* contributions, from when they are offered, and messages */
+	uint64_t instance;       /* of the agent's process; a new process counts from 0 */
+	uint64_t sent_bytes;     /* contributions, counted when they are offered, and messages */
 	uint64_t received_bytes; /* sums and messages */
 };
 BPS_API int bps_traffic(struct bps *b, struct bps_traffic *ret);
 
-/* Collectives on small host data, built on push_pull; every worker calls them in the same order.
- * They block, at most timeout_ms (0: the default). */
+/* Collectives on small host data, built on push_pull. All workers must call them in the same order.
+ * They block for at most timeout_ms (0: the default). */
 BPS_API int bps_barrier(struct bps *b, uint32_t timeout_ms);
-/* data: n_bytes at every worker, overwritten with root's. */
+/* data: n_bytes at every worker; overwritten with root's. */
 BPS_API int bps_broadcast(struct bps *b, void *data, size_t n_bytes, int root, uint32_t timeout_ms);
-/* dst: size * n_bytes, worker r's src at r * n_bytes. */
+/* dst: size * n_bytes. Worker r's src is stored at r * n_bytes. */
 BPS_API int bps_allgather(
 	struct bps *b, const void *src, size_t n_bytes, void *dst, uint32_t timeout_ms);
 
-/* Wait until every worker is here with nothing in flight; what all of them have then is the same,
- * so a checkpoint is valid only behind it. Workers that wait to join an elastic job are let in at
- * it. Returns how many were, which is the same at all: then all, also the new ones, make the same
- * calls to give them what they need (bps_broadcast from bps_root). After BPS_ETIMEDOUT it is to be
- * called again.
- * Errors: BPS_EBUSY something is in flight, and those of a wait. */
+/* Wait until every worker is here with nothing in flight. Then all workers have the same state, so
+ * a checkpoint is valid only after this call. The barrier lets in workers that wait to join an
+ * elastic job. Returns how many were let in, the same number at all workers. All workers, including
+ * the new ones, then make the same calls to pass on the state (bps_broadcast from bps_root). After
+ * BPS_ETIMEDOUT call it again. Errors: BPS_EBUSY a round is in flight, and those of a wait. */
 BPS_API int bps_checkpoint_barrier(struct bps *b, uint32_t timeout_ms);
-/* 1: this worker has joined while the job ran, and has to get what the others have. */
+/* Return 1 if this worker joined while the job was running, and must get the others' state. */
 BPS_API int bps_is_new(const struct bps *b);
-/* The lowest rank that was there before the last others joined. */
+/* Return the lowest rank that was present before the last workers joined. */
 BPS_API int bps_root(const struct bps *b);
 
-/* Tensors in the memory of a GPU: see bps_gpu(3). A push_pull of one is ordered by streams: it
- * begins when `stream` has done what was queued before, and its result, which takes the place of
- * the values, is there for what is queued behind bps_gpu_wait_stream. No call waits for a GPU. A
- * round may be submitted while those before are in flight, up to 8; bps_wait and bps_poll are about
- * the last one.
- * stream: a CUstream or cudaStream_t, NULL is the default stream. The library takes CUDA from the
- * process, which must have loaded it; it links none.
+/* Tensors in the memory of a GPU: see bps_gpu(3). A push_pull of such a tensor is ordered by
+ * streams. It begins when `stream` has done what was queued before. Its result replaces the values,
+ * and is ready for work queued after bps_gpu_wait_stream. No call waits for a GPU. A round may be
+ * submitted while earlier ones are in flight, up to 8. bps_wait and bps_poll refer to the last one.
+ * stream: a CUstream or cudaStream_t, NULL is the default stream. The library uses the CUDA library
+ * that the process has loaded. It does not link one itself.
  *
- * Open: all workers of one machine call it, or none. uuid: 16 bytes of the GPU's, NULL: the calling
- * thread's current device. Errors: BPS_EDEVICE no CUDA here, none at the agent, or it does not
- * work; BPS_EQUOTA the user's other jobs have all executors; BPS_ETIMEDOUT not all workers of this
- * machine have called it. It may be called again after an error. */
+ * Open: either all workers of a machine call it, or none. uuid: 16 bytes of the GPU's; NULL: the
+ * calling thread's current device. Errors: BPS_EDEVICE no CUDA here, none at the agent, or it does
+ * not work; BPS_EQUOTA the user's other jobs have all executors; BPS_ETIMEDOUT not all workers of
+ * this machine have called it. The call may be repeated after an error. */
 BPS_API int bps_gpu_open(struct bps *b, const unsigned char *uuid);
-/* Memory of this worker's GPU that the job's executor has made: n_bytes, zeroed, until bps_close or
- * bps_gpu_release. Errors: BPS_EDEVICE, -ENOMEM. */
+/* Allocate memory of this worker's GPU through the job's executor: n_bytes, zeroed, valid until
+ * bps_close or bps_gpu_release. Errors: BPS_EDEVICE, -ENOMEM. */
 BPS_API int bps_gpu_alloc(struct bps *b, uint64_t n_bytes, void **ret);
-/* Let tensors lie in memory of the caller's own, which stays his and must outlive the job or its
- * bps_gpu_release. Errors: -EOPNOTSUPP it cannot be shared (of a pool, managed). */
+/* Allow tensors in device memory of the caller. The caller keeps it, and it must outlive the job or
+ * its bps_gpu_release. Errors: -EOPNOTSUPP it cannot be shared (from a pool, managed). */
 BPS_API int bps_gpu_import(struct bps *b, void *ptr, uint64_t n_bytes);
-/* Give it back, when the GPU has done what its streams hold; tensors in it can be submitted no more,
- * and their names are not free. A round whose sum a stream has is not in flight.
+/* Release the memory, after the GPU has done what its streams hold. Tensors in it cannot be
+ * submitted any more, and their names stay in use. A round whose sum a stream has is not in flight.
  * Errors: BPS_EBUSY a tensor in it is in flight; -EINVAL it is no such memory; those of a wait. */
 BPS_API int bps_gpu_release(struct bps *b, void *ptr);
-/* As bps_declare, with the place of its values: inside of one piece of such memory. */
+/* Declare as bps_declare does, with the place of the values: inside one piece of such memory. */
 BPS_API int bps_gpu_declare(struct bps *b, const char *name, enum bps_dtype dtype, uint64_t n_elems,
 	void *ptr, struct bps_tensor **ret);
 /* Errors: BPS_EBUSY 8 rounds are in flight; BPS_EDEVICE; the job's failure. */
 BPS_API int bps_gpu_push_pull(struct bps_tensor *t, enum bps_op op, int32_t priority, void *stream);
-/* What is queued on the stream from now on runs when the last submitted round is done, or has
- * failed: then the next call says so. */
+/* Make the stream wait: work queued from now on runs when the last submitted round is done, or has
+ * failed. The next call reports such a failure. */
 BPS_API int bps_gpu_wait_stream(struct bps_tensor *t, void *stream);
-/* How this machine's GPUs are summed ("copy", "ce", "rs_ag", ...); "" without GPUs. */
+/* Return how this machine's GPUs are summed ("copy", "ce", "rs_ag", ...); "" without GPUs. */
 BPS_API const char *bps_gpu_route(const struct bps *b);
 
 BPS_API const char *bps_strerror(int code);
-/* Sentence of this thread's last failed call; "" when there was none. Lives until the thread's next
- * call. */
+/* Return the sentence of this thread's last failed call; "" if there was none. Valid until the
+ * thread's next call. */
 BPS_API const char *bps_last_error(void);
 BPS_API const char *bps_version(void);
 

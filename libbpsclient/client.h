@@ -1,16 +1,16 @@
 #ifndef BPSCLIENT_CLIENT_H
 #define BPSCLIENT_CLIENT_H
-/* Inside of the library: a worker's place in a job, and its tensors.
+/* Internals of the library: a worker's place in a job, and its tensors.
  *
  *   open.c     joins and leaves            tensor.c   declares and submits, wait.c waits
- *   barrier.c  where all have nothing      workers.c  who is there
- *              in flight                   suspend.c  leaves for a while
+ *   barrier.c  barriers of all workers     workers.c  lists the workers
+ *                                          suspend.c  leaves for a while
  *
  * Locks, in the order of taking: declare_mutex (the table of tensors), ring_mutex (submissions;
- * held for moments only), the session's lock. collect_mutex keeps a second collective out.
+ * held briefly), the session's lock. collect_mutex allows one collective at a time.
  *
  * A tensor's round: `round` is the last submitted one and belongs to the thread that operates on
- * the tensor; entry->done_round is the agent's. In flight means done_round < round. A tensor whose
+ * the tensor. entry->done_round is the agent's. In flight means done_round < round. A tensor whose
  * entry has a status has failed for good.
  *
  * A job of one worker (is_single) has no session; a submission completes within the call
@@ -32,7 +32,7 @@
 
 struct bps_tensor {
 	struct bps *b;
-	struct bps_tensor *next; /* of its bucket */
+	struct bps_tensor *next; /* in the list of its bucket */
 	char *name;
 	enum bps_dtype dtype;
 	uint16_t auto_priority;
@@ -44,11 +44,11 @@ struct bps_tensor {
 	uint32_t idx;
 	void *in;
 	const void *out[2];
-	uint32_t region; /* it lies in device memory: there, at: */
+	uint32_t region; /* the region of device memory that holds it, and the offset there */
 	uint64_t region_offset;
-	bool is_released; /* under ring_mutex: that region is, or is about to be */
+	bool is_released; /* under ring_mutex: that region is released, or about to be */
 	uint64_t round;
-	void *copy_dst; /* where the result goes when it is found, or NULL */
+	void *copy_dst; /* destination of the result, or NULL */
 
 	struct local_entry own_entry;
 	void *own_slots;
@@ -57,19 +57,19 @@ struct bps_tensor {
 struct bps {
 	struct client_options options;
 	int32_t rank, size, local_rank, local_size;
-	/* One page that the kernel zeroes in a forked child: the cheapest way to notice, and it
+	/* A page that the kernel zeroes in a forked child: the cheapest way to detect a fork. It
 	 * covers clone() too. */
 	uint32_t *is_ours;
-	pid_t pid; /* looked at instead where the kernel cannot do that; else 0 */
+	pid_t pid; /* checked instead if the kernel cannot zero the page; else 0 */
 	bool is_single;
 	struct session session;
-	uint64_t barrier; /* the last one that it passed */
+	uint64_t barrier; /* the last barrier that it passed */
 	bool is_new;
 	bool is_suspended;
-	bool is_at_barrier; /* under ring_mutex: nothing may be submitted */
+	bool is_at_barrier; /* under ring_mutex: submissions are refused */
 	int32_t root;
 
-	struct client_gpu *gpu; /* of bps_gpu_open */
+	struct client_gpu *gpu; /* set by bps_gpu_open */
 
 	pthread_mutex_t declare_mutex;
 	struct bps_tensor *buckets[CLIENT_BUCKETS];
@@ -79,70 +79,72 @@ struct bps {
 	pthread_mutex_t collect_mutex;
 };
 
-/* 0, -EINVAL for NULL, BPS_EFORKED, or BPS_ECLOSED when it is suspended; the first thing that every
- * call does. client_check_own: also for a suspended job. */
+/* Check the handle at the start of every call. Returns 0, -EINVAL for NULL, BPS_EFORKED, or
+ * BPS_ECLOSED if it is suspended. client_check_own accepts a suspended job. */
 int client_check(const struct bps *b);
 int client_check_own(const struct bps *b);
-/* Join the job of b->options, which nobody else has. Errors: as bps_open. */
+/* Join the job of b->options. No other thread may have b. Errors: as bps_open. */
 int client_join(struct bps *b);
 /* Check that no tensor is in flight. Errors: BPS_EBUSY with the thread's sentence. */
 int client_check_idle(struct bps *b);
 /* Declare n tensors of b again in its new job. Errors: as bps_declare. */
 int tensor_redeclare(struct bps *b, struct bps_tensor **tensors, size_t n);
 
-/* Where in the executor's regions a tensor lies. */
+/* Where a tensor lies in the executor's regions. */
 struct tensor_place {
 	uint32_t region;
 	uint64_t offset;
 };
-/* The declaration behind bps_declare, for names of any prefix. place: of all n; NULL: in host
- * memory. ret: room for n, written only when all n succeed.
- * Owns: b has the tensors until it closes. Errors: as bps_declare, with the thread's sentence. */
+/* Declare tensors, for bps_declare and for names of any prefix. place: of all n; NULL: in host
+ * memory. ret: room for n, written only if all n succeed. Owns: b has the tensors until it closes.
+ * Errors: as bps_declare, with the thread's sentence. */
 int tensor_declare(struct bps *b, const struct bps_decl *decls, const struct tensor_place *place,
 	size_t n, struct bps_tensor **ret);
-/* Is it a declaration that users may make? */
+/* Check that users may make this declaration. */
 int tensor_check_decl(const struct bps_decl *d);
-/* Is there a place for the handles? -EINVAL, with the thread's sentence. */
+/* Check that ret can store the handles. Errors: -EINVAL, with the thread's sentence. */
 int tensor_check_ret(struct bps_tensor *const *ret);
-/* Check that n >= 1 tensors are all there, of one job that is open. what: names the call in the
+/* Check that all of n >= 1 tensors exist and belong to one open job. what: names the call in the
  * sentence. Errors: -EINVAL and those of client_check, with the thread's sentence. */
 int tensor_check_group(struct bps_tensor *const *tensors, size_t n, const char *what);
-/* May its input be written? Not while its round is in flight; nor when it has failed, since others may
- * not have heard of that and still sum it (session.h). Errors: BPS_EBUSY, what it failed with; with
- * the thread's sentence. */
+/* Check that the tensor's input may be written. It may not while its round is in flight. It may not
+ * after a failure either: others may not know of the failure and still sum the input (session.h).
+ * Errors: BPS_EBUSY, or the tensor's failure; with the thread's sentence. */
 int tensor_may_fill(struct bps_tensor *t);
-/* May a tensor in device memory be submitted, being so many rounds ahead at most? ring_mutex is
- * held. Errors: BPS_EBUSY, -EAGAIN, what it failed with; with the thread's sentence. */
+/* Check that a tensor in device memory may be submitted with at most max rounds in flight.
+ * ring_mutex is held. Errors: BPS_EBUSY, -EAGAIN, or the tensor's failure; with the thread's
+ * sentence. */
 int tensor_may_run_ahead(struct bps_tensor *t, uint64_t max);
-/* Put its next round into the ring, which has room. ring_mutex is held. */
+/* Put the tensor's next round into the ring, which must have room. ring_mutex is held. */
 void tensor_push(struct bps_tensor *t, enum bps_op op, int32_t priority);
-/* It must be in no bucket and not in flight. */
+/* Free a tensor, which must be in no bucket and not in flight. */
 void tensor_free(struct bps_tensor *t);
-/* The submission behind bps_push_pull_group: all n, of one b, or none.
- * Errors: as bps_push_pull, with the thread's sentence. */
+/* Submit all n tensors of one b, or none, for bps_push_pull_group. Errors: as bps_push_pull, with
+ * the thread's sentence. */
 int client_submit(struct bps_tensor *const *tensors, size_t n, enum bps_op op, int32_t priority);
 
-/* The last submitted round is complete (or failed). */
+/* Is the last submitted round complete (or failed)? */
 bool tensor_is_done(const struct bps_tensor *t);
-/* The sentence of a failed tensor or of the session behind it; returns code. */
+/* Set the sentence of a failed tensor or of the session behind it. Returns code. */
 int tensor_explain(const struct bps_tensor *t, int code);
 /* Set the sentence of a tensor whose round is in flight; returns BPS_EBUSY. */
 int tensor_explain_busy(const struct bps_tensor *t);
 
-/* A round up to the last submitted one is complete (or failed). Thread: any. */
+/* Is a round up to the last submitted one complete (or failed)? Thread: any. */
 bool tensor_has(const struct bps_tensor *t, uint64_t round);
 /* Wait until deadline_ns, which is timeout_ms after the call's start. Errors: as bps_wait, with the
  * thread's sentence. */
 int tensor_wait(struct bps_tensor *t, uint64_t deadline_ns, uint32_t timeout_ms);
-/* Wait like tensor_wait for a round up to the last submitted one, without its result. Returns 0 also
- * when the tensor has failed. Thread: any, also while another one submits. */
+/* Wait like tensor_wait for a round up to the last submitted one, without its result. Returns 0
+ * also if the tensor has failed. Thread: any, even while another thread submits. */
 int tensor_wait_round(
 	struct bps_tensor *t, uint64_t round, uint64_t deadline_ns, uint32_t timeout_ms);
-/* The sentence of a time-out: what the agent says that round waits for. Returns BPS_ETIMEDOUT. */
+/* Set the sentence of a time-out: what the round waits for, as the agent reports it. Returns
+ * BPS_ETIMEDOUT. */
 int tensor_explain_timeout(const struct bps_tensor *t, uint64_t round, uint32_t timeout_ms);
 
-/* Slots in private memory; -ENOMEM. */
+/* Allocate slots in private memory. Errors: -ENOMEM. */
 int single_worker_declare(struct bps_tensor *t);
-/* The sum over one worker: the input is the result. */
+/* Compute the sum over one worker: the input is the result. */
 void single_worker_submit(struct bps_tensor *t);
 #endif

@@ -1,3 +1,5 @@
+/* Barrier, broadcast and all-gather of host data, built on push_pull (bps.h). They use no messages
+ * of their own. Thread: any; one collective at a time. */
 #include "libbpsclient/bps.h"
 #include "libbpsclient/client.h"
 
@@ -10,9 +12,9 @@
 
 #include "common/base/clock.h"
 
-/* Collectives are sums of bytes of which all but one worker's are zero, cut into pieces of a few
- * fixed sizes so that any amount of data needs four tensors. They are submitted above all
- * gradients: somebody blocks on them. */
+/* Collectives are sums of bytes in which all workers but one contribute zeros. The data is cut into
+ * pieces of a few fixed sizes, so that any amount needs only four tensors. They are submitted above
+ * all gradients, because their callers block. */
 
 static const uint32_t piece_bytes[] = {64, 4096, 256u << 10, 4u << 20};
 #define N_PIECES         (sizeof(piece_bytes) / sizeof(piece_bytes[0]))
@@ -66,8 +68,8 @@ static int piece_tensor(struct bps *b, size_t left, struct bps_tensor **ret)
 	return tensor_declare(b, &d, NULL, 1, ret);
 }
 
-/* The part of src, which stands at [at, at + n_src) of the whole, that falls into the piece at
- * [first, first + n). */
+/* Copy into a piece the part of src that belongs there. The piece covers [first, first + n) of the
+ * whole, src covers [at, at + n_src). */
 static void fill(char *piece, size_t first, size_t n, const char *src, size_t at, size_t n_src)
 {
 	size_t from = at > first ? at : first;
@@ -78,8 +80,8 @@ static void fill(char *piece, size_t first, size_t n, const char *src, size_t at
 		memcpy(piece + (from - first), src + (from - at), to - from);
 }
 
-/* In a job that may shrink a sum is complete without a machine that is lost, and what that was to
- * bring is zeros. The same contributors are told to all, so that all end here or none. */
+/* In a job that may shrink, a sum can be complete without a lost machine, whose part is then zeros.
+ * All workers get the same list of contributors, so that all or none fail here. */
 static int check_root(const struct collective *c, struct bps_tensor *t, int root)
 {
 	size_t size = (size_t)c->b->size;
@@ -103,8 +105,8 @@ static int check_root(const struct collective *c, struct bps_tensor *t, int root
 		root, c->b->options.job);
 }
 
-/* Every worker's src of n_src bytes stands at `at` of the whole of n_bytes, which ends up in
- * dst. root: the only one who has some; -1: all have. */
+/* Exchange data: every worker's src of n_src bytes has its place `at` in the whole of n_bytes,
+ * which is stored in dst. root: the only worker with data; -1: all have data. */
 static int exchange(struct collective *c, const char *src, size_t at, size_t n_src, char *dst,
 	size_t n_bytes, int root)
 {
@@ -116,7 +118,7 @@ static int exchange(struct collective *c, const char *src, size_t at, size_t n_s
 		rc = piece_tensor(c->b, n_bytes - first, &t);
 		if (rc < 0)
 			return rc;
-		if (!tensor_is_done(t)) /* others may still sum its bytes */
+		if (!tensor_is_done(t)) /* other workers may still sum its bytes */
 			return last_error_set(BPS_EBUSY,
 				"a collective of job '%s' that ended with an error is still in "
 				"flight",
@@ -151,8 +153,8 @@ int bps_barrier(struct bps *b, uint32_t timeout_ms)
 	return end(&c, rc);
 }
 
-/* Check the whole of n_bytes, which has no memory when there is none of data. what: names the call
- * and the memory in the sentence. Errors: -EINVAL. */
+/* Check the caller's memory for the whole of n_bytes: there must be some unless n_bytes is 0. what:
+ * names the call and the memory in the sentence. Errors: -EINVAL. */
 static int check_memory(bool has_data, size_t n_bytes, const char *what)
 {
 	if (n_bytes > PTRDIFF_MAX)

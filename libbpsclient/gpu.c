@@ -1,3 +1,5 @@
+/* The bps_gpu_... calls (bps_gpu(3)): open, memory, declaration, submission and waits of streams.
+ * The socket to the executor is in gpu_link.c, CUDA in gpu_cuda.c. Thread: the caller's, any. */
 #include "libbpsclient/gpu.h"
 
 #include <errno.h>
@@ -7,10 +9,11 @@
 #include "libbpsclient/client.h"
 #include "libbpsclient/last_error.h"
 
-/* Rounds of a tensor that a stream may be ahead; bps-agent keeps as many. */
+/* Rounds of a tensor that a stream may be ahead; bps-agent keeps the same number. */
 #define AHEAD_MAX 8
-/* So long a call waits for the agent to say why an executor has ended that did not say it itself.
- * The agent sees both ends at the same time; a loaded machine takes some tens of milliseconds. */
+/* Time that a call waits for the agent to report why an executor has ended without a message.
+ * Executor and agent see the end at the same time; a loaded machine takes some tens of
+ * milliseconds. */
 #define EXPLAIN_MS 500
 
 static int need(struct bps *b, const char *what)
@@ -30,7 +33,7 @@ static int need(struct bps *b, const char *what)
 	return 0;
 }
 
-/* The sentence of a failure of the executor, with what was tried. */
+/* Set the sentence of a failure of the executor, with the operation that failed. */
 static int explain(int rc, const char *what)
 {
 	struct err_text why = *last_error_text();
@@ -38,7 +41,7 @@ static int explain(int rc, const char *what)
 	return last_error_set(rc, "%s: %s", what, why.s);
 }
 
-/* To the sentence of a time-out: for whom the agent waits. */
+/* Append to the sentence of a time-out which workers the agent waits for. */
 static void add_why(struct bps *b)
 {
 	struct err_text late = *last_error_text(), why = {""};
@@ -96,7 +99,7 @@ int bps_gpu_import(struct bps *b, void *ptr, uint64_t n_bytes)
 	return rc < 0 ? explain(rc, "bps_gpu_import") : 0;
 }
 
-/* A tensor there that is in flight, or NULL. ring_mutex is held. */
+/* Return a tensor in that region that is in flight, or NULL. ring_mutex is held. */
 static const struct bps_tensor *in_flight_there(struct bps *b, uint32_t region)
 {
 	for (unsigned i = 0; i < CLIENT_BUCKETS; i++)
@@ -106,7 +109,7 @@ static const struct bps_tensor *in_flight_there(struct bps *b, uint32_t region)
 	return NULL;
 }
 
-/* Tensors in that region are not submitted any more, or are again. Errors: BPS_EBUSY. */
+/* Forbid or allow submissions of the tensors in that region. Errors: BPS_EBUSY. */
 static int withdraw(struct bps *b, uint32_t region, bool is_released)
 {
 	const struct bps_tensor *busy;
@@ -138,8 +141,8 @@ static bool is_done_on_gpu_only(const struct bps_tensor *t, uint32_t region)
 	return !gpu_slot_is_poisoned(done) && gpu_slot_reached(done, t->round);
 }
 
-/* A tensor whose sum its stream has, and the host does not know yet, and that round; or NULL.
- * region 0: any. */
+/* Find a tensor whose round is done on its stream, but not yet for the host. Returns NULL if there
+ * is none. region 0: any. */
 static struct bps_tensor *done_on_gpu_only(struct bps *b, uint32_t region, uint64_t *ret_round)
 {
 	struct bps_tensor *found = NULL;
@@ -164,7 +167,8 @@ int gpu_await_agent(struct bps *b, uint32_t region, uint64_t deadline_ns, uint32
 	uint64_t round;
 	int rc = 0;
 
-	/* Where another thread goes on there is no end of it: the caller says that it is in flight. */
+	/* While another thread submits, this loop does not end by itself: at the deadline the
+	 * caller reports that a round is in flight. */
 	while (rc == 0 && clock_now_ns() < deadline_ns && b->gpu &&
 		(t = done_on_gpu_only(b, region, &round)))
 		rc = tensor_wait_round(t, round, deadline_ns, timeout_ms);
@@ -224,7 +228,7 @@ int bps_gpu_declare(struct bps *b, const char *name, enum bps_dtype dtype, uint6
 	return tensor_declare(b, &d, &place, 1, ret);
 }
 
-/* The failure that has let streams go, which wait for nothing any more, or 0. */
+/* Return the failure that released all streams, which then wait for nothing, or 0. */
 static int failure(struct bps *b)
 {
 	struct err_text err;
@@ -232,7 +236,8 @@ static int failure(struct bps *b)
 
 	if (!rc)
 		rc = gpu_link_failure(b->gpu, &err);
-	/* It ends with its job, which the agent tells at the same time. Once is enough. */
+	/* The executor ends with its job, which the agent reports at the same time. Wait for that
+	 * report once. */
 	if (rc && atomic_exchange_explicit(&b->gpu->is_unexplained, false, memory_order_relaxed) &&
 		session_await_failure(&b->session, EXPLAIN_MS))
 		rc = session_failure(&b->session, &err);
@@ -262,7 +267,7 @@ int bps_gpu_push_pull(struct bps_tensor *t, enum bps_op op, int32_t priority, vo
 	rc = t->is_released
 		     ? last_error_set(-EINVAL, "tensor '%s': its memory was released", t->name)
 		     : tensor_may_run_ahead(t, AHEAD_MAX);
-	if (rc == 0) /* first the counter: a submission without would wait for ever */
+	if (rc == 0) /* first the counter: a submission without it would wait forever */
 		rc = g->driver->write(
 			g, stream, &g->slots[t->idx].ready, t->round + 1, last_error_text());
 	if (rc == 0)

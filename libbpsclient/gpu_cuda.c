@@ -1,6 +1,6 @@
-/* The CUDA driver that the training process has loaded itself. The library links none: entry points
- * are looked up by the versioned names that programs bind to, in the libcuda.so.1 that is already
- * there. Without cuda.h at build time there is only the answer that says so. */
+/* The CUDA driver that the training process itself has loaded. The library does not link it. Entry
+ * points are looked up in the loaded libcuda.so.1, by the versioned names that programs bind to.
+ * Without cuda.h at build time, every call reports that CUDA is not supported. Thread: any. */
 #include <errno.h>
 
 #include "libbpsclient/gpu.h"
@@ -20,7 +20,7 @@
 #include <string.h>
 #include <unistd.h>
 
-/* Entry point, and its name in the library. */
+/* Entry points, and their names in the library. */
 #define ENTRIES(X)                                                                                 \
 	X(cuCtxGetCurrent, "cuCtxGetCurrent")                                                      \
 	X(cuCtxGetDevice, "cuCtxGetDevice")                                                        \
@@ -52,10 +52,11 @@ struct cuda_entries {
 #undef X
 };
 
-/* Loaded once, and the same ever after. */
+/* Loaded once, and constant afterwards. */
 static struct cuda_entries cu;
 static bool is_loaded;
-static pthread_mutex_t load_mutex = PTHREAD_MUTEX_INITIALIZER; /* of both, until they are loaded */
+/* for the entry points and their state, until they are loaded */
+static pthread_mutex_t load_mutex = PTHREAD_MUTEX_INITIALIZER;
 
 static int load_entries(struct err_text *err)
 {
@@ -76,7 +77,7 @@ static int load_entries(struct err_text *err)
 	return rc;
 }
 
-/* A process that had no CUDA may have loaded it since. */
+/* Load the entry points. A process that had no CUDA may have loaded it since the last try. */
 static int load(struct err_text *err)
 {
 	int rc = 0;
@@ -100,8 +101,8 @@ static int fail(CUresult rc, const char *what, struct err_text *err)
 		err, BPS_EDEVICE, "%s: %s (CUDA error %d)", what, text ? text : "?", (int)rc);
 }
 
-/* The trainer's context for the calls that follow; the calling thread may have another or none,
- * which leave gives back. */
+/* Make the trainer's context current for the following calls. The calling thread may have another
+ * one or none, which leave restores. */
 static int enter(const struct client_gpu *g, CUcontext *ret_old, struct err_text *err)
 {
 	int rc = fail(cu.p_cuCtxGetCurrent(ret_old), "no CUDA context", err);
@@ -200,7 +201,7 @@ static int map_chunk(struct cuda_mapping *h, int fd, struct err_text *err)
 		return rc;
 	rc = fail(cu.p_cuMemMap(h->addr + h->n_mapped * h->chunk, h->chunk, 0, handle, 0),
 		"cannot map device memory", err);
-	cu.p_cuMemRelease(handle); /* the mapping keeps it */
+	cu.p_cuMemRelease(handle); /* the mapping keeps the memory */
 	if (rc == 0)
 		h->n_mapped++;
 	return rc;
@@ -268,7 +269,7 @@ static void cuda_unmap(struct client_gpu *g, void *ptr, uint64_t bytes, void *ha
 	leave(g, old);
 }
 
-/* ---- memory of the trainer's own ---- */
+/* ---- the trainer's own memory ---- */
 
 static int share_legacy(CUdeviceptr addr, uint64_t bytes, struct gpu_memory *ret, char *handle,
 	struct err_text *err)
@@ -329,7 +330,7 @@ static int find_mapping(
 	return rc;
 }
 
-/* Mapping by mapping, which must be of one size. */
+/* Share mapping by mapping; all must have the same size. */
 static int share_mappings(CUdeviceptr addr, uint64_t bytes, struct gpu_memory *ret, int *fds,
 	unsigned max, struct err_text *err)
 {
@@ -391,7 +392,7 @@ static int cuda_share(struct client_gpu *g, const void *ptr, uint64_t bytes, str
 		.uuid = {g->uuid, GPU_UUID_BYTES},
 		.bytes = bytes,
 		.buffer_id = buffer_id};
-	/* In this order: a driver may allow descriptors for memory of cuMemAlloc, which has no
+	/* Order of the tests: a driver may allow descriptors for memory of cuMemAlloc, which has no
 	 * handle to export. */
 	if (is_legacy)
 		rc = share_legacy(addr, bytes, ret, handle, err);
@@ -430,7 +431,7 @@ static int queue(struct client_gpu *g, __typeof__(cu.p_cuStreamWriteValue64) fn,
 static int cuda_write(struct client_gpu *g, void *stream, _Atomic uint64_t *counter, uint64_t value,
 	struct err_text *err)
 {
-	/* By default it fences what the stream did before. */
+	/* By default the write is ordered after the earlier work of the stream. */
 	return queue(g, cu.p_cuStreamWriteValue64, stream, counter, value,
 		CU_STREAM_WRITE_VALUE_DEFAULT, err);
 }
@@ -448,7 +449,7 @@ static void cuda_settle(struct client_gpu *g)
 	CUcontext old;
 	if (enter(g, &old, NULL) < 0)
 		return;
-	cu.p_cuCtxSynchronize(); /* of a GPU that has failed, nothing runs */
+	cu.p_cuCtxSynchronize(); /* a GPU that has failed runs nothing */
 	leave(g, old);
 }
 

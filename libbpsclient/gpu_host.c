@@ -1,5 +1,5 @@
-/* Device memory that is plain memory (bps-agent --gpu host): there are no streams, so what would
- * be queued happens at once, and a wait is the caller's. */
+/* Device memory that is plain memory (bps-agent --gpu host). There are no streams: queued work is
+ * done at once, and the caller itself waits. Thread: the caller's. */
 #include <errno.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -8,7 +8,7 @@
 #include "common/base/clock.h"
 #include "libbpsclient/gpu.h"
 
-#define LOOK_NS 50000 /* the executor writes counters and wakes nobody */
+#define LOOK_NS 50000 /* the executor writes counters without waking the waiters */
 
 static int host_uuid(struct client_gpu *g, uint8_t ret[GPU_UUID_BYTES], struct err_text *err)
 {
@@ -73,7 +73,7 @@ static int host_write(struct client_gpu *g, void *stream, _Atomic uint64_t *coun
 	(void)g;
 	if (stream)
 		return err_set(err, -EINVAL, "there are no streams here: pass NULL");
-	/* Release: partner is the executor's look, which then reads the values. */
+	/* Release: partner is the executor's load, after which it reads the values. */
 	atomic_store_explicit(counter, value, memory_order_release);
 	return 0;
 }

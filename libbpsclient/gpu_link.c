@@ -1,4 +1,6 @@
-/* The trainer's connection to its job's executor. */
+/* The trainer's connection to its job's executor: requests, regions of memory, and the watcher that
+ * releases streams after a failure. Submissions and waits are in gpu.c. Threads: any, under `lock`;
+ * and the watcher. */
 #include <errno.h>
 #include <poll.h>
 #include <signal.h>
@@ -14,9 +16,10 @@
 #include "common/base/clock.h"
 #include "libbpsclient/gpu.h"
 
-#define WATCH_MS 10000 /* it is woken; a bound all the same */
+#define WATCH_MS 10000 /* the watcher is woken; this only limits its sleep */
 
-/* The first one stays. Caller has the lock, or is the watcher with it. */
+/* Record a failure; only the first one counts. Lock: held by the caller or, for the watcher, by
+ * itself. */
 static void set_failure(struct client_gpu *g, int code, const char *text)
 {
 	if (atomic_load_explicit(&g->failure, memory_order_relaxed))
@@ -34,14 +37,14 @@ int gpu_link_failure(struct client_gpu *g, struct err_text *ret)
 	return code;
 }
 
-/* One frame. 1, or an error with a sentence. */
+/* Receive one frame. Returns 1, or an error with a sentence. */
 static int receive(
 	struct client_gpu *g, struct local_frame *a, uint32_t timeout_ms, struct err_text *err)
 {
 	int rc = local_recv(g->sock, a, timeout_ms, err);
 
 	if (rc <= 0)
-		local_frame_free(a); /* a malformed frame may bring descriptors */
+		local_frame_free(a); /* a malformed frame may carry descriptors */
 	if (rc == -ETIMEDOUT || rc == -EAGAIN)
 		return err_set(err, BPS_ETIMEDOUT, "the executor does not answer");
 	if (rc <= 0)
@@ -51,7 +54,7 @@ static int receive(
 	return 1;
 }
 
-/* Send m, receive what answers it. Caller has the lock; the answer is the caller's to free. */
+/* Send m and receive its answer. The caller holds the lock and frees the answer. */
 static int request(struct client_gpu *g, struct local_msg *m, const int *fds, unsigned n_fds,
 	uint16_t type, uint32_t timeout_ms, struct local_frame *a, struct err_text *err)
 {
@@ -82,7 +85,7 @@ static void poison(struct client_gpu *g)
 		gpu_slot_poison(&g->slots[i]);
 }
 
-/* What it said last tells why it is gone. */
+/* Read the last messages of the executor: they report why it ended. */
 static void read_last_words(struct client_gpu *g)
 {
 	struct err_text err;
@@ -110,7 +113,8 @@ static void *watch(void *arg)
 		if (p[2].revents)
 			return NULL;
 	} while (!p[0].revents && !p[1].revents);
-	/* First the streams, which somebody may be waiting for with a lock of ours. */
+	/* First release the streams: another thread may wait for one while it holds a lock of
+	 * ours. */
 	poison(g);
 	read_last_words(g);
 	return NULL;
@@ -166,7 +170,7 @@ static int map_page(struct client_gpu *g, const struct local_frame *a, struct er
 	return 0;
 }
 
-/* The driver that goes with the executor's back-end. */
+/* Choose the driver that works with the executor's back-end. */
 static int choose_driver(struct client_gpu *g, const char *backend, bool has_cuda,
 	const struct err_text *why_not, struct err_text *err)
 {
@@ -257,7 +261,8 @@ void gpu_link_close(struct client_gpu *g)
 		return;
 	stop_watcher(g);
 	if (g->driver && g->slots) {
-		/* The executor lets go what it stores over, once it sees the end of the socket. */
+		/* When the executor sees the end of the socket, it releases the memory that it
+		 * writes to. */
 		shutdown(g->sock, SHUT_RDWR);
 		poison(g);
 		g->driver->settle(g);
@@ -379,7 +384,7 @@ static int release(struct client_gpu *g, struct client_gpu_region **at, uint32_t
 
 	if (rc < 0)
 		return rc;
-	/* ENOENT: by a request before, whose answer came too late. */
+	/* ENOENT: an earlier request released it, and its answer came too late. */
 	if (a.msg.gpu_release.code && a.msg.gpu_release.code != ENOENT)
 		rc = err_set(err, local_code(a.msg.gpu_release.code, BPS_EDEVICE),
 			"memory cannot be released: %s", a.msg.gpu_release.text);

@@ -13,7 +13,7 @@ struct err_text *last_error_text(void)
 
 int last_error_set(int code, const char *fmt, ...)
 {
-	struct err_text text; /* an argument may be the old sentence */
+	struct err_text text; /* an argument may be the previous sentence */
 	va_list ap;
 
 	va_start(ap, fmt);
@@ -27,7 +27,8 @@ const char *bps_last_error(void)
 {
 	char *text = last_error_text()->s;
 
-	/* Names of users are in it, and a terminal obeys control characters. */
+	/* Replace control characters: the text has names chosen by users, and a terminal would
+	 * execute them. */
 	for (char *c = text; *c; c++)
 		if ((unsigned char)*c < ' ' || *c == '\177')
 			*c = '?';

@@ -1,3 +1,5 @@
+/* Joining and leaving a job: bps_open, bps_close, bps_abort, and the checks of a handle. The
+ * connection itself is in session.c. Thread: the caller's. */
 #include "libbpsclient/bps.h"
 #include "libbpsclient/client.h"
 #include "libbpsclient/gpu.h"
@@ -72,7 +74,7 @@ int client_join(struct bps *b)
 	return 0;
 }
 
-/* Everything but the session. */
+/* Free everything except the session. */
 static void client_free(struct bps *b)
 {
 	struct bps_tensor *t, *next;
@@ -90,15 +92,16 @@ static void client_free(struct bps *b)
 	free(b);
 }
 
-/* Once, so that a second job does not begin to count anew. */
+/* Read the faults once per process, so that a second job does not restart their counters. */
 static void take_faults(void)
 {
 	struct err_text err;
 
-	failpoint_set(secure_getenv("BPS_FAULTS"), &err); /* checked before */
+	failpoint_set(secure_getenv("BPS_FAULTS"), &err); /* already checked */
 }
 
-/* Errors: -EINVAL, with the thread's sentence: BPS_FAULTS is wrong. */
+/* Set the failpoints of BPS_FAULTS. Errors: -EINVAL, with the thread's sentence: BPS_FAULTS is
+ * invalid. */
 static int set_faults(void)
 {
 	static pthread_once_t once = PTHREAD_ONCE_INIT;
@@ -150,14 +153,14 @@ int bps_close(struct bps *b, uint32_t timeout_ms)
 		return 0;
 	rc = client_check_own(b);
 	if (rc < 0)
-		return rc; /* a forked child has nothing of its own to free */
+		return rc; /* a forked child owns nothing to free */
 	FAILPOINT(CLIENT_CLOSE);
 	if (!b->is_single && !b->is_suspended) {
 		rc = session_failure(&b->session, last_error_text());
 		if (!rc)
 			rc = session_finish(&b->session,
 				timeout_ms ? timeout_ms : b->options.timeout_ms, last_error_text());
-		gpu_link_close(b->gpu); /* its watcher looks at the session's socket */
+		gpu_link_close(b->gpu); /* its watcher uses the session's socket */
 		b->gpu = NULL;
 		session_close(&b->session);
 	}

@@ -1,3 +1,5 @@
+/* Resolution of a worker's options (options.h): from the caller, the environment, a launcher's
+ * variables and defaults. It opens no connection. Thread: the caller's. */
 #include "libbpsclient/bps.h"
 #include "libbpsclient/options.h"
 
@@ -15,7 +17,7 @@
 #define TIMEOUT_DEFAULT_MS 600000u
 #define SPIN_DEFAULT_US    30u
 #define GRACE_DEFAULT_MS   20u
-#define BACKUP_MAX         1023 /* of 1,024 machines */
+#define BACKUP_MAX         1023 /* at most 1,024 machines */
 #define SPIN_MAX_US        1000000u
 
 _Static_assert(OPTIONS_JOB_BYTES == CTL_JOB_NAME_MAX + 1, "a job's name and its NUL");
@@ -40,8 +42,8 @@ static const char *env(const char *name)
 	return value && *value ? value : NULL;
 }
 
-/* Number with a unit in [0, max] from the variable; *ret stays as it is when the variable is not
- * set. */
+/* Read a number with a unit in [0, max] from the variable. *ret does not change if the variable is
+ * not set. */
 static int env_number(
 	const char *name, const struct option_unit *units, uint64_t max, uint64_t *ret)
 {
@@ -117,9 +119,9 @@ static int env_loss(bool *ret)
 
 /* ---- launchers ---- */
 
-/* The names a launcher uses. is_per_machine: rank and size count machines of local_size workers
- * each; then global_rank, where it is set, says the worker's rank. job: the first that is set, with
- * job_step behind it. */
+/* The variables of a launcher. is_per_machine: rank and size count machines of local_size workers
+ * each; then global_rank, if it is set, is the worker's rank. job: the first one that is set, with
+ * job_step appended. */
 struct launcher {
 	const char *rank, *size, *local_rank, *local_size;
 	const char *job[2];
@@ -129,8 +131,8 @@ struct launcher {
 	bool is_rank_optional;
 };
 
-/* In order of precedence: what runs closest to the trainer first, so that mpirun and torchrun win
- * over the Slurm job around them. */
+/* In order of precedence: the launcher closest to the trainer first, so that mpirun and torchrun
+ * take precedence over the Slurm job around them. */
 static const struct launcher launchers[] = {
 	{.rank = "BPS_RANK",
 		.size = "BPS_SIZE",
@@ -215,8 +217,8 @@ static int take_place(const struct launcher *l, struct client_options *o)
 	return 0;
 }
 
-/* is_placed: the caller gave rank and size, so the launcher's local rank and size would not fit to
- * them. */
+/* is_placed: the caller gave rank and size, so the launcher's local rank and size would not
+ * match. */
 static int take_launcher(bool is_placed, struct client_options *o)
 {
 	const struct launcher *l = find_launcher();
@@ -233,7 +235,7 @@ static int take_launcher(bool is_placed, struct client_options *o)
 
 static uint32_t spin_default_us(void)
 {
-	/* With so few cores the agent needs the one that would spin. */
+	/* With few cores the agent needs the core that would spin. */
 	return sysconf(_SC_NPROCESSORS_ONLN) <= 2 ? 0 : SPIN_DEFAULT_US;
 }
 
@@ -279,7 +281,7 @@ static int hex_digit(char c)
 	return at ? (int)(at - digits) : -1;
 }
 
-/* A secret: the sentence does not show it. */
+/* The token is a secret: the sentence does not show it. */
 static int take_token(struct client_options *o)
 {
 	const char *hex = env("BPS_JOB_TOKEN");
@@ -301,7 +303,7 @@ static int take_token(struct client_options *o)
 	return 0;
 }
 
-/* -1 stands for what is not given. A smaller number was meant to say something. */
+/* Check the caller's values. -1 means not given; a smaller number is an error. */
 static int check_given(const struct bps_options *opt)
 {
 	const struct {
@@ -425,7 +427,7 @@ int client_options_resolve(const struct bps_options *opt, struct client_options 
 			"deterministic sums wait for every machine, with backup machines they do "
 			"not: choose one (BPS_DETERMINISTIC, BPS_BACKUP)");
 	if (!o.backup)
-		o.grace_ms = 0; /* it means nothing, and must agree */
+		o.grace_ms = 0; /* unused, and must be equal at all workers */
 	else if (!o.grace_ms)
 		o.grace_ms = GRACE_DEFAULT_MS;
 	if (!o.timeout_ms)

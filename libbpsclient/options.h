@@ -1,9 +1,9 @@
 #ifndef BPSCLIENT_OPTIONS_H
 #define BPSCLIENT_OPTIONS_H
-/* What a worker is told about itself: the members of struct bps_options, and for each that was not
- * given the environment, then a default. Where the worker stands (rank, size, local rank and size,
- * job) comes from one launcher's variables, whole or not at all: the first set that names both a
- * rank and a size. Mixing two launchers' variables gives wrong ranks silently, e.g. mpirun inside a
+/* A worker's options: the members of struct bps_options; for each one not given, the environment,
+ * then a default. The worker's place (rank, size, local rank and size, job) comes from one
+ * launcher's variables, whole or not at all: the first launcher that sets both a rank and a size.
+ * Mixing the variables of two launchers would silently give wrong ranks, e.g. with mpirun inside a
  * Slurm allocation. */
 #include <stdbool.h>
 #include <stdint.h>
@@ -12,7 +12,7 @@ struct bps_options;
 
 #define OPTIONS_JOB_BYTES    128 /* CTL_JOB_NAME_MAX and the NUL */
 #define OPTIONS_TOKEN_BYTES  32
-#define OPTIONS_SOCKET_BYTES 108 /* of sun_path */
+#define OPTIONS_SOCKET_BYTES 108 /* size of sun_path */
 
 struct client_options {
 	char job[OPTIONS_JOB_BYTES];
@@ -28,15 +28,15 @@ struct client_options {
 	uint8_t token[OPTIONS_TOKEN_BYTES]; /* BPS_JOB_TOKEN */
 	bool has_token;
 	bool is_deterministic;
-	bool may_shrink; /* on_agent_loss */
+	bool may_shrink; /* from on_agent_loss */
 	bool is_elastic;
-	int32_t max_size; /* when it is */
+	int32_t max_size; /* valid if the job is elastic */
 	uint16_t backup;
 	uint32_t grace_ms;
-	bool is_forced; /* a job of one worker goes through the agent, too */
+	bool is_forced; /* a job of one worker uses the agent, too */
 };
 
-/* opt: NULL takes all from the environment. Errors: -EINVAL with the thread's sentence naming the
- * variable or member. */
+/* Resolve the options. opt: NULL takes all from the environment. Errors: -EINVAL with the thread's
+ * sentence naming the variable or member. */
 int client_options_resolve(const struct bps_options *opt, struct client_options *ret);
 #endif

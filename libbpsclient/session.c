@@ -1,3 +1,6 @@
+/* A worker's connection to its agent (session.h): connect, requests and answers, failure, and the
+ * wake-up of the agent. Submissions and completions go through shared memory instead (tensor.c,
+ * wait.c). Threads: any, under the session's lock. */
 #include "libbpsclient/bps.h"
 #include "libbpsclient/session.h"
 
@@ -17,11 +20,11 @@
 #include "common/wire/ctlmsg.h"
 #include "libbpsclient/process_limit.h"
 
-#define ATTACH_TRIES 3 /* of connections that end before WELCOME */
+#define ATTACH_TRIES 3 /* for connections that end before WELCOME */
 
 /* ---- failure ---- */
 
-/* Record the first failure. Caller holds the lock. */
+/* Record the first failure. The caller holds the lock. */
 static int session_fail(struct session *s, int code, const char *text)
 {
 	if (!atomic_load_explicit(&s->failure, memory_order_relaxed)) {
@@ -32,7 +35,7 @@ static int session_fail(struct session *s, int code, const char *text)
 	return code;
 }
 
-/* The connection is of no more use: nothing is read from it again. Caller holds the lock. */
+/* Stop using the connection: it is not read any more. The caller holds the lock. */
 static int session_cut(struct session *s, int code, const char *why)
 {
 	struct err_text text;
@@ -73,7 +76,7 @@ static int add_arena(struct session *s, struct local_frame *f)
 	int rc = arenas_add(&s->arenas, &f->msg.arena, &fd);
 
 	if (f->n_fds == 1 && fd < 0)
-		f->n_fds = 0; /* it was kept */
+		f->n_fds = 0; /* the descriptors were kept */
 	return rc;
 }
 
@@ -94,7 +97,7 @@ static void note_job(struct session *s, const struct local_job *m)
 	s->is_complete = true;
 }
 
-/* What may come at any time. Answers to requests that were given up are dropped. */
+/* Handle a frame that may come at any time. Answers to abandoned requests are dropped. */
 static int handle_unasked(struct session *s, struct local_frame *f)
 {
 	int rc;
@@ -106,10 +109,10 @@ static int handle_unasked(struct session *s, struct local_frame *f)
 	case LOCAL_ARENA:
 		rc = add_arena(s, f);
 		return rc < 0 ? session_cut(s, rc, "arena that cannot be mapped") : 0;
-	case LOCAL_WELCOME: /* a refusal that came before it was asked for */
+	case LOCAL_WELCOME: /* a refusal that arrived before the request was sent */
 		if (!f->msg.welcome.code && !s->control)
 			return session_cut(s, BPS_EPROTO, "welcome before it was asked for");
-		if (!f->msg.welcome.code) { /* by an agent's successor, once more */
+		if (!f->msg.welcome.code) { /* a second WELCOME, from a restarted agent */
 			s->n_types = f->msg.welcome.n_types;
 			return 0;
 		}
@@ -128,7 +131,8 @@ static int handle_unasked(struct session *s, struct local_frame *f)
 	}
 }
 
-/* Receive one frame. 1, or -EAGAIN, -ETIMEDOUT, -ENOMEM, or the failure that this has become. */
+/* Receive one frame. Returns 1, or -EAGAIN, -ETIMEDOUT, -ENOMEM, or the session's failure that
+ * follows from an error. */
 static int receive(struct session *s, struct local_frame *f, uint32_t timeout_ms)
 {
 	struct err_text err = {""};
@@ -146,7 +150,7 @@ static int receive(struct session *s, struct local_frame *f, uint32_t timeout_ms
 	return session_cut(s, BPS_ENOAGENT, err.s);
 }
 
-/* Handle all that has come. Caller holds the lock. */
+/* Handle all frames that have arrived. The caller holds the lock. */
 static void drain(struct session *s)
 {
 	struct local_frame f;
@@ -165,15 +169,15 @@ static int send_msg(struct session *s, const struct local_msg *m, uint64_t deadl
 	int rc = local_send(s->sock, m, NULL, 0, clock_left_ms(deadline_ns));
 
 	if ((rc == -EPIPE || rc == -ECONNRESET) && m->type == LOCAL_HELLO)
-		return 0; /* refused before it could be said: its WELCOME says why */
+		return 0; /* refused before the request was sent: its WELCOME has the reason */
 	if (rc == -EPIPE || rc == -ECONNRESET) {
-		drain(s); /* a last word may explain it */
+		drain(s); /* the agent's last frames may explain it */
 		return session_cut(s, BPS_ENOAGENT, err_str(rc));
 	}
 	return rc == -EAGAIN ? -ETIMEDOUT : rc;
 }
 
-/* The request is with the agent. */
+/* Trigger the fault points after a request was sent. */
 static void sent(uint16_t type)
 {
 	if (type == LOCAL_HELLO)
@@ -184,8 +188,8 @@ static void sent(uint16_t type)
 		FAILPOINT(CLIENT_CLOSE_SENT);
 }
 
-/* Receive until the answer to seq has come. There is but one WELCOME, whatever its seq. Caller
- * holds the lock. */
+/* Receive until the answer to seq has come. WELCOME matches whatever its seq, because there is only
+ * one. The caller holds the lock. */
 static int await_answer(
 	struct session *s, uint16_t type, uint32_t seq, uint64_t deadline_ns, struct local_frame *f)
 {
@@ -204,7 +208,7 @@ static int await_answer(
 	}
 }
 
-/* Send m and receive its answer, which the caller frees. Caller holds the lock. */
+/* Send m and receive its answer, which the caller frees. The caller holds the lock. */
 static int request(struct session *s, struct local_msg *m, uint16_t answer_type,
 	uint64_t deadline_ns, struct local_frame *f)
 {
@@ -222,7 +226,7 @@ static int request(struct session *s, struct local_msg *m, uint16_t answer_type,
 	return await_answer(s, answer_type, m->seq, deadline_ns, f);
 }
 
-/* Sentence for a request that did not get its answer. Caller holds the lock. */
+/* Set the sentence of a request without an answer. The caller holds the lock. */
 static int explain_request(struct session *s, int rc, const char *what, struct err_text *err)
 {
 	int failure = atomic_load_explicit(&s->failure, memory_order_relaxed);
@@ -243,7 +247,7 @@ static int connect_agent(struct session *s, struct err_text *err)
 {
 	struct sockaddr_un addr = {.sun_family = AF_UNIX};
 	const struct client_options *o = s->options;
-	/* connect() blocks while the agent's backlog is full, at most this long. */
+	/* connect() blocks for at most this time while the agent's backlog is full. */
 	struct timeval tv = {
 		.tv_sec = o->open_timeout_ms / 1000, .tv_usec = o->open_timeout_ms % 1000 * 1000};
 	int cause, rc = FAILPOINT(CLIENT_CONNECT);
@@ -361,8 +365,8 @@ late:
 		*why.s ? why.s : "the agent does not say who is missing");
 }
 
-/* An agent that dies before it has made our HELLO its own takes the connection along; its successor
- * is at the same socket, and knows nothing of us. */
+/* An agent that dies before it has accepted our HELLO loses the connection. The next process has
+ * the same socket and does not know us, so connect again. */
 static int connect_and_attach(struct session *s, uint64_t deadline_ns, struct err_text *err)
 {
 	int rc = 0;
@@ -411,7 +415,7 @@ void session_close(struct session *s)
 
 /* ---- requests ---- */
 
-/* on_device: its bytes lie elsewhere. */
+/* on_device: the tensor's bytes lie in device memory. */
 static int take_slot(struct session *s, const struct local_slot *m, uint64_t bytes, bool on_device,
 	struct session_slot *ret)
 {
@@ -442,8 +446,8 @@ static int take_slot(struct session *s, const struct local_slot *m, uint64_t byt
 	return 0;
 }
 
-/* Take the lock, send m and receive its answer. After 0 the caller reads it and calls answered().
- * Errors: as a request's, with a sentence that begins with what failed. */
+/* Take the lock, send m and receive its answer. After 0 the caller reads the answer and calls
+ * answered(). Errors: as a request's, with a sentence that begins with what failed. */
 static int ask(struct session *s, struct local_msg *m, uint16_t answer_type, uint32_t timeout_ms,
 	const char *what, struct local_frame *f, struct err_text *err)
 {
@@ -475,7 +479,7 @@ int session_declare(struct session *s, const struct local_decl *decls, const uin
 	struct local_frame f;
 	int rc;
 
-	m.declare.tensors = (struct local_decl *)(uintptr_t)decls; /* only read */
+	m.declare.tensors = (struct local_decl *)(uintptr_t)decls; /* not written to */
 	rc = ask(s, &m, LOCAL_DECLARED, s->options->timeout_ms, "cannot declare", &f, err);
 	if (rc < 0)
 		return rc;
@@ -534,8 +538,8 @@ static int job_refusal(
 	return err_set(err, rc, "job '%s': %s", s->options->job, *text ? text : err_str(rc));
 }
 
-/* Send m, which is answered when all workers have sent theirs. what: of sentences, `cannot finish`;
- * deed: what not all workers did, `finished`. */
+/* Send m, which is answered when all workers have sent theirs. For the sentences: what, e.g.
+ * `cannot finish`; deed, what some workers have not done, e.g. `finished`. */
 static int ask_together(struct session *s, struct local_msg *m, uint16_t answer_type,
 	uint64_t deadline_ns, uint32_t timeout_ms, const char *what, const char *deed,
 	struct session_passed *ret, struct err_text *err)
@@ -617,7 +621,7 @@ void session_publish(struct session *s)
 {
 	uint64_t one = 1;
 
-	/* It fails only when the counter is full: then the agent is being woken already. */
+	/* The write fails only if the counter is full: then the agent is being woken already. */
 	if (local_sq_publish(s->control))
 		(void)!write(s->event_fd, &one, sizeof(one));
 }
@@ -645,7 +649,8 @@ int session_poll(struct session *s)
 	uint64_t now = clock_now_ns();
 	uint64_t due = atomic_load_explicit(&s->poll_due_ns, memory_order_relaxed);
 
-	/* Relaxed: the exchange only chooses one thread, what it finds is under the lock. */
+	/* Relaxed: the exchange only chooses one thread. The lock protects what that thread
+	 * reads. */
 	if (now >= due &&
 		atomic_compare_exchange_strong_explicit(&s->poll_due_ns, &due,
 			now + (uint64_t)SESSION_POLL_MS * 1000000, memory_order_relaxed,

@@ -1,3 +1,11 @@
+/* Suspending and resuming a job. For all other workers a suspended job has ended. The declarations
+ * stay: names, types, counts, and the callers' handles. Resuming joins a new job of the same name
+ * and declares all tensors again. Thread: the caller's.
+ *
+ *   OPEN --bps_suspend: all have finished--> SUSPENDED --bps_resume--> OPEN
+ *
+ * While the job is SUSPENDED a tensor has no buffers. Its entry is a private one, with no round
+ * complete or in flight. */
 #include "libbpsclient/bps.h"
 #include "libbpsclient/client.h"
 
@@ -6,15 +14,6 @@
 #include <stdlib.h>
 
 #include "libbpsclient/last_error.h"
-
-/* A suspended job is over for everybody else; what stays is what was declared: names, types,
- * counts, and the callers' handles. Resuming joins a new job of the same name and declares all of
- * it again.
- *
- *   OPEN --bps_suspend: all have finished--> SUSPENDED --bps_resume--> OPEN
- *
- * While it is SUSPENDED a tensor has no buffers, and its entry is one of its own in which no round
- * is complete and none is in flight. */
 
 static void tensor_detach(struct bps_tensor *t)
 {
@@ -57,7 +56,7 @@ int bps_suspend(struct bps *b, uint32_t timeout_ms)
 			rc = session_finish(&b->session,
 				timeout_ms ? timeout_ms : b->options.timeout_ms, last_error_text());
 		if (rc == BPS_ETIMEDOUT)
-			return rc; /* to be called again */
+			return rc; /* the caller may call again */
 		session_close(&b->session);
 	}
 	b->is_suspended = true;
@@ -73,7 +72,7 @@ static int by_order(const void *a, const void *b)
 	return (x->auto_priority < y->auto_priority) - (x->auto_priority > y->auto_priority);
 }
 
-/* As they were declared, in that order. */
+/* Declare all tensors again, in their original order. */
 static int declare_all(struct bps *b)
 {
 	struct bps_tensor **all = calloc(b->n_declared + 1u, sizeof(struct bps_tensor *));
@@ -107,7 +106,8 @@ int bps_resume(struct bps *b, int32_t rank, int32_t size)
 	b->options.size = size;
 	if (b->options.max_size < size || !b->options.is_elastic)
 		b->options.max_size = size;
-	b->options.local_rank = b->options.local_size = -1; /* of the launcher's ranks */
+	/* derived from the launcher's ranks, so not valid for the new ones */
+	b->options.local_rank = b->options.local_size = -1;
 	rc = client_join(b);
 	if (rc < 0) {
 		b->options = was;
@@ -115,7 +115,7 @@ int bps_resume(struct bps *b, int32_t rank, int32_t size)
 	}
 	b->is_suspended = false;
 	rc = declare_all(b);
-	if (rc < 0) { /* some have no buffers: it is not the job that it was */
+	if (rc < 0) { /* some tensors have no buffers: the handle cannot continue */
 		if (!b->is_single)
 			session_close(&b->session);
 		detach_all(b);

@@ -1,3 +1,6 @@
+/* Tensors of a worker: the table by name, declaration, submission and their attributes. Waits are
+ * in wait.c, messages in session.c. Threads: any; two threads must not operate on one tensor at
+ * once. */
 #include "libbpsclient/bps.h"
 #include "libbpsclient/client.h"
 
@@ -121,8 +124,8 @@ static int check_agrees(
 		dtype_name(t->dtype), (unsigned long long)t->n_elems);
 }
 
-/* Put new tensors into the table and name them in pending; those that exist must agree. place: NULL
- * for host memory. */
+/* Put new tensors into the table and list them in pending. Existing ones must agree with the
+ * declaration. place: NULL for host memory. */
 static int collect_new(struct bps *b, const struct bps_decl *decls,
 	const struct tensor_place *place, size_t n, struct bps_tensor **ret,
 	struct bps_tensor **pending, size_t *n_pending)
@@ -161,13 +164,13 @@ static int adopt_slot(struct bps_tensor *t, const struct session_slot *slot)
 	t->out[0] = slot->out[0];
 	t->out[1] = slot->out[1];
 	t->entry = &t->b->session.entries[slot->tensor];
-	/* An agent that knows this trainer's rounds already goes on counting from there. */
+	/* If the agent knows this trainer's rounds already, count on from there. */
 	t->round = atomic_load_explicit(&t->entry->done_round, memory_order_acquire);
 	return 0;
 }
 
-/* One DECLARE message. The first refusal is the result; the tensors behind it are forgotten and may
- * be declared again. */
+/* Send one DECLARE message. The first refusal is the result. The tensors after it are removed and
+ * may be declared again. */
 static int declare_chunk(struct bps *b, struct bps_tensor **tensors, uint32_t n)
 {
 	struct local_decl decls[LOCAL_DECLARE_MAX];
@@ -319,8 +322,8 @@ static uint16_t wire_priority(const struct bps_tensor *t, int32_t priority)
 	return p < 0 ? 0 : p > PRIORITY_MAX ? PRIORITY_MAX : (uint16_t)p;
 }
 
-/* Check that all of n >= 1 may be submitted, marking them to find one that is named twice.
- * ring_mutex is held. *ret_bad: the one that may not, any of them when the session is at fault. */
+/* Check that all of n >= 1 tensors may be submitted. Marks them, to find a duplicate. ring_mutex is
+ * held. *ret_bad: the tensor that may not be submitted; any of them if the session has failed. */
 static int check_group(
 	struct bps *b, struct bps_tensor *const *tensors, size_t n, struct bps_tensor **ret_bad)
 {
@@ -361,7 +364,7 @@ void tensor_push(struct bps_tensor *t, enum bps_op op, int32_t priority)
 		single_worker_submit(t);
 	else
 		(void)local_sq_push(
-			t->b->session.control, &e); /* the caller saw that there is room */
+			t->b->session.control, &e); /* the caller checked that there is room */
 }
 
 int tensor_explain_busy(const struct bps_tensor *t)
@@ -493,7 +496,7 @@ int bps_push_pull_copy(
 	return rc;
 }
 
-/* ---- what a tensor says about itself ---- */
+/* ---- attributes of a tensor ---- */
 
 void *bps_input(struct bps_tensor *t)
 {
@@ -506,7 +509,7 @@ const void *bps_output(const struct bps_tensor *t)
 
 	if (t->region)
 		return NULL;
-	/* A failed round leaves the result of the one before it. */
+	/* A failed round leaves the result of the previous one. */
 	if (done && entry_status(t))
 		done--;
 	return done ? t->out[done & 1] : NULL;

@@ -1,18 +1,18 @@
 #ifndef BPSCLIENT_TIMED_LOCK_H
 #define BPSCLIENT_TIMED_LOCK_H
-/* A lock that can be waited for until a point on the monotonic clock, and may be held across system
- * calls. Thread: any may take it, and the one that holds it gives it back. */
+/* A lock with a time-out on the monotonic clock, which may be held across system calls. Thread: any
+ * may take it; the holder releases it. */
 #include <pthread.h>
 #include <stdbool.h>
 #include <stdint.h>
 
 struct timed_lock {
-	pthread_mutex_t mutex; /* of is_taken */
+	pthread_mutex_t mutex; /* protects is_taken */
 	pthread_cond_t is_free;
 	bool is_taken;
 };
 
-/* Free at first. */
+/* Initialize the lock; it is free at first. */
 void timed_lock_init(struct timed_lock *t);
 void timed_lock_fini(struct timed_lock *t);
 /* Take the lock, waiting until deadline_ns at most (0: not at all). Errors: -ETIMEDOUT. */

@@ -1,3 +1,6 @@
+/* Waiting for rounds: bps_poll, bps_wait, and the sentences about late or failed rounds. Completion
+ * is read from shared memory; the socket is only checked now and then. Thread: the caller's,
+ * any. */
 #include "libbpsclient/bps.h"
 #include "libbpsclient/client.h"
 
@@ -9,10 +12,10 @@
 #include "common/base/clock.h"
 #include "common/base/failpoint.h"
 
-/* Longest sleep between looks at the socket: a dead agent wakes nobody. */
+/* Longest sleep between checks of the socket: a dead agent does not wake the waiters. */
 #define SLICE_NS (500u * 1000000u)
 
-/* The round is over: deliver the copy, or tell what went wrong. */
+/* Finish a round that is over: deliver the copy, or report the failure. */
 static int settle(struct bps_tensor *t)
 {
 	int code = atomic_load_explicit(&t->entry->status, memory_order_relaxed);
@@ -36,7 +39,8 @@ int tensor_explain_timeout(const struct bps_tensor *t, uint64_t round, uint32_t 
 		*why.s ? why.s : "the agent does not say why");
 }
 
-/* No server sums it at present. It stays in flight: whoever waits again may get it. */
+/* Report that no server sums the round at present. The round stays in flight, and a later wait may
+ * get its result. */
 static int explain_trouble(const struct bps_tensor *t, uint64_t round, int code)
 {
 	struct err_text why = {""};
@@ -47,10 +51,10 @@ static int explain_trouble(const struct bps_tensor *t, uint64_t round, int code)
 		*why.s ? ": " : "", why.s);
 }
 
-/* What the agent says of all rounds: 0, or a code that lets them wait. */
+/* Return the agent's state for all rounds: 0, or a code with which they go on waiting. */
 static int trouble_of(const struct bps_tensor *t)
 {
-	/* Relaxed: it stands for itself. */
+	/* Relaxed: no other data depends on the code. */
 	int code = atomic_load_explicit(&t->b->session.control->trouble, memory_order_relaxed);
 
 	return code == BPS_ENOSERVER || code == BPS_EISOLATED ? code : 0;

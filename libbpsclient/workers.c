@@ -1,5 +1,5 @@
-/* What the agent tells: who is in the job, bps_workers(3), in pages; what it has moved,
- * bps_traffic(3). Nothing is kept here. Thread: any. */
+/* Information from the agent: the workers of the job, bps_workers(3), in pages; and its network
+ * traffic, bps_traffic(3). This file stores nothing. Thread: any. */
 #include "libbpsclient/bps.h"
 #include "libbpsclient/client.h"
 
@@ -38,7 +38,7 @@ static void take_page(void *ctx, const struct local_people *page)
 	}
 }
 
-/* A change between two pages begins anew. */
+/* Read all pages. If the list changes between two pages, start again from the first. */
 static int ask(struct bps *b, uint32_t tensor, struct worker_list *f)
 {
 	int rc = 0;

@@ -1,19 +1,21 @@
-/* bps-digits: softmax regression on 8x8 digits, data-parallel. Every worker holds all samples,
- * takes its share of each global batch, and sums its gradients with the others' by push_pull; so
- * all hold the same weights all the time.
+/* bps-digits: softmax regression on 8x8 digits, data-parallel. Every worker holds all samples and
+ * takes its share of each global batch. It sums its gradients with the others' by push_pull, so all
+ * workers always hold the same weights.
  *
- * With the same global batch the weights must not depend on the number of workers W but for the
+ * With the same global batch the weights must not depend on the number of workers W, except for the
  * rounding of f32 (u = 2^-24). Each worker adds its samples' gradients in double and rounds each
  * sum once; W rounded values then take W - 1 additions in f32, in whatever order. So an element of
  * the gradient's sum is off by at most
- * W u sum_s |g_s|, and between W workers and one by (W + 1) u sum_s |g_s|. A sample's gradient is (p - y) x^T
- * with |p - y| <= sqrt 2 and |x| <= X, so in the 2-norm the mean gradient is off by (W + 1) u sqrt(2) X. A step
- * w - lr g is computed in double and rounded to f32 in both runs: another 2 u |w|. The loss is convex and
- * L-smooth with L <= X^2 / 2 (the softmax's Hessian has a norm of at most 1/2), and a gradient step
- * with lr <= 2 / L does not drive two points apart (Nesterov, Introductory Lectures on Convex
- * Optimization, theorem 2.1.5). Errors therefore only add up, over T steps to
+ *         W u sum_s |g_s|,
+ * and between W workers and one by (W + 1) u sum_s |g_s|. A sample's gradient is (p - y) x^T with
+ * |p - y| <= sqrt 2 and |x| <= X, so in the 2-norm the mean gradient is off by
+ * (W + 1) u sqrt(2) X. A step w - lr g is computed in double and rounded to f32 in both runs:
+ * another 2 u |w|. The loss is convex and L-smooth with L <= X^2 / 2 (the softmax's Hessian has a
+ * norm of at most 1/2), and a gradient step with lr <= 2 / L does not drive two points apart
+ * (Nesterov, Introductory Lectures on Convex Optimization, theorem 2.1.5). Errors therefore only
+ * add up, over T steps to
  *
- *	T u (lr (W + 1) sqrt(2) X + 2 max |w|)
+ * T u (lr (W + 1) sqrt(2) X + 2 max |w|)
  *
  * in the 2-norm, and so for each weight. The program prints this as its tolerance. */
 #include <errno.h>
@@ -31,7 +33,7 @@
 #define PIXELS    64
 #define CLASSES   10
 #define WEIGHTS   (PIXELS * CLASSES)
-#define SAMPLES   4096 /* most that are read */
+#define SAMPLES   4096 /* maximum number of samples that are read */
 #define TEST_EACH 5    /* every fifth sample is for the test */
 #define U         0x1p-24
 
@@ -53,8 +55,8 @@ struct digits_trainer {
 	struct sample *train, *test;
 	size_t n_train, n_test;
 	uint64_t random;
-	float weight[WEIGHTS], bias[CLASSES]; /* weight: class by class */
-	double max_norm;                      /* of all weights, over the steps */
+	float weight[WEIGHTS], bias[CLASSES]; /* weight: stored class by class */
+	double max_norm;                      /* maximum over all steps */
 	unsigned steps;
 	struct bps_tensor *t_weight, *t_bias, *t_loss;
 };
@@ -85,8 +87,8 @@ static int parse_line(char *line, struct sample *s)
 	return 0;
 }
 
-/* Where the data lie when nobody says so: in the source tree, as seen from its top or from the
- * program, or installed. */
+/* Open the data. Without a path, try the source tree (as seen from its top or from the program),
+ * then the installed file. */
 static FILE *open_data(const char *path)
 {
 	static const char *const places[] = {"libbpsclient/examples/digits.csv",
@@ -158,7 +160,7 @@ static void shuffle(struct digits_trainer *t, unsigned *order)
 
 /* ---- model ---- */
 
-/* Probabilities of the classes; returns the sample's loss. */
+/* Compute the probabilities of the classes. Returns the sample's loss. */
 static double classify(const struct digits_trainer *t, const struct sample *s, double *p)
 {
 	double max = -INFINITY, sum = 0;
@@ -201,7 +203,7 @@ static void round_into(struct bps_tensor *t, const double *values, unsigned n)
 		in[i] = (float)values[i];
 }
 
-/* w - lr * sum / n, in double and rounded once; returns the sum of the new squares. */
+/* Compute w - lr * sum / n, in double and rounded once. Returns the sum of the new squares. */
 static double update(float *w, const float *sum, unsigned n, double rate)
 {
 	double squares = 0;
@@ -213,7 +215,7 @@ static double update(float *w, const float *sum, unsigned n, double rate)
 	return squares;
 }
 
-/* One step on n samples of the global batch, of which this worker computes its share. */
+/* Do one step on n samples of the global batch, of which this worker computes its share. */
 static int step(struct digits_trainer *t, const unsigned *batch, unsigned n, double *loss)
 {
 	struct bps_tensor *tensors[] = {t->t_weight, t->t_bias, t->t_loss};
@@ -289,7 +291,7 @@ static unsigned count_right(const struct digits_trainer *t)
 	return right;
 }
 
-/* Largest norm of an input, its constant 1 included. */
+/* Return the largest norm of an input, including its constant 1. */
 static double largest_input(const struct digits_trainer *t)
 {
 	double largest = 0, squares;

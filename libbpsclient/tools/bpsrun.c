@@ -1,11 +1,10 @@
-/* bpsrun: start the workers of a job on this machine, and where no agent runs also the daemons, for
- * as long as the job lasts. One process, one loop: poll over the signals, the children's pidfds and
- * their output.
+/* bpsrun: start the workers of a job on this machine, and the daemons if no agent runs, until the
+ * job ends. One process, one loop: poll over the signals, the children's pidfds and their output.
  *
  *   START ── READY (daemons serve) ── RUN (trainers) ── STOP (TERM, after the grace KILL) ── exit
  *
- * A child is in a process group of its own, so that a signal from the terminal reaches it once,
- * through here, and is killed by the kernel when bpsrun dies, however it dies. See bpsrun(1). */
+ * Each child has its own process group, so that a signal from the terminal reaches it only through
+ * bpsrun. The kernel kills it when bpsrun dies for any reason. See bpsrun(1). */
 #include "libbpsclient/tools/bpsrun.h"
 
 #include <errno.h>
@@ -20,7 +19,7 @@
 
 #include "common/base/clock.h"
 
-#define STATUS_MS 10000 /* for bpsctl to show what was */
+#define STATUS_MS 10000 /* time for bpsctl to show the final state */
 
 static void show_status(struct bpsrun *r)
 {
@@ -41,8 +40,9 @@ static void show_status(struct bpsrun *r)
 	child_stop_all(&c, 1, 0);
 }
 
-/* The token of the environment, which is the same on all nodes of a job, or one of our own: then
- * nobody else can join the job. Of several nodes none can know what another one made. */
+/* Take the token from the environment, which is the same on all nodes of a job, or make one, so
+ * that no other process can join the job. With several nodes, none can know a token that another
+ * node made. */
 static int make_token(struct bpsrun *r)
 {
 	const char *given = getenv("BPS_JOB_TOKEN");

@@ -1,4 +1,5 @@
-/* Processes that bpsrun starts. */
+/* The processes that bpsrun starts: spawn, signal, reap. It does not choose which ones run. One
+ * thread. */
 #include "libbpsclient/tools/bpsrun.h"
 
 #include <errno.h>
@@ -25,7 +26,8 @@ int child_left_ms(uint64_t deadline_ms)
 				 : 0;
 }
 
-/* As sd_listen_fds(3) has them. Twice moved: one may lie where another belongs. */
+/* Pass the descriptors on as sd_listen_fds(3) expects them. They move twice, because one may have
+ * the number that another one needs. */
 static void hand_over(const struct spawn_plan *sp)
 {
 	char text[16];
@@ -54,7 +56,7 @@ static void run_child(const struct spawn_plan *sp, pid_t parent)
 	setpgid(0, 0);
 	prctl(PR_SET_PDEATHSIG, SIGKILL);
 	if (getppid() != parent)
-		_exit(EXIT_OWN); /* it died before the line above */
+		_exit(EXIT_OWN); /* bpsrun died before the line above */
 	sigemptyset(&none);
 	sigprocmask(SIG_SETMASK, &none, NULL);
 	signal(SIGPIPE, SIG_DFL);
@@ -86,7 +88,7 @@ int child_spawn(struct bpsrun_child *c, const struct spawn_plan *sp)
 	}
 	if (!c->pid)
 		run_child(sp, parent);
-	setpgid(c->pid, c->pid); /* whoever is first: a signal may follow at once */
+	setpgid(c->pid, c->pid); /* parent and child both set it: a signal may follow at once */
 	c->pidfd = (int)syscall(SYS_pidfd_open, c->pid, 0);
 	if (c->pidfd < 0) {
 		output_say("cannot watch a child: %s", strerror(errno));
@@ -111,7 +113,9 @@ int child_reap(struct bpsrun_child *c)
 		!si.si_pid)
 		return -1;
 	kill(-c->pid,
-		SIGKILL); /* what it left behind; while it is not reaped its group is its own */
+		/* also kills the processes that it left; its process group is valid until it is
+		 * reaped */
+		SIGKILL);
 	if (waitpid(c->pid, &status, 0) != c->pid)
 		return -1;
 	close(c->pidfd);

@@ -1,5 +1,5 @@
 /* The daemons of a private cluster: in a folder of their own, on loopback, with ports that they
- * choose. */
+ * choose. Also finds an agent that runs already. One thread. */
 #include "libbpsclient/tools/bpsrun.h"
 
 #include <errno.h>
@@ -20,7 +20,7 @@
 #include "common/local/local.h"
 
 #define READY_MS  20000 /* for a daemon to serve */
-#define LIVES_MAX 20    /* of an agent: more is no chance */
+#define LIVES_MAX 20    /* starts of an agent; more have no chance of success */
 
 static bool is_program(const char *path)
 {
@@ -81,14 +81,14 @@ static int await_ready(
 	return -ECHILD;
 }
 
-/* Where an agent says what is to be kept. */
+/* Set the socket on which an agent stores its descriptors. */
 static void daemons_notify(
 	const struct bpsrun *r, const struct bpsrun_child *c, char *ret, size_t room)
 {
 	snprintf(ret, room, "%s/%s.notify", r->dir, c->name);
 }
 
-/* Its end for the child is above the n_fds that are handed over. */
+/* Create a pipe whose child end is above the n_fds that are passed on. */
 static int ready_pipe(unsigned n_fds, int ret[2])
 {
 	int fd;
@@ -104,7 +104,7 @@ static int ready_pipe(unsigned n_fds, int ret[2])
 	return -errno;
 }
 
-/* Start the daemon, without waiting for it. */
+/* Start the daemon without waiting for it. */
 static int start_daemon(
 	struct bpsrun *r, struct bpsrun_child *c, const char *program, char *const *args)
 {
@@ -216,7 +216,7 @@ static int run_agent(struct bpsrun *r, struct bpsrun_child *c)
 		ARG("--same-host-dir"), r->dir, NULL};
 
 	args[1] = c->name;
-	/* as if on a machine of its own */
+	/* a separate loopback address per agent, as for separate machines */
 	snprintf(listen, sizeof(listen), "127.0.0.%u:0", 1 + c->rank);
 	daemons_socket(r, c->rank, path, sizeof(path));
 	return start_daemon(r, c, "bps-agent", args);
@@ -240,7 +240,7 @@ bool daemons_revive(struct bpsrun *r, struct bpsrun_child *c, int code)
 	if (c->ready_fd >= 0)
 		close(c->ready_fd);
 	c->ready_fd = -1;
-	fdstore_server_receive(c->fdstore); /* what it said last */
+	fdstore_server_receive(c->fdstore); /* its last messages */
 	return run_agent(r, c) == 0;
 }
 
@@ -248,7 +248,7 @@ static int make_dir(struct bpsrun *r)
 {
 	const char *base = getenv("XDG_RUNTIME_DIR");
 
-	/* Socket paths are short: a long base would not leave room. */
+	/* Socket paths are short: a long base would leave no room. */
 	if (!base || !*base || strlen(base) > 60 || access(base, W_OK) < 0)
 		base = "/tmp";
 	snprintf(r->dir, sizeof(r->dir), "%s/bpsrun-XXXXXX", base);
@@ -260,7 +260,7 @@ static int make_dir(struct bpsrun *r)
 	return 0;
 }
 
-/* The others need the scheduler's port; they start side by side. */
+/* The other daemons need the scheduler's port. They start in parallel. */
 int daemons_start(struct bpsrun *r)
 {
 	unsigned port, http;
@@ -308,7 +308,7 @@ void daemons_stop(struct bpsrun *r)
 		nftw(r->dir, remove_entry, 8, FTW_DEPTH | FTW_PHYS);
 }
 
-/* 0, or why nobody can be asked there, -errno. */
+/* Return 0, or -errno if no process accepts connections there. */
 static int try_connect(const char *path)
 {
 	struct sockaddr_un addr = {.sun_family = AF_UNIX};
@@ -332,7 +332,7 @@ const char *daemons_choose(const struct bpsrun_options *o)
 	if (env && *env)
 		return env;
 	rc = try_connect(LOCAL_SOCKET);
-	if (rc < 0) /* whoever has an agent expects to train with it */
+	if (rc < 0) /* a user with an agent expects to train with it */
 		output_say("%s: %s%s; the job gets a cluster of its own", LOCAL_SOCKET,
 			strerror(-rc),
 			rc == -EACCES || rc == -EPERM ? " (are you in its group?)" : "");

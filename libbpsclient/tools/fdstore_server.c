@@ -1,5 +1,6 @@
-/* What an agent wants to be kept: descriptors under names, over a socket in the form of
- * sd_notify(3) with FDSTORE=1, as systemd does it. So an agent that dies does not end the job. */
+/* Storage for an agent's descriptors, under names, over a socket in the form of sd_notify(3) with
+ * FDSTORE=1, as systemd does it. With it, the death of an agent does not end the job. One
+ * thread. */
 #include "libbpsclient/tools/bpsrun.h"
 
 #include <errno.h>
@@ -95,7 +96,7 @@ static void forget(struct fdstore_server *k, const char *name)
 	k->n = n;
 }
 
-/* The value of a line such as FDNAME=x; false: there is none. */
+/* Copy the value of a line such as FDNAME=x. False: no such line. */
 static bool value_of(const char *lines, const char *key, char ret[NAME_BYTES])
 {
 	size_t n = strlen(key), len;

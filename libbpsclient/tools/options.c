@@ -1,4 +1,4 @@
-/* The command line of bpsrun. */
+/* The command line of bpsrun: options, their checks and the help. It starts nothing. One thread. */
 #include "libbpsclient/tools/bpsrun.h"
 
 #include <errno.h>
@@ -72,7 +72,7 @@ static const struct option long_options[] = {
 	{NULL, 0, NULL, 0},
 };
 
-/* 0, negative on an error, 1 when there is nothing more to do. */
+/* Returns 0, negative on an error, 1 if there is nothing more to do. */
 static int parse_option(int c, struct bpsrun_options *o)
 {
 	switch (c) {

@@ -1,4 +1,5 @@
-/* What children say, line by line with their rank in front, and what bpsrun itself says. */
+/* The output of the children, line by line with their rank in front, and bpsrun's own messages. One
+ * thread. */
 #include "libbpsclient/tools/bpsrun.h"
 
 #include <errno.h>
@@ -29,7 +30,7 @@ static void write_all(int fd, const char *p, size_t n)
 	while (n > 0) {
 		done = write(fd, p, n);
 		if (done < 0 && errno != EINTR)
-			return; /* nobody reads: the job goes on */
+			return; /* no process reads it: the job continues */
 		if (done > 0) {
 			p += done;
 			n -= (size_t)done;
@@ -44,7 +45,8 @@ static void emit(const struct bpsrun_child *c, int to, const char *line, size_t 
 
 	memcpy(whole + head, line, n);
 	whole[(size_t)head + n] = '\n';
-	write_all(to, whole, (size_t)head + n + 1); /* one write a line: lines stay whole */
+	/* one write per line, so that lines stay whole */
+	write_all(to, whole, (size_t)head + n + 1);
 }
 
 static void emit_lines(const struct bpsrun_child *c, struct output_stream *s)
@@ -57,7 +59,7 @@ static void emit_lines(const struct bpsrun_child *c, struct output_stream *s)
 	}
 	s->n = (size_t)(end - start);
 	memmove(s->buf, start, s->n);
-	if (s->n == sizeof(s->buf)) { /* a line that long is cut */
+	if (s->n == sizeof(s->buf)) { /* cut a line of this length */
 		emit(c, s->to, s->buf, s->n);
 		s->n = 0;
 	}

@@ -1,4 +1,5 @@
-/* The workers, and the loop over all children while they run. */
+/* The workers, and the loop over all children while they run. child.c starts and ends the
+ * processes. One thread. */
 #include "libbpsclient/tools/bpsrun.h"
 
 #include <errno.h>
@@ -15,7 +16,7 @@
 #include "common/base/log.h"
 
 #define GRACE_MS     10000 /* between TERM and KILL */
-#define EXIT_TIMEOUT 124   /* as of timeout(1) */
+#define EXIT_TIMEOUT 124   /* the same as timeout(1) */
 
 int trainers_start(struct bpsrun *r, unsigned i)
 {
@@ -153,8 +154,8 @@ static bool has_trainers(const struct bpsrun *r)
 	return false;
 }
 
-/* Does the job go on when a machine is lost? The trainers may ask for that themselves, too; then
- * the first that fails stops all of this node. */
+/* Does the job continue when a machine is lost? Trainers may request that themselves, too; then the
+ * first failure stops all trainers of this node. */
 static bool may_shrink(const struct bpsrun *r)
 {
 	const char *env = getenv("BPS_ON_AGENT_LOSS"), *elastic = getenv("BPS_ELASTIC");
