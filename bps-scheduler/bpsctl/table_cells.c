@@ -1,3 +1,5 @@
+/* Pieces of bpsctl's screens (table_cells.h): values of a document as safe text, and wrapped lines.
+ * It fetches nothing. One thread. */
 #include "bps-scheduler/bpsctl/table_cells.h"
 
 #include <inttypes.h>
@@ -7,8 +9,8 @@
 
 #include "common/base/log.h"
 
-#define PROBLEMS_OF_A_CODE 3    /* that are shown; the rest is counted */
-#define SEC_MAX            1e11 /* a point in time, too, has a year of four digits */
+#define PROBLEMS_OF_A_CODE 3    /* problems shown per code; the others are counted */
+#define SEC_MAX            1e11 /* large enough for a point in time: a year of four digits */
 
 /* ---- reading ---- */
 
@@ -149,7 +151,7 @@ struct table_cell cell_lag(json_t *slowest)
 	return c;
 }
 
-/* From this machine's own table: a directory service has its own idea of time. */
+/* From this machine's own table of users: a directory service might exceed our time limit. */
 struct table_cell cell_user(uint64_t uid)
 {
 	FILE *f = fopen("/etc/passwd", "re");
@@ -167,7 +169,7 @@ struct table_cell cell_user(uint64_t uid)
 
 /* ---- problems ---- */
 
-/* Print s behind a head, wrapped at words under itself. */
+/* Print s after a head, with wrapped lines indented below s. */
 void cell_wrapped(FILE *out, const char *head, const char *s)
 {
 	size_t indent = strlen(head), room = SCREEN_COLUMNS - indent;
@@ -220,7 +222,7 @@ static void problem(FILE *out, json_t *p)
 	cell_wrapped_key(out, "    see:     ", p, "see");
 }
 
-/* How many problems before the i-th have its code. */
+/* Count the problems before the i-th that have its code. */
 static size_t same_before(json_t *list, size_t i)
 {
 	const char *code = cell_code(json_array_get(list, i));

@@ -1,14 +1,14 @@
-/* How a job ends, or goes on without a machine that is lost (docs/reference/faults.md, jobs that
+/* The end of a job, or its continuation without a lost machine (docs/reference/faults.md, jobs that
  * change).
  *
  *   member of a job:  LIVE --lost, or one of its workers is, job may shrink--> GONE
  *                       ^                                                       |
  *                       `------ its workers join again, at a barrier -----------'
  *
- * A machine leaves as a whole: its workers' contributions are one. It keeps its number, and its
- * name stays with the job. One transaction has the members without it and a new pgen for every
- * partition, so that no round can be completed under the old one. The rest is the rule for a
- * replaced server: the members that are left report what they have, and what one of them has is
+ * A machine leaves as a whole, because its workers' contributions are one. It keeps its number, and
+ * its name stays with the job. One transaction has the members without it and a new pgen for every
+ * partition, so that no round can complete under the old one. The rest follows the rule for a
+ * replaced server: the remaining members report their results, and a result that one of them has is
  * donated. Thread: the core's. */
 #include "bps-scheduler/core/job_end.h"
 
@@ -69,8 +69,8 @@ void sched_job_abort(struct sched_core *c, struct sched_job *j, const char *text
 	sched_job_free(c, j);
 }
 
-/* Forget who waits at the next barrier. A barrier is passed in one view, so workers report again when
- * they know the new one. */
+/* Reset the workers that wait at the next barrier. A barrier is passed in one view, so workers
+ * report again when they know the new view. */
 static void barrier_again(struct sched_job *j)
 {
 	for (uint32_t r = 0; r < j->n_room; r++)
@@ -79,7 +79,7 @@ static void barrier_again(struct sched_job *j)
 	j->n_at_barrier = 0;
 }
 
-/* The record, the log, the event and JOB all carry the machine that left and why. */
+/* The record, the log, the event and JOB all name the machine that left and the reason. */
 static void shrink(struct sched_core *c, struct sched_job *j, uint32_t i, const char *text)
 {
 	struct sched_job_member *m = &j->members[i];

@@ -1,3 +1,5 @@
+/* Draining and leaving of members (drain.h): whether it is allowed, its start and its end.
+ * balance.c moves the partitions. Thread: the core's. */
 #include "bps-scheduler/placement/drain.h"
 
 #include <errno.h>
@@ -33,7 +35,7 @@ int drain_find(
 	return 0;
 }
 
-/* ---- may it ---- */
+/* ---- checks ---- */
 
 uint64_t drain_parts(const struct sched_core *c, const struct sched_member *m)
 {
@@ -52,7 +54,7 @@ uint64_t drain_parts(const struct sched_core *c, const struct sched_member *m)
 	return n;
 }
 
-/* Those that would take m's partitions. */
+/* Count the servers that would take m's partitions. */
 static uint32_t others_open(const struct sched_core *c, const struct sched_member *m)
 {
 	uint32_t n = 0;

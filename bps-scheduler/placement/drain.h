@@ -1,16 +1,16 @@
 #ifndef BPS_SCHEDULER_PLACEMENT_DRAIN_H
 #define BPS_SCHEDULER_PLACEMENT_DRAIN_H
-/* Members that are to get nothing new, and servers that are to lose what they have.
+/* Members that get nothing new, and servers that lose what they have.
  *
- *   drained   by an operator, until he takes it back; durable, by the member's name, so that it
- *             outlives restarts of the member and of the scheduler. A server's partitions move to
- *             the others (balance.h), an agent's machine gets no new jobs; what runs there goes on.
- *   leaving   a server's process says LEAVE because it is about to end. Of that instance only: the
- *             next one is a server as any other. It is told LEFT when nothing is placed on it any
- *             more, or why it need not wait for that.
+ * drained   by an operator, until an operator undrains it. Durable, by the member's name, so it
+ *           survives restarts of the member and of the scheduler. A server's partitions move to
+ *           the others (balance.h). An agent's machine gets no new jobs; running jobs continue.
+ * leaving   a server's process sends LEAVE because it is about to end. Only that instance is
+ *           leaving. It receives LEFT when no partition is placed on it any more, or the reason
+ *           why it need not wait for that.
  *
- * The last server that takes partitions can be neither: they would have nowhere to go. When all
- * others are lost later, a drained one takes them all the same.
+ * The last server that takes partitions can be neither: they would have no other server. If all
+ * others are lost later, a drained server takes them all the same.
  *
  * Part of the core: its thread, no clock. */
 #include <stdbool.h>
@@ -22,34 +22,34 @@ struct sched_core;
 struct sched_member;
 struct state_member;
 
-/* target: "NAME" of a server or agent, or "server:NAME", "agent:NAME" where one of each has it.
- * Errors: BPS_ENOTFOUND, -EINVAL it is not clear which; with a sentence. */
+/* Find a member. target: "NAME" of a server or agent, or "server:NAME", "agent:NAME" if one of each
+ * has it. Errors: BPS_ENOTFOUND, -EINVAL the name is ambiguous; with a sentence. */
 int drain_find(
 	struct sched_core *c, const char *target, struct sched_member **ret, struct err_text *err);
 
-/* Drain the target, or give a drained one a new reason; an empty reason leaves the former one. The
- * caller commits. ret: the member. Errors: as drain_find; -EBUSY it is the last server, or the
+/* Drain the target, or change the reason if it is drained; an empty reason keeps the former one.
+ * The caller commits. ret: the member. Errors: as drain_find; -EBUSY it is the last server, or the
  * others have no memory for its sums. */
 int drain_set(struct sched_core *c, const char *target, const char *reason, const char *who,
 	struct sched_member **ret, struct err_text *err);
-/* The caller commits. Errors: as drain_find; -EALREADY it is not drained. */
+/* Undrain the target. The caller commits. Errors: as drain_find; -EALREADY it is not drained. */
 int drain_clear(
 	struct sched_core *c, const char *target, struct sched_member **ret, struct err_text *err);
-/* A sentence about what draining m, or the end of that, leads to. Returns 0. */
+/* Write a sentence about the effect of draining or undraining m. Returns 0. */
 int drain_describe(
 	const struct sched_core *c, const struct sched_member *m, struct err_text *ret_text);
 
-/* How many partitions of all jobs are on a server. */
+/* Return the number of partitions of all jobs on a server. */
 uint64_t drain_parts(const struct sched_core *c, const struct sched_member *m);
 
-/* An agent that was drained has said LEAVE: when its connection closes it is gone, without a window. */
+/* Has m, a drained agent, sent LEAVE? When its connection closes it is gone, without a window. */
 bool drain_has_stopped(const struct sched_member *m);
-/* LEAVE of a server, or of an agent, for which a restart and an end are the same unless it is
- * drained. */
+/* Handle LEAVE of a server or an agent. For an agent that is not drained, a restart and an end are
+ * the same. */
 void drain_leave(struct sched_core *c, struct sched_member *m);
-/* What has changed is durable and told: LEFT to those who are empty by now. */
+/* Send LEFT to the servers that are empty now. Runs when the changes are durable and sent. */
 void drain_settle(struct sched_core *c);
 
-/* From a record. */
+/* Restore from a record. */
 void drain_restore(struct sched_member *m, const struct state_member *s);
 #endif
