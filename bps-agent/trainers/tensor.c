@@ -520,9 +520,11 @@ static void no_op(void *node)
 
 void tensor_free_all(struct job *job)
 {
-	struct tensor *tensor;
+	struct tensor *next;
 
 	tdestroy(job->by_name, no_op);
-	while ((tensor = TAILQ_FIRST(&job->tensors)))
+	for (struct tensor *tensor = TAILQ_FIRST(&job->tensors); tensor; tensor = next) {
+		next = TAILQ_NEXT(tensor, link);
 		tensor_free(tensor);
+	}
 }
