@@ -65,7 +65,7 @@ void conns_expel_revoked(struct sched_app *app);
 
 /* ---- web.c ---- */
 extern const struct httpd_ops web_ops; /* their argument is the app */
-/* What the core does not know, for its status. */
+/* Fill in the part of the status that the core does not know. */
 void web_info(struct sched_app *app, struct status_info *ret);
 /* struct sched_env's probe_done: answer the request that waits for it. */
 void web_probe_done(void *app, uint64_t token, const struct sched_probe *p);

@@ -34,8 +34,8 @@ static const char *member_print(const struct steer *s, const struct sched_member
 	return s->auth->cert ? ctlchan_print(chan) : ctlchan_master(chan);
 }
 
-/* Which of ours a member has; "away" without a connection, "certificate", "none" in a cluster
- * without a key. */
+/* Name the key that a member has: one of this scheduler's keys; "away" without a connection;
+ * "certificate"; "none" in a cluster without a key. */
 static const char *member_word(
 	const struct steer *s, const struct prints *p, const struct sched_member *m)
 {
@@ -47,7 +47,7 @@ static const char *member_word(
 	return !m->conn ? "away" : s->auth->cert ? "certificate" : *print ? "dropped" : "none";
 }
 
-/* Those with the current key, or the others. */
+/* List the members with the current key, or the others. */
 static void list_members(
 	const struct steer *s, const struct prints *p, bool is_current, json_t *list)
 {

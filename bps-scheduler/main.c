@@ -139,8 +139,8 @@ static int compact(void *ctx, const struct state_record *rec)
 	return rc;
 }
 
-/* What is due is done here and not left to the timer: setting an expired one anew takes it behind
- * all that has come meanwhile, so that under a steady stream of messages it would never run. */
+/* Do here what is due instead of leaving it to the timer. An expired timer that is set again runs
+ * after all messages that have arrived, so under a steady stream of messages it would never run. */
 void app_after_event(struct sched_app *app)
 {
 	uint64_t due, now = clock_now_ns();
@@ -219,8 +219,8 @@ static struct sched_config core_config(const struct sched_opts *o)
 	return cfg;
 }
 
-/* What this machine's clock counts from. Where nobody may see it, a random number: then ends are
- * taken from the wall clock after each restart. */
+/* Identify the origin of this machine's clock. Where it cannot be read, use a random number: then
+ * ends are taken from the wall clock after each restart. */
 static void fill_clock(struct sched_config *cfg)
 {
 	FILE *f = fopen("/proc/sys/kernel/random/boot_id", "re");

@@ -1,3 +1,6 @@
+/* The scheduler's state log: reading, appending, compacting. statelog.h has the format,
+ * core/record.c the meaning of the records. Every append is synced before it returns.
+ * Thread: the core's. */
 #include "bps-scheduler/statelog.h"
 
 #include <endian.h>
@@ -350,7 +353,8 @@ static int load(const struct log_reader *ld)
 {
 	int r;
 
-	/* The head was synced with the file's name: shorter is only an empty file of somebody's. */
+	/* The head was synced with the file's name. Only an empty file of another program is
+	 * shorter. */
 	if (ld->size == 0) {
 		r = replace(ld->l, NULL);
 		return r < 0 ? cannot(ld->err, r, "write", ld->l->path) : 0;

@@ -3,10 +3,11 @@
 /* The scheduler's durable state: one append-only file `state.log` in a folder of its own.
  *
  *   file    8 bytes "BPSSTATE", u32 version, u32 0; then records
- *   record  u32 length of the body, u32 crc32c of the body, body (common/wire/codec.h, bps-scheduler/model/state.h)
+ *   record  u32 length of the body, u32 crc32c of the body, body (common/wire/codec.h,
+ *           bps-scheduler/model/state.h)
  *
  * Numbers are little-endian. A record counts once it is whole and synced. A writer that died
- * leaves a torn last record: it was never told to anybody and is cut off. A record that is
+ * leaves a torn last record: it was sent to no member and is cut off. A record that is
  * broken with others behind it means that the disk lost what it had promised: that is an error,
  * never skipped.
  *
@@ -43,7 +44,7 @@ bool statelog_is_long(const struct statelog *l);
 /* Replace all records by this one. After an error the log is as it was. Errors: -errno, -E2BIG. */
 int statelog_compact(struct statelog *l, const struct state_record *rec);
 
-/* Of the file, in bytes. */
+/* Size of the file in bytes. */
 uint64_t statelog_bytes(const struct statelog *l);
 /* Duration of the last sync. */
 uint64_t statelog_sync_ns(const struct statelog *l);

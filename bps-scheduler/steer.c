@@ -1,3 +1,5 @@
+/* The verbs of operators: a table of them, the check of who may call, and one function each. They
+ * act on the core at once and never wait. Thread: the core's. */
 #include "bps-scheduler/steer.h"
 
 #include <errno.h>
@@ -131,7 +133,7 @@ static int undrain(struct steer *s, const struct steer_call *call, struct steer_
 	return sched_undrain(s->core, call->target, call->now_ns, &reply->text);
 }
 
-/* What bpsctl drain --wait looks at. */
+/* Report the state of a drain, for bpsctl drain --wait. */
 static int drain_status(struct steer *s, const struct steer_call *call, struct steer_reply *reply)
 {
 	struct sched_member *m = NULL;
@@ -180,7 +182,7 @@ static bool is_operator(const struct ctlchan *chan, struct err_text *err)
 	return false;
 }
 
-/* What ends up in logs and on screens. */
+/* Is this text fit for logs and screens? */
 static bool is_printable(const char *s)
 {
 	for (; *s; s++)

@@ -1,8 +1,8 @@
 #ifndef BPS_SCHEDULER_STEER_H
 #define BPS_SCHEDULER_STEER_H
-/* What operators ask for over the control port: STEER, answered by STEERED (common/wire/ctlmsg.h).
- * HTTP only reads. Who may steer is decided by the key: identity `ctl:NAME`, or anybody on loopback
- * when the cluster has no key. What STEER says about its user is for the record.
+/* Requests of operators over the control port: STEER, answered by STEERED (common/wire/ctlmsg.h).
+ * HTTP only reads. Who may steer is decided by the key: identity `ctl:NAME`, or any process on
+ * loopback when the cluster has no key. The user that STEER names is recorded, not checked.
  *
  * A verb is a row of the table in steer.c and a function that acts at once: it may change the core,
  * and must not wait. To add one:
@@ -25,7 +25,7 @@
 
 struct ctlchan;
 
-/* What verbs act on; main.c fills it in. */
+/* The objects that verbs act on; main.c fills them in. */
 struct steer {
 	void *ctx;
 	struct sched_core *core;

@@ -27,7 +27,7 @@ void web_info(struct sched_app *app, struct status_info *ret)
 	}
 }
 
-/* Where members and bpsctl connect, as somebody on this host does. */
+/* Return the address that members and bpsctl connect to, as seen from this host. */
 static json_t *listen_json(const struct sched_app *app)
 {
 	struct addr a = app->opts.listen;

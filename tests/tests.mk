@@ -168,6 +168,10 @@ lint-layers:
 	$(Q)$(PYTHON) tests/layers.py
 lint-names:
 	$(Q)$(PYTHON) tests/unique_names.py
+# Comments and documents in plain English; more folders follow.
+lint-prose:
+	$(Q)$(PYTHON) tests/prose.py $$(git ls-files README.md common bps-agent bps-server bps-scheduler libbpsclient | \
+		grep -E '\.(c|h|py|sh|md|mk)$$')
 lint-cppcheck:
 	$(Q)cppcheck --quiet -j 2 $(addprefix --include=,$(LINT_H)) \
 		--enable=warning,performance,portability --inline-suppr --std=c11 --error-exitcode=1 \
@@ -191,7 +195,7 @@ lint-rules:
 	$(Q)cd systemd/prometheus && promtool check config prometheus.yml >/dev/null && \
 		promtool test rules bps-alerts.test.yml >/dev/null
 lint-tidy: $(patsubst %.c,$(B)/%.tidy,$(LINT_SRC))
-lint-all: lint-format lint-layers lint-names lint-cppcheck lint-shell lint-man lint-units lint-rules lint-tidy
+lint-all: lint-format lint-layers lint-names lint-prose lint-cppcheck lint-shell lint-man lint-units lint-rules lint-tidy
 	@echo 'lint: clean'
 lint:
 	$(Q)tests/install-deps.sh lint
@@ -200,4 +204,4 @@ lint:
 hooks:
 	$(Q)install -m 755 tests/hooks/commit-msg "$$(git rev-parse --git-path hooks)/commit-msg"
 
-.PHONY: hooks lint lint-all lint-format lint-layers lint-names lint-cppcheck lint-shell lint-man lint-units lint-rules lint-tidy
+.PHONY: hooks lint lint-all lint-format lint-layers lint-names lint-prose lint-cppcheck lint-shell lint-man lint-units lint-rules lint-tidy

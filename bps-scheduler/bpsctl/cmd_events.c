@@ -37,8 +37,8 @@ static int get_events(
 	return 0;
 }
 
-/* Get all events above since as one document. After a restart, events that the new scheduler has not
- * read from its file count as new. */
+/* Get all events above since as one document. After a restart, events that the new scheduler has
+ * not read from its file count as new. */
 static int get_all_events(const struct bpsctl_opts *o, uint64_t since, uint64_t term, json_t **ret,
 	struct err_text *err)
 {

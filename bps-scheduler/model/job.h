@@ -93,8 +93,8 @@ struct sched_job {
 	uint64_t stalled_round;  /* 0: no such event */
 	uint32_t code;
 	char *end_text;
-	/* Text of the first TENSOR_FAIL, NULL: none. Workers end because of one, so it explains their
-	 * ends. Not durable. */
+	/* Text of the first TENSOR_FAIL, NULL: none. Workers end because of one, so it explains
+	 * their ends. Not durable. */
 	char *first_failure;
 	bool is_dirty;   /* in c->dirty_jobs */
 	bool is_changed; /* JOB or JOB_END is still to be sent */

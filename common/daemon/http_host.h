@@ -11,8 +11,8 @@
 #include "common/base/addr.h"
 
 /* True for loopback names and addresses, the host that listen has, the local address of the
- * connection (NULL: unknown), this machine's name with and without its domain, and names in `names`,
- * which are separated by blanks or commas.
+ * connection (NULL: unknown), this machine's name with and without its domain, and names in
+ * `names`, which are separated by blanks or commas.
  * host: the field's value, with or without a port. */
 bool http_host_is_ours(const char *host, const struct addr *listen, const struct sockaddr *local,
 	const char *names);

@@ -1,3 +1,5 @@
+/* The daemons' HTTP server: read-only pages over libevent, a bounded number of connections and of
+ * waiting status requests. It knows no daemon; httpd_ops fills the pages. Thread: the loop's. */
 #include "common/daemon/httpd.h"
 
 #include <errno.h>
@@ -36,7 +38,7 @@
 	(EVHTTP_REQ_GET | EVHTTP_REQ_POST | EVHTTP_REQ_HEAD | EVHTTP_REQ_PUT | EVHTTP_REQ_DELETE | \
 		EVHTTP_REQ_OPTIONS | EVHTTP_REQ_TRACE | EVHTTP_REQ_CONNECT | EVHTTP_REQ_PATCH)
 
-/* A waiting status request. req is NULL once the client has gone or was told to come back. */
+/* A waiting status request. req is NULL once the client has gone or was asked to retry. */
 struct httpd_request {
 	LIST_ENTRY(httpd_request) link;
 	struct httpd *httpd;

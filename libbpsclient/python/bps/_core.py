@@ -27,8 +27,8 @@ from bps._library import CODES, DTYPES, Error, Timeout
 # Bytes of the pieces that carry tensors without a name, and how many of each size are in flight.
 PIECES = tuple(1 << n for n in range(8, 23))
 PIECES_IN_FLIGHT = 4
-# Tensors without a name that come back get slots of their very size, from so many bytes each and up
-# to so many bytes in all.
+# Tensors without a name that repeat get slots of their exact size: from OWN_SLOT_BYTES each, up to
+# OWN_SLOTS_BYTES in all.
 OWN_SLOT_BYTES, OWN_SLOTS_BYTES = 64 << 10, 1 << 30
 # After these errors an operation is still in flight, and may be waited for again.
 IN_FLIGHT = {CODES[name] for name in ("ETIMEDOUT", "ENOSERVER", "EISOLATED")}
