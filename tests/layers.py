@@ -14,7 +14,9 @@ from pathlib import Path
 
 FILES_MAX = 30
 # What a pure folder may include of the system's headers; sys/random.h is for the nonces of tickets.
-PURE = re.compile(r"(assert|endian|errno|inttypes|limits|math|search|std\w+|string|sys/(queue|random)|openssl/\w+|immintrin)\.h")
+PURE = re.compile(
+    r"(assert|endian|errno|inttypes|limits|math|search|std\w+|string|sys/(queue|random)|openssl/\w+|immintrin)\.h"
+)
 CLOCK = "common/base/clock.h"
 INCLUDE = re.compile(r'^#include (?:"([^"]+)"|<([^>]+)>)', re.M)
 
@@ -47,8 +49,15 @@ def main() -> int:
                     if not match:
                         wrong.append(f'{source}: {here} may not include "{ours}"')
     for folder, targets in allowed.items():
-        wrong += [f"layers.txt: {folder} does not use {target}" for target in sorted(targets - used[folder])]
-    wrong += [f"{folder}: {n} sources, at most {FILES_MAX}" for folder, n in count.items() if n > FILES_MAX]
+        wrong += [
+            f"layers.txt: {folder} does not use {target}"
+            for target in sorted(targets - used[folder])
+        ]
+    wrong += [
+        f"{folder}: {n} sources, at most {FILES_MAX}"
+        for folder, n in count.items()
+        if n > FILES_MAX
+    ]
     try:
         graphlib.TopologicalSorter(graph).prepare()
     except graphlib.CycleError as cycle:

@@ -49,7 +49,13 @@ def run(command, env=None, limit_s=LIMIT_S, on_line=None):
     """Run to the end or the limit; returns (exit status, output). on_line hears each line as it comes."""
     lines = []
     try:
-        p = subprocess.Popen(command, cwd=ROOT, env=env or environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        p = subprocess.Popen(
+            command,
+            cwd=ROOT,
+            env=env or environment(),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+        )
     except FileNotFoundError as e:
         return 127, f"{e}\n"
 
@@ -81,7 +87,10 @@ class Progress:
         found = re.search(r"\[ *(\d+)%\]$", line.rstrip())
         if found and self.percent // 20 < int(found.group(1)) // 20 < 5:
             self.percent = int(found.group(1))
-            print(f"     {self.name}: {self.percent} % after {time.monotonic() - self.start:.0f} s", flush=True)
+            print(
+                f"     {self.name}: {self.percent} % after {time.monotonic() - self.start:.0f} s",
+                flush=True,
+            )
 
 
 def report(name, seconds, ok, text):
@@ -101,7 +110,9 @@ def run_unit(build, counts, only):
         if status != 0 and not failed or not passed + skipped + failed:
             failed += 1  # a crash, a sanitizer's report, a time-out
         counts.add(passed, failed, skipped)
-        report(program.name, time.monotonic() - start, not failed, f"{passed} passed, {failed} failed")
+        report(
+            program.name, time.monotonic() - start, not failed, f"{passed} passed, {failed} failed"
+        )
         if failed:
             print(out[-8000:], flush=True)
 
@@ -112,7 +123,12 @@ def run_program(name, command, counts, only, tail):
     start = time.monotonic()
     status, out = run(command)
     counts.add(*((1, 0) if status == 0 else (0, 1)))
-    report(name, time.monotonic() - start, status == 0, out.strip().splitlines()[-1] if status == 0 and out.strip() else "")
+    report(
+        name,
+        time.monotonic() - start,
+        status == 0,
+        out.strip().splitlines()[-1] if status == 0 and out.strip() else "",
+    )
     if status != 0:
         print(out[-tail:], flush=True)
 
@@ -126,7 +142,11 @@ def run_fuzz(build, counts, only):
 
 def test_files(name, word=""):
     """Those in tests/NAME with that word in their names."""
-    return sorted(f"tests/{name}/{f.name}" for f in (ROOT / "tests" / name).glob("test_*.py") if word in f.name)
+    return sorted(
+        f"tests/{name}/{f.name}"
+        for f in (ROOT / "tests" / name).glob("test_*.py")
+        if word in f.name
+    )
 
 
 def run_pytest(build, counts, only, name, beside=False, files="", **more):
@@ -134,9 +154,13 @@ def run_pytest(build, counts, only, name, beside=False, files="", **more):
     those with that word in their names."""
     if only and only not in name:
         return
-    env = environment(BPS_BUILD=str(build), PYTHONDONTWRITEBYTECODE="1", PYTHONUNBUFFERED="1", **more)
+    env = environment(
+        BPS_BUILD=str(build), PYTHONDONTWRITEBYTECODE="1", PYTHONUNBUFFERED="1", **more
+    )
     if build.name == "asan":  # this Python loads the sanitized library, and leaks by itself
-        asan = subprocess.run(["gcc", "-print-file-name=libasan.so"], capture_output=True, text=True, check=True)
+        asan = subprocess.run(
+            ["gcc", "-print-file-name=libasan.so"], capture_output=True, text=True, check=True
+        )
         env.update(LD_PRELOAD=asan.stdout.strip(), ASAN_OPTIONS="detect_leaks=0")
     # They wait most of their time, so a few run at once. What is timed goes one after the other.
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--durations=5"]
@@ -146,8 +170,16 @@ def run_pytest(build, counts, only, name, beside=False, files="", **more):
     if name == "cluster":
         command += ["-m", "not alone" if beside else "alone"]
     start = time.monotonic()
-    print(f"     {name}{', what is timed' if name == 'cluster' and not beside else ''}: begins", flush=True)
-    status, out = run(command, env, limit_s=3000 if build.name in ("asan", "tsan") else 1500, on_line=Progress(name))
+    print(
+        f"     {name}{', what is timed' if name == 'cluster' and not beside else ''}: begins",
+        flush=True,
+    )
+    status, out = run(
+        command,
+        env,
+        limit_s=3000 if build.name in ("asan", "tsan") else 1500,
+        on_line=Progress(name),
+    )
     last = out.strip().splitlines()[-1] if out.strip() else ""
     found = {word: int(n) for n, word in re.findall(r"(\d+) (passed|failed|skipped|error)", last)}
     failed = found.get("failed", 0) + found.get("error", 0)
@@ -159,12 +191,20 @@ def run_pytest(build, counts, only, name, beside=False, files="", **more):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("build", type=Path)
     parser.add_argument("--only", help="run only what has this in its name")
-    parser.add_argument("--no-cluster", action="store_true", help="leave the tests with real daemons out")
-    parser.add_argument("--cluster", metavar="WORD", default="",
-                        help="of those only what has this in its file's name, and no faults")
+    parser.add_argument(
+        "--no-cluster", action="store_true", help="leave the tests with real daemons out"
+    )
+    parser.add_argument(
+        "--cluster",
+        metavar="WORD",
+        default="",
+        help="of those only what has this in its file's name, and no faults",
+    )
     args = parser.parse_args()
     if not test_files("cluster", args.cluster):
         parser.error(f"--cluster {args.cluster}: no file in tests/cluster has this in its name")
@@ -173,14 +213,33 @@ def main():
     run_unit(build, counts, args.only)
     run_fuzz(build, counts, args.only)
     sim = build / "tests" / "sim"
-    run_program("sim, seeds that found something", [str(sim), "--file", "tests/sim/seeds.txt"], counts, args.only, 8000)
+    run_program(
+        "sim, seeds that found something",
+        [str(sim), "--file", "tests/sim/seeds.txt"],
+        counts,
+        args.only,
+        8000,
+    )
     run_program("sim, 3,000 histories", [str(sim), "--seeds", "1..3000"], counts, args.only, 8000)
-    run_program("sim-scale, small cases", [str(build / "tests" / "sim-scale"), "--check"], counts, args.only, 4000)
+    run_program(
+        "sim-scale, small cases",
+        [str(build / "tests" / "sim-scale"), "--check"],
+        counts,
+        args.only,
+        4000,
+    )
     if not args.no_cluster:
         run_pytest(build, counts, args.only, "cluster", beside=True, files=args.cluster)
     if not args.no_cluster and not args.cluster:
         run_pytest(build, counts, args.only, "cluster")
-        run_pytest(build, counts, args.only, "faults", BPS_CELLS="quick", BPS_BOUND_SLACK="6" if build.name == "asan" else "3")
+        run_pytest(
+            build,
+            counts,
+            args.only,
+            "faults",
+            BPS_CELLS="quick",
+            BPS_BOUND_SLACK="6" if build.name == "asan" else "3",
+        )
         if build.name != "asan":  # what a fork of a sanitized Python holds is not what is counted
             crashes = [sys.executable, "tests/faults/crashes.py", str(build), "--crashes", "100"]
             run_program("100 deaths of trainers", crashes, counts, args.only, 4000)

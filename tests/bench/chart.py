@@ -23,13 +23,19 @@ def svg(bars, title):
         y, length = 24 + i * ROW, min(bar.share, MOST) * SCALE
         note = f"{bar.note} (cut: {bar.share:.2f})" if bar.share > MOST else bar.note
         end = length
-        out.append(f'<text x="{LEFT - 6}" y="{y + 10}" text-anchor="end">{escape(bar.label)}</text>')
-        out.append(f'<rect x="{LEFT}" y="{y}" width="{length:.1f}" height="{ROW - 4}" fill="{bar.colour}"/>')
+        out.append(
+            f'<text x="{LEFT - 6}" y="{y + 10}" text-anchor="end">{escape(bar.label)}</text>'
+        )
+        out.append(
+            f'<rect x="{LEFT}" y="{y}" width="{length:.1f}" height="{ROW - 4}" fill="{bar.colour}"/>'
+        )
         if bar.least is not None and bar.most < MOST:
             a, end = bar.least * SCALE, bar.most * SCALE
             out.append(f'<path d="M{LEFT + a:.1f} {y + 6}H{LEFT + end:.1f}M{LEFT + a:.1f} {y + 3}v6M{LEFT + end:.1f} {y + 3}v6" '
                        'stroke="black"/>')  # fmt: skip
-        out.append(f'<text x="{LEFT + max(length, end) + 4:.1f}" y="{y + 10}">{escape(note)}</text>')
+        out.append(
+            f'<text x="{LEFT + max(length, end) + 4:.1f}" y="{y + 10}">{escape(note)}</text>'
+        )
     x = LEFT + SCALE
     out.append(f'<line x1="{x}" y1="18" x2="{x}" y2="{bottom}" stroke="black"/></svg>')
     return "\n".join(out) + "\n"

@@ -28,7 +28,9 @@ TCP_PAYLOAD = 1448 / 1514  # of the rate: MTU 1500, timestamps
 def size_bytes(text):
     found = re.fullmatch(r"(\d+)\s*(B|KiB|MiB|GiB|)", text)
     if not found:
-        raise argparse.ArgumentTypeError(f"'{text}' is no size: use a whole number of B, KiB, MiB or GiB, such as 16MiB")
+        raise argparse.ArgumentTypeError(
+            f"'{text}' is no size: use a whole number of B, KiB, MiB or GiB, such as 16MiB"
+        )
     number, unit = found.groups()
     return int(number) << {"B": 0, "": 0, "KiB": 10, "MiB": 20, "GiB": 30}[unit]
 
@@ -60,12 +62,17 @@ class Lab:
                 options += [f"--{name}", str(value)]
         self.netlab("up", self.prefix, str(count), rate, *options)
         self.hosts = [
-            Host(self.netlab("addr", self.prefix, str(i + 1)).strip(), [NETLAB, "exec", self.prefix, str(i + 1)])
+            Host(
+                self.netlab("addr", self.prefix, str(i + 1)).strip(),
+                [NETLAB, "exec", self.prefix, str(i + 1)],
+            )
             for i in range(count)
         ]
 
     def netlab(self, *words):
-        return subprocess.run([NETLAB, *words], check=True, stdout=subprocess.PIPE, text=True, timeout=60).stdout
+        return subprocess.run(
+            [NETLAB, *words], check=True, stdout=subprocess.PIPE, text=True, timeout=60
+        ).stdout
 
     def slow_down(self, i, mbps):
         """The card of host i has that rate from now on, both ways; a queue and a burst as the lab's others by time."""
@@ -86,7 +93,10 @@ class Lab:
         """Packets dropped at the shapers so far."""
         if not self.prefix:
             return 0
-        return sum(sum(map(int, line.split()[-2:])) for line in self.netlab("stat", self.prefix).splitlines()[1:])
+        return sum(
+            sum(map(int, line.split()[-2:]))
+            for line in self.netlab("stat", self.prefix).splitlines()[1:]
+        )
 
     def close(self):
         if self.prefix:
@@ -125,14 +135,21 @@ class Processes:
 
     def spawn(self, host, command, env=None, **kw):
         full = dict(os.environ, **(env or {}))
-        return subprocess.Popen([*self.priority, *host.enter, *map(str, command)], env=full, stdin=subprocess.DEVNULL, **kw)
+        return subprocess.Popen(
+            [*self.priority, *host.enter, *map(str, command)],
+            env=full,
+            stdin=subprocess.DEVNULL,
+            **kw,
+        )
 
     def run(self, started):
         """started: list of (host, command, env); the first one's output counts."""
         ps, cpu, failed = [], 0.0, []
         with tempfile.TemporaryFile("w+") as out:
             for i, (host, command, env) in enumerate(started):
-                ps.append(self.spawn(host, command, env, stdout=out if i == 0 else subprocess.DEVNULL))
+                ps.append(
+                    self.spawn(host, command, env, stdout=out if i == 0 else subprocess.DEVNULL)
+                )
             end = time.monotonic() + DEADLINE_S
             for p in ps:
                 pidfd = os.pidfd_open(p.pid)
@@ -166,20 +183,30 @@ class Suite:
         self.same_host, self.meet = same_host, meet
         self.daemons, self.n_jobs, self.n_metrics = [], 0, 0
         self.agent_hosts = lab.hosts[1 : 1 + agents]
-        self.server_hosts = [self.agent_hosts[i % agents] for i in range(beside)] + lab.hosts[1 + agents : 1 + agents + alone]
+        self.server_hosts = [self.agent_hosts[i % agents] for i in range(beside)] + lab.hosts[
+            1 + agents : 1 + agents + alone
+        ]
         key = folder / "cluster.key"
-        key.write_text(subprocess.run([self.build / "bpsctl", "key", "new"], check=True, stdout=subprocess.PIPE, text=True).stdout)
+        key.write_text(
+            subprocess.run(
+                [self.build / "bpsctl", "key", "new"], check=True, stdout=subprocess.PIPE, text=True
+            ).stdout
+        )
         key.chmod(0o600)
         self.key = ["--key-file", key]
         try:
-            self.start_all(agents, beside, shlex.split(server_arg), shlex.split(agent_arg), nic_mbps or {})
+            self.start_all(
+                agents, beside, shlex.split(server_arg), shlex.split(agent_arg), nic_mbps or {}
+            )
         except BaseException:
             self.close()
             raise
 
     def start_all(self, agents, beside, server_arg, agent_arg, nic_mbps):
         first = self.lab.hosts[0]
-        port, self.scheduler_http = self.start(first, "bps-scheduler", "scheduler", ["--listen", f"{first.address}:0"])
+        port, self.scheduler_http = self.start(
+            first, "bps-scheduler", "scheduler", ["--listen", f"{first.address}:0"]
+        )
         to = ["--scheduler", f"{first.address}:{port}"]
         self.server_http, self.agent_http, self.sockets = [], [], []
 
@@ -212,8 +239,19 @@ class Suite:
         r, w = os.pipe()
         with open(self.folder / f"{name}.log", "wb") as log:
             p = self.processes.spawn(
-                host, [self.build / program / program, *options, *self.key, "--http", "127.0.0.1:0", "--ready-fd", str(w)],
-                stdout=log, stderr=log, pass_fds=[w]
+                host,
+                [
+                    self.build / program / program,
+                    *options,
+                    *self.key,
+                    "--http",
+                    "127.0.0.1:0",
+                    "--ready-fd",
+                    str(w),
+                ],
+                stdout=log,
+                stderr=log,
+                pass_fds=[w],
             )
         os.close(w)
         self.daemons.append(p)
@@ -224,7 +262,9 @@ class Suite:
                 left = end - time.monotonic()
                 chunk = f.read(4096) if left > 0 and select.select([f], [], [], left)[0] else b""
                 if not chunk:
-                    raise RuntimeError(f"{name} does not start:\n{(self.folder / f'{name}.log').read_text()}")
+                    raise RuntimeError(
+                        f"{name} does not start:\n{(self.folder / f'{name}.log').read_text()}"
+                    )
                 data += chunk
         pairs = dict(line.split("=", 1) for line in data.decode().split())
         return int(pairs["PORT"]), pairs["HTTP"].rsplit(":", 1)[-1]
@@ -297,13 +337,23 @@ def make_others(build, gloo_wanted=True, mpi_wanted=False, ours=("bps-bench",)):
     missing = [str(build / name) for name in ours if not (build / name).exists()]
     if missing:
         sys.exit(f"{', '.join(missing)}: not built; make BUILD={build.name} bench-build")
-    missing = [name for name, wanted in (("g++", gloo_wanted), ("mpicxx", mpi_wanted)) if wanted and not shutil.which(name)]
+    missing = [
+        name
+        for name, wanted in (("g++", gloo_wanted), ("mpicxx", mpi_wanted))
+        if wanted and not shutil.which(name)
+    ]
     if missing:
-        sys.exit(f"{', '.join(missing)}: not installed; tests/install-deps.sh bench installs all that this needs")
+        sys.exit(
+            f"{', '.join(missing)}: not installed; tests/install-deps.sh bench installs all that this needs"
+        )
     if gloo_wanted:
-        subprocess.run(["g++", "-O2", "-o", build / "gloo-bench", HERE / "gloo-bench.cc", "-lgloo"], check=True)
+        subprocess.run(
+            ["g++", "-O2", "-o", build / "gloo-bench", HERE / "gloo-bench.cc", "-lgloo"], check=True
+        )
     if mpi_wanted:
-        subprocess.run(["mpicxx", "-O2", "-o", build / "mpi-bench", HERE / "mpi-bench.cc"], check=True)
+        subprocess.run(
+            ["mpicxx", "-O2", "-o", build / "mpi-bench", HERE / "mpi-bench.cc"], check=True
+        )
 
 
 def gloo(build, processes, hosts, algorithm, bytes_, seconds):
@@ -381,7 +431,9 @@ def tcp_send(address, port, seconds):
 
 def tcp(processes, sender, receiver, seconds):
     me = [sys.executable, Path(__file__).resolve()]
-    r = processes.spawn(receiver, [*me, "tcp-receive", receiver.address, seconds], stdout=subprocess.PIPE, text=True)
+    r = processes.spawn(
+        receiver, [*me, "tcp-receive", receiver.address, seconds], stdout=subprocess.PIPE, text=True
+    )
     port = r.stdout.readline().strip()
     s = processes.spawn(sender, [*me, "tcp-send", receiver.address, port, seconds])
     processes.daemons += [r, s]
@@ -396,7 +448,6 @@ def tcp(processes, sender, receiver, seconds):
     r.wait(60)
     s.wait(60)
     return json.loads(line)
-
 
 
 def probe(build, processes, host, *words):

@@ -31,8 +31,18 @@ def run_gloo(program, algorithm, args):
     with tempfile.TemporaryDirectory() as store:
         ps = [
             subprocess.Popen(
-                [program, str(rank), "2", store, "127.0.0.1", algorithm, str(args.seconds), str(args.bytes)],
-                stdout=subprocess.PIPE, text=True
+                [
+                    program,
+                    str(rank),
+                    "2",
+                    store,
+                    "127.0.0.1",
+                    algorithm,
+                    str(args.seconds),
+                    str(args.bytes),
+                ],
+                stdout=subprocess.PIPE,
+                text=True,
             )
             for rank in range(2)
         ]
@@ -43,7 +53,9 @@ def run_gloo(program, algorithm, args):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("build", type=Path)
     parser.add_argument("--bytes", type=int, default=4096)
     parser.add_argument("--seconds", type=float, default=1)

@@ -25,8 +25,12 @@ class Attacker:
     def __init__(self, kind, rate, *args, uid=BOB):
         command = [sys.executable, str(HERE / "attacker.py"), kind, str(rate), *map(str, args)]
         self.process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, user=uid, preexec_fn=lambda: os.nice(19),
-            env=dict(os.environ, PYTHONDONTWRITEBYTECODE="1")
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            user=uid,
+            preexec_fn=lambda: os.nice(19),
+            env=dict(os.environ, PYTHONDONTWRITEBYTECODE="1"),
         )
 
     def say(self, word):
@@ -76,13 +80,19 @@ class Honest:
         self.stop = c.dir / "stop"
         self.trace = c.dir / "rounds"
         self.workers = c.start_job(
-            "timed_rounds", 2, {"n_elems": 1 << 14, "stop": str(self.stop), "trace": str(self.trace)}, job="honest", uid=ALICE
+            "timed_rounds",
+            2,
+            {"n_elems": 1 << 14, "stop": str(self.stop), "trace": str(self.trace)},
+            job="honest",
+            uid=ALICE,
         )
         c.wait_for("it runs", lambda: self.trace.exists() and len(self.rounds()) > 20)
 
     def rounds(self):
         text = self.trace.read_text()
-        return [tuple(map(float, line.split())) for line in text[: text.rfind("\n") + 1].splitlines()]
+        return [
+            tuple(map(float, line.split())) for line in text[: text.rfind("\n") + 1].splitlines()
+        ]
 
     def end(self):
         self.stop.touch()

@@ -136,7 +136,11 @@ class Stranger:
             elif what == 2:
                 self.slow.append(s)
             elif what == 3:
-                no_matter(lambda: s.send(b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + RNG.randbytes(40)))
+                no_matter(
+                    lambda: s.send(
+                        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + RNG.randbytes(40)
+                    )
+                )
             elif what == 4:
                 no_matter(lambda: s.send(b"GET /status HTTP/1.1\r\nHost: "))
             elif what == 5:

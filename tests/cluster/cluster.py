@@ -37,7 +37,9 @@ def read_ready(fd, process, name, log):
         while True:
             left = end - time.monotonic()
             if left <= 0 or not readable.poll(left * 1000):
-                raise AssertionError(f"{name} is not ready after {DEADLINE_S} s:\n{log.read_text()}")
+                raise AssertionError(
+                    f"{name} is not ready after {DEADLINE_S} s:\n{log.read_text()}"
+                )
             chunk = f.read(4096)
             if not chunk:
                 break
@@ -45,7 +47,9 @@ def read_ready(fd, process, name, log):
     pairs = dict(line.split("=", 1) for line in data.decode().split())
     if "HTTP" not in pairs:
         process.wait(DEADLINE_S)
-        raise AssertionError(f"{name} ended with {process.returncode} before it served:\n{log.read_text()}")
+        raise AssertionError(
+            f"{name} ended with {process.returncode} before it served:\n{log.read_text()}"
+        )
     return int(pairs["PORT"]), int(pairs["HTTP"])
 
 
@@ -69,16 +73,39 @@ class Daemon:
         r, low = os.pipe()
         w = fcntl.fcntl(low, fcntl.F_DUPFD, 400)  # above what it is handed
         os.close(low)
-        command = [*self.prefix, str(BUILD / self.program / self.program), *self.args, "--http", self.http_at, "--ready-fd", str(w)]
+        command = [
+            *self.prefix,
+            str(BUILD / self.program / self.program),
+            *self.args,
+            "--http",
+            self.http_at,
+            "--ready-fd",
+            str(w),
+        ]
         env = self.environment()
-        if self.listen_fds:  # LISTEN_PID must be the daemon's: a shell sets it and becomes the daemon
+        if (
+            self.listen_fds
+        ):  # LISTEN_PID must be the daemon's: a shell sets it and becomes the daemon
             env["LISTEN_FDS"] = str(len(self.listen_fds))
             moves = " ".join(f"{3 + i}<&{fd}" for i, fd in enumerate(self.listen_fds))
-            moves += "".join(f" {fd}<&-" for fd in self.listen_fds if fd >= 3 + len(self.listen_fds))
-            command = ["/bin/bash", "-c", f'export LISTEN_PID=$$; exec "$@" {moves}', "bash", *command]
+            moves += "".join(
+                f" {fd}<&-" for fd in self.listen_fds if fd >= 3 + len(self.listen_fds)
+            )
+            command = [
+                "/bin/bash",
+                "-c",
+                f'export LISTEN_PID=$$; exec "$@" {moves}',
+                "bash",
+                *command,
+            ]
         with open(self.log, "ab") as log:
             self.process = subprocess.Popen(
-                command, stdout=log, stderr=log, stdin=subprocess.DEVNULL, pass_fds=[w, *self.listen_fds], env=env
+                command,
+                stdout=log,
+                stderr=log,
+                stdin=subprocess.DEVNULL,
+                pass_fds=[w, *self.listen_fds],
+                env=env,
             )
         os.close(w)
         return r
@@ -112,7 +139,9 @@ class Daemon:
             except subprocess.TimeoutExpired:
                 self.process.kill()
                 self.process.wait()
-                raise AssertionError(f"{self.name} did not stop on SIGTERM:\n{self.log.read_text()[-4000:]}") from None
+                raise AssertionError(
+                    f"{self.name} did not stop on SIGTERM:\n{self.log.read_text()[-4000:]}"
+                ) from None
         return self.process.returncode
 
     def get(self, path):
@@ -141,11 +170,19 @@ class Worker:
             OPENBLAS_NUM_THREADS="1",
         )
         if IS_ASAN:
-            asan = subprocess.run(["gcc", "-print-file-name=libasan.so"], capture_output=True, text=True, check=True)
+            asan = subprocess.run(
+                ["gcc", "-print-file-name=libasan.so"], capture_output=True, text=True, check=True
+            )
             full["LD_PRELOAD"] = asan.stdout.strip()
             full["ASAN_OPTIONS"] = "detect_leaks=0"
         full.update(env)
-        command = [sys.executable, str(HERE / "worker.py"), function, json.dumps(args), str(self.result_file)]
+        command = [
+            sys.executable,
+            str(HERE / "worker.py"),
+            function,
+            json.dumps(args),
+            str(self.result_file),
+        ]
         self.process = subprocess.Popen(
             command, stdout=self.out, stderr=self.out, stdin=subprocess.DEVNULL, env=full, user=uid
         )
@@ -160,7 +197,9 @@ class Worker:
         except subprocess.TimeoutExpired:
             raise AssertionError(f"rank {self.rank} hangs:\n{self.text()[-4000:]}") from None
         if self.process.returncode != 0:
-            raise AssertionError(f"rank {self.rank} ended with {self.process.returncode}:\n{self.text()[-4000:]}")
+            raise AssertionError(
+                f"rank {self.rank} ended with {self.process.returncode}:\n{self.text()[-4000:]}"
+            )
         return json.loads(self.result_file.read_text())
 
 
@@ -192,7 +231,15 @@ class Cluster:
     daemon_type = Daemon
     data_net = "127.0.0"
 
-    def __init__(self, agents=1, servers=1, server_args=(), agent_args=(), scheduler_args=(), wait_servers=True):
+    def __init__(
+        self,
+        agents=1,
+        servers=1,
+        server_args=(),
+        agent_args=(),
+        scheduler_args=(),
+        wait_servers=True,
+    ):
         self.tmp = tempfile.TemporaryDirectory(prefix="bps-test-")
         self.dir = Path(self.tmp.name)
         # Daemons are linked with their sanitizer and look for leaks, whatever this process was started with.
@@ -202,8 +249,13 @@ class Cluster:
         self.agents, self.servers = [], []
         try:
             self.scheduler = self.add(
-                "bps-scheduler", "scheduler", "--listen", "127.0.0.1:0", "--state-dir", str(self.make("state")),
-                *scheduler_args
+                "bps-scheduler",
+                "scheduler",
+                "--listen",
+                "127.0.0.1:0",
+                "--state-dir",
+                str(self.make("state")),
+                *scheduler_args,
             )
             for i in range(servers):
                 self.add_server(i, *server_args)
@@ -232,9 +284,23 @@ class Cluster:
 
     def add_server(self, i, *args):
         d = self.add(
-            "bps-server", f"s{i}", "--listen", f"{self.data_net}.{100 + i}:0", "--scheduler", f"127.0.0.1:{self.scheduler.port}",
-            "--name", f"s{i}", "--host", f"server-host{i}", "--threads", 2, "--sums-memory", "512MiB",
-            "--staging-memory", "64MiB", *args
+            "bps-server",
+            f"s{i}",
+            "--listen",
+            f"{self.data_net}.{100 + i}:0",
+            "--scheduler",
+            f"127.0.0.1:{self.scheduler.port}",
+            "--name",
+            f"s{i}",
+            "--host",
+            f"server-host{i}",
+            "--threads",
+            2,
+            "--sums-memory",
+            "512MiB",
+            "--staging-memory",
+            "64MiB",
+            *args,
         )
         self.servers.append(d)
         return d
@@ -242,8 +308,20 @@ class Cluster:
     def add_agent(self, i, *args, kind=None):
         socket = self.dir / f"agent{i}.sock"
         d = self.add(
-            "bps-agent", f"a{i}", "--listen", f"{self.data_net}.{10 + i}:0", "--scheduler", f"127.0.0.1:{self.scheduler.port}",
-            "--socket", socket, "--name", f"a{i}", "--host", f"agent-host{i}", *args, kind=kind
+            "bps-agent",
+            f"a{i}",
+            "--listen",
+            f"{self.data_net}.{10 + i}:0",
+            "--scheduler",
+            f"127.0.0.1:{self.scheduler.port}",
+            "--socket",
+            socket,
+            "--name",
+            f"a{i}",
+            "--host",
+            f"agent-host{i}",
+            *args,
+            kind=kind,
         )
         d.socket = socket
         self.agents.append(d)
@@ -285,7 +363,9 @@ class Cluster:
         try:
             return [w.result(end) for w in workers]
         except AssertionError as e:
-            others = "\n".join(f"--- rank {w.rank}, {w.process.poll()}\n{w.text()[-1000:]}" for w in workers)
+            others = "\n".join(
+                f"--- rank {w.rank}, {w.process.poll()}\n{w.text()[-1000:]}" for w in workers
+            )
             raise AssertionError(f"{e}\n{others}\n{self.logs()}") from None
 
     def run(self, function, workers, args=None, deadline_s=None, **kw):
@@ -294,22 +374,38 @@ class Cluster:
     def bpsctl(self, *args):
         return subprocess.run(
             [str(BUILD / "bpsctl"), "--scheduler-http", f"127.0.0.1:{self.scheduler.http}", *args],
-            capture_output=True, text=True, timeout=10, env=self.env, check=False
+            capture_output=True,
+            text=True,
+            timeout=10,
+            env=self.env,
+            check=False,
         )
 
     def steer(self, *args, **env):
         """bpsctl towards the control port."""
         begun = time.monotonic()
         p = subprocess.run(
-            [str(BUILD / "bpsctl"), "--scheduler", f"127.0.0.1:{self.scheduler.port}", *map(str, args)],
-            capture_output=True, text=True, timeout=10, env=dict(self.env, **env), check=False
+            [
+                str(BUILD / "bpsctl"),
+                "--scheduler",
+                f"127.0.0.1:{self.scheduler.port}",
+                *map(str, args),
+            ],
+            capture_output=True,
+            text=True,
+            timeout=10,
+            env=dict(self.env, **env),
+            check=False,
         )
         assert time.monotonic() - begun < 4, f"{args} took too long"  # 2 s, and a loaded machine
         return p
 
     def events(self):
         """(kind, text) of what the scheduler tells of itself."""
-        return [(e["kind"], e["text"]) for e in json.loads(self.scheduler.get("/status?events=0"))["events"]]
+        return [
+            (e["kind"], e["text"])
+            for e in json.loads(self.scheduler.get("/status?events=0"))["events"]
+        ]
 
     def daemon(self, name):
         return next(d for d in self.daemons if d.name == name)
@@ -345,8 +441,10 @@ class Cluster:
             if status not in (0, -signal.SIGKILL):
                 problems.append(f"{d.name} ended with {status}:\n{text[-6000:]}")
             # A report of its own, of a former life, or of a child. Not of leaks: an executor whose GPU has failed frees nothing.
-            elif found := re.search("ERROR: AddressSanitizer|WARNING: ThreadSanitizer|runtime error: ", text):
-                problems.append(f"{d.name}:\n{text[found.start():][:6000]}")
+            elif found := re.search(
+                "ERROR: AddressSanitizer|WARNING: ThreadSanitizer|runtime error: ", text
+            ):
+                problems.append(f"{d.name}:\n{text[found.start() :][:6000]}")
         self.tmp.cleanup()
         return problems
 

@@ -8,7 +8,9 @@ from cluster import DEADLINE_S, ROOT
 
 HELLO, REFUSE, STEER = 1, 3, 19
 SERVER, AGENT = 1, 2
-PROTO = int(re.search(r"#define CTL_PROTO\s+(\d+)", (ROOT / "common" / "wire" / "ctlmsg.h").read_text())[1])
+PROTO = int(
+    re.search(r"#define CTL_PROTO\s+(\d+)", (ROOT / "common" / "wire" / "ctlmsg.h").read_text())[1]
+)
 
 
 def text(s):

@@ -101,7 +101,9 @@ class Cuda:
         address = ctypes.c_uint64()
         self.gate_at = self.pinned(64)
         ctypes.memset(self.gate_at, 0, 64)
-        self.call("cuMemHostGetDevicePointer_v2", ctypes.byref(address), ctypes.c_void_p(self.gate_at), 0)
+        self.call(
+            "cuMemHostGetDevicePointer_v2", ctypes.byref(address), ctypes.c_void_p(self.gate_at), 0
+        )
         return address.value
 
     def open_gate(self):
@@ -126,7 +128,9 @@ def expected(op, base, size, dtype):
     ranks = np.arange(size)
     want = {"sum": size * base + ranks.sum(), "max": base + size - 1, "min": base,
             "avg": (size * base + ranks.sum()) / size}[op]  # fmt: skip
-    return (np.floor(want) if dtype.startswith("i") and op == "avg" else want).astype(bps.DTYPES[dtype][1])
+    return (np.floor(want) if dtype.startswith("i") and op == "avg" else want).astype(
+        bps.DTYPES[dtype][1]
+    )
 
 
 def device_rounds(sizes, n_rounds, kinds=(("i64", "sum"),), route=None, imported=False):
@@ -142,7 +146,9 @@ def device_rounds(sizes, n_rounds, kinds=(("i64", "sum"),), route=None, imported
         tensors = []
         for dtype, op in kinds:
             for n in sizes:
-                tensors.append((job.gpu_declare(f"{dtype}.{op}.{n}", dtype, n, at), dtype, op, n, at))
+                tensors.append(
+                    (job.gpu_declare(f"{dtype}.{op}.{n}", dtype, n, at), dtype, op, n, at)
+                )
                 at += -(-n // 32) * 32 * 8
         for r in range(1, n_rounds + 1):
             for i, (t, dtype, op, n, address) in enumerate(tensors):
@@ -187,7 +193,10 @@ def device_and_host_tensors(n_elems, n_rounds):
     with bps.open() as job:
         device = open_device(job)
         address = job.gpu_alloc(n_elems * 4)
-        on_gpu, on_host = job.gpu_declare("gpu", "f32", n_elems, address), job.declare("host", "f32", n_elems)
+        on_gpu, on_host = (
+            job.gpu_declare("gpu", "f32", n_elems, address),
+            job.declare("host", "f32", n_elems),
+        )
         for r in range(n_rounds):
             device.write(address, np.full(n_elems, job.rank + r, np.float32))
             on_host.input[:] = job.rank + 2 * r
@@ -220,7 +229,9 @@ def device_until_failure(n_elems, die_rank=None, after=3, started=None, absent_r
             device.write(address, np.full(n_elems, r, np.int64))
             t.push_pull(stream=device.stream)
             t.wait_stream(device.stream)
-            got = device.read(address, n_elems, np.int64)  # behind the wait: a stuck stream would hang here
+            got = device.read(
+                address, n_elems, np.int64
+            )  # behind the wait: a stuck stream would hang here
             t.wait()
             assert np.all(got == r * job.size)
             if started and r == after:
@@ -243,7 +254,10 @@ def device_kept_rounds(sizes, stop, trace, declare_each=0):
     program waits for it, so that submissions are ahead of what is done."""
     n, over, links, sums = 0, False, 0, hashlib.sha256()
     rng = np.random.default_rng(7 + int(os.environ["BPS_RANK"]))
-    with bps.open() as job, open(trace if job.rank == 0 else os.devnull, "w", encoding="ascii", buffering=1) as f:
+    with (
+        bps.open() as job,
+        open(trace if job.rank == 0 else os.devnull, "w", encoding="ascii", buffering=1) as f,
+    ):
         device = open_device(job)
         vote = job.declare("vote", "i64", 1)
         tensors = []
@@ -271,7 +285,11 @@ def device_kept_rounds(sizes, stop, trace, declare_each=0):
             chain.wait_stream(device.stream)
             links += 1
             for i, (t, dtype, size, at) in enumerate(tensors):
-                values = np.arange(size) * n + job.rank + i if dtype == "i64" else rng.standard_normal(size, dtype=np.float32)
+                values = (
+                    np.arange(size) * n + job.rank + i
+                    if dtype == "i64"
+                    else rng.standard_normal(size, dtype=np.float32)
+                )
                 device.write(at, values.astype(bps.DTYPES[dtype][1]))
                 t.push_pull(stream=device.stream)
                 if n % 2:

@@ -22,7 +22,9 @@ def gpu_barrier(d, kind):
         got = None
         if job.rank == 0:
             assert outcome(lambda: job.checkpoint_barrier(0.3))[0] == bps.ETIMEDOUT
-            got = outcome(h.push_pull if kind == "host" else lambda: t.push_pull(stream=device.stream))
+            got = outcome(
+                h.push_pull if kind == "host" else lambda: t.push_pull(stream=device.stream)
+            )
             touch(d + "/tried")
         until(d + "/tried")
         job.checkpoint_barrier(20)
@@ -86,7 +88,11 @@ def gpu_unlike(d, first):
 
 def gpu_no_context_then_again(d):
     """Rank 1 forgets to choose a device, is told, does so, and opens again."""
-    job = bps.open(timeout=20, open_timeout=8) if "open_timeout" in bps.open.__code__.co_varnames else bps.open(timeout=20)
+    job = (
+        bps.open(timeout=20, open_timeout=8)
+        if "open_timeout" in bps.open.__code__.co_varnames
+        else bps.open(timeout=20)
+    )
     first = None
     if job.rank == 1:
         ctypes.CDLL("libcuda.so.1", mode=ctypes.RTLD_GLOBAL)
@@ -109,9 +115,11 @@ def gpu_no_context_then_again(d):
 
 def cu_prop(ordinal):
     """CUmemAllocationProp: pinned, posix descriptor, on that device."""
+
     class Prop(ctypes.Structure):
         _fields_ = [("type", ctypes.c_int), ("handles", ctypes.c_int), ("loc_type", ctypes.c_int), ("loc_id", ctypes.c_int),
                     ("win32", ctypes.c_void_p), ("flags", ctypes.c_ubyte * 8)]  # fmt: skip
+
     return Prop(1, 1, 1, ordinal, None)
 
 
@@ -129,11 +137,30 @@ def segments(device, ordinal, chunks):
     at = base.value
     for n in chunks:
         handle = ctypes.c_uint64()
-        device.call("cuMemCreate", ctypes.byref(handle), ctypes.c_size_t(n * grain), ctypes.byref(cu_prop(ordinal)), ctypes.c_ulonglong(0))
-        device.call("cuMemMap", ctypes.c_uint64(at), ctypes.c_size_t(n * grain), ctypes.c_size_t(0), handle, ctypes.c_ulonglong(0))
+        device.call(
+            "cuMemCreate",
+            ctypes.byref(handle),
+            ctypes.c_size_t(n * grain),
+            ctypes.byref(cu_prop(ordinal)),
+            ctypes.c_ulonglong(0),
+        )
+        device.call(
+            "cuMemMap",
+            ctypes.c_uint64(at),
+            ctypes.c_size_t(n * grain),
+            ctypes.c_size_t(0),
+            handle,
+            ctypes.c_ulonglong(0),
+        )
         device.call("cuMemRelease", handle)
         at += n * grain
-    device.call("cuMemSetAccess", base, ctypes.c_size_t(total), ctypes.byref(Access(1, ordinal, 3)), ctypes.c_size_t(1))
+    device.call(
+        "cuMemSetAccess",
+        base,
+        ctypes.c_size_t(total),
+        ctypes.byref(Access(1, ordinal, 3)),
+        ctypes.c_size_t(1),
+    )
     return base.value, total
 
 
@@ -156,7 +183,9 @@ def gpu_segments(chunks, lead=0, tail=0):
             t.wait_stream(device.stream)
             for k in range(0, n, step):
                 m = min(n, k + step) - k
-                assert np.array_equal(device.read(at + 8 * k, m, np.int64), job.size * (np.arange(k, k + m) + r)), (r, k)
+                assert np.array_equal(
+                    device.read(at + 8 * k, m, np.int64), job.size * (np.arange(k, k + m) + r)
+                ), (r, k)
         end = outcome(lambda: t.wait(20))
         job.gpu_release(at)
     job.barrier(20)
@@ -180,7 +209,14 @@ def gpu_types(route=None):
                     at += -(-n // 64) * 64 * 8
                 for r in (1, 2):
                     for t, n, a in ts:
-                        device.write(a, pack((np.arange(n) + r) % 2 + 1 + (job.rank if op != "prod" else 0), dtype, kind))
+                        device.write(
+                            a,
+                            pack(
+                                (np.arange(n) + r) % 2 + 1 + (job.rank if op != "prod" else 0),
+                                dtype,
+                                kind,
+                            ),
+                        )
                         t.push_pull(getattr(bps, op.upper()), stream=device.stream)
                     for t, n, a in ts:
                         t.wait_stream(device.stream)
@@ -195,7 +231,16 @@ def gpu_types(route=None):
                             want = unpack(pack(want, dtype, kind), dtype)
                         have = unpack(got, dtype)
                         if not np.allclose(have, want, rtol=0 if op != "avg" else 1e-2):
-                            bad.append([dtype, op, n, r, [float(x) for x in have[:4]], [float(x) for x in want[:4]]])
+                            bad.append(
+                                [
+                                    dtype,
+                                    op,
+                                    n,
+                                    r,
+                                    [float(x) for x in have[:4]],
+                                    [float(x) for x in want[:4]],
+                                ]
+                            )
                 job.gpu_release(address)
         return bad
 
@@ -218,7 +263,10 @@ def gpu_until(d, n_elems, n_tensors=2, contributors=None):
         device = open_device(job)
         stride = -(-n_elems // 64) * 64 * 8
         base = job.gpu_alloc(stride * n_tensors)
-        ts = [(job.gpu_declare(f"t{i}", "i64", n_elems, base + stride * i), base + stride * i) for i in range(n_tensors)]
+        ts = [
+            (job.gpu_declare(f"t{i}", "i64", n_elems, base + stride * i), base + stride * i)
+            for i in range(n_tensors)
+        ]
         flag = job.declare("flag", "i64", 1)
         r = 0
         while True:
@@ -253,7 +301,9 @@ def gpu_unaligned():
     if got[0] == 0:
         t = job.gpu_declare("t", "f32", 16, address + 2)
         start = time.monotonic()
-        end = outcome(lambda: (t.push_pull(stream=device.stream), t.wait_stream(device.stream), t.wait(10)))
+        end = outcome(
+            lambda: (t.push_pull(stream=device.stream), t.wait_stream(device.stream), t.wait(10))
+        )
         device.read(address, 16, np.float32)
         stream = time.monotonic() - start
     good = job.gpu_declare("good", "f32", 16, address + 64)
@@ -336,7 +386,13 @@ def gpu_nonblocking(n):
         device = open_device(job)
         address = job.gpu_alloc(4096 * n)
         ts = [job.gpu_declare(f"t{i}", "i64", 512, address + 4096 * i) for i in range(n)]
-        device.call("cuStreamWaitValue64_v2", ctypes.c_void_p(device.stream), ctypes.c_uint64(device.gate()), ctypes.c_uint64(1), 0)
+        device.call(
+            "cuStreamWaitValue64_v2",
+            ctypes.c_void_p(device.stream),
+            ctypes.c_uint64(device.gate()),
+            ctypes.c_uint64(1),
+            0,
+        )
         longest = 0
         for _ in range(8):
             for t in ts:
@@ -351,7 +407,18 @@ def gpu_nonblocking(n):
         return [longest, busy[0]]
 
 
-def gpu_members(n_elems, n_rounds, victim=None, at=None, progress=None, pause=0.0, slow=None, slow_s=0.5, by_stream=True, **options):
+def gpu_members(
+    n_elems,
+    n_rounds,
+    victim=None,
+    at=None,
+    progress=None,
+    pause=0.0,
+    slow=None,
+    slow_s=0.5,
+    by_stream=True,
+    **options,
+):
     """Rounds of a job whose members may change, as workers.elastic: the ranks behind each round, by what the GPU has."""
     from workers import members_behind
 
@@ -426,7 +493,9 @@ def gpu_cycles(n_cycles, first=0):
     for i in range(n_cycles):
         with bps.open(job=f"audit{first + i}") as job:
             if device is None:
-                device = Cuda(job.local_rank) if os.environ.get("TEST_DEVICE") == "cuda" else Plain()
+                device = (
+                    Cuda(job.local_rank) if os.environ.get("TEST_DEVICE") == "cuda" else Plain()
+                )
             job.gpu_open()
             address = job.gpu_alloc(4 << 20)
             t = job.gpu_declare("t", "i32", 1 << 20, address)
@@ -437,7 +506,9 @@ def gpu_cycles(n_cycles, first=0):
             maps = sum("memfd" in line for line in f)
         with open("/proc/self/status", encoding="ascii") as f:
             rss = next(int(line.split()[1]) for line in f if line.startswith("VmRSS"))
-        seen.append([len(os.listdir("/proc/self/fd")), maps, len(os.listdir("/proc/self/task")), rss])
+        seen.append(
+            [len(os.listdir("/proc/self/fd")), maps, len(os.listdir("/proc/self/task")), rss]
+        )
     return seen
 
 

@@ -8,7 +8,9 @@ def test_tensor_of_more_than_4_gi_elements_is_summed_right(cluster):
     c = cluster(agents=1, servers=0, agent_args=["--memory", "14GiB", "--user-memory", "14GiB"])
     c.add_server(0, "--sums-memory", "12GiB")
     n = (1 << 32) + 12345
-    assert c.run("huge", 1, {"n_elems": n}, deadline_s=900, env={"BPS_FORCE_DISTRIBUTED": "1"}) == [n]
+    assert c.run("huge", 1, {"n_elems": n}, deadline_s=900, env={"BPS_FORCE_DISTRIBUTED": "1"}) == [
+        n
+    ]
 
 
 def test_tensor_of_more_than_4_gi_elements_is_summed_right_within_a_machine(cluster):

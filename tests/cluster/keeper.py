@@ -53,7 +53,9 @@ class KeptDaemon(Daemon):
         lines = dict(line.split("=", 1) for line in data.decode().splitlines())
         if lines.get("FDSTORE") == "1":
             assert lines["FDPOLL"] == "0" and fds
-            self.store += [(lines["FDNAME"], fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, FIRST_FD)) for fd in fds]
+            self.store += [
+                (lines["FDNAME"], fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, FIRST_FD)) for fd in fds
+            ]
             self.most_kept = max(self.most_kept, len(self.store))
         if lines.get("FDSTOREREMOVE") == "1":
             for name, fd in self.store:
@@ -75,7 +77,9 @@ class KeptDaemon(Daemon):
             pidfd = os.pidfd_open(self.process.pid)
         except ProcessLookupError:  # somebody has waited for it
             return True
-        readable = select.select([self.wake, pidfd, *([] if self.is_still else [self.notify])], [], [], 1)[0]
+        readable = select.select(
+            [self.wake, pidfd, *([] if self.is_still else [self.notify])], [], [], 1
+        )[0]
         os.close(pidfd)
         if self.wake in readable:
             os.eventfd_read(self.wake)
@@ -103,7 +107,9 @@ class KeptDaemon(Daemon):
         while self.restarts == n:
             if self.has_failed:
                 raise AssertionError(f"{self.name} did not come back") from self.has_failed
-            assert time.monotonic() < end, f"{self.name} did not come back:\n{self.log.read_text()[-4000:]}"
+            assert time.monotonic() < end, (
+                f"{self.name} did not come back:\n{self.log.read_text()[-4000:]}"
+            )
             select.select([], [], [], 0.005)
         return time.monotonic() - begun
 
@@ -139,7 +145,9 @@ SIZES = [200_000, 100, 70_000]  # offered, inline, one that is not a whole numbe
 
 def kept_cluster(cluster, agents=2, servers=2, args=(), **kw):
     """A cluster whose agents have a service manager that keeps their descriptors."""
-    kw.setdefault("scheduler_args", ["--agent-window", "30s", "--agent-dead", "30s"])  # a busy machine starts no process in time
+    kw.setdefault(
+        "scheduler_args", ["--agent-window", "30s", "--agent-dead", "30s"]
+    )  # a busy machine starts no process in time
     c = cluster(agents=0, servers=servers, **kw)
     for i in range(agents):
         c.add_agent(i, *args, kind=KeptDaemon)

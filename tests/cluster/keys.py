@@ -8,7 +8,11 @@ from cluster import BUILD, DEADLINE_S
 
 def new_key(path, *words):
     key = subprocess.run(
-        [str(BUILD / "bpsctl"), *words], capture_output=True, text=True, check=True, timeout=DEADLINE_S
+        [str(BUILD / "bpsctl"), *words],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=DEADLINE_S,
     ).stdout
     path.write_text(key)
     os.chmod(path, 0o600)
@@ -17,4 +21,6 @@ def new_key(path, *words):
 
 def derived(master, who):
     """The key of that identity, beside the master key."""
-    return new_key(master.with_name(who.replace(":", "-")), "--key-file", str(master), "key", "derive", who)
+    return new_key(
+        master.with_name(who.replace(":", "-")), "--key-file", str(master), "key", "derive", who
+    )

@@ -92,7 +92,10 @@ class Raw:
     def say_hello(self, job, rank, size, flags=0, part_bytes=0, abi=1, token=b""):
         self.send(
             HELLO,
-            struct.pack("<H", abi) + text("raw") + text(job) + struct.pack("<IIII", rank, size, flags, part_bytes)
+            struct.pack("<H", abi)
+            + text("raw")
+            + text(job)
+            + struct.pack("<IIII", rank, size, flags, part_bytes)
             + text(token),
         )
 
@@ -140,7 +143,14 @@ class Raw:
         entries = self.u32(8)
         tail = self.u32(SQ_TAIL)
         struct.pack_into(
-            "<IHBBQ", self.control, RING + 16 * (tail % entries), tensor, priority, op, flags, round_
+            "<IHBBQ",
+            self.control,
+            RING + 16 * (tail % entries),
+            tensor,
+            priority,
+            op,
+            flags,
+            round_,
         )
         struct.pack_into("<I", self.control, SQ_TAIL, (tail + 1) & 0xFFFFFFFF)
 

@@ -35,5 +35,7 @@ def waiting_job(c, name="digits"):
 
 
 def words():
-    text = subprocess.run([str(BUILD / "bpsctl"), "help"], capture_output=True, text=True, check=True, timeout=10).stdout
+    text = subprocess.run(
+        [str(BUILD / "bpsctl"), "help"], capture_output=True, text=True, check=True, timeout=10
+    ).stdout
     return re.findall(r"(?m)^  ([a-z-]+(?: [a-z]+)?)", text)

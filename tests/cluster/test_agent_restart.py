@@ -41,16 +41,27 @@ def two_jobs(c):
 
 def rounds_shown(c):
     found = re.search(r"^job\d+ .*$", c.bpsctl("jobs").stdout, re.M)
-    return max((int(n.replace(",", "")) for n in re.findall(r"\s([\d,]+)(?=\s)", found[0])), default=0) if found else 0
+    return (
+        max((int(n.replace(",", "")) for n in re.findall(r"\s([\d,]+)(?=\s)", found[0])), default=0)
+        if found
+        else 0
+    )
 
 
 def must_fail(c, job):
-    c.wait_for("all its workers have ended", lambda: all(w.process.poll() is not None for w in job.workers))
+    c.wait_for(
+        "all its workers have ended", lambda: all(w.process.poll() is not None for w in job.workers)
+    )
     assert all(w.process.returncode != 0 for w in job.workers)
 
 
 def losses(agents):
-    return [line for a in agents for line in a.log.read_text().splitlines() if line.startswith(("<3>", "<4>"))]
+    return [
+        line
+        for a in agents
+        for line in a.log.read_text().splitlines()
+        if line.startswith(("<3>", "<4>"))
+    ]
 
 
 @pytest.mark.parametrize("sig", [signal.SIGKILL, signal.SIGTERM])
@@ -59,7 +70,9 @@ def test_one_agent_that_dies_again_and_again_costs_pauses(cluster, sig):
     job = Job(c, 4)
     job.goes_on()
     pauses = wound([job], c.agents[:1], sig, 6)
-    c.wait_for("the status has the rounds of all its lives", lambda: rounds_shown(c) >= job.rounds() - 10)
+    c.wait_for(
+        "the status has the rounds of all its lives", lambda: rounds_shown(c) >= job.rounds() - 10
+    )
     job.finish()
     check_pauses(pauses)
     assert not losses(c.agents)
@@ -129,7 +142,15 @@ def test_restarts_while_a_machine_joins_cost_no_worker(cluster):
     """Agents die while a newcomer waits to be let in, as it is, and right behind it: of the newcomer's machine and of the others."""
     c = kept_cluster(cluster, agents=3)
     go = c.dir / "go"
-    args = {"n_elems": 5000, "n_rounds": 20, "every": 25, "elastic": 1, "max_size": 3, "pause": 0.02, "go": str(go)}
+    args = {
+        "n_elems": 5000,
+        "n_rounds": 20,
+        "every": 25,
+        "elastic": 1,
+        "max_size": 3,
+        "pause": 0.02,
+        "go": str(go),
+    }
     started, progress = c.start_running("growing", 2, args, job="grow", placement=[0, 1])
     new = c.add_worker(2, "growing", args, 2, 2, "grow")
     for a in (2, 0, 2, 1, 2):
@@ -153,7 +174,10 @@ def test_jobs_begin_and_end_while_their_agents_die(cluster):
         kills += 1
     for job in jobs:
         c.finish(job.workers)
-    c.wait_for("nothing is kept for long", lambda: all(a.names() == ["cluster", "listen"] for a in c.agents))
+    c.wait_for(
+        "nothing is kept for long",
+        lambda: all(a.names() == ["cluster", "listen"] for a in c.agents),
+    )
 
 
 @pytest.mark.parametrize("local", [False, True], ids=["two machines", "one machine"])
@@ -223,7 +247,12 @@ def test_drained_agent_that_is_stopped_is_not_waited_for(cluster):
     at = time.monotonic()
     a.is_stopping = True
     a.process.send_signal(signal.SIGTERM)
-    c.wait_for("it is told", lambda: "a0: suspect -> down, it was drained, and has stopped" in c.scheduler.log.read_text())
+    c.wait_for(
+        "it is told",
+        lambda: (
+            "a0: suspect -> down, it was drained, and has stopped" in c.scheduler.log.read_text()
+        ),
+    )
     assert time.monotonic() - at < 10  # its window is 30 s
     for w in job.workers[2:]:
         w.process.wait(20)
@@ -262,7 +291,10 @@ def test_restarted_agent_takes_no_other_scheduler(cluster):
     other.scheduler.start()
     c.agents[0].die()
     lives = c.agents[0].log.read_text().count("another scheduler answered")
-    c.wait_for("it refuses", lambda: c.agents[0].log.read_text().count("another scheduler answered") > lives)
+    c.wait_for(
+        "it refuses",
+        lambda: c.agents[0].log.read_text().count("another scheduler answered") > lives,
+    )
     other.scheduler.kill()
     c.scheduler.start()
     job.goes_on()
@@ -303,7 +335,9 @@ def test_what_the_manager_lost_ends_its_job_with_a_clear_error(cluster):
     c = kept_cluster(cluster)
     jobs = two_jobs(c)
     a = c.agents[0]
-    ledger = min((name for name in a.names() if name.endswith(".l")), key=lambda name: int(name[1:-2]))
+    ledger = min(
+        (name for name in a.names() if name.endswith(".l")), key=lambda name: int(name[1:-2])
+    )
     a.lose(ledger.replace(".l", ".m"))
     a.die()
     must_fail(c, jobs[0])
@@ -316,7 +350,9 @@ def test_damaged_ledger_ends_its_job_with_a_clear_error(cluster):
     c = kept_cluster(cluster)
     jobs = two_jobs(c)
     a = c.agents[0]
-    ledger = min((name for name in a.names() if name.endswith(".l")), key=lambda name: int(name[1:-2]))
+    ledger = min(
+        (name for name in a.names() if name.endswith(".l")), key=lambda name: int(name[1:-2])
+    )
     os.pwrite(dict(a.store)[ledger], b"\xff", 64 + 32 + 5)
     a.die()
     must_fail(c, jobs[0])

@@ -15,9 +15,15 @@ LOG_LINES_MAX = 3000  # a few hundred a minute of each kind; what attackers do i
 
 def settled(c, before):
     """Everything is as it was before, once the last one has left."""
-    c.wait_for("all trainers are gone", lambda: all(a.status()["trainers"] == a.status()["jobs"] == 0 for a in c.agents))
+    c.wait_for(
+        "all trainers are gone",
+        lambda: all(a.status()["trainers"] == a.status()["jobs"] == 0 for a in c.agents),
+    )
     for d, was in before:
-        c.wait_for(f"nothing is left in {d.name}", lambda d=d, was=was: all(x <= y for x, y in zip(footprint(d), was)))
+        c.wait_for(
+            f"nothing is left in {d.name}",
+            lambda d=d, was=was: all(x <= y for x, y in zip(footprint(d), was)),
+        )
 
 
 def begin(c):
@@ -28,7 +34,9 @@ def begin(c):
     return [(d, footprint(d)) for d in c.daemons]
 
 
-@pytest.mark.parametrize("kind, rate", [("socket", 200), ("ring", 60), ("memory", 60), ("churn", 300)])
+@pytest.mark.parametrize(
+    "kind, rate", [("socket", 200), ("ring", 60), ("memory", 60), ("churn", 300)]
+)
 def test_hostile_user_slows_nobody_down_and_leaves_nothing_behind(cluster, kind, rate):
     c = cluster(agents=2, servers=1)
     before = begin(c)
@@ -75,7 +83,9 @@ def test_strangers_on_every_port_slow_nobody_down_and_leave_nothing_behind(clust
     attacker = Attacker("strangers", 300, *ports_of(c))
     slower = measure(c, honest, attacker)
     attacker.say("go")
-    late = c.add_agent(2, *with_key_args(c))  # who has the key still comes in, to the scheduler and the server
+    late = c.add_agent(
+        2, *with_key_args(c)
+    )  # who has the key still comes in, to the scheduler and the server
     c.open_to_all()
     c.run("rounds", 3, {"n_elems": 100000, "n_rounds": 3}, uid=ALICE)
     assert late.stop() == 0
@@ -111,8 +121,14 @@ def test_five_hundred_silent_strangers_on_each_port_take_no_descriptor_for_long(
                 s.setblocking(False)
                 s.connect_ex((host, int(port)))
         c.wait_for("the server has met them", has_met_them)
-        for d, (fds, *_) in before:  # HTTP and the control port keep some, and give way to newer ones
-            c.wait_for(f"{d.name} has its descriptors back", lambda d=d, fds=fds: footprint(d)[0] <= fds + 64 + 64)
+        for d, (
+            fds,
+            *_,
+        ) in before:  # HTTP and the control port keep some, and give way to newer ones
+            c.wait_for(
+                f"{d.name} has its descriptors back",
+                lambda d=d, fds=fds: footprint(d)[0] <= fds + 64 + 64,
+            )
         c.run("rounds", 2, {"n_elems": 100000, "n_rounds": 3})
     for d, was in before:
         c.wait_for(f"nothing is left in {d.name}", lambda d=d, was=was: footprint(d)[0] <= was[0])

@@ -45,7 +45,13 @@ def bars(bars_module, tmp_path):
 
 
 def probe(*words):
-    out = subprocess.run([BUILD / "tests" / "bps-probe", *map(str, words)], check=True, capture_output=True, text=True, timeout=60)
+    out = subprocess.run(
+        [BUILD / "tests" / "bps-probe", *map(str, words)],
+        check=True,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
     return json.loads(out.stdout)
 
 
@@ -64,7 +70,10 @@ def test_what_processors_allow_is_cores_over_all_that_a_push_pull_costs(bars_mod
 
 def test_a_bar_is_the_median_of_the_rounds_ratios(bars):
     goodput = [(90, 100, 10), (300, 200, 100), (80, 40, 100)]
-    seen = [{"ours": {"goodput_mbps": a}, "x": {"goodput_mbps": b}, "y": {"goodput_mbps": c}} for a, b, c in goodput]
+    seen = [
+        {"ours": {"goodput_mbps": a}, "x": {"goodput_mbps": b}, "y": {"goodput_mbps": c}}
+        for a, b, c in goodput
+    ]
     bars.ratio("best of both", (">=", 0.9), seen, "ours", ["x", "y"])
     row = bars.rows[0]
     assert (row["measured"], row["least"], row["most"], row["holds"]) == (0.9, 0.8, 1.5, True)
@@ -73,18 +82,31 @@ def test_a_bar_is_the_median_of_the_rounds_ratios(bars):
 def test_program_that_fails_is_told_when_others_have_ended(bars):
     host = sys.modules["harness"].Host("127.0.0.1", [])
     with pytest.raises(RuntimeError, match="exit 3"):
-        bars.processes.run([(host, ["sh", "-c", "sleep 0.3; exit 3"], None), (host, ["true"], None)])
+        bars.processes.run(
+            [(host, ["sh", "-c", "sleep 0.3; exit 3"], None), (host, ["true"], None)]
+        )
 
 
 def test_run_draws_what_each_reached_of_a_stream(script):
     def figures(*goodput):
-        return [{"goodput_mbps": g, "median_us": 1, "p99_us": 1, "cpu_s_per_gb": 1, "drops": 0} for g in goodput]
+        return [
+            {"goodput_mbps": g, "median_us": 1, "p99_us": 1, "cpu_s_per_gb": 1, "drops": 0}
+            for g in goodput
+        ]
 
     run = script("run")
-    rows = run.summarise({("tcp", 0): figures(100), ("push_pull depth 1", 4096): figures(80, 90, 70), ("gloo <x>", 4096): figures(300)})
+    rows = run.summarise(
+        {
+            ("tcp", 0): figures(100),
+            ("push_pull depth 1", 4096): figures(80, 90, 70),
+            ("gloo <x>", 4096): figures(300),
+        }
+    )
     text = run.drawing(argparse.Namespace(bytes=[4096], loopback=False), rows)
     bars = xml.etree.ElementTree.fromstring(text).findall("{*}rect")
-    assert [float(b.get("width")) for b in bars] == [0.8 * 160, 2 * 160], "of the stream, and no longer than twice of it"
+    assert [float(b.get("width")) for b in bars] == [0.8 * 160, 2 * 160], (
+        "of the stream, and no longer than twice of it"
+    )
     assert "gloo &lt;x&gt;" in text and "300.0 MB/s" in text
 
 
@@ -97,7 +119,9 @@ def test_a_bar_holds_on_its_side(bars, bars_module, wanted, holds):
 
 def test_groups_that_did_not_run_keep_their_rows(bars, bars_module, tmp_path):
     bars.bar("first", (">=", 1.0), [0.5], {"ms": [3]})
-    bars_module.write(tmp_path, {"a": {"how": "once.", "rows": bars.rows}, "d": {"how": "once.", "rows": []}})
+    bars_module.write(
+        tmp_path, {"a": {"how": "once.", "rows": bars.rows}, "d": {"how": "once.", "rows": []}}
+    )
     bars_module.write(tmp_path, {"d": {"how": "again.", "rows": bars.rows}})
     text = (tmp_path / "bars.md").read_text()
     assert "0 of 1 hold. once." in text and "0 of 1 hold. again." in text

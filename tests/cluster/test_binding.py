@@ -20,13 +20,19 @@ sys.path.insert(0, str(ROOT / "libbpsclient" / "python"))
 import bps  # noqa: E402
 
 if BUILD.name == "asan" and "libasan" not in os.environ.get("LD_PRELOAD", ""):
-    pytest.skip("a sanitized library needs LD_PRELOAD=libasan.so (tests/run.py sets it)", allow_module_level=True)
+    pytest.skip(
+        "a sanitized library needs LD_PRELOAD=libasan.so (tests/run.py sets it)",
+        allow_module_level=True,
+    )
 
 
 @pytest.fixture(autouse=True)
 def alone(monkeypatch):
     for name in list(os.environ):
-        if name.startswith(("BPS_", "BYTEPS_", "DMLC_", "SLURM_", "OMPI_")) and name != "BPS_LIBRARY":
+        if (
+            name.startswith(("BPS_", "BYTEPS_", "DMLC_", "SLURM_", "OMPI_"))
+            and name != "BPS_LIBRARY"
+        ):
             monkeypatch.delenv(name)
 
 
@@ -77,17 +83,38 @@ def test_error_has_code_and_sentence():
 
 def test_what_is_no_type_and_no_gpu_is_refused():
     with bps.open(rank=0, size=1) as job:
-        for call in (lambda: job.declare("t", "float32", 3), lambda: job.gpu_declare("t", "float32", 3, 4096)):
-            with pytest.raises(bps.Error, match="'float32' is no element type, these are: i8, .*f32") as e:
+        for call in (
+            lambda: job.declare("t", "float32", 3),
+            lambda: job.gpu_declare("t", "float32", 3, 4096),
+        ):
+            with pytest.raises(
+                bps.Error, match="'float32' is no element type, these are: i8, .*f32"
+            ) as e:
                 call()
             assert e.value.code == -errno.EINVAL
         with pytest.raises(bps.Error, match="is no element type"):
             job.declare("t", ["f32"], 3)
-        for uuid in (b"short", "GPU-1234", "GPU-not hexadecimal", bytes(17), 16, [256] * 16, ["x"] * 16):
+        for uuid in (
+            b"short",
+            "GPU-1234",
+            "GPU-not hexadecimal",
+            bytes(17),
+            16,
+            [256] * 16,
+            ["x"] * 16,
+        ):
             with pytest.raises(bps.Error, match="16 bytes"):
                 job.gpu_open(uuid)
         good = "8a2f0c5e-11d2-4b6b-9f77-0123456789ab"
-        for uuid in (bytes(16), bytearray(16), memoryview(bytes(16)), [7] * 16, UUID(good), good, f"GPU-{good}"):
+        for uuid in (
+            bytes(16),
+            bytearray(16),
+            memoryview(bytes(16)),
+            [7] * 16,
+            UUID(good),
+            good,
+            f"GPU-{good}",
+        ):
             with pytest.raises(bps.Error, match="one worker"):  # it got so far
                 job.gpu_open(uuid)
 
@@ -104,7 +131,11 @@ def test_closed_job_is_refused():
 
 
 def test_every_name_of_the_map_is_exported():
-    names = [line.strip(" \t;\n") for line in open(ROOT / "libbpsclient" / "libbpsclient.map") if "bps_" in line]
+    names = [
+        line.strip(" \t;\n")
+        for line in open(ROOT / "libbpsclient" / "libbpsclient.map")
+        if "bps_" in line
+    ]
     header = (ROOT / "libbpsclient" / "bps.h").read_text()
     assert set(names) == set(re.findall(r"^BPS_API[^;(]*?\b(bps_\w+)\(", header, re.M))
     lib = ctypes.CDLL(os.environ["BPS_LIBRARY"])
@@ -131,14 +162,30 @@ def test_library_of_another_abi_is_refused(monkeypatch):
     assert e.value.code == bps.EVERSION
 
 
-@pytest.mark.parametrize("compiler", ["gcc -std=c99 -x c", "g++ -std=c++98 -x c++", "g++ -std=c++11 -x c++"])
+@pytest.mark.parametrize(
+    "compiler", ["gcc -std=c99 -x c", "g++ -std=c++98 -x c++", "g++ -std=c++11 -x c++"]
+)
 def test_header_is_plain_c99_and_cpp(compiler, tmp_path):
     command, *flags = compiler.split()
     if not shutil.which(command):
         pytest.skip(f"no {command} here")
     source = tmp_path / "use"
-    source.write_text('#include "libbpsclient/bps.h"\nint main(void) { return bps_version() == 0; }\n')
+    source.write_text(
+        '#include "libbpsclient/bps.h"\nint main(void) { return bps_version() == 0; }\n'
+    )
     subprocess.run(
-        [command, *flags, "-pedantic", "-Wall", "-Wextra", "-Werror", f"-I{ROOT}", "-c", source, "-o", tmp_path / "o"],
+        [
+            command,
+            *flags,
+            "-pedantic",
+            "-Wall",
+            "-Wextra",
+            "-Werror",
+            f"-I{ROOT}",
+            "-c",
+            source,
+            "-o",
+            tmp_path / "o",
+        ],
         check=True,
     )

@@ -55,23 +55,36 @@ class Bench:
 
 @pytest.fixture(scope="module")
 def bench():
-    with Cluster(agents=2, servers=2, server_args=("--same-host", "off"), agent_args=("--same-host", "off")) as c:
+    with Cluster(
+        agents=2, servers=2, server_args=("--same-host", "off"), agent_args=("--same-host", "off")
+    ) as c:
         yield Bench(c)
 
 
 @pytest.mark.parametrize("dtype,op", [("f32", "sum"), ("f16", "avg"), ("bf16", "max"), ("f64", "prod"), ("i8", "min"),
                                       ("u8", "max"), ("i32", "sum"), ("i64", "avg")])  # fmt: skip
 def test_every_type_is_checked(bench, dtype, op):
-    report = bench.json("--bytes", "4KiB,1MiB", "--dtype", dtype, "--op", op, "--rounds", 3, "--check")
-    assert (report["workers"], report["dtype"], report["op"], report["mode"]) == (2, dtype, op, "sweep")
+    report = bench.json(
+        "--bytes", "4KiB,1MiB", "--dtype", dtype, "--op", op, "--rounds", 3, "--check"
+    )
+    assert (report["workers"], report["dtype"], report["op"], report["mode"]) == (
+        2,
+        dtype,
+        op,
+        "sweep",
+    )
     assert [r["bytes"] for r in report["results"]] == [4096, 1 << 20]
     for r in report["results"]:
         assert r["rounds"] == 3 and 0 < r["min_us"] <= r["median_us"] <= r["p99_us"]
-        assert r["goodput_mbps"] == pytest.approx(r["bytes"] * 3 / r["elapsed_s"] / 1e6, rel=0.01)  # it has microseconds
+        assert r["goodput_mbps"] == pytest.approx(
+            r["bytes"] * 3 / r["elapsed_s"] / 1e6, rel=0.01
+        )  # it has microseconds
 
 
 def test_tensors_and_depth_are_kept_in_flight(bench):
-    report = bench.json("--bytes", "64KiB", "--tensors", 5, "--depth", 3, "--rounds", 4, "--check", workers=4)
+    report = bench.json(
+        "--bytes", "64KiB", "--tensors", 5, "--depth", 3, "--rounds", 4, "--check", workers=4
+    )
     (r,) = report["results"]
     assert (report["workers"], r["tensors"], r["depth"], r["rounds"]) == (4, 5, 3, 4)
     assert report["bytes_moved"] >= 5 * 4 * 65536
@@ -87,14 +100,22 @@ def test_text_is_a_table(bench):
     assert codes == [0, 0] and not err
     what, head, *rows = out.splitlines()
     assert what == "2 workers, f32, sum"
-    assert head.split()[:3] == ["size", "depth", "rounds"] and [re.split(r"\s{2,}", r.strip())[0] for r in rows] == ["4 KiB", "64 KiB"]
+    assert head.split()[:3] == ["size", "depth", "rounds"] and [
+        re.split(r"\s{2,}", r.strip())[0] for r in rows
+    ] == ["4 KiB", "64 KiB"]
 
 
 @pytest.mark.skipif(IS_ASAN, reason="the sanitizer wants to be the first library")
-@pytest.mark.parametrize("options", [("--bytes", "64KiB", "--rounds", 20), ("--replay", RESNET, "--shrink", 500, "--rounds", 2)])
+@pytest.mark.parametrize(
+    "options",
+    [("--bytes", "64KiB", "--rounds", 20), ("--replay", RESNET, "--shrink", 500, "--rounds", 2)],
+)
 def test_wrong_sum_ends_it(bench, tmp_path, options):
     library = tmp_path / "wrong_sum.so"
-    subprocess.run(["gcc", "-O1", "-shared", "-fPIC", "-D_GNU_SOURCE", "-o", library, HERE / "wrong_sum.c"], check=True)
+    subprocess.run(
+        ["gcc", "-O1", "-shared", "-fPIC", "-D_GNU_SOURCE", "-o", library, HERE / "wrong_sum.c"],
+        check=True,
+    )
     env = {"LD_PRELOAD": str(library), "WRONG_SUM_AT": "15"}
     codes, out, err = bench.run(*options, "--check", "--json", env=env)
     assert codes == [1, 1] and "wrong result: " in err, err
@@ -105,12 +126,37 @@ def test_wrong_sum_ends_it(bench, tmp_path, options):
 @pytest.mark.parametrize("mode", [(), ("--barrier",), ("--fifo",)])
 def test_replay_tells_of_steps_and_of_what_they_send(bench, mode):
     shrink = 20
-    report = bench.json("--replay", RESNET, "--shrink", shrink, "--compute", 0.06, "--batch", 8, "--rounds", 5, "--check", *mode)
+    report = bench.json(
+        "--replay",
+        RESNET,
+        "--shrink",
+        shrink,
+        "--compute",
+        0.06,
+        "--batch",
+        8,
+        "--rounds",
+        5,
+        "--check",
+        *mode,
+    )
     (r,) = report["results"]
-    rows = [line.split("\t") for line in RESNET.read_text().splitlines() if line[0] != "#" and not line.startswith("name\t")]
+    rows = [
+        line.split("\t")
+        for line in RESNET.read_text().splitlines()
+        if line[0] != "#" and not line.startswith("name\t")
+    ]
     step_bytes = sum(-(-int(n) // shrink) * 4 for _, n, _ in rows)
-    assert (report["mode"], r["tensors"], r["step_bytes"], r["steps"]) == ("replay", len(rows), step_bytes, 5)
-    assert r["layers"] <= r["tensors"] and 60 == r["compute_ms"] <= r["step_ms"] * 1.001 <= r["p99_ms"] * 1.002
+    assert (report["mode"], r["tensors"], r["step_bytes"], r["steps"]) == (
+        "replay",
+        len(rows),
+        step_bytes,
+        5,
+    )
+    assert (
+        r["layers"] <= r["tensors"]
+        and 60 == r["compute_ms"] <= r["step_ms"] * 1.001 <= r["p99_ms"] * 1.002
+    )
     assert r["communication_ms"] > 0 and 0 <= r["overlap"] <= 1
     assert r["efficiency"] == pytest.approx(r["compute_ms"] / r["step_ms"], abs=1e-3)
     assert 0 < r["first_layer_ms"] < r["step_ms"]
@@ -126,7 +172,18 @@ def rounds_of(agent):
 def test_replay_does_not_count_what_two_processes_of_an_agent_sent(cluster):
     c = kept_cluster(cluster, args=("--same-host", "off"))
     with concurrent.futures.ThreadPoolExecutor() as pool:
-        running = pool.submit(Bench(c).json, "--replay", RESNET, "--shrink", 100, "--compute", 0.02, "--rounds", 200, "--check")
+        running = pool.submit(
+            Bench(c).json,
+            "--replay",
+            RESNET,
+            "--shrink",
+            100,
+            "--compute",
+            0.02,
+            "--rounds",
+            200,
+            "--check",
+        )
         c.wait_for("its steps have begun", lambda: rounds_of(c.agents[0]) > 20 * 161)
         c.agents[0].die()
         (r,) = running.result(LIMIT_S)["results"]
@@ -137,7 +194,9 @@ def test_trainer_is_told_what_its_agent_moves(bench):
     n_elems, n_rounds = 100000, 5
     for ways in bench.cluster.run("traffic", 2, {"n_elems": n_elems, "n_rounds": n_rounds}):
         assert all(4 * n_elems * n_rounds <= n < 4.4 * n_elems * n_rounds for n in ways), ways
-    for sent, received in bench.cluster.run("traffic", 2, {"n_elems": n_elems, "n_rounds": n_rounds}, placement=[0, 0]):
+    for sent, received in bench.cluster.run(
+        "traffic", 2, {"n_elems": n_elems, "n_rounds": n_rounds}, placement=[0, 0]
+    ):
         assert sent < 10000 and received < 10000, "the machine sums alone, and pings"
 
 
@@ -173,14 +232,22 @@ def test_worker_alone_sends_nothing():
     (("more",), "usage: bps-bench"),
 ])  # fmt: skip
 def test_wrong_options_are_refused_with_the_reason(options, what):
-    p = subprocess.run([BUILD / "bps-bench", *options], capture_output=True, text=True, timeout=10, check=False)
+    p = subprocess.run(
+        [BUILD / "bps-bench", *options], capture_output=True, text=True, timeout=10, check=False
+    )
     assert p.returncode == 64 and what in p.stderr, p
 
 
-@pytest.mark.parametrize("text", ["", "conv1\n", "conv1\t0\t1\n", "conv1\tmany\t1\n", "conv1\t4\t1x\n", f"{'a' * 300}\t4\t1\n"])
+@pytest.mark.parametrize(
+    "text",
+    ["", "conv1\n", "conv1\t0\t1\n", "conv1\tmany\t1\n", "conv1\t4\t1x\n", f"{'a' * 300}\t4\t1\n"],
+)
 def test_trace_that_is_none_is_refused_with_its_line(tmp_path, text):
     trace = tmp_path / "t.tsv"
     trace.write_text("# a trace\n" + text)
     p = subprocess.run([BUILD / "bps-bench", "--replay", trace], capture_output=True, text=True, timeout=10, check=False,
                        env={k: v for k, v in os.environ.items() if not k.startswith("BPS_")})  # fmt: skip
-    assert p.returncode == 1 and f"{trace}:{2 if text else 1}: name, elements and macs with tabs wanted" in p.stderr, p
+    assert (
+        p.returncode == 1
+        and f"{trace}:{2 if text else 1}: name, elements and macs with tabs wanted" in p.stderr
+    ), p

@@ -27,8 +27,14 @@ def test_wrong_words_are_answered_with_what_is_missing():
         (["--jso", "status"], 64, "unknown flag '--jso' (did you mean '--json'?)"),
         (["--config", "/nonexistent", "status"], 78, "cannot open '/nonexistent'"),
     ):
-        p = subprocess.run([str(BUILD / "bpsctl"), *args], capture_output=True, text=True, timeout=10, check=False)
-        assert (p.returncode, p.stdout) == (status, "") and p.stderr.startswith("bpsctl: ") and text in p.stderr, p
+        p = subprocess.run(
+            [str(BUILD / "bpsctl"), *args], capture_output=True, text=True, timeout=10, check=False
+        )
+        assert (
+            (p.returncode, p.stdout) == (status, "")
+            and p.stderr.startswith("bpsctl: ")
+            and text in p.stderr
+        ), p
 
 
 def test_tables_show_all_members_and_jobs(cluster):
@@ -52,7 +58,9 @@ def test_why_stuck_names_tensor_round_rank_host_and_pid(cluster):
     for args in (("why-stuck",), ("why-stuck", "digits")):
         text = show(c, *args, status=1)
         assert "'w' round 2" in text, text
-        assert f"rank 1 (host agent-host1, pid {started[1].process.pid}) is at round 1" in text, text
+        assert f"rank 1 (host agent-host1, pid {started[1].process.pid}) is at round 1" in text, (
+            text
+        )
         assert f"waiting: rank 0 (host agent-host0, pid {started[0].process.pid})" in text, text
     wait = document(c, "why-stuck")["jobs"][0]["waits"][0]
     assert (wait["why"], wait["tensor"], wait["round"]) == ("submit", "w", 2)
@@ -73,7 +81,12 @@ def test_straggler_is_named_in_the_status(cluster):
 def test_why_stuck_names_ranks_that_have_not_joined_and_tensors_not_declared(cluster):
     c = cluster(agents=2, servers=1)
     c.start_job("error", 1, {"what": "nothing"}, job="forming", env={"BPS_SIZE": "3"})
-    c.start_job("error", 2, {"what": "undeclared", "args": {"missing_rank": 1, "timeout": 20}}, job="undeclared")
+    c.start_job(
+        "error",
+        2,
+        {"what": "undeclared", "args": {"missing_rank": 1, "timeout": 20}},
+        job="undeclared",
+    )
     c.wait_for("both wait", lambda: "have not declared" in c.bpsctl("why-stuck").stdout
                and "have not joined" in c.bpsctl("why-stuck").stdout)  # fmt: skip
     text = show(c, "why-stuck", "forming", status=1)
@@ -85,7 +98,9 @@ def test_why_stuck_names_ranks_that_have_not_joined_and_tensors_not_declared(clu
 def test_why_stuck_says_that_no_server_is_there(cluster):
     c = cluster(agents=2, servers=0)
     c.start_job("error", 2, {"what": "wait_for_servers", "args": {"timeout": 20}}, job="poor")
-    c.wait_for("it waits", lambda: "no server is left: start one" in c.bpsctl("why-stuck", "poor").stdout)
+    c.wait_for(
+        "it waits", lambda: "no server is left: start one" in c.bpsctl("why-stuck", "poor").stdout
+    )
     assert "NO_SERVER" in show(c, "status", status=2)
 
 
@@ -143,7 +158,9 @@ def test_every_outcome_is_one_document_with_json(cluster, tmp_path):
         assert p.returncode == status, p
         assert f"bpsctl: {one_document(p)['error']}" in p.stderr or args == ["key"], p
     assert one_document(c.steer("--json", "drain", "nobody"))["error"]
-    assert "s1 has no partitions" in one_document(c.steer("--json", "drain", "s1", "--wait"))["text"]
+    assert (
+        "s1 has no partitions" in one_document(c.steer("--json", "drain", "s1", "--wait"))["text"]
+    )
     c.scheduler.kill(signal.SIGSTOP)
     for p in (c.bpsctl("--json", "status"), c.steer("--json", "undrain", "s1")):
         assert p.returncode == 3 and one_document(p)["error"], p
@@ -151,7 +168,9 @@ def test_every_outcome_is_one_document_with_json(cluster, tmp_path):
 
 
 def test_silent_member_is_a_problem_before_it_is_dead(cluster):
-    c = cluster(agents=1, servers=1, scheduler_args=["--server-dead", "60s", "--server-window", "60s"])
+    c = cluster(
+        agents=1, servers=1, scheduler_args=["--server-dead", "60s", "--server-window", "60s"]
+    )
     c.servers[0].kill()
     c.wait_for("its connection is closed", lambda: "CONTROL_SILENT" in c.bpsctl("status").stdout)
     text = show(c, "status", status=1)
@@ -163,7 +182,9 @@ def test_events_tell_what_happened_in_order(cluster):
     c = cluster(agents=2, servers=2, scheduler_args=["--server-window", "200ms"])
     c.run("rounds", 2, {"n_elems": 1000, "n_rounds": 2}, job="digits")
     c.servers[1].kill()
-    c.wait_for("s1 is down", lambda: "server s1 (host server-host1) is down" in c.bpsctl("events").stdout)
+    c.wait_for(
+        "s1 is down", lambda: "server s1 (host server-host1) is down" in c.bpsctl("events").stdout
+    )
     text = show(c, "events", status=0)
     order = ["the scheduler has started", "server s1 (host server-host1) is up", "job 'digits' (2 workers",
              "has formed", "has ended: all workers have finished", "s1 (host server-host1) is suspect",
@@ -176,7 +197,10 @@ def test_events_tell_what_happened_in_order(cluster):
     assert [e["seq"] for e in document(c, "events", "--since", str(d["last"] - 2))["events"]] == [
         d["last"] - 1, d["last"]]  # fmt: skip
     assert document(c, "events", "--since", "1h")["events"] == d["events"]
-    c.wait_for("the last one is a second old", lambda: document(c, "events", "--since", "1s")["events"] == [])
+    c.wait_for(
+        "the last one is a second old",
+        lambda: document(c, "events", "--since", "1s")["events"] == [],
+    )
     assert c.bpsctl("events", "--since", "yesterday").returncode == 64
 
 
@@ -194,14 +218,23 @@ def test_events_outlive_the_scheduler_with_their_numbers_and_times(cluster):
 
 
 def follow(c, *args, **kw):
-    command = [str(BUILD / "bpsctl"), "--scheduler-http", f"127.0.0.1:{c.scheduler.http}", "--interval", "100ms", *args]
+    command = [
+        str(BUILD / "bpsctl"),
+        "--scheduler-http",
+        f"127.0.0.1:{c.scheduler.http}",
+        "--interval",
+        "100ms",
+        *args,
+    ]
     return subprocess.Popen(command, stdin=subprocess.DEVNULL, env=c.env, **kw)
 
 
 def read_until(fd, pattern):
     text, end = "", time.monotonic() + DEADLINE_S
     while not re.search(pattern, text):
-        assert select.select([fd], [], [], max(0, end - time.monotonic()))[0], f"no {pattern} in {text}"
+        assert select.select([fd], [], [], max(0, end - time.monotonic()))[0], (
+            f"no {pattern} in {text}"
+        )
         text += os.read(fd, 65536).decode()
     return text
 
@@ -212,7 +245,9 @@ def test_followed_events_come_as_they_happen_until_a_signal(cluster, sig):
     p = follow(c, "--json", "events", "-f", stdout=subprocess.PIPE)
     read_until(p.stdout.fileno(), "has started")
     c.add_server(0)
-    line = next(x for x in read_until(p.stdout.fileno(), r"s0 .*is up.*\n").splitlines() if "is up" in x)
+    line = next(
+        x for x in read_until(p.stdout.fileno(), r"s0 .*is up.*\n").splitlines() if "is up" in x
+    )
     assert json.loads(line)["kind"] == "member"
     p.send_signal(sig)
     assert p.wait(DEADLINE_S) == 0
@@ -260,7 +295,11 @@ def test_top_redraws_a_terminal_in_place_and_a_plain_one_below(cluster, term):
 
 def test_single_daemon_shows_its_role_and_refuses_words_for_the_scheduler(cluster):
     c = cluster(agents=1, servers=1)
-    for d, head in ((c.servers[0], "bps-server s0"), (c.agents[0], "bps-agent a0"), (c.scheduler, "cluster bps")):
+    for d, head in (
+        (c.servers[0], "bps-server s0"),
+        (c.agents[0], "bps-agent a0"),
+        (c.scheduler, "cluster bps"),
+    ):
         assert show(c, "--host", f"127.0.0.1:{d.http}", "status", status=0).startswith(head)
     for word in (["jobs"], ["servers"], ["events"], ["why-stuck"], ["job", "x"]):
         p = c.bpsctl("--host", f"127.0.0.1:{c.agents[0].http}", *word)
@@ -275,7 +314,11 @@ def test_codes_are_explained(cluster):
     assert c.bpsctl("explain", "nonsense").returncode == 64
     for code in ("-10001", "10001"):
         assert document(c, "explain", code)["code"] == "BPS_ETIMEDOUT"
-    for code, meant in (("server_donw", "SERVER_DOWN"), ("BPS_EQOTA", "BPS_EQUOTA"), ("eqota", "EQUOTA")):
+    for code, meant in (
+        ("server_donw", "SERVER_DOWN"),
+        ("BPS_EQOTA", "BPS_EQUOTA"),
+        ("eqota", "EQUOTA"),
+    ):
         p = c.bpsctl("explain", code)
         assert p.returncode == 64 and f"(did you mean '{meant}'?)" in p.stderr, p
     p = c.steer("mute", "stragler")
@@ -292,11 +335,17 @@ def test_every_word_is_completed_and_in_the_manual():
         if second:
             assert second[0] in completed("", first)
     assert completed("--js") == {"--json"}
-    text = subprocess.run([str(BUILD / "bpsctl"), "--help"], capture_output=True, text=True, check=True, timeout=10).stdout
+    text = subprocess.run(
+        [str(BUILD / "bpsctl"), "--help"], capture_output=True, text=True, check=True, timeout=10
+    ).stdout
     flags = set(re.findall(r"(?m)^  (--[a-z-]+)", text))
     assert len(flags) > 10 and flags <= completed("--"), flags - completed("--")
-    assert all(f"Fl {f[1:]}" in manual for f in flags), [f for f in flags if f"Fl {f[1:]}" not in manual]
-    assert {"SERVER_DOWN", "STRAGGLER", "BPS_EQUOTA"} <= completed("", "mute") & completed("", "explain")
+    assert all(f"Fl {f[1:]}" in manual for f in flags), [
+        f for f in flags if f"Fl {f[1:]}" not in manual
+    ]
+    assert {"SERVER_DOWN", "STRAGGLER", "BPS_EQUOTA"} <= completed("", "mute") & completed(
+        "", "explain"
+    )
     assert completed("ser") == {"servers"}
 
 
@@ -305,5 +354,7 @@ def completed(start, *before):
     script = f"""source '{COMPLETION}'; COMP_WORDS=({" ".join(["bpsctl", *before])} "{start}")
         COMP_CWORD=$((${{#COMP_WORDS[@]}} - 1)); COMP_LINE='{line}'; _bpsctl; printf '%s\\n' "${{COMPREPLY[@]}}" """
     env = dict(os.environ, PATH=f"{BUILD}:{os.environ['PATH']}")
-    out = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=True, timeout=10, env=env)
+    out = subprocess.run(
+        ["bash", "-c", script], capture_output=True, text=True, check=True, timeout=10, env=env
+    )
     return set(out.stdout.split())

@@ -21,7 +21,9 @@ DIGITS = BUILD / "bps-digits"
 DAEMONS = [BUILD / d / d for d in ("bps-scheduler", "bps-server", "bps-agent")]
 LIMIT_S = 60
 
-needs_daemons = pytest.mark.skipif(not all(d.exists() for d in DAEMONS), reason="daemons are not built")
+needs_daemons = pytest.mark.skipif(
+    not all(d.exists() for d in DAEMONS), reason="daemons are not built"
+)
 
 
 def environment(tmp_path):
@@ -47,14 +49,28 @@ def plain(tmp_path, *args):
 
 
 def test_each_worker_gets_its_place(tmp_path):
-    r = plain(tmp_path, "-n", 3, "--job", "j", "--", "sh", "-c",
-              "echo $BPS_RANK/$BPS_SIZE $BPS_LOCAL_RANK/$BPS_LOCAL_SIZE $BPS_JOB $BPS_AGENT_SOCKET")
+    r = plain(
+        tmp_path,
+        "-n",
+        3,
+        "--job",
+        "j",
+        "--",
+        "sh",
+        "-c",
+        "echo $BPS_RANK/$BPS_SIZE $BPS_LOCAL_RANK/$BPS_LOCAL_SIZE $BPS_JOB $BPS_AGENT_SOCKET",
+    )
     assert r.returncode == 0
     assert sorted(r.stdout.splitlines()) == [f"[{i}] {i}/3 {i}/3 j /nonexistent" for i in range(3)]
 
 
 def test_workers_of_a_run_share_a_token_that_no_other_run_has(tmp_path):
-    runs = [plain(tmp_path, "-n", 2, "--no-prefix", "--", "sh", "-c", "echo $BPS_JOB_TOKEN").stdout.split() for _ in range(2)]
+    runs = [
+        plain(
+            tmp_path, "-n", 2, "--no-prefix", "--", "sh", "-c", "echo $BPS_JOB_TOKEN"
+        ).stdout.split()
+        for _ in range(2)
+    ]
     for first, second in runs:
         assert first == second and re.fullmatch("[0-9a-f]{64}", first)
     assert runs[0][0] != runs[1][0]
@@ -68,14 +84,31 @@ def test_token_of_the_environment_is_passed_on_and_several_nodes_make_none(tmp_p
         r = subprocess.run(
             [str(BPSRUN), "--agent", "/nonexistent", *map(str, options), *show],
             env=dict(environment(tmp_path), BPS_JOB_TOKEN="ab" * 32),
-            capture_output=True, text=True, timeout=LIMIT_S, check=False
+            capture_output=True,
+            text=True,
+            timeout=LIMIT_S,
+            check=False,
         )
         assert r.stdout == "ab" * 32 + "\n"
 
 
 def test_ranks_of_a_later_node_begin_behind_the_earlier_nodes(tmp_path):
-    r = plain(tmp_path, "-n", 2, "--nnodes", 3, "--node-rank", 2, "--job", "j", "--no-prefix", "--", "sh", "-c",
-              "echo $BPS_RANK/$BPS_SIZE $BPS_LOCAL_RANK/$BPS_LOCAL_SIZE")
+    r = plain(
+        tmp_path,
+        "-n",
+        2,
+        "--nnodes",
+        3,
+        "--node-rank",
+        2,
+        "--job",
+        "j",
+        "--no-prefix",
+        "--",
+        "sh",
+        "-c",
+        "echo $BPS_RANK/$BPS_SIZE $BPS_LOCAL_RANK/$BPS_LOCAL_SIZE",
+    )
     assert sorted(r.stdout.splitlines()) == ["4/6 0/2", "5/6 1/2"]
 
 
@@ -105,15 +138,18 @@ def test_command_that_cannot_run_is_127(tmp_path):
     assert plain(tmp_path, "-n", 1, "--", "/nonexistent/program").returncode == 127
 
 
-@pytest.mark.parametrize("args", [
-    ["-n", 0, "--", "true"],
-    ["-n", "x", "--", "true"],
-    ["-n", 1],
-    ["-n", 1, "--agents", 2, "--", "true"],
-    ["-n", 1, "--nnodes", 2, "--", "true"],
-    ["-n", 1, "--nnodes", 2, "--node-rank", 2, "--job", "j", "--", "true"],
-    ["-n", 1, "--timeout", "5", "--", "true"],
-])
+@pytest.mark.parametrize(
+    "args",
+    [
+        ["-n", 0, "--", "true"],
+        ["-n", "x", "--", "true"],
+        ["-n", 1],
+        ["-n", 1, "--agents", 2, "--", "true"],
+        ["-n", 1, "--nnodes", 2, "--", "true"],
+        ["-n", 1, "--nnodes", 2, "--node-rank", 2, "--job", "j", "--", "true"],
+        ["-n", 1, "--timeout", "5", "--", "true"],
+    ],
+)
 def test_bad_arguments_are_refused_with_a_reason(tmp_path, args):
     r = bpsrun(tmp_path, *args)
     assert r.returncode == 125
@@ -122,10 +158,24 @@ def test_bad_arguments_are_refused_with_a_reason(tmp_path, args):
 
 def test_signal_reaches_the_workers_and_is_the_result(tmp_path):
     p = subprocess.Popen(
-        [str(BPSRUN), "-n", "2", "--agent", "/nonexistent", "--", "sh", "-c",
-         "trap 'echo got it; exit 0' INT; sleep 60 & echo ready; wait"],
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a shell cannot trap what it was told to ignore
-        env=environment(tmp_path), stdout=subprocess.PIPE, text=True)
+        [
+            str(BPSRUN),
+            "-n",
+            "2",
+            "--agent",
+            "/nonexistent",
+            "--",
+            "sh",
+            "-c",
+            "trap 'echo got it; exit 0' INT; sleep 60 & echo ready; wait",
+        ],
+        preexec_fn=lambda: signal.signal(
+            signal.SIGINT, signal.SIG_DFL
+        ),  # a shell cannot trap what it was told to ignore
+        env=environment(tmp_path),
+        stdout=subprocess.PIPE,
+        text=True,
+    )
     lines = [p.stdout.readline() for _ in range(2)]
     assert all("ready" in line for line in lines)
     p.send_signal(signal.SIGINT)
@@ -136,8 +186,22 @@ def test_signal_reaches_the_workers_and_is_the_result(tmp_path):
 
 def test_workers_die_with_bpsrun(tmp_path):
     p = subprocess.Popen(
-        [str(BPSRUN), "-n", "1", "--agent", "/nonexistent", "--no-prefix", "--", "sh", "-c", "echo $$; exec sleep 100"],
-        env=environment(tmp_path), stdout=subprocess.PIPE, text=True)
+        [
+            str(BPSRUN),
+            "-n",
+            "1",
+            "--agent",
+            "/nonexistent",
+            "--no-prefix",
+            "--",
+            "sh",
+            "-c",
+            "echo $$; exec sleep 100",
+        ],
+        env=environment(tmp_path),
+        stdout=subprocess.PIPE,
+        text=True,
+    )
     worker = int(p.stdout.readline())
     fd = os.pidfd_open(worker)
     p.kill()
@@ -171,11 +235,14 @@ def train(tmp_path, name, *args):
 
 
 @needs_daemons
-@pytest.mark.parametrize("args", [
-    ["-n", 2, "--servers", 1],
-    ["-n", 4, "--servers", 2, "--agents", 2],
-    ["-n", 3, "--servers", 2, "--agents", 3],
-])
+@pytest.mark.parametrize(
+    "args",
+    [
+        ["-n", 2, "--servers", 1],
+        ["-n", 4, "--servers", 2, "--agents", 2],
+        ["-n", 3, "--servers", 2, "--agents", 3],
+    ],
+)
 def test_weights_do_not_depend_on_the_number_of_workers(tmp_path, args):
     alone, accuracy, _ = train(tmp_path, "alone", "-n", 1, "--agent", "/nonexistent")
     assert accuracy > 90
@@ -187,12 +254,25 @@ def test_weights_do_not_depend_on_the_number_of_workers(tmp_path, args):
 
 
 @needs_daemons
-@pytest.mark.parametrize("args", [("-n", 2, "--agents", 2, "--servers", 1), ("-n", 4, "--agents", 2, "--servers", 2)])
+@pytest.mark.parametrize(
+    "args", [("-n", 2, "--agents", 2, "--servers", 1), ("-n", 4, "--agents", 2, "--servers", 2)]
+)
 def test_deterministic_training_gives_the_same_bits_run_after_run(tmp_path, args):
     seen = set()
     for i in range(3):
         weights = tmp_path / f"w{i}"
-        r = bpsrun(tmp_path, *args, "--", "env", "BPS_DETERMINISTIC=1", DIGITS, "--epochs", 5, "--weights-out", weights)
+        r = bpsrun(
+            tmp_path,
+            *args,
+            "--",
+            "env",
+            "BPS_DETERMINISTIC=1",
+            DIGITS,
+            "--epochs",
+            5,
+            "--weights-out",
+            weights,
+        )
         assert r.returncode == 0, r.stderr
         seen.add(weights.read_bytes())
     assert len(seen) == 1
@@ -204,7 +284,10 @@ def test_job_without_an_agent_is_told_so(tmp_path):
         pytest.skip("this machine has an agent")
     r = bpsrun(tmp_path, "-n", 1, "--", "true")
     assert r.returncode == 0
-    assert r.stderr == "bpsrun: /run/bps/agent.sock: No such file or directory; the job gets a cluster of its own\n"
+    assert (
+        r.stderr
+        == "bpsrun: /run/bps/agent.sock: No such file or directory; the job gets a cluster of its own\n"
+    )
     assert bpsrun(tmp_path, "-n", 1, "--servers", 1, "--", "true").stderr == "", "it was asked for"
 
 
@@ -246,10 +329,28 @@ print("all sums are right", flush=True)
 def test_agent_that_is_killed_is_started_anew_and_the_job_goes_on(tmp_path):
     script = tmp_path / "rounds.py"
     script.write_text(ROUNDS)
-    env = dict(environment(tmp_path), PYTHONPATH=str(ROOT / "libbpsclient" / "python"),
-               BPS_LIBRARY=str(BUILD / "libbpsclient.so.0"), OPENBLAS_NUM_THREADS="1")
-    command = [BPSRUN, "-n", "4", "--agents", "2", "--servers", "1", "--", "/usr/bin/python3", script, "600"]
-    with subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as p:
+    env = dict(
+        environment(tmp_path),
+        PYTHONPATH=str(ROOT / "libbpsclient" / "python"),
+        BPS_LIBRARY=str(BUILD / "libbpsclient.so.0"),
+        OPENBLAS_NUM_THREADS="1",
+    )
+    command = [
+        BPSRUN,
+        "-n",
+        "4",
+        "--agents",
+        "2",
+        "--servers",
+        "1",
+        "--",
+        "/usr/bin/python3",
+        script,
+        "600",
+    ]
+    with subprocess.Popen(
+        command, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    ) as p:
         out, kills = [], 0
         for line in p.stdout:
             out.append(line)

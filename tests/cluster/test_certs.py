@@ -180,8 +180,19 @@ def test_member_does_not_follow_who_is_no_scheduler(cluster, site):
     c = cluster(agents=0, servers=0)
     args = site.sign("server:s0")
     p = subprocess.run(
-        [str(BUILD / "bps-scheduler" / "bps-scheduler"), "--listen", "127.0.0.1:0", "--http", "127.0.0.1:0", *args],
-        capture_output=True, text=True, timeout=DEADLINE_S, env=c.env, check=False
+        [
+            str(BUILD / "bps-scheduler" / "bps-scheduler"),
+            "--listen",
+            "127.0.0.1:0",
+            "--http",
+            "127.0.0.1:0",
+            *args,
+        ],
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_S,
+        env=c.env,
+        check=False,
     )
     assert p.returncode == 78 and "the CN has to be scheduler:NAME" in p.stderr, p
 
@@ -206,7 +217,9 @@ def test_missing_and_open_files_are_refused_by_name(certified, site):
 
 
 @pytest.mark.parametrize("is_scheduler", [True, False])
-def test_key_on_one_side_and_certificates_on_the_other_do_not_meet(cluster, site, tmp_path, is_scheduler):
+def test_key_on_one_side_and_certificates_on_the_other_do_not_meet(
+    cluster, site, tmp_path, is_scheduler
+):
     key = tmp_path / "cluster.key"
     key.write_text("0" * 64)
     os.chmod(key, 0o600)
@@ -303,11 +316,16 @@ def test_renewed_certificate_is_taken_at_a_reload_without_a_lost_round(certified
 
     before = prints()
     assert len(before) == 4
-    workers = c.start_job("rounds", 4, {"n_elems": 50000, "n_rounds": 40, "pause": 0.05, "sleep_rank": 0})
+    workers = c.start_job(
+        "rounds", 4, {"n_elems": 50000, "n_rounds": 40, "pause": 0.05, "sleep_rank": 0}
+    )
     for d in c.servers + c.agents:
         site.sign(f"{'server' if d.name[0] == 's' else 'agent'}:{d.name}")
         d.kill(signal.SIGHUP)
-    c.wait_for("all have new ones", lambda: len(prints()) == 4 and not set(prints().values()) & set(before.values()))
+    c.wait_for(
+        "all have new ones",
+        lambda: len(prints()) == 4 and not set(prints().values()) & set(before.values()),
+    )
     c.finish(workers)
     events = json.loads(c.scheduler.get("/status?events=0"))["events"]
     assert not [e for e in events if " down" in e["text"]], events

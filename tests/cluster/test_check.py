@@ -42,10 +42,18 @@ def free_port():
 def host(cluster, tmp_path):
     """A cluster with the settings of its daemons in a folder."""
     c = cluster(agents=1, servers=1)
-    put(tmp_path, "scheduler.conf", f"listen = 127.0.0.1:{c.scheduler.port}\nhttp = 127.0.0.1:{c.scheduler.http}\n")
+    put(
+        tmp_path,
+        "scheduler.conf",
+        f"listen = 127.0.0.1:{c.scheduler.port}\nhttp = 127.0.0.1:{c.scheduler.http}\n",
+    )
     put(tmp_path, "server.conf", f"listen = 127.0.0.100:{c.servers[0].port}\nhttp = 127.0.0.1:{c.servers[0].http}\n"
         f"scheduler = 127.0.0.1:{c.scheduler.port}\n")  # fmt: skip
-    put(tmp_path, "agent.conf", f"http = 127.0.0.1:{c.agents[0].http}\nscheduler = 127.0.0.1:{c.scheduler.port}\n")
+    put(
+        tmp_path,
+        "agent.conf",
+        f"http = 127.0.0.1:{c.agents[0].http}\nscheduler = 127.0.0.1:{c.scheduler.port}\n",
+    )
     c.conf = tmp_path
     return c
 
@@ -54,8 +62,13 @@ def test_host_of_running_daemons_is_well_but_for_keys(host):
     d = check(host.conf, scheduler=host.scheduler.http)
     bad = {name: v for name, v in d.items() if v[0] != "ok"}
     assert set(bad) <= {"scheduler key", "server key", "agent key", "open files", "huge pages"}, bad
-    assert "is the running bps-server" in d["server listen"][1] and "is the running bps-agent" in d["agent http"][1], d
-    assert d["agent's scheduler"][0] == "ok" and d["scheduler"][0] == "ok" and d["releases"][0] == "ok", d
+    assert (
+        "is the running bps-server" in d["server listen"][1]
+        and "is the running bps-agent" in d["agent http"][1]
+    ), d
+    assert (
+        d["agent's scheduler"][0] == "ok" and d["scheduler"][0] == "ok" and d["releases"][0] == "ok"
+    ), d
     assert d["kernel"][1] == os.uname().release
     assert "of the running daemon" in d["open files"][1]
 
@@ -63,21 +76,31 @@ def test_host_of_running_daemons_is_well_but_for_keys(host):
 def test_wrong_setting_is_told_with_the_right_one(host):
     put(host.conf, "server.conf", "lisen = 127.0.0.1:1\n")
     state, what = check(host.conf)["server settings"]
-    assert state == "bad" and "server.conf:1: unknown setting 'lisen' (did you mean 'listen'?)" in what
+    assert (
+        state == "bad" and "server.conf:1: unknown setting 'lisen' (did you mean 'listen'?)" in what
+    )
 
 
 def test_port_of_somebody_else_is_told_from_ours(host):
     with socket.socket() as s:
         s.bind(("127.0.0.1", 0))
         s.listen(64)
-        put(host.conf, "server.conf", f"listen = 127.0.0.1:{s.getsockname()[1]}\nhttp = 127.0.0.1:{free_port()}\n")
+        put(
+            host.conf,
+            "server.conf",
+            f"listen = 127.0.0.1:{s.getsockname()[1]}\nhttp = 127.0.0.1:{free_port()}\n",
+        )
         d = check(host.conf)
     assert d["server listen"][0] == "bad" and "taken by something else" in d["server listen"][1], d
     assert d["server http"] == ("ok", d["server http"][1]) and "is free" in d["server http"][1], d
 
 
 def test_daemon_that_runs_with_other_settings_is_told(host):
-    put(host.conf, "server.conf", f"listen = 127.0.0.1:{free_port()}\nhttp = 127.0.0.1:{host.servers[0].http}\n")
+    put(
+        host.conf,
+        "server.conf",
+        f"listen = 127.0.0.1:{free_port()}\nhttp = 127.0.0.1:{host.servers[0].http}\n",
+    )
     state, what = check(host.conf)["server listen"]
     assert state == "warn" and "the running bps-server listens elsewhere" in what
 
@@ -112,7 +135,9 @@ def test_rdma_that_is_asked_for_and_not_there_is_bad(host):
     put(host.conf, "server.conf", f"provider = verbs\nhttp = 127.0.0.1:{host.servers[0].http}\n")
     d = check(host.conf)
     assert d["RDMA"][0] == "bad", d
-    assert "server listen" not in d and d["server http"][0] == "ok", "an RDMA port cannot be looked at with TCP's calls"
+    assert "server listen" not in d and d["server http"][0] == "ok", (
+        "an RDMA port cannot be looked at with TCP's calls"
+    )
 
 
 def test_scheduler_that_is_away_or_hangs_is_bad_within_the_bound(host):
@@ -125,7 +150,12 @@ def test_scheduler_that_is_away_or_hangs_is_bad_within_the_bound(host):
 
 
 def test_scheduler_on_another_host_is_not_asked_over_http(tmp_path):
-    p = subprocess.run(["ip", "-4", "-o", "addr", "show", "scope", "global"], capture_output=True, text=True, check=False)
+    p = subprocess.run(
+        ["ip", "-4", "-o", "addr", "show", "scope", "global"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     own = re.search(r" inet ([0-9.]+)/", p.stdout)
     if not own:
         pytest.skip("this machine has no address but loopback")
@@ -157,5 +187,8 @@ def test_text_is_narrow_and_says_what_to_do(host):
     p = subprocess.run([str(BUILD / "bpsctl"), "check", "--config-dir", str(host.conf), "--scheduler-http", "127.0.0.1:1"],
                        capture_output=True, text=True, timeout=10, check=False)  # fmt: skip
     assert p.returncode == 2 and max(map(len, p.stdout.splitlines())) < 100, p
-    assert re.search(r"(?m)^bad +scheduler ", p.stdout) and "        do: start bps-scheduler" in p.stdout, p.stdout
+    assert (
+        re.search(r"(?m)^bad +scheduler ", p.stdout)
+        and "        do: start bps-scheduler" in p.stdout
+    ), p.stdout
     assert re.search(r"\d+ ok, \d+ warnings, \d+ bad\n$", p.stdout), p.stdout

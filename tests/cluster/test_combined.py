@@ -11,7 +11,12 @@ WINDOW = ["--agent-window", "5s", "--agent-dead", "6s"]
 
 
 def exact_job(c, workers, det):
-    return Job(c, workers, function="exact_rounds", args={"dtypes": ["i64", "f32", "f16"], "deterministic": det})
+    return Job(
+        c,
+        workers,
+        function="exact_rounds",
+        args={"dtypes": ["i64", "f32", "f16"], "deterministic": det},
+    )
 
 
 @pytest.mark.parametrize("det", [False, True])
@@ -39,7 +44,13 @@ def test_agent_and_server_of_one_host_are_killed_at_once(cluster, meeting, det):
 def test_job_shrinks_while_another_agent_restarts(cluster):
     c = kept_cluster(cluster, agents=3, scheduler_args=WINDOW)
     for i in range(2):
-        args = {"n_elems": 40000, "n_rounds": 120, "n_tensors": 3, "on_agent_loss": "shrink", "pause": 0.01}
+        args = {
+            "n_elems": 40000,
+            "n_rounds": 120,
+            "n_tensors": 3,
+            "on_agent_loss": "shrink",
+            "pause": 0.01,
+        }
         started, _ = c.start_running("elastic", 6, args, progress=f"progress{i}")
         n = c.agents[1].restarts
         order = [lambda: c.agents[1].process.kill(), lambda: started[4].process.kill()]
@@ -59,8 +70,18 @@ def test_machine_joins_while_a_server_is_drained_and_an_agent_restarts(cluster):
     for i in range(2):
         job = f"grow{i}"
         go = c.dir / f"go{i}"
-        args = {"n_elems": 60000, "n_rounds": 20, "every": 2, "elastic": 1, "max_size": 3, "pause": 0.01, "go": str(go)}
-        started, progress = c.start_running("growing", 2, args, progress=f"progress{i}", job=job, placement=[0, 1])
+        args = {
+            "n_elems": 60000,
+            "n_rounds": 20,
+            "every": 2,
+            "elastic": 1,
+            "max_size": 3,
+            "pause": 0.01,
+            "go": str(go),
+        }
+        started, progress = c.start_running(
+            "growing", 2, args, progress=f"progress{i}", job=job, placement=[0, 1]
+        )
         new = c.add_worker(2, "growing", args, 2, 2, job)
         assert c.steer("drain", f"s{i % 2}").returncode == 0
         if i:

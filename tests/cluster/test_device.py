@@ -20,15 +20,28 @@ needs_cuda = pytest.mark.skipif(not HAS_CUDA, reason="built without CUDA")
 HOST = ["--gpu", "host"]
 # What those are told whose worker, executor or GPU is no more.
 LOST = {bps.EWORKER_LOST, bps.EJOB_FAILED, bps.EDEVICE}
-KINDS = [("i64", "sum"), ("f32", "sum"), ("f32", "avg"), ("i32", "max"), ("f64", "min"), ("i32", "avg")]
+KINDS = [
+    ("i64", "sum"),
+    ("f32", "sum"),
+    ("f32", "avg"),
+    ("i32", "max"),
+    ("f64", "min"),
+    ("i32", "avg"),
+]
 
 
 class Rig:
     """A cluster whose agents drive GPUs of one kind."""
 
-    def __init__(self, cluster, kind, agents=2, servers=2, gpus=4, args=(), agent_env=None, delay_us=None):
+    def __init__(
+        self, cluster, kind, agents=2, servers=2, gpus=4, args=(), agent_env=None, delay_us=None
+    ):
         self.kind = kind
-        cuda = {"LD_LIBRARY_PATH": str(FAKE), "FAKE_CUDA_GPUS": str(gpus), "FAKE_CUDA_DELAY_US": "100"}
+        cuda = {
+            "LD_LIBRARY_PATH": str(FAKE),
+            "FAKE_CUDA_GPUS": str(gpus),
+            "FAKE_CUDA_DELAY_US": "100",
+        }
         cuda = cuda if kind == "cuda" else {}
         old = {k: os.environ.get(k) for k in {**cuda, **(agent_env or {})}}
         os.environ.update({**cuda, **(agent_env or {})})
@@ -86,7 +99,9 @@ def test_a_job_has_tensors_in_host_and_in_device_memory(rig):
 
 @needs_cuda
 def test_tensors_may_lie_in_memory_of_the_trainers_own(cluster):
-    Rig(cluster, "cuda").run("device_rounds", 4, {"sizes": [1000, 70001], "n_rounds": 3, "imported": True})
+    Rig(cluster, "cuda").run(
+        "device_rounds", 4, {"sizes": [1000, 70001], "n_rounds": 3, "imported": True}
+    )
 
 
 def staging(agent):
@@ -94,7 +109,9 @@ def staging(agent):
     pieces = []
     for line in Path(f"/proc/{agent.process.pid}/numa_maps").read_text().splitlines():
         if "memfd:bps-staging" in line:
-            pieces.append((line.split()[1], {int(n): int(k) for n, k in re.findall(r" N(\d+)=(\d+)", line)}))
+            pieces.append(
+                (line.split()[1], {int(n): int(k) for n, k in re.findall(r" N(\d+)=(\d+)", line)})
+            )
     return pieces
 
 
@@ -123,7 +140,9 @@ def test_a_trainer_that_dies_releases_all_streams(rig, workers, agents):
     check_ended(results, LOST)
     for agent in range(agents):
         gone(r, agent)
-    r.run("device_rounds", workers, {"sizes": [1000], "n_rounds": 2})  # the next job has an executor of its own
+    r.run(
+        "device_rounds", workers, {"sizes": [1000], "n_rounds": 2}
+    )  # the next job has an executor of its own
 
 
 @pytest.mark.parametrize("workers,agents", [(2, 1), (4, 2)])
@@ -136,13 +155,19 @@ def test_who_waits_by_its_stream_alone_is_told_who_has_died(rig, workers, agents
     gone(r, 0)
     go.touch()
     for code, text in r.c.finish([w for w in job if w.rank != 1]):
-        assert code in (bps.EWORKER_LOST, bps.EJOB_FAILED) and ("was lost" in text or "has left" in text), (code, text)
+        assert code in (bps.EWORKER_LOST, bps.EJOB_FAILED) and (
+            "was lost" in text or "has left" in text
+        ), (code, text)
 
 
 def start_and_wait(r, workers, args):
     started = r.c.dir / f"started{time.monotonic_ns()}"
-    job = r.start("device_until_failure", workers, {"n_elems": 5000, "started": str(started), **args})
-    r.c.wait_for("the job runs", lambda: all(Path(f"{started}.{w}").exists() for w in range(workers)))
+    job = r.start(
+        "device_until_failure", workers, {"n_elems": 5000, "started": str(started), **args}
+    )
+    r.c.wait_for(
+        "the job runs", lambda: all(Path(f"{started}.{w}").exists() for w in range(workers))
+    )
     return job
 
 
@@ -155,7 +180,10 @@ def test_an_executor_that_is_killed_fails_its_job_only(rig):
     results = r.c.finish(job)
     check_ended(results, LOST)
     assert any("signal 9" in text or "executor" in text for _, text, _, _ in results), results
-    r.c.wait_for("it is counted", lambda: "bps_agent_executor_failures_total 1\n" in r.c.agents[0].get("/metrics"))
+    r.c.wait_for(
+        "it is counted",
+        lambda: "bps_agent_executor_failures_total 1\n" in r.c.agents[0].get("/metrics"),
+    )
     r.run("device_rounds", 4, {"sizes": [1000], "n_rounds": 2})
     gone(r, 0)
 
@@ -168,9 +196,18 @@ def test_input_that_is_written_after_an_executors_loss_is_in_no_sum(cluster):
         r = Rig.__new__(Rig)
         r.kind, r.c = "host", c
         n = 300000
-        args = {"n_elems": n, "lost": str(c.dir / "lost"), "victim": 1, "n_rounds": 3, "has_gpu": True}
+        args = {
+            "n_elems": n,
+            "lost": str(c.dir / "lost"),
+            "victim": 1,
+            "n_rounds": 3,
+            "has_gpu": True,
+        }
         started = c.start_job("orphan", 2, args, env={"TEST_DEVICE": "host"})
-        c.wait_for("its last one is at the server", lambda: c.servers[0].status()["same_host"]["received_bytes"] == 5 * n * 8)
+        c.wait_for(
+            "its last one is at the server",
+            lambda: c.servers[0].status()["same_host"]["received_bytes"] == 5 * n * 8,
+        )
         c.scheduler.process.send_signal(signal.SIGSTOP)
         os.kill(r.executors(1)[0], signal.SIGKILL)
         c.wait_for("it is told", (c.dir / "lost").exists)
@@ -212,7 +249,9 @@ def test_a_member_that_never_arrives_is_no_hang(rig):
 
 
 @needs_cuda
-@pytest.mark.parametrize("fault", ["cuMemcpyDtoHAsync:9=700", "cuMemcpyHtoDAsync:5=719", "ncclReduceScatter:3=1"])
+@pytest.mark.parametrize(
+    "fault", ["cuMemcpyDtoHAsync:9=700", "cuMemcpyHtoDAsync:5=719", "ncclReduceScatter:3=1"]
+)
 def test_an_error_of_the_gpu_ends_the_job_with_the_drivers_words(cluster, fault):
     r = Rig(cluster, "cuda", agents=1, agent_env={"FAKE_CUDA_FAULTS": fault})
     results = r.c.finish(r.start("device_until_failure", 2, {"n_elems": 5000}))
@@ -264,14 +303,19 @@ def test_who_has_not_called_bps_gpu_open_is_named(cluster):
     late = f"pid {job[1].process.pid})"
     r.c.wait_for("it is shown", lambda: "have not called it" in r.c.bpsctl("why-stuck").stdout)
     text = r.c.bpsctl("why-stuck").stdout
-    assert "bps_gpu_open: 1 worker for" in text and f"rank 1 (host agent-host0, {late}" in text, text
+    assert "bps_gpu_open: 1 worker for" in text and f"rank 1 (host agent-host0, {late}" in text, (
+        text
+    )
     assert f"waiting: rank 0 (host agent-host0, pid {job[0].process.pid})" in text, text
     (wait,) = json.loads(r.c.bpsctl("--json", "why-stuck").stdout)["jobs"][0]["waits"]
     assert (wait["why"], wait["n_missing"], wait["tensor"]) == ("gpu_open", 1, None), wait
     r.c.wait_for("it is told", told.exists)
     go.touch()
     (_, said), _ = r.c.finish(job)
-    assert said[0] == bps.ETIMEDOUT and f"rank 1 (this host, {late} has not called bps_gpu_open" in said[1], said
+    assert (
+        said[0] == bps.ETIMEDOUT
+        and f"rank 1 (this host, {late} has not called bps_gpu_open" in said[1]
+    ), said
 
 
 def test_a_barrier_names_who_is_not_in_it_when_gpus_were_given_up(cluster):
@@ -283,7 +327,10 @@ def test_a_barrier_names_who_is_not_in_it_when_gpus_were_given_up(cluster):
     stuck = r.c.bpsctl("why-stuck").stdout
     go.touch()
     for _, at in r.c.finish(job)[:2]:
-        assert at[0] == bps.ETIMEDOUT and "rank 2" in at[1] and "bps_gpu_open" not in at[1], (at, stuck)
+        assert at[0] == bps.ETIMEDOUT and "rank 2" in at[1] and "bps_gpu_open" not in at[1], (
+            at,
+            stuck,
+        )
     assert "bps_gpu_open" not in stuck, stuck
 
 

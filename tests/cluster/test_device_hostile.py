@@ -55,7 +55,12 @@ class Exec:
 
 
 def memory(kind=3, nbytes=4096, chunk=4096, offset=0, version=1, uuid=b"\0" * 16, handle=b""):
-    m = struct.pack("<HH", version, kind) + text(uuid) + struct.pack("<QQQQ", nbytes, chunk, offset, 0) + text(handle)
+    m = (
+        struct.pack("<HH", version, kind)
+        + text(uuid)
+        + struct.pack("<QQQQ", nbytes, chunk, offset, 0)
+        + text(handle)
+    )
     return struct.pack("<I", 1) + body(m)
 
 
@@ -68,7 +73,10 @@ def memfd(n, seal=True):
 
 
 def declare_at(raw, name, n, region, offset):
-    raw.send(DECLARE, struct.pack("<I", 1) + body(text(name) + struct.pack("<BQIQ", F32, n, region, offset)))
+    raw.send(
+        DECLARE,
+        struct.pack("<I", 1) + body(text(name) + struct.pack("<BQIQ", F32, n, region, offset)),
+    )
     return raw.declared()[0]
 
 
@@ -98,7 +106,23 @@ def honest(r):
     r.run("device_rounds", 2, {"sizes": [1000], "n_rounds": 2})
 
 
-NUMBERS = [0, 1, 63, 64, 4095, 4096, 1 << 20, 1 << 31, 1 << 32, 1 << 40, 1 << 62, (1 << 63) - 1, 1 << 63, (1 << 64) - 4096, (1 << 64) - 1]
+NUMBERS = [
+    0,
+    1,
+    63,
+    64,
+    4095,
+    4096,
+    1 << 20,
+    1 << 31,
+    1 << 32,
+    1 << 40,
+    1 << 62,
+    (1 << 63) - 1,
+    1 << 63,
+    (1 << 64) - 4096,
+    (1 << 64) - 1,
+]
 
 
 @pytest.fixture
@@ -110,7 +134,13 @@ def test_random_words_to_the_executor(r):
     rng = random.Random(1)
     for i in range(60):
         out, ex, pages = two(r, f"bad{i}")
-        fds = [memfd(4096), memfd(1 << 20), memfd(4096, seal=False), os.open("/dev/null", os.O_RDWR), os.open("/", os.O_RDONLY)]
+        fds = [
+            memfd(4096),
+            memfd(1 << 20),
+            memfd(4096, seal=False),
+            os.open("/dev/null", os.O_RDWR),
+            os.open("/", os.O_RDONLY),
+        ]
         try:
             for k in range(30):
                 r.steps = getattr(r, "steps", 0) + 1
@@ -120,15 +150,30 @@ def test_random_words_to_the_executor(r):
                 if what == 0:
                     e.send(ALLOC, struct.pack("<Q", n))
                 elif what == 1:
-                    e.send(IMPORT, memory(rng.randrange(0, 5), n, rng.choice(NUMBERS), rng.choice(NUMBERS)), fds=[rng.choice(fds)])
+                    e.send(
+                        IMPORT,
+                        memory(rng.randrange(0, 5), n, rng.choice(NUMBERS), rng.choice(NUMBERS)),
+                        fds=[rng.choice(fds)],
+                    )
                 elif what == 2:
                     e.send(IMPORT, memory(3, n, n), fds=[rng.choice(fds)] * rng.choice([1, 2, 64]))
                 elif what == 3:
-                    e.send(RELEASE, struct.pack("<I", 0) + text("") + struct.pack("<I", rng.choice([0, 1, 1, 2, 3, 1 << 31])))
+                    e.send(
+                        RELEASE,
+                        struct.pack("<I", 0)
+                        + text("")
+                        + struct.pack("<I", rng.choice([0, 1, 1, 2, 3, 1 << 31])),
+                    )
                 elif what == 4:
                     pages[ex.index(e)][: 64 * 16] = rng.randbytes(64 * 16)
                 elif what == 5:
-                    declare_at(rng.choice(out), f"t{rng.randrange(4)}", rng.choice([1, 1000, 1 << 18]), rng.choice([0, 1, 2, 9]), rng.choice([0, 4, 2, 4096, 1 << 62]))
+                    declare_at(
+                        rng.choice(out),
+                        f"t{rng.randrange(4)}",
+                        rng.choice([1, 1000, 1 << 18]),
+                        rng.choice([0, 1, 2, 9]),
+                        rng.choice([0, 4, 2, 4096, 1 << 62]),
+                    )
                 elif what == 6:
                     t = rng.choice(out)
                     t.submit(rng.randrange(3), rng.randrange(1, 4))
@@ -158,7 +203,18 @@ def test_counters_that_run_backwards_and_poison_harm_nobody_else(r):
             os.close(fd)
     for t, region in zip(out, regions):
         assert declare_at(t, "t", 1000, region, 0)[0] == 0
-    for n, (ready, done) in enumerate([(1, None), (2, None), (0, None), (1 << 63, None), (3, (1 << 64) - 1), (4, 0), (5, 1 << 62)], 1):
+    for n, (ready, done) in enumerate(
+        [
+            (1, None),
+            (2, None),
+            (0, None),
+            (1 << 63, None),
+            (3, (1 << 64) - 1),
+            (4, 0),
+            (5, 1 << 62),
+        ],
+        1,
+    ):
         for t, p in zip(out, pages):
             struct.pack_into("<Q", p, 0, ready)
             if done is not None:
@@ -188,7 +244,10 @@ def test_who_asks_for_the_executor_again_and_again_leaves_nothing(r):
     out, ex, pages = two(r, "again")
 
     def open_files():
-        return [len(os.listdir(f"/proc/{pid}/fd")) for pid in (r.executors(0)[0], r.c.agents[0].process.pid)]
+        return [
+            len(os.listdir(f"/proc/{pid}/fd"))
+            for pid in (r.executors(0)[0], r.c.agents[0].process.pid)
+        ]
 
     before = open_files()
     for _ in range(300):

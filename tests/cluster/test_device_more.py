@@ -148,7 +148,9 @@ def test_executors_of_one_user_are_limited_and_another_user_goes_on(rig):
     a = r.start("gpu_until", 2, {"d": str(r.c.dir / "a"), "n_elems": 30001}, uid=1)
     r.c.wait_for("it runs", lambda: (r.c.dir / "a" / "rounds").exists())
     for got, _ in r.run("gpu_open", 2, uid=1):
-        assert got[0] == bps.EQUOTA and "1 of 1 executors" in got[1] and "--user-executors" in got[1], got
+        assert (
+            got[0] == bps.EQUOTA and "1 of 1 executors" in got[1] and "--user-executors" in got[1]
+        ), got
     r.run("device_rounds", 2, {"sizes": [1000], "n_rounds": 2}, uid=2)
     (r.c.dir / "a" / "stop").touch()
     r.c.finish(a)
@@ -158,7 +160,11 @@ def test_executors_of_one_user_are_limited_and_another_user_goes_on(rig):
 
 
 def test_an_executor_that_could_not_start_counts_for_nothing(cluster):
-    c = cluster(agents=1, servers=1, agent_args=["--gpu", "host", "--gpu-program", "/bin/false", "--user-executors", "1"])
+    c = cluster(
+        agents=1,
+        servers=1,
+        agent_args=["--gpu", "host", "--gpu-program", "/bin/false", "--user-executors", "1"],
+    )
     a = c.start_job("gpu_ask_twice", 2, {"d": str(c.dir)})
     c.wait_for("it is told", lambda: (c.dir / "told").exists())
     for got, _ in c.run("gpu_open", 2):
@@ -209,7 +215,10 @@ def test_without_nccl_the_processor_sums(cluster):
     assert r.run("device_rounds", 4, {"sizes": [1, 70001], "n_rounds": 3}) == ["ce"] * 4
 
 
-@pytest.mark.parametrize("program,word", [("/nonexistent/bps-agent-cuda", "installed"), ("/bin/false", "status 1"), ("/bin/cat", "")])
+@pytest.mark.parametrize(
+    "program,word",
+    [("/nonexistent/bps-agent-cuda", "installed"), ("/bin/false", "status 1"), ("/bin/cat", "")],
+)
 def test_another_program_than_an_executor(cluster, program, word):
     c = cluster(agents=1, servers=1, agent_args=["--gpu", "host", "--gpu-program", program])
     for got, took in c.run("gpu_open", 2):
@@ -297,8 +306,11 @@ def test_a_machine_with_gpus_joins_a_running_job(rig):
     go = r.c.dir / "go"
     args = {"n_elems": 20000, "max_size": 3, "go": str(go)}
     os.environ.update(TEST_DEVICE=r.kind)
-    started, progress = r.c.start_running("gpu_grow", 2, args, job="grow", placement=[0, 1], env=r.env)
+    started, progress = r.c.start_running(
+        "gpu_grow", 2, args, job="grow", placement=[0, 1], env=r.env
+    )
     from cluster import Worker
+
     new = Worker(r.c, r.c.agents[2], "gpu_grow", args, 2, 2, "grow", r.env)
     r.c.workers.append(new)
     r.c.wait_for("it is in", lambda: "lets in rank 2" in r.c.scheduler.log.read_text())
@@ -311,7 +323,9 @@ def test_a_machine_with_gpus_joins_a_running_job(rig):
 
 def test_the_quota_on_staging_memory_is_told_and_smaller_ones_go_on(cluster):
     c = cluster(agents=1, servers=1, agent_args=["--gpu", "host", "--job-memory", "64MiB"])
-    for got, end, host in c.run("gpu_fallback", 2, {"n_elems": 8 << 20}, env={"TEST_DEVICE": "host"}):
+    for got, end, host in c.run(
+        "gpu_fallback", 2, {"n_elems": 8 << 20}, env={"TEST_DEVICE": "host"}
+    ):
         print(got, end, host)
         assert got[0] == bps.EQUOTA and "memory" in got[1], got
         assert end[0] == 0
@@ -325,7 +339,11 @@ def footprint(pid):
     """Descriptors, shared mappings, threads, and resident KiB of a process."""
     proc = Path(f"/proc/{pid}")
     maps = sum("memfd" in line for line in (proc / "maps").read_text().splitlines())
-    rss = next(int(line.split()[1]) for line in (proc / "status").read_text().splitlines() if line.startswith("VmRSS"))
+    rss = next(
+        int(line.split()[1])
+        for line in (proc / "status").read_text().splitlines()
+        if line.startswith("VmRSS")
+    )
     return len(os.listdir(proc / "fd")), maps, len(os.listdir(proc / "task")), rss
 
 
@@ -337,7 +355,10 @@ def test_nothing_leaks_over_many_jobs(rig):
     before = footprint(pid)
     seen = r.run("gpu_cycles", 2, {"n_cycles": 30}, deadline_s=200)
     gone(r, 0)
-    r.c.wait_for("all of it is given back", lambda: all(a <= b for a, b in zip(footprint(pid)[:3], before[:3])))
+    r.c.wait_for(
+        "all of it is given back",
+        lambda: all(a <= b for a, b in zip(footprint(pid)[:3], before[:3])),
+    )
     assert footprint(pid)[3] < before[3] + GROWTH_KIB
     for s in seen:
         assert s[20][:3] == s[-1][:3] and s[-1][3] < s[20][3] + GROWTH_KIB, (s[20], s[-1])
@@ -349,7 +370,9 @@ def test_nothing_leaks_over_jobs_that_die(rig):
     pid = r.c.agents[0].process.pid
 
     def one(i):
-        job = r.start("device_until_failure", 2, {"n_elems": 5000, "die_rank": i % 2, "after": 1 + i % 5})
+        job = r.start(
+            "device_until_failure", 2, {"n_elems": 5000, "die_rank": i % 2, "after": 1 + i % 5}
+        )
         r.c.finish([w for w in job if w.rank != i % 2])
         for w in job:
             w.process.wait(20)
@@ -363,7 +386,10 @@ def test_nothing_leaks_over_jobs_that_die(rig):
     for i in range(8):
         one(i)
     gone(r, 0)
-    r.c.wait_for("all of it is given back", lambda: all(a <= b for a, b in zip(footprint(pid)[:3], before[:3])))
+    r.c.wait_for(
+        "all of it is given back",
+        lambda: all(a <= b for a, b in zip(footprint(pid)[:3], before[:3])),
+    )
     assert footprint(pid)[3] < before[3] + GROWTH_KIB
 
 
@@ -371,7 +397,12 @@ def test_nothing_leaks_over_jobs_that_die(rig):
 def test_agents_executors_and_trainers_stand_still_and_die_at_random(cluster, kind):
     """Agents under a service manager are killed at random times, everybody is stopped for moments: pauses, and exact sums."""
     rng = random.Random(6)
-    r = Rig(lambda agents, servers, agent_args: kept_cluster(cluster, agents, servers, agent_args), kind, agents=2, servers=2)
+    r = Rig(
+        lambda agents, servers, agent_args: kept_cluster(cluster, agents, servers, agent_args),
+        kind,
+        agents=2,
+        servers=2,
+    )
     job = r.start("gpu_until", 4, {"d": str(r.c.dir), "n_elems": 70001})
     goes_on(r)
     pids = [r.executors(0)[0], r.executors(1)[0]] + [w.process.pid for w in job]
@@ -417,7 +448,9 @@ def test_an_executor_that_hangs_when_its_agent_is_gone_ends_itself(cluster):
     r.c.agents[0].kill()
     check_ended(r.c.finish(job), LOST | {bps.ENOAGENT})
     assert stat.read_text().split()[2] == "S"
-    r.c.wait_for("it has ended", lambda: not stat.exists() or stat.read_text().split()[2] == "Z", 40)
+    r.c.wait_for(
+        "it has ended", lambda: not stat.exists() or stat.read_text().split()[2] == "Z", 40
+    )
 
 
 @needs_cuda
@@ -428,7 +461,14 @@ def test_a_job_goes_the_way_that_bpsctl_shows(cluster, tmp_path, machine, links,
     """The agent's setting sysfs is for its executors, too."""
     make(tmp_path / "m", machine)
     env = {"FAKE_CUDA_LINKS": links, **fakes(machine)}
-    r = Rig(cluster, "cuda", agents=1, gpus=workers, agent_env=env, args=["--sysfs", str(tmp_path / "m")])
+    r = Rig(
+        cluster,
+        "cuda",
+        agents=1,
+        gpus=workers,
+        agent_env=env,
+        args=["--sysfs", str(tmp_path / "m")],
+    )
 
     def shown():
         p = r.c.bpsctl("agent", f"127.0.0.1:{r.c.agents[0].http}", "--topology", "--json")
@@ -447,11 +487,20 @@ def test_a_job_goes_the_way_that_bpsctl_shows(cluster, tmp_path, machine, links,
     ("two-switches-both", "pci", 8, "switch_sum", "0,1/-"), ("two-switches-both", "pci", 8, "ce", "0,0,0,0,1,1,1,1/-"),
     ("two-switches-both", "pci", 4, "rs_ag", "0/0"), ("two-switches-roots", "nvlink", 8, "rs_ag", "1/1"),
     ("two-switches-roots", "nvlink", 3, "copy", "0,0,0/0")])  # fmt: skip
-def test_staging_memory_lies_where_its_gpus_and_cards_are(cluster, tmp_path, machine, links, workers, route, nodes, n_elems):
+def test_staging_memory_lies_where_its_gpus_and_cards_are(
+    cluster, tmp_path, machine, links, workers, route, nodes, n_elems
+):
     """Machines that run this have a node 0; what is to lie on another one that they lack has no policy."""
     make(tmp_path / "m", machine)
     env = {"FAKE_CUDA_LINKS": links, **fakes(machine)}
-    r = Rig(cluster, "cuda", agents=2, gpus=8, agent_env=env, args=["--sysfs", str(tmp_path / "m"), "--gpu-strategy", route])
+    r = Rig(
+        cluster,
+        "cuda",
+        agents=2,
+        gpus=8,
+        agent_env=env,
+        args=["--sysfs", str(tmp_path / "m"), "--gpu-strategy", route],
+    )
     r.env.update(env)
     job = r.start("gpu_until", 2 * workers, {"d": str(r.c.dir), "n_elems": n_elems, "n_tensors": 1})
     goes_on(r, 2)
@@ -459,7 +508,9 @@ def test_staging_memory_lies_where_its_gpus_and_cards_are(cluster, tmp_path, mac
         log = a.log.read_text()
         assert f" nodes={nodes} " in log, log
         wished = set(nodes.replace("/", ",").split(","))
-        assert {policy for policy, _ in staging(a)} == {"prefer:0" if n == "0" else "default" for n in wished}, staging(a)
+        assert {policy for policy, _ in staging(a)} == {
+            "prefer:0" if n == "0" else "default" for n in wished
+        }, staging(a)
     stop(r)
     r.c.finish(job)
 
@@ -468,7 +519,11 @@ def test_staging_memory_lies_where_its_gpus_and_cards_are(cluster, tmp_path, mac
 @pytest.mark.parametrize("route", ["copy", "ce", "rs_ag", "roots"])
 def test_imported_memory_goes_every_way(cluster, route):
     r = Rig(cluster, "cuda", agents=2, args=["--gpu-strategy", route])
-    r.run("device_rounds", 6, {"sizes": [3, 1000, 70001], "n_rounds": 3, "imported": True, "route": route})
+    r.run(
+        "device_rounds",
+        6,
+        {"sizes": [3, 1000, 70001], "n_rounds": 3, "imported": True, "route": route},
+    )
 
 
 @needs_cuda
@@ -522,7 +577,11 @@ def test_whatever_fails_in_an_executor_ends_in_words(cluster, fault):
     r.env["FAKE_CUDA_FAULTS"] = ""
     for code, text, took in r.c.finish(r.start("gpu_fault", 2, {"n_elems": 5000}), 80):
         print(fault, code, text, took)
-        assert code in (0, bps.EDEVICE, -errno.ENOMEM, -errno.EINVAL, -errno.ENOTSUP, bps.EWORKER_LOST) and (code == 0 or text) and took < 45
+        assert (
+            code in (0, bps.EDEVICE, -errno.ENOMEM, -errno.EINVAL, -errno.ENOTSUP, bps.EWORKER_LOST)
+            and (code == 0 or text)
+            and took < 45
+        )
     gone(r, 0)
 
 
@@ -532,23 +591,38 @@ def check_went_on(r, started, n_rounds):
     results = r.c.finish(started)
     for rank, x in enumerate(results):
         if rank in (2, 3):
-            assert x["code"] in (bps.EDEVICE, bps.EEVICTED) and x["rounds"][-1] == [0b111111], (rank, x)
+            assert x["code"] in (bps.EDEVICE, bps.EEVICTED) and x["rounds"][-1] == [0b111111], (
+                rank,
+                x,
+            )
         else:
-            assert x["code"] == 0 and x["rounds"][-1] == [0b110011] and len(x["rounds"]) == n_rounds, (rank, x)
+            assert (
+                x["code"] == 0 and x["rounds"][-1] == [0b110011] and len(x["rounds"]) == n_rounds
+            ), (rank, x)
     return results
 
 
 def test_a_job_goes_on_without_a_machine_whose_executor_dies(rig):
     r = rig(agents=3)
     progress = r.c.dir / "progress"
-    args = {"n_elems": 60000, "n_rounds": 100, "progress": str(progress), "on_agent_loss": "shrink", "pause": 0.01}
+    args = {
+        "n_elems": 60000,
+        "n_rounds": 100,
+        "progress": str(progress),
+        "on_agent_loss": "shrink",
+        "pause": 0.01,
+    }
     started = r.start("gpu_members", 6, args)
     r.c.wait_for("it runs", lambda: progress.exists() and int(progress.read_text() or 0) > 5)
     (pid,) = r.executors(1)
     os.kill(pid, signal.SIGKILL)
     results = check_went_on(r, started, 100)
-    assert any("executor" in results[i]["text"] or "signal 9" in results[i]["text"] for i in (2, 3)), [x.get("text") for x in results]
-    assert any(kind == "job" and "goes on without agent a1" in text for kind, text in r.c.events()), r.c.events()
+    assert any(
+        "executor" in results[i]["text"] or "signal 9" in results[i]["text"] for i in (2, 3)
+    ), [x.get("text") for x in results]
+    assert any(
+        kind == "job" and "goes on without agent a1" in text for kind, text in r.c.events()
+    ), r.c.events()
 
 
 @needs_cuda
@@ -559,21 +633,34 @@ def test_a_job_goes_on_without_a_machine_whose_gpu_fails(cluster):
     r.c.add_agent(1, "--gpu", "cuda")
     del r.c.env["FAKE_CUDA_FAULTS"]
     r.c.add_agent(2, "--gpu", "cuda")
-    started = r.start("gpu_members", 6, {"n_elems": 60000, "n_rounds": 40, "on_agent_loss": "shrink"})
+    started = r.start(
+        "gpu_members", 6, {"n_elems": 60000, "n_rounds": 40, "on_agent_loss": "shrink"}
+    )
     results = check_went_on(r, started, 40)
-    assert any("719" in results[i]["text"] or "LAUNCH" in results[i]["text"] for i in (2, 3)), [x.get("text") for x in results]
+    assert any("719" in results[i]["text"] or "LAUNCH" in results[i]["text"] for i in (2, 3)), [
+        x.get("text") for x in results
+    ]
 
 
 def test_averages_are_over_those_that_are_left(rig):
     """Of the ranks 0 to 5, and of 0 to 3 when the machine of 4 and 5 is gone."""
     r = rig(agents=3)
-    started = r.start("gpu_average", 6, {"n_elems": 60000, "n_rounds": 12, "victim": 5, "at": 6, "on_agent_loss": "shrink"})
+    started = r.start(
+        "gpu_average",
+        6,
+        {"n_elems": 60000, "n_rounds": 12, "victim": 5, "at": 6, "on_agent_loss": "shrink"},
+    )
     for x in r.c.finish([w for w in started if w.rank not in (4, 5)]):
         assert x["code"] == 0 and x["rounds"][0] == [2.5] and x["rounds"][-1] == [1.5], x
 
 
 def test_averages_over_machines_with_unlike_numbers_of_workers(rig):
     r = rig(agents=2)
-    started = r.start("gpu_average", 5, {"n_elems": 60000, "n_rounds": 3, "victim": None, "at": 0}, placement=[0, 0, 0, 0, 1])
+    started = r.start(
+        "gpu_average",
+        5,
+        {"n_elems": 60000, "n_rounds": 3, "victim": None, "at": 0},
+        placement=[0, 0, 0, 0, 1],
+    )
     for x in r.c.finish(started):
         assert x["code"] == 0 and x["rounds"] == [[2.0]] * 3, x

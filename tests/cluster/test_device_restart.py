@@ -125,7 +125,14 @@ def test_an_agent_that_stops_for_good_leaves_no_stream_waiting(kept):
 def test_what_the_manager_lost_of_an_executor_ends_its_job_with_a_clear_error(kept, what):
     r = kept(kind="host")
     job = start_and_wait(r, 4, {})
-    away(r, lambda _: [r.c.agents[1].lose(n) for n in r.c.agents[1].names() if n.startswith("j") and n.endswith(what)])
+    away(
+        r,
+        lambda _: [
+            r.c.agents[1].lose(n)
+            for n in r.c.agents[1].names()
+            if n.startswith("j") and n.endswith(what)
+        ],
+    )
     results = r.c.finish(job)
     check_ended(results, LOST, bound_s=20)
     assert any("the executor of its GPUs is gone" in text for _, text, _, _ in results), results
@@ -134,12 +141,14 @@ def test_what_the_manager_lost_of_an_executor_ends_its_job_with_a_clear_error(ke
 def test_an_agent_that_dies_while_executors_start_costs_a_pause(kept, tmp_path):
     """Twice: before the executor has read anything, and when it knows its first agent."""
     slow = tmp_path / "slow"
-    slow.write_text(f"#!/bin/sh\nsleep 1\nexec {BUILD}/bps-agent/bps-agent-host \"$@\"\n")
+    slow.write_text(f'#!/bin/sh\nsleep 1\nexec {BUILD}/bps-agent/bps-agent-host "$@"\n')
     slow.chmod(0o755)
     r = kept(kind="host", args=["--gpu-program", str(slow)])
     job = device_job(r, 4)
     for _ in range(4):
-        r.c.wait_for("an executor starts", lambda: any(n.endswith(".x") for n in r.c.agents[1].names()))
+        r.c.wait_for(
+            "an executor starts", lambda: any(n.endswith(".x") for n in r.c.agents[1].names())
+        )
         r.c.agents[1].die()
     job.goes_on()
     job.finish()
@@ -148,17 +157,25 @@ def test_an_agent_that_dies_while_executors_start_costs_a_pause(kept, tmp_path):
 
 def test_a_tensor_that_was_refused_stays_refused(kept):
     r = kept()
-    job = r.start("device_refused_tensor", 4, {"go": str(r.c.dir / "go"), "seen": str(r.c.dir / "seen")})
-    r.c.wait_for("all have seen it fail", lambda: all((r.c.dir / f"seen.{w}").exists() for w in range(4)))
+    job = r.start(
+        "device_refused_tensor", 4, {"go": str(r.c.dir / "go"), "seen": str(r.c.dir / "seen")}
+    )
+    r.c.wait_for(
+        "all have seen it fail", lambda: all((r.c.dir / f"seen.{w}").exists() for w in range(4))
+    )
     for a in r.c.agents:
         a.die()
     (r.c.dir / "go").touch()
     assert r.c.finish(job) == [True] * 4
 
 
-@pytest.mark.parametrize("function, memory", [("gpu_large", "memfd:bps-staging"), ("host_large", "memfd:bps-arena")])
+@pytest.mark.parametrize(
+    "function, memory", [("gpu_large", "memfd:bps-staging"), ("host_large", "memfd:bps-arena")]
+)
 @pytest.mark.parametrize("sig", [signal.SIGKILL, signal.SIGTERM])
-def test_memory_that_an_agent_was_making_when_it_ended_is_made_by_its_successor(kept, function, memory, sig):
+def test_memory_that_an_agent_was_making_when_it_ended_is_made_by_its_successor(
+    kept, function, memory, sig
+):
     """The trainers' declarations wait for it. An orderly end gives up what is being made and answers nobody."""
     r = kept(agents=1)
     (a,) = r.c.agents
@@ -172,7 +189,12 @@ def test_memory_that_an_agent_was_making_when_it_ended_is_made_by_its_successor(
 @needs_cuda
 def test_memory_that_a_successor_makes_lies_on_the_nodes_that_were_told_before(cluster):
     cuda = {"FAKE_CUDA_NUMA": "0,0,0,0"}
-    r = Rig(lambda agents, servers, agent_args: kept_cluster(cluster, agents, servers, agent_args), "cuda", agents=1, agent_env=cuda)
+    r = Rig(
+        lambda agents, servers, agent_args: kept_cluster(cluster, agents, servers, agent_args),
+        "cuda",
+        agents=1,
+        agent_env=cuda,
+    )
     (a,) = r.c.agents
     go = r.c.dir / "go"
     job = r.start("gpu_declare_late", 2, {"go": str(go), "n_elems": 3 << 20})

@@ -45,7 +45,10 @@ def test_server_is_drained_and_undrained_under_load(cluster):
     assert "drained: by " in text and "drained: new disk, by " in text, text
     assert c.steer("undrain", "s0").returncode == 0
     assert c.steer("undrain", "s1").returncode == 0
-    c.wait_for("all have some", lambda: all(c.member(f"s{i}")["partitions"] > N_TENSORS // 4 for i in range(3)))
+    c.wait_for(
+        "all have some",
+        lambda: all(c.member(f"s{i}")["partitions"] > N_TENSORS // 4 for i in range(3)),
+    )
     progress.goes_on()
     told = c.events()
     assert any(k == "steer" and "drain s1: server s1 is drained" in t for k, t in told), told
@@ -86,7 +89,10 @@ def test_drained_agent_takes_no_new_job_and_says_why(cluster):
         assert told["code"] == bps.EDRAINED and "card is hot" in told["text"], told
     assert c.run("rounds", 2, {"n_elems": 10, "n_rounds": 1}, job="elsewhere", placement=[0, 0])
     progress.goes_on()
-    assert json.loads(c.bpsctl("--json", "agents").stdout)["members"][1]["drain_reason"] == "card is hot"
+    assert (
+        json.loads(c.bpsctl("--json", "agents").stdout)["members"][1]["drain_reason"]
+        == "card is hot"
+    )
     finish(c, started, stop)
 
 
@@ -114,7 +120,9 @@ def test_rolling_restart_of_all_daemons_costs_no_round(cluster):
         restart(s)
         log = s.log.read_text()
         assert "ending: nothing is here any more" in log, log[-2000:]
-        c.wait_for("it has its share again", lambda s=s: c.member(s.name)["partitions"] > N_TENSORS // 4)
+        c.wait_for(
+            "it has its share again", lambda s=s: c.member(s.name)["partitions"] > N_TENSORS // 4
+        )
         progress.goes_on()
     texts = [text for kind, text in c.events() if kind == "partitions"]
     assert not [t for t in texts if "begin anew" in t or "moved from server" in t], texts

@@ -44,7 +44,9 @@ def test_machine_that_the_others_went_on_without_is_told(cluster):
     args = {"n_elems": 30000, "n_rounds": 150, "on_agent_loss": "shrink", "pause": 0.02}
     started, _ = c.start_running("elastic", 3, args)
     c.agents[1].kill(signal.SIGSTOP)
-    c.wait_for("it is left behind", lambda: "goes on without agent a1" in c.scheduler.log.read_text())
+    c.wait_for(
+        "it is left behind", lambda: "goes on without agent a1" in c.scheduler.log.read_text()
+    )
     c.agents[1].kill(signal.SIGCONT)
     results = c.finish(started)
     masks = agreed([results[0], results[2]])
@@ -68,7 +70,14 @@ def test_machine_and_server_are_lost_at_once_and_sums_stay_exact(cluster):
 
 def test_deterministic_sums_skip_a_lost_machine(cluster):
     c = cluster(agents=3, servers=2)
-    args = {"n_elems": 50000, "n_rounds": 10, "victim": 0, "at": 3, "on_agent_loss": "shrink", "deterministic": 1}
+    args = {
+        "n_elems": 50000,
+        "n_rounds": 10,
+        "victim": 0,
+        "at": 3,
+        "on_agent_loss": "shrink",
+        "deterministic": 1,
+    }
     started = c.start_job("elastic", 3, args)
     assert agreed(c.finish(started[1:]))[-1] == [0b110]
 
@@ -76,7 +85,9 @@ def test_deterministic_sums_skip_a_lost_machine(cluster):
 def test_workers_that_disagree_about_losses_are_refused(cluster):
     c = cluster(agents=2, servers=1)
     name = "mixed"
-    first = c.start_job("error", 2, {"what": "nothing", "open": {"open_timeout": 10}}, job=name, placement=[0, 1])
+    first = c.start_job(
+        "error", 2, {"what": "nothing", "open": {"open_timeout": 10}}, job=name, placement=[0, 1]
+    )
     first[1].process.kill()
     shrink = {"on_agent_loss": "shrink", "open_timeout": 10}
     odd = c.start_job("error", 2, {"what": "nothing", "open": shrink}, job=name, placement=[0, 1])
@@ -139,7 +150,15 @@ def test_deterministic_sums_and_backup_machines_exclude_each_other(cluster):
 def test_machine_joins_a_running_job_and_has_the_weights_of_the_others(cluster):
     c = cluster(agents=3, servers=2)
     go = c.dir / "go"
-    args = {"n_elems": 20000, "n_rounds": 20, "every": 2, "elastic": 1, "max_size": 3, "pause": 0.02, "go": str(go)}
+    args = {
+        "n_elems": 20000,
+        "n_rounds": 20,
+        "every": 2,
+        "elastic": 1,
+        "max_size": 3,
+        "pause": 0.02,
+        "go": str(go),
+    }
     started, progress = c.start_running("growing", 2, args, job="grow", placement=[0, 1])
     new = c.add_worker(2, "growing", args, 2, 2, "grow")
     c.wait_for("it is in", lambda: "lets in rank 2" in c.scheduler.log.read_text())
@@ -158,7 +177,15 @@ def test_machine_joins_a_running_job_and_has_the_weights_of_the_others(cluster):
 def test_lost_machine_is_replaced_by_another_that_joins(cluster):
     c = cluster(agents=3, servers=2)
     go = c.dir / "go"
-    args = {"n_elems": 20000, "n_rounds": 20, "every": 3, "elastic": 1, "max_size": 2, "pause": 0.02, "go": str(go)}
+    args = {
+        "n_elems": 20000,
+        "n_rounds": 20,
+        "every": 3,
+        "elastic": 1,
+        "max_size": 2,
+        "pause": 0.02,
+        "go": str(go),
+    }
     started = c.start_job("growing", 2, dict(args, victim=1, at=4), job="heal", placement=[0, 1])
     c.wait_for("it is left", lambda: "goes on without agent a1" in c.scheduler.log.read_text())
     new = c.add_worker(2, "growing", args, 1, 2, "heal")
@@ -174,8 +201,18 @@ def test_lost_machine_is_replaced_by_another_that_joins(cluster):
 def test_machine_that_was_put_out_joins_again(cluster):
     c = cluster(agents=2, servers=1)
     go = c.dir / "go"
-    args = {"n_elems": 5000, "n_rounds": 20, "every": 2, "elastic": 1, "max_size": 2, "pause": 0.02, "go": str(go)}
-    started, progress = c.start_running("growing", 2, dict(args, victim=1, at=4), after=0, job="back", placement=[0, 1])
+    args = {
+        "n_elems": 5000,
+        "n_rounds": 20,
+        "every": 2,
+        "elastic": 1,
+        "max_size": 2,
+        "pause": 0.02,
+        "go": str(go),
+    }
+    started, progress = c.start_running(
+        "growing", 2, dict(args, victim=1, at=4), after=0, job="back", placement=[0, 1]
+    )
     c.wait_for("it is left", lambda: "goes on without agent a1" in c.scheduler.log.read_text())
     new = c.add_worker(1, "growing", args, 1, 2, "back")
     c.wait_for("it is in", lambda: "lets in rank 1" in c.scheduler.log.read_text())
@@ -199,9 +236,18 @@ def test_barrier_names_who_is_missing_and_is_passed_when_it_comes(cluster):
 def test_nobody_joins_a_running_job_that_is_not_elastic(cluster):
     c = cluster(agents=2, servers=1)
     args = {"n_elems": 100, "n_rounds": 300, "pause": 0.01}
-    started, _ = c.start_running("elastic", 1, args, job="closed", placement=[0], env={"BPS_FORCE_DISTRIBUTED": "1"})
+    started, _ = c.start_running(
+        "elastic", 1, args, job="closed", placement=[0], env={"BPS_FORCE_DISTRIBUTED": "1"}
+    )
     env = {"BPS_FORCE_DISTRIBUTED": "1"}
-    late = c.start_job("error", 1, {"what": "nothing", "open": {"open_timeout": 5}}, job="closed", placement=[1], env=env)
+    late = c.start_job(
+        "error",
+        1,
+        {"what": "nothing", "open": {"open_timeout": 5}},
+        job="closed",
+        placement=[1],
+        env=env,
+    )
     (r,) = c.finish(late)
     assert r["code"] == bps.EDUP, r
     for w in started:
@@ -241,13 +287,23 @@ def test_workers_whose_results_differ_end_the_job_and_are_named(cluster):
 def test_screens_tell_who_left_and_who_waits(cluster):
     c = cluster(agents=3, servers=1)
     go = c.dir / "go"
-    args = {"n_elems": 100, "n_rounds": 5, "every": 1000, "elastic": 1, "max_size": 3, "pause": 0.02, "go": str(go)}
+    args = {
+        "n_elems": 100,
+        "n_rounds": 5,
+        "every": 1000,
+        "elastic": 1,
+        "max_size": 3,
+        "pause": 0.02,
+        "go": str(go),
+    }
     started = c.start_job("growing", 2, dict(args, victim=1, at=4), job="screen", placement=[0, 1])
     c.wait_for("it is left", lambda: "goes on without agent a1" in c.scheduler.log.read_text())
     new = c.add_worker(2, "growing", args, 2, 2, "screen")
     c.wait_for("it waits", lambda: c.scheduler.status()["jobs"][0]["newcomers"] == 1)
     text = c.bpsctl("job", "screen").stdout
-    assert "went on without agent-host1 (1 workers)" in text and "1 workers wait to be let in" in text, text
+    assert (
+        "went on without agent-host1 (1 workers)" in text and "1 workers wait to be let in" in text
+    ), text
     (job,) = c.scheduler.status()["jobs"]
     assert job["lost"][0]["agent"] == "a1" and job["agents"] == ["a0"] and job["max_size"] == 3
     go.touch()
@@ -259,7 +315,15 @@ def test_screens_tell_who_left_and_who_waits(cluster):
 def test_newcomer_that_dies_while_it_waits_leaves_its_place_to_another(cluster):
     c = cluster(agents=3, servers=1)
     go = c.dir / "go"
-    args = {"n_elems": 100, "n_rounds": 5, "every": 1000, "elastic": 1, "max_size": 3, "pause": 0.02, "go": str(go)}
+    args = {
+        "n_elems": 100,
+        "n_rounds": 5,
+        "every": 1000,
+        "elastic": 1,
+        "max_size": 3,
+        "pause": 0.02,
+        "go": str(go),
+    }
     started, _ = c.start_running("growing", 2, args, after=1, job="wait", placement=[0, 1])
     for _ in range(2):
         new = c.add_worker(2, "growing", args, 2, 2, "wait")
@@ -287,12 +351,20 @@ def test_bpsrun_goes_on_without_a_worker_when_the_job_may_shrink():
         "        t.wait(30)\n"
         "    print('behind', t.output[0])\n"
     )
-    env = dict(os.environ, PYTHONPATH=str(ROOT / "libbpsclient" / "python"), BPS_LIBRARY=str(BUILD / "libbpsclient.so.0"))
+    env = dict(
+        os.environ,
+        PYTHONPATH=str(ROOT / "libbpsclient" / "python"),
+        BPS_LIBRARY=str(BUILD / "libbpsclient.so.0"),
+    )
     command = [str(BUILD / "bpsrun"), "-n", "3", "--agents", "3", "--timeout", "60s"]
     for how, want in (("shrink", 0), ("abort", 137)):
         r = subprocess.run(
             [*command, "--on-agent-loss", how, "--", sys.executable, "-c", code],
-            capture_output=True, text=True, timeout=90, env=env, check=False
+            capture_output=True,
+            text=True,
+            timeout=90,
+            env=env,
+            check=False,
         )
         assert r.returncode == want, (how, r.returncode, r.stdout, r.stderr)
         assert (r.stdout.count("behind 2") == 2) == (how == "shrink"), r.stdout

@@ -16,7 +16,9 @@ def texts(results):
 
 def test_missing_worker_at_the_start_is_named(cluster):
     c = cluster(agents=2, servers=1)
-    started = c.start_job("error", 3, {"what": "nothing", "open": {"open_timeout": 1.5}}, env={"BPS_SIZE": "4"})
+    started = c.start_job(
+        "error", 3, {"what": "nothing", "open": {"open_timeout": 1.5}}, env={"BPS_SIZE": "4"}
+    )
     results = c.finish(started)
     for r in results:
         assert r["code"] == bps.ETIMEDOUT, r
@@ -57,7 +59,12 @@ def test_mismatch_names_both_workers_and_both_declarations(cluster, placement, f
 @pytest.mark.parametrize("placement", [[0, 1], [0, 0]])
 def test_different_operations_are_an_error_at_both(cluster, placement):
     c = cluster(agents=2, servers=1)
-    results = c.run("error", 2, {"what": "op_mismatch", "linger": 1.0, "args": {"odd_rank": 1}}, placement=placement)
+    results = c.run(
+        "error",
+        2,
+        {"what": "op_mismatch", "linger": 1.0, "args": {"odd_rank": 1}},
+        placement=placement,
+    )
     assert all(r["code"] == bps.EMISMATCH for r in results), results
     assert "max" in texts(results) and "round 1" in texts(results), texts(results)
 
@@ -78,7 +85,9 @@ def test_death_of_a_worker_ends_the_job_and_names_it(cluster, placement, what):
 
 def test_missing_server_is_named(cluster):
     c = cluster(agents=2, servers=0)
-    results = c.run("error", 2, {"what": "wait_for_servers", "linger": 1.0, "args": {"timeout": 1.5}})
+    results = c.run(
+        "error", 2, {"what": "wait_for_servers", "linger": 1.0, "args": {"timeout": 1.5}}
+    )
     for r in results:
         assert r["code"] in (bps.ETIMEDOUT, bps.ENOSERVER), r
         assert "no server" in r["text"], r["text"]
@@ -87,7 +96,9 @@ def test_missing_server_is_named(cluster):
 def test_server_that_comes_late_is_used(cluster):
     c = cluster(agents=2, servers=0)
     started = c.start_job("error", 2, {"what": "wait_for_servers", "args": {"timeout": 30}})
-    c.wait_for("the job runs", lambda: any(j["state"] == "running" for j in c.scheduler.status()["jobs"]))
+    c.wait_for(
+        "the job runs", lambda: any(j["state"] == "running" for j in c.scheduler.status()["jobs"])
+    )
     c.add_server(0)
     assert [r["code"] for r in c.finish(started)] == [0, 0]
 
@@ -98,8 +109,12 @@ def test_waiting_ends_without_servers_and_may_be_repeated(cluster):
     c.servers[0].args[c.servers[0].args.index("--listen") + 1] = f"127.0.0.100:{c.servers[0].port}"
     go, told = c.dir / "go", c.dir / "told"
     started = c.start_job("stranded", 2, {"go": str(go), "told": str(told)})
-    c.wait_for("the job runs", lambda: any(j["state"] == "running" for j in c.scheduler.status()["jobs"]))
-    c.wait_for("a round is done", lambda: c.agents[0].status()["rounds"] and c.agents[1].status()["rounds"])
+    c.wait_for(
+        "the job runs", lambda: any(j["state"] == "running" for j in c.scheduler.status()["jobs"])
+    )
+    c.wait_for(
+        "a round is done", lambda: c.agents[0].status()["rounds"] and c.agents[1].status()["rounds"]
+    )
     c.servers[0].kill()
     go.touch()
     c.wait_for("both are told", lambda: all((c.dir / f"told-{r}").exists() for r in (0, 1)))
@@ -130,7 +145,9 @@ def test_death_of_an_agent_ends_its_jobs_and_names_the_host(cluster):
     c = cluster(agents=2, servers=1, scheduler_args=["--agent-window", "500ms"])
     args = {"what": "one_is_missing", "args": {"missing_rank": 1, "timeout": 20}}
     started = c.start_job("error", 2, args)
-    c.wait_for("the job runs", lambda: any(j["state"] == "running" for j in c.scheduler.status()["jobs"]))
+    c.wait_for(
+        "the job runs", lambda: any(j["state"] == "running" for j in c.scheduler.status()["jobs"])
+    )
     c.agents[1].kill()
     r = c.finish(started[:1])[0]
     assert r["code"] == bps.EAGENT_LOST, r
@@ -139,7 +156,9 @@ def test_death_of_an_agent_ends_its_jobs_and_names_the_host(cluster):
 
 def test_hung_server_is_left_behind_without_a_failed_round(cluster):
     c = cluster(agents=2, servers=2, scheduler_args=["--server-dead", "1500ms"])
-    started, _ = c.start_running("rounds", 2, {"n_elems": 200000, "n_rounds": 400, "n_tensors": 4}, after=20)
+    started, _ = c.start_running(
+        "rounds", 2, {"n_elems": 200000, "n_rounds": 400, "n_tensors": 4}, after=20
+    )
     c.servers[0].kill(signal.SIGSTOP)
     for r in c.finish(started):
         assert r["longest"] > 0.5
@@ -150,14 +169,18 @@ def test_hung_server_is_left_behind_without_a_failed_round(cluster):
 @pytest.mark.parametrize("victim", [0, 1])
 def test_killed_server_costs_no_round(cluster, victim):
     c = cluster(agents=3, servers=2)
-    started, _ = c.start_running("rounds", 3, {"n_elems": 200000, "n_rounds": 300, "n_tensors": 4}, after=20)
+    started, _ = c.start_running(
+        "rounds", 3, {"n_elems": 200000, "n_rounds": 300, "n_tensors": 4}, after=20
+    )
     c.servers[victim].kill()
     c.finish(started)
 
 
 def test_restarted_server_takes_up_its_partitions(cluster):
     c = cluster(agents=2, servers=1)
-    started, _ = c.start_running("rounds", 2, {"n_elems": 200000, "n_rounds": 300, "n_tensors": 4}, after=20)
+    started, _ = c.start_running(
+        "rounds", 2, {"n_elems": 200000, "n_rounds": 300, "n_tensors": 4}, after=20
+    )
     c.servers[0].kill()
     c.servers[0].start()
     c.finish(started)
@@ -165,7 +188,9 @@ def test_restarted_server_takes_up_its_partitions(cluster):
 
 def test_killed_scheduler_is_not_noticed_by_running_jobs(cluster):
     c = cluster(agents=2, servers=2)
-    started, progress = c.start_running("rounds", 2, {"n_elems": 100000, "n_rounds": 400, "n_tensors": 2}, after=20)
+    started, progress = c.start_running(
+        "rounds", 2, {"n_elems": 100000, "n_rounds": 400, "n_tensors": 2}, after=20
+    )
     c.scheduler.kill()
     progress.wait(min(progress.rounds() + 40, 380))
     c.scheduler.pin()
@@ -196,25 +221,43 @@ def test_strangers_and_garbage_disturb_nobody(cluster):
         for a in c.agents:
             s = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             s.connect(str(a.socket))
-            s.send([b"\x00", b"\xff" * 4096, b"\x01\x00\x00\x00\x00\x00\x00\x00", b"\x01\x00\x00\x00" * 64][i % 4])
+            s.send(
+                [
+                    b"\x00",
+                    b"\xff" * 4096,
+                    b"\x01\x00\x00\x00\x00\x00\x00\x00",
+                    b"\x01\x00\x00\x00" * 64,
+                ][i % 4]
+            )
             held.append(s)
     c.finish(started)
     for s in held:
         s.close()
     for d in c.daemons:
-        warnings = [line for line in d.log.read_text().splitlines() if line.startswith(("<3>", "<4>"))]
+        warnings = [
+            line for line in d.log.read_text().splitlines() if line.startswith(("<3>", "<4>"))
+        ]
         assert len(warnings) < 30, warnings
 
 
 def test_status_shows_members_and_jobs(cluster):
     c = cluster(agents=2, servers=2)
-    started = c.start_job("error", 2, {"what": "one_is_missing", "args": {"missing_rank": 1, "timeout": 3}}, job="digits")
-    c.wait_for("the job runs", lambda: any(j["state"] == "running" for j in c.scheduler.status()["jobs"]))
+    started = c.start_job(
+        "error",
+        2,
+        {"what": "one_is_missing", "args": {"missing_rank": 1, "timeout": 3}},
+        job="digits",
+    )
+    c.wait_for(
+        "the job runs", lambda: any(j["state"] == "running" for j in c.scheduler.status()["jobs"])
+    )
     p = c.bpsctl("status")
     assert p.returncode in (0, 1), p.stderr
     assert "digits" in p.stdout and "s0" in p.stdout and "servers 2/2" in p.stdout, p.stdout
     assert max(map(len, p.stdout.splitlines())) <= 100
-    c.wait_for("rank 0 waits", lambda: re.search(r"rank 1|\b1\b.*wait", c.bpsctl("job", "digits").stdout))
+    c.wait_for(
+        "rank 0 waits", lambda: re.search(r"rank 1|\b1\b.*wait", c.bpsctl("job", "digits").stdout)
+    )
     p = c.bpsctl("job", "digits")
     assert p.returncode in (0, 1), p.stderr
     c.finish(started)
@@ -229,8 +272,12 @@ def test_status_shows_members_and_jobs(cluster):
 def test_limits_of_a_process_are_errors_of_the_call_that_met_them(cluster):
     c = cluster(agents=1, servers=0)
     [files, memory], _ = c.run("limits", 2, {"n_elems": 1 << 20})
-    assert files[0] == -errno.EMFILE and "RLIMIT_NOFILE" in files[1] and "ulimit -n" in files[1], files
-    assert memory[0] == -errno.ENOMEM and "RLIMIT_AS" in memory[1] and "ulimit -v" in memory[1], memory
+    assert files[0] == -errno.EMFILE and "RLIMIT_NOFILE" in files[1] and "ulimit -n" in files[1], (
+        files
+    )
+    assert memory[0] == -errno.ENOMEM and "RLIMIT_AS" in memory[1] and "ulimit -v" in memory[1], (
+        memory
+    )
 
 
 @pytest.mark.parametrize("n_free", [0, 1, 2])

@@ -13,7 +13,9 @@ SIZES = [1, 2, 3, 17, 4095, (1 << 20) + 3]
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_every_op_and_size_of_a_dtype_is_right_at_every_worker(cluster, dtype):
     c = cluster(agents=2, servers=2)
-    same_everywhere(c.run("matrix", 3, {"dtypes": [dtype], "ops": OPS, "sizes": SIZES}, placement=[0, 0, 1]))
+    same_everywhere(
+        c.run("matrix", 3, {"dtypes": [dtype], "ops": OPS, "sizes": SIZES}, placement=[0, 0, 1])
+    )
 
 
 # All pairs of (workers, agents, servers) values occur; agents never outnumber workers.
@@ -25,7 +27,9 @@ SHAPES = [
 
 
 @pytest.mark.parametrize("workers,agents,servers", SHAPES)
-def test_sums_are_right_for_any_number_of_workers_agents_and_servers(cluster, workers, agents, servers):
+def test_sums_are_right_for_any_number_of_workers_agents_and_servers(
+    cluster, workers, agents, servers
+):
     c = cluster(agents=agents, servers=servers)
     args = {"dtypes": ["f32", "f16", "i32", "u8"], "ops": ["sum", "avg"], "sizes": [1, 4095, 70001], "rounds": 3,
             "part_bytes": 65536}  # fmt: skip
@@ -45,7 +49,10 @@ def test_a_deterministic_job_gives_the_same_bits_run_after_run(cluster, dtype):
 
 def test_several_jobs_at_once_do_not_mix(cluster):
     c = cluster(agents=2, servers=2)
-    jobs = [c.start_job("rounds", 4, {"n_elems": 30011 + i, "n_rounds": 30, "n_tensors": 3}) for i in range(3)]
+    jobs = [
+        c.start_job("rounds", 4, {"n_elems": 30011 + i, "n_rounds": 30, "n_tensors": 3})
+        for i in range(3)
+    ]
     for job in jobs:
         c.finish(job)
 
@@ -59,7 +66,9 @@ def test_collectives_work_across_machines(cluster):
 
 def test_a_job_of_one_machine_needs_no_server(cluster):
     c = cluster(agents=1, servers=0)
-    same_everywhere(c.run("matrix", 4, {"dtypes": ["f32", "f16", "i8"], "ops": OPS, "sizes": [1, 4095, 300001]}))
+    same_everywhere(
+        c.run("matrix", 4, {"dtypes": ["f32", "f16", "i8"], "ops": OPS, "sizes": [1, 4095, 300001]})
+    )
 
 
 def test_a_second_job_of_the_same_name_may_follow(cluster):

@@ -75,27 +75,45 @@ class Relay:
 
 
 def test_agent_that_only_the_scheduler_does_not_hear_keeps_its_job(cluster):
-    c = cluster(agents=1, servers=2, scheduler_args=["--agent-dead", "1500ms", "--agent-window", "1500ms"])
+    c = cluster(
+        agents=1, servers=2, scheduler_args=["--agent-dead", "1500ms", "--agent-window", "1500ms"]
+    )
     relay = Relay(c.scheduler.port)
     try:
         a = c.add_agent(1, "--scheduler", f"127.0.0.1:{relay.port}")
         stop = c.dir / "stop"
-        started, progress = c.start_running("rounds_until", 2, {"n_elems": 200000, "stop": str(stop), "seconds": 60})
+        started, progress = c.start_running(
+            "rounds_until", 2, {"n_elems": 200000, "stop": str(stop), "seconds": 60}
+        )
         relay.is_open.clear()
-        c.wait_for("it is missed", lambda: "silent here, but servers hear it" in c.scheduler.log.read_text())
+        c.wait_for(
+            "it is missed",
+            lambda: "silent here, but servers hear it" in c.scheduler.log.read_text(),
+        )
         at = progress.rounds()
         until = time.monotonic() + 5  # more than three times its patience
-        c.wait_for("time has passed, and rounds", lambda: time.monotonic() > until and progress.rounds() > at + 20)
+        c.wait_for(
+            "time has passed, and rounds",
+            lambda: time.monotonic() > until and progress.rounds() > at + 20,
+        )
         p = c.bpsctl("status")
-        assert p.returncode == 1 and "CONTROL_SILENT" in p.stdout and "but by servers" in p.stdout, p.stdout
+        assert (
+            p.returncode == 1 and "CONTROL_SILENT" in p.stdout and "but by servers" in p.stdout
+        ), p.stdout
         relay.is_open.set()
-        c.wait_for("it is back", lambda: re.search(r"agent a1: suspect -> up", c.scheduler.log.read_text()))
+        c.wait_for(
+            "it is back", lambda: re.search(r"agent a1: suspect -> up", c.scheduler.log.read_text())
+        )
         stop.touch()
         c.finish(started)
         assert "a1: suspect -> down" not in c.scheduler.log.read_text()
         # Without servers that hear it, it goes in time.
         a.kill(signal.SIGSTOP)
-        c.wait_for("it is given up", lambda: re.search(r"agent a1: .* -> down, silent", c.scheduler.log.read_text()), 4)
+        c.wait_for(
+            "it is given up",
+            lambda: re.search(r"agent a1: .* -> down, silent", c.scheduler.log.read_text()),
+            4,
+        )
         a.kill(signal.SIGCONT)
     finally:
         relay.close()
@@ -105,7 +123,9 @@ def test_lost_state_of_the_scheduler_ends_jobs_with_that_reason(cluster):
     c = cluster(agents=2, servers=1)
     args = {"what": "one_is_missing", "args": {"missing_rank": 1, "timeout": 20}}
     started = c.start_job("error", 2, args)
-    c.wait_for("the job runs", lambda: any(j["state"] == "running" for j in c.scheduler.status()["jobs"]))
+    c.wait_for(
+        "the job runs", lambda: any(j["state"] == "running" for j in c.scheduler.status()["jobs"])
+    )
     late = [c.servers[0], c.agents[0]]
     for d in late:
         d.kill(signal.SIGSTOP)
@@ -114,7 +134,9 @@ def test_lost_state_of_the_scheduler_ends_jobs_with_that_reason(cluster):
     c.scheduler.pin()
     c.scheduler.start()
     for i, d in enumerate(late):
-        c.wait_for("the one before has come", lambda n=i + 1: len(c.scheduler.status()["members"]) == n)
+        c.wait_for(
+            "the one before has come", lambda n=i + 1: len(c.scheduler.status()["members"]) == n
+        )
         d.kill(signal.SIGCONT)
     r = c.finish(started[:1])[0]
     assert r["code"] == bps.EJOB_FAILED and "lost its state" in r["text"], r
@@ -134,27 +156,39 @@ def test_many_jobs_leave_nothing_behind(cluster):
         return [len(os.listdir(f"/proc/{d.process.pid}/fd")) for d in c.daemons]
 
     use(0)
-    c.wait_for("the first job's memory is free", lambda: not any(a.status()["shared_bytes"] for a in c.agents))
+    c.wait_for(
+        "the first job's memory is free",
+        lambda: not any(a.status()["shared_bytes"] for a in c.agents),
+    )
     before = descriptors()
     for i in range(1, 12):
         use(i)
     c.wait_for("sums are free", lambda: not any(s.status()["sums_bytes"] + s.status()["staging_bytes"]
                                                 for s in c.servers))  # fmt: skip
-    c.wait_for("shared memory is free", lambda: not any(a.status()["shared_bytes"] for a in c.agents))
+    c.wait_for(
+        "shared memory is free", lambda: not any(a.status()["shared_bytes"] for a in c.agents)
+    )
     c.wait_for("descriptors are closed", lambda: all(n <= m for n, m in zip(descriptors(), before)))
 
 
 def test_connections_cut_in_the_middle_of_reads_cost_no_round(cluster):
     """libfabric 1.17.0 frees a half-arrived read twice: later operations shared an entry, and the job hung."""
     c = cluster(agents=2, servers=1)
-    job, progress = c.start_running("rounds", 2, {"n_elems": 1 << 20, "n_rounds": 60, "n_tensors": 3}, after=0)
+    job, progress = c.start_running(
+        "rounds", 2, {"n_elems": 1 << 20, "n_rounds": 60, "n_tensors": 3}, after=0
+    )
     cut = ["ss", "-K", "-t", "dst", "127.0.0.100", "dport", "=", str(c.servers[0].port)]
     for _ in range(25):
         at = progress.rounds()
         p = subprocess.run(cut, capture_output=True, text=True, check=False)
         if p.returncode:
             pytest.skip(f"connections cannot be cut here: {p.stderr}")
-        c.wait_for("another round", lambda at=at: progress.rounds() > at or job[0].process.poll() is not None)
-    reconnects = [re.search(r"^bps_agent_reconnects_total (\d+)", a.get("/metrics"), re.M) for a in c.agents]
+        c.wait_for(
+            "another round",
+            lambda at=at: progress.rounds() > at or job[0].process.poll() is not None,
+        )
+    reconnects = [
+        re.search(r"^bps_agent_reconnects_total (\d+)", a.get("/metrics"), re.M) for a in c.agents
+    ]
     c.finish(job)
     assert all(int(m[1]) > 10 for m in reconnects)

@@ -17,7 +17,9 @@ PROGRAMS = BUILD / "tests" / "gpu"
 FAKE = BUILD / "fake"
 
 needs_toolkit = pytest.mark.skipif(
-    not (PROGRAMS / "a").exists() or not (FAKE / "libcuda.so.1").exists() or BUILD.name in ("asan", "tsan"),
+    not (PROGRAMS / "a").exists()
+    or not (FAKE / "libcuda.so.1").exists()
+    or BUILD.name in ("asan", "tsan"),
     reason="built without the CUDA toolkit, or with a sanitizer",
 )
 
@@ -32,7 +34,12 @@ def wait_for(what, condition):
 def run(*args, **env):
     full = dict(os.environ, **env)
     return subprocess.run(
-        [str(RUN), *args, "--programs", str(PROGRAMS)], capture_output=True, text=True, timeout=100, env=full, check=False
+        [str(RUN), *args, "--programs", str(PROGRAMS)],
+        capture_output=True,
+        text=True,
+        timeout=100,
+        env=full,
+        check=False,
     )
 
 
@@ -41,7 +48,9 @@ def over_fakes(*args, **env):
     lines = [json.loads(line) for line in p.stdout.splitlines() if line.startswith("{")]
     assert lines and all(a["fake"] for a in lines), p
     assert "FAKE LIBRARIES, NO GPU" in p.stdout
-    assert all(len(line) <= 100 for line in p.stdout.splitlines() if not line.startswith("{")), p.stdout
+    assert all(len(line) <= 100 for line in p.stdout.splitlines() if not line.startswith("{")), (
+        p.stdout
+    )
     return p, {a["item"]: a for a in lines}
 
 
@@ -50,10 +59,21 @@ def test_a_machine_without_a_driver_is_told_in_one_sentence(which):
     p = run(which, LD_LIBRARY_PATH="")
     if p.returncode != 77:
         pytest.skip("this machine has a driver")
-    assert p.stderr == "tests/gpu/run: this machine has no CUDA driver (libcuda.so.1 is not there)\n" and not p.stdout
+    assert (
+        p.stderr == "tests/gpu/run: this machine has no CUDA driver (libcuda.so.1 is not there)\n"
+        and not p.stdout
+    )
 
 
-A_ITEMS = ["attributes", "vmm", "legacy_ipc", "maker_killed", "importer_killed", "two_mappings", "null_stream"]
+A_ITEMS = [
+    "attributes",
+    "vmm",
+    "legacy_ipc",
+    "maker_killed",
+    "importer_killed",
+    "two_mappings",
+    "null_stream",
+]
 
 
 @needs_toolkit
@@ -73,22 +93,32 @@ def test_run_a_tells_of_a_gpu_that_lacks_what_the_product_needs(attribute, name)
 @needs_toolkit
 def test_run_a_tells_what_the_driver_says_about_addresses():
     p, answers = over_fakes("A", "--only", "pointer_attributes")
-    kinds = {f"pointer_attributes_{kind}" for kind in ("alloc", "vmm", "first", "second", "imported")}
+    kinds = {
+        f"pointer_attributes_{kind}" for kind in ("alloc", "vmm", "first", "second", "imported")
+    }
     assert p.returncode == 0 and set(answers) == kinds, p
     second = answers["pointer_attributes_second"]
-    assert (second["mapping_base"], second["mapping_size"], second["handle_types"]) == (0, 4 << 20, 1)
+    assert (second["mapping_base"], second["mapping_size"], second["handle_types"]) == (
+        0,
+        4 << 20,
+        1,
+    )
 
 
 @needs_toolkit
 def test_run_a_tells_when_the_driver_does_not_know_mappings():
-    p, answers = over_fakes("A", "--only", "pointer_attributes", FAKE_CUDA_FAULTS="cuPointerGetAttribute:18=801")
+    p, answers = over_fakes(
+        "A", "--only", "pointer_attributes", FAKE_CUDA_FAULTS="cuPointerGetAttribute:18=801"
+    )
     assert p.returncode == 1 and answers["pointer_attributes_vmm"]["mapping_base"] == "error 801", p
     assert not answers["pointer_attributes_vmm"]["ok"] and answers["pointer_attributes_alloc"]["ok"]
 
 
 @needs_toolkit
 def test_run_a_tells_what_fails():
-    p, answers = over_fakes("A", "--only", "vmm", FAKE_CUDA_FAULTS="cuMemExportToShareableHandle:1=801")
+    p, answers = over_fakes(
+        "A", "--only", "vmm", FAKE_CUDA_FAULTS="cuMemExportToShareableHandle:1=801"
+    )
     assert p.returncode == 1 and "cuMemExportToShareableHandle" in answers["vmm"]["why"], p
     assert "FAILS" in p.stdout
 
@@ -105,20 +135,37 @@ def test_run_a_does_not_wait_for_a_process_that_is_gone(item):
 @needs_toolkit
 def test_run_a_compares_imported_memory_and_each_of_its_factors():
     p, answers = over_fakes("A", "--only", "importer")
-    sizes = {f"importer_{way}_{size}" for way in ("d2h", "h2d", "both") for size in ("4MiB", "128MiB")}
+    sizes = {
+        f"importer_{way}_{size}" for way in ("d2h", "h2d", "both") for size in ("4MiB", "128MiB")
+    }
     assert p.returncode == 0 and set(answers) == sizes | {"pin_memfd"}, p
     for item in sizes:
-        assert answers[item]["own_memfd_gbytes_s"] > 0 and answers[item]["imported_alloc_gbytes_s"] > 0
+        assert (
+            answers[item]["own_memfd_gbytes_s"] > 0 and answers[item]["imported_alloc_gbytes_s"] > 0
+        )
 
 
 @needs_toolkit
 def test_run_b_compares_every_kind_of_work():
     p, answers = over_fakes("B")
     tiny = {f"tiny_copies_{way}_{size}" for way in ("out", "in") for size in ("64B", "4KiB")}
-    kinds = {"copy_out", "copy_in", "copy_both", "parts_out", "parts_in", "post_only", "small_kernels", "1GiB_kernels"} | tiny
+    kinds = {
+        "copy_out",
+        "copy_in",
+        "copy_both",
+        "parts_out",
+        "parts_in",
+        "post_only",
+        "small_kernels",
+        "1GiB_kernels",
+    } | tiny
     assert p.returncode == 0 and set(answers) == kinds | {"trainer_alone"}, p
-    assert all(answers[kind]["wait_p50_us"] > 0 and answers[kind]["alone_p99_us"] > 0 for kind in kinds)
-    assert {kind for kind in kinds if "bar_keeps" in answers[kind]} == {k for k in kinds if k[:5] in ("copy_", "parts")}
+    assert all(
+        answers[kind]["wait_p50_us"] > 0 and answers[kind]["alone_p99_us"] > 0 for kind in kinds
+    )
+    assert {kind for kind in kinds if "bar_keeps" in answers[kind]} == {
+        k for k in kinds if k[:5] in ("copy_", "parts")
+    }
 
 
 @needs_toolkit
@@ -131,7 +178,9 @@ def test_run_b_measures_only_what_is_asked_for(only, n):
 
 @needs_toolkit
 def test_run_b_tells_what_fails():
-    p, answers = over_fakes("B", "--only", "post_only", FAKE_CUDA_FAULTS="cuStreamWriteValue64:9=700")
+    p, answers = over_fakes(
+        "B", "--only", "post_only", FAKE_CUDA_FAULTS="cuStreamWriteValue64:9=700"
+    )
     assert p.returncode == 1 and "cuStreamWriteValue64" in answers["post_only"]["why"], p
 
 
@@ -148,7 +197,9 @@ def test_run_d_sees_one_gpu_without_nccl_and_refusals_handled():
 
 @needs_toolkit
 def test_run_d_tells_when_a_clique_on_two_gpus_does_not_work():
-    p, answers = over_fakes("D", "--only", "two_gpus", FAKE_CUDA_GPUS="2", FAKE_CUDA_FAULTS="ncclReduceScatter:1=2")
+    p, answers = over_fakes(
+        "D", "--only", "two_gpus", FAKE_CUDA_GPUS="2", FAKE_CUDA_FAULTS="ncclReduceScatter:1=2"
+    )
     assert p.returncode == 1 and "reduce-scatter" in answers["two_gpus"]["why"], p
 
 
@@ -159,7 +210,9 @@ def pretend(tmp_path, text):
     program.chmod(0o755)
     env = dict(os.environ, BPS_GPU_FAKE="1", LD_LIBRARY_PATH=str(FAKE))
     command = [str(RUN), "D", "--programs", str(tmp_path)]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env)
+    return subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env
+    )
 
 
 GOOD = """echo '{"item": "good", "ok": true}'"""
@@ -175,7 +228,10 @@ GOOD = """echo '{"item": "good", "ok": true}'"""
 def test_a_run_that_breaks_off_is_no_success(tmp_path, text, item, why):
     p = pretend(tmp_path, text)
     out, err = p.communicate(timeout=60)
-    answers = {a["item"]: a for a in map(json.loads, (line for line in out.splitlines() if line.startswith("{")))}
+    answers = {
+        a["item"]: a
+        for a in map(json.loads, (line for line in out.splitlines() if line.startswith("{")))
+    }
     assert p.returncode == 1, (out, err)
     assert item is None or (not answers[item]["ok"] and why in answers[item]["why"]), out
 
@@ -189,7 +245,13 @@ def test_a_run_that_is_ended_leaves_nothing_and_has_its_table(tmp_path):
     out, _ = p.communicate(timeout=60)
     assert p.returncode == 1 and "good" in out and "ended by SIGTERM" in out, out
     pid = int(child.read_text())
-    wait_for("its child has ended", lambda: not os.path.exists(f"/proc/{pid}") or " Z " in pathlib.Path(f"/proc/{pid}/stat").read_text())
+    wait_for(
+        "its child has ended",
+        lambda: (
+            not os.path.exists(f"/proc/{pid}")
+            or " Z " in pathlib.Path(f"/proc/{pid}/stat").read_text()
+        ),
+    )
 
 
 @needs_toolkit
@@ -210,8 +272,19 @@ def test_run_d_tells_when_a_clique_of_one_does_not_work(call, says):
 
 @pytest.mark.skipif(not importlib.util.find_spec("torch"), reason="no PyTorch here")
 def test_run_c_trains_the_same_weights_over_plain_memory():
-    p = run("C", "--host", PATH=f"{pathlib.Path(sys.executable).parent}:{os.environ['PATH']}", BPS_GPU_BUILD=BUILD.name)
-    answers = {a["item"]: a for a in map(json.loads, (line for line in p.stdout.splitlines() if line.startswith("{")))}
+    p = run(
+        "C",
+        "--host",
+        PATH=f"{pathlib.Path(sys.executable).parent}:{os.environ['PATH']}",
+        BPS_GPU_BUILD=BUILD.name,
+    )
+    answers = {
+        a["item"]: a
+        for a in map(json.loads, (line for line in p.stdout.splitlines() if line.startswith("{")))
+    }
     assert p.returncode == 0, p
     for mode in ("arena", "arena-copy"):
-        assert answers[f"weights_{mode}"]["same_at_both"] and answers[f"weights_{mode}"]["worst"] < 1e-4
+        assert (
+            answers[f"weights_{mode}"]["same_at_both"]
+            and answers[f"weights_{mode}"]["worst"] < 1e-4
+        )

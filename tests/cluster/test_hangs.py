@@ -93,7 +93,9 @@ def test_hung_member_is_missing_by_name_within_the_bound(cluster, role):
     d.kill(signal.SIGSTOP)
     c.wait_for("it is missing", lambda: document(c, "status")["missing"] == [d.name])
     text = show(c, "status")
-    assert re.search(rf"collected from 4 of 5 daemons in \d\.\d\d s; missing: {d.name}\n", text), text
+    assert re.search(rf"collected from 4 of 5 daemons in \d\.\d\d s; missing: {d.name}\n", text), (
+        text
+    )
     assert re.search(rf"(?m)^{d.name} +\S+ +up\*", text), text
     assert show(c, "--daemon", f"127.0.0.1:{d.http}", "status", status=3) == ""
     d.kill(signal.SIGCONT)
@@ -111,7 +113,10 @@ def test_hung_scheduler_leaves_single_daemons_to_be_asked(cluster):
     c.scheduler.kill(signal.SIGCONT)
 
 
-@pytest.mark.parametrize("word", [("status",), ("servers",), ("jobs",), ("job", "x"), ("why-stuck",), ("events",), ("check",)])
+@pytest.mark.parametrize(
+    "word",
+    [("status",), ("servers",), ("jobs",), ("job", "x"), ("why-stuck",), ("events",), ("check",)],
+)
 def test_black_hole_is_answered_within_the_bound(word):
     with black_hole() as at:
         start = time.monotonic()
@@ -119,23 +124,42 @@ def test_black_hole_is_answered_within_the_bound(word):
                            timeout=10, check=False)  # fmt: skip
         assert time.monotonic() - start < 4, "2 s, and a loaded machine"
     text = p.stdout + p.stderr
-    assert p.returncode == (2 if word == ("check",) else 3) and "does not answer in time" in re.sub(r"\s+", " ", text), p
+    assert p.returncode == (2 if word == ("check",) else 3) and "does not answer in time" in re.sub(
+        r"\s+", " ", text
+    ), p
 
 
 def test_slow_machine_is_named_with_its_lag_until_it_is_quick_again(cluster, tmp_path):
     c = cluster(agents=3, servers=2)
-    c.start_job("slow_while", 3, {"n_elems": 20000, "slow_rank": 1, "flag": str(tmp_path / "slow"), "pause": 0.05}, job="bert")
+    c.start_job(
+        "slow_while",
+        3,
+        {"n_elems": 20000, "slow_rank": 1, "flag": str(tmp_path / "slow"), "pause": 0.05},
+        job="bert",
+    )
     (tmp_path / "slow").touch()
-    c.wait_for("it is named", lambda: "is last in" in c.bpsctl("status").stdout, deadline_s=2 * DEADLINE_S)
+    c.wait_for(
+        "it is named", lambda: "is last in" in c.bpsctl("status").stdout, deadline_s=2 * DEADLINE_S
+    )
     d = document(c, "status")
-    problem = next(p for p in d["problems"] if p["code"] == "STRAGGLER" and "is last in" in p["what"])
-    assert re.match(r"agent a1 \(host agent-host1\) is last in \d+ % of the rounds of job bert", problem["what"]), problem
+    problem = next(
+        p for p in d["problems"] if p["code"] == "STRAGGLER" and "is last in" in p["what"]
+    )
+    assert re.match(
+        r"agent a1 \(host agent-host1\) is last in \d+ % of the rounds of job bert", problem["what"]
+    ), problem
     slowest = d["jobs"][0]["pace"]["slowest"]
     assert slowest["agent"] == "a1" and slowest["is_straggler"] and slowest["share"] > 0.6, slowest
     assert 0.02 < slowest["lag_s"] < 5, slowest
     text = show(c, "status", status=1)
     assert re.search(r"(?m)^bert .* agent-host \+\d+ ms +running", text), text
-    assert "last in" in show(c, "job", "bert") and "agent a1 on agent-host1" in show(c, "job", "bert")
+    assert "last in" in show(c, "job", "bert") and "agent a1 on agent-host1" in show(
+        c, "job", "bert"
+    )
     (tmp_path / "slow").unlink()
-    c.wait_for("it is cleared", lambda: "holds it up no more" in c.bpsctl("events").stdout, deadline_s=2 * DEADLINE_S)
+    c.wait_for(
+        "it is cleared",
+        lambda: "holds it up no more" in c.bpsctl("events").stdout,
+        deadline_s=2 * DEADLINE_S,
+    )
     assert "is last in" not in show(c, "status")

@@ -20,7 +20,10 @@ SHIPPED = ROOT / "systemd" / "prometheus"
 PROMTOOL = shutil.which("promtool")
 WITHIN_S = DEADLINE_S / 3  # of the cause; 10 s unless the machine is said to be slow
 CRITICAL = {"STATE_NOT_DURABLE", "NO_SERVER"}
-OF_MEMBERS = {"SCHEDULER_UNREACHABLE", "ISOLATED"}  # whom the scheduler cannot hear: only they report it
+OF_MEMBERS = {
+    "SCHEDULER_UNREACHABLE",
+    "ISOLATED",
+}  # whom the scheduler cannot hear: only they report it
 
 
 def healthz(daemon):
@@ -54,8 +57,19 @@ def check_alert(tmp_path, code, recorded):
     test = {"interval": "15s", "input_series": [{"series": label, "values": samples}],
             "alert_rule_test": [{"eval_time": "5m", "alertname": name, "exp_alerts": [expected]}]}  # fmt: skip
     shutil.copy(SHIPPED / "bps-alerts.yml", tmp_path)
-    (tmp_path / "t.yml").write_text(json.dumps({"rule_files": ["bps-alerts.yml"], "evaluation_interval": "15s", "tests": [test]}))
-    p = subprocess.run([PROMTOOL, "test", "rules", "t.yml"], capture_output=True, text=True, timeout=60, check=False, cwd=tmp_path)
+    (tmp_path / "t.yml").write_text(
+        json.dumps(
+            {"rule_files": ["bps-alerts.yml"], "evaluation_interval": "15s", "tests": [test]}
+        )
+    )
+    p = subprocess.run(
+        [PROMTOOL, "test", "rules", "t.yml"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        cwd=tmp_path,
+    )
     assert p.returncode == 0, p.stdout + p.stderr
 
 
@@ -96,7 +110,9 @@ def no_answer(cluster):
 
 @contextlib.contextmanager
 def state_not_durable(cluster):
-    c = cluster(agents=1, servers=1, scheduler_args=["--faults", "scheduler.log.write=error:ENOSPC,after=4"])
+    c = cluster(
+        agents=1, servers=1, scheduler_args=["--faults", "scheduler.log.write=error:ENOSPC,after=4"]
+    )
     c.start_job("error", 1, {"what": "nothing"}, env={"BPS_FORCE_DISTRIBUTED": "1"})
     yield c, c.scheduler
 
@@ -158,7 +174,12 @@ def job_forming_long(cluster):
 
 @contextlib.contextmanager
 def server_slow(cluster):
-    c = cluster(agents=2, servers=1, scheduler_args=["--server-slow", "5ms"], server_args=["--faults", "server.sum.start=sleep:20ms"])
+    c = cluster(
+        agents=2,
+        servers=1,
+        scheduler_args=["--server-slow", "5ms"],
+        server_args=["--faults", "server.sum.start=sleep:20ms"],
+    )
     c.start_job("rounds", 2, {"n_elems": 1000, "n_rounds": 1000000})
     yield c, c.scheduler
 
@@ -174,7 +195,9 @@ def scheduler_unreachable(cluster):
 def isolated(cluster):
     c = cluster(agents=2, servers=1, agent_args=["--stranded-after", "1s"])
     ready = c.dir / "ready"
-    c.start_job("idle", 2, {"seconds": 300, "ready": str(ready)})  # a call that waits would end by it, and the job too
+    c.start_job(
+        "idle", 2, {"seconds": 300, "ready": str(ready)}
+    )  # a call that waits would end by it, and the job too
     c.wait_for("the job runs", ready.exists)
     c.scheduler.kill()
     c.servers[0].kill()
@@ -187,7 +210,13 @@ CAUSES = {f.__wrapped__.__name__.upper(): f for f in (
 
 
 def test_each_problem_that_is_explained_has_a_cause_here():
-    p = subprocess.run([str(BUILD / "bpsctl"), "--json", "explain"], capture_output=True, text=True, timeout=10, check=True)
+    p = subprocess.run(
+        [str(BUILD / "bpsctl"), "--json", "explain"],
+        capture_output=True,
+        text=True,
+        timeout=10,
+        check=True,
+    )
     assert {c["code"] for c in json.loads(p.stdout)["codes"] if "number" not in c} == set(CAUSES)
 
 
@@ -202,9 +231,15 @@ def test_problem_is_in_status_healthz_metrics_events_and_alerts(cluster, tmp_pat
         problem = problems(reporter)[code]
         status, text = healthz(reporter)
         assert code in text, text
-        assert (status == 200) == (reporter is c.scheduler and not any(p["severity"] == "ERR" for p in problems(reporter).values()))
+        assert (status == 200) == (
+            reporter is c.scheduler
+            and not any(p["severity"] == "ERR" for p in problems(reporter).values())
+        )
         if reporter is c.scheduler:
-            c.wait_for("there is an event", lambda: any(k == "health" and t.startswith(code + ": ") for k, t in c.events()))
+            c.wait_for(
+                "there is an event",
+                lambda: any(k == "health" and t.startswith(code + ": ") for k, t in c.events()),
+            )
             assert code in c.bpsctl("status").stdout
         else:
             assert code in OF_MEMBERS
@@ -217,7 +252,12 @@ def test_health_is_well_again_when_the_cause_is_gone(cluster):
     with trainer_stalled(cluster) as (c, scheduler):
         c.wait_for("it is reported", lambda: "TRAINER_STALLED" in problems(scheduler))
         assert problems(scheduler)["TRAINER_STALLED"]["subject"] == "job job1 rank 1"
-        c.wait_for("it has an event", lambda: any(text.startswith("TRAINER_STALLED") for _, text in c.events()))
+        c.wait_for(
+            "it has an event",
+            lambda: any(text.startswith("TRAINER_STALLED") for _, text in c.events()),
+        )
     c.wait_for("all is well", lambda: not problems(scheduler))
     assert healthz(scheduler) == (200, "ok\n") and series(scheduler, "TRAINER_STALLED")[1] == "0"
-    c.wait_for("it is over", lambda: ("health", "TRAINER_STALLED is over: job job1 rank 1") in c.events())
+    c.wait_for(
+        "it is over", lambda: ("health", "TRAINER_STALLED is over: job job1 rank 1") in c.events()
+    )

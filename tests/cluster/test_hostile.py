@@ -17,7 +17,23 @@ import pytest
 
 import bps
 from keeper import kept_cluster
-from rawclient import ANY_RANK, DEADLINE_S, DISTRIBUTED, F32, F64, FINISH, FINISHED, MAX, RING, SQ_TAIL, SUM, U8, WHY, Raw, frame
+from rawclient import (
+    ANY_RANK,
+    DEADLINE_S,
+    DISTRIBUTED,
+    F32,
+    F64,
+    FINISH,
+    FINISHED,
+    MAX,
+    RING,
+    SQ_TAIL,
+    SUM,
+    U8,
+    WHY,
+    Raw,
+    frame,
+)
 
 ALICE, BOB = 1, 2
 FORCED = {"BPS_FORCE_DISTRIBUTED": "1"}
@@ -94,7 +110,9 @@ def test_many_descriptors_that_block_when_closed_keep_nothing_open(cluster, when
     assert t.is_dropped()
     for _ in range(50):
         Raw(c.agents[0]).close()
-    c.wait_for("nothing is left", lambda: all(x <= y for x, y in zip(footprint(c.agents[0]), before)))
+    c.wait_for(
+        "nothing is left", lambda: all(x <= y for x, y in zip(footprint(c.agents[0]), before))
+    )
     assert c.agents[0].stop() == 0
     for _, peer in pairs:
         peer.close()
@@ -125,19 +143,39 @@ def test_blocking_eventfd_does_not_stop_the_agent(cluster):
 
 def test_refused_declarations_take_nothing_from_other_users(cluster):
     """Their names come again with other shapes, from the same worker and from others: servers get none of them."""
-    c = cluster(agents=1, servers=1, server_args=["--sums-memory", "64MiB"], agent_args=["--user-memory", "48MiB"])
+    c = cluster(
+        agents=1,
+        servers=1,
+        server_args=["--sums-memory", "64MiB"],
+        agent_args=["--user-memory", "48MiB"],
+    )
     c.open_to_all()
     bad = [Raw(c.agents[0], BOB) for _ in range(2)]
     for rank, t in enumerate(bad):
         t.say_hello("greedy", rank, 2, flags=DISTRIBUTED)
         assert t.welcome()[0] == 0
     assert [t.job()[0] for t in bad] == [0, 0]
-    shapes = [(F64, 1 << 38), (U8, 1 << 33), (F32, 1 << 62), (U8, 1 << 26), (F64, 1), (F64, 1 << 38), (U8, 1 << 33)]
+    shapes = [
+        (F64, 1 << 38),
+        (U8, 1 << 33),
+        (F32, 1 << 62),
+        (U8, 1 << 26),
+        (F64, 1),
+        (F64, 1 << 38),
+        (U8, 1 << 33),
+    ]
     for round_ in range(5):
         for dtype, n_elems in shapes:
             for t in bad:
                 t.declare((f"d{round_}", dtype, n_elems))
-        c.run("rounds", 2, {"n_elems": 100000, "n_rounds": 2}, job=f"small{round_}", uid=ALICE, env=FORCED)
+        c.run(
+            "rounds",
+            2,
+            {"n_elems": 100000, "n_rounds": 2},
+            job=f"small{round_}",
+            uid=ALICE,
+            env=FORCED,
+        )
     [row] = [u for u in c.scheduler.status()["users"] if u["uid"] == BOB]
     assert row["server_bytes"]["used"] <= 5 * 8, row
     for t in bad:
@@ -207,7 +245,9 @@ def test_large_memory_that_is_being_made_does_not_stop_other_jobs(cluster):
     c = cluster(agents=1, servers=0)
     large, small = Raw(c.agents[0]).open("large", 0, 1), Raw(c.agents[0]).open("small", 0, 1)
     assert large.job()[0] == small.job()[0] == 0
-    large.ask_declare(("w", F32, 64 << 20), ("x", F32, 1 << 20), ("nothing", F32, 0))  # 768 MiB and more
+    large.ask_declare(
+        ("w", F32, 64 << 20), ("x", F32, 1 << 20), ("nothing", F32, 0)
+    )  # 768 MiB and more
     assert rounds_while(small, lambda: select.select([large.sock], [], [], 0)[0]) > 5
     slots = large.declared()
     assert [s[0] for s in slots] == [0, 0, 22]
@@ -219,7 +259,9 @@ def test_large_memory_that_is_being_made_does_not_stop_other_jobs(cluster):
 
 
 def test_mismatch_with_one_who_waits_for_memory_names_both_and_outlives_the_agent(cluster):
-    c = kept_cluster(cluster, agents=1, servers=0, args=["--faults", "agent.memory.make=sleep:300ms"])
+    c = kept_cluster(
+        cluster, agents=1, servers=0, args=["--faults", "agent.memory.make=sleep:300ms"]
+    )
     a, b = trainers = [Raw(c.agents[0]) for _ in range(2)]
     for r, t in enumerate(trainers):
         t.say_hello("j", r, 2)
@@ -271,7 +313,9 @@ def test_trainers_that_vanish_while_their_memory_is_made_leave_nothing_behind(cl
         wait_taken(t)
         t.close()
     c.wait_for("all are gone", gone)
-    c.wait_for("nothing is left", lambda: all(x <= y for x, y in zip(footprint(c.agents[0]), before)))
+    c.wait_for(
+        "nothing is left", lambda: all(x <= y for x, y in zip(footprint(c.agents[0]), before))
+    )
     t = Raw(c.agents[0]).open("last", 0, 1)
     assert t.job()[0] == 0
     t.ask_declare(("w", F32, 64 << 20))
@@ -375,11 +419,22 @@ def footprint(daemon):
     pid = daemon.process.pid
     with open(f"/proc/{pid}/maps", encoding="ascii") as f:
         maps = sum("memfd:" in line for line in f)
-    fds = len(os.listdir(f"/proc/{pid}/fd")) - 2 * daemon.status()["connections"]  # provider tcp has two for each
+    fds = (
+        len(os.listdir(f"/proc/{pid}/fd")) - 2 * daemon.status()["connections"]
+    )  # provider tcp has two for each
     return fds, maps, len(os.listdir(f"/proc/{pid}/task"))
 
 
-STEPS = ["connected", "said hello", "joined", "declared", "submitted", "in a round", "finishing", "asking"]
+STEPS = [
+    "connected",
+    "said hello",
+    "joined",
+    "declared",
+    "submitted",
+    "in a round",
+    "finishing",
+    "asking",
+]
 
 
 def crash(agent, n, step, peer):
@@ -432,7 +487,9 @@ def test_hundreds_of_trainers_that_vanish_leave_nothing_behind(cluster):
             before = [footprint(a) for a in c.agents]
     c.wait_for("all are gone", idle)
     for a, was in zip(c.agents, before):
-        c.wait_for("nothing is left", lambda a=a, was=was: all(x <= y for x, y in zip(footprint(a), was)))
+        c.wait_for(
+            "nothing is left", lambda a=a, was=was: all(x <= y for x, y in zip(footprint(a), was))
+        )
     still_serves(c)
 
 

@@ -15,7 +15,9 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 def tree(tmp_path):
     """A copy of the product's sources and of the checks, which a test may spoil."""
     for folder in ("common", "bps-agent", "bps-server", "bps-scheduler", "libbpsclient"):
-        shutil.copytree(ROOT / folder, tmp_path / folder, ignore=shutil.ignore_patterns("*.csv", "__pycache__"))
+        shutil.copytree(
+            ROOT / folder, tmp_path / folder, ignore=shutil.ignore_patterns("*.csv", "__pycache__")
+        )
     (tmp_path / "tests").mkdir()
     for check in ("layers.py", "layers.txt", "unique_names.py"):
         shutil.copy(ROOT / "tests" / check, tmp_path / "tests" / check)
@@ -24,7 +26,9 @@ def tree(tmp_path):
 
 def check(tree, name):
     """Run one check there; returns its exit status and what it printed."""
-    done = subprocess.run([sys.executable, f"tests/{name}"], cwd=tree, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(
+        [sys.executable, f"tests/{name}"], cwd=tree, capture_output=True, text=True, timeout=60
+    )
     assert not done.stderr
     return done.returncode, done.stdout
 
@@ -57,7 +61,9 @@ def test_a_core_that_includes_its_shell_or_a_clock_is_found(tree):
 
 def test_a_permission_that_nothing_uses_is_found(tree):
     layers = tree / "tests/layers.txt"
-    layers.write_text(re.sub(r"^common/data:", "common/data: common/wire", layers.read_text(), flags=re.M))
+    layers.write_text(
+        re.sub(r"^common/data:", "common/data: common/wire", layers.read_text(), flags=re.M)
+    )
     status, out = check(tree, "layers.py")
     assert status == 1
     assert "layers.txt: common/data does not use common/wire" in out
@@ -75,7 +81,10 @@ def test_a_folder_that_grows_too_large_or_is_unknown_is_found(tree):
 
 
 def test_a_name_that_exists_twice_is_found(tree):
-    append(tree / "common/base/heap.c", "struct srv_core {\n\tint x;\n};\nint duration_ms(void)\n{\n\treturn 0;\n}")
+    append(
+        tree / "common/base/heap.c",
+        "struct srv_core {\n\tint x;\n};\nint duration_ms(void)\n{\n\treturn 0;\n}",
+    )
     status, out = check(tree, "unique_names.py")
     assert status == 1
     assert "srv_core" in out and "duration_ms" in out
@@ -84,12 +93,18 @@ def test_a_name_that_exists_twice_is_found(tree):
 def commit_msg(tmp_path, text):
     message = tmp_path / "message"
     message.write_text(text)
-    done = subprocess.run([ROOT / "tests/hooks/commit-msg", message], capture_output=True, text=True, timeout=10)
+    done = subprocess.run(
+        [ROOT / "tests/hooks/commit-msg", message], capture_output=True, text=True, timeout=10
+    )
     return done.returncode, done.stderr
 
 
 def test_commit_messages_of_the_right_form_pass(tmp_path):
-    for text in ("net: give net_open a file of its own\n", "bps-agent: merge two rings\n\nBoth did the same.\n", "# comment\nci: run lint\n"):
+    for text in (
+        "net: give net_open a file of its own\n",
+        "bps-agent: merge two rings\n\nBoth did the same.\n",
+        "# comment\nci: run lint\n",
+    ):
         assert commit_msg(tmp_path, text) == (0, "")
 
 

@@ -31,7 +31,9 @@ def tree(tmp_path_factory):
 
 
 def run(program, *args):
-    return subprocess.run([str(program), *args], capture_output=True, text=True, timeout=10, check=False)
+    return subprocess.run(
+        [str(program), *args], capture_output=True, text=True, timeout=10, check=False
+    )
 
 
 @pytest.mark.parametrize("role", DAEMONS)
@@ -61,7 +63,14 @@ def test_unit_runs_the_installed_program_and_is_confined(tree, role):
         assert (tree / program[1:]).is_file(), program
     if not shutil.which("systemd-analyze"):
         pytest.skip("no systemd-analyze")
-    scored = run("systemd-analyze", "security", "--offline=true", f"--threshold={EXPOSURE[role]}", "--no-pager", str(unit))
+    scored = run(
+        "systemd-analyze",
+        "security",
+        "--offline=true",
+        f"--threshold={EXPOSURE[role]}",
+        "--no-pager",
+        str(unit),
+    )
     assert scored.returncode == 0, scored.stdout + scored.stderr
 
 
@@ -70,9 +79,18 @@ def test_library_is_found_by_pkg_config(tree):
         pytest.skip("no pkg-config")
     folder = tree / PREFIX[1:] / "lib"
     found = subprocess.run(
-        ["pkg-config", f"--define-variable=prefix={tree}{PREFIX}", "--cflags", "--libs", "libbpsclient"],
+        [
+            "pkg-config",
+            f"--define-variable=prefix={tree}{PREFIX}",
+            "--cflags",
+            "--libs",
+            "libbpsclient",
+        ],
         env={"PKG_CONFIG_PATH": str(folder / "pkgconfig"), "PATH": "/usr/bin:/bin"},
-        capture_output=True, text=True, timeout=10, check=True
+        capture_output=True,
+        text=True,
+        timeout=10,
+        check=True,
     ).stdout
     assert f"-I{tree}{PREFIX}/include" in found and f"-L{PREFIX}/lib" in found
     assert (folder / "libbpsclient.so").resolve() == (folder / "libbpsclient.so.0").resolve()

@@ -15,7 +15,11 @@ from keys import derived, new_key
 def output(c, program, *args):
     p = subprocess.run(
         [str(BUILD / program / program), *args, "--http", "127.0.0.1:0"],
-        capture_output=True, text=True, timeout=DEADLINE_S, env=c.env, check=False
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_S,
+        env=c.env,
+        check=False,
     )
     return p.returncode, p.stderr
 
@@ -78,9 +82,14 @@ def test_key_of_another_host_is_of_no_use(cluster, master):
     key = derived(master, "server:s1")
     d = c.spawn("bps-server", "s0", "--listen", "127.0.0.100:0", "--scheduler", f"127.0.0.1:{c.scheduler.port}",
                 "--name", "s0", "--key-file", key)  # fmt: skip
-    c.wait_for("the server is turned away", lambda: "cannot reach the scheduler" in d.log.read_text())
+    c.wait_for(
+        "the server is turned away", lambda: "cannot reach the scheduler" in d.log.read_text()
+    )
     assert not members(c)
-    c.wait_for("the status shows it", lambda: "as server:s0 in the last minute" in c.bpsctl("status").stdout)
+    c.wait_for(
+        "the status shows it",
+        lambda: "as server:s0 in the last minute" in c.bpsctl("status").stdout,
+    )
     refused = json.loads(c.scheduler.get("/status"))["refused"]
     assert [r["identity"] for r in refused] == ["server:s0"] and refused[0]["count"] >= 1
 
@@ -125,5 +134,7 @@ def test_strangers_cannot_keep_members_of_a_cluster_with_a_key_out(cluster, mast
     for s in held:
         s.close()
     for d in c.daemons:
-        warnings = [line for line in d.log.read_text().splitlines() if line.startswith(("<3>", "<4>"))]
+        warnings = [
+            line for line in d.log.read_text().splitlines() if line.startswith(("<3>", "<4>"))
+        ]
         assert len(warnings) < 30, warnings

@@ -36,13 +36,19 @@ def test_every_exported_call_has_a_page_that_names_and_declares_it():
     named = {n: p for p in EXAMPLE_PAGES for n in names_of(p)}
     for symbol in public_symbols():
         assert symbol in named, f"no page of section 3 has '.Nm {symbol}' in its NAME"
-        assert f".Fn {symbol} " in section(source(named[symbol]), "SYNOPSIS"), f"{named[symbol]}: no synopsis of {symbol}"
+        assert f".Fn {symbol} " in section(source(named[symbol]), "SYNOPSIS"), (
+            f"{named[symbol]}: no synopsis of {symbol}"
+        )
 
 
 def test_no_page_names_a_call_that_is_not_exported():
     symbols = public_symbols()
     for page in EXAMPLE_PAGES:
-        gone = [w for w in re.findall(r"^\.(?:Fn|Nm|Xr) (bps_\w+)", source(page), re.M) if w not in symbols]
+        gone = [
+            w
+            for w in re.findall(r"^\.(?:Fn|Nm|Xr) (bps_\w+)", source(page), re.M)
+            if w not in symbols
+        ]
         assert not gone, f"{page} names {gone}"
 
 
@@ -50,7 +56,9 @@ def test_every_error_code_says_what_it_means_and_what_to_do():
     entries = dict(
         (f"{name} {number}", text)
         for name, number, text in re.findall(
-            r"^\.It (BPS_E\w+) Pq (-\d+)\n(.*?)(?=^\.It |^\.El)", source("bps-errors.7"), re.M | re.S
+            r"^\.It (BPS_E\w+) Pq (-\d+)\n(.*?)(?=^\.It |^\.El)",
+            source("bps-errors.7"),
+            re.M | re.S,
         )
     )
     codes = re.findall(r"X\((BPS_E\w+), (\d+),", (ROOT / "common" / "base" / "error.h").read_text())
@@ -69,19 +77,34 @@ def test_page_refers_only_to_pages_that_exist(page):
     assert not refs - ours - theirs
 
 
-TYPES = {"TEXT": "text", "N": "number", "SIZE": "size", "TIME": "duration", "HOST:PORT": "address", None: "yes or no"}
+TYPES = {
+    "TEXT": "text",
+    "N": "number",
+    "SIZE": "size",
+    "TIME": "duration",
+    "HOST:PORT": "address",
+    None: "yes or no",
+}
 
 
 def settings_of(program):
     """(name, type, range, default, whether a reload changes it) of every setting, as --help of the program has them."""
-    out = subprocess.run([BUILD / program, "--help"], capture_output=True, text=True, timeout=10, check=True).stdout
+    out = subprocess.run(
+        [BUILD / program, "--help"], capture_output=True, text=True, timeout=10, check=True
+    ).stdout
     for name, form, text in re.findall(r"^  --([a-z-]+)(?:=(\S+))?\n {10}(.*)$", out, re.M):
         if name == "config":
             continue
         text, _, default = text.partition(" (default ")
         limits = re.search(r"; (-?\w+ to \w+)$", text)
         kind = TYPES.get(form or None, f"word, {form}")
-        yield name, kind, limits and limits[1], default.rstrip(")") or "empty", re.search(r"; live(;|$)", text)
+        yield (
+            name,
+            kind,
+            limits and limits[1],
+            default.rstrip(")") or "empty",
+            re.search(r"; live(;|$)", text),
+        )
 
 
 def entries_of(role):
@@ -104,15 +127,23 @@ def test_every_setting_has_its_type_range_and_default_in_the_manual(role):
         assert bool(is_live) == (", live," in text), f"{name}: {text}"
         text = text.replace(", live,", ",")
         assert text.startswith(f"{kind},"), f"{name}: {text}"
-        assert f"{limits}," in text if limits else not re.search(r"\d to \w", text), f"{name} is {limits}: {text}"
-        ours = re.search(rf"(\S+) \({role}\)", text) or re.search(r"default (\S+?)[.,](?: |$)", text)
+        assert f"{limits}," in text if limits else not re.search(r"\d to \w", text), (
+            f"{name} is {limits}: {text}"
+        )
+        ours = re.search(rf"(\S+) \({role}\)", text) or re.search(
+            r"default (\S+?)[.,](?: |$)", text
+        )
         assert ours and ours[1] == default, f"{name} is {default}: {text}"
-        assert re.search(rf"^\.It Fl -{name}\b", source(f"{program}.8"), re.M), f"{program}.8 does not name --{name}"
+        assert re.search(rf"^\.It Fl -{name}\b", source(f"{program}.8"), re.M), (
+            f"{program}.8 does not name --{name}"
+        )
 
 
 def test_example_files_of_the_settings_manual_are_accepted(tmp_path):
     text = section(source("bps.conf.5"), "EXAMPLES")
-    files = re.findall(r"^\.Pa /etc/bps/(\w+)\.conf.*?^\.Bd -literal[^\n]*\n(.*?)^\.Ed", text, re.M | re.S)
+    files = re.findall(
+        r"^\.Pa /etc/bps/(\w+)\.conf.*?^\.Bd -literal[^\n]*\n(.*?)^\.Ed", text, re.M | re.S
+    )
     assert {role for role, _ in files} == {"scheduler", "server"}
     for role, example in files:
         path = tmp_path / f"{role}.conf"
@@ -124,7 +155,9 @@ def test_example_files_of_the_settings_manual_are_accepted(tmp_path):
 
 def test_every_word_and_flag_of_bpsctl_is_in_its_manual():
     page = source("bpsctl.8")
-    out = subprocess.run([BUILD / "bpsctl", "help"], capture_output=True, text=True, timeout=10, check=True).stdout
+    out = subprocess.run(
+        [BUILD / "bpsctl", "help"], capture_output=True, text=True, timeout=10, check=True
+    ).stdout
     words = re.findall(r"^  ([a-z-]+(?: [a-z-]+)*)", out, re.M)
     assert "status" in words
     for word in words:
@@ -134,11 +167,19 @@ def test_every_word_and_flag_of_bpsctl_is_in_its_manual():
 
 
 def test_every_problem_that_bpsctl_explains_is_in_its_manual():
-    out = subprocess.run([BUILD / "bpsctl", "--json", "explain"], capture_output=True, text=True, timeout=10, check=True).stdout
+    out = subprocess.run(
+        [BUILD / "bpsctl", "--json", "explain"],
+        capture_output=True,
+        text=True,
+        timeout=10,
+        check=True,
+    ).stdout
     codes = [c["code"] for c in json.loads(out)["codes"] if "number" not in c]
     assert "SERVER_DOWN" in codes
     for code in codes:
-        assert re.search(rf"^\.It Dv .*\b{code}\b", source("bpsctl.8"), re.M), f"bpsctl.8 has no entry for {code}"
+        assert re.search(rf"^\.It Dv .*\b{code}\b", source("bpsctl.8"), re.M), (
+            f"bpsctl.8 has no entry for {code}"
+        )
 
 
 def test_metrics_that_are_served_are_those_of_the_documentation(service):
@@ -149,28 +190,46 @@ def test_metrics_that_are_served_are_those_of_the_documentation(service):
         served |= set(re.findall(r"^# TYPE (\S+)", daemon.get("/metrics"), re.M))
     assert "bps_view" in served
     assert not served - written, "docs/reference/metrics.md does not name these"
-    code = "".join(p.read_text() for d in ("common", "bps-scheduler", "bps-server", "bps-agent") for p in (ROOT / d).rglob("*.c"))
-    assert not [name for name in written if f'"{name}"' not in code], "docs/reference/metrics.md names what no daemon serves"
+    code = "".join(
+        p.read_text()
+        for d in ("common", "bps-scheduler", "bps-server", "bps-agent")
+        for p in (ROOT / d).rglob("*.c")
+    )
+    assert not [name for name in written if f'"{name}"' not in code], (
+        "docs/reference/metrics.md names what no daemon serves"
+    )
 
 
 @pytest.mark.parametrize("program", ["bpsrun", "bps-bench", "bps-digits"])
 def test_every_flag_of_a_tool_is_in_its_manual(program):
-    out = subprocess.run([BUILD / program, "--help"], capture_output=True, text=True, timeout=10, check=False)
+    out = subprocess.run(
+        [BUILD / program, "--help"], capture_output=True, text=True, timeout=10, check=False
+    )
     flags = set(re.findall(r"--([a-z][a-z-]*)", out.stdout + out.stderr))
     assert len(flags) > 3
     for flag in flags:
-        assert re.search(rf"Fl -{flag}\b", source(f"{program}.1")), f"{program}.1 does not name --{flag}"
+        assert re.search(rf"Fl -{flag}\b", source(f"{program}.1")), (
+            f"{program}.1 does not name --{flag}"
+        )
 
 
 def unescape(text):
-    for escape, character in (("\\(aq", "'"), ("\\(dq", '"'), ("\\-", "-"), ("\\&", ""), ("\\e", "\\")):
+    for escape, character in (
+        ("\\(aq", "'"),
+        ("\\(dq", '"'),
+        ("\\-", "-"),
+        ("\\&", ""),
+        ("\\e", "\\"),
+    ):
         text = text.replace(escape, character)
     return text
 
 
 def examples(page):
     """Whole programs among the literal displays of its EXAMPLES."""
-    blocks = re.findall(r"^\.Bd -literal.*?\n(.*?)^\.Ed", section(source(page), "EXAMPLES"), re.M | re.S)
+    blocks = re.findall(
+        r"^\.Bd -literal.*?\n(.*?)^\.Ed", section(source(page), "EXAMPLES"), re.M | re.S
+    )
     return [unescape(b) for b in blocks if b.startswith("#include")]
 
 
@@ -189,19 +248,49 @@ def test_example_compiles_and_runs_as_a_job_of_two(page, service, tmp_path):
         program = tmp_path / f"example{i}"
         (tmp_path / "example.c").write_text(text)
         (tmp_path / "bps.h").write_bytes((ROOT / "libbpsclient" / "bps.h").read_bytes())
-        build = ["cc", "-std=gnu99", "-Wall", "-Wextra", "-Werror", f"-I{tmp_path}", "-o", program, tmp_path / "example.c",
-                 f"-L{BUILD}", f"-Wl,-rpath,{BUILD}", "-l:libbpsclient.so.0"]
+        build = [
+            "cc",
+            "-std=gnu99",
+            "-Wall",
+            "-Wextra",
+            "-Werror",
+            f"-I{tmp_path}",
+            "-o",
+            program,
+            tmp_path / "example.c",
+            f"-L{BUILD}",
+            f"-Wl,-rpath,{BUILD}",
+            "-l:libbpsclient.so.0",
+        ]
         subprocess.run(build, check=True, timeout=60)
         r = subprocess.run(
-            [str(BUILD / "bpsrun"), "-n", "2", "--agent", str(service.agents[0].socket), "--timeout", "30s", "--", str(program)],
-            env=service.env, capture_output=True, text=True, timeout=60, check=False,
+            [
+                str(BUILD / "bpsrun"),
+                "-n",
+                "2",
+                "--agent",
+                str(service.agents[0].socket),
+                "--timeout",
+                "30s",
+                "--",
+                str(program),
+            ],
+            env=service.env,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
         )
         assert r.returncode == 0, r.stdout + r.stderr
         assert {line[:3] for line in r.stdout.splitlines()} == {"[0]", "[1]"}
 
 
 def test_every_kind_of_log_line_is_documented():
-    ids = re.findall(r'X\(\w+, "([0-9a-f]{32})"\)', (ROOT / "common" / "base" / "log.h").read_text())
+    ids = re.findall(
+        r'X\(\w+, "([0-9a-f]{32})"\)', (ROOT / "common" / "base" / "log.h").read_text()
+    )
     assert len(ids) > 20 and len(set(ids)) == len(ids)
-    documented = re.findall(r"^\| `([0-9a-f]{32})` \| \w", (ROOT / "docs" / "reference" / "logs.md").read_text(), re.M)
+    documented = re.findall(
+        r"^\| `([0-9a-f]{32})` \| \w", (ROOT / "docs" / "reference" / "logs.md").read_text(), re.M
+    )
     assert sorted(documented) == sorted(ids)

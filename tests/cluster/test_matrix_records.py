@@ -12,7 +12,10 @@ from cluster import ROOT
 sys.path.insert(0, str(ROOT / "tests" / "faults"))
 import matrix  # noqa: E402
 
-CELLS = [{"cell": "FM-S-one", "test": "t::one", "is_alone": False}, {"cell": "FM-S-two", "test": "t::two", "is_alone": True}]
+CELLS = [
+    {"cell": "FM-S-one", "test": "t::one", "is_alone": False},
+    {"cell": "FM-S-two", "test": "t::two", "is_alone": True},
+]
 
 
 def record(cell, outcome, seconds=0.1, commit="c1", at=1, why=""):
@@ -39,13 +42,21 @@ def missing(known, repeat):
 
 
 def test_only_what_is_missing_is_passed(records):
-    known = records(record("FM-S-one", "passed"), record("FM-S-one", "passed", commit="c2"), record("FM-S-two", "passed"))
+    known = records(
+        record("FM-S-one", "passed"),
+        record("FM-S-one", "passed", commit="c2"),
+        record("FM-S-two", "passed"),
+    )
     assert missing(known, 2) == ["FM-S-two"]
     assert missing(known, 3) == ["FM-S-one", "FM-S-two", "FM-S-two"]
 
 
 def test_disturbed_pass_counts_for_nothing_and_is_passed_anew(records):
-    known = records(record("FM-S-one", "passed"), record("FM-S-one", "disturbed", seconds=9), record("FM-S-two", "passed"))
+    known = records(
+        record("FM-S-one", "passed"),
+        record("FM-S-one", "disturbed", seconds=9),
+        record("FM-S-two", "passed"),
+    )
     assert missing(known, 2) == ["FM-S-one", "FM-S-two"]
     text, failed = matrix.table(known)
     assert not failed and "| FM-S-one | 1/1 | A1 | stall | 0.100 | 0.100 | 1 |" in text, text
@@ -56,17 +67,28 @@ def test_failure_stays_until_it_is_explained_and_is_told_then(records):
     assert missing(known, 1) == []
     text, failed = matrix.table(known)
     assert failed == 1 and "| FM-S-one | c1 | too late |" in text.split("## Failures")[1]
-    matrix.say_mended(argparse.Namespace(records=records.path, mended="FM-S-one", why="its timer was wrong"))
+    matrix.say_mended(
+        argparse.Namespace(records=records.path, mended="FM-S-one", why="its timer was wrong")
+    )
     known = records()
     assert missing(known, 1) == ["FM-S-one"]
     text, failed = matrix.table(known)
-    assert failed == 0 and "| FM-S-one | c1 | its timer was wrong |" in text.split("## Failures that were mended")[1]
+    assert (
+        failed == 0
+        and "| FM-S-one | c1 | its timer was wrong |"
+        in text.split("## Failures that were mended")[1]
+    )
     with pytest.raises(SystemExit):
-        matrix.say_mended(argparse.Namespace(records=records.path, mended="FM-S-two", why="nothing"))
+        matrix.say_mended(
+            argparse.Namespace(records=records.path, mended="FM-S-two", why="nothing")
+        )
 
 
 def test_table_says_at_which_commits_and_marks_what_is_over(records):
-    known = records(record("FM-S-one", "passed", commit="c2", at=9), record("FM-S-one", "passed", 1.5, commit="c1", at=5))
+    known = records(
+        record("FM-S-one", "passed", commit="c2", at=9),
+        record("FM-S-one", "passed", 1.5, commit="c1", at=5),
+    )
     text, _ = matrix.table(known)
     assert "- A: c1" in text and "- B: c2" in text
     assert "| FM-S-one | 2/2 | A1 B1 | stall | 1.500 | 1.500 **over** | 1 |" in text, text

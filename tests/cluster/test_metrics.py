@@ -14,8 +14,19 @@ from cluster import ROOT
 SHIPPED = ROOT / "systemd" / "prometheus"
 PROMTOOL = shutil.which("promtool")
 needs_promtool = pytest.mark.skipif(not PROMTOOL, reason="promtool is not installed")
-EVERYWHERE = {"process_cpu_seconds_total", "process_resident_memory_bytes", "bps_thread_busy_seconds_total",
-              "bps_thread_runqueue_seconds_total", "bps_build_info", "bps_fds", "bps_fds_limit", "bps_up_since_seconds", "bps_view", "bps_term", "bps_health"}
+EVERYWHERE = {
+    "process_cpu_seconds_total",
+    "process_resident_memory_bytes",
+    "bps_thread_busy_seconds_total",
+    "bps_thread_runqueue_seconds_total",
+    "bps_build_info",
+    "bps_fds",
+    "bps_fds_limit",
+    "bps_up_since_seconds",
+    "bps_view",
+    "bps_term",
+    "bps_health",
+}
 SUFFIX = re.compile(r"_(bucket|sum|count)$")
 
 
@@ -26,7 +37,9 @@ def samples(text):
         if line.startswith("#"):
             continue
         name, labels, value = re.fullmatch(r"([a-z_]+)(?:\{(.*)\})? (\S+)", line).groups()
-        found.setdefault(name, []).append((dict(re.findall(r'(\w+)="((?:[^"\\]|\\.)*)"', labels or "")), float(value)))
+        found.setdefault(name, []).append(
+            (dict(re.findall(r'(\w+)="((?:[^"\\]|\\.)*)"', labels or "")), float(value))
+        )
     return found
 
 
@@ -35,7 +48,15 @@ def families(text):
 
 
 def promtool(*args, text=None):
-    p = subprocess.run([PROMTOOL, *args], input=text, capture_output=True, text=True, timeout=60, check=False, cwd=SHIPPED)
+    p = subprocess.run(
+        [PROMTOOL, *args],
+        input=text,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        cwd=SHIPPED,
+    )
     assert p.returncode == 0, p
     return p
 
@@ -45,14 +66,24 @@ def busy(cluster):
     """A cluster whose daemons have all that they can have in their metrics."""
     c = cluster(agents=2, servers=2)
     c.start_job("rounds", 2, {"n_elems": 30000, "n_rounds": 100000}, job='we"ird \\job')
-    c.wait_for("rounds are counted", lambda: all("last_arrival_total{" in s.get("/metrics") for s in c.servers))
-    c.wait_for("sums are, too", lambda: all(samples(a.get("/metrics"))["bps_agent_pull_seconds_count"][0][1] for a in c.agents))
+    c.wait_for(
+        "rounds are counted",
+        lambda: all("last_arrival_total{" in s.get("/metrics") for s in c.servers),
+    )
+    c.wait_for(
+        "sums are, too",
+        lambda: all(
+            samples(a.get("/metrics"))["bps_agent_pull_seconds_count"][0][1] for a in c.agents
+        ),
+    )
     return c
 
 
 def names(files):
     text = "".join(f.read_text() for f in files)
-    return {SUFFIX.sub("", n) for n in re.findall(r"\b(?:bps|process)_[a-z_]+\b", text)} - {"bps_job"}  # a label
+    return {SUFFIX.sub("", n) for n in re.findall(r"\b(?:bps|process)_[a-z_]+\b", text)} - {
+        "bps_job"
+    }  # a label
 
 
 def test_every_daemon_has_what_all_have_and_what_it_measures(busy):
@@ -66,22 +97,32 @@ def test_every_daemon_has_what_all_have_and_what_it_measures(busy):
     assert labels["bps_job"] == 'we\\"ird \\\\job' and labels["id"] == "1" and rounds > 0
     last = s["bps_server_last_arrival_total"]
     assert {x["agent"] for x, _ in last} <= {"a0", "a1"} and 0 < sum(v for _, v in last) <= rounds
-    for t, name in ((s, "bps_server_round_wait_seconds"), (a, "bps_agent_push_seconds"), (a, "bps_agent_pull_seconds")):
+    for t, name in (
+        (s, "bps_server_round_wait_seconds"),
+        (a, "bps_agent_push_seconds"),
+        (a, "bps_agent_pull_seconds"),
+    ):
         buckets = [v for _, v in t[name + "_bucket"]]
         assert buckets == sorted(buckets) and buckets[-1] == t[name + "_count"][0][1] > 0
         assert t[name + "_bucket"][-1][0]["le"] == "+Inf" and t[name + "_sum"][0][1] > 0
     assert 5 < s["bps_fds"][0][1] < s["bps_fds_limit"][0][1]
-    assert {x["code"]: v for x, v in s["bps_health"]} == {"SCHEDULER_UNREACHABLE": 0, "MEMBER_STUCK": 0}
+    assert {x["code"]: v for x, v in s["bps_health"]} == {
+        "SCHEDULER_UNREACHABLE": 0,
+        "MEMBER_STUCK": 0,
+    }
     assert s["bps_view"] == a["bps_view"] or abs(s["bps_view"][0][1] - a["bps_view"][0][1]) < 5
 
 
 def test_jobs_have_metrics_at_the_scheduler(busy):
     def value(name):
-        (labels, v), = samples(busy.scheduler.get("/metrics"))[name]
+        ((labels, v),) = samples(busy.scheduler.get("/metrics"))[name]
         assert labels == {"bps_job": 'we\\"ird \\\\job', "id": "1"}
         return v
 
-    busy.wait_for("rounds complete", lambda: value("bps_job_round") > 0 and value("bps_job_steps_per_second") > 0)
+    busy.wait_for(
+        "rounds complete",
+        lambda: value("bps_job_round") > 0 and value("bps_job_steps_per_second") > 0,
+    )
     assert value("bps_job_workers") == 2
     busy.workers[0].process.send_signal(signal.SIGSTOP)
     busy.wait_for("it stands still", lambda: value("bps_job_stalled_seconds") > 3)
@@ -92,13 +133,18 @@ def test_jobs_have_metrics_at_the_scheduler(busy):
 def test_no_label_is_one_of_prometheus_itself(busy):
     for d in busy.daemons:
         for name, values in samples(d.get("/metrics")).items():
-            assert not {"job", "instance"} & {label for labels, _ in values for label in labels}, (d.name, name)
+            assert not {"job", "instance"} & {label for labels, _ in values for label in labels}, (
+                d.name,
+                name,
+            )
 
 
 def test_time_and_memory_of_a_process_are_those_of_the_kernel(busy):
     for d in busy.daemons:
         before = samples(d.get("/metrics"))
-        ticks = open(f"/proc/{d.process.pid}/stat", encoding="ascii").read().rsplit(")", 1)[1].split()
+        ticks = (
+            open(f"/proc/{d.process.pid}/stat", encoding="ascii").read().rsplit(")", 1)[1].split()
+        )
         used = (int(ticks[11]) + int(ticks[12])) / os.sysconf("SC_CLK_TCK")
         after = samples(d.get("/metrics"))
         name = "process_cpu_seconds_total"
@@ -114,7 +160,10 @@ def test_time_and_memory_of_a_process_are_those_of_the_kernel(busy):
 
 def test_member_without_a_scheduler_says_so(busy):
     busy.scheduler.kill()
-    busy.wait_for("it notices", lambda: 'bps_health{code="SCHEDULER_UNREACHABLE"} 1' in busy.agents[0].get("/metrics"))
+    busy.wait_for(
+        "it notices",
+        lambda: 'bps_health{code="SCHEDULER_UNREACHABLE"} 1' in busy.agents[0].get("/metrics"),
+    )
     assert 'bps_health{code="MEMBER_STUCK"} 0' in busy.agents[0].get("/metrics")
 
 
@@ -129,10 +178,18 @@ def test_restarts_of_an_agent_are_counted(cluster):
 def test_labels_are_bounded_whatever_people_call_their_jobs(cluster):
     c = cluster(agents=2, servers=1)
     for i in range(18):
-        c.start_job("rounds", 2, {"n_elems": 100, "n_rounds": 100000, "pause": 0.05}, job=f"job-{i}")
+        c.start_job(
+            "rounds", 2, {"n_elems": 100, "n_rounds": 100000, "pause": 0.05}, job=f"job-{i}"
+        )
     s = c.servers[0]
-    c.wait_for("many jobs run", lambda: len(samples(s.get("/metrics")).get("bps_server_rounds_total", [])) >= 16)
-    c.wait_for("all jobs run", lambda: sum(j["state"] == "running" for j in c.scheduler.status()["jobs"]) == 18)
+    c.wait_for(
+        "many jobs run",
+        lambda: len(samples(s.get("/metrics")).get("bps_server_rounds_total", [])) >= 16,
+    )
+    c.wait_for(
+        "all jobs run",
+        lambda: sum(j["state"] == "running" for j in c.scheduler.status()["jobs"]) == 18,
+    )
     assert len(samples(s.get("/metrics"))["bps_server_rounds_total"]) == 16
     assert len(samples(s.get("/metrics"))["bps_server_last_arrival_total"]) <= 16 * 8
 
@@ -141,7 +198,13 @@ def test_names_in_rules_dashboard_and_manual_are_those_of_real_daemons(busy):
     real = set()
     for d in busy.daemons:
         real |= set(families(d.get("/metrics")))
-    used = names([SHIPPED / "bps-alerts.yml", SHIPPED / "bps-alerts.test.yml", SHIPPED / "bps-dashboard.json"])
+    used = names(
+        [
+            SHIPPED / "bps-alerts.yml",
+            SHIPPED / "bps-alerts.test.yml",
+            SHIPPED / "bps-dashboard.json",
+        ]
+    )
     assert used and used <= real, used - real
     manual = (ROOT / "docs" / "reference" / "metrics.md").read_text()
     told = {n for n in re.findall(r"`((?:bps|process)_[a-z_]+)", manual)} - {"bps_job"}
@@ -154,8 +217,18 @@ def test_dashboard_is_what_grafana_reads():
     assert len(set(ids)) == len(ids) > 15 and d["uid"] == "bps"
     for p in d["panels"]:
         g = p["gridPos"]
-        assert p["type"] == "row" or p["targets"] and all(t["expr"] for t in p["targets"]) and g["x"] + g["w"] <= 24, p["title"]
-    cells = [(g["x"] + x, g["y"] + y) for g in (p["gridPos"] for p in d["panels"]) for x in range(g["w"]) for y in range(g["h"])]
+        assert (
+            p["type"] == "row"
+            or p["targets"]
+            and all(t["expr"] for t in p["targets"])
+            and g["x"] + g["w"] <= 24
+        ), p["title"]
+    cells = [
+        (g["x"] + x, g["y"] + y)
+        for g in (p["gridPos"] for p in d["panels"])
+        for x in range(g["w"])
+        for y in range(g["h"])
+    ]
     assert len(set(cells)) == len(cells), "panels overlap"
 
 
@@ -176,6 +249,11 @@ def test_rules_and_scrape_configuration_are_right():
 @needs_promtool
 def test_expressions_of_the_dashboard_parse(tmp_path):
     d = json.loads((SHIPPED / "bps-dashboard.json").read_text())
-    rules = [{"record": f"x{i}", "expr": e} for i, e in enumerate(t["expr"] for p in d["panels"] for t in p.get("targets", []))]
-    (tmp_path / "r.yml").write_text(json.dumps({"groups": [{"name": "dashboard", "rules": rules}]}))  # JSON is YAML
+    rules = [
+        {"record": f"x{i}", "expr": e}
+        for i, e in enumerate(t["expr"] for p in d["panels"] for t in p.get("targets", []))
+    ]
+    (tmp_path / "r.yml").write_text(
+        json.dumps({"groups": [{"name": "dashboard", "rules": rules}]})
+    )  # JSON is YAML
     promtool("check", "rules", str(tmp_path / "r.yml"))

@@ -13,7 +13,11 @@ SOURCE = re.compile(r"^--- a/(.*)$", re.M)
 
 def first_seeds():
     """{mutant: its first seed}, as the table of the documentation says."""
-    rows = re.findall(r"^\| ([a-z-]+) \| .* \| ([\d,]+) \| [^|]+ \|$", (ROOT / "docs" / "reference" / "mutants.md").read_text(), re.M)
+    rows = re.findall(
+        r"^\| ([a-z-]+) \| .* \| ([\d,]+) \| [^|]+ \|$",
+        (ROOT / "docs" / "reference" / "mutants.md").read_text(),
+        re.M,
+    )
     return {name: int(seed.replace(",", "")) for name, seed in rows}
 
 
@@ -35,5 +39,7 @@ def test_mutant_applies_to_the_source(path):
 def test_first_seed_of_each_mutant_is_passed_by_every_run():
     first, passed = first_seeds(), passed_seeds()
     assert set(first) == {p.stem for p in PATCHES}
-    missing = [f"{name} at {seed}" for name, seed in first.items() if name not in passed.get(seed, [])]
+    missing = [
+        f"{name} at {seed}" for name, seed in first.items() if name not in passed.get(seed, [])
+    ]
     assert not missing, missing

@@ -59,7 +59,9 @@ def await_name(c):
 
 
 def await_use(c, kind, used, scope="user"):
-    c.wait_for(f"{used} {kind}", lambda: account(c, scope, ALICE).get(kind, {"used": 0})["used"] == used)
+    c.wait_for(
+        f"{used} {kind}", lambda: account(c, scope, ALICE).get(kind, {"used": 0})["used"] == used
+    )
 
 
 def refused(c, setting):
@@ -76,7 +78,9 @@ def test_connections_of_one_user_are_limited_and_another_user_goes_on(cluster):
     await_name(c)
     more = Raw(c.agents[0], ALICE)
     text = refusal(more)
-    assert text.startswith(f"user {NAME} (uid {ALICE}) has 3 of 3 trainer connections on agent-host0;"), text
+    assert text.startswith(
+        f"user {NAME} (uid {ALICE}) has 3 of 3 trainer connections on agent-host0;"
+    ), text
     assert "--user-trainers" in text
     c.wait_for("it is counted", lambda: refused(c, "user-trainers") == 1)
     goes_on(c, BOB)
@@ -118,7 +122,10 @@ def test_memory_of_one_user_is_limited_and_another_user_goes_on(cluster):
     assert two.declare(("w", F32, 1 << 20))[0][0] == 0
     code, text, _ = two.declare(("x", F32, 1 << 20))[0]
     assert code == -bps.EQUOTA, text
-    assert text.startswith(f"tensor 'x' x 1048576: user {NAME} (uid {ALICE}) has 2") and "of 32.0 MiB" in text, text
+    assert (
+        text.startswith(f"tensor 'x' x 1048576: user {NAME} (uid {ALICE}) has 2")
+        and "of 32.0 MiB" in text
+    ), text
     assert "--user-memory" in text
     c.wait_for("it is counted", lambda: refused(c, "user-memory") == 1)
     assert account(c, "user", ALICE)["memory"]["limit"] == 32 << 20
@@ -129,16 +136,25 @@ def test_memory_of_one_user_is_limited_and_another_user_goes_on(cluster):
 
 
 def test_memory_of_one_job_is_limited_and_its_users_other_job_goes_on(cluster):
-    c = open_cluster(cluster, "--memory", "64MiB", "--user-memory", "48MiB", "--job-memory", "13MiB")
+    c = open_cluster(
+        cluster, "--memory", "64MiB", "--user-memory", "48MiB", "--job-memory", "13MiB"
+    )
     t = worker(c, ALICE, "greedy")
     await_name(c)
     assert t.declare(("w", F32, 1 << 20))[0][0] == 0
     code, text, _ = t.declare(("x", F32, 1 << 20))[0]
-    assert code == -bps.EQUOTA and f"job 'greedy' of user {NAME} (uid {ALICE}) has 12.0 MiB of 13.0 MiB" in text, text
+    assert (
+        code == -bps.EQUOTA
+        and f"job 'greedy' of user {NAME} (uid {ALICE}) has 12.0 MiB of 13.0 MiB" in text
+    ), text
     assert "--job-memory" in text
     c.wait_for("it is counted", lambda: account(c, "job", ALICE)["refused"] == 1)
     row = account(c, "job", ALICE)
-    assert row["memory"] == {"used": 12 << 20, "limit": 13 << 20} and row["job"] == "greedy" and row["refused"] == 1
+    assert (
+        row["memory"] == {"used": 12 << 20, "limit": 13 << 20}
+        and row["job"] == "greedy"
+        and row["refused"] == 1
+    )
     goes_on(c, ALICE)
     goes_on(c, BOB)
     t.submit(0)  # what it has goes on too
@@ -181,7 +197,9 @@ def test_memory_of_all_together_is_limited(cluster):
     assert code == -bps.EQUOTA and "all users together have" in text and "--memory" in text, text
 
 
-@pytest.mark.parametrize("setting, jobs", [("--job-tensors", ["a"]), ("--user-tensors", ["a", "b"])])
+@pytest.mark.parametrize(
+    "setting, jobs", [("--job-tensors", ["a"]), ("--user-tensors", ["a", "b"])]
+)
 def test_tensors_are_limited_and_another_user_goes_on(cluster, setting, jobs):
     c = open_cluster(cluster, setting, 16)
     trainers = [worker(c, ALICE, job) for job in jobs]
@@ -221,7 +239,11 @@ def test_jobs_of_one_user_are_limited_in_the_cluster_and_another_user_goes_on(cl
     held = [Raw(c.agents[i], ALICE).open(f"j{i}", 0, 2) for i in range(2)]
     c.wait_for("both are there", lambda: len(c.scheduler.status()["jobs"]) == 2)
     code, text, *_ = Raw(c.agents[1], ALICE).open("third", 0, 2).job()
-    assert code == -bps.EQUOTA and f"the user with uid {ALICE} has 2 of 2 jobs" in text and "--user-jobs" in text, text
+    assert (
+        code == -bps.EQUOTA
+        and f"the user with uid {ALICE} has 2 of 2 jobs" in text
+        and "--user-jobs" in text
+    ), text
     [user] = c.scheduler.status()["users"]
     assert user["uid"] == ALICE and user["jobs"] == {"used": 2, "limit": 2}
     assert 'bps_quota_refused_total{quota="user-jobs"} 1\n' in c.scheduler.get("/metrics")
@@ -231,7 +253,9 @@ def test_jobs_of_one_user_are_limited_in_the_cluster_and_another_user_goes_on(cl
     goes_on(c, ALICE)
 
 
-@pytest.mark.parametrize("setting, whose", [("job-share", "the job"), ("user-share", f"the user with uid {ALICE}")])
+@pytest.mark.parametrize(
+    "setting, whose", [("job-share", "the job"), ("user-share", f"the user with uid {ALICE}")]
+)
 def test_memory_of_servers_is_shared_out_and_another_user_goes_on(cluster, setting, whose):
     c = cluster(agents=1, servers=1, scheduler_args=[f"--{setting}", "1"])  # of 512 MiB
     c.open_to_all()
@@ -243,8 +267,19 @@ def test_memory_of_servers_is_shared_out_and_another_user_goes_on(cluster, setti
     assert t.wait_round(1, 1)[0] == bps.EQUOTA
     t.send(WHY, struct.pack("<IQ", 1, 1))
     text = t.expect(TEXT).decode(errors="replace")
-    assert "tensor 'too-much'" in text and whose in text and f"--{setting}" in text and "4.0 of 5.1 MiB" in text, text
-    c.run("rounds", 1, {"n_elems": 1 << 19, "n_rounds": 2}, env={"BPS_FORCE_DISTRIBUTED": "1"}, uid=BOB)
+    assert (
+        "tensor 'too-much'" in text
+        and whose in text
+        and f"--{setting}" in text
+        and "4.0 of 5.1 MiB" in text
+    ), text
+    c.run(
+        "rounds",
+        1,
+        {"n_elems": 1 << 19, "n_rounds": 2},
+        env={"BPS_FORCE_DISTRIBUTED": "1"},
+        uid=BOB,
+    )
     t.submit(0)
     assert t.wait_round(0, 1) == (0, 1)
 
@@ -305,10 +340,14 @@ def test_bytes_in_flight_of_one_job_are_limited_and_another_users_job_goes_on(cl
         assert t.declare(("w", F32, 1 << 20))[0][0] == 0  # 16 partitions of 256 KiB
     pair[0].submit(0)
     limit = {"used": 1 << 20, "limit": 1 << 20}
-    c.wait_for("all is in flight that may", lambda: account(c, "job", ALICE).get("inflight") == limit)
+    c.wait_for(
+        "all is in flight that may", lambda: account(c, "job", ALICE).get("inflight") == limit
+    )
     pair[0].send(WHY, struct.pack("<IQ", 0, 1))
     text = pair[0].expect(TEXT).decode(errors="replace")
-    assert "12 partitions wait because the job has 1.0 of 1.0 MiB" in text and "--job-inflight" in text, text
+    assert (
+        "12 partitions wait because the job has 1.0 of 1.0 MiB" in text and "--job-inflight" in text
+    ), text
     c.run("rounds", 2, {"n_elems": 1 << 17, "n_rounds": 3}, uid=BOB)
     pair[1].submit(0)
     for t in pair:

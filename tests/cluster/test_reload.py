@@ -19,8 +19,12 @@ def reload(c, d):
     """Send SIGHUP; what was logged until the end of the reload."""
     at = len(d.log.read_text())
     d.process.send_signal(signal.SIGHUP)
-    c.wait_for("the reload's end", lambda: re.search(r"reloaded: |cannot reload", d.log.read_text()[at:]))
-    return re.sub(r"(?m)^(<\d>)\S+Z ", r"\1", d.log.read_text()[at:])  # without the time of each line
+    c.wait_for(
+        "the reload's end", lambda: re.search(r"reloaded: |cannot reload", d.log.read_text()[at:])
+    )
+    return re.sub(
+        r"(?m)^(<\d>)\S+Z ", r"\1", d.log.read_text()[at:]
+    )  # without the time of each line
 
 
 def test_reload_of_the_scheduler_changes_times_of_running_cluster(cluster):
@@ -51,7 +55,10 @@ def test_file_with_an_error_changes_nothing(cluster):
     c.scheduler.args += ["--config", str(path)]
     c.scheduler.start()
     for text, why in (
-        ("log-level = debug\nserver-daed = 3s\n", "unknown setting 'server-daed' (did you mean 'server-dead'?)"),
+        (
+            "log-level = debug\nserver-daed = 3s\n",
+            "unknown setting 'server-daed' (did you mean 'server-dead'?)",
+        ),
         ("log-level = debug\nserver-dead = 3\n", "server-dead: '3' is not a duration such as"),
         ("log-level = debug\nserver-dead = 1h1\n", "server-dead: '1h1' is not a duration such as"),
     ):
@@ -61,7 +68,10 @@ def test_file_with_an_error_changes_nothing(cluster):
         assert "<7>" not in log
     path.write_text("log-level = debug\nserver-dead = 200ms\n")
     log = reload(c, c.scheduler)
-    assert "cannot reload, all stays as it is: server-dead and agent-dead must be at least 3 beats" in log, log
+    assert (
+        "cannot reload, all stays as it is: server-dead and agent-dead must be at least 3 beats"
+        in log
+    ), log
     os.unlink(path)
     assert f"cannot open '{path}': No such file" in reload(c, c.scheduler)
 
@@ -126,7 +136,10 @@ def test_window_of_a_running_server_changes(cluster):
     started = c.start_job("rounds", 2, {"n_elems": 1 << 20, "n_rounds": 30})
     path.write_text("peer-window = 1MiB\nspin = 10us\n")
     log = reload(c, c.servers[0])
-    assert "peer-window: 8MiB -> 1MiB" in log and "spin: 50us stays in force, 10us needs a restart" in log, log
+    assert (
+        "peer-window: 8MiB -> 1MiB" in log
+        and "spin: 50us stays in force, 10us needs a restart" in log
+    ), log
     c.finish(started)
 
 

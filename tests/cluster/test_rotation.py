@@ -90,7 +90,10 @@ def test_new_key_that_the_scheduler_does_not_know_yet_harms_nobody(keyed, tmp_pa
     for who in MEMBERS:
         derived(other, who)  # beside the master key: in place of the right one
         daemon(c, who).kill(signal.SIGHUP)
-        c.wait_for("the key is refused", lambda: "the new key is of no use yet" in daemon(c, who).log.read_text())  # noqa: B023
+        c.wait_for(
+            "the key is refused",
+            lambda: "the new key is of no use yet" in daemon(c, who).log.read_text(),
+        )  # noqa: B023
     progress.goes_on()
     assert key_users(c) == {"current": 4}
     stop.touch()
@@ -102,9 +105,13 @@ def test_retired_by_force_those_left_behind_come_back_with_the_new_key(keyed):
     key(c, "rotate")
     for who in MEMBERS[:2]:
         give_new_key(c, who)
-    c.wait_for("the servers have the new key", lambda: key_users(c) == {"current": 2, "previous": 2})
+    c.wait_for(
+        "the servers have the new key", lambda: key_users(c) == {"current": 2, "previous": 2}
+    )
     assert "connections closed: 2" in key(c, "--force", "retire")
-    c.wait_for("they are turned away", lambda: "keys do not match" in daemon(c, "agent:a0").log.read_text())
+    c.wait_for(
+        "they are turned away", lambda: "keys do not match" in daemon(c, "agent:a0").log.read_text()
+    )
     for who in MEMBERS[2:]:
         give_new_key(c, who)
     c.wait_for("all are there", lambda: key_users(c) == {"current": 4})
@@ -133,7 +140,9 @@ def data_connections(c):
 
 def test_revoked_agent_loses_its_data_connections(keyed):
     c = keyed
-    workers = c.start_job("error", 4, {"what": "one_is_missing", "args": {"missing_rank": 3, "timeout": 50}})
+    workers = c.start_job(
+        "error", 4, {"what": "one_is_missing", "args": {"missing_rank": 3, "timeout": 50}}
+    )
     c.wait_for("both agents are connected", lambda: data_connections(c) >= 2)
     before = data_connections(c)
     key(c, "revoke", "agent:a1")

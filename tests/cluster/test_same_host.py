@@ -48,7 +48,11 @@ def test_sums_are_exact_with_some_agents_on_the_host_and_some_not(cluster, meeti
     same_everywhere(c.run("matrix", 5, args, placement=[0, 1, 1, 2, 2]))
     for a, is_near in zip(c.agents, [True, False, True]):
         by_memory, by_network = sums(a)
-        assert (by_memory > 1 << 20) == is_near and (by_network > 1 << 20) != is_near, (a.name, by_memory, by_network)
+        assert (by_memory > 1 << 20) == is_near and (by_network > 1 << 20) != is_near, (
+            a.name,
+            by_memory,
+            by_network,
+        )
     for s in c.servers:
         assert min(sums(s)) > 1 << 20, s.name
 
@@ -63,7 +67,9 @@ def test_metrics_count_what_went_through_memory_apart(cluster, meeting):
         assert float(values[f"bps_{role}_received_bytes_total"]) == 0, d.name
         assert float(values[f"bps_{role}_sent_bytes_total"]) == 0, d.name
     for word in ("agents", "servers"):
-        c.wait_for("bpsctl shows it", lambda w=word: "shares memory within its host" in c.bpsctl(w).stdout)
+        c.wait_for(
+            "bpsctl shows it", lambda w=word: "shares memory within its host" in c.bpsctl(w).stdout
+        )
 
 
 @pytest.mark.parametrize("side", ["agent", "server"])
@@ -129,7 +135,9 @@ def test_stopped_daemon_costs_no_round_and_comes_back_to_shared_memory(cluster, 
 
 def test_killed_server_costs_no_round(cluster, meeting):
     c = cluster(agents=2, servers=2, agent_args=at(meeting), server_args=at(meeting))
-    started, progress = c.start_running("rounds", 4, {"n_elems": 300000, "n_rounds": 200, "n_tensors": 3})
+    started, progress = c.start_running(
+        "rounds", 4, {"n_elems": 300000, "n_rounds": 200, "n_tensors": 3}
+    )
     for _ in range(4):
         n = progress.rounds()
         c.servers[0].kill()
@@ -178,11 +186,18 @@ def test_agent_that_dies_and_comes_back_costs_no_round(cluster, meeting):
     assert all(sums(s)[0] > 0 and sums(s)[1] == 0 for s in c.servers)
 
 
-@pytest.mark.parametrize("sock,threads,why", [("no", 0, "no agent on this host"), ("yes", 0, "beside an agent"), ("yes", 3, "as set")])
+@pytest.mark.parametrize(
+    "sock,threads,why",
+    [("no", 0, "no agent on this host"), ("yes", 0, "beside an agent"), ("yes", 3, "as set")],
+)
 def test_server_says_how_many_threads_it_has_chosen_and_why(cluster, meeting, sock, threads, why):
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as s:
         s.bind(str(meeting / "yes"))
-        c = cluster(agents=1, servers=1, server_args=["--agent-socket", str(meeting / sock), "--threads", threads])
+        c = cluster(
+            agents=1,
+            servers=1,
+            server_args=["--agent-socket", str(meeting / sock), "--threads", threads],
+        )
     n = c.servers[0].status()["threads"]
     alone = min(8, max(1, len(os.sched_getaffinity(0)) // 2))
     assert n == threads or n == (alone if sock == "no" else max(1, alone // 4))

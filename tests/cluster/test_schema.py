@@ -27,7 +27,16 @@ def name_of(word):
 
 def test_schema_is_a_schema_and_has_every_word():
     jsonschema.Draft202012Validator.check_schema(SCHEMA)
-    orders = {"drain", "undrain", "job kill", "mute", "unmute", "key rotate", "key retire", "key revoke"}
+    orders = {
+        "drain",
+        "undrain",
+        "job kill",
+        "mute",
+        "unmute",
+        "key rotate",
+        "key retire",
+        "key revoke",
+    }
     assert {"order", "key_change"} <= set(SCHEMA["$defs"])
     missing = [w for w in words() if w not in orders and name_of(w) not in SCHEMA["$defs"]]
     assert not missing
@@ -40,10 +49,14 @@ def test_every_word_prints_what_the_schema_says(cluster):
     c.start_job("rounds", 3, {"n_elems": 30000, "n_rounds": 100000}, job="digits")
     c.start_job("error", 2, WAITS, job="stuck")
     c.start_job("error", 1, {"what": "nothing"}, job="forming", env={"BPS_SIZE": "3"})
-    c.wait_for("it forms", lambda: any(j["name"] == "forming" for j in c.scheduler.status()["jobs"]))
+    c.wait_for(
+        "it forms", lambda: any(j["name"] == "forming" for j in c.scheduler.status()["jobs"])
+    )
     validate(printed(c, "job", "forming"), "job")
     validate(printed(c, "job", "nobody"), "failure")
-    c.wait_for("its pace is known", lambda: any(j.get("pace") for j in c.scheduler.status()["jobs"]))
+    c.wait_for(
+        "its pace is known", lambda: any(j.get("pace") for j in c.scheduler.status()["jobs"])
+    )
     c.wait_for("it is stuck", lambda: "have not submitted" in c.bpsctl("why-stuck", "stuck").stdout)
     c.servers[1].kill()
     c.wait_for("s1 is down", lambda: "SERVER_DOWN" in c.bpsctl("status").stdout)
@@ -54,18 +67,35 @@ def test_every_word_prints_what_the_schema_says(cluster):
     validate(printed(c, *control, "mute", "SERVER_DOWN", "1h", "--reason", "x"), "order")
     validate(printed(c, *control, "drain", "a2", "--reason", "x"), "order")
     validate(printed(c, *control, "key", "status"), "key_status")
-    for word in ("status", "servers", "agents", "jobs", "why-stuck", "events", "check", "version", "help", "key new"):
+    for word in (
+        "status",
+        "servers",
+        "agents",
+        "jobs",
+        "why-stuck",
+        "events",
+        "check",
+        "version",
+        "help",
+        "key new",
+    ):
         validate(printed(c, *word.split()), name_of(word))
     d = printed(c, "status")
-    assert d["problems"] and d["muted"] and d["jobs"] and d["ended"] and d["members"] and d["missing"], d
+    assert (
+        d["problems"] and d["muted"] and d["jobs"] and d["ended"] and d["members"] and d["missing"]
+    ), d
     for name in ("digits", "stuck", "done"):
         validate(printed(c, "job", name), "job")
     validate(printed(c, "why-stuck", "stuck"), "why-stuck")
     validate(printed(c, "explain"), "explain_all")
     validate(printed(c, "explain", "STRAGGLER"), "explain")
     validate(printed(c, "explain", "BPS_EQUOTA"), "explain")
-    validate(printed(c, "--daemon", f"127.0.0.1:{c.servers[0].http}", "status"), "status_of_a_server")
-    validate(printed(c, "--daemon", f"127.0.0.1:{c.agents[0].http}", "status"), "status_of_an_agent")
+    validate(
+        printed(c, "--daemon", f"127.0.0.1:{c.servers[0].http}", "status"), "status_of_a_server"
+    )
+    validate(
+        printed(c, "--daemon", f"127.0.0.1:{c.agents[0].http}", "status"), "status_of_an_agent"
+    )
 
 
 def test_words_about_keys_print_what_the_schema_says(tmp_path):
@@ -75,8 +105,19 @@ def test_words_about_keys_print_what_the_schema_says(tmp_path):
         port = s.getsockname()[1]
 
     def run(*args):
-        command = [str(BUILD / "bpsctl"), "--json", "--key-file", str(key), "--scheduler", f"127.0.0.1:{port}", "key", *args]
-        return json.loads(subprocess.run(command, capture_output=True, text=True, timeout=10, check=False).stdout)
+        command = [
+            str(BUILD / "bpsctl"),
+            "--json",
+            "--key-file",
+            str(key),
+            "--scheduler",
+            f"127.0.0.1:{port}",
+            "key",
+            *args,
+        ]
+        return json.loads(
+            subprocess.run(command, capture_output=True, text=True, timeout=10, check=False).stdout
+        )
 
     d = run("new")
     key.write_text(d["key"])
@@ -91,8 +132,19 @@ def test_words_about_keys_print_what_the_schema_says(tmp_path):
 def test_every_line_of_a_watched_word_is_a_document(cluster, word):
     c = cluster(agents=1, servers=1)
     p = subprocess.Popen(
-        [str(BUILD / "bpsctl"), "--scheduler-http", f"127.0.0.1:{c.scheduler.http}", "--json", word, "--watch", "0.2"],
-        stdout=subprocess.PIPE, env=c.env, stdin=subprocess.DEVNULL, text=True
+        [
+            str(BUILD / "bpsctl"),
+            "--scheduler-http",
+            f"127.0.0.1:{c.scheduler.http}",
+            "--json",
+            word,
+            "--watch",
+            "0.2",
+        ],
+        stdout=subprocess.PIPE,
+        env=c.env,
+        stdin=subprocess.DEVNULL,
+        text=True,
     )
     for _ in range(2):
         assert select.select([p.stdout], [], [], DEADLINE_S)[0]
@@ -114,8 +166,18 @@ def test_every_line_of_a_watched_word_is_a_document(cluster, word):
 def test_followed_events_are_documented_objects(cluster):
     c = cluster(agents=0, servers=1)
     p = subprocess.Popen(
-        [str(BUILD / "bpsctl"), "--scheduler-http", f"127.0.0.1:{c.scheduler.http}", "--json", "events", "-f"],
-        stdout=subprocess.PIPE, env=c.env, stdin=subprocess.DEVNULL, text=True
+        [
+            str(BUILD / "bpsctl"),
+            "--scheduler-http",
+            f"127.0.0.1:{c.scheduler.http}",
+            "--json",
+            "events",
+            "-f",
+        ],
+        stdout=subprocess.PIPE,
+        env=c.env,
+        stdin=subprocess.DEVNULL,
+        text=True,
     )
     assert select.select([p.stdout], [], [], DEADLINE_S)[0]
     validate(json.loads(p.stdout.readline()), "events_follow")

@@ -24,7 +24,9 @@ def test_daemon_says_ready_feeds_its_watchdog_and_says_stopping(cluster, tmp_pat
 
 
 @pytest.mark.parametrize("which", ["s0", "a0"])
-def test_member_is_up_while_it_waits_for_the_scheduler_and_says_what_it_does(cluster, tmp_path, which):
+def test_member_is_up_while_it_waits_for_the_scheduler_and_says_what_it_does(
+    cluster, tmp_path, which
+):
     c = cluster(agents=1, servers=1)
     d = c.daemon(which)
     d.stop()
@@ -58,7 +60,7 @@ def test_scheduler_keeps_its_state_in_the_service_managers_folder(cluster):
     c = cluster(agents=0, servers=0)
     c.scheduler.stop()
     at = c.scheduler.args.index("--state-dir")
-    del c.scheduler.args[at:at + 2]
+    del c.scheduler.args[at : at + 2]
     state = c.make("managed")
     c.env["STATE_DIRECTORY"] = str(state)
     c.scheduler.start()

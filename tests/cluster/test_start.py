@@ -33,13 +33,26 @@ class Place:
         own = {
             "bps-scheduler": ["--listen", "127.0.0.1:0"],
             "bps-server": ["--listen", "127.0.0.100:0", "--name", f"s{os.getpid()}"],
-            "bps-agent": ["--listen", "127.0.0.10:0", "--name", f"a{os.getpid()}", "--socket", str(self.path / "a.sock")],
+            "bps-agent": [
+                "--listen",
+                "127.0.0.10:0",
+                "--name",
+                f"a{os.getpid()}",
+                "--socket",
+                str(self.path / "a.sock"),
+            ],
         }[program]
         return [str(BUILD / program / program), "--http", "127.0.0.1:0", *own, *map(str, more)]
 
     def run(self, program, *more, **kw):
         return subprocess.run(
-            self.args(program, *more), capture_output=True, text=True, timeout=DEADLINE_S, env=self.env, check=False, **kw
+            self.args(program, *more),
+            capture_output=True,
+            text=True,
+            timeout=DEADLINE_S,
+            env=self.env,
+            check=False,
+            **kw,
         )
 
     def refuses(self, status, words, program, *more, **kw):
@@ -53,7 +66,12 @@ class Place:
 
     def start(self, program, *more, **kw):
         return subprocess.Popen(
-            self.args(program, *more), stderr=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True, env=self.env, **kw
+            self.args(program, *more),
+            stderr=subprocess.PIPE,
+            stdin=subprocess.DEVNULL,
+            text=True,
+            env=self.env,
+            **kw,
         )
 
 
@@ -94,9 +112,15 @@ def test_bad_command_line_ends_with_64(place, program, flags, words):
     "text, words",
     [
         ("log-level = info\nrubbish\n", [":2: neither 'name = value' nor '[section]'"]),
-        ("listen = 127.0.0.1:1\n\nlisten = 127.0.0.1:2\n", [":3: 'listen' is already set in line 1"]),
+        (
+            "listen = 127.0.0.1:1\n\nlisten = 127.0.0.1:2\n",
+            [":3: 'listen' is already set in line 1"],
+        ),
         ("lisen = 127.0.0.1:1\n", [":1: unknown setting 'lisen' (did you mean 'listen'?)"]),
-        ("listen = 127.0.0.1:99999\n", [":1: listen: '127.0.0.1:99999' has no valid port (0 to 65535)"]),
+        (
+            "listen = 127.0.0.1:99999\n",
+            [":1: listen: '127.0.0.1:99999' has no valid port (0 to 65535)"],
+        ),
         ("[database]\nname = x\n", [":1: unknown section '[database]'", "only '["]),
         ("log-level = inf\n", [":1: log-level:", "did you mean 'info'?"]),
         ("name = " + 64 * "x" + "\n", [":1: name:", "has 64 characters (allowed: 0 to 63)"]),
@@ -130,7 +154,9 @@ def test_bad_value_ends_with_78_and_says_what_is_allowed(place, program, line, w
 
 @pytest.mark.parametrize("program", DAEMONS)
 def test_file_that_cannot_be_read_ends_with_78(place, program):
-    place.refuses(78, ["cannot open '/nonexistent': No such file"], program, "--config", "/nonexistent")
+    place.refuses(
+        78, ["cannot open '/nonexistent': No such file"], program, "--config", "/nonexistent"
+    )
     place.refuses(78, [f"cannot read '{place.path}'"], program, "--config", place.path)
     place.env["BPS_CONFIG"] = "/nonexistent"
     place.refuses(78, ["cannot open '/nonexistent': No such file"], program)
@@ -148,7 +174,12 @@ def test_error_in_a_drop_in_is_named_with_its_file(place):
 def test_bad_environment_ends_with_78_and_a_near_miss_is_told(place):
     place.env["BPS_SERVER_DEAD"] = "soon"
     place.refuses(78, ["environment BPS_SERVER_DEAD: server-dead: 'soon'"], "bps-scheduler")
-    place.env = {**Place(place.path).env, "BPS_SERVER_DAED": "9s", "BPS_JOB": "x", "BPS_AGENT_SOCKET": "y"}
+    place.env = {
+        **Place(place.path).env,
+        "BPS_SERVER_DAED": "9s",
+        "BPS_JOB": "x",
+        "BPS_AGENT_SOCKET": "y",
+    }
     p = place.run("bps-scheduler", "--check-config")
     assert p.returncode == 0
     assert p.stderr == (
@@ -159,7 +190,9 @@ def test_bad_environment_ends_with_78_and_a_near_miss_is_told(place):
 def test_values_that_contradict_each_other_end_with_78(place):
     words = ["server-dead and agent-dead must be at least 3 beats (3000 ms)"]
     place.refuses(78, words, "bps-scheduler", "--beat", "1s", "--server-dead", "2s")
-    place.refuses(78, words, "bps-scheduler", "--beat", "1s", "--server-dead", "2s", "--check-config")
+    place.refuses(
+        78, words, "bps-scheduler", "--beat", "1s", "--server-dead", "2s", "--check-config"
+    )
 
 
 def test_print_config_tells_file_and_line_of_each_value(place):
@@ -185,11 +218,31 @@ def test_print_config_tells_file_and_line_of_each_value(place):
 @pytest.mark.parametrize(
     "program, flags, words",
     [
-        ("bps-scheduler", ["--listen", "0.0.0.0:0"], ["without a cluster key", "loopback", "set a key file"]),
-        ("bps-server", ["--listen", "192.0.2.1:0"], ["without a cluster key", "loopback", "set --key-file"]),
-        ("bps-agent", ["--listen", "192.0.2.1:0"], ["without a cluster key", "loopback", "set --key-file"]),
-        ("bps-server", ["--scheduler", "192.0.2.1:7300"], ["only a scheduler on loopback", "'192.0.2.1'", "--key-file"]),
-        ("bps-agent", ["--scheduler", "192.0.2.1:7300"], ["only a scheduler on loopback", "'192.0.2.1'", "--key-file"]),
+        (
+            "bps-scheduler",
+            ["--listen", "0.0.0.0:0"],
+            ["without a cluster key", "loopback", "set a key file"],
+        ),
+        (
+            "bps-server",
+            ["--listen", "192.0.2.1:0"],
+            ["without a cluster key", "loopback", "set --key-file"],
+        ),
+        (
+            "bps-agent",
+            ["--listen", "192.0.2.1:0"],
+            ["without a cluster key", "loopback", "set --key-file"],
+        ),
+        (
+            "bps-server",
+            ["--scheduler", "192.0.2.1:7300"],
+            ["only a scheduler on loopback", "'192.0.2.1'", "--key-file"],
+        ),
+        (
+            "bps-agent",
+            ["--scheduler", "192.0.2.1:7300"],
+            ["only a scheduler on loopback", "'192.0.2.1'", "--key-file"],
+        ),
     ],
 )
 def test_without_a_key_only_loopback_is_used(place, program, flags, words):
@@ -202,8 +255,14 @@ def test_without_a_key_only_loopback_is_used(place, program, flags, words):
     [
         (lambda f: f.unlink(), ["cannot open key file", "No such file"]),
         (lambda f: f.chmod(0o640), ["is open to group or others, mode 0640", "chmod 0400"]),
-        (lambda f: f.write_text("too short\n"), ["holds neither 32 bytes nor 64 hex digits", "openssl rand"]),
-        (lambda f: (f.rename(f.with_name("real")), f.symlink_to(f.with_name("real"))), ["is a symbolic link"]),
+        (
+            lambda f: f.write_text("too short\n"),
+            ["holds neither 32 bytes nor 64 hex digits", "openssl rand"],
+        ),
+        (
+            lambda f: (f.rename(f.with_name("real")), f.symlink_to(f.with_name("real"))),
+            ["is a symbolic link"],
+        ),
     ],
 )
 def test_bad_key_file_ends_with_78_and_says_what_to_do(place, program, damage, words):
@@ -223,7 +282,11 @@ def listener():
 @pytest.mark.parametrize("program", DAEMONS)
 def test_http_port_in_use_ends_with_75(place, program):
     s, port = listener()
-    words = [f"cannot listen for HTTP on 127.0.0.1:{port}: Address already in use", "ss -ltnp", "choose another port"]
+    words = [
+        f"cannot listen for HTTP on 127.0.0.1:{port}: Address already in use",
+        "ss -ltnp",
+        "choose another port",
+    ]
     place.refuses(75, words, program, "--http", f"127.0.0.1:{port}")
     s.close()
 
@@ -239,16 +302,29 @@ def test_listen_port_in_use_ends_with_75(place, program):
 @pytest.mark.parametrize("program", DAEMONS)
 def test_address_of_another_machine_ends_with_75(place, program):
     flags = ["--listen", "192.0.2.1:0", "--key-file", key_file(place.path)]
-    words = ["192.0.2.1", "Cannot assign requested address", "no interface of this machine has that address"]
+    words = [
+        "192.0.2.1",
+        "Cannot assign requested address",
+        "no interface of this machine has that address",
+    ]
     place.refuses(75, words, program, *flags)
 
 
 @pytest.mark.parametrize("program", ["bps-server", "bps-agent"])
 def test_unknown_fabric_provider_ends_with_78_and_names_those_there_are(place, program):
-    place.refuses(78, ["provider 'nosuch' cannot be used", "tcp", "choose another --provider"], program, "--provider", "nosuch")
+    place.refuses(
+        78,
+        ["provider 'nosuch' cannot be used", "tcp", "choose another --provider"],
+        program,
+        "--provider",
+        "nosuch",
+    )
 
 
-@pytest.mark.skipif(os.path.isdir("/sys/class/infiniband") and os.listdir("/sys/class/infiniband"), reason="has a device")
+@pytest.mark.skipif(
+    os.path.isdir("/sys/class/infiniband") and os.listdir("/sys/class/infiniband"),
+    reason="has a device",
+)
 @pytest.mark.parametrize("program", ["bps-server", "bps-agent"])
 def test_provider_without_its_device_ends_with_78(place, program):
     words = ["provider 'verbs' finds no RDMA device", "driver", "--provider tcp"]
@@ -258,7 +334,9 @@ def test_provider_without_its_device_ends_with_78(place, program):
 def test_socket_path_that_cannot_be_used_ends_with_78(place):
     file = place.path / "a.sock"
     file.write_text("precious")
-    place.refuses(78, [f"'{file}' is there already and no socket", "choose another --socket"], "bps-agent")
+    place.refuses(
+        78, [f"'{file}' is there already and no socket", "choose another --socket"], "bps-agent"
+    )
     assert file.read_text() == "precious"
     missing = place.path / "none" / "a.sock"
     place.refuses(78, [f"cannot listen on '{missing}': No such file", "make its directory"], "bps-agent",
@@ -270,7 +348,11 @@ def test_socket_path_that_cannot_be_used_ends_with_78(place):
 
 def test_socket_that_another_agent_serves_ends_with_75(cluster, place):
     c = cluster(agents=1, servers=0)
-    words = [f"another bps-agent serves '{c.agents[0].socket}'", f"(pid {c.agents[0].process.pid})", "choose another"]
+    words = [
+        f"another bps-agent serves '{c.agents[0].socket}'",
+        f"(pid {c.agents[0].process.pid})",
+        "choose another",
+    ]
     place.refuses(75, words, "bps-agent", "--socket", c.agents[0].socket)
 
 
@@ -288,7 +370,13 @@ def test_socket_of_a_dead_agent_is_taken_over(cluster):
 def test_state_folder_that_cannot_be_used_ends_with_78(place):
     file = place.path / "file"
     file.write_text("")
-    place.refuses(78, [f"cannot open '{file}': Not a directory", "choose another"], "bps-scheduler", "--state-dir", file)
+    place.refuses(
+        78,
+        [f"cannot open '{file}': Not a directory", "choose another"],
+        "bps-scheduler",
+        "--state-dir",
+        file,
+    )
     place.refuses(78, ["cannot make '/nonexistent/state': No such file", "make the folder above it"], "bps-scheduler",
                   "--state-dir", "/nonexistent/state")  # fmt: skip
     state = place.path / "state"
@@ -346,7 +434,10 @@ def test_full_disk_at_the_start_ends_with_75_and_names_the_file(place):
     if p.returncode == CANNOT_MOUNT:
         pytest.skip("cannot mount here")
     assert p.returncode == 75, (p.returncode, p.stderr)
-    assert re.search(rf"<3>cannot write '{state}[^']*': No space left on device \(free some space there\)", p.stderr), p.stderr
+    assert re.search(
+        rf"<3>cannot write '{state}[^']*': No space left on device \(free some space there\)",
+        p.stderr,
+    ), p.stderr
 
 
 def test_read_only_disk_at_the_start_ends_with_75(place):
@@ -365,15 +456,21 @@ def test_read_only_disk_at_the_start_ends_with_75(place):
 
 def libfabric():
     """Where the dynamic linker finds it; None: nowhere."""
-    lines = subprocess.run(["ldconfig", "-p"], capture_output=True, text=True, check=True).stdout.splitlines()
-    return next((line.rsplit(" => ", 1)[1] for line in lines if line.split()[0] == "libfabric.so.1"), None)
+    lines = subprocess.run(
+        ["ldconfig", "-p"], capture_output=True, text=True, check=True
+    ).stdout.splitlines()
+    return next(
+        (line.rsplit(" => ", 1)[1] for line in lines if line.split()[0] == "libfabric.so.1"), None
+    )
 
 
 @pytest.mark.parametrize("program", ["bps-server", "bps-agent"])
 def test_only_who_uses_libfabric_misses_it(place, program):
     if os.geteuid() != 0 or not libfabric():
         pytest.skip("hides the library by a mount")
-    hide = own_mounts(lambda mount: mount(b"/dev/null", os.path.realpath(libfabric()), None, 0x1000, None))  # MS_BIND
+    hide = own_mounts(
+        lambda mount: mount(b"/dev/null", os.path.realpath(libfabric()), None, 0x1000, None)
+    )  # MS_BIND
     words = ["libfabric cannot be opened", "package libfabric1"]
     place.refuses(78, words, program, "--provider", "verbs", preexec_fn=hide)
     with place.start(program, "--scheduler", "127.0.0.1:1", preexec_fn=hide) as d:
@@ -386,7 +483,9 @@ def test_only_who_uses_libfabric_misses_it(place, program):
 
 
 @pytest.mark.parametrize("program, which", [("bps-server", "s0"), ("bps-agent", "a0")])
-def test_second_daemon_of_a_name_on_a_host_ends_with_75_and_disturbs_nobody(cluster, place, program, which):
+def test_second_daemon_of_a_name_on_a_host_ends_with_75_and_disturbs_nobody(
+    cluster, place, program, which
+):
     c = cluster(agents=1, servers=1)
     first = c.daemon(which)
     p = place.start(program, "--name", which, "--scheduler", f"127.0.0.1:{c.scheduler.port}")
@@ -414,7 +513,9 @@ def test_stop_in_the_first_moments_is_a_clean_end(place, program, sig):
     p = place.start(program)
     bit = 1 << (sig - 1)
     # From the moment on when somebody has said what to do with the signal; before that it just ends the process.
-    while not (signals_of(p.pid, "SigBlk") | signals_of(p.pid, "SigCgt")) & bit and p.poll() is None:
+    while (
+        not (signals_of(p.pid, "SigBlk") | signals_of(p.pid, "SigCgt")) & bit and p.poll() is None
+    ):
         pass
     p.send_signal(sig)
     _, text = p.communicate(timeout=DEADLINE_S)
@@ -441,7 +542,11 @@ def test_member_of_another_protocol_is_told_both_versions(cluster):
     c = cluster(agents=0, servers=0)
     answer = control.answer_to(c.scheduler.port, control.hello(77, "0.0.9"))
     assert struct.unpack_from("<H", answer, 4)[0] == control.REFUSE, answer
-    for word in (b"'old' on host (release 0.0.9) speaks control protocol 77", b"the scheduler (release ", b"install the same"):
+    for word in (
+        b"'old' on host (release 0.0.9) speaks control protocol 77",
+        b"the scheduler (release ",
+        b"install the same",
+    ):
         assert word in answer, answer
 
 
@@ -471,7 +576,13 @@ def test_refused_member_ends_with_the_reason_of_the_scheduler(place, program, co
     s, _ = listener_.accept()
     s.settimeout(DEADLINE_S)
     assert s.recv(4096)
-    s.sendall(control.frame(control.REFUSE, struct.pack("<I", code), control.text("speaks protocol 1, the scheduler 2\nx")))
+    s.sendall(
+        control.frame(
+            control.REFUSE,
+            struct.pack("<I", code),
+            control.text("speaks protocol 1, the scheduler 2\nx"),
+        )
+    )
     _, text = p.communicate(timeout=DEADLINE_S)
     s.close()
     listener_.close()
@@ -520,7 +631,9 @@ def test_journal_gets_lines_with_fields(place):
     r, w = os.pipe()
     st = os.fstat(w)
     place.env["JOURNAL_STREAM"] = f"{st.st_dev}:{st.st_ino}"
-    p = subprocess.Popen(place.args("bps-scheduler"), stderr=w, env=place.env, preexec_fn=private_journal(folder))
+    p = subprocess.Popen(
+        place.args("bps-scheduler"), stderr=w, env=place.env, preexec_fn=private_journal(folder)
+    )
     os.close(w)
     lines = []
     while not lines or not lines[-1]["MESSAGE"].startswith("serving: "):
@@ -530,7 +643,9 @@ def test_journal_gets_lines_with_fields(place):
     p.terminate()
     assert p.wait(DEADLINE_S) == 0
     start = lines[0]
-    assert start["MESSAGE"].startswith("starting: program=bps-scheduler") and start["PRIORITY"] == "6", start
+    assert (
+        start["MESSAGE"].startswith("starting: program=bps-scheduler") and start["PRIORITY"] == "6"
+    ), start
     assert start["SYSLOG_IDENTIFIER"] == "bps-scheduler" and start["BPS_PID"] == str(p.pid), start
     assert start["MESSAGE_ID"] == "b096ad5a5e794e7c8b0c08bdba811ecc", start
     assert lines[1]["PRIORITY"] == "4" and "MESSAGE_ID" not in lines[1], lines  # no --state-dir
@@ -550,7 +665,10 @@ def test_journal_gets_last_words_by_the_stream_that_names_the_unit(place):
     st = os.fstat(w)
     place.env["JOURNAL_STREAM"] = f"{st.st_dev}:{st.st_ino}"
     p = subprocess.Popen(
-        place.args("bps-scheduler", "--http", "192.0.2.1:1"), stderr=w, env=place.env, preexec_fn=private_journal(folder)
+        place.args("bps-scheduler", "--http", "192.0.2.1:1"),
+        stderr=w,
+        env=place.env,
+        preexec_fn=private_journal(folder),
     )
     os.close(w)
     status = p.wait(DEADLINE_S)
@@ -568,7 +686,12 @@ def test_journal_that_is_gone_leaves_standard_error(place):
     place.env["JOURNAL_STREAM"] = f"{st.st_dev}:{st.st_ino}"
     if os.path.exists("/run/systemd/journal/socket"):
         pytest.skip("there is a journal here")
-    p = subprocess.run(place.args("bps-scheduler", "--http", "192.0.2.1:1"), stderr=w, env=place.env, timeout=DEADLINE_S)
+    p = subprocess.run(
+        place.args("bps-scheduler", "--http", "192.0.2.1:1"),
+        stderr=w,
+        env=place.env,
+        timeout=DEADLINE_S,
+    )
     os.close(w)
     assert p.returncode == 75
     assert os.read(r, 4096).startswith(b"<6>starting: program=bps-scheduler")

@@ -24,7 +24,9 @@ class Counts:
         self.pair = (ctypes.c_uint64 * 2).from_buffer(self.map)
         self.name = daemon.name
         self.tasks = [
-            t for t in Path(f"/proc/{daemon.process.pid}/task").iterdir() if (t / "comm").read_text().startswith("data")
+            t
+            for t in Path(f"/proc/{daemon.process.pid}/task").iterdir()
+            if (t / "comm").read_text().startswith("data")
         ]
 
     def read(self):
@@ -37,7 +39,8 @@ def counted(tmp_path):
     """Cluster(...) whose daemons count, and the file of each by its name."""
     library = tmp_path / "count_allocs.so"
     subprocess.run(
-        ["gcc", "-O1", "-shared", "-fPIC", "-fno-builtin", "-o", library, HERE / "count_allocs.c"], check=True
+        ["gcc", "-O1", "-shared", "-fPIC", "-fno-builtin", "-o", library, HERE / "count_allocs.c"],
+        check=True,
     )
     made, files = [], {}
 
@@ -71,7 +74,9 @@ def test_data_threads_allocate_map_and_fault_on_nothing_in_a_round(counted, meet
     c, files = counted(agents=2, servers=2, agent_args=args, server_args=args)
     stop = c.dir / "stop"
     args = {"n_elems": n_elems, "stop": str(stop), "seconds": 60}
-    started, progress = c.start_running("rounds_until", 2, args, after=100)  # the first ones fill pools
+    started, progress = c.start_running(
+        "rounds_until", 2, args, after=100
+    )  # the first ones fill pools
     counts = [Counts(d, files[d.name]) for d in [*c.agents, *c.servers]]
     assert all(x.read()["allocations"] > 0 for x in counts), "the counters do not count"
     # Buffers are touched for the first time one by one, so the first windows may see faults: each daemon must have a

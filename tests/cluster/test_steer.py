@@ -21,10 +21,18 @@ def test_killed_job_tells_its_workers_who_and_why(cluster):
     assert p.returncode == 0 and "wrong data" in p.stdout, p
     told = c.finish(workers)[0]
     assert told["code"] == bps.EJOB_FAILED, told
-    for part in ("killed by", getpass.getuser(), f"uid {os.getuid()}", socket.gethostname(), "wrong data"):
+    for part in (
+        "killed by",
+        getpass.getuser(),
+        f"uid {os.getuid()}",
+        socket.gethostname(),
+        "wrong data",
+    ):
         assert part in told["text"], told
     steered = [text for kind, text in c.events() if kind == "steer"]
-    assert len(steered) == 1 and getpass.getuser() in steered[0] and "job kill digits" in steered[0], steered
+    assert (
+        len(steered) == 1 and getpass.getuser() in steered[0] and "job kill digits" in steered[0]
+    ), steered
 
 
 def test_forming_job_can_be_killed(cluster):
@@ -78,7 +86,9 @@ def test_operators_key_is_no_members_key(cluster, master):
     key = derived(master, "ctl:s0")
     d = c.spawn("bps-server", "s0", "--listen", "127.0.0.100:0", "--scheduler", f"127.0.0.1:{c.scheduler.port}",
                 "--name", "s0", "--key-file", key)  # fmt: skip
-    c.wait_for("the server is turned away", lambda: "cannot reach the scheduler" in d.log.read_text())
+    c.wait_for(
+        "the server is turned away", lambda: "cannot reach the scheduler" in d.log.read_text()
+    )
     assert not c.scheduler.status()["members"]
 
 
@@ -92,9 +102,13 @@ def test_key_status_names_the_members(cluster, master):
         ("server", "s0", "current"), ("agent", "a0", "current")}  # fmt: skip
 
 
-@pytest.mark.parametrize("words", [["job", "kill"], ["job", "kill", "a", "b"], ["key", "status", "x"]])
+@pytest.mark.parametrize(
+    "words", [["job", "kill"], ["job", "kill", "a", "b"], ["key", "status", "x"]]
+)
 def test_wrong_words_are_not_sent(words):
-    p = subprocess.run([str(BUILD / "bpsctl"), *words], capture_output=True, text=True, timeout=10, check=False)
+    p = subprocess.run(
+        [str(BUILD / "bpsctl"), *words], capture_output=True, text=True, timeout=10, check=False
+    )
     assert p.returncode == 64, p
 
 
@@ -109,7 +123,9 @@ def test_muted_problem_leaves_health_and_exit_code_and_comes_back(cluster):
         p = c.bpsctl("status")
         assert p.returncode == 0 and "HEALTH_OK" in p.stdout, p.stdout
         lines = [line for line in p.stdout.splitlines() if "SERVER_DOWN" in line]
-        assert len(lines) == 1 and lines[0].startswith("  muted: SERVER_DOWN (1 now, for 01:5"), p.stdout
+        assert len(lines) == 1 and lines[0].startswith("  muted: SERVER_DOWN (1 now, for 01:5"), (
+            p.stdout
+        )
         assert "node is being repaired" in p.stdout
         d = json.loads(c.bpsctl("--json", "status").stdout)
         assert [(x["code"], x["muted"]) for x in d["problems"]] == [("SERVER_DOWN", True)]
@@ -118,12 +134,17 @@ def test_muted_problem_leaves_health_and_exit_code_and_comes_back(cluster):
         c.scheduler.kill()
         c.scheduler.pin()
         c.scheduler.start()
-        c.wait_for("all are back", lambda: [m["state"] for m in c.scheduler.status()["members"]] == ["up", "down", "up"])
+        c.wait_for(
+            "all are back",
+            lambda: [m["state"] for m in c.scheduler.status()["members"]] == ["up", "down", "up"],
+        )
     p = c.steer("unmute", "SERVER_DOWN")
     assert p.returncode == 0 and "muted no more" in p.stdout, p
     p = c.bpsctl("status")
     assert p.returncode == 1 and "! SERVER_DOWN" in p.stdout, p.stdout
-    assert sum("mute SERVER_DOWN" in text for kind, text in c.events() if kind == "steer") == 2  # of both processes
+    assert (
+        sum("mute SERVER_DOWN" in text for kind, text in c.events() if kind == "steer") == 2
+    )  # of both processes
 
 
 def test_what_cannot_be_muted_is_refused(cluster):

@@ -26,7 +26,11 @@ def start(c, rank, uid, token, function="collectives", job="shared", args=None, 
 
 def assert_secret(c):
     for d in c.daemons:
-        assert TOKEN not in d.log.read_text() and TOKEN not in d.get("/status") and TOKEN not in d.get("/metrics")
+        assert (
+            TOKEN not in d.log.read_text()
+            and TOKEN not in d.get("/status")
+            and TOKEN not in d.get("/metrics")
+        )
 
 
 def test_workers_of_different_users_on_different_hosts_share_a_job_by_its_token(cluster):
@@ -43,14 +47,19 @@ def test_workers_of_different_users_on_one_host_share_a_job_by_its_token(cluster
     workers = [
         w
         for rank, uid in enumerate((ALICE, BOB))
-        for w in c.start_job("collectives", 1, job="shared", env=dict(env, BPS_RANK=str(rank)), uid=uid)
+        for w in c.start_job(
+            "collectives", 1, job="shared", env=dict(env, BPS_RANK=str(rank)), uid=uid
+        )
     ]
     assert [r[:2] for r in c.finish(workers)] == [[0, 2], [1, 2]]
 
 
 def test_workers_of_one_user_need_no_token(cluster):
     c = two_agents(cluster)
-    assert [r[:2] for r in c.finish(start(c, 0, ALICE, "") + start(c, 1, ALICE, ""))] == [[0, 2], [1, 2]]
+    assert [r[:2] for r in c.finish(start(c, 0, ALICE, "") + start(c, 1, ALICE, ""))] == [
+        [0, 2],
+        [1, 2],
+    ]
 
 
 def refused(c, rank, uid, token):

@@ -38,7 +38,10 @@ def fakes(name):
     reports = [line.split() for line in LINES[name] if line.startswith("report ")]
     if not reports:
         return {}
-    return {"FAKE_CUDA_PCI": ",".join(r[1] for r in reports), "FAKE_CUDA_NUMA": ",".join(r[2].partition("=")[2] for r in reports)}
+    return {
+        "FAKE_CUDA_PCI": ",".join(r[1] for r in reports),
+        "FAKE_CUDA_NUMA": ",".join(r[2].partition("=")[2] for r in reports),
+    }
 
 
 def ask(c, i, *flags):
@@ -57,7 +60,9 @@ def test_an_agent_tells_where_its_gpus_are_and_why_it_goes_which_way(cluster, tm
         assert d["topology"]["source"] == "sysfs"
         assert d["topology"]["strategy"]["name"] == expect, d
     text = ask(c, 0).stdout
-    assert "8 GPUs, 9 cards" in text and "NVLink: all GPUs, since there are NVSwitches" in text, text
+    assert "8 GPUs, 9 cards" in text and "NVLink: all GPUs, since there are NVSwitches" in text, (
+        text
+    )
     assert "strategy: rs_ag, since NVLink joins the 8 GPUs" in text, text
     assert "reduce-scatter  GPUs 0-7" in text, text
     text = ask(c, 1).stdout
@@ -74,7 +79,10 @@ def test_a_strategy_that_is_set_is_taken_and_one_that_cannot_be_had_is_told(clus
     c.add_agent(1, "--sysfs", tmp_path / "broken")
     c.add_agent(2, "--sysfs", tmp_path / "nowhere")
     text = ask(c, 0).stdout
-    assert "strategy: ce (forced), since gpu-strategy says so; the rule would choose rs_ag" in " ".join(text.split()), text
+    assert (
+        "strategy: ce (forced), since gpu-strategy says so; the rule would choose rs_ag"
+        in " ".join(text.split())
+    ), text
     p = ask(c, 1)
     assert "! 9 devices or attributes make no sense" in p.stdout and p.returncode == 0, p
     p = ask(c, 2)
@@ -93,10 +101,15 @@ def test_this_machine_is_told_as_it_is(cluster):
 FAKE = BUILD / "fake"
 
 
-@pytest.mark.skipif(not (FAKE / "libcuda.so.1").exists() or BUILD.name != "debug", reason="built without the CUDA toolkit")
+@pytest.mark.skipif(
+    not (FAKE / "libcuda.so.1").exists() or BUILD.name != "debug",
+    reason="built without the CUDA toolkit",
+)
 def test_the_executor_tells_what_only_the_driver_knows(cluster, tmp_path):
     c = cluster(agents=0, servers=1)
-    make(tmp_path / "m", "two-switches-both")  # its first four GPUs have the addresses of the driver's
+    make(
+        tmp_path / "m", "two-switches-both"
+    )  # its first four GPUs have the addresses of the driver's
     c.env.update(LD_LIBRARY_PATH=str(FAKE), FAKE_CUDA_GPUS="4", FAKE_CUDA_LINKS="nvlink")
     c.add_agent(0, "--sysfs", tmp_path / "m")
     c.wait_for("the executor has answered", lambda: "from executor" in ask(c, 0).stdout)

@@ -12,7 +12,10 @@ sys.path.append(str(Path(__file__).resolve().parents[1] / "faults"))
 
 from lab import Lab, LabCluster  # noqa: E402
 
-pytestmark = pytest.mark.skipif(os.geteuid() != 0 or not shutil.which("tc"), reason="hosts with cards of their own need root and tc")
+pytestmark = pytest.mark.skipif(
+    os.geteuid() != 0 or not shutil.which("tc"),
+    reason="hosts with cards of their own need root and tc",
+)
 
 MBIT, SLOW_MBIT = 200, 100
 
@@ -69,7 +72,9 @@ def test_server_with_a_slow_card_gets_less_once_its_speed_is_measured(cluster):
     later = c.steady(n_elems=500000).wait_rounds(1)  # placed so from the first
     later.stop()
     job.wait_rounds(3).stop()
-    assert 0.25 <= share_of_slow(c) < 0.4 or not share_of_slow(c)  # nothing is placed when all jobs are over
+    assert 0.25 <= share_of_slow(c) < 0.4 or not share_of_slow(
+        c
+    )  # nothing is placed when all jobs are over
 
 
 @pytest.mark.alone
@@ -77,5 +82,8 @@ def test_set_speed_is_used_and_nothing_is_measured(cluster):
     c = cluster(server_args=("--nic-speed", MBIT), agent_args=("--nic-speed", MBIT))
     job = c.steady(n_elems=1000000).wait_rounds(5)
     assert 0.45 <= share_of_slow(c) <= 0.55
-    assert all((m["nic_source"], m["nic_mbps"], m["measured_mbps"]) == ("set", MBIT, 0) for m in members(c).values())
+    assert all(
+        (m["nic_source"], m["nic_mbps"], m["measured_mbps"]) == ("set", MBIT, 0)
+        for m in members(c).values()
+    )
     job.stop()

@@ -30,13 +30,24 @@ def matrix(dtypes, ops, sizes, rounds=1, deterministic=None, part_bytes=0, seed=
                     job.push_pull(tensors, OPS[op])
                     for t, n in zip(tensors, sizes):
                         out = t.wait()
-                        ref.check(out, dtype, op, n, job.size, seed + r, f"{dtype} {op} {n} round {r}")
+                        ref.check(
+                            out, dtype, op, n, job.size, seed + r, f"{dtype} {op} {n} round {r}"
+                        )
                         assert t.contributors == job.size
                         digests[f"{dtype} {op} {n} {r}"] = digest(out)
     return digests
 
 
-def rounds(n_elems, n_rounds, n_tensors=1, dtype="i64", pause=0.0, sleep_rank=None, timeout=None, progress=None):
+def rounds(
+    n_elems,
+    n_rounds,
+    n_tensors=1,
+    dtype="i64",
+    pause=0.0,
+    sleep_rank=None,
+    timeout=None,
+    progress=None,
+):
     """Many rounds of exact integer sums; returns the longest time that a round took."""
     longest = 0.0
     with bps.open(timeout=timeout) as job:
@@ -135,8 +146,21 @@ def stranded(go, told, n_elems=1000):
     return text
 
 
-def steady(stop, progress, n_elems=50000, n_tensors=2, seconds=300, timeout=30, pause=0.002, options=None, seed=0,
-           faults=None, slow_rank=None, hungry_rank=None, lost_rank=None):
+def steady(
+    stop,
+    progress,
+    n_elems=50000,
+    n_tensors=2,
+    seconds=300,
+    timeout=30,
+    pause=0.002,
+    options=None,
+    seed=0,
+    faults=None,
+    slow_rank=None,
+    hungry_rank=None,
+    lost_rank=None,
+):
     """Rounds whose every sum is compared, until the file `stop` is there, or the job fails; all ranks leave in the same round.
     Returns how it ended, when (CLOCK_MONOTONIC), and the longest time that a round took. Each rank writes the number of its
     last round to progress-RANK. faults: {rank: BPS_FAULTS}. slow_rank pauses ten times longer. hungry_rank takes memory without
@@ -184,8 +208,16 @@ def steady(stop, progress, n_elems=50000, n_tensors=2, seconds=300, timeout=30, 
             start = time.monotonic()
     except bps.Error as e:
         code, text, failed_at = e.code, str(e), time.monotonic()
-    return {"rounds": r, "longest": longest, "longest_at": longest_at, "code": code, "text": text, "failed_at": failed_at,
-            "call_s": time.monotonic() - start, "is_late": end < time.monotonic()}
+    return {
+        "rounds": r,
+        "longest": longest,
+        "longest_at": longest_at,
+        "code": code,
+        "text": text,
+        "failed_at": failed_at,
+        "call_s": time.monotonic() - start,
+        "is_late": end < time.monotonic(),
+    }
 
 
 def limits(n_elems):
@@ -206,7 +238,9 @@ def limits(n_elems):
             if job.rank == 0:
                 used = os.open("/dev/null", os.O_RDONLY)
                 if which == resource.RLIMIT_AS:
-                    used = int(open("/proc/self/statm", encoding="ascii").read().split()[0]) * 4096 + (1 << 20)
+                    used = int(
+                        open("/proc/self/statm", encoding="ascii").read().split()[0]
+                    ) * 4096 + (1 << 20)
                 resource.setrlimit(which, (used, before[1]))
                 try:
                     job.declare(f"large{which}", "i64", n_elems)
@@ -239,7 +273,10 @@ def open_limited(n_free):
 def timed_rounds(n_elems, stop, trace, pause=0.001):
     """Rounds with pauses until the file `stop` is there; rank 0 writes the beginning and the end of each to the file `trace`."""
     n, over = 0, False
-    with bps.open() as job, open(trace if job.rank == 0 else os.devnull, "w", encoding="ascii", buffering=1) as f:
+    with (
+        bps.open() as job,
+        open(trace if job.rank == 0 else os.devnull, "w", encoding="ascii", buffering=1) as f,
+    ):
         t = job.declare("w", "f32", n_elems)
         t.input[:] = job.rank
         while not over:
@@ -283,7 +320,9 @@ def collectives():
         data = np.arange(100003, dtype=np.float32) * (1 if job.rank == 1 % job.size else 0)
         data[7] = -0.0 if job.rank == 1 % job.size else 1.0
         job.broadcast(data, root=1 % job.size)
-        assert np.array_equal(data.view(np.uint32)[:7], np.arange(7, dtype=np.float32).view(np.uint32))
+        assert np.array_equal(
+            data.view(np.uint32)[:7], np.arange(7, dtype=np.float32).view(np.uint32)
+        )
         assert np.signbit(data[7])
         everyone = job.allgather(np.array([job.rank, 10 * job.rank], dtype=np.int32))
         assert everyone.tolist() == [[r, 10 * r] for r in range(job.size)]
@@ -418,7 +457,9 @@ def idle(seconds, ready):
 def huge(n_elems):
     """One tensor of n_elems i8 through a server; checked in pieces, so that little memory is needed beside it."""
     piece = 1 << 26
-    pattern = np.random.default_rng(5).integers(-128, 127, piece + 251, dtype=np.int8, endpoint=True)
+    pattern = np.random.default_rng(5).integers(
+        -128, 127, piece + 251, dtype=np.int8, endpoint=True
+    )
     with bps.open(timeout=600) as job:
         t = job.declare("huge", "i8", n_elems)
         for start in range(0, n_elems, piece):
@@ -489,7 +530,17 @@ def members_behind(out, r):
     return masks
 
 
-def elastic(n_elems, n_rounds, n_tensors=2, victim=None, at=None, progress=None, pause=0.0, slow=None, **options):
+def elastic(
+    n_elems,
+    n_rounds,
+    n_tensors=2,
+    victim=None,
+    at=None,
+    progress=None,
+    pause=0.0,
+    slow=None,
+    **options,
+):
     """Rounds of a job whose members may change. In round `at` rank `victim` kills itself with its submissions under way. Returns what
     each round was: the digest of its sums and the ranks behind them, one mask per set of ranks that some partition has; and how long each
     took from its submission."""
@@ -513,7 +564,12 @@ def elastic(n_elems, n_rounds, n_tensors=2, victim=None, at=None, progress=None,
             for t, m in zip(tensors, masks):
                 fewest = min(int(x).bit_count() for x in np.unique(m))
                 assert t.contributors == fewest, (t.contributors, fewest)
-            seen.append([digest(np.concatenate([t.output for t in tensors])), sorted({int(x) for x in np.concatenate(masks)})])
+            seen.append(
+                [
+                    digest(np.concatenate([t.output for t in tensors])),
+                    sorted({int(x) for x in np.concatenate(masks)}),
+                ]
+            )
             if progress and job.rank == 0:
                 with open(progress, "w", encoding="ascii") as f:
                     f.write(str(r))
@@ -527,15 +583,18 @@ def elastic(n_elems, n_rounds, n_tensors=2, victim=None, at=None, progress=None,
     return {"code": 0, "rounds": seen, "people": people, "missing": missing, "times": times}
 
 
-def kept_rounds(sizes, stop, trace, n_rounds=None, deterministic=None, declare_each=0, barrier_each=0):
+def kept_rounds(
+    sizes, stop, trace, n_rounds=None, deterministic=None, declare_each=0, barrier_each=0
+):
     """Rounds of int and float tensors of these sizes until the file `stop` is there, or n_rounds: sums are exact, inputs are as they were
     submitted. With declare_each a tensor is declared anew each so many rounds, with barrier_each all meet at a barrier. Rank 0 writes when each began and ended. Returns how
     many rounds there were and a digest of all float sums."""
     n, over, sums = 0, False, hashlib.sha256()
     rng = np.random.default_rng(7 + int(os.environ["BPS_RANK"]))
-    with bps.open(deterministic=deterministic) as job, open(
-        trace if job.rank == 0 else os.devnull, "w", encoding="ascii", buffering=1
-    ) as f:
+    with (
+        bps.open(deterministic=deterministic) as job,
+        open(trace if job.rank == 0 else os.devnull, "w", encoding="ascii", buffering=1) as f,
+    ):
         ints = job.declare_group([(f"i{i}", "i64", n) for i, n in enumerate(sizes)])
         floats = job.declare_group([(f"f{i}", "f32", n) for i, n in enumerate(sizes)])
         vote = job.declare("vote", "i64", 1)
@@ -570,7 +629,9 @@ def kept_rounds(sizes, stop, trace, n_rounds=None, deterministic=None, declare_e
     return [n, sums.hexdigest()]
 
 
-def growing(n_elems, n_rounds, every, progress=None, pause=0.0, victim=None, at=None, go=None, **options):
+def growing(
+    n_elems, n_rounds, every, progress=None, pause=0.0, victim=None, at=None, go=None, **options
+):
     """Steps of a job that others may join: sums are added to weights, which newcomers get by a broadcast. It goes on until
     n_rounds, or the file `go` is there, which rank 0 tells all. Returns the weights' digest and the ranks behind each step."""
     job, first, seen = None, 0, {}
@@ -750,16 +811,21 @@ def exact_rounds(sizes, stop, trace, dtypes, deterministic=None):
     """Rounds of whole numbers in these types until the file `stop` is there; every sum is what it must be. Rank 0 writes when each began
     and ended. Returns how many there were."""
     n, over = 0, False
-    with bps.open(deterministic=deterministic) as job, open(
-        trace if job.rank == 0 else os.devnull, "w", encoding="ascii", buffering=1
-    ) as f:
-        tensors = [job.declare(f"{d}.{i}", d, n_elems) for d in dtypes for i, n_elems in enumerate(sizes)]
+    with (
+        bps.open(deterministic=deterministic) as job,
+        open(trace if job.rank == 0 else os.devnull, "w", encoding="ascii", buffering=1) as f,
+    ):
+        tensors = [
+            job.declare(f"{d}.{i}", d, n_elems) for d in dtypes for i, n_elems in enumerate(sizes)
+        ]
         vote = job.declare("vote", "i64", 1)
         bases = [np.arange(t.input.size) % 61 for t in tensors]
         while not over:
             n += 1
             for t, base in zip(tensors, bases):
-                t.input[:] = (base + n % 37) * (job.rank + 1)  # a sum is below 2048, which f16 has exactly
+                t.input[:] = (base + n % 37) * (
+                    job.rank + 1
+                )  # a sum is below 2048, which f16 has exactly
             vote.input[:] = job.rank == 0 and os.path.exists(stop)
             start = time.monotonic()
             job.push_pull([*tensors, vote])
@@ -767,7 +833,9 @@ def exact_rounds(sizes, stop, trace, dtypes, deterministic=None):
             f.write(f"{start} {time.monotonic()}\n")
             for t, base in zip(tensors, bases):
                 want = (base + n % 37) * (job.size * (job.size + 1) // 2)
-                assert np.array_equal(t.output, want.astype(t.output.dtype)), f"wrong sum: round {n} {t.input.dtype}"
+                assert np.array_equal(t.output, want.astype(t.output.dtype)), (
+                    f"wrong sum: round {n} {t.input.dtype}"
+                )
                 assert t.contributors == job.size
             over = vote.output[0] > 0
     return n

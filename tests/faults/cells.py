@@ -26,7 +26,10 @@ RECORDS = os.environ.get("BPS_MATRIX_RECORDS")
 WHY_MAX = 2000
 STILL_S = 2  # the least patience is a server's: 2.4 s
 PATIENCE = r"not within \d+ s|is not ready|ended with 70|timed out after|hangs:|did not stop|did not come back"
-LATE_S, HOPS = 0.05, 5  # from when on a cell is disturbed, and how often what it measures may have been held up so
+LATE_S, HOPS = (
+    0.05,
+    5,
+)  # from when on a cell is disturbed, and how often what it measures may have been held up so
 SLACK = float(os.environ.get("BPS_BOUND_SLACK", "3"))
 
 
@@ -41,7 +44,10 @@ def name_of(node):
 
 def cpu_s():
     """What this process has used, and those of its children that it has waited for."""
-    return sum(u.ru_utime + u.ru_stime for u in map(resource.getrusage, (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)))
+    return sum(
+        u.ru_utime + u.ru_stime
+        for u in map(resource.getrusage, (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    )
 
 
 class Witness:
@@ -50,7 +56,10 @@ class Witness:
 
     def __init__(self):
         self.woken_s, self.synced_s, self.is_over = 0.0, 0.0, threading.Event()
-        self.threads = [threading.Thread(target=f, daemon=True) for f in ((self.watch, self.sync) if RECORDS else (self.watch,))]
+        self.threads = [
+            threading.Thread(target=f, daemon=True)
+            for f in ((self.watch, self.sync) if RECORDS else (self.watch,))
+        ]
         for t in self.threads:
             t.start()
 
@@ -95,9 +104,14 @@ class Cell:
         late_s = self.witness.late_s
         if RECORDS and LATE_S < late_s and 0 < seconds - bound_s <= HOPS * late_s:
             self.times.pop()
-            self.outcome, self.why = "disturbed", f"{what} took {seconds:.3f} s, the machine held it up for {late_s:.3f} s"
+            self.outcome, self.why = (
+                "disturbed",
+                f"{what} took {seconds:.3f} s, the machine held it up for {late_s:.3f} s",
+            )
             pytest.skip(self.why)
-        assert seconds <= bound_s * SLACK, f"{self.name}: {what} took {seconds:.3f} s, bound {bound_s} s (x {SLACK:g})"
+        assert seconds <= bound_s * SLACK, (
+            f"{self.name}: {what} took {seconds:.3f} s, bound {bound_s} s (x {SLACK:g})"
+        )
 
     def ended(self, outcome, why):
         """The worst of set-up, call and teardown counts, and the first reason."""
@@ -105,7 +119,10 @@ class Cell:
         if outcome == "failed" and self.outcome != "failed":
             self.outcome, self.why = outcome, why[:WHY_MAX]
             if RECORDS and late_s > STILL_S and is_patience:
-                self.outcome, self.why = "disturbed", f"the machine stood still for {late_s:.1f} s: {why[:WHY_MAX]}"
+                self.outcome, self.why = (
+                    "disturbed",
+                    f"the machine stood still for {late_s:.1f} s: {why[:WHY_MAX]}",
+                )
         elif outcome != "passed" and self.outcome == "passed":
             self.outcome, self.why = outcome, why
 

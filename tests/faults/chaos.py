@@ -24,10 +24,16 @@ from pathlib import Path
 try:
     import numpy  # noqa: F401
 except ImportError:
-    sys.exit(f"chaos.py: {sys.executable} has no numpy, which the trainers need: take one that has, or install python3-numpy")
+    sys.exit(
+        f"chaos.py: {sys.executable} has no numpy, which the trainers need: take one that has, or install python3-numpy"
+    )
 
 HERE = Path(__file__).resolve().parent
-sys.path[:0] = [str(HERE), str(HERE.parent / "cluster"), str(HERE.parent.parent / "libbpsclient" / "python")]
+sys.path[:0] = [
+    str(HERE),
+    str(HERE.parent / "cluster"),
+    str(HERE.parent.parent / "libbpsclient" / "python"),
+]
 
 CALL_TIMEOUT_S = 30
 OPEN_TIMEOUT_S = 25  # a trainer may be killed before it has joined, and the others wait for it
@@ -36,8 +42,16 @@ QUIET_S = (0.5, 4.0)  # between two faults
 SAMPLE_S = 10
 JOBS = [
     {"name": "plain", "placement": [0, 1, 2], "args": {"n_elems": 100000, "n_tensors": 3}},
-    {"name": "exact", "placement": [0, 1, 1], "args": {"n_elems": 30000, "n_tensors": 8, "options": {"deterministic": True}}},
-    {"name": "small", "placement": [2, 2, 0], "args": {"n_elems": 20000, "options": {"part_bytes": 16384}}},
+    {
+        "name": "exact",
+        "placement": [0, 1, 1],
+        "args": {"n_elems": 30000, "n_tensors": 8, "options": {"deterministic": True}},
+    },
+    {
+        "name": "small",
+        "placement": [2, 2, 0],
+        "args": {"n_elems": 20000, "options": {"part_bytes": 16384}},
+    },
 ]
 # Only a trainer's death may end its job. An agent's faults are shorter than its peers' patience: a machine that is lost ends jobs.
 FAILPOINTS = {
@@ -87,7 +101,9 @@ class Chaos:
         self.begin = time.monotonic()
 
     def problem(self, text):
-        self.problems.append(f"at {time.monotonic() - self.begin:.1f} s: {text}; before: {self.events[-30:]}")
+        self.problems.append(
+            f"at {time.monotonic() - self.begin:.1f} s: {text}; before: {self.events[-30:]}"
+        )
 
     def note(self, what):
         self.faults[what.split(":")[0]] += 1
@@ -97,9 +113,16 @@ class Chaos:
 
     def start_job(self, job):
         self.starts[job["name"]] += 1
-        args = dict(job["args"], options={"open_timeout": OPEN_TIMEOUT_S, **job["args"].get("options", {})})
+        args = dict(
+            job["args"], options={"open_timeout": OPEN_TIMEOUT_S, **job["args"].get("options", {})}
+        )
         self.jobs[job["name"]] = self.c.steady(
-            len(job["placement"]), placement=job["placement"], timeout=CALL_TIMEOUT_S, seconds=1e6, pause=0.005, **args
+            len(job["placement"]),
+            placement=job["placement"],
+            timeout=CALL_TIMEOUT_S,
+            seconds=1e6,
+            pause=0.005,
+            **args,
         )
 
     def look_at(self, job):
@@ -125,7 +148,9 @@ class Chaos:
                 text = str(e)
                 if w.process.poll() == -signal.SIGKILL:
                     continue  # a fault of ours
-                self.problem(f"job {name} rank {w.rank}: {'WRONG SUM' if 'WRONG SUM' in text else text[-800:]}")
+                self.problem(
+                    f"job {name} rank {w.rank}: {'WRONG SUM' if 'WRONG SUM' in text else text[-800:]}"
+                )
                 w.process.kill()
                 w.process.wait()
                 continue
@@ -136,7 +161,9 @@ class Chaos:
             if r["code"]:
                 self.ends[f"{r['code']}"] += 1
             if r["code"] and r["call_s"] > CALL_TIMEOUT_S + 1:
-                self.problem(f"job {name} rank {w.rank}: a call took {r['call_s']:.1f} s: {r['text']}")
+                self.problem(
+                    f"job {name} rank {w.rank}: a call took {r['call_s']:.1f} s: {r['text']}"
+                )
             is_refused = r["code"] == NOT_DURABLE and not r["rounds"]
             if r["code"] and name not in self.may_end and not is_refused:
                 self.problem(f"job {name} rank {w.rank} ended without a reason: {r['text']}")
@@ -205,12 +232,18 @@ class Chaos:
             p.send_signal(signal.SIGCONT)
 
     def one(self):
-        role = self.rng.choices(["server", "agent", "scheduler", "trainer", "pause"], [4, 3, 2, 1, 1])[0]
+        role = self.rng.choices(
+            ["server", "agent", "scheduler", "trainer", "pause"], [4, 3, 2, 1, 1]
+        )[0]
         if role == "trainer":
             return self.trainer()
         if role == "pause":
             return self.trainer_pause()
-        daemons = {"server": self.c.servers, "agent": self.c.agents, "scheduler": [self.c.scheduler]}[role]
+        daemons = {
+            "server": self.c.servers,
+            "agent": self.c.agents,
+            "scheduler": [self.c.scheduler],
+        }[role]
         i = self.rng.randrange(len(daemons))
         kinds = ["kill", "stop", "failpoint", "failpoint", "reset", "cut", "link"]
         kind = self.rng.choice(kinds if self.c.lab else kinds[:4])
@@ -255,7 +288,11 @@ class Chaos:
         for name, steady in self.jobs.items():
             steady.stop_file.touch()
             self.finish(name, steady, is_told=True)
-        self.c.wait_for("nothing is held", lambda: not any(a.status()["shared_bytes"] for a in self.c.agents), 30)
+        self.c.wait_for(
+            "nothing is held",
+            lambda: not any(a.status()["shared_bytes"] for a in self.c.agents),
+            30,
+        )
         self.sample(is_last=True)
         self.kinds = {d.name: kinds_of(d.pid) for d in self.c.agents}
 
@@ -287,7 +324,9 @@ def wait(seconds):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("build", type=Path)
     parser.add_argument("--seconds", type=float, default=1800)
     parser.add_argument("--seed", type=int, default=1)

@@ -8,7 +8,11 @@ from pathlib import Path
 import pytest
 
 HERE = Path(__file__).resolve().parent
-sys.path[:0] = [str(HERE), str(HERE.parent / "cluster"), str(HERE.parent.parent / "libbpsclient" / "python")]
+sys.path[:0] = [
+    str(HERE),
+    str(HERE.parent / "cluster"),
+    str(HERE.parent.parent / "libbpsclient" / "python"),
+]
 
 import cells  # noqa: E402
 from cluster import BUILD  # noqa: E402
@@ -19,7 +23,10 @@ CELL = pytest.StashKey()
 
 def pytest_configure(config):
     config.addinivalue_line("markers", "quick: a cell that every `make test` passes once")
-    config.addinivalue_line("markers", "alone: a cell beside which no other runs, since it measures what others would disturb")
+    config.addinivalue_line(
+        "markers",
+        "alone: a cell beside which no other runs, since it measures what others would disturb",
+    )
 
 
 @pytest.hookimpl(trylast=True)  # behind -k
@@ -30,7 +37,14 @@ def pytest_collection_modifyitems(config, items):
         config.hook.pytest_deselected(items=dropped)
         items[:] = [i for i in items if i not in dropped]
     if os.environ.get("BPS_MATRIX_LIST"):
-        what = [{"cell": cells.name_of(i), "test": i.nodeid, "is_alone": bool(i.get_closest_marker("alone"))} for i in items]
+        what = [
+            {
+                "cell": cells.name_of(i),
+                "test": i.nodeid,
+                "is_alone": bool(i.get_closest_marker("alone")),
+            }
+            for i in items
+        ]
         Path(os.environ["BPS_MATRIX_LIST"]).write_text(json.dumps(what))
 
 

@@ -22,7 +22,11 @@ import traceback
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-sys.path[:0] = [str(HERE), str(HERE.parent / "cluster"), str(HERE.parent.parent / "libbpsclient" / "python")]
+sys.path[:0] = [
+    str(HERE),
+    str(HERE.parent / "cluster"),
+    str(HERE.parent.parent / "libbpsclient" / "python"),
+]
 
 AT_ONCE = 4
 POINTS = {  # and how many times at most a life passes them before
@@ -47,7 +51,9 @@ def held_by(pid):
         except OSError:
             pass
     maps = sum("memfd:" in line for line in (proc / "maps").read_text().splitlines())
-    children = sum(len((proc / "task" / t / "children").read_text().split()) for t in os.listdir(proc / "task"))
+    children = sum(
+        len((proc / "task" / t / "children").read_text().split()) for t in os.listdir(proc / "task")
+    )
     return {"descriptors": len(fds), "memfds": sum("memfd:" in f for f in fds), "mappings": maps,
             "threads": len(os.listdir(proc / "task")), "children": children}  # fmt: skip
 
@@ -103,9 +109,18 @@ class Crashes:
         point = self.rng.choice([*POINTS, *["any moment"] * 3])
         if point != "any moment":
             args["faults"] = {"1": f"{point}=crash,after={self.rng.randint(0, POINTS[point])}"}
-        env = {"BPS_AGENT_SOCKET": str(agent.socket), "BPS_JOB": f"crash{self.n_lives}", "BPS_SIZE": "2", "BPS_TIMEOUT": f"{CALL_S}s"}
+        env = {
+            "BPS_AGENT_SOCKET": str(agent.socket),
+            "BPS_JOB": f"crash{self.n_lives}",
+            "BPS_SIZE": "2",
+            "BPS_TIMEOUT": f"{CALL_S}s",
+        }
         pair = [Trainer(self.c, dict(env, BPS_RANK=str(r)), args) for r in range(2)]
-        return pair, point, time.monotonic() + self.rng.uniform(0, 0.3) if point == "any moment" else None
+        return (
+            pair,
+            point,
+            time.monotonic() + self.rng.uniform(0, 0.3) if point == "any moment" else None,
+        )
 
     def die(self, pair, point, at):
         survivor, victim = pair
@@ -120,7 +135,9 @@ class Crashes:
         self.n_crashes += ended == -signal.SIGKILL
         self.points[point] += ended == -signal.SIGKILL
         if ended not in (0, -signal.SIGKILL) or survived not in (0, -signal.SIGKILL):
-            self.problems.append(f"{point}: the one that was to die ended with {ended}, the other with {survived} (None: it hung)")
+            self.problems.append(
+                f"{point}: the one that was to die ended with {ended}, the other with {survived} (None: it hung)"
+            )
 
     def run(self, n):
         agent = self.c.agents[0]
@@ -139,7 +156,9 @@ class Crashes:
                 print(json.dumps({"crashes": self.n_crashes, **after}), flush=True)
                 more = {k: (before[k], v) for k, v in after.items() if v > before[k]}
                 if more:
-                    self.problems.append(f"after {self.n_crashes} crashes the agent holds more: {more}")
+                    self.problems.append(
+                        f"after {self.n_crashes} crashes the agent holds more: {more}"
+                    )
         return before
 
     def counted(self, pid, before):
@@ -160,7 +179,9 @@ class Crashes:
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("build", type=Path)
     parser.add_argument("--crashes", type=int, default=1000)
     parser.add_argument("--seed", type=int, default=1)
@@ -168,7 +189,7 @@ def main():
     os.environ["BPS_BUILD"] = str(args.build.resolve())
     os.environ["BPS_LIBRARY"] = str(args.build.resolve() / "libbpsclient.so.0")
     os.environ["OMP_NUM_THREADS"] = os.environ["OPENBLAS_NUM_THREADS"] = "1"
-    import workers  # noqa: F401: for all forks
+    import workers  # noqa: F401 (shared by all forks)
     from lab import LabCluster
 
     c = LabCluster(agents=1, servers=1)
@@ -182,7 +203,9 @@ def main():
     crashes.problems += c.close()
     print(json.dumps({"crashes": crashes.n_crashes, "jobs": crashes.n_lives, "seconds": round(time.monotonic() - begin), "before": before,
                       "by point": dict(crashes.points), "problems": crashes.problems[:20]}, indent=1))  # fmt: skip
-    print(f"{crashes.n_crashes} crashes in {crashes.n_lives} jobs, {len(crashes.problems)} problems")
+    print(
+        f"{crashes.n_crashes} crashes in {crashes.n_lives} jobs, {len(crashes.problems)} problems"
+    )
     return 1 if crashes.problems else 0
 
 

@@ -78,18 +78,27 @@ class Lab:
         for hook in ("in", "out"):
             card = "iif" if hook == "in" else "oif"
             text += [f"chain {hook} {{", f"type filter hook {hook}put priority 0; policy accept;"]
-            text += [f'{card} "eth0" {r.split(" ", 1)[1]}' for r in rules if r.split(" ", 1)[0] == hook]
+            text += [
+                f'{card} "eth0" {r.split(" ", 1)[1]}' for r in rules if r.split(" ", 1)[0] == hook
+            ]
             text += ["}"]
         text += ["}"]
         p = subprocess.run(
-            ["ip", "netns", "exec", self.ns(host), "nft", "-f", "-"], input="\n".join(text) + "\n",
-            capture_output=True, text=True, timeout=30, check=False,
+            ["ip", "netns", "exec", self.ns(host), "nft", "-f", "-"],
+            input="\n".join(text) + "\n",
+            capture_output=True,
+            text=True,
+            timeout=30,
+            check=False,
         )
         assert p.returncode == 0, p.stderr
 
     def cut(self, host, ways=("in", "out"), other=None):
         """Packets from (in) or to (out) that host, or between it and one other, vanish."""
-        match = {w: f"ip {'saddr' if w == 'in' else 'daddr'} {self.addr(other)} " if other else "" for w in ways}
+        match = {
+            w: f"ip {'saddr' if w == 'in' else 'daddr'} {self.addr(other)} " if other else ""
+            for w in ways
+        }
         self.rules(host, *[f"{w} {match[w]}drop" for w in ways])
 
     def cut_off(self, host, how):
@@ -128,14 +137,37 @@ class Lab:
         """Its network card has that many bits per second each way, as tc writes it; None: no limit."""
         for ns, card in ((self.ns(host), "eth0"), (f"{self.prefix}-sw", f"p{host}")):
             if rate:
-                sh("tc", "-n", ns, "qdisc", "replace", "dev", card, "root", "tbf", "rate", rate, "burst", "80000", "limit", "2000000")
+                sh(
+                    "tc",
+                    "-n",
+                    ns,
+                    "qdisc",
+                    "replace",
+                    "dev",
+                    card,
+                    "root",
+                    "tbf",
+                    "rate",
+                    rate,
+                    "burst",
+                    "80000",
+                    "limit",
+                    "2000000",
+                )
             else:
-                subprocess.run(["tc", "-n", ns, "qdisc", "del", "dev", card, "root"], capture_output=True, timeout=30, check=False)
+                subprocess.run(
+                    ["tc", "-n", ns, "qdisc", "del", "dev", card, "root"],
+                    capture_output=True,
+                    timeout=30,
+                    check=False,
+                )
 
     def mend(self, host):
         subprocess.run(
             ["ip", "netns", "exec", self.ns(host), "nft", "delete", "table", "inet", "fault"],
-            capture_output=True, timeout=30, check=False,
+            capture_output=True,
+            timeout=30,
+            check=False,
         )
         self.link(host, True)
         self.rate(host, None)
@@ -155,7 +187,15 @@ class FaultyDaemon(Daemon):
         self.may_end_with = {0, -signal.SIGKILL}
         if program == "bps-scheduler" and cluster.state_bytes:  # on a file system of its own
             mount = 'mount -t tmpfs -o size=$1 none "$0" && shift && exec "$@"'
-            self.prefix = ("unshare", "-m", "sh", "-c", mount, str(cluster.dir / "state"), str(cluster.state_bytes))
+            self.prefix = (
+                "unshare",
+                "-m",
+                "sh",
+                "-c",
+                mount,
+                str(cluster.dir / "state"),
+                str(cluster.state_bytes),
+            )
         if cluster.lab:
             self.prefix = ("ip", "netns", "exec", cluster.lab.ns(self.host))
         super().__init__(cluster, program, name, ["--config", str(self.conf), *args], is_awaited)
@@ -170,7 +210,9 @@ class FaultyDaemon(Daemon):
         self.conf.write_text(f"faults = {text}\n")
         self.process.send_signal(signal.SIGHUP)
         if is_confirmed:
-            self.cluster.wait_for(f"{self.name} has its faults", lambda: self.log.read_text().count("reloaded:") > n)
+            self.cluster.wait_for(
+                f"{self.name} has its faults", lambda: self.log.read_text().count("reloaded:") > n
+            )
 
     def get(self, path):
         if not self.cluster.lab:
@@ -221,7 +263,11 @@ class LabCluster(Cluster):
             os.close(fd)
             self.key_file.write_text(key)
             more = ("--key-file", str(self.key_file))
-            server_args, agent_args, scheduler_args = (*more, *server_args), (*more, *agent_args), (*more, *scheduler_args)
+            server_args, agent_args, scheduler_args = (
+                (*more, *server_args),
+                (*more, *agent_args),
+                (*more, *scheduler_args),
+            )
         try:
             super().__init__(agents, servers, server_args, agent_args, scheduler_args)
         except BaseException:
@@ -255,7 +301,9 @@ class LabCluster(Cluster):
             return super().bpsctl(*args)
         command = ["ip", "netns", "exec", self.lab.ns(1), str(BUILD / "bpsctl"), "--scheduler-http",
                    f"127.0.0.1:{self.scheduler.http}", *args]  # fmt: skip
-        return subprocess.run(command, capture_output=True, text=True, timeout=10, env=self.env, check=False)
+        return subprocess.run(
+            command, capture_output=True, text=True, timeout=10, env=self.env, check=False
+        )
 
     def steady(self, workers=2, placement=None, **args):
         """A job that runs until it is told to stop. It leaves the processors to what runs beside it."""
@@ -267,7 +315,9 @@ class LabCluster(Cluster):
         return Said(self, has_failed)
 
     def close(self):
-        for d in self.daemons:  # a cell that failed may have left it so; a hung thread ends no other way
+        for d in (
+            self.daemons
+        ):  # a cell that failed may have left it so; a hung thread ends no other way
             if d.process.poll() is None and d.conf.read_text():
                 d.process.kill()
                 d.process.wait()
@@ -284,8 +334,14 @@ class Said:
 
     def __init__(self, cluster, has_failed):
         self.files = [(d.name, open(d.log, "rb")) for d in cluster.daemons]  # pylint: disable=consider-using-with
-        self.workers = [(f"worker-{i}-rank-{w.rank}", w.text()) for i, w in enumerate(cluster.workers)]
-        self.screens = [(word, bpsctl_says(cluster, word)) for word in ("status", "why-stuck", "events") if has_failed]
+        self.workers = [
+            (f"worker-{i}-rank-{w.rank}", w.text()) for i, w in enumerate(cluster.workers)
+        ]
+        self.screens = [
+            (word, bpsctl_says(cluster, word))
+            for word in ("status", "why-stuck", "events")
+            if has_failed
+        ]
 
     def write(self, folder):
         folder.mkdir(parents=True, exist_ok=True)
@@ -317,7 +373,11 @@ class Steady:
         self.progress = cluster.dir / f"rounds-{self.n_jobs}"
         env = args.pop("env", None)
         self.workers = cluster.start_job(
-            "steady", workers, dict(args, stop=str(self.stop_file), progress=str(self.progress)), placement=placement, env=env
+            "steady",
+            workers,
+            dict(args, stop=str(self.stop_file), progress=str(self.progress)),
+            placement=placement,
+            env=env,
         )
 
     def rounds(self, rank=0):
@@ -332,7 +392,9 @@ class Steady:
     def wait_rounds(self, n=10, deadline_s=DEADLINE_S):
         """n more rounds from now on."""
         at = self.rounds()
-        self.c.wait_for(f"{n} more rounds", lambda: self.rounds() >= at + n or self.has_failed(), deadline_s)
+        self.c.wait_for(
+            f"{n} more rounds", lambda: self.rounds() >= at + n or self.has_failed(), deadline_s
+        )
         return self
 
     def stop(self, deadline_s=2 * DEADLINE_S):
@@ -346,7 +408,9 @@ class Steady:
     def stall(self, since=0.0, deadline_s=2 * DEADLINE_S):
         """Seconds that the longest round took; it was under way or began after `since` (CLOCK_MONOTONIC)."""
         results = self.stop(deadline_s)
-        return max((r["longest"] for r in results if r["longest_at"] + r["longest"] >= since), default=0.0)
+        return max(
+            (r["longest"] for r in results if r["longest_at"] + r["longest"] >= since), default=0.0
+        )
 
     def errors(self, ranks=None, deadline_s=2 * DEADLINE_S):
         """What the workers of these ranks say, all of which failed."""

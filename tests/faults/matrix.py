@@ -36,7 +36,13 @@ LIMIT_S = 300  # for one cell; its own waits are shorter
 
 
 def commit():
-    p = subprocess.run(["git", "describe", "--always", "--dirty"], cwd=ROOT, capture_output=True, text=True, check=False)
+    p = subprocess.run(
+        ["git", "describe", "--always", "--dirty"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     return p.stdout.strip() or "unknown"
 
 
@@ -53,7 +59,9 @@ class Passes:
         return sum(r["outcome"] == outcome for r in self.records)
 
     def seconds(self):
-        return sum(r["wall_s"] for r in self.records) / len(self.records) if self.records else GUESS_S
+        return (
+            sum(r["wall_s"] for r in self.records) / len(self.records) if self.records else GUESS_S
+        )
 
     def times(self):
         by_what = {}
@@ -88,12 +96,24 @@ class Run:
         self.n_done, self.n_todo, self.is_stopped, self.processes = 0, 0, False, set()
 
     def pytest(self, *args):
-        return [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", *args]
+        return [
+            sys.executable,
+            "-m",
+            "pytest",
+            "-q",
+            "-p",
+            "no:cacheprovider",
+            "-p",
+            "no:xdist",
+            *args,
+        ]
 
     def cells(self):
         """Those of this shard, as pytest finds them."""
         found = self.folder / f"cells-{os.getpid()}.json"
-        command = self.pytest("--collect-only", "tests/faults", *(["-k", self.args.only] if self.args.only else []))
+        command = self.pytest(
+            "--collect-only", "tests/faults", *(["-k", self.args.only] if self.args.only else [])
+        )
         p = subprocess.run(command, cwd=ROOT, env=dict(self.env, BPS_MATRIX_LIST=str(found)), capture_output=True, text=True,
                            check=False)  # fmt: skip
         if p.returncode:
@@ -120,7 +140,12 @@ class Run:
             self.processes.discard(p)
         lines = records.read_text().splitlines(keepends=True)
         if len(lines) < len(cells) and not self.is_stopped:
-            lines.append(json.dumps(failure(cells[len(lines)], f"pytest ended with {p.returncode} in it", log)) + "\n")
+            lines.append(
+                json.dumps(
+                    failure(cells[len(lines)], f"pytest ended with {p.returncode} in it", log)
+                )
+                + "\n"
+            )
         with self.lock:
             with open(self.args.records, "a", encoding="ascii") as f:
                 f.write("".join(lines))
@@ -195,14 +220,18 @@ def letters(cells):
 def row_score(passes, letter):
     score = f"{passes.n('passed')}/{passes.n_done() - passes.n('skipped')}"
     score += f", {passes.n('skipped')} skipped" if passes.n("skipped") else ""
-    of = collections.Counter(letter[r["commit"]] for r in passes.records if r["outcome"] != "disturbed")
+    of = collections.Counter(
+        letter[r["commit"]] for r in passes.records if r["outcome"] != "disturbed"
+    )
     return score, " ".join(f"{c}{n}" for c, n in sorted(of.items()))
 
 
 def table(cells):
     uname = platform.uname()
     letter, first = letters(cells)
-    total = {o: sum(p.n(o) for p in cells.values()) for o in ("passed", "failed", "skipped", "disturbed")}
+    total = {
+        o: sum(p.n(o) for p in cells.values()) for o in ("passed", "failed", "skipped", "disturbed")
+    }
     lines = [
         "# The fault matrix, measured",
         "",
@@ -212,7 +241,10 @@ def table(cells):
         "letters say at which commits a cell was passed how often. Not counted: "
         f"{total['disturbed']} passes whose time the machine itself exceeded, being busy with other things.",
         "",
-        *(f"- {letter[c]}: {c}, from {time.strftime('%Y-%m-%d %H:%M', time.gmtime(first[c]))} UTC" for c in letter),
+        *(
+            f"- {letter[c]}: {c}, from {time.strftime('%Y-%m-%d %H:%M', time.gmtime(first[c]))} UTC"
+            for c in letter
+        ),
         "",
         "| cell | passed | at | what | worst | median | bound |",
         "|---|---|---|---|---|---|---|",
@@ -240,7 +272,17 @@ def say_mended(args):
     if not read(args.records)[args.mended].n("failed"):
         sys.exit(f"{args.records} has no failure of {args.mended}")
     with open(args.records, "a", encoding="ascii") as f:
-        f.write(json.dumps({"cell": args.mended, "mended": args.why, "commit": commit(), "at": int(time.time())}) + "\n")
+        f.write(
+            json.dumps(
+                {
+                    "cell": args.mended,
+                    "mended": args.why,
+                    "commit": commit(),
+                    "at": int(time.time()),
+                }
+            )
+            + "\n"
+        )
 
 
 def run(args):
@@ -260,16 +302,26 @@ def run(args):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("build", type=Path)
     parser.add_argument("--repeat", type=int, default=20)
-    parser.add_argument("--minutes", type=float, help="no cell begins after that; go on with the same command")
+    parser.add_argument(
+        "--minutes", type=float, help="no cell begins after that; go on with the same command"
+    )
     parser.add_argument("--at-once", type=int, default=2 * (os.cpu_count() or 1))
     parser.add_argument("--shard", default="1/1")
     parser.add_argument("--only", help="cells whose test has this in its name")
-    parser.add_argument("--records", type=Path, help="default: beside the build, matrix/records.jsonl")
+    parser.add_argument(
+        "--records", type=Path, help="default: beside the build, matrix/records.jsonl"
+    )
     parser.add_argument("--table", type=Path)
-    parser.add_argument("--mended", metavar="CELL", help="its failures are explained by --why, and it is to be passed anew")
+    parser.add_argument(
+        "--mended",
+        metavar="CELL",
+        help="its failures are explained by --why, and it is to be passed anew",
+    )
     parser.add_argument("--why")
     args = parser.parse_args()
     args.build = args.build.resolve()

@@ -19,7 +19,11 @@ import time
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-sys.path[:0] = [str(HERE), str(HERE.parent / "cluster"), str(HERE.parent.parent / "libbpsclient" / "python")]
+sys.path[:0] = [
+    str(HERE),
+    str(HERE.parent / "cluster"),
+    str(HERE.parent.parent / "libbpsclient" / "python"),
+]
 
 BOUND_S = 0.1
 LINE = re.compile(r"^<\d>(\S+Z) (.*)$", re.M)
@@ -47,7 +51,9 @@ class Kills:
         sizes = {w: len(w.log.read_text()) for w in seen_at}
         at = time.time()
         d.process.send_signal(signal.SIGKILL)
-        self.c.wait_for("all notice", lambda: all(logged(w, p, sizes[w]) for w, p in seen_at.items()))
+        self.c.wait_for(
+            "all notice", lambda: all(logged(w, p, sizes[w]) for w, p in seen_at.items())
+        )
         seconds = max(logged(w, p, sizes[w]) for w, p in seen_at.items()) - at
         d.process.wait()
         d.start_again()
@@ -60,7 +66,9 @@ class Kills:
         self.job.wait_rounds(5)
         i = self.rng.randrange(len(self.c.servers))
         agents = {a: "connection to a server is down" for a in self.c.agents}
-        return self.kill_daemon(self.c.servers[i], {self.c.scheduler: rf"server s{i}: up -> suspect", **agents})
+        return self.kill_daemon(
+            self.c.servers[i], {self.c.scheduler: rf"server s{i}: up -> suspect", **agents}
+        )
 
     def agent(self):
         if self.job:
@@ -78,7 +86,9 @@ class Kills:
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("build", type=Path)
     parser.add_argument("--kills", type=int, default=300)
     parser.add_argument("--seed", type=int, default=1)

@@ -191,8 +191,9 @@ def test_clock_of_an_agent_does_not_matter(faulty, cell, seconds, tmp_path):
     jump.write_text(str(seconds))
     wait_until(at + 2)
     cell.within("stall", job.wait_rounds(STAY).stall(at), 0.5)
-    assert "->" not in c.scheduler.log.read_text().split("serving:")[1].replace("-> up", "").replace("-> running", "").replace(
-        "-> forming", "").replace("-> ended", "")
+    assert "->" not in c.scheduler.log.read_text().split("serving:")[1].replace(
+        "-> up", ""
+    ).replace("-> running", "").replace("-> forming", "").replace("-> ended", "")
 
 
 def test_agent_of_another_version_is_told_both(faulty, cell):
@@ -227,13 +228,19 @@ def test_job_that_may_shrink_goes_on_without_a_lost_machine(faulty, cell, how):
     sig = signal.SIGKILL if how == "kill9" else signal.SIGSTOP
     job.workers[2].process.send_signal(sig)
     c.agents[2].kill(sig)
-    c.wait_for("it is left behind", lambda: "goes on without agent a2" in c.scheduler.log.read_text())
+    c.wait_for(
+        "it is left behind", lambda: "goes on without agent a2" in c.scheduler.log.read_text()
+    )
     job.wait_rounds(STAY)
     job.stop_file.touch()
     results = c.finish(job.workers[:2])
     assert [r["code"] for r in results] == [0, 0], results
-    bound = WINDOW_S + 0.5 if how == "kill9" else MUST_SEE_S  # a killed one may come back in its window
-    cell.within("stall", max(r["longest"] for r in results if r["longest_at"] + r["longest"] > at), bound)
+    bound = (
+        WINDOW_S + 0.5 if how == "kill9" else MUST_SEE_S
+    )  # a killed one may come back in its window
+    cell.within(
+        "stall", max(r["longest"] for r in results if r["longest_at"] + r["longest"] > at), bound
+    )
     if how == "stop":
         c.agents[2].kill(signal.SIGCONT)
         job.workers[2].process.send_signal(signal.SIGCONT)

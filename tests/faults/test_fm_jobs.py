@@ -42,7 +42,11 @@ def test_late_machine_is_left_out_of_a_round_and_named(faulty, cell, what):
     assert masks[5] == [0b011], masks
     for r in results:
         assert r["missing"] == [2] and not lost(r), r
-    cell.within("round of the others", max(r["times"][5] for r in results[:2]), GRACE_S + (0.5 if what == "nothing" else 1.5))
+    cell.within(
+        "round of the others",
+        max(r["times"][5] for r in results[:2]),
+        GRACE_S + (0.5 if what == "nothing" else 1.5),
+    )
 
 
 GROW = {"n_elems": 20000, "n_rounds": 20, "elastic": 1, "max_size": 3, "pause": 0.02}
@@ -86,7 +90,9 @@ def test_newcomer_that_is_lost_holds_nobody_up(faulty, cell, when):
         cell.within("its place is free", time.monotonic() - at, 1)
     n = let_in()  # the barrier may just have come
     if n:
-        c.wait_for("the others go on", lambda: "goes on without agent a2" in c.scheduler.log.read_text())
+        c.wait_for(
+            "the others go on", lambda: "goes on without agent a2" in c.scheduler.log.read_text()
+        )
     progress.goes_on(3)
     if when != "waiting":
         cell.within("three rounds without it", time.monotonic() - at, 2.5)
@@ -104,10 +110,15 @@ def test_member_that_is_lost_while_another_joins_is_left_behind(faulty, cell):
     c = faulty(agents=3)
     started, progress, args = growing(c)
     new = c.add_worker(2, "growing", args, 2, 2, "grow")
-    c.wait_for("it waits or is in", lambda: job_of(c).get("newcomers") == 1 or "lets in rank 2" in c.scheduler.log.read_text())
+    c.wait_for(
+        "it waits or is in",
+        lambda: job_of(c).get("newcomers") == 1 or "lets in rank 2" in c.scheduler.log.read_text(),
+    )
     at = time.monotonic()
     started[1].process.kill()
-    c.wait_for("it is left behind", lambda: "goes on without agent a1" in c.scheduler.log.read_text())
+    c.wait_for(
+        "it is left behind", lambda: "goes on without agent a1" in c.scheduler.log.read_text()
+    )
     c.wait_for("the newcomer is in", lambda: "lets in rank 2" in c.scheduler.log.read_text())
     progress.goes_on(3)
     cell.within("rounds of the two", time.monotonic() - at, 2.5)

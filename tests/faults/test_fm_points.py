@@ -20,7 +20,9 @@ def points():
         program = BUILD / f"bps-{role}" / f"bps-{role}"
         if not program.exists():
             continue
-        out = subprocess.run([str(program), "--failpoints"], capture_output=True, text=True, timeout=10, check=True).stdout
+        out = subprocess.run(
+            [str(program), "--failpoints"], capture_output=True, text=True, timeout=10, check=True
+        ).stdout
         for line in out.splitlines():
             name, actions = line.split()[0], line.rsplit(";", 1)[1].split()
             if name not in UNMET:
@@ -33,7 +35,9 @@ def arm(d, point, action):
     count = 5 if action in ("error", "drop") else 1
     n = d.log.read_text().count("faults will be injected")
     d.faults(f"{point}={more},count={count}", is_confirmed=False)
-    d.cluster.wait_for("it has its faults", lambda: d.log.read_text().count("faults will be injected") > n)
+    d.cluster.wait_for(
+        "it has its faults", lambda: d.log.read_text().count("faults will be injected") > n
+    )
     d.conf.write_text("")  # once is enough: whoever starts it again must not find them
 
 
@@ -57,7 +61,9 @@ def test_fault_at_any_point_costs_the_running_job_no_round(faulty, cell, role, p
         if action == "hang":
             continue  # FM-S-thread, FM-A-thread; of the control thread: FM-H-stop
         arm(d, point, action)
-        second = c.start_job("error", 2, {"what": "nothing", "open": {"open_timeout": 10}}, env=PATIENCE)
+        second = c.start_job(
+            "error", 2, {"what": "nothing", "open": {"open_timeout": 10}}, env=PATIENCE
+        )
         pushed = c.start_job("error", 2, {"what": "wait_for_servers", "args": {"timeout": 10}, "open": {"open_timeout": 10}},
                              env=PATIENCE)  # fmt: skip
         for w in (*second, *pushed):

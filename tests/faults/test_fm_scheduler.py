@@ -18,7 +18,9 @@ UNNOTICED_S = 0.5  # a round that takes longer has been held up
 
 
 def all_are_back(c):
-    return sum(m["state"] == "up" for m in c.scheduler.status()["members"]) == len(c.servers) + len(c.agents)
+    return sum(m["state"] == "up" for m in c.scheduler.status()["members"]) == len(c.servers) + len(
+        c.agents
+    )
 
 
 @pytest.mark.quick
@@ -137,7 +139,9 @@ def test_half_open_control_connections_are_noticed(faulty, cell, lab):
     cell.within("stall", job.wait_rounds(STAY).stall(at), UNNOTICED_S)
 
 
-@pytest.mark.parametrize("fault", ["scheduler.log.write=error:ENOSPC", "scheduler.log.fsync=error:EIO"])
+@pytest.mark.parametrize(
+    "fault", ["scheduler.log.write=error:ENOSPC", "scheduler.log.fsync=error:EIO"]
+)
 def test_state_that_cannot_be_written_stops_no_running_job(faulty, cell, fault):
     """FM-H-disk: no new jobs and no new view, said as such; running jobs go on, and all is well when it works again."""
     c = faulty()
@@ -145,7 +149,12 @@ def test_state_that_cannot_be_written_stops_no_running_job(faulty, cell, fault):
     view = c.scheduler.metric("bps_view")
     at = time.monotonic()
     c.scheduler.faults(fault)
-    refused = c.start_job("error", 1, {"what": "nothing", "open": {"open_timeout": 3}}, env={"BPS_FORCE_DISTRIBUTED": "1"})
+    refused = c.start_job(
+        "error",
+        1,
+        {"what": "nothing", "open": {"open_timeout": 3}},
+        env={"BPS_FORCE_DISTRIBUTED": "1"},
+    )
     c.wait_for("it is said", lambda: "STATE_NOT_DURABLE" in c.bpsctl("status").stdout)
     cell.within("said", time.monotonic() - at, 2)
     (r,) = c.finish(refused)
@@ -153,7 +162,9 @@ def test_state_that_cannot_be_written_stops_no_running_job(faulty, cell, fault):
     assert c.scheduler.metric("bps_view") == view
     job.wait_rounds(STAY)
     c.scheduler.faults("")
-    c.wait_for("it works again", lambda: "the state is durable again" in c.scheduler.log.read_text())
+    c.wait_for(
+        "it works again", lambda: "the state is durable again" in c.scheduler.log.read_text()
+    )
     cell.within("stall", job.wait_rounds(STAY).stall(at), UNNOTICED_S)
     c.run("rounds", 2, {"n_elems": 1000, "n_rounds": 3})
 
@@ -244,7 +255,9 @@ def test_garbage_and_silence_on_its_ports_disturb_nobody(faulty, cell):
     for i in range(30):
         for port in (c.scheduler.port, c.scheduler.http):
             s = socket.create_connection(("127.0.0.1", port), timeout=5)
-            s.sendall([b"", b"\xff" * 4096, b"GET / HTTP/1.0\r\n", struct.pack("<IH", 1 << 19, 1)][i % 4])
+            s.sendall(
+                [b"", b"\xff" * 4096, b"GET / HTTP/1.0\r\n", struct.pack("<IH", 1 << 19, 1)][i % 4]
+            )
             held.append(s)
     c.run("rounds", 2, {"n_elems": 1000, "n_rounds": 3})
     wait_until(at + 2)
@@ -266,13 +279,21 @@ def test_full_disk_stops_no_running_job(faulty, cell):
         while f.write(b"x" * 512):
             pass
     alone = {"BPS_FORCE_DISTRIBUTED": "1"}
-    large = c.start_job("many", 1, {"n_tensors": 2000, "chunk": 500}, env=alone)  # more than the last page has room for
-    c.wait_for("it is full", lambda: "cannot write the state: No space left" in c.scheduler.log.read_text())
-    (r,) = c.finish(c.start_job("error", 1, {"what": "nothing", "open": {"open_timeout": 3}}, env=alone))
+    large = c.start_job(
+        "many", 1, {"n_tensors": 2000, "chunk": 500}, env=alone
+    )  # more than the last page has room for
+    c.wait_for(
+        "it is full", lambda: "cannot write the state: No space left" in c.scheduler.log.read_text()
+    )
+    (r,) = c.finish(
+        c.start_job("error", 1, {"what": "nothing", "open": {"open_timeout": 3}}, env=alone)
+    )
     assert r["code"] < 0 and "cannot write its state" in r["text"], r
     job.wait_rounds(STAY)
     os.unlink(filler)
-    c.wait_for("it works again", lambda: "the state is durable again" in c.scheduler.log.read_text())
+    c.wait_for(
+        "it works again", lambda: "the state is durable again" in c.scheduler.log.read_text()
+    )
     c.finish(large)
     cell.within("stall", job.wait_rounds(STAY).stall(at), UNNOTICED_S)
     c.run("rounds", 2, {"n_elems": 1000, "n_rounds": 3})

@@ -169,7 +169,9 @@ def test_server_that_is_cut_off_is_replaced(faulty, cell, lab, how):
     c.wait_for("it is given up", lambda: "-> down" in c.scheduler.log.read_text())
     job.wait_rounds(STAY)
     lab.mend(host)
-    c.wait_for("it is back", lambda: c.scheduler.log.read_text().rstrip().count("s0: down -> up") > 0)
+    c.wait_for(
+        "it is back", lambda: c.scheduler.log.read_text().rstrip().count("s0: down -> up") > 0
+    )
     job.wait_rounds(STAY)
     cell.within("stall", job.stall(at), MUST_SEE_S)
 
@@ -194,7 +196,10 @@ def test_connections_of_a_server_that_are_reset_are_made_anew(faulty, cell, lab)
     joined = c.servers[0].log.read_text().count("joined the cluster")
     for i in range(10):
         lab.kill_connections(c.servers[0].host)
-        c.wait_for("it is back", lambda n=joined + i: c.servers[0].log.read_text().count("joined the cluster") > n)
+        c.wait_for(
+            "it is back",
+            lambda n=joined + i: c.servers[0].log.read_text().count("joined the cluster") > n,
+        )
         job.wait_rounds(1)
     cell.within("stall", job.stall(at), 1.5)
     assert "-> down" not in c.scheduler.log.read_text()
@@ -245,7 +250,10 @@ def test_server_and_agent_that_are_cut_from_each_other_are_named(faulty, cell, l
     at = time.monotonic()
     lab.cut(c.agents[agent].host, other=c.servers[0].host)
     words = f"agent a{agent} on agent-host{agent}: ", "server s0 (host server-host0)", "partition"
-    c.wait_for("it is told", lambda: all(w in " ".join(c.bpsctl("why-stuck").stdout.split()) for w in words))
+    c.wait_for(
+        "it is told",
+        lambda: all(w in " ".join(c.bpsctl("why-stuck").stdout.split()) for w in words),
+    )
     cell.within("told by why-stuck", time.monotonic() - at, 8)
     lab.mend(c.agents[agent].host)
     job.wait_rounds(STAY).stop()
@@ -257,7 +265,9 @@ def test_second_server_of_a_name_is_refused(faulty, cell):
     c = faulty()
     job = c.steady(2).wait_rounds()
     at = time.monotonic()
-    answer = answer_to(c.scheduler.port, hello(PROTO, "9", name="s0", host="elsewhere", role=SERVER))
+    answer = answer_to(
+        c.scheduler.port, hello(PROTO, "9", name="s0", host="elsewhere", role=SERVER)
+    )
     cell.within("refusal", time.monotonic() - at, 1)
     assert b"server-host0" in answer, answer
     cell.within("stall", job.wait_rounds(STAY).stall(at), 0.5)
@@ -306,7 +316,9 @@ def test_loss_of_all_servers_is_told_or_mended(faulty, cell, come_back):
         for r in job.errors():
             assert r["code"] in (bps.ENOSERVER, bps.EWORKER_LOST), r
         assert any("no server is left" in r["text"] for r in job.errors())
-        cell.within("error", max(r["failed_at"] for r in job.errors()) - at, STRANDED_S + WINDOW_S + 1.5)
+        cell.within(
+            "error", max(r["failed_at"] for r in job.errors()) - at, STRANDED_S + WINDOW_S + 1.5
+        )
         return
     c.wait_for("it is said", lambda: "no server is left" in c.bpsctl("status").stdout)
     c.servers[1].start_again()

@@ -19,7 +19,11 @@ def memory_of(agent):
     """Descriptors, mappings of shared memory, threads and trainers of the agent."""
     with open(f"/proc/{agent.pid}/maps", encoding="utf-8") as f:
         maps = sum("memfd:" in line for line in f)
-    return len(os.listdir(f"/proc/{agent.pid}/fd")), maps, len(os.listdir(f"/proc/{agent.pid}/task"))
+    return (
+        len(os.listdir(f"/proc/{agent.pid}/fd")),
+        maps,
+        len(os.listdir(f"/proc/{agent.pid}/task")),
+    )
 
 
 @pytest.mark.quick
@@ -79,7 +83,10 @@ def test_trainer_that_stands_still_is_named_while_others_wait(faulty, cell):
     cell.within("in the status", time.monotonic() - at, 10 + 5 + 1.5)
     job.errors([0])
     assert f"{told} has stalled" in " ".join(c.bpsctl("events").stdout.split())
-    assert f"a trainer stands still while others wait for it: job=job1 rank=1 pid={victim.pid}" in c.agents[1].log.read_text()
+    assert (
+        f"a trainer stands still while others wait for it: job=job1 rank=1 pid={victim.pid}"
+        in c.agents[1].log.read_text()
+    )
     victim.send_signal(signal.SIGCONT)
     job.errors([1])
 
@@ -107,7 +114,9 @@ def test_trainer_without_memory_is_lost_alone(faulty, cell):
 def test_job_of_the_same_name_runs_again_at_once(faulty, cell):
     """FM-T-restart: whoever starts the job anew after a loss need not wait for anything."""
     c = faulty()
-    first = c.start_job("steady", 2, {"stop": str(c.dir / "s1"), "progress": str(c.dir / "p1")}, job="same")
+    first = c.start_job(
+        "steady", 2, {"stop": str(c.dir / "s1"), "progress": str(c.dir / "p1")}, job="same"
+    )
     c.wait_for("rounds", lambda: (c.dir / "p1-0").exists())
     first[1].process.kill()
     c.finish(first[:1])
@@ -121,7 +130,9 @@ def test_slow_trainer_is_named(faulty, cell):
     c = faulty(agents=3)
     job = c.steady(3, slow_rank=1, pause=0.01).wait_rounds()
     at = time.monotonic()
-    c.wait_for("it is named", lambda: "(host agent-host1) is last in" in c.bpsctl("status").stdout, 90)
+    c.wait_for(
+        "it is named", lambda: "(host agent-host1) is last in" in c.bpsctl("status").stdout, 90
+    )
     cell.within("named", time.monotonic() - at, 60)
     job.stop()
 
@@ -180,7 +191,9 @@ def test_trainer_that_dies_with_its_rings_mapped_leaves_nothing(faulty, cell):
         for w in job.workers:
             w.process.kill()
     at = time.monotonic()
-    c.wait_for("nothing is left", lambda: all(x <= y for x, y in zip(memory_of(c.agents[0]), before)))
+    c.wait_for(
+        "nothing is left", lambda: all(x <= y for x, y in zip(memory_of(c.agents[0]), before))
+    )
     cell.within("all is free", time.monotonic() - at, 1)
 
 

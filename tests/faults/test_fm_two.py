@@ -14,7 +14,12 @@ GRACE_S = 10  # of a scheduler that has come back, in which nobody is given up
 def lose(c, what):
     """The first half of a loss, and what brings it back or None."""
     kind, _, more = what.partition("-")
-    d = {"agent": c.agents[1], "server": c.servers[0], "other": c.servers[1], "scheduler": c.scheduler}[kind]
+    d = {
+        "agent": c.agents[1],
+        "server": c.servers[0],
+        "other": c.servers[1],
+        "scheduler": c.scheduler,
+    }[kind]
     if kind == "agent":  # its manager brings it back
         d.process.kill()
     else:
@@ -49,5 +54,9 @@ def test_two_losses_at_once_end_in_exact_sums_or_one_error(faulty, cell, first, 
         assert all(any(w in t for w in ("agent", "server", "rank")) for t in texts), texts
         cell.within("error", took, ENDS_S)
     else:
-        cell.within("stall", job.stall(at), GRACE_S + 2 if {first, second} == {"scheduler", "server-gone"} else 5)
+        cell.within(
+            "stall",
+            job.stall(at),
+            GRACE_S + 2 if {first, second} == {"scheduler", "server-gone"} else 5,
+        )
     c.run("rounds", 2, {"n_elems": 1000, "n_rounds": 3})

@@ -24,7 +24,9 @@ SONAME = re.compile(r"NEEDED.*\[(lib(?:cu|nccl|nv)[^\]]*)\]")
 
 
 def output(*command: object) -> str:
-    return subprocess.run(list(map(str, command)), check=True, capture_output=True, text=True, timeout=INSTALL_S).stdout
+    return subprocess.run(
+        list(map(str, command)), check=True, capture_output=True, text=True, timeout=INSTALL_S
+    ).stdout
 
 
 def make_stub(site: Path) -> None:
@@ -42,8 +44,20 @@ def make_stub(site: Path) -> None:
     source, script, stub = folder / "stub.c", folder / "stub.map", folder / "stub.so"
     source.write_text("".join(f"int {name}(void) {{ return 100; }}\n" for name in names))
     # The loader wants the version nodes, too.
-    script.write_text("".join(f"{v} {{ global: {'; '.join(sorted(n))}; }};\n" for v, n in nodes.items() if v))
-    output("gcc", "-shared", "-fPIC", "-w", "-fno-builtin", "-o", stub, source, f"-Wl,--version-script={script}")
+    script.write_text(
+        "".join(f"{v} {{ global: {'; '.join(sorted(n))}; }};\n" for v, n in nodes.items() if v)
+    )
+    output(
+        "gcc",
+        "-shared",
+        "-fPIC",
+        "-w",
+        "-fno-builtin",
+        "-o",
+        stub,
+        source,
+        f"-Wl,--version-script={script}",
+    )
     for soname in sonames:
         shutil.copy(stub, folder / soname)
 
@@ -79,7 +93,10 @@ def main() -> int:
     try:
         print(make(Path(sys.argv[1]), Path(sys.argv[2])))
     except subprocess.CalledProcessError as e:
-        print(f"{sys.argv[1]}: {' '.join(map(str, e.cmd))} failed: {e.stderr.strip()[-500:]}", file=sys.stderr)
+        print(
+            f"{sys.argv[1]}: {' '.join(map(str, e.cmd))} failed: {e.stderr.strip()[-500:]}",
+            file=sys.stderr,
+        )
         return 1
     except subprocess.TimeoutExpired as e:
         print(f"{sys.argv[1]}: {e}", file=sys.stderr)

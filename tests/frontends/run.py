@@ -23,21 +23,44 @@ FRONTENDS = {"torch": (("torch", "c10d", "compat", "elastic"), (2, 3))}
 
 def run_tests(build: Path, python: str, name: str, n: int) -> tuple[int, int, int]:
     """Returns how many tests passed, failed and were skipped at rank 0; a failure anywhere counts."""
-    env = {k: v for k, v in os.environ.items() if not k.startswith(("BPS_", "BYTEPS_", "DMLC_", "PYTEST_"))}
+    env = {
+        k: v
+        for k, v in os.environ.items()
+        if not k.startswith(("BPS_", "BYTEPS_", "DMLC_", "PYTEST_"))
+    }
     env |= {
         "BPS_LIBRARY": str(build / "libbpsclient.so.0"), "PYTHONPATH": str(ROOT / "libbpsclient" / "python"),
         "BPS_TIMEOUT": "30s", "PYTHONDONTWRITEBYTECODE": "1", "OMP_NUM_THREADS": "1",
     }  # fmt: skip
-    tests = [python, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "--tb=short", HERE / f"test_{name}.py"]
+    tests = [
+        python,
+        "-m",
+        "pytest",
+        "-q",
+        "-x",
+        "-p",
+        "no:cacheprovider",
+        "--tb=short",
+        HERE / f"test_{name}.py",
+    ]
     command = [build / "bpsrun", "-n", n, "--", *tests]
     done = subprocess.run(
-        list(map(str, command)), env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=LIMIT_S
+        list(map(str, command)),
+        env=env,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=LIMIT_S,
     )
     counts = {
-        word: int(number) for number, word in re.findall(r"^\[0\] .*?(\d+) (passed|failed|skipped)", done.stdout, re.M)
+        word: int(number)
+        for number, word in re.findall(
+            r"^\[0\] .*?(\d+) (passed|failed|skipped)", done.stdout, re.M
+        )
     }
     for number, word in re.findall(
-        r"(\d+) (passed|failed|skipped)", "\n".join(re.findall(r"^\[0\] .* in [\d.]+s.*$", done.stdout, re.M))
+        r"(\d+) (passed|failed|skipped)",
+        "\n".join(re.findall(r"^\[0\] .* in [\d.]+s.*$", done.stdout, re.M)),
     ):
         counts[word] = int(number)
     if done.returncode:
@@ -55,12 +78,14 @@ def main() -> int:
             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         )  # fmt: skip
         if made.returncode:
-            print(f"frontends/{name}: skipped, its packages cannot be installed: {made.stderr.strip()}")
+            print(
+                f"frontends/{name}: skipped, its packages cannot be installed: {made.stderr.strip()}"
+            )
             total[2] += 1
             continue
         python = made.stdout.strip()
         style = subprocess.run([python, "-m", "ruff", "check", ROOT / "libbpsclient" / "python"])
-        form = subprocess.run([python, "-m", "ruff", "format", "--check", ROOT / "libbpsclient" / "python"])
+        form = subprocess.run([python, "-m", "ruff", "format", "--check", ROOT])
         total[1] += bool(style.returncode) + bool(form.returncode)
         for part, n in itertools.product(parts, sizes):
             counts = run_tests(build, python, part, n)

@@ -33,7 +33,9 @@ def together():
 
 def network(seed=0, dtype=torch.float64):
     torch.manual_seed(seed)
-    return torch.nn.Sequential(torch.nn.Linear(6, 16), torch.nn.ReLU(), torch.nn.Linear(16, 3)).to(dtype)
+    return torch.nn.Sequential(torch.nn.Linear(6, 16), torch.nn.ReLU(), torch.nn.Linear(16, 3)).to(
+        dtype
+    )
 
 
 def batch():
@@ -52,7 +54,10 @@ def same_everywhere(tensor):
 
 
 def near(model, other):
-    return all((p.grad - q.grad).abs().max() <= 1e-12 for p, q in zip(model.parameters(), other.parameters()))
+    return all(
+        (p.grad - q.grad).abs().max() <= 1e-12
+        for p, q in zip(model.parameters(), other.parameters())
+    )
 
 
 # ---- group ----
@@ -121,7 +126,9 @@ def test_all_reduce_of_a_tensor_with_gaps():
     x = base.t()[::2]
     x += RANK + 1
     dist.all_reduce(x)
-    assert torch.equal(x, torch.full((3, 6), float(sum(range(1, SIZE + 1))))) and base.sum() == x.sum()
+    assert (
+        torch.equal(x, torch.full((3, 6), float(sum(range(1, SIZE + 1))))) and base.sum() == x.sum()
+    )
 
 
 @pytest.mark.parametrize("n", [1 << 10, 100_000, 3_000_000])
@@ -198,7 +205,9 @@ def test_all_gather_into_a_tensor():
     for shape in ((SIZE * 3, 2), (SIZE, 3, 2)):
         out = torch.empty(shape)
         dist.all_gather_single(out, torch.full((3, 2), float(RANK)))
-        assert torch.equal(out.view(SIZE, -1), torch.arange(SIZE).float().view(-1, 1).expand(SIZE, 6))
+        assert torch.equal(
+            out.view(SIZE, -1), torch.arange(SIZE).float().view(-1, 1).expand(SIZE, 6)
+        )
     with pytest.raises((ValueError, RuntimeError), match="elements"):
         dist.all_gather_single(torch.empty(SIZE * 3 + 1), torch.ones(3))
 
@@ -237,7 +246,9 @@ def test_all_to_all_of_equal_and_of_uneven_parts():
     assert all((t == r).all() for r, t in enumerate(out))
     out = torch.empty(SIZE * RANK, 2)
     rows = sum(range(SIZE))
-    dist.all_to_all_single(out, torch.full((rows, 2), float(RANK)), [RANK] * SIZE, list(range(SIZE)))
+    dist.all_to_all_single(
+        out, torch.full((rows, 2), float(RANK)), [RANK] * SIZE, list(range(SIZE))
+    )
     assert torch.equal(out[:, 0], torch.arange(SIZE).repeat_interleave(RANK).float())
 
 
@@ -341,7 +352,9 @@ def spawn(script, port):
     children = []
     for r in range(2):
         env = {
-            k: v for k, v in os.environ.items() if not k.startswith("BPS_") or k in ("BPS_LIBRARY", "BPS_AGENT_SOCKET")
+            k: v
+            for k, v in os.environ.items()
+            if not k.startswith("BPS_") or k in ("BPS_LIBRARY", "BPS_AGENT_SOCKET")
         }
         env |= {"RANK": str(r), "WORLD_SIZE": "2", "LOCAL_RANK": str(r), "LOCAL_WORLD_SIZE": "2",
                 "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "TORCHELASTIC_RUN_ID": "again"}  # fmt: skip
@@ -410,7 +423,10 @@ def test_ddp_starts_with_rank_0s_parameters_and_buffers():
     model[3].running_mean += RANK
     DistributedDataParallel(model)
     assert all(same_everywhere(t) for t in model.state_dict().values())
-    assert torch.equal(model[0].weight, network(seed=0)[0].weight) and (model[3].running_mean == 0).all()
+    assert (
+        torch.equal(model[0].weight, network(seed=0)[0].weight)
+        and (model[3].running_mean == 0).all()
+    )
 
 
 def test_ddp_adds_up_gradients_in_no_sync():

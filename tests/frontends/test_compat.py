@@ -93,10 +93,20 @@ bps.shutdown()
 def run(*command, n=SIZE, cwd=None):
     """Output of a job of n workers, on daemons of its own."""
     library = Path(os.environ["BPS_LIBRARY"])
-    env = {k: v for k, v in os.environ.items() if not k.startswith("BPS_") or k in ("BPS_LIBRARY", "BPS_TIMEOUT")}
+    env = {
+        k: v
+        for k, v in os.environ.items()
+        if not k.startswith("BPS_") or k in ("BPS_LIBRARY", "BPS_TIMEOUT")
+    }
     words = [str(library.parent / "bpsrun"), "-n", str(n), "--", sys.executable, *map(str, command)]
     done = subprocess.run(
-        words, env=env, cwd=cwd, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=LIMIT_S
+        words,
+        env=env,
+        cwd=cwd,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=LIMIT_S,
     )
     return done.returncode, done.stdout
 
@@ -164,10 +174,15 @@ def test_horovod_that_is_imported_already_is_not_replaced(tmp_path):
     (tmp_path / "horovod.py").write_text("")
     (tmp_path / "train.py").write_text("import horovod, bps.compat.horovod")
     code, output = run(tmp_path / "train.py", n=1)
-    assert code != 0 and "ImportError: horovod is imported already: import bps.compat.horovod before" in output, output
+    assert (
+        code != 0
+        and "ImportError: horovod is imported already: import bps.compat.horovod before" in output
+    ), output
 
 
 @pytest.mark.parametrize("words", [(), ("-x",), ("missing.py",)])
 def test_a_wrong_command_line_is_refused(tmp_path, words):
     code, output = run("-m", "bps.compat", *words, n=1)
-    assert code != 0 and ("usage: python -m bps.compat" in output or "there is no script 'missing.py'" in output)
+    assert code != 0 and (
+        "usage: python -m bps.compat" in output or "there is no script 'missing.py'" in output
+    )

@@ -63,14 +63,29 @@ print("weights of", len(weights), "resets", len(resets), flush=True)
 
 
 def environment(**more):
-    env = {k: v for k, v in os.environ.items() if not k.startswith("BPS_") or k in ("BPS_LIBRARY", "BPS_TIMEOUT")}
+    env = {
+        k: v
+        for k, v in os.environ.items()
+        if not k.startswith("BPS_") or k in ("BPS_LIBRARY", "BPS_TIMEOUT")
+    }
     return env | {k: str(v) for k, v in more.items()}
 
 
 def test_training_goes_on_without_a_machine(tmp_path):
     (tmp_path / "train.py").write_text(TRAIN)
     bpsrun = Path(os.environ["BPS_LIBRARY"]).parent / "bpsrun"
-    words = [bpsrun, "-n", SIZE, "--agents", SIZE, "--on-agent-loss", "shrink", "--", sys.executable, "train.py"]
+    words = [
+        bpsrun,
+        "-n",
+        SIZE,
+        "--agents",
+        SIZE,
+        "--on-agent-loss",
+        "shrink",
+        "--",
+        sys.executable,
+        "train.py",
+    ]
     done = subprocess.run(
         list(map(str, words)), cwd=tmp_path, env=environment(LEAVER=SIZE - 1), timeout=LIMIT_S,
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,

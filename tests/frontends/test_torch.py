@@ -20,7 +20,15 @@ def together():
     torch.manual_seed(bps.rank())
 
 
-RANK_TYPES = [torch.uint8, torch.int8, torch.int32, torch.int64, torch.float16, torch.float32, torch.float64]
+RANK_TYPES = [
+    torch.uint8,
+    torch.int8,
+    torch.int32,
+    torch.int64,
+    torch.float16,
+    torch.float32,
+    torch.float64,
+]
 
 
 def ranks():
@@ -29,7 +37,9 @@ def ranks():
 
 def network(seed=0, dtype=torch.float64):
     torch.manual_seed(seed)
-    return torch.nn.Sequential(torch.nn.Linear(6, 16), torch.nn.ReLU(), torch.nn.Linear(16, 3)).to(dtype)
+    return torch.nn.Sequential(torch.nn.Linear(6, 16), torch.nn.ReLU(), torch.nn.Linear(16, 3)).to(
+        dtype
+    )
 
 
 def batch():
@@ -142,7 +152,10 @@ def test_allreduce_of_bools_is_or_with_max():
 
 
 def test_many_operations_in_flight_end_in_any_order():
-    handles = [bps.allreduce_async(torch.full((9,), float(i)), name=f"flight.{i}", op=bps.Sum) for i in range(50)]
+    handles = [
+        bps.allreduce_async(torch.full((9,), float(i)), name=f"flight.{i}", op=bps.Sum)
+        for i in range(50)
+    ]
     for i in reversed(range(50)):
         assert torch.equal(bps.synchronize(handles[i]), torch.full((9,), float(i * bps.size())))
         assert bps.poll(handles[i])
@@ -150,7 +163,10 @@ def test_many_operations_in_flight_end_in_any_order():
 
 def test_many_operations_without_a_name_in_flight():
     handles = [bps.allreduce_async(torch.full((9,), float(i)), op=bps.Sum) for i in range(50)]
-    assert all(torch.equal(bps.synchronize(h), torch.full((9,), float(i * bps.size()))) for i, h in enumerate(handles))
+    assert all(
+        torch.equal(bps.synchronize(h), torch.full((9,), float(i * bps.size())))
+        for i, h in enumerate(handles)
+    )
 
 
 def test_a_name_in_flight_is_refused_a_second_time():
@@ -163,7 +179,10 @@ def test_a_name_in_flight_is_refused_a_second_time():
 
 def test_a_name_may_come_back_with_another_shape():
     for n in (3, 5, 3):
-        assert bps.allreduce(torch.ones(n), name="shapes", op=bps.Sum).tolist() == [float(bps.size())] * n
+        assert (
+            bps.allreduce(torch.ones(n), name="shapes", op=bps.Sum).tolist()
+            == [float(bps.size())] * n
+        )
 
 
 def test_shapes_that_differ_between_workers_are_an_error_at_all():
@@ -205,7 +224,10 @@ def test_compression_changes_the_type_on_the_wire_only(kind):
 
 def test_grouped_allreduce_returns_all_outputs():
     group = [torch.full((n,), float(bps.rank())) for n in (1, 100, 10_000)]
-    for out in (bps.grouped_allreduce(group, op=bps.Sum), bps.grouped_allreduce_(group, name="group", op=bps.Sum)):
+    for out in (
+        bps.grouped_allreduce(group, op=bps.Sum),
+        bps.grouped_allreduce_(group, name="group", op=bps.Sum),
+    ):
         assert [o.numel() for o in out] == [1, 100, 10_000]
         assert all((o == sum(ranks())).all() for o in out)
 
@@ -266,7 +288,9 @@ def test_allgather_is_differentiable():
     out = bps.allgather(x)
     out.backward(torch.arange(out.numel(), dtype=torch.float32).view(out.shape))
     first = sum(r + 1 for r in range(bps.rank()))
-    want = torch.arange(out.numel(), dtype=torch.float32).view(out.shape)[first : first + bps.rank() + 1]
+    want = torch.arange(out.numel(), dtype=torch.float32).view(out.shape)[
+        first : first + bps.rank() + 1
+    ]
     assert torch.allclose(x.grad, want)
 
 
@@ -278,18 +302,25 @@ def test_reducescatter_gives_the_first_ranks_one_row_more():
 
 
 def test_objects_travel():
-    assert bps.broadcast_object({"rank": bps.rank(), "text": "ä" * 5000}, 1) == {"rank": 1, "text": "ä" * 5000}
+    assert bps.broadcast_object({"rank": bps.rank(), "text": "ä" * 5000}, 1) == {
+        "rank": 1,
+        "text": "ä" * 5000,
+    }
     assert bps.allgather_object([bps.rank()] * bps.rank()) == [[r] * r for r in ranks()]
 
 
 # ---- optimizer ----
 
 
-@pytest.mark.parametrize("kind", [torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW, torch.optim.RMSprop])
+@pytest.mark.parametrize(
+    "kind", [torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW, torch.optim.RMSprop]
+)
 def test_training_with_all_workers_equals_one_with_the_whole_batch(kind):
     model, alone = network(), network()
     train(alone, kind(alone.parameters(), lr=0.01))
-    optimizer = bps.DistributedOptimizer(kind(model.parameters(), lr=0.01), model.named_parameters())
+    optimizer = bps.DistributedOptimizer(
+        kind(model.parameters(), lr=0.01), model.named_parameters()
+    )
     assert isinstance(optimizer, kind) and type(optimizer).__name__ == kind.__name__
     train(model, optimizer, rows=mine())
     for p, q in zip(model.parameters(), alone.parameters()):
@@ -302,7 +333,9 @@ def test_backward_passes_add_up_before_they_are_sent():
     x, y = batch()
     reference = torch.optim.SGD(alone.parameters(), lr=0.1)
     optimizer = bps.DistributedOptimizer(
-        torch.optim.SGD(model.parameters(), lr=0.1), model.named_parameters(), backward_passes_per_step=2
+        torch.optim.SGD(model.parameters(), lr=0.1),
+        model.named_parameters(),
+        backward_passes_per_step=2,
     )
     for _ in range(3):
         optimizer.zero_grad()
@@ -317,7 +350,9 @@ def test_backward_passes_add_up_before_they_are_sent():
 
 def test_gradients_can_be_clipped_between_synchronize_and_step():
     model = network()
-    optimizer = bps.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=1.0), model.named_parameters())
+    optimizer = bps.DistributedOptimizer(
+        torch.optim.SGD(model.parameters(), lr=1.0), model.named_parameters()
+    )
     model(batch()[0][mine()]).sum().backward()
     optimizer.synchronize()
     torch.nn.utils.clip_grad_norm_(model.parameters(), 0.1)
@@ -333,19 +368,27 @@ def test_predivided_gradients_are_the_same_average():
     model, other = network(), network()
     train(
         model,
-        bps.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1), model.named_parameters()),
+        bps.DistributedOptimizer(
+            torch.optim.SGD(model.parameters(), lr=0.1), model.named_parameters()
+        ),
         rows=mine(),
     )
     scaled = bps.DistributedOptimizer(
-        torch.optim.SGD(other.parameters(), lr=0.1), other.named_parameters(), gradient_predivide_factor=2.0
+        torch.optim.SGD(other.parameters(), lr=0.1),
+        other.named_parameters(),
+        gradient_predivide_factor=2.0,
     )
     train(other, scaled, rows=mine())
     assert all((p - q).abs().max() <= 1e-12 for p, q in zip(model.parameters(), other.parameters()))
 
 
 def test_a_parameter_that_only_some_workers_use_gets_zeros_of_the_others():
-    model = torch.nn.ModuleList([torch.nn.Linear(2, 2, bias=False), torch.nn.Linear(2, 2, bias=False)])
-    optimizer = bps.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1), model.named_parameters())
+    model = torch.nn.ModuleList(
+        [torch.nn.Linear(2, 2, bias=False), torch.nn.Linear(2, 2, bias=False)]
+    )
+    optimizer = bps.DistributedOptimizer(
+        torch.optim.SGD(model.parameters(), lr=0.1), model.named_parameters()
+    )
     used = model[0] if bps.rank() == 0 else model[1]
     used(torch.ones(1, 2)).sum().backward()
     optimizer.synchronize()
@@ -355,7 +398,9 @@ def test_a_parameter_that_only_some_workers_use_gets_zeros_of_the_others():
 
 def test_zero_grad_between_backward_and_step_is_refused():
     model = network()
-    optimizer = bps.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1), model.named_parameters())
+    optimizer = bps.DistributedOptimizer(
+        torch.optim.SGD(model.parameters(), lr=0.1), model.named_parameters()
+    )
     model(batch()[0]).sum().backward()
     with pytest.raises(AssertionError, match="before step"):
         optimizer.zero_grad()
@@ -365,7 +410,9 @@ def test_zero_grad_between_backward_and_step_is_refused():
 
 def test_more_backward_passes_than_agreed_are_refused():
     model = network()
-    optimizer = bps.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1), model.named_parameters())
+    optimizer = bps.DistributedOptimizer(
+        torch.optim.SGD(model.parameters(), lr=0.1), model.named_parameters()
+    )
     model(batch()[0]).sum().backward()
     with pytest.raises(AssertionError, match="backward_passes_per_step"):
         model(batch()[0]).sum().backward()
@@ -384,10 +431,14 @@ def test_names_that_are_missing_or_come_twice_are_refused():
         bps.DistributedOptimizer(sgd, model.parameters())
 
 
-@pytest.mark.parametrize("options", [{}, {"sparse_as_dense": True}, {"cross_barrier": True}, {"op": bps.Sum}])
+@pytest.mark.parametrize(
+    "options", [{}, {"sparse_as_dense": True}, {"cross_barrier": True}, {"op": bps.Sum}]
+)
 def test_sparse_gradients_are_gathered_or_made_dense(options):
     def embedding(is_sparse):
-        layer = torch.nn.Sequential(torch.nn.Embedding(9, 2, sparse=is_sparse), torch.nn.Linear(2, 1)).double()
+        layer = torch.nn.Sequential(
+            torch.nn.Embedding(9, 2, sparse=is_sparse), torch.nn.Linear(2, 1)
+        ).double()
         for p in layer.parameters():
             torch.nn.init.ones_(p)
         return layer
@@ -410,7 +461,9 @@ def test_sparse_gradients_are_gathered_or_made_dense(options):
 
 def test_a_sparse_parameter_that_only_one_worker_uses():
     layers = torch.nn.ModuleList([torch.nn.Embedding(5, 2, sparse=True) for _ in range(2)])
-    optimizer = bps.DistributedOptimizer(torch.optim.SGD(layers.parameters(), lr=1.0), layers.named_parameters())
+    optimizer = bps.DistributedOptimizer(
+        torch.optim.SGD(layers.parameters(), lr=1.0), layers.named_parameters()
+    )
     if bps.rank() == 1:
         layers[0](torch.tensor([3])).sum().backward()
     optimizer.synchronize()
@@ -430,7 +483,10 @@ def test_sparse_allreduce_sums_rows():
 def test_several_buckets_and_bf16_on_the_wire():
     model, alone = network(dtype=torch.float32), network(dtype=torch.float32)
     optimizer = bps.DistributedOptimizer(
-        torch.optim.SGD(model.parameters(), lr=0.1), model.named_parameters(), bps.Compression.bf16, bucket_bytes=100
+        torch.optim.SGD(model.parameters(), lr=0.1),
+        model.named_parameters(),
+        bps.Compression.bf16,
+        bucket_bytes=100,
     )
     x = batch()[0].float()
     model(x[mine()]).mean().backward()
@@ -443,7 +499,9 @@ def test_several_buckets_and_bf16_on_the_wire():
 def test_channels_last_gradients_keep_their_strides():
     layer = torch.nn.Conv2d(3, 4, 3).to(memory_format=torch.channels_last)
     torch.nn.init.ones_(layer.weight)
-    optimizer = bps.DistributedOptimizer(torch.optim.SGD(layer.parameters(), lr=1.0), layer.named_parameters())
+    optimizer = bps.DistributedOptimizer(
+        torch.optim.SGD(layer.parameters(), lr=1.0), layer.named_parameters()
+    )
     layer(torch.arange(75.0).view(1, 3, 5, 5)).sum().backward()
     want = layer.weight.grad.stride()
     optimizer.synchronize()
@@ -453,7 +511,9 @@ def test_channels_last_gradients_keep_their_strides():
 
 def test_a_learning_rate_scheduler_drives_the_wrapped_optimizer():
     model = network()
-    optimizer = bps.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=1.0), model.named_parameters())
+    optimizer = bps.DistributedOptimizer(
+        torch.optim.SGD(model.parameters(), lr=1.0), model.named_parameters()
+    )
     schedule = torch.optim.lr_scheduler.StepLR(optimizer, 1, gamma=0.5)
     train(model, optimizer, steps=1, rows=mine())
     schedule.step()
@@ -477,7 +537,10 @@ def test_broadcast_optimizer_state_gives_newcomers_roots_state():
         train(model, optimizer, steps=3)
     bps.broadcast_parameters(model.state_dict())
     bps.broadcast_optimizer_state(optimizer)
-    assert optimizer.param_groups[0]["lr"] == 0.1 and optimizer.param_groups[0]["betas"] == (0.8, 0.9)
+    assert optimizer.param_groups[0]["lr"] == 0.1 and optimizer.param_groups[0]["betas"] == (
+        0.8,
+        0.9,
+    )
     for p in model.parameters():
         assert optimizer.state[p]["step"] == 3
         assert same_everywhere(optimizer.state[p]["exp_avg"])
@@ -497,7 +560,10 @@ def test_module_wrapper_averages_during_backward():
         alone.zero_grad()
         wrapped(x[mine()]).mean().backward()
         alone(x).mean().backward()
-        assert all((p.grad - q.grad).abs().max() <= 1e-12 for p, q in zip(model.parameters(), alone.parameters()))
+        assert all(
+            (p.grad - q.grad).abs().max() <= 1e-12
+            for p, q in zip(model.parameters(), alone.parameters())
+        )
 
 
 def test_module_wrapper_adds_up_gradients_in_no_sync():
@@ -509,7 +575,10 @@ def test_module_wrapper_adds_up_gradients_in_no_sync():
     wrapped(x[mine()]).mean().backward()
     for _ in range(2):
         alone(x).mean().backward()
-    assert all((p.grad - q.grad).abs().max() <= 1e-12 for p, q in zip(model.parameters(), alone.parameters()))
+    assert all(
+        (p.grad - q.grad).abs().max() <= 1e-12
+        for p, q in zip(model.parameters(), alone.parameters())
+    )
 
 
 def test_module_wrapper_keeps_buffers_equal():
@@ -527,9 +596,14 @@ def test_module_wrapper_keeps_buffers_equal():
 def test_ddp_hook_averages_like_gloo():
     dist = torch.distributed
     store = bps.broadcast_object(f"/tmp/bps-frontend-{torch.randint(1 << 60, ()).item()}")
-    dist.init_process_group("gloo", init_method=f"file://{store}", rank=bps.rank(), world_size=bps.size())
+    dist.init_process_group(
+        "gloo", init_method=f"file://{store}", rank=bps.rank(), world_size=bps.size()
+    )
     try:
-        models = [torch.nn.parallel.DistributedDataParallel(network(), bucket_cap_mb=0.0005) for _ in range(2)]
+        models = [
+            torch.nn.parallel.DistributedDataParallel(network(), bucket_cap_mb=0.0005)
+            for _ in range(2)
+        ]
         models[1].register_comm_hook(bps.HookState(), bps.ddp_hook)
         x = batch()[0][mine()]
         for _ in range(4):
@@ -559,13 +633,18 @@ def test_a_backward_pass_that_raises_does_not_spoil_the_next():
     model.zero_grad()
     wrapped(x[mine()]).mean().backward()
     alone(x).mean().backward()
-    assert all((p.grad - q.grad).abs().max() <= 1e-12 for p, q in zip(model.parameters(), alone.parameters()))
+    assert all(
+        (p.grad - q.grad).abs().max() <= 1e-12
+        for p, q in zip(model.parameters(), alone.parameters())
+    )
 
 
 def test_step_with_a_closure_reduces_after_the_closure():
     model, alone = network(), network()
     x, y = batch()
-    optimizer = bps.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1), model.named_parameters())
+    optimizer = bps.DistributedOptimizer(
+        torch.optim.SGD(model.parameters(), lr=0.1), model.named_parameters()
+    )
     reference = torch.optim.SGD(alone.parameters(), lr=0.1)
 
     def closure(net, opt, rows):
@@ -596,7 +675,9 @@ def test_step_behind_synchronize_does_not_reduce_twice():
 def test_a_second_optimizer_takes_the_first_ones_place():
     model, alone = network(), network()
     bps.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=1.0), model.named_parameters())
-    optimizer = bps.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.01), model.named_parameters())
+    optimizer = bps.DistributedOptimizer(
+        torch.optim.SGD(model.parameters(), lr=0.01), model.named_parameters()
+    )
     train(model, optimizer, rows=mine())
     train(alone, torch.optim.SGD(alone.parameters(), lr=0.01))
     assert all((p - q).abs().max() <= 1e-12 for p, q in zip(model.parameters(), alone.parameters()))
@@ -614,7 +695,9 @@ def test_an_object_that_cannot_be_pickled_is_an_error_at_all():
 def test_ddp_hook_leaves_nothing_pending():
     dist = torch.distributed
     store = bps.broadcast_object(f"/tmp/bps-frontend-{torch.randint(1 << 60, ()).item()}")
-    dist.init_process_group("gloo", init_method=f"file://{store}", rank=bps.rank(), world_size=bps.size())
+    dist.init_process_group(
+        "gloo", init_method=f"file://{store}", rank=bps.rank(), world_size=bps.size()
+    )
     try:
         model, alone = network(), network()
         wrapped = torch.nn.parallel.DistributedDataParallel(model)
@@ -626,7 +709,10 @@ def test_ddp_hook_leaves_nothing_pending():
             alone.zero_grad()
             wrapped(x[mine()]).mean().backward()
             alone(x).mean().backward()
-            assert all((p.grad - q.grad).abs().max() <= 1e-12 for p, q in zip(model.parameters(), alone.parameters()))
+            assert all(
+                (p.grad - q.grad).abs().max() <= 1e-12
+                for p, q in zip(model.parameters(), alone.parameters())
+            )
         assert not state.pending
     finally:
         dist.destroy_process_group()
@@ -711,7 +797,9 @@ def test_an_optimizer_averages_over_its_process_set():
             torch.optim.SGD(net.parameters(), lr=0.1), net.named_parameters(), process_set=one
         )
         train(net, solo)
-        assert all((p - q).abs().max() <= 1e-12 for p, q in zip(net.parameters(), alone.parameters()))
+        assert all(
+            (p - q).abs().max() <= 1e-12 for p, q in zip(net.parameters(), alone.parameters())
+        )
     bps.broadcast_parameters(model.state_dict(), bps.size() - 1, process_set=some)
 
 
@@ -757,7 +845,8 @@ def test_workers_that_join_early_add_zeros(options):
 def test_join_before_the_first_step_and_with_two_optimizers():
     nets = [network(seed=i) for i in range(2)]
     optimizers = [
-        bps.DistributedOptimizer(torch.optim.SGD(net.parameters(), lr=0.1), net.named_parameters()) for net in nets
+        bps.DistributedOptimizer(torch.optim.SGD(net.parameters(), lr=0.1), net.named_parameters())
+        for net in nets
     ]
     if bps.rank() == 0:
         for i in (0, 0, 1, 0):
@@ -780,7 +869,9 @@ def test_steps_without_a_barrier_equal_those_with_one(kind, n_bytes):
     )
     groups = [{"params": alone[0].parameters(), "lr": 0.02}, {"params": alone[2].parameters()}]
     reference = kind(groups, lr=0.01)
-    schedules = [torch.optim.lr_scheduler.StepLR(one, 1, gamma=0.5) for one in (optimizer, reference)]
+    schedules = [
+        torch.optim.lr_scheduler.StepLR(one, 1, gamma=0.5) for one in (optimizer, reference)
+    ]
     for _ in range(4):
         train(model, optimizer, 1, mine())
         assert all(p.grad is None for p in model.parameters())
@@ -798,7 +889,10 @@ def test_steps_without_a_barrier_equal_those_with_one(kind, n_bytes):
 def test_a_layer_waits_for_its_own_gradients_only():
     model = network()
     optimizer = bps.DistributedOptimizer(
-        torch.optim.SGD(model.parameters(), lr=0.1), model.named_parameters(), cross_barrier=True, bucket_bytes=1
+        torch.optim.SGD(model.parameters(), lr=0.1),
+        model.named_parameters(),
+        cross_barrier=True,
+        bucket_bytes=1,
     )
     train(model, optimizer, 1, mine())
     before = [p.detach().clone() for p in model.parameters()]
@@ -832,7 +926,9 @@ def test_a_parameter_that_no_forward_waits_for_is_an_error():
     )
 
     def use():
-        torch.nn.functional.linear(torch.ones(1, 2), model[0].weight, model[0].bias).sum().backward()
+        torch.nn.functional.linear(
+            torch.ones(1, 2), model[0].weight, model[0].bias
+        ).sum().backward()
 
     use()
     optimizer.step()
@@ -850,7 +946,10 @@ def test_batch_normalization_is_over_all_workers(shape, momentum):
     torch.manual_seed(3)
     x = torch.randn(shape, dtype=torch.float64) * 3 + 100
     weight = torch.randn(shape, dtype=torch.float64)
-    cuts = [0, *[24 * (r + 1) // bps.size() - (r < bps.size() - 1) for r in ranks()]]  # unequal batches
+    cuts = [
+        0,
+        *[24 * (r + 1) // bps.size() - (r < bps.size() - 1) for r in ranks()],
+    ]  # unequal batches
     rows = slice(cuts[bps.rank()], cuts[bps.rank() + 1])
     layer = bps.SyncBatchNorm(4, momentum=momentum).double()
     alone = {2: torch.nn.BatchNorm1d, 3: torch.nn.BatchNorm1d, 4: torch.nn.BatchNorm2d}[len(shape)](

@@ -34,7 +34,17 @@ class Missing(Exception):
 
 def find(*names):
     """A file of the bundle, or of a build."""
-    folders = [HERE, *(ROOT / "build" / b for b in ([os.environ["BPS_GPU_BUILD"]] if "BPS_GPU_BUILD" in os.environ else ["release", "debug"]))]
+    folders = [
+        HERE,
+        *(
+            ROOT / "build" / b
+            for b in (
+                [os.environ["BPS_GPU_BUILD"]]
+                if "BPS_GPU_BUILD" in os.environ
+                else ["release", "debug"]
+            )
+        ),
+    ]
     for folder in folders:
         for name in names:
             if (folder / name).is_file():
@@ -54,18 +64,54 @@ class Cluster:
         self.daemons, self.is_host = [], is_host
         try:
             (self.dir / "state").mkdir(mode=0o700)
-            self.port = self.start("scheduler", "scheduler", "--listen", "127.0.0.1:0", "--state-dir", self.dir / "state")
+            self.port = self.start(
+                "scheduler",
+                "scheduler",
+                "--listen",
+                "127.0.0.1:0",
+                "--state-dir",
+                self.dir / "state",
+            )
             to = ("--scheduler", f"127.0.0.1:{self.port}")
             self.start(
-                "server", "server", "--listen", "127.0.0.100:0", "--name", "s0", "--host", "server-host", "--threads", "4",
-                "--sums-memory", "8GiB", "--staging-memory", "2GiB", *to
+                "server",
+                "server",
+                "--listen",
+                "127.0.0.100:0",
+                "--name",
+                "s0",
+                "--host",
+                "server-host",
+                "--threads",
+                "4",
+                "--sums-memory",
+                "8GiB",
+                "--staging-memory",
+                "2GiB",
+                *to,
             )
             for i in range(2):
                 # Not by what the system calls its memory, which a virtual machine may get later.
                 self.start(
-                    "agent", f"agent{i}", "--listen", f"127.0.0.{10 + i}:0", "--socket", self.socket(i), "--name", f"a{i}",
-                    "--host", f"host{i}", "--gpu", "host" if is_host else "cuda", "--memory", "32GiB", "--user-memory",
-                    "16GiB", "--job-memory", "16GiB", *to
+                    "agent",
+                    f"agent{i}",
+                    "--listen",
+                    f"127.0.0.{10 + i}:0",
+                    "--socket",
+                    self.socket(i),
+                    "--name",
+                    f"a{i}",
+                    "--host",
+                    f"host{i}",
+                    "--gpu",
+                    "host" if is_host else "cuda",
+                    "--memory",
+                    "32GiB",
+                    "--user-memory",
+                    "16GiB",
+                    "--job-memory",
+                    "16GiB",
+                    *to,
                 )
         except BaseException:
             self.close()
@@ -82,15 +128,23 @@ class Cluster:
         env = {k: v for k, v in os.environ.items() if not k.startswith("BPS_")}
         with open(self.dir / f"{name}.log", "ab") as log:
             p = subprocess.Popen(
-                [str(program), *map(str, args), "--http", "127.0.0.1:0", "--ready-fd", str(w)], stdout=log, stderr=log,
-                stdin=subprocess.DEVNULL, pass_fds=[w], env=env
+                [str(program), *map(str, args), "--http", "127.0.0.1:0", "--ready-fd", str(w)],
+                stdout=log,
+                stderr=log,
+                stdin=subprocess.DEVNULL,
+                pass_fds=[w],
+                env=env,
             )
         os.close(w)
         self.daemons.append(p)
-        with os.fdopen(r) as f:  # it closes its end when it serves or dies; a hang is ended by run's limit
+        with os.fdopen(
+            r
+        ) as f:  # it closes its end when it serves or dies; a hang is ended by run's limit
             lines = dict(line.strip().split("=", 1) for line in f)
         if "PORT" not in lines:
-            raise RuntimeError(f"bps-{role} does not serve: " + self.log(name)[-600:].replace("\n", " | "))
+            raise RuntimeError(
+                f"bps-{role} does not serve: " + self.log(name)[-600:].replace("\n", " | ")
+            )
         return int(lines["PORT"])
 
     def log(self, name):
@@ -123,10 +177,19 @@ def trainer_env(cluster, rank, job, extra):
     library = find("libbpsclient.so.0")
     python = HERE if (HERE / "bps").is_dir() else ROOT / "libbpsclient" / "python"
     env = dict(
-        os.environ, BPS_LIBRARY=str(library), PYTHONPATH=f"{python}:{os.environ.get('PYTHONPATH', '')}", BPS_TIMEOUT="60s", **extra
+        os.environ,
+        BPS_LIBRARY=str(library),
+        PYTHONPATH=f"{python}:{os.environ.get('PYTHONPATH', '')}",
+        BPS_TIMEOUT="60s",
+        **extra,
     )
     if cluster:
-        env.update(BPS_AGENT_SOCKET=str(cluster.socket(rank)), BPS_JOB=job, BPS_RANK=str(rank), BPS_SIZE="2")
+        env.update(
+            BPS_AGENT_SOCKET=str(cluster.socket(rank)),
+            BPS_JOB=job,
+            BPS_RANK=str(rank),
+            BPS_SIZE="2",
+        )
     return env
 
 
@@ -135,7 +198,11 @@ def run_trainers(cluster, job, args, extra, n=2, limit_s=LIMIT_S):
     command = [sys.executable, "-X", "faulthandler", str(HERE / "c_train.py"), json.dumps(args)]
     workers = [
         subprocess.Popen(
-            command, env=trainer_env(cluster, i, job, extra), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+            command,
+            env=trainer_env(cluster, i, job, extra),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
         )
         for i in range(n)
     ]
@@ -150,8 +217,12 @@ def run_trainers(cluster, job, args, extra, n=2, limit_s=LIMIT_S):
         if p.returncode == 0:
             results.append(json.loads(out.splitlines()[-1]))
         else:
-            print(f"--- rank {i} of {args['mode']}\n{err[-LOG_BYTES:]}", file=sys.stderr, flush=True)
-            reasons.append(f"rank {i} ended with {p.returncode}: " + " | ".join(err.strip().splitlines()[-3:]))
+            print(
+                f"--- rank {i} of {args['mode']}\n{err[-LOG_BYTES:]}", file=sys.stderr, flush=True
+            )
+            reasons.append(
+                f"rank {i} ended with {p.returncode}: " + " | ".join(err.strip().splitlines()[-3:])
+            )
     if reasons:
         raise RuntimeError("; ".join(reasons)[-700:])
     return results
@@ -163,28 +234,61 @@ def train(cluster, mode, name, args, extra):
     worst = max(first["worst"], second["worst"])
     in_place = mode == "arena-copy" or first["moved"] == second["moved"] == 0
     answer(
-        f"weights_{name}", worst < BAR_WEIGHTS and first["hash"] == second["hash"] and in_place, worst=float(f"{worst:.2g}"),
-        same_at_both=first["hash"] == second["hash"], step_ms=round(first["step_ms"], 2), step_p99_ms=round(first["step_p99_ms"], 2),
-        route=first["route"], copied=first["moved"]
+        f"weights_{name}",
+        worst < BAR_WEIGHTS and first["hash"] == second["hash"] and in_place,
+        worst=float(f"{worst:.2g}"),
+        same_at_both=first["hash"] == second["hash"],
+        step_ms=round(first["step_ms"], 2),
+        step_p99_ms=round(first["step_p99_ms"], 2),
+        route=first["route"],
+        copied=first["moved"],
     )
-    us = {k: round(max(first[k], second[k]), 1) for k in ("submit_us", "submit_p99_us", "wait_us", "wait_p99_us")}
-    answer(f"host_time_{name}", us["submit_us"] < BAR_HOST_US and us["wait_us"] < BAR_HOST_US, **us, bar_us=BAR_HOST_US)
+    us = {
+        k: round(max(first[k], second[k]), 1)
+        for k in ("submit_us", "submit_p99_us", "wait_us", "wait_p99_us")
+    }
+    answer(
+        f"host_time_{name}",
+        us["submit_us"] < BAR_HOST_US and us["wait_us"] < BAR_HOST_US,
+        **us,
+        bar_us=BAR_HOST_US,
+    )
 
 
 def measure_speed(cluster, args, is_host):
     size = (16 << 20) if is_host else (1 << 30)
-    args = dict(args, mode="speed", bytes=size, rounds=3 if is_host else 8, seconds=0.2 if is_host else 4)
-    r = next(r for r in run_trainers(cluster, "speed", args, {}, limit_s=SPEED_LIMIT_S) if r["rank"] == 0)
+    args = dict(
+        args, mode="speed", bytes=size, rounds=3 if is_host else 8, seconds=0.2 if is_host else 4
+    )
+    r = next(
+        r for r in run_trainers(cluster, "speed", args, {}, limit_s=SPEED_LIMIT_S) if r["rank"] == 0
+    )
     answer(
-        "speed", r["slowdown"] < BAR_SLOWDOWN, slowdown=round(r["slowdown"], 3), bar_slowdown=BAR_SLOWDOWN,
-        alone_s=[round(v, 1) for v in r["alone"]], rounds=r["rounds"], first_round_s=round(r["first_s"], 2), mib=size >> 20, round_s=round(r["round_s"], 3), round_beside_s=round(r["round_beside_s"], 3),
-        gbytes_s=round(r["gbytes_s"], 2), products_s=round(r["products_s"], 1), route=r["route"]
+        "speed",
+        r["slowdown"] < BAR_SLOWDOWN,
+        slowdown=round(r["slowdown"], 3),
+        bar_slowdown=BAR_SLOWDOWN,
+        alone_s=[round(v, 1) for v in r["alone"]],
+        rounds=r["rounds"],
+        first_round_s=round(r["first_s"], 2),
+        mib=size >> 20,
+        round_s=round(r["round_s"], 3),
+        round_beside_s=round(r["round_beside_s"], 3),
+        gbytes_s=round(r["gbytes_s"], 2),
+        products_s=round(r["products_s"], 1),
+        route=r["route"],
     )
 
 
 def refer(args):
     (r,) = run_trainers(None, "", dict(args, mode="reference"), {}, n=1)
-    answer("reference", True, step_ms=round(r["step_ms"], 2), half_batch_step_ms=round(r["half_ms"], 2), loss=round(r["loss"], 4))
+    answer(
+        "reference",
+        True,
+        step_ms=round(r["step_ms"], 2),
+        half_batch_step_ms=round(r["half_ms"], 2),
+        loss=round(r["loss"], 4),
+    )
 
 
 def attempt(cluster, name, do, *args):
@@ -199,7 +303,13 @@ def attempt(cluster, name, do, *args):
 def check_torch(is_host):
     test = "import torch, sys; sys.exit(0 if torch.cuda.is_available() or %r else 2)" % is_host
     try:
-        p = subprocess.run([sys.executable, "-c", test], capture_output=True, text=True, timeout=TORCH_LIMIT_S, check=False)
+        p = subprocess.run(
+            [sys.executable, "-c", test],
+            capture_output=True,
+            text=True,
+            timeout=TORCH_LIMIT_S,
+            check=False,
+        )
     except subprocess.TimeoutExpired:
         raise Missing(f"PyTorch cannot be imported within {TORCH_LIMIT_S} s") from None
     if p.returncode == 2:
@@ -210,26 +320,43 @@ def check_torch(is_host):
 
 def run(is_host, only):
     check_torch(is_host)
-    find("bps-agent-host", "bps-agent/bps-agent-host") if is_host else find("bps-agent-cuda", "bps-agent/bps-agent-cuda")
+    find("bps-agent-host", "bps-agent/bps-agent-host") if is_host else find(
+        "bps-agent-cuda", "bps-agent/bps-agent-cuda"
+    )
     cluster = Cluster(is_host)
     try:
         args = {"place": "host" if is_host else "cuda", "file": str(cluster.dir / "weights.npy")}
         # The name changed with PyTorch 2.9; descriptors are asked for in so many words.
         segments = {
-            "PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True", "PYTORCH_ALLOC_CONF": "expandable_segments:True",
-            "TORCH_CUDA_EXPANDABLE_SEGMENTS_IPC": "1"
+            "PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True",
+            "PYTORCH_ALLOC_CONF": "expandable_segments:True",
+            "TORCH_CUDA_EXPANDABLE_SEGMENTS_IPC": "1",
         }
         todo = [
             ("reference", refer, args),
             ("weights_arena", train, cluster, "arena", "arena", args, {}),
-            ("weights_arena-copy", train, cluster, "arena-copy", "arena-copy", args, {})
+            ("weights_arena-copy", train, cluster, "arena-copy", "arena-copy", args, {}),
         ]
         if not is_host:  # the host's back-end shares no memory of others
             todo.append(("weights_import", train, cluster, "import", "import", args, {}))
-            todo.append(("weights_import_segments", train, cluster, "import", "import_segments", args, segments))
+            todo.append(
+                (
+                    "weights_import_segments",
+                    train,
+                    cluster,
+                    "import",
+                    "import_segments",
+                    args,
+                    segments,
+                )
+            )
         todo.append(("speed", measure_speed, cluster, args, is_host))
         if only:  # weights are compared with the reference's
-            todo = [t for t in todo if t[0] == only or (t[0] == "reference" and only.startswith("weights"))]
+            todo = [
+                t
+                for t in todo
+                if t[0] == only or (t[0] == "reference" and only.startswith("weights"))
+            ]
             if not todo:
                 raise Missing(f"there is no item {only} here")
         print(json.dumps({"expect": [t[0] for t in todo]}), flush=True)

@@ -38,7 +38,11 @@ class Cuda:
     def view(self, address, n):
         class Memory:
             __cuda_array_interface__ = {
-                "shape": (n,), "typestr": "<f4", "data": (address, False), "version": 3, "strides": None
+                "shape": (n,),
+                "typestr": "<f4",
+                "data": (address, False),
+                "version": 3,
+                "strides": None,
             }
 
         view = torch.as_tensor(Memory(), device="cuda")
@@ -116,8 +120,12 @@ class Host:
 def model_of(place):
     torch.manual_seed(0)
     return torch.nn.Sequential(
-        torch.nn.Linear(784, 1024), torch.nn.GELU(), torch.nn.LayerNorm(1024), torch.nn.Linear(1024, 512),
-        torch.nn.GELU(), torch.nn.Linear(512, 10)
+        torch.nn.Linear(784, 1024),
+        torch.nn.GELU(),
+        torch.nn.LayerNorm(1024),
+        torch.nn.Linear(1024, 512),
+        torch.nn.GELU(),
+        torch.nn.Linear(512, 10),
     ).to(place.device)
 
 
@@ -150,10 +158,15 @@ class Exchange:
             self.flat = torch.zeros(max(total // 4, 8 << 20), device=place.device)
             base = self.flat.data_ptr()
             job.gpu_import(base, self.flat.numel() * 4)
-            self.views = [self.flat[o // 4 : o // 4 + p.numel()].view(p.shape) for p, o in zip(self.params, offsets)]
+            self.views = [
+                self.flat[o // 4 : o // 4 + p.numel()].view(p.shape)
+                for p, o in zip(self.params, offsets)
+            ]
         else:
             base = job.gpu_alloc(total)
-            self.views = [place.view(base + o, p.numel()).view(p.shape) for p, o in zip(self.params, offsets)]
+            self.views = [
+                place.view(base + o, p.numel()).view(p.shape) for p, o in zip(self.params, offsets)
+            ]
         self.tensors = [
             job.gpu_declare(f"p{i}", "f32", p.numel(), base + o)
             for i, (p, o) in enumerate(zip(self.params, offsets))
@@ -242,7 +255,9 @@ def train(args, place):
         model = model_of(place)
         exchange = Exchange(job, model, args["mode"], place)
         optimizer, marks = optimizer_of(model), []
-        assert not args["has_segments"] or place.has_segments(), "PyTorch makes no expandable segments"
+        assert not args["has_segments"] or place.has_segments(), (
+            "PyTorch makes no expandable segments"
+        )
         for step in range(STEPS):
             marks.append(place.mark())
             exchange.zero()
@@ -256,12 +271,18 @@ def train(args, place):
         worst = float(np.max(np.abs(weights - want) / (np.abs(want) + 1e-2)))
         calls = len(exchange.tensors) * 5  # the first steps load and map things
         return {
-            "rank": job.rank, "route": job.gpu_route, "worst": worst, "loss": float(loss),
-            "hash": hashlib.sha256(weights.tobytes()).hexdigest()[:16], "step_ms": percentile(times, 50), "step_p99_ms": percentile(times, 99),
-            "moved": exchange.n_moved, "submit_us": percentile(exchange.submit_us[calls:], 50),
+            "rank": job.rank,
+            "route": job.gpu_route,
+            "worst": worst,
+            "loss": float(loss),
+            "hash": hashlib.sha256(weights.tobytes()).hexdigest()[:16],
+            "step_ms": percentile(times, 50),
+            "step_p99_ms": percentile(times, 99),
+            "moved": exchange.n_moved,
+            "submit_us": percentile(exchange.submit_us[calls:], 50),
             "submit_p99_us": percentile(exchange.submit_us[calls:], 99),
             "wait_us": percentile(exchange.wait_us[calls:], 50),
-            "wait_p99_us": percentile(exchange.wait_us[calls:], 99)
+            "wait_p99_us": percentile(exchange.wait_us[calls:], 99),
         }
 
 
@@ -274,7 +295,9 @@ class Traffic:
         n = 16
         each = n_bytes // n
         base = job.gpu_alloc(n_bytes)
-        self.tensors = [job.gpu_declare(f"bulk{i}", "f32", each // 4, base + i * each) for i in range(n)]
+        self.tensors = [
+            job.gpu_declare(f"bulk{i}", "f32", each // 4, base + i * each) for i in range(n)
+        ]
 
     def push(self):
         for t in self.tensors:
@@ -365,9 +388,16 @@ def speed(args, place):
             return {"rank": job.rank}
         alone.append(compute(place, product, for_seconds(seconds, traffic)))
         return {
-            "rank": job.rank, "route": job.gpu_route, "slowdown": statistics.mean(alone) / beside - 1,
-            "alone": alone, "rounds": rounds, "first_s": first_s, "products_s": beside, "round_s": idle_s, "round_beside_s": busy_s,
-            "gbytes_s": args["bytes"] / busy_s / 1e9
+            "rank": job.rank,
+            "route": job.gpu_route,
+            "slowdown": statistics.mean(alone) / beside - 1,
+            "alone": alone,
+            "rounds": rounds,
+            "first_s": first_s,
+            "products_s": beside,
+            "round_s": idle_s,
+            "round_beside_s": busy_s,
+            "gbytes_s": args["bytes"] / busy_s / 1e9,
         }
 
 

@@ -13,7 +13,12 @@ ROOT = os.environ["BPS_NSPAWN_ROOT"]
 DEBS = os.environ["BPS_NSPAWN_DEBS"]
 GROUPS = os.environ["BPS_NSPAWN_GROUPS"].split()
 DEADLINE_S = 60
-ENV = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LANG": "C.UTF-8", "TERM": "dumb", "DEBIAN_FRONTEND": "noninteractive"}
+ENV = {
+    "PATH": "/usr/sbin:/usr/bin:/sbin:/bin",
+    "LANG": "C.UTF-8",
+    "TERM": "dumb",
+    "DEBIAN_FRONTEND": "noninteractive",
+}
 
 
 class Failed(AssertionError):
@@ -35,20 +40,40 @@ def wait_for(what, condition, deadline_s=DEADLINE_S, explain=lambda: ""):
 class Machine:
     def __init__(self, name, address):
         self.name, self.address = name, address
-        self.console = open(f"{os.environ.get('TMPDIR', '/tmp')}/bps-nspawn-{os.getpid()}-{name}.log", "w+b")
+        self.console = open(
+            f"{os.environ.get('TMPDIR', '/tmp')}/bps-nspawn-{os.getpid()}-{name}.log", "w+b"
+        )
         os.unlink(self.console.name)
         start = time.monotonic()
         groups = [Path(g, name) for g in GROUPS]
-        for g in groups:  # units of the same name in two machines must not meet in one control group
+        for (
+            g
+        ) in groups:  # units of the same name in two machines must not meet in one control group
             g.mkdir()
         joins = "".join(f"echo 0 >{g}/cgroup.procs && " for g in groups)
         self.process = subprocess.Popen(
             [
-                "sh", "-c", joins + 'exec "$@"', "sh", "systemd-nspawn", "--quiet", f"--directory={ROOT}", "--boot",
-                "--volatile=overlay", "--network-bridge=bps0", f"--machine={name}", f"--hostname={name}",
-                "--register=no", "--keep-unit", "--capability=all", f"--bind-ro={DEBS}:/packages", "--console=pipe"
+                "sh",
+                "-c",
+                joins + 'exec "$@"',
+                "sh",
+                "systemd-nspawn",
+                "--quiet",
+                f"--directory={ROOT}",
+                "--boot",
+                "--volatile=overlay",
+                "--network-bridge=bps0",
+                f"--machine={name}",
+                f"--hostname={name}",
+                "--register=no",
+                "--keep-unit",
+                "--capability=all",
+                f"--bind-ro={DEBS}:/packages",
+                "--console=pipe",
             ],
-            stdin=subprocess.DEVNULL, stdout=self.console, stderr=self.console
+            stdin=subprocess.DEVNULL,
+            stdout=self.console,
+            stderr=self.console,
         )
         self.leader = None
         wait_for(f"{name} is up", self._is_up, explain=self.screen)
@@ -59,11 +84,16 @@ class Machine:
         # systemd-nspawn makes its children in two steps, so the first one that is seen need not be the one that stays
         if self.process.poll() is not None:
             raise Failed(f"{self.name} has ended:\n{self.screen()}")
-        children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
+        children = (
+            Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
+        )
         if not children:
             return False
         self.leader = children[0]
-        return self.run("systemctl", "is-system-running", check=False).stdout.strip() in ("running", "degraded")
+        return self.run("systemctl", "is-system-running", check=False).stdout.strip() in (
+            "running",
+            "degraded",
+        )
 
     def screen(self):
         self.console.seek(0)
@@ -74,7 +104,13 @@ class Machine:
 
     def run(self, *args, check=True, timeout=DEADLINE_S, text=None):
         r = subprocess.run(
-            self.command(*args), capture_output=True, text=True, timeout=timeout, env=ENV, check=False, input=text
+            self.command(*args),
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+            env=ENV,
+            check=False,
+            input=text,
         )
         if check and r.returncode:
             raise Failed(f"{self.name}: {args} ended with {r.returncode}:\n{r.stdout}{r.stderr}")
@@ -88,7 +124,12 @@ class Machine:
         return Running(self, args)
 
     def write(self, path, text, mode="644"):
-        self.run("sh", "-c", f'mkdir -p "$(dirname {path})" && umask 077 && cat >{path} && chmod {mode} {path}', text=text)
+        self.run(
+            "sh",
+            "-c",
+            f'mkdir -p "$(dirname {path})" && umask 077 && cat >{path} && chmod {mode} {path}',
+            text=text,
+        )
 
     def show(self, unit, *names):
         out = self.run("systemctl", "show", unit, "-p", ",".join(names)).stdout
@@ -100,15 +141,25 @@ class Machine:
 
     def wait_active(self, unit):
         wait_for(
-            f"{unit} on {self.name} is active", lambda: self.show(unit, "ActiveState") == "active",
-            explain=lambda: self.run("systemctl", "status", "--no-pager", unit, check=False).stdout
+            f"{unit} on {self.name} is active",
+            lambda: self.show(unit, "ActiveState") == "active",
+            explain=lambda: self.run("systemctl", "status", "--no-pager", unit, check=False).stdout,
         )
 
     def files(self, *packages):
-        return [str(next(Path(DEBS).glob(f"{p}_*.deb"))).replace(DEBS, "/packages") for p in packages]
+        return [
+            str(next(Path(DEBS).glob(f"{p}_*.deb"))).replace(DEBS, "/packages") for p in packages
+        ]
 
     def install(self, *packages):
-        return self.run("apt-get", "install", "-y", "--no-install-recommends", *self.files(*packages), timeout=120)
+        return self.run(
+            "apt-get",
+            "install",
+            "-y",
+            "--no-install-recommends",
+            *self.files(*packages),
+            timeout=120,
+        )
 
     def stop(self):
         if self.process.poll() is None:
@@ -125,8 +176,12 @@ class Running:
     def __init__(self, machine, args):
         self.name = f"{args[0]} on {machine.name}"
         self.process = subprocess.Popen(
-            machine.command(*args), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=ENV,
-            stdin=subprocess.DEVNULL
+            machine.command(*args),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            env=ENV,
+            stdin=subprocess.DEVNULL,
         )
 
     def finish(self, timeout=120):
@@ -134,7 +189,9 @@ class Running:
             out = self.process.communicate(timeout=timeout)[0]
         except subprocess.TimeoutExpired:
             self.process.kill()
-            raise Failed(f"{self.name} does not end:\n{self.process.communicate()[0][-4000:]}") from None
+            raise Failed(
+                f"{self.name} does not end:\n{self.process.communicate()[0][-4000:]}"
+            ) from None
         if self.process.returncode:
             raise Failed(f"{self.name} ended with {self.process.returncode}:\n{out[-4000:]}")
         return out

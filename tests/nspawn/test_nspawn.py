@@ -51,7 +51,10 @@ class Site:
             tools = ["libbpsclient0", "bps-tools"] if role == "agent" else []
             m.install("bps-common", f"bps-{role}", *tools)
             m.write(f"/etc/bps/{role}.key", s.sh(f"bpsctl key derive {role}:{m.name}"), mode="600")
-            m.write(f"/etc/bps/{role}.conf.d/site.conf", f"scheduler = {SCHEDULER}\nlisten = {m.address}\n")
+            m.write(
+                f"/etc/bps/{role}.conf.d/site.conf",
+                f"scheduler = {SCHEDULER}\nlisten = {m.address}\n",
+            )
         s.run("systemctl", "restart", "bps-scheduler")
         for m in self.servers:
             m.run("systemctl", "restart", "bps-server")
@@ -65,40 +68,74 @@ class Site:
 
     def wait_healthy(self):
         wait_for(
-            "all is well", lambda: self.bpsctl("status").returncode == 0 and self.members() == (2, 2),
-            explain=self.explain
+            "all is well",
+            lambda: self.bpsctl("status").returncode == 0 and self.members() == (2, 2),
+            explain=self.explain,
         )
 
     def explain(self):
         units = [(m, "bps-server") for m in self.servers] + [(m, "bps-agent") for m in self.agents]
-        lines = [f"{m.name}: {m.show(u, 'ActiveState', 'StatusText')} {m.journal(u)[-800:]}" for m, u in units]
-        return "\n".join([self.bpsctl("status").stdout, self.scheduler.journal("bps-scheduler")[-2000:], *lines])
+        lines = [
+            f"{m.name}: {m.show(u, 'ActiveState', 'StatusText')} {m.journal(u)[-800:]}"
+            for m, u in units
+        ]
+        return "\n".join(
+            [self.bpsctl("status").stdout, self.scheduler.journal("bps-scheduler")[-2000:], *lines]
+        )
 
     def members(self):
         out = self.bpsctl("status").stdout
-        return tuple(int(re.search(rf"{w} (\d+)/", out)[1]) if re.search(rf"{w} (\d+)/", out) else 0
-                     for w in ("servers", "agents"))
+        return tuple(
+            int(re.search(rf"{w} (\d+)/", out)[1]) if re.search(rf"{w} (\d+)/", out) else 0
+            for w in ("servers", "agents")
+        )
 
     def start_job(self, name, *command):
         """Two workers on each machine that trains, of an ordinary user in the group bps."""
         return [
             m.start(
-                "runuser", "-u", "trainer", "--", "bpsrun", "-n", "2", "--nnodes", "2", "--node-rank", str(i), "--job",
-                name, "--no-prefix", "--timeout", "100s", "--", *command
+                "runuser",
+                "-u",
+                "trainer",
+                "--",
+                "bpsrun",
+                "-n",
+                "2",
+                "--nnodes",
+                "2",
+                "--node-rank",
+                str(i),
+                "--job",
+                name,
+                "--no-prefix",
+                "--timeout",
+                "100s",
+                "--",
+                *command,
             )
             for i, m in enumerate(self.agents)
         ]
 
     def start_load(self, name, seconds=12):
         """A job whose every sum is checked, under way when this returns, and for some seconds more."""
-        calibrated = time.monotonic() + seconds / 4  # a fault before that would make the bench measure for a shorter time
-        job = self.start_job(name, "bps-bench", "--bytes", "1MiB", "--seconds", str(seconds), "--check")
-        wait_for("the job makes rounds", lambda: self.rounds(name) > 20 and time.monotonic() > calibrated)
+        calibrated = (
+            time.monotonic() + seconds / 4
+        )  # a fault before that would make the bench measure for a shorter time
+        job = self.start_job(
+            name, "bps-bench", "--bytes", "1MiB", "--seconds", str(seconds), "--check"
+        )
+        wait_for(
+            "the job makes rounds", lambda: self.rounds(name) > 20 and time.monotonic() > calibrated
+        )
         return job
 
     def rounds(self, name):
         found = re.search(rf"^{name} .*$", self.bpsctl("jobs").stdout, re.M)
-        numbers = [int(n.replace(",", "")) for n in re.findall(r"\s([\d,]+)(?=\s)", found[0])] if found else []
+        numbers = (
+            [int(n.replace(",", "")) for n in re.findall(r"\s([\d,]+)(?=\s)", found[0])]
+            if found
+            else []
+        )
         return max(numbers, default=0)
 
     def stop(self):
@@ -137,25 +174,47 @@ def solo():
     m.stop()
 
 
-ALL = ("bps-common", "bps-scheduler", "bps-server", "bps-agent", "bpsctl", "libbpsclient0", "bps-tools")
+ALL = (
+    "bps-common",
+    "bps-scheduler",
+    "bps-server",
+    "bps-agent",
+    "bpsctl",
+    "libbpsclient0",
+    "bps-tools",
+)
 
 
 def test_fresh_installation_is_a_cluster_and_purge_leaves_nothing(solo):
     before = solo.sh("find /etc /var/lib /usr /run/bps -xdev -name '*bps*' 2>/dev/null | sort")
     solo.install(*ALL)
-    wait_for("the cluster is well", lambda: solo.run("bpsctl", "status", check=False).returncode == 0)
+    wait_for(
+        "the cluster is well", lambda: solo.run("bpsctl", "status", check=False).returncode == 0
+    )
     for test in ("loopback-job", "private-job"):  # autopkgtest's
         assert "test accuracy" in solo.sh(f"/packages/bps-*/debian/tests/{test}", timeout=120)
     pids = [solo.show(d, "MainPID") for d in DAEMONS]
-    solo.run("apt-get", "install", "-y", "--reinstall", "--no-install-recommends", *solo.files(*ALL), timeout=120)
+    solo.run(
+        "apt-get",
+        "install",
+        "-y",
+        "--reinstall",
+        "--no-install-recommends",
+        *solo.files(*ALL),
+        timeout=120,
+    )
     for d in DAEMONS:
         solo.wait_active(d)
     after = [solo.show(d, "MainPID") for d in DAEMONS]
     assert after[0] != pids[0] and after[1] != pids[1], "the upgrade did not restart"
     assert after[2] == pids[2], "the upgrade ended the agent, and its jobs"
-    solo.sh("touch /etc/bps/server.key /etc/bps/agent.key /etc/bps/cluster.key; mkdir /etc/bps/server.conf.d")
+    solo.sh(
+        "touch /etc/bps/server.key /etc/bps/agent.key /etc/bps/cluster.key; mkdir /etc/bps/server.conf.d"
+    )
     solo.run("apt-get", "purge", "-y", *ALL)
-    assert solo.sh("find /etc /var/lib /usr /run/bps -xdev -name '*bps*' 2>/dev/null | sort") == before
+    assert (
+        solo.sh("find /etc /var/lib /usr /run/bps -xdev -name '*bps*' 2>/dev/null | sort") == before
+    )
     assert "bps" not in solo.sh("ps -eo comm")
 
 
@@ -165,14 +224,33 @@ def test_job_on_two_machines_reaches_its_accuracy_and_units_say_what_they_do(sit
     assert accuracy > 90
     status = site.bpsctl("status")
     assert status.returncode == 0 and "HEALTH_OK" in status.stdout, status.stdout
-    wait_for("it says who is there", lambda: 'Status: "servers 2 of 2, agents 2 of 2, jobs 0 running' in
-             site.scheduler.run("systemctl", "status", "--no-pager", "bps-scheduler").stdout)
-    for m, unit, says in ((site.servers[0], "bps-server", r"summing: \d+ connections, 0 partitions, .* [1-9]\d* rounds"),
-                          (site.agents[0], "bps-agent", r"taking trainers: 0 there, 0 jobs, .* [1-9]\d* rounds")):
-        wait_for("it says what it did", lambda: re.match(says, m.show(unit, "StatusText")), explain=site.explain)
+    wait_for(
+        "it says who is there",
+        lambda: (
+            'Status: "servers 2 of 2, agents 2 of 2, jobs 0 running'
+            in site.scheduler.run("systemctl", "status", "--no-pager", "bps-scheduler").stdout
+        ),
+    )
+    for m, unit, says in (
+        (
+            site.servers[0],
+            "bps-server",
+            r"summing: \d+ connections, 0 partitions, .* [1-9]\d* rounds",
+        ),
+        (site.agents[0], "bps-agent", r"taking trainers: 0 there, 0 jobs, .* [1-9]\d* rounds"),
+    ):
+        wait_for(
+            "it says what it did",
+            lambda: re.match(says, m.show(unit, "StatusText")),
+            explain=site.explain,
+        )
     assert "joined the cluster" in site.servers[0].journal("bps-server")
     started = "b096ad5a5e794e7c8b0c08bdba811ecc"  # docs/reference/logs.md
-    lines = site.agents[0].run("journalctl", "-u", "bps-agent", "-o", "json", f"MESSAGE_ID={started}").stdout.splitlines()
+    lines = (
+        site.agents[0]
+        .run("journalctl", "-u", "bps-agent", "-o", "json", f"MESSAGE_ID={started}")
+        .stdout.splitlines()
+    )
     entry = json.loads(lines[-1])
     assert (entry["PRIORITY"], entry["BPS_PROGRAM"]) == ("6", "bps-agent"), entry
     assert site.scheduler.run("journalctl", "BPS_JOB=digits", "-o", "cat").stdout
@@ -180,7 +258,11 @@ def test_job_on_two_machines_reaches_its_accuracy_and_units_say_what_they_do(sit
 
 def test_daemons_run_as_users_of_their_own_and_are_confined(site):
     limits = {"bps-scheduler": 13, "bps-server": 20, "bps-agent": 23}
-    for m, unit in ((site.scheduler, "bps-scheduler"), (site.servers[0], "bps-server"), (site.agents[0], "bps-agent")):
+    for m, unit in (
+        (site.scheduler, "bps-scheduler"),
+        (site.servers[0], "bps-server"),
+        (site.agents[0], "bps-agent"),
+    ):
         m.run("systemd-analyze", "security", f"--threshold={limits[unit]}", "--no-pager", unit)
         pid = m.show(unit, "MainPID")
         assert int(m.sh(f"stat -c %u /proc/{pid}")) > 60000, "not a dynamic user"
@@ -191,8 +273,17 @@ def test_stranger_cannot_reach_the_trainers_socket(site):
     m = site.agents[0]
     m.run("useradd", "stranger")
     assert m.sh("stat -c '%a %U %G' /run/bps/agent.sock").split() == ["660", "root", "bps"]
-    refused = m.run("runuser", "-u", "stranger", "--", "sh", "-c", "BPS_RANK=0 BPS_SIZE=2 BPS_JOB=x "
-                    "BPS_AGENT_SOCKET=/run/bps/agent.sock bps-digits --epochs 1", check=False)
+    refused = m.run(
+        "runuser",
+        "-u",
+        "stranger",
+        "--",
+        "sh",
+        "-c",
+        "BPS_RANK=0 BPS_SIZE=2 BPS_JOB=x "
+        "BPS_AGENT_SOCKET=/run/bps/agent.sock bps-digits --epochs 1",
+        check=False,
+    )
     assert refused.returncode != 0 and "Permission denied" in refused.stderr, refused.stderr
 
 
@@ -213,7 +304,9 @@ def test_loss_of_the_scheduler_fails_no_round(site):
     m = site.scheduler
     before = m.show("bps-scheduler", "MainPID")
     m.run("systemctl", "kill", "--signal=KILL", "--kill-who=main", "bps-scheduler")
-    wait_for("the scheduler is back", lambda: m.show("bps-scheduler", "MainPID") not in ("0", before))
+    wait_for(
+        "the scheduler is back", lambda: m.show("bps-scheduler", "MainPID") not in ("0", before)
+    )
     assert all(part.is_running() for part in job)
     finish(job)
     site.wait_healthy()
@@ -224,7 +317,9 @@ def test_restart_and_upgrade_of_a_server_fail_no_round(site):
     for m in site.servers:
         m.run("systemctl", "restart", "bps-server")
         site.wait_healthy()
-    site.servers[0].run("apt-get", "install", "-y", "--reinstall", *site.servers[0].files("bps-server"))
+    site.servers[0].run(
+        "apt-get", "install", "-y", "--reinstall", *site.servers[0].files("bps-server")
+    )
     site.wait_healthy()
     assert all(part.is_running() for part in job)
     finish(job)
@@ -239,9 +334,13 @@ def test_rolling_restart_of_all_daemons_under_load_fails_no_round(site):
         site.wait_healthy()
         assert m.show(f"bps-{role}", "MainPID") != before
         if role == "server":
-            assert "ending: nothing is here any more" in m.journal("bps-server"), m.journal("bps-server")[-2000:]
+            assert "ending: nothing is here any more" in m.journal("bps-server"), m.journal(
+                "bps-server"
+            )[-2000:]
         made = site.rounds("rolling")
-        wait_for("rounds go on", lambda made=made: site.rounds("rolling") > made, explain=site.explain)
+        wait_for(
+            "rounds go on", lambda made=made: site.rounds("rolling") > made, explain=site.explain
+        )
     assert all(part.is_running() for part in job)
     finish(job)
 
@@ -252,13 +351,19 @@ def test_agents_that_are_killed_hang_and_are_restarted_and_upgraded_fail_no_roun
 
     def goes_on():
         before = site.rounds("agents")
-        wait_for("the job makes rounds", lambda: site.rounds("agents") > before + 5, explain=site.explain)
+        wait_for(
+            "the job makes rounds", lambda: site.rounds("agents") > before + 5, explain=site.explain
+        )
 
     def back(m, command):
         """What it does to the agent, and until the next one is there; how long rounds stood still at the most is not seen from here."""
         pid = m.show("bps-agent", "MainPID")
         m.sh(command)
-        wait_for("another agent is there", lambda: m.show("bps-agent", "MainPID") not in ("0", pid), explain=site.explain)
+        wait_for(
+            "another agent is there",
+            lambda: m.show("bps-agent", "MainPID") not in ("0", pid),
+            explain=site.explain,
+        )
         m.wait_active("bps-agent")
         goes_on()
 
@@ -278,7 +383,11 @@ def test_agents_that_are_killed_hang_and_are_restarted_and_upgraded_fail_no_roun
     for m in site.agents:
         assert "goes on" in m.journal("bps-agent")
         # But for what it knows of the cluster (rule K5).
-        wait_for("nothing is kept for long", lambda m=m: int(m.show("bps-agent", "NFileDescriptorStore")) == 1, explain=site.explain)
+        wait_for(
+            "nothing is kept for long",
+            lambda m=m: int(m.show("bps-agent", "NFileDescriptorStore")) == 1,
+            explain=site.explain,
+        )
     site.wait_healthy()
 
 
@@ -287,17 +396,33 @@ def gpu_site(site, tmp_path):
     """Agents with the drop-in of bps-agent-cuda, which drive plain memory, and a worker that has a tensor there."""
     program = tmp_path / "gpu-rounds"
     (library,) = Path(os.environ["BPS_NSPAWN_DEBS"]).glob("bps-*/build/release/libbpsclient.so.0")
-    subprocess.run(["gcc", "-O2", f"-I{ROOT}/libbpsclient", "-o", program, HERE / "gpu-rounds.c", library], check=True)
+    subprocess.run(
+        ["gcc", "-O2", f"-I{ROOT}/libbpsclient", "-o", program, HERE / "gpu-rounds.c", library],
+        check=True,
+    )
     for m in site.agents:
         m.write("/etc/bps/agent.conf.d/z-gpu.conf", "gpu = host\n")
-        m.write(f"/etc/systemd/system/{DROP_IN}", (ROOT / "systemd" / Path(DROP_IN).name).read_text())
-        m.run("sh", "-c", f"base64 -d >{WORKER} && chmod 755 {WORKER}", text=base64.b64encode(program.read_bytes()).decode())
+        m.write(
+            f"/etc/systemd/system/{DROP_IN}", (ROOT / "systemd" / Path(DROP_IN).name).read_text()
+        )
+        m.run(
+            "sh",
+            "-c",
+            f"base64 -d >{WORKER} && chmod 755 {WORKER}",
+            text=base64.b64encode(program.read_bytes()).decode(),
+        )
         m.run("touch", "/usr/sbin/bps-agent-cuda")  # which the drop-in's package has
         m.run("systemctl", "daemon-reload")
         m.run("systemctl", "restart", "bps-agent")
     site.wait_healthy()
     yield site
-    made = ["/etc/bps/agent.conf.d/z-gpu.conf", f"/etc/systemd/system/{DROP_IN}", WORKER, "/usr/sbin/bps-agent-cuda", "/tmp/stop"]
+    made = [
+        "/etc/bps/agent.conf.d/z-gpu.conf",
+        f"/etc/systemd/system/{DROP_IN}",
+        WORKER,
+        "/usr/sbin/bps-agent-cuda",
+        "/tmp/stop",
+    ]
     for m in site.agents:
         m.run("rm", "-f", *made)
         m.run("systemctl", "daemon-reload")
@@ -316,18 +441,33 @@ def test_executors_of_gpus_outlive_an_agent_and_end_when_the_unit_is_stopped(gpu
     before = [executors(m) for m in site.agents]
     assert [len(e) for e in before] == [1, 1]
     for m in site.agents:
-        for command in ("systemctl restart bps-agent", "systemctl kill --signal=KILL --kill-who=main bps-agent"):
+        for command in (
+            "systemctl restart bps-agent",
+            "systemctl kill --signal=KILL --kill-who=main bps-agent",
+        ):
             pid, made = m.show("bps-agent", "MainPID"), site.rounds("gpus")
             m.sh(command)
-            wait_for("another agent is there", lambda m=m, pid=pid: m.show("bps-agent", "MainPID") not in ("0", pid), explain=site.explain)
+            wait_for(
+                "another agent is there",
+                lambda m=m, pid=pid: m.show("bps-agent", "MainPID") not in ("0", pid),
+                explain=site.explain,
+            )
             m.wait_active("bps-agent")
-            wait_for("rounds go on", lambda made=made: site.rounds("gpus") > made + 5, explain=site.explain)
+            wait_for(
+                "rounds go on",
+                lambda made=made: site.rounds("gpus") > made + 5,
+                explain=site.explain,
+            )
     assert [executors(m) for m in site.agents] == before
     site.agents[0].run("touch", "/tmp/stop")
     assert len(re.findall(r"^\d+ rounds$", finish(job), re.M)) == 4
     for m in site.agents:
         wait_for("its executor has ended", lambda m=m: not executors(m), explain=site.explain)
-        wait_for("nothing is kept for long", lambda m=m: int(m.show("bps-agent", "NFileDescriptorStore")) == 1, explain=site.explain)
+        wait_for(
+            "nothing is kept for long",
+            lambda m=m: int(m.show("bps-agent", "NFileDescriptorStore")) == 1,
+            explain=site.explain,
+        )
     site.agents[0].run("rm", "/tmp/stop")
     job = site.start_job("stopped", WORKER, "/tmp/stop")
     wait_for("the job makes rounds", lambda: site.rounds("stopped") > 20, explain=site.explain)
@@ -345,7 +485,9 @@ def test_reload_takes_new_settings_and_refuses_wrong_ones(site):
     pid = m.show("bps-server", "MainPID")
     with setting(m, "log-level = debug\n") as path:
         m.run("systemctl", "reload", "bps-server")
-        wait_for("the change is logged", lambda: "log-level: info -> debug" in m.journal("bps-server"))
+        wait_for(
+            "the change is logged", lambda: "log-level: info -> debug" in m.journal("bps-server")
+        )
         m.write(path, "log-level = loud\n")
         assert m.run("systemctl", "reload", "bps-server", check=False).returncode != 0
         assert "loud" in m.journal("bps-server")
@@ -388,11 +530,18 @@ def test_unit_with_a_key_that_others_may_not_use_says_so(site):
     """A derived key belongs to one role and name."""
     m = site.servers[1]
     m.run("cp", "-p", "/etc/bps/server.key", "/etc/bps/server.key.right")
-    m.write("/etc/bps/server.key", site.scheduler.sh("bpsctl key derive server:another"), mode="600")
+    m.write(
+        "/etc/bps/server.key", site.scheduler.sh("bpsctl key derive server:another"), mode="600"
+    )
     m.run("systemctl", "restart", "bps-server")
     try:
-        wait_for("it says that it waits", lambda: re.match(
-            "waiting for the scheduler for .*keys do not match", m.show("bps-server", "StatusText")))
+        wait_for(
+            "it says that it waits",
+            lambda: re.match(
+                "waiting for the scheduler for .*keys do not match",
+                m.show("bps-server", "StatusText"),
+            ),
+        )
         assert site.bpsctl("status").returncode != 0
     finally:
         m.run("mv", "/etc/bps/server.key.right", "/etc/bps/server.key")

@@ -21,12 +21,37 @@ class VerbsCluster(Cluster):
 
     def __init__(self, folder, **kw):
         key = folder / "cluster.key"
-        made = subprocess.run([str(BUILD / "bpsctl"), "key", "new"], capture_output=True, text=True, check=True)
+        made = subprocess.run(
+            [str(BUILD / "bpsctl"), "key", "new"], capture_output=True, text=True, check=True
+        )
         key.touch(mode=0o600)
         key.write_text(made.stdout)
         # An emulated processor, which others use too, takes its time.
-        self.member = ["--key-file", key, "--provider", "verbs", "--same-host", "off", "--ping-dead", "20s", "--thread-dead", "60s"]
-        super().__init__(scheduler_args=["--key-file", key, "--server-dead", "30s", "--agent-dead", "60s", "--agent-window", "60s"], **kw)
+        self.member = [
+            "--key-file",
+            key,
+            "--provider",
+            "verbs",
+            "--same-host",
+            "off",
+            "--ping-dead",
+            "20s",
+            "--thread-dead",
+            "60s",
+        ]
+        super().__init__(
+            scheduler_args=[
+                "--key-file",
+                key,
+                "--server-dead",
+                "30s",
+                "--agent-dead",
+                "60s",
+                "--agent-window",
+                "60s",
+            ],
+            **kw,
+        )
 
     def add_server(self, i, *args):
         return super().add_server(i, *self.member, "--threads", 1, *args)

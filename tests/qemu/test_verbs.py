@@ -17,8 +17,15 @@ PART_BYTES = 64 << 10
 @pytest.mark.parametrize("program, n_tests", [("test_net", 18), ("test_fabric", 10)])
 def test_transport_keeps_its_promises_on_verbs(program, n_tests):
     """The unit tests of the transport; what is about TCP alone is skipped."""
-    env = dict(os.environ, BPS_TEST_PROVIDER="verbs", BPS_TEST_ADDRESS="10.9.9.1", CMOCKA_MESSAGE_OUTPUT="TAP")
-    p = subprocess.run([str(BUILD / "tests" / program)], capture_output=True, text=True, env=env, check=False)
+    env = dict(
+        os.environ,
+        BPS_TEST_PROVIDER="verbs",
+        BPS_TEST_ADDRESS="10.9.9.1",
+        CMOCKA_MESSAGE_OUTPUT="TAP",
+    )
+    p = subprocess.run(
+        [str(BUILD / "tests" / program)], capture_output=True, text=True, env=env, check=False
+    )
     passed = re.findall(r"^ok \d+(?!.*# SKIP)", p.stdout, re.M)
     assert p.returncode == 0 and len(passed) >= n_tests, p.stdout[-6000:] + p.stderr[-2000:]
 
@@ -29,8 +36,12 @@ def rdma(*words):
 
 def counted(kind, daemon):
     """How many queue pairs, memory regions, ... of the device a daemon has; the kernel tells of the threads that made them."""
-    owners = [re.search(r" pid (\d+) ", line) for line in rdma("resource", "show", kind).splitlines()]
-    return len([m for m in owners if m and Path(f"/proc/{daemon.process.pid}/task/{m[1]}").exists()])
+    owners = [
+        re.search(r" pid (\d+) ", line) for line in rdma("resource", "show", kind).splitlines()
+    ]
+    return len(
+        [m for m in owners if m and Path(f"/proc/{daemon.process.pid}/task/{m[1]}").exists()]
+    )
 
 
 def packets():
@@ -48,7 +59,9 @@ def test_sums_of_all_sizes_and_types_are_exact_and_come_over_the_device(verbs):
     results = c.run("matrix", 4, args)
     assert all(r == results[0] for r in results)  # the digests of all sums
     members = c.servers + c.agents
-    assert all(counted("qp", d) >= 2 and counted("mr", d) >= 2 for d in members), rdma("resource", "show")
+    assert all(counted("qp", d) >= 2 and counted("mr", d) >= 2 for d in members), rdma(
+        "resource", "show"
+    )
     # What the daemons say that they received has come in packets of at most 4 KiB; each agent has had all sums.
     total = sum(map(received, members))
     assert total > 2 * 2 * sum(SIZES) * (4 + 2 + 4) and packets() - before >= total // 4096
@@ -62,7 +75,12 @@ class Rounds:
 
     def __init__(self, c, workers=2):
         self.c, self.stop, self.trace = c, c.dir / "stop", c.dir / "trace"
-        args = {"sizes": [200_000, 1000, 70_001], "stop": str(self.stop), "trace": str(self.trace), "deterministic": True}
+        args = {
+            "sizes": [200_000, 1000, 70_001],
+            "stop": str(self.stop),
+            "trace": str(self.trace),
+            "deterministic": True,
+        }
         self.job = c.start_job("kept_rounds", workers, args)
         self.go_on()
 
@@ -71,7 +89,10 @@ class Rounds:
 
     def go_on(self, n=3):
         want = self.done() + n
-        self.c.wait_for(f"{n} more rounds", lambda: self.done() >= want or any(w.process.poll() for w in self.job))
+        self.c.wait_for(
+            f"{n} more rounds",
+            lambda: self.done() >= want or any(w.process.poll() for w in self.job),
+        )
         assert self.done() >= want, "\n".join(w.text() for w in self.job)
 
     def finish(self):
@@ -137,7 +158,14 @@ def test_jobs_that_end_leave_nothing_registered(verbs):
 
 def end_of_another(c, daemon, *args, prefix=()):
     """Start such a daemon, of another name, that cannot work: (exit status, what it says)."""
-    command = [*prefix, str(BUILD / daemon.program / daemon.program), *daemon.args, "--name", "another", *args]
+    command = [
+        *prefix,
+        str(BUILD / daemon.program / daemon.program),
+        *daemon.args,
+        "--name",
+        "another",
+        *args,
+    ]
     p = subprocess.run([*command, "--http", "127.0.0.1:0"], stdin=subprocess.DEVNULL, capture_output=True, text=True, env=c.env,
                        check=False, timeout=DEADLINE_S)  # fmt: skip
     return p.returncode, p.stderr
@@ -146,12 +174,19 @@ def end_of_another(c, daemon, *args, prefix=()):
 def test_port_that_is_taken_is_said_to_be(verbs):
     c = verbs(agents=0, servers=1)
     status, text = end_of_another(c, c.servers[0], "--listen", f"10.9.9.100:{c.servers[0].port}")
-    assert status == 75 and "Address already in use" in text and "rdma resource show cm_id" in text, text
+    assert (
+        status == 75 and "Address already in use" in text and "rdma resource show cm_id" in text
+    ), text
 
 
 def may_lock(limit_bytes):
     """In front of a command: it may lock no more than that."""
-    return ("prlimit", f"--memlock={limit_bytes}:{limit_bytes}", "setpriv", "--bounding-set=-ipc_lock")
+    return (
+        "prlimit",
+        f"--memlock={limit_bytes}:{limit_bytes}",
+        "setpriv",
+        "--bounding-set=-ipc_lock",
+    )
 
 
 def test_daemon_that_may_not_lock_memory_says_so_and_ends(verbs):

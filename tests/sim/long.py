@@ -23,7 +23,13 @@ MORE = ("slowest_ns", "slowest_seed")  # not to be added up
 
 
 def commit():
-    p = subprocess.run(["git", "describe", "--always", "--dirty"], cwd=ROOT, capture_output=True, text=True, check=False)
+    p = subprocess.run(
+        ["git", "describe", "--always", "--dirty"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     return p.stdout.strip() or "unknown"
 
 
@@ -39,7 +45,15 @@ def read(records):
 
 def run(args, first, last, of_commit):
     """The block's record. What it found is in "bad"; a program that dies has found something too."""
-    command = [str(args.sim), "--seeds", f"{first}..{last}", "--jobs", str(args.jobs), "--keep-going", "--json"]
+    command = [
+        str(args.sim),
+        "--seeds",
+        f"{first}..{last}",
+        "--jobs",
+        str(args.jobs),
+        "--keep-going",
+        "--json",
+    ]
     p = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
     lines = p.stdout.splitlines()
     record = {"first": first, "last": last, "commit": of_commit, "at": int(time.time())}
@@ -105,11 +119,15 @@ def report(records):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("sim", type=Path)
     parser.add_argument("--seeds", default="1..10000000")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
-    parser.add_argument("--minutes", type=float, help="no block begins after that; go on with the same command")
+    parser.add_argument(
+        "--minutes", type=float, help="no block begins after that; go on with the same command"
+    )
     parser.add_argument("--records", type=Path, default=ROOT / "build" / "sim" / "records.jsonl")
     parser.add_argument("--report", type=Path)
     args = parser.parse_args()
