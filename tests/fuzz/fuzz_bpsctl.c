@@ -1,4 +1,4 @@
-/* bpsctl's screens: whatever document a daemon answers with, what is printed has lines and no
+/* The screens of bpsctl. For any document that a daemon sends, the output consists of lines without
  * control characters, which could reach the terminal. */
 #include <stdint.h>
 #include <stdio.h>

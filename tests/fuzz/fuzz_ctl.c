@@ -1,5 +1,5 @@
-/* Control messages: u16 type, then the body of a frame. What decodes must encode again, and what
- * was encoded must decode to the same bytes. */
+/* Control messages: u16 type, then the body of a frame. A decoded message must encode again, and
+ * encoded bytes must decode to the same bytes. */
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,7 +11,7 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n_bytes);
 
-/* Encode m; the caller frees the result. */
+/* Encode m. The caller frees the result. */
 static uint8_t *encode(const struct ctl_msg *m, size_t *ret_n)
 {
 	const struct layout *l = ctl_layout(m->type);

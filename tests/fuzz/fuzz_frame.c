@@ -1,5 +1,4 @@
-/* Frames of the control channel: a stream of them gives the same frames in whatever pieces it
- * comes. */
+/* Frames of the control channel: a stream gives the same frames for every split into pieces. */
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,8 +8,8 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n_bytes);
 
-/* The frame at the start of data as a receiver of byte after byte sees it must be the one that is
- * seen at once, and must not appear sooner. */
+/* A receiver that gets byte after byte must see the same frame at the start of data, and not
+ * earlier. */
 static void check_pieces(const uint8_t *data, const struct ctlframe *whole, size_t n_frame)
 {
 	struct ctlframe frame;

@@ -1,4 +1,4 @@
-/* Key files. What is taken must be written so that it reads back as the same. */
+/* Key files: an accepted file must be written so that it reads back as the same. */
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,5 +1,5 @@
-/* What an agent finds of a former life (bps-agent/handover/ledger.h): nothing that lies in the
- * memory may be taken for more than there is. */
+/* The memory that an agent finds after a restart (bps-agent/handover/ledger.h): no content may make
+ * a record extend beyond the memory. */
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,7 +10,7 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n_bytes);
 
-/* Every byte of it is there. */
+/* Read every byte of the record. */
 static void look_at(const struct ledger_record *r)
 {
 	volatile unsigned char sum = 0;

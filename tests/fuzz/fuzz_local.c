@@ -1,5 +1,5 @@
-/* Frames of the trainers' socket. What decodes must survive a trip over a socket, and then decode
- * to the same bytes. */
+/* Frames of the trainers' socket. A decoded frame must pass through a socket and then decode to the
+ * same bytes. */
 #include <errno.h>
 #include <stdint.h>
 #include <stdlib.h>
@@ -11,8 +11,8 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n_bytes);
 
-/* The frame that m is sent as; returns its bytes, 0 when it does not fit (missing fields of a
- * list's items decode as zero, so a frame can grow). */
+/* Build the frame in which m is sent. Returns its bytes, or 0 when it does not fit. Missing fields
+ * of a list's items decode as zero, so a frame can grow. */
 static size_t frame_of(const struct local_msg *m, uint8_t *buf)
 {
 	ssize_t n = 0;

@@ -1,8 +1,8 @@
-/* The trainers' rings: two trainers of one job write whatever they like into their control pages,
- * at any time. What the agent takes from them leaves its core in a state that its invariants hold
- * in, and every round that it accepted is done exactly once, in order.
+/* The trainers' rings: two trainers of one job write anything into their control pages, at any
+ * time. The agent's core keeps its invariants, and completes every accepted round exactly once, in
+ * order.
  *
- * Input: a list of steps of 16 bytes: kind and trainer in the first, then where and what. */
+ * Input: a list of steps of 16 bytes: kind and trainer in the first byte, then place and value. */
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
@@ -54,7 +54,7 @@ static void on_fail(void *ctx, uint32_t job, int code, const char *text)
 	(void)job;
 	(void)code;
 	(void)text;
-	abort(); /* nothing that a trainer says fails the job by itself */
+	abort(); /* no message of a trainer fails the job by itself */
 }
 
 static uint64_t no_jitter(void *ctx)
@@ -100,7 +100,7 @@ static void start(struct ring_world *w)
 	}
 }
 
-/* The agent's turn with one ring. */
+/* Let the agent serve one ring. */
 static void serve(struct ring_world *w, unsigned i)
 {
 	struct ring_trainer *t = &w->trainers[i];
@@ -126,7 +126,7 @@ static void step(struct ring_world *w, const uint8_t *s)
 	memcpy(&at, s + 4, sizeof(at));
 	memcpy(&word, s + 8, sizeof(word));
 	switch (s[0] & 7) {
-	case 0: /* a submission as it should be */
+	case 0: /* a valid submission */
 		local_sq(t->page)[t->page->sq_tail++ % ENTRIES] = e;
 		break;
 	case 1: /* anywhere in the page */
@@ -147,7 +147,7 @@ static void step(struct ring_world *w, const uint8_t *s)
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n_bytes)
 {
-	static struct ring_world w; /* large */
+	static struct ring_world w; /* too large for the stack */
 	struct err_text err;
 
 	memset(&w, 0, sizeof(w));

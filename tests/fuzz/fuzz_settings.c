@@ -1,5 +1,5 @@
-/* Settings files: whatever a file holds, it is either taken with every value in its range, or
- * refused with a sentence. */
+/* Settings files: any file is either accepted with every value in its range, or refused with a
+ * sentence. */
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -46,7 +46,7 @@ static void check_ranges(const struct fuzz_opts *o)
 		abort();
 }
 
-/* From memory: with a file behind every input the kernel would do nine tenths of the work. */
+/* A stream in memory: with a file for every input, the kernel would do nine tenths of the work. */
 static FILE *open_bytes(const uint8_t *data, size_t n_bytes)
 {
 	FILE *file = fmemopen(NULL, n_bytes + 1, "w+");

@@ -1,7 +1,7 @@
-/* The ring of a peer on the same host (common/transport/shm/shm_ring.h), whatever it has written
- * there: u64 where the consumer stands, u64 how far the peer says that it is, then the ring's bytes
- * from there on. What comes out is whole, fits, and lies within what the peer has named; then it is
- * decoded as a message. */
+/* The ring of a peer on the same host (common/transport/shm/shm_ring.h) with any content. Input:
+ * u64 position of the consumer, u64 position that the peer claims, then the bytes of the ring from
+ * there on. Each message that comes out is whole, fits, and lies within the claimed part. It is
+ * then decoded. */
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,5 +1,5 @@
-/* Records of the scheduler's state log: whatever they hold, restoring them is refused or leads to a
- * core that starts, and what such a core writes can be restored again. */
+/* Records of the scheduler's state log: any records are refused, or lead to a core that starts and
+ * whose own records can be restored. */
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>

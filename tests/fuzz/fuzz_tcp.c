@@ -1,7 +1,7 @@
-/* A connection over TCP (common/transport/sockets/tcp.h), whatever a peer sends that has passed the
- * ticket check. The input is a list of steps, two bytes each (what, how much) and then what belongs
- * to them; some send bytes as they are, others what a good peer would, so that the states behind it
- * are reached. Rings and buffers keep their bounds, and every read ends once. */
+/* A connection over TCP (common/transport/sockets/tcp.h) with a peer that has passed the ticket
+ * check and may send anything. The input is a list of steps: two bytes each (kind, amount) and the
+ * data that belongs to them. Some steps send raw bytes, others what a correct peer would send, so
+ * that later states are reached. Rings and buffers keep their bounds, and every read ends once. */
 #include <endian.h>
 #include <errno.h>
 #include <stdint.h>
@@ -15,18 +15,18 @@
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n_bytes);
 
 enum step {
-	RAW_MESSAGES, /* that many bytes */
+	RAW_MESSAGES, /* send that many raw bytes */
 	RAW_BULK,
-	READ,     /* we ask, or take what comes unasked */
-	PING,     /* in a good frame: the offers before it are heard */
-	ASK,      /* the peer asks, for what there is or not */
-	ANSWER,   /* to our first piece; the high bits spoil a byte of the head or the trailer */
-	SEND,     /* what waits leaves, and is received */
-	SEGMENT,  /* is withdrawn, or added */
-	ANNOUNCE, /* offers whose bytes come unasked, and that READ can read; one in 16 is odd */
-	EAGER,    /* the bytes of the next, spoilt as ANSWER's */
-	OFFER,    /* we send one, patiently or not */
-	TURN,     /* the time passes that an offer is kept for */
+	READ,     /* request a read, or take eager bytes */
+	PING,     /* send a correct frame, after which the offers before it are processed */
+	ASK,      /* request bytes as the peer, of existing memory or not */
+	ANSWER,   /* answer our first piece; the high bits damage a byte of head or trailer */
+	SEND,     /* send what waits, and receive it at the peer */
+	SEGMENT,  /* withdraw a segment, or add one */
+	ANNOUNCE, /* announce eager offers that READ can read; one in 16 is malformed */
+	EAGER,    /* send the bytes of the next eager offer, damaged as in ANSWER */
+	OFFER,    /* send an offer of our own, patiently or not */
+	TURN,     /* let the time pass for which an offer is kept */
 	N_STEPS
 };
 #define OFFERED 65536
@@ -129,7 +129,8 @@ static bool is_used(const struct tcp_conn *c, const struct tcp_read *rd)
 	return rd >= c->reads && rd < c->reads + READS_MAX && c->reads_used >> (rd - c->reads) & 1;
 }
 
-/* Announced and not arrived, in order; each read is of one of them. */
+/* The eager bytes that are announced and have not arrived are in order, and each read belongs to
+ * one of them. */
 static void check_eager(const struct tcp_conn *c)
 {
 	const struct tcp_arrival *in = &c->in;
@@ -187,7 +188,7 @@ static void check(const struct tcp_conn *c)
 	must(n == c->n_reads);
 }
 
-/* Does what came wait for the turn after the one in which its offer was heard? */
+/* Return whether bytes arrived that wait for the turn after the one that processed their offer. */
 static bool is_early(const struct tcp_conn *c)
 {
 	const struct tcp_eager *e = &c->eager[c->eager_first];
@@ -196,7 +197,7 @@ static bool is_early(const struct tcp_conn *c)
 	       e->is_heard && e->turn == ((struct tcp_xport *)c->base.pub.x)->turn;
 }
 
-/* As serve in common/transport/sockets/tcp.c does. */
+/* Receive as serve in common/transport/sockets/tcp.c does. */
 static void hear(struct fuzzed *f, enum tcp_lane_kind lane)
 {
 	struct tcp_lane *l = &f->c->lanes[lane];
@@ -213,7 +214,8 @@ static void hear(struct fuzzed *f, enum tcp_lane_kind lane)
 	}
 }
 
-/* What finds no room, since nothing is received just now, is not said. */
+/* Send bytes to the connection. Bytes without room are dropped, since the other end does not
+ * receive. */
 static void say(struct fuzzed *f, enum tcp_lane_kind lane, const void *data, size_t n_bytes)
 {
 	while (n_bytes && f->c->base.state == CONN_UP) {
@@ -267,7 +269,7 @@ static void ping(struct fuzzed *f)
 	say(f, LANE_MESSAGES, b, sizeof(b));
 }
 
-/* An item with this head, or the rest of the one that has begun. n spoils a byte. */
+/* Send an item with this head, or the rest of the one that has started. n damages a byte. */
 static void say_item(struct fuzzed *f, struct tcp_frame h, uint8_t n)
 {
 	static const uint8_t payload[WANTED];
@@ -307,7 +309,7 @@ static void answer(struct fuzzed *f, uint8_t n)
 			n);
 }
 
-/* What begin_read(n) reads. */
+/* Announce the bytes that begin_read(n) reads. */
 static void announce(struct fuzzed *f, uint8_t n)
 {
 	struct tcp_frame h = {.type = FRAME_EAGER,
@@ -320,7 +322,7 @@ static void announce(struct fuzzed *f, uint8_t n)
 	say(f, LANE_MESSAGES, &h, sizeof(h));
 }
 
-/* The next that was announced, or one that was not. */
+/* Send the next announced bytes, or bytes that were not announced. */
 static void eager(struct fuzzed *f, uint8_t n)
 {
 	const struct tcp_conn *c = f->c;
@@ -374,7 +376,7 @@ static void segment(struct fuzzed *f, uint8_t n)
 		f->x->segs[0] = (struct tcp_seg){f->offered, OFFERED};
 }
 
-/* Returns the bytes of the input that it took beyond its own two. */
+/* Run one step. Returns the bytes of the input that it used beyond its own two. */
 static size_t step(struct fuzzed *f, enum step what, uint8_t n, const uint8_t *data, size_t left)
 {
 	struct tcp_frame ask = {

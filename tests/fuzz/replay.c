@@ -1,6 +1,6 @@
-/* Runs a fuzz target over the files named, and over all files in the folders named, so that
- * every build with any compiler replays the corpus. Prints how many inputs ran; none at all is a
- * failure. */
+/* Runs a fuzz target over the given files and over all files in the given folders, so that every
+ * build with any compiler replays the corpus. Prints how many inputs ran; it is a failure when none
+ * ran. */
 #include <dirent.h>
 #include <errno.h>
 #include <limits.h>
@@ -62,7 +62,8 @@ static int run_dir(const char *path, size_t *n_run)
 	return rc;
 }
 
-/* Adds to *n_run the inputs that ran. Says on stderr which path cannot be read. */
+/* Run one path and add to *n_run the inputs that ran. Reports on stderr a path that cannot be
+ * read. */
 static int run_path(const char *path, size_t *n_run)
 {
 	struct stat st;

@@ -11,22 +11,22 @@ struct agt_tally {
 	size_t n_parts, n_local, n_timers, n_ready, n_offered, n_owing, n_homes, n_shares,
 		n_lagging, n_held;
 	size_t charged_bytes;
-	uint32_t n_fetching; /* of the job in hand, as the next two */
+	uint32_t n_fetching; /* of the current job, like the next two */
 	size_t n_parked;
-	uint64_t job_bytes; /* charged */
-	size_t n_reads;     /* of all */
+	uint64_t job_bytes; /* charged to the job */
+	size_t n_reads;     /* of all jobs */
 };
 
 struct agt_checker {
 	const struct agt_core *core;
 	struct err_text *err;
 	int rc;
-	const struct agt_part *part; /* what is looked at, for the sentence */
+	const struct agt_part *part; /* partition under check, for the sentence */
 	const struct agt_link *link;
 	struct agt_tally n;
 };
 
-/* The first broken one is reported. */
+/* Report the first broken invariant. */
 static void expect(struct agt_checker *c, bool is_true, const char *what)
 {
 	char where[128] = "";
@@ -119,7 +119,7 @@ static void check_state(struct agt_checker *c, const struct agt_part *part)
 	expect(c, !part->is_stale || part->state == PART_FETCHING, "stale => FETCHING");
 }
 
-/* Where it is in its tensor's round. */
+/* Check the partition against its tensor's round. */
 static void check_round(struct agt_checker *c, const struct agt_part *part)
 {
 	const struct agt_tensor *t = part->tensor;
@@ -137,7 +137,8 @@ static void check_round(struct agt_checker *c, const struct agt_part *part)
 		part->round == t->round + is_running ||
 			(t->has_landed && part->round == t->round + 1),
 		"a partition is in its tensor's round");
-	/* But by a former life, for the round behind one that is begun once more (K6). */
+	/* Exception: a process before the restart did so, for the round before the one that is run
+	 * again (K6). */
 	expect(c,
 		part->kept->summed <= part->round + (t->is_device && part->state == PART_IDLE) &&
 			part->crc_round <= part->round,
@@ -209,7 +210,8 @@ static void check_homes(struct agt_checker *c, const struct agt_link *link)
 	c->n.charged_bytes -= inflight;
 }
 
-/* There is something that is not held, or that nobody will wake it for. */
+/* Return whether a share has ready partitions and is not held back, or is held back without a
+ * wake-up. */
 static bool can_send(const struct agt_link *link)
 {
 	const struct lockstep_share *s;

@@ -11,7 +11,7 @@
 #include "bps-scheduler/placement/place.h"
 #include "common/data/dtype.h"
 
-/* The first thing that is broken ends the check. */
+/* Report the first broken invariant and end the check. */
 #define EXPECT(cond, ...)                                                                          \
 	do {                                                                                       \
 		if (!(cond))                                                                       \

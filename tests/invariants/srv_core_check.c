@@ -8,7 +8,7 @@
 
 /* Sums over all objects, to be compared with the lists and counters of the core. */
 struct srv_tally {
-	size_t sums_bytes, staging_bytes; /* as the pools count */
+	size_t sums_bytes, staging_bytes; /* as counted by the pools */
 	size_t n_parts, n_work, n_holding, n_donating;
 	size_t n_owing, n_results, n_parked, n_want, n_fetches;
 	bool has_failed_job;
@@ -18,13 +18,13 @@ struct srv_checker {
 	const struct srv_core *core;
 	struct err_text *err;
 	int rc;
-	/* What is looked at, for the sentence. */
+	/* Partition under check, for the sentence. */
 	const struct srv_part *part;
 	int slot, seat; /* -1: none */
 	struct srv_tally n;
 };
 
-/* The first broken one is reported. */
+/* Report the first broken invariant. */
 static void expect(struct srv_checker *c, bool is_true, const char *what)
 {
 	char where[128] = "";
@@ -47,7 +47,7 @@ static unsigned set_count(const struct member_set *a, const struct member_set *b
 		if (!bits)
 			continue;
 		if (w * 64 >= n)
-			return UINT32_MAX; /* a bit that stands for no member */
+			return UINT32_MAX; /* a bit without a member */
 		count += (unsigned)__builtin_popcountll(bits);
 	}
 	return count;
@@ -116,7 +116,7 @@ static void check_sets(struct srv_checker *c, const struct slot *slot)
 	expect(c, offered == slot->n_offered, "n_offered = |offered|");
 }
 
-/* Contributions are counted, added and named alike. */
+/* Contributions are counted, added and listed consistently. */
 static void check_sum(struct srv_checker *c, const struct slot *slot)
 {
 	uint32_t workers = 0;
@@ -128,14 +128,15 @@ static void check_sum(struct srv_checker *c, const struct slot *slot)
 		set_count(&slot->contributors, NULL, slot->part->n_seats) ==
 			slot->n_folded + slot->n_staged,
 		"|contributors| = folded + staged");
-	if (slot->part->job->backup) /* who is late is in C, too */
+	if (slot->part->job->backup) /* late members are in contributed, too */
 		expect(c,
 			set_count(&slot->contributors, &slot->contributed, slot->part->n_seats) ==
 				slot->n_contributed,
 			"contributors are in C");
 	else
 		expect(c, set_equal(&slot->contributors, &slot->contributed), "contributors = C");
-	/* Between the news of other members and their pgen the list is not that of the contributors. */
+	/* Between a change of the members and the new pgen, the list is not that of the
+	 * contributors. */
 	if (slot->part->pgen >= slot->part->job->view)
 		expect(c, workers == slot->workers, "workers = those of the contributors");
 }
@@ -414,7 +415,7 @@ static void check_lists(struct srv_checker *c)
 	expect(c, c->n.n_parts == core->stats.parts, "stats.parts = partitions");
 }
 
-/* No wait for memory is endless. A failed job keeps what it has until its end. */
+/* Every wait for memory can end. A failed job keeps its memory until its end. */
 static void check_progress(struct srv_checker *c)
 {
 	const struct srv_core *core = c->core;

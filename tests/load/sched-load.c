@@ -1,12 +1,11 @@
-/* A real bps-scheduler under the load of many members, which this program plays: servers and agents
- * that say HELLO, join one job, declare thousands of tensors, beat, and one of which falls silent.
- * Without a key, on loopback.
+/* A real bps-scheduler under the load of many members, which this program plays. Servers and agents
+ * send HELLO, join one job, declare thousands of tensors and send heartbeats. One of them falls
+ * silent. Runs without a key, on loopback.
  *
  *   sched-load build/release/bps-scheduler/bps-scheduler [agents servers tensors]
  *
- * Prints how long each phase took, the processor time and memory of the scheduler, and what was
- * wrong; exits with 1 when a member was lost that was alive, or the silent one was not declared
- * dead in time. */
+ * Prints how long each phase took, the scheduler's processor time and memory, and each fault. Exits
+ * with 1 when a live member was declared dead, or the silent one was not declared dead in time. */
 #include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -32,16 +31,17 @@
 #include "common/wire/ctlframe.h"
 #include "common/wire/ctlmsg.h"
 
-#define S           UINT64_C(1000000000)
-#define MS          UINT64_C(1000000)
-#define PENDING_MAX 12 /* strangers at a time: the listener takes 16 of one host */
+#define S  UINT64_C(1000000000)
+#define MS UINT64_C(1000000)
+/* unauthenticated connections at a time: the listener accepts 16 of one host */
+#define PENDING_MAX 12
 #define BEAT_MS     500
 #define PHASE_S     120
 #define SERVER_DEAD "3s"
 #define DEAD_S      3.0 /* SERVER_DEAD in seconds */
 #define LATE_S      1.0
-/* After so long an agent takes the scheduler for lost; this program is slower than 1,000 of
- * them. */
+/* An agent declares the scheduler lost after this silence. This program is slower than 1,000
+ * agents. */
 #define QUIET_S      5.0
 #define TENSOR_ELEMS 65536u
 #define DECLARE_MAX  1000 /* tensors of one message */
@@ -68,12 +68,13 @@ struct load_generator {
 	struct load_member *members;
 	uint32_t n_members, n_agents, n_servers, n_tensors, next, n_pending, n_synced, n_jobs,
 		n_planned, n_dead, job;
-	uint32_t silent; /* id of the server that is */
+	uint32_t silent; /* id of the silent server */
 	int epoll, port;
 	pid_t pid;
 	char dir[256];
 	bool has_failed;
-	uint64_t rx_bytes, quiet_ns; /* quiet: longest time between two beats of the scheduler */
+	/* quiet: longest time between two heartbeats of the scheduler */
+	uint64_t rx_bytes, quiet_ns;
 };
 
 __attribute__((format(printf, 1, 2), noreturn)) static void die(const char *fmt, ...)
@@ -102,7 +103,7 @@ static void room(struct bytes *b, size_t n)
 
 /* ---- the scheduler's process ---- */
 
-/* It tells the service manager, which is us, when it listens. */
+/* Wait until the scheduler notifies its service manager, which is this program, that it listens. */
 static void wait_ready(int fd)
 {
 	struct pollfd p = {.fd = fd, .events = POLLIN};
@@ -214,7 +215,7 @@ static void flush(struct load_generator *l, struct load_member *m)
 		ssize_t n = send(m->fd, m->out.v + m->out.at, m->out.n - m->out.at, MSG_NOSIGNAL);
 
 		if (n < 0)
-			break; /* when it is writable; a loss shows at the next read */
+			break; /* when it is writable; the next read reports a loss */
 		m->out.at += (size_t)n;
 	}
 	watch(l, m, EPOLL_CTL_MOD);

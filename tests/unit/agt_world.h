@@ -1,9 +1,9 @@
 #ifndef BPS_TESTS_AGT_WORLD_H
 #define BPS_TESTS_AGT_WORLD_H
-/* One agent's core (bps-agent/core/core.h) with a job, alone in a world that a test makes up:
- * trainers submit, the scheduler places, and up to three servers say what the test lets them say
- * over tests/unit/fake_xport.h. After each step the core's invariants are checked. One thread, and
- * the time is the test's. */
+/* A test world for one agent's core (bps-agent/core/core.h) with a job. Trainers submit, the
+ * scheduler places, and up to three servers send what the test makes them send over
+ * tests/unit/fake_xport.h. After each step the core's invariants are checked. One thread, and the
+ * test sets the time. */
 #include <errno.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -38,7 +38,7 @@ struct agt_test_arena {
 	unsigned char in[WORKERS_MAX][PARTS_MAX * BYTES_MAX];
 	unsigned char staging[PARTS_MAX * BYTES_MAX];
 	unsigned char out[2][PARTS_MAX * BYTES_MAX];
-	unsigned char sum[PARTS_MAX * BYTES_MAX]; /* the server's, segment 1 there */
+	unsigned char sum[PARTS_MAX * BYTES_MAX]; /* memory of the server, its segment 1 */
 };
 
 struct agt_world {
@@ -47,7 +47,7 @@ struct agt_world {
 	struct agt_job *job;
 	struct agt_tensor *t[TENSORS_MAX];
 	struct agt_test_arena *a;
-	struct fake_conn *conn[3]; /* newest to server 0, 1, 2 */
+	struct fake_conn *conn[3]; /* newest connection to server 0, 1, 2 */
 	unsigned n_tensors, n_workers, n_members, n_connects, n_done, n_fails, n_releases;
 	uint32_t n_elems, n_parts, done_workers, flags;
 	uint8_t dtype;
@@ -55,13 +55,13 @@ struct agt_world {
 	int connect_rc, done_status, fail_code;
 	char fail_text[512];
 	bool submits_again;
-	/* Of device tensors: what the core asked for, and which sums it has given out. */
+	/* For device tensors: what the core requested, and which sums it released. */
 	bool is_device;
 	uint32_t n_in;
 	uint64_t staged_round;
 	unsigned n_unstaged;
 	struct agt_config cfg;
-	struct agt_kept_part kept[TENSORS_MAX][KEPT_MAX]; /* outlives the core */
+	struct agt_kept_part kept[TENSORS_MAX][KEPT_MAX]; /* survives a restart of the core */
 };
 
 static inline int do_connect(
@@ -177,7 +177,7 @@ static inline struct agt_stats stats(struct agt_world *w)
 	return s;
 }
 
-/* ---- the scheduler's words ---- */
+/* ---- messages of the scheduler ---- */
 
 static inline void tell_runs(struct agt_world *w, uint32_t server, uint64_t pgen)
 {
@@ -266,7 +266,7 @@ static inline void core_make(struct agt_world *w)
 	assert_int_equal(agt_job_new(w->core, &job, w->n_members > 1 ? MEMBER : 0, &w->job), 0);
 }
 
-/* The process dies, and a successor has its memory. */
+/* End the process and start a successor with its memory. */
 static inline void restart(struct agt_world *w)
 {
 	fake_fini(&w->x);
@@ -274,7 +274,7 @@ static inline void restart(struct agt_world *w)
 	core_make(w);
 	w->n_tensors = 0;
 	add_tensor(w);
-	tell_plan(w, 0); /* as it has kept it */
+	tell_plan(w, 0); /* as kept by the agent's shell */
 }
 
 static inline struct agt_world *world_new(struct agt_shape s)
@@ -334,7 +334,7 @@ static inline float input(unsigned worker, uint64_t r, size_t e)
 	return (float)((worker + 1) * 100 + r * 10 + e % 7);
 }
 
-/* Another job of one worker on each of three machines; the caller ends it. */
+/* Add another job with one worker on each of three machines. The caller ends it. */
 static inline struct agt_job *second_job(struct agt_world *w)
 {
 	struct ctl_rank ranks[1] = {{0}};
@@ -404,7 +404,7 @@ static inline uint32_t bytes_of(const struct agt_world *w)
 	return (uint32_t)(w->n_elems * dtype_bytes(w->dtype));
 }
 
-/* The sum that the server made up for round r: bytes that tell the round. */
+/* The result of round r as the server sends it: its bytes depend on the round. */
 static inline struct wire_msg result_msg(struct agt_world *w, uint64_t r, uint32_t part)
 {
 	struct wire_msg m = key_msg(w, WIRE_RESULT, r);
@@ -487,7 +487,7 @@ static inline void cut(struct agt_world *w, unsigned s)
 
 /* ---- repetition ---- */
 
-/* Two partitions, of which 0 is in the given state. */
+/* Two partitions, with partition 0 in the given state. */
 enum agt_scene {
 	SCENE_READY,
 	SCENE_SENT,
@@ -508,7 +508,7 @@ static inline struct agt_world *make_scene(enum agt_scene scene)
 	submit_all(w, 1);
 	if (scene == SCENE_WAITING)
 		say_key(w, 0, WIRE_AGAIN, 1);
-	if (scene == SCENE_OFFERED) /* the other is read first */
+	if (scene == SCENE_OFFERED) /* the other partition is read first */
 		say(w, 0, &m);
 	if (scene >= SCENE_OFFERED)
 		say_result(w, 0, 1);

@@ -1,7 +1,7 @@
 #ifndef BPS_TESTS_CLIENT_RIG_H
 #define BPS_TESTS_CLIENT_RIG_H
-/* What the unit tests of the client library share: its first calls against tests/unit/fake_agent.h,
- * and an environment without a launcher's variables. */
+/* Helpers of the unit tests of the client library: the first calls against tests/unit/fake_agent.h,
+ * and an environment without variables of a launcher. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -28,7 +28,7 @@ static inline struct bps_options options_of(struct fake_agent *f, int rank, int 
 	return o;
 }
 
-/* One worker of a job of one, through the agent. */
+/* Open a job of one worker through the agent. */
 static inline struct bps *open_one(struct fake_agent *f)
 {
 	struct bps_options o = options_of(f, 0, 1);
@@ -78,6 +78,6 @@ static inline int clean_env(void **state)
 	return 0;
 }
 
-/* A test that begins so. */
+/* Test with a clean environment. */
 #define T(name) cmocka_unit_test_setup(name, clean_env)
 #endif

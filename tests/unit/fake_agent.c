@@ -1,3 +1,5 @@
+/* The fake agent of fake_agent.h: its thread, the messages of the socket, the rings of its
+ * trainers, and the faults that a test orders. */
 #include "tests/unit/fake_agent.h"
 
 #include <errno.h>
@@ -183,7 +185,7 @@ static void fake_traffic(struct fake_agent *f, struct fake_trainer *t, struct lo
 		.traffic = {.instance = 7, .sent_bytes = 1, .received_bytes = 2}};
 
 	if (f->is_old)
-		fake_close(t); /* as with all that an agent does not know */
+		fake_close(t); /* a real agent drops unknown messages in the same way */
 	else
 		fake_say(f, t, &m, NULL, 0);
 }
@@ -217,7 +219,7 @@ static void fake_read(struct fake_agent *f, struct fake_trainer *t)
 	}
 	if (m.type == LOCAL_HELLO && f->n_deaths > 0) {
 		f->n_deaths--;
-		f->n_trainers--; /* it was the newest */
+		f->n_trainers--; /* a rejected newcomer is the last in the list */
 		fake_close(t);
 	} else if (m.type == LOCAL_HELLO)
 		fake_welcome(f, t, &m);

@@ -1,8 +1,8 @@
 #ifndef BPS_TESTS_FAKE_AGENT_H
 #define BPS_TESTS_FAKE_AGENT_H
-/* An agent for unit tests of the client library: a thread that speaks common/local/local.h at a
- * socket of its own, sums f32, f64, i32 and u8 of the trainers of one job, and can be told to
- * misbehave. What a test may look at while it runs is atomic. */
+/* An agent for unit tests of the client library. A thread serves the protocol of
+ * common/local/local.h at a socket of its own. It sums f32, f64, i32 and u8 for the trainers of one
+ * job, and misbehaves on order. Fields that a test may read while it runs are atomic. */
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -50,20 +50,21 @@ struct fake_trainer {
 };
 
 struct fake_agent {
-	/* How to behave, set before fake_agent_start. */
-	uint32_t refuse_code; /* of WELCOME */
-	bool holds_job;       /* never says that the job is complete */
+	/* Behaviour, set before fake_agent_start. */
+	uint32_t refuse_code; /* code in WELCOME */
+	bool holds_job;       /* never reports that the job is complete */
 	bool is_mute;         /* completes nothing until FAKE_SPEAK */
 	bool keeps_quiet;     /* does not answer WHY */
-	bool spoils_control;  /* wrong magic */
-	bool is_unsealed;     /* control page can shrink */
-	bool misplaces_slots; /* outside of the arena */
+	bool spoils_control;  /* writes a wrong magic number */
+	bool is_unsealed;     /* the control page can shrink */
+	bool misplaces_slots; /* slots lie outside of the arena */
 	bool refuses_finish;
-	bool is_old;               /* of before LOCAL_ASK_TRAFFIC */
-	bool repeats;              /* says all twice, as a successor of an agent that died */
+	bool is_old; /* an agent that does not support LOCAL_ASK_TRAFFIC */
+	/* sends everything twice, like the successor of an agent that died */
+	bool repeats;
 	unsigned n_deaths;         /* connections that end at HELLO */
 	const char *refused_name;  /* slot code EQUOTA */
-	const char *mismatch_name; /* first round ends in EMISMATCH */
+	const char *mismatch_name; /* its first round ends in EMISMATCH */
 	const char *why;
 
 	char dir[64], path[96];
@@ -80,10 +81,10 @@ struct fake_agent {
 };
 
 struct fake_agent *fake_agent_new(void);
-/* Listens at f->path from here on. */
+/* Start the agent. It listens at f->path when this returns. */
 void fake_agent_start(struct fake_agent *f);
-/* Returns when it has obeyed. */
+/* Order cmd and wait until the agent has done it. */
 void fake_agent_order(struct fake_agent *f, enum fake_cmd cmd);
-/* After fake_agent_start only. */
+/* Stop the agent. Call only after fake_agent_start. */
 void fake_agent_free(struct fake_agent *f);
 #endif

@@ -1,8 +1,8 @@
 #ifndef BPS_TESTS_UNIT_FAKE_DEVICE_H
 #define BPS_TESTS_UNIT_FAKE_DEVICE_H
-/* Back-end "fake", for tests of what drives devices: nothing runs by itself. What is queued waits
- * until the test lets a queue do its next piece of work, in any order over the queues; any call can
- * be made to fail. Single-threaded; the arithmetic is that of the back-end "host". */
+/* Back-end "fake", for tests of code that drives devices. Nothing runs by itself: queued work waits
+ * until the test lets a queue do its next piece, in any order of queues. Any call can be made to
+ * fail. Single-threaded; its arithmetic is that of the back-end "host". */
 #include "bps-agent/executor/device/device.h"
 
 extern const struct device_ops device_fake;
@@ -19,23 +19,24 @@ enum fake_call {
 	FAKE_CALLS
 };
 
-/* GPUs that the next open finds. */
+/* Set how many GPUs the next open finds. */
 void fake_device_set_gpus(int n);
-/* The n-th call from now on (1: the next), and as many as `times` from there, answer rc. */
+/* Let the n-th call from now on (1: the next), and `times` calls from there, return rc. */
 void fake_device_inject(
 	struct device *dev, enum fake_call call, unsigned n, unsigned times, int rc);
-/* Calls of that kind so far. */
+/* Return the number of calls of that kind so far. */
 unsigned fake_device_calls(const struct device *dev, enum fake_call call);
-/* Queues that are open. */
+/* Return how many queues are open. */
 unsigned fake_device_queues(const struct device *dev);
-/* Let the i-th open queue do its next piece of work. False: it has none, or waits for another. */
+/* Let the i-th open queue do its next piece of work. False: it has none, or waits for another
+ * queue. */
 bool fake_device_step(struct device *dev, unsigned i);
-/* Do all that can be done. */
+/* Run until no queue can go on. */
 void fake_device_run(struct device *dev);
-/* Objects that were made and not dropped or closed. */
+/* Return how many objects exist that were not dropped or closed. */
 unsigned fake_device_objects(const struct device *dev);
 bool fake_device_was_aborted(const struct device *dev);
-/* A text with a letter for each piece of work that was done: U up, D down, P between GPUs, p post,
- * s scatter, g gather, r reduce, b broadcast. Long histories are cut. */
+/* Return a text with a letter for each piece of work done: U up, D down, P between GPUs, p post, s
+ * scatter, g gather, r reduce, b broadcast. Long histories are cut. */
 const char *fake_device_history(const struct device *dev);
 #endif

@@ -1,3 +1,5 @@
+/* The synchronous transport of fake_xport.h: queues of encoded messages, reads that the test ends,
+ * and checks of the contract in common/transport/xport.h. One thread. */
 #include "tests/unit/fake_xport.h"
 
 #include <errno.h>
@@ -10,7 +12,8 @@
 struct fake_sent {
 	TAILQ_ENTRY(fake_sent) link;
 	struct wire_msg m;
-	uint64_t bytes[]; /* no more than it takes: a probe of the core's speed counts this, too */
+	/* no larger than needed: a benchmark of the core includes this allocation */
+	uint64_t bytes[];
 };
 
 struct fake_read {
@@ -18,7 +21,7 @@ struct fake_read {
 	struct xport_read *rd;
 };
 
-/* A broken test or transport contract: end the test program here, with the place. */
+/* End the test program with the place of a broken test or a broken transport contract. */
 static void must(bool is_true, const char *what)
 {
 	if (is_true)
@@ -313,7 +316,7 @@ void fake_end_read(struct fake_conn *c, unsigned i, int status)
 	if (status == 0)
 		memcpy(rd->dst, c->peer[rd->segment].mem + rd->offset, rd->len);
 	else
-		memset(rd->dst, 0xa5, rd->len); /* a read that failed leaves garbage */
+		memset(rd->dst, 0xa5, rd->len); /* a failed read leaves garbage */
 	c->base.x->ev->read_done(c->base.x->ctx, rd, status);
 }
 

@@ -1,17 +1,17 @@
 #ifndef BPS_TESTS_FAKE_XPORT_H
 #define BPS_TESTS_FAKE_XPORT_H
-/* A transport for unit tests of the cores (common/transport/xport.h): synchronous, nothing happens
- * by itself. What the core sends is kept until the test takes it; reads wait until the test ends
- * them. Messages pass through wire_encode and wire_decode both ways, so that a field that does not
- * travel is missed here too.
+/* A transport for unit tests of the cores (common/transport/xport.h). It is synchronous, and
+ * nothing happens by itself. It keeps what the core sends until the test takes it; reads wait until
+ * the test ends them. Messages pass through wire_encode and wire_decode in both directions, so that
+ * a field without an encoding is missing here, too.
  *
  *   core --send--> conn's queue --fake_take--> test --fake_deliver--> core
  *   core --read--> conn's list --fake_end_read--> read_done
  *
- * A peer on the same host: set conn's base.is_same_host; then its segments can be borrowed.
+ * For a peer on the same host, set conn's base.is_same_host. Then its segments can be borrowed.
  *
- * A closed connection stays in memory until fake_fini, so that a test can see that it is. One
- * thread. */
+ * A closed connection stays in memory until fake_fini, so that a test can see that it is closed.
+ * One thread. */
 #include <stdbool.h>
 #include <sys/queue.h>
 
@@ -31,15 +31,15 @@ struct fake_conn {
 	TAILQ_ENTRY(fake_conn) link;
 	TAILQ_HEAD(, fake_sent) sent;
 	TAILQ_HEAD(, fake_read) reads;
-	struct fake_segment peer[FAKE_SEGMENTS]; /* the peer's memory, that reads may name */
+	struct fake_segment peer[FAKE_SEGMENTS]; /* memory of the peer that reads may name */
 	size_t n_sent, n_reads;
-	unsigned *n_loans; /* of the xport */
-	size_t credit;     /* sends until -EAGAIN */
-	size_t room;       /* patient offers until -EAGAIN */
-	size_t read_limit; /* reads until -EAGAIN */
-	uint64_t heard_ns; /* what the transport says */
+	unsigned *n_loans; /* counter of the whole transport */
+	size_t credit;     /* further sends before -EAGAIN */
+	size_t room;       /* further patient offers before -EAGAIN */
+	size_t read_limit; /* further reads before -EAGAIN */
+	uint64_t heard_ns; /* reported by the transport */
 	bool is_up, is_closed, was_refused;
-	char why[128]; /* it was closed */
+	char why[128]; /* reason of the close */
 };
 
 struct fake_xport {
@@ -47,36 +47,36 @@ struct fake_xport {
 	TAILQ_HEAD(, fake_conn) conns;
 	struct fake_segment own[FAKE_SEGMENTS];
 	uint16_t n_own;
-	unsigned n_loans;        /* that have not ended */
-	struct fake_sent *taken; /* the message that fake_take lent */
+	unsigned n_loans;        /* loans that have not ended */
+	struct fake_sent *taken; /* the message that fake_take returned */
 };
 
 void fake_init(struct fake_xport *x, const struct xport_events *ev, void *ctx);
-/* Closes what is open first. */
+/* Close open connections and free everything. */
 void fake_fini(struct fake_xport *x);
 
-/* A peer connects: runs up. */
+/* Connect a peer; calls up. */
 struct fake_conn *fake_accept(struct fake_xport *x, uint32_t peer_id, uint64_t instance);
-/* What the shell does to connect: a connection that waits for fake_up. */
+/* Start a connection as the shell does. It waits for fake_up. */
 struct fake_conn *fake_connect(struct fake_xport *x, uint32_t peer_id, void *user);
 void fake_up(struct fake_conn *c);
-/* The connection is lost: its reads end with -ECANCELED, then down runs. */
+/* Lose the connection: its reads end with -ECANCELED, then down is called. */
 void fake_down(struct fake_conn *c, const char *why);
 
-/* A message from the peer. */
+/* Deliver a message from the peer. */
 void fake_deliver(struct fake_conn *c, const struct wire_msg *m);
-/* The oldest message to the peer, lent until the next fake_take; NULL: none. */
+/* Return the oldest message to the peer, valid until the next fake_take. NULL: none. */
 const struct wire_msg *fake_take(struct fake_conn *c);
-/* Grant n more sends; writable runs if one was refused. */
+/* Allow n more sends. Calls writable if one was refused. */
 void fake_grant(struct fake_conn *c, size_t n);
-/* The same for patient offers. */
+/* Allow n more patient offers. */
 void fake_make_room(struct fake_conn *c, size_t n);
 
-/* The i-th oldest running read; NULL: none. */
+/* Return the i-th oldest running read. NULL: none. */
 const struct xport_read *fake_read_at(const struct fake_conn *c, unsigned i);
-/* It ends: with status 0 its bytes are copied from the peer's memory. */
+/* End the i-th read. With status 0 its bytes are copied from the peer's memory. */
 void fake_end_read(struct fake_conn *c, unsigned i, int status);
 
-/* Bytes at an offset of one of the core's own segments; NULL: outside of it. */
+/* Return the bytes at an offset of one of the core's own segments. NULL: outside of it. */
 const void *fake_own(const struct fake_xport *x, uint16_t segment, uint64_t offset, size_t bytes);
 #endif

@@ -1,7 +1,7 @@
 #ifndef BPS_TESTS_HALF_H
 #define BPS_TESTS_HALF_H
-/* IEEE binary16 by plain arithmetic in doubles, for tests to compare with: not every compiler has
- * the type. Finite numbers within its range only. */
+/* IEEE binary16 in plain double arithmetic, as a reference for tests: not every compiler has the
+ * type. Finite numbers within its range only. */
 #include <math.h>
 #include <stdint.h>
 
@@ -13,7 +13,7 @@ static inline double half_value(uint16_t h)
 	return h >> 15 ? -v : v;
 }
 
-/* The nearest one, of two equally near the even one (the rounding mode of rint). */
+/* Round to the nearest number; a tie goes to the even one (the rounding mode of rint). */
 static inline uint16_t half_round(double v)
 {
 	uint16_t sign = signbit(v) ? 0x8000 : 0;
@@ -24,7 +24,7 @@ static inline uint16_t half_round(double v)
 	frexp(v, &exponent); /* v < 2^exponent */
 	if (v == 0 || exponent < -13)
 		exponent = -13;
-	units = rint(ldexp(v, 11 - exponent)); /* 1024 to 2048, or less when subnormal */
+	units = rint(ldexp(v, 11 - exponent)); /* 1024 to 2048, or less for subnormals */
 	return (uint16_t)(sign + (((exponent + 13) << 10) + (int)units));
 }
 #endif

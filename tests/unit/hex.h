@@ -1,7 +1,7 @@
 #ifndef BPS_TESTS_UNIT_HEX_H
 #define BPS_TESTS_UNIT_HEX_H
-/* Golden bytes as tests write them: lower-case hexadecimal digits in pairs, with spaces between
- * where they please. */
+/* Golden bytes in tests: pairs of lower-case hexadecimal digits, with spaces anywhere between
+ * pairs. */
 #include <stddef.h>
 #include <stdint.h>
 
@@ -10,7 +10,7 @@ static inline unsigned hex_nibble(char c)
 	return (unsigned)(c <= '9' ? c - '0' : c - 'a' + 10);
 }
 
-/* Returns the number of bytes; more than room end the test. Include behind cmocka.h. */
+/* Return the number of bytes. More than room end the test. Include after cmocka.h. */
 static inline size_t hex_parse(const char *hex, uint8_t *ret, size_t room)
 {
 	size_t n = 0;

@@ -1,9 +1,8 @@
 #ifndef BPS_TESTS_SCHED_WORLD_H
 #define BPS_TESTS_SCHED_WORLD_H
-/* The scheduler's core (bps-scheduler/core/core.h), alone in a world that a test makes up:
- * connections are numbers, what the core sends becomes lines of text (SAID), and what it keeps is
- * there for a restart. After each step the core's invariants are checked. One thread, and the time
- * is the test's. */
+/* A test world for the scheduler's core (bps-scheduler/core/core.h). Connections are numbers,
+ * messages of the core become lines of text (SAID), and its records are kept for a restart. After
+ * each step the core's invariants are checked. One thread, and the test sets the time. */
 #include <errno.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -27,7 +26,7 @@
 #define RECORDS   16384
 #define LOG_BYTES (4u << 20)
 
-/* The world around one core: every message becomes a line, every record is kept for a restart. */
+/* The world around one core. Every message becomes a line, every record is kept for a restart. */
 struct sched_world {
 	struct sched_core *core;
 	struct sched_config cfg;
@@ -40,12 +39,12 @@ struct sched_world {
 	} records[RECORDS];
 	size_t n_records;
 	int persist_error;
-	uint64_t kept_view; /* largest in any record */
+	uint64_t kept_view; /* largest view in any record */
 	uint32_t last_job;
-	uint32_t flags, max_size; /* of jobs that are joined */
+	uint32_t flags, max_size; /* of jobs that members join */
 	bool is_probe_done;
 	uint32_t probe_workers, probe_answers;
-	json_t *status; /* of the job, with what the probe told */
+	json_t *status; /* status of the job, with results of the probe */
 	struct event_ring *events;
 };
 
@@ -290,7 +289,7 @@ static inline void kill_scheduler(struct sched_world *w)
 	check(w);
 }
 
-/* Let ms pass; the members on conns (0-terminated) beat meanwhile. */
+/* Let ms pass while the members on conns (0-terminated) send heartbeats. */
 static inline void pass(struct sched_world *w, uint64_t ms, const uint32_t *conns)
 {
 	uint64_t end = w->now + ms * MS, next_beat = w->now;
@@ -349,7 +348,7 @@ static inline void hello(struct sched_world *w, uint32_t conn, enum role role, c
 	send_msg(w, conn, &msg);
 }
 
-/* Cut the log after its first n records, which end at that view. */
+/* Cut the log after its first n records, of which the last has that view. */
 static inline void lose_records(struct sched_world *w, size_t n, uint64_t view)
 {
 	while (w->n_records > n)
@@ -357,7 +356,7 @@ static inline void lose_records(struct sched_world *w, size_t n, uint64_t view)
 	w->kept_view = view;
 }
 
-/* As hello, from a member that has seen that view. */
+/* Send HELLO as a member that has already seen that view. */
 static inline void hello_seen(struct sched_world *w, uint32_t conn, enum role role,
 	const char *name, uint64_t instance, uint64_t view)
 {

@@ -1,9 +1,8 @@
 #ifndef BPS_TESTS_SRV_WORLD_H
 #define BPS_TESTS_SRV_WORLD_H
-/* One data thread's core of a server (bps-server/core/core.h) with a job, alone in a world that a
- * test makes up: the scheduler places, and members say what the test lets them say over
- * tests/unit/fake_xport.h. After each step the core's invariants are checked. One thread, and the
- * time is the test's. */
+/* A test world for one data thread's core of a server (bps-server/core/core.h) with a job. The
+ * scheduler places, and members send what the test makes them send over tests/unit/fake_xport.h.
+ * After each step the core's invariants are checked. One thread, and the test sets the time. */
 #include <errno.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -20,7 +19,7 @@
 #include "tests/unit/fake_xport.h"
 
 #define MEMBERS_MAX 12
-#define SMALL       4u    /* elements: inline */
+#define SMALL       4u    /* elements: sent inline */
 #define LARGE       8192u /* elements: offered, 32 KiB of f32 */
 #define BYTES_MAX   (32u << 10)
 #define PARTS_MAX   20
@@ -31,8 +30,7 @@
 #define MS          UINT64_C(1000000)
 #define GRACE_MS    20
 
-/* A member's memory that the server reads: contributions (by partition), and results that it has
- * (behind them). */
+/* A member's memory that the server reads: contributions by partition, followed by results. */
 struct srv_test_member {
 	struct fake_conn *conn;
 	uint32_t workers;
@@ -92,7 +90,7 @@ static inline struct srv_stats stats(struct srv_world *w)
 	return s;
 }
 
-/* ---- the scheduler's words ---- */
+/* ---- messages of the scheduler ---- */
 
 static inline void tell_job(struct srv_world *w)
 {
@@ -186,7 +184,7 @@ static inline struct srv_world *world_new(struct srv_shape s)
 
 #define world(...) world_new((struct srv_shape){__VA_ARGS__})
 
-/* Everything is given back when connections and the job are gone. */
+/* Close connections and end the job. All memory must then be free. */
 static inline void world_free(struct srv_world *w)
 {
 	struct srv_stats s;
@@ -211,7 +209,7 @@ static inline void world_free(struct srv_world *w)
 	free(w);
 }
 
-/* ---- the members' words ---- */
+/* ---- messages of the members ---- */
 
 static inline uint32_t bytes_of(const struct srv_world *w)
 {
@@ -263,7 +261,7 @@ static inline struct wire_msg payload_msg(struct srv_world *w, unsigned i, enum 
 	return m;
 }
 
-/* The crc of the sum of round r of inputs by fill, of all members. */
+/* Return the CRC of the sum of round r of all members' inputs by fill. */
 static inline uint32_t sum_crc(struct srv_world *w, uint64_t r)
 {
 	float v[LARGE];
@@ -362,7 +360,7 @@ static inline bool is_reading(const struct srv_world *w)
 	return false;
 }
 
-/* All do all that is under way. */
+/* Run until no work is left. */
 static inline void settle(struct srv_world *w)
 {
 	do {
@@ -378,7 +376,7 @@ static inline void contribute_all(struct srv_world *w, uint64_t r)
 	settle(w);
 }
 
-/* ---- the server's words ---- */
+/* ---- messages of the server ---- */
 
 static inline struct wire_msg expect_msg(
 	struct srv_world *w, unsigned i, enum wire_type type, uint64_t r)
@@ -409,7 +407,7 @@ static inline const void *bytes_at(struct srv_world *w, const struct wire_msg *m
 	return m->flags & WIRE_INLINE ? m->payload : fake_own(&w->x, m->segment, m->offset, m->len);
 }
 
-/* The exact sum of round r of all members. */
+/* Expect the exact sum of round r of all members. */
 static inline struct wire_msg expect_sum(struct srv_world *w, unsigned i, uint64_t r)
 {
 	struct wire_msg m = expect_msg(w, i, WIRE_RESULT, r);

@@ -1,3 +1,5 @@
+/* Machines of tests/topologies as folders in the form of sysfs: reads a description, makes its
+ * folders, links and files, and removes them. */
 #include "tests/unit/topo_fixture.h"
 
 #include <ftw.h>
@@ -17,7 +19,7 @@ const char *const topo_fixture_names[] = {"one-gpu", "dgx", "two-switches-both",
 	"two-switches-nvlink", "two-switches-roots", "card-down", "one-switch", "one-root",
 	"nvlink-pairs", "unequal", "vm", "vm-nvlink", "mig", "broken", NULL};
 
-/* All folders of a path, but for what is behind its last slash. */
+/* Make all folders of a path, up to its last slash. */
 static void make_folders(char *path)
 {
 	for (char *s = strchr(path + 1, '/'); s; s = strchr(s + 1, '/')) {

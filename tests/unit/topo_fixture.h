@@ -1,6 +1,6 @@
 #ifndef BPS_TESTS_UNIT_TOPO_FIXTURE_H
 #define BPS_TESTS_UNIT_TOPO_FIXTURE_H
-/* A machine of tests/topologies as a folder that looks like sysfs. */
+/* A machine of tests/topologies as a folder in the form of sysfs. */
 #include "bps-agent/executor/plan/strategy.h"
 #include "bps-agent/executor/plan/topology.h"
 
@@ -11,15 +11,15 @@ struct topo_fixture {
 	struct topo_report reports[TOPO_GPUS_MAX];
 };
 
-/* Names of all of them, NULL-terminated. */
+/* Names of all machines, NULL-terminated. */
 extern const char *const topo_fixture_names[];
 
-/* Make it; fails the test when it cannot. */
+/* Make the folder; fails the test when it cannot. */
 void topo_fixture_make(struct topo_fixture *f, const char *name);
-/* Make an empty one, for a test that has its own lines. */
+/* Make an empty folder, for a test with lines of its own. */
 void topo_fixture_empty(struct topo_fixture *f);
 void topo_fixture_line(struct topo_fixture *f, const char *line);
-/* What topology_read makes of it, refined when it has reports. */
+/* Read it with topology_read, and refine the result when the machine has reports. */
 void topo_fixture_read(struct topo_fixture *f, struct topology *ret);
 void topo_fixture_remove(struct topo_fixture *f);
 #endif

@@ -1,3 +1,5 @@
+/* The state log on disk: what is written is read back, damaged or torn records are cut off, and a
+ * failed write changes nothing. Each test has a folder of its own. */
 #include <errno.h>
 #include <fcntl.h>
 #include <setjmp.h>
@@ -23,7 +25,7 @@ struct statelog_fixture {
 	struct statelog *log;
 	unsigned n_loaded;
 	uint64_t views[64];
-	int refuse; /* of the next load, after so many records; 0: none */
+	int refuse; /* after this number of records the next load is refused; 0: never */
 	struct err_text err;
 };
 
@@ -50,7 +52,7 @@ static int teardown(void **state)
 		snprintf(path, sizeof(path), "%s/%s", f->dir, names[i]);
 		unlink(path);
 	}
-	assert_int_equal(rmdir(f->dir), 0); /* nothing else was left there */
+	assert_int_equal(rmdir(f->dir), 0); /* the folder was empty */
 	free(f);
 	return 0;
 }
@@ -207,7 +209,7 @@ static void broken_middle_is_an_error_that_says_what_to_do(void **state)
 	one = file_bytes(f);
 	append(f, 2);
 	append(f, 3);
-	for (uint64_t at = one; at < one + 30; at++) { /* length, checksum, body */
+	for (uint64_t at = one; at < one + 30; at++) { /* damages length, checksum and body */
 		uint64_t size = file_bytes(f);
 
 		flip(f, at);
@@ -277,7 +279,7 @@ static void long_log_asks_for_compaction(void **state)
 	free(runs);
 }
 
-/* A full disk, by the file size limit: the log is as before, and works again later. */
+/* A full disk, modelled by a file size limit. The log keeps its content and works again later. */
 static void failed_write_leaves_the_log_as_it_was(void **state)
 {
 	struct statelog_fixture *f = *state;

@@ -1,4 +1,4 @@
-/* Steering over a real control connection: who may, what is refused, what is kept. */
+/* Operators' orders over a real control connection: permissions, refusals, and what is kept. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -28,9 +28,9 @@ struct steer_fixture {
 	struct steer steer;
 	struct tls_conf auth;
 	unsigned n_reloads;
-	struct ctlchan *chan; /* the operator's */
+	struct ctlchan *chan; /* connection of the operator */
 	struct ctl_steer ask;
-	bool with_master; /* instead of the key of the identity */
+	bool with_master; /* use the master key in place of the identity's key */
 	bool is_answered, is_closed;
 	uint32_t code;
 	char text[CTL_TEXT_MAX + 1];
@@ -157,7 +157,8 @@ static void fixture_fini(struct steer_fixture *f)
 	event_base_free(f->base);
 }
 
-/* Ask with the host key of this identity, or without one; the connection ends. */
+/* Send a request with the host key of this identity, or without one. The connection ends
+ * afterwards. */
 static void ask(struct steer_fixture *f, const char *identity, struct ctl_steer steer)
 {
 	struct addr addr = {"127.0.0.1", ctllisten_port(f->listen)};
@@ -209,7 +210,7 @@ static void operators_key_steers(void **state)
 	ASK(&f, "ctl:alice", .verb = "key status");
 	assert_int_equal(f.code, 0);
 	assert_int_equal(json_array_size(json_object_get(f.json, "keys")), 1);
-	assert_int_equal(n_events(&f), 0); /* it only reads */
+	assert_int_equal(n_events(&f), 0); /* a request that only reads */
 	fixture_fini(&f);
 }
 

@@ -1,11 +1,11 @@
+/* The client library against a fake agent: several workers, declarations, push_pull, and a job of
+ * one worker. Threads of the test are workers. */
 #include <errno.h>
 #include <pthread.h>
 #include <semaphore.h>
 #include <stdio.h>
 
 #include "tests/unit/client_rig.h"
-
-/* The client library: several workers, and what one may declare and push. */
 
 /* ---- several workers ---- */
 

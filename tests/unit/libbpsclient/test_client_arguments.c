@@ -1,10 +1,10 @@
+/* The client library: every invalid argument is an error that names it and changes nothing. No
+ * agent runs. */
 #include <errno.h>
 #include <limits.h>
 #include <unistd.h>
 
 #include "tests/unit/client_rig.h"
-
-/* The client library: arguments that no call can use are errors, and change nothing. */
 
 /* A job of one worker, without an agent. */
 static struct bps *open_alone(void)
@@ -133,7 +133,7 @@ static void sentence_is_one_line_without_control_characters(void **state)
 	assert_error_has("job name '?\?[2J?\xc3\xa9 xx");
 }
 
-/* An option below -1 was meant to say something. */
+/* An option below -1 is neither a value nor the default, so it is an error. */
 static void option_below_minus_one_is_refused_by_name(void **state)
 {
 	struct bps_options o;

@@ -1,11 +1,11 @@
+/* The client library: faults that end a wait or a job. The fake agent dies, falls silent or sends
+ * errors on order. */
 #include <errno.h>
 #include <pthread.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include "tests/unit/client_rig.h"
-
-/* The client library: what ends a wait or a job other than well. */
 
 #define WHO "rank 1 on host b has not submitted it, for 3 s"
 
@@ -78,7 +78,7 @@ static void *wait_main(void *arg)
 	return (void *)(intptr_t)bps_wait(arg, 0);
 }
 
-/* Let a thread wait for a mute agent's tensor, give the order, and see the wait end. */
+/* Let a thread wait for a tensor of a silent agent, give the order, and expect the wait to end. */
 static void expect_wait_ends(enum fake_cmd cmd, int code)
 {
 	struct fake_agent *f = fake_agent_new();
@@ -161,7 +161,7 @@ static void mismatch_is_the_error_of_the_first_push_pull(void **state)
 	fake_agent_free(f);
 }
 
-/* Its end may not have reached the others, which still sum what was submitted: see session.h. */
+/* Other workers may not have received its end, and still sum what it submitted: see session.h. */
 static void copy_into_a_tensor_that_has_failed_does_not_touch_its_bytes(void **state)
 {
 	struct fake_agent *f = fake_agent_new();
@@ -227,7 +227,7 @@ static void close_that_waits_in_vain_times_out(void **state)
 	f->why = "rank 1 has not finished";
 	fake_agent_start(f);
 	b = open_one(f);
-	f->size = 2; /* only finish looks at it from here on */
+	f->size = 2; /* after this, only the finish reads it */
 	assert_int_equal(bps_close(b, 20), BPS_ETIMEDOUT);
 	assert_error_has("rank 1 has not finished");
 	fake_agent_free(f);

@@ -1,11 +1,10 @@
+/* The client library: how a job is opened, its options, and its variables of the environment. */
 #include <errno.h>
 #include <stdio.h>
 #include <unistd.h>
 
 #include "libbpsclient/options.h"
 #include "tests/unit/client_rig.h"
-
-/* The client library: how a job is opened, and what the environment says of it. */
 
 /* ---- open ---- */
 
@@ -67,7 +66,7 @@ static void what_a_successor_of_the_agent_says_again_changes_nothing(void **stat
 	assert_int_equal(bps_traffic(b, &traffic), 0);
 	assert_true(traffic.instance == 7 && traffic.sent_bytes == 1);
 	assert_int_equal(traffic.received_bytes, 2);
-	assert_int_equal(bps_barrier(b, WAIT_MS), 0); /* behind the answer that came twice */
+	assert_int_equal(bps_barrier(b, WAIT_MS), 0); /* after the answer that was sent twice */
 	assert_int_equal(bps_close(b, WAIT_MS), 0);
 	fake_agent_free(f);
 }

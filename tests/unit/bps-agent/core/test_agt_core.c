@@ -1,7 +1,7 @@
+/* The agent's core: rounds from the submission to the sum, their ends, and arbitrary messages of
+ * servers. */
 #include "tests/unit/agt_world.h"
 #include "tests/unit/half.h"
-
-/* The agent's core: rounds from the submission to the sum, their ends, and any talk of servers. */
 
 /* ---- rounds ---- */
 
@@ -199,7 +199,8 @@ static void plan_that_does_not_fit_is_refused(void **state)
 		assert_int_equal(agt_tensor_plan(w->t[0], &bad[k]), BPS_EPROTO);
 	assert_int_equal(agt_tensor_id(w->t[0]), CTL_NO_ID);
 	assert_int_equal(agt_tensor_plan(w->t[0], &good), 0);
-	assert_int_equal(agt_tensor_plan(w->t[0], &bad[0]), 0); /* told again: the first counts */
+	/* repeated with other values: the first plan counts */
+	assert_int_equal(agt_tensor_plan(w->t[0], &bad[0]), 0);
 	world_free(w);
 }
 
@@ -277,7 +278,8 @@ static void failed_job_ends_every_waiting_round_once(void **state)
 		if (w->n_done != n)
 			fail_msg("%s: %u done", names[k], w->n_done);
 		assert_int_equal(w->done_status, n ? BPS_EAGENT_LOST : 0);
-		/* Later rounds end at once, and a worker that comes late is told by the call. */
+		/* Later rounds end at once. A worker that submits late gets the error from the
+		 * call. */
 		if (k == 1)
 			assert_int_equal(agt_submit(w->t[0], 1, 1, OP_SUM, 0), BPS_EAGENT_LOST);
 		assert_int_equal(agt_submit(w->t[0], 0, n + 1, OP_SUM, 0), 0);
@@ -328,7 +330,7 @@ static void read_that_ends_after_the_job_failed_changes_nothing(void **state)
 static void freed_job_is_released_once_no_read_runs(void **state)
 {
 	(void)state;
-	for (unsigned k = 0; k < 2; k++) { /* the read ends, or its connection */
+	for (unsigned k = 0; k < 2; k++) { /* ended by the read, then by its connection */
 		struct agt_world *w = world(.n_elems = LARGE, .n_parts = 2);
 		struct wire_msg m;
 
@@ -341,7 +343,7 @@ static void freed_job_is_released_once_no_read_runs(void **state)
 		w->job = NULL;
 		check(w);
 		assert_int_equal(w->n_releases, 0);
-		say_result(w, 0, 1); /* of a job that is not known any more */
+		say_result(w, 0, 1); /* a job that was removed */
 		end_read(w, 0, 0);
 		assert_int_equal(w->n_releases, 0);
 		if (k)
@@ -369,7 +371,7 @@ static void freed_job_is_released_at_once_when_nothing_runs(void **state)
 	world_free(w);
 }
 
-/* ---- any talk ---- */
+/* ---- arbitrary messages ---- */
 
 static void random_server(struct agt_world *w, unsigned s)
 {
@@ -460,7 +462,7 @@ static void random_talk_keeps_the_invariants(void **state)
 		n_done += w->n_done;
 		world_free(w);
 	}
-	assert_true(n_done > 400); /* the talk gets somewhere */
+	assert_true(n_done > 400); /* rounds still complete */
 }
 
 int main(void)

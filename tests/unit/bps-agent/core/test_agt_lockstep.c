@@ -1,13 +1,13 @@
+/* The connections of a job are kept in step (bps-agent/core/lockstep.c). There are 32 partitions of
+ * 32 KiB. Server 0 has three of four, server 1 the rest. Credit models the room of a connection. */
 #include "tests/unit/agt_world.h"
-
-/* A job's connections are kept in step (bps-agent/core/lockstep.c). Server 0 has three partitions
- * of four, server 1 one: of 32 of 32 KiB in all. Credit stands for the room of a connection. */
 
 #define PARTS   8
 #define TENSORS 4
 #define TO_0    24
 #define TO_1    8
-/* 64 KiB are a quarter of what server 1 has: it goes on until it has sent more than that. */
+/* 64 KiB are a quarter of server 1's share: its connection may lead until it has sent more than
+ * that. */
 #define LEAD       3
 #define PART_BYTES (LARGE * sizeof(float))
 
@@ -58,7 +58,7 @@ static void nobody_runs_ahead_of_who_has_no_room(void **state)
 		fake_grant(w->conn[0], 1);
 		work(w);
 		assert_int_equal(w->conn[0]->n_sent, n);
-		/* Of eight parts of server 1, one for each three of server 0. */
+		/* For each three partitions of server 0 goes one of server 1's eight. */
 		assert_int_equal(w->conn[1]->n_sent, LEAD + n / 3 > TO_1 ? TO_1 : LEAD + n / 3);
 	}
 	world_free(w);
@@ -71,7 +71,7 @@ static void large_share_waits_for_a_small_one_too(void **state)
 	(void)state;
 	submit_tensors(w);
 	assert_int_equal(w->conn[1]->n_sent, 0);
-	assert_int_equal(w->conn[0]->n_sent, LEAD); /* 64 KiB, and what is begun */
+	assert_int_equal(w->conn[0]->n_sent, LEAD); /* 64 KiB, and the partition that has started */
 	fake_grant(w->conn[1], TO_1);
 	work(w);
 	assert_int_equal(w->conn[0]->n_sent, TO_0);
@@ -79,7 +79,7 @@ static void large_share_waits_for_a_small_one_too(void **state)
 	world_free(w);
 }
 
-/* Of eight parts of server 1: what it takes at a time are four. */
+/* Four of server 1's eight partitions fit into one send. */
 static void who_takes_more_at_a_time_may_be_ahead_by_that(void **state)
 {
 	struct agt_world *w = two_servers(0, SIZE_MAX);
@@ -92,7 +92,7 @@ static void who_takes_more_at_a_time_may_be_ahead_by_that(void **state)
 	world_free(w);
 }
 
-/* One, then as many as make three, of one connection or begun with it. */
+/* A single partition, then enough to make three of one connection or started with it. */
 static void several_of_a_connection_go_in_one_turn(void **state)
 {
 	struct agt_world *w = two_servers(SIZE_MAX, SIZE_MAX);
@@ -124,7 +124,7 @@ static void turn_ends_however_much_it_may_offer(void **state)
 	world_free(w);
 }
 
-/* Two agents with equal shares: no server takes more than one agent sends. */
+/* Two agents with equal shares: no server accepts more than one agent sends. */
 static void equal_shares_are_kept_in_step_too(void **state)
 {
 	const unsigned half = TENSORS * PARTS / 2;
@@ -155,7 +155,7 @@ static void urgent_ones_are_not_held_by_others(void **state)
 		submit(w, t, 0, 1, 0);
 	work(w);
 	n_before = w->conn[1]->n_sent;
-	assert_int_equal(n_before, LEAD); /* of six */
+	assert_int_equal(n_before, LEAD); /* of six partitions */
 	for (size_t i = 0; i < n_before; i++)
 		assert_int_not_equal(expect_msg(w, 1, WIRE_CONTRIB, 1).tensor, 13);
 	submit(w, 3, 0, 1, 9);
@@ -169,7 +169,8 @@ static void urgent_ones_are_not_held_by_others(void **state)
 	world_free(w);
 }
 
-/* Who was held by somebody as urgent goes when that one has only less urgent ones left. */
+/* A connection is held back by one that is equally urgent. It may send when the other has only less
+ * urgent partitions left. */
 static void urgent_ones_go_when_the_one_behind_has_none_left(void **state)
 {
 	struct agt_world *w = two_servers(0, SIZE_MAX);
@@ -202,7 +203,7 @@ static void who_is_late_holds_nobody(void **state)
 	world_free(w);
 }
 
-/* It is waited for again once it sends, and longer when it sends seldom. */
+/* A connection that sends again is waited for again, and for longer when it sends rarely. */
 static void late_one_counts_when_it_is_back(void **state)
 {
 	struct agt_world *w = two_servers(0, 0);
@@ -215,7 +216,7 @@ static void late_one_counts_when_it_is_back(void **state)
 	work(w);
 	assert_int_equal(w->conn[0]->n_sent, 3);
 	assert_int_equal(w->conn[1]->n_sent, LEAD + 1);
-	tick(w, 21); /* 40 ms once, of which an eighth is in the mean, twice decayed */
+	tick(w, 21); /* one pause of 40 ms, of which an eighth is in the mean, decayed twice */
 	assert_int_equal(w->conn[1]->n_sent, LEAD + 1);
 	tick(w, 20);
 	assert_int_equal(w->conn[1]->n_sent, TO_1);
@@ -259,7 +260,7 @@ static void same_host_neither_waits_nor_is_waited_for(void **state)
 	world_free(w);
 }
 
-/* Also those of the one that is held: its share goes, too. */
+/* The share of the held connection moves, too. */
 static void partitions_move_between_shares(void **state)
 {
 	(void)state;
@@ -277,7 +278,7 @@ static void partitions_move_between_shares(void **state)
 	}
 }
 
-/* What comes for one when the others are half through: as if it had been there from the beginning. */
+/* Partitions for a connection arrive when the others are half done. It starts at their progress. */
 static void who_begins_later_begins_where_others_are(void **state)
 {
 	struct agt_world *w = two_servers(0, 0);
@@ -306,7 +307,7 @@ static void who_begins_later_begins_where_others_are(void **state)
 	world_free(w);
 }
 
-/* Of what was sent before a connection was lost only the offers go again: that is no progress. */
+/* After a lost connection only the offers are repeated. Repeats do not count as progress. */
 static void repeats_are_no_progress(void **state)
 {
 	struct agt_world *w = two_servers(0, SIZE_MAX);
@@ -363,10 +364,11 @@ static void being_held_makes_nobody_late(void **state)
 	fake_grant(w->conn[1], LEAD - 1);
 	work(w);
 	tick(w, 19);
-	assert_int_equal(w->conn[1]->n_sent, LEAD); /* held, and has no room */
+	assert_int_equal(w->conn[1]->n_sent, LEAD); /* held back, and without room */
 	fake_grant(w->conn[0], TO_0 - 1);
 	tick(w, 1);
-	assert_in_range(w->conn[0]->n_sent, LEAD * 3, TO_0 - 2); /* it waits for the other now */
+	/* now it waits for the other connection */
+	assert_in_range(w->conn[0]->n_sent, LEAD * 3, TO_0 - 2);
 	tick(w, 18);
 	assert_in_range(w->conn[0]->n_sent, LEAD * 3, TO_0 - 2);
 	tick(w, 3);
@@ -391,7 +393,7 @@ static void answer(struct agt_world *w, unsigned server)
 	}
 }
 
-/* Cards show what they can carry in one round of some, the second first. */
+/* In some rounds only, each card may send at full speed to show it, the second card first. */
 static void equal_shares_are_free_in_some_rounds(void **state)
 {
 	const unsigned half = TENSORS * PARTS / 2;
@@ -414,7 +416,7 @@ static void equal_shares_are_free_in_some_rounds(void **state)
 	world_free(w);
 }
 
-/* What was sent in the round before counts no more. */
+/* Bytes of the previous round no longer count. */
 static void each_burst_begins_anew(void **state)
 {
 	struct agt_world *w = two_servers(SIZE_MAX, SIZE_MAX);
@@ -433,7 +435,7 @@ static void each_burst_begins_anew(void **state)
 	world_free(w);
 }
 
-/* Of two jobs on the same connections each is kept in step for itself. */
+/* Two jobs on the same connections are kept in step separately. */
 static void jobs_do_not_wait_for_each_other(void **state)
 {
 	struct agt_world *w = two_servers(0, SIZE_MAX);

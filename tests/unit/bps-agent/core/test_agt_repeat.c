@@ -1,6 +1,6 @@
+/* Messages that the agent's core repeats: to a server that does not answer, is not ready or was
+ * away. */
 #include "tests/unit/agt_world.h"
-
-/* What the agent's core says again: to a server that does not answer, is not ready or was away. */
 
 static void unanswered_push_is_repeated_with_the_same_bytes(void **state)
 {
@@ -16,7 +16,7 @@ static void unanswered_push_is_repeated_with_the_same_bytes(void **state)
 	again = expect_msg(w, 0, WIRE_CONTRIB, 1);
 	assert_int_equal(again.crc, first.crc);
 	assert_int_equal(again.offset, first.offset);
-	tick(w, 2 * RETRY_MS - 1); /* more slowly */
+	tick(w, 2 * RETRY_MS - 1); /* at longer intervals */
 	expect_nothing(w, 0);
 	tick(w, 1);
 	expect_msg(w, 0, WIRE_CONTRIB, 1);
@@ -37,14 +37,14 @@ static void server_that_is_not_ready_is_asked_after_a_pause(void **state)
 	expect_nothing(w, 0);
 	tick(w, 1);
 	expect_msg(w, 0, WIRE_CONTRIB, 1);
-	say_key(w, 0, WIRE_AGAIN, 2); /* of another round: nothing */
+	say_key(w, 0, WIRE_AGAIN, 2); /* an AGAIN for another round has no effect */
 	say_result(w, 0, 1);
 	expect_delivered(w, 1, 1);
 	world_free(w);
 }
 
-/* A server that was not ready for long has answered all the time: what it does not answer then is
- * said again as soon as ever. */
+/* A server that asks for pauses has answered all the time. When it then falls silent, the first
+ * repetition comes as early as usual. */
 static void pauses_that_were_asked_for_make_no_repetition_later(void **state)
 {
 	struct agt_world *w = world(.n_elems = SMALL);
@@ -79,7 +79,7 @@ static void result_that_comes_while_waiting_or_before_a_repetition_counts(void *
 			say_key(w, 0, WIRE_AGAIN, 1);
 		} else {
 			w->conn[0]->credit = 0;
-			tick(w, RETRY_MS); /* READY again */
+			tick(w, RETRY_MS); /* READY is repeated */
 		}
 		say_result(w, 0, 1);
 		if (k & 1)
@@ -132,7 +132,7 @@ static void reconnects_come_at_once_then_ever_later(void **state)
 	world_free(w);
 }
 
-/* FM-S-reject: a server that can be reached again is found within that time. */
+/* FM-S-reject: the agent finds a server within this time after it can be reached again. */
 static void reconnects_are_never_more_than_a_second_apart(void **state)
 {
 	struct agt_world *w = world(.n_elems = SMALL);
@@ -153,7 +153,7 @@ static void server_that_has_changed_is_connected_at_once(void **state)
 	struct agt_world *w = world(.n_elems = SMALL);
 
 	(void)state;
-	w->connect_rc = -ENOTCONN; /* its address is not known */
+	w->connect_rc = -ENOTCONN; /* its address is unknown */
 	cut(w, 0);
 	tick(w, 100);
 	assert_int_equal(w->n_connects, 3);

@@ -1,6 +1,6 @@
+/* Results that the agent's core accepts, and its reaction to damaged bytes or to results without a
+ * CRC. */
 #include "tests/unit/agt_world.h"
-
-/* Which results the agent's core takes, and what it does about damaged bytes or without a crc. */
 
 /* ---- servers on the same host ---- */
 
@@ -81,7 +81,8 @@ static void local_sum_is_made_once_also_when_the_network_takes_over(void **state
 	m = expect_msg(w, 0, WIRE_CONTRIB, 1);
 	staged = (const float *)w->a->staging;
 	assert_float_equal(staged[0], input(0, 1, 0) + input(1, 1, 0), 0);
-	/* A second sum of other inputs would show in memory that a server may be reading. */
+	/* A second sum over changed inputs would be visible in memory that a server may be
+	 * reading. */
 	memset(w->a->in[0], 0, m.len);
 	cut(w, 0);
 	fake_up(w->conn[0]);
@@ -143,7 +144,7 @@ static void result_is_delivered_once(void **state)
 	(void)state;
 	submit_all(w, 1);
 	say_result(w, 0, 1);
-	say_result(w, 0, 1); /* while it is read: one read, no GOT */
+	say_result(w, 0, 1); /* repeated during the read: one read, no GOT */
 	assert_int_equal(w->conn[0]->n_reads, 1);
 	expect_msg(w, 0, WIRE_CONTRIB, 1);
 	expect_nothing(w, 0);
@@ -292,7 +293,7 @@ static void input_that_changes_in_flight_ends_the_job(void **state)
 		crc = expect_msg(w, 0, WIRE_CONTRIB, 1).crc;
 		assert_int_not_equal(crc, was);
 		assert_int_equal(w->n_fails, 0);
-		say_bad_crc(w, was); /* of the older offer */
+		say_bad_crc(w, was); /* CRC of the older offer */
 		expect_nothing(w, 0);
 		((float *)w->a->in[0])[3] = 8888;
 		say_bad_crc(w, crc);
@@ -319,7 +320,8 @@ static void push_damaged_on_its_way_is_repeated_a_few_times(void **state)
 	world_free(w);
 }
 
-/* Of another member's making: a new connection brings the same again, and breaks those of other jobs. */
+/* Another member caused the bad sum. A new connection would bring it again, and break those of
+ * other jobs. */
 static void sum_that_cannot_be_ends_the_job_when_it_comes_again(void **state)
 {
 	struct agt_world *w = world(.n_elems = LARGE);

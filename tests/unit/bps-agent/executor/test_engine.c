@@ -1,6 +1,6 @@
-/* The executor's engine on the fake back-end (any order of completions, any call failing) and on
- * the host back-end. The test plays the agent: it adds the groups' sums, as several machines would,
- * and gives the result back. */
+/* The executor's engine on the fake back-end (completions in any order, each call failing) and on
+ * the host back-end. The test acts as the agent: it adds the groups' sums, as several machines
+ * would, and returns the result. */
 #include "bps-agent/executor/engine.h"
 
 #include <setjmp.h>
@@ -34,7 +34,7 @@ struct engine_rig {
 	int failed;
 	unsigned n_late, late_member;
 	bool lands_at_once;
-	bool (*landed)[PARTS_MAX]; /* what has, when somebody wants to know */
+	bool (*landed)[PARTS_MAX]; /* records what has landed, when a test asks for it */
 	uint64_t now_ns;
 	unsigned seed;
 };
@@ -56,7 +56,7 @@ static int32_t *gpu_values(const struct engine_rig *r, unsigned m, uint32_t t)
 	return (int32_t *)(uintptr_t)(at + t * r->bytes);
 }
 
-/* What the agent and the servers do: all inputs' sum, times ten for "ten machines". */
+/* Act as agent and servers: return the sum of all inputs, times ten for "ten machines". */
 static void land(struct engine_rig *r, uint32_t t, uint32_t part, uint64_t round)
 {
 	uint64_t first = part * r->part_bytes / 4, n = r->part_bytes / 4;
@@ -237,7 +237,7 @@ static void expect_sum(const struct engine_rig *r, uint32_t t, uint64_t round)
 	}
 }
 
-/* Queues take turns in an order that the seed chooses. */
+/* Run the queues in an order that depends on the seed. */
 static void run_fake(struct engine_rig *r, uint32_t t)
 {
 	unsigned before = r->n_done[t];
@@ -368,7 +368,7 @@ static void a_stream_that_is_late_is_named_once(void **state)
 	unmake(&r);
 }
 
-/* Of two tensors of 64 MiB. next: whose second 32 MiB are staged. */
+/* Check two tensors of 64 MiB. next: the tensor whose second 32 MiB are staged. */
 static void check_next(uint32_t first, uint16_t priority, uint16_t of_other, uint32_t next)
 {
 	struct engine_rig r;
@@ -376,7 +376,7 @@ static void check_next(uint32_t first, uint16_t priority, uint16_t of_other, uin
 	assert_int_equal(make(&r, &device_fake, "copy", 1, 64 << 20 >> 2, 1 << 20, 0), 0);
 	r.lands_at_once = false;
 	submit(&r, first, 1, priority);
-	poll_engine(&r); /* its first 32 MiB are under way */
+	poll_engine(&r); /* the first 32 MiB are being copied */
 	submit(&r, !first, 1, of_other);
 	fake_device_run(r.dev);
 	assert_int_equal(r.n_staged, 0);
@@ -417,7 +417,8 @@ static void a_partition_is_pushed_while_others_are_copied(void **state)
 	assert_int_equal(r.n_staged, 1);
 	land(&r, 0, 0, 1);
 	poll_engine(&r);
-	fake_device_step(r.dev, 1); /* the sum's copy, while three of the other way wait */
+	/* copy of the sum, while three copies of the other direction wait */
+	fake_device_step(r.dev, 1);
 	fake_device_step(r.dev, 1);
 	assert_string_equal(fake_device_history(r.dev), "UpDp");
 	unmake(&r);
@@ -453,8 +454,8 @@ static void a_landed_partition_must_have_been_staged(void **state)
 	unmake(&r);
 }
 
-/* Another agent listens, who knows which sums have arrived, and nothing else: it runs the last round
- * of each tensor once more, and says once more what has landed. */
+/* Connect the agent's successor, which knows which sums have arrived and nothing else. It runs the
+ * last round of each tensor again, and reports again what has landed. */
 static void have_successor(
 	struct engine_rig *r, const uint64_t rounds[TENSORS], bool has_landed[TENSORS][PARTS_MAX])
 {
@@ -497,7 +498,8 @@ static void a_successor_of_the_agent_hears_what_it_has_missed(void **state)
 				fake_device_step(r.dev, i % fake_device_queues(r.dev));
 			}
 			have_successor(&r, first, landed);
-			assert_int_equal(engine_run(r.e, 0, 1, OP_SUM, 0), -EINVAL); /* but once */
+			/* a round runs only once */
+			assert_int_equal(engine_run(r.e, 0, 1, OP_SUM, 0), -EINVAL);
 			for (uint32_t t = 0; t < TENSORS; t++)
 				if (atomic_load(&r.slots[0][t].done) < 1)
 					run_fake(&r, t);
@@ -526,11 +528,12 @@ static void a_successor_asks_for_rounds_that_are_over(void **state)
 		}
 	submit(&r, 0, 3, 0);
 	have_successor(
-		&r, (const uint64_t[]){2, 2, 1}, none); /* of tensor 0 not the one that runs */
+		/* for tensor 0, a round other than the one that runs */
+		&r, (const uint64_t[]){2, 2, 1}, none);
 	assert_int_equal(r.n_done[0], 3);
 	assert_int_equal(r.n_done[1], 3);
 	assert_int_equal(r.n_done[2], 2);
-	engine_landed(r.e, 0, 0, 2); /* long over */
+	engine_landed(r.e, 0, 0, 2); /* ended long ago */
 	assert_int_equal(engine_run(r.e, 0, 3, OP_SUM, 0), 0);
 	run_fake(&r, 0);
 	expect_sum(&r, 0, 3);
@@ -668,7 +671,7 @@ static void work_that_never_ends_is_given_up(void **state)
 	unmake(&r);
 }
 
-/* NCCL has begun to connect and never ends: nothing is queued yet, and streams wait all the same. */
+/* NCCL starts to connect and never ends. Nothing is queued yet, and streams wait all the same. */
 static void a_clique_that_never_opens_is_given_up(void **state)
 {
 	struct engine_rig r;

@@ -1,4 +1,5 @@
-/* Which cluster an agent belonged to, between it, a service manager and its successor. */
+/* The cluster that an agent belonged to, as kept between the agent, a service manager and the
+ * successor. */
 #include "bps-agent/handover/cluster_identity.h"
 
 #include <setjmp.h>
@@ -22,7 +23,7 @@
 
 #define FDS_MAX 8
 
-/* A service manager that keeps descriptors, as long as it reads. */
+/* A service manager that keeps descriptors as long as it reads its socket. */
 struct manager {
 	int sock, fds[FDS_MAX];
 	size_t n;
@@ -56,7 +57,7 @@ static void manager_stop(struct manager *m)
 	unsetenv("NOTIFY_SOCKET");
 }
 
-/* It does not read: until its socket takes no more. */
+/* Stop reading, until the socket is full. */
 static void stand_still(void)
 {
 	while (notify_status("x") == 0)
@@ -94,7 +95,7 @@ static void read_all(struct manager *m)
 	assert_int_equal(errno, EAGAIN);
 }
 
-/* What the next process finds: all that is kept, and the ledger of a job. */
+/* Return what the next process finds: all kept descriptors, and the ledger of a job. */
 static struct fdstore successor(const struct manager *m, bool has_job)
 {
 	struct fdstore s = {.fds = calloc(m->n + 1, sizeof(*s.fds)), .n = m->n + has_job};
@@ -181,7 +182,7 @@ static void cluster_that_a_slow_manager_was_to_forget_is_not_the_successors(void
 	manager_stop(&m);
 }
 
-/* Of a ledger that is not one, or of something else. */
+/* Ledgers that are damaged, or of another kind. */
 static void what_is_no_cluster_is_not_believed(void **state)
 {
 	static const struct {

@@ -1,4 +1,4 @@
-/* Memory that outlives a process: what was added is found, what is damaged is not believed. */
+/* Memory that outlives a process: added records are found again, damaged ones are rejected. */
 #include <errno.h>
 #include <fcntl.h>
 #include <setjmp.h>
@@ -24,7 +24,7 @@ static struct ledger *made(void)
 	return l;
 }
 
-/* Another process gets the descriptor, and the first one is gone. */
+/* Hand the descriptor to another process and end the first one. */
 static int reopen(struct ledger **l, struct err_text *err)
 {
 	int fd = dup(ledger_fd(*l));
@@ -59,7 +59,8 @@ static void records_are_found_by_the_next_process(void **state)
 	assert_int_equal(r.type, 8);
 	assert_int_equal(r.n_live, 0);
 	assert_int_equal(ledger_next(l, &at, &r, &err), 0);
-	assert_int_equal(ledger_add(l, 9, NULL, 0, 8, (void **)&live), 0); /* and it goes on */
+	/* the ledger still works */
+	assert_int_equal(ledger_add(l, 9, NULL, 0, 8, (void **)&live), 0);
 	assert_int_equal(ledger_next(l, &at, &r, &err), 1);
 	assert_int_equal(r.type, 9);
 	ledger_free(l);

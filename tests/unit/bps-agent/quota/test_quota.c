@@ -1,4 +1,4 @@
-/* Quotas: what is taken and given back at every level, and what a refusal says. */
+/* Quotas: what is charged and released at every level, and the text of refusals. */
 #include "bps-agent/quota/quota.h"
 
 #include <setjmp.h>
@@ -107,7 +107,7 @@ static void what_a_job_takes_counts_for_its_user_and_the_machine(void **state)
 		"all users together have 100.0 MiB of 100.0 MiB shared memory on node1; see "
 		"bps-agent's --memory");
 	assert_int_equal(quota_used(w->alice, QUOTA_MEMORY), 60 * MIB);
-	quota_put(second); /* with all that it has */
+	quota_put(second); /* with all its memory */
 	assert_int_equal(quota_used(w->alice, QUOTA_MEMORY), 40 * MIB);
 	take(w, w->bob, QUOTA_MEMORY, 20 * MIB);
 	quota_give(w->bob, QUOTA_MEMORY, 20 * MIB);
@@ -182,7 +182,7 @@ static void users_that_have_left_keep_their_name_and_at_most_some_are_kept(void 
 	quota_put(a);
 	a = quota_user(w->q, 2000);
 	assert_false(quota_is_named(a));
-	assert_true(quota_is_named(a)); /* the first to ask looks it up */
+	assert_true(quota_is_named(a)); /* the first request looks the name up */
 	quota_put(a);
 	assert_true(quota_is_named(w->alice));
 }
@@ -277,7 +277,7 @@ static void view_has_use_limits_refusals_and_a_bound(void **state)
 	for (unsigned i = 0; i < QUOTA_VIEW_MAX + 3; i++)
 		quota_put(many[i]);
 	quota_view(w->q, &v);
-	assert_int_equal(v.n_rows, 4); /* idle users are not shown */
+	assert_int_equal(v.n_rows, 4); /* idle users are not listed */
 }
 
 static void bytes_are_written_as_people_read_them(void **state)

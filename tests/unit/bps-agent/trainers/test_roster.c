@@ -1,3 +1,4 @@
+/* The changes of a job's members that trainers learn at a barrier (bps-agent/trainers/roster.c). */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -7,14 +8,12 @@
 #include "bps-agent/trainers/roster.h"
 #include "bps-agent/trainers/trainer.h"
 
-/* What trainers are told at a barrier of who was let in (bps-agent/trainers/roster.c). */
-
 #define BARRIER 3
 #define FORMED  10
 #define BORDER  20
 
-/* Nobody asks in this test; the agent's own would bring along all of it, which has names in common with
- * the library. */
+/* Stub of a function that this test never calls. The agent's own would pull in all of its code,
+ * which has names in common with the library. */
 void trainer_send(struct trainer *t, struct local_msg *m, const int *fds, unsigned n_fds)
 {
 	(void)t;
@@ -24,7 +23,7 @@ void trainer_send(struct trainer *t, struct local_msg *m, const int *fds, unsign
 	fail_msg("a trainer is told something");
 }
 
-/* Machines with ranks 0, 1 and 2, of which the last was let in. */
+/* Machines with ranks 0, 1 and 2, of which the last was admitted later. */
 static void note(struct job *job, uint64_t view, int gone)
 {
 	struct ctl_rank ranks[3] = {{.rank = 0}, {.rank = 1}, {.rank = 2}};
@@ -57,7 +56,7 @@ static void newcomer_that_is_lost_again_was_let_in_all_the_same(void **state)
 	roster_newcomers(&job, BARRIER, &n_new, &root);
 	assert_int_equal(n_new, 1);
 	assert_int_equal(root, 0);
-	/* An agent that was away for a moment hears of both at once (J13). */
+	/* An agent that was disconnected for a moment receives both changes at once (J13). */
 	note(&job, BORDER + 1, 2);
 	roster_newcomers(&job, BARRIER, &n_new, &root);
 	assert_int_equal(n_new, 1);

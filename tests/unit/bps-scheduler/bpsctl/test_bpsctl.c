@@ -1,3 +1,5 @@
+/* The screens of bpsctl: documents of daemons as text, with missing, long and malicious values.
+ * Also "explain" and the frames of "watch". No daemon runs. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -32,7 +34,7 @@ static void assert_narrow(const char *text)
 	}
 }
 
-/* A screen of a JSON document in which ' stands for ". */
+/* Render a screen from a JSON document, in which ' stands for ". */
 static struct bpsctl_page render(int (*screen)(FILE *out, json_t *root), const char *json)
 {
 	struct bpsctl_page p = {NULL, 0};
@@ -120,7 +122,7 @@ static void tables_without_rows_say_so(void **state)
 	free(p.text);
 }
 
-/* Everything that a screen shows, as long and as large as it can be. */
+/* Every value of a screen, as long and as large as possible. */
 static const char worst[] =
 	"{'schema': 1, 'role': 'scheduler', 'name': '" LONG_NAME "', 'host': '" LONG_NAME "',"
 	" 'id': " HUGE_NUMBER ", 'version': '" LONG_NAME "', 'ok': " HUGE_NUMBER ","
@@ -291,7 +293,7 @@ static void strange_documents_are_shown_without_harm(void **state)
 			struct bpsctl_page p = render(screens[i], docs[k]);
 
 			assert_lacks(&p, "\033");
-			assert_lacks(&p, "\xc2\x9b"); /* the same in one character */
+			assert_lacks(&p, "\xc2\x9b"); /* the same control character in one byte */
 			assert_lacks(&p, "\xe2\x80\xae");
 			free(p.text);
 		}

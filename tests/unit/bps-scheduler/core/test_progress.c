@@ -1,4 +1,4 @@
-/* What the scheduler makes of its servers' heartbeats: rates, and who holds a job up. */
+/* Results of the servers' heartbeats in the scheduler: rates, and the member that delays a job. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -14,7 +14,7 @@
 #include "tests/unit/fake_sched.h"
 
 #define MS     UINT64_C(1000000)
-#define AGENTS 4 /* connections 21, 22, ...; servers 11 and 12 */
+#define AGENTS 4 /* on connections 21, 22, ...; the servers are on 11 and 12 */
 
 struct progress_world {
 	struct sched_core *core;
@@ -102,8 +102,7 @@ static void beat_agents(struct progress_world *w)
 		sched_message(w->core, 21 + i, &msg, w->now);
 }
 
-/* A second passes; of the rounds that the two servers saw lately, agent `last` was last in
- * those. */
+/* Let a second pass. Agent `last` was last in `late` of the rounds that the two servers report. */
 static void second(
 	struct progress_world *w, uint64_t step, unsigned last, uint32_t of_100, uint32_t lag_us)
 {
@@ -126,7 +125,7 @@ static void second(
 	sched_message(w->core, 11, &msg, w->now);
 	job.wait_p50_us = 0;
 	sched_message(w->core, 12, &msg, w->now);
-	memset(late, 0xee, sizeof(late)); /* what is lent is not kept */
+	memset(late, 0xee, sizeof(late)); /* the core copies what it needs */
 	memset(&job, 0xee, sizeof(job));
 	sched_tick(w->core, w->now);
 }
@@ -162,7 +161,7 @@ static bool is_straggling(struct progress_world *w)
 	return has_problem(w, "STRAGGLER");
 }
 
-/* A second in which the first server did so many rounds, and took so long for their sums. */
+/* A second in which the first server did this number of rounds, with this time for their sums. */
 static void sums(struct progress_world *w, uint64_t rounds, uint32_t sum_us)
 {
 	struct ctl_msg msg = {.type = CTL_BEAT, .beat = {.rounds = rounds, .sum_us = sum_us}};
@@ -189,7 +188,7 @@ static void rates_and_waits_are_added_up_over_the_servers(void **state)
 	assert_int_equal(json_integer_value(json_object_get(pace, "round")), 30);
 	assert_true(json_real_value(json_object_get(pace, "steps_s")) > 2.9);
 	assert_true(json_real_value(json_object_get(pace, "steps_s")) < 3.1);
-	/* Two servers, of which each gets 3,000 bytes of contributions a second. */
+	/* Each of the two servers receives 3,000 bytes of contributions a second. */
 	assert_true(json_real_value(json_object_get(pace, "push_bytes_s")) > 5900);
 	assert_true(json_real_value(json_object_get(pace, "push_bytes_s")) < 6100);
 	assert_true(json_real_value(json_object_get(pace, "wait_p50_s")) > 0.0199);
@@ -216,13 +215,13 @@ static void server_whose_sums_take_long_is_named_until_it_recovers(void **state)
 		sums(&w, ++rounds, 600000);
 	}
 	assert_true(has_problem(&w, "SERVER_SLOW"));
-	for (unsigned i = 0; i < 10; i++) /* a little less is not yet good */
+	for (unsigned i = 0; i < 10; i++) /* slightly less does not end the problem */
 		sums(&w, ++rounds, 450000);
 	assert_true(has_problem(&w, "SERVER_SLOW"));
 	for (unsigned i = 0; i < PROGRESS_SURE; i++)
 		sums(&w, ++rounds, 1000);
 	assert_false(has_problem(&w, "SERVER_SLOW"));
-	for (unsigned i = 0; i < 10; i++) /* what it took once, without sums since */
+	for (unsigned i = 0; i < 10; i++) /* the earlier time of a sum counts, without sums since */
 		sums(&w, rounds, 600000);
 	assert_false(has_problem(&w, "SERVER_SLOW"));
 	sched_free(w.core);
@@ -239,7 +238,7 @@ static void straggler_is_raised_after_seconds_and_cleared_after_seconds(void **s
 		second(&w, step += 3, 2, 90, 40000);
 	assert_in_range(n, PROGRESS_SURE, 3 * PROGRESS_SURE);
 	assert_int_equal(w.n_told, 1);
-	/* A little less is not yet good. */
+	/* Slightly less does not end the problem. */
 	for (unsigned i = 0; i < 10; i++)
 		second(&w, step += 3, 2, 60, 6000);
 	assert_true(is_straggling(&w));
@@ -259,14 +258,14 @@ static void chance_and_noise_make_no_straggler(void **state)
 	(void)state;
 	world_init(&w);
 	for (unsigned i = 0; i < 10; i++)
-		second(&w, step += 3, 1, 90, 1000); /* one millisecond */
+		second(&w, step += 3, 1, 90, 1000); /* late by one millisecond */
 	for (unsigned i = 0; i < 10; i++)
-		second(&w, step += 3, 1, 55, 40000); /* half of the rounds */
+		second(&w, step += 3, 1, 55, 40000); /* late in half of the rounds */
 	for (unsigned i = 0; i < 20; i++)
-		second(&w, step += 3, i % 2, 90, 40000); /* now this one, now that one */
+		second(&w, step += 3, i % 2, 90, 40000); /* the agents are late in turn */
 	assert_false(is_straggling(&w));
 	for (unsigned i = 0; i < 10; i++)
-		second(&w, step, 1, 90, 40000); /* no step is made at all */
+		second(&w, step, 1, 90, 40000); /* no round completes */
 	assert_false(is_straggling(&w));
 	sched_free(w.core);
 }
@@ -283,7 +282,7 @@ static void another_straggler_has_to_earn_its_name(void **state)
 	assert_true(is_straggling(&w));
 	for (n = 0; n < 20 && !w.n_over; n++)
 		second(&w, step += 3, 2, 90, 40000);
-	/* The figures of one of the two servers are a beat old. */
+	/* The figures of one of the two servers are one heartbeat old. */
 	assert_in_range(n, PROGRESS_SURE, PROGRESS_SURE + 1);
 	assert_false(is_straggling(&w));
 	for (n = 0; n < 20 && !is_straggling(&w); n++)

@@ -1,10 +1,9 @@
+/* The scheduler's core in random histories, and each state of a member with each event. */
 #include "tests/unit/sched_world.h"
-
-/* The scheduler's core in any history, and in every state of a member. */
 
 /* ---- every event in every state ---- */
 
-/* Every state of a member by every event that concerns it, and no invariant breaks. */
+/* Apply to every state of a member every event that concerns it. No invariant may break. */
 static void every_member_state_takes_every_event(void **state)
 {
 	(void)state;
@@ -139,11 +138,11 @@ static void chaos_pass(struct chaos *h)
 	uint32_t i = draw(h, MEMBERS), conn = h->conn[i];
 	uint64_t ms = draw(h, 4) ? 200 : 4000;
 
-	if (draw(h, 4) == 0) /* one is silent, and those behind it */
+	if (draw(h, 4) == 0) /* one member is silent, and so are those after it */
 		h->conn[i] = 0;
 	pass(&h->w, ms, h->conn);
 	h->conn[i] = conn;
-	if (draw(h, 20) == 0) { /* this process was stopped */
+	if (draw(h, 20) == 0) { /* as after a stop of this process */
 		h->w.now += 3000 * MS;
 		sched_tick(h->w.core, h->w.now);
 	}
@@ -172,7 +171,7 @@ static void chaos_event(struct chaos *h)
 	}
 }
 
-/* Nothing that members say and suffer breaks an invariant, and every state can be restored. */
+/* No message or fault of members breaks an invariant, and every state can be restored. */
 static void random_histories_break_no_invariant(void **state)
 {
 	struct chaos *h = calloc(1, sizeof(*h));

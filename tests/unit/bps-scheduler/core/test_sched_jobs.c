@@ -1,6 +1,5 @@
-#include "tests/unit/sched_world.h"
-
 /* Jobs of the scheduler's core, from the first worker to the end. */
+#include "tests/unit/sched_world.h"
 
 static void job_forms_when_all_ranks_are_there(void **state)
 {
@@ -46,7 +45,8 @@ static void repeated_join_gets_the_same_rank(void **state)
 	world_fini(&w);
 }
 
-/* The ranks of a forming job are lost with the scheduler; whoever comes first gets the first. */
+/* The ranks of a forming job are lost with the scheduler. The first to join again gets the first
+ * rank. */
 static void assigned_ranks_are_assigned_anew_after_a_restart(void **state)
 {
 	struct sched_world w;
@@ -166,7 +166,7 @@ static void process_that_opens_a_rank_twice_is_refused_the_second_time(void **st
 	send_msg(&w, 21, &msg);
 	SAID(&w, "21 JOINED code=0 job=1 rank=0");
 	clear(&w);
-	send_msg(&w, 21, &msg); /* said again */
+	send_msg(&w, 21, &msg); /* repeated */
 	SAID(&w, "21 JOINED code=0 job=1 rank=0");
 	msg.join.seq = 2;
 	clear(&w);
@@ -234,7 +234,7 @@ static void worker_of_another_user_without_the_token_gets_a_job_of_its_own(void 
 	SAID(&w, "22 JOINED code=0 job=2 rank=1");
 	join_as(&w, 22, 3000, 1, 30, other_token);
 	SAID(&w, "22 JOINED code=0 job=3 rank=1");
-	join_as(&w, 22, 4000, 1, 40, token); /* nobody can keep a name from others */
+	join_as(&w, 22, 4000, 1, 40, token); /* a stranger cannot occupy a name */
 	SAID(&w, "22 JOINED code=0 job=1 rank=1");
 	world_fini(&w);
 }
@@ -250,7 +250,7 @@ static void token_outlives_the_scheduler(void **state)
 	kill_scheduler(&w);
 	agent(&w, 21, "a", 201);
 	agent(&w, 22, "b", 202);
-	join_as(&w, 22, 2000, 1, 20, token); /* its JOB had not come */
+	join_as(&w, 22, 2000, 1, 20, token); /* its JOB message was not sent yet */
 	SAID(&w, "22 JOINED code=0 job=1 rank=1");
 	SAID(&w, "22 JOB job=1 x size=2");
 	join_as(&w, 22, 1000, 1, 21, other_token);
@@ -286,7 +286,7 @@ static void user_with_too_many_jobs_is_refused_and_another_one_is_not(void **sta
 	send_msg(&w, 21, &msg);
 	SAID(&w, "21 JOINED code=0");
 	msg.join.uid = 1000;
-	msg.join.job = "a"; /* more workers of a job that is there */
+	msg.join.job = "a"; /* more workers for an existing job */
 	msg.join.rank = 1;
 	msg.join.pid = msg.join.seq = 9;
 	clear(&w);
@@ -331,7 +331,7 @@ static void tensor_beyond_the_jobs_share_of_the_servers_is_refused_everywhere(vo
 	declare(&w, 21, 0, "y", DTYPE_F32, 100000);
 	declare(&w, 22, 1, "w", DTYPE_F32, 150000);
 	declare(&w, 22, 1, "y", DTYPE_F32, 100000);
-	w.cfg.job_share = 0; /* does not change what was said */
+	w.cfg.job_share = 0; /* does not change what the members were sent */
 	sched_set_quotas(w.core, &w.cfg);
 	declare(&w, 22, 1, "x", DTYPE_F32, 150000);
 	SAID(&w, "22 TENSOR_FAIL x code=10012");
@@ -387,7 +387,7 @@ static void worker_that_leaves_a_forming_job_frees_its_rank(void **state)
 	worker(&w, 21, 0, WORKER_LOST);
 	clear(&w);
 	join(&w, 21, 0, 2, 11);
-	SAID(&w, "21 JOINED code=0 job=2 rank=0"); /* the empty job went with it */
+	SAID(&w, "21 JOINED code=0 job=2 rank=0"); /* the empty job ended with it */
 	world_fini(&w);
 }
 
@@ -399,7 +399,7 @@ static void job_ends_well_when_all_have_finished(void **state)
 	running_job(&w);
 	clear(&w);
 	worker(&w, 21, 0, WORKER_FINISHED);
-	worker(&w, 21, 0, WORKER_FINISHED); /* said again */
+	worker(&w, 21, 0, WORKER_FINISHED); /* repeated */
 	NOT_SAID(&w, "JOB_END");
 	worker(&w, 22, 1, WORKER_FINISHED);
 	SAID(&w, "11 JOB_END job=1 code=0 \n");
@@ -505,7 +505,7 @@ static void dead_agent_ends_its_jobs_and_is_named(void **state)
 		 "5.0 s");
 	SAID(&w, "11 PEERS b:down:i202\n");
 	clear(&w);
-	agent(&w, 32, "b", 202); /* it learns what happened */
+	agent(&w, 32, "b", 202); /* it receives the reason */
 	SAID(&w, "32 JOB_END job=1 code=10008");
 	world_fini(&w);
 }

@@ -1,6 +1,5 @@
+/* Members of the scheduler's core: how they connect, are recognised, and are declared dead. */
 #include "tests/unit/sched_world.h"
-
-/* Members of the scheduler's core: how they come, are recognised and are given up. */
 
 static void hello_is_welcomed_and_told_of_the_other_side(void **state)
 {
@@ -87,7 +86,7 @@ static void shorter_dead_time_counts_from_now_on(void **state)
 	world_init(&w);
 	server(&w, 11, "s1", 101);
 	cfg = w.cfg;
-	pass(&w, 1000, NULL); /* silent, and not dead for long yet */
+	pass(&w, 1000, NULL); /* silent, but not yet for long enough to be dead */
 	NOT_SAID(&w, "11 DROP");
 	cfg.server_dead_ms = 800;
 	sched_set_times(w.core, &cfg, w.now);
@@ -151,7 +150,7 @@ static void replaced_instance_does_not_take_its_name_back(void **state)
 	world_fini(&w);
 }
 
-/* The HELLO of 102, which was killed, came behind that of its successor 103. */
+/* Instance 102 was killed. Its HELLO arrives after that of its successor 103. */
 static void late_hello_of_a_dead_instance_locks_nobody_out(void **state)
 {
 	struct sched_world w;
@@ -234,7 +233,7 @@ static void scheduler_that_hears_nobody_gives_nobody_up(void **state)
 	pass(&w, 10 * w.cfg.agent_dead_ms, NULL);
 	NOT_SAID(&w, "DROP");
 	NOT_SAID(&w, "JOB_END");
-	/* The first that is heard has not come back sooner than others could. */
+	/* The first member to return is not declared dead earlier than the others. */
 	pass(&w, w.cfg.server_dead_ms - 200, (const uint32_t[]){12, 21, 0});
 	NOT_SAID(&w, "DROP");
 	pass(&w, w.cfg.agent_dead_ms, (const uint32_t[]){12, 21, 0});
@@ -251,7 +250,7 @@ static void late_tick_extends_the_deadlines(void **state)
 	running_job(&w);
 	pass(&w, 1000, everybody);
 	clear(&w);
-	w.now += 10000 * MS; /* this process was stopped */
+	w.now += 10000 * MS; /* as after a stop of this process */
 	sched_tick(w.core, w.now);
 	check(&w);
 	NOT_SAID(&w, "DROP");
@@ -276,7 +275,7 @@ static void evicted_instance_that_returns_relearns_what_it_has(void **state)
 	world_fini(&w);
 }
 
-/* A server answers every question about agent 4, 'b', which it has not heard for quiet_ms. */
+/* Let ms pass. Server 1 answers every question about agent 4, 'b', with the silence quiet_ms. */
 static void pass_seen(struct sched_world *w, uint32_t ms, uint32_t quiet_ms)
 {
 	const struct ctl_msg seen = {CTL_SEEN, .sight = {4, 202, quiet_ms}};
@@ -311,7 +310,7 @@ static void agent_that_only_the_scheduler_does_not_hear_lives(void **state)
 	pass_seen(&w, w.cfg.agent_dead_ms, 100);
 	NOT_SAID(&w, "JOB_END");
 	pass(&w, 2 * w.cfg.agent_dead_ms,
-		(const uint32_t[]){11, 12, 21, 0}); /* no server hears it */
+		(const uint32_t[]){11, 12, 21, 0}); /* no server receives from it */
 	SAID(&w, "21 JOB_END job=1 code=10008 agent 'b'");
 	world_fini(&w);
 }
@@ -327,7 +326,7 @@ static void agent_that_nobody_hears_is_dead_in_time_whatever_servers_say(void **
 	clear(&w);
 	send_msg(&w, 11, &unasked);
 	pass_seen(&w, w.cfg.agent_dead_ms - 400,
-		4500); /* heard by the server when it was last heard here */
+		4500); /* the server last received from it when the scheduler did */
 	send_msg(&w, 11, &other_instance);
 	NOT_SAID(&w, "JOB_END");
 	pass_seen(&w, 600, 4800);

@@ -1,8 +1,7 @@
+/* Jobs of the scheduler's core that continue without a lost machine, and that admit new ones. */
 #include "tests/unit/sched_world.h"
 
-/* Jobs of the scheduler's core that go on without a machine, and let others in. */
-
-/* As running_job, of three workers on as many agents (21, 22, 23). */
+/* running_job with three workers on as many agents (21, 22, 23). */
 static void shrinking_job(struct sched_world *w)
 {
 	world_init(w);
@@ -70,7 +69,8 @@ static void job_fail(struct sched_world *w, uint32_t conn, int code, const char 
 	send_msg(w, conn, &msg);
 }
 
-/* J1: its GPUs' failure takes a machine out of the job; wrong sums (BPS_EMISMATCH) still end the job. */
+/* J1: a failure of its GPUs removes a machine from the job. Wrong sums (BPS_EMISMATCH) still end
+ * the job. */
 static void machine_whose_gpus_fail_leaves_a_job_that_may_shrink(void **state)
 {
 	struct sched_world w;
@@ -82,7 +82,7 @@ static void machine_whose_gpus_fail_leaves_a_job_that_may_shrink(void **state)
 	SAID(&w, "23 JOB_END job=1 code=10009 agent 'c' (host c) is no longer part of job 'x', "
 		 "which went on without it: c (host c): an illegal address");
 	clear(&w);
-	job_fail(&w, 23, BPS_EDEVICE, "an illegal address"); /* once more, after a reconnection */
+	job_fail(&w, 23, BPS_EDEVICE, "an illegal address"); /* repeated after a reconnection */
 	SAID(&w, "23 JOB_END job=1 code=10009");
 	NOT_SAID(&w, "21 JOB");
 	job_fail(&w, 22, BPS_EMISMATCH, "results differ");
@@ -105,7 +105,7 @@ static void last_machine_of_a_job_that_may_shrink_ends_it(void **state)
 	worker(&w, 23, 2, WORKER_LOST);
 	worker(&w, 21, 0, WORKER_FINISHED);
 	worker(&w, 22, 1, WORKER_LOST);
-	SAID(&w, "21 JOB_END job=1 code=0"); /* whoever is left had finished */
+	SAID(&w, "21 JOB_END job=1 code=0"); /* all remaining workers had finished */
 	world_fini(&w);
 	shrinking_job(&w);
 	worker(&w, 23, 2, WORKER_LOST);
@@ -171,7 +171,7 @@ static void barrier_is_passed_when_all_that_are_left_are_there_in_one_view(void 
 	worker(&w, 23, 2, WORKER_LOST);
 	clear(&w);
 	at_barrier(&w, 21, 0, 1);
-	NOT_SAID(&w, "21 JOB "); /* the other has not said so since */
+	NOT_SAID(&w, "21 JOB "); /* the other agent has not confirmed yet */
 	at_barrier(&w, 22, 1, 1);
 	SAID(&w, "21 JOB job=1 x size=3 m0(2:0) m1(3:1) m2(4:2) gone barrier=1");
 	NOT_SAID(&w, "PLAN");
@@ -180,12 +180,13 @@ static void barrier_is_passed_when_all_that_are_left_are_there_in_one_view(void 
 	agent(&w, 21, "a", 201);
 	agent(&w, 22, "b", 202);
 	clear(&w);
-	at_barrier(&w, 22, 1, 1); /* it had not heard */
+	at_barrier(&w, 22, 1, 1); /* it has not received the change */
 	SAID(&w, "22 JOB job=1 x size=3 m0(2:0) m1(3:1) m2(4:2) gone barrier=1");
 	world_fini(&w);
 }
 
-/* Agents a and b have the workers of an elastic job that may have three; c comes later. */
+/* Agents a and b have the workers of an elastic job of at most three workers. Agent c comes
+ * later. */
 static void elastic_job(struct sched_world *w)
 {
 	world_init(w);
@@ -222,10 +223,10 @@ static void newcomers_are_let_in_at_a_barrier_and_told_of_everything(void **stat
 	SAID(&w, "11 JOB job=1 x size=3 m0(2:0) m1(3:1) m2(4:2) barrier=1 border\n11 PLAN job=1 "
 		 "0=w [");
 	clear(&w);
-	join(&w, 23, CTL_NO_ID, 2, 12); /* it has not heard */
+	join(&w, 23, CTL_NO_ID, 2, 12); /* it has not received the change */
 	SAID(&w, "23 JOINED code=0 job=1 rank=2");
 	join(&w, 23, CTL_NO_ID, 2, 13);
-	SAID(&w, "23 JOINED code=10017"); /* a second worker of a machine that is in */
+	SAID(&w, "23 JOINED code=10017"); /* a second worker of a member machine */
 	kill_scheduler(&w);
 	clear(&w);
 	server(&w, 11, "s1", 101);
@@ -245,7 +246,7 @@ static void lost_machines_rank_and_number_go_to_who_joins(void **state)
 	clear(&w);
 	at_barrier(&w, 21, 0, 1);
 	SAID(&w, "21 JOB job=1 x size=3 m0(2:0) m1(3:) gone m2(4:1) barrier=1 border");
-	join(&w, 22, CTL_NO_ID, 2, 20); /* back */
+	join(&w, 22, CTL_NO_ID, 2, 20); /* returns */
 	SAID(&w, "22 JOINED code=0 job=4294967295");
 	w.last_job = 1;
 	at_barrier(&w, 21, 0, 2);
@@ -262,7 +263,8 @@ static void machines_that_wait_count_for_the_limit_of_machines(void **state)
 
 	(void)state;
 	elastic_job(&w);
-	for (uint32_t n = 2; n < WIRE_MEMBERS_MAX - 1; n++) { /* one leaves, one comes */
+	/* one machine leaves and one joins, repeatedly */
+	for (uint32_t n = 2; n < WIRE_MEMBERS_MAX - 1; n++) {
 		uint32_t conn = n == 2 ? 22 : 998 + n;
 
 		worker(&w, conn, 1, WORKER_LOST);
@@ -306,8 +308,8 @@ static void place_of_a_newcomer_that_has_left_is_free_at_once(void **state)
 	agent(&w, 24, "d", 204);
 	join(&w, 23, CTL_NO_ID, 2, 12);
 	join(&w, 24, CTL_NO_ID, 2, 14);
-	SAID(&w, "24 JOINED code=10017"); /* three at most */
-	unjoin(&w, 24, 12);               /* not its own */
+	SAID(&w, "24 JOINED code=10017"); /* the limit is three */
+	unjoin(&w, 24, 12);               /* another worker's */
 	unjoin(&w, 23, 14);
 	clear(&w);
 	join(&w, 24, CTL_NO_ID, 2, 14);
@@ -323,7 +325,7 @@ static void place_of_a_newcomer_that_has_left_is_free_at_once(void **state)
 	SAID(&w, "24 JOINED code=0 job=1 rank=2");
 	NOT_SAID(&w, "23 JOINED");
 	clear(&w);
-	unjoin(&w, 24, 14); /* it had not heard that it is in */
+	unjoin(&w, 24, 14); /* it has not been told of its admission */
 	NOT_SAID(&w, "JOB");
 	world_fini(&w);
 }
@@ -336,7 +338,7 @@ static void newcomers_of_an_agent_that_reconnects_join_again(void **state)
 	elastic_job(&w);
 	join(&w, 23, CTL_NO_ID, 2, 12);
 	w.last_job = 1;
-	agent(&w, 33, "c", 203); /* meanwhile its worker has left */
+	agent(&w, 33, "c", 203); /* its worker has left meanwhile */
 	agent(&w, 24, "d", 204);
 	clear(&w);
 	join(&w, 24, CTL_NO_ID, 2, 14);

@@ -1,6 +1,5 @@
+/* The records of the scheduler's core, and its state after a restart. */
 #include "tests/unit/sched_world.h"
-
-/* What the scheduler's core keeps, and what it is after a restart. */
 
 static void restarted_scheduler_knows_its_members_and_jobs(void **state)
 {
@@ -66,7 +65,7 @@ static void grace_also_covers_members_that_leave_again(void **state)
 	world_fini(&w);
 }
 
-/* It hangs: its connection stays open. */
+/* The server hangs: its connection stays open. */
 static void silent_server_dies_in_time_once_all_members_are_back(void **state)
 {
 	struct sched_world w;
@@ -126,13 +125,13 @@ static void log_without_its_last_record_ends_the_jobs_that_it_has(void **state)
 	running_job(&w);
 	n = w.n_records;
 	before = sched_view(w.core);
-	server(&w, 31, "s1", 111); /* partitions move: the record that is lost */
+	server(&w, 31, "s1", 111); /* partitions move, and this record gets lost */
 	view = sched_view(w.core);
 	assert_true(view > before);
 	lose_records(&w, n, before);
 	kill_scheduler(&w);
 	clear(&w);
-	agent(&w, 22, "b", 202); /* it was away, and knows nothing newer */
+	agent(&w, 22, "b", 202); /* it was away and has nothing newer */
 	NOT_SAID(&w, "JOB_END");
 	assert_false(has_problem(&w, "STATE_BEHIND"));
 	hello_seen(&w, 21, ROLE_AGENT, "a", 201, view);
@@ -143,7 +142,7 @@ static void log_without_its_last_record_ends_the_jobs_that_it_has(void **state)
 	join(&w, 21, 0, 2, 30);
 	join(&w, 22, 1, 2, 31);
 	hello_seen(&w, 11, ROLE_SERVER, "s1", 111, view);
-	SAID(&w, "11 JOB job=1025"); /* it formed in this term: nothing of it is lost */
+	SAID(&w, "11 JOB job=1025"); /* formed in this term: none of its records are lost */
 	NOT_SAID(&w, "JOB_END job=1025");
 	world_fini(&w);
 }
@@ -207,7 +206,7 @@ static void forming_job_can_be_joined_again_after_a_restart(void **state)
 	agent(&w, 21, "a", 201);
 	NOT_SAID(&w, "JOB");
 	join(&w, 21, 1, 2, 10);
-	SAID(&w, "21 JOINED code=0 job=1025 rank=1"); /* the number 1 was given out */
+	SAID(&w, "21 JOINED code=0 job=1025 rank=1"); /* number 1 was assigned already */
 	world_fini(&w);
 }
 
@@ -252,7 +251,7 @@ static void ended_job_keeps_its_age_over_restarts_and_boots(void **state)
 	kill_scheduler(&w);
 	assert_in_range((uint64_t)(ended_s(&w) * 10), 299, 311);
 	w.cfg.unix_offset_s +=
-		(int64_t)(w.now / (1000 * MS)) + 60; /* the machine boots for a minute */
+		(int64_t)(w.now / (1000 * MS)) + 60; /* the machine takes a minute to boot */
 	w.now = 2000 * MS;
 	kill_scheduler(&w);
 	assert_in_range((uint64_t)(ended_s(&w) * 10), 909, 931);
@@ -334,11 +333,11 @@ static void known_member_is_not_refused_while_the_state_cannot_be_written(void *
 	running_job(&w);
 	w.persist_error = -EIO;
 	clear(&w);
-	server(&w, 31, "s1", 111); /* restarted: would change the view */
+	server(&w, 31, "s1", 111); /* restarted: this would change the view */
 	SAID(&w, "31 DROP the state cannot be written");
 	agent(&w, 41, "a", 201);
 	SAID(&w, "41 DROP the state cannot be written");
-	declare(&w, 22, 1, "w", DTYPE_F32, 400000); /* would be answered by the new place */
+	declare(&w, 22, 1, "w", DTYPE_F32, 400000); /* the answer would name the new place */
 	NOT_SAID(&w, "REFUSE");
 	NOT_SAID(&w, "PLAN");
 	w.persist_error = 0;

@@ -1,6 +1,5 @@
+/* Tensors of the scheduler's core: which members must agree, and where partitions are placed. */
 #include "tests/unit/sched_world.h"
-
-/* Tensors of the scheduler's core: who has to agree, and where their partitions go. */
 
 static void tensor_is_planned_when_all_agents_agree(void **state)
 {
@@ -17,7 +16,7 @@ static void tensor_is_planned_when_all_agents_agree(void **state)
 	SAID(&w, "12 PLAN job=1 0=w");
 	SAID(&w, "22 PLAN job=1 0=w");
 	clear(&w);
-	declare(&w, 22, 1, "w", DTYPE_F32, 400000); /* again, after a lost answer */
+	declare(&w, 22, 1, "w", DTYPE_F32, 400000); /* repeated, because the answer was lost */
 	SAID(&w, "22 PLAN job=1 0=w [0:");
 	NOT_SAID(&w, "21 ");
 	world_fini(&w);
@@ -42,7 +41,7 @@ static void tensors_of_one_message_share_a_plan_and_a_view(void **state)
 	world_fini(&w);
 }
 
-/* As a machine does that was let in: nothing but DECLARE tells it of what was placed before. */
+/* An admitted machine learns only by DECLARE what was placed before. */
 static void placed_tensor_that_is_declared_beside_a_new_one_is_planned_too(void **state)
 {
 	struct sched_world w;
@@ -59,7 +58,7 @@ static void placed_tensor_that_is_declared_beside_a_new_one_is_planned_too(void 
 	SAID(&w, "22 PLAN job=1 0=w [0:0+");
 	NOT_SAID(&w, "21 PLAN job=1 0=w");
 	clear(&w);
-	declare(&w, 22, 1, "v", DTYPE_F16, 100); /* it is owed once */
+	declare(&w, 22, 1, "v", DTYPE_F16, 100); /* v completes here, and w was answered before */
 	NOT_SAID(&w, "0=w");
 	world_fini(&w);
 }
@@ -97,13 +96,13 @@ static void mismatched_declaration_fails_that_tensor_for_all(void **state)
 	clear(&w);
 	declare(&w, 21, 0, "v", DTYPE_F32, 1000);
 	SAID(&w, "21 TENSOR_FAIL v code=10003");
-	declare(&w, 21, 0, "w", DTYPE_F16, 400000); /* against a placed one */
+	declare(&w, 21, 0, "w", DTYPE_F16, 400000); /* differs from the placed tensor */
 	SAID(&w, "21 TENSOR_FAIL w code=10003");
 	NOT_SAID(&w, "JOB_END");
 	world_fini(&w);
 }
 
-/* The workers end because of the error, so their ends are not its cause. */
+/* The workers end because of this error, so their ends are not the cause. */
 static void job_that_ends_after_a_failed_tensor_names_it(void **state)
 {
 	struct ctl_msg lost = {.type = CTL_WORKER,
@@ -123,7 +122,7 @@ static void job_that_ends_after_a_failed_tensor_names_it(void **state)
 	world_fini(&w);
 }
 
-/* One of them agrees with what the other machine has. */
+/* A worker of the second machine agrees with the other machine. */
 static void workers_of_one_machine_that_disagree_fail_it_for_all(void **state)
 {
 	struct ctl_decl d[2] = {{1, "v", DTYPE_F32, 1000}, {1, "v", DTYPE_F32, 500}};
@@ -155,13 +154,13 @@ static void impossible_declarations_are_refused(void **state)
 	SAID(&w, "21 TENSOR_FAIL v code=22");
 	declare(&w, 21, 0, "u", DTYPE_F64, UINT64_MAX / 4);
 	SAID(&w, "21 TENSOR_FAIL u code=10012");
-	declare(&w, 21, 1, "v", DTYPE_F32, 10); /* not its rank */
+	declare(&w, 21, 1, "v", DTYPE_F32, 10); /* the rank of another worker */
 	SAID(&w, "21 DROP");
 	world_fini(&w);
 }
 
-/* Else the servers would have it in a shape that somebody was refused, and his agent has no memory
- * for. */
+/* Otherwise the servers would have it in the shape that was refused, and for which the agent has no
+ * memory. */
 static void name_of_a_refused_declaration_is_not_placed_in_another_shape(void **state)
 {
 	struct ctl_decl d[2] = {{0, "v", DTYPE_F64, UINT64_C(1) << 38}, {0, "v", DTYPE_U8, 1000}};
@@ -183,7 +182,7 @@ static void name_of_a_refused_declaration_is_not_placed_in_another_shape(void **
 	world_fini(&w);
 }
 
-/* The same behind one that was sound. */
+/* The same after a valid declaration of that name. */
 static void unsound_declaration_of_a_name_that_is_declared_fails_it_for_all(void **state)
 {
 	struct sched_world w;

@@ -1,10 +1,9 @@
+/* Answers of the scheduler's core to why-stuck, and its events. */
 #include "tests/unit/sched_world.h"
 
 #include <unistd.h>
 
 #include "common/base/log.h"
-
-/* What the scheduler's core answers who asks why, and what it tells of itself. */
 
 /* ---- questions ---- */
 
@@ -163,7 +162,7 @@ static void probe_for_the_status_gathers_what_answers(void **state)
 	world_fini(&w);
 }
 
-/* A worker that waits for round 3 of tensor 0 since 2 s. */
+/* A worker that has waited for round 3 of tensor 0 for 2 s. */
 #define WAITS(r, p)                                                                                \
 	(struct ctl_report_worker)                                                                 \
 	{                                                                                          \
@@ -265,7 +264,7 @@ static void probe_for_the_status_outlives_its_job(void **state)
 	assert_int_equal(sched_probe_start(w.core, 1, 77, w.now), 0);
 	report(&w, 21, 1, &a, 1, "");
 	pass(&w, w.cfg.probe_ms + 10, everybody);
-	report(&w, 22, 1, &a, 1, ""); /* late, the second question is out */
+	report(&w, 22, 1, &a, 1, ""); /* late: the second question has timed out */
 	worker(&w, 21, 0, WORKER_LOST);
 	pass(&w, w.cfg.probe_ms / 4 + 10, everybody);
 	assert_true(w.is_probe_done);
@@ -337,7 +336,7 @@ static void events_tell_of_members_jobs_partitions_and_views(void **state)
 	world_fini(&w);
 }
 
-/* A file with a line that a crash has torn, and then more events than fit. */
+/* A file with a line that a crash cut, and then more events than fit. */
 static void events_are_read_again_from_a_bounded_file(void **state)
 {
 	char dir[] = "/tmp/bps_events_XXXXXX", path[64];

@@ -1,4 +1,4 @@
-/* Muted problems: how long, over which restarts, and what they change. */
+/* Muted problems: for how long, over which restarts, and what they change. */
 #include <errno.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -18,7 +18,7 @@
 #define S    UINT64_C(1000000000)
 #define H_MS UINT64_C(3600000)
 
-/* One scheduler and what it has made durable last. */
+/* A scheduler and its latest durable state. */
 struct mute_world {
 	struct sched_core *core;
 	struct sched_config cfg;
@@ -141,7 +141,7 @@ static void restart_of_the_scheduler_changes_neither_mute_nor_end(void **state)
 	world_init(&w);
 	assert_int_equal(sched_mute(w.core, "STRAGGLER", H_MS, "old node", "me", w.now), 0);
 	w.now += 1800 * S;
-	w.cfg.unix_offset_s += 86400; /* somebody has set the wall clock: it does not matter */
+	w.cfg.unix_offset_s += 86400; /* a change of the wall clock has no effect */
 	restart(&w);
 	restart(&w); /* from a snapshot */
 	assert_true(is_muted(&w, "STRAGGLER"));
@@ -161,7 +161,7 @@ static void after_another_boot_the_wall_clock_tells_the_end(void **state)
 	(void)state;
 	world_init(&w);
 	assert_int_equal(sched_mute(w.core, "STRAGGLER", H_MS, "", "me", w.now), 0);
-	/* The machine was off for ten minutes, and its clock begins at 0 again. */
+	/* The machine was off for ten minutes, and its monotonic clock starts at 0. */
 	memset(w.cfg.boot_id, 2, sizeof(w.cfg.boot_id));
 	w.cfg.unix_offset_s += 1000 + 600;
 	w.now = 0;

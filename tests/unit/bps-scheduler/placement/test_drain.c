@@ -1,5 +1,5 @@
-/* Drained and leaving servers, servers that come, and cards that turn out to be slow: who gets which
- * partitions, and when. */
+/* Drained and leaving servers, new servers, and slow cards: which of them get which partitions, and
+ * when. */
 #include <errno.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -31,20 +31,21 @@
 #define WAIT_MS   10000
 #define SETTLE_MS (BALANCE_SETTLE_NS / MS)
 
-/* One scheduler, and members that beat and apply every view, unless they are deaf. */
+/* A scheduler with members that send heartbeats and apply every view, except while they are
+ * deaf. */
 struct drain_world {
 	struct sched_core *core;
 	struct sched_config cfg;
 	uint64_t now, next_beat;
 	struct {
 		bool is_open, is_deaf;
-		uint64_t view; /* told */
-		uint64_t mbps; /* measured */
+		uint64_t view; /* last view received */
+		uint64_t mbps; /* measured speed */
 		uint32_t plans, left_code;
 		bool has_left;
 	} conns[CONNS];
-	uint64_t set_mbps;       /* of those that say HELLO */
-	uint32_t noise, n_beats; /* noise: of what is measured, +- percent */
+	uint64_t set_mbps;       /* speed that a HELLO states */
+	uint32_t noise, n_beats; /* noise: of the measured speeds, +- percent */
 	uint32_t joined_code, job;
 	char text[CTL_TEXT_MAX + 1];
 	struct {
@@ -210,7 +211,7 @@ static void declare(struct drain_world *w, uint32_t conn, uint32_t rank, uint64_
 	send_msg(w, conn, &msg);
 }
 
-/* Noise of another phase and period for each, and the same in every run. */
+/* Return a noisy value. Phase and period differ between members and are the same in every run. */
 static uint64_t noisy(struct drain_world *w, uint32_t i)
 {
 	double wave = ((w->n_beats * 7919u + i * 104729u) % (101 + i)) / (50.0 + i / 2.0) - 1;
@@ -277,8 +278,8 @@ static int undrain(struct drain_world *w, const char *name)
 	return rc;
 }
 
-/* Servers s1, s2 (conns 1, 2), agents a, b, c (21 to 23); a job over all three, of 96
- * partitions. */
+/* Servers s1, s2 (connections 1, 2), agents a, b, c (21 to 23), and a job of 96 partitions over
+ * all. */
 static void running_job(struct drain_world *w)
 {
 	world_init(w);
@@ -327,7 +328,7 @@ static void next_ones_wait_for_every_agent_to_hear_of_the_last(void **state)
 	drain(&w, "s1");
 	w.conns[22].is_deaf = true;
 	pass(&w, 3000);
-	n = parts(&w, "s1"); /* it had been heard a moment ago */
+	n = parts(&w, "s1"); /* its last heartbeat is recent */
 	assert_true(n >= N_PARTS / 2 - BALANCE_BATCH_MIN && n <= N_PARTS / 2);
 	w.conns[22].is_deaf = false;
 	pass(&w, WAIT_MS);
@@ -372,7 +373,7 @@ static void server_is_not_drained_when_the_others_lack_memory(void **state)
 	world_fini(&w);
 }
 
-/* It may be lost, and its memory with it. */
+/* The server may be lost, and its memory with it. */
 static void memory_of_a_suspect_server_is_no_room_for_a_drain(void **state)
 {
 	struct drain_world w;
@@ -462,7 +463,7 @@ static void server_that_comes_gets_its_share_and_then_all_is_quiet(void **state)
 	}
 	plans = w.conns[21].plans;
 	pass(&w, WAIT_MS);
-	sched_conn_closed(w.core, 3, w.now); /* the same process comes back: nothing has changed */
+	sched_conn_closed(w.core, 3, w.now); /* the same process reconnects: no change */
 	w.conns[3].is_open = false;
 	server(&w, 4, "s3", 103);
 	pass(&w, WAIT_MS);
@@ -499,14 +500,14 @@ static void nothing_moves_for_a_small_gain(void **state)
 
 /* ---- cards ---- */
 
-/* All measure 1000, but for s2. */
+/* All cards measure 1000, except that of s2. */
 static void measure(struct drain_world *w, uint64_t s2_mbps)
 {
 	for (uint32_t i = 0; i < CONNS; i++)
 		w->conns[i].mbps = i == 2 ? s2_mbps : 1000;
 }
 
-/* With two servers beside no agent they have the partitions by their cards' speeds. */
+/* Two servers without agents share the partitions in proportion to their cards' speeds. */
 static void assert_third_is_on_s2(struct drain_world *w)
 {
 	uint64_t n = parts(w, "s2");
@@ -596,7 +597,7 @@ static void card_of_a_restarted_server_is_as_fast_as_before_until_it_is_measured
 	measure(&w, 500);
 	pass(&w, WAIT_MS);
 	assert_third_is_on_s2(&w);
-	server(&w, 4, "s2", 112); /* measures nothing yet */
+	server(&w, 4, "s2", 112); /* has no measurement yet */
 	pass(&w, 3 * WAIT_MS);
 	assert_third_is_on_s2(&w);
 	w.conns[4].mbps = 1000; /* another card, or no other load on it */
@@ -667,7 +668,7 @@ static void speeds_are_used_seldom_however_they_change(void **state)
 
 	(void)state;
 	running_job(&w);
-	for (unsigned i = 0; i < 60; i++) { /* two minutes, a change every 2 s */
+	for (unsigned i = 0; i < 60; i++) { /* two minutes with a change every 2 s */
 		measure(&w, i % 2 ? 1000 : 100);
 		pass(&w, 2000);
 	}
@@ -683,7 +684,7 @@ static void leaving_server_is_told_when_it_is_empty(void **state)
 
 	(void)state;
 	running_job(&w);
-	w.conns[22].is_deaf = true; /* it is not waited for */
+	w.conns[22].is_deaf = true; /* the scheduler does not wait for it */
 	send_msg(&w, 1, &leave);
 	tick(&w);
 	assert_false(w.conns[1].has_left);
@@ -693,7 +694,7 @@ static void leaving_server_is_told_when_it_is_empty(void **state)
 	assert_int_equal(w.conns[1].left_code, 0);
 	sched_conn_closed(w.core, 1, w.now);
 	w.conns[1].is_open = w.conns[22].is_deaf = false;
-	server(&w, 3, "s1", 111); /* the next instance is a server as any other */
+	server(&w, 3, "s1", 111); /* the next instance is an ordinary server */
 	pass(&w, WAIT_MS);
 	assert_int_equal(parts(&w, "s1"), N_PARTS / 2);
 	world_fini(&w);
@@ -733,7 +734,7 @@ static void drained_server_is_better_than_none(void **state)
 	world_fini(&w);
 }
 
-/* It was told LEFT, and has not ended yet. */
+/* The server received LEFT and has not ended yet. */
 static void server_that_has_left_is_better_than_none(void **state)
 {
 	struct drain_world w;
@@ -780,7 +781,7 @@ static void drained_agent_gets_no_new_job_and_keeps_those_it_has(void **state)
 	world_fini(&w);
 }
 
-/* A restart looks the same, so only somebody who drained it has said that it does not come back. */
+/* A restart looks the same. Only an operator's drain shows that the agent does not return. */
 static void drained_agent_that_stops_is_gone_at_once_and_no_other(void **state)
 {
 	(void)state;

@@ -1,3 +1,5 @@
+/* Placement of partitions on servers: its time against the optimum, for the tensors of real models
+ * (tests/traces) and for machines of different speeds. No daemon runs. */
 #include <errno.h>
 #include <math.h>
 #include <setjmp.h>
@@ -52,7 +54,7 @@ struct cluster {
 	uint64_t threads[NODES_MAX][2];
 };
 
-/* n machines with agent and server, k with a server alone. */
+/* n machines with agent and server, and k with a server alone. */
 static void cluster_init(struct cluster *c, uint32_t n, uint32_t k, uint64_t job_bytes)
 {
 	*c = (struct cluster){.p = {n, job_bytes, c->machines, n + k, c->servers, n + k}};
@@ -72,7 +74,7 @@ static int larger_first(const void *a, const void *b)
 	return (x < y) - (x > y);
 }
 
-/* Place the trace's tensors in one batch; returns time over optimum. */
+/* Place the trace's tensors in one batch. Returns the time divided by the optimum. */
 static double place_trace(struct cluster *c, const struct place_trace *t)
 {
 	struct place_part *parts = NULL;
@@ -181,7 +183,8 @@ static void optimum_of_equal_nics_is_the_published_formula(void **state)
 	}
 }
 
-/* The example of the design notes: 8 at 100 G and 8 at 25 G are as 2 more at 100 G. */
+/* The example of the design notes: 8 machines at 25 G add as much to 8 at 100 G as 2 at 100 G
+ * would. */
 static void slow_cpu_machines_add_their_share_to_the_optimum(void **state)
 {
 	struct cluster c;
@@ -270,8 +273,8 @@ static void part_size_is_aligned_and_bounded(void **state)
 	assert_int_equal(place_part_elems(1 << 24, 4, 4, 1 << 26, 1 << 16), 1 << 14);
 }
 
-/* As steps go through a job's tensors, machines without agents must neither be the only ones that
- * sum nor be idle. */
+/* A step goes through the tensors of a job in order. In each stretch of it, machines without agents
+ * must neither do all sums nor be idle. */
 static void every_stretch_of_equal_partitions_is_shared_by_bandwidth(void **state)
 {
 	enum { N = 400, STRETCH = 50 };
@@ -284,7 +287,7 @@ static void every_stretch_of_equal_partitions_is_shared_by_bandwidth(void **stat
 		parts[i] = (struct place_part){.bytes = 1 << 19};
 	place_parts(&c.p, parts, N);
 	for (size_t first = 0; first < N; first += STRETCH) {
-		unsigned n_beside = 0; /* on servers beside agents */
+		unsigned n_beside = 0; /* on servers of machines with agents */
 
 		for (size_t i = first; i < first + STRETCH; i++)
 			n_beside += parts[i].server < 4;

@@ -1,8 +1,8 @@
+/* A server's core against every message in every state, and the faults that end a job or close a
+ * peer. */
 #include "tests/unit/srv_world.h"
 
-/* A server's core against any message in any state, and what ends a job or closes a peer. */
-
-/* ---- what ends a job, and what closes a peer ---- */
+/* ---- faults that end a job, and faults that close a peer ---- */
 
 static void different_results_of_the_round_before_are_found(void **state)
 {
@@ -12,7 +12,8 @@ static void different_results_of_the_round_before_are_found(void **state)
 		struct wire_msg m;
 
 		if (k == 0)
-			contribute_all(w, 1); /* else nobody knows the sum, only that they differ */
+			/* otherwise no member has the sum, and only the difference is known */
+			contribute_all(w, 1);
 		say_contrib(w, 0, 2);
 		assert_int_equal(w->n_fails, 0);
 		m = contrib_msg(w, 1, 2, 0);
@@ -36,7 +37,7 @@ static void different_operations_are_found(void **state)
 	say(w, 1, &m);
 	assert_int_equal(w->fail_code, BPS_EMISMATCH);
 	assert_non_null(strstr(w->fail_text, "max"));
-	say_contrib(w, 1, 1); /* nothing more happens in a failed job */
+	say_contrib(w, 1, 1); /* a failed job stays as it is */
 	work(w);
 	expect_nothing(w, 0);
 	assert_int_equal(w->n_fails, 1);
@@ -51,7 +52,7 @@ static void message_that_makes_no_sense_closes_only_its_sender(void **state)
 		struct wire_msg m = contrib_msg(w, 1, 1, 0);
 		bool is_harmless = false;
 
-		if (k == 10 || k == 11) { /* a donation is due */
+		if (k == 10 || k == 11) { /* a donation is expected */
 			say_key(w, 1, WIRE_HAVE, 1);
 			say_contrib(w, 0, 1);
 			say_contrib(w, 2, 1);
@@ -77,7 +78,7 @@ static void message_that_makes_no_sense_closes_only_its_sender(void **state)
 			m.flags = 0;
 			m.segment = 1;
 			break;
-		case 6: /* another's seat */
+		case 6: /* seat of another member */
 			m.member = 0;
 			break;
 		case 7:
@@ -128,7 +129,7 @@ static void stranger_gets_nothing_into_a_job(void **state)
 
 enum srv_scene {
 	SCENE_EMPTY,
-	SCENE_WANT_READ, /* no staging is left for it */
+	SCENE_WANT_READ, /* no staging memory is left for the read */
 	SCENE_READING,
 	SCENE_STAGED,
 	SCENE_SUMMING,
@@ -141,7 +142,7 @@ enum srv_scene {
 	SCENE_COUNT
 };
 
-/* Member 0 is the one that speaks next; the round in hand is 4. */
+/* Member 0 sends next, in round 4. */
 static struct srv_world *make_scene(enum srv_scene scene, uint32_t n_elems)
 {
 	struct srv_world *w = world(.n_members = 3, .n_elems = n_elems, .n_parts = 6,
@@ -156,7 +157,7 @@ static struct srv_world *make_scene(enum srv_scene scene, uint32_t n_elems)
 		}
 		say_contrib(w, 0, 4);
 		break;
-	case SCENE_PARKED: /* its member number comes after those that have not come yet */
+	case SCENE_PARKED: /* its member number comes after members that have not contributed */
 		for (unsigned p = 1; p < 4; p++) {
 			m = contrib_msg(w, 0, 4, p);
 			say(w, 0, &m);
@@ -201,7 +202,7 @@ static struct srv_world *make_scene(enum srv_scene scene, uint32_t n_elems)
 	return w;
 }
 
-/* Whatever is said, by whomever: invariants hold and at most the speaker is closed. */
+/* For any message of any member, invariants hold, and at most the sender is closed. */
 static void every_message_in_every_state_keeps_the_invariants(void **state)
 {
 	static const enum wire_type types[] = {WIRE_CONTRIB, WIRE_HAVE, WIRE_DONATE, WIRE_GOT,
@@ -237,8 +238,8 @@ static void every_message_in_every_state_keeps_the_invariants(void **state)
 				}
 }
 
-/* The crc of the round before that the server expects, so that talk does not end as DIVERGED at
- * once. */
+/* Return the CRC of the previous round that the server expects, so that the random exchange does
+ * not end as DIVERGED at once. */
 static uint32_t expected_echo(struct srv_world *w, uint64_t r, unsigned part)
 {
 	const struct srv_part *p = srv_part_find(srv_job_find(w->core, JOB), 0, part);
@@ -250,7 +251,7 @@ static uint32_t expected_echo(struct srv_world *w, uint64_t r, unsigned part)
 	return slot && slot->round == r && slot->crc_prev_known ? slot->crc_prev : 0;
 }
 
-/* A long random talk, mostly nonsense, with losses and new placements. */
+/* A long random exchange, mostly invalid, with lost connections and new placements. */
 static void random_talk_keeps_the_invariants(void **state)
 {
 	(void)state;

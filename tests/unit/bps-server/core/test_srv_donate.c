@@ -1,6 +1,5 @@
+/* A server's core that takes over a partition: a member that has the sum donates it to the rest. */
 #include "tests/unit/srv_world.h"
-
-/* A server's core that takes over: a sum that somebody has is donated to the rest. */
 
 static void sum_that_somebody_has_is_donated_to_the_rest(void **state)
 {
@@ -9,7 +8,7 @@ static void sum_that_somebody_has_is_donated_to_the_rest(void **state)
 		struct srv_world *w = world(.n_members = 3, .n_elems = k ? LARGE : SMALL);
 		struct wire_msg d;
 
-		say_contrib(w, 0, 4); /* C(4), H(3) */
+		say_contrib(w, 0, 4); /* CONTRIB of round 4, HAVE of round 3 */
 		say_key(w, 1, WIRE_HAVE, 4);
 		expect_msg(w, 1, WIRE_HAVE_OK, 4);
 		expect_nothing(w, 1);
@@ -52,8 +51,8 @@ static void have_that_comes_late_throws_the_sum_away(void **state)
 	(void)state;
 	say_contrib(w, 0, 4);
 	end_read(w, 0, 0, 0);
-	say_contrib(w, 1, 4); /* its read runs on in vain */
-	say_contrib(w, 2, 5); /* implies H(4) */
+	say_contrib(w, 1, 4); /* the result of its read is not used */
+	say_contrib(w, 2, 5); /* implies HAVE of round 4 */
 	assert_int_equal(w->m[1].conn->n_reads, 1);
 	expect_msg(w, 2, WIRE_DONATE_REQ, 4);
 	end_read(w, 1, 0, 0);
@@ -69,7 +68,7 @@ static void have_that_comes_late_throws_the_sum_away(void **state)
 static void next_donor_is_asked_when_one_is_lost(void **state)
 {
 	(void)state;
-	for (unsigned k = 0; k < 3; k++) { /* before its answer; while it is read; by silence */
+	for (unsigned k = 0; k < 3; k++) { /* before its answer, during the read, by silence */
 		struct srv_world *w = world(.n_members = 3, .n_elems = LARGE);
 		unsigned first, second;
 		struct wire_msg d;
@@ -114,7 +113,7 @@ static void idle_donor_is_asked_again_on_its_next_connection(void **state)
 	say_key(w, 0, WIRE_HAVE, 4);
 	fake_down(w->m[0].conn, "cut");
 	say_contrib(w, 1, 4);
-	connect_member(w, 0); /* HAVE was heard: it says nothing */
+	connect_member(w, 0); /* its HAVE was received, so it sends nothing */
 	tick(w, 100);
 	expect_msg(w, 0, WIRE_DONATE_REQ, 4);
 	d = donate_msg(w, 0, 4);
@@ -224,7 +223,7 @@ static void donated_sum_waits_by_the_priority_it_was_asked_with(void **state)
 		say(w, i, &m);
 		settle(w);
 	}
-	/* Partition 0: member 0 has it, member 1 asks with priority 9. */
+	/* Partition 0: member 0 has it, member 1 requests it with priority 9. */
 	say_key(w, 0, WIRE_HAVE, 1);
 	m = contrib_msg(w, 1, 1, 0);
 	m.priority = 9;

@@ -1,13 +1,12 @@
+/* Members on the server's host: their offers are summed in place, without a copy. */
 #include "tests/unit/srv_world.h"
-
-/* Peers on the host of a server's core, whose offers are summed where they lie. */
 
 static void bring_near(struct srv_world *w, unsigned i)
 {
 	w->m[i].conn->base.is_same_host = true;
 }
 
-/* Within one host nobody takes a crc. */
+/* Members on the server's host send no CRC. */
 static void say_near(struct srv_world *w, unsigned i, uint64_t r)
 {
 	struct wire_msg m = contrib_msg(w, i, r, 0);
@@ -38,7 +37,7 @@ static void offer_of_a_peer_on_this_host_is_summed_where_it_lies(void **state)
 		assert_false(is_reading(w));
 		say_contrib(w, 1, r);
 		settle(w);
-		assert_int_equal(w->x.n_loans, 0); /* before anybody is told of the sum */
+		assert_int_equal(w->x.n_loans, 0); /* before any member receives the sum */
 		expect_near_sum(w, 0, r);
 		expect_sum(w, 1, r); /* with its crc */
 		expect_near_sum(w, 2, r);
@@ -47,8 +46,8 @@ static void offer_of_a_peer_on_this_host_is_summed_where_it_lies(void **state)
 	world_free(w);
 }
 
-/* Whoever was put out and does not know may still be given sums of a round that the others have left
- * behind, with their inputs written. */
+/* An evicted member that has not been notified may still get sums of a round that the others have
+ * left, after their inputs were overwritten. */
 static void offer_within_one_host_is_read_and_checked_when_the_job_may_shrink(void **state)
 {
 	struct srv_world *w = world(.n_members = 2, .n_elems = LARGE, .flags = JOB_SHRINK);
@@ -97,7 +96,7 @@ static void loan_outlives_its_connection_and_still_counts(void **state)
 	fake_down(w->m[0].conn, "cut");
 	check(w);
 	assert_int_equal(w->x.n_loans, 1);
-	connect_member(w, 0); /* through the network now */
+	connect_member(w, 0); /* connects over the network now */
 	say_contrib(w, 1, 1);
 	settle(w);
 	assert_int_equal(w->x.n_loans, 0);
@@ -119,7 +118,7 @@ static void loan_ends_when_its_slot_is_cleared(void **state)
 	assert_int_equal(w->x.n_loans, 0);
 	say_near(w, 0, 1);
 	assert_int_equal(w->x.n_loans, 1);
-	say_key(w, 1, WIRE_HAVE, 1); /* it must not be summed again */
+	say_key(w, 1, WIRE_HAVE, 1); /* it must not be summed twice */
 	assert_int_equal(w->x.n_loans, 0);
 	world_free(w);
 }
@@ -141,7 +140,7 @@ static void sum_without_crc_gets_one_for_who_takes_it_through_a_network(void **s
 	connect_member(w, 1);
 	say_contrib(w, 1, 1);
 	expect_sum(w, 1, 1);
-	/* Its echo has a crc, that of the other has none: nothing to compare. */
+	/* The echo of this member has a CRC, the other's has none, so they are not compared. */
 	say_near(w, 0, 2);
 	m = contrib_msg(w, 1, 2, 0);
 	say(w, 1, &m);

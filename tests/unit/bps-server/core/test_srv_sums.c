@@ -1,8 +1,7 @@
+/* Sums of a server's core, bit by bit. */
 #include "bps-server/core/sums.h"
 #include "tests/unit/half.h"
 #include "tests/unit/srv_world.h"
-
-/* What a server's core sums, bit by bit. */
 
 static void average_divides_by_workers(void **state)
 {
@@ -26,7 +25,7 @@ static void average_divides_by_workers(void **state)
 	world_free(w);
 }
 
-/* Inputs of wild size, so that another order gives other bits. */
+/* Fill inputs of very different magnitudes, so that another order of additions gives other bits. */
 static void fill_wild(struct srv_world *w, unsigned seed)
 {
 	srand(seed);
@@ -42,7 +41,7 @@ static void fill_wild(struct srv_world *w, unsigned seed)
 		}
 }
 
-/* The same by the plainest loop, in order of the members. */
+/* Compute the same sum by the plainest loop, in the order of the members. */
 static uint32_t ordered_crc(struct srv_world *w)
 {
 	unsigned char out[BYTES_MAX];
@@ -126,7 +125,7 @@ static void half_precision_is_rounded_once(void **state)
 		m = payload_msg(w, i, WIRE_CONTRIB, 1, 1, 0);
 		m.contrib.workers = w->m[i].workers;
 		say(w, i, &m);
-		sums_relieve(w->core); /* many passes, each into the f32 accumulator */
+		sums_relieve(w->core); /* many passes, each adds to the f32 accumulator */
 		work(w);
 	}
 	r = expect_msg(w, 0, WIRE_RESULT, 1);

@@ -99,7 +99,7 @@ static void wrong_faults_are_refused_with_what_is_meant(void **state)
 		assert_non_null(strstr(err.s, wrong[i].says));
 		assert_int_equal(failpoint_check(wrong[i].faults, &err), -EINVAL);
 	}
-	/* What was in force still is. */
+	/* The rejected list changed nothing. */
 	assert_int_equal(FAILPOINT(SCHED_LOG_WRITE), -EIO);
 }
 

@@ -1,3 +1,4 @@
+/* The heap of timers and priorities: order, equal keys and removal, against a scan of all nodes. */
 #include "common/base/heap.h"
 
 #include <setjmp.h>
@@ -63,7 +64,7 @@ static void reserve_keeps_what_is_there_and_never_shrinks(void **state)
 	assert_int_equal(h.cap, 0);
 }
 
-/* The model: which nodes are in, and the least key by looking at all of them. */
+/* The model: which nodes are in the heap, and the least key, found by a scan. */
 static void check(const struct heap *h, const struct heap_node *n, const bool *is_in)
 {
 	const struct heap_node *min = NULL;

@@ -1,5 +1,4 @@
-/* The log: one line per event whatever a name holds, what stands before it, fields for the
- * journal. */
+/* The log: one line per event for every name, the prefix of a line, fields for the journal. */
 #include "common/base/log.h"
 
 #include <setjmp.h>
@@ -21,7 +20,7 @@
 
 static char got[16384];
 
-/* Runs fn with stderr at fd; what it wrote, read from back, is in got. */
+/* Run fn with stderr redirected to fd. Store in got what it wrote, read from back. */
 static void with_stderr(int fd, int back, void (*fn)(const void *arg), const void *arg)
 {
 	int saved = dup(STDERR_FILENO);
@@ -77,8 +76,8 @@ static void text_in_utf8_stays_readable_and_what_is_none_is_escaped(void **state
 		{"K\xc3\xb6ln \xe4\xba\xac \xf0\x9f\x98\x80",
 			"K\xc3\xb6ln \xe4\xba\xac \xf0\x9f\x98\x80"},
 		{"\xc3", "\\xc3"},                            /* cut off */
-		{"\xc0\x8a", "\\xc0\\x8a"},                   /* a newline the long way */
-		{"\xe0\x80\x8a", "\\xe0\\x80\\x8a"},          /* and longer */
+		{"\xc0\x8a", "\\xc0\\x8a"},                   /* overlong encoding of a newline */
+		{"\xe0\x80\x8a", "\\xe0\\x80\\x8a"},          /* a longer one */
 		{"\xed\xa0\x80", "\\xed\\xa0\\x80"},          /* half a surrogate */
 		{"\xf5\x80\x80\x80", "\\xf5\\x80\\x80\\x80"}, /* beyond the last */
 		{"\xc2\x85", "\\xc2\\x85"},                   /* next line, a control */

@@ -30,24 +30,25 @@
 
 enum { SAY = 7, ECHO_BACK = 8, SAY_AND_CLOSE = 9, NOT_TRUSTED = 10 };
 
-/* One listener that trusts whoever sends a frame other than NOT_TRUSTED, and one client. */
+/* A listener and a client. The listener trusts a peer that sends a frame other than
+ * NOT_TRUSTED. */
 struct ctlchan_fixture {
 	struct event_base *base;
 	struct ctllisten *listen;
 	uint16_t port;
 	struct ctlclient *client;
-	uint32_t trust_ms;     /* 0: the default */
-	unsigned max_per_host; /* 0: the default */
-	bool trusts_all;       /* from the first word on */
+	uint32_t trust_ms;     /* 0: default */
+	unsigned max_per_host; /* 0: default */
+	bool trusts_all;       /* trusts a peer at its first frame */
 
-	unsigned n_opened, n_closed, n_frames; /* at the listener */
+	unsigned n_opened, n_closed, n_frames; /* seen by the listener */
 	struct ctlchan *last;
 	char identity[TLS_IDENTITY_BYTES];
 	char closed_reason[ERR_TEXT_BYTES];
 	size_t last_body;
-	uint64_t sum; /* of body bytes */
+	uint64_t sum; /* sum of the bytes of bodies */
 
-	unsigned n_up, n_down, n_failed, n_client_frames; /* at the client */
+	unsigned n_up, n_down, n_failed, n_client_frames; /* seen by the client */
 	size_t client_body;
 	char down_reason[ERR_TEXT_BYTES];
 };
@@ -219,7 +220,7 @@ static struct ctllisten_stats stats(const struct ctlchan_fixture *f)
 }
 
 /* A plain TCP connection of a stranger, blocking, with a receive deadline. */
-/* from: the last number of its address 127.0.0.x. */
+/* from: the last number of the peer's address 127.0.0.x. */
 static int stranger_from(const struct ctlchan_fixture *f, unsigned from)
 {
 	struct sockaddr_in own = {.sin_family = AF_INET, .sin_addr = {htonl(0x7f000000 + from)}};
@@ -418,7 +419,7 @@ static void client_takes_the_new_key_without_a_moment_alone(void **state)
 	assert_int_equal(key_fingerprint(&key_b, print), 0);
 	assert_string_equal(ctlchan_master(f->last), print);
 	echo(f, 1);
-	assert_int_equal(client_set_key(f, key_b), 0); /* nothing new: it stays */
+	assert_int_equal(client_set_key(f, key_b), 0); /* same key again: the connection stays */
 	echo(f, 1);
 	assert_int_equal(f->n_up, 2);
 	fixture_free(f);
@@ -439,7 +440,7 @@ static void client_keeps_its_connection_while_the_new_key_is_refused(void **stat
 		event_base_loop(f->base, EVLOOP_ONCE);
 	echo(f, 1);
 	assert_int_equal(f->n_down, 0);
-	/* It is tried again when it has to be. */
+	/* The client retries as often as it must. */
 	ctllisten_free(f->listen);
 	start_listen(f, one_key(key_b), port);
 	run_until(f, &f->n_up, 2);
@@ -453,7 +454,7 @@ static void wrong_key_soon_after_a_good_one_costs_no_connection(void **state)
 	bool is_taken = false;
 
 	(void)state;
-	/* At every turn of the loop until the good one has been taken. */
+	/* Strangers connect at every turn of the loop until the good client was accepted. */
 	for (unsigned n = 0; !is_taken; n++) {
 		struct ctlchan_fixture *f = fixture_new();
 
@@ -512,7 +513,7 @@ static void peer_without_key_is_refused_by_one_with(void **state)
 	(void)state;
 	start_listen(f, one_key(key_a), 0);
 	start_client(f, NULL, NULL);
-	run_until(f, &f->n_up, 1); /* plain TCP knows no better until it speaks */
+	run_until(f, &f->n_up, 1); /* with plain TCP the client is up until the peer writes */
 	assert_int_equal(ctlclient_send(f->client, SAY, "hello", 5), 0);
 	run_until(f, &f->n_down, 1);
 	assert_int_equal(f->n_opened, 0);
@@ -598,7 +599,7 @@ static void listener_with_a_certificate_instead_of_the_key_is_refused(void **sta
 	run_until(f, &f->n_failed, 1);
 	assert_int_equal(f->n_up, 0);
 	assert_non_null(strstr(f->down_reason, "did not use the cluster key"));
-	run_until(f, &im.n_handshakes, 1); /* only the proof was missing */
+	run_until(f, &im.n_handshakes, 1); /* only the proof of the key was missing */
 	ctlclient_free(f->client);
 	f->client = NULL;
 	bufferevent_free(im.bev);
@@ -740,7 +741,7 @@ static void strangers_of_many_hosts_share_a_limit_and_stop_nobody(void **state)
 		fds[i] = stranger_from(f, 2 + i / 16);
 	while (stats(f).untrusted < 64)
 		event_base_loop(f->base, EVLOOP_ONCE);
-	assert_int_equal(stats(f).evicted, 0); /* nobody's time is over yet */
+	assert_int_equal(stats(f).evicted, 0); /* no connection has reached its deadline */
 	start_client(f, &key_a, "agent:good");
 	run_until(f, &f->n_up, 1);
 	echo(f, 10);
@@ -780,7 +781,8 @@ static void crowd_that_comes_back_at_once_gets_in(void **state)
 
 static void handshake_of_more_than_its_limit_is_cut_off(void **state)
 {
-	/* A record's header alone: handshake, 4,091 bytes to come; and one byte more. */
+	/* Header of a record alone: handshake, with 4,091 bytes to follow, and with one byte
+	 * more. */
 	static const uint8_t most[] = {22, 3, 1, 0x0f, 0xfb}, more[] = {22, 3, 1, 0x0f, 0xfc};
 	struct ctlchan_fixture *f = fixture_new();
 	int loud, quiet;
@@ -796,7 +798,7 @@ static void handshake_of_more_than_its_limit_is_cut_off(void **state)
 	event_base_loop(f->base, EVLOOP_NONBLOCK);
 	event_base_loop(f->base, EVLOOP_NONBLOCK);
 	assert_true(is_hung_up(loud));
-	assert_int_equal(stats(f).untrusted, 1); /* the other may go on */
+	assert_int_equal(stats(f).untrusted, 1); /* the other one stays connected */
 	start_client(f, &key_a, "server:a");
 	run_until(f, &f->n_up, 1);
 	close(loud);
@@ -1111,7 +1113,7 @@ static void dropped_connection_is_made_again(void **state)
 	fixture_free(f);
 }
 
-/* What the scheduler does not see within its window it takes for dead. */
+/* The scheduler declares a member dead that does not return within this window. */
 static void client_that_is_waited_for_comes_back_in_time(void **state)
 {
 	const uint32_t window_ms = 1000;
@@ -1191,6 +1193,6 @@ int main(void)
 		cmocka_unit_test(name_that_cannot_be_an_identity_is_refused),
 	};
 
-	alarm(60); /* the deadline of all waits that have no other */
+	alarm(60); /* deadline for all waits without one */
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

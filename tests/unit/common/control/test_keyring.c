@@ -179,7 +179,7 @@ static void credential_is_used_when_no_path_is_given(void **state)
 	write_key(p, hex, 65, 0400);
 	assert_int_equal(key_load(&key, NULL, &err), 1);
 	assert_counting_key(&key);
-	write_key(p, hex, 65, 0440); /* as an access list looks */
+	write_key(p, hex, 65, 0440); /* mode bits of a file with an access list */
 	assert_int_equal(key_load(&key, NULL, &err), 1);
 	write_key(p, hex, 65, 0444);
 	assert_int_equal(key_load(&key, NULL, &err), -EPERM);
@@ -196,7 +196,8 @@ static void credential_that_says_none_is_no_key(void **state)
 	setenv("CREDENTIALS_DIRECTORY", p->dir, 1);
 	assert_int_equal(key_load(&key, NULL, &err), 0);
 	unsetenv("CREDENTIALS_DIRECTORY");
-	assert_int_equal(key_load(&key, p->path, &err), -EINVAL); /* not in a file of one's own */
+	/* a file without read access for its owner */
+	assert_int_equal(key_load(&key, p->path, &err), -EINVAL);
 }
 
 #define HEX_A "0000000000000000000000000000000000000000000000000000000000000001"
@@ -213,7 +214,8 @@ static void credential_of_root_is_read_by_the_service(void **state)
 	if (geteuid() != 0)
 		skip();
 	write_key(
-		p, hex, 65, 0440); /* systemd: root's, and an access list for the service's user */
+		/* systemd: owned by root, with an access list for the user of the service */
+		p, hex, 65, 0440);
 	assert_int_equal(chown(p->path, 0, 65534), 0);
 	assert_int_equal(chmod(p->dir, 0755), 0);
 	pid = fork();
@@ -285,7 +287,7 @@ static void stored_ring_reads_back_as_it_was(void **state)
 	}
 	assert_int_equal(keyring_revoke(&ring, "server:more"), -ENOSPC);
 	assert_int_equal(keyring_store(&ring, p->path, &err), 0);
-	assert_int_equal(keyring_store(&ring, p->path, &err), 0); /* in place of the first */
+	assert_int_equal(keyring_store(&ring, p->path, &err), 0); /* replaces the first key */
 	assert_int_equal(stat(p->path, &st), 0);
 	assert_int_equal(st.st_mode & 07777, 0600);
 	assert_int_equal(keyring_load(&back, p->path, &err), 1);

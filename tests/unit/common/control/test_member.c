@@ -1,4 +1,4 @@
-/* Membership over a real socket on 127.0.0.1, with a scheduler of a few lines; all on one loop. */
+/* Membership over a real socket on 127.0.0.1, with a minimal scheduler. All run on one loop. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -23,10 +23,10 @@ struct member_fixture {
 	struct loop *loop;
 	struct ctllisten *listen;
 	struct member *member;
-	unsigned n_up, n_lost, n_fails, wanted_up, n_mute; /* HELLOs that get no answer */
-	unsigned n_named; /* WELCOMEs behind which the server is named */
+	unsigned n_up, n_lost, n_fails, wanted_up, n_mute; /* unanswered HELLOs */
+	unsigned n_named; /* WELCOMEs followed by the server's address */
 	unsigned n_came, n_went;
-	int peer_rc; /* of its look-up when all was told */
+	int peer_rc; /* result of its look-up of the server */
 };
 
 #define SERVER_ID       7
@@ -145,7 +145,7 @@ static void on_refused(void *ctx, int code, const char *text)
 	fail_msg("refused: %s", text);
 }
 
-/* At first it says more than the queue takes. */
+/* The first messages overflow the queue. */
 static void on_up(void *ctx, uint32_t id)
 {
 	struct ctl_msg m = {.type = CTL_FAIL, .fail = {.text = "x"}};
@@ -218,7 +218,7 @@ static void message_that_finds_the_queue_full_has_all_said_anew(void **state)
 	assert_int_equal(f.n_up, 2);
 }
 
-/* Else it would be waited for, and its key accepted, for ever. */
+/* Otherwise the member would wait for this peer, and accept its key, without end. */
 static void peer_that_is_not_named_behind_a_welcome_is_gone(void **state)
 {
 	struct member_config cfg = usual;

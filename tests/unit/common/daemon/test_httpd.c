@@ -33,14 +33,14 @@ struct httpd_fixture {
 	pthread_t thread;
 	struct httpd *httpd;
 	struct sockaddr_in sin;
-	bool is_well; /* set before a request is sent, as remark */
+	bool is_well; /* set before a request, and reported in the remark */
 	const char *remark;
 	enum answer_mode mode;
 	struct httpd_request *held;
 	struct event *later;
 	pthread_mutex_t mutex;
 	pthread_cond_t cond;
-	bool is_held; /* under mutex: a status request is with the handler */
+	bool is_held; /* under mutex: the handler holds back a status request */
 };
 
 static void on_metrics(void *arg, struct evbuffer *out)
@@ -274,7 +274,7 @@ static void unanswered_status_is_503_at_the_deadline(void **state)
 	assert_status(reply, "503");
 	assert_string_equal(
 		body_of(reply), "{\"error\":\"no answer in time\",\"timeout_ms\":200}\n");
-	assert_int_equal(loop_post(f->loop, answer_held, f), 0); /* too late, and harmless */
+	assert_int_equal(loop_post(f->loop, answer_held, f), 0); /* too late, without effect */
 	assert_status(request(f, "GET", "/livez"), "200");
 }
 
@@ -331,7 +331,7 @@ static const char *request_of(const struct httpd_fixture *f, const char *path, c
 	return talk(f, text);
 }
 
-/* As the browser of a page sends them whose name was pointed at this address. */
+/* A browser sends such a request when a page's host name resolves to this address. */
 static void requests_to_other_hosts_are_refused(void **state)
 {
 	static const char *const others[] = {"evil.example", "evil.example:7301",
@@ -415,9 +415,9 @@ static void silent_connections_give_way_to_a_scrape(void **state)
 	for (size_t i = 0; i < n; i++)
 		fds[i] = open_connection(f);
 	assert_status(request(f, "GET", "/metrics"), "200");
-	for (size_t i = 0; i < 6; i++) /* the oldest were closed */
+	for (size_t i = 0; i < 6; i++) /* the oldest ones were closed */
 		assert_int_equal(recv(fds[i], &byte, 1, 0), 0);
-	assert_true(recv(fds[n - 1], &byte, 1, MSG_DONTWAIT) < 0); /* the newest was not */
+	assert_true(recv(fds[n - 1], &byte, 1, MSG_DONTWAIT) < 0); /* the newest one was not */
 	for (size_t i = 0; i < n; i++)
 		close(fds[i]);
 }
@@ -496,6 +496,6 @@ int main(void)
 		cmocka_unit_test(values_are_exact),
 	};
 
-	alarm(60); /* the deadline of all waits that have no other */
+	alarm(60); /* deadline for all waits without one */
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,4 +1,5 @@
-/* Names on this machine: one holder, found out by the second, free at its end. */
+/* Claims of names on this machine: one holder, a second claim fails, the holder's end frees the
+ * name. */
 #include "common/daemon/name_claim.h"
 
 #include <setjmp.h>
@@ -15,7 +16,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#define NOBODY 65534 /* on every system */
+#define NOBODY 65534 /* uid that exists on every system */
 
 static const char *own_name(const char *what)
 {
@@ -42,7 +43,7 @@ static void second_claim_is_refused_and_names_the_holder(void **state)
 	close(fd);
 }
 
-/* A process that claims the name, as this user, and then does nothing. */
+/* Start a process that claims the name as this user and then waits. */
 static pid_t holder_of(const char *name, uid_t uid)
 {
 	int pipe_fds[2], fd = -1;

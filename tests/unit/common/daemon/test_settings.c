@@ -58,7 +58,7 @@ struct result {
 	struct err_text err;
 };
 
-/* One at a time: settings keep argv. */
+/* Load one set of arguments; the settings keep pointers into argv. */
 static void load_into(struct result *r, const char *const *args)
 {
 	static char *argv[16];
@@ -91,7 +91,7 @@ static void assert_refused(struct result r, enum settings_verdict verdict, const
 
 static char ini_path[64];
 
-/* Writes the INI file and returns "--config=PATH". */
+/* Write the INI file and return "--config=PATH". */
 static const char *with_ini(const char *text)
 {
 	static char flag[80];
@@ -104,7 +104,7 @@ static const char *with_ini(const char *text)
 	return flag;
 }
 
-/* What fn prints on stdout, as a heap string. */
+/* Return what fn prints on stdout, as a heap string. */
 static char *stdout_of(const char *const *args, enum settings_verdict want)
 {
 	FILE *tmp = tmpfile();
@@ -297,7 +297,7 @@ static void missing_default_file_is_no_error(void **state)
 	settings_free(r.s);
 }
 
-/* A drop-in beside the INI file; its name is behind "INI.d/". */
+/* Write a drop-in beside the INI file, "INI.d/NAME". */
 static void drop_in(const char *name, const char *text)
 {
 	char path[128];
@@ -370,7 +370,8 @@ static void values_that_do_not_fit_together_are_refused(void **state)
 
 static char logged[4096];
 
-/* settings_adopt, with what it logs in logged: through a pipe, where lines have no time. */
+/* Run settings_adopt and store its log lines in logged. They pass through a pipe, without time
+ * stamps. */
 static unsigned adopt(struct settings *s, struct settings *fresh)
 {
 	int saved = dup(STDERR_FILENO), fds[2];
@@ -402,7 +403,7 @@ static void reread_changes_live_values_and_keeps_the_others(void **state)
 	(void)state;
 	load_into(&r, (const char *const[]){config, "--dead-after=2s", NULL});
 	old_name = r.opts.name;
-	r.opts.threads = 17; /* a program may put something else there */
+	r.opts.threads = 17; /* programs may overwrite the value */
 	with_ini("\nthreads = 4\nname = new\nwindow = 16KiB\ndead-after = 4s\n");
 	assert_int_equal(settings_reread(r.s, &fresh, &err), 0);
 	later = settings_values(fresh);
@@ -411,7 +412,7 @@ static void reread_changes_live_values_and_keeps_the_others(void **state)
 	assert_string_equal(r.opts.name, "old");
 	assert_int_equal(adopt(r.s, fresh), 2);
 	assert_string_equal(r.opts.name, "new");
-	assert_string_equal(old_name, "old"); /* whoever has it may go on reading it */
+	assert_string_equal(old_name, "old"); /* a reader of the old string may go on */
 	assert_int_equal(r.opts.window_bytes, 16 << 10);
 	assert_int_equal(r.opts.threads, 17);
 	assert_int_equal(r.opts.dead_after_us, 2000000);
@@ -422,7 +423,7 @@ static void reread_changes_live_values_and_keeps_the_others(void **state)
 	assert_string_equal(logged, text);
 	assert_string_equal(settings_source(r.s, "dead-after"), "flag --dead-after");
 
-	/* What needs a restart is named again until the file agrees. */
+	/* A setting that needs a restart is reported again until the file agrees. */
 	assert_int_equal(settings_reread(r.s, &fresh, &err), 0);
 	assert_int_equal(adopt(r.s, fresh), 0);
 	assert_non_null(strstr(logged, "threads: 3 stays in force"));
@@ -489,7 +490,7 @@ static void reread_checks_the_new_values_together_with_those_that_stay(void **st
 	(void)state;
 	spec.check = odd_window;
 	load_into(&r, (const char *const[]){config, NULL});
-	with_ini("window = 4KiB\nthreads = 4\n"); /* right after a restart, wrong before it */
+	with_ini("window = 4KiB\nthreads = 4\n"); /* valid after a restart, not before it */
 	assert_true(settings_reread(r.s, &fresh, &err) < 0);
 	assert_string_equal(
 		err.s, "window is below 8 KiB (with the values that only a restart changes)");

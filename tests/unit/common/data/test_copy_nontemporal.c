@@ -17,7 +17,7 @@ static void fill(unsigned char *p, size_t n, unsigned seed)
 		p[i] = (unsigned char)(i * 31 + i / 256 + seed);
 }
 
-/* Nothing else is touched, wherever either begins. */
+/* Nothing outside of the destination is written, whatever the alignment of both. */
 static void copy_is_that_of_memcpy(void **state)
 {
 	static const size_t sizes[] = {

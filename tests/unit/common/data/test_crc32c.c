@@ -1,5 +1,5 @@
-/* crc32c against published values, against a bit-by-bit loop, and its two implementations against
- * each other at every length and alignment where they change their ways. */
+/* crc32c against published values and against a bit-by-bit loop. Also its two implementations
+ * against each other, at every length and alignment at which they change their method. */
 #include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -43,7 +43,7 @@ static void *portable_check_value(void *ret_crc)
 	return NULL;
 }
 
-/* First in the list: later the tables are there already. */
+/* First in the list, because any later call finds the tables built. */
 static void threads_that_meet_at_first_use_agree(void **state)
 {
 	pthread_t threads[4];
@@ -95,7 +95,7 @@ static void nothing_appended_changes_nothing(void **state)
 	assert_int_equal(crc32c_portable(CHECK_VALUE, "", 0), CHECK_VALUE);
 }
 
-/* Three lanes of 256 bytes begin at 768, of 4096 bytes at 12288. */
+/* Three lanes of 256 bytes start at length 768, of 4,096 bytes at 12,288. */
 static void both_ways_agree_with_bits_at_every_length_and_alignment(void **state)
 {
 	static const size_t longer[] = {
@@ -123,7 +123,8 @@ static void both_ways_agree_with_bits_at_every_length_and_alignment(void **state
 	free(buf);
 }
 
-/* The wide way begins at 1024 and leaves what is beyond a multiple of 64 to the narrow one. */
+/* The wide implementation starts at 1,024 and leaves the part beyond a multiple of 64 to the narrow
+ * one. */
 static void wide_way_agrees_around_its_shortest_lengths(void **state)
 {
 	unsigned char buf[1344 + 64];

@@ -1,3 +1,5 @@
+/* The pool of buffers for large messages: segments, runs of pages, limits and reuse. A model of
+ * free pages predicts each answer. One thread, and memory of the test's own. */
 #include "common/data/pool.h"
 
 #include <errno.h>
@@ -129,7 +131,7 @@ static void pool_grows_by_segments_up_to_its_limit(void **state)
 	struct pool_world w;
 
 	(void)state;
-	world_init(&w, 2 * SEGMENT + PAGE); /* the rest is less than a segment */
+	world_init(&w, 2 * SEGMENT + PAGE); /* the rest is smaller than a segment */
 	assert_int_equal(w.n_segments, 0);
 	b[0] = get(&w, SEGMENT);
 	b[1] = get(&w, SEGMENT);
@@ -210,7 +212,7 @@ static void pool_agrees_with_a_map_of_pages(void **state)
 		srand(limit);
 		for (unsigned k = 0; k < 20000; k++) {
 			unsigned n_pages = 1u << (unsigned)rand() % 4;
-			/* Mostly taking, then mostly giving. */
+			/* Mostly requests, then mostly releases. */
 			bool is_get = n == 0 || rand() % 5 < (k / 64 % 2 ? 2 : 3);
 
 			if (is_get) {
@@ -224,7 +226,7 @@ static void pool_agrees_with_a_map_of_pages(void **state)
 				if (!b)
 					continue;
 				model_set(&m, b, true);
-				memset(b->mem, (int)n, b->bytes); /* ours alone: ASan */
+				memset(b->mem, (int)n, b->bytes); /* exclusive: ASan checks it */
 				used += b->bytes;
 				bufs[n++] = b;
 			} else {
@@ -243,7 +245,7 @@ static void pool_agrees_with_a_map_of_pages(void **state)
 			pool_put(w.pool, bufs[--n]);
 		assert_int_equal(pool_used(w.pool), 0);
 		for (unsigned i = 0; i < w.n_segments; i++)
-			bufs[n++] = get(&w, SEGMENT); /* all is whole again */
+			bufs[n++] = get(&w, SEGMENT); /* all segments are whole again */
 		assert_int_equal(w.n_segments, n);
 		world_fini(&w);
 	}

@@ -13,7 +13,8 @@
 
 #include "common/data/reduce.h"
 
-#ifdef __SANITIZE_THREAD__ /* twenty times slower, and size is nothing to it */
+/* sanitized code is twenty times slower, and sizes do not matter to it */
+#ifdef __SANITIZE_THREAD__
 #define MAX_ELEMS ((1u << 16) + 3)
 #else
 #define MAX_ELEMS ((1u << 20) + 3)
@@ -108,7 +109,7 @@ static int64_t int_at(const unsigned char *p, size_t i, enum dtype dtype)
 	}
 }
 
-/* What is left of x in an element of dtype. */
+/* Return x truncated to an element of dtype. */
 static int64_t wrap(uint64_t x, enum dtype dtype)
 {
 	switch (dtype) {
@@ -123,7 +124,7 @@ static int64_t wrap(uint64_t x, enum dtype dtype)
 	}
 }
 
-/* Any bits for integers; for floats a number of magnitude 2^-4 to 4, so that nothing overflows. */
+/* Any bits for integers. For floats, numbers of magnitude 2^-4 to 4, so that nothing overflows. */
 static void fill(unsigned char *p, size_t n_elems, enum dtype dtype)
 {
 	for (size_t i = 0; i < n_elems; i++) {
@@ -259,7 +260,7 @@ static void run(const struct bufs *b, size_t n_elems, enum dtype dtype, enum op 
 	}
 }
 
-/* A large array is looked at where kernels begin and end, and at every 61st element between. */
+/* Compare the elements at both ends of a large array, and every 61st between. */
 static void check(const struct bufs *b, size_t n_elems, enum dtype dtype, enum op op)
 {
 	for (size_t i = 0; i<n_elems; i += i> 4096 && i + 700 < n_elems ? 61 : 1) {
@@ -344,10 +345,10 @@ static void nothing_beyond_the_last_element_is_written(void **state)
 	}
 }
 
-/* One element of any bits, a third of them picked from the values that kernels get wrong. */
+/* Store one element of any bits. A third of them are values that kernels often get wrong. */
 static void special(unsigned char *p, enum dtype dtype)
 {
-	/* Of f64; the narrower types get the analogous bits from their own tables. */
+	/* Values for f64. The narrower types have the corresponding bits in their own tables. */
 	static const uint64_t f64[] = {0, 0x8000000000000000, 1, 0x800fffffffffffff,
 		0x7ff0000000000000, 0xfff0000000000000, 0x7ff0000000000001, 0xfff8000000000123,
 		0x7fefffffffffffff, 0x0010000000000000};
@@ -416,7 +417,7 @@ static float f32_bits(uint32_t u)
 	return f;
 }
 
-/* acc = op(x, y) in each of 128 places, so that full groups and the padded rest are both seen. */
+/* acc = op(x, y) in each of 128 places, which covers full groups and the padded rest. */
 static uint32_t fold_two(float x, float y, enum op op)
 {
 	float a[128], c[128], acc[128];
@@ -501,7 +502,7 @@ static void nans_of(const struct half_bits *h, unsigned n_src, enum op op)
 	}
 }
 
-/* Rounded in one pass, a NaN of any source is the half of the one NaN; so is infinity less itself. */
+/* In one pass, every NaN operand gives the one NaN of halves. So does infinity minus infinity. */
 static void nans_of_halves_become_one_in_a_single_pass(void **state)
 {
 	const struct half_bits f16 = {DTYPE_F16, 0xfd23, 0x7c00, 0xfc00, 0x7e00};
@@ -547,7 +548,7 @@ static void the_accumulator_may_be_the_first_source_and_the_destination(void **s
 	}
 }
 
-/* The specialised passes for one and two sources, and the general one, are the same fold. */
+/* The specialised passes for one and two sources give the same result as the general one. */
 static void folds_of_any_number_of_sources_add_in_order(void **state)
 {
 	struct bufs *b = *state;
@@ -627,7 +628,7 @@ static void rounding_is_to_the_nearest_half_and_ties_go_to_even(void **state)
 			uint16_t next = (uint16_t)(h + 1);
 			double low = float_at((unsigned char *)&h, 0, halves[t]), high;
 
-			/* Beyond the largest: the number that would follow it. */
+			/* Beyond the largest number: the value that would follow it. */
 			if (next == n)
 				high = ldexp(1, halves[t] == DTYPE_F16 ? 16 : 128);
 			else
@@ -700,7 +701,7 @@ static void *isa_name(void *arg)
 	return (void *)(uintptr_t)reduce_isa();
 }
 
-/* First in the list: later the choice is made already. */
+/* First in the list, because any later call finds the choice made. */
 static void threads_that_meet_at_first_use_choose_what_the_environment_says(void **state)
 {
 	pthread_t threads[4];

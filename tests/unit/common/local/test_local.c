@@ -1,5 +1,5 @@
-/* What trainer and agent share: the control page's checks, the ring and its wake-ups, the socket's
- * frames. */
+/* The interface of trainer and agent: checks of the control page, the ring and its wake-ups, the
+ * frames on the socket. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -162,14 +162,14 @@ static void wait_for_a_completion_ends_at_its_time_out(void **state)
 	free(c);
 }
 
-/* Both ends as threads, each going to sleep whenever it has nothing to do. A lost wake-up shows as
- * a wait that reaches its deadline. */
+/* The two ends run as threads, and each sleeps whenever it has nothing to do. A lost wake-up shows
+ * as a wait that reaches its deadline. */
 #define PUMP_TENSORS 32
 
 struct pump {
 	struct local_control *c;
 	int event_fd;
-	uint64_t rounds; /* of each tensor */
+	uint64_t rounds; /* done, for each tensor */
 	int failed;
 };
 
@@ -492,15 +492,15 @@ static void malformed_frames_are_refused_and_leak_no_descriptor(void **state)
 		size_t n_bytes;
 		size_t n_fds;
 	} bad[] = {
-		{{0}, 0, 1},                            /* nothing but a descriptor */
-		{{1}, 1, 0},                            /* no head */
+		{{0}, 0, 1},                            /* a descriptor without bytes */
+		{{1}, 1, 0},                            /* incomplete head */
 		{{99, 0, 0, 0, 0, 0, 0, 0}, 8, 2},      /* unknown type */
 		{{0, 0, 0, 0, 0, 0, 0, 0}, 8, 0},       /* type 0 */
 		{{9, 0, 1, 0, 0, 0, 0, 0}, 8, 1},       /* flags */
 		{{9, 0, 0, 0, 0, 0, 0, 0}, 8, 1},       /* no struct */
 		{{9, 0, 0, 0, 0, 0, 0, 0, 9}, 12, 4},   /* struct longer than the frame */
-		{{9, 0, 0, 0, 0, 0, 0, 0, 0}, 12, 251}, /* good, with too many descriptors */
-		{{9, 0, 0, 0, 0, 0, 0, 0, 0}, 12, 253}, /* and with far too many */
+		{{9, 0, 0, 0, 0, 0, 0, 0, 0}, 12, 251}, /* valid, with too many descriptors */
+		{{9, 0, 0, 0, 0, 0, 0, 0, 0}, 12, 253}, /* with far too many */
 	};
 	struct local_pair p = pair_new();
 	int fds[LOCAL_FDS_ROOM], sent[LOCAL_FDS_ROOM], before;
@@ -518,7 +518,7 @@ static void malformed_frames_are_refused_and_leak_no_descriptor(void **state)
 			send_raw(p.a, bad[i].bytes, bad[i].n_bytes, sent, bad[i].n_fds), 0);
 		assert_int_equal(receive(p.b, &got, &mem, fds, &n_fds, WAIT_MS, &err),
 			bad[i].n_bytes ? BPS_EPROTO : 0);
-		assert_int_equal(n_fds, bad[i].n_fds); /* to be closed by whom it suits */
+		assert_int_equal(n_fds, bad[i].n_fds); /* the test closes them */
 		while (n_fds > 0)
 			close(fds[--n_fds]);
 		assert_int_equal(count_fds(), before);

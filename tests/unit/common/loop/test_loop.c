@@ -1,4 +1,4 @@
-/* The loop's door, and messages to the service manager. */
+/* The queue into the loop, the rest between polls, and messages to the service manager. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -172,15 +172,15 @@ static void rest_from_spinning_doubles_only_where_it_is_soon_wanted_again(void *
 
 	(void)state;
 	assert_true(rest == min);
-	/* A machine at rest: five times a second. */
+	/* An idle machine: five polls a second. */
 	for (unsigned i = 0; i < 50; i++)
 		assert_true((rest = dataloop_rest_ns(rest, 200 * ms)) == min);
-	/* A busy one: at once again. */
+	/* A busy machine: at once again. */
 	for (uint64_t want = 2 * min; want < max; want *= 2)
 		assert_true((rest = dataloop_rest_ns(rest, ms)) == want);
 	for (unsigned i = 0; i < 5; i++)
 		assert_true((rest = dataloop_rest_ns(rest, ms)) == max);
-	/* That is over. */
+	/* The load is over. */
 	assert_true(dataloop_rest_ns(max, 2 * max) == max);
 	assert_true(dataloop_rest_ns(max, 2 * max + 1) == min);
 }
@@ -196,7 +196,7 @@ static void free_of_a_loop_that_never_ran_is_fine(void **state)
 	loop_free(NULL);
 }
 
-/* A socket of a service manager; path is in the form of $NOTIFY_SOCKET. */
+/* A socket of a service manager. path has the form of $NOTIFY_SOCKET. */
 static int manager(const char *path)
 {
 	struct sockaddr_un sun = {.sun_family = AF_UNIX};

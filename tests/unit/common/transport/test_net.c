@@ -1,3 +1,5 @@
+/* The behaviour that all network transports share, tested with each one that needs no special
+ * hardware: connections, messages, reads, and peers that die or disturb. */
 #include <errno.h>
 #include <netinet/in.h>
 #include <poll.h>
@@ -11,8 +13,6 @@
 #include "common/data/crc32c.h"
 #include "common/transport/read_window.h"
 #include "tests/unit/net_rig.h"
-
-/* What every transport over the network does, with each that needs no special hardware. */
 
 /* ---- connecting ---- */
 
@@ -142,7 +142,7 @@ static void connect_to_a_silent_listener_times_out(void **state)
 	net_node_close(&n);
 }
 
-/* Counts of tickets are a process's, so between those of one connection lie all that it began
+/* Ticket numbers count per process. Between the two of one connection lie those of all that started
  * meanwhile. */
 static void crowd_of_connections_that_begin_at_once_all_come_up(void **state)
 {
@@ -160,8 +160,8 @@ static void crowd_of_connections_that_begin_at_once_all_come_up(void **state)
 
 static void strangers_that_hang_up_leave_no_descriptor(void **state)
 {
-	/* Nothing, a part of a handshake's head, a head that announces more than comes,
-	 * nonsense. */
+	/* Nothing, part of a handshake's head, a head that announces more than follows, random
+	 * bytes. */
 	static const uint8_t half[32] = {2, 1, 0, 200}, noise[64] = {0xff, 0xff};
 	static const struct {
 		const void *data;
@@ -181,7 +181,7 @@ static void strangers_that_hang_up_leave_no_descriptor(void **state)
 		fds[i] = stranger(net_port(r.server.f), kinds[i % 4].data, kinds[i % 4].n_bytes);
 	for (unsigned i = 0; i < 40; i++)
 		close(fds[i]);
-	/* Behind them in the queue, so that all were accepted. */
+	/* The good connection is queued after them, so all of them were accepted. */
 	assert_int_equal(dial(&r.client, net_port(r.server.f), the_key), 0);
 	RUN(&r, r.client.n_up == 2 && r.server.n_up == 2);
 	RUN(&r, count_fds() <= before + 2 * N_CHANNELS);
@@ -200,7 +200,7 @@ static void idle_connection_wakes_nobody(void **state)
 	p[0].fd = r.server.x->ops->fd(r.server.x);
 	p[1].fd = r.client.x->ops->fd(r.client.x);
 	assert_int_equal(poll(p, 2, 100), 0);
-	/* Only the handshake's deadline may still be there, to find nothing to do. */
+	/* Only the handshake's deadline may be left, and it finds nothing to do. */
 	assert_true(r.server.x->ops->next_deadline(r.server.x) > clock_now_ns() + 1000 * MS);
 	assert_true(r.client.x->ops->next_deadline(r.client.x) > clock_now_ns() + 1000 * MS);
 	net_rig_close(&r);
@@ -216,7 +216,7 @@ static void close_and_redial(struct net_node *n, struct xconn *c, const struct w
 	n->is_wrong |= dial(n, (uint16_t)n->next_round, the_key) != 0;
 }
 
-/* The new connection takes the slot of the one whose receive is being worked on. */
+/* The new connection takes the slot of the one whose receive is being processed. */
 static void connection_may_be_closed_from_its_own_callback(void **state)
 {
 	struct net_rig r;
@@ -228,7 +228,8 @@ static void connection_may_be_closed_from_its_own_callback(void **state)
 	r.client.next_round = net_port(r.server.f);
 	for (unsigned i = 1; i <= 10; i++) {
 		assert_int_equal(send_round(r.server.conn, i), 0);
-		if (i > 5) /* flush, so that receives are waiting besides messages of one */
+		/* flush, so that receives wait together with messages of one connection */
+		if (i > 5)
 			r.server.x->ops->may_sleep(r.server.x);
 	}
 	RUN(&r, r.client.n_up == 2 && r.server.n_up == 2 && r.server.n_down == 1);
@@ -253,8 +254,8 @@ static void freeing_a_data_thread_takes_its_connections_down(void **state)
 	assert_int_equal(r.server.n_down, 1);
 	assert_true(RUN_ONE(&r.client, r.client.n_down == 1, DEADLINE_MS));
 	r.server.x = NULL;
-	/* Nobody is there for this thread number now. libfabric's news of the first connection's end
-	 * may hit the next one, which has its address (conn_cm_event): then once more. */
+	/* No thread listens for this thread number now. libfabric may report the first connection's
+	 * end for the next one, which has the same address (conn_cm_event): then retry. */
 	for (unsigned n = 2; n == 2 || (n == 3 && !refused(&r.server)); n++) {
 		assert_int_equal(dial(&r.client, net_port(r.server.f), the_key), 0);
 		assert_true(RUN_ONE(&r.client, r.client.n_down == n, DEADLINE_MS));
@@ -323,7 +324,7 @@ static void refused_send_becomes_writable_when_the_peer_works(void **state)
 	(void)state;
 	net_rig_open(&r);
 	rig_connect(&r);
-	/* The server does not run: in the end no more leaves. */
+	/* The server does not run, so at some point no more leaves. */
 	do {
 		writable = r.client.n_writable;
 		while (send_round(r.client.conn, sent + 1) == 0)
@@ -349,7 +350,7 @@ static void count_order(struct net_node *n, struct xconn *c, const struct wire_m
 		flood(n, c);
 }
 
-/* Four credits, both sides sending all they can, no slack anywhere: nobody may starve. */
+/* Four credits, both sides send all they can, and there is no slack: neither side may starve. */
 static void both_directions_flow_with_the_least_credit(void **state)
 {
 	struct net_rig r = {.third = NULL};
@@ -399,7 +400,7 @@ static void close_completes_reads_once_and_nothing_writes_later(void **state)
 			break;
 	}
 	assert_int_equal(n, strcmp(rig_provider, "tcp") == 0 ? READS_MAX : READ_WINDOW_QUEUE);
-	/* Data is on its way, and the first read is not complete. */
+	/* Data is arriving, and the first read is not complete. */
 	RUN(&r, to.p[100] == from.p[100] && to.p[101] == from.p[101]);
 	assert_int_equal(r.server.n_read_done, 0);
 	xport_close(r.server.conn, "test");
@@ -413,7 +414,7 @@ static void close_completes_reads_once_and_nothing_writes_later(void **state)
 	for (size_t i = 0; i < to.bytes; i++)
 		if (to.p[i] != 0xee)
 			fail_msg("byte %zu was written after close", i);
-	/* And the next connection is not confused by late completions. */
+	/* The next connection is not confused by late completions. */
 	assert_int_equal(dial(&r.client, net_port(r.server.f), the_key), 0);
 	RUN(&r, r.client.n_up == 2 && r.server.n_up == 2);
 	reads[0].conn = r.server.conn;
@@ -474,7 +475,7 @@ static void killed_peer_is_noticed_within_100_ms(void **state)
 	struct net_node n;
 
 	(void)state;
-	if (!rig_is_tcp()) /* a forked process cannot use what verbs has opened in its parent */
+	if (!rig_is_tcp()) /* a forked process cannot use objects of verbs that its parent opened */
 		skip();
 	pid = fork_server(&port);
 	net_node_open(&n, &cfg);
@@ -496,14 +497,14 @@ static void stopped_peer_is_noticed_by_its_silence(void **state)
 	struct net_node n;
 
 	(void)state;
-	if (!rig_is_tcp()) /* a forked process cannot use what verbs has opened in its parent */
+	if (!rig_is_tcp()) /* a forked process cannot use objects of verbs that its parent opened */
 		skip();
 	pid = fork_server(&port);
 	cfg.ping_ms = 50;
 	cfg.dead_ms = 200;
 	net_node_open(&n, &cfg);
 	join_server(&n, port);
-	/* Quiet but alive: pings are answered. */
+	/* A silent but live peer answers pings. */
 	assert_false(RUN_ONE(&n, n.n_down, 300));
 	kill(pid, SIGSTOP);
 	stopped_ns = clock_now_ns();
@@ -515,7 +516,8 @@ static void stopped_peer_is_noticed_by_its_silence(void **state)
 	net_node_close(&n);
 }
 
-/* Turn both, the client in another time, until it has heard the server then. */
+/* Run both ends, the client at a different time, until it has received from the server at that
+ * time. */
 static void hear_at(struct net_rig *r, uint64_t client_ns)
 {
 	uint64_t until_ns = clock_now_ns() + DEADLINE_MS * MS;
@@ -529,7 +531,7 @@ static void hear_at(struct net_rig *r, uint64_t client_ns)
 	assert_int_equal(r->client.x->ops->heard_ns(r->client.conn), client_ns);
 }
 
-/* As after a stop of this process: the peer had nothing to answer meanwhile. */
+/* After a stop of this process, the peer had no ping to answer meanwhile. */
 static void own_standstill_is_not_held_against_the_peer(void **state)
 {
 	struct net_rig r;
@@ -541,7 +543,7 @@ static void own_standstill_is_not_held_against_the_peer(void **state)
 	net_rig_close(&r);
 }
 
-/* The same, and the peer's answer is here, unheard. */
+/* The same, with the peer's answer waiting in the socket. */
 static void answer_that_waited_out_a_standstill_counts(void **state)
 {
 	struct net_rig r;
@@ -601,7 +603,7 @@ static void strangers_on_the_port_do_not_disturb_a_stream(void **state)
 			slowest_ns = took_ns > slowest_ns ? took_ns : slowest_ns;
 		}
 	}
-	/* A stall of the handshakes would be 20 ms each, in its own thread. */
+	/* If the handshakes blocked, they would take 20 ms each, in their own thread. */
 	assert_in_range(slowest_ns, 0, 500 * MS);
 	assert_false(r.client.is_wrong || r.server.is_wrong);
 	assert_int_equal(dial(&r.client, net_port(r.server.f), the_key), 0);

@@ -1,3 +1,5 @@
+/* The codec of structs and lists in control messages: golden bytes, missing and unknown fields,
+ * corrupted bytes, and limits on memory and nesting. One thread, no I/O. */
 #include "common/wire/codec.h"
 
 #include <errno.h>
@@ -46,7 +48,7 @@ static const struct field all_fields[] = {
 };
 static const struct layout all_layout = LAYOUT_(all, all_fields);
 
-/* What a peer of an older version knows of struct all. */
+/* struct all in an older version. */
 struct old {
 	uint8_t a;
 	uint16_t b;
@@ -57,7 +59,7 @@ static const struct field old_fields[] = {
 };
 static const struct layout old_layout = LAYOUT_(old, old_fields);
 
-/* A layout that names itself, to reach the limit of nesting. */
+/* A layout that contains itself, to reach the limit of nesting. */
 struct tree {
 	struct tree *kids;
 	uint32_t n_kids;
@@ -100,7 +102,7 @@ static const uint8_t golden[] = {
 #define AT_LEAVES 32
 #define AT_LEAF   36
 
-/* The buffer is exactly as large as its content, so that a sanitizer sees every byte too far. */
+/* The buffer is exactly as large as its content, so that a sanitizer detects every byte too far. */
 static int decode(const struct layout *l, const void *bytes, size_t n, size_t mem_limit,
 	void *ret_msg, void **ret_mem, struct err_text *err)
 {
@@ -171,8 +173,8 @@ static void decode_gives_back_what_was_encoded(void **state)
 	free(mem);
 }
 
-/* Shortens the struct to each of its lengths: at a field's border the rest is missing, elsewhere a
- * field is cut. */
+/* Shorten the struct to each length. At a field's border the rest is missing, elsewhere a field is
+ * cut. */
 static void missing_trailing_fields_are_zero_and_cut_fields_are_refused(void **state)
 {
 	static const size_t borders[] = {4, 5, 7, 11, AT_S, AT_X, AT_LEAVES, 58, 62};
@@ -474,8 +476,7 @@ static void four_nested_lists_are_carried_and_five_refused(void **state)
 	(void)state;
 	for (unsigned i = 0; i < 4; i++)
 		t[i] = (struct tree){&t[i + 1], 1};
-	/* The innermost item holds an empty list, which the chain leaves away as a missing
-	 * field. */
+	/* The innermost item holds an empty list, which the chain omits like a missing field. */
 	assert_int_equal(codec_encode(&tree_layout, t, buf), chain_bytes(bytes, 4) + 4);
 	t[4] = (struct tree){&t[5], 1};
 	assert_int_equal(codec_size(&tree_layout, t), 0);

@@ -1,3 +1,5 @@
+/* Control messages: golden bytes of each type, random messages in both directions, corrupted bytes,
+ * and limits on sizes and memory. One thread, no I/O. */
 #include "common/wire/ctlmsg.h"
 
 #include <errno.h>
@@ -15,7 +17,7 @@
 #define N_ROUND_TRIPS 200
 #define SEED          0x9e3779b97f4a7c15
 
-/* Bytes as they lie in the frame, in hex; spaces between fields. */
+/* The bytes of a frame in hex, with spaces between fields. */
 static const struct ctl_msg hello = {
 	CTL_HELLO, .hello = {1, ROLE_AGENT, 0x0102030405060708, "n1", "h", "0.1", 7, "10.0.0.1", 99,
 			   2, 1000, {"0123456789abcdef", 16}, 5, 6}};
@@ -122,8 +124,8 @@ static const struct golden {
 };
 #define N_GOLDEN (sizeof(goldens) / sizeof(goldens[0]))
 
-/* Decodes a copy that is exactly as large as its content and gone afterwards, so that a sanitizer
- * sees every byte too far and every pointer into it. */
+/* Decode a copy that is exactly as large as its content and is freed afterwards. A sanitizer then
+ * detects every byte too far and every pointer into the copy. */
 static int decode(unsigned type, const void *bytes, size_t n, struct ctl_msg *ret, void **ret_mem,
 	struct err_text *err)
 {
@@ -138,7 +140,7 @@ static int decode(unsigned type, const void *bytes, size_t n, struct ctl_msg *re
 	return rc;
 }
 
-/* The structs of a type begin at the union, whatever the type. */
+/* Return the struct of a message: it starts at the union for every type. */
 static void *body(struct ctl_msg *m)
 {
 	return &m->hello;
@@ -161,7 +163,7 @@ static uint64_t value_of(const struct field *f, const uint8_t *msg)
 {
 	uint64_t v = 0;
 
-	/* Little-endian machines only, as is the rest of this test's generator. */
+	/* For little-endian machines only, like the rest of this test's generator. */
 	memcpy(&v, msg + f->offset, (size_t)1 << f->kind);
 	return v;
 }
@@ -227,7 +229,7 @@ static uint64_t gen_next(struct gen *g)
 	return g->state;
 }
 
-/* Mostly small, sometimes the limit. */
+/* A mostly small count, sometimes the limit. */
 static uint32_t gen_count(struct gen *g, uint32_t max, uint32_t small)
 {
 	uint64_t r = gen_next(g);
@@ -526,7 +528,8 @@ static void the_largest_report_and_job_fit_in_the_memory_limit(void **state)
 	free(ranks);
 }
 
-/* 1,024 members of 65,536 ranks each obey every list's limit, and still must not become memory. */
+/* 1,024 members of 65,536 ranks each obey the limit of every list. They must still not be
+ * allocated. */
 static void a_job_of_too_many_ranks_in_all_is_refused(void **state)
 {
 	struct ctl_rank *ranks = calloc(CTL_WORKERS_MAX, sizeof(*ranks));

@@ -1,3 +1,5 @@
+/* Data messages between agents and servers: golden bytes of each type, corrupted bytes, and fields
+ * with invalid values. One thread, no I/O. */
 #include "common/wire/wire.h"
 
 #include <setjmp.h>
@@ -42,8 +44,14 @@
 	.contrib = {                                                                               \
 		.crc_prev = 0xd1d2d3d4, .codec = 0xe1, .op = 0xe2, .group = 0xe3e4, .workers = 8}
 #define HEX_CONTRIB " d4d3d2d1 e1 e2 e4e3 08000000 00000000"
-#define RESULT_     .result = {.workers = 9, .n_members = 67, .contributors = {{0x8000000000000001, 4}}}
-#define HEX_RESULT  " 09000000 4300 0000 0100000000000080 0400000000000000"
+#define RESULT_MEMBERS                                                                             \
+	{                                                                                          \
+		{                                                                                  \
+			0x8000000000000001, 4                                                      \
+		}                                                                                  \
+	}
+#define RESULT_    .result = {.workers = 9, .n_members = 67, .contributors = RESULT_MEMBERS}
+#define HEX_RESULT " 09000000 4300 0000 0100000000000080 0400000000000000"
 
 static const struct golden {
 	struct wire_msg m;
@@ -91,8 +99,8 @@ static const struct golden {
 };
 #define N_GOLDEN (sizeof(goldens) / sizeof(goldens[0]))
 
-/* An aligned copy that is exactly as large as its content, so that a sanitizer sees every byte too
- * far. */
+/* An aligned copy that is exactly as large as its content, so that a sanitizer detects every byte
+ * too far. */
 static uint8_t *exact_dup(const void *bytes, size_t n)
 {
 	uint8_t *p = malloc(n + !n);
@@ -154,7 +162,7 @@ static void assert_same(const struct wire_msg *a, const struct wire_msg *b)
 	}
 }
 
-/* Encodes golden i as it is and applies byte changes later in the test. */
+/* Encode golden message i; tests change bytes of it afterwards. */
 static size_t golden_encode(size_t i, uint8_t *buf)
 {
 	assert_in_range(wire_size(&goldens[i].m), WIRE_HDR_BYTES, ROOM);
@@ -238,7 +246,7 @@ static void truncation_at_every_length_is_refused(void **state)
 	}
 }
 
-/* What decodes has only one encoding: no byte is ignored. */
+/* Every valid message has exactly one encoding: no byte is ignored. */
 static void corruption_of_any_byte_is_refused_or_seen_in_the_message(void **state)
 {
 	uint8_t buf[ROOM], again[ROOM];

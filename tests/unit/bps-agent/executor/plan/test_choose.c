@@ -1,4 +1,4 @@
-/* Which route a job's members get, by where sysfs and a device say that their GPUs are. */
+/* The route that a job's members get, depending on where sysfs and the device place their GPUs. */
 #include "bps-agent/executor/plan/choose.h"
 
 #include <errno.h>
@@ -12,7 +12,7 @@
 
 #include "tests/unit/topo_fixture.h"
 
-/* A device that has the GPUs of a described machine. */
+/* A device with the GPUs of a described machine. */
 struct described {
 	struct device base;
 	const struct topo_fixture *f;
@@ -58,7 +58,7 @@ static int choose(const char *machine, const char *want, uint32_t caps, const in
 	return rc;
 }
 
-/* The nodes of that machine's inputs and sums, "0,1/-1" when sums have none. */
+/* Return the NUMA nodes of the machine's inputs and sums, "0,1/-1" when sums have none. */
 static const char *nodes_of(
 	const char *machine, const char *want, const int *gpus, unsigned n, bool has_sysfs)
 {
@@ -81,7 +81,7 @@ static const char *nodes_of(
 
 static const int all[] = {0, 1, 2, 3, 4, 5, 6, 7};
 
-/* Every member is in one group, once. */
+/* Expect every member in exactly one group. */
 static void assert_members(unsigned n)
 {
 	uint64_t seen = 0;
@@ -157,7 +157,7 @@ static void memory_lies_where_gpus_and_cards_are(void **state)
 	assert_string_equal(nodes_of("two-switches-both", "copy", mixed, 4, true), "1,0,1,0/-1");
 	assert_string_equal(nodes_of("two-switches-both", "auto", shared, 3, true), "0,1,0/-1");
 	assert_string_equal(nodes_of("two-switches-nvlink", "rs_ag", all, 8, true), "-1/-1");
-	/* What leaves for the network lies at its only card. */
+	/* Bytes for the network lie at the machine's only network card. */
 	assert_string_equal(nodes_of("two-switches-roots", "auto", all, 8, true), "1/1");
 	assert_string_equal(nodes_of("two-switches-roots", "auto", all, 8, false), "-1/-1");
 	assert_string_equal(nodes_of("card-down", "rs_ag", all, 8, true), "1/1");

@@ -1,4 +1,5 @@
-/* The executor's GPUs as lines of text: what is written is read back, and nothing else is read. */
+/* The report of the executor's GPUs as lines of text: written lines are read back, all others are
+ * refused. */
 #include "bps-agent/executor/plan/report.h"
 
 #include <setjmp.h>

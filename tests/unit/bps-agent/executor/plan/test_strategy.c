@@ -1,5 +1,5 @@
-/* Which strategy is chosen on which machine, and whether its plan sums what it should: each plan is
- * carried out on sets of contributions instead of numbers. */
+/* The strategy chosen for each machine, and whether its plan sums correctly. Each plan runs on sets
+ * of contributors in place of numbers. */
 #include "bps-agent/executor/plan/strategy.h"
 
 #include <errno.h>
@@ -42,9 +42,10 @@ static void must(enum strategy want, bool has_collectives)
 		fail_msg("%s", err.s);
 }
 
-/* ---- carrying a plan out ---- */
+/* ---- running a plan ---- */
 
-/* Who is in a unit: a bit for each GPU. At most 63 GPUs; the highest bit is an error. */
+/* The contributors in a unit: one bit for each of at most 63 GPUs. The highest bit marks an
+ * error. */
 struct sets {
 	uint64_t gpu[TOPO_GPUS_MAX][PLAN_UNITS_MAX], source[TOPO_GPUS_MAX][PLAN_UNITS_MAX];
 	uint64_t sum[PLAN_UNITS_MAX];
@@ -107,7 +108,7 @@ static void do_sum(struct sets *s)
 	s->has_summed = true;
 }
 
-/* Any GPU that has all of it can give it. */
+/* Any GPU with a complete copy can be the source. */
 static void do_peer_copy(struct sets *s, unsigned gpu, uint64_t all)
 {
 	for (unsigned i = 0; i < plan.n_gpus; i++)
@@ -164,7 +165,7 @@ static void do_step(struct sets *s, const struct plan_step *step, uint64_t all)
 	fail();
 }
 
-/* At its end every GPU has every unit, with everybody's contribution once. */
+/* At the end every GPU has every unit, with each contribution exactly once. */
 static void assert_sums(void)
 {
 	struct sets *s = calloc(1, sizeof(*s));
@@ -244,7 +245,8 @@ static unsigned count(enum plan_op op)
 	return n;
 }
 
-/* Units that pass an uplink on the way out, of all turns; of n_turns * n_units for a tensor. */
+/* Count the units that pass an uplink on the way out over all turns, of n_turns * n_units per
+ * tensor. */
 static unsigned out_units(uint32_t uplink)
 {
 	unsigned n = 0;
@@ -285,7 +287,7 @@ static void switches_are_summed_by_the_processor(void **state)
 	assert_int_equal(count(PLAN_REDUCE_SCATTER), 2);
 	assert_int_equal(count(PLAN_ALL_GATHER), 2);
 	assert_int_equal(count(PLAN_SUM), 1);
-	for (unsigned i = 0; i < 2; i++) /* M each, as the paper says */
+	for (unsigned i = 0; i < 2; i++) /* M each, as in the paper */
 		assert_int_equal(out_units(topo.gpus[4 * i].uplink), 4);
 }
 
@@ -339,10 +341,10 @@ static void without_nccl_the_processor_sums(void **state)
 	make("two-switches-nvlink");
 	must(STRATEGY_AUTO, false);
 	assert_int_equal(plan.strategy, STRATEGY_CE);
-	make("two-switches-both"); /* they do not all reach each other */
+	make("two-switches-both"); /* not all GPUs reach each other */
 	must(STRATEGY_AUTO, false);
 	assert_int_equal(plan.strategy, STRATEGY_COPY);
-	make("one-root"); /* nothing to collect within groups of one */
+	make("one-root"); /* groups of one have nothing to collect */
 	must(STRATEGY_AUTO, false);
 	assert_int_equal(plan.strategy, STRATEGY_SWITCH_SUM);
 }
@@ -392,7 +394,7 @@ static void a_job_on_some_of_the_gpus_gets_a_plan_for_those(void **state)
 	assert_int_equal(strategy_plan(&topo, &a, &plan, &err), -ENODEV);
 }
 
-/* Machines that nobody built. */
+/* Random machines. */
 static void any_machine_at_all_gets_a_plan_that_sums(void **state)
 {
 	uint64_t seed = 1;

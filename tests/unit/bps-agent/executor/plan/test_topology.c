@@ -1,4 +1,4 @@
-/* What lies where on a machine's PCI buses, read from folders that look like sysfs. */
+/* The places of devices on a machine's PCI buses, read from folders in the form of sysfs. */
 #include "bps-agent/executor/plan/topology.h"
 
 #include <errno.h>
@@ -141,7 +141,7 @@ static void what_makes_no_sense_is_counted_and_left_out(void **state)
 	assert_int_equal(topo.gpus[1].numa, -1);
 	assert_int_equal(topo.gpus[1].device, 0);
 	assert_int_not_equal(topo.gpus[0].uplink, topo.gpus[1].uplink);
-	assert_int_equal(topo.gpus[2].uplink, TOPO_NONE); /* its path is another's */
+	assert_int_equal(topo.gpus[2].uplink, TOPO_NONE); /* its path belongs to another GPU */
 	assert_int_equal(topo.gpus[3].uplink, TOPO_NONE); /* its path is on no bridge */
 }
 
@@ -181,7 +181,7 @@ static void long_lines_control_characters_and_deep_paths_are_refused(void **stat
 	topo_fixture_line(&fixture, line);
 	topo_fixture_read(&fixture, &topo);
 	assert_int_equal(topo.n_gpus, 3);
-	assert_int_equal(topo.n_odd, 3); /* and the place of the third */
+	assert_int_equal(topo.n_odd, 3); /* counts the place of the third one, too */
 	assert_int_equal(topo.n_uplinks, 0);
 }
 

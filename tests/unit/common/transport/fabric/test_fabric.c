@@ -1,3 +1,6 @@
+/* The parts of the transport over libfabric that the others do not have: handshake, credits,
+ * cookies, names of memory. test_net.c covers what all network transports share. One thread drives
+ * both ends. */
 #include <arpa/inet.h>
 #include <errno.h>
 #include <stdlib.h>
@@ -7,9 +10,6 @@
 #include "common/transport/fabric/fabric.h"
 #include "common/transport/fabric/fabric_impl.h"
 #include "tests/unit/net_rig.h"
-
-/* What only libfabric's transport has: its handshake, credits, cookies, and its ways to name memory.
- * What any transport over the network does is in test_net.c. */
 
 static struct fabric *fabric_of(const struct net_node *n)
 {
@@ -30,7 +30,7 @@ static void rig_open_hint(struct net_rig *r, int hint)
 {
 	struct net_config cfg = config_of(true);
 
-	cfg.provider = "tcp"; /* libfabric's name of it */
+	cfg.provider = "tcp"; /* libfabric's name for it */
 	r->third = NULL;
 	node_open_hint(&r->server, &cfg, hint);
 	cfg = config_of(false);
@@ -76,7 +76,7 @@ static int raw_connect(struct net_node *from, uint16_t port, const void *param, 
 	uint32_t event;
 	int rc = 0;
 
-	/* Provider verbs looks for the way when the endpoint is made. */
+	/* Provider verbs resolves the route when it makes the endpoint. */
 	free(info->dest_addr);
 	info->dest_addr = memcpy(malloc(sizeof(sa)), &sa, sizeof(sa));
 	info->dest_addrlen = sizeof(sa);
@@ -125,7 +125,7 @@ static void only_fresh_and_genuine_tickets_are_accepted(void **state)
 	b[4]++; /* version */
 	assert_int_equal(raw_connect(&r.client, port, b, TICKET_BYTES), ECONNREFUSED);
 	b[4]--;
-	if (rig_is_tcp()) /* oversized but genuine */
+	if (rig_is_tcp()) /* oversized but valid */
 		assert_int_equal(raw_connect(&r.client, port, b, sizeof(b)), 0);
 	t = a_ticket(11);
 	t.thread = 5;
@@ -136,13 +136,13 @@ static void only_fresh_and_genuine_tickets_are_accepted(void **state)
 	ticket_seal(&t, the_key, b);
 	assert_int_equal(raw_connect(&r.client, port, b, TICKET_BYTES), ECONNREFUSED);
 	assert_int_equal(refused(&r.server), 7);
-	t = a_ticket(14); /* good, but of a connection that nobody began */
+	t = a_ticket(14); /* valid, but for a connection that does not exist */
 	t.channel = CHANNEL_OF_ACCEPTING;
 	ticket_seal(&t, the_key, b);
 	assert_int_equal(raw_connect(&r.client, port, b, TICKET_BYTES), ECONNREFUSED);
 	atomic_store(&r.server.stop, true);
 	pthread_join(th, NULL);
-	/* None of them sent a first message. */
+	/* No refused peer sent a first message. */
 	assert_int_equal(r.server.n_up, 0);
 	net_rig_close(&r);
 }
@@ -167,7 +167,8 @@ static void no_byte_of_a_ticket_may_be_wrong_or_missing(void **state)
 		b[i] ^= 0x10;
 		assert_int_equal(raw_connect(&r.client, port, b, i), ECONNREFUSED);
 	}
-	/* Of the same agent, for another server or for its successor here. */
+	/* Tickets of the same agent for another server, or for the server's successor on this
+	 * host. */
 	memcpy(other, the_key, sizeof(other));
 	other[0] ^= 1;
 	ticket_seal(&t, other, b);
@@ -176,7 +177,7 @@ static void no_byte_of_a_ticket_may_be_wrong_or_missing(void **state)
 	ticket_seal(&t, the_key, b);
 	assert_int_equal(raw_connect(&r.client, port, b, TICKET_BYTES), ECONNREFUSED);
 	assert_int_equal(refused(&r.server), n_tried + 2);
-	/* None of these tries spoilt the good one. */
+	/* No refused attempt used up the valid ticket. */
 	t.instance--;
 	ticket_seal(&t, the_key, b);
 	assert_int_equal(raw_connect(&r.client, port, b, TICKET_BYTES), 0);
@@ -243,7 +244,7 @@ static void silent_strangers_are_not_even_accepted(void **state)
 	before = count_fds();
 	for (unsigned i = 0; i < 20; i++)
 		fds[i] = stranger(net_port(r.server.f), NULL, 0);
-	/* A connect behind them in the queue has been dealt with. */
+	/* A later connect has been processed, so the earlier ones have, too. */
 	rig_connect(&r);
 	assert_in_range(count_fds(), before + 20, before + 20 + 2 * N_CHANNELS);
 	for (unsigned i = 0; i < 20; i++)
@@ -336,7 +337,7 @@ static void reads_beyond_the_window_or_the_segment_are_refused(void **state)
 	to = mem_new(&r.server, 1 << 20, 0);
 	rig_connect(&r);
 	RUN(&r, has_segment(&r.server, from.seg));
-	/* Before its own channel stands, reads are queued, and few of them. */
+	/* Until its own channel is up, reads are queued, up to a small limit. */
 	RUN(&r, ((const struct fabric_conn *)r.server.conn)->is_linked);
 	for (unsigned i = 0; i <= READS_MAX; i++) {
 		reads[i] = read_of(&r.server, &to, &from, i * 60000, 60000);
@@ -425,7 +426,7 @@ static void read_window_follows_the_time_that_reads_take(void **state)
 		fabric_io_read_arrived(&c, 1000, READ_SLOW_NS + 1);
 	assert_in_range(c.read_window.limit, READ_WINDOW_MIN, READ_WINDOW_MIN * 8 / 7 + 1);
 	before = c.read_window.limit;
-	c.n_queued = 0; /* nothing waits for a wider one */
+	c.n_queued = 0; /* no queued message needs a wider one */
 	fabric_io_read_arrived(&c, 1000, 1);
 	assert_int_equal(c.read_window.limit, before);
 	c.n_queued = 1;

@@ -1,4 +1,4 @@
-/* Which congestion control data sockets take. */
+/* The choice of the congestion control for data sockets. */
 #include "common/transport/sockets/congestion.h"
 
 #include <errno.h>
@@ -15,7 +15,7 @@
 
 #include <cmocka.h>
 
-/* What a process may use, and what else the kernel has. */
+/* Congestion controls: those that a process may use, and the others of the kernel. */
 struct kernel {
 	const char *allowed, *restricted;
 };
@@ -92,7 +92,7 @@ static void sockets_get_what_was_found(void **state)
 
 	(void)state;
 	assert_true(fd >= 0);
-	assert_int_equal(congestion_find("reno", name, &err), 0); /* every kernel has it */
+	assert_int_equal(congestion_find("reno", name, &err), 0); /* every kernel has reno */
 	assert_string_equal(name, "reno");
 	assert_int_equal(congestion_set(fd, name), 0);
 	assert_int_equal(getsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, has, &len), 0);

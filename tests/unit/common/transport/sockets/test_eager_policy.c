@@ -1,4 +1,4 @@
-/* Whether the bytes of an offer go with it. */
+/* The policy that decides whether the bytes of an offer are sent with it (eager) or on request. */
 #include "common/transport/sockets/eager_policy.h"
 
 #include <setjmp.h>
@@ -10,7 +10,7 @@
 
 #define LEN 1000
 
-/* A connection, and whether its peer has room. Offers go round in `places` places. */
+/* A connection, and whether its peer has room. Offers use `places` places in turn. */
 struct policy_side {
 	struct eager_policy u;
 	unsigned n_offers, n_sent, places;
@@ -21,7 +21,8 @@ static uint64_t place(const struct policy_side *s)
 	return (uint64_t)(s->n_offers % s->places) * LEN;
 }
 
-/* One offer; it is asked for, in two pieces, when its bytes did not go with it or found no room. */
+/* Make one offer. When its bytes did not go with it, or found no room, request them in two
+ * pieces. */
 static bool offer(struct policy_side *s, bool has_room)
 {
 	bool is_sent = eager_policy_may_go(&s->u);
@@ -40,7 +41,7 @@ static bool offer(struct policy_side *s, bool has_room)
 	return is_sent;
 }
 
-/* Offers until one goes with its bytes again. */
+/* Make offers until one goes with its bytes again. Return how many went without. */
 static unsigned rest(struct policy_side *s, bool has_room)
 {
 	unsigned n = 0;
@@ -111,7 +112,7 @@ static void room_is_found_again(void **state)
 		assert_true(offer(&s, true));
 }
 
-/* Only what went along can have gone twice. */
+/* Only bytes that went with the offer can have been sent twice. */
 static void request_for_what_did_not_go_along_says_nothing(void **state)
 {
 	struct policy_side s = {.places = 1};
@@ -122,11 +123,11 @@ static void request_for_what_did_not_go_along_says_nothing(void **state)
 	eager_policy_asked(&s.u, 3, LEN);
 	eager_policy_asked(&s.u, 3, UINT64_MAX);
 	assert_true(eager_policy_may_go(&s.u));
-	/* There was no room for its bytes: this one is not what is remembered of the same place. */
+	/* The bytes of this offer found no room, so it is not the one noted for the same place. */
 	eager_policy_held_back(&s.u, 3, 0);
 	eager_policy_asked(&s.u, 3, 0);
 	assert_true(eager_policy_may_go(&s.u));
-	/* Nor is one of long ago. */
+	/* An offer of long ago is not noted either. */
 	s.places = EAGER_POLICY_NOTED + 1;
 	for (unsigned i = 0; i < 2 * s.places; i++)
 		offer(&s, true);

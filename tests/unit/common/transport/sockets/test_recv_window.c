@@ -15,7 +15,8 @@
 #define MIDDLE 23000
 #define LONG   42000
 
-/* Samples of rtt_us until the window changes, at most `most`; 0: it did not. */
+/* Feed samples of rtt_us until the window changes, at most `most`. Return how many, 0: no
+ * change. */
 static unsigned until_change(struct recv_window *w, uint32_t rtt_us, unsigned most)
 {
 	int before = w->bytes;
@@ -32,7 +33,7 @@ static unsigned until_change(struct recv_window *w, uint32_t rtt_us, unsigned mo
 	return 0;
 }
 
-/* A sample changes neither the window nor the pacing. */
+/* Return whether a sample changes neither the window nor the pacing. */
 static bool stays(struct recv_window *w, uint32_t rtt_us)
 {
 	struct recv_window before = *w;
@@ -90,7 +91,7 @@ static void share_counts_once_the_kernel_does_not_choose(void **state)
 	assert_int_equal(w.bytes, RECV_WINDOW_MAX);
 }
 
-/* A peer that is gone is dialled again and again. */
+/* A peer that is gone is dialled repeatedly. */
 static void who_comes_and_goes_does_not_end_the_count(void **state)
 {
 	struct recv_window w;
@@ -118,7 +119,7 @@ static void one_short_sample_starts_the_count_of_long_ones_anew(void **state)
 	}
 }
 
-/* And takes it back, and waits twice as long each time. */
+/* The kernel gives up the choice again, and waits twice as long each time. */
 static void kernel_chooses_on_a_fast_link_until_its_queue_is_long(void **state)
 {
 	struct recv_window w;
@@ -159,7 +160,7 @@ static void what_waits_to_leave_may_be_more_while_round_trips_are_short(void **s
 		assert_true(recv_window_measured(&w, TARDY));
 		assert_false(w.is_quick);
 	}
-	/* Short, but long enough to be paced. */
+	/* A short round trip that is still paced. */
 	for (unsigned k = 0; k < 32; k++)
 		recv_window_measured(&w, SLOW);
 	assert_true(w.is_quick);
@@ -180,13 +181,13 @@ static void pauses_do_not_hide_that_round_trips_are_short(void **state)
 
 	(void)state;
 	recv_window_init(&w);
-	/* As much as at 1 Gbit/s: short round trips may be of a link that is not full. */
+	/* The bytes of 1 Gbit/s: short round trips may come from a link that is not full. */
 	for (unsigned k = 0; k < 1000; k++)
 		assert_false(recv_window_bounded(&w, FAST, now_ns += 8400000));
-	/* Four times as much, but for one pause in seven. */
+	/* Four times as much, except for one pause in seven samples. */
 	for (unsigned k = 0; k < 1000; k++)
 		assert_false(recv_window_bounded(&w, FAST, now_ns += k % 7 ? 2100000 : 40000000));
-	/* Short ones in a row are asked for. */
+	/* Only consecutive short samples count. */
 	for (unsigned k = 0; k < 1000; k++)
 		assert_false(recv_window_bounded(&w, k % 7 ? FAST : TARDY, now_ns += 2100000));
 	for (unsigned run = 0; run < 8; run++) {
@@ -203,7 +204,7 @@ static void pauses_do_not_hide_that_round_trips_are_short(void **state)
 	assert_true(recv_window_bounded(&w, TARDY - 200, now_ns += 2100000));
 	assert_true(w.is_quick);
 	assert_int_equal(w.bytes, RECV_WINDOW_MAX);
-	/* They start the count of long ones anew, and do not end it. */
+	/* Short samples restart the count of long ones and do not end it. */
 	for (unsigned k = 0; k < 3; k++)
 		assert_false(recv_window_measured(&w, TARDY));
 	for (unsigned k = 0; k < 9; k++)
@@ -236,7 +237,7 @@ static void slow_link_is_paced_until_it_is_fast(void **state)
 	assert_int_equal(until_change(&w, FAST, 1000), 32);
 	assert_int_equal(w.bytes, 0);
 	assert_false(w.is_paced);
-	for (unsigned k = 0; k < 1000; k++) /* the kernel's own windows make queues */
+	for (unsigned k = 0; k < 1000; k++) /* the kernel's own windows build queues */
 		assert_true(stays(&w, SLOW));
 	assert_int_equal(until_change(&w, LONG, 1000), 8);
 	for (unsigned k = 0; k < 63; k++)
@@ -257,11 +258,11 @@ static void kernel_that_refuses_is_not_asked_again_soon(void **state)
 	assert_int_equal(until_change(&w, FAST, 1), 1);
 }
 
-/* ---- what the kernel's average says ---- */
+/* ---- the average that the kernel reports ---- */
 
 #define MS UINT64_C(1000000)
 
-/* As the kernel does it: a sample every rtt_us while bytes come, which they do twice as often. The
+/* A source of samples in the kernel's way: one every rtt_us while bytes arrive, twice as often. The
  * connection pauses for pause_us first. */
 struct source {
 	struct recv_rtt rtt;
@@ -281,7 +282,7 @@ static void wait_for_more(struct source *s, uint64_t pause_us)
 	sample(s, (double)pause_us);
 }
 
-/* Windows of bytes that take us each; returns the longest average that was found good. */
+/* Feed windows of bytes that take us each. Return the longest average that was accepted. */
 static uint32_t stream(struct source *s, uint32_t us, unsigned n_windows)
 {
 	uint32_t longest = 0;

@@ -1,11 +1,10 @@
+/* The parts of our own TCP that other transports do not have: frames, two channels, and peers that
+ * pass the ticket check and then misbehave. test_net.c covers what all network transports share. */
 #include <errno.h>
 #include <stdlib.h>
 
 #include "common/data/crc32c.h"
 #include "tests/unit/tcp_peer.h"
-
-/* What only our own TCP has: its frames, its two channels, and peers that passed the ticket check
- * and then misbehave. What any transport over the network does is in test_net.c. */
 
 /* ---- frames ---- */
 
@@ -137,7 +136,7 @@ static void more_requests_than_anybody_has_close_the_connection(void **state)
 	p = raw_up(&r);
 	for (unsigned i = 0; i < TCP_PIECES; i++)
 		raw_send(&p, LANE_MESSAGES, &f, sizeof(f));
-	/* Nothing is received: more than a few megabytes do not leave. */
+	/* The peer receives nothing, so no more than a few megabytes leave. */
 	assert_false(RUN_MS(&r, r.server.n_down, 50));
 	raw_send(&p, LANE_MESSAGES, &f, sizeof(f));
 	raw_send(&p, LANE_MESSAGES, &f, sizeof(f));
@@ -148,7 +147,7 @@ static void more_requests_than_anybody_has_close_the_connection(void **state)
 	mem_free(&from);
 }
 
-/* Neither messages nor pongs leave, and no more of them can be queued. */
+/* Fill the queue until neither messages nor pongs leave and no more of them can be queued. */
 static void fill_with_pongs(struct net_rig *r, const struct raw_conn *p)
 {
 	struct tcp_conn *c = tcp_conn_of(&r->server);
@@ -166,7 +165,7 @@ static void fill_with_pongs(struct net_rig *r, const struct raw_conn *p)
 		raw_send(p, LANE_MESSAGES, ping, n_ping);
 		RUN(r, c->tx_tail - c->tx_head != used);
 	}
-	/* One more, that only TCP_READS_RESERVE would have room for. */
+	/* Request one read more, for which only TCP_READS_RESERVE would have room. */
 	for (unsigned i = 0; i < 4; i++) {
 		uint64_t n_heard =
 			atomic_load(&((struct tcp_xport *)r->server.x)->shared.count.messages_in);
@@ -177,8 +176,8 @@ static void fill_with_pongs(struct net_rig *r, const struct raw_conn *p)
 	}
 }
 
-/* Its pongs take all room there is; what the server asks of it must wait, and not be written
- * somewhere else. */
+/* The peer's pongs use all the room. The server's requests must wait, and must not be written
+ * beyond it. */
 static void peer_that_pings_and_does_not_read_leaves_room_for_requests(void **state)
 {
 	uint8_t answer[1 + 2 * sizeof(struct tcp_frame)];
@@ -206,7 +205,7 @@ static void peer_that_pings_and_does_not_read_leaves_room_for_requests(void **st
 			break;
 		n_begun++;
 	}
-	/* Answered before they were asked for, so that more is asked for while nothing leaves. */
+	/* Answers arrive before their requests, so that more is requested while nothing leaves. */
 	for (unsigned i = 0; c->n_pieces; i++) {
 		assert_true(i < 4 * TCP_PIECES);
 		raw_send(&p, LANE_BULK, answer, n_answer);
@@ -223,7 +222,7 @@ static void peer_that_pings_and_does_not_read_leaves_room_for_requests(void **st
 	mem_free(&to);
 }
 
-/* Read all frames that come until one message of that type. */
+/* Read all arriving frames until one has a message of that type. */
 static bool has_message(struct raw_conn *p, uint8_t *buf, size_t *used, enum wire_type type)
 {
 	ssize_t n = recv(p->fds[LANE_MESSAGES], buf + *used, TCP_RX_BYTES - *used, MSG_DONTWAIT);
@@ -252,8 +251,8 @@ static bool has_message(struct raw_conn *p, uint8_t *buf, size_t *used, enum wir
 	return is_found;
 }
 
-/* The ping was due when nothing more could be queued; the peer has to hear it all the same, or it
- * would be taken for dead. */
+/* The ping was due when nothing more could be queued. It must still be sent, or the peer would be
+ * declared dead. */
 static void ping_that_found_no_room_is_sent_when_there_is(void **state)
 {
 	uint8_t *buf = malloc(TCP_RX_BYTES);
@@ -279,7 +278,8 @@ static void ping_that_found_no_room_is_sent_when_there_is(void **state)
 	free(buf);
 }
 
-/* The owner may have got something to do: who says that it may sleep would make it sleep over it. */
+/* The callback may have given the thread work. A transport that then allows sleep would delay
+ * it. */
 static void thread_does_not_sleep_after_a_callback(void **state)
 {
 	const struct linger at_once = {.l_onoff = 1};
@@ -401,7 +401,7 @@ static void peer_that_ends_in_the_middle_of_an_answer_is_noticed(void **state)
 		raw_send(&p, LANE_BULK, answer, cut);
 		if (n % 2)
 			RUN_MS(&r, false, 2);
-		shutdown(p.fds[LANE_BULK], SHUT_WR); /* the other goes on */
+		shutdown(p.fds[LANE_BULK], SHUT_WR); /* the other connection goes on */
 		RUN(&r, r.server.n_down == n + 1);
 		assert_int_equal(r.server.n_read_failed, n + 1);
 		assert_int_equal(r.server.n_read_done, n + 1);
@@ -492,9 +492,9 @@ static void reads_outside_of_what_is_offered_fail_and_others_go_on(void **state)
 	for (unsigned i = 0; i < 4; i++) {
 		rd = read_of(&r.server, &to, &from, 0, 4096);
 		if (i == 0)
-			rd.offset = 65536 - 4095; /* one too far */
+			rd.offset = 65536 - 4095; /* one byte too far */
 		if (i == 1)
-			rd.segment++; /* nobody's */
+			rd.segment++; /* a segment that does not exist */
 		if (i == 2)
 			rd.offset = UINT64_MAX - 4096;
 		assert_int_equal(xport_read(&rd), 0);
@@ -514,7 +514,8 @@ static void note_refusal(struct net_node *n, struct xport_read *rd, int status)
 	n->is_wrong |= status != (n->n_read_done == 1 ? BPS_ENOTFOUND : 0);
 }
 
-/* Withdrawn while its answers wait, and while one is half gone: the memory may vanish at once. */
+/* The segment is withdrawn while answers wait and one is half sent: the memory may vanish at
+ * once. */
 static void withdrawn_segment_is_not_read_any_more(void **state)
 {
 	struct mem gone, stays, to;
@@ -554,7 +555,7 @@ static void close_in_read_done(struct net_node *n, struct xport_read *rd, int st
 	n->is_wrong |= xport_read(rd) != -ENOTCONN;
 }
 
-/* Several reads have arrived in one go; only the first had its turn. */
+/* Several reads have arrived in one batch, and only the first has been reported. */
 static void connection_may_be_closed_from_the_end_of_a_read(void **state)
 {
 	struct xport_read reads[8];
@@ -613,7 +614,7 @@ static void reads_may_be_started_from_the_end_of_another(void **state)
 	mem_free(&to);
 }
 
-/* ---- sockets that take little ---- */
+/* ---- sockets with small buffers ---- */
 
 static void shrink(const struct net_node *n)
 {

@@ -1,3 +1,5 @@
+/* Eager bytes, sent with their offer and without a request (xport_send_eager), over our own TCP.
+ * First between two real ends, then from a peer of bare sockets that can break every rule. */
 #include <errno.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -6,20 +8,17 @@
 #include "common/data/crc32c.h"
 #include "tests/unit/tcp_peer.h"
 
-/* Bytes that go with their offer, unasked (xport_send_eager), over our own TCP: between two ends, and
- * from a peer that says what it likes. */
-
 #define MANY  400
 #define ITEM  1000
 #define BATCH 8
 
-/* The end that hears offers: which, and the reads of them. The rounds count from 1. */
+/* The end that receives offers: the offers, and the reads of them. Rounds count from 1. */
 static struct taker {
 	struct mem to;
 	struct wire_msg heard[MANY];
 	struct xport_read reads[MANY];
 	unsigned n_heard, n_begun;
-	bool is_asked; /* one of them went by asking */
+	bool is_asked; /* one of them was read by request */
 } takers[2];
 
 static struct taker *taker_of(const struct net_node *n)
@@ -46,7 +45,7 @@ static int send_offer(
 	return xport_send_eager(n->conn, &o, false);
 }
 
-/* Read the i-th that was heard, to the same place of `to`. */
+/* Read the i-th offer into the same place of `to`. */
 static int take(struct net_node *n, unsigned i)
 {
 	struct taker *t = taker_of(n);
@@ -163,7 +162,7 @@ static void offer_may_be_read_after_the_turn_that_heard_it(void **state)
 	offer_both_ways(true);
 }
 
-/* A pair whose server offers, and whose client takes. */
+/* A pair: the server makes offers, the client reads them. */
 struct eager_pair {
 	struct net_rig r;
 	struct mem from;
@@ -204,7 +203,7 @@ static void offer_that_nobody_reads_is_thrown_away(void **state)
 	RUN(&p.r, p.r.client.n_read_done == 1);
 	check_bytes(p.t, 1, &p.from);
 	assert_false(p.t->is_asked);
-	/* that of the same bytes too. */
+	/* a read of the same bytes, too. */
 	assert_int_equal(take(&p.r.client, 0), 0);
 	assert_true(p.t->is_asked);
 	RUN(&p.r, p.r.client.n_read_done == 2);
@@ -230,7 +229,8 @@ static void read_of_other_bytes_goes_by_asking(void **state)
 
 		rd.len -= i == 0;
 		rd.len += i == 2;
-		tcp_conn_of(&p.r.server)->policy = (struct eager_policy){0}; /* try again */
+		/* start with a fresh policy */
+		tcp_conn_of(&p.r.server)->policy = (struct eager_policy){0};
 		assert_int_equal(send_offer(&p.r.server, &p.from, i + 1, 0, len), 0);
 		RUN(&p.r, p.t->n_heard == i + 1);
 		assert_int_equal(xport_read(&rd), 0);
@@ -261,7 +261,7 @@ static void offers_ahead_may_be_read_in_another_order(void **state)
 	(void)state;
 	pair_open(&p, BATCH * (size_t)len);
 	p.r.client.on_message = hear_batch_and_take_backwards;
-	for (unsigned k = 0; k < 40; k++) { /* round all rings */
+	for (unsigned k = 0; k < 40; k++) { /* use every place of all rings */
 		memset(p.t->to.p, 0, p.t->to.bytes);
 		for (unsigned i = 0; i < BATCH; i++)
 			assert_int_equal(
@@ -293,7 +293,7 @@ static void check_patience(bool is_slow, uint32_t ahead)
 	p.r.client.on_message = hear;
 	m = offer_of(&p.from, 1, 0, len);
 	for (unsigned k = 0; k < 3; k++) {
-		/* The client receives nothing: what the kernel takes is bounded. */
+		/* The client receives nothing, so the kernel takes a bounded amount. */
 		while ((rc = xport_send_eager(p.r.server.conn, &m, true)) == 0 ||
 			p.r.server.x->ops->poll(p.r.server.x, clock_now_ns()) > 0 ||
 			!p.r.server.x->ops->may_sleep(p.r.server.x))
@@ -302,7 +302,7 @@ static void check_patience(bool is_slow, uint32_t ahead)
 		assert_in_range(tcp_conn_of(&p.r.server)->eager_bytes, ahead, ahead + len - 1);
 		assert_true(n_sent < MANY - 10);
 		n_first = p.r.server.n_writable;
-		/* Others are not held up, and do not take its turn away. */
+		/* Other segments are not delayed and do not take its turn. */
 		for (unsigned i = 0; i <= TCP_EAGER_OUT; i++)
 			assert_int_equal(send_offer(&p.r.server, &p.from, 1, 0, 1), 0);
 		assert_int_equal(xport_send_eager(p.r.server.conn, &m, true), -EAGAIN);
@@ -347,7 +347,8 @@ static void who_is_impatient_has_the_offer_sent_like_any_other(void **state)
 		assert_int_equal(p.r.client.read_status, 0);
 		check_bytes(p.t, i, &p.from);
 	}
-	/* There is room again, but what has been asked for is not sent along at once. */
+	/* There is room again, but bytes that were requested before are not sent eagerly at
+	 * once. */
 	for (unsigned i = 0; i <= EAGER_POLICY_REST_MIN; i++) {
 		assert_int_equal(tcp_conn_of(&p.r.server)->eager_sent, TCP_EAGER_OUT);
 		assert_int_equal(send_offer(&p.r.server, &p.from, 1, 0, len), 0);
@@ -367,7 +368,7 @@ static int clamp_of(const struct net_node *n)
 	return bytes;
 }
 
-/* The kernel sets another when it has seen the first segments. */
+/* The kernel sets another window when it has seen the first segments. */
 static void window_stays_what_was_chosen(void **state)
 {
 	const uint32_t len = READ_MAX / 4;
@@ -389,7 +390,7 @@ static void window_stays_what_was_chosen(void **state)
 	pair_close(&p);
 }
 
-/* Segments of the loopback are larger than the smallest window. */
+/* Segments on the loopback are larger than the smallest window. */
 static void smallest_window_does_not_wait_for_timers(void **state)
 {
 	struct tcp_xport *x;
@@ -410,7 +411,7 @@ static void smallest_window_does_not_wait_for_timers(void **state)
 	pair_close(&p);
 }
 
-/* It is withdrawn while one offer of it is half gone, and another waits. */
+/* The segment is withdrawn while one of its offers is half sent and another waits. */
 static void withdrawn_segment_is_not_sent_any_more(void **state)
 {
 	struct mem gone;
@@ -453,7 +454,7 @@ static const uint8_t *pattern(void)
 	return bytes;
 }
 
-/* The i-th of a peer's offers has ITEM bytes, those of the pattern from i * ITEM on. */
+/* Offer number i of the peer has ITEM bytes of the pattern, from i * ITEM on. */
 static void say_announcement(const struct raw_conn *p, unsigned i)
 {
 	const struct tcp_frame f = {
@@ -481,7 +482,7 @@ static void announce(const struct raw_conn *p, unsigned i)
 	say_offer(p, i);
 }
 
-/* The bytes of the i-th offer, as the count-th item. */
+/* Write the bytes of the i-th offer as item number count. */
 static size_t put_eager(uint8_t *to, uint64_t count, unsigned i)
 {
 	return put_item(to, FRAME_EAGER, count, pattern() + i * ITEM, ITEM);
@@ -521,7 +522,7 @@ static void check_item(const struct lone *l, unsigned i)
 	assert_int_equal(xport_read_crc(&l->t->reads[i]), crc32c(0, pattern() + i * ITEM, ITEM));
 }
 
-/* In one go, so that as much as can be is planned ahead. */
+/* All in one batch, so that the receiver plans as far ahead as it can. */
 static void answers_and_unasked_bytes_come_in_any_order(void **state)
 {
 	(void)state;
@@ -583,7 +584,7 @@ static void bytes_wait_for_their_announcement_and_its_message(void **state)
 			say_eager(&l.p, i);
 		RUN(&l.r, c->is_held);
 		assert_false(RUN_MS(&l.r, c->in.is_open, 5));
-		/* A message of another kind does not help. */
+		/* A message of another type does not help. */
 		raw_send(&l.p, LANE_MESSAGES, ping, put_kind(ping, WIRE_PING));
 		RUN(&l.r, !c->is_held || c->has_pong || c->tx_tail == 0);
 		assert_false(RUN_MS(&l.r, c->in.is_open, 5));
@@ -606,7 +607,7 @@ static void bytes_wait_for_their_announcement_and_its_message(void **state)
 	}
 }
 
-/* What is announced and never offered is thrown away as soon as any message says that. */
+/* Bytes that are announced but not offered are discarded as soon as a message shows it. */
 static void announcement_without_an_offer_costs_nothing(void **state)
 {
 	struct lone l;
@@ -639,7 +640,7 @@ static void hear_and_take_some(struct net_node *n, struct xconn *c, const struct
 		n->is_wrong |= take(n, i) != 0;
 }
 
-/* The bytes of those beyond are thrown away, and they can be asked for. */
+/* The bytes of further offers are discarded, and can be requested. */
 static void more_offers_than_are_noted_go_by_asking(void **state)
 {
 	static const unsigned asked[] = {TCP_EAGER_IN, 149};
@@ -673,7 +674,7 @@ static void more_offers_than_are_noted_go_by_asking(void **state)
 	check_item(&l, TCP_EAGER_IN - 1);
 	check_item(&l, TCP_EAGER_IN);
 	check_item(&l, 149);
-	/* And those after them are noted again. */
+	/* Later offers are noted again. */
 	l.r.server.on_message = hear_and_take;
 	announce(&l.p, 150);
 	say_eager(&l.p, 150);
@@ -689,7 +690,8 @@ static void take_the_second(struct net_node *n, struct xconn *c, const struct wi
 		n->is_wrong |= take(n, 1) != 0;
 }
 
-/* Its owner may have written to it in between: the first bytes are not what is offered now. */
+/* The owner may have written to the memory in between. The first bytes are not those of the second
+ * offer. */
 static void memory_offered_again_is_read_as_it_is_then(void **state)
 {
 	uint8_t b[2 * (ITEM + 2 * HEAD)];
@@ -803,7 +805,7 @@ static void close_in_message(struct net_node *n, struct xconn *c, const struct w
 	xport_close(c, "from its callback");
 }
 
-/* All has arrived in one go, and more; its sockets are closed, and maybe others by now. */
+/* The sockets are closed after everything has arrived, and their numbers may be in use again. */
 static void connection_may_be_closed_from_the_end_of_a_read(void **state)
 {
 	uint8_t b[5 * (ITEM + 2 * HEAD)];
@@ -824,7 +826,7 @@ static void connection_may_be_closed_from_the_end_of_a_read(void **state)
 	x->unmeasured = 1 << 20;
 	raw_send(&l.p, LANE_BULK, b, n);
 	RUN(&l.r, l.r.server.n_down == 1);
-	assert_int_equal(x->unmeasured, 1 << 20); /* its window was left alone */
+	assert_int_equal(x->unmeasured, 1 << 20); /* the kernel kept its window */
 	assert_int_equal(l.r.server.n_read_done, 4);
 	assert_int_equal(l.r.server.n_read_failed, 3);
 	assert_int_equal(l.r.server.downs_at_read, 0);
@@ -875,7 +877,7 @@ static void all_may_come_byte_by_byte(void **state)
 			assert_int_equal(l.r.server.n_read_done, 0);
 			assert_int_equal(discarded(&l.r.server), i * ITEM);
 			raw_send(&l.p, LANE_BULK, b + k, 1);
-			/* It would not be woken for so little. */
+			/* The kernel would not wake the thread for so few bytes. */
 			c->lanes[LANE_BULK].can_recv = true;
 			tcp_touch(c);
 			l.r.server.x->ops->poll(l.r.server.x, clock_now_ns());
@@ -913,7 +915,7 @@ static void malformed_announcement_closes_its_connection(void **state)
 	net_rig_close(&r);
 }
 
-/* Two offers were announced, and the bytes of the first are here. */
+/* Two offers were announced, and the bytes of the first have arrived. */
 static void expect_refusal(
 	const struct tcp_frame *head, const struct tcp_frame *trailer, bool is_read)
 {
@@ -984,8 +986,8 @@ static void ask_in_read_done(struct net_node *n, struct xport_read *rd, int stat
 	n->is_wrong |= xport_read(&asked) != 0;
 }
 
-/* The end of the first read asks for bytes, and their answer has come before, to the memory of the
- * second: it would be taken for read, and its crc be right. */
+/* The end of the first read requests bytes, and their answer has come before, into the memory of
+ * the second read. It would be accepted as read, with a correct CRC. */
 static void answer_that_was_guessed_closes_the_connection(void **state)
 {
 	uint8_t b[2 * (ITEM + 2 * HEAD)];
@@ -1010,7 +1012,7 @@ static void answer_that_was_guessed_closes_the_connection(void **state)
 	lone_close(&l);
 }
 
-/* Head, bytes and trailer are more than 32 bits count. */
+/* Head, bytes and trailer together exceed 32 bits. */
 static void largest_length_is_counted_right(void **state)
 {
 	const uint64_t len = UINT32_MAX;
@@ -1027,7 +1029,7 @@ static void largest_length_is_counted_right(void **state)
 	f.segment = 0;
 	raw_send(&l.p, LANE_BULK, &f, sizeof(f));
 	RUN(&l.r, c->in.is_open);
-	c->in.got += len - MANY * ITEM; /* as if they had come */
+	c->in.got += len - MANY * ITEM; /* pretend that they arrived */
 	raw_send(&l.p, LANE_BULK, pattern(), MANY * ITEM);
 	f.type = FRAME_BYTES;
 	raw_send(&l.p, LANE_BULK, &f, sizeof(f));
@@ -1036,7 +1038,7 @@ static void largest_length_is_counted_right(void **state)
 	lone_close(&l);
 }
 
-/* ---- sockets that take little ---- */
+/* ---- sockets with small buffers ---- */
 
 #define AREA  (1u << 20)
 #define LARGE 60000
@@ -1051,7 +1053,8 @@ static void shrink(const struct net_node *n)
 	}
 }
 
-/* One end: it offers parts of `from`, and reads of the other's what it likes, when it likes. */
+/* A player is one end: it offers parts of `from`, and reads random offers of the other end at
+ * random times. */
 static struct player {
 	struct mem from, to;
 	const struct mem *others;
@@ -1145,7 +1148,7 @@ static void play_send(struct net_node *n)
 	}
 }
 
-/* Returns whether all is done. */
+/* Return whether all is done. */
 static bool play(struct net_node *n)
 {
 	const struct tcp_conn *c = tcp_conn_of(n);
@@ -1174,7 +1177,8 @@ static void play_open(struct net_node *n, uint32_t seed, bool is_small)
 	n->on_writable = play_writable;
 }
 
-/* False: it took too long. Who did nothing this time may want to the next: nobody sleeps long. */
+/* Return false after the time limit. An idle end may act at its next turn, so the waits are
+ * short. */
 static bool play_all(struct net_rig *r)
 {
 	uint64_t until_ns = clock_now_ns() + 30000 * MS;
@@ -1189,7 +1193,7 @@ static void hundreds_of_offers_pass_each_other_in_small_sockets(void **state)
 {
 	(void)state;
 	for (uint32_t seed = 1; seed <= 5; seed++) {
-		/* Then the kernel sends large pieces on a timer only. */
+		/* With small pieces the kernel sends large ones on a timer only. */
 		bool is_small = seed <= 2;
 		struct net_rig r;
 

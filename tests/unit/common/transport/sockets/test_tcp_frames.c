@@ -1,13 +1,12 @@
-/* The bytes of our own TCP as they go over the wire, written out: two releases must mean the same by
- * them (or have tickets of another version, common/wire/ticket.c). The messages inside:
- * test_wire.c. */
+/* The exact bytes of our own TCP on the wire. Two releases must agree on them, or use tickets of
+ * different versions (common/wire/ticket.c). test_wire.c has the messages inside. */
 #include "tests/unit/tcp_peer.h"
-/* Behind cmocka.h. */
+/* After cmocka.h. */
 #include "tests/unit/hex.h"
 
 #define LEN 5
 
-/* What comes next on a lane is this. */
+/* Expect exactly these bytes next on a lane. */
 static void expect(struct raw_conn *p, enum tcp_lane_kind lane, const char *hex)
 {
 	uint8_t want[256], got[256];
@@ -33,7 +32,7 @@ static void expect_message(struct raw_conn *p, const struct wire_msg *m)
 	assert_memory_equal(got, want, n);
 }
 
-/* Segment 1, behind one that nobody uses. */
+/* Memory of segment 1; segment 0 is not used. */
 static struct mem memory(struct net_rig *r)
 {
 	struct mem first = mem_new(&r->server, 4096, 0), m = mem_new(&r->server, 4096, 0);
@@ -115,7 +114,7 @@ static void request_and_answer(void **state)
 	RUN(&r, r.server.n_read_done == 1);
 	assert_int_equal(r.server.n_read_failed, 0);
 	assert_memory_equal(to.p, "\xa1\xa2\xa3\xa4\xa5", LEN);
-	/* The other way round; of a segment that is not there zeros come. */
+	/* The other direction. A read of a segment that does not exist returns zeros. */
 	say(&p, LANE_MESSAGES,
 		"02 00 0100 05000000 2301000000000000  02 00 0200 02000000 0000000000000000");
 	expect(&p, LANE_BULK,

@@ -1,3 +1,5 @@
+/* The start of connections over our own TCP: the handshake byte by byte, peers that are rejected,
+ * limits on their number, and options of the sockets. */
 #include <errno.h>
 #include <fcntl.h>
 #include <netinet/in.h>
@@ -6,9 +8,6 @@
 #include <sys/resource.h>
 
 #include "tests/unit/tcp_peer.h"
-
-/* How a connection of our own TCP begins: its handshake byte by byte, who is turned away, how many
- * there may be. */
 
 /* ---- the handshake, as the listener sees it ---- */
 
@@ -64,7 +63,7 @@ static void no_byte_of_a_ticket_may_be_wrong(void **state)
 		close(p.fds[0]);
 	}
 	assert_int_equal(refused(&r.server), TICKET_BYTES);
-	raw_join(&p, 9, LANE_MESSAGES); /* none of these tries spoilt the good one */
+	raw_join(&p, 9, LANE_MESSAGES); /* no refused attempt used up the valid ticket */
 	close(p.fds[0]);
 	assert_int_equal(r.server.n_up, 0);
 	net_rig_close(&r);
@@ -91,15 +90,15 @@ static void each_channel_comes_once_and_in_order(void **state)
 	(void)state;
 	net_rig_open(&r);
 	seal_channel(20, CHANNEL_OF_ACCEPTING, b);
-	expect_turned_away(&r, b); /* nobody began that connection */
+	expect_turned_away(&r, b); /* a ticket for a connection that does not exist */
 	raw_join(&p, 20, LANE_MESSAGES);
 	seal_channel(20, CHANNEL_OF_CONNECTING, b);
 	expect_turned_away(&r, b); /* replayed */
 	seal_channel(22, CHANNEL_OF_ACCEPTING, b);
-	expect_turned_away(&r, b); /* of another connection */
+	expect_turned_away(&r, b); /* a ticket of another connection */
 	raw_join(&p, 20, LANE_BULK);
 	seal_channel(20, CHANNEL_OF_ACCEPTING, b);
-	expect_turned_away(&r, b); /* it has one */
+	expect_turned_away(&r, b); /* the connection has this channel already */
 	t = a_ticket(30);
 	t.channel = TICKET_SAME_HOST;
 	ticket_seal(&t, the_key, b);
@@ -167,7 +166,7 @@ static int listen_raw(uint16_t *ret_port)
 	return fd;
 }
 
-/* The next connection with its ticket. */
+/* Accept the next connection and read its ticket. */
 static int take_ticket(int listen_fd, struct net_node *client, struct ticket *ret)
 {
 	struct pollfd p = {.fd = listen_fd, .events = POLLIN};
@@ -218,7 +217,7 @@ static void word_of_refusal_and_end_are_heard_in_one_go(void **state)
 		memcpy(word, words[i].word, strlen(words[i].word));
 		if (word[0])
 			assert_int_equal(send(fd, word, sizeof(word), 0), sizeof(word));
-		close(fd); /* before the client looks */
+		close(fd); /* before the client polls */
 		assert_true(RUN_ONE(&n, n.n_down == i + 1, DEADLINE_MS));
 		assert_non_null(strstr(n.why, words[i].why));
 	}
@@ -302,13 +301,13 @@ static void flood_of_strangers_keeps_nobody_out(void **state)
 	net_rig_open(&r);
 	seal_channel(5, CHANNEL_OF_CONNECTING, ticket);
 	before = count_fds();
-	/* All but the last byte of a good ticket, and then nothing. */
+	/* All but the last byte of a valid ticket, and then nothing. */
 	for (unsigned i = 0; i < 3 * TCP_PENDING_MAX; i++)
 		fds[i] = stranger(net_port(r.server.f), ticket, TICKET_BYTES - 1);
 	rig_connect(&r);
 	assert_in_range(count_fds(), before,
 		before + 3 * TCP_PENDING_MAX + TCP_PENDING_MAX + 2 * N_CHANNELS);
-	/* In time all of them are shown out. */
+	/* The listener closes all of them in time. */
 	RUN(&r, (net_stats(r.server.f, &s), s.silent_strangers) == 3 * TCP_PENDING_MAX);
 	assert_int_equal(count_fds(), before + 3 * TCP_PENDING_MAX + 2 * N_CHANNELS);
 	assert_int_equal(r.server.n_down + r.client.n_down, 0);
@@ -373,11 +372,11 @@ static void refused_and_ended_connections_leave_no_descriptor(void **state)
 	net_rig_close(&r);
 }
 
-/* ---- many ---- */
+/* ---- many connections ---- */
 
 static void connections_beyond_the_limit_are_refused(void **state)
 {
-	/* Both ends of each channel are ours. */
+	/* The two ends of each channel belong to this process. */
 	const rlim_t need = 2 * N_CHANNELS * TCP_CONNS_MAX + 100;
 	struct err_text err;
 	struct net_node second = {0};
@@ -403,7 +402,7 @@ static void connections_beyond_the_limit_are_refused(void **state)
 	assert_int_equal(dial(&second, net_port(r.server.f), the_key), 0);
 	RUN(&r, second.n_down == 1);
 	assert_non_null(strstr(second.why, "no room"));
-	/* And all that there are work. */
+	/* All existing connections work. */
 	r.server.on_message = echo;
 	for (unsigned i = 0; i < TCP_CONNS_MAX; i++)
 		assert_int_equal(
@@ -438,7 +437,7 @@ static void version_6_of_ip_works_too(void **state)
 	net_rig_close(&r);
 }
 
-/* ---- what the sockets are set to ---- */
+/* ---- options of the sockets ---- */
 
 static void expect_congestion(const struct net_node *n, const char *name)
 {
@@ -467,7 +466,7 @@ static void sockets_of_both_ends_have_the_congestion_control_that_is_set(void **
 	close(fd);
 	cfg.congestion = strcmp(system, "reno") == 0 ? "cubic" : "reno";
 	if (congestion_find(cfg.congestion, other, &err))
-		skip(); /* a kernel with reno alone */
+		skip(); /* the kernel has reno alone */
 	net_node_open(&r.server, &cfg);
 	cfg = config_of(false);
 	cfg.congestion = other;
@@ -488,7 +487,7 @@ static uint64_t pace_of(const struct tcp_conn *c)
 	return rate;
 }
 
-/* How much may wait unsent in its kernel. */
+/* Return how many unsent bytes the kernel may hold. */
 static int unsent_of(const struct tcp_conn *c)
 {
 	int bytes;

@@ -1,8 +1,7 @@
+/* Eager offers (xport_send_eager) of memory that is offered again while bytes of its previous offer
+ * are still being sent, and senders that have to wait. */
 #include "common/data/crc32c.h"
 #include "tests/unit/tcp_peer.h"
-
-/* Offers whose bytes come unasked (xport_send_eager): memory that is offered anew while bytes of its
- * former offer are still on their way, and senders that have to wait. */
 
 #define LEN 20000
 
@@ -36,7 +35,7 @@ static void send_bytes(
 	raw_send(p, LANE_BULK, bytes, sizeof(bytes));
 }
 
-/* The first offer is not read; its bytes come when the second one is. */
+/* The first offer is not read. Its bytes arrive when the second offer is read. */
 static void offer_twice(bool is_eager)
 {
 	uint8_t want[LEN];

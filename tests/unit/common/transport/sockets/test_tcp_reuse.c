@@ -1,15 +1,14 @@
+/* Reuse of offered memory over our own TCP. Memory is written to as soon as its offer has ended,
+ * and offered again: eagerly or not, repeated, in other lengths. Meanwhile segments are withdrawn,
+ * connections are replaced, windows change and an end stands still. Every successful read has the
+ * bytes of its own offer, and something always ends. The receiver of an offer reads it at once,
+ * later or never, and sends GOT, as agents and servers do. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "common/data/crc32c.h"
 #include "tests/unit/tcp_peer.h"
-
-/* Memory is offered, written to as soon as the offer has ended, and offered again, over our own TCP: with
- * its bytes unasked or not, repeated, in other lengths, while it is withdrawn, connections are replaced,
- * windows change and an end stands still. Every read that ends well has the bytes of its own offer, and
- * something always ends. Who hears an offer reads it now, later or not at all, and says GOT, as agents
- * and servers do. */
 
 #define PLACES   20
 #define PLACE    60000u
@@ -18,18 +17,18 @@
 #define SEEDS    3
 #define STALL_NS (10000 * MS)
 
-/* A piece of memory that is offered as a whole, or half of it. */
+/* A piece of memory that is offered as a whole or by half. */
 struct reuse_place {
 	uint64_t version;
 	bool is_offered;
 	uint32_t at, len;
 };
-/* What is heard of one of the other end's. */
+/* The latest offer received for one of the other end's pieces. */
 struct wanted {
 	struct wire_msg m;
 	struct xport_read rd;
 	bool is_reading, is_waiting;
-	uint64_t done; /* the last version that it has said GOT of */
+	uint64_t done; /* the last version for which GOT was sent */
 };
 static struct end {
 	struct net_node *n;
@@ -63,14 +62,14 @@ static uint32_t seed_of(uint64_t version)
 	return (uint32_t)version * 2654435761u | 1;
 }
 
-/* ---- who hears offers ---- */
+/* ---- the end that receives offers ---- */
 
 static void say_got(struct end *e, struct wanted *w, const struct wire_msg *m)
 {
 	struct wire_msg got = wire_answer(m, WIRE_GOT);
 
 	w->done = m->round;
-	e->n->is_wrong |= xport_send(e->n->conn, &got) != 0; /* it is short: there is room */
+	e->n->is_wrong |= xport_send(e->n->conn, &got) != 0; /* a short message: there is room */
 }
 
 static void start(struct end *e, struct wanted *w)
@@ -100,7 +99,7 @@ static void hear_offer(struct end *e, const struct wire_msg *m)
 		say_got(e, w, m);
 		return;
 	}
-	/* One that waits may have been withdrawn since. */
+	/* The waiting offer may have been withdrawn since. */
 	w->m = *m;
 	if (w->is_waiting || what < 3)
 		w->is_waiting = true;
@@ -126,7 +125,7 @@ static void on_read_done(struct net_node *n, struct xport_read *rd, int status)
 		say_got(e, w, &w->m);
 }
 
-/* ---- who offers ---- */
+/* ---- the end that offers ---- */
 
 static void on_message(struct net_node *n, struct xconn *c, const struct wire_msg *m)
 {
@@ -205,7 +204,7 @@ static void change_window(struct end *e)
 	tcp_set_windows(x);
 }
 
-/* ---- both ---- */
+/* ---- both ends ---- */
 
 static void play(struct end *e)
 {
@@ -248,7 +247,7 @@ static void connect_anew(struct net_rig *r)
 	RUN(r, r->client.n_up == n_up && r->server.n_up == n_up);
 }
 
-/* Returns how often they connected anew. */
+/* Return how often the ends reconnected. */
 static unsigned play_all(struct net_rig *r)
 {
 	struct net_node *both[] = {&r->server, &r->client};
@@ -264,7 +263,7 @@ static unsigned play_all(struct net_rig *r)
 		play(&ends[1]);
 		if (!n_still && !draw(&ends[0], 50))
 			n_still = draw(&ends[0], 60);
-		if (n_still) /* the other one stands still */
+		if (n_still) /* the other end stands still */
 			turn(&both[--n_still / 30], 1, clock_now_ns() + MS);
 		else
 			turn(both, 2, clock_now_ns() + MS);
