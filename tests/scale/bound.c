@@ -1,3 +1,5 @@
+/* Bounds of the bandwidth simulator: the time that no division of sums and no schedule can beat,
+ * and the time of a ring. Formulas only, no state. */
 #include "tests/scale/scale.h"
 
 #include <math.h>
@@ -14,8 +16,8 @@ static double server_rate(const struct scale_options *o, uint32_t i)
 	return GBIT * (i < o->slow_servers ? o->slow_gbps : o->rate_gbps);
 }
 
-/* Bytes whose sums all machines can take within t seconds. An agent's card carries M + (n-2) x for
- * the x that it sums itself, a server's n x. */
+/* Return the bytes whose sums all machines can exchange within t seconds. An agent's card carries M
+ * + (n-2) x for the x that its own server sums, a server's n x. */
 static double capacity(const struct scale_options *o, double bytes, double t)
 {
 	double n = o->agents, sum = 0;
@@ -74,7 +76,8 @@ double bound_step_s(const struct scale_options *o, const struct scale_trace *t)
 {
 	double compute = o->compute_ms / 1e3, per_byte = bound_push_pull_s(o, t->bytes) / t->bytes;
 	double worst = fmax(compute, bound_push_pull_s(o, t->bytes));
-	double done = 0, bytes = 0; /* forward share before the layer, bytes up to and with it */
+	/* forward share before the layer, bytes up to and including it */
+	double done = 0, bytes = 0;
 
 	for (uint32_t i = 0; i < t->n_layers; i++) {
 		double backward = compute * 2 / 3 * (1 - done), forward = compute / 3 * (1 - done);
@@ -86,7 +89,8 @@ double bound_step_s(const struct scale_options *o, const struct scale_trace *t)
 	return worst;
 }
 
-/* The accelerators of one machine first, which every scheme has to do: a ring inside it. */
+/* Return the time of a ring over the accelerators inside one machine, which every scheme needs
+ * first. */
 static double machine_ns(const struct scale_options *o, double bytes)
 {
 	return o->gpus > 1 && o->gpu_gbs > 0 ? bytes / o->gpu_gbs * (o->gpus - 1) / o->gpus : 0;
@@ -99,7 +103,7 @@ double bound_ring_step_s(const struct scale_options *o, const struct scale_trace
 
 	if (t->n_layers > sizeof(ready) / sizeof(ready[0]))
 		return 0;
-	for (int k = 0; k < 4; k++) { /* until it repeats itself */
+	for (int k = 0; k < 4; k++) { /* until the result is stable */
 		n_buckets = 0;
 		full = 0;
 		for (uint32_t i = t->n_layers; i-- > 0;) {

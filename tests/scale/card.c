@@ -1,8 +1,8 @@
-/* Hosts and their network cards. What leaves a host waits for its card, which serves its
- * connections in turn, a quantum each; it reaches the other card one latency later and waits there
- * for those that came before. So each card is always busy while it has something to do, connections
- * share it as TCP's do, and the switch between them blocks nobody. A lane with a window has no more
- * than that on its way, until the thread it goes to has had time for it. */
+/* Hosts and their network cards. Bytes that leave a host wait for its card, which serves its
+ * connections in turn, a quantum each. One latency later they reach the other card and wait there
+ * for earlier bytes. Each card is thus busy while it has work, connections share it as TCP's do,
+ * and the switch between the cards never blocks. A lane with a window has at most that many bytes
+ * on the way until the receiving thread has had time for them. */
 #include "tests/scale/scale.h"
 
 #define KERNEL_BYTES                                                                               \
@@ -24,7 +24,7 @@ static void on_arrived(struct scale_world *w, void *p, uint64_t a)
 static void card_send(struct scale_world *w, struct scale_host *h);
 static void take_turn(struct scale_world *w, struct scale_lane *l);
 
-/* The sender hears that bytes were received. */
+/* The sender learns that bytes were received. */
 static void on_ack(struct scale_world *w, void *p, uint64_t a)
 {
 	struct scale_lane *l = p;
@@ -65,7 +65,7 @@ static uint32_t next_bytes(const struct scale_world *w, const struct scale_lane 
 	return l->out->left < w->o.quantum ? l->out->left : w->o.quantum;
 }
 
-/* If it has something to send, and may. */
+/* Queue the lane at its card when it has something to send and its window allows it. */
 static void take_turn(struct scale_world *w, struct scale_lane *l)
 {
 	l->has_turn =
@@ -87,7 +87,7 @@ static void on_sent(struct scale_world *w, void *p, uint64_t a)
 	card_send(w, l->host);
 }
 
-/* The kernel takes what it has room for. */
+/* Move bytes into the kernel while it has room. */
 static void fill(struct scale_world *w, struct scale_lane *l, struct scale_end *from)
 {
 	struct scale_item *it;

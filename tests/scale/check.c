@@ -1,5 +1,5 @@
-/* Small cases with bars: what placement, priority and the flow of partitions together give, on a
- * network that nothing disturbs. Each takes well under a second in a debug build. */
+/* Small cases with bars: the joint effect of placement, priority and the flow of partitions, on an
+ * undisturbed network. Each takes well under a second in a debug build. */
 #include "tests/scale/scale.h"
 
 #include <stdio.h>
@@ -53,7 +53,8 @@ static double over_ring(const struct scale_options *o)
 	return r.comm_s / r.ring_s;
 }
 
-/* Bytes of the busiest card of a machine that only sums, over what its share would be. */
+/* Return the bytes of the busiest card of a machine with a server alone, divided by its fair
+ * share. */
 static double server_share(const struct scale_options *o)
 {
 	struct scale_result r = measure(o);
@@ -73,7 +74,7 @@ static double efficiency(const struct scale_options *o)
 	return measure(o).efficiency;
 }
 
-/* Step time without priorities over that with them. */
+/* Return the step time without priorities divided by that with them. */
 static double gain_of_priority(const struct scale_options *o)
 {
 	struct scale_options fifo = *o;
@@ -82,7 +83,7 @@ static double gain_of_priority(const struct scale_options *o)
 	return measure(&fifo).step_s / measure(o).step_s;
 }
 
-/* Step time with reads alone over that with bytes that come unasked. */
+/* Return the step time with reads alone divided by that with eager bytes. */
 static double gain_of_eager(const struct scale_options *o)
 {
 	struct scale_options asking = *o;
@@ -123,7 +124,7 @@ static void half_the_servers(struct scale_options *o)
 	o->servers = 4;
 }
 
-/* The embedding's gradient comes last and is wanted first. */
+/* The embedding's gradient is computed last and needed first. */
 static void one_server_of_its_own(struct scale_options *o)
 {
 	o->trace = "tests/traces/bert-large.tsv";
@@ -136,11 +137,12 @@ static void one_server_of_its_own(struct scale_options *o)
 	o->steps = 1;
 }
 
-/* Large and small shares: without being kept in step (bps-agent/core/lockstep.c) a round takes 1.34
- * times as long as it has to. */
+/* Large and small shares. Unless they are kept in step (bps-agent/core/lockstep.c), a round takes
+ * 1.34 times as long as needed. */
 static void large_and_small_shares(struct scale_options *o)
 {
-	/* With the default, of which a connection has two on its way, rounding is a part of it. */
+	/* With the default size, of which a connection has two on the way, rounding would
+	 * dominate. */
 	o->trace = "tests/traces/vgg16.tsv";
 	o->servers = 2;
 	o->quantum = 16u << 10;
@@ -153,7 +155,7 @@ static void large_and_small_while_training(struct scale_options *o)
 	o->gpus = 1;
 }
 
-/* Their own cards are the limit, whatever servers have. */
+/* The machines' own cards are the limit, however many servers there are. */
 static void two_machines(struct scale_options *o)
 {
 	large_and_small_shares(o);

@@ -1,5 +1,5 @@
-/* Scheduler, servers and agents: thin shells, and a set-up that takes no time. Control messages go
- * by calls: what the scheduler says is carried out before it goes on. */
+/* Scheduler, servers and agents: thin shells, and a set-up that takes no time. Control messages are
+ * function calls: a message of the scheduler is processed before the scheduler continues. */
 #include "tests/scale/scale.h"
 
 #include <stdio.h>
@@ -9,7 +9,7 @@
 #include "common/data/dtype.h"
 
 #define SEGMENT_BYTES (16u << 20)
-#define STAGING_BYTES (UINT64_C(256) << 20) /* of a server, as its default */
+#define STAGING_BYTES (UINT64_C(256) << 20) /* of a server; its default */
 #define SUMS_BYTES    (UINT64_C(64) << 30)
 #define RETRY_NS      (2 * S)
 #define AGAIN_NS      (2 * MS)
@@ -76,7 +76,7 @@ static void env_done(void *ctx, void *user, uint64_t round, int status, uint32_t
 static uint64_t env_random(void *ctx)
 {
 	(void)ctx;
-	return 4; /* nothing reconnects */
+	return 4; /* simulated connections are never lost */
 }
 
 static double per_byte_ns(double gbs)
@@ -130,7 +130,7 @@ static uint64_t server_tick(void *core, uint64_t now_ns)
 	return srv_core_tick(core, now_ns);
 }
 
-/* ---- what the scheduler says ---- */
+/* ---- messages of the scheduler ---- */
 
 static void agent_job(struct scale_agent *a, const struct ctl_job *msg)
 {
@@ -144,14 +144,14 @@ static void agent_job(struct scale_agent *a, const struct ctl_job *msg)
 		fatal("out of memory");
 	for (uint32_t i = 0; i < trace->n_tensors; i++) {
 		a->tensors[i] = (struct scale_tensor){.agent = a, .idx = i};
-		mem.segment = (uint16_t)i; /* what is offered is told from other offers */
+		mem.segment = (uint16_t)i; /* segments keep offers apart */
 		if (agt_tensor_new(a->job, a->w->o.dtype, trace->tensors[i].elems, &mem, NULL, out,
 			    &a->tensors[i], &a->tensors[i].t) < 0)
 			fatal("out of memory");
 	}
 }
 
-/* Plans come nearly in the order of declaration. */
+/* Plans arrive nearly in the order of declaration, so search from the last one on. */
 static struct agt_tensor *tensor_named(struct scale_agent *a, const char *name)
 {
 	const struct scale_trace *t = a->w->trace;

@@ -1,4 +1,4 @@
-/* sim-scale: how long will a training step of this model take on these machines? See scale.h. */
+/* sim-scale: predicts the duration of a model's training step on given machines. See scale.h. */
 #include "tests/scale/scale.h"
 
 #include <errno.h>
@@ -171,7 +171,7 @@ static const struct option_def *find(const char *name)
 	return NULL;
 }
 
-/* Returns how many arguments it took, or -1. */
+/* Parse one option. Returns how many arguments it used, or -1. */
 static int option(struct scale_options *o, char **argv)
 {
 	const struct option_def *d = strncmp(argv[0], "--", 2) == 0 ? find(argv[0] + 2) : NULL;

@@ -1,6 +1,7 @@
-/* Connections: messages under credit, and the bytes that they offer. These are asked for, in pieces;
- * or they go behind the offer, unasked, to whoever reads it when they begin to come, and past who
- * does not (docs/reference/protocol-data.md, "Over TCP"). */
+/* Connections: messages under credit, and the bytes that they offer. Bytes are requested in pieces.
+ * Or they are eager: they follow their offer without a request. A receiver that reads the offer
+ * when they start to arrive takes them, any other discards them (docs/reference/protocol-data.md,
+ * "Over TCP"). */
 #include "tests/scale/scale.h"
 
 #include <errno.h>
@@ -8,8 +9,8 @@
 #include "common/wire/wire.h"
 
 #define CREDITS    64
-#define READ_BYTES 64 /* of a request to read */
-/* As TCP_EAGER_OUT and TCP_AHEAD_SLOW of common/. */
+#define READ_BYTES 64 /* of a read request */
+/* Values of TCP_EAGER_OUT and TCP_AHEAD_SLOW in common/. */
 #define EAGER_OUT   32
 #define EAGER_AHEAD (UINT32_C(64) << 10)
 
@@ -67,7 +68,7 @@ static void read_end(struct scale_node *n, struct scale_pending_read *rd)
 	n->x.ev->read_done(n->x.ctx, r, 0);
 }
 
-/* ---- bytes that come unasked ---- */
+/* ---- eager bytes ---- */
 
 static void eager_free(struct scale_end *e, struct scale_eager *eager)
 {
@@ -84,7 +85,7 @@ static void eager_free(struct scale_end *e, struct scale_eager *eager)
 	w->free_eager = eager;
 }
 
-/* All of them are here. */
+/* All eager bytes have arrived. */
 static void item_eager(struct scale_node *n, struct scale_item *it)
 {
 	struct scale_eager *eager = it->offer;
@@ -103,7 +104,7 @@ static void item_eager(struct scale_node *n, struct scale_item *it)
 	read_end(n, rd);
 }
 
-/* The bytes that m offers, behind it. */
+/* Make the eager bytes of the offer m, which are sent after it. */
 static struct scale_item *eager_new(struct scale_end *from, const struct wire_msg *m)
 {
 	struct scale_world *w = from->node->w;
@@ -141,7 +142,7 @@ static bool is_same_memory(
 	return e->segment == segment && e->offset == offset && e->bytes->len == len;
 }
 
-/* Before its node hears it, which may read at once. */
+/* Runs before the node processes the offer, which may read at once. */
 static void offer_heard(struct scale_end *e, const struct scale_item *it)
 {
 	for (struct scale_eager *i = e->eager; i && i->is_heard; i = i->next)
@@ -150,7 +151,7 @@ static void offer_heard(struct scale_end *e, const struct scale_item *it)
 		it->eager->offer->is_heard = true;
 }
 
-/* Its node has heard it. */
+/* Runs after the node has processed the offer. */
 static void offer_told(struct scale_node *n, struct scale_eager *e)
 {
 	e->is_thrown |= e->is_begun && !e->read;
@@ -164,7 +165,8 @@ void scale_net_begun(struct scale_eager *e)
 	e->is_thrown |= e->is_heard && !e->read;
 }
 
-/* The offer that r reads, if its bytes are coming and do not go past. */
+/* Return the offer that r reads if its eager bytes are arriving and are not discarded, else
+ * NULL. */
 static struct scale_eager *eager_of(const struct scale_end *e, const struct xport_read *r)
 {
 	for (struct scale_eager *i = e->eager; i && i->is_heard; i = i->next)
@@ -270,7 +272,7 @@ static int net_send_eager(struct xconn *c, const struct wire_msg *m, bool is_pat
 
 static void issue_reads(struct scale_end *e);
 
-/* A piece is here. */
+/* A piece has arrived. */
 static void item_data(struct scale_node *n, struct scale_item *it)
 {
 	struct scale_end *e = it->end;
@@ -289,7 +291,7 @@ static void item_data(struct scale_node *n, struct scale_item *it)
 		read_end(n, rd);
 }
 
-/* A request is here: answer it. */
+/* A read request has arrived: answer it. */
 static void item_request(struct scale_node *n, struct scale_item *it)
 {
 	const struct xport_read *r = it->read->r;
@@ -440,7 +442,7 @@ static void net_close(struct xconn *c, const char *why)
 	fatal("peer %u is closed: %s", c->peer_id, why);
 }
 
-/* As our own sockets do it. */
+/* Operations as our own TCP implements them. */
 const struct xport_ops scale_eager_ops = {
 	.send = net_send,
 	.send_eager = net_send_eager,
@@ -448,7 +450,7 @@ const struct xport_ops scale_eager_ops = {
 	.close = net_close,
 };
 
-/* As libfabric does it. */
+/* Operations as the transport over libfabric implements them. */
 const struct xport_ops scale_asking_ops = {
 	.send = net_send,
 	.read = net_read,

@@ -1,5 +1,5 @@
-/* A data thread: it deals with one thing after the other, and what that costs passes before what it
- * sends leaves. */
+/* A data thread. It processes one item after the other. The cost of an item passes before its
+ * messages leave. */
 #include "tests/scale/scale.h"
 
 static void node_run(struct scale_node *n);

@@ -1,4 +1,4 @@
-# The simulator of bandwidth: the daemons' own objects, but for crc and sum.
+# The simulator of bandwidth: the daemons' own objects, without CRC and sum.
 SCALEBIN := $(B)/tests/sim-scale
 SCALE_OBJS := $(call objs,$(SCALE))
 $(SCALEBIN): $(SCALE_OBJS) $(LIBCORES) $(LIBCOMMON)
@@ -23,10 +23,11 @@ endef
 $(foreach m,$(SCALE_MUTANTS),$(eval $(call scale_mutant,$(m))))
 sim-scale-mutants: $(addprefix $(B)/scale-mutants/,$(SCALE_MUTANTS))
 	$(Q)for m in $^; do if $$m --check >$$m.log; then echo "$$m is not caught"; exit 1; fi; \
-		sed -n "s,^FAIL,$$(basename $$m):,p" $$m.log; done; echo "$(words $(SCALE_MUTANTS)) mutants, all caught"
+		sed -n "s,^FAIL,$$(basename $$m):,p" $$m.log; done; \
+		echo "$(words $(SCALE_MUTANTS)) mutants, all caught"
 .PHONY: sim-scale sim-scale-mutants
 
-# A real scheduler, and 1,000 members that one program plays.
+# A real scheduler under 1,000 members, which one program plays.
 LOADBIN	:= $(B)/tests/sched-load
 $(LOADBIN): $(call objs,$(LOAD)) $(LIBCOMMON)
 	$(call link,$(LIBS))

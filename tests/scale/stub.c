@@ -1,5 +1,5 @@
-/* Checksums and sums that are not made: what they cost is an option, what they give nobody looks
- * at. The linker takes these before the archives' own. */
+/* Empty checksums and sums. Their cost is an option, their results are never used. The linker
+ * prefers these to the archives' own. */
 #include <string.h>
 
 #include "common/data/crc32c.h"

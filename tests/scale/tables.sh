@@ -1,6 +1,7 @@
 #!/bin/sh
-# The tables of docs/results/scaling.md, on stdout: tests/scale/tables.sh build/release/tests/sim-scale
-# Bytes go unasked, as over TCP, but where a row says reads: there they are asked for, as over libfabric.
+# Print the tables of docs/results/scaling.md: tests/scale/tables.sh build/release/tests/sim-scale
+# Bytes are eager, as over TCP, except in rows named "reads": there they are requested, as over
+# libfabric.
 # shellcheck disable=SC2086 # variables hold lists of flags
 set -eu
 sim=$1
@@ -14,7 +15,7 @@ table() {
 	"$sim" --head
 }
 
-# Servers beside agents carry less than those with a card of their own, and get a quarter of the threads.
+# Servers on agents' machines carry less than others and get a quarter of the threads.
 big="--threads 8 --beside-threads 2 --steps 2"
 
 table "BERT-large, 32 machines of 8 accelerators, 100 Gbit/s"
@@ -72,9 +73,10 @@ for size in 1MiB 2MiB 4MiB 8MiB 0; do
 done
 
 table "Size: BERT-large at 100 Gbit/s, k = n, one data thread, partitions of 1 MiB"
+large="--step-only --threads 1 --part-bytes 1MiB"
 for n in 8 32 128 256; do
-	row "$n" --step-only --agents $n --servers $n --threads 1 --part-bytes 1MiB --quantum 256KiB --steps 2
-	row "$n, reads" --asking --step-only --agents $n --servers $n --threads 1 --part-bytes 1MiB --quantum 256KiB --steps 2
+	row "$n" $large --agents $n --servers $n --quantum 256KiB --steps 2
+	row "$n, reads" --asking $large --agents $n --servers $n --quantum 256KiB --steps 2
 done
-row 512 --step-only --agents 512 --servers 512 --threads 1 --part-bytes 1MiB --quantum 1MiB --steps 1
-row "512, reads" --asking --step-only --agents 512 --servers 512 --threads 1 --part-bytes 1MiB --quantum 1MiB --steps 1
+row 512 $large --agents 512 --servers 512 --quantum 1MiB --steps 1
+row "512, reads" --asking $large --agents 512 --servers 512 --quantum 1MiB --steps 1

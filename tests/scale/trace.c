@@ -1,3 +1,5 @@
+/* Traces: a model's tensors and layers, read from tests/traces. Malformed lines are refused with
+ * their number. */
 #include "tests/scale/scale.h"
 
 #include <errno.h>

@@ -1,11 +1,11 @@
-/* A trainer: the accelerators of one machine compute in step. A layer's forward pass begins when
- * the sums of its tensors of the step before are on all of them; after its backward pass its
- * gradients are reduced inside the machine, one layer after the other, and then submitted. */
+/* A trainer: the accelerators of one machine compute in step. A layer's forward pass starts when
+ * the sums of its tensors of the previous step are on all of them. After the layer's backward pass,
+ * its gradients are reduced inside the machine, one layer after the other, and then submitted. */
 #include "tests/scale/scale.h"
 
 #include "common/data/dtype.h"
 
-#define PRIORITY_FIRST 60000 /* as the library's: what was declared first */
+#define PRIORITY_FIRST 60000 /* as in the library: the first declared tensor */
 #define START_NS       (10 * MS)
 
 static void go(struct scale_agent *a);
@@ -24,7 +24,7 @@ static void item_submit(struct scale_node *n, struct scale_item *it)
 {
 	struct scale_tensor *t = it->p;
 	const struct scale_options *o = &n->w->o;
-	/* What is submitted first is what was declared last. */
+	/* Backward submits the last declared tensor first. */
 	uint16_t priority = (uint16_t)(o->is_fifo ? t->idx : PRIORITY_FIRST - t->idx);
 
 	if (agt_submit(t->t, 0, it->a, OP_AVG, priority) < 0)
@@ -89,7 +89,7 @@ static bool has_sums(const struct scale_agent *a, const struct scale_layer *laye
 	return true;
 }
 
-/* All sums of the step before have been used: here one step ends for those who measure. */
+/* All sums of the previous step have been used. For the measurement one step ends here. */
 static void start_backward(struct scale_agent *a)
 {
 	struct scale_world *w = a->w;

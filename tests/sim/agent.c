@@ -1,4 +1,4 @@
-/* The agent's shell and its trainers: they join, declare, submit round after round, look at every
+/* The agent's shell and its trainers, which join, declare, submit round after round, check every
  * result, and finish. */
 #include "tests/sim/peek.h"
 #include "tests/invariants/invariants.h"
@@ -16,7 +16,7 @@
 #define WORK_LIMIT      100000
 #define CHECK_EVERY     16
 #define JOIN_TIMEOUT_NS (20 * S)
-#define SCRIBBLE        0xee /* a trainer at work on its next gradient */
+#define SCRIBBLE        0xee /* a trainer writes its next gradient */
 
 /* ---- around every event ---- */
 
@@ -56,7 +56,7 @@ static void work(struct sim_agent *a)
 			return;
 		}
 		if (++n > WORK_LIMIT) {
-			violation(s, "%s works without end", a->node.name);
+			violation(s, "%s never becomes idle", a->node.name);
 			return;
 		}
 	}
@@ -96,7 +96,7 @@ struct sim_submit { /* in an event's bytes */
 	unsigned worker;
 };
 
-/* Trainers that do not agree on it must not wait for each other for ever. */
+/* Trainers that use different priorities must not wait for each other without end. */
 static uint16_t priority_of(const struct sim_agent *a, unsigned t)
 {
 	unsigned n = a->s->o.n_tensors;
@@ -114,7 +114,7 @@ void agent_submit(struct sim_agent *a, struct sim_tensor_state *ts, unsigned w, 
 			(unsigned long long)round, err_str(rc));
 }
 
-/* What a worker has put into its ring, and nobody has taken. */
+/* Take what a worker has put into its ring since the last look. */
 void agent_take_ring(struct sim_agent *a, struct sim_tensor_state *ts, unsigned w)
 {
 	if (ts->taken[w] == ts->ring[w] || ts->again)
@@ -152,7 +152,7 @@ static void on_submit(struct sim *s, struct sim_event *e)
 		a->workers[sub.worker].rank, (unsigned long long)round, sub.ts->idx);
 	sub.ts->ring[sub.worker] = round;
 	if (!a->job)
-		return; /* a successor finds it */
+		return; /* the successor takes it */
 	agent_enter(a);
 	agent_take_ring(a, sub.ts, sub.worker);
 	agent_leave(a);
@@ -199,7 +199,7 @@ static bool is_at_barrier(const struct sim_agent *a)
 	return a->s->o.barrier_every && a->n_at_barrier == a->s->o.n_tensors;
 }
 
-/* JOB has come. */
+/* A JOB message has arrived. */
 static void look_at_barrier(struct sim_agent *a, uint64_t passed)
 {
 	if (!is_at_barrier(a))
@@ -244,13 +244,14 @@ void agent_done(void *ctx, void *tensor_user, uint64_t round, int status, uint32
 	struct sim *s = a->s;
 	unsigned old = (unsigned)(round - 1) & 1;
 
-	if (a->dies_at_done && status == 0) { /* before it has told its trainers */
+	if (a->dies_at_done && status == 0) { /* before its trainers are notified */
 		a->dies_at_done = false;
 		agent_restart(s, a->idx, 0);
 	}
 	if (a->is_restarting)
 		return;
-	if (ts->again && round == ts->again) { /* K6: what came meanwhile goes on */
+	/* K6: rounds that were submitted meanwhile start now */
+	if (ts->again && round == ts->again) {
 		ts->again = 0;
 		if (status == 0)
 			sim_post(s, &a->node, 0, on_rings)->p = ts;
@@ -320,7 +321,7 @@ static void join(struct sim_agent *a, unsigned w)
 	join_now(a, w);
 }
 
-/* Trainers that leave while they wait to be let in. Others come in their place, with the next JOIN. */
+/* Some trainers leave while they wait for admission. Others replace them with the next JOIN. */
 static void unjoin(struct sim_agent *a)
 {
 	for (unsigned w = 0; w < a->n_workers; w++) {
@@ -462,7 +463,7 @@ static void say_lost(struct sim_agent *a, uint32_t job, uint32_t rank)
 	sim_member_send(&a->m, &lost);
 }
 
-/* Its trainers had given up when it was told, as the daemon's disown(). */
+/* The agent learns of a job after its trainers have given up, as in the daemon's disown(). */
 static void disown(struct sim_agent *a, const struct ctl_job *msg)
 {
 	for (uint32_t i = 0; i < msg->n_members; i++)
@@ -474,7 +475,7 @@ static void disown(struct sim_agent *a, const struct ctl_job *msg)
 static void job_told(struct sim_agent *a, const struct ctl_msg *msg)
 {
 	if (a->s->o.is_elastic && a->s->oracle.has_end && !a->has_job_msg && !all_joined(a))
-		a->has_ended = true; /* nobody asks for it again */
+		a->has_ended = true; /* no trainer asks for it again */
 	if (a->has_ended && !a->has_job_msg) {
 		disown(a, &msg->job);
 		return;
@@ -486,7 +487,7 @@ static void job_told(struct sim_agent *a, const struct ctl_msg *msg)
 	}
 	if (a->job)
 		look_at_barrier(a, msg->job.barrier);
-	if (!a->has_job_msg && all_joined(a)) /* else it comes again behind JOINED */
+	if (!a->has_job_msg && all_joined(a)) /* otherwise it comes again after JOINED */
 		job_start(a, &msg->job);
 }
 
@@ -495,7 +496,7 @@ static void joined(struct sim_agent *a, const struct ctl_joined *msg)
 	struct sim_worker *w = &a->workers[msg->seq - 1];
 
 	if (msg->code == (uint32_t)-BPS_ENOTDURABLE)
-		return; /* the next beat tries again */
+		return; /* retried at the next heartbeat */
 	if (msg->code == (uint32_t)-BPS_EEVICTED) {
 		a->has_ended = a->is_evicted = true;
 		return;
@@ -505,26 +506,26 @@ static void joined(struct sim_agent *a, const struct ctl_joined *msg)
 		return;
 	}
 	if (!msg->code && msg->job == CTL_NO_ID)
-		return; /* it waits */
+		return; /* waits */
 	if (!msg->code && a->has_ended && !a->has_job_msg) {
 		say_lost(a, msg->job, msg->rank);
 		return;
 	}
 	if (!msg->code && a->s->o.is_elastic && a->s->oracle.job && msg->job != a->s->oracle.job) {
-		/* Another one, of those who came too late. */
+		/* The job of other workers; this agent joined too late. */
 		a->has_ended = true;
 		say_lost(a, msg->job, msg->rank);
 		return;
 	}
 	if (msg->code) {
-		violation(a->s, "%s is not let in: %s", a->node.name, msg->text);
+		violation(a->s, "%s is not admitted: %s", a->node.name, msg->text);
 		return;
 	}
 	w->has_joined = true;
 	w->rank = msg->rank;
 }
 
-/* ---- what the scheduler says ---- */
+/* ---- messages of the scheduler ---- */
 
 static void released(void *ctx)
 {
@@ -619,8 +620,8 @@ static void repeat(struct sim_agent *a)
 		declare(a);
 }
 
-/* All workers wait for the first tensor, the first worker for a later round than it submitted: the
- * scheduler asks on about that tensor. */
+/* All workers wait for the first tensor, the first worker for a later round than it submitted. The
+ * scheduler therefore sends a question about that tensor. */
 static void report(struct sim_agent *a, const struct ctl_probe *p)
 {
 	const struct sim_tensor_state *ts = &a->tensors[0];
@@ -678,7 +679,7 @@ void agent_message(struct sim *s, unsigned idx, const struct ctl_msg *msg)
 	agent_leave(a);
 }
 
-/* Workers that were not let in yet ask again; at last they give up. */
+/* Workers that were not admitted yet ask again, and give up after some time. */
 static void on_join_timer(struct sim *s, struct sim_event *e)
 {
 	struct sim_agent *a = e->p;
@@ -706,7 +707,7 @@ void agent_join_timer(struct sim_agent *a)
 	sim_post(a->s, &a->node, 500 * MS, on_join_timer)->p = a;
 }
 
-/* ---- life ---- */
+/* ---- start and stop of the process ---- */
 
 static int env_connect(
 	void *ctx, uint32_t server, uint16_t thread, void *link, struct xconn **ret_conn)

@@ -1,14 +1,14 @@
-/* An agent that lies (I12): what its core sends is changed on its way, and messages that no core
- * would send are made up, about its own job and about those of others, with pgens, rounds and
- * members that exist and such that do not. They are well-formed; what is not is the decoder's to
- * refuse, and the fuzzers'. It may spoil its own job and nothing else. */
+/* A misbehaving agent (I12). Messages of its core are changed on their way, and messages that no
+ * core would send are made up: about its own job and others, with existing and invented pgens,
+ * rounds and members. All are well-formed; decoders and fuzzers deal with the rest. It may damage
+ * its own job and nothing else. */
 #include "tests/sim/peek.h"
 #include "tests/sim/sim.h"
 
 #include <string.h>
 
 #define LIE_PERMILLE 150
-#define REFUSED      "refused" /* a tensor of which every message has a shape that cannot be */
+#define REFUSED      "refused" /* a tensor whose messages all have an impossible shape */
 #define JUNK_BYTES   WIRE_INLINE_MAX
 
 static uint32_t any_job(struct sim *s)
@@ -26,7 +26,7 @@ static uint32_t any_job(struct sim *s)
 	}
 }
 
-/* Mostly one that is in force somewhere. */
+/* Return a pgen, mostly one that is in force somewhere. */
 static uint64_t any_pgen(struct sim *s)
 {
 	uint64_t pgen = rnd(s);
@@ -54,7 +54,7 @@ static uint16_t any_member(struct sim *s)
 	return (uint16_t)(rnd_chance(s, 50) ? rnd(s) : rnd_below(s, AGENTS_MAX));
 }
 
-/* One field says something else. */
+/* Change one field of a message. */
 static void twist(struct sim *s, struct wire_msg *m)
 {
 	switch (rnd_below(s, 12)) {
@@ -188,7 +188,7 @@ static void lie_to_scheduler(struct guest *g)
 		else
 			msg = (struct ctl_msg){CTL_DECLARE, .declare = {job, &decl, 1}};
 		break;
-	case 4: /* another user's job of that name is another job */
+	case 4: /* the same job name of another user is another job */
 		msg = (struct ctl_msg){CTL_JOIN, .join = {.seq = 2,
 							 .uid = LIAR_UID,
 							 .job = "j",

@@ -1,9 +1,8 @@
-/* Tensors on devices: trainers write elsewhere, and what an executor does
- * (bps-agent/executor/engine.h)
- * happens after a while, a partition at a time and in any order: their bytes come to the inputs, the
- * sums are taken from the outputs. It lives on when its agent dies: what it was told last may be
- * lost then, and what it does meanwhile nobody hears; the successor begins rounds once more, and is
- * told again what it has missed. By the seed. */
+/* Tensors on devices. Trainers write to device memory. An executor (bps-agent/executor/engine.h)
+ * copies partitions to the inputs and sums from the outputs, after a delay and in any order. It
+ * survives its agent: its latest message from the agent may be lost then, and its reports meanwhile
+ * are lost. The successor runs rounds again, and the executor repeats the reports that it missed.
+ * All by the seed. */
 #include "tests/sim/sim.h"
 
 #include <errno.h>
@@ -40,7 +39,7 @@ static void post_step(struct sim_tensor_state *ts, struct sim_node *node, uint64
 	memcpy(event_room(e, sizeof(step)), &step, sizeof(step));
 }
 
-/* Something that the executor does. */
+/* Schedule a step of the executor. */
 static void later(struct sim_tensor_state *ts, uint32_t part, uint64_t round, sim_event_fn *fn)
 {
 	struct sim *s = ts->agent->s;
@@ -48,8 +47,8 @@ static void later(struct sim_tensor_state *ts, uint32_t part, uint64_t round, si
 	post_step(ts, trainers_of(ts->agent), rnd_below(s, 2 * s->o.delay_ns), part, round, fn);
 }
 
-/* Something that is said to the agent, by the executor or, before it gets there, by the agent: lost
- * when it dies. In order, since the delay is always the same. */
+/* Schedule a report to the agent, lost when the agent dies first. Reports stay in order, since the
+ * delay is constant. */
 static void say(struct sim_tensor_state *ts, uint32_t part, uint64_t round, sim_event_fn *fn)
 {
 	post_step(ts, &ts->agent->node, ts->agent->s->o.delay_ns / 4, part, round, fn);
@@ -78,10 +77,11 @@ static void on_say_staged(struct sim *s, struct sim_event *e)
 	if (is_over(step.ts))
 		return;
 	agent_enter(a);
-	/* A successor that was told anew may have found its sum in what is kept. */
+	/* A report that is repeated to a successor may concern a sum that it found in its kept
+	 * memory. */
 	if (agt_part_staged(step.ts->t, step.part, e->a) < 0 &&
 		atomic_load(&step.ts->kept[step.part].landed) < e->a)
-		violation(s, "%s tensor %u: partition %u of round %llu is not waited for",
+		violation(s, "%s tensor %u: partition %u of round %llu has no waiting trainer",
 			a->node.name, step.ts->idx, step.part, (unsigned long long)e->a);
 	agent_leave(a);
 }
@@ -95,7 +95,7 @@ static void on_say_done(struct sim *s, struct sim_event *e)
 		return;
 	agent_enter(a);
 	if (agt_tensor_unstaged(step.ts->t, e->a) < 0)
-		violation(s, "%s tensor %u: round %llu is not waited for", a->node.name,
+		violation(s, "%s tensor %u: round %llu has no waiting trainer", a->node.name,
 			step.ts->idx, (unsigned long long)e->a);
 	agent_leave(a);
 }
@@ -181,7 +181,7 @@ static void on_land(struct sim *s, struct sim_event *e)
 	struct sim_executor *x = &step.ts->exec;
 
 	if (e->a < x->round || x->is_done || x->part[step.part] > STAGED)
-		return; /* said once more */
+		return; /* a repetition */
 	if (e->a != x->round || x->part[step.part] != STAGED)
 		violation(s, "%s tensor %u: partition %u of round %llu has landed unstaged",
 			step.ts->agent->node.name, step.ts->idx, step.part,
@@ -190,7 +190,7 @@ static void on_land(struct sim *s, struct sim_event *e)
 	later(step.ts, step.part, e->a, on_landed);
 }
 
-/* ---- the agent's ---- */
+/* ---- callbacks of the agent's core ---- */
 
 void device_stage(void *ctx, void *tensor_user, uint64_t round, uint8_t op, uint16_t priority)
 {
@@ -233,7 +233,7 @@ uint64_t device_restart(struct sim_tensor_state *ts)
 	if (!device_is(ts->agent->s) || complete >= ts->round)
 		return 0;
 	if (complete + 1 < ts->round)
-		violation(ts->agent->s, "K6: %s tensor %u: after round %llu it is at round %llu",
+		violation(ts->agent->s, "K6: %s tensor %u: round %llu is followed by round %llu",
 			ts->agent->node.name, ts->idx, (unsigned long long)ts->round,
 			(unsigned long long)complete);
 	return ts->round;

@@ -1,5 +1,6 @@
-/* Operators drain and undrain servers, servers come late, and processes of servers that are told to
- * stop say LEAVE, end, and come back: beside the other faults of the seed, or without any. */
+/* Operators drain and undrain servers, and servers come late. Stopped processes of servers send
+ * LEAVE, end, and come back. This happens together with the other faults of the seed, or without
+ * any. */
 #include "bps-scheduler/placement/drain.h"
 #include "tests/sim/move.h"
 #include "tests/sim/sim.h"
@@ -8,8 +9,8 @@
 
 #define LEAVE_BOUND_NS (20 * S)
 #define LAST_NS        (1 * S)
-/* A drained server is empty by then, when nothing else goes wrong: its partitions are fewer than a
- * batch, which waits for a beat of every agent. */
+/* Without other faults a drained server is empty by then: it has fewer partitions than a batch,
+ * which waits for a heartbeat of every agent. */
 #define EMPTY_NS (3 * S)
 
 static bool is_calm(const struct sim *s)
@@ -60,7 +61,7 @@ static void order(struct sim *s, unsigned idx)
 	sched_settle(s);
 }
 
-/* ---- processes that are told to stop ---- */
+/* ---- processes that receive a stop signal ---- */
 
 static void end(struct sim_server *srv)
 {
@@ -100,8 +101,9 @@ void server_say_leave(struct sim_server *srv)
 		sim_member_send(&srv->m, &msg);
 }
 
-/* At each thread behind the plans that came before LEFT, which took everything away, and before those
- * that come after it: when no other server is left, one that is about to end gets partitions again. */
+/* Runs at each thread after the plans that came before LEFT, which took everything away, and before
+ * those that come after it. When no other server is left, one that is about to end gets partitions
+ * again. */
 static void on_left_thread(struct sim *s, struct sim_event *e)
 {
 	const struct sim_thread *t = e->p;
@@ -109,8 +111,8 @@ static void on_left_thread(struct sim *s, struct sim_event *e)
 
 	srv_core_stats(t->core, &st);
 	if (st.parts)
-		violation(s, "%s was told that it is empty and has %u partitions",
-			t->server->node.name, st.parts);
+		violation(s, "%s was reported as empty and has %u partitions", t->server->node.name,
+			st.parts);
 }
 
 void server_left(struct sim_server *srv, const struct ctl_left *msg)
@@ -126,7 +128,8 @@ void server_left(struct sim_server *srv, const struct ctl_left *msg)
 	srv->has_left = true;
 	if (srv->leave_ns > s->now + LAST_NS)
 		srv->leave_ns = s->now + LAST_NS;
-	/* A plan that comes twice, which no connection does to it, gives it back what it had. */
+	/* A plan that comes twice would return its partitions. Real connections do not repeat
+	 * messages. */
 	for (unsigned k = 0; k < s->o.n_threads && !s->o.has_old_plans; k++) {
 		struct sim_thread *t = &srv->threads[k];
 
@@ -163,7 +166,7 @@ static void on_drain_event(struct sim *s, struct sim_event *e)
 	sim_post(s, NULL, 1 + rnd_below(s, 2 * s->o.drain_gap_ns), on_drain_event);
 }
 
-/* Whoever is drained at the end stays so: jobs end all the same. */
+/* Servers that are drained at the end stay so; jobs must end all the same. */
 void drains_start(struct sim *s)
 {
 	sim_post(s, NULL, rnd_below(s, 2 * s->o.drain_gap_ns), on_drain_event);
@@ -175,8 +178,8 @@ void drains_draw(struct sim *s)
 
 	o->drain_gap_ns = (20 * MS) << rnd_below(s, 7);
 	o->has_old_plans = o->ctl_again_permille > 0;
-	/* A server that ends does not wait for agents that are not heard: in histories that are
-	 * only about those it would be what ends the job. */
+	/* A server that ends does not wait for silent agents. In histories that are only about
+	 * silent agents, its end would end the job. */
 	if (o->has_deaf)
 		return;
 	o->is_forming_calm = rnd_chance(s, 800);

@@ -1,3 +1,5 @@
+/* Eager bytes of eager.h: pieces that leave the sender's memory at random moments, and the reads
+ * that take them. */
 #include "tests/sim/eager.h"
 
 #include <string.h>
@@ -8,19 +10,19 @@
 #define EAGER_MAX 7
 
 struct sim_eager {
-	struct sim_eager *next, **prev; /* of the sender's, the newest first */
+	struct sim_eager *next, **prev; /* list of the sender's offers, newest first */
 	struct sim_end *from;
 	uint64_t number; /* of its message */
 	uint16_t segment;
 	uint64_t offset;
 	uint32_t len, piece;
-	uint32_t taken; /* from the sender's memory */
-	uint32_t crc;   /* of it when it was sent */
+	uint32_t taken; /* copied from the sender's memory so far */
+	uint32_t crc;   /* of the bytes when the offer was sent */
 	int status;
-	bool is_here;  /* waits for its message */
-	bool is_heard; /* its message is here */
-	bool is_old;   /* another offer of the same memory is, too */
-	bool is_open;  /* it goes to rd, or nowhere */
+	bool is_here;  /* arrived, waits for its message */
+	bool is_heard; /* its message has arrived */
+	bool is_old;   /* and a later offer of the same memory, too */
+	bool is_open;  /* it goes to rd, or is discarded */
 	struct sim_read *rd;
 	uint8_t *bytes;
 };
@@ -34,7 +36,7 @@ bool eager_takes(const struct sim_end *from, bool is_patient)
 {
 	struct sim *s = from->port->s;
 
-	/* Who is not patient has the longer queue. */
+	/* A sender that is not patient has the longer queue. */
 	return !from->pipe->is_near && from->n_eager < s->o.eager_max * (is_patient ? 1 : 2) &&
 	       !rnd_chance(s, s->o.eagain_permille);
 }
@@ -46,7 +48,7 @@ static bool is_in_segment(const struct sim_eager *e)
 	return e->segment < p->n_segs && e->offset + e->len <= p->segs[e->segment].bytes;
 }
 
-/* All of it is here. */
+/* All bytes have arrived. */
 static void eager_end(struct sim_eager *e)
 {
 	struct sim *s = e->from->port->s;
@@ -97,7 +99,8 @@ static void on_open(struct sim *s, struct sim_event *e)
 	struct sim_eager *eager = e->p;
 	struct sim_end *to = eager->from->peer;
 
-	if (to->is_connecting) { /* it does not know yet that the sender has taken it */
+	/* this end does not know yet that the sender accepted the connection */
+	if (to->is_connecting) {
 		sim_post(s, to->port->node, sim_net_delay(s), on_open)->p = eager;
 		return;
 	}
@@ -161,7 +164,7 @@ void eager_heard(struct sim_end *to, const struct wire_msg *m, uint64_t number)
 		if (e->number != number || e->is_heard)
 			continue;
 		e->is_heard = true;
-		/* Behind this turn: who hears it may not read at once. */
+		/* After this turn, since the receiver of the offer may not read at once. */
 		if (e->is_here)
 			sim_post(s, to->port->node, rnd_below(s, s->o.delay_ns), on_open)->p = e;
 	}

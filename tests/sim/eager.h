@@ -1,9 +1,10 @@
 #ifndef BPS_TESTS_SIM_EAGER_H
 #define BPS_TESTS_SIM_EAGER_H
-/* Bytes that go with an offer, unasked (xport_send_eager). They leave the sender's memory piece by
- * piece, whoever reads; come to the receiver at a moment of their own, and wait there for the
- * message that offers them and no longer: a read that it started takes them, else they are thrown
- * away. Unlike our own sockets these keep no order among each other, which nobody is promised. */
+/* Eager bytes: bytes sent with an offer and without a request (xport_send_eager). They leave the
+ * sender's memory piece by piece, with or without a read. They arrive at a random moment and wait
+ * for their offer, no longer: a read that the offer started takes them, otherwise they are
+ * discarded. Unlike our own sockets these keep no order among each other, since the interface
+ * promises none. */
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -14,17 +15,18 @@ struct sim_eager;
 struct sim_read;
 struct sim;
 
-/* By the seed: how many may be leaving an end at a time, 0: the transport has none. */
+/* Draw from the seed how many offers may be leaving an end at a time. 0: the transport has no eager
+ * bytes. */
 void eager_draw(struct sim *s);
-/* May the bytes of another offer leave now? */
+/* Return whether the bytes of another offer may leave now. */
 bool eager_takes(const struct sim_end *from, bool is_patient);
-/* The message of that number, which is on its way, has its bytes behind it. */
+/* Send the bytes of the message with that number, which is on its way. */
 void eager_send(struct sim_end *from, const struct wire_msg *m, uint64_t number);
-/* A message that was sent to this end is here: its bytes need not wait for it, and those of older
- * offers of the same memory are not what is offered now. */
+/* A message has arrived at this end. Its bytes need not wait for it, and bytes of older offers of
+ * the same memory are outdated. */
 void eager_heard(struct sim_end *to, const struct wire_msg *m, uint64_t number);
-/* The bytes that rd reads come unasked: it takes them. False: it has to ask. */
+/* Let rd take its bytes from an eager offer. False: it has to request them. */
 bool eager_takes_read(struct sim_read *rd);
-/* Its read is over: what is still to come is thrown away. */
+/* The read is over: discard what is still to come. */
 void eager_forget(struct sim_eager *e);
 #endif

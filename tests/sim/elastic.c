@@ -1,7 +1,7 @@
-/* Jobs whose members change. What differs from other histories: a round's partitions may have
- * different contributors, so each is compared with the sum of those that it names; and machines
- * that are put out may hold results that the others do not have, so that results are compared among
- * those that were in the job to its end. */
+/* Jobs whose members change. Other histories compare all partitions of a round with one sum. Here
+ * partitions of a round may have different contributors, so each is compared with the sum over
+ * those that it names. Machines that were removed may hold results that the others do not have.
+ * Results are therefore compared among the machines that were in the job to its end. */
 #include "tests/sim/move.h"
 #include "tests/sim/peek.h"
 #include "tests/sim/sim.h"
@@ -31,7 +31,7 @@ static void draw_shrink(struct sim *s)
 		o->faults |= 1u << F_AGT_LONG;
 }
 
-/* Some of them shrink, too. */
+/* Some of these jobs shrink, too. */
 static void draw_backup(struct sim *s)
 {
 	struct sim_options *o = &s->o;
@@ -67,7 +67,7 @@ void elastic_draw(struct sim *s)
 {
 	struct sim_options *o = &s->o;
 
-	/* By the seed's last digit, so that the histories of the others stay what they are. */
+	/* Depends on the seed's last digit, so that the histories of other seeds stay the same. */
 	if (o->n_agents < 2)
 		return;
 	if (s->seed % 10 == 5)
@@ -87,9 +87,9 @@ static unsigned agent_of(const struct sim *s, uint32_t member_id)
 	return i;
 }
 
-/* It never heard that it was in the job: its trainers had joined a second time before they were told of
- * the first end, or others had come in the place of those that gave up waiting. It is let in (and
- * leaves when it hears of that end): no sum of the job is known to it. */
+/* An agent that never learned that it was in the job. Either its trainers joined again before they
+ * received the first end, or others replaced those that gave up waiting. It is admitted, and leaves
+ * when it learns of that end. It has no sum of the job. */
 static bool does_not_know(const struct sim *s, uint32_t agent)
 {
 	for (unsigned i = 0; i < s->o.n_agents; i++)
@@ -111,15 +111,15 @@ void elastic_job(struct sim *s, const struct ctl_job *job)
 	o->n_members = job->n_members;
 	for (unsigned i = 0; i < job->n_members; i++) {
 		o->agents[i] = job->members[i].agent;
-		/* The ranks of who is gone may go to others; it goes on with them until it
-		 * hears. */
+		/* Ranks of a removed machine may be assigned to others. The machine uses them until
+		 * it is notified. */
 		for (unsigned k = 0; !o->n_ranks[i] && k < job->members[i].n_ranks; k++)
 			o->ranks[i][k] = job->members[i].ranks[k].rank;
 		if (!o->n_ranks[i])
 			o->n_ranks[i] = job->members[i].n_ranks;
 		gone |= job->members[i].is_gone ? 1u << i : 0;
 		if (o->gone & ~gone & 1u << i && !does_not_know(s, o->agents[i]))
-			violation(s, "who was put out of the job is in it again");
+			violation(s, "a removed machine is in the job again");
 	}
 	o->view = job->view;
 	o->gone = gone;
@@ -128,7 +128,7 @@ void elastic_job(struct sim *s, const struct ctl_job *job)
 bool elastic_may_end(const struct sim *s, uint32_t code)
 {
 	if (!s->o.is_shrink)
-		return true; /* what others may, too */
+		return true; /* others may do so, too */
 	return code == 0 ||
 	       ((code == (uint32_t)-BPS_EAGENT_LOST || code == (uint32_t)-BPS_EDEVICE) &&
 		       move_machines_left(s->sched.core, s->oracle.job) <= 1);
@@ -154,7 +154,7 @@ void elastic_result(
 	}
 }
 
-/* The members of the end that were there in that round. */
+/* Return which of the members at the end were there in that round. */
 static uint32_t members_then(const struct sim *s, unsigned round, uint32_t all)
 {
 	for (unsigned i = 0; i < s->oracle.n_members; i++) {
@@ -193,7 +193,7 @@ static void compare(struct sim *s, unsigned a, unsigned b, uint32_t all)
 	}
 }
 
-/* The members at the job's end, and which agents they are. */
+/* Return the members at the job's end, and their agents. */
 static uint32_t survivors(const struct sim *s, uint32_t *ret_agents)
 {
 	uint32_t all = 0;

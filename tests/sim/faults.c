@@ -1,14 +1,14 @@
-/* What a seed draws: the shape of the job, the manners of the network, and which faults happen
- * (swarm testing: a seed that leaves most kinds out reaches states that a mix of all hides). */
+/* Draws of a seed: the shape of the job, the behaviour of the network, and which faults happen.
+ * Swarm testing: a seed that leaves most kinds out reaches states that a mix of all hides. */
 #include "tests/sim/eager.h"
 #include "tests/sim/move.h"
 #include "tests/sim/sim.h"
 
 #include <string.h>
 
-/* T of I9: everything has ended so long after the last fault. */
+/* T of I9: everything has ended this long after the last fault. */
 #define SETTLE_NS (60 * S)
-/* Faults of the agents' control plane that a job must survive: together below the scheduler's
+/* Total time of faults on the agents' control plane that a job must survive: below the scheduler's
  * patience (5 s). */
 #define AGENT_FAULT_NS (2500 * MS)
 
@@ -78,12 +78,12 @@ static void draw_net(struct sim *s)
 	o->peer_window_bytes = (size_t)512 << rnd_below(s, 5);
 	o->window_bytes = (size_t)512 << rnd_below(s, 6);
 	eager_draw(s);
-	/* Not drawn, so that the histories of older seeds stay what they are. */
+	/* Derived from the seed without a draw, so that the histories of older seeds stay the
+	 * same. */
 	o->job_inflight_bytes = s->seed % 4 ? 0 : (size_t)1024 << (s->seed / 4 % 3);
 }
 
-/* Reads that outlive placements: what a server hands out again too early is still being read
- * (B3). */
+/* Reads that outlive placements: memory that a server reuses too early is still being read (B3). */
 static void draw_long_reads(struct sim *s)
 {
 	struct sim_options *o = &s->o;
@@ -97,7 +97,7 @@ static void draw_long_reads(struct sim *s)
 	o->think_ns = 1 * MS;
 }
 
-/* Nothing fails but the way between agents and the scheduler, for much longer than it waits: no job
+/* Only the connections between agents and the scheduler fail, for much longer than it waits. No job
  * may end for that (C4). */
 static void draw_deaf(struct sim_options *o)
 {
@@ -108,7 +108,7 @@ static void draw_deaf(struct sim_options *o)
 	o->faults_ns = 40 * S;
 }
 
-/* Agents' processes die and come back, beside whatever else happens. */
+/* Agents' processes die and come back, together with any other fault. */
 static void draw_restarts(struct sim *s)
 {
 	struct sim_options *o = &s->o;
@@ -146,7 +146,7 @@ void options_draw(struct sim *s)
 		draw_long_reads(s);
 	if (s->seed % 32 == 0)
 		draw_deaf(o);
-	/* By the seed, so that the histories of all others stay what they are. */
+	/* Derived from the seed, so that the histories of all others stay the same. */
 	o->lead_bytes = mix(s->seed ^ 0x1ead) % 3 ? mix(s->seed ^ 0x1eada) % 2048 : SIZE_MAX;
 	o->turn_bytes = mix(s->seed ^ 0x70b1) % 2 ? mix(s->seed ^ 0x70b2) % 8192 : 0;
 	o->ahead_bytes = mix(s->seed ^ 0xa4ead) % 2 ? (uint32_t)(mix(s->seed ^ 0xa4eae) % 4096) : 0;
@@ -247,7 +247,7 @@ static void fault_agent(struct sim *s, enum fault f)
 	case F_AGT_LOSS:
 		if (!rnd_chance(s, 300))
 			break;
-		/* mix draws nothing: what recorded seeds draw after this stays as it was. */
+		/* mix draws nothing, so that later draws of recorded seeds stay the same. */
 		if (s->o.is_shrink && mix(s->seed ^ s->now) % 2)
 			device_lose(a);
 		else
@@ -374,7 +374,7 @@ static void on_fault(struct sim *s, struct sim_event *e)
 	sim_post(s, NULL, 1 + rnd_below(s, 2 * s->o.fault_gap_ns), on_fault);
 }
 
-/* The network behaves from now on. */
+/* The network works from now on. */
 static void on_faults_end(struct sim *s, struct sim_event *e)
 {
 	struct sim_options *o = &s->o;

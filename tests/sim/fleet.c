@@ -1,3 +1,5 @@
+/* Many seeds in several processes, with their counters in shared memory. Forked processes, one
+ * thread each. */
 #include "tests/sim/fleet.h"
 
 #include <stdatomic.h>
@@ -16,11 +18,12 @@ struct sim_share {
 	uint64_t n_bad;
 };
 struct sim_board {
-	_Atomic bool is_over; /* set by who finds something, read by all between two blocks */
+	/* set by the process that finds a violation, read by all between two blocks */
+	_Atomic bool is_over;
 	struct sim_share shares[];
 };
 
-/* All are counters but the slowest. */
+/* Add counters, and keep the slowest history. */
 static void add(struct sim_totals *to, const struct sim_totals *from)
 {
 	uint64_t *t = (uint64_t *)to;
@@ -49,7 +52,7 @@ static void work(struct sim_board *b, unsigned me, unsigned n_jobs, uint64_t fir
 	}
 }
 
-/* 0, or 1 when it died. */
+/* Wait for a process. Returns 0, or 1 when it died. */
 static unsigned reap(struct sim_board *b, bool keeps_going)
 {
 	int status = 0;

@@ -1,10 +1,10 @@
-/* More jobs than one: guests are agents of one worker each, two to a job, on the same scheduler and
- * servers as the job that the rest of the simulator is about. Their own machines do not fail, so
- * their jobs have to end well, with exact sums, whatever happens elsewhere. In some histories one
- * of them lies (byzantine.c): its own job may then come to any end, and only that one. In others
- * the second job has no agents of its own: it runs in those of the first, so that a core has two
- * jobs with one window, and the same connections to servers. A guest then is a job's part in an
- * agent, and guest.agent the one in whose process it is. */
+/* More jobs than one. Guests are agents of one worker each, two to a job, on the same scheduler and
+ * servers as the main job. Their machines do not fail, so their jobs have to end well, with exact
+ * sums, whatever happens elsewhere. In some histories one guest misbehaves (byzantine.c): its own
+ * job, and only that one, may then come to any end. In others the second job has no agents of its
+ * own: it runs in those of the first, so that a core has two jobs with one window and the same
+ * connections. A guest then is a job's part in an agent, and guest.agent the one in whose process
+ * it is. */
 #include "tests/sim/move.h"
 #include "tests/invariants/invariants.h"
 #include "tests/sim/peek.h"
@@ -21,8 +21,9 @@
 #define AGAIN_NS    (10 * MS)
 #define WORK_LIMIT  100000
 #define CHECK_EVERY 16
-#define TENANTS     0x7e4a47 /* a draw of its own, which changes no other */
-#define KILL_NS     (1 * S)  /* after the last fault, a job with a liar is ended */
+#define TENANTS     0x7e4a47 /* an independent draw, which changes no other */
+/* a job with a misbehaving agent is ended this long after the last fault */
+#define KILL_NS (1 * S)
 
 /* ---- around every event ---- */
 
@@ -58,7 +59,7 @@ static void work(struct guest *g)
 			e->p = g;
 			e->b = 1;
 		} else if (++n > WORK_LIMIT) {
-			violation(s, "%s works without end", g->node.name);
+			violation(s, "%s never becomes idle", g->node.name);
 			return;
 		}
 	}
@@ -106,7 +107,7 @@ static uint32_t value(const struct guest *g, unsigned t, uint32_t rank, uint64_t
 	return (uint32_t)seed + i * ((uint32_t)(seed >> 32) | 1);
 }
 
-/* The next that is in the process of agent a, behind g; the first is a itself. */
+/* Return the next guest in the process of agent a, after g. The first is a itself. */
 static struct guest *next_in(struct guest *a, const struct guest *g)
 {
 	struct sim *s = a->s;
@@ -273,7 +274,7 @@ static void job_start(struct guest *g, const struct ctl_job *msg)
 	while (my < msg->n_members && msg->members[my].agent != g->agent->m.id)
 		my++;
 	if (my == msg->n_members) {
-		violation(g->s, "%s gets a job that is not its", g->node.name);
+		violation(g->s, "%s gets a job of another agent", g->node.name);
 		return;
 	}
 	if (agt_job_new(g->agent->core, msg, my, &g->job) < 0)
@@ -288,7 +289,7 @@ static void job_start(struct guest *g, const struct ctl_job *msg)
 	declare(g);
 }
 
-/* ---- what the scheduler says ---- */
+/* ---- messages of the scheduler ---- */
 
 static void released(void *ctx)
 {
@@ -322,7 +323,7 @@ static void plan(struct guest *g, const struct ctl_plan *msg)
 		unsigned t = (unsigned)atoi(msg->tensors[i].name + 1);
 
 		if (t >= GUEST_TENSORS)
-			continue; /* a lie of its liar */
+			continue; /* made up by its misbehaving agent */
 		if (agt_tensor_plan(g->tensors[t].t, &msg->tensors[i]) < 0)
 			violation(g->s, "%s cannot take the plan of tensor %u", g->node.name, t);
 		g->tensors[t].is_planned = true;
@@ -371,9 +372,10 @@ static void welcome(struct guest *a)
 static void joined(struct guest *g, const struct ctl_joined *msg)
 {
 	if (msg->seq != join_seq(g))
-		return; /* of another here, or a liar's other jobs */
+		/* for another guest in this process, or for another job of the misbehaving agent */
+		return;
 	if (msg->code && msg->code != (uint32_t)-BPS_ENOTDURABLE && !job_of(g)->has_liar)
-		violation(g->s, "%s is not let in: %s", g->node.name, msg->text);
+		violation(g->s, "%s is not admitted: %s", g->node.name, msg->text);
 	if (msg->code)
 		return;
 	g->has_joined = true;
@@ -418,7 +420,7 @@ void guest_message(struct sim *s, unsigned idx, const struct ctl_msg *msg)
 	case CTL_PEERS:
 		peers(a, &msg->peers);
 		break;
-	case CTL_PROBE: /* never answered: the scheduler's bound ends it */
+	case CTL_PROBE: /* never answered: the scheduler's time limit ends it */
 		break;
 	default:
 		FOREACH_IN (g, a)
@@ -427,7 +429,7 @@ void guest_message(struct sim *s, unsigned idx, const struct ctl_msg *msg)
 	guest_leave(a);
 }
 
-/* ---- life ---- */
+/* ---- start and stop of the process ---- */
 
 static int env_connect(
 	void *ctx, uint32_t server, uint16_t thread, void *link, struct xconn **ret_conn)
@@ -504,7 +506,7 @@ static void guest_start(struct sim *s, struct sim_event *e)
 	sim_post(s, NULL, 10 * MS, guest_start)->a = e->a; /* its agent has not started */
 }
 
-/* An operator ends the job of a liar; nothing else is certain to. */
+/* An operator ends the job of a misbehaving agent, which may not end otherwise. */
 static void on_kill(struct sim *s, struct sim_event *e)
 {
 	uint32_t id = s->guest_jobs[e->a].id;
@@ -518,7 +520,7 @@ static void on_kill(struct sim *s, struct sim_event *e)
 	do {
 		rc = sched_job_kill(s->sched.core, id, "it has a liar", s->now);
 		trace(s, "operator: job kill #%u: %s", id, rc ? err_str(rc) : "done");
-		id = move_job_of(s->sched.core, LIAR_UID); /* what it has opened beside */
+		id = move_job_of(s->sched.core, LIAR_UID); /* the job that it opened in addition */
 	} while (id && (rc == 0 || rc == BPS_ENOTFOUND) && ++n < 64);
 	sched_settle(s);
 }
@@ -553,8 +555,8 @@ void guests_start(struct sim *s)
 		sim_post(s, NULL, KILL_NS, on_kill)->a = 0;
 }
 
-/* A liar may have said that its own worker has left, while the job formed: then nobody tells it of
- * an end. */
+/* A misbehaving agent may have reported the leave of its own worker while the job formed. It then
+ * receives no end. */
 static bool has_its_end(const struct guest *g)
 {
 	return g->has_job_msg ? g->has_ended && g->is_released : g->has_ended || g->is_liar;

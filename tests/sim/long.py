@@ -1,11 +1,13 @@
 #!/usr/bin/env python3
-"""Run very many histories in blocks, and write down what they were.
+"""Run very many histories in blocks and record their results.
 
-    tests/sim/long.py build/release/tests/sim --seeds 1..10000000 [--jobs 2] [--minutes 55] [--report FILE]
+    tests/sim/long.py build/release/tests/sim --seeds 1..10000000 [--jobs 2] [--minutes 55]
+        [--report FILE]
 
-Each block of 100,000 is a line in the file of records (--records), which outlives the run: whoever stops it, or lets it end after
---minutes, goes on later with the blocks that are missing, also with a later commit or on another machine with other seeds. The
-report is made of all records. Exit status 1: a history was wrong; 3: blocks are still missing.
+Each block of 100,000 is a line in the file of records (--records), which outlives the run. A run
+that was stopped, or that ended after --minutes, is continued with the missing blocks. This may
+happen with a later commit, or on another machine with other seeds. The report is made of all
+records. Exit status 1: a history was wrong; 3: blocks are still missing.
 """
 
 import argparse
@@ -19,7 +21,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 BLOCK = 100000
-MORE = ("slowest_ns", "slowest_seed")  # not to be added up
+MORE = ("slowest_ns", "slowest_seed")  # not added up
 
 
 def commit():
@@ -44,7 +46,7 @@ def read(records):
 
 
 def run(args, first, last, of_commit):
-    """The block's record. What it found is in "bad"; a program that dies has found something too."""
+    """Return the block's record. "bad" has the violations; a program that dies is one, too."""
     command = [
         str(args.sim),
         "--seeds",
@@ -87,35 +89,60 @@ def report(records):
     rows = [
         ("histories", f"{total['seeds']:,}"),
         ("violations", f"{total['violations']:,}"),
-        ("CPU time", f"{total['cpu_s'] / 60:.0f} min, {total['seeds'] / total['cpu_s']:,.0f} histories/s of one processor"),
+        (
+            "CPU time",
+            f"{total['cpu_s'] / 60:.0f} min, {total['seeds'] / total['cpu_s']:,.0f} histories/s "
+            "of one processor",
+        ),
         ("events", f"{total['events']:.3g}"),
         ("rounds delivered", f"{total['rounds']:,}, and {total['guest_rounds']:,} of other jobs"),
         ("virtual time", f"{total['virtual_ns'] / 3.6e12:,.0f} h"),
-        ("messages", f"{total['messages']:.3g}: {total['lost']:,} lost, {total['dups']:,} doubled, {total['reordered']:,} overtaken, "
-                     f"{total['corrupted']:,} with a flipped bit, {total['lies']:,} lies"),
+        (
+            "messages",
+            f"{total['messages']:.3g}: {total['lost']:,} lost, {total['dups']:,} doubled, "
+            f"{total['reordered']:,} overtaken, "
+            f"{total['corrupted']:,} with a flipped bit, {total['lies']:,} lies",
+        ),
         ("reads, loans", f"{total['reads']:,}, {total['loans']:,}"),
-        ("eager offers, read as they came, thrown away", f"{total['eager']:,}, {total['eager_reads']:,}, {total['thrown']:,}"),
+        (
+            "eager offers, read as they came, discarded",
+            f"{total['eager']:,}, {total['eager_reads']:,}, {total['thrown']:,}",
+        ),
         ("views", f"{total['views']:,}"),
-        ("lives of the scheduler", f"{total['lives']:,}"),
+        ("starts of the scheduler", f"{total['lives']:,}"),
         ("restarts of agents", f"{total['restarts']:,}"),
-        ("drains, servers told to stop", f"{total['drains']:,}, {total['leaves']:,}"),
+        ("drains, servers stopped", f"{total['drains']:,}, {total['leaves']:,}"),
         ("jobs that failed, each with a cause", f"{total['failed_jobs']:,}"),
-        ("slowest end after the last fault", f"{slowest['slowest_ns'] / 1e9:.1f} s (seed {slowest['slowest_seed']})"),
+        (
+            "slowest end after the last fault",
+            f"{slowest['slowest_ns'] / 1e9:.1f} s (seed {slowest['slowest_seed']})",
+        ),
         *((k, f"{v:,}") for k, v in total["faults"].items()),
-    ]  # fmt: skip
-    return "\n".join([
-        "# The simulator, run for long",
-        "",
-        f"Written by `make sim-10m`; {uname.system} {uname.release}, {os.cpu_count()} processors. What is checked: [simulator.md](../explanation/simulator.md).",
-        "",
-        *(f"- {c}: {sum(r['last'] - r['first'] + 1 for r in rs):,} histories, seeds {min(r['first'] for r in rs):,} to "
-          f"{max(r['last'] for r in rs):,}, {time.strftime('%Y-%m-%d', time.gmtime(rs[0]['at']))}" for c, rs in by_commit.items()),
-        "",
-        "| | |",
-        "|---|---|",
-        *(f"| {name} | {value} |" for name, value in rows),
-        *(["", "## Violations", "", *(f"- {line}" for line in bad)] if bad else []),
-    ]) + "\n"  # fmt: skip
+    ]
+    return (
+        "\n".join(
+            [
+                "# The simulator, run for long",
+                "",
+                f"Written by `make sim-10m`; {uname.system} {uname.release}, "
+                f"{os.cpu_count()} processors. "
+                "[simulator.md](../explanation/simulator.md) has the checks.",
+                "",
+                *(
+                    f"- {c}: {sum(r['last'] - r['first'] + 1 for r in rs):,} histories, "
+                    f"seeds {min(r['first'] for r in rs):,} to {max(r['last'] for r in rs):,}, "
+                    f"{time.strftime('%Y-%m-%d', time.gmtime(rs[0]['at']))}"
+                    for c, rs in by_commit.items()
+                ),
+                "",
+                "| | |",
+                "|---|---|",
+                *(f"| {name} | {value} |" for name, value in rows),
+                *(["", "## Violations", "", *(f"- {line}" for line in bad)] if bad else []),
+            ]
+        )
+        + "\n"
+    )
 
 
 def main():
@@ -126,7 +153,7 @@ def main():
     parser.add_argument("--seeds", default="1..10000000")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
     parser.add_argument(
-        "--minutes", type=float, help="no block begins after that; go on with the same command"
+        "--minutes", type=float, help="start no block after this time; the same command continues"
     )
     parser.add_argument("--records", type=Path, default=ROOT / "build" / "sim" / "records.jsonl")
     parser.add_argument("--report", type=Path)
@@ -135,13 +162,17 @@ def main():
     done = {(r["first"], r["last"]) for r in read(args.records)}
     todo = [b for b in blocks(args.seeds) if b not in done]
     end = time.monotonic() + args.minutes * 60 if args.minutes else float("inf")
-    of_commit = commit()  # of the program, whatever is checked out meanwhile
+    of_commit = commit()  # of the program that runs, whatever is checked out meanwhile
     while todo and time.monotonic() < end:
         record = run(args, *todo.pop(0), of_commit)
         with open(args.records, "a", encoding="ascii") as f:
             f.write(json.dumps(record) + "\n")
-        print(f"{time.strftime('%H:%M:%S')} {record['first']}..{record['last']}: {len(record['bad'])} violations, "
-              f"{record.get('took_s', 0):.0f} s, {len(todo)} blocks to do", flush=True)  # fmt: skip
+        print(
+            f"{time.strftime('%H:%M:%S')} {record['first']}..{record['last']}: "
+            f"{len(record['bad'])} violations, "
+            f"{record.get('took_s', 0):.0f} s, {len(todo)} blocks to do",
+            flush=True,
+        )
         for line in record["bad"]:
             print(line, flush=True)
     records = read(args.records)

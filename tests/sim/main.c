@@ -1,4 +1,4 @@
-/* The simulator's command: see usage. */
+/* The simulator's command; usage() has its options. */
 #include "tests/sim/fleet.h"
 #include "tests/sim/sim.h"
 
@@ -199,11 +199,11 @@ static uint64_t run_all(struct sim *s, const struct sim_args *a, struct sim_tota
 		return run_file(s, a->file, a->keeps_going);
 	if (a->n_jobs < 2)
 		return run_range(s, a);
-	alarm(0); /* each process has its own */
+	alarm(0); /* each child has its own alarm */
 	return fleet_run(a->n_jobs, a->first, a->last, a->keeps_going, run_block, &crew, tot);
 }
 
-/* Mutants are programs beside this one. */
+/* Run a mutant: a program in the same folder as this one. */
 static void run_mutant(char **argv, const char *name)
 {
 	char path[4096];

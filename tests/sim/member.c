@@ -1,4 +1,5 @@
-/* What server and agent have in common towards the scheduler: connecting, HELLO, beats, views. */
+/* The common part of servers and agents towards the scheduler: connecting, HELLO, heartbeats,
+ * views. */
 #include "tests/sim/sim.h"
 
 #include <stdio.h>
@@ -16,7 +17,7 @@ static void on_connect(struct sim *s, struct sim_event *e)
 		ctl_connect(m);
 }
 
-/* As common/control/ctlclient.h. */
+/* Delays as in common/control/ctlclient.h. */
 static void connect_later(struct sim_member *m)
 {
 	static const uint64_t delays_ms[] = {0, 100, 300};
@@ -26,8 +27,8 @@ static void connect_later(struct sim_member *m)
 	sim_post(m->s, m->node, delay, on_connect)->p = m;
 }
 
-/* In one seed of four nobody sets the speeds of cards: they are measured, and change by a factor of
- * up to 8 all the time. Drawn beside the other faults, which stay what they were. */
+/* In one seed of four no card has a configured speed: speeds are measured, and change by a factor
+ * of up to 8 all the time. The draw is separate, so that the other faults stay the same. */
 static bool is_measured(const struct sim *s)
 {
 	return mix(s->seed) % 4 == 0;
@@ -70,7 +71,7 @@ void member_start(struct sim_member *m)
 	struct sim *s = m->s;
 	const char *host = m->host;
 
-	/* A process remembers nothing of its predecessor. */
+	/* A process has no memory of its predecessor. */
 	*m = (struct sim_member){
 		.s = s, .node = m->node, .role = m->role, .idx = m->idx, .host = host};
 	m->instance = rnd(s) | 1;
@@ -123,11 +124,11 @@ void member_conn_down(struct sim_member *m, const char *why)
 	connect_later(m);
 }
 
-/* I6: nobody is told a smaller view than it knows. */
+/* I6: no member receives a smaller view than it has. */
 static void view_seen(struct sim_member *m, uint64_t view, const char *what)
 {
 	if (view < m->view)
-		violation(m->s, "I6: %s knows view %llx and is told %llx by %s", m->node->name,
+		violation(m->s, "I6: %s has view %llx and receives %llx from %s", m->node->name,
 			(unsigned long long)m->view, (unsigned long long)view, what);
 	m->view = view;
 }
@@ -135,7 +136,7 @@ static void view_seen(struct sim_member *m, uint64_t view, const char *what)
 static void welcome(struct sim_member *m, const struct ctl_welcome *w)
 {
 	if (w->term < m->term)
-		violation(m->s, "I6: %s knows term %u and is welcomed by term %u", m->node->name,
+		violation(m->s, "I6: %s has seen term %u and is welcomed by term %u", m->node->name,
 			m->term, w->term);
 	if (m->id && m->id != w->member_id)
 		violation(m->s, "%s had id %u and gets %u", m->node->name, m->id, w->member_id);
@@ -164,9 +165,9 @@ void member_message(struct sim_member *m, const struct ctl_msg *msg)
 	} else if (msg->type == CTL_PLAN) {
 		oracle_plan(m->s, &msg->plan);
 	} else if (msg->type == CTL_REFUSE) {
-		/* The connection will be closed. The daemon ends, too, and its manager starts
-		 * another (an agent's only where its memory outlives it): a late HELLO of its
-		 * predecessor may have taken its place. */
+		/* The scheduler will close the connection. The daemon ends, too, and its manager
+		 * starts another (an agent's only where its memory outlives it): a late HELLO of
+		 * the predecessor may have taken its place. */
 		if (m->role == ROLE_SERVER)
 			server_restart(m->s, m->idx, REFUSED_NS);
 		else if (m->s->o.has_restarts && m->idx < AGENTS_MAX)

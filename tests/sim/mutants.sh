@@ -1,7 +1,8 @@
 #!/bin/sh
-# Every mutant must be caught: run each over its number of seeds, as many at once as there are processors, and
-# print a table. A mutant whose seed count is beyond $MOST, if that is set, is run that far.
-# usage: mutants.sh DIR, where the mutants' programs are; their patches lie beside this script.
+# Every mutant must be caught: run each over its number of seeds, as many at once as there are
+# processors, and print a table. $MOST, if set, limits the seeds of each mutant.
+# usage: mutants.sh DIR, the folder of the mutants' programs; their patches are in the folder of
+# this script.
 set -u
 dir=$1
 here=$(cd "$(dirname "$0")" && pwd)
@@ -18,7 +19,8 @@ one='
 	"seed "*) ;;
 	*) said="seed - DID NOT RUN" && touch "$4/$3.missed" ;;
 	esac
-	printf "%-28s %10s %10s  %.110s\n" "$3" "$(echo "$said" | sed -n "1s/^seed \([^ ]*\).*/\1/p")" \
+	seed=$(echo "$said" | sed -n "1s/^seed \([^ ]*\).*/\1/p")
+	printf "%-28s %10s %10s  %.110s\n" "$3" "$seed" \
 		"$limit" "$(echo "$said" | sed -n "1s/^seed [^ ]* //p")" >"$4/$3.row"'
 
 for patch in "$here"/mutants/*.patch; do

@@ -1,5 +1,5 @@
-/* The data plane: connections that keep the order or break (unless the seed's options say
- * otherwise), reads that copy piece by piece at several moments. */
+/* The data plane: connections that keep the order or break (unless the seed's options differ), and
+ * reads that copy piece by piece at several moments. */
 #include "tests/sim/eager.h"
 #include "tests/sim/peek.h"
 #include "tests/sim/sim.h"
@@ -63,7 +63,7 @@ static void read_end(struct sim_read *rd, int status)
 	end->port->x.ev->read_done(end->port->x.ctx, rd->r, status);
 }
 
-/* Only the local side: its reads, then down. */
+/* End the local side only: its reads, then down. */
 static void end_down(struct sim_end *end, const char *why)
 {
 	if (!end->is_open && !end->is_connecting)
@@ -94,12 +94,12 @@ static void post_down(struct sim *s, struct sim_end *end, uint64_t delay_ns)
 
 	if (!end->port || (!end->is_open && !end->is_connecting))
 		return;
-	if (!end->pipe->has_lost && at < end->last_at) /* behind what was sent before */
+	if (!end->pipe->has_lost && at < end->last_at) /* after earlier messages */
 		at = end->last_at;
 	sim_post(s, end->port->node, at - s->now, on_down)->p = end;
 }
 
-/* How long until an end notices: mostly at once, sometimes only by its pings. */
+/* Return how long an end takes to notice: mostly no time, sometimes until its pings fail. */
 static uint64_t notice_delay(struct sim *s)
 {
 	return rnd_chance(s, 200) ? rnd_below(s, 2 * S) : rnd_below(s, 5 * MS);
@@ -224,9 +224,9 @@ static void on_message(struct sim *s, struct sim_event *e)
 	end->port->leave(end->port->owner);
 }
 
-/* What no checksum of the transport has seen. Not so often that it may be the same partition's
- * bytes each time: then the daemons say that it is no chance, and end the job. Where messages are
- * doubled, so is the word about it. */
+/* Change bytes that no checksum of the transport covers. Rarely enough that the daemons do not see
+ * the same partition's bytes damaged each time, which would end the job. Where messages are
+ * doubled, reports of damage are, too. */
 static void corrupt(struct sim *s, const struct sim_pipe *p, void *payload, size_t n_bytes)
 {
 	if (p->is_near || !rnd_chance(s, s->o.corrupt_permille) || s->n_corrupted == CORRUPTED_MAX)
@@ -305,7 +305,8 @@ void sim_net_say(struct sim_end *end, const struct wire_msg *m)
 		send_it(end, m, eager_takes(end, false));
 	else
 		pipe_break(
-			end->port->s, end->pipe); /* as the transport does with what is not sound */
+			/* the transport closes connections with invalid messages */
+			end->port->s, end->pipe);
 }
 
 static int say(struct sim_end *end, const struct wire_msg *m, bool is_eager)
@@ -326,7 +327,7 @@ static int net_send(struct xconn *c, const struct wire_msg *m)
 	return say(end_of(c), m, false);
 }
 
-/* As our own sockets do it; within one host there is nothing to send. */
+/* Same as our own sockets; within one host there is nothing to send. */
 static int net_send_eager(struct xconn *c, const struct wire_msg *m, bool is_patient)
 {
 	struct sim_end *end = end_of(c);
@@ -365,10 +366,10 @@ static void on_read_done(struct sim *s, struct sim_event *e)
 	end->port->leave(end->port->owner);
 }
 
-/* A sum that was offered may not change while its reader is connected (B3), but for one that has said
- * that it does not read it. Bytes that come unasked lie here before the read does, so for them it holds
- * from the offer on; they may come when the server has closed, and writes there again. Contributions
- * may change, when their round has ended elsewhere (B2): then the crc must tell. */
+/* Offered bytes of a sum must not change while the reader is connected (B3), unless the reader has
+ * declined them. Eager bytes arrive before the read starts, so for them the rule holds from the
+ * offer on. They may also arrive after the server has closed and reused the memory. Contributions
+ * may change when their round has ended elsewhere (B2): then the CRC must detect it. */
 static void check_torn(struct sim *s, const struct sim_read *rd)
 {
 	const struct sim_end *far = rd->end->peer;
@@ -411,7 +412,7 @@ static void on_piece(struct sim *s, struct sim_event *e)
 	far = rd->end->peer->port->node;
 	if (rd->end->pipe->is_near)
 		at = near->paused_until > at ? near->paused_until : at;
-	else if (!s->o.is_nic_alone) { /* tcp: the process itself has to move the bytes */
+	else if (!s->o.is_nic_alone) { /* TCP: the process itself has to move the bytes */
 		at = near->paused_until > at ? near->paused_until : at;
 		at = far->paused_until > at ? far->paused_until : at;
 	}
@@ -475,8 +476,8 @@ static int net_read(struct xport_read *r)
 	return 0;
 }
 
-/* Memory lives until the history's end, so a loan needs nobody. Whether its bytes held still, the
- * oracle sees in the sums. */
+/* Memory lives until the history's end, so a loan needs no owner. The oracle sees in the sums
+ * whether its bytes changed. */
 static void loan_end(void *impl)
 {
 	--*(uint64_t *)impl;
@@ -499,7 +500,7 @@ static int net_borrow(
 	return 0;
 }
 
-/* Some pairs are of one host, in some histories; even they go through the network now and then. */
+/* In some histories some pairs share a host. Even they use the network now and then. */
 static bool is_near(const struct sim *s, const struct sim_pipe *p, unsigned agent_idx)
 {
 	uint64_t pair = mix(s->seed ^ (uint64_t)agent_idx << 40 ^ (uint64_t)p->server_idx << 48);
@@ -559,7 +560,7 @@ static void on_accept(struct sim *s, struct sim_event *e)
 		.peer_id = m->id,
 		.peer_instance = p->agent_instance,
 		.is_same_host = p->is_near};
-	/* What the server says at once comes behind it. */
+	/* The server's first messages arrive after it. */
 	p->agent.last_at = s->now + sim_net_delay(s);
 	sim_post(s, p->agent.port->node, p->agent.last_at - s->now, on_agent_up)->p = &p->agent;
 	p->server.port->enter(p->server.port->owner);
@@ -633,7 +634,7 @@ static void net_seg_del(struct xport *x, uint16_t segment)
 	((struct sim_port *)x)->segs[segment].bytes = 0;
 }
 
-/* Pings are not simulated: whoever can speak has just spoken. */
+/* Pings are not simulated: a live peer counts as just heard. */
 static uint64_t net_heard_ns(const struct xconn *c)
 {
 	const struct sim_end *end = (const struct sim_end *)c;

@@ -1,5 +1,5 @@
-/* What must hold, from the outside: exact sums, the same bytes everywhere, one home per partition
- * and pgen. */
+/* Checks from the outside: exact sums, the same bytes everywhere, one home per partition and
+ * pgen. */
 #include "tests/sim/peek.h"
 #include "tests/sim/sim.h"
 
@@ -20,7 +20,7 @@ static uint64_t seed_of(const struct sim *s, unsigned t, uint32_t rank, uint64_t
 	return mix(s->seed << 24 ^ round << 16 ^ (uint64_t)t << 8 ^ rank);
 }
 
-/* Of all ranks. */
+/* Return the seeds of all ranks. */
 static void seeds_of(const struct sim *s, unsigned t, uint64_t round, uint64_t ret[RANKS_MAX])
 {
 	for (uint32_t r = 0; r < RANKS_MAX; r++)
@@ -39,7 +39,7 @@ static uint32_t int_at(uint64_t seed, uint8_t op, uint32_t i)
 static float float_at(uint64_t seed, uint32_t i)
 {
 	uint32_t v = (uint32_t)seed + i * ((uint32_t)(seed >> 32) | 1);
-	uint32_t bits = (127 - (v & 15)) << 23; /* 2 to the power of minus that */
+	uint32_t bits = (127 - (v & 15)) << 23; /* 2 to the power of minus (v & 15) */
 	float scale;
 
 	memcpy(&scale, &bits, sizeof(scale));
@@ -95,7 +95,7 @@ static bool int_is_right(const struct sim *s, unsigned t, const uint64_t *seeds,
 		want = sum;
 		if (op == OP_MAX)
 			want = (uint32_t)most;
-		else if (op == OP_AVG) /* the floor */
+		else if (op == OP_AVG) /* rounded down */
 			/* NOLINTNEXTLINE(clang-analyzer-core.DivideZero): a job has members */
 			want = (uint32_t)(int32_t)((wide - (wide < 0 ? s->o.size - 1 : 0)) /
 						   (int64_t)s->o.size);
@@ -105,7 +105,7 @@ static bool int_is_right(const struct sim *s, unsigned t, const uint64_t *seeds,
 	return true;
 }
 
-/* The plain sum is by far the most frequent: without a loop over the ranks. */
+/* A plain sum is by far the most frequent case: without a loop over the ranks. */
 static bool int_sum_is_right(
 	const struct sim *s, unsigned t, const uint64_t *seeds, const uint32_t *v)
 {
@@ -122,7 +122,7 @@ static bool int_sum_is_right(
 	return !bad;
 }
 
-/* Rank by rank over all elements, which compilers do several at a time. */
+/* Rank by rank over all elements, which compilers vectorise. */
 static bool float_is_right(const struct sim *s, unsigned t, const uint64_t *seeds, const float *v)
 {
 	const struct oracle *o = &s->oracle;
@@ -286,7 +286,8 @@ void oracle_result(struct sim *s, struct sim_agent *a, unsigned t, uint64_t roun
 		violation(s, "I4: %s tensor %u round %llu: %u workers of %u", a->node.name, t,
 			(unsigned long long)round, workers, s->o.size);
 	if (r->is_known && r->crc != crc)
-		violation(s, "I2: %s tensor %u round %llu: other bytes than elsewhere",
+		violation(s,
+			"I2: %s tensor %u round %llu: bytes differ from those of another agent",
 			a->node.name, t, (unsigned long long)round);
 	if (!r->is_known && !is_right(s, t, round, bytes))
 		violation(s, "I3: %s tensor %u round %llu: the sum is wrong", a->node.name, t,
@@ -321,7 +322,7 @@ void oracle_taken(struct sim *s, const struct peek *p)
 	if (p->job != o->job)
 		return;
 	if (s->o.is_shrink)
-		return; /* what only the lost have may be made again */
+		return; /* results that only lost machines have may be made again */
 	if (p->tensor >= TENSORS_MAX || p->part >= PARTS_MAX || p->round > ROUNDS_MAX)
 		return;
 	made = &o->made[p->tensor][p->part][p->round];
@@ -349,16 +350,16 @@ void oracle_job(struct sim *s, const struct ctl_job *job)
 	struct oracle *o = &s->oracle;
 
 	if (strcmp(job->name, "j") != 0 || job->uid != 1000)
-		return; /* a guests' or a liar's */
+		return; /* job of a guest or of a misbehaving agent */
 	if (o->job && o->job != job->job && s->o.is_elastic)
-		return; /* of those who came when it was over */
+		return; /* job of agents that joined after the end */
 	if (o->job && o->job != job->job) {
 		if (has_results(o)) {
 			violation(s, "the job formed twice");
 			return;
 		}
-		/* It ended before its workers, all of whom were at agents that died again and
-		 * again, had heard that it had begun. They join again, and find another one. */
+		/* The job ended before any of its workers learned that it had formed, since all
+		 * their agents died repeatedly. They join again, and find another job. */
 		*o = (struct oracle){0};
 	}
 	if (elastic_is(s))
@@ -375,7 +376,7 @@ void oracle_job(struct sim *s, const struct ctl_job *job)
 	}
 }
 
-/* A pgen names one server, instance and thread for ever. */
+/* A pgen always names the same server, instance and thread. */
 static void home_seen(struct sim *s, uint32_t job, const struct ctl_run *run, uint32_t part)
 {
 	struct oracle *o = &s->oracle;
@@ -414,7 +415,7 @@ static void job_ends(struct sim *s, const struct ctl_job_end *msg)
 		violation(s, "C7: the job ended with %u for some, %u for others: %s", o->end_code,
 			msg->code, msg->text);
 	if (elastic_is(s) && !elastic_may_end(s, msg->code))
-		violation(s, "the job failed, and somebody was left: %s", msg->text);
+		violation(s, "the job failed, and some workers remained: %s", msg->text);
 	if (msg->code && !s->o.may_fail)
 		violation(s, "the job failed, and no fault excuses it: %s", msg->text);
 	o->has_end = true;
@@ -435,7 +436,8 @@ void oracle_sched_sends(struct sim *s, const struct sim_member *to, const struct
 		view = msg->plan.view;
 	else if (msg->type == CTL_BEAT)
 		view = msg->beat.view;
-	else if (msg->type == CTL_JOB_END && to->idx < AGENTS_MAX) /* a liar may ask about it */
+	/* a misbehaving agent may ask about it */
+	else if (msg->type == CTL_JOB_END && to->idx < AGENTS_MAX)
 		job_ends(s, &msg->job_end);
 	if (view > s->sched.durable_view)
 		violation(s, "I10: view %llx is sent, %llx is durable", (unsigned long long)view,

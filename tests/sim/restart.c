@@ -1,8 +1,7 @@
-/* An agent's process that dies at any moment, and its successor: trainers, their rings and all
- * shared memory are still there, and the shipped core goes on from what it keeps
- * (bps-agent/core/core.h, K1-K6). The rest of a shell's part is here as in the daemon: what was
- * taken of a ring is remembered before the core hears of it, and a round that is complete by what
- * is kept is told again. */
+/* An agent's process that dies at any moment, and its successor. Trainers, their rings and all
+ * shared memory remain, and the real core continues from them (bps-agent/core/core.h, K1-K6). The
+ * shell works as in the daemon: it records what it takes from a ring before the core gets it. A
+ * round that the kept memory shows as complete is reported again. */
 #include "tests/sim/sim.h"
 
 #include <stdlib.h>
@@ -27,7 +26,7 @@ static struct agt_tensor *tensor_again(struct sim_agent *a, unsigned t)
 
 	agent_tensor_attach(a, t);
 	if (ts->is_planned && agt_tensor_plan(ts->t, &plan) < 0)
-		violation(a->s, "%s does not believe what it has kept", a->node.name);
+		violation(a->s, "%s rejects its kept state", a->node.name);
 	round = agt_tensor_round(ts->t);
 	agt_tensor_contributors(ts->t, &members, &least, &most);
 	if (round > ts->round)
@@ -70,7 +69,7 @@ static void job_again(struct sim_agent *a)
 		abort();
 	for (unsigned t = 0; t < a->s->o.n_tensors; t++)
 		tensor_again(a, t);
-	if (a->has_failed_gpus) { /* as handover_check_executor: the executor is gone */
+	if (a->has_failed_gpus) { /* as in handover_check_executor: the executor is gone */
 		a->has_dropped_trainers = true;
 		agt_job_fail(a->job, BPS_EDEVICE);
 		return;

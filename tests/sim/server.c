@@ -1,5 +1,5 @@
-/* The server's shell: its control thread hands what the scheduler says to each data thread, which
- * has a core and a transport of its own. */
+/* The server's shell: its control thread passes messages of the scheduler to each data thread,
+ * which has a core and a transport of its own. */
 #include "tests/sim/peek.h"
 #include "tests/invariants/invariants.h"
 #include "tests/sim/sim.h"
@@ -77,7 +77,7 @@ static void work(struct sim_thread *t)
 			return;
 		}
 		if (++n > WORK_LIMIT) {
-			violation(s, "%s works without end", t->server->node.name);
+			violation(s, "%s never becomes idle", t->server->node.name);
 			return;
 		}
 	}
@@ -110,7 +110,7 @@ static void thread_leave(void *owner)
 	e->a = t->tick_at;
 }
 
-/* ---- what the scheduler says ---- */
+/* ---- messages of the scheduler ---- */
 
 static void answer_sight(struct sim_thread *t, const struct ctl_sight *asked)
 {
@@ -144,7 +144,7 @@ static void on_handover(struct sim *s, struct sim_event *e)
 	} else if (msg.type == CTL_WELCOME) {
 		srv_core_resync_begin(t->core);
 	} else if (msg.type == CTL_PEERS) {
-		srv_core_resync_end(t->core); /* what was not named since is gone */
+		srv_core_resync_end(t->core); /* jobs that were not named since are gone */
 	} else {
 		srv_core_job_end(t->core, msg.job_end.job);
 	}
@@ -256,7 +256,8 @@ bool server_has_job(const struct sim_server *srv)
 
 void server_start(struct sim *s, unsigned idx)
 {
-	static const char *const hosts[] = {"c0", "h1", "c2"}; /* h1: an agent's machine */
+	/* h1: the machine of an agent, too */
+	static const char *const hosts[] = {"c0", "h1", "c2"};
 	struct sim_server *srv = &s->servers[idx];
 
 	srv->node.is_up = true;

@@ -50,7 +50,7 @@
 #define GUEST_JOBS      2
 #define GUESTS_OF_JOB   2
 #define GUESTS_MAX      (GUEST_JOBS * GUESTS_OF_JOB)
-#define LIAR_UID        2000 /* of jobs that it opens beside */
+#define LIAR_UID        2000 /* of jobs that it opens in addition */
 #define GUEST_TENSORS   2
 #define GUEST_ELEMS_MAX 400
 #define CONNS_MAX       4096 /* control connections of a history */
@@ -65,7 +65,8 @@ typedef void sim_event_fn(struct sim *s, struct sim_event *e);
 
 /* ---- nodes and events ---- */
 
-/* A process. An event for it waits while it is paused and is void when that life of it is over. */
+/* A process. Events for it wait while it is paused, and are void after the end of this run of
+ * it. */
 struct sim_node {
 	char name[24];
 	bool is_up;
@@ -75,7 +76,7 @@ struct sim_node {
 
 struct sim_event {
 	uint64_t at, seq;
-	struct sim_node *node; /* NULL: of the world */
+	struct sim_node *node; /* NULL: an event of the world */
 	uint32_t life, n;
 	sim_event_fn *fn;
 	void *p;
@@ -87,20 +88,20 @@ struct sim_event {
 	};
 };
 
-/* An event in `delay` from now, for the caller to fill. */
+/* Post an event in `delay` from now, for the caller to fill. */
 struct sim_event *sim_post(
 	struct sim *s, struct sim_node *node, uint64_t delay_ns, sim_event_fn *fn);
-/* Give it its bytes: room for n. */
+/* Make room for n bytes in the event. */
 uint8_t *event_room(struct sim_event *e, uint32_t n);
 static inline uint8_t *event_bytes(struct sim_event *e)
 {
 	return e->big ? e->big : e->bytes;
 }
 
-/* Memory until the end of the history, zeroed. */
+/* Allocate zeroed memory until the end of the history. */
 void *sim_alloc(struct sim *s, size_t n_bytes);
 
-/* The first violation ends the history. */
+/* Report a violation. The first one ends the history. */
 void violation(struct sim *s, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 void trace_write(struct sim *s, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 #define trace(s, ...)                                                                              \
@@ -119,16 +120,17 @@ uint64_t mix(uint64_t x); /* hash */
 
 enum fault {
 	F_CONN_LOSS, /* a data connection breaks */
-	F_SRV_KILL,  /* a server dies and comes back empty */
-	F_SRV_GONE,  /* a server dies for good, not the last one */
+	F_SRV_KILL,  /* a server dies and returns empty */
+	F_SRV_GONE,  /* a server dies without return, except the last one */
 	F_SRV_PAUSE, /* SIGSTOP */
 	F_AGT_PAUSE,
-	F_AGT_LOSS, /* an agent's machine is gone: the job may fail */
-	F_AGT_LONG, /* an agent is stopped or cut off for longer than the scheduler waits: the same */
+	F_AGT_LOSS, /* an agent's machine is lost: the job may fail */
+	/* an agent is stopped or cut off for longer than the scheduler waits: the job may fail */
+	F_AGT_LONG,
 	F_SCHED_KILL,
 	F_SCHED_PAUSE,
-	F_SCHED_AT_SEND, /* killed between making a record durable and telling */
-	F_PERSIST,       /* EIO for a while */
+	F_SCHED_AT_SEND, /* killed between making a record durable and sending */
+	F_PERSIST,       /* writes fail with EIO for a while */
 	F_CTL_LOSS,      /* a control connection breaks */
 	F_CTL_CUT,       /* one direction of it is cut for a while */
 	F_MOVE,          /* partitions get another server, or only another pgen */
@@ -146,12 +148,12 @@ struct sim_options {
 		has_liar, is_late, has_old_plans, has_tenants;
 	unsigned backup; /* machines that a round need not wait for */
 	uint32_t grace_ms;
-	uint32_t slow_permille; /* of submissions, which come late */
+	uint32_t slow_permille; /* share of submissions that are late */
 	bool has_near;          /* some agents and servers share a host */
 	bool is_elastic;
-	bool has_unjoins;       /* who waits to be let in leaves, and others come in its place */
-	unsigned n_first;       /* agents that begin; the others come later */
-	unsigned barrier_every; /* rounds; 0: there are none */
+	bool has_unjoins;       /* waiting workers leave, and others replace them */
+	unsigned n_first;       /* agents at the start; the others come later */
+	unsigned barrier_every; /* rounds between barriers; 0: no barriers */
 	uint32_t part_bytes;
 	struct {
 		uint8_t dtype, op;
@@ -164,7 +166,7 @@ struct sim_options {
 	unsigned credits, reads_max, eager_max;
 	uint64_t lead_bytes; /* of agents' connections */
 	uint64_t turn_bytes;
-	uint32_t ahead_bytes; /* what transports say */
+	uint32_t ahead_bytes; /* as reported by transports */
 	size_t staging_bytes, peer_window_bytes, window_bytes, job_inflight_bytes;
 	uint32_t faults; /* bit per enum fault */
 	uint64_t faults_ns, fault_gap_ns, restart_gap_ns, drain_gap_ns, lie_gap_ns;
@@ -180,7 +182,7 @@ struct sim_read {
 	struct sim_read *next, **prev;
 	struct xport_read *r;
 	struct sim_end *end;
-	struct sim_eager *eager; /* whose bytes it takes; NULL: it asks */
+	struct sim_eager *eager; /* the eager bytes that it takes; NULL: it requests bytes */
 	uint32_t done, piece;
 	uint32_t crc; /* of the source when the read began, or the eager offer was sent */
 	int status;
@@ -191,7 +193,7 @@ struct sim_port { /* one xport: of an agent, or of a server's thread */
 	struct xport x;
 	struct sim *s;
 	struct sim_node *node;
-	void (*enter)(void *owner); /* around every callback */
+	void (*enter)(void *owner); /* called before every callback */
 	void (*leave)(void *owner);
 	void *owner;
 	struct {
@@ -199,8 +201,8 @@ struct sim_port { /* one xport: of an agent, or of a server's thread */
 		size_t bytes;
 	} segs[SEGS_MAX];
 	unsigned n_segs;
-	const struct sim_member *m; /* an agent's: who it is to servers */
-	bool is_liar;               /* byzantine.c has its say in what is sent */
+	const struct sim_member *m; /* of an agent: its identity for servers */
+	bool is_liar;               /* byzantine.c may change what is sent */
 };
 
 struct sim_end {
@@ -209,21 +211,21 @@ struct sim_end {
 	struct sim_port *port;
 	struct sim_end *peer;
 	bool is_open, is_connecting, is_refused;
-	unsigned in_flight; /* sent from here, not yet taken there */
-	uint64_t last_at;   /* arrival here of what was sent last */
+	unsigned in_flight; /* sent from here, not yet received there */
+	uint64_t last_at;   /* when the latest message sent arrives here */
 	uint64_t cut_until; /* nothing arrives here before */
 	struct sim_read *reads;
 	unsigned n_reads;
 	uint64_t n_sent;         /* messages */
-	struct sim_eager *eager; /* sent from here, the newest first */
-	unsigned n_eager;        /* of those not gone whole */
+	struct sim_eager *eager; /* offers sent from here, newest first */
+	unsigned n_eager;        /* of those still leaving */
 };
 
 struct sim_pipe {
 	struct sim_pipe *next;
 	struct sim_end agent, server;
-	bool is_broken, has_lost; /* broken: and what was under way is lost */
-	bool is_near;             /* within one host: offers are borrowed, nothing has a crc */
+	bool is_broken, has_lost; /* broken; and what was under way is lost */
+	bool is_near;             /* within one host: offers are borrowed, and nothing has a CRC */
 	unsigned server_idx, thread;
 	uint64_t instance, agent_instance;
 };
@@ -231,22 +233,21 @@ struct sim_pipe {
 void port_init(struct sim *s, struct sim_port *p, struct sim_node *node,
 	const struct xport_events *ev, void *core, void *owner, void (*enter)(void *),
 	void (*leave)(void *));
-/* One more segment of n bytes, filled with a pattern. */
+/* Add a segment of n bytes, filled with a pattern. */
 int port_segment(struct sim_port *p, size_t n_bytes, void **ret_mem, uint16_t *ret_segment);
-/* The same memory as a segment of another life. */
+/* Add existing memory as a segment after a restart. */
 int port_segment_again(struct sim_port *p, void *mem, size_t n_bytes, uint16_t *ret_segment);
 int sim_net_connect(struct sim *s, struct sim_port *agent, uint32_t peer_id, unsigned server_idx,
 	unsigned thread, uint64_t instance, void *user, struct xconn **ret_conn);
-/* Break it; both sides learn it at their own times. */
+/* Break the connection. The two sides notice it at different times. */
 void pipe_break(struct sim *s, struct sim_pipe *p);
-/* Send m, if there is credit, whatever it says. */
+/* Send m as it is, if there is credit. */
 void sim_net_say(struct sim_end *end, const struct wire_msg *m);
-/* For eager.c. All bytes of a read are in its dst, or status says why not. Something has left this
- * end, so that what was refused may be sent. How long a piece needs. */
+/* For eager.c: all bytes of a read are in its dst, or status is the reason why not. */
 void read_arrived(struct sim_read *rd, int status);
 void sim_net_room(struct sim_end *from);
 uint64_t read_delay(struct sim *s);
-/* The process of this port is gone: its ends are closed, the others learn it later. */
+/* End the process of this port: its ends are closed, and the others notice it later. */
 void sim_net_kill(struct sim *s, struct sim_port *port, bool is_silent);
 /* Close all ends of this port, as its owner would. */
 void sim_net_close_all(struct sim *s, struct sim_port *port);
@@ -257,9 +258,9 @@ struct sim_member;
 struct sim_ctlconn {
 	uint32_t id;
 	struct sim_member *m;
-	bool is_open_m, is_open_s; /* at the member, at the scheduler */
+	bool is_open_m, is_open_s; /* open at the member, open at the scheduler */
 	bool is_broken;
-	uint64_t last_m, last_s; /* arrival there of what was sent last */
+	uint64_t last_m, last_s; /* arrival there of the latest message */
 };
 
 struct sim_member {
@@ -272,16 +273,16 @@ struct sim_member {
 	unsigned n_tries;
 	uint64_t instance, view, seq, echo, heard_ns;
 	uint32_t id, term;
-	uint64_t cut_to, cut_from; /* until then nothing arrives there, comes from there */
+	uint64_t cut_to, cut_from; /* until then nothing arrives there, nothing leaves from there */
 	uint8_t cluster_id[16];
 	bool has_cluster_id;
 	const char *host;
 };
 
 void member_start(struct sim_member *m);
-void member_stop(struct sim_member *m); /* its process is gone */
+void member_stop(struct sim_member *m); /* the process has ended */
 void sim_member_send(struct sim_member *m, const struct ctl_msg *msg);
-/* Through the connection, its end at the member. */
+/* Called when the connection is up at the member. */
 void member_conn_up(struct sim_member *m);
 void member_conn_down(struct sim_member *m, const char *why);
 void member_message(struct sim_member *m, const struct ctl_msg *msg);
@@ -306,7 +307,8 @@ struct sim_sched {
 	uint64_t tick_at;
 	struct sim_record *records, **tail;
 	uint64_t durable_view, eio_until;
-	int die_after; /* persists and sends until it is killed; 0: not */
+	/* persists and sends this many times until it is killed; 0: it is not killed */
+	int die_after;
 	bool is_dying;
 	unsigned n_lives;
 };
@@ -323,7 +325,7 @@ struct sim_thread {
 	struct srv_core *core;
 	uint64_t tick_at;
 	bool is_work_posted;
-	uint64_t last_ctl; /* what the control thread handed over last arrives then */
+	uint64_t last_ctl; /* when the control thread's latest item arrives */
 };
 struct sim_server {
 	struct sim_node node;
@@ -331,20 +333,21 @@ struct sim_server {
 	struct sim_member m;
 	struct sim_thread threads[THREADS_MAX];
 	bool is_gone, has_cores;
-	uint64_t agents_known[AGENTS_MAX + GUESTS_MAX]; /* their instances, 0: not known */
+	uint64_t agents_known[AGENTS_MAX + GUESTS_MAX]; /* their instances; 0: unknown */
 	struct {
 		uint32_t job, code;
-	} fail;            /* to be said until the job ends */
-	unsigned n_orders; /* of operators about it */
-	uint64_t leave_ns; /* the process ends then at the latest; 0: it is to go on */
+	} fail;            /* to be reported until the job ends */
+	unsigned n_orders; /* operators' orders about it */
+	uint64_t leave_ns; /* the process ends then at the latest; 0: it continues */
 	bool has_left;
 };
 void server_start(struct sim *s, unsigned idx);
 void server_kill(struct sim *s, unsigned idx, bool is_silent);
-/* At once: none of its cores is on the stack when it hears the scheduler. */
+/* Restart the server at once. None of its cores is on the stack when it receives a control
+ * message. */
 void server_restart(struct sim *s, unsigned idx, uint64_t span_ns);
 bool server_has_job(const struct sim_server *srv);
-/* drain.c: of a server whose process is to end. */
+/* Send LEAVE for a server whose process is to end (drain.c). */
 void server_say_leave(struct sim_server *srv);
 void server_left(struct sim_server *srv, const struct ctl_left *msg);
 uint64_t server_start_delay(struct sim *s, unsigned idx);
@@ -360,8 +363,8 @@ struct sim_worker {
 	unsigned tensors_left;
 };
 struct sim_executor {          /* of a tensor on devices */
-	uint64_t round;        /* last done, or the one under way */
-	bool is_done, is_mute; /* is_mute: the agent has a successor, who has not begun it again */
+	uint64_t round;        /* last done, or in progress */
+	bool is_done, is_mute; /* is_mute: the agent has a successor that has not run it again */
 	uint32_t n_parts, part_bytes, n_landed;
 	uint8_t part[PARTS_MAX];
 };
@@ -370,14 +373,15 @@ struct sim_tensor_state {
 	unsigned idx;
 	struct agt_tensor *t;
 	bool is_planned;
-	uint64_t round; /* last done, as the trainers see it */
+	uint64_t round; /* last done, as seen by the trainers */
 	int failed;
 	uint8_t *in[WORKERS_MAX], *out[2];
-	uint8_t *dev[WORKERS_MAX]; /* where trainers write: in, or a device */
-	uint64_t again;            /* a round that is begun once more, and was told before; or 0 */
-	uint32_t crc[2];           /* of the results in out */
-	/* What outlives the agent's process: its memory, the trainers' rings and what the agent has
-	 * taken of them, by worker, and the plan. */
+	uint8_t *dev[WORKERS_MAX]; /* where trainers write: in, or device memory */
+	/* a round that runs again although it was reported before; or 0 */
+	uint64_t again;
+	uint32_t crc[2]; /* of the results in out */
+	/* Survives the agent's process: its memory, the trainers' rings, what the agent took from
+	 * them by worker, and the plan. */
 	uint8_t *mem;
 	uint32_t mem_bytes;
 	uint64_t ring[WORKERS_MAX], taken[WORKERS_MAX];
@@ -387,7 +391,7 @@ struct sim_tensor_state {
 };
 struct sim_agent {
 	struct sim_node node;
-	struct sim_node trainers; /* they live on while it is restarted */
+	struct sim_node trainers; /* they continue while it restarts */
 	bool is_restarting, dies_at_done;
 	struct kept_job {
 		uint32_t n_members, flags;
@@ -401,7 +405,7 @@ struct sim_agent {
 	struct agt_core *core;
 	struct agt_job *job;
 	bool has_job_msg, is_released, is_syncing, has_ended, is_evicted, has_failed_gpus;
-	bool has_dropped_trainers; /* a successor without GPUs closes their sockets */
+	bool has_dropped_trainers; /* a successor without GPUs closes the trainers' sockets */
 	uint32_t job_id, named_job;
 	uint64_t job_view;
 	uint64_t barrier;      /* the last one that it knows to be passed */
@@ -420,19 +424,20 @@ struct sim_agent {
 };
 void agent_start(struct sim *s, unsigned idx);
 void agent_lose(struct sim *s, unsigned idx);
-/* Its process is gone for span_ns; trainers and memory stay. */
+/* End its process for span_ns. Trainers and memory remain. */
 void agent_restart(struct sim *s, unsigned idx, uint64_t span_ns);
-/* For restart.c: a core, and what the successor does with what is kept. */
+/* For restart.c: make a core, and do what the successor does with kept memory. */
 void agent_core_make(struct sim_agent *a);
 void agent_tensor_attach(struct sim_agent *a, unsigned t);
 void agent_take_ring(struct sim_agent *a, struct sim_tensor_state *ts, unsigned w);
 /* Submit for that worker. */
 void agent_submit(struct sim_agent *a, struct sim_tensor_state *ts, unsigned w, uint64_t round);
-/* Where the trainers' own events happen: with their agent when that is never restarted alone. */
+/* Return the node for the trainers' own events: that of their agent when it never restarts
+ * alone. */
 struct sim_node *trainers_of(struct sim_agent *a);
 void agent_done(void *ctx, void *tensor_user, uint64_t round, int status, uint32_t workers);
 void agent_join_timer(struct sim_agent *a);
-/* Agents' processes die from now on, as the options say. */
+/* Start to kill agents' processes as the options say. */
 void restarts_start(struct sim *s);
 bool agent_is_over(const struct sim_agent *a);    /* every worker has its JOB_END */
 bool agent_is_settled(const struct sim_agent *a); /* all is planned and connected */
@@ -443,18 +448,18 @@ void agent_leave(void *owner);
 /* ---- tensors on devices (device.c) ---- */
 
 bool device_is(const struct sim *s);
-/* The core's callbacks. */
+/* Callbacks of the core. */
 void device_stage(void *ctx, void *tensor_user, uint64_t round, uint8_t op, uint16_t priority);
 void device_unstage(void *ctx, void *tensor_user, uint32_t part, uint64_t round);
-/* A round is done: are all its sums on the devices? */
+/* Return whether all sums of a done round are on the devices. */
 void device_done(struct sim_tensor_state *ts, uint64_t round);
-/* The tensor of a successor, with its plan. Returns the round that it has to begin once more though
- * the trainers know it to be done (K6), or 0. */
+/* Set up the tensor of a successor with its plan. Returns the round that it has to run again
+ * although the trainers know it to be done (K6), or 0. */
 uint64_t device_restart(struct sim_tensor_state *ts);
-/* The executor is lost, or its GPUs are: the agent gives the job up and tells the scheduler. Nothing
- * happens when it has no job (any more). For jobs that may shrink: others would end. */
+/* Lose the executor or its GPUs: the agent gives the job up and notifies the scheduler. Nothing
+ * happens when it has no job. For jobs that may shrink: others would end. */
 void device_lose(struct sim_agent *a);
-/* Tell the scheduler once more, behind a reconnection. */
+/* Notify the scheduler again after a reconnection. */
 void device_tell_lost(struct sim_agent *a);
 
 /* ---- more jobs ---- */
@@ -470,23 +475,23 @@ struct guest_tensor {
 	uint8_t *in, *out[2];
 };
 struct guest_job {
-	uint32_t id; /* 0: nobody has joined */
+	uint32_t id; /* 0: no worker has joined */
 	uint32_t part_bytes, n_elems;
 	unsigned rounds;
 	bool has_liar;
 };
 struct guest {
-	struct guest *agent; /* in whose process it is; mostly itself */
+	struct guest *agent; /* the guest in whose process it runs; mostly itself */
 	struct sim_node node;
 	struct sim *s;
-	unsigned idx; /* GUESTS_OF_JOB of them in a row are a job */
+	unsigned idx; /* GUESTS_OF_JOB consecutive guests are a job */
 	struct sim_member m;
 	struct sim_port port;
 	struct agt_core *core;
 	struct agt_job *job;
 	bool has_joined, has_job_msg, is_finished, has_ended, is_released, is_syncing, is_named,
 		is_liar, is_work_posted;
-	uint32_t job_id, joined_id, rank; /* joined: that may still form */
+	uint32_t job_id, joined_id, rank; /* joined_id: the joined job, which may still form */
 	unsigned tensors_left;
 	struct guest_tensor tensors[GUEST_TENSORS];
 	struct guest_server {
@@ -502,14 +507,14 @@ void guest_message(struct sim *s, unsigned idx, const struct ctl_msg *msg);
 bool guests_are_over(const struct sim *s);
 void guests_close(struct sim *s);
 void guests_end(struct sim *s);
-/* Who has no end yet. */
+/* Describe the guests that have no end yet. */
 size_t guests_describe(const struct sim *s, char *ret, size_t room);
-/* A job of a liar. */
+/* Return whether this is the job of a misbehaving agent. */
 bool guests_may_fail(const struct sim *s, uint32_t job);
 void liar_start(struct guest *g);
-/* Its core sends m. */
+/* Change a message m that the misbehaving agent's core sends. */
 void liar_twists(struct sim *s, struct wire_msg *m);
-/* Check that the scheduler has not taken what it had to refuse. */
+/* Check that the scheduler has accepted nothing that it had to refuse. */
 void liar_check(struct sim *s);
 
 /* ---- oracle ---- */
@@ -520,13 +525,13 @@ struct sim_home { /* of a partition under a pgen */
 	uint16_t tensor, part, thread;
 };
 struct oracle {
-	uint32_t job; /* that formed; 0: none */
+	uint32_t job; /* a job that formed; 0: none */
 	unsigned n_members;
 	unsigned n_ranks[AGENTS_MAX];
 	uint32_t ranks[AGENTS_MAX][WORKERS_MAX];
 	struct sim_home homes[HOMES_MAX];
 	unsigned n_homes;
-	/* Results: the first to be delivered, which all others must equal. */
+	/* The first result to be delivered, which all others must equal. */
 	struct result {
 		bool is_known;
 		uint32_t crc;
@@ -540,8 +545,8 @@ struct oracle {
 	unsigned n_donations;
 	bool has_end;
 	uint32_t end_code;
-	/* Of jobs whose members change: who is gone (bit per member), and what each agent was
-	 * given. */
+	/* For jobs whose members change: which members are gone (one bit each), and the results of
+	 * each agent. */
 	uint32_t gone;
 	uint32_t agents[AGENTS_MAX]; /* id of each member */
 	uint64_t barrier;            /* the last one that was passed */
@@ -549,43 +554,44 @@ struct oracle {
 	struct taken {
 		bool is_known;
 		uint32_t crc;
-		uint32_t members; /* bit per contributor */
+		uint32_t members; /* one bit per contributor */
 	} taken[AGENTS_MAX][TENSORS_MAX][PARTS_MAX][ROUNDS_MAX + 1];
 };
 uint32_t tensor_bytes(const struct sim *s, unsigned t);
 void oracle_fill(struct sim *s, unsigned t, uint32_t rank, uint64_t round, void *dst);
 void oracle_job(struct sim *s, const struct ctl_job *job);
 void oracle_plan(struct sim *s, const struct ctl_plan *plan);
-/* A delivered result: its sum, and that all have the same. */
+/* Check a delivered result: its sum, and that all agents have the same. */
 void oracle_result(struct sim *s, struct sim_agent *a, unsigned t, uint64_t round,
 	const void *bytes, uint32_t workers);
-/* An agent took that result, a server got that donation: a result that somebody has is never made
- * again. */
+/* Note that an agent took that result, or a server that donation: a result that exists somewhere is
+ * never made again. */
 struct peek;
 void oracle_taken(struct sim *s, const struct peek *p);
 void oracle_donated(struct sim *s, const struct peek *p);
 /* ---- jobs whose members change (elastic.c) ---- */
 
 bool elastic_is(const struct sim *s);
-/* Behind the other draws, which it changes. */
+/* Draw after the other draws, so that these stay the same. */
 void elastic_draw(struct sim *s);
-/* JOB as anybody is told it. */
+/* Note a JOB message that was sent to any member. */
 void elastic_job(struct sim *s, const struct ctl_job *job);
-/* All tensors of a round are done here, and a barrier follows it: wait there. */
+/* Return whether all tensors of a round are done here and a barrier follows: the agent then
+ * waits. */
 bool elastic_waits(const struct sim *s, uint64_t round);
-/* May the job end with that code? */
+/* Return whether the job may end with that code. */
 bool elastic_may_end(const struct sim *s, uint32_t code);
-/* A delivered round: each partition is the sum of those that it names. */
+/* Check a delivered round: each partition is the sum over the contributors that it names. */
 void elastic_result(
 	struct sim *s, struct sim_agent *a, unsigned t, uint64_t round, const void *bytes);
-/* Those that were in the job to its end were given the same. */
+/* Check that agents that were in the job to its end have the same results. */
 void elastic_end(struct sim *s);
-/* Values of contributions, of oracle.c. Of elements [first, first + n): is v their reduction over
- * the members in the set? */
+/* Values of contributions (oracle.c). Return whether v is the reduction of elements [first, first +
+ * n) over the members in the set. */
 bool oracle_is_sum(const struct sim *s, unsigned t, uint64_t round, uint32_t first, uint32_t n,
 	uint32_t members, const void *v);
 
-/* The scheduler sends: nothing that is not durable. */
+/* Check that the scheduler sends nothing that is not durable. */
 void oracle_sched_sends(struct sim *s, const struct sim_member *to, const struct ctl_msg *msg);
 
 /* ---- the world ---- */
@@ -627,19 +633,20 @@ struct sim {
 	struct sim_pipe *pipes;
 	struct oracle oracle;
 	uint64_t faults_end, deadline;
-	uint64_t agent_fault_ns; /* what the control plane of agents has suffered in all */
+	uint64_t agent_fault_ns; /* total duration of faults on the agents' control plane */
 	unsigned n_faults;
-	unsigned n_corrupted; /* payloads; twice where the word about them may be doubled */
-	uint64_t n_loans;     /* that servers hold */
+	/* damaged payloads; counted twice where reports of damage may be doubled */
+	unsigned n_corrupted;
+	uint64_t n_loans; /* held by servers */
 	struct sim_totals *tot;
 };
 
 void options_draw(struct sim *s);
 void faults_start(struct sim *s);
-/* How long an agent may be kept from the scheduler, within what is left of the budget. */
+/* Return how long an agent may be cut off from the scheduler, within the rest of the budget. */
 uint64_t agent_span(struct sim *s, uint64_t most_ns);
-void faults_job_formed(struct sim *s); /* then they begin, in most histories */
-/* Run one history. False: s->reason says what was violated. */
+void faults_job_formed(struct sim *s); /* the job has formed: in most histories faults start now */
+/* Run one history. False: s->reason has the violation. */
 bool sim_run(struct sim *s, uint64_t seed);
 void sim_free(struct sim *s);
 uint64_t sim_net_delay(struct sim *s);

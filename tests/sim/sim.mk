@@ -1,8 +1,10 @@
-# The simulator: the cores once more, with limits so small that a history is short and meets every edge.
+# The simulator: the cores compiled again, with limits so small that short histories reach every
+# edge.
 SIM_DEFS := -DWIRE_INLINE_MAX=256 -DPOOL_MIN_BYTES=512 -DSRV_SLICE_BYTES=512 -DSRV_BLOCK_ELEMS=48
-SIM_CORES := $(call tree,bps-scheduler/model bps-scheduler/core bps-scheduler/placement bps-server/core bps-agent/core)
-SIM_COMMON := $(addprefix common/base/,duration.c error.c failpoint.c heap.c histogram.c key.c log.c log_journal.c nearest_name.c) \
-	$(call tree,common/data common/wire)
+SIM_CORES := $(call tree,bps-scheduler/model bps-scheduler/core bps-scheduler/placement \
+	bps-server/core bps-agent/core)
+SIM_COMMON := $(addprefix common/base/,duration.c error.c failpoint.c heap.c histogram.c key.c \
+	log.c log_journal.c nearest_name.c) $(call tree,common/data common/wire)
 SIM_OBJS := $(patsubst %.c,$(B)/sim-obj/%.o,$(SIM) $(SIM_CORES) $(SIM_COMMON) \
 	$(addprefix tests/invariants/,agt_core_check.c sched_check.c srv_core_check.c))
 SIM_LIBS := -lcrypto -lm -lpthread
@@ -15,13 +17,13 @@ $(B)/sim-obj/%.o: %.c
 	@mkdir -p $(@D)
 	$(call say,CC,$@)
 	$(Q)$(CC) $(CFLAGS_ALL) $(SIM_DEFS) $(ISA) -MMD -MP -c -o $@ $<
-# What it expects is computed over and over.
+# The oracle computes the expected sums again and again.
 $(B)/sim-obj/tests/sim/oracle.o: ISA := -O3 -ffp-contract=off
 $(B)/sim-obj/common/data/reduce.o: ISA := -O3 -ffp-contract=off
 ifneq ($(filter x86_64%,$(shell $(CC) -dumpmachine)),)
 $(B)/sim-obj/common/data/reduce_avx2.o: ISA := -O3 -ffp-contract=off -mavx2 -mf16c
-$(B)/sim-obj/common/data/reduce_avx512.o: ISA := -O3 -ffp-contract=off -mavx512f -mavx512bw -mavx512dq \
-	-mavx512vl -mf16c
+$(B)/sim-obj/common/data/reduce_avx512.o: ISA := -O3 -ffp-contract=off -mavx512f \
+	-mavx512bw -mavx512dq -mavx512vl -mf16c
 endif
 $(SIMBIN): $(SIM_OBJS)
 	$(call say,LD,$@)
@@ -32,7 +34,8 @@ sim: $(SIMBIN)
 	$(SIMBIN) --seeds $(SIM_SEEDS) --report
 sim-long: $(SIMBIN)
 	$(SIMBIN) --seeds 1..1000000 --report
-# As many processes as processors, or SIM_JOBS; goes on where it was stopped, or where SIM_MINUTES were over.
+# Use as many processes as processors, or SIM_JOBS. The target continues a run that was stopped or
+# that reached SIM_MINUTES.
 sim-10m: $(SIMBIN)
 	$(PYTHON) tests/sim/long.py $(SIMBIN) --seeds $(SIM_10M_SEEDS) --jobs $(SIM_JOBS) \
 		$(if $(SIM_MINUTES),--minutes $(SIM_MINUTES)) --report docs/results/simulator.md
@@ -55,7 +58,8 @@ $(B)/mutants/$(1)/mutant.o: $(B)/mutants/$(1)/mutant.c
 $(B)/tests/mutants/$(1): $(B)/mutants/$(1)/mutant.o $(SIM_OBJS)
 	@mkdir -p $$(@D)
 	$(Q)$(CC) $(LDFLAGS_ALL) -o $$@ $$< \
-		$(filter-out $(B)/sim-obj/$(patsubst %.c,%.o,$(call mutant_src,$(1))),$(SIM_OBJS)) $(SIM_LIBS)
+		$(filter-out $(B)/sim-obj/$(patsubst %.c,%.o,$(call mutant_src,$(1))),$(SIM_OBJS)) \
+		$(SIM_LIBS)
 endef
 $(foreach m,$(MUTANTS),$(eval $(call mutant,$(m))))
 -include $(MUTANTS:%=$(B)/mutants/%/mutant.d)

@@ -1,4 +1,4 @@
-/* Events, virtual time and the life of one history. */
+/* Events, virtual time and the course of one history. */
 #include "tests/sim/sim.h"
 
 #include <assert.h>
@@ -9,7 +9,7 @@
 #include <string.h>
 
 #define ARENA_BYTES (256u << 10)
-#define EVENTS_MAX  400000 /* more is a loop */
+#define EVENTS_MAX  400000 /* more is an endless loop */
 
 /* ---- random ---- */
 
@@ -220,7 +220,7 @@ static void start_server(struct sim *s, struct sim_event *e)
 static void start_agent(struct sim *s, struct sim_event *e)
 {
 	if (s->o.is_elastic && s->oracle.has_end)
-		s->agents[e->a].node.life = 1; /* too late: it need not come */
+		s->agents[e->a].node.life = 1; /* too late: it does not join */
 	else
 		agent_start(s, (unsigned)e->a);
 }
@@ -247,11 +247,11 @@ static void history_start(struct sim *s)
 	faults_start(s);
 }
 
-/* Has every worker an end, and every server that lives dropped the job? */
+/* Return whether every worker has an end, and every live server has dropped the job. */
 static bool is_finished(const struct sim *s)
 {
 	for (unsigned i = 0; i < s->o.n_agents; i++)
-		if (!s->agents[i].node.life || /* it has not started yet */
+		if (!s->agents[i].node.life || /* not started yet */
 			s->agents[i].is_restarting ||
 			(s->agents[i].node.is_up && !agent_is_over(&s->agents[i])))
 			return false;
@@ -288,7 +288,7 @@ static void hung(struct sim *s)
 	violation(s, "hung:%s", text);
 }
 
-/* Close what is open: nothing may be left in any pool. */
+/* Close what is open. Nothing may be left in any pool. */
 static void check_leaks(struct sim *s)
 {
 	struct srv_stats st;
@@ -407,7 +407,7 @@ bool sim_run(struct sim *s, uint64_t seed)
 	tot->failed_jobs += s->oracle.has_end && s->oracle.end_code;
 	tot->lives += s->sched.n_lives;
 	if (!s->has_violation)
-		history_end(s); /* else the cores may be in any state: they are left as they are */
+		history_end(s); /* otherwise the cores may be in any state, and are not freed */
 	forget(s);
 	return !s->has_violation;
 }
