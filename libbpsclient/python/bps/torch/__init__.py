@@ -25,33 +25,36 @@ from bps._core import (
     size,
 )
 from bps._library import Error, Timeout
-from bps.torch import elastic
-from bps.torch._compression import BF16Compressor, Compression, Compressor, FP16Compressor
-from bps.torch._ddp import DistributedDataParallel, HookState, ddp_hook
-from bps.torch._ops import (
+from bps._ops import (
     Adasum,
     Average,
-    Handle,
     Max,
     Min,
     Product,
     Sum,
+    allgather_object,
+    barrier,
+    broadcast_object,
+    declare,
+)
+from bps._sets import ProcessSet, add_process_set, global_process_set, remove_process_set
+from bps.torch import elastic
+from bps.torch._compression import BF16Compressor, Compression, Compressor, FP16Compressor
+from bps.torch._ddp import DistributedDataParallel, HookState, ddp_hook
+from bps.torch._ops import (
+    Handle,
     allgather,
     allgather_async,
-    allgather_object,
     allreduce,
     allreduce_,
     allreduce_async,
     allreduce_async_,
     alltoall,
     alltoall_async,
-    barrier,
     broadcast,
     broadcast_,
     broadcast_async,
     broadcast_async_,
-    broadcast_object,
-    declare,
     grouped_allgather,
     grouped_allgather_async,
     grouped_allreduce,
@@ -76,7 +79,6 @@ from bps.torch._optimizer import (
     broadcast_parameters,
 )
 from bps.torch._reducer import join
-from bps.torch._sets import ProcessSet, add_process_set, global_process_set, remove_process_set
 from bps.torch._sync_batch_norm import SyncBatchNorm
 
 if torch.distributed.is_available() and torch.__version__ >= (2, 14):

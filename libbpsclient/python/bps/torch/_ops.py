@@ -10,12 +10,17 @@ import torch
 import bps
 from bps import _core
 from bps._core import Operation, Runtime, Slot
+from bps._ops import (
+    Average,
+    Sum,
+    check_op,
+    group_names,
+    share,
+    split_table,
+)
+from bps._sets import ProcessSet, global_process_set
 from bps.torch._compression import Compression, Compressor
 from bps.torch._memory import NAMES, check_device, input_view, output_view, wire_dtype
-from bps.torch._sets import ProcessSet, global_process_set
-
-Average, Sum, Min, Max, Product = bps.AVG, bps.SUM, bps.MIN, bps.MAX, bps.PROD
-Adasum = -1
 
 
 class Handle:
@@ -59,20 +64,6 @@ class Handle:
         for part in self._parts:
             part.finish()
         return self._output
-
-
-def _check_op(average: bool | None, op: int | None) -> int:
-    if average is not None and op is not None:
-        raise ValueError("'average' and 'op' exclude each other: give one of them")
-    if op == Adasum:
-        raise NotImplementedError(
-            "Adasum is not supported: use Average, or Sum with a scaled learning rate"
-        )
-    if op is None:
-        return Average if average in (None, True) else Sum
-    if op not in (Average, Sum, Min, Max, Product):
-        raise ValueError(f"{op} is no operation: use Average, Sum, Min, Max or Product")
-    return op
 
 
 def _reduce(
@@ -166,7 +157,7 @@ def allreduce_async_(
     Raises:
         ValueError: `average` and `op` are both given, or an operation with this name is in flight.
     """
-    op = _check_op(average, op)
+    op = check_op(average, op)
     pre, post = prescale_factor, postscale_factor
     return _reduce(tensor, tensor, name, op, pre, post, priority, process_set)
 
@@ -175,7 +166,7 @@ def allreduce_async(
     tensor: torch.Tensor, average: bool | None = None, name: str | None = None, **options: Any
 ) -> Handle:
     """As :func:`allreduce_async_`, into a new tensor."""
-    op = _check_op(average, options.pop("op", None))
+    op = check_op(average, options.pop("op", None))
     pre, post = options.pop("prescale_factor", 1.0), options.pop("postscale_factor", 1.0)
     priority = options.pop("priority", bps.PRIORITY_AUTO)
     process_set = options.pop("process_set", global_process_set)
@@ -221,7 +212,7 @@ def allreduce(
         >>> bps.torch.allreduce(torch.tensor([1.0, 2.0]), op=bps.torch.Sum)
     """
     options = {
-        "op": _check_op(average, op),
+        "op": check_op(average, op),
         "prescale_factor": prescale_factor,
         "postscale_factor": postscale_factor,
         "process_set": process_set,
@@ -235,10 +226,6 @@ def allreduce_(
 ) -> torch.Tensor:
     """As :func:`allreduce`, in place."""
     return allreduce_async_(tensor, average, name, **options).wait()
-
-
-def _names(name: str | None, n: int) -> list[str | None]:
-    return [None if name is None else f"{name}_{i + 1}of{n}" for i in range(n)]
 
 
 class _Group(Handle):
@@ -262,7 +249,7 @@ def grouped_allreduce_async(
     **options: Any,
 ) -> Handle:
     """As :func:`allreduce_async` of each tensor; the result is the list of outputs."""
-    names = _names(name, len(tensors))
+    names = group_names(name, len(tensors))
     return _Group([allreduce_async(t, average, n, **options) for t, n in zip(tensors, names)])
 
 
@@ -273,7 +260,7 @@ def grouped_allreduce_async_(
     **options: Any,
 ) -> Handle:
     """As :func:`allreduce_async_` of each tensor."""
-    names = _names(name, len(tensors))
+    names = group_names(name, len(tensors))
     return _Group([allreduce_async_(t, average, n, **options) for t, n in zip(tensors, names)])
 
 
@@ -285,7 +272,7 @@ def grouped_allreduce(
     **options: Any,
 ) -> list[torch.Tensor]:
     """As :func:`allreduce` of each tensor."""
-    names = _names(name, len(tensors))
+    names = group_names(name, len(tensors))
     return [allreduce(t, average, n, compression, **options) for t, n in zip(tensors, names)]
 
 
@@ -343,11 +330,6 @@ def push_pull(
 ) -> torch.Tensor:
     """BytePS's form of :func:`allreduce`; differentiable."""
     return allreduce(tensor, average, name, compression)
-
-
-def declare(name: str) -> None:
-    """Accept a name that will be used. The service learns a tensor's type and size at its first
-    use, so this does nothing."""
 
 
 def poll(handle: Handle) -> bool:
@@ -562,11 +544,8 @@ def alltoall(
         >>> x = torch.arange(3) + 10 * bps.torch.rank()
         >>> bps.torch.alltoall(x, splits=[1, 2])
     """
-    size, rows = process_set.size(), tensor.shape[0] if tensor.dim() else 0
-    table = [rows // size] * size if splits is None else [int(n) for n in splits]
-    if len(table) != size or min(table) < 0 or sum(table) != rows:
-        what = f"evenly over {size} workers" if splits is None else f"as {table}"
-        raise ValueError(f"alltoall: {rows} rows cannot be split {what}")
+    rows = tensor.shape[0] if tensor.dim() else 0
+    table = split_table(rows, splits, process_set.size())
     output, received = _Alltoall.apply(tensor, table, process_set)
     return output if splits is None else (output, received)
 
@@ -581,19 +560,13 @@ def alltoall_async(
     return Handle(alltoall(tensor, splits, name, process_set))
 
 
-def _share(n: int, process_set: ProcessSet) -> tuple[int, int]:
-    """First row and number of rows that this worker gets of n: the first ranks get one more."""
-    rank, size = process_set.rank(), process_set.size()
-    return rank * (n // size) + min(rank, n % size), n // size + (rank < n % size)
-
-
 class _Reducescatter(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any, tensor: torch.Tensor, name: str | None, options: dict[str, Any]
     ) -> torch.Tensor:
         ctx.options = options
-        first, n = _share(tensor.shape[0], options["process_set"])
+        first, n = share(tensor.shape[0], options["process_set"])
         return allreduce_async(tensor, name=name, **options).wait()[first : first + n].clone()
 
     @staticmethod
@@ -625,7 +598,7 @@ def reducescatter(
     if tensor.dim() == 0:
         raise ValueError("reducescatter needs a tensor of at least one dimension")
     options = {
-        "op": _check_op(None, op),
+        "op": check_op(None, op),
         "prescale_factor": prescale_factor,
         "postscale_factor": postscale_factor,
         "process_set": process_set,
@@ -641,37 +614,13 @@ def reducescatter_async(tensor: torch.Tensor, name: str | None = None, **options
 
 def grouped_reducescatter(tensors: Sequence[torch.Tensor], **options: Any) -> list[torch.Tensor]:
     """As :func:`reducescatter` of each tensor."""
-    names = _names(options.pop("name", None), len(tensors))
+    names = group_names(options.pop("name", None), len(tensors))
     return [reducescatter(t, n, **options) for t, n in zip(tensors, names)]
 
 
 def grouped_reducescatter_async(tensors: Sequence[torch.Tensor], **options: Any) -> Handle:
     """As :func:`grouped_reducescatter`, for :func:`synchronize`. It is complete when it returns."""
     return Handle(grouped_reducescatter(tensors, **options))
-
-
-def barrier(process_set: ProcessSet = global_process_set) -> None:
-    """Wait until all workers are here."""
-    rt = process_set.runtime()
-    with rt.lock:
-        rt.job.barrier()
-
-
-def broadcast_object(
-    obj: Any,
-    root_rank: int = 0,
-    name: str | None = None,
-    process_set: ProcessSet = global_process_set,
-) -> Any:
-    """Return root's object, pickled, at every worker."""
-    return process_set.runtime().broadcast_object(obj, process_set.place(root_rank))
-
-
-def allgather_object(
-    obj: Any, name: str | None = None, process_set: ProcessSet = global_process_set
-) -> list[Any]:
-    """Return every worker's object, by rank."""
-    return process_set.runtime().allgather_object(obj)
 
 
 def gather_sparse(

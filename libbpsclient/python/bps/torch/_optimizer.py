@@ -12,11 +12,12 @@ import torch
 
 import bps
 from bps import _core
+from bps._ops import broadcast_object
+from bps._sets import ProcessSet, global_process_set
 from bps.torch import _ops
 from bps.torch._compression import Compression, Compressor
 from bps.torch._cross_barrier import CrossBarrier
 from bps.torch._reducer import BUCKET_BYTES, Reducer
-from bps.torch._sets import ProcessSet, global_process_set
 
 
 def _name_parameters(
@@ -297,7 +298,7 @@ def broadcast_optimizer_state(
         return [take(v) for v in value] if isinstance(value, list) else value
 
     state = optimizer.state_dict()
-    skeleton = _ops.broadcast_object(take(state) if _core.rank() == root_rank else None, root_rank)
+    skeleton = broadcast_object(take(state) if _core.rank() == root_rank else None, root_rank)
     if _core.rank() != root_rank:
 
         def make(value: Any) -> Any:

@@ -23,9 +23,9 @@ import torch
 import bps
 from bps import _core
 from bps._core import Slot
+from bps._sets import ProcessSet, global_process_set
 from bps.torch._memory import NAMES, check_device, input_view, output_view, wire_dtype
 from bps.torch._ops import gather_sparse
-from bps.torch._sets import ProcessSet, global_process_set
 
 BUCKET_BYTES = 16 << 20
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import torch
 
+from bps._sets import ProcessSet, global_process_set
 from bps.torch import _ops
-from bps.torch._sets import ProcessSet, global_process_set
 
 
 class SyncBatchNorm(torch.nn.modules.batchnorm._BatchNorm):

@@ -1,0 +1,94 @@
+"""Operations and objects: the part of the collectives that knows neither frameworks nor NumPy."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from bps._library import AVG, MAX, MIN, PROD, SUM
+from bps._sets import ProcessSet, global_process_set
+
+Average, Sum, Min, Max, Product = AVG, SUM, MIN, MAX, PROD
+Adasum = -1
+
+
+def check_op(average: bool | None, op: int | None) -> int:
+    """Return the operation that a caller's arguments mean.
+
+    Args:
+        average (bool, optional): older form of `op`: True is Average, False is Sum.
+        op (int, optional): Average (default), Sum, Min, Max or Product.
+
+    Raises:
+        ValueError: both are given, or `op` is no operation.
+        NotImplementedError: for Adasum.
+    """
+    if average is not None and op is not None:
+        raise ValueError("'average' and 'op' exclude each other: give one of them")
+    if op == Adasum:
+        raise NotImplementedError(
+            "Adasum is not supported: use Average, or Sum with a scaled learning rate"
+        )
+    if op is None:
+        return Average if average in (None, True) else Sum
+    if op not in (Average, Sum, Min, Max, Product):
+        raise ValueError(f"{op} is no operation: use Average, Sum, Min, Max or Product")
+    return op
+
+
+def group_names(name: str | None, n: int) -> list[str | None]:
+    """Return the names of the tensors of a group."""
+    return [None if name is None else f"{name}_{i + 1}of{n}" for i in range(n)]
+
+
+def share(n: int, process_set: ProcessSet) -> tuple[int, int]:
+    """First row and number of rows that this worker gets of n: the first ranks get one more."""
+    rank, size = process_set.rank(), process_set.size()
+    return rank * (n // size) + min(rank, n % size), n // size + (rank < n % size)
+
+
+def split_table(rows: int, splits: Sequence[int] | None, size: int) -> list[int]:
+    """Return how many rows each worker gets in an all-to-all.
+
+    Args:
+        rows (int): of this worker's tensor.
+        splits (sequence of int, optional): for each worker; None: the same number each.
+        size (int): number of workers.
+
+    Raises:
+        ValueError: the rows cannot be split so.
+    """
+    table = [rows // size] * size if splits is None else [int(n) for n in splits]
+    if len(table) != size or min(table) < 0 or sum(table) != rows:
+        what = f"evenly over {size} workers" if splits is None else f"as {table}"
+        raise ValueError(f"alltoall: {rows} rows cannot be split {what}")
+    return table
+
+
+def barrier(process_set: ProcessSet = global_process_set) -> None:
+    """Wait until all workers are here."""
+    rt = process_set.runtime()
+    with rt.lock:
+        rt.job.barrier()
+
+
+def broadcast_object(
+    obj: Any,
+    root_rank: int = 0,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> Any:
+    """Return root's object, pickled, at every worker."""
+    return process_set.runtime().broadcast_object(obj, process_set.place(root_rank))
+
+
+def allgather_object(
+    obj: Any, name: str | None = None, process_set: ProcessSet = global_process_set
+) -> list[Any]:
+    """Return every worker's object, by rank."""
+    return process_set.runtime().allgather_object(obj)
+
+
+def declare(name: str) -> None:
+    """Accept a name that will be used. The service learns a tensor's type and size at its first
+    use, so this does nothing."""
