@@ -30,23 +30,18 @@ Process sets and ``torch.distributed`` groups cannot be used meanwhile.
 from __future__ import annotations
 
 import copy
-import functools
 import math
-from collections.abc import Callable, Iterator, Sequence, Sized
+from collections.abc import Iterator, Sequence, Sized
 from typing import Any
 
 import torch
 
 from bps import _core
+from bps._elastic import HostsUpdatedInterrupt, State, members, run
 from bps.torch._optimizer import broadcast_optimizer_state, broadcast_parameters
 from bps.torch._reducer import Reducer
 
-_members: list[int] = []  # ranks that were there at the last sync
-
-
-class HostsUpdatedInterrupt(RuntimeError):
-    """Machines have left or joined: :func:`run` synchronizes the state, and calls its function
-    again."""
+__all__ = ["ElasticSampler", "HostsUpdatedInterrupt", "ObjectState", "State", "TorchState", "run"]
 
 
 class ElasticSampler(torch.utils.data.Sampler):
@@ -85,16 +80,16 @@ class ElasticSampler(torch.utils.data.Sampler):
 
     def reset(self) -> None:
         """Divide the samples that are left."""
-        members = _members or list(range(_core.size()))
+        there = members()
         left = [i for i in range(len(self.dataset)) if i not in self.processed_indices]
         if self.shuffle:
             generator = torch.Generator().manual_seed(self.seed + self.epoch)
             left = [left[i] for i in torch.randperm(len(left), generator=generator)]
-        self.num_samples = math.ceil(len(left) / len(members))
+        self.num_samples = math.ceil(len(left) / len(there))
         # The first samples come again, so that all workers have equally many.
-        total = self.num_samples * len(members)
+        total = self.num_samples * len(there)
         left = (left * math.ceil(total / len(left)))[:total] if left else []
-        self.indices = left[members.index(_core.rank()) :: len(members)]
+        self.indices = left[there.index(_core.rank()) :: len(there)]
 
     def state_dict(self) -> dict[str, Any]:
         """Return the epoch and the samples processed in it."""
@@ -112,7 +107,7 @@ class ElasticSampler(torch.utils.data.Sampler):
         return self.num_samples
 
 
-class TorchState:
+class TorchState(State):
     """What all workers must have in common, and newcomers receive.
 
     Args:
@@ -134,66 +129,23 @@ class TorchState:
         # Optimizers first: their state_dict() waits for the last updates of the parameters.
         order = sorted(given, key=lambda name: not isinstance(given[name], torch.optim.Optimizer))
         self._parts = {name: given[name] for name in order if isinstance(given[name], parts)}
-        self._names = [name for name in objects if name not in self._parts]
-        self._callbacks: list[Callable[[], None]] = []
-        for name, value in given.items():
-            setattr(self, name, value)
-        self.save()
-
-    def register_reset_callbacks(self, callbacks: Sequence[Callable[[], None]]) -> None:
-        """Call these after each change of the workers, for example to scale the learning rate."""
-        self._callbacks.extend(callbacks)
-
-    def on_reset(self) -> None:
-        """Run the callbacks."""
-        for callback in self._callbacks:
-            callback()
-
-    def save(self) -> None:
-        """Keep a copy of the state in memory."""
-        values = {name: getattr(self, name) for name in self._names}
-        parts = {name: part.state_dict() for name, part in self._parts.items()}
-        self._saved = copy.deepcopy((values, parts))
-
-    def restore(self) -> None:
-        """Go back to the last :meth:`save`."""
-        values, parts = copy.deepcopy(self._saved)
-        for name, value in values.items():
-            setattr(self, name, value)
         for name, part in self._parts.items():
-            part.load_state_dict(parts[name])
+            setattr(self, name, part)
+        values = {name: value for name, value in given.items() if name not in self._parts}
+        super().__init__(**values)
 
-    def commit(self) -> None:
-        """Save the state, and let machines join. All workers call it after the same step.
+    def _save_parts(self) -> dict[str, Any]:
+        return copy.deepcopy({name: part.state_dict() for name, part in self._parts.items()})
 
-        Raises:
-            HostsUpdatedInterrupt: machines have left or joined; :func:`run` handles it.
-        """
-        self.save()
-        self.check_host_updates()
+    def _restore_parts(self, saved: dict[str, Any]) -> None:
+        for name, part in self._parts.items():
+            part.load_state_dict(copy.deepcopy(saved[name]))
 
-    def check_host_updates(self) -> None:
-        """Let machines join, see :meth:`commit`."""
+    def _sync_parts(self, root: int) -> None:
         rt = _core.runtime()
-        rt.settle()
-        n_joined = rt.job.checkpoint_barrier()
-        if n_joined:
-            rt.restart()
-        elif rt.allgather_present(rt.job.rank) == _members:
-            return
-        raise HostsUpdatedInterrupt("machines have left or joined the job")
-
-    def sync(self) -> None:
-        """Give all workers the state of one that was there before the last ones joined."""
-        rt = _core.runtime()
-        _members[:] = rt.allgather_present(rt.job.rank)
-        root = rt.job.root if rt.job.root in _members else _members[0]
-        values = {name: getattr(self, name) for name in self._names}
         reducers = self._reducers()
-        mine = (values, [reducer.sparse for reducer in reducers])
-        values, sparse = rt.broadcast_object(mine if rt.job.rank == root else None, root)
-        for name, value in values.items():
-            setattr(self, name, value)
+        mine = [reducer.sparse for reducer in reducers]
+        sparse = rt.broadcast_object(mine if rt.job.rank == root else None, root)
         for reducer, indices in zip(reducers, sparse):
             reducer.adopt(indices)
         for part in self._parts.values():
@@ -206,33 +158,10 @@ class TorchState:
                 epoch = dict(all_)[root]["epoch"]
                 done = [one["processed_indices"] for _, one in all_ if one["epoch"] == epoch]
                 part.load_state_dict({"epoch": epoch, "processed_indices": set().union(*done)})
-        self.save()
 
     def _reducers(self) -> list[Reducer]:
         found = [getattr(part, "_bps_reducer", None) for part in self._parts.values()]
         return [reducer for reducer in found if reducer is not None]
 
 
-State = ObjectState = TorchState
-
-
-def run(func: Callable[..., Any]) -> Callable[..., Any]:
-    """Call a function again whenever machines have left or joined at a commit.
-
-    Args:
-        func (callable): takes a :class:`TorchState` first, and goes on from it.
-
-    Returns:
-        callable: it synchronizes the state before each call.
-    """
-
-    @functools.wraps(func)
-    def wrapper(state: TorchState, *args: Any, **kwargs: Any) -> Any:
-        while True:
-            state.sync()
-            try:
-                return func(state, *args, **kwargs)
-            except HostsUpdatedInterrupt:
-                state.on_reset()
-
-    return wrapper
+ObjectState = TorchState

@@ -1,0 +1,125 @@
+"""Training that goes on while machines leave and join the job: the part without a framework.
+
+A front-end derives its state from :class:`State`, and says how its models and optimizers are saved,
+restored and sent.
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from bps import _core
+
+_members: list[int] = []  # ranks that were there at the last sync
+
+
+class HostsUpdatedInterrupt(RuntimeError):
+    """Machines have left or joined: :func:`run` synchronizes the state, and calls its function
+    again."""
+
+
+def members() -> list[int]:
+    """Return the ranks of the workers that were there at the last sync, all before the first."""
+    return _members or list(range(_core.size()))
+
+
+class State:
+    """What all workers must have in common, and newcomers receive.
+
+    Args:
+        values: plain values, which become attributes.
+    """
+
+    def __init__(self, **values: Any) -> None:
+        self._names = list(values)
+        self._callbacks: list[Callable[[], None]] = []
+        for name, value in values.items():
+            setattr(self, name, value)
+        self.save()
+
+    def _save_parts(self) -> Any:
+        """Return a copy of what is no plain value."""
+
+    def _restore_parts(self, saved: Any) -> None:
+        """Go back to what :meth:`_save_parts` has returned."""
+
+    def _sync_parts(self, root: int) -> None:
+        """Give all workers root's parts."""
+
+    def register_reset_callbacks(self, callbacks: Sequence[Callable[[], None]]) -> None:
+        """Call these after each change of the workers, for example to scale the learning rate."""
+        self._callbacks.extend(callbacks)
+
+    def on_reset(self) -> None:
+        """Run the callbacks."""
+        for callback in self._callbacks:
+            callback()
+
+    def save(self) -> None:
+        """Keep a copy of the state in memory."""
+        values = {name: getattr(self, name) for name in self._names}
+        self._saved = copy.deepcopy(values), self._save_parts()
+
+    def restore(self) -> None:
+        """Go back to the last :meth:`save`."""
+        values, parts = self._saved
+        for name, value in copy.deepcopy(values).items():
+            setattr(self, name, value)
+        self._restore_parts(parts)
+
+    def commit(self) -> None:
+        """Save the state, and let machines join. All workers call it after the same step.
+
+        Raises:
+            HostsUpdatedInterrupt: machines have left or joined; :func:`run` handles it.
+        """
+        self.save()
+        self.check_host_updates()
+
+    def check_host_updates(self) -> None:
+        """Let machines join, see :meth:`commit`."""
+        rt = _core.runtime()
+        rt.settle()
+        n_joined = rt.job.checkpoint_barrier()
+        if n_joined:
+            rt.restart()
+        elif rt.allgather_present(rt.job.rank) == _members:
+            return
+        raise HostsUpdatedInterrupt("machines have left or joined the job")
+
+    def sync(self) -> None:
+        """Give all workers the state of one that was there before the last ones joined."""
+        rt = _core.runtime()
+        _members[:] = rt.allgather_present(rt.job.rank)
+        root = rt.job.root if rt.job.root in _members else _members[0]
+        values = {name: getattr(self, name) for name in self._names}
+        values = rt.broadcast_object(values if rt.job.rank == root else None, root)
+        for name, value in values.items():
+            setattr(self, name, value)
+        self._sync_parts(root)
+        self.save()
+
+
+def run(func: Callable[..., Any]) -> Callable[..., Any]:
+    """Call a function again whenever machines have left or joined at a commit.
+
+    Args:
+        func (callable): takes a :class:`State` first, and goes on from it.
+
+    Returns:
+        callable: it synchronizes the state before each call.
+    """
+
+    @functools.wraps(func)
+    def wrapper(state: State, *args: Any, **kwargs: Any) -> Any:
+        while True:
+            state.sync()
+            try:
+                return func(state, *args, **kwargs)
+            except HostsUpdatedInterrupt:
+                state.on_reset()
+
+    return wrapper
