@@ -1,4 +1,5 @@
-/* bps-bench: options, the job, and what the sweep and the replay share. See bps-bench(1). */
+/* bps-bench: options, the job, and what the sweep and the replay have in common. See
+ * bps-bench(1). */
 #include "tests/bench/bench.h"
 
 #include <getopt.h>
@@ -281,7 +282,7 @@ static int parse_option(int c, const char *arg, struct bench_options *o)
 	}
 }
 
-/* Options of the other mode would change nothing. */
+/* Refuse options of the other mode, which would change nothing. */
 static int check_mode(const bool *given, bool is_replay)
 {
 	static const int of_sweep[] = {OPT_BYTES, OPT_TENSORS, OPT_DEPTH, 0};

@@ -1,10 +1,11 @@
-"""A chart of horizontal bars as SVG: what bars and run draw."""
+"""Draw a chart of horizontal bars as SVG, for bars and run."""
 
 import functools
 import html
 from collections import namedtuple
 
-# share: length of the bar, 1 is the line that all are compared with; least, most: a whisker, or None; note: behind it.
+# share: length of the bar, where 1 is the line of comparison. least, most: a whisker, or None.
+# note: text after the bar.
 Bar = namedtuple("Bar", "label share colour note least most", defaults=(None, None))
 
 GREEN, RED, BLUE, GREY = "#3a7d44", "#b03a2e", "#2e6da4", "#9a9a9a"
@@ -13,10 +14,14 @@ escape = functools.partial(html.escape, quote=False)
 
 
 def svg(bars, title):
-    """bars: of Bar, None for a gap. A bar longer than MOST is cut, and its note says how long it is."""
+    """Draw bars (of Bar, None for a gap). A bar longer than MOST is cut, and its note has the
+    length."""
     width, bottom = LEFT + int(MOST * SCALE) + 160, 30 + ROW * len(bars)
-    out = [f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{bottom + 10}" font-family="sans-serif" font-size="10">',
-           f'<text x="{LEFT + SCALE}" y="14" text-anchor="middle">{escape(title)}</text>']  # fmt: skip
+    out = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{bottom + 10}" '
+        'font-family="sans-serif" font-size="10">',
+        f'<text x="{LEFT + SCALE}" y="14" text-anchor="middle">{escape(title)}</text>',
+    ]
     for i, bar in enumerate(bars):
         if bar is None:
             continue
@@ -27,12 +32,16 @@ def svg(bars, title):
             f'<text x="{LEFT - 6}" y="{y + 10}" text-anchor="end">{escape(bar.label)}</text>'
         )
         out.append(
-            f'<rect x="{LEFT}" y="{y}" width="{length:.1f}" height="{ROW - 4}" fill="{bar.colour}"/>'
+            f'<rect x="{LEFT}" y="{y}" width="{length:.1f}" height="{ROW - 4}" '
+            f'fill="{bar.colour}"/>'
         )
         if bar.least is not None and bar.most < MOST:
             a, end = bar.least * SCALE, bar.most * SCALE
-            out.append(f'<path d="M{LEFT + a:.1f} {y + 6}H{LEFT + end:.1f}M{LEFT + a:.1f} {y + 3}v6M{LEFT + end:.1f} {y + 3}v6" '
-                       'stroke="black"/>')  # fmt: skip
+            out.append(
+                f'<path d="M{LEFT + a:.1f} {y + 6}H{LEFT + end:.1f}M{LEFT + a:.1f} '
+                f'{y + 3}v6M{LEFT + end:.1f} {y + 3}v6" '
+                'stroke="black"/>'
+            )
         out.append(
             f'<text x="{LEFT + max(length, end) + 4:.1f}" y="{y + 10}">{escape(note)}</text>'
         )

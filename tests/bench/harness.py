@@ -1,6 +1,7 @@
-"""What the programs of this folder share: hosts with shaped network cards, processes that measure, our daemons on those
-hosts, and the others that are measured beside them. Everything here is started, timed and ended by its caller; no state is
-kept between runs.
+"""Helpers of the programs of this folder.
+
+Hosts with shaped network cards, processes that measure, our daemons on those hosts, and the
+competitors. The caller starts, times and ends everything. No state is kept between runs.
 """
 
 import argparse
@@ -22,7 +23,7 @@ HERE = Path(__file__).resolve().parent
 NETLAB = HERE.parent / "netlab.sh"
 TICK = os.sysconf("SC_CLK_TCK")
 DEADLINE_S = 600
-TCP_PAYLOAD = 1448 / 1514  # of the rate: MTU 1500, timestamps
+TCP_PAYLOAD = 1448 / 1514  # share of the rate for payload: MTU 1500, timestamps
 
 
 def size_bytes(text):
@@ -48,7 +49,7 @@ class Host:
 
 
 class Lab:
-    """Hosts 0 .. count-1: each with a card of that rate, or addresses of the loopback when rate is None."""
+    """Hosts 0 .. count-1, each with a card of that rate. rate None: addresses of the loopback."""
 
     def __init__(self, count, rate=None, queue=None, cc=None, prefix=None):
         self.prefix, self.rate, self.queue, self.cc = None, rate, queue, cc
@@ -75,13 +76,30 @@ class Lab:
         ).stdout
 
     def slow_down(self, i, mbps):
-        """The card of host i has that rate from now on, both ways; a queue and a burst as the lab's others by time."""
+        """Set the rate of host i's card in both directions. Queue and burst keep their duration."""
         burst, queue = max(mbps * 1000 // 16, 80000), max(mbps * 2000, 2000000)
         for ns, device in ((f"{self.prefix}-{i + 1}", "eth0"), (f"{self.prefix}-sw", f"p{i + 1}")):
             subprocess.run(
-                ["tc", "-n", ns, "qdisc", "replace", "dev", device, "root", "tbf", "rate", f"{mbps}mbit", "burst", str(burst),
-                 "limit", str(self.queue or queue)], check=True, timeout=60
-            )  # fmt: skip
+                [
+                    "tc",
+                    "-n",
+                    ns,
+                    "qdisc",
+                    "replace",
+                    "dev",
+                    device,
+                    "root",
+                    "tbf",
+                    "rate",
+                    f"{mbps}mbit",
+                    "burst",
+                    str(burst),
+                    "limit",
+                    str(self.queue or queue),
+                ],
+                check=True,
+                timeout=60,
+            )
 
     def __enter__(self):
         return self
@@ -90,7 +108,7 @@ class Lab:
         self.close()
 
     def drops(self):
-        """Packets dropped at the shapers so far."""
+        """Return the packets dropped at the shapers so far."""
         if not self.prefix:
             return 0
         return sum(
@@ -109,17 +127,18 @@ def cpu_s(pid):
 
 
 def busy_s():
-    """CPU seconds that all programs of this machine have used, of all processors together."""
+    """Return the CPU seconds that all programs of this machine have used, over all processors."""
     fields = [int(x) for x in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]]
-    return (sum(fields) - fields[3] - fields[4]) / TICK  # but for idle and waiting
+    return (sum(fields) - fields[3] - fields[4]) / TICK  # without idle time and I/O wait
 
 
 class Processes:
-    """Programs on hosts that measure and end; returns rank 0's output and the CPU seconds of all.
+    """Programs on hosts that measure and end.
 
-    priority: "rt" runs all of them, daemons too, before other programs; "nice" gives them nearly all of the processors
-    under the scheduler that everybody has; None is none of that. With more busy threads than processors "rt" measures
-    something else: who spins there, as Gloo's do, keeps the others from running.
+    priority: "rt" runs all of them, including daemons, before other programs. "nice" gives them
+    nearly all of the processors under the normal scheduler. None changes nothing. With more busy
+    threads than processors, "rt" distorts the result: threads that spin, as Gloo's do, keep the
+    others from running.
     """
 
     PRIORITIES = {"rt": ["chrt", "-f", "10"], "nice": ["nice", "-n", "-20"], None: []}
@@ -130,7 +149,7 @@ class Processes:
         self.ended_cpu_s = 0.0
 
     def cpu_s(self):
-        """Of all that was started here so far."""
+        """Return the CPU seconds of everything that was started here so far."""
         return self.ended_cpu_s + sum(cpu_s(p.pid) for p in self.daemons)
 
     def spawn(self, host, command, env=None, **kw):
@@ -143,7 +162,8 @@ class Processes:
         )
 
     def run(self, started):
-        """started: list of (host, command, env); the first one's output counts."""
+        """Run (host, command, env) triples. Return the output of the first, and the CPU seconds of
+        all."""
         ps, cpu, failed = [], 0.0, []
         with tempfile.TemporaryFile("w+") as out:
             for i, (host, command, env) in enumerate(started):
@@ -154,7 +174,8 @@ class Processes:
             for p in ps:
                 pidfd = os.pidfd_open(p.pid)
                 if failed or not select.select([pidfd], [], [], max(0, end - time.monotonic()))[0]:
-                    signal.pidfd_send_signal(pidfd, signal.SIGKILL)  # p.kill() would reap it
+                    # p.kill() would reap the process
+                    signal.pidfd_send_signal(pidfd, signal.SIGKILL)
                 os.close(pidfd)
                 _, status, usage = os.wait4(p.pid, 0)
                 p.returncode = os.waitstatus_to_exitcode(status)
@@ -169,15 +190,29 @@ class Processes:
 
 
 class Suite:
-    """Our daemons, idle while others measure. Host 0 of the lab has the scheduler, then come the agents', then the servers'.
+    """Our daemons, idle while others are measured.
 
-    beside: so many servers are beside agents (server i beside agent i, around); alone: so many have hosts of their own.
-    meet: "all" addresses of the loopback are one host, for the same-host path, or each is a "host" of its own. Shaped hosts
-    always are hosts of their own.
+    Host 0 of the lab has the scheduler, the next ones the agents, then the servers. beside: number
+    of servers on agents' hosts (server i with agent i, cyclically). alone: number of servers on
+    hosts of their own. meet: "all" addresses of the loopback are one host, for the same-host path,
+    or each is a "host" of its own. Shaped hosts are always separate.
     """
 
-    def __init__(self, build, lab, processes, folder, agents, beside=0, alone=0, same_host="auto", meet="all", server_arg="",
-                 agent_arg="", nic_mbps=None):  # fmt: skip
+    def __init__(
+        self,
+        build,
+        lab,
+        processes,
+        folder,
+        agents,
+        beside=0,
+        alone=0,
+        same_host="auto",
+        meet="all",
+        server_arg="",
+        agent_arg="",
+        nic_mbps=None,
+    ):
         folder = Path(tempfile.mkdtemp(dir=folder))
         self.build, self.lab, self.processes, self.folder = build.resolve(), lab, processes, folder
         self.same_host, self.meet = same_host, meet
@@ -216,17 +251,44 @@ class Suite:
         for i, host in enumerate(self.server_hosts):
             name = f"agent{i % agents}" if i < beside else f"server{i}"
             _, http = self.start(
-                host, "bps-server", f"s{i}",
-                ["--listen", f"{host.address}:0", *to, "--name", f"s{i}", "--host", name, *self.where(host), *card(host), *server_arg]
-            )  # fmt: skip
+                host,
+                "bps-server",
+                f"s{i}",
+                [
+                    "--listen",
+                    f"{host.address}:0",
+                    *to,
+                    "--name",
+                    f"s{i}",
+                    "--host",
+                    name,
+                    *self.where(host),
+                    *card(host),
+                    *server_arg,
+                ],
+            )
             self.server_http.append((host, http))
         for i, host in enumerate(self.agent_hosts):
             self.sockets.append(self.folder / f"a{i}.sock")
             _, http = self.start(
-                host, "bps-agent", f"a{i}",
-                ["--listen", f"{host.address}:0", *to, "--socket", self.sockets[i], "--name", f"a{i}", "--host", f"agent{i}",
-                 *self.where(host), *card(host), *agent_arg]
-            )  # fmt: skip
+                host,
+                "bps-agent",
+                f"a{i}",
+                [
+                    "--listen",
+                    f"{host.address}:0",
+                    *to,
+                    "--socket",
+                    self.sockets[i],
+                    "--name",
+                    f"a{i}",
+                    "--host",
+                    f"agent{i}",
+                    *self.where(host),
+                    *card(host),
+                    *agent_arg,
+                ],
+            )
             self.agent_http.append((host, http))
 
     def where(self, host):
@@ -273,13 +335,15 @@ class Suite:
         return sum(cpu_s(p.pid) for p in self.daemons)
 
     def metrics(self, daemons):
-        """Sums of counters over daemons of one kind."""
+        """Return sums of counters over daemons of one kind."""
         total = {}
         for host, port in daemons:
             text = subprocess.run(
                 [*host.enter, "curl", "-s", "--max-time", "5", f"http://127.0.0.1:{port}/metrics"],
-                stdout=subprocess.PIPE, text=True, check=True
-            ).stdout  # fmt: skip
+                stdout=subprocess.PIPE,
+                text=True,
+                check=True,
+            ).stdout
             for line in text.splitlines():
                 if not line.startswith("#") and len(line.split()) == 2:
                     name, value = line.split()
@@ -287,12 +351,20 @@ class Suite:
         return total
 
     def trainers(self, options):
-        """One bps-bench per agent; rank 0's report, with the CPU seconds of all and what the agents counted."""
+        """Run one bps-bench per agent. Return rank 0's report with CPU seconds and the agents'
+        counters."""
         self.n_jobs += 1
         n, started = len(self.agent_hosts), []
         for i, host in enumerate(self.agent_hosts):
-            env = {"BPS_JOB": f"bench{self.n_jobs}", "BPS_RANK": str(i), "BPS_SIZE": str(n), "BPS_LOCAL_RANK": "0",
-                   "BPS_LOCAL_SIZE": "1", "BPS_AGENT_SOCKET": str(self.sockets[i]), "BPS_TIMEOUT": "120s"}  # fmt: skip
+            env = {
+                "BPS_JOB": f"bench{self.n_jobs}",
+                "BPS_RANK": str(i),
+                "BPS_SIZE": str(n),
+                "BPS_LOCAL_RANK": "0",
+                "BPS_LOCAL_SIZE": "1",
+                "BPS_AGENT_SOCKET": str(self.sockets[i]),
+                "BPS_TIMEOUT": "120s",
+            }
             started.append((host, [self.build / "bps-bench", "--json", *map(str, options)], env))
         before, counters = self.cpu(), self.metrics(self.agent_http)
         out, cpu = self.processes.run(started)
@@ -333,7 +405,7 @@ class Suite:
 
 
 def make_others(build, gloo_wanted=True, mpi_wanted=False, ours=("bps-bench",)):
-    """Compile the peers' programs, when ours are there."""
+    """Compile the competitors' programs. Our own must be built."""
     missing = [str(build / name) for name in ours if not (build / name).exists()]
     if missing:
         sys.exit(f"{', '.join(missing)}: not built; make BUILD={build.name} bench-build")
@@ -344,7 +416,8 @@ def make_others(build, gloo_wanted=True, mpi_wanted=False, ours=("bps-bench",)):
     ]
     if missing:
         sys.exit(
-            f"{', '.join(missing)}: not installed; tests/install-deps.sh bench installs all that this needs"
+            f"{', '.join(missing)}: not installed; tests/install-deps.sh bench installs all that "
+            "this needs"
         )
     if gloo_wanted:
         subprocess.run(
@@ -359,34 +432,72 @@ def make_others(build, gloo_wanted=True, mpi_wanted=False, ours=("bps-bench",)):
 def gloo(build, processes, hosts, algorithm, bytes_, seconds):
     try:
         return gloo_once(build, processes, hosts, algorithm, bytes_, seconds)
-    except RuntimeError as e:  # it aborts once in some hundred runs
+    except RuntimeError as e:  # Gloo aborts once in some hundred runs
         print(f"once more, Gloo's {algorithm} ended badly: {e}", file=sys.stderr, flush=True)
         return gloo_once(build, processes, hosts, algorithm, bytes_, seconds)
 
 
 def gloo_once(build, processes, hosts, algorithm, bytes_, seconds):
     with tempfile.TemporaryDirectory() as store:
-        out, cpu = processes.run([
-            (h, [build.resolve() / "gloo-bench", i, len(hosts), store, h.address, algorithm, seconds, bytes_], None)
-            for i, h in enumerate(hosts)
-        ])  # fmt: skip
+        out, cpu = processes.run(
+            [
+                (
+                    h,
+                    [
+                        build.resolve() / "gloo-bench",
+                        i,
+                        len(hosts),
+                        store,
+                        h.address,
+                        algorithm,
+                        seconds,
+                        bytes_,
+                    ],
+                    None,
+                )
+                for i, h in enumerate(hosts)
+            ]
+        )
     figures = json.loads(out)
     figures["cpu_s_per_gb"] = cpu / (figures["bytes_moved"] / 1e9)
     return figures
 
 
-# Both rings: the default at large sizes, and with segments.
+# Open MPI's ring in its default form at large sizes, and with segments.
 MPI = {
     "sm": ["--mca", "btl", "self,vader"],
-    "sm-segmented": ["--mca", "btl", "self,vader", "--mca", "coll_tuned_use_dynamic_rules", "1",
-                     "--mca", "coll_tuned_allreduce_algorithm", "5"],
+    "sm-segmented": [
+        "--mca",
+        "btl",
+        "self,vader",
+        "--mca",
+        "coll_tuned_use_dynamic_rules",
+        "1",
+        "--mca",
+        "coll_tuned_allreduce_algorithm",
+        "5",
+    ],
     "tcp": ["--mca", "btl", "self,tcp", "--mca", "btl_tcp_if_include", "lo"],
-}  # fmt: skip
+}
 
 
 def mpi(build, processes, host, n, how, bytes_, seconds):
-    command = ["mpirun", "--allow-run-as-root", "--oversubscribe", "--bind-to", "none", "-n", n, "--mca", "pml", "ob1",
-               *MPI[how], build.resolve() / "mpi-bench", seconds, bytes_]  # fmt: skip
+    command = [
+        "mpirun",
+        "--allow-run-as-root",
+        "--oversubscribe",
+        "--bind-to",
+        "none",
+        "-n",
+        n,
+        "--mca",
+        "pml",
+        "ob1",
+        *MPI[how],
+        build.resolve() / "mpi-bench",
+        seconds,
+        bytes_,
+    ]
     out, cpu = processes.run([(host, command, None)])
     figures = json.loads(out)
     figures["cpu_s_per_gb"] = cpu / (figures["bytes_moved"] / 1e9)
@@ -397,7 +508,7 @@ def mpi(build, processes, host, n, how, bytes_, seconds):
 
 
 def tcp_receive(address, seconds):
-    """Rate of one stream between two moments; run on the receiving host."""
+    """Measure the rate of one stream between two moments. Runs on the receiving host."""
     with socket.create_server((address, 0)) as s:
         print(s.getsockname()[1], flush=True)
         s.settimeout(30)
@@ -426,7 +537,7 @@ def tcp_send(address, port, seconds):
             while time.monotonic() < end:
                 c.sendall(buf)
         except OSError:
-            pass  # the receiver has seen enough
+            pass  # the receiver has finished
 
 
 def tcp(processes, sender, receiver, seconds):
@@ -439,7 +550,7 @@ def tcp(processes, sender, receiver, seconds):
     processes.daemons += [r, s]
     try:
         line = r.stdout.readline()
-        spent = cpu_s(r.pid)  # they are still there
+        spent = cpu_s(r.pid)  # both processes still exist
         spent += cpu_s(s.pid)
     finally:
         for p in (r, s):
@@ -451,13 +562,13 @@ def tcp(processes, sender, receiver, seconds):
 
 
 def probe(build, processes, host, *words):
-    """A part of the work, measured alone (tests/bench/probe)."""
+    """Measure a part of the work alone (tests/bench/probe)."""
     out, _ = processes.run([(host, [build.resolve() / "tests" / "bps-probe", *words], None)])
     return json.loads(out)
 
 
 def main():
-    """The two ends of a TCP stream, started by tcp() on their hosts."""
+    """Run an end of the TCP stream that tcp() starts on a host."""
     if sys.argv[1:2] == ["tcp-receive"]:
         tcp_receive(sys.argv[2], float(sys.argv[3]))
     elif sys.argv[1:2] == ["tcp-send"]:

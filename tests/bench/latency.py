@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
-"""Latency of a small push_pull against Gloo's all-reduce of the same size, interleaved in one run on loopback.
+"""Compare the latency of a small push_pull with Gloo's all-reduce, interleaved, on loopback.
 
-    tests/bench/latency.py BUILD-FOLDER [--bytes 4096] [--seconds 1] [--repeat 5] [--min-ratio R]
+    tests/bench/latency.py BUILD-FOLDER [--bytes 4096] [--seconds 1] [--repeat 5]
+        [--min-ratio R]
 
-Ours: 2 workers on 2 agents with addresses of their own and 1 server (bpsrun). Gloo: 2 processes, each of its algorithms; the
-best median counts. Prints median and p99 of the medians and the ratio; with --min-ratio the exit status says whether it
-was reached. Needs libgloo-dev and g++.
+Ours: 2 workers on 2 agents with addresses of their own and 1 server (bpsrun). Gloo: 2 processes,
+the best median of its algorithms. Prints the median and p99 of the medians, and the ratio. With
+--min-ratio the exit status shows whether the ratio was reached. Needs libgloo-dev and g++.
 """
 
 import argparse
@@ -21,8 +22,25 @@ GLOO = ["halving-doubling", "bcube", "ring", "ring-chunked"]
 
 
 def run_ours(build, args):
-    command = [build / "bpsrun", "--no-prefix", "-n", "2", "--agents", "2", "--servers", "1", "--timeout", "120s", "--",
-               build / "bps-bench", "--json", "--bytes", str(args.bytes), "--seconds", str(args.seconds)]  # fmt: skip
+    command = [
+        build / "bpsrun",
+        "--no-prefix",
+        "-n",
+        "2",
+        "--agents",
+        "2",
+        "--servers",
+        "1",
+        "--timeout",
+        "120s",
+        "--",
+        build / "bps-bench",
+        "--json",
+        "--bytes",
+        str(args.bytes),
+        "--seconds",
+        str(args.seconds),
+    ]
     out = subprocess.run(command, check=True, capture_output=True, text=True, timeout=180).stdout
     return "bps", json.loads(out)["results"][0]
 

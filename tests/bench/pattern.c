@@ -1,6 +1,7 @@
-/* Element i of rank k's input in round r is base + share, base = (i + r) mod 7 and share = k mod 4;
- * the reduction over the ranks is again an integer that depends on i only by (i + r) mod 7. So one
- * period is computed, and the rest is compared with the period before it. */
+/* Input patterns whose reduction is known. Element i of rank k's input in round r is base + share,
+ * base = (i + r) mod 7 and share = k mod 4. The reduction over the ranks is again an integer that
+ * depends on i only by (i + r) mod 7. One period is therefore computed, and the rest is compared
+ * with the period before it. */
 #include "tests/bench/bench.h"
 
 #include <string.h>
@@ -26,7 +27,7 @@ size_t dtype_size(enum bps_dtype dtype)
 	return 8;
 }
 
-/* Largest integer up to which all are exact. */
+/* Return the largest integer up to which all are exact. */
 static uint64_t exact_max(enum bps_dtype dtype)
 {
 	switch (dtype) {
@@ -50,7 +51,7 @@ static uint64_t exact_max(enum bps_dtype dtype)
 
 static uint64_t input_value(enum bps_op op, unsigned base, int rank)
 {
-	if (op == BPS_PROD) /* one factor, and a two of rank 1 */
+	if (op == BPS_PROD) /* at most one factor that is not 1: a two of rank 1 */
 		return rank == 0 ? base + 1 : rank == 1 ? 2 : 1;
 	return base + (unsigned)rank % SHARES;
 }
@@ -77,16 +78,16 @@ static uint64_t output_value(enum bps_op op, unsigned base, int size)
 
 bool pattern_is_exact(enum bps_dtype dtype, enum bps_op op, int size)
 {
-	/* An average is exact when its division is: with 1, 2, 4 workers or any multiple of 4 of
-	 * floats the shares' mean is a multiple of one half. Integers are rounded to the floor,
-	 * which is checked too. */
+	/* An average is exact when its division is. With 1, 2, 4 workers or any multiple of 4, the
+	 * mean of the shares of floats is a multiple of one half. Integers are rounded to the
+	 * floor, which is checked, too. */
 	if (op == BPS_AVG && size > 2 && size % SHARES != 0)
 		return false;
 	return output_value(op, PATTERN_PERIOD - 1, size) <= exact_max(dtype);
 }
 
-/* Bits of v as a binary float with that many fraction bits, v a whole number of halves that it can
- * hold. */
+/* Return the bits of v as a binary float with that many fraction bits. v is a multiple of one half
+ * that the type can hold. */
 static uint16_t half_bits(double v, unsigned fraction_bits, unsigned bias)
 {
 	uint32_t twice = (uint32_t)(2 * v);

@@ -1,24 +1,24 @@
 /* Training steps of a model whose tensors a trace lists in forward order (tests/traces/). A layer
  * is a row with macs and the rows without that follow it; rows without macs before the first such
- * row are a layer without computing. An accelerator that computes is a clock, which says when it
- * will be free. What is handed to it is only begun, as with CUDA. In forward a layer begins when
- * the one before has ended and its sums are there. Backward, which waits for nothing, was handed
- * over whole, and the trainer hears when a layer's gradients are there: what it needs to submit
- * them does not keep the accelerator from the next layer.
+ * row are a layer without computing. The simulated accelerator is a clock that holds the time at
+ * which it becomes free. Work for it is only queued, as with CUDA. In forward a layer starts when
+ * the previous one has ended and its sums are there. Backward waits for nothing and is queued as a
+ * whole. The trainer is notified when a layer's gradients are there, and its submissions do not
+ * delay the accelerator's next layer.
  *
- *   step:  for each layer, first to last: wait for its sums of the step before; begin forward
- *          for each layer, last to first: begin backward; sleep until it ends; submit its tensors
+ *   step:  for each layer, first to last: wait for its sums of the previous step; start forward
+ *          for each layer, last to first: start backward; sleep until it ends; submit its tensors
  *
- * Forward takes a third of --compute, backward two thirds, spread over the layers by their macs.
- * With --barrier the step ends when all sums are there; without it (as the cross-barrier front-ends
- * do) a sum is waited for where it is used.
+ * Forward takes a third of --compute, backward two thirds, distributed over the layers by their
+ * macs. With --barrier the step ends when all sums are there. Without it (as in the cross-barrier
+ * front-ends) the trainer waits for a sum where it is used.
  *
- *   step time   median span from one step's first forward to the next one's
- *   efficiency  compute time / step time: what share of the speed without communication is kept
+ *   step time   median time from one step's first forward to the next one's
+ *   efficiency  compute time / step time: the share of the speed without communication
  *   overlap     share of the smaller of compute and communication time that the other one hides
  *   first layer median time from the submission of its gradients to its sums
- *   on the wire what the agent of rank 0's machine sent and received a step, of other jobs too, as
- *               bps_traffic(3) has it */
+ *   on the wire what the agent of rank 0's machine sent and received per step, for all jobs, from
+ *               bps_traffic(3) */
 #include "tests/bench/bench.h"
 
 #include <errno.h>
@@ -29,7 +29,7 @@
 
 #define ROWS_MAX     65536
 #define WARMUP_STEPS 2
-#define COMM_STEPS   3 /* without computing, to know the communication time */
+#define COMM_STEPS   3 /* without computing, to measure the communication time */
 
 struct replay_row {
 	char name[200];
@@ -48,9 +48,9 @@ struct bench_replay {
 	struct replay_layer *layers;
 	size_t n_rows, n_layers;
 	uint64_t step, step_bytes;
-	double clock_s; /* when the simulated accelerator is free */
-	/* Of the first layer, whose gradients come last and whose sums are wanted first: when it was
-	 * submitted, 0 when its sums have been seen; and how long they took, of each step. */
+	double clock_s; /* time at which the simulated accelerator becomes free */
+	/* The first layer, whose gradients come last and whose sums are needed first: when it was
+	 * submitted (0: its sums have arrived), and how long its sums took in each step. */
 	double first_submitted_s, *first_waits_s;
 	size_t n_first_waits;
 };
@@ -156,7 +156,7 @@ static int declare(struct bench_replay *r)
 
 /* ---- steps ---- */
 
-/* The accelerator can go on now, not before. */
+/* The accelerator can continue now, not earlier. */
 static void accelerator_has(struct bench_replay *r)
 {
 	double now = bench_now_s();
@@ -202,7 +202,7 @@ static void note_first(struct bench_replay *r)
 	r->first_submitted_s = 0;
 }
 
-/* The sums of that step are there, and right. */
+/* Wait for the sums of a layer in that step, and check them. */
 static int finish(struct bench_replay *r, const struct replay_layer *layer, uint64_t step)
 {
 	const struct bench *bench = r->bench;
@@ -257,8 +257,8 @@ static int step(struct bench_replay *r, double *ret_start_s)
 	return rc == 0 && r->bench->o.has_barrier ? finish_all(r) : rc;
 }
 
-/* Median time from the first submission to the last sum when nothing is computed, once all memory
- * has been touched. */
+/* Measure the median time from the first submission to the last sum without computing, after all
+ * memory has been touched. */
 static int communicate(struct bench_replay *r, double *ret_s)
 {
 	double times[COMM_STEPS], start;
@@ -290,11 +290,11 @@ struct replay_result {
 	double communication_s, step_s, p99_s, elapsed_s;
 	double first_wait_s; /* from the first layer's submission to its sums */
 	bool has_traffic;
-	double sent_bytes, received_bytes; /* of this worker's machine, a step */
+	double sent_bytes, received_bytes; /* of this worker's machine, per step */
 };
 
-/* What a step has moved since before; not known of an older agent, and when another process of it
- * went on. Nothing of this machine is in flight. */
+/* Compute the traffic of a step since before. The result is unknown with an older agent, or when
+ * the agent restarted in between. No bytes of this machine are in flight. */
 static int count_traffic(struct bench_replay *r, const struct bps_traffic *before, double n_steps,
 	struct replay_result *ret)
 {
@@ -336,7 +336,7 @@ static int measure(struct bench_replay *r, struct replay_result *ret)
 		rc = step(r, &starts[k]);
 		bench_progress(r->bench, "step", (double)k, (double)(ret->steps + WARMUP_STEPS));
 	}
-	/* The next step would begin when the first layer's sums are there. */
+	/* The next step would start when the first layer's sums are there. */
 	if (rc == 0)
 		rc = finish(r, &r->layers[0], r->step);
 	accelerator_has(r);

@@ -1,16 +1,16 @@
-/* One size after the other: `tensors` tensors are submitted in turn, at most `depth` at a time, and
- * waited for in the same order. A push_pull's time runs from its submission until it was found
- * complete. */
+/* The sweep over sizes. For each size, `tensors` tensors are submitted in turn, at most `depth` at
+ * a time, and waited for in the same order. The time of a push_pull is from its submission until
+ * its completion was seen. */
 #include "tests/bench/bench.h"
 
 #include <stdlib.h>
 
-/* Shorter than this share of --seconds a measurement of the speed says nothing. */
+/* A measurement shorter than this share of --seconds does not determine the speed. */
 #define CALIBRATE_SHARE 0.1
 
 struct sweep {
 	struct bench *bench;
-	uint64_t bytes, round; /* round: submitted so far, of each tensor */
+	uint64_t bytes, round; /* round: submitted so far, for each tensor */
 	struct bps_tensor **tensors;
 	double *submitted_s;
 	char title[32];
@@ -70,7 +70,7 @@ static int finish(struct sweep *s, unsigned i, uint64_t round, double *ret_s)
 	return -1;
 }
 
-/* Rounds of every tensor, keeping depth in flight. times_s: rounds * tensors values. */
+/* Run rounds of every tensor with depth in flight. times_s: rounds * tensors values. */
 static int run_rounds(struct sweep *s, uint64_t rounds, double *times_s)
 {
 	const struct bench_options *o = &s->bench->o;
@@ -92,7 +92,7 @@ static int run_rounds(struct sweep *s, uint64_t rounds, double *times_s)
 	return rc;
 }
 
-/* Runs all tensors once to set everything up, then longer and longer until the speed is known. */
+/* Run all tensors once to set everything up, then longer and longer until the speed is known. */
 static int calibrate(struct sweep *s, uint64_t *ret_rounds)
 {
 	const struct bench_options *o = &s->bench->o;

@@ -1,5 +1,5 @@
-/* Run A, second part: what the product relies on in the driver beyond what its documents say: the
- * answers about addresses, mappings side by side, and counters on the default stream. */
+/* Run A, second part: undocumented behaviour of the driver on which the product relies. The
+ * attributes of addresses, adjacent mappings, and counters on the default stream. */
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -11,9 +11,9 @@
 #define MIB        ((size_t)1 << 20)
 #define PAGE_BYTES 4096
 #define BYTES      (4 * MIB)
-#define INSIDE     4096 /* a tensor begins somewhere in its mapping */
+#define INSIDE     4096 /* a tensor starts at an offset in its mapping */
 
-/* ---- what the driver says about addresses ---- */
+/* ---- the driver's attributes of addresses ---- */
 
 enum ask {
 	TYPE,
@@ -31,7 +31,7 @@ enum ask {
 static const struct {
 	const char *name;
 	CUpointer_attribute attr;
-	bool is_address; /* told as the distance from the memory's start */
+	bool is_address; /* reported as the distance from the memory's start */
 } asks[N_ASKS] = {
 	[TYPE] = {"type", CU_POINTER_ATTRIBUTE_MEMORY_TYPE, false},
 	[BUFFER_ID] = {"buffer_id", CU_POINTER_ATTRIBUTE_BUFFER_ID, false},
@@ -44,7 +44,7 @@ static const struct {
 	[MAP_BASE] = {"mapping_base", CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR, true},
 };
 
-/* Some are narrower than this: what the driver leaves is zero. */
+/* Some attributes are narrower: bytes that the driver does not write are zero. */
 struct told {
 	CUresult rc[N_ASKS];
 	uint64_t value[N_ASKS];
@@ -59,16 +59,16 @@ static struct told ask(CUdeviceptr addr)
 				  ? cu.cuPointerGetAttribute(&t.value[i], asks[i].attr, addr)
 				  : CUDA_ERROR_NOT_FOUND;
 		if (t.rc[i] != CUDA_SUCCESS)
-			t.value[i] = 0; /* as the product, which looks at no code, takes it */
+			t.value[i] = 0; /* as in the product, which ignores the code */
 	}
 	return t;
 }
 
-/* How the product gets at it from another process. */
+/* How another process can share the memory. */
 enum way { BY_FD, BY_LEGACY, NOT_SHARED };
 
-/* As bps-agent/executor/device/cuda_share.c and libbpsclient/gpu_cuda.c expect it of such
- * memory. */
+/* Return whether the answers are those that bps-agent/executor/device/cuda_share.c and
+ * libbpsclient/gpu_cuda.c expect of such memory. */
 static bool is_expected(const struct told *t, CUdeviceptr at, enum way way)
 {
 	bool has_fd = t->value[HANDLE_TYPES] & CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
@@ -82,7 +82,7 @@ static bool is_expected(const struct told *t, CUdeviceptr at, enum way way)
 	       (!has_fd && t->value[IS_LEGACY] && t->rc[BUFFER_ID] == CUDA_SUCCESS);
 }
 
-/* The calls that follow the answers. */
+/* Make the calls that follow these answers in the product. */
 static bool can_follow(CUdeviceptr at, enum way way)
 {
 	CUmemGenericAllocationHandle handle;
@@ -99,7 +99,7 @@ static bool can_follow(CUdeviceptr at, enum way way)
 	return true;
 }
 
-/* Each answer as `,"name":value`, or the driver's error. */
+/* List each answer as `,"name":value`, or the driver's error. */
 static void list_answers(const struct told *t, CUdeviceptr at, char *list, size_t size)
 {
 	*list = '\0';
@@ -175,7 +175,7 @@ static bool attributes_right(struct gpu_side *s)
 	return side_tell(s, 2);
 }
 
-/* ---- two handles side by side ---- */
+/* ---- two handles mapped side by side ---- */
 
 static bool mappings_left(struct gpu_side *s)
 {
@@ -194,7 +194,7 @@ static bool mappings_left(struct gpu_side *s)
 	return side_await(s, 2) && gpu_check(m[1].at, BYTES, 4) && side_tell(s, 3);
 }
 
-/* Bytes of both, and of a copy over where they meet; then one unmapping of both. */
+/* Check the bytes of both, and a copy across their border. Then unmap both in one call. */
 static bool mappings_use(CUdeviceptr at)
 {
 	return gpu_check(at, BYTES, 1) && gpu_check(at + BYTES, BYTES, 2) &&
@@ -240,7 +240,7 @@ struct queuer {
 	bool is_ok;
 };
 
-/* Its thread is joined before the first one goes on. */
+/* The thread is joined before the first thread continues. */
 static void *queue_on_default(void *arg)
 {
 	struct queuer *q = arg;
@@ -257,7 +257,7 @@ static bool default_stream_freed(struct gpu_side *s, struct rely_page *page)
 {
 	uint64_t begin_ns;
 
-	usleep(10000); /* nothing tells that a stream has waited */
+	usleep(10000); /* no event shows that a stream waits */
 	if (atomic_load_explicit(&page->done, memory_order_acquire) != 0)
 		return gpu_fail("the stream did not wait");
 	begin_ns = now_ns();

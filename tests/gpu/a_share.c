@@ -1,5 +1,5 @@
-/* Run A, first part: what the GPU and its driver can do, what a context costs, and whether memory
- * can be shared between processes, also of other users, and after its maker's death. */
+/* Run A, first part: abilities of the GPU and its driver, the cost of a context, and shared memory
+ * between processes: of other users, too, and after its creator's death. */
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
@@ -9,14 +9,14 @@
 
 #define MIB ((size_t)1 << 20)
 
-/* ---- what there is ---- */
+/* ---- attributes ---- */
 
 #define ANY (-2)
 
 static const struct {
 	const char *name;
 	CUdevice_attribute attr;
-	int must; /* be this; ANY: it is only told */
+	int must; /* required value; ANY: only reported */
 } attrs[] = {
 	{"vmm", CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED, 1},
 	{"posix_fd", CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED, 1},
@@ -38,7 +38,7 @@ static const struct {
 	{"minor", CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, ANY},
 };
 
-/* All as `,"name":value`. ret_wrong: those that are not as they must be, "" when all are. */
+/* List all as `,"name":value`. ret_wrong: those without their required value, or "". */
 static void read_attrs(CUdevice dev, char *list, size_t size, char *ret_wrong, size_t wrong_size)
 {
 	*list = *ret_wrong = '\0';
@@ -80,7 +80,7 @@ static bool nothing(struct gpu_side *s)
 	return true;
 }
 
-/* ---- what a context costs on the GPU, as another process sees it ---- */
+/* ---- memory of the GPU that a context uses, measured by another process ---- */
 
 static bool context_left(struct gpu_side *s)
 {
@@ -108,7 +108,7 @@ static bool context_right(struct gpu_side *s)
 	       side_await(s, 3);
 }
 
-/* ---- memory by descriptor: the left makes it ---- */
+/* ---- memory by descriptor, made by the left side ---- */
 
 #define SHARED_BYTES (64 * MIB)
 
@@ -163,7 +163,7 @@ static bool vmm_taker(struct gpu_side *s)
 	return true;
 }
 
-/* Many handles, as of an arena in pieces, in one go: what does one cost? */
+/* Measure the cost per handle of many handles in one call, as for an arena in pieces. */
 static bool vmm_pieces(struct gpu_side *s)
 {
 	enum { N = 64 };
@@ -196,7 +196,7 @@ static bool legacy_left(struct gpu_side *s)
 	       side_await(s, 2);
 }
 
-/* It works between processes of one user; of two it must be refused, and not more than that. */
+/* Legacy handles work between processes of one user. For two users exactly this must be refused. */
 static bool legacy_right(struct gpu_side *s)
 {
 	bool is_same = geteuid() == getuid() && strcmp(s->item, "legacy_ipc") == 0, is_open;
@@ -221,7 +221,7 @@ static bool legacy_right(struct gpu_side *s)
 
 #define SURVIVE_NS UINT64_C(1000000000)
 
-/* Copies from it until told to end: the answer is how many there were. */
+/* Copy until the other side ends it, then report the number of copies. */
 static bool copy_for(CUdeviceptr at, size_t bytes, uint64_t span_ns, unsigned *ret_n)
 {
 	uint64_t end_ns = now_ns() + span_ns;
@@ -239,7 +239,7 @@ static bool copy_for(CUdeviceptr at, size_t bytes, uint64_t span_ns, unsigned *r
 	return true;
 }
 
-/* Queue copies, and kill the other while they run. */
+/* Queue copies, and kill the other side while they run. */
 static bool kill_during_copies(struct gpu_side *s, const struct gpu_vmm *m, pid_t pid)
 {
 	CUstream stream;
@@ -253,7 +253,7 @@ static bool kill_during_copies(struct gpu_side *s, const struct gpu_vmm *m, pid_
 	return side_kill(s, pid) && CU(cuStreamSynchronize, stream);
 }
 
-/* The maker dies: what it made lives on. */
+/* The creator dies, and its memory remains usable. */
 static bool maker_dies_left(struct gpu_side *s)
 {
 	unsigned n = 0;
@@ -278,7 +278,7 @@ static bool maker_dies_right(struct gpu_side *s)
 	return true;
 }
 
-/* The importer dies, in the midst of its copies: the maker goes on. */
+/* The importer dies during its copies, and the creator continues. */
 static bool importer_dies_left(struct gpu_side *s)
 {
 	unsigned n = 0;

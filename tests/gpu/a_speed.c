@@ -1,5 +1,5 @@
-/* Run A, last part: how fast a process is told by counters, and how fast the importer of device
- * memory copies it to host memory and back, beside a plain pinned copy in the same run. */
+/* Run A, last part: how fast counters notify a process, and how fast the importer of device memory
+ * copies it to host memory and back, against a plain pinned copy in the same run. */
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -18,11 +18,11 @@
 #define ROUNDS 2000
 #define WARM   50
 
-/* Where the left's word to the right's stream lies, and who writes it. */
+/* Place and writer of the word for the right side's stream. */
 enum way { HOST_STORE, STREAM_TO_HOST, STREAM_TO_DEVICE };
 
-/* In the page that both map: the left's word, and the right's answer, on cache lines of their
- * own. */
+/* The page that both sides map: the left side's word and the right side's answer, on separate cache
+ * lines. */
 struct speed_page {
 	_Alignas(64) _Atomic uint64_t ask;
 	_Alignas(64) _Atomic uint64_t done;
@@ -83,8 +83,8 @@ static bool say(struct counters *c, enum way way, uint64_t v)
 		v, 0);
 }
 
-#define LOOK_CLOCK  4096      /* turns of the loop below */
-#define LOOK_SOCKET (1 << 20) /* about a millisecond: seldom enough not to be measured */
+#define LOOK_CLOCK  4096      /* turns of the wait loop between looks at the clock */
+#define LOOK_SOCKET (1 << 20) /* about a millisecond: rare enough not to affect the measurement */
 
 static bool has_answered(struct counters *c, uint64_t v)
 {
@@ -92,7 +92,7 @@ static bool has_answered(struct counters *c, uint64_t v)
 	return atomic_load_explicit(&c->page->done, memory_order_acquire) >= v;
 }
 
-/* Until a stream has answered. must_live: the other process has to be there for that. */
+/* Wait until a stream has answered. must_live: the other process has to be alive for that. */
 static bool hear(struct gpu_side *s, struct counters *c, uint64_t v, bool must_live)
 {
 	uint64_t n = 0;
@@ -101,7 +101,8 @@ static bool hear(struct gpu_side *s, struct counters *c, uint64_t v, bool must_l
 		if (++n % LOOK_CLOCK == 0 && now_ns() > s->deadline_ns)
 			return gpu_fail("a counter stays at %llu", (unsigned long long)(v - 1));
 		if (must_live && n % LOOK_SOCKET == 0 && !side_is_there(s))
-			return has_answered(c, v); /* it may have been the last word */
+			/* the answer may have come just before its end */
+			return has_answered(c, v);
 	}
 	return true;
 }
@@ -135,7 +136,7 @@ static bool latency_left(struct gpu_side *s, enum way way)
 	return side_await(s, 4);
 }
 
-/* Queues "wait for the left's word, then answer" ahead of it, a few at a time. */
+/* Queue "wait for the left side's word, then answer", a few rounds ahead. */
 static bool latency_right(struct gpu_side *s, enum way way)
 {
 	struct counters c;
@@ -187,14 +188,14 @@ static bool to_device_right(struct gpu_side *s)
 	return latency_right(s, STREAM_TO_DEVICE);
 }
 
-/* A process dies while a stream of the other waits for its word: a store of the host, far ahead,
- * sets the stream free. */
+/* A process dies while a stream of the other waits for its word. The host then stores a large
+ * value, which releases the stream. */
 static bool poison_left(struct gpu_side *s)
 {
 	struct counters c;
 
 	return counters_make(s, &c) && side_tell(s, (uint64_t)getpid()) && side_await(s, 1) &&
-	       side_await(s, 99); /* never: it is killed */
+	       side_await(s, 99); /* never arrives: this side is killed */
 }
 
 static bool poison_right(struct gpu_side *s)
@@ -222,10 +223,10 @@ static bool poison_right(struct gpu_side *s)
 /* ---- bandwidth ---- */
 
 #define BULK_BYTES  (256 * MIB)
-#define BURST_BYTES (32 * MIB) /* small copies are queued until they are as many bytes */
+#define BURST_BYTES (32 * MIB) /* small copies are queued until they add up to this */
 #define REPEATS     31
 
-/* One direction between device memory and host memory. */
+/* A direction of copies between device memory and host memory. */
 struct speed_lane {
 	CUdeviceptr device;
 	char *host;
@@ -233,7 +234,7 @@ struct speed_lane {
 	bool is_out;
 };
 
-/* The same lanes with each of the factors: whose device memory, which host memory. */
+/* Variants of the lanes: whose device memory, and which host memory. */
 enum mix { SHARED, PLAIN, OWN_MEMFD, IMPORTED_ALLOC, N_MIXES };
 struct lanes {
 	struct speed_lane mix[N_MIXES][2];
@@ -245,7 +246,8 @@ static bool lane_queue(const struct speed_lane *l, size_t bytes, size_t at)
 			 : CU(cuMemcpyHtoDAsync, l->device + at, l->host + at, bytes, l->stream);
 }
 
-/* GB/s of n lanes together, over copies of these bytes, several queued if they are small. */
+/* Return the GB/s of n lanes together, with copies of these bytes. Small copies are queued several
+ * at a time. */
 static bool lanes_time(const struct speed_lane *lanes, unsigned n, size_t bytes, double *ret)
 {
 	size_t total = bytes > BURST_BYTES ? bytes : BURST_BYTES;
@@ -262,14 +264,14 @@ static bool lanes_time(const struct speed_lane *lanes, unsigned n, size_t bytes,
 	return true;
 }
 
-/* Medians of all mixes, in turns. first: the lane to begin with. */
+/* Measure medians of all variants in turn. first: the lane to start with. */
 static bool medians(
 	const struct lanes *l, unsigned first, unsigned n, size_t bytes, double ret[N_MIXES])
 {
 	unsigned repeats = getenv("BPS_GPU_FAKE") ? 3 : REPEATS;
 	double v[N_MIXES][REPEATS + 1] = {{0}};
 
-	for (unsigned i = 0; i <= repeats; i++) /* the first ones only warm up */
+	for (unsigned i = 0; i <= repeats; i++) /* the first repetitions only warm up */
 		for (unsigned k = 0; k < N_MIXES; k++)
 			if (!lanes_time(&l->mix[k][first], n, bytes, &v[k][i]))
 				return false;
@@ -278,7 +280,8 @@ static bool medians(
 	return true;
 }
 
-/* Shared memory beside plain memory; and with one of both plain, so that a miss says which it is. */
+/* Compare shared with plain memory, also with one of both plain, so that a slow part can be
+ * identified. */
 static bool compare(struct gpu_side *s, const char *what, const struct lanes *l, unsigned first,
 	unsigned n, size_t bytes)
 {
@@ -311,7 +314,7 @@ static bool bandwidth_left(struct gpu_side *s)
 	       side_await(s, 3);
 }
 
-/* Memory that another process made, of the GPU and of the host. */
+/* Import memory of the GPU and of the host that another process made. */
 static bool bandwidth_take(struct gpu_side *s, struct gpu_vmm *ret, char **ret_host)
 {
 	uint64_t word, bytes, begin_ns;
@@ -332,8 +335,7 @@ static bool bandwidth_take(struct gpu_side *s, struct gpu_vmm *ret, char **ret_h
 	return true;
 }
 
-/* One lane out and one in. Both at once use halves of the shared memory, so that they do not
- * overlap. */
+/* Open one lane out and one in. They use different halves of the shared memory. */
 static bool lanes_open(struct lanes *l, const struct gpu_vmm *m, char *host)
 {
 	for (unsigned i = 0; i < 2; i++) {

@@ -1,6 +1,6 @@
-/* Run B, the decisive one: a trainer's process keeps the GPU busy with matrix products; what does
- * it lose when a second process copies, launches small kernels, or a large one; and how long does
- * the second wait for each? Each kind is first measured with the trainer idle.
+/* Run B, the decisive one. A trainer's process keeps the GPU busy with matrix products. The run
+ * measures how much it slows down when a second process copies, or launches small or large kernels,
+ * and how long the second process waits for each. Each kind is first measured with an idle trainer.
  * See docs/guides/gpu-tests.md. */
 #include <poll.h>
 #include <stdatomic.h>
@@ -13,25 +13,25 @@
 #include "tests/gpu/sides.h"
 
 #define MIB          ((size_t)1 << 20)
-#define MATRIX       2048 /* a product takes about a millisecond, as kernels of a step do */
+#define MATRIX       2048 /* a product takes about a millisecond, like kernels of a step */
 #define DEPTH        8    /* products queued ahead */
 #define COPY_BYTES   (64 * MIB)
 #define BIG_BYTES    (1024 * MIB)
 #define SMALL_BYTES  4096
-#define PART_BYTES   (4 * MIB) /* as the executor's partitions */
-#define PARTS        8         /* of them in flight */
+#define PART_BYTES   (4 * MIB) /* the executor's size of partitions */
+#define PARTS        8         /* partitions in flight */
 #define PAGE_BYTES   4096
-#define LOOK         (1 << 20) /* turns of a waiting loop, about a millisecond */
+#define LOOK         (1 << 20) /* turns of a wait loop, about a millisecond */
 #define SAMPLES_MAX  (1 << 22)
 #define SECONDS      8.0
 #define SECONDS_MAX  20.0
 #define BAR_SLOWDOWN 0.05
 #define BAR_COPY     0.9
-#define ALL_KINDS    "beside" /* the item's name when none is chosen */
+#define ALL_KINDS    "beside" /* name of the item that covers all kinds */
 
 enum word { BEGIN = 100 /* + kind */, STOP = 1, FIGURES = 2, READY = 3, OVER = 4 };
 
-/* Times of one stretch, in microseconds. */
+/* Times of one measurement, in microseconds. */
 struct times {
 	double *us;
 	size_t n;
@@ -100,7 +100,7 @@ static bool trainer_launch(struct b_trainer *t, unsigned slot)
 	       CU(cuEventRecord, t->events[slot], t->stream);
 }
 
-/* Products for so long; the times between their ends. */
+/* Run products for that many seconds and record the times between their ends. */
 static bool trainer_work(struct b_trainer *t, double seconds)
 {
 	uint64_t begin_ns, last_ns, now;
@@ -125,15 +125,15 @@ static bool trainer_work(struct b_trainer *t, double seconds)
 
 /* ---- the second process ---- */
 
-/* As the executor's lanes: behind each copy the stream writes its number into a word of registered
- * memory, and the CPU looks there. */
+/* A lane works like the executor's: after each copy the stream writes the copy's number into
+ * registered memory, and the CPU polls it. */
 struct b_lane {
 	CUstream stream;
 	_Atomic uint64_t *counter;
 	CUdeviceptr counter_at;
 	struct gpu_vmm device;
 	char *host;
-	uint64_t begin_ns[PARTS], head, tail; /* from head on to tail they are in flight */
+	uint64_t begin_ns[PARTS], head, tail; /* those from head to tail are in flight */
 };
 
 struct second {
@@ -147,16 +147,17 @@ struct second {
 	struct gpu_side *side;
 };
 
-/* What it does beside the trainer. */
+/* Work of the second process. */
 struct kind {
 	const char *name;
-	/* Once, or one of several in flight; the time that it took. */
+	/* Do the work once, or wait for the oldest of several in flight, and return its time. */
 	bool (*once)(struct second *w, const struct kind *k, double *ret_us);
-	size_t bytes; /* in each direction; a kernel's both are in the GPU's memory */
+	size_t bytes; /* in each direction; a kernel reads and writes GPU memory */
 	bool is_out, is_in;
 	unsigned in_flight;
 	bool has_bars;
-	double share; /* of a stretch: what has no bar and many samples takes less */
+	/* share of the measuring time: kinds without a bar and with many samples need less */
+	double share;
 };
 
 static bool lane_open(struct second *w, struct b_lane *l, CUstream stream)
@@ -211,7 +212,7 @@ static bool copy_once(struct second *w, const struct kind *k, double *ret_us)
 	return true;
 }
 
-/* A copy, if there is something to copy, and its number behind it. */
+/* Queue a copy, if the kind has one, followed by the write of its number. */
 static bool lane_queue(struct b_lane *l, const struct kind *k)
 {
 	size_t slot = l->tail % PARTS;
@@ -233,7 +234,7 @@ static bool may_wait(struct gpu_side *s)
 	       (now_ns() < s->deadline_ns || gpu_fail("a counter stays where it is"));
 }
 
-/* Keeps so many in flight, and takes the oldest when the CPU sees its number. */
+/* Keep PARTS copies in flight, and take the oldest when the CPU sees its number. */
 static bool lane_once(struct second *w, const struct kind *k, double *ret_us)
 {
 	struct b_lane *l = k->is_in ? &w->lane_in : &w->lane_out;
@@ -251,7 +252,7 @@ static bool lane_once(struct second *w, const struct kind *k, double *ret_us)
 	return true;
 }
 
-/* Nothing is in flight any more. */
+/* Wait until nothing is in flight. */
 static bool second_settle(struct second *w)
 {
 	w->lane_out.head = w->lane_out.tail;
@@ -275,7 +276,7 @@ static const struct kind kinds[] = {
 };
 #define N_KINDS (sizeof(kinds) / sizeof(kinds[0]))
 
-/* Until the trainer says something; then the figures. */
+/* Work until the trainer sends a word, then send the figures. */
 static bool second_work(struct gpu_side *s, struct second *w, const struct kind *k)
 {
 	struct pollfd p = {.fd = s->sock, .events = POLLIN};
@@ -284,7 +285,7 @@ static bool second_work(struct gpu_side *s, struct second *w, const struct kind 
 	double us;
 
 	w->times.n = 0;
-	if (!k->once(w, k, &us)) /* the first one has something to load */
+	if (!k->once(w, k, &us)) /* the first kernel has a module to load */
 		return false;
 	begin_ns = now_ns();
 	do {
@@ -300,7 +301,7 @@ static bool second_work(struct gpu_side *s, struct second *w, const struct kind 
 
 static bool second_side(struct gpu_side *s)
 {
-	static struct second w; /* as long as the process */
+	static struct second w; /* static: lives as long as the process */
 	uint64_t word;
 
 	w.side = s;
@@ -379,13 +380,13 @@ static double seconds_of_stretch(void)
 	return v > 0 && v <= SECONDS_MAX ? v : SECONDS;
 }
 
-/* The one of that name, or all whose names begin with it. */
+/* Return whether this kind was chosen by its name, or by a prefix of it. */
 static bool is_wanted(const struct gpu_side *s, const struct kind *k)
 {
 	return strcmp(s->item, ALL_KINDS) == 0 || strncmp(k->name, s->item, strlen(s->item)) == 0;
 }
 
-/* ret_idle: the trainer's figures before, anew for each kind: clocks drift. */
+/* ret_idle: the trainer's figures before, measured again for each kind, since clocks drift. */
 static bool measure(struct gpu_side *s, struct b_trainer *t, const struct kind *k, double seconds,
 	struct report *ret_idle)
 {
@@ -403,10 +404,11 @@ static bool measure(struct gpu_side *s, struct b_trainer *t, const struct kind *
 static bool trainer_side(struct gpu_side *s)
 {
 	double seconds = seconds_of_stretch(), flops;
-	static struct b_trainer t; /* the same */
+	static struct b_trainer t; /* static, like the other */
 	struct report idle;
 
-	if (!trainer_open(&t) || !side_await(s, READY) || !trainer_work(&t, seconds / 2)) /* warm */
+	/* warm up */
+	if (!trainer_open(&t) || !side_await(s, READY) || !trainer_work(&t, seconds / 2))
 		return false;
 	idle = report_of(&t.times);
 	for (size_t i = 0; i < N_KINDS; i++)
@@ -423,8 +425,8 @@ static bool trainer_side(struct gpu_side *s)
 	return side_tell(s, OVER);
 }
 
-/* What it takes at most: twice a stretch for each kind, and a minute to start. At SECONDS_MAX still
- * less than what tests/gpu/run gives it. */
+/* Return the longest duration: two measurements for each kind, and a minute to start. With
+ * SECONDS_MAX it is still less than the limit of tests/gpu/run. */
 static unsigned limit_s(void)
 {
 	double stretches = 0.5;
@@ -434,7 +436,7 @@ static unsigned limit_s(void)
 	return 60 + (unsigned)(stretches * seconds_of_stretch());
 }
 
-/* With an argument: only the kind of that name, or those whose names begin with it. */
+/* With an argument, run only the kinds of that name or with that prefix. */
 int main(int argc, char **argv)
 {
 	const struct gpu_pair pair = {argc > 1 ? argv[1] : ALL_KINDS, trainer_side, second_side,

@@ -1,9 +1,12 @@
-"""Run C: PyTorch end to end, over the product's own daemons on loopback: a scheduler, a server, two agents with an executor
-each, and a trainer at each agent, all on one GPU. Started by tests/gpu/run; prints lines of JSON as the other runs do.
+"""Run C: PyTorch end to end, over the product's own daemons on loopback.
 
-    c.py [--host] [ITEM]     --host: plain memory and CPU tensors in the place of a GPU, to test this file
+A scheduler, a server, two agents with an executor each, and a trainer at each agent, all on one
+GPU. tests/gpu/run starts this file. It prints lines of JSON as the other runs do.
 
-Where BPS_GPU_LOGS names a file, the daemons' logs are put there.
+    c.py [--host] [ITEM]
+
+--host: plain memory and CPU tensors in place of a GPU, to test this file. BPS_GPU_LOGS names a file
+for the daemons' logs.
 """
 
 import json
@@ -24,7 +27,8 @@ TORCH_LIMIT_S = 250
 LOG_BYTES = 3000
 BAR_HOST_US = 20
 BAR_SLOWDOWN = 0.05
-# Sums of f32 in another order, over 50 steps of SGD with momentum: each step adds about 1e-6 of a weight.
+# Sums of f32 in another order, over 50 steps of SGD with momentum. Each step adds about 1e-6 of a
+# weight.
 BAR_WEIGHTS = 2e-3
 
 
@@ -33,7 +37,7 @@ class Missing(Exception):
 
 
 def find(*names):
-    """A file of the bundle, or of a build."""
+    """Return a file of the bundle, or of a build."""
     folders = [
         HERE,
         *(
@@ -57,7 +61,7 @@ def answer(item, ok, **rest):
 
 
 class Cluster:
-    """The daemons, in a folder of their own; ports are the system's choice."""
+    """Daemons in a folder of their own, with ports that the system chooses."""
 
     def __init__(self, is_host):
         self.dir = pathlib.Path(tempfile.mkdtemp(prefix="bps-gpu-"))
@@ -91,7 +95,7 @@ class Cluster:
                 *to,
             )
             for i in range(2):
-                # Not by what the system calls its memory, which a virtual machine may get later.
+                # The host name is set here, since a virtual machine's may change later.
                 self.start(
                     "agent",
                     f"agent{i}",
@@ -121,7 +125,7 @@ class Cluster:
         return self.dir / f"agent{i}.sock"
 
     def start(self, role, name, *args):
-        """Its port, once it serves."""
+        """Start a daemon and return its port once it serves."""
         program = find(f"bps-{role}", f"bps-{role}/bps-{role}")
         r, w = os.pipe()
         os.set_inheritable(w, True)
@@ -139,7 +143,7 @@ class Cluster:
         self.daemons.append(p)
         with os.fdopen(
             r
-        ) as f:  # it closes its end when it serves or dies; a hang is ended by run's limit
+        ) as f:  # the daemon closes its end when it serves or dies; run's limit ends a hang
             lines = dict(line.strip().split("=", 1) for line in f)
         if "PORT" not in lines:
             raise RuntimeError(
@@ -154,7 +158,7 @@ class Cluster:
         return {p.stem: self.log(p.stem) for p in sorted(self.dir.glob("*.log"))}
 
     def tell_logs(self):
-        """The ends of all, for who reads why something failed."""
+        """Print the ends of all logs, to explain a failure."""
         for name, text in self.logs().items():
             print(f"--- {name}\n{text[-LOG_BYTES:]}", file=sys.stderr, flush=True)
 
@@ -194,7 +198,7 @@ def trainer_env(cluster, rank, job, extra):
 
 
 def run_trainers(cluster, job, args, extra, n=2, limit_s=LIMIT_S):
-    """What each printed; RuntimeError with the reason when one fails."""
+    """Return what each trainer printed. RuntimeError with the reason when one fails."""
     command = [sys.executable, "-X", "faulthandler", str(HERE / "c_train.py"), json.dumps(args)]
     workers = [
         subprocess.Popen(
@@ -292,7 +296,7 @@ def refer(args):
 
 
 def attempt(cluster, name, do, *args):
-    """One that fails leaves the others alone."""
+    """Run one item. A failure does not stop the others."""
     try:
         do(*args)
     except Exception as e:  # pylint: disable=broad-except
@@ -326,7 +330,7 @@ def run(is_host, only):
     cluster = Cluster(is_host)
     try:
         args = {"place": "host" if is_host else "cuda", "file": str(cluster.dir / "weights.npy")}
-        # The name changed with PyTorch 2.9; descriptors are asked for in so many words.
+        # The name changed with PyTorch 2.9. Descriptors are requested explicitly.
         segments = {
             "PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True",
             "PYTORCH_ALLOC_CONF": "expandable_segments:True",
@@ -337,7 +341,7 @@ def run(is_host, only):
             ("weights_arena", train, cluster, "arena", "arena", args, {}),
             ("weights_arena-copy", train, cluster, "arena-copy", "arena-copy", args, {}),
         ]
-        if not is_host:  # the host's back-end shares no memory of others
+        if not is_host:  # the host's back-end cannot share memory of other libraries
             todo.append(("weights_import", train, cluster, "import", "import", args, {}))
             todo.append(
                 (

@@ -1,11 +1,13 @@
-"""A trainer of run C: python c_train.py JSON. PyTorch, and bps by ctypes alone; the place in the job comes from the
-environment. Prints one line of JSON. Modes:
+"""A trainer of run C: python c_train.py JSON.
+
+Uses PyTorch, and bps through ctypes alone. The environment has its place in the job. Prints one
+line of JSON. Modes:
 
     reference    one process, the whole batch, no bps: its weights go to a file
     arena        gradients are views of memory that the executor made
     arena-copy   gradients are copied there and back
     import       gradients are views of one buffer of PyTorch's own, which the executor maps
-    speed        1 GiB a step beside matrix products
+    speed        1 GiB a step during matrix products
 """
 
 import ctypes
@@ -33,7 +35,7 @@ class Cuda:
     def __init__(self):
         torch.backends.cuda.matmul.allow_tf32 = False
         torch.backends.cudnn.allow_tf32 = False
-        torch.zeros(1, device="cuda")  # makes the context that bps takes its GPU from
+        torch.zeros(1, device="cuda")  # makes the context from which bps takes its GPU
 
     def view(self, address, n):
         class Memory:
@@ -50,7 +52,7 @@ class Cuda:
         return view
 
     def has_segments(self):
-        """Does the allocator map memory piece by piece?"""
+        """Return whether the allocator maps memory piece by piece."""
         return any(s.get("is_expandable") for s in torch.cuda.memory_snapshot())
 
     def mark(self):
@@ -74,13 +76,13 @@ class Cuda:
         torch.cuda.synchronize()
 
     def products(self):
-        """Work of about a millisecond, and how to queue it."""
+        """Return work of about a millisecond, and a function that queues it."""
         a = torch.randn(4096, 4096, device="cuda", dtype=torch.bfloat16)
         return lambda: torch.matmul(a, a)
 
 
 class Host:
-    """Plain memory in the place of a GPU's, for tests of this file."""
+    """Plain memory in place of a GPU's, for tests of this file."""
 
     device = "cpu"
 
@@ -141,7 +143,7 @@ def optimizer_of(model):
 
 
 class Exchange:
-    """The model's gradients, summed by bps: submitted as they become ready, waited for by the stream."""
+    """Sums of the model's gradients by bps: submitted when ready, waited for by the stream."""
 
     def __init__(self, job, model, mode, place):
         import bps
@@ -154,7 +156,7 @@ class Exchange:
             offsets.append(total)
             total += -(-p.numel() * 4 // ALIGN) * ALIGN
         if mode == "import":
-            # More than the caching allocator puts together with others.
+            # Larger than what the caching allocator combines with other tensors.
             self.flat = torch.zeros(max(total // 4, 8 << 20), device=place.device)
             base = self.flat.data_ptr()
             job.gpu_import(base, self.flat.numel() * 4)
@@ -178,7 +180,7 @@ class Exchange:
 
     def ready(self, i):
         p, view = self.params[i], self.views[i]
-        if p.grad.data_ptr() != view.data_ptr():  # also when something has replaced the view
+        if p.grad.data_ptr() != view.data_ptr():  # also when another object has replaced the view
             view.copy_(p.grad)
             self.n_moved += 1
         begin = time.perf_counter_ns()
@@ -222,13 +224,13 @@ def percentile(values, p):
 
 
 def step_times(place, marks):
-    """Milliseconds of each step; the first ones load and map things."""
+    """Return the milliseconds of each step. The first steps load and map things."""
     place.synchronize()
     return [place.ms_between(a, b) for a, b in zip(marks[WARM:], marks[WARM + 1 :])]
 
 
 def train_alone(model, size, place):
-    """All steps with 1 of size parts of each batch: the last loss, and the steps' times."""
+    """Train with 1 of size parts of each batch. Return the last loss, and the steps' times."""
     optimizer, marks = optimizer_of(model), []
     for step in range(STEPS):
         marks.append(place.mark())
@@ -287,7 +289,7 @@ def train(args, place):
 
 
 class Traffic:
-    """A GiB a step, on a stream of its own."""
+    """A GiB per step, on a stream of its own."""
 
     def __init__(self, job, place, n_bytes):
         self.place, self.other = place, place.other_stream()
@@ -318,7 +320,7 @@ class Traffic:
 
 
 def compute(place, product, until):
-    """Products until that says so; how many a second. Two batches are queued ahead."""
+    """Run products until `until` returns true. Return the rate. Two batches are queued ahead."""
     n, begin, ahead = 0, time.perf_counter(), []
     while not until():
         for _ in range(16):
@@ -332,13 +334,14 @@ def compute(place, product, until):
 
 
 def for_seconds(seconds, traffic):
-    """Asks as often as it is asked while there is traffic."""
+    """Return a predicate that runs traffic once per call, until the seconds are over."""
     end = time.perf_counter() + seconds
     return lambda: traffic.is_done() and time.perf_counter() > end
 
 
 def rounds_of(job, args, round_s):
-    """As many as take about ten seconds, at most so many as told; all workers take the same."""
+    """Return the rounds that take about ten seconds, at most the given number, equal on all
+    workers."""
     vote = job.declare("rounds", "i64", 1)
     vote.input[:] = max(2, min(args["rounds"], int(10 / round_s))) if job.rank == 0 else 0
     vote.push_pull()
@@ -352,10 +355,10 @@ def speed(args, place):
         job.gpu_open()
         traffic = Traffic(job, place, args["bytes"])
         product, is_first = place.products(), job.rank == 0
-        first_s = traffic.round_s()  # it makes and pins memory
+        first_s = traffic.round_s()  # makes and pins memory
         rounds, alone, seconds = rounds_of(job, args, traffic.round_s()), [], args["seconds"]
         if is_first:
-            compute(place, product, for_seconds(seconds, traffic))  # warm
+            compute(place, product, for_seconds(seconds, traffic))  # warm up
             alone.append(compute(place, product, for_seconds(seconds, traffic)))
         job.barrier(120)
         begin = time.perf_counter()

@@ -1,8 +1,11 @@
-# The CUDA back-end, and libraries that take the driver's and NCCL's place in its tests. Included by the Makefile.
-# CUDA=no leaves all of it out; without the toolkit that is so anyway, and `all` says it.
+# The CUDA back-end, and libraries that replace the driver and NCCL in its tests. Included by the
+# Makefile. CUDA=no leaves all of it out. Without the toolkit it is left out, too, and `all` reports
+# it.
 CUDA_HOME ?= /usr/local/cuda
-NCCL_H	:= $(firstword $(wildcard $(CUDA_HOME)/include/nccl.h /usr/include/nccl.h /usr/local/include/nccl.h))
-CUDA	?= $(if $(and $(wildcard $(CUDA_HOME)/include/cuda.h),$(wildcard $(CUDA_HOME)/lib64/stubs/libcuda.so),$(NCCL_H)),yes,no)
+NCCL_H	:= $(firstword $(wildcard $(addsuffix /nccl.h,$(CUDA_HOME)/include /usr/include \
+	   /usr/local/include)))
+CUDA_FOUND := $(wildcard $(addprefix $(CUDA_HOME)/,include/cuda.h lib64/stubs/libcuda.so)) $(NCCL_H)
+CUDA	?= $(if $(filter 3,$(words $(CUDA_FOUND))),yes,no)
 CUDA_CFLAGS := -isystem $(CUDA_HOME)/include
 CUDA_STUB := $(CUDA_HOME)/lib64/stubs
 
@@ -20,38 +23,39 @@ ifeq ($(CUDA),yes)
 ALLSRC	+= $(CUDAALL)
 $(call objs,$(CUDAALL)): ISA += $(CUDA_CFLAGS)
 
-# The library takes the driver from its process; the types are the toolkit's.
+# The library uses the driver that its process has loaded. Types come from the toolkit.
 $(B)/libbpsclient/gpu_cuda.o: ISA += $(CUDA_CFLAGS)
 
-# The names under which programs find the driver and NCCL.
+# The file names by which programs find the driver and NCCL.
 $(B)/fake/libcuda.so.1: $(call objs,$(FAKECUDA))
 $(B)/fake/libnccl.so.2: $(call objs,$(FAKENCCL)) $(B)/fake/libcuda.so.1
 $(FAKELIBS):
 	$(call say,LD,$@)
-	$(Q)mkdir -p $(@D) && $(CC) $(LDFLAGS_ALL) -shared -Wl,-soname,$(@F) -o $@ $(filter %.o,$^) \
-		$(filter %.so.1,$^) -lm -lpthread
+	$(Q)mkdir -p $(@D) && $(CC) $(LDFLAGS_ALL) -shared -Wl,-soname,$(@F) -o $@ \
+		$(filter %.o,$^) $(filter %.so.1,$^) -lm -lpthread
 
-# With an RPATH, since a sanitizer's dlopen does not know the RUNPATH of its caller.
-$(CUDATESTS): $(B)/tests/%: $(B)/tests/gpu/cuda/%.o $(call objs,$(CUDAHELP) $(CUDASRC)) $(LIBCORES) $(LIBCOMMON) \
-		$(FAKELIBS) $(B)/tests/gpu-probe
+# With an RPATH, since a sanitizer's dlopen ignores the RUNPATH of its caller.
+$(CUDATESTS): $(B)/tests/%: $(B)/tests/gpu/cuda/%.o $(call objs,$(CUDAHELP) $(CUDASRC)) \
+		$(LIBCORES) $(LIBCOMMON) $(FAKELIBS) $(B)/tests/gpu-probe
 	$(call say,LD,$@)
-	$(Q)mkdir -p $(@D) && $(CC) $(LDFLAGS_ALL) -Wl,--disable-new-dtags -Wl,-rpath,'$$ORIGIN/../fake' -o $@ $(filter %.o,$^) \
-		$(LIBCORES) $(LIBCOMMON) $(B)/fake/libcuda.so.1 $(NCCLLIB) -lcmocka -Wl,--as-needed $(LIBS) -ldl
+	$(Q)mkdir -p $(@D) && $(CC) $(LDFLAGS_ALL) -Wl,--disable-new-dtags \
+		-Wl,-rpath,'$$ORIGIN/../fake' -o $@ $(filter %.o,$^) $(LIBCORES) $(LIBCOMMON) \
+		$(B)/fake/libcuda.so.1 $(NCCLLIB) -lcmocka -Wl,--as-needed $(LIBS) -ldl
 $(B)/tests/test_fake_cuda: NCCLLIB := $(B)/fake/libnccl.so.2
-# As bps-agent-cuda is linked: it finds what the machine has.
+# Linked like bps-agent-cuda: uses the driver that the machine has.
 $(B)/tests/gpu-probe: $(call objs,tests/gpu/cuda/probe.c $(CUDASRC)) $(LIBCORES) $(LIBCOMMON)
 	$(call link,-L$(CUDA_STUB) -lcuda -Wl$(,)--as-needed $(LIBS) -ldl)
 	$(Q)mkdir -p $(B)/stub && ln -sf $(abspath $(CUDA_STUB))/libcuda.so $(B)/stub/libcuda.so.1
 
-# The program that bps-agent starts beside itself.
+# The executor program that bps-agent starts.
 ifneq ($(wildcard bps-agent/executor/main.c),)
 $(B)/bps-agent/executor/main-cuda.o: ISA += -DBPS_DEVICE_CUDA
 $(B)/bps-agent/executor/main-cuda.o: bps-agent/executor/main.c
 	@mkdir -p $(@D)
 	$(call say,CC,$<)
 	$(Q)$(CC) $(CFLAGS_ALL) $(ISA) -MMD -MP -c -o $@ $<
-$(B)/bps-agent/bps-agent-cuda: $(call objs,$(call cores,$(DEVICE)) $(CUDASRC)) $(B)/bps-agent/executor/main-cuda.o \
-		$(LIBCOMMON)
+$(B)/bps-agent/bps-agent-cuda: $(call objs,$(call cores,$(DEVICE)) $(CUDASRC)) \
+		$(B)/bps-agent/executor/main-cuda.o $(LIBCOMMON)
 	$(call link,-L$(CUDA_STUB) -lcuda -Wl$(,)--as-needed $(LIBS) -ldl)
 EXECUTORS += $(B)/bps-agent/bps-agent-cuda
 all: $(B)/bps-agent/bps-agent-cuda
@@ -60,10 +64,12 @@ endif
 
 check-build: $(CUDATESTS)
 else
-# Also where cuda.h lies in the way of the compiler all the same.
+# Ignore a cuda.h that the compiler finds by itself, too.
 $(call objs,libbpsclient/gpu_cuda.c): ISA += -DBPS_NO_CUDA
+NO_CUDA	:= $(if $(filter command environment,$(origin CUDA)),CUDA=$(CUDA),no CUDA toolkit with \
+	   NCCL in $(CUDA_HOME) (CUDA_HOME))
 all: no-cuda
 no-cuda:
-	@echo 'bps-agent-cuda is not built: $(if $(filter command environment,$(origin CUDA)),CUDA=$(CUDA),no CUDA toolkit with NCCL in $(CUDA_HOME) (CUDA_HOME))'
+	@echo 'bps-agent-cuda is not built: $(NO_CUDA)'
 .PHONY: no-cuda
 endif

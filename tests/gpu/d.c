@@ -1,8 +1,8 @@
 /* Run D: the product's own CUDA back-end on one GPU. One GPU needs no NCCL, which must not even be
- * loaded; NCCL refuses two ranks on one GPU, or takes them when it is new and told to (for tests
- * only, but then its collectives can be checked); a clique of one rank, which needs no second GPU,
- * takes the product's whole way through NCCL; a member that never comes can be given up in bounded
- * time. */
+ * loaded. NCCL refuses two ranks on one GPU; a new version accepts them when configured (for tests
+ * only, but then its collectives can be checked). A clique of one rank needs no second GPU and
+ * passes through all NCCL calls of the product. A member that never joins can be given up in
+ * bounded time. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -16,11 +16,11 @@
 
 #define MIB      ((size_t)1 << 20)
 #define BYTES    (64 * MIB)
-#define COUNT    (MIB) /* f32 elements of a rank in a collective */
+#define COUNT    (MIB) /* f32 elements per rank in a collective */
 #define WAIT_NS  UINT64_C(20000000000)
-#define OPEN_MS  2000.0 /* what opening may block for */
+#define OPEN_MS  2000.0 /* longest time that opening may block */
 #define ABORT_MS 5000.0
-#define LEAVE_MS 2000.0 /* clique_close gives up leaving in order then */
+#define LEAVE_MS 2000.0 /* after this time clique_close stops to leave in order */
 
 static const struct device_ops *const ops = &device_cuda;
 
@@ -72,7 +72,7 @@ static bool rig_open(struct d_rig *r)
 	return rc == 0 || fail_with(rc, r, "cannot use the GPU");
 }
 
-/* Memory and a queue for a second member in this process. */
+/* Make memory and a queue for a second member in this process. */
 static bool rig_second(struct d_rig *r, int gpu)
 {
 	int rc = ops->alloc(r->dev, gpu, BYTES, NULL, 0, &r->second_mem);
@@ -93,7 +93,7 @@ static bool wait_queue(struct d_rig *r, struct device_queue *q)
 	return rc == 0 || fail_with(rc, r, "a queue failed");
 }
 
-/* To the GPU and back; then the same bytes are there. */
+/* Copy to the GPU and back. Return whether the bytes are the same. */
 static bool there_and_back(struct d_rig *r)
 {
 	uint32_t *from = r->at, *to = (void *)((char *)r->at + BYTES);
@@ -134,7 +134,7 @@ static bool nothing(struct gpu_side *s)
 
 /* ---- cliques ---- */
 
-/* Until it can be used, or fails. */
+/* Poll until the clique can be used, or fails. */
 static int wait_clique(struct device_clique *c)
 {
 	uint64_t end_ns = now_ns() + WAIT_NS;
@@ -151,7 +151,7 @@ static double ms_since(uint64_t begin_ns)
 	return (double)(now_ns() - begin_ns) / 1e6;
 }
 
-/* A skip when there is no NCCL at all. */
+/* Make a clique id. Without NCCL the item is skipped. */
 static bool make_id(
 	struct gpu_side *s, struct d_rig *r, uint8_t id[DEVICE_ID_BYTES], bool *ret_skip)
 {
@@ -166,7 +166,7 @@ static bool make_id(
 	return *ret_skip;
 }
 
-/* Two members of this process on one GPU: refused, and nothing is broken by it. */
+/* Two members of this process on one GPU are refused, without further damage. */
 static bool same_process(struct gpu_side *s)
 {
 	const int gpus[] = {0, 0}, ranks[] = {0, 1};
@@ -205,7 +205,7 @@ static bool stay_alone(struct device_clique *c)
 	return true;
 }
 
-/* Join, wait in vain, and give up. */
+/* Join, wait without effect, and give up. */
 static bool give_up(struct d_rig *r, const uint8_t id[DEVICE_ID_BYTES], struct waits *ret)
 {
 	const int gpu = 0, rank = 0;
@@ -225,8 +225,8 @@ static bool give_up(struct d_rig *r, const uint8_t id[DEVICE_ID_BYTES], struct w
 	return true;
 }
 
-/* Opening does not block, and giving up ends soon. The first time, modules are loaded, perhaps from
- * a cold disk: it is told, and not judged. */
+/* Opening does not block, and giving up ends soon. The first attempt loads modules, perhaps from a
+ * cold disk, so it is reported without a bar. */
 static bool nobody_comes(struct gpu_side *s)
 {
 	uint8_t id[DEVICE_ID_BYTES];
@@ -271,7 +271,7 @@ static int group_of_one(struct device_clique *c, const struct device_piece p[2])
 	return settle(c, rc ? rc : ended);
 }
 
-/* Every collective that the product uses. */
+/* Run every collective that the product uses. */
 static int all_of_one(struct device_clique *c, const struct device_piece p[2])
 {
 	int rc = settle(c, ops->reduce_scatter(c, &p[0], COUNT, DTYPE_F32, OP_SUM));
@@ -285,7 +285,7 @@ static int all_of_one(struct device_clique *c, const struct device_piece p[2])
 	return rc ? rc : group_of_one(c, p);
 }
 
-/* In place, a sum of one is itself: nothing may change. */
+/* A sum over one rank, in place: no byte may change. */
 static bool sums_of_one(struct d_rig *r, struct device_clique *c)
 {
 	const uint64_t bytes = 2 * COUNT * sizeof(float);
@@ -308,7 +308,7 @@ static bool sums_of_one(struct d_rig *r, struct device_clique *c)
 	       (memcmp(from, to, bytes) == 0 || gpu_fail("a sum of one is not itself"));
 }
 
-/* A clique of one that can be used, and how long that took. */
+/* Open a clique of one rank, and return how long that took. */
 static bool one_open(struct gpu_side *s, struct d_rig *r, struct device_clique **ret,
 	bool *ret_skip, double *ret_ms)
 {
@@ -330,7 +330,7 @@ static bool one_open(struct gpu_side *s, struct d_rig *r, struct device_clique *
 	return rc == 0 || fail_with(rc, r, "a clique of one does not open");
 }
 
-/* Aborted with a collective behind copies that still run. */
+/* Abort with a collective queued after copies that still run. */
 static bool abort_of_one(struct d_rig *r, struct device_clique *c, double *ret_ms)
 {
 	const struct device_piece p = {.mem = r->mem, .queue = r->out};
@@ -350,8 +350,7 @@ static bool abort_of_one(struct d_rig *r, struct device_clique *c, double *ret_m
 	return wait_queue(r, r->out) && there_and_back(r);
 }
 
-/* The product's way through NCCL, as far as it goes with one GPU: join, sums, leave; then once more
- * with an abort. */
+/* All NCCL calls of the product that one GPU allows: join, sums, leave, and again with an abort. */
 static bool one_rank(struct gpu_side *s)
 {
 	double open_ms[2] = {0}, close_ms, abort_ms = 0;
@@ -389,7 +388,7 @@ static bool is_about(float is, double should)
 
 #define AREA(i) ((uint64_t)(i) * (BYTES / 2)) /* of local member i in host memory */
 
-/* All local members' 2 * COUNT elements, to their GPU or back. */
+/* Copy 2 * COUNT elements of all local members to their GPU or back. */
 static int move(struct d_rig *r, const struct device_piece *pieces, int n_local, bool is_in)
 {
 	const uint64_t bytes = 2 * COUNT * sizeof(float);
@@ -401,8 +400,8 @@ static int move(struct d_rig *r, const struct device_piece *pieces, int n_local,
 	return rc;
 }
 
-/* In place over two ranks, which hold 1 and 2: each block's sum is 3 everywhere. first: the rank of
- * the first of n_local members here. */
+/* Check collectives in place over two ranks, which hold 1 and 2: each block's sum is 3 everywhere.
+ * first: the rank of the first of n_local members here. */
 static bool collectives(struct d_rig *r, struct device_clique *c, int first, int n_local)
 {
 	const struct device_piece pieces[] = {
@@ -440,7 +439,7 @@ static bool collectives(struct d_rig *r, struct device_clique *c, int first, int
 	return true;
 }
 
-/* What came of joining: word is how. The clique is left, and the GPU still works. */
+/* Report the outcome of joining in word. The clique is left, and the GPU still works. */
 static bool tell_outcome(struct gpu_side *s, struct d_rig *r, struct device_clique *c, int rc,
 	bool may_hang, uint64_t begin_ns)
 {
@@ -461,12 +460,13 @@ static bool tell_outcome(struct gpu_side *s, struct d_rig *r, struct device_cliq
 	return true;
 }
 
-/* Both processes join on the same GPU. It is refused by an error that the poll tells, or, where
- * NCCL is new enough and told to, it works. */
+/* Let both processes join on the same GPU. The poll reports an error, or, with a new NCCL that
+ * allows it, the clique works. */
 static bool two_ranks(
 	struct gpu_side *s, int rank, const uint8_t id[DEVICE_ID_BYTES], struct d_rig *r)
 {
-	bool may_hang = getenv("NCCL_MULTI_RANK_GPU_ENABLE") != NULL; /* an experiment of NCCL's */
+	/* an experimental feature of NCCL */
+	bool may_hang = getenv("NCCL_MULTI_RANK_GPU_ENABLE") != NULL;
 	struct device_clique *c = NULL;
 	uint64_t begin_ns = now_ns();
 	const int gpu = 0;
@@ -513,7 +513,7 @@ static bool two_right(struct gpu_side *s)
 	return word == 2 || two_ranks(s, 1, id, &r);
 }
 
-/* Two members of this process, on these GPUs. */
+/* Two members of this process, on the given GPUs. */
 static bool members(struct gpu_side *s, int second_gpu)
 {
 	const int gpus[] = {0, second_gpu}, ranks[] = {0, 1};
@@ -537,14 +537,14 @@ static bool members(struct gpu_side *s, int second_gpu)
 	return tell_outcome(s, &r, c, rc, second_gpu == 0, begin_ns);
 }
 
-/* On one GPU, and NCCL told to take that. */
+/* On one GPU, with an NCCL that is configured to accept it. */
 static bool same_process_allowed(struct gpu_side *s)
 {
 	setenv("NCCL_MULTI_RANK_GPU_ENABLE", "1", 1);
 	return members(s, 0);
 }
 
-/* On a GPU each: as the product has it. */
+/* On one GPU each, as in the product. */
 static bool two_gpus(struct gpu_side *s)
 {
 	struct err_text why = {""};
@@ -557,7 +557,8 @@ static bool two_gpus(struct gpu_side *s)
 	return true;
 }
 
-/* Two processes, and NCCL told to take several ranks on a GPU; before 2.30 it does not listen. */
+/* Two processes, and an NCCL that is configured to accept several ranks per GPU; it ignores that before
+ * 2.30. */
 static bool many(side_fn side, struct gpu_side *s)
 {
 	setenv("NCCL_MULTI_RANK_GPU_ENABLE", "1", 1);
@@ -587,7 +588,7 @@ static const struct gpu_pair pairs[] = {
 	{"two_ranks_allowed", many_left, many_right, 90, SIDE_NONE, false},
 };
 
-/* With an argument: only the item of that name. */
+/* With an argument, run only the item of that name. */
 int main(int argc, char **argv)
 {
 	bool is_ok = true;

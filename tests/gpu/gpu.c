@@ -1,3 +1,5 @@
+/* Helpers of the GPU programs: the driver at run time, memory that can be shared, a clock, figures
+ * and answers as JSON. One thread per process at a time. */
 #include "tests/gpu/gpu.h"
 
 #include <dlfcn.h>
@@ -18,7 +20,7 @@ static struct {
 } why;
 
 #ifdef BPS_GPU_PTX
-/* The kernels, as nvcc made them; terminated. */
+/* The kernels as PTX of nvcc, with a terminating zero. */
 __asm__(".section .rodata\n"
 	".global gpu_ptx\n"
 	"gpu_ptx: .incbin \"" BPS_GPU_PTX "\"\n"
@@ -193,7 +195,7 @@ bool gpu_pin(void *host, size_t bytes, CUdeviceptr *ret_at)
 	       CU(cuMemHostGetDevicePointer, ret_at ? ret_at : &unused, host, 0);
 }
 
-/* A word of the pattern: each differs from its neighbours and from those of another seed. */
+/* Return a word of the pattern. It differs from its neighbours and from those of other seeds. */
 static uint32_t word_at(size_t i, uint32_t seed)
 {
 	return (uint32_t)i * 2654435761u ^ seed * 40503u;
@@ -285,7 +287,7 @@ static void write_line(const char *item, bool is_ok, const char *rest)
 		is_ok ? "true" : "false", *rest ? "," : "", rest);
 
 	if (n > 0 && (size_t)n < sizeof(line) && write(STDOUT_FILENO, line, (size_t)n) != n)
-		_exit(1); /* nobody reads */
+		_exit(1); /* there is no reader */
 }
 
 void gpu_answer(const char *item, bool is_ok, const char *fmt, ...)

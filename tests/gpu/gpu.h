@@ -1,9 +1,9 @@
 #ifndef BPS_TESTS_GPU_GPU_H
 #define BPS_TESTS_GPU_GPU_H
-/* What the programs of tests/gpu share: the CUDA driver, taken at run time so that a program can
- * say that there is none; answers as lines of JSON; a clock.
+/* Helpers of the programs of tests/gpu: the CUDA driver, loaded at run time so that a program can
+ * report that there is none; answers as lines of JSON; a clock.
  *
- * One thread per process at a time. cu is filled by gpu_load and read only afterwards. */
+ * One thread per process at a time. gpu_load fills cu, which is only read afterwards. */
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -63,8 +63,8 @@
 	X(cuModuleGetFunction)                                                                     \
 	X(cuLaunchKernel)
 
-/* Fields have the names that cuda.h gives the calls, such as cuMemAlloc_v2; cu.cuMemAlloc is
- * right. */
+/* Fields have the names that cuda.h maps the calls to, such as cuMemAlloc_v2. cu.cuMemAlloc
+ * therefore works. */
 struct gpu_calls {
 #define X(call) __typeof__(call) *call;
 	GPU_CALLS(X)
@@ -74,7 +74,7 @@ extern struct gpu_calls cu;
 
 #define GPU_NAME_(call) #call
 #define GPU_NAME(call)  GPU_NAME_(call)
-/* Call the driver: true when it succeeded, else gpu_why has the sentence. */
+/* Call the driver. True when it succeeded, else gpu_why has the sentence. */
 #define CU(call, ...) gpu_ok(cu.call ? cu.call(__VA_ARGS__) : CUDA_ERROR_NOT_FOUND, GPU_NAME(call))
 void gpu_refused(CUresult rc, const char *call);
 static inline bool gpu_ok(CUresult rc, const char *call)
@@ -83,10 +83,10 @@ static inline bool gpu_ok(CUresult rc, const char *call)
 		gpu_refused(rc, call);
 	return rc == CUDA_SUCCESS;
 }
-/* Of the last failure in this process. */
+/* Return the sentence of the last failure in this process. */
 const char *gpu_why(void);
-int gpu_last(void); /* its CUresult, or what gpu_fail_as said */
-/* Say why oneself; it is false. code: for gpu_last, below 0; gpu_fail says -1. */
+int gpu_last(void); /* its CUresult, or the code of gpu_fail_as */
+/* Set the sentence of a failure. code: for gpu_last, below 0; gpu_fail uses -1. */
 void gpu_say_why(int code, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 static inline bool gpu_false(void)
 {
@@ -95,37 +95,37 @@ static inline bool gpu_false(void)
 #define gpu_fail_as(code, ...) (gpu_say_why(code, __VA_ARGS__), gpu_false())
 #define gpu_fail(...)          gpu_fail_as(-1, __VA_ARGS__)
 
-/* Find the driver and initialise it. Not before a fork. */
+/* Load the driver and initialise it. Not before a fork. */
 bool gpu_load(void);
-/* The same, and the first GPU's primary context, current, whose waits spin. */
+/* The same, and make the first GPU's primary context current. Its waits spin. */
 bool gpu_context(CUdevice *ret);
 bool gpu_stream(CUstream *ret);
 int gpu_attr(CUdevice dev, CUdevice_attribute attr);
-/* A module of kernels.cu, and one of its functions. */
+/* Load a module of kernels.cu and find one of its functions. */
 bool gpu_kernel(const char *name, CUfunction *ret);
 
 /* ---- memory ---- */
-/* A range of the GPU that can be shared by descriptor. */
+/* A range of GPU memory that can be shared by descriptor. */
 struct gpu_vmm {
 	CUdeviceptr at;
 	size_t bytes;
 	CUmemGenericAllocationHandle handle;
 };
-/* bytes is rounded up to the granularity. */
+/* Make and map a range. bytes is rounded up to the granularity. */
 bool gpu_vmm_new(CUdevice dev, size_t bytes, struct gpu_vmm *ret);
-/* The handle alone, not mapped. */
+/* Make the handle alone, without a mapping. */
 bool gpu_vmm_create(CUdevice dev, size_t bytes, struct gpu_vmm *ret);
-/* n handles of one size side by side in one reservation. */
+/* Map n handles of one size side by side in one reservation. */
 bool gpu_vmm_map(CUdevice dev, const CUmemGenericAllocationHandle *handles, unsigned n,
 	size_t bytes_each, CUdeviceptr *ret_at);
 bool gpu_vmm_export(const struct gpu_vmm *m, int *ret_fd);
-/* fd stays the caller's. */
+/* Import a descriptor. fd stays the caller's. */
 bool gpu_vmm_take(int fd, CUmemGenericAllocationHandle *ret);
 bool gpu_vmm_import(CUdevice dev, int fd, size_t bytes, struct gpu_vmm *ret);
-/* A memfd of bytes, mapped; NULL with a sentence. */
+/* Return a mapped memfd of that many bytes; NULL with a sentence. */
 void *gpu_memfd(size_t bytes, int *ret_fd);
 void *gpu_map(int fd, size_t bytes);
-/* Let the GPU reach it; ret_at may be NULL. */
+/* Register host memory with the GPU; ret_at may be NULL. */
 bool gpu_pin(void *host, size_t bytes, CUdeviceptr *ret_at);
 /* Write, or check, a pattern that depends on seed, through pinned memory of the same size. */
 bool gpu_fill(CUdeviceptr at, size_t bytes, uint32_t seed);
@@ -133,18 +133,19 @@ bool gpu_check(CUdeviceptr at, size_t bytes, uint32_t seed);
 
 /* ---- clock and figures ---- */
 uint64_t now_ns(void);
-/* Sorts v. */
+/* Compute figures of v, which it sorts. */
 struct gpu_figures {
 	double p50, p99, max;
 } gpu_figures(double *v, size_t n);
 
 /* ---- answers: one line of JSON each, in one write ---- */
-/* is_ok: false when a bar is missed or the thing does not work. fmt: what follows in the object, ""
- * or `"a":1`. */
+/* Print an answer. is_ok: false when a bar is missed or the item does not work. fmt: further fields
+ * of the object, "" or `"a":1`. */
 void gpu_answer(const char *item, bool is_ok, const char *fmt, ...)
 	__attribute__((format(printf, 3, 4)));
-/* It could not be done, for gpu_why; is_skip: not this machine's fault, it only lacks something. */
+/* Report that the item could not run, with the sentence of gpu_why. is_skip: the machine only lacks
+ * something. */
 void answer_why(const char *item, bool is_skip);
-/* s for use between quotes in JSON; per process, until the next call. */
+/* Return s for use between quotes in JSON; one per process, valid until the next call. */
 const char *json_safe(const char *s);
 #endif

@@ -1,3 +1,5 @@
+/* A test of two processes (sides.h): starts both sides as children, limits their time, and passes
+ * words and descriptors between them. */
 #include "tests/gpu/sides.h"
 
 #include <errno.h>
@@ -12,7 +14,7 @@
 
 #include "tests/gpu/gpu.h"
 
-#define STRANGER_ID 65534 /* nobody */
+#define STRANGER_ID 65534 /* a uid without rights */
 #define DATA_MAX    256
 
 struct message {
@@ -20,12 +22,12 @@ struct message {
 	uint8_t data[DATA_MAX];
 };
 
-#define DIE_NS UINT64_C(5000000000) /* a killed process has so long to die */
+#define DIE_NS UINT64_C(5000000000) /* longest time that a killed process may take to die */
 
 enum end { END_OK, END_LATE, END_NEVER };
 
-#define TOLD       1    /* exit code of a side that has said why */
-#define LEFT_ALONE 2    /* of one whose other side is gone */
+#define TOLD       1    /* exit code of a side that has reported the reason */
+#define LEFT_ALONE 2    /* exit code of a side whose other side is gone */
 #define SIDE_GONE  (-2) /* for gpu_last */
 
 static bool fail_gone(void)
@@ -144,7 +146,7 @@ bool side_kill(struct gpu_side *s, pid_t pid)
 
 /* ---- the parent ---- */
 
-/* A side dies with its parent, which a change of user forgets. */
+/* Let a side die with its parent. A change of user clears this setting. */
 static bool die_with_parent(pid_t parent)
 {
 	if (prctl(PR_SET_PDEATHSIG, SIGKILL) < 0)
@@ -179,7 +181,7 @@ static pid_t start(const struct gpu_pair *p, int sock, int other, bool is_right)
 	_exit(is_ok ? 0 : gpu_last() == SIDE_GONE ? LEFT_ALONE : TOLD);
 }
 
-/* Has it ended by then? */
+/* Return whether the process has ended by then. */
 static bool ends_until(pid_t pid, uint64_t deadline_ns, int *ret_status)
 {
 	while (waitpid(pid, ret_status, WNOHANG) == 0) {
@@ -190,8 +192,8 @@ static bool ends_until(pid_t pid, uint64_t deadline_ns, int *ret_status)
 	return true;
 }
 
-/* Wait for a child until the deadline, then kill it. One that the kernel holds in a driver does not
- * even die then, and is left behind. */
+/* Wait for a child until the deadline, then kill it. A process that the kernel holds in a driver
+ * does not die even then, and is left. */
 static enum end reap(pid_t pid, uint64_t deadline_ns, int *ret_status)
 {
 	*ret_status = 0;
@@ -225,7 +227,7 @@ static bool pair_start(const struct gpu_pair *p, pid_t pid[2])
 	return gpu_fail("cannot fork: %s", strerror(errno));
 }
 
-/* A sentence, unless a side has said one. */
+/* Print a sentence, unless a side has printed one. */
 static void tell_end(const struct gpu_pair *p, enum end worst, const int status[2])
 {
 	const int told = W_EXITCODE(TOLD, 0);

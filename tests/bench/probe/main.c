@@ -1,3 +1,5 @@
+/* bps-probe: parses the words of the command, runs one measurement and prints its line of JSON. The
+ * measurements are in the other files of this folder (probe.h). */
 #include "tests/bench/probe/probe.h"
 
 #include <stdarg.h>

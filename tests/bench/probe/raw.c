@@ -1,5 +1,5 @@
-/* What TCP itself costs here. Sockets are made before the processes; each waits at a barrier in
- * shared memory, streams, and leaves its CPU seconds there. */
+/* The cost of TCP itself on this machine. Sockets are made before the processes. Each process waits
+ * at a barrier in shared memory, streams, and leaves its CPU seconds there. */
 #include "tests/bench/probe/probe.h"
 
 #include <arpa/inet.h>
@@ -35,11 +35,11 @@ struct probe_raw {
 	int fds[PROBE_MEMBERS_MAX][PROBE_MEMBERS_MAX][2]; /* agent's end, server's end */
 };
 
-/* One way of a connection: rounds * bytes of payload, a header before each part. */
+/* A way is one direction of a connection: rounds * bytes of payload, with a header before each part. */
 struct way {
 	unsigned char *mem;
 	unsigned char header[HEADER];
-	size_t at, header_at; /* of this round, of this part's header */
+	size_t at, header_at; /* position in this round, and in this part's header */
 	uint64_t rounds;      /* left */
 };
 
@@ -93,8 +93,7 @@ static bool would_block(ssize_t n)
 	return n < 0;
 }
 
-/* One part at a time, so that a connection does not starve the others. False: the socket is full.
- */
+/* Send one part, so that a connection does not starve the others. False: the socket is full. */
 static bool send_some(const struct probe_raw *raw, struct probe_link *l)
 {
 	struct iovec iov[2];
@@ -108,7 +107,8 @@ static bool send_some(const struct probe_raw *raw, struct probe_link *l)
 	return (size_t)n == want;
 }
 
-/* A header is read along with what follows it, as who knows how long parts are can do. */
+/* Receive a header together with the bytes after it, as a receiver can that knows the length of
+ * parts. */
 static void receive_some(const struct probe_raw *raw, struct probe_link *l)
 {
 	struct iovec iov[2];
@@ -159,8 +159,8 @@ static void stream(const struct probe_raw *raw, struct probe_link *links, unsign
 	close(ep);
 }
 
-/* Agent i has its tensor and the sum's two buffers, a server a contribution of each agent and one
- * sum for all of them. */
+/* Run a process. Agent i has its tensor and the two buffers of the sum. A server has a contribution
+ * of each agent and one sum for all of them. */
 static void child(const struct probe_raw *raw, unsigned me, bool is_agent)
 {
 	struct probe_link links[PROBE_MEMBERS_MAX] = {{0}};
@@ -183,7 +183,7 @@ static void child(const struct probe_raw *raw, unsigned me, bool is_agent)
 	stream(raw, links, n);
 	raw->shared->end_s[slot] = probe_now_s();
 	raw->shared->cpu_s[slot] = probe_cpu_s() - cpu;
-	/* Nobody closes what another one still reads. */
+	/* A process closes its sockets only when all have read everything. */
 	pthread_barrier_wait(&raw->shared->barrier);
 	_exit(0);
 }
@@ -265,7 +265,7 @@ void probe_raw(unsigned n, unsigned k, size_t bytes, size_t part, double seconds
 		MAP_SHARED | MAP_ANONYMOUS, -1, 0);
 	if (raw.shared == MAP_FAILED || !raw.bytes)
 		probe_fail("no memory, or less than a byte for each server");
-	r = run(&raw); /* how long a round takes */
+	r = run(&raw); /* measures how long a round takes */
 	raw.rounds = 2 + (uint64_t)(seconds / r.elapsed_s * 2);
 	r = run(&raw);
 	printf("{\"what\": \"raw\", \"agents\": %u, \"servers\": %u, \"bytes\": %zu, \"part\": "

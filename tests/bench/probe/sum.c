@@ -1,7 +1,7 @@
-/* The server core itself: members on the same host lend their contributions, so that nothing is
- * read and no crc is taken, and all are there before the sums begin. Only srv_core_work is timed,
- * with the answers it sends. In turn with the plain loops over operands that lie as theirs do, and
- * what comes out of them is the same. */
+/* The speed of the server core's sums. Members on the same host lend their contributions, so that
+ * nothing is read, no CRC is computed, and all contributions are there before the sums start. Only
+ * srv_core_work is timed, including its answers. Plain loops over operands with the same layout run
+ * in turn, and their results must be equal. */
 #include "tests/bench/probe/probe.h"
 
 #include <stdio.h>
@@ -31,7 +31,8 @@ struct probe_sums {
 	size_t bytes, part;
 	enum dtype dtype;
 	uint64_t round;
-	void *dst[2], *acc; /* of the plain loops; dst[0] has what the first round must give */
+	/* of the plain loops; dst[0] has the expected result of the first round */
+	void *dst[2], *acc;
 };
 
 static int make_segment(void *ctx, size_t bytes, void **ret_mem, uint16_t *ret_segment)
@@ -135,7 +136,7 @@ static void contribute(struct probe_sums *s, unsigned member, uint32_t part)
 	fake_deliver(s->conns[member], &m);
 }
 
-/* Small whole numbers, exact in all types. */
+/* Small whole numbers, which are exact in all types. */
 static void fill(struct probe_sums *s)
 {
 	for (unsigned k = 0; k < s->members; k++)
@@ -150,13 +151,13 @@ static void fill(struct probe_sums *s)
 				((double *)s->src[k])[i] = (double)v;
 			else if (s->dtype == DTYPE_BF16)
 				((uint16_t *)s->src[k])[i] = (uint16_t)(bits >> 16);
-			else /* no subnormals among them, so only the bias is another */
+			else /* no subnormals among them, so only the bias differs */
 				((uint16_t *)s->src[k])[i] =
 					(uint16_t)(bits ? (bits >> 13) - (112u << 10) : 0);
 		}
 }
 
-/* The first round's result is what the plain loop makes of the same. */
+/* Compare the first round's result with that of the plain loop. */
 static void compare(struct probe_sums *s, const struct wire_msg *m, const void *want)
 {
 	const void *got = fake_own(&s->x, m->segment, m->offset, m->len);
@@ -168,7 +169,7 @@ static void compare(struct probe_sums *s, const struct wire_msg *m, const void *
 			dtype_name(s->dtype));
 }
 
-/* Every member has every result. */
+/* Let every member take every result. */
 static void take_results(struct probe_sums *s, uint32_t n_parts)
 {
 	const struct wire_msg *m;
@@ -188,7 +189,7 @@ static void take_results(struct probe_sums *s, uint32_t n_parts)
 	}
 }
 
-/* Seconds of one round. */
+/* Return the seconds of one round. */
 static double round_ours(struct probe_sums *s)
 {
 	uint32_t n_parts = (uint32_t)((s->bytes + s->part - 1) / s->part);
@@ -221,7 +222,7 @@ static double round_plain(struct probe_sums *s, enum how how, uint64_t round)
 	return probe_now_s() - start;
 }
 
-/* GB/s of the sum, the middle one of the rounds of a turn. */
+/* Return the GB/s of the sums: the median over the rounds of a turn. */
 static double turn(struct probe_sums *s, enum how how, double seconds)
 {
 	static double times[TIMES_MAX];

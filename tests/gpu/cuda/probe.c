@@ -1,5 +1,5 @@
-/* What bps-agent-cuda would say about this machine's GPUs: a line for each, or the reason why none.
- * It is linked as that program is, so that tests can give it any libcuda.so.1. */
+/* Prints what bps-agent-cuda reports about this machine's GPUs: a line for each, or the reason why
+ * there is none. Linked in the same way, so that tests can give it any libcuda.so.1. */
 #include <stdio.h>
 
 #include "bps-agent/executor/device/cuda.h"

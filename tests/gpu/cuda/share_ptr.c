@@ -1,3 +1,5 @@
+/* Descriptions of device memory for another process, as the client library makes them: by a legacy
+ * handle, or by descriptors of each mapping. Test code; one thread. */
 #include "tests/gpu/cuda/share_ptr.h"
 
 #include <string.h>
@@ -11,7 +13,7 @@ static void close_all(const int *fds, int n)
 		close(fds[i]);
 }
 
-/* What the driver says about an address; an attribute that it does not know stays 0. */
+/* Attributes of an address in the driver; 0 for those that it does not know. */
 struct about {
 	unsigned type, is_managed;
 	int ordinal, is_legacy;
@@ -68,7 +70,7 @@ static int share_legacy(
 	return 0;
 }
 
-/* One descriptor of the mapping that a.map names; the walk's next step. */
+/* Add a descriptor of the mapping that a.map names: a step of the walk. */
 static int share_mapping(struct device *dev, const struct about *a)
 {
 	CUmemGenericAllocationHandle handle = 0;
@@ -87,7 +89,7 @@ static int share_mapping(struct device *dev, const struct about *a)
 	return fd;
 }
 
-/* An allocator that grows segments maps handles of one size side by side. */
+/* An allocator with growing segments maps handles of one size side by side. */
 static int share_mappings(struct device *dev, int gpu, CUdeviceptr addr, uint64_t bytes,
 	struct device_desc *ret_desc, int *fds, int max)
 {

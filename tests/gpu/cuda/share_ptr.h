@@ -1,8 +1,8 @@
 #ifndef BPS_TESTS_GPU_CUDA_SHARE_PTR_H
 #define BPS_TESTS_GPU_CUDA_SHARE_PTR_H
-/* What a trainer's side does (libbpsclient/gpu_cuda.c), for tests of imports by the executor's
- * back-end: describe `bytes` from any device address of this process, whichever allocator made it,
- * by a legacy handle where it can be, else by descriptors, mapping by mapping.
+/* The trainer's side (libbpsclient/gpu_cuda.c), for tests of imports by the executor's back-end.
+ * Describe `bytes` from any device address of this process, from any allocator: by a legacy handle
+ * where possible, else by descriptors, mapping by mapping.
  * Returns how many descriptors there are, which the caller closes. Errors: as device_ops.share. */
 #include "bps-agent/executor/device/device.h"
 

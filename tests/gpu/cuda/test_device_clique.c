@@ -1,5 +1,6 @@
-/* Cliques of the CUDA back-end over the fake NCCL, which truly reduces and ends the process when a
- * communicator or a stream is used before it is ready, or ranks differ in what they call. */
+/* Cliques of the CUDA back-end over the fake NCCL, which computes real sums. It ends the process
+ * when a communicator or a stream is used before it is ready, or when ranks call different
+ * functions. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -25,8 +26,8 @@ static const enum dtype dtypes[] = {
 	DTYPE_I8, DTYPE_U8, DTYPE_I32, DTYPE_I64, DTYPE_F16, DTYPE_F32, DTYPE_F64, DTYPE_BF16};
 #define N_DTYPES (sizeof(dtypes) / sizeof(dtypes[0]))
 
-/* n members on GPUs 0 to n-1, in an order of ranks that is not theirs, each with a queue and
- * memory. */
+/* n members on GPUs 0 to n-1, each with a queue and memory. The order of their ranks differs from
+ * that of the GPUs. */
 struct band {
 	struct device *dev;
 	struct device_clique *clique;
@@ -84,7 +85,7 @@ static void band_fini(struct band *b)
 	cuda_rig_nothing_lives();
 }
 
-/* A collective was queued: let it start, and end. */
+/* Let a queued collective start and end. */
 static void finish(struct band *b)
 {
 	assert_int_equal(poll_clique(b), 0);
@@ -146,7 +147,7 @@ static void store(void *at, enum dtype dtype, int v)
 	}
 }
 
-/* Element i of member m's piece becomes, or has to be, what value says. */
+/* value gives element i of member m's piece, before or after the collective. */
 typedef int value_fn(int n, int rank, unsigned i);
 
 static void set(struct band *b, enum dtype dtype, unsigned elems, value_fn *value)
@@ -190,7 +191,7 @@ static int all_sum(int n, int rank, unsigned i)
 	return sum(n, i) + 0 * rank;
 }
 
-/* What only the owner of a block has: the others have something else there. */
+/* A value at the owner of a block; the other members have different ones there. */
 static int own_block(int n, int rank, unsigned i)
 {
 	return (int)(i / COUNT) == rank ? sum(n, i) : 77;
@@ -275,7 +276,8 @@ static void other_operations_reduce_too_and_averages_are_refused(void **state)
 	band_close(&b);
 }
 
-/* Two tensors in one launch: one state in which the clique is not to be touched, and both sums. */
+/* Two tensors in one launch: a single time during which the clique must not be used, and both
+ * sums. */
 static void collectives_of_a_group_are_one_launch(void **state)
 {
 	struct band b;
@@ -303,7 +305,7 @@ static void collectives_of_a_group_are_one_launch(void **state)
 	band_close(&b);
 }
 
-/* Until the collective has gone to the GPUs, whatever else were queued would overtake it. */
+/* Until the collective is on the GPUs, other work would overtake it. */
 static void queues_of_a_collective_that_launches_take_nothing(void **state)
 {
 	struct device_queue *other;
@@ -325,7 +327,7 @@ static void queues_of_a_collective_that_launches_take_nothing(void **state)
 	assert_int_equal(rc, 0);
 	cuda_rig_await(host, 1);
 	expect(&b, 0, DTYPE_I32, COUNT * (unsigned)b.rank[0], COUNT, all_sum);
-	/* A queue may go while it is closed for more, and so may the clique. */
+	/* A queue may be closed once it accepts nothing more, and so may the clique. */
 	cuda_rig_drain(b.piece[0].queue);
 	cuda_rig_drain(b.piece[1].queue);
 	ops->queue_close(b.piece[0].queue);
@@ -365,7 +367,7 @@ static void what_would_hang_the_others_is_refused_before_nccl_hears_of_it(void *
 	assert_int_equal(ops->broadcast(b.clique, b.piece, COUNT, DTYPE_F32, 2), DEVICE_ARG);
 	assert_int_equal(ops->reduce(b.clique, b.piece, COUNT, DTYPE_F32, OP_SUM, -1), DEVICE_ARG);
 	assert_int_equal(fakecuda_calls("ncclGroupStart"), starts);
-	/* While a launch is under way, the next has to wait for poll's word. */
+	/* During a launch, the next one has to wait until poll reports its end. */
 	assert_int_equal(ops->all_gather(b.clique, b.piece, COUNT, DTYPE_F32), 0);
 	assert_int_equal(ops->all_gather(b.clique, b.piece, COUNT, DTYPE_F32), DEVICE_ARG);
 	assert_non_null(strstr(b.dev->why.s, "launching"));
@@ -390,7 +392,7 @@ static void members_that_make_no_clique_are_refused(void **state)
 	band_fini(&b);
 }
 
-/* One of four ranks is another process's, and that never comes. */
+/* A rank of four belongs to another process that never joins. */
 static void a_clique_whose_member_never_comes_is_aborted_in_time(void **state)
 {
 	uint64_t begin_ns;
@@ -411,7 +413,7 @@ static void a_clique_whose_member_never_comes_is_aborted_in_time(void **state)
 	band_close(&b);
 }
 
-/* A piece of work that hangs on one GPU holds the collective of all. */
+/* Work that hangs on one GPU blocks the collective of all. */
 static void a_collective_that_hangs_is_aborted_and_the_queues_get_idle(void **state)
 {
 	uint64_t begin_ns;
@@ -427,7 +429,7 @@ static void a_collective_that_hangs_is_aborted_and_the_queues_get_idle(void **st
 	begin_ns = clock_now_ns();
 	ops->clique_abort(b.clique);
 	assert_true(clock_now_ns() - begin_ns < UINT64_C(1000000000));
-	fakecuda_faults(NULL); /* the one that hung, too */
+	fakecuda_faults(NULL); /* also on the GPU that hung */
 	band_close(&b);
 }
 
@@ -500,7 +502,7 @@ static void whichever_call_of_nccl_fails_the_queues_get_idle_and_nothing_is_left
 	band_fini(&b);
 }
 
-/* Child: with an NCCL that cannot be used there is no clique, and the reason. */
+/* Child: NCCL cannot be loaded, so there is no clique, and the error has the reason. */
 static int no_nccl(const char *word)
 {
 	uint8_t id[DEVICE_ID_BYTES];
@@ -525,7 +527,7 @@ static void an_nccl_that_is_too_old_is_refused(void **state)
 	assert_int_equal(two_end(&child), 0);
 }
 
-/* NCCL is no business of who has one GPU: it is not even loaded. */
+/* With one GPU, NCCL is not needed and not even loaded. */
 static bool is_loaded(const char *name)
 {
 	FILE *f = fopen("/proc/self/maps", "r");

@@ -1,5 +1,5 @@
 /* The CUDA back-end in one process, over the fake driver, which ends the process at any misuse.
- * Queued work begins late by chance, so that what is not ordered is found out of order. */
+ * Queued work starts after random delays, so that missing ordering shows. */
 #include "bps-agent/executor/device/cuda.h"
 
 #include <setjmp.h>
@@ -115,7 +115,7 @@ static void memory_begins_as_zeros_and_is_rounded_up(void **state)
 	cuda_rig_close(&r);
 }
 
-/* Host to GPU 0 to GPU 1 and back, on two queues, one after the other. */
+/* Copy from the host to GPU 0, to GPU 1 and back, on two queues, one after the other. */
 static void bytes_survive_a_journey_over_two_gpus(void **state)
 {
 	const int also[] = {1};
@@ -197,7 +197,7 @@ static void what_cannot_be_queued_is_refused_with_a_reason(void **state)
 	cuda_rig_close(&r);
 }
 
-/* All that a job does, as far as the back-end lets it. What was made goes again. */
+/* All operations of a job that the back-end supports. Everything is freed again. */
 static void scenario(const struct device_ops *o, unsigned char *host)
 {
 	const int also[] = {1};
@@ -229,7 +229,8 @@ static void scenario(const struct device_ops *o, unsigned char *host)
 	o->close(dev);
 }
 
-/* Functions that make or queue something; what frees or waits fails only when all is lost. */
+/* Functions that make or queue something. Functions that free or wait fail only when the device is
+ * lost. */
 static const char *const may_fail[] = {"cuInit", "cuDriverGetVersion", "cuDeviceGetCount",
 	"cuDeviceGet", "cuDeviceGetUuid", "cuDeviceTotalMem", "cuDeviceGetName",
 	"cuDevicePrimaryCtxRetain", "cuMemGetAllocationGranularity", "cuMemCreate",
@@ -295,7 +296,7 @@ static void errors_have_their_meaning_and_their_number(void **state)
 	cuda_rig_close(&r);
 }
 
-/* Everything but what frees answers LOST, and asks the driver no more. */
+/* Everything except freeing returns LOST and no longer calls the driver. */
 static void assert_all_lost(struct cuda_rig *r)
 {
 	struct device_queue *q;
@@ -318,7 +319,7 @@ static void assert_all_lost(struct cuda_rig *r)
 	assert_int_equal(ops->clique_open(r->dev, id, 2, gpus, gpus, 2, &c), DEVICE_LOST);
 }
 
-/* What the test leaves behind is the process's, as it would be with a real GPU. */
+/* The lost state belongs to the process, as it would with a real GPU. */
 static void lose(const char *fault)
 {
 	struct two lost = two_start(fault);

@@ -1,6 +1,5 @@
-/* Device memory between two processes over the fake driver: exact bytes both ways, lifetimes that
- * end by SIGKILL, and what a process of another make may send. The child plays the other
- * process. */
+/* Device memory between two processes over the fake driver: exact bytes in both directions, ends by
+ * SIGKILL, and messages that a different process may send. The child is the other process. */
 #include <cuda.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -32,7 +31,7 @@ static void fill_host(unsigned char *p, unsigned bytes, unsigned salt)
 		p[i] = byte(i, salt);
 }
 
-/* First byte that is not as filled; bytes when all are. */
+/* Return the index of the first byte that differs; bytes when all are equal. */
 static unsigned host_differs(const unsigned char *p, unsigned bytes, unsigned salt)
 {
 	unsigned i = 0;
@@ -86,7 +85,7 @@ static uint64_t hear(int fd)
 	return m.word;
 }
 
-/* Another GPU's queue copies the bytes away, clears them and copies them back. */
+/* Copy the bytes away by another GPU's queue, clear them, and copy them back. */
 static void copy_over(struct device *dev, int gpu, struct device_mem *mem)
 {
 	struct device_mem *far, *zeros;
@@ -104,8 +103,7 @@ static void copy_over(struct device *dev, int gpu, struct device_mem *mem)
 	ops->drop(zeros);
 }
 
-/* Child: import what comes to GPU `gpu`, check its bytes by a copy of the GPU's, write others
- * back. */
+/* Child: import memory for GPU `gpu`, check its bytes by a copy of the GPU, and write others. */
 static int importer(int gpu)
 {
 	unsigned char *host = cuda_rig_host_memory(RIG_BYTES);
@@ -129,7 +127,7 @@ static int importer(int gpu)
 	cuda_rig_drain(q);
 	copy_over(dev, gpu == 3 ? 2 : 3, mem);
 	say(TWO_FD, 1);
-	hear(TWO_FD); /* the other one has looked */
+	hear(TWO_FD); /* the other process has checked */
 	ops->queue_close(q);
 	ops->drop(mem);
 	ops->drop(pinned);
@@ -139,7 +137,7 @@ static int importer(int gpu)
 	return 0;
 }
 
-/* The parent shares n_fds descriptors or a handle of memory at addr, filled by it. */
+/* Share n_fds descriptors or a handle of memory at addr, filled by the parent. */
 static void share_with_importer(const char *role, struct two_message *m, uint64_t addr)
 {
 	struct two child = two_start(role);
@@ -165,7 +163,7 @@ static void an_arena_is_used_by_both_processes(void **state)
 	assert_int_equal(ops->share(r.mem, &m.desc, m.fds, 1), 1);
 	assert_int_equal(m.desc.kind, DEVICE_DESC_FD);
 	assert_int_equal(m.desc.bytes, RIG_BYTES);
-	m.desc.bytes = BYTES; /* the rest is nobody's business */
+	m.desc.bytes = BYTES; /* the tail is not imported */
 	share_with_importer("importer", &m, ops->addr(r.mem, 0));
 	share_with_importer("importer on another gpu", &m, ops->addr(r.mem, 0));
 	close_fds(&m);
@@ -196,7 +194,7 @@ static void memory_of_cumemalloc_travels_as_a_legacy_handle(void **state)
 	cuda_rig_close(&r);
 }
 
-/* Child: what comes is refused, and nothing stays open. */
+/* Child: the memory is refused, and no descriptor stays open. */
 static int refuser(void)
 {
 	struct device_mem *mem;
@@ -232,7 +230,7 @@ static void a_legacy_handle_of_less_than_it_says_is_refused(void **state)
 	cuda_rig_close(&r);
 }
 
-/* A segment as an allocator makes that grows them: handles of one size side by side. */
+/* Make a segment of a growing allocator: handles of one size side by side. */
 static CUdeviceptr grow_segment(int n, CUmemAllocationHandleType type)
 {
 	CUmemAllocationProp prop = {.type = CU_MEM_ALLOCATION_TYPE_PINNED,
@@ -270,7 +268,7 @@ static void a_growing_segment_travels_mapping_by_mapping(void **state)
 	(void)state;
 	cuda_rig_open(&r);
 	addr = grow_segment(4, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
-	/* From the middle of the second mapping into the fourth. */
+	/* From the middle of the second mapping to within the fourth. */
 	assert_int_equal(
 		share_ptr(r.dev, addr + CHUNK + 1500000, BYTES, &m.desc, m.fds, 2), DEVICE_ARG);
 	assert_int_equal(share_ptr(r.dev, addr + CHUNK + 1500000, BYTES, &m.desc, m.fds, 8), 3);
@@ -317,15 +315,16 @@ static void nonsense_of_another_process_is_refused_and_leaves_nothing(void **sta
 	assert_int_equal(ops->import(r.dev, 0, &m.desc, &pipes[0], 1, &mem), DEVICE_ARG);
 	cuda_rig_said(&r, "cannot import");
 	assert_int_equal(ops->import(r.dev, 0, &m.desc, &one, 1, &mem), DEVICE_ARG);
-	d = m.desc, d.chunk_bytes *= 2, d.bytes *= 2; /* more than there is */
+	d = m.desc, d.chunk_bytes *= 2, d.bytes *= 2; /* more than the handle has */
 	assert_int_equal(ops->import(r.dev, 0, &d, m.fds, 1, &mem), DEVICE_ARG);
-	d = m.desc, d.chunk_bytes -= 1, d.bytes = 1; /* not what a GPU maps */
+	d = m.desc, d.chunk_bytes -= 1, d.bytes = 1; /* a size that no GPU can map */
 	assert_int_equal(ops->import(r.dev, 0, &d, m.fds, 1, &mem), DEVICE_ARG);
-	d = m.desc, d.chunk_bytes = UINT64_C(1) << 60, d.bytes = 1; /* nor has addresses for */
+	/* a size that no GPU has addresses for */
+	d = m.desc, d.chunk_bytes = UINT64_C(1) << 60, d.bytes = 1;
 	assert_int_equal(ops->import(r.dev, 0, &d, m.fds, 1, &mem), DEVICE_NOMEM);
 	d = m.desc, d.kind = DEVICE_DESC_HOST;
 	assert_int_equal(ops->import(r.dev, 0, &d, m.fds, 1, &mem), DEVICE_UNSUP);
-	d = m.desc, d.kind = DEVICE_DESC_IPC, d.n_fds = 0; /* a handle of zeros */
+	d = m.desc, d.kind = DEVICE_DESC_IPC, d.n_fds = 0; /* a zeroed handle */
 	assert_int_equal(ops->import(r.dev, 0, &d, NULL, 0, &mem), DEVICE_ARG);
 	assert_int_equal(ops->import(r.dev, 0, &m.desc, m.fds, 2, &mem), DEVICE_ARG);
 	close(pipes[0]);

@@ -28,7 +28,7 @@
 
 static const struct device_ops *const ops = &device_cuda;
 
-/* A machine and what the agent would be: it adds the groups' sums, times ten for ten machines. */
+/* A machine with the agent's part: it adds the groups' sums, times ten for ten machines. */
 struct stage {
 	struct device *dev;
 	struct engine *e;
@@ -230,7 +230,7 @@ static void every_route_sums_exactly_on_gpus(void **state)
 	}
 }
 
-/* Run until the engine gives up, and says so; every waiter was let go. */
+/* Run until the engine gives up with an error; every waiter was released. */
 static void fail_with(const char *route, const char *fault, const char *word)
 {
 	uint64_t end_ns = cuda_rig_deadline_ns();
@@ -251,7 +251,7 @@ static void fail_with(const char *route, const char *fault, const char *word)
 		for (uint32_t t = 0; t < TENSORS; t++)
 			assert_true(gpu_slot_is_poisoned(atomic_load(&s.slots[m][t].done)));
 	if (!strcmp(word, "(LOST)"))
-		_Exit(0); /* the process is good for nothing else; leaks are its end's */
+		_Exit(0); /* the process is unusable; its leaks end with it */
 	fakecuda_faults(NULL);
 	while (!engine_is_quiet(s.e) && clock_now_ns() < end_ns)
 		engine_poll(s.e, clock_now_ns());

@@ -1,5 +1,5 @@
-/* That the fake driver and the fake NCCL catch what a GPU would punish: each misuse ends a process
- * of its own with a line that names it. And that their trace tells the order of things. */
+/* The fake driver and the fake NCCL detect what a GPU would punish: each misuse ends a process of
+ * its own with a line that names it. Their trace shows the order of events. */
 #include <cuda.h>
 #include <nccl.h>
 #include <setjmp.h>
@@ -287,7 +287,7 @@ static void destruction_without_finalization(void)
 	ncclCommDestroy(comm[0]);
 }
 
-/* Both ranks' collective for rank i of two; the caller makes them differ. */
+/* Call both ranks' collective for rank i of two. The caller makes them differ. */
 static void broadcast(ncclComm_t comm[2], size_t count0, size_t count1)
 {
 	ncclResult_t state;
@@ -392,9 +392,9 @@ static int misuse(const char *name)
 	return 0;
 }
 
-/* ---- the host, as with a GPU ---- */
+/* ---- host access, as with a GPU ---- */
 
-/* Runs in a child; a GPU's memory is no memory of the host's. */
+/* Runs in a child: the host must not read a GPU's memory. */
 static int look(void)
 {
 	use(0);

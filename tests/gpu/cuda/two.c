@@ -1,3 +1,5 @@
+/* Tests of two processes: starts this program again in a role, with a socket for words and
+ * descriptors, and waits with deadlines. */
 #include "tests/gpu/cuda/two.h"
 
 #include <dirent.h>
@@ -41,7 +43,7 @@ struct two two_start(const char *role)
 
 	if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair))
 		give_up("socketpair");
-	if (pair[1] == TWO_FD) { /* dup2 of a descriptor to itself keeps it closing on exec */
+	if (pair[1] == TWO_FD) { /* dup2 of a descriptor to itself would keep close-on-exec */
 		pair[1] = dup(TWO_FD);
 		close(TWO_FD);
 	}

@@ -1,9 +1,9 @@
-/* Copies and fillings of the fake driver, which streams carry out. */
+/* Copies and fills of the fake driver, which streams run. */
 #include "tests/gpu/fake/fake.h"
 
 #include <string.h>
 
-/* One end on the device, named by its address; the other pinned, or on a device too. */
+/* An end of a copy: on the device, named by its address, or pinned host memory. */
 struct copy_end {
 	struct fake_area *area;
 	char *at;
@@ -88,7 +88,7 @@ static int context_dev(CUcontext ctx)
 	return c->dev;
 }
 
-/* Each end as its own context's GPU knows it. */
+/* Each end is an address in the GPU of its own context. */
 FAKE_EXPORT CUresult CUDAAPI cuMemcpyPeerAsync(CUdeviceptr dst, CUcontext dst_ctx, CUdeviceptr src,
 	CUcontext src_ctx, size_t bytes, CUstream stream)
 {
@@ -102,7 +102,7 @@ FAKE_EXPORT CUresult CUDAAPI cuMemcpyPeerAsync(CUdeviceptr dst, CUcontext dst_ct
 		device_end(src, bytes, context_dev(src_ctx)), bytes);
 }
 
-/* The blocking ones take any host memory and come behind the default stream. */
+/* Blocking copies accept any host memory and run after the default stream. */
 static char *after_default(CUdeviceptr addr, size_t bytes)
 {
 	CUstream s = fake_stream(NULL);

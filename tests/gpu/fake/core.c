@@ -34,7 +34,7 @@ static struct {
 
 #define STACK_MAX 16
 static _Thread_local struct fake_ctx *current;
-static _Thread_local struct fake_ctx *stack[STACK_MAX]; /* what was current below it */
+static _Thread_local struct fake_ctx *stack[STACK_MAX]; /* the contexts below the current one */
 static _Thread_local int stack_depth;
 
 void fake_misuse(const char *fmt, ...)
@@ -73,7 +73,7 @@ void fake_trace(const char *fmt, ...)
 		fake_misuse("cannot write the trace");
 }
 
-/* "cuMemAlloc" of "cuMemAlloc_v2". */
+/* Make "cuMemAlloc" of "cuMemAlloc_v2". */
 static void plain(const char *name, char ret[48])
 {
 	size_t n = strlen(name);
@@ -94,7 +94,7 @@ static uint64_t *calls_of(const char *name)
 	fake_misuse("too many functions");
 }
 
-/* Sticky codes are those after which the driver wants the process to end. */
+/* Sticky codes are those after which the process has to end, according to the driver. */
 bool fake_is_sticky(int code)
 {
 	return (code >= 700 && code < 800 && code != 704 && code != 705 && code != 708 &&
@@ -353,7 +353,7 @@ FAKE_EXPORT CUresult CUDAAPI cuGetErrorString(CUresult error, const char **ret)
 	return cuGetErrorName(error, ret);
 }
 
-/* Newest version first, as the driver chooses for the version that the caller names. */
+/* The newest version first, as the driver chooses for the version that the caller names. */
 FAKE_EXPORT CUresult CUDAAPI cuGetProcAddress(const char *symbol, void **ret, int version,
 	cuuint64_t flags, CUdriverProcAddressQueryResult *ret_status)
 {
@@ -389,7 +389,7 @@ FAKE_EXPORT CUresult CUDAAPI cuDevicePrimaryCtxRetain(CUcontext *ret, CUdevice d
 	return fake_leave(CUDA_SUCCESS);
 }
 
-/* The driver destroys what is left in the context; our programs close all before. */
+/* The driver destroys what is left in the context. Our programs must close everything before. */
 static void check_empty(const struct fake_ctx *c)
 {
 	const struct fake_area *a;

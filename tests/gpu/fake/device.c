@@ -1,4 +1,4 @@
-/* What the fake driver says about its GPUs. */
+/* Properties of the fake driver's GPUs. */
 #include "tests/gpu/fake/fake.h"
 
 #include <stdio.h>
@@ -48,7 +48,7 @@ FAKE_EXPORT CUresult CUDAAPI cuDeviceGetUuid(CUuuid *ret, CUdevice dev)
 	return fake_leave(CUDA_SUCCESS);
 }
 
-/* The i-th word of a list in the environment; false: it has none. */
+/* Return the i-th word of a list in the environment. False: the list is shorter. */
 static bool listed(const char *variable, int i, char *ret, size_t room)
 {
 	const char *s = getenv(variable);

@@ -1,3 +1,5 @@
+/* Elements of NCCL's types for the fake: conversion to and from doubles or 64-bit integers, and
+ * reductions over them. Pure functions. */
 #include "tests/gpu/fake/elem.h"
 
 #include <stdint.h>
@@ -46,7 +48,7 @@ static float bf16_value(uint16_t h)
 	return f;
 }
 
-/* Nearest, ties to even, of a finite number. */
+/* Round a finite number to the nearest, ties to even. */
 static uint16_t bf16_round(double v)
 {
 	float f = (float)v;

@@ -1,5 +1,5 @@
-/* What the runs of tests/gpu call beyond the product: enough that the programs themselves can be
- * tested. Kernels compute nothing, they only take a while; memory has no end. */
+/* Functions that the runs of tests/gpu call and the product does not, so that these programs can be
+ * tested. Kernels compute nothing and only take time; memory has no limit. */
 #include "tests/gpu/fake/fake.h"
 
 #include <sys/mman.h>

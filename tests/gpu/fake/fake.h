@@ -1,17 +1,18 @@
 #ifndef BPS_TESTS_GPU_FAKE_FAKE_H
 #define BPS_TESTS_GPU_FAKE_FAKE_H
-/* A libcuda.so.1 without GPUs, for tests of what calls the driver. It does what is called, truly:
- * device memory is a memfd whose descriptor another process can map, each stream is a thread that
- * runs its work in order, and value waits wait. It is stricter than a GPU: whatever is wrong (an
- * address that is not mapped or that the GPU has no access to, another context's stream, memory
+/* A libcuda.so.1 without GPUs, for tests of programs that call the driver. Calls have their real
+ * effect: device memory is a memfd whose descriptor another process can map, each stream is a
+ * thread that runs its work in order, and value waits wait. It is stricter than a GPU. Each misuse
+ * (an address that is not mapped or not accessible to the GPU, another context's stream, memory
  * freed while work uses it, a second free) ends the process with one line on stderr that begins
- * "fake cuda:". What a correct program meets at run time is a code instead, as from the driver.
+ * "fake cuda:". Errors that a correct program can meet at run time are returned as codes, as the
+ * driver does.
  *
  * Device addresses are reserved and not accessible: a host access faults, as with a GPU. The bytes
  * lie elsewhere (struct area).
  *
- * One lock guards all tables; bytes are copied and rendezvous waited for outside it, held in place
- * by the areas' counts of queued work. */
+ * One lock guards all tables. Bytes are copied, and rendezvous are awaited, without the lock;
+ * counts of queued work keep the areas alive meanwhile. */
 #include <cuda.h>
 #include <pthread.h>
 #include <stdbool.h>
@@ -27,26 +28,26 @@
 
 struct fake_ctx {
 	unsigned magic;
-	int dev; /* as the program counts them */
+	int dev; /* as the program numbers them */
 	unsigned refs;
 	CUstream default_stream;
 };
 
-/* Physical memory: what cuMemCreate, cuMemAlloc and imports make. */
+/* Physical memory: made by cuMemCreate, cuMemAlloc and imports. */
 struct fake_handle {
 	LIST_ENTRY(fake_handle) entry;
 	uint64_t id;
 	int fd;
 	size_t bytes;
 	int dev;
-	unsigned refs; /* the program's and each mapping's */
+	unsigned refs; /* of the program and of each mapping */
 	unsigned user_refs;
 	bool is_exportable;
 };
 
 enum area_kind { AREA_RESERVED, AREA_ALLOC, AREA_IPC, AREA_PINNED };
 
-struct fake_map { /* a handle mapped into a reservation */
+struct fake_map { /* a handle that is mapped into a reservation */
 	LIST_ENTRY(fake_map) entry;
 	size_t offset, bytes;
 	struct fake_handle *handle;
@@ -54,7 +55,7 @@ struct fake_map { /* a handle mapped into a reservation */
 	uint64_t buffer_id;
 };
 
-/* Device addresses with something behind them, or reserved for it. */
+/* Device addresses that are reserved or mapped. */
 struct fake_area {
 	LIST_ENTRY(fake_area) entry;
 	enum area_kind kind;
@@ -63,7 +64,7 @@ struct fake_area {
 	char *at;                   /* where the bytes are, in order */
 	LIST_HEAD(, fake_map) maps; /* AREA_RESERVED */
 	struct fake_handle *handle; /* AREA_ALLOC, AREA_IPC */
-	struct fake_ctx *ctx;       /* that made it; NULL AREA_RESERVED */
+	struct fake_ctx *ctx;       /* that made it; NULL for AREA_RESERVED */
 	uint64_t buffer_id;
 	unsigned in_use; /* pieces of queued work */
 	unsigned opens;  /* AREA_IPC */
@@ -79,7 +80,7 @@ enum work_kind { WORK_COPY, WORK_SET, WORK_WRITE, WORK_WAIT, WORK_MARK, WORK_AFT
 struct fake_work {
 	STAILQ_ENTRY(fake_work) entry;
 	enum work_kind kind;
-	struct fake_area *area[2]; /* held until it has run; NULL none */
+	struct fake_area *area[2]; /* kept alive until the work has run; NULL: none */
 	char *dst;
 	const char *src;
 	size_t bytes;
@@ -107,12 +108,12 @@ struct CUevent_st {
 
 struct fake {
 	pthread_mutex_t lock;
-	pthread_cond_t progress; /* some work has run */
+	pthread_cond_t progress; /* signalled when work has run */
 	bool is_init;
 	int pid;
 	int n_gpus;
-	int gpu[FAKE_GPUS_MAX]; /* the machine's number of each visible one */
-	int links;              /* of P2P: 0 none, 1 PCIe, 2 NVLink */
+	int gpu[FAKE_GPUS_MAX]; /* the machine's number of each visible GPU */
+	int links;              /* attribute of P2P: 0 none, 1 PCIe, 2 NVLink */
 	struct fake_ctx ctx[FAKE_GPUS_MAX];
 	LIST_HEAD(, fake_handle) handles;
 	LIST_HEAD(, fake_area) areas;
@@ -121,15 +122,15 @@ struct fake {
 	unsigned live_communicators;
 	uint64_t last_id;
 	int sticky;
-	unsigned epoch; /* of the faults: what hangs, hangs in one of them */
-	int trace_fd;   /* 0 none */
+	unsigned epoch; /* number of the current set of faults: a call that hangs belongs to one */
+	int trace_fd;   /* 0: none */
 	unsigned delay_us;
 };
 extern struct fake fake;
 
-/* core.c. Misuse: say so and abort. */
+/* Report a misuse on stderr and abort (core.c). */
 void fake_misuse(const char *fmt, ...) __attribute__((noreturn, format(printf, 1, 2)));
-/* Zeroed memory; the process ends without. */
+/* Return zeroed memory; without memory the process ends. */
 static inline void *fake_alloc(size_t bytes)
 {
 	void *p = calloc(1, bytes);
@@ -138,32 +139,33 @@ static inline void *fake_alloc(size_t bytes)
 		abort();
 	return p;
 }
-/* A call begins: count, trace, faults. Takes the lock. Nonzero: the code to return (lock not
+/* Begin a call: count, trace, faults. Takes the lock. Nonzero: the code to return (lock not
  * held). */
 CUresult fake_enter(const char *name, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
-/* It ends: gives the lock back; returns r. */
+/* End a call: release the lock and return r. */
 CUresult fake_leave(CUresult r);
 void fake_trace(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
-/* A fault for the next call of name, 0 none. Lock held. */
+/* Return the fault for the next call of name; 0: none. Lock held. */
 int fake_fault(const char *name);
 bool fake_is_sticky(int code);
-/* The current context, and what belongs to it; misuse when there is none. Lock held. */
+/* Return the current context, or objects of it; a misuse when there is none. Lock held. */
 struct fake_ctx *fake_current(void);
 int fake_dev(CUdevice dev);
 
-/* memory.c, lock held. The area that holds [addr, addr + bytes) as GPU dev may use it; misuse when
- * it is not mapped or dev has no access. */
+/* memory.c, lock held. Return the area that holds [addr, addr + bytes) as GPU dev may use it. A
+ * misuse when it is not mapped or dev has no access. */
 struct fake_area *fake_device(CUdeviceptr addr, size_t bytes, int dev);
-/* The one that holds addr, or NULL. */
+/* Return the area that holds addr, or NULL. */
 struct fake_area *fake_find(CUdeviceptr addr);
 struct fake_map *fake_find_map(struct fake_area *a, CUdeviceptr addr);
-/* Pinned memory at host address p; NULL when it is not. */
+/* Return the area of pinned memory at host address p; NULL when it is not pinned. */
 struct fake_area *fake_pinned(const void *p, size_t bytes);
 struct fake_area *fake_area_new(enum area_kind kind, size_t bytes, struct fake_handle *h);
 void fake_area_free(struct fake_area *a);
 struct fake_handle *fake_handle_new(int fd, size_t bytes, int dev);
 void fake_handle_unref(struct fake_handle *h);
-/* A memfd that says whose memory it is, and who reads that. -1: not ours. */
+/* Make a memfd whose name holds the memory's GPU; read that from a descriptor. -1: not one of the
+ * fake's. */
 int fake_memfd(size_t bytes, int dev);
 int fake_memfd_dev(int fd, size_t *ret_bytes);
 
@@ -172,8 +174,8 @@ struct fake_work *fake_work_new(enum work_kind kind);
 void fake_queue(CUstream stream, struct fake_work *w);
 CUstream fake_stream(CUstream stream);
 
-/* For the fake NCCL. Queue a function on a stream, keeping up to two areas in place; where a device
- * address's bytes are; nothing may be queued on a stream while it is launching. */
+/* For the fake NCCL. Queue a function on a stream and keep up to two areas alive; find the bytes of
+ * a device address; forbid work on a stream during a launch. */
 FAKE_EXPORT void fakecuda_stream_call(CUstream stream, void (*fn)(void *), void *arg,
 	const CUdeviceptr addr[2], const size_t bytes[2]);
 FAKE_EXPORT char *fakecuda_stream_bytes(CUstream stream, CUdeviceptr addr, size_t bytes);

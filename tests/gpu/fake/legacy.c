@@ -1,4 +1,4 @@
-/* cuMemAlloc and its handles for other processes, and what the fake driver says about addresses. */
+/* cuMemAlloc, its handles for other processes, and attributes of addresses in the fake driver. */
 #include "tests/gpu/fake/fake.h"
 
 #include <fcntl.h>
@@ -6,8 +6,8 @@
 #include <string.h>
 #include <unistd.h>
 
-/* What travels in the 64 bytes. The exporter's descriptor is opened through /proc, which the kernel
- * allows for the same user only, as the driver does. */
+/* Content of the 64 bytes of a handle. The exporter's descriptor is opened through /proc, which the
+ * kernel allows for the same user only, as the driver does. */
 struct ipc {
 	char magic[8];
 	int pid, fd;
@@ -16,7 +16,7 @@ struct ipc {
 _Static_assert(sizeof(struct ipc) <= sizeof(CUipcMemHandle), "ipc");
 #define MAGIC "fakeipc"
 
-/* Small allocations lie in blocks of 2 MiB here too; each has its own. */
+/* Small allocations lie in blocks of 2 MiB here, too, each in its own. */
 FAKE_EXPORT CUresult CUDAAPI cuMemAlloc(CUdeviceptr *ret, size_t bytes)
 {
 	CUresult r = fake_enter(__func__, "%zu", bytes);

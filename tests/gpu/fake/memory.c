@@ -30,7 +30,7 @@ static bool is_room(size_t bytes)
 	return p != MAP_FAILED && !munmap(p, 2 * bytes);
 }
 
-/* New memory is what somebody left there. */
+/* Fill new memory with garbage, as left by another process. */
 static void soil(int fd, size_t bytes)
 {
 	char dirt[4096];
@@ -41,7 +41,8 @@ static void soil(int fd, size_t bytes)
 		fake_misuse("cannot write to memory");
 }
 
-/* The machine's number of the GPU is in the name, so that a descriptor tells it in any process. */
+/* The name has the machine's number of the GPU, so that any process can read it from a
+ * descriptor. */
 int fake_memfd(size_t bytes, int dev)
 {
 	char name[32];
@@ -101,7 +102,7 @@ static struct fake_handle *handle_of(CUmemGenericAllocationHandle id, const char
 	fake_misuse("%s: handle %llu does not live", name, id);
 }
 
-/* Addresses that fault, and bytes elsewhere: of a handle, or nothing yet. */
+/* Reserve addresses that fault, with bytes elsewhere: those of a handle, or none yet. */
 struct fake_area *fake_area_new(enum area_kind kind, size_t bytes, struct fake_handle *h)
 {
 	struct fake_area *a = fake_alloc(sizeof(*a));
@@ -180,7 +181,7 @@ static void check_maps(struct fake_area *a, CUdeviceptr addr, size_t bytes, int 
 	}
 }
 
-/* Memory of cuMemAlloc is for its own GPU: nobody here enables peer access. */
+/* Memory of cuMemAlloc is for its own GPU only: peer access is never enabled here. */
 struct fake_area *fake_device(CUdeviceptr addr, size_t bytes, int dev)
 {
 	struct fake_area *a = fake_find(addr);
@@ -286,7 +287,7 @@ FAKE_EXPORT CUresult CUDAAPI cuMemExportToShareableHandle(void *ret,
 	return fake_leave(CUDA_SUCCESS);
 }
 
-/* An import is as exportable as what it imports. */
+/* An import can be exported if its source can. */
 FAKE_EXPORT CUresult CUDAAPI cuMemImportFromShareableHandle(
 	CUmemGenericAllocationHandle *ret, void *os_handle, CUmemAllocationHandleType type)
 {
@@ -397,7 +398,7 @@ FAKE_EXPORT CUresult CUDAAPI cuMemMap(CUdeviceptr addr, size_t size, size_t offs
 	return fake_leave(CUDA_SUCCESS);
 }
 
-/* Whole mappings only, and all of the range. */
+/* Only whole mappings, which cover the range. */
 FAKE_EXPORT CUresult CUDAAPI cuMemUnmap(CUdeviceptr addr, size_t size)
 {
 	CUresult r = fake_enter(__func__, "%#llx %zu", addr, size);
@@ -448,7 +449,7 @@ FAKE_EXPORT CUresult CUDAAPI cuMemSetAccess(
 	return fake_leave(CUDA_SUCCESS);
 }
 
-/* A descriptor, as of a dma-buf; nothing but its number is looked at. */
+/* A descriptor as of a dma-buf; only its number is used. */
 FAKE_EXPORT CUresult CUDAAPI cuMemGetHandleForAddressRange(void *ret, CUdeviceptr addr, size_t size,
 	CUmemRangeHandleType type, unsigned long long flags)
 {

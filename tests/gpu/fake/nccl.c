@@ -1,10 +1,10 @@
-/* A libnccl.so.2 for the communicators of one process, on top of the fake driver: collectives are
- * work of its streams that meets the other ranks' and then truly reduces. Communicators are
- * nonblocking ones only. What real NCCL answers by a hang or by damage ends the process here with a
- * line: a communicator or stream that is used before it is ready, ranks that do not call the same
- * thing, a communicator that is used after its end, a destruction without finalization.
+/* A libnccl.so.2 for the communicators of one process, on top of the fake driver. Collectives are
+ * work of its streams that meets the other ranks' work and then really reduces. Communicators are
+ * nonblocking only. Misuses that real NCCL punishes by a hang or by damage end the process here
+ * with a line: a communicator or stream that is used before it is ready, ranks that call different
+ * functions, a communicator that is used after its end, a destruction without finalization.
  *
- * One lock; it is never held while the driver's is wanted by a stream thread, which runs its work
+ * One lock. It is never held while a stream thread needs the driver's lock; streams run their work
  * without the driver's. */
 #include <nccl.h>
 #include <stdbool.h>
@@ -17,13 +17,13 @@
 #include "tests/gpu/fake/elem.h"
 #include "tests/gpu/fake/fake.h"
 
-/* Its header declares these two without saying that they take nothing. */
+/* NCCL's header declares these two without (void). */
 ncclResult_t ncclGroupStart(void);
 ncclResult_t ncclGroupEnd(void);
 
 enum kind { REDUCE_SCATTER, ALL_GATHER, REDUCE, BROADCAST };
 
-struct what { /* must be the same for all ranks */
+struct what { /* must be equal on all ranks */
 	enum kind kind;
 	size_t count;
 	int type, op, root;
@@ -78,15 +78,15 @@ static struct {
 	uint64_t last_id;
 } all = {.lock = PTHREAD_MUTEX_INITIALIZER, .wake = PTHREAD_COND_INITIALIZER};
 
-/* Of the thread's open group. */
+/* Depth of the thread's open groups. */
 static _Thread_local int depth;
 static _Thread_local struct ncclComm *opening[FAKE_GPUS_MAX];
 static _Thread_local int n_opening;
 static _Thread_local struct ncclComm *calling[FAKE_GPUS_MAX * 64];
 static _Thread_local int n_calling;
 
-/* Polls that answer InProgress before something is ready, so that a program that does not poll is
- * found. */
+/* Number of polls that return InProgress before something is ready, so that programs that do not
+ * poll are detected. */
 #define POLLS 3
 
 static ncclResult_t enter(const char *name)
@@ -151,7 +151,8 @@ static struct clique *clique_of(const ncclUniqueId *id, int n_ranks)
 	return c;
 }
 
-/* What a config of NULL would be, a blocking one, cannot be aborted and is not for us. */
+/* A config of NULL would be a blocking communicator, which cannot be aborted. The product never
+ * uses it. */
 FAKE_EXPORT ncclResult_t ncclCommInitRankConfig(
 	ncclComm_t *ret, int n_ranks, ncclUniqueId id, int rank, ncclConfig_t *config)
 {
@@ -204,7 +205,7 @@ static void open_all(void)
 	n_opening = 0;
 }
 
-/* The collectives of the group leave for their streams only when all is connected. */
+/* The collectives of the group go to their streams only when all communicators are connected. */
 static void launch_all(void)
 {
 	struct nccl_call *call;
@@ -291,7 +292,7 @@ static struct meeting *meeting_of(struct clique *c, const struct nccl_call *call
 	return m;
 }
 
-/* A kernel that polls: for the others, for the abort, for the end of all. */
+/* A kernel that polls for the other ranks, for an abort, and for the end of all. */
 static void wait_done(struct meeting *m)
 {
 	while (!m->is_done && !m->clique->is_aborted && !fakecuda_sticky()) {
@@ -336,7 +337,7 @@ static void check_life(ncclComm_t comm)
 		fakecuda_nccl_misuse("a communicator is used after its end");
 }
 
-/* Launches go to their streams at the poll that says so. Lock held. */
+/* Launches go to their streams at the poll that reports them. Lock held. */
 static void start_launched(ncclComm_t comm)
 {
 	struct nccl_call *call;
@@ -393,7 +394,7 @@ static void drop_launches(ncclComm_t comm)
 	}
 }
 
-/* Aborted communicators stay on their clique's list: what still runs looks at them. */
+/* Aborted communicators stay on their clique's list, since running work still reads them. */
 FAKE_EXPORT ncclResult_t ncclCommAbort(ncclComm_t comm)
 {
 	ncclResult_t r = enter(__func__);
@@ -444,7 +445,7 @@ FAKE_EXPORT ncclResult_t ncclCommDestroy(ncclComm_t comm)
 	return ncclSuccess;
 }
 
-/* In place means this and nothing else. */
+/* Exactly these addresses count as in place. */
 static void check_place(ncclComm_t comm, const struct nccl_call *k, size_t block)
 {
 	size_t own = (size_t)comm->rank * block;
@@ -488,7 +489,7 @@ static ncclResult_t queue(ncclComm_t comm, struct what what, const void *send, s
 	return ncclSuccess;
 }
 
-/* All bytes of what are compared, so that there must be none between its fields. */
+/* All bytes are compared, so there must be no padding between the fields. */
 static struct what what(enum kind kind, size_t count, ncclDataType_t type, int op, int root)
 {
 	struct what w;

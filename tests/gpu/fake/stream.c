@@ -1,5 +1,5 @@
-/* Streams, events and what is queued on them. A stream is a thread that takes its work in order; it
- * ends when the stream was destroyed and its work is done. */
+/* Streams, events and their queued work. A stream is a thread that runs its work in order. It ends
+ * when the stream was destroyed and its work is done. */
 #include "tests/gpu/fake/fake.h"
 
 #include <stdatomic.h>
@@ -8,7 +8,7 @@
 #include <time.h>
 #include <unistd.h>
 
-/* A value may be changed by another process, which wakes nobody. */
+/* Another process may change a value, and no event wakes the waiter. */
 #define LOOK_NS 50000
 
 struct fake_work *fake_work_new(enum work_kind kind)
@@ -36,7 +36,7 @@ static void wait_progress(void)
 	pthread_cond_timedwait(&fake.progress, &fake.lock, &t);
 }
 
-/* Waits that a sticky error, or the end of the faults, ends. */
+/* Wait for a value. A sticky error or the end of the faults also ends the wait. */
 static void wait_value(const struct fake_work *w)
 {
 	_Atomic uint64_t *counter = (_Atomic uint64_t *)(void *)w->dst;
@@ -66,7 +66,7 @@ static void delay(unsigned *seed)
 	pthread_mutex_lock(&fake.lock);
 }
 
-/* Bytes move without the lock; the areas cannot go meanwhile. */
+/* Bytes are copied without the lock; the areas stay alive meanwhile. */
 static void run_unlocked(const struct fake_work *w)
 {
 	pthread_mutex_unlock(&fake.lock);
@@ -244,7 +244,7 @@ FAKE_EXPORT CUresult CUDAAPI cuStreamCreate(CUstream *ret, unsigned flags)
 	return cuStreamCreateWithPriority(ret, flags, 0);
 }
 
-/* What is queued still runs. */
+/* Queued work still runs. */
 FAKE_EXPORT CUresult CUDAAPI cuStreamDestroy(CUstream stream)
 {
 	CUresult r = fake_enter(__func__, "%p", (void *)stream);
@@ -299,7 +299,7 @@ static bool is_settled(const struct fake_ctx *c)
 	return true;
 }
 
-/* What the streams of the context held when it was called. */
+/* Wait for the work that the context's streams held at the call. */
 FAKE_EXPORT CUresult CUDAAPI cuCtxSynchronize(void)
 {
 	CUresult r = fake_enter(__func__, "%s", "");
