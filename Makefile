@@ -1,4 +1,4 @@
-# One non-recursive Makefile. BUILD=debug|release|asan|tsan|cov, CC=gcc|clang, V=1 shows commands.
+# A non-recursive Makefile. BUILD=debug|release|asan|tsan|cov, CC=gcc|clang, V=1 shows commands.
 # `make help` lists the targets.
 BUILD	?= release
 PREFIX	?= /usr/local
@@ -22,7 +22,8 @@ WARN	:= -Wall -Wextra -Wshadow -Wconversion -Wstrict-prototypes -Wmissing-protot
 	   -Wvla -Wundef -Wwrite-strings -Wpointer-arith -Werror
 OPT_debug	:= -O1 -g
 OPT_release	:= -O2 -g -D_FORTIFY_SOURCE=2 -fstack-protector-strong
-OPT_asan	:= -O1 -g -fno-omit-frame-pointer -fsanitize=address,undefined -fno-sanitize-recover=undefined
+OPT_asan	:= -O1 -g -fno-omit-frame-pointer -fsanitize=address,undefined \
+	   -fno-sanitize-recover=undefined
 OPT_tsan	:= -O1 -g -fsanitize=thread
 OPT_cov		:= -O0 -g --coverage
 ifeq ($(origin OPT_$(BUILD)),undefined)
@@ -44,8 +45,9 @@ AGENT	:= $(filter-out bps-agent/executor/%,$(call tree,bps-agent))
 # The executor, which drives devices; cuda* needs the toolkit, the rest only libc.
 DEVICE	:= $(filter-out bps-agent/executor/device/cuda%,$(call tree,bps-agent/executor))
 CTL	:= $(call src,bps-scheduler/bpsctl/*.c)
-CLIENT	:= $(call src,libbpsclient/*.c) common/data/dtype.c common/wire/codec.c common/local/local.c common/local/local_gpu.c \
-	$(addprefix common/base/,duration.c error.c failpoint.c nearest_name.c) common/os/fd_passing.c
+CLIENT	:= $(call src,libbpsclient/*.c) common/data/dtype.c common/wire/codec.c \
+	   common/local/local.c common/local/local_gpu.c common/os/fd_passing.c \
+	   $(addprefix common/base/,duration.c error.c failpoint.c nearest_name.c)
 TOOLS	:= $(call src,libbpsclient/tools/*.c)
 EXAMPLES := $(call src,libbpsclient/examples/*.c)
 UNIT	:= $(sort $(shell find tests/unit -name 'test_*.c'))
@@ -55,13 +57,15 @@ SCALE	:= $(call src,tests/scale/*.c)
 LOAD	:= $(call src,tests/load/*.c)
 FUZZ	:= $(call src,tests/fuzz/fuzz_*.c)
 BENCH	:= $(call src,tests/bench/*.c)
-ALLSRC	:= $(COMMON) $(SCHED) $(SERVER) $(AGENT) $(DEVICE) $(CTL) $(CLIENT) $(TOOLS) $(EXAMPLES) $(UNIT) \
-	   $(UNITLIB) $(SIM) $(SCALE) $(LOAD) $(FUZZ) tests/fuzz/replay.c $(BENCH) $(call src,tests/bench/probe/*.c)
+ALLSRC	:= $(COMMON) $(SCHED) $(SERVER) $(AGENT) $(DEVICE) $(CTL) $(CLIENT) $(TOOLS) $(EXAMPLES) \
+	   $(UNIT) $(UNITLIB) $(SIM) $(SCALE) $(LOAD) $(FUZZ) tests/fuzz/replay.c $(BENCH) \
+	   $(call src,tests/bench/probe/*.c)
 
 cores	= $(filter-out %/main.c,$(1))
 LIBCOMMON := $(B)/libcommon.a
 LIBCORES := $(B)/libcores.a
-DAEMONS	:= $(foreach d,bps-scheduler bps-server bps-agent,$(if $(wildcard $(d)/main.c),$(B)/$(d)/$(d)))
+DAEMONS	:= $(foreach d,bps-scheduler bps-server bps-agent, \
+	   $(if $(wildcard $(d)/main.c),$(B)/$(d)/$(d)))
 EXECUTORS := $(B)/bps-agent/bps-agent-host
 BPSCTL	:= $(if $(CTL),$(B)/bpsctl)
 LIBBPS	:= $(if $(wildcard libbpsclient/*.c),$(B)/libbpsclient.so.0)
@@ -86,20 +90,21 @@ $(B)/%.o: %.c
 	$(call say,CC,$<)
 	$(Q)$(CC) $(CFLAGS_ALL) $(ISA) -MMD -MP -c -o $@ $<
 
-# The commit is compiled into one file, which is built anew when it is another one.
+# The commit is compiled into a single file, which is rebuilt when the commit changes.
 COMMIT	?= $(or $(shell git rev-parse --short=12 HEAD 2>/dev/null),unknown)
 $(B)/common/base/version.o: ISA := -DBPS_COMMIT='"$(COMMIT)"'
 $(B)/common/base/version.o: $(B)/commit
 $(B)/commit: FORCE
-	$(Q)mkdir -p $(@D) && { [ "$$(cat $@ 2>/dev/null)" = "$(COMMIT)" ] || echo "$(COMMIT)" >$@; }
+	$(Q)mkdir -p $(@D)
+	$(Q)[ "$$(cat $@ 2>/dev/null)" = "$(COMMIT)" ] || echo "$(COMMIT)" >$@
 .PHONY: FORCE
 
 # Bits must not depend on the instruction set, so no multiply-add. Unrolling is worth a tenth.
 $(B)/common/data/reduce.o: ISA := -O3 -ffp-contract=off
 ifneq ($(filter x86_64%,$(shell $(CC) -dumpmachine)),)
 $(B)/common/data/reduce_avx2.o: ISA := -O3 -ffp-contract=off -mavx2 -mf16c
-$(B)/common/data/reduce_avx512.o: ISA := -O3 -ffp-contract=off -mavx512f -mavx512bw -mavx512dq \
-	-mavx512vl -mf16c
+$(B)/common/data/reduce_avx512.o: ISA := -O3 -ffp-contract=off -mavx512f -mavx512bw \
+	-mavx512dq -mavx512vl -mf16c
 endif
 
 $(LIBCOMMON): $(call objs,$(COMMON))
@@ -116,7 +121,8 @@ endef
 
 $(B)/bps-scheduler/bps-scheduler: $(call objs,$(SCHED)) $(LIBCOMMON)
 $(B)/bps-server/bps-server: $(call objs,$(SERVER)) $(LIBCOMMON)
-$(B)/bps-agent/bps-agent: $(call objs,$(AGENT) $(addprefix bps-agent/executor/plan/,report.c strategy.c topology.c)) $(LIBCOMMON)
+$(B)/bps-agent/bps-agent: $(call objs,$(AGENT) $(addprefix bps-agent/executor/plan/,report.c \
+		strategy.c topology.c)) $(LIBCOMMON)
 $(BPSCTL): $(call objs,$(CTL)) $(LIBCOMMON)
 $(DAEMONS) $(BPSCTL):
 	$(call link,$(LIBS))
@@ -135,11 +141,12 @@ $(EXAMPLEBINS): $(B)/%: $(B)/libbpsclient/examples/%.o $(LIBBPS)
 	$(call link,$(RPATH) -lm -lpthread)
 $(BENCHBIN): $(call objs,$(BENCH)) $(LIBBPS)
 	$(call link,$(RPATH) -lm -lpthread)
-# Unit tests lie in the folders of what they test; their programs lie side by side.
+# Unit tests have the folders of the modules that they test. Their programs share one folder.
 $(foreach t,$(UNIT),$(eval $(B)/tests/$(basename $(notdir $(t))): $(t:%.c=$(B)/%.o)))
 $(UNITBINS): $(LIBCORES) $(LIBCOMMON) $(call objs,$(CLIENT))
 	$(call say,LD,$@)
-	$(Q)mkdir -p $(@D) && $(CC) $(LDFLAGS_ALL) -o $@ $(filter $(B)/tests/unit/%.o $(B)/libbpsclient/%.o,$^) \
+	$(Q)mkdir -p $(@D) && $(CC) $(LDFLAGS_ALL) -o $@ \
+		$(filter $(B)/tests/unit/%.o $(B)/libbpsclient/%.o,$^) \
 		$(LIBCORES) $(LIBCOMMON) -lcmocka $(LIBS)
 $(FUZZBINS): $(B)/tests/%: $(B)/tests/fuzz/%.o $(B)/tests/fuzz/replay.o $(LIBCORES) $(LIBCOMMON)
 	$(call link,$(LIBS))
@@ -151,8 +158,8 @@ $(CONFS): $(B)/conf/%.conf: $(DAEMONS) systemd/conf.awk
 	$(Q)mkdir -p $(@D) && $(B)/bps-$*/bps-$* --help >$@.help
 	$(Q)awk -v program=bps-$* -f systemd/conf.awk $@.help >$@.new && rm $@.help && mv $@.new $@
 
-# What is built is installed; nothing is built for it with another BUILD than the one named. Units lie where systemd
-# looks also with PREFIX=/usr/local. /etc is left to the administrator and to packages.
+# Installs this BUILD. Units go where systemd finds them even with PREFIX=/usr/local. Files in /etc
+# belong to the administrator and to packages.
 SBIN	= $(DESTDIR)$(PREFIX)/sbin
 BIN	= $(DESTDIR)$(PREFIX)/bin
 LIB	= $(DESTDIR)$(LIBDIR)
@@ -161,8 +168,10 @@ SHARE	= $(DESTDIR)$(PREFIX)/share
 install: all $(CONFS)
 	$(call say,INSTALL,$(DESTDIR)$(PREFIX))
 	$(Q)install -d $(SBIN) $(BIN) $(LIB)/pkgconfig $(DESTDIR)$(PREFIX)/include $(UNITS) \
-		$(addprefix $(DESTDIR)$(PREFIX)/lib/,sysusers.d tmpfiles.d) $(SHARE)/bps/prometheus \
-		$(SHARE)/bash-completion/completions $(SHARE)/doc/bps/examples $(addprefix $(SHARE)/man/man,1 3 5 7 8)
+		$(addprefix $(DESTDIR)$(PREFIX)/lib/,sysusers.d tmpfiles.d) \
+		$(SHARE)/bps/prometheus \
+		$(SHARE)/bash-completion/completions $(SHARE)/doc/bps/examples \
+		$(addprefix $(SHARE)/man/man,1 3 5 7 8)
 	$(Q)install -m 755 $(DAEMONS) $(EXECUTORS) $(SBIN)
 	$(Q)install -m 755 $(BPSCTL) $(TOOLBINS) $(EXAMPLEBINS) $(BENCHBIN) $(BIN)
 	$(Q)install -m 644 $(LIBBPS) $(LIB)
@@ -170,9 +179,11 @@ install: all $(CONFS)
 	$(Q)sed 's|@PREFIX@|$(PREFIX)|; s|@LIBDIR@|$(LIBDIR)|; s|@VERSION@|$(VERSION)|' \
 		libbpsclient/libbpsclient.pc.in >$(LIB)/pkgconfig/libbpsclient.pc
 	$(Q)install -m 644 libbpsclient/bps.h $(DESTDIR)$(PREFIX)/include
-	$(Q)cd libbpsclient/python && for f in $$(find bps -name '*.py') bps.dist-info/entry_points.txt; do \
+	$(Q)cd libbpsclient/python && \
+		for f in $$(find bps -name '*.py') bps.dist-info/entry_points.txt; do \
 		install -D -m 644 $$f $(SHARE)/bps/python/$$f || exit; done
-	$(Q)sed 's|@VERSION@|$(VERSION)|' libbpsclient/python/bps.dist-info/METADATA.in >$(SHARE)/bps/python/bps.dist-info/METADATA
+	$(Q)sed 's|@VERSION@|$(VERSION)|' libbpsclient/python/bps.dist-info/METADATA.in \
+		>$(SHARE)/bps/python/bps.dist-info/METADATA
 	$(Q)install -m 644 libbpsclient/examples/digits.csv libbpsclient/examples/README.md \
 		$(SHARE)/bps
 	$(Q)install -m 644 $(CONFS) $(SHARE)/doc/bps/examples
@@ -180,7 +191,8 @@ install: all $(CONFS)
 		sed 's|/usr/sbin/|$(PREFIX)/sbin/|g' systemd/$$u >$(UNITS)/$$u && \
 		chmod 644 $(UNITS)/$$u || exit; done
 	$(Q)$(if $(filter %-cuda,$(EXECUTORS)),install -d $(UNITS)/bps-agent.service.d && \
-		sed 's|/usr/sbin/|$(PREFIX)/sbin/|g' systemd/bps-agent-cuda.conf >$(UNITS)/bps-agent.service.d/bps-agent-cuda.conf && \
+		sed 's|/usr/sbin/|$(PREFIX)/sbin/|g' systemd/bps-agent-cuda.conf \
+			>$(UNITS)/bps-agent.service.d/bps-agent-cuda.conf && \
 		chmod 644 $(UNITS)/bps-agent.service.d/bps-agent-cuda.conf)
 	$(Q)install -m 644 systemd/sysusers.conf $(DESTDIR)$(PREFIX)/lib/sysusers.d/bps.conf
 	$(Q)install -m 644 systemd/tmpfiles.conf $(DESTDIR)$(PREFIX)/lib/tmpfiles.d/bps.conf
@@ -190,19 +202,20 @@ install: all $(CONFS)
 	$(Q)for s in 1 3 5 7 8; do install -m 644 docs/man/*.$$s $(SHARE)/man/man$$s || exit; done
 	$(Q)sh docs/man/links.sh $(SHARE)/man
 
-# What install would put there now; folders stay.
+# Removes the files that install would put there now. Folders stay.
 uninstall:
 	$(Q)rm -rf $(B)/uninstall
 	$(Q)$(MAKE) -s install DESTDIR=$(B)/uninstall
 	$(call say,REMOVE,$(DESTDIR)$(PREFIX))
-	$(Q)cd $(B)/uninstall && find . ! -type d -printf '%P\n' | sed 's|^|$(DESTDIR)/|' | xargs -d '\n' rm -f
+	$(Q)cd $(B)/uninstall && find . ! -type d -printf '%P\n' | sed 's|^|$(DESTDIR)/|' | \
+		xargs -d '\n' rm -f
 	$(Q)rm -rf $(B)/uninstall
 
 clean:
 	$(Q)rm -rf build
 
 .PHONY: all install uninstall clean
-# What a failed command leaves behind is no target: a patch that does not apply stays an error in the next run.
+# Delete the file of a failed command: a patch that does not apply is then an error in each run.
 .DELETE_ON_ERROR:
 .SECONDARY:
 -include $(patsubst %.c,$(B)/%.d,$(ALLSRC))

@@ -1,7 +1,8 @@
 # Debian packages. Included by the Makefile.
 #
-# The sources of the packages lie in systemd/debian/, since nothing but the programs' folders stands at the top of this
-# tree: they are copied to where dpkg wants them. DEB_BUILD_OPTIONS=nocheck in the environment leaves the tests out.
+# The sources of the packages are in systemd/debian/, since the top of this tree has the programs'
+# folders only. They are copied to debian/ for dpkg. DEB_BUILD_OPTIONS=nocheck in the environment
+# leaves the tests out.
 DEB	:= build/deb
 DEB_SRC	:= $(DEB)/bps-$(VERSION)
 DEB_TAR	:= $(DEB)/bps_$(VERSION).orig.tar.xz
@@ -14,25 +15,32 @@ DEB_TIME = $$(dpkg-parsechangelog -l systemd/debian/changelog -S Timestamp)
 deb:
 	$(Q)tests/install-deps.sh deb
 	$(Q)rm -rf $(DEB) && mkdir -p $(DEB_SRC)
-	$(Q)git ls-files -z -co --exclude-standard | grep -zv '^systemd/debian/' | tar -c --null -T - | tar -x -C $(DEB_SRC)
+	$(Q)git ls-files -z -co --exclude-standard | grep -zv '^systemd/debian/' | \
+		tar -c --null -T - | tar -x -C $(DEB_SRC)
 	$(Q)echo $(COMMIT) >$(DEB_SRC)/.commit # there is no repository around a package's source
-	$(Q)tar -C $(DEB) --sort=name --mtime=@$(DEB_TIME) --owner=0 --group=0 --numeric-owner --mode=u+rw,go=rX \
-		-cJf $(DEB_TAR) bps-$(VERSION)
+	$(Q)tar -C $(DEB) --sort=name --mtime=@$(DEB_TIME) --owner=0 --group=0 --numeric-owner \
+		--mode=u+rw,go=rX -cJf $(DEB_TAR) bps-$(VERSION)
 	$(Q)cp -a systemd/debian $(DEB_SRC)/debian
 	$(call say,DEB,$(DEB))
-	$(Q)cd $(DEB_SRC) && env -u MAKEFLAGS -u MFLAGS -u MAKELEVEL dpkg-buildpackage -us -uc -jauto $(DEB_CUDA) >../build.log 2>&1 || \
-		{ grep -nE -m5 'error:|undefined reference|FAIL' ../build.log; tail -20 ../build.log; \
-		echo 'make deb: failed; all of it is in $(DEB)/build.log'; exit 1; } >&2
-	$(Q)lintian --allow-root --fail-on error,warning --pedantic --info $(DEB_UNTAGGED) $(DEB)/*.changes
+	$(Q)cd $(DEB_SRC) && env -u MAKEFLAGS -u MFLAGS -u MAKELEVEL \
+		dpkg-buildpackage -us -uc -jauto $(DEB_CUDA) >../build.log 2>&1 || \
+		{ grep -nE -m5 'error:|undefined reference|FAIL' ../build.log; \
+		tail -20 ../build.log; \
+		echo 'make deb: failed; $(DEB)/build.log has the whole log'; exit 1; } >&2
+	$(Q)lintian --allow-root --fail-on error,warning --pedantic --info $(DEB_UNTAGGED) \
+		$(DEB)/*.changes
 	@ls $(DEB)/*.deb
 
-# Build the packages again, in another folder, time zone and with another umask: they must be the same.
+# Build the packages again, in another folder and time zone and with another umask. They must match.
 deb-again: deb
 	$(Q)again=$$(mktemp -d) && trap 'rm -rf "$$again"' EXIT && \
-		dpkg-source --require-strong-checksums -x $(DEB)/*.dsc $$again/bps >/dev/null && cd $$again/bps && umask 027 && \
-		TZ=Asia/Tokyo DEB_BUILD_OPTIONS="nocheck parallel=1" env -u MAKEFLAGS -u MFLAGS -u MAKELEVEL \
-			dpkg-buildpackage -us -uc -b $(DEB_CUDA) >../build.log 2>&1 && cd .. && sha256sum *.deb >sums && \
-		cd $(CURDIR)/$(DEB) && sha256sum --quiet -c $$again/sums && echo 'the packages are the same'
+		dpkg-source --require-strong-checksums -x $(DEB)/*.dsc $$again/bps >/dev/null && \
+		cd $$again/bps && umask 027 && \
+		TZ=Asia/Tokyo DEB_BUILD_OPTIONS="nocheck parallel=1" env -u MAKEFLAGS -u MFLAGS \
+			-u MAKELEVEL dpkg-buildpackage -us -uc -b $(DEB_CUDA) \
+			>../build.log 2>&1 && \
+		cd .. && sha256sum *.deb >sums && cd $(CURDIR)/$(DEB) && \
+		sha256sum --quiet -c $$again/sums && echo 'the packages are the same'
 
 # The packages on five machines with a systemd of their own; as root.
 nspawn:

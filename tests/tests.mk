@@ -1,41 +1,48 @@
 # Targets that install what is missing, test, lint and demonstrate. Included by the Makefile.
-PYTHON	?= $(firstword $(foreach p,python3 /usr/bin/python3,$(shell $(p) -c 'import numpy, pytest, xdist' 2>/dev/null && \
-	   command -v $(p))) python3)
+PYTHON	?= $(firstword $(foreach p,python3 /usr/bin/python3,$(shell $(p) -c \
+	   'import numpy, pytest, xdist' 2>/dev/null && command -v $(p))) python3)
 CHECKFLAGS ?=
 
 help:
-	@echo 'make             build everything into build/$$BUILD (BUILD=release|debug|asan|tsan|cov)'
-	@echo '                 CUDA=no leaves the program for GPUs out, CUDA_HOME=DIR names the toolkit'
-	@echo 'make gpu-tests   programs that ask a real GPU; tests/gpu/run A|B|C|D, docs/guides/gpu-tests.md'
-	@echo 'make clean       remove build/, of all BUILDs'
-	@echo 'make demo        install what is missing, build, train the example on a private cluster'
-	@echo 'make test        install what is missing, build for debugging, pass the tests'
-	@echo 'make check       build and run the tests of this BUILD; CHECKFLAGS="--only WORD --no-cluster"'
-	@echo 'make check-asan  all tests under AddressSanitizer and UndefinedBehaviorSanitizer'
+	@echo 'make             build into build/$$BUILD (BUILD=release|debug|asan|tsan|cov)'
+	@echo '                 CUDA=no: without the program for GPUs; CUDA_HOME=DIR: toolkit'
+	@echo 'make gpu-tests   programs for tests/gpu/run A|B|C|D, docs/guides/gpu-tests.md'
+	@echo 'make clean       remove build/ of all BUILDs'
+	@echo 'make demo        install packages, build, train the example on a private cluster'
+	@echo 'make test        install packages, build for debugging, run the tests'
+	@echo 'make check       build and run the tests of this BUILD;'
+	@echo '                 CHECKFLAGS="--only WORD --no-cluster"'
+	@echo 'make check-asan  all tests under Address- and UndefinedBehaviorSanitizer'
 	@echo 'make check-tsan  unit tests, and daemons that drive GPUs, under ThreadSanitizer'
-	@echo 'make test-frontends  tests of bps.torch, in an environment of their own (downloads PyTorch)'
-	@echo 'make sim         100,000 simulated histories, sim-10m ten million, SIM_MINUTES=n of it;'
-	@echo '                 sim-mutants: what they catch'
-	@echo 'make sim-scale   tables of predicted training steps; make sim-scale-mutants: what they catch'
-	@echo 'make matrix      every cell of the fault matrix REPEAT times (20), as many as MINUTES (55) allow;'
-	@echo '                 again for the rest; SHARD=i/n, AT_ONCE=n; writes docs/results'
+	@echo 'make test-frontends  tests of bps.torch in an environment with PyTorch (download)'
+	@echo 'make sim         100,000 simulated histories; sim-10m: ten million, SIM_MINUTES=n;'
+	@echo '                 sim-mutants: checks that sim finds each mutant'
+	@echo 'make sim-scale   tables of predicted training steps;'
+	@echo '                 sim-scale-mutants: checks that sim-scale finds each mutant'
+	@echo 'make matrix      every cell of the fault matrix REPEAT (20) times in MINUTES (55);'
+	@echo '                 continues when run again; SHARD=i/n, AT_ONCE=n; writes docs/results'
 	@echo 'make chaos       three jobs under random faults for SECONDS (1800); SEED=n'
-	@echo 'make crashes     CRASHES (1000) trainers are killed; make noticed: how soon KILLS (300) crashes are seen'
+	@echo 'make crashes     kill CRASHES (1000) trainers'
+	@echo 'make noticed     measure how soon KILLS (300) crashes are detected'
 	@echo 'make sched-load  a scheduler with 1,000 members and 10,000 tensors'
-	@echo 'make lint        formatting, folders, names, clang-tidy, cppcheck, gcc -fanalyzer, shellcheck, man pages'
-	@echo 'make hooks       let git check the form of commit messages (docs/CONTRIBUTING.md)'
+	@echo 'make lint        format, folders, names, prose, clang-tidy, cppcheck,'
+	@echo '                 gcc -fanalyzer, shellcheck, manual pages, units, alert rules'
+	@echo 'make hooks       let git check commit messages (docs/CONTRIBUTING.md)'
 	@echo 'make fuzz        each fuzz target for FUZZ_S seconds (60) with libFuzzer'
-	@echo 'make everything  every slow target, within two hours; writes docs/results/everything.md; ONLY=a,b runs some'
-	@echo 'make huge        one tensor of more than 2^32 elements (needs 20 GiB of memory)'
+	@echo 'make everything  every slow target, within two hours; ONLY=a,b runs some;'
+	@echo '                 writes docs/results/everything.md'
+	@echo 'make huge        one tensor of more than 2^32 elements (20 GiB of memory)'
 	@echo 'make latency     4 KiB push_pull against Gloo, in one run'
-	@echo 'make bench-bars  every bar of the data path, into docs/results/performance; BARS="--only a --repeat 3" (root; an hour)'
+	@echo 'make bench-bars  every bar of the data path, into docs/results/performance'
+	@echo '                 (root; an hour); BARS="--only a --repeat 3"'
 	@echo 'make install     into $$DESTDIR$$PREFIX (/usr/local); make uninstall'
 	@echo 'make deb         Debian packages in build/deb'
-	@echo 'make deb-again   build the packages twice; they must be the same'
-	@echo 'make nspawn      the packages on 5 systemd machines in containers (root; minutes)'
-	@echo 'make qemu        daemons over libfabric verbs, and NUMA nodes, on an emulated machine; QEMU_ONLY=WORD'
+	@echo 'make deb-again   build the packages twice and compare them byte by byte'
+	@echo 'make nspawn      the packages on 5 systemd machines in containers (root)'
+	@echo 'make qemu        libfabric verbs and NUMA nodes on an emulated machine;'
+	@echo '                 QEMU_ONLY=WORD'
 
-# Each step in a make of its own: what is found by pkg-config changes when packages are installed.
+# Each step runs in a make of its own, since installed packages change the results of pkg-config.
 JOBS	= $(if $(filter -j%,$(MAKEFLAGS)),,-j$(shell nproc))
 STEP	= $(Q)$(MAKE) --no-print-directory $(JOBS)
 
@@ -54,13 +61,13 @@ check-build: $(UNITBINS) $(FUZZBINS) $(SIMBIN) $(SCALEBIN) $(PROBEBIN)
 
 check-asan:
 	$(STEP) BUILD=asan check
-# Of the tests with real daemons those that drive GPUs. Their workers, which Python runs, load the
-# library of the debug build.
+# Only those tests with real daemons that drive GPUs run here. Python starts their workers,
+# which load the library of the debug build.
 check-tsan:
 	$(STEP) BUILD=debug all
 	$(STEP) BUILD=tsan check CHECKFLAGS="--cluster test_device $(CHECKFLAGS)"
 
-# The targets again, with libFuzzer's main and its counters in all that they call.
+# The fuzz targets, linked with libFuzzer's main and its counters in all code that they call.
 FUZZ_S	?= 60
 FUZZERS	:= $(patsubst tests/fuzz/%.c,$(B)/fuzzers/%,$(FUZZ))
 $(FUZZERS): $(B)/fuzzers/%: $(B)/tests/fuzz/%.o $(LIBCORES) $(LIBCOMMON)
@@ -73,18 +80,19 @@ fuzz:
 
 .PHONY: help demo test check check-build check-asan check-tsan fuzzers fuzz
 
-# The front-ends, each in an environment that is made once, below build/frontends.
+# The front-ends, each in an environment below build/frontends that is made once.
 test-frontends:
 	$(Q)tests/install-deps.sh frontends
 	$(STEP) BUILD=debug all
 	$(Q)python3 tests/frontends/run.py build/debug
 .PHONY: test-frontends
 
-# What is too large or too slow for every run.
+# Tests that are too large or too slow for every run.
 huge:
 	$(Q)tests/install-deps.sh test
 	$(STEP) BUILD=release all
-	$(Q)BPS_BUILD=$(CURDIR)/build/release $(PYTHON) -m pytest -q -p no:cacheprovider tests/cluster/huge.py
+	$(Q)BPS_BUILD=$(CURDIR)/build/release $(PYTHON) -m pytest -q -p no:cacheprovider \
+		tests/cluster/huge.py
 latency:
 	$(Q)tests/install-deps.sh bench
 	$(STEP) BUILD=release all
@@ -96,12 +104,13 @@ bench-bars:
 	$(Q)tests/bench/bars build/release --out docs/results/performance $(BARS)
 .PHONY: huge latency bench-build bench-bars
 
-# Every slow target in turn, at sizes that fit two hours on two processors. ONLY=a,b chooses some of them.
+# Every slow target in turn, at sizes that fit two hours on two processors. ONLY=a,b chooses some.
 everything:
-	$(Q)$(PYTHON) tests/everything.py $(if $(ONLY),--only $(ONLY) --out build/everything/some.md)
+	$(Q)$(PYTHON) tests/everything.py \
+		$(if $(ONLY),--only $(ONLY) --out build/everything/some.md)
 .PHONY: everything
 
-# Faults of every kind to every kind of process, with real ones (root, network namespaces).
+# Faults of every kind on real processes of every kind (root, network namespaces).
 REPEAT	?= 20
 SHARD	?= 1/1
 MINUTES	?= 55
@@ -110,9 +119,9 @@ AT_ONCE	?= $(shell echo $$((2 * $$(nproc))))
 matrix:
 	$(Q)tests/install-deps.sh test
 	$(STEP) BUILD=release all
-	$(Q)$(PYTHON) tests/faults/matrix.py build/release --repeat $(REPEAT) --shard $(SHARD) --minutes $(MINUTES) \
-		--at-once $(AT_ONCE) --table $(MATRIX_TABLE)
-# Three jobs under random faults for SECONDS s; 1,000 deaths of trainers; how soon a crash is noticed.
+	$(Q)$(PYTHON) tests/faults/matrix.py build/release --repeat $(REPEAT) --shard $(SHARD) \
+		--minutes $(MINUTES) --at-once $(AT_ONCE) --table $(MATRIX_TABLE)
+# Three jobs under random faults for SECONDS; deaths of trainers; time until a crash is detected.
 SECONDS ?= 1800
 SEED	?= 1
 CRASHES	?= 1000
@@ -131,7 +140,7 @@ noticed:
 	$(Q)$(PYTHON) tests/faults/noticed.py build/release --kills $(KILLS)
 .PHONY: matrix chaos crashes noticed
 
-# Provider verbs, in the kernel of an emulated machine.
+# Provider verbs with the kernel of an emulated machine.
 QEMU_ONLY ?=
 qemu:
 	$(Q)tests/install-deps.sh qemu
@@ -139,10 +148,11 @@ qemu:
 	$(Q)tests/qemu/run.sh build/debug build/qemu $(QEMU_ONLY)
 .PHONY: qemu
 
-# Static analysis in a build of its own, so that only what changed is looked at again: gcc's analyser makes the objects,
-# and a .tidy file says that clang-tidy found its source clean. Tests of units are left out of the analysers that follow
-# paths: cmocka's assertions end a test by a jump that they do not see. Leaks are left to LeakSanitizer: gcc 12 takes
-# what goes onto a list or into the caller's struct for lost.
+# Static analysis in a build of its own, so that only changed files are checked. gcc's analyser
+# makes the objects, and a .tidy file records that clang-tidy found its source clean. Unit tests are
+# excluded from the analysers that follow paths: cmocka's assertions end a test by a jump that these
+# do not see. LeakSanitizer finds leaks: gcc 12 reports memory on a list, or in the caller's
+# struct, as lost.
 LINT_SRC := $(sort $(ALLSRC))
 LINT_C	:= $(shell git ls-files '*.c' '*.h' 2>/dev/null)
 LINT_SH	:= $(shell git ls-files '*.sh' .ci/run tests/hooks 2>/dev/null)
@@ -150,9 +160,9 @@ LINT_MAN := $(wildcard docs/man/*.[1-8])
 LINT_UNITS := $(wildcard systemd/*.service systemd/*.socket)
 LINT_INC = $(if $(filter common/base/error.c libbpsclient/last_error.c,$<),,-include tests/lint.h)
 ifdef ANALYZE # (LINT is a variable of make itself)
-# Headers whose macros cppcheck has to know to find its way.
-LINT_H	:= $(filter %/queue.h %/jansson.h,$(shell printf '\043include <%s>\n' sys/queue.h jansson.h | \
-	$(CC) $(PKG_CFLAGS) -E -M -xc -))
+# Headers with macros that cppcheck needs in order to parse our sources.
+LINT_H	:= $(filter %/queue.h %/jansson.h,$(shell printf '\043include <%s>\n' \
+	sys/queue.h jansson.h | $(CC) $(PKG_CFLAGS) -E -M -xc -))
 ISA = $(if $(filter tests/unit/%,$<),,-fanalyzer -Wno-analyzer-malloc-leak $(LINT_INC))
 endif
 $(B)/%.tidy: %.c $(B)/%.o .clang-tidy tests/lint.h
@@ -163,39 +173,40 @@ $(B)/%.tidy: %.c $(B)/%.o .clang-tidy tests/lint.h
 
 lint-format:
 	$(Q)echo $(LINT_C) | xargs -n 40 -P 2 clang-format --dry-run -Werror
-# Folders include only what the design allows, and a name means one thing.
+# Folders include only what the design allows, and a name is unique.
 lint-layers:
 	$(Q)$(PYTHON) tests/layers.py
 lint-names:
 	$(Q)$(PYTHON) tests/unique_names.py
-# Comments and documents in plain English; more folders follow.
+# Comments and documents in plain English.
 lint-prose:
-	$(Q)$(PYTHON) tests/prose.py $$(git ls-files README.md common bps-agent bps-server bps-scheduler libbpsclient | \
-		grep -E '\.(c|h|py|sh|md|mk)$$')
+	$(Q)$(PYTHON) tests/prose.py
 lint-cppcheck:
 	$(Q)cppcheck --quiet -j 2 $(addprefix --include=,$(LINT_H)) \
-		--enable=warning,performance,portability --inline-suppr --std=c11 --error-exitcode=1 \
-		--suppress=varFuncNullUB -I. -D_GNU_SOURCE -D__x86_64__ \
+		--enable=warning,performance,portability --inline-suppr --std=c11 \
+		--error-exitcode=1 --suppress=varFuncNullUB -I. -D_GNU_SOURCE -D__x86_64__ \
 		-DBPS_VERSION='"0"' $(filter-out tests/unit/%,$(LINT_SRC))
 lint-shell:
 	$(Q)shellcheck $(LINT_SH)
 lint-man:
 	$(Q)mandoc -T lint -W warning $(LINT_MAN)
+# Allowed exposures in tenths, 100 is the worst.
+EXPOSURES = $(addprefix systemd/bps-,scheduler:13 server:20 agent:23) $(B)/bps-agent:23
 lint-units:
 	$(Q)out=$$(systemd-analyze verify $(LINT_UNITS) 2>&1 | \
 		grep -v -e 'is not executable: No such file' -e "Command 'man bps"); \
-		[ -z "$$out" ] || { echo "$$out"; exit 1; } # but for what is not installed
-	$(Q)mkdir -p $(B); for limit in scheduler:13 server:20 agent:23; do # tenths of exposure, 100 is the worst \
-		systemd-analyze security --offline=true --threshold=$${limit#*:} --no-pager \
-			systemd/bps-$${limit%:*}.service >$(B)/exposure || { cat $(B)/exposure; exit 1; }; done
-	$(Q)cat systemd/bps-agent.service systemd/bps-agent-cuda.conf >$(B)/bps-agent.service # the drop-in is read behind it
-	$(Q)systemd-analyze security --offline=true --threshold=23 --no-pager $(B)/bps-agent.service >$(B)/exposure || \
-		{ cat $(B)/exposure; exit 1; }
+		[ -z "$$out" ] || { echo "$$out"; exit 1; } # programs may not be installed here
+	$(Q)mkdir -p $(B) && cat systemd/bps-agent.service systemd/bps-agent-cuda.conf \
+		>$(B)/bps-agent.service # systemd reads the drop-in last, too
+	$(Q)for limit in $(EXPOSURES); do systemd-analyze security --offline=true --no-pager \
+		--threshold=$${limit#*:} $${limit%:*}.service >$(B)/exposure || \
+		{ cat $(B)/exposure; exit 1; }; done
 lint-rules:
 	$(Q)cd systemd/prometheus && promtool check config prometheus.yml >/dev/null && \
 		promtool test rules bps-alerts.test.yml >/dev/null
 lint-tidy: $(patsubst %.c,$(B)/%.tidy,$(LINT_SRC))
-lint-all: lint-format lint-layers lint-names lint-prose lint-cppcheck lint-shell lint-man lint-units lint-rules lint-tidy
+LINTS	:= $(addprefix lint-,format layers names prose cppcheck shell man units rules tidy)
+lint-all: $(LINTS)
 	@echo 'lint: clean'
 lint:
 	$(Q)tests/install-deps.sh lint
@@ -204,4 +215,4 @@ lint:
 hooks:
 	$(Q)install -m 755 tests/hooks/commit-msg "$$(git rev-parse --git-path hooks)/commit-msg"
 
-.PHONY: hooks lint lint-all lint-format lint-layers lint-names lint-prose lint-cppcheck lint-shell lint-man lint-units lint-rules lint-tidy
+.PHONY: hooks lint lint-all $(LINTS)

@@ -23,8 +23,16 @@ def frame(kind, *fields):
 
 
 def hello(proto, version, name="old", host="host", role=AGENT):
-    return frame(HELLO, struct.pack("<HBQ", proto, role, 1), text(name), text(host), text(version), struct.pack("<I", 1),
-                 text("127.0.0.1"), struct.pack("<HH", 1, 1))  # fmt: skip
+    return frame(
+        HELLO,
+        struct.pack("<HBQ", proto, role, 1),
+        text(name),
+        text(host),
+        text(version),
+        struct.pack("<I", 1),
+        text("127.0.0.1"),
+        struct.pack("<HH", 1, 1),
+    )
 
 
 def answer_to(port, message):

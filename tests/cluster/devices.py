@@ -84,14 +84,24 @@ class Cuda:
     def write(self, address, array):
         at = self.pinned(array.nbytes)
         ctypes.memmove(at, array.ctypes.data, array.nbytes)
-        self.call("cuMemcpyHtoDAsync_v2", ctypes.c_uint64(address), ctypes.c_void_p(at), ctypes.c_size_t(array.nbytes),
-                  ctypes.c_void_p(self.stream))  # fmt: skip
+        self.call(
+            "cuMemcpyHtoDAsync_v2",
+            ctypes.c_uint64(address),
+            ctypes.c_void_p(at),
+            ctypes.c_size_t(array.nbytes),
+            ctypes.c_void_p(self.stream),
+        )
 
     def read(self, address, n_elems, dtype):
         out = np.empty(n_elems, dtype)
         at = self.pinned(out.nbytes)
-        self.call("cuMemcpyDtoHAsync_v2", ctypes.c_void_p(at), ctypes.c_uint64(address), ctypes.c_size_t(out.nbytes),
-                  ctypes.c_void_p(self.stream))  # fmt: skip
+        self.call(
+            "cuMemcpyDtoHAsync_v2",
+            ctypes.c_void_p(at),
+            ctypes.c_uint64(address),
+            ctypes.c_size_t(out.nbytes),
+            ctypes.c_void_p(self.stream),
+        )
         self.call("cuStreamSynchronize", ctypes.c_void_p(self.stream))
         ctypes.memmove(out.ctypes.data, at, out.nbytes)
         return out
@@ -126,8 +136,12 @@ def open_device(job):
 
 def expected(op, base, size, dtype):
     ranks = np.arange(size)
-    want = {"sum": size * base + ranks.sum(), "max": base + size - 1, "min": base,
-            "avg": (size * base + ranks.sum()) / size}[op]  # fmt: skip
+    want = {
+        "sum": size * base + ranks.sum(),
+        "max": base + size - 1,
+        "min": base,
+        "avg": (size * base + ranks.sum()) / size,
+    }[op]
     return (np.floor(want) if dtype.startswith("i") and op == "avg" else want).astype(
         bps.DTYPES[dtype][1]
     )
@@ -375,8 +389,13 @@ def device_late(late_rank):
     address = job.gpu_alloc(4096)
     t = job.gpu_declare("t", "i64", 512, address)
     if job.rank == late_rank:
-        device.call("cuStreamWaitValue64_v2", ctypes.c_void_p(device.stream), ctypes.c_uint64(device.gate()),
-                    ctypes.c_uint64(1), 0)  # fmt: skip
+        device.call(
+            "cuStreamWaitValue64_v2",
+            ctypes.c_void_p(device.stream),
+            ctypes.c_uint64(device.gate()),
+            ctypes.c_uint64(1),
+            0,
+        )
     t.push_pull(stream=device.stream)
     try:
         t.wait(3)

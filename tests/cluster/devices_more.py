@@ -117,8 +117,14 @@ def cu_prop(ordinal):
     """CUmemAllocationProp: pinned, posix descriptor, on that device."""
 
     class Prop(ctypes.Structure):
-        _fields_ = [("type", ctypes.c_int), ("handles", ctypes.c_int), ("loc_type", ctypes.c_int), ("loc_id", ctypes.c_int),
-                    ("win32", ctypes.c_void_p), ("flags", ctypes.c_ubyte * 8)]  # fmt: skip
+        _fields_ = [
+            ("type", ctypes.c_int),
+            ("handles", ctypes.c_int),
+            ("loc_type", ctypes.c_int),
+            ("loc_id", ctypes.c_int),
+            ("win32", ctypes.c_void_p),
+            ("flags", ctypes.c_ubyte * 8),
+        ]
 
     return Prop(1, 1, 1, ordinal, None)
 
@@ -132,8 +138,14 @@ def segments(device, ordinal, chunks):
     grain = 2 << 20
     total = sum(chunks) * grain
     base = ctypes.c_uint64()
-    device.call("cuMemAddressReserve", ctypes.byref(base), ctypes.c_size_t(total), ctypes.c_size_t(0), ctypes.c_uint64(0),
-                ctypes.c_ulonglong(0))  # fmt: skip
+    device.call(
+        "cuMemAddressReserve",
+        ctypes.byref(base),
+        ctypes.c_size_t(total),
+        ctypes.c_size_t(0),
+        ctypes.c_uint64(0),
+        ctypes.c_ulonglong(0),
+    )
     at = base.value
     for n in chunks:
         handle = ctypes.c_uint64()
@@ -223,8 +235,13 @@ def gpu_types(route=None):
                         got = device.read(a, n, kind)
                         base = (np.arange(n) + r) % 2 + 1
                         ranks = [base + k for k in range(job.size)]
-                        want = {"sum": sum(ranks), "prod": base ** job.size, "max": base + job.size - 1, "min": base,
-                                "avg": sum(ranks) / job.size}[op]  # fmt: skip
+                        want = {
+                            "sum": sum(ranks),
+                            "prod": base**job.size,
+                            "max": base + job.size - 1,
+                            "min": base,
+                            "avg": sum(ranks) / job.size,
+                        }[op]
                         if dtype[0] in "iu":
                             want = np.floor(want).astype(np.int64)
                         else:
@@ -606,8 +623,11 @@ def gpu_large(n_elems):
         for t, at in zip(ts, places):
             device.write(at, np.arange(n_elems))
             t.push_pull(stream=device.stream)
-        return sum(t.wait(60) is None and bool(np.all(device.read(at, n_elems, np.int64) == job.size * np.arange(n_elems)))
-                   for t, at in zip(ts, places))  # fmt: skip
+        return sum(
+            t.wait(60) is None
+            and bool(np.all(device.read(at, n_elems, np.int64) == job.size * np.arange(n_elems)))
+            for t, at in zip(ts, places)
+        )
 
 
 def host_large(n_elems):

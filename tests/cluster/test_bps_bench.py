@@ -31,13 +31,20 @@ class Bench:
             subprocess.Popen(
                 [BUILD / "bps-bench", *map(str, options)],
                 env=dict(
-                    self.cluster.env, BPS_JOB=f"bench{self.n}", BPS_RANK=str(r), BPS_SIZE=str(workers), BPS_TIMEOUT="30s",
-                    BPS_AGENT_SOCKET=str(agents[r * len(agents) // workers].socket), **(env or {}),
+                    self.cluster.env,
+                    BPS_JOB=f"bench{self.n}",
+                    BPS_RANK=str(r),
+                    BPS_SIZE=str(workers),
+                    BPS_TIMEOUT="30s",
+                    BPS_AGENT_SOCKET=str(agents[r * len(agents) // workers].socket),
+                    **(env or {}),
                 ),
-                stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
             )
             for r in range(workers)
-        ]  # fmt: skip
+        ]
         try:
             outputs = [p.communicate(timeout=LIMIT_S) for p in started]
         finally:
@@ -61,8 +68,19 @@ def bench():
         yield Bench(c)
 
 
-@pytest.mark.parametrize("dtype,op", [("f32", "sum"), ("f16", "avg"), ("bf16", "max"), ("f64", "prod"), ("i8", "min"),
-                                      ("u8", "max"), ("i32", "sum"), ("i64", "avg")])  # fmt: skip
+@pytest.mark.parametrize(
+    "dtype,op",
+    [
+        ("f32", "sum"),
+        ("f16", "avg"),
+        ("bf16", "max"),
+        ("f64", "prod"),
+        ("i8", "min"),
+        ("u8", "max"),
+        ("i32", "sum"),
+        ("i64", "avg"),
+    ],
+)
 def test_every_type_is_checked(bench, dtype, op):
     report = bench.json(
         "--bytes", "4KiB,1MiB", "--dtype", dtype, "--op", op, "--rounds", 3, "--check"
@@ -208,29 +226,37 @@ def test_what_hosts_share_is_not_sent(meeting):
 
 
 def test_worker_alone_sends_nothing():
-    p = subprocess.run([BUILD / "bps-bench", "--replay", RESNET, "--shrink", "500", "--rounds", "2", "--json"], timeout=LIMIT_S,
-                       env={k: v for k, v in os.environ.items() if not k.startswith("BPS_")}, capture_output=True, text=True,
-                       check=True)  # fmt: skip
+    p = subprocess.run(
+        [BUILD / "bps-bench", "--replay", RESNET, "--shrink", "500", "--rounds", "2", "--json"],
+        timeout=LIMIT_S,
+        env={k: v for k, v in os.environ.items() if not k.startswith("BPS_")},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     (r,) = json.loads(p.stdout)["results"]
     assert r["sent_bytes"] == r["received_bytes"] == 0
 
 
-@pytest.mark.parametrize("options,what", [
-    (("--bytes", "0"), "--bytes wants sizes"),
-    (("--bytes", "1MB"), "--bytes wants sizes"),
-    (("--bytes", "10", "--dtype", "f64"), "not a whole number of elements"),
-    (("--dtype", "f8"), "--dtype wants f32"),
-    (("--op", "xor"), "--op wants sum"),
-    (("--rounds", "0"), "--rounds wants a number from 1"),
-    (("--seconds", "-1"), "--seconds wants seconds"),
-    (("--depth", "3", "--tensors", "2"), "--depth 3 needs as many --tensors"),
-    (("--compute", "0.1"), "--compute has no effect without --replay"),
-    (("--fifo",), "--fifo has no effect without --replay"),
-    (("--replay", "x.tsv", "--bytes", "4KiB"), "--bytes has no effect with --replay"),
-    (("--replay", "x.tsv", "--depth", "2"), "--depth has no effect with --replay"),
-    (("--rounds", "3", "--seconds", "3"), "--rounds and --seconds: one of them"),
-    (("more",), "usage: bps-bench"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "options,what",
+    [
+        (("--bytes", "0"), "--bytes wants sizes"),
+        (("--bytes", "1MB"), "--bytes wants sizes"),
+        (("--bytes", "10", "--dtype", "f64"), "not a whole number of elements"),
+        (("--dtype", "f8"), "--dtype wants f32"),
+        (("--op", "xor"), "--op wants sum"),
+        (("--rounds", "0"), "--rounds wants a number from 1"),
+        (("--seconds", "-1"), "--seconds wants seconds"),
+        (("--depth", "3", "--tensors", "2"), "--depth 3 needs as many --tensors"),
+        (("--compute", "0.1"), "--compute has no effect without --replay"),
+        (("--fifo",), "--fifo has no effect without --replay"),
+        (("--replay", "x.tsv", "--bytes", "4KiB"), "--bytes has no effect with --replay"),
+        (("--replay", "x.tsv", "--depth", "2"), "--depth has no effect with --replay"),
+        (("--rounds", "3", "--seconds", "3"), "--rounds and --seconds: one of them"),
+        (("more",), "usage: bps-bench"),
+    ],
+)
 def test_wrong_options_are_refused_with_the_reason(options, what):
     p = subprocess.run(
         [BUILD / "bps-bench", *options], capture_output=True, text=True, timeout=10, check=False
@@ -245,8 +271,14 @@ def test_wrong_options_are_refused_with_the_reason(options, what):
 def test_trace_that_is_none_is_refused_with_its_line(tmp_path, text):
     trace = tmp_path / "t.tsv"
     trace.write_text("# a trace\n" + text)
-    p = subprocess.run([BUILD / "bps-bench", "--replay", trace], capture_output=True, text=True, timeout=10, check=False,
-                       env={k: v for k, v in os.environ.items() if not k.startswith("BPS_")})  # fmt: skip
+    p = subprocess.run(
+        [BUILD / "bps-bench", "--replay", trace],
+        capture_output=True,
+        text=True,
+        timeout=10,
+        check=False,
+        env={k: v for k, v in os.environ.items() if not k.startswith("BPS_")},
+    )
     assert (
         p.returncode == 1
         and f"{trace}:{2 if text else 1}: name, elements and macs with tabs wanted" in p.stderr

@@ -87,8 +87,13 @@ def test_why_stuck_names_ranks_that_have_not_joined_and_tensors_not_declared(clu
         {"what": "undeclared", "args": {"missing_rank": 1, "timeout": 20}},
         job="undeclared",
     )
-    c.wait_for("both wait", lambda: "have not declared" in c.bpsctl("why-stuck").stdout
-               and "have not joined" in c.bpsctl("why-stuck").stdout)  # fmt: skip
+    c.wait_for(
+        "both wait",
+        lambda: (
+            "have not declared" in c.bpsctl("why-stuck").stdout
+            and "have not joined" in c.bpsctl("why-stuck").stdout
+        ),
+    )
     text = show(c, "why-stuck", "forming", status=1)
     assert "rank 1\n" in text and "rank 2\n" in text, text
     text = show(c, "why-stuck", "undeclared", status=1)
@@ -186,16 +191,24 @@ def test_events_tell_what_happened_in_order(cluster):
         "s1 is down", lambda: "server s1 (host server-host1) is down" in c.bpsctl("events").stdout
     )
     text = show(c, "events", status=0)
-    order = ["the scheduler has started", "server s1 (host server-host1) is up", "job 'digits' (2 workers",
-             "has formed", "has ended: all workers have finished", "s1 (host server-host1) is suspect",
-             "s1 (host server-host1) is down"]  # fmt: skip
+    order = [
+        "the scheduler has started",
+        "server s1 (host server-host1) is up",
+        "job 'digits' (2 workers",
+        "has formed",
+        "has ended: all workers have finished",
+        "s1 (host server-host1) is suspect",
+        "s1 (host server-host1) is down",
+    ]
     flat = re.sub(r"\s+", " ", text)
     at = [flat.find(word) for word in order]
     assert -1 not in at and at == sorted(at), (at, text)
     d = document(c, "events")
     assert [e["seq"] for e in d["events"]] == list(range(1, d["last"] + 1))
     assert [e["seq"] for e in document(c, "events", "--since", str(d["last"] - 2))["events"]] == [
-        d["last"] - 1, d["last"]]  # fmt: skip
+        d["last"] - 1,
+        d["last"],
+    ]
     assert document(c, "events", "--since", "1h")["events"] == d["events"]
     c.wait_for(
         "the last one is a second old",

@@ -286,7 +286,8 @@ def test_job_without_an_agent_is_told_so(tmp_path):
     assert r.returncode == 0
     assert (
         r.stderr
-        == "bpsrun: /run/bps/agent.sock: No such file or directory; the job gets a cluster of its own\n"
+        == "bpsrun: /run/bps/agent.sock: No such file or directory; the job gets a cluster of "
+        "its own\n"
     )
     assert bpsrun(tmp_path, "-n", 1, "--servers", 1, "--", "true").stderr == "", "it was asked for"
 

@@ -38,22 +38,70 @@ default_crl_days = 30
 certificate = {folder}/ca.crt
 private_key = {folder}/ca.key
 """)
-        openssl("req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", 3650,
-                "-subj", "/CN=BPS", "-keyout", folder / "ca.key", "-out", folder / "ca.crt")  # fmt: skip
+        openssl(
+            "req",
+            "-x509",
+            "-newkey",
+            "ec",
+            "-pkeyopt",
+            "ec_paramgen_curve:prime256v1",
+            "-nodes",
+            "-days",
+            3650,
+            "-subj",
+            "/CN=BPS",
+            "-keyout",
+            folder / "ca.key",
+            "-out",
+            folder / "ca.crt",
+        )
 
     def sign(self, who, days=365, name=None):
         """The settings for a daemon with a certificate of this CN."""
         base = self.dir / (name or who.replace(":", "-"))
-        openssl("req", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-subj", f"/CN={who}",
-                "-keyout", f"{base}.key", "-out", f"{base}.csr")  # fmt: skip
-        openssl("x509", "-req", "-in", f"{base}.csr", "-CA", self.dir / "ca.crt", "-CAkey", self.dir / "ca.key",
-                "-CAcreateserial", "-days", days, "-out", f"{base}.crt")  # fmt: skip
+        openssl(
+            "req",
+            "-newkey",
+            "ec",
+            "-pkeyopt",
+            "ec_paramgen_curve:prime256v1",
+            "-nodes",
+            "-subj",
+            f"/CN={who}",
+            "-keyout",
+            f"{base}.key",
+            "-out",
+            f"{base}.csr",
+        )
+        openssl(
+            "x509",
+            "-req",
+            "-in",
+            f"{base}.csr",
+            "-CA",
+            self.dir / "ca.crt",
+            "-CAkey",
+            self.dir / "ca.key",
+            "-CAcreateserial",
+            "-days",
+            days,
+            "-out",
+            f"{base}.crt",
+        )
         os.chmod(f"{base}.key", 0o600)
         return self.settings(base)
 
     def settings(self, base, ca=None):
-        return ["--auth", "cert", "--tls-cert", f"{base}.crt", "--tls-key", f"{base}.key", "--tls-ca",
-                str(ca or self.dir / "ca.crt")]  # fmt: skip
+        return [
+            "--auth",
+            "cert",
+            "--tls-cert",
+            f"{base}.crt",
+            "--tls-key",
+            f"{base}.key",
+            "--tls-ca",
+            str(ca or self.dir / "ca.crt"),
+        ]
 
     def revoke(self, who, ca):
         base = self.dir / who.replace(":", "-")
@@ -73,17 +121,40 @@ def certified(cluster, site):
 
 
 def spawn_server(c, *args, name="s0"):
-    return c.spawn("bps-server", name, "--listen", "127.0.0.100:0", "--scheduler", f"127.0.0.1:{c.scheduler.port}",
-                   "--name", name, *args)  # fmt: skip
+    return c.spawn(
+        "bps-server",
+        name,
+        "--listen",
+        "127.0.0.100:0",
+        "--scheduler",
+        f"127.0.0.1:{c.scheduler.port}",
+        "--name",
+        name,
+        *args,
+    )
 
 
 def refused_start(c, *args):
     """What a server says that does not start with these settings."""
     p = subprocess.run(
-        [str(BUILD / "bps-server" / "bps-server"), "--listen", "127.0.0.100:0", "--name", "s0", "--http", "127.0.0.1:0",
-         "--scheduler", f"127.0.0.1:{c.scheduler.port}", *args],
-        capture_output=True, text=True, timeout=DEADLINE_S, env=c.env, check=False
-    )  # fmt: skip
+        [
+            str(BUILD / "bps-server" / "bps-server"),
+            "--listen",
+            "127.0.0.100:0",
+            "--name",
+            "s0",
+            "--http",
+            "127.0.0.1:0",
+            "--scheduler",
+            f"127.0.0.1:{c.scheduler.port}",
+            *args,
+        ],
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_S,
+        env=c.env,
+        check=False,
+    )
     assert p.returncode == 78, p
     return p.stderr
 

@@ -16,10 +16,22 @@ from cluster import BUILD
 def check(conf, *args, scheduler=1):
     start = time.monotonic()
     p = subprocess.run(
-        [str(BUILD / "bpsctl"), "--json", "--scheduler-http", f"127.0.0.1:{scheduler}", "check", "--config-dir", str(conf), *args],
-        capture_output=True, text=True, timeout=10, check=False,
+        [
+            str(BUILD / "bpsctl"),
+            "--json",
+            "--scheduler-http",
+            f"127.0.0.1:{scheduler}",
+            "check",
+            "--config-dir",
+            str(conf),
+            *args,
+        ],
+        capture_output=True,
+        text=True,
+        timeout=10,
+        check=False,
         env={k: v for k, v in os.environ.items() if not k.startswith("BPS_") or k == "BPS_BUILD"},
-    )  # fmt: skip
+    )
     assert time.monotonic() - start < 4, "2 s, and a loaded machine"
     d = json.loads(p.stdout)
     assert d["schema"] == 1 and p.returncode == (2 if d["bad"] else 1 if d["warn"] else 0), p
@@ -47,8 +59,12 @@ def host(cluster, tmp_path):
         "scheduler.conf",
         f"listen = 127.0.0.1:{c.scheduler.port}\nhttp = 127.0.0.1:{c.scheduler.http}\n",
     )
-    put(tmp_path, "server.conf", f"listen = 127.0.0.100:{c.servers[0].port}\nhttp = 127.0.0.1:{c.servers[0].http}\n"
-        f"scheduler = 127.0.0.1:{c.scheduler.port}\n")  # fmt: skip
+    put(
+        tmp_path,
+        "server.conf",
+        f"listen = 127.0.0.100:{c.servers[0].port}\nhttp = 127.0.0.1:{c.servers[0].http}\n"
+        f"scheduler = 127.0.0.1:{c.scheduler.port}\n",
+    )
     put(
         tmp_path,
         "agent.conf",
@@ -184,8 +200,20 @@ def test_control_port_that_swallows_is_bad_within_the_bound(host):
 
 
 def test_text_is_narrow_and_says_what_to_do(host):
-    p = subprocess.run([str(BUILD / "bpsctl"), "check", "--config-dir", str(host.conf), "--scheduler-http", "127.0.0.1:1"],
-                       capture_output=True, text=True, timeout=10, check=False)  # fmt: skip
+    p = subprocess.run(
+        [
+            str(BUILD / "bpsctl"),
+            "check",
+            "--config-dir",
+            str(host.conf),
+            "--scheduler-http",
+            "127.0.0.1:1",
+        ],
+        capture_output=True,
+        text=True,
+        timeout=10,
+        check=False,
+    )
     assert p.returncode == 2 and max(map(len, p.stdout.splitlines())) < 100, p
     assert (
         re.search(r"(?m)^bad +scheduler ", p.stdout)

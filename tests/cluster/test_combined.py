@@ -99,8 +99,15 @@ def test_machine_joins_while_a_server_is_drained_and_an_agent_restarts(cluster):
 
 def test_late_backup_agent_restarts(cluster):
     c = kept_cluster(cluster, agents=3, scheduler_args=WINDOW)
-    args = {"n_elems": 60000, "n_rounds": 100, "n_tensors": 3, "pause": 0.01, "backup": 1, "backup_grace": 0.02,
-            "slow": {"rank": 2, "first": 10, "last": 60, "seconds": 0.05}}  # fmt: skip
+    args = {
+        "n_elems": 60000,
+        "n_rounds": 100,
+        "n_tensors": 3,
+        "pause": 0.01,
+        "backup": 1,
+        "backup_grace": 0.02,
+        "slow": {"rank": 2, "first": 10, "last": 60, "seconds": 0.05},
+    }
     started, progress = c.start_running("elastic", 3, args)
     for at in (12, 20, 35, 50):
         progress.wait(at)

@@ -51,9 +51,17 @@ def test_who_opens_without_a_context_may_open_again(cluster):
 
 
 @needs_cuda
-@pytest.mark.parametrize("chunks,lead,tail,code", [
-    ([1] * 12, 0, 0, 0), ([1] * 12, 4096, 8192, 0), ([10] * 3, 64, 0, 0), ([1, 2, 1], 0, 0, -errno.ENOTSUP),
-    ([1] * 250, 0, 0, 0), ([1] * 251, 0, 0, -errno.ENOTSUP)])  # fmt: skip
+@pytest.mark.parametrize(
+    "chunks,lead,tail,code",
+    [
+        ([1] * 12, 0, 0, 0),
+        ([1] * 12, 4096, 8192, 0),
+        ([10] * 3, 64, 0, 0),
+        ([1, 2, 1], 0, 0, -errno.ENOTSUP),
+        ([1] * 250, 0, 0, 0),
+        ([1] * 251, 0, 0, -errno.ENOTSUP),
+    ],
+)
 def test_growing_segments_are_imported(cluster, chunks, lead, tail, code):
     r = Rig(cluster, "cuda", agents=1)
     for got, end in r.run("gpu_segments", 2, {"chunks": chunks, "lead": lead, "tail": tail}):
@@ -454,9 +462,16 @@ def test_an_executor_that_hangs_when_its_agent_is_gone_ends_itself(cluster):
 
 
 @needs_cuda
-@pytest.mark.parametrize("machine,links,workers,want", [
-    ("two-switches-both", "pci", 8, "switch_sum"), ("two-switches-both", "pci", 4, "rs_ag"), ("two-switches-roots", "nvlink", 8, "roots"),
-    ("two-switches-both", "nvlink", 4, "rs_ag"), ("one-switch", "pci", 4, "copy")])  # fmt: skip
+@pytest.mark.parametrize(
+    "machine,links,workers,want",
+    [
+        ("two-switches-both", "pci", 8, "switch_sum"),
+        ("two-switches-both", "pci", 4, "rs_ag"),
+        ("two-switches-roots", "nvlink", 8, "roots"),
+        ("two-switches-both", "nvlink", 4, "rs_ag"),
+        ("one-switch", "pci", 4, "copy"),
+    ],
+)
 def test_a_job_goes_the_way_that_bpsctl_shows(cluster, tmp_path, machine, links, workers, want):
     """The agent's setting sysfs is for its executors, too."""
     make(tmp_path / "m", machine)
@@ -483,10 +498,16 @@ def test_a_job_goes_the_way_that_bpsctl_shows(cluster, tmp_path, machine, links,
 
 @needs_cuda
 @pytest.mark.parametrize("n_elems", [70001, 2 << 20])
-@pytest.mark.parametrize("machine,links,workers,route,nodes", [
-    ("two-switches-both", "pci", 8, "switch_sum", "0,1/-"), ("two-switches-both", "pci", 8, "ce", "0,0,0,0,1,1,1,1/-"),
-    ("two-switches-both", "pci", 4, "rs_ag", "0/0"), ("two-switches-roots", "nvlink", 8, "rs_ag", "1/1"),
-    ("two-switches-roots", "nvlink", 3, "copy", "0,0,0/0")])  # fmt: skip
+@pytest.mark.parametrize(
+    "machine,links,workers,route,nodes",
+    [
+        ("two-switches-both", "pci", 8, "switch_sum", "0,1/-"),
+        ("two-switches-both", "pci", 8, "ce", "0,0,0,0,1,1,1,1/-"),
+        ("two-switches-both", "pci", 4, "rs_ag", "0/0"),
+        ("two-switches-roots", "nvlink", 8, "rs_ag", "1/1"),
+        ("two-switches-roots", "nvlink", 3, "copy", "0,0,0/0"),
+    ],
+)
 def test_staging_memory_lies_where_its_gpus_and_cards_are(
     cluster, tmp_path, machine, links, workers, route, nodes, n_elems
 ):
@@ -568,10 +589,26 @@ def test_executors_that_are_killed_at_any_moment_end_their_job_only(rig):
 
 
 @needs_cuda
-@pytest.mark.parametrize("fault", [
-    "cuMemCreate:1=2", "cuMemHostRegister:1=304", "cuMemHostRegister:2=304", "cuStreamWriteValue64:5=700", "cuStreamCreateWithPriority:2=2",
-    "ncclCommInitRankConfig:1=3", "ncclGroupEnd:3=1", "ncclGetUniqueId:1=2", "cuMemExportToShareableHandle:1=801", "cuDevicePrimaryCtxRetain:1=2",
-    "cuMemcpyDtoHAsync:3=2", "cuStreamQuery:1=700", "cuMemSetAccess:1=1", "ncclCommGetAsyncError:20=3", "cuInit:1=100"])  # fmt: skip
+@pytest.mark.parametrize(
+    "fault",
+    [
+        "cuMemCreate:1=2",
+        "cuMemHostRegister:1=304",
+        "cuMemHostRegister:2=304",
+        "cuStreamWriteValue64:5=700",
+        "cuStreamCreateWithPriority:2=2",
+        "ncclCommInitRankConfig:1=3",
+        "ncclGroupEnd:3=1",
+        "ncclGetUniqueId:1=2",
+        "cuMemExportToShareableHandle:1=801",
+        "cuDevicePrimaryCtxRetain:1=2",
+        "cuMemcpyDtoHAsync:3=2",
+        "cuStreamQuery:1=700",
+        "cuMemSetAccess:1=1",
+        "ncclCommGetAsyncError:20=3",
+        "cuInit:1=100",
+    ],
+)
 def test_whatever_fails_in_an_executor_ends_in_words(cluster, fault):
     r = Rig(cluster, "cuda", agents=1, agent_env={"FAKE_CUDA_FAULTS": fault})
     r.env["FAKE_CUDA_FAULTS"] = ""

@@ -201,8 +201,12 @@ def test_killed_scheduler_is_not_noticed_by_running_jobs(cluster):
 @pytest.mark.parametrize("workers", [2, 3])
 def test_writing_into_a_submitted_buffer_is_found_out(cluster, workers):
     c = cluster(agents=2, servers=1)
-    results = c.run("error", workers, {"what": "input_changed", "args": {"n_elems": 1 << 20, "writer": workers - 1}},
-                    placement=[0] * (workers - 1) + [1])  # fmt: skip
+    results = c.run(
+        "error",
+        workers,
+        {"what": "input_changed", "args": {"n_elems": 1 << 20, "writer": workers - 1}},
+        placement=[0] * (workers - 1) + [1],
+    )
     assert all(r["code"] == bps.EINPUT_CHANGED for r in results), results
     assert f"rank {workers - 1}" in results[0]["text"], results[0]["text"]
 

@@ -20,10 +20,31 @@ def test_every_op_and_size_of_a_dtype_is_right_at_every_worker(cluster, dtype):
 
 # All pairs of (workers, agents, servers) values occur; agents never outnumber workers.
 SHAPES = [
-    (1, 1, 1), (2, 2, 2), (2, 1, 3), (3, 3, 1), (3, 2, 4), (4, 4, 3), (4, 1, 2), (4, 3, 3), (5, 4, 4), (5, 2, 1),
-    (5, 3, 2), (5, 1, 3), (6, 3, 4), (6, 4, 2), (6, 1, 1), (6, 2, 3), (7, 4, 1), (7, 1, 4), (7, 2, 2), (7, 3, 3),
-    (8, 4, 3), (8, 3, 2), (8, 2, 4), (8, 1, 1),
-]  # fmt: skip
+    (1, 1, 1),
+    (2, 2, 2),
+    (2, 1, 3),
+    (3, 3, 1),
+    (3, 2, 4),
+    (4, 4, 3),
+    (4, 1, 2),
+    (4, 3, 3),
+    (5, 4, 4),
+    (5, 2, 1),
+    (5, 3, 2),
+    (5, 1, 3),
+    (6, 3, 4),
+    (6, 4, 2),
+    (6, 1, 1),
+    (6, 2, 3),
+    (7, 4, 1),
+    (7, 1, 4),
+    (7, 2, 2),
+    (7, 3, 3),
+    (8, 4, 3),
+    (8, 3, 2),
+    (8, 2, 4),
+    (8, 1, 1),
+]
 
 
 @pytest.mark.parametrize("workers,agents,servers", SHAPES)
@@ -31,16 +52,26 @@ def test_sums_are_right_for_any_number_of_workers_agents_and_servers(
     cluster, workers, agents, servers
 ):
     c = cluster(agents=agents, servers=servers)
-    args = {"dtypes": ["f32", "f16", "i32", "u8"], "ops": ["sum", "avg"], "sizes": [1, 4095, 70001], "rounds": 3,
-            "part_bytes": 65536}  # fmt: skip
+    args = {
+        "dtypes": ["f32", "f16", "i32", "u8"],
+        "ops": ["sum", "avg"],
+        "sizes": [1, 4095, 70001],
+        "rounds": 3,
+        "part_bytes": 65536,
+    }
     same_everywhere(c.run("matrix", workers, args))
 
 
 @pytest.mark.parametrize("dtype", ["f32", "f16"])
 def test_a_deterministic_job_gives_the_same_bits_run_after_run(cluster, dtype):
     c = cluster(agents=3, servers=2)
-    args = {"dtypes": [dtype], "ops": ["sum", "avg", "prod"], "sizes": [3, 4095, 300001], "rounds": 4,
-            "deterministic": 1}  # fmt: skip
+    args = {
+        "dtypes": [dtype],
+        "ops": ["sum", "avg", "prod"],
+        "sizes": [3, 4095, 300001],
+        "rounds": 4,
+        "deterministic": 1,
+    }
     runs = [c.run("matrix", 6, args) for _ in range(3)]
     for results in runs:
         same_everywhere(results)

@@ -163,8 +163,10 @@ def test_many_jobs_leave_nothing_behind(cluster):
     before = descriptors()
     for i in range(1, 12):
         use(i)
-    c.wait_for("sums are free", lambda: not any(s.status()["sums_bytes"] + s.status()["staging_bytes"]
-                                                for s in c.servers))  # fmt: skip
+    c.wait_for(
+        "sums are free",
+        lambda: not any(s.status()["sums_bytes"] + s.status()["staging_bytes"] for s in c.servers),
+    )
     c.wait_for(
         "shared memory is free", lambda: not any(a.status()["shared_bytes"] for a in c.agents)
     )

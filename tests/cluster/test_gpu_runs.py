@@ -219,12 +219,15 @@ GOOD = """echo '{"item": "good", "ok": true}'"""
 
 
 @needs_toolkit
-@pytest.mark.parametrize("text,item,why", [
-    (f"{GOOD}; exit 1", "end", "ended with 1"),
-    (f"{GOOD}; kill -SEGV $$", "end", "ended with -11"),
-    (f"""echo '{{"expect": ["good", "more"]}}'; {GOOD}""", "more", "was not reached"),
-    ("exit 0", None, None),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "text,item,why",
+    [
+        (f"{GOOD}; exit 1", "end", "ended with 1"),
+        (f"{GOOD}; kill -SEGV $$", "end", "ended with -11"),
+        (f"""echo '{{"expect": ["good", "more"]}}'; {GOOD}""", "more", "was not reached"),
+        ("exit 0", None, None),
+    ],
+)
 def test_a_run_that_breaks_off_is_no_success(tmp_path, text, item, why):
     p = pretend(tmp_path, text)
     out, err = p.communicate(timeout=60)

@@ -28,8 +28,14 @@ def frozen_thread(daemon, name):
     libc.ptrace.argtypes = [ctypes.c_long, ctypes.c_long, ctypes.c_void_p, ctypes.c_void_p]
     pid, deadline, tid = daemon.process.pid, time.monotonic() + DEADLINE_S, None
     while tid is None and time.monotonic() < deadline:  # a thread names itself when it first runs
-        tid = next((int(t) for t in os.listdir(f"/proc/{pid}/task")
-                    if open(f"/proc/{pid}/task/{t}/comm", encoding="ascii").read().strip() == name), None)  # fmt: skip
+        tid = next(
+            (
+                int(t)
+                for t in os.listdir(f"/proc/{pid}/task")
+                if open(f"/proc/{pid}/task/{t}/comm", encoding="ascii").read().strip() == name
+            ),
+            None,
+        )
     assert tid is not None, f"no thread {name}"
     if libc.ptrace(PTRACE_SEIZE, tid, None, None) < 0:
         pytest.skip(f"ptrace is not allowed here: {os.strerror(ctypes.get_errno())}")
@@ -120,8 +126,13 @@ def test_hung_scheduler_leaves_single_daemons_to_be_asked(cluster):
 def test_black_hole_is_answered_within_the_bound(word):
     with black_hole() as at:
         start = time.monotonic()
-        p = subprocess.run([str(BUILD / "bpsctl"), "--scheduler-http", at, *word], capture_output=True, text=True,
-                           timeout=10, check=False)  # fmt: skip
+        p = subprocess.run(
+            [str(BUILD / "bpsctl"), "--scheduler-http", at, *word],
+            capture_output=True,
+            text=True,
+            timeout=10,
+            check=False,
+        )
         assert time.monotonic() - start < 4, "2 s, and a loaded machine"
     text = p.stdout + p.stderr
     assert p.returncode == (2 if word == ("check",) else 3) and "does not answer in time" in re.sub(

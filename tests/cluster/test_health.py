@@ -52,10 +52,18 @@ def check_alert(tmp_path, code, recorded):
     label = recorded[0][0].replace("}", ', instance="x"}')
     samples = " ".join(value for _, value in recorded) + f" {recorded[-1][1]}x20"
     span = "" if code in CRITICAL else " for two minutes"
-    expected = {"exp_labels": {"severity": severity, "instance": "x", "code": code},
-                "exp_annotations": {"summary": f"{code}{span} (x)", "action": f"bpsctl status; bpsctl explain {code}"}}  # fmt: skip
-    test = {"interval": "15s", "input_series": [{"series": label, "values": samples}],
-            "alert_rule_test": [{"eval_time": "5m", "alertname": name, "exp_alerts": [expected]}]}  # fmt: skip
+    expected = {
+        "exp_labels": {"severity": severity, "instance": "x", "code": code},
+        "exp_annotations": {
+            "summary": f"{code}{span} (x)",
+            "action": f"bpsctl status; bpsctl explain {code}",
+        },
+    }
+    test = {
+        "interval": "15s",
+        "input_series": [{"series": label, "values": samples}],
+        "alert_rule_test": [{"eval_time": "5m", "alertname": name, "exp_alerts": [expected]}],
+    }
     shutil.copy(SHIPPED / "bps-alerts.yml", tmp_path)
     (tmp_path / "t.yml").write_text(
         json.dumps(
@@ -204,9 +212,25 @@ def isolated(cluster):
     yield c, c.agents[0]
 
 
-CAUSES = {f.__wrapped__.__name__.upper(): f for f in (
-    trainer_stalled, straggler, no_answer, state_not_durable, state_behind, no_server, server_down, agent_down, control_silent, member_stuck,
-    job_forming_long, server_slow, scheduler_unreachable, isolated)}  # fmt: skip
+CAUSES = {
+    f.__wrapped__.__name__.upper(): f
+    for f in (
+        trainer_stalled,
+        straggler,
+        no_answer,
+        state_not_durable,
+        state_behind,
+        no_server,
+        server_down,
+        agent_down,
+        control_silent,
+        member_stuck,
+        job_forming_long,
+        server_slow,
+        scheduler_unreachable,
+        isolated,
+    )
+}
 
 
 def test_each_problem_that_is_explained_has_a_cause_here():

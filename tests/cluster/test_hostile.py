@@ -525,8 +525,18 @@ def ring_nonsense(t, what, rng):
     return what not in ("a huge tail", "a tail that goes back", "all zero, all ones")
 
 
-NONSENSE = ["unknown tensor", "unknown operation", "unknown flags", "a round twice", "a later round", "random entries",
-            "a huge tail", "a tail that goes back", "all zero, all ones", "after FINISH"]  # fmt: skip
+NONSENSE = [
+    "unknown tensor",
+    "unknown operation",
+    "unknown flags",
+    "a round twice",
+    "a later round",
+    "random entries",
+    "a huge tail",
+    "a tail that goes back",
+    "all zero, all ones",
+    "after FINISH",
+]
 
 
 def test_nonsense_in_the_ring_harms_its_own_job_only(cluster):

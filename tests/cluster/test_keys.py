@@ -44,9 +44,12 @@ def test_order_is_no_strangers_connection(master, listen):
         cat <&4
     """
     p = subprocess.run(
-        ["unshare", "-n", "bash", "-c", script, "bash", BUILD, master, listen], capture_output=True, text=True, check=False,
-        timeout=DEADLINE_S
-    )  # fmt: skip
+        ["unshare", "-n", "bash", "-c", script, "bash", BUILD, master, listen],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=DEADLINE_S,
+    )
     log = master.with_name(f"{master.name}.log").read_text()
     assert p.returncode == 0, (p, log)
     counts = dict(re.findall(r'^bps_auth_failures_total{reason="(\w+)"} (\d+)$', p.stdout, re.M))
@@ -56,9 +59,13 @@ def test_order_is_no_strangers_connection(master, listen):
 
 def test_host_key_without_the_cluster_key_is_told_what_to_do(tmp_path):
     p = subprocess.run(
-        [str(BUILD / "bpsctl"), "key", "derive", "server:s0"], capture_output=True, text=True, check=False,
-        timeout=DEADLINE_S, env={**os.environ, "BPS_KEY_FILE": ""}
-    )  # fmt: skip
+        [str(BUILD / "bpsctl"), "key", "derive", "server:s0"],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=DEADLINE_S,
+        env={**os.environ, "BPS_KEY_FILE": ""},
+    )
     assert p.returncode == 2 and "bpsctl key new" in p.stderr, p
 
 
@@ -80,8 +87,18 @@ def test_keys_of_hosts_are_enough_for_members(cluster, master):
 def test_key_of_another_host_is_of_no_use(cluster, master):
     c = cluster(agents=0, servers=0, scheduler_args=["--key-file", master])
     key = derived(master, "server:s1")
-    d = c.spawn("bps-server", "s0", "--listen", "127.0.0.100:0", "--scheduler", f"127.0.0.1:{c.scheduler.port}",
-                "--name", "s0", "--key-file", key)  # fmt: skip
+    d = c.spawn(
+        "bps-server",
+        "s0",
+        "--listen",
+        "127.0.0.100:0",
+        "--scheduler",
+        f"127.0.0.1:{c.scheduler.port}",
+        "--name",
+        "s0",
+        "--key-file",
+        key,
+    )
     c.wait_for(
         "the server is turned away", lambda: "cannot reach the scheduler" in d.log.read_text()
     )
@@ -98,10 +115,24 @@ def test_key_of_another_host_is_of_no_use(cluster, master):
 def test_member_without_the_key_is_turned_away(cluster, master, tmp_path, with_key):
     args = ["--key-file", new_key(tmp_path / "other.key", "key", "new")] if with_key else []
     c = cluster(agents=0, servers=0, scheduler_args=["--key-file", master])
-    d = c.spawn("bps-server", "s0", "--listen", "127.0.0.100:0", "--scheduler", f"127.0.0.1:{c.scheduler.port}",
-                "--name", "s0", *args)  # fmt: skip
-    c.wait_for("the server is turned away", lambda: "connection to the scheduler is lost" in d.log.read_text()
-               or "cannot reach the scheduler" in d.log.read_text())  # fmt: skip
+    d = c.spawn(
+        "bps-server",
+        "s0",
+        "--listen",
+        "127.0.0.100:0",
+        "--scheduler",
+        f"127.0.0.1:{c.scheduler.port}",
+        "--name",
+        "s0",
+        *args,
+    )
+    c.wait_for(
+        "the server is turned away",
+        lambda: (
+            "connection to the scheduler is lost" in d.log.read_text()
+            or "cannot reach the scheduler" in d.log.read_text()
+        ),
+    )
     assert not members(c)
     key = ["--key-file", master]
     c.add_server(1, *key)
@@ -114,8 +145,16 @@ def test_member_without_the_key_is_turned_away(cluster, master, tmp_path, with_k
 @pytest.mark.parametrize("address", ["0.0.0.0", "[::]:0", "[::ffff:0.0.0.0]:0", "*:0", "a-name"])
 def test_server_says_to_agents_where_it_is_so_that_any_address_is_none(cluster, master, address):
     c = cluster(agents=0, servers=0)
-    status, text = output(c, "bps-server", "--listen", address, "--key-file", str(master),
-                          "--scheduler", f"127.0.0.1:{c.scheduler.port}")  # fmt: skip
+    status, text = output(
+        c,
+        "bps-server",
+        "--listen",
+        address,
+        "--key-file",
+        str(master),
+        "--scheduler",
+        f"127.0.0.1:{c.scheduler.port}",
+    )
     assert status == 78 and "--listen wants the numeric address" in text, (status, text)
 
 

@@ -19,8 +19,18 @@ CELLS = [
 
 
 def record(cell, outcome, seconds=0.1, commit="c1", at=1, why=""):
-    return {"cell": cell, "test": "t", "outcome": outcome, "why": why, "times": [["stall", seconds, 1]], "wall_s": 5.0, "cpu_s": 1.0,
-            "commit": commit, "at": at, "logs": ""}  # fmt: skip
+    return {
+        "cell": cell,
+        "test": "t",
+        "outcome": outcome,
+        "why": why,
+        "times": [["stall", seconds, 1]],
+        "wall_s": 5.0,
+        "cpu_s": 1.0,
+        "commit": commit,
+        "at": at,
+        "logs": "",
+    }
 
 
 @pytest.fixture
@@ -104,11 +114,14 @@ class Node:
         """FM-X-y: it does."""
 
 
-@pytest.mark.parametrize("why, late_s, want", [
-    ("AssertionError: not within 30 s: it is back", 3.0, "disturbed"),
-    ("AssertionError: not within 30 s: it is back", 2.0, "failed"),
-    ("AssertionError: rank 0 ended with 1: AssertionError: round 7", 9.0, "failed"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "why, late_s, want",
+    [
+        ("AssertionError: not within 30 s: it is back", 3.0, "disturbed"),
+        ("AssertionError: not within 30 s: it is back", 2.0, "failed"),
+        ("AssertionError: rank 0 ended with 1: AssertionError: round 7", 9.0, "failed"),
+    ],
+)
 def test_only_what_ran_out_of_patience_is_put_down_to_the_machine(why, late_s, want, monkeypatch):
     import cells
 

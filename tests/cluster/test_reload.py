@@ -44,8 +44,11 @@ def test_reload_of_the_scheduler_changes_times_of_running_cluster(cluster):
     assert f"server-window = 300ms ; {path}:1" in config
     assert f"beat = 100ms ; {path}:2; after a restart: 200ms ({path}:2)" in config
     server.kill()
-    c.wait_for("the server is dead after the new time",
-               lambda: c.scheduler.status()["members"][0]["state"] == "down", deadline_s=10)  # fmt: skip
+    c.wait_for(
+        "the server is dead after the new time",
+        lambda: c.scheduler.status()["members"][0]["state"] == "down",
+        deadline_s=10,
+    )
 
 
 def test_file_with_an_error_changes_nothing(cluster):

@@ -31,8 +31,13 @@ def sums(d):
 
 def test_sums_within_one_host_are_exact_and_leave_the_network_alone(cluster, meeting):
     c = cluster(agents=2, servers=2, agent_args=at(meeting), server_args=at(meeting))
-    args = {"dtypes": ["f32", "f16", "i32", "u8"], "ops": ["sum", "avg", "max"], "sizes": [1, 4095, 70001, 1 << 20],
-            "rounds": 3, "part_bytes": 65536}  # fmt: skip
+    args = {
+        "dtypes": ["f32", "f16", "i32", "u8"],
+        "ops": ["sum", "avg", "max"],
+        "sizes": [1, 4095, 70001, 1 << 20],
+        "rounds": 3,
+        "part_bytes": 65536,
+    }
     same_everywhere(c.run("matrix", 3, args, placement=[0, 0, 1]))
     for d in [*c.agents, *c.servers]:
         by_memory, by_network = sums(d)
@@ -43,8 +48,14 @@ def test_sums_are_exact_with_some_agents_on_the_host_and_some_not(cluster, meeti
     c = cluster(agents=1, servers=2, agent_args=at(meeting), server_args=at(meeting))
     c.add_agent(1, *OFF)
     c.add_agent(2, *at(meeting))
-    args = {"dtypes": ["f32", "bf16", "i64"], "ops": ["sum", "avg"], "sizes": [17, 4095, 300001], "rounds": 4,
-            "part_bytes": 65536, "deterministic": 1}  # fmt: skip
+    args = {
+        "dtypes": ["f32", "bf16", "i64"],
+        "ops": ["sum", "avg"],
+        "sizes": [17, 4095, 300001],
+        "rounds": 4,
+        "part_bytes": 65536,
+        "deterministic": 1,
+    }
     same_everywhere(c.run("matrix", 5, args, placement=[0, 1, 1, 2, 2]))
     for a, is_near in zip(c.agents, [True, False, True]):
         by_memory, by_network = sums(a)
@@ -75,9 +86,11 @@ def test_metrics_count_what_went_through_memory_apart(cluster, meeting):
 @pytest.mark.parametrize("side", ["agent", "server"])
 def test_setting_off_on_either_side_goes_through_the_network(cluster, meeting, side):
     c = cluster(
-        agents=2, servers=1, agent_args=at(meeting) + (OFF if side == "agent" else []),
-        server_args=at(meeting) + (OFF if side == "server" else [])
-    )  # fmt: skip
+        agents=2,
+        servers=1,
+        agent_args=at(meeting) + (OFF if side == "agent" else []),
+        server_args=at(meeting) + (OFF if side == "server" else []),
+    )
     c.run("rounds", 2, {"n_elems": 100000, "n_rounds": 5})
     d = c.agents[0] if side == "agent" else c.servers[0]
     assert same_host(d)["state"] == "off"
@@ -117,9 +130,12 @@ def test_agent_that_is_refused_says_so_and_goes_through_the_network(cluster, mee
 def test_stopped_daemon_costs_no_round_and_comes_back_to_shared_memory(cluster, meeting, victim):
     quick = ["--ping", "100ms", "--ping-dead", "500ms"]
     c = cluster(
-        agents=2, servers=2, agent_args=at(meeting) + quick, server_args=at(meeting) + quick,
-        scheduler_args=["--server-dead", "1500ms"]
-    )  # fmt: skip
+        agents=2,
+        servers=2,
+        agent_args=at(meeting) + quick,
+        server_args=at(meeting) + quick,
+        scheduler_args=["--server-dead", "1500ms"],
+    )
     started, _ = c.start_running("rounds", 2, {"n_elems": 300000, "n_rounds": 150, "n_tensors": 3})
     d = c.daemon(victim)
     other = c.agents[0] if victim == "s0" else c.servers[0]

@@ -183,7 +183,8 @@ def test_bad_environment_ends_with_78_and_a_near_miss_is_told(place):
     p = place.run("bps-scheduler", "--check-config")
     assert p.returncode == 0
     assert p.stderr == (
-        "<4>environment BPS_SERVER_DAED is not a setting and changes nothing (did you mean 'BPS_SERVER_DEAD'?)\n"
+        "<4>environment BPS_SERVER_DAED is not a setting and changes nothing (did you mean "
+        "'BPS_SERVER_DEAD'?)\n"
     )
 
 
@@ -294,8 +295,13 @@ def test_http_port_in_use_ends_with_75(place, program):
 @pytest.mark.parametrize("program", ["bps-scheduler", "bps-server"])
 def test_listen_port_in_use_ends_with_75(place, program):
     s, port = listener()
-    place.refuses(75, [str(port), "Address already in use", "choose another port"], program,
-                  "--listen", f"127.0.0.1:{port}")  # fmt: skip
+    place.refuses(
+        75,
+        [str(port), "Address already in use", "choose another port"],
+        program,
+        "--listen",
+        f"127.0.0.1:{port}",
+    )
     s.close()
 
 
@@ -339,10 +345,22 @@ def test_socket_path_that_cannot_be_used_ends_with_78(place):
     )
     assert file.read_text() == "precious"
     missing = place.path / "none" / "a.sock"
-    place.refuses(78, [f"cannot listen on '{missing}': No such file", "make its directory"], "bps-agent",
-                  "--socket", missing)  # fmt: skip
-    place.refuses(78, ["no such group 'nosuch'", "--socket-group"], "bps-agent", "--socket-group", "nosuch",
-                  "--socket", place.path / "b.sock")  # fmt: skip
+    place.refuses(
+        78,
+        [f"cannot listen on '{missing}': No such file", "make its directory"],
+        "bps-agent",
+        "--socket",
+        missing,
+    )
+    place.refuses(
+        78,
+        ["no such group 'nosuch'", "--socket-group"],
+        "bps-agent",
+        "--socket-group",
+        "nosuch",
+        "--socket",
+        place.path / "b.sock",
+    )
     place.refuses(64, ["socket:", "characters"], "bps-agent", "--socket", "/" + 120 * "x")
 
 
@@ -377,13 +395,23 @@ def test_state_folder_that_cannot_be_used_ends_with_78(place):
         "--state-dir",
         file,
     )
-    place.refuses(78, ["cannot make '/nonexistent/state': No such file", "make the folder above it"], "bps-scheduler",
-                  "--state-dir", "/nonexistent/state")  # fmt: skip
+    place.refuses(
+        78,
+        ["cannot make '/nonexistent/state': No such file", "make the folder above it"],
+        "bps-scheduler",
+        "--state-dir",
+        "/nonexistent/state",
+    )
     state = place.path / "state"
     state.mkdir()
     (state / "state.log").write_text("something else, and long enough for a head")
-    place.refuses(78, [f"'{state}/state.log' is not a state log", "is --state-dir right?"], "bps-scheduler",
-                  "--state-dir", state)  # fmt: skip
+    place.refuses(
+        78,
+        [f"'{state}/state.log' is not a state log", "is --state-dir right?"],
+        "bps-scheduler",
+        "--state-dir",
+        state,
+    )
 
 
 def test_state_folder_of_another_scheduler_ends_with_75(cluster, place):
@@ -491,7 +519,10 @@ def test_second_daemon_of_a_name_on_a_host_ends_with_75_and_disturbs_nobody(
     p = place.start(program, "--name", which, "--scheduler", f"127.0.0.1:{c.scheduler.port}")
     _, text = p.communicate(timeout=DEADLINE_S)
     assert p.returncode == 75, text
-    words = f"another {program} of the name '{which}' runs on this machine already (pid {first.process.pid}, this one is pid {p.pid})"
+    words = (
+        f"another {program} of the name '{which}' runs on this machine already (pid "
+        f"{first.process.pid}, this one is pid {p.pid})"
+    )
     assert words in text and "choose another --name" in text, text
     assert "replaced" not in c.scheduler.log.read_text()
     c.run("rounds", 2, {"n_elems": 1000, "n_rounds": 3})
@@ -598,8 +629,18 @@ def test_member_with_the_wrong_key_says_so_and_goes_on_trying(cluster):
     wrong = c.dir / "wrong.key"
     wrong.write_text("cd" * 32)
     wrong.chmod(0o600)
-    d = c.spawn("bps-server", "s0", "--listen", "127.0.0.100:0", "--scheduler", f"127.0.0.1:{c.scheduler.port}",
-                "--name", "s0", "--key-file", wrong)  # fmt: skip
+    d = c.spawn(
+        "bps-server",
+        "s0",
+        "--listen",
+        "127.0.0.100:0",
+        "--scheduler",
+        f"127.0.0.1:{c.scheduler.port}",
+        "--name",
+        "s0",
+        "--key-file",
+        wrong,
+    )
     c.wait_for("it says why", lambda: "key" in d.log.read_text().partition("why=")[2])
     assert d.process.poll() is None
 

@@ -84,8 +84,18 @@ def test_without_the_key_nobody_steers_a_cluster_that_has_one(cluster, master, t
 def test_operators_key_is_no_members_key(cluster, master):
     c = cluster(agents=0, servers=0, scheduler_args=["--key-file", master])
     key = derived(master, "ctl:s0")
-    d = c.spawn("bps-server", "s0", "--listen", "127.0.0.100:0", "--scheduler", f"127.0.0.1:{c.scheduler.port}",
-                "--name", "s0", "--key-file", key)  # fmt: skip
+    d = c.spawn(
+        "bps-server",
+        "s0",
+        "--listen",
+        "127.0.0.100:0",
+        "--scheduler",
+        f"127.0.0.1:{c.scheduler.port}",
+        "--name",
+        "s0",
+        "--key-file",
+        key,
+    )
     c.wait_for(
         "the server is turned away", lambda: "cannot reach the scheduler" in d.log.read_text()
     )
@@ -99,7 +109,9 @@ def test_key_status_names_the_members(cluster, master):
     d = json.loads(p.stdout)
     assert [(k["key"], k["members"]) for k in d["keys"]] == [("current", 2)], d
     assert {(m["role"], m["name"], m["key"]) for m in d["members"]} == {
-        ("server", "s0", "current"), ("agent", "a0", "current")}  # fmt: skip
+        ("server", "s0", "current"),
+        ("agent", "a0", "current"),
+    }
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,10 @@ import pytest
 RECORDS = os.environ.get("BPS_MATRIX_RECORDS")
 WHY_MAX = 2000
 STILL_S = 2  # the least patience is a server's: 2.4 s
-PATIENCE = r"not within \d+ s|is not ready|ended with 70|timed out after|hangs:|did not stop|did not come back"
+PATIENCE = (
+    r"not within \d+ s|is not ready|ended with 70|timed out after|hangs:|did not stop|did "
+    r"not come back"
+)
 LATE_S, HOPS = (
     0.05,
     5,
@@ -128,10 +131,19 @@ class Cell:
 
     def record(self):
         """Set-up and teardown are in wall_s and cpu_s too."""
-        return {"cell": self.name, "test": self.test, "outcome": self.outcome, "why": self.why, "times": self.times,
-                "wall_s": round(time.monotonic() - self.begun, 1), "cpu_s": round(cpu_s() - self.cpu_before, 2),
-                "late_s": round(self.witness.late_s, 3),
-                "commit": os.environ.get("BPS_MATRIX_COMMIT", "unknown"), "at": int(time.time()), "logs": self.logs}  # fmt: skip
+        return {
+            "cell": self.name,
+            "test": self.test,
+            "outcome": self.outcome,
+            "why": self.why,
+            "times": self.times,
+            "wall_s": round(time.monotonic() - self.begun, 1),
+            "cpu_s": round(cpu_s() - self.cpu_before, 2),
+            "late_s": round(self.witness.late_s, 3),
+            "commit": os.environ.get("BPS_MATRIX_COMMIT", "unknown"),
+            "at": int(time.time()),
+            "logs": self.logs,
+        }
 
     def close(self):
         self.witness.stop()

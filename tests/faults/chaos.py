@@ -25,7 +25,8 @@ try:
     import numpy  # noqa: F401
 except ImportError:
     sys.exit(
-        f"chaos.py: {sys.executable} has no numpy, which the trainers need: take one that has, or install python3-numpy"
+        f"chaos.py: {sys.executable} has no numpy, which the trainers need: take one that has, "
+        "or install python3-numpy"
     )
 
 HERE = Path(__file__).resolve().parent
@@ -55,15 +56,29 @@ JOBS = [
 ]
 # Only a trainer's death may end its job. An agent's faults are shorter than its peers' patience: a machine that is lost ends jobs.
 FAILPOINTS = {
-    "server": ["server.result.before-send=drop,prob=0.05", "server.contrib.received=drop,prob=0.05",
-               "server.sum.start=sleep:20ms,prob=0.2", "server.read.done=error:EIO,prob=0.05",
-               "net.read=error:EIO,prob=0.02", "server.result.done=crash,count=1"],
-    "agent": ["agent.contrib.before-send=drop,prob=0.05", "agent.result.received=drop,prob=0.05",
-              "agent.read.done=error:EIO,prob=0.05", "agent.have.before-send=drop,prob=0.3",
-              "agent.contrib.prepare=sleep:20ms,prob=0.2", "agent.link.connect=error:ECONNREFUSED,prob=0.3"],
-    "scheduler": ["scheduler.log.write=error:ENOSPC", "scheduler.log.fsync=error:EIO",
-                  "scheduler.beat.received=sleep:50ms,prob=0.3", "scheduler.commit.before-send=crash,count=1"],
-}  # fmt: skip
+    "server": [
+        "server.result.before-send=drop,prob=0.05",
+        "server.contrib.received=drop,prob=0.05",
+        "server.sum.start=sleep:20ms,prob=0.2",
+        "server.read.done=error:EIO,prob=0.05",
+        "net.read=error:EIO,prob=0.02",
+        "server.result.done=crash,count=1",
+    ],
+    "agent": [
+        "agent.contrib.before-send=drop,prob=0.05",
+        "agent.result.received=drop,prob=0.05",
+        "agent.read.done=error:EIO,prob=0.05",
+        "agent.have.before-send=drop,prob=0.3",
+        "agent.contrib.prepare=sleep:20ms,prob=0.2",
+        "agent.link.connect=error:ECONNREFUSED,prob=0.3",
+    ],
+    "scheduler": [
+        "scheduler.log.write=error:ENOSPC",
+        "scheduler.log.fsync=error:EIO",
+        "scheduler.beat.received=sleep:50ms,prob=0.3",
+        "scheduler.commit.before-send=crash,count=1",
+    ],
+}
 
 
 def kinds_of(pid):
@@ -149,7 +164,8 @@ class Chaos:
                 if w.process.poll() == -signal.SIGKILL:
                     continue  # a fault of ours
                 self.problem(
-                    f"job {name} rank {w.rank}: {'WRONG SUM' if 'WRONG SUM' in text else text[-800:]}"
+                    f"job {name} rank {w.rank}: "
+                    f"{'WRONG SUM' if 'WRONG SUM' in text else text[-800:]}"
                 )
                 w.process.kill()
                 w.process.wait()
@@ -312,8 +328,12 @@ class Chaos:
         for name, seen in self.samples.items():
             last = [s for s in seen if s[1] == seen[-1][1]]
             settled = [s for s in last if s[0] > last[0][0] + 60] or last
-            rows[name] = {"lived_s": round(last[-1][0] - last[0][0]), "first": settled[0][2], "last": last[-1][2],
-                          "most": [max(s[2][k] for s in last) for k in range(3)]}  # fmt: skip
+            rows[name] = {
+                "lived_s": round(last[-1][0] - last[0][0]),
+                "first": settled[0][2],
+                "last": last[-1][2],
+                "most": [max(s[2][k] for s in last) for k in range(3)],
+            }
         return rows
 
 
@@ -346,13 +366,20 @@ def main():
             lab.heal()
             chaos.problems += c.close()
     report = {
-        "seconds": round(time.monotonic() - chaos.begin), "seed": args.seed, "faults": dict(sorted(chaos.faults.items())),
-        "n_faults": sum(chaos.faults.values()), "job_starts": dict(chaos.starts), "rounds": chaos.rounds,
+        "seconds": round(time.monotonic() - chaos.begin),
+        "seed": args.seed,
+        "faults": dict(sorted(chaos.faults.items())),
+        "n_faults": sum(chaos.faults.values()),
+        "job_starts": dict(chaos.starts),
+        "rounds": chaos.rounds,
         "wrong_sums": sum("WRONG SUM" in p for p in chaos.problems),
         "hung_calls": sum("hangs" in p or "a call took" in p for p in chaos.problems),
-        "longest_stall_s": round(chaos.longest, 2), "errors_by_code": dict(chaos.ends), "held (MiB, fds, threads)": chaos.growth(), "descriptors of agents at the end": chaos.kinds,
+        "longest_stall_s": round(chaos.longest, 2),
+        "errors_by_code": dict(chaos.ends),
+        "held (MiB, fds, threads)": chaos.growth(),
+        "descriptors of agents at the end": chaos.kinds,
         "problems": chaos.problems,
-    }  # fmt: skip
+    }
     text = json.dumps(report, indent=1)
     print(text)
     if args.report:

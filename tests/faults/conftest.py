@@ -59,8 +59,13 @@ def pytest_runtest_makereport(item, call):
     cell = item.stash[CELL]
     why = ""
     if report.outcome != "passed":
-        why = str(report.longrepr[2] if report.skipped else report.longrepr.reprcrash.message if hasattr(
-            report.longrepr, "reprcrash") else report.longrepr)  # fmt: skip
+        why = str(
+            report.longrepr[2]
+            if report.skipped
+            else report.longrepr.reprcrash.message
+            if hasattr(report.longrepr, "reprcrash")
+            else report.longrepr
+        )
     cell.ended(report.outcome, why)
     if cell.logs and report.failed:
         report.sections.append(("Logs", cell.logs))
@@ -89,7 +94,8 @@ def faulty(request):
     problems = [p for c in made for p in c.close()]
     if problems or cell.outcome in ("failed", "disturbed"):
         folder = Path(os.environ.get("BPS_MATRIX_LOGS", BUILD / "faults-failed")) / (
-            re.sub(r"[^\w.-]+", "-", cell.name) + time.strftime("-%Y%m%d-%H%M%S"))  # fmt: skip
+            re.sub(r"[^\w.-]+", "-", cell.name) + time.strftime("-%Y%m%d-%H%M%S")
+        )
         for i, texts in enumerate(said):
             texts.write(folder / str(i))
         cell.logs = str(folder)

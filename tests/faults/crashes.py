@@ -30,10 +30,18 @@ sys.path[:0] = [
 
 AT_ONCE = 4
 POINTS = {  # and how many times at most a life passes them before
-    "client.connect": 0, "client.hello.sent": 0, "client.joined": 0, "client.map": 3, "client.declare.sent": 1,
-    "client.submit.before-publish": 40, "client.submit.published": 40, "client.wait": 60, "client.waited": 60,
-    "client.close": 0, "client.close.sent": 0,
-}  # fmt: skip
+    "client.connect": 0,
+    "client.hello.sent": 0,
+    "client.joined": 0,
+    "client.map": 3,
+    "client.declare.sent": 1,
+    "client.submit.before-publish": 40,
+    "client.submit.published": 40,
+    "client.wait": 60,
+    "client.waited": 60,
+    "client.close": 0,
+    "client.close.sent": 0,
+}
 CALL_S, OPEN_S = 10, 2
 
 
@@ -54,8 +62,13 @@ def held_by(pid):
     children = sum(
         len((proc / "task" / t / "children").read_text().split()) for t in os.listdir(proc / "task")
     )
-    return {"descriptors": len(fds), "memfds": sum("memfd:" in f for f in fds), "mappings": maps,
-            "threads": len(os.listdir(proc / "task")), "children": children}  # fmt: skip
+    return {
+        "descriptors": len(fds),
+        "memfds": sum("memfd:" in f for f in fds),
+        "mappings": maps,
+        "threads": len(os.listdir(proc / "task")),
+        "children": children,
+    }
 
 
 class Trainer:
@@ -104,8 +117,14 @@ class Crashes:
         """A job of two, one of which dies, somewhere."""
         self.n_lives += 1
         agent = self.c.agents[0]
-        args = {"stop": str(self.c.dir / "never"), "progress": str(self.c.dir / f"crash{self.n_lives % 50}"), "n_elems": 3000,
-                "timeout": CALL_S, "seconds": self.rng.uniform(0.05, 0.3), "options": {"open_timeout": OPEN_S}}  # fmt: skip
+        args = {
+            "stop": str(self.c.dir / "never"),
+            "progress": str(self.c.dir / f"crash{self.n_lives % 50}"),
+            "n_elems": 3000,
+            "timeout": CALL_S,
+            "seconds": self.rng.uniform(0.05, 0.3),
+            "options": {"open_timeout": OPEN_S},
+        }
         point = self.rng.choice([*POINTS, *["any moment"] * 3])
         if point != "any moment":
             args["faults"] = {"1": f"{point}=crash,after={self.rng.randint(0, POINTS[point])}"}
@@ -136,7 +155,8 @@ class Crashes:
         self.points[point] += ended == -signal.SIGKILL
         if ended not in (0, -signal.SIGKILL) or survived not in (0, -signal.SIGKILL):
             self.problems.append(
-                f"{point}: the one that was to die ended with {ended}, the other with {survived} (None: it hung)"
+                f"{point}: the one that was to die ended with {ended}, the other with {survived} "
+                "(None: it hung)"
             )
 
     def run(self, n):
@@ -201,8 +221,19 @@ def main():
         before = None
         crashes.problems.append(str(e)[-3000:])
     crashes.problems += c.close()
-    print(json.dumps({"crashes": crashes.n_crashes, "jobs": crashes.n_lives, "seconds": round(time.monotonic() - begin), "before": before,
-                      "by point": dict(crashes.points), "problems": crashes.problems[:20]}, indent=1))  # fmt: skip
+    print(
+        json.dumps(
+            {
+                "crashes": crashes.n_crashes,
+                "jobs": crashes.n_lives,
+                "seconds": round(time.monotonic() - begin),
+                "before": before,
+                "by point": dict(crashes.points),
+                "problems": crashes.problems[:20],
+            },
+            indent=1,
+        )
+    )
     print(
         f"{crashes.n_crashes} crashes in {crashes.n_lives} jobs, {len(crashes.problems)} problems"
     )

@@ -250,8 +250,18 @@ class LabCluster(Cluster):
 
     daemon_type = FaultyDaemon
 
-    def __init__(self, agents=2, servers=2, lab=None, server_args=(), agent_args=(), scheduler_args=(), daemon_env=None,
-                 state_bytes=0, is_kept=False):  # fmt: skip
+    def __init__(
+        self,
+        agents=2,
+        servers=2,
+        lab=None,
+        server_args=(),
+        agent_args=(),
+        scheduler_args=(),
+        daemon_env=None,
+        state_bytes=0,
+        is_kept=False,
+    ):
         self.lab, self.n_servers, self.key_file = lab, servers, None
         self.daemon_env, self.state_bytes, self.is_kept = daemon_env, state_bytes, is_kept
         self.jobs = []
@@ -299,8 +309,16 @@ class LabCluster(Cluster):
     def bpsctl(self, *args):
         if not self.lab:
             return super().bpsctl(*args)
-        command = ["ip", "netns", "exec", self.lab.ns(1), str(BUILD / "bpsctl"), "--scheduler-http",
-                   f"127.0.0.1:{self.scheduler.http}", *args]  # fmt: skip
+        command = [
+            "ip",
+            "netns",
+            "exec",
+            self.lab.ns(1),
+            str(BUILD / "bpsctl"),
+            "--scheduler-http",
+            f"127.0.0.1:{self.scheduler.http}",
+            *args,
+        ]
         return subprocess.run(
             command, capture_output=True, text=True, timeout=10, env=self.env, check=False
         )
@@ -325,8 +343,15 @@ class LabCluster(Cluster):
             problems = super().close()
         finally:
             self.forget_key()
-        return [p for p in problems if not any(p.startswith(f"{d.name} ended with {d.process.returncode}:")
-                                               and d.process.returncode in d.may_end_with for d in self.daemons)]  # fmt: skip
+        return [
+            p
+            for p in problems
+            if not any(
+                p.startswith(f"{d.name} ended with {d.process.returncode}:")
+                and d.process.returncode in d.may_end_with
+                for d in self.daemons
+            )
+        ]
 
 
 class Said:
@@ -446,8 +471,13 @@ def cpu_cgroup(name, share):
     """A context in which `put(pid)` gives a process that share of one processor; None where this machine cannot."""
     period_us = 100000
     quota_us = int(share * period_us)
-    for root, limits in ((Path("/sys/fs/cgroup"), {"cpu.max": f"{quota_us} {period_us}"}),
-                         (Path("/sys/fs/cgroup/cpu"), {"cpu.cfs_period_us": period_us, "cpu.cfs_quota_us": quota_us})):  # fmt: skip
+    for root, limits in (
+        (Path("/sys/fs/cgroup"), {"cpu.max": f"{quota_us} {period_us}"}),
+        (
+            Path("/sys/fs/cgroup/cpu"),
+            {"cpu.cfs_period_us": period_us, "cpu.cfs_quota_us": quota_us},
+        ),
+    ):
         path = root / f"{name}-{time.monotonic_ns()}"
         try:
             path.mkdir()

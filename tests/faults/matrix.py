@@ -89,8 +89,13 @@ class Run:
     def __init__(self, args, folder):
         self.args, self.folder = args, folder
         self.end = time.monotonic() + args.minutes * 60 if args.minutes else float("inf")
-        self.env = dict(os.environ, BPS_BUILD=str(args.build), BPS_MATRIX_LOGS=str(folder / "failed"),
-                        BPS_MATRIX_COMMIT=commit(), PYTHONDONTWRITEBYTECODE="1")  # fmt: skip
+        self.env = dict(
+            os.environ,
+            BPS_BUILD=str(args.build),
+            BPS_MATRIX_LOGS=str(folder / "failed"),
+            BPS_MATRIX_COMMIT=commit(),
+            PYTHONDONTWRITEBYTECODE="1",
+        )
         self.env.setdefault("BPS_BOUND_SLACK", "1")
         self.lock = threading.Lock()
         self.n_done, self.n_todo, self.is_stopped, self.processes = 0, 0, False, set()
@@ -114,8 +119,14 @@ class Run:
         command = self.pytest(
             "--collect-only", "tests/faults", *(["-k", self.args.only] if self.args.only else [])
         )
-        p = subprocess.run(command, cwd=ROOT, env=dict(self.env, BPS_MATRIX_LIST=str(found)), capture_output=True, text=True,
-                           check=False)  # fmt: skip
+        p = subprocess.run(
+            command,
+            cwd=ROOT,
+            env=dict(self.env, BPS_MATRIX_LIST=str(found)),
+            capture_output=True,
+            text=True,
+            check=False,
+        )
         if p.returncode:
             sys.exit(p.stdout + p.stderr)
         cells = json.loads(found.read_text())
@@ -129,8 +140,14 @@ class Run:
         log, records = name.with_suffix(".log"), name.with_suffix(".jsonl")
         records.write_text("")
         with open(log, "wb") as f:
-            p = subprocess.Popen(self.pytest(*(c["test"] for c in cells)), cwd=ROOT, stdout=f, stderr=f, start_new_session=True,
-                                 env=dict(self.env, BPS_MATRIX_RECORDS=str(records)))  # fmt: skip
+            p = subprocess.Popen(
+                self.pytest(*(c["test"] for c in cells)),
+                cwd=ROOT,
+                stdout=f,
+                stderr=f,
+                start_new_session=True,
+                env=dict(self.env, BPS_MATRIX_RECORDS=str(records)),
+            )
             self.processes.add(p)
             try:
                 p.wait(LIMIT_S * len(cells))
@@ -186,8 +203,18 @@ class Run:
 
 
 def failure(cell, why, log):
-    return {"cell": cell["cell"], "test": cell["test"], "outcome": "failed", "why": why, "times": [], "wall_s": LIMIT_S,
-            "cpu_s": 0, "commit": commit(), "at": int(time.time()), "logs": str(log)}  # fmt: skip
+    return {
+        "cell": cell["cell"],
+        "test": cell["test"],
+        "outcome": "failed",
+        "why": why,
+        "times": [],
+        "wall_s": LIMIT_S,
+        "cpu_s": 0,
+        "commit": commit(),
+        "at": int(time.time()),
+        "logs": str(log),
+    }
 
 
 def in_batches(cells, known, repeat, batch_s):
@@ -235,11 +262,14 @@ def table(cells):
     lines = [
         "# The fault matrix, measured",
         "",
-        f"{len(cells)} cells, {total['passed']} passes, {total['failed']} failures, {total['skipped']} skipped; {uname.system} "
+        f"{len(cells)} cells, {total['passed']} passes, {total['failed']} failures, "
+        f"{total['skipped']} skipped; {uname.system} "
         f"{uname.release}, {os.cpu_count()} processors. Written by `make matrix`.",
-        "Each row is the worst and the median of all passes of a cell, in seconds, beside the bound of docs/reference/detection.md. The",
+        "Each row is the worst and the median of all passes of a cell, in seconds, beside the "
+        "bound of docs/reference/detection.md. The",
         "letters say at which commits a cell was passed how often. Not counted: "
-        f"{total['disturbed']} passes whose time the machine itself exceeded, being busy with other things.",
+        f"{total['disturbed']} passes whose time the machine itself exceeded, being busy with "
+        "other things.",
         "",
         *(
             f"- {letter[c]}: {c}, from {time.strftime('%Y-%m-%d %H:%M', time.gmtime(first[c]))} UTC"
@@ -257,11 +287,31 @@ def table(cells):
             mark = " **over**" if times and times[-1] > bound else ""
             lines.append(f"| {name} | {score} | {at} | {what} | {worst}{mark} | {bound} |")
     for title, rows in (
-        ("Failures", [(n, r["commit"], r["why"].splitlines()[0] if r["why"] else "") for n, p in sorted(cells.items())
-                      for r in p.records if r["outcome"] == "failed"]),
-        ("Failures that were mended", [(n, m["of"], m["mended"]) for n, p in sorted(cells.items()) for m in p.mended]),
-        ("Skipped", sorted({(n, "", r["why"]) for n, p in cells.items() for r in p.records if r["outcome"] == "skipped"})),
-    ):  # fmt: skip
+        (
+            "Failures",
+            [
+                (n, r["commit"], r["why"].splitlines()[0] if r["why"] else "")
+                for n, p in sorted(cells.items())
+                for r in p.records
+                if r["outcome"] == "failed"
+            ],
+        ),
+        (
+            "Failures that were mended",
+            [(n, m["of"], m["mended"]) for n, p in sorted(cells.items()) for m in p.mended],
+        ),
+        (
+            "Skipped",
+            sorted(
+                {
+                    (n, "", r["why"])
+                    for n, p in cells.items()
+                    for r in p.records
+                    if r["outcome"] == "skipped"
+                }
+            ),
+        ),
+    ):
         if rows:
             lines += ["", f"## {title}", "", "| cell | commit | what it was |", "|---|---|---|"]
             lines += [f"| {n} | {c} | {why.replace('|', '/')} |" for n, c, why in rows]

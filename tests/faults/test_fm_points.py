@@ -64,8 +64,12 @@ def test_fault_at_any_point_costs_the_running_job_no_round(faulty, cell, role, p
         second = c.start_job(
             "error", 2, {"what": "nothing", "open": {"open_timeout": 10}}, env=PATIENCE
         )
-        pushed = c.start_job("error", 2, {"what": "wait_for_servers", "args": {"timeout": 10}, "open": {"open_timeout": 10}},
-                             env=PATIENCE)  # fmt: skip
+        pushed = c.start_job(
+            "error",
+            2,
+            {"what": "wait_for_servers", "args": {"timeout": 10}, "open": {"open_timeout": 10}},
+            env=PATIENCE,
+        )
         for w in (*second, *pushed):
             w.process.wait(ENDS_S)
             assert w.process.returncode == 0, w.text()

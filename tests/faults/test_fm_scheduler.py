@@ -72,8 +72,16 @@ def test_scheduler_without_memory_is_not_noticed(faulty, cell):
         at = time.monotonic()
         put(c.scheduler.pid)
         squeeze(2 << 20)
-        held = [c.start_job("hold", 1, {"n": 20000, "what": f"tensor-of-a-long-name-{i}."}, job=f"hold{i}",
-                            env={"BPS_FORCE_DISTRIBUTED": "1"})[0] for i in range(3)]  # fmt: skip
+        held = [
+            c.start_job(
+                "hold",
+                1,
+                {"n": 20000, "what": f"tensor-of-a-long-name-{i}."},
+                job=f"hold{i}",
+                env={"BPS_FORCE_DISTRIBUTED": "1"},
+            )[0]
+            for i in range(3)
+        ]
         assert c.scheduler.process.wait(60) == -signal.SIGKILL
         for w in held:
             w.process.kill()
@@ -170,8 +178,15 @@ def test_state_that_cannot_be_written_stops_no_running_job(faulty, cell, fault):
 
 
 @pytest.mark.quick
-@pytest.mark.parametrize("point", ["scheduler.log.write", "scheduler.log.fsync", "scheduler.commit.before-send",
-                                   "scheduler.commit.sent"])  # fmt: skip
+@pytest.mark.parametrize(
+    "point",
+    [
+        "scheduler.log.write",
+        "scheduler.log.fsync",
+        "scheduler.commit.before-send",
+        "scheduler.commit.sent",
+    ],
+)
 def test_crash_while_a_view_is_made_loses_nothing(faulty, cell, point):
     """FM-H-commit: it dies before or behind the write, the sync or the message of a view; a server's loss is mended after
     its restart, and the sums are exact."""
@@ -214,9 +229,21 @@ def test_state_of_a_newer_release_is_refused(faulty, cell):
     log.write_bytes(data)
     at = time.monotonic()
     p = subprocess.run(
-        [str(BUILD / "bps-scheduler" / "bps-scheduler"), "--state-dir", str(c.dir / "state"), "--listen", "127.0.0.1:0",
-         "--http", "127.0.0.1:0"], capture_output=True, text=True, timeout=10, env=c.env, check=False,
-    )  # fmt: skip
+        [
+            str(BUILD / "bps-scheduler" / "bps-scheduler"),
+            "--state-dir",
+            str(c.dir / "state"),
+            "--listen",
+            "127.0.0.1:0",
+            "--http",
+            "127.0.0.1:0",
+        ],
+        capture_output=True,
+        text=True,
+        timeout=10,
+        env=c.env,
+        check=False,
+    )
     cell.within("refusal", time.monotonic() - at, 1)
     assert p.returncode == 78 and "has format 99, this release reads" in p.stderr, p
     assert log.read_bytes() == bytes(data)
@@ -229,16 +256,32 @@ def test_second_scheduler_rules_nobody(faulty, cell):
     job = c.steady(2).wait_rounds()
     at = time.monotonic()
     p = subprocess.run(
-        [str(BUILD / "bps-scheduler" / "bps-scheduler"), "--state-dir", str(c.dir / "state"), "--listen", "127.0.0.1:0",
-         "--http", "127.0.0.1:0"], capture_output=True, text=True, timeout=10, env=c.env, check=False,
-    )  # fmt: skip
+        [
+            str(BUILD / "bps-scheduler" / "bps-scheduler"),
+            "--state-dir",
+            str(c.dir / "state"),
+            "--listen",
+            "127.0.0.1:0",
+            "--http",
+            "127.0.0.1:0",
+        ],
+        capture_output=True,
+        text=True,
+        timeout=10,
+        env=c.env,
+        check=False,
+    )
     assert p.returncode == 75 and "another bps-scheduler uses" in p.stderr, p
     other.scheduler.kill()
     other.scheduler.port = c.scheduler.port
     c.scheduler.kill()
     other.scheduler.start_again()
-    c.wait_for("members refuse it", lambda: all("another scheduler answered" in d.log.read_text()
-                                                for d in (*c.servers, *c.agents)))  # fmt: skip
+    c.wait_for(
+        "members refuse it",
+        lambda: all(
+            "another scheduler answered" in d.log.read_text() for d in (*c.servers, *c.agents)
+        ),
+    )
     job.wait_rounds(STAY)
     other.scheduler.kill()
     c.scheduler.start_again()

@@ -64,8 +64,13 @@ def test_stopped_server_is_replaced_and_fenced(faulty, cell):
     job = c.steady(2).wait_rounds()
     at = time.monotonic()
     c.servers[0].kill(signal.SIGSTOP)
-    c.wait_for("it is given up", lambda: "server s0: up -> down" in c.scheduler.log.read_text()
-               or "server s0: suspect -> down" in c.scheduler.log.read_text())  # fmt: skip
+    c.wait_for(
+        "it is given up",
+        lambda: (
+            "server s0: up -> down" in c.scheduler.log.read_text()
+            or "server s0: suspect -> down" in c.scheduler.log.read_text()
+        ),
+    )
     job.wait_rounds(STAY)
     c.servers[0].kill(signal.SIGCONT)
     job.wait_rounds(STAY)

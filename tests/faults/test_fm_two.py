@@ -30,10 +30,19 @@ def lose(c, what):
 
 
 @pytest.mark.parametrize("gap_s", [0, 0.15, 0.6])
-@pytest.mark.parametrize("first, second", [
-    ("agent", "server"), ("agent", "server-gone"), ("server", "agent"), ("agent", "scheduler"), ("scheduler", "server-gone"),
-    ("scheduler", "agent"), ("server-gone", "other"), ("server-gone", "scheduler"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "first, second",
+    [
+        ("agent", "server"),
+        ("agent", "server-gone"),
+        ("server", "agent"),
+        ("agent", "scheduler"),
+        ("scheduler", "server-gone"),
+        ("scheduler", "agent"),
+        ("server-gone", "other"),
+        ("server-gone", "scheduler"),
+    ],
+)
 def test_two_losses_at_once_end_in_exact_sums_or_one_error(faulty, cell, first, second, gap_s):
     """FM-D: a process is killed, and another at once, 0.15 s or 0.6 s later, while the first comes back, or is not back yet."""
     c = faulty(is_kept=True)

@@ -29,9 +29,12 @@ def run_tests(build: Path, python: str, name: str, n: int) -> tuple[int, int, in
         if not k.startswith(("BPS_", "BYTEPS_", "DMLC_", "PYTEST_"))
     }
     env |= {
-        "BPS_LIBRARY": str(build / "libbpsclient.so.0"), "PYTHONPATH": str(ROOT / "libbpsclient" / "python"),
-        "BPS_TIMEOUT": "30s", "PYTHONDONTWRITEBYTECODE": "1", "OMP_NUM_THREADS": "1",
-    }  # fmt: skip
+        "BPS_LIBRARY": str(build / "libbpsclient.so.0"),
+        "PYTHONPATH": str(ROOT / "libbpsclient" / "python"),
+        "BPS_TIMEOUT": "30s",
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "OMP_NUM_THREADS": "1",
+    }
     tests = [
         python,
         "-m",
@@ -74,12 +77,20 @@ def main() -> int:
     total = [0, 0, 0]
     for name, (parts, sizes) in FRONTENDS.items():
         made = subprocess.run(
-            [sys.executable, HERE / "environment.py", HERE / f"{name}.txt", ROOT / "build" / "frontends"],
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        )  # fmt: skip
+            [
+                sys.executable,
+                HERE / "environment.py",
+                HERE / f"{name}.txt",
+                ROOT / "build" / "frontends",
+            ],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
         if made.returncode:
             print(
-                f"frontends/{name}: skipped, its packages cannot be installed: {made.stderr.strip()}"
+                f"frontends/{name}: skipped, its packages cannot be installed: "
+                f"{made.stderr.strip()}"
             )
             total[2] += 1
             continue
@@ -90,7 +101,8 @@ def main() -> int:
         for part, n in itertools.product(parts, sizes):
             counts = run_tests(build, python, part, n)
             print(
-                f"frontends/{part}, {n} workers: {counts[0]} passed, {counts[1]} failed, {counts[2]} skipped",
+                f"frontends/{part}, {n} workers: {counts[0]} passed, {counts[1]} failed, "
+                f"{counts[2]} skipped",
                 flush=True,
             )
             total = [a + b for a, b in zip(total, counts)]

@@ -12,8 +12,17 @@ from torch.nn.parallel import DistributedDataParallel
 
 RANK, SIZE = int(os.environ["BPS_RANK"]), int(os.environ["BPS_SIZE"])
 LIMIT = datetime.timedelta(seconds=120)
-TYPES = [torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.float16, torch.bfloat16, torch.float32,
-         torch.float64]  # fmt: skip
+TYPES = [
+    torch.uint8,
+    torch.int8,
+    torch.int16,
+    torch.int32,
+    torch.int64,
+    torch.float16,
+    torch.bfloat16,
+    torch.float32,
+    torch.float64,
+]
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -356,8 +365,15 @@ def spawn(script, port):
             for k, v in os.environ.items()
             if not k.startswith("BPS_") or k in ("BPS_LIBRARY", "BPS_AGENT_SOCKET")
         }
-        env |= {"RANK": str(r), "WORLD_SIZE": "2", "LOCAL_RANK": str(r), "LOCAL_WORLD_SIZE": "2",
-                "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "TORCHELASTIC_RUN_ID": "again"}  # fmt: skip
+        env |= {
+            "RANK": str(r),
+            "WORLD_SIZE": "2",
+            "LOCAL_RANK": str(r),
+            "LOCAL_WORLD_SIZE": "2",
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": str(port),
+            "TORCHELASTIC_RUN_ID": "again",
+        }
         command = [sys.executable, "-c", script]
         children.append(
             subprocess.Popen(

@@ -87,9 +87,14 @@ def test_training_goes_on_without_a_machine(tmp_path):
         "train.py",
     ]
     done = subprocess.run(
-        list(map(str, words)), cwd=tmp_path, env=environment(LEAVER=SIZE - 1), timeout=LIMIT_S,
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-    )  # fmt: skip
+        list(map(str, words)),
+        cwd=tmp_path,
+        env=environment(LEAVER=SIZE - 1),
+        timeout=LIMIT_S,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
     assert done.stdout.count(f"weights of {SIZE - 1} resets 1") == SIZE - 1, done.stdout
 
 
@@ -104,12 +109,25 @@ def test_a_machine_joins_at_a_commit(tmp_path, monkeypatch):
 
         def start(agent, **more):
             env = environment(
-                BPS_JOB="grow", BPS_SIZE=SIZE - 1, BPS_ELASTIC=1, BPS_MAX_SIZE=SIZE, BPS_LOCAL_SIZE=1, BPS_LOCAL_RANK=0,
-                BPS_AGENT_SOCKET=cluster.agents[agent].socket, LEAVER=-1, BEGUN=begun, **more,
-            )  # fmt: skip
+                BPS_JOB="grow",
+                BPS_SIZE=SIZE - 1,
+                BPS_ELASTIC=1,
+                BPS_MAX_SIZE=SIZE,
+                BPS_LOCAL_SIZE=1,
+                BPS_LOCAL_RANK=0,
+                BPS_AGENT_SOCKET=cluster.agents[agent].socket,
+                LEAVER=-1,
+                BEGUN=begun,
+                **more,
+            )
             return subprocess.Popen(
-                [sys.executable, "train.py"], cwd=tmp_path, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-            )  # fmt: skip
+                [sys.executable, "train.py"],
+                cwd=tmp_path,
+                env=env,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+            )
 
         workers = [start(i, BPS_RANK=i) for i in range(SIZE - 1)]
         cluster.wait_for("training has begun", begun.exists, LIMIT_S)

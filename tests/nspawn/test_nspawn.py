@@ -209,7 +209,8 @@ def test_fresh_installation_is_a_cluster_and_purge_leaves_nothing(solo):
     assert after[0] != pids[0] and after[1] != pids[1], "the upgrade did not restart"
     assert after[2] == pids[2], "the upgrade ended the agent, and its jobs"
     solo.sh(
-        "touch /etc/bps/server.key /etc/bps/agent.key /etc/bps/cluster.key; mkdir /etc/bps/server.conf.d"
+        "touch /etc/bps/server.key /etc/bps/agent.key /etc/bps/cluster.key; mkdir "
+        "/etc/bps/server.conf.d"
     )
     solo.run("apt-get", "purge", "-y", *ALL)
     assert (
@@ -327,8 +328,11 @@ def test_restart_and_upgrade_of_a_server_fail_no_round(site):
 
 def test_rolling_restart_of_all_daemons_under_load_fails_no_round(site):
     job = site.start_load("rolling", seconds=45)
-    for m, role in [(site.scheduler, "scheduler"), *((m, "server") for m in site.servers),
-                    *((m, "agent") for m in site.agents)]:  # fmt: skip
+    for m, role in [
+        (site.scheduler, "scheduler"),
+        *((m, "server") for m in site.servers),
+        *((m, "agent") for m in site.agents),
+    ]:
         before = m.show(f"bps-{role}", "MainPID")
         m.run("systemctl", "restart", f"bps-{role}")
         site.wait_healthy()

@@ -142,8 +142,13 @@ def test_jobs_that_end_leave_nothing_registered(verbs):
 
     def use():
         c.run("rounds", 2, {"n_elems": 60_000, "n_rounds": 2, "n_tensors": 3})
-        c.wait_for("memory is free", lambda: not any(a.status()["shared_bytes"] for a in c.agents)
-                   and not any(s.status()["sums_bytes"] for s in c.servers))  # fmt: skip
+        c.wait_for(
+            "memory is free",
+            lambda: (
+                not any(a.status()["shared_bytes"] for a in c.agents)
+                and not any(s.status()["sums_bytes"] for s in c.servers)
+            ),
+        )
 
     def held():
         return [counted(kind, d) for d in members for kind in ("mr", "qp", "cq", "pd")]
@@ -166,8 +171,15 @@ def end_of_another(c, daemon, *args, prefix=()):
         "another",
         *args,
     ]
-    p = subprocess.run([*command, "--http", "127.0.0.1:0"], stdin=subprocess.DEVNULL, capture_output=True, text=True, env=c.env,
-                       check=False, timeout=DEADLINE_S)  # fmt: skip
+    p = subprocess.run(
+        [*command, "--http", "127.0.0.1:0"],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        env=c.env,
+        check=False,
+        timeout=DEADLINE_S,
+    )
     return p.returncode, p.stderr
 
 
