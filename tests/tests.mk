@@ -35,6 +35,7 @@ help:
 	@echo 'make latency     4 KiB push_pull against Gloo, in one run'
 	@echo 'make bench-bars  every bar of the data path, into docs/results/performance'
 	@echo '                 (root; an hour); BARS="--only a --repeat 3"'
+	@echo 'make bench-torch steps of PyTorch over bps and Gloo, to docs/results/performance (root)'
 	@echo 'make install     into $$DESTDIR$$PREFIX (/usr/local); make uninstall'
 	@echo 'make deb         Debian packages in build/deb'
 	@echo 'make deb-again   build the packages twice and compare them byte by byte'
@@ -102,7 +103,13 @@ bench-bars:
 	$(Q)tests/install-deps.sh bench
 	$(STEP) BUILD=release bench-build
 	$(Q)tests/bench/bars build/release --out docs/results/performance $(BARS)
-.PHONY: huge latency bench-build bench-bars
+# Training steps of PyTorch over bps, beside DistributedDataParallel over Gloo.
+bench-torch:
+	$(Q)tests/install-deps.sh bench
+	$(Q)tests/install-deps.sh frontends
+	$(STEP) BUILD=release all
+	$(Q)tests/bench/torch_steps.py build/release --out docs/results/performance/torch.md $(BARS)
+.PHONY: huge latency bench-build bench-bars bench-torch
 
 # Every slow target in turn, at sizes that fit two hours on two processors. ONLY=a,b chooses some.
 everything:

@@ -1,0 +1,400 @@
+#!/usr/bin/env python3
+"""Time the steps of PyTorch training over bps beside DistributedDataParallel over Gloo.
+
+    tests/bench/torch_steps.py BUILD-FOLDER [--only GROUPS] [--rounds R] [--steps S] [--out FILE]
+
+The gradients have the sizes of a model in tests/traces. A backward pass without arithmetic makes
+them. All forms run in the same processes, in turn in every round. A ratio is the median of the
+rounds' ratios. Groups:
+    loopback   2 workers on 2 agents, 1 server; ResNet-50's gradients
+    shaped     4 workers on 4 agents, 4 servers, hosts with cards of 1 Gbit/s (root)
+    overlap    the same hosts; layers of ResNet-50 and VGG-16 that sleep as a GPU computes, and
+               the option cross_barrier
+    hooks      time that the hooks add to a step of 161 tiny parameters
+    start      2 workers on 2 agents: declaration of all gradients, broadcast of all parameters
+The program makes the environment of the front-ends' tests (tests/frontends/torch.txt) if need be.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parents[1]
+RATE = "1gbit"
+PAYLOAD_MB_S = 125 * 1448 / 1514  # of RATE: MTU 1500, TCP with time stamps
+COMPUTE_S = 0.6  # of all layers in the group overlap
+FORMS = ("ddp", "ddp-views", "hook", "hook-views", "backend", "backend-views", "optimizer")
+BARS = {
+    "loopback": {"optimizer": 0.6, "hook": 0.75, "backend": 0.8},
+    "shaped": {"optimizer": 0.72, "hook": 0.72, "backend": 0.72},
+}
+
+
+def sizes(model: str) -> list[int]:
+    """Return the elements of each parameter of a model, the first layer first."""
+    lines = (ROOT / "tests" / "traces" / f"{model}.tsv").read_text().splitlines()
+    rows = [line.split("\t") for line in lines if line and not line.startswith("#")]
+    return [int(row[1]) for row in rows[1:]]
+
+
+# ---- a worker: one process of the job ----
+
+
+def make_model(counts: list[int], forward_s: float = 0.0, backward_s: float = 0.0) -> Any:
+    """Return a module whose backward pass makes a gradient per parameter and computes nothing.
+
+    Args:
+        counts (list[int]): elements of each parameter.
+        forward_s, backward_s (float): seconds that each layer sleeps.
+    """
+    import torch
+
+    class Gradient(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+            ctx.save_for_backward(weight)
+            return x.clone()
+
+        @staticmethod
+        def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            if backward_s:
+                time.sleep(backward_s)
+            return grad, torch.ones_like(ctx.saved_tensors[0])
+
+    class Layer(torch.nn.Module):
+        def __init__(self, n: int) -> None:
+            super().__init__()
+            self.weight = torch.nn.Parameter(torch.zeros(n))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            if forward_s:
+                time.sleep(forward_s)
+            return Gradient.apply(x, self.weight)
+
+    return torch.nn.Sequential(*(Layer(n) for n in counts))
+
+
+def make_step(form: str, model: Any, group: Any, **options: Any) -> Callable[[], None]:
+    """Return a function that runs one step of a form of FORMS, or of 'none': no exchange."""
+    import torch
+    from torch.nn.parallel import DistributedDataParallel
+
+    import bps.torch
+
+    class Idle(torch.optim.SGD):
+        """An optimizer whose step costs nothing."""
+
+        def step(self, closure: Any = None) -> None:
+            pass
+
+    optimizer = Idle(model.parameters(), lr=0.1)
+    kind, _, views = form.partition("-")
+    if kind == "optimizer":
+        optimizer = bps.torch.DistributedOptimizer(
+            optimizer, list(model.named_parameters()), **options
+        )
+    elif kind != "none":
+        model = DistributedDataParallel(
+            model,
+            process_group=group if kind == "backend" else None,
+            gradient_as_bucket_view=bool(views),
+        )
+        if kind == "hook":
+            model.register_comm_hook(bps.torch.HookState(), bps.torch.ddp_hook)
+    x = torch.zeros(1, requires_grad=True)
+
+    def step() -> None:
+        optimizer.zero_grad(set_to_none=True)
+        model(x).sum().backward()
+        optimizer.step()
+
+    return step
+
+
+def seconds(
+    step: Callable[[], None], n: int, clock: Callable[[], float] = time.perf_counter
+) -> list[float]:
+    """Return the seconds that each of n steps took."""
+    times = []
+    for _ in range(n):
+        start = clock()
+        step()
+        times.append(clock() - start)
+    return times
+
+
+def steps_of_forms(args: argparse.Namespace, counts: list[int], group: Any) -> Iterator[Any]:
+    """Yield, for each round, the median milliseconds of a step of each form."""
+    import bps.torch
+
+    forms = {f: make_step(f, make_model(counts), group) for f in ("none", *FORMS)}
+    for step in forms.values():
+        seconds(step, 3)  # the first steps declare tensors and build DDP's buckets again
+    for _ in range(args.rounds):
+        figures = {}
+        for form, step in forms.items():
+            bps.torch.barrier()
+            seconds(step, 1)
+            figures[form] = 1e3 * statistics.median(seconds(step, args.steps))
+        yield figures
+
+
+def steps_of_overlap(args: argparse.Namespace, counts: list[int], group: Any) -> Iterator[Any]:
+    """Yield, for each round, the seconds of a step whose layers sleep, without and with
+    cross_barrier."""
+    import bps.torch
+
+    pause = COMPUTE_S / len(counts)
+    plain = make_step("optimizer", make_model(counts, 0.0, pause), group)
+    forward = [make_model(counts, pause / 3, pause * 2 / 3) for _ in range(2)]
+    forms = {
+        "compute": make_step("none", make_model(counts, 0.0, pause), group),
+        "backward": plain,
+        "barrier": make_step("optimizer", forward[0], group, bucket_bytes=4 << 20),
+        "cross": make_step(
+            "optimizer", forward[1], group, cross_barrier=True, bucket_bytes=4 << 20
+        ),
+    }
+    for step in forms.values():
+        seconds(step, 3)
+    for _ in range(args.rounds):
+        figures = {}
+        for form, step in forms.items():
+            bps.torch.barrier()
+            seconds(step, 1)
+            figures[form] = statistics.median(seconds(step, args.steps))
+        yield figures
+
+
+def hooks(args: argparse.Namespace, counts: list[int], group: Any) -> Iterator[Any]:
+    """Yield, for each round, the microseconds of processor time that a hook adds to a parameter of
+    one element."""
+    tiny = [1] * len(counts)
+    bare, hooked = (make_step(f, make_model(tiny), group) for f in ("none", "optimizer"))
+    for step in (bare, hooked):
+        seconds(step, 10)
+    for _ in range(args.rounds):
+        took = [
+            statistics.median(seconds(step, 10 * args.steps, time.thread_time))
+            for step in (bare, hooked)
+        ]
+        yield {"hook_us": 1e6 * (took[1] - took[0]) / len(tiny)}
+
+
+def start(args: argparse.Namespace, counts: list[int], group: Any) -> Iterator[Any]:
+    """Yield, for each round, the seconds of declarations and of a broadcast."""
+    import bps.torch
+
+    for _ in range(args.rounds):
+        step = make_step("optimizer", model := make_model(counts), group)
+        bps.torch.barrier()
+        begin = time.perf_counter()
+        bps.torch.broadcast_parameters(model.state_dict(), root_rank=0)
+        broadcast_s = time.perf_counter() - begin
+        bps.torch.barrier()
+        first = seconds(step, 1)[0]
+        yield {
+            "broadcast_s": broadcast_s,
+            "declare_s": first - statistics.median(seconds(step, 3)),
+        }
+
+
+MEASURES = {
+    "loopback": steps_of_forms,
+    "shaped": steps_of_forms,
+    "overlap": steps_of_overlap,
+    "start": start,
+    "hooks": hooks,
+}
+
+
+def worker(args: argparse.Namespace) -> None:
+    """Measure as one of the job's workers, and print rank 0's figures."""
+    import torch
+
+    import bps.torch
+
+    torch.set_num_threads(1)
+    bps.torch.init()
+    torch.distributed.init_process_group(
+        "gloo",
+        init_method=f"file://{args.store}",
+        rank=bps.torch.rank(),
+        world_size=bps.torch.size(),
+    )
+    group = torch.distributed.new_group(backend="bps")
+    figures = list(MEASURES[args.worker](args, sizes(args.model), group))
+    if bps.torch.rank() == 0:
+        print(json.dumps(figures))
+    torch.distributed.barrier()
+    bps.torch.shutdown()
+
+
+# ---- the program that starts them ----
+
+
+def measure(
+    args: argparse.Namespace, group: str, model: str, n: int, rate: str | None
+) -> list[Any]:
+    """Return the rounds' figures of one group, from a cluster of its own."""
+    from harness import Lab, Processes, Suite
+
+    servers = n if rate else 1
+    processes = Processes("nice")
+    with (
+        tempfile.TemporaryDirectory(prefix="bps-torch-") as folder,
+        Lab(1 + n + servers, rate) as lab,
+        Suite(args.build, lab, processes, folder, n, alone=servers, meet="each") as suite,
+    ):
+        command = [
+            args.python, Path(__file__).resolve(), args.build, "--worker", group, "--model", model,
+            "--store", Path(folder) / "store", "--rounds", args.rounds, "--steps", args.steps,
+        ]  # fmt: skip
+        started = [
+            (
+                host,
+                command,
+                {
+                    "BPS_JOB": group, "BPS_RANK": str(i), "BPS_SIZE": str(n), "BPS_TIMEOUT": "60s",
+                    "BPS_LOCAL_RANK": "0", "BPS_LOCAL_SIZE": "1",
+                    "BPS_AGENT_SOCKET": str(suite.sockets[i]), "OMP_NUM_THREADS": "1",
+                    "GLOO_SOCKET_IFNAME": "eth0" if rate else "lo",
+                    "BPS_LIBRARY": str(args.build / "libbpsclient.so.0"),
+                    "PYTHONPATH": str(ROOT / "libbpsclient" / "python"),
+                    "PYTHONDONTWRITEBYTECODE": "1",
+                },
+            )
+            for i, host in enumerate(suite.agent_hosts)
+        ]  # fmt: skip
+        out, _ = processes.run(started)
+    return json.loads(out.splitlines()[-1])
+
+
+def row(what: str, bar: str, values: list[float], holds: Callable[[float], bool] | None) -> str:
+    """Return a line of the table: the median, the range, and whether the bar holds."""
+    median = statistics.median(values)
+    verdict = "" if holds is None else "yes" if holds(median) else "**no**"
+    return f"| {what} | {bar} | {median:.3g} ({min(values):.3g} .. {max(values):.3g}) | {verdict} |"
+
+
+def rows_of_forms(group: str, rounds: list[dict[str, float]]) -> Iterator[str]:
+    """Yield the lines of the groups loopback and shaped."""
+    for form in ("none", *FORMS):
+        yield row(f"{group}: {form}, ms a step", "", [r[form] for r in rounds], None)
+    for name, bar in BARS[group].items():
+        forms = [f for f in FORMS if f.partition("-")[0] == name]
+        best = min(forms, key=lambda f: statistics.median(r[f] for r in rounds))
+        ratios = [r[best] / min(r["ddp"], r["ddp-views"]) for r in rounds]
+        what = f"{group}: {best} over the better form of DDP + Gloo"
+        yield row(what, f"<= {bar}", ratios, lambda x, bar=bar: x <= bar)
+
+
+def rows_of_overlap(counts: list[int], rounds: list[dict[str, float]]) -> Iterator[str]:
+    """Yield the lines of the group overlap."""
+    wire_s = 4 * sum(counts) / PAYLOAD_MB_S / 1e6
+    last_s = min(16 << 20, 4 * sum(counts)) / PAYLOAD_MB_S / 1e6
+    limits = [1.1 * max(r["compute"], wire_s) + last_s for r in rounds]
+    yield row("overlap: bytes over the payload rate, s", "", [wire_s], None)
+    for name in ("compute", "backward", "barrier", "cross"):
+        yield row(f"overlap: {name}, s a step", "", [r[name] for r in rounds], None)
+    yield row(
+        "overlap: step over 1.1 max(compute, communication) + last bucket", "<= 1",
+        [r["backward"] / limit for r, limit in zip(rounds, limits)], lambda x: x <= 1,
+    )  # fmt: skip
+    yield row(
+        "overlap: cross_barrier over the same without", "<= 0.85",
+        [r["cross"] / r["barrier"] for r in rounds], lambda x: x <= 0.85,
+    )  # fmt: skip
+
+
+def report(args: argparse.Namespace) -> list[str]:
+    """Run the chosen groups and return the lines of their table."""
+    lines = []
+    for group in args.only.split(","):
+        print(group, file=sys.stderr, flush=True)
+        if group in BARS:
+            n, rate = (4, RATE) if group == "shaped" else (2, None)
+            lines += rows_of_forms(group, measure(args, group, "resnet50", n, rate))
+        elif group == "overlap":
+            for model in ("resnet50", "vgg16"):
+                rounds = measure(args, group, model, 4, RATE)
+                lines += [
+                    line.replace("overlap", model) for line in rows_of_overlap(sizes(model), rounds)
+                ]
+        elif group == "hooks":
+            rounds = measure(args, group, "resnet50", 2, None)
+            per = [r["hook_us"] for r in rounds]
+            total = [x * len(sizes("resnet50")) / 1e3 for x in per]
+            lines.append(row("hooks: us per parameter", "<= 5", per, lambda x: x <= 5))
+            lines.append(row("hooks: ms per step of ResNet-50", "<= 1", total, lambda x: x <= 1))
+        elif group == "start":
+            rounds = measure(args, group, "resnet50", 2, None)
+            for key, bar in (("declare_s", 0.5), ("broadcast_s", 0.15)):
+                values = [r[key] for r in rounds]
+                lines.append(
+                    row(f"start: {key}, 102 MB", f"<= {bar}", values, lambda x, bar=bar: x <= bar)
+                )
+    return lines
+
+
+def main() -> int:
+    """Measure, and print the table."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("build", type=Path)
+    parser.add_argument("--only", default="loopback,hooks,start,shaped,overlap", metavar="GROUPS")
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--steps", type=int, default=5, help="of each form in a round")
+    parser.add_argument("--out", type=Path, help="file for the table")
+    parser.add_argument("--python", help="with PyTorch; default: the tests' environment")
+    parser.add_argument("--worker", choices=MEASURES, help=argparse.SUPPRESS)
+    parser.add_argument("--model", help=argparse.SUPPRESS)
+    parser.add_argument("--store", help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    args.build = args.build.resolve()
+    if args.worker:
+        worker(args)
+        return 0
+    unknown = set(args.only.split(",")) - set(MEASURES)
+    if unknown:
+        parser.error(f"no group {', '.join(sorted(unknown))}; there are {', '.join(MEASURES)}")
+    frontends = ROOT / "tests" / "frontends"
+    make = (frontends / "environment.py", frontends / "torch.txt", ROOT / "build" / "frontends")
+    args.python = args.python or subprocess.check_output([sys.executable, *make], text=True).strip()
+    head = ("git", "-C", ROOT, "rev-parse", "--short", "HEAD")
+    commit = subprocess.check_output(head, text=True).strip()
+    command = (
+        f"tests/bench/torch_steps.py {os.path.relpath(args.build)} --only {args.only} "
+        f"--rounds {args.rounds} --steps {args.steps}"
+    )
+    lines = [
+        "# Training steps of PyTorch",
+        "",
+        "What each figure is: [measure.md](../../guides/measure.md#pytorch).",
+        f"Measured at {commit} by `{command}` on {os.cpu_count()} cores.",
+        "",
+        "| figure | bar | median (range) | holds |",
+        "|---|---|---|---|",
+        *report(args),
+    ]
+    text = "\n".join(lines) + "\n"
+    print(text)
+    if args.out:
+        args.out.write_text(text)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
