@@ -96,6 +96,8 @@ static void chan_opened(void *arg, struct ctlchan *chan)
 	app->conns[id] = conn;
 	ctlchan_set_data(chan, conn);
 	sched_conn_open(app->core, id, clock_now_ns());
+	if (ctlchan_uses_master(chan))
+		sched_conn_note_master(app->core, id);
 	app_after_event(app);
 }
 

@@ -67,6 +67,7 @@ static void list_members(
 		status_put_str(o, "host", m->host);
 		status_put_str(o, "key", word);
 		status_put_str(o, "fingerprint", member_print(s, m));
+		json_object_set_new(o, "is_master", json_boolean(m->conn && m->conn->has_master));
 		json_array_append_new(list, o);
 	}
 }

@@ -284,6 +284,24 @@ int cmd_key_revoke(const struct bpsctl_opts *o, const char *arg)
 
 /* ---- key status ---- */
 
+static void list_masters(FILE *out, json_t *members)
+{
+	json_t *o;
+	size_t i, n = 0;
+
+	json_array_foreach (members, i, o) {
+		if (!json_is_true(json_object_get(o, "is_master")))
+			continue;
+		if (n++ == 0)
+			fprintf(out, "\n%-24s %s\n", "HAS THE MASTER KEY", "HOST");
+		if (n <= SCREEN_MISSING_MAX)
+			fprintf(out, "%-6s %-17s %s\n", cell_str(o, "role").s,
+				cell_str(o, "name").s, cell_str(o, "host").s);
+	}
+	if (n > SCREEN_MISSING_MAX)
+		fprintf(out, "(%zu more: --json)\n", n - SCREEN_MISSING_MAX);
+}
+
 static int screen_keys(FILE *out, json_t *root)
 {
 	json_t *keys = json_object_get(root, "keys"), *o;
@@ -308,6 +326,7 @@ static int screen_keys(FILE *out, json_t *root)
 	}
 	if (n_shown > SCREEN_MISSING_MAX)
 		fprintf(out, "(%zu more: --json)\n", n_shown - SCREEN_MISSING_MAX);
+	list_masters(out, json_object_get(root, "members"));
 	json_array_foreach (json_object_get(root, "revoked"), i, o)
 		fprintf(out, "%srevoked %s\n", i ? "" : "\n", cell_text(json_string_value(o)).s);
 	return 0;

@@ -69,6 +69,11 @@ static const struct explanation rows[] = {
 		"rounds of its partitions take as much longer",
 		"look at the load of its machine; `bpsctl drain SERVER` gives its partitions to "
 		"others"},
+	{"MASTER_KEY", 0, "a server or an agent uses the cluster's master key",
+		"every key is derived from it: who gets at it on that host can be any member, and "
+		"can steer the cluster",
+		"give the member the key of its name (`bpsctl key derive ROLE:NAME`) and reload "
+		"it; when others may have read the master key, rotate it"},
 	{"NO_ANSWER", 0,
 		"an agent of a running job did not say in a second how far its workers are",
 		"what its workers wait for is not known; if it hangs, rounds of its jobs wait",

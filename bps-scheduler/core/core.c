@@ -195,6 +195,14 @@ void sched_conn_open(struct sched_core *c, uint32_t id, uint64_t now_ns)
 	sched_arm(c, conn->deadline_ns);
 }
 
+void sched_conn_note_master(struct sched_core *c, uint32_t id)
+{
+	struct sched_conn *conn = *sched_conn_at(c, id);
+
+	if (conn)
+		conn->has_master = true;
+}
+
 void sched_conn_closed(struct sched_core *c, uint32_t id, uint64_t now_ns)
 {
 	struct sched_conn *conn = *sched_conn_at(c, id);

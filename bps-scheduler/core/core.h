@@ -70,6 +70,9 @@ void sched_set_quotas(struct sched_core *c, const struct sched_config *cfg);
 /* Report a new connection, for which the shell chose the number conn. No live connection has that
  * number. */
 void sched_conn_open(struct sched_core *c, uint32_t conn, uint64_t now_ns);
+/* Note that the peer of an open connection has the cluster's master key. Members should have keys
+ * of their own, so the status warns. */
+void sched_conn_note_master(struct sched_core *c, uint32_t conn);
 /* Handle a decoded message; msg stays the caller's. Messages of connections that the core dropped
  * are ignored. */
 void sched_message(struct sched_core *c, uint32_t conn, const struct ctl_msg *msg, uint64_t now_ns);

@@ -7,6 +7,7 @@ struct sched_conn {
 	uint32_t id;
 	struct sched_member *member; /* NULL before HELLO */
 	bool is_known;               /* its HELLO named a member that already existed */
+	bool has_master;             /* the peer has the cluster's master key */
 	uint64_t deadline_ns;        /* end of the time to send HELLO */
 	struct sched_conn *next;
 };

@@ -286,7 +286,8 @@ void sched_send_sync(struct sched_core *c, struct sched_member *m)
 			.beat_ms = c->cfg.beat_ms,
 			.dead_ms = (uint32_t)(sched_member_dead_ns(c, m) / NS_PER_MS),
 			.restarts = m->restart_count,
-			.window_ms = (uint32_t)(sched_member_window_ns(c, m) / NS_PER_MS)}};
+			.window_ms = (uint32_t)(sched_member_window_ns(c, m) / NS_PER_MS),
+			.has_master = m->conn && m->conn->has_master}};
 	struct ctl_msg end = {.type = CTL_PEERS, .peers = {.view = c->view}};
 
 	m->needs_sync = m->is_behind = false;

@@ -173,6 +173,35 @@ static void behind_problem(
 	problem(p, "STATE_BEHIND", false, &l);
 }
 
+static void master_problem(const struct sched_core *c, struct problem_list *p)
+{
+	const struct sched_member *first = NULL;
+	struct problem_lines l;
+	char more[32] = "";
+	unsigned n = 0;
+
+	for (uint32_t i = 1; i <= c->n_members; i++) {
+		const struct sched_member *m = c->members[i];
+
+		if (!m->conn || !m->conn->has_master)
+			continue;
+		if (!n++)
+			first = m;
+	}
+	if (!n)
+		return;
+	if (n > 1)
+		snprintf(more, sizeof(more), " and %u more", n - 1);
+	snprintf(l.what, sizeof(l.what), "%s %s on %s%s: on the cluster's master key",
+		sched_role_name(first->role), first->name, first->host, more);
+	snprintf(l.effect, sizeof(l.effect),
+		"who gets at that key can be any member of the cluster, and steer it");
+	snprintf(l.action, sizeof(l.action),
+		"`bpsctl key status`; give each the key of its name (bpsctl key derive %s:%s)",
+		sched_role_name(first->role), first->name);
+	problem(p, "MASTER_KEY", false, &l);
+}
+
 static void member_problems(
 	const struct sched_core *c, const struct status_info *info, struct problem_list *p)
 {
@@ -331,6 +360,7 @@ json_t *status_problems(
 	if (c->behind_ns && info->now_ns - c->behind_ns < BEHIND_NS)
 		behind_problem(c, info, &p);
 	member_problems(c, info, &p);
+	master_problem(c, &p);
 	job_problems(c, info, &p);
 	*ret_is_error = p.is_error;
 	return p.list;

@@ -60,6 +60,7 @@ struct evbuffer;
 	X(STRAGGLER)                                                                               \
 	X(TRAINER_STALLED)                                                                         \
 	X(SERVER_SLOW)                                                                             \
+	X(MASTER_KEY)                                                                              \
 	X(NO_ANSWER)
 
 /* Values that the core does not know. */

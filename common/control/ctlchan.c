@@ -414,9 +414,14 @@ const char *ctlchan_master(const struct ctlchan *c)
 	return c->who.master;
 }
 
+bool ctlchan_uses_master(const struct ctlchan *c)
+{
+	return c->tls && !tls_uses_cert(c->tls) && strcmp(c->who.print, c->who.master) == 0;
+}
+
 bool ctlchan_has_master(const struct ctlchan *c)
 {
-	return !c->tls || tls_uses_cert(c->tls) || strcmp(c->who.print, c->who.master) == 0;
+	return !c->tls || tls_uses_cert(c->tls) || ctlchan_uses_master(c);
 }
 
 bool ctlchan_is_expelled(const struct ctlchan *c)

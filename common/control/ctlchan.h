@@ -114,6 +114,8 @@ const char *ctlchan_print(const struct ctlchan *c);
 /* Return the fingerprint of the master key that the peer has, or that its key was derived from; ""
  * at the connector and without a key. */
 const char *ctlchan_master(const struct ctlchan *c);
+/* Return whether the peer proved with the master key itself who it is. */
+bool ctlchan_uses_master(const struct ctlchan *c);
 /* Return whether the peer has the master key itself, or no master key exists: no keys, or
  * certificates. */
 bool ctlchan_has_master(const struct ctlchan *c);

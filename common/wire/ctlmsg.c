@@ -33,6 +33,7 @@ static const struct field welcome_fields[] = {
 	FIELD_U32_(ctl_welcome, dead_ms),
 	FIELD_U32_(ctl_welcome, restarts),
 	FIELD_U32_(ctl_welcome, window_ms),
+	FIELD_U8_(ctl_welcome, has_master),
 };
 
 static const struct field refuse_fields[] = {

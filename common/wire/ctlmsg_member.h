@@ -34,6 +34,7 @@ struct ctl_welcome {
 	uint32_t dead_ms;   /* silence after which the scheduler counts as lost */
 	uint32_t restarts;  /* how often this name has returned with another instance */
 	uint32_t window_ms; /* time to reconnect after a loss before the member counts as dead */
+	uint8_t has_master; /* 1: the member authenticated with the cluster's master key */
 };
 
 struct ctl_refuse {

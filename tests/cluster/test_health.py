@@ -8,11 +8,14 @@ import re
 import shutil
 import signal
 import subprocess
+import tempfile
 import urllib.error
 import urllib.request
+from pathlib import Path
 
 import pytest
 from cluster import BUILD, DEADLINE_S, ROOT
+from keys import derived, new_key
 from screens import waiting_job
 from test_hangs import frozen_thread
 
@@ -193,6 +196,17 @@ def server_slow(cluster):
 
 
 @contextlib.contextmanager
+def master_key(cluster):
+    """A server with the key of the scheduler, beside one with its own."""
+    with tempfile.TemporaryDirectory() as folder:
+        master = new_key(Path(folder) / "cluster.key", "key", "new")
+        c = cluster(agents=0, servers=0, scheduler_args=["--key-file", master])
+        c.add_server(0, "--key-file", derived(master, "server:s0"))
+        c.add_server(1, "--key-file", master)
+        yield c, c.scheduler
+
+
+@contextlib.contextmanager
 def scheduler_unreachable(cluster):
     c = cluster(agents=1, servers=0)
     c.scheduler.kill()
@@ -227,6 +241,7 @@ CAUSES = {
         member_stuck,
         job_forming_long,
         server_slow,
+        master_key,
         scheduler_unreachable,
         isolated,
     )

@@ -73,7 +73,20 @@ def test_cluster_with_a_key_sums(cluster, master):
     key = ["--key-file", master]
     c = cluster(agents=2, servers=2, server_args=key, agent_args=key, scheduler_args=key)
     c.run("rounds", 4, {"n_elems": 100000, "n_rounds": 5, "n_tensors": 2})
-    assert c.bpsctl("status").returncode == 0
+    assert [p["code"] for p in c.scheduler.status()["problems"]] == ["MASTER_KEY"]
+
+
+def test_member_with_the_master_key_is_named_by_its_log_and_key_status(cluster, master):
+    c = cluster(agents=0, servers=0, scheduler_args=["--key-file", master])
+    c.add_server(0, "--key-file", derived(master, "server:s0"))
+    c.add_server(1, "--key-file", master)
+    c.wait_for("s1 warns", lambda: "bpsctl key derive server:s1" in c.servers[1].log.read_text())
+    assert "master key" not in c.servers[0].log.read_text()
+    text = c.steer("--key-file", master, "key", "status").stdout
+    assert (
+        re.search(r"HAS THE MASTER KEY +HOST\nserver s1 +server-host1\n", text)
+        and "server s0" not in text
+    ), text
 
 
 def test_keys_of_hosts_are_enough_for_members(cluster, master):
