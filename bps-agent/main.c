@@ -635,8 +635,9 @@ int main(int argc, char **argv)
 	addr_format(&o->node.scheduler, app.scheduler);
 	rc = open_socket(&app, &err);
 	if (rc == 0)
-		rc = node_open(&app.node, "bps-agent", ROLE_AGENT, &o->node, AGENT_THREADS, 0,
-			&member_ops, &http_ops, &app, &err);
+		rc = node_open(&app.node, "bps-agent", ROLE_AGENT, &o->node, AGENT_THREADS,
+			limits_of(o).quotas.of[QUOTA_MACHINE][QUOTA_MEMORY], &member_ops, &http_ops,
+			&app, &err);
 	if (rc == 0)
 		rc = daemon_tell(&app.node.daemon, say, &app, &err);
 	if (rc == 0) {

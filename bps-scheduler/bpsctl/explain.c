@@ -74,6 +74,11 @@ static const struct explanation rows[] = {
 		"can steer the cluster",
 		"give the member the key of its name (`bpsctl key derive ROLE:NAME`) and reload "
 		"it; when others may have read the master key, rotate it"},
+	{"HOST_MEMORY", 0,
+		"the servers and agents of a host may together take more memory than it has",
+		"the kernel may end one of them when all is used; where the scheduler counts "
+		"memory, a server there has only its part of the host's",
+		"lower --sums-memory of the servers or --memory of the agents on that host"},
 	{"NO_ANSWER", 0,
 		"an agent of a running job did not say in a second how far its workers are",
 		"what its workers wait for is not known; if it hangs, rounds of its jobs wait",

@@ -9,8 +9,10 @@
 #include "bps-scheduler/core/admission.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
+#include "bps-scheduler/model/host_memory.h"
 #include "common/base/key.h"
 
 static bool has_token(const struct sched_job *j, const struct ctl_join *q)
@@ -99,6 +101,8 @@ uint64_t admission_user_bytes(const struct sched_core *c, uint32_t uid)
 
 uint64_t admission_servers_bytes(const struct sched_core *c)
 {
+	struct host_memory *hosts = host_memory_new(c);
+	bool is_known = true;
 	uint64_t n = 0;
 
 	for (uint32_t i = 1; i <= c->n_members; i++) {
@@ -106,11 +110,11 @@ uint64_t admission_servers_bytes(const struct sched_core *c)
 
 		if (m->role != ROLE_SERVER || !sched_is_usable(m))
 			continue;
-		if (!m->quota_bytes)
-			return 0; /* not reported, so the total is unknown */
-		n += m->quota_bytes;
+		is_known &= m->quota_bytes > 0;
+		n += host_memory_of(hosts, m);
 	}
-	return n;
+	free(hosts);
+	return is_known ? n : 0;
 }
 
 uint64_t admission_share(uint64_t all_bytes, uint32_t percent)

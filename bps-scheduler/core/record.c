@@ -39,7 +39,8 @@ static void add_member(struct record_builder *b, const struct sched_member *m)
 		.quota_bytes = m->quota_bytes,
 		.is_drained = m->is_drained,
 		.drain_reason = m->is_drained ? m->drain_reason : "",
-		.drain_who = m->is_drained ? m->drain_who : ""};
+		.drain_who = m->is_drained ? m->drain_who : "",
+		.memory_bytes = m->memory_bytes};
 }
 
 /* Convert to seconds of the wall clock. A job's end is stored in these, since the machine may
@@ -244,7 +245,8 @@ static int restore_member(struct sched_core *c, const struct state_member *s, st
 		.port = s->port,
 		.threads = s->threads,
 		.nic_mbps = s->nic_mbps,
-		.quota_bytes = s->quota_bytes};
+		.quota_bytes = s->quota_bytes,
+		.memory_bytes = s->memory_bytes};
 	struct sched_member *m = sched_member(c, s->id);
 
 	if ((!m && s->id != c->n_members + 1) || (m && m->role != s->role) ||

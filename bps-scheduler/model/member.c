@@ -92,6 +92,7 @@ void sched_member_describe(struct sched_core *c, struct sched_member *m, const s
 	m->port = h->port;
 	m->nic_mbps = h->nic_mbps;
 	m->quota_bytes = h->quota_bytes;
+	m->memory_bytes = h->memory_bytes;
 	if (m->threads != threads || (threads && !m->thread_bytes)) {
 		free(m->thread_bytes);
 		m->thread_bytes = threads ? sched_alloc(threads, sizeof(uint64_t)) : NULL;

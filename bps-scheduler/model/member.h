@@ -54,7 +54,7 @@ struct sched_member {
 	uint32_t host_idx; /* in c->hosts */
 	uint32_t pid;
 	uint16_t port, threads;
-	uint64_t nic_mbps, quota_bytes, instance;
+	uint64_t nic_mbps, quota_bytes, memory_bytes, instance;
 	uint64_t former_instance; /* live instance that this one replaced; 0: none */
 	struct sched_conn *conn;
 	uint64_t heard_ns;    /* time of its last message */

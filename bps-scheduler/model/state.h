@@ -30,6 +30,7 @@ struct state_member {
 	uint8_t is_drained;
 	const char *drain_reason; /* with the operator's name; "" when it is not drained */
 	const char *drain_who;
+	uint64_t memory_bytes; /* of its machine */
 };
 
 struct state_worker {

@@ -5,6 +5,7 @@
 
 #include <stdlib.h>
 
+#include "bps-scheduler/model/host_memory.h"
 #include "bps-scheduler/placement/place.h"
 #include "bps-scheduler/placement/place_apply.h"
 #include "bps-scheduler/placement/rebalance_plan.h"
@@ -70,13 +71,13 @@ uint64_t *balance_needs(const struct sched_core *c)
 	return needs;
 }
 
-uint64_t balance_room(const struct sched_member *m, uint64_t need)
+uint64_t balance_room(uint64_t all, uint64_t need)
 {
-	uint64_t all = (uint64_t)((double)m->quota_bytes * MEMORY_SHARE);
+	uint64_t usable = (uint64_t)((double)all * MEMORY_SHARE);
 
-	if (!m->quota_bytes)
+	if (!all)
 		return UINT64_MAX;
-	return all > need ? all - need : 0;
+	return usable > need ? usable - need : 0;
 }
 
 /* ---- one job ---- */
@@ -201,13 +202,15 @@ static void rebalance_init(struct sched_core *c, struct sched_job *j, struct reb
 {
 	struct sched_part_ref p = {NULL, 0};
 	uint64_t *needs = balance_needs(c);
+	struct host_memory *hosts = host_memory_new(c);
 	uint32_t *index = sched_alloc(c->n_members + 1, sizeof(*index)); /* + 1; 0: none */
 
 	*e = (struct rebalance){.n = 0};
 	placement_fill(c, j, &e->place, &e->servers);
 	e->rooms = sched_alloc(e->place.n_servers, sizeof(*e->rooms));
 	for (uint32_t i = 0; i < e->place.n_servers; i++) {
-		e->rooms[i] = balance_room(e->servers[i], needs[e->servers[i]->id]);
+		e->rooms[i] = balance_room(
+			host_memory_of(hosts, e->servers[i]), needs[e->servers[i]->id]);
 		index[e->servers[i]->id] = i + 1;
 	}
 	while (sched_part_next(j, SERVER_ANY, &p)) {
@@ -224,6 +227,7 @@ static void rebalance_init(struct sched_core *c, struct sched_job *j, struct reb
 			.ref = e->n};
 		e->refs[e->n++] = p;
 	}
+	free(hosts);
 	free(needs);
 	free(index);
 }

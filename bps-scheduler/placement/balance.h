@@ -47,8 +47,9 @@ void balance_tick(struct sched_core *c);
 /* Return the memory that the sums of its partitions take on each member, by id. The caller frees
  * it. */
 uint64_t *balance_needs(const struct sched_core *c);
-/* Return the memory that m has left. UINT64_MAX: m does not report its memory. */
-uint64_t balance_room(const struct sched_member *m, uint64_t need);
+/* Return the memory that a server has left for sums. all: of host_memory_of; 0: unknown, and then
+ * the result is UINT64_MAX. */
+uint64_t balance_room(uint64_t all, uint64_t need);
 static inline uint64_t balance_add_room(uint64_t a, uint64_t b)
 {
 	return a + b < a ? UINT64_MAX : a + b;

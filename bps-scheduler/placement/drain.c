@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "bps-scheduler/model/host_memory.h"
 #include "bps-scheduler/model/model.h"
 #include "bps-scheduler/placement/balance.h"
 
@@ -54,32 +55,74 @@ uint64_t drain_parts(const struct sched_core *c, const struct sched_member *m)
 	return n;
 }
 
+/* Does a server take the partitions of one that is drained, leaves or is lost? One that is away may
+ * not come back. */
+static bool is_taker(const struct sched_member *m)
+{
+	return m->role == ROLE_SERVER && m->state == MEMBER_UP && sched_is_open(m);
+}
+
 /* Count the servers that would take m's partitions. */
 static uint32_t others_open(const struct sched_core *c, const struct sched_member *m)
 {
 	uint32_t n = 0;
 
 	for (uint32_t i = 1; i <= c->n_members; i++)
-		n += c->members[i] != m && c->members[i]->role == ROLE_SERVER &&
-		     c->members[i]->state == MEMBER_UP && sched_is_open(c->members[i]);
+		n += c->members[i] != m && is_taker(c->members[i]);
 	return n;
 }
 
-/* Would the sums of m's partitions fit into the memory of the servers that others_open counts? Yes,
+/* Would the sums of m's partitions fit into the memory of the servers that would take them? Yes,
  * when one of them does not report its memory. */
 static bool has_room_elsewhere(const struct sched_core *c, const struct sched_member *m)
 {
 	uint64_t *needs = balance_needs(c), need = needs[m->id], room = 0;
+	struct host_memory *hosts = host_memory_new(c);
 
 	for (uint32_t i = 1; i <= c->n_members; i++) {
 		const struct sched_member *k = c->members[i];
 
-		if (k == m || k->role != ROLE_SERVER || k->state != MEMBER_UP || !sched_is_open(k))
-			continue;
-		room = balance_add_room(room, balance_room(k, needs[k->id]));
+		if (k != m && is_taker(k))
+			room = balance_add_room(
+				room, balance_room(host_memory_of(hosts, k), needs[k->id]));
 	}
+	free(hosts);
 	free(needs);
 	return need <= room;
+}
+
+static int largest_first(const void *a, const void *b)
+{
+	uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
+
+	return (x < y) - (x > y);
+}
+
+/* The servers with the most memory are lost first. */
+uint32_t drain_losses(const struct sched_core *c, bool *ret_lacks_memory)
+{
+	uint64_t *needs = balance_needs(c), used = 0, room = 0;
+	uint64_t *sizes = sched_alloc(c->n_members + 1, sizeof(*sizes));
+	struct host_memory *hosts = host_memory_new(c);
+	uint32_t n = 0, lost = 0;
+
+	for (uint32_t i = 1; i <= c->n_members; i++) {
+		used += needs[i];
+		if (!is_taker(c->members[i]))
+			continue;
+		sizes[n] = balance_room(host_memory_of(hosts, c->members[i]), 0);
+		room = balance_add_room(room, sizes[n++]);
+	}
+	qsort(sizes, n, sizeof(*sizes), largest_first);
+	while (lost + 1 < n && (room == UINT64_MAX || room - sizes[lost] >= used)) {
+		room -= room == UINT64_MAX ? 0 : sizes[lost];
+		lost++;
+	}
+	*ret_lacks_memory = lost + 1 < n;
+	free(hosts);
+	free(sizes);
+	free(needs);
+	return lost;
 }
 
 static int may_drain(const struct sched_core *c, const struct sched_member *m, struct err_text *err)

@@ -39,6 +39,11 @@ int drain_clear(
 int drain_describe(
 	const struct sched_core *c, const struct sched_member *m, struct err_text *ret_text);
 
+/* Return how many servers may be lost, one after the other, before the others have no memory for
+ * all sums; one server must remain. A server is lost as by a drain: the same servers take its
+ * partitions, and the same memory counts. Set *ret_lacks_memory if memory is the limit. */
+uint32_t drain_losses(const struct sched_core *c, bool *ret_lacks_memory);
+
 /* Return the number of partitions of all jobs on a server. */
 uint64_t drain_parts(const struct sched_core *c, const struct sched_member *m);
 

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "bps-scheduler/model/host_memory.h"
 #include "bps-scheduler/status/status_impl.h"
 
 #define AGENT_DOWN_NS (600 * NS_PER_S) /* machines that were taken away are not reported forever */
@@ -171,6 +172,33 @@ static void behind_problem(
 	snprintf(l.action, sizeof(l.action),
 		"start the jobs again; see whether the disk of --state-dir keeps what was synced");
 	problem(p, "STATE_BEHIND", false, &l);
+}
+
+static void memory_problems(const struct sched_core *c, struct problem_list *p)
+{
+	struct host_memory *hosts = host_memory_new(c);
+
+	for (uint32_t i = 0; i < c->n_hosts; i++) {
+		char subject[CTL_NAME_MAX + 16];
+		struct problem_lines l;
+
+		if (!hosts[i].bytes || hosts[i].promised_bytes <= hosts[i].bytes)
+			continue;
+		snprintf(subject, sizeof(subject), "host %s", c->hosts[i]);
+		snprintf(l.what, sizeof(l.what),
+			"host %s: its daemons may take %.1f GiB of memory, and it has %.1f GiB",
+			c->hosts[i], (double)hosts[i].promised_bytes / 0x1p30,
+			(double)hosts[i].bytes / 0x1p30);
+		snprintf(l.effect, sizeof(l.effect),
+			"the kernel may end one of them; each server there counts with %.0f %% of "
+			"its sums-memory",
+			100.0 * (double)hosts[i].bytes / (double)hosts[i].promised_bytes);
+		snprintf(l.action, sizeof(l.action),
+			"lower sums-memory of the servers or memory of the agents on %s",
+			c->hosts[i]);
+		status_problem(p->list, "HOST_MEMORY", false, subject, &l);
+	}
+	free(hosts);
 }
 
 static void master_problem(const struct sched_core *c, struct problem_list *p)
@@ -361,6 +389,7 @@ json_t *status_problems(
 		behind_problem(c, info, &p);
 	member_problems(c, info, &p);
 	master_problem(c, &p);
+	memory_problems(c, &p);
 	job_problems(c, info, &p);
 	*ret_is_error = p.is_error;
 	return p.list;

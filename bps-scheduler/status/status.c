@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#include "bps-scheduler/placement/drain.h"
 #include "bps-scheduler/placement/speed.h"
 #include "bps-scheduler/status/status_impl.h"
 #include "common/base/version.h"
@@ -270,38 +271,13 @@ static uint64_t *parts_by_server(const struct sched_core *c)
 	return n;
 }
 
-static int largest_first(const void *a, const void *b)
-{
-	uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
-
-	return (x < y) - (x > y);
-}
-
-/* Count the servers that may still be lost, in order of descending memory, before the used memory
- * exceeds the remaining servers' quotas. One server must remain. */
 static json_t *tolerates_json(const struct sched_core *c, const struct status_info *info)
 {
-	uint64_t *quotas = sched_alloc(c->n_members + 1, sizeof(*quotas)), used = 0, room = 0;
-	uint32_t n = 0, lost = 0;
-	bool is_known = true;
 	json_t *o = json_object();
+	bool lacks_memory;
 
-	for (uint32_t i = 1; i <= c->n_members; i++) {
-		const struct sched_member *m = c->members[i];
-
-		if (m->role != ROLE_SERVER || m->state != MEMBER_UP)
-			continue;
-		quotas[n++] = m->quota_bytes;
-		room += m->quota_bytes;
-		used += m->beat.mem_bytes;
-		is_known &= m->quota_bytes > 0;
-	}
-	qsort(quotas, n, sizeof(*quotas), largest_first);
-	while (lost + 1 < n && (!is_known || room - quotas[lost] >= used))
-		room -= quotas[lost++];
-	free(quotas);
-	status_put_num(o, "server_losses", lost);
-	status_put_str(o, "limit", lost + 1 < n ? "memory" : "servers");
+	status_put_num(o, "server_losses", drain_losses(c, &lacks_memory));
+	status_put_str(o, "limit", lacks_memory ? "memory" : "servers");
 	json_object_set_new(o, "scheduler_loss", json_boolean(info->has_log && !c->is_undurable));
 	return o;
 }

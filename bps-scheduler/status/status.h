@@ -61,6 +61,7 @@ struct evbuffer;
 	X(TRAINER_STALLED)                                                                         \
 	X(SERVER_SLOW)                                                                             \
 	X(MASTER_KEY)                                                                              \
+	X(HOST_MEMORY)                                                                             \
 	X(NO_ANSWER)
 
 /* Values that the core does not know. */

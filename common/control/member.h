@@ -38,7 +38,7 @@ struct member_config {
 	uint16_t threads;
 	uint64_t instance;
 	uint64_t nic_mbps;
-	uint64_t quota_bytes;
+	uint64_t quota_bytes, memory_bytes;
 	/* Time for the scheduler to answer HELLO before a new attempt; 0: 3000. */
 	uint32_t welcome_ms;
 	/* State of the previous process, whose scheduler is also ours (C8). NULL: none. */

@@ -239,6 +239,7 @@ static int open_member(struct node *n, enum role role, const struct node_opts *o
 		.threads = (uint16_t)n_threads,
 		.nic_mbps = n->nic_mbps,
 		.quota_bytes = quota_bytes,
+		.memory_bytes = 2 * node_half_memory_bytes(),
 		.past = n->past};
 	struct member *member;
 	int rc = member_new(&member, n->daemon.loop, &mc, ops, ctx, err);

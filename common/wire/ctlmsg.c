@@ -22,6 +22,7 @@ static const struct field hello_fields[] = {
 	FIELD_BLOB_(ctl_hello, cluster_id, CLUSTER_ID_BYTES),
 	FIELD_U64_(ctl_hello, view),
 	FIELD_U64_(ctl_hello, quota_bytes),
+	FIELD_U64_(ctl_hello, memory_bytes),
 };
 
 static const struct field welcome_fields[] = {

@@ -22,7 +22,8 @@ struct ctl_hello {
 	uint64_t nic_mbps;      /* setting, or the driver's speed; 0: unknown */
 	struct blob cluster_id; /* 16 bytes, empty when none is known */
 	uint64_t view;          /* largest view seen */
-	uint64_t quota_bytes;   /* memory that sums may take, 0: unknown */
+	uint64_t quota_bytes;   /* memory that it may take: server, for sums; 0: unknown */
+	uint64_t memory_bytes;  /* memory of the machine, 0: unknown */
 };
 
 struct ctl_welcome {

@@ -207,6 +207,13 @@ def master_key(cluster):
 
 
 @contextlib.contextmanager
+def host_memory(cluster):
+    """A server that may take more than this machine has."""
+    c = cluster(agents=0, servers=1, server_args=["--sums-memory", "4096GiB"])
+    yield c, c.scheduler
+
+
+@contextlib.contextmanager
 def scheduler_unreachable(cluster):
     c = cluster(agents=1, servers=0)
     c.scheduler.kill()
@@ -242,6 +249,7 @@ CAUSES = {
         job_forming_long,
         server_slow,
         master_key,
+        host_memory,
         scheduler_unreachable,
         isolated,
     )

@@ -292,28 +292,6 @@ static void another_straggler_has_to_earn_its_name(void **state)
 	sched_free(w.core);
 }
 
-static void losses_that_are_tolerated_follow_the_memory_of_the_others(void **state)
-{
-	struct progress_world w;
-	json_t *root, *t;
-
-	(void)state;
-	world_init(&w);
-	second(&w, 1, 0, 90, 1);
-	root = status(&w);
-	t = json_object_get(root, "tolerates"); /* 1,200 in use, one server's quota is 1,000 */
-	assert_int_equal(json_integer_value(json_object_get(t, "server_losses")), 0);
-	assert_string_equal(json_string_value(json_object_get(t, "limit")), "memory");
-	assert_true(json_is_false(json_object_get(t, "scheduler_loss")));
-	json_decref(root);
-	hello(&w, 13, ROLE_SERVER, "s3");
-	root = status(&w);
-	t = json_object_get(root, "tolerates");
-	assert_int_equal(json_integer_value(json_object_get(t, "server_losses")), 1);
-	json_decref(root);
-	sched_free(w.core);
-}
-
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -322,7 +300,6 @@ int main(void)
 		cmocka_unit_test(straggler_is_raised_after_seconds_and_cleared_after_seconds),
 		cmocka_unit_test(chance_and_noise_make_no_straggler),
 		cmocka_unit_test(another_straggler_has_to_earn_its_name),
-		cmocka_unit_test(losses_that_are_tolerated_follow_the_memory_of_the_others),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

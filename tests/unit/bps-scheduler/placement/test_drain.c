@@ -45,6 +45,8 @@ struct drain_world {
 		bool has_left;
 	} conns[CONNS];
 	uint64_t set_mbps;       /* speed that a HELLO states */
+	const char *host;        /* of the next HELLO; NULL: the name */
+	uint64_t memory_bytes;   /* of that host, 0: unknown */
 	uint32_t noise, n_beats; /* noise: of the measured speeds, +- percent */
 	uint32_t joined_code, job;
 	char text[CTL_TEXT_MAX + 1];
@@ -166,14 +168,15 @@ static void hello(struct drain_world *w, uint32_t conn, enum role role, const ch
 			.role = (uint8_t)role,
 			.instance = instance,
 			.name = name,
-			.host = name,
+			.host = w->host ? w->host : name,
 			.version = "1",
 			.pid = 1,
 			.addr = role == ROLE_SERVER ? "10.0.0.1" : "",
 			.port = role == ROLE_SERVER ? 7400 : 0,
 			.threads = 2,
 			.nic_mbps = w->set_mbps,
-			.quota_bytes = quota}};
+			.quota_bytes = quota,
+			.memory_bytes = w->memory_bytes}};
 
 	w->conns[conn].is_open = true;
 	w->conns[conn].view = 0;
@@ -394,6 +397,58 @@ static void memory_of_a_suspect_server_is_no_room_for_a_drain(void **state)
 	assert_non_null(strstr(w.text, "no memory for the sums of 's1'"));
 	hello(&w, 4, ROLE_SERVER, "s3", 103, GIB);
 	assert_int_equal(drain(&w, "s1"), 0);
+	world_fini(&w);
+}
+
+/* s1 on a host of its own; s2 and s3 on one whose memory is half of what they may take. */
+static void servers_of_one_host_share_its_memory(void **state)
+{
+	struct drain_world w;
+	bool lacks_memory;
+
+	(void)state;
+	world_init(&w);
+	hello(&w, 1, ROLE_SERVER, "s1", 101, GIB);
+	w.host = "both";
+	w.memory_bytes = GIB;
+	hello(&w, 2, ROLE_SERVER, "s2", 102, GIB);
+	hello(&w, 3, ROLE_SERVER, "s3", 103, GIB);
+	w.host = NULL;
+	w.memory_bytes = 0;
+	hello(&w, 21, ROLE_AGENT, "a", 201, 0);
+	hello(&w, 22, ROLE_AGENT, "b", 202, 0);
+	join(&w, 21, "x", 0, 2);
+	join(&w, 22, "x", 1, 2);
+	declare(&w, 21, 0, 640u << 20); /* twice that for sums: 1,280 MiB */
+	declare(&w, 22, 1, 640u << 20);
+	assert_int_equal(drain(&w, "s1"), -EBUSY);
+	assert_non_null(strstr(w.text, "no memory for the sums of 's1'"));
+	assert_int_equal(drain_losses(w.core, &lacks_memory), 0);
+	assert_true(lacks_memory);
+	hello(&w, 4, ROLE_SERVER, "s4", 104, GIB);
+	assert_int_equal(drain_losses(w.core, &lacks_memory), 1);
+	assert_true(lacks_memory);
+	assert_int_equal(drain(&w, "s1"), 0);
+	world_fini(&w);
+}
+
+static void losses_that_are_tolerated_count_the_servers_that_a_drain_counts(void **state)
+{
+	struct drain_world w;
+	bool lacks_memory;
+
+	(void)state;
+	world_init(&w);
+	for (uint32_t i = 0; i < 3; i++)
+		hello(&w, 1 + i, ROLE_SERVER, (const char *[]){"s1", "s2", "s3"}[i], 101 + i, GIB);
+	assert_int_equal(drain_losses(w.core, &lacks_memory), 2);
+	assert_false(lacks_memory);
+	sched_conn_closed(w.core, 3, w.now);
+	w.conns[3].is_open = false;
+	assert_int_equal(drain_losses(w.core, &lacks_memory), 1);
+	assert_int_equal(drain(&w, "s1"), 0);
+	assert_int_equal(drain_losses(w.core, &lacks_memory), 0);
+	assert_false(lacks_memory);
 	world_fini(&w);
 }
 
@@ -844,6 +899,8 @@ int main(void)
 		cmocka_unit_test(last_server_is_not_drained),
 		cmocka_unit_test(server_is_not_drained_when_the_others_lack_memory),
 		cmocka_unit_test(memory_of_a_suspect_server_is_no_room_for_a_drain),
+		cmocka_unit_test(servers_of_one_host_share_its_memory),
+		cmocka_unit_test(losses_that_are_tolerated_count_the_servers_that_a_drain_counts),
 		cmocka_unit_test(drain_outlives_server_and_scheduler),
 		cmocka_unit_test(interrupted_drain_goes_on_after_a_restart_of_the_scheduler),
 		cmocka_unit_test(server_that_comes_gets_its_share_and_then_all_is_quiet),
