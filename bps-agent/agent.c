@@ -22,10 +22,12 @@
 #include "bps-agent/trainers/requests.h"
 #include "bps-agent/trainers/tensor.h"
 #include "bps-agent/trainers/trainer.h"
+#include "bps-agent/trainers/waits_report.h"
 #include "bps-agent/trainers/why_stuck.h"
 #include "common/base/clock.h"
 #include "common/base/failpoint.h"
 #include "common/base/log.h"
+#include "common/loop/loop.h"
 
 #define STATS_EVERY_NS UINT64_C(200000000)
 
@@ -293,6 +295,51 @@ void agent_quotas(struct agent *a, struct quota_view *ret)
 		pthread_mutex_unlock(&a->lock);
 	}
 	*ret = a->seen_quotas;
+}
+
+/* ---- waits ---- */
+
+struct waits_question {
+	struct agent *agent;
+	struct loop *control;
+	void (*done)(void *arg, json_t *jobs);
+	void *arg;
+	json_t *jobs;
+};
+
+/* On the control loop. */
+static void pass_waits(void *arg)
+{
+	struct waits_question *q = arg;
+
+	q->done(q->arg, q->jobs);
+	free(q);
+}
+
+static void answer_waits(void *arg)
+{
+	struct waits_question *q = arg;
+
+	q->jobs = waits_report(q->agent);
+	if (loop_post(q->control, pass_waits, q) == 0)
+		return;
+	json_decref(q->jobs);
+	free(q);
+}
+
+int agent_ask_waits(
+	struct agent *a, struct loop *control, void (*done)(void *arg, json_t *jobs), void *arg)
+{
+	struct waits_question *q = calloc(1, sizeof(*q));
+	int rc;
+
+	if (!q)
+		return -ENOMEM;
+	*q = (struct waits_question){.agent = a, .control = control, .done = done, .arg = arg};
+	rc = dataloop_post(a->loop, answer_waits, q);
+	if (rc < 0)
+		free(q);
+	return rc;
 }
 
 /* ---- start and end ---- */

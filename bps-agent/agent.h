@@ -10,10 +10,13 @@
  *
  * A trainer can harm its own job only: all that it sends is copied once and checked. Invalid input
  * closes its connection. */
+#include <jansson.h>
+
 #include "bps-agent/model/control.h"
 #include "common/control/member.h"
 
 struct agent;
+struct loop;
 
 /* Create the thread and start it. net and member must outlive it; cfg is copied. Errors: negative,
  * with a text. */
@@ -37,6 +40,11 @@ int agent_post(struct agent *a, enum agent_event event, struct member_msg *m,
 	const struct agent_limits *limits);
 /* Return the latest figures; zeros while a is NULL. Thread: the control thread. */
 void agent_figures(struct agent *a, struct agent_figures *ret);
+/* Let the data thread describe what this machine's workers wait for (trainers/waits_report.h), then
+ * call done on the control loop with a new reference. Not called when the loop ends before; a
+ * thread that hangs calls it late. Thread: the control thread. Errors: -EAGAIN, -ENOMEM. */
+int agent_ask_waits(
+	struct agent *a, struct loop *control, void (*done)(void *arg, json_t *jobs), void *arg);
 /* Return the use of each user and job. Thread: the control thread. */
 void agent_quotas(struct agent *a, struct quota_view *ret);
 #endif

@@ -444,6 +444,39 @@ static void http_metrics(void *arg, struct evbuffer *out)
 	quota_metrics(&quotas, out);
 }
 
+struct waits_request {
+	struct agent_app *app;
+	struct httpd_request *req;
+};
+
+static void waits_done(void *arg, json_t *jobs)
+{
+	struct waits_request *w = arg;
+	const struct node *n = &w->app->node;
+
+	httpd_answer(w->req, 200,
+		json_pack("{s:i, s:s, s:s, s:s, s:b, s:o}", "schema", 1, "role", "agent", "name",
+			n->name, "host", n->host, "scheduler_up", member_is_up(n->member), "jobs",
+			jobs ? jobs : json_array()));
+	free(w);
+}
+
+static void http_waits(struct agent_app *app, struct httpd_request *req)
+{
+	struct waits_request *w = app->agent ? malloc(sizeof(*w)) : NULL;
+
+	if (w) {
+		*w = (struct waits_request){app, req};
+		if (agent_ask_waits(app->agent, app->node.daemon.loop, waits_done, w) == 0)
+			return;
+		free(w);
+	}
+	httpd_answer(req, 503,
+		json_pack("{s:i, s:s}", "schema", 1, "error",
+			app->agent ? "the data thread takes no questions"
+				   : "this agent has not joined a cluster yet"));
+}
+
 static void http_status(void *arg, struct httpd_request *req)
 {
 	struct agent_app *app = arg;
@@ -456,6 +489,11 @@ static void http_status(void *arg, struct httpd_request *req)
 	struct quota_view quotas;
 	char wanted[8];
 
+	if (httpd_query(req, "waits", wanted, sizeof(wanted))) {
+		json_decref(root);
+		http_waits(app, req);
+		return;
+	}
 	json_object_update_new(root,
 		json_pack("{s:i, s:I, s:I, s:I, s:I, s:I, s:I, s:I}", "threads", AGENT_THREADS,
 			"executors", (json_int_t)f.executors, "trainers", (json_int_t)f.trainers,

@@ -386,10 +386,24 @@ static void log_stalled(const struct job *job, const struct ctl_probe *p,
 				(unsigned long long)r[i].submitted, r[i].quiet_ms / 1e3);
 }
 
+void why_stuck_describe(const struct agent *a, const struct job *job, uint32_t tensor,
+	uint64_t now_ns, char *buf, size_t room)
+{
+	char network[CTL_TEXT_MAX + 1];
+
+	if (!job->core)
+		return;
+	agt_job_network(job->core, network, sizeof(network));
+	say_tensor(a, job, tensor, now_ns, buf, room);
+	say_gpu_open(job, buf, room);
+	say_executor(job, now_ns, buf, room);
+	append(buf, room, network);
+}
+
 void why_stuck_on_probe(struct agent *a, const struct ctl_probe *p)
 {
 	struct job *job = job_find(a, p->job);
-	char text[CTL_TEXT_MAX + 1] = "", network[CTL_TEXT_MAX + 1];
+	char text[CTL_TEXT_MAX + 1] = "";
 	struct ctl_msg m = {
 		.type = CTL_REPORT, .report = {.seq = p->seq, .job = p->job, .text = text}};
 	uint64_t now = clock_now_ns();
@@ -398,13 +412,7 @@ void why_stuck_on_probe(struct agent *a, const struct ctl_probe *p)
 
 	if (!job)
 		goto send;
-	if (job->core) {
-		agt_job_network(job->core, network, sizeof(network));
-		say_tensor(a, job, p->tensor, now, text, sizeof(text));
-		say_gpu_open(job, text, sizeof(text));
-		say_executor(job, now, text, sizeof(text));
-		append(text, sizeof(text), network);
-	}
+	why_stuck_describe(a, job, p->tensor, now, text, sizeof(text));
 	TAILQ_FOREACH (t, &job->trainers, of_job)
 		n++;
 	if (job->n_workers > n)

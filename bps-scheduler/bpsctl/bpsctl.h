@@ -20,7 +20,7 @@
 #define EXIT_UNREACHABLE 3
 
 struct bpsctl_opts {
-	struct addr scheduler_http;
+	struct addr scheduler_http, agent_http;
 	struct steer_conf steer;
 	const char *reason, *config_dir;
 	const char *more; /* the second argument, "" if there is none */

@@ -127,7 +127,7 @@ const struct document_view view_job = {get_job, screen_job};
 static int get_stuck(
 	const struct bpsctl_opts *o, const char *arg, json_t **ret, struct err_text *err)
 {
-	return fetch_stuck(&o->scheduler_http, arg, ret, err);
+	return fetch_stuck(&o->scheduler_http, &o->agent_http, arg, ret, err);
 }
 const struct document_view view_why_stuck = {get_stuck, screen_stuck};
 

@@ -16,8 +16,10 @@
 #include "common/wire/ctlmsg.h"
 
 #define ANSWER_MS    1900 /* every answer takes less than two seconds, even with failures */
-#define JOBS_MAX     32   /* jobs whose details are requested at once */
-#define DOWN_AGENT_S 600  /* same limit as for the scheduler's problems */
+#define STUCK_MS     1500 /* of the scheduler, when the agent is asked after it */
+#define AGENT_MS     350
+#define JOBS_MAX     32  /* jobs whose details are requested at once */
+#define DOWN_AGENT_S 600 /* same limit as for the scheduler's problems */
 
 /* Take the document out of a GET's answer. */
 static int take(struct http_get *g, json_t **ret, struct err_text *err)
@@ -37,13 +39,19 @@ static int take(struct http_get *g, json_t **ret, struct err_text *err)
 	return 0;
 }
 
-int fetch_path(const struct addr *addr, const char *path, json_t **ret, struct err_text *err)
+static int fetch_within(const struct addr *addr, const char *path, uint32_t timeout_ms,
+	json_t **ret, struct err_text *err)
 {
 	struct http_get g = {.rc = 0};
 
 	snprintf(g.path, sizeof(g.path), "%s", path);
-	http_get_all(addr, &g, 1, ANSWER_MS);
+	http_get_all(addr, &g, 1, timeout_ms);
 	return take(&g, ret, err);
+}
+
+int fetch_path(const struct addr *addr, const char *path, json_t **ret, struct err_text *err)
+{
+	return fetch_within(addr, path, ANSWER_MS, ret, err);
 }
 
 static int scheduler_only(json_t *root, struct err_text *err)
@@ -222,14 +230,14 @@ static void put_collected(json_t *root, const struct job_details *d, uint64_t st
 }
 
 /* Get the cluster, and the details of its jobs. */
-static int get_all(const struct addr *addr, bool has_forming, json_t **ret,
+static int get_all(const struct addr *addr, bool has_forming, uint32_t timeout_ms, json_t **ret,
 	struct job_details **ret_d, struct err_text *err)
 {
 	uint64_t start_ms = clock_now_ms();
 	json_t *root = NULL;
 	int rc;
 
-	rc = fetch_path(addr, "/status", &root, err);
+	rc = fetch_within(addr, "/status", timeout_ms, &root, err);
 	if (rc < 0)
 		return rc;
 	*ret_d = calloc(1, sizeof(**ret_d));
@@ -240,18 +248,18 @@ static int get_all(const struct addr *addr, bool has_forming, json_t **ret,
 	if (cell_is(root, "role", "scheduler")) {
 		uint32_t spent = (uint32_t)(clock_now_ms() - start_ms);
 
-		details_get(
-			*ret_d, addr, root, has_forming, spent < ANSWER_MS ? ANSWER_MS - spent : 0);
+		details_get(*ret_d, addr, root, has_forming,
+			spent < timeout_ms ? timeout_ms - spent : 0);
 		put_collected(root, *ret_d, start_ms);
 	}
 	*ret = root;
 	return 0;
 }
 
-static int get_scheduler(const struct addr *addr, bool has_forming, json_t **ret,
-	struct job_details **ret_d, struct err_text *err)
+static int get_scheduler(const struct addr *addr, bool has_forming, uint32_t timeout_ms,
+	json_t **ret, struct job_details **ret_d, struct err_text *err)
 {
-	int rc = get_all(addr, has_forming, ret, ret_d, err);
+	int rc = get_all(addr, has_forming, timeout_ms, ret, ret_d, err);
 
 	if (rc < 0)
 		return rc;
@@ -268,7 +276,7 @@ static int get_scheduler(const struct addr *addr, bool has_forming, json_t **ret
 int fetch_status(const struct addr *addr, json_t **ret, struct err_text *err)
 {
 	struct job_details *d;
-	int rc = get_all(addr, false, ret, &d, err);
+	int rc = get_all(addr, false, ANSWER_MS, ret, &d, err);
 
 	if (rc < 0)
 		return rc;
@@ -311,7 +319,7 @@ int fetch_jobs(const struct addr *addr, json_t **ret, struct err_text *err)
 	static const char *const keep[] = {"jobs", "missing", "collected"};
 	json_t *root = NULL;
 	struct job_details *d;
-	int rc = get_scheduler(addr, false, &root, &d, err);
+	int rc = get_scheduler(addr, false, ANSWER_MS, &root, &d, err);
 
 	if (rc < 0)
 		return rc;
@@ -323,7 +331,8 @@ int fetch_jobs(const struct addr *addr, json_t **ret, struct err_text *err)
 	return 0;
 }
 
-int fetch_job(const struct addr *addr, const char *name, json_t **ret, struct err_text *err)
+static int job_within(const struct addr *addr, const char *name, uint32_t timeout_ms, json_t **ret,
+	struct err_text *err)
 {
 	char escaped[3 * CTL_JOB_NAME_MAX + 1], path[sizeof(escaped) + 16];
 	json_t *root = NULL;
@@ -332,7 +341,7 @@ int fetch_job(const struct addr *addr, const char *name, json_t **ret, struct er
 	if (!http_escape(name, escaped, sizeof(escaped)))
 		return err_set(err, BPS_ENOTFOUND, "no job has so long a name");
 	snprintf(path, sizeof(path), "/status?job=%s", escaped);
-	rc = fetch_path(addr, path, &root, err);
+	rc = fetch_within(addr, path, timeout_ms, &root, err);
 	if (rc < 0)
 		return rc;
 	if (!json_object_get(root, "job")) { /* other daemons ignore the query */
@@ -344,14 +353,20 @@ int fetch_job(const struct addr *addr, const char *name, json_t **ret, struct er
 	return 0;
 }
 
-int fetch_stuck(const struct addr *addr, const char *name, json_t **ret, struct err_text *err)
+int fetch_job(const struct addr *addr, const char *name, json_t **ret, struct err_text *err)
+{
+	return job_within(addr, name, ANSWER_MS, ret, err);
+}
+
+static int stuck_of_scheduler(
+	const struct addr *addr, const char *name, json_t **ret, struct err_text *err)
 {
 	json_t *root = NULL, *jobs;
 	struct job_details *d;
 	int rc;
 
 	if (name && *name) {
-		rc = fetch_job(addr, name, &root, err);
+		rc = job_within(addr, name, STUCK_MS, &root, err);
 		if (rc < 0)
 			return rc;
 		*ret = document(root);
@@ -359,7 +374,7 @@ int fetch_stuck(const struct addr *addr, const char *name, json_t **ret, struct 
 		json_object_set_new(*ret, "jobs", json_pack("[o]", root));
 		return 0;
 	}
-	rc = get_scheduler(addr, true, &root, &d, err);
+	rc = get_scheduler(addr, true, STUCK_MS, &root, &d, err);
 	if (rc < 0)
 		return rc;
 	jobs = json_array();
@@ -373,4 +388,60 @@ int fetch_stuck(const struct addr *addr, const char *name, json_t **ret, struct 
 	json_decref(root);
 	details_free(d);
 	return 0;
+}
+
+/* ---- the agent of this host, while the scheduler is silent ---- */
+
+static bool is_job(json_t *doc, const char *name)
+{
+	json_t *job = json_object_get(doc, "job");
+	char number[32];
+
+	snprintf(number, sizeof(number), "#%" PRIu64, cell_num(job, "id"));
+	return cell_is(job, "name", name) || strcmp(name, number) == 0 ||
+	       strcmp(name, number + 1) == 0;
+}
+
+/* Keep the job that is asked for. Returns whether there is one. */
+static bool keep_job(json_t *root, const char *name)
+{
+	json_t *jobs = json_array(), *doc;
+	size_t i;
+
+	json_array_foreach (json_object_get(root, "jobs"), i, doc)
+		if (is_job(doc, name))
+			json_array_append(jobs, doc);
+	json_object_set_new(root, "jobs", jobs);
+	return json_array_size(jobs) > 0;
+}
+
+/* why: the scheduler's error. It is extended when the agent does not help. */
+static int stuck_of_agent(
+	const struct addr *addr, const char *name, json_t **ret, struct err_text *why)
+{
+	struct err_text err = {""}, silent = *why;
+	json_t *root = NULL;
+
+	if (fetch_within(addr, "/status?waits=1", AGENT_MS, &root, &err) < 0)
+		return err_set(why, BPS_ENOSCHED, "%.300s; nor is there an agent at %.80s:%u",
+			silent.s, addr->host, addr->port);
+	if (!cell_is(root, "role", "agent") || !json_object_get(root, "jobs") ||
+		(*name && !keep_job(root, name))) {
+		json_decref(root);
+		return err_set(why, BPS_ENOSCHED, "%.300s; the agent at %.80s:%u has no such job",
+			silent.s, addr->host, addr->port);
+	}
+	json_object_set_new(root, "scheduler_error", json_string(silent.s));
+	*ret = root;
+	return 0;
+}
+
+int fetch_stuck(const struct addr *scheduler, const struct addr *agent, const char *name,
+	json_t **ret, struct err_text *err)
+{
+	int rc = stuck_of_scheduler(scheduler, name, ret, err);
+
+	if (rc != BPS_ENOSCHED && rc != BPS_ETIMEDOUT)
+		return rc;
+	return stuck_of_agent(agent, name ? name : "", ret, err);
 }

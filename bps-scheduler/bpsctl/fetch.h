@@ -35,8 +35,11 @@ int fetch_members(const struct addr *addr, const char *role, json_t **ret, struc
 int fetch_jobs(const struct addr *addr, json_t **ret, struct err_text *err);
 
 /* Fetch the wait reports: schema role jobs[documents of jobs] missing. name: NULL or "" for all
- * forming and running jobs. */
-int fetch_stuck(const struct addr *addr, const char *name, json_t **ret, struct err_text *err);
+ * forming and running jobs. When the scheduler does not answer, the agent describes what the
+ * workers of its machine wait for: role("agent") name host scheduler_error
+ * jobs[as bps-agent/trainers/waits_report.h]. */
+int fetch_stuck(const struct addr *scheduler, const struct addr *agent, const char *name,
+	json_t **ret, struct err_text *err);
 
 /* Fetch an agent's own document from its HTTP port: "host[:port]". has_topology: include its
  * GPUs. */

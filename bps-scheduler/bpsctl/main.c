@@ -16,6 +16,10 @@ static const struct setting rows[] = {
 		.def = "127.0.0.1:7301", .port = 7301,
 		.help = "where bps-scheduler serves HTTP; for `status` that of any daemon "
 			"(--daemon, --host)"},
+	{"agent-http", SET_ADDR, SETTING_AT(struct bpsctl_opts, agent_http),
+		.def = "127.0.0.1:7304", .port = 7304,
+		.help = "where the bps-agent of this host serves HTTP, for `why-stuck` while the "
+			"scheduler does not answer"},
 	{"json", SET_BOOL, SETTING_AT(struct bpsctl_opts, json), .def = "no",
 		.help = "print the same facts as JSON (schema 1)"},
 	{"watch", SET_BOOL, SETTING_AT(struct bpsctl_opts, watch), .def = "no",

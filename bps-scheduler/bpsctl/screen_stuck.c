@@ -30,6 +30,8 @@ static const char *reason(json_t *wait)
 		return "these have not submitted it:";
 	if (cell_is(wait, "why", "sum"))
 		return "all have submitted it, it is summed by:";
+	if (cell_is(wait, "why", "elsewhere"))
+		return "all workers of this host have submitted it";
 	return "whose submission is missing is not known, as not all agents answer";
 }
 
@@ -40,9 +42,9 @@ static void wait_head(FILE *out, json_t *wait)
 	char text[512];
 
 	if (cell_is(wait, "why", "join"))
-		snprintf(text, sizeof(text),
-			"bps_open: %" PRIu64 " worker%s for %s; these have not joined:", n,
-			plural(n), cell_span(cell_sec(wait, "s")).s);
+		snprintf(text, sizeof(text), "bps_open: %" PRIu64 " worker%s for %s%s", n,
+			plural(n), cell_span(cell_sec(wait, "s")).s,
+			cell_num(wait, "n_missing") ? "; these have not joined:" : "");
 	else if (cell_is(wait, "why", "gpu_open"))
 		snprintf(text, sizeof(text), "bps_gpu_open: %" PRIu64 " worker%s for %s; %s", n,
 			plural(n), cell_span(cell_sec(wait, "s")).s,
@@ -149,9 +151,11 @@ static bool show_job(FILE *out, json_t *doc)
 		else
 			n_quick++;
 	}
-	fprintf(out, "job %.40s (%" PRIu64 "), %.8s for %s: ", cell_str(job, "name").s,
-		cell_num(job, "id"), cell_str(job, "state").s,
-		cell_span(cell_sec(job, "state_s")).s);
+	fprintf(out, "job %.40s (%" PRIu64 "), %.8s", cell_str(job, "name").s, cell_num(job, "id"),
+		cell_str(job, "state").s);
+	if (json_object_get(job, "state_s"))
+		fprintf(out, " for %s", cell_span(cell_sec(job, "state_s")).s);
+	fprintf(out, ": ");
 	if (n_stuck)
 		fprintf(out, "%zu wait%s\n", n_stuck, plural(n_stuck));
 	else if (n_quick)
@@ -174,11 +178,27 @@ static bool show_job(FILE *out, json_t *doc)
 	return n_stuck || is_mute;
 }
 
+/* Show that an agent answered because the scheduler does not. */
+static void agent_head(FILE *out, json_t *root)
+{
+	char text[600];
+
+	cell_wrapped_key(out, "! ", root, "scheduler_error");
+	snprintf(text, sizeof(text),
+		"agent %.63s on %.63s knows of its own workers:", cell_str(root, "name").s,
+		cell_str(root, "host").s);
+	cell_wrapped(out, "  ", text);
+}
+
 int screen_stuck(FILE *out, json_t *root)
 {
 	json_t *jobs = json_object_get(root, "jobs"), *doc;
-	bool is_any = json_array_size(json_object_get(root, "missing")) > 0;
+	bool is_agent = cell_is(root, "role", "agent");
+	bool is_any = is_agent || json_array_size(json_object_get(root, "missing")) > 0;
 	size_t i;
+
+	if (is_agent)
+		agent_head(out, root);
 
 	json_array_foreach (jobs, i, doc)
 		is_any |= show_job(out, doc);

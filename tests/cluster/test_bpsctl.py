@@ -13,6 +13,7 @@ import pytest
 
 import bps
 from cluster import BUILD, DEADLINE_S, ROOT
+from schema import validate
 from screens import document, show, waiting_job, words
 
 COMPLETION = ROOT / "systemd" / "completion" / "bpsctl"
@@ -98,6 +99,45 @@ def test_why_stuck_names_ranks_that_have_not_joined_and_tensors_not_declared(clu
     assert "rank 1\n" in text and "rank 2\n" in text, text
     text = show(c, "why-stuck", "undeclared", status=1)
     assert "'w'" in text and "rank 1 (host agent-host1" in text, text
+
+
+def test_why_stuck_asks_the_local_agent_while_the_scheduler_is_silent(cluster):
+    c = cluster(agents=2, servers=1, scheduler_args=["--agent-dead", "60s"])
+    started = waiting_job(c)
+    agents = [("--agent-http", f"127.0.0.1:{a.http}") for a in c.agents]
+    who = f"rank 0 (host agent-host0, pid {started[0].process.pid})"
+    c.scheduler.kill(signal.SIGSTOP)
+    assert "'w' round 2: 1 worker for" in show(c, *agents[0], "why-stuck", status=1)
+    c.scheduler.kill()
+    for args in (("why-stuck",), ("why-stuck", "digits")):
+        text = show(c, *agents[0], *args, status=1)
+        assert "agent a0 on agent-host0 knows of its own workers" in text, text
+        assert (
+            "'w' round 2: 1 worker for" in text
+            and "all workers of this host have submitted it" in text
+        ), text
+        assert (
+            f"waiting: {who}" in text
+            and "was sent and is not summed yet by server s0" in " ".join(text.split())
+        ), text
+    d = document(c, *agents[0], "why-stuck", "digits")
+    validate(d, "why-stuck")
+    assert d["role"] == "agent" and d["jobs"][0]["waits"][0]["why"] == "elsewhere", d
+    assert "nothing waits" in show(c, *agents[1], "why-stuck", status=1)
+    for args in ((*agents[0], "why-stuck", "nobody"), ("--agent-http", "127.0.0.1:1", "why-stuck")):
+        assert show(c, *args, status=3) == ""
+        validate(json.loads(c.bpsctl("--json", *args).stdout), "failure")
+
+
+def test_local_agent_names_its_own_late_workers_and_those_that_join(cluster):
+    c = cluster(agents=1, servers=1)
+    started = waiting_job(c)
+    c.start_job("error", 1, {"what": "nothing"}, job="forming", env={"BPS_SIZE": "3"})
+    c.wait_for("it forms", lambda: "forming" in c.bpsctl("why-stuck").stdout)
+    c.scheduler.kill()
+    text = show(c, "--agent-http", f"127.0.0.1:{c.agents[0].http}", "why-stuck", status=1)
+    assert f"rank 1 (host agent-host0, pid {started[1].process.pid}) is at round 1" in text, text
+    assert "these have not submitted it" in text and re.search("bps_open: 1 worker for", text), text
 
 
 def test_why_stuck_says_that_no_server_is_there(cluster):

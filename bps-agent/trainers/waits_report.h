@@ -1,0 +1,18 @@
+#ifndef BPS_AGENT_TRAINERS_WAITS_REPORT_H
+#define BPS_AGENT_TRAINERS_WAITS_REPORT_H
+/* Describes what the workers of this machine wait for, as JSON for bpsctl while the scheduler does
+ * not answer. An agent knows its own workers, and where its partitions are. Thread: the data
+ * thread. */
+#include <jansson.h>
+
+struct agent;
+
+/* Return jobs[{job{name id uid state size} waits[...] condition}], a new reference. The waits have
+ * the fields of the scheduler's (bps-scheduler/status/status.h). why is one of
+ *     join       the job has not formed
+ *     submit     the missing workers of this machine have not submitted it
+ *     elsewhere  all workers of this machine have submitted it
+ * At most WAITS_MAX waits for a job. NULL: out of memory. */
+json_t *waits_report(const struct agent *a);
+#define WAITS_MAX 64
+#endif
