@@ -19,18 +19,38 @@
 #include "bps-scheduler/placement/place_apply.h"
 #include "common/base/log.h"
 
+/* Half of the room of a short text is for the first cause. */
+#define WHY_ITSELF_MAX 64
+
+/* Append the job's first failed tensor, which explains what happens to it later. */
+static void add_first_failure(const struct sched_job *j, char *text, size_t room)
+{
+	size_t n = strlen(text);
+
+	if (j->first_failure && !strstr(text, j->first_failure))
+		snprintf(text + n, room - n, "; first: %s", j->first_failure);
+}
+
+/* Append the first machine that the job has lost. Without a failed tensor it is the first known
+ * cause. */
+static void add_first_loss(const struct sched_job *j, char *text, size_t room)
+{
+	size_t n = strlen(text);
+
+	if (j->first_loss && !j->first_failure)
+		snprintf(text + n, room - n, "; first: it went on without %s", j->first_loss);
+}
+
 void sched_job_end(struct sched_core *c, struct sched_job *j, int code, const char *fmt, ...)
 {
 	char text[CTL_TEXT_MAX + 1];
 	va_list ap;
-	size_t n;
 
 	va_start(ap, fmt);
 	vsnprintf(text, sizeof(text), fmt, ap);
 	va_end(ap);
-	n = strlen(text);
-	if (code && j->first_failure && !strstr(text, j->first_failure))
-		snprintf(text + n, sizeof(text) - n, "; first: %s", j->first_failure);
+	if (code)
+		add_first_failure(j, text, sizeof(text));
 	sched_job_set_state(c, j, JOB_ENDED, text[0] ? text : "all workers have finished");
 	sched_job_drop_tensors(c, j);
 	sched_newcomers_drop(c, j, CTL_NO_ID);
@@ -79,14 +99,29 @@ static void barrier_again(struct sched_job *j)
 	j->n_at_barrier = 0;
 }
 
+static void note_first_loss(struct sched_job *j, const char *agent, const char *why)
+{
+	char text[CTL_TEXT_MAX + CTL_NAME_MAX + 16];
+
+	if (j->first_loss)
+		return;
+	snprintf(text, sizeof(text), "agent %s: %s", agent, why);
+	j->first_loss = sched_dup(text);
+}
+
 /* The record, the log, the event and JOB all name the machine that left and the reason. */
-static void shrink(struct sched_core *c, struct sched_job *j, uint32_t i, const char *text)
+static void shrink(struct sched_core *c, struct sched_job *j, uint32_t i, const char *itself)
 {
 	struct sched_job_member *m = &j->members[i];
 	const struct sched_member *agent = sched_member(c, m->agent);
-	char why[CTL_WHY_GONE_MAX + 1];
+	char text[CTL_TEXT_MAX + 1], why[CTL_WHY_GONE_MAX + 1];
 
-	snprintf(why, sizeof(why), "%.*s", CTL_WHY_GONE_MAX, text);
+	snprintf(why, sizeof(why), "%.*s", j->first_failure ? WHY_ITSELF_MAX : CTL_WHY_GONE_MAX,
+		itself);
+	add_first_failure(j, why, sizeof(why));
+	snprintf(text, sizeof(text), "%s", itself);
+	add_first_failure(j, text, sizeof(text));
+	note_first_loss(j, agent->name, itself);
 	sched_job_member_drop(c, j, i, why);
 	m->is_untold = true;
 	j->view = sched_change(c);
@@ -111,8 +146,10 @@ void sched_machine_lost(
 	va_start(ap, fmt);
 	vsnprintf(text, sizeof(text), fmt, ap);
 	va_end(ap);
-	if (j->flags & JOB_SHRINK && j->n_members - j->n_left > 1)
+	if (j->flags & JOB_SHRINK && j->n_members - j->n_left > 1) {
 		shrink(c, j, i, text);
-	else
-		sched_job_end(c, j, code, "%s", text);
+		return;
+	}
+	add_first_loss(j, text, sizeof(text));
+	sched_job_end(c, j, code, "%s", text);
 }

@@ -11,7 +11,9 @@ void sched_job_check_done(struct sched_core *c, struct sched_job *j);
 /* End a job that runs or forms. */
 void sched_job_abort(struct sched_core *c, struct sched_job *j, const char *text);
 /* Handle the loss of member i of a running job, which cannot return to the job by itself. The job
- * ends with code, or continues without the member if it may shrink. fmt: the reason. */
+ * ends with code, or continues without the member if it may shrink. fmt: the reason. The text of
+ * the end, and that of the member, also name the first cause: the first failed tensor, else the
+ * first machine that the job has lost. */
 void sched_machine_lost(struct sched_core *c, struct sched_job *j, uint32_t i, int code,
 	const char *fmt, ...) __attribute__((format(printf, 5, 6)));
 #endif

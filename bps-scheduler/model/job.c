@@ -64,6 +64,7 @@ void sched_job_free(struct sched_core *c, struct sched_job *j)
 	free(j->members);
 	free(j->end_text);
 	free(j->first_failure);
+	free(j->first_loss);
 	free(j->name);
 	free(j);
 }

@@ -44,7 +44,7 @@ struct sched_job_member {
 	bool is_untold;    /* it is gone and has not been notified */
 	bool is_owed_plan; /* it requested a plan that is not durable yet */
 	char *why;         /* reason why it is gone */
-	uint64_t since;    /* view since which it is gone */
+	uint64_t since;    /* view since which it is a member */
 };
 /* A worker that waits to be let into a running job. */
 struct sched_newcomer {
@@ -96,10 +96,11 @@ struct sched_job {
 	/* Text of the first TENSOR_FAIL, NULL: none. Workers end because of one, so it explains
 	 * their ends. Not durable. */
 	char *first_failure;
-	bool is_dirty;   /* in c->dirty_jobs */
-	bool is_changed; /* JOB or JOB_END is still to be sent */
-	bool has_moved;  /* partitions of tensors that are not fresh have moved */
-	bool owes_plans; /* some of its members have requested a plan */
+	char *first_loss; /* the first machine that the job lost, and the reason; the same */
+	bool is_dirty;    /* in c->dirty_jobs */
+	bool is_changed;  /* JOB or JOB_END is still to be sent */
+	bool has_moved;   /* partitions of tensors that are not fresh have moved */
+	bool owes_plans;  /* some of its members have requested a plan */
 	/* Planned moves (balance.h). */
 	bool wants_balance;            /* servers came after its partitions were placed */
 	uint32_t batch;                /* partitions per batch of moves; 0: no moves under way */

@@ -44,7 +44,7 @@ struct state_job_member {
 	uint32_t n_workers;
 	uint8_t is_gone;
 	const char *why; /* it is gone */
-	uint64_t since;  /* view since which it is gone */
+	uint64_t since;  /* view since which it is a member */
 };
 struct state_job {
 	uint32_t id;

@@ -112,6 +112,32 @@ static void last_machine_of_a_job_that_may_shrink_ends_it(void **state)
 	worker(&w, 21, 0, WORKER_LOST);
 	worker(&w, 22, 1, WORKER_LOST);
 	SAID(&w, "22 JOB_END job=1 code=10007 rank 1");
+	SAID(&w,
+		"; first: it went on without agent c: rank 2 (host c, pid 12) of job 'x' was lost");
+	world_fini(&w);
+}
+
+/* Workers end because of the failed tensor, one machine after the other. */
+static void failed_tensor_is_named_by_each_machine_that_leaves_and_by_the_end(void **state)
+{
+	static const char cause[] = "; first: tensor 'v' of job 'x': rank 0 (host a) declares ";
+	struct sched_world w;
+
+	(void)state;
+	shrinking_job(&w);
+	declare(&w, 21, 0, "v", DTYPE_F32, 1000);
+	declare(&w, 22, 1, "v", DTYPE_F32, 1001);
+	clear(&w);
+	worker(&w, 22, 1, WORKER_LOST);
+	SAID(&w, "22 JOB_END job=1 code=10009 agent 'b' (host b) is no longer part of job 'x'");
+	SAID(&w, "went on without it: rank 1 (host b, pid 11) of job 'x' was lost: killed by "
+		 "signal 9; first: tensor 'v' of job 'x'");
+	worker(&w, 21, 0, WORKER_LOST);
+	clear(&w);
+	worker(&w, 23, 2, WORKER_LOST);
+	SAID(&w, "23 JOB_END job=1 code=10007 rank 2");
+	SAID(&w, cause);
+	NOT_SAID(&w, "it went on without");
 	world_fini(&w);
 }
 
@@ -367,6 +393,7 @@ int main(void)
 		cmocka_unit_test(lost_worker_takes_its_machine_out_of_a_job_that_may_shrink),
 		cmocka_unit_test(machine_whose_gpus_fail_leaves_a_job_that_may_shrink),
 		cmocka_unit_test(last_machine_of_a_job_that_may_shrink_ends_it),
+		cmocka_unit_test(failed_tensor_is_named_by_each_machine_that_leaves_and_by_the_end),
 		cmocka_unit_test(tensor_that_only_the_lost_has_not_declared_is_placed),
 		cmocka_unit_test(who_has_left_a_job_is_known_after_a_restart),
 		cmocka_unit_test(barrier_is_passed_when_all_that_are_left_are_there_in_one_view),
