@@ -1,0 +1,177 @@
+"""Collectives on NumPy arrays, which several front-ends share: every worker runs these tests."""
+
+import numpy as np
+import pytest
+
+import bps
+from bps import _arrays, _core, _ops, _sets
+
+
+@pytest.fixture(scope="session", autouse=True)
+def job():
+    _core.init()
+    yield
+    _core.shutdown()
+
+
+@pytest.fixture(autouse=True)
+def together():
+    """No worker begins a test before all have ended the one before."""
+    _ops.barrier()
+
+
+def ranks():
+    return range(_core.size())
+
+
+def total(value=lambda rank: rank + 1):
+    return sum(map(value, ranks()))
+
+
+@pytest.mark.parametrize("dtype", [*_arrays.NAMES, *_arrays.CARRIERS])
+def test_every_type_is_reduced_with_and_without_a_name(dtype):
+    if dtype == "bfloat16":
+        pytest.importorskip("ml_dtypes")
+    kind = _arrays.numpy_type(dtype)
+    op = bps.MAX if dtype == "bool" else bps.SUM
+    x = (np.arange(33) % 2 * (_core.rank() + 1)).astype(kind).reshape(3, 11)
+    most = (np.arange(33) % 2 * total()).astype(kind).reshape(3, 11)
+    for name in (None, f"type.{dtype}"):
+        (out,) = _arrays.reduce(_core.runtime(), [x], name=name, op=op)
+        assert out.dtype == kind and out.shape == (3, 11)
+        assert (out == most).all()
+
+
+def test_a_group_of_many_types_and_sizes_is_reduced_in_one_call():
+    rt = _core.runtime()
+    kinds = [np.float32, np.int32, np.float64, np.float32]
+    arrays = [
+        np.full(n, _core.rank() + 1, kind)
+        for n, kind in zip((1, 0, 1000, 77, 9), (*kinds, np.uint8))
+    ]
+    for _ in range(3):
+        outputs = _arrays.reduce(rt, arrays, name="mixed", op=bps.SUM)
+        assert [o.shape for o in outputs] == [a.shape for a in arrays]
+        assert all(o.dtype == a.dtype and (o == total()).all() for o, a in zip(outputs, arrays))
+
+
+def test_an_array_larger_than_a_bucket_is_cut(monkeypatch):
+    monkeypatch.setattr(_arrays, "BUCKET_BYTES", 4096)
+    arrays = [np.arange(n, dtype=np.float32) + _core.rank() for n in (100, 5000, 3)]
+    outputs = _arrays.reduce(_core.runtime(), arrays, name="cut", op=bps.SUM)
+    for out, n in zip(outputs, (100, 5000, 3)):
+        assert (out == np.arange(n) * _core.size() + sum(ranks())).all()
+
+
+def test_outputs_are_used_again_only_when_nobody_holds_them():
+    rt = _core.runtime()
+    one = _arrays.group(rt, "again", [(np.dtype("f4"), 10), (np.dtype("f4"), 20)])
+    held = []
+    for step in range(6):
+        arrays = [np.full(10, float(step), "f4"), np.full(20, -float(step), "f4")]
+        outputs = one.reduce(arrays, op=bps.AVG)
+        assert all(o.ctypes.data % 64 == 0 for o in outputs)
+        held.append(outputs[1])
+    assert all((out == -float(step)).all() for step, out in enumerate(held))
+    first = held[0].ctypes.data
+    held.clear()
+    del outputs
+    addresses = {one.reduce(arrays)[1].ctypes.data for _ in range(4)}
+    assert addresses <= {first, *addresses} and len(addresses) == 1
+
+
+def test_given_outputs_are_written_in_place():
+    x = np.full((4, 4), float(_core.rank()))
+    (out,) = _arrays.reduce(_core.runtime(), [x], [x], "place", bps.SUM)
+    assert out is x and (x == sum(ranks())).all()
+
+
+def test_factors_apply_before_and_after_the_sum():
+    x = np.full(5, float(_core.rank() + 1), "f4")
+    for name in (None, "factors"):
+        (out,) = _arrays.reduce(
+            _core.runtime(), [x], name=name, op=bps.SUM, prescale=0.5, postscale=4.0
+        )
+        assert np.allclose(out, 2.0 * total())
+
+
+def test_integers_cannot_be_scaled():
+    with pytest.raises(ValueError, match="floating-point"):
+        _arrays.reduce(_core.runtime(), [np.ones(3, int)], prescale=0.5)
+
+
+def test_compression_changes_the_type_on_the_wire_only():
+    x = np.full(8, 0.5 + _core.rank(), "f4")
+    (out,) = _arrays.reduce(_core.runtime(), [x], name="half", op=bps.SUM, compress="float16")
+    assert out.dtype == np.float32 and (out == total(lambda r: 0.5 + r)).all()
+
+
+def test_types_that_cannot_be_summed_are_refused_in_words():
+    with pytest.raises(TypeError, match="complex64 cannot be summed"):
+        _arrays.reduce(_core.runtime(), [np.ones(3, np.complex64)])
+
+
+def test_an_unnamed_array_takes_pieces_first_and_then_a_slot_of_its_own():
+    rt = _core.runtime()
+    x = np.arange(1_500_000, dtype=np.float32)
+    for _ in range(3):
+        (out,) = _arrays.reduce(rt, [x], op=bps.SUM)
+        assert (out == x * _core.size()).all()
+    assert ("f32", 1_500_000) in rt._own
+
+
+def test_lists_that_differ_between_workers_are_an_error_at_all():
+    arrays = [np.ones(3 + 100 * _core.rank(), "f4")] * 2
+    with pytest.raises(bps.Error, match="differ"):
+        _arrays.reduce(_core.runtime(), arrays, name="differ")
+
+
+def test_a_name_may_come_back_with_other_sizes():
+    for n in (3, 50, 3):
+        (out,) = _arrays.reduce(_core.runtime(), [np.ones(n, "f4")], name="sizes", op=bps.SUM)
+        assert out.tolist() == [float(_core.size())] * n
+
+
+@pytest.mark.parametrize("root", [0, 1])
+def test_broadcast_gives_every_worker_the_arrays_of_root(root):
+    mine = [np.full((2, 3), _core.rank(), "i1"), np.array(_core.rank() * 0.5), np.empty(0)]
+    outputs = _arrays.broadcast(_core.runtime(), mine, root)
+    assert (outputs[0] == root).all() and outputs[1] == root * 0.5 and outputs[1].shape == ()
+    assert outputs[2].shape == (0,)
+
+
+def test_gather_takes_different_numbers_of_rows():
+    x = np.full((_core.rank(), 2), _core.rank(), "i4")
+    out, rows, extras = _arrays.gather(_core.runtime(), x, extra=_core.rank() * "x")
+    assert rows == list(ranks()) and extras == [r * "x" for r in ranks()]
+    assert out[:, 0].tolist() == [r for r in ranks() for _ in range(r)]
+
+
+def test_gather_names_the_worker_whose_shape_differs():
+    x = np.zeros((1, 2 + (_core.rank() == 1)))
+    with pytest.raises(ValueError, match=r"rank \d has shape"):
+        _arrays.gather(_core.runtime(), x)
+
+
+def test_exchange_sends_each_worker_its_rows():
+    splits = [r + 1 for r in ranks()]
+    x = np.repeat(np.array(ranks()), splits) + 100 * _core.rank()
+    out, received = _arrays.exchange(_sets.global_process_set, x, splits)
+    me = _core.rank()
+    assert received == [me + 1] * _core.size()
+    assert out.tolist() == [100 * r + me for r in ranks() for _ in range(me + 1)]
+
+
+def test_rows_of_all_workers_are_gathered_and_averaged():
+    values = np.full((2, 3), _core.rank() + 1.0, "f4")
+    rows, indices = _arrays.sum_rows(_core.runtime(), values, np.array([_core.rank(), 7]), bps.AVG)
+    assert indices.tolist() == [i for r in ranks() for i in (r, 7)]
+    assert np.allclose(rows[1::2].sum(0), total() / _core.size())
+
+
+def test_a_set_of_workers_reduces_among_itself():
+    one = _sets.add_process_set([0])
+    if one.included():
+        (out,) = _arrays.reduce(one.runtime(), [np.full(3, 5.0)], name="alone")
+        assert (out == 5.0).all()
+    _sets.remove_process_set(one)
