@@ -20,7 +20,7 @@ LIMIT_S = 600
 # Name of the list: its tests, and the numbers of workers.
 FRONTENDS = {
     "torch": (("torch", "c10d", "compat", "elastic"), (2, 3)),
-    "mxnet": (("arrays",), (2, 3)),
+    "mxnet": (("arrays", "mxnet"), (2, 3)),
 }
 
 

@@ -1,0 +1,339 @@
+"""Collective operations on MXNet arrays, by BytePS's and by Horovod's names.
+
+An operation waits for the engine to finish with its array, and returns when the result is there.
+The array's memory is read and written where it lies.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from typing import Any
+
+import mxnet as mx
+import numpy as np
+from mxnet.base import _LIB, check_call
+
+from bps import _arrays
+from bps._ops import Average, Sum, check_op, share
+from bps._sets import ProcessSet, global_process_set
+
+
+class Compressor:
+    """Leaves tensors as they are; the base of all compressors.
+
+    Attributes:
+        wire (str, optional): the type on the wire of floating-point tensors; None: their own.
+    """
+
+    wire: str | None = None
+
+    @classmethod
+    def compress(cls, tensor: mx.nd.NDArray) -> tuple[mx.nd.NDArray, Any]:
+        """Return the tensor for the wire, and what :meth:`decompress` needs."""
+        if cls.wire is None or np.dtype(tensor.dtype).name not in _arrays.FLOATS:
+            return tensor, None
+        return tensor.astype(cls.wire), tensor.dtype
+
+    @classmethod
+    def decompress(cls, tensor: mx.nd.NDArray, context: Any) -> mx.nd.NDArray:
+        """Return the tensor in its own type."""
+        return tensor if context is None else tensor.astype(context)
+
+
+class FP16Compressor(Compressor):
+    """Sends floating-point tensors as float16; servers add in float32."""
+
+    wire = "float16"
+
+
+class Compression:
+    """The compressors by name."""
+
+    none = Compressor
+    fp16 = FP16Compressor
+
+
+def view(tensor: mx.nd.NDArray) -> np.ndarray:
+    """The tensor's memory as an array, which no operation of the engine uses any more.
+
+    Raises:
+        NotImplementedError: the tensor is sparse, or not in host memory.
+    """
+    if tensor.stype != "default":
+        raise NotImplementedError(
+            f"a tensor of storage type {tensor.stype}: make it dense with .tostype('default') first"
+        )
+    if tensor.context.device_type not in ("cpu", "cpu_pinned", "cpu_shared"):
+        raise NotImplementedError(
+            f"a tensor on {tensor.context}: copy it with .as_in_context(mx.cpu()) first, only host "
+            "memory is supported"
+        )
+    dtype = np.dtype(tensor.dtype)
+    if tensor.size == 0:
+        return np.empty(tensor.shape, dtype)
+    check_call(_LIB.MXNDArrayWaitToWrite(tensor.handle))
+    address = ctypes.c_void_p()
+    check_call(_LIB.MXNDArrayGetData(tensor.handle, ctypes.byref(address)))
+    return _arrays.at_address(address.value, dtype, tensor.size).reshape(tensor.shape)
+
+
+def as_tensor(array: np.ndarray, like: mx.nd.NDArray) -> mx.nd.NDArray:
+    """A new tensor with the array's values, on the device and of the type of another one."""
+    return mx.nd.array(array, ctx=like.context, dtype=like.dtype)
+
+
+def grouped_allreduce_(
+    tensors: Sequence[mx.nd.NDArray],
+    average: bool | None = None,
+    name: str | None = None,
+    priority: int = 0,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+    op: int | None = None,
+    compression: type[Compressor] = Compression.none,
+) -> list[mx.nd.NDArray]:
+    """Reduce tensors over all workers in one call, in place.
+
+    Args: as :func:`allreduce_`.
+    """
+    arrays = [view(t) for t in tensors]
+    _arrays.reduce(
+        process_set.runtime(),
+        arrays,
+        arrays,
+        name,
+        check_op(average, op),
+        prescale_factor,
+        postscale_factor,
+        compression.wire,
+        priority,
+    )
+    return list(tensors)
+
+
+def grouped_allreduce(
+    tensors: Sequence[mx.nd.NDArray],
+    average: bool | None = None,
+    name: str | None = None,
+    priority: int = 0,
+    **options: Any,
+) -> list[mx.nd.NDArray]:
+    """As :func:`grouped_allreduce_`, into new tensors."""
+    copies = [t.copy() for t in tensors]
+    return grouped_allreduce_(copies, average, name, priority, **options)
+
+
+def allreduce_(
+    tensor: mx.nd.NDArray,
+    average: bool | None = None,
+    name: str | None = None,
+    priority: int = 0,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+    op: int | None = None,
+    compression: type[Compressor] = Compression.none,
+) -> mx.nd.NDArray:
+    """Reduce a tensor over all workers, in place.
+
+    Args:
+        tensor (NDArray): any shape, the same at all workers.
+        average (bool, optional): older form of `op`: True is Average, False is Sum.
+        name (str, optional): the same at all workers; tensors that are reduced again and again
+            should have one.
+        priority (int): larger goes first.
+        prescale_factor, postscale_factor (float): multiply the tensor before, and the result after
+            the reduction.
+        process_set (ProcessSet): the workers that take part.
+        op (int, optional): Average (default), Sum, Min, Max or Product.
+        compression (Compressor): the type on the wire.
+
+    Returns:
+        NDArray: the tensor.
+
+    Raises:
+        ValueError: `average` and `op` are both given.
+
+    Example::
+
+        >>> bps.mxnet.init()
+        >>> bps.mxnet.allreduce_(mx.nd.array([1.0, 2.0]), op=bps.mxnet.Sum)
+    """
+    return grouped_allreduce_(
+        [tensor],
+        average,
+        name,
+        priority,
+        prescale_factor,
+        postscale_factor,
+        process_set,
+        op,
+        compression,
+    )[0]
+
+
+def allreduce(
+    tensor: mx.nd.NDArray,
+    average: bool | None = None,
+    name: str | None = None,
+    priority: int = 0,
+    **options: Any,
+) -> mx.nd.NDArray:
+    """As :func:`allreduce_`, into a new tensor."""
+    return allreduce_(tensor.copy(), average, name, priority, **options)
+
+
+def byteps_push_pull(
+    tensor: mx.nd.NDArray,
+    version: int = 0,
+    priority: int = 0,
+    name: str | None = None,
+    is_average: bool = True,
+) -> mx.nd.NDArray:
+    """BytePS's form of :func:`allreduce_`. `version` is ignored: rounds are counted by the
+    service."""
+    return allreduce_(tensor, is_average, name, priority)
+
+
+def byteps_declare_tensor(name: str, **options: Any) -> None:
+    """Accept a name that will be used. The service learns a tensor's type and size at its first
+    use, so this does nothing.
+
+    Raises:
+        NotImplementedError: the options choose a coding, which the service does not have.
+    """
+    if options:
+        raise NotImplementedError(
+            f"byteps_declare_tensor: there are no codings: {', '.join(options)}. Use "
+            "compression=Compression.fp16"
+        )
+
+
+def broadcast_(
+    tensor: mx.nd.NDArray,
+    root_rank: int,
+    name: str | None = None,
+    priority: int = 0,
+    process_set: ProcessSet = global_process_set,
+) -> mx.nd.NDArray:
+    """Overwrite a tensor with root's, in place.
+
+    Args:
+        tensor (NDArray): the same shape and type at all workers.
+        root_rank (int): whose values all get; its rank in the job, also with a process set.
+        process_set (ProcessSet): the workers that take part.
+    """
+    target = view(tensor)
+    root = process_set.place(root_rank)
+    np.copyto(target, _arrays.broadcast(process_set.runtime(), [target], root)[0])
+    return tensor
+
+
+def broadcast(
+    tensor: mx.nd.NDArray,
+    root_rank: int,
+    name: str | None = None,
+    priority: int = 0,
+    process_set: ProcessSet = global_process_set,
+) -> mx.nd.NDArray:
+    """As :func:`broadcast_`, into a new tensor."""
+    return broadcast_(tensor.copy(), root_rank, name, priority, process_set)
+
+
+def allgather(
+    tensor: mx.nd.NDArray,
+    name: str | None = None,
+    priority: int = 0,
+    process_set: ProcessSet = global_process_set,
+) -> mx.nd.NDArray:
+    """Concatenate all workers' tensors along the first dimension, by rank.
+
+    Args:
+        tensor (NDArray): the first dimension may differ between workers, the others must agree.
+        process_set (ProcessSet): the workers that take part.
+    """
+    return as_tensor(_arrays.gather(process_set.runtime(), view(tensor))[0], tensor)
+
+
+def grouped_allgather(
+    tensors: Sequence[mx.nd.NDArray],
+    name: str | None = None,
+    priority: int = 0,
+    process_set: ProcessSet = global_process_set,
+) -> list[mx.nd.NDArray]:
+    """As :func:`allgather` of each tensor."""
+    return [allgather(t, process_set=process_set) for t in tensors]
+
+
+def alltoall(
+    tensor: mx.nd.NDArray,
+    splits: mx.nd.NDArray | Sequence[int] | None = None,
+    name: str | None = None,
+    priority: int = 0,
+    process_set: ProcessSet = global_process_set,
+) -> Any:
+    """Send rows of a tensor to each worker, and return the rows that all sent here.
+
+    Args:
+        tensor (NDArray): at least one dimension; the other dimensions are the same at all workers.
+        splits (NDArray or list of int, optional): how many rows each worker gets, by rank; None:
+            the same number each.
+        process_set (ProcessSet): the workers that take part.
+
+    Returns:
+        NDArray: the rows received, ordered by the rank of the sender. With `splits` a pair: those
+            rows, and the number of rows from each worker.
+    """
+    table = splits.asnumpy() if isinstance(splits, mx.nd.NDArray) else splits
+    rows, received = _arrays.exchange(process_set, view(tensor), table)
+    output = as_tensor(rows, tensor)
+    if splits is None:
+        return output
+    return output, mx.nd.array(received, ctx=tensor.context, dtype="int32")
+
+
+def reducescatter(
+    tensor: mx.nd.NDArray,
+    op: int = Average,
+    name: str | None = None,
+    priority: int = 0,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> mx.nd.NDArray:
+    """Reduce a tensor over all workers and return this worker's rows of the result.
+
+    Args:
+        tensor (NDArray): at least one dimension; the first is split, the first ranks get one row
+            more.
+    """
+    if tensor.ndim == 0:
+        raise ValueError("reducescatter needs a tensor of at least one dimension")
+    factors = {"prescale_factor": prescale_factor, "postscale_factor": postscale_factor}
+    total = allreduce(tensor, None, name, priority, op=op, process_set=process_set, **factors)
+    first, n = share(tensor.shape[0], process_set)
+    return total[first : first + n].copy()
+
+
+def grouped_reducescatter(
+    tensors: Sequence[mx.nd.NDArray], op: int = Average, name: str | None = None, **options: Any
+) -> list[mx.nd.NDArray]:
+    """As :func:`reducescatter` of each tensor."""
+    return [reducescatter(t, op, **options) for t in tensors]
+
+
+def sum_sparse(tensor: Any, op: int, process_set: ProcessSet) -> Any:
+    """Return the sum or the average over all workers of a row_sparse tensor."""
+    if op not in (Average, Sum):
+        raise ValueError("op is Average or Sum for sparse tensors")
+    rows, indices = _arrays.sum_rows(
+        process_set.runtime(), tensor.data.asnumpy(), tensor.indices.asnumpy(), op
+    )
+    kept, places = np.unique(indices, return_inverse=True)
+    total = np.zeros((len(kept), *tensor.shape[1:]), rows.dtype)
+    np.add.at(total, places.reshape(-1), rows)
+    return mx.nd.sparse.row_sparse_array(
+        (total, kept), shape=tensor.shape, ctx=tensor.context, dtype=tensor.dtype
+    )

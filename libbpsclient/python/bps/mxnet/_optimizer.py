@@ -1,0 +1,255 @@
+"""Optimizers and trainers that average gradients over all workers, and the broadcast of
+parameters."""
+
+from __future__ import annotations
+
+import functools
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import mxnet as mx
+from mxnet import gluon
+
+from bps import _arrays
+from bps._ops import Average, Sum
+from bps._sets import ProcessSet, global_process_set
+from bps.mxnet import _ops
+from bps.mxnet._ops import Compression, Compressor
+
+# Gradients that one call of an optimizer may take.
+AGGREGATE = 1 << 20
+
+
+def reduce_gradients(
+    grads: Sequence[mx.nd.NDArray],
+    name: str,
+    op: int,
+    predivide: float,
+    wire: str | None,
+    process_set: ProcessSet,
+) -> None:
+    """Reduce gradients over all workers, in place and in one call. Sparse ones are gathered."""
+    for grad in grads:
+        if grad.stype != "default":
+            _ops.sum_sparse(grad, op, process_set).copyto(grad)
+    dense = [_ops.view(grad) for grad in grads if grad.stype == "default"]
+    if dense:
+        pre, post = 1 / predivide, predivide
+        _arrays.reduce(process_set.runtime(), dense, dense, name, op, pre, post, wire)
+
+
+def _check(gradient_predivide_factor: float, op: int) -> None:
+    if op not in (Average, Sum):
+        raise ValueError("op is Average or Sum for gradients")
+    if gradient_predivide_factor != 1.0 and op != Average:
+        raise ValueError("gradient_predivide_factor needs op=Average")
+
+
+class DistributedOptimizer(mx.optimizer.Optimizer):
+    """An optimizer that averages gradients over all workers before each update.
+
+    Args:
+        optimizer (Optimizer): of MXNet.
+        gradient_predivide_factor (float): divide by it before the sum, and by size / factor after
+            it. Only with Average.
+        num_groups (int): accepted for Horovod's scripts; buckets are cut by bytes.
+        process_set (ProcessSet): the workers over which gradients are averaged.
+        op (int): Average or Sum.
+        compression (Compressor): the type on the wire.
+
+    Example::
+
+        >>> optimizer = mx.optimizer.create("sgd", learning_rate=0.1)
+        >>> optimizer = bps.mxnet.DistributedOptimizer(optimizer)
+    """
+
+    def __init__(
+        self,
+        optimizer: mx.optimizer.Optimizer,
+        gradient_predivide_factor: float = 1.0,
+        num_groups: int = 0,
+        process_set: ProcessSet = global_process_set,
+        op: int = Average,
+        compression: type[Compressor] = Compression.none,
+    ) -> None:
+        _check(gradient_predivide_factor, op)
+        self._optimizer = optimizer
+        self._factor, self._op = gradient_predivide_factor, op
+        self._wire, self._process_set = compression.wire, process_set
+        # MXNet then gives all gradients in one call.
+        self.aggregate_num = AGGREGATE
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "_optimizer":  # of an object that is being copied
+            raise AttributeError(name)
+        return getattr(self._optimizer, name)
+
+    def create_state(self, index: int, weight: mx.nd.NDArray) -> Any:
+        """Return the wrapped optimizer's state of a weight."""
+        return self._optimizer.create_state(index, weight)
+
+    def create_state_multi_precision(self, index: int, weight: mx.nd.NDArray) -> Any:
+        """Return the wrapped optimizer's state of a weight, with a copy of it in f32."""
+        return self._optimizer.create_state_multi_precision(index, weight)
+
+    def _reduce(self, index: Any, grad: Any) -> None:
+        grads = grad if isinstance(index, (list, tuple)) else [grad]
+        name = "grad" if isinstance(index, (list, tuple)) else f"grad.{index}"
+        reduce_gradients(grads, name, self._op, self._factor, self._wire, self._process_set)
+
+    def _each(self, update: Any, index: Any, weight: Any, grad: Any, state: Any) -> None:
+        """Update as many weights at once as the wrapped optimizer takes."""
+        if not isinstance(index, (list, tuple)):
+            update(index, weight, grad, state)
+            return
+        step = max(1, self._optimizer.aggregate_num)
+        for at in range(0, len(index), step):
+            parts = [one[at : at + step] for one in (index, weight, grad, state)]
+            update(*(parts if self._optimizer.aggregate_num else [one[0] for one in parts]))
+
+    def update(self, index: Any, weight: Any, grad: Any, state: Any) -> None:
+        """Average the gradient, or a list of them, and update the weights."""
+        self._reduce(index, grad)
+        self._each(self._optimizer.update, index, weight, grad, state)
+
+    def update_multi_precision(self, index: Any, weight: Any, grad: Any, state: Any) -> None:
+        """As :meth:`update`, with weights kept in f32."""
+        self._reduce(index, grad)
+        self._each(self._optimizer.update_multi_precision, index, weight, grad, state)
+
+    def set_learning_rate(self, lr: float) -> None:
+        """Set the wrapped optimizer's learning rate."""
+        self._optimizer.set_learning_rate(lr)
+
+    def set_lr_mult(self, args_lr_mult: dict[Any, float]) -> None:
+        """Set the wrapped optimizer's factors of the learning rate."""
+        self._optimizer.set_lr_mult(args_lr_mult)
+
+    def set_wd_mult(self, args_wd_mult: dict[Any, float]) -> None:
+        """Set the wrapped optimizer's factors of the weight decay."""
+        self._optimizer.set_wd_mult(args_wd_mult)
+
+
+def _wire(compression: type[Compressor], params: Mapping[str, Any] | None) -> str | None:
+    """Type on the wire that BytePS's compression_params or a compressor choose."""
+    known = dict(params or {})
+    if known.pop("fp16", False):
+        compression = Compression.fp16
+    if known:
+        raise NotImplementedError(
+            f"compression_params: there are no codings: {', '.join(known)}. Use {{'fp16': True}}"
+        )
+    return compression.wire
+
+
+class DistributedTrainer(gluon.Trainer):
+    """A Gluon trainer that averages gradients over all workers before each update.
+
+    Each gradient is divided by the batch size of :meth:`step` and by the number of workers, once
+    each. The first step gives all workers root's parameters.
+
+    Args:
+        params (ParameterDict): ``net.collect_params()``.
+        optimizer (str or Optimizer): of MXNet.
+        optimizer_params (dict, optional): of an optimizer that is given by its name.
+        root_rank (int): whose parameters all get at the first step.
+        compression_params (dict, optional): BytePS's: ``{"fp16": True}``.
+        compression (Compressor): the type on the wire.
+        gradient_predivide_factor (float): divide by it before the sum, and by size / factor after
+            it.
+        prefix (str, optional): of the names of the tensors.
+        num_groups (int): accepted for Horovod's scripts; buckets are cut by bytes.
+        process_set (ProcessSet): the workers over which gradients are averaged.
+
+    Example::
+
+        >>> trainer = bps.mxnet.DistributedTrainer(net.collect_params(), "sgd")
+        >>> trainer.step(batch_size)
+    """
+
+    def __init__(
+        self,
+        params: Any,
+        optimizer: Any,
+        optimizer_params: dict[str, Any] | None = None,
+        root_rank: int = 0,
+        compression_params: Mapping[str, Any] | None = None,
+        compression: type[Compressor] = Compression.none,
+        gradient_predivide_factor: float = 1.0,
+        prefix: str | None = None,
+        num_groups: int = 0,
+        process_set: ProcessSet = global_process_set,
+    ) -> None:
+        if isinstance(optimizer, DistributedOptimizer):
+            warnings.warn(
+                "DistributedTrainer averages gradients itself: the optimizer inside the "
+                "DistributedOptimizer is used",
+                stacklevel=2,
+            )
+            optimizer = optimizer._optimizer
+        self._wire = _wire(compression, compression_params)
+        super().__init__(params, optimizer, optimizer_params, kvstore=None)
+        if len(self._contexts) > 1:
+            raise NotImplementedError(
+                f"parameters on {len(self._contexts)} devices: start one worker for each device"
+            )
+        self._root, self._factor = root_rank, gradient_predivide_factor
+        self._name, self._process_set = f"grad.{prefix}" if prefix else "grad", process_set
+        self._is_broadcast = False
+
+    def _allreduce_grads(self) -> None:
+        if not self._is_broadcast:
+            known = {p.name: p for p in self._params}
+            broadcast_parameters(known, self._root, process_set=self._process_set)
+            self._is_broadcast = True
+        grads = [p.list_grad()[0] for p in self._params if p.grad_req != "null"]
+        reduce_gradients(grads, self._name, Average, self._factor, self._wire, self._process_set)
+
+
+def _broadcast_when_made(param: Any, root_rank: int, process_set: ProcessSet) -> None:
+    """Let a parameter whose shape is not known yet get root's values when it is made."""
+    make = param._init_impl
+
+    @functools.wraps(make)
+    def wrapper(*args: Any, **kwargs: Any) -> None:
+        make(*args, **kwargs)
+        param._init_impl = make
+        broadcast_parameters({param.name: param}, root_rank, process_set=process_set)
+
+    param._init_impl = wrapper
+
+
+def broadcast_parameters(
+    params: Any,
+    root_rank: int = 0,
+    prefix: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> None:
+    """Overwrite parameters with root's, in place.
+
+    Args:
+        params (dict): ``net.collect_params()`` or ``module.get_params()[0]``. A parameter whose
+            shape is not known yet gets root's values when it is made.
+        root_rank (int): whose values all get.
+        prefix (str, optional): accepted for Horovod's scripts.
+        process_set (ProcessSet): the workers that take part.
+
+    Raises:
+        ValueError: for anything but a dict.
+    """
+    if not isinstance(params, Mapping) and not hasattr(params, "items"):
+        raise ValueError(f"params must be a dict of parameters or tensors, not {type(params)}")
+    tensors = []
+    for _, param in sorted(params.items()):
+        if isinstance(param, mx.nd.NDArray):
+            tensors.append(param)
+            continue
+        try:
+            tensors.extend(param.list_data())
+        except gluon.parameter.DeferredInitializationError:
+            _broadcast_when_made(param, root_rank, process_set)
+    arrays = [_ops.view(tensor) for tensor in tensors]
+    root = process_set.place(root_rank)
+    for array, value in zip(arrays, _arrays.broadcast(process_set.runtime(), arrays, root)):
+        array[...] = value

@@ -1,0 +1,62 @@
+"""Small jobs that a test starts beside its own, on the same agent."""
+
+import itertools
+import os
+import subprocess
+import sys
+
+LIMIT_S = 120
+_numbers = itertools.count()
+
+# A worker that kills itself, and the time from then to the error of another.
+KILL_ME = """
+def kill_me():
+    import os, signal, time
+    with open(os.environ["KILLED_AT"], "w") as f:
+        f.write(str(time.monotonic()))
+    os.kill(os.getpid(), signal.SIGKILL)
+
+def report(error):
+    import os, time
+    with open(os.environ["KILLED_AT"]) as f:
+        seconds = time.monotonic() - float(f.read())
+    print(f"after {seconds:.3f} s: {type(error).__name__}: {error}", flush=True)
+"""
+
+
+def start(script, folder, n=2, **more):
+    """Return the exit codes and outputs of a job of n workers that run a script.
+
+    Args:
+        script (str): Python.
+        folder (Path): where the script runs.
+        n (int): number of workers.
+        more: environment variables.
+    """
+    path = folder / "script.py"
+    path.write_text(KILL_ME + script)
+    keep = ("BPS_LIBRARY", "BPS_AGENT_SOCKET", "BPS_TIMEOUT")
+    env = {k: v for k, v in os.environ.items() if not k.startswith("BPS_") or k in keep}
+    env |= {
+        "BPS_JOB": f"small.{os.getpid()}.{next(_numbers)}",
+        "KILLED_AT": str(folder / "killed"),
+        **more,
+    }
+    env |= {"BPS_SIZE": str(n), "BPS_LOCAL_SIZE": str(n)}
+    workers = [
+        subprocess.Popen(
+            [sys.executable, path],
+            cwd=folder,
+            env=env | {"BPS_RANK": str(rank), "BPS_LOCAL_RANK": str(rank)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        for rank in range(n)
+    ]
+    try:
+        outputs = [worker.communicate(timeout=LIMIT_S)[0] for worker in workers]
+    finally:
+        for worker in workers:
+            worker.kill()
+    return [worker.returncode for worker in workers], outputs

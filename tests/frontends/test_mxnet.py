@@ -1,0 +1,440 @@
+"""bps.mxnet: every worker of a job runs these tests in the same order (tests/frontends/run.py)."""
+
+import re
+
+import jobs
+import mxnet as mx
+import numpy as np
+import pytest
+from mxnet import autograd, gluon
+
+import bps.mxnet as bps
+
+
+@pytest.fixture(scope="session", autouse=True)
+def job():
+    bps.init()
+    yield
+    bps.shutdown()
+
+
+@pytest.fixture(autouse=True)
+def together():
+    """No worker begins a test before all have ended the one before."""
+    bps.barrier()
+    mx.random.seed(bps.rank())
+
+
+TYPES = ["uint8", "int8", "int32", "int64", "float16", "float32", "float64"]
+
+
+def ranks():
+    return range(bps.size())
+
+
+def total(value=lambda rank: rank + 1):
+    return sum(map(value, ranks()))
+
+
+def full(shape, value, dtype="float32"):
+    return mx.nd.full(shape, value, dtype=dtype)
+
+
+def near(a, b, tolerance=1e-6):
+    return np.allclose(a.asnumpy(), b if np.isscalar(b) else b.asnumpy(), rtol=0, atol=tolerance)
+
+
+def same_everywhere(tensor):
+    all_ = bps.allgather(tensor.reshape((1, -1))).asnumpy()
+    return all(np.array_equal(all_[0], row) for row in all_)
+
+
+# ---- place ----
+
+
+def test_place_is_that_of_the_launcher():
+    assert sorted(bps.allgather_object(bps.rank())) == list(ranks())
+    assert bps.is_initialized() and bps.local_rank() < bps.local_size() <= bps.size()
+
+
+# ---- allreduce ----
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+@pytest.mark.parametrize("shape", [(17,), (17, 17), (3, 5, 7)])
+def test_allreduce_sums_every_type_and_shape(dtype, shape):
+    out = bps.allreduce(full(shape, bps.rank() + 1, dtype), op=bps.Sum)
+    assert out.dtype == np.dtype(dtype) and out.shape == shape
+    assert (out.asnumpy() == total()).all()
+
+
+def test_allreduce_averages_by_default():
+    assert near(bps.allreduce(full((5,), bps.rank())), sum(ranks()) / bps.size())
+
+
+def test_allreduce_of_an_average_and_a_sum_by_the_older_argument():
+    x = full((5,), bps.rank())
+    assert near(bps.allreduce(x, average=True), sum(ranks()) / bps.size())
+    assert near(bps.allreduce(x, average=False), sum(ranks()))
+
+
+@pytest.mark.parametrize(("op", "fold"), [(bps.Min, min), (bps.Max, max)])
+def test_allreduce_takes_the_least_and_the_most(op, fold):
+    out = bps.allreduce(mx.nd.array([bps.rank(), -bps.rank()]), op=op)
+    assert out.asnumpy().tolist() == [fold(ranks()), fold(-r for r in ranks())]
+
+
+def test_allreduce_scales_before_and_after():
+    x = full((4,), bps.rank() + 1)
+    out = bps.allreduce(x, op=bps.Sum, prescale_factor=0.5, postscale_factor=4.0)
+    assert near(out, 2.0 * total())
+
+
+def test_allreduce_leaves_its_input_alone_and_in_place_does_not():
+    x = full((4, 4), bps.rank())
+    bps.allreduce(x, op=bps.Sum)
+    assert near(x, bps.rank())
+    assert bps.allreduce_(x, op=bps.Sum) is x and near(x, sum(ranks()))
+
+
+def test_allreduce_waits_for_the_engine_and_the_engine_sees_its_result():
+    x = full((1000, 100), 1.0)
+    for _ in range(5):
+        x *= 2.0  # still running when the operation begins
+        bps.allreduce_(x, name="engine")
+        x /= 2.0
+    assert near(x, 1.0)
+
+
+def test_allreduce_of_nothing_and_of_one_element():
+    assert bps.allreduce(mx.nd.zeros((1,)), op=bps.Sum).shape == (1,)
+
+
+def test_adasum_and_unknown_operations_are_refused():
+    with pytest.raises(NotImplementedError, match="Adasum"):
+        bps.allreduce(full((3,), 1), op=bps.Adasum)
+    with pytest.raises(ValueError, match="exclude"):
+        bps.allreduce(full((3,), 1), average=True, op=bps.Sum)
+
+
+def test_shapes_that_differ_between_workers_are_an_error_at_all():
+    with pytest.raises(bps.Error, match="differ"):
+        bps.allreduce(full((3 + 100 * bps.rank(),), 1), name="differ")
+
+
+def test_types_that_differ_between_workers_are_an_error_at_all():
+    dtype = "float64" if bps.rank() else "float32"
+    with pytest.raises(bps.Error, match="types"):
+        bps.allreduce(full((8,), 1, dtype), name="types")
+
+
+def test_sparse_tensors_are_refused_in_words():
+    with pytest.raises(NotImplementedError, match="tostype"):
+        bps.allreduce(full((3, 3), 1).tostype("row_sparse"))
+
+
+def test_compression_changes_the_type_on_the_wire_only():
+    out = bps.allreduce(full((8,), 0.5 + bps.rank()), op=bps.Sum, compression=bps.Compression.fp16)
+    assert out.dtype == np.float32 and near(out, total(lambda r: 0.5 + r))
+    small, context = bps.Compression.fp16.compress(full((2,), 1.5))
+    assert small.dtype == np.float16
+    assert bps.Compression.fp16.decompress(small, context).dtype == np.float32
+
+
+def test_grouped_allreduce_returns_all_outputs():
+    group = [full((n,), bps.rank()) for n in (1, 100, 10_000)]
+    outputs = bps.grouped_allreduce(group, op=bps.Sum, name="group")
+    assert [o.shape for o in outputs] == [(1,), (100,), (10_000,)]
+    assert all(near(o, sum(ranks())) for o in outputs)
+    bps.grouped_allreduce_(group, op=bps.Sum)
+    assert all(near(o, sum(ranks())) for o in group)
+
+
+def test_byteps_push_pull_is_in_place_and_averages():
+    x = full((6,), bps.rank())
+    bps.byteps_declare_tensor("pp")
+    bps.byteps_push_pull(x, version=3, priority=-5, name="pp")
+    assert near(x, sum(ranks()) / bps.size())
+    x = full((6,), bps.rank())
+    bps.byteps_push_pull(x, name="pp", is_average=False)
+    assert near(x, sum(ranks()))
+
+
+def test_codings_that_do_not_exist_are_refused_in_words():
+    with pytest.raises(NotImplementedError, match="byteps_compressor_type"):
+        bps.byteps_declare_tensor("coded", byteps_compressor_type="onebit")
+
+
+# ---- broadcast, allgather, alltoall, reducescatter ----
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+def test_broadcast_gives_every_worker_roots_values(dtype):
+    root = bps.size() - 1
+    x = full((3, 4), bps.rank(), dtype)
+    out = bps.broadcast(x, root)
+    assert out.dtype == np.dtype(dtype) and near(out, root) and near(x, bps.rank())
+    assert bps.broadcast_(x, root) is x and near(x, root)
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+def test_allgather_takes_different_numbers_of_rows(dtype):
+    out = bps.allgather(full((bps.rank() + 1, 3), bps.rank(), dtype))
+    assert out.dtype == np.dtype(dtype) and out.shape == (total(), 3)
+    assert out.asnumpy()[:, 0].tolist() == [r for r in ranks() for _ in range(r + 1)]
+
+
+def test_allgather_names_the_worker_whose_shape_differs():
+    with pytest.raises(ValueError, match=r"rank \d has shape"):
+        bps.allgather(full((2, 2 + (bps.rank() == 1)), 1))
+
+
+def test_grouped_allgather_returns_all_outputs():
+    outputs = bps.grouped_allgather([full((1, n), bps.rank()) for n in (2, 5)])
+    assert [o.shape for o in outputs] == [(bps.size(), 2), (bps.size(), 5)]
+
+
+def test_alltoall_sends_rows_to_each_worker():
+    splits = [r + 1 for r in ranks()]
+    x = mx.nd.array(np.repeat(np.array(ranks()), splits), dtype="int32")
+    out, received = bps.alltoall(x, splits)
+    assert (out.asnumpy() == bps.rank()).all() and out.size == bps.size() * (bps.rank() + 1)
+    assert received.asnumpy().tolist() == [bps.rank() + 1] * bps.size()
+    out, _ = bps.alltoall(x, mx.nd.array(splits, dtype="int32"))
+    assert (out.asnumpy() == bps.rank()).all()
+
+
+def test_alltoall_without_splits_sends_equal_parts():
+    out = bps.alltoall(mx.nd.arange(2 * bps.size()))
+    assert out.asnumpy().tolist() == [2 * bps.rank(), 2 * bps.rank() + 1] * bps.size()
+    with pytest.raises(ValueError, match="evenly"):
+        bps.alltoall(mx.nd.arange(2 * bps.size() + 1))
+
+
+def test_reducescatter_gives_each_worker_its_rows():
+    rows = bps.size() + 1
+    x = mx.nd.arange(rows * 2).reshape((rows, 2))
+    out = bps.reducescatter(x, op=bps.Sum)
+    first = bps.rank() + (bps.rank() > 0)
+    n = 2 if bps.rank() == 0 else 1
+    assert np.array_equal(out.asnumpy(), x.asnumpy()[first : first + n] * bps.size())
+    (other,) = bps.grouped_reducescatter([x], op=bps.Sum)
+    assert near(other, out)
+
+
+def test_objects_are_sent():
+    assert bps.broadcast_object({"epoch": bps.rank()}, 1) == {"epoch": 1}
+
+
+def test_a_process_set_reduces_among_its_workers():
+    one = bps.add_process_set([0])
+    if one.included():
+        assert near(bps.allreduce(full((3,), 5.0), process_set=one), 5.0)
+    bps.remove_process_set(one)
+
+
+# ---- training ----
+
+
+def network(dtype="float32", in_units=6):
+    mx.random.seed(3)
+    net = gluon.nn.HybridSequential()
+    net.add(gluon.nn.Dense(16, "relu", in_units=in_units, dtype=dtype))
+    net.add(gluon.nn.Dense(3, in_units=16 if in_units else 0, dtype=dtype))
+    net.initialize(mx.init.Xavier(), force_reinit=True)
+    return net
+
+
+def batch(dtype="float32"):
+    rng = np.random.RandomState(7)
+    return [mx.nd.array(rng.randn(24, n), dtype=dtype) for n in (6, 3)]
+
+
+def mine():
+    """This worker's rows of the batch."""
+    return slice(bps.rank() * 24 // bps.size(), (bps.rank() + 1) * 24 // bps.size())
+
+
+def parameters(net):
+    return [p.data() for p in net.collect_params().values()]
+
+
+def train(net, trainer, rows=slice(None), steps=10, dtype="float32"):
+    x, y = batch(dtype)
+    x, y = x[rows.start or 0 : rows.stop or 24], y[rows.start or 0 : rows.stop or 24]
+    loss_of = gluon.loss.L2Loss()
+    for _ in range(steps):
+        with autograd.record():
+            loss = loss_of(net(x), y)
+        loss.backward()
+        trainer.step(len(x))
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adam", "nag"])
+@pytest.mark.parametrize("hybrid", [False, True])
+def test_a_trainer_equals_one_worker_with_the_whole_batch(optimizer, hybrid):
+    net, alone = network(), network()
+    if hybrid:
+        net.hybridize()
+    options = {"learning_rate": 0.05}
+    train(net, bps.DistributedTrainer(net.collect_params(), optimizer, dict(options)), mine())
+    train(alone, gluon.Trainer(alone.collect_params(), optimizer, dict(options)))
+    for a, b in zip(parameters(net), parameters(alone)):
+        assert near(a, b, 1e-6) and same_everywhere(a)
+
+
+def test_a_trainer_divides_by_the_batch_and_by_the_workers_once():
+    net, alone = network(), network()
+    trainer = bps.DistributedTrainer(net.collect_params(), "sgd", {"learning_rate": 1.0})
+    other = gluon.Trainer(alone.collect_params(), "sgd", {"learning_rate": 1.0})
+    train(net, trainer, steps=1)  # all workers have the same batch
+    train(alone, other, steps=1)
+    assert all(near(a, b) for a, b in zip(parameters(net), parameters(alone)))
+
+
+def test_a_trainer_gives_all_workers_roots_parameters_at_its_first_step():
+    net = network()
+    for p in parameters(net):
+        p[:] = bps.rank()
+    trainer = bps.DistributedTrainer(
+        net.collect_params(), "sgd", {"learning_rate": 0.0}, root_rank=1
+    )
+    train(net, trainer, steps=1)
+    assert all(near(p, 1) for p in parameters(net))
+
+
+def test_a_trainer_in_half_precision_stays_the_same_everywhere():
+    net = network()
+    trainer = bps.DistributedTrainer(
+        net.collect_params(),
+        "sgd",
+        {"learning_rate": 0.05},
+        compression_params={"fp16": True},
+        gradient_predivide_factor=2.0,
+    )
+    train(net, trainer, mine())
+    assert all(same_everywhere(p) for p in parameters(net))
+
+
+def test_a_trainer_refuses_codings_and_unwraps_an_optimizer():
+    net = network()
+    with pytest.raises(NotImplementedError, match="compressor"):
+        bps.DistributedTrainer(
+            net.collect_params(), "sgd", compression_params={"compressor": "topk"}
+        )
+    with pytest.warns(UserWarning, match="averages gradients itself"):
+        trainer = bps.DistributedTrainer(
+            net.collect_params(), bps.DistributedOptimizer(mx.optimizer.SGD(learning_rate=0.5))
+        )
+    assert trainer.learning_rate == 0.5
+
+
+@pytest.mark.parametrize("name", ["sgd", "adam"])
+@pytest.mark.parametrize("many", [False, True])
+def test_an_optimizer_averages_gradients_before_it_updates(name, many):
+    optimizer = bps.DistributedOptimizer(mx.optimizer.create(name, learning_rate=0.1))
+    alone = mx.optimizer.create(name, learning_rate=0.1)
+    weights = [full((n,), 1.0) for n in (3, 50)]
+    others = [w.copy() for w in weights]
+    updater, other = mx.optimizer.get_updater(optimizer), mx.optimizer.get_updater(alone)
+    for step in range(3):
+        grads = [full((n,), bps.rank() + 1 + step) for n in (3, 50)]
+        means = [full((n,), total() / bps.size() + step) for n in (3, 50)]
+        if many:
+            updater([0, 1], grads, weights)
+        else:
+            for i in (0, 1):
+                updater(i, grads[i], weights[i])
+        for i in (0, 1):
+            other(i, means[i], others[i])
+    assert all(near(a, b) for a, b in zip(weights, others))
+    assert optimizer.learning_rate == 0.1
+    optimizer.set_learning_rate(0.2)
+    assert alone.learning_rate == 0.1 and optimizer._optimizer.learning_rate == 0.2
+
+
+def test_a_module_trains_alike_at_all_workers():
+    data = mx.sym.Variable("data")
+    out = mx.sym.LinearRegressionOutput(
+        mx.sym.FullyConnected(data, num_hidden=3), mx.sym.Variable("label")
+    )
+    module = mx.mod.Module(out, label_names=["label"])
+    x, y = batch()
+    rows = mine()
+    iterator = mx.io.NDArrayIter(
+        {"data": x[rows.start : rows.stop]}, {"label": y[rows.start : rows.stop]}, batch_size=4
+    )
+    module.bind(iterator.provide_data, iterator.provide_label)
+    module.init_params(mx.init.Uniform(0.1 * (bps.rank() + 1)))
+    params, aux = module.get_params()
+    bps.broadcast_parameters(params)
+    module.set_params(params, aux)
+    module.init_optimizer(
+        kvstore=None, optimizer=bps.DistributedOptimizer(mx.optimizer.SGD(learning_rate=0.1))
+    )
+    for one in iterator:
+        module.forward_backward(one)
+        module.update()
+    for value in module.get_params()[0].values():
+        assert same_everywhere(value)
+
+
+def test_sparse_gradients_are_gathered():
+    net = gluon.nn.Embedding(10, 4, sparse_grad=True)
+    net.initialize(mx.init.One())
+    trainer = bps.DistributedTrainer(net.collect_params(), "sgd", {"learning_rate": 1.0})
+    with autograd.record():
+        loss = net(mx.nd.array([bps.rank(), 9])).sum()
+    loss.backward()
+    trainer.step(1)
+    weight = net.weight.data().asnumpy()
+    assert np.allclose(weight[9], 0.0) and np.allclose(weight[8], 1.0)
+    assert all(np.allclose(weight[r], 1.0 - 1.0 / bps.size()) for r in ranks())
+
+
+def test_parameters_are_broadcast_also_when_their_shape_comes_later():
+    net = network(in_units=0)
+    mx.random.seed(bps.rank())
+    bps.broadcast_parameters(net.collect_params(), root_rank=1)
+    net(batch()[0])
+    assert all(same_everywhere(p) for p in parameters(net))
+    with pytest.raises(ValueError, match="dict"):
+        bps.broadcast_parameters([1, 2])
+
+
+# ---- errors ----
+
+
+def test_a_killed_worker_is_named_by_the_others_within_3_seconds(tmp_path):
+    script = """
+import mxnet as mx
+import bps.mxnet as bps
+bps.init()
+x = mx.nd.ones((1000,))
+bps.byteps_push_pull(x, name="x")
+if bps.rank() == 1:
+    kill_me()
+try:
+    bps.byteps_push_pull(x, name="x")
+except bps.Error as error:
+    report(error)
+    raise
+"""
+    if bps.rank() == 0:
+        codes, outputs = jobs.start(script, tmp_path)
+        seen = re.search(r"after ([\d.]+) s: Error: .*rank 1", outputs[0])
+        assert seen and float(seen[1]) < 3 and codes == [1, -9], outputs[0]
+
+
+def test_a_script_that_never_shuts_down_ends(tmp_path):
+    if bps.rank() == 0:
+        script = "import mxnet as mx, bps.mxnet as bps\nbps.init()\nbps.allreduce(mx.nd.ones(3))\n"
+        codes, outputs = jobs.start(script, tmp_path)
+        assert codes == [0, 0], outputs
+
+
+def test_calls_before_init_are_refused_in_words(tmp_path):
+    if bps.rank() == 0:
+        script = "import mxnet as mx, bps.mxnet as bps\nbps.allreduce(mx.nd.ones(3))\n"
+        codes, outputs = jobs.start(script, tmp_path, n=1)
+        assert codes == [1] and "NotInitialized: bps is not initialized" in outputs[0]
