@@ -16,7 +16,8 @@ int client_check_idle(struct bps *b)
 	pthread_mutex_lock(&b->declare_mutex);
 	for (unsigned i = 0; !found && i < CLIENT_BUCKETS; i++)
 		for (const struct bps_tensor *t = b->buckets[i]; t && !found; t = t->next)
-			if (t->entry && !tensor_is_done(t))
+			/* The owner of a companion looks after it. */
+			if (t->entry && !t->owner && !tensor_is_done(t))
 				found = t;
 	pthread_mutex_unlock(&b->declare_mutex);
 	return found ? tensor_explain_busy(found) : 0;

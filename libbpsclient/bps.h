@@ -43,10 +43,9 @@ enum bps_dtype {
 	BPS_BF16 = 9
 };
 
-/* Reductions. Sums and products of integers wrap. AVG divides the sum by the number of workers. For
- * integers it rounds to the floor, and is right only if the sum of all workers fits into the type;
- * otherwise declare a wider type. MIN and MAX propagate NaN. f16 and bf16 are accumulated in
- * f32. */
+/* Reductions. Sums and products of integers wrap. AVG divides the sum by the number of workers. Of
+ * integers it is the floor of the exact mean, which never wraps; bps_push_pull(3) has its cost. MIN
+ * and MAX propagate NaN. f16 and bf16 are accumulated in f32. */
 enum bps_op { BPS_SUM = 0, BPS_PROD = 1, BPS_MAX = 2, BPS_MIN = 3, BPS_AVG = 4 };
 
 enum bps_code {
@@ -144,8 +143,8 @@ BPS_API int bps_local_size(const struct bps *b);
 /* Declare a tensor of n_elems (>= 1) values. Returns at once. Agreement with the other workers is
  * checked later. A mismatch is the error of the tensor's first push_pull, which names both workers
  * and both declarations. The same name again gives the same tensor if type and count agree. name:
- * 1..255 bytes. Errors: -EINVAL, BPS_EMISMATCH (with this worker's own earlier declaration),
- * BPS_EQUOTA. */
+ * 1..255 bytes that do not begin with "__bps". Errors: -EINVAL, BPS_EMISMATCH (with this worker's
+ * own earlier declaration), BPS_EQUOTA. */
 BPS_API int bps_declare(struct bps *b, const char *name, enum bps_dtype dtype, uint64_t n_elems,
 	struct bps_tensor **ret);
 /* Declare several tensors in one round trip. ret: n tensors. */
@@ -272,7 +271,8 @@ BPS_API int bps_gpu_release(struct bps *b, void *ptr);
 /* Declare as bps_declare does, with the place of the values: inside one piece of such memory. */
 BPS_API int bps_gpu_declare(struct bps *b, const char *name, enum bps_dtype dtype, uint64_t n_elems,
 	void *ptr, struct bps_tensor **ret);
-/* Errors: BPS_EBUSY 8 rounds are in flight; BPS_EDEVICE; the job's failure. */
+/* Errors: BPS_EBUSY 8 rounds are in flight; -EOPNOTSUPP an average of integers; BPS_EDEVICE; the
+ * job's failure. */
 BPS_API int bps_gpu_push_pull(struct bps_tensor *t, enum bps_op op, int32_t priority, void *stream);
 /* Make the stream wait: work queued from now on runs when the last submitted round is done, or has
  * failed. The next call reports such a failure. */

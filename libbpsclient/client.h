@@ -4,14 +4,15 @@
  *
  *   open.c     joins and leaves            tensor.c   declares and submits, wait.c waits
  *   barrier.c  barriers of all workers     workers.c  lists the workers
- *                                          suspend.c  leaves for a while
+ *   average.c  averages of integers        suspend.c  leaves for a while
  *
  * Locks, in the order of taking: declare_mutex (the table of tensors), ring_mutex (submissions;
  * held briefly), the session's lock. collect_mutex allows one collective at a time.
  *
  * A tensor's round: `round` is the last submitted one and belongs to the thread that operates on
  * the tensor. entry->done_round is the agent's. In flight means done_round < round. A tensor whose
- * entry has a status has failed for good.
+ * entry has a status has failed for good. The same holds for the companion that carries the values
+ * of an average of integers (average.h): tensor_is_done and tensor_status look at both.
  *
  * A job of one worker (is_single) has no session; a submission completes within the call
  * (single_worker.c). */
@@ -28,7 +29,12 @@
 
 #define CLIENT_BUCKETS     1024
 #define CLIENT_WORKERS_MAX 65536
+/* Users' names must not begin with this. The names of collectives begin with CLIENT_NAME_PREFIX,
+ * whose rounds wait for all machines. Those of averages do not (average.h). */
+#define CLIENT_RESERVED    "__bps"
 #define CLIENT_NAME_PREFIX CTL_OWN_TENSORS
+
+struct average;
 
 struct bps_tensor {
 	struct bps *b;
@@ -49,6 +55,9 @@ struct bps_tensor {
 	bool is_released; /* under ring_mutex: that region is released, or about to be */
 	uint64_t round;
 	void *copy_dst; /* destination of the result, or NULL */
+
+	struct average *average;  /* set by the first average of integers */
+	struct bps_tensor *owner; /* the tensor whose averages this one carries, or NULL */
 
 	struct local_entry own_entry;
 	void *own_slots;
@@ -125,6 +134,12 @@ int client_submit(struct bps_tensor *const *tensors, size_t n, enum bps_op op, i
 
 /* Is the last submitted round complete (or failed)? */
 bool tensor_is_done(const struct bps_tensor *t);
+/* Return the tensor whose round is awaited: t, or the companion that carries its average. Returns t
+ * if none is awaited. */
+struct bps_tensor *tensor_awaited(struct bps_tensor *t);
+/* Return the code with which the tensor has failed for good, or 0. *ret_failed: t or its companion;
+ * may be NULL. */
+int tensor_status(const struct bps_tensor *t, const struct bps_tensor **ret_failed);
 /* Set the sentence of a failed tensor or of the session behind it. Returns code. */
 int tensor_explain(const struct bps_tensor *t, int code);
 /* Set the sentence of a tensor whose round is in flight; returns BPS_EBUSY. */

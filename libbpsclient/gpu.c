@@ -6,6 +6,7 @@
 
 #include "common/base/clock.h"
 #include "common/data/dtype.h"
+#include "libbpsclient/average.h"
 #include "libbpsclient/client.h"
 #include "libbpsclient/last_error.h"
 
@@ -253,6 +254,20 @@ static int check(struct bps_tensor *t, const char *what)
 	return rc < 0 ? rc : failure(t->b);
 }
 
+/* The executor has no companion for an average of integers (average.h). Without one the sum could
+ * wrap, and machines that have the tensor in host memory would wait for it. */
+static int check_op(const struct bps_tensor *t, enum bps_op op)
+{
+	if ((unsigned)op >= OP_COUNT)
+		return last_error_set(-EINVAL, "push_pull: %d is no operation", (int)op);
+	if (average_is_needed(t, op))
+		return last_error_set(-EOPNOTSUPP,
+			"tensor '%s': GPUs do not average integers: divide the result of BPS_SUM, "
+			"or declare the tensor in host memory",
+			t->name);
+	return 0;
+}
+
 int bps_gpu_push_pull(struct bps_tensor *t, enum bps_op op, int32_t priority, void *stream)
 {
 	struct client_gpu *g;
@@ -260,8 +275,9 @@ int bps_gpu_push_pull(struct bps_tensor *t, enum bps_op op, int32_t priority, vo
 
 	if (rc < 0)
 		return rc;
-	if ((unsigned)op >= OP_COUNT)
-		return last_error_set(-EINVAL, "push_pull: %d is no operation", (int)op);
+	rc = check_op(t, op);
+	if (rc < 0)
+		return rc;
 	g = t->b->gpu;
 	pthread_mutex_lock(&t->b->ring_mutex);
 	rc = t->is_released

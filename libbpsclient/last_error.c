@@ -3,6 +3,9 @@
 
 #include <stdarg.h>
 #include <stdio.h>
+#include <string.h>
+
+#include "libbpsclient/average.h"
 
 struct err_text *last_error_text(void)
 {
@@ -23,9 +26,20 @@ int last_error_set(int code, const char *fmt, ...)
 	return code;
 }
 
+/* Remove the prefix of the companions' names: the caller knows only the tensor. */
+static void name_tensors(char *text)
+{
+	static const char prefix[] = AVERAGE_PREFIX;
+
+	while ((text = strstr(text, prefix)))
+		memmove(text, text + sizeof(prefix) - 1, strlen(text + sizeof(prefix) - 1) + 1);
+}
+
 const char *bps_last_error(void)
 {
 	char *text = last_error_text()->s;
+
+	name_tensors(text);
 
 	/* Replace control characters: the text has names chosen by users, and a terminal would
 	 * execute them. */

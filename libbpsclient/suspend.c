@@ -13,6 +13,7 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 
+#include "libbpsclient/average.h"
 #include "libbpsclient/last_error.h"
 
 static void tensor_detach(struct bps_tensor *t)
@@ -28,6 +29,7 @@ static void tensor_detach(struct bps_tensor *t)
 	t->out[0] = t->out[1] = NULL;
 	t->round = 0;
 	t->copy_dst = NULL;
+	average_reset(t);
 }
 
 static void detach_all(struct bps *b)

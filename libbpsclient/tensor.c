@@ -10,6 +10,7 @@
 
 #include "common/base/failpoint.h"
 #include "common/data/dtype.h"
+#include "libbpsclient/average.h"
 #include "libbpsclient/last_error.h"
 
 _Static_assert(BPS_I8 == (int)DTYPE_I8 && BPS_U8 == (int)DTYPE_U8 && BPS_I32 == (int)DTYPE_I32 &&
@@ -77,6 +78,7 @@ static struct bps_tensor *add_tensor(struct bps *b, const struct bps_decl *d)
 
 void tensor_free(struct bps_tensor *t)
 {
+	average_free(t);
 	free(t->own_slots);
 	free(t->name);
 	free(t);
@@ -102,9 +104,10 @@ int tensor_check_decl(const struct bps_decl *d)
 	if (!d->n_elems || d->n_elems > (uint64_t)INT64_MAX / 4 / bytes)
 		return last_error_set(-EINVAL, "tensor '%s': %llu elements", d->name,
 			(unsigned long long)d->n_elems);
-	if (!strncmp(d->name, CLIENT_NAME_PREFIX, strlen(CLIENT_NAME_PREFIX)))
-		return last_error_set(-EINVAL, "tensor '%s': names in '%s' are the library's own",
-			d->name, CLIENT_NAME_PREFIX);
+	if (!strncmp(d->name, CLIENT_RESERVED, strlen(CLIENT_RESERVED)))
+		return last_error_set(-EINVAL,
+			"tensor '%s': names that begin with '%s' are the library's own", d->name,
+			CLIENT_RESERVED);
 	return 0;
 }
 
@@ -299,18 +302,42 @@ bool tensor_has(const struct bps_tensor *t, uint64_t round)
 
 bool tensor_is_done(const struct bps_tensor *t)
 {
-	return tensor_has(t, t->round);
+	uint64_t wide_round;
+	const struct bps_tensor *wide = average_carrier(t, t->round, &wide_round);
+
+	/* If the tensor itself has failed, its companion may never be complete. */
+	return tensor_has(t, t->round) &&
+	       (!wide || tensor_has(wide, wide_round) || entry_status(t));
+}
+
+struct bps_tensor *tensor_awaited(struct bps_tensor *t)
+{
+	struct bps_tensor *wide = average_carrier(t, t->round, NULL);
+
+	return wide && tensor_has(t, t->round) && !tensor_is_done(t) ? wide : t;
+}
+
+int tensor_status(const struct bps_tensor *t, const struct bps_tensor **ret_failed)
+{
+	const struct bps_tensor *wide = average_carrier(t, t->round, NULL);
+	int status = entry_status(t);
+
+	if (ret_failed)
+		*ret_failed = !status && wide ? wide : t;
+	return !status && wide ? entry_status(wide) : status;
 }
 
 int tensor_explain(const struct bps_tensor *t, int code)
 {
 	struct session *s = &t->b->session;
+	const struct bps_tensor *shown = t->owner ? t->owner : t;
 	struct err_text why = {""};
 
 	if (session_failure(s, &why) != code && session_why(s, t->idx, t->round, &why) < 0)
 		session_failure(s, &why);
-	return last_error_set(code, "push_pull of tensor '%s' in job '%s', round %llu: %s", t->name,
-		t->b->options.job, (unsigned long long)t->round, *why.s ? why.s : err_str(code));
+	return last_error_set(code, "push_pull of tensor '%s' in job '%s', round %llu: %s",
+		shown->name, t->b->options.job, (unsigned long long)shown->round,
+		*why.s ? why.s : err_str(code));
 }
 
 static uint16_t wire_priority(const struct bps_tensor *t, int32_t priority)
@@ -322,10 +349,11 @@ static uint16_t wire_priority(const struct bps_tensor *t, int32_t priority)
 	return p < 0 ? 0 : p > PRIORITY_MAX ? PRIORITY_MAX : (uint16_t)p;
 }
 
-/* Check that all of n >= 1 tensors may be submitted. Marks them, to find a duplicate. ring_mutex is
- * held. *ret_bad: the tensor that may not be submitted; any of them if the session has failed. */
-static int check_group(
-	struct bps *b, struct bps_tensor *const *tensors, size_t n, struct bps_tensor **ret_bad)
+/* Check that all of n >= 1 tensors may be submitted, which takes n_entries of the ring. Marks them,
+ * to find a duplicate. ring_mutex is held. *ret_bad: the tensor that may not be submitted; any of
+ * them if the session has failed. */
+static int check_group(struct bps *b, struct bps_tensor *const *tensors, size_t n, size_t n_entries,
+	struct bps_tensor **ret_bad)
 {
 	size_t i;
 	int rc = 0;
@@ -337,14 +365,14 @@ static int check_group(
 			rc = BPS_EBUSY;
 			break;
 		}
-		rc = entry_status(tensors[i]);
+		rc = tensor_status(tensors[i], NULL);
 		tensors[i]->is_marked = true;
 	}
 	while (i > 0)
 		tensors[--i]->is_marked = false;
 	if (!rc && !b->is_single) {
 		rc = atomic_load_explicit(&b->session.failure, memory_order_acquire);
-		if (!rc && local_sq_room(b->session.control) < n)
+		if (!rc && local_sq_room(b->session.control) < n_entries)
 			rc = -EAGAIN;
 		if (!rc && b->is_at_barrier)
 			rc = BPS_EBUSY;
@@ -375,6 +403,8 @@ int tensor_explain_busy(const struct bps_tensor *t)
 
 static int explain_refusal(struct bps_tensor *t, int rc)
 {
+	const struct bps_tensor *failed;
+
 	if (rc == BPS_EBUSY && t->b->is_at_barrier)
 		return last_error_set(rc,
 			"tensor '%s': the job is at a barrier: call bps_checkpoint_barrier until "
@@ -386,12 +416,13 @@ static int explain_refusal(struct bps_tensor *t, int rc)
 	if (rc == -EAGAIN)
 		return last_error_set(
 			rc, "tensor '%s': the agent does not keep up with submissions", t->name);
-	return tensor_explain(t, rc);
+	tensor_status(t, &failed);
+	return tensor_explain(failed, rc);
 }
 
 int tensor_may_fill(struct bps_tensor *t)
 {
-	int rc = tensor_is_done(t) ? entry_status(t) : BPS_EBUSY;
+	int rc = tensor_is_done(t) ? tensor_status(t, NULL) : BPS_EBUSY;
 
 	return rc ? explain_refusal(t, rc) : 0;
 }
@@ -439,22 +470,50 @@ static int check_tensors(struct bps_tensor *const *tensors, size_t n, enum bps_o
 	return 0;
 }
 
+/* Prepare the companions of those tensors that need one, and add their number to *n_averages. */
+static int prepare_averages(
+	struct bps_tensor *const *tensors, size_t n, enum bps_op op, size_t *n_averages)
+{
+	int rc = 0;
+
+	for (size_t i = 0; !rc && i < n; i++)
+		if (average_is_needed(tensors[i], op)) {
+			rc = average_prepare(tensors[i]);
+			(*n_averages)++;
+		}
+	return rc;
+}
+
+/* Put the next round of a tensor into the ring, and of its companion if it needs one. ring_mutex is
+ * held. */
+static void push(struct bps_tensor *t, enum bps_op op, int32_t priority)
+{
+	tensor_push(t, op, priority);
+	if (average_is_needed(t, op))
+		average_push(t, priority);
+	else
+		average_skip(t);
+}
+
 int client_submit(struct bps_tensor *const *tensors, size_t n, enum bps_op op, int32_t priority)
 {
 	struct bps_tensor *bad;
+	size_t n_averages = 0;
 	struct bps *b;
 	int rc;
 
 	if (!n)
 		return 0;
 	rc = check_tensors(tensors, n, op);
+	if (!rc)
+		rc = prepare_averages(tensors, n, op, &n_averages);
 	if (rc < 0)
 		return rc;
 	b = tensors[0]->b;
 	pthread_mutex_lock(&b->ring_mutex);
-	rc = check_group(b, tensors, n, &bad);
+	rc = check_group(b, tensors, n, n + n_averages, &bad);
 	for (size_t i = 0; !rc && i < n; i++)
-		tensor_push(tensors[i], op, priority);
+		push(tensors[i], op, priority);
 	pthread_mutex_unlock(&b->ring_mutex);
 	if (rc)
 		return explain_refusal(bad, rc);
@@ -498,6 +557,22 @@ int bps_push_pull_copy(
 
 /* ---- attributes of a tensor ---- */
 
+/* Return the last round that is complete or has failed, with its average. */
+static uint64_t complete_round(const struct bps_tensor *t)
+{
+	uint64_t done = done_round(t);
+
+	return done && done == t->round && !tensor_is_done(t) ? done - 1 : done;
+}
+
+/* Return the entry that has the contributors of that complete round. */
+static struct local_entry *entry_of(const struct bps_tensor *t, uint64_t round)
+{
+	struct bps_tensor *wide = average_carrier(t, round, NULL);
+
+	return wide ? wide->entry : t->entry;
+}
+
 void *bps_input(struct bps_tensor *t)
 {
 	return t->in;
@@ -505,14 +580,16 @@ void *bps_input(struct bps_tensor *t)
 
 const void *bps_output(const struct bps_tensor *t)
 {
-	uint64_t done = done_round(t);
+	uint64_t done = complete_round(t);
 
 	if (t->region)
 		return NULL;
 	/* A failed round leaves the result of the previous one. */
-	if (done && entry_status(t))
+	if (done && done == t->round && tensor_status(t, NULL))
 		done--;
-	return done ? t->out[done & 1] : NULL;
+	if (!done)
+		return NULL;
+	return average_carrier(t, done, NULL) ? average_output(t, done) : t->out[done & 1];
 }
 
 uint64_t bps_count(const struct bps_tensor *t)
@@ -532,6 +609,7 @@ const char *bps_name(const struct bps_tensor *t)
 
 int bps_tensor_info(const struct bps_tensor *t, struct bps_info *ret)
 {
+	const struct local_entry *entry;
 	uint64_t done;
 	int rc = t ? client_check(t->b) : last_error_set(-EINVAL, "tensor_info: no tensor");
 
@@ -539,20 +617,23 @@ int bps_tensor_info(const struct bps_tensor *t, struct bps_info *ret)
 		rc = last_error_set(-EINVAL, "tensor_info: nowhere to write it");
 	if (rc < 0)
 		return rc;
-	done = done_round(t);
+	done = complete_round(t);
 	*ret = (struct bps_info){.round = done};
 	if (!done)
 		return 0;
-	ret->contributors = atomic_load_explicit(&t->entry->workers, memory_order_relaxed);
-	ret->contributors_most =
-		atomic_load_explicit(&t->entry->workers_most, memory_order_relaxed);
+	entry = entry_of(t, done);
+	ret->contributors = atomic_load_explicit(&entry->workers, memory_order_relaxed);
+	ret->contributors_most = atomic_load_explicit(&entry->workers_most, memory_order_relaxed);
 	return 0;
 }
 
 int bps_contributors(const struct bps_tensor *t)
 {
+	uint64_t done;
+
 	if (!t)
 		return last_error_set(-EINVAL, "contributors: no tensor");
-	return done_round(t) ? (int)atomic_load_explicit(&t->entry->workers, memory_order_relaxed)
-			     : 0;
+	done = complete_round(t);
+	return done ? (int)atomic_load_explicit(&entry_of(t, done)->workers, memory_order_relaxed)
+		    : 0;
 }

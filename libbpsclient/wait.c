@@ -7,6 +7,7 @@
 #include <errno.h>
 #include <string.h>
 
+#include "libbpsclient/average.h"
 #include "libbpsclient/last_error.h"
 
 #include "common/base/clock.h"
@@ -18,14 +19,26 @@
 /* Finish a round that is over: deliver the copy, or report the failure. */
 static int settle(struct bps_tensor *t)
 {
-	int code = atomic_load_explicit(&t->entry->status, memory_order_relaxed);
+	const struct bps_tensor *failed;
+	int code = tensor_status(t, &failed);
 
 	if (code)
-		return tensor_explain(t, code);
-	if (t->copy_dst)
+		return tensor_explain(failed, code);
+	if (t->copy_dst && average_carrier(t, t->round, NULL))
+		average_copy(t, t->round, t->copy_dst);
+	else if (t->copy_dst)
 		memcpy(t->copy_dst, t->out[t->round & 1], t->bytes);
 	t->copy_dst = NULL;
 	return 0;
+}
+
+/* Replace the companion of an average, and its round, by the tensor that the caller knows. */
+static const struct bps_tensor *shown(const struct bps_tensor *t, uint64_t *round)
+{
+	if (!t->owner)
+		return t;
+	*round = t->owner->round;
+	return t->owner;
 }
 
 int tensor_explain_timeout(const struct bps_tensor *t, uint64_t round, uint32_t timeout_ms)
@@ -33,6 +46,7 @@ int tensor_explain_timeout(const struct bps_tensor *t, uint64_t round, uint32_t 
 	struct err_text why = {""};
 
 	session_why(&t->b->session, t->idx, round, &why);
+	t = shown(t, &round);
 	return last_error_set(BPS_ETIMEDOUT,
 		"push_pull of tensor '%s' in job '%s', round %llu, is not complete after %u ms: %s",
 		t->name, t->b->options.job, (unsigned long long)round, timeout_ms,
@@ -46,6 +60,7 @@ static int explain_trouble(const struct bps_tensor *t, uint64_t round, int code)
 	struct err_text why = {""};
 
 	session_why(&t->b->session, t->idx, round, &why);
+	t = shown(t, &round);
 	return last_error_set(code, "push_pull of tensor '%s' in job '%s', round %llu: %s%s%s",
 		t->name, t->b->options.job, (unsigned long long)round, err_str(code),
 		*why.s ? ": " : "", why.s);
@@ -90,10 +105,13 @@ int tensor_wait_round(
 
 int tensor_wait(struct bps_tensor *t, uint64_t deadline_ns, uint32_t timeout_ms)
 {
+	struct bps_tensor *wide;
 	int rc;
 
 	FAILPOINT(CLIENT_WAIT);
 	rc = tensor_wait_round(t, t->round, deadline_ns, timeout_ms);
+	if (!rc && (wide = tensor_awaited(t)) != t)
+		rc = tensor_wait_round(wide, wide->round, deadline_ns, timeout_ms);
 	if (rc < 0)
 		return rc;
 	FAILPOINT(CLIENT_WAITED);
@@ -125,6 +143,7 @@ int bps_wait(struct bps_tensor *t, uint32_t timeout_ms)
 
 int bps_poll(struct bps_tensor *t)
 {
+	const struct bps_tensor *awaited;
 	int rc;
 
 	if (!t)
@@ -133,12 +152,13 @@ int bps_poll(struct bps_tensor *t)
 	if (rc < 0)
 		return rc;
 	if (!tensor_is_done(t)) {
+		awaited = tensor_awaited(t);
 		rc = session_poll(&t->b->session);
 		if (rc && !tensor_is_done(t))
-			return tensor_explain(t, rc);
+			return tensor_explain(awaited, rc);
 		rc = trouble_of(t);
 		if (!tensor_is_done(t))
-			return rc ? explain_trouble(t, t->round, rc) : 0;
+			return rc ? explain_trouble(awaited, awaited->round, rc) : 0;
 	}
 	rc = settle(t);
 	return rc < 0 ? rc : 1;

@@ -6,6 +6,7 @@
 #include <errno.h>
 #include <stdio.h>
 
+#include "libbpsclient/average.h"
 #include "libbpsclient/last_error.h"
 
 struct worker_list {
@@ -96,6 +97,14 @@ int bps_traffic(struct bps *b, struct bps_traffic *ret)
 	return 0;
 }
 
+/* Return the tensor that carried the values of the last round. */
+static const struct bps_tensor *last_carrier(const struct bps_tensor *t)
+{
+	const struct bps_tensor *wide = average_carrier(t, t->round, NULL);
+
+	return wide ? wide : t;
+}
+
 int bps_contributor_list(struct bps_tensor *t, struct bps_worker *ret, size_t n)
 {
 	struct worker_list f = {.ret = ret, .room = ret ? n : 0};
@@ -103,5 +112,5 @@ int bps_contributor_list(struct bps_tensor *t, struct bps_worker *ret, size_t n)
 
 	if (rc < 0)
 		return rc;
-	return t->b->is_single ? single_worker_list(&f) : ask(t->b, t->idx, &f);
+	return t->b->is_single ? single_worker_list(&f) : ask(t->b, last_carrier(t)->idx, &f);
 }

@@ -1,6 +1,6 @@
 """The plainest reference of a reduction over workers, and how far a result may be from it.
 
-Integers must be exact (wrapping). Floats are compared with a sum of doubles; u is the unit roundoff of a type.
+Integers must be exact: sums and products wrap, averages are the floor of the exact mean. Floats are compared with a sum of doubles; u is the unit roundoff of a type.
 
 sum, avg: each stage adds in an accumulator of unit roundoff ua (f16 and bf16: f32), then rounds once to the type. Any order
 of adding W terms errs by at most (W - 1) ua sum|x|, and each of the two roundings (agent, server) by u times its operand,
@@ -43,23 +43,29 @@ def to_double(dtype, x):
     return bf16_to_double(x) if dtype == "bf16" else x.astype(np.float64)
 
 
-def reduce_int(op, all_values, dtype):
+def reduce_int(op, all_values):
     with np.errstate(over="ignore"):
         total = all_values[0].copy()
         for x in all_values[1:]:
-            if op in ("sum", "avg"):
+            if op == "sum":
                 total += x
             elif op == "prod":
                 total *= x
             else:
                 total = np.maximum(total, x) if op == "max" else np.minimum(total, x)
-    return np.floor_divide(total, INT[dtype](len(all_values))) if op == "avg" else total
+    return total
+
+
+def floor_mean(all_values, dtype):
+    """The floor of the exact mean, element by element."""
+    exact = object if dtype == "i64" else np.int64  # object: Python's own integers
+    return (sum(x.astype(exact) for x in all_values) // len(all_values)).astype(INT[dtype])
 
 
 def check(out, dtype, op, n, size, seed, what):
     all_values = [values(dtype, op, n, r, seed) for r in range(size)]
     if dtype in INT:
-        want = reduce_int(op, all_values, dtype)
+        want = floor_mean(all_values, dtype) if op == "avg" else reduce_int(op, all_values)
         bad = np.flatnonzero(out != want)
         assert bad.size == 0, f"{what}: element {bad[0]} is {out[bad[0]]}, not {want[bad[0]]}"
         return

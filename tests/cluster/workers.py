@@ -71,6 +71,96 @@ def rounds(
     return {"longest": longest, "rounds": n_rounds}
 
 
+def averages(n_elems, n_rounds=None, stop=None, progress=None, victim=None, at=None, **options):
+    """Run rounds of integers of full range: two averages, then a sum, and so on.
+
+    Ends after n_rounds, or in the round that finds the file `stop` at any rank. With options each
+    element may be without one worker. In round `at` the victim kills itself. Returns digests of
+    the outputs.
+    """
+    digests, job, r, over = [], bps.open(**options), 0, False
+    tensors = job.declare_group([(d, d, n_elems) for d in ref.INT])
+    vote = job.declare("vote", "i64", 1)
+    while not over:
+        r += 1
+        op = "sum" if r % 3 == 0 else "avg"
+        for t in tensors:
+            t.input[:] = ref.values(t.dtype, op, n_elems, job.rank, r)
+        vote.input[:] = r >= n_rounds if n_rounds else os.path.exists(stop)
+        job.push_pull(tensors, OPS[op])
+        vote.push_pull()
+        if job.rank == victim and r == at:
+            os.kill(os.getpid(), 9)
+        job.wait([*tensors, vote], 60)
+        for t in tensors:
+            all_values = [ref.values(t.dtype, op, n_elems, k, r) for k in range(job.size)]
+            reduce = (
+                ref.floor_mean if op == "avg" else lambda values, _: ref.reduce_int("sum", values)
+            )
+            ok = t.output == reduce(all_values, t.dtype)
+            if options:
+                for k in range(job.size):
+                    ok |= t.output == reduce(all_values[:k] + all_values[k + 1 :], t.dtype)
+            assert ok.all(), (
+                f"round {r} {op} {t.dtype}: element {np.flatnonzero(~ok)[0]} of {n_elems}"
+            )
+            assert t.info.round == r
+            assert t.contributors in ((job.size, job.size - 1) if options else (job.size,))
+            digests.append(digest(t.output))
+        if progress and job.rank == 0:
+            with open(progress, "w", encoding="ascii") as f:
+                f.write(str(r))
+        over = vote.output[0] != 0
+    job.close()
+    return digests
+
+
+def averages_after_resume(n_elems):
+    """Average in a job that is suspended and resumed between its rounds."""
+    with bps.open() as job:
+        t = job.declare("t", "u8", n_elems)
+        size, rank = job.size, job.rank
+        for phase in range(3):
+            for r in (1, 2, 3):
+                t.input[:] = ref.values("u8", "avg", n_elems, rank, 10 * phase + r)
+                t.push_pull(bps.AVG)
+                t.wait()
+                ref.check(
+                    t.output, "u8", "avg", n_elems, size, 10 * phase + r, f"phase {phase} round {r}"
+                )
+                assert t.info == (r, size, size)
+            if phase < 2:
+                job.suspend()
+                assert t.output is None
+                job.resume(size, rank=rank)
+
+
+def average_against_sum():
+    """Rank 0 averages what the others sum. Returns the code and the sentence."""
+    with bps.open(timeout=20) as job:
+        t = job.declare("w", "u8", 10)
+        t.push_pull(bps.AVG if job.rank == 0 else bps.SUM)
+        try:
+            t.wait()
+        except bps.Error as e:
+            job.abort()
+            return [e.code, str(e)]
+    return [0, ""]
+
+
+def average_of_two_types():
+    """Rank 0 declares u8, the others i8, and all average. Returns the code and the sentence."""
+    with bps.open(timeout=20) as job:
+        try:
+            t = job.declare("w", "u8" if job.rank == 0 else "i8", 10)
+            t.push_pull(bps.AVG)
+            t.wait()
+        except bps.Error as e:
+            job.abort()
+            return [e.code, str(e)]
+    return [0, ""]
+
+
 def rounds_until(n_elems, stop, progress, seconds):
     """Rounds whose every sum is compared, until the file `stop` is there; all ranks leave in the same round."""
     with bps.open() as job:
@@ -643,14 +733,18 @@ def growing(
             first = int(state[0])
         t = job.declare("g", "i64", n_elems)
         over = job.declare("over", "i64", 1)
+        mean = job.declare("mean", "u8", 10)
         while not state[1]:
             r = int(state[0]) + 1
             t.input[:] = (1 << job.rank) + (r << 16)
             over.input[:] = r >= n_rounds and (go is None or os.path.exists(go))
+            mean.input[:] = 200 + job.rank
             job.push_pull([t, over])
+            mean.push_pull(bps.AVG)
             if job.rank == victim and r == at:
                 os.kill(os.getpid(), 9)
-            job.wait([t, over])
+            job.wait([t, over, mean])
+            assert 200 <= mean.output[0] < 200 + job.size and np.all(mean.output == mean.output[0])
             masks = members_behind(t.output, r)
             seen[r] = sorted({int(x) for x in masks})
             state[2:] += t.output

@@ -236,32 +236,61 @@ static void fake_read(struct fake_agent *f, struct fake_trainer *t)
 
 static double fake_get(uint8_t dtype, const char *in, uint64_t e)
 {
-	switch (dtype) {
-	case DTYPE_F32:
-		return (double)((const float *)in)[e];
-	case DTYPE_F64:
-		return ((const double *)in)[e];
-	case DTYPE_I32:
-		return (double)((const int32_t *)in)[e];
-	default:
-		return (double)((const uint8_t *)in)[e];
-	}
+	return dtype == DTYPE_F64 ? ((const double *)in)[e] : (double)((const float *)in)[e];
 }
 
 static void fake_put(uint8_t dtype, char *out, uint64_t e, double v)
 {
-	switch (dtype) {
-	case DTYPE_F32:
-		((float *)out)[e] = (float)v;
-		break;
-	case DTYPE_F64:
+	if (dtype == DTYPE_F64)
 		((double *)out)[e] = v;
+	else
+		((float *)out)[e] = (float)v;
+}
+
+static int64_t fake_get_integer(uint8_t dtype, const char *in, uint64_t e)
+{
+	switch (dtype) {
+	case DTYPE_I8:
+		return ((const int8_t *)in)[e];
+	case DTYPE_I32:
+		return ((const int32_t *)in)[e];
+	case DTYPE_I64:
+		return ((const int64_t *)in)[e];
+	default:
+		return ((const uint8_t *)in)[e];
+	}
+}
+
+static void fake_put_integer(uint8_t dtype, char *out, uint64_t e, int64_t v)
+{
+	switch (dtype) {
+	case DTYPE_I8:
+		((int8_t *)out)[e] = (int8_t)v;
 		break;
 	case DTYPE_I32:
 		((int32_t *)out)[e] = (int32_t)v;
 		break;
+	case DTYPE_I64:
+		((int64_t *)out)[e] = v;
+		break;
 	default:
 		((uint8_t *)out)[e] = (uint8_t)v;
+	}
+}
+
+static void fake_sum_integers(struct fake_agent *f, struct fake_tensor *ft, uint32_t idx, char *out)
+{
+	for (uint64_t e = 0; e < ft->n_elems; e++) {
+		uint64_t sum = 0; /* wraps, as in the servers */
+		int64_t value, n = (int64_t)f->size;
+
+		for (uint32_t i = 0; i < f->size; i++)
+			sum += (uint64_t)fake_get_integer(
+				ft->dtype, f->trainers[i].slots[idx].in, e);
+		value = (int64_t)sum;
+		if (ft->op == OP_AVG)
+			value = value / n - (value % n < 0);
+		fake_put_integer(ft->dtype, out, e, value);
 	}
 }
 
@@ -270,6 +299,10 @@ static void fake_sum(struct fake_agent *f, struct fake_tensor *ft, uint32_t idx,
 	char *out = ft->out + (round & 1) * ft->slot_bytes;
 	double sum;
 
+	if (ft->dtype != DTYPE_F32 && ft->dtype != DTYPE_F64) {
+		fake_sum_integers(f, ft, idx, out);
+		return;
+	}
 	for (uint64_t e = 0; e < ft->n_elems; e++) {
 		sum = 0;
 		for (uint32_t i = 0; i < f->size; i++)
@@ -291,7 +324,10 @@ static void fake_complete(struct fake_agent *f, uint32_t idx)
 {
 	struct fake_tensor *ft = &f->tensors[idx];
 	uint64_t round = f->trainers[0].slots[idx].submitted;
+	const char *mute = atomic_load(&f->mute_name);
 
+	if (mute && !strcmp(ft->name, mute))
+		return;
 	for (uint32_t i = 0; i < f->size; i++) {
 		struct fake_slot *s = &f->trainers[i].slots[idx];
 

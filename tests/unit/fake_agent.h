@@ -1,8 +1,8 @@
 #ifndef BPS_TESTS_FAKE_AGENT_H
 #define BPS_TESTS_FAKE_AGENT_H
 /* An agent for unit tests of the client library. A thread serves the protocol of
- * common/local/local.h at a socket of its own. It sums f32, f64, i32 and u8 for the trainers of one
- * job, and misbehaves on order. Fields that a test may read while it runs are atomic. */
+ * common/local/local.h at a socket of its own. It sums f32, f64 and integers for the trainers of
+ * one job, and misbehaves on order. Fields that a test may read while it runs are atomic. */
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -62,9 +62,10 @@ struct fake_agent {
 	bool is_old; /* an agent that does not support LOCAL_ASK_TRAFFIC */
 	/* sends everything twice, like the successor of an agent that died */
 	bool repeats;
-	unsigned n_deaths;         /* connections that end at HELLO */
-	const char *refused_name;  /* slot code EQUOTA */
-	const char *mismatch_name; /* its first round ends in EMISMATCH */
+	unsigned n_deaths;             /* connections that end at HELLO */
+	const char *refused_name;      /* slot code EQUOTA */
+	const char *mismatch_name;     /* its first round ends in EMISMATCH */
+	const char *_Atomic mute_name; /* completes no round of it */
 	const char *why;
 
 	char dir[64], path[96];

@@ -166,7 +166,8 @@ class Tensor:
         """Submit the input; returns at once.
 
         Args:
-            op (int): one of SUM, PROD, MAX, MIN, AVG.
+            op (int): one of SUM, PROD, MAX, MIN, AVG. Sums of integers wrap; AVG of integers is the
+                floor of the exact mean.
             priority (int): larger goes first; by default the tensor declared first goes first.
 
         Raises:
@@ -243,7 +244,11 @@ class GpuTensor:
         return lib.bps_contributors(self.handle)
 
     def push_pull(self, op: int = SUM, priority: int = PRIORITY_AUTO, stream: int = 0) -> None:
-        """Submit the values that the stream will have written by then."""
+        """Submit the values that the stream will have written by then.
+
+        Raises:
+            Error: -EOPNOTSUPP for AVG of integers; EBUSY while 8 rounds are in flight.
+        """
         check(lib.bps_gpu_push_pull(self.handle, op, priority, stream))
 
     def wait_stream(self, stream: int = 0) -> None:

@@ -1,0 +1,219 @@
+/* Averages of integers through companions of a wider type (average.h): declaration, and conversion
+ * of inputs and results. Submission and waits are in tensor.c and wait.c. Thread: the one that
+ * operates on the tensor. */
+#include "libbpsclient/average.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/data/dtype.h"
+#include "libbpsclient/last_error.h"
+
+/* The lower half of an i64 has 32 bits, so the sum over at most 2^16 workers has 48. The 16 bits
+ * above them count the workers; 2^16 workers wrap to 0. */
+#define HALF_BITS  32
+#define COUNT_BITS 48
+#define COUNT_ONE  (UINT64_C(1) << COUNT_BITS)
+
+_Static_assert(CLIENT_WORKERS_MAX <= 1 << (64 - COUNT_BITS), "the count of workers fits");
+_Static_assert(HALF_BITS + 16 <= COUNT_BITS, "the sum of lower halves fits");
+
+struct average {
+	struct bps_tensor *wide; /* owned by the job's table */
+	void *out[2];            /* results of the rounds with that parity */
+	/* Round of `wide` that carries the tensor's round of that parity; 0: it is no average. */
+	uint64_t wide_round[2];
+	uint64_t converted[2]; /* the wide_round whose result is in out; 0: none */
+};
+
+/* ---- conversion ---- */
+
+#define WIDEN(type, wide)                                                                          \
+	for (uint64_t i = 0; i < n; i++)                                                           \
+		((wide *)to)[i] = ((const type *)from)[i];
+
+static void split_i64(uint64_t *to, const int64_t *from, uint64_t n)
+{
+	for (uint64_t i = 0; i < n; i++) {
+		to[2 * i] = (uint64_t)(from[i] >> HALF_BITS);
+		to[2 * i + 1] = COUNT_ONE | (uint32_t)from[i];
+	}
+}
+
+static void widen(void *to, const void *from, enum bps_dtype dtype, uint64_t n)
+{
+	if (dtype == BPS_I8)
+		/* NOLINTNEXTLINE(bugprone-signed-char-misuse): numbers, not characters */
+		WIDEN(int8_t, int32_t)
+	else if (dtype == BPS_U8)
+		WIDEN(uint8_t, int32_t)
+	else if (dtype == BPS_I32)
+		WIDEN(int32_t, int64_t)
+	else
+		split_i64(to, from, n);
+}
+
+#define NARROW(type, wide)                                                                         \
+	for (uint64_t i = 0; i < n; i++)                                                           \
+		((type *)to)[i] = (type)((const wide *)from)[i];
+
+/* Divide upper * 2^32 + lower by the count of workers, to the floor. The rest of the upper halves
+ * is below the count, so that no intermediate value needs more than 49 bits. */
+static int64_t join_i64(int64_t upper, uint64_t lower)
+{
+	int64_t count = (int64_t)(lower >> COUNT_BITS), quotient, rest;
+
+	if (!count)
+		count = 1 << (64 - COUNT_BITS);
+	quotient = upper / count;
+	rest = upper % count;
+	if (rest < 0) {
+		rest += count;
+		quotient--;
+	}
+	rest = (rest << HALF_BITS) + (int64_t)(lower & (COUNT_ONE - 1));
+	return quotient * (INT64_C(1) << HALF_BITS) + rest / count;
+}
+
+static void join_all_i64(int64_t *to, const uint64_t *from, uint64_t n)
+{
+	for (uint64_t i = 0; i < n; i++)
+		to[i] = join_i64((int64_t)from[2 * i], from[2 * i + 1]);
+}
+
+static void narrow(void *to, const void *from, enum bps_dtype dtype, uint64_t n)
+{
+	if (dtype == BPS_I8)
+		NARROW(int8_t, int32_t)
+	else if (dtype == BPS_U8)
+		NARROW(uint8_t, int32_t)
+	else if (dtype == BPS_I32)
+		NARROW(int32_t, int64_t)
+	else
+		join_all_i64(to, from, n);
+}
+
+/* ---- the companion ---- */
+
+bool average_is_needed(const struct bps_tensor *t, enum bps_op op)
+{
+	return op == BPS_AVG && !t->b->is_single &&
+	       (t->dtype == BPS_I8 || t->dtype == BPS_U8 || t->dtype == BPS_I32 ||
+		       t->dtype == BPS_I64);
+}
+
+static int declare_wide(const struct bps_tensor *t, struct bps_tensor **ret)
+{
+	char name[CTL_TENSOR_NAME_MAX + 1];
+	struct bps_decl d = {.name = name,
+		.dtype = t->dtype == BPS_I8 || t->dtype == BPS_U8 ? BPS_I32 : BPS_I64,
+		.n_elems = t->dtype == BPS_I64 ? 2 * t->n_elems : t->n_elems};
+	int n = snprintf(name, sizeof(name), AVERAGE_PREFIX "%s", t->name);
+
+	if (n >= (int)sizeof(name))
+		return last_error_set(-EINVAL,
+			"tensor '%s': averages of integers need a name of at most %zu bytes",
+			t->name, sizeof(name) - sizeof(AVERAGE_PREFIX));
+	return tensor_declare(t->b, &d, NULL, 1, ret);
+}
+
+static int average_new(struct bps_tensor *t)
+{
+	struct average *a = calloc(1, sizeof(*a));
+	size_t each = (t->bytes + LOCAL_ALIGN - 1) / LOCAL_ALIGN * LOCAL_ALIGN;
+	int rc;
+
+	if (!a)
+		return last_error_set(-ENOMEM, "out of memory");
+	a->out[0] = aligned_alloc(LOCAL_ALIGN, 2 * each);
+	if (!a->out[0]) {
+		free(a);
+		return last_error_set(-ENOMEM,
+			"tensor '%s': out of memory for %zu bytes of averages", t->name, 2 * each);
+	}
+	a->out[1] = (char *)a->out[0] + each;
+	rc = declare_wide(t, &a->wide);
+	if (rc < 0) {
+		free(a->out[0]);
+		free(a);
+		return rc;
+	}
+	a->wide->auto_priority = t->auto_priority;
+	a->wide->owner = t;
+	t->average = a;
+	return 0;
+}
+
+int average_prepare(struct bps_tensor *t)
+{
+	int rc = tensor_may_fill(t);
+
+	if (!rc && !t->average)
+		rc = average_new(t);
+	if (!rc)
+		widen(t->average->wide->in, t->in, t->dtype, t->n_elems);
+	return rc;
+}
+
+void average_push(struct bps_tensor *t, int32_t priority)
+{
+	struct average *a = t->average;
+
+	tensor_push(a->wide, t->dtype == BPS_I64 ? BPS_SUM : BPS_AVG, priority);
+	a->wide_round[t->round & 1] = a->wide->round;
+}
+
+void average_skip(struct bps_tensor *t)
+{
+	if (t->average)
+		t->average->wide_round[t->round & 1] = 0;
+}
+
+/* ---- rounds ---- */
+
+struct bps_tensor *average_carrier(const struct bps_tensor *t, uint64_t round, uint64_t *ret_round)
+{
+	const struct average *a = t->average;
+
+	if (!a || !a->wide_round[round & 1])
+		return NULL;
+	if (ret_round)
+		*ret_round = a->wide_round[round & 1];
+	return a->wide;
+}
+
+void average_copy(const struct bps_tensor *t, uint64_t round, void *dst)
+{
+	const struct average *a = t->average;
+
+	narrow(dst, a->wide->out[a->wide_round[round & 1] & 1], t->dtype, t->n_elems);
+}
+
+const void *average_output(const struct bps_tensor *t, uint64_t round)
+{
+	struct average *a = t->average;
+	unsigned slot = round & 1;
+
+	if (a->converted[slot] != a->wide_round[slot]) {
+		average_copy(t, round, a->out[slot]);
+		a->converted[slot] = a->wide_round[slot];
+	}
+	return a->out[slot];
+}
+
+void average_reset(struct bps_tensor *t)
+{
+	struct average *a = t->average;
+
+	for (unsigned i = 0; a && i < 2; i++)
+		a->wide_round[i] = a->converted[i] = 0;
+}
+
+void average_free(struct bps_tensor *t)
+{
+	if (t->average)
+		free(t->average->out[0]);
+	free(t->average);
+}
