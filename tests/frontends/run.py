@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
 """Run the front-ends' tests on clusters of their own and close with their counts.
 
-    tests/frontends/run.py BUILD-FOLDER
+    tests/frontends/run.py BUILD-FOLDER [--list NAME] [--part NAME] [--cluster WORKERSxAGENTS] [-k X]
 
-For each list of requirements, all workers of a job run the same tests in the same order: on one agent with two workers,
-then with three. A list that cannot be installed is skipped, with the reason.
+For each list of requirements, all workers of a job run the same tests in the same order, on
+clusters of one agent and of two. A list that cannot be installed is skipped, with the reason. The
+options choose some of the runs; -k is pytest's.
 """
 
-import itertools
+import argparse
 import os
 import re
 import subprocess
@@ -16,21 +17,31 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
-LIMIT_S = 600
-# Name of the list: its tests, and the numbers of workers.
+LIMIT_S = 900
+# Name of the list: its parts, each with numbers of workers and agents. Three workers on two agents
+# are two and one.
+CLUSTERS = ("2x1", "3x1", "2x2", "3x2")
+ONE_AGENT = ("2x1", "3x1")
 FRONTENDS = {
-    "torch": (("torch", "c10d", "compat", "elastic"), (2, 3)),
-    "mxnet": (("arrays", "mxnet"), (2, 3)),
+    "torch": {
+        "torch": CLUSTERS,
+        "c10d": CLUSTERS,
+        "compat": ONE_AGENT,
+        "elastic": ONE_AGENT,
+    },
+    "mxnet": {"arrays": ONE_AGENT, "mxnet": ONE_AGENT},
 }
+FORM = ((ROOT / "libbpsclient" / "python", "check"), (ROOT, "format", "--check"))
 
 
-def run_tests(build: Path, python: str, name: str, n: int) -> tuple[int, int, int]:
-    """Returns how many tests passed, failed and were skipped at rank 0; a failure anywhere counts."""
-    env = {
-        k: v
-        for k, v in os.environ.items()
-        if not k.startswith(("BPS_", "BYTEPS_", "DMLC_", "PYTEST_"))
-    }
+def run_tests(
+    build: Path, python: str, part: str, cluster: str, words: list[str]
+) -> tuple[int, int, int]:
+    """Returns how many tests passed, failed and were skipped at rank 0; a failure anywhere
+    counts."""
+    n, agents = cluster.split("x")
+    foreign = ("BPS_", "BYTEPS_", "DMLC_", "PYTEST_")
+    env = {k: v for k, v in os.environ.items() if not k.startswith(foreign)}
     env |= {
         "BPS_LIBRARY": str(build / "libbpsclient.so.0"),
         "PYTHONPATH": str(ROOT / "libbpsclient" / "python"),
@@ -38,77 +49,75 @@ def run_tests(build: Path, python: str, name: str, n: int) -> tuple[int, int, in
         "PYTHONDONTWRITEBYTECODE": "1",
         "OMP_NUM_THREADS": "1",
     }
-    tests = [
-        python,
-        "-m",
-        "pytest",
-        "-q",
-        "-x",
-        "-p",
-        "no:cacheprovider",
-        "--tb=short",
-        HERE / f"test_{name}.py",
-    ]
-    command = [build / "bpsrun", "-n", n, "--", *tests]
+    tests = [python, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "--tb=short"]
+    command = [build / "bpsrun", "-n", n, "--agents", agents, "--", *tests]
     done = subprocess.run(
-        list(map(str, command)),
+        list(map(str, [*command, HERE / f"test_{part}.py", *words])),
         env=env,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
         timeout=LIMIT_S,
     )
+    last = "\n".join(re.findall(r"^\[0\] .* in [\d.]+s.*$", done.stdout, re.M))
     counts = {
-        word: int(number)
-        for number, word in re.findall(
-            r"^\[0\] .*?(\d+) (passed|failed|skipped)", done.stdout, re.M
-        )
+        word: int(number) for number, word in re.findall(r"(\d+) (passed|failed|skipped)", last)
     }
-    for number, word in re.findall(
-        r"(\d+) (passed|failed|skipped)",
-        "\n".join(re.findall(r"^\[0\] .* in [\d.]+s.*$", done.stdout, re.M)),
-    ):
-        counts[word] = int(number)
     if done.returncode:
         print(done.stdout[-6000:])
         counts["failed"] = max(1, counts.get("failed", 0))
     return counts.get("passed", 0), counts.get("failed", 0), counts.get("skipped", 0)
 
 
+def check_form(python: str) -> int:
+    """Returns how many of ruff's checks fail; an environment without ruff checks nothing."""
+    if subprocess.run([python, "-c", "import ruff"], stderr=subprocess.DEVNULL).returncode:
+        return 0
+    done = [subprocess.run([python, "-m", "ruff", *words, folder]) for folder, *words in FORM]
+    return sum(one.returncode != 0 for one in done)
+
+
+def environment(name: str) -> str | None:
+    """Returns the Python of a list's environment; None with the reason printed."""
+    made = subprocess.run(
+        [sys.executable, HERE / "environment.py", HERE / f"{name}.txt", ROOT / "build/frontends"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    if made.returncode:
+        reason = made.stderr.strip()
+        print(f"frontends/{name}: skipped, its packages cannot be installed: {reason}")
+        return None
+    return made.stdout.strip()
+
+
 def main() -> int:
-    build = Path(sys.argv[1]).resolve()
+    parser = argparse.ArgumentParser()
+    parser.add_argument("build", type=Path)
+    parser.add_argument("--list", choices=FRONTENDS)
+    parser.add_argument("--part")
+    parser.add_argument("--cluster")
+    parser.add_argument("-k")
+    given = parser.parse_args()
+    build, words = given.build.resolve(), ["-k", given.k] if given.k else []
     total = [0, 0, 0]
-    for name, (parts, sizes) in FRONTENDS.items():
-        made = subprocess.run(
-            [
-                sys.executable,
-                HERE / "environment.py",
-                HERE / f"{name}.txt",
-                ROOT / "build" / "frontends",
-            ],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        if made.returncode:
-            print(
-                f"frontends/{name}: skipped, its packages cannot be installed: "
-                f"{made.stderr.strip()}"
-            )
+    for name, parts in FRONTENDS.items():
+        if given.list not in (None, name):
+            continue
+        python = environment(name)
+        if python is None:
             total[2] += 1
             continue
-        python = made.stdout.strip()
-        if "ruff==" in (HERE / f"{name}.txt").read_text():
-            style = subprocess.run(
-                [python, "-m", "ruff", "check", ROOT / "libbpsclient" / "python"]
-            )
-            form = subprocess.run([python, "-m", "ruff", "format", "--check", ROOT])
-            total[1] += bool(style.returncode) + bool(form.returncode)
-        for part, n in itertools.product(parts, sizes):
-            counts = run_tests(build, python, part, n)
+        total[1] += check_form(python)
+        for part, cluster in [(part, c) for part, clusters in parts.items() for c in clusters]:
+            if given.part not in (None, part) or given.cluster not in (None, cluster):
+                continue
+            counts = run_tests(build, python, part, cluster, words)
+            workers, agents = cluster.split("x")
             print(
-                f"frontends/{part}, {n} workers: {counts[0]} passed, {counts[1]} failed, "
-                f"{counts[2]} skipped",
+                f"frontends/{name}/{part}, {workers} workers on {agents} agents: "
+                f"{counts[0]} passed, {counts[1]} failed, {counts[2]} skipped",
                 flush=True,
             )
             total = [a + b for a, b in zip(total, counts)]

@@ -1,5 +1,7 @@
 """bps.torch: every worker of a job runs these tests in the same order (tests/frontends/run.py)."""
 
+import os
+
 import pytest
 import torch
 
@@ -70,7 +72,10 @@ def mine():
 
 def test_place_is_that_of_the_launcher():
     assert sorted(bps.allgather_object(bps.rank())) == list(ranks())
-    assert bps.local_size() == bps.size() and bps.local_rank() == bps.rank()
+    hosts = bps.allgather_object(os.environ["BPS_AGENT_SOCKET"])
+    mine = hosts[bps.rank()]
+    assert bps.local_size() == hosts.count(mine)
+    assert bps.local_rank() == hosts[: bps.rank()].count(mine)
     assert bps.is_initialized()
 
 
