@@ -117,13 +117,25 @@ def test_an_unnamed_array_takes_pieces_first_and_then_a_slot_of_its_own():
     for _ in range(3):
         (out,) = _arrays.reduce(rt, [x], op=bps.SUM)
         assert (out == x * _core.size()).all()
-    assert ("f32", 1_500_000) in rt._own
+    assert ("f32", bps.SUM, 1_500_000) in rt._own
 
 
 def test_lists_that_differ_between_workers_are_an_error_at_all():
     arrays = [np.ones(3 + 100 * _core.rank(), "f4")] * 2
     with pytest.raises(bps.Error, match="differ"):
         _arrays.reduce(_core.runtime(), arrays, name="differ")
+
+
+@pytest.mark.parametrize("n", [3, 40_000])
+def test_arrays_without_a_name_that_differ_are_an_error_at_all_and_the_job_goes_on(n):
+    for _ in range(2):
+        mine = np.ones(n * (1 + (_core.rank() > 0)), "f4")
+        with pytest.raises(bps.Error, match="workers disagree in all_reduce: rank 0 has"):
+            _arrays.reduce(_core.runtime(), [mine])
+        (out,) = _arrays.reduce(_core.runtime(), [np.ones(n, "f4")], op=bps.SUM)
+        assert (out == _core.size()).all()
+    with pytest.raises(bps.Error, match="workers disagree in broadcast"):
+        _arrays.broadcast(_core.runtime(), [np.ones(n + _core.rank())], 0)
 
 
 def test_a_name_may_come_back_with_other_sizes():

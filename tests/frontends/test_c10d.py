@@ -4,6 +4,7 @@ import datetime
 import os
 import subprocess
 import sys
+import time
 
 import pytest
 import torch
@@ -320,6 +321,36 @@ def test_device_mesh_of_two_dimensions():
 def test_a_wait_that_is_late_is_an_error_and_may_be_repeated():
     group = dist.new_group()
     if RANK == 0:
+@pytest.mark.parametrize("n", [10, 20_000, 2_000_000])
+def test_shapes_that_differ_between_workers_are_an_error_at_all_and_the_group_goes_on(n):
+    for _ in range(2):
+        begun = time.monotonic()
+        with pytest.raises(dist.DistBackendError, match=r"workers disagree in all_reduce: rank 0"):
+            dist.all_reduce(torch.ones(n + 1000 * (RANK > 0)))
+        assert time.monotonic() - begun < LIMIT.total_seconds() / 4
+        x = torch.ones(n)
+        dist.all_reduce(x)
+        assert (x == SIZE).all()
+
+
+def test_other_roots_types_and_calls_are_an_error_at_all():
+    calls = (
+        (lambda: dist.broadcast(torch.ones(3), 0), lambda: dist.broadcast(torch.ones(3), 1)),
+        (lambda: dist.all_reduce(torch.ones(3)), lambda: dist.all_reduce(torch.ones(3).int())),
+        (lambda: dist.all_reduce(torch.ones(3)), lambda: dist.barrier()),
+        (lambda: dist.reduce(torch.ones(3), 0), lambda: dist.reduce(torch.ones(3), 1)),
+    )
+    for first, others in calls:
+        with pytest.raises(dist.DistBackendError, match="workers disagree in .*rank"):
+            (first if RANK == 0 else others)()
+
+
+def test_a_future_fails_when_workers_disagree():
+    future = dist.all_reduce(torch.ones(30_000 * (RANK + 1)), async_op=True).get_future()
+    with pytest.raises(RuntimeError, match="workers disagree"):
+        future.wait()
+
+
         work = dist.all_reduce(x := torch.ones(3), group=group, async_op=True)
         with pytest.raises(dist.DistBackendError, match="all_reduce .*not complete"):
             work.wait(datetime.timedelta(seconds=0.2))

@@ -22,6 +22,7 @@ def together():
     torch.manual_seed(bps.rank())
 
 
+EMISMATCH = -10003
 RANK_TYPES = [
     torch.uint8,
     torch.int8,
@@ -193,6 +194,53 @@ def test_a_name_may_come_back_with_another_shape():
 def test_shapes_that_differ_between_workers_are_an_error_at_all():
     with pytest.raises(bps.Error, match="differ"):
         bps.allreduce(torch.ones(3 + bps.rank()), name="differ")
+
+
+# What workers do differently without a name: the first rank's call, and that of the others.
+DIFFERENT = {
+    "a few elements": (lambda: bps.allreduce(torch.ones(3)), lambda: bps.allreduce(torch.ones(4))),
+    "many elements": (
+        lambda: bps.allreduce(torch.ones(20_000)),
+        lambda: bps.allreduce(torch.ones(70_000)),
+    ),
+    "no elements": (lambda: bps.allreduce(torch.ones(0)), lambda: bps.allreduce(torch.ones(4))),
+    "type": (lambda: bps.allreduce(torch.ones(3)), lambda: bps.allreduce(torch.ones(3).double())),
+    "operation": (
+        lambda: bps.allreduce(torch.ones(3), op=bps.Sum),
+        lambda: bps.allreduce(torch.ones(3), op=bps.Max),
+    ),
+    "root": (lambda: bps.broadcast(torch.ones(3), 0), lambda: bps.broadcast(torch.ones(3), 1)),
+    "size of a broadcast": (
+        lambda: bps.broadcast(torch.ones(3), 0),
+        lambda: bps.broadcast(torch.ones(99_999), 0),
+    ),
+    "type of a broadcast": (
+        lambda: bps.broadcast(torch.ones(3), 0),
+        lambda: bps.broadcast(torch.ones(3).int(), 0),
+    ),
+    "kind": (lambda: bps.allreduce(torch.ones(3)), lambda: bps.broadcast(torch.ones(3), 0)),
+    "object": (lambda: bps.broadcast_object(1, 0), lambda: bps.allgather_object(1)),
+}
+
+
+@pytest.mark.parametrize("what", DIFFERENT)
+def test_calls_that_differ_between_workers_are_an_error_at_all_and_training_goes_on(what):
+    for _ in range(2):
+        with pytest.raises(bps.Error, match="workers disagree in .*rank") as caught:
+            DIFFERENT[what][bps.rank() > 0]()
+        assert caught.value.code == EMISMATCH
+        assert bps.allreduce(torch.full((3,), 1.0), op=bps.Sum).tolist() == [bps.size()] * 3
+        x = torch.arange(70_000.0)
+        assert torch.allclose(bps.allreduce(x), x)
+
+
+def test_a_difference_fails_the_operations_that_are_in_flight_behind_it_too():
+    handles = [bps.allreduce_async(torch.ones(100 + (i == 0) * bps.rank())) for i in range(3)]
+    for handle in handles:
+        with pytest.raises(bps.Error, match="workers disagree"):
+            handle.wait()
+        assert handle.poll()
+    assert bps.allreduce(torch.ones(100), op=bps.Sum).tolist() == [bps.size()] * 100
 
 
 def test_average_and_op_exclude_each_other():

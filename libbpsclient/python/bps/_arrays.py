@@ -339,6 +339,7 @@ def _reduce_unnamed(
     factors: tuple[float, float],
     priority: int,
 ) -> None:
+    n, at, kind = flat.size, 0, NAMES[wire.name]
     parts: list[Operation] = []
 
     def submit(slot: Slot, first: int, last: int) -> None:
@@ -352,17 +353,17 @@ def _reduce_unnamed(
                 results[address] = at_address(address, wire, slot.tensor.n_elems)
             _copy(out[first:last], results[address][: last - first], factors[1])
 
-        parts.append(Operation(slot, collect))
+        parts.append(Operation(slot, collect, parts[0]))
 
-    n, at, kind = flat.size, 0, NAMES[wire.name]
     with rt.lock:
-        slot = rt.own_slot(kind, n)
+        parts.append(rt.agree("all_reduce", kind, n, op))
+        slot = rt.own_slot(kind, op, n)
         if slot is not None:
             submit(slot, 0, n)
             at = n
         try:
             while at < n:
-                slot = rt.piece(kind, n - at)
+                slot = rt.piece(kind, op, n - at)
                 step = min(n - at, slot.tensor.n_elems)
                 submit(slot, at, at + step)
                 at += step
@@ -387,8 +388,9 @@ def broadcast(rt: Runtime, arrays: Sequence[np.ndarray], root: int) -> list[np.n
     for a in flat:
         block[at : at + a.nbytes] = a.reshape(-1).view(np.uint8)
         at += a.nbytes
-    if block.size:
-        with rt.lock:
+    with rt.lock:
+        rt.agree("broadcast", "u8", block.size, root=root).finish()
+        if block.size:
             rt.job.broadcast_memory(block.ctypes.data, block.size, root)
     at, outputs = 0, []
     for a in arrays:

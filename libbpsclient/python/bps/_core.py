@@ -3,7 +3,8 @@
 Names follow the order of the program, never the order of completion, so that all workers use the
 same tensor for the same operation. A worker's n-th shape under one name is the tensor ``u/NAME#n``:
 shapes that differ between workers meet there, and the mismatch is an error at all of them. Tensors
-without a name travel in shared pieces, where only the sizes of the pieces are compared.
+without a name travel in shared pieces. There the workers compare what they do in a small tensor of
+its own, which is in flight beside the data, so that a difference is an error at all of them, too.
 """
 
 from __future__ import annotations
@@ -17,12 +18,14 @@ import pickle
 import secrets
 import sys
 import threading
+import time
+import zlib
 from collections.abc import Callable
 from typing import Any
 
 from bps._job import Job, Tensor
 from bps._job import open as open_job
-from bps._library import CODES, DTYPES, Error, Timeout
+from bps._library import CODES, DTYPES, MAX, SUM, Error, Timeout
 
 # Bytes of the pieces that carry tensors without a name, and how many of each size are in flight.
 PIECES = tuple(1 << n for n in range(8, 23))
@@ -30,8 +33,24 @@ PIECES_IN_FLIGHT = 4
 # Tensors without a name that repeat get slots of their exact size: from OWN_SLOT_BYTES each, up to
 # OWN_SLOTS_BYTES in all.
 OWN_SLOT_BYTES, OWN_SLOTS_BYTES = 64 << 10, 1 << 30
+PRIORITY_MOST = 2**31 - 1
+# Operations that workers compare, and how many comparisons are in flight.
+KINDS = (
+    "all_reduce", "reduce", "broadcast", "all_gather", "all_gather_single", "gather", "scatter",
+    "reduce_scatter", "reduce_scatter_single", "all_to_all", "barrier", "broadcast_object",
+    "all_gather_object",
+)  # fmt: skip
+AGREEMENTS_IN_FLIGHT = 32
+OPS = ("sum", "prod", "max", "min", "avg")  # by number
+# Numbers that are compared, in the order in which a difference is reported.
+FIELDS = ("epoch", "history", "kind", "dtype", "n_elems", "op", "root")
+# A compared number travels with the rank that has it, which is less than this.
+RANKS = 1 << 16
 # After these errors an operation is still in flight, and may be waited for again.
 IN_FLIGHT = {CODES[name] for name in ("ETIMEDOUT", "ENOSERVER", "EISOLATED")}
+
+
+Key = tuple[str, int, int]
 
 
 class NotInitialized(RuntimeError):
@@ -61,10 +80,14 @@ class Operation:
     Args:
         slot (Slot): its tensor has been submitted.
         collect: called once with the sum in the slot's output.
+        agreement (Operation, optional): fails when the workers do different things. Then the slot's
+            sum is not waited for.
     """
 
-    def __init__(self, slot: Slot, collect: Callable[[], None]) -> None:
-        self._slot, self._collect = slot, collect
+    def __init__(
+        self, slot: Slot, collect: Callable[[], None], agreement: Operation | None = None
+    ) -> None:
+        self._slot, self._collect, self._agreement = slot, collect, agreement
         self._error: Error | None = None
         slot.owner = self
 
@@ -75,7 +98,15 @@ class Operation:
         if not self._slot.lock.acquire(blocking=False):
             return False  # another thread waits for it
         try:
-            return self._slot.owner is not self or self._slot.tensor.poll()
+            if self._slot.owner is not self:
+                return True
+            if self._agreement is not None:
+                if not self._agreement.poll():
+                    return False
+                self._agreement.settle()
+                if self._agreement._error is not None:
+                    return True
+            return self._slot.tensor.poll()
         finally:
             self._slot.lock.release()
 
@@ -88,13 +119,17 @@ class Operation:
         Raises:
             Error: it is still in flight (time-out, no server): call it again.
         """
+        end = None if timeout is None else time.monotonic() + timeout
         if not self._slot.lock.acquire(timeout=-1 if timeout is None else timeout):
             name = self._slot.tensor.name
             raise Timeout(CODES["ETIMEDOUT"], f"tensor '{name}' is not complete after {timeout} s")
         try:
             if self._slot.owner is self:
                 try:
-                    self._slot.tensor.finish(timeout)
+                    if self._agreement is not None:
+                        self._agreement.finish(timeout)
+                    left = None if end is None else max(end - time.monotonic(), 0.001)
+                    self._slot.tensor.finish(left)
                     self._collect()
                 except Error as error:
                     if error.code in IN_FLIGHT:
@@ -127,11 +162,16 @@ class Runtime:
         self.job, self.prefix = job, prefix
         self.lock = threading.RLock()  # declarations and collectives have one order
         self._named: dict[str, dict[tuple[str, int], Slot]] = collections.defaultdict(dict)
-        self._rings: dict[tuple[str, int], list[Slot]] = {}
-        self._turns: collections.Counter[tuple[str, int]] = collections.Counter()
-        self._own: dict[tuple[str, int], list[Slot]] = {}
-        self._own_turns: collections.Counter[tuple[str, int]] = collections.Counter()
+        # Slots without a name, by type, operation and size. With different operations workers
+        # never meet in a slot, which would fail the job.
+        self._rings: dict[Key, list[Slot]] = {}
+        self._turns: collections.Counter[Key] = collections.Counter()
+        self._own: dict[Key, list[Slot]] = {}
+        self._own_turns: collections.Counter[Key] = collections.Counter()
         self._own_bytes = 0
+        self._agreements: list[Slot] = []
+        self._n_agreements = 0
+        self._epoch, self._next_epoch, self._history = 0, 0, 0
         self._sets = 0
         self.failure: BaseException | None = None  # of an operation that was submitted in part
 
@@ -162,7 +202,76 @@ class Runtime:
                 )
             return slot
 
-    def piece(self, dtype: str, n_elems: int) -> Slot:
+    def agree(self, kind: str, dtype: str, n_elems: int, op: int = SUM, root: int = 0) -> Operation:
+        """Compare the next operation without a name with that of the other workers.
+
+        A difference ends the epoch at all workers: slots for operations without a name are then new
+        ones, because the workers have used the old ones differently.
+
+        Args:
+            kind (str): one of KINDS.
+            dtype (str), n_elems (int): of the memory that is reduced.
+            op (int), root (int): of the operation.
+
+        Returns:
+            Operation: fails with EMISMATCH at all workers when their arguments differ.
+        """
+        with self.lock:
+            if self._next_epoch > self._epoch:
+                self._epoch, self._history = self._next_epoch, 0
+                self._forget_unnamed()
+            if not self._agreements:
+                decls = [
+                    (f"{self.prefix}agree/{i}", "i64", 2 * len(FIELDS))
+                    for i in range(AGREEMENTS_IN_FLIGHT)
+                ]
+                self._agreements = [Slot(t) for t in self.job.declare_group(decls)]
+            slot = self._agreements[self._n_agreements % AGREEMENTS_IN_FLIGHT]
+            if slot.owner is not None:
+                slot.owner.settle()
+            mine = (KINDS.index(kind), DTYPES[dtype][0], n_elems, op, root)
+            numbers = (self._epoch, self._history, *mine)
+            memory = (ctypes.c_int64 * (2 * len(FIELDS))).from_address(slot.tensor.input_address)
+            rank = self.job.rank
+            memory[:] = [sign * n * RANKS + rank for sign in (1, -1) for n in numbers]
+            slot.tensor.push_pull(MAX, PRIORITY_MOST)
+            self._n_agreements += 1
+            self._history = zlib.crc32(repr(mine).encode(), self._history)
+            return Operation(slot, lambda: self._compare(slot))
+
+    def _compare(self, slot: Slot) -> None:
+        """Raise the first difference between the workers."""
+        n = len(FIELDS)
+        memory = (ctypes.c_int64 * (2 * n)).from_address(slot.tensor.output_address)
+        most = [divmod(x, RANKS) for x in memory[:n]]
+        least = [(-x, rank) for x, rank in (divmod(x, RANKS) for x in memory[n:])]
+        for field, (a, rank), (b, other) in zip(FIELDS, most, least):
+            if a == b:
+                continue
+            self._next_epoch = max(self._next_epoch, most[0][0] + 1)
+            what = f"workers disagree in {KINDS[most[FIELDS.index('kind')][0]]}"
+            if field in ("epoch", "history"):
+                text = "an operation before it differed between them, too"
+            else:
+                text = f"rank {other} has {_described(field, b)}, rank {rank} "
+                text += _described(field, a)
+            raise Error(
+                CODES["EMISMATCH"],
+                f"{what}: {text}. All workers must make the same calls in the same order, with "
+                "tensors of one shape and type",
+            )
+
+    def _forget_unnamed(self) -> None:
+        for known in (self._rings, self._turns, self._own, self._own_turns):
+            known.clear()
+        self._own_bytes = 0
+
+    def _unnamed(self, kind: str, key: Key, i: int) -> str:
+        dtype, op, size = key
+        epoch = f"e{self._epoch}/" if self._epoch else ""
+        return f"{self.prefix}{epoch}{kind}/{dtype}.{OPS[op]}.{size}.{i}"
+
+    def piece(self, dtype: str, op: int, n_elems: int) -> Slot:
         """Return the next slot for a piece of at most n_elems; completes the operation that had it
         before."""
         item = int(DTYPES[dtype][1][1:])
@@ -173,20 +282,21 @@ class Runtime:
             ) from self.failure
         with self.lock:
             size = next((p for p in PIECES if p >= n_elems * item), PIECES[-1])
-            ring = self._rings.get((dtype, size))
+            key = (dtype, op, size)
+            ring = self._rings.get(key)
             if ring is None:
                 decls = [
-                    (f"{self.prefix}p/{dtype}.{size}.{i}", dtype, size // item)
+                    (self._unnamed("p", key, i), dtype, size // item)
                     for i in range(PIECES_IN_FLIGHT)
                 ]
-                ring = self._rings[dtype, size] = [Slot(t) for t in self.job.declare_group(decls)]
-            slot = ring[self._turns[dtype, size] % PIECES_IN_FLIGHT]
+                ring = self._rings[key] = [Slot(t) for t in self.job.declare_group(decls)]
+            slot = ring[self._turns[key] % PIECES_IN_FLIGHT]
             if slot.owner is not None:
                 slot.owner.settle()
-            self._turns[dtype, size] += 1
+            self._turns[key] += 1
             return slot
 
-    def own_slot(self, dtype: str, n_elems: int) -> Slot | None:
+    def own_slot(self, dtype: str, op: int, n_elems: int) -> Slot | None:
         """Return the next slot of exactly this size; completes the operation that had it before.
 
         The decision depends on the order of the program alone, and is the same at all workers.
@@ -196,7 +306,7 @@ class Runtime:
                 take pieces then.
         """
         n_bytes = n_elems * int(DTYPES[dtype][1][1:])
-        key = (dtype, n_elems)
+        key = (dtype, op, n_elems)
         if n_bytes < OWN_SLOT_BYTES:
             return None
         with self.lock:
@@ -213,8 +323,7 @@ class Runtime:
                 ring = self._own[key] = []
             at = (turn - 1) % many
             if at == len(ring):
-                name = f"{self.prefix}s/{dtype}.{n_elems}.{at}"
-                ring.append(Slot(self.job.declare(name, dtype, n_elems)))
+                ring.append(Slot(self.job.declare(self._unnamed("s", key, at), dtype, n_elems)))
             if ring[at].owner is not None:
                 ring[at].owner.settle()
             self._own_turns[key] += 1
@@ -223,7 +332,7 @@ class Runtime:
     def settle(self) -> None:
         """Finish all operations in flight."""
         named = [slot for shapes in self._named.values() for slot in shapes.values()]
-        for ring in (named, *self._rings.values(), *self._own.values()):
+        for ring in (named, self._agreements, *self._rings.values(), *self._own.values()):
             for slot in ring:
                 if slot.owner is not None:
                     slot.owner.settle()
@@ -232,13 +341,14 @@ class Runtime:
         """Choose slots as a worker that begins does, so that it and this one choose the same."""
         self.settle()
         with self.lock:
-            for known in (self._named, self._rings, self._turns, self._own, self._own_turns):
-                known.clear()
-            self._own_bytes = 0
+            self._named.clear()
+            self._forget_unnamed()
+            self._n_agreements = self._epoch = self._next_epoch = self._history = 0
 
     def broadcast_bytes(self, data: bytes | None, root: int) -> bytes:
         """Return root's bytes at every worker."""
         with self.lock:
+            self.agree("broadcast_object", "u8", 0, root=root).finish()
             n = ctypes.c_uint64(len(data) if data is not None else 0)
             self.job.broadcast_memory(ctypes.addressof(n), 8, root)
             raw = ctypes.create_string_buffer(data or b"", max(n.value, 1))
@@ -249,6 +359,7 @@ class Runtime:
         """Return every worker's bytes, ordered by rank; their lengths may differ."""
         size = self.job.size
         with self.lock:
+            self.agree("all_gather_object", "u8", 0).finish()
             mine, all_ = ctypes.c_uint64(len(data)), (ctypes.c_uint64 * size)()
             self.job.allgather_memory(ctypes.addressof(mine), 8, ctypes.addressof(all_))
             most = max(1, *all_)
@@ -274,6 +385,17 @@ class Runtime:
         """Return the objects of the workers that are there: none of those lost or yet to join."""
         data = self.allgather_bytes(_pack(obj))
         return [_unpack(one, rank) for rank, one in enumerate(data) if one]
+
+
+def _described(field: str, n: int) -> str:
+    """Return a compared number in words."""
+    if field == "kind":
+        return KINDS[n]
+    if field == "dtype":
+        return next(name for name, (number, _) in DTYPES.items() if number == n)
+    if field == "op":
+        return OPS[n]
+    return f"{n} elements" if field == "n_elems" else f"root {n}"
 
 
 _GOOD, _BAD = b"+", b"-"

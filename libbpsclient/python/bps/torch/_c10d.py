@@ -1,8 +1,9 @@
 """``torch.distributed``'s back-end "bps": process groups over the summation service.
 
-Every collective is a sum. A broadcast is root's bytes and the others' zeros, an all-gather is each
-worker's bytes at its place and zeros elsewhere. Operations of a group take their slots in the order
-of the program (:mod:`bps._core`).
+Every collective is a sum, beside which the workers compare what they do (``Runtime.agree``). A
+broadcast is root's bytes and the others' zeros, an all-gather is each worker's bytes at its place
+and zeros elsewhere. Operations of a group take their slots in the order of the program
+(:mod:`bps._core`).
 
 A group of all workers shares the process's job, any other group is a job of its own. Whoever waits
 for a :class:`_Work` finishes it. Futures are completed by a thread of the group, which starts with
@@ -317,9 +318,8 @@ class _Group(Backend):
         with rt.lock:
             try:
                 while start < n_elems:
-                    slot = (rt.own_slot(kind, n_elems) if start == 0 else None) or rt.piece(
-                        kind, n_elems - start
-                    )
+                    slot = rt.own_slot(kind, op, n_elems) if start == 0 else None
+                    slot = slot or rt.piece(kind, op, n_elems - start)
                     n = min(n_elems - start, slot.tensor.n_elems)
                     target = input_view(slot)[:n]
                     pieces = list(_overlap(given, start, n))
@@ -331,12 +331,15 @@ class _Group(Backend):
                     pieces = list(_overlap(taken, start, n))
 
                     def collect(slot: Any = slot, pieces: Any = pieces) -> None:
+                root = getattr(opts, "rootRank", 0)
+                agreement = rt.agree(what, kind, n_elems, op, root)
+                work._operations.append(agreement)
                         if pieces:
                             result = output_view(slot)
                         for where, piece in pieces:
                             piece.copy_(result[where])
 
-                    work._operations.append(Operation(slot, collect))
+                    work._operations.append(Operation(slot, collect, agreement))
                     start += n
             except Error as error:
                 rt.failure = error if start else None
@@ -620,7 +623,7 @@ class _Group(Backend):
 
     def barrier(self, opts: Any) -> Work:
         """Complete when all workers of the group have called it."""
-        return self._submit("barrier", torch.uint8, bps.SUM, [], [], [], 1, opts)
+        return self._submit("barrier", torch.uint8, bps.SUM, [], [], [], 0, opts)
 
     def allreduce_sparse(self, tensors: list[torch.Tensor], opts: Any) -> Work:
         """Refused.

@@ -20,7 +20,7 @@ from bps._ops import (
 )
 from bps._sets import ProcessSet, global_process_set
 from bps.torch._compression import Compression, Compressor
-from bps.torch._memory import NAMES, check_device, input_view, output_view, wire_dtype
+from bps.torch._memory import CARRIERS, NAMES, check_device, input_view, output_view, wire_dtype
 
 
 class Handle:
@@ -39,6 +39,7 @@ class Handle:
         pre: float,
         post: float,
         prio: int,
+        agreement: Operation | None = None,
     ) -> None:
         """Submit `flat` through the slot; its sum goes to `out`."""
         target = input_view(slot)[: flat.numel()]
@@ -53,7 +54,7 @@ class Handle:
             if post != 1.0:
                 out.mul_(post)
 
-        self._parts.append(Operation(slot, collect))
+        self._parts.append(Operation(slot, collect, agreement))
 
     def poll(self) -> bool:
         """True when :meth:`wait` would not block."""
@@ -86,24 +87,23 @@ def _reduce(
     wire = wire_dtype(tensor.dtype)
     n = tensor.numel()
     handle = Handle(output)
-    if n == 0:
-        return handle
     is_direct = output.is_contiguous()
     flat = tensor.detach().contiguous().view(-1)
     out = output.detach().view(-1) if is_direct else torch.empty_like(flat)
     with rt.lock:
-        if name is not None:
+        if name is not None and n:
             slot = rt.named(name, NAMES[wire], n)
             handle._add(slot, flat, out, op, pre, post, priority)
         else:
+            agreement = rt.agree("all_reduce", NAMES[wire], n, op)
+            handle._parts.append(agreement)
             at = 0
             try:
                 while at < n:
-                    slot = rt.piece(NAMES[wire], n - at)
+                    slot = rt.piece(NAMES[wire], op, n - at)
                     step = min(n - at, slot.tensor.n_elems)
-                    handle._add(
-                        slot, flat[at : at + step], out[at : at + step], op, pre, post, priority
-                    )
+                    part, to = flat[at : at + step], out[at : at + step]
+                    handle._add(slot, part, to, op, pre, post, priority, agreement)
                     at += step
             except BaseException as error:
                 rt.failure = error if at else None
@@ -359,7 +359,9 @@ def broadcast_(
     root = process_set.place(root_rank)
     check_device(tensor)
     flat = tensor.detach().contiguous()
+    kind = NAMES.get(CARRIERS.get(tensor.dtype, tensor.dtype), "u8")
     with rt.lock:
+        rt.agree("broadcast", kind, flat.numel(), root=root).finish()
         rt.job.broadcast_memory(flat.data_ptr(), flat.numel() * flat.element_size(), root)
     if flat.data_ptr() != tensor.data_ptr():
         with torch.no_grad():
