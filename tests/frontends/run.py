@@ -22,12 +22,15 @@ LIMIT_S = 900
 # are two and one.
 CLUSTERS = ("2x1", "3x1", "2x2", "3x2")
 ONE_AGENT = ("2x1", "3x1")
+# Of these parts rank 0 starts jobs of its own.
+ALONE = ("1x1",)
 FRONTENDS = {
     "torch": {
         "torch": CLUSTERS,
         "c10d": CLUSTERS,
         "compat": ONE_AGENT,
         "elastic": ONE_AGENT,
+        "errors": ALONE,
     },
     "mxnet": {"arrays": ONE_AGENT, "mxnet": ONE_AGENT},
 }

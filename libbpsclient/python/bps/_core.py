@@ -458,7 +458,7 @@ def init(**options: Any) -> None:
         _runtime = Runtime(open_job(**options))
         _options.clear()
         _options.update(options)
-        atexit.register(_at_exit)
+        atexit.register(_at_exit, os.getpid())
 
 
 def has_failed() -> bool:
@@ -483,12 +483,14 @@ def leave(is_abort: bool) -> None:
                 stack.enter_context(job)
 
 
-def _at_exit() -> None:
-    """Close the job at the end of the process. After an exception abort it, for all workers.
+def _at_exit(pid: int) -> None:
+    """Close the job at the end of the process. After an exception abort it, for all workers. A
+    forked child has no part in the job.
 
     A process that calls sys.exit(1) counts as ended well: the others wait for it in close.
     """
-    leave(has_failed())
+    if os.getpid() == pid:
+        leave(has_failed())
 
 
 def shutdown() -> None:

@@ -14,6 +14,9 @@ Start the script with ``bpsrun -n 4 -- python train.py`` or with torchrun beside
 
 import torch
 
+if tuple(int(n) for n in torch.__version__.split(".")[:2]) < (2, 1):
+    raise ImportError(f"bps.torch needs PyTorch 2.1 or later, this is {torch.__version__}")
+
 from bps._core import (
     NotInitialized,
     init,

@@ -244,7 +244,7 @@ class _Group(Backend):
         self.closing = threading.Event()
         self._works: queue.SimpleQueue[_Work | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
-        atexit.register(self._at_exit)
+        atexit.register(self._at_exit, os.getpid())
 
     # ---- life ----
 
@@ -273,8 +273,9 @@ class _Group(Backend):
             self._thread.join()
         self._leave(has_failed)
 
-    def _at_exit(self) -> None:
-        self._end(_core.has_failed())
+    def _at_exit(self, pid: int) -> None:
+        if os.getpid() == pid:
+            self._end(_core.has_failed())
 
     def shutdown(self) -> None:
         """Leave the group, when all its workers do."""

@@ -1,0 +1,68 @@
+"""Scripts that a test runs as the workers of a job, on a cluster of its own with several agents."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+BUILD = Path(os.environ["BPS_LIBRARY"]).parent
+LIMIT_S = 120
+
+os.environ.setdefault("BPS_BUILD", str(BUILD))
+sys.path.insert(0, str(ROOT / "tests" / "cluster"))
+from cluster import Cluster  # noqa: E402
+
+__all__ = ["LIMIT_S", "Cluster", "environment", "finish", "process", "start", "torchrun"]
+PIPES = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+
+
+def environment(**more):
+    """Returns this process's environment without its place in a job."""
+    keep = ("BPS_LIBRARY", "BPS_TIMEOUT")
+    env = {k: v for k, v in os.environ.items() if not k.startswith("BPS_") or k in keep}
+    return env | {k: str(v) for k, v in more.items()}
+
+
+def torchrun(rank, size, port):
+    """Returns what torchrun sets for one worker of a machine."""
+    return {"RANK": rank, "WORLD_SIZE": size, "LOCAL_RANK": rank, "LOCAL_WORLD_SIZE": size,
+            "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}  # fmt: skip
+
+
+def process(script, **env):
+    """Start a script as one process, outside of any job."""
+    return subprocess.Popen([sys.executable, "-c", script], env=environment(**env), **PIPES)
+
+
+def start(script, n, cluster, name, folder=None, **env):
+    """Start a script as the n workers of a job, spread evenly over the cluster's agents."""
+    placement = [r * len(cluster.agents) // n for r in range(n)]
+    started = []
+    for rank, agent in enumerate(placement):
+        own = environment(
+            BPS_JOB=name,
+            BPS_RANK=rank,
+            BPS_SIZE=n,
+            BPS_LOCAL_RANK=placement[:rank].count(agent),
+            BPS_LOCAL_SIZE=placement.count(agent),
+            BPS_AGENT_SOCKET=cluster.agents[agent].socket,
+            **env,
+        )
+        started.append(
+            subprocess.Popen([sys.executable, "-c", script], cwd=folder, env=own, **PIPES)
+        )
+    return started
+
+
+def finish(started, limit_s=LIMIT_S):
+    """Wait for processes; returns their exit codes and outputs. None of them outlives this."""
+    try:
+        outputs = [process.communicate(timeout=limit_s)[0] for process in started]
+        return [process.returncode for process in started], outputs
+    finally:
+        for process in started:
+            if process.poll() is None:
+                process.send_signal(signal.SIGKILL)
+                process.wait()

@@ -1,0 +1,176 @@
+"""Wrong use and lost workers: rank 0 runs jobs of its own, whose errors say what to do
+(tests/frontends/run.py)."""
+
+import os
+import re
+import signal
+
+import processes
+import pytest
+
+pytestmark = pytest.mark.skipif(os.environ["BPS_RANK"] != "0", reason="rank 0 starts the jobs")
+NOTICE_S = 3.0
+
+
+@pytest.fixture(scope="module", params=[1, 2], ids=["one agent", "two agents"])
+def cluster(request):
+    with processes.Cluster(agents=request.param) as c:
+        yield c
+
+
+# ---- a worker that is killed ----
+
+KILLED = """
+import os, signal, sys, time
+import torch
+import bps.torch as bps
+
+way = "{way}"
+bps.init()
+rank, size = bps.rank(), bps.size()
+torch.manual_seed(0)
+model = torch.nn.Sequential(*[torch.nn.Linear(64, 64) for _ in range(6)])
+parameters = list(model.parameters())
+if way == "optimizer":
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    optimizer = bps.DistributedOptimizer(optimizer, model.named_parameters(), bucket_bytes=20000)
+else:
+    import torch.distributed as dist
+
+    url = "bps://" if way == "c10d" else "file://" + os.environ["MEETING"]
+    place = {{}} if way == "c10d" else {{"rank": rank, "world_size": size}}
+    dist.init_process_group("bps" if way == "c10d" else "gloo", init_method=url, **place)
+    model = torch.nn.parallel.DistributedDataParallel(model, bucket_cap_mb=0.02)
+    if way == "hook":
+        model.register_comm_hook(bps.HookState(), bps.ddp_hook)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+
+def die(grad):
+    if rank == 1 and step == 3:
+        print("killed at", time.monotonic(), flush=True)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+parameters[0].register_hook(die)  # its gradient is the last one: the others are on the way
+try:
+    for step in range(1000):
+        optimizer.zero_grad()
+        model(torch.randn(8, 64)).sum().backward()
+        optimizer.step()
+except Exception as error:
+    print("noticed at", time.monotonic(), str(error).replace(chr(10), " "), flush=True)
+os._exit(0)
+"""
+
+
+@pytest.mark.parametrize("way", ["optimizer", "hook", "c10d"])
+def test_a_worker_killed_in_backward_is_named_at_all_others_within_3_s(cluster, way, tmp_path):
+    script = KILLED.format(way=way)
+    started = processes.start(script, 3, cluster, f"killed-{way}", MEETING=tmp_path / "meeting")
+    codes, outputs = processes.finish(started)
+    assert codes == [0, -signal.SIGKILL, 0], "\n".join(outputs)
+    killed_s = float(re.search(r"killed at (\S+)", outputs[1])[1])
+    for output in (outputs[0], outputs[2]):
+        noticed = re.search(r"noticed at (\S+) (.*)", output)
+        assert noticed and "rank 1" in noticed[2], output
+        assert float(noticed[1]) - killed_s < NOTICE_S, output
+
+
+# ---- processes ----
+
+FORKED = """
+import os, sys
+import torch
+import bps.torch as bps
+
+class Data(torch.utils.data.Dataset):
+    def __len__(self):
+        return 24
+
+    def __getitem__(self, i):
+        if i == 0 and torch.utils.data.get_worker_info() is not None:
+            try:
+                bps.allreduce(torch.ones(2))
+            except bps.Error as error:
+                return torch.zeros(4) if "forked" in str(error) else torch.ones(4)
+        return torch.full((4,), float(i))
+
+bps.init()
+child = os.fork()
+if child == 0:
+    sys.exit(0)  # runs what the parent has registered for its end
+assert os.waitpid(child, 0)[1] == 0
+model = torch.nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.001)
+optimizer = bps.DistributedOptimizer(optimizer, model.named_parameters())
+loader = torch.utils.data.DataLoader(
+    Data(), 6, num_workers=2, persistent_workers=True, multiprocessing_context="fork"
+)
+for epoch in range(2):
+    rows = 0
+    for batch in loader:
+        rows += len(batch)
+        assert (batch[0] == 0).all() or batch[0, 0] > 0
+        optimizer.zero_grad()
+        model(batch).mean().backward()
+        optimizer.step()
+print("trained on", rows)
+"""
+
+
+def test_forked_workers_of_a_data_loader_leave_the_job_alone_and_the_script_ends(cluster):
+    codes, outputs = processes.finish(processes.start(FORKED, 2, cluster, "forked"))
+    assert codes == [0, 0], "\n".join(outputs)
+    assert [o.strip() for o in outputs] == ["trained on 24"] * 2, "\n".join(outputs)
+
+
+def test_an_exception_at_one_worker_ends_the_others(cluster):
+    script = """
+import torch
+import bps.torch as bps
+
+bps.init()
+if bps.rank() == 1:
+    raise KeyError("on purpose")
+bps.allreduce(torch.ones(3))
+"""
+    codes, outputs = processes.finish(processes.start(script, 3, cluster, "raised"))
+    assert all(codes) and "KeyError: 'on purpose'" in outputs[1], "\n".join(outputs)
+    assert "rank 1" in outputs[0] and "rank 1" in outputs[2], "\n".join(outputs)
+
+
+@pytest.mark.parametrize(
+    "line", ["bps.init()", 'torch.distributed.init_process_group("bps", init_method="bps://")']
+)
+def test_without_an_agent_the_error_says_to_start_it(cluster, line, tmp_path):
+    script = f"import torch\nimport bps.torch as bps\n{line}"
+    env = {"BPS_AGENT_SOCKET": tmp_path / "agent.sock", "BPS_JOB": "none"}
+    (code,), (output,) = processes.finish(
+        [processes.process(script, **env, BPS_RANK=0, BPS_SIZE=2)]
+    )
+    assert code != 0 and "is bps-agent running?" in output, output
+
+
+def test_a_call_before_init_says_to_call_it(cluster):
+    script = "import torch, bps.torch as bps\nbps.allreduce(torch.ones(1))"
+    (code,), (output,) = processes.finish([processes.process(script)])
+    assert code != 0 and "bps is not initialized: call init() first" in output, output
+
+
+def test_a_pytorch_that_is_too_old_is_refused_with_the_version_needed(cluster, tmp_path):
+    (tmp_path / "torch").mkdir()
+    (tmp_path / "torch" / "__init__.py").write_text("__version__ = '2.0.1+cpu'\n")
+    path = f"{tmp_path}:{os.environ['PYTHONPATH']}"
+    (code,), (output,) = processes.finish([processes.process("import bps.torch", PYTHONPATH=path)])
+    assert code != 0 and "bps.torch needs PyTorch 2.1 or later, this is 2.0.1+cpu" in output, output
+
+
+def test_another_rank_than_that_of_init_is_refused(cluster):
+    script = """
+import torch, bps.torch as bps
+bps.init()
+torch.distributed.init_process_group("bps", init_method="file://" + FILE, rank=1 - bps.rank(), world_size=2)
+"""
+    script = script.replace("FILE", repr(str(cluster.dir / "meeting")))
+    codes, outputs = processes.finish(processes.start(script, 2, cluster, "ranks"))
+    assert all(codes), "\n".join(outputs)
+    assert all("give both the same rank and size" in o for o in outputs), "\n".join(outputs)
