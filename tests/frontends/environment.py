@@ -18,7 +18,7 @@ from pathlib import Path
 
 INSTALL_S = 900
 CUDA = re.compile(
-    r"(_{0,2}cuda|cu[A-Z]|cublas|cudnn|nccl|cufft|curand|cusparse|cusolver|nvrtc|nvJitLink|cupti|cufile|nvshmem)"
+    r"(_{0,2}cuda|cu[A-Z]|cublas|cudnn|nccl|cufft|curand|cusparse|cusolver|nvrtc|nvJitLink|cupti|cufile|nvshmem|nvtx)"
 )
 SONAME = re.compile(r"NEEDED.*\[(lib(?:cu|nccl|nv)[^\]]*)\]")
 
@@ -31,8 +31,7 @@ def output(*command: object) -> str:
 
 def make_stub(site: Path) -> None:
     """Put a library without functions under the names of the CUDA libraries that PyTorch loads."""
-    folder = site / "nvidia" / "cu13" / "lib"
-    folder.mkdir(parents=True)
+    folder = site / "torch" / "lib"  # where all of them search
     sonames, nodes = set(), collections.defaultdict(set)
     for library in (site / "torch" / "lib").glob("*.so*"):
         sonames |= set(SONAME.findall(output("readelf", "-d", library)))

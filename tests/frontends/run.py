@@ -32,6 +32,8 @@ FRONTENDS = {
         "elastic": ONE_AGENT,
         "errors": ALONE,
     },
+    # The oldest PyTorch, where the back-end is another class.
+    "torch-2.1": {"torch": ("2x2",), "c10d": ("2x1", "3x2"), "errors": ALONE},
     "mxnet": {"arrays": ONE_AGENT, "mxnet": ONE_AGENT},
 }
 FORM = ((ROOT / "libbpsclient" / "python", "check"), (ROOT, "format", "--check"))

@@ -84,7 +84,7 @@ from bps.torch._optimizer import (
 from bps.torch._reducer import join
 from bps.torch._sync_batch_norm import SyncBatchNorm
 
-if torch.distributed.is_available() and torch.__version__ >= (2, 14):
+if torch.distributed.is_available():
     from bps.torch import _c10d
 
     _c10d.register()

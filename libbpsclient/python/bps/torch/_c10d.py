@@ -25,7 +25,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch._C._distributed_c10d import Backend, Work
+from torch._C._distributed_c10d import Work
 from torch.distributed.rendezvous import register_rendezvous_handler
 
 import bps
@@ -46,6 +46,8 @@ OPS = {
 # A group's thread waits in slices, so that the end of the group need not wait for it.
 SLICE_S = 1.0
 RETRY_S = 0.1
+# Operations of one group that PyTorch before 2.14 may have begun and not waited for.
+KEPT_WORKS = 1024
 
 # A flat tensor and its place in the memory of an operation, counted in elements.
 Part = tuple[int, torch.Tensor]
@@ -73,20 +75,21 @@ class _Work(Work):
     """An operation in flight, as ``torch.distributed`` returns it.
 
     Args:
-        group (_Group): its group.
+        group (_Collectives): its group.
         what (str): its name in messages.
         output (list[Tensor]): the value of its future.
         timeout (float): of a wait that gives none, in seconds.
     """
 
-    def __init__(self, group: _Group, what: str, output: Any, timeout: float) -> None:
+    def __init__(self, group: _Collectives, what: str, output: Any, timeout: float) -> None:
         super().__init__()
         self._group, self._what, self._output, self._timeout = group, what, output, timeout
-        self._operations: list[Operation] = []
+        self._operations: list[Operation] = []  # the first one compares what the workers do
         self._last: list[Callable[[], Any]] = []  # what the result still needs
         self._lock = threading.Lock()
         self._done: torch.futures.Future[Any] = torch.futures.Future()
         self._future: torch.futures.Future[Any] | None = None
+        group.keep(self)
 
     def _finish(self, deadline: float, is_sliced: bool = False) -> None:
         """Wait for the sums and write the results.
@@ -130,6 +133,7 @@ class _Work(Work):
         """
         seconds = timeout.total_seconds() if timeout else 0
         self._finish(time.monotonic() + (seconds if seconds > 0 else self._timeout))
+        self._group.release(self)
         return True
 
     def synchronize(self) -> None:
@@ -180,6 +184,7 @@ class _Work(Work):
             self._done.set_result(error)
         else:
             self._done.set_result(self._output)
+        self._group.release(self)
 
 
 class _Many(_Work):
@@ -190,6 +195,8 @@ class _Many(_Work):
         super().__init__(first._group, first._what, [w._output for w in works], first._timeout)
         self._operations = [operation for w in works for operation in w._operations]
         self._last = [last for w in works for last in w._last]
+        for work in works:
+            self._group.release(work)
 
 
 def _overlap(parts: Sequence[Part], start: int, n: int) -> Iterator[tuple[slice, torch.Tensor]]:
@@ -216,8 +223,9 @@ def _as_bytes(flat: torch.Tensor) -> torch.Tensor:
     return flat.view(torch.uint8)
 
 
-class _Group(Backend):
-    """A process group. ``torch.distributed`` calls its methods with lists of one tensor.
+class _Collectives:
+    """The operations and the life of a process group. ``torch.distributed`` calls its methods with
+    lists of one tensor.
 
     Args:
         runtime (Runtime): over the group's job.
@@ -289,6 +297,12 @@ class _Group(Backend):
         """Set the time-out of operations that name none."""
         self._timeout = timeout.total_seconds()
 
+    def keep(self, work: _Work) -> None:
+        """Called with each operation that begins."""
+
+    def release(self, work: _Work) -> None:
+        """Called with each operation that has been waited for."""
+
     # ---- one operation ----
 
     def _submit(
@@ -318,6 +332,9 @@ class _Group(Backend):
         rt, start, kind = self._runtime, 0, NAMES[dtype]
         with rt.lock:
             try:
+                root = getattr(opts, "rootRank", 0)
+                agreement = rt.agree(what, kind, n_elems, op, root)
+                work._operations.append(agreement)
                 while start < n_elems:
                     slot = rt.own_slot(kind, op, n_elems) if start == 0 else None
                     slot = slot or rt.piece(kind, op, n_elems - start)
@@ -332,9 +349,6 @@ class _Group(Backend):
                     pieces = list(_overlap(taken, start, n))
 
                     def collect(slot: Any = slot, pieces: Any = pieces) -> None:
-                root = getattr(opts, "rootRank", 0)
-                agreement = rt.agree(what, kind, n_elems, op, root)
-                work._operations.append(agreement)
                         if pieces:
                             result = output_view(slot)
                         for where, piece in pieces:
@@ -458,7 +472,7 @@ class _Group(Backend):
         return self._move(what, given, taken, output, n, item, opts, last)
 
     def allgather(
-        self, outputs: list[list[torch.Tensor]], inputs: list[torch.Tensor], opts: Any
+        self, outputs: list[list[torch.Tensor]], inputs: list[torch.Tensor], opts: Any = None
     ) -> Work:
         """Gather each worker's tensor at all workers; shapes may differ between ranks."""
         last: list[Callable[[], Any]] = []
@@ -472,7 +486,9 @@ class _Group(Backend):
         columns = [[row[i] for row in outputs] for i in range(len(inputs))]
         return _Many([self.allgather([column], [t], opts) for column, t in zip(columns, inputs)])
 
-    def all_gather_single(self, output: torch.Tensor, input: torch.Tensor, opts: Any) -> Work:
+    def all_gather_single(
+        self, output: torch.Tensor, input: torch.Tensor, opts: Any = None
+    ) -> Work:
         """Gather equal tensors of all workers one behind the other."""
         last: list[Callable[[], Any]] = []
         flat = self._flat(input)
@@ -536,7 +552,9 @@ class _Group(Backend):
         taken = [(at, self._room(outputs[0], last))]
         return self._reduce("reduce_scatter", flats, taken, outputs, opts, last)
 
-    def reduce_scatter_single(self, output: torch.Tensor, input: torch.Tensor, opts: Any) -> Work:
+    def reduce_scatter_single(
+        self, output: torch.Tensor, input: torch.Tensor, opts: Any = None
+    ) -> Work:
         """Reduce a tensor, of which each worker gets an equal part."""
         last: list[Callable[[], Any]] = []
         flat, n = self._flat(input), output.numel()
@@ -641,6 +659,55 @@ class _Group(Backend):
         )
 
     send = recv = recv_anysource = _no_pairs
+
+
+if torch.__version__ >= (2, 14):
+
+    class _Group(_Collectives, torch._C._distributed_c10d.Backend):
+        """What a process group of PyTorch calls."""
+
+else:  # no back-end in Python yet: a process group of its own, and its operations' older names
+
+    class _Group(_Collectives, dist.ProcessGroup):  # type: ignore[no-redef]
+        """A process group with older names of operations."""
+
+        _allgather_base = _Collectives.all_gather_single
+        _reduce_scatter_base = _Collectives.reduce_scatter_single
+        alltoall_base = _Collectives.all_to_all_single
+        allgather_into_tensor_coalesced = _Collectives.all_gather_single_coalesced
+        reduce_scatter_tensor_coalesced = _Collectives.reduce_scatter_single_coalesced
+        _group_name = _group_desc = ""
+
+        def __init__(self, *args: Any) -> None:
+            super().__init__(*args)
+            self._kept: dict[int, _Work] = {}
+
+        def keep(self, work: _Work) -> None:
+            """Keep the Python half of an operation alive: before 2.7 callers in C++ do not. The
+            oldest of many that are never waited for is let go."""
+            self._kept[id(work)] = work
+            if len(self._kept) > KEPT_WORKS:
+                self._kept.pop(next(iter(self._kept)), None)
+
+        def release(self, work: _Work) -> None:
+            """Let go of an operation."""
+            self._kept.pop(id(work), None)
+
+        def getGroupName(self) -> str:  # noqa: N802
+            """Return the name that PyTorch has given."""
+            return self._group_name
+
+        def setGroupName(self, name: str) -> None:  # noqa: N802
+            """Set the group's name."""
+            self._group_name = name
+
+        def getGroupDesc(self) -> str:  # noqa: N802
+            """Return the description that PyTorch has given."""
+            return self._group_desc
+
+        def setGroupDesc(self, desc: str) -> None:  # noqa: N802
+            """Set the group's description."""
+            self._group_desc = desc
 
 
 # ---- groups ----
