@@ -84,6 +84,7 @@ include tests/gpu/cuda.mk
 include tests/gpu/gpu.mk
 include tests/tests.mk
 include systemd/deb.mk
+include libbpsclient/python/wheel.mk
 
 $(B)/%.o: %.c
 	@mkdir -p $(@D)
@@ -180,7 +181,7 @@ install: all $(CONFS)
 		libbpsclient/libbpsclient.pc.in >$(LIB)/pkgconfig/libbpsclient.pc
 	$(Q)install -m 644 libbpsclient/bps.h $(DESTDIR)$(PREFIX)/include
 	$(Q)cd libbpsclient/python && \
-		for f in $$(find bps -name '*.py') bps.dist-info/entry_points.txt; do \
+		for f in $$(find bps -name '*.py') bps/py.typed bps.dist-info/entry_points.txt; do \
 		install -D -m 644 $$f $(SHARE)/bps/python/$$f || exit; done
 	$(Q)sed 's|@VERSION@|$(VERSION)|' libbpsclient/python/bps.dist-info/METADATA.in \
 		>$(SHARE)/bps/python/bps.dist-info/METADATA

@@ -52,6 +52,7 @@ TARGETS = (
     Target("test", 30, COUNTS),
     Target("lint", 30, r"lint: clean"),
     Target("test-frontends", 25, COUNTS),
+    Target("wheel-test", 15, r"\d+ passed.*"),
     Target("check-asan", 45, COUNTS),
     Target("check-tsan", 30, COUNTS),
     Target("sim", 10, r"\d+ seeds in .*", ("BUILD=release", "SIM_SEEDS=1..200000")),

@@ -1,6 +1,6 @@
 #!/bin/sh
 # Install the Debian packages that a purpose needs and that are missing:
-#   install-deps.sh build|test|frontends|lint|fuzz|bench|deb|nspawn|qemu
+#   install-deps.sh build|test|frontends|wheel|lint|fuzz|bench|deb|nspawn|qemu
 # As root or with sudo; where neither is available, say what would be installed and fail. On other systems say what the
 # packages are called on Debian, and leave the verdict to the build.
 set -eu
@@ -9,6 +9,7 @@ build="gcc make pkg-config libfabric-dev libuv1-dev libevent-dev libjansson-dev 
 libnuma-dev libc6-dev"
 test="$build libcmocka-dev openssl python3 python3-pytest python3-pytest-xdist python3-numpy python3-jsonschema python3-yaml iproute2 nftables"
 frontends="$build binutils python3-venv python3-pip"
+wheel="$frontends python3-pytest mmdebstrap"
 fuzz="$build clang"
 bench="$test g++ libgloo-dev openmpi-bin libopenmpi-dev"
 lint="$test clang clang-format clang-tidy cppcheck shellcheck mandoc systemd prometheus"
@@ -21,13 +22,14 @@ build) want=$build ;;
 test) want=$test ;;
 frontends) want=$frontends ;;
 lint) want=$lint ;;
+wheel) want=$wheel ;;
 fuzz) want=$fuzz ;;
 bench) want=$bench ;;
 deb) want=$deb ;;
 nspawn) want=$nspawn ;;
 qemu) want=$qemu ;;
 *)
-	echo "usage: $0 build|test|frontends|lint|fuzz|bench|deb|nspawn|qemu" >&2
+	echo "usage: $0 build|test|frontends|wheel|lint|fuzz|bench|deb|nspawn|qemu" >&2
 	exit 2
 	;;
 esac

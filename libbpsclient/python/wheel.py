@@ -1,0 +1,120 @@
+#!/usr/bin/env python3
+"""Write the wheel of the package beside this file, and print its path.
+
+    wheel.py VERSION FOLDER --license NAME=FILE... LIBRARY PROGRAM...
+
+Modules and the library become the package ``bps``; pip puts the programs into the ``bin`` folder
+of the environment, where bpsrun finds the daemons beside itself. The platform tag has the highest
+version of glibc that they need. A file that needs a library beside glibc's is an error. The same
+inputs give the same bytes.
+"""
+
+import argparse
+import base64
+import hashlib
+import os
+import re
+import subprocess
+import sys
+import zipfile
+from collections.abc import Iterable
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+GLIBC = {"libc.so.6", "libm.so.6", "libpthread.so.0", "libdl.so.2", "librt.so.1"}
+LOADER = re.compile(r"ld-linux.*\.so\.\d")
+# Programs of GPUs need the driver, which no package brings.
+DRIVER = {"libcuda.so.1"}
+EPOCH = (1980, 1, 1, 0, 0, 0)
+
+
+def needs(path: Path) -> tuple[set[str], set[tuple[int, int]]]:
+    """Return the libraries and the versions of glibc that a program or library needs."""
+    text = subprocess.run(
+        ["objdump", "-p", path], check=True, capture_output=True, text=True
+    ).stdout
+    libraries = set(re.findall(r"^  NEEDED +(\S+)", text, re.M))
+    versions = re.findall(r" GLIBC_(\d+)\.(\d+)", text)
+    return libraries, {(int(major), int(minor)) for major, minor in versions}
+
+
+def platform_tag(paths: Iterable[Path]) -> str:
+    """Return the manylinux tag of all files together.
+
+    Raises:
+        ValueError: a file needs a library that a minimal system lacks.
+    """
+    oldest = (2, 17)
+    for path in paths:
+        libraries, versions = needs(path)
+        foreign = {name for name in libraries - GLIBC - DRIVER if not LOADER.fullmatch(name)}
+        if foreign:
+            raise ValueError(f"{path} needs {', '.join(sorted(foreign))}: link it statically")
+        oldest = max(oldest, *versions)
+    return f"manylinux_{oldest[0]}_{oldest[1]}_{os.uname().machine}"
+
+
+def contents(args: argparse.Namespace, tag: str) -> dict[str, tuple[bytes, bool]]:
+    """Return the files of the wheel: their bytes, and whether they are programs."""
+    info, scripts = f"bps-{args.version}.dist-info", f"bps-{args.version}.data/scripts"
+    modules = [f for f in (HERE / "bps").rglob("*") if f.suffix == ".py" or f.name == "py.typed"]
+    files = {str(f.relative_to(HERE)): (f.read_bytes(), False) for f in modules}
+    files[f"bps/{args.library.name}"] = (args.library.read_bytes(), False)
+    for program in args.programs:
+        files[f"{scripts}/{program.name}"] = (program.read_bytes(), True)
+    for text in args.license:
+        name, _, file = text.partition("=")
+        files[f"{info}/licenses/{name}.txt"] = (Path(file).read_bytes(), False)
+    metadata = (HERE / "bps.dist-info" / "METADATA.in").read_text()
+    files[f"{info}/METADATA"] = (metadata.replace("@VERSION@", args.version).encode(), False)
+    entry_points = HERE / "bps.dist-info" / "entry_points.txt"
+    files[f"{info}/entry_points.txt"] = (entry_points.read_bytes(), False)
+    wheel = f"Wheel-Version: 1.0\nGenerator: bps\nRoot-Is-Purelib: false\nTag: {tag}\n"
+    files[f"{info}/WHEEL"] = (wheel.encode(), False)
+    return files
+
+
+def record(files: dict[str, tuple[bytes, bool]], name: str) -> bytes:
+    """Return the list of the files with their hashes."""
+    lines = []
+    for path, (data, _) in sorted(files.items()):
+        digest = base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode()
+        lines.append(f"{path},sha256={digest},{len(data)}\n")
+    return "".join([*lines, f"{name},,\n"]).encode()
+
+
+def write(path: Path, files: dict[str, tuple[bytes, bool]]) -> None:
+    """Write the archive, with one order, time and mode for everything."""
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as archive:
+        for name, (data, is_program) in sorted(files.items()):
+            entry = zipfile.ZipInfo(name, EPOCH)
+            entry.compress_type = zipfile.ZIP_DEFLATED
+            entry.external_attr = (0o100755 if is_program else 0o100644) << 16
+            archive.writestr(entry, data, compresslevel=9)
+
+
+def main() -> int:
+    """Write the wheel that the command line describes."""
+    parser = argparse.ArgumentParser(description="Write the wheel of the package bps.")
+    parser.add_argument("version")
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--license", action="append", default=[], metavar="NAME=FILE")
+    parser.add_argument("library", type=Path)
+    parser.add_argument("programs", type=Path, nargs="+")
+    args = parser.parse_args()
+    try:
+        tag = f"py3-none-{platform_tag([args.library, *args.programs])}"
+    except ValueError as error:
+        print(f"wheel.py: {error}", file=sys.stderr)
+        return 1
+    files = contents(args, tag)
+    name = f"bps-{args.version}.dist-info/RECORD"
+    files[name] = (record(files, name), False)
+    path = args.folder / f"bps-{args.version}-{tag}.whl"
+    write(path, files)
+    print(path)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,150 @@
+"""The wheel: what it contains, and what it does in an empty environment (make wheel-test)."""
+
+import configparser
+import os
+import platform
+import re
+import shutil
+import subprocess
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+PACKAGE = ROOT / "libbpsclient" / "python"
+BUILD = ROOT / "build"
+WHEEL = next((BUILD / "wheel").glob("*.whl"))
+PROGRAMS = {"bps-agent", "bps-agent-host", "bps-scheduler", "bps-server", "bpsctl", "bpsrun"}
+LIMIT_S = 300
+WORKER = """
+import bps
+with bps.open() as job:
+    job.barrier()
+    print("worker", job.rank, "of", job.size, "of release", bps.version())
+"""
+# $0: the root of a file system, $1: the wheel, $2: the worker.
+IN_ROOT = """
+mount --rbind /dev "$0/dev" && mount -t proc proc "$0/proc" && exec chroot "$0" sh -ec '
+rm -rf /venv && python3 -m venv /venv && /venv/bin/pip install -q --no-index "$0"
+exec /venv/bin/bpsrun -n 4 --agents 2 -- /venv/bin/python -c "$1"' "$1" "$2"
+"""
+
+
+def output(*command: object) -> str:
+    """Run a command without settings of ours and return what it prints."""
+    clean = ("BPS_", "PYTHON", "LD_")
+    env = {k: v for k, v in os.environ.items() if not k.startswith(clean)}
+    done = subprocess.run(
+        [str(word) for word in command],
+        env=env | {"OMP_NUM_THREADS": "1"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=LIMIT_S,
+    )
+    assert done.returncode == 0, done.stdout[-4000:]
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An environment that contains nothing but the wheel."""
+    place = tmp_path_factory.mktemp("wheel") / "v"
+    output("python3", "-m", "venv", place)
+    output(place / "bin" / "pip", "install", "-q", "--no-index", WHEEL)
+    return place
+
+
+def test_the_wheel_has_every_module_the_library_and_all_programs() -> None:
+    names = set(zipfile.ZipFile(WHEEL).namelist())
+    modules = {str(f.relative_to(PACKAGE)) for f in (PACKAGE / "bps").rglob("*.py")}
+    assert modules | {"bps/libbpsclient.so.0", "bps/py.typed"} <= names
+    scripts = {Path(name).name for name in names if "/scripts/" in name}
+    assert PROGRAMS <= scripts <= PROGRAMS | {"bps-agent-cuda"}
+
+
+def test_the_tag_is_the_newest_glibc_that_a_file_needs(tmp_path: Path) -> None:
+    zipfile.ZipFile(WHEEL).extractall(tmp_path)
+    versions = set()
+    for file in [*tmp_path.glob("bps-*.data/scripts/*"), tmp_path / "bps" / "libbpsclient.so.0"]:
+        symbols = output("readelf", "-W", "--dyn-syms", file)
+        versions |= {tuple(map(int, v)) for v in re.findall(r"@GLIBC_(\d+)\.(\d+)", symbols)}
+    newest = max(versions)
+    assert f"manylinux_{newest[0]}_{newest[1]}_{os.uname().machine}" in WHEEL.name
+
+
+def test_a_file_that_needs_another_library_is_no_part_of_a_wheel(tmp_path: Path) -> None:
+    foreign = tmp_path / "foreign"
+    (tmp_path / "lib.c").write_text("int f(void) { return 0; }")
+    (tmp_path / "main.c").write_text("int f(void); int main(void) { return f(); }")
+    library = tmp_path / "libforeign.so"
+    output("gcc", "-shared", "-Wl,-soname,libforeign.so", "-o", library, tmp_path / "lib.c")
+    output("gcc", "-o", foreign, tmp_path / "main.c", library)
+    command = ["python3", PACKAGE / "wheel.py", "0", tmp_path, foreign, foreign]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 1 and f"{foreign} needs libforeign.so" in done.stderr
+    assert not list(tmp_path.glob("*.whl"))
+
+
+def test_the_same_files_give_the_same_wheel(tmp_path: Path) -> None:
+    zipfile.ZipFile(WHEEL).extractall(tmp_path / "x")
+    info = next((tmp_path / "x").glob("*.dist-info"))
+    licenses = [f"--license={f.stem}={f}" for f in sorted((info / "licenses").iterdir())]
+    programs = reversed(sorted(next((tmp_path / "x").glob("*.data")).glob("scripts/*")))
+    library = tmp_path / "x" / "bps" / "libbpsclient.so.0"
+    version = WHEEL.name.split("-")[1]
+    again = output(
+        "python3", PACKAGE / "wheel.py", version, tmp_path, *licenses, library, *programs
+    )
+    assert Path(again.strip()).read_bytes() == WHEEL.read_bytes()
+
+
+def test_nothing_is_installed_beside_the_wheel(installed: Path) -> None:
+    packages = output(installed / "bin" / "pip", "list", "--format=freeze").split()
+    names = {package.split("==")[0] for package in packages}
+    assert names - {"pip", "setuptools"} == {"bps"}
+
+
+def test_four_workers_run_in_an_empty_environment(installed: Path) -> None:
+    bin_ = installed / "bin"
+    text = output(bin_ / "bpsrun", "-n", 4, "--servers", 2, "--", bin_ / "python", "-c", WORKER)
+    assert sorted(re.findall(r"worker (\d) of 4", text)) == ["0", "1", "2", "3"], text
+
+
+def test_the_programs_report_the_version_of_the_wheel(installed: Path) -> None:
+    for program in ("bpsrun", "bpsctl", "bps-server"):
+        assert WHEEL.name.split("-")[1] in output(installed / "bin" / program, "--version")
+
+
+def test_torch_finds_the_back_end_by_its_entry_point(installed: Path) -> None:
+    program = "from importlib.metadata import distribution as d; print(*d('bps').entry_points)"
+    text = output(installed / "bin" / "python", "-c", program)
+    points = configparser.ConfigParser(delimiters="=")
+    points.read(PACKAGE / "bps.dist-info" / "entry_points.txt")
+    for group in points.sections():
+        assert group in text
+
+
+@pytest.fixture(scope="module")
+def slim() -> Path:
+    """The root of a Debian system with Python and nothing that the programs link."""
+    root = BUILD / "wheel" / "slim"
+    if os.geteuid() or not shutil.which("mmdebstrap"):
+        pytest.skip("making a Debian system needs root and mmdebstrap")
+    if not (root / "complete").exists():
+        shutil.rmtree(root, ignore_errors=True)
+        codename = platform.freedesktop_os_release()["VERSION_CODENAME"]
+        packages = "--include=python3,python3-venv"
+        output("mmdebstrap", "-q", "--variant=minbase", packages, codename, root)
+        (root / "complete").touch()
+    return root
+
+
+def test_four_workers_run_where_only_python_is_installed(slim: Path) -> None:
+    libraries = [f.name for f in (slim / "usr" / "lib").rglob("lib*.so*")]
+    assert not [n for n in libraries if re.match("lib(fabric|uv|event|jansson|inih|numa)[-.]", n)]
+    (slim / WHEEL.name).write_bytes(WHEEL.read_bytes())
+    unshare = ["unshare", "--mount", "--propagation", "private", "--pid", "--fork", "--kill-child"]
+    text = output(*unshare, "sh", "-ec", IN_ROOT, slim, f"/{WHEEL.name}", WORKER)
+    assert sorted(re.findall(r"worker (\d) of 4", text)) == ["0", "1", "2", "3"], text
