@@ -185,6 +185,13 @@ BPS_API int bps_poll(struct bps_tensor *t);
  * BPS_EISOLATED it is still in flight: do not write to its input. The caller may wait again. */
 BPS_API int bps_wait(struct bps_tensor *t, uint32_t timeout_ms);
 BPS_API int bps_wait_group(struct bps_tensor *const *tensors, size_t n, uint32_t timeout_ms);
+/* Wait, at most timeout_ms, until the round of one or more of n tensors is complete or has failed.
+ * Writes the indices of these tensors to ret_idx, which has room for n, in the order of their
+ * completion on this machine, and returns how many there are. A tensor with nothing in flight is
+ * one of them. bps_poll then returns the result of each, and writes its dst. Entries that are NULL
+ * are skipped; returns 0 if all are. Errors: as bps_wait; then no tensor is complete. */
+BPS_API int bps_wait_some(
+	struct bps_tensor *const *tensors, size_t n, uint32_t timeout_ms, size_t *ret_idx);
 /* Return the number of workers that contributed to the last completed round. If partitions differ,
  * the smallest number counts. Errors: -EINVAL t is NULL. */
 BPS_API int bps_contributors(const struct bps_tensor *t);

@@ -85,6 +85,7 @@ struct bps {
 	uint32_t n_declared;
 
 	pthread_mutex_t ring_mutex;
+	uint64_t n_done; /* under ring_mutex: completions of a job of one worker */
 	pthread_mutex_t collect_mutex;
 };
 

@@ -25,5 +25,6 @@ void single_worker_submit(struct bps_tensor *t)
 	memcpy((void *)(uintptr_t)t->out[t->round & 1], t->in, t->bytes);
 	atomic_store_explicit(&t->entry->workers, 1, memory_order_relaxed);
 	atomic_store_explicit(&t->entry->workers_most, 1, memory_order_relaxed);
+	atomic_store_explicit(&t->entry->done_order, ++t->b->n_done, memory_order_relaxed);
 	atomic_store_explicit(&t->entry->done_round, t->round, memory_order_release);
 }

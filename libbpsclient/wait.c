@@ -1,10 +1,12 @@
-/* Waiting for rounds: bps_poll, bps_wait, and the sentences about late or failed rounds. Completion
- * is read from shared memory; the socket is only checked now and then. Thread: the caller's,
- * any. */
+/* Waiting for rounds: bps_poll, bps_wait, bps_wait_some, and the sentences about late or failed
+ * rounds. Completion is read from shared memory; the socket is only checked now and then. Thread:
+ * the caller's, any. */
 #include "libbpsclient/bps.h"
 #include "libbpsclient/client.h"
 
 #include <errno.h>
+#include <limits.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "libbpsclient/average.h"
@@ -139,6 +141,105 @@ int bps_wait_group(struct bps_tensor *const *tensors, size_t n, uint32_t timeout
 int bps_wait(struct bps_tensor *t, uint32_t timeout_ms)
 {
 	return bps_wait_group(&t, 1, timeout_ms);
+}
+
+/* ---- the first of several ---- */
+
+/* Return the number of the tensor's last completion, or of its companion's if that was later. */
+static uint64_t order_of(const struct bps_tensor *t)
+{
+	const struct bps_tensor *wide = average_carrier(t, t->round, NULL);
+	uint64_t order, later = 0;
+
+	/* Relaxed: tensor_is_done has an acquire. */
+	order = atomic_load_explicit(&t->entry->done_order, memory_order_relaxed);
+	if (wide)
+		later = atomic_load_explicit(&wide->entry->done_order, memory_order_relaxed);
+	return order > later ? order : later;
+}
+
+static int by_order(const void *a, const void *b, void *ctx)
+{
+	struct bps_tensor *const *tensors = ctx;
+	uint64_t x = order_of(tensors[*(const size_t *)a]);
+	uint64_t y = order_of(tensors[*(const size_t *)b]);
+
+	return (x > y) - (x < y);
+}
+
+/* List the tensors that are done, in their order. *ret_pending: one that is not, or NULL. */
+static size_t list_done(struct bps_tensor *const *tensors, size_t n, size_t *ret_idx,
+	struct bps_tensor **ret_pending)
+{
+	size_t n_done = 0;
+
+	*ret_pending = NULL;
+	for (size_t i = 0; i < n; i++) {
+		if (tensors[i] && tensor_is_done(tensors[i]))
+			ret_idx[n_done++] = i;
+		else if (tensors[i] && !*ret_pending)
+			*ret_pending = tensors[i];
+	}
+	qsort_r(ret_idx, n_done, sizeof(*ret_idx), by_order, (void *)(uintptr_t)tensors);
+	return n_done;
+}
+
+/* Wait until one of the tensors is done. Returns how many are, 0 if all are NULL. */
+static int wait_some(struct bps *b, struct bps_tensor *const *tensors, size_t n,
+	uint32_t timeout_ms, size_t *ret_idx)
+{
+	uint64_t deadline_ns = clock_deadline(timeout_ms), now;
+	uint64_t spin_ns = (uint64_t)b->options.spin_us * 1000;
+	struct local_control *c = b->session.control;
+	struct bps_tensor *pending;
+	size_t n_done;
+	int rc = 0;
+
+	for (;;) {
+		uint32_t seen = c ? atomic_load(&c->done_seq) : 0;
+
+		n_done = list_done(tensors, n, ret_idx, &pending);
+		if (n_done || !pending)
+			return (int)n_done;
+		pending = tensor_awaited(pending);
+		if (rc)
+			return tensor_explain(pending, rc);
+		rc = session_poll(&b->session);
+		if (rc)
+			continue; /* a result that came before the failure counts */
+		rc = trouble_of(pending);
+		if (rc)
+			return explain_trouble(pending, pending->round, rc);
+		now = clock_now_ns();
+		if (now >= deadline_ns)
+			return tensor_explain_timeout(pending, pending->round, timeout_ms);
+		local_done_wait(c, seen, spin_ns,
+			deadline_ns - now < SLICE_NS ? deadline_ns - now : SLICE_NS);
+		spin_ns = 0;
+	}
+}
+
+int bps_wait_some(struct bps_tensor *const *tensors, size_t n, uint32_t timeout_ms, size_t *ret_idx)
+{
+	struct bps *b = NULL;
+	int rc;
+
+	if (n && (!tensors || !ret_idx || n > INT_MAX))
+		return last_error_set(-EINVAL, "wait_some: %s",
+			n > INT_MAX ? "too many tensors" : "an array is NULL");
+	for (size_t i = 0; i < n; i++) {
+		if (b && tensors[i] && tensors[i]->b != b)
+			return last_error_set(
+				-EINVAL, "wait_some: tensor %zu is of another job", i);
+		if (tensors[i])
+			b = tensors[i]->b;
+	}
+	if (!b)
+		return 0;
+	rc = client_check(b);
+	if (rc < 0)
+		return rc;
+	return wait_some(b, tensors, n, timeout_ms ? timeout_ms : b->options.timeout_ms, ret_idx);
 }
 
 int bps_poll(struct bps_tensor *t)

@@ -170,7 +170,10 @@ void local_done(struct local_control *c, uint32_t sq_entries, uint32_t tensor, u
 
 	atomic_store_explicit(&e->status, status, memory_order_relaxed);
 	atomic_store_explicit(&e->workers, workers, memory_order_relaxed);
-	/* Release: the trainer's acquire load of done_round sees status, workers and the sum. */
+	atomic_store_explicit(&e->done_order,
+		atomic_fetch_add_explicit(&c->n_done, 1, memory_order_relaxed) + 1,
+		memory_order_relaxed);
+	/* Release: the trainer's acquire load of done_round sees the fields above and the sum. */
 	atomic_store_explicit(&e->done_round, round, memory_order_release);
 }
 

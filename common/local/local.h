@@ -68,7 +68,9 @@ struct local_entry { /* one per tensor, 64 bytes */
 	/* Workers in the partition of done_round that has the most */
 	_Atomic uint32_t workers_most;
 	uint32_t unused;
-	uint64_t reserved[5];
+	/* Number of done_round among all completions of this trainer, from 1 */
+	_Atomic uint64_t done_order;
+	uint64_t reserved[4];
 };
 
 struct local_control { /* start of the control memfd */
@@ -84,6 +86,8 @@ struct local_control { /* start of the control memfd */
 	_Atomic int32_t trouble;
 	/* Agent increments; the trainer's futex word */
 	_Alignas(64) _Atomic uint32_t done_seq;
+	/* Agent increments: the last completion's done_order. The agent does not rely on it. */
+	_Atomic uint64_t n_done;
 	_Alignas(64) _Atomic uint32_t trainer_waits; /* number of waiting threads */
 };
 

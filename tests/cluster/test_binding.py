@@ -63,6 +63,17 @@ def test_copy_is_delivered_by_the_wait():
             t.push_pull_copy([1, 2, 3], np.zeros(3, np.float64))
 
 
+def test_some_are_reported_in_the_order_of_their_completion():
+    with bps.open() as job:
+        a, b = job.declare_group([("a", "f32", 2), ("b", "i64", (1, 2))])
+        for r in (1, 2, 3):
+            a.input[:] = b.input[:] = r
+            b.push_pull()
+            a.push_pull()
+            assert job.wait_some([a, b]) == [b, a]
+        assert job.wait_some([]) == []
+
+
 def test_collectives_keep_type_and_shape():
     with bps.open() as job:
         job.barrier()

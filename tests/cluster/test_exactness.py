@@ -88,6 +88,12 @@ def test_several_jobs_at_once_do_not_mix(cluster):
         c.finish(job)
 
 
+def test_wait_for_some_does_not_wait_for_the_last(cluster):
+    c = cluster(agents=2, servers=1)
+    order, _ = c.run("first_of_several", 2, {"done": str(c.dir / "done")})
+    assert order[-1] == "t7" and len(order) == 8
+
+
 def test_collectives_work_across_machines(cluster):
     c = cluster(agents=2, servers=1)
     results = c.run("collectives", 4)

@@ -323,6 +323,32 @@ class Job:
         handles = (ctypes.c_void_p * len(tensors))(*[t.handle for t in tensors])
         check(lib.bps_wait_group(handles, len(tensors), milliseconds(timeout)))
 
+    def wait_some(self, tensors: Sequence[Tensor], timeout: float | None = None) -> list[Tensor]:
+        """Wait until one or more of them are complete, have failed, or are not in flight.
+
+        Args:
+            tensors: the tensors that are still of interest.
+            timeout (float): seconds; None is the job's time-out.
+
+        Returns:
+            These tensors, in the order of their completion on this machine; none if tensors is
+            empty. :meth:`Tensor.wait` of each returns its result or raises its failure at once.
+
+        Raises:
+            Timeout: no tensor was complete in time.
+
+        Example:
+            >>> left = set(tensors)
+            >>> while left:
+            ...     for t in job.wait_some(list(left)):
+            ...         use(t.wait())
+            ...         left.remove(t)
+        """
+        handles = (ctypes.c_void_p * len(tensors))(*[t.handle for t in tensors])
+        done = (ctypes.c_size_t * len(tensors))()
+        n = check(lib.bps_wait_some(handles, len(tensors), milliseconds(timeout), done))
+        return [tensors[i] for i in done[:n]]
+
     def workers(self) -> list[Worker]:
         """The workers of the job by rank, also those that were lost."""
         return _workers(lambda raw, n: lib.bps_workers(self.handle, raw, n, None))

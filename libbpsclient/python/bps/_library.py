@@ -203,6 +203,7 @@ def load() -> ctypes.CDLL:
         ("poll", int_, [ptr]),
         ("wait", int_, [ptr, u32]),
         ("wait_group", int_, [ptr, size_t, u32]),
+        ("wait_some", int_, [ptr, size_t, u32, ptr]),
         ("contributors", int_, [ptr]),
         ("workers", int_, [ptr, ptr, size_t, ptr]),
         ("contributor_list", int_, [ptr, ptr, size_t]),

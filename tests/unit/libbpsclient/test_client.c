@@ -415,6 +415,74 @@ static void first_declared_goes_first_and_explicit_priorities_are_clamped(void *
 	fake_agent_free(f);
 }
 
+/* ---- the first of several ---- */
+
+static void completed_tensors_are_reported_in_the_order_of_their_completion(void **state)
+{
+	struct fake_agent *f = fake_agent_new();
+	struct bps_tensor *t[4];
+	size_t idx[4];
+	struct bps *b;
+
+	(void)state;
+	f->mute_name = "d";
+	fake_agent_start(f);
+	b = open_one(f);
+	t[0] = declare(b, "a", 1);
+	t[1] = declare(b, "b", 1);
+	t[2] = declare(b, "c", 1);
+	t[3] = declare(b, "d", 1);
+	for (int i = 3; i >= 0; i--)
+		assert_int_equal(bps_push_pull(t[(i + 1) % 4], BPS_SUM, 0), 0);
+	assert_int_equal(bps_wait_group(t, 3, 0), 0);
+	assert_int_equal(bps_wait_some(t, 4, 0, idx), 3);
+	assert_int_equal(idx[0], 0);
+	assert_int_equal(idx[1], 2);
+	assert_int_equal(idx[2], 1);
+	t[0] = t[1] = t[2] = NULL;
+	assert_int_equal(bps_wait_some(t, 4, 20, idx), BPS_ETIMEDOUT);
+	assert_error_has("tensor 'd'");
+	f->mute_name = NULL;
+	fake_agent_order(f, FAKE_SPEAK);
+	assert_int_equal(bps_wait_some(t, 4, 0, idx), 1);
+	assert_int_equal(idx[0], 3);
+	t[3] = NULL;
+	assert_int_equal(bps_wait_some(t, 4, 0, idx), 0);
+	assert_int_equal(bps_wait_some(NULL, 1, 0, idx), -EINVAL);
+	assert_int_equal(bps_close(b, 0), 0);
+	fake_agent_free(f);
+}
+
+static void *speak_main(void *arg)
+{
+	fake_agent_order(arg, FAKE_SPEAK);
+	return NULL;
+}
+
+static void wait_for_some_ends_with_the_first_of_them(void **state)
+{
+	struct fake_agent *f = fake_agent_new();
+	struct bps_tensor *t[2];
+	pthread_t thread;
+	size_t idx[2];
+	struct bps *b;
+
+	(void)state;
+	f->is_mute = true;
+	f->mute_name = "a";
+	fake_agent_start(f);
+	b = open_one(f);
+	t[0] = declare(b, "a", 1);
+	t[1] = declare(b, "b", 1);
+	assert_int_equal(bps_push_pull_group(t, 2, BPS_SUM, 0), 0);
+	assert_int_equal(pthread_create(&thread, NULL, speak_main, f), 0);
+	assert_int_equal(bps_wait_some(t, 2, 0, idx), 1);
+	assert_int_equal(idx[0], 1);
+	pthread_join(thread, NULL);
+	bps_abort(b);
+	fake_agent_free(f);
+}
+
 /* ---- a job of one worker ---- */
 
 static void job_of_one_worker_needs_no_agent(void **state)
@@ -459,6 +527,8 @@ int main(void)
 		T(copies_are_taken_at_the_call_and_delivered_by_the_wait),
 		T(second_push_pull_in_flight_is_busy_and_a_group_is_all_or_none),
 		T(first_declared_goes_first_and_explicit_priorities_are_clamped),
+		T(completed_tensors_are_reported_in_the_order_of_their_completion),
+		T(wait_for_some_ends_with_the_first_of_them),
 		T(job_of_one_worker_needs_no_agent),
 	};
 

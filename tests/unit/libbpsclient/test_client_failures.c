@@ -162,6 +162,32 @@ static void mismatch_is_the_error_of_the_first_push_pull(void **state)
 }
 
 /* Other workers may not have received its end, and still sum what it submitted: see session.h. */
+static void failed_tensor_is_reported_to_the_wait_for_some(void **state)
+{
+	struct fake_agent *f = fake_agent_new();
+	struct bps_tensor *t[2];
+	size_t idx[2];
+	struct bps *b;
+
+	(void)state;
+	f->mismatch_name = "b";
+	f->mute_name = "a";
+	fake_agent_start(f);
+	b = open_one(f);
+	t[0] = declare(b, "a", 1);
+	t[1] = declare(b, "b", 1);
+	assert_int_equal(bps_push_pull_group(t, 2, BPS_SUM, 0), 0);
+	assert_int_equal(bps_wait_some(t, 2, 0, idx), 1);
+	assert_int_equal(idx[0], 1);
+	assert_int_equal(bps_poll(t[1]), BPS_EMISMATCH);
+	fake_agent_order(f, FAKE_DIE);
+	t[1] = NULL;
+	assert_int_equal(bps_wait_some(t, 2, 0, idx), BPS_ENOAGENT);
+	assert_error_has("tensor 'a'");
+	bps_abort(b);
+	fake_agent_free(f);
+}
+
 static void copy_into_a_tensor_that_has_failed_does_not_touch_its_bytes(void **state)
 {
 	struct fake_agent *f = fake_agent_new();
@@ -273,6 +299,7 @@ int main(void)
 		T(arena_without_memory_ends_a_wait),
 		T(failure_of_the_job_ends_a_wait_with_its_reason),
 		T(mismatch_is_the_error_of_the_first_push_pull),
+		T(failed_tensor_is_reported_to_the_wait_for_some),
 		T(copy_into_a_tensor_that_has_failed_does_not_touch_its_bytes),
 		T(collective_behind_one_that_has_failed_does_not_touch_its_bytes),
 		T(close_returns_the_jobs_end),
