@@ -161,6 +161,11 @@ BPS_API int bps_declare_group(
 BPS_API void *bps_input(struct bps_tensor *t);
 /* Return the result of the last completed round; NULL before the first. */
 BPS_API const void *bps_output(const struct bps_tensor *t);
+/* Get the addresses of both results, which are constant until bps_suspend or bps_close: round n of
+ * bps_tensor_info is in ret[n & 1]. So a view of the next result can be made before that round is
+ * complete. An average of integers is elsewhere: only bps_output returns it. Errors: -EINVAL the
+ * tensor lies in device memory; BPS_ECLOSED. */
+BPS_API int bps_outputs(const struct bps_tensor *t, const void *ret[2]);
 BPS_API uint64_t bps_count(const struct bps_tensor *t);
 BPS_API enum bps_dtype bps_dtype(const struct bps_tensor *t);
 BPS_API const char *bps_name(const struct bps_tensor *t);

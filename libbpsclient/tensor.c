@@ -592,6 +592,23 @@ const void *bps_output(const struct bps_tensor *t)
 	return average_carrier(t, done, NULL) ? average_output(t, done) : t->out[done & 1];
 }
 
+int bps_outputs(const struct bps_tensor *t, const void *ret[2])
+{
+	int rc = t ? client_check(t->b) : last_error_set(-EINVAL, "outputs: no tensor");
+
+	if (!rc && !ret)
+		rc = last_error_set(-EINVAL, "outputs: nowhere to write the addresses");
+	if (!rc && t->region)
+		rc = last_error_set(-EINVAL,
+			"outputs: tensor '%s' lies in device memory, its sum replaces its values",
+			t->name);
+	if (rc < 0)
+		return rc;
+	ret[0] = t->out[0];
+	ret[1] = t->out[1];
+	return 0;
+}
+
 uint64_t bps_count(const struct bps_tensor *t)
 {
 	return t->n_elems;

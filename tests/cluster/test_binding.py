@@ -63,7 +63,7 @@ def test_copy_is_delivered_by_the_wait():
             t.push_pull_copy([1, 2, 3], np.zeros(3, np.float64))
 
 
-def test_some_are_reported_in_the_order_of_their_completion():
+def test_some_are_reported_and_results_lie_at_two_places_in_turn():
     with bps.open() as job:
         a, b = job.declare_group([("a", "f32", 2), ("b", "i64", (1, 2))])
         for r in (1, 2, 3):
@@ -71,7 +71,10 @@ def test_some_are_reported_in_the_order_of_their_completion():
             b.push_pull()
             a.push_pull()
             assert job.wait_some([a, b]) == [b, a]
+            assert (a.outputs[r & 1] == r).all() and (b.outputs[r & 1] == [[r, r]]).all()
         assert job.wait_some([]) == []
+        with pytest.raises(ValueError):
+            a.outputs[0][0] = 1
 
 
 def test_collectives_keep_type_and_shape():

@@ -147,6 +147,20 @@ class Tensor:
         return view
 
     @property
+    def outputs(self) -> tuple[np.ndarray, np.ndarray]:
+        """Both result buffers, read-only, valid until the job is suspended or closed.
+
+        The result of round ``n`` of :attr:`info` is in ``outputs[n & 1]``. So views are made once.
+        Averages of integers are in other memory: use :attr:`output`.
+        """
+        addresses = (ctypes.c_void_p * 2)()
+        check(lib.bps_outputs(self.handle, addresses))
+        views = self._view(addresses[0] or 0), self._view(addresses[1] or 0)
+        for view in views:
+            view.flags.writeable = False
+        return views
+
+    @property
     def contributors(self) -> int:
         """Number of workers behind the last completed round."""
         return lib.bps_contributors(self.handle)

@@ -197,6 +197,7 @@ def load() -> ctypes.CDLL:
         ("declare_group", int_, [ptr, ptr, size_t, ptr]),
         ("input", ptr, [ptr]),
         ("output", ptr, [ptr]),
+        ("outputs", int_, [ptr, ptr]),
         ("push_pull", int_, [ptr, int_, i32]),
         ("push_pull_copy", int_, [ptr, ptr, ptr, int_, i32]),
         ("push_pull_group", int_, [ptr, size_t, int_, i32]),

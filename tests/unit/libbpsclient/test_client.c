@@ -483,6 +483,33 @@ static void wait_for_some_ends_with_the_first_of_them(void **state)
 	fake_agent_free(f);
 }
 
+static void results_lie_at_the_two_addresses_in_turn(void **state)
+{
+	struct fake_agent *f = fake_agent_new();
+	const void *out[2];
+	struct bps_tensor *t;
+	struct bps_info info;
+	struct bps *b;
+
+	(void)state;
+	fake_agent_start(f);
+	b = open_one(f);
+	t = declare(b, "w", 1);
+	assert_int_equal(bps_outputs(t, out), 0);
+	for (int r = 1; r <= 3; r++) {
+		*(float *)bps_input(t) = (float)r;
+		assert_int_equal(bps_push_pull(t, BPS_SUM, 0), 0);
+		assert_int_equal(bps_wait(t, 0), 0);
+		assert_int_equal(bps_tensor_info(t, &info), 0);
+		assert_ptr_equal(out[info.round & 1], bps_output(t));
+		assert_true(*(const float *)out[r & 1] == (float)r);
+	}
+	assert_int_equal(bps_outputs(NULL, out), -EINVAL);
+	assert_int_equal(bps_outputs(t, NULL), -EINVAL);
+	assert_int_equal(bps_close(b, 0), 0);
+	fake_agent_free(f);
+}
+
 /* ---- a job of one worker ---- */
 
 static void job_of_one_worker_needs_no_agent(void **state)
@@ -529,6 +556,7 @@ int main(void)
 		T(first_declared_goes_first_and_explicit_priorities_are_clamped),
 		T(completed_tensors_are_reported_in_the_order_of_their_completion),
 		T(wait_for_some_ends_with_the_first_of_them),
+		T(results_lie_at_the_two_addresses_in_turn),
 		T(job_of_one_worker_needs_no_agent),
 	};
 
