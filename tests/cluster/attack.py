@@ -1,7 +1,8 @@
-"""An honest job and somebody who attacks the daemons that serve it, in turns, so that both see the same machine.
+"""Run an honest job and an attacker in turns, so that both see the same machine.
 
-The attackers have the lowest priority, and a bounded rate: what is compared is the service of the daemons, not who gets
-the processor. The honest job's rounds have pauses between them, so that there is a processor for everybody.
+Attackers have the lowest priority and a bounded rate: the test compares the service of the daemons,
+not the shares of the processor. Rounds of the honest job have pauses between them, so that every
+process gets its share.
 """
 
 import json
@@ -16,8 +17,8 @@ HERE = Path(__file__).resolve().parent
 ALICE, BOB = 1, 2
 WINDOW_S, EDGE_S = 0.3, 0.03
 PAIRS, PAIRS_MAX = 12, 60
-# What memory that is zeroed and interrupts take on the same processors, on two cores: 25 to 35 us of a round of 300 us or of 400,
-# and 50 to 100 us (1.07 to 1.19 times) on a machine whose neighbours are busy.
+# Cost of memory that is zeroed and of interrupts on the same two cores: 25 to 35 us of a round of
+# 300 us or of 400. On a machine with busy neighbours it is 50 to 100 us (1.07 to 1.19 times).
 SLOWER_MAX, ADDED_MAX_S = 1.25, 130e-6
 
 
@@ -38,7 +39,7 @@ class Attacker:
         self.process.stdin.flush()
 
     def end(self):
-        """How often it did it."""
+        """Stop the attack and return how often it acted."""
         self.process.stdin.close()
         n = int(self.process.stdout.read())
         self.process.stdout.close()
@@ -52,8 +53,10 @@ def median_in(rounds, start, end):
 
 
 class Slower:
-    """By which factor, and how many seconds, rounds take longer under attack: medians over pairs of windows, of the two medians
-    of each."""
+    """Compute how much longer rounds take under attack: a factor, and seconds.
+
+    Both are medians over pairs of windows, of the two medians of each.
+    """
 
     def __init__(self, rounds, windows):
         pairs = []
@@ -73,7 +76,7 @@ class Slower:
 
 
 class Honest:
-    """A job of another user, one worker on each agent, in rounds until it is told to stop."""
+    """A job of another user with one worker on each agent. Its rounds go on until it is stopped."""
 
     def __init__(self, c):
         self.c = c
@@ -100,7 +103,7 @@ class Honest:
 
 
 def measure(c, honest, attacker):
-    """Take turns until it is clear that the honest job is served as well as alone. Returns by how much it is slower."""
+    """Take turns until the honest job is served as well as alone. Return its slowdown."""
     windows, slower = [], None
     while len(windows) < PAIRS_MAX:
         start = time.monotonic()
@@ -118,7 +121,7 @@ def measure(c, honest, attacker):
 
 
 def footprint(daemon):
-    """Descriptors but for data connections (provider tcp has two for each), shared memory, threads."""
+    """Return descriptors without data connections (two each with tcp), shared memory, threads."""
     pid = daemon.process.pid
     maps = sum("memfd:" in line for line in Path(f"/proc/{pid}/maps").read_text().splitlines())
     fds = len(os.listdir(f"/proc/{pid}/fd"))

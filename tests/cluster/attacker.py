@@ -1,5 +1,8 @@
-"""One attacker: attacker.py KIND RATE ARG...; does something bad RATE times a second while the last word on its
-standard input is "go", holds still at "stop", ends at the end of file and prints how often it did it."""
+"""Run one attacker: attacker.py KIND RATE ARG...
+
+It misbehaves RATE times a second while the last word on its standard input is "go", and pauses at
+"stop". At the end of file it ends and prints how often it acted.
+"""
 
 import fcntl
 import mmap
@@ -19,7 +22,7 @@ HELD_MAX = 500
 
 
 def no_matter(do):
-    """Whatever the other side says to it, however it ends it, and whatever the holes that it made do to itself."""
+    """Run an action and ignore any error: of the other side, or of the holes in its own memory."""
     try:
         return do()
     except (OSError, AssertionError, ZeroDivisionError, struct.error):
@@ -27,7 +30,7 @@ def no_matter(do):
 
 
 class Local:
-    """A user of this machine; agent: the socket's path."""
+    """A user of this machine. agent: the socket's path."""
 
     def __init__(self, agent):
         self.agent = types.SimpleNamespace(socket=agent)
@@ -55,7 +58,8 @@ class Local:
             self.held.pop(0).close()
 
     def socket(self):
-        """Nonsense, halves, descriptors by the hundred, questions without listening, silence."""
+        """Send garbage, incomplete frames, hundreds of descriptors, unanswered questions, or
+        nothing."""
         t = self.connect()
         what = self.n = self.n + 1
         if what % 5 == 0:
@@ -72,7 +76,7 @@ class Local:
         self.hold(t, 40)
 
     def ring(self):
-        """Garbage, jumping counters, tensors that are not its own, and the page all over."""
+        """Write garbage into the ring and the page: wrong counters, foreign tensors."""
         t = self.running()
         what = self.n % 5
         if what == 0:
@@ -90,7 +94,7 @@ class Local:
         self.hold(t, 20)
 
     def memory(self):
-        """Memory cut short under the agent's hands, holes in it, large tensors, gone in the middle of a round."""
+        """Cut memory short, punch holes, take large tensors, and leave in the middle of a round."""
         t = self.open()
         assert t.job()[0] == 0
         t.declare(("w", F32, 1 << 17))
@@ -106,7 +110,7 @@ class Local:
         t.close()
 
     def churn(self):
-        """Jobs that open and close, and more connections than it may have."""
+        """Open and close jobs, and more connections than allowed."""
         if self.n % 2:
             self.hold(self.connect(), 100)
             self.n += 1
@@ -116,7 +120,7 @@ class Local:
 
 
 class Stranger:
-    """Somebody on the network; ports: address:port, ..."""
+    """A peer on the network. ports: address:port, ..."""
 
     def __init__(self, *ports):
         self.ports = [(p.rsplit(":", 1)[0], int(p.rsplit(":", 1)[1])) for p in ports]
@@ -125,7 +129,8 @@ class Stranger:
         self.slow = []
 
     def strangers(self):
-        """Silence, garbage, slow bytes, half a TLS handshake, half an HTTP request; all stay open."""
+        """Open connections with silence, garbage, slow bytes, half a TLS or HTTP request. All stay
+        open."""
         s = socket.socket()
         s.settimeout(1)
         self.n += 1

@@ -1,7 +1,8 @@
 """A private cluster of real daemons on loopback, and jobs of real worker processes on it.
 
-Everything lives in one temporary folder, ports are the system's choice, every wait has a deadline. A worker is a Python
-function of workers.py, run in a process of its own by worker.py; what it returns (JSON) comes back.
+Everything is in one temporary folder, the system chooses the ports, every wait has a deadline. A
+worker is a Python function of workers.py, which worker.py runs in a process of its own. Its result
+comes back as JSON.
 """
 
 import fcntl
@@ -22,13 +23,13 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
 BUILD = Path(os.environ.get("BPS_BUILD", ROOT / "build" / "debug")).resolve()
 IS_ASAN, IS_TSAN = BUILD.name == "asan", BUILD.name == "tsan"
-# Python is not built for the thread sanitizer: workers load the library of another build.
+# Python is not built for the thread sanitizer, so workers load the library of another build.
 WORKER_BUILD = BUILD.parent / "debug" if IS_TSAN else BUILD
 DEADLINE_S = int(os.environ.get("BPS_TEST_DEADLINE_S", 60 if IS_ASAN or IS_TSAN else 30))
 
 
 def read_ready(fd, process, name, log):
-    """The PORT= and HTTP= lines that a daemon writes when it serves."""
+    """Return the PORT= and HTTP= lines that a daemon writes when it serves."""
     end = time.monotonic() + DEADLINE_S
     data = b""
     with os.fdopen(fd, "rb", buffering=0) as f:
@@ -54,7 +55,7 @@ def read_ready(fd, process, name, log):
 
 
 class Daemon:
-    prefix = ()  # of the command line: what starts it somewhere else
+    prefix = ()  # start of the command line, to run the daemon elsewhere
 
     def __init__(self, cluster, program, name, args, is_awaited=True):
         self.name = name
@@ -63,7 +64,7 @@ class Daemon:
         self.args = args
         self.log = cluster.dir / f"{name}.log"
         self.http_at = "127.0.0.1:0"
-        self.listen_fds = []  # to be handed over as by systemd's socket activation
+        self.listen_fds = []  # passed to the daemon as by systemd's socket activation
         if is_awaited:
             self.start()
         else:
@@ -71,7 +72,7 @@ class Daemon:
 
     def spawn(self):
         r, low = os.pipe()
-        w = fcntl.fcntl(low, fcntl.F_DUPFD, 400)  # above what it is handed
+        w = fcntl.fcntl(low, fcntl.F_DUPFD, 400)  # above the descriptors that are passed
         os.close(low)
         command = [
             *self.prefix,
@@ -85,7 +86,7 @@ class Daemon:
         env = self.environment()
         if (
             self.listen_fds
-        ):  # LISTEN_PID must be the daemon's: a shell sets it and becomes the daemon
+        ):  # LISTEN_PID must be the daemon's: a shell sets it and executes the daemon
             env["LISTEN_FDS"] = str(len(self.listen_fds))
             moves = " ".join(f"{3 + i}<&{fd}" for i, fd in enumerate(self.listen_fds))
             moves += "".join(
@@ -114,7 +115,7 @@ class Daemon:
         return dict(self.cluster.env)
 
     def pin(self):
-        """Its next process is where this one is."""
+        """Keep the ports of this process for the next one."""
         self.http_at = f"127.0.0.1:{self.http}"
         at = self.args.index("--listen") + 1
         self.args[at] = f"{self.args[at].rsplit(':', 1)[0]}:{self.port}"
@@ -123,7 +124,7 @@ class Daemon:
         self.port, self.http = read_ready(self.spawn(), self.process, self.name, self.log)
 
     def kill(self, sig=signal.SIGKILL):
-        """Send a signal; has ended or stopped when this returns, if that is what the signal does."""
+        """Send a signal. Return when the process has ended or stopped, if the signal does that."""
         self.process.send_signal(sig)
         if sig in (signal.SIGKILL, signal.SIGTERM):
             self.process.wait(DEADLINE_S)
@@ -204,7 +205,7 @@ class Worker:
 
 
 class Progress:
-    """How many rounds a job has done: its rank 0 writes it into a file."""
+    """Number of rounds that a job has done, which its rank 0 writes into a file."""
 
     def __init__(self, cluster, name="progress"):
         self.c, self.path = cluster, cluster.dir / name
@@ -217,16 +218,16 @@ class Progress:
         return int(text or 0)
 
     def wait(self, n):
-        """It has done more than n."""
+        """Wait until more than n rounds are done."""
         self.c.wait_for(f"more than {n} rounds", lambda: self.rounds() > n)
 
     def goes_on(self, n=5):
-        """More than n from now on."""
+        """Wait for more than n rounds from now on."""
         self.wait(self.rounds() + n)
 
 
 class Cluster:
-    """scheduler, servers and agents; agent i and server i have addresses of their own in data_net."""
+    """Scheduler, servers and agents. Agent i and server i have their own addresses in data_net."""
 
     daemon_type = Daemon
     data_net = "127.0.0"
@@ -242,7 +243,8 @@ class Cluster:
     ):
         self.tmp = tempfile.TemporaryDirectory(prefix="bps-test-")
         self.dir = Path(self.tmp.name)
-        # Daemons are linked with their sanitizer and look for leaks, whatever this process was started with.
+        # Daemons are linked with their sanitizer and check for leaks, whatever the environment of
+        # this process.
         drop = ("BPS_", "DMLC_", "BYTEPS_", "LD_PRELOAD", "ASAN_OPTIONS")
         self.env = {k: v for k, v in os.environ.items() if not k.startswith(drop)}
         self.daemons, self.workers, self.n_jobs = [], [], 0
@@ -276,7 +278,7 @@ class Cluster:
         return d
 
     def spawn(self, program, name, *args):
-        """A daemon that may never serve."""
+        """Start a daemon that may never serve."""
         d = self.daemon_type(self, program, name, [str(a) for a in args], is_awaited=False)
         self.daemons.append(d)
         self.wait_for(f"{name} has begun", lambda: "starting" in d.log.read_text())
@@ -334,7 +336,8 @@ class Cluster:
             a.socket.chmod(0o666)
 
     def start_job(self, function, workers, args=None, job=None, env=None, placement=None, uid=None):
-        """Start `workers` processes, spread evenly over the agents (placement: agent index per rank), of that user."""
+        """Start `workers` processes of that user, evenly over the agents (placement: agent per
+        rank)."""
         self.n_jobs += 1
         job = job or f"job{self.n_jobs}"
         if placement is None:
@@ -347,14 +350,15 @@ class Cluster:
         return started
 
     def start_running(self, function, workers, args, after=5, progress="progress", **kw):
-        """As start_job; returns them and their Progress, which is more than `after` rounds."""
+        """Start a job as start_job does. Return it with its Progress, which is beyond `after`
+        rounds."""
         rounds = Progress(self, progress)
         started = self.start_job(function, workers, dict(args, progress=str(rounds)), **kw)
         rounds.wait(after)
         return started, rounds
 
     def add_worker(self, agent, function, args, rank, size, job):
-        """One worker, which joins that job."""
+        """Start one worker, which joins that job."""
         self.workers.append(Worker(self, self.agents[agent], function, args, rank, size, job, {}))
         return self.workers[-1]
 
@@ -382,7 +386,7 @@ class Cluster:
         )
 
     def steer(self, *args, **env):
-        """bpsctl towards the control port."""
+        """Run bpsctl with the control port."""
         begun = time.monotonic()
         p = subprocess.run(
             [
@@ -397,11 +401,12 @@ class Cluster:
             env=dict(self.env, **env),
             check=False,
         )
-        assert time.monotonic() - begun < 4, f"{args} took too long"  # 2 s, and a loaded machine
+        # the limit is 2 s, plus the load of the machine
+        assert time.monotonic() - begun < 4, f"{args} took too long"
         return p
 
     def events(self):
-        """(kind, text) of what the scheduler tells of itself."""
+        """Return (kind, text) of the scheduler's events."""
         return [
             (e["kind"], e["text"])
             for e in json.loads(self.scheduler.get("/status?events=0"))["events"]
@@ -411,7 +416,7 @@ class Cluster:
         return next(d for d in self.daemons if d.name == name)
 
     def member(self, name):
-        """What the scheduler says of it."""
+        """Return the scheduler's status of a member."""
         return next(m for m in self.scheduler.status()["members"] if m["name"] == name)
 
     def wait_for(self, what, condition, deadline_s=DEADLINE_S):
@@ -440,7 +445,8 @@ class Cluster:
             text = d.log.read_text()
             if status not in (0, -signal.SIGKILL):
                 problems.append(f"{d.name} ended with {status}:\n{text[-6000:]}")
-            # A report of its own, of a former life, or of a child. Not of leaks: an executor whose GPU has failed frees nothing.
+            # A report of this process, of the one before a restart, or of a child. Leaks do not
+            # count: an executor whose GPU has failed frees nothing.
             elif found := re.search(
                 "ERROR: AddressSanitizer|WARNING: ThreadSanitizer|runtime error: ", text
             ):
@@ -459,7 +465,7 @@ class Cluster:
 
 @contextmanager
 def clusters(new=Cluster):
-    """new(...), of which all daemons must end well."""
+    """Yield new(...). All its daemons must end well."""
     made = []
 
     def make(**kw):

@@ -24,7 +24,7 @@ def master(tmp_path):
 
 @pytest.fixture
 def meeting():
-    """A folder for servers' sockets (--same-host-dir), with a short name."""
+    """A folder with a short name for servers' sockets (--same-host-dir)."""
     with tempfile.TemporaryDirectory(prefix="bps-") as d:
         yield Path(d)
 

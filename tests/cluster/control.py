@@ -1,4 +1,4 @@
-"""Messages of the control channel (docs/reference/protocol.md) as a stranger writes them, without a key."""
+"""Messages of the control channel (docs/reference/protocol.md) as peers without a key send them."""
 
 import re
 import socket
@@ -36,7 +36,7 @@ def hello(proto, version, name="old", host="host", role=AGENT):
 
 
 def answer_to(port, message):
-    """What the scheduler says to that until it hangs up."""
+    """Return the scheduler's messages after this one, until it closes the connection."""
     with socket.create_connection(("127.0.0.1", port), timeout=DEADLINE_S) as s:
         s.sendall(message)
         answer = b""

@@ -1,5 +1,5 @@
-/* Preloaded into a daemon: counts what its data threads ask of the allocator and of mmap(2), in the
- * file that COUNT_FILE names: two u64, which the test reads while the daemon runs. */
+/* Preloaded into a daemon: counts the calls of the allocator and of mmap(2) by its data threads.
+ * The counters are two u64 in the file COUNT_FILE, which the test reads while the daemon runs. */
 #include <fcntl.h>
 #include <stdatomic.h>
 #include <stddef.h>

@@ -1,5 +1,8 @@
-"""What worker processes with device memory do: on back-end host, where an address is plain memory and the only stream is 0,
-or on CUDA, of which the fake driver is loaded before the library looks for one."""
+"""Functions of worker processes with device memory.
+
+On back-end host an address is plain memory and the only stream is 0. For CUDA the fake driver is
+loaded before the library looks for one.
+"""
 
 import errno
 import ctypes
@@ -31,7 +34,7 @@ def touch(path):
 
 
 def outcome(call):
-    """(code, sentence) of a call of the library."""
+    """Return (code, sentence) of a call of the library."""
     try:
         call()
         return [0, ""]
@@ -54,7 +57,7 @@ class Plain:
 
 
 class Cuda:
-    """The driver that LD_LIBRARY_PATH leads to; everything is queued on a stream of our own."""
+    """The driver that LD_LIBRARY_PATH leads to. Everything is queued on a stream of its own."""
 
     def __init__(self, ordinal):
         self.lib = ctypes.CDLL("libcuda.so.1", mode=ctypes.RTLD_GLOBAL)
@@ -73,7 +76,7 @@ class Cuda:
         assert rc == 0, f"{name} says {rc}"
 
     def pinned(self, n_bytes):
-        """Host memory that the stream may use; what was handed out before is reused when the stream is done with all of it."""
+        """Return pinned host memory, reused when the stream has finished with all pieces."""
         if self.used + n_bytes > PINNED:
             self.call("cuStreamSynchronize", ctypes.c_void_p(self.stream))
             self.used = 0
@@ -107,7 +110,7 @@ class Cuda:
         return out
 
     def gate(self):
-        """A counter that a stream can wait on until open_gate."""
+        """Return a counter on which a stream can wait until open_gate."""
         address = ctypes.c_uint64()
         self.gate_at = self.pinned(64)
         ctypes.memset(self.gate_at, 0, 64)
@@ -146,8 +149,10 @@ def expected(op, base, size, dtype):
 
 
 def device_rounds(sizes, n_rounds, kinds=(("i64", "sum"),), route=None, imported=False):
-    """Rounds of several tensors of each kind in one piece of memory; every sum is compared, at every worker. Odd rounds are
-    ordered by the stream alone."""
+    """Run rounds of several tensors of each kind in one piece of memory.
+
+    Every worker compares every sum. Odd rounds are ordered by the stream alone.
+    """
     with bps.open() as job:
         device = open_device(job)
         assert route in (None, job.gpu_route), job.gpu_route
@@ -182,7 +187,7 @@ def device_rounds(sizes, n_rounds, kinds=(("i64", "sum"),), route=None, imported
 
 
 def device_ahead(n_elems, n_rounds):
-    """The program runs ahead of the stream, as training does: it waits for nothing but when 8 rounds are in flight."""
+    """Run ahead of the stream, as training does: wait only when 8 rounds are in flight."""
     with bps.open() as job:
         device = open_device(job)
         address = job.gpu_alloc(8 * n_elems)
@@ -201,7 +206,7 @@ def device_ahead(n_elems, n_rounds):
 
 
 def device_and_host_tensors(n_elems, n_rounds):
-    """A job may have tensors of both kinds."""
+    """Run a job with tensors of both kinds."""
     with bps.open() as job:
         device = open_device(job)
         address = job.gpu_alloc(n_elems * 4)
@@ -222,8 +227,11 @@ def device_and_host_tensors(n_elems, n_rounds):
 
 
 def device_until_failure(n_elems, die_rank=None, after=3, started=None, absent_rank=None):
-    """Rounds until something breaks; the worker die_rank kills itself, absent_rank stops to submit. Returns the error's code,
-    its sentence, how long the last wait took, and that no stream was left waiting."""
+    """Run rounds until something breaks.
+
+    The worker die_rank kills itself, absent_rank stops to submit. Returns the error's code and
+    sentence, the duration of the last wait, and that no stream was left waiting.
+    """
     job = bps.open(timeout=60)
     device = open_device(job)
     address = job.gpu_alloc(8 * n_elems)
@@ -243,7 +251,7 @@ def device_until_failure(n_elems, die_rank=None, after=3, started=None, absent_r
             t.wait_stream(device.stream)
             got = device.read(
                 address, n_elems, np.int64
-            )  # behind the wait: a stuck stream would hang here
+            )  # after the wait: a stuck stream would hang here
             t.wait()
             assert np.all(got == r * job.size)
             if started and r == after:
@@ -262,8 +270,11 @@ def device_until_failure(n_elems, die_rank=None, after=3, started=None, absent_r
 
 
 def device_kept_rounds(sizes, stop, trace, declare_each=0):
-    """As workers.kept_rounds, in device memory; the vote is in host memory. Of one tensor the sum is the next round's gradient, and no
-    program waits for it, so that submissions are ahead of what is done."""
+    """Run workers.kept_rounds in device memory, with the vote in host memory.
+
+    The sum of one tensor is the next round's gradient. The program never waits for it, so that
+    submissions are ahead of the rounds.
+    """
     n, over, links, sums = 0, False, 0, hashlib.sha256()
     rng = np.random.default_rng(7 + int(os.environ["BPS_RANK"]))
     with (
@@ -325,7 +336,7 @@ def device_kept_rounds(sizes, stop, trace, declare_each=0):
 
 
 def device_stream_alone(go):
-    """Rounds by streams alone; when the file is there, which it is behind another worker's death, what the next call says."""
+    """Run rounds by streams alone. Return the next error after a worker's death (the file)."""
     job = bps.open(timeout=60)
     device = open_device(job)
     address = job.gpu_alloc(4096)
@@ -343,7 +354,7 @@ def device_stream_alone(go):
 
 
 def device_refused_tensor(go, seen):
-    """A tensor that workers declare differently fails by itself. It stays so, and another one goes on."""
+    """Declare a tensor differently per worker: it fails, stays failed, and another one works."""
     with bps.open() as job:
         device = open_device(job)
         at = job.gpu_alloc(8192)
@@ -381,7 +392,7 @@ def device_refused_tensor(go, seen):
 
 
 def device_late(late_rank):
-    """The stream of one worker never comes to its gradient: the sentence of the time-out names it."""
+    """Let one worker's stream never reach its gradient. The sentence of the time-out names it."""
     job = bps.open(timeout=60)
     device = open_device(job)
     address = job.gpu_alloc(4096)
@@ -409,8 +420,10 @@ def device_late(late_rank):
 
 
 def device_late_open(late_rank, go, told):
-    """One worker calls bps_gpu_open when the file is there, behind the failure of the other's call, which is made again. The first
-    one times out; with CUDA it fails at once, since the process has none yet."""
+    """Let one worker call bps_gpu_open late, after the other's call has failed and is repeated.
+
+    The first call times out. With CUDA it fails at once, since the process has no context yet.
+    """
     with bps.open(open_timeout=3) as job:
         said = None
         if job.rank == late_rank:
@@ -429,7 +442,7 @@ def device_late_open(late_rank, go, told):
 
 
 def device_given_up(go):
-    """Rank 0 does without GPUs after its time-out, rank 1 never wanted any, rank 2 is late at the barrier."""
+    """Rank 0 gives GPUs up after its time-out, rank 1 wants none, rank 2 is late at the barrier."""
     with bps.open(open_timeout=2) as job:
         said = outcome(job.gpu_open) if job.rank == 0 else None
         at = None
@@ -442,7 +455,7 @@ def device_given_up(go):
 
 
 def device_plain_late(late_rank):
-    """One worker submits late. Where a wait by the stream is the caller's, because there is none, its time-out names that worker."""
+    """Let one worker submit late. Without a stream the caller waits; its time-out names it."""
     with bps.open(timeout=2) as job:
         device = open_device(job)
         t = job.gpu_declare("layer", "i64", 512, job.gpu_alloc(4096))
@@ -458,7 +471,7 @@ def device_plain_late(late_rank):
 
 
 def no_device(n_elems):
-    """Device memory is refused with the reason, and host tensors are summed all the same."""
+    """Expect a refusal of device memory with its reason, and correct sums of host tensors."""
     with bps.open() as job:
         try:
             job.gpu_open()
@@ -474,7 +487,7 @@ def no_device(n_elems):
 
 
 def device_nonsense():
-    """Addresses and numbers that make no sense are refused; a good tensor goes on."""
+    """Expect refusals of invalid addresses and numbers, after which a good tensor works."""
     with bps.open() as job:
         device = open_device(job)
         address = job.gpu_alloc(1 << 20)
@@ -509,7 +522,7 @@ def device_nonsense():
 
 
 def device_leave_behind(way):
-    """The job ends with a gradient, its submission and a wait for the sum still queued on the stream."""
+    """End the job while a gradient, its submission and a wait for it are on the stream."""
     job = bps.open()
     device = open_device(job)
     address = job.gpu_alloc(1 << 20)
@@ -533,7 +546,7 @@ def device_leave_behind(way):
 
 
 def device_cycles(n_cycles):
-    """Descriptors and mappings of this process, job after job."""
+    """Return descriptors and mappings of this process, job after job."""
     seen = []
     for i in range(n_cycles):
         with bps.open(job=f"cycle{i}") as job:

@@ -1,4 +1,4 @@
-"""What worker processes with device memory do in test_device_more.py and test_device_hostile.py."""
+"""Functions of worker processes for test_device_more.py and test_device_hostile.py."""
 
 import ctypes
 import errno
@@ -14,7 +14,7 @@ from devices import PINNED, Cuda, Plain, device_until_failure, open_device, outc
 
 
 def gpu_barrier(d, kind):
-    """Rank 0 is at a barrier (its call timed out) and submits: that is BPS_EBUSY, and the job goes on."""
+    """Submit while rank 0 is at a barrier (its call timed out): BPS_EBUSY, and the job goes on."""
     with bps.open(timeout=20) as job:
         device = open_device(job)
         address = job.gpu_alloc(4096)
@@ -38,7 +38,7 @@ def gpu_barrier(d, kind):
 
 
 def gpu_release(d):
-    """Rank 0 gives memory back with a submission in it that its peers have not made yet."""
+    """Release memory of rank 0 with a submission in it that its peers have not made yet."""
     job = bps.open(timeout=20)
     device = open_device(job)
     address = job.gpu_alloc(1 << 21)
@@ -58,7 +58,7 @@ def gpu_release(d):
 
 
 def gpu_unlike(d, first):
-    """One worker of the machine declares it on the GPU, the other in host memory: both are told."""
+    """Declare a tensor on the GPU in one worker, in host memory in the other: both get an error."""
     job = bps.open(timeout=20)
     device = open_device(job)
     address = job.gpu_alloc(1 << 21)
@@ -88,7 +88,7 @@ def gpu_unlike(d, first):
 
 
 def gpu_no_context_then_again(d):
-    """Rank 1 forgets to choose a device, is told, does so, and opens again."""
+    """Rank 1 chooses no device, gets an error, chooses one, and opens again."""
     job = (
         bps.open(timeout=20, open_timeout=8)
         if "open_timeout" in bps.open.__code__.co_varnames
@@ -115,7 +115,7 @@ def gpu_no_context_then_again(d):
 
 
 def cu_prop(ordinal):
-    """CUmemAllocationProp: pinned, posix descriptor, on that device."""
+    """Return a CUmemAllocationProp: pinned, posix descriptor, on that device."""
 
     class Prop(ctypes.Structure):
         _fields_ = [
@@ -135,7 +135,7 @@ class Access(ctypes.Structure):
 
 
 def segments(device, ordinal, chunks):
-    """An expandable segment: chunks (in 2 MiB) mapped side by side. Returns its address and size."""
+    """Make an expandable segment of chunks (in 2 MiB) side by side. Return its address and size."""
     grain = 2 << 20
     total = sum(chunks) * grain
     base = ctypes.c_uint64()
@@ -178,7 +178,7 @@ def segments(device, ordinal, chunks):
 
 
 def gpu_segments(chunks, lead=0, tail=0):
-    """A tensor over all handles of a growing segment."""
+    """Run a tensor over all handles of a growing segment."""
     job = bps.open(timeout=30)
     device = open_device(job)
     base, total = segments(device, job.local_rank, chunks)
@@ -207,7 +207,10 @@ def gpu_segments(chunks, lead=0, tail=0):
 
 
 def gpu_types(route=None):
-    """Every element type and operation on devices, sizes around blocks; small integers, which are exact in all of them."""
+    """Run every element type and operation, for sizes around blocks.
+
+    Small integers are exact in all of them.
+    """
     sizes = [1, 129, 65537]
     with bps.open(timeout=60) as job:
         device = open_device(job)
@@ -286,7 +289,10 @@ def unpack(values, dtype):
 
 
 def gpu_until(d, n_elems, n_tensors=2, contributors=None):
-    """Rounds of exact sums by streams until the file stop is there, which ranks tell each other; how many there were."""
+    """Run rounds of exact sums by streams until the ranks agree that the file stop exists.
+
+    Returns how many rounds there were.
+    """
     with bps.open(timeout=60) as job:
         device = open_device(job)
         stride = -(-n_elems // 64) * 64 * 8
@@ -320,7 +326,7 @@ def gpu_until(d, n_elems, n_tensors=2, contributors=None):
 
 
 def gpu_unaligned():
-    """A place that no element can have, and a tensor beyond the memory of its region."""
+    """Declare an address that no element can have, and a tensor beyond its region."""
     job = bps.open(timeout=20)
     device = open_device(job)
     address = job.gpu_alloc(1 << 21)
@@ -342,7 +348,7 @@ def gpu_unaligned():
 
 
 def gpu_shared_gpu(gpus, n_rounds=3):
-    """More workers than GPUs."""
+    """Run more workers than GPUs."""
     with bps.open(timeout=60) as job:
         device = Cuda(job.local_rank % gpus) if os.environ.get("TEST_DEVICE") == "cuda" else Plain()
         job.gpu_open()
@@ -360,7 +366,8 @@ def gpu_shared_gpu(gpus, n_rounds=3):
 
 
 def gpu_fallback(n_elems):
-    """Too much for the quota on the GPU: the sentence, and then the same tensor in host memory, smaller ones on the GPU."""
+    """Exceed the quota on the GPU, then use host memory for this tensor, and the GPU for small
+    ones."""
     with bps.open(timeout=20) as job:
         device = open_device(job)
         address = job.gpu_alloc(8 * n_elems)
@@ -373,7 +380,7 @@ def gpu_fallback(n_elems):
 
 
 def gpu_open(d=None):
-    """What bps_gpu_open says, how long it takes, and that a host tensor is summed."""
+    """Return the result of bps_gpu_open and its duration, and check the sum of a host tensor."""
     with bps.open(timeout=60) as job:
         start = time.monotonic()
         got = outcome(job.gpu_open)
@@ -386,7 +393,7 @@ def gpu_open(d=None):
 
 
 def gpu_fork_and_die(n_elems, pid_file):
-    """As device_until_failure with a victim, whose forked child lives on with all of its descriptors."""
+    """Run device_until_failure with a victim whose forked child keeps all descriptors open."""
     if int(os.environ["BPS_RANK"]) == 1:
         job = bps.open(timeout=60)
         device = open_device(job)
@@ -409,7 +416,7 @@ def gpu_fork_and_die(n_elems, pid_file):
 
 
 def gpu_nonblocking(n):
-    """How long submit and wait take while the GPU stands still."""
+    """Return how long submit and wait take while the GPU stands still."""
     with bps.open(timeout=60) as job:
         device = open_device(job)
         address = job.gpu_alloc(4096 * n)
@@ -447,7 +454,10 @@ def gpu_members(
     by_stream=True,
     **options,
 ):
-    """Rounds of a job whose members may change, as workers.elastic: the ranks behind each round, by what the GPU has."""
+    """Run rounds of a job with changing members, as workers.elastic.
+
+    Returns the ranks behind each round, from the content of GPU memory.
+    """
     from workers import members_behind
 
     seen, job = [], bps.open(**options)
@@ -481,7 +491,10 @@ def gpu_members(
 
 
 def gpu_grow(n_elems, go, progress=None, every=2, **options):
-    """All meet at a barrier each `every` rounds, where others join; they end with the round after the file `go` is there."""
+    """Meet at a barrier each `every` rounds, where others join.
+
+    The job ends with the round after the file `go` appears.
+    """
     job = bps.open(elastic=1, **options)
     device = open_device(job)
     address = job.gpu_alloc(8 * n_elems)
@@ -516,7 +529,7 @@ def gpu_grow(n_elems, go, progress=None, every=2, **options):
 
 
 def gpu_cycles(n_cycles, first=0):
-    """As device_cycles, with one context for all jobs."""
+    """Run device_cycles with one context for all jobs."""
     seen, device = [], None
     for i in range(n_cycles):
         with bps.open(job=f"audit{first + i}") as job:
@@ -541,7 +554,8 @@ def gpu_cycles(n_cycles, first=0):
 
 
 def gpu_storm(seconds):
-    """Memory, tensors and rounds come all the time; returns [code, sentence, longest call] of the end, or 0."""
+    """Make memory, tensors and rounds all the time. Return the end's [code, sentence, slowest
+    call], or 0."""
     longest, job, i = 0.0, None, 0
     end = time.monotonic() + seconds
     try:
@@ -578,7 +592,7 @@ def gpu_storm(seconds):
 
 
 def gpu_fault(n_elems):
-    """Rounds until an error; a device that cannot be had is one, too."""
+    """Run rounds until an error. A missing device is an error, too."""
     job = bps.open(timeout=60)
     start = time.monotonic()
     try:
@@ -602,7 +616,7 @@ def gpu_fault(n_elems):
 
 
 def gpu_average(n_elems, n_rounds, victim, at, **options):
-    """Averages of the ranks, by round."""
+    """Return averages of the ranks, by round."""
     seen, job = [], bps.open(**options)
     try:
         device = open_device(job)
@@ -625,7 +639,7 @@ def gpu_average(n_elems, n_rounds, victim, at, **options):
 
 
 def gpu_large(n_elems):
-    """Three large tensors in device memory; how many sums are right."""
+    """Sum three large tensors in device memory. Return how many sums are right."""
     with bps.open(timeout=60) as job:
         device = open_device(job)
         address = job.gpu_alloc(8 * n_elems * 3)
@@ -642,7 +656,7 @@ def gpu_large(n_elems):
 
 
 def host_large(n_elems):
-    """The same in host memory."""
+    """Sum three large tensors in host memory. Return how many sums are right."""
     with bps.open(timeout=60) as job:
         ts = [job.declare(f"t{i}", "i64", n_elems) for i in range(3)]
         for t in ts:
@@ -652,7 +666,7 @@ def host_large(n_elems):
 
 
 def gpu_declare_late(go, n_elems):
-    """A tensor now, and another one when the file is there; how many sums are right."""
+    """Run a tensor now, and another one when the file appears. Return how many sums are right."""
     n = 0
     with bps.open(timeout=60) as job:
         device = open_device(job)
@@ -669,7 +683,7 @@ def gpu_declare_late(go, n_elems):
 
 
 def gpu_ask_twice(d):
-    """What bps_gpu_open says now, and when the file is there."""
+    """Return the result of bps_gpu_open now, and when the file appears."""
     with bps.open(timeout=60) as job:
         first = outcome(job.gpu_open)
         touch(d + "/told")
@@ -678,8 +692,10 @@ def gpu_ask_twice(d):
 
 
 def gpu_release_beside(n_steps):
-    """A thread trains, whose stream is waited for; this one gives memory back in which no tensor lies.
-    Returns how many seconds the longest bps_gpu_release took."""
+    """Release memory without tensors while a thread trains and waits for its stream.
+
+    Returns the seconds of the longest bps_gpu_release.
+    """
     with bps.open(timeout=20) as job:
         device = open_device(job)
         address = job.gpu_alloc(4096)

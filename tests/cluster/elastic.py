@@ -1,10 +1,11 @@
-"""What tests of jobs whose members change have in common."""
+"""Helpers of tests of jobs whose members change."""
 
 WINDOW = ["--agent-window", "500ms", "--agent-dead", "1500ms"]
 
 
 def agreed(results):
-    """All were given the same in every round; returns the masks of the ranks behind each."""
+    """Check that all workers got the same in every round. Return the masks of the ranks behind
+    each."""
     for r in results[1:]:
         assert r["rounds"] == results[0]["rounds"]
     return [masks for _, masks in results[0]["rounds"]]

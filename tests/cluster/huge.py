@@ -1,6 +1,7 @@
-"""One tensor of more than 2^32 elements: `make huge`. Not part of `make test`, since it needs 20 GiB of memory.
+"""Sum one tensor of more than 2^32 elements: `make huge`.
 
-One worker with BPS_FORCE_DISTRIBUTED: its input, two outputs and the server's sum of the round make four times 4 GiB.
+Not part of `make test`, since it needs 20 GiB of memory. One worker with BPS_FORCE_DISTRIBUTED: its
+input, two outputs and the server's sum make four times 4 GiB.
 """
 
 

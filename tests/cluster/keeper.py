@@ -1,5 +1,8 @@
-"""Service managers: one that keeps a daemon's descriptors (FDSTORE=1 of sd_notify(3)), starts the daemon anew when it has ended, and
-hands them to it, as systemd does, with jobs for such daemons; and one that only listens."""
+"""Service managers for daemons and their jobs.
+
+One keeps a daemon's descriptors (FDSTORE=1 of sd_notify(3)), restarts the daemon when it has ended,
+and passes the descriptors to it, as systemd does. The other one only listens.
+"""
 
 import array
 import fcntl
@@ -12,8 +15,8 @@ import time
 
 from cluster import DEADLINE_S, Daemon
 
-FIRST_FD = 500  # ours are kept above those that the daemon gets
-RESTART_S = 0.1  # as systemd's default RestartSec=
+FIRST_FD = 500  # the manager's own are above those of the daemon
+RESTART_S = 0.1  # systemd's default RestartSec=
 
 
 class KeptDaemon(Daemon):
@@ -66,16 +69,16 @@ class KeptDaemon(Daemon):
             os.close(fd)
 
     def stand_still(self, is_still):
-        """It reads nothing, as systemd while it reloads."""
+        """Read no messages, as systemd while it reloads."""
         self.is_still = is_still
         if not is_still:
             os.eventfd_write(self.wake, 1)
 
     def has_ended(self):
-        """Take what comes, for a second or until the process ends."""
+        """Receive messages for a second, or until the process ends."""
         try:
             pidfd = os.pidfd_open(self.process.pid)
-        except ProcessLookupError:  # somebody has waited for it
+        except ProcessLookupError:  # the process was reaped elsewhere
             return True
         readable = select.select(
             [self.wake, pidfd, *([] if self.is_still else [self.notify])], [], [], 1
@@ -100,7 +103,7 @@ class KeptDaemon(Daemon):
                 self.has_failed = e
 
     def die(self, sig=signal.SIGKILL):
-        """It ends by this signal and is back when this returns: how long that took."""
+        """End the daemon by a signal and wait for its restart. Return how long that took."""
         n, begun = self.restarts, time.monotonic()
         self.process.send_signal(sig)
         end = time.monotonic() + DEADLINE_S
@@ -114,11 +117,11 @@ class KeptDaemon(Daemon):
         return time.monotonic() - begun
 
     def lose(self, name):
-        """As a manager that has no room."""
+        """Lose a descriptor, as a manager without room does."""
         self.store = [(n, fd) for n, fd in self.store if n != name]
 
     def close_kept(self, name):
-        """As a manager whose unit has stopped."""
+        """Close a kept descriptor, as a manager whose unit has stopped does."""
         for n, fd in self.store:
             if n == name:
                 os.close(fd)
@@ -140,14 +143,14 @@ class KeptDaemon(Daemon):
         return status
 
 
-SIZES = [200_000, 100, 70_000]  # offered, inline, one that is not a whole number of partitions
+SIZES = [200_000, 100, 70_000]  # offered; inline; not a whole number of partitions
 
 
 def kept_cluster(cluster, agents=2, servers=2, args=(), **kw):
-    """A cluster whose agents have a service manager that keeps their descriptors."""
+    """Return a cluster whose agents have a service manager that keeps their descriptors."""
     kw.setdefault(
         "scheduler_args", ["--agent-window", "30s", "--agent-dead", "30s"]
-    )  # a busy machine starts no process in time
+    )  # a busy machine may not start a process in time
     c = cluster(agents=0, servers=servers, **kw)
     for i in range(agents):
         c.add_agent(i, *args, kind=KeptDaemon)
@@ -155,7 +158,7 @@ def kept_cluster(cluster, agents=2, servers=2, args=(), **kw):
 
 
 class Job:
-    """Rounds that go on until they are told to stop."""
+    """Rounds that go on until they are stopped."""
 
     def __init__(self, c, workers, sizes=None, function="kept_rounds", **kw):
         self.c, n = c, len(c.workers)

@@ -1,4 +1,4 @@
-"""Keys, as an operator makes them."""
+"""Keys, made as an operator makes them."""
 
 import os
 import subprocess
@@ -20,7 +20,7 @@ def new_key(path, *words):
 
 
 def derived(master, who):
-    """The key of that identity, beside the master key."""
+    """Write the key of that identity into the folder of the master key."""
     return new_key(
         master.with_name(who.replace(":", "-")), "--key-file", str(master), "key", "derive", who
     )

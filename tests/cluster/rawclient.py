@@ -1,4 +1,4 @@
-"""A trainer that speaks common/local/local.h by hand, so that it can also speak it wrongly."""
+"""A trainer that sends messages of common/local/local.h itself, right and wrong ones."""
 
 import mmap
 import os
@@ -37,7 +37,7 @@ def get_text(b, at):
 
 class Raw:
     def __init__(self, agent, uid=0):
-        """uid: whom the agent takes it for, which is who connects (None: whoever this is); open it to all first."""
+        """uid: user that the agent sees (None: this process's). Call open_to_all first."""
         self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.sock.settimeout(DEADLINE_S)
         if uid is None:
@@ -66,7 +66,7 @@ class Raw:
             self.sock.send(data)
 
     def recv(self):
-        """(type, seq, body) or None at the end of file."""
+        """Return (type, seq, body), or None at the end of file."""
         try:
             data, fds, _, _ = socket.recv_fds(self.sock, 65536, 4)
         except ConnectionResetError:
@@ -119,7 +119,7 @@ class Raw:
         return self
 
     def declare(self, *tensors):
-        """(name, dtype, n_elems) each; returns (code, text, index) each."""
+        """Declare (name, dtype, n_elems) tuples. Return (code, text, index) of each."""
         self.ask_declare(*tensors)
         return self.declared()
 
@@ -165,7 +165,7 @@ class Raw:
         return struct.unpack_from("<I", self.control, at)[0]
 
     def entry(self, tensor):
-        """(done_round, status, workers)"""
+        """Return (done_round, status, workers)."""
         (at,) = struct.unpack_from("<Q", self.control, 24)
         return struct.unpack_from("<QiI", self.control, at + 64 * tensor)
 

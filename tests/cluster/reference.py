@@ -1,14 +1,18 @@
-"""The plainest reference of a reduction over workers, and how far a result may be from it.
+"""The plainest reference of a reduction over workers, and the allowed error of a result.
 
-Integers must be exact: sums and products wrap, averages are the floor of the exact mean. Floats are compared with a sum of doubles; u is the unit roundoff of a type.
+Integers must be exact: sums and products wrap, averages are the floor of the exact mean. Floats are
+compared with a sum of doubles; u is the unit roundoff of a type.
 
-sum, avg: each stage adds in an accumulator of unit roundoff ua (f16 and bf16: f32), then rounds once to the type. Any order
-of adding W terms errs by at most (W - 1) ua sum|x|, and each of the two roundings (agent, server) by u times its operand,
-whose absolute value is at most sum|x| (1 + u). avg divides once more in the accumulator. So
-    |error| <= ((W + 1) ua + 2 u (1 + u)) sum|x|   (/ W for avg), plus half the smallest subnormal per rounding.
-prod: W - 1 products, a rounding at each agent (at most W of them) and one at the server, which all multiply:
+sum, avg: each stage adds in an accumulator of unit roundoff ua (f16 and bf16: f32), then rounds
+once to the type. Any order of adding W terms errs by at most (W - 1) ua sum|x|, and each of the two
+roundings (agent, server) by u times its operand, whose absolute value is at most sum|x| (1 + u).
+avg divides once more in the accumulator. So
+    |error| <= ((W + 1) ua + 2 u (1 + u)) sum|x|   (/ W for avg),
+plus half the smallest subnormal per rounding.
+prod: W - 1 products, a rounding at each agent (at most W of them) and one at the server, which all
+multiply:
     |error| <= ((1 + ua)^W (1 + u)^(W + 1) - 1) |x|.
-max, min: exact. One double reference is exact enough: its own error is below 2^-50 relative.
+max, min: exact. The error of the double reference itself is below 2^-50 relative.
 """
 
 import numpy as np
@@ -28,7 +32,7 @@ def double_to_bf16(x):
 
 
 def values(dtype, op, n, rank, seed):
-    """The same for everybody who asks: what this rank contributes."""
+    """Return the contribution of a rank. Equal on every call."""
     rng = np.random.default_rng([seed, rank, n, sum(map(ord, dtype + op))])
     if dtype in INT:
         info = np.iinfo(INT[dtype])

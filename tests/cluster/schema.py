@@ -1,4 +1,4 @@
-"""docs/reference/status.schema.json, and what is printed held against it."""
+"""Checks of output against docs/reference/status.schema.json."""
 
 import copy
 import json
@@ -13,7 +13,7 @@ SCHEMA = json.loads((ROOT / "docs" / "reference" / "status.schema.json").read_te
 
 
 def closed(x):
-    """The same schema without room for fields that it does not name: what is printed must be documented."""
+    """Return the schema without room for other fields: every printed field must be documented."""
     if isinstance(x, list):
         return [closed(v) for v in x]
     if not isinstance(x, dict):

@@ -1,4 +1,4 @@
-"""What bpsctl shows, with bounds on how long it takes and how wide it is."""
+"""Screens of bpsctl, with limits on their duration and width."""
 
 import json
 import re
@@ -11,10 +11,11 @@ WAITS = {"what": "one_is_missing", "args": {"missing_rank": 1, "timeout": 20}}
 
 
 def show(c, *args, status=None):
-    """The screen of these words, which takes at most two seconds and 100 columns."""
+    """Return the screen of these words. It takes at most two seconds and 100 columns."""
     start = time.monotonic()
     p = c.bpsctl(*args)
-    assert time.monotonic() - start < 4, f"{args} took too long"  # 2 s, and a loaded machine
+    # the limit is 2 s, plus the load of the machine
+    assert time.monotonic() - start < 4, f"{args} took too long"
     assert max(map(len, p.stdout.splitlines()), default=0) < 100, p.stdout
     if status is not None:
         assert p.returncode == status, p
@@ -28,7 +29,7 @@ def document(c, *args):
 
 
 def waiting_job(c, name="digits"):
-    """Rank 1 does not submit the second round of 'w'."""
+    """Start a job whose rank 1 does not submit the second round of 'w'."""
     started = c.start_job("error", 2, WAITS, job=name)
     c.wait_for("rank 0 waits", lambda: "have not submitted" in c.bpsctl("why-stuck", name).stdout)
     return started

@@ -1,4 +1,5 @@
-"""An agent's process dies or is replaced while its trainers live: they see a pause, and nothing else."""
+"""An agent's process dies or is replaced while its trainers live. They see a pause and nothing
+else."""
 
 import os
 import re
@@ -11,7 +12,7 @@ from keeper import Job, kept_cluster
 
 
 def wound(jobs, agents, sig, times):
-    """Let agents die; returns how long jobs paused then, and how long the daemon was away."""
+    """Kill agents. Return how long jobs paused then, and how long the daemon was away."""
     pauses = []
     for _ in range(times):
         begun = time.monotonic()
@@ -23,7 +24,8 @@ def wound(jobs, agents, sig, times):
 
 
 def check_pauses(pauses):
-    """A second in all, most of which a process takes to start: on a machine that is busy otherwise it takes longer for that alone."""
+    """Limit the pauses to a second, most of which is the start of a process, plus the machine's
+    load."""
     print("pauses", [f"{p:.2f} ({b:.2f} of it away)" for p, b in pauses])
     if os.getloadavg()[0] < 2 * os.cpu_count():
         assert statistics.median(p for p, _ in pauses) < 1.0
@@ -31,7 +33,7 @@ def check_pauses(pauses):
 
 
 def two_jobs(c):
-    """One after the other, so that the first has the smaller numbers."""
+    """Start two jobs one after the other, so that the first has the smaller numbers."""
     jobs = []
     for workers in (4, 2):
         jobs.append(Job(c, workers))
@@ -127,7 +129,7 @@ def test_restarts_while_tensors_are_declared(cluster):
 
 
 def test_restarts_at_barriers_pass_each_once(cluster):
-    """Wherever an agent dies on the way to a barrier and back, its successor says what was left to say."""
+    """Kill agents on the way to a barrier and back: the successor completes each barrier once."""
     c = kept_cluster(cluster)
     job = Job(c, 4, sizes=[100], args={"barrier_each": 1})
     job.goes_on()
@@ -139,7 +141,7 @@ def test_restarts_at_barriers_pass_each_once(cluster):
 
 
 def test_restarts_while_a_machine_joins_cost_no_worker(cluster):
-    """Agents die while a newcomer waits to be let in, as it is, and right behind it: of the newcomer's machine and of the others."""
+    """Kill agents before, while and after a newcomer is admitted: its own agent, and the others."""
     c = kept_cluster(cluster, agents=3)
     go = c.dir / "go"
     args = {
@@ -226,7 +228,7 @@ def test_scheduler_and_server_that_die_with_the_agent_cost_no_more(cluster):
         other.start()
         c.wait_for("it is back", lambda n=n: c.agents[0].restarts > n)
         c.agents[1].die()
-        c.agents[1].die()  # and once more before anything has settled
+        c.agents[1].die()  # again before anything has settled
         job.goes_on()
     job.finish()
 
@@ -240,7 +242,7 @@ def test_drained_agent_that_is_stopped_is_not_waited_for(cluster):
     job = Job(c, 4)
     job.goes_on()
     a = c.agents[0]
-    a.restart_s = 60  # nobody starts it anew
+    a.restart_s = 60  # it is not restarted
     p = c.bpsctl("--scheduler", f"127.0.0.1:{c.scheduler.port}", "drain", "a0")
     assert p.returncode == 0, p
     job.goes_on()
@@ -253,14 +255,14 @@ def test_drained_agent_that_is_stopped_is_not_waited_for(cluster):
             "a0: suspect -> down, it was drained, and has stopped" in c.scheduler.log.read_text()
         ),
     )
-    assert time.monotonic() - at < 10  # its window is 30 s
+    assert time.monotonic() - at < 10  # the restart window is 30 s
     for w in job.workers[2:]:
         w.process.wait(20)
         assert re.search("agent 'a0'.*is lost", w.text()), w.text()
 
 
 def test_agent_that_starts_without_scheduler_goes_on_where_it_can(cluster):
-    """What needs no server runs on; the others' servers hear of the new process from the scheduler only."""
+    """Work without servers goes on. Other servers learn of the restart from the scheduler."""
     c = kept_cluster(cluster)
     scheduler_stays(c)
     here, both = Job(c, 2, placement=[0, 0]), Job(c, 4)
@@ -274,11 +276,11 @@ def test_agent_that_starts_without_scheduler_goes_on_where_it_can(cluster):
     both.goes_on()
     both.finish()
     here.finish()
-    c.agents[0].die()  # with nothing to go on with
+    c.agents[0].die()  # with no kept state
 
 
 def test_restarted_agent_takes_no_other_scheduler(cluster):
-    """C8 holds for its successor too, for as long as it has jobs."""
+    """Rule C8 holds for the successor, too, as long as it has jobs."""
     other = kept_cluster(cluster, agents=0, servers=1)
     c = kept_cluster(cluster)
     scheduler_stays(c)
@@ -322,7 +324,7 @@ def test_manager_that_stands_still_gets_what_is_kept_later(cluster):
     for job in jobs:
         job.goes_on(10)
     assert "has taken what it was slow to take" not in a.log.read_text()
-    jobs[1].finish()  # what was to be kept of it is to be forgotten
+    jobs[1].finish()  # the manager forgets the state to be kept
     a.stand_still(False)
     c.wait_for("all is kept", lambda: "has taken what it was slow to take" in a.log.read_text())
     a.die()

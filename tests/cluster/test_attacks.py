@@ -1,4 +1,4 @@
-"""Hostile users and strangers: the honest job is served as well as alone, and nothing is left behind."""
+"""Hostile users and peers: an honest job is served as well as alone, and nothing leaks."""
 
 import contextlib
 import os
@@ -10,11 +10,11 @@ from attack import ALICE, BOB, Attacker, Honest, footprint, log_lines, measure
 
 pytestmark = pytest.mark.alone
 
-LOG_LINES_MAX = 3000  # a few hundred a minute of each kind; what attackers do is thousands of times
+LOG_LINES_MAX = 3000  # a few hundred a minute of each kind, for thousands of attacks
 
 
 def settled(c, before):
-    """Everything is as it was before, once the last one has left."""
+    """Wait until everything is as before, once the last attacker has left."""
     c.wait_for(
         "all trainers are gone",
         lambda: all(a.status()["trainers"] == a.status()["jobs"] == 0 for a in c.agents),
@@ -27,7 +27,7 @@ def settled(c, before):
 
 
 def begin(c):
-    """A first job, so that all threads and connections are there; then what the daemons have."""
+    """Run a first job, so that all threads and connections exist. Return the daemons' footprint."""
     c.open_to_all()
     c.run("rounds", 2, {"n_elems": 1000, "n_rounds": 3}, uid=BOB)
     c.wait_for("it is gone", lambda: all(a.status()["jobs"] == 0 for a in c.agents))
@@ -43,7 +43,7 @@ def test_hostile_user_slows_nobody_down_and_leaves_nothing_behind(cluster, kind,
     honest = Honest(c)
     attacker = Attacker(kind, rate, c.agents[0].socket)
     slower = measure(c, honest, attacker)
-    if kind == "churn":  # however many the windows were
+    if kind == "churn":  # for any number of windows
         attacker.say("go")
         c.wait_for("a thousand jobs were opened", lambda: opened(c) >= 1000)
     n = attacker.end()
@@ -57,7 +57,7 @@ def test_hostile_user_slows_nobody_down_and_leaves_nothing_behind(cluster, kind,
 
 
 def opened(c):
-    """The number of the newest job."""
+    """Return the number of the newest job."""
     return max(j["id"] for j in c.scheduler.status()["jobs"] + c.scheduler.status()["ended"])
 
 
@@ -68,7 +68,7 @@ def ports_of(c):
 
 
 def with_key(tmp_path):
-    """Arguments of every daemon of a cluster with a key."""
+    """Return arguments of every daemon of a cluster with a key."""
     key = tmp_path / "cluster.key"
     key.touch(mode=0o600)
     key.write_bytes(os.urandom(32))
@@ -85,7 +85,7 @@ def test_strangers_on_every_port_slow_nobody_down_and_leave_nothing_behind(clust
     attacker.say("go")
     late = c.add_agent(
         2, *with_key_args(c)
-    )  # who has the key still comes in, to the scheduler and the server
+    )  # a client with the key still connects to the scheduler and the server
     c.open_to_all()
     c.run("rounds", 3, {"n_elems": 100000, "n_rounds": 3}, uid=ALICE)
     assert late.stop() == 0
@@ -110,7 +110,7 @@ def test_five_hundred_silent_strangers_on_each_port_take_no_descriptor_for_long(
     def has_met_them():
         try:
             return "bps_server_silent_strangers_total 0\n" not in c.servers[0].get("/metrics")
-        except OSError:  # it gave way to a stranger that came later
+        except OSError:  # it was closed in favour of a later connection
             return False
 
     with contextlib.ExitStack() as held:
@@ -124,7 +124,8 @@ def test_five_hundred_silent_strangers_on_each_port_take_no_descriptor_for_long(
         for d, (
             fds,
             *_,
-        ) in before:  # HTTP and the control port keep some, and give way to newer ones
+            # HTTP and the control port keep some connections and close the oldest for newer ones
+        ) in before:
             c.wait_for(
                 f"{d.name} has its descriptors back",
                 lambda d=d, fds=fds: footprint(d)[0] <= fds + 64 + 64,

@@ -129,7 +129,7 @@ def test_what_is_no_type_and_no_gpu_is_refused():
             good,
             f"GPU-{good}",
         ):
-            with pytest.raises(bps.Error, match="one worker"):  # it got so far
+            with pytest.raises(bps.Error, match="one worker"):  # it reached the check of workers
                 job.gpu_open(uuid)
 
 

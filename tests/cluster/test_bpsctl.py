@@ -1,4 +1,4 @@
-"""What bpsctl shows of real daemons, healthy and not."""
+"""Screens of bpsctl for real daemons, healthy and not."""
 
 import json
 import os
@@ -173,7 +173,7 @@ def test_hung_scheduler_is_no_hung_bpsctl(cluster):
 
 
 def one_document(p):
-    """Its output is one document, and no more."""
+    """Return the single JSON document of the output."""
     o, end = json.JSONDecoder().raw_decode(p.stdout)
     assert not p.stdout[end:].strip() and o["schema"] == 1, p
     return o
@@ -405,7 +405,8 @@ def test_every_word_is_completed_and_in_the_manual():
 def completed(start, *before):
     line = " ".join(["bpsctl", *before, start])
     script = f"""source '{COMPLETION}'; COMP_WORDS=({" ".join(["bpsctl", *before])} "{start}")
-        COMP_CWORD=$((${{#COMP_WORDS[@]}} - 1)); COMP_LINE='{line}'; _bpsctl; printf '%s\\n' "${{COMPREPLY[@]}}" """
+        COMP_CWORD=$((${{#COMP_WORDS[@]}} - 1)); COMP_LINE='{line}'; _bpsctl
+        printf '%s\\n' "${{COMPREPLY[@]}}" """
     env = dict(os.environ, PATH=f"{BUILD}:{os.environ['PATH']}")
     out = subprocess.run(
         ["bash", "-c", script], capture_output=True, text=True, check=True, timeout=10, env=env

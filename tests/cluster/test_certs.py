@@ -1,4 +1,4 @@
-"""`auth = cert`: who has no certificate of the site's authority for what he claims to be gets nowhere."""
+"""`auth = cert`: a peer needs a certificate of the site's authority for the name that it claims."""
 
 import contextlib
 import json
@@ -22,7 +22,7 @@ def openssl(*args, **kw):
 
 
 class Authority:
-    """A folder with a CA, as in the recipe of docs/guides/keys.md."""
+    """A folder with a CA, made with the recipe of docs/guides/keys.md."""
 
     def __init__(self, folder):
         self.dir = folder
@@ -57,7 +57,7 @@ private_key = {folder}/ca.key
         )
 
     def sign(self, who, days=365, name=None):
-        """The settings for a daemon with a certificate of this CN."""
+        """Return the settings of a daemon with a certificate of this CN."""
         base = self.dir / (name or who.replace(":", "-"))
         openssl(
             "req",
@@ -135,7 +135,7 @@ def spawn_server(c, *args, name="s0"):
 
 
 def refused_start(c, *args):
-    """What a server says that does not start with these settings."""
+    """Return the log of a server that does not start with these settings."""
     p = subprocess.run(
         [
             str(BUILD / "bps-server" / "bps-server"),
@@ -218,7 +218,7 @@ def test_no_operator_with_a_members_certificate(certified, site):
 
 
 def answer_to(c, site, who, message):
-    """What the scheduler answers to this frame under the certificate of who, until it hangs up."""
+    """Return the scheduler's answer to this frame under who's certificate, until it hangs up."""
     site.sign(who)
     base = site.dir / who.replace(":", "-")
     context = ssl.create_default_context(cafile=site.dir / "ca.crt")
@@ -324,7 +324,7 @@ def test_revocation_list_that_cannot_be_used_is_no_success(cluster, site, tmp_pa
     key_reload = frame(STEER, text("key reload"), text(""), zero, zero, text("u"), text("h"))
     good = ca.read_text()
     ca.write_text("-----BEGIN X509 CRL-----\nhalf of it")
-    for _ in range(2):  # it is no success the second time either
+    for _ in range(2):  # the second attempt fails, too
         got = answer_to(c, site, "ctl:u", key_reload)
         assert got[10:14] != zero and b"cannot use the authorities" in got, got
     c.scheduler.kill(signal.SIGHUP)

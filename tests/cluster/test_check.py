@@ -175,7 +175,7 @@ def test_scheduler_on_another_host_is_not_asked_over_http(tmp_path):
     own = re.search(r" inet ([0-9.]+)/", p.stdout)
     if not own:
         pytest.skip("this machine has no address but loopback")
-    with socket.create_server((own[1], 0)) as s:  # a control port, as seen from here
+    with socket.create_server((own[1], 0)) as s:  # a control port as it looks from this host
         put(tmp_path, "agent.conf", f"scheduler = {own[1]}:{s.getsockname()[1]}\n")
         d = check(tmp_path, scheduler=free_port())
     assert d["scheduler"][0] == "ok" and "another host" in d["scheduler"][1], d
@@ -183,7 +183,7 @@ def test_scheduler_on_another_host_is_not_asked_over_http(tmp_path):
 
 
 def test_control_port_that_swallows_is_bad_within_the_bound(host):
-    with socket.socket() as s:  # a full backlog: the kernel drops what comes, as a black hole does
+    with socket.socket() as s:  # a full backlog: the kernel drops new connections, like a firewall
         s.bind(("127.0.0.1", 0))
         s.listen(0)
         held = []

@@ -1,4 +1,5 @@
-"""A trainer that speaks to its executor by hand, and wrongly: its own job may end, the agent and other jobs go on."""
+"""A trainer that sends wrong messages to its executor. Its own job may end; agent and other jobs go
+on."""
 
 import fcntl
 import mmap
@@ -18,7 +19,7 @@ HELLO, WELCOME, ALLOC, IMPORT, REGION, RELEASE, RELEASED, FAILED = range(32, 40)
 
 
 class Exec:
-    """The socket to the executor."""
+    """Socket to the executor."""
 
     def __init__(self, raw):
         n = len(raw.fds)

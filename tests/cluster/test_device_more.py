@@ -1,4 +1,4 @@
-"""Tensors in device memory: disagreements, faults in words, every type on every route, shared GPUs, elastic jobs, leaks."""
+"""Tensors in device memory: disagreements, texts of errors, types, routes, elastic jobs, leaks."""
 
 import errno
 import json
@@ -13,7 +13,16 @@ import pytest
 import bps
 from cluster import BUILD, IS_ASAN
 from keeper import kept_cluster
-from test_device import LOST, Rig, check_ended, gone, needs_cuda, rig, staging, start_and_wait  # noqa: F401
+from test_device import (  # noqa: F401
+    LOST,
+    Rig,
+    check_ended,
+    gone,
+    needs_cuda,
+    rig,
+    staging,
+    start_and_wait,
+)
 from test_topology import fakes, make
 
 
@@ -260,7 +269,7 @@ def test_a_dead_trainers_child_holds_up_nobody(rig):
 
 @needs_cuda
 def test_a_clique_that_never_gets_ready_is_given_up(cluster):
-    """NCCL has begun to connect and never ends."""
+    """NCCL starts to connect and never ends."""
     r = Rig(cluster, "cuda", agents=1, agent_env={"FAKE_CUDA_FAULTS": "ncclCommGetAsyncError:1+=7"})
     results = r.c.finish(r.start("device_until_failure", 2, {"n_elems": 5000}), 70)
     check_ended(results, {bps.EDEVICE}, bound_s=50)
@@ -339,12 +348,12 @@ def test_the_quota_on_staging_memory_is_told_and_smaller_ones_go_on(cluster):
         assert end[0] == 0
 
 
-# AddressSanitizer keeps freed memory in a quarantine; what leaks there LeakSanitizer reports.
+# AddressSanitizer keeps freed memory in a quarantine. LeakSanitizer reports the leaks there.
 GROWTH_KIB = 300_000 if IS_ASAN else 3000
 
 
 def footprint(pid):
-    """Descriptors, shared mappings, threads, and resident KiB of a process."""
+    """Return descriptors, shared mappings, threads, and resident KiB of a process."""
     proc = Path(f"/proc/{pid}")
     maps = sum("memfd" in line for line in (proc / "maps").read_text().splitlines())
     rss = next(
@@ -373,7 +382,7 @@ def test_nothing_leaks_over_many_jobs(rig):
 
 
 def test_nothing_leaks_over_jobs_that_die(rig):
-    """Trainers are killed while memory is in use; every executor and descriptor goes."""
+    """Kill trainers while memory is in use. Every executor and descriptor is freed."""
     r = rig(agents=1)
     pid = r.c.agents[0].process.pid
 
@@ -403,7 +412,7 @@ def test_nothing_leaks_over_jobs_that_die(rig):
 
 @pytest.mark.parametrize("kind", ["host", pytest.param("cuda", marks=needs_cuda)])
 def test_agents_executors_and_trainers_stand_still_and_die_at_random(cluster, kind):
-    """Agents under a service manager are killed at random times, everybody is stopped for moments: pauses, and exact sums."""
+    """Kill agents under a service manager and stop processes at random: pauses, and exact sums."""
     rng = random.Random(6)
     r = Rig(
         lambda agents, servers, agent_args: kept_cluster(cluster, agents, servers, agent_args),
@@ -440,7 +449,7 @@ def test_agents_executors_and_trainers_stand_still_and_die_at_random(cluster, ki
 
 @needs_cuda
 def test_an_executor_that_hangs_when_its_agent_is_gone_ends_itself(cluster):
-    """It stands in the driver, so it does not see that nobody is there any more."""
+    """The executor is inside the driver, so it does not see the end of its agent."""
     r = Rig(cluster, "cuda", agents=1, agent_env={"FAKE_CUDA_FAULTS": "cuMemcpyDtoHAsync:40=hang"})
     r.env["FAKE_CUDA_FAULTS"] = ""
     job = start_and_wait(r, 2, {})
@@ -473,7 +482,7 @@ def test_an_executor_that_hangs_when_its_agent_is_gone_ends_itself(cluster):
     ],
 )
 def test_a_job_goes_the_way_that_bpsctl_shows(cluster, tmp_path, machine, links, workers, want):
-    """The agent's setting sysfs is for its executors, too."""
+    """Executors use the agent's setting sysfs, too."""
     make(tmp_path / "m", machine)
     env = {"FAKE_CUDA_LINKS": links, **fakes(machine)}
     r = Rig(
@@ -511,7 +520,7 @@ def test_a_job_goes_the_way_that_bpsctl_shows(cluster, tmp_path, machine, links,
 def test_staging_memory_lies_where_its_gpus_and_cards_are(
     cluster, tmp_path, machine, links, workers, route, nodes, n_elems
 ):
-    """Machines that run this have a node 0; what is to lie on another one that they lack has no policy."""
+    """Machines of this test have a node 0. Memory for a node that they lack has no policy."""
     make(tmp_path / "m", machine)
     env = {"FAKE_CUDA_LINKS": links, **fakes(machine)}
     r = Rig(
@@ -560,7 +569,7 @@ def test_large_tensors_take_memory_of_their_own(rig):
 
 
 def test_executors_that_are_killed_at_any_moment_end_their_job_only(rig):
-    """Also while memory and tensors are made."""
+    """Kill executors also while memory and tensors are made."""
     rng = random.Random(3)
     r = rig(agents=1)
     pid = r.c.agents[0].process.pid
@@ -623,8 +632,11 @@ def test_whatever_fails_in_an_executor_ends_in_words(cluster, fault):
 
 
 def check_went_on(r, started, n_rounds):
-    """How a job on three machines of two workers ended, of which machine 1 lost its GPUs: its workers were told, and the
-    others did n_rounds rounds, the last ones without it. Returns all workers' results."""
+    """Check a job on three machines of two workers, of which machine 1 lost its GPUs.
+
+    Its workers got an error, and the others did n_rounds rounds, the last ones without it. Returns
+    all workers' results.
+    """
     results = r.c.finish(started)
     for rank, x in enumerate(results):
         if rank in (2, 3):
@@ -680,7 +692,7 @@ def test_a_job_goes_on_without_a_machine_whose_gpu_fails(cluster):
 
 
 def test_averages_are_over_those_that_are_left(rig):
-    """Of the ranks 0 to 5, and of 0 to 3 when the machine of 4 and 5 is gone."""
+    """Averages are over ranks 0 to 5, and over 0 to 3 after the loss of the machine of 4 and 5."""
     r = rig(agents=3)
     started = r.start(
         "gpu_average",

@@ -1,4 +1,4 @@
-"""Whatever is missing or wrong: an error within the time that was set, which names it."""
+"""Each missing or wrong thing leads to an error within the time that was set, which names it."""
 
 import errno
 import re
@@ -24,7 +24,7 @@ def test_missing_worker_at_the_start_is_named(cluster):
         assert r["code"] == bps.ETIMEDOUT, r
         assert re.search(r"missing ranks? [\d, ]*3", r["text"]), r["text"]
         assert 1.4 < r["seconds"] < 5
-    assert "3 of 4" in texts(results), texts(results)  # whoever gave up first saw the others
+    assert "3 of 4" in texts(results), texts(results)  # the first to give up saw the others
 
 
 def test_worker_that_does_not_submit_is_named_with_its_host(cluster):
@@ -48,7 +48,7 @@ def test_worker_that_does_not_declare_is_named(cluster):
 @pytest.mark.parametrize("faults", [[], ["--faults", "agent.memory.make=sleep:300ms"]])
 @pytest.mark.parametrize("placement", [[0, 1], [0, 0]])
 def test_mismatch_names_both_workers_and_both_declarations(cluster, placement, faults):
-    """Also to who waits for memory while the other one is told and leaves."""
+    """A worker that waits for memory gets the error, too, when the other one gets it and leaves."""
     c = cluster(agents=2, servers=1, agent_args=faults)
     results = c.run("error", 2, {"what": "mismatch", "args": {"odd_rank": 1}}, placement=placement)
     assert all(r["code"] == bps.EMISMATCH for r in results), results
@@ -104,7 +104,7 @@ def test_server_that_comes_late_is_used(cluster):
 
 
 def test_waiting_ends_without_servers_and_may_be_repeated(cluster):
-    """The round stays in flight, and is exact when a server is there again."""
+    """The round stays in flight, and is exact when a server returns."""
     c = cluster(agents=2, servers=1, agent_args=["--stranded-after", "4s"])
     c.servers[0].args[c.servers[0].args.index("--listen") + 1] = f"127.0.0.100:{c.servers[0].port}"
     go, told = c.dir / "go", c.dir / "told"

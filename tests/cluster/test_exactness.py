@@ -1,5 +1,7 @@
-"""Every dtype, op and size, on many shapes of cluster: integers exact, floats within a derived bound, the same bytes at every
-worker."""
+"""Every dtype, op and size on many shapes of clusters.
+
+Integers are exact, floats within a derived bound, and all workers have the same bytes.
+"""
 
 import pytest
 

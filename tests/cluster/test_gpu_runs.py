@@ -1,4 +1,5 @@
-"""The programs that need a GPU, over libraries that only look like CUDA's: that they ask and answer as they should."""
+"""The programs that need a GPU, over fake CUDA libraries: their calls and their answers are
+correct."""
 
 import importlib.util
 import json
@@ -204,7 +205,7 @@ def test_run_d_tells_when_a_clique_on_two_gpus_does_not_work():
 
 
 def pretend(tmp_path, text):
-    """A run D of one's own, in the place of the program."""
+    """Make a fake run D in place of the program."""
     program = tmp_path / "d"
     program.write_text(f"#!/bin/sh\n{text}\n")
     program.chmod(0o755)

@@ -1,4 +1,4 @@
-"""Each Python block of docs/guides/migrate-*.md is a whole program, and a job of two workers that ends well."""
+"""Each Python block of docs/guides/migrate-*.md is a whole program that two workers can run."""
 
 import re
 import subprocess
@@ -80,7 +80,7 @@ def test_links_of_a_page_lead_somewhere(guide):
 
 
 def containers():
-    """(file, container, fields) of every container in the manifests for Kubernetes."""
+    """Return (file, container, fields) of every container in the manifests for Kubernetes."""
     yaml = pytest.importorskip("yaml")
     for path in sorted((ROOT / "docs" / "guides" / "kubernetes").glob("*.yaml")):
         for document in yaml.safe_load_all(path.read_text()):
@@ -97,7 +97,7 @@ def test_daemons_of_the_manifests_take_their_settings_and_are_probed_where_they_
             continue
         assert pod["enableServiceLinks"] is False, (
             name
-        )  # the variables of a service are named like settings
+        )  # the variables of a service have names like settings
         binary = str(program / program.name)
         known = subprocess.run(
             [binary, "--help"], capture_output=True, text=True, timeout=10, check=True

@@ -1,4 +1,4 @@
-"""Answers within their bound while daemons, their threads, or whole machines hang; and who is slow, named."""
+"""Answers come in time while daemons, threads or machines hang. Slow members are named."""
 
 import contextlib
 import ctypes
@@ -23,11 +23,11 @@ LONG = ["--server-dead", "60s", "--agent-dead", "60s"]
 
 @contextlib.contextmanager
 def frozen_thread(daemon, name):
-    """One thread of the daemon does not run any more; the others do."""
+    """Stop one thread of the daemon; the others run."""
     libc = ctypes.CDLL(None, use_errno=True)
     libc.ptrace.argtypes = [ctypes.c_long, ctypes.c_long, ctypes.c_void_p, ctypes.c_void_p]
     pid, deadline, tid = daemon.process.pid, time.monotonic() + DEADLINE_S, None
-    while tid is None and time.monotonic() < deadline:  # a thread names itself when it first runs
+    while tid is None and time.monotonic() < deadline:  # a thread sets its name when it first runs
         tid = next(
             (
                 int(t)
@@ -49,7 +49,7 @@ def frozen_thread(daemon, name):
 
 @contextlib.contextmanager
 def black_hole():
-    """An address that swallows what is sent to it: a full backlog drops all connections."""
+    """Return an address that never answers: a full backlog drops all connections."""
     with socket.socket() as s, contextlib.ExitStack() as stack:
         s.bind(("127.0.0.1", 0))
         s.listen(0)
@@ -61,14 +61,14 @@ def black_hole():
 
 
 def get(daemon, path):
-    """(status, body) within two seconds."""
+    """Return (status, body), within two seconds."""
     start = time.monotonic()
     try:
         with urllib.request.urlopen(f"http://127.0.0.1:{daemon.http}{path}", timeout=5) as f:
             answer = f.status, f.read().decode()
     except urllib.error.HTTPError as e:
         answer = e.code, e.read().decode()
-    assert time.monotonic() - start < 4, path  # 2 s, and a loaded machine
+    assert time.monotonic() - start < 4, path  # the limit is 2 s, plus the load of the machine
     return answer
 
 

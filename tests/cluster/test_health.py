@@ -1,5 +1,8 @@
-"""One truth about health: for each problem that `bpsctl explain` knows, its cause on real daemons, and its code in the status, /healthz,
-the metrics, the events and the alerts."""
+"""Health is reported the same everywhere.
+
+For each problem of `bpsctl explain`, the test makes its cause on real daemons. Its code then is in
+the status, /healthz, the metrics, the events and the alerts.
+"""
 
 import contextlib
 import json
@@ -21,16 +24,16 @@ from test_hangs import frozen_thread
 
 SHIPPED = ROOT / "systemd" / "prometheus"
 PROMTOOL = shutil.which("promtool")
-WITHIN_S = DEADLINE_S / 3  # of the cause; 10 s unless the machine is said to be slow
+WITHIN_S = DEADLINE_S / 3  # from the cause on; 10 s unless the machine is marked as slow
 CRITICAL = {"STATE_NOT_DURABLE", "NO_SERVER"}
 OF_MEMBERS = {
     "SCHEDULER_UNREACHABLE",
     "ISOLATED",
-}  # whom the scheduler cannot hear: only they report it
+}  # problems of daemons without a scheduler, which only they report
 
 
 def healthz(daemon):
-    """(status, text)"""
+    """Return (status, text)."""
     try:
         with urllib.request.urlopen(f"http://127.0.0.1:{daemon.http}/healthz", timeout=5) as f:
             return f.status, f.read().decode()
@@ -43,13 +46,13 @@ def problems(daemon):
 
 
 def series(daemon, code):
-    """The sample of bps_health as it is scraped."""
+    """Return the scraped sample of bps_health."""
     found = re.search(rf'(?m)^(bps_health{{code="{code}"}}) (\d)$', daemon.get("/metrics"))
     return found and found.groups()
 
 
 def check_alert(tmp_path, code, recorded):
-    """The shipped rules raise an alert from the recorded samples."""
+    """Check that the shipped rules raise an alert from the recorded samples."""
     name = "BpsError" if code in CRITICAL else "BpsProblem"
     severity = "critical" if code in CRITICAL else "warning"
     label = recorded[0][0].replace("}", ', instance="x"}')
@@ -84,7 +87,7 @@ def check_alert(tmp_path, code, recorded):
     assert p.returncode == 0, p.stdout + p.stderr
 
 
-# ---- causes: a context in which the problem is there, and the daemon that reports it ----
+# ---- causes: contexts in which the problem exists; each yields the daemon that reports it ----
 
 LONG = ["--server-dead", "60s", "--agent-dead", "60s"]
 
@@ -130,7 +133,7 @@ def state_not_durable(cluster):
 
 @contextlib.contextmanager
 def state_behind(cluster):
-    """The last record of the state log lost its end while the scheduler was down."""
+    """Cut the last record of the state log while the scheduler is down."""
     c = cluster(agents=1, servers=1)
     c.start_job("error", 1, {"what": "nothing"}, env={"BPS_FORCE_DISTRIBUTED": "1"})
     c.scheduler.pin()
@@ -226,7 +229,7 @@ def isolated(cluster):
     ready = c.dir / "ready"
     c.start_job(
         "idle", 2, {"seconds": 300, "ready": str(ready)}
-    )  # a call that waits would end by it, and the job too
+    )  # a waiting call would end by it, and so would the job
     c.wait_for("the job runs", ready.exists)
     c.scheduler.kill()
     c.servers[0].kill()

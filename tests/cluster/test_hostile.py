@@ -1,4 +1,4 @@
-"""Trainers that break the rules, or die in the wrong moment: they harm their own job at most."""
+"""Trainers that break the rules, or die at the wrong moment, harm their own job at most."""
 
 import fcntl
 import mmap
@@ -40,7 +40,7 @@ FORCED = {"BPS_FORCE_DISTRIBUTED": "1"}
 
 
 def still_serves(c, agent=0):
-    """The agent serves another job of its own, of one raw worker."""
+    """Check that the agent serves another job of one raw worker."""
     t = Raw(c.agents[agent]).open(f"probe{len(c.daemons)}", 0, 1)
     assert t.job()[0] == 0
     assert t.declare(("w", F32, 10))[0][0] == 0
@@ -51,14 +51,14 @@ def still_serves(c, agent=0):
 
 
 def wait_taken(t):
-    """The agent has received all that t sent."""
+    """Wait until the agent has received all that t sent."""
     end = time.monotonic() + DEADLINE_S
     while fcntl.ioctl(t.sock, termios.TIOCOUTQ, b"\0" * 4) != b"\0" * 4:
         assert time.monotonic() < end, "the agent does not read"
 
 
 def lingering_socket():
-    """A TCP socket whose last close blocks: it lingers for data that its peer does not read."""
+    """Return a TCP socket whose last close blocks: it lingers for data without a reader."""
     listener = socket.create_server(("127.0.0.1", 0))
     s = socket.create_connection(listener.getsockname())
     peer, _ = listener.accept()
@@ -78,7 +78,7 @@ def test_descriptors_that_block_when_closed_do_not_stop_the_agent(cluster, when)
     c = cluster(agents=1, servers=0)
     s, peer = lingering_socket()
     t = Raw(c.agents[0])
-    c.agents[0].kill(signal.SIGSTOP)  # it shall hold the last reference
+    c.agents[0].kill(signal.SIGSTOP)  # so that it gets the last reference
     if when == "in a frame that is not read":
         t.sock.send(b"\xff" * 16)
     t.send(WHY, b"", fds=[s.fileno()] if when != "too many" else [0] * 4 + [s.fileno()])
@@ -98,7 +98,7 @@ def test_many_descriptors_that_block_when_closed_keep_nothing_open(cluster, when
     still_serves(c)
     c.wait_for("it is idle", lambda: c.agents[0].status()["trainers"] == 0)
     before = footprint(c.agents[0])
-    pairs = [lingering_socket() for _ in range(8)]  # more than there are threads that close
+    pairs = [lingering_socket() for _ in range(8)]  # more than there are closing threads
     t = Raw(c.agents[0])
     c.agents[0].kill(signal.SIGSTOP)
     if when == "in a frame that is not read":
@@ -123,7 +123,7 @@ def test_blocking_eventfd_does_not_stop_the_agent(cluster):
     slow, t = (Raw(c.agents[0]).open("blocks", r, 2) for r in range(2))
     assert slow.job()[0] == t.job()[0] == 0
     os.set_blocking(t.efd, True)
-    c.agents[0].kill(signal.SIGSTOP)  # it shall find both at once, and have work with the first
+    c.agents[0].kill(signal.SIGSTOP)  # so that it finds both at once and is busy with the first
     slow.ask_declare(("big", F32, 16 << 20))
     t.wake()
     c.agents[0].kill(signal.SIGCONT)
@@ -142,7 +142,7 @@ def test_blocking_eventfd_does_not_stop_the_agent(cluster):
 
 
 def test_refused_declarations_take_nothing_from_other_users(cluster):
-    """Their names come again with other shapes, from the same worker and from others: servers get none of them."""
+    """Names of refused declarations come again in other shapes. Servers get none of them."""
     c = cluster(
         agents=1,
         servers=1,
@@ -231,7 +231,7 @@ def test_rank_that_one_process_opens_twice_is_refused_the_second_time(cluster):
 
 
 def rounds_while(t, is_over):
-    """Rounds of one small tensor until then."""
+    """Do rounds of one small tensor until is_over()."""
     assert t.declare(("small", F32, 10))[0][0] == 0
     n = 0
     while not is_over():
@@ -247,7 +247,7 @@ def test_large_memory_that_is_being_made_does_not_stop_other_jobs(cluster):
     assert large.job()[0] == small.job()[0] == 0
     large.ask_declare(
         ("w", F32, 64 << 20), ("x", F32, 1 << 20), ("nothing", F32, 0)
-    )  # 768 MiB and more
+    )  # at least 768 MiB
     assert rounds_while(small, lambda: select.select([large.sock], [], [], 0)[0]) > 5
     slots = large.declared()
     assert [s[0] for s in slots] == [0, 0, 22]
@@ -283,7 +283,7 @@ def test_workers_of_one_job_declare_large_tensors_at_the_same_time(cluster):
     c = cluster(agents=1, servers=1)
     trainers = [Raw(c.agents[0]) for _ in range(3)]
     for r, t in enumerate(trainers):
-        t.say_hello("j", r, 3, flags=2)  # distributed: with room for their sum
+        t.say_hello("j", r, 3, flags=2)  # distributed: with room for its sum
         assert t.welcome()[0] == 0
     for t in trainers:
         assert t.job()[0] == 0
@@ -320,7 +320,7 @@ def test_trainers_that_vanish_while_their_memory_is_made_leave_nothing_behind(cl
     assert t.job()[0] == 0
     t.ask_declare(("w", F32, 64 << 20))
     wait_taken(t)
-    assert c.agents[0].stop() == 0  # in the middle of it
+    assert c.agents[0].stop() == 0  # in the middle of the allocation
 
 
 def test_rank_of_a_worker_that_died_before_it_had_joined_is_free_again(cluster):
@@ -415,13 +415,13 @@ def test_thousands_of_tensors_declared_at_once_all_get_their_place(cluster):
 
 
 def footprint(daemon):
-    """Descriptors (but connections to servers), mapped files and threads of an agent."""
+    """Return descriptors (without server connections), mapped files and threads of an agent."""
     pid = daemon.process.pid
     with open(f"/proc/{pid}/maps", encoding="ascii") as f:
         maps = sum("memfd:" in line for line in f)
     fds = (
         len(os.listdir(f"/proc/{pid}/fd")) - 2 * daemon.status()["connections"]
-    )  # provider tcp has two for each
+    )  # provider tcp has two for each connection
     return fds, maps, len(os.listdir(f"/proc/{pid}/task"))
 
 
@@ -438,7 +438,7 @@ STEPS = [
 
 
 def crash(agent, n, step, peer):
-    """One trainer, or two, get as far as step and vanish."""
+    """Take one trainer, or two, up to this step, and kill them."""
     size = 1 if step in ("in a round", "finishing") else 2
     t = Raw(agent)
     trainers = [t]
@@ -494,7 +494,7 @@ def test_hundreds_of_trainers_that_vanish_leave_nothing_behind(cluster):
 
 
 def ring_nonsense(t, what, rng):
-    """What is written into the ring; True when its author is dropped for it."""
+    """Write garbage into the ring. Return whether its author is dropped for it."""
     if what == "unknown tensor":
         t.push(7)
     elif what == "unknown operation":
@@ -624,7 +624,7 @@ def test_agent_without_descriptors_refuses_and_does_not_spin(cluster):
     for t in [Raw(a) for _ in range(2)]:
         assert t.is_dropped()
     before = cpu_seconds(pid)
-    c.run("collectives", 1)  # alone it needs no agent, and takes a moment
+    c.run("collectives", 1)  # alone it needs no agent and takes a moment
     assert cpu_seconds(pid) - before < 0.1
     resource.prlimit(pid, resource.RLIMIT_NOFILE, (soft, hard))
     still_serves(c)

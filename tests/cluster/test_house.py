@@ -1,4 +1,4 @@
-"""The checks that hold the tree to its design find what they are there for."""
+"""The checks of the tree's design, names and prose find the faults that they are made for."""
 
 import re
 import shutil
@@ -13,7 +13,7 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 
 @pytest.fixture
 def tree(tmp_path):
-    """A copy of the product's sources and of the checks, which a test may spoil."""
+    """A copy of the product's sources and of the checks, for a test to damage."""
     for folder in ("common", "bps-agent", "bps-server", "bps-scheduler", "libbpsclient"):
         shutil.copytree(
             ROOT / folder, tmp_path / folder, ignore=shutil.ignore_patterns("*.csv", "__pycache__")
@@ -25,7 +25,7 @@ def tree(tmp_path):
 
 
 def check(tree, name):
-    """Run one check there; returns its exit status and what it printed."""
+    """Run a check there. Return its exit status and its output."""
     done = subprocess.run(
         [sys.executable, f"tests/{name}"], cwd=tree, capture_output=True, text=True, timeout=60
     )

@@ -1,4 +1,4 @@
-"""An idle suite costs nothing."""
+"""Idle daemons use no processor time."""
 
 import os
 import time

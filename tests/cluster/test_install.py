@@ -1,4 +1,4 @@
-"""What `make install` puts in place: units, settings files, the library's description."""
+"""The files of `make install`: units, settings files, the library's description."""
 
 import os
 import re
@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from cluster import BUILD, ROOT
 
-pytestmark = pytest.mark.xdist_group("install")  # one `make install` at a time
+pytestmark = pytest.mark.xdist_group("install")  # only one `make install` at a time
 
 PREFIX = "/opt/bps"
 DAEMONS = ("scheduler", "server", "agent")
@@ -45,8 +45,8 @@ def test_settings_file_names_every_setting_with_its_default(tree, tmp_path, role
     plain.touch()
     printed = run(program, "--config", str(plain), "--print-config").stdout
     settings = dict(re.findall(r"^([a-z-]+) = (.*?) ?; default$", printed, re.M))
-    settings.pop("ready-fd")  # of supervisors, not of files
-    settings.pop("faults")  # of tests
+    settings.pop("ready-fd")  # for service managers, not in files
+    settings.pop("faults")  # for tests
     assert len(settings) > 8 and named == settings
     full = tmp_path / "full.conf"
     full.write_text(re.sub(r"^# ([a-z-]+ =)", r"\1", example, flags=re.M))

@@ -1,4 +1,4 @@
-"""A cluster with a key: who has none, another one or somebody else's gets nowhere."""
+"""A cluster with a key rejects peers without one, with another one, and with another identity's."""
 
 import json
 import os
@@ -30,12 +30,16 @@ def members(c):
 
 @pytest.mark.parametrize("listen", ["127.0.0.1:7300", "0.0.0.0:7300", "127.0.0.1:7400"])
 def test_order_is_no_strangers_connection(master, listen):
-    """bpsctl without flags, beside a scheduler at the default port or another: in a network of their own, so the port is free."""
+    """bpsctl without flags finds a local scheduler.
+
+    It runs in a network namespace of its own, so that the default port is free.
+    """
     if os.geteuid() != 0:
         pytest.skip("a network namespace needs root")
     script = """
         ip link set lo up
-        "$1/bps-scheduler/bps-scheduler" --listen "$3" --key-file "$2" --ready-fd 3 3>"$2.ready" 2>"$2.log" &
+        "$1/bps-scheduler/bps-scheduler" --listen "$3" --key-file "$2" --ready-fd 3 \
+            3>"$2.ready" 2>"$2.log" &
         trap 'kill $!; wait $!' EXIT
         until grep -q HTTP= "$2.ready"; do kill -0 $! || exit 9; done
         for i in 1 2 3; do "$1/bpsctl" --key-file "$2" key status >&2 || exit 8; done

@@ -1,4 +1,7 @@
-"""The manuals against what they describe: every call, code, setting and command has its entry, and the examples run."""
+"""The manuals agree with the programs.
+
+Every call, code, setting and command has its entry, and the examples run.
+"""
 
 import json
 import os
@@ -23,7 +26,7 @@ def section(text, title):
 
 
 def names_of(page):
-    """What its NAME section names, as `man` finds it."""
+    """Return the names of the page's NAME section, as `man` finds them."""
     return re.findall(r"^\.Nm (\S+)", section(source(page), "NAME"), re.M)
 
 
@@ -88,7 +91,7 @@ TYPES = {
 
 
 def settings_of(program):
-    """(name, type, range, default, whether a reload changes it) of every setting, as --help of the program has them."""
+    """Return (name, type, range, default, reloadable) of every setting in the program's --help."""
     out = subprocess.run(
         [BUILD / program, "--help"], capture_output=True, text=True, timeout=10, check=True
     ).stdout
@@ -108,7 +111,7 @@ def settings_of(program):
 
 
 def entries_of(role):
-    """First lines of the entries of bps.conf(5) that are for this daemon."""
+    """Return the first lines of bps.conf(5)'s entries for this daemon."""
     text = source("bps.conf.5")
     found = {}
     for title in re.findall(r"^\.Sh (SETTINGS OF .*)$", text, re.M):
@@ -226,7 +229,7 @@ def unescape(text):
 
 
 def examples(page):
-    """Whole programs among the literal displays of its EXAMPLES."""
+    """Return the whole programs among the literal displays of the page's EXAMPLES."""
     blocks = re.findall(
         r"^\.Bd -literal.*?\n(.*?)^\.Ed", section(source(page), "EXAMPLES"), re.M | re.S
     )

@@ -1,4 +1,4 @@
-"""The fault matrix's own bookkeeping: what counts, what is passed anew, what the table says."""
+"""The records of the fault matrix: which passes count, what runs again, and the table."""
 
 import argparse
 import json
@@ -105,13 +105,13 @@ def test_table_says_at_which_commits_and_marks_what_is_over(records):
 
 
 class Node:
-    """Of pytest, as far as a cell looks at it."""
+    """The part of a pytest node that a cell uses."""
 
     nodeid = "t::x"
 
     @staticmethod
     def function():
-        """FM-X-y: it does."""
+        """FM-X-y: the docstring of a cell."""
 
 
 @pytest.mark.parametrize(

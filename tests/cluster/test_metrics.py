@@ -1,4 +1,4 @@
-"""What the daemons tell Prometheus, and what is shipped to make something of it."""
+"""The daemons' metrics, and the shipped rules and dashboard that use them."""
 
 import json
 import os
@@ -31,7 +31,7 @@ SUFFIX = re.compile(r"_(bucket|sum|count)$")
 
 
 def samples(text):
-    """{name: [(labels, value)]}"""
+    """Return {name: [(labels, value)]}."""
     found = {}
     for line in text.splitlines():
         if line.startswith("#"):
@@ -63,7 +63,7 @@ def promtool(*args, text=None):
 
 @pytest.fixture
 def busy(cluster):
-    """A cluster whose daemons have all that they can have in their metrics."""
+    """A cluster whose daemons have every metric."""
     c = cluster(agents=2, servers=2)
     c.start_job("rounds", 2, {"n_elems": 30000, "n_rounds": 100000}, job='we"ird \\job')
     c.wait_for(
@@ -255,5 +255,5 @@ def test_expressions_of_the_dashboard_parse(tmp_path):
     ]
     (tmp_path / "r.yml").write_text(
         json.dumps({"groups": [{"name": "dashboard", "rules": rules}]})
-    )  # JSON is YAML
+    )  # JSON is also YAML
     promtool("check", "rules", str(tmp_path / "r.yml"))

@@ -1,4 +1,4 @@
-"""The simulator's mutants: each still applies, and its first seed is one of those that every run of the tests passes."""
+"""The simulator's mutants still apply, and tests always run their first seeds."""
 
 import re
 import subprocess
@@ -12,7 +12,7 @@ SOURCE = re.compile(r"^--- a/(.*)$", re.M)
 
 
 def first_seeds():
-    """{mutant: its first seed}, as the table of the documentation says."""
+    """Return {mutant: first seed} from the table of the documentation."""
     rows = re.findall(
         r"^\| ([a-z-]+) \| .* \| ([\d,]+) \| [^|]+ \|$",
         (ROOT / "docs" / "reference" / "mutants.md").read_text(),
@@ -22,7 +22,7 @@ def first_seeds():
 
 
 def passed_seeds():
-    """{seed: what it once found}"""
+    """Return {seed: what it found}."""
     lines = (ROOT / "tests" / "sim" / "seeds.txt").read_text().splitlines()
     pairs = [line.split(" ", 1) for line in lines if not line.startswith("#")]
     return {int(seed): [w.strip() for w in what.split(",")] for seed, what in pairs}

@@ -1,4 +1,4 @@
-"""Quotas of users and jobs on an agent: a user at the limit is told so, and others go on."""
+"""Quotas of users and jobs on an agent: a user at the limit gets an error, and others go on."""
 
 import pwd
 import select
@@ -10,7 +10,7 @@ import pytest
 import bps
 from rawclient import ANY_RANK, DEADLINE_S, F32, F64, TEXT, WHY, Raw
 
-ALICE, BOB = 1, 2  # users of every Debian
+ALICE, BOB = 1, 2  # users that exist on every Debian
 CONTROL = 320 + 16384 * (16 + 64)  # bytes of a trainer's control page
 NAME = pwd.getpwuid(ALICE).pw_name
 
@@ -22,7 +22,7 @@ def open_cluster(cluster, *agent_args, **kw):
 
 
 def worker(c, uid, job, rank=0, size=1):
-    """A raw worker of a job that runs."""
+    """Return a raw worker of a running job."""
     t = Raw(c.agents[0], uid).open(job, rank, size)
     code, text, *_ = t.job()
     assert code == 0, text
@@ -30,7 +30,7 @@ def worker(c, uid, job, rank=0, size=1):
 
 
 def goes_on(c, uid, name="other"):
-    """A job of that user gets all that it asks for."""
+    """Check that a job of that user gets all that it requests."""
     t = worker(c, uid, name)
     assert t.declare(("w", F32, 1000))[0][:2] == (0, "")
     t.submit(0)
@@ -47,7 +47,7 @@ def refusal(t):
 
 
 def account(c, scope, uid):
-    """What the agent's status says of a user, or of a user's only job; "" when it is not there."""
+    """Return the status of a user, or of a user's only job; "" when it has none."""
     for row in c.agents[0].status()["quotas"][scope]:
         if row["uid"] == uid:
             return row
@@ -101,7 +101,7 @@ def test_all_connections_together_are_limited(cluster):
 def test_descriptors_of_one_user_are_limited_and_another_user_goes_on(cluster):
     c = open_cluster(cluster, "--user-descriptors", 8)  # three for a trainer
     t = worker(c, ALICE, "a")
-    assert t.declare(("w", F32, 1000))[0][0] == 0  # two arenas
+    assert t.declare(("w", F32, 1000))[0][0] == 0  # needs two arenas
     u = Raw(c.agents[0], ALICE)
     await_use(c, "descriptors", 8)
     assert account(c, "user", ALICE)["descriptors"]["limit"] == 8
@@ -157,7 +157,7 @@ def test_memory_of_one_job_is_limited_and_its_users_other_job_goes_on(cluster):
     )
     goes_on(c, ALICE)
     goes_on(c, BOB)
-    t.submit(0)  # what it has goes on too
+    t.submit(0)  # existing tensors work, too
     assert t.wait_round(0, 1) == (0, 1)
 
 
@@ -208,7 +208,7 @@ def test_tensors_are_limited_and_another_user_goes_on(cluster, setting, jobs):
     code, text, _ = trainers[0].declare(("more", F32, 4))[0]
     assert code == -bps.EQUOTA and "has 16 of 16 tensors" in text and setting in text, text
     c.wait_for("it is counted", lambda: refused(c, setting[2:]) == 1)
-    assert trainers[0].declare(("t0", F32, 5))[0][0] == -bps.EMISMATCH  # not another tensor
+    assert trainers[0].declare(("t0", F32, 5))[0][0] == -bps.EMISMATCH  # the tensor that exists
     goes_on(c, BOB)
     for t in trainers:
         t.close()

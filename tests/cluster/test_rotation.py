@@ -14,7 +14,7 @@ MEMBERS = ("server:s0", "server:s1", "agent:a0", "agent:a1")
 
 @pytest.fixture
 def keyed(cluster, master):
-    """Two servers and two agents, each with the key of its own."""
+    """Two servers and two agents, each with its own key."""
     c = cluster(agents=0, servers=0, scheduler_args=["--key-file", master])
     c.master = master
     for i in range(2):
@@ -31,7 +31,7 @@ def key(c, *words, status=0):
 
 
 def key_users(c):
-    """How many members are connected with the current and with the previous key."""
+    """Return how many members are connected with the current and with the previous key."""
     d = json.loads(c.steer("--key-file", c.master, "--json", "key", "status").stdout)
     return {k["key"]: k["members"] for k in d["keys"]}
 
@@ -46,7 +46,7 @@ def give_new_key(c, who):
 
 
 def long_job(c, seconds=30):
-    """A job that checks every sum, until its stop file appears."""
+    """Run a job that checks every sum, until its stop file appears."""
     stop = c.dir / "stop"
     args = {"n_elems": 50000, "stop": str(stop), "seconds": seconds}
     return *c.start_running("rounds_until", 4, args, after=3), stop
@@ -126,7 +126,7 @@ def test_revoked_server_is_out_and_the_job_goes_on(keyed):
     progress.goes_on()
     assert "server:s1#" in key(c, "status")
     assert "is revoked" in key(c, "derive", "server:s1", status=2)
-    # With the next key it may come back.
+    # With the next key the member may return.
     key(c, "rotate")
     give_new_key(c, "server:s1")
     c.wait_for("s1 is back", lambda: key_users(c)["current"] == 1)
@@ -146,7 +146,7 @@ def test_revoked_agent_loses_its_data_connections(keyed):
     c.wait_for("both agents are connected", lambda: data_connections(c) >= 2)
     before = data_connections(c)
     key(c, "revoke", "agent:a1")
-    for told in c.finish(workers[:2]):  # those of a1 hear nothing from the scheduler any more
+    for told in c.finish(workers[:2]):  # workers of a1 receive nothing from the scheduler any more
         assert told["code"] == bps.EAGENT_LOST, told
     c.wait_for("its connections are closed", lambda: data_connections(c) <= before // 2)
 

@@ -1,4 +1,4 @@
-"""What the service manager sees."""
+"""The daemons' messages to the service manager."""
 
 import os
 import socket
@@ -76,7 +76,7 @@ def test_agent_takes_the_socket_of_the_service_manager(cluster):
     listener.bind(str(path))
     listener.listen(64)
     a.socket = path
-    # Whoever connects early waits in the queue until the agent is there.
+    # An early client waits in the queue until the agent starts.
     early = c.start_job("collectives", 2)
     a.listen_fds = [listener.fileno()]
     a.start()

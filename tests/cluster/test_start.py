@@ -1,6 +1,6 @@
-"""Starts that fail: what a daemon says on standard error, and the exit status that its supervisor goes by.
+"""Failed starts: the error on stderr, and the exit status for the service manager.
 
-64: the command line is wrong. 78: something here has to be changed first. 75: a later start may succeed.
+64: the command line is wrong. 78: something has to be changed first. 75: a later start may succeed.
 """
 
 import ctypes
@@ -16,7 +16,7 @@ import pytest
 import control
 from cluster import BUILD, DEADLINE_S, IS_ASAN
 
-CANNOT_MOUNT = 111  # exit status of a child that never got to its program
+CANNOT_MOUNT = 111  # exit status of a child that could not start its program
 DAEMONS = ["bps-scheduler", "bps-server", "bps-agent"]
 
 
@@ -29,7 +29,7 @@ class Place:
         self.env = {k: v for k, v in os.environ.items() if not k.startswith(drop)}
 
     def args(self, program, *more):
-        """Flags with which it would serve; later flags win."""
+        """Return flags with which the program would serve. Later flags win."""
         own = {
             "bps-scheduler": ["--listen", "127.0.0.1:0"],
             "bps-server": ["--listen", "127.0.0.100:0", "--name", f"s{os.getpid()}"],
@@ -56,7 +56,7 @@ class Place:
         )
 
     def refuses(self, status, words, program, *more, **kw):
-        """It ends with that status, and its last line, an error, has the words."""
+        """Check that it ends with that status and a last line that is an error with these words."""
         p = self.run(program, *more, **kw)
         last = (p.stderr.strip().splitlines() or [""])[-1]
         assert p.returncode == status, (p.returncode, p.stderr)
@@ -421,7 +421,8 @@ def test_state_folder_of_another_scheduler_ends_with_75(cluster, place):
 
 
 def own_mounts(mount_all):
-    """For preexec_fn: a mount namespace of the process's own, in which mount_all(mount) mounts; false: it cannot."""
+    """For preexec_fn: enter a mount namespace, in which mount_all(mount) mounts. False: not
+    possible."""
     libc = ctypes.CDLL(None, use_errno=True)
     CLONE_NEWNS, MS_REC, MS_PRIVATE = 0x20000, 0x4000, 1 << 18
 
@@ -437,7 +438,7 @@ def own_mounts(mount_all):
 
 
 def full_tmpfs(path, bytes_):
-    """For preexec_fn: a tiny file system at path that is full."""
+    """For preexec_fn: mount a full, tiny file system at path."""
 
     def mount_all(mount):
         if not mount(b"tmpfs", path, b"tmpfs", 0, f"size={bytes_}".encode()):
@@ -469,7 +470,7 @@ def test_full_disk_at_the_start_ends_with_75_and_names_the_file(place):
 
 
 def test_read_only_disk_at_the_start_ends_with_75(place):
-    """It may be well again at the next start, so the service manager has to try."""
+    """The disk may be writable at the next start, so the service manager has to retry."""
     if os.geteuid() != 0:
         pytest.skip("mounting needs root")
     state = place.path / "state"
@@ -483,7 +484,7 @@ def test_read_only_disk_at_the_start_ends_with_75(place):
 
 
 def libfabric():
-    """Where the dynamic linker finds it; None: nowhere."""
+    """Return where the dynamic linker finds libfabric, or None."""
     lines = subprocess.run(
         ["ldconfig", "-p"], capture_output=True, text=True, check=True
     ).stdout.splitlines()
@@ -507,7 +508,7 @@ def test_only_who_uses_libfabric_misses_it(place, program):
     assert said, "it did not get so far as to ask the scheduler"
 
 
-# ---- two of a name ----
+# ---- two daemons of one name ----
 
 
 @pytest.mark.parametrize("program, which", [("bps-server", "s0"), ("bps-agent", "a0")])
@@ -543,7 +544,7 @@ def signals_of(pid, field):
 def test_stop_in_the_first_moments_is_a_clean_end(place, program, sig):
     p = place.start(program)
     bit = 1 << (sig - 1)
-    # From the moment on when somebody has said what to do with the signal; before that it just ends the process.
+    # Wait until a handler is installed. Before that the signal just ends the process.
     while (
         not (signals_of(p.pid, "SigBlk") | signals_of(p.pid, "SigCgt")) & bit and p.poll() is None
     ):
@@ -566,7 +567,7 @@ def test_crash_shows_as_one(place, program):
     assert p.returncode == -signal.SIGABRT
 
 
-# ---- the other end ----
+# ---- the peer's fault ----
 
 
 def test_member_of_another_protocol_is_told_both_versions(cluster):
@@ -600,7 +601,7 @@ def test_names_of_strangers_write_no_lines_of_their_own(cluster):
 @pytest.mark.parametrize("code, status", [(10014, 78), (10017, 75), (10012, 75)])
 @pytest.mark.parametrize("program", ["bps-server", "bps-agent"])
 def test_refused_member_ends_with_the_reason_of_the_scheduler(place, program, code, status):
-    """10014: another protocol, which a later start does not mend."""
+    """10014: another protocol version, which no later start changes."""
     listener_, port = listener()
     listener_.settimeout(DEADLINE_S)
     p = place.start(program, "--scheduler", f"127.0.0.1:{port}")
@@ -649,7 +650,7 @@ def test_member_with_the_wrong_key_says_so_and_goes_on_trying(cluster):
 
 
 def private_journal(folder):
-    """For preexec_fn: folder is /run/systemd/journal."""
+    """For preexec_fn: make folder /run/systemd/journal."""
     MS_BIND = 0x1000
 
     def mount_all(mount):
@@ -689,13 +690,14 @@ def test_journal_gets_lines_with_fields(place):
     ), start
     assert start["SYSLOG_IDENTIFIER"] == "bps-scheduler" and start["BPS_PID"] == str(p.pid), start
     assert start["MESSAGE_ID"] == "b096ad5a5e794e7c8b0c08bdba811ecc", start
-    assert lines[1]["PRIORITY"] == "4" and "MESSAGE_ID" not in lines[1], lines  # no --state-dir
+    # without --state-dir
+    assert lines[1]["PRIORITY"] == "4" and "MESSAGE_ID" not in lines[1], lines
     assert os.read(r, 4096) == b"", "what the journal has is not said twice"
     os.close(r)
 
 
 def test_journal_gets_last_words_by_the_stream_that_names_the_unit(place):
-    """A datagram of a process that has ended belongs to no unit."""
+    """systemd cannot assign a datagram to the unit when its process has ended."""
     if os.geteuid() != 0:
         pytest.skip("mounting needs root")
     folder = place.path / "journal"

@@ -1,4 +1,4 @@
-"""The steady state of a running job: its data threads allocate nothing, map nothing and fault on nothing, round after round."""
+"""In a job's steady state data threads allocate nothing, map nothing and never page-fault."""
 
 import ctypes
 import mmap
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.skipif(IS_ASAN, reason="the sanitizer has an allocator 
 
 
 class Counts:
-    """Of a daemon's data threads: calls of the allocator, mappings, page faults."""
+    """Counters of a daemon's data threads: allocator calls, mappings, page faults."""
 
     def __init__(self, daemon, path):
         with open(path, "r+b") as f:
@@ -36,7 +36,7 @@ class Counts:
 
 @pytest.fixture
 def counted(tmp_path):
-    """Cluster(...) whose daemons count, and the file of each by its name."""
+    """Cluster(...) whose daemons count. The result has each daemon's file by name."""
     library = tmp_path / "count_allocs.so"
     subprocess.run(
         ["gcc", "-O1", "-shared", "-fPIC", "-fno-builtin", "-o", library, HERE / "count_allocs.c"],
@@ -76,11 +76,12 @@ def test_data_threads_allocate_map_and_fault_on_nothing_in_a_round(counted, meet
     args = {"n_elems": n_elems, "stop": str(stop), "seconds": 60}
     started, progress = c.start_running(
         "rounds_until", 2, args, after=100
-    )  # the first ones fill pools
+    )  # the first rounds fill pools
     counts = [Counts(d, files[d.name]) for d in [*c.agents, *c.servers]]
     assert all(x.read()["allocations"] > 0 for x in counts), "the counters do not count"
-    # Buffers are touched for the first time one by one, so the first windows may see faults: each daemon must have a
-    # window of many rounds without any. libfabric's queue of 16384 completions takes too long for that.
+    # Buffers are touched for the first time one by one, so the first windows may have faults. Each
+    # daemon must have a window of many rounds without any. libfabric's queue of 16384 completions
+    # takes too long for that.
     most = {"allocations": 0, "mappings": 0, "page faults": ROUNDS // 2 if path == "network" else 0}
     seen = {x.name: [] for x in counts}
     for _ in range(WINDOWS):

@@ -1,4 +1,4 @@
-"""Network cards of unequal speed that nobody has told of: they are measured, and shares follow."""
+"""Network cards of unequal, unconfigured speed: they are measured, and shares follow."""
 
 import json
 import os
@@ -22,7 +22,7 @@ MBIT, SLOW_MBIT = 200, 100
 
 @pytest.fixture(scope="module")
 def hosts():
-    """1: the scheduler, 2 and 3: servers, of which the second has the slow card; 4 and 5: agents."""
+    """1: the scheduler; 2 and 3: servers, the second with the slow card; 4 and 5: agents."""
     with Lab(5) as lab:
         for host in range(1, 6):
             lab.rate(host, f"{SLOW_MBIT if host == 3 else MBIT}mbit")
@@ -69,12 +69,10 @@ def test_server_with_a_slow_card_gets_less_once_its_speed_is_measured(cluster):
         nic = json.loads(s.get("/status"))["nic"]
         assert nic["name"] == "eth0" and nic["told_mbps"] == 0 and nic["measured_mbps"] > 0, nic
     assert " meas." in c.bpsctl("servers").stdout
-    later = c.steady(n_elems=500000).wait_rounds(1)  # placed so from the first
+    later = c.steady(n_elems=500000).wait_rounds(1)  # placed this way from the start
     later.stop()
     job.wait_rounds(3).stop()
-    assert 0.25 <= share_of_slow(c) < 0.4 or not share_of_slow(
-        c
-    )  # nothing is placed when all jobs are over
+    assert 0.25 <= share_of_slow(c) < 0.4 or not share_of_slow(c)  # no job is left to be placed
 
 
 @pytest.mark.alone

@@ -1,4 +1,4 @@
-"""One worker process: worker.py FUNCTION ARGS-JSON RESULT-FILE."""
+"""Run one worker process: worker.py FUNCTION ARGS-JSON RESULT-FILE."""
 
 import json
 import sys

@@ -1,4 +1,4 @@
-"""What worker processes do. Each function runs once per worker and returns something for json."""
+"""Functions of worker processes. Each runs once per worker and returns a value for json."""
 
 import hashlib
 import os
@@ -18,7 +18,7 @@ def digest(array):
 
 
 def matrix(dtypes, ops, sizes, rounds=1, deterministic=None, part_bytes=0, seed=1):
-    """Every dtype x op x size, all in flight at once; checks each result and returns digests."""
+    """Run every dtype x op x size, all in flight at once. Check each result and return digests."""
     digests = {}
     with bps.open(deterministic=deterministic, part_bytes=part_bytes) as job:
         for dtype in dtypes:
@@ -48,7 +48,7 @@ def rounds(
     timeout=None,
     progress=None,
 ):
-    """Many rounds of exact integer sums; returns the longest time that a round took."""
+    """Run many rounds of exact integer sums. Return the duration of the longest round."""
     longest = 0.0
     with bps.open(timeout=timeout) as job:
         tensors = job.declare_group([(f"t{i}", dtype, n_elems) for i in range(n_tensors)])
@@ -183,7 +183,7 @@ def first_of_several(done, n=8):
 
 
 def rounds_until(n_elems, stop, progress, seconds):
-    """Rounds whose every sum is compared, until the file `stop` is there; all ranks leave in the same round."""
+    """Run rounds and compare every sum until the file `stop` appears. All ranks leave together."""
     with bps.open() as job:
         data, votes = job.declare("data", "i64", n_elems), job.declare("votes", "i64", 1)
         end = time.monotonic() + seconds
@@ -208,8 +208,10 @@ def rounds_until(n_elems, stop, progress, seconds):
 
 
 def rounds_while(n_elems, n_tensors, stop, progress):
-    """Rounds of exact integer sums until the file stop is there, which the ranks tell each other; how many there were, the
-    longest and the median time of one in seconds."""
+    """Run rounds of exact integer sums until the ranks agree that the file stop exists.
+
+    Returns how many there were, and the longest and the median duration in seconds.
+    """
     times = []
     with bps.open() as job:
         tensors = job.declare_group([(f"t{i}", "i64", n_elems) for i in range(n_tensors)])
@@ -234,7 +236,10 @@ def rounds_while(n_elems, n_tensors, stop, progress):
 
 
 def stranded(go, told, n_elems=1000):
-    """A round without servers: its wait ends with an error, and may be repeated until the sum is there. Returns the error's text."""
+    """Run a round without servers. Return the text of the error.
+
+    The wait ends with it, and is repeated until the sum is there.
+    """
     text = ""
     with bps.open() as job:
         t = job.declare("x", "i64", n_elems)
@@ -272,10 +277,13 @@ def steady(
     hungry_rank=None,
     lost_rank=None,
 ):
-    """Rounds whose every sum is compared, until the file `stop` is there, or the job fails; all ranks leave in the same round.
-    Returns how it ended, when (CLOCK_MONOTONIC), and the longest time that a round took. Each rank writes the number of its
-    last round to progress-RANK. faults: {rank: BPS_FAULTS}. slow_rank pauses ten times longer. hungry_rank takes memory without
-    end once the file stop.eat is there. A sum may be without lost_rank, and is from then on."""
+    """Run rounds and compare every sum until the file `stop` appears, or the job fails.
+
+    All ranks leave in the same round. Returns how it ended, when (CLOCK_MONOTONIC), and the
+    duration of the longest round. Each rank writes the number of its last round to progress-RANK.
+    faults: {rank: BPS_FAULTS}. slow_rank pauses ten times longer. hungry_rank takes memory without
+    end once the file stop.eat exists. A sum may lack lost_rank, and lacks it from then on.
+    """
     rank = os.environ["BPS_RANK"]
     if faults and rank in faults:
         os.environ["BPS_FAULTS"] = faults[rank]
@@ -301,11 +309,11 @@ def steady(
                 job.push_pull([*data, votes])
                 job.wait([*data, votes], timeout)
                 took = time.monotonic() - start
-                if r > 1 and took > longest:  # in the first, places are made
+                if r > 1 and took > longest:  # the first round places partitions
                     longest, longest_at = took, start
                 for i, t in enumerate(data):
                     want = base * ranks + size * r * (i + 1)
-                    if lost_rank is not None:  # each partition by itself
+                    if lost_rank is not None:  # each partition separately
                         without = want - base * (lost_rank + 1) - r * (i + 1)
                         want = np.where(t.output == without, without, want)
                     assert np.array_equal(t.output, want), f"WRONG SUM: round {r} tensor {i}"
@@ -332,7 +340,7 @@ def steady(
 
 
 def limits(n_elems):
-    """A declaration beyond a limit of the process is refused; what is there goes on, and so do later ones."""
+    """Exceed a limit of the process by a declaration. Existing tensors and later ones work."""
     said = {}
     with bps.open() as job:
         small = job.declare("small", "i64", 100)
@@ -365,7 +373,7 @@ def limits(n_elems):
 
 
 def open_limited(n_free):
-    """A worker that may open n_free descriptors more cannot join, and says why."""
+    """Join with n_free descriptors, which are too few. Return the error."""
     bps._job.lib.bps_version()  # loads the library
     fds = [os.open("/dev/null", os.O_RDONLY) for _ in range(n_free + 1)]
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -382,7 +390,7 @@ def open_limited(n_free):
 
 
 def timed_rounds(n_elems, stop, trace, pause=0.001):
-    """Rounds with pauses until the file `stop` is there; rank 0 writes the beginning and the end of each to the file `trace`."""
+    """Run rounds with pauses until the file `stop` appears. Rank 0 traces start and end of each."""
     n, over = 0, False
     with (
         bps.open() as job,
@@ -404,8 +412,11 @@ def timed_rounds(n_elems, stop, trace, pause=0.001):
 
 
 def opposite_orders(n_elems, n_tensors):
-    """Even and odd ranks begin with different halves of the tensors and meet at a barrier before they submit the rest. Returns the
-    longest time from the first submission to the barrier's end."""
+    """Let even and odd ranks start with different halves of the tensors.
+
+    They meet at a barrier before they submit the rest. Returns the longest time from the first
+    submission to the barrier's end.
+    """
     longest = 0.0
     with bps.open() as job:
         tensors = job.declare_group([(f"t{i}", "i64", n_elems) for i in range(n_tensors)])
@@ -417,7 +428,7 @@ def opposite_orders(n_elems, n_tensors):
             start = time.monotonic()
             job.push_pull(halves[job.rank % 2])
             job.barrier()
-            if r > 0:  # by then every server knows the tensors
+            if r > 0:  # by then every server has the tensors
                 longest = max(longest, time.monotonic() - start)
             job.push_pull(halves[1 - job.rank % 2])
             for i, t in enumerate(tensors):
@@ -443,7 +454,7 @@ def collectives():
 
 
 def traffic(n_elems, n_rounds):
-    """Bytes that the agent has sent and received for n_rounds of an f32 tensor."""
+    """Return the bytes that the agent has sent and received for n_rounds of an f32 tensor."""
     with bps.open() as job:
         t = job.declare("w", "f32", n_elems)
         t.push_pull()
@@ -458,8 +469,10 @@ def traffic(n_elems, n_rounds):
 
 
 def error(what, linger=0.0, **kw):
-    """Do something that must fail; returns the code and the sentence. linger: stay for so long before leaving, which ends
-    the job for the others."""
+    """Do something that must fail. Return the code and the sentence.
+
+    linger: stay for this time before leaving, which ends the job for the others.
+    """
     start = time.monotonic()
     job = None
     try:
@@ -525,7 +538,7 @@ class Errors:
 
     @staticmethod
     def killed_with_a_child(job, victim):
-        """As killed, but a forked child of the victim holds its socket open."""
+        """Kill the victim while its forked child holds its socket open."""
         if job.rank == victim:
             if os.fork() == 0:
                 time.sleep(60)
@@ -566,7 +579,7 @@ def idle(seconds, ready):
 
 
 def huge(n_elems):
-    """One tensor of n_elems i8 through a server; checked in pieces, so that little memory is needed beside it."""
+    """Sum one tensor of n_elems i8 through a server. It is checked in pieces, to save memory."""
     piece = 1 << 26
     pattern = np.random.default_rng(5).integers(
         -128, 127, piece + 251, dtype=np.int8, endpoint=True
@@ -600,7 +613,7 @@ def many(n_tensors, chunk):
 
 
 def hold(n, what):
-    """n small tensors, declared; the job stays until somebody ends it."""
+    """Declare n small tensors and stay until the job is ended."""
     with bps.open() as job:
         job.declare_group([(f"{what}{i}", "i32", 5) for i in range(n)])
         while True:
@@ -608,7 +621,7 @@ def hold(n, what):
 
 
 def many_tensors(n):
-    """n small tensors, declared, submitted and waited for in one call each."""
+    """Declare n small tensors, submit them and wait for them, in one call each."""
     start = time.monotonic()
     with bps.open() as job:
         tensors = job.declare_group([(f"t{i}", "i32", 5) for i in range(n)])
@@ -623,7 +636,7 @@ def many_tensors(n):
 
 
 def slow_while(n_elems, slow_rank, flag, pause):
-    """Rounds without end; one rank is slow while a file is there."""
+    """Run rounds without end. One rank is slow while a file exists."""
     with bps.open() as job:
         t = job.declare("w", "f32", n_elems)
         while True:
@@ -634,7 +647,7 @@ def slow_while(n_elems, slow_rank, flag, pause):
 
 
 def members_behind(out, r):
-    """The ranks behind each element, as a bit each, of what elastic_input made; checks that it is their sum."""
+    """Return the ranks behind each element of elastic_input, one bit each. Check their sum."""
     masks = out & 0xFFFF
     counts = sum(masks >> i & 1 for i in range(16))
     assert np.array_equal(out >> 16, counts * r), f"round {r}"
@@ -652,9 +665,12 @@ def elastic(
     slow=None,
     **options,
 ):
-    """Rounds of a job whose members may change. In round `at` rank `victim` kills itself with its submissions under way. Returns what
-    each round was: the digest of its sums and the ranks behind them, one mask per set of ranks that some partition has; and how long each
-    took from its submission."""
+    """Run rounds of a job whose members may change.
+
+    In round `at` rank `victim` kills itself during its submissions. Returns for each round the
+    digest of its sums, the ranks behind them (one mask per set of ranks that some partition has),
+    and the time from its submission.
+    """
     seen, times, job = [], [], bps.open(**options)
     try:
         tensors = job.declare_group([(f"t{i}", "i64", n_elems) for i in range(n_tensors)])
@@ -697,9 +713,13 @@ def elastic(
 def kept_rounds(
     sizes, stop, trace, n_rounds=None, deterministic=None, declare_each=0, barrier_each=0
 ):
-    """Rounds of int and float tensors of these sizes until the file `stop` is there, or n_rounds: sums are exact, inputs are as they were
-    submitted. With declare_each a tensor is declared anew each so many rounds, with barrier_each all meet at a barrier. Rank 0 writes when each began and ended. Returns how
-    many rounds there were and a digest of all float sums."""
+    """Run rounds of int and float tensors of these sizes.
+
+    They go on until the file `stop` appears, or for n_rounds. Sums are exact, inputs stay as they
+    were submitted. With declare_each a tensor is declared each this number of rounds, with
+    barrier_each all meet at a barrier. Rank 0 traces start and end of each round. Returns how many
+    rounds there were and a digest of all float sums.
+    """
     n, over, sums = 0, False, hashlib.sha256()
     rng = np.random.default_rng(7 + int(os.environ["BPS_RANK"]))
     with (
@@ -743,8 +763,12 @@ def kept_rounds(
 def growing(
     n_elems, n_rounds, every, progress=None, pause=0.0, victim=None, at=None, go=None, **options
 ):
-    """Steps of a job that others may join: sums are added to weights, which newcomers get by a broadcast. It goes on until
-    n_rounds, or the file `go` is there, which rank 0 tells all. Returns the weights' digest and the ranks behind each step."""
+    """Run steps of a job that others may join.
+
+    Sums are added to weights, which newcomers get by a broadcast. The job goes on until n_rounds,
+    or until rank 0 tells all that the file `go` exists. Returns the weights' digest and the ranks
+    behind each step.
+    """
     job, first, seen = None, 0, {}
     state = np.zeros(n_elems + 2, np.int64)  # step, over, weights
     try:
@@ -787,7 +811,7 @@ def growing(
 
 
 def barrier_late(late_rank, timeout):
-    """One rank does not come to the barrier in time; the others are told who, and pass it when it comes."""
+    """Let one rank miss a barrier. The others get its number, and pass when it comes."""
     with bps.open() as job:
         t = job.declare("w", "i64", 10)
         t.push_pull()
@@ -811,8 +835,10 @@ def barrier_late(late_rank, timeout):
 
 
 def at_barrier(n_elems, late_rank, go):
-    """Rounds of exact sums with a barrier between, to which late_rank comes once the file go is there. Returns when it was passed
-    and the longest time that a round behind it took."""
+    """Run rounds of exact sums with a barrier, to which late_rank comes once the file go exists.
+
+    Returns when it was passed and the duration of the longest round after it.
+    """
     longest = passed_at = 0.0
     with bps.open() as job:
         tensors = job.declare_group([("a", "i64", n_elems), ("b", "i64", 7)])
@@ -835,8 +861,11 @@ def at_barrier(n_elems, late_rank, go):
 
 
 def resized(sizes, n_elems, ready=None, wait=None, first_phase=0):
-    """A job that is suspended and resumed with other numbers of workers: sizes[i] of phase i. A worker whose rank is not below the
-    next size leaves; one that begins at a later phase opens it then. Between phases rank 0 writes `ready`.PHASE and waits for `wait`.PHASE."""
+    """Suspend a job and resume it with other numbers of workers: sizes[i] of phase i.
+
+    A worker whose rank is not below the next size leaves. One that starts at a later phase opens
+    the job then. Between phases rank 0 writes `ready`.PHASE and waits for `wait`.PHASE.
+    """
     seen, job, tensors = [], None, None
     for phase, size in list(enumerate(sizes))[first_phase:]:
         if job is None:
@@ -874,7 +903,10 @@ def resized(sizes, n_elems, ready=None, wait=None, first_phase=0):
 
 
 def suspended_in_vain(late):
-    """Rank 1 suspends when rank 0 has done so in vain and left the file `late`. Returns a sum of the resumed job."""
+    """Suspend in rank 1 after rank 0's attempt has failed and the file `late` exists.
+
+    Returns a sum of the resumed job.
+    """
     with bps.open() as job:
         t, rank, size = job.declare("a", "i64", 7), job.rank, job.size
         if rank == 0:
@@ -895,7 +927,10 @@ def suspended_in_vain(late):
 
 
 def root_lost(n_bytes):
-    """Rank 0, whose bytes the others wait for, kills itself in a job that goes on. Returns the code of that, and what rank 1 sends then."""
+    """Kill rank 0, whose bytes the others wait for, in a job that goes on.
+
+    Returns the code of that, and the bytes that rank 1 sends then.
+    """
     job = bps.open(on_agent_loss="shrink")
     data = np.full(n_bytes, 10 + job.rank, np.uint8)
     job.barrier()
@@ -912,9 +947,13 @@ def root_lost(n_bytes):
 
 
 def late_root(backup, late_s):
-    """A broadcast whose root comes when all others have waited for longer than they would for a gradient of its. Returns what there is then."""
+    """Run a broadcast with a late root.
+
+    It comes when all others have waited for longer than they would for its gradient. Returns what
+    they received.
+    """
     with bps.open(backup=backup, backup_grace=0.001) as job:
-        job.broadcast(np.zeros(100_000, np.uint8), root=1)  # all have its tensors from here on
+        job.broadcast(np.zeros(100_000, np.uint8), root=1)  # all tensors exist from here on
         data = np.full(100_000, 10 + job.rank, np.uint8)
         if job.rank == 0:
             time.sleep(late_s)
@@ -923,8 +962,10 @@ def late_root(backup, late_s):
 
 
 def exact_rounds(sizes, stop, trace, dtypes, deterministic=None):
-    """Rounds of whole numbers in these types until the file `stop` is there; every sum is what it must be. Rank 0 writes when each began
-    and ended. Returns how many there were."""
+    """Run rounds of whole numbers in these types until the file `stop` appears.
+
+    Every sum is checked. Rank 0 traces start and end of each round. Returns how many there were.
+    """
     n, over = 0, False
     with (
         bps.open(deterministic=deterministic) as job,
@@ -957,8 +998,11 @@ def exact_rounds(sizes, stop, trace, dtypes, deterministic=None):
 
 
 def orphan(n_elems, lost, victim, n_rounds, has_gpu=False):
-    """The victim loses its agent, or executor, in round n_rounds, and writes into its input, as it may after the error; the others submit that round
-    then. Returns the code of its end, and whether the sum was the right one."""
+    """Lose the victim's agent, or executor, in round n_rounds.
+
+    The victim then writes into its input, as it may after the error, and the others submit that
+    round. Returns the code of its end, and whether the sum was right.
+    """
     job = bps.open()
     if has_gpu:
         job.gpu_open()
