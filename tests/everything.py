@@ -102,7 +102,7 @@ def revision() -> str:
 
 
 def stop(process: subprocess.Popen[bytes]) -> None:
-    """End the process group: politely, then by force."""
+    """End the process group: first with SIGTERM, then with SIGKILL."""
     for number in (signal.SIGTERM, signal.SIGKILL):
         try:
             os.killpg(process.pid, number)

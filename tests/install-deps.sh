@@ -1,13 +1,14 @@
 #!/bin/sh
-# Install the Debian packages that a purpose needs and that are missing:
+# Install the missing Debian packages of a purpose:
 #   install-deps.sh build|test|frontends|wheel|lint|fuzz|bench|deb|nspawn|qemu
-# As root or with sudo; where neither is available, say what would be installed and fail. On other systems say what the
-# packages are called on Debian, and leave the verdict to the build.
+# Needs root or sudo. Without them, print the packages to install and fail. On other systems, print
+# the packages' Debian names and succeed, so that the build shows what is missing.
 set -eu
 
-build="gcc make pkg-config libfabric-dev libuv1-dev libevent-dev libjansson-dev libssl-dev libinih-dev
-libnuma-dev libc6-dev"
-test="$build libcmocka-dev openssl python3 python3-pytest python3-pytest-xdist python3-numpy python3-jsonschema python3-yaml iproute2 nftables"
+build="gcc make pkg-config libfabric-dev libuv1-dev libevent-dev libjansson-dev libssl-dev
+libinih-dev libnuma-dev libc6-dev"
+test="$build libcmocka-dev openssl python3 python3-pytest python3-pytest-xdist python3-numpy
+python3-jsonschema python3-yaml iproute2 nftables"
 frontends="$build binutils python3-venv python3-pip"
 wheel="$frontends python3-pytest mmdebstrap"
 fuzz="$build clang"

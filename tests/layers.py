@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
-"""Compare the include lines with the design: which folder may include which (docs/CONTRIBUTING.md).
+"""Compare the include lines with the design: which folder may include which.
 
-A folder includes its own headers and what its line in tests/layers.txt names: folders, or single
-headers. Prints every include that is not allowed, every permission that no include uses, every cycle between folders and every folder with more than
-FILES_MAX sources. The exit status is 1 when it prints anything. tests/ may include everything.
+A folder includes its own headers and those that its line in tests/layers.txt names: folders, or
+single headers. Prints every include that is not allowed, every permission that no include uses,
+every cycle between folders and every folder with more than FILES_MAX sources. The exit status is 1
+when it prints anything. tests/ may include everything. docs/CONTRIBUTING.md describes the folders.
 """
 
 import collections
@@ -13,9 +14,10 @@ import sys
 from pathlib import Path
 
 FILES_MAX = 30
-# What a pure folder may include of the system's headers; sys/random.h is for the nonces of tickets.
+# System headers that a pure folder may include; sys/random.h is for the nonces of tickets.
 PURE = re.compile(
-    r"(assert|endian|errno|inttypes|limits|math|search|std\w+|string|sys/(queue|random)|openssl/\w+|immintrin)\.h"
+    r"(assert|endian|errno|inttypes|limits|math|search|std\w+|string|sys/(queue|random)"
+    r"|openssl/\w+|immintrin)\.h"
 )
 CLOCK = "common/base/clock.h"
 INCLUDE = re.compile(r'^#include (?:"([^"]+)"|<([^>]+)>)', re.M)

@@ -1,6 +1,5 @@
-/* For the static analysers only (-include): they look into one file at a time, and so cannot know
- * that the functions that write an error's text return the code they were given, which is
- * negative. */
+/* For the static analysers only (-include). They check one file at a time, so they need to be told
+ * that functions that write an error's text return the negative code that they were given. */
 #include "libbpsclient/bps.h" /* first: error.h compares its codes with these */
 
 #include "common/base/error.h"

@@ -8,7 +8,7 @@
 #   netlab.sh addr PREFIX I                          address of host I
 #   netlab.sh exec PREFIX I CMD [ARG...]             run CMD on host I (replaces this process)
 #   netlab.sh stat PREFIX                            bytes, packets and queue drops per host
-#   netlab.sh down PREFIX [--kill]                   remove the lab; --kill also ends what runs in it
+#   netlab.sh down PREFIX [--kill]                   remove the lab; --kill also ends its processes
 #
 # RATE: as tc writes it, 500mbit, 1gbit, 2.5gbit; "none" (the default) leaves the links unshaped.
 # Options of up and rate:
@@ -22,13 +22,13 @@
 #   --mtu N         link MTU (default 1500)
 #   --gso BYTES     largest segmentation-offload packet the hosts may send (default: the system's,
 #                   64 KiB); smaller: finer shaping, more CPU time
-#   --cc NAME       TCP congestion control inside the hosts (default: the system's); the kernel takes
-#                   only reno, the system's default and what the first namespace's
+#   --cc NAME       TCP congestion control inside the hosts (default: the system's). The kernel
+#                   accepts reno, the system's default and those that the first namespace's
 #                   net.ipv4.tcp_allowed_congestion_control names
 #   --subnet A.B.C  hosts get A.B.C.I/24 (default 10.77.0)
 #
-# The switch is a namespace of its own (PREFIX-sw), so nothing is added to the namespace you run in
-# and labs with different prefixes never meet, even on the same subnet. Needs root and iproute2, and
+# The switch is a namespace of its own (PREFIX-sw), so nothing is added to the caller's namespace,
+# and labs with different prefixes are separate, even on the same subnet. Needs root, iproute2, and
 # the kernel's veth, bridge and sch_tbf.
 # Uplink: tbf on eth0 in the host. Downlink: tbf on the switch's port for that host.
 # tbf counts Ethernet frames without preamble and checksum: with MTU 1500 and TCP timestamps at most
@@ -49,22 +49,30 @@ lab_ns() { # the lab's namespaces that exist now
   done
   return 0
 }
-check_prefix() { [[ ${1-} =~ ^[a-z][a-z0-9]{0,7}$ ]] || die "PREFIX: 1 to 8 of a-z 0-9, a letter first"; }
+check_prefix() {
+  [[ ${1-} =~ ^[a-z][a-z0-9]{0,7}$ ]] || die "PREFIX: 1 to 8 of a-z 0-9, a letter first"
+}
 check_uint() { [[ $2 =~ ^[0-9]{1,12}$ ]] || die "$1: a whole number wanted, not '$2'"; }
+check_range() { check_uint "$1" "$2"; ((10#$2 >= $3 && 10#$2 <= $4)) || die "$1: $3 to $4"; }
 need_lab() { [[ -r $state/$1 ]] || die "no lab '$1' (netlab.sh list shows them)"; }
 get() { sed -n "s/^$2=//p" "$state/$1"; }
-need_host() { check_uint I "$2"; ((10#$2 >= 1 && 10#$2 <= $(get "$1" count))) || die "lab $1 has no host $2"; }
+need_host() {
+  check_uint I "$2"
+  ((10#$2 >= 1 && 10#$2 <= $(get "$1" count))) || die "lab $1 has no host $2"
+}
 
-# rate in bit/s, decimal prefixes, so that the defaults can be worked out
+# rate in bit/s, with decimal prefixes, to compute the defaults
 bits() {
   local n u
-  [[ $1 =~ ^([0-9]+(\.[0-9]+)?)(bit|kbit|mbit|gbit)$ ]] || die "RATE: like 500mbit or 1gbit, or none; not '$1'"
+  [[ $1 =~ ^([0-9]+(\.[0-9]+)?)(bit|kbit|mbit|gbit)$ ]] ||
+    die "RATE: like 500mbit or 1gbit, or none; not '$1'"
   n=${BASH_REMATCH[1]} u=${BASH_REMATCH[3]}
-  awk -v n="$n" -v u="$u" 'BEGIN{m["bit"]=1;m["kbit"]=1e3;m["mbit"]=1e6;m["gbit"]=1e9;printf "%d\n",n*m[u]}'
+  awk -v n="$n" -v u="$u" \
+    'BEGIN{m["bit"]=1;m["kbit"]=1e3;m["mbit"]=1e6;m["gbit"]=1e9;printf "%d\n",n*m[u]}'
 }
 
 burst='' queue='' mtu=1500 cc=keep gso='' subnet=10.77.0 kill=0
-options() { # options [allowed names] -- args
+options() { # arguments: options [allowed names] -- args
   local allowed=" $1 "; shift
   while (($#)); do
     [[ $allowed == *" $1 "* ]] || die "no such option here: $1"
@@ -75,10 +83,12 @@ options() { # options [allowed names] -- args
     case $1 in
       --burst) check_uint "$1" "$2"; burst=$2 ;;
       --queue) check_uint "$1" "$2"; queue=$2 ;;
-      --mtu) check_uint "$1" "$2"; ((10#$2 >= 576 && 10#$2 <= 65535)) || die "--mtu: 576 to 65535"; mtu=$2 ;;
-      --gso) check_uint "$1" "$2"; ((10#$2 >= 1500 && 10#$2 <= 65536)) || die "--gso: 1500 to 65536"; gso=$2 ;;
+      --mtu) check_range "$1" "$2" 576 65535; mtu=$2 ;;
+      --gso) check_range "$1" "$2" 1500 65536; gso=$2 ;;
       --cc) [[ $2 =~ ^[a-z0-9_-]+$ ]] || die "--cc: a name"; cc=$2 ;;
-      --subnet) [[ $2 =~ ^([0-9]{1,3}\.){2}[0-9]{1,3}$ ]] || die "--subnet: like 10.77.0"; subnet=$2 ;;
+      --subnet)
+        [[ $2 =~ ^([0-9]{1,3}\.){2}[0-9]{1,3}$ ]] || die "--subnet: like 10.77.0"
+        subnet=$2 ;;
     esac
     shift 2
   done
@@ -114,7 +124,14 @@ remove() { # prefix: namespaces (their links go with them) and state
   for n in $(lab_ns "$1"); do ip netns del "$n" || true; done
   rm -f "$state/$1" "$state/.$1.new"
 }
-lock() { mkdir -p "$state"; exec 9>"$state/.$1.lock"; flock -w 30 9 || die "lab $1 is being changed by another $me"; }
+lock() {
+  mkdir -p "$state"; exec 9>"$state/.$1.lock"
+  flock -w 30 9 || die "lab $1 is being changed by another $me"
+}
+no_ipv6() { # namespace
+  ip netns exec "$1" sysctl -qw net.ipv6.conf.all.disable_ipv6=1 \
+    net.ipv6.conf.default.disable_ipv6=1 2>/dev/null || true
+}
 
 cmd_up() {
   (($# >= 2)) || usage
@@ -130,13 +147,13 @@ cmd_up() {
   trap 'rc=$?; if ((rc)); then remove '"$p"' 2>/dev/null; fi; exit $rc' EXIT
   trap 'exit 130' INT TERM HUP
   ip netns add "$p-sw"
-  ip netns exec "$p-sw" sysctl -qw net.ipv6.conf.all.disable_ipv6=1 net.ipv6.conf.default.disable_ipv6=1 2>/dev/null || true
+  no_ipv6 "$p-sw"
   ip -n "$p-sw" link add br0 type bridge stp_state 0 forward_delay 0 mcast_snooping 0
   ip -n "$p-sw" link set br0 mtu "$mtu" up
   for ((i = 1; i <= n; i++)); do
     ns=$p-$i
     ip netns add "$ns"
-    ip netns exec "$ns" sysctl -qw net.ipv6.conf.all.disable_ipv6=1 net.ipv6.conf.default.disable_ipv6=1 2>/dev/null || true
+    no_ipv6 "$ns"
     ip netns exec "$ns" sysctl -qw net.ipv4.tcp_no_metrics_save=1
     [[ $cc == keep ]] || ip netns exec "$ns" sysctl -qw net.ipv4.tcp_congestion_control="$cc" ||
       die "--cc $cc: not allowed in a namespace here"
@@ -154,7 +171,7 @@ cmd_up() {
     reach "$p-1" "$subnet.$i" || die "host 1 does not reach host $i"
   done
 }
-reach() { # namespace address: true once a packet came back (a closed port's refusal will do)
+reach() { # namespace address: true once any packet came back, also the refusal of a closed port
   local e
   for _ in 1 2 3 4 5 6 7 8 9 10; do
     e=$(ip netns exec "$1" timeout 1 bash -c "exec 3<>/dev/tcp/$2/9" 2>&1) && return 0
@@ -171,7 +188,8 @@ cmd_rate() {
   check_prefix "$p"
   [[ $rate == none ]] || bits "$rate" >/dev/null
   lock "$p"; need_lab "$p"
-  n=$(get "$p" count) mtu=$(get "$p" mtu) gso=$(get "$p" gso) cc=$(get "$p" cc) subnet=$(get "$p" subnet)
+  n=$(get "$p" count) mtu=$(get "$p" mtu) gso=$(get "$p" gso) cc=$(get "$p" cc)
+  subnet=$(get "$p" subnet)
   options "--burst --queue" "$@"
   shape_all "$p" "$n" "$rate"
   save "$p" "$n" "$rate"
@@ -182,7 +200,8 @@ cmd_list() {
   if (($#)); then
     check_prefix "$1"; need_lab "$1"
     for ((i = 1; i <= $(get "$1" count); i++)); do
-      printf '%s-%d %s.%d rate=%s pids=%s\n' "$1" "$i" "$(get "$1" subnet)" "$i" "$(get "$1" rate)" \
+      printf '%s-%d %s.%d rate=%s pids=%s\n' \
+        "$1" "$i" "$(get "$1" subnet)" "$i" "$(get "$1" rate)" \
         "$(ip netns pids "$1-$i" 2>/dev/null | paste -sd, - | sed 's/^$/-/')"
     done
     return
@@ -197,14 +216,21 @@ cmd_list() {
 cmd_stat() {
   check_prefix "${1-}"; need_lab "$1"
   local i n; n=$(get "$1" count)
-  printf '%-12s %15s %15s %11s %11s %9s %9s\n' host tx_bytes rx_bytes tx_pkts rx_pkts up_drop down_drop
+  printf '%-12s %15s %15s %11s %11s %9s %9s\n' \
+    host tx_bytes rx_bytes tx_pkts rx_pkts up_drop down_drop
   for ((i = 1; i <= n; i++)); do
-    printf '%-12s %s %9s %9s\n' "$1-$i" \
-      "$(ip -n "$1-$i" -s link show dev eth0 | awk '/RX:/{getline;r=$1;q=$2}/TX:/{getline;printf "%15s %15s %11s %11s",$1,r,$2,q}')" \
+    printf '%-12s %s %9s %9s\n' "$1-$i" "$(traffic "$1-$i" eth0)" \
       "$(drops "$1-$i" eth0)" "$(drops "$1-sw" "p$i")"
   done
 }
-drops() { tc -n "$1" -s qdisc show dev "$2" | sed -n 's/.*dropped \([0-9]*\).*/\1/p' | awk '{s+=$1}END{print s+0}'; }
+traffic() { # namespace device: bytes and packets, sent and received
+  ip -n "$1" -s link show dev "$2" |
+    awk '/RX:/{getline;r=$1;q=$2}/TX:/{getline;printf "%15s %15s %11s %11s",$1,r,$2,q}'
+}
+drops() { # namespace device
+  tc -n "$1" -s qdisc show dev "$2" | sed -n 's/.*dropped \([0-9]*\).*/\1/p' |
+    awk '{s+=$1}END{print s+0}'
+}
 
 # shellcheck disable=SC2086 # lists of process ids
 cmd_down() {
@@ -214,7 +240,11 @@ cmd_down() {
   check_prefix "$p"
   options "--kill" "$@"
   lock "$p"
-  [[ -e $state/$p || -n $(lab_ns "$p") ]] || { echo "$me: no lab '$p': nothing to do" >&2; rm -f "$state/.$p.lock"; return 0; }
+  if [[ ! -e $state/$p && -z $(lab_ns "$p") ]]; then
+    echo "$me: no lab '$p': nothing to do" >&2
+    rm -f "$state/.$p.lock"
+    return 0
+  fi
   pids=$(for n in $(lab_ns "$p"); do ip netns pids "$n"; done)
   if [[ -n $pids ]]; then
     ((kill)) || die "processes still run in lab '$p' (down --kill ends them):" $pids

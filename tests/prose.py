@@ -11,6 +11,7 @@ checked. The rules are in docs/CONTRIBUTING.md, "Prose".
 from __future__ import annotations
 
 import argparse
+import ast
 import re
 import subprocess
 import sys
@@ -22,6 +23,7 @@ ROOT = Path(__file__).resolve().parent.parent
 COLUMNS = 100
 LONG_FILE = 100
 SOURCES = {".c", ".h", ".py", ".sh", ".md", ".mk"}
+OWN_NAMES = {"Makefile", "run"}  # sources without a suffix
 
 # A comment starts with a verb or with the noun that it defines. A relative or pronoun at the start
 # has nothing to refer to. "What" followed by a noun and "That" as a pronoun are the usual cases.
@@ -87,15 +89,30 @@ def hash_comments(text: str) -> Iterator[tuple[int, str]]:
             run = []
 
 
+def docstrings(text: str) -> Iterator[tuple[int, str]]:
+    """Yield line and text of each docstring of a Python source."""
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
+            doc = ast.get_docstring(node, clean=False)
+            if doc is not None:
+                yield node.body[0].lineno, doc.strip()
+
+
+def comments_of(path: Path, text: str) -> Iterator[tuple[int, str]]:
+    """Yield line and text of each comment, docstring or line of prose."""
+    if path.suffix in {".c", ".h"}:
+        yield from c_comments(text)
+    elif path.suffix == ".md":
+        yield from ((n, line) for n, line in enumerate(text.split("\n"), 1))
+    else:
+        yield from hash_comments(text)
+        if path.suffix == ".py":
+            yield from docstrings(text)
+
+
 def comment_findings(path: Path, text: str) -> Iterator[Finding]:
     """Yield what is wrong with the words of a file's comments or paragraphs."""
-    if path.suffix in {".c", ".h"}:
-        comments = c_comments(text)
-    elif path.suffix == ".md":
-        comments = ((n, line) for n, line in enumerate(text.split("\n"), 1))
-    else:
-        comments = hash_comments(text)
-    for n, comment in comments:
+    for n, comment in comments_of(path, text):
         if path.suffix != ".md" and OPENS.match(comment):
             yield n, "opening", f"starts with '{comment.split()[0]}': start with a verb or noun"
         for m in WORD.finditer(comment):
@@ -132,7 +149,11 @@ def check(path: Path) -> list[Finding]:
 def tracked() -> list[Path]:
     """Return the files that git tracks and that have prose."""
     names = subprocess.check_output(("git", "-C", str(ROOT), "ls-files"), text=True).split("\n")
-    return [ROOT / n for n in names if Path(n).suffix in SOURCES and n != "tests/prose.py"]
+    return [
+        ROOT / n
+        for n in names
+        if (Path(n).suffix in SOURCES or Path(n).name in OWN_NAMES) and n != "tests/prose.py"
+    ]
 
 
 def main() -> int:

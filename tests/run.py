@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
-"""Run the tests of one build and close with their counts.
+"""Run the tests of one build and print the counts.
 
     tests/run.py build/debug [--only WORD] [--no-cluster | --cluster WORD]
 
-Unit tests are cmocka programs (their TAP lines are counted), fuzz targets replay their corpus, the simulator runs a quick
-set of histories, and pytest runs the cluster tests and the quick cells of the fault matrix. Each program has a time
-limit. The last line is "N passed, N failed, N skipped"; the exit status is 1 when anything failed or nothing ran.
+Unit tests are cmocka programs (their TAP lines are counted), fuzz targets replay their corpus, and
+the simulator runs a quick set of histories. pytest runs the cluster tests and the quick cells of
+the fault matrix. Each program has a time limit. The last line is "N passed, N failed, N skipped";
+the exit status is 1 when anything failed or nothing ran.
 """
 
 import argparse
@@ -38,7 +39,7 @@ class Counts:
 
 
 def environment(**more):
-    """Ours, with what the sanitizers need; what the caller has set for them comes last and wins."""
+    """Return the environment with the sanitizers' options. The caller's values take precedence."""
     env = dict(os.environ, **more)
     for name, options in SANITIZERS.items():
         env[name] = ":".join(filter(None, (options, os.environ.get(name))))
@@ -46,7 +47,7 @@ def environment(**more):
 
 
 def run(command, env=None, limit_s=LIMIT_S, on_line=None):
-    """Run to the end or the limit; returns (exit status, output). on_line hears each line as it comes."""
+    """Run to the end or the limit. Return (exit status, output). on_line gets each line at once."""
     lines = []
     try:
         p = subprocess.Popen(
@@ -73,12 +74,12 @@ def run(command, env=None, limit_s=LIMIT_S, on_line=None):
         p.kill()
         p.wait()
         status, end = 124, f"\nno end within {limit_s} s\n"
-    reader.join(10)  # what it leaves behind may hold the pipe for ever
+    reader.join(10)  # children that it leaves may hold the pipe open
     return status, "".join(lines) + end
 
 
 class Progress:
-    """Of pytest's lines, those that end another fifth of the tests."""
+    """Prints those lines of pytest that complete another fifth of the tests."""
 
     def __init__(self, name):
         self.name, self.start, self.percent = name, time.monotonic(), 0
@@ -141,7 +142,7 @@ def run_fuzz(build, counts, only):
 
 
 def test_files(name, word=""):
-    """Those in tests/NAME with that word in their names."""
+    """Return the files in tests/NAME with that word in their names."""
     return sorted(
         f"tests/{name}/{f.name}"
         for f in (ROOT / "tests" / name).glob("test_*.py")
@@ -150,19 +151,23 @@ def test_files(name, word=""):
 
 
 def run_pytest(build, counts, only, name, beside=False, files="", **more):
-    """The tests in tests/NAME, which start real daemons; some at a time with beside, but those that measure. files: only in
-    those with that word in their names."""
+    """Run the tests in tests/NAME, which start real daemons.
+
+    beside: some run at once, except for those that measure. files: only files with that word in
+    their names.
+    """
     if only and only not in name:
         return
     env = environment(
         BPS_BUILD=str(build), PYTHONDONTWRITEBYTECODE="1", PYTHONUNBUFFERED="1", **more
     )
-    if build.name == "asan":  # this Python loads the sanitized library, and leaks by itself
+    if build.name == "asan":  # this Python loads the sanitized library, and has leaks of its own
         asan = subprocess.run(
             ["gcc", "-print-file-name=libasan.so"], capture_output=True, text=True, check=True
         )
         env.update(LD_PRELOAD=asan.stdout.strip(), ASAN_OPTIONS="detect_leaks=0")
-    # They wait most of their time, so a few run at once. What is timed goes one after the other.
+    # Tests wait most of their time, so several run at once. Those that measure run one after the
+    # other.
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--durations=5"]
     command += test_files(name, files)
     if beside and find_spec("xdist"):
@@ -240,7 +245,7 @@ def main():
             BPS_CELLS="quick",
             BPS_BOUND_SLACK="6" if build.name == "asan" else "3",
         )
-        if build.name != "asan":  # what a fork of a sanitized Python holds is not what is counted
+        if build.name != "asan":  # descriptors of a sanitized Python's fork would be counted
             crashes = [sys.executable, "tests/faults/crashes.py", str(build), "--crashes", "100"]
             run_program("100 deaths of trainers", crashes, counts, args.only, 4000)
     print(f"{counts.passed} passed, {counts.failed} failed, {counts.skipped} skipped", flush=True)

@@ -34,7 +34,7 @@ def main() -> int:
     places: dict[str, list[str]] = collections.defaultdict(list)
     for folder in FOLDERS:
         for path in sorted(pathlib.Path(folder).rglob("*.[ch]")):
-            # A comment becomes as many newlines, so that places keep their line.
+            # A comment becomes as many newlines, so that line numbers stay the same.
             text = COMMENT.sub(lambda m: "\n" * m[0].count("\n"), path.read_text())
             for kind, pattern in (("function", FUNCTION), ("struct", STRUCT)):
                 for match in pattern.finditer(text):

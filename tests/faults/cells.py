@@ -1,15 +1,19 @@
-"""The cells of the fault matrix: what a test of one is called, how its time is measured, what is written down.
+"""Cells of the fault matrix: the name of a cell's test, its measured times, and its records.
 
-A cell is a test whose first line of doc is "FM-<process>-<fault>: <sentence>". It asserts the outcome (exact sums, or the one
-clear error that names the culprit), and a time against its bound. Each measurement is a line on stdout; each pass of a cell is
-one line of JSON in the file that BPS_MATRIX_RECORDS names.
+A cell is a test whose first line of doc is "FM-<process>-<fault>: <sentence>". It asserts the
+outcome (exact sums, or the one clear error that names the culprit), and a time against its bound.
+Each measurement is a line on stdout; each pass of a cell is one line of JSON in the file that
+BPS_MATRIX_RECORDS names.
 
-Bounds are those of docs/reference/detection.md. They are for a machine that has a processor to spare: BPS_BOUND_SLACK multiplies them
-(make test: 3, since there the outcome counts; make matrix: 1). A witness sleeps beside each cell and notes how late it is woken,
-and how long the disk takes to sync a byte.
-A bound that make matrix finds exceeded by no more than five times that says something about the machine, not about the cell: it
-has been disturbed, and is passed anew. So has one in which patience came to its end, of the cell or of a watchdog, while the machine
-stood still for almost as long as a daemon is patient.
+The bounds are those of docs/reference/detection.md, for a machine with a processor to spare.
+BPS_BOUND_SLACK multiplies them (make test: 3, since there the outcome counts; make matrix: 1). A
+witness sleeps during each cell. It records how late it is woken, and how long the disk takes to
+sync a byte.
+
+A bound that make matrix finds exceeded by at most the factor five is attributed to the machine, if
+the witness was delayed, too. Such a cell was disturbed, and runs again. The same holds when a time
+limit of the cell or of a watchdog ended while the machine stood still for almost as long as a
+daemon is patient.
 """
 
 import json
@@ -32,12 +36,12 @@ PATIENCE = (
 LATE_S, HOPS = (
     0.05,
     5,
-)  # from when on a cell is disturbed, and how often what it measures may have been held up so
+)  # delay that marks a cell as disturbed, and how often a measurement may have met it
 SLACK = float(os.environ.get("BPS_BOUND_SLACK", "3"))
 
 
 def name_of(node):
-    """FM-S-kill9[param]: from the first line of the test's doc."""
+    """Return the name, such as FM-S-kill9[param], from the first line of the test's doc."""
     found = re.match(r"(FM-[\w-]+): ", node.function.__doc__ or "")
     if not found:
         return node.name
@@ -46,7 +50,7 @@ def name_of(node):
 
 
 def cpu_s():
-    """What this process has used, and those of its children that it has waited for."""
+    """Return the CPU seconds of this process and of those children that it has waited for."""
     return sum(
         u.ru_utime + u.ru_stime
         for u in map(resource.getrusage, (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
@@ -54,8 +58,10 @@ def cpu_s():
 
 
 class Witness:
-    """The longest that a process of this priority waited for a processor, or for the disk when it synced a byte, as a scheduler
-    does with each view."""
+    """Longest time that a process of this priority waited for a processor, or for a synced byte.
+
+    A scheduler syncs its disk with each view.
+    """
 
     def __init__(self):
         self.woken_s, self.synced_s, self.is_over = 0.0, 0.0, threading.Event()
@@ -91,7 +97,7 @@ class Witness:
 
 
 class Cell:
-    """One pass of a cell."""
+    """A pass of a cell."""
 
     def __init__(self, node):
         self.name, self.test = name_of(node), node.nodeid
@@ -101,7 +107,7 @@ class Cell:
         self.witness = Witness()
 
     def within(self, what, seconds, bound_s):
-        """The cell took this long for what; longer than its bound is a failure."""
+        """Record a time of the cell. More than its bound is a failure."""
         self.times.append((what, round(seconds, 4), bound_s))
         print(f"\n{self.name}: {what} took {seconds:.3f} s, bound {bound_s:g} s", flush=True)
         late_s = self.witness.late_s
@@ -117,7 +123,7 @@ class Cell:
         )
 
     def ended(self, outcome, why):
-        """The worst of set-up, call and teardown counts, and the first reason."""
+        """Record the worst of set-up, call and teardown, and the first reason."""
         late_s, is_patience = self.witness.late_s, re.search(PATIENCE, why[:300])
         if outcome == "failed" and self.outcome != "failed":
             self.outcome, self.why = outcome, why[:WHY_MAX]
@@ -130,7 +136,7 @@ class Cell:
             self.outcome, self.why = outcome, why
 
     def record(self):
-        """Set-up and teardown are in wall_s and cpu_s too."""
+        """Return the record. wall_s and cpu_s include set-up and teardown."""
         return {
             "cell": self.name,
             "test": self.test,

@@ -1,13 +1,15 @@
 #!/usr/bin/env python3
-"""Three jobs that never stop, and a fault every few seconds at random: no sum may be wrong, no call may hang, nothing may grow.
+"""Run three jobs without end under random faults.
 
     tests/faults/chaos.py BUILD --seconds 1800 [--seed N] [--report FILE]
 
-The jobs differ in their options (deterministic, small partitions, several workers on a machine). Whatever a fault may end
-(a job whose trainer is lost) is started anew; whatever it may not is a failure. Faults and the moments between them
-come from the seed, so the same seed makes the same schedule; how the machine interleaves it is its own. Every sum is compared
-by the workers. At the end: faults by kind, rounds, wrong sums, calls that did not end in their time-out, the longest stall, and
-what each daemon held in memory, descriptors and threads from its start to the end. Exit status 1: something was wrong.
+A fault happens every few seconds. No sum may be wrong, no call may hang, nothing may grow. The jobs
+differ in their options (deterministic, small partitions, several workers on a machine). A job that
+a fault may end (its trainer is lost) is restarted; any other end is a failure. The seed determines
+the faults and the times between them; their interleaving depends on the machine. The workers
+compare every sum. The report has faults by kind, rounds, wrong sums, calls that exceeded their
+time-out, the longest stall, and each daemon's memory, descriptors and threads from start to end.
+Exit status 1: something was wrong.
 """
 
 import argparse
@@ -38,7 +40,7 @@ sys.path[:0] = [
 
 CALL_TIMEOUT_S = 30
 OPEN_TIMEOUT_S = 25  # a trainer may be killed before it has joined, and the others wait for it
-NOT_DURABLE = -10020  # what a new job is told while the scheduler cannot write its state
+NOT_DURABLE = -10020  # code for a new job while the scheduler cannot write its state
 QUIET_S = (0.5, 4.0)  # between two faults
 SAMPLE_S = 10
 JOBS = [
@@ -54,7 +56,8 @@ JOBS = [
         "args": {"n_elems": 20000, "options": {"part_bytes": 16384}},
     },
 ]
-# Only a trainer's death may end its job. An agent's faults are shorter than its peers' patience: a machine that is lost ends jobs.
+# Only a trainer's death may end its job. An agent's faults are shorter than its peers' patience,
+# since a lost machine ends jobs.
 FAILPOINTS = {
     "server": [
         "server.result.before-send=drop,prob=0.05",
@@ -82,7 +85,7 @@ FAILPOINTS = {
 
 
 def kinds_of(pid):
-    """Descriptors by what they are."""
+    """Count descriptors by kind."""
     kinds = Counter()
     for fd in os.listdir(f"/proc/{pid}/fd"):
         try:
@@ -94,7 +97,7 @@ def kinds_of(pid):
 
 
 def held_by(pid):
-    """Resident memory in MiB, descriptors, threads."""
+    """Return resident memory in MiB, descriptors, threads."""
     text = Path(f"/proc/{pid}/status").read_text()
     rss = int(re.search(r"^VmRSS:\s+(\d+)", text, re.M)[1]) / 1024
     return round(rss, 1), len(os.listdir(f"/proc/{pid}/fd")), len(os.listdir(f"/proc/{pid}/task"))
@@ -107,9 +110,9 @@ class Chaos:
         self.faults, self.ends = Counter(), Counter()
         self.problems, self.rounds, self.longest = [], 0, 0.0
         self.jobs = {j["name"]: None for j in JOBS}
-        self.failed_at = {}  # names of jobs of which a worker has ended
-        self.events = []  # what was done when, for the reader of a problem
-        self.may_end = set()  # names of jobs that a fault may have ended
+        self.failed_at = {}  # jobs of which a worker has ended
+        self.events = []  # actions with their times, to explain a problem
+        self.may_end = set()  # jobs that a fault may have ended
         self.samples = {}  # daemon: [(s since the start, its pid, (MiB, descriptors, threads))]
         self.starts = Counter()
         self.kinds = {}
@@ -141,7 +144,7 @@ class Chaos:
         )
 
     def look_at(self, job):
-        """Start it anew if it may have ended; note what is wrong."""
+        """Restart the job if a fault may have ended it. Record what is wrong."""
         name, steady = job["name"], self.jobs[job["name"]]
         if steady is None:
             self.start_job(job)
@@ -154,7 +157,7 @@ class Chaos:
                 self.start_job(job)
 
     def finish(self, name, steady, is_told):
-        """Take what its workers say. is_told: it was asked to stop."""
+        """Take the workers' results. is_told: the job was asked to stop."""
         end = time.monotonic() + (CALL_TIMEOUT_S + 15 if is_told else 1)
         for w in steady.workers:
             try:
@@ -162,7 +165,7 @@ class Chaos:
             except AssertionError as e:
                 text = str(e)
                 if w.process.poll() == -signal.SIGKILL:
-                    continue  # a fault of ours
+                    continue  # caused by our fault
                 self.problem(
                     f"job {name} rank {w.rank}: "
                     f"{'WRONG SUM' if 'WRONG SUM' in text else text[-800:]}"
@@ -187,7 +190,7 @@ class Chaos:
         self.c.jobs.remove(steady) if is_told else None
         self.may_end.discard(name)
 
-    # ---- faults; each returns when its daemon is whole again ----
+    # ---- faults; each returns when its daemon works again ----
 
     def restart(self, d):
         d.conf.write_text("")
@@ -195,7 +198,7 @@ class Chaos:
 
     def kill(self, d, role, i):
         sig = self.rng.choice([signal.SIGKILL, signal.SIGTERM])
-        if role == "agent":  # it is kept
+        if role == "agent":  # its service manager keeps it
             d.die(sig)
             return
         d.kill(sig)
@@ -275,7 +278,7 @@ class Chaos:
             self.sample()
             wait(min(0.1, max(0.0, until - time.monotonic())))
 
-    # ---- the whole ----
+    # ---- the run ----
 
     def sample(self, is_last=False):
         t = time.monotonic() - self.begin
@@ -323,7 +326,7 @@ class Chaos:
         return ask
 
     def growth(self):
-        """Of each daemon's last process: from a minute after its start (or its first sample) to its end."""
+        """Return the growth of each daemon's last process, from a minute after its start."""
         rows = {}
         for name, seen in self.samples.items():
             last = [s for s in seen if s[1] == seen[-1][1]]

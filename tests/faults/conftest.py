@@ -29,9 +29,9 @@ def pytest_configure(config):
     )
 
 
-@pytest.hookimpl(trylast=True)  # behind -k
+@pytest.hookimpl(trylast=True)  # after -k
 def pytest_collection_modifyitems(config, items):
-    """BPS_CELLS=quick leaves the slow cells out. BPS_MATRIX_LIST names a file for what there is."""
+    """Leave out slow cells if BPS_CELLS=quick. Write the list of cells to BPS_MATRIX_LIST."""
     if os.environ.get("BPS_CELLS") == "quick":
         dropped = [i for i in items if not i.get_closest_marker("quick")]
         config.hook.pytest_deselected(items=dropped)
@@ -80,8 +80,11 @@ def cell(request):
 
 @pytest.fixture
 def faulty(request):
-    """LabCluster(...) on loopback, or with lab= in namespaces, whose daemons end well unless the cell says otherwise. When a
-    cell fails, what its daemons and workers said is kept beside the build."""
+    """LabCluster(...) on loopback, or with lab= in namespaces.
+
+    Its daemons end well unless the cell expects otherwise. When a cell fails, the logs of its
+    daemons and workers are kept in the build folder.
+    """
     made = []
     cell = request.node.stash[CELL]
 
@@ -112,6 +115,6 @@ def namespaces():
 
 @pytest.fixture
 def lab(namespaces):
-    """A network of six hosts, whole again afterwards."""
+    """A network of six hosts, restored afterwards."""
     yield namespaces
     namespaces.heal()

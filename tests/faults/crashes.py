@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
-"""Trainers that are killed at random points of their life: nothing of them stays in the agent.
+"""Kill trainers at random points of their run: the agent keeps no resource of them.
 
     tests/faults/crashes.py BUILD --crashes 1000 [--seed N]
 
-Each trainer is killed by SIGKILL at a point of the library (BPS_FAULTS=POINT=crash,after=N, N at random) or at a random moment:
-saying hello, joining, declaring, submitting, waiting, closing; another trainer of the same job lives, or is killed too. After
-every hundred, and at the end, the agent's descriptors, mappings of shared memory, threads and child processes are counted from
-/proc: they must be what they were after the first job. Exit status 1: they are not, or a survivor hung.
+Each trainer is killed by SIGKILL at a point of the library (BPS_FAULTS=POINT=crash,after=N, N at
+random) or at a random moment: during HELLO, joining, declaring, submitting, waiting, closing.
+Another trainer of the same job lives, or is killed, too. After every hundred, and at the end, the
+agent's descriptors, mappings of shared memory, threads and child processes are counted in /proc.
+They must be as after the first job. Exit status 1: they are not, or a survivor hung.
 """
 
 import argparse
@@ -29,7 +30,7 @@ sys.path[:0] = [
 ]
 
 AT_ONCE = 4
-POINTS = {  # and how many times at most a life passes them before
+POINTS = {  # and how often, at most, a run passes each before
     "client.connect": 0,
     "client.hello.sent": 0,
     "client.joined": 0,
@@ -50,7 +51,7 @@ def wait_until(at):
 
 
 def held_by(pid):
-    """Descriptors, those of memory files, their mappings, threads, children."""
+    """Return descriptors, those of memory files, their mappings, threads, children."""
     proc = Path(f"/proc/{pid}")
     fds = []
     for fd in os.listdir(proc / "fd"):
@@ -72,7 +73,7 @@ def held_by(pid):
 
 
 class Trainer:
-    """A fork of this process that trains: Python and NumPy are there already, so that a life takes milliseconds."""
+    """A fork of this process that trains. Python and NumPy are loaded, so it starts fast."""
 
     def __init__(self, c, env, args):
         self.pid = os.fork()
@@ -98,7 +99,7 @@ class Trainer:
         signal.pidfd_send_signal(self.fd, signal.SIGKILL)
 
     def wait(self, seconds):
-        """Its exit status, negative for a signal; None: it does not end in time, and has been killed."""
+        """Return the exit status, negative for a signal; None: it was killed at the time limit."""
         is_over = bool(select.select([self.fd], [], [], seconds)[0])
         if not is_over:
             self.kill()
@@ -114,7 +115,7 @@ class Crashes:
         self.n_lives = self.n_crashes = 0
 
     def live(self):
-        """A job of two, one of which dies, somewhere."""
+        """Run a job of two, of which one dies at a random point."""
         self.n_lives += 1
         agent = self.c.agents[0]
         args = {
@@ -182,7 +183,8 @@ class Crashes:
         return before
 
     def counted(self, pid, before):
-        """What the agent holds once it is no more than before, or after ten seconds: our own questions hold something too."""
+        """Wait until the agent holds no more than before, for at most ten seconds. Return what it
+        holds."""
         end = time.monotonic() + 10
         while True:
             after = held_by(pid)

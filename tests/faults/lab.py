@@ -1,5 +1,7 @@
-"""A cluster whose daemons can be hurt: in network namespaces where the network is the fault, with failpoints that change while
-they run, in memory cgroups, and with jobs that run until they are told to stop.
+"""A cluster with faults: network namespaces, failpoints, memory cgroups, and endless jobs.
+
+Network namespaces are for faults of the network. Failpoints can change while daemons run. Jobs run
+until they are stopped.
 """
 
 import atexit
@@ -55,7 +57,7 @@ class Lab:
         return sh("ip", "netns", "exec", self.ns(host), *command)
 
     def socket(self, host):
-        """A socket of that host: namespaces are of threads, and a socket stays where it was made."""
+        """Return a socket of that host. A socket stays in the namespace where it was made."""
         made, libc = [], ctypes.CDLL(None, use_errno=True)
 
         def make():
@@ -73,7 +75,7 @@ class Lab:
         return made[0]
 
     def rules(self, host, *rules):
-        """Each rule is of nft, in chain in or out of that host's only network card."""
+        """Add rules of nft in chain in or out of that host's only network card."""
         text = ["table inet fault {"]
         for hook in ("in", "out"):
             card = "iif" if hook == "in" else "oif"
@@ -94,7 +96,7 @@ class Lab:
         assert p.returncode == 0, p.stderr
 
     def cut(self, host, ways=("in", "out"), other=None):
-        """Packets from (in) or to (out) that host, or between it and one other, vanish."""
+        """Drop packets from (in) or to (out) that host, or between it and one other host."""
         match = {
             w: f"ip {'saddr' if w == 'in' else 'daddr'} {self.addr(other)} " if other else ""
             for w in ways
@@ -102,21 +104,21 @@ class Lab:
         self.rules(host, *[f"{w} {match[w]}drop" for w in ways])
 
     def cut_off(self, host, how):
-        """down: its link; both, in, out: packets vanish."""
+        """Cut the host off. down: its link; both, in, out: drop packets."""
         if how == "down":
             self.link(host, False)
         else:
             self.cut(host, ("in", "out") if how == "both" else (how,))
 
     def blink(self, host, seconds):
-        """It is cut off for that long."""
+        """Cut the host off for that time."""
         until = time.monotonic() + seconds
         self.cut(host)
         wait_until(until)
         self.mend(host)
 
     def half_open(self, host):
-        """Its sockets vanish without a word to the other side."""
+        """Remove its sockets without a message to the other side."""
         until = time.monotonic() + 0.5
         self.cut(host)
         self.kill_connections(host)
@@ -124,7 +126,8 @@ class Lab:
         self.mend(host)
 
     def reset(self, host, port):
-        """A firewall between answers for that port of the host with RST, and eats the rest."""
+        """Reset new connections to that port of the host, and drop its other packets, as firewalls
+        do."""
         self.rules(host, f"in tcp dport {port} reject with tcp reset")
 
     def kill_connections(self, host):
@@ -134,7 +137,7 @@ class Lab:
         sh("ip", "-n", f"{self.prefix}-sw", "link", "set", f"p{host}", "up" if is_up else "down")
 
     def rate(self, host, rate):
-        """Its network card has that many bits per second each way, as tc writes it; None: no limit."""
+        """Limit its network card in each direction, in the form of tc. None: no limit."""
         for ns, card in ((self.ns(host), "eth0"), (f"{self.prefix}-sw", f"p{host}")):
             if rate:
                 sh(
@@ -178,14 +181,14 @@ class Lab:
 
 
 class FaultyDaemon(Daemon):
-    """A daemon of LabCluster: on a host of the lab, with faults that can be set while it runs."""
+    """A daemon of LabCluster on a host of the lab. Its faults can be set while it runs."""
 
     def __init__(self, cluster, program, name, args, is_awaited=True):
         self.host = cluster.host_of(name)
         self.conf = cluster.dir / f"{name}.conf"
         self.conf.write_text("")
         self.may_end_with = {0, -signal.SIGKILL}
-        if program == "bps-scheduler" and cluster.state_bytes:  # on a file system of its own
+        if program == "bps-scheduler" and cluster.state_bytes:  # on its own file system
             mount = 'mount -t tmpfs -o size=$1 none "$0" && shift && exec "$@"'
             self.prefix = (
                 "unshare",
@@ -205,7 +208,7 @@ class FaultyDaemon(Daemon):
         return self.process.pid
 
     def faults(self, text, is_confirmed=True):
-        """Arm these failpoints, or none; they are in force when this returns."""
+        """Arm these failpoints, or none. They are in force when this returns."""
         n = self.log.read_text().count("reloaded:")
         self.conf.write_text(f"faults = {text}\n")
         self.process.send_signal(signal.SIGHUP)
@@ -229,7 +232,7 @@ class FaultyDaemon(Daemon):
             return body
 
     def start_again(self):
-        """With the same addresses, as a service manager does."""
+        """Restart with the same addresses, as a service manager does."""
         if "--listen" in self.args:
             at = self.args.index("--listen") + 1
             self.args[at] = f"{self.args[at].rsplit(':', 1)[0]}:{self.port}"
@@ -241,12 +244,15 @@ class FaultyDaemon(Daemon):
 
 
 class KeptFaultyDaemon(FaultyDaemon, KeptDaemon):
-    """One whose descriptors are kept, and that is started anew when it has ended."""
+    """A daemon whose descriptors are kept, and which is restarted when it ends."""
 
 
 class LabCluster(Cluster):
-    """Hosts of the lab: 1 the scheduler, then the servers, then the agents. Without a lab all are on loopback. is_kept: agents
-    have a service manager that keeps their descriptors and starts them anew."""
+    """Hosts of the lab: 1 the scheduler, then the servers, then the agents.
+
+    Without a lab all are on loopback. is_kept: agents have a service manager that keeps their
+    descriptors and restarts them.
+    """
 
     daemon_type = FaultyDaemon
 
@@ -324,18 +330,18 @@ class LabCluster(Cluster):
         )
 
     def steady(self, workers=2, placement=None, **args):
-        """A job that runs until it is told to stop. It leaves the processors to what runs beside it."""
+        """Start a job that runs until it is stopped, at low priority."""
         self.jobs.append(Steady(self, workers, placement, {"pause": 0.01, **args}))
         return self.jobs[-1]
 
     def said(self, has_failed):
-        """What its daemons, workers and screens say, to be written down if the cell has failed, or turns out to."""
+        """Return logs of daemons and workers, and screens, to be kept if the cell fails."""
         return Said(self, has_failed)
 
     def close(self):
-        for d in (
-            self.daemons
-        ):  # a cell that failed may have left it so; a hung thread ends no other way
+        for (
+            d
+        ) in self.daemons:  # a failed cell may have stopped it; a hung thread ends in no other way
             if d.process.poll() is None and d.conf.read_text():
                 d.process.kill()
                 d.process.wait()
@@ -355,10 +361,10 @@ class LabCluster(Cluster):
 
 
 class Said:
-    """The logs of a cluster, held open: its folder is gone when it has been closed."""
+    """Logs of a cluster, held open, since its folder is removed when it is closed."""
 
     def __init__(self, cluster, has_failed):
-        self.files = [(d.name, open(d.log, "rb")) for d in cluster.daemons]  # pylint: disable=consider-using-with
+        self.files = [(d.name, open(d.log, "rb")) for d in cluster.daemons]
         self.workers = [
             (f"worker-{i}-rank-{w.rank}", w.text()) for i, w in enumerate(cluster.workers)
         ]
@@ -384,12 +390,12 @@ def bpsctl_says(cluster, word):
     try:
         p = cluster.bpsctl(word)
         return p.stdout + p.stderr
-    except (subprocess.TimeoutExpired, AttributeError) as e:  # no answer; no scheduler yet
+    except (subprocess.TimeoutExpired, AttributeError) as e:  # no answer, or no scheduler yet
         return f"{e}\n"
 
 
 class Steady:
-    """A job of `steady` workers, and what became of it."""
+    """A job of `steady` workers, and its results."""
 
     def __init__(self, cluster, workers, placement, args):
         self.c = cluster
@@ -415,7 +421,7 @@ class Steady:
         return any(w.process.poll() is not None for w in self.workers)
 
     def wait_rounds(self, n=10, deadline_s=DEADLINE_S):
-        """n more rounds from now on."""
+        """Wait for n more rounds from now on."""
         at = self.rounds()
         self.c.wait_for(
             f"{n} more rounds", lambda: self.rounds() >= at + n or self.has_failed(), deadline_s
@@ -423,7 +429,7 @@ class Steady:
         return self
 
     def stop(self, deadline_s=2 * DEADLINE_S):
-        """All sums were right and no call failed; returns what each worker says."""
+        """Stop the job. Check that all sums were right and no call failed. Return its results."""
         self.stop_file.touch()
         results = self.c.finish(self.workers, deadline_s)
         for r in results:
@@ -431,14 +437,14 @@ class Steady:
         return results
 
     def stall(self, since=0.0, deadline_s=2 * DEADLINE_S):
-        """Seconds that the longest round took; it was under way or began after `since` (CLOCK_MONOTONIC)."""
+        """Return the seconds of the longest round that ran after `since` (CLOCK_MONOTONIC)."""
         results = self.stop(deadline_s)
         return max(
             (r["longest"] for r in results if r["longest_at"] + r["longest"] >= since), default=0.0
         )
 
     def errors(self, ranks=None, deadline_s=2 * DEADLINE_S):
-        """What the workers of these ranks say, all of which failed."""
+        """Return the errors of the workers of these ranks, all of which must have failed."""
         workers = [w for w in self.workers if ranks is None or w.rank in ranks]
         results = self.c.finish(workers, deadline_s)
         for r in results:
@@ -453,7 +459,7 @@ def wait_until(at):
 
 
 def memory_cgroup(name, limit_bytes):
-    """A context in which `put(pid)` puts a process under that limit; None where this machine cannot."""
+    """A context whose `put(pid)` limits a process's memory. None where not possible."""
     v1, v2 = Path("/sys/fs/cgroup/memory"), Path("/sys/fs/cgroup")
     for root, limit in ((v2, "memory.max"), (v1, "memory.limit_in_bytes")):
         path = root / f"{name}-{time.monotonic_ns()}"
@@ -468,7 +474,7 @@ def memory_cgroup(name, limit_bytes):
 
 
 def cpu_cgroup(name, share):
-    """A context in which `put(pid)` gives a process that share of one processor; None where this machine cannot."""
+    """A context whose `put(pid)` gives a process that share of a processor, or None."""
     period_us = 100000
     quota_us = int(share * period_us)
     for root, limits in (
@@ -492,7 +498,7 @@ def cpu_cgroup(name, share):
 @contextlib.contextmanager
 def _cpu_cgroup(path, limits):
     def put(pid):
-        os.sched_setscheduler(pid, os.SCHED_OTHER, os.sched_param(0))  # others are not limited
+        os.sched_setscheduler(pid, os.SCHED_OTHER, os.sched_param(0))  # the others are not limited
         for task in Path(f"/proc/{pid}/task").iterdir():
             os.sched_setscheduler(int(task.name), os.SCHED_OTHER, os.sched_param(0))
         (path / "cgroup.procs").write_text(str(pid))
@@ -516,7 +522,7 @@ def _cgroup(path, limit, limit_bytes):
     try:
         yield put, squeeze
     finally:
-        atexit.register(_remove, path)  # when whoever is in it has been waited for
+        atexit.register(_remove, path)  # after its processes were reaped
 
 
 def _remove(path):
@@ -584,7 +590,7 @@ time_t time(time_t *t)
 
 @cache
 def clock_library():
-    """A library that moves a process's wall clock by the seconds in the file $CLOCK_JUMP, and no other clock."""
+    """Return a library that moves a process's wall clock by the seconds in the file $CLOCK_JUMP."""
     folder = Path(tempfile.mkdtemp(prefix="bps-clock-"))
     (folder / "clock.c").write_text(CLOCK_C)
     sh("cc", "-shared", "-fPIC", "-O1", "-o", str(folder / "clock.so"), str(folder / "clock.c"))

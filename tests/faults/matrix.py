@@ -1,18 +1,20 @@
 #!/usr/bin/env python3
-"""Pass every cell of the fault matrix many times and write the worst of each beside its bound.
+"""Run every cell of the fault matrix many times. Write the worst of each with its bound.
 
-    tests/faults/matrix.py BUILD --repeat 20 [--minutes 55] [--at-once 4] [--shard 1/2] [--only WORD] [--table FILE]
+    tests/faults/matrix.py BUILD --repeat 20 [--minutes 55] [--at-once 4] [--shard 1/2]
+        [--only WORD] [--table FILE]
     tests/faults/matrix.py BUILD --mended CELL --why "what it was"
 
-Cells wait most of their time, so some run at once, each with daemons of its own and, where the network is the fault, in a lab of
-its own; those marked `alone` run when no other does. Every pass is a line in the file of records (--records), which outlives
-the run: whoever stops it, or lets it end after --minutes, goes on later with what is missing, also with a later commit. A
-shard is every n-th cell, for several machines, whose records may be put together in one file.
+Cells wait most of their time, so several run at once. Each has its own daemons and, where the
+network is the fault, its own lab. Cells marked `alone` run alone. Every pass is a line in the file
+of records (--records), which outlives the run. A run that was stopped, or that ended after
+--minutes, is continued later, even with another commit. A shard is every n-th cell, for several
+machines, whose records may be combined in one file.
 
-The table is made of all records. A cell that failed has failed until somebody says with --mended what it was: it is passed
-anew then, and the table names the failure, its commit and the reason. A cell that the machine kept from the processors counts for
-nothing and is passed anew (cells.py). What the daemons of a failed cell said lies beside the
-records. Exit status 1: a cell has failed, 3: passes are still missing.
+The table is made of all records. A failed cell counts as failed until --mended records what it was.
+It then runs again, and the table names the failure, its commit and the reason. A cell that the
+machine delayed does not count and runs again (cells.py). Logs of a failed cell are in the folder of
+the records. Exit status 1: a cell has failed, 3: passes are still missing.
 """
 
 import argparse
@@ -30,7 +32,7 @@ import time
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-BATCH_S = 60  # a process of pytest takes cells for about so long
+BATCH_S = 60  # time of a process of pytest with a batch of cells
 GUESS_S = 6  # of a cell that never ran
 LIMIT_S = 300  # for one cell; its own waits are shorter
 
@@ -47,7 +49,7 @@ def commit():
 
 
 class Passes:
-    """What is known of a cell."""
+    """Known passes of a cell."""
 
     def __init__(self):
         self.records, self.mended = [], []
@@ -114,7 +116,7 @@ class Run:
         ]
 
     def cells(self):
-        """Those of this shard, as pytest finds them."""
+        """Return the cells of this shard, as pytest finds them."""
         found = self.folder / f"cells-{os.getpid()}.json"
         command = self.pytest(
             "--collect-only", "tests/faults", *(["-k", self.args.only] if self.args.only else [])
@@ -135,7 +137,7 @@ class Run:
         return [c for i, c in enumerate(cells) if i % of == at - 1]
 
     def batch(self, cells):
-        """One process for some cells, each of which leaves a record. One without has ended the process, or had to be ended."""
+        """Run cells in one process. Each leaves a record; one without it has ended the process."""
         name = self.folder / f"batch-{os.getpid()}-{threading.get_ident()}"
         log, records = name.with_suffix(".log"), name.with_suffix(".jsonl")
         records.write_text("")
@@ -196,7 +198,7 @@ class Run:
         except KeyboardInterrupt:
             self.is_stopped = True
             for p in self.processes.copy():
-                p.send_signal(signal.SIGINT)  # it takes its lab down
+                p.send_signal(signal.SIGINT)  # pytest then removes its lab
             for t in threads:
                 t.join()
             raise
@@ -218,7 +220,7 @@ def failure(cell, why, log):
 
 
 def in_batches(cells, known, repeat, batch_s):
-    """Lists of cells, a repetition of all after the other; of each, the longest first."""
+    """Return lists of cells: repetition by repetition, the longest cells first."""
     batches = []
     missing = {c["test"]: max(0, repeat - known[c["cell"]].n_done()) for c in cells}
     for i in range(max(missing.values(), default=0)):
@@ -235,7 +237,7 @@ def in_batches(cells, known, repeat, batch_s):
 
 
 def letters(cells):
-    """Commits by their first pass, each with a letter for the table."""
+    """Return commits by their first pass, each with a letter for the table."""
     first = {}
     for p in cells.values():
         for r in p.records:
@@ -336,7 +338,7 @@ def say_mended(args):
 
 
 def run(args):
-    """Whether passes are missing still."""
+    """Run the cells. Return whether passes are still missing."""
     args.records.parent.mkdir(parents=True, exist_ok=True)
     r = Run(args, args.records.parent)
     cells = r.cells()

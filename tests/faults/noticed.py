@@ -1,10 +1,12 @@
 #!/usr/bin/env python3
-"""How long until a crash is noticed: 300 times kill -9, a third each to servers, agents and trainers; p99 against 100 ms.
+"""Measure how soon a crash is noticed.
 
     tests/faults/noticed.py BUILD --kills 300
 
-Noticed is: of a server, when the scheduler and both agents have logged that its connections are down; of an agent, when the
-scheduler has; of a trainer, when the call of another trainer of its job has ended with its name. Exit status 1: p99 is longer.
+Sends kill -9 300 times, a third each to servers, agents and trainers, and compares p99 with 100 ms.
+A server's crash is noticed when the scheduler and both agents have logged that its connections are
+down; an agent's, when the scheduler has. A trainer's is noticed when the call of another trainer of
+its job has ended with its name. Exit status 1: p99 is longer.
 """
 
 import argparse
@@ -30,7 +32,7 @@ LINE = re.compile(r"^<\d>(\S+Z) (.*)$", re.M)
 
 
 def logged(daemon, pattern, skip):
-    """Unix time of the first line behind the first `skip` bytes of its log that matches; None: there is none yet."""
+    """Return the time of the first match in the log after `skip` bytes, or None."""
     for when, text in LINE.findall(daemon.log.read_text()[skip:]):
         if re.search(pattern, text):
             return datetime.datetime.fromisoformat(when.replace("Z", "+00:00")).timestamp()
@@ -47,7 +49,7 @@ class Kills:
         return sum(m["state"] == "up" for m in members) == len(self.c.servers) + len(self.c.agents)
 
     def kill_daemon(self, d, seen_at):
-        """seen_at: {daemon: pattern of the line by which it notices}."""
+        """Kill a daemon. seen_at: {daemon: pattern of the line by which it notices}."""
         sizes = {w: len(w.log.read_text()) for w in seen_at}
         at = time.time()
         d.process.send_signal(signal.SIGKILL)
@@ -58,7 +60,7 @@ class Kills:
         d.process.wait()
         d.start_again()
         self.c.wait_for("all are back", self.is_whole)
-        return max(seconds, 0.0)  # the log has milliseconds, cut off
+        return max(seconds, 0.0)  # the log has milliseconds, truncated
 
     def server(self):
         if self.job is None or self.job.has_failed():

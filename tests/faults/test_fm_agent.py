@@ -1,4 +1,4 @@
-"""The fault matrix, column A: agents. An agent's machine that is lost ends its jobs (on_agent_loss = abort)."""
+"""Fault matrix, column A: agents. The loss of an agent's machine ends its jobs."""
 
 import os
 import signal
@@ -11,7 +11,7 @@ from control import PROTO, answer_to, hello
 from lab import clock_env, memory_cgroup, wait_until
 
 WINDOW_S = 5  # --agent-window
-MUST_SEE_S = 5  # --agent-dead, and a beat that still comes
+MUST_SEE_S = 5  # --agent-dead, plus a heartbeat in progress
 STRANDED_S = 10  # --stranded-after
 STAY = 20
 
@@ -25,7 +25,10 @@ def lost_agent_is_named(cell, job, at, bound_s, host="agent-host1"):
 @pytest.mark.quick
 @pytest.mark.parametrize("by", ["kill9", "term"])
 def test_restarted_agent_costs_no_round(faulty, cell, by):
-    """FM-A-restart: killed or stopped, started again by whoever keeps its descriptors; its trainers see a pause and no error."""
+    """FM-A-restart: killed or stopped, and restarted by a manager that keeps its descriptors.
+
+    Its trainers see a pause and no error.
+    """
     c = faulty(is_kept=True)
     job = c.steady(2, n_elems=1000).wait_rounds()
     at = time.monotonic()
@@ -35,19 +38,19 @@ def test_restarted_agent_costs_no_round(faulty, cell, by):
 
 
 def test_agent_that_does_not_come_back_is_named(faulty, cell):
-    """FM-A-kill9: its trainers are told at once, the others when its window is over, and maps stay valid."""
+    """FM-A-kill9: its trainers fail at once, the others after its window. Mappings stay valid."""
     c = faulty()
     job = c.steady(2).wait_rounds()
     at = time.monotonic()
     c.agents[1].kill()
-    (own,) = job.errors([1])  # not by a signal: what was mapped is there still
+    (own,) = job.errors([1])  # not by a signal: the mapped memory still exists
     assert own["code"] in (bps.ENOAGENT, bps.EAGENT_LOST), own
     cell.within("error at its own trainer", own["failed_at"] - at, 1)
     lost_agent_is_named(cell, job, at, WINDOW_S + 0.5)
 
 
 def test_stopped_agent_is_given_up_and_learns_it(faulty, cell):
-    """FM-A-stop: silence for 5 s ends its jobs with its name; when it goes on, its trainers are told too."""
+    """FM-A-stop: silence for 5 s ends its jobs with its name. Later its own trainers fail, too."""
     c = faulty()
     job, beside = c.steady(2).wait_rounds(), c.steady(1, placement=[0])
     at = time.monotonic()
@@ -64,7 +67,7 @@ def test_stopped_agent_is_given_up_and_learns_it(faulty, cell):
 
 
 def test_agent_whose_data_thread_hangs_ends_itself(faulty, cell):
-    """FM-A-thread: its control thread still beats; after 5 s it ends, and its trainers are told."""
+    """FM-A-thread: its control thread is alive. After 5 s the agent ends, and its trainers fail."""
     c = faulty()
     c.agents[1].may_end_with.add(70)
     job = c.steady(2).wait_rounds()
@@ -77,7 +80,7 @@ def test_agent_whose_data_thread_hangs_ends_itself(faulty, cell):
 
 
 def test_agent_without_memory_is_lost_as_if_killed(faulty, cell):
-    """FM-A-oom: the kernel kills it; the others are told as of a crash."""
+    """FM-A-oom: the kernel kills it. The others get the error of a crash."""
     cgroup = memory_cgroup(f"bps-{os.getpid()}", 1 << 30)
     if not cgroup:
         pytest.skip("no memory cgroup here")
@@ -94,7 +97,7 @@ def test_agent_without_memory_is_lost_as_if_killed(faulty, cell):
 
 
 def test_slow_agent_is_waited_for(faulty, cell):
-    """FM-A-slow: each contribution takes it 20 ms longer; sums stay exact, nobody is given up."""
+    """FM-A-slow: each contribution takes 20 ms longer. Sums are exact, the agent stays alive."""
     c = faulty()
     job = c.steady(2).wait_rounds()
     at = time.monotonic()
@@ -107,7 +110,7 @@ def test_slow_agent_is_waited_for(faulty, cell):
 
 @pytest.mark.parametrize("how", ["down", "both", "in", "out"])
 def test_agent_that_is_cut_off_is_given_up(faulty, cell, lab, how):
-    """FM-A-cut: link down, both ways or one way; the others are told in 5 s, itself when it is back."""
+    """FM-A-cut: link down, in both directions or one. The others fail in 5 s, its own on return."""
     c = faulty(lab=lab)
     job, beside = c.steady(2).wait_rounds(), c.steady(1, placement=[0])
     host = c.agents[1].host
@@ -123,7 +126,11 @@ def test_agent_that_is_cut_off_is_given_up(faulty, cell, lab, how):
 
 
 def test_agent_that_hears_nobody_tells_its_trainers(faulty, cell, lab):
-    """FM-A-isolated: cut from everybody, and not given up yet: after 10 s its trainers' calls say so; nothing is lost by it."""
+    """FM-A-isolated: cut from all peers, not yet declared dead. After 10 s its trainers' calls
+    fail.
+
+    The job loses nothing by that.
+    """
     c = faulty(lab=lab, scheduler_args=["--agent-dead", "60s"])
     job = c.steady(2, timeout=60).wait_rounds()
     at = time.monotonic()
@@ -149,7 +156,7 @@ def test_short_cut_costs_no_round(faulty, cell, lab):
 
 @pytest.mark.quick
 def test_connections_that_are_reset_are_made_anew(faulty, cell, lab):
-    """FM-A-rst: every connection of the agent is reset, ten times; no round is lost."""
+    """FM-A-rst: every connection of the agent is reset, ten times. No round is lost."""
     c = faulty(lab=lab)
     job = c.steady(2).wait_rounds()
     at = time.monotonic()
@@ -160,7 +167,7 @@ def test_connections_that_are_reset_are_made_anew(faulty, cell, lab):
 
 
 def test_half_open_connections_are_noticed(faulty, cell, lab):
-    """FM-A-halfopen: the agent's sockets vanish without a word to the other side."""
+    """FM-A-halfopen: the agent's sockets vanish without a message to the other side."""
     c = faulty(lab=lab)
     job = c.steady(2).wait_rounds()
     at = time.monotonic()
@@ -170,7 +177,7 @@ def test_half_open_connections_are_noticed(faulty, cell, lab):
 
 
 def test_agent_that_only_the_scheduler_does_not_hear_stays(faulty, cell, lab):
-    """FM-A-scheduler: cut from the scheduler alone, for twice its patience: its job runs on."""
+    """FM-A-scheduler: cut from the scheduler alone, for twice its patience. Its job continues."""
     c = faulty(lab=lab)
     job = c.steady(2).wait_rounds()
     at = time.monotonic()
@@ -197,7 +204,7 @@ def test_clock_of_an_agent_does_not_matter(faulty, cell, seconds, tmp_path):
 
 
 def test_agent_of_another_version_is_told_both(faulty, cell):
-    """FM-A-version: refused by the scheduler with both protocols and releases named; those that are there go on."""
+    """FM-A-version: refused with both protocol versions and releases named. Members continue."""
     c = faulty()
     job = c.steady(2).wait_rounds()
     at = time.monotonic()
@@ -209,7 +216,7 @@ def test_agent_of_another_version_is_told_both(faulty, cell):
 
 @pytest.mark.quick
 def test_second_agent_of_a_name_is_refused(faulty, cell):
-    """FM-A-duplicate: from another host, while the first lives; the holder is named and goes on."""
+    """FM-A-duplicate: from another host, while the first lives. The error names the holder."""
     c = faulty()
     job = c.steady(2).wait_rounds()
     at = time.monotonic()
@@ -221,7 +228,8 @@ def test_second_agent_of_a_name_is_refused(faulty, cell):
 
 @pytest.mark.parametrize("how", ["kill9", "stop"])
 def test_job_that_may_shrink_goes_on_without_a_lost_machine(faulty, cell, how):
-    """FM-A-shrink: agent and trainer of one machine are gone, or stand still; the others go on when its time is over."""
+    """FM-A-shrink: agent and trainer of a machine are gone, or stand still. The others continue in
+    time."""
     c = faulty(agents=3)
     job = c.steady(3, lost_rank=2, options={"on_agent_loss": "shrink"}).wait_rounds()
     at = time.monotonic()
@@ -237,7 +245,7 @@ def test_job_that_may_shrink_goes_on_without_a_lost_machine(faulty, cell, how):
     assert [r["code"] for r in results] == [0, 0], results
     bound = (
         WINDOW_S + 0.5 if how == "kill9" else MUST_SEE_S
-    )  # a killed one may come back in its window
+    )  # a killed one may return within its window
     cell.within(
         "stall", max(r["longest"] for r in results if r["longest_at"] + r["longest"] > at), bound
     )

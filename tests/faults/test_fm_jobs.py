@@ -1,4 +1,4 @@
-"""The fault matrix, column E: jobs whose members change, and what happens to them meanwhile."""
+"""Fault matrix, column E: jobs whose members change, and faults meanwhile."""
 
 import time
 
@@ -16,7 +16,7 @@ def job_of(c):
 
 
 def hurt(c, what, kept=0):
-    """One loss that costs a job no round. Agents of these cells are kept; the scheduler and servers come back at once."""
+    """A loss that costs a job no round: agents are kept, scheduler and servers restart at once."""
     if what == "agent":
         c.agents[kept].die()
     elif what in ("server", "scheduler"):
@@ -27,8 +27,11 @@ def hurt(c, what, kept=0):
 
 @pytest.mark.parametrize("what", ["nothing", "server", "agent", "scheduler"])
 def test_late_machine_is_left_out_of_a_round_and_named(faulty, cell, what):
-    """FM-E-backup: with backup=1 the round for which one comes only when the others have it goes on without it after the grace, names
-    it, and is the same for it, also when something is lost while it is late."""
+    """FM-E-backup: with backup=1 a round continues without a late member, after the grace.
+
+    The member contributes only when the others have the sum. The round names it, and is the same
+    for it, also when something is lost meanwhile.
+    """
     c = faulty(agents=3, is_kept=True)
     until = c.dir / "until"
     slow = {"rank": 2, "first": 6, "last": 6, "until": str(until)}
@@ -53,7 +56,7 @@ GROW = {"n_elems": 20000, "n_rounds": 20, "elastic": 1, "max_size": 3, "pause": 
 
 
 def growing(c, every=2):
-    """Two of a job that three may be in; returns them, the rounds of the first, and what a newcomer's arguments are."""
+    """Start two workers of a job for three. Return them, its rounds, and a newcomer's arguments."""
     args = dict(GROW, every=every, go=str(c.dir / "go"))
     return *c.start_running("growing", 2, args, job="grow", placement=[0, 1]), args
 
@@ -68,8 +71,11 @@ def all_have_the_same(c, workers):
 
 @pytest.mark.parametrize("when", ["waiting", "let-in", "let-in-machine"])
 def test_newcomer_that_is_lost_holds_nobody_up(faulty, cell, when):
-    """FM-E-join: it dies while it waits for the barrier, which frees its place at once, or as it is let in, there also with its
-    machine: the others go on, and another joins in its place."""
+    """FM-E-join: the newcomer dies while it waits, or as it is admitted, there also with its
+    machine.
+
+    Its death frees its place at once. The others continue, and another one joins in its place.
+    """
     c = faulty(agents=3, scheduler_args=WINDOW)
     started, progress, args = growing(c, every=60 if when == "waiting" else 2)
 
@@ -88,7 +94,7 @@ def test_newcomer_that_is_lost_holds_nobody_up(faulty, cell, when):
     if when == "waiting":
         c.wait_for("its place is free", lambda: job_of(c).get("newcomers") == 0)
         cell.within("its place is free", time.monotonic() - at, 1)
-    n = let_in()  # the barrier may just have come
+    n = let_in()  # the barrier may have just passed
     if n:
         c.wait_for(
             "the others go on", lambda: "goes on without agent a2" in c.scheduler.log.read_text()
@@ -106,7 +112,7 @@ def test_newcomer_that_is_lost_holds_nobody_up(faulty, cell, when):
 
 
 def test_member_that_is_lost_while_another_joins_is_left_behind(faulty, cell):
-    """FM-E-join-loss: one of those that the newcomer joins dies as it is let in: the rest and the newcomer go on."""
+    """FM-E-join-loss: a member dies as a newcomer is admitted. All others continue."""
     c = faulty(agents=3)
     started, progress, args = growing(c)
     new = c.add_worker(2, "growing", args, 2, 2, "grow")
@@ -128,8 +134,11 @@ def test_member_that_is_lost_while_another_joins_is_left_behind(faulty, cell):
 
 @pytest.mark.parametrize("what", ["agent", "server", "scheduler"])
 def test_barrier_outlives_what_is_lost_while_some_wait_at_it(faulty, cell, what):
-    """FM-E-barrier: two of three wait at a barrier while an agent of theirs, a server or the scheduler is killed and comes back; it
-    is passed when the third comes, and rounds go on."""
+    """FM-E-barrier: two of three wait at a barrier while an agent, a server or the scheduler
+    restarts.
+
+    The barrier passes when the third comes, and rounds continue.
+    """
     c = faulty(agents=3, is_kept=True)
     go = c.dir / "go"
     started = c.start_job("at_barrier", 3, {"n_elems": 20000, "late_rank": 1, "go": str(go)})
@@ -145,8 +154,10 @@ def test_barrier_outlives_what_is_lost_while_some_wait_at_it(faulty, cell, what)
 
 @pytest.mark.parametrize("what", ["nothing", "server", "scheduler", "agent", "drain"])
 def test_job_is_resumed_with_other_servers_after_a_loss(faulty, cell, what):
-    """FM-E-resume: between suspend and resume, with other numbers of workers, a server comes and another is killed or drained, the
-    scheduler or an agent is killed and comes back; all sums are exact."""
+    """FM-E-resume: between suspend and resume, daemons join, are killed or drained, and restart.
+
+    The number of workers changes, too. All sums are exact.
+    """
     c = faulty(agents=3, is_kept=True)
     ready, wait = c.dir / "ready", c.dir / "wait"
     args = {"sizes": [2, 3, 1], "n_elems": 200000, "ready": str(ready), "wait": str(wait)}
@@ -169,7 +180,7 @@ def test_job_is_resumed_with_other_servers_after_a_loss(faulty, cell, what):
 
 
 def test_machine_whose_results_differ_ends_the_job_and_is_named(faulty, cell):
-    """FM-A-diverged: what it says that it was given differs from what the others were given: an error at all, with its name."""
+    """FM-A-diverged: its echo of a result differs from that of the others. The error names it."""
     c = faulty(agents=3)
     job = c.steady(3).wait_rounds()
     at = time.monotonic()

@@ -1,4 +1,4 @@
-"""Every failpoint of every daemon with every action that it takes, while a job runs and another begins."""
+"""Every failpoint of every daemon with every action, while a job runs and another starts."""
 
 import subprocess
 import time
@@ -8,14 +8,14 @@ import pytest
 from cluster import BUILD
 
 STAY = 5
-PATIENCE = {"BPS_TIMEOUT": "20s"}  # in bps_close, without a scheduler to say that all have finished
-ENDS_S = 60  # whatever becomes of the second job, it does not hang
-UNMET = ("daemon.stop",)  # passed by no job
-FATAL = {"agent.contrib.echo": "drop"}  # ends the job as it should: FM-A-diverged
+PATIENCE = {"BPS_TIMEOUT": "20s"}  # in bps_close, when no scheduler can confirm the end of all
+ENDS_S = 60  # a limit for the second job, whatever its end
+UNMET = ("daemon.stop",)  # no job reaches these
+FATAL = {"agent.contrib.echo": "drop"}  # ends the job correctly: FM-A-diverged
 
 
 def points():
-    """(role, point, its actions)"""
+    """Yield (role, point, its actions)."""
     for role in ("server", "agent", "scheduler"):
         program = BUILD / f"bps-{role}" / f"bps-{role}"
         if not program.exists():
@@ -38,11 +38,11 @@ def arm(d, point, action):
     d.cluster.wait_for(
         "it has its faults", lambda: d.log.read_text().count("faults will be injected") > n
     )
-    d.conf.write_text("")  # once is enough: whoever starts it again must not find them
+    d.conf.write_text("")  # once is enough: the restarted daemon must not find them
 
 
 def revive(d, role):
-    """Without faults, and there: agents are kept by themselves."""
+    """Restart the daemon without faults. Agents are restarted by their manager."""
     if role != "agent" and d.process.poll() is not None:
         d.start_again()
     elif d.process.poll() is None:
@@ -51,15 +51,18 @@ def revive(d, role):
 
 @pytest.mark.parametrize("role, point, actions", list(points()))
 def test_fault_at_any_point_costs_the_running_job_no_round(faulty, cell, role, point, actions):
-    """FM-P: crash, sleep, error or drop at this point of one daemon; a running job goes on with exact sums, and one that
-    begins meanwhile works or ends with an error."""
+    """FM-P: crash, sleep, error or drop at this point of one daemon.
+
+    A running job continues with exact sums. A job that starts meanwhile works or ends with an
+    error.
+    """
     c = faulty(is_kept=True)
     job = c.steady(2, n_tensors=3).wait_rounds()
     d = {"server": c.servers, "agent": c.agents, "scheduler": [c.scheduler]}[role][-1]
     at = time.monotonic()
     for action in actions:
         if action == "hang":
-            continue  # FM-S-thread, FM-A-thread; of the control thread: FM-H-stop
+            continue  # FM-S-thread, FM-A-thread; for the control thread: FM-H-stop
         arm(d, point, action)
         second = c.start_job(
             "error", 2, {"what": "nothing", "open": {"open_timeout": 10}}, env=PATIENCE
@@ -75,6 +78,6 @@ def test_fault_at_any_point_costs_the_running_job_no_round(faulty, cell, role, p
             assert w.process.returncode == 0, w.text()
         revive(d, role)
         job.wait_rounds(STAY)
-        revive(d, role)  # what the second job left may have been the one that met the fault
+        revive(d, role)  # the end of the second job may have reached the fault
     cell.within("stall", job.stall(at), 5)
     c.run("rounds", 2, {"n_elems": 1000, "n_rounds": 3})

@@ -1,4 +1,4 @@
-"""The fault matrix, column H: the scheduler. Running jobs do not notice."""
+"""Fault matrix, column H: the scheduler. Running jobs do not notice its faults."""
 
 import contextlib
 import os
@@ -14,7 +14,7 @@ from cluster import BUILD
 from lab import clock_env, memory_cgroup, wait_until
 
 STAY = 20
-UNNOTICED_S = 0.5  # a round that takes longer has been held up
+UNNOTICED_S = 0.5  # a longer round was delayed
 
 
 def all_are_back(c):
@@ -26,7 +26,7 @@ def all_are_back(c):
 @pytest.mark.quick
 @pytest.mark.parametrize("by", ["kill9", "term"])
 def test_restarted_scheduler_is_not_noticed(faulty, cell, by):
-    """FM-H-restart: killed or stopped, and started again: rounds go on, members are back, the term has grown."""
+    """FM-H-restart: killed or stopped, and restarted. Rounds continue, and the term grows."""
     c = faulty()
     job = c.steady(2).wait_rounds()
     term = c.scheduler.metric("bps_term")
@@ -44,7 +44,7 @@ def test_restarted_scheduler_is_not_noticed(faulty, cell, by):
 
 @pytest.mark.parametrize("how", ["stopped", "hung"])
 def test_scheduler_that_hangs_is_not_noticed(faulty, cell, how):
-    """FM-H-stop: stopped, or its one thread hangs at a heartbeat, for longer than anybody's patience: rounds go on."""
+    """FM-H-stop: stopped, or hung at a heartbeat, for longer than any patience. Rounds continue."""
     c = faulty()
     job = c.steady(2).wait_rounds()
     at = time.monotonic()
@@ -62,7 +62,7 @@ def test_scheduler_that_hangs_is_not_noticed(faulty, cell, how):
 
 
 def test_scheduler_without_memory_is_not_noticed(faulty, cell):
-    """FM-H-oom: the kernel kills it, when it may take 2 MiB more and jobs declare more tensors than that has room for."""
+    """FM-H-oom: the kernel kills it when tensors are declared beyond its limit of 2 MiB more."""
     cgroup = memory_cgroup(f"bps-{os.getpid()}", 1 << 30)
     if not cgroup:
         pytest.skip("no memory cgroup here")
@@ -91,7 +91,7 @@ def test_scheduler_without_memory_is_not_noticed(faulty, cell):
 
 
 def test_slow_scheduler_gives_nobody_up(faulty, cell):
-    """FM-H-slow: each heartbeat takes it 60 ms, half of all its time; it falls behind and gives nobody up."""
+    """FM-H-slow: each heartbeat takes 60 ms, half of its time. No member is declared dead."""
     c = faulty()
     job = c.steady(2).wait_rounds()
     at = time.monotonic()
@@ -105,7 +105,7 @@ def test_slow_scheduler_gives_nobody_up(faulty, cell):
 
 @pytest.mark.parametrize("how", ["down", "both", "in", "out"])
 def test_scheduler_that_is_cut_off_is_not_noticed(faulty, cell, lab, how):
-    """FM-H-cut: link down, both ways or one way, for twice anybody's patience."""
+    """FM-H-cut: link down, in both directions or one, for twice any patience."""
     c = faulty(lab=lab)
     job = c.steady(2).wait_rounds()
     host = c.scheduler.host
@@ -123,8 +123,11 @@ def test_scheduler_that_is_cut_off_is_not_noticed(faulty, cell, lab, how):
 
 @pytest.mark.quick
 def test_connections_of_the_scheduler_that_are_reset_are_made_anew(faulty, cell, lab):
-    """FM-H-rst: every control connection is reset, again and again, each time when all have been back for longer than a
-    second, after which they try at once again; nobody is given up."""
+    """FM-H-rst: every control connection is reset, repeatedly. No member is declared dead.
+
+    Each reset comes after all have been back for more than a second, after which they retry at
+    once.
+    """
     c = faulty(lab=lab)
     job = c.steady(2).wait_rounds()
     at = time.monotonic()
@@ -137,7 +140,7 @@ def test_connections_of_the_scheduler_that_are_reset_are_made_anew(faulty, cell,
 
 
 def test_half_open_control_connections_are_noticed(faulty, cell, lab):
-    """FM-H-halfopen: the scheduler's sockets vanish without a word to the members."""
+    """FM-H-halfopen: the scheduler's sockets vanish without a message to the members."""
     c = faulty(lab=lab)
     job = c.steady(2).wait_rounds()
     at = time.monotonic()
@@ -151,7 +154,7 @@ def test_half_open_control_connections_are_noticed(faulty, cell, lab):
     "fault", ["scheduler.log.write=error:ENOSPC", "scheduler.log.fsync=error:EIO"]
 )
 def test_state_that_cannot_be_written_stops_no_running_job(faulty, cell, fault):
-    """FM-H-disk: no new jobs and no new view, said as such; running jobs go on, and all is well when it works again."""
+    """FM-H-disk: new jobs and views fail with that reason. Running jobs continue; it recovers."""
     c = faulty()
     job = c.steady(2).wait_rounds()
     view = c.scheduler.metric("bps_view")
@@ -188,8 +191,10 @@ def test_state_that_cannot_be_written_stops_no_running_job(faulty, cell, fault):
     ],
 )
 def test_crash_while_a_view_is_made_loses_nothing(faulty, cell, point):
-    """FM-H-commit: it dies before or behind the write, the sync or the message of a view; a server's loss is mended after
-    its restart, and the sums are exact."""
+    """FM-H-commit: it dies before or after the write, the sync or the message of a view.
+
+    A server's loss is handled after its restart, and the sums are exact.
+    """
     c = faulty()
     job = c.steady(2).wait_rounds()
     c.scheduler.faults(f"{point}=crash")
@@ -205,7 +210,7 @@ def test_crash_while_a_view_is_made_loses_nothing(faulty, cell, point):
 
 
 def test_clock_of_the_scheduler_does_not_matter(faulty, cell, tmp_path):
-    """FM-H-clock: its wall clock jumps an hour ahead and two back; nobody is given up."""
+    """FM-H-clock: its wall clock jumps an hour ahead and two back. No member is declared dead."""
     jump = tmp_path / "jump"
     c = faulty(daemon_env=clock_env(jump))
     job = c.steady(2).wait_rounds()
@@ -220,7 +225,7 @@ def test_clock_of_the_scheduler_does_not_matter(faulty, cell, tmp_path):
 
 @pytest.mark.quick
 def test_state_of_a_newer_release_is_refused(faulty, cell):
-    """FM-H-version: it says which format the file has and which it reads, and touches nothing."""
+    """FM-H-version: the error names the file's format and its own. The file is unchanged."""
     c = faulty()
     c.scheduler.kill()
     log = c.dir / "state" / "state.log"
@@ -250,7 +255,7 @@ def test_state_of_a_newer_release_is_refused(faulty, cell):
 
 
 def test_second_scheduler_rules_nobody(faulty, cell):
-    """FM-H-duplicate: on the same state it does not start; with a state of its own it is another cluster, which members refuse."""
+    """FM-H-duplicate: with the same state it does not start. With another, members refuse it."""
     other = faulty(agents=0, servers=1)
     c = faulty()
     job = c.steady(2).wait_rounds()
@@ -290,7 +295,7 @@ def test_second_scheduler_rules_nobody(faulty, cell):
 
 
 def test_garbage_and_silence_on_its_ports_disturb_nobody(faulty, cell):
-    """FM-H-hostile: sixty strangers on the control and HTTP ports; heartbeats and new jobs go through."""
+    """FM-H-hostile: sixty hostile peers on its ports. Heartbeats and new jobs go through."""
     c = faulty()
     job = c.steady(2).wait_rounds()
     at = time.monotonic()
@@ -311,7 +316,7 @@ def test_garbage_and_silence_on_its_ports_disturb_nobody(faulty, cell):
 
 
 def test_full_disk_stops_no_running_job(faulty, cell):
-    """FM-H-full: the state's file system is really full: new jobs are refused, running ones go on, until there is room."""
+    """FM-H-full: the state's file system is full. New jobs are refused until there is room."""
     if os.geteuid() != 0:
         pytest.skip("mounting needs root")
     c = faulty(state_bytes=1 << 20)

@@ -1,4 +1,4 @@
-"""The fault matrix, column S: servers. No round fails, whatever becomes of one."""
+"""Fault matrix, column S: servers. No round fails, whatever happens to a server."""
 
 import os
 import signal
@@ -11,7 +11,7 @@ import bps
 from control import PROTO, SERVER, answer_to, hello
 from lab import clock_env, cpu_cgroup, memory_cgroup, wait_until
 
-MUST_SEE_S = 3  # --server-dead, and a beat that still comes
+MUST_SEE_S = 3  # --server-dead, plus a heartbeat in progress
 WINDOW_S = 1  # --server-window
 STRANDED_S = 10  # --stranded-after
 STAY = 20
@@ -19,7 +19,7 @@ STAY = 20
 
 @pytest.mark.quick
 def test_killed_server_is_replaced(faulty, cell):
-    """FM-S-kill9: it does not come back; its partitions move when its window is over."""
+    """FM-S-kill9: it does not return. Its partitions move after its window."""
     c = faulty()
     job = c.steady(2).wait_rounds()
     at = time.monotonic()
@@ -32,7 +32,7 @@ def test_killed_server_is_replaced(faulty, cell):
 @pytest.mark.parametrize("by", ["kill9", "term"])
 @pytest.mark.parametrize("servers", [1, 2])
 def test_restarted_server_costs_no_round(faulty, cell, by, servers):
-    """FM-S-restart: killed or stopped, started again at once, alone or with another beside it."""
+    """FM-S-restart: killed or stopped, and restarted at once, alone or with another server."""
     c = faulty(servers=servers)
     job = c.steady(2).wait_rounds()
     at = time.monotonic()
@@ -44,7 +44,7 @@ def test_restarted_server_costs_no_round(faulty, cell, by, servers):
 
 @pytest.mark.quick
 def test_drained_server_costs_no_round(faulty, cell):
-    """FM-S-drain: its partitions move between two rounds, it is stopped for good and comes back."""
+    """FM-S-drain: its partitions move between two rounds. It is stopped and restarted."""
     c = faulty()
     job = c.steady(2, n_tensors=8).wait_rounds()
     at = time.monotonic()
@@ -59,7 +59,7 @@ def test_drained_server_costs_no_round(faulty, cell):
 
 
 def test_stopped_server_is_replaced_and_fenced(faulty, cell):
-    """FM-S-stop: its partitions move within 3 s; what it says when it goes on is of an old placement."""
+    """FM-S-stop: its partitions move within 3 s. Its later messages belong to an old placement."""
     c = faulty()
     job = c.steady(2).wait_rounds()
     at = time.monotonic()
@@ -79,7 +79,7 @@ def test_stopped_server_is_replaced_and_fenced(faulty, cell):
 
 
 def test_server_that_stops_for_a_moment_costs_no_round(faulty, cell):
-    """FM-S-pause: stopped for a second, which is less than its patience: nothing moves."""
+    """FM-S-pause: stopped for a second, less than its patience. No partition moves."""
     c = faulty()
     job = c.steady(2).wait_rounds()
     at = time.monotonic()
@@ -91,7 +91,7 @@ def test_server_that_stops_for_a_moment_costs_no_round(faulty, cell):
 
 
 def test_server_whose_data_thread_hangs_ends_itself(faulty, cell):
-    """FM-S-thread: one of its threads hangs, the others beat; after 5 s it ends and is replaced."""
+    """FM-S-thread: one thread hangs, the others do not. After 5 s it ends and is replaced."""
     c = faulty()
     c.servers[0].may_end_with.add(70)
     job = c.steady(2).wait_rounds()
@@ -123,7 +123,7 @@ def test_server_without_memory_is_replaced_as_if_killed(faulty, cell):
 
 
 def test_slow_server_is_waited_for(faulty, cell):
-    """FM-S-slow: each sum takes it 10 ms longer; sums stay exact, nothing moves."""
+    """FM-S-slow: each sum takes 10 ms longer. Sums stay exact, no partition moves."""
     c = faulty()
     job = c.steady(2).wait_rounds()
     at = time.monotonic()
@@ -136,7 +136,7 @@ def test_slow_server_is_waited_for(faulty, cell):
 
 @pytest.mark.alone
 def test_server_with_a_slow_processor_is_waited_for(faulty, cell):
-    """FM-S-cpu: it has a tenth of a processor; sums stay exact, it is not given up."""
+    """FM-S-cpu: it has a tenth of a processor. Sums stay exact, and it stays alive."""
     cgroup = cpu_cgroup(f"bps-{os.getpid()}", 0.1)
     if not cgroup:
         pytest.skip("no cgroup for processors here")
@@ -152,7 +152,7 @@ def test_server_with_a_slow_processor_is_waited_for(faulty, cell):
 
 @pytest.mark.alone
 def test_server_with_a_slow_network_card_is_waited_for(faulty, cell, lab):
-    """FM-S-nic: its card is down to 20 Mbit/s each way; sums stay exact, it is not given up."""
+    """FM-S-nic: its card has 20 Mbit/s in each direction. Sums stay exact, and it stays alive."""
     c = faulty(lab=lab)
     job = c.steady(2).wait_rounds()
     at = time.monotonic()
@@ -165,7 +165,7 @@ def test_server_with_a_slow_network_card_is_waited_for(faulty, cell, lab):
 
 @pytest.mark.parametrize("how", ["down", "both", "in", "out"])
 def test_server_that_is_cut_off_is_replaced(faulty, cell, lab, how):
-    """FM-S-cut: link down, both ways or one way; its partitions move within 3 s, and it may come back."""
+    """FM-S-cut: link down, in both directions or one. Partitions move within 3 s; it may return."""
     c = faulty(lab=lab)
     job = c.steady(2).wait_rounds()
     host = c.servers[0].host
@@ -182,7 +182,7 @@ def test_server_that_is_cut_off_is_replaced(faulty, cell, lab, how):
 
 
 def test_short_cut_of_a_server_costs_no_round(faulty, cell, lab):
-    """FM-S-blink: all its packets vanish for a second."""
+    """FM-S-blink: all its packets are lost for a second."""
     c = faulty(lab=lab)
     job = c.steady(2).wait_rounds()
     at = time.monotonic()
@@ -193,8 +193,10 @@ def test_short_cut_of_a_server_costs_no_round(faulty, cell, lab):
 
 @pytest.mark.quick
 def test_connections_of_a_server_that_are_reset_are_made_anew(faulty, cell, lab):
-    """FM-S-rst: every connection of the server is reset, ten times, each time as soon as it is a member again; it keeps what
-    it has."""
+    """FM-S-rst: every connection of the server is reset, ten times. It keeps its partitions.
+
+    Each reset comes as soon as it is a member again.
+    """
     c = faulty(lab=lab)
     job = c.steady(2).wait_rounds()
     at = time.monotonic()
@@ -224,7 +226,7 @@ def test_firewall_that_resets_all_new_connections_is_outlived(faulty, cell, lab)
 
 
 def test_half_open_connections_to_a_server_are_noticed(faulty, cell, lab):
-    """FM-S-halfopen: the server's sockets vanish without a word to the agents."""
+    """FM-S-halfopen: the server's sockets vanish without a message to the agents."""
     c = faulty(lab=lab)
     job = c.steady(2).wait_rounds()
     at = time.monotonic()
@@ -234,7 +236,7 @@ def test_half_open_connections_to_a_server_are_noticed(faulty, cell, lab):
 
 
 def test_server_that_only_the_scheduler_does_not_hear_is_replaced(faulty, cell, lab):
-    """FM-S-scheduler: cut from the scheduler alone: its partitions move, with no stall beyond its patience."""
+    """FM-S-scheduler: cut from the scheduler alone. Its partitions move within its patience."""
     c = faulty(lab=lab)
     job = c.steady(2).wait_rounds()
     at = time.monotonic()
@@ -248,8 +250,10 @@ def test_server_that_only_the_scheduler_does_not_hear_is_replaced(faulty, cell, 
 
 @pytest.mark.parametrize("agent", [0, 1])
 def test_server_and_agent_that_are_cut_from_each_other_are_named(faulty, cell, lab, agent):
-    """FM-S-agent: one agent and one server do not hear each other; calls end with their time-out, which says where it hangs,
-    and go on when the cut is mended."""
+    """FM-S-agent: an agent and a server are cut from each other. Calls time out and name them.
+
+    They continue when the cut is repaired.
+    """
     c = faulty(lab=lab)
     job = c.steady(2, timeout=20).wait_rounds()
     at = time.monotonic()
@@ -266,7 +270,7 @@ def test_server_and_agent_that_are_cut_from_each_other_are_named(faulty, cell, l
 
 @pytest.mark.quick
 def test_second_server_of_a_name_is_refused(faulty, cell):
-    """FM-S-duplicate: from another host, while the first lives; the holder is named and goes on."""
+    """FM-S-duplicate: from another host, while the first lives. The error names the holder."""
     c = faulty()
     job = c.steady(2).wait_rounds()
     at = time.monotonic()
@@ -293,7 +297,7 @@ def test_clock_of_a_server_does_not_matter(faulty, cell, tmp_path):
 
 
 def test_garbage_and_silence_on_the_data_port_disturb_nobody(faulty, cell):
-    """FM-S-hostile: sixty strangers on data and HTTP port of each server."""
+    """FM-S-hostile: sixty hostile peers on the data and HTTP ports of each server."""
     c = faulty()
     job = c.steady(2).wait_rounds()
     at = time.monotonic()
@@ -311,7 +315,8 @@ def test_garbage_and_silence_on_the_data_port_disturb_nobody(faulty, cell):
 
 @pytest.mark.parametrize("come_back", [True, False])
 def test_loss_of_all_servers_is_told_or_mended(faulty, cell, come_back):
-    """FM-S-all: both are killed at once: calls wait for one for 10 s, and then say that there is none."""
+    """FM-S-all: both are killed at once. Calls wait for a server for 10 s, then fail with that
+    reason."""
     c = faulty()
     job = c.steady(2, timeout=30).wait_rounds()
     at = time.monotonic()

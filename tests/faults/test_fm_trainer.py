@@ -1,4 +1,4 @@
-"""The fault matrix, column T: trainers."""
+"""Fault matrix, column T: trainers."""
 
 import json
 import os
@@ -12,11 +12,11 @@ import bps
 from lab import clock_env, memory_cgroup, wait_until
 from rawclient import F32, HELLO, RING, SQ_TAIL, Raw, frame
 
-STAY = 20  # rounds that others must go on for
+STAY = 20  # rounds that others must continue for
 
 
 def memory_of(agent):
-    """Descriptors, mappings of shared memory, threads and trainers of the agent."""
+    """Return descriptors, mappings of shared memory, threads and trainers of the agent."""
     with open(f"/proc/{agent.pid}/maps", encoding="utf-8") as f:
         maps = sum("memfd:" in line for line in f)
     return (
@@ -28,7 +28,7 @@ def memory_of(agent):
 
 @pytest.mark.quick
 def test_killed_trainer_is_named_at_the_others(faulty, cell):
-    """FM-T-kill9: the others' calls end with the lost rank and its pid, and jobs beside it do not notice."""
+    """FM-T-kill9: the others' calls end with the lost rank and its pid. Other jobs continue."""
     c = faulty()
     job, beside = c.steady(3, placement=[0, 1, 1]).wait_rounds(), c.steady(2).wait_rounds()
     at = time.monotonic()
@@ -43,7 +43,7 @@ def test_killed_trainer_is_named_at_the_others(faulty, cell):
 @pytest.mark.quick
 @pytest.mark.parametrize("how", ["stopped", "hung"])
 def test_trainer_that_does_not_submit_is_named_within_the_time_out(faulty, cell, how):
-    """FM-T-stop: whoever waits for it is told its rank, host and pid when its own time-out is over; others go on."""
+    """FM-T-stop: a worker that waits for it gets its rank, host and pid at its time-out."""
     c = faulty()
     beside = c.steady(2)
     faults = {"1": "client.submit.before-publish=hang,after=30"} if how == "hung" else None
@@ -65,7 +65,7 @@ def test_trainer_that_does_not_submit_is_named_within_the_time_out(faulty, cell,
 
 
 def test_trainer_that_stands_still_is_named_while_others_wait(faulty, cell):
-    """FM-T-stalled: after 10 s its job, then the status, its agent's log and, when a call ends by it, the events name its host and pid."""
+    """FM-T-stalled: after 10 s its job, the status, its agent's log and later events name it."""
     c = faulty()
     job = c.steady(2, timeout=18).wait_rounds()
     victim = job.workers[1].process
@@ -92,7 +92,7 @@ def test_trainer_that_stands_still_is_named_while_others_wait(faulty, cell):
 
 
 def test_trainer_without_memory_is_lost_alone(faulty, cell):
-    """FM-T-oom: the kernel kills it, the agent lives, the others are told as of any death."""
+    """FM-T-oom: the kernel kills it. The agent lives, and the others get the error of a death."""
     cgroup = memory_cgroup(f"bps-{os.getpid()}", 1 << 30)
     if not cgroup:
         pytest.skip("no memory cgroup here")
@@ -112,7 +112,7 @@ def test_trainer_without_memory_is_lost_alone(faulty, cell):
 
 
 def test_job_of_the_same_name_runs_again_at_once(faulty, cell):
-    """FM-T-restart: whoever starts the job anew after a loss need not wait for anything."""
+    """FM-T-restart: after a loss the job can be restarted at once."""
     c = faulty()
     first = c.start_job(
         "steady", 2, {"stop": str(c.dir / "s1"), "progress": str(c.dir / "p1")}, job="same"
@@ -126,7 +126,7 @@ def test_job_of_the_same_name_runs_again_at_once(faulty, cell):
 
 
 def test_slow_trainer_is_named(faulty, cell):
-    """FM-T-slow: status names the host that holds the job up, with how long."""
+    """FM-T-slow: the status names the host that delays the job, and by how much."""
     c = faulty(agents=3)
     job = c.steady(3, slow_rank=1, pause=0.01).wait_rounds()
     at = time.monotonic()
@@ -139,7 +139,7 @@ def test_slow_trainer_is_named(faulty, cell):
 
 @pytest.mark.parametrize("seconds", [3600, -3600])
 def test_clock_of_a_trainer_does_not_matter(faulty, cell, seconds):
-    """FM-T-clock: its wall clock jumps by an hour, and nothing happens."""
+    """FM-T-clock: its wall clock jumps by an hour, without effect."""
     c = faulty()
     jump = c.dir / "jump"
     job = c.steady(2, env=clock_env(jump)).wait_rounds()
@@ -150,7 +150,7 @@ def test_clock_of_a_trainer_does_not_matter(faulty, cell, seconds):
 
 @pytest.mark.quick
 def test_library_of_another_version_is_told_both(faulty, cell):
-    """FM-T-version: refused at HELLO, with what it speaks and what the agent speaks."""
+    """FM-T-version: refused at HELLO with its version and the agent's."""
     c = faulty(agents=1)
     at = time.monotonic()
     t = Raw(c.agents[0])
@@ -163,7 +163,7 @@ def test_library_of_another_version_is_told_both(faulty, cell):
 
 @pytest.mark.quick
 def test_second_trainer_of_a_rank_is_refused(faulty, cell):
-    """FM-T-duplicate: while the job forms, whoever has the rank keeps it, and is named."""
+    """FM-T-duplicate: while the job forms, the holder of the rank keeps it, and is named."""
     c = faulty()
     first = Raw(c.agents[0]).open("twice", 0, 2)
     c.wait_for("it is known", lambda: "twice" in c.bpsctl("status").stdout)
@@ -181,7 +181,7 @@ def test_second_trainer_of_a_rank_is_refused(faulty, cell):
 
 @pytest.mark.quick
 def test_trainer_that_dies_with_its_rings_mapped_leaves_nothing(faulty, cell):
-    """FM-T-mapped: killed in a round, again and again; the agent's memory, descriptors and threads are as before."""
+    """FM-T-mapped: killed in a round, repeatedly. The agent's resources do not grow."""
     c = faulty(agents=1)
     c.run("rounds", 2, {"n_elems": 1000, "n_rounds": 2})
     c.wait_for("it is idle", lambda: not c.agents[0].status()["shared_bytes"])
@@ -199,7 +199,7 @@ def test_trainer_that_dies_with_its_rings_mapped_leaves_nothing(faulty, cell):
 
 @pytest.mark.quick
 def test_hostile_trainer_harms_only_its_own_job(faulty, cell):
-    """FM-T-hostile: nonsense on the socket and in the ring, while another job sums."""
+    """FM-T-hostile: garbage on the socket and in the ring, while another job sums."""
     c = faulty(agents=2)
     job = c.steady(2).wait_rounds()
     at = time.monotonic()
@@ -221,7 +221,7 @@ def test_hostile_trainer_harms_only_its_own_job(faulty, cell):
 
 
 def test_silent_connections_to_the_socket_keep_nobody_out(faulty, cell):
-    """FM-T-silent: a hundred of another user that say nothing keep nobody out."""
+    """FM-T-silent: a hundred silent connections of another user block no job."""
     c = faulty(agents=1)
     c.open_to_all()
     held = [socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) for _ in range(100)]
@@ -240,7 +240,7 @@ def test_silent_connections_to_the_socket_keep_nobody_out(faulty, cell):
 
 
 def test_trainer_whose_machine_is_cut_off_is_told(faulty, cell, lab):
-    """FM-T-isolated: neither scheduler nor servers are heard; its call ends with its own time-out and says so."""
+    """FM-T-isolated: scheduler and servers are unreachable. Its call times out with that reason."""
     c = faulty(lab=lab)
     job = c.steady(2, timeout=4).wait_rounds()
     at = time.monotonic()

@@ -1,4 +1,4 @@
-"""The fault matrix, columns S and A with a scheduler that is told to be quick: who hangs or is cut off is noticed within 2.2 s."""
+"""Fault matrix, columns S and A with short time limits: faults are noticed within 2.2 s."""
 
 import re
 import signal
@@ -12,7 +12,7 @@ HOW = ["stop", "down", "both", "in", "out"]
 
 
 def notice(c, cell, daemon, lab, how):
-    """Stop the daemon or cut its host off, until the scheduler gives it up; then mend it, and be its member again."""
+    """Stop or cut off the daemon until it is declared dead. Repair it and wait for its return."""
     at = time.monotonic()
     if how == "stop":
         daemon.kill(signal.SIGSTOP)
@@ -30,7 +30,8 @@ def notice(c, cell, daemon, lab, how):
 
 @pytest.mark.parametrize("how", HOW)
 def test_server_is_given_up_as_soon_as_is_set(faulty, cell, lab, how):
-    """FM-S-tuned: hung, link down, cut both ways or one way; its partitions move, no round is lost."""
+    """FM-S-tuned: hung, link down, cut in both directions or one. Partitions move, no round is
+    lost."""
     c = faulty(lab=lab, scheduler_args=QUICK)
     job = c.steady(2).wait_rounds()
     notice(c, cell, c.servers[0], lab, how)
@@ -39,7 +40,7 @@ def test_server_is_given_up_as_soon_as_is_set(faulty, cell, lab, how):
 
 @pytest.mark.parametrize("how", HOW)
 def test_agent_is_given_up_as_soon_as_is_set(faulty, cell, lab, how):
-    """FM-A-tuned: hung, link down, cut both ways or one way; a job of the others runs on, new ones may use it again."""
+    """FM-A-tuned: hung, link down, cut in both directions or one. Other jobs continue."""
     c = faulty(lab=lab, scheduler_args=QUICK)
     job = c.steady(1, placement=[0]).wait_rounds()
     notice(c, cell, c.agents[1], lab, how)

@@ -1,4 +1,7 @@
-"""The fault matrix, column D: two losses at once. All sums are exact, or every worker has one error that names a cause; nothing hangs."""
+"""Fault matrix, column D: two losses at once.
+
+All sums are exact, or every worker has one error that names a cause. No call hangs.
+"""
 
 import time
 
@@ -8,11 +11,11 @@ from lab import wait_until
 
 STAY = 20
 ENDS_S = 40
-GRACE_S = 10  # of a scheduler that has come back, in which nobody is given up
+GRACE_S = 10  # of a restarted scheduler, during which no member is declared dead
 
 
 def lose(c, what):
-    """The first half of a loss, and what brings it back or None."""
+    """Cause a loss. Return the function that ends it, or None."""
     kind, _, more = what.partition("-")
     d = {
         "agent": c.agents[1],
@@ -20,7 +23,7 @@ def lose(c, what):
         "other": c.servers[1],
         "scheduler": c.scheduler,
     }[kind]
-    if kind == "agent":  # its manager brings it back
+    if kind == "agent":  # its manager restarts it
         d.process.kill()
     else:
         d.kill()
@@ -44,7 +47,10 @@ def lose(c, what):
     ],
 )
 def test_two_losses_at_once_end_in_exact_sums_or_one_error(faulty, cell, first, second, gap_s):
-    """FM-D: a process is killed, and another at once, 0.15 s or 0.6 s later, while the first comes back, or is not back yet."""
+    """FM-D: a process is killed, and another at once, 0.15 s or 0.6 s later.
+
+    The first one may have returned by then, or not.
+    """
     c = faulty(is_kept=True)
     job = c.steady(2, n_tensors=3).wait_rounds()
     at = time.monotonic()

@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
-"""Make the environment in which a front-end's tests run, and print its Python.
+"""Make the environment of a front-end's tests, and print the path of its Python.
 
     tests/frontends/environment.py LIST FOLDER
 
-LIST has pinned requirements. The environment lies in FOLDER under the hash of the list, and is made once. PyTorch's index
-has builds for CUDA alone, whose CUDA packages are gigabytes: they are left out, and one library stands in for all of them,
-in which every function that PyTorch's libraries need reports that there is no device.
+LIST has pinned requirements. The environment lies in FOLDER under the hash of the list, and is made
+once. PyTorch's index has builds for CUDA alone, whose CUDA packages take gigabytes. They are left
+out. One library replaces all of them: every function that PyTorch's libraries need reports that
+there is no device.
 """
 
 import collections
@@ -18,7 +19,8 @@ from pathlib import Path
 
 INSTALL_S = 900
 CUDA = re.compile(
-    r"(_{0,2}cuda|cu[A-Z]|cublas|cudnn|nccl|cufft|curand|cusparse|cusolver|nvrtc|nvJitLink|cupti|cufile|nvshmem|nvtx)"
+    r"(_{0,2}cuda|cu[A-Z]|cublas|cudnn|nccl|cufft|curand|cusparse|cusolver|nvrtc|nvJitLink"
+    r"|cupti|cufile|nvshmem|nvtx)"
 )
 SONAME = re.compile(r"NEEDED.*\[(lib(?:cu|nccl|nv)[^\]]*)\]")
 
@@ -42,7 +44,7 @@ def make_stub(site: Path) -> None:
     names = sorted(set().union(*nodes.values()))
     source, script, stub = folder / "stub.c", folder / "stub.map", folder / "stub.so"
     source.write_text("".join(f"int {name}(void) {{ return 100; }}\n" for name in names))
-    # The loader wants the version nodes, too.
+    # The loader needs the version nodes, too.
     script.write_text(
         "".join(f"{v} {{ global: {'; '.join(sorted(n))}; }};\n" for v, n in nodes.items() if v)
     )

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Run the front-ends' tests on clusters of their own and close with their counts.
+"""Run the front-ends' tests on separate clusters and print the counts.
 
     tests/frontends/run.py BUILD-FOLDER [--list NAME] [--part NAME] [--cluster WORKERSxAGENTS] [-k X]
 
@@ -42,7 +42,7 @@ FORM = ((ROOT / "libbpsclient" / "python", "check"), (ROOT, "format", "--check")
 def run_tests(
     build: Path, python: str, part: str, cluster: str, words: list[str]
 ) -> tuple[int, int, int]:
-    """Returns how many tests passed, failed and were skipped at rank 0; a failure anywhere
+    """Return how many tests passed, failed and were skipped at rank 0. A failure on any rank
     counts."""
     n, agents = cluster.split("x")
     foreign = ("BPS_", "BYTEPS_", "DMLC_", "PYTEST_")

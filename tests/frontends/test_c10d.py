@@ -1,4 +1,4 @@
-"""torch.distributed's back-end "bps": all workers of a job run these tests in one order (tests/frontends/run.py)."""
+"""torch.distributed's back-end "bps". All workers of a job run these tests in the same order."""
 
 import datetime
 import os
@@ -397,7 +397,7 @@ except Exception as error:
 
 
 def spawn(script, port):
-    """Run a script in a job of two more processes, which rank 0 starts with torchrun's variables."""
+    """Run a script in a job of two processes, which rank 0 starts with torchrun's variables."""
     children = []
     for r in range(2):
         env = {

@@ -1,4 +1,4 @@
-"""bps.compat: rank 0 runs unmodified scripts of Horovod and BytePS as jobs of their own (tests/frontends/run.py)."""
+"""bps.compat: rank 0 runs unmodified scripts of Horovod and BytePS as jobs of their own."""
 
 import os
 import re
@@ -35,7 +35,8 @@ optimizer = torch.optim.SGD(model.parameters(), lr=lr * hvd.size(), momentum=0.9
 hvd.broadcast_parameters(model.state_dict(), root_rank=0)
 hvd.broadcast_optimizer_state(optimizer, root_rank=0)
 optimizer = hvd.DistributedOptimizer(
-    optimizer, named_parameters=model.named_parameters(), compression=hvd.Compression.none, op=Average,
+    optimizer, named_parameters=model.named_parameters(), compression=hvd.Compression.none,
+    op=Average,
     gradient_predivide_factor=1.0,
 )
 for step in range(3):
@@ -91,7 +92,7 @@ bps.shutdown()
 
 
 def run(*command, n=SIZE, cwd=None):
-    """Output of a job of n workers, on daemons of its own."""
+    """Return the output of a job of n workers on its own daemons."""
     library = Path(os.environ["BPS_LIBRARY"])
     env = {
         k: v

@@ -1,4 +1,4 @@
-"""bps.torch.elastic: rank 0 runs jobs whose machines leave and join, on clusters of its own (tests/frontends/run.py)."""
+"""bps.torch.elastic: rank 0 runs jobs whose machines leave and join, on its own clusters."""
 
 import os
 import subprocess
@@ -34,7 +34,8 @@ leaver, is_newcomer = int(os.environ["LEAVER"]), "NEWCOMER" in os.environ
 @bps.elastic.run
 def train(state):
     while state.epoch < EPOCHS(state):
-        for i, (x,) in enumerate(torch.utils.data.DataLoader(torch.utils.data.TensorDataset(data), 2, sampler=sampler)):
+        rows = torch.utils.data.TensorDataset(data)
+        for i, (x,) in enumerate(torch.utils.data.DataLoader(rows, 2, sampler=sampler)):
             if rank == leaver and state.n_steps == 2:
                 os._exit(1)
             optimizer.zero_grad()
@@ -56,7 +57,8 @@ def EPOCHS(state):
 
 train(state)
 from bps import _core
-weights = _core.runtime().allgather_present((model.weight.item(), optimizer.state_dict()["state"][0]["momentum_buffer"].item()))
+momentum = optimizer.state_dict()["state"][0]["momentum_buffer"].item()
+weights = _core.runtime().allgather_present((model.weight.item(), momentum))
 assert len(set(weights)) == 1, weights
 print("weights of", len(weights), "resets", len(resets), flush=True)
 """

@@ -251,7 +251,7 @@ def batch(dtype="float32"):
 
 
 def mine():
-    """This worker's rows of the batch."""
+    """Return this worker's rows of the batch."""
     return slice(bps.rank() * 24 // bps.size(), (bps.rank() + 1) * 24 // bps.size())
 
 

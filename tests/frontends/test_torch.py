@@ -1,4 +1,4 @@
-"""bps.torch: every worker of a job runs these tests in the same order (tests/frontends/run.py)."""
+"""bps.torch: all workers of a job run these tests in the same order."""
 
 import os
 
@@ -17,7 +17,7 @@ def job():
 
 @pytest.fixture(autouse=True)
 def together():
-    """No worker begins a test before all have ended the one before."""
+    """Let no worker start a test before all have ended the previous one."""
     bps.barrier()
     torch.manual_seed(bps.rank())
 
@@ -64,7 +64,7 @@ def train(model, optimizer, steps=10, rows=slice(None)):
 
 
 def mine():
-    """This worker's rows of the batch."""
+    """Return this worker's rows of the batch."""
     return slice(bps.rank() * 24 // bps.size(), (bps.rank() + 1) * 24 // bps.size())
 
 
@@ -892,7 +892,7 @@ def test_workers_that_join_early_add_zeros(options):
     assert newest == bps.size() - 1
     bps.broadcast_parameters(model.state_dict(), newest)
     assert all((p - q).abs().max() <= 1e-12 for p, q in zip(model.parameters(), alone.parameters()))
-    assert bps.join() in ranks()  # again, with no step
+    assert bps.join() in ranks()  # again, without a step
 
 
 def test_join_before_the_first_step_and_with_two_optimizers():

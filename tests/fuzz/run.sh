@@ -13,8 +13,9 @@ if [ "${3-}" ]; then
 	name=$3
 	mkdir -p "$dir/corpus/$name" "$dir/findings"
 	cp -n "tests/fuzz/corpus/$name/"* "$dir/corpus/$name/" 2>/dev/null || true
-	if "$dir/$name" -max_total_time="$seconds" -timeout=10 -rss_limit_mb=2048 -print_final_stats=1 \
-		-artifact_prefix="$dir/findings/$name-" "$dir/corpus/$name" >"$dir/$name.log" 2>&1; then
+	if "$dir/$name" -max_total_time="$seconds" -timeout=10 -rss_limit_mb=2048 \
+		-print_final_stats=1 -artifact_prefix="$dir/findings/$name-" "$dir/corpus/$name" \
+		>"$dir/$name.log" 2>&1; then
 		executions=$(sed -n 's/^stat::number_of_executed_units: *//p' "$dir/$name.log")
 		echo "ok   $name: ${executions:-no} executions in $seconds s"
 		[ "${executions:-0}" -gt 0 ]

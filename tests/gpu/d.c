@@ -557,7 +557,7 @@ static bool two_gpus(struct gpu_side *s)
 	return true;
 }
 
-/* Two processes, and an NCCL that is configured to accept several ranks per GPU; it ignores that before
+/* Two processes, and an NCCL that may accept several ranks per GPU; it ignores that before
  * 2.30. */
 static bool many(side_fn side, struct gpu_side *s)
 {

@@ -1,5 +1,6 @@
-/* A worker with a tensor in device memory, or what bps-agent-host takes for it: exact sums until the
- * file is there, of which rank 0 tells the others. Its last line says how many.
+/* A worker with a tensor in device memory, or in the plain memory of bps-agent-host. It computes
+ * exact sums until rank 0 finds the file and notifies the others. Its last line has the number of
+ * rounds.
  *   gpu-rounds FILE */
 #include <inttypes.h>
 #include <stdio.h>

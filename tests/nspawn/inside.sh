@@ -1,5 +1,6 @@
 #!/bin/sh
-# The first process in the namespaces of run.sh: a network with a bridge, nothing of ours in the host's folders.
+# The first process in the namespaces of run.sh: sets up a network with a bridge, and writes nothing
+# into the host's folders.
 set -eu
 mount -t tmpfs tmpfs /run/systemd/nspawn
 ip link set lo up

@@ -1,7 +1,8 @@
 #!/bin/bash
-# Make the root file system of the machines, unless it is there, and print its path:
+# Make the root file system of the machines, unless it exists, and print its path:
 #   root.sh DEBS CACHE
-# It holds a minimal Debian with systemd and the libraries that the packages in DEBS depend on, and none of the packages.
+# It is a minimal Debian with systemd and the dependencies of the packages in DEBS, without the
+# packages themselves.
 set -euo pipefail
 debs=$1 cache=$2
 # shellcheck source=/dev/null
@@ -9,10 +10,11 @@ debs=$1 cache=$2
 
 packages=systemd,systemd-sysv,dbus,procps,iproute2,libnss-systemd
 for deb in "$debs"/*.deb; do
-	# the first of alternatives, without versions and without our own
+	# the first of alternatives, without versions and without our own packages
 	while read -r name; do
 		case $name in bps* | libbps* | python3* | "") ;; *) packages+=,$name ;; esac
-	done < <(dpkg-deb -f "$deb" Depends | tr ',' '\n' | sed 's/|.*//; s/(.*//; s/:any//; s/ //g')
+	done < <(dpkg-deb -f "$deb" Depends | tr ',' '\n' |
+		sed 's/|.*//; s/(.*//; s/:any//; s/ //g')
 done
 packages=$(tr ',' '\n' <<<"$packages" | sort -u | paste -sd,)
 root=$cache/root-$(sha256sum <<<"$VERSION_CODENAME $packages" | cut -c1-12)
@@ -33,6 +35,6 @@ done
 echo "making the machines' root file system (once)" >&2
 mmdebstrap --quiet --variant=apt --mode=root --include="$packages" --aptopt="$work/apt.conf" \
 	"$VERSION_CODENAME" "$work/root" "${sources[@]}" >&2
-rm -f "$work/root/etc/hostname" # each machine has the name that it is started with
+rm -f "$work/root/etc/hostname" # systemd-nspawn sets each machine's name
 mv "$work/root" "$root"
 echo "$root"

@@ -1,9 +1,10 @@
 #!/bin/bash
-# Install the packages on machines of their own, booted with systemd, and try what operators do:
+# Install the packages on machines that boot with systemd, and run operators' procedures:
 #   tests/nspawn/run.sh DEBS CACHE [argument of pytest...]
-# DEBS: folder with the packages; CACHE: where the machines' root file system is kept, made by mmdebstrap from this
-# machine's own apt sources. Needs root. Machines, bridge, mounts and temporary files live in namespaces of this run and
-# are gone with its last process, however it ends; their control groups are removed at the end.
+# DEBS: folder with the packages. CACHE: folder for the machines' root file system, which mmdebstrap
+# makes from this machine's apt sources. Needs root. Machines, bridge, mounts and temporary files
+# live in namespaces of this run and vanish with its last process. Their control groups are removed
+# at the end.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 debs=$(realpath "${1:?usage: $0 DEBS CACHE [argument of pytest...]}")
@@ -18,7 +19,7 @@ groups=()
 for g in /sys/fs/cgroup /sys/fs/cgroup/unified /sys/fs/cgroup/systemd; do
 	[ -e "$g/cgroup.procs" ] && groups+=("$g/bps-nspawn-$$")
 done
-cleanup() { # ours, and what runs left that were killed
+cleanup() { # of this run, and of earlier runs that were killed
 	local g
 	for g in /sys/fs/cgroup/bps-nspawn-* /sys/fs/cgroup/*/bps-nspawn-*; do
 		if [ -d "$g" ] && { [ "${g##*-}" = $$ ] || ! kill -0 "${g##*-}" 2>/dev/null; }; then
@@ -32,7 +33,9 @@ mkdir -p "${groups[@]}" /run/systemd/nspawn
 
 root=$("$here/root.sh" "$debs" "$cache")
 export BPS_NSPAWN_ROOT=$root BPS_NSPAWN_DEBS=$debs BPS_NSPAWN_GROUPS="${groups[*]}"
-# Each dies with the one before it, however that ends, and the first process of a namespace takes all others along.
-setpriv --pdeathsig KILL timeout --foreground --signal=INT --kill-after=30 "${BPS_NSPAWN_LIMIT:-900}" \
-	setpriv --pdeathsig KILL unshare --pid --fork --kill-child --mount-proc --net --mount --propagation private \
-	"$here/inside.sh" /usr/bin/python3 -m pytest -p no:cacheprovider --durations=0 -v "$here" "$@"
+# Each process dies with its parent, and the first process of a namespace ends all others in it.
+setpriv --pdeathsig KILL timeout --foreground --signal=INT --kill-after=30 \
+	"${BPS_NSPAWN_LIMIT:-900}" setpriv --pdeathsig KILL \
+	unshare --pid --fork --kill-child --mount-proc --net --mount --propagation private \
+	"$here/inside.sh" /usr/bin/python3 -m pytest -p no:cacheprovider --durations=0 -v \
+	"$here" "$@"

@@ -1,4 +1,4 @@
-"""The packages on real machines: what an operator does to a cluster, and what becomes of the jobs."""
+"""The packages on real machines: operators' actions on a cluster, and their effect on jobs."""
 
 import base64
 import contextlib
@@ -21,7 +21,7 @@ DAEMONS = ("bps-scheduler", "bps-server", "bps-agent")
 
 
 class Site:
-    """A scheduler, two servers and two machines that train, with keys, as docs/guides/install.md says."""
+    """A scheduler, two servers and two training machines with keys (docs/guides/install.md)."""
 
     def __init__(self):
         self.machines = []
@@ -91,7 +91,7 @@ class Site:
         )
 
     def start_job(self, name, *command):
-        """Two workers on each machine that trains, of an ordinary user in the group bps."""
+        """Start two workers of an ordinary user in the group bps on each training machine."""
         return [
             m.start(
                 "runuser",
@@ -117,10 +117,10 @@ class Site:
         ]
 
     def start_load(self, name, seconds=12):
-        """A job whose every sum is checked, under way when this returns, and for some seconds more."""
+        """Start a job that checks every sum. It runs on return, and for some seconds more."""
         calibrated = (
             time.monotonic() + seconds / 4
-        )  # a fault before that would make the bench measure for a shorter time
+        )  # an earlier fault would shorten the bench's measurement
         job = self.start_job(
             name, "bps-bench", "--bytes", "1MiB", "--seconds", str(seconds), "--check"
         )
@@ -145,7 +145,7 @@ class Site:
 
 @contextlib.contextmanager
 def setting(machine, text):
-    """A drop-in of bps-server; afterwards the unit runs without it."""
+    """A drop-in of bps-server, removed afterwards."""
     path = "/etc/bps/server.conf.d/z-test.conf"
     machine.write(path, text)
     try:
@@ -191,7 +191,7 @@ def test_fresh_installation_is_a_cluster_and_purge_leaves_nothing(solo):
     wait_for(
         "the cluster is well", lambda: solo.run("bpsctl", "status", check=False).returncode == 0
     )
-    for test in ("loopback-job", "private-job"):  # autopkgtest's
+    for test in ("loopback-job", "private-job"):  # tests of autopkgtest
         assert "test accuracy" in solo.sh(f"/packages/bps-*/debian/tests/{test}", timeout=120)
     pids = [solo.show(d, "MainPID") for d in DAEMONS]
     solo.run(
@@ -360,7 +360,7 @@ def test_agents_that_are_killed_hang_and_are_restarted_and_upgraded_fail_no_roun
         )
 
     def back(m, command):
-        """What it does to the agent, and until the next one is there; how long rounds stood still at the most is not seen from here."""
+        """Run a command against the agent and wait for its next process, without time limits."""
         pid = m.show("bps-agent", "MainPID")
         m.sh(command)
         wait_for(
@@ -386,7 +386,7 @@ def test_agents_that_are_killed_hang_and_are_restarted_and_upgraded_fail_no_roun
     finish(job)
     for m in site.agents:
         assert "goes on" in m.journal("bps-agent")
-        # But for what it knows of the cluster (rule K5).
+        # The state folder keeps only what the agent knows of the cluster (rule K5).
         wait_for(
             "nothing is kept for long",
             lambda m=m: int(m.show("bps-agent", "NFileDescriptorStore")) == 1,
@@ -397,7 +397,7 @@ def test_agents_that_are_killed_hang_and_are_restarted_and_upgraded_fail_no_roun
 
 @pytest.fixture
 def gpu_site(site, tmp_path):
-    """Agents with the drop-in of bps-agent-cuda, which drive plain memory, and a worker that has a tensor there."""
+    """Agents with the drop-in of bps-agent-cuda on plain memory, and a worker that uses it."""
     program = tmp_path / "gpu-rounds"
     (library,) = Path(os.environ["BPS_NSPAWN_DEBS"]).glob("bps-*/build/release/libbpsclient.so.0")
     subprocess.run(
@@ -415,7 +415,7 @@ def gpu_site(site, tmp_path):
             f"base64 -d >{WORKER} && chmod 755 {WORKER}",
             text=base64.b64encode(program.read_bytes()).decode(),
         )
-        m.run("touch", "/usr/sbin/bps-agent-cuda")  # which the drop-in's package has
+        m.run("touch", "/usr/sbin/bps-agent-cuda")  # the package with the drop-in has this file
         m.run("systemctl", "daemon-reload")
         m.run("systemctl", "restart", "bps-agent")
     site.wait_healthy()

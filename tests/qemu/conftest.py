@@ -1,4 +1,4 @@
-"""In the guest. How each test ended goes to the console, where tests/qemu/run.sh reads it."""
+"""Fixtures in the guest. Results of tests go to the console, where tests/qemu/run.sh reads them."""
 
 import os
 import subprocess
@@ -15,7 +15,8 @@ from cluster import BUILD, Cluster, clusters  # noqa: E402
 
 
 class VerbsCluster(Cluster):
-    """Its data goes through the RDMA device, and nothing through shared memory. Beyond loopback daemons have a key."""
+    """A cluster whose data uses the RDMA device and no shared memory. Daemons have a key if not
+    local."""
 
     data_net = "10.9.9"
 
@@ -26,7 +27,7 @@ class VerbsCluster(Cluster):
         )
         key.touch(mode=0o600)
         key.write_text(made.stdout)
-        # An emulated processor, which others use too, takes its time.
+        # An emulated processor on a shared machine is slow.
         self.member = [
             "--key-file",
             key,

@@ -1,6 +1,6 @@
 #!/bin/sh
-# In the guest, as its only program: make the RDMA device, run the tests, turn the machine off. The kernel's command line
-# says which build (BPS_BUILD) and, if not all, which tests (BPS_QEMU_ONLY).
+# The guest's only program: makes the RDMA device, runs the tests, turns the machine off. The
+# kernel's command line names the build (BPS_BUILD) and, if not all, the tests (BPS_QEMU_ONLY).
 cd "$(dirname "$0")/../.." || exit
 exec >/dev/ttyS0 2>&1
 read -r words </proc/cmdline
@@ -17,7 +17,8 @@ for host in 1 10 11 100 101; do
 	ip address add 10.9.9.$host/24 dev dummy0
 done
 rdma link add rxe0 type rxe netdev dummy0
-python3 -m pytest -p no:cacheprovider -q --color=no --basetemp=/mnt/pytest -k "${BPS_QEMU_ONLY:-test}" tests/qemu
+python3 -m pytest -p no:cacheprovider -q --color=no --basetemp=/mnt/pytest \
+	-k "${BPS_QEMU_ONLY:-test}" tests/qemu
 echo "@@ end $?"
 echo o >/proc/sysrq-trigger
-while :; do :; done # no program can be read any more
+while :; do :; done # no program can be loaded any more

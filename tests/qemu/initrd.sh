@@ -1,8 +1,8 @@
 #!/bin/bash
-# Make the guest's kernel and first file system, unless they are there, and print their folder:
+# Make the guest's kernel and first file system, unless they exist, and print their folder:
 #   initrd.sh CACHE
-# The kernel is Debian's, taken from its package without installing it. What the guest needs of its modules is in the
-# first file system, in the order in which they are loaded. For a newer kernel remove CACHE.
+# The kernel is Debian's, taken from its package without installation. The modules that the guest
+# needs are in the first file system, in their loading order. For a newer kernel remove CACHE.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 cache=$1
@@ -22,8 +22,9 @@ mkdir "$work/made" "$work/deb"
 dpkg -x "$work"/*.deb "$work/deb"
 depmod -b "$work/deb" "$version"
 mkdir -p "$work/initrd"/{bin,dev,mods,proc,root,sys}
-# soft dependencies that modprobe does not show come first
-for m in crc32_generic crc32c_generic virtio_pci virtio_pci_legacy_dev 9p 9pnet_virtio dummy rdma_rxe ib_uverbs rdma_ucm; do
+# soft dependencies, which modprobe does not show, come first
+for m in crc32_generic crc32c_generic virtio_pci virtio_pci_legacy_dev 9p 9pnet_virtio dummy \
+	rdma_rxe ib_uverbs rdma_ucm; do
 	modprobe -d "$work/deb" -S "$version" --show-depends "$m"
 done | awk '$1 == "insmod" && !seen[$2]++ { print $2 }' |
 	while read -r path; do

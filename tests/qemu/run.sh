@@ -1,9 +1,10 @@
 #!/bin/bash
-# Run real daemons over libfabric's provider verbs, on an emulated machine whose kernel has a software RDMA device and which
-# has two NUMA nodes:
+# Run real daemons over libfabric's provider verbs, on an emulated machine with two NUMA nodes and a
+# kernel with a software RDMA device:
 #   tests/qemu/run.sh BUILD CACHE [word in the names of tests]
-# CACHE: where the guest's kernel is kept. The guest sees this machine's files read-only, so it runs the same programs and
-# libraries, and writes in its memory only; nothing is built or installed there. Needs no root and no /dev/kvm.
+# CACHE: folder for the guest's kernel. The guest sees this machine's files read-only, so it runs
+# the same programs and libraries. It writes to its own memory only; nothing is built or installed
+# there. Needs no root and no /dev/kvm.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 build=$(realpath "${1:?usage: $0 BUILD CACHE [WORD]}")
@@ -13,27 +14,33 @@ only=${3-}
 console=$cache/console.log
 guest=$("$here/initrd.sh" "$cache")
 
-# Each dies with the one before it, however that ends.
+settings="BPS_BUILD=$build ${only:+BPS_QEMU_ONLY=$only}"
+# Each process dies with its parent.
 setpriv --pdeathsig KILL timeout --foreground --kill-after=10 "${BPS_QEMU_LIMIT:-1200}" \
-	setpriv --pdeathsig KILL qemu-system-x86_64 -accel tcg,thread=multi -cpu max -smp 2 -m 3072 \
+	setpriv --pdeathsig KILL \
+	qemu-system-x86_64 -accel tcg,thread=multi -cpu max -smp 2 -m 3072 \
 	-object memory-backend-ram,id=m0,size=1536M -numa node,memdev=m0,cpus=0 \
-	-object memory-backend-ram,id=m1,size=1536M -numa node,memdev=m1,cpus=1 -nographic -no-reboot -nic none \
+	-object memory-backend-ram,id=m1,size=1536M -numa node,memdev=m1,cpus=1 \
+	-nographic -no-reboot -nic none \
 	-kernel "$guest/vmlinuz" -initrd "$guest/initrd.gz" \
-	-append "console=ttyS0 quiet panic=1 tsc=unstable script=$here/guest.sh BPS_BUILD=$build ${only:+BPS_QEMU_ONLY=$only}" \
+	-append "console=ttyS0 quiet panic=1 tsc=unstable script=$here/guest.sh $settings" \
 	-fsdev local,id=root,path=/,security_model=none,readonly=on,multidevs=remap \
 	-device virtio-9p-pci,fsdev=root,mount_tag=hostroot </dev/null 2>&1 |
-	sed -u 's|\r||g' | tee "$console" | awk '/^@@ (passed|FAILED|skipped)/ { printf "%s %8.1f s  %s\n", $2, $3, $4; fflush() }' || true
+	sed -u 's|\r||g' | tee "$console" | awk '/^@@ (passed|FAILED|skipped)/ {
+		printf "%s %8.1f s  %s\n", $2, $3, $4; fflush() }' || true
 
-# The exit status of an emulator says nothing: what counts is what was written there.
-counts=$(awk '/^@@ / && $2 != "end" { n[$2]++ } END { printf "%d passed, %d failed, %d skipped", n["passed"], n["FAILED"], n["skipped"] }' "$console")
+# An emulator's exit status is meaningless. The results on the console count.
+counts=$(awk '/^@@ / && $2 != "end" { n[$2]++ } END {
+	printf "%d passed, %d failed, %d skipped", n["passed"], n["FAILED"], n["skipped"]
+	}' "$console")
 if grep -q '^@@ end 0$' "$console" && grep -q '^@@ passed' "$console"; then
 	echo "$counts"
 	exit
 fi
 sed -n '/=== FAILURES\|=== ERRORS/,$p' "$console" | tail -200
 if ! grep -q '^@@ end' "$console"; then
-	echo "the guest has not come to its end, the last of its console:"
+	echo "the guest did not reach its end; the last lines of its console:"
 	tail -5 "$console"
 fi
-echo "$counts; all of the console is in $console"
+echo "$counts; $console has the whole console"
 exit 1

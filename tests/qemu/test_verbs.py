@@ -16,7 +16,7 @@ PART_BYTES = 64 << 10
 
 @pytest.mark.parametrize("program, n_tests", [("test_net", 18), ("test_fabric", 10)])
 def test_transport_keeps_its_promises_on_verbs(program, n_tests):
-    """The unit tests of the transport; what is about TCP alone is skipped."""
+    """Run the unit tests of the transport. Tests of TCP alone are skipped."""
     env = dict(
         os.environ,
         BPS_TEST_PROVIDER="verbs",
@@ -35,7 +35,7 @@ def rdma(*words):
 
 
 def counted(kind, daemon):
-    """How many queue pairs, memory regions, ... of the device a daemon has; the kernel tells of the threads that made them."""
+    """Return a daemon's number of queue pairs, memory regions, ..., from the kernel."""
     owners = [
         re.search(r" pid (\d+) ", line) for line in rdma("resource", "show", kind).splitlines()
     ]
@@ -62,7 +62,7 @@ def test_sums_of_all_sizes_and_types_are_exact_and_come_over_the_device(verbs):
     assert all(counted("qp", d) >= 2 and counted("mr", d) >= 2 for d in members), rdma(
         "resource", "show"
     )
-    # What the daemons say that they received has come in packets of at most 4 KiB; each agent has had all sums.
+    # Received bytes came in packets of at most 4 KiB, and each agent has received all sums.
     total = sum(map(received, members))
     assert total > 2 * 2 * sum(SIZES) * (4 + 2 + 4) and packets() - before >= total // 4096
     for d in members:
@@ -71,7 +71,7 @@ def test_sums_of_all_sizes_and_types_are_exact_and_come_over_the_device(verbs):
 
 
 class Rounds:
-    """A job whose sums are all compared, until it is told to stop."""
+    """A job that compares all sums until it is stopped."""
 
     def __init__(self, c, workers=2):
         self.c, self.stop, self.trace = c, c.dir / "stop", c.dir / "trace"
@@ -103,7 +103,7 @@ class Rounds:
 
 
 def start_again(server):
-    """A killed server, where it was."""
+    """Restart a killed server at its address."""
     at = server.args.index("--listen") + 1
     server.args[at] = f"{server.args[at].split(':')[0]}:{server.port}"
     server.start()
@@ -117,7 +117,7 @@ def test_job_goes_on_with_exact_sums_when_servers_are_killed_and_started_again(v
         job.go_on()
         start_again(server)
         before = received(server)
-        other.kill()  # all that it had goes to the one that came back
+        other.kill()  # all its partitions move to the restarted server
         job.go_on()
         assert received(server) > before
         start_again(other)
@@ -162,7 +162,7 @@ def test_jobs_that_end_leave_nothing_registered(verbs):
 
 
 def end_of_another(c, daemon, *args, prefix=()):
-    """Start such a daemon, of another name, that cannot work: (exit status, what it says)."""
+    """Start another daemon that cannot work. Return (exit status, log)."""
     command = [
         *prefix,
         str(BUILD / daemon.program / daemon.program),
@@ -192,7 +192,7 @@ def test_port_that_is_taken_is_said_to_be(verbs):
 
 
 def may_lock(limit_bytes):
-    """In front of a command: it may lock no more than that."""
+    """Return a prefix for a command that limits its locked memory."""
     return (
         "prlimit",
         f"--memlock={limit_bytes}:{limit_bytes}",

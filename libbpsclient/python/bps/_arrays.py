@@ -3,7 +3,7 @@
 Arrays that are reduced together make a :class:`Group`. A group lays them out one behind the other,
 and cuts that memory into buckets of declared tensors. A bucket travels while the next one is
 filled. A caller that gives no outputs gets views of one block of memory, which is used again when
-nobody holds a view of it.
+no view of it exists.
 
 A single array without a name travels in pieces, and from its second use in a slot of its own.
 """
@@ -108,7 +108,7 @@ class _Span:
 
 
 class _Bucket:
-    """One declared tensor, and the spans in it."""
+    """A declared tensor, and the spans in it."""
 
     def __init__(self, dtype: np.dtype) -> None:
         self.dtype = dtype
@@ -224,7 +224,7 @@ class Group:
             return outputs
 
     def _new_outputs(self) -> list[np.ndarray]:
-        """Arrays in one block of memory: in one that nobody uses any more, if there is one."""
+        """Return arrays in one block of memory, an unused one if there is one."""
         sizes = [-(-n * dtype.itemsize // ALIGN_BYTES) * ALIGN_BYTES for dtype, n in self._kinds]
         # The list, the loop and the call hold a block, each view of it does, too.
         block = next((b for b in self._blocks if sys.getrefcount(b) <= 3), None)

@@ -1,4 +1,4 @@
-"""What all front-ends share: the process's job, names of tensors, reusable tensors, objects.
+"""State that all front-ends share: the process's job, names of tensors, reusable tensors, objects.
 
 Names follow the order of the program, never the order of completion, so that all workers use the
 same tensor for the same operation. A worker's n-th shape under one name is the tensor ``u/NAME#n``:
@@ -75,7 +75,7 @@ class Slot:
 
 
 class Operation:
-    """One use of a slot. Whoever needs its result or the slot first finishes it, once.
+    """Use of a slot. The first caller that needs its result or the slot finishes it.
 
     Args:
         slot (Slot): its tensor has been submitted.
@@ -151,7 +151,7 @@ class Operation:
 
 
 class Runtime:
-    """One job of this process, with the tensors that front-ends declare in it.
+    """A job of this process, with the tensors that front-ends declare in it.
 
     Args:
         job (Job): joined already.
@@ -518,7 +518,7 @@ def runtime() -> Runtime:
 
 
 def rank() -> int:
-    """This worker's number in the job, from 0."""
+    """Return this worker's number in the job, from 0."""
     return runtime().job.rank
 
 
@@ -528,7 +528,7 @@ def size() -> int:
 
 
 def local_rank() -> int:
-    """This worker's number on its machine."""
+    """Return this worker's number on its machine."""
     return runtime().job.local_rank
 
 

@@ -27,7 +27,7 @@ def members() -> list[int]:
 
 
 class State:
-    """What all workers must have in common, and newcomers receive.
+    """State that all workers must have in common, and that newcomers receive.
 
     Args:
         values: plain values, which become attributes.

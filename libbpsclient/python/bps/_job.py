@@ -420,7 +420,7 @@ class Job:
 
     @property
     def is_new(self) -> bool:
-        """This worker has joined while the job ran, and needs the others' state."""
+        """Whether this worker has joined a running job and needs the others' state."""
         return bool(lib.bps_is_new(self.handle))
 
     @property

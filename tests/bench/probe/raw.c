@@ -35,7 +35,7 @@ struct probe_raw {
 	int fds[PROBE_MEMBERS_MAX][PROBE_MEMBERS_MAX][2]; /* agent's end, server's end */
 };
 
-/* A way is one direction of a connection: rounds * bytes of payload, with a header before each part. */
+/* A direction of a connection: rounds * bytes of payload, with a header before each part. */
 struct way {
 	unsigned char *mem;
 	unsigned char header[HEADER];

@@ -75,12 +75,12 @@ def install(package: str, modules: Mapping[str, Names], lacking: Mapping[str, st
 
 
 def torch_names() -> dict[str, Any]:
-    """What :mod:`bps.torch` offers, by name."""
+    """Return the public names of :mod:`bps.torch` with their objects."""
     import bps.torch
 
     return {name: getattr(bps.torch, name) for name in bps.torch.__all__}
 
 
 def version() -> dict[str, Any]:
-    """What a package's own module holds."""
+    """Return the names of a package's own module with their objects."""
     return {"__version__": bps.version()}

@@ -11,7 +11,7 @@ Example::
     loss.backward()
     trainer.step(len(x))                # averages the gradients first
 
-Start the script with ``bpsrun -n 4 -- python train.py``. MXNet 1.9.1 needs a NumPy of before 1.24.
+Start the script with ``bpsrun -n 4 -- python train.py``. MXNet 1.9.1 needs a NumPy older than 1.24.
 """
 
 from bps._core import (

@@ -120,7 +120,7 @@ def grouped_allreduce(
     priority: int = 0,
     **options: Any,
 ) -> list[mx.nd.NDArray]:
-    """As :func:`grouped_allreduce_`, into new tensors."""
+    """Same as :func:`grouped_allreduce_`, into new tensors."""
     copies = [t.copy() for t in tensors]
     return grouped_allreduce_(copies, average, name, priority, **options)
 
@@ -181,7 +181,7 @@ def allreduce(
     priority: int = 0,
     **options: Any,
 ) -> mx.nd.NDArray:
-    """As :func:`allreduce_`, into a new tensor."""
+    """Same as :func:`allreduce_`, into a new tensor."""
     return allreduce_(tensor.copy(), average, name, priority, **options)
 
 
@@ -238,7 +238,7 @@ def broadcast(
     priority: int = 0,
     process_set: ProcessSet = global_process_set,
 ) -> mx.nd.NDArray:
-    """As :func:`broadcast_`, into a new tensor."""
+    """Same as :func:`broadcast_`, into a new tensor."""
     return broadcast_(tensor.copy(), root_rank, name, priority, process_set)
 
 
@@ -263,7 +263,7 @@ def grouped_allgather(
     priority: int = 0,
     process_set: ProcessSet = global_process_set,
 ) -> list[mx.nd.NDArray]:
-    """As :func:`allgather` of each tensor."""
+    """Same as :func:`allgather` of each tensor."""
     return [allgather(t, process_set=process_set) for t in tensors]
 
 
@@ -320,7 +320,7 @@ def reducescatter(
 def grouped_reducescatter(
     tensors: Sequence[mx.nd.NDArray], op: int = Average, name: str | None = None, **options: Any
 ) -> list[mx.nd.NDArray]:
-    """As :func:`reducescatter` of each tensor."""
+    """Same as :func:`reducescatter` of each tensor."""
     return [reducescatter(t, op, **options) for t in tensors]
 
 

@@ -114,7 +114,7 @@ class DistributedOptimizer(mx.optimizer.Optimizer):
         self._each(self._optimizer.update, index, weight, grad, state)
 
     def update_multi_precision(self, index: Any, weight: Any, grad: Any, state: Any) -> None:
-        """As :meth:`update`, with weights kept in f32."""
+        """Same as :meth:`update`, with weights kept in f32."""
         self._reduce(index, grad)
         self._each(self._optimizer.update_multi_precision, index, weight, grad, state)
 

@@ -5,9 +5,9 @@ broadcast is root's bytes and the others' zeros, an all-gather is each worker's 
 and zeros elsewhere. Operations of a group take their slots in the order of the program
 (:mod:`bps._core`).
 
-A group of all workers shares the process's job, any other group is a job of its own. Whoever waits
-for a :class:`_Work` finishes it. Futures are completed by a thread of the group, which starts with
-the first of them.
+A group of all workers shares the process's job, any other group is a job of its own. The thread
+that waits for a :class:`_Work` finishes it. A thread of the group completes futures; the first
+future starts it.
 """
 
 from __future__ import annotations
@@ -137,7 +137,7 @@ class _Work(Work):
         return True
 
     def synchronize(self) -> None:
-        """As :meth:`wait`."""
+        """Same as :meth:`wait`."""
         self.wait()
 
     def is_completed(self) -> bool:

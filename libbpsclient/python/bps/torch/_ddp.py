@@ -30,7 +30,7 @@ class DistributedDataParallel(torch.nn.Module):
         device_ids (list, optional): accepted for BytePS's scripts.
         broadcast_buffers (bool): give all workers rank 0's buffers before each forward in training.
         compression (Compressor): the type on the wire.
-        bucket_bytes (int): gradients of so many bytes travel together.
+        bucket_bytes (int): gradients of this many bytes travel together.
 
     Example::
 

@@ -165,7 +165,7 @@ def allreduce_async_(
 def allreduce_async(
     tensor: torch.Tensor, average: bool | None = None, name: str | None = None, **options: Any
 ) -> Handle:
-    """As :func:`allreduce_async_`, into a new tensor."""
+    """Same as :func:`allreduce_async_`, into a new tensor."""
     op = check_op(average, options.pop("op", None))
     pre, post = options.pop("prescale_factor", 1.0), options.pop("postscale_factor", 1.0)
     priority = options.pop("priority", bps.PRIORITY_AUTO)
@@ -224,7 +224,7 @@ def allreduce(
 def allreduce_(
     tensor: torch.Tensor, average: bool | None = None, name: str | None = None, **options: Any
 ) -> torch.Tensor:
-    """As :func:`allreduce`, in place."""
+    """Same as :func:`allreduce`, in place."""
     return allreduce_async_(tensor, average, name, **options).wait()
 
 
@@ -248,7 +248,7 @@ def grouped_allreduce_async(
     name: str | None = None,
     **options: Any,
 ) -> Handle:
-    """As :func:`allreduce_async` of each tensor; the result is the list of outputs."""
+    """Same as :func:`allreduce_async` of each tensor; the result is the list of outputs."""
     names = group_names(name, len(tensors))
     return _Group([allreduce_async(t, average, n, **options) for t, n in zip(tensors, names)])
 
@@ -259,7 +259,7 @@ def grouped_allreduce_async_(
     name: str | None = None,
     **options: Any,
 ) -> Handle:
-    """As :func:`allreduce_async_` of each tensor."""
+    """Same as :func:`allreduce_async_` of each tensor."""
     names = group_names(name, len(tensors))
     return _Group([allreduce_async_(t, average, n, **options) for t, n in zip(tensors, names)])
 
@@ -271,7 +271,7 @@ def grouped_allreduce(
     compression: type[Compressor] = Compression.none,
     **options: Any,
 ) -> list[torch.Tensor]:
-    """As :func:`allreduce` of each tensor."""
+    """Same as :func:`allreduce` of each tensor."""
     names = group_names(name, len(tensors))
     return [allreduce(t, average, n, compression, **options) for t, n in zip(tensors, names)]
 
@@ -282,7 +282,7 @@ def grouped_allreduce_(
     name: str | None = None,
     **options: Any,
 ) -> list[torch.Tensor]:
-    """As :func:`allreduce_` of each tensor."""
+    """Same as :func:`allreduce_` of each tensor."""
     return grouped_allreduce_async_(tensors, average, name, **options).wait()
 
 
@@ -398,7 +398,7 @@ def broadcast_async(
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> Handle:
-    """As :func:`broadcast`, for :func:`synchronize`. It is complete when it returns."""
+    """Same as :func:`broadcast`, for :func:`synchronize`. Complete on return."""
     return Handle(broadcast(tensor, root_rank, name, process_set))
 
 
@@ -408,7 +408,7 @@ def broadcast_async_(
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> Handle:
-    """As :func:`broadcast_`, for :func:`synchronize`. It is complete when it returns."""
+    """Same as :func:`broadcast_`, for :func:`synchronize`. Complete on return."""
     return Handle(broadcast_(tensor, root_rank, name, process_set))
 
 
@@ -475,7 +475,7 @@ def allgather(
 def allgather_async(
     tensor: torch.Tensor, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> Handle:
-    """As :func:`allgather`, for :func:`synchronize`. It is complete when it returns."""
+    """Same as :func:`allgather`, for :func:`synchronize`. Complete on return."""
     return Handle(allgather(tensor, name, process_set))
 
 
@@ -484,7 +484,7 @@ def grouped_allgather(
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> list[torch.Tensor]:
-    """As :func:`allgather` of each tensor."""
+    """Same as :func:`allgather` of each tensor."""
     return [allgather(t, process_set=process_set) for t in tensors]
 
 
@@ -493,7 +493,7 @@ def grouped_allgather_async(
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> Handle:
-    """As :func:`grouped_allgather`, for :func:`synchronize`. It is complete when it returns."""
+    """Same as :func:`grouped_allgather`, for :func:`synchronize`. Complete on return."""
     return Handle(grouped_allgather(tensors, name, process_set))
 
 
@@ -558,7 +558,7 @@ def alltoall_async(
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> Handle:
-    """As :func:`alltoall`, for :func:`synchronize`. It is complete when it returns."""
+    """Same as :func:`alltoall`, for :func:`synchronize`. Complete on return."""
     return Handle(alltoall(tensor, splits, name, process_set))
 
 
@@ -610,18 +610,18 @@ def reducescatter(
 
 
 def reducescatter_async(tensor: torch.Tensor, name: str | None = None, **options: Any) -> Handle:
-    """As :func:`reducescatter`, for :func:`synchronize`. It is complete when it returns."""
+    """Same as :func:`reducescatter`, for :func:`synchronize`. Complete on return."""
     return Handle(reducescatter(tensor, name, **options))
 
 
 def grouped_reducescatter(tensors: Sequence[torch.Tensor], **options: Any) -> list[torch.Tensor]:
-    """As :func:`reducescatter` of each tensor."""
+    """Same as :func:`reducescatter` of each tensor."""
     names = group_names(options.pop("name", None), len(tensors))
     return [reducescatter(t, n, **options) for t, n in zip(tensors, names)]
 
 
 def grouped_reducescatter_async(tensors: Sequence[torch.Tensor], **options: Any) -> Handle:
-    """As :func:`grouped_reducescatter`, for :func:`synchronize`. It is complete when it returns."""
+    """Same as :func:`grouped_reducescatter`, for :func:`synchronize`. Complete on return."""
     return Handle(grouped_reducescatter(tensors, **options))
 
 

@@ -89,7 +89,7 @@ class _DistributedOptimizer(torch.optim.Optimizer):
             self._bps_skips = False
 
     def set_backward_passes_per_step(self, passes: int) -> None:
-        """Let gradients of so many backward passes add up before they are sent."""
+        """Let gradients of this many backward passes add up before they are sent."""
         if passes < 1:
             raise ValueError(f"backward_passes_per_step is {passes}, it must be 1 or more")
         if self._bps_reducer.begun:
@@ -165,7 +165,7 @@ def DistributedOptimizer(  # noqa: N802 - the name that users know
         named_parameters (iterable, optional): ``model.named_parameters()``, for messages. All
             workers give the same order.
         compression (Compressor): the type on the wire.
-        backward_passes_per_step (int): gradients of so many passes add up before they are sent.
+        backward_passes_per_step (int): gradients of this many passes add up before they are sent.
         op (int): Average or Sum.
         gradient_predivide_factor (float): divide by it before the sum, and by size / factor after
             it. Only with Average.
@@ -176,7 +176,7 @@ def DistributedOptimizer(  # noqa: N802 - the name that users know
             each module that has parameters of its own, for their gradients and updates them. Call
             ``synchronize()`` before other code reads parameters; ``.grad`` is None after
             ``step()``. Smaller buckets wait for less.
-        bucket_bytes (int): gradients of so many bytes travel together.
+        bucket_bytes (int): gradients of this many bytes travel together.
 
     Returns:
         Optimizer: with ``synchronize()``, ``skip_synchronize()`` and

@@ -90,7 +90,7 @@ class Reducer:
         prescale, postscale (float): factors before and after the sum.
         wire (torch.dtype, optional): the type on the wire; None: the parameter's own.
         sparse_as_dense (bool): make sparse gradients dense, instead of gathering them.
-        bucket_bytes (int): gradients of so many bytes travel together.
+        bucket_bytes (int): gradients of this many bytes travel together.
         process_set (ProcessSet): the workers that take part.
     """
 

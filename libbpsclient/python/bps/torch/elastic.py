@@ -108,7 +108,7 @@ class ElasticSampler(torch.utils.data.Sampler):
 
 
 class TorchState(State):
-    """What all workers must have in common, and newcomers receive.
+    """State that all workers must have in common, and that newcomers receive.
 
     Args:
         model (Module, optional): its parameters and buffers.
