@@ -1,6 +1,6 @@
 #!/bin/sh
-# Make a manual page for every other name that the installed pages of section 3 have in their NAME section, so that `man`
-# finds each call:
+# Make a page for each further name in the NAME section of an installed page of section 3, so that
+# `man` finds each call:
 #   links.sh MAN_DIR
 set -eu
 cd "${1:?usage: $0 MAN_DIR}/man3"

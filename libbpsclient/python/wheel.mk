@@ -28,6 +28,7 @@ wheel-again: wheel
 			tar -x -C $$again && \
 		umask 027 && TZ=Asia/Tokyo $(MAKE) -s -C $$again COMMIT=$(COMMIT) CUDA=$(CUDA) wheel \
 			>/dev/null && \
-		cmp $(WHEEL)/*.whl $$again/$(WHEEL)/*.whl && echo 'the wheels are the same'
+		cmp $(WHEEL)/*.whl $$again/$(WHEEL)/*.whl && \
+		echo 'the wheels are the same'
 
 .PHONY: wheel wheel-file wheel-test wheel-again

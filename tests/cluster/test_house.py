@@ -90,6 +90,60 @@ def test_a_name_that_exists_twice_is_found(tree):
     assert "srv_core" in out and "duration_ms" in out
 
 
+@pytest.fixture
+def prose(tmp_path):
+    """Check a file with that text. Return the exit status and the output."""
+    (tmp_path / "tests").mkdir()
+    shutil.copy(ROOT / "tests" / "prose.py", tmp_path / "tests" / "prose.py")
+
+    def run(name, text):
+        (tmp_path / name).write_text(text)
+        done = subprocess.run(
+            [sys.executable, "tests/prose.py", name],
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+        assert not done.stderr
+        return done.returncode, done.stdout
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "what"),
+    [
+        ("a.c", "/* Who has it keeps it. */\n", "starts with 'Who'"),
+        ("a.h", "int x; /* heard of it */\n", "'heard of'"),
+        ("a.c", "int x;\n" * 101, "no opening paragraph"),
+        ("a.py", '"""A module."""\n# Whoever comes is served.\n', "starts with 'Whoever'"),
+        ("a.py", 'def f():\n    """What it returns."""\n', "starts with 'What'"),
+        ("a.sh", "# It begins anew.\n", "'anew'"),
+        ("a.mk", "# Files.\n" + "x" * 101 + "\n", "101 columns"),
+        ("a.md", "In a former life it was different.\n", "'In a former life'"),
+    ],
+)
+def test_bad_prose_is_found(prose, name, text, what):
+    status, out = prose(name, text)
+    assert status == 1
+    assert what in out
+
+
+def test_good_prose_strings_and_tables_pass(prose):
+    text = """# Servers
+
+A restarted server registers again. See https://example.org/%s.
+
+| x |
+|---|
+| %s |
+""" % ("x" * 80, "x" * 120)
+    assert prose("a.md", text) == (0, "")
+    code = '/* Return the text. */\nconst char *text = "/* Who begins anew? */";\n'
+    assert prose("a.c", code) == (0, "")
+
+
 def commit_msg(tmp_path, text):
     message = tmp_path / "message"
     message.write_text(text)

@@ -86,7 +86,7 @@ def test_failure_stays_until_it_is_explained_and_is_told_then(records):
     assert (
         failed == 0
         and "| FM-S-one | c1 | its timer was wrong |"
-        in text.split("## Failures that were mended")[1]
+        in text.split("## Failures that were repaired")[1]
     )
     with pytest.raises(SystemExit):
         matrix.say_mended(

@@ -264,14 +264,17 @@ def table(cells):
     lines = [
         "# The fault matrix, measured",
         "",
+        "This page lists the cells of the fault matrix with their measured times, written by "
+        "`make matrix`.",
         f"{len(cells)} cells, {total['passed']} passes, {total['failed']} failures, "
         f"{total['skipped']} skipped; {uname.system} "
-        f"{uname.release}, {os.cpu_count()} processors. Written by `make matrix`.",
-        "Each row is the worst and the median of all passes of a cell, in seconds, beside the "
-        "bound of docs/reference/detection.md. The",
-        "letters say at which commits a cell was passed how often. Not counted: "
-        f"{total['disturbed']} passes whose time the machine itself exceeded, being busy with "
-        "other things.",
+        f"{uname.release}, {os.cpu_count()} processors.",
+        "",
+        "Each row has the worst and the median time of all passes of a cell, in seconds, and its "
+        "bound from",
+        "[detection.md](../reference/detection.md). A letter and a number name a commit and the "
+        "passes on it.",
+        f"Not counted are {total['disturbed']} passes that the machine delayed.",
         "",
         *(
             f"- {letter[c]}: {c}, from {time.strftime('%Y-%m-%d %H:%M', time.gmtime(first[c]))} UTC"
@@ -299,7 +302,7 @@ def table(cells):
             ],
         ),
         (
-            "Failures that were mended",
+            "Failures that were repaired",
             [(n, m["of"], m["mended"]) for n, p in sorted(cells.items()) for m in p.mended],
         ),
         (

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Run the front-ends' tests on separate clusters and print the counts.
 
-    tests/frontends/run.py BUILD-FOLDER [--list NAME] [--part NAME] [--cluster WORKERSxAGENTS] [-k X]
+    tests/frontends/run.py BUILD-FOLDER [--list NAME] [--part NAME] [--cluster WORKERSxAGENTS]
+        [-k X]
 
 For each list of requirements, all workers of a job run the same tests in the same order, on
 clusters of one agent and of two. A list that cannot be installed is skipped, with the reason. The
@@ -22,7 +23,7 @@ LIMIT_S = 900
 # are two and one.
 CLUSTERS = ("2x1", "3x1", "2x2", "3x2")
 ONE_AGENT = ("2x1", "3x1")
-# Of these parts rank 0 starts jobs of its own.
+# Parts in which rank 0 starts further jobs.
 ALONE = ("1x1",)
 FRONTENDS = {
     "torch": {

@@ -196,7 +196,7 @@ def test_shapes_that_differ_between_workers_are_an_error_at_all():
         bps.allreduce(torch.ones(3 + bps.rank()), name="differ")
 
 
-# What workers do differently without a name: the first rank's call, and that of the others.
+# Differing calls without a name: that of the first rank, and that of the others.
 DIFFERENT = {
     "a few elements": (lambda: bps.allreduce(torch.ones(3)), lambda: bps.allreduce(torch.ones(4))),
     "many elements": (

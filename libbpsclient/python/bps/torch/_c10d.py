@@ -664,7 +664,7 @@ class _Collectives:
 if torch.__version__ >= (2, 14):
 
     class _Group(_Collectives, torch._C._distributed_c10d.Backend):
-        """What a process group of PyTorch calls."""
+        """Back-end that a process group of PyTorch calls."""
 
 else:  # no back-end in Python yet: a process group of its own, and its operations' older names
 
