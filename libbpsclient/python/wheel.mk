@@ -26,8 +26,8 @@ wheel-again: wheel
 	$(Q)again=$$(mktemp -d) && trap 'rm -rf "$$again"' EXIT && \
 		git ls-files -z -co --exclude-standard | tar -c --null -T - | \
 			tar -x -C $$again && \
-		umask 027 && TZ=Asia/Tokyo $(MAKE) -s -C $$again COMMIT=$(COMMIT) CUDA=$(CUDA) wheel \
-			>/dev/null && \
+		umask 027 && TZ=Asia/Tokyo $(MAKE) -s -C $$again COMMIT=$(COMMIT) CUDA=$(CUDA) \
+			wheel >/dev/null && \
 		cmp $(WHEEL)/*.whl $$again/$(WHEEL)/*.whl && \
 		echo 'the wheels are the same'
 
