@@ -32,12 +32,15 @@ FRONTENDS = {
         "compat": ONE_AGENT,
         "elastic": ONE_AGENT,
         "errors": ALONE,
+        "gpu": ("1x1", "2x1", "3x2"),
     },
     # The oldest PyTorch, where the back-end is another class.
     "torch-2.1": {"torch": ("2x2",), "c10d": ("2x1", "3x2"), "errors": ALONE},
     "mxnet": {"arrays": ONE_AGENT, "mxnet": ONE_AGENT},
 }
 FORM = ((ROOT / "libbpsclient" / "python", "check"), (ROOT, "format", "--check"))
+# Variables for the cluster of a part.
+ENVIRONMENTS = {"gpu": {"BPS_GPU": "host"}}
 
 
 def run_tests(
@@ -55,6 +58,7 @@ def run_tests(
         "PYTHONDONTWRITEBYTECODE": "1",
         "OMP_NUM_THREADS": "1",
     }
+    env |= ENVIRONMENTS.get(part, {})
     tests = [python, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "--tb=short"]
     command = [build / "bpsrun", "-n", n, "--agents", agents, "--", *tests]
     done = subprocess.run(

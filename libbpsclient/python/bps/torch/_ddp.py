@@ -9,9 +9,9 @@ import torch
 
 import bps
 from bps import _core
-from bps._core import Slot
+from bps.torch._channels import Channel, check_gradient, open_channels
 from bps.torch._compression import Compression, Compressor
-from bps.torch._memory import NAMES, input_view, output_view, wire_dtype
+from bps.torch._memory import wire_dtype
 from bps.torch._optimizer import broadcast_parameters
 from bps.torch._reducer import BUCKET_BYTES, Reducer
 
@@ -95,7 +95,7 @@ class DistributedDataParallel(torch.nn.Module):
 
 
 class HookState:
-    """Slots of :func:`ddp_hook`, one for each of DDP's buckets and sizes.
+    """Channels of :func:`ddp_hook`, one for each of DDP's buckets and sizes.
 
     Args:
         wire (torch.dtype, optional): the type on the wire; None: the gradients' own.
@@ -104,28 +104,29 @@ class HookState:
     def __init__(self, wire: torch.dtype | None = None) -> None:
         self.wire = wire
         self.number = _core.runtime().next_set()
-        self.slots: dict[tuple[int, torch.dtype, int], Slot] = {}
-        self.pending: list[tuple[Slot, torch.dtype, torch.futures.Future[torch.Tensor]]] = []
+        self.channels: dict[tuple[int, torch.dtype, int], Channel] = {}
+        self.pending: list[tuple[Channel, torch.dtype, torch.futures.Future[torch.Tensor]]] = []
 
-    def slot(self, bucket: Any) -> Slot:
-        """The slot for a bucket, which is declared at its first use."""
+    def channel(self, bucket: Any) -> Channel:
+        """Return the channel of a bucket, which is declared at its first use."""
         buffer = bucket.buffer()
         key = (bucket.index(), buffer.dtype, buffer.numel())
-        if key not in self.slots:
-            rt = _core.runtime()
-            kind = NAMES[self.wire or wire_dtype(buffer.dtype)]
-            with rt.lock:
-                name = f"ddp/{self.number}.{key[0]}.{key[2]}.{kind}"
-                self.slots[key] = Slot(rt.job.declare(name, kind, key[2]))
-        return self.slots[key]
+        if key not in self.channels:
+            check_gradient(buffer)
+            wire = self.wire or wire_dtype(buffer.dtype)
+            kind = str(wire).removeprefix("torch.")
+            name = f"ddp/{self.number}.{key[0]}.{key[2]}.{kind}"
+            decl = (name, wire, key[2], buffer.device)
+            (self.channels[key],) = open_channels(_core.runtime(), [decl])
+        return self.channels[key]
 
     def finish(self) -> None:
         """Wait for all buckets of this backward pass and hand out their averages."""
         pending, self.pending = self.pending, []
-        for slot, dtype, future in pending:
+        for channel, dtype, future in pending:
             try:
-                slot.tensor.finish()
-                future.set_result(output_view(slot).to(dtype))
+                channel.finish()
+                future.set_result(channel.output.to(dtype))
             except Exception as error:  # it reaches the trainer through the future
                 future.set_exception(error)
 
@@ -155,16 +156,17 @@ def ddp_hook(
             "ddp_hook needs a state: model.register_comm_hook(bps.torch.HookState(), "
             "bps.torch.ddp_hook)"
         )
-    slot = state.slot(bucket)
+    channel, buffer = state.channel(bucket), bucket.buffer()
     if bucket.index() == 0:  # DDP sends its buckets in order
         state.finish()  # a backward pass that raised left its buckets in flight
         _at_end_of_backward(state.finish)  # before DDP's own callback, which uses the results
-    if not slot.tensor.poll():
+    if not channel.poll():
         raise RuntimeError(
             f"bucket {bucket.index()} is still in flight after a time-out: the job cannot go on"
         )
-    input_view(slot).copy_(bucket.buffer())
-    slot.tensor.push_pull(bps.AVG)
-    future: torch.futures.Future[torch.Tensor] = torch.futures.Future()
-    state.pending.append((slot, bucket.buffer().dtype, future))
+    channel.input.copy_(buffer)
+    channel.push(bps.AVG)
+    devices = [] if buffer.device.type == "cpu" else [buffer.device]
+    future: torch.futures.Future[torch.Tensor] = torch.futures.Future(devices=devices)
+    state.pending.append((channel, buffer.dtype, future))
     return future

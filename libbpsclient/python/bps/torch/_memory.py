@@ -64,14 +64,15 @@ def output_view(slot: Slot) -> torch.Tensor:
 
 
 def check_device(tensor: torch.Tensor) -> None:
-    """Refuse tensors that are neither dense nor in host memory.
+    """Refuse tensors that are not dense, or neither in host memory nor on a CUDA device.
 
     Raises:
         NotImplementedError: with what to do instead.
     """
-    if tensor.device.type != "cpu":
+    if tensor.device.type not in ("cpu", "cuda"):
         raise NotImplementedError(
-            f"a tensor on {tensor.device}: copy it with .cpu() first, only host memory is supported"
+            f"a tensor on {tensor.device}: copy it with .cpu() first, only host memory and CUDA "
+            "devices are supported"
         )
     if tensor.layout != torch.strided:
         raise NotImplementedError(

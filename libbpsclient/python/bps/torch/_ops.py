@@ -358,7 +358,7 @@ def broadcast_(
     rt = process_set.runtime()
     root = process_set.place(root_rank)
     check_device(tensor)
-    flat = tensor.detach().contiguous()
+    flat = tensor.detach().cpu().contiguous()
     kind = NAMES.get(CARRIERS.get(tensor.dtype, tensor.dtype), "u8")
     with rt.lock:
         rt.agree("broadcast", kind, flat.numel(), root=root).finish()
@@ -436,12 +436,13 @@ def _gather(
     row_bytes = tensor[0:0].element_size() * tensor.shape[1:].numel()
     if most * row_bytes == 0:
         return tensor.new_empty((sum(rows), *tensor.shape[1:])), rows, extras
-    src = tensor.new_zeros((most, *tensor.shape[1:]))
+    src = tensor.new_zeros((most, *tensor.shape[1:]), device="cpu")
     src[: tensor.shape[0]] = tensor.detach()
-    dst = tensor.new_empty((size * most, *tensor.shape[1:]))
+    dst = src.new_empty((size * most, *tensor.shape[1:]))
     with rt.lock:
         rt.job.allgather_memory(src.data_ptr(), most * row_bytes, dst.data_ptr())
-    return torch.cat([dst[r * most : r * most + n] for r, n in enumerate(rows)]), rows, extras
+    all_rows = torch.cat([dst[r * most : r * most + n] for r, n in enumerate(rows)])
+    return all_rows.to(tensor.device), rows, extras
 
 
 class _Allgather(torch.autograd.Function):
@@ -645,7 +646,7 @@ def gather_sparse(
         if tensor is None:
             mine.append(None)
             continue
-        one = (tensor if tensor.is_sparse else tensor.to_sparse(1)).detach().coalesce()
+        one = (tensor if tensor.is_sparse else tensor.to_sparse(1)).detach().coalesce().cpu()
         values = one.values()
         mine.append((one.indices(), values if wire is None else values.to(wire), one.shape))
     totals: list[torch.Tensor | None] = []
@@ -664,7 +665,7 @@ def gather_sparse(
         indices = torch.cat([indices for indices, _, _ in there], 1)
         values = torch.cat([values for _, values, _ in there]).to(kind) * factor
         total = torch.sparse_coo_tensor(indices, values, shapes.pop(), check_invariants=False)
-        totals.append(total.coalesce())
+        totals.append(total.coalesce() if tensor is None else total.to(tensor.device).coalesce())
     return totals
 
 

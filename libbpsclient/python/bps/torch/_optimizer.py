@@ -262,7 +262,9 @@ def broadcast_parameters(
         tensors = [p for _, p in _tensors(params) if p.numel()]
         if not tensors:
             return
-        flat = torch.cat([p.detach().contiguous().view(-1).view(torch.uint8) for p in tensors])
+        flat = torch.cat(
+            [p.detach().cpu().contiguous().view(-1).view(torch.uint8) for p in tensors]
+        )
         _ops.broadcast_(flat, root_rank, process_set=process_set)
         at = 0
         for p in tensors:

@@ -24,7 +24,8 @@ import bps
 from bps import _core
 from bps._core import Slot
 from bps._sets import ProcessSet, global_process_set
-from bps.torch._memory import NAMES, check_device, input_view, output_view, wire_dtype
+from bps.torch._channels import Channel, check_gradient, open_channels
+from bps.torch._memory import input_view, output_view, wire_dtype
 from bps.torch._ops import gather_sparse
 
 BUCKET_BYTES = 16 << 20
@@ -45,7 +46,7 @@ class Place:
 class Bucket:
     """Gradients of one type that travel together."""
 
-    __slots__ = ("is_handed_over", "n_ready", "places", "result", "slot")
+    __slots__ = ("channel", "is_handed_over", "is_in_place", "n_ready", "places", "result")
 
     def __init__(self) -> None:
         self.places: list[Place] = []
@@ -56,10 +57,12 @@ class Bucket:
         """Number of elements of its gradients."""
         return sum(p.param.numel() for p in self.places)
 
-    def attach(self, slot: Slot) -> None:
-        """Give each gradient its place in the slot."""
-        self.slot = slot
-        flat, self.result = input_view(slot), self.places[0].param.new_zeros(self.n_elems())
+    def attach(self, channel: Channel) -> None:
+        """Give each gradient its place in the channel."""
+        self.channel, flat, n = channel, channel.input, self.n_elems()
+        param = self.places[0].param
+        self.is_in_place = channel.is_in_place and flat.dtype == param.dtype
+        self.result = flat[:n] if self.is_in_place else param.new_zeros(n)
         at = 0
         for place in self.places:
             n = place.param.numel()
@@ -118,7 +121,7 @@ class Reducer:
         self.on_begin: Callable[[], None] | None = None  # called with the first gradient of a step
         self.on_join: Callable[[], None] | None = None  # collects the buckets handed over
         for _, param in named:
-            check_device(param)
+            check_gradient(param)
             wire_dtype(param.dtype)
         self._places = [Place(name, param) for name, param in named if param.numel()]
         mine = {id(place.param) for place in self._places}
@@ -163,31 +166,29 @@ class Reducer:
             self._cut(sparse)
 
     def _cut(self, sparse: set[int]) -> None:
-        """Make buckets by type, order and bytes alone: they are the same at all workers."""
-        last: dict[torch.dtype, tuple[Bucket, int]] = {}
+        """Make buckets by device, type, order and bytes alone: they are the same at all workers."""
+        last: dict[tuple[torch.device, torch.dtype], tuple[Bucket, int]] = {}
         for i, place in enumerate(self._places):
             if i in sparse:
                 self._sparse.append(place)
                 continue
-            dtype = place.param.dtype
+            kind = (place.param.device, place.param.dtype)
             n_bytes = place.param.numel() * place.param.element_size()
-            bucket, used = last.get(dtype, (None, 0))
+            bucket, used = last.get(kind, (None, 0))
             if bucket is None or used + n_bytes > self._bucket_bytes:
                 bucket, used = Bucket(), 0
                 self._buckets.append(bucket)
             bucket.places.append(place)
-            last[dtype] = (bucket, used + n_bytes)
+            last[kind] = (bucket, used + n_bytes)
         decls = []
         for i, bucket in enumerate(self._buckets):
-            dtype = bucket.places[0].param.dtype
-            is_cast = self._wire is not None and dtype.is_floating_point
-            kind = NAMES[self._wire if is_cast else wire_dtype(dtype)]
+            param = bucket.places[0].param
+            is_cast = self._wire is not None and param.dtype.is_floating_point
+            wire = self._wire if is_cast else wire_dtype(param.dtype)
             name = f"{self._runtime.prefix}grad/{self.number}.{i}"
-            decls.append((name, kind, bucket.n_elems() + (i == 0)))
-        with self._runtime.lock:
-            slots = [Slot(t) for t in self._runtime.job.declare_group(decls)]
-        for bucket, slot in zip(self._buckets, slots):
-            bucket.attach(slot)
+            decls.append((name, wire, bucket.n_elems() + (i == 0), param.device))
+        for bucket, channel in zip(self._buckets, open_channels(self._runtime, decls)):
+            bucket.attach(channel)
         self._is_cut = True
 
     def _hook(self, i: int) -> Callable[[torch.Tensor], None]:
@@ -228,11 +229,12 @@ class Reducer:
         is zeros."""
         param, bucket = place.param, place.bucket
         grad = param.grad
-        assert bucket.slot.tensor.handle  # or the job is closed, and its memory gone
+        bucket.channel.check()
         if grad is None:
             place.input.zero_()
         else:
-            place.input.copy_(grad.to_dense() if grad.is_sparse else grad)
+            if not bucket.is_in_place or grad.data_ptr() != place.input.data_ptr():
+                place.input.copy_(grad.to_dense() if grad.is_sparse else grad)
             if self._prescale != 1.0:
                 place.input.mul_(self._prescale)
         param.grad = place.result
@@ -243,8 +245,8 @@ class Reducer:
 
     def _push(self, bucket: Bucket, is_training: int) -> None:
         if bucket is self._buckets[0]:
-            input_view(bucket.slot)[-1] = is_training
-        bucket.slot.tensor.push_pull(self._op)
+            bucket.channel.input[-1] = is_training
+        bucket.channel.push(self._op)
         self._in_flight.append(bucket)
 
     def send(self) -> None:
@@ -268,10 +270,11 @@ class Reducer:
 
     def collect(self, bucket: Bucket) -> None:
         """Wait for a bucket and write its sums into the gradients' memory."""
-        bucket.slot.tensor.finish()
+        bucket.channel.finish()
         self._in_flight.remove(bucket)
         bucket.is_handed_over = False
-        bucket.result.copy_(output_view(bucket.slot)[: bucket.result.numel()])
+        if not bucket.is_in_place:
+            bucket.result.copy_(bucket.channel.output[: bucket.result.numel()])
         if self._postscale != 1.0:
             bucket.result.mul_(self._postscale)
 
@@ -321,12 +324,12 @@ class Reducer:
         n_steps = 0
         while self._buckets:
             for bucket in self._buckets:
-                input_view(bucket.slot).zero_()
+                bucket.channel.input.zero_()
                 self._push(bucket, 0)
             while self._in_flight:
-                self._in_flight[0].slot.tensor.finish()
+                self._in_flight[0].channel.finish()
                 self._in_flight.pop(0)
-            if output_view(self._buckets[0].slot)[-1] == 0:
+            if self._buckets[0].channel.output[-1] == 0:
                 break
             n_steps += 1
         return n_steps

@@ -1,0 +1,224 @@
+"""Channels: the memory in which a bucket of gradients travels, and its exchange.
+
+The flat tensor ``input`` is what the next exchange reads. ``push`` submits it, ``finish`` waits for
+the result, ``output`` is the result. Host memory is shared with the agent. GPU memory is shared
+with the agent's executor: streams order the exchange, the host does not wait, and the result
+replaces the values (``is_in_place``).
+"""
+
+from __future__ import annotations
+
+import errno
+import weakref
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from bps._core import Runtime, Slot
+from bps._job import GpuTensor, Job
+from bps._library import CODES, Error
+from bps.torch._memory import NAMES, input_view, output_view
+
+
+class HostChannel:
+    """Gradients in memory that is shared with the agent.
+
+    Args:
+        slot (Slot): of a tensor that nothing else uses.
+    """
+
+    is_in_place = False
+
+    def __init__(self, slot: Slot) -> None:
+        self._slot = slot
+        self.input = input_view(slot)
+
+    def check(self) -> None:
+        """Raise an error if the job is closed, because its memory is unmapped then."""
+        self._slot.tensor.handle  # noqa: B018 - the property raises
+
+    def push(self, op: int) -> None:
+        """Submit the input."""
+        self._slot.tensor.push_pull(op)
+
+    def poll(self) -> bool:
+        """Return whether nothing is in flight."""
+        return self._slot.tensor.poll()
+
+    def finish(self) -> None:
+        """Wait for the result."""
+        self._slot.tensor.finish()
+
+    @property
+    def output(self) -> torch.Tensor:
+        """The last result, read-only."""
+        return output_view(self._slot)
+
+
+class Cuda:
+    """Memory and streams of an NVIDIA GPU."""
+
+    @staticmethod
+    def open(job: Job, device: torch.device) -> None:
+        """Use a GPU in a job."""
+        with torch.cuda.device(device):
+            torch.zeros(1, device=device)  # creates the context from which bps_gpu_open takes it
+            job.gpu_open()
+
+    @staticmethod
+    def view(address: int, dtype: torch.dtype, n_elems: int, device: torch.device) -> torch.Tensor:
+        """Return a flat tensor over device memory."""
+
+        class Memory:
+            __cuda_array_interface__ = {
+                "shape": (n_elems * dtype.itemsize,),
+                "typestr": "|u1",
+                "data": (address, False),
+                "strides": None,
+                "version": 3,
+            }
+
+        return torch.as_tensor(Memory(), device=device).view(dtype)
+
+    @staticmethod
+    def stream(device: torch.device) -> int:
+        """Return the handle of the device's current stream."""
+        return torch.cuda.current_stream(device).cuda_stream
+
+
+KINDS: dict[str, Any] = {"cuda": Cuda}
+# The GPU that each job uses; None: a job of one worker, which has no executor.
+_gpus: weakref.WeakKeyDictionary[Job, torch.device | None] = weakref.WeakKeyDictionary()
+
+
+def _open_gpu(job: Job, device: torch.device) -> bool:
+    """Use a GPU in a job; return whether the job has an executor.
+
+    Raises:
+        NotImplementedError: the job uses another GPU already.
+    """
+    if job not in _gpus:
+        try:
+            KINDS[device.type].open(job, device)
+            _gpus[job] = device
+        except Error as error:
+            if error.code != -errno.EOPNOTSUPP or job.size > 1:
+                raise
+            _gpus[job] = None
+    if _gpus[job] not in (None, device):
+        raise NotImplementedError(
+            f"gradients on {device} and on {_gpus[job]}: a worker uses one GPU, so start a worker "
+            "for each GPU"
+        )
+    return _gpus[job] is not None
+
+
+class GpuChannel:
+    """Gradients in memory of a GPU that the executor allocates.
+
+    Args:
+        job (Job): its GPU is open.
+        name (str): of the tensor, the same at all workers.
+        dtype (torch.dtype): a type that servers sum.
+        n_elems (int): number of elements.
+        device (torch.device): of the gradients.
+    """
+
+    is_in_place = True
+
+    def __init__(
+        self, job: Job, name: str, dtype: torch.dtype, n_elems: int, device: torch.device
+    ) -> None:
+        address = job.gpu_alloc(n_elems * dtype.itemsize)
+        self._device, self._kind = device, KINDS[device.type]
+        self._tensor: GpuTensor = job.gpu_declare(name, NAMES[dtype], n_elems, address)
+        self.input = self.output = self._kind.view(address, dtype, n_elems, device)
+
+    def check(self) -> None:
+        """Raise an error if the job is closed, because its memory is unmapped then."""
+        self._tensor.handle  # noqa: B018 - the property raises
+
+    def push(self, op: int) -> None:
+        """Submit the values that the current stream will have written."""
+        stream = self._kind.stream(self._device)
+        try:
+            self._tensor.push_pull(op, stream=stream)
+        except Error as error:
+            if error.code != CODES["EBUSY"]:
+                raise
+            self._tensor.wait()  # the host is eight rounds ahead of the GPU
+            self._tensor.push_pull(op, stream=stream)
+
+    def poll(self) -> bool:
+        """Return True: streams order the exchanges."""
+        return True
+
+    def finish(self) -> None:
+        """Make the current stream wait for the result, and raise an error of earlier rounds."""
+        self._tensor.wait_stream(self._kind.stream(self._device))
+        self._tensor.poll()
+
+
+class LonelyChannel:
+    """Gradients on the GPU of a job of one worker: they are the result.
+
+    Args:
+        dtype, n_elems, device: as of a :class:`GpuChannel`.
+    """
+
+    is_in_place = True
+
+    def __init__(self, dtype: torch.dtype, n_elems: int, device: torch.device) -> None:
+        self.input = self.output = torch.zeros(n_elems, dtype=dtype, device=device)
+
+    def check(self) -> None:
+        """Do nothing: the memory is PyTorch's."""
+
+    def push(self, op: int) -> None:
+        """Do nothing: an average or a sum over one worker is its value."""
+
+    def poll(self) -> bool:
+        """Return True: nothing is ever in flight."""
+        return True
+
+    def finish(self) -> None:
+        """Do nothing."""
+
+
+Channel = HostChannel | GpuChannel | LonelyChannel
+Declaration = tuple[str, torch.dtype, int, torch.device]
+
+
+def check_gradient(param: torch.Tensor) -> None:
+    """Refuse parameters whose gradients no channel carries.
+
+    Raises:
+        NotImplementedError: with what to do instead.
+    """
+    if param.device.type != "cpu" and param.device.type not in KINDS:
+        raise NotImplementedError(
+            f"a parameter on {param.device}: only gradients in host memory and on CUDA devices can "
+            "be exchanged, so move the model to one of them"
+        )
+
+
+def open_channels(rt: Runtime, decls: Sequence[Declaration]) -> list[Channel]:
+    """Declare the tensors of buckets.
+
+    Args:
+        rt (Runtime): of the workers that take part.
+        decls: name, type on the wire, number of elements and device of each.
+    """
+    with rt.lock:
+        on_host = [(name, NAMES[dtype], n) for name, dtype, n, d in decls if d.type not in KINDS]
+        slots = iter([Slot(t) for t in rt.job.declare_group(on_host)] if on_host else [])
+        channels: list[Channel] = []
+        for name, dtype, n, device in decls:
+            if device.type not in KINDS:
+                channels.append(HostChannel(next(slots)))
+            elif _open_gpu(rt.job, device):
+                channels.append(GpuChannel(rt.job, name, dtype, n, device))
+            else:
+                channels.append(LonelyChannel(dtype, n, device))
+    return channels
