@@ -54,7 +54,8 @@ struct bps_tensor {
 	uint64_t region_offset;
 	bool is_released; /* under ring_mutex: that region is released, or about to be */
 	uint64_t round;
-	void *copy_dst; /* destination of the result, or NULL */
+	void *copy_dst;  /* destination of the result, or NULL */
+	size_t n_filled; /* of a collective: the input is zero from here on */
 
 	struct average *average;  /* set by the first average of integers */
 	struct bps_tensor *owner; /* the tensor whose averages this one carries, or NULL */

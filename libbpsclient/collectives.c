@@ -13,11 +13,13 @@
 #include "common/base/clock.h"
 
 /* Collectives are sums of bytes in which all workers but one contribute zeros. The data is cut into
- * pieces of a few fixed sizes, so that any amount needs only four tensors. They are submitted above
- * all gradients, because their callers block. */
+ * pieces, each of one of a few fixed sizes. Up to LANES pieces are in flight, each in a tensor of
+ * its own: while one is on the wire, another one is copied. So any amount of data needs few tensors
+ * and little memory. They are submitted above all gradients, because their callers block. */
 
-static const uint32_t piece_bytes[] = {64, 4096, 256u << 10, 4u << 20};
-#define N_PIECES         (sizeof(piece_bytes) / sizeof(piece_bytes[0]))
+static const uint32_t piece_bytes[] = {64, 4096, 64u << 10, 1u << 20};
+#define N_SIZES          (sizeof(piece_bytes) / sizeof(piece_bytes[0]))
+#define LANES            8
 #define COLLECT_PRIORITY INT32_MAX
 
 struct collective {
@@ -47,37 +49,14 @@ static int end(struct collective *c, int rc)
 	return rc;
 }
 
-static int run(struct collective *c, struct bps_tensor *t)
+static int submit(struct bps_tensor *t)
 {
-	int rc = client_submit(&t, 1, BPS_SUM, COLLECT_PRIORITY);
-
-	return rc < 0 ? rc : tensor_wait(t, c->deadline_ns, c->timeout_ms);
+	return client_submit(&t, 1, BPS_SUM, COLLECT_PRIORITY);
 }
 
-static int piece_tensor(struct bps *b, size_t left, struct bps_tensor **ret)
+static int await(const struct collective *c, struct bps_tensor *t)
 {
-	struct bps_decl d = {.dtype = BPS_U8};
-	char name[64];
-	size_t i = 0;
-
-	while (i < N_PIECES - 1 && piece_bytes[i] < left)
-		i++;
-	snprintf(name, sizeof(name), CLIENT_NAME_PREFIX "bytes.%u", piece_bytes[i]);
-	d.name = name;
-	d.n_elems = piece_bytes[i];
-	return tensor_declare(b, &d, NULL, 1, ret);
-}
-
-/* Copy into a piece the part of src that belongs there. The piece covers [first, first + n) of the
- * whole, src covers [at, at + n_src). */
-static void fill(char *piece, size_t first, size_t n, const char *src, size_t at, size_t n_src)
-{
-	size_t from = at > first ? at : first;
-	size_t to = at + n_src < first + n ? at + n_src : first + n;
-
-	memset(piece, 0, n);
-	if (from < to)
-		memcpy(piece + (from - first), src + (from - at), to - from);
+	return tensor_wait(t, c->deadline_ns, c->timeout_ms);
 }
 
 /* In a job that may shrink, a sum can be complete without a lost machine, whose part is then zeros.
@@ -105,37 +84,151 @@ static int check_root(const struct collective *c, struct bps_tensor *t, int root
 		root, c->b->options.job);
 }
 
-/* Exchange data: every worker's src of n_src bytes has its place `at` in the whole of n_bytes,
- * which is stored in dst. root: the only worker with data; -1: all have data. */
-static int exchange(struct collective *c, const char *src, size_t at, size_t n_src, char *dst,
-	size_t n_bytes, int root)
-{
+/* The whole of n_bytes, which is cut into pieces and stored in dst. This worker's part of it: n_src
+ * bytes of src, at offset `at`. */
+struct whole {
+	const char *src;
+	char *dst;
+	size_t at, n_src, n_bytes;
+	int root; /* the only worker with data; -1: all have data */
+};
+
+/* A piece in flight: [first, first + n) of the whole. */
+struct piece {
 	struct bps_tensor *t;
-	size_t n;
+	size_t first, n;
+};
+
+/* Return the smallest size of a piece that holds n_bytes, or the largest one. */
+static uint32_t size_of(size_t n_bytes)
+{
+	size_t i = 0;
+
+	while (i < N_SIZES - 1 && piece_bytes[i] < n_bytes)
+		i++;
+	return piece_bytes[i];
+}
+
+/* Declare the tensors of the first n lanes for pieces of that size. Errors: as bps_declare;
+ * BPS_EBUSY one is in flight. */
+static int declare_lanes(struct bps *b, uint32_t bytes, unsigned n, struct bps_tensor **ret)
+{
+	char names[LANES][64];
+	struct bps_decl decls[LANES] = {{0}};
 	int rc;
 
-	for (size_t first = 0; first < n_bytes; first += n) {
-		rc = piece_tensor(c->b, n_bytes - first, &t);
-		if (rc < 0)
-			return rc;
-		if (!tensor_is_done(t)) /* other workers may still sum its bytes */
+	for (unsigned i = 0; i < n; i++) {
+		snprintf(names[i], sizeof(names[i]), CLIENT_NAME_PREFIX "bytes.%u.%u", bytes, i);
+		decls[i] = (struct bps_decl){names[i], BPS_U8, bytes};
+	}
+	rc = tensor_declare(b, decls, NULL, n, ret);
+	for (unsigned i = 0; !rc && i < n; i++) {
+		if (!tensor_is_done(ret[i])) /* other workers may still sum its bytes */
 			return last_error_set(BPS_EBUSY,
 				"a collective of job '%s' that ended with an error is still in "
 				"flight",
-				c->b->options.job);
-		rc = tensor_may_fill(t);
-		if (rc < 0)
-			return rc;
-		n = n_bytes - first < t->bytes ? n_bytes - first : t->bytes;
-		fill(t->in, first, n, src, at, n_src);
-		rc = run(c, t);
-		if (!rc && root >= 0)
-			rc = check_root(c, t, root);
-		if (rc < 0)
-			return rc;
-		memcpy(dst + first, bps_output(t), n);
+				b->options.job);
+		rc = tensor_may_fill(ret[i]);
 	}
-	return 0;
+	return rc;
+}
+
+/* Write this worker's part of a piece into its input, and zeros elsewhere. Bytes of the input that
+ * are zero already are not written again. */
+static void fill(const struct whole *w, const struct piece *p)
+{
+	size_t from = w->at > p->first ? w->at - p->first : 0;
+	size_t end = w->at + w->n_src > p->first ? w->at + w->n_src - p->first : 0;
+	char *in = p->t->in;
+
+	if (end > p->n)
+		end = p->n;
+	if (from >= end)
+		from = end = 0;
+	memset(in, 0, from < p->t->n_filled ? from : p->t->n_filled);
+	if (end < p->t->n_filled)
+		memset(in + end, 0, p->t->n_filled - end);
+	if (from < end)
+		memcpy(in + from, w->src + (p->first + from - w->at), end - from);
+	p->t->n_filled = end;
+}
+
+/* Wait for a piece and store its bytes. */
+static int finish(struct collective *c, const struct whole *w, const struct piece *p)
+{
+	int rc = await(c, p->t);
+
+	if (!rc && w->root >= 0)
+		rc = check_root(c, p->t, w->root);
+	if (!rc && w->root != c->b->rank) /* the root has its bytes */
+		memcpy(w->dst + p->first, bps_output(p->t), p->n);
+	return rc;
+}
+
+/* End a collective without its root. All workers end it at the same piece, with the same pieces in
+ * flight, so that their next collective begins at the same round of each lane. */
+static void drain_lanes(struct collective *c, const struct piece *pieces, size_t n_done, size_t n)
+{
+	struct err_text why = *last_error_text();
+	int rc = 0;
+
+	while (!rc && n_done < n)
+		rc = await(c, pieces[n_done++ % LANES].t);
+	*last_error_text() = why;
+}
+
+/* The pieces of a whole: n of the largest size, but the last one may have a size and tensor of its
+ * own. */
+struct cut {
+	size_t n;
+	struct bps_tensor *lanes[LANES], *last;
+};
+
+static int cut_whole(struct bps *b, size_t n_bytes, struct cut *ret)
+{
+	uint32_t large = piece_bytes[N_SIZES - 1];
+	size_t rest = n_bytes % large, n_large = n_bytes / large;
+	int rc = 0;
+
+	*ret = (struct cut){.n = n_large + (rest ? 1 : 0)};
+	if (rest && size_of(rest) == large)
+		n_large++;
+	if (n_large)
+		rc = declare_lanes(
+			b, large, n_large < LANES ? (unsigned)n_large : LANES, ret->lanes);
+	if (!rc && n_large < ret->n)
+		rc = declare_lanes(b, size_of(rest), 1, &ret->last);
+	return rc;
+}
+
+/* Fill and submit the i-th piece. */
+static int send_piece(const struct whole *w, const struct cut *cut, size_t i, struct piece *ret)
+{
+	size_t bytes = piece_bytes[N_SIZES - 1], first = i * bytes, left = w->n_bytes - first;
+
+	*ret = (struct piece){.t = i + 1 == cut->n && cut->last ? cut->last : cut->lanes[i % LANES],
+		.first = first,
+		.n = left < bytes ? left : bytes};
+	fill(w, ret);
+	return submit(ret->t);
+}
+
+static int exchange(struct collective *c, const struct whole *w)
+{
+	struct piece pieces[LANES];
+	struct cut cut;
+	size_t sent = 0;
+	int rc = cut_whole(c->b, w->n_bytes, &cut);
+
+	for (size_t done = 0; !rc && done < cut.n; done++) {
+		for (; !rc && sent < cut.n && sent < done + LANES; sent++)
+			rc = send_piece(w, &cut, sent, &pieces[sent % LANES]);
+		if (!rc)
+			rc = finish(c, w, &pieces[done % LANES]);
+		if (rc == BPS_EWORKER_LOST)
+			drain_lanes(c, pieces, done + 1, sent);
+	}
+	return rc;
 }
 
 int bps_barrier(struct bps *b, uint32_t timeout_ms)
@@ -149,7 +242,9 @@ int bps_barrier(struct bps *b, uint32_t timeout_ms)
 		return rc;
 	rc = tensor_declare(b, &d, NULL, 1, &t);
 	if (!rc)
-		rc = run(&c, t);
+		rc = submit(t);
+	if (!rc)
+		rc = await(&c, t);
 	return end(&c, rc);
 }
 
@@ -178,7 +273,11 @@ int bps_broadcast(struct bps *b, void *data, size_t n_bytes, int root, uint32_t 
 	else
 		rc = check_memory(data, n_bytes, "broadcast: data");
 	if (!rc)
-		rc = exchange(&c, data, 0, b->rank == root ? n_bytes : 0, data, n_bytes, root);
+		rc = exchange(&c, &(struct whole){.src = data,
+					  .dst = data,
+					  .n_src = b->rank == root ? n_bytes : 0,
+					  .n_bytes = n_bytes,
+					  .root = root});
 	return end(&c, rc);
 }
 
@@ -196,6 +295,11 @@ int bps_allgather(struct bps *b, const void *src, size_t n_bytes, void *dst, uin
 	else
 		rc = check_memory(src && dst, whole, "allgather: src or dst");
 	if (!rc)
-		rc = exchange(&c, src, (size_t)b->rank * n_bytes, n_bytes, dst, whole, -1);
+		rc = exchange(&c, &(struct whole){.src = src,
+					  .dst = dst,
+					  .at = (size_t)b->rank * n_bytes,
+					  .n_src = n_bytes,
+					  .n_bytes = whole,
+					  .root = -1});
 	return end(&c, rc);
 }

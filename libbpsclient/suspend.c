@@ -29,6 +29,7 @@ static void tensor_detach(struct bps_tensor *t)
 	t->out[0] = t->out[1] = NULL;
 	t->round = 0;
 	t->copy_dst = NULL;
+	t->n_filled = 0;
 	average_reset(t);
 }
 

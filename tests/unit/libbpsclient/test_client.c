@@ -121,13 +121,80 @@ static void barrier_broadcast_and_allgather_reach_all(void **state)
 	fake_agent_free(f);
 }
 
-static sem_t has_given_up;
-
 static void expect_rc(struct client_worker *w, int is, int want)
 {
 	if (!w->rc && is != want)
 		w->rc = is ? is : -ERANGE;
 }
+
+static char pattern(size_t i, size_t key)
+{
+	return (char)(i * 7 + i / 251 + 31 * key + 1);
+}
+
+/* Broadcast and gather n bytes. What earlier ones left in the inputs would spoil them. */
+static void collect_bytes(struct client_worker *w, struct bps *b, size_t n, int root)
+{
+	char *data = malloc(2 * n), *mine = malloc(n);
+
+	for (size_t i = 0; i < n; i++) {
+		mine[i] = pattern(i, (size_t)w->rank);
+		data[i] = w->rank == root ? pattern(i, n) : 'x';
+	}
+	expect_rc(w, bps_broadcast(b, data, n, root, 0), 0);
+	for (size_t i = 0; !w->rc && i < n; i++)
+		if (data[i] != pattern(i, n))
+			w->rc = -ERANGE;
+	expect_rc(w, bps_allgather(b, mine, n, data, 0), 0);
+	for (size_t i = 0; !w->rc && i < 2 * n; i++)
+		if (data[i] != pattern(i % n, i / n))
+			w->rc = -ERANGE;
+	free(mine);
+	free(data);
+}
+
+static void collect_sizes(struct client_worker *w, struct bps *b)
+{
+	static const size_t sizes[] = {1, 64, 65, 4097, 65536, 65537, 1 << 20, (1 << 20) + 1,
+		(9 << 20) + 65537, 600001, (9 << 20) + 100, 3 << 20, 17};
+
+	for (size_t i = 0; !w->rc && i < sizeof(sizes) / sizeof(sizes[0]); i++)
+		collect_bytes(w, b, sizes[i], (int)(i & 1));
+}
+
+static void collectives_of_any_size_follow_each_other(void **state)
+{
+	struct fake_agent *f = fake_agent_new();
+
+	(void)state;
+	fake_agent_start(f);
+	run_workers(f, 2, collect_sizes);
+	fake_agent_free(f);
+}
+
+static void pieces_of_a_collective_are_in_flight_together(void **state)
+{
+	struct fake_agent *f = fake_agent_new();
+	size_t n = 20 << 20;
+	char *data = calloc(1, n);
+	struct bps *b;
+
+	(void)state;
+	f->is_mute = true;
+	fake_agent_start(f);
+	b = open_one(f);
+	assert_int_equal(bps_broadcast(b, data, n, 0, 100), BPS_ETIMEDOUT);
+	assert_int_equal(atomic_load(&f->submissions), 8);
+	assert_int_equal(bps_broadcast(b, data, n, 0, 100), BPS_EBUSY);
+	assert_int_equal(atomic_load(&f->submissions), 8);
+	fake_agent_order(f, FAKE_SPEAK);
+	assert_int_equal(bps_broadcast(b, data, n, 0, 0), 0);
+	assert_int_equal(bps_close(b, 0), 0);
+	fake_agent_free(f);
+	free(data);
+}
+
+static sem_t has_given_up;
 
 static void collect_in_vain(struct client_worker *w, struct bps *b)
 {
@@ -544,6 +611,8 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		T(four_workers_sum_over_many_rounds),
 		T(barrier_broadcast_and_allgather_reach_all),
+		T(collectives_of_any_size_follow_each_other),
+		T(pieces_of_a_collective_are_in_flight_together),
 		T(collective_behind_one_in_flight_does_not_touch_its_bytes),
 		T(many_threads_share_one_job),
 		T(bad_declarations_are_refused),

@@ -218,7 +218,7 @@ static void collective_behind_one_that_has_failed_does_not_touch_its_bytes(void 
 
 	(void)state;
 	f->is_mute = true;
-	f->mismatch_name = "__bps.bytes.64";
+	f->mismatch_name = "__bps.bytes.64.0";
 	fake_agent_start(f);
 	b = open_one(f);
 	assert_int_equal(bps_broadcast(b, &c, 1, 0, 20), BPS_ETIMEDOUT);
