@@ -177,6 +177,19 @@ static void on_peer(struct agent *a, const struct ctl_peer *p)
 	agt_core_server_changed(a->core, p->id);
 }
 
+/* C2: the scheduler asks for a server that has not come back. */
+static void on_sight(struct agent *a, const struct ctl_sight *asked)
+{
+	uint64_t heard_ns = agt_core_heard_ns(a->core, asked->member, asked->instance);
+	uint64_t now_ns = clock_now_ns();
+	struct ctl_msg m = {.type = CTL_SEEN, .sight = *asked};
+
+	if (!heard_ns)
+		return;
+	m.sight.quiet_ms = (uint32_t)(now_ns > heard_ns ? (now_ns - heard_ns) / 1000000 : 0);
+	member_send(a->member, &m);
+}
+
 static void on_message(struct agent *a, const struct ctl_msg *m)
 {
 	switch (m->type) {
@@ -201,6 +214,9 @@ static void on_message(struct agent *a, const struct ctl_msg *m)
 		break;
 	case CTL_WHY_TEXT:
 		why_stuck_on_text(a, &m->why_text);
+		break;
+	case CTL_SIGHT:
+		on_sight(a, &m->sight);
 		break;
 	case CTL_PROBE:
 		why_stuck_on_probe(a, &m->probe);

@@ -205,7 +205,7 @@ struct thread_message {
 
 static void on_sight(struct data_thread *t, const struct ctl_sight *asked)
 {
-	uint64_t heard_ns = srv_core_heard_ns(t->core, asked->agent, asked->instance);
+	uint64_t heard_ns = srv_core_heard_ns(t->core, asked->member, asked->instance);
 	struct ctl_sight seen = *asked;
 
 	if (!heard_ns)

@@ -654,6 +654,20 @@ bool agt_job_network(const struct agt_job *job, char *ret_text, size_t text_byte
 	return used == 0;
 }
 
+uint64_t agt_core_heard_ns(struct agt_core *core, uint32_t server, uint64_t instance)
+{
+	uint64_t last_ns = 0;
+	struct agt_link *link;
+
+	TAILQ_FOREACH (link, &core->links, link) {
+		uint64_t heard_ns = link->server == server ? link_heard_ns(link, instance) : 0;
+
+		if (last_ns < heard_ns)
+			last_ns = heard_ns;
+	}
+	return last_ns;
+}
+
 bool agt_core_is_connected(const struct agt_core *core)
 {
 	const struct agt_link *link;

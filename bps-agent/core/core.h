@@ -227,6 +227,9 @@ void agt_core_server_changed(struct agt_core *core, uint32_t server);
 /* Is every server that this job needs connected? Writes the missing ones. */
 bool agt_job_network(const struct agt_job *job, char *ret_text, size_t text_bytes);
 
+/* Return when that instance of a server last sent anything on a data connection, also on one that
+ * is gone; 0: there was none. */
+uint64_t agt_core_heard_ns(struct agt_core *core, uint32_t server, uint64_t instance);
 /* Is there a connection to any server? */
 bool agt_core_is_connected(const struct agt_core *core);
 

@@ -306,6 +306,23 @@ static void link_lockstep_changed(struct agt_link *link)
 		lockstep_changed(s);
 }
 
+static void note_heard(struct agt_link *link)
+{
+	uint64_t heard_ns = link->conn->x->ops->heard_ns(link->conn);
+
+	if (link->heard_ns < heard_ns)
+		link->heard_ns = heard_ns;
+}
+
+uint64_t link_heard_ns(struct agt_link *link, uint64_t instance)
+{
+	if (link->instance != instance)
+		return 0;
+	if (link->state == LINK_UP)
+		note_heard(link);
+	return link->heard_ns;
+}
+
 static void event_up(void *ctx, struct xconn *c, uint32_t peer_id, uint64_t peer_instance)
 {
 	struct agt_link *link = c->user;
@@ -313,8 +330,9 @@ static void event_up(void *ctx, struct xconn *c, uint32_t peer_id, uint64_t peer
 
 	(void)ctx;
 	(void)peer_id;
-	(void)peer_instance;
 	FAILPOINT(AGENT_LINK_UP);
+	link->instance = peer_instance;
+	link->heard_ns = link->core->now_ns;
 	link->n_tries = 0;
 	link->is_stuck = link->is_full = false;
 	link_set_state(link, LINK_UP, "connected");
@@ -332,6 +350,7 @@ static void event_down(void *ctx, struct xconn *c, const char *why)
 	(void)ctx;
 	FAILPOINT(AGENT_LINK_DOWN);
 	if (link->state == LINK_UP) {
+		note_heard(link);
 		link->down_since_ns = link->core->now_ns;
 		link->core->stats.reconnects++;
 		log_info("connection to a server is down: server=%u thread=%u why=%s", link->server,

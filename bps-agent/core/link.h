@@ -30,6 +30,8 @@ struct agt_link {
 	struct heap_node timer; /* in core->link_timers when DOWN and needed */
 	unsigned n_tries;
 	uint64_t down_since_ns;
+	/* The instance of the server of the last connection, and when it last sent; 0: none yet. */
+	uint64_t instance, heard_ns;
 	size_t inflight; /* bytes */
 	size_t n_parts;
 	struct part_list parts, offered, owing;
@@ -52,6 +54,9 @@ void link_send_got(struct agt_link *link, const struct wire_msg *m);
 void link_activate(struct agt_link *link);
 /* Send what is allowed, one contribution at most; true when more could follow. */
 bool link_pump(struct agt_link *link);
+/* Return when that instance of the server last sent anything on this link; 0: it never was
+ * connected. */
+uint64_t link_heard_ns(struct agt_link *link, uint64_t instance);
 /* Free a link without connection, partitions and GOTs. */
 void link_free(struct agt_link *link);
 /* Connect, because the link's timer in core->link_timers is due. */

@@ -49,8 +49,8 @@ static void dispatch(struct sched_core *c, struct sched_member *m, const struct 
 		sched_fail(c, m, &msg->fail);
 		return;
 	}
-	if (msg->type == CTL_SEEN && m->role == ROLE_SERVER) {
-		sched_seen(c, &msg->sight);
+	if (msg->type == CTL_SEEN) {
+		sched_seen(c, m, &msg->sight);
 		return;
 	}
 	if (msg->type == CTL_LEAVE) {

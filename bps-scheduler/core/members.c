@@ -27,51 +27,84 @@
  * member receives from is dead no later than without the question. The agent is declared dead all
  * the same if its jobs have changed meanwhile: it would delay them without knowing. */
 
-/* Servers are asked in the last SIGHT_SHARE-th of the dead time, and again after the same span. */
+/* The questions begin in the last SIGHT_SHARE-th of the dead time, and repeat after such a span. */
 #define SIGHT_SHARE 5
 
 static uint64_t sight_end(const struct sched_core *c, const struct sched_member *m)
 {
-	return m->seen_ns && !m->is_behind ? m->seen_ns + sched_member_dead_ns(c, m) : 0;
+	if (m->role != ROLE_AGENT || !m->seen_ns || m->is_behind)
+		return 0;
+	return m->seen_ns + sched_member_dead_ns(c, m);
 }
 
-static void ask_servers(struct sched_core *c, struct sched_member *m)
+/* Ask the members of the other role. */
+static void ask_others(struct sched_core *c, struct sched_member *m)
 {
 	struct ctl_msg msg = {
-		.type = CTL_SIGHT, .sight = {.agent = m->id, .instance = m->instance}};
+		.type = CTL_SIGHT, .sight = {.member = m->id, .instance = m->instance}};
 
 	for (uint32_t i = 1; i <= c->n_members; i++)
-		if (c->members[i]->role == ROLE_SERVER && c->members[i]->conn)
+		if (c->members[i]->role != m->role && c->members[i]->conn)
 			sched_send(c, c->members[i], &msg);
 	m->asked_ns = c->now_ns;
 }
 
-/* Ask the servers before the member would be dead, and arm the next check. */
-static void look_for(struct sched_core *c, struct sched_member *m, uint64_t dead_at_ns)
+/* Ask a span before the member would be dead by its own silence, and again after each span. */
+static void ask_before(struct sched_core *c, struct sched_member *m, uint64_t silent_at_ns)
 {
-	uint64_t span = sched_member_dead_ns(c, m) / SIGHT_SHARE, at = dead_at_ns - span;
+	uint64_t span = sched_member_dead_ns(c, m) / SIGHT_SHARE, at = silent_at_ns - span;
 
-	sched_arm(c, dead_at_ns);
-	if (m->role != ROLE_AGENT || m->is_behind)
-		return;
 	if (at < m->asked_ns + span)
 		at = m->asked_ns + span;
 	if (at > c->now_ns) {
 		sched_arm(c, at);
 		return;
 	}
-	ask_servers(c, m);
+	ask_others(c, m);
 	sched_arm(c, c->now_ns + span);
 }
 
-void sched_seen(struct sched_core *c, const struct ctl_sight *s)
+/* Ask the servers before the agent would be dead, and arm the next check. */
+static void look_for(struct sched_core *c, struct sched_member *m, uint64_t dead_at_ns)
 {
-	struct sched_member *m = sched_member(c, s->agent);
+	sched_arm(c, dead_at_ns);
+	if (m->role == ROLE_AGENT && !m->is_behind)
+		ask_before(c, m, dead_at_ns);
+}
+
+/* C2: a server that hangs while the scheduler starts need not be waited for during the whole grace.
+ * Agents that had a data connection to this instance report when they last received from it. Their
+ * report counts while it is fresh, since one of them may receive from it again.
+ * at_ns: when the server is dead by the grace. Returns when it is by the reports, if earlier. */
+static uint64_t hung_end(struct sched_core *c, struct sched_member *m, uint64_t at_ns)
+{
+	uint64_t dead_ns = sched_member_dead_ns(c, m), span = dead_ns / SIGHT_SHARE;
+	uint64_t heard_ns = m->heard_ns > c->isolated_ns ? m->heard_ns : c->isolated_ns;
+	uint64_t own_ns = heard_ns + dead_ns, window_ns = sched_member_window_ns(c, m);
+
+	if (m->role != ROLE_SERVER || c->now_ns >= c->grace_ns)
+		return at_ns;
+	if (m->state == MEMBER_SUSPECT && own_ns < m->since_ns + window_ns)
+		own_ns = m->since_ns + window_ns;
+	if (own_ns >= at_ns)
+		return at_ns;
+	ask_before(c, m, own_ns);
+	if (!m->seen_ns || m->answered_ns + 2 * span < c->now_ns)
+		return at_ns;
+	if (own_ns < m->seen_ns + dead_ns)
+		own_ns = m->seen_ns + dead_ns;
+	return own_ns < at_ns ? own_ns : at_ns;
+}
+
+void sched_seen(struct sched_core *c, const struct sched_member *by, const struct ctl_sight *s)
+{
+	struct sched_member *m = sched_member(c, s->member);
 	uint64_t quiet_ns = s->quiet_ms * NS_PER_MS;
 
-	if (!m || m->role != ROLE_AGENT || m->instance != s->instance || m->state == MEMBER_DOWN ||
+	if (!m || m->role == by->role || m->instance != s->instance || m->state == MEMBER_DOWN ||
 		!m->asked_ns || quiet_ns >= c->now_ns)
 		return;
+	m->answered_ns = c->now_ns;
 	if (m->seen_ns < c->now_ns - quiet_ns)
 		m->seen_ns = c->now_ns - quiet_ns;
 }
@@ -328,7 +361,7 @@ bool sched_hello(struct sched_core *c, struct sched_conn *conn, const struct ctl
 	c->n_silent--;
 	conn->member = m;
 	m->conn = conn;
-	m->seen_ns = m->asked_ns = 0;
+	m->seen_ns = m->asked_ns = m->answered_ns = 0;
 	m->heard_ns = c->now_ns;
 	m->needs_sync = m->has_come = true;
 	/* The grace of the others may end with this member. */
@@ -375,6 +408,7 @@ void sched_member_check(struct sched_core *c, struct sched_member *m)
 	} else if (c->isolated_ns && at < c->isolated_ns + sched_member_window_ns(c, m)) {
 		at = c->isolated_ns + sched_member_window_ns(c, m);
 	}
+	at = hung_end(c, m, at);
 	if (at <= c->now_ns && seen_to > c->now_ns && m->state == MEMBER_UP) {
 		sched_conn_drop(c, m->conn->id, "silent, but servers hear it");
 		sched_member_set_state(c, m, MEMBER_SUSPECT, "silent here, but servers hear it");
@@ -391,9 +425,10 @@ void sched_member_check(struct sched_core *c, struct sched_member *m)
 			(double)(c->now_ns - m->heard_ns) / 1e9);
 	else if (m->state == MEMBER_SUSPECT && drain_has_stopped(m))
 		snprintf(why, sizeof(why), "it was drained, and has stopped");
-	else if (m->state == MEMBER_SUSPECT && m->seen_ns)
-		snprintf(why, sizeof(why), "silent for %.1f s, at the servers too",
-			(double)(c->now_ns - m->seen_ns) / 1e9);
+	else if (m->state != MEMBER_UP && m->seen_ns)
+		snprintf(why, sizeof(why), "silent for %.1f s, at the %s too",
+			(double)(c->now_ns - m->seen_ns) / 1e9,
+			m->role == ROLE_AGENT ? "servers" : "agents");
 	else if (m->state == MEMBER_SUSPECT)
 		snprintf(why, sizeof(why), "gone for %.1f s",
 			(double)(c->now_ns - m->since_ns) / 1e9);

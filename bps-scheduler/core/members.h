@@ -11,8 +11,9 @@ bool sched_hello(struct sched_core *c, struct sched_conn *conn, const struct ctl
 void sched_hello_undo(struct sched_core *c, struct sched_conn *conn);
 /* Do the work of sched_expel within an event. */
 void sched_member_expel(struct sched_core *c, enum role role, const char *name);
-/* Handle a report: a server receives from an agent that is silent here. */
-void sched_seen(struct sched_core *c, const struct ctl_sight *s);
+/* Handle a report of a member: when it last received from one of the other role, which is silent
+ * here. */
+void sched_seen(struct sched_core *c, const struct sched_member *by, const struct ctl_sight *s);
 /* Declare the member dead if its time is over; otherwise arm for that time. */
 void sched_member_check(struct sched_core *c, struct sched_member *m);
 /* Detect isolation. Runs before the members are checked (isolation.c). */

@@ -61,9 +61,9 @@ struct sched_member {
 	uint64_t deadline_ns; /* EXPECTED, SUSPECT: time when it is declared dead */
 	uint64_t since_ns;    /* time of the present state */
 	uint64_t moved_ns;    /* time of the last progress */
-	/* Agent, rule C4: when a server last received from it, and when the servers were last
-	 * asked. 0: never. */
-	uint64_t seen_ns, asked_ns;
+	/* Rules C2 and C4: when a member of the other role last received from it, when these were
+	 * last asked, and when one last answered. 0: never. */
+	uint64_t seen_ns, asked_ns, answered_ns;
 	bool is_drained;                /* durable: gets nothing new, see drain.h */
 	bool is_leaving;                /* server: this instance is about to end */
 	bool has_left;                  /* is_leaving: LEFT was sent */

@@ -114,7 +114,8 @@ static void silent_problem(const struct sched_core *c, const struct status_info 
 
 	if (m->state == MEMBER_UP)
 		dead_ns = m->heard_ns + sched_member_dead_ns(c, m);
-	if (m->seen_ns && !m->is_behind && m->seen_ns + sched_member_dead_ns(c, m) > dead_ns) {
+	if (m->role == ROLE_AGENT && m->seen_ns && !m->is_behind &&
+		m->seen_ns + sched_member_dead_ns(c, m) > dead_ns) {
 		cut_problem(info, m, p);
 		return;
 	}

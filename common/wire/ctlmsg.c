@@ -284,7 +284,7 @@ static const struct field steered_fields[] = {
 };
 
 static const struct field sight_fields[] = {
-	FIELD_U32_(ctl_sight, agent),
+	FIELD_U32_(ctl_sight, member),
 	FIELD_U64_(ctl_sight, instance),
 	FIELD_U32_(ctl_sight, quiet_ms),
 };

@@ -117,13 +117,13 @@ struct ctl_peers {
 	uint32_t n_peers;
 };
 
-/* Rule C4. SIGHT: the scheduler receives nothing from an agent, and asks the servers whether its
- * data path works. SEEN: a server has a connection to that very instance; servers without one do
- * not answer. */
+/* Rules C2 and C4. SIGHT: the scheduler receives nothing from a member, and asks those of the other
+ * role whether its data path works. SEEN: a server has a connection to that very instance of an
+ * agent, or an agent has or had one to that of a server; others do not answer. */
 struct ctl_sight {
-	uint32_t agent; /* agent id */
+	uint32_t member; /* its id */
 	uint64_t instance;
-	uint32_t quiet_ms; /* SEEN: time since the last message from the agent; SIGHT: 0 */
+	uint32_t quiet_ms; /* SEEN: time since the last message from the member; SIGHT: 0 */
 };
 
 /* LEAVE: a server is about to end, and its partitions should move away first. LEFT: they have moved

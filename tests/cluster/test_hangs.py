@@ -174,3 +174,18 @@ def test_slow_machine_is_named_with_its_lag_until_it_is_quick_again(cluster, tmp
         deadline_s=2 * DEADLINE_S,
     )
     assert "is last in" not in show(c, "status")
+
+
+def test_server_that_hangs_while_the_scheduler_restarts_is_replaced_long_before_the_grace(cluster):
+    c = cluster(agents=2, servers=2, scheduler_args=["--agent-dead", "60s"])  # a grace of 120 s
+    _, rounds = c.start_running(
+        "rounds", 2, {"n_elems": 300000, "n_rounds": 1000000, "pause": 0.01}
+    )
+    c.scheduler.pin()
+    c.scheduler.kill()
+    c.servers[1].kill(signal.SIGSTOP)
+    c.scheduler.start()
+    c.wait_for("s1 is dead", lambda: c.member("s1")["state"] == "down")
+    assert "at the agents too" in c.member("s1")["why"]
+    rounds.goes_on()
+    c.servers[1].kill(signal.SIGCONT)

@@ -640,6 +640,16 @@ static void report(struct sim_agent *a, const struct ctl_probe *p)
 	sim_member_send(&a->m, &msg);
 }
 
+static void answer_sight(struct sim_agent *a, const struct ctl_sight *asked)
+{
+	uint64_t heard_ns = agt_core_heard_ns(a->core, asked->member, asked->instance);
+	struct ctl_msg seen = {.type = CTL_SEEN, .sight = *asked};
+
+	seen.sight.quiet_ms = (uint32_t)((a->s->now - heard_ns) / MS);
+	if (heard_ns)
+		sim_member_send(&a->m, &seen);
+}
+
 void agent_message(struct sim *s, unsigned idx, const struct ctl_msg *msg)
 {
 	struct sim_agent *a = &s->agents[idx];
@@ -668,6 +678,9 @@ void agent_message(struct sim *s, unsigned idx, const struct ctl_msg *msg)
 		if (a->has_job_msg ? msg->job_end.job == a->job_id
 				   : s->oracle.job == msg->job_end.job)
 			job_end(a, msg->job_end.code);
+		break;
+	case CTL_SIGHT:
+		answer_sight(a, &msg->sight);
 		break;
 	case CTL_PROBE:
 		report(a, &msg->probe);

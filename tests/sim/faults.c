@@ -159,6 +159,8 @@ void options_draw(struct sim *s)
 	o->has_drains = s->seed % 16 == 3 || s->seed % 16 == 11 || s->seed % 64 == 32;
 	if (o->has_drains)
 		drains_draw(s);
+	if (s->seed % 32 == 12)
+		hung_draw(s);
 	if (s->seed % 8 == 1 || s->seed % 32 == 3 || s->seed % 32 == 16) {
 		o->has_liar = s->seed % 16 == 9 || s->seed % 64 == 3;
 		guests_draw(s);
@@ -417,6 +419,8 @@ static void begin(struct sim *s)
 		restarts_start(s);
 	if (s->o.has_drains)
 		drains_start(s);
+	if (s->o.has_hung)
+		hung_start(s);
 	if (s->o.has_deaf)
 		sim_post(s, NULL, rnd_below(s, 100 * MS), on_deaf);
 }

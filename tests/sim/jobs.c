@@ -421,6 +421,7 @@ void guest_message(struct sim *s, unsigned idx, const struct ctl_msg *msg)
 		peers(a, &msg->peers);
 		break;
 	case CTL_PROBE: /* never answered: the scheduler's time limit ends it */
+	case CTL_SIGHT:
 		break;
 	default:
 		FOREACH_IN (g, a)

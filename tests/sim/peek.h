@@ -30,6 +30,8 @@ struct peek peek_read(const struct xport_read *r);
 /* Return whether the scheduler has no tensor of that name in the job, or a refused one. */
 struct sched_core;
 bool peek_is_refused(const struct sched_core *core, uint32_t job, const char *name);
+/* Return whether the scheduler has declared the server of that name dead. */
+bool peek_is_down(const struct sched_core *core, const char *server);
 /* Return how many jobs a server's thread has. */
 struct srv_core;
 unsigned peek_server_jobs(const struct srv_core *core);

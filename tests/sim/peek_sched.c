@@ -8,3 +8,11 @@ bool peek_is_refused(const struct sched_core *core, uint32_t job, const char *na
 
 	return !t || t->state == TENSOR_FAILED;
 }
+
+bool peek_is_down(const struct sched_core *core, const char *server)
+{
+	const struct sched_member *m =
+		sched_member_find((struct sched_core *)core, ROLE_SERVER, server);
+
+	return m && m->state == MEMBER_DOWN;
+}

@@ -114,7 +114,7 @@ static void thread_leave(void *owner)
 
 static void answer_sight(struct sim_thread *t, const struct ctl_sight *asked)
 {
-	uint64_t heard_ns = srv_core_heard_ns(t->core, asked->agent, asked->instance);
+	uint64_t heard_ns = srv_core_heard_ns(t->core, asked->member, asked->instance);
 	struct ctl_msg seen = {.type = CTL_SEEN, .sight = *asked};
 
 	seen.sight.quiet_ms = (uint32_t)((t->server->s->now - heard_ns) / MS);

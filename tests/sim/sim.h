@@ -145,7 +145,7 @@ struct sim_options {
 	unsigned rounds, size;
 	bool is_deterministic, has_ranks, is_work_slow, is_nic_alone, may_fail, is_forming_calm,
 		is_priority_mixed, has_deaf, has_restarts, is_shrink, has_drains, has_stops,
-		has_liar, is_late, has_old_plans, has_tenants;
+		has_liar, is_late, has_old_plans, has_tenants, has_hung;
 	unsigned backup; /* machines that a round need not wait for */
 	uint32_t grace_ms;
 	uint32_t slow_permille; /* share of submissions that are late */
@@ -351,6 +351,15 @@ bool server_has_job(const struct sim_server *srv);
 void server_say_leave(struct sim_server *srv);
 void server_left(struct sim_server *srv, const struct ctl_left *msg);
 uint64_t server_start_delay(struct sim *s, unsigned idx);
+/* hung.c: a server hangs while the scheduler restarts, or is cut off from it. */
+struct sim_hung {
+	unsigned server;
+	bool is_cut;
+	/* the fault, the restart of the scheduler, and the return of all agents; 0: not yet */
+	uint64_t begun_ns, started_ns, back_ns;
+};
+void hung_draw(struct sim *s);
+void hung_start(struct sim *s);
 void drains_draw(struct sim *s);
 void drains_start(struct sim *s);
 
@@ -634,6 +643,7 @@ struct sim {
 	struct oracle oracle;
 	uint64_t faults_end, deadline;
 	uint64_t agent_fault_ns; /* total duration of faults on the agents' control plane */
+	struct sim_hung hung;
 	unsigned n_faults;
 	/* damaged payloads; counted twice where reports of damage may be doubled */
 	unsigned n_corrupted;

@@ -44,6 +44,88 @@ static void nobody_dies_in_the_grace_after_a_restart(void **state)
 	world_fini(&w);
 }
 
+/* Let ms pass after a restart with agents a and b, while server s1 (member 1) is away. Agent a
+ * answers each question about it with the silence quiet_ms. */
+static void pass_without_s1(struct sched_world *w, uint32_t ms, uint32_t quiet_ms)
+{
+	const struct ctl_msg seen = {CTL_SEEN, .sight = {1, 101, quiet_ms}};
+
+	for (uint32_t at = 0; at < ms; at += 100) {
+		char *asked;
+
+		pass(w, 100, (const uint32_t[]){12, 21, 22, 0});
+		asked = strstr(w->log, "21 SIGHT");
+		if (!asked)
+			continue;
+		asked[0] = '-';
+		send_msg(w, 21, &seen);
+	}
+}
+
+static void restart_without_s1(struct sched_world *w)
+{
+	running_job(w);
+	kill_scheduler(w);
+	server(w, 12, "s2", 102);
+	agent(w, 21, "a", 201);
+	agent(w, 22, "b", 202);
+	clear(w);
+}
+
+static void server_that_agents_do_not_hear_either_is_dead_in_the_grace(void **state)
+{
+	struct sched_world w;
+
+	(void)state;
+	restart_without_s1(&w);
+	pass_without_s1(&w, w.cfg.server_dead_ms - 200, 3000);
+	NOT_SAID(&w, "down");
+	pass_without_s1(&w, 400, 3000);
+	SAID(&w, "s1:down:i101");
+	NOT_SAID(&w, "JOB_END");
+	world_fini(&w);
+}
+
+static void server_that_agents_hear_or_never_heard_has_the_whole_grace(void **state)
+{
+	struct sched_world w;
+
+	(void)state;
+	restart_without_s1(&w);
+	pass_without_s1(&w, 2 * w.cfg.agent_dead_ms - 200, 100);
+	NOT_SAID(&w, "down");
+	pass_without_s1(&w, 400, 100);
+	SAID(&w, "s1:down:i101");
+	world_fini(&w);
+	restart_without_s1(&w);
+	pass(&w, 2 * w.cfg.agent_dead_ms - 200, (const uint32_t[]){12, 21, 22, 0});
+	SAID(&w, "22 SIGHT");
+	NOT_SAID(&w, "down");
+	world_fini(&w);
+}
+
+static void silent_server_is_dead_in_the_grace_of_another_member(void **state)
+{
+	struct sched_world w;
+
+	(void)state;
+	running_job(&w);
+	kill_scheduler(&w);
+	server(&w, 11, "s1", 101);
+	server(&w, 12, "s2", 102);
+	agent(&w, 21, "a", 201); /* b stays away */
+	clear(&w);
+	for (uint32_t at = 0; at < w.cfg.server_dead_ms + 300; at += 100) {
+		const struct ctl_msg seen = {CTL_SEEN, .sight = {1, 101, 200 + at}};
+
+		pass(&w, 100, (const uint32_t[]){12, 21, 0});
+		send_msg(&w, 21, &seen);
+	}
+	SAID(&w, "s1:down:i101");
+	NOT_SAID(&w, "JOB_END");
+	world_fini(&w);
+}
+
 static void grace_also_covers_members_that_leave_again(void **state)
 {
 	struct sched_world w;
@@ -406,6 +488,9 @@ int main(void)
 		cmocka_unit_test(restarted_scheduler_knows_its_members_and_jobs),
 		cmocka_unit_test(nobody_dies_in_the_grace_after_a_restart),
 		cmocka_unit_test(silent_server_dies_in_time_once_all_members_are_back),
+		cmocka_unit_test(server_that_agents_do_not_hear_either_is_dead_in_the_grace),
+		cmocka_unit_test(server_that_agents_hear_or_never_heard_has_the_whole_grace),
+		cmocka_unit_test(silent_server_is_dead_in_the_grace_of_another_member),
 		cmocka_unit_test(grace_also_covers_members_that_leave_again),
 		cmocka_unit_test(server_that_restarted_meanwhile_gets_a_new_pgen),
 		cmocka_unit_test(log_without_its_last_record_ends_the_jobs_that_it_has),
