@@ -34,7 +34,7 @@ from bps._core import Operation, Runtime
 from bps._job import Job
 from bps._job import open as open_job
 from bps._library import CODES, Error
-from bps.torch._memory import NAMES, check_device, input_view, output_view, wire_dtype
+from bps.torch._memory import NAMES, check_device, flatten, input_view, output_view, wire_dtype
 
 OPS = {
     dist.ReduceOp.SUM: bps.SUM,
@@ -171,10 +171,12 @@ class _Work(Work):
         The future of a failed operation raises a RuntimeError with the sentence.
         """
         with self._lock:
-            if self._future is None:
+            is_first = self._future is None
+            if is_first:
                 self._future = self._done.then(_value)
-                self._group.complete(self)
-            return self._future
+        if is_first:
+            self._group.complete(self)
+        return self._future
 
     def _complete(self) -> None:
         """Run by the group's thread: wait, and set the future."""
@@ -261,7 +263,14 @@ class _Collectives:
         return "bps"
 
     def complete(self, work: _Work) -> None:
-        """Let the group's thread complete the future of an operation."""
+        """Let the group's thread complete the future of an operation.
+
+        A callback that this thread runs may wait for its own operations: they are completed at
+        once.
+        """
+        if threading.current_thread() is self._thread:
+            work._complete()
+            return
         self._works.put(work)
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="bps-c10d", daemon=True)
@@ -365,13 +374,13 @@ class _Collectives:
     def _flat(self, tensor: torch.Tensor) -> torch.Tensor:
         """The elements of a tensor that is only read."""
         check_device(tensor)
-        return tensor.detach().contiguous().view(-1)
+        return flatten(tensor.contiguous())
 
     def _room(self, tensor: torch.Tensor, last: list[Callable[[], Any]]) -> torch.Tensor:
         """A flat tensor for the result of a tensor, which `last` brings there if it has gaps."""
         check_device(tensor)
         if tensor.is_contiguous():
-            return tensor.detach().view(-1)
+            return flatten(tensor)
         flat = torch.empty(tensor.numel(), dtype=tensor.dtype)
         last.append(lambda: tensor.detach().copy_(flat.view(tensor.shape)))
         return flat

@@ -42,6 +42,12 @@ def view(address: int, dtype: torch.dtype, n_elems: int) -> torch.Tensor:
     return torch.frombuffer(raw, dtype=dtype)
 
 
+def flatten(tensor: torch.Tensor) -> torch.Tensor:
+    """The elements of a contiguous tensor as a vector over the same memory, of stride 1: that of
+    view(-1) is 0 for one element of an expanded tensor, which has no view as bytes."""
+    return tensor.detach().as_strided((tensor.numel(),), (1,))
+
+
 def input_view(slot: Slot) -> torch.Tensor:
     """The slot's input as a flat tensor."""
     assert slot.tensor.handle  # or the job is closed, and its memory gone

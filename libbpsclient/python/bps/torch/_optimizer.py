@@ -17,6 +17,7 @@ from bps._sets import ProcessSet, global_process_set
 from bps.torch import _ops
 from bps.torch._compression import Compression, Compressor
 from bps.torch._cross_barrier import CrossBarrier
+from bps.torch._memory import flatten
 from bps.torch._reducer import BUCKET_BYTES, Reducer
 
 
@@ -262,9 +263,7 @@ def broadcast_parameters(
         tensors = [p for _, p in _tensors(params) if p.numel()]
         if not tensors:
             return
-        flat = torch.cat(
-            [p.detach().cpu().contiguous().view(-1).view(torch.uint8) for p in tensors]
-        )
+        flat = torch.cat([flatten(p.cpu().contiguous()).view(torch.uint8) for p in tensors])
         _ops.broadcast_(flat, root_rank, process_set=process_set)
         at = 0
         for p in tensors:
