@@ -28,14 +28,22 @@ ALONE = ("1x1",)
 FRONTENDS = {
     "torch": {
         "torch": CLUSTERS,
+        "collectives": ("2x2", "3x1"),
         "c10d": CLUSTERS,
+        "distributed": ("2x2", "3x1"),
         "compat": ONE_AGENT,
         "elastic": ONE_AGENT,
         "errors": ALONE,
         "gpu": ("1x1", "2x1", "3x2"),
     },
     # The oldest PyTorch, where the back-end is another class.
-    "torch-2.1": {"torch": ("2x2",), "c10d": ("2x1", "3x2"), "errors": ALONE},
+    "torch-2.1": {
+        "torch": ("2x2",),
+        "collectives": ("2x1",),
+        "c10d": ("2x1", "3x2"),
+        "distributed": ("2x1",),
+        "errors": ALONE,
+    },
     "mxnet": {"arrays": ONE_AGENT, "mxnet": ONE_AGENT},
 }
 FORM = ((ROOT / "libbpsclient" / "python", "check"), (ROOT, "format", "--check"))
