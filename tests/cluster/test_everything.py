@@ -1,0 +1,73 @@
+"""`make everything` counts a target as failed when it fails, shows no figure, or takes too long."""
+
+import importlib.util
+import os
+import re
+import sys
+
+import pytest
+
+from cluster import ROOT
+
+MAKEFILE = r"""
+good:
+	@echo 'noise'; echo '3 passed, 0 failed'
+fails:
+	@echo '3 passed, 1 failed'; exit 1
+mute:
+	@echo 'nothing of interest'
+endless:
+	@echo '1 passed, 0 failed'; echo $$PPID >endless.pid; tail -f /dev/null
+"""
+NEVER_MIN = 0.02  # of a target that does not end
+
+
+@pytest.fixture
+def everything(tmp_path, monkeypatch):
+    """A function that runs the script over targets of a Makefile of its own."""
+    spec = importlib.util.spec_from_file_location("everything", ROOT / "tests" / "everything.py")
+    script = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, "everything", script)
+    spec.loader.exec_module(script)
+    (tmp_path / "Makefile").write_text(MAKEFILE)
+    monkeypatch.setattr(script, "ROOT", tmp_path)
+    monkeypatch.setattr(script, "LOGS", tmp_path / "logs")
+    monkeypatch.setattr(script, "revision", lambda: "abc")
+
+    def run(*names):
+        """The exit status, and {target: (result, figures)} of the page."""
+        limits = {"endless": NEVER_MIN}
+        targets = tuple(script.Target(name, limits.get(name, 5), script.COUNTS) for name in names)
+        monkeypatch.setattr(script, "TARGETS", targets)
+        page = tmp_path / "page.md"
+        monkeypatch.setattr("sys.argv", ["everything.py", "--out", str(page)])
+        status = script.main()
+        rows = re.findall(r"(?m)^\| `make (\S+)` \| (.*?) \| .*? \| (.*) \|$", page.read_text())
+        return status, {name: (result, figures) for name, result, figures in rows}
+
+    return run
+
+
+def test_all_that_pass_is_a_pass(everything):
+    assert everything("good") == (0, {"good": ("passed", "3 passed, 0 failed")})
+
+
+@pytest.mark.parametrize(
+    "name, figures",
+    [
+        ("fails", "make ended with status 2; 3 passed, 1 failed"),
+        ("mute", "printed no figures"),
+        ("endless", f"stopped after {NEVER_MIN} min"),
+        ("absent", "make ended with status 2"),
+    ],
+)
+def test_one_that_does_not_pass_fails_all_and_the_others_still_run(everything, name, figures):
+    status, rows = everything(name, "good")
+    assert status == 1
+    assert rows == {name: ("**failed**", figures), "good": ("passed", "3 passed, 0 failed")}
+
+
+def test_target_that_is_stopped_leaves_no_process(everything, tmp_path):
+    everything("endless")
+    with pytest.raises(ProcessLookupError):
+        os.kill(int((tmp_path / "endless.pid").read_text()), 0)
