@@ -4,7 +4,8 @@ PYTHON	?= $(firstword $(foreach p,python3 /usr/bin/python3,$(shell $(p) -c \
 CHECKFLAGS ?=
 
 help:
-	@echo 'make             build into build/$$BUILD (BUILD=release|debug|asan|tsan|cov)'
+	@echo 'make             build into build/$$BUILD (BUILD=release|debug|asan|tsan|cov);'
+	@echo '                 its packages: tests/install-deps.sh build'
 	@echo '                 CUDA=no: without the program for GPUs; CUDA_HOME=DIR: toolkit'
 	@echo 'make gpu-tests   programs for tests/gpu/run A|B|C|D, docs/guides/gpu-tests.md'
 	@echo 'make clean       remove build/ of all BUILDs'
@@ -56,21 +57,32 @@ demo:
 	$(STEP) BUILD=release all
 	$(Q)tests/demo.sh build/release
 
+# Targets with programs as prerequisites, which need packages: install these, then make the target
+# with -run behind its name.
+READY	:= check sim sim-long sim-10m sim-check sim-mutants sim-scale sim-scale-mutants sched-load \
+	   gpu-tests
+$(READY):
+	$(Q)tests/install-deps.sh test
+	$(STEP) $@-run
+.PHONY: $(READY) $(addsuffix -run,$(READY))
+
 test:
 	$(Q)tests/install-deps.sh test
-	$(STEP) BUILD=debug check
+	$(STEP) BUILD=debug check-run
 
-check: all check-build
+check-run: all check-build
 	$(Q)$(PYTHON) tests/run.py $(B) $(CHECKFLAGS)
 check-build: $(UNITBINS) $(FUZZBINS) $(SIMBIN) $(SCALEBIN) $(PROBEBIN)
 
 check-asan:
-	$(STEP) BUILD=asan check
+	$(Q)tests/install-deps.sh test
+	$(STEP) BUILD=asan check-run
 # Only those tests with real daemons that drive GPUs run here. Python starts their workers,
 # which load the library of the debug build.
 check-tsan:
+	$(Q)tests/install-deps.sh test
 	$(STEP) BUILD=debug all
-	$(STEP) BUILD=tsan check CHECKFLAGS="--cluster test_device $(CHECKFLAGS)"
+	$(STEP) BUILD=tsan check-run CHECKFLAGS="--cluster test_device $(CHECKFLAGS)"
 
 # The fuzz targets, linked with libFuzzer's main and its counters in all code that they call.
 FUZZ_S	?= 60
@@ -83,7 +95,7 @@ fuzz:
 	$(STEP) CC=clang BUILD=asan B=build/fuzz CFLAGS=-fsanitize=fuzzer-no-link fuzzers
 	$(Q)tests/fuzz/run.sh build/fuzz/fuzzers $(FUZZ_S)
 
-.PHONY: help demo test check check-build check-asan check-tsan fuzzers fuzz
+.PHONY: help demo test check-build check-asan check-tsan fuzzers fuzz
 
 # The front-ends, each in an environment below build/frontends that is made once.
 test-frontends:

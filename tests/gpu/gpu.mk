@@ -31,8 +31,7 @@ ifeq ($(CUDA),yes)
 ALLSRC	+= $(GPU_A) $(GPU_B) tests/gpu/d.c $(GPU_COMMON)
 check-build: $(GPUBINS) $(FAKELIBS)
 endif
-gpu-tests: $(GPUBINS)
+gpu-tests-run: $(GPUBINS)
 	@$(if $(GPUBINS),,echo 'make gpu-tests: no CUDA toolkit with NCCL in' \
 		'$(CUDA_HOME) (CUDA_HOME)' >&2; exit 1)
 
-.PHONY: gpu-tests

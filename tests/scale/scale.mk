@@ -5,7 +5,7 @@ $(SCALEBIN): $(SCALE_OBJS) $(LIBCORES) $(LIBCOMMON)
 	$(call link,$(LIBS))
 
 # The tables of docs/results/scaling.md.
-sim-scale: $(SCALEBIN)
+sim-scale-run: $(SCALEBIN)
 	tests/scale/tables.sh $(SCALEBIN)
 
 # Mutants: one source file patched, linked before the archives' own.
@@ -21,16 +21,14 @@ $(B)/scale-mutants/$(1): $(B)/scale-mutants/$(1).c $(SCALE_OBJS) $(LIBCORES) $(L
 		$(LIBCOMMON) $(LIBS)
 endef
 $(foreach m,$(SCALE_MUTANTS),$(eval $(call scale_mutant,$(m))))
-sim-scale-mutants: $(addprefix $(B)/scale-mutants/,$(SCALE_MUTANTS))
+sim-scale-mutants-run: $(addprefix $(B)/scale-mutants/,$(SCALE_MUTANTS))
 	$(Q)for m in $^; do if $$m --check >$$m.log; then echo "$$m is not caught"; exit 1; fi; \
 		sed -n "s,^FAIL,$$(basename $$m):,p" $$m.log; done; \
 		echo "$(words $(SCALE_MUTANTS)) mutants, all caught"
-.PHONY: sim-scale sim-scale-mutants
 
 # A real scheduler under 1,000 members, which one program plays.
 LOADBIN	:= $(B)/tests/sched-load
 $(LOADBIN): $(call objs,$(LOAD)) $(LIBCOMMON)
 	$(call link,$(LIBS))
-sched-load: $(LOADBIN) $(B)/bps-scheduler/bps-scheduler
+sched-load-run: $(LOADBIN) $(B)/bps-scheduler/bps-scheduler
 	$(LOADBIN) $(B)/bps-scheduler/bps-scheduler
-.PHONY: sched-load

@@ -30,19 +30,18 @@ $(SIMBIN): $(SIM_OBJS)
 	$(Q)mkdir -p $(@D) && $(CC) $(LDFLAGS_ALL) -o $@ $(SIM_OBJS) $(SIM_LIBS)
 -include $(SIM_OBJS:.o=.d)
 
-sim: $(SIMBIN)
+sim-run: $(SIMBIN)
 	$(SIMBIN) --seeds $(SIM_SEEDS) --report
-sim-long: $(SIMBIN)
+sim-long-run: $(SIMBIN)
 	$(SIMBIN) --seeds 1..1000000 --report
 # Use as many processes as processors, or SIM_JOBS. The target continues a run that was stopped or
 # that reached SIM_MINUTES.
-sim-10m: $(SIMBIN)
+sim-10m-run: $(SIMBIN)
 	$(PYTHON) tests/sim/long.py $(SIMBIN) --seeds $(SIM_10M_SEEDS) --jobs $(SIM_JOBS) \
 		$(if $(SIM_MINUTES),--minutes $(SIM_MINUTES)) --report docs/results/simulator.md
-sim-check: $(SIMBIN)
+sim-check-run: $(SIMBIN)
 	$(SIMBIN) --file tests/sim/seeds.txt --report
 	$(SIMBIN) --seeds 1..3000 --report
-.PHONY: sim sim-long sim-10m sim-check
 
 # Mutants: the program with one rule taken out by a patch of one source file.
 MUTANTS	:= $(patsubst tests/sim/mutants/%.patch,%,$(wildcard tests/sim/mutants/*.patch))
@@ -63,6 +62,5 @@ $(B)/tests/mutants/$(1): $(B)/mutants/$(1)/mutant.o $(SIM_OBJS)
 endef
 $(foreach m,$(MUTANTS),$(eval $(call mutant,$(m))))
 -include $(MUTANTS:%=$(B)/mutants/%/mutant.d)
-sim-mutants: $(MUTANTBINS)
+sim-mutants-run: $(MUTANTBINS)
 	tests/sim/mutants.sh $(B)/tests/mutants
-.PHONY: sim-mutants
