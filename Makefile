@@ -102,6 +102,8 @@ $(B)/commit: FORCE
 
 # Bits must not depend on the instruction set, so no multiply-add. Unrolling is worth a tenth.
 $(B)/common/data/reduce.o: ISA := -O3 -ffp-contract=off
+# Selections between floats are no vectors where they may trap.
+$(B)/libbpsclient/convert.o: ISA := -O3 -ffp-contract=off -fno-trapping-math
 ifneq ($(filter x86_64%,$(shell $(CC) -dumpmachine)),)
 $(B)/common/data/reduce_avx2.o: ISA := -O3 -ffp-contract=off -mavx2 -mf16c
 $(B)/common/data/reduce_avx512.o: ISA := -O3 -ffp-contract=off -mavx512f -mavx512bw \

@@ -166,6 +166,13 @@ BPS_API const void *bps_output(const struct bps_tensor *t);
  * complete. An average of integers is elsewhere: only bps_output returns it. Errors: -EINVAL the
  * tensor lies in device memory; BPS_ECLOSED. */
 BPS_API int bps_outputs(const struct bps_tensor *t, const void *ret[2]);
+/* Write the bps_count(t) values of src times scale to the input of a tensor of floats. Each product
+ * is exact before it is rounded, once, to nearest even. Errors: BPS_EBUSY; -EINVAL the tensor has
+ * integers or lies in device memory; the job's failure. */
+BPS_API int bps_fill_f32(struct bps_tensor *t, const float *src, float scale);
+/* Write the output of a tensor of floats times scale to dst. Of f64 the product is rounded to f64
+ * and to f32. Errors: -EINVAL likewise, or no round is complete. */
+BPS_API int bps_read_f32(const struct bps_tensor *t, float *dst, float scale);
 BPS_API uint64_t bps_count(const struct bps_tensor *t);
 BPS_API enum bps_dtype bps_dtype(const struct bps_tensor *t);
 BPS_API const char *bps_name(const struct bps_tensor *t);

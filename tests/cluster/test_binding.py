@@ -77,6 +77,26 @@ def test_some_are_reported_and_results_lie_at_two_places_in_turn():
             a.outputs[0][0] = 1
 
 
+@pytest.mark.parametrize("dtype", ["f16", "bf16", "f32", "f64"])
+def test_floats_are_filled_and_read_with_a_factor(dtype):
+    with bps.open() as job:
+        t = job.declare("t", dtype, (2, 3))
+        values = np.arange(6, dtype=np.float32).reshape(2, 3) - 2.5
+        with pytest.raises(bps.Error, match="no round"):
+            t.read()
+        t.fill(values, 0.5)
+        t.push_pull()
+        t.wait()
+        assert (t.read(4) == 2 * values).all()
+        if dtype != "bf16":
+            assert (t.output == values / 2).all()
+        for wrong in (values.astype(np.float64), values[:1]):
+            with pytest.raises(ValueError, match="are not 6 of f32"):
+                t.fill(wrong)
+        with pytest.raises(bps.Error, match="use bps_input and bps_output for integers"):
+            job.declare("i", "i32", 6).fill(values)
+
+
 def test_collectives_keep_type_and_shape():
     with bps.open() as job:
         job.barrier()

@@ -148,7 +148,7 @@ class Tensor:
 
     @property
     def outputs(self) -> tuple[np.ndarray, np.ndarray]:
-        """Both result buffers, read-only, valid until the job is suspended or closed.
+        """The two result buffers, read-only, valid until the job is suspended or closed.
 
         The result of round ``n`` of :attr:`info` is in ``outputs[n & 1]``. So views are made once.
         Averages of integers are in other memory: use :attr:`output`.
@@ -159,6 +159,44 @@ class Tensor:
         for view in views:
             view.flags.writeable = False
         return views
+
+    def fill(self, src: Any, scale: float = 1.0) -> None:
+        """Write f32 values times a factor to the input of a tensor of floats, also of bf16.
+
+        Args:
+            src: an array of n_elems values, of f32 or a narrower type of floats.
+            scale (float): the factor, rounded to f32. A product is rounded once, to nearest even.
+
+        Raises:
+            Error: EBUSY while a push_pull of this tensor is in flight; -EINVAL for integers.
+        """
+        import numpy as np
+
+        src = np.asarray(src)
+        if not np.can_cast(src.dtype, np.float32) or src.size != self.n_elems:
+            raise ValueError(
+                f"{self.name}: {src.size} of {src.dtype} are not {self.n_elems} of f32"
+            )
+        src = np.ascontiguousarray(src, dtype=np.float32)
+        check(lib.bps_fill_f32(self.handle, src.ctypes.data, scale))
+
+    def read(self, scale: float = 1.0) -> np.ndarray:
+        """Return a copy of the output of a tensor of floats, also of bf16, times a factor.
+
+        Args:
+            scale (float): the factor, rounded to f32.
+
+        Returns:
+            numpy.ndarray: f32 values in the tensor's shape.
+
+        Raises:
+            Error: -EINVAL for integers, or when no round is complete.
+        """
+        import numpy as np
+
+        out = np.empty(self.shape, np.float32)
+        check(lib.bps_read_f32(self.handle, out.ctypes.data, scale))
+        return out
 
     @property
     def contributors(self) -> int:

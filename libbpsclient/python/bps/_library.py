@@ -198,6 +198,8 @@ def load() -> ctypes.CDLL:
         ("input", ptr, [ptr]),
         ("output", ptr, [ptr]),
         ("outputs", int_, [ptr, ptr]),
+        ("fill_f32", int_, [ptr, ptr, ctypes.c_float]),
+        ("read_f32", int_, [ptr, ptr, ctypes.c_float]),
         ("push_pull", int_, [ptr, int_, i32]),
         ("push_pull_copy", int_, [ptr, ptr, ptr, int_, i32]),
         ("push_pull_group", int_, [ptr, size_t, int_, i32]),

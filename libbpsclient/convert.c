@@ -1,0 +1,217 @@
+/* Copies between f32 of the caller and a tensor's floats, times a factor: bps_fill_f32 and
+ * bps_read_f32. The product of two f32 is exact in f64, and is rounded once: to the nearest number,
+ * a tie to the even one. The loops have no branches and each has lanes of one width, so that the
+ * compiler makes vectors of them (the Makefile gives this file -O3). Thread: the caller's, any. */
+#include "libbpsclient/bps.h"
+#include "libbpsclient/client.h"
+
+#include <errno.h>
+#include <string.h>
+
+#include "common/data/dtype.h"
+#include "libbpsclient/last_error.h"
+
+/* Values that a loop takes at a time. Its buffer stays in the nearest cache. */
+#define BLOCK 1024
+
+/* f64 has 52 bits of fraction, f32 23, f16 10, bf16 7; the biases of f32 and f16 are 127 and 15. */
+#define BF16_DROPPED 45 /* of the fraction of an f64 */
+#define F16_DROPPED  42
+#define BF16_NORMAL  0x1p-126 /* the least normal number */
+#define F16_NORMAL   0x1p-14
+#define BF16_LEAST   0x1p-133 /* the least number */
+#define F16_LEAST    0x1p-24
+#define F32_INF      0x7f800000u
+#define F16_INF      0x7c00u
+#define F16_NAN      0x7e00u
+#define F16_REBIAS   0x38000000u /* (127 - 15) << 23 */
+#define F16_END      0x47800000u /* 2^16 in f32 */
+#define F16_MIN      0x38800000u /* F16_NORMAL in f32 */
+#define HALF         0x3f000000u /* 0.5 in f32, whose last bit is F16_LEAST */
+
+static inline uint32_t bits_of(float x)
+{
+	uint32_t bits;
+
+	memcpy(&bits, &x, sizeof(bits));
+	return bits;
+}
+
+static inline float float_of(uint32_t bits)
+{
+	float x;
+
+	memcpy(&x, &bits, sizeof(x));
+	return x;
+}
+
+/* Round x to a type whose fraction has that many bits less. Subnormals of the type are multiples of
+ * its least number: adding a number whose last bit that is rounds to one. */
+static inline double round_even(double x, unsigned dropped, double normal, double least)
+{
+	double rounder = 0x1.8p52 * least, small = (x + rounder) - rounder, large;
+	uint64_t bits, below = (UINT64_C(1) << dropped) - 1;
+
+	memcpy(&bits, &x, sizeof(bits));
+	bits = (bits + (below >> 1) + (bits >> dropped & 1)) & ~below;
+	memcpy(&large, &bits, sizeof(large));
+	large = x == x ? large : x; /* a carry would spoil a NaN */
+	small = __builtin_copysign(small, x);
+	return __builtin_fabs(x) < normal ? small : large;
+}
+
+/* Return the f16 with the value of these bits of an f32, which an f16 has, or which is too large. */
+static inline uint16_t f16_of(uint32_t bits)
+{
+	uint32_t sign = bits >> 16 & 0x8000, size = bits & 0x7fffffff;
+	uint32_t normal = (size - F16_REBIAS) >> 13;
+	uint32_t subnormal = bits_of(float_of(size) + float_of(HALF)) - HALF;
+	uint32_t h = size < F16_MIN ? subnormal : normal;
+
+	h = size >= F16_END ? F16_INF : h;
+	h = size > F32_INF ? F16_NAN : h;
+	return (uint16_t)(sign | h);
+}
+
+static inline float f16_value(uint16_t h)
+{
+	uint32_t sign = (uint32_t)(h & 0x8000) << 16, size = h & 0x7fff;
+	uint32_t normal = (size << 13) + F16_REBIAS;
+	uint32_t subnormal = bits_of(float_of(HALF + size) - float_of(HALF));
+	uint32_t bits = size < 0x400 ? subnormal : normal;
+
+	bits = size >= F16_INF ? (size << 13) | F32_INF : bits;
+	return float_of(sign | bits);
+}
+
+static inline float bf16_value(uint16_t h)
+{
+	return float_of((uint32_t)h << 16);
+}
+
+/* ---- copy in ---- */
+
+static void fill_bf16(uint16_t *restrict to, const float *restrict from, size_t n, double scale)
+{
+	float block[BLOCK];
+
+	for (size_t i = 0; i < n; i++)
+		block[i] = (float)round_even(
+			(double)from[i] * scale, BF16_DROPPED, BF16_NORMAL, BF16_LEAST);
+	for (size_t i = 0; i < n; i++)
+		to[i] = (uint16_t)(bits_of(block[i]) >> 16);
+}
+
+static void fill_f16(uint16_t *restrict to, const float *restrict from, size_t n, double scale)
+{
+	float block[BLOCK];
+
+	for (size_t i = 0; i < n; i++)
+		block[i] = (float)round_even(
+			(double)from[i] * scale, F16_DROPPED, F16_NORMAL, F16_LEAST);
+	for (size_t i = 0; i < n; i++)
+		to[i] = f16_of(bits_of(block[i]));
+}
+
+static void fill_halves(uint16_t *to, const float *from, size_t n, double scale,
+	void (*fill)(uint16_t *, const float *, size_t, double))
+{
+	for (size_t i = 0; i < n; i += BLOCK)
+		fill(to + i, from + i, n - i < BLOCK ? n - i : BLOCK, scale);
+}
+
+static void fill_f32(float *restrict to, const float *restrict from, size_t n, float scale)
+{
+	for (size_t i = 0; i < n; i++)
+		to[i] = from[i] * scale;
+}
+
+static void fill_f64(double *restrict to, const float *restrict from, size_t n, double scale)
+{
+	for (size_t i = 0; i < n; i++)
+		to[i] = (double)from[i] * scale;
+}
+
+/* ---- copy out ---- */
+
+static void read_bf16(float *restrict to, const uint16_t *restrict from, size_t n, float scale)
+{
+	for (size_t i = 0; i < n; i++)
+		to[i] = bf16_value(from[i]) * scale;
+}
+
+static void read_f16(float *restrict to, const uint16_t *restrict from, size_t n, float scale)
+{
+	for (size_t i = 0; i < n; i++)
+		to[i] = f16_value(from[i]) * scale;
+}
+
+static void read_f64(float *restrict to, const double *restrict from, size_t n, double scale)
+{
+	for (size_t i = 0; i < n; i++)
+		to[i] = (float)(from[i] * scale);
+}
+
+/* ---- calls ---- */
+
+static int check_floats(const struct bps_tensor *t, const void *memory, const char *what)
+{
+	int rc = t ? client_check(t->b) : last_error_set(-EINVAL, "%s: no tensor", what);
+
+	if (rc < 0)
+		return rc;
+	if (!memory)
+		return last_error_set(
+			-EINVAL, "%s: tensor '%s': the caller's memory is NULL", what, t->name);
+	if (t->region)
+		return last_error_set(
+			-EINVAL, "%s: tensor '%s' lies in device memory", what, t->name);
+	if (t->dtype == BPS_F16 || t->dtype == BPS_BF16 || t->dtype == BPS_F32 ||
+		t->dtype == BPS_F64)
+		return 0;
+	return last_error_set(-EINVAL,
+		"%s: tensor '%s' has elements of %s: use bps_input and bps_output for integers",
+		what, t->name, dtype_name(t->dtype));
+}
+
+int bps_fill_f32(struct bps_tensor *t, const float *src, float scale)
+{
+	int rc = check_floats(t, src, "fill_f32");
+
+	if (rc == 0)
+		rc = tensor_may_fill(t);
+	if (rc < 0)
+		return rc;
+	if (t->dtype == BPS_BF16)
+		fill_halves(t->in, src, t->n_elems, (double)scale, fill_bf16);
+	else if (t->dtype == BPS_F16)
+		fill_halves(t->in, src, t->n_elems, (double)scale, fill_f16);
+	else if (t->dtype == BPS_F64)
+		fill_f64(t->in, src, t->n_elems, (double)scale);
+	else
+		fill_f32(t->in, src, t->n_elems, scale);
+	return 0;
+}
+
+int bps_read_f32(const struct bps_tensor *t, float *dst, float scale)
+{
+	const void *out;
+	int rc = check_floats(t, dst, "read_f32");
+
+	if (rc < 0)
+		return rc;
+	out = bps_output(t);
+	if (!out)
+		return last_error_set(-EINVAL,
+			"read_f32: no round of tensor '%s' is complete: push_pull it first",
+			t->name);
+	if (t->dtype == BPS_BF16)
+		read_bf16(dst, out, t->n_elems, scale);
+	else if (t->dtype == BPS_F16)
+		read_f16(dst, out, t->n_elems, scale);
+	else if (t->dtype == BPS_F64)
+		read_f64(dst, out, t->n_elems, (double)scale);
+	else
+		fill_f32(dst, out, t->n_elems, scale);
+	return 0;
+}
