@@ -143,7 +143,8 @@ matrix:
 	$(Q)tests/install-deps.sh test
 	$(STEP) BUILD=release all
 	$(Q)$(PYTHON) tests/faults/matrix.py build/release --repeat $(REPEAT) --shard $(SHARD) \
-		--minutes $(MINUTES) --at-once $(AT_ONCE) --table $(MATRIX_TABLE)
+		--minutes $(MINUTES) --at-once $(AT_ONCE) --table $(MATRIX_TABLE) \
+		$(if $(MATRIX_RECORDS),--records $(MATRIX_RECORDS))
 # Three jobs under random faults for SECONDS; deaths of trainers; time until a crash is detected.
 SECONDS ?= 1800
 SEED	?= 1

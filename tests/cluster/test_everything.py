@@ -16,6 +16,8 @@ fails:
 	@echo '3 passed, 1 failed'; exit 1
 mute:
 	@echo 'nothing of interest'
+once:
+	@test ! -e logs/once.jsonl && touch logs/once.jsonl && echo '1 passed, 0 failed'
 endless:
 	@echo '1 passed, 0 failed'; echo $$PPID >endless.pid; tail -f /dev/null
 """
@@ -50,6 +52,11 @@ def everything(tmp_path, monkeypatch):
 
 def test_all_that_pass_is_a_pass(everything):
     assert everything("good") == (0, {"good": ("passed", "3 passed, 0 failed")})
+
+
+def test_records_of_an_earlier_run_do_not_count(everything):
+    assert everything("once")[0] == 0
+    assert everything("once")[0] == 0
 
 
 @pytest.mark.parametrize(
