@@ -7,7 +7,7 @@ import pytest
 
 from cluster import ROOT
 
-# They need no package beyond make, or build with what is there.
+# Targets that need no package beyond make, or that build with what is there.
 WITHOUT = {"clean", "hooks", "install", "uninstall", "everything"}
 
 

@@ -43,3 +43,37 @@ def test_first_seed_of_each_mutant_is_passed_by_every_run():
         f"{name} at {seed}" for name, seed in first.items() if name not in passed.get(seed, [])
     ]
     assert not missing, missing
+
+
+CAUGHT = "#!/bin/sh\necho 'seed 1 at 1.0 s: I3'\nexit 1\n"
+
+
+@pytest.fixture
+def run_mutants(tmp_path):
+    """A function that runs mutants.sh over programs that stand for the mutants."""
+
+    def run(**others):
+        for path in PATCHES:
+            program = tmp_path / path.stem
+            program.write_text(others.get(path.stem.replace("-", "_"), CAUGHT))
+            program.chmod(0o755)
+        script = ROOT / "tests" / "sim" / "mutants.sh"
+        p = subprocess.run(
+            [str(script), str(tmp_path)], capture_output=True, text=True, check=False
+        )
+        return p.returncode, p.stdout.splitlines()[-1]
+
+    return run
+
+
+def test_mutants_that_are_all_caught_are_a_pass(run_mutants):
+    n = len(PATCHES)
+    assert run_mutants() == (0, f"{n} mutants, {n} caught")
+
+
+@pytest.mark.parametrize(
+    "program", ["#!/bin/sh\nexit 0\n", "#!/bin/sh\nkill -SEGV $$\n", "#!/no/such/shell\n"]
+)
+def test_mutant_that_is_not_caught_or_does_not_run_is_a_failure(run_mutants, program):
+    n = len(PATCHES)
+    assert run_mutants(one_slot=program) == (1, f"{n} mutants, {n - 1} caught")

@@ -23,6 +23,7 @@ endef
 $(foreach m,$(SCALE_MUTANTS),$(eval $(call scale_mutant,$(m))))
 sim-scale-mutants-run: $(addprefix $(B)/scale-mutants/,$(SCALE_MUTANTS))
 	$(Q)for m in $^; do if $$m --check >$$m.log; then echo "$$m is not caught"; exit 1; fi; \
+		grep -q '^FAIL' $$m.log || { echo "$$m did not run"; exit 1; }; \
 		sed -n "s,^FAIL,$$(basename $$m):,p" $$m.log; done; \
 		echo "$(words $(SCALE_MUTANTS)) mutants, all caught"
 

@@ -31,4 +31,6 @@ cat "$out"/*.row
 rows=$(find "$out" -name '*.row' | wc -l)
 missed=$(find "$out" -name '*.missed' | wc -l)
 echo "$rows mutants, $((rows - missed)) caught"
-[ "$missed" = 0 ]
+# A mutant without a row did not run either.
+patches=$(find "$here/mutants" -name '*.patch' | wc -l)
+[ "$missed" = 0 ] && [ "$rows" = "$patches" ] && [ "$rows" -gt 0 ]
