@@ -31,6 +31,13 @@ def output(*command: object) -> str:
     ).stdout
 
 
+def stub_function(name: str) -> str:
+    """Return the source of a function that fails; PyTorch reads the texts of errors."""
+    if re.search("Error(String|Name)$", name):
+        return f'const char *{name}(void) {{ return "no device"; }}\n'
+    return f"int {name}(void) {{ return 100; }}\n"
+
+
 def make_stub(site: Path) -> None:
     """Put a library without functions under the names of the CUDA libraries that PyTorch loads."""
     folder = site / "torch" / "lib"  # where all of them search
@@ -43,7 +50,7 @@ def make_stub(site: Path) -> None:
                 nodes[version.lstrip("@")].add(name)
     names = sorted(set().union(*nodes.values()))
     source, script, stub = folder / "stub.c", folder / "stub.map", folder / "stub.so"
-    source.write_text("".join(f"int {name}(void) {{ return 100; }}\n" for name in names))
+    source.write_text("".join(map(stub_function, names)))
     # The loader needs the version nodes, too.
     script.write_text(
         "".join(f"{v} {{ global: {'; '.join(sorted(n))}; }};\n" for v, n in nodes.items() if v)
