@@ -83,6 +83,19 @@ def test_the_group_has_the_jobs_place():
     )
 
 
+def test_libraries_find_the_place_in_torchruns_variables():
+    names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
+    assert [int(os.environ[name]) for name in names[:2]] == [RANK, SIZE]
+    assert [os.environ[name] for name in names[2:]] == [
+        os.environ["BPS_LOCAL_RANK"],
+        os.environ["BPS_LOCAL_SIZE"],
+    ]
+    meeting = [f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"] * SIZE
+    found = [None] * SIZE
+    dist.all_gather_object(found, meeting[0])
+    assert found == meeting
+
+
 # ---- reductions ----
 
 

@@ -785,6 +785,20 @@ def _create(options: Any, _: Any = None) -> _Group:
     return _Group(Runtime(job), rank, size, timeout, title, leave)
 
 
+def _export(store: Any, rank: int, size: int) -> None:
+    """Set torchrun's variables for libraries that read them, such as Accelerate and Lightning.
+
+    Only bpsrun's workers get them: its own variables take precedence when a job is opened again.
+    """
+    if "BPS_RANK" not in os.environ:
+        return
+    place = {"RANK": rank, "WORLD_SIZE": size, "LOCAL_RANK": _core.local_rank()}
+    place |= {"LOCAL_WORLD_SIZE": _core.local_size()}
+    place |= {"MASTER_ADDR": store.host, "MASTER_PORT": store.port}
+    for name, value in place.items():
+        os.environ.setdefault(name, str(value))
+
+
 def _rendezvous(url: str, **options: Any) -> Iterator[tuple[Any, int, int]]:
     """``bps://``: rank, size and meeting point come from the job, so nothing need be given."""
     if not _core.is_initialized():
@@ -799,6 +813,7 @@ def _rendezvous(url: str, **options: Any) -> Iterator[tuple[Any, int, int]]:
     host, port = rt.broadcast_object(place, 0)
     if store is None:
         store = dist.TCPStore(host, port, size, False)
+    _export(store, rank, size)
     yield store, rank, size
 
 
