@@ -189,6 +189,7 @@ install: all $(CONFS)
 		>$(SHARE)/bps/python/bps.dist-info/METADATA
 	$(Q)install -m 644 libbpsclient/examples/digits.csv libbpsclient/examples/README.md \
 		$(SHARE)/bps
+	$(Q)install -D -m 644 -t $(SHARE)/bps/pytorch libbpsclient/examples/pytorch/*.py
 	$(Q)install -m 644 $(CONFS) $(SHARE)/doc/bps/examples
 	$(Q)for u in $(notdir $(wildcard systemd/*.service systemd/*.socket)); do \
 		sed 's|/usr/sbin/|$(PREFIX)/sbin/|g' systemd/$$u >$(UNITS)/$$u && \

@@ -35,6 +35,7 @@ FRONTENDS = {
         "elastic": ONE_AGENT,
         "errors": ALONE,
         "gpu": ("1x1", "2x1", "3x2"),
+        "examples": ALONE,
     },
     # The oldest PyTorch, where the back-end is another class.
     "torch-2.1": {
@@ -46,9 +47,14 @@ FRONTENDS = {
     },
     "mxnet": {"arrays": ONE_AGENT, "mxnet": ONE_AGENT},
 }
-FORM = ((ROOT / "libbpsclient" / "python", "check"), (ROOT, "format", "--check"))
 # Variables for the cluster of a part.
 ENVIRONMENTS = {"gpu": {"BPS_GPU": "host"}}
+PYTHON = ROOT / "libbpsclient" / "python"
+FORM = (
+    ("check", PYTHON),
+    ("check", "--config", PYTHON / "ruff.toml", ROOT / "libbpsclient" / "examples"),
+    ("format", "--check", ROOT),
+)
 
 
 def run_tests(
@@ -61,7 +67,7 @@ def run_tests(
     env = {k: v for k, v in os.environ.items() if not k.startswith(foreign)}
     env |= {
         "BPS_LIBRARY": str(build / "libbpsclient.so.0"),
-        "PYTHONPATH": str(ROOT / "libbpsclient" / "python"),
+        "PYTHONPATH": str(PYTHON),
         "BPS_TIMEOUT": "30s",
         "PYTHONDONTWRITEBYTECODE": "1",
         "OMP_NUM_THREADS": "1",
@@ -91,7 +97,7 @@ def check_form(python: str) -> int:
     """Returns how many of ruff's checks fail; an environment without ruff checks nothing."""
     if subprocess.run([python, "-c", "import ruff"], stderr=subprocess.DEVNULL).returncode:
         return 0
-    done = [subprocess.run([python, "-m", "ruff", *words, folder]) for folder, *words in FORM]
+    done = [subprocess.run([python, "-m", "ruff", *words]) for words in FORM]
     return sum(one.returncode != 0 for one in done)
 
 

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parent.parent.parent
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parent.parent
 PACKAGE = ROOT / "libbpsclient" / "python"
 BUILD = ROOT / "build"
 WHEEL = next((BUILD / "wheel").glob("*.whl"))
@@ -124,6 +125,21 @@ def test_torch_finds_the_back_end_by_its_entry_point(installed: Path) -> None:
     points.read(PACKAGE / "bps.dist-info" / "entry_points.txt")
     for group in points.sections():
         assert group in text
+
+
+def test_four_workers_train_with_pytorch(installed: Path) -> None:
+    make = [HERE / "environment.py", HERE / "torch.txt", BUILD / "frontends"]
+    made = subprocess.run(["python3", *make], capture_output=True, text=True)
+    if made.returncode:
+        pytest.skip(made.stderr.strip())
+    find = "import sysconfig; print(sysconfig.get_paths()['purelib'])"
+    site = Path(output(installed / "bin" / "python", "-c", find).strip())
+    (site / "torch.pth").write_text(output(made.stdout.strip(), "-c", find))
+    digits = ROOT / "libbpsclient" / "examples" / "pytorch" / "digits.py"
+    bpsrun, python = installed / "bin" / "bpsrun", installed / "bin" / "python"
+    text = output(bpsrun, "-n", 4, "--", python, digits, "--epochs", 8)
+    accuracy = [float(a) for a in re.findall(r"accuracy ([\d.]+)%", text)]
+    assert accuracy[-1] > 85, text
 
 
 @pytest.fixture(scope="module")
