@@ -1,10 +1,10 @@
 """The wheel: what it contains, and what it does in an empty environment (make wheel-test)."""
 
-import configparser
 import os
 import platform
 import re
 import shutil
+import socket
 import subprocess
 import zipfile
 from pathlib import Path
@@ -23,6 +23,24 @@ import bps
 with bps.open() as job:
     job.barrier()
     print("worker", job.rank, "of", job.size, "of release", bps.version())
+"""
+# Importing PyTorch alone must not import bps.torch.
+BACK_END = """
+import os, sys, torch
+assert not [name for name in sys.modules if name.startswith("bps.torch")]
+rank, size = int(os.environ["BPS_RANK"]), int(os.environ["BPS_SIZE"])
+torch.distributed.init_process_group("bps", sys.argv[1], rank=rank, world_size=size)
+x = torch.tensor(rank + 1)
+torch.distributed.all_reduce(x)
+print("sum", x.item(), flush=True)
+torch.distributed.destroy_process_group()
+"""
+# PyTorch 2.5 to 2.13 call the entry point at the end of their import.
+AUTOLOAD = """
+import torch
+torch.__version__ = torch.torch_version.TorchVersion("2.13.0")
+torch._import_device_backends()
+print(torch.distributed.Backend.backend_list)
 """
 # $0: the root of a file system, $1: the wheel, $2: the worker.
 IN_ROOT = """
@@ -118,16 +136,9 @@ def test_the_programs_report_the_version_of_the_wheel(installed: Path) -> None:
         assert WHEEL.name.split("-")[1] in output(installed / "bin" / program, "--version")
 
 
-def test_torch_finds_the_back_end_by_its_entry_point(installed: Path) -> None:
-    program = "from importlib.metadata import distribution as d; print(*d('bps').entry_points)"
-    text = output(installed / "bin" / "python", "-c", program)
-    points = configparser.ConfigParser(delimiters="=")
-    points.read(PACKAGE / "bps.dist-info" / "entry_points.txt")
-    for group in points.sections():
-        assert group in text
-
-
-def test_four_workers_train_with_pytorch(installed: Path) -> None:
+@pytest.fixture(scope="module")
+def with_torch(installed: Path) -> Path:
+    """The environment, which also finds the packages of the front-ends' tests."""
     make = [HERE / "environment.py", HERE / "torch.txt", BUILD / "frontends"]
     made = subprocess.run(["python3", *make], capture_output=True, text=True)
     if made.returncode:
@@ -135,9 +146,25 @@ def test_four_workers_train_with_pytorch(installed: Path) -> None:
     find = "import sysconfig; print(sysconfig.get_paths()['purelib'])"
     site = Path(output(installed / "bin" / "python", "-c", find).strip())
     (site / "torch.pth").write_text(output(made.stdout.strip(), "-c", find))
+    return installed
+
+
+def test_torch_finds_the_back_end_without_an_import(with_torch: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        meeting = f"tcp://127.0.0.1:{free.getsockname()[1]}"
+    bin_ = with_torch / "bin"
+    text = output(bin_ / "bpsrun", "-n", 2, "--", bin_ / "python", "-c", BACK_END, meeting)
+    assert text.count("sum 3") == 2, text
+
+
+def test_older_torch_loads_the_back_end_with_its_import(with_torch: Path) -> None:
+    assert "'bps'" in output(with_torch / "bin" / "python", "-c", AUTOLOAD)
+
+
+def test_four_workers_train_with_pytorch(with_torch: Path) -> None:
     digits = ROOT / "libbpsclient" / "examples" / "pytorch" / "digits.py"
-    bpsrun, python = installed / "bin" / "bpsrun", installed / "bin" / "python"
-    text = output(bpsrun, "-n", 4, "--", python, digits, "--epochs", 8)
+    bin_ = with_torch / "bin"
+    text = output(bin_ / "bpsrun", "-n", 4, "--", bin_ / "python", digits, "--epochs", 8)
     accuracy = [float(a) for a in re.findall(r"accuracy ([\d.]+)%", text)]
     assert accuracy[-1] > 85, text
 
