@@ -24,7 +24,7 @@ struct sched_opts {
 	const char *state_dir, *name;
 	uint64_t server_dead_us, agent_dead_us, server_window_us, agent_window_us, beat_us,
 		server_slow_us, stalled_after_us, forming_after_us;
-	int64_t user_jobs, job_tensors, user_share, job_share;
+	int64_t user_jobs, job_tensors, user_share, job_share, small_reserve;
 };
 
 struct sched_app_conn; /* conns.c */

@@ -63,6 +63,10 @@ static const struct setting rows[] = {
 	{"job-share", SET_INT, SETTING_AT(struct sched_opts, job_share), .is_live = true,
 		.def = "0", .min = 0, .max = 1000,
 		.help = "percent of the servers' memory that tensors of one job may take; 0: any"},
+	{"small-user-reserve", SET_INT, SETTING_AT(struct sched_opts, small_reserve),
+		.is_live = true, .def = "10", .min = 0, .max = 90,
+		.help = "percent of the servers' memory that only users with an eighth of it or "
+			"less may take; 0: none"},
 };
 
 static int check_times(const void *values, struct err_text *err)
@@ -216,6 +220,7 @@ static struct sched_config core_config(const struct sched_opts *o)
 	cfg.job_tensors = (uint32_t)o->job_tensors;
 	cfg.user_share = (uint32_t)o->user_share;
 	cfg.job_share = (uint32_t)o->job_share;
+	cfg.small_reserve = (uint32_t)o->small_reserve;
 	return cfg;
 }
 

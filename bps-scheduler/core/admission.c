@@ -12,8 +12,11 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "bps-scheduler/core/job_end.h"
 #include "bps-scheduler/model/host_memory.h"
+#include "bps-scheduler/placement/balance.h"
 #include "common/base/key.h"
+#include "common/data/dtype.h"
 
 static bool has_token(const struct sched_job *j, const struct ctl_join *q)
 {
@@ -139,10 +142,66 @@ static bool is_beyond(uint64_t used, uint64_t more, uint64_t all, uint32_t perce
 	return percent && (more > limit || used > limit - more);
 }
 
-int admission_check_tensor(
-	struct sched_core *c, const struct sched_job *j, uint64_t bytes, struct err_text *err)
+void admission_claim(struct sched_core *c, struct sched_job *j, const struct sched_tensor *t)
+{
+	j->is_unchecked |= !admission_servers_bytes(c);
+	j->claimed_bytes += t->n_elems * dtype_bytes(t->dtype);
+	j->claimed_sums += balance_tensor_need(j, t);
+}
+
+void admission_unclaim(struct sched_job *j, const struct sched_tensor *t)
+{
+	j->claimed_bytes -= t->n_elems * dtype_bytes(t->dtype);
+	j->claimed_sums -= balance_tensor_need(j, t);
+}
+
+static uint64_t job_sums(const struct sched_job *j)
+{
+	return job_is_local(j->n_members, j->flags) ? 0 : j->claimed_sums;
+}
+
+uint64_t admission_all_sums(const struct sched_core *c)
+{
+	uint64_t n = 0;
+
+	for (const struct sched_job *j = c->jobs; j; j = j->next)
+		n += job_sums(j);
+	return n;
+}
+
+static uint64_t user_sums(const struct sched_core *c, uint32_t uid)
+{
+	uint64_t n = 0;
+
+	for (const struct sched_job *j = c->jobs; j; j = j->next)
+		n += j->uid == uid ? job_sums(j) : 0;
+	return n;
+}
+
+/* I12: only users with little may take the reserve. So no declaration of one user, however large,
+ * makes those of users with little fail. */
+static int check_reserve(struct sched_core *c, const struct sched_job *j, uint64_t all,
+	uint64_t more, struct err_text *err)
+{
+	uint64_t reserve = admission_share(all, c->cfg.small_reserve), left = all - reserve;
+	uint64_t small = reserve / ADMISSION_SMALL_USERS, used = admission_all_sums(c);
+
+	if (!reserve || (more <= small && user_sums(c, j->uid) <= small - more) ||
+		(more <= left && used <= left - more))
+		return 0;
+	c->refused[QUOTA_SMALL_RESERVE]++;
+	return err_set(err, BPS_EQUOTA,
+		"it takes %.1f MiB for sums, and the servers have %.1f of %.1f MiB left; %u%% of "
+		"all is for users with at most %.1f MiB; see bps-scheduler's --small-user-reserve",
+		(double)more / 0x1p20, used < left ? (double)(left - used) / 0x1p20 : 0,
+		(double)all / 0x1p20, c->cfg.small_reserve, (double)small / 0x1p20);
+}
+
+int admission_check_tensor(struct sched_core *c, const struct sched_job *j,
+	const struct sched_tensor *t, struct err_text *err)
 {
 	uint64_t all = admission_servers_bytes(c), used = admission_job_bytes(j);
+	uint64_t bytes = t->n_elems * dtype_bytes(t->dtype);
 	char whose[64];
 
 	if (!all || job_is_local(j->n_members, j->flags))
@@ -158,5 +217,53 @@ int admission_check_tensor(
 		snprintf(whose, sizeof(whose), "the user with uid %u", j->uid);
 		return refuse_memory(whose, used, bytes, all, c->cfg.user_share, "user-share", err);
 	}
-	return 0;
+	return check_reserve(c, j, all, balance_tensor_need(j, t), err);
+}
+
+/* Does a job have tensors that were declared, or lost their servers, while no server was there? */
+static bool is_waiting(const struct sched_job *j)
+{
+	return j->n_orphans || j->is_unchecked;
+}
+
+/* Return the largest of them, of a user with more than small. */
+static struct sched_job *largest_waiting(const struct sched_core *c, uint64_t small)
+{
+	struct sched_job *largest = NULL;
+
+	for (struct sched_job *j = c->jobs; j; j = j->next)
+		if (is_waiting(j) && j->state == JOB_RUNNING && user_sums(c, j->uid) > small &&
+			(!largest || job_sums(j) > job_sums(largest)))
+			largest = j;
+	return largest;
+}
+
+static bool has_waiting(const struct sched_core *c)
+{
+	for (const struct sched_job *j = c->jobs; j; j = j->next)
+		if (is_waiting(j))
+			return true;
+	return false;
+}
+
+void admission_check_waiting(struct sched_core *c)
+{
+	uint64_t all = has_waiting(c) ? admission_servers_bytes(c) : 0;
+	uint64_t reserve = admission_share(all, c->cfg.small_reserve);
+	struct sched_job *j;
+
+	if (!all)
+		return;
+	while (reserve && admission_all_sums(c) > all - reserve &&
+		(j = largest_waiting(c, reserve / ADMISSION_SMALL_USERS))) {
+		c->refused[QUOTA_SMALL_RESERVE]++;
+		sched_job_end(c, j, BPS_EQUOTA,
+			"job '%s' waited for servers, and takes %.1f MiB for sums: those that are "
+			"there now have %.1f MiB, of which %u%% is for users with little; see "
+			"bps-scheduler's --small-user-reserve",
+			j->name, (double)job_sums(j) / 0x1p20, (double)all / 0x1p20,
+			c->cfg.small_reserve);
+	}
+	for (j = c->jobs; j; j = j->next)
+		j->is_unchecked = false;
 }

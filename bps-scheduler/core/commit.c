@@ -4,6 +4,7 @@
 
 #include <stdlib.h>
 
+#include "bps-scheduler/core/admission.h"
 #include "bps-scheduler/core/record.h"
 #include "bps-scheduler/placement/place_apply.h"
 #include "common/base/failpoint.h"
@@ -217,6 +218,7 @@ int sched_commit(struct sched_core *c, bool is_retry)
 
 	if (c->is_undurable && !is_retry)
 		return BPS_ENOTDURABLE;
+	admission_check_waiting(c);
 	place_waiting(c);
 	place_fresh(c);
 	if (c->tx_view) {

@@ -399,6 +399,7 @@ void sched_set_quotas(struct sched_core *c, const struct sched_config *cfg)
 	c->cfg.job_tensors = cfg->job_tensors;
 	c->cfg.job_share = cfg->job_share;
 	c->cfg.user_share = cfg->user_share;
+	c->cfg.small_reserve = cfg->small_reserve;
 }
 
 static void free_jobs(struct sched_core *c, struct sched_job *j)

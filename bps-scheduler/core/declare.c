@@ -44,7 +44,7 @@ static void tensor_mismatch(
 		in->j->id);
 	t->fail_text = sched_dup(text);
 	t->fail_code = BPS_EMISMATCH;
-	in->j->claimed_bytes -= t->n_elems * dtype_bytes(t->dtype);
+	admission_unclaim(in->j, t);
 	t->declared[in->member / 64] |= UINT64_C(1) << (in->member % 64);
 	for (uint32_t i = 0; i < in->j->n_members; i++)
 		if (sched_tensor_has_declared(t, i))
@@ -112,14 +112,13 @@ static bool has_room(const struct declare_request *in, const struct ctl_decl *d)
 static void claim(
 	const struct declare_request *in, struct sched_tensor *t, const struct ctl_decl *d)
 {
-	uint64_t bytes = t->n_elems * dtype_bytes(t->dtype);
 	struct err_text why, err;
 	int rc = check_shape(d, &why);
 
 	if (rc == 0)
-		rc = admission_check_tensor(in->c, in->j, bytes, &why);
+		rc = admission_check_tensor(in->c, in->j, t, &why);
 	if (rc == 0) {
-		in->j->claimed_bytes += bytes;
+		admission_claim(in->c, in->j, t);
 		return;
 	}
 	err_set(&err, rc, "tensor '%s' of job '%s': %s", t->name, in->j->name, why.s);

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "bps-scheduler/core/admission.h"
 #include "bps-scheduler/core/core.h"
 #include "bps-scheduler/placement/drain.h"
 #include "bps-scheduler/placement/place.h"
@@ -380,7 +381,7 @@ static int restore_tensor(struct sched_core *c, const struct state_tensor *s, st
 	t->part_elems = s->part_elems;
 	sched_tensor_set_state(j, t, TENSOR_READY, NULL);
 	sched_tensor_add(j, t);
-	j->claimed_bytes += t->n_elems * dtype_bytes(t->dtype);
+	admission_claim(c, j, t);
 	sched_tensor_publish(j, t);
 	return 0;
 }

@@ -35,6 +35,8 @@ struct sched_config {
 	/* Quotas. 0: only SCHED_JOBS_MAX and SCHED_TENSORS_MAX apply. */
 	uint32_t user_jobs, job_tensors;
 	uint32_t job_share, user_share; /* percent of the servers' memory */
+	/* I12: percent of the servers' memory that is left to users with little */
+	uint32_t small_reserve;
 	/* Relates the core's clock to other clocks, for durable end times (mute.h). */
 	/* boot of the machine from which the core's clock counts */
 	uint8_t boot_id[STATE_ID_BYTES];

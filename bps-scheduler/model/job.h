@@ -84,6 +84,8 @@ struct sched_job {
 	struct sched_tensor *fresh, **fresh_tail; /* READY, or PLACED by this transaction */
 	uint64_t bytes;                           /* of READY and PLACED tensors */
 	uint64_t claimed_bytes;                   /* of all tensors except FAILED ones */
+	uint64_t claimed_sums;                    /* memory that these take on servers */
+	bool is_unchecked;                        /* some were claimed while no server was there */
 	uint64_t *loads;                          /* [n_loads], bytes by server id */
 	uint32_t n_loads;
 	uint32_t n_orphans; /* partitions without a server */

@@ -222,7 +222,7 @@ void sched_job_drop_tensors(struct sched_core *c, struct sched_job *j)
 	j->n_buckets = j->n_tensors = j->n_placed = j->placed_room = j->n_loads = j->n_orphans = 0;
 	j->fresh = NULL;
 	j->fresh_tail = &j->fresh;
-	j->bytes = j->claimed_bytes = 0;
+	j->bytes = j->claimed_bytes = j->claimed_sums = 0;
 	j->has_moved = false;
 }
 

@@ -11,6 +11,7 @@
 #include "bps-scheduler/placement/rebalance_plan.h"
 #include "bps-scheduler/placement/speed.h"
 #include "common/data/dtype.h"
+#include "common/data/pool.h"
 
 /* Time between two batches, and between two checks whether agents applied the last batch. */
 #define GAP_NS (100 * NS_PER_MS)
@@ -49,12 +50,27 @@ void balance_gathered(struct sched_core *c)
 
 /* ---- memory ---- */
 
-/* Memory for two results, and for an accumulator if that has another type. */
+/* Return the memory for the sums of n_elems elements in one partition: two results, and an
+ * accumulator if that has another type. Servers allocate powers of two. */
+static uint64_t elems_need(const struct sched_tensor *t, uint64_t n_elems)
+{
+	uint64_t bytes = dtype_bytes(t->dtype), acc = dtype_acc_bytes(t->dtype);
+
+	return 2 * pool_rounded(n_elems * bytes) + (acc == bytes ? 0 : pool_rounded(n_elems * acc));
+}
+
 static uint64_t part_need(const struct sched_tensor *t, uint32_t i)
 {
-	uint64_t bytes = sched_part_bytes(t, i), acc = dtype_acc_bytes(t->dtype);
+	return elems_need(t, sched_part_bytes(t, i) / dtype_bytes(t->dtype));
+}
 
-	return 2 * bytes + (acc == dtype_bytes(t->dtype) ? 0 : bytes / dtype_bytes(t->dtype) * acc);
+uint64_t balance_tensor_need(const struct sched_job *j, const struct sched_tensor *t)
+{
+	uint32_t elems = place_part_elems(
+		t->n_elems, (uint32_t)dtype_bytes(t->dtype), 1, UINT64_MAX, j->part_bytes);
+	uint64_t rest = t->n_elems % elems;
+
+	return t->n_elems / elems * elems_need(t, elems) + (rest ? elems_need(t, rest) : 0);
 }
 
 uint64_t *balance_needs(const struct sched_core *c)

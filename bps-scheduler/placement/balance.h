@@ -27,7 +27,9 @@
 #include <stdint.h>
 
 struct sched_core;
+struct sched_job;
 struct sched_member;
+struct sched_tensor;
 
 #define BALANCE_BATCHES   8
 #define BALANCE_BATCH_MIN 16
@@ -47,6 +49,9 @@ void balance_tick(struct sched_core *c);
 /* Return the memory that the sums of its partitions take on each member, by id. The caller frees
  * it. */
 uint64_t *balance_needs(const struct sched_core *c);
+/* Return the memory that the sums of t will take on servers, in partitions of the largest size that
+ * the job may get. */
+uint64_t balance_tensor_need(const struct sched_job *j, const struct sched_tensor *t);
 /* Return the memory that a server has left for sums. all: of host_memory_of; 0: unknown, and then
  * the result is UINT64_MAX. */
 uint64_t balance_room(uint64_t all, uint64_t need);

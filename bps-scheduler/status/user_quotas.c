@@ -73,10 +73,13 @@ void status_quota_metrics(const struct sched_core *c, struct evbuffer *out)
 	static const char *const names[SCHED_QUOTAS] = {[QUOTA_USER_JOBS] = "user-jobs",
 		[QUOTA_JOB_TENSORS] = "job-tensors",
 		[QUOTA_USER_SHARE] = "user-share",
-		[QUOTA_JOB_SHARE] = "job-share"};
+		[QUOTA_JOB_SHARE] = "job-share",
+		[QUOTA_SMALL_RESERVE] = "small-user-reserve"};
 	uint64_t user_limit = share(c, c->cfg.user_share), job_limit = share(c, c->cfg.job_share);
 	double fullest[SCHED_QUOTAS] = {0};
 
+	keep_larger(&fullest[QUOTA_SMALL_RESERVE], admission_all_sums(c),
+		share(c, 100 - c->cfg.small_reserve));
 	for (const struct sched_job *j = c->jobs; j; j = j->next) {
 		keep_larger(&fullest[QUOTA_JOB_TENSORS], j->n_tensors, c->cfg.job_tensors);
 		keep_larger(&fullest[QUOTA_JOB_SHARE], admission_job_bytes(j), job_limit);

@@ -27,6 +27,16 @@ struct buf {
 typedef int (*pool_segment_fn)(void *ctx, size_t bytes, void **ret_mem, uint16_t *ret_segment);
 
 struct pool;
+/* Return the memory that a request of that size takes. */
+static inline uint64_t pool_rounded(uint64_t bytes)
+{
+	uint64_t n = POOL_MIN_BYTES;
+
+	while (n < bytes)
+		n *= 2;
+	return n;
+}
+
 /* Make a pool. segment_bytes: a power of two >= POOL_MIN_BYTES, the largest request. limit_bytes:
  * of all segments. NULL: out of memory. */
 struct pool *pool_new(

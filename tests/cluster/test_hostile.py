@@ -4,6 +4,7 @@ import fcntl
 import mmap
 import os
 import random
+import re
 import resource
 import select
 import signal
@@ -180,6 +181,37 @@ def test_refused_declarations_take_nothing_from_other_users(cluster):
     assert row["server_bytes"]["used"] <= 5 * 8, row
     for t in bad:
         t.close()
+
+
+def test_declarations_that_fill_the_servers_leave_room_for_others(cluster):
+    """All of them are legitimate: the agent has memory for each, and the quota of the user too."""
+    c = cluster(agents=1, servers=1, server_args=["--sums-memory", "64MiB"])
+    c.open_to_all()
+    greedy = [Raw(c.agents[0], BOB) for _ in range(2)]
+    for rank, t in enumerate(greedy):
+        t.say_hello("greedy", rank, 2, flags=DISTRIBUTED)
+        assert t.welcome()[0] == 0
+    assert [t.job()[0] for t in greedy] == [0, 0]
+    for i in range(80):
+        for t in greedy:
+            t.declare((f"d{i}", U8, 1 << 20))
+    c.wait_for("the rest is refused", lambda: refused(c, "small-user-reserve") > 0)
+    for n in range(4):
+        c.run(
+            "rounds",
+            2,
+            {"n_elems": 50000, "n_rounds": 2},
+            job=f"small{n}",
+            uid=ALICE,
+            env=FORCED,
+        )
+    for t in greedy:
+        t.close()
+
+
+def refused(c, quota):
+    text = c.scheduler.get("/metrics")
+    return int(re.search(rf'(?m)^bps_quota_refused_total{{quota="{quota}"}} (\d+)$', text)[1])
 
 
 def test_surplus_worker_does_not_keep_the_job_from_starting(cluster):

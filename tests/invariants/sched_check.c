@@ -8,6 +8,7 @@
 #include "bps-scheduler/core/core.h"
 #include "bps-scheduler/core/stalls.h"
 #include "bps-scheduler/model/model.h"
+#include "bps-scheduler/placement/balance.h"
 #include "bps-scheduler/placement/place.h"
 #include "common/data/dtype.h"
 
@@ -159,15 +160,17 @@ static int check_tensors(const struct sched_core *c, const struct sched_job *j, 
 	struct err_text *err)
 {
 	uint32_t n = 0, placed = 0, orphans = 0;
-	uint64_t claimed = 0;
+	uint64_t claimed = 0, sums = 0;
 	int r = 0;
 
 	for (uint32_t b = 0; r == 0 && b < j->n_buckets; b++) {
 		for (const struct sched_tensor *t = j->buckets[b]; r == 0 && t; t = t->next_hash) {
 			n++;
 			placed += t->state == TENSOR_PLACED;
-			if (t->state != TENSOR_FAILED)
+			if (t->state != TENSOR_FAILED) {
 				claimed += t->n_elems * dtype_bytes(t->dtype);
+				sums += balance_tensor_need(j, t);
+			}
 			r = check_tensor(c, j, t, err);
 			if (r == 0 && t->parts)
 				r = check_parts(c, j, t, s, &orphans, err);
@@ -177,7 +180,8 @@ static int check_tensors(const struct sched_core *c, const struct sched_job *j, 
 		return r;
 	EXPECT(n == j->n_tensors && placed == j->n_placed && orphans == j->n_orphans,
 		"counts of tensors of job %u", j->id);
-	EXPECT(claimed == j->claimed_bytes, "bytes claimed by job %u", j->id);
+	EXPECT(claimed == j->claimed_bytes && sums == j->claimed_sums, "bytes claimed by job %u",
+		j->id);
 	for (uint32_t i = 1; i <= c->n_members; i++) {
 		EXPECT(s->bytes[i] == (i < j->n_loads ? j->loads[i] : 0), "load of %s by job %u",
 			c->members[i]->name, j->id);

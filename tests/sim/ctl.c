@@ -412,6 +412,7 @@ void sched_node_start(struct sim *s)
 	int rc;
 
 	sched_config_default(&cfg);
+	cfg.small_reserve = GREEDY_RESERVE;
 	my_env.ctx = s;
 	sc->node.is_up = true;
 	sc->node.life++;

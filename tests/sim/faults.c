@@ -163,6 +163,7 @@ void options_draw(struct sim *s)
 		hung_draw(s);
 	if (s->seed % 8 == 1 || s->seed % 32 == 3 || s->seed % 32 == 16) {
 		o->has_liar = s->seed % 16 == 9 || s->seed % 64 == 3;
+		o->has_greedy = s->seed % 32 == 17;
 		guests_draw(s);
 	}
 }

@@ -22,6 +22,10 @@
 #define WORK_LIMIT  100000
 #define CHECK_EVERY 16
 #define TENANTS     0x7e4a47 /* an independent draw, which changes no other */
+/* declarations of a greedy job, and the time between two */
+#define N_GREEDY     64
+#define GREED_GAP_NS (5 * MS)
+#define LATE_NS      (1500 * MS) /* the others of these histories start behind them */
 /* a job with a misbehaving agent is ended this long after the last fault */
 #define KILL_NS (1 * S)
 
@@ -208,7 +212,7 @@ static void join(struct guest *g)
 	char name[16];
 	struct ctl_msg msg = {.type = CTL_JOIN,
 		.join = {.seq = join_seq(g),
-			.uid = 1000,
+			.uid = g->s->o.has_greedy ? 1001 + g->idx / GUESTS_OF_JOB : 1000,
 			.job = name,
 			.rank = g->idx % GUESTS_OF_JOB,
 			.size = GUESTS_OF_JOB,
@@ -246,6 +250,25 @@ static void declare(struct guest *g)
 	}
 	if (msg.declare.n_tensors)
 		sim_member_send(&g->agent->m, &msg);
+}
+
+/* C10: both workers of the job declare tensors without end, until the servers are full. */
+static void on_greed(struct sim *s, struct sim_event *e)
+{
+	uint64_t k = e->a, n_elems = 1 + mix(s->seed ^ k << 8) % (SUMS_BYTES / 16);
+	struct guest *g = e->p;
+	char name[16];
+	struct ctl_decl decl = {g->rank, name, DTYPE_I32, n_elems};
+	struct ctl_msg msg = {.type = CTL_DECLARE, .declare = {g->job_id, &decl, 1}};
+	struct sim_event *next;
+
+	if (g->has_ended || k == GREEDY_FIRST + N_GREEDY)
+		return;
+	snprintf(name, sizeof(name), "t%u", (unsigned)k);
+	sim_member_send(&g->agent->m, &msg);
+	next = sim_post(s, &g->agent->node, GREED_GAP_NS, on_greed);
+	next->p = g;
+	next->a = k + 1;
 }
 
 static void tensor_make(struct guest *g, unsigned i)
@@ -287,6 +310,12 @@ static void job_start(struct guest *g, const struct ctl_job *msg)
 		submit_later(&g->tensors[t]);
 	}
 	declare(g);
+	if (g->s->o.has_greedy && g->idx < GUESTS_OF_JOB) {
+		struct sim_event *e = sim_post(g->s, &g->agent->node, 0, on_greed);
+
+		e->p = g;
+		e->a = GREEDY_FIRST;
+	}
 }
 
 /* ---- messages of the scheduler ---- */
@@ -535,9 +564,16 @@ void guests_draw(struct sim *s)
 		s->guest_jobs[i] = (struct guest_job){.part_bytes = 256u << rnd_below(s, 3),
 			.n_elems = (uint32_t)rnd_between(s, 32, GUEST_ELEMS_MAX),
 			.rounds = (unsigned)rnd_between(s, 4, ROUNDS_MAX)};
-	if (o->has_liar)
+	if (o->has_greedy)
+		o->n_guests = GUESTS_MAX;
+	if (o->has_greedy) { /* the memory of lost servers is not there */
+		o->faults = 0;
+		o->is_forming_calm = true;
+	}
+	if (o->has_liar || o->has_greedy)
 		s->guest_jobs[0].has_liar = true;
-	o->has_tenants = o->n_guests > GUESTS_OF_JOB && !o->has_liar && mix(s->seed ^ TENANTS) % 4;
+	o->has_tenants = o->n_guests > GUESTS_OF_JOB && !o->has_liar && !o->has_greedy &&
+			 mix(s->seed ^ TENANTS) % 4;
 }
 
 void guests_start(struct sim *s)
@@ -550,7 +586,11 @@ void guests_start(struct sim *s)
 		g->idx = i;
 		g->is_liar = s->o.has_liar && i == 0;
 		g->agent = s->o.has_tenants ? &s->guests[i % GUESTS_OF_JOB] : g;
-		sim_post(s, NULL, rnd_below(s, 100 * MS), guest_start)->a = i;
+		sim_post(s, NULL,
+			rnd_below(s, 100 * MS) +
+				(s->o.has_greedy && i >= GUESTS_OF_JOB ? LATE_NS : 0),
+			guest_start)
+			->a = i;
 	}
 	if (s->o.has_liar)
 		sim_post(s, NULL, KILL_NS, on_kill)->a = 0;

@@ -92,6 +92,14 @@ void sim_member_send(struct sim_member *m, const struct ctl_msg *msg)
 		ctl_send_up(m->conn, msg);
 }
 
+/* The scheduler counts memory only in the histories about it. */
+static uint64_t sums_bytes(const struct sim_member *m)
+{
+	if (!m->s->o.has_greedy || m->role != ROLE_SERVER)
+		return 0;
+	return (uint64_t)SUMS_BYTES * m->s->o.n_threads;
+}
+
 void member_conn_up(struct sim_member *m)
 {
 	char name[16];
@@ -107,6 +115,7 @@ void member_conn_up(struct sim_member *m)
 			.port = (uint16_t)(1000 + m->idx),
 			.threads = m->role == ROLE_SERVER ? (uint16_t)m->s->o.n_threads : 0,
 			.nic_mbps = is_measured(m->s) ? 0 : 1000,
+			.quota_bytes = sums_bytes(m),
 			.cluster_id = {m->cluster_id, m->has_cluster_id ? 16 : 0},
 			.view = m->view}};
 

@@ -10,7 +10,6 @@
 #include <string.h>
 
 #define RETRY_NS      (200 * MS)
-#define SUMS_BYTES    (256u << 10)
 #define SEGMENT_BYTES (8u << 10)
 #define WORK_LIMIT    100000
 #define CHECK_EVERY   16

@@ -53,7 +53,8 @@
 #define LIAR_UID        2000 /* of jobs that it opens in addition */
 #define GUEST_TENSORS   2
 #define GUEST_ELEMS_MAX 400
-#define CONNS_MAX       4096 /* control connections of a history */
+#define SUMS_BYTES      (256u << 10) /* of a thread of a server */
+#define CONNS_MAX       4096         /* control connections of a history */
 #define SEGS_MAX        256
 #define HOMES_MAX       512
 #define DONATIONS_MAX   512
@@ -145,7 +146,7 @@ struct sim_options {
 	unsigned rounds, size;
 	bool is_deterministic, has_ranks, is_work_slow, is_nic_alone, may_fail, is_forming_calm,
 		is_priority_mixed, has_deaf, has_restarts, is_shrink, has_drains, has_stops,
-		has_liar, is_late, has_old_plans, has_tenants, has_hung;
+		has_liar, is_late, has_old_plans, has_tenants, has_hung, has_greedy;
 	unsigned backup; /* machines that a round need not wait for */
 	uint32_t grace_ms;
 	uint32_t slow_permille; /* share of submissions that are late */
@@ -483,6 +484,10 @@ struct guest_tensor {
 	uint64_t round; /* last done */
 	uint8_t *in, *out[2];
 };
+/* C10: percent of the servers' memory. An eighth of it is enough for the other users' jobs. */
+#define GREEDY_RESERVE 60
+/* Names of the tensors that a greedy job declares beyond its own begin with that number. */
+#define GREEDY_FIRST 100
 struct guest_job {
 	uint32_t id; /* 0: no worker has joined */
 	uint32_t part_bytes, n_elems;

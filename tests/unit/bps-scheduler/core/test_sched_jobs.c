@@ -340,6 +340,64 @@ static void tensor_beyond_the_jobs_share_of_the_servers_is_refused_everywhere(vo
 	world_fini(&w);
 }
 
+/* C10: of 2 MiB one is reserved, an eighth of it makes a user with little. */
+static void only_users_with_little_get_the_reserve(void **state)
+{
+	struct ctl_msg msg = {
+		.type = CTL_JOIN, .join = {1, 1001, "other", 0, 2, 0, 40, 0, .token = no_token}};
+	struct sched_world w;
+
+	(void)state;
+	world_with_memory(&w, 0, 0);
+	w.cfg.small_reserve = 50;
+	sched_set_quotas(w.core, &w.cfg);
+	declare(&w, 21, 0, "w", DTYPE_F32, 131072); /* two sums of 512 KiB */
+	declare(&w, 22, 1, "w", DTYPE_F32, 131072);
+	clear(&w);
+	declare(&w, 21, 0, "x", DTYPE_F32, 1);
+	SAID(&w, "21 TENSOR_FAIL x code=10012 tensor 'x' of job 'x': it takes 0.0 MiB for sums, "
+		 "and the servers have 0.0 of 2.0 MiB left; 50% of all is for users with at most "
+		 "0.1 MiB; see bps-scheduler's --small-user-reserve");
+	for (uint32_t i = 0; i < 2; i++) {
+		msg.join.rank = i;
+		msg.join.pid = msg.join.seq = 40 + i;
+		send_msg(&w, 21 + i, &msg);
+	}
+	clear(&w);
+	declare(&w, 21, 0, "v", DTYPE_F32, 10000); /* two sums of 64 KiB */
+	declare(&w, 22, 1, "v", DTYPE_F32, 10000);
+	NOT_SAID(&w, "TENSOR_FAIL");
+	SAID(&w, "22 PLAN job=2 0=v");
+	declare(&w, 21, 0, "u", DTYPE_F32, 1);
+	SAID(&w, "21 TENSOR_FAIL u code=10012");
+	world_fini(&w);
+}
+
+/* Tensors that are declared while no server is there are checked when the first one comes. */
+static void largest_job_that_waited_for_servers_ends_when_it_does_not_fit(void **state)
+{
+	struct ctl_msg msg;
+	struct sched_world w;
+
+	(void)state;
+	world_init(&w);
+	w.cfg.small_reserve = 50;
+	sched_set_quotas(w.core, &w.cfg);
+	agent(&w, 21, "a", 201);
+	agent(&w, 22, "b", 202);
+	join(&w, 21, 0, 2, 10);
+	join(&w, 22, 1, 2, 20);
+	declare(&w, 21, 0, "w", DTYPE_F32, 1 << 20);
+	declare(&w, 22, 1, "w", DTYPE_F32, 1 << 20);
+	clear(&w);
+	msg = hello_of(ROLE_SERVER, "s1", "s1", 101);
+	msg.hello.quota_bytes = 1 << 20;
+	sched_conn_open(w.core, 11, w.now);
+	send_msg(&w, 11, &msg);
+	SAID(&w, "21 JOB_END job=1 code=10012 job 'x' waited for servers, and takes 8.0 MiB");
+	world_fini(&w);
+}
+
 static void tensors_of_all_jobs_of_a_user_count_for_its_share(void **state)
 {
 	struct ctl_msg msg = {
@@ -569,6 +627,8 @@ int main(void)
 		cmocka_unit_test(token_outlives_the_scheduler),
 		cmocka_unit_test(user_with_too_many_jobs_is_refused_and_another_one_is_not),
 		cmocka_unit_test(tensor_beyond_the_jobs_share_of_the_servers_is_refused_everywhere),
+		cmocka_unit_test(only_users_with_little_get_the_reserve),
+		cmocka_unit_test(largest_job_that_waited_for_servers_ends_when_it_does_not_fit),
 		cmocka_unit_test(tensors_of_all_jobs_of_a_user_count_for_its_share),
 		cmocka_unit_test(worker_that_leaves_a_forming_job_frees_its_rank),
 		cmocka_unit_test(job_ends_well_when_all_have_finished),
