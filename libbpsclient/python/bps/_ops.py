@@ -36,6 +36,22 @@ def check_op(average: bool | None, op: int | None) -> int:
     return op
 
 
+def check_gradients(op: int, predivide: float = 1.0) -> None:
+    """Refuse operations that gradients do not have.
+
+    Args:
+        op (int): Average or Sum.
+        predivide (float): divides before the sum.
+
+    Raises:
+        ValueError: another operation, or a sum with a factor.
+    """
+    if op not in (Average, Sum):
+        raise ValueError("op is Average or Sum for gradients")
+    if predivide != 1.0 and op != Average:
+        raise ValueError("gradient_predivide_factor needs op=Average")
+
+
 def group_names(name: str | None, n: int) -> list[str | None]:
     """Return the names of the tensors of a group."""
     return [None if name is None else f"{name}_{i + 1}of{n}" for i in range(n)]

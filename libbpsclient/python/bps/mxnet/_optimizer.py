@@ -12,7 +12,7 @@ import mxnet as mx
 from mxnet import gluon
 
 from bps import _arrays
-from bps._ops import Average, Sum
+from bps._ops import Average, check_gradients
 from bps._sets import ProcessSet, global_process_set
 from bps.mxnet import _ops
 from bps.mxnet._ops import Compression, Compressor
@@ -37,13 +37,6 @@ def reduce_gradients(
     if dense:
         pre, post = 1 / predivide, predivide
         _arrays.reduce(process_set.runtime(), dense, dense, name, op, pre, post, wire)
-
-
-def _check(gradient_predivide_factor: float, op: int) -> None:
-    if op not in (Average, Sum):
-        raise ValueError("op is Average or Sum for gradients")
-    if gradient_predivide_factor != 1.0 and op != Average:
-        raise ValueError("gradient_predivide_factor needs op=Average")
 
 
 class DistributedOptimizer(mx.optimizer.Optimizer):
@@ -73,7 +66,7 @@ class DistributedOptimizer(mx.optimizer.Optimizer):
         op: int = Average,
         compression: type[Compressor] = Compression.none,
     ) -> None:
-        _check(gradient_predivide_factor, op)
+        check_gradients(op, gradient_predivide_factor)
         self._optimizer = optimizer
         self._factor, self._op = gradient_predivide_factor, op
         self._wire, self._process_set = compression.wire, process_set
