@@ -45,7 +45,8 @@ FRONTENDS = {
         "distributed": ("2x1",),
         "errors": ALONE,
     },
-    "mxnet": {"arrays": ONE_AGENT, "mxnet": ONE_AGENT},
+    "jax": {"arrays": ("2x1",), "jax": ("2x1", "3x2")},
+    "mxnet": {"arrays": ONE_AGENT, "mxnet": ("2x1", "3x2")},
 }
 # Variables for the cluster of a part.
 ENVIRONMENTS = {"gpu": {"BPS_GPU": "host"}}

@@ -1,0 +1,247 @@
+"""Collective operations on trees of JAX arrays, inside and outside of ``jax.jit``.
+
+All leaves of a tree go in one call. Inside jit the call is an ordered callback: JAX keeps the
+calls in the order of the program, which is the same at all workers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.experimental import io_callback
+
+from bps import _arrays
+from bps._ops import Average, Sum, check_op, share
+from bps._sets import ProcessSet, global_process_set
+
+# Arrays, numbers, and lists, tuples and dicts of them.
+Tree = Any
+
+
+class Compressor:
+    """Sends tensors as they are; the base of all compressors.
+
+    Attributes:
+        wire (str, optional): the type on the wire of floating-point tensors; None: their own.
+    """
+
+    wire: str | None = None
+
+
+class FP16Compressor(Compressor):
+    """Sends floating-point tensors as float16; servers add in float32."""
+
+    wire = "float16"
+
+
+class BF16Compressor(Compressor):
+    """Sends floating-point tensors as bfloat16; servers add in float32."""
+
+    wire = "bfloat16"
+
+
+class Compression:
+    """The compressors by name."""
+
+    none = Compressor
+    fp16 = FP16Compressor
+    bf16 = BF16Compressor
+
+
+def call(
+    function: Callable[..., Sequence[np.ndarray]],
+    leaves: Sequence[jax.Array],
+    results: Sequence[jax.ShapeDtypeStruct],
+) -> list[jax.Array]:
+    """Call a function on arrays, now or whenever the compiled code runs.
+
+    Args:
+        function (callable): takes a NumPy array for each leaf, and returns NumPy arrays.
+        leaves: its arguments.
+        results: shapes and types of its results.
+    """
+    if not any(isinstance(leaf, jax.core.Tracer) for leaf in leaves):
+        return [jnp.asarray(r) for r in function(*[np.asarray(leaf) for leaf in leaves])]
+
+    def on_host(*arrays: Any) -> list[np.ndarray]:
+        return list(function(*[np.asarray(array) for array in arrays]))
+
+    return io_callback(on_host, list(results), *leaves, ordered=True)
+
+
+def _like(leaf: Any) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype)
+
+
+def reduce_leaves(
+    leaves: Sequence[jax.Array],
+    name: str | None,
+    op: int,
+    factors: tuple[float, float],
+    wire: str | None,
+    process_set: ProcessSet,
+) -> list[jax.Array]:
+    """Reduce arrays over all workers in one call, without gradients."""
+    kinds = [np.dtype(leaf.dtype) for leaf in leaves]
+    for kind in kinds:
+        _arrays.wire_type(kind, wire)
+    _arrays.check_scale(kinds, *factors)
+
+    def reduce(*arrays: np.ndarray) -> list[np.ndarray]:
+        return _arrays.reduce(process_set.runtime(), arrays, None, name, op, *factors, wire)
+
+    return call(reduce, leaves, [_like(leaf) for leaf in leaves])
+
+
+def push_pull(
+    tree: Tree,
+    op: int | None = None,
+    name: str | None = None,
+    average: bool | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    compression: type[Compressor] = Compression.none,
+    process_set: ProcessSet = global_process_set,
+) -> Tree:
+    """Reduce a tree over all workers in one call; differentiable.
+
+    Args:
+        tree: arrays of any shapes, the same at all workers.
+        op (int, optional): Average (default), Sum, Min, Max or Product.
+        name (str, optional): the same at all workers; trees that are reduced again and again
+            should have one.
+        average (bool, optional): older form of `op`: True is Average, False is Sum.
+        prescale_factor, postscale_factor (float): multiply the arrays before, and the results
+            after the reduction.
+        compression (Compressor): the type on the wire.
+        process_set (ProcessSet): the workers that take part.
+
+    Raises:
+        ValueError: `average` and `op` are both given.
+
+    Example::
+
+        >>> bps.jax.init()
+        >>> step = jax.jit(lambda grads: bps.jax.push_pull(grads, name="grad"))
+        >>> step({"w": jnp.ones((3, 4)), "b": jnp.zeros(4)})
+    """
+    op = check_op(average, op)
+    leaves, structure = jax.tree.flatten(tree)
+    leaves = [jnp.asarray(leaf) for leaf in leaves]
+    if not leaves:
+        return tree
+    options = (op, (prescale_factor, postscale_factor), compression.wire, process_set)
+
+    @jax.custom_vjp
+    def reduced(given: list[jax.Array]) -> list[jax.Array]:
+        return reduce_leaves(given, name, *options)
+
+    def forward(given: list[jax.Array]) -> tuple[list[jax.Array], None]:
+        return reduced(given), None
+
+    def backward(_: None, grads: list[jax.Array]) -> tuple[list[jax.Array]]:
+        if op not in (Average, Sum):
+            raise NotImplementedError("only Average and Sum have gradients")
+        return (reduce_leaves(grads, None if name is None else f"{name}.gradient", *options),)
+
+    reduced.defvjp(forward, backward)
+    return jax.tree.unflatten(structure, reduced(leaves))
+
+
+def allreduce(tree: Tree, average: bool | None = None, **options: Any) -> Tree:
+    """Horovod's name of :func:`push_pull`."""
+    return push_pull(tree, average=average, **options)
+
+
+def broadcast(tree: Tree, root_rank: int = 0, process_set: ProcessSet = global_process_set) -> Tree:
+    """Return root's tree at every worker.
+
+    Args:
+        tree: arrays of the same shapes and types at all workers.
+        root_rank (int): whose values all get; its rank in the job, also with a process set.
+        process_set (ProcessSet): the workers that take part.
+    """
+    leaves, structure = jax.tree.flatten(tree)
+    leaves = [jnp.asarray(leaf) for leaf in leaves]
+
+    def send(*arrays: np.ndarray) -> list[np.ndarray]:
+        root = process_set.place(root_rank)
+        return _arrays.broadcast(process_set.runtime(), arrays, root)
+
+    return jax.tree.unflatten(structure, call(send, leaves, [_like(leaf) for leaf in leaves]))
+
+
+def _is_traced(array: Any) -> bool:
+    return isinstance(array, jax.core.Tracer)
+
+
+def allgather(array: Any, process_set: ProcessSet = global_process_set) -> jax.Array:
+    """Concatenate all workers' arrays along the first dimension, by rank.
+
+    Args:
+        array: at least one dimension. Outside of jit the first dimension may differ between
+            workers; inside, where shapes are fixed, it must not.
+        process_set (ProcessSet): the workers that take part.
+    """
+    array = jnp.asarray(array)
+    shape = (process_set.size() * array.shape[0], *array.shape[1:]) if array.ndim else ()
+    is_fixed = _is_traced(array)
+
+    def gather(given: np.ndarray) -> list[np.ndarray]:
+        all_, rows, _ = _arrays.gather(process_set.runtime(), given)
+        if is_fixed and len(set(rows)) > 1:
+            raise ValueError(f"allgather: the workers have {rows} rows; inside jit all need one")
+        return [all_]
+
+    return call(gather, [array], [jax.ShapeDtypeStruct(shape, array.dtype)])[0]
+
+
+def reducescatter(
+    array: Any,
+    op: int = Average,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> jax.Array:
+    """Reduce an array over all workers and return this worker's rows of the result.
+
+    Args:
+        array: at least one dimension; the first is split, the first ranks get one row more.
+    """
+    array = jnp.asarray(array)
+    if array.ndim == 0:
+        raise ValueError("reducescatter needs an array of at least one dimension")
+    first, n = share(array.shape[0], process_set)
+    total = push_pull(array, op, name, process_set=process_set)
+    return total[first : first + n]
+
+
+def alltoall(
+    array: Any, splits: Sequence[int] | None = None, process_set: ProcessSet = global_process_set
+) -> Any:
+    """Send rows of an array to each worker, and return the rows that all sent here.
+
+    Args:
+        array: at least one dimension; the other dimensions are the same at all workers.
+        splits (list of int, optional): how many rows each worker gets, by rank; None: the same
+            number each. Not inside jit, where shapes are fixed.
+        process_set (ProcessSet): the workers that take part.
+
+    Returns:
+        Array: the rows received, ordered by the rank of the sender. With `splits` a pair: those
+            rows, and the number of rows from each worker.
+    """
+    array = jnp.asarray(array)
+    if splits is not None:
+        if _is_traced(array):
+            raise NotImplementedError("alltoall: inside jit shapes are fixed, leave splits out")
+        rows, received = _arrays.exchange(process_set, np.asarray(array), splits)
+        return jnp.asarray(rows), jnp.asarray(received, jnp.int32)
+
+    def exchange(given: np.ndarray) -> list[np.ndarray]:
+        return [_arrays.exchange(process_set, given, None)[0]]
+
+    return call(exchange, [array], [_like(array)])[0]

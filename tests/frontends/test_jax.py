@@ -1,0 +1,390 @@
+"""bps.jax: every worker of a job runs these tests in the same order (tests/frontends/run.py)."""
+
+import re
+
+import jax
+import jax.numpy as jnp
+import jobs
+import numpy as np
+import optax
+import pytest
+
+import bps.jax as bps
+
+
+@pytest.fixture(scope="session", autouse=True)
+def job():
+    bps.init()
+    yield
+    bps.shutdown()
+
+
+@pytest.fixture(autouse=True)
+def together():
+    """No worker begins a test before all have ended the one before."""
+    bps.barrier()
+
+
+TYPES = ["uint8", "int8", "int32", "float16", "bfloat16", "float32", "int16", "uint16", "uint32"]
+MODES = pytest.mark.parametrize("mode", ["eager", "jit"])
+
+
+def ranks():
+    return range(bps.size())
+
+
+def total(value=lambda rank: rank + 1):
+    return sum(map(value, ranks()))
+
+
+def run(mode, function, *args):
+    return function(*args) if mode == "eager" else jax.jit(function)(*args)
+
+
+def near(a, b, tolerance=1e-6):
+    return np.allclose(np.asarray(a, "f8"), np.asarray(b, "f8"), rtol=0, atol=tolerance)
+
+
+def same_everywhere(tree):
+    flat = jnp.concatenate([leaf.reshape(-1) for leaf in jax.tree.leaves(tree)])
+    all_ = np.asarray(bps.allgather(flat.reshape(1, -1)))
+    return all(np.array_equal(all_[0], row) for row in all_)
+
+
+# ---- push_pull ----
+
+
+def test_place_is_that_of_the_launcher():
+    assert sorted(bps.allgather_object(bps.rank())) == list(ranks())
+    assert bps.is_initialized() and bps.local_rank() < bps.local_size() <= bps.size()
+
+
+@MODES
+@pytest.mark.parametrize("dtype", TYPES)
+def test_push_pull_sums_every_type(mode, dtype):
+    x = jnp.full((3, 5), bps.rank() + 1, dtype)
+    out = run(mode, lambda x: bps.push_pull(x, bps.Sum), x)
+    assert out.dtype == x.dtype and out.shape == x.shape and near(out, total())
+
+
+@MODES
+def test_push_pull_sums_bits_of_64_when_they_are_enabled(mode):
+    with jax.enable_x64(True):
+        x = jnp.full(7, 2**40 + bps.rank(), "int64")
+        out = run(mode, lambda x: bps.push_pull(x, bps.Sum), x)
+        assert out.dtype == jnp.int64 and (out == total(lambda r: 2**40 + r)).all()
+
+
+@MODES
+def test_push_pull_averages_a_tree_by_default(mode):
+    tree = {"w": jnp.full((4, 3), float(bps.rank())), "rest": [jnp.float32(bps.rank()), ()]}
+    out = run(mode, bps.push_pull, tree)
+    assert jax.tree.structure(out) == jax.tree.structure(tree)
+    assert near(out["w"], sum(ranks()) / bps.size()) and out["rest"][0].shape == ()
+
+
+@pytest.mark.parametrize(("op", "fold"), [(bps.Min, min), (bps.Max, max)])
+def test_push_pull_takes_the_least_and_the_most(op, fold):
+    out = bps.push_pull(jnp.array([bps.rank(), -bps.rank()]), op)
+    assert out.tolist() == [fold(ranks()), fold(-r for r in ranks())]
+
+
+def test_push_pull_multiplies():
+    assert near(
+        bps.push_pull(jnp.full(3, bps.rank() + 2.0), bps.Product),
+        np.prod([r + 2.0 for r in ranks()]),
+    )
+
+
+@MODES
+def test_push_pull_scales_before_and_after(mode):
+    def scaled(x):
+        return bps.push_pull(x, bps.Sum, prescale_factor=0.5, postscale_factor=4.0)
+
+    assert near(run(mode, scaled, jnp.full(4, bps.rank() + 1.0)), 2.0 * total())
+
+
+def test_integers_cannot_be_scaled():
+    with pytest.raises(ValueError, match="floating-point"):
+        bps.push_pull(jnp.ones(3, "int32"), prescale_factor=0.5)
+
+
+def test_push_pull_takes_numbers_lists_and_nothing():
+    assert float(bps.push_pull(3.0)) == 3.0
+    assert bps.push_pull({}) == {}
+    assert bps.push_pull(jnp.zeros((0, 2))).shape == (0, 2)
+    assert near(bps.allreduce([jnp.ones(2)], average=False)[0], bps.size())
+
+
+def test_results_stay_as_they_are_when_later_ones_come():
+    step = jax.jit(lambda tree: bps.push_pull(tree, name="stay"))
+    held = [step([jnp.full(1000, float(i)), jnp.full(20, -float(i))]) for i in range(6)]
+    assert all(near(a, i) and near(b, -i) for i, (a, b) in enumerate(held))
+
+
+def test_operations_keep_the_order_of_the_program():
+    @jax.jit
+    def many(x):
+        return [bps.push_pull(x + i, bps.Sum) for i in range(30)]
+
+    for _ in range(3):
+        outputs = many(jnp.zeros(9))
+        assert all(near(out, i * bps.size()) for i, out in enumerate(outputs))
+
+
+def test_operations_run_in_loops_and_branches():
+    @jax.jit
+    def loop(x):
+        def body(i, x):
+            reduced = lambda x: bps.push_pull(x, bps.Sum)  # noqa: E731
+            return jax.lax.cond(i % 2 == 0, reduced, lambda x: x, x)
+
+        return jax.lax.fori_loop(0, 5, body, x)
+
+    assert near(loop(jnp.ones(3)), float(bps.size() ** 3))
+
+
+def test_a_name_may_come_back_with_another_shape():
+    for n in (3, 5, 3):
+        assert near(bps.push_pull(jnp.ones(n), bps.Sum, "shapes"), bps.size())
+
+
+def test_shapes_that_differ_between_workers_are_an_error_at_all():
+    with pytest.raises(bps.Error, match="differ"):
+        bps.push_pull(jnp.ones(3 + 100 * bps.rank()), name="differ")
+
+
+def test_shapes_that_differ_are_an_error_of_jax_inside_jit():
+    step = jax.jit(lambda x: bps.push_pull(x, name="jitted"))
+    with pytest.raises(jax.errors.JaxRuntimeError, match="jitted"):
+        jax.block_until_ready(step(jnp.ones(3 + 100 * bps.rank())))
+
+
+def test_adasum_and_unknown_operations_are_refused():
+    with pytest.raises(NotImplementedError, match="Adasum"):
+        bps.push_pull(jnp.ones(3), bps.Adasum)
+    with pytest.raises(ValueError, match="exclude"):
+        bps.push_pull(jnp.ones(3), bps.Sum, average=True)
+
+
+def test_types_that_cannot_be_summed_are_refused_in_words():
+    with pytest.raises(TypeError, match="complex64 cannot be summed"):
+        jax.jit(bps.push_pull)(jnp.ones(3, "complex64"))
+
+
+@MODES
+@pytest.mark.parametrize("kind", [bps.Compression.fp16, bps.Compression.bf16])
+def test_compression_changes_the_type_on_the_wire_only(mode, kind):
+    out = run(
+        mode, lambda x: bps.push_pull(x, bps.Sum, compression=kind), jnp.full(8, 0.5 + bps.rank())
+    )
+    assert out.dtype == jnp.float32 and near(out, total(lambda r: 0.5 + r))
+
+
+@MODES
+@pytest.mark.parametrize("op", [bps.Sum, bps.Average])
+def test_the_gradient_of_push_pull_is_reduced_alike(mode, op):
+    weight = jnp.full(5, bps.rank() + 1.0)
+    grad = run(mode, jax.grad(lambda x: (bps.push_pull(x, op, "loss") * weight).sum()), jnp.ones(5))
+    assert near(grad, total() / (bps.size() if op == bps.Average else 1))
+
+
+def test_an_array_larger_than_a_bucket_is_reduced():
+    x = jnp.arange(6_000_000, dtype=jnp.float32)
+    out = jax.jit(lambda x: bps.push_pull(x, name="large"))(x + bps.rank())
+    assert near(out, np.arange(6_000_000) + sum(ranks()) / bps.size(), 1.0)
+
+
+# ---- broadcast, allgather, reducescatter, alltoall ----
+
+
+@MODES
+def test_broadcast_gives_every_worker_roots_tree(mode):
+    tree = {"w": jnp.full((2, 3), bps.rank()), "b": jnp.full(4, bps.rank(), bool)}
+    out = run(mode, lambda tree: bps.broadcast(tree, 1), tree)
+    assert near(out["w"], 1) and out["b"].all() and out["b"].dtype == bool
+
+
+def test_allgather_takes_different_numbers_of_rows():
+    out = bps.allgather(jnp.full((bps.rank() + 1, 2), bps.rank()))
+    assert out[:, 0].tolist() == [r for r in ranks() for _ in range(r + 1)]
+
+
+def test_allgather_inside_jit_has_a_fixed_shape():
+    out = jax.jit(bps.allgather)(jnp.full((2, 3), bps.rank()))
+    assert out[:, 0].tolist() == [r for r in ranks() for _ in range(2)]
+
+
+def test_allgather_names_the_worker_whose_shape_differs():
+    with pytest.raises(ValueError, match=r"rank \d has shape"):
+        bps.allgather(jnp.ones((2, 2 + (bps.rank() == 1))))
+
+
+@MODES
+def test_reducescatter_gives_each_worker_its_rows(mode):
+    rows = bps.size() + 1
+    x = jnp.arange(rows * 2.0).reshape(rows, 2)
+    out = run(mode, lambda x: bps.reducescatter(x, bps.Sum), x)
+    first, n = bps.rank() + (bps.rank() > 0), 2 if bps.rank() == 0 else 1
+    assert near(out, x[first : first + n] * bps.size())
+
+
+@MODES
+def test_alltoall_sends_equal_parts(mode):
+    out = run(mode, bps.alltoall, jnp.arange(2 * bps.size()))
+    assert out.tolist() == [2 * bps.rank(), 2 * bps.rank() + 1] * bps.size()
+
+
+def test_alltoall_sends_unequal_parts_outside_of_jit():
+    splits = [r + 1 for r in ranks()]
+    out, received = bps.alltoall(jnp.repeat(jnp.array(ranks()), jnp.array(splits)), splits)
+    assert (out == bps.rank()).all() and received.tolist() == [bps.rank() + 1] * bps.size()
+    with pytest.raises(NotImplementedError, match="inside jit"):
+        jax.jit(lambda x: bps.alltoall(x, splits))(jnp.ones(total()))
+
+
+def test_a_process_set_reduces_among_its_workers():
+    one = bps.add_process_set([0])
+    if one.included():
+        assert near(bps.push_pull(jnp.full(3, 5.0), process_set=one), 5.0)
+    bps.remove_process_set(one)
+
+
+# ---- training ----
+
+
+def network():
+    rng = np.random.RandomState(0)
+    return {
+        k: jnp.asarray(0.3 * rng.randn(*s), jnp.float32)
+        for k, s in {"a": (6, 16), "b": (16,), "c": (16, 3), "d": (3,)}.items()
+    }
+
+
+def batch():
+    rng = np.random.RandomState(7)
+    return [jnp.asarray(rng.randn(24, n), jnp.float32) for n in (6, 3)]
+
+
+def mine():
+    """Return this worker's rows of the batch."""
+    return slice(bps.rank() * 24 // bps.size(), (bps.rank() + 1) * 24 // bps.size())
+
+
+def loss_of(p, x, y):
+    return ((jax.nn.relu(x @ p["a"] + p["b"]) @ p["c"] + p["d"] - y) ** 2).mean()
+
+
+def train(optimizer, rows=slice(None), steps=10):
+    params = network()
+    state, (x, y) = optimizer.init(params), (t[rows] for t in batch())
+
+    @jax.jit
+    def step(params, state):
+        grads = jax.grad(loss_of)(params, x, y)
+        updates, state = optimizer.update(grads, state, params)
+        return optax.apply_updates(params, updates), state
+
+    for _ in range(steps):
+        params, state = step(params, state)
+    return params
+
+
+@pytest.mark.parametrize("make", [optax.sgd, optax.adam, optax.adamw])
+def test_an_optimizer_equals_one_worker_with_the_whole_batch(make):
+    params = train(bps.DistributedOptimizer(make(0.05)), mine())
+    alone = train(make(0.05))
+    assert same_everywhere(params)
+    # Adam divides by the root of squares, which makes small differences larger.
+    tolerance = 1e-6 if make is optax.sgd else 1e-5
+    assert all(
+        near(a, b, tolerance) for a, b in zip(jax.tree.leaves(params), jax.tree.leaves(alone))
+    )
+
+
+def test_gradients_are_averaged_before_they_are_clipped():
+    clipped = optax.chain(bps.average_gradients(), optax.clip_by_global_norm(0.1), optax.sgd(1.0))
+    params = train(clipped, mine(), steps=1)
+    start = network()
+    norm = np.sqrt(sum(((params[k] - start[k]) ** 2).sum() for k in start))
+    assert norm == pytest.approx(0.1, rel=1e-4) and same_everywhere(params)
+
+
+def test_an_optimizer_with_half_precision_stays_the_same_everywhere():
+    optimizer = bps.DistributedOptimizer(optax.sgd(0.1), compression=bps.Compression.bf16)
+    assert same_everywhere(train(optimizer, mine()))
+    with pytest.raises(ValueError, match="Average or Sum"):
+        bps.average_gradients(bps.Max)
+
+
+def test_several_steps_of_accumulation_send_once():
+    optimizer = optax.MultiSteps(bps.DistributedOptimizer(optax.sgd(0.1)), 2)
+    assert same_everywhere(train(optimizer, mine(), steps=4))
+
+
+def test_an_elastic_function_runs_with_a_state_that_all_share():
+    @bps.elastic.run
+    def train(state):
+        while state.step < 3:
+            state.params = jax.tree.map(jnp.add, state.params, bps.push_pull({"w": jnp.ones(2)}))
+            state.step += 1
+            state.commit()
+        return state.params["w"].tolist()
+
+    state = bps.elastic.State(params={"w": jnp.full(2, float(bps.rank()))}, step=0)
+    assert train(state) == [3.0, 3.0]
+    state.params = None
+    state.restore()
+    assert near(state.params["w"], 3.0)
+
+
+# ---- errors ----
+
+
+@MODES
+def test_a_killed_worker_is_named_by_the_others_within_3_seconds(tmp_path, mode):
+    script = """
+import os, jax, jax.numpy as jnp
+import bps.jax as bps
+bps.init()
+step = bps.push_pull if os.environ["MODE"] == "eager" else jax.jit(bps.push_pull)
+jax.block_until_ready(step(jnp.ones(1000)))
+if bps.rank() == 1:
+    kill_me()
+try:
+    jax.block_until_ready(step(jnp.ones(1000)))
+except (bps.Error, jax.errors.JaxRuntimeError) as error:
+    report(error)
+    raise
+"""
+    if bps.rank() == 0:
+        codes, outputs = jobs.start(script, tmp_path, MODE=mode)
+        seen = re.search(r"after ([\d.]+) s: (JaxRuntime)?Error: .*rank 1", outputs[0], re.S)
+        assert seen and float(seen[1]) < 3 and codes == [1, -9], outputs[0]
+
+
+def test_a_script_that_never_shuts_down_ends(tmp_path):
+    if bps.rank() == 0:
+        script = (
+            "import jax, jax.numpy as jnp, bps.jax as bps\n"
+            "bps.init()\njax.jit(bps.push_pull)(jnp.ones(3))\n"
+        )
+        codes, outputs = jobs.start(script, tmp_path)
+        assert codes == [0, 0], outputs
+
+
+def test_calls_before_init_are_refused_in_words(tmp_path):
+    if bps.rank() == 0:
+        script = "import jax.numpy as jnp, bps.jax as bps\nbps.push_pull(jnp.ones(3))\n"
+        codes, outputs = jobs.start(script, tmp_path, n=1)
+        assert codes == [1] and "NotInitialized: bps is not initialized" in outputs[0]
+
+
+# ---- example ----
+
+
+def test_the_example_learns_the_digits(tmp_path):
+    if bps.rank() == 0:
+        codes, outputs = jobs.start(jobs.example("jax"), tmp_path)
+        assert codes == [0, 0], outputs
+        assert float(re.search(r"accuracy ([\d.]+)", outputs[0])[1]) > 0.85, outputs[0]
