@@ -45,11 +45,15 @@ FRONTENDS = {
         "distributed": ("2x1",),
         "errors": ALONE,
     },
+    "tensorflow": {"tensorflow": ("2x1", "3x2")},
     "jax": {"arrays": ("2x1",), "jax": ("2x1", "3x2")},
     "mxnet": {"arrays": ONE_AGENT, "mxnet": ("2x1", "3x2")},
 }
-# Variables for the cluster of a part.
-ENVIRONMENTS = {"gpu": {"BPS_GPU": "host"}}
+# Variables for the cluster of a part, or of all parts of a list.
+ENVIRONMENTS = {
+    "gpu": {"BPS_GPU": "host"},
+    "tensorflow": {"TF_CPP_MIN_LOG_LEVEL": "2"},
+}
 PYTHON = ROOT / "libbpsclient" / "python"
 FORM = (
     ("check", PYTHON),
@@ -59,7 +63,7 @@ FORM = (
 
 
 def run_tests(
-    build: Path, python: str, part: str, cluster: str, words: list[str]
+    build: Path, python: str, name: str, part: str, cluster: str, words: list[str]
 ) -> tuple[int, int, int]:
     """Return how many tests passed, failed and were skipped at rank 0. A failure on any rank
     counts."""
@@ -73,7 +77,7 @@ def run_tests(
         "PYTHONDONTWRITEBYTECODE": "1",
         "OMP_NUM_THREADS": "1",
     }
-    env |= ENVIRONMENTS.get(part, {})
+    env |= ENVIRONMENTS.get(name, {}) | ENVIRONMENTS.get(part, {})
     tests = [python, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "--tb=short"]
     command = [build / "bpsrun", "-n", n, "--agents", agents, "--", *tests]
     done = subprocess.run(
@@ -138,7 +142,7 @@ def main() -> int:
         for part, cluster in [(part, c) for part, clusters in parts.items() for c in clusters]:
             if given.part not in (None, part) or given.cluster not in (None, cluster):
                 continue
-            counts = run_tests(build, python, part, cluster, words)
+            counts = run_tests(build, python, name, part, cluster, words)
             workers, agents = cluster.split("x")
             print(
                 f"frontends/{name}/{part}, {workers} workers on {agents} agents: "

@@ -1,0 +1,121 @@
+"""TensorFlow front-end: BytePS's and Horovod's calls over the summation service.
+
+Example::
+
+    import bps.tensorflow as bps
+
+    bps.init()
+
+    @tf.function
+    def step(x, y):
+        with tf.GradientTape() as tape:
+            loss = loss_of(model(x), y)
+        tape = bps.DistributedGradientTape(tape)
+        grads = tape.gradient(loss, model.trainable_variables)
+        optimizer.apply_gradients(zip(grads, model.trainable_variables))
+        return loss
+
+    bps.broadcast_variables(model.variables, root_rank=0)
+
+Start the script with ``bpsrun -n 4 -- python train.py``. For ``model.fit`` see :mod:`bps.keras`.
+"""
+
+from bps._core import (
+    NotInitialized,
+    init,
+    is_initialized,
+    local_rank,
+    local_size,
+    rank,
+    shutdown,
+    size,
+)
+from bps._library import Error, Timeout
+from bps._ops import (
+    Adasum,
+    Average,
+    Max,
+    Min,
+    Product,
+    Sum,
+    allgather_object,
+    barrier,
+    broadcast_object,
+    declare,
+)
+from bps._sets import ProcessSet, add_process_set, global_process_set, remove_process_set
+from bps.tensorflow import elastic
+from bps.tensorflow._cross_device import CrossDeviceOps
+from bps.tensorflow._ops import (
+    Compression,
+    allgather,
+    allreduce,
+    alltoall,
+    broadcast,
+    broadcast_,
+    broadcast_global_variables,
+    broadcast_variables,
+    grouped_allgather,
+    grouped_allreduce,
+    grouped_reducescatter,
+    local_rank_op,
+    local_size_op,
+    push_pull,
+    rank_op,
+    reducescatter,
+    size_op,
+)
+from bps.tensorflow._tape import (
+    DistributedGradientTape,
+    DistributedOptimizer,
+    PartialDistributedGradientTape,
+)
+
+__all__ = [
+    "Adasum",
+    "Average",
+    "Compression",
+    "CrossDeviceOps",
+    "DistributedGradientTape",
+    "DistributedOptimizer",
+    "Error",
+    "Max",
+    "Min",
+    "NotInitialized",
+    "PartialDistributedGradientTape",
+    "ProcessSet",
+    "Product",
+    "Sum",
+    "Timeout",
+    "add_process_set",
+    "allgather",
+    "allgather_object",
+    "allreduce",
+    "alltoall",
+    "barrier",
+    "broadcast",
+    "broadcast_",
+    "broadcast_global_variables",
+    "broadcast_object",
+    "broadcast_variables",
+    "declare",
+    "elastic",
+    "global_process_set",
+    "grouped_allgather",
+    "grouped_allreduce",
+    "grouped_reducescatter",
+    "init",
+    "is_initialized",
+    "local_rank",
+    "local_rank_op",
+    "local_size",
+    "local_size_op",
+    "push_pull",
+    "rank",
+    "rank_op",
+    "reducescatter",
+    "remove_process_set",
+    "shutdown",
+    "size",
+    "size_op",
+]

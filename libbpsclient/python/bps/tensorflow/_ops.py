@@ -1,0 +1,516 @@
+"""Collective operations on TensorFlow tensors, by BytePS's and by Horovod's names.
+
+Every operation is one Python call, also inside ``tf.function``, where automatic control
+dependencies keep the calls in the order of the program. It returns when its result is there. XLA
+cannot compile a Python call, and is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from bps import _arrays, _core
+from bps._ops import Average, Sum, check_op, share
+from bps._sets import ProcessSet, global_process_set
+
+try:
+    from tensorflow.python.ops.control_flow_util import GraphOrParentsInXlaContext
+except ImportError:  # a private name; XLA then reports the missing kernel itself
+    GraphOrParentsInXlaContext = None
+
+# Argument of an operation: a tensor, or a variable of TensorFlow or Keras.
+Tensor = Any
+
+
+class Compressor:
+    """Leaves tensors as they are; the base of all compressors.
+
+    Attributes:
+        wire (str, optional): the type on the wire of floating-point tensors; None: their own.
+    """
+
+    wire: str | None = None
+
+    @classmethod
+    def compress(cls, tensor: tf.Tensor) -> tuple[tf.Tensor, Any]:
+        """Return the tensor for the wire, and what :meth:`decompress` needs."""
+        if cls.wire is None or not tensor.dtype.is_floating:
+            return tensor, None
+        return tf.cast(tensor, cls.wire), tensor.dtype
+
+    @classmethod
+    def decompress(cls, tensor: tf.Tensor, context: Any) -> tf.Tensor:
+        """Return the tensor in its own type."""
+        return tensor if context is None else tf.cast(tensor, context)
+
+
+class FP16Compressor(Compressor):
+    """Sends floating-point tensors as float16; servers add in float32."""
+
+    wire = "float16"
+
+
+class BF16Compressor(Compressor):
+    """Sends floating-point tensors as bfloat16; servers add in float32."""
+
+    wire = "bfloat16"
+
+
+class Compression:
+    """The compressors by name."""
+
+    none = Compressor
+    fp16 = FP16Compressor
+    bf16 = BF16Compressor
+
+
+def call(
+    function: Callable[..., Sequence[np.ndarray]],
+    tensors: Sequence[tf.Tensor],
+    types: Sequence[tf.DType],
+    shapes: Sequence[Any],
+) -> list[tf.Tensor]:
+    """Call a function on the tensors' values as arrays, now or whenever the graph runs.
+
+    Args:
+        function (callable): takes an array for each tensor, and returns arrays.
+        tensors: its arguments.
+        types, shapes: of its results.
+
+    Raises:
+        NotImplementedError: XLA compiles this code.
+    """
+    if tf.executing_eagerly():
+        results = function(*[np.asarray(t) for t in tensors])
+        return [tf.convert_to_tensor(r, dtype) for r, dtype in zip(results, types)]
+    graph = tf.compat.v1.get_default_graph()
+    if GraphOrParentsInXlaContext is not None and GraphOrParentsInXlaContext(graph):
+        raise NotImplementedError(
+            "bps cannot run inside a function that XLA compiles: use jit_compile=False in "
+            "tf.function and in model.compile()"
+        )
+    results = tf.numpy_function(function, list(tensors), list(types))
+    for result, shape in zip(results, shapes):
+        result.set_shape(shape)
+    return list(results)
+
+
+def as_tensors(values: Sequence[Tensor]) -> list[tf.Tensor]:
+    """The values of tensors, variables and numbers."""
+    return [tf.convert_to_tensor(value) for value in values]
+
+
+def reduce_tensors(
+    tensors: Sequence[tf.Tensor],
+    name: str | None = None,
+    op: int = Average,
+    prescale: float = 1.0,
+    postscale: float = 1.0,
+    wire: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> list[tf.Tensor]:
+    """Reduce dense tensors over all workers in one call, without gradients."""
+    if not tensors:
+        return []
+    kinds = [np.dtype(t.dtype.as_numpy_dtype) for t in tensors]
+    for kind in kinds:
+        _arrays.wire_type(kind, wire)
+    _arrays.check_scale(kinds, prescale, postscale)
+
+    def reduce(*arrays: np.ndarray) -> list[np.ndarray]:
+        rt = process_set.runtime()
+        return _arrays.reduce(rt, arrays, None, name, op, prescale, postscale, wire)
+
+    return call(reduce, tensors, [t.dtype for t in tensors], [t.shape for t in tensors])
+
+
+def _reduce_with_gradients(
+    tensors: Sequence[tf.Tensor], name: str | None, op: int, *options: Any
+) -> list[tf.Tensor]:
+    if not any(t.dtype.is_floating for t in tensors):
+        return reduce_tensors(tensors, name, op, *options)
+
+    @tf.custom_gradient
+    def reduced(*inputs: tf.Tensor) -> Any:
+        def gradient(*grads: tf.Tensor) -> list[tf.Tensor]:
+            if op not in (Average, Sum):
+                raise NotImplementedError("only Average and Sum have gradients")
+            back = None if name is None else f"{name}.gradient"
+            return reduce_tensors(as_tensors(grads), back, op, *options)
+
+        return reduce_tensors(inputs, name, op, *options), gradient
+
+    outputs = reduced(*tensors)
+    return list(outputs) if isinstance(outputs, (list, tuple)) else [outputs]
+
+
+def sum_slices(slices: tf.IndexedSlices, op: int, process_set: ProcessSet) -> tf.IndexedSlices:
+    """Sum or average sparse gradients over all workers, by gathering their rows."""
+    if op not in (Average, Sum):
+        raise ValueError("op is Average or Sum for sparse tensors")
+
+    def gather(values: np.ndarray, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        return _arrays.sum_rows(process_set.runtime(), values, indices, op)
+
+    tensors = [slices.values, slices.indices]
+    shapes = [[None, *slices.values.shape[1:]], [None]]
+    values, indices = call(gather, tensors, [t.dtype for t in tensors], shapes)
+    return tf.IndexedSlices(values, indices, slices.dense_shape)
+
+
+def grouped_allreduce(
+    tensors: Sequence[Tensor],
+    average: bool | None = None,
+    device_dense: str = "",
+    device_sparse: str = "",
+    compression: type[Compressor] = Compression.none,
+    op: int | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+    name: str | None = None,
+) -> list[Any]:
+    """Reduce tensors over all workers in one call; differentiable.
+
+    Args: as :func:`allreduce`.
+    """
+    op = check_op(average, op)
+    options = (prescale_factor, postscale_factor, compression.wire, process_set)
+    outputs: list[Any] = list(tensors)
+    dense = [i for i, t in enumerate(tensors) if not isinstance(t, tf.IndexedSlices)]
+    values = as_tensors([tensors[i] for i in dense])
+    for i, total in zip(dense, _reduce_with_gradients(values, name, op, *options)):
+        outputs[i] = total
+    for i, one in enumerate(tensors):
+        if isinstance(one, tf.IndexedSlices):
+            outputs[i] = sum_slices(one, op, process_set)
+    return outputs
+
+
+def allreduce(
+    tensor: Tensor,
+    average: bool | None = None,
+    device_dense: str = "",
+    device_sparse: str = "",
+    compression: type[Compressor] = Compression.none,
+    op: int | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+    ignore_name_scope: bool = False,
+) -> Any:
+    """Reduce a tensor over all workers and return the result; differentiable.
+
+    Args:
+        tensor (Tensor or IndexedSlices): any shape, the same at all workers. The rows of
+            IndexedSlices are gathered.
+        average (bool, optional): older form of `op`: True is Average, False is Sum.
+        device_dense, device_sparse (str): accepted for BytePS's and Horovod's scripts.
+        compression (Compressor): the type on the wire.
+        op (int, optional): Average (default), Sum, Min, Max or Product.
+        prescale_factor, postscale_factor (float): multiply the tensor before, and the result after
+            the reduction.
+        name (str, optional): the same at all workers; tensors that are reduced again and again
+            should have one.
+        process_set (ProcessSet): the workers that take part.
+        ignore_name_scope (bool): accepted for Horovod's scripts.
+
+    Raises:
+        ValueError: `average` and `op` are both given.
+        NotImplementedError: XLA compiles this code.
+
+    Example::
+
+        >>> bps.tensorflow.init()
+        >>> bps.tensorflow.allreduce(tf.constant([1.0, 2.0]), op=bps.tensorflow.Sum)
+    """
+    return grouped_allreduce(
+        [tensor],
+        average,
+        device_dense,
+        device_sparse,
+        compression,
+        op,
+        prescale_factor,
+        postscale_factor,
+        process_set,
+        name,
+    )[0]
+
+
+def push_pull(
+    tensor: Tensor,
+    scope: str = "",
+    average: bool | None = None,
+    device_dense: str = "",
+    device_sparse: str = "",
+    compression: type[Compressor] = Compression.none,
+    op: int | None = None,
+    enable_async: bool = False,
+    name: str | None = None,
+) -> Any:
+    """BytePS's form of :func:`allreduce`.
+
+    Args:
+        scope (str): accepted for BytePS's scripts.
+        enable_async (bool): refused when True: workers go in step.
+    """
+    if enable_async:
+        raise NotImplementedError("push_pull: enable_async=True has no counterpart in bps")
+    return allreduce(tensor, average, compression=compression, op=op, name=name)
+
+
+def _broadcast_tensors(
+    tensors: Sequence[tf.Tensor], root_rank: int, process_set: ProcessSet
+) -> list[tf.Tensor]:
+    def send(*arrays: np.ndarray) -> list[np.ndarray]:
+        root = process_set.place(root_rank)
+        return _arrays.broadcast(process_set.runtime(), arrays, root)
+
+    return call(send, tensors, [t.dtype for t in tensors], [t.shape for t in tensors])
+
+
+def broadcast(
+    tensor: Tensor,
+    root_rank: int,
+    name: str | None = None,
+    ignore_name_scope: bool = False,
+    process_set: ProcessSet = global_process_set,
+) -> tf.Tensor:
+    """Return root's tensor at every worker; differentiable. The gradient at root is the average.
+
+    Args:
+        tensor (Tensor): the same shape and type at all workers.
+        root_rank (int): whose values all get; its rank in the job, also with a process set.
+        process_set (ProcessSet): the workers that take part.
+    """
+
+    @tf.custom_gradient
+    def sent(value: tf.Tensor) -> Any:
+        def gradient(grad: tf.Tensor) -> tf.Tensor:
+            (total,) = reduce_tensors([tf.convert_to_tensor(grad)], process_set=process_set)
+            return total if _core.rank() == root_rank else tf.zeros_like(total)
+
+        return _broadcast_tensors([value], root_rank, process_set)[0], gradient
+
+    return sent(tf.convert_to_tensor(tensor))
+
+
+def broadcast_(
+    variables: Sequence[Any],
+    root_rank: int,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> list[Any]:
+    """Overwrite variables with root's, in place.
+
+    Args:
+        variables: of TensorFlow or Keras.
+        root_rank (int): whose values all get.
+        process_set (ProcessSet): the workers that take part.
+    """
+    variables = list(variables)
+    if variables:
+        values = _broadcast_tensors(as_tensors(variables), root_rank, process_set)
+        for variable, value in zip(variables, values):
+            variable.assign(value)
+    return variables
+
+
+def broadcast_variables(
+    variables: Sequence[Any],
+    root_rank: int = 0,
+    process_set: ProcessSet = global_process_set,
+) -> None:
+    """Overwrite the variables of a model or of an optimizer with root's, in one call.
+
+    Example::
+
+        >>> bps.tensorflow.broadcast_variables(model.variables, root_rank=0)
+        >>> bps.tensorflow.broadcast_variables(optimizer.variables, root_rank=0)
+    """
+    broadcast_(variables, root_rank, process_set=process_set)
+
+
+def broadcast_global_variables(root_rank: int = 0) -> None:
+    """Overwrite the global variables of TensorFlow 1 with root's.
+
+    Raises:
+        RuntimeError: TensorFlow 2 has none.
+    """
+    if tf.executing_eagerly():
+        raise RuntimeError(
+            "broadcast_global_variables: TensorFlow 2 has no global variables, use "
+            "broadcast_variables(model.variables, root_rank)"
+        )
+    broadcast_variables(tf.compat.v1.global_variables(), root_rank)
+
+
+def _gather(tensor: tf.Tensor, process_set: ProcessSet) -> tuple[tf.Tensor, tf.Tensor]:
+    """All workers' rows, and how many each has."""
+
+    def gather(array: np.ndarray) -> list[np.ndarray]:
+        all_, rows, _ = _arrays.gather(process_set.runtime(), array)
+        return [all_, np.array(rows, np.int64)]
+
+    shapes = [[None, *tensor.shape[1:]] if tensor.shape.rank else None, [None]]
+    all_, rows = call(gather, [tensor], [tensor.dtype, tf.int64], shapes)
+    return all_, rows
+
+
+def allgather(
+    tensor: Tensor,
+    name: str | None = None,
+    ignore_name_scope: bool = False,
+    process_set: ProcessSet = global_process_set,
+) -> tf.Tensor:
+    """Concatenate all workers' tensors along the first dimension, by rank; differentiable.
+
+    The gradient is the average over the workers.
+
+    Args:
+        tensor (Tensor): the first dimension may differ between workers, the others must agree.
+        process_set (ProcessSet): the workers that take part.
+    """
+
+    @tf.custom_gradient
+    def gathered(value: tf.Tensor) -> Any:
+        output, rows = _gather(value, process_set)
+
+        def gradient(grad: tf.Tensor) -> tf.Tensor:
+            (total,) = reduce_tensors([tf.convert_to_tensor(grad)], process_set=process_set)
+            me = process_set.rank()
+            first = tf.reduce_sum(rows[:me])
+            return total[first : first + rows[me]]
+
+        return output, gradient
+
+    return gathered(tf.convert_to_tensor(tensor))
+
+
+def grouped_allgather(
+    tensors: Sequence[Tensor],
+    name: str | None = None,
+    ignore_name_scope: bool = False,
+    process_set: ProcessSet = global_process_set,
+) -> list[tf.Tensor]:
+    """Apply :func:`allgather` to each tensor."""
+    return [allgather(t, process_set=process_set) for t in tensors]
+
+
+def _exchange(
+    tensor: tf.Tensor, splits: tf.Tensor | None, process_set: ProcessSet
+) -> tuple[tf.Tensor, tf.Tensor]:
+    def exchange(array: np.ndarray, *table: np.ndarray) -> list[np.ndarray]:
+        rows, received = _arrays.exchange(process_set, array, table[0] if table else None)
+        return [rows, np.array(received, np.int32)]
+
+    given = [tensor] if splits is None else [tensor, splits]
+    shapes = [[None, *tensor.shape[1:]] if tensor.shape.rank else None, [None]]
+    rows, received = call(exchange, given, [tensor.dtype, tf.int32], shapes)
+    return rows, received
+
+
+def alltoall(
+    tensor: Tensor,
+    splits: Any = None,
+    name: str | None = None,
+    ignore_name_scope: bool = False,
+    process_set: ProcessSet = global_process_set,
+) -> Any:
+    """Send rows of a tensor to each worker, and return the rows that all sent here; differentiable.
+
+    Each worker receives the rows of all workers on the way: use it for small tensors.
+
+    Args:
+        tensor (Tensor): at least one dimension; the other dimensions are the same at all workers.
+        splits (Tensor or list of int, optional): how many rows each worker gets, by rank; None: the
+            same number each.
+        process_set (ProcessSet): the workers that take part.
+
+    Returns:
+        Tensor: the rows received, ordered by the rank of the sender. With `splits` a pair: those
+            rows, and the number of rows from each worker.
+    """
+    table = None if splits is None else tf.convert_to_tensor(splits, tf.int32)
+
+    @tf.custom_gradient
+    def exchanged(value: tf.Tensor) -> Any:
+        rows, received = _exchange(value, table, process_set)
+
+        def gradient(grad: tf.Tensor, _: Any = None) -> tf.Tensor:
+            return _exchange(tf.convert_to_tensor(grad), received, process_set)[0]
+
+        return (rows, received), gradient
+
+    rows, received = exchanged(tf.convert_to_tensor(tensor))
+    return rows if splits is None else (rows, tf.stop_gradient(received))
+
+
+def reducescatter(
+    tensor: Tensor,
+    device_dense: str = "",
+    compression: type[Compressor] = Compression.none,
+    op: int = Average,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+) -> tf.Tensor:
+    """Reduce a tensor over all workers and return this worker's rows of the result; differentiable.
+
+    Args:
+        tensor (Tensor): at least one dimension; the first is split, the first ranks get one row
+            more.
+    """
+    op = check_op(None, op)
+    tensor = tf.convert_to_tensor(tensor)
+    if tensor.shape.rank == 0:
+        raise ValueError("reducescatter needs a tensor of at least one dimension")
+    wire = compression.wire
+
+    def part(array: np.ndarray) -> list[np.ndarray]:
+        rt = process_set.runtime()
+        given = (name, op, prescale_factor, postscale_factor, wire)
+        (total,) = _arrays.reduce(rt, [array], None, *given)
+        first, n = share(len(total), process_set)
+        return [total[first : first + n]]
+
+    @tf.custom_gradient
+    def scattered(value: tf.Tensor) -> Any:
+        def gradient(grad: tf.Tensor) -> tf.Tensor:
+            if op not in (Average, Sum):
+                raise NotImplementedError("only Average and Sum have gradients")
+            factor = prescale_factor * postscale_factor
+            factor /= process_set.size() if op == Average else 1
+            return _gather(tf.convert_to_tensor(grad), process_set)[0] * tf.cast(factor, grad.dtype)
+
+        (output,) = call(part, [value], [value.dtype], [[None, *value.shape[1:]]])
+        return output, gradient
+
+    return scattered(tensor)
+
+
+def grouped_reducescatter(tensors: Sequence[Tensor], **options: Any) -> list[tf.Tensor]:
+    """Apply :func:`reducescatter` to each tensor."""
+    name = options.pop("name", None)
+    names = [None if name is None else f"{name}_{i}" for i in range(len(tensors))]
+    return [reducescatter(t, name=n, **options) for t, n in zip(tensors, names)]
+
+
+def _place(value: Callable[[ProcessSet], int]) -> Callable[..., tf.Tensor]:
+    def op(name: str | None = None, process_set: ProcessSet = global_process_set) -> tf.Tensor:
+        return call(lambda: [np.array(value(process_set), np.int32)], [], [tf.int32], [[]])[0]
+
+    return op
+
+
+rank_op = _place(lambda process_set: process_set.rank())
+size_op = _place(lambda process_set: process_set.size())
+local_rank_op = _place(lambda _: _core.local_rank())
+local_size_op = _place(lambda _: _core.local_size())

@@ -1,0 +1,68 @@
+"""Training that goes on while machines leave and join the job, by Horovod's names.
+
+See :mod:`bps.torch.elastic` for how to start the workers.
+
+Example::
+
+    state = bps.elastic.TensorFlowState(model.variables, step=0)
+
+    @bps.elastic.run
+    def train(state):
+        while state.step < 1000:
+            train_one_step()
+            state.step += 1
+            state.commit()          # machines join here
+
+    train(state)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from bps._elastic import HostsUpdatedInterrupt, State, run
+from bps.tensorflow._ops import broadcast_variables
+
+__all__ = ["HostsUpdatedInterrupt", "State", "TensorFlowKerasState", "TensorFlowState", "run"]
+
+
+class TensorFlowState(State):
+    """Variables and plain values that all workers must have in common, and newcomers receive.
+
+    Args:
+        variables (sequence, optional): of TensorFlow or Keras.
+        values: plain values, which become attributes.
+    """
+
+    def __init__(self, variables: Sequence[Any] | None = None, **values: Any) -> None:
+        self._variables: Callable[[], list[Any]] = lambda: list(variables or [])
+        super().__init__(**values)
+
+    def _save_parts(self) -> list[np.ndarray]:
+        return [np.array(variable) for variable in self._variables()]
+
+    def _restore_parts(self, saved: list[np.ndarray]) -> None:
+        for variable, value in zip(self._variables(), saved):
+            variable.assign(value)
+
+    def _sync_parts(self, root: int) -> None:
+        broadcast_variables(self._variables(), root)
+
+
+class TensorFlowKerasState(TensorFlowState):
+    """State of a Keras model and its optimizer.
+
+    Args:
+        model (Model): built already.
+        optimizer (Optimizer, optional): None: the one that the model was compiled with.
+        values: plain values, which become attributes.
+    """
+
+    def __init__(self, model: Any, optimizer: Any = None, **values: Any) -> None:
+        self.model, self.optimizer = model, optimizer or model.optimizer
+        if not self.optimizer.built:
+            self.optimizer.build(model.trainable_variables)
+        super().__init__([*model.variables, *self.optimizer.variables], **values)

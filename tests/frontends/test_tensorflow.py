@@ -1,0 +1,606 @@
+"""bps.tensorflow: every worker of a job runs these tests in the same order
+(tests/frontends/run.py)."""
+
+import re
+
+import jobs
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import bps.tensorflow as bps
+
+
+@pytest.fixture(scope="session", autouse=True)
+def job():
+    tf.config.threading.set_intra_op_parallelism_threads(1)
+    bps.init()
+    yield
+    bps.shutdown()
+
+
+@pytest.fixture(autouse=True)
+def together():
+    """No worker begins a test before all have ended the one before."""
+    bps.barrier()
+    tf.random.set_seed(bps.rank())
+
+
+TYPES = [tf.uint8, tf.int8, tf.int32, tf.int64, tf.float16, tf.float32, tf.float64]
+MODES = pytest.mark.parametrize("mode", ["eager", "graph"])
+
+
+def ranks():
+    return range(bps.size())
+
+
+def total(value=lambda rank: rank + 1):
+    return sum(map(value, ranks()))
+
+
+def run(mode, function, *args):
+    return function(*args) if mode == "eager" else tf.function(function)(*args)
+
+
+def full(shape, value, dtype=tf.float32):
+    return tf.cast(tf.fill(shape, value), dtype)
+
+
+def near(a, b, tolerance=1e-6):
+    return np.allclose(np.array(a), np.array(b), rtol=0, atol=tolerance)
+
+
+def same_everywhere(tensor):
+    all_ = bps.allgather(tf.reshape(tf.convert_to_tensor(tensor), [1, -1])).numpy()
+    return all(np.array_equal(all_[0], row) for row in all_)
+
+
+# ---- place ----
+
+
+@MODES
+def test_place_is_that_of_the_launcher(mode):
+    assert sorted(bps.allgather_object(bps.rank())) == list(ranks())
+    place = run(mode, lambda: [bps.rank_op(), bps.size_op(), bps.local_rank_op()])
+    assert [int(p) for p in place] == [bps.rank(), bps.size(), bps.local_rank()]
+    assert int(bps.local_size_op()) == bps.local_size()
+
+
+# ---- allreduce ----
+
+
+@MODES
+@pytest.mark.parametrize("dtype", [*TYPES, tf.bfloat16, tf.int16, tf.uint16])
+@pytest.mark.parametrize("shape", [(17,), (3, 5, 7)])
+def test_allreduce_sums_every_type_and_shape(mode, dtype, shape):
+    out = run(mode, lambda x: bps.allreduce(x, op=bps.Sum), full(shape, bps.rank() + 1, dtype))
+    assert out.dtype == dtype and out.shape == shape
+    assert (out.numpy() == total()).all()
+
+
+@MODES
+def test_allreduce_averages_by_default(mode):
+    out = run(mode, bps.allreduce, full((5,), float(bps.rank())))
+    assert near(out, full((5,), sum(ranks()) / bps.size()))
+
+
+@pytest.mark.parametrize(("op", "fold"), [(bps.Min, min), (bps.Max, max)])
+def test_allreduce_takes_the_least_and_the_most(op, fold):
+    out = bps.allreduce(tf.constant([bps.rank(), -bps.rank()]), op=op)
+    assert out.numpy().tolist() == [fold(ranks()), fold(-r for r in ranks())]
+
+
+def test_allreduce_multiplies():
+    out = bps.allreduce(full((3,), float(bps.rank() + 2)), op=bps.Product)
+    assert near(out, full((3,), float(np.prod([r + 2 for r in ranks()]))))
+
+
+@MODES
+def test_allreduce_scales_before_and_after(mode):
+    def scaled(x):
+        return bps.allreduce(x, op=bps.Sum, prescale_factor=0.5, postscale_factor=4.0)
+
+    assert near(run(mode, scaled, full((4,), bps.rank() + 1)), full((4,), 2.0 * total()))
+
+
+def test_allreduce_of_integers_cannot_be_scaled():
+    with pytest.raises(ValueError, match="floating-point"):
+        bps.allreduce(tf.ones(3, tf.int32), op=bps.Sum, prescale_factor=0.5)
+
+
+def test_allreduce_takes_variables_numbers_and_nothing():
+    assert near(
+        bps.allreduce(tf.Variable([2.0, 3.0]), op=bps.Sum), [2.0 * bps.size(), 3.0 * bps.size()]
+    )
+    assert float(bps.allreduce(4.0)) == 4.0
+    assert bps.allreduce(tf.zeros([0, 3])).shape == (0, 3)
+
+
+@MODES
+def test_allreduce_of_a_shape_that_the_graph_does_not_know(mode):
+    def some(x):
+        return bps.allreduce(tf.boolean_mask(x, x > 1.0), op=bps.Sum)
+
+    assert run(mode, some, tf.constant([1.0, 2.0, 3.0])).numpy().tolist() == [
+        2.0 * bps.size(),
+        3.0 * bps.size(),
+    ]
+
+
+def test_results_stay_as_they_are_when_later_ones_come():
+    step = tf.function(lambda a, b: bps.grouped_allreduce([a, b], name="stay"))
+    held = [step(full((1000,), float(i)), full((20,), -float(i))) for i in range(6)]
+    for i, (a, b) in enumerate(held):
+        assert near(a, full((1000,), float(i))) and near(b, full((20,), -float(i)))
+
+
+def test_operations_in_a_function_keep_the_order_of_the_program():
+    @tf.function
+    def many(x):
+        return [bps.allreduce(x + float(i), op=bps.Sum) for i in range(40)]
+
+    for _ in range(2):
+        outputs = many(tf.zeros(9))
+        assert all(near(out, full((9,), float(i * bps.size()))) for i, out in enumerate(outputs))
+
+
+def test_operations_run_in_loops_and_branches_of_a_function():
+    @tf.function
+    def loop(x, n):
+        for i in tf.range(n):
+            if i % 2 == 0:
+                x = bps.allreduce(x, op=bps.Sum)
+        return x
+
+    assert near(loop(tf.ones(3), 5), full((3,), float(bps.size() ** 3)))
+
+
+def test_a_name_may_come_back_with_another_shape():
+    for n in (3, 5, 3):
+        out = bps.allreduce(tf.ones(n), name="shapes", op=bps.Sum)
+        assert out.numpy().tolist() == [float(bps.size())] * n
+
+
+def test_shapes_that_differ_between_workers_are_an_error_at_all():
+    with pytest.raises(bps.Error, match="differ"):
+        bps.allreduce(tf.ones(3 + 100 * bps.rank()), name="differ")
+
+
+def test_types_that_differ_are_an_error_of_tensorflow_in_a_function():
+    step = tf.function(lambda x: bps.allreduce(x, name="types"))
+    with pytest.raises(tf.errors.UnknownError, match="types"):
+        step(tf.ones(8, tf.float64 if bps.rank() else tf.float32))
+
+
+def test_adasum_and_unknown_operations_are_refused():
+    with pytest.raises(NotImplementedError, match="Adasum"):
+        bps.allreduce(tf.ones(3), op=bps.Adasum)
+    with pytest.raises(ValueError, match="exclude"):
+        bps.allreduce(tf.ones(3), average=True, op=bps.Sum)
+
+
+def test_types_that_cannot_be_summed_are_refused_in_words():
+    with pytest.raises(TypeError, match="complex64 cannot be summed"):
+        bps.allreduce(tf.ones(3, tf.complex64))
+
+
+def test_xla_is_refused_in_words():
+    with pytest.raises(NotImplementedError, match="jit_compile=False"):
+        tf.function(bps.allreduce, jit_compile=True)(tf.ones(3))
+
+
+@MODES
+@pytest.mark.parametrize("kind", [bps.Compression.fp16, bps.Compression.bf16])
+def test_compression_changes_the_type_on_the_wire_only(mode, kind):
+    def small(x):
+        return bps.allreduce(x, compression=kind, op=bps.Sum)
+
+    out = run(mode, small, full((8,), 0.5 + bps.rank()))
+    assert out.dtype == tf.float32 and near(out, full((8,), total(lambda r: 0.5 + r)))
+    cast, context = kind.compress(tf.ones(2))
+    assert cast.dtype == kind.wire and kind.decompress(cast, context).dtype == tf.float32
+
+
+@MODES
+def test_grouped_allreduce_returns_all_outputs(mode):
+    group = [full((n,), float(bps.rank())) for n in (1, 100, 10_000)]
+    outputs = run(mode, lambda *g: bps.grouped_allreduce(g, op=bps.Sum), *group)
+    assert [len(o) for o in outputs] == [1, 100, 10_000]
+    assert all((o.numpy() == sum(ranks())).all() for o in outputs)
+
+
+@MODES
+def test_push_pull_has_byteps_defaults(mode):
+    x = full((6,), float(bps.rank()))
+    assert near(run(mode, bps.push_pull, x), full((6,), sum(ranks()) / bps.size()))
+    total_ = run(mode, lambda x: bps.push_pull(x, "scope", average=False), x)
+    assert near(total_, full((6,), sum(ranks())))
+    with pytest.raises(NotImplementedError, match="enable_async"):
+        bps.push_pull(x, enable_async=True)
+
+
+@MODES
+def test_rows_of_indexed_slices_are_gathered(mode):
+    def gather(values, indices):
+        slices = tf.IndexedSlices(values, indices, tf.constant([10, 2], tf.int64))
+        out = bps.allreduce(slices)
+        return tf.convert_to_tensor(out)
+
+    out = run(mode, gather, full((2, 2), bps.rank() + 1.0), tf.constant([bps.rank(), 9], tf.int64))
+    assert near(out[9], full((2,), total() / bps.size()))
+    assert near(out[: bps.size(), 0], [(r + 1) / bps.size() for r in ranks()])
+
+
+# ---- gradients ----
+
+
+def gradient(mode, function, x, weight):
+    def compute(x, weight):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            loss = tf.reduce_sum(function(x) * weight)
+        return tape.gradient(loss, x)
+
+    return run(mode, compute, x, weight)
+
+
+@MODES
+@pytest.mark.parametrize("op", [bps.Sum, bps.Average])
+def test_the_gradient_of_allreduce_is_reduced_alike(mode, op):
+    weight = full((5,), float(bps.rank() + 1))
+    grad = gradient(mode, lambda x: bps.allreduce(x, op=op), tf.ones(5), weight)
+    assert near(grad, full((5,), total() / (bps.size() if op == bps.Average else 1)))
+
+
+def test_the_gradient_of_a_group_is_reduced_alike():
+    def grouped(x):
+        a, b = bps.grouped_allreduce([x, 2.0 * x], op=bps.Sum)
+        return a + b
+
+    grad = gradient("graph", grouped, tf.ones(5), full((5,), float(bps.rank() + 1)))
+    assert near(grad, full((5,), 3.0 * total()))
+
+
+@MODES
+def test_the_gradient_of_broadcast_is_the_average_at_root(mode):
+    grad = gradient(mode, lambda x: bps.broadcast(x, 1), tf.ones(4), full((4,), bps.rank() + 1.0))
+    assert near(grad, full((4,), total() / bps.size() if bps.rank() == 1 else 0.0))
+
+
+@MODES
+def test_the_gradient_of_allgather_is_the_average_of_its_rows(mode):
+    n = bps.rank() + 1
+    weight = tf.cast(tf.reshape(tf.range(total()), [-1, 1]), tf.float32) * (bps.rank() + 1)
+    grad = gradient(mode, bps.allgather, tf.ones([n, 2]), weight)
+    first = sum(r + 1 for r in range(bps.rank()))
+    rows = (first + np.arange(n)) * total() / bps.size()
+    assert near(grad, np.repeat(rows[:, None], 2, 1))
+
+
+@MODES
+def test_the_gradient_of_alltoall_goes_back(mode):
+    splits = [r + 1 for r in ranks()]
+    weight = full((bps.size() * (bps.rank() + 1),), float(bps.rank()))
+    grad = gradient(mode, lambda x: bps.alltoall(x, splits)[0], tf.ones(total()), weight)
+    assert grad.numpy().tolist() == [float(r) for r in ranks() for _ in range(r + 1)]
+
+
+@MODES
+def test_the_gradient_of_reducescatter_is_gathered(mode):
+    weight = full((2, 3), float(bps.rank() + 1))
+    x = tf.ones([2 * bps.size(), 3])
+    grad = gradient(mode, lambda x: bps.reducescatter(x, op=bps.Sum), x, weight)
+    assert grad[:, 0].numpy().tolist() == [r + 1.0 for r in ranks() for _ in range(2)]
+
+
+# ---- broadcast, allgather, alltoall, reducescatter ----
+
+
+@MODES
+@pytest.mark.parametrize("dtype", [*TYPES, tf.bool])
+def test_broadcast_gives_every_worker_roots_values(mode, dtype):
+    root = bps.size() - 1
+    out = run(mode, lambda x: bps.broadcast(x, root), full((3, 4), bps.rank(), dtype))
+    assert out.dtype == dtype and (out.numpy() == full((3, 4), root, dtype).numpy()).all()
+
+
+@MODES
+def test_variables_are_broadcast_in_one_call(mode):
+    variables = [tf.Variable(full((n,), float(bps.rank()))) for n in (3, 50)]
+    variables.append(tf.Variable(bps.rank(), dtype=tf.int64))
+    run(mode, lambda: bps.broadcast_variables(variables, 1))
+    assert all((v.numpy() == 1).all() for v in variables)
+    with pytest.raises(RuntimeError, match="broadcast_variables"):
+        bps.broadcast_global_variables(0)
+
+
+@MODES
+@pytest.mark.parametrize("dtype", [*TYPES, tf.bool])
+def test_allgather_takes_different_numbers_of_rows(mode, dtype):
+    out = run(mode, bps.allgather, full((bps.rank() + 1, 3), bps.rank(), dtype))
+    want = full((total(),), 0) + tf.constant([r for r in ranks() for _ in range(r + 1)], tf.float32)
+    assert out.dtype == dtype and (out[:, 0].numpy() == tf.cast(want, dtype).numpy()).all()
+
+
+def test_allgather_names_the_worker_whose_shape_differs():
+    with pytest.raises(ValueError, match=r"rank \d has shape"):
+        bps.allgather(tf.ones([2, 2 + (bps.rank() == 1)]))
+    with pytest.raises(ValueError, match="one dimension"):
+        bps.allgather(tf.constant(1.0))
+
+
+def test_grouped_allgather_returns_all_outputs():
+    outputs = bps.grouped_allgather([tf.ones([1, n]) for n in (2, 5)])
+    assert [o.shape for o in outputs] == [(bps.size(), 2), (bps.size(), 5)]
+
+
+@MODES
+def test_alltoall_sends_rows_to_each_worker(mode):
+    splits = [r + 1 for r in ranks()]
+    x = tf.repeat(tf.range(bps.size()), splits)
+    out, received = run(mode, lambda x: bps.alltoall(x, splits), x)
+    assert (out.numpy() == bps.rank()).all() and len(out) == bps.size() * (bps.rank() + 1)
+    assert received.numpy().tolist() == [bps.rank() + 1] * bps.size()
+
+
+@MODES
+def test_alltoall_without_splits_sends_equal_parts(mode):
+    out = run(mode, bps.alltoall, tf.range(2 * bps.size()))
+    assert out.numpy().tolist() == [2 * bps.rank(), 2 * bps.rank() + 1] * bps.size()
+
+
+@MODES
+def test_reducescatter_gives_each_worker_its_rows(mode):
+    rows = bps.size() + 1
+    x = tf.reshape(tf.range(rows * 2, dtype=tf.float32), [rows, 2])
+    out = run(mode, lambda x: bps.reducescatter(x, op=bps.Sum), x)
+    first, n = bps.rank() + (bps.rank() > 0), 2 if bps.rank() == 0 else 1
+    assert near(out, x[first : first + n] * bps.size())
+    (other,) = bps.grouped_reducescatter([x], op=bps.Sum, name="parts")
+    assert near(other, out)
+
+
+def test_objects_are_sent():
+    assert bps.broadcast_object({"epoch": bps.rank()}, 1) == {"epoch": 1}
+
+
+def test_a_process_set_reduces_among_its_workers():
+    one = bps.add_process_set([0])
+    if one.included():
+        assert near(bps.allreduce(full((3,), 5.0), process_set=one), full((3,), 5.0))
+        assert int(bps.size_op(process_set=one)) == 1
+    bps.remove_process_set(one)
+
+
+# ---- training ----
+
+
+def network():
+    rng = np.random.RandomState(0)
+    shapes = [(6, 16), (16,), (16, 3), (3,)]
+    return [tf.Variable(0.3 * rng.randn(*s), dtype=tf.float32) for s in shapes]
+
+
+def batch():
+    rng = np.random.RandomState(7)
+    return [tf.constant(rng.randn(24, n), tf.float32) for n in (6, 3)]
+
+
+def mine():
+    """Return this worker's rows of the batch."""
+    return slice(bps.rank() * 24 // bps.size(), (bps.rank() + 1) * 24 // bps.size())
+
+
+def loss_of(v, x, y):
+    return tf.reduce_mean((tf.nn.relu(x @ v[0] + v[1]) @ v[2] + v[3] - y) ** 2)
+
+
+def train(mode, variables, wrap, rows=slice(None), steps=10):
+    x, y = (t[rows] for t in batch())
+
+    def step():
+        with tf.GradientTape() as tape:
+            loss = loss_of(variables, x, y)
+        for v, g in zip(variables, wrap(tape).gradient(loss, variables)):
+            v.assign_sub(0.1 * g)
+
+    step = tf.function(step) if mode == "graph" else step
+    for _ in range(steps):
+        step()
+
+
+@MODES
+def test_a_tape_equals_one_worker_with_the_whole_batch(mode):
+    variables, alone = network(), network()
+    train(mode, variables, bps.DistributedGradientTape, mine())
+    train(mode, alone, lambda tape: tape)
+    for a, b in zip(variables, alone):
+        assert near(a, b, 1e-6) and same_everywhere(a)
+
+
+def test_a_tape_with_half_precision_and_a_predivide_factor_stays_the_same_everywhere():
+    variables = network()
+
+    def wrap(tape):
+        return bps.DistributedGradientTape(
+            tape, compression=bps.Compression.fp16, gradient_predivide_factor=2.0
+        )
+
+    train("graph", variables, wrap, mine())
+    assert all(same_everywhere(v) for v in variables)
+    with pytest.raises(ValueError, match="op=Average"):
+        bps.DistributedGradientTape(tf.GradientTape(), op=bps.Sum, gradient_predivide_factor=2.0)
+
+
+@pytest.mark.parametrize("as_dense", [False, True])
+def test_a_tape_reduces_sparse_gradients(as_dense):
+    table = tf.Variable(tf.ones([10, 4]))
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_sum(tf.gather(table, [bps.rank(), 9]))
+    grad = bps.DistributedGradientTape(tape, sparse_as_dense=as_dense).gradient(loss, table)
+    assert isinstance(grad, tf.IndexedSlices) != as_dense
+    grad = tf.convert_to_tensor(grad)
+    assert near(grad[9], tf.ones(4)) and near(grad[8], tf.zeros(4))
+    assert near(grad[bps.rank()], full((4,), 1 / bps.size()))
+
+
+def test_a_tape_keeps_the_structure_of_its_sources_and_missing_gradients():
+    a, b, c = (tf.Variable(1.0) for _ in range(3))
+    with tf.GradientTape(persistent=True) as tape:
+        loss = 2.0 * a + 3.0 * c * (bps.rank() + 1)
+    tape = bps.DistributedGradientTape(tape)
+    grads = tape.gradient(loss, {"a": a, "rest": [b, c]})
+    assert float(grads["a"]) == 2.0 and grads["rest"][0] is None
+    assert near(grads["rest"][1], 3.0 * total() / bps.size())
+
+
+def test_a_tape_keeps_gradients_of_local_variables_at_this_worker():
+    a, b = tf.Variable(1.0), tf.Variable(1.0)
+    with tf.GradientTape() as tape:
+        loss = (a + b) * float(bps.rank() + 1)
+    tape = bps.DistributedGradientTape(tape)
+    tape.register_local_source(b)
+    shared, local = tape.gradient(loss, [a, b])
+    assert near(shared, total() / bps.size()) and near(local, (bps.rank() + 1) / bps.size())
+
+
+@pytest.mark.parametrize("n_devices", [1, 2])
+def test_a_mirrored_strategy_reduces_over_all_workers(tmp_path, n_devices):
+    script = f"""
+import numpy as np, tensorflow as tf
+import bps.tensorflow as bps
+cpu = tf.config.list_physical_devices("CPU")[0]
+devices = [tf.config.LogicalDeviceConfiguration()] * {n_devices}
+tf.config.set_logical_device_configuration(cpu, devices)
+bps.init()
+strategy = tf.distribute.MirroredStrategy(
+    [f"CPU:{{i}}" for i in range({n_devices})], cross_device_ops=bps.CrossDeviceOps())
+with strategy.scope():
+    v = tf.Variable([1.0, 1.0])
+
+@tf.function
+def step():
+    def replica():
+        place = tf.cast(tf.distribute.get_replica_context().replica_id_in_sync_group, tf.float32)
+        grad = tf.fill([2], bps.rank() + 1.0) + place
+        total = tf.distribute.get_replica_context().all_reduce("sum", [grad, 2 * grad])
+        return total
+    return strategy.run(replica)
+
+for _ in range(3):
+    a, b = step()
+first = [x.values[0] if hasattr(x, "values") else x for x in (a, b)]
+n = {n_devices}
+want = np.mean([n * (r + 1) + n * (n - 1) / 2 for r in range(bps.size())])
+assert np.allclose(first[0], want) and np.allclose(first[1], 2 * want), (first, want)
+bps.shutdown()
+"""
+    if bps.rank() == 0:
+        codes, outputs = jobs.start(script, tmp_path)
+        assert codes == [0, 0], outputs
+
+
+def test_a_state_is_saved_restored_and_sent():
+    v = tf.Variable([float(bps.rank())])
+    state = bps.elastic.TensorFlowState([v], step=bps.rank())
+    v.assign([7.0])
+    state.step = 9
+    state.restore()
+    assert float(v[0]) == bps.rank() and state.step == bps.rank()
+    state.sync()
+    assert float(v[0]) == 0.0 and state.step == 0
+
+
+def test_an_elastic_function_runs_with_a_state_that_all_share():
+    v = tf.Variable([float(bps.rank())])
+
+    @bps.elastic.run
+    def train(state):
+        while state.step < 3:
+            v.assign_add(bps.allreduce(tf.ones(1)))
+            state.step += 1
+            state.commit()
+        return float(v[0])
+
+    assert train(bps.elastic.TensorFlowState([v], step=0)) == 3.0
+
+
+# ---- errors ----
+
+
+@MODES
+def test_a_killed_worker_is_named_by_the_others_within_3_seconds(tmp_path, mode):
+    script = """
+import os, tensorflow as tf
+import bps.tensorflow as bps
+bps.init()
+step = bps.allreduce if os.environ["MODE"] == "eager" else tf.function(bps.allreduce)
+step(tf.ones(1000))
+if bps.rank() == 1:
+    kill_me()
+try:
+    step(tf.ones(1000))
+except (bps.Error, tf.errors.UnknownError) as error:
+    report(error)
+    raise
+"""
+    if bps.rank() == 0:
+        codes, outputs = jobs.start(script, tmp_path, MODE=mode)
+        seen = re.search(r"after ([\d.]+) s: (Unknown)?Error: .*rank 1", outputs[0], re.S)
+        assert seen and float(seen[1]) < 3 and codes == [1, -9], outputs[0]
+
+
+def test_a_script_that_never_shuts_down_ends(tmp_path):
+    if bps.rank() == 0:
+        script = (
+            "import tensorflow as tf, bps.tensorflow as bps\n"
+            "bps.init()\ntf.function(bps.allreduce)(tf.ones(3))\n"
+        )
+        codes, outputs = jobs.start(script, tmp_path)
+        assert codes == [0, 0], outputs
+
+
+def test_calls_before_init_are_refused_in_words(tmp_path):
+    if bps.rank() == 0:
+        script = "import tensorflow as tf, bps.tensorflow as bps\nbps.allreduce(tf.ones(3))\n"
+        codes, outputs = jobs.start(script, tmp_path, n=1)
+        assert codes == [1] and "NotInitialized: bps is not initialized" in outputs[0]
+
+
+# ---- example ----
+
+
+def test_the_example_learns_the_digits(tmp_path):
+    if bps.rank() == 0:
+        codes, outputs = jobs.start(jobs.example("tensorflow"), tmp_path)
+        assert codes == [0, 0], outputs
+        assert float(re.search(r"accuracy ([\d.]+)", outputs[0])[1]) > 0.85, outputs[0]
+
+
+# ---- scripts of others ----
+
+
+@pytest.mark.parametrize("package", ["horovod", "byteps"])
+def test_scripts_of_horovod_and_byteps_run_unmodified(tmp_path, package):
+    script = f"""
+import bps.compat.{package}
+import tensorflow as tf
+import {package}.tensorflow as hvd
+hvd.init()
+v = tf.Variable([1.0 + hvd.rank()])
+hvd.broadcast_variables([v], root_rank=0)
+with tf.GradientTape() as tape:
+    loss = v[0] * hvd.rank()
+tape = hvd.DistributedGradientTape(tape, compression=hvd.Compression.none, op=hvd.Average)
+assert float(tape.gradient(loss, v)[0]) == 0.5
+reduce = hvd.push_pull if "{package}" == "byteps" else hvd.allreduce
+assert float(reduce(tf.constant(float(hvd.rank())), average=False)) == 1.0
+try:
+    hvd.BroadcastGlobalVariablesHook(0)
+except NotImplementedError as error:
+    print(error)
+hvd.shutdown()
+"""
+    if bps.rank() == 0:
+        codes, outputs = jobs.start(script, tmp_path)
+        assert codes == [0, 0] and "use broadcast_variables" in outputs[0], outputs
