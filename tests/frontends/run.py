@@ -45,14 +45,15 @@ FRONTENDS = {
         "distributed": ("2x1",),
         "errors": ALONE,
     },
-    "tensorflow": {"tensorflow": ("2x1", "3x2")},
-    "jax": {"arrays": ("2x1",), "jax": ("2x1", "3x2")},
+    "tensorflow": {"tensorflow": ("2x1", "3x2"), "keras": ("2x1",)},
+    "jax": {"arrays": ("2x1",), "jax": ("2x1", "3x2"), "keras": ("2x2",)},
     "mxnet": {"arrays": ONE_AGENT, "mxnet": ("2x1", "3x2")},
 }
 # Variables for the cluster of a part, or of all parts of a list.
 ENVIRONMENTS = {
     "gpu": {"BPS_GPU": "host"},
-    "tensorflow": {"TF_CPP_MIN_LOG_LEVEL": "2"},
+    "tensorflow": {"KERAS_BACKEND": "tensorflow", "TF_CPP_MIN_LOG_LEVEL": "2"},
+    "jax": {"KERAS_BACKEND": "jax"},
 }
 PYTHON = ROOT / "libbpsclient" / "python"
 FORM = (

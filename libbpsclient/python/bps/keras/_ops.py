@@ -1,0 +1,145 @@
+"""Operations on values and variables of Keras, outside of compiled code."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import keras
+import numpy as np
+
+from bps import _arrays
+from bps._ops import Average, check_op, share
+from bps._sets import ProcessSet, global_process_set
+
+
+class Compressor:
+    """Sends gradients as they are; the base of all compressors.
+
+    Attributes:
+        wire (str, optional): the type on the wire of floating-point tensors; None: their own.
+    """
+
+    wire: str | None = None
+
+
+class FP16Compressor(Compressor):
+    """Sends floating-point tensors as float16; servers add in float32."""
+
+    wire = "float16"
+
+
+class BF16Compressor(Compressor):
+    """Sends floating-point tensors as bfloat16; servers add in float32."""
+
+    wire = "bfloat16"
+
+
+class Compression:
+    """The compressors by name."""
+
+    none = Compressor
+    fp16 = FP16Compressor
+    bf16 = BF16Compressor
+
+
+def _array(value: Any) -> np.ndarray:
+    """The value as an array: of a variable, a tensor or a number."""
+    return np.asarray(keras.ops.convert_to_numpy(value))
+
+
+def allreduce(
+    value: Any,
+    name: str | None = None,
+    average: bool | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    op: int | None = None,
+    compression: type[Compressor] = Compression.none,
+    process_set: ProcessSet = global_process_set,
+) -> np.ndarray:
+    """Reduce a value over all workers and return the result as a NumPy array.
+
+    Args:
+        value: a tensor, a variable, an array or a number.
+        name (str, optional): the same at all workers; values that are reduced again and again
+            should have one.
+        average (bool, optional): older form of `op`: True is Average, False is Sum.
+        prescale_factor, postscale_factor (float): multiply the value before, and the result after
+            the reduction.
+        op (int, optional): Average (default), Sum, Min, Max or Product.
+        compression (Compressor): the type on the wire.
+        process_set (ProcessSet): the workers that take part.
+    """
+    op, factors = check_op(average, op), (prescale_factor, postscale_factor)
+    rt, wire = process_set.runtime(), compression.wire
+    return _arrays.reduce(rt, [_array(value)], None, name, op, *factors, wire)[0]
+
+
+def push_pull(value: Any, name: str | None = None, average: bool = True) -> np.ndarray:
+    """BytePS's form of :func:`allreduce`."""
+    return allreduce(value, name, average)
+
+
+def broadcast(
+    value: Any,
+    root_rank: int = 0,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> np.ndarray:
+    """Return root's value at every worker, as a NumPy array."""
+    root = process_set.place(root_rank)
+    return _arrays.broadcast(process_set.runtime(), [_array(value)], root)[0]
+
+
+def allgather(
+    value: Any, name: str | None = None, process_set: ProcessSet = global_process_set
+) -> np.ndarray:
+    """Concatenate all workers' values along the first dimension, by rank."""
+    return _arrays.gather(process_set.runtime(), _array(value))[0]
+
+
+def reducescatter(
+    value: Any,
+    name: str | None = None,
+    op: int = Average,
+    process_set: ProcessSet = global_process_set,
+) -> np.ndarray:
+    """Reduce a value over all workers and return this worker's rows of the result."""
+    total = allreduce(value, name, op=op, process_set=process_set)
+    if total.ndim == 0:
+        raise ValueError("reducescatter needs a value of at least one dimension")
+    first, n = share(len(total), process_set)
+    return total[first : first + n]
+
+
+def broadcast_variables(
+    variables: Sequence[Any],
+    root_rank: int = 0,
+    process_set: ProcessSet = global_process_set,
+) -> None:
+    """Overwrite variables with root's, in one call.
+
+    Args:
+        variables: of a model or of an optimizer, in the same order at all workers.
+        root_rank (int): whose values all get.
+        process_set (ProcessSet): the workers that take part.
+    """
+    # The seeds of random layers are not shared: workers must draw different numbers.
+    kept = [v for v in variables if "seed_generator_state" not in v.path.rsplit("/", 1)[-1]]
+    root = process_set.place(root_rank)
+    values = _arrays.broadcast(process_set.runtime(), [_array(v) for v in kept], root)
+    for variable, value in zip(kept, values):
+        variable.assign(value)
+
+
+def broadcast_global_variables(root_rank: int = 0) -> None:
+    """Refuse the call of Horovod's older scripts: Keras 3 has no global variables.
+
+    Raises:
+        RuntimeError: with what to call instead.
+    """
+    raise RuntimeError(
+        "broadcast_global_variables: Keras 3 has no global variables, use "
+        "callbacks.BroadcastGlobalVariablesCallback or broadcast_variables(model.variables)"
+    )

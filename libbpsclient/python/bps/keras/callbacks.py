@@ -1,0 +1,222 @@
+"""Callbacks for ``model.fit``: broadcast, averages of metrics, learning rates, checkpoints."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import numpy as np
+
+from bps import _arrays, _core
+from bps._ops import Average
+from bps._sets import ProcessSet, global_process_set
+from bps.keras._ops import broadcast_variables
+from bps.keras._optimizer import agreeing, is_distributed
+from bps.keras.elastic import (
+    CommitStateCallback,
+    UpdateBatchStateCallback,
+    UpdateEpochStateCallback,
+    sync_variables,
+)
+
+__all__ = [
+    "BestModelCheckpoint",
+    "BroadcastGlobalVariablesCallback",
+    "CommitStateCallback",
+    "LearningRateScheduleCallback",
+    "LearningRateWarmupCallback",
+    "MetricAverageCallback",
+    "UpdateBatchStateCallback",
+    "UpdateEpochStateCallback",
+]
+
+
+class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):
+    """Gives all workers root's model and optimizer, before the first batch.
+
+    A model that is built by its first batch is sent behind it. On TensorFlow the callback also
+    switches XLA off, which cannot compile the exchange.
+
+    Args:
+        root_rank (int): whose values all get.
+        device (str): accepted for BytePS's and Horovod's scripts.
+        process_set (ProcessSet): the workers that take part.
+    """
+
+    def __init__(
+        self, root_rank: int = 0, device: str = "", process_set: ProcessSet = global_process_set
+    ) -> None:
+        super().__init__()
+        self.root_rank, self.process_set = root_rank, process_set
+        self.broadcast_done = False
+
+    def set_model(self, model: Any) -> None:
+        """Prepare a model for training."""
+        super().set_model(model)
+        if keras.backend.backend() == "tensorflow":
+            model.jit_compile = False
+        optimizer = model.optimizer
+        if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
+            # compile() has put it around a DistributedOptimizer.
+            if not is_distributed(optimizer) and is_distributed(optimizer.inner_optimizer):
+                model.optimizer = agreeing(optimizer, self.process_set)
+
+    def on_train_begin(self, logs: Any = None) -> None:
+        """Send the variables, when there are any."""
+        # All workers decide alike: one model may be loaded from a file, and be built.
+        if all(self.process_set.runtime().allgather_object(bool(self.model.built))):
+            if not self.model.optimizer.built:
+                self.model.optimizer.build(self.model.trainable_variables)
+            self._send()
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        """Send the variables behind the first batch."""
+        if not self.broadcast_done:
+            self._send()
+
+    def _send(self) -> None:
+        sync_variables(self.model)
+        variables = [*self.model.variables, *self.model.optimizer.variables]
+        broadcast_variables(variables, self.root_rank, self.process_set)
+        self.broadcast_done = True
+
+
+class MetricAverageCallback(keras.callbacks.Callback):
+    """Averages the metrics of an epoch over all workers. Put it in front of callbacks that read
+    them.
+
+    Args:
+        device (str): accepted for BytePS's and Horovod's scripts.
+        process_set (ProcessSet): the workers that take part.
+    """
+
+    def __init__(self, device: str = "", process_set: ProcessSet = global_process_set) -> None:
+        super().__init__()
+        self.process_set = process_set
+
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        """Write the averages into the logs."""
+        names = sorted(logs or {})
+        if names:
+            mine = np.array([float(logs[name]) for name in names])
+            rt = self.process_set.runtime()
+            (mean,) = _arrays.reduce(rt, [mine], name=f"metrics.{len(names)}", op=Average)
+            logs.update(zip(names, map(float, mean)))
+
+
+class LearningRateScheduleCallback(keras.callbacks.Callback):
+    """Multiplies the initial learning rate by a factor during some epochs.
+
+    Args:
+        initial_lr (float): at multiplier 1.
+        multiplier (float or callable): a factor, or a function of the epoch.
+        start_epoch (int), end_epoch (int, optional): from, and before which epoch it applies.
+        staircase (bool): change at the beginning of each epoch; else in every batch, with
+            fractions of epochs.
+        momentum_correction (bool): accepted; Keras 3 compiles the momentum into the step.
+        steps_per_epoch (int, optional): batches of an epoch, for fractions; None: as fit knows.
+    """
+
+    def __init__(
+        self,
+        initial_lr: float,
+        multiplier: float | Callable[[float], float],
+        start_epoch: int = 0,
+        end_epoch: int | None = None,
+        staircase: bool = True,
+        momentum_correction: bool = True,
+        steps_per_epoch: int | None = None,
+    ) -> None:
+        super().__init__()
+        self.initial_lr, self.start_epoch, self.end_epoch = initial_lr, start_epoch, end_epoch
+        self.multiplier = multiplier if callable(multiplier) else lambda _: multiplier
+        # A constant factor has no fractions.
+        self.staircase = staircase or not callable(multiplier)
+        self.steps_per_epoch = steps_per_epoch
+        self._epoch = 0
+
+    def _set(self, epoch: float) -> None:
+        inside = self.end_epoch is None or self._epoch < self.end_epoch
+        if self._epoch >= self.start_epoch and inside:
+            sync_variables(self.model)
+            self.model.optimizer.learning_rate = self.initial_lr * self.multiplier(epoch)
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        """Set the rate of an epoch."""
+        self._epoch = epoch
+        if self.staircase:
+            self._set(epoch)
+
+    def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
+        """Set the rate of a batch."""
+        if not self.staircase:
+            steps = self.steps_per_epoch or (self.params or {}).get("steps")
+            if not steps:
+                raise ValueError("the number of batches is unknown: give steps_per_epoch")
+            self._set(self._epoch + batch / steps)
+
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        """Report the rate among the metrics."""
+        if logs is not None:
+            logs["lr"] = float(keras.ops.convert_to_numpy(self.model.optimizer.learning_rate))
+
+
+class LearningRateWarmupCallback(LearningRateScheduleCallback):
+    """Raises the learning rate from initial_lr / size to initial_lr during the first epochs.
+
+    Args:
+        initial_lr (float): the rate for all workers together.
+        warmup_epochs (int): how many epochs it takes.
+        momentum_correction (bool): accepted; Keras 3 compiles the momentum into the step.
+        steps_per_epoch (int, optional): batches of an epoch; None: as fit knows.
+        verbose (int): 1 reports the end of it.
+    """
+
+    def __init__(
+        self,
+        initial_lr: float,
+        warmup_epochs: int = 5,
+        momentum_correction: bool = True,
+        steps_per_epoch: int | None = None,
+        verbose: int = 0,
+    ) -> None:
+        def multiplier(epoch: float) -> float:
+            if steps := self.steps_per_epoch or (self.params or {}).get("steps"):
+                epoch += 1.0 / steps  # the last batch of it has the whole rate
+            return 1.0 / _core.size() * (epoch * (_core.size() - 1) / warmup_epochs + 1)
+
+        super().__init__(
+            initial_lr, multiplier, 0, warmup_epochs, False, momentum_correction, steps_per_epoch
+        )
+        self.verbose = verbose
+
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        """Report the end of the warm-up."""
+        super().on_epoch_end(epoch, logs)
+        if epoch == (self.end_epoch or 0) - 1 and self.verbose > 0:
+            rate = float(keras.ops.convert_to_numpy(self.model.optimizer.learning_rate))
+            print(f"Epoch {epoch + 1}: the learning rate has reached {rate:g}.")
+
+
+class BestModelCheckpoint(keras.callbacks.ModelCheckpoint):
+    """Saves the best model so far, at rank 0 alone. Put MetricAverageCallback in front of it.
+
+    Args:
+        filepath (str): of the file.
+        monitor (str): the metric.
+        options: of ``keras.callbacks.ModelCheckpoint``.
+    """
+
+    def __init__(self, filepath: Any, monitor: str = "val_loss", **options: Any) -> None:
+        super().__init__(filepath, monitor=monitor, save_best_only=True, **options)
+
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        """Save the model at rank 0."""
+        if _core.rank() == 0:
+            super().on_epoch_end(epoch, logs)
+
+    def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
+        """Save the model at rank 0, when ``save_freq`` counts batches."""
+        if _core.rank() == 0:
+            super().on_train_batch_end(batch, logs)
