@@ -15,7 +15,7 @@ help:
 	@echo '                 CHECKFLAGS="--only WORD --no-cluster"'
 	@echo 'make check-asan  all tests under Address- and UndefinedBehaviorSanitizer'
 	@echo 'make check-tsan  unit tests, and daemons that drive GPUs, under ThreadSanitizer'
-	@echo 'make test-frontends  tests of bps.torch in an environment with PyTorch (download)'
+	@echo 'make test-frontends  tests of the front-ends in environments of their own (download)'
 	@echo 'make sim         100,000 simulated histories; sim-10m: ten million, SIM_MINUTES=n;'
 	@echo '                 sim-mutants: checks that sim finds each mutant'
 	@echo 'make sim-scale   tables of predicted training steps;'

@@ -151,8 +151,8 @@ def test_a_module_runs_as_a_script_does(tmp_path):
     ("line", "sentence"),
     [
         (
-            "import horovod.tensorflow",
-            "ModuleNotFoundError: bps has no counterpart of horovod.tensorflow, only of: horov",
+            "import horovod.spark",
+            "ModuleNotFoundError: bps has no counterpart of horovod.spark, only of: horov",
         ),
         (
             "import byteps.torch; byteps.torch.get_pushpull_speed()",

@@ -438,3 +438,49 @@ def test_calls_before_init_are_refused_in_words(tmp_path):
         script = "import mxnet as mx, bps.mxnet as bps\nbps.allreduce(mx.nd.ones(3))\n"
         codes, outputs = jobs.start(script, tmp_path, n=1)
         assert codes == [1] and "NotInitialized: bps is not initialized" in outputs[0]
+
+
+# ---- example ----
+
+
+def test_the_example_learns_the_digits(tmp_path):
+    if bps.rank() == 0:
+        codes, outputs = jobs.start(jobs.example("mxnet"), tmp_path)
+        assert codes == [0, 0], outputs
+        assert float(re.search(r"accuracy ([\d.]+)", outputs[0])[1]) > 0.85, outputs[0]
+
+
+# ---- scripts of others ----
+
+
+@pytest.mark.parametrize("package", ["horovod", "byteps"])
+def test_scripts_of_horovod_and_byteps_run_unmodified(tmp_path, package):
+    script = f"""
+import bps.compat.{package}
+import mxnet as mx
+import {package}.mxnet as hvd
+hvd.init()
+net = mx.gluon.nn.Dense(3, in_units=4)
+net.initialize()
+options = {{"root_rank": 0}}
+if "{package}" == "horovod":
+    options = {{"compression": hvd.Compression.fp16}}
+trainer = hvd.DistributedTrainer(net.collect_params(), "sgd", {{"learning_rate": 0.1}}, **options)
+hvd.broadcast_parameters(net.collect_params(), root_rank=0)
+with mx.autograd.record():
+    loss = net(mx.nd.ones((2, 4)) * hvd.rank()).sum()
+loss.backward()
+trainer.step(2)
+x = mx.nd.ones(3) * hvd.rank()
+if "{package}" == "byteps":
+    hvd.byteps_declare_tensor("x")
+    hvd.byteps_push_pull(x, name="x", is_average=False)
+else:
+    assert hvd.gloo_built() and hvd.cross_size() == 1
+    x = hvd.allreduce(x, average=False)
+assert (x.asnumpy() == 1).all()
+hvd.shutdown()
+"""
+    if bps.rank() == 0:
+        codes, outputs = jobs.start(script, tmp_path)
+        assert codes == [0, 0], outputs

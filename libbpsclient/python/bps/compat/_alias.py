@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from importlib.abc import Loader, MetaPathFinder
@@ -74,11 +75,10 @@ def install(package: str, modules: Mapping[str, Names], lacking: Mapping[str, st
     sys.meta_path.insert(0, _Alias(package, modules, lacking))
 
 
-def torch_names() -> dict[str, Any]:
-    """Return the public names of :mod:`bps.torch` with their objects."""
-    import bps.torch
-
-    return {name: getattr(bps.torch, name) for name in bps.torch.__all__}
+def names_of(module: str) -> dict[str, Any]:
+    """Return the public names of a module of this package with their objects."""
+    one = importlib.import_module(module)
+    return {name: getattr(one, name) for name in one.__all__}
 
 
 def version() -> dict[str, Any]:

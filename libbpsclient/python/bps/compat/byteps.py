@@ -1,4 +1,4 @@
-"""Replace BytePS's modules: import this before ``byteps.torch``.
+"""Replace BytePS's modules: import this before them.
 
 Example::
 
@@ -11,6 +11,7 @@ Example::
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 from bps import _core
@@ -21,6 +22,8 @@ LACKING = {
     "resume": "let the job shrink (bpsrun --on-agent-loss shrink)",
     "byteps_torch_set_num_grads": "leave the call out: buckets need no count",
     "get_pushpull_speed": "watch the job with bpsctl",
+    "MirroredStrategy": "use tf.distribute.MirroredStrategy(cross_device_ops=CrossDeviceOps())",
+    "BroadcastGlobalVariablesHook": "use broadcast_variables(model.variables, root_rank)",
 }
 
 
@@ -67,13 +70,44 @@ def _cross() -> dict[str, Any]:
 
 
 def _torch() -> dict[str, Any]:
-    names = _alias.torch_names()
+    names = _alias.names_of("bps.torch")
     return {**names, "init": _init, "byteps_declare_tensor": names["declare"]}
+
+
+def _tensorflow() -> dict[str, Any]:
+    return {**_alias.names_of("bps.tensorflow"), "init": _init}
+
+
+def _keras() -> dict[str, Any]:
+    return {**_alias.names_of("bps.keras"), "init": _init, "callbacks": _module(_callbacks())}
+
+
+def _callbacks() -> dict[str, Any]:
+    from bps.compat._callbacks import NAMES
+
+    return NAMES
+
+
+def _module(names: dict[str, Any]) -> SimpleNamespace:
+    return SimpleNamespace(**names)
+
+
+def _mxnet() -> dict[str, Any]:
+    return {**_alias.names_of("bps.mxnet"), "init": _init}
 
 
 MODULES = {
     "byteps": _alias.version,
     "byteps.common": dict,
+    "byteps.keras": _keras,
+    "byteps.keras.callbacks": _callbacks,
+    "byteps.mxnet": _mxnet,
+    "byteps.mxnet.ops": _mxnet,
+    "byteps.tensorflow": _tensorflow,
+    "byteps.tensorflow.compression": _tensorflow,
+    "byteps.tensorflow.keras": _keras,
+    "byteps.tensorflow.keras.callbacks": _callbacks,
+    "byteps.tensorflow.ops": _tensorflow,
     "byteps.torch": _torch,
     "byteps.torch.compression": _torch,
     "byteps.torch.cross_barrier": _cross,

@@ -1,4 +1,4 @@
-"""Replace Horovod's modules: import this before ``horovod.torch``.
+"""Replace Horovod's modules: import this before them.
 
 Example::
 
@@ -11,17 +11,21 @@ Example::
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Sequence
 from typing import Any
 
 import bps
-from bps import _core
+from bps import _core, _sets
+from bps._elastic import HostsUpdatedInterrupt
 from bps.compat import _alias
 
 LACKING = {
     "start_timeline": "watch the job with bpsctl, or use torch.profiler",
     "stop_timeline": "watch the job with bpsctl, or use torch.profiler",
     "run": "start the script with bpsrun",
+    "BroadcastGlobalVariablesHook": "use broadcast_variables(model.variables, root_rank)",
+    "SyncBatchNormalization": "average its batches' sums with allreduce",
 }
 
 
@@ -65,9 +69,7 @@ def _init(comm: Any = None, process_sets: Sequence[Any] | None = None) -> None:
     _core.init()
     _places[:] = _core.runtime().allgather_object((_core.local_rank(), _core.local_size()))
     for one in process_sets or ():
-        import bps.torch
-
-        bps.torch.add_process_set(one)
+        _sets.add_process_set(one)
 
 
 def _no(*_: Any) -> bool:
@@ -94,32 +96,80 @@ BUILT = {
 }
 
 
-def _torch() -> dict[str, Any]:
-    place = {
-        "init": _init,
-        "cross_rank": _cross_rank,
-        "cross_size": _cross_size,
-        "is_homogeneous": _is_homogeneous,
-    }
-    return {**_alias.torch_names(), **BUILT, **place}
+PLACE = {
+    "init": _init,
+    "cross_rank": _cross_rank,
+    "cross_size": _cross_size,
+    "is_homogeneous": _is_homogeneous,
+}
+
+
+def _all_of(module: str) -> _alias.Names:
+    return lambda: {**_alias.names_of(module), **BUILT, **PLACE}
+
+
+def _mxnet() -> dict[str, Any]:
+    return {**_all_of("bps.mxnet")(), "DistributedTrainer": _trainer}
+
+
+def _trainer(
+    params: Any,
+    optimizer: Any,
+    optimizer_params: Any = None,
+    compression: Any = None,
+    gradient_predivide_factor: float = 1.0,
+    prefix: str | None = None,
+    num_groups: int = 0,
+    process_set: Any = _sets.global_process_set,
+) -> Any:
+    """Make a :class:`bps.mxnet.DistributedTrainer` from Horovod's arguments."""
+    import bps.mxnet
+
+    return bps.mxnet.DistributedTrainer(
+        params,
+        optimizer,
+        optimizer_params,
+        compression=compression or bps.mxnet.Compression.none,
+        gradient_predivide_factor=gradient_predivide_factor,
+        prefix=prefix,
+        process_set=process_set,
+    )
 
 
 def _exceptions() -> dict[str, Any]:
-    from bps.torch.elastic import HostsUpdatedInterrupt
-
     return {"HorovodInternalError": bps.Error, "HostsUpdatedInterrupt": HostsUpdatedInterrupt}
 
 
-def _elastic() -> dict[str, Any]:
-    from bps.torch import elastic
+def _public(module: str) -> _alias.Names:
+    def names() -> dict[str, Any]:
+        one = importlib.import_module(module)
+        return {name: value for name, value in vars(one).items() if name[0] != "_"}
 
-    return {name: value for name, value in vars(elastic).items() if name[0] != "_"}
+    return names
 
+
+_torch, _tensorflow = _all_of("bps.torch"), _all_of("bps.tensorflow")
+_keras, _elastic = _all_of("bps.keras"), _public("bps.torch.elastic")
+_callbacks, _keras_elastic = _public("bps.keras.callbacks"), _public("bps.keras.elastic")
 
 MODULES = {
     "horovod": _alias.version,
     "horovod.common": dict,
     "horovod.common.exceptions": _exceptions,
+    "horovod.keras": _keras,
+    "horovod.keras.callbacks": _callbacks,
+    "horovod.keras.elastic": _keras_elastic,
+    "horovod.mxnet": _mxnet,
+    "horovod.mxnet.functions": _mxnet,
+    "horovod.mxnet.mpi_ops": _mxnet,
+    "horovod.tensorflow": _tensorflow,
+    "horovod.tensorflow.compression": _tensorflow,
+    "horovod.tensorflow.elastic": _public("bps.tensorflow.elastic"),
+    "horovod.tensorflow.functions": _tensorflow,
+    "horovod.tensorflow.keras": _keras,
+    "horovod.tensorflow.keras.callbacks": _callbacks,
+    "horovod.tensorflow.keras.elastic": _keras_elastic,
+    "horovod.tensorflow.mpi_ops": _tensorflow,
     "horovod.torch": _torch,
     "horovod.torch.elastic": _elastic,
     "horovod.torch.elastic.sampler": _elastic,

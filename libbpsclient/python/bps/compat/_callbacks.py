@@ -1,0 +1,74 @@
+"""Callbacks of Keras with the arguments that BytePS's have: the rate of the optimizer is the
+initial one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import keras
+
+from bps.keras import callbacks
+
+
+class LearningRateScheduleCallback(callbacks.LearningRateScheduleCallback):
+    """Multiplies the optimizer's learning rate by a factor during some epochs.
+
+    Args:
+        multiplier (float or callable): a factor, or a function of the epoch.
+        initial_lr (float, optional): None: the optimizer's at the beginning.
+        options: of :class:`bps.keras.callbacks.LearningRateScheduleCallback`.
+    """
+
+    def __init__(
+        self,
+        multiplier: float | Callable[[float], float],
+        start_epoch: int = 0,
+        end_epoch: int | None = None,
+        staircase: bool = True,
+        momentum_correction: bool = True,
+        steps_per_epoch: int | None = None,
+        initial_lr: float | None = None,
+    ) -> None:
+        super().__init__(initial_lr, multiplier, start_epoch, end_epoch, staircase)
+        self.steps_per_epoch = steps_per_epoch
+
+    def on_train_begin(self, logs: Any = None) -> None:
+        """Take the optimizer's learning rate."""
+        _take_rate(self)
+
+
+class LearningRateWarmupCallback(callbacks.LearningRateWarmupCallback):
+    """Raises the learning rate from a worker's share of the optimizer's rate to all of it.
+
+    Args:
+        warmup_epochs (int): how many epochs it takes.
+        initial_lr (float, optional): None: the optimizer's at the beginning.
+        options: of :class:`bps.keras.callbacks.LearningRateWarmupCallback`.
+    """
+
+    def __init__(
+        self,
+        warmup_epochs: int = 5,
+        momentum_correction: bool = True,
+        steps_per_epoch: int | None = None,
+        verbose: int = 0,
+        initial_lr: float | None = None,
+    ) -> None:
+        super().__init__(initial_lr, warmup_epochs, momentum_correction, steps_per_epoch, verbose)
+
+    def on_train_begin(self, logs: Any = None) -> None:
+        """Take the optimizer's learning rate."""
+        _take_rate(self)
+
+
+def _take_rate(callback: Any) -> None:
+    if callback.initial_lr is None:
+        rate = callback.model.optimizer.learning_rate
+        callback.initial_lr = float(keras.ops.convert_to_numpy(rate))
+
+
+NAMES = {name: getattr(callbacks, name) for name in callbacks.__all__} | {
+    "LearningRateScheduleCallback": LearningRateScheduleCallback,
+    "LearningRateWarmupCallback": LearningRateWarmupCallback,
+}
