@@ -1,0 +1,98 @@
+"""Workers that use the core of the Python front-ends, with NumPy in the place of a framework."""
+
+import random
+
+import numpy as np
+
+import bps
+from bps import _arrays, _core, _ops
+
+
+def frontend_collectives():
+    """Sums with and without names, in pieces and in slots of their own, and objects."""
+    _core.init()
+    rt = _core.runtime()
+    rank, size = rt.job.rank, rt.job.size
+    total = 0.0
+    for step in range(3):  # the second use of a size makes a slot, the third uses it again
+        for name in (None, "named"):
+            x = np.full(40_000, rank + step, "f4")
+            (out,) = _arrays.reduce(rt, [x], name=name, op=bps.SUM)
+            assert (out == sum(range(size)) + size * step).all()
+        total = float(out.sum()) / 3
+    objects = rt.allgather_object({"rank": rank, "text": "x" * rank * 1000})
+    assert [o["rank"] for o in objects] == list(range(size))
+    root = rt.broadcast_object(["from", rank], size - 1)
+    rows, counts, _ = _arrays.gather(rt, np.full((rank, 2), rank, "i4"))
+    assert counts == list(range(size)) and rows.shape == (sum(counts), 2)
+    _core.shutdown()
+    return {"sum": total, "root": root}
+
+
+def frontend_differences():
+    """Calls that differ between workers."""
+    _core.init()
+    rt = _core.runtime()
+    rank = rt.job.rank
+    calls = [
+        lambda: _arrays.reduce(rt, [np.ones(10 if rank == 2 else 3)]),
+        lambda: _arrays.reduce(rt, [np.ones(90_000 * (rank + 1))]),
+        lambda: _arrays.reduce(rt, [np.ones(3, "f4" if rank else "i4")]),
+        lambda: rt.allgather_object(1) if rank == 2 else rt.broadcast_object(1, 0),
+        lambda: rt.broadcast_object(1, rank % 2),
+    ]
+    codes, texts = [], []
+    for call in calls:
+        try:
+            call()
+        except bps.Error as error:
+            codes.append(error.code)
+            texts.append(str(error))
+    (out,) = _arrays.reduce(rt, [np.ones(3)], op=bps.SUM)
+    _core.shutdown()
+    return {"codes": codes, "texts": texts, "sum": float(out[0])}
+
+
+class Parameter:
+    """A parameter as frameworks have it: its gradient appears, and then its hooks run."""
+
+    def __init__(self, n):
+        self.grad, self.hooks, self.n = np.zeros(n), [], n
+
+    def accumulate(self, value):
+        self.grad = np.full(self.n, value)
+        for hook in self.hooks:
+            hook(self)
+
+
+def frontend_hooks():
+    """A step of training with a fake of a framework: gradients come in another order at each
+    worker."""
+    _core.init()
+    rt = _core.runtime()
+    rank = rt.job.rank
+    parameters = [Parameter(n) for n in (3, 500, 40)]
+    operations = {}
+
+    def send(i, parameter):
+        slot = rt.named(f"grad.{i}", "f64", parameter.n)
+        slot.tensor.input[:] = parameter.grad
+        slot.tensor.push_pull(bps.AVG)
+
+        def collect():
+            parameter.grad = slot.tensor.output.copy()
+
+        operations[i] = _core.Operation(slot, collect)
+
+    for i, parameter in enumerate(parameters):
+        parameter.hooks.append(lambda p, i=i: send(i, p))
+    for step in range(3):
+        order = list(enumerate(parameters))
+        random.Random(rank * 10 + step).shuffle(order)
+        for i, parameter in order:
+            parameter.accumulate((rank + 1.0) * (i + 1))
+        for operation in operations.values():
+            operation.finish()
+    _ops.barrier()
+    _core.shutdown()
+    return [p.grad.tolist() for p in parameters]

@@ -1,0 +1,26 @@
+"""The core of the Python front-ends with NumPy: names, pieces, comparisons and objects, without any
+framework."""
+
+import pytest
+
+import bps
+
+
+@pytest.mark.parametrize("agents", [1, 2])
+def test_collectives_of_the_core_are_exact_on_several_agents(cluster, agents):
+    results = cluster(agents=agents).run("frontend_collectives", 3)
+    assert [r["sum"] for r in results] == [3.0 * 40_000] * 3
+    assert results[0] == results[1] == results[2]
+
+
+def test_calls_that_differ_are_errors_at_all_workers_and_the_job_goes_on(cluster):
+    for result in cluster(agents=2).run("frontend_differences", 3):
+        assert result["codes"] == [bps.EMISMATCH] * 5, result["texts"]
+        assert "rank 1 has 3 elements, rank 2 10 elements" in result["texts"][0]
+        assert "rank 2 all_gather_object" in result["texts"][3]
+        assert result["sum"] == 3.0
+
+
+def test_hooks_of_a_training_step_fill_buckets_in_any_order(cluster):
+    results = cluster(agents=2).run("frontend_hooks", 2)
+    assert results[0] == results[1] == [[1.5] * 3, [3.0] * 500, [4.5] * 40]
