@@ -36,11 +36,13 @@ def process(script, **env):
     return subprocess.Popen([sys.executable, "-c", script], env=environment(**env), **PIPES)
 
 
-def start(script, n, cluster, name, folder=None, **env):
-    """Start a script as the n workers of a job, spread evenly over the cluster's agents."""
+def start(script, n, cluster, name, folder=None, ranks=None, **env):
+    """Start a script as the n workers of a job, spread evenly over the cluster's agents; with
+    `ranks` some of them."""
     placement = [r * len(cluster.agents) // n for r in range(n)]
     started = []
-    for rank, agent in enumerate(placement):
+    for rank in range(n) if ranks is None else ranks:
+        agent = placement[rank]
         own = environment(
             BPS_JOB=name,
             BPS_RANK=rank,

@@ -136,3 +136,79 @@ def test_a_machine_joins_at_a_commit(tmp_path, monkeypatch):
         workers.append(start(SIZE - 1, NEWCOMER=1))
         outputs = [worker.communicate(timeout=LIMIT_S)[0] for worker in workers]
     assert all(f"weights of {SIZE} resets" in output for output in outputs), "\n".join(outputs)
+
+
+SUSPEND = """
+import os, sys
+import torch
+import bps.torch as bps
+
+def train(steps):
+    for _ in range(steps):
+        optimizer.zero_grad()
+        (model(torch.full((1, 4), bps.rank() + 1.0)) - 1).pow(2).mean().backward()
+        optimizer.step()
+        bps.allreduce(torch.ones(30000))
+        bps.allreduce(torch.ones(3), name="named")
+
+bps.init()
+size, is_new = bps.size(), "NEW" in os.environ
+torch.manual_seed(bps.rank())
+model = torch.nn.Linear(4, 2)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
+optimizer = bps.DistributedOptimizer(optimizer, model.named_parameters())
+hooked = bps.DistributedDataParallel(torch.nn.Linear(2, 2))
+
+def share():
+    bps.broadcast_parameters(model.state_dict(), 0)
+    bps.broadcast_optimizer_state(optimizer, 0)
+    hooked(torch.ones(1, 2)).sum().backward()
+    train(3)
+    weights = bps.allgather(model.weight.detach().reshape(1, -1))
+    assert (weights == weights[0]).all(), weights
+    total = bps.allreduce(torch.tensor([1.0]), op=bps.Sum, name="total").item()
+    print("rank", bps.rank(), "of", bps.size(), "sum", int(total), flush=True)
+
+if not is_new:
+    share()
+    rank = bps.rank()
+    sets = [bps.add_process_set([r]) for r in range(size)]
+    try:
+        bps.suspend()
+    except RuntimeError as error:
+        assert "remove and destroy them" in str(error), error
+    else:
+        raise AssertionError("process sets do not outlive a job")
+    for one in sets:
+        bps.remove_process_set(one)
+    bps.suspend()
+    if rank == size - 1:
+        os._exit(0)
+    bps.resume(size - 1, 0, rank)
+    share()
+    bps.barrier()
+    bps.suspend()
+    if rank == 0:
+        open(os.environ["SMALL"], "w").close()
+    bps.resume(size, global_rank=rank)
+    bps.broadcast_parameters(hooked.module.state_dict(), 0)  # as the newcomer's constructor does
+share()
+"""
+
+
+def test_a_job_is_suspended_and_resumed_with_fewer_and_with_more_workers(tmp_path, monkeypatch):
+    import processes
+
+    n, small = SIZE + 1, tmp_path / "small"
+    with processes.Cluster(agents=2) as cluster:
+        started = processes.start(SUSPEND, n, cluster, "breathe", SMALL=small)
+        cluster.wait_for("the job is suspended again", small.exists, LIMIT_S)
+        started += processes.start(
+            SUSPEND, n, cluster, "breathe", SMALL=small, NEW=1, ranks=[n - 1]
+        )
+        codes, outputs = processes.finish(started)
+    assert codes == [0] * (n + 1), "\n".join(outputs)
+    for rank in range(n - 1):
+        for size in (n, n - 1, n):
+            assert f"rank {rank} of {size} sum {size}" in outputs[rank], "\n".join(outputs)
+    assert f"rank {n - 1} of {n} sum {n}" in outputs[n], "\n".join(outputs)

@@ -19,6 +19,7 @@ import secrets
 import sys
 import threading
 import time
+import weakref
 import zlib
 from collections.abc import Callable
 from typing import Any
@@ -173,6 +174,9 @@ class Runtime:
         self._n_agreements = 0
         self._epoch, self._next_epoch, self._history = 0, 0, 0
         self._sets = 0
+        self.reopened: weakref.WeakSet[Any] = weakref.WeakSet()  # whose reopen() follows a resume
+        self.members: list[int] = []  # workers at the last sync of elastic training
+        self.n_users = 0  # process groups that share the job
         self.failure: BaseException | None = None  # of an operation that was submitted in part
 
     def next_set(self) -> int:
@@ -342,6 +346,7 @@ class Runtime:
         self.settle()
         with self.lock:
             self._named.clear()
+            self.members.clear()
             self._forget_unnamed()
             self._n_agreements = self._epoch = self._next_epoch = self._history = 0
 
@@ -459,6 +464,43 @@ def init(**options: Any) -> None:
         _options.clear()
         _options.update(options)
         atexit.register(_at_exit, os.getpid())
+
+
+def suspend(timeout: float | None = None) -> None:
+    """Leave the job when all workers do, and keep the process ready for :func:`resume`.
+
+    Args:
+        timeout (float, optional): seconds; None: the job's time-out.
+
+    Raises:
+        RuntimeError: process sets or groups of a framework use the job.
+        Error: an operation is in flight.
+    """
+    rt = runtime()
+    if subjobs or rt.n_users:
+        raise RuntimeError(
+            "suspend: process sets and process groups end with the job: remove and destroy them "
+            "first"
+        )
+    rt.settle()
+    rt.job.suspend(timeout)
+
+
+def resume(num_workers: int, num_servers: int = 0, global_rank: int = -1) -> None:
+    """Join the job again after :func:`suspend`, with another number of workers.
+
+    All workers that go on call it. New ones call :func:`init`.
+
+    Args:
+        num_workers (int): of the job from now on.
+        num_servers (int): accepted for BytePS's scripts; the cluster has its servers.
+        global_rank (int): this worker's rank; -1: any that is free.
+    """
+    rt = runtime()
+    rt.job.resume(num_workers, global_rank)
+    rt.restart()
+    for one in list(rt.reopened):
+        one.reopen()
 
 
 def has_failed() -> bool:

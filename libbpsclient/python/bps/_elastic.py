@@ -13,8 +13,6 @@ from typing import Any
 
 from bps import _core
 
-_members: list[int] = []  # ranks that were there at the last sync
-
 
 class HostsUpdatedInterrupt(RuntimeError):
     """Machines have left or joined: :func:`run` synchronizes the state, and calls its function
@@ -23,7 +21,7 @@ class HostsUpdatedInterrupt(RuntimeError):
 
 def members() -> list[int]:
     """Return the ranks of the workers that were there at the last sync, all before the first."""
-    return _members or list(range(_core.size()))
+    return _core.runtime().members or list(range(_core.size()))
 
 
 class State:
@@ -86,15 +84,15 @@ class State:
         n_joined = rt.job.checkpoint_barrier()
         if n_joined:
             rt.restart()
-        elif rt.allgather_present(rt.job.rank) == _members:
+        elif rt.allgather_present(rt.job.rank) == rt.members:
             return
         raise HostsUpdatedInterrupt("machines have left or joined the job")
 
     def sync(self) -> None:
         """Give all workers the state of one that was there before the last ones joined."""
         rt = _core.runtime()
-        _members[:] = rt.allgather_present(rt.job.rank)
-        root = rt.job.root if rt.job.root in _members else _members[0]
+        rt.members = rt.allgather_present(rt.job.rank)
+        root = rt.job.root if rt.job.root in rt.members else rt.members[0]
         values = {name: getattr(self, name) for name in self._names}
         values = rt.broadcast_object(values if rt.job.rank == root else None, root)
         for name, value in values.items():

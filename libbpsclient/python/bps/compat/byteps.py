@@ -18,8 +18,6 @@ from bps import _core
 from bps.compat import _alias
 
 LACKING = {
-    "suspend": "let the job shrink (bpsrun --on-agent-loss shrink)",
-    "resume": "let the job shrink (bpsrun --on-agent-loss shrink)",
     "byteps_torch_set_num_grads": "leave the call out: buckets need no count",
     "get_pushpull_speed": "watch the job with bpsctl",
     "MirroredStrategy": "use tf.distribute.MirroredStrategy(cross_device_ops=CrossDeviceOps())",

@@ -24,8 +24,10 @@ from bps._core import (
     local_rank,
     local_size,
     rank,
+    resume,
     shutdown,
     size,
+    suspend,
 )
 from bps._library import Error, Timeout
 from bps._ops import (
@@ -153,8 +155,10 @@ __all__ = [
     "reducescatter",
     "reducescatter_async",
     "remove_process_set",
+    "resume",
     "shutdown",
     "size",
     "sparse_allreduce_async",
+    "suspend",
     "synchronize",
 ]

@@ -741,6 +741,8 @@ _world_is_ours = False  # the first group has opened it
 def _leave_world(has_failed: bool) -> None:
     global _world, _world_users, _world_is_ours
     _world_users -= 1
+    if _core.is_initialized():
+        _core.runtime().n_users = _world_users
     if _world_users:
         return
     _world, is_ours = None, _world_is_ours
@@ -774,6 +776,7 @@ def _create(options: Any, _: Any = None) -> _Group:
                 _world = None
                 raise ValueError(text)
         _world_users += 1
+        _core.runtime().n_users = _world_users
         runtime = Runtime(_world, f"c10d/{title}/")
         return _Group(runtime, rank, size, timeout, title, _leave_world)
     name, local, n_local = _meet(options.store, rank, size, title)

@@ -106,6 +106,11 @@ class HookState:
         self.number = _core.runtime().next_set()
         self.channels: dict[tuple[int, torch.dtype, int], Channel] = {}
         self.pending: list[tuple[Channel, torch.dtype, torch.futures.Future[torch.Tensor]]] = []
+        _core.runtime().reopened.add(self)
+
+    def reopen(self) -> None:
+        """Open the channels again at their next use, because a resume has moved their memory."""
+        self.channels.clear()
 
     def channel(self, bucket: Any) -> Channel:
         """Return the channel of a bucket, which is declared at its first use."""

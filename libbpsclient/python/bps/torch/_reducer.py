@@ -133,8 +133,18 @@ class Reducer:
             place.param.register_post_accumulate_grad_hook(self._hook(i))
             for i, place in enumerate(self._places)
         ]
-        self._is_cut = False
+        self._is_cut, self._sparse_as_dense = False, sparse_as_dense
         if sparse_as_dense:
+            self._cut(set())
+        self._runtime.reopened.add(self)
+
+    def reopen(self) -> None:
+        """Begin as a new reducer does: after a resume workers may be new, and memory has moved."""
+        self._buckets, self._sparse, self._is_cut = [], [], False
+        for place in self._places:
+            place.bucket = None
+        self._reset()
+        if self._sparse_as_dense:
             self._cut(set())
 
     def _agree(self) -> None:
