@@ -36,6 +36,7 @@ FRONTENDS = {
         "errors": ALONE,
         "gpu": ("1x1", "2x1", "3x2"),
         "examples": ALONE,
+        "trainers": ("2x1",),
     },
     # The oldest PyTorch, where the back-end is another class.
     "torch-2.1": {
