@@ -1,5 +1,6 @@
 """bps.jax: every worker of a job runs these tests in the same order (tests/frontends/run.py)."""
 
+import gc
 import re
 
 import jax
@@ -10,6 +11,7 @@ import optax
 import pytest
 
 import bps.jax as bps
+from bps.jax import _ffi
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -142,6 +144,21 @@ def test_operations_run_in_loops_and_branches():
         return jax.lax.fori_loop(0, 5, body, x)
 
     assert near(loop(jnp.ones(3)), float(bps.size() ** 3))
+
+
+def test_compiled_code_keeps_its_calls_and_gives_them_its_memory():
+    step = jax.jit(lambda x: bps.push_pull(2 * x, bps.Sum, "kept") + 2 * x)
+    for i in range(3):
+        gc.collect()
+        assert near(step(jnp.full((40, 3), float(i))), 2.0 * i * (bps.size() + 1))
+
+
+def test_a_callback_of_jax_serves_where_its_internals_have_changed(monkeypatch):
+    monkeypatch.setattr(_ffi, "_primitive", None)
+    tree = {"a": jnp.full((2, 3), bps.rank() + 1.0), "b": jnp.arange(5)}
+    out = jax.jit(lambda tree: bps.push_pull(tree, bps.Sum))(tree)
+    assert near(out["a"], total()) and near(out["b"], np.arange(5) * bps.size())
+    assert near(jax.jit(bps.allgather)(jnp.ones((1, 2))), np.ones((bps.size(), 2)))
 
 
 def test_a_name_may_come_back_with_another_shape():

@@ -1,7 +1,7 @@
 """Collective operations on trees of JAX arrays, inside and outside of ``jax.jit``.
 
-All leaves of a tree go in one call. Inside jit the call is an ordered callback: JAX keeps the
-calls in the order of the program, which is the same at all workers.
+All leaves of a tree go in one call, inside jit, too, see :mod:`bps.jax._ffi`. JAX keeps the calls
+in the order of the program, which is the same at all workers.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.experimental import io_callback
 
 from bps import _arrays
 from bps._ops import Average, Sum, check_op, share
 from bps._sets import ProcessSet, global_process_set
+from bps.jax import _ffi
 
 # Arrays, numbers, and lists, tuples and dicts of them.
 Tree = Any
@@ -60,17 +60,22 @@ def call(
     """Call a function on arrays, now or whenever the compiled code runs.
 
     Args:
-        function (callable): takes a NumPy array for each leaf, and returns NumPy arrays.
+        function (callable): takes a list of NumPy arrays, one for each leaf, and flat arrays for
+            its results, or None; returns the results.
         leaves: its arguments.
         results: shapes and types of its results.
     """
     if not any(isinstance(leaf, jax.core.Tracer) for leaf in leaves):
-        return [jnp.asarray(r) for r in function(*[np.asarray(leaf) for leaf in leaves])]
+        return [jnp.asarray(r) for r in function([np.asarray(leaf) for leaf in leaves], None)]
+    shapes = [leaf.shape for leaf in leaves]
 
-    def on_host(*arrays: Any) -> list[np.ndarray]:
-        return list(function(*[np.asarray(array) for array in arrays]))
+    def fill(arrays: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> None:
+        given = [a.reshape(shape) for a, shape in zip(arrays, shapes)]
+        for output, value in zip(outputs, function(given, outputs)):
+            if output is not value:
+                np.copyto(output, value.reshape(-1))
 
-    return io_callback(on_host, list(results), *leaves, ordered=True)
+    return _ffi.call(fill, leaves, results)
 
 
 def _like(leaf: Any) -> jax.ShapeDtypeStruct:
@@ -91,8 +96,8 @@ def reduce_leaves(
         _arrays.wire_type(kind, wire)
     _arrays.check_scale(kinds, *factors)
 
-    def reduce(*arrays: np.ndarray) -> list[np.ndarray]:
-        return _arrays.reduce(process_set.runtime(), arrays, None, name, op, *factors, wire)
+    def reduce(arrays: Sequence[np.ndarray], outputs: Any) -> Sequence[np.ndarray]:
+        return _arrays.reduce(process_set.runtime(), arrays, outputs, name, op, *factors, wire)
 
     return call(reduce, leaves, [_like(leaf) for leaf in leaves])
 
@@ -168,7 +173,7 @@ def broadcast(tree: Tree, root_rank: int = 0, process_set: ProcessSet = global_p
     leaves, structure = jax.tree.flatten(tree)
     leaves = [jnp.asarray(leaf) for leaf in leaves]
 
-    def send(*arrays: np.ndarray) -> list[np.ndarray]:
+    def send(arrays: Sequence[np.ndarray], _: Any) -> list[np.ndarray]:
         root = process_set.place(root_rank)
         return _arrays.broadcast(process_set.runtime(), arrays, root)
 
@@ -191,8 +196,8 @@ def allgather(array: Any, process_set: ProcessSet = global_process_set) -> jax.A
     shape = (process_set.size() * array.shape[0], *array.shape[1:]) if array.ndim else ()
     is_fixed = _is_traced(array)
 
-    def gather(given: np.ndarray) -> list[np.ndarray]:
-        all_, rows, _ = _arrays.gather(process_set.runtime(), given)
+    def gather(given: Sequence[np.ndarray], _: Any) -> list[np.ndarray]:
+        all_, rows, _ = _arrays.gather(process_set.runtime(), given[0])
         if is_fixed and len(set(rows)) > 1:
             raise ValueError(f"allgather: the workers have {rows} rows; inside jit all need one")
         return [all_]
@@ -241,7 +246,7 @@ def alltoall(
         rows, received = _arrays.exchange(process_set, np.asarray(array), splits)
         return jnp.asarray(rows), jnp.asarray(received, jnp.int32)
 
-    def exchange(given: np.ndarray) -> list[np.ndarray]:
-        return [_arrays.exchange(process_set, given, None)[0]]
+    def exchange(given: Sequence[np.ndarray], _: Any) -> list[np.ndarray]:
+        return [_arrays.exchange(process_set, given[0], None)[0]]
 
     return call(exchange, [array], [_like(array)])[0]
