@@ -390,6 +390,7 @@ def main():
     else:
         is_missing = run(args)
     text, failed = table(read(args.records))
+    print(next(line for line in text.splitlines() if " passes, " in line))
     if args.table:
         args.table.parent.mkdir(parents=True, exist_ok=True)
         args.table.write_text(text)
