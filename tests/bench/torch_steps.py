@@ -255,7 +255,7 @@ def measure(
     with (
         tempfile.TemporaryDirectory(prefix="bps-torch-") as folder,
         Lab(1 + n + servers, rate) as lab,
-        Suite(args.build, lab, processes, folder, n, alone=servers, meet="each") as suite,
+        Suite(args.build, lab, processes, folder, n, alone=servers) as suite,
     ):
         command = [
             args.python, Path(__file__).resolve(), args.build, "--worker", group, "--model", model,
