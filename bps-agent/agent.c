@@ -137,8 +137,8 @@ static int core_connect(void *ctx, uint32_t server, uint16_t thread, void *link,
 	if (a->cfg.same_host && strcmp(p.host, a->cfg.host) == 0 &&
 		!shm_is_here(a->cfg.same_host, p.instance, thread))
 		log_limited(LOG_INFO,
-			"server %s is on this host, but has no socket in %s: going through the "
-			"network, thread=%u",
+			"server %s is on this host, but has no socket in %s: using the network, "
+			"thread=%u",
 			p.name, a->cfg.same_host->dir, thread);
 	return a->x->ops->connect(
 		a->x, p.addr, p.port, thread, server, p.instance, p.key, link, ret);
@@ -434,7 +434,7 @@ static void drop_all(void *arg)
 		if (a->cfg.can_hand_over)
 			trainer_leave(TAILQ_FIRST(&a->trainers));
 		else
-			trainer_drop(TAILQ_FIRST(&a->trainers), false, "the agent stops");
+			trainer_drop(TAILQ_FIRST(&a->trainers), false, "the agent is stopping");
 }
 
 void agent_free(struct agent *a)

@@ -65,14 +65,15 @@ static const struct setting rows[] = {
 	{"socket-group", SET_STRING, SETTING_AT(struct agent_opts, group), .def = "", .max = 63,
 		.help = "group that may connect (mode 0660); empty: the agent's own"},
 	{"keep-trainers", SET_BOOL, SETTING_AT(struct agent_opts, keeps_trainers), .def = "yes",
-		.help = "go on with them after a restart, if the service manager keeps "
+		.help = "continue their jobs after a restart, if the service manager keeps "
 			"descriptors"},
 	{"gpu", SET_ENUM, SETTING_AT(struct agent_opts, gpu), .def = "auto", .words = gpu_words,
-		.help = "what drives GPUs; auto: cuda, if it is installed; host: plain memory in "
-			"their place, for development"},
+		.help = "back-end for GPUs; auto: cuda, if it is installed; host: plain memory "
+			"instead, for development"},
 	{"gpu-program", SET_STRING, SETTING_AT(struct agent_opts, gpu_program), .def = "",
 		.max = PATH_MAX - 1,
-		.help = "program that drives GPUs; empty: bps-agent-cuda (-host) beside bps-agent"},
+		.help = "program that drives GPUs; empty: bps-agent-cuda (-host) in the folder of "
+			"bps-agent"},
 	{"window", SET_SIZE, SETTING_AT(struct agent_opts, window_bytes), .def = "0",
 		.max = 1024 * SETTING_GIB, .is_live = true,
 		.help = "bytes offered to one data thread of a server; 0: no limit"},
@@ -110,16 +111,17 @@ static const struct setting rows[] = {
 			"allows"},
 	{"stranded-after", SET_DURATION, SETTING_AT(struct agent_opts, stranded_us),
 		.is_live = true, .def = "10s", .min = 0, .max = 3600 * SETTING_S,
-		.help = "time without any server after which waiting calls end and say so; 0: "
-			"never"},
+		.help = "time without any server after which waiting calls end with BPS_ENOSERVER; "
+			"0: never"},
 	{"gpu-strategy", SET_ENUM, SETTING_AT(struct agent_opts, gpu_strategy), .def = "auto",
 		.words = strategy_words,
-		.help = "how the gradients of several GPUs are gathered; auto: by where they are"},
+		.help = "how the gradients of several GPUs are gathered; auto: by their places on "
+			"the buses"},
 	{"sysfs", SET_STRING, SETTING_AT(struct agent_opts, sysfs), .def = TOPO_SYSFS, .max = 255,
-		.help = "where the kernel tells of this machine's devices"},
+		.help = "folder in which the kernel describes this machine's devices"},
 };
 static const struct settings_spec spec = {.program = "bps-agent",
-	.about = "takes tensors from the trainers of this machine and has them summed",
+	.about = "exchanges the tensors of this machine's trainers with the servers",
 	.config_path = "/etc/bps/agent.conf",
 	.rows = rows,
 	.n_rows = sizeof(rows) / sizeof(rows[0]),
@@ -145,7 +147,7 @@ static void post(struct agent_app *app, enum agent_event event, struct member_ms
 {
 	if (app->agent && agent_post(app->agent, event, m, NULL) == 0)
 		return;
-	log_error("the data thread does not take messages any more, restarting");
+	log_error("the data thread no longer accepts messages, restarting");
 	daemon_quit(&app->node.daemon, EX_TEMPFAIL);
 }
 
@@ -236,7 +238,7 @@ static int start_agent(struct agent_app *app, uint32_t id)
 		return rc;
 	}
 	fdstore_fini(&app->inherited);
-	daemon_ready(&app->node.daemon, 0, "taking trainers");
+	daemon_ready(&app->node.daemon, 0, "accepting trainers");
 	daemon_tell_now(&app->node.daemon);
 	return 0;
 }
@@ -277,7 +279,7 @@ static int go_on(struct agent_app *app, struct err_text *err)
 		return 0;
 	node_welcome(&app->node, id);
 	rc = start_agent(app, id);
-	return rc < 0 ? err_set(err, rc, "cannot go on with the jobs that were here") : 0;
+	return rc < 0 ? err_set(err, rc, "cannot continue the jobs of the previous process") : 0;
 }
 
 /* Send LEAVE, so that no peer waits for a drained agent that does not come back: only the scheduler
@@ -371,7 +373,8 @@ static void say(void *ctx, char *ret, size_t room)
 	if (!node_line(&app->node, ret, room))
 		return;
 	agent_figures(app->agent, &f);
-	snprintf(ret, room, "taking trainers: %u there, %u jobs, %llu MiB shared, %llu rounds",
+	snprintf(ret, room,
+		"accepting trainers: %u connected, %u jobs, %llu MiB shared, %llu rounds",
 		f.trainers, f.jobs, (unsigned long long)f.shared_bytes >> 20,
 		(unsigned long long)f.core.rounds);
 }
@@ -406,18 +409,18 @@ static void http_metrics(void *arg, struct evbuffer *out)
 	net_stats(app->node.net, &net);
 	node_metrics(&app->node, &health, out);
 	metric_one(out, "bps_agent_restarts_total", "counter",
-		"times that an agent of this name came back, as the scheduler has counted",
+		"times that an agent of this name returned, as counted by the scheduler",
 		member_restarts(app->node.member));
 	metric_one(out, "bps_agent_received_bytes_total", "counter", "bytes received from servers",
 		(double)net.rx_bytes);
 	metric_one(out, "bps_agent_discarded_bytes_total", "counter",
-		"bytes that came with an offer and were thrown away, since nobody read it then",
+		"bytes that came with an offer and were discarded, since no read was open then",
 		(double)net.discarded_bytes);
 	metric_one(out, "bps_agent_sent_bytes_total", "counter",
 		"bytes sent to servers, or offered to them for reading",
 		(double)agent_sent_bytes(&f.core, &net));
-	metric_one(out, "bps_agent_inflight_bytes", "gauge", "bytes pushed whose sum is not in yet",
-		(double)f.core.inflight_bytes);
+	metric_one(out, "bps_agent_inflight_bytes", "gauge",
+		"bytes pushed whose sum has not arrived", (double)f.core.inflight_bytes);
 	metric_one(out, "bps_agent_repush_total", "counter", "contributions sent again",
 		(double)f.core.repushes);
 	metric_one(out, "bps_agent_reconnects_total", "counter", "data connections lost",
@@ -427,12 +430,12 @@ static void http_metrics(void *arg, struct evbuffer *out)
 	metric_one(out, "bps_agent_rounds_total", "counter", "tensor rounds completed",
 		(double)f.core.rounds);
 	metric_begin(out, "bps_agent_push_seconds", "histogram",
-		"from sending a partition to the word that its sum is there");
+		"from sending a partition to the notice of its sum");
 	metric_histogram(out, "bps_agent_push_seconds", &f.core.push, NULL);
 	metric_begin(out, "bps_agent_pull_seconds", "histogram",
-		"from that word until the sum has been read");
+		"from that notice until the sum has been read");
 	metric_histogram(out, "bps_agent_pull_seconds", &f.core.pull, NULL);
-	metric_one(out, "bps_agent_jobs", "gauge", "jobs that have trainers here", f.jobs);
+	metric_one(out, "bps_agent_jobs", "gauge", "jobs with trainers on this machine", f.jobs);
 	metric_one(out, "bps_agent_trainers", "gauge", "trainers connected", f.trainers);
 	metric_one(out, "bps_agent_executors", "gauge", "processes that drive jobs' GPUs",
 		f.executors);
@@ -473,7 +476,7 @@ static void http_waits(struct agent_app *app, struct httpd_request *req)
 	}
 	httpd_answer(req, 503,
 		json_pack("{s:i, s:s}", "schema", 1, "error",
-			app->agent ? "the data thread takes no questions"
+			app->agent ? "the data thread accepts no requests"
 				   : "this agent has not joined a cluster yet"));
 }
 
@@ -521,7 +524,7 @@ static void settings_changed(void *ctx)
 	struct agent_limits limits = limits_of(&app->opts);
 
 	if (app->agent && agent_post(app->agent, AGENT_LIMITS, NULL, &limits) < 0)
-		log_error("the data thread does not take the new limits, reload again");
+		log_error("the data thread did not accept the new limits, reload again");
 }
 
 static const struct daemon_reload_ops reload_ops = {
@@ -542,8 +545,7 @@ static int clear_path(const struct sockaddr_un *sun, struct err_text *err)
 		return 0; /* bind reports the error */
 	if (!S_ISSOCK(st.st_mode))
 		return err_set(err, -EEXIST,
-			"'%s' is there already and no socket: move it away, or choose another "
-			"--socket",
+			"'%s' exists and is not a socket: remove it, or choose another --socket",
 			sun->sun_path);
 	fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
 	is_served = fd >= 0 && (connect(fd, (const struct sockaddr *)sun, sizeof(*sun)) == 0 ||
@@ -554,7 +556,7 @@ static int clear_path(const struct sockaddr_un *sun, struct err_text *err)
 		close(fd);
 	if (is_served)
 		return err_set(err, -EADDRINUSE,
-			"another bps-agent serves '%s' already (pid %d): stop it, or choose "
+			"another bps-agent already serves '%s' (pid %d): stop it, or choose "
 			"another --socket",
 			sun->sun_path, (int)cred.pid);
 	unlink(sun->sun_path);
@@ -567,7 +569,7 @@ static int give_to_group(const char *path, const char *group, struct err_text *e
 
 	if (*group && !gr)
 		return err_set(err, -EINVAL,
-			"no such group '%s': make it, or choose another --socket-group", group);
+			"no such group '%s': create it, or choose another --socket-group", group);
 	if (gr && chown(path, (uid_t)-1, gr->gr_gid) < 0)
 		return err_set(err, -errno, "cannot give '%s' to group %s: %s", path, group,
 			strerror(errno));
@@ -640,7 +642,7 @@ static int open_socket(struct agent_app *app, struct err_text *err)
 	fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
 	if (fd < 0 || bind(fd, (struct sockaddr *)&sun, sizeof(sun)) < 0 || listen(fd, 64) < 0) {
 		rc = err_set(err, -errno, "cannot listen on '%s': %s%s", path, strerror(errno),
-			errno == ENOENT   ? " (make its directory, or choose another --socket)"
+			errno == ENOENT   ? " (create its directory, or choose another --socket)"
 			: errno == EACCES ? " (give its directory to the agent's user, or choose "
 					    "another --socket)"
 					  : "");
@@ -651,7 +653,7 @@ static int open_socket(struct agent_app *app, struct err_text *err)
 	app->listen_fd = fd;
 	app->owns_socket_file = true;
 	if (app->can_hand_over && fdstore_put(LISTEN_NAME, &fd, 1) < 0)
-		log_warn("the service manager does not take the listening socket: trainers that "
+		log_warn("the service manager does not keep the listening socket: trainers that "
 			 "connect during a restart will be refused");
 	return give_to_group(path, app->opts.group, err);
 }

@@ -124,7 +124,7 @@ int keys_reload(struct steer *s, const struct steer_call *call, struct steer_rep
 	int rc;
 
 	if (!call->has_master)
-		return err_set(&reply->text, BPS_EAUTH, "only who has the master key can do that");
+		return err_set(&reply->text, BPS_EAUTH, "this order needs the master key");
 	rc = s->reload_keys(s->ctx, &n_closed, &reply->text);
 	if (rc < 0)
 		return rc;

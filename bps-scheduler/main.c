@@ -21,10 +21,10 @@ static const struct setting rows[] = {
 	DAEMON_SETTINGS("127.0.0.1:7301"),
 	{"listen", SET_ADDR, SETTING_AT(struct sched_opts, listen), .def = "127.0.0.1:7300",
 		.port = 7300,
-		.help = "where servers and agents connect; needs a key unless it is loopback"},
+		.help = "address for servers and agents; needs a key unless it is loopback"},
 	{"state-dir", SET_STRING, SETTING_AT(struct sched_opts, state_dir), .def = "",
-		.help = "folder of the durable state; empty: the service manager's, and without "
-			"one in memory, where a restart ends all jobs"},
+		.help = "folder of the durable state; empty: the service manager's, else in "
+			"memory, so that a restart ends all jobs"},
 	{"name", SET_STRING, SETTING_AT(struct sched_opts, name), .def = "bps", .max = CTL_NAME_MAX,
 		.help = "name of the cluster, for people"},
 	{"server-dead", SET_DURATION, SETTING_AT(struct sched_opts, server_dead_us),
@@ -35,24 +35,24 @@ static const struct setting rows[] = {
 		.help = "silence after which an agent is dead and its jobs end"},
 	{"server-window", SET_DURATION, SETTING_AT(struct sched_opts, server_window_us),
 		.is_live = true, .def = "1s", .min = 0, .max = 3600 * SETTING_S,
-		.help = "time for a server to come back after its connection closed"},
+		.help = "time for a server to return after its connection closed"},
 	{"agent-window", SET_DURATION, SETTING_AT(struct sched_opts, agent_window_us),
 		.is_live = true, .def = "5s", .min = 0, .max = 3600 * SETTING_S,
-		.help = "time for an agent to come back after its connection closed"},
+		.help = "time for an agent to return after its connection closed"},
 	{"beat", SET_DURATION, SETTING_AT(struct sched_opts, beat_us), .def = "500ms",
 		.min = 10 * SETTING_MS, .max = 60 * SETTING_S,
-		.help = "time between two heartbeats, both ways"},
+		.help = "time between two heartbeats, in both directions"},
 	{"server-slow", SET_DURATION, SETTING_AT(struct sched_opts, server_slow_us),
 		.is_live = true, .def = "500ms", .min = 0, .max = 3600 * SETTING_S,
 		.help = "a server that takes longer from the last contribution to the sum is "
 			"reported; 0: never"},
 	{"stalled-after", SET_DURATION, SETTING_AT(struct sched_opts, stalled_after_us),
 		.is_live = true, .def = "10s", .min = 1 * SETTING_S, .max = 3600 * SETTING_S,
-		.help = "a worker that others have waited for so long is reported; a job is probed "
-			"when its round stands still for half of it"},
+		.help = "a worker is reported when others have waited for it for this time; a job "
+			"is probed when its round has not progressed for half of it"},
 	{"forming-after", SET_DURATION, SETTING_AT(struct sched_opts, forming_after_us),
 		.is_live = true, .def = "60s", .min = 1 * SETTING_S, .max = 86400 * SETTING_S,
-		.help = "a job that has waited for its workers for so long is reported"},
+		.help = "a job is reported when it has waited for its workers for this time"},
 	{"user-jobs", SET_INT, SETTING_AT(struct sched_opts, user_jobs), .is_live = true,
 		.def = "64", .min = 1, .max = SCHED_JOBS_MAX, .help = "jobs of one user at a time"},
 	{"job-tensors", SET_INT, SETTING_AT(struct sched_opts, job_tensors), .is_live = true,
@@ -84,7 +84,7 @@ static int check_times(const void *values, struct err_text *err)
 }
 
 static const struct settings_spec spec = {.program = "bps-scheduler",
-	.about = "knows the members of a cluster and places jobs on its servers",
+	.about = "registers the members of a cluster and places jobs on its servers",
 	.config_path = "/etc/bps/scheduler.conf",
 	.rows = rows,
 	.n_rows = sizeof(rows) / sizeof(rows[0]),

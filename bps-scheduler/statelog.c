@@ -42,7 +42,7 @@ struct statelog {
 static int cannot(struct err_text *err, int rc, const char *what, const char *path)
 {
 	const char *hint =
-		rc == -ENOENT ? " (make the folder above it, or choose another --state-dir)"
+		rc == -ENOENT ? " (create the folder above it, or choose another --state-dir)"
 		: rc == -EACCES || rc == -EPERM  ? " (give it to the scheduler's user)"
 		: rc == -ENOSPC || rc == -EDQUOT ? " (free some space there)"
 		: rc == -ENOTDIR                 ? " (choose another --state-dir)"
@@ -225,9 +225,9 @@ struct log_reader {
 static int broken(const struct log_reader *ld, uint64_t at, const char *what)
 {
 	return err_set(ld->err, -EBADMSG,
-		"'%s' is broken at byte %llu of %llu (%s): the disk lost what was written. Move it "
-		"away: then running jobs end, and the members register again. A copy that is older "
-		"ends the jobs too",
+		"'%s' is broken at byte %llu of %llu (%s): the disk lost written data. Move the "
+		"file away: running jobs then end, and the members register again. An older copy "
+		"ends the jobs, too",
 		ld->l->path, (unsigned long long)at, (unsigned long long)ld->size, what);
 }
 
@@ -321,7 +321,8 @@ static int load_records(const struct log_reader *ld)
 		if (has_record_behind(ld, at))
 			return broken(ld, at, "length");
 		log_write(LOG_AS(LOG_WARN, STATE_CUT),
-			"'%s' ends in a torn record, which was not sent: cutting %llu bytes off",
+			"'%s' ends in an incomplete record, which was never sent: removing its "
+			"%llu bytes",
 			ld->l->path, (unsigned long long)(ld->size - at));
 		if (ftruncate(ld->l->fd, (off_t)at) < 0)
 			return err_set(ld->err, -errno, "cannot cut '%s': %s", ld->l->path,

@@ -49,7 +49,8 @@ static int find_job(
 	if (sched_job(c, *ret_job))
 		return 0;
 	return err_set(err, BPS_ENOTFOUND,
-		*ret_job ? "job '%s' has ended already" : "no job '%s' forms or runs", name);
+		*ret_job ? "job '%s' has already ended" : "there is no forming or running job '%s'",
+		name);
 }
 
 static int job_kill(struct steer *s, const struct steer_call *call, struct steer_reply *reply)
@@ -98,13 +99,13 @@ static int mute(struct steer *s, const struct steer_call *call, struct steer_rep
 	}
 	if (!ms)
 		return err_set(&reply->text, -EINVAL,
-			"'%s' is no duration from 1ms to 90d, such as 30min, 4h or 2d", span);
+			"'%s' is not a duration from 1ms to 90d, such as 30min, 4h or 2d", span);
 	rc = sched_mute(s->core, call->target, ms, arg_of(call, "reason"), call->who, call->now_ns);
 	if (rc == BPS_EQUOTA)
 		return err_set(&reply->text, rc, "%u codes are muted already", MUTES_MAX);
 	if (rc < 0)
 		return err_set(&reply->text, rc,
-			"it is muted, but the scheduler cannot write that down; see its log");
+			"it is muted, but the scheduler cannot store that; see its log");
 	return err_set(
 		&reply->text, 0, "%s is muted for %.1f h", call->target, (double)ms / 3600e3);
 }
@@ -117,9 +118,8 @@ static int unmute(struct steer *s, const struct steer_call *call, struct steer_r
 		return err_set(&reply->text, rc, "'%s' is not muted", call->target);
 	if (rc < 0)
 		return err_set(&reply->text, rc,
-			"it is muted no more, but the scheduler cannot write that down; see its "
-			"log");
-	return err_set(&reply->text, 0, "%s is muted no more", call->target);
+			"it is unmuted, but the scheduler cannot store that; see its log");
+	return err_set(&reply->text, 0, "%s is unmuted", call->target);
 }
 
 static int drain(struct steer *s, const struct steer_call *call, struct steer_reply *reply)
@@ -177,7 +177,7 @@ static bool is_operator(const struct ctlchan *chan, struct err_text *err)
 	if (!*identity || strncmp(identity, "ctl:", 4) == 0)
 		return true;
 	err_set(err, BPS_EAUTH,
-		"the key of %s cannot steer (`bpsctl key derive ctl:NAME` makes one that can)",
+		"the key of %s is not for orders (`bpsctl key derive ctl:NAME` makes one that is)",
 		identity);
 	return false;
 }
@@ -216,7 +216,7 @@ static int check(const struct verb *v, const struct ctl_steer *msg, struct err_t
 				msg->args[i].name);
 	if (v->wants_target != (*msg->target != '\0'))
 		return err_set(err, -EINVAL, "'%s' %s", v->name,
-			v->wants_target ? "needs to be told what it acts on" : "acts on nothing");
+			v->wants_target ? "needs an argument" : "takes no argument");
 	return 0;
 }
 
@@ -253,10 +253,10 @@ static int carry_out(struct steer *s, const struct ctlchan *chan, const struct c
 	if (!is_operator(chan, &reply->text))
 		return BPS_EAUTH;
 	if (!is_clean(msg))
-		return err_set(&reply->text, -EINVAL, "the request holds control characters");
+		return err_set(&reply->text, -EINVAL, "the request contains control characters");
 	if (!v)
 		return err_set(&reply->text, -ENOTSUP,
-			"this scheduler (release %s) does not know '%s'", BPS_VERSION, msg->verb);
+			"this scheduler (release %s) has no command '%s'", BPS_VERSION, msg->verb);
 	rc = check(v, msg, &reply->text);
 	if (rc < 0)
 		return rc;
@@ -291,8 +291,8 @@ void steer_handle(
 	char *json = reply.json ? json_dumps(reply.json, JSON_COMPACT) : NULL;
 
 	if (rc == BPS_EAUTH)
-		log_rated(LOG_WARN, "refused to be steered: %s peer=%s", reply.text.s,
-			ctlchan_peer(chan));
+		log_rated(
+			LOG_WARN, "refused an order: %s peer=%s", reply.text.s, ctlchan_peer(chan));
 	if (!answer(chan, rc, reply.text.s, json))
 		answer(chan, rc, reply.text.s, NULL);
 	ctlchan_close(chan, "steered");

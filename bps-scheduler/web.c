@@ -116,13 +116,13 @@ static void http_job(struct sched_app *app, struct httpd_request *req, const cha
 	int rc;
 
 	if (!job) {
-		answer_error(req, 404, "no such job: `bpsctl jobs` lists those that are known");
+		answer_error(req, 404, "no such job: `bpsctl jobs` lists them");
 		return;
 	}
 	while (token < STATUS_WAIT_MAX && app->waiting[token].req)
 		token++;
 	if (token == STATUS_WAIT_MAX) {
-		answer_error(req, 503, "too many questions at once");
+		answer_error(req, 503, "too many requests at once");
 		return;
 	}
 	app->waiting[token].req = req;
@@ -133,7 +133,7 @@ static void http_job(struct sched_app *app, struct httpd_request *req, const cha
 		return;
 	app->waiting[token].req = NULL;
 	if (rc != BPS_ENOTFOUND) {
-		answer_error(req, 503, "too many questions at once");
+		answer_error(req, 503, "too many requests at once");
 		return;
 	}
 	web_info(app, &info);

@@ -54,7 +54,7 @@ static void on_timer(evutil_socket_t fd, short what, void *arg)
 		over(l, "the time limit has passed");
 	else if (l->state == LEAVE_EMPTYING && clock_now_ns() >= l->trusted_ns &&
 		 !l->ops->busy(l->ctx))
-		over(l, "nothing is here any more");
+		over(l, "no partition is left");
 	else if (l->state == LEAVE_ASKED && member_down_ms(l->member) > AWAY_MS)
 		over(l, "the scheduler cannot be reached");
 }
@@ -90,12 +90,12 @@ void leave_begin(struct leave *l, uint64_t bound_ms)
 
 	if (leave_is_begun(l))
 		return;
-	leave_set_state(l, LEAVE_ASKED, "the process is to end");
+	leave_set_state(l, LEAVE_ASKED, "stop requested");
 	l->begun_ns = clock_now_ns();
 	l->bound_ms = bound_ms;
 	l->deadline_ns = l->begun_ns + bound_ms * NS_PER_MS;
 	if (!member_view(l->member)) {
-		over(l, "it was no member yet");
+		over(l, "not a member yet");
 		return;
 	}
 	event_add(l->timer, &tv);
@@ -107,7 +107,7 @@ void leave_welcomed(struct leave *l)
 	if (!leave_is_begun(l) || l->is_over)
 		return;
 	if (l->n_asked >= ASKS_MAX)
-		over(l, "the scheduler does not answer to it");
+		over(l, "the scheduler does not answer");
 	else
 		ask(l);
 }
@@ -122,7 +122,7 @@ void leave_answered(struct leave *l, const struct ctl_left *msg)
 	}
 	if (l->state == LEAVE_EMPTYING)
 		return;
-	leave_set_state(l, LEAVE_EMPTYING, "all partitions are with others");
+	leave_set_state(l, LEAVE_EMPTYING, "all partitions have moved");
 	l->trusted_ns = clock_now_ns() + STALE_MS * NS_PER_MS;
 	if (l->deadline_ns > clock_now_ns() + LAST_MS * NS_PER_MS)
 		l->deadline_ns = clock_now_ns() + LAST_MS * NS_PER_MS;

@@ -30,8 +30,8 @@ static const struct setting rows[] = {
 	NODE_SETTINGS("127.0.0.1:7303", "127.0.0.1:7302",
 		"numeric address of the network that agents push over"),
 	{"threads", SET_INT, SETTING_AT(struct srv_opts, threads), .def = "0", .max = MAX_THREADS,
-		.help = "data threads; 0: half of the processors, at most 8, beside an agent a "
-			"quarter of that"},
+		.help = "data threads; 0: half of the processors, at most 8; with an agent on the "
+			"host a quarter of that"},
 	{"agent-socket", SET_STRING, SETTING_AT(struct srv_opts, agent_socket), .def = LOCAL_SOCKET,
 		.max = 107, .help = "an agent is on this host when there is a socket at its start"},
 	{"sums-memory", SET_SIZE, SETTING_AT(struct srv_opts, sums_bytes), .def = "0",
@@ -44,8 +44,8 @@ static const struct setting rows[] = {
 		.help = "bytes being read from one agent at a time, per data thread"},
 	{"leave-time", SET_DURATION, SETTING_AT(struct srv_opts, leave_us), .def = "20s",
 		.max = 3600 * SETTING_S, .is_live = true,
-		.help = "longest time to hand partitions to other servers when told to stop; 0: "
-			"end at once"},
+		.help = "longest time to hand partitions to other servers at a stop; 0: end at "
+			"once"},
 };
 static const struct settings_spec spec = {.program = "bps-server",
 	.about = "sums the tensors that bps-agents push",
@@ -75,10 +75,10 @@ static void job_failed(void *ctx, uint32_t job, int code, const char *text)
 	struct ctl_msg m = {
 		.type = CTL_FAIL, .fail = {.job = job, .code = (uint32_t)-code, .text = text}};
 
-	log_limited(LOG_AS(LOG_WARN, JOB_FAILED), "job cannot go on: job=%u err=%s: %s", job,
+	log_limited(LOG_AS(LOG_WARN, JOB_FAILED), "job failed on this host: job=%u err=%s: %s", job,
 		err_str(code), text);
 	if (member_send(app->node.member, &m) < 0)
-		log_limited(LOG_WARN, "the scheduler could not be told: job=%u", job);
+		log_limited(LOG_WARN, "cannot report to the scheduler: job=%u", job);
 }
 
 static void agent_seen(void *ctx, const struct ctl_sight *s)
@@ -125,8 +125,7 @@ static void post_all(struct srv_app *app, enum thread_event event, struct member
 			continue;
 		/* A lost plan would leave agents waiting. A new process receives the complete
 		 * state. */
-		log_error(
-			"a data thread does not take messages any more, restarting: thread=%u", i);
+		log_error("a data thread no longer accepts messages, restarting: thread=%u", i);
 		daemon_quit(&app->node.daemon, EX_TEMPFAIL);
 	}
 }
@@ -412,10 +411,10 @@ static void http_metrics(void *arg, struct evbuffer *out)
 		"bytes sent to agents, or offered to them for reading",
 		f.net.tx_bytes + f.core.offered_bytes);
 	counter(out, "bps_server_discarded_bytes_total",
-		"bytes that came with an offer and were thrown away, since nobody read it then",
+		"bytes that came with an offer and were discarded, since no read was open then",
 		f.net.discarded_bytes);
 	counter(out, "bps_server_contributions_total", "contributions taken", f.core.contributions);
-	counter(out, "bps_server_duplicates_total", "messages that said nothing new",
+	counter(out, "bps_server_duplicates_total", "messages that repeated an earlier one",
 		f.core.duplicates);
 	metric_begin(out, "bps_server_fenced_total", "counter", "messages of another placement");
 	metric_value(out, "bps_server_fenced_total", (double)f.core.fenced_old, "dir", "old", NULL);
@@ -424,12 +423,12 @@ static void http_metrics(void *arg, struct evbuffer *out)
 	counter(out, "bps_server_late_total", "contributions that their round did not wait for",
 		f.core.late);
 	counter(out, "bps_server_crc_errors_total", "payloads with a wrong crc", f.core.crc_errors);
-	counter(out, "bps_server_protocol_errors_total", "connections closed for nonsense",
+	counter(out, "bps_server_protocol_errors_total", "connections closed for protocol errors",
 		f.core.protocol_errors + f.net.protocol_errors);
 	counter(out, "bps_server_refused_tickets_total", "strangers refused",
 		f.net.refused_tickets);
 	counter(out, "bps_server_silent_strangers_total",
-		"connections that showed no ticket, closed", f.net.silent_strangers);
+		"connections closed because they sent no ticket", f.net.silent_strangers);
 	metric_begin(out, "bps_server_memory_bytes", "gauge", "memory in use by kind");
 	metric_value(
 		out, "bps_server_memory_bytes", (double)f.core.sums_used, "kind", "sums", NULL);
@@ -481,7 +480,7 @@ static void settings_changed(void *ctx)
 
 	for (unsigned i = 0; i < app->n_started; i++)
 		if (thread_set_peer_window(app->threads[i], app->opts.window_bytes) < 0)
-			log_error("data thread %u does not take the new peer-window, reload again",
+			log_error("data thread %u did not accept the new peer-window, reload again",
 				i);
 }
 
@@ -497,7 +496,7 @@ static void fill_defaults(struct srv_app *app)
 
 	app->n_threads = o->threads ? (unsigned)o->threads : count_threads(count_cpus(), is_beside);
 	app->threads_why = o->threads  ? "as set"
-			   : is_beside ? "beside an agent"
+			   : is_beside ? "with an agent on this host"
 				       : "no agent on this host";
 	if (!o->sums_bytes)
 		o->sums_bytes = node_half_memory_bytes();

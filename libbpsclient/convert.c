@@ -60,7 +60,7 @@ static inline double round_even(double x, unsigned dropped, double normal, doubl
 	return __builtin_fabs(x) < normal ? small : large;
 }
 
-/* Return the f16 with the value of these bits of an f32, which an f16 has, or which is too large. */
+/* Return the f16 of these bits of an f32: an f16 has their value, or they are too large for it. */
 static inline uint16_t f16_of(uint32_t bits)
 {
 	uint32_t sign = bits >> 16 & 0x8000, size = bits & 0x7fffffff;

@@ -25,12 +25,11 @@ static int need(struct bps *b, const char *what)
 		return rc;
 	if (b->is_single)
 		return last_error_set(-EOPNOTSUPP,
-			"%s: a job of one worker has no agent, and nothing to sum "
-			"(BPS_FORCE_DISTRIBUTED "
-			"gives it one)",
+			"%s: a job of one worker has no agent (set BPS_FORCE_DISTRIBUTED to use "
+			"one)",
 			what);
 	if (!b->gpu)
-		return last_error_set(-EINVAL, "%s: bps_gpu_open comes first", what);
+		return last_error_set(-EINVAL, "%s: call bps_gpu_open first", what);
 	return 0;
 }
 
@@ -63,7 +62,7 @@ int bps_gpu_open(struct bps *b, const unsigned char *uuid)
 	if (b->is_single)
 		return need(b, "bps_gpu_open");
 	if (b->gpu)
-		return last_error_set(BPS_EDUP, "bps_gpu_open was called already");
+		return last_error_set(BPS_EDUP, "bps_gpu_open has already been called");
 	timeout_ms = b->options.open_timeout_ms;
 	deadline_ns = clock_deadline(timeout_ms);
 	rc = session_device(&b->session, timeout_ms, &sock, last_error_text());
@@ -82,8 +81,7 @@ int bps_gpu_alloc(struct bps *b, uint64_t n_bytes, void **ret)
 	if (rc < 0)
 		return rc;
 	if (!n_bytes || !ret)
-		return last_error_set(
-			-EINVAL, "bps_gpu_alloc: no size, or nowhere to put the address");
+		return last_error_set(-EINVAL, "bps_gpu_alloc: n_bytes is 0, or ret is NULL");
 	rc = gpu_link_alloc(b->gpu, n_bytes, b->options.timeout_ms, ret, last_error_text());
 	return rc < 0 ? explain(rc, "bps_gpu_alloc") : 0;
 }
@@ -188,7 +186,8 @@ int bps_gpu_release(struct bps *b, void *ptr)
 	deadline_ns = clock_deadline(timeout_ms);
 	if (!gpu_link_find(b->gpu, ptr, 1, &region, &offset) || offset)
 		return last_error_set(-EINVAL,
-			"bps_gpu_release: %p is no memory of bps_gpu_alloc or bps_gpu_import", ptr);
+			"bps_gpu_release: %p was not returned by bps_gpu_alloc or bps_gpu_import",
+			ptr);
 	rc = gpu_await_agent(b, region, deadline_ns, timeout_ms);
 	if (rc == 0)
 		rc = withdraw(b, region, true);
@@ -219,13 +218,13 @@ int bps_gpu_declare(struct bps *b, const char *name, enum bps_dtype dtype, uint6
 		return rc;
 	if (!gpu_link_find(b->gpu, ptr, n_elems * dtype_bytes(dtype), &place.region, &place.offset))
 		return last_error_set(-EINVAL,
-			"tensor '%s': its %llu bytes at %p do not lie in one piece of memory of "
+			"tensor '%s': its %llu bytes at %p are not within one piece of memory of "
 			"bps_gpu_alloc or bps_gpu_import",
 			name, (unsigned long long)(n_elems * dtype_bytes(dtype)), ptr);
 	if (place.offset % dtype_bytes(dtype))
 		return last_error_set(-EINVAL,
-			"tensor '%s': %p is no multiple of its elements' %zu bytes", name, ptr,
-			dtype_bytes(dtype));
+			"tensor '%s': %p is not a multiple of its element size, %zu bytes", name,
+			ptr, dtype_bytes(dtype));
 	return tensor_declare(b, &d, &place, 1, ret);
 }
 
@@ -259,7 +258,7 @@ static int check(struct bps_tensor *t, const char *what)
 static int check_op(const struct bps_tensor *t, enum bps_op op)
 {
 	if ((unsigned)op >= OP_COUNT)
-		return last_error_set(-EINVAL, "push_pull: %d is no operation", (int)op);
+		return last_error_set(-EINVAL, "push_pull: %d is not an operation", (int)op);
 	if (average_is_needed(t, op))
 		return last_error_set(-EOPNOTSUPP,
 			"tensor '%s': GPUs do not average integers: divide the result of BPS_SUM, "

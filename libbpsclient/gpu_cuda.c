@@ -325,7 +325,7 @@ static int find_mapping(
 			"cannot find a mapping's size", err);
 	if (rc == 0 && (*ret_base > at || at - *ret_base >= *ret_size))
 		rc = err_set(err, BPS_EDEVICE,
-			"the driver says that 0x%llx is mapped by %zu bytes at 0x%llx",
+			"the driver reports that 0x%llx is mapped by %zu bytes at 0x%llx",
 			(unsigned long long)at, *ret_size, (unsigned long long)*ret_base);
 	return rc;
 }

@@ -14,7 +14,7 @@ static int host_uuid(struct client_gpu *g, uint8_t ret[GPU_UUID_BYTES], struct e
 {
 	(void)g;
 	(void)ret;
-	return err_set(err, BPS_EDEVICE, "there are no GPUs of plain memory to name");
+	return err_set(err, BPS_EDEVICE, "there are no GPUs in plain memory");
 }
 
 static int host_pin(struct client_gpu *g, struct err_text *err)
@@ -64,7 +64,7 @@ static int host_share(struct client_gpu *g, const void *ptr, uint64_t bytes, str
 	(void)handle;
 	(void)fds;
 	(void)max;
-	return err_set(err, -EOPNOTSUPP, "plain memory of a process cannot be shared: copy it");
+	return err_set(err, -EOPNOTSUPP, "a process's plain memory cannot be shared: copy it");
 }
 
 static int host_write(struct client_gpu *g, void *stream, _Atomic uint64_t *counter, uint64_t value,
@@ -72,7 +72,7 @@ static int host_write(struct client_gpu *g, void *stream, _Atomic uint64_t *coun
 {
 	(void)g;
 	if (stream)
-		return err_set(err, -EINVAL, "there are no streams here: pass NULL");
+		return err_set(err, -EINVAL, "this back-end has no streams: pass NULL");
 	/* Release: partner is the executor's load, after which it reads the values. */
 	atomic_store_explicit(counter, value, memory_order_release);
 	return 0;
@@ -85,10 +85,10 @@ static int host_wait(struct client_gpu *g, void *stream, _Atomic uint64_t *count
 
 	(void)g;
 	if (stream)
-		return err_set(err, -EINVAL, "there are no streams here: pass NULL");
+		return err_set(err, -EINVAL, "this back-end has no streams: pass NULL");
 	while (!gpu_slot_reached(atomic_load_explicit(counter, memory_order_acquire), value)) {
 		if (clock_now_ns() > deadline_ns)
-			return err_set(err, BPS_ETIMEDOUT, "round %llu is not done in time",
+			return err_set(err, BPS_ETIMEDOUT, "round %llu did not complete in time",
 				(unsigned long long)value);
 		nanosleep(&look, NULL);
 	}

@@ -48,7 +48,7 @@ static int receive(
 	if (rc == -ETIMEDOUT || rc == -EAGAIN)
 		return err_set(err, BPS_ETIMEDOUT, "the executor does not answer");
 	if (rc <= 0)
-		return err_set(err, BPS_EDEVICE, "the executor is gone");
+		return err_set(err, BPS_EDEVICE, "the executor has ended");
 	if (a->msg.type == GPU_FAILED)
 		set_failure(g, local_code(a->msg.gpu_text.code, BPS_EDEVICE), a->msg.gpu_text.text);
 	return 1;
@@ -73,8 +73,9 @@ static int request(struct client_gpu *g, struct local_msg *m, const int *fds, un
 	}
 	if (gpu_link_failure(g, err))
 		return atomic_load_explicit(&g->failure, memory_order_relaxed);
-	return rc == -EPIPE || rc == -ECONNRESET ? err_set(err, BPS_EDEVICE, "the executor is gone")
-						 : rc;
+	return rc == -EPIPE || rc == -ECONNRESET
+		       ? err_set(err, BPS_EDEVICE, "the executor has ended")
+		       : rc;
 }
 
 /* ---- watcher ---- */
@@ -97,7 +98,7 @@ static void read_last_words(struct client_gpu *g)
 	if (!atomic_load_explicit(&g->failure, memory_order_relaxed))
 		atomic_store_explicit(&g->is_unexplained, true, memory_order_relaxed);
 	set_failure(g, BPS_EDEVICE,
-		"the executor of this job's GPUs is gone (was bps-agent or its child killed?)");
+		"the executor of this job's GPUs has ended (was bps-agent or its child killed?)");
 	pthread_mutex_unlock(&g->lock);
 }
 
@@ -158,7 +159,7 @@ static int map_page(struct client_gpu *g, const struct local_frame *a, struct er
 	if (a->n_fds != 1 || fstat(a->fds[0], &st) < 0 || !w->bytes ||
 		(uint64_t)st.st_size < w->bytes || w->n_slots > w->bytes / GPU_SLOT_BYTES ||
 		w->uuid.bytes != GPU_UUID_BYTES || !local_is_sealed(a->fds[0]))
-		return err_set(err, BPS_EPROTO, "the executor's counter page makes no sense");
+		return err_set(err, BPS_EPROTO, "the executor's counter page is invalid");
 	p = mmap(NULL, w->bytes, PROT_READ | PROT_WRITE, MAP_SHARED, a->fds[0], 0);
 	if (p == MAP_FAILED)
 		return err_set(err, -errno, "cannot map the counter page: %s", err_str(-errno));

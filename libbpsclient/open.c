@@ -20,7 +20,7 @@ int client_check_own(const struct bps *b)
 		return last_error_set(-EINVAL, "no job: the handle is NULL");
 	if (!*b->is_ours || (b->pid && b->pid != getpid()))
 		return last_error_set(BPS_EFORKED,
-			"this process was forked from rank %d of job '%s': open the job anew",
+			"this process was forked from rank %d of job '%s': open the job again",
 			b->rank, b->options.job);
 	return 0;
 }
@@ -122,7 +122,7 @@ int bps_open(const struct bps_options *opt, struct bps **ret)
 	int rc;
 
 	if (!ret)
-		return last_error_set(-EINVAL, "bps_open: nowhere to put the job");
+		return last_error_set(-EINVAL, "bps_open: ret is NULL");
 	rc = set_faults();
 	if (rc < 0)
 		return rc;

@@ -317,8 +317,8 @@ static int check_given(const struct bps_options *opt)
 	for (size_t i = 0; i < sizeof(given) / sizeof(given[0]); i++)
 		if (given[i].value < -1)
 			return last_error_set(-EINVAL,
-				"%s %d is below -1 (-1 takes it from the environment)",
-				given[i].name, given[i].value);
+				"%s %d is below -1 (-1: from the environment)", given[i].name,
+				given[i].value);
 	return 0;
 }
 

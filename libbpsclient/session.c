@@ -43,7 +43,8 @@ static int session_cut(struct session *s, int code, const char *why)
 	s->is_cut = true;
 	if (code == BPS_ENOAGENT)
 		err_set(&text, code,
-			"the agent at '%s' is gone: %s (was bps-agent stopped or killed?)",
+			"the agent at '%s' is gone: %s (was bps-agent stopped or "
+			"killed?)",
 			s->options->socket, why);
 	else
 		err_set(&text, code, "the agent at '%s' broke the protocol: %s", s->options->socket,
@@ -111,7 +112,7 @@ static int handle_unasked(struct session *s, struct local_frame *f)
 		return rc < 0 ? session_cut(s, rc, "arena that cannot be mapped") : 0;
 	case LOCAL_WELCOME: /* a refusal that arrived before the request was sent */
 		if (!f->msg.welcome.code && !s->control)
-			return session_cut(s, BPS_EPROTO, "welcome before it was asked for");
+			return session_cut(s, BPS_EPROTO, "WELCOME before HELLO");
 		if (!f->msg.welcome.code) { /* a second WELCOME, from a restarted agent */
 			s->n_types = f->msg.welcome.n_types;
 			return 0;
@@ -362,7 +363,7 @@ late:
 	session_why(s, UINT32_MAX, 0, &why);
 	return err_set(err, BPS_ETIMEDOUT, "job '%s' of %d workers is not complete after %u ms: %s",
 		o->job, o->size, o->open_timeout_ms,
-		*why.s ? why.s : "the agent does not say who is missing");
+		*why.s ? why.s : "the agent did not report which workers are missing");
 }
 
 /* An agent that dies before it has accepted our HELLO loses the connection. The next process has
@@ -565,7 +566,7 @@ static int ask_together(struct session *s, struct local_msg *m, uint16_t answer_
 	session_why(s, UINT32_MAX, 0, &why);
 	return err_set(err, BPS_ETIMEDOUT, "not all workers of job '%s' %s in %u ms: %s",
 		s->options->job, deed, timeout_ms,
-		*why.s ? why.s : "the agent does not say who is missing");
+		*why.s ? why.s : "the agent did not report which workers are missing");
 }
 
 int session_finish(struct session *s, uint32_t timeout_ms, struct err_text *err)
@@ -592,7 +593,8 @@ int session_workers(struct session *s, uint32_t tensor, uint32_t first,
 	struct local_frame f;
 	int rc;
 
-	rc = ask(s, &m, LOCAL_PEOPLE, s->options->timeout_ms, "cannot ask who is there", &f, err);
+	rc = ask(s, &m, LOCAL_PEOPLE, s->options->timeout_ms, "cannot ask for the list of workers",
+		&f, err);
 	if (rc < 0)
 		return rc;
 	fn(ctx, &f.msg.people);
@@ -606,8 +608,8 @@ int session_traffic(struct session *s, struct local_traffic *ret, struct err_tex
 	struct local_frame f;
 	int rc;
 
-	rc = ask(
-		s, &m, LOCAL_TRAFFIC, s->options->timeout_ms, "cannot ask what was moved", &f, err);
+	rc = ask(s, &m, LOCAL_TRAFFIC, s->options->timeout_ms, "cannot ask for the traffic", &f,
+		err);
 	if (rc < 0)
 		return rc;
 	*ret = f.msg.traffic;

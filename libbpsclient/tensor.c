@@ -88,7 +88,7 @@ void tensor_free(struct bps_tensor *t)
 
 int tensor_check_ret(struct bps_tensor *const *ret)
 {
-	return ret ? 0 : last_error_set(-EINVAL, "declare: nowhere to put the tensors");
+	return ret ? 0 : last_error_set(-EINVAL, "declare: ret is NULL");
 }
 
 int tensor_check_decl(const struct bps_decl *d)
@@ -100,13 +100,13 @@ int tensor_check_decl(const struct bps_decl *d)
 		return last_error_set(-EINVAL, "a tensor's name has 1 to %d bytes", NAME_MAX_BYTES);
 	if (!bytes)
 		return last_error_set(
-			-EINVAL, "tensor '%s': %d is no element type", d->name, (int)d->dtype);
+			-EINVAL, "tensor '%s': %d is not an element type", d->name, (int)d->dtype);
 	if (!d->n_elems || d->n_elems > (uint64_t)INT64_MAX / 4 / bytes)
 		return last_error_set(-EINVAL, "tensor '%s': %llu elements", d->name,
 			(unsigned long long)d->n_elems);
 	if (!strncmp(d->name, CLIENT_RESERVED, strlen(CLIENT_RESERVED)))
 		return last_error_set(-EINVAL,
-			"tensor '%s': names that begin with '%s' are the library's own", d->name,
+			"tensor '%s': names that begin with '%s' are reserved", d->name,
 			CLIENT_RESERVED);
 	return 0;
 }
@@ -408,14 +408,13 @@ static int explain_refusal(struct bps_tensor *t, int rc)
 	if (rc == BPS_EBUSY && t->b->is_at_barrier)
 		return last_error_set(rc,
 			"tensor '%s': the job is at a barrier: call bps_checkpoint_barrier until "
-			"it "
-			"is passed",
+			"it succeeds",
 			t->name);
 	if (rc == BPS_EBUSY)
 		return tensor_explain_busy(t);
 	if (rc == -EAGAIN)
 		return last_error_set(
-			rc, "tensor '%s': the agent does not keep up with submissions", t->name);
+			rc, "tensor '%s': the agent is too slow for the submissions", t->name);
 	tensor_status(t, &failed);
 	return tensor_explain(failed, rc);
 }
@@ -466,7 +465,7 @@ static int check_tensors(struct bps_tensor *const *tensors, size_t n, enum bps_o
 				"bps_gpu_push_pull submits it",
 				tensors[i]->name);
 	if ((unsigned)op >= OP_COUNT)
-		return last_error_set(-EINVAL, "push_pull: %d is no operation", (int)op);
+		return last_error_set(-EINVAL, "push_pull: %d is not an operation", (int)op);
 	return 0;
 }
 
@@ -597,7 +596,7 @@ int bps_outputs(const struct bps_tensor *t, const void *ret[2])
 	int rc = t ? client_check(t->b) : last_error_set(-EINVAL, "outputs: no tensor");
 
 	if (!rc && !ret)
-		rc = last_error_set(-EINVAL, "outputs: nowhere to write the addresses");
+		rc = last_error_set(-EINVAL, "outputs: ret is NULL");
 	if (!rc && t->region)
 		rc = last_error_set(-EINVAL,
 			"outputs: tensor '%s' lies in device memory, its sum replaces its values",
@@ -631,7 +630,7 @@ int bps_tensor_info(const struct bps_tensor *t, struct bps_info *ret)
 	int rc = t ? client_check(t->b) : last_error_set(-EINVAL, "tensor_info: no tensor");
 
 	if (!rc && !ret)
-		rc = last_error_set(-EINVAL, "tensor_info: nowhere to write it");
+		rc = last_error_set(-EINVAL, "tensor_info: ret is NULL");
 	if (rc < 0)
 		return rc;
 	done = complete_round(t);

@@ -52,7 +52,7 @@ int tensor_explain_timeout(const struct bps_tensor *t, uint64_t round, uint32_t 
 	return last_error_set(BPS_ETIMEDOUT,
 		"push_pull of tensor '%s' in job '%s', round %llu, is not complete after %u ms: %s",
 		t->name, t->b->options.job, (unsigned long long)round, timeout_ms,
-		*why.s ? why.s : "the agent does not say why");
+		*why.s ? why.s : "the agent did not report the reason");
 }
 
 /* Report that no server sums the round at present. The round stays in flight, and a later wait may

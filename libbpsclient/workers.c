@@ -86,7 +86,7 @@ int bps_traffic(struct bps *b, struct bps_traffic *ret)
 	int rc = client_check(b);
 
 	if (rc == 0 && !ret)
-		rc = last_error_set(-EINVAL, "traffic: nowhere to write it");
+		rc = last_error_set(-EINVAL, "traffic: ret is NULL");
 	if (rc == 0 && !b->is_single)
 		rc = session_traffic(&b->session, &traffic, last_error_text());
 	if (rc < 0)

@@ -251,8 +251,8 @@ void agt_job_error(struct agt_job *job, int code, const char *fmt, ...)
 	va_start(ap, fmt);
 	vsnprintf(err.s, sizeof(err.s), fmt, ap);
 	va_end(ap);
-	log_limited(LOG_AS(LOG_WARN, JOB_FAILED), "job cannot go on: job=%u err=%s: %s", job->id,
-		err_str(code), err.s);
+	log_limited(LOG_AS(LOG_WARN, JOB_FAILED), "job failed on this host: job=%u err=%s: %s",
+		job->id, err_str(code), err.s);
 	job->core->env.fail(job->core->env.ctx, job->id, code, err.s);
 	agt_job_fail(job, code);
 }
@@ -647,7 +647,7 @@ bool agt_job_network(const struct agt_job *job, char *ret_text, size_t text_byte
 	}
 	if (job->parked.n && used < text_bytes)
 		snprintf(ret_text + used, text_bytes - used,
-			"%s%zu partitions wait because the job has %.1f of %.1f MiB under way from "
+			"%s%zu partitions wait because the job has %.1f of %.1f MiB in flight from "
 			"this machine (bps-agent's --job-inflight)",
 			used ? ", " : "", job->parked.n, (double)job->inflight / 0x1p20,
 			(double)core->cfg.job_inflight_bytes / 0x1p20);

@@ -68,8 +68,8 @@ static void bad_result(struct agt_part *part)
 	part_core(part)->stats.crc_errors++;
 	if (++part->n_bad_crc > MAX_BAD_CRC)
 		agt_job_error(part->tensor->job, BPS_EPROTO,
-			"tensor %u partition %u round %llu: what server %u sends does not match "
-			"its crc, %u times in a row; check that machine's memory and network card",
+			"tensor %u partition %u round %llu: data from server %u does not match its "
+			"crc, %u times in a row; check that machine's memory and network card",
 			part->tensor->id, part->index, (unsigned long long)part->round,
 			part->link ? part->link->server : 0, part->n_bad_crc);
 }
@@ -112,7 +112,7 @@ void part_read_done(struct agt_part *part, int status)
 	if (is_stale)
 		part_core(part)->stats.stale++;
 	part_uncharge(part);
-	part_make_ready(part, "read was in vain");
+	part_make_ready(part, "the result of the read is outdated");
 }
 
 /* Is that result being read, or queued to be read? The end of the read sends GOT. */
@@ -156,7 +156,7 @@ static void on_misfit(struct agt_part *part, const struct wire_msg *m)
 	else
 		agt_job_error(part->tensor->job, BPS_EPROTO,
 			"tensor %u partition %u round %llu: server %u offers a sum of %u bytes by "
-			"%u workers, which cannot be; does another machine run another release?",
+			"%u workers, which is impossible; do all machines run the same release?",
 			part->tensor->id, part->index, (unsigned long long)part->round,
 			part->link->server, m->len, m->result.workers);
 }
@@ -217,8 +217,8 @@ static void on_bad_crc(struct agt_part *part, const struct wire_msg *m)
 	part_prepare_contrib(part, true);
 	if (++part->n_bad_crc > 1 && part->crc != was) {
 		agt_job_error(t->job, BPS_EINPUT_CHANGED,
-			"tensor %u partition %u round %llu: its input was written to while in "
-			"flight, by rank %u%s",
+			"tensor %u partition %u round %llu: its input was changed while in flight, "
+			"by rank %u%s",
 			t->id, part->index, (unsigned long long)part->round, t->job->ranks[0],
 			t->job->n_workers > 1 ? " or another rank of this machine" : "");
 		return;
@@ -226,7 +226,7 @@ static void on_bad_crc(struct agt_part *part, const struct wire_msg *m)
 	if (part->n_bad_crc > MAX_BAD_CRC) {
 		agt_job_error(t->job, BPS_EPROTO,
 			"tensor %u partition %u round %llu: server %u received it damaged %u "
-			"times; check the network between here and there",
+			"times; check the network between this machine and the server",
 			t->id, part->index, (unsigned long long)part->round, part->link->server,
 			part->n_bad_crc);
 		return;

@@ -263,8 +263,7 @@ static int check(const struct engine *e, const struct engine_tensor_desc *d, str
 	if (!elem || d->id >= ENGINE_TENSORS_MAX || find(e, d->id) || !d->n_elems ||
 		__builtin_mul_overflow(d->n_elems, elem, &bytes) || !d->part_bytes ||
 		d->part_bytes % elem || (bytes - 1) / d->part_bytes >= UINT32_MAX)
-		return err_set(
-			err, -EINVAL, "tensor %u makes no sense, or is there already", d->id);
+		return err_set(err, -EINVAL, "tensor %u is invalid, or exists already", d->id);
 	for (unsigned i = 0; i < e->route.n_members; i++)
 		if (!is_inside(&d->places[i].at, bytes) || d->places[i].at.offset % elem ||
 			d->places[i].slot >= e->members[i].m.n_slots)

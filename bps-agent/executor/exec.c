@@ -62,10 +62,10 @@ static void send_text(struct exec *x, uint16_t type, int code, const char *text)
 
 	m.gpu_text = (struct gpu_text){.code = (uint32_t)-code, .text = text};
 	if (x->agent_sock >= 0 && local_send(x->agent_sock, &m, NULL, 0, 0) < 0)
-		log_debug("the agent was not told: %s", text);
+		log_debug("cannot send to the agent: %s", text);
 	for (uint32_t w = 0; type == GPU_FAILED && x->trainers && w < x->n_workers; w++)
 		if (x->trainers[w].sock >= 0 && local_send(x->trainers[w].sock, &m, NULL, 0, 0) < 0)
-			log_debug("trainer was not told: pid=%u", x->trainers[w].pid);
+			log_debug("cannot send to a trainer: pid=%u", x->trainers[w].pid);
 }
 
 /* Start to end: no new work begins; queued work may end. */
@@ -83,7 +83,8 @@ void exec_fail(struct exec *x, int code, const char *text)
 {
 	if (x->state == EXEC_ENDING)
 		return;
-	log_warn("the job's GPUs are given up: job=%s err=%s: %s", x->job, err_str(code), text);
+	log_warn("releasing the job's GPUs after a failure: job=%s err=%s: %s", x->job,
+		err_str(code), text);
 	send_text(x, GPU_FAILED, code, text);
 	end(x, 3);
 	if (x->engine)
@@ -163,8 +164,8 @@ static int make_engine(struct exec *x, struct err_text *err)
 		rc = open_engine(x, err);
 	if (rc != DEVICE_UNSUP || !is_free || !route_has_cliques(&x->choice.route))
 		return rc;
-	log_warn("the GPUs cannot sum among themselves, the processor does: job=%s why=%s", x->job,
-		err->s);
+	log_warn(
+		"the GPUs cannot exchange data, the processor sums: job=%s why=%s", x->job, err->s);
 	rc = choose(x, "ce", err);
 	if (rc < 0)
 		rc = choose(x, "copy", err);
@@ -242,11 +243,12 @@ static int check_start(
 	struct exec *x, const struct gpu_start *m, unsigned n_fds, struct err_text *err)
 {
 	if (n_fds != 3 || !m->n_workers || m->n_workers > DEVICE_GPUS_MAX || !m->n_slots)
-		return err_set(err, BPS_EPROTO, "a START for %u workers with %u descriptors",
+		return err_set(err, BPS_EPROTO, "START for %u workers has %u descriptors",
 			m->n_workers, n_fds);
 	if (m->abi != LOCAL_ABI)
 		return err_set(err, BPS_EVERSION,
-			"bps-agent %s and its bps-agent-%s %s are of different releases",
+			"bps-agent %s and bps-agent-%s %s are different releases: install both "
+			"from one",
 			m->version, x->ops->name, BPS_VERSION);
 	return 0;
 }
@@ -330,7 +332,7 @@ static void on_successor(struct exec *x, const struct gpu_start *m, int *fds, un
 	int rc = check_start(x, m, n_fds, &err);
 
 	if (rc == 0 && (strcmp(m->job, x->job) != 0 || m->n_workers != x->n_workers))
-		rc = err_set(&err, BPS_EPROTO, "the START of another job");
+		rc = err_set(&err, BPS_EPROTO, "START names another job");
 	if (rc == 0) {
 		pop_all(x);
 		exec_entries_end(x);
@@ -341,7 +343,7 @@ static void on_successor(struct exec *x, const struct gpu_start *m, int *fds, un
 		exec_fail(x, rc, err.s);
 		return;
 	}
-	log_info("the agent is another one: job=%s", x->job);
+	log_info("the agent was restarted: job=%s", x->job);
 	send_text(x, GPU_READY, 0, x->ops->name);
 	if (x->engine)
 		engine_mute(x->engine);
@@ -503,8 +505,7 @@ static volatile sig_atomic_t n_alarms; /* volatile: a signal handler counts them
 
 static void on_alarm(int sig)
 {
-	static const char text[] =
-		"<3>the executor of GPUs hangs, and no agent is there to end it\n";
+	static const char text[] = "<3>the executor of GPUs hangs and its agent is gone: ending\n";
 
 	(void)sig;
 	if (++n_alarms < ALARMS_MAX)

@@ -67,7 +67,7 @@ static void add_place(struct exec *x, const struct ring_pair_entry *e)
 static void finish(struct exec *x)
 {
 	struct exec_making *m = &x->making;
-	struct err_text err = {"its description makes no sense"};
+	struct err_text err = {"its description is invalid"};
 	int rc = m->is_bad ? -EINVAL : engine_find(x->engine, &m->t);
 
 	if (rc == -ENOENT)
@@ -135,7 +135,7 @@ void exec_entry(struct exec *x, const struct ring_pair_entry *e)
 	case RING_PAIR_RUN:
 		rc = e->a < OP_COUNT ? engine_run(x->engine, e->id, e->x, e->a, e->b) : -EINVAL;
 		if (rc < 0)
-			report_bad(x, e->id, rc, "a round that cannot run");
+			report_bad(x, e->id, rc, "its round cannot run");
 		break;
 	case RING_PAIR_LANDED:
 		rc = engine_landed(x->engine, e->id, (uint32_t)e->y, e->x);
@@ -147,6 +147,6 @@ void exec_entry(struct exec *x, const struct ring_pair_entry *e)
 		rc = -EINVAL;
 	}
 	if (rc < 0 && e->type != RING_PAIR_RUN)
-		log_rated(LOG_WARN, "the agent's entry makes no sense: type=%u tensor=%u",
+		log_rated(LOG_WARN, "invalid entry from the agent: type=%u tensor=%u",
 			(unsigned)e->type, e->id);
 }

@@ -62,7 +62,7 @@ static void send_to_trainer(
 	int rc = t->sock >= 0 ? local_send(t->sock, m, fds, n, 0) : 0;
 
 	if (rc < 0) {
-		log_rated(LOG_WARN, "trainer does not take a message: pid=%u type=%s err=%s",
+		log_rated(LOG_WARN, "trainer does not accept a message: pid=%u type=%s err=%s",
 			t->pid, local_type_name(m->type), err_str(rc));
 		close_trainer(x, worker);
 	}
@@ -164,7 +164,7 @@ static int choose_gpu(
 	if (n <= 0)
 		return err_set(err, BPS_EDEVICE, "no GPU: %s", x->dev->why.s);
 	if (!h->uuid.bytes && !(gpus[0].caps & DEVICE_CAP_PLAIN))
-		return err_set(err, BPS_EDEVICE, "the trainer names no GPU");
+		return err_set(err, BPS_EDEVICE, "the trainer's HELLO names no GPU");
 	if (!h->uuid.bytes)
 		t->gpu = (int)worker % n;
 	else if (h->uuid.bytes == GPU_UUID_BYTES)
@@ -204,7 +204,9 @@ static void on_hello(struct exec *x, uint32_t worker, const struct local_msg *m)
 		return;
 	}
 	if (m->gpu_hello.abi != LOCAL_ABI)
-		rc = err_set(&err, BPS_EVERSION, "libbpsclient %s and this bps-agent-%s %s differ",
+		rc = err_set(&err, BPS_EVERSION,
+			"libbpsclient %s and bps-agent-%s %s are different releases: install both "
+			"from one",
 			m->gpu_hello.version, x->ops->name, BPS_VERSION);
 	else
 		rc = choose_gpu(x, worker, &m->gpu_hello, &err);
@@ -409,7 +411,7 @@ static void on_release(struct exec *x, uint32_t worker, const struct local_msg *
 	int rc = r ? engine_forget(x->engine, r->mem) : -ENOENT;
 
 	m.gpu_release = (struct gpu_release){.code = (uint32_t)-rc,
-		.text = rc == -EBUSY ? "a tensor in it is under way" : "",
+		.text = rc == -EBUSY ? "a tensor in it is in flight" : "",
 		.region = in->gpu_release.region};
 	if (rc == 0) {
 		exec_entry_forget(x, r->mem);

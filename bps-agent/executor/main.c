@@ -74,8 +74,8 @@ int main(int argc, char **argv)
 	if (argc > 1 || getsockopt(GPU_PIPE_FD, SOL_SOCKET, SO_TYPE, &type, &len) < 0 ||
 		type != SOCK_SEQPACKET) {
 		fprintf(stderr,
-			"bps-agent-%s is started by bps-agent. By hand: --probe says how many GPUs "
-			"it finds, --gpus which, --version which release it is\n",
+			"bps-agent starts bps-agent-%s. By hand: --probe counts its GPUs, --gpus "
+			"lists them, --version prints the release\n",
 			BACKEND->name);
 		return EX_USAGE;
 	}

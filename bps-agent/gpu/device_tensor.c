@@ -98,7 +98,7 @@ static int alloc(struct executor_link *g, uint32_t node, size_t bytes, struct ar
 	rc = memory_thread_make(g->agent->memory_thread, &g->request);
 	if (rc < 0) {
 		arena_forgo(&g->arenas, ARENA_PRIVATE, g->request.bytes);
-		return err_set(err, rc, "the agent stops");
+		return err_set(err, rc, "the agent is stopping");
 	}
 	g->is_making = true;
 	g->job->n_making++;
@@ -147,7 +147,7 @@ static int device_declare(struct trainer *t, struct tensor *tensor, const struct
 		return err_set(
 			err, BPS_EMISMATCH, "another worker of this machine has it in host memory");
 	if (d->region_offset % dtype_bytes(d->dtype))
-		return err_set(err, -EINVAL, "it lies askew of its elements");
+		return err_set(err, -EINVAL, "its address is not a multiple of its element size");
 	if (!tensor->device && new_on_device(g, tensor, g->n_tensors) < 0)
 		rc = err_set(err, -ENOMEM, "the agent is out of memory");
 	if (rc == 0)
@@ -334,8 +334,8 @@ static void on_bad(
 	struct err_text text;
 
 	err_set(&text, -EINVAL,
-		"tensor '%s' of job '%s': the executor cannot drive it (%s); is it inside of the "
-		"device memory that its workers have shared?",
+		"tensor '%s' of job '%s': the executor cannot use it (%s); does it lie in device "
+		"memory that its workers have shared?",
 		tensor->name, tensor->job->name, err_str(-(int)(e->x & 0xfff)));
 	tensor_refuse(tensor, -EINVAL, text.s);
 	/* Other machines would wait for it, in streams without a time-out. */
@@ -370,6 +370,6 @@ void device_tensor_on_entry(struct executor_link *g, const struct ring_pair_entr
 	}
 	if (rc < 0 && !d->tensor->failed && d->tensor->job->code == 0)
 		executor_fail(g, BPS_EPROTO,
-			"the executor says %u of tensor '%s' round %llu, which cannot be",
+			"the executor sent the impossible report %u of tensor '%s' round %llu",
 			(unsigned)e->type, d->tensor->name, (unsigned long long)e->x);
 }

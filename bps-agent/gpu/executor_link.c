@@ -153,7 +153,7 @@ void executor_fail(struct executor_link *g, int code, const char *fmt, ...)
 	va_start(ap, fmt);
 	vsnprintf(text.s, sizeof(text.s), fmt, ap);
 	va_end(ap);
-	log_rated(LOG_WARN, "executor is of no more use: job=%s pid=%d err=%s: %s",
+	log_rated(LOG_WARN, "ending an executor that failed: job=%s pid=%d err=%s: %s",
 		job ? job->name : "-", (int)g->pid, err_str(code), text.s);
 	g->agent->executor_failures++;
 	/* Every other failure is this machine's: a job that may shrink goes on without it. */
@@ -192,7 +192,7 @@ void executor_stop_all(struct agent *a)
 	TAILQ_FOREACH (g, &a->executors, link) {
 		/* else kept for the next process; without one its socket closes */
 		if (!g->is_handed_over) {
-			executor_end(g, BPS_ENOAGENT, "bps-agent stops");
+			executor_end(g, BPS_ENOAGENT, "bps-agent is stopping");
 			shutdown(g->sock, SHUT_RDWR);
 		}
 		close_handles(g);
@@ -278,8 +278,7 @@ static void on_watch(uv_timer_t *timer)
 		g->beat = beat;
 		g->beat_at_ns = now_ns;
 	} else if (now_ns - g->beat_at_ns > HANG_NS) {
-		executor_fail(g, BPS_EDEVICE,
-			"bps-agent-%s hangs: its loop has not turned for %.0f s",
+		executor_fail(g, BPS_EDEVICE, "bps-agent-%s hangs: no sign of life for %.0f s",
 			g->agent->cfg.gpu.backend, (double)HANG_NS / 1e9);
 		end_process(g);
 	}
@@ -457,7 +456,7 @@ int executor_restore(struct job *job, int sock, int pidfd, pid_t pid, struct err
 		return 0;
 	}
 	if (rc == BPS_EDEVICE)
-		err_set(err, rc, "the executor of its GPUs is gone");
+		err_set(err, rc, "the executor of its GPUs has ended");
 	uncount(g);
 	over(g, rc, err->s);
 	return rc == BPS_EDEVICE ? 0 : rc;
@@ -491,7 +490,7 @@ static void introduce(struct executor_link *g, struct trainer *t)
 	}
 	rc = local_send(g->sock, &m, &sv[1], 1, 0);
 	if (rc < 0)
-		answer(t, -1, BPS_EDEVICE, "the executor does not listen");
+		answer(t, -1, BPS_EDEVICE, "the executor does not accept connections");
 	else
 		answer(t, sv[0], 0, "");
 	close(sv[0]);
@@ -556,7 +555,7 @@ static void on_route(struct executor_link *g, const struct gpu_route *m)
 	}
 	if (g->state == EXECUTOR_RUNNING) {
 		if (m->n_inputs != g->n_inputs)
-			executor_fail(g, BPS_EPROTO, "the executor has another route than before");
+			executor_fail(g, BPS_EPROTO, "the executor uses another route than before");
 		return;
 	}
 	snprintf(g->route, sizeof(g->route), "%s", m->route);
@@ -599,7 +598,7 @@ void executor_read(struct executor_link *g)
 		if (rc == 1)
 			on_message(g, &f.msg);
 		else if (rc == BPS_EPROTO || rc == -EMFILE)
-			executor_fail(g, rc, "the executor sent what cannot be read: %s", err.s);
+			executor_fail(g, rc, "cannot decode a message of the executor: %s", err.s);
 		else if (rc != -EAGAIN && g->sock_poll.data)
 			uv_poll_stop(&g->sock_poll); /* its end gives the reason */
 		local_frame_free(&f);

@@ -79,11 +79,11 @@ static void finish(struct gpu_probe *p, const char *why)
 	p->text[p->n_text] = '\0';
 	/* text of the dynamic loader */
 	if (strstr(p->text, "loading shared libraries: libcuda.so.1"))
-		why = "there is no CUDA driver (libcuda.so.1 is not there)";
+		why = "there is no CUDA driver (libcuda.so.1 was not found)";
 	for (char *s = strtok_r(p->text, "\n", &save); s; s = strtok_r(NULL, "\n", &save))
 		take_line(p, s);
 	if (why || (p->n_reports == 0 && !*p->why))
-		snprintf(p->why, sizeof(p->why), "%s", why ? why : "it says nothing");
+		snprintf(p->why, sizeof(p->why), "%s", why ? why : "no output");
 	if (why)
 		p->n_reports = 0;
 	if (p->n_reports) {
@@ -100,7 +100,7 @@ static void on_readable(evutil_socket_t fd, short what, void *arg)
 	ssize_t n;
 
 	if (what & EV_TIMEOUT) {
-		finish(p, "it does not answer");
+		finish(p, "no answer in time");
 		return;
 	}
 	n = read(fd, p->text + p->n_text, sizeof(p->text) - 1 - p->n_text);
@@ -109,7 +109,7 @@ static void on_readable(evutil_socket_t fd, short what, void *arg)
 	if (n > 0)
 		p->n_text += (size_t)n;
 	if (p->n_text == sizeof(p->text) - 1)
-		finish(p, "it says too much");
+		finish(p, "too much output");
 	else if (n <= 0)
 		finish(p, NULL);
 }
@@ -157,7 +157,7 @@ int gpu_probe_start(
 	*ret = p;
 	return 0;
 fail:
-	err_set(err, rc, "cannot ask '%s' for GPUs: %s", program, err_str(rc));
+	err_set(err, rc, "cannot run '%s' to find GPUs: %s", program, err_str(rc));
 	gpu_probe_free(p);
 	return rc;
 }

@@ -49,7 +49,7 @@ static int read_back(struct cluster_identity *p, int fd, struct err_text *err)
 	fixed = rc ? r.fixed : NULL;
 	if (!fixed || r.type != LEDGER_CLUSTER || r.n_fixed != sizeof(*fixed) ||
 		r.n_live != sizeof(*p->live) || !fixed->member_id)
-		return err_set(err, BPS_EPROTO, "what was kept is no cluster");
+		return err_set(err, BPS_EPROTO, "the kept data does not name a cluster");
 	p->live = r.live;
 	p->known.member_id = fixed->member_id;
 	memcpy(p->known.cluster_id, fixed->cluster_id, sizeof(fixed->cluster_id));
@@ -66,7 +66,7 @@ void cluster_identity_take(struct cluster_identity *p, struct fdstore *s)
 	if (fd < 0)
 		return;
 	if (read_back(p, fd, &err) < 0)
-		log_warn("the cluster from before the restart is not known, waiting for the "
+		log_warn("cannot read the cluster of the previous process, waiting for the "
 			 "scheduler: %s",
 			err.s);
 	if (!p->live || !has_jobs(s))
@@ -108,8 +108,8 @@ void cluster_identity_note(struct cluster_identity *p, const struct member_past 
 
 	if (rc < 0) {
 		log_rated(rc == -EAGAIN ? LOG_INFO : LOG_WARN,
-			"the service manager does not take the cluster's number, until it does "
-			"the scheduler is waited for after a restart: %s",
+			"the service manager does not keep the cluster's id, so a restart would "
+			"wait for the scheduler: %s",
 			err_str(rc));
 		cluster_identity_fini(p);
 	}

@@ -116,10 +116,11 @@ static int check_head(struct ledger *l, struct err_text *err)
 	if (fstat(l->fd, &st) < 0 || n < 0)
 		return err_set(err, -errno, "cannot read the kept ledger: %s", strerror(errno));
 	if ((size_t)n < sizeof(head) || head.magic != MAGIC || st.st_size > (off_t)RANGE)
-		return err_set(err, BPS_EPROTO, "the kept data is no ledger");
+		return err_set(err, BPS_EPROTO, "the kept data is not a ledger");
 	if (head.version != LEDGER_VERSION)
 		return err_set(err, BPS_EVERSION,
-			"what was kept is of another release: version %u, this one reads %u",
+			"the kept data has version %u of another release, this one reads version "
+			"%u",
 			head.version, LEDGER_VERSION);
 	l->file_bytes = (size_t)st.st_size;
 	if (head.used > l->file_bytes - sizeof(head))
@@ -206,7 +207,7 @@ int ledger_next(const struct ledger *l, size_t *at, struct ledger_record *ret, s
 		r->n_live > r->bytes || r->n_fixed > r->bytes ||
 		live_at(r->n_fixed) + rounded(r->n_live, LEDGER_ALIGN) != r->bytes ||
 		r->crc != crc_of(r))
-		return err_set(err, BPS_EPROTO, "what was kept is damaged at byte %zu of %llu", *at,
+		return err_set(err, BPS_EPROTO, "the kept data is damaged at byte %zu of %llu", *at,
 			(unsigned long long)used);
 	*ret = (struct ledger_record){.type = r->type,
 		.fixed = r->fixed,

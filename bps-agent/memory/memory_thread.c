@@ -148,7 +148,7 @@ static void *memory_thread_main(void *arg)
 	}
 	while ((r = take_request(m))) {
 		memory_drop(&r->memory);
-		err_set(&r->err, -ECANCELED, "the agent stops");
+		err_set(&r->err, -ECANCELED, "the agent is stopping");
 		finish(r, -ECANCELED);
 	}
 	pthread_mutex_unlock(&m->lock);
@@ -218,7 +218,7 @@ int memory_thread_make(struct memory_thread *m, struct memory_request *request)
 	request->memory = (struct memory){.fd = -1};
 	pthread_mutex_lock(&m->lock);
 	if (m->is_stopped) {
-		request->rc = err_set(&request->err, -ECANCELED, "the agent stops");
+		request->rc = err_set(&request->err, -ECANCELED, "the agent is stopping");
 		rc = dataloop_post(m->loop, deliver, request) < 0 ? -ECANCELED : 0;
 	} else {
 		add_request(m, request);

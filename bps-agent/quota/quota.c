@@ -342,7 +342,7 @@ static int hopeless(struct quota_account *user, const struct quota_pace *pace, s
 	user->quota->hopeless++;
 	put_user(user, whose, sizeof(whose));
 	return err_set(err, BPS_EQUOTA,
-		"%s asks more than %u times a second on %s, %u times in a row without a pause; see "
+		"%s sends more than %u requests a second on %s, %u in a row without a pause; see "
 		"bps-agent's --user-requests",
 		whose, user->quota->limits.requests_per_s, user->quota->host, pace->n_slowed);
 }

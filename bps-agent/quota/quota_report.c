@@ -31,9 +31,10 @@ static double refused(const struct quota_view *v, unsigned scope, unsigned kind)
 void quota_metrics(const struct quota_view *v, struct evbuffer *out)
 {
 	metric_begin(out, "bps_agent_quota_used_ratio", "gauge",
-		"largest share of its limit that a job, a user or the machine has");
+		"largest share of its limit that a job, a user or the machine uses");
 	samples(out, "bps_agent_quota_used_ratio", v, fullest);
-	metric_begin(out, "bps_agent_quota_refused_total", "counter", "what went over a limit");
+	metric_begin(
+		out, "bps_agent_quota_refused_total", "counter", "requests that exceeded a limit");
 	samples(out, "bps_agent_quota_refused_total", v, refused);
 	metric_value(out, "bps_agent_quota_refused_total", (double)v->hopeless, "quota",
 		"user-requests", NULL);

@@ -195,7 +195,7 @@ static int on_arena(struct handover_reader *r, const struct ledger_record *rec)
 		if (k->is_gpu && job->executor->state != EXECUTOR_OVER)
 			rc = executor_tell_arena(job->executor, k->id, k->bytes, f->fd);
 		if (rc < 0)
-			return err_set(&r->err, BPS_EDEVICE, "the executor of its GPUs is gone");
+			return err_set(&r->err, BPS_EDEVICE, "the executor of its GPUs has ended");
 		rc = arena_restore(set, (enum arena_kind)k->kind, k->id, k->node, f->fd, k->bytes,
 			rec->live, &r->err);
 		if (rc < 0)
@@ -523,7 +523,7 @@ static void give_up(struct handover_reader *r, uint64_t number)
 	struct err_text text;
 	struct trainer *t;
 
-	err_set(&text, 0, "its bps-agent was restarted and cannot go on with it: %s", r->err.s);
+	err_set(&text, 0, "its bps-agent was restarted and cannot continue it: %s", r->err.s);
 	log_error("a job from before the restart is lost: job=%s why=%s", job ? job->name : "?",
 		r->err.s);
 	forget('j', number, "lmxp");
@@ -562,7 +562,7 @@ static void job_again(struct agent *a, struct fdstore *s, int fd, uint64_t numbe
 		job_free_if_unused(r.job);
 	else
 		log_limited(LOG_AS(LOG_INFO, JOB),
-			"a job of this agent's former life goes on: job=%s id=%u tensors=%u",
+			"continuing a job of the previous process: job=%s id=%u tensors=%u",
 			r.job->name, r.job->id, r.n_tensors);
 	if (!r.job)
 		ledger_free(l);
@@ -601,9 +601,8 @@ static void greet_again(struct agent *a, struct fdstore *s, struct fdstore_fd *f
 	if (!t)
 		forget('t', number, "sp");
 	else if (!is_greeting(t))
-		turn_out(t,
-			"its bps-agent was restarted and cannot go on with it: what was kept of "
-			"it is lost");
+		turn_out(t, "its bps-agent was restarted and cannot continue it: its kept data is "
+			    "lost");
 }
 
 void handover_read(struct agent *a, struct fdstore *s)

@@ -25,7 +25,7 @@ static void refuse(struct agent *a, int sock, const char *text)
 	m.welcome.text = text;
 	log_rated(LOG_WARN, "trainer refused: %s", text);
 	if (local_send(sock, &m, NULL, 0, 0) < 0)
-		log_debug("the refused trainer was not told");
+		log_debug("cannot send the refusal to a trainer");
 	slow_close(a, sock);
 }
 
@@ -126,7 +126,7 @@ void trainer_accept(struct agent *a)
 	if (t && getsockopt(sock, SOL_SOCKET, SO_PEERCRED, &cred, &len) == 0)
 		user = quota_user(a->quota, cred.uid);
 	if (!user) {
-		log_rated(LOG_WARN, "cannot take a trainer: out of memory or no credentials");
+		log_rated(LOG_WARN, "cannot accept a trainer: out of memory or no credentials");
 		free(t);
 		close(sock);
 		return;

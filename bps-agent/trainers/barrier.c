@@ -115,7 +115,7 @@ void barrier_ask(struct trainer *t, uint32_t seq, uint64_t number)
 	}
 	if (t->state != TRAINER_ATTACHED || !t->live || !seq || !is_next(t, number) ||
 		!is_quiet(t)) {
-		trainer_drop(t, true, "a barrier out of turn");
+		trainer_drop(t, true, "a barrier in the wrong order");
 		return;
 	}
 	t->live->barrier = number;

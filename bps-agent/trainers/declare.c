@@ -293,7 +293,7 @@ static int make_wanted(struct pending_declare *x, struct err_text *err)
 	rc = memory_thread_make(x->trainer->agent->memory_thread, &x->request);
 	if (rc < 0) {
 		arena_forgo(set, x->kind, x->request.bytes);
-		return err_set(err, rc, "the agent stops");
+		return err_set(err, rc, "the agent is stopping");
 	}
 	x->job->n_making++;
 	if (x->kind == ARENA_OUTPUT)

@@ -138,7 +138,7 @@ static int make_control(
 	if (rc < 0) {
 		quota_give(t->user, QUOTA_MEMORY, t->control_bytes);
 		free(g);
-		return err_set(err, rc, "the agent stops");
+		return err_set(err, rc, "the agent is stopping");
 	}
 	*mem = NULL;
 	trainer_ref(t);
@@ -162,8 +162,8 @@ void trainer_hello(struct trainer *t, const struct local_msg *m, void **mem)
 	handover_write_socket(t);
 	if (m->hello.abi != LOCAL_ABI)
 		rc = err_set(&err, BPS_EVERSION,
-			"libbpsclient %s speaks version %u, this bps-agent %s speaks %u: install "
-			"both from one release",
+			"libbpsclient %s uses protocol version %u, this bps-agent %s version %u: "
+			"install both from one release",
 			m->hello.version, m->hello.abi, BPS_VERSION, LOCAL_ABI);
 	else
 		rc = make_control(t, m, mem, &err);

@@ -351,7 +351,7 @@ void job_on_joined(struct agent *a, const struct ctl_joined *m)
 			break;
 	if (!t && m->code == 0 &&
 		m->job != CTL_NO_ID) /* it has left meanwhile: only now its rank is known */
-		send_worker(a, m->job, m->rank, WORKER_LOST, "it left before it had joined");
+		send_worker(a, m->job, m->rank, WORKER_LOST, "left before it joined");
 	if (!t || t->state != TRAINER_JOINING)
 		return;
 	t->is_waiting = m->code == 0 && m->job == CTL_NO_ID;
@@ -395,7 +395,7 @@ static bool has_all_ranks(struct job *job, const struct ctl_job *m, const struct
 	for (uint32_t i = 0; i < me->n_ranks; i++)
 		if (!job_trainer(job, me->ranks[i].rank))
 			send_worker(job->agent, m->job, me->ranks[i].rank, WORKER_LOST,
-				"it left while the job formed");
+				"left while the job formed");
 	return false;
 }
 
@@ -453,7 +453,7 @@ int job_resume(struct job *job, const struct ctl_job *m, uint16_t my_member)
 		return rc;
 	job->id = m->job;
 	job->is_local = job_is_local(m->n_members, m->flags);
-	job_set_state(job, JOB_RUNNING, "it ran before this agent started");
+	job_set_state(job, JOB_RUNNING, "started before this agent");
 	job->is_resumed = true;
 	for (uint32_t w = 0; w < job->n_workers; w++) {
 		struct trainer *t = job->by_worker[w];
@@ -478,7 +478,7 @@ static void job_change(struct job *job, const struct ctl_job *m)
 	job->view = m->view;
 	agt_job_members(job->core, m);
 	if (roster_update(job, m) < 0)
-		log_rated(LOG_WARN, "out of memory: trainers of job %s see who was there before",
+		log_rated(LOG_WARN, "out of memory: trainers of job %s see an old list of members",
 			job->name);
 	job->barrier = m->barrier;
 }
@@ -612,8 +612,7 @@ void job_resync_end(struct agent *a)
 		next = TAILQ_NEXT(job, link);
 		if (job->state == JOB_RUNNING && !job->is_told)
 			job_end(job, BPS_EJOB_FAILED,
-				"the scheduler has lost its state and does not know this job any "
-				"more");
+				"the scheduler has lost its state and no longer has this job");
 	}
 }
 

@@ -61,10 +61,10 @@ uint64_t no_server_tick(struct agent *a, uint64_t now_ns)
 		tell(job, now_ns - job->running_since_ns > a->cfg.limits.stranded_ns ? code : 0);
 	}
 	if (code && code != a->stranded && is_needed)
-		log_write(LOG_AS(LOG_WARN, STRANDED), "calls that wait are told: %s, for %.1f s",
+		log_write(LOG_AS(LOG_WARN, STRANDED), "waiting calls end with: %s, for %.1f s",
 			err_str(code), (double)a->cfg.limits.stranded_ns / 1e9);
 	else if (!code && a->stranded)
-		log_info("servers can be reached again, calls wait as before");
+		log_info("servers can be reached again, calls wait again");
 	a->stranded = is_needed ? code : 0;
 	return is_needed ? now_ns + LOOK_NS : UINT64_MAX;
 }

@@ -348,7 +348,7 @@ void tensor_resume(struct tensor *tensor)
 	if (rc == 0 && tensor->core)
 		rc = plan_again(tensor);
 	if (rc < 0)
-		tensor_refuse(tensor, rc, "what is kept of it contradicts itself");
+		tensor_refuse(tensor, rc, "its kept data is inconsistent");
 	if (tensor->core)
 		complete = agt_tensor_round(tensor->core);
 	if (tensor->failed && tensor->kind->has_streams)
@@ -399,8 +399,8 @@ int tensor_on_submission(struct trainer *t, const struct local_sqe *e, struct er
 	if (!tensor || e->op >= OP_COUNT || e->flags || t->state == TRAINER_FINISHING ||
 		t->state == TRAINER_JOINING || !barrier_is_over(t))
 		return err_set(err, BPS_EPROTO,
-			"a submission of tensor %u, op %u, flags %u makes no sense", e->tensor,
-			e->op, e->flags);
+			"a submission of tensor %u, op %u, flags %u is invalid", e->tensor, e->op,
+			e->flags);
 	tw = &tensor->workers[t->worker];
 	if (is_repeated(t, tw, e->round))
 		return 0;

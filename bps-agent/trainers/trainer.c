@@ -141,7 +141,7 @@ void trainer_send(struct trainer *t, struct local_msg *m, const int *fds, unsign
 	rc = local_send(t->sock, m, fds, n_fds, 0);
 	/* Do not drop it here: the caller may walk its list. The socket reports it. */
 	if (rc < 0) {
-		log_rated(LOG_WARN, "trainer does not take a message: pid=%d type=%s err=%s",
+		log_rated(LOG_WARN, "trainer does not accept a message: pid=%d type=%s err=%s",
 			(int)t->pid, local_type_name(m->type), err_str(rc));
 		shutdown(t->sock, SHUT_RDWR);
 	}

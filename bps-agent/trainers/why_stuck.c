@@ -47,7 +47,7 @@ static const char *culprit(const struct tensor *tensor, uint32_t w, uint64_t rou
 	if (tw->submitted < round)
 		return "has not submitted it";
 	return tensor->awaited_stream == w + 1
-		       ? "has submitted it, but its GPU's stream has not come to it"
+		       ? "has submitted it, but its GPU's stream has not reached it"
 		       : NULL;
 }
 
@@ -136,14 +136,14 @@ static void say_executor(const struct job *job, uint64_t now, char *buf, size_t 
 	if (!ns)
 		return;
 	snprintf(text, sizeof(text),
-		"the executor of its GPUs (this host, pid %d) has not moved for %.0f s",
+		"the executor of its GPUs (this host, pid %d) has made no progress for %.0f s",
 		(int)job->executor->pid, (double)ns / 1e9);
 	append(buf, room, text);
 }
 
 static void no_scheduler(const struct agent *a, char *buf, size_t room)
 {
-	snprintf(buf, room, "the scheduler at %s cannot be reached for %.1f s", a->cfg.scheduler,
+	snprintf(buf, room, "the scheduler at %s has been unreachable for %.1f s", a->cfg.scheduler,
 		(double)member_down_ms(a->member) / 1000);
 }
 
@@ -205,7 +205,7 @@ static void say_stall(const struct agent *a, const struct agt_tensor *t, char *b
 		[AGT_STALL_QUEUE] = "waits for its turn to be sent to",
 		[AGT_STALL_SENT] = "was sent and is not summed yet by",
 		[AGT_STALL_READ] = "is summed and still read from",
-		[AGT_STALL_DEVICE] = "has not come from the GPUs yet"};
+		[AGT_STALL_DEVICE] = "has not arrived from the GPUs"};
 	char where[2 * CTL_NAME_MAX + 32] = "", span[32] = "", text[CTL_TEXT_MAX + 1];
 	struct member_peer peer;
 	struct agt_stall s;
@@ -267,7 +267,7 @@ void why_stuck_ask(struct trainer *t, uint32_t seq, const struct local_why *w)
 	t->why_text[0] = '\0';
 	tensor = w->tensor < t->n_tensors ? t->tensors[w->tensor] : NULL;
 	if (!tensor && w->tensor != UINT32_MAX)
-		trainer_drop(t, true, "asks about a tensor that it has not declared");
+		trainer_drop(t, true, "asks for a tensor that it has not declared");
 	else if (tensor && tensor->failed)
 		answer(t, seq, tensor->failed, tensor->fail_text ? tensor->fail_text : "");
 	else if (job->code < 0)
@@ -276,8 +276,8 @@ void why_stuck_ask(struct trainer *t, uint32_t seq, const struct local_why *w)
 		ask_about_tensor(t, seq, tensor, w->round);
 	else if (t->is_waiting)
 		answer(t, seq, 0,
-			"the job runs already, and its workers let others in when all of them "
-			"are in bps_checkpoint_barrier");
+			"the job runs already, and admits workers when all of its own are in "
+			"bps_checkpoint_barrier");
 	else
 		ask_about_job(t, seq, w->round == LOCAL_WHY_GPU_OPEN);
 }
@@ -380,8 +380,8 @@ static void log_stalled(const struct job *job, const struct ctl_probe *p,
 		if (r[i].is_attached && r[i].oldest_tensor == CTL_NO_ID &&
 			r[i].quiet_ms >= STALLED_MS)
 			log_rated(LOG_AS(LOG_WARN, TRAINER_STALLED),
-				"a trainer stands still while others wait for it: job=%s rank=%u "
-				"pid=%u tensor=%u submitted=%llu quiet=%.1fs",
+				"a trainer makes no progress while others wait for it: job=%s "
+				"rank=%u pid=%u tensor=%u submitted=%llu quiet=%.1fs",
 				job->name, r[i].rank, r[i].pid, p->tensor,
 				(unsigned long long)r[i].submitted, r[i].quiet_ms / 1e3);
 }

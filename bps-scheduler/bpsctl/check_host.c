@@ -97,7 +97,7 @@ static void check_limits(json_t *list, const struct host_needs *needs)
 	if (locked < MEMLOCK_MIN && needs->has_verbs)
 		check_add(list, CHECK_BAD, "locked memory",
 			"LimitMEMLOCK=infinity in the unit, or ulimit -l unlimited",
-			"%s %s: RDMA has to lock what it reads", cell_size(locked).s, whose);
+			"%s %s: RDMA has to lock its memory", cell_size(locked).s, whose);
 	else
 		check_add(list, CHECK_OK, "locked memory", "", "%s %s%s",
 			locked == UINT64_MAX ? "unlimited" : cell_size(locked).s, whose,
@@ -118,9 +118,9 @@ static void check_huge_pages(json_t *list)
 		fclose(f);
 	if (total && unused == total)
 		check_add(list, CHECK_WARN, "huge pages",
-			"none are needed: give them back (vm.nr_hugepages=0) if nobody else uses "
-			"them",
-			"%lu are reserved and nobody uses them", total);
+			"none are needed: release them (vm.nr_hugepages=0) unless other programs "
+			"use them",
+			"%lu are reserved and unused", total);
 	else
 		check_add(list, CHECK_OK, "huge pages", "", "%lu reserved; none are needed", total);
 }

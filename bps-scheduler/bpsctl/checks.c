@@ -120,11 +120,11 @@ static void take_settings(json_t *list, struct checked_daemon *r, struct subproc
 		check_add(list, CHECK_OK, name, "", "%s", r->has_file ? r->file : "the defaults");
 	} else if (c->status < 0) {
 		check_add(list, CHECK_WARN, name, "run it with --check-config",
-			"bps-%s does not say what it makes of them: %s", r->name,
-			strerror(-c->status));
+			"bps-%s did not check them: %s", r->name, strerror(-c->status));
 	} else {
-		check_add(list, CHECK_BAD, name, "correct it; bps-DAEMON --check-config tells more",
-			"%s", complaint(c->text));
+		check_add(list, CHECK_BAD, name,
+			"correct it; bps-DAEMON --check-config has the details", "%s",
+			complaint(c->text));
 	}
 }
 
@@ -194,13 +194,13 @@ static void check_port(
 	else if (rc == -EADDRINUSE)
 		check_add(list, CHECK_BAD, name,
 			"ss -ltnp shows who; stop it, or choose another port",
-			"%s is taken by something else", text);
+			"%s is used by another program", text);
 	else if (rc < 0)
 		check_add(list, CHECK_BAD, name, "name an address of this host", "%s: %s", text,
 			strerror(-rc));
 	else if (r->is_running)
 		check_add(list, CHECK_WARN, name,
-			"restart it, or write here what it was started with",
+			"restart it, or set the address that it was started with",
 			"%s is free: the running bps-%s listens elsewhere", text, r->name);
 	else
 		check_add(list, CHECK_OK, name, "", "%s is free: bps-%s does not run there", text,
@@ -225,15 +225,15 @@ static void ask_daemon(json_t *list, struct checked_daemon *r)
 	snprintf(name, sizeof(name), "%s daemon", r->name);
 	if (g.rc == BPS_ETIMEDOUT) {
 		r->is_running = true;
-		check_add(list, CHECK_BAD, name, "restart it; its log and /livez tell why",
-			"something accepts on %s and does not answer in %d ms", text, DAEMON_MS);
+		check_add(list, CHECK_BAD, name, "restart it; its log and /livez have the reason",
+			"a program accepts connections on %s and does not answer in %d ms", text,
+			DAEMON_MS);
 	} else if (g.rc == 0 && cell_is(g.root, "role", role)) {
 		r->is_running = true;
 		r->pid = (int)cell_num(g.root, "pid");
 		if (json_is_false(json_object_get(g.root, "scheduler_up")))
 			check_add(list, CHECK_WARN, name,
-				"its log tells why: key, address, firewall, or the scheduler is "
-				"away",
+				"its log has the reason: key, address, firewall, or no scheduler",
 				"runs, and has no connection to the scheduler");
 		else if (cell_is(g.root, "version", BPS_VERSION))
 			check_add(list, CHECK_OK, name, "", "runs, release " BPS_VERSION);
@@ -261,17 +261,18 @@ static void check_key(json_t *list, const struct checked_daemon *r, const char *
 	if (access(path, F_OK) < 0) {
 		check_add(list, CHECK_WARN, name,
 			"`bpsctl key new` makes the cluster's, `bpsctl key derive` a host's",
-			"there is no %s: it talks on loopback only", path);
+			"there is no %s: it uses loopback only", path);
 		return;
 	}
 	rc = keyring_load(&ring, path, &err);
 	if (rc > 0)
 		check_add(list, CHECK_OK, name, "", "%s", path);
 	else if (rc == -EACCES)
-		check_add(list, CHECK_WARN, name, "ask as root", "%s may not be read", path);
+		check_add(list, CHECK_WARN, name, "run this check as root", "%s may not be read",
+			path);
 	else
-		check_add(list, CHECK_BAD, name, "chmod 600 and chown it, or make it anew", "%s",
-			*err.s ? err.s : path);
+		check_add(list, CHECK_BAD, name, "chmod 600 and chown it, or create a new one",
+			"%s", *err.s ? err.s : path);
 	if (rc > 0)
 		keyring_wipe(&ring);
 }
@@ -301,8 +302,8 @@ static void check_versions(json_t *list, json_t *root)
 			"%u daemons have another release than " BPS_VERSION " (%s%s)", n, others,
 			n > 4 ? ", ..." : "");
 	else
-		check_add(list, CHECK_OK, "releases", "",
-			"all daemons that the scheduler hears have " BPS_VERSION);
+		check_add(
+			list, CHECK_OK, "releases", "", "all connected daemons have " BPS_VERSION);
 }
 
 static bool is_loopback(const struct addr *a)
@@ -346,7 +347,7 @@ static void check_scheduler(
 	addr_format(http, text);
 	if (g.rc < 0 || !cell_is(g.root, "role", "scheduler")) {
 		check_add(list, CHECK_BAD, "scheduler",
-			"start bps-scheduler, or say where it is with --scheduler-http", "%s",
+			"start bps-scheduler, or set its address with --scheduler-http", "%s",
 			g.rc < 0 ? g.err.s : "that is another daemon");
 	} else {
 		check_add(list, CHECK_OK, "scheduler", "",

@@ -61,10 +61,9 @@ static int load_keys(const struct bpsctl_opts *o, struct keyring *ret_ring)
 	int rc = steer_keys(&o->steer, ret_ring, &err);
 
 	if (rc <= 0)
-		print_error(
-			rc < 0 ? err.s
-			       : "there is no --key-file: name the cluster's key file, or make one "
-				 "with `bpsctl key new`",
+		print_error(rc < 0 ? err.s
+				   : "set --key-file to the cluster's key file, or make one with "
+				     "`bpsctl key new`",
 			EXIT_ERR);
 	return rc;
 }
@@ -84,9 +83,8 @@ int cmd_key_derive(const struct bpsctl_opts *o, const char *arg)
 	rc = derive(&key, &ring, arg);
 	keyring_wipe(&ring);
 	if (rc == -EKEYREVOKED)
-		return print_error(
-			"the key of this name is revoked: `bpsctl key rotate` first, a new "
-			"one comes from the next key",
+		return print_error("the key of this name is revoked: `bpsctl key rotate` first, "
+				   "the next key gives a new one",
 			EXIT_ERR);
 	if (rc < 0)
 		return print_error(err_str(rc), EXIT_ERR);
@@ -120,8 +118,8 @@ static int tell_scheduler(const struct bpsctl_opts *o, const struct keyring *rin
 	json_decref(root);
 	if (rc < 0) {
 		fprintf(stderr,
-			"bpsctl: the file is written, but the scheduler was not told: %s\n"
-			"It reads the file when it starts and at SIGHUP.\n",
+			"bpsctl: the file is written, but the scheduler did not get the order: "
+			"%s\nIt reads the file when it starts and at SIGHUP.\n",
 			err.s);
 		return EXIT_WARN;
 	}
@@ -205,8 +203,8 @@ int cmd_key_rotate(const struct bpsctl_opts *o, const char *arg)
 		goto out;
 	print_prints(&ring);
 	printf("Next: give each host its new key (bpsctl key derive ROLE:NAME) and reload its "
-	       "daemon\n(SIGHUP); when `bpsctl key status` shows nobody with the previous one:\n"
-	       "bpsctl key retire\n");
+	       "daemon\n(SIGHUP); when `bpsctl key status` shows no member with the previous "
+	       "one:\nbpsctl key retire\n");
 out:
 	keyring_wipe(&ring);
 	key_wipe(&fresh);
@@ -223,7 +221,8 @@ static bool is_previous_unused(const struct bpsctl_opts *o)
 	int rc = ask_scheduler(o, "key status", "", NULL, 0, &text, &root, &err);
 
 	if (rc < 0) {
-		fprintf(stderr, "bpsctl: cannot tell who uses the previous key: %s\n", err.s);
+		fprintf(stderr, "bpsctl: cannot find out which members use the previous key: %s\n",
+			err.s);
 		return false;
 	}
 	json_array_foreach (json_object_get(root, "keys"), i, k) {

@@ -25,53 +25,52 @@ static const struct explanation rows[] = {
 		"lost",
 		"see the scheduler's log; free or repair the disk of its --state-dir"},
 	{"STATE_BEHIND", 0,
-		"the scheduler started with a state log older than what members know: it was cut, "
-		"or an older copy was put back; shown for an hour",
-		"the jobs of before have ended with BPS_EJOB_FAILED, since partitions may have "
-		"moved in the part that is lost; mutes and drains of that part are lost too",
-		"start the jobs again; see whether the disk of --state-dir keeps what was synced"},
+		"the scheduler started with a state log older than that of its members: the log "
+		"was cut, or replaced by an older copy; shown for an hour",
+		"earlier jobs have ended with BPS_EJOB_FAILED, since partitions may have moved in "
+		"the lost part; mutes and drains of that part are lost, too",
+		"start the jobs again; check whether the disk of --state-dir loses synced data"},
 	{"NO_SERVER", 0, "partitions wait for a server, and there is none",
-		"rounds of the jobs that need one do not complete; calls that wait for ten "
-		"seconds end with BPS_ENOSERVER",
+		"rounds of their jobs do not complete; calls that have waited for ten seconds end "
+		"with BPS_ENOSERVER",
 		"start bps-server on some machine, with --scheduler pointing here"},
 	{"SERVER_DOWN", 0, "a server is dead",
-		"its partitions are with other servers and no round was lost; with none left, an "
-		"error, they wait",
-		"`systemctl status bps-server` on its host; a machine that was taken away for good "
-		"needs nothing"},
+		"its partitions are on other servers and no round was lost; without another server "
+		"they wait (an error)",
+		"`systemctl status bps-server` on its host; nothing, if the machine was removed "
+		"for good"},
 	{"AGENT_DOWN", 0, "an agent is dead; shown for ten minutes",
 		"jobs that ran there have ended with BPS_EAGENT_LOST; those that may shrink go on",
 		"`systemctl status bps-agent` on its host, then start the jobs again"},
-	{"CONTROL_SILENT", 0,
-		"a member has lost its connection to the scheduler, or says nothing there",
-		"running jobs go on; it is taken for dead when its time is over",
+	{"CONTROL_SILENT", 0, "a member has lost its connection to the scheduler, or is silent",
+		"running jobs go on; it is declared dead when its time is over",
 		"wait; then look at its log, and at the network between it and the scheduler"},
-	{"MEMBER_STUCK", 0, "a member answers, but one of its threads has not moved for 5 s",
+	{"MEMBER_STUCK", 0, "a member answers, but one of its threads has made no progress for 5 s",
 		"rounds may wait for it",
 		"its watchdog restarts it; without a service manager restart it by hand"},
 	{"JOB_FORMING_LONG", 0, "a job has waited for workers for a minute",
-		"those that are there wait in bps_open, until their time-out",
+		"workers that have joined wait in bps_open, until their time-out",
 		"start the missing ranks, or look at their own output; `bpsctl why-stuck JOB`"},
 	{"STRAGGLER", 0,
-		"one machine is last in most rounds of a job, by a time that matters; or few "
-		"workers have not submitted what many others have waited for since half a second",
+		"one machine is last in most rounds of a job, by a significant time; or few "
+		"workers are missing for which many others have waited for half a second",
 		"each step takes as long as the slowest of them",
-		"look at the named process and its machine; `bpsctl job JOB` shows how far each "
-		"is"},
+		"check the named process and its machine; `bpsctl job JOB` shows the round of each "
+		"worker"},
 	{"TRAINER_STALLED", 0,
-		"a worker has not submitted what others have waited for since ten seconds",
+		"a worker has not submitted a tensor for which others have waited for ten seconds",
 		"their calls wait, until their time-outs",
-		"look at the named process on its host: it may hang, be stopped, or wait for "
+		"check the named process on its host: it may hang, be stopped, or wait for "
 		"something else"},
 	{"SERVER_SLOW", 0,
 		"a server takes longer than the scheduler's --server-slow from the last "
 		"contribution to the sum, for three beats",
-		"rounds of its partitions take as much longer",
-		"look at the load of its machine; `bpsctl drain SERVER` gives its partitions to "
+		"rounds of its partitions take longer by that time",
+		"check the load of its machine; `bpsctl drain SERVER` moves its partitions to "
 		"others"},
 	{"MASTER_KEY", 0, "a server or an agent uses the cluster's master key",
-		"every key is derived from it: who gets at it on that host can be any member, and "
-		"can steer the cluster",
+		"every key is derived from it: a user who reads it on that host can pose as any "
+		"member and operate the cluster",
 		"give the member the key of its name (`bpsctl key derive ROLE:NAME`) and reload "
 		"it; when others may have read the master key, rotate it"},
 	{"HOST_MEMORY", 0,
@@ -80,14 +79,15 @@ static const struct explanation rows[] = {
 		"memory, a server there has only its part of the host's",
 		"lower --sums-memory of the servers or --memory of the agents on that host"},
 	{"NO_ANSWER", 0,
-		"an agent of a running job did not say in a second how far its workers are",
-		"what its workers wait for is not known; if it hangs, rounds of its jobs wait",
-		"look at it on its host; a hung agent is taken for dead after --agent-dead"},
+		"an agent of a running job did not report its workers' rounds within a second",
+		"the waits of its workers are unknown; if it hangs, rounds of its jobs wait",
+		"check it on its host; a hung agent is declared dead after --agent-dead"},
 	{"SCHEDULER_UNREACHABLE", 0, "a server or an agent has no connection to the scheduler",
 		"running jobs go on; new ones and the replacement of servers wait",
 		"start bps-scheduler; look at the network between the two, and at --scheduler"},
 	{"ISOLATED", 0,
-		"an agent has heard neither the scheduler nor any server for its --stranded-after",
+		"an agent has received nothing from the scheduler and all servers for its "
+		"--stranded-after",
 		"calls that wait end with BPS_EISOLATED; their rounds may be waited for again",
 		"look at the network of that machine"},
 	{ERROR_ROW(BPS_ETIMEDOUT), "a wait has reached its time-out",
@@ -101,20 +101,21 @@ static const struct explanation rows[] = {
 		"or "
 		"settings",
 		"the tensor, or the job, is refused for all of them",
-		"the sentence names two workers and what each said: run the same program on both"},
+		"the sentence names two workers and their values: run the same program on both"},
 	{ERROR_ROW(BPS_ENOSERVER), "there has been no server for the agent's --stranded-after",
-		"calls that wait say so; the round is in flight and may be waited for again",
-		"start bps-server; `bpsctl servers` shows those that are known"},
+		"waiting calls end with this error; the round is in flight and may be waited for "
+		"again",
+		"start bps-server; `bpsctl servers` lists the known ones"},
 	{ERROR_ROW(BPS_ENOSCHED), "the scheduler cannot be reached",
 		"running jobs go on; new ones and the replacement of servers wait",
-		"start bps-scheduler, and see that --scheduler points to it"},
+		"start bps-scheduler, and check that --scheduler points to it"},
 	{ERROR_ROW(BPS_ENOAGENT), "this machine's agent cannot be reached, or has ended",
 		"workers on this machine cannot join or go on",
 		"is bps-agent running, and may this user open its socket?"},
 	{ERROR_ROW(BPS_EWORKER_LOST), "a worker has ended without leaving the job",
 		"the job ends for all its workers", "look at that worker's own output first"},
 	{ERROR_ROW(BPS_EAGENT_LOST),
-		"a machine was silent for longer than --agent-dead, or its agent did not come back "
+		"a machine was silent for longer than --agent-dead, or its agent did not return "
 		"within --agent-window",
 		"its jobs end; those that may shrink go on without it",
 		"`systemctl status bps-agent` on that machine, then its network"},
@@ -127,40 +128,42 @@ static const struct explanation rows[] = {
 	{ERROR_ROW(BPS_EDIVERGED), "machines report different results of the same round",
 		"the job ends",
 		"this should be impossible: suspect memory or network, and report it"},
-	{ERROR_ROW(BPS_EQUOTA), "a limit is reached", "what was asked for is refused",
-		"the sentence has the limit and the use; ask for less, or raise the setting"},
-	{ERROR_ROW(BPS_EPROTO), "a peer broke the protocol, or it is no part of the suite",
-		"its connection is closed", "see that the address and port are the right ones"},
+	{ERROR_ROW(BPS_EQUOTA), "a limit is reached", "the request is refused",
+		"the sentence has the limit and the use; request less, or raise the setting"},
+	{ERROR_ROW(BPS_EPROTO), "a peer broke the protocol, or belongs to another program",
+		"its connection is closed", "check the address and the port"},
 	{ERROR_ROW(BPS_EVERSION), "versions do not fit together", "the newcomer is refused",
 		"the sentence has both: install the same release"},
 	{ERROR_ROW(BPS_EAUTH), "a key is wrong or missing", "the connection is refused",
 		"give it the key of its role and name (`bpsctl key derive`) with --key-file"},
 	{ERROR_ROW(BPS_ENOTFOUND), "there is no such job or object", "the call did nothing",
-		"`bpsctl jobs` lists those that are there"},
+		"`bpsctl jobs` lists the existing ones"},
 	{ERROR_ROW(BPS_EDUP), "a rank, or the name of a daemon, is already taken",
 		"the newcomer is refused",
-		"the sentence says by whom; choose another rank or --name"},
+		"the sentence names the holder; choose another rank or --name"},
 	{ERROR_ROW(BPS_ECLOSED), "the job or the connection is closed", "the call did nothing",
 		"open it again"},
 	{ERROR_ROW(BPS_EFORKED), "the handle belongs to the parent process of a fork",
 		"the call did nothing", "open the job in the child"},
 	{ERROR_ROW(BPS_ENOTDURABLE), "the scheduler cannot write its state",
-		"it takes no new jobs or members", "look at the disk of its --state-dir"},
+		"it accepts no new jobs or members", "look at the disk of its --state-dir"},
 	{ERROR_ROW(BPS_EJOB_FAILED), "the job has failed", "all its workers get this error",
 		"the sentence has the cause; `bpsctl job JOB` has it for a while"},
 	{ERROR_ROW(BPS_EROUND_LOST), "a round was lost with its server", "the job ends",
 		"not reported by this version, whose agents keep what a new server needs"},
 	{ERROR_ROW(BPS_EDEVICE), "a GPU, or the process that drives it for the job, failed",
-		"from bps_gpu_open nothing ends; else the job does, or goes on without that "
+		"after bps_gpu_open the job continues; otherwise it ends, or goes on without that "
 		"machine if it may shrink",
-		"read what the driver said; look for Xid in the kernel's log"},
+		"read the driver's error in the sentence; look for Xid in the kernel's log"},
 	{ERROR_ROW(BPS_EISOLATED),
-		"an agent has heard neither the scheduler nor any server for its --stranded-after",
-		"calls that wait say so; the round is in flight and may be waited for again",
+		"an agent has received nothing from the scheduler and all servers for its "
+		"--stranded-after",
+		"waiting calls end with this error; the round is in flight and may be waited for "
+		"again",
 		"look at the network of that machine"},
 	{ERROR_ROW(BPS_EDRAINED), "an operator has drained the agent of this machine",
-		"it takes no new jobs; those that are there go on",
-		"use other machines; `bpsctl agents` says who drained it and why"},
+		"it accepts no new jobs; its running jobs go on",
+		"use other machines; `bpsctl agents` shows who drained it and why"},
 };
 
 static bool is_named(const struct explanation *r, const char *code)

@@ -59,8 +59,7 @@ static int scheduler_only(json_t *root, struct err_text *err)
 	if (cell_is(root, "role", "scheduler"))
 		return 0;
 	return err_set(err, -EINVAL,
-		"that is a bps-%s: this word asks the scheduler, which it is "
-		"told by --scheduler-http",
+		"that is a bps-%s: this command needs the scheduler, set by --scheduler-http",
 		cell_str(root, "role").s);
 }
 
@@ -339,7 +338,7 @@ static int job_within(const struct addr *addr, const char *name, uint32_t timeou
 	int rc;
 
 	if (!http_escape(name, escaped, sizeof(escaped)))
-		return err_set(err, BPS_ENOTFOUND, "no job has so long a name");
+		return err_set(err, BPS_ENOTFOUND, "no job's name is that long");
 	snprintf(path, sizeof(path), "/status?job=%s", escaped);
 	rc = fetch_within(addr, path, timeout_ms, &root, err);
 	if (rc < 0)

@@ -69,7 +69,7 @@ static void ask(struct http_exchange *x)
 	if (error)
 		unreachable(x, error);
 	else if (n < 0 || n >= (int)sizeof(text))
-		fail(x, -EINVAL, "cannot be asked: the question is too long");
+		fail(x, -EINVAL, "cannot be asked: the request is too long");
 	/* The request fits in an empty socket buffer. */
 	else if (send(x->fd, text, (size_t)n, MSG_NOSIGNAL) != n)
 		unreachable(x, errno);
@@ -82,7 +82,7 @@ static void parse(struct http_exchange *x)
 	json_error_t je;
 
 	if (!body || sscanf(x->text, "HTTP/1.%*d %d", &x->get->status) != 1) {
-		fail(x, BPS_EPROTO, "does not speak HTTP: is the port right?");
+		fail(x, BPS_EPROTO, "is not an HTTP server: is the port right?");
 		return;
 	}
 	body += 4;
@@ -91,7 +91,7 @@ static void parse(struct http_exchange *x)
 	if (!json_is_object(x->get->root)) {
 		json_decref(x->get->root);
 		x->get->root = NULL;
-		fail(x, BPS_EPROTO, "answers no JSON: is it one of our daemons?");
+		fail(x, BPS_EPROTO, "does not answer with JSON: is it a bps daemon?");
 		return;
 	}
 	x->get->rc = 0;
@@ -108,7 +108,7 @@ static bool grow(struct http_exchange *x)
 		return true;
 	text = room <= ANSWER_MAX ? realloc(x->text, room) : NULL;
 	if (!text) {
-		fail(x, -E2BIG, "answers with more than there is room for");
+		fail(x, -E2BIG, "sent an answer that is too long");
 		return false;
 	}
 	x->text = text;

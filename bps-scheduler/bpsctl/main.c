@@ -14,19 +14,20 @@
 static const struct setting rows[] = {
 	{"scheduler-http", SET_ADDR, SETTING_AT(struct bpsctl_opts, scheduler_http),
 		.def = "127.0.0.1:7301", .port = 7301,
-		.help = "where bps-scheduler serves HTTP; for `status` that of any daemon "
-			"(--daemon, --host)"},
+		.help = "HTTP address of bps-scheduler; for `status` of any daemon (--daemon, "
+			"--host)"},
 	{"agent-http", SET_ADDR, SETTING_AT(struct bpsctl_opts, agent_http),
 		.def = "127.0.0.1:7304", .port = 7304,
-		.help = "where the bps-agent of this host serves HTTP, for `why-stuck` while the "
+		.help = "HTTP address of this host's bps-agent, for `why-stuck` while the "
 			"scheduler does not answer"},
 	{"json", SET_BOOL, SETTING_AT(struct bpsctl_opts, json), .def = "no",
 		.help = "print the same facts as JSON (schema 1)"},
 	{"watch", SET_BOOL, SETTING_AT(struct bpsctl_opts, watch), .def = "no",
-		.help = "again and again, also `--watch SECONDS`; with --json one object per line"},
+		.help = "repeat until interrupted, also `--watch SECONDS`; with --json one object "
+			"per line"},
 	{"interval", SET_DURATION, SETTING_AT(struct bpsctl_opts, interval_us), .def = "2s",
 		.min = 100 * SETTING_MS, .max = 3600 * SETTING_S,
-		.help = "time between two screens of --watch, or two looks of --follow"},
+		.help = "time between two screens of --watch, or two polls of --follow"},
 	{"verbose", SET_BOOL, SETTING_AT(struct bpsctl_opts, verbose), .def = "no",
 		.help = "numbers too, not names alone (-v)"},
 	{"topology", SET_BOOL, SETTING_AT(struct bpsctl_opts, topology), .def = "no",
@@ -37,20 +38,20 @@ static const struct setting rows[] = {
 		.help = "`events` of the last 30s, 10min, 4h or 2d, or those above a number"},
 	{"scheduler", SET_ADDR, SETTING_AT(struct bpsctl_opts, steer.scheduler),
 		.def = STEER_SCHEDULER, .port = 7300,
-		.help = "where bps-scheduler listens, for what changes something"},
+		.help = "address of bps-scheduler, for commands that change something"},
 	AUTH_SETTINGS(struct bpsctl_opts, steer.auth,
-		"master key, or for steering that of `key derive ctl:NAME`; empty: "
-		"/etc/bps/cluster.key where there is one"),
+		"master key, or for orders that of `key derive ctl:NAME`; empty: "
+		"/etc/bps/cluster.key if it exists"),
 	{"as", SET_STRING, SETTING_AT(struct bpsctl_opts, steer.as), .def = "", .max = CTL_NAME_MAX,
 		.help = "NAME of the key of `key derive ctl:NAME`; empty: the login name"},
 	{"force", SET_BOOL, SETTING_AT(struct bpsctl_opts, force), .def = "no",
-		.help = "`key retire` and `key rotate` also where members are left behind"},
+		.help = "let `key retire` and `key rotate` cut off members"},
 	{"config-dir", SET_STRING, SETTING_AT(struct bpsctl_opts, config_dir), .def = "/etc/bps",
 		.help = "where `check` finds the daemons' settings and keys"},
 	{"reason", SET_STRING, SETTING_AT(struct bpsctl_opts, reason), .def = "",
-		.max = CTL_STEER_VALUE_MAX, .help = "why, for those whom it hits"},
+		.max = CTL_STEER_VALUE_MAX, .help = "reason, shown to the affected users"},
 	{"wait", SET_BOOL, SETTING_AT(struct bpsctl_opts, wait), .def = "no",
-		.help = "`drain`: end when nothing is placed there any more"},
+		.help = "`drain`: return when nothing is placed there any more"},
 	{"timeout", SET_DURATION, SETTING_AT(struct bpsctl_opts, timeout_us), .def = "60s",
 		.min = SETTING_S, .max = 86400 * SETTING_S, .help = "longest time of --wait"},
 };
@@ -79,36 +80,38 @@ static const struct bpsctl_command commands[] = {
 	{"agents", NULL, NULL, "all agents", .view = &view_agents},
 	{"agent", "HOST", NULL, "one agent's own figures; --topology: its GPUs and their strategy",
 		.run = cmd_agent},
-	{"jobs", NULL, NULL, "jobs that form or run, with what their agents say",
+	{"jobs", NULL, NULL, "forming and running jobs, with their agents' reports",
 		.view = &view_jobs},
-	{"job", "NAME", NULL, "one job: who has submitted what, the culprit first", NULL,
+	{"job", "NAME", NULL, "one job: which workers have submitted what, the slowest first", NULL,
 		&view_job},
 	{"job kill", "NAME", NULL, "end a job; --reason TEXT tells its workers why",
 		.run = cmd_job_kill},
-	{"why-stuck", "[NAME]", NULL, "what every waiting call waits for, and who is missing", NULL,
-		&view_why_stuck},
-	{"events", NULL, NULL, "what has happened; --since 10min, -f follows", .run = cmd_events},
-	{"explain", "[CODE]", NULL, "what a problem or an error means and what to do",
+	{"why-stuck", "[NAME]", NULL, "the cause of every waiting call, and the missing workers",
+		NULL, &view_why_stuck},
+	{"events", NULL, NULL, "recent events; --since 10min, -f follows", .run = cmd_events},
+	{"explain", "[CODE]", NULL, "meaning and remedy of a problem or an error",
 		.run = cmd_explain},
 	{"drain", "NAME", NULL,
-		"no more partitions (server) or jobs (agent) there; --reason, --wait",
+		"take a server (partitions) or agent (jobs) out of use; --reason, --wait",
 		.run = cmd_drain},
-	{"undrain", "NAME", NULL, "take it into use again", .run = cmd_undrain},
+	{"undrain", "NAME", NULL, "take a drained server or agent into use again",
+		.run = cmd_undrain},
 	{"mute", "CODE", "[DURATION]", "leave a problem out of the health; 4h, --reason TEXT",
 		.run = cmd_mute},
-	{"unmute", "CODE", NULL, "let it count again", .run = cmd_unmute},
-	{"check", NULL, NULL, "is this host fit: settings, keys, ports, limits, devices", NULL,
+	{"unmute", "CODE", NULL, "count a muted problem again", .run = cmd_unmute},
+	{"check", NULL, NULL, "check this host: settings, keys, ports, limits, devices", NULL,
 		&view_check},
 	{"key new", NULL, NULL, "print a new random cluster key", .run = cmd_key_new},
 	{"key derive", "ROLE:NAME", NULL, "print the key of one host, such as server:node7",
 		.run = cmd_key_derive},
-	{"key rotate", NULL, NULL, "write a new current key, the old one stays accepted",
+	{"key rotate", NULL, NULL, "write a new current key; the old one stays valid",
 		.run = cmd_key_rotate},
-	{"key retire", NULL, NULL, "drop the previous key, when nobody uses it",
+	{"key retire", NULL, NULL, "drop the previous key, when no member uses it",
 		.run = cmd_key_retire},
 	{"key revoke", "ROLE:NAME", NULL, "refuse the key of a host that is lost",
 		.run = cmd_key_revoke},
-	{"key status", NULL, NULL, "the cluster's keys, and who uses which", .run = cmd_key_status},
+	{"key status", NULL, NULL, "the cluster's keys, and the members that use each",
+		.run = cmd_key_status},
 	{"version", NULL, NULL, "print the version", .run = cmd_version},
 	{"help", NULL, NULL, "print this list", .run = cmd_help},
 };
@@ -147,8 +150,7 @@ static int cmd_help(const struct bpsctl_opts *o, const char *arg)
 			commands[i].second ? commands[i].second : "");
 		printf("  %-22s %s\n", text, commands[i].help);
 	}
-	printf("flags: bpsctl --help\n"
-	       "exit codes: 0 OK, 1 WARN, 2 ERR, 3 nobody answers, 64 usage\n");
+	printf("flags: bpsctl --help\nexit codes: 0 OK, 1 WARN, 2 ERR, 3 no answer, 64 usage\n");
 	return 0;
 }
 

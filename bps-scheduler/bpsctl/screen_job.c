@@ -60,7 +60,7 @@ static void job_changes(FILE *out, json_t *job)
 		fprintf(out, "! went on without %.40s (%" PRIu64 " workers): %.200s\n",
 			cell_str(m, "host").s, cell_num(m, "workers"), cell_str(m, "why").s);
 	if (cell_num(job, "newcomers"))
-		fprintf(out, "  %" PRIu64 " workers wait to be let in at its next barrier\n",
+		fprintf(out, "  %" PRIu64 " workers wait for admission at its next barrier\n",
 			cell_num(job, "newcomers"));
 	if (cell_num(job, "at_barrier"))
 		fprintf(out, "  %" PRIu64 " workers wait at barrier %" PRIu64 "\n",

@@ -32,7 +32,7 @@ static const char *reason(json_t *wait)
 		return "all have submitted it, it is summed by:";
 	if (cell_is(wait, "why", "elsewhere"))
 		return "all workers of this host have submitted it";
-	return "whose submission is missing is not known, as not all agents answer";
+	return "the missing worker is unknown, because some agents do not answer";
 }
 
 static void wait_head(FILE *out, json_t *wait)
@@ -100,7 +100,8 @@ static void server_rows(FILE *out, json_t *wait)
 	json_array_foreach (json_object_get(wait, "servers"), i, s) {
 		if (i == NAMED_MAX)
 			break;
-		snprintf(text, sizeof(text), "server %.64s (host %.64s), %.10s, heard %s ago",
+		snprintf(text, sizeof(text),
+			"server %.64s (host %.64s), %.10s, last message %s ago",
 			cell_str(s, "name").s, cell_str(s, "host").s, cell_str(s, "state").s,
 			cell_span(cell_sec(s, "quiet_s")).s);
 		cell_wrapped(out, "      ", text);
@@ -161,7 +162,7 @@ static bool show_job(FILE *out, json_t *doc)
 	else if (n_quick)
 		fprintf(out, "calls are in flight, none is old\n");
 	else
-		fprintf(out, "%s\n", is_mute ? "nothing is known to wait" : "nothing waits");
+		fprintf(out, "%s\n", is_mute ? "no waiting call is known" : "nothing waits");
 	json_array_foreach (json_object_get(doc, "waits"), i, wait) {
 		if (!is_stuck(wait))
 			continue;
@@ -185,7 +186,7 @@ static void agent_head(FILE *out, json_t *root)
 
 	cell_wrapped_key(out, "! ", root, "scheduler_error");
 	snprintf(text, sizeof(text),
-		"agent %.63s on %.63s knows of its own workers:", cell_str(root, "name").s,
+		"agent %.63s on %.63s reports of its own workers:", cell_str(root, "name").s,
 		cell_str(root, "host").s);
 	cell_wrapped(out, "  ", text);
 }

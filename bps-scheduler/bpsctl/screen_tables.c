@@ -33,7 +33,7 @@ void screen_missing(FILE *out, json_t *root)
 
 	name_missing(missing, names, sizeof(names));
 	if (cell_num(c, "not_asked"))
-		fprintf(out, "! %" PRIu64 " more jobs were not asked about; `bpsctl job NAME`\n",
+		fprintf(out, "! %" PRIu64 " more jobs are not shown; `bpsctl job NAME`\n",
 			cell_num(c, "not_asked"));
 	if (cell_num(c, "daemons")) {
 		snprintf(text, sizeof(text),

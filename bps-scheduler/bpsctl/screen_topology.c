@@ -33,7 +33,7 @@ int fetch_agent(const char *host, bool has_topology, json_t **ret, struct err_te
 			"7304, or its --http)",
 			cell_str(*ret, "role").s);
 	else if (has_topology && !json_object_get(*ret, "topology"))
-		rc = err_set(err, BPS_ENOTFOUND, "that agent is too old to tell of its GPUs");
+		rc = err_set(err, BPS_ENOTFOUND, "that agent is too old to report its GPUs");
 	if (rc == 0)
 		return 0;
 	json_decref(*ret);
@@ -172,8 +172,8 @@ static void links(FILE *out, json_t *root)
 		cell_wrapped(out, "  NVLink: ",
 			is_asked ? "all GPUs" : "all GPUs, since there are NVSwitches");
 	else if (!is_asked)
-		cell_wrapped(
-			out, "  NVLink: ", "none is assumed, as only the CUDA driver could tell");
+		cell_wrapped(out,
+			"  NVLink: ", "none is assumed, since only the CUDA driver reports it");
 	if (links_all(root) || !is_asked)
 		return;
 	json_array_foreach (part(root, "gpus"), i, gpu) {
@@ -270,8 +270,7 @@ int screen_topology(FILE *out, json_t *root)
 	links(out, root);
 	strategy(out, root);
 	if (odd)
-		fprintf(out,
-			"  ! %" PRIu64 " devices or attributes make no sense and are left out\n",
+		fprintf(out, "  ! %" PRIu64 " devices or attributes are invalid and left out\n",
 			odd);
 	cell_wrapped_key(out, "  executor: ", topology, "executor");
 	if (error)

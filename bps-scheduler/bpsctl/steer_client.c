@@ -53,8 +53,8 @@ static void on_opened(void *arg, struct ctlchan *chan)
 	free(buf);
 	if (rc < 0)
 		over(call, err_set(call->err, rc,
-				   "cannot ask the scheduler: %s (names have at most %d "
-				   "characters, texts %d)",
+				   "cannot send the order: %s (names have at most %d characters, "
+				   "texts %d)",
 				   err_str(rc), CTL_NAME_MAX, CTL_STEER_VALUE_MAX));
 }
 
@@ -70,7 +70,7 @@ static void on_frame(
 	if (type == CTL_STEERED)
 		rc = ctl_decode(type, body, n_body, &call->msg, &call->mem, call->err);
 	else
-		err_set(call->err, rc, "the scheduler answers with something else than STEERED");
+		err_set(call->err, rc, "the scheduler's answer is not STEERED");
 	over(call, rc);
 }
 
@@ -164,7 +164,7 @@ static int hand_over(const struct ctl_steered *m, struct err_text *ret_text, jso
 		*ret_json = *m->json ? json_loads(m->json, JSON_REJECT_DUPLICATES, &je) : NULL;
 		if (*m->json && !*ret_json)
 			return err_set(
-				err, BPS_EPROTO, "the scheduler's answer is no JSON: %s", je.text);
+				err, BPS_EPROTO, "the scheduler's answer is not JSON: %s", je.text);
 	}
 	err_set(ret_text, 0, "%s", m->text);
 	return 0;

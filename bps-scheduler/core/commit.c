@@ -132,8 +132,8 @@ static void set_undurable(struct sched_core *c, int r)
 {
 	if (!c->is_undurable) {
 		log_write(LOG_AS(LOG_ERROR, STATE_LOST),
-			"cannot write the state: %s; no view changes and no new jobs until it works"
-			" view=%llx",
+			"cannot write the state: %s; no new jobs and views until this succeeds "
+			"view=%llx",
 			err_str(r), (unsigned long long)c->view);
 		sched_note(c, EVENT_SCHEDULER, "the state cannot be written: %s", err_str(r));
 	}
@@ -188,7 +188,7 @@ static void note_job_view(struct sched_core *c, const struct sched_job *j)
 		sched_note(c, EVENT_VIEW, "job '%s' has passed barrier %llu", j->name,
 			(unsigned long long)j->barrier);
 	else if (j->is_changed)
-		sched_note(c, EVENT_VIEW, "job '%s' goes on with %u of %u machines", j->name,
+		sched_note(c, EVENT_VIEW, "job '%s' continues with %u of %u machines", j->name,
 			j->n_members - j->n_left, j->n_members);
 	else if (j->has_moved)
 		sched_note(c, EVENT_VIEW, "partitions of job '%s' have new places", j->name);
@@ -207,7 +207,7 @@ static void note_view(struct sched_core *c)
 	else if (c->dirty_jobs)
 		note_job_view(c, c->dirty_jobs);
 	else if (c->has_new_mutes)
-		sched_note(c, EVENT_VIEW, "what is muted has changed");
+		sched_note(c, EVENT_VIEW, "the muted problems have changed");
 	else
 		sched_note(c, EVENT_VIEW, "the scheduler reserved numbers");
 }

@@ -156,8 +156,8 @@ static int drain_commit(
 	if (rc == 0)
 		return drain_describe(c, m, ret_text);
 	return err_set(ret_text, rc,
-		"%s %s is %s, but the scheduler cannot write that down; see its log",
-		sched_role_name(m->role), m->name, m->is_drained ? "drained" : "drained no more");
+		"%s %s is %s, but the scheduler cannot store that; see its log",
+		sched_role_name(m->role), m->name, m->is_drained ? "drained" : "no longer drained");
 }
 
 int sched_drain(struct sched_core *c, const char *target, const char *reason, const char *who,
@@ -291,7 +291,7 @@ void sched_tick(struct sched_core *c, uint64_t now_ns)
 
 	c->now_ns = now_ns;
 	if (late_ns > LATE_NS) {
-		log_rated(LOG_WARN, "this loop was late by %.3f s: extending all deadlines",
+		log_rated(LOG_WARN, "this process was delayed by %.3f s: extending all deadlines",
 			(double)late_ns / 1e9);
 		extend(c, late_ns);
 	}

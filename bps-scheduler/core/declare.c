@@ -74,7 +74,7 @@ static bool is_decl_sound(const struct declare_request *in, const struct ctl_dec
 
 	if (d->name[0] && d->rank < in->j->n_room && in->j->workers[d->rank].agent == in->m->id)
 		return true;
-	sched_kick(c, in->m, "a declaration that is not sound");
+	sched_kick(c, in->m, "an invalid declaration");
 	return false;
 }
 

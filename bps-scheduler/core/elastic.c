@@ -25,11 +25,11 @@ int sched_newcomer(struct sched_core *c, const struct sched_member *m, struct sc
 	}
 	if (sched_job_member(j, m->id) != CTL_NO_ID)
 		return err_set(err, BPS_EDUP,
-			"host %s takes part in job '%s' already: a machine joins it with all its "
-			"workers at once",
+			"host %s is already in job '%s': a machine joins with all its workers at "
+			"once",
 			m->host, j->name);
 	if (j->n_joined + j->n_newcomers >= j->max_size)
-		return err_set(err, BPS_EDUP, "job '%s' has all its %u workers already", j->name,
+		return err_set(err, BPS_EDUP, "job '%s' already has all its %u workers", j->name,
 			j->max_size);
 	if (q->rank != CTL_NO_ID && q->rank < j->n_room &&
 		(j->workers[q->rank].state == WORKER_ATTACHED ||
@@ -44,8 +44,8 @@ int sched_newcomer(struct sched_core *c, const struct sched_member *m, struct sc
 		j->newcomers, &j->newcomers_room, j->n_newcomers + 1, sizeof(*j->newcomers));
 	j->newcomers[j->n_newcomers++] =
 		(struct sched_newcomer){m->id, q->pid, q->seq, q->rank, q->local_size};
-	sched_note(
-		c, EVENT_JOB, "job '%s': a worker on host %s waits to be let in", j->name, m->host);
+	sched_note(c, EVENT_JOB, "job '%s': a worker on host %s waits for admission", j->name,
+		m->host);
 	return 0;
 }
 
@@ -59,7 +59,7 @@ void sched_unjoin(struct sched_core *c, const struct sched_member *m, uint32_t s
 				continue;
 			memmove(n, n + 1, (--j->n_newcomers - i) * sizeof(*n));
 			sched_note(c, EVENT_JOB,
-				"job '%s': a worker on host %s has left before it was let in",
+				"job '%s': a worker on host %s has left before its admission",
 				j->name, m->host);
 			return;
 		}
@@ -109,7 +109,7 @@ static void let_in(struct sched_core *c, struct sched_job *j, const struct sched
 	sched_job_attach(j, rank, n->agent, n->pid, n->seq);
 	j->workers[rank].is_fresh = true;
 	j->members[sched_job_member(j, n->agent)].since = sched_change(c);
-	log_limited(LOG_AS(LOG_INFO, JOB), "job lets in rank %u: job='%s' id=%u host=%s pid=%u",
+	log_limited(LOG_AS(LOG_INFO, JOB), "job admits rank %u: job='%s' id=%u host=%s pid=%u",
 		rank, j->name, j->id, sched_host_of(c, n->agent), n->pid);
 }
 
@@ -130,7 +130,7 @@ static bool has_number(
 {
 	struct ctl_msg msg = {.type = CTL_JOINED,
 		.joined = {n->seq, (uint32_t)-BPS_EQUOTA,
-			"the job has had as many machines as there may be", CTL_NO_ID, CTL_NO_ID}};
+			"the job has had the largest number of machines", CTL_NO_ID, CTL_NO_ID}};
 
 	if (j->n_members < WIRE_MEMBERS_MAX || sched_job_member_ever(j, n->agent) != CTL_NO_ID)
 		return true;
@@ -187,7 +187,7 @@ static void let_all_in(struct sched_core *c, struct sched_job *j)
 	j->border = sched_change(c);
 	j->border_barrier = j->barrier;
 	place_refence(c, j);
-	sched_note(c, EVENT_JOB, "job '%s' goes on with %u more workers, %u in all", j->name, let,
+	sched_note(c, EVENT_JOB, "job '%s' continues with %u more workers, %u in all", j->name, let,
 		j->n_joined);
 }
 
@@ -216,7 +216,7 @@ void sched_at_barrier(struct sched_core *c, const struct sched_member *m, struct
 		return;
 	}
 	if (n != j->barrier + 1) {
-		log_rated(LOG_WARN, "agent %s speaks of barrier %llu of job '%s', the next is %llu",
+		log_rated(LOG_WARN, "agent %s reports barrier %llu of job '%s', the next is %llu",
 			m->name, (unsigned long long)n, j->name,
 			(unsigned long long)j->barrier + 1);
 		return;

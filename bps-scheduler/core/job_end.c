@@ -38,7 +38,7 @@ static void add_first_loss(const struct sched_job *j, char *text, size_t room)
 	size_t n = strlen(text);
 
 	if (j->first_loss && !j->first_failure)
-		snprintf(text + n, room - n, "; first: it went on without %s", j->first_loss);
+		snprintf(text + n, room - n, "; first cause: it went on without %s", j->first_loss);
 }
 
 void sched_job_end(struct sched_core *c, struct sched_job *j, int code, const char *fmt, ...)

@@ -135,7 +135,7 @@ void sched_member_expel(struct sched_core *c, enum role role, const char *name)
 	if (c->is_undurable)
 		m->is_behind = true;
 	else
-		member_down(c, m, "its key is not accepted any more");
+		member_down(c, m, "its key is no longer accepted");
 }
 
 static void refuse(struct sched_core *c, uint32_t conn, int code, const char *fmt, ...)
@@ -187,7 +187,8 @@ static void go_above(struct sched_core *c, uint64_t view)
 		return;
 	if (term < c->term)
 		term = c->term;
-	log_rated(LOG_WARN, "a member knows view %llx, the state here ends at %llx: going above",
+	log_rated(LOG_WARN,
+		"a member has view %llx, the state here ends at %llx: continuing above it",
 		(unsigned long long)view, (unsigned long long)c->view);
 	c->term = term + 1;
 	c->tx_view = (uint64_t)c->term << 32 | 1;
@@ -215,19 +216,18 @@ static void end_stale_jobs(struct sched_core *c, const struct ctl_hello *h)
 		return;
 	c->behind_ns = c->now_ns;
 	log_write(LOG_AS(LOG_ERROR, STATE_CUT),
-		"the state here ends at view %llx, but %s '%s' on %s knows view %llx: the state "
-		"log "
-		"was cut, or an older copy was put back; the jobs that it has end",
+		"the state here ends at view %llx, but %s '%s' on %s has view %llx: the state log "
+		"was cut, or replaced by an older copy; its jobs end",
 		(unsigned long long)c->kept_view, sched_role_name(h->role), h->name, h->host,
 		(unsigned long long)h->view);
-	sched_note(c, EVENT_SCHEDULER, "the state is older than what %s '%s' knows",
+	sched_note(c, EVENT_SCHEDULER, "the state is older than that of %s '%s'",
 		sched_role_name(h->role), h->name);
 	for (struct sched_job *j = c->jobs; j; j = next) {
 		next = j->next;
 		if (j->state == JOB_RUNNING && j->formed <= c->kept_view)
 			sched_job_end(c, j, BPS_EJOB_FAILED,
-				"the scheduler's state is older than what %s '%s' knows: its state "
-				"log was cut, or an older copy was put back; start the job again",
+				"the scheduler's state is older than that of %s '%s': its state "
+				"log was cut, or replaced by an older copy; start the job again",
 				sched_role_name(h->role), h->name);
 	}
 }
@@ -247,10 +247,10 @@ static bool is_name_free(const struct sched_member *m, const struct ctl_hello *h
 static void turn_away(struct sched_core *c, uint32_t conn, bool is_known)
 {
 	if (is_known)
-		sched_conn_drop(c, conn, "the state cannot be written, come again");
+		sched_conn_drop(c, conn, "the state cannot be written, retry later");
 	else
 		refuse(c, conn, BPS_ENOTDURABLE,
-			"the scheduler cannot write its state and takes no new members; see its "
+			"the scheduler cannot write its state and accepts no new members; see its "
 			"log");
 }
 
@@ -259,12 +259,11 @@ static bool hello_refused(struct sched_core *c, uint32_t conn, const struct ctl_
 {
 	if (h->proto != CTL_PROTO) {
 		refuse(c, conn, BPS_EVERSION,
-			"'%s' on %s (release %s) speaks control protocol %u, the scheduler "
-			"(release %s) %u:"
-			" install the same release",
+			"'%s' on %s (release %s) uses control protocol %u, the scheduler (release "
+			"%s) %u: install the same release",
 			h->name, h->host, h->version, h->proto, BPS_VERSION, CTL_PROTO);
 	} else if (!is_hello_sound(h)) {
-		refuse(c, conn, BPS_EPROTO, "HELLO of '%s' on '%s' is not sound", h->name, h->host);
+		refuse(c, conn, BPS_EPROTO, "HELLO of '%s' on '%s' is invalid", h->name, h->host);
 	} else if (c->is_undurable) {
 		turn_away(c, conn, m != NULL);
 	} else if (!is_name_free(m, h)) {
@@ -279,7 +278,7 @@ static bool hello_refused(struct sched_core *c, uint32_t conn, const struct ctl_
 	} else if (!adopt_cluster(c, h)) {
 		refuse(c, conn, BPS_EMISMATCH,
 			"%s '%s' on %s belongs to another cluster: point it to its own scheduler, "
-			"or stop it and start it anew",
+			"or restart it",
 			sched_role_name(h->role), h->name, h->host);
 	} else {
 		return false;
@@ -293,8 +292,7 @@ static void member_back(struct sched_core *c, struct sched_member *m, const stru
 
 	if (m->conn && is_new) /* a process that dies normally closes its connection first */
 		log_limited(LOG_AS(LOG_WARN, MEMBER),
-			"%s %s takes the place of one that is still connected: host=%s pid=%u "
-			"old_pid=%u",
+			"%s %s replaces one that is still connected: host=%s pid=%u old_pid=%u",
 			sched_role_name(m->role), m->name, h->host, h->pid, m->pid);
 	/* Newcomers that still wait join again after WELCOME. The UNJOIN of the others may be
 	 * lost. */
@@ -354,7 +352,7 @@ bool sched_hello(struct sched_core *c, struct sched_conn *conn, const struct ctl
 		sched_member_describe(c, m, h);
 		sched_member_dirty(c, m);
 		m->moved_ns = c->now_ns;
-		sched_member_set_state(c, m, MEMBER_UP, "it is new");
+		sched_member_set_state(c, m, MEMBER_UP, "new member");
 	}
 	if (m->role == ROLE_SERVER && !was_there && sched_is_open(m))
 		balance_gathered(c);
@@ -410,8 +408,9 @@ void sched_member_check(struct sched_core *c, struct sched_member *m)
 	}
 	at = hung_end(c, m, at);
 	if (at <= c->now_ns && seen_to > c->now_ns && m->state == MEMBER_UP) {
-		sched_conn_drop(c, m->conn->id, "silent, but servers hear it");
-		sched_member_set_state(c, m, MEMBER_SUSPECT, "silent here, but servers hear it");
+		sched_conn_drop(c, m->conn->id, "silent, but servers receive from it");
+		sched_member_set_state(
+			c, m, MEMBER_SUSPECT, "silent here, but servers receive from it");
 		m->deadline_ns = c->now_ns;
 	}
 	if (at < seen_to)
@@ -424,15 +423,15 @@ void sched_member_check(struct sched_core *c, struct sched_member *m)
 		snprintf(why, sizeof(why), "silent for %.1f s",
 			(double)(c->now_ns - m->heard_ns) / 1e9);
 	else if (m->state == MEMBER_SUSPECT && drain_has_stopped(m))
-		snprintf(why, sizeof(why), "it was drained, and has stopped");
+		snprintf(why, sizeof(why), "drained, and stopped");
 	else if (m->state != MEMBER_UP && m->seen_ns)
-		snprintf(why, sizeof(why), "silent for %.1f s, at the %s too",
+		snprintf(why, sizeof(why), "silent for %.1f s, also at the %s",
 			(double)(c->now_ns - m->seen_ns) / 1e9,
 			m->role == ROLE_AGENT ? "servers" : "agents");
 	else if (m->state == MEMBER_SUSPECT)
 		snprintf(why, sizeof(why), "gone for %.1f s",
 			(double)(c->now_ns - m->since_ns) / 1e9);
 	else
-		snprintf(why, sizeof(why), "did not come back after the scheduler's restart");
+		snprintf(why, sizeof(why), "did not return after the scheduler's restart");
 	member_down(c, m, why);
 }

@@ -59,8 +59,8 @@ static void judge_sums(struct sched_core *c, struct sched_member *m, const struc
 			"contribution to the sum",
 			m->name, m->host, b->sum_us / 1e3);
 	else
-		sched_note(c, EVENT_MEMBER, "server %s (host %s) is not slow any more", m->name,
-			m->host);
+		sched_note(
+			c, EVENT_MEMBER, "server %s (host %s) is no longer slow", m->name, m->host);
 }
 
 void progress_reset(struct sched_member *m)
@@ -228,7 +228,7 @@ static void note_straggler(struct sched_core *c, const struct sched_job *j)
 	const struct sched_member *m = sched_member(c, p->slowest);
 
 	if (!p->is_straggling)
-		sched_note(c, EVENT_JOB, "job '%.100s': agent %s holds it up no more", j->name,
+		sched_note(c, EVENT_JOB, "job '%.100s': agent %s no longer delays it", j->name,
 			m ? m->name : "?");
 	else
 		sched_note(c, EVENT_JOB,

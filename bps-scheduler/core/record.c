@@ -433,6 +433,6 @@ int sched_restore(struct sched_core *c, const struct state_record *rec, struct e
 	for (uint32_t i = 0; r == 0 && i < rec->n_runs; i++)
 		r = restore_run(c, &rec->runs[i], err);
 	if (r == 0 && rec->has_mutes && mute_restore(c, rec->mutes, rec->n_mutes) < 0)
-		r = err_set(err, -EINVAL, "too much is muted");
+		r = err_set(err, -EINVAL, "too many mutes");
 	return r;
 }

@@ -91,7 +91,7 @@ static void say_servers(const struct sched_core *c, const struct sched_job *j, s
 
 	if (j->n_orphans && !count_servers(c)) {
 		add_clause(t);
-		add(t, "no server is left: start one");
+		add(t, "no server is alive: start one");
 	}
 	for (uint32_t i = 1; i <= c->n_members && n < NAMES_MAX; i++) {
 		const struct sched_member *m = c->members[i];
@@ -110,7 +110,7 @@ static void say_servers(const struct sched_core *c, const struct sched_job *j, s
 				count_servers(c))
 				continue;
 			add_clause(t);
-			add(t, "server %s (host %s) is down since %.1f s", m->name, m->host,
+			add(t, "server %s (host %s) has been down for %.1f s", m->name, m->host,
 				seconds(since_ns));
 		}
 		n++;
@@ -210,8 +210,8 @@ static void say_agents(const struct sched_core *c, const struct sched_job *j,
 			add(t, "agent %s (host %s) did not answer within %.1f s", m->name, m->host,
 				p->bound_ms / 1e3);
 		else
-			add(t, "agent %s (host %s) is not connected since %.1f s", m->name, m->host,
-				seconds(c->now_ns - m->since_ns));
+			add(t, "agent %s (host %s) has not been connected for %.1f s", m->name,
+				m->host, seconds(c->now_ns - m->since_ns));
 	}
 	if (n > NAMES_MAX)
 		add(t, " and %u more", n - NAMES_MAX);
@@ -275,9 +275,9 @@ static void say_round(const struct sched_core *c, const struct sched_job *j, str
 	if (t->n)
 		return;
 	if (p->tensor == CTL_NO_ID)
-		add(t, "job '%s' is running and nothing is known to be missing", j->name);
+		add(t, "job '%s' is running, and no missing worker is known", j->name);
 	else
-		add(t, "all workers have submitted round %llu, the sum is on its way",
+		add(t, "all workers have submitted round %llu, the sum is in progress",
 			(unsigned long long)p->round);
 }
 
@@ -523,14 +523,14 @@ void sched_why(struct sched_core *c, struct sched_member *m, const struct ctl_wh
 	}
 	if (c->is_undurable && j->is_dirty && msg->tensor == CTL_NO_ID) {
 		add(&t,
-			"the scheduler cannot write its state, so that job '%s' has to wait; see "
-			"its log",
+			"the scheduler cannot write its state, so job '%s' has to wait; see its "
+			"log",
 			j->name);
 		answer(c, m->id, msg->seq, t.s);
 		return;
 	}
 	if (!has_room(c, m->id)) {
-		answer(c, m->id, msg->seq, "too many questions at once, ask again");
+		answer(c, m->id, msg->seq, "too many requests at once, retry");
 		return;
 	}
 	p = probe_new(c, j, msg->tensor, c->cfg.probe_ms / 2); /* a call ends with the answer */
@@ -595,7 +595,7 @@ void sched_report(struct sched_core *c, struct sched_member *m, const struct ctl
 	i = j ? sched_job_member(j, m->id) : CTL_NO_ID;
 	if (i == CTL_NO_ID || i >= p->n_members || p->has_answered[i] ||
 		msg->n_workers > j->members[i].n_ranks) {
-		log_debug("agent %s: a late or unasked REPORT seq=%u", m->name, msg->seq);
+		log_debug("agent %s: a late or unrequested REPORT seq=%u", m->name, msg->seq);
 		return;
 	}
 	p->has_answered[i] = true;

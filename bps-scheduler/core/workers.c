@@ -117,7 +117,7 @@ static bool join_sound(const struct join_request *in)
 	if (!q->job[0])
 		join_refuse(in, -EINVAL, "a job needs a name");
 	else if (!q->size || q->size > CTL_WORKERS_MAX)
-		join_refuse(in, -EINVAL, "job '%s': %u workers asked for, 1 to %u are possible",
+		join_refuse(in, -EINVAL, "job '%s': %u workers requested, 1 to %u are possible",
 			q->job, q->size, CTL_WORKERS_MAX);
 	else if (q->flags & JOB_ELASTIC && (!(q->flags & JOB_SHRINK) || q->max_size < q->size ||
 						   q->max_size > CTL_WORKERS_MAX))
@@ -135,15 +135,14 @@ static bool join_sound(const struct join_request *in)
 			q->flags & ~(uint32_t)JOB_FLAGS_KNOWN);
 	else if (q->backup && q->flags & JOB_DETERMINISTIC)
 		join_refuse(in, -EINVAL,
-			"job '%s': deterministic sums wait for everybody, backup machines for "
-			"nobody "
-			"who is late: choose one",
+			"job '%s': deterministic sums wait for all machines, with backup machines "
+			"rounds do not wait for late ones: choose one",
 			q->job);
 	else if (q->token.bytes && q->token.bytes != CTL_TOKEN_BYTES)
 		join_refuse(in, -EINVAL, "job '%s': a token of %u bytes", q->job, q->token.bytes);
 	else if (in->c->is_undurable)
 		join_refuse(in, BPS_ENOTDURABLE,
-			"the scheduler cannot write its state and takes no workers; see its log");
+			"the scheduler cannot write its state and accepts no workers; see its log");
 	else
 		return true;
 	return false;
@@ -186,7 +185,7 @@ static bool join_has_room(const struct join_request *in, const struct sched_job 
 	const struct sched_worker *w = worker_get(j, rank);
 
 	if (rank >= sched_rank_bound(j))
-		join_refuse(in, BPS_EDUP, "job '%s' has all its %u workers already", j->name,
+		join_refuse(in, BPS_EDUP, "job '%s' already has all its %u workers", j->name,
 			sched_rank_bound(j));
 	else if (w && w->state != WORKER_ABSENT)
 		join_refuse(in, BPS_EDUP, "rank %u of job '%s' is held by pid %u on host %s", rank,
@@ -278,7 +277,7 @@ static bool can_start(const struct sched_job *j)
 static void join_again(const struct join_request *in, struct sched_job *j, uint32_t rank)
 {
 	if (j->state == JOB_RUNNING && in->c->is_undurable) {
-		sched_kick(in->c, in->m, "its job may not be durable yet");
+		sched_kick(in->c, in->m, "the job is not durable yet");
 		return;
 	}
 	joined(in, j->id, rank);
@@ -312,7 +311,7 @@ void sched_join(struct sched_core *c, struct sched_member *m, const struct ctl_j
 	}
 	if (m->is_drained && (!j || sched_job_member(j, m->id) == CTL_NO_ID)) {
 		join_refuse(&in, BPS_EDRAINED,
-			"job '%s': agent %s (host %s) is drained and takes no new jobs%s%s (by "
+			"job '%s': agent %s (host %s) is drained and accepts no new jobs%s%s (by "
 			"%s)",
 			msg->job, m->name, m->host, *m->drain_reason ? ": " : "", m->drain_reason,
 			m->drain_who);
@@ -384,7 +383,7 @@ void sched_worker(struct sched_core *c, struct sched_member *m, const struct ctl
 	if (msg->event < WORKER_FINISHED || msg->event > WORKER_AT_BARRIER) {
 		sched_kick(c, m, "an unknown event of a worker");
 	} else if (!w || w->state == WORKER_ABSENT || w->agent != m->id) {
-		log_rated(LOG_WARN, "agent %s speaks of rank %u of job '%s', which is not its",
+		log_rated(LOG_WARN, "agent %s reports rank %u of job '%s', which is not its own",
 			m->name, msg->rank, j->name);
 	} else if (j->state == JOB_FORMING) {
 		forming_lost(c, j, msg->rank);

@@ -156,8 +156,8 @@ void sched_newcomers_drop(struct sched_core *c, struct sched_job *j, uint32_t ag
 		const struct sched_member *m = sched_member(c, n->agent);
 		struct ctl_msg msg = {.type = CTL_JOINED,
 			.joined = {n->seq, (uint32_t)-BPS_ECLOSED,
-				"the job has ended while this worker waited to be let in",
-				CTL_NO_ID, CTL_NO_ID}};
+				"the job ended while this worker waited for admission", CTL_NO_ID,
+				CTL_NO_ID}};
 
 		if (agent == CTL_NO_ID && m)
 			sched_send(c, m, &msg);

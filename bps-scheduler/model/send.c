@@ -67,8 +67,8 @@ void sched_send_job_end(
 
 	if (i != CTL_NO_ID && j->members[i].is_gone) {
 		snprintf(text, sizeof(text),
-			"agent '%s' (host %s) is no longer part of job '%s', which went on "
-			"without it: %s",
+			"agent '%s' (host %s) is no longer in job '%s', which went on without it: "
+			"%s",
 			m->name, m->host, j->name, j->members[i].why);
 		msg.job_end.code = (uint32_t)-BPS_EEVICTED;
 		msg.job_end.text = text;
@@ -192,7 +192,7 @@ void sched_send_unknown_job(struct sched_core *c, const struct sched_member *m, 
 {
 	struct ctl_msg msg = {.type = CTL_JOB_END,
 		.job_end = {id, (uint32_t)-BPS_EJOB_FAILED,
-			"the scheduler does not know this job (any more)"}};
+			"the scheduler has no such job (any more)"}};
 	const struct sched_job *j = sched_job_any(c, id);
 
 	if (j && j->is_dirty)

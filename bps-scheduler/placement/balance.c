@@ -275,9 +275,8 @@ static void apply(
 	}
 	batch_moved(c, j, n);
 	sched_note(c, EVENT_PARTITIONS,
-		"%u partitions of job '%s' move so that its servers have their shares, %u are to "
-		"follow",
-		n, j->name, n_moves - n);
+		"%u partitions of job '%s' move to balance its servers, %u are to follow", n,
+		j->name, n_moves - n);
 }
 
 static void even_out(struct sched_core *c, struct sched_job *j)

@@ -28,10 +28,10 @@ int drain_find(
 
 	if (server && agent)
 		return err_set(err, -EINVAL,
-			"there are a server and an agent '%s': say server:%s or agent:%s", target,
+			"there are a server and an agent '%s': use server:%s or agent:%s", target,
 			target, target);
 	if (!server && !agent)
-		return err_set(err, BPS_ENOTFOUND, "no server or agent '%s' is known", target);
+		return err_set(err, BPS_ENOTFOUND, "there is no server or agent '%s'", target);
 	*ret = server ? server : agent;
 	return 0;
 }
@@ -131,7 +131,7 @@ static int may_drain(const struct sched_core *c, const struct sched_member *m, s
 		return 0;
 	if (!others_open(c, m))
 		return err_set(err, -EBUSY,
-			"'%s' is the last server that takes partitions: start or undrain another "
+			"'%s' is the last server that accepts partitions: start or undrain another "
 			"one first",
 			m->name);
 	if (!has_room_elsewhere(c, m))
@@ -209,12 +209,12 @@ int drain_describe(
 
 	if (!m->is_drained)
 		return err_set(ret_text, 0,
-			m->role == ROLE_SERVER ? "server %s takes partitions again"
-					       : "agent %s takes jobs again",
+			m->role == ROLE_SERVER ? "server %s accepts partitions again"
+					       : "agent %s accepts jobs again",
 			m->name);
 	if (m->role == ROLE_AGENT)
 		return err_set(ret_text, 0,
-			"agent %s takes no new jobs; %u that are there go on until they end",
+			"agent %s accepts no new jobs; its %u running jobs go on until they end",
 			m->name, jobs_at(c, m));
 	if (!n)
 		return err_set(ret_text, 0, "server %s is drained, and has no partitions", m->name);
@@ -241,7 +241,7 @@ void drain_leave(struct sched_core *c, struct sched_member *m)
 	if (c->is_undurable) {
 		sched_send_left(c, m, BPS_ENOTDURABLE, "the scheduler cannot write its state");
 	} else if (!others_open(c, m)) {
-		sched_send_left(c, m, BPS_ENOSERVER, "no other server takes partitions");
+		sched_send_left(c, m, BPS_ENOSERVER, "no other server accepts partitions");
 	} else if (!has_room_elsewhere(c, m)) {
 		sched_send_left(c, m, BPS_EQUOTA, "the other servers have no memory for its sums");
 	} else {

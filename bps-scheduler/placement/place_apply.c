@@ -239,7 +239,7 @@ void place_server_restarted(struct sched_core *c, struct sched_member *m, uint16
 		j->has_moved = true;
 		sched_job_dirty(c, j);
 		sched_note(c, EVENT_PARTITIONS,
-			"%u partitions of job '%s' begin anew on the restarted server %s", n,
+			"%u partitions of job '%s' start again on the restarted server %s", n,
 			j->name, m->name);
 	}
 }

@@ -27,9 +27,10 @@ static void no_answer(const struct sched_core *c, const struct sched_finding *f,
 		return;
 	snprintf(l.what, sizeof(l.what), "agent %.60s on %.60s: no answer within %.1f s", m->name,
 		m->host, c->cfg.probe_ms / 1e3);
-	snprintf(l.effect, sizeof(l.effect), "what its workers wait for is not known; it may hang");
+	snprintf(l.effect, sizeof(l.effect), "the waits of its workers are unknown; it may hang");
 	snprintf(l.action, sizeof(l.action),
-		"`systemctl status bps-agent` on %.60s; it is taken for dead by itself", m->host);
+		"`systemctl status bps-agent` on %.60s; it is declared dead automatically",
+		m->host);
 	status_problem(list, "NO_ANSWER", false, subject, &l);
 }
 
@@ -55,7 +56,7 @@ static void late_workers(const struct sched_core *c, const struct status_info *i
 			(unsigned long long)f->round);
 	snprintf(l.effect, sizeof(l.effect), "%u of the others waited for it for %.0f ms so far",
 		f->n_waiting, 1e3 * status_span_s(info, f->since_ns));
-	snprintf(l.action, sizeof(l.action), "look at that process on %.40s; `bpsctl job %.60s`",
+	snprintf(l.action, sizeof(l.action), "check that process on %.40s; `bpsctl job %.60s`",
 		host, j->name);
 	status_problem(list, f->kind == FINDING_STALLED ? "TRAINER_STALLED" : "STRAGGLER", false,
 		subject, &l);

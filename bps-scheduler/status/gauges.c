@@ -27,13 +27,14 @@ static void members_metrics(
 				status_count_members(c, roles[r], (enum member_state)s), "role",
 				r ? "agent" : "server", "state",
 				sched_member_state_name((enum member_state)s), NULL);
-	metric_begin(out, "bps_drained_members", "gauge", "members that get nothing new, by role");
+	metric_begin(out, "bps_drained_members", "gauge", "members that get no new work, by role");
 	for (size_t r = 0; r < 2; r++)
 		metric_value(out, "bps_drained_members", count_drained(c, roles[r]), "role",
 			r ? "agent" : "server", NULL);
 	metric_one(out, "bps_planned_moves_total", "counter",
 		"partitions moved off drained servers and towards new ones", (double)c->n_planned);
-	metric_begin(out, "bps_heartbeat_age_seconds", "gauge", "since a live member was heard");
+	metric_begin(out, "bps_heartbeat_age_seconds", "gauge",
+		"since the last message of a live member");
 	for (uint32_t i = 1; i <= c->n_members; i++)
 		if (c->members[i]->state == MEMBER_UP)
 			metric_value(out, "bps_heartbeat_age_seconds",
@@ -81,7 +82,7 @@ void status_metrics(
 	const struct sched_core *c, const struct status_info *info, struct evbuffer *out)
 {
 	metrics_process(out, info->started_unix);
-	metric_one(out, "bps_view", "gauge", "number of the membership and placement",
+	metric_one(out, "bps_view", "gauge", "number of the current view (members and placement)",
 		(double)c->view);
 	metric_one(out, "bps_term", "gauge", "starts of this cluster's schedulers", c->term);
 	members_metrics(c, info, out);

@@ -76,11 +76,11 @@ static void down_problem(const struct sched_core *c, const struct status_info *i
 		m->why_down[0] ? m->why_down : "since before the restart");
 	if (is_error)
 		snprintf(l.effect, sizeof(l.effect),
-			"no server is left; %llu partitions wait for one",
+			"no server is alive; %llu partitions wait for one",
 			(unsigned long long)status_orphans(c));
 	else if (is_server)
 		snprintf(l.effect, sizeof(l.effect),
-			"its partitions are with the other servers; no round was lost");
+			"its partitions are on other servers; no round was lost");
 	else
 		snprintf(l.effect, sizeof(l.effect),
 			"its running jobs ended with BPS_EAGENT_LOST; those that may shrink go on");
@@ -96,11 +96,12 @@ static void cut_problem(
 	struct problem_lines l;
 
 	snprintf(l.what, sizeof(l.what),
-		"agent %s on %s: not heard by the scheduler for %.1f s, but by servers %.1f s ago",
+		"agent %s on %s: silent at the scheduler for %.1f s, but servers received from it "
+		"%.1f s ago",
 		m->name, m->host, status_span_s(info, m->heard_ns),
 		status_span_s(info, m->seen_ns));
 	snprintf(l.effect, sizeof(l.effect),
-		"none while servers hear it; its jobs end when partitions have to move");
+		"none while servers receive from it; its jobs end when partitions have to move");
 	snprintf(l.action, sizeof(l.action), "look at the network between %s and the scheduler",
 		m->host);
 	member_problem(p, m, "CONTROL_SILENT", false, &l);
@@ -122,10 +123,10 @@ static void silent_problem(const struct sched_core *c, const struct status_info 
 	snprintf(l.what, sizeof(l.what), "%s %s on %s: %s for %.1f s", sched_role_name(m->role),
 		m->name, m->host,
 		m->state == MEMBER_UP         ? "silent"
-		: m->state == MEMBER_EXPECTED ? "not back since the scheduler's restart"
+		: m->state == MEMBER_EXPECTED ? "has not returned since the scheduler's restart"
 					      : "connection lost",
 		status_span_s(info, m->state == MEMBER_UP ? m->heard_ns : m->since_ns));
-	snprintf(l.effect, sizeof(l.effect), "taken for dead in %.1f s",
+	snprintf(l.effect, sizeof(l.effect), "declared dead in %.1f s",
 		dead_ns > info->now_ns ? (double)(dead_ns - info->now_ns) / 1e9 : 0);
 	snprintf(l.action, sizeof(l.action), "wait; then `systemctl status bps-%s` on %s",
 		sched_role_name(m->role), m->host);
@@ -138,7 +139,7 @@ static void stuck_problem(
 	struct problem_lines l;
 
 	snprintf(l.what, sizeof(l.what),
-		"%s %s on %s: alive, but a thread has not moved for %.0f s",
+		"%s %s on %s: alive, but a thread has made no progress for %.0f s",
 		sched_role_name(m->role), m->name, m->host, status_span_s(info, m->moved_ns));
 	snprintf(l.effect, sizeof(l.effect), "rounds may wait for it");
 	snprintf(l.action, sizeof(l.action), "its watchdog restarts it; else restart bps-%s on %s",
@@ -154,9 +155,9 @@ static void slow_problem(
 	snprintf(l.what, sizeof(l.what),
 		"server %s on %s: %.0f ms from the last contribution to the sum, more than %u ms",
 		m->name, m->host, m->beat.sum_us / 1e3, c->cfg.server_slow_ms);
-	snprintf(l.effect, sizeof(l.effect), "rounds of its partitions take as much longer");
+	snprintf(l.effect, sizeof(l.effect), "rounds of its partitions take longer by that time");
 	snprintf(l.action, sizeof(l.action),
-		"look at the load of %s; `bpsctl drain %s` gives its partitions to others", m->host,
+		"check the load of %s; `bpsctl drain %s` moves its partitions to others", m->host,
 		m->name);
 	member_problem(p, m, "SERVER_SLOW", false, &l);
 }
@@ -167,11 +168,11 @@ static void behind_problem(
 	struct problem_lines l;
 
 	snprintf(l.what, sizeof(l.what),
-		"the state log was older than what members know; seen %.0f s ago",
+		"the state log was older than that of a member; seen %.0f s ago",
 		status_span_s(info, c->behind_ns));
-	snprintf(l.effect, sizeof(l.effect), "the jobs of before have ended with BPS_EJOB_FAILED");
+	snprintf(l.effect, sizeof(l.effect), "earlier jobs have ended with BPS_EJOB_FAILED");
 	snprintf(l.action, sizeof(l.action),
-		"start the jobs again; see whether the disk of --state-dir keeps what was synced");
+		"start the jobs again; check whether the disk of --state-dir loses synced data");
 	problem(p, "STATE_BEHIND", false, &l);
 }
 
@@ -224,9 +225,9 @@ static void master_problem(const struct sched_core *c, struct problem_list *p)
 	snprintf(l.what, sizeof(l.what), "%s %s on %s%s: on the cluster's master key",
 		sched_role_name(first->role), first->name, first->host, more);
 	snprintf(l.effect, sizeof(l.effect),
-		"who gets at that key can be any member of the cluster, and steer it");
+		"a user who reads that key can pose as any member and operate the cluster");
 	snprintf(l.action, sizeof(l.action),
-		"`bpsctl key status`; give each the key of its name (bpsctl key derive %s:%s)",
+		"`bpsctl key status`; give it the key of its name (bpsctl key derive %s:%s)",
 		sched_role_name(first->role), first->name);
 	problem(p, "MASTER_KEY", false, &l);
 }
@@ -267,7 +268,7 @@ static void forming_problem(
 	if (more && at > 0 && at < (int)sizeof(l.what))
 		snprintf(l.what + at, sizeof(l.what) - (size_t)at, " and %u more", more);
 	snprintf(l.effect, sizeof(l.effect), "its workers wait in bps_open, until their time-out");
-	snprintf(l.action, sizeof(l.action), "start the missing workers, or look into their logs");
+	snprintf(l.action, sizeof(l.action), "start the missing workers, or read their logs");
 	job_problem(p, j, "JOB_FORMING_LONG", &l);
 }
 
@@ -289,7 +290,7 @@ static void straggler_problem(
 	snprintf(l.effect, sizeof(l.effect), "about %.0f %% of each step is spent waiting for it",
 		100 * (share < 1 ? share : 1));
 	snprintf(l.action, sizeof(l.action),
-		"look at load, clock and input of that machine; `bpsctl job %.80s`", j->name);
+		"check load, clock and input of that machine; `bpsctl job %.80s`", j->name);
 	job_problem(p, j, "STRAGGLER", &l);
 }
 

@@ -94,7 +94,7 @@ void status_quota_metrics(const struct sched_core *c, struct evbuffer *out)
 		"largest share of its limit that a user or a job has");
 	for (unsigned i = 0; i < SCHED_QUOTAS; i++)
 		metric_value(out, "bps_quota_used_ratio", fullest[i], "quota", names[i], NULL);
-	metric_begin(out, "bps_quota_refused_total", "counter", "what went over a limit");
+	metric_begin(out, "bps_quota_refused_total", "counter", "requests that exceeded a limit");
 	for (unsigned i = 0; i < SCHED_QUOTAS; i++)
 		metric_value(out, "bps_quota_refused_total", (double)c->refused[i], "quota",
 			names[i], NULL);

@@ -163,7 +163,7 @@ void srv_core_agent_gone(struct srv_core *core, uint32_t agent)
 	for (peer = TAILQ_FIRST(&core->peers); peer; peer = next) {
 		next = TAILQ_NEXT(peer, link);
 		if (peer->conn->peer_id == agent)
-			xport_close(peer->conn, "the scheduler says that the agent is gone");
+			xport_close(peer->conn, "the scheduler reported the agent's end");
 	}
 }
 

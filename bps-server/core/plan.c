@@ -299,8 +299,8 @@ static void plan_failed(struct srv_core *core, struct srv_job *job, int rc)
 			core->cfg.server_id, core->cfg.thread, pool_used(core->sums),
 			pool_limit(core->sums));
 	else
-		srv_job_fail(core, job, rc, "server %u cannot take a plan: %s", core->cfg.server_id,
-			err_str(rc));
+		srv_job_fail(core, job, rc, "server %u cannot apply a plan: %s",
+			core->cfg.server_id, err_str(rc));
 }
 
 void srv_core_plan(struct srv_core *core, const struct ctl_plan *plan)

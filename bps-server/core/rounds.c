@@ -177,7 +177,7 @@ static struct slot *contrib_slot(struct srv_core *core, struct seat *seat, const
 		return NULL;
 	}
 	if (here == PLACE_AHEAD || before == PLACE_AHEAD || !can_have(part, seat, m->round - 1)) {
-		peer_error(core, seat->peer, m, "round out of order");
+		peer_error(core, seat->peer, m, "round in the wrong order");
 		return NULL;
 	}
 	slot = slot_for(core, part, m->round);
@@ -194,7 +194,7 @@ static struct slot *contrib_slot_backup(
 	struct slot *slot = part_slot(part, m->round);
 
 	if (!backup_may_have(seat, m->round - 1)) {
-		peer_error(core, seat->peer, m, "round out of order");
+		peer_error(core, seat->peer, m, "round in the wrong order");
 		return NULL;
 	}
 	backup_note_has(core, seat, m->round - 1);
@@ -209,7 +209,7 @@ static struct slot *contrib_slot_backup(
 		return NULL;
 	}
 	if (slot_place(part, m->round) != PLACE_HERE) {
-		peer_error(core, seat->peer, m, "round out of order");
+		peer_error(core, seat->peer, m, "round in the wrong order");
 		return NULL;
 	}
 	slot = slot_for(core, part, m->round);
@@ -276,16 +276,16 @@ static void on_have(struct srv_core *core, struct seat *seat, const struct wire_
 			backup_note_has(core, seat, m->round);
 			seat_owe(seat, OWE_HAVE_OK, m->round);
 		} else {
-			peer_error(core, seat->peer, m, "round out of order");
+			peer_error(core, seat->peer, m, "round in the wrong order");
 		}
 		return;
 	}
 	if (!m->round) {
-		peer_error(core, seat->peer, m, "round out of order");
+		peer_error(core, seat->peer, m, "round in the wrong order");
 		return;
 	}
 	if (here == PLACE_AHEAD || !can_have(seat->part, seat, m->round)) {
-		peer_error(core, seat->peer, m, "round out of order");
+		peer_error(core, seat->peer, m, "round in the wrong order");
 		return;
 	}
 	if (here == PLACE_HERE)

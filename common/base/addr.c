@@ -161,13 +161,13 @@ const char *addr_bind_hint(int rc)
 {
 	switch (rc) {
 	case -EADDRINUSE:
-		return " (another program listens there, `ss -ltnp` shows which: stop it, or "
-		       "choose another port)";
+		return " (another program listens there, see `ss -ltnp`: stop it, or choose "
+		       "another port)";
 	case -EADDRNOTAVAIL:
 		return " (no interface of this machine has that address: choose another, or bring "
 		       "it up)";
 	case -EACCES:
-		return " (ports below 1024 take privileges: choose a higher one)";
+		return " (ports below 1024 need privileges: choose a higher one)";
 	default:
 		return "";
 	}

@@ -30,9 +30,9 @@
 	X(BPS_ENOTDURABLE, 10020, "the scheduler cannot write its state")                          \
 	X(BPS_EJOB_FAILED, 10021, "the job has failed")                                            \
 	X(BPS_EROUND_LOST, 10022, "a round was lost with its server")                              \
-	X(BPS_EDRAINED, 10023, "this machine takes no new jobs")                                   \
+	X(BPS_EDRAINED, 10023, "this machine accepts no new jobs")                                 \
 	X(BPS_EDEVICE, 10024, "a GPU or its executor failed")                                      \
-	X(BPS_EISOLATED, 10025, "this machine hears neither the scheduler nor a server")
+	X(BPS_EISOLATED, 10025, "this machine receives nothing from the scheduler and all servers")
 
 /* Libbpsclient/bps.h came first and defines these names for users: check its numbers */
 #ifdef BPS_H

@@ -107,7 +107,7 @@ static int read_action(struct arm *a, const char *name, const char *arg, struct 
 			name, nearest_name_hint(&best, "", hint));
 	if ((a->action == ACT_SLEEP || a->action == ACT_ERROR) != (arg != NULL))
 		return err_set(err, -EINVAL, "%s",
-			arg ? "only sleep:TIME and error:NAME have a ':'"
+			arg ? "only sleep:TIME and error:NAME take a ':'"
 			    : "sleep and error need one: sleep:200ms, "
 			      "error:EIO");
 	if (a->action == ACT_SLEEP && !(a->sleep_ms = duration_ms(arg, SLEEP_MAX_MS)))

@@ -163,7 +163,7 @@ static const char *keyless_hint(const struct ctlchan *c)
 {
 	bool is_turned_away = !c->listener && !c->tls && !c->has_heard;
 
-	return is_turned_away ? " (before it sent anything: does it want a key? see --key-file)"
+	return is_turned_away ? " (before it sent anything: does it need a key? see --key-file)"
 			      : "";
 }
 
@@ -323,8 +323,7 @@ int chan_refuse_without_key(
 	if (sockaddr_is_loopback(sa))
 		return 0;
 	return err_set(err, -EPERM,
-		"will not %s %s without a cluster key: only loopback addresses are allowed then "
-		"(%s)",
+		"cannot %s %s without a cluster key: only loopback addresses are allowed then (%s)",
 		verb, sockaddr_format(sa, text), option);
 }
 
@@ -469,7 +468,7 @@ int ctlchan_send(struct ctlchan *c, uint16_t type, const void *body, size_t n_bo
 		return -EMSGSIZE;
 	out = bufferevent_get_output(c->bev);
 	if (evbuffer_get_length(out) + sizeof(head) + n_body > CTLCHAN_MAX_OUT_BYTES) {
-		chan_fail(c, "%s does not read: %zu bytes wait for it", c->peer,
+		chan_fail(c, "%s does not read: %zu bytes are queued for it", c->peer,
 			evbuffer_get_length(out));
 		return -ENOBUFS;
 	}

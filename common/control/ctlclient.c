@@ -153,7 +153,7 @@ static void replace_chan(struct ctlclient *c)
 	c->used = c->tls[0];
 	client_set_state(c, CLIENT_DIALING);
 	c->is_accepted = false;
-	c->ops->down(c->arg, c, "a connection with the new key takes its place", true);
+	c->ops->down(c->arg, c, "replaced by a connection with the new key", true);
 	client_is_up(c);
 }
 
@@ -207,8 +207,8 @@ static void on_closed(void *arg, struct ctlchan *chan, const char *reason)
 	if (chan == c->trial) {
 		c->trial = NULL; /* it frees itself */
 		drop_trial(c);
-		log_warn("the new key is of no use yet, the connection with the former one stays: "
-			 "why=%s",
+		log_warn("the new key is not accepted yet, the connection with the previous one "
+			 "stays: why=%s",
 			reason);
 		return;
 	}

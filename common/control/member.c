@@ -275,7 +275,7 @@ static void on_welcome(struct member *m, const struct ctl_welcome *w)
 			memcmp(m->cluster_id, w->cluster_id.data, sizeof(m->cluster_id)) != 0)) {
 		log_rated(LOG_WARN, "another scheduler answered, or an older one: term=%u known=%u",
 			w->term, m->term);
-		ctlclient_drop(m->client, "not the scheduler of this cluster");
+		ctlclient_drop(m->client, "the scheduler of another cluster");
 		return;
 	}
 	m->id = w->member_id;
@@ -361,10 +361,10 @@ static void dispatch(struct member *m, struct member_msg *in)
 			/* C8: that scheduler is not ours, and may not end our work. */
 			log_rated(LOG_WARN, "another scheduler answered, retrying: %s",
 				msg->refuse.text);
-			ctlclient_drop(m->client, "not the scheduler of this cluster");
+			ctlclient_drop(m->client, "the scheduler of another cluster");
 			return;
 		}
-		log_write(LOG_AS(LOG_ERROR, REFUSED), "the scheduler refuses us: %s",
+		log_write(LOG_AS(LOG_ERROR, REFUSED), "the scheduler refuses this member: %s",
 			msg->refuse.text);
 		m->ops->refused(m->ctx, -(int)msg->refuse.code, msg->refuse.text);
 		return;
@@ -430,10 +430,10 @@ static void client_down(void *arg, struct ctlclient *c, const char *reason, bool
 	copy_text(m->down_why, sizeof(m->down_why), reason);
 	if (was_up && atomic_load(&m->is_up)) /* else the answer came from a wrong scheduler */
 		log_rated(LOG_AS(LOG_WARN, SCHEDULER_LOST),
-			"connection to the scheduler is lost, trying again: why=%s", reason);
+			"connection to the scheduler is lost, retrying: why=%s", reason);
 	else
 		log_rated(LOG_AS(LOG_WARN, SCHEDULER_LOST),
-			"cannot reach the scheduler, trying again: why=%s", reason);
+			"cannot reach the scheduler, retrying: why=%s", reason);
 	if (!atomic_exchange(&m->is_up, false))
 		return;
 	atomic_store(&m->down_since, clock_now_ns());

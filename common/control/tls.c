@@ -323,7 +323,7 @@ const char *tls_unproven(const SSL *ssl)
 	const struct tls *t = SSL_CTX_get_app_data(SSL_get_SSL_CTX(ssl));
 
 	if (!SSL_is_init_finished(ssl) || SSL_version(ssl) != TLS1_3_VERSION)
-		return "it is no TLS 1.3";
+		return "it is not TLS 1.3";
 	if (t->conf.cert)
 		return cert_unproven(t, ssl);
 	return SSL_session_reused(ssl) ? NULL : "the peer did not use the cluster key";
@@ -331,19 +331,19 @@ const char *tls_unproven(const SSL *ssl)
 
 const char *tls_failure(const SSL *ssl, unsigned long ssl_error)
 {
-	static const char cert_refused[] = "the other side refuses our certificate: another "
-					   "authority, expired or revoked (its log says which)";
+	static const char cert_refused[] = "the other side refuses this certificate: another "
+					   "authority, expired or revoked (its log has the reason)";
 	const struct tls *t = ssl ? SSL_CTX_get_app_data(SSL_get_SSL_CTX(ssl)) : NULL;
 	const char *reason = ERR_reason_error_string(ssl_error);
 	const struct tls_peer *peer = t && t->is_listener ? SSL_get_app_data(ssl) : NULL;
 
 	if (peer && peer->handshake_bytes > stranger_limit(t))
-		return "it sends too much before it has proven its identity";
+		return "it sent too much before it proved its identity";
 	if (peer && peer->is_revoked)
-		return "its key is revoked (`bpsctl key status` lists what is)";
+		return "its key is revoked (`bpsctl key status` lists revoked keys)";
 	if (!ssl_error)
-		return "the peer hung up during the TLS handshake (is it without a key, or not of "
-		       "this cluster?)";
+		return "the peer hung up during the TLS handshake (does it lack a key, or belong "
+		       "to another cluster?)";
 	if (t && t->conf.cert && ERR_GET_REASON(ssl_error) == SSL_R_TLSV1_ALERT_DECRYPT_ERROR)
 		return cert_refused;
 	switch (ERR_GET_REASON(ssl_error)) {
@@ -351,7 +351,7 @@ const char *tls_failure(const SSL *ssl, unsigned long ssl_error)
 	case SSL_R_HTTP_REQUEST:
 	case SSL_R_UNKNOWN_PROTOCOL:
 	case SSL_R_PACKET_LENGTH_TOO_LONG:
-		return "the peer does not speak TLS (is it without a cluster key?)";
+		return "the peer does not speak TLS (does it lack a cluster key?)";
 	case SSL_R_NO_SUITABLE_SIGNATURE_ALGORITHM:
 	case SSL_R_NO_SHARED_CIPHER:
 	case SSL_R_BINDER_DOES_NOT_VERIFY:

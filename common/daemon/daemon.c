@@ -138,7 +138,7 @@ static int reload(struct daemon *d, struct err_text *err)
 	if (n && d->reload_ops->changed)
 		d->reload_ops->changed(d->reload_ctx);
 	log_write(LOG_AS(LOG_INFO, RELOADED), "reloaded: changed=%u key=%s", n,
-		changed ? "changed" : "as it was");
+		changed ? "changed" : "unchanged");
 	return 0;
 }
 
@@ -154,7 +154,7 @@ static void on_hangup(struct daemon *d)
 		notify_reloading();
 	if (reload(d, &err) < 0)
 		log_write(LOG_AS(LOG_ERROR, RELOAD_REFUSED),
-			"cannot reload, all stays as it is: %s", err.s);
+			"cannot reload, all settings stay as they are: %s", err.s);
 	if (d->is_ready)
 		notify_ready(NULL);
 }
@@ -410,7 +410,7 @@ int daemon_end(int exit_status)
 
 	if (exit_status != EX_TEMPFAIL || !notify_is_heard())
 		return exit_status;
-	log_info("giving it another try in %d ms", PAUSE_MS);
+	log_info("retrying in %d ms", PAUSE_MS);
 	our_signals(&set);
 	sigdelset(&set, SIGHUP);
 	sigtimedwait(&set, NULL, &pause);

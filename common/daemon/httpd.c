@@ -337,13 +337,13 @@ static void on_request(struct evhttp_request *req, void *arg)
 	FAILPOINT(DAEMON_HTTP);
 	if (!is_for_us(h, req)) {
 		reply_text(req, HTTP_MISDIRECTED,
-			"the Host of this request does not name this daemon: use its address, or "
-			"add the name to its setting http-names");
+			"the Host header of this request does not name this daemon: use its "
+			"address, or add the name to its setting http-names");
 		return;
 	}
 	if (method != EVHTTP_REQ_GET && method != EVHTTP_REQ_HEAD) {
 		evhttp_add_header(evhttp_request_get_output_headers(req), "Allow", "GET, HEAD");
-		reply_text(req, HTTP_BADMETHOD, "this port only reads");
+		reply_text(req, HTTP_BADMETHOD, "only GET is allowed here");
 		return;
 	}
 	if (path && h->ops->metrics && strcmp(path, "/metrics") == 0) {

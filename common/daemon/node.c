@@ -61,7 +61,7 @@ static int check_listen(const struct node *n, const struct node_opts *o, struct 
 
 	if (addr_number(&o->listen, &sa, &len) < 0 || sockaddr_is_any((struct sockaddr *)&sa))
 		return err_set(err, -EINVAL,
-			"--listen wants the numeric address of the training network, not '%s'",
+			"--listen needs the numeric address of the training network, not '%s'",
 			o->listen.host);
 	if (tls_conf_is_empty(&n->daemon.auth) && !sockaddr_is_loopback((struct sockaddr *)&sa))
 		return err_set(err, -EPERM,
@@ -113,7 +113,7 @@ static int claim_our_name(
 			 "continuing, because it may not be a daemon",
 			program, n->name);
 	if (rc < 0) {
-		log_warn("cannot see whether another %s has the name '%s': %s", program, n->name,
+		log_warn("cannot check whether another %s has the name '%s': %s", program, n->name,
 			strerror(-rc));
 		n->claim_fd = -1;
 	}
@@ -143,7 +143,7 @@ static void open_same_host(
 		return;
 	if (is_server && shm_sweep(o->same_host_dir) < 0) {
 		log_info("no memory is shared with agents of this host: cannot make a socket in "
-			 "'%s': %s (make it for this user, or choose another --same-host-dir)",
+			 "'%s': %s (create it for this user, or choose another --same-host-dir)",
 			o->same_host_dir, strerror(errno));
 		return;
 	}
@@ -267,7 +267,7 @@ static void on_look(evutil_socket_t fd, short what, void *arg)
 	}
 	if (++n->n_hung < n->n_looks_dead)
 		return;
-	log_write(LOG_AS(LOG_ERROR, STUCK), "ending, to be started anew: %s", err.s);
+	log_write(LOG_AS(LOG_ERROR, STUCK), "ending for a restart: %s", err.s);
 	_exit(EX_SOFTWARE);
 }
 
@@ -469,17 +469,18 @@ bool node_probe(const struct node *n, enum httpd_probe probe, const struct node_
 void node_metrics(const struct node *n, const struct node_health *h, struct evbuffer *out)
 {
 	metrics_process(out, n->daemon.started_unix);
-	metric_one(out, "bps_view", "gauge", "number of the membership and placement",
+	metric_one(out, "bps_view", "gauge", "number of the current view (members and placement)",
 		(double)member_view(n->member));
 	metric_one(out, "bps_term", "gauge", "starts of this cluster's schedulers",
 		member_term(n->member));
 	metric_one(out, "bps_same_host_received_bytes_total", "counter",
-		"bytes taken from the memory of daemons on this host; in no figure of the network",
+		"bytes read from the memory of daemons on this host; not in the network's figures",
 		(double)n->same_host_counters.received_bytes);
 	metric_one(out, "bps_same_host_connections", "gauge",
 		"data connections through shared memory", n->same_host_counters.connections);
 	metric_one(out, "bps_same_host_refused_total", "counter",
-		"same-host connects without a good ticket", (double)n->same_host_counters.refused);
+		"same-host connection attempts without a valid ticket",
+		(double)n->same_host_counters.refused);
 	metric_begin(out, "bps_health", "gauge", "1: this problem is present");
 	for (size_t i = 0; i < N_NODE_PROBLEMS; i++)
 		if (h->is_agent || !node_problems[i].is_of_agents)

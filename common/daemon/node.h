@@ -35,25 +35,25 @@ extern const char *const node_same_host_words[]; /* auto, off */
 			.port = 7302, .help = listen_help},                                        \
 		{"scheduler", SET_ADDR, SETTING_AT(struct node_opts, scheduler),                   \
 			.def = "127.0.0.1:7300", .port = 7300,                                     \
-			.help = "where bps-scheduler listens"},                                    \
+			.help = "address of bps-scheduler"},                                       \
 		{"name", SET_STRING, SETTING_AT(struct node_opts, name), .def = "",                \
 			.max = CTL_NAME_MAX,                                                       \
 			.help = "unique in its role; empty: the host's name"},                     \
 		{"host", SET_STRING, SETTING_AT(struct node_opts, host), .def = "",                \
 			.max = CTL_NAME_MAX,                                                       \
-			.help = "this machine, as its other daemons call it; empty: the host's "   \
+			.help = "name of this machine, equal for its daemons; empty: the host's "  \
 				"name"},                                                           \
 		{"provider", SET_STRING, SETTING_AT(struct node_opts, provider), .def = "tcp",     \
 			.max = 31,                                                                 \
-			.help = "what data connections go over: tcp, verbs (RDMA) or ofi-tcp"},    \
+			.help = "transport of data connections: tcp, verbs (RDMA) or ofi-tcp"},    \
 		{"congestion-control", SET_STRING, SETTING_AT(struct node_opts, congestion),       \
 			.def = "auto", .min = 1, .max = CONGESTION_NAME_MAX,                       \
-			.help = "of data connections (provider tcp); auto: the system's, but no "  \
-				"BBR; system; or a name that the kernel knows"},                   \
+			.help = "of data connections (provider tcp); auto: the system's, except "  \
+				"BBR; system; or a name that the kernel supports"},                \
 		{"nic-speed", SET_INT, SETTING_AT(struct node_opts, nic_mbps), .def = "0",         \
 			.max = 10000000,                                                           \
-			.help = "Mbit/s of the network card; 0: as its driver "                    \
-				"says, else as measured"},                                         \
+			.help = "Mbit/s of the network card; 0: as reported by its driver, else "  \
+				"as measured"},                                                    \
 		{"spin", SET_DURATION, SETTING_AT(struct node_opts, spin_us), .def = "50us",       \
 			.max = 10 * SETTING_MS,                                                    \
 			.help = "how long an idle data thread looks for work before it sleeps"},   \
@@ -65,14 +65,15 @@ extern const char *const node_same_host_words[]; /* auto, off */
 			.help = "share memory with the other daemons of this host: auto or off"},  \
 		{"same-host-dir", SET_STRING, SETTING_AT(struct node_opts, same_host_dir),         \
 			.def = "/run/bps/server", .max = SHM_DIR_MAX,                              \
-			.help = "where servers make their sockets for it, and agents look"},       \
+			.help = "folder of the servers' sockets, where agents look for them"},     \
 		{"ping-dead", SET_DURATION, SETTING_AT(struct node_opts, ping_dead_us),            \
 			.def = "2s", .min = 20 * SETTING_MS, .max = 600 * SETTING_S,               \
 			.help = "a data connection is dropped after this much silence"},           \
 	{                                                                                          \
 		"thread-dead", SET_DURATION, SETTING_AT(struct node_opts, thread_dead_us),         \
 			.def = "5s", .min = 0, .max = 3600 * SETTING_S,                            \
-			.help = "the process ends when a data thread hangs for so long; 0: never"  \
+			.help = "the process ends when a data thread hangs for this time; 0: "     \
+				"never"                                                            \
 	}
 
 /* Time without an answer on the data plane after which a message is sent again, by both. */

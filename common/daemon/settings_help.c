@@ -90,7 +90,7 @@ void settings_print_help(const struct settings *s)
 	       "Each setting may also come from the environment (BPS_NAME) or the INI file; "
 	       "a flag wins.\n");
 	if (has_live(spec))
-		printf("SIGHUP reads the files again; what is live changes at once.\n");
+		printf("SIGHUP reads the files again; settings marked live change at once.\n");
 }
 
 void settings_print(const struct settings *s, FILE *out)

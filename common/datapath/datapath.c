@@ -60,7 +60,7 @@ static void note_trouble(
 		*t = (struct trouble){.instance = instance, .thread = thread};
 	}
 	if (++t->n == TRIES)
-		log_warn("no shared memory with a server on this host, going through the network: "
+		log_warn("no shared memory with a server on this host, using the network: "
 			 "server=%u thread=%u why=%s",
 			peer_id, thread, why);
 }
@@ -266,7 +266,7 @@ int datapath_new(struct net *net, const struct shm_config *same_host, unsigned t
 		return rc;
 	}
 	if (shm_xport_new(same_host, thread, &shm_events, d, &d->shm, &why) < 0) {
-		log_warn("no same-host path, all goes through the network: thread=%u: %s", thread,
+		log_warn("no same-host path, all data uses the network: thread=%u: %s", thread,
 			why.s);
 		*ret = d->net;
 		free(d);

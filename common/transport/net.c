@@ -167,7 +167,7 @@ const char *net_check_ticket(
 	 * (peer_conn_is_second). */
 	if (ret->channel == CHANNEL_OF_CONNECTING && replay_check(&n->replay, ret))
 		return "replayed ticket";
-	return FAILPOINT(NET_ACCEPT) ? "a failpoint says so" : NULL;
+	return FAILPOINT(NET_ACCEPT) ? "ordered by a failpoint" : NULL;
 }
 
 const char *net_refuse(struct net *n, const struct ticket *t, const char *why)

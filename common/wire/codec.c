@@ -262,7 +262,7 @@ static int mem_take(struct reader *r, size_t n, size_t align, uint8_t **ret_at)
 	size_t at = r->mem_used + (align - r->mem_used % align) % align;
 
 	if (at > r->mem_limit || n > r->mem_limit - at)
-		return err_set(r->err, -E2BIG, "decoding takes more than %zu bytes", r->mem_limit);
+		return err_set(r->err, -E2BIG, "decoding needs more than %zu bytes", r->mem_limit);
 	r->mem_used = at + n;
 	*ret_at = r->mem ? r->mem + at : NULL;
 	return 0;
@@ -417,7 +417,7 @@ int codec_decode(const struct layout *l, const void *buf, size_t n_bytes, size_t
 		return rc;
 	if (left(&count))
 		return err_set(
-			err, BPS_EPROTO, "%s has %zu bytes behind its end", l->name, left(&count));
+			err, BPS_EPROTO, "%s has %zu bytes after its end", l->name, left(&count));
 	if (count.mem_used) {
 		fill.mem = malloc(count.mem_used);
 		if (!fill.mem)

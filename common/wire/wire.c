@@ -281,7 +281,7 @@ static int hdr_check(
 	if (len == 0 || (is_inline && len > WIRE_INLINE_MAX))
 		return err_set(err, BPS_EPROTO, "%s of %u bytes", rule->name, len);
 	if (w[7] > UINT64_MAX - len)
-		return err_set(err, BPS_EPROTO, "%s ends behind the last address", rule->name);
+		return err_set(err, BPS_EPROTO, "%s ends after the last address", rule->name);
 	return 0;
 }
 

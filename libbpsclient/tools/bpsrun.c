@@ -60,7 +60,7 @@ static int make_token(struct bpsrun *r)
 	if (r->o.nnodes > 1)
 		return 0;
 	if (getrandom(bytes, sizeof(bytes), 0) != (ssize_t)sizeof(bytes)) {
-		output_say("no randomness for a job token: %s", strerror(errno));
+		output_say("no random bytes for a job token: %s", strerror(errno));
 		return -EIO;
 	}
 	for (unsigned i = 0; i < CTL_TOKEN_BYTES; i++)
@@ -104,7 +104,7 @@ static int run_job(struct bpsrun *r)
 
 	r->o.agent = daemons_choose(&r->o);
 	if (!r->o.agent && r->o.nnodes > 1) {
-		output_say("a job on several nodes needs an agent on each (--agent, or "
+		output_say("a job on several nodes needs a running agent on each (--agent, or "
 			   "BPS_AGENT_SOCKET)");
 		return -EINVAL;
 	}

@@ -333,8 +333,8 @@ const char *daemons_choose(const struct bpsrun_options *o)
 		return env;
 	rc = try_connect(LOCAL_SOCKET);
 	if (rc < 0) /* a user with an agent expects to train with it */
-		output_say("%s: %s%s; the job gets a cluster of its own", LOCAL_SOCKET,
+		output_say("%s: %s%s; starting a separate cluster for the job", LOCAL_SOCKET,
 			strerror(-rc),
-			rc == -EACCES || rc == -EPERM ? " (are you in its group?)" : "");
+			rc == -EACCES || rc == -EPERM ? " (is this user in its group?)" : "");
 	return rc == 0 ? LOCAL_SOCKET : NULL;
 }

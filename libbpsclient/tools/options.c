@@ -146,7 +146,7 @@ static int check_options(struct bpsrun_options *o)
 		return -EINVAL;
 	}
 	if (o->agent && (o->has_agents || o->has_servers)) {
-		output_say("--agent uses daemons that run; --agents and --servers start new ones");
+		output_say("--agent uses running daemons; --agents and --servers start new ones");
 		return -EINVAL;
 	}
 	return 0;

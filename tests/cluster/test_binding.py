@@ -122,11 +122,11 @@ def test_what_is_no_type_and_no_gpu_is_refused():
             lambda: job.gpu_declare("t", "float32", 3, 4096),
         ):
             with pytest.raises(
-                bps.Error, match="'float32' is no element type, these are: i8, .*f32"
+                bps.Error, match="'float32' is not an element type, these are: i8, .*f32"
             ) as e:
                 call()
             assert e.value.code == -errno.EINVAL
-        with pytest.raises(bps.Error, match="is no element type"):
+        with pytest.raises(bps.Error, match="is not an element type"):
             job.declare("t", ["f32"], 3)
         for uuid in (
             b"short",

@@ -111,7 +111,7 @@ def test_why_stuck_asks_the_local_agent_while_the_scheduler_is_silent(cluster):
     c.scheduler.kill()
     for args in (("why-stuck",), ("why-stuck", "digits")):
         text = show(c, *agents[0], *args, status=1)
-        assert "agent a0 on agent-host0 knows of its own workers" in text, text
+        assert "agent a0 on agent-host0 reports of its own workers" in text, text
         assert (
             "'w' round 2: 1 worker for" in text
             and "all workers of this host have submitted it" in text
@@ -144,7 +144,7 @@ def test_why_stuck_says_that_no_server_is_there(cluster):
     c = cluster(agents=2, servers=0)
     c.start_job("error", 2, {"what": "wait_for_servers", "args": {"timeout": 20}}, job="poor")
     c.wait_for(
-        "it waits", lambda: "no server is left: start one" in c.bpsctl("why-stuck", "poor").stdout
+        "it waits", lambda: "no server is alive: start one" in c.bpsctl("why-stuck", "poor").stdout
     )
     assert "NO_SERVER" in show(c, "status", status=2)
 

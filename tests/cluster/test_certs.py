@@ -183,7 +183,7 @@ def test_certificate_of_another_authority_is_refused(certified, site, tmp_path):
     other = Authority(tmp_path / "other")
     other.sign("server:s0")
     d = spawn_server(c, *other.settings(other.dir / "server-s0", ca=site.dir / "ca.crt"))
-    says(c, d, "the other side refuses our certificate")
+    says(c, d, "the other side refuses this certificate")
     says(c, c.scheduler, "control channel: refused a connection")
     assert not members(c)
 
@@ -201,7 +201,7 @@ def test_scheduler_of_another_authority_is_refused(certified, site, tmp_path):
 def test_expired_certificate_is_refused(certified, site):
     c = certified
     d = spawn_server(c, *site.sign("server:s0", days=-1))
-    says(c, d, "the other side refuses our certificate")
+    says(c, d, "the other side refuses this certificate")
     says(c, c.scheduler, "expired")
     assert not members(c)
 
@@ -312,7 +312,7 @@ def test_revoked_certificate_is_refused_also_where_it_stands(cluster, site, tmp_
     site.revoke("server:s1", ca)
     c.scheduler.kill(signal.SIGHUP)
     c.wait_for("s1 is out", lambda: members(c) == {"s0"})
-    says(c, c.servers[1], "refuses our certificate")
+    says(c, c.servers[1], "refuses this certificate")
 
 
 def test_revocation_list_that_cannot_be_used_is_no_success(cluster, site, tmp_path):
@@ -328,7 +328,7 @@ def test_revocation_list_that_cannot_be_used_is_no_success(cluster, site, tmp_pa
         got = answer_to(c, site, "ctl:u", key_reload)
         assert got[10:14] != zero and b"cannot use the authorities" in got, got
     c.scheduler.kill(signal.SIGHUP)
-    says(c, c.scheduler, "cannot reload, all stays as it is: cannot use the authorities")
+    says(c, c.scheduler, "cannot reload, all settings stay as they are: cannot use the authorities")
     assert "reloaded:" not in c.scheduler.log.read_text()
     ca.write_text(good)
     assert answer_to(c, site, "ctl:u", key_reload)[10:14] == zero

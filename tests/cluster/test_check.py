@@ -107,7 +107,7 @@ def test_port_of_somebody_else_is_told_from_ours(host):
             f"listen = 127.0.0.1:{s.getsockname()[1]}\nhttp = 127.0.0.1:{free_port()}\n",
         )
         d = check(host.conf)
-    assert d["server listen"][0] == "bad" and "taken by something else" in d["server listen"][1], d
+    assert d["server listen"][0] == "bad" and "used by another program" in d["server listen"][1], d
     assert d["server http"] == ("ok", d["server http"][1]) and "is free" in d["server http"][1], d
 
 

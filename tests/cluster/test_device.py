@@ -227,7 +227,7 @@ def test_an_executor_that_hangs_is_killed(cluster):
     job = start_and_wait(r, 2, {})
     (pid,) = r.executors(0)
     os.kill(pid, signal.SIGSTOP)
-    said = f"the executor of its GPUs (this host, pid {pid}) has not moved for"
+    said = f"the executor of its GPUs (this host, pid {pid}) has made no progress for"
     r.c.wait_for("it is shown", lambda: said in " ".join(r.c.bpsctl("why-stuck").stdout.split()))
     results = r.c.finish(job)
     check_ended(results, LOST, bound_s=40)
@@ -292,7 +292,7 @@ def test_nothing_leaks_job_after_job(rig):
 def test_a_stream_that_does_not_come_is_named(cluster, agents):
     r = Rig(cluster, "cuda", agents=agents)
     for text in r.run("device_late", 2, {"late_rank": 1}):
-        assert "rank 1" in text and "stream has not come" in text, text
+        assert "rank 1" in text and "stream has not reached" in text, text
 
 
 @pytest.mark.parametrize("agents", [1, 2])

@@ -330,7 +330,7 @@ def test_a_machine_with_gpus_joins_a_running_job(rig):
 
     new = Worker(r.c, r.c.agents[2], "gpu_grow", args, 2, 2, "grow", r.env)
     r.c.workers.append(new)
-    r.c.wait_for("it is in", lambda: "lets in rank 2" in r.c.scheduler.log.read_text())
+    r.c.wait_for("it is in", lambda: "admits rank 2" in r.c.scheduler.log.read_text())
     progress.goes_on()
     go.touch()
     results = r.c.finish([*started, new])

@@ -138,7 +138,7 @@ def test_what_the_manager_lost_of_an_executor_ends_its_job_with_a_clear_error(ke
     )
     results = r.c.finish(job)
     check_ended(results, LOST, bound_s=20)
-    assert any("the executor of its GPUs is gone" in text for _, text, _, _ in results), results
+    assert any("the executor of its GPUs has ended" in text for _, text, _, _ in results), results
 
 
 def test_an_agent_that_dies_while_executors_start_costs_a_pause(kept, tmp_path):

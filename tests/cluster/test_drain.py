@@ -39,7 +39,7 @@ def test_server_is_drained_and_undrained_under_load(cluster):
     assert p.returncode == 0 and "has no partitions any more" in p.stdout, p
     assert c.steer("drain", "s0").returncode == 0
     p = c.steer("drain", "s2")
-    assert p.returncode == 2 and "'s2' is the last server that takes partitions" in p.stderr, p
+    assert p.returncode == 2 and "'s2' is the last server that accepts partitions" in p.stderr, p
     c.wait_for("s2 has all", lambda: not c.member("s0")["partitions"])
     text = c.bpsctl("servers").stdout
     assert "drained: by " in text and "drained: new disk, by " in text, text
@@ -119,13 +119,13 @@ def test_rolling_restart_of_all_daemons_costs_no_round(cluster):
     for s in c.servers:
         restart(s)
         log = s.log.read_text()
-        assert "ending: nothing is here any more" in log, log[-2000:]
+        assert "ending: no partition is left" in log, log[-2000:]
         c.wait_for(
             "it has its share again", lambda s=s: c.member(s.name)["partitions"] > N_TENSORS // 4
         )
         progress.goes_on()
     texts = [text for kind, text in c.events() if kind == "partitions"]
-    assert not [t for t in texts if "begin anew" in t or "moved from server" in t], texts
+    assert not [t for t in texts if "start again on" in t or "moved from server" in t], texts
     for a in c.agents:
         a.die(signal.SIGTERM)
         progress.goes_on()
@@ -137,7 +137,7 @@ def test_last_server_ends_at_once_and_its_next_process_goes_on(cluster):
     c = cluster(agents=2, servers=1)
     started, progress, stop = start_rounds(c, 2)
     restart(c.servers[0])
-    assert "no other server takes partitions" in c.servers[0].log.read_text()
+    assert "no other server accepts partitions" in c.servers[0].log.read_text()
     progress.goes_on()
     finish(c, started, stop)
 

@@ -52,7 +52,7 @@ def test_machine_that_the_others_went_on_without_is_told(cluster):
     masks = agreed([results[0], results[2]])
     assert masks[-1] == [0b101]
     assert results[1]["code"] == bps.EEVICTED
-    assert "no longer part of job" in results[1]["text"], results[1]["text"]
+    assert "no longer in job" in results[1]["text"], results[1]["text"]
     # Earlier results equal those of the others, except for the last round, which may be its own.
     assert results[1]["rounds"][:-1] == results[0]["rounds"][: len(results[1]["rounds"]) - 1]
 
@@ -161,7 +161,7 @@ def test_machine_joins_a_running_job_and_has_the_weights_of_the_others(cluster):
     }
     started, progress = c.start_running("growing", 2, args, job="grow", placement=[0, 1])
     new = c.add_worker(2, "growing", args, 2, 2, "grow")
-    c.wait_for("it is in", lambda: "lets in rank 2" in c.scheduler.log.read_text())
+    c.wait_for("it is in", lambda: "admits rank 2" in c.scheduler.log.read_text())
     progress.goes_on()
     go.touch()
     results = c.finish([*started, new])
@@ -189,7 +189,7 @@ def test_lost_machine_is_replaced_by_another_that_joins(cluster):
     started = c.start_job("growing", 2, dict(args, victim=1, at=4), job="heal", placement=[0, 1])
     c.wait_for("it is left", lambda: "goes on without agent a1" in c.scheduler.log.read_text())
     new = c.add_worker(2, "growing", args, 1, 2, "heal")
-    c.wait_for("it is in", lambda: "lets in rank 1" in c.scheduler.log.read_text())
+    c.wait_for("it is in", lambda: "admits rank 1" in c.scheduler.log.read_text())
     (r,) = c.finish([c.add_worker(1, "growing", args, 0, 2, "heal")])
     assert r["code"] == bps.EDUP and "has all its 2 workers" in r["text"], r
     go.touch()
@@ -215,7 +215,7 @@ def test_machine_that_was_put_out_joins_again(cluster):
     )
     c.wait_for("it is left", lambda: "goes on without agent a1" in c.scheduler.log.read_text())
     new = c.add_worker(1, "growing", args, 1, 2, "back")
-    c.wait_for("it is in", lambda: "lets in rank 1" in c.scheduler.log.read_text())
+    c.wait_for("it is in", lambda: "admits rank 1" in c.scheduler.log.read_text())
     progress.goes_on(3)
     c.servers[0].kill()
     c.servers[0].start()
@@ -302,7 +302,7 @@ def test_screens_tell_who_left_and_who_waits(cluster):
     c.wait_for("it waits", lambda: c.scheduler.status()["jobs"][0]["newcomers"] == 1)
     text = c.bpsctl("job", "screen").stdout
     assert (
-        "went on without agent-host1 (1 workers)" in text and "1 workers wait to be let in" in text
+        "went on without agent-host1 (1 workers)" in text and "1 workers wait for admission" in text
     ), text
     (job,) = c.scheduler.status()["jobs"]
     assert job["lost"][0]["agent"] == "a1" and job["agents"] == ["a0"] and job["max_size"] == 3
@@ -330,7 +330,7 @@ def test_newcomer_that_dies_while_it_waits_leaves_its_place_to_another(cluster):
         c.wait_for("it waits", lambda: c.scheduler.status()["jobs"][0]["newcomers"] == 1)
         new.process.kill()
         c.wait_for("its place is free", lambda: c.scheduler.status()["jobs"][0]["newcomers"] == 0)
-    assert "has left before it was let in" in " ".join(c.bpsctl("events").stdout.split())
+    assert "has left before its admission" in " ".join(c.bpsctl("events").stdout.split())
     new = c.add_worker(2, "growing", args, 2, 2, "wait")
     c.wait_for("it waits", lambda: c.scheduler.status()["jobs"][0]["newcomers"] == 1)
     go.touch()

@@ -118,10 +118,10 @@ def test_waiting_ends_without_servers_and_may_be_repeated(cluster):
     c.servers[0].kill()
     go.touch()
     c.wait_for("both are told", lambda: all((c.dir / f"told-{r}").exists() for r in (0, 1)))
-    assert "calls that wait are told: no server" in c.agents[0].log.read_text()
+    assert "waiting calls end with: no server" in c.agents[0].log.read_text()
     c.servers[0].start()
     for text in c.finish(started):
-        assert "round 2: no server can be reached" in text and "no server is left" in text, text
+        assert "round 2: no server can be reached" in text and "no server is alive" in text, text
 
 
 def test_missing_scheduler_is_named(cluster):

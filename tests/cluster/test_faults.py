@@ -89,7 +89,7 @@ def test_agent_that_only_the_scheduler_does_not_hear_keeps_its_job(cluster):
         relay.is_open.clear()
         c.wait_for(
             "it is missed",
-            lambda: "silent here, but servers hear it" in c.scheduler.log.read_text(),
+            lambda: "silent here, but servers receive from it" in c.scheduler.log.read_text(),
         )
         at = progress.rounds()
         until = time.monotonic() + 5  # more than three times the patience of the agent
@@ -99,7 +99,9 @@ def test_agent_that_only_the_scheduler_does_not_hear_keeps_its_job(cluster):
         )
         p = c.bpsctl("status")
         assert (
-            p.returncode == 1 and "CONTROL_SILENT" in p.stdout and "but by servers" in p.stdout
+            p.returncode == 1
+            and "CONTROL_SILENT" in p.stdout
+            and "but servers received" in p.stdout
         ), p.stdout
         relay.is_open.set()
         c.wait_for(

@@ -86,7 +86,7 @@ def test_http_answers_while_a_data_thread_hangs_and_says_so(cluster, role):
         status, text = get(d, "/status")
         assert status == 200 and json.loads(text)["role"] == role[:-1]
         c.wait_for("the scheduler says so", lambda: "MEMBER_STUCK" in c.bpsctl("status").stdout)
-        assert "a thread has not moved" in show(c, "status", status=1)
+        assert "a thread has made no progress" in show(c, "status", status=1)
     c.wait_for("it goes on", lambda: get(d, "/livez")[0] == 200)
     c.wait_for("all is well", lambda: c.bpsctl("status").returncode == 0)
 
@@ -170,7 +170,7 @@ def test_slow_machine_is_named_with_its_lag_until_it_is_quick_again(cluster, tmp
     (tmp_path / "slow").unlink()
     c.wait_for(
         "it is cleared",
-        lambda: "holds it up no more" in c.bpsctl("events").stdout,
+        lambda: "no longer delays it" in c.bpsctl("events").stdout,
         deadline_s=2 * DEADLINE_S,
     )
     assert "is last in" not in show(c, "status")
@@ -186,6 +186,6 @@ def test_server_that_hangs_while_the_scheduler_restarts_is_replaced_long_before_
     c.servers[1].kill(signal.SIGSTOP)
     c.scheduler.start()
     c.wait_for("s1 is dead", lambda: c.member("s1")["state"] == "down")
-    assert "at the agents too" in c.member("s1")["why"]
+    assert "also at the agents" in c.member("s1")["why"]
     rounds.goes_on()
     c.servers[1].kill(signal.SIGCONT)

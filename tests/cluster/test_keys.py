@@ -172,7 +172,7 @@ def test_server_says_to_agents_where_it_is_so_that_any_address_is_none(cluster, 
         "--scheduler",
         f"127.0.0.1:{c.scheduler.port}",
     )
-    assert status == 78 and "--listen wants the numeric address" in text, (status, text)
+    assert status == 78 and "--listen needs the numeric address" in text, (status, text)
 
 
 def test_strangers_cannot_keep_members_of_a_cluster_with_a_key_out(cluster, master):

@@ -65,13 +65,13 @@ def test_file_with_an_error_changes_nothing(cluster):
     ):
         path.write_text(text)
         log = reload(c, c.scheduler)
-        assert f"<3>cannot reload, all stays as it is: {path}:2: {why}" in log, log
+        assert f"<3>cannot reload, all settings stay as they are: {path}:2: {why}" in log, log
         assert "<7>" not in log
     path.write_text("log-level = debug\nserver-dead = 200ms\n")
     log = reload(c, c.scheduler)
     assert (
-        "cannot reload, all stays as it is: server-dead and agent-dead must be at least 3 beats"
-        in log
+        "cannot reload, all settings stay as they are: server-dead and agent-dead must be at "
+        "least 3 beats" in log
     ), log
     os.unlink(path)
     assert f"cannot open '{path}': No such file" in reload(c, c.scheduler)
@@ -157,7 +157,7 @@ def test_key_file_is_read_again(cluster):
     c.scheduler.stop()
     c.scheduler.args += ["--key-file", str(key)]
     c.scheduler.start()
-    assert "key=as it was" in reload(c, c.scheduler)
+    assert "key=unchanged" in reload(c, c.scheduler)
     os.replace(new_key(c, "other.key"), key)
     assert "the key file has changed" in reload(c, c.scheduler)
     key.chmod(0o644)

@@ -92,7 +92,7 @@ def test_new_key_that_the_scheduler_does_not_know_yet_harms_nobody(keyed, tmp_pa
         daemon(c, who).kill(signal.SIGHUP)
         c.wait_for(
             "the key is refused",
-            lambda: "the new key is of no use yet" in daemon(c, who).log.read_text(),
+            lambda: "the new key is not accepted yet" in daemon(c, who).log.read_text(),
         )  # noqa: B023
     progress.goes_on()
     assert key_users(c) == {"current": 4}
@@ -172,7 +172,7 @@ def test_scheduler_with_a_copy_of_the_file_is_to_be_restarted(cluster, master, t
     c.master = master
     assert "systemctl restart bps-scheduler" in key(c, "rotate", status=1)
     c.scheduler.kill()
-    assert "was not told" in key(c, "--force", "retire", status=1)
+    assert "did not get the order" in key(c, "--force", "retire", status=1)
 
 
 def test_reload_by_signal_takes_the_file_too(keyed):

@@ -122,7 +122,7 @@ def test_agent_that_is_refused_says_so_and_goes_through_the_network(cluster, mee
             s.listen()
     c.run("rounds", 2, {"n_elems": 100000, "n_rounds": 5})
     for a in c.agents:
-        assert "going through the network" in a.log.read_text(), a.name
+        assert "using the network" in a.log.read_text(), a.name
         assert sums(a)[0] == 0, a.name
 
 
@@ -146,7 +146,7 @@ def test_stopped_daemon_costs_no_round_and_comes_back_to_shared_memory(cluster, 
     c.finish(started)
     c.run("rounds", 2, {"n_elems": 100000, "n_rounds": 5})
     c.wait_for("they share memory again", lambda: same_host(other)["connections"] > 0)
-    assert not any("going through the network" in a.log.read_text() for a in c.agents)
+    assert not any("using the network" in a.log.read_text() for a in c.agents)
 
 
 def test_killed_server_costs_no_round(cluster, meeting):
@@ -204,7 +204,11 @@ def test_agent_that_dies_and_comes_back_costs_no_round(cluster, meeting):
 
 @pytest.mark.parametrize(
     "sock,threads,why",
-    [("no", 0, "no agent on this host"), ("yes", 0, "beside an agent"), ("yes", 3, "as set")],
+    [
+        ("no", 0, "no agent on this host"),
+        ("yes", 0, "with an agent on this host"),
+        ("yes", 3, "as set"),
+    ],
 )
 def test_server_says_how_many_threads_it_has_chosen_and_why(cluster, meeting, sock, threads, why):
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as s:

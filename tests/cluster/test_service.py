@@ -39,7 +39,7 @@ def test_member_is_up_while_it_waits_for_the_scheduler_and_says_what_it_does(
     c.scheduler.pin()
     c.scheduler.start()
     read_ready(ready, d.process, d.name, d.log)
-    manager.wait_for("STATUS=summing: " if which == "s0" else "STATUS=taking trainers: ")
+    manager.wait_for("STATUS=summing: " if which == "s0" else "STATUS=accepting trainers: ")
     c.scheduler.stop()
     manager.wait_for("STATUS=running jobs go on; the scheduler cannot be reached for 0 s: ")
 

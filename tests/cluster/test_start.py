@@ -183,7 +183,7 @@ def test_bad_environment_ends_with_78_and_a_near_miss_is_told(place):
     p = place.run("bps-scheduler", "--check-config")
     assert p.returncode == 0
     assert p.stderr == (
-        "<4>environment BPS_SERVER_DAED is not a setting and changes nothing (did you mean "
+        "<4>environment BPS_SERVER_DAED is not a setting and has no effect (did you mean "
         "'BPS_SERVER_DEAD'?)\n"
     )
 
@@ -341,13 +341,13 @@ def test_socket_path_that_cannot_be_used_ends_with_78(place):
     file = place.path / "a.sock"
     file.write_text("precious")
     place.refuses(
-        78, [f"'{file}' is there already and no socket", "choose another --socket"], "bps-agent"
+        78, [f"'{file}' exists and is not a socket", "choose another --socket"], "bps-agent"
     )
     assert file.read_text() == "precious"
     missing = place.path / "none" / "a.sock"
     place.refuses(
         78,
-        [f"cannot listen on '{missing}': No such file", "make its directory"],
+        [f"cannot listen on '{missing}': No such file", "create its directory"],
         "bps-agent",
         "--socket",
         missing,
@@ -367,7 +367,7 @@ def test_socket_path_that_cannot_be_used_ends_with_78(place):
 def test_socket_that_another_agent_serves_ends_with_75(cluster, place):
     c = cluster(agents=1, servers=0)
     words = [
-        f"another bps-agent serves '{c.agents[0].socket}'",
+        f"another bps-agent already serves '{c.agents[0].socket}'",
         f"(pid {c.agents[0].process.pid})",
         "choose another",
     ]
@@ -397,7 +397,7 @@ def test_state_folder_that_cannot_be_used_ends_with_78(place):
     )
     place.refuses(
         78,
-        ["cannot make '/nonexistent/state': No such file", "make the folder above it"],
+        ["cannot make '/nonexistent/state': No such file", "create the folder above it"],
         "bps-scheduler",
         "--state-dir",
         "/nonexistent/state",
@@ -575,7 +575,7 @@ def test_member_of_another_protocol_is_told_both_versions(cluster):
     answer = control.answer_to(c.scheduler.port, control.hello(77, "0.0.9"))
     assert struct.unpack_from("<H", answer, 4)[0] == control.REFUSE, answer
     for word in (
-        b"'old' on host (release 0.0.9) speaks control protocol 77",
+        b"'old' on host (release 0.0.9) uses control protocol 77",
         b"the scheduler (release ",
         b"install the same",
     ):
@@ -619,7 +619,9 @@ def test_refused_member_ends_with_the_reason_of_the_scheduler(place, program, co
     s.close()
     listener_.close()
     assert p.returncode == status, (p.returncode, text)
-    assert "<3>the scheduler refuses us: speaks protocol 1, the scheduler 2\\nx\n" in text, text
+    assert (
+        "<3>the scheduler refuses this member: speaks protocol 1, the scheduler 2\\nx\n" in text
+    ), text
 
 
 def test_member_with_the_wrong_key_says_so_and_goes_on_trying(cluster):

@@ -136,9 +136,11 @@ def test_agent_that_hears_nobody_tells_its_trainers(faulty, cell, lab):
     at = time.monotonic()
     lab.cut_off(c.agents[1].host, "both")
     (r,) = job.errors([1])
-    assert r["code"] == bps.EISOLATED and "neither the scheduler nor a server" in r["text"], r
+    assert (
+        r["code"] == bps.EISOLATED and "nothing from the scheduler and all servers" in r["text"]
+    ), r
     cell.within("error at its trainer", r["failed_at"] - at, STRANDED_S + 3.5)
-    assert "calls that wait are told: this machine hears neither" in c.agents[1].log.read_text()
+    assert "waiting calls end with: this machine receives nothing" in c.agents[1].log.read_text()
     lab.mend(c.agents[1].host)
     job.errors([0])
 
@@ -183,7 +185,7 @@ def test_agent_that_only_the_scheduler_does_not_hear_stays(faulty, cell, lab):
     at = time.monotonic()
     lab.cut(c.agents[1].host, other=c.scheduler.host)
     wait_until(at + 2 * MUST_SEE_S)
-    assert "but by servers" in c.bpsctl("status").stdout
+    assert "but servers received from it" in c.bpsctl("status").stdout
     lab.mend(c.agents[1].host)
     cell.within("stall", job.wait_rounds(STAY).stall(at), 0.5)
 
@@ -210,7 +212,7 @@ def test_agent_of_another_version_is_told_both(faulty, cell):
     at = time.monotonic()
     answer = answer_to(c.scheduler.port, hello(77, "0.0.9"))
     cell.within("refusal", time.monotonic() - at, 1)
-    assert b"speaks control protocol 77" in answer and b"the scheduler (release" in answer, answer
+    assert b"uses control protocol 77" in answer and b"the scheduler (release" in answer, answer
     job.wait_rounds(STAY).stop()
 
 

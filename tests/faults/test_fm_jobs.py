@@ -80,7 +80,7 @@ def test_newcomer_that_is_lost_holds_nobody_up(faulty, cell, when):
     started, progress, args = growing(c, every=60 if when == "waiting" else 2)
 
     def let_in():
-        return c.scheduler.log.read_text().count("lets in rank 2")
+        return c.scheduler.log.read_text().count("admits rank 2")
 
     new = c.add_worker(2, "growing", args, 2, 2, "grow")
     if when == "waiting":
@@ -118,14 +118,14 @@ def test_member_that_is_lost_while_another_joins_is_left_behind(faulty, cell):
     new = c.add_worker(2, "growing", args, 2, 2, "grow")
     c.wait_for(
         "it waits or is in",
-        lambda: job_of(c).get("newcomers") == 1 or "lets in rank 2" in c.scheduler.log.read_text(),
+        lambda: job_of(c).get("newcomers") == 1 or "admits rank 2" in c.scheduler.log.read_text(),
     )
     at = time.monotonic()
     started[1].process.kill()
     c.wait_for(
         "it is left behind", lambda: "goes on without agent a1" in c.scheduler.log.read_text()
     )
-    c.wait_for("the newcomer is in", lambda: "lets in rank 2" in c.scheduler.log.read_text())
+    c.wait_for("the newcomer is in", lambda: "admits rank 2" in c.scheduler.log.read_text())
     progress.goes_on(3)
     cell.within("rounds of the two", time.monotonic() - at, 2.5)
     results = all_have_the_same(c, [started[0], new])

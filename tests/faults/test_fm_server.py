@@ -325,7 +325,7 @@ def test_loss_of_all_servers_is_told_or_mended(faulty, cell, come_back):
     if not come_back:
         for r in job.errors():
             assert r["code"] in (bps.ENOSERVER, bps.EWORKER_LOST), r
-        assert any("no server is left" in r["text"] for r in job.errors())
+        assert any("no server is alive" in r["text"] for r in job.errors())
         cell.within(
             "error", max(r["failed_at"] for r in job.errors()) - at, STRANDED_S + WINDOW_S + 1.5
         )

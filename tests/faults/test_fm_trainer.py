@@ -84,7 +84,7 @@ def test_trainer_that_stands_still_is_named_while_others_wait(faulty, cell):
     job.errors([0])
     assert f"{told} has stalled" in " ".join(c.bpsctl("events").stdout.split())
     assert (
-        f"a trainer stands still while others wait for it: job=job1 rank=1 pid={victim.pid}"
+        f"a trainer makes no progress while others wait for it: job=job1 rank=1 pid={victim.pid}"
         in c.agents[1].log.read_text()
     )
     victim.send_signal(signal.SIGCONT)

@@ -238,7 +238,11 @@ def test_job_on_two_machines_reaches_its_accuracy_and_units_say_what_they_do(sit
             "bps-server",
             r"summing: \d+ connections, 0 partitions, .* [1-9]\d* rounds",
         ),
-        (site.agents[0], "bps-agent", r"taking trainers: 0 there, 0 jobs, .* [1-9]\d* rounds"),
+        (
+            site.agents[0],
+            "bps-agent",
+            r"accepting trainers: 0 connected, 0 jobs, .* [1-9]\d* rounds",
+        ),
     ):
         wait_for(
             "it says what it did",
@@ -338,7 +342,7 @@ def test_rolling_restart_of_all_daemons_under_load_fails_no_round(site):
         site.wait_healthy()
         assert m.show(f"bps-{role}", "MainPID") != before
         if role == "server":
-            assert "ending: nothing is here any more" in m.journal("bps-server"), m.journal(
+            assert "ending: no partition is left" in m.journal("bps-server"), m.journal(
                 "bps-server"
             )[-2000:]
         made = site.rounds("rolling")

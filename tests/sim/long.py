@@ -122,11 +122,12 @@ def report(records):
     return (
         "\n".join(
             [
-                "# The simulator, run for long",
+                "# Long runs of the simulator",
                 "",
-                f"Written by `make sim-10m`; {uname.system} {uname.release}, "
-                f"{os.cpu_count()} processors. "
-                "[simulator.md](../explanation/simulator.md) has the checks.",
+                "This page has the counts of the histories that `make sim-10m` has simulated, on",
+                f"{uname.system} {uname.release} with {os.cpu_count()} processors. "
+                "[simulator.md](../explanation/simulator.md) explains",
+                "the checks.",
                 "",
                 *(
                     f"- {c}: {sum(r['last'] - r['first'] + 1 for r in rs):,} histories, "

@@ -335,7 +335,7 @@ static int collective(struct device_clique *c, struct host_coll *proto, char let
 	if (rc < 0)
 		return rc;
 	if (c->n_local < 1)
-		return err_set(&c->dev->why, DEVICE_ARG, "a collective of nobody");
+		return err_set(&c->dev->why, DEVICE_ARG, "a collective without members");
 	j.coll = malloc(sizeof(*j.coll));
 	if (!j.coll)
 		return err_set(&c->dev->why, DEVICE_NOMEM, "out of memory");

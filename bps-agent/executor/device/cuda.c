@@ -19,7 +19,7 @@ static int init(struct err_text *why, int *ret_count)
 	rc = cuda_error(cuInit(0), why, "cannot use GPUs");
 	if (rc)
 		return DEVICE_NODEV;
-	rc = cuda_error(cuDriverGetVersion(&version), why, "cannot ask the driver's version");
+	rc = cuda_error(cuDriverGetVersion(&version), why, "cannot get the driver's version");
 	if (rc)
 		return DEVICE_NODEV;
 	if (version < DRIVER_MIN)
@@ -74,7 +74,7 @@ static int describe(struct cuda_gpu *g, int ordinal, int n_gpus, struct err_text
 	char what[64];
 	int rc;
 
-	snprintf(what, sizeof(what), "cannot ask about GPU %d", ordinal);
+	snprintf(what, sizeof(what), "cannot get attributes of GPU %d", ordinal);
 	rc = cuda_error(cuDeviceGet(&g->dev, ordinal), why, what);
 	if (!rc)
 		rc = cuda_error(cuDeviceGetUuid(&uuid, g->dev), why, what);

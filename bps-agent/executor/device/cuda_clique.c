@@ -147,7 +147,7 @@ static int check_members(struct cuda_device *d, const struct nccl *nccl, int n_r
 				return cuda_refuse(&d->base, DEVICE_ARG, "two members %d", rank[i]);
 			if (gpu[i] == gpu[j] && !may_share)
 				return cuda_refuse(&d->base, DEVICE_UNSUP,
-					"NCCL takes no two members on one GPU (%d)", gpu[i]);
+					"NCCL does not accept two members on one GPU (%d)", gpu[i]);
 		}
 	}
 	return 0;
@@ -258,7 +258,7 @@ int cuda_clique_poll(struct device_clique *clique)
 		return DEVICE_AGAIN;
 	rc = nccl_fail(c, r, "a member of the clique failed");
 	if (!rc)
-		clique_set_state(c, READY, "all members answer");
+		clique_set_state(c, READY, "all members are connected");
 	return rc;
 }
 
@@ -478,7 +478,7 @@ int cuda_group_begin(struct device_clique *clique)
 	if (rc)
 		return rc;
 	if (c->group_depth)
-		return cuda_refuse(clique->dev, DEVICE_ARG, "a group within a group");
+		return cuda_refuse(clique->dev, DEVICE_ARG, "a nested group");
 	rc = group_start(c);
 	if (!rc)
 		c->group_depth = 1;
@@ -490,7 +490,8 @@ int cuda_group_end(struct device_clique *clique)
 	struct cuda_clique *c = cuda_clique(clique);
 
 	if (!c->group_depth)
-		return cuda_refuse(clique->dev, DEVICE_ARG, "the end of no group");
+		return cuda_refuse(
+			clique->dev, DEVICE_ARG, "the end of a group that was not started");
 	c->group_depth = 0;
 	return group_launch(c, usable(c));
 }

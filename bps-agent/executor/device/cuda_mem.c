@@ -81,11 +81,11 @@ static int create(struct cuda_mem *m, uint64_t bytes)
 	/* NCCL registers only memory aligned to the recommended granularity. */
 	rc = cuda_fail(dev,
 		cuMemGetAllocationGranularity(&grain, &prop, CU_MEM_ALLOC_GRANULARITY_RECOMMENDED),
-		"cannot ask the granularity of device memory");
+		"cannot get the granularity of device memory");
 	if (rc)
 		return rc;
 	if (bytes > UINT64_MAX - grain)
-		return cuda_refuse(dev, DEVICE_ARG, "no such amount of device memory");
+		return cuda_refuse(dev, DEVICE_ARG, "invalid size of device memory");
 	m->base.bytes = (bytes + grain - 1) / grain * grain;
 	return cuda_fail(dev, cuMemCreate(&m->handle, m->base.bytes, &prop, 0),
 		"cannot allocate device memory");
@@ -126,7 +126,7 @@ int cuda_alloc(struct device *dev, int gpu, uint64_t bytes, const int *also, int
 	if (rc)
 		return rc;
 	if (!bytes)
-		return cuda_refuse(dev, DEVICE_ARG, "no bytes of device memory asked for");
+		return cuda_refuse(dev, DEVICE_ARG, "0 bytes of device memory requested");
 	if (!(cuda_device(dev)->gpu[gpu].info.caps & DEVICE_CAP_VMM_FD))
 		return cuda_refuse(dev, DEVICE_UNSUP,
 			"GPU %d has no memory that is shared by descriptor", gpu);

@@ -43,7 +43,7 @@ int cuda_share(struct device_mem *mem, struct device_desc *ret_desc, int *fds, i
 	int fd, rc;
 
 	if (m->kind != CUDA_MEM_ALLOC)
-		return cuda_refuse(dev, DEVICE_UNSUP, "only memory of one's own is shared");
+		return cuda_refuse(dev, DEVICE_UNSUP, "only own memory can be shared");
 	if (max < 1)
 		return cuda_refuse(dev, DEVICE_ARG, "no room for a descriptor");
 	rc = cuda_enter(dev, mem->gpu);
@@ -86,7 +86,7 @@ static int check_chunk(struct device *dev, int gpu, uint64_t chunk)
 
 	rc = cuda_fail(dev,
 		cuMemGetAllocationGranularity(&grain, &prop, CU_MEM_ALLOC_GRANULARITY_MINIMUM),
-		"cannot ask the granularity of device memory");
+		"cannot get the granularity of device memory");
 	if (!rc && chunk % grain)
 		rc = cuda_refuse(dev, DEVICE_ARG, "handles of %llu bytes cannot be mapped",
 			(unsigned long long)chunk);
@@ -136,8 +136,8 @@ static int import_ipc(struct cuda_mem *m, const struct device_desc *desc)
 		return rc == DEVICE_LOST ? rc : 0;
 	size -= m->map - base;
 	if (size < desc->offset || size - desc->offset < desc->bytes)
-		return cuda_refuse(
-			dev, DEVICE_ARG, "another process's device memory is smaller than it said");
+		return cuda_refuse(dev, DEVICE_ARG,
+			"another process's device memory is smaller than described");
 	return 0;
 }
 

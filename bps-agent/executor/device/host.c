@@ -34,7 +34,8 @@ static int host_probe(struct err_text *why)
 {
 	int n = n_gpus();
 
-	return n > 0 ? n : err_set(why, DEVICE_NODEV, "%s says that there are no GPUs", GPUS_ENV);
+	return n > 0 ? n
+		     : err_set(why, DEVICE_NODEV, "%s reports that there are no GPUs", GPUS_ENV);
 }
 
 static int host_open(const char *job, struct device **ret, struct err_text *why)
@@ -100,7 +101,7 @@ static int mem_new(struct device *dev, int gpu, uint64_t bytes, struct host_mem 
 	struct host_mem *m;
 
 	if (!bytes)
-		return err_set(&dev->why, DEVICE_ARG, "memory of no size");
+		return err_set(&dev->why, DEVICE_ARG, "memory of 0 bytes");
 	m = calloc(1, sizeof(*m));
 	if (!m)
 		return err_set(&dev->why, DEVICE_NOMEM, "out of memory");
@@ -132,7 +133,7 @@ static int host_alloc(struct device *dev, int gpu, uint64_t bytes, const int *al
 	(void)also;
 	(void)n_also;
 	if (gpu < 0 || gpu >= ((struct host_device *)dev)->n_gpus || bytes > INT64_MAX / 2)
-		return err_set(&dev->why, DEVICE_ARG, "no GPU %d, or too much of it", gpu);
+		return err_set(&dev->why, DEVICE_ARG, "no GPU %d, or too many bytes", gpu);
 	rc = mem_new(dev, gpu, (bytes + GRAIN - 1) / GRAIN * GRAIN, &m);
 	if (rc < 0)
 		return rc;

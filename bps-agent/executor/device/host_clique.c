@@ -132,7 +132,7 @@ static int start(struct host_clique *c, struct host_coll *proto, const struct de
 	int n = c->c.n_local;
 
 	if (n < 1)
-		return err_set(&c->c.dev->why, DEVICE_ARG, "a collective of nobody");
+		return err_set(&c->c.dev->why, DEVICE_ARG, "a collective without members");
 	for (int i = 0; i < n; i++)
 		if (!bytes || bytes > pieces[i].mem->bytes ||
 			pieces[i].offset > pieces[i].mem->bytes - bytes)

@@ -97,7 +97,7 @@ static int parse(const char *want, enum strategy *ret, struct err_text *err)
 			return 0;
 		}
 	return err_set(err, -EINVAL,
-		"'%s' is no strategy: auto, copy, rs_ag, switch_sum, roots, ce", want);
+		"'%s' is not a strategy (auto, copy, rs_ag, switch_sum, roots, ce)", want);
 }
 
 /* Are there two members on one GPU? Only the processor can sum those. */

@@ -343,14 +343,12 @@ static enum strategy by_rule(struct transfer_plan *p, const struct facts *f, uns
 		return STRATEGY_ROOTS;
 	}
 	if (f->is_linked) {
-		set_reason(
-			p, "NVLink joins the %u GPUs, and no uplink is better off than another", n);
+		set_reason(p, "NVLink joins the %u GPUs, and all uplinks are equally free", n);
 		return STRATEGY_RS_AG;
 	}
 	if (!f->has_tree) {
-		set_reason(p,
-			"no PCI tree is to be seen (a virtual machine?) and no NVLink, so the "
-			"processor sums");
+		set_reason(p, "neither a PCI tree (a virtual machine?) nor NVLink is visible, so "
+			      "the processor sums");
 		return STRATEGY_COPY;
 	}
 	if (n_groups == 1) {
@@ -383,9 +381,8 @@ static int check_wanted(
 			"gpu-strategy %s is not for parts of a GPU (MIG), only copy is", name);
 	if (s == STRATEGY_CE && !f->can_reach)
 		return err_set(err, -EOPNOTSUPP,
-			"gpu-strategy ce needs GPUs that copy to each other, and these do not; "
-			"take "
-			"copy");
+			"gpu-strategy ce needs GPUs that can copy to each other, which these "
+			"cannot; use copy");
 	return 0;
 }
 
@@ -433,12 +430,12 @@ static int choose(struct transfer_plan *p, const struct facts *f, struct err_tex
 			return rc;
 		if (needs_collectives(want, p->n_gpus, n_groups) && !f->ask->has_collectives)
 			return err_set(err, -EOPNOTSUPP,
-				"gpu-strategy %s needs NCCL, which cannot be used here; take ce or "
+				"gpu-strategy %s needs NCCL, which cannot be used here; use ce or "
 				"copy",
 				strategy_words[want]);
 		if (want != s)
-			set_reason(p, "gpu-strategy says so; the rule would choose %s",
-				strategy_words[s]);
+			set_reason(
+				p, "set by gpu-strategy; auto would choose %s", strategy_words[s]);
 		p->is_forced = true;
 		s = want;
 	} else if (needs_collectives(s, p->n_gpus, n_groups) && !f->ask->has_collectives) {
@@ -458,16 +455,16 @@ static int take_gpus(struct transfer_plan *p, const struct topology *t,
 
 	p->n_gpus = ask->n_gpus ? ask->n_gpus : t->n_gpus;
 	if (p->n_gpus == 0)
-		return err_set(err, -ENODEV, "there is no GPU of NVIDIA");
+		return err_set(err, -ENODEV, "there is no NVIDIA GPU");
 	if (p->n_gpus > t->n_gpus)
 		return err_set(
-			err, -EINVAL, "%u GPUs are asked for, there are %u", p->n_gpus, t->n_gpus);
+			err, -EINVAL, "%u GPUs are requested, there are %u", p->n_gpus, t->n_gpus);
 	for (unsigned i = 0; i < p->n_gpus; i++) {
 		unsigned gpu = ask->n_gpus ? ask->gpus[i] : i;
 
 		if (gpu >= t->n_gpus || seen >> gpu & 1)
 			return err_set(err, -EINVAL, "GPU %u is %s", gpu,
-				gpu >= t->n_gpus ? "not there" : "asked for twice");
+				gpu >= t->n_gpus ? "not there" : "requested twice");
 		seen |= UINT64_C(1) << gpu;
 		p->gpus[i] = (uint8_t)gpu;
 	}

@@ -426,7 +426,7 @@ static void drop_requests(struct fabric_xport *x)
 
 static void xport_destroy(struct fabric_xport *x)
 {
-	close_conns(x, "this side shuts down");
+	close_conns(x, "this process shuts down");
 	drop_requests(x);
 	close_cq(x);
 	for (unsigned i = 0; x->segs && i < FABRIC_SEGS_MAX; i++)

@@ -36,18 +36,18 @@ int fabric_explain(const struct net_config *cfg, int rc, struct err_text *err)
 
 	if (strcmp(cfg->provider, "tcp") == 0)
 		return err_set(err, rc,
-			"libfabric provider 'tcp' has no endpoint on address %s: %s (is the "
-			"address of this machine?)",
+			"libfabric provider 'tcp' has no endpoint on address %s: %s (does this "
+			"machine have the address?)",
 			cfg->bind_addr, fi_strerror(-rc));
 	if (strcmp(cfg->provider, "verbs") == 0)
 		return err_set(err, rc,
 			"libfabric provider 'verbs' finds no RDMA device with address %s: %s (is "
-			"its driver loaded? `ibv_devices` shows what there is; --provider tcp "
-			"needs none)",
+			"its driver loaded? `ibv_devices` lists the devices; --provider tcp needs "
+			"none)",
 			cfg->bind_addr, fi_strerror(-rc));
 	list_providers(list, sizeof(list));
 	return err_set(err, rc,
-		"libfabric provider '%s' cannot be used on address %s: %s (here are %s; choose "
+		"libfabric provider '%s' cannot be used on address %s: %s (available: %s; choose "
 		"another --provider: tcp or verbs)",
 		cfg->provider, cfg->bind_addr, fi_strerror(-rc), *list ? list : "none");
 }

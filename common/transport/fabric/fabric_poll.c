@@ -104,7 +104,7 @@ static void rx_done(struct fabric_xport *x, struct fabric_buf *b, size_t n_bytes
 
 	net_count(&x->shared.count.rx_bytes, n_bytes);
 	if (c && c->base.state == CONN_CONNECTING)
-		protocol_error(c, "a message before ours");
+		protocol_error(c, "a message before this side's");
 	if (c && c->base.state == CONN_ACCEPTING)
 		fabric_conn_up(c);
 	if (c && c->base.state == CONN_UP) {

@@ -68,5 +68,5 @@ void fabric_sweep_silent(struct fabric *f)
 	if (!n)
 		return;
 	atomic_fetch_add_explicit(&f->base.silent, n, memory_order_relaxed);
-	log_rated(LOG_WARN, "strangers on the data port sent nothing, closed: count=%u", n);
+	log_rated(LOG_WARN, "closed connections on the data port that sent nothing: count=%u", n);
 }

@@ -121,7 +121,7 @@ static void shm_free(struct xport *xp)
 
 	for (unsigned i = 0; i < SHM_CONNS_MAX; i++)
 		if (x->conns[i])
-			shm_down(x->conns[i], "this side shuts down");
+			shm_down(x->conns[i], "this process shuts down");
 	free_gone(x);
 	shm_segs_free(x);
 	if (x->listen_fd >= 0) {

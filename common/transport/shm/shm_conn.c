@@ -384,7 +384,7 @@ static void drain_notes(struct shm_conn *c)
 
 	while ((n = recv(c->sock, &note, sizeof(note), MSG_PEEK | MSG_DONTWAIT)) > 0) {
 		if (n != sizeof(note) || (note.type != SHM_WAKE && note.type != SHM_SEGMENT)) {
-			shm_protocol_error(c, "an unknown note");
+			shm_protocol_error(c, "an unknown notification");
 			return;
 		}
 		if (note.type == SHM_SEGMENT ||

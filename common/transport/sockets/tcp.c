@@ -228,7 +228,7 @@ static void destroy(struct tcp_xport *x)
 
 	for (unsigned i = 0; i < TCP_CONNS_MAX; i++)
 		if (x->conns[i])
-			tcp_down(x->conns[i], "this side shuts down");
+			tcp_down(x->conns[i], "this process shuts down");
 	tcp_free_gone(x);
 	while (handover_queue_pop(&x->shared.queue, &g))
 		tcp_refuse(g.fd, REFUSED_TICKET);
@@ -322,8 +322,8 @@ static int parse_bind_addr(struct tcp_net *net, struct err_text *err)
 
 	strncpy(a.host, net->base.cfg.bind_addr, sizeof(a.host) - 1);
 	if (addr_number(&a, &net->bind_addr, &net->bind_len))
-		return err_set(err, -EINVAL, "'%s' is not the number of an address of this machine",
-			a.host);
+		return err_set(
+			err, -EINVAL, "'%s' is not a numeric address of this machine", a.host);
 	return 0;
 }
 

@@ -220,7 +220,7 @@ static void open_eager(struct tcp_conn *c)
 	struct tcp_eager *e = c->n_eager ? eager_at(c, 0) : NULL;
 
 	if (count != c->eager_done) {
-		tcp_protocol_error(c, "unasked bytes out of turn");
+		tcp_protocol_error(c, "eager bytes in the wrong order");
 		return;
 	}
 	c->in.is_eager = true;
@@ -232,7 +232,7 @@ static void open_eager(struct tcp_conn *c)
 		return;
 	}
 	if (e->len != le32toh(c->head.len)) {
-		tcp_protocol_error(c, "other bytes than those that were announced");
+		tcp_protocol_error(c, "bytes differ from the announced ones");
 		return;
 	}
 	c->is_held = !e->rd && !e->is_heard;
@@ -297,7 +297,7 @@ static void arrival_end(struct tcp_conn *c)
 
 	if (t->type != FRAME_BYTES || t->status > 1 || t->segment != 0 ||
 		le32toh(t->len) != in.len || le64toh(t->offset) != in.offset) {
-		tcp_protocol_error(c, "a trailer of something else");
+		tcp_protocol_error(c, "a trailer of another item");
 		return;
 	}
 	net_count(&tcp_of(c)->shared.count.rx_bytes, in.len);

@@ -50,7 +50,8 @@ void tcp_refuse(int fd, const char *word)
 
 	memcpy(out, word, strlen(word));
 	if (send(fd, out, sizeof(out), MSG_DONTWAIT | MSG_NOSIGNAL) < 0)
-		log_debug("cannot send why a data connection is refused: %s", strerror(errno));
+		log_debug(
+			"cannot send the reason of a refused data connection: %s", strerror(errno));
 	close(fd);
 }
 
@@ -90,7 +91,7 @@ static void close_silent(struct tcp_net *net, struct tcp_pending *s)
 	close(s->fd);
 	free_pending(s);
 	atomic_fetch_add_explicit(&net->base.silent, 1, memory_order_relaxed);
-	log_rated(LOG_WARN, "strangers on the data port sent no ticket, closed: count=%lu",
+	log_rated(LOG_WARN, "closed connections on the data port that sent no ticket: count=%lu",
 		(unsigned long)atomic_load_explicit(&net->base.silent, memory_order_relaxed));
 }
 
@@ -156,7 +157,8 @@ static void accept_waiting(struct tcp_net *net)
 			continue;
 		}
 		if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
-			log_rated(LOG_ERROR, "cannot take data connections: %s; raise LimitNOFILE",
+			log_rated(LOG_ERROR,
+				"cannot accept data connections: %s; raise LimitNOFILE",
 				strerror(errno));
 			usleep(NO_FD_US); /* the listener stays readable: do not spin on it */
 		}

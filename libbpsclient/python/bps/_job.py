@@ -237,7 +237,7 @@ class Tensor:
         kind = np.dtype(DTYPES[self.dtype][1])
         src = np.asarray(src)
         if not np.can_cast(src.dtype, kind, "same_kind"):
-            raise ValueError(f"{self.name}: an array of {src.dtype} is no {self.dtype} ({kind})")
+            raise ValueError(f"{self.name}: an array of {src.dtype}, not of {self.dtype} ({kind})")
         src = np.ascontiguousarray(src, dtype=kind)
         if src.size != self.n_elems:
             raise ValueError(f"{self.name}: {src.size} values for {self.n_elems}")

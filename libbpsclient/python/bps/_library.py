@@ -78,7 +78,8 @@ def dtype_number(name: str) -> int:
         Error: the type is unknown.
     """
     if not isinstance(name, str) or name not in DTYPES:
-        raise Error(-errno.EINVAL, f"{name!r} is no element type, these are: {', '.join(DTYPES)}")
+        known = ", ".join(DTYPES)
+        raise Error(-errno.EINVAL, f"{name!r} is not an element type, these are: {known}")
     return DTYPES[name][0]
 
 

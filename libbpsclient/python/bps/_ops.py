@@ -24,7 +24,7 @@ def check_op(average: bool | None, op: int | None) -> int:
         NotImplementedError: for Adasum.
     """
     if average is not None and op is not None:
-        raise ValueError("'average' and 'op' exclude each other: give one of them")
+        raise ValueError("'average' and 'op' exclude each other: pass one of them")
     if op == Adasum:
         raise NotImplementedError(
             "Adasum is not supported: use Average, or Sum with a scaled learning rate"
@@ -32,7 +32,7 @@ def check_op(average: bool | None, op: int | None) -> int:
     if op is None:
         return Average if average in (None, True) else Sum
     if op not in (Average, Sum, Min, Max, Product):
-        raise ValueError(f"{op} is no operation: use Average, Sum, Min, Max or Product")
+        raise ValueError(f"{op} is not an operation: use Average, Sum, Min, Max or Product")
     return op
 
 

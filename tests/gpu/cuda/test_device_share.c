@@ -204,7 +204,7 @@ static int refuser(void)
 	assert_true(two_receive(TWO_FD, &m));
 	assert_int_equal(ops->open("refuser", &dev, NULL), 0);
 	assert_int_equal(ops->import(dev, 0, &m.desc, m.fds, m.n_fds, &mem), DEVICE_ARG);
-	if (!strstr(dev->why.s, "smaller than it said"))
+	if (!strstr(dev->why.s, "smaller than described"))
 		fail_msg("%s", dev->why.s);
 	ops->close(dev);
 	cuda_rig_nothing_lives();

@@ -214,7 +214,7 @@ static void broken_middle_is_an_error_that_says_what_to_do(void **state)
 
 		flip(f, at);
 		assert_int_equal(open_log(f), -EBADMSG);
-		assert_non_null(strstr(f->err.s, "Move it away"));
+		assert_non_null(strstr(f->err.s, "Move the file away"));
 		assert_int_equal(file_bytes(f), size);
 		flip(f, at);
 	}

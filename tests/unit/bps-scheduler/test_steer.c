@@ -269,7 +269,7 @@ static void change_leaves_an_event_whatever_came_of_it(void **state)
 	o = events_json(f.steer.events, 1, 0);
 	assert_string_equal(json_string_value(json_object_get(
 				    json_array_get(json_object_get(o, "events"), 0), "text")),
-		"u (uid 7) on h: job kill x: refused: no job 'x' forms or runs");
+		"u (uid 7) on h: job kill x: refused: there is no forming or running job 'x'");
 	json_decref(o);
 	fixture_fini(&f);
 }

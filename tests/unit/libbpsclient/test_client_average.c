@@ -283,7 +283,7 @@ static void names_of_companions_cannot_be_declared_and_must_fit(void **state)
 	fake_agent_start(f);
 	b = open_one(f);
 	assert_int_equal(bps_declare(b, COMPANION, BPS_I32, 1, &t), -EINVAL);
-	assert_error_has("the library's own");
+	assert_error_has("are reserved");
 	memset(longest, 'n', 255);
 	longest[255] = 0;
 	assert_int_equal(bps_declare(b, longest, BPS_U8, 1, &t), 0);

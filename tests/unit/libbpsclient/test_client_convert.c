@@ -1,5 +1,5 @@
-/* bps_fill_f32 and bps_read_f32 in a job of one worker, against plain double arithmetic: rounding to
- * nearest even, subnormals, infinities and NaN. One thread. */
+/* bps_fill_f32 and bps_read_f32 in a job of one worker, against plain double arithmetic: rounding
+ * to nearest even, subnormals, infinities and NaN. One thread. */
 #include <errno.h>
 #include <math.h>
 

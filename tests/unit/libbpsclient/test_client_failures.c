@@ -48,7 +48,7 @@ static void agent_that_does_not_explain_delays_the_time_out_by_its_bound_only(vo
 	assert_int_equal(bps_wait(t, 10), BPS_ETIMEDOUT);
 	took = now_ms() - start;
 	assert_true(took >= 900 && took < 5000);
-	assert_error_has("does not say why");
+	assert_error_has("did not report the reason");
 	bps_abort(b);
 	fake_agent_free(f);
 }

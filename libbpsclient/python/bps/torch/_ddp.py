@@ -167,7 +167,7 @@ def ddp_hook(
         _at_end_of_backward(state.finish)  # before DDP's own callback, which uses the results
     if not channel.poll():
         raise RuntimeError(
-            f"bucket {bucket.index()} is still in flight after a time-out: the job cannot go on"
+            f"bucket {bucket.index()} is still in flight after a time-out: the job cannot continue"
         )
     channel.input.copy_(buffer)
     channel.push(bps.AVG)

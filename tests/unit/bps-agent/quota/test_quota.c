@@ -229,9 +229,9 @@ static void who_never_pauses_is_hopeless_in_the_end(void **state)
 		now += (uint64_t)wait;
 	}
 	assert_int_equal(quota_request(w->alice, &pace, now, &w->err), BPS_EQUOTA);
-	assert_string_equal(w->err.s, "user alice (uid 1000) asks more than 10 times a second on "
-				      "node1, 41 times in a row "
-				      "without a pause; see bps-agent's --user-requests");
+	assert_string_equal(w->err.s,
+		"user alice (uid 1000) sends more than 10 requests a second "
+		"on node1, 41 in a row without a pause; see bps-agent's --user-requests");
 	assert_true(quota_request(w->alice, &fresh, now, &w->err) > 0); /* another connection */
 }
 

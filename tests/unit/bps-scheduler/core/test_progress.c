@@ -44,7 +44,7 @@ static void env_event(void *ctx, const struct sched_event *e)
 	struct progress_world *w = ctx;
 
 	w->n_told += strstr(e->text, "is last in") != NULL;
-	w->n_over += strstr(e->text, "no more") != NULL;
+	w->n_over += strstr(e->text, "no longer") != NULL;
 }
 
 static void hello(struct progress_world *w, uint32_t conn, enum role role, const char *name)

@@ -302,7 +302,7 @@ static void agent_that_only_the_scheduler_does_not_hear_lives(void **state)
 	clear(&w);
 	pass_seen(&w, 4 * w.cfg.agent_dead_ms, 100);
 	NOT_SAID(&w, "JOB_END");
-	SAID(&w, "22 DROP silent, but servers hear it");
+	SAID(&w, "22 DROP silent, but servers receive from it");
 	agent(&w, 32, "b", 202);
 	clear(&w);
 	pass(&w, 1000, (const uint32_t[]){11, 12, 21, 32, 0});

@@ -31,7 +31,7 @@ static void lost_machine_leaves_a_job_that_may_shrink(void **state)
 	SAID(&w, "21 JOB job=1 x size=3 m0(2:0) m1(3:1) gone m2(4:2)\n21 PLAN job=1 0=w [0:0+");
 	clear(&w);
 	agent(&w, 32, "b", 202);
-	SAID(&w, "32 JOB_END job=1 code=10009 agent 'b' (host b) is no longer part of job 'x', "
+	SAID(&w, "32 JOB_END job=1 code=10009 agent 'b' (host b) is no longer in job 'x', "
 		 "which "
 		 "went on without it: agent 'b' (host b) of job 'x' is lost: silent for 5.0 s");
 	NOT_SAID(&w, "32 JOB ");
@@ -79,7 +79,7 @@ static void machine_whose_gpus_fail_leaves_a_job_that_may_shrink(void **state)
 	shrinking_job(&w);
 	job_fail(&w, 23, BPS_EDEVICE, "an illegal address");
 	SAID(&w, "21 JOB job=1 x size=3 m0(2:0) m1(3:1) m2(4:2) gone");
-	SAID(&w, "23 JOB_END job=1 code=10009 agent 'c' (host c) is no longer part of job 'x', "
+	SAID(&w, "23 JOB_END job=1 code=10009 agent 'c' (host c) is no longer in job 'x', "
 		 "which went on without it: c (host c): an illegal address");
 	clear(&w);
 	job_fail(&w, 23, BPS_EDEVICE, "an illegal address"); /* repeated after a reconnection */
@@ -113,7 +113,8 @@ static void last_machine_of_a_job_that_may_shrink_ends_it(void **state)
 	worker(&w, 22, 1, WORKER_LOST);
 	SAID(&w, "22 JOB_END job=1 code=10007 rank 1");
 	SAID(&w,
-		"; first: it went on without agent c: rank 2 (host c, pid 12) of job 'x' was lost");
+		"; first cause: it went on without agent c: rank 2 (host c, pid 12) of job 'x' was "
+		"lost");
 	world_fini(&w);
 }
 
@@ -129,7 +130,7 @@ static void failed_tensor_is_named_by_each_machine_that_leaves_and_by_the_end(vo
 	declare(&w, 22, 1, "v", DTYPE_F32, 1001);
 	clear(&w);
 	worker(&w, 22, 1, WORKER_LOST);
-	SAID(&w, "22 JOB_END job=1 code=10009 agent 'b' (host b) is no longer part of job 'x'");
+	SAID(&w, "22 JOB_END job=1 code=10009 agent 'b' (host b) is no longer in job 'x'");
 	SAID(&w, "went on without it: rank 1 (host b, pid 11) of job 'x' was lost: killed by "
 		 "signal 9; first: tensor 'v' of job 'x'");
 	worker(&w, 21, 0, WORKER_LOST);

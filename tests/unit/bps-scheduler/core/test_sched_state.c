@@ -217,7 +217,8 @@ static void log_without_its_last_record_ends_the_jobs_that_it_has(void **state)
 	NOT_SAID(&w, "JOB_END");
 	assert_false(has_problem(&w, "STATE_BEHIND"));
 	hello_seen(&w, 21, ROLE_AGENT, "a", 201, view);
-	SAID(&w, "22 JOB_END job=1 code=10021 the scheduler's state is older than what agent 'a'");
+	SAID(&w, "22 JOB_END job=1 code=10021 the scheduler's state is older than that of agent "
+		 "'a'");
 	SAID(&w, "21 JOB_END job=1 code=10021");
 	assert_true(has_problem(&w, "STATE_BEHIND"));
 	clear(&w);

@@ -125,7 +125,7 @@ static void why_ends_in_half_a_second_and_names_the_mute(void **state)
 	pass(&w, w.cfg.probe_ms + 10, (const uint32_t[]){11, 21, 22, 0});
 	SAID(&w, "21 WHY_TEXT seq=5 agent b (host b) did not answer within 0.5 s; server s2 (host "
 		 "s2)"
-		 " is down since 0.6 s\n");
+		 " has been down for 0.6 s\n");
 	world_fini(&w);
 }
 
@@ -318,7 +318,7 @@ static void events_tell_of_members_jobs_partitions_and_views(void **state)
 	(void)state;
 	running_job(&w);
 	assert_true(has_event(&w, "scheduler", "has started, term 1"));
-	assert_true(has_event(&w, "member", "server s1 (host s1) is up: it is new"));
+	assert_true(has_event(&w, "member", "server s1 (host s1) is up: new member"));
 	assert_true(has_event(&w, "job", "'x' (2 workers, uid 1000) begins to form"));
 	assert_true(has_event(&w, "job", "'x' (2 workers, uid 1000) runs"));
 	assert_true(has_event(&w, "view", "1 tensor of job 'x' placed"));
@@ -330,7 +330,7 @@ static void events_tell_of_members_jobs_partitions_and_views(void **state)
 	assert_true(has_event(&w, "view", "server s2 is gone"));
 	server(&w, 13, "s1", 111);
 	assert_true(has_event(&w, "member", "server s1 (host s1) has restarted"));
-	assert_true(has_event(&w, "partitions", "begin anew on the restarted server s1"));
+	assert_true(has_event(&w, "partitions", "start again on the restarted server s1"));
 	worker(&w, 21, 0, WORKER_LOST);
 	assert_true(has_event(&w, "job", "has ended: rank 0 (host a, pid 10)"));
 	world_fini(&w);

@@ -347,7 +347,7 @@ static void last_server_is_not_drained(void **state)
 	running_job(&w);
 	assert_int_equal(drain(&w, "s1"), 0);
 	assert_int_equal(drain(&w, "s2"), -EBUSY);
-	assert_non_null(strstr(w.text, "'s2' is the last server that takes partitions"));
+	assert_non_null(strstr(w.text, "'s2' is the last server that accepts partitions"));
 	assert_int_equal(undrain(&w, "s1"), 0);
 	assert_int_equal(drain(&w, "s2"), 0);
 	assert_int_equal(undrain(&w, "s1"), -EALREADY);
@@ -821,10 +821,10 @@ static void drained_agent_gets_no_new_job_and_keeps_those_it_has(void **state)
 	join(&w, 21, "forming", 0, 3);
 	assert_int_equal(w.joined_code, 0);
 	assert_int_equal(drain(&w, "agent:a"), 0);
-	assert_non_null(strstr(w.text, "takes no new jobs; 2 that are there go on"));
+	assert_non_null(strstr(w.text, "accepts no new jobs; its 2 running jobs go on"));
 	join(&w, 21, "y", 0, 2);
 	assert_int_equal(w.joined_code, -BPS_EDRAINED);
-	assert_non_null(strstr(w.text, "drained and takes no new jobs: disk (by alice)"));
+	assert_non_null(strstr(w.text, "drained and accepts no new jobs: disk (by alice)"));
 	join(&w, 21, "forming", 1, 3);
 	assert_int_equal(w.joined_code, 0);
 	join(&w, 22, "forming", 2, 3);
@@ -885,7 +885,7 @@ static void one_name_of_two_roles_has_to_be_told(void **state)
 	running_job(&w);
 	hello(&w, 24, ROLE_AGENT, "s1", 204, 0);
 	assert_int_equal(drain(&w, "s1"), -EINVAL);
-	assert_non_null(strstr(w.text, "say server:s1 or agent:s1"));
+	assert_non_null(strstr(w.text, "use server:s1 or agent:s1"));
 	assert_int_equal(drain(&w, "server:s1"), 0);
 	assert_int_equal(drain(&w, "agent:s1"), 0);
 	world_fini(&w);

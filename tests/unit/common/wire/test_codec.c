@@ -268,7 +268,7 @@ static void bytes_behind_the_struct_are_refused(void **state)
 	memcpy(bytes, golden, sizeof(golden));
 	assert_int_equal(
 		decode(&all_layout, bytes, sizeof(bytes), NO_LIMIT, &m, &mem, &err), BPS_EPROTO);
-	assert_string_equal(err.s, "all has 1 bytes behind its end");
+	assert_string_equal(err.s, "all has 1 bytes after its end");
 }
 
 static void corruption_of_any_byte_is_refused_or_decodes_to_a_valid_message(void **state)

@@ -395,7 +395,7 @@ static void bad_values_are_refused_with_a_sentence(void **state)
 		{WIRE_DONATE, 0, 52, 2, WIRE_NO_SEGMENT, "DONATE of no segment"},
 		{WIRE_SEG_ADD, 0, 52, 2, WIRE_NO_SEGMENT, "SEG_ADD of no segment"},
 		{WIRE_SEG_DEL, 0, 52, 2, WIRE_NO_SEGMENT, "SEG_DEL of no segment"},
-		{WIRE_RESULT, 0, 56, 8, UINT64_MAX, "RESULT ends behind the last address"},
+		{WIRE_RESULT, 0, 56, 8, UINT64_MAX, "RESULT ends after the last address"},
 		{WIRE_CONTRIB, 0, 76, 4, 1, "CONTRIB with a reserved field set"},
 		{WIRE_RESULT, 0, 70, 2, 1, "RESULT with a reserved field set"},
 		{WIRE_RESULT, 0, 68, 2, 0, "RESULT of a job with 0 members"},

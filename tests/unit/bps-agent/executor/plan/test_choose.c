@@ -183,7 +183,7 @@ static void what_is_wrong_is_refused(void **state)
 	(void)state;
 	assert_int_equal(choose("two-switches-both", "ring", 0, all, 8), -EINVAL);
 	assert_string_equal(
-		err.s, "'ring' is no strategy: auto, copy, rs_ag, switch_sum, roots, ce");
+		err.s, "'ring' is not a strategy (auto, copy, rs_ag, switch_sum, roots, ce)");
 	assert_int_equal(choose("two-switches-both", "auto", 0, missing, 2), -EINVAL);
 	assert_int_equal(choose("two-switches-both", "auto", 0, all, 0), -EINVAL);
 }

@@ -356,11 +356,11 @@ static void what_cannot_be_had_is_refused_with_the_way_out(void **state)
 	(void)state;
 	make("two-switches-both");
 	assert_int_equal(ask(STRATEGY_CE, true, &err), -EOPNOTSUPP);
-	assert_string_equal(err.s, "gpu-strategy ce needs GPUs that copy to each other, and these "
-				   "do not; take copy");
+	assert_string_equal(err.s, "gpu-strategy ce needs GPUs that can copy to each other, which "
+				   "these cannot; use copy");
 	assert_int_equal(ask(STRATEGY_RS_AG, false, &err), -EOPNOTSUPP);
 	assert_string_equal(
-		err.s, "gpu-strategy rs_ag needs NCCL, which cannot be used here; take ce or copy");
+		err.s, "gpu-strategy rs_ag needs NCCL, which cannot be used here; use ce or copy");
 	make("mig");
 	assert_int_equal(ask(STRATEGY_RS_AG, true, &err), -EOPNOTSUPP);
 }
