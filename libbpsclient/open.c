@@ -5,7 +5,11 @@
 #include "libbpsclient/gpu.h"
 
 #include <errno.h>
+#include <stdbool.h>
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
+#include <strings.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -116,8 +120,40 @@ static int set_faults(void)
 	return 0;
 }
 
+/* Variables of BytePS that select a mode which bps does not have. Ignoring them in silence would
+ * give another result than the job script asks for. */
+static const struct {
+	const char *name, *advice;
+} ignored[] = {
+	{"BYTEPS_ENABLE_ASYNC", "sums are synchronous; unset it, and set BPS_BACKUP if rounds "
+				"should not wait for late machines"},
+	{"BYTEPS_MIN_COMPRESS_BYTES",
+		"tensors are not compressed; unset it, and declare them as f16 or bf16 to halve "
+		"the bytes"},
+	{"BYTEPS_TRACE_ON",
+		"no timeline is written; unset it, and use bpsctl job NAME or bps-bench "
+		"--replay"}};
+
+static bool is_switched_on(const char *value)
+{
+	return value && *value && strcmp(value, "0") != 0 && strcasecmp(value, "false") != 0;
+}
+
+/* Print a line on stderr for each such variable. */
+static void warn_ignored(void)
+{
+	for (size_t i = 0; i < sizeof(ignored) / sizeof(ignored[0]); i++) {
+		const char *value = getenv(ignored[i].name);
+
+		if (is_switched_on(value))
+			fprintf(stderr, "libbpsclient: warning: %s=%.20s is ignored: %s\n",
+				ignored[i].name, value, ignored[i].advice);
+	}
+}
+
 int bps_open(const struct bps_options *opt, struct bps **ret)
 {
+	static pthread_once_t warned = PTHREAD_ONCE_INIT;
 	struct bps *b;
 	int rc;
 
@@ -141,6 +177,8 @@ int bps_open(const struct bps_options *opt, struct bps **ret)
 		client_free(b);
 		return rc;
 	}
+	if (bps_rank(b) == 0) /* once per job is enough */
+		pthread_once(&warned, warn_ignored);
 	*ret = b;
 	return 0;
 }

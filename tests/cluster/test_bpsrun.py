@@ -118,6 +118,37 @@ def test_lines_stay_whole_and_each_stream_stays_itself(tmp_path):
     assert sorted(r.stderr.splitlines()) == ["[0] err", "[1] err"]
 
 
+OPEN_TWICE = """
+import sys
+sys.path.insert(0, sys.argv[1])
+import bps
+for _ in range(2):
+    bps.open().close()
+"""
+IGNORED = ("BYTEPS_ENABLE_ASYNC", "BYTEPS_MIN_COMPRESS_BYTES", "BYTEPS_TRACE_ON")
+
+
+@needs_daemons
+@pytest.mark.skipif(BUILD.name in ("asan", "tsan"), reason="Python loads the library")
+@pytest.mark.parametrize(("value", "n_lines"), [("1", 1), ("0", 0), ("false", 0), ("", 0)])
+@pytest.mark.parametrize("name", IGNORED)
+def test_ignored_variable_of_byteps_is_warned_of_once_per_job(tmp_path, name, value, n_lines):
+    env = dict(environment(tmp_path), BPS_LIBRARY=str(BUILD / "libbpsclient.so.0"))
+    env[name] = value
+    r = subprocess.run(
+        [BPSRUN, "-n", "2", "--servers", "1", "--no-prefix", "--", "/usr/bin/python3"]
+        + ["-c", OPEN_TWICE, ROOT / "libbpsclient" / "python"],
+        env=env,
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+    )
+    assert r.returncode == 0, r.stderr
+    warnings = [line for line in r.stderr.splitlines() if "warning" in line]
+    assert len(warnings) == n_lines, r.stderr
+    assert all(f"{name}=1 is ignored" in line and "unset it" in line for line in warnings)
+
+
 def test_first_failure_is_the_result_and_ends_the_others(tmp_path):
     r = plain(tmp_path, "-n", 3, "--", "sh", "-c", "[ $BPS_RANK = 1 ] && exit 7; exec sleep 100")
     assert r.returncode == 7
