@@ -251,9 +251,7 @@ def test_drained_agent_that_is_stopped_is_not_waited_for(cluster):
     a.process.send_signal(signal.SIGTERM)
     c.wait_for(
         "it is told",
-        lambda: (
-            "a0: suspect -> down, drained, and stopped" in c.scheduler.log.read_text()
-        ),
+        lambda: "a0: suspect -> down, drained, and stopped" in c.scheduler.log.read_text(),
     )
     assert time.monotonic() - at < 10  # the restart window is 30 s
     for w in job.workers[2:]:
