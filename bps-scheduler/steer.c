@@ -182,7 +182,7 @@ static bool is_operator(const struct ctlchan *chan, struct err_text *err)
 	return false;
 }
 
-/* Is this text fit for logs and screens? */
+/* Return whether this text is fit for logs and screens. */
 static bool is_printable(const char *s)
 {
 	for (; *s; s++)

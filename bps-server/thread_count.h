@@ -12,6 +12,7 @@
 unsigned count_threads(unsigned n_cpus, bool is_beside_agent);
 /* Processors that this process may run on. */
 unsigned count_cpus(void);
-/* Does an agent's socket exist at this path? With systemd it exists before any daemon starts. */
+/* Return whether an agent's socket exists at this path. With systemd it exists before any daemon
+ * starts. */
 bool count_sees_agent(const char *socket_path);
 #endif

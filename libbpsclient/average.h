@@ -21,7 +21,7 @@
 /* Prefix of the companions' names. bps_last_error removes it, so that sentences name the tensor. */
 #define AVERAGE_PREFIX CLIENT_RESERVED "_avg."
 
-/* Does this operation on that tensor need a companion? */
+/* Return whether this operation on that tensor needs a companion. */
 bool average_is_needed(const struct bps_tensor *t, enum bps_op op);
 /* Declare the companion, unless it exists, and write the tensor's input into the companion's.
  * Blocks for a declaration. Errors: BPS_EBUSY or the failure of the tensor, those of bps_declare,

@@ -134,7 +134,7 @@ void tensor_free(struct bps_tensor *t);
  * the thread's sentence. */
 int client_submit(struct bps_tensor *const *tensors, size_t n, enum bps_op op, int32_t priority);
 
-/* Is the last submitted round complete (or failed)? */
+/* Return whether the last submitted round is complete (or failed). */
 bool tensor_is_done(const struct bps_tensor *t);
 /* Return the tensor whose round is awaited: t, or the companion that carries its average. Returns t
  * if none is awaited. */
@@ -147,7 +147,7 @@ int tensor_explain(const struct bps_tensor *t, int code);
 /* Set the sentence of a tensor whose round is in flight; returns BPS_EBUSY. */
 int tensor_explain_busy(const struct bps_tensor *t);
 
-/* Is a round up to the last submitted one complete (or failed)? Thread: any. */
+/* Return whether a round up to the last submitted one is complete (or failed). Thread: any. */
 bool tensor_has(const struct bps_tensor *t, uint64_t round);
 /* Wait until deadline_ns, which is timeout_ms after the call's start. Errors: as bps_wait, with the
  * thread's sentence. */

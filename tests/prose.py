@@ -31,6 +31,8 @@ OPENS = re.compile(
     r"(It|Its|They|Them|Their|Those|These|That|This|Who|Whoever|Whom|Whose|What|Which|Of|As|He|His|"
     r"She|Nobody|Somebody|Everybody|Everyone|Anybody|One|Others|Such|Whatever|Theirs|Both|Neither|"
     r"Else|Or|And|But|So|Than|Then)\b"
+    # A question: "Return whether" instead. "Is" and its like may open an imperative elsewhere.
+    r"|(Is|Are|Has|Have|Does|Can|Was|Were|May|Must|Should) [^.?]*\?"
 )
 
 # Words that the field does not use, each with the word to use. Programs do not speak or hear.

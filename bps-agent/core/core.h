@@ -224,13 +224,13 @@ uint32_t agt_tensor_id(const struct agt_tensor *t);
 
 /* Reconnect at once: a server's address or instance is new or gone. */
 void agt_core_server_changed(struct agt_core *core, uint32_t server);
-/* Is every server that this job needs connected? Writes the missing ones. */
+/* Return whether every server that this job needs is connected. Writes the missing ones. */
 bool agt_job_network(const struct agt_job *job, char *ret_text, size_t text_bytes);
 
 /* Return when that instance of a server last sent anything on a data connection, also on one that
  * is gone; 0: there was none. */
 uint64_t agt_core_heard_ns(struct agt_core *core, uint32_t server, uint64_t instance);
-/* Is there a connection to any server? */
+/* Return whether any server is connected. */
 bool agt_core_is_connected(const struct agt_core *core);
 
 /* Find the partition that has waited longest for its sum. Returns false when all have been summed,

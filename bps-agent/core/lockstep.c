@@ -84,9 +84,9 @@ static struct lockstep_server *home_of(struct agt_job *job, uint32_t server)
 	return &job->homes[job->n_homes++];
 }
 
-/* Is it useful to hold connections that are ahead? Yes if a server takes more contributions than an
- * agent sends, or if all take equal amounts. Servers on this host count, so that all agents get the
- * same result. */
+/* Return whether it is useful to hold connections that are ahead. Yes if a server takes more
+ * contributions than an agent sends, or if all take equal amounts. Servers on this host count, so
+ * that all agents get the same result. */
 static bool wants_step(const struct agt_job *job, uint64_t round)
 {
 	uint64_t all = 0, most = 0;

@@ -41,11 +41,11 @@ void lockstep_changed(struct lockstep_share *s);
 void lockstep_push(struct agt_part *part);
 void lockstep_remove(struct agt_part *part);
 void lockstep_sent(struct agt_part *part);
-/* Has the share something to send, but waits for the one furthest behind? */
+/* Return whether the share has something to send, but waits for the one furthest behind. */
 bool lockstep_is_held(const struct lockstep_share *s);
 /* Queue the share as held; its link is activated when it is not held any more. */
 void lockstep_hold(struct lockstep_share *s);
-/* Does the share take part: others wait for it, and it for others? */
+/* Return whether the share takes part: others wait for it, and it for others. */
 bool lockstep_counts(const struct lockstep_share *s);
 /* Stop waiting for shares that are late. Returns when the next one will be late, UINT64_MAX:
  * never. */

@@ -92,7 +92,7 @@ static inline struct agt_part *part_of(struct heap_node *node)
 {
 	return (struct agt_part *)((char *)node - offsetof(struct agt_part, node));
 }
-/* Can it be sent within its job's limit of bytes under way? */
+/* Return whether the partition can be sent within its job's limit of bytes in flight. */
 bool part_fits_job(const struct agt_part *part);
 /* Move it out of share->ready until its job has less under way. */
 void part_park(struct agt_part *part);
@@ -110,7 +110,7 @@ void part_await_answer(struct agt_part *part);
 void part_stop_timer(struct agt_part *part);
 /* Stop counting its bytes as under way. */
 void part_uncharge(struct agt_part *part);
-/* Is HAVE of the last round unconfirmed, and may it be sent now? */
+/* Return whether HAVE of the last round is unconfirmed and may be sent now. */
 bool part_is_have_due(const struct agt_part *part);
 /* Queue HAVE if it is due. CONTRIB(r) implies HAVE(r - 1), but may have to wait for window, and
  * other members may wait for this message. */

@@ -115,7 +115,7 @@ void part_read_done(struct agt_part *part, int status)
 	part_make_ready(part, "the result of the read is outdated");
 }
 
-/* Is that result being read, or queued to be read? The end of the read sends GOT. */
+/* Return whether that result is being read, or queued to be read. The end of the read sends GOT. */
 static bool is_being_read(const struct agt_part *part, const struct wire_msg *m)
 {
 	return part && (part->state == PART_OFFERED || part->state == PART_FETCHING) &&

@@ -164,9 +164,9 @@ int part_send_contrib(struct agt_part *part)
 	return 0;
 }
 
-/* Is the sum of that round in its out-slot? The sum of the round before the last one stays until
- * the next one lands. In jobs with backup machines, late members request it, and members ahead
- * wait. */
+/* Return whether the sum of that round is in its out-slot. The sum of the round before the last one
+ * stays until the next one lands. In jobs with backup machines, late members request it, and
+ * members ahead wait. */
 static bool has_result(const struct agt_part *part, uint64_t round)
 {
 	uint64_t last = part_last_round(part);

@@ -552,7 +552,8 @@ static bool poll_lanes(struct engine *e)
 	return any;
 }
 
-/* Does the engine wait only for the devices? A collective without tickets waits for its clique. */
+/* Return whether the engine waits only for the devices. A collective without tickets waits for its
+ * clique. */
 static bool is_owed(const struct engine *e)
 {
 	return e->n_tickets || e->reduce.n || e->gather.n;

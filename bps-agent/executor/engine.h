@@ -117,9 +117,9 @@ void engine_fail(struct engine *e, int code, const char *fmt, ...)
 
 /* Retire work that has ended and start work that can start. True when something has moved. */
 bool engine_poll(struct engine *e, uint64_t now_ns);
-/* Is work queued, or a member's counter awaited? Then poll again soon. */
+/* Return whether work is queued, or a member's counter awaited. Then poll again soon. */
 bool engine_is_busy(const struct engine *e);
-/* Is nothing queued on any device? */
+/* Return whether nothing is queued on any device. */
 bool engine_is_quiet(const struct engine *e);
 /* Return the number of inputs in host memory that a tensor needs. */
 unsigned engine_inputs(const struct engine *e);

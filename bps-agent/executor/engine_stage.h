@@ -12,7 +12,7 @@ bool engine_issue(struct engine *e);
 void engine_part_ticket_done(struct engine_part *p);
 void engine_chunk_ticket_done(struct engine_chunk *c);
 void engine_part_landed(struct engine_part *p);
-/* Was engine_part_landed called in the tensor's round, which is under way? */
+/* Return whether engine_part_landed was called in the tensor's current round. */
 bool engine_part_has_landed(const struct engine_part *p);
 uint64_t engine_part_bytes(const struct engine_part *p);
 #endif

@@ -9,7 +9,8 @@
 
 extern char **environ;
 
-/* Is the variable for the agent only: of its service manager, credentials and settings? */
+/* Return whether the variable is for the agent only: of its service manager, credentials and
+ * settings. */
 static bool is_private(const char *variable)
 {
 	static const char *const ours[] = {

@@ -42,7 +42,8 @@ struct memory {
 
 /* The account that pays for arenas. */
 struct arena_owner {
-	/* May that much more be made, with that many descriptors kept open? Errors: with a text.
+	/* Check whether that much more may be made, with that many descriptors kept open. Errors:
+	 * with a text.
 	 * release: the memory is freed, or was not made. */
 	int (*admit)(void *ctx, size_t bytes, unsigned n_fds, struct err_text *err);
 	void (*release)(void *ctx, size_t bytes, unsigned n_fds);

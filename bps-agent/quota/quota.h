@@ -55,7 +55,7 @@ struct quota_account *quota_job(struct quota_account *user, const char *name);
 void quota_put(struct quota_account *a);
 /* Set the user's name; "" when there is none. */
 void quota_set_name(struct quota_account *user, const char *name);
-/* Was the name set, or is it being looked up? True from the second call on. */
+/* Return whether the name is set or being looked up. True from the second call on. */
 bool quota_is_named(struct quota_account *user);
 
 /* Take n in the account and all above it. Errors: BPS_EQUOTA with limit, use and setting. */

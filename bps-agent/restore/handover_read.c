@@ -579,7 +579,7 @@ static bool parse(const char *name, char ret_kind[2], uint64_t *ret_number, char
 	       !name[n] && *ret_number && *ret_number < UINT64_MAX / 2;
 }
 
-/* Has it sent HELLO without receiving an answer? */
+/* Return whether the trainer has sent HELLO without receiving an answer. */
 static bool is_greeting(const struct trainer *t)
 {
 	struct local_msg m;

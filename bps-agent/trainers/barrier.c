@@ -32,8 +32,8 @@ static void answer(struct trainer *t, int code, const char *text)
 	t->live->barrier_seq = 0;
 }
 
-/* Has the trainer passed it? After a restart, its messages show that an unrecorded answer
- * arrived. */
+/* Return whether the trainer has passed the barrier. After a restart, its messages show that an
+ * unrecorded answer arrived. */
 static bool has_passed(struct trainer *t)
 {
 	bool may = t->may_have_passed;
@@ -75,7 +75,8 @@ void barrier_over(struct trainer *t, int code, const char *text)
 		answer(t, code < 0 ? code : BPS_ECLOSED, text);
 }
 
-/* Has it nothing under way? No worker of its job can have a round that it has not submitted. */
+/* Return whether the trainer has no submission in progress. No worker of its job can have a round
+ * that it has not submitted. */
 static bool is_quiet(const struct trainer *t)
 {
 	for (uint32_t i = 0; i < t->n_tensors; i++) {
@@ -90,7 +91,7 @@ static bool is_quiet(const struct trainer *t)
 	return true;
 }
 
-/* Is it at most the barrier after the last one that it has passed? */
+/* Return whether the number is at most that of the barrier after the last passed one. */
 static bool is_next(struct trainer *t, uint64_t number)
 {
 	uint64_t passed = t->job->barrier;

@@ -54,7 +54,7 @@ static struct job *job_forming(struct agent *a, uid_t uid, const char *name, con
 	return NULL;
 }
 
-/* Has the scheduler assigned the job's number on this connection? */
+/* Return whether the scheduler has assigned the job's number on this connection. */
 static bool is_numbered(const struct job *job)
 {
 	const struct trainer *t;
@@ -377,9 +377,9 @@ static struct trainer *job_trainer(const struct job *job, uint32_t rank)
 	return NULL;
 }
 
-/* Are all ranks of this machine here? Ranks that have left are reported (again), and the scheduler
- * will end the job. Until it has answered every JOIN, a rank may still come, with another JOB after
- * it. */
+/* Return whether all ranks of this machine have joined. Ranks that have left are reported (again),
+ * and the scheduler will end the job. Until it has answered every JOIN, a rank may still come, with
+ * another JOB after it. */
 static bool has_all_ranks(struct job *job, const struct ctl_job *m, const struct ctl_job_member *me)
 {
 	const struct trainer *t;

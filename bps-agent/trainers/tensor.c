@@ -368,8 +368,8 @@ void tensor_resume(struct tensor *tensor)
 
 /* ---- submissions ---- */
 
-/* Is the submission a repetition? The restart came between recording it and recording that it was
- * taken. */
+/* Return whether the submission is a repetition. The restart came between recording it and
+ * recording that it was taken. */
 static bool is_repeated(struct trainer *t, const struct tensor_worker *tw, uint64_t round)
 {
 	bool may = t->may_repeat_submission;

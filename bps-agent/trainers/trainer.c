@@ -259,8 +259,8 @@ static void on_slowed(uv_timer_t *timer)
 	listen_to(t);
 }
 
-/* May the next message be read now? Otherwise it stays in the socket, so that its sender waits, not
- * the agent. */
+/* Return whether the next message may be read now. Otherwise it stays in the socket, so that its
+ * sender waits, not the agent. */
 static bool has_turn(struct trainer *t)
 {
 	struct err_text err;

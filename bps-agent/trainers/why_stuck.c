@@ -85,8 +85,8 @@ static void append(char *buf, size_t room, const char *clause)
 			(int)(room - used - 3), clause);
 }
 
-/* Does the worker wait in bps_gpu_open, or do others wait for it there? *ret_ms: for how long.
- * After an agent restart it is not known which workers have requested the executor:
+/* Return whether the worker waits in bps_gpu_open, or others wait for it there. *ret_ms: for how
+ * long. After an agent restart it is not known which workers have requested the executor:
  * GPU_OPEN_NONE. */
 static enum ctl_gpu_open executor_opening(const struct job *job, uint32_t worker, uint32_t *ret_ms)
 {

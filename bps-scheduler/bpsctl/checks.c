@@ -207,7 +207,7 @@ static void check_port(
 			r->name);
 }
 
-/* Does the daemon of this role answer on its port? */
+/* Check whether the daemon of this role answers on its port. */
 static void ask_daemon(json_t *list, struct checked_daemon *r)
 {
 	struct http_get g = {.path = "/status"};
@@ -314,8 +314,9 @@ static bool is_loopback(const struct addr *a)
 	return addr_number(a, &sa, &len) == 0 && sockaddr_is_loopback((struct sockaddr *)&sa);
 }
 
-/* Do a daemon's settings here name a scheduler on another host, and is none meant to run here? Then
- * that scheduler's HTTP is on its own loopback, and its control port was checked already. */
+/* Return whether a daemon's settings name a scheduler on another host, and none is meant to run
+ * here. Then that scheduler's HTTP is on its own loopback, and its control port was checked
+ * already. */
 static bool is_elsewhere(const struct checked_daemon *roles, size_t n, const struct addr *http)
 {
 	char text[ADDR_TEXT_BYTES];

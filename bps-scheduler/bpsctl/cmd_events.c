@@ -103,7 +103,7 @@ static int since_parse(
 	if (*text >= '0' && *text <= '9' && !*end && !errno)
 		return 0;
 	return err_set(
-		err, -EINVAL, "--since wants a number, or a time such as 10min, not '%s'", text);
+		err, -EINVAL, "--since needs a number, or a time such as 10min, not '%s'", text);
 }
 
 /* Keep only the events of the last span_s seconds, by the scheduler's own clock; 0: all. */

@@ -96,7 +96,7 @@ int cmd_key_derive(const struct bpsctl_opts *o, const char *arg)
 
 /* ---- commands that change the key file ---- */
 
-/* Has the scheduler read the current key of the file? */
+/* Return whether the scheduler has read the current key of the file. */
 static bool has_taken(json_t *root, const struct keyring *ring)
 {
 	json_t *first = json_array_get(json_object_get(root, "keys"), 0);
@@ -211,7 +211,7 @@ out:
 	return status;
 }
 
-/* Is the previous key unused, as far as is known? If not, print its users. */
+/* Return whether the previous key is unused, as far as is known. If not, print its users. */
 static bool is_previous_unused(const struct bpsctl_opts *o)
 {
 	struct err_text text = {""}, err = {""};

@@ -14,7 +14,7 @@
 
 #define WAIT_MS 200 /* between two checks of --wait */
 
-/* Does the address stand for all addresses of this host? */
+/* Return whether the address stands for all addresses of this host. */
 static bool is_any(const struct addr *a)
 {
 	struct sockaddr_storage ss;

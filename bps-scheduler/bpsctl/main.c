@@ -268,7 +268,7 @@ static char *interval_flag(const char *s)
 	return text;
 }
 
-/* Is s a negative error number, such as -10001? */
+/* Return whether s is a negative error number, such as -10001. */
 static bool is_negative(const char *s)
 {
 	return s[0] == '-' && s[1] && !s[1 + strspn(s + 1, "0123456789")];

@@ -220,7 +220,7 @@ int admission_check_tensor(struct sched_core *c, const struct sched_job *j,
 	return check_reserve(c, j, all, balance_tensor_need(j, t), err);
 }
 
-/* Does a job have tensors that were declared, or lost their servers, while no server was there? */
+/* Return whether a job has tensors that were declared, or lost their servers, without a server. */
 static bool is_waiting(const struct sched_job *j)
 {
 	return j->n_orphans || j->is_unchecked;

@@ -31,8 +31,8 @@ static void tell_members(struct sched_core *c, enum role changed)
 	free(list);
 }
 
-/* Does the job concern m? It concerns its agents, including those that are gone, and every server,
- * but no member that is about to get everything. */
+/* Return whether the job concerns m. It concerns its agents, including those that are gone, and
+ * every server, but no member that is about to get everything. */
 static bool is_audience(const struct sched_job *j, const struct sched_member *m, enum role role)
 {
 	return m->role == role && m->conn && !m->needs_sync &&
@@ -209,7 +209,7 @@ static void note_view(struct sched_core *c)
 	else if (c->has_new_mutes)
 		sched_note(c, EVENT_VIEW, "the muted problems have changed");
 	else
-		sched_note(c, EVENT_VIEW, "the scheduler reserved numbers");
+		sched_note(c, EVENT_VIEW, "the scheduler reserved ids");
 }
 
 int sched_commit(struct sched_core *c, bool is_retry)

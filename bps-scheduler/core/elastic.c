@@ -113,7 +113,7 @@ static void let_in(struct sched_core *c, struct sched_job *j, const struct sched
 		rank, j->name, j->id, sched_host_of(c, n->agent), n->pid);
 }
 
-/* Are all workers of that machine waiting, and is its agent connected? */
+/* Return whether all workers of that machine wait and its agent is connected. */
 static bool is_ready(
 	const struct sched_core *c, const struct sched_job *j, const struct sched_newcomer *n)
 {
@@ -124,7 +124,8 @@ static bool is_ready(
 	return beside >= n->local_size && sched_member(c, n->agent)->conn;
 }
 
-/* Is there a member number left? Machines that waited with it may have used the last one. */
+/* Return whether a member number is left. Machines that waited with it may have used the last
+ * one. */
 static bool has_number(
 	struct sched_core *c, const struct sched_job *j, const struct sched_newcomer *n)
 {

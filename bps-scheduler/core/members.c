@@ -194,9 +194,9 @@ static void go_above(struct sched_core *c, uint64_t view)
 	c->tx_view = (uint64_t)c->term << 32 | 1;
 }
 
-/* Has the scheduler lost views that this member knows? A view of this term is no proof in two
- * cases. The member may have connected since the start. Or the process is not in the state, perhaps
- * because it had another name. */
+/* Return whether the scheduler has lost views that this member has. A view of this term is no proof
+ * in two cases. The member may have connected since the start. Or the process is not in the state,
+ * perhaps because it had another name. */
 static bool is_ahead(
 	const struct sched_core *c, const struct sched_member *m, const struct ctl_hello *h)
 {

@@ -168,7 +168,8 @@ uint32_t stalls_find(const struct sched_core *c, const struct sched_job *j,
 
 /* ---- states ---- */
 
-/* Have the workers completed calls since the previous probe? False for the first probe. */
+/* Return whether the workers have completed calls since the previous probe. False for the first
+ * probe. */
 static bool has_moved_on(struct sched_stall *s, const struct sched_probe *p)
 {
 	uint64_t completed = 0, before = s->completed;

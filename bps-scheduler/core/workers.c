@@ -85,8 +85,8 @@ static void join_refuse(const struct join_request *in, int code, const char *fmt
 	sched_send(in->c, in->m, &msg);
 }
 
-/* Is this the same worker? A process may open a rank twice. Then it is two workers, which differ
- * only in their JOINs. */
+/* Return whether this is the same worker. A process may open a rank twice. Then it is two workers,
+ * which differ only in their JOINs. */
 static bool is_same_worker(const struct join_request *in, const struct sched_worker *w)
 {
 	return w->state != WORKER_ABSENT && w->agent == in->m->id && w->pid == in->msg->pid &&
@@ -139,7 +139,8 @@ static bool join_sound(const struct join_request *in)
 			"rounds do not wait for late ones: choose one",
 			q->job);
 	else if (q->token.bytes && q->token.bytes != CTL_TOKEN_BYTES)
-		join_refuse(in, -EINVAL, "job '%s': a token of %u bytes", q->job, q->token.bytes);
+		join_refuse(
+			in, -EINVAL, "job '%s': the token has %u bytes", q->job, q->token.bytes);
 	else if (in->c->is_undurable)
 		join_refuse(in, BPS_ENOTDURABLE,
 			"the scheduler cannot write its state and accepts no workers; see its log");

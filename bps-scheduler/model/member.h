@@ -89,7 +89,7 @@ static inline bool sched_is_usable(const struct sched_member *m)
 {
 	return m->state != MEMBER_DOWN;
 }
-/* Does the member get new work? */
+/* Return whether the member gets new work. */
 static inline bool sched_is_open(const struct sched_member *m)
 {
 	return sched_is_usable(m) && !m->is_drained && !m->is_leaving;

@@ -226,8 +226,8 @@ void sched_job_drop_tensors(struct sched_core *c, struct sched_job *j)
 	j->has_moved = false;
 }
 
-/* Must that server know the partition's place? Under the pgen of this transaction, the server that
- * lost it must know too: otherwise it would keep the memory of the sums. */
+/* Return whether that server must know the partition's place. Under the pgen of this transaction,
+ * the server that lost it must know too: otherwise it would keep the memory of the sums. */
 static bool concerns(const struct sched_part *p, uint64_t pgen, uint32_t server)
 {
 	return (!pgen || p->pgen == pgen) &&

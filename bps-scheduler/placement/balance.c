@@ -98,7 +98,7 @@ uint64_t balance_room(uint64_t all, uint64_t need)
 
 /* ---- one job ---- */
 
-/* Must a server of the job lose all partitions, and is it waiting for that? */
+/* Return whether a server of the job must lose all partitions and waits for that. */
 static bool has_to_leave(
 	const struct sched_core *c, const struct sched_job *j, bool *ret_is_hurried)
 {
@@ -122,7 +122,8 @@ static bool is_heard(const struct sched_core *c, const struct sched_member *m)
 	       c->now_ns <= m->heard_ns + BEATS * c->cfg.beat_ms * NS_PER_MS;
 }
 
-/* Has every agent of the job sent a heartbeat recently, and applied the last moves? */
+/* Return whether every agent of the job has sent a heartbeat recently and applied the last
+ * moves. */
 static bool agents_follow(const struct sched_core *c, const struct sched_job *j)
 {
 	for (uint32_t i = 0; i < j->n_members; i++) {
@@ -134,8 +135,8 @@ static bool agents_follow(const struct sched_core *c, const struct sched_job *j)
 	return true;
 }
 
-/* Are all servers that would take partitions certainly alive? A silent server is declared dead or
- * reports again soon. */
+/* Return whether all servers that would get partitions are certainly alive. A silent server is
+ * declared dead or reports again soon. */
 static bool servers_live(const struct sched_core *c)
 {
 	for (uint32_t i = 1; i <= c->n_members; i++)

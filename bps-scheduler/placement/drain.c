@@ -55,8 +55,8 @@ uint64_t drain_parts(const struct sched_core *c, const struct sched_member *m)
 	return n;
 }
 
-/* Does a server take the partitions of one that is drained, leaves or is lost? One that is away may
- * not come back. */
+/* Return whether a server accepts the partitions of one that is drained, leaves or is lost. One
+ * that is away may not come back. */
 static bool is_taker(const struct sched_member *m)
 {
 	return m->role == ROLE_SERVER && m->state == MEMBER_UP && sched_is_open(m);

@@ -47,7 +47,8 @@ uint32_t drain_losses(const struct sched_core *c, bool *ret_lacks_memory);
 /* Return the number of partitions of all jobs on a server. */
 uint64_t drain_parts(const struct sched_core *c, const struct sched_member *m);
 
-/* Has m, a drained agent, sent LEAVE? When its connection closes it is gone, without a window. */
+/* Return whether m, a drained agent, has sent LEAVE. When its connection closes it is gone, without
+ * a window. */
 bool drain_has_stopped(const struct sched_member *m);
 /* Handle LEAVE of a server or an agent. For an agent that is not drained, a restart and an end are
  * the same. */

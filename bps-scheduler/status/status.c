@@ -101,7 +101,7 @@ static uint64_t placed_bytes(const struct sched_member *m)
 	return n;
 }
 
-/* Has no message come for some beats? The member may hang. */
+/* Return whether no message has come for some heartbeats. The member may hang. */
 static bool is_quiet(
 	const struct sched_core *c, const struct status_info *info, const struct sched_member *m)
 {

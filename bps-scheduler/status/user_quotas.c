@@ -29,7 +29,7 @@ json_t *status_job_quota(const struct sched_core *c, const struct sched_job *j)
 	return o;
 }
 
-/* Is j the newest job of its user? */
+/* Return whether j is the newest job of its user. */
 static bool is_first(const struct sched_core *c, const struct sched_job *j)
 {
 	const struct sched_job *x = c->jobs;

@@ -69,7 +69,7 @@ void arrivals_roll(struct arrivals *a, uint64_t now_ns)
 	}
 }
 
-/* Is a later than b, in more rounds of the windows? */
+/* Return whether a is later than b, in more rounds of the windows. */
 static bool is_worse(const struct arrivals_late *a, const struct arrivals_late *b)
 {
 	if (a->window_last != b->window_last)

@@ -70,7 +70,8 @@ void backup_slot_opened(struct srv_core *core, struct slot *slot)
 			slot_add_has(core, slot, &part->seats[i]);
 }
 
-/* Has each member that did not contribute reported that it has no result of this round? */
+/* Return whether each member that did not contribute has reported that it has no result of this
+ * round. */
 static bool all_spoke(const struct slot *slot)
 {
 	const struct srv_part *part = slot->part;

@@ -33,8 +33,8 @@ static enum place slot_place(struct srv_part *part, uint64_t r)
 	return slot->round == r - 2 && is_over ? PLACE_HERE : PLACE_AHEAD;
 }
 
-/* May the member have the result of round r? Not while it is being summed, unless the member
- * reported that result before. */
+/* Return whether the member may have the result of round r. Not while it is being summed, unless
+ * the member reported that result before. */
 static bool can_have(struct srv_part *part, const struct seat *seat, uint64_t r)
 {
 	const struct slot *slot = part_slot(part, r);

@@ -78,7 +78,7 @@ void sums_discard(struct srv_core *core, struct slot *slot)
 	memset(&slot->contributors, 0, sizeof(slot->contributors));
 }
 
-/* Does any member receive the result over a network? */
+/* Return whether any member receives the result over a network. */
 static bool is_for_network(const struct srv_part *part)
 {
 	for (unsigned i = 0; i < part->n_seats; i++)

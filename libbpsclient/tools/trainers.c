@@ -154,8 +154,8 @@ static bool has_trainers(const struct bpsrun *r)
 	return false;
 }
 
-/* Does the job continue when a machine is lost? Trainers may request that themselves, too; then the
- * first failure stops all trainers of this node. */
+/* Return whether the job continues when a machine is lost. Trainers may request that themselves,
+ * too; then the first failure stops all trainers of this node. */
 static bool may_shrink(const struct bpsrun *r)
 {
 	const char *env = getenv("BPS_ON_AGENT_LOSS"), *elastic = getenv("BPS_ELASTIC");

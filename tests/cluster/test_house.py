@@ -115,6 +115,7 @@ def prose(tmp_path):
     ("name", "text", "what"),
     [
         ("a.c", "/* Who has it keeps it. */\n", "starts with 'Who'"),
+        ("a.h", "/* Is it there? */\nbool f(void);\n", "starts with 'Is'"),
         ("a.h", "int x; /* heard of it */\n", "'heard of'"),
         ("a.c", "int x;\n" * 101, "no opening paragraph"),
         ("a.py", '"""A module."""\n# Whoever comes is served.\n', "starts with 'Whoever'"),

@@ -66,7 +66,7 @@ void cuda_say(struct device *dev, const char *fmt, ...) __attribute__((format(pr
 
 /* cuda.c: make a GPU's context current; retain it first if needed. Errors: DEVICE_LOST. */
 int cuda_enter(struct device *dev, int gpu);
-/* Can GPU a use the memory of GPU b? */
+/* Return whether GPU a can use the memory of GPU b. */
 bool cuda_reaches(struct cuda_device *d, int a, int b);
 
 /* cuda_mem.c, cuda_share.c, cuda_queue.c, cuda_clique.c: rows of the table. */
@@ -96,7 +96,8 @@ int cuda_copy(struct device_queue *q, struct device_mem *dst, uint64_t dst_offse
 	struct device_mem *src, uint64_t src_offset, uint64_t bytes);
 int cuda_post(struct device_queue *q, struct device_mem *page, uint64_t offset, uint64_t value);
 
-/* May work be queued behind what the clique launches on q? 0, DEVICE_AGAIN or DEVICE_PEER. */
+/* Check whether work may be queued after what the clique launches on q. 0, DEVICE_AGAIN or
+ * DEVICE_PEER. */
 int cuda_clique_launched(struct cuda_queue *q);
 int cuda_clique_id(struct device *dev, uint8_t ret_id[DEVICE_ID_BYTES]);
 int cuda_clique_open(struct device *dev, const uint8_t id[DEVICE_ID_BYTES], int n_ranks,

@@ -68,7 +68,8 @@ int cuda_queue_poll(struct device_queue *queue)
 	return rc ? rc : cuda_fail(queue->dev, cuStreamQuery(q->stream), "work of a queue failed");
 }
 
-/* Is the memory unusable in this GPU's context? A legacy handle is open in one context only. */
+/* Return whether the memory is unusable in this GPU's context. A legacy handle is open in one
+ * context only. */
 static bool is_foreign(const struct device_mem *mem, int gpu)
 {
 	return ((const struct cuda_mem *)mem)->kind == CUDA_MEM_IPC && mem->gpu != gpu;

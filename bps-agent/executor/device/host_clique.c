@@ -220,7 +220,8 @@ int host_clique_open(struct device *dev, const uint8_t id[DEVICE_ID_BYTES], int 
 		return err_set(&dev->why, DEVICE_UNSUP, "members in other processes");
 	for (int i = 0; i < n_local; i++) {
 		if (rank[i] != i)
-			return err_set(&dev->why, DEVICE_ARG, "ranks are not in order");
+			return err_set(&dev->why, DEVICE_ARG,
+				"the members are not in the order of their ranks");
 		for (int j = 0; j < i; j++)
 			if (gpu[i] == gpu[j])
 				return err_set(

@@ -100,7 +100,7 @@ static int parse(const char *want, enum strategy *ret, struct err_text *err)
 		"'%s' is not a strategy (auto, copy, rs_ag, switch_sum, roots, ce)", want);
 }
 
-/* Are there two members on one GPU? Only the processor can sum those. */
+/* Return whether two members share a GPU. Only the processor can sum those. */
 static bool is_shared(const int *gpus, unsigned n)
 {
 	for (unsigned i = 0; i < n; i++)

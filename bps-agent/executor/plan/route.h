@@ -53,7 +53,7 @@ struct route {
 	uint8_t roots[DEVICE_GPUS_MAX];
 };
 
-/* Does the route sum on GPUs? Then it needs cliques. */
+/* Return whether the route sums on GPUs. Then it needs cliques. */
 bool route_has_cliques(const struct route *s);
 
 /* Return the range [*ret_first, *ret_first + *ret_bytes) of a chunk of chunk_bytes that member i of

@@ -411,7 +411,8 @@ int topology_read(const char *root, struct topology *ret, struct err_text *err)
 	return 0;
 }
 
-/* Is the GPU a part? Parts of one GPU share its address; each whole GPU has its own. */
+/* Return whether the GPU is a part (MIG). Parts of one GPU share its address; each whole GPU has
+ * its own. */
 static bool is_part(const struct topo_report *reports, unsigned n, unsigned self)
 {
 	for (unsigned i = 0; i < n; i++)
