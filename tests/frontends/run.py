@@ -37,6 +37,7 @@ FRONTENDS = {
         "gpu": ("1x1", "2x1", "3x2"),
         "examples": ALONE,
         "trainers": ("2x1",),
+        "keras": ("2x1",),
     },
     # The oldest PyTorch, where the back-end is another class.
     "torch-2.1": {
@@ -46,7 +47,7 @@ FRONTENDS = {
         "distributed": ("2x1",),
         "errors": ALONE,
     },
-    "tensorflow": {"tensorflow": ("2x1", "3x2"), "keras": ("2x1",)},
+    "tensorflow": {"tensorflow": ("2x2",), "keras": ("2x1",)},
     "jax": {"arrays": ("2x1",), "jax": ("2x1", "3x2"), "keras": ("2x2",)},
     "mxnet": {"arrays": ONE_AGENT, "mxnet": ("2x1", "3x2")},
 }
@@ -55,6 +56,7 @@ ENVIRONMENTS = {
     "gpu": {"BPS_GPU": "host"},
     "tensorflow": {"KERAS_BACKEND": "tensorflow", "TF_CPP_MIN_LOG_LEVEL": "2"},
     "jax": {"KERAS_BACKEND": "jax"},
+    "torch": {"KERAS_BACKEND": "torch"},
 }
 PYTHON = ROOT / "libbpsclient" / "python"
 FORM = (
