@@ -35,6 +35,8 @@ RATE = "1gbit"
 PAYLOAD_MB_S = 125 * 1448 / 1514  # of RATE: MTU 1500, TCP with time stamps
 COMPUTE_S = 0.6  # of all layers in the group overlap
 FORMS = ("ddp", "ddp-views", "hook", "hook-views", "backend", "backend-views", "optimizer")
+# Four workers with all forms need more than 24 GiB.
+SHAPED_FORMS = ("ddp", "ddp-views", "hook-views", "backend-views", "optimizer")
 BARS = {
     "loopback": {"optimizer": 0.6, "hook": 0.75, "backend": 0.8},
     "shaped": {"optimizer": 0.72, "hook": 0.72, "backend": 0.72},
@@ -138,7 +140,8 @@ def steps_of_forms(args: argparse.Namespace, counts: list[int], group: Any) -> I
     """Yield, for each round, the median milliseconds of a step of each form."""
     import bps.torch
 
-    forms = {f: make_step(f, make_model(counts), group) for f in ("none", *FORMS)}
+    names = SHAPED_FORMS if args.worker == "shaped" else FORMS
+    forms = {f: make_step(f, make_model(counts), group) for f in ("none", *names)}
     for step in forms.values():
         seconds(step, 3)  # the first steps declare tensors and build DDP's buckets again
     for _ in range(args.rounds):
@@ -290,10 +293,11 @@ def row(what: str, bar: str, values: list[float], holds: Callable[[float], bool]
 
 def rows_of_forms(group: str, rounds: list[dict[str, float]]) -> Iterator[str]:
     """Yield the lines of the groups loopback and shaped."""
-    for form in ("none", *FORMS):
+    measured = SHAPED_FORMS if group == "shaped" else FORMS
+    for form in ("none", *measured):
         yield row(f"{group}: {form}, ms a step", "", [r[form] for r in rounds], None)
     for name, bar in BARS[group].items():
-        forms = [f for f in FORMS if f.partition("-")[0] == name]
+        forms = [f for f in measured if f.partition("-")[0] == name]
         best = min(forms, key=lambda f: statistics.median(r[f] for r in rounds))
         ratios = [r[best] / min(r["ddp"], r["ddp-views"]) for r in rounds]
         what = f"{group}: {best} over the better form of DDP + Gloo"
@@ -379,11 +383,17 @@ def main() -> int:
         f"tests/bench/torch_steps.py {os.path.relpath(args.build)} --only {args.only} "
         f"--rounds {args.rounds} --steps {args.steps}"
     )
+    load = os.getloadavg()[0]
     lines = [
         "# Training steps of PyTorch",
         "",
         "What each figure is: [measure.md](../../guides/measure.md#pytorch).",
-        f"Measured at {commit} by `{command}` on {os.cpu_count()} cores.",
+        f"Measured at {commit} on {os.cpu_count()} cores by",
+        "",
+        f"    {command}",
+        "",
+        "Other programs, beside the measured ones that run with niceness -20, had a load average of",
+        f"{load:.1f} before the first measurement.",
         "",
         "| figure | bar | median (range) | holds |",
         "|---|---|---|---|",
