@@ -149,7 +149,7 @@ static void chan_closed(void *arg, struct ctlchan *chan, const char *reason)
 	free(conn);
 }
 
-/* With a key, a member is who its key says. */
+/* Return whether a member's name is that of its key. Without a cluster key, any name is valid. */
 static bool is_who_it_says(const struct ctlchan *chan, const struct ctl_hello *h)
 {
 	const char *identity = ctlchan_identity(chan);
@@ -166,7 +166,7 @@ static bool is_who_it_says(const struct ctlchan *chan, const struct ctl_hello *h
 	return false;
 }
 
-/* Whether the message is to be lost. */
+/* Return whether a failpoint makes the scheduler lose the message. */
 static bool fails(uint16_t type)
 {
 	switch (type) {

@@ -104,7 +104,7 @@ static void env_random(void *ctx, void *ret, size_t n)
 {
 	(void)ctx;
 	if (getrandom(ret, n, 0) != (ssize_t)n) { /* cannot fail for so few bytes */
-		log_error("no randomness: %s", strerror(errno));
+		log_error("cannot get random bytes: %s", strerror(errno));
 		abort();
 	}
 }

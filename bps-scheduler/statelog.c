@@ -280,7 +280,8 @@ static int64_t load_record(const struct log_reader *ld, uint64_t at)
 	return (int64_t)(sizeof(head) + n);
 }
 
-/* Whether a sound record begins anywhere behind `at`: then what is broken there is no torn tail. */
+/* Return whether a valid record begins anywhere behind `at`. If so, the damage at `at` is not just
+ * a last record that was cut off. */
 static bool has_record_behind(const struct log_reader *ld, uint64_t at)
 {
 	uint64_t n = ld->size - at;

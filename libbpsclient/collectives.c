@@ -111,7 +111,7 @@ static uint32_t size_of(size_t n_bytes)
 }
 
 /* Declare the tensors of the first n lanes for pieces of that size. Errors: as bps_declare;
- * BPS_EBUSY one is in flight. */
+ * BPS_EBUSY if one of them is still in flight. */
 static int declare_lanes(struct bps *b, uint32_t bytes, unsigned n, struct bps_tensor **ret)
 {
 	char names[LANES][64];

@@ -72,7 +72,7 @@ struct agt_job {
 	struct lockstep_server *homes; /* how many bytes live on each server */
 	size_t n_homes, homes_room;
 	bool is_in_step; /* connections that are ahead are held in this burst */
-	uint64_t burst;  /* number of bursts so far: lagging was empty and has filled */
+	uint64_t burst;  /* number of bursts so far; one begins when an empty lagging is filled */
 	/* Urgency of the first share's next contribution at the last release of held shares. */
 	uint64_t behind_urgency;
 };

@@ -24,7 +24,7 @@ static void link_set_state(struct agt_link *link, enum link_state state, const c
 	};
 
 	assert(next[link->state] >> state & 1);
-	log_debug("link %s to %s: server=%u thread=%u why=%s", link_states[link->state],
+	log_debug("link: %s to %s: server=%u thread=%u why=%s", link_states[link->state],
 		link_states[state], link->server, link->thread, why);
 	link->state = state;
 }

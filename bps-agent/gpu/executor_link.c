@@ -550,7 +550,8 @@ static void on_route(struct executor_link *g, const struct gpu_route *m)
 {
 	if (!m->n_inputs || m->n_inputs > LOCAL_GPUS_MAX ||
 		m->input_nodes.bytes != m->n_inputs * sizeof(g->input_nodes[0])) {
-		executor_fail(g, BPS_EPROTO, "the executor wants %u inputs", m->n_inputs);
+		executor_fail(g, BPS_EPROTO,
+			"the executor's route has an invalid number of inputs: %u", m->n_inputs);
 		return;
 	}
 	if (g->state == EXECUTOR_RUNNING) {

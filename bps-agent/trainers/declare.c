@@ -31,7 +31,8 @@ static void tell_arena(struct trainer *t, const struct arena *a)
 	trainer_send(t, &m, &a->fd, 1);
 }
 
-/* Send the output arenas that the trainer does not have: they are the set's newest first. */
+/* Send the output arenas that the trainer does not have, oldest first. a: newest arena of the set,
+ * which lists them from the newest to the oldest. */
 static void tell_outputs(struct trainer *t, const struct arena *a)
 {
 	if (!a || a->id < t->live->n_told)

@@ -32,7 +32,7 @@ int cmd_key_new(const struct bpsctl_opts *o, const char *arg)
 
 	(void)arg;
 	if (key_random(&key) < 0)
-		return print_error("no randomness", EXIT_ERR);
+		return print_error("cannot get random bytes from the kernel", EXIT_ERR);
 	key_hex(&key, hex);
 	answer_key(o, hex);
 	key_wipe(&key);

@@ -93,7 +93,8 @@ void print_json_line(json_t *o)
 	fflush(stdout);
 }
 
-/* The resolver does not respect our time limit. */
+/* End bpsctl when the time limit is over. A signal does this, because the resolver blocks without
+ * a limit of ours. */
 static void on_alarm(int sig)
 {
 	static const char text[] = "bpsctl: " LATE "\n";

@@ -33,7 +33,7 @@ static int job_code(json_t *root)
 	return 0;
 }
 
-/* Show the pace that its servers report. */
+/* Show the job's pace, as its servers report it. */
 static void job_pace(FILE *out, json_t *pace)
 {
 	json_t *slowest = json_object_get(pace, "slowest");

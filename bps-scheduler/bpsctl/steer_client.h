@@ -1,9 +1,10 @@
 #ifndef BPS_SCHEDULER_BPSCTL_STEER_CLIENT_H
 #define BPS_SCHEDULER_BPSCTL_STEER_CLIENT_H
-/* The client of bpsctl for changes: asks the scheduler's control port to do one thing.
- * bps-scheduler/steer.h has the other end, and how to add a verb. The identity is the master key
- * (on the scheduler's host), a key of `bpsctl key derive ctl:NAME`, or a certificate of CN
- * ctl:NAME. Without a key it works on loopback only. Blocking; any thread. */
+/* The client for bpsctl's commands that change something: sends one order to the scheduler's
+ * control port. The other end is bps-scheduler/steer.h, which describes how to add a verb. The
+ * client's identity is the master key (on the scheduler's host), a key of `bpsctl key derive
+ * ctl:NAME`, or a certificate of CN ctl:NAME. Without a key it works on loopback only. Blocking;
+ * any thread. */
 #include <jansson.h>
 #include <stddef.h>
 

@@ -22,7 +22,7 @@ struct cluster_key {
 };
 
 /* Make a random key.
- * Errors: -EIO no randomness. */
+ * Errors: -EIO the kernel gives no random bytes. */
 int key_random(struct cluster_key *ret_key);
 
 /* Write a key as 64 hex digits, for a key file. */

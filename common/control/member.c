@@ -294,7 +294,7 @@ static void on_welcome(struct member *m, const struct ctl_welcome *w)
 	log_write(LOG_AS(LOG_INFO, JOINED), "joined the cluster: id=%u term=%u view=%llu",
 		w->member_id, w->term, (unsigned long long)w->view);
 	if (w->has_master)
-		log_warn("this member has the cluster's master key, with which anyone can be any "
+		log_warn("this member has the cluster's master key, which allows it to act as any "
 			 "member: give it the key of its name (bpsctl key derive %s:%s)",
 			m->cfg.role == ROLE_SERVER ? "server" : "agent", m->name);
 	m->ops->up(m->ctx, w->member_id);

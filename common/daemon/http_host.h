@@ -1,8 +1,8 @@
 #ifndef BPS_COMMON_DAEMON_HTTP_HOST_H
 #define BPS_COMMON_DAEMON_HTTP_HOST_H
-/* Whether the Host of an HTTP request names this daemon. A web page can point a name of its own at
- * a loopback address and then read what a browser on this machine can read (DNS rebinding). Such a
- * request carries the page's name.
+/* Check that the Host of an HTTP request names this daemon. A web page can point a name of its own
+ * at a loopback address and then read what a browser on this machine can read (DNS rebinding). The
+ * Host of such a request is the page's name.
  *
  * No state; any thread. */
 #include <stdbool.h>

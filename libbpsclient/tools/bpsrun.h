@@ -132,8 +132,8 @@ int daemons_start(struct bpsrun *r);
 void daemons_let_go(struct bpsrun *r);
 /* Stop the daemons in reverse order: agents, servers, then the scheduler. Removes their folder. */
 void daemons_stop(struct bpsrun *r);
-/* Handle an agent that has ended by itself: start a new one with the stored descriptors. False: it
- * is no agent, or ends too often. */
+/* Handle a child that has ended by itself. Starts an agent again with its stored descriptors.
+ * Returns false if the child is no agent, or ends too often. */
 bool daemons_revive(struct bpsrun *r, struct bpsrun_child *c, int code);
 /* Return the path of one of bpsrun's own programs: beside bpsrun (build tree and installed tree),
  * else its name, for PATH. */

@@ -18,7 +18,7 @@ struct sim_share {
 	uint64_t n_bad;
 };
 struct sim_board {
-	/* set by the process that finds a violation, read by all between two blocks */
+	/* set by the process that finds a violation; all read it before each block of seeds */
 	_Atomic bool is_over;
 	struct sim_share shares[];
 };

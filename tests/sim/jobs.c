@@ -25,7 +25,7 @@
 /* declarations of a greedy job, and the time between two */
 #define N_GREEDY     64
 #define GREED_GAP_NS (5 * MS)
-#define LATE_NS      (1500 * MS) /* the others of these histories start behind them */
+#define LATE_NS      (1500 * MS) /* start of the other jobs, after the greedy one's */
 /* a job with a misbehaving agent is ended this long after the last fault */
 #define KILL_NS (1 * S)
 

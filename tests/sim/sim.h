@@ -521,7 +521,7 @@ void guest_message(struct sim *s, unsigned idx, const struct ctl_msg *msg);
 bool guests_are_over(const struct sim *s);
 void guests_close(struct sim *s);
 void guests_end(struct sim *s);
-/* Describe the guests that have no end yet. */
+/* Describe the guests that have not ended yet. */
 size_t guests_describe(const struct sim *s, char *ret, size_t room);
 /* Return whether this is the job of a misbehaving agent. */
 bool guests_may_fail(const struct sim *s, uint32_t job);

@@ -6,7 +6,7 @@
 
 #include "common/base/log.h"
 
-/* from there on, communicators can be aborted while they open */
+/* first version whose communicators can be aborted while they open */
 #define VERSION_MIN NCCL_VERSION(2, 18, 0)
 
 /* Look up a function pointer, converted from dlsym's void pointer as POSIX intends. */

@@ -11,13 +11,13 @@
  * times that of ours at 1 Gbit/s. */
 #define FAST_US 1000
 #define LONG_US 30000
-/* Round trips above SLOW_US are slow. Between processes of one busy machine they take up to 1.6 ms;
- * with four peers at 1 Gbit/s 2 to 5. */
+/* Round trips above SLOW_US are slow. Measured: up to 1.6 ms between processes of one busy machine,
+ * 2 to 5 ms with four peers at 1 Gbit/s. */
 #define SLOW_US 2000
-/* Round trips below QUICK_US are quick. With a dozen processes on two processors they take up to 4
- * ms; with two peers at 300 Mbit/s 20. Several samples in a row are needed: a slow link is not full
- * at once, and connections out of step take rounds to be in step again (8 + 8 hosts at 100 Mbit/s;
- * with 8 samples this happened). */
+/* Round trips below QUICK_US are quick. Measured: up to 4 ms with a dozen processes on two
+ * processors, 20 ms with two peers at 300 Mbit/s. QUICK_TIMES samples in a row are needed, because
+ * a slow link also gives short ones: until it is full, and for some rounds after its connections
+ * got out of step. 8 samples were too few for 8 + 8 hosts at 100 Mbit/s. */
 #define QUICK_US    5000
 #define QUICK_TIMES 32u
 #define TARDY_TIMES 4u

@@ -16,8 +16,8 @@
 
 /* Measured with 2 to 8 connections at 100 Mbit/s to 1 Gbit/s (docs/explanation/performance.md,
  * points 1 and 7). Values for more connections are derived, not measured. */
-#define RECV_ROOM       (208 << 10) /* SO_RCVBUF, which the kernel doubles, for its own needs */
-#define RECV_WINDOW_MAX (384 << 10) /* bytes that it then allows in flight */
+#define RECV_ROOM       (208 << 10) /* SO_RCVBUF; the kernel doubles it for its own needs */
+#define RECV_WINDOW_MAX (384 << 10) /* bytes in flight that the kernel allows with RECV_ROOM */
 #define RECV_WINDOW_MIN (48 << 10)
 
 struct recv_window {

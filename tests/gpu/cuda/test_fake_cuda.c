@@ -1,5 +1,6 @@
-/* The fake driver and the fake NCCL detect what a GPU would punish: each misuse ends a process of
- * its own with a line that names it. Their trace shows the order of events. */
+/* The fake driver and the fake NCCL detect misuse that crashes or hangs on a GPU. Each case runs in
+ * a process of its own, which must end with a line that names the misuse. The trace of the fakes
+ * shows the order of events. */
 #include <cuda.h>
 #include <nccl.h>
 #include <setjmp.h>

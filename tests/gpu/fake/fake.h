@@ -139,8 +139,8 @@ static inline void *fake_alloc(size_t bytes)
 		abort();
 	return p;
 }
-/* Begin a call: count, trace, faults. Takes the lock. Nonzero: the code to return (lock not
- * held). */
+/* Begin a call: take the lock, count and trace the call, and look for an injected fault. Returns 0,
+ * or the code that the call is to return; then the lock is not held. */
 CUresult fake_enter(const char *name, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 /* End a call: release the lock and return r. */
 CUresult fake_leave(CUresult r);

@@ -171,7 +171,9 @@ def DistributedOptimizer(  # noqa: N802 - the name that users know
     post = gradient_predivide_factor
     if backward_passes_per_step > 1:
         if optimizer.built:
-            raise ValueError("backward_passes_per_step: the optimizer has been used already")
+            raise ValueError(
+                "backward_passes_per_step: the optimizer has been used already, pass a new one"
+            )
         optimizer.gradient_accumulation_steps = backward_passes_per_step
         if not average_aggregated_gradients:
             post *= backward_passes_per_step  # Keras divides by it

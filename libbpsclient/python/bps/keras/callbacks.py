@@ -183,7 +183,7 @@ class LearningRateWarmupCallback(LearningRateScheduleCallback):
     ) -> None:
         def multiplier(epoch: float) -> float:
             if steps := self.steps_per_epoch or (self.params or {}).get("steps"):
-                epoch += 1.0 / steps  # the last batch of it has the whole rate
+                epoch += 1.0 / steps  # so the last batch of the warm-up has the full rate
             return 1.0 / _core.size() * (epoch * (_core.size() - 1) / warmup_epochs + 1)
 
         super().__init__(

@@ -79,7 +79,7 @@ def view(tensor: mx.nd.NDArray) -> np.ndarray:
 
 
 def as_tensor(array: np.ndarray, like: mx.nd.NDArray) -> mx.nd.NDArray:
-    """A new tensor with the array's values, on the device and of the type of another one."""
+    """Return a new tensor with the array's values, and the device and type of `like`."""
     return mx.nd.array(array, ctx=like.context, dtype=like.dtype)
 
 

@@ -498,7 +498,7 @@ class _Collectives:
     def all_gather_single(
         self, output: torch.Tensor, input: torch.Tensor, opts: Any = None
     ) -> Work:
-        """Gather equal tensors of all workers one behind the other."""
+        """Concatenate the workers' tensors, which have equal sizes, in `output`."""
         last: list[Callable[[], Any]] = []
         flat = self._flat(input)
         if output.numel() != flat.numel() * self._size:

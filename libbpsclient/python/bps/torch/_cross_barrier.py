@@ -74,7 +74,7 @@ class CrossBarrier:
             param.grad = None
 
     def _update(self, params: list[torch.Tensor]) -> None:
-        """Step these parameters alone."""
+        """Run a step of the optimizer on these parameters only."""
         members, groups = {id(p) for p in params}, self._optimizer.param_groups
         some = [{**g, "params": [p for p in g["params"] if id(p) in members]} for g in self._groups]
         self._optimizer.param_groups = [g for g in some if g["params"]]

@@ -364,7 +364,7 @@ static void being_held_makes_nobody_late(void **state)
 	fake_grant(w->conn[1], LEAD - 1);
 	work(w);
 	tick(w, 19);
-	assert_int_equal(w->conn[1]->n_sent, LEAD); /* held back, and without room */
+	assert_int_equal(w->conn[1]->n_sent, LEAD); /* at its lead limit, and out of credits */
 	fake_grant(w->conn[0], TO_0 - 1);
 	tick(w, 1);
 	/* now it waits for the other connection */

@@ -268,7 +268,8 @@ static unsigned play_all(struct net_rig *r)
 		else
 			turn(both, 2, clock_now_ns() + MS);
 		if (r->server.is_wrong || r->client.is_wrong || r->client.n_down != n_anew)
-			fail_msg("wrong, or down: %s", r->client.why);
+			fail_msg("wrong data, or an unexpected end of the connection: %s",
+				r->client.why);
 		if (n_ended != ends[0].n_ended + ends[1].n_ended)
 			ended_ns = clock_now_ns();
 		n_ended = ends[0].n_ended + ends[1].n_ended;
