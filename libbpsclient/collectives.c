@@ -254,8 +254,8 @@ int bps_barrier(struct bps *b, uint32_t timeout_ms)
 static int check_memory(bool has_data, size_t n_bytes, const char *what)
 {
 	if (n_bytes > PTRDIFF_MAX)
-		return last_error_set(
-			-EINVAL, "%s: %zu bytes are more than memory has", what, n_bytes);
+		return last_error_set(-EINVAL, "%s: %zu bytes are more than a process can address",
+			what, n_bytes);
 	if (n_bytes && !has_data)
 		return last_error_set(-EINVAL, "%s is NULL", what);
 	return 0;

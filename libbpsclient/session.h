@@ -31,9 +31,9 @@ struct session {
 	uint32_t tensor_entries;
 	uint32_t rank, size, local_rank, local_size; /* from JOB */
 	bool is_complete;                            /* JOB has come */
-	uint64_t barrier;                            /* number of the last barrier at that time */
-	bool is_new;                                 /* this worker joined at it */
-	uint32_t root;                               /* the lowest rank that did not join at it */
+	uint64_t barrier; /* number of the job's last barrier when JOB came */
+	bool is_new;      /* this worker joined at that barrier */
+	uint32_t root;    /* the lowest rank that had joined before it */
 
 	struct timed_lock lock; /* for the socket */
 

@@ -17,8 +17,8 @@
 
 /* ---- declaring ---- */
 
-/* Give the tensor that number. Tensors that were refused before their record was written have left
- * gaps below it. */
+/* Create the GPU part of the tensor under number id. Numbers below id may be unused: those of
+ * tensors that were refused before their record was written. */
 static int new_on_device(struct executor_link *g, struct tensor *tensor, uint32_t id)
 {
 	struct device_tensor **v, *d;

@@ -265,7 +265,7 @@ static void on_wake(uv_poll_t *p, int status, int events)
 	(void)!read(((struct executor_link *)p->data)->wake_fd, &n, sizeof(n));
 }
 
-/* Check that its loop turns. */
+/* Check that the executor's loop still runs: its beat changes. */
 static void on_watch(uv_timer_t *timer)
 {
 	struct executor_link *g = timer->data;

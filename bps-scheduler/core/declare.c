@@ -175,7 +175,8 @@ void sched_declare(struct sched_core *c, struct sched_member *m, const struct ct
 		return;
 	in.member = sched_job_member(in.j, m->id);
 	if (in.member == CTL_NO_ID || in.j->state != JOB_RUNNING) {
-		sched_kick(c, m, "DECLARE in a job that is not its or has not formed");
+		sched_kick(c, m,
+			"DECLARE for a job to which it does not belong, or that has not formed");
 		return;
 	}
 	for (uint32_t i = 0; i < msg->n_tensors && m->conn; i++)

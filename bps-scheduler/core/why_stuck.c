@@ -513,7 +513,7 @@ void sched_why(struct sched_core *c, struct sched_member *m, const struct ctl_wh
 	if (sched_send_evicted(c, m, j))
 		return;
 	if (sched_job_member(j, m->id) == CTL_NO_ID) {
-		sched_kick(c, m, "WHY of a job that is not its");
+		sched_kick(c, m, "WHY for a job to which it does not belong");
 		return;
 	}
 	if (j->state == JOB_FORMING) {

@@ -411,7 +411,7 @@ void sched_fail(struct sched_core *c, struct sched_member *m, const struct ctl_f
 	if (sched_send_evicted(c, m, j))
 		return;
 	if (m->role == ROLE_AGENT && sched_job_member(j, m->id) == CTL_NO_ID) {
-		sched_kick(c, m, "FAIL of a job that is not its");
+		sched_kick(c, m, "FAIL for a job to which it does not belong");
 		return;
 	}
 	if (m->role == ROLE_AGENT && (code == BPS_EDEVICE || code == BPS_EWORKER_LOST))

@@ -23,8 +23,10 @@
 #define BACKOFF_MAX_MS     1500 /* members reconnect within 2 s after a scheduler restart */
 #define SETTLE_MS          500
 #define N_TLS              2
-#define WINDOW_SHARE       4    /* longest pause within a window, as a part of the window */
-#define STABLE_MS          1000 /* do not flood a peer that accepts and closes at once */
+#define WINDOW_SHARE       4 /* longest pause within a window, as a part of the window */
+/* A connection must last this long before the pauses between attempts start from the shortest
+ * again. A peer that accepts and closes at once is thus not flooded. */
+#define STABLE_MS 1000
 
 enum client_state { CLIENT_WAITING, CLIENT_RESOLVING, CLIENT_DIALING, CLIENT_UP };
 
@@ -207,8 +209,9 @@ static void on_closed(void *arg, struct ctlchan *chan, const char *reason)
 	if (chan == c->trial) {
 		c->trial = NULL; /* it frees itself */
 		drop_trial(c);
-		log_warn("the new key is not accepted yet, the connection with the previous one "
-			 "stays: why=%s",
+		log_warn(
+			"the new key is not accepted yet, keeping the connection with the previous "
+			"key: why=%s",
 			reason);
 		return;
 	}

@@ -162,7 +162,7 @@ enum local_type {
 	LOCAL_PEOPLE,      /* answers ASK */
 	LOCAL_DEVICE,      /* asks for the executor that drives this job's GPUs */
 	LOCAL_DEVICE_AT,   /* answers DEVICE; + a socket to it, or code and text */
-	LOCAL_BARRIER,     /* no round is in flight here: wait for all other workers */
+	LOCAL_BARRIER,     /* asks to wait for all other workers; no round is in flight here */
 	LOCAL_PASSED,      /* answers BARRIER: all workers are there, or the job failed */
 	LOCAL_ASK_TRAFFIC, /* asks for the bytes that the agent has moved */
 	LOCAL_TRAFFIC,     /* answers ASK_TRAFFIC */

@@ -1,6 +1,6 @@
-/* Storage for an agent's descriptors, under names, over a socket in the form of sd_notify(3) with
- * FDSTORE=1, as systemd does it. With it, the death of an agent does not end the job. One
- * thread. */
+/* Store an agent's descriptors by name, as systemd does: the agent sends them to a socket, in the
+ * format of sd_notify(3) with FDSTORE=1. The agent's next process gets them back, so the death of
+ * an agent does not end the job. One thread. */
 #include "libbpsclient/tools/bpsrun.h"
 
 #include <errno.h>

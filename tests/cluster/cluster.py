@@ -386,7 +386,7 @@ class Cluster:
         )
 
     def steer(self, *args, **env):
-        """Run bpsctl with the control port."""
+        """Run a command of bpsctl that uses the scheduler's control port."""
         begun = time.monotonic()
         p = subprocess.run(
             [

@@ -1,7 +1,7 @@
-"""Service managers for daemons and their jobs.
+"""Two service managers for tests of daemons, and a job that runs until it is stopped.
 
-One keeps a daemon's descriptors (FDSTORE=1 of sd_notify(3)), restarts the daemon when it has ended,
-and passes the descriptors to it, as systemd does. The other one only listens.
+KeptDaemon keeps a daemon's descriptors (FDSTORE=1 of sd_notify(3)), restarts the daemon when it has
+ended, and passes the descriptors to it, as systemd does. Manager only receives a daemon's messages.
 """
 
 import array

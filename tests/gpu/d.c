@@ -439,7 +439,8 @@ static bool collectives(struct d_rig *r, struct device_clique *c, int first, int
 	return true;
 }
 
-/* Report the outcome of joining in word. The clique is left, and the GPU still works. */
+/* Report in one word how joining ended. Then leave the clique, and check that the GPU still
+ * works. */
 static bool tell_outcome(struct gpu_side *s, struct d_rig *r, struct device_clique *c, int rc,
 	bool may_hang, uint64_t begin_ns)
 {

@@ -95,9 +95,9 @@ static inline bool gpu_false(void)
 #define gpu_fail_as(code, ...) (gpu_say_why(code, __VA_ARGS__), gpu_false())
 #define gpu_fail(...)          gpu_fail_as(-1, __VA_ARGS__)
 
-/* Load the driver and initialise it. Not before a fork. */
+/* Load the driver and initialise it. A process that forks calls it after the fork only. */
 bool gpu_load(void);
-/* The same, and make the first GPU's primary context current. Its waits spin. */
+/* Do gpu_load, and make the first GPU's primary context current. Waits in that context spin. */
 bool gpu_context(CUdevice *ret);
 bool gpu_stream(CUstream *ret);
 int gpu_attr(CUdevice dev, CUdevice_attribute attr);

@@ -183,16 +183,17 @@ static int host_import(struct device *dev, int gpu, const struct device_desc *de
 	int rc;
 
 	if (desc->kind != DEVICE_DESC_HOST || n_fds != 1)
-		return err_set(&dev->why, DEVICE_ARG, "not host memory");
+		return err_set(&dev->why, DEVICE_ARG, "the descriptor is not host memory");
 	if (fstat(fds[0], &st) < 0 || (uint64_t)st.st_size < desc->chunk_bytes ||
 		!local_is_sealed(fds[0]))
-		return err_set(&dev->why, DEVICE_ARG, "not a sealed memfd of that size");
+		return err_set(
+			&dev->why, DEVICE_ARG, "the descriptor is not a sealed memfd of that size");
 	rc = mem_new(dev, gpu, desc->bytes, &m);
 	if (rc < 0)
 		return rc;
 	m->map = mmap(NULL, desc->chunk_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fds[0], 0);
 	if (m->map == MAP_FAILED) {
-		rc = fail(dev, DEVICE_ARG, "cannot map it");
+		rc = fail(dev, DEVICE_ARG, "cannot map the memory");
 		host_drop(&m->m);
 		return rc;
 	}

@@ -457,8 +457,8 @@ static int take_gpus(struct transfer_plan *p, const struct topology *t,
 	if (p->n_gpus == 0)
 		return err_set(err, -ENODEV, "there is no NVIDIA GPU");
 	if (p->n_gpus > t->n_gpus)
-		return err_set(
-			err, -EINVAL, "%u GPUs are requested, there are %u", p->n_gpus, t->n_gpus);
+		return err_set(err, -EINVAL, "%u GPUs are requested, but there are only %u",
+			p->n_gpus, t->n_gpus);
 	for (unsigned i = 0; i < p->n_gpus; i++) {
 		unsigned gpu = ask->n_gpus ? ask->gpus[i] : i;
 

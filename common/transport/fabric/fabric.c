@@ -137,7 +137,8 @@ static int get_info(struct fabric *f, int mr_mode, struct err_text *err)
 static void set_int(int fd, int level, int name, int value)
 {
 	if (setsockopt(fd, level, name, &value, sizeof(value)))
-		log_warn("cannot harden the data listener option=%d: %s", name, strerror(errno));
+		log_warn("cannot set a socket option that protects the data port: option=%d: %s",
+			name, strerror(errno));
 }
 
 static bool is_listener_on(int fd, const struct sockaddr_storage *addr, socklen_t addr_len)
@@ -173,7 +174,7 @@ static void harden_listener(const struct sockaddr_storage *addr, size_t addr_len
 		found = true;
 		if (setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO,
 			    &(struct timeval){.tv_usec = LISTEN_RECV_US}, sizeof(struct timeval)))
-			log_warn("cannot limit handshakes on the data listener: %s",
+			log_warn("cannot set a time limit for handshakes on the data port: %s",
 				strerror(errno));
 		set_int(fd, IPPROTO_TCP, TCP_DEFER_ACCEPT, LISTEN_DEFER_S);
 		set_int(fd, SOL_SOCKET, SO_KEEPALIVE, 1);

@@ -92,7 +92,8 @@ static struct fabric_conn *rx_owner(struct fabric_xport *x, const uint8_t *data,
 		return NULL; /* late, for the slot's previous connection */
 unknown:
 	net_count(&x->shared.count.protocol_errors, 1);
-	log_rated(LOG_WARN, "message of %zu bytes for no connection of ours, dropped", n_bytes);
+	log_rated(
+		LOG_WARN, "dropped a message of %zu bytes that belongs to no connection", n_bytes);
 	return NULL;
 }
 

@@ -97,8 +97,8 @@ struct tcp_arrival {
 	bool is_open; /* its head is here, and the destination is known */
 	bool is_eager;
 	uint32_t len;
-	uint64_t got;        /* bytes received, including head and trailer */
-	uint64_t offset;     /* offset in its head */
+	uint64_t got;    /* bytes received, including head and trailer */
+	uint64_t offset; /* from its head: offset in the segment; of eager bytes: their number */
 	struct tcp_read *rd; /* NULL: the bytes are discarded */
 	uint8_t *dst;
 	struct tcp_frame trailer;

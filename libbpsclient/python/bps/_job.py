@@ -205,13 +205,13 @@ class Tensor:
 
     @property
     def info(self) -> Info:
-        """The last completed round and the number of workers behind it."""
+        """The last completed round, and the number of workers that contributed to it."""
         raw = InfoStruct()
         check(lib.bps_tensor_info(self.handle, ctypes.byref(raw)))
         return Info(raw.round, raw.contributors, raw.contributors_most)
 
     def contributor_list(self) -> list[Worker]:
-        """All workers of the job, with ``is_missing``: not behind the whole of the last round."""
+        """Return the workers of the job. ``is_missing``: some part of the last round lacks it."""
         return _workers(lambda raw, n: lib.bps_contributor_list(self.handle, raw, n))
 
     def push_pull(self, op: int = SUM, priority: int = PRIORITY_AUTO) -> None:

@@ -109,8 +109,8 @@ def add_process_set(process_set: ProcessSet | Iterable[int]) -> ProcessSet:
         ProcessSet: for the argument ``process_set`` of collectives.
 
     Raises:
-        ValueError: a rank is not in the job, the set is added already, or workers gave different
-            ranks.
+        ValueError: a rank is not in the job, the set has been added already, or workers gave
+            different ranks.
 
     Example::
 
@@ -126,7 +126,7 @@ def add_process_set(process_set: ProcessSet | Iterable[int]) -> ProcessSet:
         if ranks != one.ranks:
             raise ValueError(f"rank {rank} adds a process set of {ranks}, this one {one.ranks}")
     if one.process_set_id is not None:
-        raise ValueError(f"{one} is added already")
+        raise ValueError(f"{one} has been added already")
     if not 0 <= one.ranks[0] <= one.ranks[-1] < rt.job.size:
         raise ValueError(f"{one} has ranks outside of the job of {rt.job.size} workers")
     one.process_set_id = number + 1

@@ -159,8 +159,8 @@ static void impossible_declarations_are_refused(void **state)
 	world_fini(&w);
 }
 
-/* Otherwise the servers would have it in the shape that was refused, and for which the agent has no
- * memory. */
+/* If the name were placed, the servers would have the tensor in the refused shape, for which the
+ * agent has no memory. */
 static void name_of_a_refused_declaration_is_not_placed_in_another_shape(void **state)
 {
 	struct ctl_decl d[2] = {{0, "v", DTYPE_F64, UINT64_C(1) << 38}, {0, "v", DTYPE_U8, 1000}};

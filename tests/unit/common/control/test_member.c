@@ -218,7 +218,7 @@ static void message_that_finds_the_queue_full_has_all_said_anew(void **state)
 	assert_int_equal(f.n_up, 2);
 }
 
-/* Otherwise the member would wait for this peer, and accept its key, without end. */
+/* If such a peer stayed, the member would wait for it, and accept its key, without end. */
 static void peer_that_is_not_named_behind_a_welcome_is_gone(void **state)
 {
 	struct member_config cfg = usual;

@@ -1,4 +1,5 @@
-/* The queue into the loop, the rest between polls, and messages to the service manager. */
+/* Tests of the loop's queue, of the pause between two polls of a loop that spins, and of messages
+ * to the service manager. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
