@@ -105,7 +105,8 @@ static int mute(struct steer *s, const struct steer_call *call, struct steer_rep
 		return err_set(&reply->text, rc, "%u codes are muted already", MUTES_MAX);
 	if (rc < 0)
 		return err_set(&reply->text, rc,
-			"it is muted, but the scheduler cannot store that; see its log");
+			"the problem is muted now, but the scheduler cannot store that; see its "
+			"log");
 	return err_set(
 		&reply->text, 0, "%s is muted for %.1f h", call->target, (double)ms / 3600e3);
 }
@@ -118,7 +119,8 @@ static int unmute(struct steer *s, const struct steer_call *call, struct steer_r
 		return err_set(&reply->text, rc, "'%s' is not muted", call->target);
 	if (rc < 0)
 		return err_set(&reply->text, rc,
-			"it is unmuted, but the scheduler cannot store that; see its log");
+			"the problem is unmuted now, but the scheduler cannot store that; see its "
+			"log");
 	return err_set(&reply->text, 0, "%s is unmuted", call->target);
 }
 

@@ -230,8 +230,8 @@ struct bps_worker {
 /* Write up to n workers to ret and return how many there are. *ret_view grows with every change;
  * ret_view may be NULL. Errors: as a wait. */
 BPS_API int bps_workers(struct bps *b, struct bps_worker *ret, size_t n, uint64_t *ret_view);
-/* The same, with is_missing. The tensor must be idle: not in flight, and not used by another
- * thread. */
+/* Do bps_workers, and set is_missing. The tensor must be idle: not in flight, and not used by
+ * another thread. */
 BPS_API int bps_contributor_list(struct bps_tensor *t, struct bps_worker *ret, size_t n);
 
 /* Network traffic of this machine's agent, for all of its jobs. Excludes memory shared with servers

@@ -104,7 +104,7 @@ void part_report_sum(struct agt_part *part);
 /* Queue it as READY again. */
 void part_make_ready(struct agt_part *part, const char *why);
 void part_dequeue(struct agt_part *part);
-/* Start its timer for an answer, longer each time by that count. */
+/* Start the timer for an answer: span_ns, doubled *count times. Increments *count up to a limit. */
 void part_start_timer(struct agt_part *part, uint64_t span_ns, uint8_t *count);
 void part_await_answer(struct agt_part *part);
 void part_stop_timer(struct agt_part *part);

@@ -471,7 +471,7 @@ int executor_restore_route(struct executor_link *g, const struct ledger_route *k
 	memcpy(g->input_nodes, k->input_nodes, sizeof(g->input_nodes));
 	g->sum_node = k->sum_node;
 	if (g->state != EXECUTOR_OVER)
-		set_state(g, EXECUTOR_RUNNING, "it was");
+		set_state(g, EXECUTOR_RUNNING, "it ran before the restart");
 	return 0;
 }
 

@@ -1,7 +1,7 @@
 #ifndef BPS_AGENT_GPU_TOPOLOGY_REPORT_H
 #define BPS_AGENT_GPU_TOPOLOGY_REPORT_H
-/* Report of this machine's GPUs and of the way of their gradients, for the status: the content of
- * bps-agent/executor/plan/topology.h and strategy.h. Thread: any. */
+/* Report of this machine's GPUs and of the route of their gradients, for the status. It has the
+ * contents of bps-agent/executor/plan/topology.h and strategy.h. Thread: any. */
 #include <jansson.h>
 
 #include "bps-agent/executor/plan/strategy.h"

@@ -94,7 +94,7 @@ struct trainer_events {
 	/* Handle one entry of its ring, copied and not checked yet. Errors: negative, with a text:
 	 * it broke the rules, and is dropped. */
 	int (*submission)(struct trainer *t, const struct local_sqe *e, struct err_text *err);
-	/* The trainer is about to be GONE. why NULL: it is left to the next process. */
+	/* The trainer is about to be GONE. why NULL: the agent's next process takes it over. */
 	void (*going)(struct trainer *t, const char *why);
 	/* The trainer's memory is about to be freed. */
 	void (*freed)(struct trainer *t);

@@ -320,7 +320,7 @@ int job_attach(struct trainer *t, const struct local_hello *h, struct err_text *
 		job->grace_ms != h->grace_ms)
 		return err_set(err, BPS_EMISMATCH,
 			"job '%s': pid %d wants %u workers, flags %u, another worker of this "
-			"machine %u, flags %u",
+			"machine %u, flags %u: give all workers the same options",
 			h->job, (int)t->pid, h->size, h->flags, job->size, job->flags);
 	t->job = job;
 	t->asked_rank = t->rank = h->rank;

@@ -1,6 +1,6 @@
-/* Rounds that need servers while there are none: after a while trainers are notified, in a word of
- * their control page that the library reads while it waits. Their rounds stay in flight, and
- * complete when a server comes. Thread: the data thread. */
+/* Notify trainers that their rounds need a server and that there has been none for a while. The
+ * notification is a word of their control page, which the library reads while it waits. The rounds
+ * stay in flight, and complete when a server comes. Thread: the data thread. */
 #include "bps-agent/trainers/no_server.h"
 
 #include "common/base/log.h"
@@ -61,8 +61,9 @@ uint64_t no_server_tick(struct agent *a, uint64_t now_ns)
 		tell(job, now_ns - job->running_since_ns > a->cfg.limits.stranded_ns ? code : 0);
 	}
 	if (code && code != a->stranded && is_needed)
-		log_write(LOG_AS(LOG_WARN, STRANDED), "waiting calls end with: %s, for %.1f s",
-			err_str(code), (double)a->cfg.limits.stranded_ns / 1e9);
+		log_write(LOG_AS(LOG_WARN, STRANDED),
+			"waiting calls end with: %s (for more than %.1f s)", err_str(code),
+			(double)a->cfg.limits.stranded_ns / 1e9);
 	else if (!code && a->stranded)
 		log_info("servers can be reached again, calls wait again");
 	a->stranded = is_needed ? code : 0;

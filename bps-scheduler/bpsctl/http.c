@@ -69,7 +69,7 @@ static void ask(struct http_exchange *x)
 	if (error)
 		unreachable(x, error);
 	else if (n < 0 || n >= (int)sizeof(text))
-		fail(x, -EINVAL, "cannot be asked: the request is too long");
+		fail(x, -EINVAL, "cannot be queried: the request is too long");
 	/* The request fits in an empty socket buffer. */
 	else if (send(x->fd, text, (size_t)n, MSG_NOSIGNAL) != n)
 		unreachable(x, errno);

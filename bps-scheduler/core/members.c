@@ -188,7 +188,8 @@ static void go_above(struct sched_core *c, uint64_t view)
 	if (term < c->term)
 		term = c->term;
 	log_rated(LOG_WARN,
-		"a member has view %llx, the state here ends at %llx: continuing above it",
+		"a member has view %llx, this scheduler's state ends at %llx: continuing above "
+		"that view",
 		(unsigned long long)view, (unsigned long long)c->view);
 	c->term = term + 1;
 	c->tx_view = (uint64_t)c->term << 32 | 1;
@@ -216,7 +217,8 @@ static void end_stale_jobs(struct sched_core *c, const struct ctl_hello *h)
 		return;
 	c->behind_ns = c->now_ns;
 	log_write(LOG_AS(LOG_ERROR, STATE_CUT),
-		"the state here ends at view %llx, but %s '%s' on %s has view %llx: the state log "
+		"this scheduler's state ends at view %llx, but %s '%s' on %s has view %llx: the "
+		"state log "
 		"was cut, or replaced by an older copy; its jobs end",
 		(unsigned long long)c->kept_view, sched_role_name(h->role), h->name, h->host,
 		(unsigned long long)h->view);

@@ -13,7 +13,7 @@ struct sched_job *sched_job_any(const struct sched_core *c, uint32_t id); /* inc
 /* Return the number of an agent in the job. CTL_NO_ID: the agent is no member of the job, or is
  * gone. */
 uint32_t sched_job_member(const struct sched_job *j, uint32_t agent);
-/* The same, but members that are gone count too. */
+/* Return what sched_job_member returns, but also for a member that is gone. */
 uint32_t sched_job_member_ever(const struct sched_job *j, uint32_t agent);
 /* Return the host of that agent, or "?" if there is no such agent. */
 const char *sched_host_of(const struct sched_core *c, uint32_t agent);

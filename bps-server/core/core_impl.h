@@ -60,14 +60,17 @@ struct seat {
 	TAILQ_ENTRY(seat) parked;   /* when WANT_READ and is_parked: in core->parked */
 	TAILQ_ENTRY(seat) staged;   /* slot->staged, in the order of addition */
 	TAILQ_ENTRY(seat) owing;    /* peer->owing, when owes != 0 */
-	struct heap_node result;    /* peer->results: it is owed a result that is offered */
-	uint64_t have_round;        /* of OWE_HAVE_OK */
-	uint64_t retry_round;       /* of OWE_BAD_CRC and OWE_AGAIN */
-	uint32_t bad_crc;           /* of OWE_BAD_CRC: what it refuses */
-	uint8_t owes;               /* enum owe */
-	uint8_t offered;            /* bit per slot: our RESULT offer may still be read */
-	bool has_spoken;            /* in this pgen; */
-	uint64_t has_round;         /* and said that it has this one; jobs with backup only */
+	struct heap_node
+		result;       /* in peer->results while the member is owed an offer of a result */
+	uint64_t have_round;  /* of OWE_HAVE_OK */
+	uint64_t retry_round; /* of OWE_BAD_CRC and OWE_AGAIN */
+	uint32_t bad_crc;     /* of OWE_BAD_CRC: what it refuses */
+	uint8_t owes;         /* enum owe */
+	uint8_t offered;      /* bit per slot: our RESULT offer may still be read */
+	/* Jobs with backup only: the member has sent HAVE or CONTRIB in this pgen; the newest round
+	 * whose result it has. */
+	bool has_spoken;
+	uint64_t has_round;
 	bool is_parked;
 	enum seat_state state;
 	uint16_t member;

@@ -186,7 +186,8 @@ static struct slot *contrib_slot(struct srv_core *core, struct seat *seat, const
 	return slot;
 }
 
-/* The same for jobs in which members may be late: a member that is ahead of them waits. */
+/* Return the slot of a contribution to a job in which members may be late: a member that is ahead
+ * of them waits. */
 static struct slot *contrib_slot_backup(
 	struct srv_core *core, struct seat *seat, const struct wire_msg *m)
 {

@@ -59,7 +59,7 @@ static int load_auth(const struct daemon *d, const struct auth_opts *o, struct t
 	if (rc < 0)
 		return rc;
 	if (tls_conf_is_empty(ret) != tls_conf_is_empty(&d->auth)) {
-		log_warn("to run %s a key needs a restart",
+		log_warn("the daemon cannot change to running %s a key before a restart",
 			tls_conf_is_empty(ret) ? "without" : "with");
 		return 0;
 	}

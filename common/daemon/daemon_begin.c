@@ -24,8 +24,8 @@ void daemon_begin(void)
 {
 	signal(SIGPIPE, SIG_IGN);
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
-	/* The same library would print a backtrace and exit with 1. Then there is no core, and a
-	 * restart policy would mistake the crash for a failure. */
+	/* On a crash, libinfinipath would print a backtrace and exit with 1. There would be no
+	 * core, and a restart policy would mistake the crash for a failure. */
 	static const int crashes[] = {SIGSEGV, SIGBUS, SIGILL, SIGABRT};
 
 	for (size_t i = 0; i < sizeof(crashes) / sizeof(crashes[0]); i++)

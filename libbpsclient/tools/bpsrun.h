@@ -96,8 +96,9 @@ void output_close(const struct bpsrun_child *c, struct output_stream *s);
 void output_tail(const struct bpsrun_child *c, int least);
 
 /* ---- child.c ---- */
-#define ARG(s)    ((char *)(uintptr_t)(s)) /* exec's argv is not written to */
-#define CHILD_FDS 32 /* descriptors below this and those passed on belong to the child */
+#define ARG(s) ((char *)(uintptr_t)(s)) /* exec's argv is not written to */
+/* The child's descriptors are below CHILD_FDS plus the number of those passed on. */
+#define CHILD_FDS 32
 struct spawn_plan {
 	char *const *argv;
 	const char *const *env; /* name, value, ..., NULL */

@@ -336,7 +336,10 @@ def device_kept_rounds(sizes, stop, trace, declare_each=0):
 
 
 def device_stream_alone(go):
-    """Run rounds by streams alone. Return the next error after a worker's death (the file)."""
+    """Run rounds for which only the stream waits, then kill rank 1.
+
+    The others wait for the file `go` and return the error of their next call.
+    """
     job = bps.open(timeout=60)
     device = open_device(job)
     address = job.gpu_alloc(4096)

@@ -55,11 +55,11 @@ struct scale_options {
 	uint32_t part_bytes;          /* 0: the scheduler's choice */
 	uint64_t window, peer_window; /* of agents (0: none), of servers */
 	uint32_t read_window;         /* fixed; 0: as the transport chooses */
-	bool is_asking;               /* without eager bytes: the way of libfabric, not of TCP */
-	uint32_t socket_window;       /* bytes on the way of a connection over TCP; 0: no bound */
-	double sum_gbs, crc_gbs;      /* of one thread: operands summed, bytes checked */
-	double compute_ms;            /* forward and backward of a step on one accelerator */
-	uint32_t gpus;                /* on each machine */
+	bool is_asking;          /* no eager bytes, as with libfabric: all bytes are requested */
+	uint32_t socket_window;  /* bytes on the way of a connection over TCP; 0: no bound */
+	double sum_gbs, crc_gbs; /* of one thread: operands summed, bytes checked */
+	double compute_ms;       /* forward and backward of a step on one accelerator */
+	uint32_t gpus;           /* on each machine */
 	/* at which an accelerator reduces, or copies to a neighbour */
 	double gpu_gbs;
 	uint32_t batch; /* samples of an accelerator, for samples/s */
@@ -125,9 +125,9 @@ int scale_measure(const struct scale_options *o, bool is_step_only, struct scale
 /* Return the seconds to push_pull that many bytes with the best division of the sums: bisection
  * over the time, docs/explanation/design/placement.md. */
 double bound_push_pull_s(const struct scale_options *o, double bytes);
-/* The same by the formula 2n(n-1)M / ((n^2 + kn - 2k) B), for equal cards, a server on each agent's
- * machine, and 2 <= n, k <= n; 0 for others. Source: OSDI'20 "A Unified Architecture for
- * Accelerating Distributed DNN Training", equation 6. */
+/* Return the seconds of bound_push_pull_s by the formula 2n(n-1)M / ((n^2 + kn - 2k) B), for equal
+ * cards, a server on each agent's machine, and 2 <= n, k <= n; 0 for others. Source: OSDI'20 "A
+ * Unified Architecture for Accelerating Distributed DNN Training", equation 6. */
 double bound_formula_s(const struct scale_options *o, double bytes);
 /* Return the seconds of a ring over the slowest card, with its latencies. */
 double bound_ring_s(const struct scale_options *o, double bytes);

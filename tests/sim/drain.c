@@ -166,7 +166,8 @@ static void on_drain_event(struct sim *s, struct sim_event *e)
 	sim_post(s, NULL, 1 + rnd_below(s, 2 * s->o.drain_gap_ns), on_drain_event);
 }
 
-/* Servers that are drained at the end stay so; jobs must end all the same. */
+/* Start the operators' orders. Servers that are drained when faults end stay drained. Jobs must end
+ * all the same. */
 void drains_start(struct sim *s)
 {
 	sim_post(s, NULL, rnd_below(s, 2 * s->o.drain_gap_ns), on_drain_event);

@@ -327,7 +327,8 @@ static int net_send(struct xconn *c, const struct wire_msg *m)
 	return say(end_of(c), m, false);
 }
 
-/* Same as our own sockets; within one host there is nothing to send. */
+/* Send a message with eager bytes, as the transport over sockets does. Within one host there are no
+ * eager bytes. */
 static int net_send_eager(struct xconn *c, const struct wire_msg *m, bool is_patient)
 {
 	struct sim_end *end = end_of(c);

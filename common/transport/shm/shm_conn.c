@@ -376,7 +376,8 @@ static void accepting_socket(struct shm_conn *c)
 	OPENSSL_cleanse(key, sizeof(key));
 }
 
-/* Take wake-ups off the socket; a segment stays there until the ring names it. */
+/* Receive the wake-ups that are on the socket. A message with a segment stays there until the ring
+ * names the segment. */
 static void drain_notes(struct shm_conn *c)
 {
 	struct shm_note note;

@@ -45,8 +45,8 @@ const char *congestion_choose(const char *wanted, const char *system,
 	else
 		err_set(err, -EINVAL,
 			"this kernel has no congestion-control '%s': sysctl "
-			"net.ipv4.tcp_available_congestion_control lists the others than auto and "
-			"system",
+			"net.ipv4.tcp_available_congestion_control lists the known ones; auto and "
+			"system are possible too",
 			wanted);
 	return NULL;
 }

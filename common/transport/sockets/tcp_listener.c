@@ -37,7 +37,8 @@ int tcp_tune(const struct tcp_net *net, int fd)
 
 	if (not_set) /* it was allowed at the start */
 		log_rated(LOG_WARN,
-			"a data connection keeps the system's congestion control: '%s': %s",
+			"cannot set congestion control '%s', a data connection keeps the system's: "
+			"%s",
 			net->congestion, strerror(-not_set));
 	/* Pings detect a dead peer long before; this ends what the kernel still tries to
 	 * deliver. */

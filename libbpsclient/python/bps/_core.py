@@ -428,7 +428,7 @@ subjobs: list[Job] = []  # of sets of workers; they end with the process's job
 
 
 def host_key() -> str:
-    """The same at two processes that use one agent, else different."""
+    """Return a key that is equal in all processes that use the same agent, and in no others."""
     with open("/proc/sys/kernel/random/boot_id") as f:
         boot = f.read().strip()
     try:

@@ -40,7 +40,7 @@ struct fake_handle {
 	int fd;
 	size_t bytes;
 	int dev;
-	unsigned refs; /* of the program and of each mapping */
+	unsigned refs; /* references: the program's, and one for each mapping */
 	unsigned user_refs;
 	bool is_exportable;
 };

@@ -181,7 +181,8 @@ static void check_maps(struct fake_area *a, CUdeviceptr addr, size_t bytes, int 
 	}
 }
 
-/* Memory of cuMemAlloc is for its own GPU only: peer access is never enabled here. */
+/* Return the area of the bytes, after a check that GPU dev may access them. Memory of cuMemAlloc is
+ * for its own GPU only, because the fake never enables peer access. */
 struct fake_area *fake_device(CUdeviceptr addr, size_t bytes, int dev)
 {
 	struct fake_area *a = fake_find(addr);

@@ -185,7 +185,8 @@ static void device_tensor_of_one_machine_needs_no_server(void **state)
 	world_free(w);
 }
 
-/* Rule K6: the sum may not have reached the devices. */
+/* Rule K6: after a restart the last round is done again, because its sum may not have reached the
+ * devices. */
 static void successor_begins_the_last_round_once_more(void **state)
 {
 	(void)state;

@@ -543,7 +543,7 @@ static void own_standstill_is_not_held_against_the_peer(void **state)
 	net_rig_close(&r);
 }
 
-/* The same, with the peer's answer waiting in the socket. */
+/* After a standstill as in the previous test, the peer's answer waits in the socket. */
 static void answer_that_waited_out_a_standstill_counts(void **state)
 {
 	struct net_rig r;

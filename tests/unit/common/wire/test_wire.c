@@ -34,7 +34,7 @@
 	.offset = 0x6162636465666768
 #define HEX_CRC   " c4c3c2c1"
 #define HEX_OFFER " 4847 54535251 5655" HEX_CREDITS " 6867666564636261"
-/* The same inline, with five bytes. */
+/* The fields of a message that carries five bytes inline instead of an offer. */
 #define INLINE                                                                                     \
 	.flags = WIRE_INLINE, .crc = 0xc1c2c3c4, .priority = 0x4748, .len = 5, CREDITS,            \
 	.payload = "hello"
