@@ -387,9 +387,9 @@ def main() -> int:
     lines = [
         "# Training steps of PyTorch",
         "",
-        "This page has the measured training steps of `bps.torch` beside DistributedDataParallel over "
-        "Gloo.",
-        "[measure.md](../../guides/measure.md#pytorch) explains each figure.",
+        "This page has the measured training steps of `bps.torch` beside DistributedDataParallel",
+        "over Gloo. [measure.md](../../guides/measure.md#pytorch) explains each figure.",
+        "",
         f"Measured at {commit} on {os.cpu_count()} cores by",
         "",
         f"    {command}",
