@@ -17,7 +17,7 @@
 struct sched_app_conn {
 	struct ctlchan *chan;
 	uint32_t id;
-	bool is_dropped; /* by the core, which has forgotten it */
+	bool is_dropped; /* the core has dropped and forgotten the connection */
 	bool is_member;  /* its HELLO was taken */
 };
 

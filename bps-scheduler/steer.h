@@ -30,8 +30,9 @@ struct steer {
 	void *ctx;
 	struct sched_core *core;
 	struct event_ring *events;
-	struct ctlchan *(*chan)(void *ctx, uint32_t conn); /* of the core's number for it */
-	const struct tls_conf *auth;                       /* in force */
+	/* Return the channel of the connection that has this number in the core. */
+	struct ctlchan *(*chan)(void *ctx, uint32_t conn);
+	const struct tls_conf *auth; /* in force */
 	/* Read the key file again. Returns 1 when it has changed, else 0; errors with a sentence.
 	 * ret_closed: connections that are not accepted any more. */
 	int (*reload_keys)(void *ctx, unsigned *ret_closed, struct err_text *err);

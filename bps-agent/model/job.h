@@ -39,7 +39,7 @@ struct job {
 	struct quota_account *quota;
 	uint32_t size, flags, id; /* id: CTL_NO_ID until the scheduler has assigned it */
 	uint16_t backup;          /* machines that a round need not wait for */
-	uint32_t grace_ms;        /* time that a round waits for them */
+	uint32_t grace_ms;        /* time that a round waits for those machines */
 	uint32_t max_size;        /* of an elastic job */
 	uint64_t barrier;         /* the last barrier that was passed */
 	bool is_local;            /* no server takes part */
@@ -57,7 +57,7 @@ struct job {
 	bool is_resumed;
 	bool is_busy;      /* the core may still write to its memory */
 	uint32_t n_making; /* requests to the memory thread */
-	/* one of them is for outputs; further requests for outputs wait for it */
+	/* one of these requests is for outputs; further ones for outputs wait until it is done */
 	bool makes_output;
 	TAILQ_HEAD(, pending_declare) waiting;
 	int code; /* code of its end */

@@ -74,16 +74,17 @@ struct trainer {
 	bool is_dirty;           /* has completions that were not reported yet */
 	struct tensor **tensors; /* by its index */
 	uint32_t n_tensors;
-	struct arena *input, *told_input;  /* the newest, and the newest that was sent to it */
+	/* the newest one; the newest one that was sent to the trainer */
+	struct arena *input, *told_input;
 	struct pending_declare *declaring; /* a DECLARE under way, or NULL */
 	bool is_held;                      /* its socket is not read */
 	bool is_left;                      /* left to the next process */
 	bool wants_device;                 /* requests the executor */
 	/* has requested it from this process, and has not given up */
 	bool has_asked_device;
-	uint32_t why_seq, why_local_seq; /* the question under way, 0: none */
-	uint64_t why_due_ns;             /* limit for the scheduler's answer to it */
-	char why_text[CTL_TEXT_MAX + 1]; /* local findings about it */
+	uint32_t why_seq, why_local_seq; /* the trainer's WHY that is not answered yet, 0: none */
+	uint64_t why_due_ns;             /* time limit for the scheduler's answer to that WHY */
+	char why_text[CTL_TEXT_MAX + 1]; /* the agent's own findings for the answer */
 	uint64_t calls, completed, quiet_since_ns;
 };
 

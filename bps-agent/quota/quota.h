@@ -21,7 +21,7 @@ enum quota_kind {
 	QUOTA_TRAINERS,    /* connections */
 	QUOTA_MEMORY,      /* bytes shared with trainers, or kept for their sums */
 	QUOTA_TENSORS,     /* declared on this machine; workers of one job share them */
-	QUOTA_DESCRIPTORS, /* open because of them */
+	QUOTA_DESCRIPTORS, /* open for the account's trainers and their memory */
 	QUOTA_INFLIGHT,    /* bytes pushed whose sums are not in; those beyond wait */
 	QUOTA_EXECUTORS,   /* processes that drive GPUs, until they have ended */
 	QUOTA_KINDS

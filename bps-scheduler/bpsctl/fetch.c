@@ -16,7 +16,7 @@
 #include "common/wire/ctlmsg.h"
 
 #define ANSWER_MS    1900 /* every answer takes less than two seconds, even with failures */
-#define STUCK_MS     1500 /* of the scheduler, when the agent is asked after it */
+#define STUCK_MS     1500 /* limit for the scheduler where an agent is queried afterwards */
 #define AGENT_MS     350
 #define JOBS_MAX     32  /* jobs whose details are requested at once */
 #define DOWN_AGENT_S 600 /* same limit as for the scheduler's problems */

@@ -272,14 +272,14 @@ struct local_traffic {     /* traffic over the network of all the agent's jobs *
 };
 
 struct local_barrier {
-	uint64_t number; /* number of the last one that it passed, plus 1 */
+	uint64_t number; /* number of the last barrier that the worker passed, plus 1 */
 };
 struct local_passed {
 	uint32_t code;
 	const char *text;
 	uint64_t barrier;
 	uint32_t n_new; /* workers that were let in at this barrier */
-	uint32_t root;  /* the lowest rank that was not let in at it */
+	uint32_t root;  /* the lowest rank that had been let in before */
 };
 
 struct local_msg {

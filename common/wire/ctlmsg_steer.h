@@ -41,7 +41,7 @@ struct ctl_report_worker {
 	uint32_t oldest_ms;
 	uint8_t is_attached;
 	uint8_t gpu_open;     /* enum ctl_gpu_open */
-	uint32_t gpu_open_ms; /* time since the machine's first worker called it */
+	uint32_t gpu_open_ms; /* time since the machine's first worker called bps_gpu_open */
 };
 struct ctl_report {
 	uint32_t seq;
