@@ -417,6 +417,23 @@ def test_gradients_can_be_clipped_between_synchronize_and_step():
     assert same_everywhere(moved)
 
 
+def test_a_worker_without_gradients_takes_part_behind_a_clipped_step():
+    model = network()
+    optimizer = bps.DistributedOptimizer(
+        torch.optim.SGD(model.parameters(), lr=0.0), model.named_parameters(), op=bps.Sum
+    )
+    model(batch()[0]).sum().backward()
+    optimizer.synchronize()
+    with optimizer.skip_synchronize():
+        optimizer.step()
+    want = [p.grad / bps.size() for p in model.parameters()]
+    model.zero_grad()
+    if bps.rank() == 0:
+        model(batch()[0]).sum().backward()
+    optimizer.step()
+    assert all(torch.allclose(p.grad, w) for p, w in zip(model.parameters(), want))
+
+
 def test_predivided_gradients_are_the_same_average():
     model, other = network(), network()
     train(

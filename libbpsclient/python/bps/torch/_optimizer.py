@@ -105,6 +105,7 @@ class _DistributedOptimizer(torch.optim.Optimizer):
                 after each call of it.
         """
         if self._bps_skips:
+            self._bps_is_synchronized = False  # the next step needs new gradients
             return self._bps_base.step(self, closure)
         if closure is not None:
 
