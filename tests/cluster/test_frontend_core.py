@@ -24,3 +24,8 @@ def test_calls_that_differ_are_errors_at_all_workers_and_the_job_goes_on(cluster
 def test_hooks_of_a_training_step_fill_buckets_in_any_order(cluster):
     results = cluster(agents=2).run("frontend_hooks", 2)
     assert results[0] == results[1] == [[1.5] * 3, [3.0] * 500, [4.5] * 40]
+
+
+def test_a_call_that_timed_out_never_gives_later_values_to_another_worker(cluster, tmp_path):
+    for sums in cluster().run("frontend_late", 2, {"ready": str(tmp_path / "ready")}):
+        assert all(total == 20 * int(i) + 1 for i, total in sums.items()), sums

@@ -355,21 +355,17 @@ def _reduce_unnamed(
 
         parts.append(Operation(slot, collect, parts[0]))
 
-    with rt.lock:
+    with rt.submission():
         parts.append(rt.agree("all_reduce", kind, n, op))
         slot = rt.own_slot(kind, op, n)
         if slot is not None:
             submit(slot, 0, n)
             at = n
-        try:
-            while at < n:
-                slot = rt.piece(kind, op, n - at)
-                step = min(n - at, slot.tensor.n_elems)
-                submit(slot, at, at + step)
-                at += step
-        except BaseException as error:
-            rt.failure = error if at else None
-            raise
+        while at < n:
+            slot = rt.piece(kind, op, n - at)
+            step = min(n - at, slot.tensor.n_elems)
+            submit(slot, at, at + step)
+            at += step
     for part in parts:
         part.finish()
 
@@ -388,7 +384,7 @@ def broadcast(rt: Runtime, arrays: Sequence[np.ndarray], root: int) -> list[np.n
     for a in flat:
         block[at : at + a.nbytes] = a.reshape(-1).view(np.uint8)
         at += a.nbytes
-    with rt.lock:
+    with rt.submission():
         rt.agree("broadcast", "u8", block.size, root=root).finish()
         if block.size:
             rt.job.broadcast_memory(block.ctypes.data, block.size, root)
@@ -426,7 +422,7 @@ def gather(
     src = np.zeros((most, *rest), array.dtype)
     src[: array.shape[0]] = array
     dst = np.empty((len(rows), most, *rest), array.dtype)
-    with rt.lock:
+    with rt.submission(is_compared=True):
         rt.job.allgather_memory(src.ctypes.data, most * row_bytes, dst.ctypes.data)
     return np.concatenate([dst[r, :n] for r, n in enumerate(rows)]), rows, extras
 

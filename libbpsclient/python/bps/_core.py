@@ -13,6 +13,7 @@ import atexit
 import collections
 import contextlib
 import ctypes
+import errno
 import os
 import pickle
 import secrets
@@ -21,7 +22,7 @@ import threading
 import time
 import weakref
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from bps._job import Job, Tensor
@@ -49,6 +50,8 @@ FIELDS = ("epoch", "history", "kind", "dtype", "n_elems", "op", "root")
 RANKS = 1 << 16
 # After these errors an operation is still in flight, and may be waited for again.
 IN_FLIGHT = {CODES[name] for name in ("ETIMEDOUT", "ENOSERVER", "EISOLATED")}
+# Errors that all workers get from an operation that was compared, so that they stay in step.
+ALIKE = {CODES["EMISMATCH"], CODES["EWORKER_LOST"], -errno.EINVAL}
 
 
 Key = tuple[str, int, int]
@@ -177,7 +180,7 @@ class Runtime:
         self.reopened: weakref.WeakSet[Any] = weakref.WeakSet()  # whose reopen() follows a resume
         self.members: list[int] = []  # workers at the last sync of elastic training
         self.n_users = 0  # process groups that share the job
-        self.failure: BaseException | None = None  # of an operation that was submitted in part
+        self._failure: BaseException | None = None  # of an operation that was submitted in part
 
     def next_set(self) -> int:
         """Return the number of the next set of gradients of this process."""
@@ -206,6 +209,26 @@ class Runtime:
                 )
             return slot
 
+    @contextlib.contextmanager
+    def submission(self, is_compared: bool = False) -> Iterator[None]:
+        """Hold the lock while an operation without a name is compared and submitted.
+
+        An error between the two leaves this worker out of step: the others take its next values for
+        those of this operation. So no further operation without a name is submitted here.
+
+        Args:
+            is_compared (bool): the workers have compared the operation before.
+        """
+        with self.lock:
+            n = self._n_agreements
+            try:
+                yield
+            except BaseException as error:
+                is_alike = isinstance(error, Error) and error.code in ALIKE
+                if (is_compared or self._n_agreements > n) and not is_alike:
+                    self._failure = error
+                raise
+
     def agree(self, kind: str, dtype: str, n_elems: int, op: int = SUM, root: int = 0) -> Operation:
         """Compare the next operation without a name with that of the other workers.
 
@@ -219,7 +242,15 @@ class Runtime:
 
         Returns:
             Operation: fails with EMISMATCH at all workers when their arguments differ.
+
+        Raises:
+            RuntimeError: an earlier operation was compared and not submitted.
         """
+        if self._failure is not None:
+            raise RuntimeError(
+                "an operation without a name failed after a part of it had been submitted: "
+                "this worker is out of step with the others"
+            ) from self._failure
         with self.lock:
             if self._next_epoch > self._epoch:
                 self._epoch, self._history = self._next_epoch, 0
@@ -279,11 +310,6 @@ class Runtime:
         """Return the next slot for a piece of at most n_elems; completes the operation that had it
         before."""
         item = int(DTYPES[dtype][1][1:])
-        if self.failure is not None:
-            raise RuntimeError(
-                "an operation without a name failed after some of its pieces had been submitted: "
-                "this worker is out of step with the others"
-            ) from self.failure
         with self.lock:
             size = next((p for p in PIECES if p >= n_elems * item), PIECES[-1])
             key = (dtype, op, size)
@@ -349,10 +375,11 @@ class Runtime:
             self.members.clear()
             self._forget_unnamed()
             self._n_agreements = self._epoch = self._next_epoch = self._history = 0
+            self._failure = None
 
     def broadcast_bytes(self, data: bytes | None, root: int) -> bytes:
         """Return root's bytes at every worker."""
-        with self.lock:
+        with self.submission():
             self.agree("broadcast_object", "u8", 0, root=root).finish()
             n = ctypes.c_uint64(len(data) if data is not None else 0)
             self.job.broadcast_memory(ctypes.addressof(n), 8, root)
@@ -363,7 +390,7 @@ class Runtime:
     def allgather_bytes(self, data: bytes) -> list[bytes]:
         """Return every worker's bytes, ordered by rank; their lengths may differ."""
         size = self.job.size
-        with self.lock:
+        with self.submission():
             self.agree("all_gather_object", "u8", 0).finish()
             mine, all_ = ctypes.c_uint64(len(data)), (ctypes.c_uint64 * size)()
             self.job.allgather_memory(ctypes.addressof(mine), 8, ctypes.addressof(all_))

@@ -339,8 +339,8 @@ class _Collectives:
             seconds if seconds > 0 else self._timeout,
         )
         rt, start, kind = self._runtime, 0, NAMES[dtype]
-        with rt.lock:
-            try:
+        try:
+            with rt.submission():
                 root = getattr(opts, "rootRank", 0)
                 agreement = rt.agree(what, kind, n_elems, op, root)
                 work._operations.append(agreement)
@@ -365,9 +365,8 @@ class _Collectives:
 
                     work._operations.append(Operation(slot, collect, agreement))
                     start += n
-            except Error as error:
-                rt.failure = error if start else None
-                raise work._error(error) from error
+        except Error as error:
+            raise work._error(error) from error
         work._last = list(last)
         return work
 

@@ -90,7 +90,7 @@ def _reduce(
     is_direct = output.is_contiguous()
     flat = tensor.detach().contiguous().view(-1)
     out = output.detach().view(-1) if is_direct else torch.empty_like(flat)
-    with rt.lock:
+    with rt.submission():
         if name is not None and n:
             slot = rt.named(name, NAMES[wire], n)
             handle._add(slot, flat, out, op, pre, post, priority)
@@ -98,16 +98,12 @@ def _reduce(
             agreement = rt.agree("all_reduce", NAMES[wire], n, op)
             handle._parts.append(agreement)
             at = 0
-            try:
-                while at < n:
-                    slot = rt.piece(NAMES[wire], op, n - at)
-                    step = min(n - at, slot.tensor.n_elems)
-                    part, to = flat[at : at + step], out[at : at + step]
-                    handle._add(slot, part, to, op, pre, post, priority, agreement)
-                    at += step
-            except BaseException as error:
-                rt.failure = error if at else None
-                raise
+            while at < n:
+                slot = rt.piece(NAMES[wire], op, n - at)
+                step = min(n - at, slot.tensor.n_elems)
+                part, to = flat[at : at + step], out[at : at + step]
+                handle._add(slot, part, to, op, pre, post, priority, agreement)
+                at += step
     return handle if is_direct else _Scattered(handle, out, output)
 
 
@@ -360,7 +356,7 @@ def broadcast_(
     check_device(tensor)
     flat = tensor.detach().cpu().contiguous()
     kind = NAMES.get(CARRIERS.get(tensor.dtype, tensor.dtype), "u8")
-    with rt.lock:
+    with rt.submission():
         rt.agree("broadcast", kind, flat.numel(), root=root).finish()
         rt.job.broadcast_memory(flat.data_ptr(), flat.numel() * flat.element_size(), root)
     if flat.data_ptr() != tensor.data_ptr():
@@ -439,7 +435,7 @@ def _gather(
     src = tensor.new_zeros((most, *tensor.shape[1:]), device="cpu")
     src[: tensor.shape[0]] = tensor.detach()
     dst = src.new_empty((size * most, *tensor.shape[1:]))
-    with rt.lock:
+    with rt.submission(is_compared=True):
         rt.job.allgather_memory(src.data_ptr(), most * row_bytes, dst.data_ptr())
     all_rows = torch.cat([dst[r * most : r * most + n] for r, n in enumerate(rows)])
     return all_rows.to(tensor.device), rows, extras
