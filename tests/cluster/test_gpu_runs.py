@@ -245,6 +245,7 @@ def test_a_run_that_is_ended_leaves_nothing_and_has_its_table(tmp_path):
     p = pretend(tmp_path, f"{GOOD}; sleep 1000 & echo $! >{tmp_path}/child; wait")
     child = tmp_path / "child"
     wait_for("it runs", lambda: child.exists() and child.read_text().strip())
+    assert "good" in p.stdout.readline()
     p.terminate()
     out, _ = p.communicate(timeout=60)
     assert p.returncode == 1 and "good" in out and "ended by SIGTERM" in out, out
