@@ -15,7 +15,8 @@ help:
 	@echo '                 CHECKFLAGS="--only WORD --no-cluster"'
 	@echo 'make check-asan  all tests under Address- and UndefinedBehaviorSanitizer'
 	@echo 'make check-tsan  unit tests, and daemons that drive GPUs, under ThreadSanitizer'
-	@echo 'make test-frontends  tests of the front-ends in environments of their own (download)'
+	@echo 'make test-frontends  tests of the Python package with each framework (download);'
+	@echo '                 LISTS="torch jax" chooses frameworks'
 	@echo 'make sim         100,000 simulated histories; sim-10m: ten million, SIM_MINUTES=n;'
 	@echo '                 sim-mutants: checks that sim finds each mutant'
 	@echo 'make sim-scale   tables of predicted training steps;'
@@ -101,7 +102,7 @@ fuzz:
 test-frontends:
 	$(Q)tests/install-deps.sh frontends
 	$(STEP) BUILD=debug all
-	$(Q)python3 tests/frontends/run.py build/debug
+	$(Q)python3 tests/frontends/run.py build/debug $(LISTS:%=--list %)
 .PHONY: test-frontends
 
 # Tests that are too large or too slow for every run.

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Run the front-ends' tests on separate clusters and print the counts.
 
-    tests/frontends/run.py BUILD-FOLDER [--list NAME] [--part NAME] [--cluster WORKERSxAGENTS]
+    tests/frontends/run.py BUILD-FOLDER [--list NAME]... [--part NAME] [--cluster WORKERSxAGENTS]
         [-k X]
 
 For each list of requirements, all workers of a job run the same tests in the same order, on
@@ -128,7 +128,7 @@ def environment(name: str) -> str | None:
 def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("build", type=Path)
-    parser.add_argument("--list", choices=FRONTENDS)
+    parser.add_argument("--list", choices=FRONTENDS, action="append")
     parser.add_argument("--part")
     parser.add_argument("--cluster")
     parser.add_argument("-k")
@@ -136,7 +136,7 @@ def main() -> int:
     build, words = given.build.resolve(), ["-k", given.k] if given.k else []
     total = [0, 0, 0]
     for name, parts in FRONTENDS.items():
-        if given.list not in (None, name):
+        if given.list and name not in given.list:
             continue
         python = environment(name)
         if python is None:
