@@ -151,6 +151,18 @@ def test_a_parameter_without_a_gradient_adds_zeros():
         assert torch.allclose(p.grad, q.grad / bps.size(), atol=1e-12)
 
 
+def test_a_gradient_in_the_memory_of_another_is_an_error():
+    first, second = (torch.nn.Parameter(torch.zeros(4)) for _ in range(2))
+    optimizer = bps.DistributedOptimizer(
+        torch.optim.SGD([first, second], lr=0.1), [("first", first), ("second", second)]
+    )
+    (first.sum() + second.sum()).backward()
+    optimizer.step()
+    first.grad, second.grad = second.grad, first.grad
+    with pytest.raises(RuntimeError, match="'first' lies in the memory of another"):
+        optimizer.synchronize()
+
+
 def test_module_wrapper_averages_during_backward():
     model = network()
     wrapped = bps.DistributedDataParallel(model)

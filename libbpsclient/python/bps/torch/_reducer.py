@@ -80,6 +80,11 @@ def _shaped(flat: torch.Tensor, param: torch.Tensor) -> torch.Tensor:
     return flat.as_strided(param.shape, param.stride())
 
 
+def _same_memory(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """Return whether two tensors are views of one storage."""
+    return not a.is_sparse and a.untyped_storage().data_ptr() == b.untyped_storage().data_ptr()
+
+
 _reducers: weakref.WeakSet[Reducer] = weakref.WeakSet()  # whose hooks are in place
 
 
@@ -244,6 +249,11 @@ class Reducer:
             place.input.zero_()
         else:
             if not bucket.is_in_place or grad.data_ptr() != place.input.data_ptr():
+                if bucket.is_in_place and _same_memory(grad, place.input):
+                    raise RuntimeError(
+                        f"the gradient of parameter '{place.name}' lies in the memory of another "
+                        "parameter's, which this exchange overwrites: assign a clone() of it"
+                    )
                 place.input.copy_(grad.to_dense() if grad.is_sparse else grad)
             if self._prescale != 1.0:
                 place.input.mul_(self._prescale)
