@@ -1,18 +1,21 @@
 #!/usr/bin/env python3
 """Run every slow target of the Makefile in turn and write one table of their results.
 
-    tests/everything.py [--only TARGET[,TARGET...]] [--out docs/results/everything.md]
+    tests/everything.py [--only TARGET[,TARGET...]] [--again] [--out docs/results/everything.md]
 
-Each target runs at a size that lets the whole list fit two hours on two processors, and in a
-process group of its own with a time limit. Its output goes to build/everything/TARGET.log. The
-table has the commit, and for each target its result, its time and its figures. The figures are the
-lines of its output that match the target's pattern. A target without a figure has failed: it did
-not do what it is here for. The exit status is 1 when a target failed.
+Each target runs in a process group of its own with a time limit. Its output goes to
+build/everything/TARGET.log. The table has the commit, and for each target its result, its time and
+its figures. The figures are the lines of its output that match the target's pattern. A target
+without a figure has failed: it did not do what it is here for.
+
+A run that was interrupted goes on where it stopped: a target that passed on the same commit is not
+repeated, unless --again is given. The exit status is 1 when a chosen target did not pass.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import platform
 import re
@@ -26,6 +29,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 LOGS = ROOT / "build" / "everything"
+RESULTS = "results.json"  # in LOGS: the commit, and for each target (passed, seconds, figures)
+Result = tuple[bool, float, list[str]]
 COUNTS = r"\d+ passed, \d+ failed.*"
 
 
@@ -53,8 +58,8 @@ TARGETS = (
     Target("lint", 30, r"lint: clean"),
     Target("test-frontends", 25, COUNTS),
     Target("wheel-test", 15, r"\d+ passed.*"),
-    Target("check-asan", 45, COUNTS),
-    Target("check-tsan", 30, COUNTS),
+    Target("check-asan", 75, COUNTS),
+    Target("check-tsan", 60, COUNTS),
     Target("sim", 10, r"\d+ seeds in .*", ("BUILD=release", "SIM_SEEDS=1..200000")),
     Target("sim-mutants", 10, r"\d+ mutants, .*", ("BUILD=release",)),
     Target("sim-scale", 15, r"^\| \d.*", ("BUILD=release",)),
@@ -119,7 +124,7 @@ def stop(process: subprocess.Popen[bytes]) -> None:
         return
 
 
-def run(target: Target) -> tuple[bool, float, list[str]]:
+def run(target: Target) -> Result:
     """Run one target; return whether it passed, its seconds and its figures."""
     for left in LOGS.glob(f"{target.name}.*"):
         left.unlink()  # records of another commit would count as this one's
@@ -154,22 +159,36 @@ def run(target: Target) -> tuple[bool, float, list[str]]:
     return True, seconds, found
 
 
-def table(commit: str, rows: list[tuple[Target, bool, float, list[str]]]) -> str:
+def known(commit: str) -> dict[str, Result]:
+    """Return the results of earlier runs on the same commit without changes."""
+    try:
+        record = json.loads((LOGS / RESULTS).read_text())
+    except FileNotFoundError:
+        return {}
+    return record["targets"] if record["commit"] == commit and " " not in commit else {}
+
+
+def table(commit: str, results: dict[str, Result]) -> str:
     """Return the page: a heading with commit and machine, then a row for each target."""
     date = datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC")
+    minutes = sum(seconds for _, seconds, _ in results.values()) / 60
     lines = [
         "# Every target of the Makefile",
         "",
         f"Written by `make everything` at {commit}, {date}; {platform.system()} "
         f"{platform.release()}, {os.cpu_count()} processors.",
-        f"{sum(ok for _, ok, _, _ in rows)} of {len(rows)} targets passed in "
-        f"{sum(s for _, _, s, _ in rows) / 60:.0f} min.",
+        f"{sum(ok for ok, _, _ in results.values())} of {len(TARGETS)} targets passed in "
+        f"{minutes:.0f} min.",
         "",
         "| target | result | min | figures |",
         "|---|---|---|---|",
     ]
-    for target, ok, seconds, figures in rows:
+    for target in TARGETS:
         command = " ".join(("make", target.name, *target.args))
+        if target.name not in results:
+            lines.append(f"| `{command}` | not run | | |")
+            continue
+        ok, seconds, figures = results[target.name]
         text = "; ".join(figures).replace("|", "/")
         result = "passed" if ok else "**failed**"
         lines.append(f"| `{command}` | {result} | {seconds / 60:.1f} | {text} |")
@@ -181,6 +200,7 @@ def main() -> int:
     names = [t.name for t in TARGETS]
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--only", metavar="TARGETS", help=f"some of: {', '.join(names)}")
+    parser.add_argument("--again", action="store_true", help="repeat targets that have passed")
     parser.add_argument("--out", type=Path, default=ROOT / "docs/results/everything.md")
     args = parser.parse_args()
     chosen = args.only.split(",") if args.only else names
@@ -188,15 +208,19 @@ def main() -> int:
     if unknown:
         parser.error(f"no target {', '.join(unknown)}; there are {', '.join(names)}")
     LOGS.mkdir(parents=True, exist_ok=True)
-    commit, rows = revision(), []
+    commit = revision()
+    results = known(commit)
     for target in (t for t in TARGETS if t.name in chosen):
         print(f"{target.name} ...", end=" ", flush=True)
-        ok, seconds, figures = run(target)
+        if not args.again and results.get(target.name, (False,))[0]:
+            print("passed before", flush=True)
+            continue
+        results[target.name] = ok, seconds, figures = run(target)
         result = "passed" if ok else "FAILED"
         print(f"{result} in {seconds / 60:.1f} min: {'; '.join(figures)}", flush=True)
-        rows.append((target, ok, seconds, figures))
-        args.out.write_text(table(commit, rows))
-    return 0 if all(ok for _, ok, _, _ in rows) else 1
+        (LOGS / RESULTS).write_text(json.dumps({"commit": commit, "targets": results}))
+        args.out.write_text(table(commit, results))
+    return 0 if all(results[name][0] for name in chosen) else 1
 
 
 if __name__ == "__main__":

@@ -18,6 +18,8 @@ mute:
 	@echo 'nothing of interest'
 once:
 	@test ! -e logs/once.jsonl && touch logs/once.jsonl && echo '1 passed, 0 failed'
+counts:
+	@echo run >>counts.txt; echo '1 passed, 0 failed'
 endless:
 	@echo '1 passed, 0 failed'; echo $$PPID >endless.pid; tail -f /dev/null
 """
@@ -34,17 +36,17 @@ def everything(tmp_path, monkeypatch):
     (tmp_path / "Makefile").write_text(MAKEFILE)
     monkeypatch.setattr(script, "ROOT", tmp_path)
     monkeypatch.setattr(script, "LOGS", tmp_path / "logs")
-    monkeypatch.setattr(script, "revision", lambda: "abc")
 
-    def run(*names):
+    def run(*names, options=(), commit="abc"):
         """The exit status, and {target: (result, figures)} of the page."""
+        monkeypatch.setattr(script, "revision", lambda: commit)
         limits = {"endless": NEVER_MIN}
         targets = tuple(script.Target(name, limits.get(name, 5), script.COUNTS) for name in names)
         monkeypatch.setattr(script, "TARGETS", targets)
         page = tmp_path / "page.md"
-        monkeypatch.setattr("sys.argv", ["everything.py", "--out", str(page)])
+        monkeypatch.setattr("sys.argv", ["everything.py", "--out", str(page), *options])
         status = script.main()
-        rows = re.findall(r"(?m)^\| `make (\S+)` \| (.*?) \| .*? \| (.*) \|$", page.read_text())
+        rows = re.findall(r"(?m)^\| `make (\S+)` \| (.*?) \|.*?\| ?(.*?) ?\|$", page.read_text())
         return status, {name: (result, figures) for name, result, figures in rows}
 
     return run
@@ -56,7 +58,28 @@ def test_all_that_pass_is_a_pass(everything):
 
 def test_records_of_an_earlier_run_do_not_count(everything):
     assert everything("once")[0] == 0
-    assert everything("once")[0] == 0
+    assert everything("once", options=("--again",))[0] == 0
+
+
+def test_interrupted_run_goes_on_with_the_targets_that_have_not_passed(everything, tmp_path):
+    everything("counts", "fails", options=("--only", "counts"))
+    status, rows = everything("counts", "fails")
+    assert status == 1
+    assert rows["counts"] == ("passed", "1 passed, 0 failed")
+    assert rows["fails"][0] == "**failed**"
+    assert (tmp_path / "counts.txt").read_text() == "run\n"
+
+
+def test_target_that_has_not_run_is_no_pass(everything):
+    _, rows = everything("good", "counts", options=("--only", "good"))
+    assert rows["counts"] == ("not run", "")
+
+
+@pytest.mark.parametrize("commit", ["abd", "abc with changes"])
+def test_results_of_another_commit_do_not_count(everything, tmp_path, commit):
+    everything("counts", commit=commit.replace("abd", "abc"))
+    everything("counts", commit=commit)
+    assert (tmp_path / "counts.txt").read_text() == "run\nrun\n"
 
 
 @pytest.mark.parametrize(
