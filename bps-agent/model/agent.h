@@ -1,6 +1,8 @@
 #ifndef BPS_AGENT_MODEL_AGENT_H
 #define BPS_AGENT_MODEL_AGENT_H
-/* The data thread: its loop, its core, and all trainers, jobs and executors. */
+/* State of the agent's data thread: its event loop, its core (bps-agent/core/core.h), and all
+ * trainers, jobs and executors. Unless a comment names another thread, only the data thread uses
+ * it. */
 #include <pthread.h>
 #include <sys/queue.h>
 #include <uv.h>
@@ -23,9 +25,11 @@ struct known_server {
 
 struct agent {
 	struct agent_config cfg;
-	int spare_fd; /* closed to refuse a trainer when no other descriptor is left */
+	/* a reserve: closed so that accept has a descriptor when none is left, to refuse a
+	 * trainer */
+	int spare_fd;
 	struct dataloop *loop;
-	struct net *net; /* the node's; outlives the agent */
+	struct net *net; /* network of this process, owned by struct node; outlives the agent */
 	struct xport *x;
 	struct agt_core *core;
 	struct member *member;
@@ -39,20 +43,24 @@ struct agent {
 	uint64_t executor_failures;
 	uint32_t next_seq;
 	uint64_t next_number;
-	STAILQ_HEAD(, unsent_fd) unsent; /* not accepted by the service manager yet */
+	/* descriptors that the service manager has not accepted yet */
+	STAILQ_HEAD(, unsent_fd) unsent;
 	uint64_t unsent_since_ns, unsent_due_ns;
-	uint64_t why_due_ns; /* of the oldest open question to the scheduler, 0: none is open */
+	/* deadline of the oldest WHY that the scheduler has not answered, 0: none */
+	uint64_t why_due_ns;
 	bool has_dirty;
-	struct known_server *servers; /* their last states, to detect changes */
+	struct known_server *servers; /* the last known state of each server, to detect changes */
 	uint32_t n_servers;
 	uint64_t stats_at_ns;
 	/* Time of the last message of the scheduler, and time when a server last existed. */
 	uint64_t heard_ns, server_ns;
-	int stranded; /* as in struct agent_figures */
+	/* code of the error while no server can sum, 0: none; see struct agent_figures */
+	int stranded;
 	struct quota *quota;
 	struct memory_thread *memory_thread;
 	pthread_mutex_t lock; /* protects figures and quota_view, which the control thread reads */
-	struct agent_figures figures, seen_figures; /* seen_figures: the control thread's copy */
-	struct quota_view quota_view, seen_quotas;  /* the same */
+	/* seen_figures: the control thread's own copy */
+	struct agent_figures figures, seen_figures;
+	struct quota_view quota_view, seen_quotas; /* seen_quotas: the control thread's own copy */
 };
 #endif

@@ -1,7 +1,7 @@
 #ifndef BPS_AGENT_MODEL_CONTROL_H
 #define BPS_AGENT_MODEL_CONTROL_H
-/* Values that the control thread passes to the data thread, and figures that it gets back. Plain
- * values. */
+/* Settings that the control thread passes to the data thread, and figures that it gets back. All
+ * are copied by value. */
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -16,15 +16,17 @@ struct shm_config;
 /* Settings that may change while the agent runs. */
 struct agent_limits {
 	struct quota_limits quotas;
-	uint32_t max_tensors; /* per trainer that connects from now on */
-	size_t window_bytes;  /* see struct agt_config; the job's bytes in flight are a quota */
-	uint64_t stranded_ns; /* time without servers until trainers are notified; 0: never */
+	/* limit per trainer; a change applies to trainers that connect later */
+	uint32_t max_tensors;
+	/* see struct agt_config; the limit of a job's bytes in flight is in quotas */
+	size_t window_bytes;
+	uint64_t stranded_ns; /* trainers get an error after this time without a server; 0: never */
 };
 
 /* Settings of the executor for GPUs. */
 struct gpu_config {
 	const char *backend; /* "cuda", "host"; "": no GPUs are used */
-	const char *program; /* its path */
+	const char *program; /* path of the executor's program */
 	const char *route;   /* "auto", or the name of a route */
 	const char *sysfs;
 };
@@ -35,23 +37,27 @@ struct agent_config {
 	/* SOCK_SEQPACKET, listening, nonblocking; the caller closes it after agent_free */
 	int listen_fd;
 	uint32_t spin_us;
-	const struct shm_config *same_host; /* NULL: off; outlives the agent */
+	/* shared memory with servers of this host; NULL: not used; outlives the agent */
+	const struct shm_config *same_host;
 	struct agent_limits limits;
-	const char *host;       /* this machine, for messages */
-	struct agt_config core; /* its window is that of the limits */
-	const char *scheduler;  /* its address, for messages */
-	/* The service manager keeps descriptors: leave trainers connected at the end. */
+	const char *host;       /* name of this machine, for messages */
+	struct agt_config core; /* settings of the core, except window_bytes, which is in limits */
+	const char *scheduler;  /* the scheduler's address, for messages */
+	/* The service manager keeps descriptors for the next process. When this process ends,
+	 * trainers stay connected. */
 	bool can_hand_over;
-	struct fdstore *inherited; /* descriptors from before a restart; used by agent_new only */
+	/* descriptors that the previous process left with the service manager; only agent_new uses
+	 * them */
+	struct fdstore *inherited;
 	struct gpu_config gpu;
 };
 
-/* Figures for the status screen and the metrics. */
+/* Figures for the status and the metrics. */
 struct agent_figures {
 	struct agt_stats core;
 	uint32_t trainers, jobs, executors;
 	uint64_t shared_bytes, beat_ns, executor_failures;
-	int stranded; /* code that is reported to trainers, 0: none */
+	int stranded; /* error code that trainers get because no server can sum, 0: none */
 };
 
 /* Return the bytes sent over the network since the start: messages, and contributions when they are

@@ -1,7 +1,8 @@
 #ifndef BPS_AGENT_MODEL_EXECUTOR_LINK_H
 #define BPS_AGENT_MODEL_EXECUTOR_LINK_H
-/* A job's executor, a child process that drives its GPUs on this machine (executor/exec.h), and the
- * tensors that lie on them. The data thread's.
+/* The agent's end of the connection to an executor, and the tensors that lie on its GPUs. An
+ * executor is a child process that drives the GPUs of one job on this machine (executor/exec.h).
+ * Thread: the data thread.
  *
  *   STARTING --READY--> MEETING --ROUTE--> RUNNING --job ends, or it fails or dies--> OVER
  *                       freed when the job is gone and the child has been waited for */
@@ -18,8 +19,8 @@
 struct agent;
 struct quota_account;
 
-/* Limit of a tensor's waiting submissions: a stream may be several rounds ahead of the last done
- * one. */
+/* Limit of a tensor's waiting submissions. A trainer's CUDA stream may submit several rounds before
+ * the first of them is complete. */
 #define DEVICE_AHEAD 8
 
 enum executor_state { EXECUTOR_STARTING, EXECUTOR_MEETING, EXECUTOR_RUNNING, EXECUTOR_OVER };
@@ -27,20 +28,24 @@ enum executor_state { EXECUTOR_STARTING, EXECUTOR_MEETING, EXECUTOR_RUNNING, EXE
 struct executor_link {
 	TAILQ_ENTRY(executor_link) link; /* agent->executors */
 	struct agent *agent;
-	struct job *job; /* NULL: gone */
+	struct job *job; /* NULL: the job has been freed */
 	struct quota_account *user;
 	bool is_counted; /* counted as one of the user's executors */
 	enum executor_state state;
-	int code; /* set in OVER */
+	int code; /* error code and text of its end, set in OVER */
 	char text[CTL_TEXT_MAX + 1];
 	pid_t pid;
-	bool is_handed_over; /* stored for the next process */
-	bool is_adopted; /* from before a restart: no child of this process, may repeat messages */
-	int sock, wake_fd, exec_fd, pidfd; /* fds: eventfds, the agent's own and the executor's */
+	/* its descriptors are stored with the service manager, for the next process */
+	bool is_handed_over;
+	/* started by the previous process of the agent: not a child of this one, may repeat
+	 * messages */
+	bool is_adopted;
+	/* wake_fd: the agent's own eventfd; exec_fd: the executor's */
+	int sock, wake_fd, exec_fd, pidfd;
 	unsigned n_handles;
 	uv_poll_t sock_poll, wake_poll, pid_poll;
-	uv_timer_t watchdog; /* OVER: the child is killed when it expires */
-	uint64_t asked_ns;   /* when the first worker requested it */
+	uv_timer_t watchdog; /* used in OVER: when it expires, the child is killed */
+	uint64_t asked_ns;   /* when the first worker requested the executor */
 	uint64_t beat, beat_at_ns;
 	struct ring_pair pipe;
 	struct memory page;
@@ -53,14 +58,16 @@ struct executor_link {
 	bool is_making;
 	struct device_tensor **tensors; /* by id */
 	uint32_t n_tensors;
-	TAILQ_HEAD(, device_tensor) again; /* tensors whose next round may be submitted */
+	/* tensors of which a round is over, so that the core may accept the next one */
+	TAILQ_HEAD(, device_tensor) again;
 };
 
 struct device_worker {
 	uint32_t region;
 	uint64_t offset;
-	/* Submitted, but not passed to the core yet. Two more entries: a round under way, and just
-	 * after a restart a finished one. */
+	/* Rounds submitted by the worker that the core has not taken yet. Two entries more than
+	 * DEVICE_AHEAD: one for a round under way, one for a round that was complete before a
+	 * restart. */
 	struct pending_submission ahead[DEVICE_AHEAD + 2];
 	unsigned n_ahead;
 };
@@ -76,14 +83,15 @@ struct device_tensor {
 	struct device_worker workers[]; /* job->n_workers */
 };
 
-/* Functions of executors that trainers and their jobs use. */
+/* Functions of gpu/executor_link.c that the files in trainers/ call. */
 struct executor_ops {
 	const struct tensor_kind *tensors; /* the kind of tensors in device memory */
-	/* The trainer requests the executor: answered when there is one, or why there is none. */
+	/* Request the executor of the trainer's job. The trainer gets an answer when the executor
+	 * runs, or the reason why there is none. */
 	void (*ask)(struct trainer *t, uint32_t seq);
-	/* The job has ended: end the executor. g may be NULL, here and below. */
+	/* End the executor, because its job has ended. g may be NULL. */
 	void (*end)(struct executor_link *g, int code, const char *text);
-	/* Release the executor of a job that is gone. */
+	/* Detach the executor from its job, which is about to be freed. g may be NULL. */
 	void (*release)(struct executor_link *g);
 };
 #endif

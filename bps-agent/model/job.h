@@ -1,10 +1,10 @@
 #ifndef BPS_AGENT_MODEL_JOB_H
 #define BPS_AGENT_MODEL_JOB_H
-/* The local part of a job: its trainers, its tensors and their memory.
+/* A job on this machine: its local trainers, its tensors and their memory.
  *
  *   FORMING --JOB--> RUNNING --JOB_END, or it failed--> ENDED --no trainer left, no read--> freed
  *
- * The data thread's. */
+ * Thread: the data thread. */
 #include <stdbool.h>
 #include <stdint.h>
 #include <sys/queue.h>
@@ -29,45 +29,48 @@ struct job {
 	TAILQ_ENTRY(job) link;
 	struct agent *agent;
 	enum job_state state;
-	uint64_t number; /* unique, as a trainer's number */
+	uint64_t number; /* unique on this machine, also across restarts */
 	struct ledger *ledger;
-	uint32_t n_kept; /* tensors in its ledger */
+	uint32_t n_kept; /* number of tensors recorded in the ledger */
 	char name[CTL_JOB_NAME_MAX + 1];
 	uid_t uid; /* owner of the job on this machine */
 	bool has_token;
-	uint8_t token[CTL_TOKEN_BYTES]; /* its proof, see token.h */
+	uint8_t token[CTL_TOKEN_BYTES]; /* HMAC of the job token, see trainers/token.h */
 	struct quota_account *quota;
 	uint32_t size, flags, id; /* id: CTL_NO_ID until the scheduler has assigned it */
 	uint16_t backup;          /* machines that a round need not wait for */
 	uint32_t grace_ms;        /* time that a round waits for those machines */
-	uint32_t max_size;        /* of an elastic job */
+	uint32_t max_size;        /* most workers of an elastic job */
 	uint64_t barrier;         /* the last barrier that was passed */
-	bool is_local;            /* no server takes part */
-	uint32_t n_tensors;       /* tensors planned here, when there is only one member */
+	bool is_local;            /* all workers are on this machine, so no server takes part */
+	uint32_t n_tensors;       /* ids given to tensors here, when is_local */
 	uint32_t n_workers;       /* local workers; set from RUNNING on */
-	uint64_t view;            /* of its members */
+	uint64_t view;            /* view in which the job got its present members */
 	struct roster *roster;    /* its workers and machines, from RUNNING on */
 	uint32_t *ranks;
 	struct trainer **by_worker; /* NULL: the worker is gone */
 	struct agt_job *core;
-	struct executor_link *executor; /* its executor, if a worker has requested one */
-	uint64_t running_since_ns;      /* from RUNNING on, in this process */
-	bool is_told;                   /* named by the scheduler since the last resync began */
-	/* After a restart: its trainers are not read before the scheduler answers. */
+	struct executor_link *executor; /* NULL: no worker has requested one */
+	uint64_t running_since_ns;      /* when this process set RUNNING */
+	/* the scheduler has named this job since the last reconnect */
+	bool is_told;
+	/* Set after a restart, until the scheduler answers: messages of its trainers are not read
+	 * before. */
 	bool is_resumed;
-	bool is_busy;      /* the core may still write to its memory */
-	uint32_t n_making; /* requests to the memory thread */
-	/* one of these requests is for outputs; further ones for outputs wait until it is done */
+	bool is_busy;      /* the core may still write to the job's memory */
+	uint32_t n_making; /* number of open requests to the memory thread */
+	/* one of the open requests is for output memory; no other worker requests outputs until it
+	 * is done */
 	bool makes_output;
 	TAILQ_HEAD(, pending_declare) waiting;
-	int code; /* code of its end */
+	int code; /* code and text of the job's end; 0: not ended */
 	char text[CTL_TEXT_MAX + 1];
 	TAILQ_HEAD(, trainer) trainers;
 	TAILQ_HEAD(, tensor) tensors;
 	void *by_name; /* tsearch(3) tree of tensors */
 	struct arena_set arenas;
-	struct arena *output, *staging;   /* newest */
-	struct ctl_decl batch[JOB_BATCH]; /* to be sent */
+	struct arena *output, *staging;   /* the newest arena of each kind */
+	struct ctl_decl batch[JOB_BATCH]; /* declarations that wait to be sent to the scheduler */
 	uint32_t n_batch;
 };
 #endif

@@ -1,7 +1,7 @@
 #ifndef BPS_AGENT_MODEL_TENSOR_H
 #define BPS_AGENT_MODEL_TENSOR_H
 /* A tensor of a job on this machine. When all local workers have declared it, the core runs its
- * rounds. The data thread's. */
+ * rounds. Thread: the data thread. */
 #include <stdbool.h>
 #include <stdint.h>
 #include <sys/queue.h>
@@ -29,13 +29,13 @@ struct pending_submission {
 struct tensor_worker {
 	struct ledger_worker_live *live; /* set when is_declared */
 	bool is_declared;
-	bool is_declaring; /* waits for memory */
-	uint32_t index;    /* in its trainer's tensors */
+	bool is_declaring; /* the worker's declaration waits for memory */
+	uint32_t index;    /* index in the trainer's table of tensors */
 	struct arena *in_arena;
 	struct agt_mem in;
 	struct pending_submission pending;
 	uint64_t submitted;
-	uint64_t since_ns; /* of the last submission */
+	uint64_t since_ns; /* time of the last submission */
 	uint8_t op;        /* of the last submission */
 };
 
@@ -44,23 +44,25 @@ struct tensor_worker {
  * host memory until a worker declares it in device memory. */
 struct tensor_kind {
 	bool has_streams; /* rounds also wait for workers' streams, which a failure must release */
-	/* Declare it for a worker: make its missing memory. Errors: with a text; -EINPROGRESS
-	 * memory is being made, declare_wake follows. BPS_EMISMATCH: another worker has it in the
-	 * other kind of memory. */
+	/* Declare the tensor for a worker: make the memory that it still lacks. Errors: with a
+	 * text; -EINPROGRESS the memory is being made, and declare_wake is called later;
+	 * BPS_EMISMATCH another worker has declared it in the other kind of memory. */
 	int (*declare)(struct trainer *t, struct tensor *tensor, const struct local_decl *d,
 		size_t bytes, struct err_text *err);
-	/* Give it to the core: all workers have declared it. Errors: -ENOMEM. */
+	/* Add the tensor to the core, after all local workers have declared it. Errors: -ENOMEM. */
 	int (*to_core)(struct tensor *tensor);
-	/* Submit a round: now, or at its turn. Errors: BPS_EBUSY too far ahead. */
+	/* Submit a round: now, or queue it while an earlier one is under way. Errors: BPS_EBUSY too
+	 * many rounds are queued. */
 	int (*submit)(struct tensor *tensor, uint32_t worker, const struct pending_submission *p);
-	/* Pass waiting submissions that are possible now to the core. */
+	/* Pass those waiting submissions to the core that it can accept now. */
 	void (*submit_waiting)(struct tensor *tensor);
-	/* Repeat, after a restart, the worker's submissions since round complete. */
+	/* After a restart, submit again the worker's rounds that follow the round `complete`. */
 	void (*resubmit)(struct tensor *tensor, uint32_t worker, uint64_t complete);
 	/* End the waiting rounds with code. */
 	void (*fail_waiting)(struct tensor *tensor, int code);
-	/* With has_streams only. A round is over; the tensor has failed; the worker gets no more
-	 * rounds; the job frees the tensor. */
+	/* The functions below exist only when has_streams. They are called when a round is over,
+	 * when the tensor has failed, when the worker gets no more rounds, and when the job frees
+	 * the tensor. */
 	void (*round_over)(struct tensor *tensor, int status);
 	void (*cancel)(struct tensor *tensor);
 	void (*poison)(struct tensor *tensor, uint32_t worker);
@@ -74,18 +76,20 @@ struct tensor {
 	char *name;
 	uint8_t dtype;
 	uint64_t n_elems;
-	uint32_t first_worker; /* the worker that declared it first; it may still wait for memory */
+	/* the worker that declared the tensor first; its declaration may still wait for memory */
+	uint32_t first_worker;
 	uint32_t n_declared;
 	uint32_t idx; /* index in the ledger; CTL_NO_ID: not recorded yet */
 	struct ledger_tensor_live *live;
-	struct agt_kept_part *parts;           /* set when planned, also before a restart */
+	/* set when the tensor is planned, or was planned before a restart */
+	struct agt_kept_part *parts;
 	uint32_t kept_id, part_elems, n_parts; /* set with parts */
 	int failed;
 	char *fail_text;
 	struct agt_tensor *core; /* set when all local workers have declared it */
 	struct arena *out_arena, *staging_arena;
 	struct device_tensor *device; /* set for the device kind */
-	/* the worker + 1 whose stream the round under way waits for */
+	/* 1 + the worker whose stream the round under way waits for; 0: none */
 	uint32_t awaited_stream;
 	struct agt_mem out[2], staging;
 	struct tensor_worker workers[]; /* job->n_workers */

@@ -5,7 +5,7 @@
  *   GREETING --HELLO--> JOINING --JOB--> ATTACHED --FINISH--> FINISHING --JOB_END--> OVER
  *   each: socket closed --> GONE (freed when its handles are)
  *
- * The data thread's. */
+ * Thread: the data thread. */
 #include <stdbool.h>
 #include <stdint.h>
 #include <sys/queue.h>
@@ -34,7 +34,7 @@ enum trainer_state {
 
 struct trainer {
 	TAILQ_ENTRY(trainer) link;
-	TAILQ_ENTRY(trainer) of_job; /* job->trainers, until GONE */
+	TAILQ_ENTRY(trainer) of_job; /* in job->trainers, until GONE */
 	struct agent *agent;
 	uint64_t number; /* unique, also across restarts */
 	bool has_kept_socket;
@@ -42,60 +42,71 @@ struct trainer {
 	struct job *job;                  /* set from HELLO on */
 	enum trainer_state state;
 	int sock, efd;
-	int pidfd;          /* a forked child may keep the socket open; -1 when there is none */
+	/* shows the end of the process even if a forked child keeps the socket open; -1: none */
+	int pidfd;
 	unsigned n_handles; /* libuv handles that are not closed yet */
 	uv_poll_t sock_poll, efd_poll, pid_poll;
 	uv_timer_t greeting; /* time limit of GREETING */
-	/* The user exceeds the request rate: the socket is read again when the timer expires. */
+	/* Runs while the user exceeds the request rate. The socket is read again when it
+	 * expires. */
 	uv_timer_t slowed;
 	struct quota_pace pace;
 	bool is_slowed;
-	bool has_waited; /* the next message was already counted when it was delayed */
-	/* A message is being answered; it stays in the socket until then. */
+	bool has_waited; /* the next message was delayed, and counted in the request rate then */
+	/* A message is being handled. It stays in the socket until it is answered, so that the next
+	 * process finds it after a restart. */
 	bool is_asking;
-	uint32_t asked_seq; /* of that message */
+	uint32_t asked_seq; /* sequence number of that message */
 	/* Set after a restart: the last message, submission or barrier may have been processed but
 	 * not recorded. Accept one duplicate of each. */
 	bool may_repeat_message, may_repeat_submission, may_have_passed;
 	pid_t pid;
 	uid_t uid;
 	struct quota_account *user;
-	uint32_t asked_rank;   /* CTL_NO_ID: any */
-	bool has_rank;         /* rank is that of the answer to the last JOIN */
-	uint32_t rank, worker; /* worker: index among the job's local ranks, when RUNNING */
+	uint32_t asked_rank; /* rank that the trainer requests; CTL_NO_ID: any */
+	bool has_rank;       /* the scheduler has answered the last JOIN, with rank */
+	/* worker: index among the job's local ranks, when the job is RUNNING */
+	uint32_t rank, worker;
 	uint32_t join_seq, part_bytes, machine_size;
-	bool is_waiting; /* JOINING: waits to be let into a running job */
+	bool is_waiting; /* used in JOINING: waits to be let into a running job */
 	struct local_control *control;
 	size_t control_bytes;
 	uint32_t sq_head;
 	uint32_t max_tensors;
-	/* its limit of submissions in flight, so that its ring is never full */
+	/* entries of its ring, which also limits its submissions in flight: the ring is never
+	 * full */
 	uint32_t sq_entries;
 	bool is_dirty;           /* has completions that were not reported yet */
-	struct tensor **tensors; /* by its index */
+	struct tensor **tensors; /* indexed by the trainer's own tensor index */
 	uint32_t n_tensors;
-	/* the newest one; the newest one that was sent to the trainer */
+	/* input: the newest arena; told_input: the newest arena whose descriptor was sent to the
+	 * trainer */
 	struct arena *input, *told_input;
 	struct pending_declare *declaring; /* a DECLARE under way, or NULL */
-	bool is_held;                      /* its socket is not read */
-	bool is_left;                      /* left to the next process */
-	bool wants_device;                 /* requests the executor */
-	/* has requested it from this process, and has not given up */
+	bool is_held;                      /* its socket is not read for now */
+	/* stays connected when this process ends: the next process serves it */
+	bool is_left;
+	/* waits for the answer to its request for the executor */
+	bool wants_device;
+	/* has requested the executor from this process, and did not give up */
 	bool has_asked_device;
 	uint32_t why_seq, why_local_seq; /* the trainer's WHY that is not answered yet, 0: none */
 	uint64_t why_due_ns;             /* time limit for the scheduler's answer to that WHY */
-	char why_text[CTL_TEXT_MAX + 1]; /* the agent's own findings for the answer */
+	/* findings of this agent, which become part of the answer */
+	char why_text[CTL_TEXT_MAX + 1];
 	uint64_t calls, completed, quiet_since_ns;
 };
 
-/* Events of a trainer that trainer.c reports; requests.c implements them. */
+/* Events of a trainer that trainer.c reports. requests.c implements the functions. */
 struct trainer_events {
-	/* A message arrived; lent. *mem: memory of its strings; set it to NULL to keep them. */
+	/* A message arrived. m is valid only during the call. *mem: memory that holds the strings
+	 * of m; set *mem to NULL to take it over. */
 	void (*message)(struct trainer *t, const struct local_msg *m, void **mem);
-	/* Handle one entry of its ring, copied and not checked yet. Errors: negative, with a text:
-	 * it broke the rules, and is dropped. */
+	/* Handle one entry of the trainer's ring, copied and not checked yet. Errors: negative,
+	 * with a text: the trainer broke the rules, and is disconnected. */
 	int (*submission)(struct trainer *t, const struct local_sqe *e, struct err_text *err);
-	/* The trainer is about to be GONE. why NULL: the agent's next process takes it over. */
+	/* The trainer's state is about to become GONE. why NULL: the next process of the agent
+	 * serves it. */
 	void (*going)(struct trainer *t, const char *why);
 	/* The trainer's memory is about to be freed. */
 	void (*freed)(struct trainer *t);
