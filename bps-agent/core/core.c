@@ -1,6 +1,6 @@
-/* Jobs, tensors and plans: the calls of the shell that announce, submit and place them, and the
- * work of each turn. Single partitions are in part.c, connections in link.c. Thread: that of the
- * xport. */
+/* Jobs, tensors and plans of the agent's core: the functions that the rest of the agent calls to
+ * add, submit and place them, and the work of each turn of the loop. Single partitions are in
+ * part.c, connections in link.c. Thread: that of the xport. */
 #include "bps-agent/core/core_impl.h"
 
 #include <assert.h>
@@ -15,7 +15,7 @@
 
 /* Partition size of jobs whose sums never leave the machine. */
 #define LOCAL_PART_BYTES (256u << 10)
-/* Limit of pumped links per turn, however little they send. */
+/* Limit of calls of link_pump per turn, even if they send few bytes. */
 #define TURN_PUMPS 16
 
 int agt_core_new(const struct agt_config *cfg, const struct agt_env *env, struct xport *x,
@@ -145,11 +145,12 @@ void agt_job_members(struct agt_job *job, const struct ctl_job *msg)
 
 	job->n_members = (uint16_t)msg->n_members;
 	job->size = msg->size;
-	job->has_backup = msg->backup > 0; /* known again after a restart */
+	job->has_backup = msg->backup > 0; /* not known before after a restart */
 	job->may_shrink = msg->flags & JOB_SHRINK;
 	if (msg->border <= job->border)
 		return;
-	/* Tensors submitted from now on belong to the new members, whose places follow. */
+	/* Rounds submitted from now on belong to the new members. Take the partitions off their
+	 * servers until the placement of the border arrives. */
 	job->border = msg->border;
 	TAILQ_FOREACH (t, &job->tensors, link)
 		for (uint32_t i = 0; i < t->n_parts; i++)
@@ -202,7 +203,7 @@ void agt_tensor_contributors(const struct agt_tensor *t, struct member_set *ret_
 	}
 }
 
-/* End the round under way, or the one that some worker has submitted already. */
+/* End the round under way, or the next round, if some worker has submitted it already. */
 static void tensor_end(struct agt_tensor *t, int status)
 {
 	struct agt_core *core = t->job->core;
@@ -424,7 +425,8 @@ static struct agt_kept_part *keep(
 	return t->own_kept;
 }
 
-/* Find the last complete round (K3, K6); 0 when nothing was kept. Errors: BPS_EPROTO. */
+/* Find the tensor's last complete round in its kept state (K3, K6); 0: none. Errors: BPS_EPROTO the
+ * kept state contradicts itself. */
 static int last_complete(
 	const struct agt_kept_part *kept, uint32_t n_parts, bool is_device, uint64_t *ret)
 {
@@ -440,7 +442,8 @@ static int last_complete(
 	return most - least > 1 || most == UINT64_MAX ? BPS_EPROTO : 0;
 }
 
-/* Create the tensor's partitions from the kept state. Errors: -ENOMEM, BPS_EPROTO. */
+/* Create the tensor's partitions, in the rounds that their kept state names. Errors: -ENOMEM,
+ * BPS_EPROTO. */
 static int parts_make(struct agt_tensor *t, uint32_t id, uint32_t part_elems, uint32_t n_parts)
 {
 	struct agt_kept_part *kept = n_parts ? keep(t, id, part_elems, n_parts) : NULL;
@@ -572,7 +575,8 @@ uint32_t agt_tensor_id(const struct agt_tensor *t)
 	return t->id;
 }
 
-/* Send several contributions of one connection before those of the next one. */
+/* Send contributions until turn_bytes are reached. Stays on one connection while it can send more,
+ * then goes on with the next. */
 static void offer_some(struct agt_core *core)
 {
 	uint64_t before = core->stats.pushed_bytes;
@@ -611,7 +615,8 @@ uint64_t agt_core_tick(struct agt_core *core, uint64_t now_ns)
 	while ((n = heap_min(&core->link_timers)) && n->key <= now_ns) {
 		link_retry((struct agt_link *)((char *)n - offsetof(struct agt_link, timer)));
 		if (heap_min(&core->link_timers) == n)
-			/* failed at once and due again: handle the events in between first */
+			/* the attempt failed at once, and the link is due again: handle other
+			 * events first */
 			break;
 	}
 	n = heap_min(&core->link_timers);

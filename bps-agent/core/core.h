@@ -4,8 +4,8 @@
  * rounds. A state machine without clock, threads or sockets; the simulator runs this same code.
  * Rules A1-A8, B2, B4: docs/reference/faults.md. One thread: that of the xport.
  *
- * A tensor goes round by round. A round starts when all local workers have submitted it. Each
- * partition then goes its own way, in order of priority:
+ * A tensor goes round by round. A round starts when all local workers have submitted it. From then
+ * on each partition has its own state. Partitions of higher priority are sent first:
  *
  *   IDLE --round starts--> READY --window, credit--> SENT --RESULT offered--> OFFERED --> FETCHING
  *     ^                      ^                        | \                        |           |
@@ -14,27 +14,31 @@
  *     |                                                FETCHING --sum read--> IDLE
  *     `--- all partitions IDLE: the round is done
  *
- * READY waits in the queue of its connection, which may be held while others are behind it
- * (lockstep.c). While its job has job_inflight_bytes under way, READY is parked with the job
- * instead: partitions of other jobs go on, and each sum that arrives may unpark it. READY computes
- * the local sum and the crc at the last moment, so a more urgent partition overtakes it before that
- * work. A job with one member needs no server: READY sums straight into the output.
+ * A READY partition waits in the queue of its connection. A connection may be held while other
+ * connections are behind it (lockstep.c). While job_inflight_bytes of a job are under way, its
+ * READY partitions are parked: they wait in a queue of the job instead. So partitions of other jobs
+ * go on. Each sum that arrives may unpark a partition. The local sum and the crc of a READY
+ * partition are computed just before it is sent, so a more urgent partition overtakes it before
+ * that work. A job with one member needs no server: its READY partitions are summed into the
+ * output.
  *
- * A tensor may lie on the workers' devices. Then a READY partition first waits until the executor
- * has copied its bytes to the inputs (is_staging: it is in no queue). When all sums of the round
- * are in, the round waits until they are on the devices. The messages to servers are the same.
+ * A tensor may lie on the workers' devices (GPUs). Then a READY partition first waits until the
+ * executor has copied its bytes to the inputs (is_staging: the partition is in no queue). When all
+ * sums of the round are in host memory, the round waits until they are on the devices. The messages
+ * to servers are the same.
  *
  * Buffers of a tensor: an in-slot per local worker, a staging buffer for their sum when there are
  * several, two out-slots (round & 1). The contribution stays unchanged until the round is done
  * (A1), result r until result r + 2 lands (A2).
  *
- * Trainers number the rounds here. On the wire, rounds count from 1 again since the job's last
- * border, because the workers that joined there have done none. All members cross the border
- * between the same two rounds, each partition with the pgen of the border.
+ * This core uses the round numbers of the trainers. On the wire, rounds count from 1 again since
+ * the job's last border (a barrier at which workers joined), because the new workers have done no
+ * rounds. All members cross the border between the same two rounds. Each partition crosses it with
+ * its new pgen.
  *
  * Restart. A process may end at any instruction. The next process has the same memory (buffers and
- * struct agt_kept_part) and gets from its shell what each worker has submitted. It creates a core
- * that goes on. The state that it needs of a partition, whose round r may be under way:
+ * struct agt_kept_part), and the code around its core repeats what each worker has submitted. Its
+ * new core continues. The table shows how a partition continues, whose round r may be under way:
  *
  *   landed  out[r & 1]    messages                       why no other state is needed
  *   r - 1   anything      CONTRIB(r), later HAVE(r - 1)  inputs do not change until all of r has
@@ -46,8 +50,9 @@
  * K1  landed = r is stored after the sum of r was read and checked, and after its crc, workers and
  *     contributors. Before that, no message may imply the sum: neither HAVE(r) nor CONTRIB(r + 1),
  *     nor the end of the round at the trainers.
- * K2  A slot of the out-slots, crc, workers and contributors is written for r only when landed is
- *     r - 1: what donation of r - 1 and the echo in CONTRIB(r) need is in the other slot.
+ * K2  The slot r & 1 of the outputs, crc, workers and contributors is written for r only when
+ *     landed is r - 1. A donation of r - 1, and CONTRIB(r), which carries the crc of r - 1, need
+ *     the other slot.
  * K3  The tensor's last complete round is the least landed of its partitions. Each partition has
  *     that one or the next: the next only while all workers have submitted it.
  * K4  Placement (pgen) is not kept: the scheduler sends it again, and the servers accept a
@@ -55,7 +60,7 @@
  *     message to the previous process reaches it (A4).
  * K6  If all partitions of a device tensor landed in one round, its sums may not be on the devices
  *     yet. The round is started once more, and is complete when agt_tensor_unstaged is called,
- *     again or for the first time. Nothing of it goes over the network. */
+ *     again or for the first time. None of this uses the network. */
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
@@ -80,56 +85,63 @@ struct agt_mem {
 /* State of a partition that must survive a restart: see K1-K3 above. Zero at first. */
 struct agt_kept_part {
 	_Atomic uint64_t landed;            /* last round whose sum is in its out-slot */
-	_Atomic uint64_t summed;            /* last round whose local sum is in staging: see B6 */
+	_Atomic uint64_t summed;            /* last round whose local sum is in staging, see B6 */
 	uint32_t result_crc[2], workers[2]; /* of the last two sums (round & 1) */
-	/* Rounds up to base are over for all members since the border (a view); the wire counts
-	 * from 1 again from there. border is written last. */
+	/* border: the view of the last border. base: the last local round before it, which all
+	 * members have completed. Round base + 1 is round 1 on the wire. border is written after
+	 * base. */
 	uint64_t base, border;
 	struct member_set contributors[2];
 };
 
-/* A server may have one partition of a tensor, or none. Without any lead, that alone makes
- * connections wait (3 % of a round of ResNet-50). With a larger lead, the small shares end too
- * early. On a fast link these bytes take less time than the call that sends them. */
+/* How far a connection may be ahead of the one furthest behind (lead_bytes). A server may have one
+ * partition of a tensor, or none. With a lead of 0, that difference alone makes connections wait (3
+ * % of a round of ResNet-50). With a larger lead, connections with few bytes finish too early. On a
+ * fast link these bytes take less time than the call that sends them. */
 #define AGT_LEAD_BYTES (UINT64_C(64) << 10)
-/* A system call carries several contributions, and their bytes are in the cache since the CRC was
- * computed. If a turn sent all that is ready, the first contribution would leave late. */
+/* Default of turn_bytes. With several contributions per turn, one system call sends them all, and
+ * their bytes are still in the cache from the CRC. If a turn sent all that is ready, the first
+ * contribution would leave late. */
 #define AGT_TURN_BYTES (UINT64_C(512) << 10)
 
-/* In a job with this many bytes of tensors, partitions of this many bytes from a server on this
- * host are copied past the caches: the first sums of a step would not stay in them until its end
- * anyway. 16 and 64 MiB were measured (docs/explanation/performance.md, point 15), smaller sizes
- * were not. */
+/* In a job with AGT_MUCH_BYTES or more of tensors, results of AGT_MUCH_PART_BYTES or more that come
+ * from a server on this host are copied past the CPU's caches. In such a job the first sums of a
+ * step would not stay in the caches until its end anyway. 16 and 64 MiB were measured
+ * (docs/explanation/performance.md, point 15), smaller sizes were not. */
 #define AGT_MUCH_BYTES      (UINT64_C(16) << 20)
 #define AGT_MUCH_PART_BYTES (UINT32_C(32) << 10)
 
 struct agt_config {
-	size_t window_bytes; /* contributions under way to one server thread; SIZE_MAX: no limit */
-	uint64_t job_inflight_bytes; /* contributions of one job under way; 0: no limit */
+	/* limit of contributions under way to one server thread; SIZE_MAX: no limit */
+	size_t window_bytes;
+	uint64_t job_inflight_bytes; /* limit of one job's contributions under way; 0: no limit */
 	/* after this time without an answer, messages are sent again */
 	uint64_t retry_ns;
 	uint64_t again_ns; /* pause after AGAIN */
-	/* Limit of a connection's lead over the last one (lockstep.c); at least ahead_bytes. */
+	/* How far a connection may be ahead of the one furthest behind (lockstep.c). If ahead_bytes
+	 * of struct xport is larger, that value counts. */
 	uint64_t lead_bytes;
-	/* bytes of contributions that one agt_core_work offers; 0: one contribution */
+	/* bytes of contributions that one call of agt_core_work sends; 0: one contribution */
 	uint64_t turn_bytes;
 };
 
 struct agt_env {
 	void *ctx;
-	/* Start connecting to a server's data thread. On the xport's up event, xconn->user is
-	 * `link`. The shell knows the address. -ENOTCONN: the server is not known yet;
-	 * agt_core_server_changed follows when it is. */
+	/* Start connecting to a server's data thread, whose address the callback knows. It sets
+	 * xconn->user to `link`. Errors: -ENOTCONN the server is not known yet; call
+	 * agt_core_server_changed when it is. */
 	int (*connect)(
 		void *ctx, uint32_t server, uint16_t thread, void *link, struct xconn **ret_conn);
 	/* A round is complete (status 0) or failed. workers: contributors to the result. */
 	void (*done)(void *ctx, void *tensor_user, uint64_t round, int status, uint32_t workers);
 	/* The next round of a device tensor has started: copy its bytes to the inputs, then call
-	 * agt_part_staged for each partition. The round may have started before a restart and be
-	 * over on the devices; then unstage follows for all partitions that have landed. The
-	 * callbacks may be NULL when there are no device tensors. */
+	 * agt_part_staged for each partition. After a restart, a round that the previous process
+	 * started is started again, even if it is over on the devices. Then unstage is called for
+	 * each partition that has landed. stage and unstage may be NULL when there are no device
+	 * tensors. */
 	void (*stage)(void *ctx, void *tensor_user, uint64_t round, uint8_t op, uint16_t priority);
-	/* The sum of a device tensor's partition lies in the round's output. */
+	/* The sum of a device tensor's partition is in the round's output: copy it to the
+	 * devices. */
 	void (*unstage)(void *ctx, void *tensor_user, uint32_t part, uint64_t round);
 	/* Report to the scheduler that the job cannot go on. */
 	void (*fail)(void *ctx, uint32_t job, int code, const char *text);
@@ -146,7 +158,7 @@ struct agt_env {
 struct agt_stats {
 	uint64_t rounds, pushed_bytes, pulled_bytes, repushes, stale, crc_errors, reconnects;
 	uint64_t inflight_bytes;
-	uint64_t offered_bytes; /* of contributions that servers read */
+	uint64_t offered_bytes; /* contributions that servers read, counted when first offered */
 	/* Times of a partition. push: from the contribution to the offer of its sum, which other
 	 * members may delay. pull: from the offer until the sum has been read. */
 	struct histogram push, pull;
@@ -157,7 +169,7 @@ int agt_core_new(const struct agt_config *cfg, const struct agt_env *env, struct
 	struct agt_core **ret);
 /* All connections must be closed before. NULL is allowed. */
 void agt_core_free(struct agt_core *core);
-/* The core may be made before its xport. */
+/* Set the xport of a core that was made without one. */
 void agt_core_set_xport(struct agt_core *core, struct xport *x);
 
 extern const struct xport_events agt_core_events; /* its ctx is the core */
@@ -166,17 +178,18 @@ extern const struct xport_events agt_core_events; /* its ctx is the core */
  * member is worker i. Errors: -ENOMEM. */
 int agt_job_new(
 	struct agt_core *core, const struct ctl_job *msg, uint16_t my_member, struct agt_job **ret);
-/* Update the members: msg has a larger view. New pgens follow by agt_job_runs. */
+/* Update the job's members from msg, which has a larger view. agt_job_runs then sets the new
+ * pgens. */
 void agt_job_members(struct agt_job *job, const struct ctl_job *msg);
-/* Forget a job and its tensors; nothing is reported for rounds in flight. Running reads keep their
- * target: release(release_ctx) is called once none runs (maybe at once). */
+/* Free a job and its tensors. Rounds in flight are not reported. Running reads still write to the
+ * job's memory, so release(release_ctx) is called when none runs any more, possibly at once. */
 void agt_job_free(struct agt_job *job, void (*release)(void *ctx), void *release_ctx);
 /* End every round in flight and every later one with code. */
 void agt_job_fail(struct agt_job *job, int code);
 
-/* Add a tensor as declared locally; it may be submitted before its plan is known. in: one per local
- * worker; staging: may be NULL with one worker. All memory stays valid until release of
- * agt_job_free. user: for env->done. Owns: the job has the tensor, and frees it with itself.
+/* Add a tensor in host memory. It may be submitted before its plan is known. in: one per local
+ * worker; staging: may be NULL with one worker. All memory stays valid until agt_job_free calls
+ * release. user: passed to env->done. Owns: the job owns the tensor, and frees it with itself.
  * Errors: -ENOMEM. */
 int agt_tensor_new(struct agt_job *job, uint8_t dtype, uint64_t n_elems, const struct agt_mem *in,
 	const struct agt_mem *staging, const struct agt_mem out[2], void *user,
@@ -201,14 +214,14 @@ uint64_t agt_tensor_part_bytes(const struct agt_tensor *t);
  * Errors: BPS_EPROTO the plan does not fit the tensor or contradicts the kept state; BPS_EQUOTA one
  * partition is more than a job may have under way; -ENOMEM. */
 int agt_tensor_plan(struct agt_tensor *t, const struct ctl_tensor *plan);
-/* Refuse this tensor alone: its rounds end with code. */
+/* Fail this tensor alone: its rounds end with code. */
 void agt_tensor_fail(struct agt_tensor *t, int code);
-/* Set where partitions live (the runs of a plan). */
+/* Place partitions on servers, as the runs of a plan state. */
 void agt_job_runs(struct agt_job *job, const struct ctl_run *runs, uint32_t n_runs);
 
-/* Submit the next round of t by local worker `worker`. Errors: BPS_EBUSY not in order,
- * BPS_EMISMATCH another op than the other local workers'. A failed job or tensor is reported by
- * done; to a worker that submits after that report, by the failure's code. */
+/* Submit the next round of t for local worker `worker`. Errors: BPS_EBUSY not in order,
+ * BPS_EMISMATCH the op differs from that of the other local workers. If the job or tensor fails,
+ * env->done reports it. A worker that submits the same round later gets the code of the failure. */
 int agt_submit(
 	struct agt_tensor *t, uint32_t worker, uint64_t round, uint8_t op, uint16_t priority);
 
@@ -216,19 +229,21 @@ int agt_submit(
  * partitions, and the least and the largest number of workers of a partition. */
 void agt_tensor_contributors(const struct agt_tensor *t, struct member_set *ret_members,
 	uint32_t *ret_least, uint32_t *ret_most);
-/* Return the local rounds that the wire does not count: see struct agt_kept_part. */
+/* Return how many local rounds are before round 1 of the wire, see base in struct agt_kept_part. */
 uint64_t agt_tensor_base(const struct agt_tensor *t);
 /* Return the last complete round. */
 uint64_t agt_tensor_round(const struct agt_tensor *t);
 uint32_t agt_tensor_id(const struct agt_tensor *t);
 
-/* Reconnect at once: a server's address or instance is new or gone. */
+/* Close the server's connections and reconnect at once, because its address or instance is new or
+ * gone. */
 void agt_core_server_changed(struct agt_core *core, uint32_t server);
-/* Return whether every server that this job needs is connected. Writes the missing ones. */
+/* Return whether every server is connected and no partition of the job is parked. Otherwise
+ * ret_text lists the connections that are missing, and the parked partitions. */
 bool agt_job_network(const struct agt_job *job, char *ret_text, size_t text_bytes);
 
-/* Return when that instance of a server last sent anything on a data connection, also on one that
- * is gone; 0: there was none. */
+/* Return when that instance of a server last sent anything on a data connection, including
+ * connections that are closed; 0: there was none. */
 uint64_t agt_core_heard_ns(struct agt_core *core, uint32_t server, uint64_t instance);
 /* Return whether any server is connected. */
 bool agt_core_is_connected(const struct agt_core *core);
@@ -240,7 +255,7 @@ enum agt_stall_kind {
 	AGT_STALL_LINK,    /* its server is not connected */
 	AGT_STALL_QUEUE,   /* waits for its turn or for window */
 	AGT_STALL_SENT,    /* sent, but not answered */
-	AGT_STALL_READ,    /* its sum is being read */
+	AGT_STALL_READ,    /* its sum is offered or being read */
 	AGT_STALL_DEVICE,  /* its bytes are not in the inputs yet */
 };
 struct agt_stall {
@@ -251,20 +266,21 @@ struct agt_stall {
 };
 bool agt_tensor_stall(const struct agt_tensor *t, struct agt_stall *ret);
 
-/* Push up to cfg.turn_bytes or one contribution more; sum one partition locally. True: there is
- * more to do. */
+/* Do the work of one turn: send contributions of cfg.turn_bytes (the last one may exceed this), and
+ * sum one partition of a job with one member. Return whether there is more to do. */
 bool agt_core_work(struct agt_core *core);
-/* Set the time, before each batch of events, and run what is due. Returns the next deadline. */
+/* Set the core's time and handle the timers that are due. Call it before each batch of events.
+ * Returns the next deadline. */
 uint64_t agt_core_tick(struct agt_core *core, uint64_t now_ns);
 
 /* Change the window; contributions under way are not affected. */
 void agt_core_set_window(struct agt_core *core, size_t window_bytes);
-/* Change how many bytes a job may have under way; 0: any number. Partitions that fit now are
- * unparked. */
+/* Change the limit of one job's contributions under way; 0: no limit. Parked partitions that fit
+ * now are queued on their links again. */
 void agt_core_set_job_inflight(struct agt_core *core, uint64_t bytes);
-/* Return the bytes that the job has pushed and whose sums are not in. */
+/* Return the bytes of the job's contributions whose sums have not arrived. */
 uint64_t agt_job_inflight(const struct agt_job *job);
 
-/* Return the current figures. Only the core's own thread calls it. */
+/* Write the current figures to *ret. Only the core's own thread calls it. */
 void agt_core_stats(const struct agt_core *core, struct agt_stats *ret);
 #endif

@@ -1,9 +1,10 @@
 #ifndef BPS_AGENT_CORE_CORE_IMPL_H
 #define BPS_AGENT_CORE_CORE_IMPL_H
-/* Objects that all files of the agent's core share: tensors, jobs and the core itself. Partitions
- * (part.h), links (link.h) and shares of links (lockstep.h) have headers of their own.
- *   core.c             jobs, tensors, plans; calls of the shell
- *   partition_stall.c  where a round hangs
+/* Structures that all files of the agent's core share: tensors, jobs and the core itself.
+ * Partitions (part.h), links (link.h) and a job's shares of links (lockstep.h) have headers of
+ * their own.
+ *   core.c             jobs, tensors, plans; functions of core.h
+ *   partition_stall.c  finds what a round waits for
  * Their invariants are in tests/invariants/agt_core_check.c. */
 #include <sys/queue.h>
 
@@ -23,22 +24,24 @@ struct agt_tensor {
 	bool is_planned;
 	bool is_running;   /* round + 1 is under way */
 	bool is_device;    /* the executor copies its bytes to the inputs and from the outputs */
-	bool is_unstaging; /* all sums are in, but not all are on the devices */
-	bool has_landed;   /* not running, but parts of round + 1 landed before a restart */
-	int failed;        /* 0, or the code that its rounds end with */
+	bool is_unstaging; /* all sums are in host memory, but not all are on the devices */
+	/* some partitions of round + 1 landed before a restart, and it has not started again */
+	bool has_landed;
+	int failed; /* code with which its rounds end; 0: not failed */
 	uint16_t priority;
 	uint32_t id;
 	uint64_t n_elems;
 	uint32_t part_elems, n_parts, parts_left;
-	uint64_t round;       /* last complete */
-	uint64_t begun_seq;   /* of round + 1: its position among the rounds of all jobs */
+	uint64_t round; /* last complete */
+	/* position of round + 1 in the order in which the rounds of all jobs started */
+	uint64_t begun_seq;
 	uint32_t n_submitted; /* local workers that submitted round + 1 */
 	struct agt_mem staging, out[2];
 	struct agt_part *parts;
-	struct agt_kept_part *own_kept; /* used when the shell keeps none */
-	uint64_t *submitted;            /* per worker */
+	struct agt_kept_part *own_kept; /* used when env.keep is NULL */
+	uint64_t *submitted;            /* last submitted round of each local worker */
 	uint32_t n_in;
-	struct agt_mem in[]; /* per worker; of a device tensor: one per input */
+	struct agt_mem in[]; /* one per local worker, or one per input of a device tensor */
 };
 
 struct agt_job {
@@ -49,11 +52,14 @@ struct agt_job {
 	uint32_t n_workers; /* local workers */
 	uint64_t tensor_bytes;
 	int failed;
-	bool is_local;   /* no server takes part */
-	uint64_t border; /* view; a partition with an older pgen waits for its new place */
-	/* servers on this host then check what they take from this agent, too (B6) */
+	bool is_local; /* no server takes part */
+	/* view of the last border; a partition with an older pgen waits for its new placement */
+	uint64_t border;
+	/* the job goes on without a lost machine; contributions have a crc for servers on this host
+	 * too (B6) */
 	bool may_shrink;
-	bool has_backup; /* rounds may complete without this agent, so others need its HAVE */
+	/* rounds may complete without some machines, so other members wait for this agent's HAVE */
+	bool has_backup;
 	bool is_closing;
 	uint32_t n_reads; /* running reads; the last one frees a closing job */
 	void (*release)(void *ctx);
@@ -64,16 +70,19 @@ struct agt_job {
 	uint32_t *ranks;   /* per local worker */
 	uint64_t inflight; /* bytes */
 	size_t n_parts;
-	struct heap parked; /* READY partitions that wait until inflight is smaller */
-	/* lagging: shares that others are held for, the one furthest behind first. held: the held
-	 * shares. */
+	struct heap parked; /* READY partitions that wait until less of the job is in flight */
+	/* lagging: the shares that the others may have to wait for, the share furthest behind
+	 * first. held: the shares that wait for one of those. */
 	struct heap lagging, held;
 	size_t n_shares;
-	struct lockstep_server *homes; /* how many bytes live on each server */
+	struct lockstep_server *homes; /* bytes of the job's partitions on each server */
 	size_t n_homes, homes_room;
-	bool is_in_step; /* connections that are ahead are held in this burst */
-	uint64_t burst;  /* number of bursts so far; one begins when an empty lagging is filled */
-	/* Urgency of the first share's next contribution at the last release of held shares. */
+	bool is_in_step; /* in this burst, connections that are ahead are held */
+	/* number of bursts so far; a burst begins when the empty heap lagging gets its first
+	 * share */
+	uint64_t burst;
+	/* At the last release of held shares: urgency of the next contribution of the first share
+	 * in lagging. */
 	uint64_t behind_urgency;
 };
 
@@ -95,7 +104,7 @@ struct agt_core {
 
 #define AGT_BLOCK_ELEMS 8192
 
-/* Returns NULL if the job is not known, or closing. */
+/* Find the job with that id. Returns NULL if it is not known, or is closing. */
 struct agt_job *agt_job_find(struct agt_core *core, uint32_t id);
 /* Count one more complete partition of the round under way; the last one ends the round. */
 void agt_tensor_part_done(struct agt_tensor *t);

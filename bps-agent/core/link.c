@@ -1,6 +1,7 @@
 /* Connections to servers' data threads: the partitions that wait to be sent on each, the window of
- * bytes under way, and reconnecting after a loss (at once, then 100 ms, 300 ms, then up to 1 s with
- * jitter: a server that is away for longer loses its partitions). Thread: the core's. */
+ * bytes under way, and reconnecting after a loss. The attempts come at once, after 100 ms, after
+ * 300 ms, then every 0.4 to 1 s at random. The interval stays short because the scheduler soon
+ * moves the partitions of a lost server elsewhere. Thread: the core's. */
 #include "bps-agent/core/link.h"
 
 #include <assert.h>
@@ -181,7 +182,7 @@ void link_send_got(struct agt_link *link, const struct wire_msg *m)
 	struct agt_owed_got *g;
 
 	if (link->state != LINK_UP)
-		return; /* an offer ends with its connection */
+		return; /* the offer ended with the connection, so no GOT is needed */
 	if (TAILQ_EMPTY(&link->gots) && xport_send(link->conn, &got) != -EAGAIN)
 		return;
 	g = malloc(sizeof(*g));
@@ -241,7 +242,8 @@ static void pump_offered(struct agt_link *link)
 			return;
 }
 
-/* Return the most urgent partition that is not held. A held share is woken later. */
+/* Return the link's most urgent partition that may be sent, NULL: none. Shares that may not send
+ * are queued as held, and activate the link later. */
 static struct agt_part *next_part(struct agt_link *link)
 {
 	struct agt_part *best = NULL;
@@ -279,18 +281,18 @@ bool link_pump(struct agt_link *link)
 	if (!part)
 		return false;
 	if (!part_fits_job(part)) {
-		part_park(part); /* lets other partitions pass */
+		part_park(part); /* other partitions of this link need not wait for it */
 		link_activate(link);
 		return true;
 	}
 	if (!part->is_overdue && link->inflight &&
 		link->inflight + part_bytes(part) > core->cfg.window_bytes)
-		return false; /* retried when a result is in */
+		return false; /* part_uncharge activates the link when a result has arrived */
 	if (link->is_full && !part->sent_ns)
 		return false;
 	if (part_send_contrib(part) < 0) {
-		/* Set until writable or reconnected. GOTs and other due messages still go, and
-		 * detect lack of credit themselves. */
+		/* Cleared by event_writable or a new connection. Meanwhile GOTs and owed messages
+		 * are still tried, because they are small. */
 		link->is_full = true;
 		return false;
 	}

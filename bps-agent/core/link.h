@@ -6,7 +6,7 @@
  *   DOWN --needed, time to try--> CONNECTING --connected--> UP --lost--> DOWN */
 #include "bps-agent/core/part.h"
 
-/* A GOT that waits for credit. Its partition may be elsewhere or gone by then. */
+/* A GOT that waits for credit. When it is sent, its partition may have moved or been freed. */
 struct agt_owed_got {
 	TAILQ_ENTRY(agt_owed_got) link;
 	struct wire_msg m;
@@ -22,15 +22,17 @@ struct agt_link {
 	uint32_t server;
 	uint16_t thread;
 	bool is_active; /* may have something to send */
-	/* a GOT or another due message found no credit: nothing is sent until writable */
+	/* there was no credit for a GOT, HAVE or donation: nothing is sent until event_writable */
 	bool is_stuck;
-	bool is_full; /* a contribution was refused: no new one is sent until writable */
+	/* the transport refused a contribution: no new one is sent until event_writable */
+	bool is_full;
 	enum link_state state;
 	struct xconn *conn;     /* set in CONNECTING and UP */
 	struct heap_node timer; /* in core->link_timers when DOWN and needed */
 	unsigned n_tries;
 	uint64_t down_since_ns;
-	/* The instance of the server of the last connection, and when it last sent; 0: none yet. */
+	/* instance: the server's instance on the last connection. heard_ns: when it last sent
+	 * anything. 0: no connection yet. */
 	uint64_t instance, heard_ns;
 	size_t inflight; /* bytes */
 	size_t n_parts;
@@ -39,25 +41,28 @@ struct agt_link {
 	TAILQ_HEAD(, agt_owed_got) gots;
 };
 
-/* Return the link to that thread, made when there is none. NULL: out of memory. */
+/* Return the link to that server thread. Creates it if there is none. NULL: out of memory. */
 struct agt_link *link_get(struct agt_core *core, uint32_t server, uint16_t thread);
-/* Attach the partition, which has no link; connect if necessary. Errors: -ENOMEM. */
+/* Attach a partition that has no link. Connects if necessary. Errors: -ENOMEM. */
 int link_attach(struct agt_link *link, struct agt_part *part);
-/* Detach the partition from its link; it is in neither share->ready nor link->offered. */
+/* Detach the partition from its link. Before the call it must be in none of share->ready and
+ * link->offered. */
 void link_detach(struct agt_part *part);
-/* Send part_send_owed(part, what) when there is credit; does nothing without a link. */
+/* Queue a message: part_send_owed(part, what) runs when the link is up and has credit. Does nothing
+ * for a partition without a link. */
 void link_owe(struct agt_part *part, enum part_owe what);
 void link_drop_owed(struct agt_part *part);
 /* Send GOT for the result that m names, now or when there is credit. */
 void link_send_got(struct agt_link *link, const struct wire_msg *m);
-/* Note that the link may have something to send: link_pump checks when it is UP. */
+/* Put an UP link on core->active, because it may have something to send. link_pump checks that. */
 void link_activate(struct agt_link *link);
-/* Send what is allowed, one contribution at most; true when more could follow. */
+/* Start the reads and send the messages that are possible now, with at most one contribution.
+ * Returns true if another call may send more. */
 bool link_pump(struct agt_link *link);
-/* Return when that instance of the server last sent anything on this link; 0: it never was
- * connected. */
+/* Return when that instance of the server last sent anything on this link; 0: it was never
+ * connected here. */
 uint64_t link_heard_ns(struct agt_link *link, uint64_t instance);
-/* Free a link without connection, partitions and GOTs. */
+/* Free a link that has no connection, no partitions and no GOTs. */
 void link_free(struct agt_link *link);
 /* Connect, because the link's timer in core->link_timers is due. */
 void link_retry(struct agt_link *link);

@@ -1,34 +1,37 @@
-/* Shares of a job on its connections, and keeping the connections in step (A8 of
- * docs/reference/faults.md). Sends nothing itself: link.c does. Thread: the core's.
+/* Keeps the connections of a job in step (A8 of docs/reference/faults.md), and manages the job's
+ * shares of connections. link.c sends the contributions. Thread: the core's.
  *
- * Servers sum different amounts. A server beside an agent sums less than one with a network card of
- * its own. A server with a slow card sums less than the others (bps-scheduler/placement/place.h). A
- * card serves its connections alike, however much each still has to send. So without control the
- * small shares finish early, and then all agents wait for the few servers with large shares, while
- * half of their cards are idle. With 4 agents and 2 separate servers a round took a third longer.
+ * Servers sum different amounts. A server that shares its machine with an agent gets fewer bytes to
+ * sum than a server with a network card of its own. A server with a slow card gets fewer bytes too
+ * (bps-scheduler/placement/place.h). But a card gives each of its connections the same rate, even
+ * if one has more to send than another. So without control, connections with few bytes finish
+ * early. Then all agents wait for the few servers with many bytes, while half of their cards are
+ * idle. With 4 agents and 2 separate servers a round took a third longer.
  *
- * Equal shares do not stay in step by themselves either. Agent 1 may be far with server 1 and far
- * behind with server 2, and agent 2 the other way round. All cards are busy, but no sum is complete
- * before nearly all is pushed. Then results arrive when no push is left to overlap with them. 8
- * agents and 8 servers at 100 Mbit/s got into that state and stayed there, at 60 % of the
- * throughput.
+ * Connections with equal bytes do not stay in step by themselves either. Agent 1 may have sent much
+ * to server 1 and little to server 2, and agent 2 the opposite. All cards are busy, but no sum is
+ * complete before nearly all bytes are pushed. Then the results come when no push is left to
+ * overlap with them. 8 agents and 8 servers at 100 Mbit/s got into that state and stayed there, at
+ * 60 % of the throughput.
  *
- * Therefore a connection is held while its progress is ahead of the connection furthest behind.
- * Progress is the sent part of all bytes that the connection had to send in a burst of its job. A
- * burst lasts as long as there is something to send. A partition that comes later starts at the
- * progress of the connection furthest behind. So all connections finish at the same time, at the
- * rate of the fullest server. If shares differ but no server takes more contributions than an agent
- * sends (two agents, some servers beside them), the agents' own cards are the limit: then no
- * connection is held.
+ * Therefore a connection is held (sends no new contribution) while its progress is ahead of the
+ * connection furthest behind. Progress is the fraction, already sent, of all bytes that the
+ * connection has to send in a burst of its job. A burst lasts as long as the job has something to
+ * send. A partition that is added during a burst starts at the progress of the connection furthest
+ * behind. So all connections finish at the same time, at the rate of the server with the most
+ * bytes. Holding is useless if the servers have different amounts and each receives at most as much
+ * as one agent sends. Then the agents' own cards are the limit, and no connection is held. An
+ * example is two agents with some servers on machines of their own.
  *
- * A connection does not hold others
+ * A connection does not hold others back
  *   - if it has only less urgent contributions. Only the connection furthest behind is checked: if
- *     it is less urgent, all connections between them go on, too;
+ *     its contributions are less urgent, no other connection is held either;
  *   - if it has sent nothing for longer than expected (is_late): it is slow for another reason, and
- *     the time is better used;
+ *     the others use the time better;
  *   - if it uses no network card: a server on the same host.
- * Such connections are not held either, nor is one whose most urgent contribution is a repeated
- * one. A transport that accepts offers without their bytes sends all of them within one turn. */
+ * Such connections are not held either. A connection whose most urgent contribution is a repeated
+ * one is not held for it. If a transport accepts offers without their bytes, it sends all of them
+ * within one turn, and holding has no effect. */
 #include "bps-agent/core/lockstep.h"
 
 #include <assert.h>
@@ -38,23 +41,25 @@
 #include "bps-agent/core/core_impl.h"
 #include "common/base/duration.h"
 
-/* A share is late after GAPS times the usual gap between two contributions, and never before
- * PATIENCE_NS. The gap is some milliseconds when a card carries several connections. PATIENCE_NS is
- * longer than a thread may have to wait for its processor. The mean weighs the last gap by 1 /
- * GAP_WEIGHT; a long stop counts as GAP_MAX_NS. */
+/* A share is late when it has sent nothing for PATIENCE_NS plus GAPS times its mean gap between two
+ * contributions. The gap is some milliseconds when a card carries several connections. PATIENCE_NS
+ * is longer than a thread usually waits for a processor. The mean weighs the last gap by 1 /
+ * GAP_WEIGHT. A gap longer than GAP_MAX_NS counts as GAP_MAX_NS. */
 #define PATIENCE_NS  (20 * NS_PER_MS)
 #define GAPS         4
 #define GAP_WEIGHT   8
 #define GAP_MAX_NS   (1000 * NS_PER_MS)
 #define PROGRESS_ONE (UINT64_C(1) << 48)
-/* Shares differ by some partitions even where they should be equal; small ones by one of eight. */
+/* Tolerances for comparing the bytes of servers. Amounts that should be equal differ by some
+ * partitions, small amounts by one partition of eight. */
 #define FULLER 1.02
 #define ALIKE  1.15
 /* In one of LOOSE_EVERY rounds, equal shares are not kept in step. Then each card carries what it
  * can, which distinguishes fast cards from slow ones (common/base/nicspeed.h). */
 #define LOOSE_EVERY 32
 #define LOOSE_AT    2
-/* Limit of the progress that a late partition starts with, as a multiple of its bytes. */
+/* Limit of the sent bytes that a partition added in a burst starts with, as a multiple of its own
+ * bytes. */
 #define BEHIND_MAX 64
 
 /* ---- bytes per server ---- */
@@ -84,9 +89,9 @@ static struct lockstep_server *home_of(struct agt_job *job, uint32_t server)
 	return &job->homes[job->n_homes++];
 }
 
-/* Return whether it is useful to hold connections that are ahead. Yes if a server takes more
- * contributions than an agent sends, or if all take equal amounts. Servers on this host count, so
- * that all agents get the same result. */
+/* Return whether it is useful to hold connections that are ahead: one server receives more than one
+ * agent sends, or all servers receive equal amounts. Servers on this host are included, so that all
+ * agents get the same result. */
 static bool wants_step(const struct agt_job *job, uint64_t round)
 {
 	uint64_t all = 0, most = 0;
@@ -167,7 +172,8 @@ static uint64_t urgency(const struct lockstep_share *s)
 	return heap_key_urgency(first->key);
 }
 
-/* Return the progress if sent_bytes had been sent; the share has something to send. */
+/* Return the progress that the share would have with that many sent bytes. The share has something
+ * to send. */
 static uint64_t progress(const struct lockstep_share *s, uint64_t sent_bytes)
 {
 	uint64_t all = s->sent_bytes + s->ready_bytes;
@@ -176,7 +182,8 @@ static uint64_t progress(const struct lockstep_share *s, uint64_t sent_bytes)
 		   : PROGRESS_ONE;
 }
 
-/* Return the progress of the share furthest behind at which this share may go on. */
+/* Return the progress that the share furthest behind must have reached before this share may
+ * send. */
 static uint64_t wanted_progress(const struct lockstep_share *s)
 {
 	uint64_t lead = s->job->core->cfg.lead_bytes, ahead = s->link->conn->x->ahead_bytes;
@@ -222,7 +229,8 @@ static struct lockstep_share *more_urgent(const struct agt_job *job, uint64_t th
 	return NULL;
 }
 
-/* Release shares: the one furthest behind may be another, have progressed, or be less urgent. */
+/* Release the held shares that may send now. The share furthest behind may have progressed, may
+ * have become less urgent, or may be a different one. */
 static void release_some(struct agt_job *job)
 {
 	struct heap_node *behind = heap_min(&job->lagging), *held;
@@ -233,7 +241,7 @@ static void release_some(struct agt_job *job)
 	while ((held = heap_min(&job->held)) && held->key <= reached)
 		release(of_wait(held));
 	if (job->behind_urgency <= before)
-		return; /* unchanged, except a few times in each round of a tensor */
+		return; /* the usual case: the urgency changes only a few times in a round */
 	while ((s = more_urgent(job, job->behind_urgency)))
 		release(s);
 }
@@ -257,13 +265,15 @@ void lockstep_changed(struct lockstep_share *s)
 	release_some(job);
 }
 
-/* Return the bytes that go to the server. For a repeated contribution only the offer is sent. */
+/* Return the bytes that go to the server. A repeated contribution counts 0, because only its offer
+ * is sent. */
 static uint64_t bytes_of(const struct agt_part *part)
 {
 	return part->sent_ns ? 0 : part_bytes(part);
 }
 
-/* Return the sent bytes with which a new partition starts, as if it had always been there. */
+/* Return the bytes to count as sent for a new partition of that many bytes, so that its share keeps
+ * the progress of the share furthest behind. */
 static uint64_t sent_before(const struct agt_job *job, uint64_t bytes)
 {
 	double behind =
@@ -302,7 +312,8 @@ static void take_out(struct agt_part *part)
 	lockstep_changed(s);
 }
 
-/* Remove it with its part of the sent bytes: the progress stays. */
+/* Remove the partition together with its fraction of the sent bytes, so that the progress does not
+ * change. */
 void lockstep_remove(struct agt_part *part)
 {
 	struct lockstep_share *s = part->share;

@@ -1,6 +1,6 @@
-/* States, timers, queues and placement of one partition: see the diagram in core.h. Nothing here
- * blocks; every wait is a state with a timer. Messages are in part_send.c and part_receive.c.
- * Thread: the core's. */
+/* States, timers, queues and placement of one partition: see the diagram in core.h. No function
+ * blocks; a wait for a server's answer is a state with a timer. Messages are in part_send.c and
+ * part_receive.c. Thread: the core's. */
 #include "bps-agent/core/part.h"
 
 #include <assert.h>
@@ -12,7 +12,7 @@
 #include "common/base/log.h"
 #include "common/base/state.h"
 
-/* Retries double up to this factor. */
+/* The time between retries doubles up to a factor of 2^MAX_BACKOFF_LOG2. */
 #define MAX_BACKOFF_LOG2 4
 
 static const struct state_row part_states[] = {
@@ -66,7 +66,8 @@ void part_stop_timer(struct agt_part *part)
 		heap_remove(&part_core(part)->timers, &part->timer);
 }
 
-/* Start the timer, longer each time by its own count. AGAIN counts apart: it is an answer. */
+/* Start the timer, longer with each count. Callers count AGAIN separately from missing answers,
+ * because AGAIN is an answer. */
 void part_start_timer(struct agt_part *part, uint64_t span_ns, uint8_t *count)
 {
 	part_stop_timer(part);
@@ -98,7 +99,7 @@ static void enqueue(struct agt_part *part)
 	struct agt_tensor *t = part->tensor;
 
 	if (part->is_staging)
-		return; /* part_staged does it */
+		return; /* part_staged queues the partition later */
 	part->node.key = heap_key_part(t->priority, t->begun_seq, part->index);
 	if (t->job->is_local)
 		heap_push(&part_core(part)->local, &part->node);
@@ -144,8 +145,8 @@ void job_unpark(struct agt_job *job)
 		struct agt_part *part = part_of(node);
 
 		expected += part_bytes(part);
-		/* With nothing under way all go. Some of them may not be sendable, and nothing
-		 * would unpark the others. */
+		/* With nothing under way, unpark all partitions. If some of them cannot be sent, no
+		 * arriving sum would unpark the others. */
 		if (limit && job->inflight && expected > limit)
 			return;
 		part_dequeue(part);
@@ -209,14 +210,14 @@ void part_staged(struct agt_part *part)
 	enqueue(part);
 }
 
-/* Reset for a server that has no state of the partition (new pgen or connection): send all
- * again. */
+/* Send the partition's state again to a server that has none of it (after a new pgen or
+ * connection). */
 static void resend_all(struct agt_part *part, const char *why)
 {
 	part->n_tries = part->n_agains = 0;
 	part->is_overdue = false;
 	if (part->state == PART_FETCHING)
-		return; /* continues when the stale read has ended */
+		return; /* part_read_done continues when the stale read has ended */
 	if (part->state != PART_IDLE && part->state != PART_READY)
 		part_set_state(part, PART_READY, why);
 	if (part->state == PART_READY && !heap_has(&part->node))
@@ -244,7 +245,8 @@ void part_abandon(struct agt_part *part, const char *why)
 void part_move(struct agt_part *part, struct agt_link *link, uint64_t pgen)
 {
 	FAILPOINT(AGENT_PART_MOVE);
-	/* The next CONTRIB or HAVE implies it to the same server, except for an unread offer. */
+	/* On the same server the next CONTRIB or HAVE implies GOT, unless an offer has not been
+	 * read. */
 	if (part->link != link || part->state == PART_OFFERED)
 		part_send_got(part);
 	part_stop(part);
@@ -277,8 +279,8 @@ void part_timer(struct agt_part *part)
 
 void part_store_landed(struct agt_part *part)
 {
-	/* Release: pairs with the acquire load of the next process, which finds all earlier
-	 * stores. */
+	/* Release: pairs with the acquire load in last_complete of the next process, so that it
+	 * sees all earlier stores. */
 	atomic_store_explicit(&part->kept->landed, part->round, memory_order_release);
 }
 

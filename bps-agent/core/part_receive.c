@@ -1,6 +1,7 @@
 /* Messages that a partition receives: the result of its round, inline or by a read, and the answers
- * that delay a contribution or ask for it again. A result counts only in its round and pgen (A4).
- * Sends nothing but answers; part_send.c sends. Thread: the core's. */
+ * by which a server delays a contribution or requests it again. A result is accepted only for the
+ * awaited round and the present pgen (A4). Contributions are sent in part_send.c. Thread: the
+ * core's. */
 #include "bps-agent/core/part.h"
 
 #include <errno.h>
@@ -12,7 +13,8 @@
 #include "common/base/log.h"
 #include "common/data/crc32c.h"
 
-/* Limit of bad crcs of one partition; more of them are no accident. */
+/* A job fails after more than this many wrong crcs of one partition in a round: a defect must cause
+ * them. */
 #define MAX_BAD_CRC 4
 
 static void complete_round(struct agt_part *part, const struct wire_msg *m)
@@ -53,7 +55,9 @@ bool part_fetch(struct agt_part *part)
 	if (rc == -EAGAIN)
 		return false;
 	TAILQ_REMOVE(&link->offered, part, offered);
-	if (rc < 0) { /* an invalid offer, or the connection is being closed: ask again */
+	/* the offer is invalid, or the connection is being closed: wait, then send the contribution
+	 * again */
+	if (rc < 0) {
 		part_set_state(part, PART_SENT, "offer cannot be read");
 		part_await_answer(part);
 		return true;
@@ -115,14 +119,15 @@ void part_read_done(struct agt_part *part, int status)
 	part_make_ready(part, "the result of the read is outdated");
 }
 
-/* Return whether that result is being read, or queued to be read. The end of the read sends GOT. */
+/* Return whether the result that m offers is being read, or queued to be read. The end of that read
+ * sends GOT. */
 static bool is_being_read(const struct agt_part *part, const struct wire_msg *m)
 {
 	return part && (part->state == PART_OFFERED || part->state == PART_FETCHING) &&
 	       part->offer.pgen == m->pgen && part->offer.round == m->round;
 }
 
-/* Decline an offer that will not be read, so that the server can free it. */
+/* Send GOT for an offer that will not be read, so that the server can free its memory. */
 static void decline(struct agt_part *part, const struct wire_msg *m)
 {
 	part_core(part)->stats.stale++;
@@ -138,12 +143,14 @@ static void note_offered(struct agt_part *part)
 	struct agt_core *core = part_core(part);
 
 	part->offered_ns = core->now_ns;
-	if (part->sent_ns) /* else it answers a contribution to an earlier server */
+	/* else the offer answers a contribution that went to an earlier server */
+	if (part->sent_ns)
 		histogram_add(&core->stats.push, core->now_ns - part->sent_ns);
 }
 
-/* Fail, or reconnect once first: a new connection may help. A sum that another member donated does
- * not change, and other jobs use this connection too. */
+/* Handle a result whose length or numbers do not fit the partition. The first time, reconnect: a
+ * new connection may help. The second time, fail the job: a wrong donated sum stays wrong, and
+ * other jobs use this connection too. */
 static void on_misfit(struct agt_part *part, const struct wire_msg *m)
 {
 	log_rated(LOG_WARN,
@@ -165,12 +172,12 @@ static void on_result(struct agt_part *part, const struct wire_msg *m)
 {
 	const struct agt_job *job = part->tensor->job;
 
-	/* Do not overwrite bytes that are still being copied from a device. The server keeps its
-	 * sum, and offers it again in answer to the contribution. */
+	/* The inputs are still being copied from a device, so the round cannot end yet. Ignore the
+	 * result: the server keeps the sum, and offers it again in answer to the contribution. */
 	if (part->is_staging && m->pgen == part->pgen &&
 		m->round == part_wire_round(part, part->round))
 		return;
-	/* A4: only the expected round, in the current pgen. */
+	/* Rule A4: accept a result only for the awaited round and the present pgen. */
 	if (m->pgen != part->pgen || m->round != part_wire_round(part, part->round) ||
 		part->state == PART_IDLE || part->state == PART_OFFERED ||
 		part->state == PART_FETCHING) {
@@ -185,7 +192,8 @@ static void on_result(struct agt_part *part, const struct wire_msg *m)
 	if (m->flags & WIRE_INLINE) {
 		if (!part->link->conn->is_same_host && crc32c(0, m->payload, m->len) != m->crc) {
 			bad_result(part);
-			return; /* its timer retries */
+			/* when the partition's timer expires, it sends the contribution again */
+			return;
 		}
 		part_stop(part);
 		memcpy(part_output(part), m->payload, m->len);
@@ -202,8 +210,8 @@ static void on_result(struct agt_part *part, const struct wire_msg *m)
 	part_fetch(part);
 }
 
-/* Handle a crc error that the server reports: a torn read, or the trainer wrote into a submitted
- * buffer. */
+/* Handle a wrong crc that the server reports. Either the bytes were damaged on their way, or a
+ * trainer wrote into its input after submitting it. */
 static void on_bad_crc(struct agt_part *part, const struct wire_msg *m)
 {
 	struct agt_tensor *t = part->tensor;
@@ -211,9 +219,11 @@ static void on_bad_crc(struct agt_part *part, const struct wire_msg *m)
 
 	if (part->state != PART_SENT || m->round != part_wire_round(part, part->round) ||
 		m->crc != part->crc)
-		return; /* about an older offer */
+		return; /* the report is about an older contribution */
 	part_core(part)->stats.crc_errors++;
-	atomic_store(&part->kept->summed, 0); /* it was read over a network, and discarded */
+	/* compute the local sum again: the server read and discarded the old one, so no peer reads
+	 * it now */
+	atomic_store(&part->kept->summed, 0);
 	part_prepare_contrib(part, true);
 	if (++part->n_bad_crc > 1 && part->crc != was) {
 		agt_job_error(t->job, BPS_EINPUT_CHANGED,
@@ -246,7 +256,8 @@ static void on_again(struct agt_part *part, const struct wire_msg *m)
 	}
 	part->n_tries = 0;
 	if (part->tensor->job->has_backup)
-		part->n_agains = 0; /* the answer may take as long as the slowest worker */
+		/* do not lengthen the pause: the contribution may be wanted at any time */
+		part->n_agains = 0;
 	part_start_timer(part, part_core(part)->cfg.again_ns, &part->n_agains);
 }
 
@@ -274,7 +285,7 @@ void part_receive(struct agt_link *link, const struct wire_msg *m)
 		link->core->stats.stale++;
 		return;
 	}
-	if (part->link != link) { /* a result from a server where it lived before */
+	if (part->link != link) { /* a result from a server that had the partition before */
 		link->core->stats.stale++;
 		if (!(m->flags & WIRE_INLINE) && !is_being_read(part, m))
 			link_send_got(link, m);

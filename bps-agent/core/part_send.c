@@ -1,6 +1,6 @@
-/* Messages that a partition sends: its contribution, with the machine's sum and its crc, HAVE, GOT
- * and donations. Jobs of one member sum into the output instead. Nothing here chooses the time:
- * link.c does, by credit and window. Thread: the core's. */
+/* Messages that a partition sends: its contribution (the sum of this machine's workers, with a
+ * crc), HAVE, GOT and donations. Jobs of one member send none and sum into the output. link.c
+ * decides when each message is sent, by credit and window. Thread: the core's. */
 #include "bps-agent/core/part.h"
 
 #include "bps-agent/core/core_impl.h"
@@ -65,7 +65,7 @@ void part_prepare_contrib(struct agt_part *part, bool wants_crc)
 	}
 	part->crc = crc;
 	part->crc_round = wants_crc ? part->round : 0;
-	if (wants_sum) /* release: for the next process, if this one ends now */
+	if (wants_sum) /* release: the next process, if this one ends now, loads it with acquire */
 		atomic_store_explicit(summed, part->round, memory_order_release);
 }
 
@@ -90,7 +90,8 @@ void part_send_got(struct agt_part *part)
 
 	if (!part->link || part_bytes(part) <= WIRE_INLINE_MAX)
 		return;
-	/* CONTRIB implied it for the round before; a running read sends it at its end. */
+	/* In SENT, CONTRIB implied GOT for the previous round. In FETCHING, the end of the read
+	 * sends GOT. */
 	if (part->state == PART_SENT || part->state == PART_FETCHING)
 		return;
 	if (part->state == PART_READY || part->state == PART_WAITING)
@@ -129,7 +130,8 @@ int part_send_contrib(struct agt_part *part)
 	const struct agt_tensor *t = part->tensor;
 	bool is_same_host = part->link->conn->is_same_host;
 	bool has_crc = !is_same_host || t->job->may_shrink;
-	/* If sent before in this round, it may have arrived; and repeats do not wait for room. */
+	/* Send the bytes along only the first time: an earlier copy may have arrived. A repeated
+	 * offer does not wait for room in the send queue either. */
 	bool is_eager = !part->sent_ns && part_bytes(part) > WIRE_INLINE_MAX;
 	struct agt_mem mem = contrib_mem(part);
 	struct wire_msg m;
@@ -165,8 +167,8 @@ int part_send_contrib(struct agt_part *part)
 }
 
 /* Return whether the sum of that round is in its out-slot. The sum of the round before the last one
- * stays until the next one lands. In jobs with backup machines, late members request it, and
- * members ahead wait. */
+ * stays there until the next round lands. In jobs with backup machines, late members need that sum
+ * as a donation. */
 static bool has_result(const struct agt_part *part, uint64_t round)
 {
 	uint64_t last = part_last_round(part);
@@ -187,7 +189,8 @@ static int send_donate(struct agt_part *part)
 		return 0;
 	mem.mem = (char *)mem.mem + part_offset(part);
 	mem.offset += part_offset(part);
-	if (!part->kept->result_crc[r & 1]) /* delivered without a crc, within this host */
+	/* the result came from a server on this host, without a crc */
+	if (!part->kept->result_crc[r & 1])
 		part->kept->result_crc[r & 1] = crc32c(0, mem.mem, part_bytes(part));
 	m.result.workers = part->kept->workers[r & 1];
 	m.result.n_members = t->job->n_members;

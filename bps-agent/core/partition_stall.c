@@ -1,8 +1,10 @@
-/* Finds where the partitions of a round are that are not summed yet. */
+/* Finds out what a round waits for: counts its partitions without a sum, and describes the one that
+ * has waited longest. Thread: the core's. */
 #include "bps-agent/core/core_impl.h"
 #include "bps-agent/core/link.h"
 
-/* Compare the partition with ret, and keep the one that has waited longer. */
+/* Count the partition if it has no sum yet. If it has waited longer than the one in ret, describe
+ * it in ret instead. */
 static void look_at(const struct agt_part *part, struct agt_stall *ret)
 {
 	const struct agt_core *core = part->tensor->job->core;
