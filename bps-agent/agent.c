@@ -1,6 +1,7 @@
-/* The agent's data thread: its loop, the environment of the core, and the control thread's
- * messages. Trainers are served in trainers/, partitions in core/. Thread: the data thread, except
- * agent_new, agent_free, agent_post and the figures, which the control thread calls. */
+/* The agent's data thread: its loop, the callbacks of the core (struct agt_env), and the events
+ * that the control thread posts. Trainers are served in trainers/, partitions in core/. Thread: the
+ * data thread, except agent_new, agent_free, agent_post and the figures, which the control thread
+ * calls. */
 
 #include "bps-agent/agent.h"
 
@@ -82,7 +83,8 @@ static bool loop_work(void *ctx)
 	bool more = false;
 
 	for (t = TAILQ_FIRST(&a->trainers); t; t = next) {
-		next = TAILQ_NEXT(t, link); /* an invalid entry in a ring closes its trainer */
+		/* trainer_poll_ring may remove the trainer from the list */
+		next = TAILQ_NEXT(t, link);
 		more |= trainer_poll_ring(t);
 	}
 	more |= executor_work(a);
@@ -167,7 +169,7 @@ static void on_peer(struct agent *a, const struct ctl_peer *p)
 		struct known_server *v = realloc(a->servers, (i + 1) * sizeof(*v));
 
 		if (!v)
-			return; /* the core itself retries the connections */
+			return; /* not fatal: the core retries its connections anyway */
 		a->servers = v;
 		a->n_servers++;
 	} else if (a->servers[i].instance == p->instance && a->servers[i].state == p->state) {
@@ -177,7 +179,8 @@ static void on_peer(struct agent *a, const struct ctl_peer *p)
 	agt_core_server_changed(a->core, p->id);
 }
 
-/* C2: the scheduler asks for a server that has not come back. */
+/* Handle SIGHT: the scheduler asks when this agent last received from a server that is silent (rule
+ * C2). */
 static void on_sight(struct agent *a, const struct ctl_sight *asked)
 {
 	uint64_t heard_ns = agt_core_heard_ns(a->core, asked->member, asked->instance);
@@ -292,7 +295,7 @@ void agent_figures(struct agent *a, struct agent_figures *ret)
 	*ret = (struct agent_figures){0};
 	if (!a)
 		return;
-	/* Try the lock only: a data thread that hangs must not block the control thread. */
+	/* Only try to lock: a data thread that hangs must not block the control thread. */
 	if (pthread_mutex_trylock(&a->lock) == 0) {
 		a->seen_figures = a->figures;
 		pthread_mutex_unlock(&a->lock);
@@ -323,7 +326,7 @@ struct waits_question {
 	json_t *jobs;
 };
 
-/* On the control loop. */
+/* Pass the answer to the requester. Runs on the control loop. */
 static void pass_waits(void *arg)
 {
 	struct waits_question *q = arg;
@@ -378,7 +381,7 @@ int agent_new(struct net *net, struct member *member, const struct agent_config 
 	a->cfg = *cfg;
 	a->net = net;
 	a->member = member;
-	a->next_number = 1; /* 0: none */
+	a->next_number = 1; /* 0 means that there is none */
 	a->spare_fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
 	a->trainer_events = &trainer_events;
 	TAILQ_INIT(&a->trainers);
@@ -443,8 +446,9 @@ void agent_free(struct agent *a)
 
 	if (!a)
 		return;
-	/* Memory that is ready is posted before the trainers are closed. Trainers get no answer
-	 * about memory that is not made any more. They are closed, or ask the next process. */
+	/* Stop the memory thread first: memory that is ready is then posted before the trainers are
+	 * closed. Trainers get no answer about memory that is not ready. They are disconnected, or
+	 * the next process answers them. */
 	memory_thread_stop(a->memory_thread);
 	if (a->loop) {
 		while (dataloop_post(a->loop, drop_all, a) == -EAGAIN)
@@ -452,9 +456,9 @@ void agent_free(struct agent *a)
 		dataloop_stop(a->loop);
 	}
 	xport_free(a->x);       /* ends every connection and read */
-	dataloop_free(a->loop); /* runs the handles' last callbacks */
+	dataloop_free(a->loop); /* also runs the last callbacks of the libuv handles */
 	agt_core_free(a->core);
-	/* Jobs that the next process continues, without core and transport. */
+	/* Free the jobs. The core and the transport have been freed already. */
 	while ((job = TAILQ_FIRST(&a->jobs))) {
 		job->arenas.x = NULL;
 		job_leave(job);

@@ -1,15 +1,16 @@
 #ifndef BPS_AGENT_AGENT_H
 #define BPS_AGENT_AGENT_H
-/* The agent's data thread, as the control thread uses it: start it, post the scheduler's messages,
- * read figures, end it. It serves trainers on the UNIX socket and runs the core.
+/* The agent's data thread, as the control thread sees it: start the thread, pass it the scheduler's
+ * messages, read its figures, end it. The data thread serves trainers on the UNIX socket and runs
+ * the core (core/core.h).
  *
  *   model/     the structs that all files of the thread share
  *   trainers/  messages of trainers, and their jobs    gpu/       executors, and tensors on GPUs
  *   memory/    shared memory                           quota/     limits of users and jobs
- *   handover/  records for the next process            restore/   reads them
+ *   handover/  records for the next process            restore/   reads these records
  *
- * A trainer can harm its own job only: all that it sends is copied once and checked. Invalid input
- * closes its connection. */
+ * A trainer can harm only its own job, because everything that it sends is copied once and then
+ * checked. Invalid input closes the trainer's connection. */
 #include <jansson.h>
 
 #include "bps-agent/model/control.h"
@@ -22,11 +23,13 @@ struct loop;
  * with a text. */
 int agent_new(struct net *net, struct member *member, const struct agent_config *cfg,
 	struct agent **ret, struct err_text *err);
-/* Close all trainers, or leave them to the next process. Then join the thread and free it. NULL is
- * allowed. */
+/* Close the connections of all trainers, or leave them open for the next process (can_hand_over).
+ * Then join the thread and free a. NULL is allowed. */
 void agent_free(struct agent *a);
-/* Events of the control thread. FORGOTTEN: the scheduler has lost its state about this agent.
- * LIMITS: new limits, valid from the thread's next turn. Use beyond them is kept, not revoked. */
+/* Events that the control thread posts. MESSAGE: a message of the scheduler. RESYNC_BEGIN and
+ * RESYNC_END: before and after the scheduler sends its complete state on a new connection.
+ * FORGOTTEN: the scheduler has lost its state about this agent. LIMITS: new limits, valid from the
+ * thread's next turn. Resources in use beyond a new limit are not taken away. */
 enum agent_event {
 	AGENT_MESSAGE,
 	AGENT_RESYNC_BEGIN,
@@ -34,17 +37,19 @@ enum agent_event {
 	AGENT_FORGOTTEN,
 	AGENT_LIMITS,
 };
-/* m: for AGENT_MESSAGE, else NULL; the call takes its own reference. limits: for AGENT_LIMITS, else
- * NULL; copied. Errors: -EAGAIN, -ENOMEM: the event is lost. */
+/* Queue an event for the data thread. m: set for AGENT_MESSAGE, else NULL; the call takes its own
+ * reference. limits: set for AGENT_LIMITS, else NULL; copied. Errors: -EAGAIN the queue is full,
+ * -ENOMEM; the event is lost. */
 int agent_post(struct agent *a, enum agent_event event, struct member_msg *m,
 	const struct agent_limits *limits);
-/* Return the latest figures; zeros while a is NULL. Thread: the control thread. */
+/* Write the latest figures to *ret; zeros while a is NULL. Thread: the control thread. */
 void agent_figures(struct agent *a, struct agent_figures *ret);
-/* Let the data thread describe what this machine's workers wait for (trainers/waits_report.h), then
- * call done on the control loop with a new reference. Not called when the loop ends before; a
- * thread that hangs calls it late. Thread: the control thread. Errors: -EAGAIN, -ENOMEM. */
+/* Let the data thread describe what this machine's workers wait for (trainers/waits_report.h). Then
+ * done is called on the control loop; it owns jobs. If a loop ends before, done is not called. If
+ * the data thread hangs, done is called late. Thread: the control thread. Errors: -EAGAIN the queue
+ * is full, -ENOMEM. */
 int agent_ask_waits(
 	struct agent *a, struct loop *control, void (*done)(void *arg, json_t *jobs), void *arg);
-/* Return the use of each user and job. Thread: the control thread. */
+/* Write to *ret what each user and job uses. Thread: the control thread. */
 void agent_quotas(struct agent *a, struct quota_view *ret);
 #endif

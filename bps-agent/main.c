@@ -1,7 +1,7 @@
-/* bps-agent: one per machine. Trainers hand it tensors; it pushes and pulls them. The main thread
- * runs the control loop, the data thread the trainers and the network (agent.h). The transport's
- * connection management and the creation of shared memory (memory_thread.h) have threads of their
- * own. */
+/* bps-agent: the daemon of a machine that trains. Trainers submit tensors to it; the agent sums
+ * them with the servers and returns the results. The main thread runs the control loop (scheduler,
+ * HTTP, signals). The data thread serves trainers and exchanges data with servers (agent.h). Two
+ * more threads manage the transport's connections and make shared memory (memory_thread.h). */
 #include <errno.h>
 #include <event2/buffer.h>
 #include <event2/event.h>
@@ -31,11 +31,11 @@
 #include "common/daemon/notify.h"
 #include "common/local/local.h"
 
-/* The data thread owns trainers, rings and all partitions. Its only work per byte is copying
- * sums. */
+/* Number of data threads. One thread owns all trainers, rings and partitions. One is enough,
+ * because its only work per byte is summing the local workers and copying sums. */
 #define AGENT_THREADS 1
 #define AGAIN_NS      UINT64_C(2000000)
-#define LEAVE_US      200000 /* wait for the scheduler's answer to LEAVE */
+#define LEAVE_US      200000 /* longest wait for the scheduler's answer to LEAVE, in microseconds */
 /* Name under which the service manager keeps the listening socket. */
 #define LISTEN_NAME "listen"
 
@@ -128,13 +128,14 @@ static const struct settings_spec spec = {.program = "bps-agent",
 	.failpoints = FP_AGENT};
 
 struct agent_app {
-	struct node node; /* must be first: node_refused, node_auth_changed */
+	/* must be the first field: node_refused and node_auth_changed convert its address */
+	struct node node;
 	struct agent_opts opts;
 	struct gpu_probe *gpu_probe; /* NULL: no probe runs */
 	struct agent *agent;         /* set when this agent's id is known */
 	struct fdstore inherited;
 	struct cluster_identity identity;
-	struct event *stop; /* armed after LEAVE was sent: limit for the answer */
+	struct event *stop; /* timer, runs after LEAVE was sent: time limit for the answer */
 	int listen_fd;
 	bool owns_socket_file;
 	bool can_hand_over; /* the service manager keeps the state for the next process */
@@ -176,7 +177,7 @@ static struct agent_limits limits_of(const struct agent_opts *o)
 	return l;
 }
 
-/* By default the executor lies beside this program. */
+/* Return the settings of the executor. By default, its program is in the folder of this program. */
 static struct gpu_config gpu_of(struct agent_opts *o)
 {
 	const char *backend = o->gpu == GPU_HOST ? "host" : "cuda";
@@ -196,7 +197,8 @@ static struct gpu_config gpu_of(struct agent_opts *o)
 		.sysfs = o->sysfs};
 }
 
-/* Start a probe for GPUs. Its result is only displayed; jobs look for GPUs themselves. */
+/* Start a process that looks for GPUs. Its result is only shown in the status: a job's executor
+ * finds its GPUs itself. */
 static void ask_for_gpus(struct agent_app *app)
 {
 	struct gpu_config cfg = gpu_of(&app->opts);
@@ -205,7 +207,7 @@ static void ask_for_gpus(struct agent_app *app)
 	if (strcmp(cfg.backend, "cuda") != 0)
 		return;
 	if (access(cfg.program, X_OK) < 0 && app->opts.gpu == GPU_AUTO)
-		return; /* this machine needs none */
+		return; /* this machine needs no GPU support */
 	if (gpu_probe_start(loop_base(app->node.daemon.loop), cfg.program, &app->gpu_probe, &err) <
 		0)
 		log_warn("%s", err.s);
@@ -243,7 +245,7 @@ static int start_agent(struct agent_app *app, uint32_t id)
 	return 0;
 }
 
-/* Record the identity for the next process. */
+/* Record the cluster and this agent's member number for the next process. */
 static void note_identity(struct agent_app *app)
 {
 	struct member_past now;
@@ -282,8 +284,7 @@ static int go_on(struct agent_app *app, struct err_text *err)
 	return rc < 0 ? err_set(err, rc, "cannot continue the jobs of the previous process") : 0;
 }
 
-/* Send LEAVE, so that no peer waits for a drained agent that does not come back: only the scheduler
- * knows which agents are drained. Without an answer the agent ends all the same. */
+/* End the process, because the scheduler has not answered LEAVE in time. */
 static void on_stop_timer(evutil_socket_t fd, short what, void *arg)
 {
 	struct agent_app *app = arg;
@@ -578,7 +579,8 @@ static int give_to_group(const char *path, const char *group, struct err_text *e
 	return 0;
 }
 
-/* Take the listening socket of the previous process, if its path is the configured one. */
+/* Take the listening socket that the previous process left with the service manager, if its path is
+ * still the configured one. */
 static bool take_kept_socket(struct agent_app *app)
 {
 	struct sockaddr_un at = {0};
@@ -598,7 +600,7 @@ static bool take_kept_socket(struct agent_app *app)
 	return true;
 }
 
-/* Take the socket of socket activation, whatever its name. */
+/* Take the listening socket that systemd's socket activation has passed, under any name. */
 static bool take_activation(struct agent_app *app)
 {
 	for (size_t i = 0; i < app->inherited.n && app->listen_fd < 0; i++) {
@@ -616,7 +618,7 @@ static bool take_activation(struct agent_app *app)
 	return app->listen_fd >= 0;
 }
 
-/* Use the socket of the service manager, or open one. */
+/* Use the listening socket that the service manager has passed, or open one. */
 static int open_socket(struct agent_app *app, struct err_text *err)
 {
 	struct sockaddr_un sun = {.sun_family = AF_UNIX};
