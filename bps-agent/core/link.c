@@ -1,7 +1,7 @@
 /* Connections to servers' data threads: the partitions that wait to be sent on each, the window of
  * bytes under way, and reconnecting after a loss. The attempts come at once, after 100 ms, after
  * 300 ms, then every 0.4 to 1 s at random. The interval stays short because the scheduler soon
- * moves the partitions of a lost server elsewhere. Thread: the core's. */
+ * moves the partitions of a lost server elsewhere. Thread: the core's thread. */
 #include "bps-agent/core/link.h"
 
 #include <assert.h>

@@ -1,7 +1,7 @@
 #ifndef BPS_AGENT_CORE_LINK_H
 #define BPS_AGENT_CORE_LINK_H
 /* The connection to one data thread of one server: the partitions that wait to be sent on it, the
- * window of bytes under way, and reconnecting. The core frees it. Thread: the core's.
+ * window of bytes under way, and reconnecting. The core frees it. Thread: the core's thread.
  *
  *   DOWN --needed, time to try--> CONNECTING --connected--> UP --lost--> DOWN */
 #include "bps-agent/core/part.h"

@@ -1,5 +1,5 @@
 /* Keeps the connections of a job in step (A8 of docs/reference/faults.md), and manages the job's
- * shares of connections. link.c sends the contributions. Thread: the core's.
+ * shares of connections. link.c sends the contributions. Thread: the core's thread.
  *
  * Servers sum different amounts. A server that shares its machine with an agent gets fewer bytes to
  * sum than a server with a network card of its own. A server with a slow card gets fewer bytes too

@@ -1,7 +1,7 @@
 #ifndef BPS_AGENT_CORE_LOCKSTEP_H
 #define BPS_AGENT_CORE_LOCKSTEP_H
 /* Keeps the connections of a job in step (A8); lockstep.c explains why. A share is one job's part
- * of one link: the job's partitions there. Thread: the core's. */
+ * of one link: the job's partitions there. Thread: the core's thread. */
 #include "bps-agent/core/link.h"
 
 /* The bytes of a job's partitions on one server. */

@@ -1,6 +1,6 @@
 /* States, timers, queues and placement of one partition: see the diagram in core.h. No function
  * blocks; a wait for a server's answer is a state with a timer. Messages are in part_send.c and
- * part_receive.c. Thread: the core's. */
+ * part_receive.c. Thread: the core's thread. */
 #include "bps-agent/core/part.h"
 
 #include <assert.h>

@@ -4,7 +4,7 @@
  *   part.c          states, timers, queues, placement
  *   part_send.c     contributions, HAVE, GOT, donations, sums of jobs of one member
  *   part_receive.c  results and the reads that fetch them, answers of the server
- * A partition belongs to its tensor. Thread: the core's. */
+ * A partition belongs to its tensor. Thread: the core's thread. */
 #include <sys/queue.h>
 
 #include "bps-agent/core/core.h"

@@ -1,6 +1,6 @@
 /* Messages that a partition sends: its contribution (the sum of this machine's workers, with a
  * crc), HAVE, GOT and donations. Jobs of one member send none and sum into the output. link.c
- * decides when each message is sent, by credit and window. Thread: the core's. */
+ * decides when each message is sent, by credit and window. Thread: the core's thread. */
 #include "bps-agent/core/part.h"
 
 #include "bps-agent/core/core_impl.h"

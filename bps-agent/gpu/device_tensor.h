@@ -1,7 +1,8 @@
 #ifndef BPS_AGENT_GPU_DEVICE_TENSOR_H
 #define BPS_AGENT_GPU_DEVICE_TENSOR_H
 /* Tensors that lie on GPUs. For the core, such a tensor has its contribution in staging memory, and
- * its sum goes to staging memory. This file connects both with the executor. The data thread's. */
+ * its sum goes to staging memory. This file connects both with the executor. Thread: the data
+ * thread. */
 #include "bps-agent/model/agent.h"
 #include "common/local/ring_pair.h"
 

@@ -6,7 +6,7 @@
  * executor accepts it as its agent when it sends its own START. The new process learns the state of
  * rounds by starting them once more (K6, core.h).
  *
- * The data thread's. */
+ * Thread: the data thread. */
 #include "bps-agent/model/agent.h"
 #include "common/local/ring_pair.h"
 

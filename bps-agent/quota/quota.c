@@ -1,5 +1,5 @@
 /* Accounts of users and jobs with their limits, and the rate of requests. quota.h explains the
- * accounts. The callers enforce refusals. Pure; the data thread's. */
+ * accounts. The callers enforce refusals. Pure. Thread: the data thread. */
 #include "bps-agent/quota/quota.h"
 
 #include <assert.h>

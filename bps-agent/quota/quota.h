@@ -9,7 +9,7 @@
  * Requests on the socket have a rate, limited per user: a bucket that holds two seconds' worth. A
  * connection that finds the bucket empty has to wait. One that never stops to do so is hopeless.
  *
- * Pure: no I/O, no clock, no threads; the data thread's. */
+ * Pure: no I/O, no clock, no threads. Thread: the data thread. */
 #include <stdbool.h>
 #include <stdint.h>
 #include <sys/types.h>

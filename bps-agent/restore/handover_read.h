@@ -1,6 +1,7 @@
 #ifndef BPS_AGENT_RESTORE_HANDOVER_READ_H
 #define BPS_AGENT_RESTORE_HANDOVER_READ_H
-/* Reads the state that the previous process has left (handover_write.h). The data thread's. */
+/* Reads the state that the previous process has left (handover_write.h). Thread: the data
+ * thread. */
 struct agent;
 struct fdstore;
 

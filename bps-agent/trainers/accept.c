@@ -1,5 +1,6 @@
-/* Accepts trainers at the listening socket, and looks up the names of their users. Does not read
- * their messages (trainer.c). Thread: the data thread; look-ups on another one. */
+/* Accepts trainers at the listening socket, and looks up the names of their users. Messages of
+ * trainers are read in trainer.c. Thread: the data thread, except look_up, which runs on a thread
+ * of libuv's pool. */
 #include "bps-agent/trainers/accept.h"
 
 #include <errno.h>
@@ -29,7 +30,8 @@ static void refuse(struct agent *a, int sock, const char *text)
 	slow_close(a, sock);
 }
 
-/* Refuse a client with the spare descriptor: no other is left, and the listener stays ready. */
+/* Refuse a client when no descriptor is left: close the spare one, and accept the client with it.
+ * Otherwise the client would stay in the queue, and the listening socket would stay readable. */
 static void turn_away(struct agent *a)
 {
 	int sock;
@@ -72,7 +74,7 @@ static void named(uv_work_t *w, int status)
 	free(n);
 }
 
-/* Look up the user's name on another thread, once for each user: the database may be remote. */
+/* Look up the user's name on another thread, because the user database may be remote. */
 void trainer_name_user(struct agent *a, struct quota_account *user, uid_t uid)
 {
 	struct user_lookup *n = quota_is_named(user) ? NULL : calloc(1, sizeof(*n));

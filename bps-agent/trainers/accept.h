@@ -1,15 +1,17 @@
 #ifndef BPS_AGENT_TRAINERS_ACCEPT_H
 #define BPS_AGENT_TRAINERS_ACCEPT_H
-/* Trainers at the listening socket, and the names of their users. The data thread's. */
+/* Accepts trainers at the listening socket, and looks up the names of their users. Thread: the data
+ * thread. */
 #include <sys/socket.h>
 
 #include "bps-agent/model/agent.h"
 
 /* Accept a connection at the listening socket. */
 void trainer_accept(struct agent *a);
-/* Make a connection of that user a trainer. Takes all descriptors; pidfd -1: there is none. */
+/* Initialise t as the trainer of that connection, and start reading its messages. Owns: takes sock,
+ * pidfd and the reference to user. pidfd -1: there is none. */
 void trainer_take(struct agent *a, struct quota_account *user, const struct ucred *cred, int sock,
 	int pidfd, uint64_t number, struct trainer *t);
-/* Look up the user's name, once. */
+/* Look up the user's name on another thread, once per user. */
 void trainer_name_user(struct agent *a, struct quota_account *user, uid_t uid);
 #endif

@@ -1,6 +1,7 @@
-/* Trainers that wait at a barrier of their job (bps_checkpoint_barrier). The scheduler counts them.
- * A barrier is passed when JOB reports it, with the newcomers that were let in. BARRIER is sent
- * again after each WELCOME and each JOB that does not report it, so no message can get lost.
+/* Serves trainers that wait at a barrier of their job (bps_checkpoint_barrier). The scheduler
+ * counts the workers that wait. A barrier is passed when a JOB message reports it, with the
+ * newcomers that were let in. The agent reports its waiting workers again after each WELCOME and
+ * after each JOB that does not report the barrier. So a lost report delays no worker for long.
  * Thread: the data thread. */
 #include "bps-agent/trainers/barrier.h"
 
@@ -28,12 +29,14 @@ static void answer(struct trainer *t, int code, const char *text)
 		.code = (uint32_t)-code, .text = text, .barrier = t->live->barrier};
 	roster_newcomers(t->job, t->live->barrier, &m.passed.n_new, &m.passed.root);
 	trainer_send(t, &m, NULL, 0);
-	/* last: after a restart a repeated answer is harmless, a missing one is not */
+	/* cleared last: if the process ends before, the next one repeats the answer, which is
+	 * harmless */
 	t->live->barrier_seq = 0;
 }
 
-/* Return whether the trainer has passed the barrier. After a restart, its messages show that an
- * unrecorded answer arrived. */
+/* Return whether the trainer has received its answer, although that was not recorded before the
+ * restart. Call this when the trainer sends something: a trainer that waits at a barrier sends
+ * nothing. */
 static bool has_passed(struct trainer *t)
 {
 	bool may = t->may_have_passed;
@@ -75,8 +78,8 @@ void barrier_over(struct trainer *t, int code, const char *text)
 		answer(t, code < 0 ? code : BPS_ECLOSED, text);
 }
 
-/* Return whether the trainer has no submission in progress. No worker of its job can have a round
- * that it has not submitted. */
+/* Return whether all rounds that the trainer has submitted are over. Then no worker of the job can
+ * have completed a round that this one has not submitted. */
 static bool is_quiet(const struct trainer *t)
 {
 	for (uint32_t i = 0; i < t->n_tensors; i++) {
@@ -91,13 +94,13 @@ static bool is_quiet(const struct trainer *t)
 	return true;
 }
 
-/* Return whether the number is at most that of the barrier after the last passed one. */
+/* Return whether the number is that of the next barrier, or of one that has been passed. */
 static bool is_next(struct trainer *t, uint64_t number)
 {
 	uint64_t passed = t->job->barrier;
 
 	if (has_passed(t) && passed < t->live->barrier)
-		passed = t->live->barrier; /* JOB will report it */
+		passed = t->live->barrier; /* the JOB that reports it is still to come */
 	return number <= passed + 1;
 }
 
@@ -120,7 +123,8 @@ void barrier_ask(struct trainer *t, uint32_t seq, uint64_t number)
 		return;
 	}
 	t->live->barrier = number;
-	t->live->barrier_seq = seq; /* of the last call, if an earlier one has timed out */
+	/* if an earlier call has timed out, the last call gets the answer */
+	t->live->barrier_seq = seq;
 	if (job->barrier >= number)
 		answer(t, 0, "");
 	else

@@ -1,6 +1,6 @@
-/* DECLARE: the tensors that trainers declare, and the memory for them. Another thread makes the
- * memory (memory_thread.h). Meanwhile the trainer is held, and its DECLARE then continues where it
- * stopped. Thread: the data thread. */
+/* Serves DECLARE: creates the tensors that a trainer declares, and allocates memory for them.
+ * Another thread makes the memory (memory_thread.h). Meanwhile no message of the trainer is read.
+ * When the memory is there, the DECLARE continues with the same tensor. Thread: the data thread. */
 #include "bps-agent/trainers/declare.h"
 
 #include <errno.h>
@@ -14,7 +14,8 @@
 #include "common/base/failpoint.h"
 #include "common/data/dtype.h"
 
-/* Refuse a declaration, and name its tensor. Returns rc. */
+/* Set the error text of a refused declaration, with the tensor's name and the reason. Returns rc;
+ * does nothing if rc is not an error. */
 static int refuse_decl(
 	int rc, const struct local_decl *d, const struct err_text *why, struct err_text *err)
 {
@@ -31,8 +32,8 @@ static void tell_arena(struct trainer *t, const struct arena *a)
 	trainer_send(t, &m, &a->fd, 1);
 }
 
-/* Send the output arenas that the trainer does not have, oldest first. a: newest arena of the set,
- * which lists them from the newest to the oldest. */
+/* Send the output arenas that the trainer does not have, the oldest first. a: the newest arena of
+ * the set, whose list goes from the newest to the oldest. */
 static void tell_outputs(struct trainer *t, const struct arena *a)
 {
 	if (!a || a->id < t->live->n_told)
@@ -58,8 +59,9 @@ static int declare_again(
 		d->name, t->job->name, other, dtype_name(tensor->dtype),
 		(unsigned long long)tensor->n_elems, t->rank, dtype_name(d->dtype),
 		(unsigned long long)d->n_elems);
-	/* Report it to all workers of the job, unless this worker has declared it before. Both go
-	 * in one message: see check_named in bps-scheduler/core/declare.c. */
+	/* Fail the tensor for all workers of the job, unless this worker itself has declared it
+	 * before. The two declarations go to the scheduler in one message, because it compares
+	 * those of one message (check_named in bps-scheduler/core/declare.c). */
 	if (!tensor->workers[t->worker].is_declared) {
 		if (t->job->n_batch > JOB_BATCH - 2)
 			tensor_flush_declares(t->job);
@@ -70,7 +72,8 @@ static int declare_again(
 	return BPS_EMISMATCH;
 }
 
-/* Find or make the declared tensor. Errors: a mismatch or a limit, with a text. */
+/* Find the declared tensor, or create it. Errors: BPS_EMISMATCH, BPS_EQUOTA, -ENOMEM, with a
+ * text. */
 static int tensor_for(
 	struct trainer *t, const struct local_decl *d, struct tensor **ret, struct err_text *err)
 {
@@ -100,7 +103,8 @@ static int tensor_for(
 	return 0;
 }
 
-/* Write where the tensor lies for this trainer. */
+/* Write into slot where the tensor's memory is for this trainer. Sends the input arena if the
+ * trainer does not have it yet. */
 static void tell_slot(struct trainer *t, const struct tensor *tensor, struct local_slot *slot)
 {
 	const struct tensor_worker *tw = &tensor->workers[t->worker];
@@ -119,8 +123,8 @@ static void tell_slot(struct trainer *t, const struct tensor *tensor, struct loc
 	slot->out_offset[1] = tensor->out[1].offset;
 }
 
-/* Fail the tensor and its job: workers of this machine declare it in both host and GPU memory, so
- * no round is possible and others would wait. */
+/* Fail the tensor and its job, because workers of this machine declare the tensor in both host and
+ * GPU memory. No round of it is possible, and the workers of other machines would wait forever. */
 static void disagree(struct trainer *t, struct tensor *tensor, const struct err_text *why)
 {
 	struct err_text text;
@@ -131,10 +135,10 @@ static void disagree(struct trainer *t, struct tensor *tensor, const struct err_
 	job_core_fail(t->agent, t->job->id, BPS_EMISMATCH, text.s);
 }
 
-/* Forget the refused declaration of that worker. The tensor is forgotten too if no other worker has
- * declared it or is about to. The scheduler must never get a shape for which there is no memory
- * here, and the worker may ask for less. A failed tensor was reported; a recorded one is in the
- * ledger. */
+/* Undo the refused declaration of that worker. Free the tensor too, unless another worker has
+ * declared it or waits for memory for it. The scheduler must never get a shape for which there is
+ * no memory here, and the worker may declare the name again with a smaller shape. A tensor that has
+ * failed or that is in the ledger stays. */
 static void forget_refused(struct tensor *tensor, uint32_t worker)
 {
 	tensor->workers[worker].is_declaring = false;
@@ -199,16 +203,16 @@ static int declare_one(struct trainer *t, const struct local_decl *d, struct loc
 	return 0;
 }
 
-/* A DECLARE that is being answered. */
+/* A DECLARE that is being handled. */
 struct pending_declare {
-	TAILQ_ENTRY(pending_declare) link; /* in job->waiting, when is_waiting */
+	TAILQ_ENTRY(pending_declare) link; /* in job->waiting when is_waiting */
 	/* waits for outputs that are being made for another worker */
 	bool is_waiting;
 	struct trainer *trainer;
 	struct job *job;
 	uint32_t seq, next;
 	struct local_declare d;
-	void *mem; /* memory of its names */
+	void *mem; /* memory that holds the names of d's tensors */
 	struct local_slot slots[LOCAL_DECLARE_MAX];
 	struct err_text errs[LOCAL_DECLARE_MAX];
 	struct memory_request request; /* request for the next tensor's memory */
@@ -239,7 +243,7 @@ static void declared(struct trainer *t)
 	trainer_answered(t);
 }
 
-/* Refuse it: its memory could not be made. */
+/* Undo the declaration of the next tensor, for which memory could not be made. */
 static void declare_memory_refused(struct pending_declare *x)
 {
 	struct tensor *tensor = tensor_find(x->job, x->d.tensors[x->next].name);
@@ -274,7 +278,8 @@ void declare_cancel(struct trainer *t)
 	x->is_waiting = false;
 }
 
-/* Request the wanted arena, and hold the trainer until it is made. */
+/* Request the arena that arena_alloc wants, and stop reading the trainer's messages until it is
+ * made. */
 static int make_wanted(struct pending_declare *x, struct err_text *err)
 {
 	struct arena_set *set = &x->job->arenas;
@@ -305,7 +310,8 @@ static int make_wanted(struct pending_declare *x, struct err_text *err)
 	return 0;
 }
 
-/* Continue with the next tensor. */
+/* Declare the remaining tensors. Returns early if memory must be made first; sends the answer after
+ * the last tensor. */
 static void declare_run(struct trainer *t)
 {
 	struct pending_declare *x = t->declaring;
@@ -341,7 +347,7 @@ static struct arena **newest(struct pending_declare *x)
 					 : &x->job->staging;
 }
 
-/* Retry the waiting DECLAREs: outputs were made, or failed. */
+/* Continue the waiting DECLAREs. The list is emptied first: a DECLARE may start to wait again. */
 void declare_wake(struct job *job)
 {
 	TAILQ_HEAD(, pending_declare) all = TAILQ_HEAD_INITIALIZER(all);

@@ -1,5 +1,5 @@
-/* HELLO: a trainer gets its control page and joins its job. The job itself is in job.c. Thread: the
- * data thread. */
+/* Serves HELLO, after which a trainer has its control page and joins its job. Jobs are in job.c.
+ * Thread: the data thread. */
 #include "bps-agent/trainers/hello.h"
 
 #include <errno.h>
@@ -14,7 +14,8 @@
 #include "bps-agent/trainers/trainer.h"
 #include "common/base/failpoint.h"
 
-/* The trainer shares the flags and may clear O_NONBLOCK: only RWF_NOWAIT does not block. */
+/* Reset the trainer's eventfd. The trainer has the same open file and may clear O_NONBLOCK, so only
+ * a read with RWF_NOWAIT is sure not to block. */
 static void on_eventfd(uv_poll_t *p, int status, int events)
 {
 	struct trainer *t = p->data;
@@ -24,7 +25,8 @@ static void on_eventfd(uv_poll_t *p, int status, int events)
 	(void)events;
 	(void)status;
 	if (preadv2(t->efd, &iov, 1, -1, RWF_NOWAIT) < 0 && errno != EAGAIN)
-		trainer_drop(t, false, strerror(errno)); /* else it would stay ready without end */
+		/* else the descriptor would stay readable, and the loop would never sleep */
+		trainer_drop(t, false, strerror(errno));
 }
 
 /* A HELLO whose control page is being made. */
@@ -92,7 +94,8 @@ static void control_made(struct memory_request *m)
 		quota_give(t->user, QUOTA_MEMORY, m->bytes);
 		if (m->rc == 0)
 			memory_thread_drop(t->agent->memory_thread, &m->memory);
-		else if (m->rc != -ECANCELED) /* else the agent stops */
+		/* after -ECANCELED the agent stops: the trainer is left to the next process */
+		else if (m->rc != -ECANCELED)
 			refuse_hello(t, g->m.seq, m->rc, m->err.s);
 	} else {
 		take_control(t, g);
@@ -103,8 +106,8 @@ static void control_made(struct memory_request *m)
 	trainer_unref(t);
 }
 
-/* Request its control page from the memory thread. Zeroing takes a while, and a trainer that
- * reconnects all the time must not delay others. Owns: takes *mem unless it fails. */
+/* Request the trainer's control page from the memory thread. Zeroing takes a while, and a trainer
+ * that reconnects all the time must not delay others. Owns: takes *mem, unless the call fails. */
 static int make_control(
 	struct trainer *t, const struct local_msg *m, void **mem, struct err_text *err)
 {
@@ -153,7 +156,9 @@ void trainer_hello(struct trainer *t, const struct local_msg *m, void **mem)
 
 	FAILPOINT(AGENT_TRAINER_HELLO);
 	if (t->may_repeat_message && t->live)
-		return; /* answered before the restart, or when this process began */
+		/* already answered by the previous process, or when this process restored the
+		 * trainer */
+		return;
 	if (t->state != TRAINER_GREETING) {
 		trainer_drop(t, true, "a second HELLO");
 		return;

@@ -1,5 +1,5 @@
-/* The local part of jobs: the trainers on this machine, and how they join, finish and are lost.
- * Tensors are in tensor.c. Thread: the data thread. */
+/* Jobs on this machine: how trainers join, finish and are lost, and the scheduler's messages about
+ * jobs. Tensors are in tensor.c. Thread: the data thread. */
 #include "bps-agent/trainers/job.h"
 
 #include <assert.h>
@@ -38,8 +38,8 @@ static void job_set_state(struct job *job, enum job_state state, const char *why
 		job->running_since_ns = clock_now_ns();
 }
 
-/* Find a job that forms. proof: of the token, NULL: without one. With a token the user is not
- * compared. */
+/* Find the FORMING job with that name which the trainer may join. proof: proof of its token, NULL:
+ * none. With a token, the uids may differ. */
 static struct job *job_forming(struct agent *a, uid_t uid, const char *name, const uint8_t *proof)
 {
 	struct job *job;
@@ -54,7 +54,8 @@ static struct job *job_forming(struct agent *a, uid_t uid, const char *name, con
 	return NULL;
 }
 
-/* Return whether the scheduler has assigned the job's number on this connection. */
+/* Return whether the scheduler has assigned the job's id: a trainer has the answer to its last
+ * JOIN. */
 static bool is_numbered(const struct job *job)
 {
 	const struct trainer *t;
@@ -65,8 +66,8 @@ static bool is_numbered(const struct job *job)
 	return false;
 }
 
-/* Find the job that a JOB may belong to whose JOINED has not come. If it is another job, its
- * workers have no ranks yet. */
+/* Find the forming job that a JOB message describes, if the answer to its JOIN has not come. If the
+ * search finds another job of the same name, no harm is done: its workers have no ranks yet. */
 static struct job *job_unnumbered(struct agent *a, uid_t uid, const char *name)
 {
 	struct job *job;
@@ -130,7 +131,7 @@ static void tell_end(struct job *job, struct trainer *t)
 	int code = job_why_over(t, &text);
 
 	if (t->state == TRAINER_OVER)
-		return; /* it was refused */
+		return; /* the trainer was refused before */
 	barrier_over(t, code, text.s);
 	if (t->state == TRAINER_FINISHING) {
 		send_finished(t);
@@ -140,7 +141,8 @@ static void tell_end(struct job *job, struct trainer *t)
 	trainer_set_state(t, TRAINER_OVER);
 }
 
-/* Read the job's trainers again: the scheduler has reported the job's state. */
+/* Start reading the messages of a resumed job's trainers: the scheduler has reported the job's
+ * state. */
 static void hear_trainers(struct job *job)
 {
 	struct trainer *t;
@@ -209,7 +211,8 @@ void job_join(struct trainer *t)
 		.local_size = t->machine_size};
 	if (t->job->has_token)
 		m.join.token = (struct blob){t->job->token, CTL_TOKEN_BYTES};
-	member_send(t->agent->member, &m); /* if not connected: job_resync_begin repeats it */
+	/* without a connection the message is lost, and job_resync_begin repeats it */
+	member_send(t->agent->member, &m);
 }
 
 static int admit_memory(void *ctx, size_t bytes, unsigned n_fds, struct err_text *err)
@@ -267,7 +270,8 @@ struct job *job_new(struct agent *a, struct quota_account *user, uid_t uid, cons
 	return job;
 }
 
-/* Attach the trainer to a new job. Errors: -ENOMEM, -errno; with a text. */
+/* Create the job that the trainer's HELLO describes, and its records. Errors: -ENOMEM, -errno; with
+ * a text. */
 static int job_begin(struct trainer *t, const struct local_hello *h, const uint8_t *proof,
 	struct job **ret, struct err_text *err)
 {
@@ -349,8 +353,8 @@ void job_on_joined(struct agent *a, const struct ctl_joined *m)
 	TAILQ_FOREACH (t, &a->trainers, link)
 		if (t->join_seq == m->seq)
 			break;
-	if (!t && m->code == 0 &&
-		m->job != CTL_NO_ID) /* it has left meanwhile: only now its rank is known */
+	/* The worker left before this answer, and only now its rank is known. */
+	if (!t && m->code == 0 && m->job != CTL_NO_ID)
 		send_worker(a, m->job, m->rank, WORKER_LOST, "left before it joined");
 	if (!t || t->state != TRAINER_JOINING)
 		return;
@@ -377,9 +381,10 @@ static struct trainer *job_trainer(const struct job *job, uint32_t rank)
 	return NULL;
 }
 
-/* Return whether all ranks of this machine have joined. Ranks that have left are reported (again),
- * and the scheduler will end the job. Until it has answered every JOIN, a rank may still come, with
- * another JOB after it. */
+/* Return whether the trainers of all ranks of this machine are there. A rank without a trainer has
+ * left, and is reported to the scheduler, which then ends the job. While a JOIN of the job is not
+ * answered, that rank may be missing only because its answer is still to come. Then nothing is
+ * reported, and another JOB follows. */
 static bool has_all_ranks(struct job *job, const struct ctl_job *m, const struct ctl_job_member *me)
 {
 	const struct trainer *t;
@@ -462,7 +467,8 @@ int job_resume(struct job *job, const struct ctl_job *m, uint16_t my_member)
 			continue;
 		t->rank = job->ranks[w];
 		t->has_rank = true;
-		welcome_worker(job, w); /* repeated: it may have missed the first one */
+		/* the trainer may have missed the message of the previous process */
+		welcome_worker(job, w);
 		trainer_hold(t, true);
 		if (t->live->is_finishing)
 			trainer_set_state(t, TRAINER_FINISHING);
@@ -470,7 +476,8 @@ int job_resume(struct job *job, const struct ctl_job *m, uint16_t my_member)
 	return 0;
 }
 
-/* Apply a changed JOB: workers have left or joined, or all have passed a barrier. */
+/* Apply a changed JOB to a running job: workers have left or joined, or all have passed a
+ * barrier. */
 static void job_change(struct job *job, const struct ctl_job *m)
 {
 	if (m->view <= job->view || !job->core)
@@ -504,7 +511,8 @@ void job_on_job(struct agent *a, const struct ctl_job *m)
 	if (!job)
 		job = job_unnumbered(a, m->uid, m->name);
 	if (!job) {
-		/* A previous process of this agent had the job and has left no record of it. */
+		/* A previous process of this agent had the job, but left no record of it. Report
+		 * its workers as lost. */
 		for (uint32_t r = 0; r < m->members[i].n_ranks; r++)
 			send_worker(a, m->job, m->members[i].ranks[r].rank, WORKER_LOST,
 				"its bps-agent was restarted");
@@ -540,13 +548,15 @@ void job_detach(struct trainer *t, const char *why)
 	for (uint32_t w = 0; w < job->n_workers; w++)
 		if (job->by_worker[w] == t)
 			job->by_worker[w] = NULL;
-	if (job->state != JOB_ENDED && t->has_rank && /* else: after JOINED */
+	/* A loss before the rank is known is reported in job_on_joined. */
+	if (job->state != JOB_ENDED && t->has_rank &&
 		(t->state == TRAINER_JOINING || t->state == TRAINER_ATTACHED)) {
 		err_set(&text, 0, "pid %d: %s", (int)t->pid, why);
 		send_worker(job->agent, job->id, t->rank, WORKER_LOST, text.s);
 	}
 	if (t->state == TRAINER_JOINING && !t->has_rank)
-		member_send(job->agent->member, &unjoin); /* so that no worker waits for it */
+		/* so that the other workers do not wait for this one */
+		member_send(job->agent->member, &unjoin);
 	if (TAILQ_EMPTY(&job->trainers) && job->state == JOB_RUNNING)
 		job_end(job, BPS_EWORKER_LOST,
 			"all workers of this machine have left"); /* frees the job */
@@ -560,7 +570,8 @@ void job_finish(struct trainer *t, uint32_t seq)
 
 	FAILPOINT(AGENT_TRAINER_FINISH);
 	if (t->state == TRAINER_OVER || t->state == TRAINER_FINISHING) {
-		t->live->finish_seq = seq; /* FINISHING: again after a time-out, or a restart */
+		/* FINISHING: the trainer repeats FINISH after a time-out or a restart */
+		t->live->finish_seq = seq;
 		if (t->state == TRAINER_OVER)
 			send_finished(t);
 		return;
@@ -580,8 +591,8 @@ void job_resync_begin(struct agent *a)
 	struct trainer *t;
 	struct job *job;
 
-	/* Losses before joins: if this machine has left a job and is about to join it again, the
-	 * scheduler would count the loss for the new membership. */
+	/* Report losses before joins. If this machine has left a job and joins it again, the
+	 * scheduler would otherwise count an old loss against the new membership. */
 	TAILQ_FOREACH (job, &a->jobs, link) {
 		job->is_told = false;
 		if (job->state != JOB_RUNNING)

@@ -15,8 +15,8 @@ struct job *job_find(struct agent *a, uint32_t id)
 	return NULL;
 }
 
-/* Find a tensor about which workers disagree, and of which this trainer got no failed round; or
- * NULL. */
+/* Find a tensor that has failed because workers disagree about it, and of which this trainer has
+ * submitted no round: no call of this trainer has reported that failure. NULL: none. */
 static const struct tensor *unheard_mismatch(const struct job *job, const struct trainer *t)
 {
 	const struct tensor *tensor;
@@ -41,9 +41,9 @@ int job_why_over(const struct trainer *t, struct err_text *ret)
 	return err_set(ret, job->code, "%s", job->text);
 }
 
-/* Report the job's failure to trainers before that of its tensors. On the job's failure, the
- * library keeps inputs from being changed while servers of this host read them
- * (libbpsclient/session.h). */
+/* Report the job's failure to its trainers before any round ends with an error. When the library
+ * receives the failure, it protects the inputs, which servers of this host may still read, from
+ * later writes (libbpsclient/session.h). */
 static void warn_trainers(struct job *job)
 {
 	struct trainer *t;

@@ -1,6 +1,6 @@
-/* Notify trainers that their rounds need a server and that there has been none for a while. The
- * notification is a word of their control page, which the library reads while it waits. The rounds
- * stay in flight, and complete when a server comes. Thread: the data thread. */
+/* Notifies trainers whose rounds need a server when there has been none for a while. The
+ * notification is the field `trouble` of their control page, which the library reads while it
+ * waits. The rounds stay in flight, and complete when a server comes. Thread: the data thread. */
 #include "bps-agent/trainers/no_server.h"
 
 #include "common/base/log.h"
@@ -15,7 +15,9 @@ static bool has_server(const struct agent *a)
 	return false;
 }
 
-/* Judge whether servers exist. The scheduler's list counts while its messages arrive. */
+/* Return 0 while a server can sum, or has been missing for less than the limit; else the code for
+ * the trainers. BPS_EISOLATED: neither the scheduler nor a server has been received from.
+ * BPS_ENOSERVER: the scheduler's list has no server that is up. */
 static int judge(struct agent *a, uint64_t now_ns)
 {
 	uint64_t limit_ns = a->cfg.limits.stranded_ns;
@@ -41,8 +43,8 @@ static void tell(struct job *job, int code)
 	TAILQ_FOREACH (t, &job->trainers, of_job)
 		if (t->control &&
 			atomic_load_explicit(&t->control->trouble, memory_order_relaxed) != code) {
-			/* Relaxed: no other data depends on it; the wake-up makes the library read
-			 * it. */
+			/* Relaxed: no other data depends on this field. The wake-up makes the
+			 * library read it. */
 			atomic_store_explicit(&t->control->trouble, code, memory_order_relaxed);
 			local_done_wake(t->control);
 		}

@@ -1,9 +1,9 @@
 #ifndef BPS_AGENT_TRAINERS_NO_SERVER_H
 #define BPS_AGENT_TRAINERS_NO_SERVER_H
-/* Rounds that need servers while there are none. The data thread's. */
+/* Notifies trainers whose rounds need a server while there is none. Thread: the data thread. */
 #include "bps-agent/model/agent.h"
 
-/* Check whether a server can sum, and notify trainers that need one when none could for too long.
- * Returns when to be called again. */
+/* Check whether a server is available. If none has been for longer than the limit stranded_ns,
+ * notify the trainers whose jobs need one. Returns when it must be called again. */
 uint64_t no_server_tick(struct agent *a, uint64_t now_ns);
 #endif

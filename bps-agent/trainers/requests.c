@@ -1,4 +1,4 @@
-/* Dispatches the requests of trainers to the files that serve them. The data thread's. */
+/* Dispatches the requests of trainers to the files that serve them. Thread: the data thread. */
 #include "bps-agent/trainers/requests.h"
 
 #include "bps-agent/trainers/barrier.h"
@@ -10,8 +10,8 @@
 #include "bps-agent/trainers/trainer.h"
 #include "bps-agent/trainers/why_stuck.h"
 
-/* Send the traffic. The transport's lock is held for a few instructions, or by a thread that never
- * blocks. */
+/* Answer ASK_TRAFFIC with the bytes that the agent has sent and received. net_stats locks the
+ * transport, but never for long. */
 static void send_traffic(struct trainer *t, uint32_t seq)
 {
 	struct local_msg m = {.type = LOCAL_TRAFFIC, .seq = seq};

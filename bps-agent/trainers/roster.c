@@ -1,5 +1,6 @@
-/* The members of a job, for trainers that ask: workers by rank, with their machine's name, and lost
- * workers with the reason. A copy of the last JOB; the data thread's. */
+/* The workers and machines of a job, copied from the last JOB message, for trainers that ask:
+ * workers by rank with the name of their machine, and lost workers with the reason. Thread: the
+ * data thread. */
 #include "bps-agent/trainers/roster.h"
 
 #include <errno.h>
@@ -12,7 +13,8 @@ struct roster_machine {
 	char host[CTL_NAME_MAX + 1];
 	char why[CTL_WHY_GONE_MAX + 1];
 	bool is_gone;
-	/* let in last, even if it is gone since: all workers get the same answer (J13) */
+	/* let in at the last border, even if it was lost since, so that all workers get the same
+	 * answer (J13) */
 	bool is_new;
 };
 struct roster_worker {
@@ -21,9 +23,9 @@ struct roster_worker {
 };
 struct roster {
 	uint64_t view, border_barrier;
-	struct roster_machine *machines; /* by member number */
+	struct roster_machine *machines; /* indexed by member number */
 	uint32_t n_workers;
-	struct roster_worker workers[]; /* by rank */
+	struct roster_worker workers[]; /* sorted by rank */
 };
 
 static int by_rank(const void *a, const void *b)

@@ -1,5 +1,5 @@
-/* Closes sockets that trainers can make slow to close, on other threads. Thread: slow_close runs on
- * the data thread. */
+/* Closes the sockets of trainers, which may take long to close, on the threads of libuv's pool.
+ * Thread: slow_close runs on the data thread, close_it on a thread of the pool. */
 #include "bps-agent/trainers/slow_close.h"
 
 #include <pthread.h>
@@ -11,10 +11,10 @@
 
 #include "bps-agent/model/agent.h"
 
-/* Limit of messages that are discarded at the end; a socket holds fewer. */
+/* Limit of unread messages that are discarded before closing; a socket's queue holds fewer. */
 #define DRAIN_MAX 4096
-/* Interval of interrupts of a thread that closes: no trainer makes lingering sockets much
- * faster. */
+/* Interval between two signals to a thread that closes, in ns. A trainer can hardly create
+ * lingering sockets faster than one per interval. */
 #define HURRY_NS     50000
 #define HURRY_SIGNAL SIGUSR2
 
@@ -24,11 +24,11 @@
 
 struct slow_close {
 	uv_work_t work;
-	int sock; /* shut down */
+	int sock; /* has been shut down, but not closed */
 };
 
-/* Discard unread bytes: they would reset the connection, and the trainer would not read why it is
- * dropped. */
+/* Discard unread messages. If they remained, close would reset the connection, and the trainer
+ * could not read why it was disconnected. */
 static void drain(int sock)
 {
 	char c;
@@ -39,12 +39,12 @@ static void drain(int sock)
 
 static void on_hurry(int sig)
 {
-	(void)sig; /* only the interrupt matters */
+	(void)sig; /* empty: the signal only has to interrupt a blocking call */
 }
 
-/* Interrupt this thread repeatedly from now on: closing a socket that lingers gives up then.
- * Otherwise a few such sockets would block all threads that close, for as long as their sender
- * wants. All other sockets would stay open behind them, and the agent could not end. */
+/* Interrupt this thread repeatedly from now on. An interrupted close of a lingering socket gives up
+ * waiting. Otherwise a few such sockets could block all threads of the pool for as long as their
+ * sender wants. Then all other sockets would stay open, and the agent could not end. */
 static bool hurry_begin(timer_t *ret)
 {
 	struct sigaction act = {.sa_handler = on_hurry};
@@ -94,7 +94,7 @@ void slow_close(struct agent *a, int sock)
 {
 	struct slow_close *c = malloc(sizeof(*c));
 
-	shutdown(sock, SHUT_RDWR); /* the other side sees it now */
+	shutdown(sock, SHUT_RDWR); /* the trainer sees the end of the connection at once */
 	if (c) {
 		c->sock = sock;
 		c->work.data = c;

@@ -1,9 +1,10 @@
 #ifndef BPS_AGENT_TRAINERS_SLOW_CLOSE_H
 #define BPS_AGENT_TRAINERS_SLOW_CLOSE_H
-/* Closes sockets that trainers can make slow to close. The data thread's. */
+/* Closes the sockets of trainers, which may take long to close. Thread: the data thread. */
 struct agent;
 
-/* Close a trainer's socket on another thread. Closing can be slow, because it also closes the
- * descriptors that the trainer has sent (a TCP socket that lingers, a slow file system). */
+/* Close a trainer's socket on another thread. Closing also closes the unread descriptors that the
+ * trainer has sent over it. Each may block, for example a TCP socket with SO_LINGER, or a file on a
+ * slow file system. */
 void slow_close(struct agent *a, int sock);
 #endif

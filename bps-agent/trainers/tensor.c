@@ -1,6 +1,6 @@
-/* Tensors of a job on this machine: their declarations and submissions by trainers, the messages to
- * the scheduler about them, and where the memory lies. When all local workers have declared a
- * tensor, the core runs its rounds. Thread: the data thread. */
+/* Tensors of a job on this machine: submissions by trainers, the messages to and from the scheduler
+ * about tensors, and the memory of tensors in host memory. Declarations are in declare.c. When all
+ * local workers have declared a tensor, the core runs its rounds. Thread: the data thread. */
 #include "bps-agent/trainers/tensor.h"
 
 #include <errno.h>
@@ -77,7 +77,9 @@ void tensor_flush_declares(struct job *job)
 
 	if (job->n_batch)
 		member_send(job->agent->member,
-			&m); /* if not connected: tensor_declare_unplanned repeats it */
+			/* without a connection the message is lost, and tensor_declare_unplanned
+			 * repeats it */
+			&m);
 	job->n_batch = 0;
 }
 
@@ -115,7 +117,7 @@ void tensor_refuse(struct tensor *tensor, int code, const char *text)
 	tensor->kind->fail_waiting(tensor, code);
 }
 
-/* Plan a tensor in which no other machine takes part. */
+/* Plan a tensor of a job that has only this machine: it needs no placement by the scheduler. */
 static int plan_locally(struct tensor *tensor, uint32_t id)
 {
 	struct ctl_tensor plan = {
@@ -124,8 +126,8 @@ static int plan_locally(struct tensor *tensor, uint32_t id)
 	return agt_tensor_plan(tensor->core, &plan);
 }
 
-/* Fail the job: two workers of this machine submit one round with different operations: w and one
- * before it. */
+/* Fail the job, because two workers of this machine submit the same round with different
+ * operations. w: the second of these workers, which submits op. */
 static void op_mismatch(struct tensor *tensor, uint32_t w, uint64_t round, uint8_t op)
 {
 	struct job *job = tensor->job;
@@ -164,8 +166,9 @@ int tensor_to_core(struct tensor *tensor, uint32_t w, const struct pending_submi
 
 /* ---- in host memory ---- */
 
-/* Check, before its outputs are taken, that there is room for the first worker's input as well.
- * Memory of a refused declaration is freed only with the job. Errors: BPS_EQUOTA, with a text. */
+/* Check that the quota has room for the tensor's outputs and for the first worker's input. If only
+ * the outputs fitted, they would be allocated and then wasted: memory of a refused declaration is
+ * freed only with the job. Errors: BPS_EQUOTA, with a text. */
 static int check_room(const struct trainer *t, size_t each, size_t bytes, struct err_text *err)
 {
 	struct job *job = t->job;
@@ -177,10 +180,11 @@ static int check_room(const struct trainer *t, size_t each, size_t bytes, struct
 	return rc;
 }
 
-/* Make the tensor's missing memory: its outputs with the first worker, the worker's input, and with
- * the last worker room for their sum. While outputs are being made for the job, no other worker
- * requests outputs: they may be these. Errors: those of arena_alloc; -EINPROGRESS with nothing
- * wanted means to wait. Memory from before a restart is found again. */
+/* Allocate what the tensor still lacks: its outputs when the first worker declares it, the worker's
+ * input, and staging memory for the sum of the workers when the last one declares it. While an
+ * output arena is being made for the job, no other worker requests one, because the new arena may
+ * be enough for both. Errors: those of arena_alloc; -EINPROGRESS with want_bytes 0 means to wait
+ * for that arena. Memory that the tensor had before a restart is used again. */
 static int host_declare(struct trainer *t, struct tensor *tensor, const struct local_decl *d,
 	size_t bytes, struct err_text *err)
 {
@@ -255,7 +259,8 @@ static void host_submit_waiting(struct tensor *tensor)
 	}
 }
 
-/* Repeat the worker's last submission, unless its trainer may have received its completion. */
+/* Submit the worker's last round again after a restart, unless that round is complete. Reports the
+ * last complete round to the trainer, which may have missed it. */
 static void host_resubmit(struct tensor *tensor, uint32_t w, uint64_t complete)
 {
 	struct tensor_worker *tw = &tensor->workers[w];
@@ -268,7 +273,8 @@ static void host_resubmit(struct tensor *tensor, uint32_t w, uint64_t complete)
 		agt_tensor_contributors(tensor->core, &members, &least, &most);
 		local_done_most(t->control, t->sq_entries, tw->index, most);
 		trainer_done(t, tw->index, complete, 0, least);
-		t->completed += complete - 1; /* those before the restart */
+		/* trainer_done counts one; add the rounds before it */
+		t->completed += complete - 1;
 	}
 	if (tw->submitted > complete)
 		tw->pending =
@@ -320,7 +326,7 @@ void tensor_complete(struct tensor *tensor)
 
 /* ---- after a restart ---- */
 
-/* Apply the tensor's plan from before the restart, if it had one. */
+/* Apply the plan that the tensor had before the restart, if it had one. */
 static int plan_again(struct tensor *tensor)
 {
 	struct ctl_tensor plan = {.tensor = tensor->kept_id,
@@ -352,7 +358,8 @@ void tensor_resume(struct tensor *tensor)
 	if (tensor->core)
 		complete = agt_tensor_round(tensor->core);
 	if (tensor->failed && tensor->kind->has_streams)
-		tensor->kind->cancel(tensor); /* it may not have been sent before the restart */
+		/* the executor may not have received it before the restart */
+		tensor->kind->cancel(tensor);
 	for (uint32_t w = 0; w < tensor->job->n_workers; w++) {
 		struct tensor_worker *tw = &tensor->workers[w];
 		struct trainer *t = tensor->job->by_worker[w];
@@ -368,8 +375,9 @@ void tensor_resume(struct tensor *tensor)
 
 /* ---- submissions ---- */
 
-/* Return whether the submission is a repetition. The restart came between recording it and
- * recording that it was taken. */
+/* Return whether the submission is already recorded. That happens once after a restart, if the
+ * previous process ended after it recorded the submission and before it recorded that the ring
+ * entry was taken. */
 static bool is_repeated(struct trainer *t, const struct tensor_worker *tw, uint64_t round)
 {
 	bool may = t->may_repeat_submission;
@@ -384,7 +392,7 @@ static void note_submission(struct tensor_worker *tw, const struct local_sqe *e)
 	tw->op = e->op;
 	*ledger_submission_at(tw->live, e->round) =
 		(struct ledger_submission){.priority = e->priority, .op = e->op};
-	/* Release: pairs with handover_read.c in the next process. */
+	/* Release: pairs with the acquire load in handover_read.c, which the next process runs. */
 	atomic_store_explicit(&tw->live->submitted, e->round, memory_order_release);
 }
 

@@ -1,12 +1,12 @@
 #ifndef BPS_AGENT_TRAINERS_TOKEN_H
 #define BPS_AGENT_TRAINERS_TOKEN_H
-/* Job tokens: 32 random bytes that the workers of a job share. A process that has them may join the
- * job as any user; a job that was opened with a token is closed to all others.
+/* Job tokens: 32 random bytes that the workers of a job share. A process that has the token may
+ * join the job under any uid. A process without it cannot join.
  *
  * The token itself is sent to this machine's agent only. The scheduler gets its proof, under the
- * TLS of the control channel: HMAC-SHA256(token, "bps job token", a zero byte, the job's name). The
- * proof gives agents access to that one job, while it exists; no trainer can use it. Neither is
- * logged.
+ * TLS of the control channel: HMAC-SHA256(token, "bps job token", a zero byte, the job's name).
+ * With the proof, an agent has access to that one job while the job exists. A trainer cannot use
+ * the proof. Neither token nor proof is logged.
  *
  * Pure; any thread. */
 #include <stdint.h>
@@ -14,6 +14,7 @@
 #include "common/wire/codec.h"
 #include "common/wire/ctlmsg.h"
 
-/* Compute the proof. token: CTL_TOKEN_BYTES. Errors: -ENOMEM, -EIO from the library. */
+/* Compute the proof of a token. token: CTL_TOKEN_BYTES long, else -EINVAL. Errors: -ENOMEM, -EIO
+ * OpenSSL has failed. */
 int token_proof(const struct blob *token, const char *job, uint8_t ret[static CTL_TOKEN_BYTES]);
 #endif

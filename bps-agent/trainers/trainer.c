@@ -1,5 +1,5 @@
-/* Connection of a trainer: its socket, its control page, its ring. Requests are served in
- * requests.c and the files that it calls. Thread: the data thread. */
+/* The agent's end of a trainer's connection: its socket, its control page, its ring. Requests are
+ * served in requests.c and the files that requests.c calls. Thread: the data thread. */
 #include "bps-agent/trainers/trainer.h"
 
 #include <errno.h>
@@ -91,14 +91,14 @@ static void close_handle(uv_handle_t *h)
 		uv_close(h, on_closed);
 }
 
-/* Remove the trainer from the agent's lists; it is freed when its handles are closed. */
+/* Remove the trainer from the agent's list. Its memory is freed when its handles are closed. */
 static void unlist(struct trainer *t)
 {
 	trainer_set_state(t, TRAINER_GONE);
 	TAILQ_REMOVE(&t->agent->trainers, t, link);
 	t->agent->n_trainers--;
 	quota_give(t->user, QUOTA_TRAINERS, 1);
-	t->n_handles++; /* keep it until all handles are closing */
+	t->n_handles++; /* keep the memory until uv_close has been called for all handles */
 	close_handle((uv_handle_t *)&t->sock_poll);
 	close_handle((uv_handle_t *)&t->efd_poll);
 	close_handle((uv_handle_t *)&t->pid_poll);
@@ -139,7 +139,8 @@ void trainer_send(struct trainer *t, struct local_msg *m, const int *fds, unsign
 	if (t->state == TRAINER_GONE)
 		return;
 	rc = local_send(t->sock, m, fds, n_fds, 0);
-	/* Do not drop it here: the caller may walk its list. The socket reports it. */
+	/* Do not disconnect the trainer here, because the caller may be walking the list of
+	 * trainers. After shutdown the poll reports the end. */
 	if (rc < 0) {
 		log_rated(LOG_WARN, "trainer does not accept a message: pid=%d type=%s err=%s",
 			(int)t->pid, local_type_name(m->type), err_str(rc));
@@ -213,9 +214,9 @@ void trainer_flush(struct agent *a)
 
 /* ---- socket ---- */
 
-/* Remove a message from the socket when it has been answered. Until then it is only peeked, so that
- * the next process finds it after a crash. That message may already have been answered or
- * processed. Therefore the first message that the next process sees may be a repetition. */
+/* A message stays in the socket until it has been answered (it is only peeked), so that the next
+ * process finds it after a crash. The crash may come after the answer. Therefore the first message
+ * that the next process finds may have been answered already. */
 void trainer_answered(struct trainer *t)
 {
 	char c;
@@ -235,7 +236,7 @@ static bool was_answered(const struct trainer *t, const struct local_msg *m)
 
 static void on_socket(uv_poll_t *p, int status, int events);
 
-/* Poll its socket: for messages, unless it has to wait, and for its end. */
+/* Poll the socket for its end, and for messages unless they have to wait. */
 static void listen_to(struct trainer *t)
 {
 	bool is_deaf = t->is_slowed || t->is_held;
@@ -259,8 +260,8 @@ static void on_slowed(uv_timer_t *timer)
 	listen_to(t);
 }
 
-/* Return whether the next message may be read now. Otherwise it stays in the socket, so that its
- * sender waits, not the agent. */
+/* Return whether the next message may be read now, within the user's request rate. Otherwise the
+ * message stays in the socket and is read later, or the trainer is disconnected. */
 static bool has_turn(struct trainer *t)
 {
 	struct err_text err;
@@ -272,7 +273,7 @@ static bool has_turn(struct trainer *t)
 	}
 	wait_ns = quota_request(t->user, &t->pace, clock_now_ns(), &err);
 	if (wait_ns < 0) {
-		/* Report the reason before it is disconnected. */
+		/* Report the reason before disconnecting the trainer. */
 		trainer_send_job_failure(t, BPS_EQUOTA, err.s);
 		trainer_drop(t, true, err.s);
 	} else if (wait_ns > 0) {
@@ -283,9 +284,10 @@ static bool has_turn(struct trainer *t)
 	return wait_ns == 0;
 }
 
-/* Peek at the next message. Its descriptors stay in the socket: once received they would have to be
- * closed one by one, which may call a file system of the trainer's each time. Returns 1, 0 when it
- * is empty or the last, or -errno. */
+/* Peek at the next message, and return in *ret_brings_fds whether descriptors come with it. They
+ * are not received, because the agent would have to close each one, and each close could block in a
+ * file system of the trainer. Returns 1, 0 at the end of the connection or for an empty message, or
+ * -errno. */
 static int peek(int sock, bool *ret_brings_fds)
 {
 	char c;

@@ -1,40 +1,46 @@
 #ifndef BPS_AGENT_TRAINERS_TRAINER_H
 #define BPS_AGENT_TRAINERS_TRAINER_H
-/* Connection of a trainer: its socket, its control page, its ring. The data thread's. */
+/* The agent's end of a trainer's connection: its socket, its control page, its ring. Thread: the
+ * data thread. */
 #include "bps-agent/model/agent.h"
 
 /* Descriptors of one trainer, without arenas: socket, eventfd, pidfd. */
 #define TRAINER_FDS 3
 
-/* Poll the socket of a trainer that was let in, and bound the time until HELLO. */
+/* Start polling the socket of a new trainer. Disconnects it if no HELLO comes in time. */
 void trainer_watch(struct trainer *t);
 /* Set its state; trainer.c has the table of allowed changes. */
 void trainer_set_state(struct trainer *t, enum trainer_state state);
-/* Keep its memory after it is GONE, until trainer_unref. */
+/* Keep the trainer's memory after it is GONE, until trainer_unref. */
 void trainer_ref(struct trainer *t);
 void trainer_unref(struct trainer *t);
-/* Send m with n_fds descriptors, lent. A trainer that does not read it is dropped later. */
+/* Send m with n_fds descriptors, which stay the caller's. A trainer whose socket is full is
+ * disconnected later, not in this call. */
 void trainer_send(struct trainer *t, struct local_msg *m, const int *fds, unsigned n_fds);
-/* Report to the trainer that its job has failed, or that it was not let in. */
+/* Report to the trainer that its job has failed, or that it cannot join. */
 void trainer_send_job_failure(struct trainer *t, int code, const char *text);
-/* Stop reading its socket, or read it again. */
+/* Stop reading the trainer's messages, or start again. */
 void trainer_hold(struct trainer *t, bool is_held);
-/* Remove the answered message from its socket; the next one is read then. */
+/* Remove the answered message from the trainer's socket, so that the next one can be read. */
 void trainer_answered(struct trainer *t);
-/* Handle its submissions; true when there were any. */
+/* Handle the submissions in the trainer's ring. Returns whether there were any. Disconnects the
+ * trainer if an entry is invalid. */
 bool trainer_poll_ring(struct trainer *t);
-/* Announce that the agent is about to sleep; false: its ring has entries, do not sleep. */
+/* Set the flag that the agent is about to sleep. Returns false if the ring has entries: then the
+ * agent must not sleep. */
 bool trainer_may_sleep(struct trainer *t);
-/* Mark the agent as awake: submissions need no system call. */
+/* Clear that flag: while the agent is awake, submissions need no system call. */
 void trainer_awake(struct trainer *t);
-/* Report that a round of one of its tensors is over. index: the trainer's own of the tensor;
- * status: 0 or a negative code; workers: contributors to the sum. trainer_flush wakes the
- * trainer. */
+/* Write to the trainer's control page that a round of one of its tensors is over. index: the
+ * trainer's index of the tensor; status: 0 or a negative code; workers: contributors to the sum.
+ * trainer_flush wakes the trainer. */
 void trainer_done(struct trainer *t, uint32_t index, uint64_t round, int status, uint32_t workers);
 /* Wake the trainers that have unreported completions. */
 void trainer_flush(struct agent *a);
-/* Drop the trainer: it left, or broke the rules (why is logged as a fault when is_fault). */
+/* Disconnect the trainer, because it left or broke the rules. is_fault: it broke the rules, and why
+ * is logged as a warning. */
 void trainer_drop(struct trainer *t, bool is_fault, const char *why);
-/* Leave the trainer to the next process: as trainer_drop, but without reporting it. */
+/* Free the trainer here, but leave its connection open for the next process. The trainer and the
+ * scheduler do not notice it. */
 void trainer_leave(struct trainer *t);
 #endif

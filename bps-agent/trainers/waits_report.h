@@ -1,7 +1,7 @@
 #ifndef BPS_AGENT_TRAINERS_WAITS_REPORT_H
 #define BPS_AGENT_TRAINERS_WAITS_REPORT_H
 /* Describes what the workers of this machine wait for, as JSON for bpsctl while the scheduler does
- * not answer. An agent knows its own workers, and where its partitions are. Thread: the data
+ * not answer. The report covers this agent's own workers and partitions only. Thread: the data
  * thread. */
 #include <jansson.h>
 

@@ -1,6 +1,6 @@
-/* Describes what a call waits for: for a trainer whose call timed out or failed, and for the
- * scheduler, which asks for another machine's trainer or for bpsctl. Changes nothing. Thread: the
- * data thread. */
+/* Describes what a call waits for. A trainer asks when its call has timed out or failed. The
+ * scheduler asks on behalf of a trainer of another machine, or of bpsctl. Jobs and rounds are only
+ * read, not changed. Thread: the data thread. */
 #include "bps-agent/trainers/why_stuck.h"
 
 #include <stdio.h>
@@ -12,14 +12,15 @@
 #include "common/base/clock.h"
 #include "common/base/log.h"
 
-/* Time limit of the scheduler's answer: it polls all agents for half a second. The trainer waits a
- * little longer (SESSION_WHY_MS). */
+/* Time limit for the scheduler's answer to WHY. The scheduler collects reports of all agents of the
+ * job for half a second. The trainer waits a little longer than this limit (SESSION_WHY_MS). */
 #define WHY_NS UINT64_C(700000000)
-/* Time after which a waiting sum is reported even if no question named its tensor. */
+/* If no tensor is named, a tensor is described only after workers have waited for it this long. */
 #define OLD_NS UINT64_C(1000000000)
-/* Time without activity after which a worker that others wait for is reported as stalled. */
+/* A worker that others wait for is logged as stalled after this time without a submission. */
 #define STALLED_MS 10000
-/* Time after which a hung executor is reported; its beat is checked every second. */
+/* An executor is described as hung after this time without progress; its beat is read every
+ * second. */
 #define STANDS_NS UINT64_C(3000000000)
 
 static void answer(struct trainer *t, uint32_t seq, int code, const char *text)
@@ -37,7 +38,7 @@ static uint32_t ms_since(uint64_t then_ns, uint64_t now_ns)
 	return ms > UINT32_MAX ? UINT32_MAX : (uint32_t)ms;
 }
 
-/* Return how the worker keeps the round waiting; NULL: it does not. */
+/* Return how the worker delays the round, as a clause; NULL: it does not. */
 static const char *culprit(const struct tensor *tensor, uint32_t w, uint64_t round)
 {
 	const struct tensor_worker *tw = &tensor->workers[w];
@@ -51,7 +52,7 @@ static const char *culprit(const struct tensor *tensor, uint32_t w, uint64_t rou
 		       : NULL;
 }
 
-/* List the local ranks that keep a round waiting, as many as fit; returns their number. */
+/* Write to buf which local ranks delay the round, and how, as many as fit. Returns their number. */
 static unsigned local_culprits(const struct tensor *tensor, uint64_t round, char *buf, size_t room)
 {
 	const struct job *job = tensor->job;
@@ -75,7 +76,7 @@ static unsigned local_culprits(const struct tensor *tensor, uint64_t round, char
 	return n;
 }
 
-/* Append a clause to a sentence; what does not fit is cut. */
+/* Append a clause to the text in buf, after "; ". Cuts what does not fit. */
 static void append(char *buf, size_t room, const char *clause)
 {
 	size_t used = strlen(buf);
@@ -85,9 +86,9 @@ static void append(char *buf, size_t room, const char *clause)
 			(int)(room - used - 3), clause);
 }
 
-/* Return whether the worker waits in bps_gpu_open, or others wait for it there. *ret_ms: for how
- * long. After an agent restart it is not known which workers have requested the executor:
- * GPU_OPEN_NONE. */
+/* Return whether the worker waits in bps_gpu_open (GPU_OPEN_WAITS), or others wait for it there
+ * (GPU_OPEN_MISSING). *ret_ms: for how long. Returns GPU_OPEN_NONE after a restart of the agent,
+ * because it is not recorded which workers have requested the executor. */
 static enum ctl_gpu_open executor_opening(const struct job *job, uint32_t worker, uint32_t *ret_ms)
 {
 	const struct trainer *t = job->by_worker[worker];
@@ -103,7 +104,8 @@ static enum ctl_gpu_open executor_opening(const struct job *job, uint32_t worker
 	return t->has_asked_device ? GPU_OPEN_WAITS : GPU_OPEN_MISSING;
 }
 
-/* Return for how many ns its loop has not turned; 0: it turns, or there is none. */
+/* Return for how many ns the executor has made no progress; 0: it makes progress, or there is no
+ * executor. */
 static uint64_t executor_stands_ns(const struct executor_link *g, uint64_t now_ns)
 {
 	if (!g || g->state == EXECUTOR_OVER || now_ns - g->beat_at_ns < STANDS_NS)
@@ -111,7 +113,8 @@ static uint64_t executor_stands_ns(const struct executor_link *g, uint64_t now_n
 	return now_ns - g->beat_at_ns;
 }
 
-/* Append the workers for which others of this machine wait in bps_gpu_open. */
+/* Append which workers have not called bps_gpu_open, while other workers of this machine wait
+ * there. */
 static void say_gpu_open(const struct job *job, char *buf, size_t room)
 {
 	char text[128];
@@ -127,7 +130,7 @@ static void say_gpu_open(const struct job *job, char *buf, size_t room)
 	}
 }
 
-/* Append that an executor hangs, before it is killed for that. */
+/* Append that the executor makes no progress. The agent kills it if that lasts longer. */
 static void say_executor(const struct job *job, uint64_t now, char *buf, size_t room)
 {
 	uint64_t ns = executor_stands_ns(job->executor, now);
@@ -147,8 +150,8 @@ static void no_scheduler(const struct agent *a, char *buf, size_t room)
 		(double)member_down_ms(a->member) / 1000);
 }
 
-/* Forward the question to the scheduler, which polls all machines of the job; local findings are
- * added to its answer. */
+/* Send WHY to the scheduler, which asks all machines of the job. why_stuck_on_text adds the local
+ * findings to its answer. */
 static void ask_scheduler(struct trainer *t, uint32_t seq, uint32_t tensor, uint64_t round)
 {
 	struct ctl_msg m = {.type = CTL_WHY};
@@ -197,7 +200,7 @@ uint64_t why_stuck_tick(struct agent *a, uint64_t now_ns)
 	return a->why_due_ns ? a->why_due_ns : UINT64_MAX;
 }
 
-/* Append which partition has waited longest, and for which server. */
+/* Append which partition of the tensor has waited longest, and for what. */
 static void say_stall(const struct agent *a, const struct agt_tensor *t, char *buf, size_t room)
 {
 	static const char *const what[] = {[AGT_STALL_NOWHERE] = "has no server",
@@ -295,7 +298,8 @@ void why_stuck_on_text(struct agent *a, const struct ctl_why_text *m)
 		return;
 	t->why_seq = 0;
 	append(text, sizeof(text), m->text);
-	if (!strstr(m->text, ours)) /* else this agent's own report is in it */
+	/* else the scheduler's text already contains this agent's report */
+	if (!strstr(m->text, ours))
 		append(text, sizeof(text), t->why_text);
 	answer(t, t->why_local_seq, 0, text);
 }
@@ -333,7 +337,7 @@ static void describe_worker(const struct job *job, uint32_t w, const struct ctl_
 	}
 }
 
-/* Return since when a worker waits for the tensor's sum; UINT64_MAX: none does. */
+/* Return since when a worker has waited for the tensor's sum; UINT64_MAX: no worker waits. */
 static uint64_t waited_since_ns(const struct tensor *tensor)
 {
 	uint64_t done = tensor->core ? agt_tensor_round(tensor->core) : 0, since_ns = UINT64_MAX;
@@ -347,8 +351,8 @@ static uint64_t waited_since_ns(const struct tensor *tensor)
 	return since_ns;
 }
 
-/* Describe where the asked tensor's partitions are. If the question names none: those of the tensor
- * that has been awaited longest. */
+/* Append what the tensor `asked` waits for. asked: an id; CTL_NO_ID: the tensor that workers have
+ * waited for longest, if that is at least OLD_NS. */
 static void say_tensor(const struct agent *a, const struct job *job, uint32_t asked, uint64_t now,
 	char *buf, size_t room)
 {
@@ -372,7 +376,8 @@ static void say_tensor(const struct agent *a, const struct job *job, uint32_t as
 		say_stall(a, oldest->core, buf, room);
 }
 
-/* Log that a worker waits for that tensor, and asks why. */
+/* Log the local workers that have submitted nothing for a while, while a call elsewhere waits for
+ * this tensor. */
 static void log_stalled(const struct job *job, const struct ctl_probe *p,
 	const struct ctl_report_worker *r, uint32_t n)
 {
