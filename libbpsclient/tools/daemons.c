@@ -188,14 +188,29 @@ static int start_scheduler(struct bpsrun *r)
 	return 0;
 }
 
+/* Set how many bytes a server or an agent may take. By default each takes up to half of the
+ * machine's memory, which is too much for three of them. A value in the environment has priority. */
+static void memory_setting(const struct bpsrun *r, const char *variable, char *ret, size_t room)
+{
+	uint64_t all = (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE);
+	const char *wanted = getenv(variable);
+	unsigned n = r->o.servers + r->o.agents;
+
+	if (wanted)
+		snprintf(ret, room, "%s", wanted);
+	else
+		snprintf(ret, room, "%llu", (unsigned long long)(all / (n < 2 ? 2 : n)));
+}
+
 static int start_server(struct bpsrun *r, unsigned i)
 {
+	char memory[32];
 	char *args[] = {ARG("--name"), NULL, ARG("--scheduler"), r->scheduler, ARG("--listen"),
 		ARG("127.0.0.1:0"), ARG("--http"), ARG("127.0.0.1:0"), ARG("--same-host-dir"),
-		r->dir, NULL};
-
+		r->dir, ARG("--sums-memory"), memory, NULL};
 	struct bpsrun_child *c = name_daemon(r, "server", i);
 
+	memory_setting(r, "BPS_SUMS_MEMORY", memory, sizeof(memory));
 	args[1] = c->name;
 	return start_daemon(r, c, "bps-server", args);
 }
@@ -210,11 +225,12 @@ void daemons_socket(const struct bpsrun *r, unsigned i, char *ret, size_t room)
 
 static int run_agent(struct bpsrun *r, struct bpsrun_child *c)
 {
-	char listen[32], path[128];
+	char listen[32], path[128], memory[32];
 	char *args[] = {ARG("--name"), NULL, ARG("--scheduler"), r->scheduler, ARG("--listen"),
 		listen, ARG("--http"), ARG("127.0.0.1:0"), ARG("--socket"), path,
-		ARG("--same-host-dir"), r->dir, NULL};
+		ARG("--same-host-dir"), r->dir, ARG("--memory"), memory, NULL};
 
+	memory_setting(r, "BPS_MEMORY", memory, sizeof(memory));
 	args[1] = c->name;
 	/* a separate loopback address per agent, as for separate machines */
 	snprintf(listen, sizeof(listen), "127.0.0.%u:0", 1 + c->rank);

@@ -330,6 +330,22 @@ def test_daemons_warnings_are_shown_when_a_worker_fails(tmp_path):
     assert not list(tmp_path.glob("bpsrun-*"))
 
 
+@needs_daemons
+def test_private_daemons_together_promise_no_more_than_the_memory_of_the_machine(tmp_path):
+    r = bpsrun(tmp_path, "-n", 3, "--servers", 2, "--agents", 3, "--", BUILD / "bpsctl", "status")
+    assert r.returncode == 0 and "3 agents" in r.stdout and "HOST_MEMORY" not in r.stdout, r.stdout
+
+
+@needs_daemons
+def test_memory_of_private_servers_can_be_set_in_the_environment(tmp_path, monkeypatch):
+    kept = environment
+    monkeypatch.setitem(
+        globals(), "environment", lambda path: {**kept(path), "BPS_SUMS_MEMORY": "32MiB"}
+    )
+    r = bpsrun(tmp_path, "-n", 1, "--servers", 1, "--", BUILD / "bpsctl", "status", "--json")
+    assert f'"quota_bytes":{32 << 20}' in r.stdout.replace(" ", ""), r.stdout
+
+
 def children_named(pid, name):
     found = []
     for p in pathlib.Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
