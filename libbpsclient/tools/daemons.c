@@ -189,7 +189,7 @@ static int start_scheduler(struct bpsrun *r)
 }
 
 /* Set how many bytes a server or an agent may take. By default each takes up to half of the
- * machine's memory, which is too much for three of them. A value in the environment has priority. */
+ * machine's memory, which is too much for three of them. The environment has priority. */
 static void memory_setting(const struct bpsrun *r, const char *variable, char *ret, size_t room)
 {
 	uint64_t all = (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE);
