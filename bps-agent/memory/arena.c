@@ -1,6 +1,6 @@
-/* Arenas: memory that the agent shares with trainers and offers to servers. Hands out their space,
- * makes and seals memfds, restores arenas after a restart. Zeroing on another thread is in
- * memory_thread.c. Thread: that of the transport; memory_* any. */
+/* Arenas: memory that the agent shares with trainers and offers to servers. Allocates space in
+ * arenas, makes and seals memfds, restores arenas after a restart. memory_thread.c calls the
+ * memory_* functions step by step. Thread: the data thread; memory_*: any. */
 #include "bps-agent/memory/arena.h"
 
 #include <errno.h>
@@ -20,7 +20,8 @@
 #define PAGE          4096u
 #define ARENA_FIRST   ((size_t)1 << 20)
 #define ARENA_LARGEST ((size_t)32 << 20)
-/* Memory is zeroed in pieces: 1 GiB takes up to 1 s, and much more on a busy machine. */
+/* Bytes of one memory_step. All memory in one step would take too long: 1 GiB takes up to 1 s, and
+ * much more on a busy machine. */
 #define PIECE ((size_t)16 << 20)
 
 #ifndef MADV_POPULATE_WRITE
@@ -57,8 +58,9 @@ void memory_prefer(struct memory *m, uint32_t node)
 	if (!node || node > 1024)
 		return;
 	mask[(node - 1) / bits] = 1ul << (node - 1) % bits;
-	/* A preference: if the node has no room, memory lies elsewhere. For shared memory it
-	 * belongs to the file, whichever process touches it first. */
+	/* Only a preference: if the node has no room, the kernel uses another one. For
+	 * shared memory the preference belongs to the file, so it also holds if another process
+	 * touches a page first. */
 	if (mbind(m->mem, m->bytes, MPOL_PREFERRED, mask, 1024, 0) < 0)
 		log_debug("memory of node %u: %s", node - 1, strerror(errno));
 }
@@ -66,13 +68,13 @@ void memory_prefer(struct memory *m, uint32_t node)
 int memory_step(struct memory *m, struct err_text *err)
 {
 	size_t n = m->bytes - m->n_made < PIECE ? m->bytes - m->n_made : PIECE;
-	/* no page may be missing later: SIGBUS */
+	/* access to a page that cannot be allocated later would raise SIGBUS */
 	int rc = posix_fallocate(m->fd, (off_t)m->n_made, (off_t)n);
 
 	if (rc)
 		return err_set(err, -rc, "cannot allocate %zu bytes of shared memory: %s", m->bytes,
 			strerror(rc));
-	/* before Linux 5.14 each page faults */
+	/* not supported before Linux 5.14; then each page costs a page fault later */
 	madvise((char *)m->mem + m->n_made, n, MADV_POPULATE_WRITE);
 	m->n_made += n;
 	if (m->n_made < m->bytes)
@@ -112,14 +114,15 @@ size_t arena_round(size_t n_bytes)
 	return (n_bytes + align - 1) / align * align;
 }
 
-/* Return the seals. A descriptor without write access is not enough: its holder may reopen the
- * file. */
+/* Outputs get F_SEAL_FUTURE_WRITE. A descriptor without write access is not enough, because its
+ * holder may reopen the file for writing. */
 int arena_seals(const struct arena_set *set, enum arena_kind kind)
 {
 	return kind == ARENA_OUTPUT && !set->keeps_outputs_writable ? F_SEAL_FUTURE_WRITE : 0;
 }
 
-/* Convert a writable descriptor of an output to one for trainers. */
+/* Replace the writable descriptor of an output by a read-only one, for trainers. Makes the file's
+ * mode read-only, too. */
 static int make_readonly(int *fd, struct err_text *err)
 {
 	char path[32];
@@ -161,7 +164,7 @@ void arena_forgo(struct arena_set *set, enum arena_kind kind, size_t bytes)
 	set->owner->release(set->owner_ctx, bytes, fds_of(kind));
 }
 
-/* Offer the arena to servers over the network, and to those on this host. */
+/* Offer the arena as a segment to servers over the network and on this host. */
 static int offer(struct xport *x, struct arena *a)
 {
 	int rc = x->ops->seg_add(x, a->mem, a->bytes, &a->segment);
@@ -174,7 +177,8 @@ static int offer(struct xport *x, struct arena *a)
 	return rc;
 }
 
-/* Keep only the descriptor that is needed from now on. */
+/* Replace the arena's writable descriptor by the one that is needed from now on: see fd in struct
+ * arena. */
 static int give_fd(const struct arena_set *set, struct arena *a, struct err_text *err)
 {
 	if (a->kind == ARENA_OUTPUT && set->keeps_outputs_writable)
@@ -186,8 +190,8 @@ static int give_fd(const struct arena_set *set, struct arena *a, struct err_text
 	return 0;
 }
 
-/* Add the arena to the set, with its number. is_new: it is not recorded yet. Errors: with a text;
- * servers do not have it then. */
+/* Offer the arena to servers and add it to the set. is_new: also record it. Errors: with a text;
+ * the arena is not offered then. */
 static int enlist(struct arena_set *set, struct arena *a, bool is_new, struct err_text *err)
 {
 	int rc = offer(set->x, a);
@@ -276,7 +280,7 @@ int arena_adopt(struct arena_set *set, enum arena_kind kind, struct memory *m, s
 	return rc;
 }
 
-/* Return where the next `need` bytes of a begin; SIZE_MAX: it has no room. */
+/* Return the offset of the next free `need` bytes in a; SIZE_MAX: a is NULL or has no room. */
 static size_t next_start(const struct arena *a, size_t need)
 {
 	size_t start;
@@ -305,7 +309,7 @@ int arena_alloc(struct arena_set *set, enum arena_kind kind, struct arena *prefe
 		bytes = prefer ? prefer->bytes * 2 : ARENA_FIRST;
 		if (bytes > ARENA_LARGEST)
 			bytes = ARENA_LARGEST;
-		/* Near its quota, make no more than requested. */
+		/* If the account is near its quota, make no more than requested. */
 		if (bytes < need || bytes > set->owner->room(set->owner_ctx) / 4)
 			bytes = (need + PAGE - 1) / PAGE * PAGE;
 		rc = set->owner->admit(set->owner_ctx, bytes, fds_of(kind), err);

@@ -1,10 +1,10 @@
 #ifndef BPS_AGENT_MEMORY_ARENA_H
 #define BPS_AGENT_MEMORY_ARENA_H
 /* Memory that the agent makes and shares with trainers, or keeps for itself: memfds of fixed size,
- * sealed against shrinking and growing, offered to servers as segments. Space is handed out front
- * to back and is freed only with the whole set, when its job is gone.
+ * sealed against shrinking and growing, offered to servers as segments. Space in an arena is
+ * allocated from front to back. It is freed only together with all arenas of the job.
  *
- * Thread: that of the transport. */
+ * Thread: the data thread. */
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -20,31 +20,32 @@ enum arena_kind {
 };
 
 struct arena {
-	struct arena *next; /* of the set, newest first */
+	struct arena *next; /* next older arena of the set */
 	enum arena_kind kind;
 	uint32_t id;
-	int fd; /* for the trainer: writable for ARENA_INPUT, else read-only; -1 when private */
+	/* descriptor for trainers: writable for ARENA_INPUT, read-only for ARENA_OUTPUT, -1 for
+	 * ARENA_PRIVATE */
+	int fd;
 	char *mem;
 	size_t bytes, used;
-	uint64_t *kept_used; /* a second place where `used` is written; may be NULL */
-	uint32_t node;       /* node of its memory */
+	uint64_t *kept_used; /* copy of `used` in the ledger, for the next process; may be NULL */
+	uint32_t node;       /* NUMA node + 1 of its memory, 0: any */
 	uint16_t segment;
 };
 
 /* A memfd and its mapping. mem NULL: there is none. */
 struct memory {
-	int fd; /* -1: closed already */
+	int fd; /* -1: closed */
 	void *mem;
 	size_t bytes, n_made;
 	int more_seals;
-	uint32_t node; /* argument of memory_prefer */
+	uint32_t node; /* see memory_prefer */
 };
 
-/* The account that pays for arenas. */
+/* The quota account that arenas count in. */
 struct arena_owner {
-	/* Check whether that much more may be made, with that many descriptors kept open. Errors:
-	 * with a text.
-	 * release: the memory is freed, or was not made. */
+	/* Charge the account with that many bytes and open descriptors. Errors: a limit would be
+	 * exceeded; with a text. */
 	int (*admit)(void *ctx, size_t bytes, unsigned n_fds, struct err_text *err);
 	void (*release)(void *ctx, size_t bytes, unsigned n_fds);
 	size_t (*room)(void *ctx); /* bytes that admit would accept */
@@ -52,71 +53,73 @@ struct arena_owner {
 };
 
 /* The arenas of one job, or of its executor. Zeroing takes long, so memory is made on another
- * thread (memory_thread.h). arena_alloc returns -EINPROGRESS and the wanted size. The caller makes
- * and adopts an arena, and passes it as `prefer` to the next call. */
+ * thread (memory_thread.h). If no arena has room, arena_alloc returns -EINPROGRESS and sets
+ * want_bytes and want_kind. The caller then has the memory made, adds it with arena_adopt, and
+ * calls arena_alloc again with the new arena as `prefer`. */
 struct arena_set {
-	struct xport *x; /* NULL: freed already, at the end */
+	struct xport *x; /* NULL: the transport has been freed */
 	const struct arena_owner *owner;
 	void *owner_ctx;
 	size_t want_bytes;
 	enum arena_kind want_kind;
-	/* Another process will map outputs for writing, so no seal can prevent trainers from it.
-	 * They get a read-only descriptor, of a file that they may only read. */
+	/* The next process of the agent must map outputs for writing, so a seal against writing is
+	 * not possible. Instead trainers get a read-only descriptor of a file whose mode is
+	 * read-only. */
 	bool keeps_outputs_writable;
-	/* Record a new arena, whose descriptor is still writable, for the next process. May set
-	 * kept_used. Errors: the arena is dropped. NULL: nothing is recorded. */
+	/* Record a new arena for the next process, while its descriptor is still writable. May set
+	 * kept_used. Errors: negative, the arena is freed. NULL: arenas are not recorded. */
 	int (*adopted)(void *owner_ctx, struct arena *a);
 	struct arena *head;
 	uint32_t next_id;
 };
 
 /* Allocate zero-filled memory for n_bytes, 64-byte aligned (page-aligned for a page and more).
- * prefer: the caller's last arena of this kind, or NULL; a new one is made when it is full.
- * *ret_arena is the arena, *ret the memory. Errors: -ENOMEM, -errno, those of admit; with a text.
- * -EINPROGRESS: no arena has room; a new one is admitted, so that arena_adopt or arena_forgo must
- * follow. */
+ * prefer: the newest arena of this kind, or NULL; the memory is taken from it if there is room.
+ * *ret_arena: the arena, *ret: the memory. Errors: -ENOMEM, -errno, those of admit; with a text.
+ * -EINPROGRESS prefer has no room; a new arena has been charged to the account, and arena_adopt or
+ * arena_forgo must follow. */
 int arena_alloc(struct arena_set *set, enum arena_kind kind, struct arena *prefer, size_t n_bytes,
 	struct arena **ret_arena, struct agt_mem *ret, struct err_text *err);
-/* Return by how many bytes the set must grow at least, so that arena_alloc has n_bytes; 0: a has
- * room. */
+/* Return the least size of a new arena that arena_alloc needs for n_bytes; 0: arena a has room. */
 size_t arena_growth(const struct arena *a, size_t n_bytes);
-/* Return the bytes that a request takes of an arena. */
+/* Return how many bytes of an arena an allocation of n_bytes takes, with alignment. */
 size_t arena_round(size_t n_bytes);
 /* Withdraw and unmap all arenas. No read may target them any more. */
 void arena_set_fini(struct arena_set *set);
 
-/* Add the wanted memory, which was made, to the set. Owns: takes m. Errors: -errno with a text; m
- * is freed and the admitted amount given back. */
+/* Add the wanted memory to the set, after it was made. Owns: takes m. Errors: -errno with a text; m
+ * is freed and its bytes are given back to the account. */
 int arena_adopt(struct arena_set *set, enum arena_kind kind, struct memory *m, struct arena **ret,
 	struct err_text *err);
-/* Give back the admitted amount of an arena that was not made. */
+/* Give the bytes of an arena that was not made back to the account. */
 void arena_forgo(struct arena_set *set, enum arena_kind kind, size_t bytes);
-/* Restore an arena after a restart, on that node. Owns: takes fd unless it fails. *kept_used: how
- * much of it is handed out; it is kept up to date from now on. Errors: -errno, BPS_EPROTO too small
- * or not sealed; with a text. */
+/* Restore an arena after a restart, on that node. Owns: takes fd, unless the call fails. kept_used:
+ * the copy of `used` in the ledger; it is read now and updated from now on. Errors: -errno,
+ * BPS_EPROTO too small or not sealed; with a text. */
 int arena_restore(struct arena_set *set, enum arena_kind kind, uint32_t id, uint32_t node, int fd,
 	size_t bytes, uint64_t *kept_used, struct err_text *err);
-/* Returns NULL if there is none. */
+/* Return the arena with that id, or NULL. */
 struct arena *arena_find(const struct arena_set *set, uint32_t id);
 /* Return the last arena that was made for that node, or NULL. */
 struct arena *arena_newest(const struct arena_set *set, uint32_t node);
-/* Return the seals of an arena's memory besides those against shrinking and growing. */
+/* Return the additional seals for an arena's memory: all arenas have those against shrinking and
+ * growing. */
 int arena_seals(const struct arena_set *set, enum arena_kind kind);
 
-/* Create a memfd of that size, mapped, without pages yet. Leaves nothing on an error. Errors:
- * -errno with a text. */
+/* Create a memfd of that size and map it, without allocating pages. Errors: -errno with a text;
+ * nothing is left to free. */
 int memory_begin(
 	struct memory *m, const char *name, size_t bytes, int more_seals, struct err_text *err);
-/* Allocate some of its pages (16 MiB, 3 ms and more), so that none is missing later; the last step
- * seals its size. Returns 1 when there is more to do, 0 when it is done. Errors: -errno with a
- * text; call memory_drop then. */
+/* Allocate the next 16 MiB of pages, which takes 3 ms or more. So a later access cannot find a page
+ * missing. The last step seals the size. Returns 1 when there is more to do, 0 when all is done.
+ * Errors: -errno with a text; call memory_drop then. */
 int memory_step(struct memory *m, struct err_text *err);
-/* Place its pages on NUMA node `node` - 1 if there is room; 0: any. Call it before the first
- * step. */
+/* Place the pages on NUMA node `node` - 1, if there is room; node 0: on any. Call it before the
+ * first memory_step. */
 void memory_prefer(struct memory *m, uint32_t node);
-/* Unmap and close. */
+/* Unmap and close the memory. */
 void memory_drop(struct memory *m);
-/* Do all these steps at once. */
+/* Do memory_begin and all steps at once. Errors: -errno with a text. */
 int memory_make(
 	struct memory *m, const char *name, size_t bytes, int more_seals, struct err_text *err);
 #endif

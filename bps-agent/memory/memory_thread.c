@@ -1,5 +1,6 @@
 /* The thread that makes and frees shared memory, piece by piece. memory_thread.h describes requests
- * and their order. Accounts and arenas are in arena.c. */
+ * and their order. Arenas are in arena.c. Thread: the functions of the header run on the data
+ * thread, the others on the memory thread, unless stated. */
 #include "bps-agent/memory/memory_thread.h"
 
 #include <errno.h>
@@ -14,10 +15,10 @@
 
 #include "common/base/log.h"
 
-/* Limit of the wait for work; a new request wakes the thread earlier. */
+/* Longest wait for work, in seconds. A new request wakes the thread earlier. */
 #define IDLE_S 10
-/* Rounds come before memory. Beside a thread that never sleeps, this one still gets a tenth of the
- * core. */
+/* Low priority, because rounds are more urgent than new memory. At this value, the thread still
+ * gets a tenth of a processor that it shares with a busy thread. */
 #define NICE 10
 
 struct memory_discard {
@@ -32,7 +33,7 @@ struct memory_thread {
 	pthread_cond_t wake;
 	TAILQ_HEAD(, memory_request) requests;
 	TAILQ_HEAD(, memory_discard) drops;
-	uint64_t turn; /* turn of the last piece */
+	uint64_t turn; /* number of the last piece */
 	bool is_stopped;
 };
 
@@ -50,7 +51,8 @@ static void finish(struct memory_request *m, int rc)
 		sched_yield(); /* the queue is full; the loop's thread drains it */
 }
 
-/* Take the first request of the user whose last piece is the longest ago; NULL: there is none. */
+/* Take the oldest request of the user that has waited longest for a piece, NULL: there is none.
+ * Counts this as the next turn of all requests of that user. */
 static struct memory_request *take_request(struct memory_thread *m)
 {
 	struct memory_request *next = TAILQ_FIRST(&m->requests), *r;
@@ -68,7 +70,8 @@ static struct memory_request *take_request(struct memory_thread *m)
 	return next;
 }
 
-/* Queue a request at its user's turn, or after the users that wait already. */
+/* Queue a request. If its user has other requests, it shares their turn. Otherwise its turn comes
+ * after the users that wait already. */
 static void add_request(struct memory_thread *m, struct memory_request *request)
 {
 	struct memory_request *r;
@@ -80,7 +83,8 @@ static void add_request(struct memory_thread *m, struct memory_request *request)
 	TAILQ_INSERT_TAIL(&m->requests, request, link);
 }
 
-/* Make one piece of the request. True when there is more to do. */
+/* Make one piece of the request. Returns whether there is more to do; if not, finish has been
+ * called. */
 static bool advance(struct memory_request *r)
 {
 	int rc = 0;
@@ -138,7 +142,7 @@ static void *memory_thread_main(void *arg)
 		if (r) {
 			pthread_mutex_unlock(&m->lock);
 			if (!advance(r))
-				r = NULL; /* it belongs to the caller again */
+				r = NULL; /* finished: the request belongs to its caller again */
 			pthread_mutex_lock(&m->lock);
 			if (r)
 				TAILQ_INSERT_TAIL(&m->requests, r, link);

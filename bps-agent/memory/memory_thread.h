@@ -1,17 +1,17 @@
 #ifndef BPS_AGENT_MEMORY_MEMORY_THREAD_H
 #define BPS_AGENT_MEMORY_MEMORY_THREAD_H
 /* Makes and frees shared memory on a thread of its own, of low priority. The kernel takes 0.3 to
- * 0.9 s to zero a gigabyte (1.6 ms for 2 MiB), which would block the data thread. Requests take
- * turns by pieces of 16 MiB, so that a small one does not wait for earlier large ones. Users take
- * turns as well: the next piece is for the user that has waited longest.
+ * 0.9 s to zero a gigabyte (1.6 ms for 2 MiB), which would block the data thread. The thread makes
+ * memory in pieces of 16 MiB, and serves another request after each piece. So a small request does
+ * not wait for earlier large ones. The next piece is for the user that has waited longest.
  *
  * memory_thread_make: WAITING --a piece at a time--> made, failed or cancelled
  * of each: --posted--> done() on the loop
  *
- * A request that is not finished when the agent ends is cancelled (-ECANCELED). Its requester gets
- * no answer, and repeats the request to the next agent process.
+ * A request that is not finished when the agent ends is cancelled (-ECANCELED). The trainer behind
+ * the request gets no answer, and its message is handled again by the next process of the agent.
  *
- * Thread: that of the data loop calls; the thread itself works. */
+ * Thread: the functions are called on the data thread. */
 #include <sys/queue.h>
 #include <sys/types.h>
 
@@ -20,33 +20,37 @@
 
 struct memory_thread;
 
-/* A request. The memory is the caller's; the thread uses it from memory_thread_make until done. */
+/* A request for memory. Owns: the struct is the caller's, and the memory thread uses it from
+ * memory_thread_make until done. */
 struct memory_request {
 	TAILQ_ENTRY(memory_request) link;
 	struct memory_thread *memory_thread;
-	uint64_t turn;        /* turn of its user's last piece */
-	struct memory memory; /* result, the caller's when rc is 0 */
+	/* number of the last piece made for this user: the smallest is next */
+	uint64_t turn;
+	struct memory memory; /* the result, owned by the caller when rc is 0 */
 	const char *name;
 	size_t bytes;
 	int more_seals;
 	uint32_t node; /* see memory_prefer */
-	uid_t uid;     /* the user that it is for */
+	uid_t uid;     /* the user that the memory is for */
 	int rc;        /* 0, or negative with err */
 	struct err_text err;
 	void (*done)(struct memory_request *m); /* on the loop's thread, exactly once */
 	void *user;
 };
 
-/* Start the thread. Errors: -errno with a text. loop: where done runs; outlives the thread. */
+/* Start the thread. loop: the loop on which done runs; outlives the thread. Errors: -errno with a
+ * text. */
 int memory_thread_new(struct dataloop *loop, struct memory_thread **ret, struct err_text *err);
-/* End its thread. Cancel requests that wait or come later: their done follows. */
+/* End the thread. Requests that wait or come later are cancelled: done is called for each. */
 void memory_thread_stop(struct memory_thread *m);
-/* Free it after every done. NULL is allowed. */
+/* Free m. Call it after done has run for every request. NULL is allowed. */
 void memory_thread_free(struct memory_thread *m);
 /* Start a request, given by name, bytes, more_seals, node, uid, done and user; the other fields
- * need not be set. Errors: -ECANCELED the thread is stopped and the loop has no room for done,
- * which does not run. */
+ * need not be set. Errors: -ECANCELED the thread has been stopped and the loop's queue is full;
+ * done is not called. */
 int memory_thread_make(struct memory_thread *m, struct memory_request *request);
-/* Unmap and close the memory later. Owns: takes the memory. m NULL or stopped: now. */
+/* Unmap and close the memory on the thread, later. Owns: takes the memory. m NULL or stopped: done
+ * at once on the caller's thread. */
 void memory_thread_drop(struct memory_thread *m, const struct memory *memory);
 #endif

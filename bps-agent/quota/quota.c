@@ -1,5 +1,6 @@
 /* Accounts of users and jobs with their limits, and the rate of requests. quota.h explains the
- * accounts. The callers enforce refusals. Pure. Thread: the data thread. */
+ * accounts. These functions only decide and count: their callers refuse or delay requests. Pure.
+ * Thread: the data thread. */
 #include "bps-agent/quota/quota.h"
 
 #include <assert.h>
@@ -9,12 +10,12 @@
 #include <sys/queue.h>
 
 #define NS_PER_S UINT64_C(1000000000)
-/* Burst that a user may request at once, in seconds of its rate. */
+/* Size of a user's bucket, in seconds of its rate. */
 #define BURST_S 2
-/* A connection is hopeless after this many seconds' worth of its user's rate in a row without a
- * pause: far more than the largest job declares. */
+/* A connection is hopeless when this many seconds of its user's rate had to wait in a row. The
+ * largest job sends far fewer requests when it declares its tensors. */
 #define HOPELESS_S 4
-/* Limit of kept accounts of users without jobs or connections. */
+/* Number of accounts that are kept for users without jobs or connections. */
 #define IDLE_MAX 256
 
 static const struct {
@@ -37,21 +38,22 @@ static const char *const scopes[QUOTA_SCOPES] = {"machine", "user", "job"};
 struct quota_account {
 	TAILQ_ENTRY(quota_account) link;
 	struct quota *quota;
-	struct quota_account *above; /* NULL: this is the machine's */
+	struct quota_account *above; /* NULL: this is the machine's account */
 	enum quota_scope scope;
 	uid_t uid;
 	char name[QUOTA_NAME_BYTES]; /* of the user or job */
 	uint32_t n_refs;
 	bool is_named;
 	uint64_t used[QUOTA_KINDS], refused, slowed;
-	uint64_t served_ns; /* time when all requests so far would be served at the rate */
+	/* time at which all requests so far will have been served, at the limited rate */
+	uint64_t served_ns;
 };
 
 struct quota {
 	struct quota_limits limits;
 	char host[QUOTA_NAME_BYTES];
 	struct quota_account machine;
-	TAILQ_HEAD(, quota_account) accounts; /* all except the machine's */
+	TAILQ_HEAD(, quota_account) accounts; /* all accounts except the machine's */
 	uint32_t n_idle;                      /* accounts without references */
 	uint64_t refused[QUOTA_SCOPES][QUOTA_KINDS], slowed, hopeless;
 };

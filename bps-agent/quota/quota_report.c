@@ -3,7 +3,7 @@
 #include "common/daemon/jsontext.h"
 #include "common/daemon/metrics.h"
 
-/* Write a sample for each existing limit. */
+/* Write one sample of a metric for each limit that has a setting. */
 static void samples(struct evbuffer *out, const char *name, const struct quota_view *v,
 	double (*value)(const struct quota_view *v, unsigned scope, unsigned kind))
 {
