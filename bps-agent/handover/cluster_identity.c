@@ -1,5 +1,5 @@
-/* Keeps the cluster to which this agent belongs for the next process, in a ledger of its own.
- * cluster_identity.h describes its use. Thread: the control loop's. */
+/* Keeps the identity of this agent's cluster for the next process, in a ledger of its own.
+ * cluster_identity.h describes its use. Thread: the control thread. */
 #include "bps-agent/handover/cluster_identity.h"
 
 #include <errno.h>
@@ -18,7 +18,7 @@ struct cluster_record {
 	uint32_t member_id, unused;
 };
 struct cluster_live {
-	_Atomic uint64_t view; /* the largest view; its upper half is the term, or below it */
+	_Atomic uint64_t view; /* the largest view; the term in its upper half is at most `term` */
 	_Atomic uint32_t term, unused;
 };
 
@@ -73,8 +73,8 @@ void cluster_identity_take(struct cluster_identity *p, struct fdstore *s)
 		cluster_identity_forget(p);
 }
 
-/* Make the service manager forget the old ledger: of two under one name, the next process would
- * take the older one. */
+/* Remove the old ledger from the service manager. If two were stored under one name, the next
+ * process would take the older one. */
 static int say_forgotten(struct cluster_identity *p)
 {
 	int rc = fdstore_remove(NAME);

@@ -22,10 +22,10 @@
 
 /* ---- a slow service manager ---- */
 
-/* A descriptor that the manager has not accepted yet; they are sent in this order. */
+/* A descriptor that the manager has not accepted yet. They are sent in the order of the list. */
 struct unsent_fd {
 	STAILQ_ENTRY(unsent_fd) next;
-	int fd; /* the agent's own; -1: the name is to be forgotten */
+	int fd; /* a duplicate of the descriptor; -1: the manager has to forget the name instead */
 	char name[FDSTORE_NAME_BYTES];
 };
 
@@ -65,7 +65,8 @@ static void warn_lost(const char *name, int rc)
 		name, strerror(-rc));
 }
 
-/* Store a descriptor. If the manager does not accept it, all goes on, but not across a restart. */
+/* Store a descriptor with the service manager, or queue it. A failure is logged: the agent goes on,
+ * but a restart loses the descriptor. */
 static void put(struct agent *a, const char *name, int fd)
 {
 	int rc;
@@ -79,7 +80,7 @@ static void put(struct agent *a, const char *name, int fd)
 		warn_lost(name, rc);
 }
 
-/* Drop unsent descriptors of that name. True: there were some. */
+/* Remove unsent descriptors of that name from the queue. Returns whether there were any. */
 static bool drop_unsent(struct agent *a, const char *name)
 {
 	struct unsent_fd *l, *next;
@@ -96,8 +97,8 @@ static bool drop_unsent(struct agent *a, const char *name)
 	return had_some;
 }
 
-/* Remove a name from the manager. Other arenas may be stored under the same name, and their memory
- * would stay. */
+/* Remove a name from the queue and from the manager. is_of_many: several descriptors share the name
+ * (the arenas of a job), so the manager may have some even if others were still in the queue. */
 static void take_back(struct agent *a, const char *name, bool is_of_many)
 {
 	if (drop_unsent(a, name) && !is_of_many)
@@ -106,7 +107,7 @@ static void take_back(struct agent *a, const char *name, bool is_of_many)
 		send_later(a, name, -1);
 }
 
-/* Handle the first unsent descriptor, which was accepted or is lost. */
+/* Remove the first unsent descriptor from the queue: the manager has accepted it, or it is lost. */
 static void settle(struct agent *a, struct unsent_fd *l, int rc)
 {
 	if (rc < 0)
@@ -154,7 +155,7 @@ void handover_write_end(struct agent *a)
 	}
 }
 
-/* Store a descriptor of the kind "t" or "j", see handover_write.h. */
+/* Store a descriptor under the name <kind><number>.<part>, see handover_write.h. */
 static void put_part(struct agent *a, char kind, uint64_t number, char part, int fd)
 {
 	char name[FDSTORE_NAME_BYTES];
@@ -197,7 +198,7 @@ void handover_write_socket(struct trainer *t)
 	if (t->has_kept_socket && t->agent->cfg.can_hand_over)
 		return;
 	t->has_kept_socket = true;
-	/* first: the socket marks the set as complete */
+	/* before the socket: when the next process finds the socket, it expects the pidfd too */
 	put_part(t->agent, 't', t->number, 'p', t->pidfd);
 	put_part(t->agent, 't', t->number, 's', t->sock);
 }
@@ -367,7 +368,7 @@ static int write_tensor(struct tensor *tensor)
 		return rc;
 	tensor->live = live;
 	tensor->idx = job->n_kept++;
-	if (tensor->failed) /* failed while it waited for memory */
+	if (tensor->failed) /* it failed while it waited for memory, when it had no record */
 		handover_write_refused(tensor);
 	return 0;
 }
@@ -444,7 +445,7 @@ struct agt_kept_part *handover_write_parts(
 	void *live;
 
 	(void)ctx;
-	if (tensor->parts) /* the plan must be the same after a restart */
+	if (tensor->parts) /* after a restart the plan must be the same as before */
 		return tensor->kept_id == id && tensor->part_elems == part_elems &&
 				       tensor->n_parts == n_parts
 			       ? tensor->parts

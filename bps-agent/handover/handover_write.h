@@ -1,35 +1,38 @@
 #ifndef BPS_AGENT_HANDOVER_HANDOVER_WRITE_H
 #define BPS_AGENT_HANDOVER_HANDOVER_WRITE_H
-/* Records that the agent writes so that the next process can continue: what a trainer, a job or a
- * tensor is, and where it lies. handover_read.c reads them. Rules for partitions: core.h, K1-K4.
+/* Writes records about trainers, jobs and tensors, so that the next process of the agent can
+ * continue them after a restart. restore/handover_read.c reads the records. Rules for partitions:
+ * core.h, K1-K6.
  *
- * Names with the service manager (fdstore.h), N a unique number:
+ * The service manager keeps descriptors under these names (fdstore.h), with N a unique number:
  *   tN.s  a trainer's socket       tN.p  pidfd       tN.e  its eventfd       tN.c  its control page
  *   jN.l  a job's ledger           jN.m  its arenas, distinguished by their inode numbers
  *   jN.x  its executor's socket    jN.p  the executor's pidfd
- * and the listening socket as "listen" when it is the agent's, and "cluster" (cluster_identity.h).
- * All other state is in the job's ledger.
+ * "listen" is the listening socket, if the agent has opened it; "cluster" is explained in
+ * cluster_identity.h. All other state is in the job's ledger.
  *
- * A manager that pauses, as systemd does when it reloads, gets the descriptors later, in the same
- * order. A restart in between loses them.
+ * While the manager accepts no descriptors (systemd pauses when it reloads), they wait in a queue
+ * and are sent later, in the same order. If the agent dies before that, they are lost.
  *
- * Order: store the descriptor, then write the record, then notify the processes that rely on it. So
- * the manager has lost the descriptor of a record without one, and the record's object ends. A
- * descriptor without a record belongs to a trainer that has received no answer. A trainer's message
- * stays in its socket until it is answered (trainer.c), so the next process finds it there.
+ * Order: first store the descriptor, then write the record, then answer the processes that rely on
+ * it. If the next process finds a record without its descriptor, the manager has lost the
+ * descriptor, and the trainer or job ends. If it finds a descriptor without a record, the trainer
+ * has received no answer yet. A trainer's message stays in its socket until it is answered
+ * (trainer.c), so the next process finds the message there.
  *
- * An executor keeps running across an agent restart. It is no child of the next process, and the
- * ring entries about it are sent once more (executor/exec.h). It ends when no process holds its
- * socket.
+ * An executor keeps running across a restart of the agent. It is not a child of the next process,
+ * which sends the entries of the executor's ring again (executor/exec.h). An executor ends when no
+ * process holds the other end of its socket.
  *
- * Thread: the data thread's. All names above fit into FDSTORE_NAME_BYTES. */
+ * All names fit into FDSTORE_NAME_BYTES. Thread: the data thread. */
 #include "bps-agent/handover/ledger_records.h"
 #include "bps-agent/model/agent.h"
 #include "common/daemon/fdstore.h"
 
-/* Record a trainer that has sent HELLO; a trainer that has not may do so again on a new connection.
- * Call it only once, also across restarts: a manager may keep two descriptors under one name, and
- * the next process would take the second for another trainer. */
+/* Store the socket of a trainer that has sent HELLO. Without HELLO there is no need: the trainer
+ * can connect again. The descriptors are stored only once, even across restarts. A manager may keep
+ * two descriptors under one name, and the next process would take the second for another
+ * trainer. */
 void handover_write_socket(struct trainer *t);
 /* Record a new job. Errors: -errno with a text. */
 int handover_write_job(struct job *job, struct err_text *err);
@@ -37,31 +40,34 @@ int handover_write_job(struct job *job, struct err_text *err);
  * text. */
 int handover_write_trainer(
 	struct trainer *t, uint32_t hello_seq, int control_fd, struct err_text *err);
-/* Record that all workers are there. Errors: -errno. */
+/* Record that the job runs, with its workers on this machine. Errors: -errno. */
 int handover_write_running(struct job *job, const struct ctl_job *m, uint16_t my_member);
-/* Record an arena: the adopted callback of struct arena_set; ctx is the job. */
+/* Record an arena of the job: the `adopted` callback of struct arena_set; ctx is the job. */
 int handover_write_arena(void *ctx, struct arena *arena);
-/* Record staging memory of the job's executor. */
+/* Record an arena of staging memory for the job's executor. */
 int handover_write_staging(struct job *job, struct arena *arena);
 /* Record the job's executor, or its route. Errors: -errno. */
 int handover_write_executor(struct executor_link *g);
 int handover_write_route(const struct executor_link *g);
-/* Forget an executor that is not needed any more. */
+/* Remove the descriptors of an executor that has ended from the service manager. */
 void handover_forget_executor(struct executor_link *g);
-/* Record that a worker has declared the tensor: where its own input, the tensor's outputs and its
- * staging memory lie. Existing records are not written again. Errors: -errno. */
+/* Record that a worker has declared the tensor, with the places of the worker's input, the tensor's
+ * outputs and its staging memory. Records that exist are not written again. Errors: -errno. */
 int handover_write_declared(struct tensor *tensor, uint32_t worker);
-/* The core's keep callback. */
+/* Return the memory for the state of a tensor's partitions: the core's callback env->keep. NULL:
+ * out of memory, or the kept state has other sizes. */
 struct agt_kept_part *handover_write_parts(
 	void *ctx, void *tensor_user, uint32_t id, uint32_t part_elems, uint32_t n_parts);
 void handover_write_refused(const struct tensor *tensor);
 
-/* Forget a trainer or a job that is gone for good, not only with the process. */
+/* Remove the descriptors of a trainer or job from the service manager, because it has ended and the
+ * next process must not restore it. */
 void handover_forget_trainer(const struct trainer *t);
 void handover_forget_job(const struct job *job);
 
-/* Offer again what a slow manager has not accepted; returns when to be called next. */
+/* Try again to store the descriptors that the service manager has not accepted. Returns when it
+ * must be called again. */
 uint64_t handover_write_tick(struct agent *a, uint64_t now_ns);
-/* Offer the unsent descriptors a last time for the next process; later nothing is kept. */
+/* Try a last time to store the unsent descriptors, at the end of the process. */
 void handover_write_end(struct agent *a);
 #endif

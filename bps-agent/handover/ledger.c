@@ -1,5 +1,6 @@
 /* A ledger: records in a memfd that the service manager keeps, so that they survive a restart.
- * ledger.h describes the format. Does not interpret records. Thread: one at a time. */
+ * ledger.h describes the format. Does not interpret records. Thread: any, but only one at a
+ * time. */
 #include "bps-agent/handover/ledger.h"
 
 #include <errno.h>
@@ -14,8 +15,8 @@
 #include "common/data/crc32c.h"
 
 #define MAGIC 0x6c737062u /* "bpsl" */
-/* Address range in which the ledger may grow; memory is taken in steps. A job with 100 GB of
- * gradients in partitions of 512 KiB takes 60 MB. */
+/* RANGE: address space reserved for a ledger, which limits its size. STEP: the file grows by this.
+ * A job with 100 GB of gradients in partitions of 512 KiB needs 60 MB. */
 #define RANGE ((size_t)1 << 30)
 #define STEP  ((size_t)64 << 10)
 
@@ -25,7 +26,7 @@ struct ledger_head {
 	_Alignas(LEDGER_ALIGN) unsigned char records[];
 };
 struct ledger_entry {
-	uint64_t bytes; /* of the whole record, a multiple of LEDGER_ALIGN */
+	uint64_t bytes; /* size of the whole record, a multiple of LEDGER_ALIGN */
 	uint32_t type, n_fixed;
 	uint64_t n_live;
 	uint32_t crc; /* of the fields above, and of the fixed part */
@@ -51,13 +52,14 @@ static uint32_t crc_of(const struct ledger_entry *r)
 	return crc32c(crc, r->fixed, r->n_fixed);
 }
 
-/* Return where a record's live part begins, from the start of the record. */
+/* Return the offset of a record's live part from the start of the record. */
 static size_t live_at(size_t n_fixed)
 {
 	return rounded(sizeof(struct ledger_entry) + n_fixed, LEDGER_ALIGN);
 }
 
-/* Allocate the pages now: a page that is missing later would be a SIGBUS. */
+/* Extend the file so that it has at least that many bytes. The pages are allocated now: if one
+ * could not be allocated later, the access would raise SIGBUS. */
 static int grow(struct ledger *l, size_t bytes)
 {
 	size_t to = rounded(bytes, STEP);
@@ -106,7 +108,7 @@ int ledger_new(struct ledger **ret, struct err_text *err)
 	return 0;
 }
 
-/* Check the file's size and its head before using any record. */
+/* Check the file's size and its head, before any record is used. */
 static int check_head(struct ledger *l, struct err_text *err)
 {
 	struct ledger_head head;
@@ -184,10 +186,11 @@ int ledger_add(struct ledger *l, uint32_t type, const void *fixed, size_t n_fixe
 		.bytes = bytes, .type = type, .n_fixed = (uint32_t)n_fixed, .n_live = n_live};
 	if (n_fixed)
 		memcpy(r->fixed, fixed, n_fixed);
-	/* a previous process may have ended here before */
+	/* a previous process may have ended while it wrote a record here */
 	memset((unsigned char *)r + live, 0, n_live);
 	r->crc = crc_of(r);
-	/* Release: pairs with the next process, which then sees the whole record. */
+	/* Release: pairs with the acquire load in ledger_next of the next process, which then sees
+	 * the whole record. */
 	atomic_store_explicit(&l->head->used, used + bytes, memory_order_release);
 	if (ret_live)
 		*ret_live = (unsigned char *)r + live;

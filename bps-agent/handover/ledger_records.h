@@ -23,8 +23,8 @@ enum ledger_type {
 	LEDGER_TYPES
 };
 
-/* Fixed parts. Numbers are the N in names with the service manager; indices count records of that
- * type. */
+/* Fixed parts. A number is the N in names with the service manager (handover_write.h). An index
+ * counts the records of that type, from 0. */
 struct ledger_job {
 	uint64_t number;
 	uint32_t uid, size, flags, has_token, backup, grace_ms, max_size;
@@ -40,23 +40,25 @@ struct ledger_running { /* followed by n_ranks of struct ledger_rank */
 	uint32_t id, n_members, my_member, n_ranks;
 };
 struct ledger_rank {
-	uint64_t trainer; /* number */
+	uint64_t trainer; /* number of its trainer */
 	uint32_t rank, unused;
 };
 struct ledger_arena {
 	uint64_t bytes, inode;
 	uint32_t id;
-	uint8_t kind, is_gpu; /* is_gpu: staging memory of the executor, with numbers of its own */
+	/* is_gpu: staging memory of the executor, whose ids are counted separately */
+	uint8_t kind, is_gpu;
 	uint16_t node;
 };
 struct ledger_tensor { /* followed by its name and a zero byte */
 	uint64_t n_elems, out_offset[2];
-	/* gpu_id: of a tensor in device memory, the executor's number */
+	/* gpu_id: the executor's id of a tensor in device memory */
 	uint32_t out_arena, gpu_id;
 	uint8_t dtype, is_gpu, unused[6];
 };
 struct ledger_declared {
-	uint64_t in_offset; /* is_gpu: in the region that in_arena then names */
+	/* for a tensor in device memory: offset in the region whose id is in in_arena */
+	uint64_t in_offset;
 	uint32_t tensor, worker, index, in_arena;
 };
 struct ledger_executor {
@@ -84,28 +86,31 @@ struct ledger_refused { /* followed by the text and a zero byte */
 
 /* Live parts. */
 struct ledger_trainer_live {
-	uint32_t sq_head;     /* entries before it have been taken */
+	uint32_t sq_head;     /* the ring's entries before this position have been taken */
 	uint32_t handled_seq; /* the last message that was answered */
 	uint32_t finish_seq, is_finishing;
-	uint32_t n_told;      /* output arenas below this id were sent to it */
-	uint32_t told_input;  /* the last input arena that was sent to it: its id + 1 */
-	uint64_t barrier;     /* the barrier at which it waits */
-	uint32_t barrier_seq; /* request whose answer it waits for, 0: it is at no barrier */
-	uint32_t device_seq;  /* the same for its request for the executor */
+	uint32_t n_told;     /* output arenas with a smaller id were sent to the trainer */
+	uint32_t told_input; /* id + 1 of the last input arena that was sent to the trainer */
+	uint64_t barrier;    /* number of the barrier at which the trainer waits */
+	/* sequence number of the BARRIER whose answer the trainer waits for, 0: none */
+	uint32_t barrier_seq;
+	/* sequence number of the DEVICE whose answer the trainer waits for, 0: none */
+	uint32_t device_seq;
 };
 struct ledger_tensor_live {
 	uint64_t staging_offset;
-	uint32_t staging_arena; /* id + 1, 0: none */
+	uint32_t staging_arena; /* id + 1 of the arena, 0: none */
 };
-/* More than the rounds a stream may be ahead (DEVICE_AHEAD), the round under way and a finished
- * one. */
+/* Submissions kept per worker and tensor. Must be more than the waiting ones (DEVICE_AHEAD), the
+ * round under way and a finished one. */
 #define LEDGER_SUBMISSIONS 16
 struct ledger_submission {
 	uint16_t priority;
 	uint8_t op, unused;
 };
-struct ledger_worker_live { /* of a tensor; submitted is written last */
-	struct ledger_submission of[LEDGER_SUBMISSIONS]; /* by round */
+struct ledger_worker_live { /* for each worker of a tensor; submitted is written last */
+	/* the last submissions, see ledger_submission_at */
+	struct ledger_submission of[LEDGER_SUBMISSIONS];
 	_Atomic uint64_t submitted;
 };
 static inline struct ledger_submission *ledger_submission_at(

@@ -1,7 +1,7 @@
-/* Reads the state that the previous process has left: descriptors, and ledgers that describe them
- * (handover_write.h). Ledgers are written by agents only, but their content is checked all the
- * same. A contradiction ends that job, which is reported to its trainers and the scheduler. Thread:
- * the data thread, before it runs. */
+/* Restores the state that the previous process has left: descriptors, and ledgers that describe
+ * them (handover_write.h). Only agents write ledgers, but their content is checked nevertheless. A
+ * contradiction ends the job; its trainers and the scheduler get the reason. Thread: runs before
+ * the data thread starts. */
 #include "bps-agent/restore/handover_read.h"
 
 #include <errno.h>
@@ -42,7 +42,8 @@ int handover_take_fd(struct fdstore *s, char kind, uint64_t number, char what)
 	return fdstore_take(s, name);
 }
 
-/* Return a string that ends within the record, after n bytes. */
+/* Return the string that follows the first n bytes of the record's fixed part; NULL: no string ends
+ * within the record. */
 static const char *text_behind(const struct ledger_record *rec, size_t n)
 {
 	const char *text = (const char *)rec->fixed + n;
@@ -62,7 +63,8 @@ static void forget(char kind, uint64_t number, const char *parts)
 	}
 }
 
-/* Restore a trainer with this socket; NULL: not possible, and the socket was closed. */
+/* Create a trainer for the socket of the previous process. NULL: not possible; both descriptors
+ * have been closed. */
 static struct trainer *trainer_again(struct agent *a, int sock, int pidfd, uint64_t number)
 {
 	struct trainer *t = calloc(1, sizeof(*t));
@@ -105,7 +107,7 @@ static int map_control(struct trainer *t, int fd, uint64_t bytes)
 	return 0;
 }
 
-/* Attach it to its job again, and send messages that it may have missed. */
+/* Attach the trainer to its job again. Repeats WELCOME, which the trainer may have missed. */
 static int attach(struct handover_reader *r, struct trainer *t, const struct ledger_trainer *k,
 	struct ledger_trainer_live *live, int control_fd)
 {
@@ -134,7 +136,8 @@ static int attach(struct handover_reader *r, struct trainer *t, const struct led
 	t->job = r->job;
 	TAILQ_INSERT_TAIL(&r->job->trainers, t, of_job);
 	trainer_set_state(t, TRAINER_JOINING);
-	if (live->handled_seq == 0) /* no message was answered */
+	/* the previous process has answered no message of this trainer */
+	if (live->handled_seq == 0)
 		trainer_welcome(t, k->hello_seq, control_fd);
 	return 0;
 }
@@ -166,7 +169,8 @@ static int on_trainer(struct handover_reader *r, const struct ledger_record *rec
 		if (*fd >= 0)
 			close(*fd);
 	if (!t)
-		forget('t', k->number, "spec"); /* it has left; its job will learn that */
+		/* the trainer has left; its place in the job stays empty */
+		forget('t', k->number, "spec");
 	return rc;
 }
 
@@ -309,7 +313,7 @@ uint64_t handover_tensor_bytes(const struct tensor *tensor)
 	return tensor->n_elems * dtype_bytes(tensor->dtype);
 }
 
-/* Return the arenas of its memory on this machine. */
+/* Return the arena set in which the tensor's memory lies. */
 static const struct arena_set *arenas_of(const struct tensor *tensor)
 {
 	return tensor->device ? &tensor->device->executor->arenas : &tensor->job->arenas;
@@ -451,7 +455,8 @@ static int on_record(struct handover_reader *r, const struct ledger_record *rec)
 	return readers[rec->type](r, rec);
 }
 
-/* Find the staging memory, which is recorded after the tensor. */
+/* Find the staging memory of each tensor. It is allocated after the tensor is recorded, so its
+ * place is in the live part. */
 static int find_staging(struct handover_reader *r)
 {
 	for (uint32_t i = 0; i < r->n_tensors; i++) {
@@ -467,7 +472,8 @@ static int find_staging(struct handover_reader *r)
 	return 0;
 }
 
-/* Resume the job: it runs again, or forms as before. */
+/* Resume the job when all its records have been read. A job that was still forming needs
+ * nothing. */
 static int go_on(struct handover_reader *r)
 {
 	struct ctl_job_member *members;
@@ -570,7 +576,7 @@ static void job_again(struct agent *a, struct fdstore *s, int fd, uint64_t numbe
 	free(r.tensors);
 }
 
-/* Parse a name such as t12.s or j3.l. */
+/* Parse a name such as t12.s or j3.l. Returns whether it is valid. */
 static bool parse(const char *name, char ret_kind[2], uint64_t *ret_number, char *ret_what)
 {
 	int n = 0;
@@ -591,8 +597,8 @@ static bool is_greeting(const struct trainer *t)
 	return is;
 }
 
-/* Restore trainers that are left when the ledgers are read: those without an answer yet, or of a
- * ledger that is not valid. */
+/* Restore a trainer that no ledger has named: it has sent HELLO and has no answer yet, or its
+ * ledger is not valid. In the second case the trainer gets an error. */
 static void greet_again(struct agent *a, struct fdstore *s, struct fdstore_fd *f, uint64_t number)
 {
 	struct trainer *t = trainer_again(a, f->fd, handover_take_fd(s, 't', number, 'p'), number);
@@ -630,7 +636,8 @@ void handover_read(struct agent *a, struct fdstore *s)
 		if (*kind == 't' && what == 's')
 			greet_again(a, s, f, number);
 	}
-	/* the remaining descriptors are unused; closed with the store */
+	/* nothing uses the remaining descriptors: make the manager forget them; fdstore_fini closes
+	 * them */
 	for (size_t i = 0; i < s->n; i++)
 		if (s->fds[i].fd >= 0 && parse(s->fds[i].name, kind, &number, &what))
 			fdstore_remove(s->fds[i].name);

@@ -1,4 +1,5 @@
-/* Reads the records of device memory after a restart: the living executor and its tensors. */
+/* Reads the records about device memory after a restart: the executor, which still runs, and its
+ * tensors. Thread: runs before the data thread starts. */
 #include <string.h>
 
 #include "bps-agent/gpu/executor_link.h"

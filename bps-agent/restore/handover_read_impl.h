@@ -1,8 +1,8 @@
 #ifndef BPS_AGENT_RESTORE_HANDOVER_READ_IMPL_H
 #define BPS_AGENT_RESTORE_HANDOVER_READ_IMPL_H
 /* Declarations that handover_read.c, which reads the ledgers, shares with handover_read_gpu.c,
- * which reads the records of device memory. Errors are BPS_EPROTO, or the failure of an executor
- * that is gone, with a text in r->err. */
+ * which reads the records of device memory. Functions that return int return 0, BPS_EPROTO, -ENOMEM
+ * or the error of an executor that has ended, with a text in r->err. */
 #include "bps-agent/handover/ledger.h"
 #include "bps-agent/handover/ledger_records.h"
 #include "bps-agent/model/agent.h"
@@ -13,18 +13,19 @@ struct handover_reader {
 	struct fdstore *store;
 	struct job *job;
 	struct quota_account *user;
-	struct tensor **tensors; /* by index */
+	struct tensor **tensors; /* indexed by the tensors' ledger index */
 	uint32_t n_tensors, tensors_room;
 	struct ledger_running running;
 	struct err_text err;
 };
 
 /* handover_read.c */
-/* Report that the record contradicts itself, or others. */
+/* Set the error that a record contradicts itself or other records. Returns BPS_EPROTO. */
 int handover_contradicts(struct handover_reader *r, const char *what);
-/* Take a descriptor out of the store; -1: it is not there. Owns: the caller's. */
+/* Take a descriptor out of the store; -1: it is not there. Owns: the caller owns the descriptor. */
 int handover_take_fd(struct fdstore *s, char kind, uint64_t number, char what);
-/* Find n_bytes at that place of that arena. False: they are not in it. */
+/* Find n_bytes at offset of the set's arena with that id. Returns false if the arena does not
+ * exist, has another kind or is too small. */
 bool handover_place(const struct arena_set *set, uint32_t id, enum arena_kind kind, uint64_t offset,
 	uint64_t n_bytes, struct arena **ret_arena, struct agt_mem *ret);
 uint64_t handover_tensor_bytes(const struct tensor *tensor);
@@ -34,8 +35,8 @@ uint64_t handover_tensor_bytes(const struct tensor *tensor);
 int handover_read_executor(struct handover_reader *r, const struct ledger_record *rec);
 int handover_read_route(struct handover_reader *r, const struct ledger_record *rec);
 int handover_read_inputs(struct handover_reader *r, const struct ledger_record *rec);
-/* Fail if the job has tensors on GPUs and its executor is gone. */
+/* Fail if the job has tensors on GPUs and its executor has ended. */
 int handover_check_executor(struct handover_reader *r);
-/* Request the executor again for trainers that have no answer. */
+/* Request the executor again for the trainers that wait for an answer to DEVICE. */
 void handover_ask_again(struct job *job);
 #endif
