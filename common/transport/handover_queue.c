@@ -40,7 +40,7 @@ bool handover_queue_push(struct handover_queue *q, const void *item, unsigned li
 		atomic_store_explicit(&q->n, n + 1, memory_order_relaxed);
 	}
 	pthread_mutex_unlock(&q->lock);
-	/* A full eventfd counter is a pending wake-up too. */
+	/* EAGAIN means that the eventfd's counter is full. Then a wake-up is pending anyway. */
 	if (ok && write(q->wake_fd, &one, sizeof(one)) < 0 && errno != EAGAIN)
 		log_error("cannot wake a data thread: %s", strerror(errno));
 	return ok;

@@ -1,7 +1,8 @@
 #ifndef BPS_COMMON_TRANSPORT_HANDOVER_QUEUE_H
 #define BPS_COMMON_TRANSPORT_HANDOVER_QUEUE_H
-/* Bounded queue from a transport's connection thread to a data thread, which an eventfd wakes.
- * Items are copied in and out, and wiped when they leave, because they hold keys. */
+/* Bounded queue from a transport's connection thread to one data thread. An eventfd wakes the data
+ * thread. Items are copied in and out. The queue's copy is erased when an item is taken, because
+ * items hold keys. */
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -9,21 +10,23 @@
 
 struct handover_queue {
 	pthread_mutex_t lock;
-	atomic_uint n; /* read without the lock: a stale value only delays, and wake_fd wakes */
+	/* May be read without the lock: a stale 0 only delays, because wake_fd is then readable */
+	atomic_uint n;
 	unsigned head, max;
 	size_t item_bytes;
 	char *items;
 	int wake_fd; /* readable after a push */
 };
 
-/* Initialize the queue; call handover_queue_fini in any case.
+/* Initialize the queue. Call handover_queue_fini even when this fails.
  * Errors: -errno. */
 int handover_queue_init(struct handover_queue *q, unsigned max, size_t item_bytes);
 void handover_queue_fini(struct handover_queue *q);
-/* Append an item unless `limit` items wait, and wake the data thread. Returns false when full. */
+/* Append an item and wake the data thread. Returns false, and appends nothing, when `limit` items
+ * wait already. */
 bool handover_queue_push(struct handover_queue *q, const void *item, unsigned limit);
-/* Take the first item; false: there is none. */
+/* Remove the first item and copy it to ret_item. Returns false when the queue is empty. */
 bool handover_queue_pop(struct handover_queue *q, void *ret_item);
-/* Make wake_fd unreadable, before the items are taken. */
+/* Reset wake_fd, so that it is not readable. Call it before taking the items. */
 void handover_queue_clear_wake(const struct handover_queue *q);
 #endif

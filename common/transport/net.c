@@ -162,9 +162,9 @@ const char *net_check_ticket(
 		return "unknown or replaced instance";
 	if (ticket_verify(buf, ret_key))
 		return "wrong key";
-	/* Any number of other connects may have begun before the second channel of a connection. So
-	 * its count is not checked against the window: it is valid once, for that one connection
-	 * (peer_conn_is_second). */
+	/* Do not check the count in a second channel's ticket against the window: any number of
+	 * other connects may have begun since the first channel. The ticket is valid once, for the
+	 * one connection that peer_conn_is_second finds. */
 	if (ret->channel == CHANNEL_OF_CONNECTING && replay_check(&n->replay, ret))
 		return "replayed ticket";
 	return FAILPOINT(NET_ACCEPT) ? "ordered by a failpoint" : NULL;

@@ -1,15 +1,15 @@
 #ifndef BPS_COMMON_TRANSPORT_NET_H
 #define BPS_COMMON_TRANSPORT_NET_H
-/* Network transport of a process: its address, for servers the listener with its ticket check, and
- * one struct xport per data thread (common/transport/xport.h). Two implementations:
- * common/transport/sockets/tcp.h, our own sockets, and common/transport/fabric/fabric.h, libfabric
- * (verbs, and its tcp for comparison).
+/* Network transport of a process. It has the address of the process, one struct xport per data
+ * thread (common/transport/xport.h) and, in a server, the listener, which checks tickets. Two
+ * implementations: common/transport/sockets/tcp.h, our own sockets, and
+ * common/transport/fabric/fabric.h, libfabric (verbs, and its tcp for comparison).
  *
- * A connect brings a ticket: 48 bytes with (thread, peer id, instance, nonce) and their HMAC under
- * the key that the scheduler gave to exactly these two instances. It is checked before anything
- * else is received, and answered with a proof. A ticket has no expiry. It is valid as long as the
- * key function knows the pair, and once: the nonce counts the connects of its sender, and the
- * listener keeps a window over that count. */
+ * The connecting side first sends a ticket: 48 bytes with thread, peer id, instance and nonce, and
+ * their HMAC under a key. The scheduler gives that key to these two instances only. The listener
+ * checks the ticket before it receives anything else, and answers with a proof. A ticket has no
+ * expiry. It is valid while the key function returns a key for its sender, and only once: the nonce
+ * counts the connects of the sender, and the listener remembers the last counts. */
 #include <stdint.h>
 
 #include "common/base/error.h"
@@ -34,25 +34,28 @@ struct net_config {
 	uint32_t dead_ms;            /* ... and dropped after this silence; at least 2 * ping_ms */
 };
 
-/* Look up a peer: is peer_id with this instance known, and which key do we share? Runs on the
- * connection thread; the implementation locks, and must not call the transport. Returns 0 and
- * writes 32 bytes, or BPS_ENOTFOUND. */
+/* Look up the key shared with the peer of this id and instance. Runs on the connection thread, so
+ * the implementation must lock its data; it must not call the transport. Returns 0 and writes 32
+ * bytes, or BPS_ENOTFOUND. */
 typedef int (*net_key_fn)(void *ctx, uint32_t peer_id, uint64_t peer_instance, void *ret_key);
 
 struct net_stats {
-	/* Messages and bytes read; bytes that peers read from us are counted by them. */
+	/* Bytes of messages and of reads. Bytes that a peer reads from this process are in the
+	 * peer's rx_bytes, not in tx_bytes */
 	uint64_t rx_bytes, tx_bytes;
-	uint64_t discarded_bytes; /* part of rx_bytes: came with an offer, and were discarded */
+	/* Part of rx_bytes: bytes sent with an offer that no read was waiting for */
+	uint64_t discarded_bytes;
 	uint64_t messages_in, messages_out, reads, protocol_errors, refused_tickets,
 		silent_strangers;
 	uint32_t connections;
 };
 
-/* Stop and free; all xports must be freed before. NULL is allowed. */
+/* Stop the listener and free n. All its xports must be freed before. NULL is allowed. */
 void net_close(struct net *n);
 /* Return the listener's port. */
 uint16_t net_port(const struct net *n);
-/* Set our member id once the scheduler has assigned it; before the first connect. */
+/* Set the member id that the scheduler has assigned to this process. Call it before the first
+ * connect. */
 void net_set_id(struct net *n, uint32_t my_id);
 /* Make the xport of data thread `thread`. Call it on any thread before that thread starts using the
  * xport. */

@@ -1,7 +1,7 @@
 #ifndef BPS_COMMON_TRANSPORT_NET_SHARED_H
 #define BPS_COMMON_TRANSPORT_NET_SHARED_H
-/* Parts shared by the implementations of common/transport/net.h: the process-wide object, and each
- * data thread's part in it. */
+/* Code that the implementations of common/transport/net.h share: the process-wide object, and the
+ * counters and the queue that it has for each data thread. */
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -12,7 +12,7 @@
 #include "common/transport/peer_conn.h"
 #include "common/wire/ticket.h"
 
-/* Counters of a data thread: written by it, read by any. */
+/* Counters of a data thread: only that thread writes them, any thread reads them. */
 struct net_counters {
 	_Atomic uint64_t rx_bytes, tx_bytes, messages_in, messages_out, reads, protocol_errors,
 		discarded_bytes;
@@ -45,16 +45,17 @@ struct net {
 	void *key_ctx;
 	uint16_t port;
 	_Atomic uint32_t my_id, nonces;
-	uint16_t tag; /* random, part of our tickets */
+	/* Random, in the nonces of this process, so that they differ after a restart */
+	uint16_t tag;
 
 	pthread_mutex_t lock; /* guards threads and past */
 	LIST_HEAD(net_thread_list, net_thread) threads;
-	struct net_stats past; /* sums of freed data threads */
+	struct net_stats past; /* sums of the counters of freed data threads */
 	_Atomic uint64_t refused, silent;
 	struct replay replay; /* connection thread only */
 };
 
-/* Fill in a zeroed object. Call net_fini in any case.
+/* Fill in a zeroed object. Call net_fini even when net_init fails.
  * Errors: -ENOMEM. */
 int net_init(struct net *n, const struct net_ops *ops, const struct net_config *cfg,
 	net_key_fn key_fn, void *key_ctx);
@@ -65,24 +66,24 @@ static inline struct peer_times net_times(const struct net *n)
 	return (struct peer_times){n->cfg.connect_timeout_ms, n->cfg.ping_ms, n->cfg.dead_ms};
 }
 
-/* Return the data thread of that number, or NULL. Locked: net->lock. */
+/* Return the data thread with that number, or NULL. The caller holds net->lock. */
 struct net_thread *net_find_thread(const struct net *n, unsigned thread);
-/* Remove it from the list and add its counts to net->past. Locked: net->lock. */
+/* Remove t from the list and add its counters to net->past. The caller holds net->lock. */
 void net_remove_thread(struct net *n, struct net_thread *t);
 
-/* Return the nonce of a connection that starts at this slot; its second channel's is reserved,
- * too. */
+/* Return the nonce of a new connection in this slot. The nonce of its second channel, which has the
+ * next count, is reserved as well. */
 uint64_t net_new_nonce(struct net *n, unsigned slot);
 /* Make the ticket that c sends for a channel. */
 void net_seal_ticket(const struct net *n, const struct peer_conn *c, enum channel channel,
 	uint16_t credits, uint8_t ret[TICKET_BYTES]);
-/* Make our proof for the holder of ticket t. */
+/* Make the proof of this process for the sender of ticket t. */
 void net_seal_proof(const struct net *n, const struct ticket *t, const void *key, uint16_t credits,
 	uint64_t cookie, uint8_t ret[PROOF_BYTES]);
-/* Check a ticket, on the connection thread. Returns NULL, with the fields and the pair's key, or
- * the reason for refusing it. */
+/* Check a ticket; call it on the connection thread. Returns NULL when the ticket is valid, and
+ * writes its fields and the key shared with its sender. Else returns the reason for refusing it. */
 const char *net_check_ticket(
 	struct net *n, const void *buf, size_t n_bytes, struct ticket *ret, void *ret_key);
-/* Count and log a refusal. Returns the word for the peer. */
+/* Count and log a refusal. Returns the word (REFUSED_...) that the caller sends to the peer. */
 const char *net_refuse(struct net *n, const struct ticket *t, const char *why);
 #endif

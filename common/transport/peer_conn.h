@@ -1,8 +1,9 @@
 #ifndef BPS_COMMON_TRANSPORT_PEER_CONN_H
 #define BPS_COMMON_TRANSPORT_PEER_CONN_H
 /* Life of a connection to a peer: states, the deadline of the handshake, pings when the peer is
- * silent. Shared by all transports, whose connections and data threads begin with the structs
- * below. Each transport closes, cancels and reports in its own order.
+ * silent. All transports share this code: their structs for connections and for data threads begin
+ * with struct peer_conn and struct peer_xport. Closing sockets, cancelling reads and running
+ * callbacks is the task of each transport.
  *
  *   FREE --connect--> CONNECTING --proofs checked-> UP --error--> DOOMED --peer_reap--> GONE
  *   FREE --accept---> ACCEPTING  --first message--> UP        (xport_close goes straight to GONE)
@@ -29,13 +30,15 @@ enum conn_state {
 struct peer_conn {
 	struct xconn pub; /* first */
 	enum conn_state state;
-	uint16_t slot;          /* in the data thread's table */
-	bool is_told;           /* the owner knows it: it called connect, or up was called */
+	uint16_t slot; /* in the data thread's table */
+	/* The owner has a pointer to it, from connect or from up, so down must run */
+	bool is_told;
 	bool is_pinged;         /* pinged, and nothing received since */
 	uint64_t rx_ns;         /* when the last message or byte was received */
 	uint64_t ping_ns;       /* when the last ping was sent */
 	uint64_t connect_by_ns; /* deadline of the handshake */
-	/* Nonce of the first channel's ticket; the second's has the next count */
+	/* Nonce of the first channel's ticket. The count in the second channel's nonce is larger by
+	 * one */
 	uint64_t nonce;
 	uint16_t peer_thread;
 	uint8_t key[TICKET_KEY_BYTES]; /* kept until the proofs are checked */
@@ -50,7 +53,7 @@ struct peer_times {
 struct peer_xport {
 	struct xport pub; /* first */
 	unsigned thread;
-	int epoll_fd; /* the transport opens and closes it */
+	int epoll_fd; /* opened and closed by the transport */
 	struct peer_times times;
 	uint64_t now_ns, next_deadline_ns;
 	uint32_t n_conns;
@@ -66,34 +69,37 @@ void peer_deadline(struct peer_xport *x, uint64_t at_ns);
 int peer_fd(struct xport *x);
 uint64_t peer_next_deadline(struct xport *x);
 uint64_t peer_heard_ns(const struct xconn *c);
-/* Close the doomed connections; returns how many there were. */
+/* Close the doomed connections. Returns how many it closed. */
 int peer_reap(struct peer_xport *x);
 
+/* Go to state `to`, which must be allowed, and log why. */
 void peer_conn_set_state(struct peer_conn *c, enum conn_state to, const char *why);
 /* Record the peer that c connects to. key: TICKET_KEY_BYTES. */
 void peer_conn_set_peer(struct peer_conn *c, uint16_t thread, uint32_t peer_id,
 	uint64_t peer_instance, const void *key, void *user);
-/* Start a handshake: FREE -> state, which is CONNECTING or ACCEPTING. */
+/* Start a handshake: go from FREE to state, which is CONNECTING or ACCEPTING. */
 void peer_conn_begin(struct peer_conn *c, enum conn_state state, const char *why);
-/* Finish the handshake. The caller runs up. */
+/* Finish the handshake: go to UP. The caller then runs the up callback. */
 void peer_conn_come_up(struct peer_conn *c);
 /* Record that bytes came from the peer. */
 void peer_conn_heard(struct peer_conn *c);
-/* Mark as failed; peer_reap takes it down. Keeps the first reason. */
+/* Mark the connection as failed, with the reason; peer_reap closes it later. A second call changes
+ * nothing, so the first reason stays. */
 void peer_conn_doom(struct peer_conn *c, const char *fmt, ...)
 	__attribute__((format(printf, 2, 3)));
-/* Log that the peer broke the protocol, and doom. */
+/* Log that the peer broke the protocol, and doom the connection. */
 void peer_conn_broke_protocol(struct peer_conn *c, const char *what);
-/* End a connection that is late. Returns whether the owner has to send a ping: once per silence of
- * ping_ms; after dead_ms the connection is dead. Silence counts only against a peer that had a ping
- * to answer, because this process may have been stopped itself. */
+/* Doom the connection if its handshake is late or its peer is dead. Returns whether the caller has
+ * to send a ping: once, after ping_ms without a byte from the peer. A peer is dead after dead_ms of
+ * silence, and only if it had a ping to answer: this process may itself have been stopped for that
+ * long. */
 bool peer_conn_tick(struct peer_conn *c);
 
 static inline uint64_t peer_conn_nonce(const struct peer_conn *c, enum channel channel)
 {
 	return ticket_channel_nonce(c->nonce, channel);
 }
-/* Return whether t is the second channel's ticket of c's peer. */
+/* Return whether t is the ticket for the second channel of c, from the same peer. */
 bool peer_conn_is_second(const struct peer_conn *c, const struct ticket *t);
 /* Check the proof of a channel: 0, or BPS_EAUTH, BPS_EPROTO, BPS_EVERSION. */
 int peer_conn_check_proof(const struct peer_conn *c, enum channel channel, const void *buf,

@@ -1,25 +1,26 @@
 #ifndef BPS_COMMON_TRANSPORT_XPORT_H
 #define BPS_COMMON_TRANSPORT_XPORT_H
-/* The transport of the data plane, as seen by a data thread: connections that carry wire messages
- * under credit, and reads of the peer's offers. One struct xport per data thread; all calls and
- * callbacks run on that thread. The implementation is a table (struct xport_ops):
+/* The transport of the data plane, as a data thread sees it. A connection carries wire messages, at
+ * most as many as the receiver has granted (its credits). A message may offer bytes in memory of
+ * its sender, and the receiver reads them with xport_read. Each data thread has one struct xport;
+ * all calls and callbacks run on that thread. The implementation is a table (struct xport_ops):
  *   common/transport/sockets/tcp.c    our own sockets
  *   common/transport/fabric/fabric.c  libfabric FI_EP_MSG (verbs)
  *   common/transport/shm/shm.c        memory of a peer on the same host
  *   common/datapath/datapath.c        chooses between shared memory and the network
- * The simulator's network is another.
+ * The network of the simulator (tests/sim) is another implementation.
  *
  *   connection:  CONNECTING --up--> UP --down--> (freed by xport after the down callback returned)
  *                CONNECTING --down--> ...
  *
  * Guarantees that the cores rely on:
- *   - every xport_read that returned 0 has its read_done exactly once, also when the connection
- *     goes down (before its down callback) and on close; after it nothing writes to dst any more;
+ *   - for every xport_read that returned 0, read_done runs exactly once. When the connection goes
+ *     down or is closed, it runs before the down callback. After read_done nothing writes to dst;
  *   - messages of one connection arrive in the order they were sent, or the connection goes down;
- *   - after down no callback names that connection again;
+ *   - after down no callback has that connection as an argument;
  *   - memory of a segment is only ever read by peers, never written;
- *   - once close has returned, or down has run, no read of the peer's that began before counts:
- *     the memory that it was offered may change. */
+ *   - once close has returned, or down has run, this side may overwrite the memory that it had
+ *     offered. The peer discards each read of that memory that is not complete by then. */
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -30,17 +31,20 @@
 struct xport;
 struct xconn;
 
-/* Read of bytes at [offset, offset + len) of the peer's segment into dst, which lies in one of our
- * own segments (own_segment). The caller owns it, and leaves it untouched until read_done. */
+/* A read: copy the bytes [offset, offset + len) of the peer's segment to dst, which lies in one of
+ * this side's segments (own_segment). The caller owns the struct, and does not change it until
+ * read_done. */
 struct xport_read {
 	struct xconn *conn;
 	void *dst;
 	uint16_t own_segment;
 	uint16_t segment;
 	uint32_t len;
-	/* Copies bypass the caches: dst is not used soon (common/data/copy_nontemporal.h) */
+	/* Copy without filling the CPU caches, because dst is not used soon
+	 * (common/data/copy_nontemporal.h) */
 	bool is_past_caches;
-	/* Set with status 0: crc was computed over the bytes in dst as they arrived */
+	/* Set by the transport before read_done with status 0: crc is that of the bytes in dst,
+	 * computed while they arrived */
 	bool has_crc;
 	uint32_t crc;
 	uint64_t offset;
@@ -48,7 +52,8 @@ struct xport_read {
 };
 
 /* Memory of a peer, read in place. It stays readable until xport_loan_end, also when the connection
- * is down. The protocol decides whether its bytes stay the same. */
+ * is down. The transport does not stop the peer from changing the bytes; the rules in
+ * docs/reference/faults.md say when the peer must not. */
 struct xport_loan {
 	const void *mem; /* NULL: none */
 	void (*end)(void *impl);
@@ -56,16 +61,18 @@ struct xport_loan {
 };
 
 struct xport_events {
-	/* A connection is usable. peer_id/peer_instance: the peer, proven by its ticket. user: from
-	 * ops->connect, or NULL for an accepted one. */
+	/* A connection can be used from now on. peer_id and peer_instance identify the peer; its
+	 * ticket has proven them. c->user is that of ops->connect; NULL for an accepted
+	 * connection. */
 	void (*up)(void *ctx, struct xconn *c, uint32_t peer_id, uint64_t peer_instance);
 	/* The connection has ended; why is for the log. */
 	void (*down)(void *ctx, struct xconn *c, const char *why);
 	/* A message was received; m and its payload live until the callback returns. */
 	void (*message)(void *ctx, struct xconn *c, const struct wire_msg *m);
-	/* A read has ended. status 0, or negative: the content of dst is undefined. */
+	/* A read has ended. status: 0; negative: the read failed, and the content of dst is
+	 * undefined. */
 	void (*read_done)(void *ctx, struct xport_read *r, int status);
-	/* A send returned -EAGAIN before; now there may be room for it. */
+	/* An earlier send returned -EAGAIN; now there may be room, so send again. */
 	void (*writable)(void *ctx, struct xconn *c);
 };
 
@@ -74,64 +81,67 @@ struct xport_ops {
 	int (*connect)(struct xport *x, const char *addr, uint16_t port, uint16_t thread,
 		uint32_t peer_id, uint64_t peer_instance, const void *key, void *user,
 		struct xconn **ret_conn);
-	/* Queue one message; it leaves at the latest when the thread next goes idle, small ones
-	 * together. Copies m and its payload.
+	/* Queue one message; m and its payload are copied. Several small messages are sent
+	 * together, at the latest before the thread blocks.
 	 * Errors: -EAGAIN no credit (writable follows), -ENOTCONN. */
 	int (*send)(struct xconn *c, const struct wire_msg *m);
-	/* Send a message that offers bytes, and its bytes without a request. A read of exactly
-	 * these bytes that the receiver starts when it receives the offer takes them on arrival.
-	 * Without such a read they are discarded. Without room for them here they are not sent, and
-	 * the offer is an ordinary one. is_patient: return -EAGAIN instead of sending the offer
-	 * without its bytes or queueing it behind many others. To a receiver that discarded some,
-	 * offers go without their bytes for a while. NULL: send does instead.
+	/* Send a message that offers bytes, and send the bytes as well, without waiting for a
+	 * request. The receiver must start a read of exactly these bytes when it receives the
+	 * offer; else it discards them on arrival. When this side has no room to queue the bytes,
+	 * it sends the offer alone. is_patient: return -EAGAIN instead of sending the offer alone
+	 * or queueing it behind many others. A receiver that discarded bytes gets offers without
+	 * bytes for a while. NULL: the transport has only send.
 	 * Owns: the memory must not change until the offer ends, same as for a read.
 	 * Errors: -EAGAIN no credit, or is_patient and too much waits (writable follows),
 	 * -ENOTCONN. */
 	int (*send_eager)(struct xconn *c, const struct wire_msg *m, bool is_patient);
 	/* Start a read.
 	 * Errors: -EAGAIN too many in flight on this connection (retry after one of its read_done),
-	 * -ENOTCONN, BPS_EPROTO no such segment of the peer or out of its bounds. */
+	 * -ENOTCONN, BPS_EPROTO the peer has no such segment, or the bytes lie outside of it. */
 	int (*read)(struct xport_read *r);
 	/* Drop a connection; reads complete with -ECANCELED, then down runs (before close
 	 * returns). */
 	void (*close)(struct xconn *c, const char *why);
-	/* Offer memory to peers, which may read it, and to our own reads. It never moves and never
-	 * shrinks. */
+	/* Add a segment: memory that peers may read, and that this side's reads may write. The
+	 * memory must neither move nor shrink until seg_del. */
 	int (*seg_add)(struct xport *x, void *mem, size_t bytes, uint16_t *ret_segment);
-	/* Return when the peer last sent anything, by the clock of the thread's turns. At most some
-	 * seconds ago, because a silent connection goes down. */
+	/* Return the time at which the peer last sent anything (now_ns of that poll). This is at
+	 * most some seconds ago, because a silent connection goes down. */
 	uint64_t (*heard_ns)(const struct xconn *c);
 	/* Withdraw a segment. The caller ensures that no read of our own targets it. */
 	void (*seg_del)(struct xport *x, uint16_t segment);
-	/* Declare that the segment is all of this sealed memfd, which peers on the same host may
-	 * map; before the first offer from it. NULL: no transport maps it. fd stays the caller's.
+	/* Declare that the segment is the whole of this sealed memfd, which peers on the same host
+	 * may map. Call it before the first offer of bytes in the segment. NULL: the transport
+	 * cannot map memory of a peer. fd stays the caller's.
 	 * Errors: -EMFILE, ... */
 	int (*seg_share)(struct xport *x, uint16_t segment, int fd);
-	/* Read an offer in place; only when is_same_host. NULL for transports that cannot.
-	 * Errors: -ENOTCONN, BPS_EPROTO same as read. */
+	/* Lend the memory of an offer, so that it can be read without a copy; only for a connection
+	 * with is_same_host. NULL: the transport cannot.
+	 * Errors: -ENOTCONN, BPS_EPROTO as for read. */
 	int (*borrow)(struct xconn *c, uint16_t segment, uint64_t offset, uint32_t len,
 		struct xport_loan *ret);
 
-	/* Functions for the thread that drives it (common/loop/dataloop.h); the transports of the
-	 * tests lack them. */
-	/* Make progress and run callbacks; returns how much was done, 0: nothing. */
+	/* Functions for the loop of the data thread (common/loop/dataloop.h). The transports of the
+	 * tests do not have them. */
+	/* Send and receive, and run callbacks. Returns how many things were done; 0: nothing. */
 	int (*poll)(struct xport *x, uint64_t now_ns);
-	/* Send the queued messages; true when it is safe to block on fd until next_deadline, false:
-	 * poll again. */
+	/* Send the queued messages. Returns true when the thread may block on fd until
+	 * next_deadline; false: poll again. */
 	int (*may_sleep)(struct xport *x);
 	int (*fd)(struct xport *x); /* readable when poll has something to do */
 	uint64_t (*next_deadline)(struct xport *x);
-	/* Close all connections and free. Call it on its own thread, or after that has ended. */
+	/* Close all connections and free x. Call it on the data thread, or after that thread has
+	 * ended. */
 	void (*free)(struct xport *x);
 };
 
-/* First member of every implementation's object. */
+/* The first member of every implementation's own struct. */
 struct xport {
 	const struct xport_ops *ops;
 	const struct xport_events *ev;
 	void *ctx;
-	/* Patient offers are refused while this many bytes wait to leave on a connection; may
-	 * change. 0: unknown. */
+	/* send_eager with is_patient returns -EAGAIN while this many bytes wait to be sent on a
+	 * connection. The transport may change the number. 0: the transport has no such limit. */
 	uint32_t ahead_bytes;
 };
 struct xconn {
@@ -139,7 +149,7 @@ struct xconn {
 	void *user; /* the core's object for this connection */
 	uint32_t peer_id;
 	uint64_t peer_instance;
-	bool is_same_host; /* no network: offers can be borrowed, and no crc is needed */
+	bool is_same_host; /* shared memory, no network: ops->borrow works, and no crc is needed */
 };
 
 static inline int xport_send(struct xconn *c, const struct wire_msg *m)
@@ -170,7 +180,7 @@ static inline uint32_t xport_read_crc(const struct xport_read *r)
 {
 	return r->has_crc ? r->crc : crc32c(0, r->dst, r->len);
 }
-/* End a loan; it is empty afterwards. An empty loan is allowed. */
+/* End a loan, and set l to the empty loan. l may be empty. */
 static inline void xport_loan_end(struct xport_loan *l)
 {
 	if (l->mem)
