@@ -93,7 +93,7 @@ int congestion_find(const char *wanted, char *ret, struct err_text *err)
 	if (fd < 0)
 		return err_set(err, -errno, "cannot open a TCP socket: %s", strerror(errno));
 	if (getsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, system, &len))
-		*system = '\0'; /* the kernel reports none: nothing to replace */
+		*system = '\0'; /* the kernel reports no default, so there is none to replace */
 	name = congestion_choose(wanted, system, may_use, &fd, err);
 	if (name) {
 		snprintf(ret, CONGESTION_NAME_MAX + 1, "%s", name);

@@ -2,29 +2,32 @@
 #define BPS_COMMON_TRANSPORT_SOCKETS_CONGESTION_H
 /* The congestion control of data sockets.
  *
- * BBR measures the least round trip: after ten seconds without an idle moment a connection has four
- * packets in flight for 200 ms, and all connections of a data thread do so at once. It also paces,
- * at a timer per connection. Our windows are small and equal
- * (common/transport/sockets/recv_window.h), so that queues are short under any congestion control.
- * So BBR brings only costs: at 1 Gbit/s 4 to 7 % of the throughput, and more processor time
- * (docs/explanation/performance.md, point 7). */
+ * BBR measures the least round trip time. For that, a connection that was busy for ten seconds
+ * keeps only four packets in flight for 200 ms, and all connections of a data thread do so at once.
+ * BBR also paces each connection with a timer. Our receive windows are small and equal
+ * (common/transport/sockets/recv_window.h), so queues are short under any congestion control. BBR
+ * therefore has no benefit here, only costs: at 1 Gbit/s 4 to 7 % of the throughput, and more
+ * processor time (docs/explanation/performance.md, point 7). */
 #include "common/base/error.h"
 
-#define CONGESTION_NAME_MAX 15 /* letters of a name (TCP_CA_NAME_MAX includes its end) */
+/* Letters of a name (the kernel's TCP_CA_NAME_MAX includes the NUL byte) */
+#define CONGESTION_NAME_MAX 15
 
-/* Choose what to set on each socket. wanted: "auto": nothing, except where the system's is a BBR:
- * then the first of cubic and reno that this process may use. "system": nothing. Else a name the
- * kernel knows. system: the kernel's default. may_use(ctx, name): 0 or -errno.
- * Returns a name, "" for nothing, or NULL (err is set): unknown to the kernel, or not allowed.
- * Pure. */
+/* Choose the congestion control to set on each data socket. system: the kernel's default.
+ * wanted "auto": set nothing, unless the default is a version of BBR. Then choose cubic or reno,
+ * the first that this process may use. wanted "system": set nothing. Any other wanted: a name that
+ * the kernel must know.
+ * may_use(ctx, name): returns 0 when this process may use the name, else -errno.
+ * Returns a name, or "" to set nothing. Returns NULL, with err set, when the kernel does not know
+ * wanted or does not allow it. Pure. */
 const char *congestion_choose(const char *wanted, const char *system,
 	int (*may_use)(void *ctx, const char *name), void *ctx, struct err_text *err);
 
-/* Choose with this kernel's answers, in the network namespace of the caller; logs the choice. ret:
- * room for CONGESTION_NAME_MAX + 1.
- * Errors: -EINVAL, or that of socket(). */
+/* Call congestion_choose with what this kernel reports in the caller's network namespace, and log
+ * the choice. ret: room for CONGESTION_NAME_MAX + 1 bytes; receives the name or "".
+ * Errors: -EINVAL, or the -errno of socket(). */
 int congestion_find(const char *wanted, char *ret, struct err_text *err);
-/* Set it on a socket. name: as congestion_find returned it.
+/* Set the congestion control of a socket. name: as congestion_find returned it; "" changes nothing.
  * Errors: -errno. */
 int congestion_set(int fd, const char *name);
 #endif

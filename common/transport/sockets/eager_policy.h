@@ -1,19 +1,21 @@
 #ifndef BPS_COMMON_TRANSPORT_SOCKETS_EAGER_POLICY_H
 #define BPS_COMMON_TRANSPORT_SOCKETS_EAGER_POLICY_H
-/* Policy of one connection's sender: decide whether the next offer's bytes are sent with it.
+/* Policy of the sending side of a connection: decide whether the bytes of the next offer are sent
+ * with the offer, before the peer requests them.
  *
- * A peer without room for eager bytes discards them and requests them later: then they are sent
- * twice. So when it requests bytes that were sent, offers are sent without their bytes for a while.
- * A few offers with bytes test at intervals whether the peer has room. The interval doubles when
- * one of them was requested, too; else it halves, until no bytes are held back. Pure; the transport
- * and the simulator of bandwidth (tests/scale) share it. */
+ * A peer without room for such bytes discards them and requests them later, so they are sent twice.
+ * When the peer requests bytes that were already sent, the sender therefore sends offers without
+ * bytes for a while. At intervals it sends EAGER_POLICY_TRIES offers with bytes, to test whether
+ * the peer has room. The interval doubles when the peer requests bytes of such a test again. Else
+ * the interval halves, until all offers are sent with their bytes. Pure: no I/O, clock or threads.
+ * The transport and the simulator of bandwidth (tests/scale) share it. */
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
-/* Number of remembered offers that were sent with their bytes. At 128 KiB each, they cover what a
- * server reads of one agent at a time by default (8 MiB). A request for an older one is not
- * noticed. */
+/* Number of offers sent with their bytes that the sender remembers. At 128 KiB each, they cover
+ * what a server by default reads from one agent at a time (8 MiB). A request for the bytes of an
+ * older offer is not recognized as a second one. */
 #define EAGER_POLICY_NOTED    64
 #define EAGER_POLICY_REST_MIN 8
 #define EAGER_POLICY_REST_MAX 512
@@ -28,19 +30,21 @@ struct eager_policy {
 	struct eager_policy_offer noted[EAGER_POLICY_NOTED];
 	unsigned next;
 	uint32_t
-		/* Number of offers without their bytes before the next EAGER_POLICY_TRIES; 0: all
-		 * go with them */
+		/* Interval: number of offers without bytes before the next EAGER_POLICY_TRIES
+		 * offers with bytes; 0: all offers are sent with bytes */
 		rest;
 	uint32_t rest_left, tries_left;
-	bool is_refused; /* bytes were requested since the last tries began */
+	/* The peer has requested bytes that were already sent, since the last test began */
+	bool is_refused;
 };
 
+/* Return whether the next offer may be sent with its bytes. */
 static inline bool eager_policy_may_go(const struct eager_policy *u)
 {
 	return !u->rest_left;
 }
 
-/* Find a remembered offer that has this byte; NULL: none. */
+/* Find the remembered offer that contains this byte. Returns NULL when there is none. */
 static inline struct eager_policy_offer *eager_policy_find(
 	struct eager_policy *u, uint16_t segment, uint64_t offset)
 {
@@ -72,7 +76,7 @@ static inline void eager_policy_sent(
 		u->rest_left = u->rest;
 }
 
-/* Record an offer that was sent without them, and will be requested. */
+/* Record an offer that was sent without its bytes. */
 static inline void eager_policy_held_back(struct eager_policy *u, uint16_t segment, uint64_t offset)
 {
 	eager_policy_forget(u, segment, offset);
@@ -86,18 +90,20 @@ static inline void eager_policy_held_back(struct eager_policy *u, uint16_t segme
 	u->tries_left = EAGER_POLICY_TRIES;
 }
 
-/* Handle a request of the peer: were these bytes sent with their offer? */
+/* Handle a request of the peer: if the requested bytes were already sent with their offer, hold
+ * back bytes for a while. */
 static inline void eager_policy_asked(struct eager_policy *u, uint16_t segment, uint64_t offset)
 {
 	struct eager_policy_offer *o = eager_policy_find(u, segment, offset);
 
 	if (!o)
 		return;
-	o->len = 0; /* requests for its other pieces mean the same */
+	o->len = 0; /* requests for other pieces of this offer must not count again */
 	u->is_refused = true;
 	if (u->rest)
 		return;
 	u->rest_left = EAGER_POLICY_REST_MIN;
-	u->rest = EAGER_POLICY_REST_MIN / 2; /* interval before the first tries */
+	/* eager_policy_held_back doubles this before the first test */
+	u->rest = EAGER_POLICY_REST_MIN / 2;
 }
 #endif

@@ -1,42 +1,46 @@
 /* Choose the receive window of a data thread's sockets from the number of connections and their
- * round trips. Measured times come in as numbers; the sockets are set in tcp_in.c. Pure; the data
- * thread. */
+ * round trips. The caller passes measured times as numbers; tcp_in.c sets the options of the
+ * sockets. Pure. Thread: the data thread. */
 #include "common/transport/sockets/recv_window.h"
 
 #include <limits.h>
 #include <stddef.h>
 
-/* Round trips below FAST_US are fast. The kernel measures with timestamps of one millisecond: 1000
- * means "at once". From LONG_US on, a queue made by the kernel's own windows is too long: five
- * times that of ours at 1 Gbit/s. */
+/* Round trip times up to FAST_US are fast. The kernel measures with timestamps of one millisecond,
+ * so 1000 us means "less than that". Above LONG_US the queue that the kernel's own windows cause is
+ * too long: five times as long as with our windows at 1 Gbit/s. */
 #define FAST_US 1000
 #define LONG_US 30000
-/* Round trips above SLOW_US are slow. Measured: up to 1.6 ms between processes of one busy machine,
- * 2 to 5 ms with four peers at 1 Gbit/s. */
+/* Round trip times above SLOW_US are slow. Measured: up to 1.6 ms between processes of one busy
+ * machine, 2 to 5 ms with four peers at 1 Gbit/s. */
 #define SLOW_US 2000
-/* Round trips below QUICK_US are quick. Measured: up to 4 ms with a dozen processes on two
+/* Round trip times up to QUICK_US are quick. Measured: up to 4 ms with a dozen processes on two
  * processors, 20 ms with two peers at 300 Mbit/s. QUICK_TIMES samples in a row are needed, because
- * a slow link also gives short ones: until it is full, and for some rounds after its connections
- * got out of step. 8 samples were too few for 8 + 8 hosts at 100 Mbit/s. */
+ * a slow link also gives short samples. That happens until the link is full, and when its
+ * connections do not send at the same time. 8 samples were too few for 8 + 8 hosts at 100
+ * Mbit/s. */
 #define QUICK_US    5000
 #define QUICK_TIMES 32u
 #define TARDY_TIMES 4u
-/* Samples in a row. The kernel chooses after FAST_TIMES << n_limited: twice as many after each
- * wrong choice. */
+/* Numbers of samples in a row. The kernel may choose the window after FAST_TIMES << n_limited fast
+ * ones: the number doubles each time the kernel's windows made the queue too long. */
 #define FAST_TIMES  32u
 #define SLOW_TIMES  64u
 #define LONG_TIMES  8u
 #define LIMITED_MAX 10u
-/* Number of bounded samples within BOUNDED_NS that count as quick: 200 MB/s. */
+/* Number of samples of recv_window_bounded within BOUNDED_NS that count as quick. At 1 MiB each,
+ * the bytes then arrive at 200 MB/s. */
 #define BOUNDED_TIMES 8u
 #define BOUNDED_NS    (BOUNDED_TIMES * QUICK_US * UINT64_C(1000))
-/* Part of a sample that enters the kernel's average, as a divisor. */
+/* Divisor: each sample moves the kernel's average by this part of the difference between the
+ * two. */
 #define PAUSE_SHARE 8
 
-/* Window by number of connections: up to 3.5 MiB in total, as long as windows can get smaller.
- * Senders' kernels fill a window with segments of 64 KiB (TSO), and wait until there is room for a
- * whole one. 384 KiB hold five and the bytes that wait to be read, 224 three, 96 one. 192 would
- * hold sometimes three, sometimes two. */
+/* Window by number of connections: up to 3.5 MiB in total, except with more connections than
+ * RECV_WINDOW_MIN allows for. A sender's kernel fills a window with segments of 64 KiB (TSO), and
+ * waits until there is room for a whole segment. A window of 384 KiB holds five segments and the
+ * bytes that wait to be read, one of 224 KiB three, one of 96 KiB one. 192 KiB would hold sometimes
+ * three, sometimes two. */
 static const struct {
 	unsigned n_conns;
 	int bytes;
@@ -47,7 +51,7 @@ void recv_window_init(struct recv_window *w)
 	*w = (struct recv_window){.bytes = RECV_WINDOW_MAX, .share = RECV_WINDOW_MAX};
 }
 
-/* Set the window; 0: the kernel chooses. */
+/* Set the window, in bytes; 0: the kernel chooses. Returns true, because the window has changed. */
 static bool set(struct recv_window *w, int bytes)
 {
 	w->n_fast = w->n_slow = w->n_long = 0;
@@ -64,7 +68,7 @@ bool recv_window_shared(struct recv_window *w, unsigned n_conns)
 	w->share = steps[i].bytes;
 	if (!w->bytes || w->bytes == w->share)
 		return false;
-	/* Keep the counts: peers that have ended are often connected again. */
+	/* Keep the counts of samples, because peers that disconnected often connect again soon. */
 	w->bytes = w->share;
 	return true;
 }
@@ -76,7 +80,7 @@ static bool pace(struct recv_window *w)
 	return true;
 }
 
-/* Update is_quick. True: it has changed. */
+/* Update is_quick. Returns whether it has changed. */
 static bool judge_quickness(struct recv_window *w)
 {
 	bool was_quick = w->is_quick;
@@ -147,7 +151,8 @@ void recv_rtt_heard(struct recv_rtt *r, uint64_t now_ns)
 	uint64_t gap_us = r->heard_ns ? (now_ns - r->heard_ns) / 1000 : 0;
 
 	r->heard_ns = now_ns;
-	/* While the peer has bytes to send, some arrive within that time. */
+	/* A peer that has bytes to send is never silent for longer than this. So a shorter gap is
+	 * no pause. */
 	if (gap_us <= r->us || gap_us <= FAST_US)
 		return;
 	gap_us = r->pause_us + gap_us / PAUSE_SHARE;
@@ -160,7 +165,8 @@ bool recv_rtt_measured(struct recv_rtt *r, uint32_t us, uint64_t now_ns)
 	uint64_t half_ns = (us > FAST_US ? us : FAST_US) * UINT64_C(500);
 
 	r->us = us;
-	/* If half of it were pauses, this many samples would have come. */
+	/* If half of the average were pauses, the kernel would have taken a sample at least every
+	 * half_ns. Each sample reduces the part that may be pauses by an eighth. */
 	for (; r->pause_us && now_ns - r->decayed_ns >= half_ns; r->decayed_ns += half_ns)
 		r->pause_us -= (r->pause_us + PAUSE_SHARE - 1) / PAUSE_SHARE;
 	if (!r->pause_us)

@@ -1,6 +1,6 @@
 /* TCP transport: the process-wide object, the object of a data thread, its poll loop, segments.
  * Connections and their sockets are in tcp_conn.c, tcp_msg.c, tcp_in.c and tcp_out.c. Thread: the
- * data thread; the connection thread is tcp_listener.c's. */
+ * data thread. The connection thread runs tcp_listener.c. */
 #include "common/transport/sockets/tcp_impl.h"
 
 #include <errno.h>
@@ -25,7 +25,9 @@ static void note_event(struct tcp_xport *x, const struct epoll_event *ev)
 	struct tcp_conn *c = x->conns[ev->data.u64 >> 8];
 	struct tcp_lane *l;
 
-	if (!c) /* down since; its place gets no new owner before all of these events are noted */
+	/* The connection went down after this event; its slot is not used again before all events
+	 * of this call are noted */
+	if (!c)
 		return;
 	l = &c->lanes[ev->data.u64 & 0xff];
 	l->can_recv |= !!(ev->events & (EPOLLIN | EPOLLRDHUP | EPOLLHUP | EPOLLERR));
@@ -44,7 +46,7 @@ static void take_accepted(struct tcp_xport *x)
 	OPENSSL_cleanse(&g, sizeof(g));
 }
 
-/* Note the events of all sockets; returns how many there were. */
+/* Record the events of all sockets. Returns the number of events. */
 static int note_events(struct tcp_xport *x)
 {
 	struct epoll_event ev[EVENTS_MAX];
@@ -73,12 +75,13 @@ static void receive(struct tcp_conn *c)
 		tcp_take_messages(c);
 	if (c->is_held && c->lanes[LANE_BULK].is_ended && !c->lanes[LANE_MESSAGES].can_recv &&
 		c->base.state == CONN_UP)
-		tcp_lost(c, 0); /* the awaited message would come too late */
+		/* The message that must come before the bytes cannot come any more */
+		tcp_lost(c, 0);
 	if (c->lanes[LANE_BULK].can_recv && !c->is_held && c->base.state == CONN_UP)
 		tcp_take_bulk(c);
 }
 
-/* Return whether a send that was refused has room now. */
+/* Return whether there is room now for a send that returned -EAGAIN before. */
 static bool is_writable(const struct tcp_conn *c)
 {
 	return (c->has_want && tcp_tx_room(c) >= TCP_FRAME_MAX + TCP_TX_RESERVE) ||
@@ -90,7 +93,8 @@ static void transmit(struct tcp_conn *c)
 	const struct wire_msg ping = {.type = WIRE_PING}, pong = {.type = WIRE_PONG};
 
 	if (tcp_tx_room(c) < TCP_TX_RESERVE)
-		/* Without it, later messages would wait for room with no event. */
+		/* Without this flush, pings and requests below would find no room, and no event
+		 * would report when there is room again. */
 		tcp_flush(c);
 	if (c->has_pong && !tcp_put(c, &pong, TCP_READS_RESERVE))
 		c->has_pong = false;
@@ -107,7 +111,7 @@ static void transmit(struct tcp_conn *c)
 	}
 }
 
-/* Return whether work is left that needs no event. */
+/* Return whether work is left that can be done at once, without waiting for an event. */
 static bool has_work(const struct tcp_conn *c)
 {
 	const struct tcp_lane *msg = &c->lanes[LANE_MESSAGES], *bulk = &c->lanes[LANE_BULK];
@@ -119,7 +123,7 @@ static bool has_work(const struct tcp_conn *c)
 	return c->base.state == CONN_ACCEPTING && msg->can_recv;
 }
 
-/* Serve every connection that has work, once. Returns how many had. */
+/* Receive and send once on every connection that has work. Returns the number of connections. */
 static int serve(struct tcp_xport *x)
 {
 	struct tcp_conn *c;
@@ -140,8 +144,8 @@ static int serve(struct tcp_xport *x)
 	return n;
 }
 
-/* Receive from every connection before its silence is judged: this process may have been stopped
- * itself. */
+/* Receive from every connection before tcp_tick looks for silent peers. After this process was
+ * stopped for a while, their bytes may wait unread in the sockets. */
 static void hear_all(struct tcp_xport *x)
 {
 	for (unsigned i = 0; i < N_LANES * TCP_CONNS_MAX / EVENTS_MAX; i++)
@@ -172,8 +176,8 @@ static int tcp_may_sleep(struct xport *xp)
 {
 	struct tcp_xport *x = (struct tcp_xport *)xp;
 
-	/* Send the messages queued since the poll. This may have called back, and given the owner
-	 * work. */
+	/* Send the messages queued since the poll. A callback of serve may have given the owner new
+	 * work, so do not sleep after it. */
 	return !serve(x) && TAILQ_EMPTY(&x->busy);
 }
 

@@ -34,7 +34,7 @@ static void set_count(struct tcp_xport *x, uint32_t n)
 		tcp_set_windows(x);
 }
 
-/* Make a connection; NULL: no slot or no memory is left. */
+/* Make a connection. Returns NULL when no slot or no memory is left. */
 static struct tcp_conn *conn_new(struct tcp_xport *x, enum conn_state state)
 {
 	struct tcp_conn *c = NULL;
@@ -66,7 +66,8 @@ static struct tcp_conn *conn_new(struct tcp_xport *x, enum conn_state state)
 	return c;
 }
 
-/* Watch a lane's socket, which the connection owns from here.
+/* Make fd the socket of a lane and watch it. The connection owns fd from here on, also after an
+ * error.
  * Errors: -errno. */
 static int lane_open(
 	struct tcp_conn *c, enum tcp_lane_kind lane, int fd, enum tcp_handshake_step hs)
@@ -95,7 +96,8 @@ static int dial(const struct tcp_net *net, const struct tcp_conn *c, int *ret_fd
 
 	if (fd < 0)
 		return -errno;
-	((struct sockaddr_in *)&from)->sin_port = 0; /* at the same offset in both families */
+	/* The port lies at the same offset in sockaddr_in and sockaddr_in6 */
+	((struct sockaddr_in *)&from)->sin_port = 0;
 	if (setsockopt(fd, IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, &one, sizeof(one)))
 		rc = -errno;
 	if (!rc)
@@ -121,7 +123,8 @@ static int dial_lane(struct tcp_conn *c, enum tcp_lane_kind lane)
 	return rc ? rc : lane_open(c, lane, fd, HS_CONNECT);
 }
 
-/* Remove it from the table and close it; the memory lives until no caller has a pointer to it. */
+/* Remove c from the table and close its sockets. The memory stays until the next poll, because
+ * callers still have a pointer to it. */
 static void conn_put(struct tcp_conn *c)
 {
 	struct tcp_xport *x = tcp_of(c);
@@ -135,7 +138,7 @@ static void conn_put(struct tcp_conn *c)
 	TAILQ_INSERT_TAIL(&x->gone, c, gone);
 }
 
-/* Give up a connection that did not start. */
+/* Discard a connection whose connect failed at once. No callback runs. */
 static void conn_discard(struct tcp_conn *c)
 {
 	peer_conn_set_state(&c->base, CONN_GONE, "did not begin");
@@ -181,7 +184,7 @@ static int send_proof(struct tcp_conn *c, enum tcp_lane_kind lane, const struct 
 	uint8_t sealed[PROOF_BYTES];
 
 	net_seal_proof(&tcp_of(c)->net->base, &g->ticket, g->key, TICKET_NO_CREDITS, 0, sealed);
-	/* The first bytes on this socket, so there is room. */
+	/* The socket has room, because these are the first bytes on it. */
 	return send(c->lanes[lane].fd, sealed, sizeof(sealed), MSG_DONTWAIT | MSG_NOSIGNAL) ==
 			       sizeof(sealed)
 		       ? 0
@@ -198,7 +201,8 @@ static void accept_lane(struct tcp_conn *c, enum tcp_lane_kind lane, const struc
 		peer_conn_doom(&c->base, "cannot accept: %s", strerror(-rc));
 }
 
-/* Find the connection whose second channel this is. */
+/* Find the connection to which the second channel with ticket t belongs. Returns NULL when there is
+ * none. */
 static struct tcp_conn *find_first(struct tcp_xport *x, const struct ticket *t)
 {
 	for (unsigned i = 0; i < TCP_CONNS_MAX; i++) {
@@ -273,7 +277,8 @@ static void on_connected(struct tcp_conn *c, enum tcp_lane_kind lane)
 		send_ticket(c, lane);
 }
 
-/* Handle a peer that closed instead of sending its proof; it may have sent a reason. */
+/* Handle a peer that closed the connection instead of sending its proof. l->hs_buf may contain the
+ * reason that it sent. */
 static void on_refused(struct tcp_conn *c, const struct tcp_lane *l, int err)
 {
 	const char *why = ticket_refusal(l->hs_buf, l->n_hs);
@@ -307,7 +312,8 @@ static void on_proof(struct tcp_conn *c, enum tcp_lane_kind lane)
 		return;
 	}
 	OPENSSL_cleanse(c->base.key, sizeof(c->base.key));
-	/* Send this before any message of the owner: it makes the accepting side come up. */
+	/* Send this before any message of the owner. The accepting side goes UP when it receives
+	 * the first message. */
 	tcp_put(c, &hello, 0);
 	go_up(c);
 }
@@ -321,7 +327,8 @@ void tcp_handshake(struct tcp_conn *c, enum tcp_lane_kind lane)
 		on_connected(c, lane);
 	if (l->hs != HS_PROOF || !l->can_recv || c->base.state != CONN_CONNECTING)
 		return;
-	/* A reason and the end right after it are one event. */
+	/* Read until EAGAIN: the reason for a refusal and the end of the stream may arrive with one
+	 * event. */
 	while (l->n_hs < sizeof(l->hs_buf)) {
 		n = recv(l->fd, l->hs_buf + l->n_hs, sizeof(l->hs_buf) - l->n_hs, MSG_DONTWAIT);
 		if (n < 0 && errno == EINTR)
@@ -361,12 +368,12 @@ void tcp_down(struct tcp_conn *c, const char *why)
 	struct tcp_xport *x = tcp_of(c);
 
 	if (c->base.state == CONN_GONE)
-		return; /* a callback of its close has closed it again */
+		return; /* a callback of this same close has called it again */
 	if (c->is_busy)
 		TAILQ_REMOVE(&x->busy, c, link);
 	c->is_busy = false;
 	peer_conn_set_state(&c->base, CONN_GONE, why);
-	conn_put(c); /* its sockets are closed: nothing is received any more */
+	conn_put(c); /* closes the sockets, so that nothing more is received into dst of a read */
 	tcp_cancel_reads(c);
 	if (c->base.is_told)
 		x->base.pub.ev->down(x->base.pub.ctx, &c->base.pub, why);

@@ -1,24 +1,28 @@
 #ifndef BPS_COMMON_TRANSPORT_SOCKETS_TCP_FRAME_H
 #define BPS_COMMON_TRANSPORT_SOCKETS_TCP_FRAME_H
-/* Frame of our own TCP (common/transport/sockets/tcp_impl.h): it starts everything on
- * LANE_MESSAGES, and is head and trailer on LANE_BULK. Little-endian, like the whole wire protocol.
- * Frames and the data after them are multiples of 8 bytes. */
+/* Frame of the TCP transport. A connection has two sockets (common/transport/sockets/tcp_impl.h).
+ * On LANE_MESSAGES, the socket for messages, a frame precedes each item. On LANE_BULK, the socket
+ * for bytes of segments, a frame precedes the bytes (head) and another follows them (trailer).
+ * Little-endian, like the whole wire protocol. The lengths of frames and of the data after them are
+ * multiples of 8 bytes. */
 #include <stdint.h>
 
 #include "common/wire/wire.h"
 
 enum tcp_frame_type {
 	FRAME_MESSAGE = 1, /* one wire message of len bytes follows */
-	FRAME_READ,        /* answer with len bytes at offset of the segment */
-	FRAME_BYTES,       /* LANE_BULK: trailer after bytes, same fields as their head */
-	FRAME_ANSWER,      /* LANE_BULK: head of an answer, same fields as its request */
-	/* LANE_MESSAGES: the offer in the next message is eager. LANE_BULK: head of its bytes;
-	 * offset is the number of eager offers before it */
+	/* Request: the receiver answers with len bytes at offset of its segment */
+	FRAME_READ,
+	FRAME_BYTES,  /* LANE_BULK: trailer after bytes; len and offset as in their head */
+	FRAME_ANSWER, /* LANE_BULK: head of an answer; len and offset as in its request */
+	/* LANE_MESSAGES: the bytes that the next message offers are sent without a request (eager).
+	 * LANE_BULK: head of these bytes; offset is the number of eager offers before */
 	FRAME_EAGER,
 };
 struct tcp_frame {
 	uint8_t type;
-	uint8_t status; /* FRAME_BYTES: 0, or 1: no such segment exists, the bytes are zeros */
+	/* FRAME_BYTES: 0; or 1: the segment does not exist, and zeros were sent instead */
+	uint8_t status;
 	uint16_t segment;
 	uint32_t len;
 	uint64_t offset;

@@ -9,29 +9,28 @@
  *   tcp_in.c    its socket for bytes: receiving
  *   tcp_out.c   its socket for bytes: sending
  *
- * The states are those of peer_conn.h; a doomed connection ends in the same poll, and its memory is
- * freed at the next.
+ * The states are those of peer_conn.h. A doomed connection is closed in the same poll, and its
+ * memory is freed in the next poll.
  *
- * A connection has two sockets. Messages and requests to read use the first (LANE_MESSAGES), bytes
- * the second (LANE_BULK). So nothing small waits behind megabytes, not even for the retransmission
- * of one of them. On LANE_BULK bytes lie between a head, which identifies them, and a trailer,
- * which reports whether they are valid:
+ * A connection has two sockets, its lanes. LANE_MESSAGES carries messages and requests to read.
+ * LANE_BULK carries the bytes of segments. So a small message never waits behind megabytes of
+ * bytes, nor for their retransmission. On LANE_BULK bytes lie between a head, which identifies
+ * them, and a trailer, which reports whether they are valid. There are two kinds:
  *
- *   - answers to requests, in the order of these;
- *   - eager bytes, which go with an offer (xport_send_eager). They are announced before its
- * message,
- *     so that a read of the offer needs no request, and come in the order of the announcements.
- * When
- *     they are here and the message was received, but no read takes the offer, they are discarded.
- *     So they never delay others, and the offer can still be read by a request. They are discarded
- *     also when their offer ended before they came and its memory is offered again.
+ *   - answers to requests, in the order of the requests;
+ *   - eager bytes, which are sent with an offer, without a request (xport_send_eager). A frame on
+ *     LANE_MESSAGES announces them before the message with the offer, so that the receiver can read
+ *     the offer without a request. They are sent in the order of their announcements. When bytes
+ *     and message have arrived and no read takes the offer, the bytes are discarded. So they never
+ *     delay other bytes, and the receiver can still request them. They are discarded also when
+ *     their offer ended before they arrived, and the same memory is offered again.
  *
- * All descriptors are watched edge-triggered, once. can_recv and can_send record what a socket
- * still has. Every connection with work is on x->busy; the list is empty when the thread may sleep.
- * While a read is in progress the kernel wakes us only when a good part of it is here
- * (SO_RCVLOWAT).
+ * All descriptors are watched edge-triggered; each is added to epoll once. can_recv and can_send
+ * record what a socket may still receive or send. Every connection with work is on x->busy, and the
+ * thread may sleep when that list is empty. During a read the kernel wakes the thread only when a
+ * good part of the bytes has arrived (SO_RCVLOWAT).
  *
- * Everything belongs to the data thread; tcp_listener.h is the connection thread's. */
+ * All of this belongs to the data thread. The connection thread has only tcp_listener.h. */
 #include <stdbool.h>
 #include <sys/queue.h>
 #include <sys/socket.h>
@@ -46,21 +45,22 @@
 #include "common/transport/sockets/tcp_listener.h"
 
 #define TCP_SEGS_MAX 4096
-/* Most unanswered requests to read, of each side. */
+/* Most requests to read that each side may have unanswered. */
 #define TCP_PIECES READS_MAX
-/* TCP_EAGER_OUT: offers whose bytes may wait to leave; further offers go without bytes.
- * TCP_EAGER_IN: offers of the peer that are noted until their bytes arrive; bytes of further ones
- * are discarded. */
+/* TCP_EAGER_OUT: most offers whose eager bytes wait to be sent; further offers are sent without
+ * bytes.
+ * TCP_EAGER_IN: most offers of the peer that are noted until their eager bytes arrive; the bytes of
+ * further offers are discarded. */
 #define TCP_EAGER_OUT 32
 #define TCP_EAGER_IN  128
 #define TCP_ANSWERS   (TCP_PIECES + TCP_EAGER_OUT)
 
 #define TCP_RX_BYTES ((size_t)64 << 10)
 #define TCP_TX_BYTES ((size_t)256 << 10)
-/* Room that only requests to read, pings and their answers may use. */
+/* Bytes of the send buffer that only requests to read, pings and answers to pings may use. */
 #define TCP_TX_RESERVE 2048
-/* Part of it that only requests to read may use: else a peer that pings and does not read would
- * leave none. */
+/* Part of TCP_TX_RESERVE that only requests to read may use. Else a peer that sends pings and never
+ * receives would fill the whole reserve with answers to them. */
 #define TCP_READS_RESERVE (TCP_PIECES * sizeof(struct tcp_frame))
 _Static_assert(TCP_RX_BYTES >= 2 * TCP_FRAME_MAX, "a frame fits, wherever it begins");
 
@@ -76,29 +76,33 @@ struct tcp_piece {
 /* Part of a segment that the peer requested, or that is sent eagerly. */
 struct tcp_answer {
 	uint16_t segment;
-	bool is_refused; /* zeros are sent instead of the bytes, or of the rest of them */
+	bool is_refused; /* zeros are sent instead of the bytes that are not sent yet */
 	bool is_eager;
 	uint32_t len;
 	uint64_t offset;
 	uint64_t count; /* is_eager: number of eager offers before it */
 };
-/* Offer of the peer whose bytes come eagerly. */
+/* Offer of the peer whose bytes are sent without a request. */
 struct tcp_eager {
 	uint16_t segment;
 	bool is_heard; /* the message with the offer was received */
-	bool is_old;   /* the same memory was offered again: these may be its previous bytes */
+	/* The same memory was offered again, so the arriving bytes may be those of the older offer:
+	 * discard them */
+	bool is_old;
 	uint32_t len;
 	uint64_t offset, count;
-	uint64_t turn;       /* turn of x in which the message was received */
+	uint64_t turn;       /* x->turn when the message was received */
 	struct tcp_read *rd; /* the read that takes the bytes */
 };
 /* State of the bytes being received on LANE_BULK. */
 struct tcp_arrival {
-	bool is_open; /* its head is here, and the destination is known */
+	bool is_open; /* the head was received, and the destination of the bytes is decided */
 	bool is_eager;
 	uint32_t len;
-	uint64_t got;    /* bytes received, including head and trailer */
-	uint64_t offset; /* from its head: offset in the segment; of eager bytes: their number */
+	uint64_t got; /* bytes received, including head and trailer */
+	/* From the head: offset in the segment; for eager bytes the number of eager offers
+	 * before */
+	uint64_t offset;
 	struct tcp_read *rd; /* NULL: the bytes are discarded */
 	uint8_t *dst;
 	struct tcp_frame trailer;
@@ -109,7 +113,7 @@ struct tcp_read {
 	uint32_t issued, done;
 	uint32_t crc; /* crc of the bytes received */
 	int status;
-	TAILQ_ENTRY(tcp_read) link; /* on c->queue until it is fully issued */
+	TAILQ_ENTRY(tcp_read) link; /* on c->queue until all its bytes are requested */
 };
 TAILQ_HEAD(tcp_read_list, tcp_read);
 
@@ -118,14 +122,14 @@ struct tcp_seg {
 	size_t bytes;
 };
 
-/* Step before the first frame on a socket. */
+/* Step of the handshake, before the first frame on a socket. */
 enum tcp_handshake_step { HS_CONNECT, HS_PROOF, HS_DONE };
 
 struct tcp_lane {
 	int fd; /* -1: none yet */
 	enum tcp_handshake_step hs;
 	bool can_recv, can_send;
-	bool is_ended; /* the peer has closed: receive until that shows */
+	bool is_ended; /* the peer has closed the socket: receive the rest until recv returns 0 */
 	int lowat;     /* current SO_RCVLOWAT */
 	unsigned n_hs; /* bytes of the proof received */
 	uint8_t hs_buf[PROOF_BYTES];
@@ -142,22 +146,27 @@ struct tcp_conn {
 	uint8_t *rx, *tx;
 	uint32_t rx_used, tx_head, tx_tail;
 
-	/* Fields of LANE_BULK, receiving: requests in order; eager offers in order. */
+	/* Fields of LANE_BULK, receiving. pieces: requests without an answer, in order. eager:
+	 * announced offers, in order. */
 	struct tcp_piece pieces[TCP_PIECES];
 	unsigned piece_first, n_pieces;
 	struct tcp_eager eager[TCP_EAGER_IN];
 	unsigned eager_first, n_eager;
-	uint64_t eager_count, eager_done; /* announced and arrived so far */
+	/* Offers announced so far, and offers whose bytes have arrived */
+	uint64_t eager_count, eager_done;
 	struct tcp_arrival in;
 	struct tcp_frame head; /* head of the next bytes */
-	bool is_held;          /* nothing is received until a message has come */
+	/* Eager bytes wait for the message with their offer: receive nothing on LANE_BULK until a
+	 * message has arrived */
+	bool is_held;
 	struct recv_rtt rtt;
-	size_t unclamped; /* bytes received since its window was set */
-	/* Fields of LANE_BULK, sending: answers and eager bytes; the first is being sent. */
+	size_t unclamped; /* bytes received since this socket's window was set */
+	/* Fields of LANE_BULK, sending. answers: a queue of requested and eager bytes; the first of
+	 * them is being sent. n_asked: how many of them are requested. */
 	struct tcp_answer answers[TCP_ANSWERS];
 	unsigned answer_first, n_answers, n_asked;
-	uint32_t answer_sent; /* bytes sent of the first, including head and trailer */
-	uint32_t eager_bytes; /* eager bytes not fully sent */
+	uint32_t answer_sent; /* bytes sent of the first answer, including head and trailer */
+	uint32_t eager_bytes; /* sum of the lengths of the eager answers in the queue */
 	uint64_t eager_sent;  /* offers announced so far */
 	bool wants_eager;     /* call writable when there is room */
 	struct eager_policy policy;
@@ -200,29 +209,33 @@ static inline struct tcp_xport *tcp_of(const struct tcp_conn *c)
 	return (struct tcp_xport *)c->base.pub.x;
 }
 
-/* Values of x->base.pub.ahead_bytes; as many bytes may be unsent in the kernel. This keeps the link
- * busy until we are woken. Bytes offered meanwhile may be more urgent, and connections get out of
- * step by that much. Where round trips are short (recv_window.h) both pass soon, and one call sends
- * several. */
+/* Values of x->base.pub.ahead_bytes. The same number of bytes may wait unsent in the kernel, which
+ * keeps the link busy until this thread is woken. More urgent bytes that are offered meanwhile wait
+ * behind them, and one connection may get ahead of another by that many bytes. With short round
+ * trip times (recv_window.h) that delay is short. Then TCP_AHEAD is used, so that one call sends
+ * several offers. */
 #define TCP_AHEAD_SLOW (64 << 10)
 #define TCP_AHEAD      (512 << 10)
 
 /* Functions of tcp_conn.c. */
 int tcp_connect(struct xport *x, const char *addr, uint16_t port, uint16_t thread, uint32_t peer_id,
 	uint64_t peer_instance, const void *key, void *user, struct xconn **ret_conn);
-/* Accept a connection; owns guest->fd. */
+/* Accept a socket whose ticket is valid. Owns guest->fd. */
 void tcp_accept(struct tcp_xport *x, const struct tcp_accepted *guest);
 /* Continue the handshake of a lane. */
 void tcp_handshake(struct tcp_conn *c, enum tcp_lane_kind lane);
-/* Come up: the first message of the connecting side has arrived. */
+/* Finish the handshake of the accepting side: the first message of the connecting side has
+ * arrived. */
 void tcp_come_up(struct tcp_conn *c);
-/* Put the connection on the list that is served before the thread sleeps. */
+/* Put the connection on x->busy, the list of those that are served before the thread sleeps. */
 void tcp_touch(struct tcp_conn *c);
-/* Doom a connection whose peer broke the protocol: this poll, or the next, takes it down. */
+/* Doom a connection whose peer broke the protocol. This poll, or the next one, takes the connection
+ * down. */
 void tcp_protocol_error(struct tcp_conn *c, const char *what);
-/* Doom a connection whose socket failed (err, an errno) or ended (0). */
+/* Doom a connection whose socket failed (err is an errno) or was closed by the peer (err is 0). */
 void tcp_lost(struct tcp_conn *c, int err);
-/* Take down at once: read_done of all reads, down. */
+/* Take the connection down at once: close the sockets, then run read_done of all its reads, then
+ * down. */
 void tcp_down(struct tcp_conn *c, const char *why);
 /* Send the due pings and end late connections. */
 void tcp_tick(struct tcp_xport *x);
@@ -233,42 +246,46 @@ void tcp_free_gone(struct tcp_xport *x);
 int tcp_send(struct xconn *c, const struct wire_msg *m);
 /* Implement send_eager of common/transport/xport.h. */
 int tcp_send_eager(struct xconn *c, const struct wire_msg *m, bool is_patient);
-/* Append a message: 0, or -EAGAIN. reserve: bytes of room that must remain. */
+/* Append a message to the send buffer. reserve: bytes of the buffer that must stay free. Returns 0,
+ * or -EAGAIN. */
 int tcp_put(struct tcp_conn *c, const struct wire_msg *m, size_t reserve);
-/* Append a request to read: 0, or -EAGAIN. */
+/* Append a request to read to the send buffer. Returns 0, or -EAGAIN. */
 int tcp_put_read(struct tcp_conn *c, uint16_t segment, uint64_t offset, uint32_t len);
-/* Send the queued frames, as far as the socket takes them. */
+/* Send the frames in the send buffer, until the socket is full. */
 void tcp_flush(struct tcp_conn *c);
-/* Receive and handle the frames that are there; can_recv shows whether there may be more. */
+/* Receive and handle the frames that have arrived. can_recv stays true when there may be more. */
 void tcp_take_messages(struct tcp_conn *c);
 
 /* Functions of tcp_in.c. */
 int tcp_read(struct xport_read *r);
-/* Request as much of the waiting reads as the window takes. */
+/* Request bytes of the queued reads, as many as fit into the read window. */
 void tcp_issue_reads(struct tcp_conn *c);
-/* Receive the bytes that are there, requested or eager; can_recv shows whether there may be
+/* Receive the bytes that have arrived, requested or eager. can_recv stays true when there may be
  * more. */
 void tcp_take_bulk(struct tcp_conn *c);
+/* End all reads with -ECANCELED. */
 void tcp_cancel_reads(struct tcp_conn *c);
-/* Give a new LANE_BULK socket the window of x, or a larger one when its segments would not fit.
+/* Set the receive window of a new LANE_BULK socket to that of x, or to a larger one when TCP
+ * segments of the peer would not fit.
  * Errors: -errno. */
 int tcp_begin_window(const struct tcp_xport *x, int fd);
-/* Give all of them the window of x. */
+/* Set the receive window of all LANE_BULK sockets to that of x. */
 void tcp_set_windows(struct tcp_xport *x);
-/* Note an announcement of eager bytes. */
+/* Record the announcement f of eager bytes. */
 void tcp_announced(struct tcp_conn *c, const struct tcp_frame *f);
+/* Record that message m was received: the eager bytes announced before it may be taken. */
 void tcp_offer_heard(struct tcp_conn *c, const struct wire_msg *m);
 
 /* Functions of tcp_out.c. */
-/* Queue the answer to a peer's request for a piece. */
+/* Queue the answer to the peer's request f to read. */
 void tcp_asked(struct tcp_conn *c, const struct tcp_frame *f);
-/* Return whether the queue takes the bytes of another offer. is_patient: only when little waits in
- * it. */
+/* Return whether the send queue has room for the bytes of one more offer. is_patient: require also
+ * that less than ahead_bytes wait in the queue. */
 bool tcp_takes_eager(const struct tcp_conn *c, bool is_patient);
-/* Queue the bytes that m offers; they were announced just before. */
+/* Queue the bytes that m offers. The caller has just queued their announcement. */
 void tcp_push_eager(struct tcp_conn *c, const struct wire_msg *m);
-/* Send bytes, as far as the socket takes them; can_send shows whether it may take more. */
+/* Send queued bytes until the socket is full. can_send stays true when it may take more. */
 void tcp_send_bulk(struct tcp_conn *c);
-/* Stop sending from a segment that is being removed. */
+/* Stop sending bytes of a segment that is being removed; zeros are sent instead. */
 void tcp_refuse_segment(struct tcp_conn *c, uint16_t segment);
 #endif

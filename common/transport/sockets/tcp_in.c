@@ -1,5 +1,6 @@
-/* Receiving bytes on a connection's LANE_BULK: requested and eager ones, their place and crc, and
- * the receive window. Requests are sent with tcp_msg.c; answers to the peer are in tcp_out.c.
+/* Receiving on a connection's LANE_BULK: find the destination of requested and eager bytes, compute
+ * their crc, and set the receive window. tcp_msg.c sends the requests; tcp_out.c sends answers to
+ * the peer.
  * Thread: the data thread. */
 #include "common/transport/sockets/tcp_impl.h"
 
@@ -15,16 +16,16 @@
 
 #include "common/base/failpoint.h"
 
-/* Most bytes of one call, so that other connections get their turn, and received bytes are still in
- * the cache for their crc. Compared with half as many: docs/explanation/performance.md, point
- * 10. */
+/* Most bytes that one call receives, so that other connections get their turn, and received bytes
+ * are still in the cache when their crc is computed. docs/explanation/performance.md, point 10,
+ * compares with half of it. */
 #define RECV_SLICE (UINT32_C(512) << 10)
-/* The kernel wakes us when this many of the expected bytes are here, or a quarter of the window, or
- * all of them. This is a compromise: wake-ups cost time, and bytes that wait in the kernel could be
- * copied meanwhile. */
+/* The kernel wakes this thread when all expected bytes have arrived, or this many of them. With a
+ * fixed window the number is a quarter of the window instead. The number is a compromise: each
+ * wake-up costs time, but bytes that wait in the kernel could already be copied. */
 #define LOWAT_MAX (128 << 10)
 #define HEAD      sizeof(struct tcp_frame)
-/* Bytes between two checks of the window. */
+/* Bytes received between two checks of the window. */
 #define MEASURE_BYTES (UINT32_C(1) << 20)
 #define PLAN_ITEMS    6
 
@@ -35,7 +36,8 @@ static struct tcp_piece *piece_at(struct tcp_conn *c, unsigned i)
 	return &c->pieces[(c->piece_first + i) % TCP_PIECES];
 }
 
-/* Request a piece. False: there is no room for the request. */
+/* Request the next len bytes of a read. Returns false when the send buffer has no room for the
+ * request. */
 static bool ask(struct tcp_conn *c, struct tcp_read *rd, uint32_t len)
 {
 	const struct xport_read *r = rd->r;
@@ -77,7 +79,7 @@ static bool is_same_memory(
 	return e->segment == segment && e->offset == offset && e->len == len;
 }
 
-/* Return how many of the noted offers have their bytes arriving now: 1 or 0. */
+/* Return 1 when the bytes of the first noted offer are arriving now, else 0. */
 static unsigned n_arriving(struct tcp_conn *c)
 {
 	const struct tcp_arrival *in = &c->in;
@@ -85,8 +87,8 @@ static unsigned n_arriving(struct tcp_conn *c)
 	return in->is_open && in->is_eager && c->n_eager && eager_at(c, 0)->count == in->offset;
 }
 
-/* Find the offer that r reads, when its bytes come eagerly and are not being discarded; else
- * NULL. */
+/* Find the noted offer that r reads. Returns NULL when its bytes are not sent eagerly or are
+ * already being discarded, so that r must request them. */
 static struct tcp_eager *eager_of(struct tcp_conn *c, const struct xport_read *r)
 {
 	for (unsigned i = n_arriving(c); i < c->n_eager; i++) {
@@ -119,8 +121,8 @@ int tcp_read(struct xport_read *r)
 		r->len > own->bytes - at)
 		return -EINVAL;
 	e = eager_of(c, r);
-	/* All other reads are queued. A caller that gets -EAGAIN stops reading; it would then miss
-	 * eager bytes, and have to request them, too. */
+	/* Queue a read without eager bytes however many wait. With -EAGAIN the caller would stop
+	 * reading, miss eager bytes that arrive meanwhile, and have to request those as well. */
 	if (c->n_reads == READS_MAX)
 		return -EAGAIN;
 	rd = &c->reads[__builtin_ctz(~c->reads_used)];
@@ -176,7 +178,7 @@ void tcp_announced(struct tcp_conn *c, const struct tcp_frame *f)
 		*eager_at(c, c->n_eager++) = e;
 }
 
-/* Note the offer before its owner receives it, because the owner may read at once. */
+/* Called before the owner receives the message, because the owner may start the read at once. */
 void tcp_offer_heard(struct tcp_conn *c, const struct wire_msg *m)
 {
 	for (unsigned i = 0; i < c->n_eager; i++) {
@@ -212,8 +214,9 @@ static void open_answer(struct tcp_conn *c)
 	c->in.is_open = true;
 }
 
-/* Handle the head of eager bytes. They wait for the message that offers them, and one more turn,
- * because the receiver of the message may not read at once. */
+/* Handle the head of eager bytes. The bytes stay in the socket until the message with their offer
+ * has arrived. Without a read they stay there for one more poll, because the owner may start the
+ * read a little later. */
 static void open_eager(struct tcp_conn *c)
 {
 	uint64_t count = le64toh(c->head.offset);
@@ -227,7 +230,8 @@ static void open_eager(struct tcp_conn *c)
 	c->is_held = count == c->eager_count;
 	if (c->is_held)
 		return;
-	if (!e || e->count > count) { /* there was no room to note it */
+	/* The table had no room to note this offer: discard the bytes */
+	if (!e || e->count > count) {
 		c->in.is_open = true;
 		return;
 	}
@@ -241,7 +245,7 @@ static void open_eager(struct tcp_conn *c)
 	c->in.dst = e->rd ? e->rd->r->dst : NULL;
 }
 
-/* Find the destination of the bytes after the head. */
+/* Handle a complete head: find the destination of the bytes that follow. */
 static void open_arrival(struct tcp_conn *c)
 {
 	const struct tcp_frame *h = &c->head;
@@ -289,7 +293,7 @@ static void eager_end(struct tcp_conn *c, const struct tcp_arrival *in)
 		net_count(&tcp_of(c)->shared.count.discarded_bytes, in->len);
 }
 
-/* Finish an arrival; all bytes and the trailer are here. */
+/* Finish an arrival: all its bytes and the trailer have been received. */
 static void arrival_end(struct tcp_conn *c)
 {
 	const struct tcp_arrival in = c->in;
@@ -303,7 +307,8 @@ static void arrival_end(struct tcp_conn *c)
 	net_count(&tcp_of(c)->shared.count.rx_bytes, in.len);
 	if (in.rd && t->status)
 		in.rd->status = BPS_ENOTFOUND;
-	c->in = (struct tcp_arrival){0}; /* first, because the ends below call back */
+	/* Clear it before the calls below, because these run callbacks */
+	c->in = (struct tcp_arrival){0};
 	if (in.is_eager)
 		eager_end(c, &in);
 	else
@@ -315,7 +320,7 @@ static size_t min_size(size_t a, size_t b)
 	return a < b ? a : b;
 }
 
-/* Destinations of the next bytes. Heads and trailers go to frames of its own. */
+/* Destinations of the next bytes from the socket. Heads and trailers go to `frames` first. */
 struct tcp_recv_plan {
 	struct iovec iov[3 * PLAN_ITEMS];
 	unsigned n;
@@ -335,7 +340,8 @@ static void add_frame(struct tcp_recv_plan *p, size_t got)
 	add(p, &p->frames[p->n_frames++], HEAD - got);
 }
 
-/* Add bytes and the trailer after them. False: only a part fits. */
+/* Add the rest of len bytes, of which `got` have arrived, and the trailer after them. Returns false
+ * when the plan has room for only a part. */
 static bool add_item(struct tcp_recv_plan *p, uint8_t *dst, size_t len, size_t got)
 {
 	size_t left = got < len ? len - got : 0;
@@ -349,8 +355,8 @@ static bool add_item(struct tcp_recv_plan *p, uint8_t *dst, size_t len, size_t g
 	return true;
 }
 
-/* Return the i-th eager offer after the current one, if it is certain to come next: no answer may
- * come in between, and a read takes it. */
+/* Return the i-th noted offer if it is certain that its bytes come next: no answer can come before
+ * them, and a read takes them. Else NULL. */
 static const struct tcp_eager *next_eager(struct tcp_conn *c, unsigned i)
 {
 	const struct tcp_eager *e = eager_at(c, i);
@@ -386,8 +392,8 @@ static void make_plan(struct tcp_conn *c, struct tcp_recv_plan *p)
 	}
 }
 
-/* Account for len more bytes at mem. Returns how many of them belong to the current arrival and are
- * at their destination. */
+/* Account for len received bytes at mem. Returns how many of them belong to the current head, bytes
+ * or trailer; 0: mem is not the destination of these bytes. */
 static size_t take_part(struct tcp_conn *c, const uint8_t *mem, size_t len)
 {
 	struct tcp_arrival *in = &c->in;
@@ -410,7 +416,7 @@ static size_t take_part(struct tcp_conn *c, const uint8_t *mem, size_t len)
 	return n;
 }
 
-/* Account for n more bytes at the planned destinations. */
+/* Account for n received bytes, which lie at the planned destinations. */
 static void take(struct tcp_conn *c, const struct tcp_recv_plan *p, size_t n)
 {
 	for (unsigned i = 0; n && c->base.state == CONN_UP; i++) {
@@ -428,7 +434,7 @@ static void take(struct tcp_conn *c, const struct tcp_recv_plan *p, size_t n)
 	}
 }
 
-/* Set how much must arrive before we are woken; nothing more is there now. */
+/* Set how many bytes must arrive before the kernel wakes this thread. The socket is empty now. */
 static void set_lowat(struct tcp_conn *c)
 {
 	struct tcp_lane *l = &c->lanes[LANE_BULK];
@@ -445,9 +451,9 @@ static void set_lowat(struct tcp_conn *c)
 		l->lowat = want;
 }
 
-/* Return whether the window holds fewer than two of the peer's segments. Such a window is filled
- * only when a timer of the peer's kernel expires, after 200 ms. Segments of a loopback device are
- * 64 KiB long. */
+/* Return whether the window has room for fewer than two TCP segments of the peer. The peer's kernel
+ * fills such a window only when a timer expires, after 200 ms. Segments are up to 64 KiB long on a
+ * loopback device. */
 static bool is_too_small(int fd, int window)
 {
 	struct tcp_info info;
@@ -458,15 +464,16 @@ static bool is_too_small(int fd, int window)
 	       info.tcpi_advmss > (uint32_t)window / 2;
 }
 
-/* Limit how far the window opens. Room is never reduced, because the bytes in it would be
- * dropped. */
+/* Limit the window that the kernel advertises. SO_RCVBUF is never reduced instead, because bytes in
+ * the buffer would be dropped. */
 static int clamp(int fd, int bytes)
 {
 	return setsockopt(fd, IPPROTO_TCP, TCP_WINDOW_CLAMP, &bytes, sizeof(bytes)) ? -errno : 0;
 }
 
-/* Let the kernel choose how much room there is, or not. Kernels before 5.14 cannot be asked, and do
- * not choose since tcp_begin_window. */
+/* Lock the size of the receive buffer, or let the kernel choose it. Kernels before 5.14 have no
+ * such option. There the size is fixed since tcp_begin_window has set it.
+ * Errors: -errno. */
 static int lock_room(int fd, bool is_locked)
 {
 #ifdef SO_BUF_LOCK
@@ -479,11 +486,13 @@ static int lock_room(int fd, bool is_locked)
 #endif
 }
 
-/* Set pacing, and how much may wait in the kernel to be sent. A paced socket stays paced: the
- * kernel cannot undo it. */
+/* Set pacing, and how many bytes may wait unsent in the kernel. A paced socket stays paced, because
+ * the kernel cannot turn pacing off.
+ * Errors: -errno. */
 static int set_sending(const struct tcp_xport *x, int fd)
 {
-	uint64_t most = UINT64_MAX - 1; /* bytes per second: the congestion control decides */
+	/* Bytes per second: no limit, so that the congestion control decides */
+	uint64_t most = UINT64_MAX - 1;
 	int ahead = (int)x->base.pub.ahead_bytes;
 
 	if (x->window.is_paced &&
@@ -525,14 +534,16 @@ void tcp_set_windows(struct tcp_xport *x)
 			continue;
 		if (!rc)
 			rc = set_window(fd, x->window.bytes);
-		set_sending(x, fd); /* a failure leaves the limit of waiting bytes unchanged */
+		/* After a failure the previous limit of unsent bytes stays, which does no harm */
+		set_sending(x, fd);
 	}
 	if (rc && !x->window.bytes)
-		/* Detected at the first of them: no window has changed */
+		/* set_window failed for the first socket, so no socket has changed */
 		recv_window_refused(&x->window);
 }
 
-/* Use the kernel's average of the time from window to window. True: x->window has changed. */
+/* Adapt x->window to the kernel's average of the time from window to window. Returns whether
+ * x->window has changed. */
 static bool judge(struct tcp_conn *c, uint32_t rtt_us)
 {
 	struct tcp_xport *x = tcp_of(c);
@@ -542,7 +553,7 @@ static bool judge(struct tcp_conn *c, uint32_t rtt_us)
 	return recv_window_bounded(&x->window, rtt_us, x->base.now_ns);
 }
 
-/* Account for n received bytes, and check the window at intervals. */
+/* Count n received bytes, and check the window every MEASURE_BYTES. */
 static void measure(struct tcp_conn *c, size_t n)
 {
 	struct tcp_xport *x = tcp_of(c);
@@ -552,7 +563,8 @@ static void measure(struct tcp_conn *c, size_t n)
 	recv_rtt_heard(&c->rtt, x->base.now_ns);
 	c->unclamped += n;
 	if (c->unclamped >= MEASURE_BYTES) {
-		/* The kernel discards the limit when it learns how much room segments take. */
+		/* Set the limit again, because the kernel discards it when it learns how much
+		 * memory a segment takes. */
 		c->unclamped = 0;
 		if (x->window.bytes)
 			set_window(c->lanes[LANE_BULK].fd, x->window.bytes);
@@ -598,6 +610,6 @@ void tcp_take_bulk(struct tcp_conn *c)
 	measure(c, (size_t)n);
 	if (l->is_ended || (size_t)n == p.bytes)
 		return;
-	l->can_recv = false; /* later bytes raise a new event */
+	l->can_recv = false; /* bytes that arrive later raise a new event */
 	set_lowat(c);
 }

@@ -1,5 +1,6 @@
 /* The connection thread of the TCP transport: listen, accept, read and check tickets, refuse
- * strangers, pass sockets to the data threads. It receives no data. */
+ * connections without a valid ticket, pass the other sockets to the data threads. It receives no
+ * data. */
 #include "common/transport/sockets/tcp_impl.h"
 
 #include <errno.h>
@@ -16,7 +17,7 @@
 #include "common/base/log.h"
 
 #define LISTEN_BACKLOG 1024
-/* Seconds for which the kernel keeps a connection to itself until it has brought a byte. */
+/* Seconds for which the kernel does not report a new connection that has sent no byte yet. */
 #define DEFER_ACCEPT_S 3
 /* An accepted connection that sends no ticket within this time is closed. */
 #define TICKET_TIMEOUT_NS UINT64_C(2000000000)
@@ -35,13 +36,13 @@ int tcp_tune(const struct tcp_net *net, int fd)
 	int rc = set_int(fd, IPPROTO_TCP, TCP_NODELAY, 1);
 	int not_set = congestion_set(fd, net->congestion);
 
-	if (not_set) /* it was allowed at the start */
+	if (not_set) /* the process was allowed to set it when it started */
 		log_rated(LOG_WARN,
 			"cannot set congestion control '%s', a data connection keeps the system's: "
 			"%s",
 			net->congestion, strerror(-not_set));
-	/* Pings detect a dead peer long before; this ends what the kernel still tries to
-	 * deliver. */
+	/* Pings detect a dead peer long before this timeout. It only ends the kernel's attempts to
+	 * deliver bytes to such a peer. */
 	return rc ? rc : set_int(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, USER_TIMEOUT_MS);
 }
 
@@ -56,7 +57,8 @@ void tcp_refuse(int fd, const char *word)
 	close(fd);
 }
 
-/* Pass the socket to its data thread, which can end only while the lock is free. */
+/* Pass the socket to the data thread that its ticket names. The lock keeps that thread from ending
+ * meanwhile. Returns NULL, or the word for the refusal. */
 static const char *hand_over(struct tcp_net *net, const struct tcp_accepted *g)
 {
 	struct net_thread *t;
@@ -96,7 +98,7 @@ static void close_silent(struct tcp_net *net, struct tcp_pending *s)
 		(unsigned long)atomic_load_explicit(&net->base.silent, memory_order_relaxed));
 }
 
-/* Read the part of the ticket that is here, or the end. */
+/* Read the bytes of the ticket that have arrived. Close the socket when the peer has closed it. */
 static void recv_ticket(struct tcp_net *net, struct tcp_pending *s)
 {
 	ssize_t n = recv(s->fd, s->ticket + s->n, TICKET_BYTES - s->n, MSG_DONTWAIT);
@@ -116,7 +118,8 @@ static void recv_ticket(struct tcp_net *net, struct tcp_pending *s)
 	free_pending(s);
 }
 
-/* Make room for one more: close the connection that has sent the least for the longest time. */
+/* Return a free entry for one more connection. When there is none, close the connection that has
+ * waited longest. */
 static struct tcp_pending *make_room(struct tcp_net *net)
 {
 	struct tcp_pending *oldest = &net->listener.pending[0];
@@ -145,7 +148,8 @@ static void add_pending(struct tcp_net *net, int fd)
 		free_pending(s);
 		return;
 	}
-	recv_ticket(net, s); /* the ticket usually comes with the connection */
+	/* The ticket has usually arrived already, because of TCP_DEFER_ACCEPT */
+	recv_ticket(net, s);
 }
 
 static void accept_waiting(struct tcp_net *net)
@@ -161,7 +165,9 @@ static void accept_waiting(struct tcp_net *net)
 			log_rated(LOG_ERROR,
 				"cannot accept data connections: %s; raise LimitNOFILE",
 				strerror(errno));
-			usleep(NO_FD_US); /* the listener stays readable: do not spin on it */
+			/* Wait a little, because the listening socket stays readable and the loop
+			 * would spin */
+			usleep(NO_FD_US);
 		}
 		return;
 	}
@@ -179,7 +185,7 @@ static void sweep(struct tcp_net *net)
 	}
 }
 
-/* Numbers in epoll data that are not a stranger's index. */
+/* Values of epoll data that are no index of `pending`. */
 enum { EVENT_LISTENER = TCP_PENDING_MAX, EVENT_STOP };
 
 static void *listener_main(void *arg)
@@ -228,7 +234,8 @@ static int listen_on(struct tcp_net *net)
 	rc = set_int(fd, SOL_SOCKET, SO_REUSEADDR, 1);
 	if (!rc)
 		rc = set_int(fd, IPPROTO_TCP, TCP_DEFER_ACCEPT, DEFER_ACCEPT_S);
-	/* Accepted sockets inherit it from the start; a BBR would leave them paced. */
+	/* Set it here, because accepted sockets inherit it. Set later, it would replace a BBR that
+	 * has already turned on pacing. */
 	congestion_set(fd, net->congestion);
 	if (!rc && bind(fd, (struct sockaddr *)&net->bind_addr, net->bind_len))
 		rc = -errno;

@@ -1,7 +1,8 @@
 #ifndef BPS_COMMON_TRANSPORT_SOCKETS_TCP_LISTENER_H
 #define BPS_COMMON_TRANSPORT_SOCKETS_TCP_LISTENER_H
-/* The process-wide object of our own TCP, and its listener: a thread that accepts connections,
- * reads and checks their tickets, and passes the sockets to the data threads. */
+/* The process-wide object of the TCP transport, and its listener. The listener is a thread that
+ * accepts connections, reads and checks their tickets, and passes the sockets to the data
+ * threads. */
 #include <pthread.h>
 #include <stdbool.h>
 #include <sys/socket.h>
@@ -11,7 +12,7 @@
 #include "common/transport/sockets/congestion.h"
 #include "common/wire/ticket.h"
 
-#define TCP_QUEUE_MAX 512 /* sockets on their way to a data thread */
+#define TCP_QUEUE_MAX 512 /* most accepted sockets that wait for one data thread */
 
 /* Socket whose ticket was valid. */
 struct tcp_accepted {
@@ -40,18 +41,20 @@ struct tcp_net {
 	struct net base; /* first */
 	struct sockaddr_storage bind_addr;
 	socklen_t bind_len;
-	char congestion[CONGESTION_NAME_MAX + 1]; /* for data sockets; empty: the system's */
+	/* For data sockets; empty: keep the system's default */
+	char congestion[CONGESTION_NAME_MAX + 1];
 	struct tcp_listener listener;
 };
 
-/* Listen on net's address and start the thread.
+/* Listen on net's address and start the listener's thread.
  * Errors: -errno, with a sentence. */
 int tcp_listener_open(struct tcp_net *net, struct err_text *err);
-/* Stop and close; also after a tcp_listener_open that failed. */
+/* Stop the thread and close the sockets. Call it also after a tcp_listener_open that failed. */
 void tcp_listener_close(struct tcp_net *net);
-/* Refuse the other side, with a word of at most 8 letters for its log. Closes fd. */
+/* Send the reason for refusing the connection, a word of at most 8 letters (REFUSED_...), which the
+ * peer logs. Closes fd. */
 void tcp_refuse(int fd, const char *word);
-/* Set the options of every data socket.
+/* Set the options that every data socket needs.
  * Errors: -errno. */
 int tcp_tune(const struct tcp_net *net, int fd);
 #endif

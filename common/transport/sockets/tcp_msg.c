@@ -49,7 +49,7 @@ int tcp_put_read(struct tcp_conn *c, uint16_t segment, uint64_t offset, uint32_t
 		.len = htole32(len),
 		.offset = htole64(offset)};
 
-	/* Reached only when a peer answers requests that have not left yet. */
+	/* Happens only when a peer answers requests that this side has not sent yet. */
 	if (!has_room(c, sizeof(f)))
 		return -EAGAIN;
 	memcpy(c->tx + c->tx_tail, &f, sizeof(f));
@@ -69,7 +69,8 @@ int tcp_send(struct xconn *xc, const struct wire_msg *m)
 	rc = tcp_put(c, m, TCP_TX_RESERVE);
 	if (rc == -EAGAIN)
 		c->has_want = true;
-	else if (m->len && !(m->flags & WIRE_INLINE)) /* the peer will request its bytes */
+	/* The bytes of this offer are not sent now, so the peer will request them */
+	else if (m->len && !(m->flags & WIRE_INLINE))
 		eager_policy_forget(&c->policy, m->segment, m->offset);
 	return rc;
 }
@@ -161,7 +162,7 @@ static void message(struct tcp_conn *c, const struct wire_msg *m)
 	}
 }
 
-/* Handle the frame at the start of `data`. Returns its bytes, 0: it is incomplete, or the
+/* Handle the frame at the start of `data`. Returns its length; 0: the frame is incomplete, or the
  * connection is doomed. */
 static size_t take_frame(struct tcp_conn *c, const uint8_t *data, size_t n_bytes)
 {

@@ -6,7 +6,7 @@
 #include <errno.h>
 #include <sys/uio.h>
 
-/* Most bytes of one call, so that other connections get their turn. */
+/* Most bytes that one call sends, so that other connections get their turn. */
 #define SEND_SLICE (UINT32_C(1) << 20)
 #define ZEROS      (64 << 10)
 #define HEAD       sizeof(struct tcp_frame)
@@ -75,7 +75,8 @@ void tcp_refuse_segment(struct tcp_conn *c, uint16_t segment)
 	}
 }
 
-/* Plan of one send call: frames of this function's, bytes of the segments. */
+/* Plan of one sendmsg call: what it sends, in order. Frames lie in `frames`, bytes in the
+ * segments. */
 struct tcp_send_plan {
 	struct iovec iov[IOV_ROOM];
 	unsigned n;
@@ -104,7 +105,8 @@ static void add_frame(struct tcp_send_plan *p, const struct tcp_answer *a, enum 
 	add(p, (const uint8_t *)f + sent, HEAD - sent);
 }
 
-/* Add the rest of an answer, after `sent` bytes of it. False: only a part fits. */
+/* Add the rest of an answer, of which `sent` bytes are sent. Returns false when the plan has room
+ * for only a part. */
 static bool add_answer(
 	struct tcp_send_plan *p, const struct tcp_conn *c, const struct tcp_answer *a, size_t sent)
 {
