@@ -14,7 +14,8 @@
 #include "common/base/log.h"
 #include "common/transport/shm/shm_impl.h"
 
-#define LISTENER  UINT32_MAX /* number of the listener's event */
+/* Epoll data of the listening socket; other values are slots of connections */
+#define LISTENER  UINT32_MAX
 #define BACKLOG   64
 #define SOCK_MODE 0660
 
@@ -40,11 +41,13 @@ static void look_at_sockets(struct shm_xport *x)
 	for (int i = 0; i < n; i++) {
 		if (ev[i].data.u32 == LISTENER)
 			has_guests = true;
-		else if (x->conns[ev[i].data.u32]) /* or a newer one, which then finds no data */
+		/* If the slot has a newer connection, that one just finds no data */
+		else if (x->conns[ev[i].data.u32])
 			shm_conn_socket(x->conns[ev[i].data.u32], ev[i].events);
 	}
 	peer_reap(&x->base);
-	if (has_guests) /* after the connections that ended have made room */
+	/* Accept last, because the connections that have just ended make room for new ones */
+	if (has_guests)
 		shm_accept(x);
 }
 
@@ -84,7 +87,8 @@ static int shm_poll(struct xport *xp, uint64_t now_ns)
 
 static bool conn_may_sleep(struct shm_conn *c)
 {
-	/* In this order: a peer that sees that we want room also sees that we sleep. */
+	/* Keep this order, so that a peer that sees the request for room also sees that this side
+	 * sleeps, and wakes it. */
 	bool may = ring_may_sleep(&c->rx);
 
 	if (c->has_want && !c->is_sock_full && ring_want_room(&c->tx))

@@ -2,25 +2,28 @@
 #define BPS_COMMON_TRANSPORT_SHM_SHM_H
 /* Shared-memory back-end of common/transport/xport.h, for an agent and a server on the same host.
  * They map each other's segments, and messages go through two rings
- * (common/transport/shm/shm_ring.h). A read is one memcpy, and an offer can be borrowed, so that
- * nothing is copied. No network is involved, so there is no crc.
+ * (common/transport/shm/shm_ring.h). A read is one memcpy. An offer can also be borrowed
+ * (xport_ops.borrow); then nothing is copied. No network is involved, so there is no crc.
  *
- * Rendezvous: each data thread of a server listens on a UNIX socket in a directory that both know,
- * named by its instance and thread. A process that finds it there is on the same host, whatever the
- * network namespaces and host names are. Handshake, on SOCK_SEQPACKET:
+ * Rendezvous: each data thread of a server listens on a UNIX socket in a directory that agent and
+ * server have in their settings. The name of the socket consists of the server's instance and the
+ * thread. An agent that finds the socket is on the same host, whatever its network namespace and
+ * host name are. Handshake, on SOCK_SEQPACKET:
  *
  *   server -> agent   challenge: a nonce
  *   agent -> server   ticket over that nonce (common/wire/ticket.h), and a nonce of its own
  *   server -> agent   proof over the agent's nonce, and the memfd of the rings
  *
- * The socket stays open. It carries the segments' memfds and the wake-ups for a sleeper; its end
- * reports the peer's death. (The peer of an eventfd could clear its O_NONBLOCK.) While both sides
- * are awake, the only system call is a check of the sockets each millisecond.
+ * The socket stays open. It carries the memfds of segments, and wake-ups for a side that sleeps.
+ * When it closes, the peer has died or ended. (An eventfd is not used for wake-ups, because the
+ * peer could clear its O_NONBLOCK flag.) While both sides are awake, the only system call is a
+ * check of the sockets each millisecond.
  *
- * Memory: sealed against shrinking and growing, which the mapping side checks, so that a peer's
- * memory never disappears. A closing side sets its word in the rings' page before it changes what
- * it had offered. A read counts only when that word is still zero after the last byte was copied. A
- * killed process changes nothing any more. Loans outlive the connection: see
+ * Memory: memfds are sealed against shrinking and growing, so that a peer's memory never
+ * disappears. The side that maps a memfd checks the seals. A side that closes a connection sets its
+ * word in the rings' page before it changes memory that it had offered. A read counts only when
+ * that word is still zero after the last byte was copied. A killed process sets no word, but it
+ * changes no memory either. Loans may last longer than the connection: see
  * docs/reference/faults.md.
  *
  * A peer with a valid ticket cannot crash us. */
@@ -32,10 +35,11 @@
 #include "common/transport/net.h"
 #include "common/transport/xport.h"
 
-#define SHM_DIR_MAX   80 /* limit, so that it fits into an address with a socket's name */
-#define SHM_CONNS_MAX 64 /* connections of a data thread, including handshakes */
+/* Most bytes of the directory's path; with the socket's name it must fit into a UNIX address */
+#define SHM_DIR_MAX   80
+#define SHM_CONNS_MAX 64 /* most connections of a data thread, including those in the handshake */
 
-/* Counters of all data threads of a process; written by them, read by any. */
+/* Counters of all data threads of a process. The data threads write them, any thread reads them. */
 struct shm_counters {
 	_Atomic uint64_t received_bytes, messages_in, messages_out, protocol_errors, refused;
 	_Atomic uint32_t connections;
@@ -44,7 +48,8 @@ struct shm_counters {
 struct shm_config {
 	const char *dir; /* directory of servers' sockets; at most SHM_DIR_MAX bytes */
 	bool is_listener;
-	/* Listener: one per thread, from shm_listen; NULL: each thread makes its own */
+	/* Listener: sockets from shm_listen, indexed by data thread; NULL: each thread makes its
+	 * own */
 	int *listen_fds;
 	uint32_t my_id;
 	uint64_t my_instance;
@@ -55,13 +60,13 @@ struct shm_config {
 	struct shm_counters *counters; /* must outlive the xports */
 };
 
-/* Make the listening socket of data thread `thread`. Make it before any agent learns of this
- * instance, because an agent that does not find it uses the network.
- * Owns: the caller, until an xport takes it out of listen_fds (-1 then); shm_unlisten ends it.
- * Returns it.
+/* Make the listening socket of data thread `thread` and return it. Call this before any agent
+ * learns of this instance, because an agent that does not find the socket uses the network.
+ * Owns: the caller puts the socket into cfg->listen_fds and owns it until an xport takes it and
+ * sets the element to -1. shm_unlisten closes the sockets that were not taken.
  * Errors: -errno, with a sentence. */
 int shm_listen(const struct shm_config *cfg, unsigned thread, struct err_text *err);
-/* Close and remove those sockets of n threads that no xport has taken. */
+/* Close and unlink the listening sockets of the first n threads that no xport has taken. */
 void shm_unlisten(const struct shm_config *cfg, unsigned n);
 
 /* Make the xport of data thread `thread`; cfg is copied. Thread: any, before that thread starts
@@ -70,15 +75,15 @@ void shm_unlisten(const struct shm_config *cfg, unsigned n);
 int shm_xport_new(const struct shm_config *cfg, unsigned thread, const struct xport_events *ev,
 	void *ctx, struct xport **ret, struct err_text *err);
 
-/* Check that sockets can be made in that directory, and remove those of dead processes. Returns 0,
- * or -1 with errno. */
+/* Check that this process can make sockets in the directory, and unlink the sockets of dead
+ * processes. Returns 0, or -1 with errno set. */
 int shm_sweep(const char *dir);
 
-/* Return whether this server has a socket here. xport_ops.connect finds out more; this costs one
- * system call. */
+/* Return whether the socket of this server's data thread exists on this host. Costs one system
+ * call. Only xport_ops.connect finds out whether the server accepts. */
 bool shm_is_here(const struct shm_config *cfg, uint64_t peer_instance, uint16_t thread);
 
-/* Set the segment number that another transport of this thread has assigned; mem same as in
- * xport_ops.seg_add. Peers can map it after xport_ops.seg_share. */
+/* Add a segment under the number that another transport of this thread has assigned. mem and bytes
+ * are as for xport_ops.seg_add. Peers can map the segment after xport_ops.seg_share. */
 void shm_seg_set(struct xport *x, uint16_t segment, void *mem, size_t bytes);
 #endif

@@ -25,7 +25,8 @@ void shm_socket_path(
 	snprintf(ret, room, "%s/%016lx.%u", cfg->dir, (unsigned long)instance, thread);
 }
 
-/* Make a connection in state `state` on this socket; the socket is closed on failure. */
+/* Make a connection in state `state` on this socket. Returns NULL, and closes the socket, when no
+ * slot, memory or descriptor is left. */
 static struct shm_conn *conn_new(struct shm_xport *x, int sock, enum conn_state state)
 {
 	struct epoll_event ev = {.events = EPOLLIN | EPOLLRDHUP | EPOLLET};
@@ -58,7 +59,8 @@ static struct shm_conn *conn_new(struct shm_xport *x, int sock, enum conn_state 
 	return c;
 }
 
-/* Remove it from the table; the memory lives until no caller has a pointer to it. */
+/* Remove c from the table. The memory stays until the next poll, because callers still have a
+ * pointer to it. */
 static void conn_put(struct shm_conn *c)
 {
 	struct shm_xport *x = shm_of(c);
@@ -141,8 +143,8 @@ int shm_connect(struct xport *xp, const char *addr, uint16_t port, uint16_t thre
 	return 0;
 }
 
-/* Return whether a peer of that user, without a ticket yet, may connect. One user cannot block the
- * others. */
+/* Return whether one more connection of that user, without a ticket yet, is allowed. The limit per
+ * user keeps one user from blocking the others. */
 static bool may_come(const struct shm_xport *x, uid_t uid)
 {
 	unsigned n = 0, of_user = 0;
@@ -207,8 +209,9 @@ static void come_up(struct shm_conn *c, void *area)
 		x->base.pub.ctx, &c->base.pub, c->base.pub.peer_id, c->base.pub.peer_instance);
 }
 
-/* Receive one message of the handshake with at most one descriptor, -1: none. Returns its length, 0
- * when there is none yet, negative when the connection is doomed. */
+/* Receive one message of the handshake, with at most one descriptor (ret_fd; -1: none). Returns the
+ * length of the message, 0 when none has arrived yet, or BPS_EPROTO after dooming the
+ * connection. */
 static ssize_t handshake_recv(struct shm_conn *c, void *buf, size_t room, int *ret_fd)
 {
 	ssize_t n = shm_recv_fd(c->sock, buf, room, ret_fd);
@@ -259,7 +262,7 @@ static void take_welcome(struct shm_conn *c, const struct shm_welcome *w, int fd
 		peer_conn_doom(&c->base, "the peer's rings are not sealed, or cannot be mapped");
 }
 
-/* Handshake of the connecting side: first the challenge, then the welcome. */
+/* Handshake of the connecting side: receive first the challenge, then the welcome. */
 static void connecting_socket(struct shm_conn *c)
 {
 	union {
@@ -273,7 +276,8 @@ static void connecting_socket(struct shm_conn *c)
 		(n = handshake_recv(c, &u, sizeof(u), &fd)) > 0) {
 		if (n == sizeof(u.ch) && fd < 0 && u.ch.magic == SHM_MAGIC &&
 			u.ch.version == SHM_VERSION && !c->is_challenged) {
-			/* Only once, so that the peer cannot keep this thread busy */
+			/* Accept one challenge only, so that the peer cannot keep this thread
+			 * busy */
 			c->is_challenged = true;
 			send_hello(c, u.ch.nonce);
 		} else if (n == sizeof(u.w) && fd >= 0) {
@@ -286,7 +290,8 @@ static void connecting_socket(struct shm_conn *c)
 	}
 }
 
-/* Check the hello. Returns why it is refused, or NULL; then ret_key is the pair's key. */
+/* Check the hello of a connecting agent. Returns NULL when it is valid, and writes the shared key
+ * to ret_key. Else returns the reason for refusing it. */
 static const char *check_hello(
 	struct shm_conn *c, const struct shm_hello *hello, struct ticket *t, void *ret_key)
 {
@@ -301,7 +306,7 @@ static const char *check_hello(
 	return ticket_verify(hello->ticket, ret_key) ? "wrong key" : NULL;
 }
 
-/* Make the rings' memory, with all its pages.
+/* Make the shared memory of the rings, and allocate all its pages now.
  * Errors: -errno. */
 static int make_area(int *ret_fd, void **ret_area)
 {
@@ -376,8 +381,8 @@ static void accepting_socket(struct shm_conn *c)
 	OPENSSL_cleanse(key, sizeof(key));
 }
 
-/* Receive the wake-ups that are on the socket. A message with a segment stays there until the ring
- * names the segment. */
+/* Receive the wake-ups in the socket. A message with a memfd stays in the socket until a SEG_ADD
+ * message in the ring names its segment (recv_memfd). */
 static void drain_notes(struct shm_conn *c)
 {
 	struct shm_note note;
@@ -398,7 +403,8 @@ static void drain_notes(struct shm_conn *c)
 
 void shm_conn_socket(struct shm_conn *c, uint32_t events)
 {
-	/* The socket's end may lie behind notes that will never be read. */
+	/* Check for the end first, because it may lie behind messages with memfds that will never
+	 * be read. */
 	if (c->base.state == CONN_UP && events & (EPOLLHUP | EPOLLRDHUP | EPOLLERR))
 		peer_conn_doom(&c->base, "closed by the peer");
 	else if (c->base.state == CONN_UP)
@@ -422,11 +428,11 @@ void shm_down(struct shm_conn *c, const char *why)
 	struct shm_xport *x = shm_of(c);
 
 	if (c->base.state == CONN_GONE)
-		return; /* a callback of its close has closed it again */
+		return; /* a callback of this same close has called it again */
 	peer_conn_set_state(&c->base, CONN_GONE, why);
 	if (c->page) {
-		/* The fence: memory that we offered may be overwritten from here on. See
-		 * is_intact. */
+		/* The fence: from here on this process may overwrite memory that it had offered.
+		 * See is_intact. */
 		atomic_exchange_explicit(&c->page->is_over[c->side], 1, memory_order_acq_rel);
 		atomic_fetch_sub_explicit(&x->cfg.counters->connections, 1, memory_order_relaxed);
 	}
@@ -455,7 +461,9 @@ void shm_tick(struct shm_xport *x)
 		if (!c)
 			continue;
 		if (peer_conn_tick(&c->base))
-			shm_put(c, &ping); /* without room it is the peer's turn anyway */
+			/* Without room the ping fails, but then the peer has messages to take
+			 * anyway */
+			shm_put(c, &ping);
 		if (c->base.state == CONN_UP && c->is_sock_full)
 			peer_deadline(&x->base, c->sock_retry_ns);
 	}

@@ -7,9 +7,9 @@
  *   shm_io.c    messages, reads, loans
  *   shm_seg.c   segments: own ones, peers' mappings
  *
- * The states are those of peer_conn.h: a connecting side comes up with the welcome, an accepting
- * one with a valid ticket. A doomed connection ends in the same poll, and its memory is freed at
- * the next.
+ * The states are those of peer_conn.h. The connecting side goes UP when it receives the welcome,
+ * the accepting side when it receives a valid ticket. A doomed connection is closed in the same
+ * poll, and its memory is freed in the next poll.
  *
  * Everything belongs to the data thread. */
 #include <sys/queue.h>
@@ -22,28 +22,31 @@
 #include "common/transport/shm/shm_ring.h"
 #include "common/wire/ticket.h"
 
-#define SHM_PATH_BYTES   108 /* size of a UNIX socket's address */
-#define SHM_STRANGERS    16  /* most connections without a ticket */
-#define SHM_PER_USER     8   /* most of these per user */
-#define SHM_LOOK_NS      UINT64_C(1000000)
-#define SHM_MAGIC        UINT32_C(0x48535042) /* "BPSH" */
-#define SHM_VERSION      1
-#define SHM_PAGE         4096
-#define SHM_AREA_BYTES   (SHM_PAGE + 2 * (size_t)RING_BYTES)
-#define SHM_COPY_SLICE   ((size_t)512 << 10) /* most that one poll copies: 0.1 ms */
+#define SHM_PATH_BYTES 108 /* size of a UNIX socket's address */
+#define SHM_STRANGERS  16  /* most connections that have not sent a valid ticket yet */
+#define SHM_PER_USER   8   /* most of these connections per user */
+#define SHM_LOOK_NS    UINT64_C(1000000)
+#define SHM_MAGIC      UINT32_C(0x48535042) /* "BPSH" */
+#define SHM_VERSION    1
+#define SHM_PAGE       4096
+#define SHM_AREA_BYTES (SHM_PAGE + 2 * (size_t)RING_BYTES)
+/* Most bytes that one poll copies, which takes about 0.1 ms */
+#define SHM_COPY_SLICE   ((size_t)512 << 10)
 #define SHM_RX_BATCH     64
 #define SHM_NOTE_ROOM    128 /* size of a message about a segment */
 #define SHM_SOCK_FULL_NS UINT64_C(1000000)
 #define SHM_SEGS_MAX     4096
 #define SHM_BUF_BYTES    (((size_t)WIRE_SEND_MAX + 63) & ~(size_t)63)
 
-enum shm_side { SHM_AGENT, SHM_SERVER }; /* the ring that it produces */
+enum shm_side { SHM_AGENT, SHM_SERVER }; /* the side that writes into a ring */
 
 /* First page of the rings' memfd. */
 struct shm_page {
-	struct ring_shared dir[2]; /* index: producer, enum shm_side */
+	struct ring_shared dir[2]; /* index: enum shm_side of the producer */
 	_Alignas(64) _Atomic uint32_t
-		is_over[2]; /* index: side; not 0: what it offered may change from now on */
+		/* Index: enum shm_side; not 0: that side has closed, and may change the memory that
+		 * it offered */
+		is_over[2];
 };
 _Static_assert(sizeof(struct shm_page) <= SHM_PAGE, "the rings' page");
 
@@ -57,16 +60,17 @@ struct shm_hello {
 	uint8_t ticket[TICKET_BYTES]; /* nonce: the challenge's; channel TICKET_SAME_HOST */
 	uint64_t nonce;
 };
-struct shm_welcome { /* comes with the rings' memfd */
+struct shm_welcome { /* sent with the memfd of the rings */
 	uint8_t proof[PROOF_BYTES];
 };
 enum shm_note_type { SHM_WAKE = 1, SHM_SEGMENT = 2 };
 struct shm_note {
 	uint16_t type, segment, zero[2];
-	uint64_t bytes; /* SHM_SEGMENT, comes with its memfd */
+	/* SHM_SEGMENT: size of the segment, whose memfd is sent with this message */
+	uint64_t bytes;
 };
 
-/* Segment of a peer, mapped here. */
+/* Segment of a peer, mapped into this process. */
 struct shm_map {
 	uint32_t refs; /* held by the connection's table, reads and loans */
 	bool is_withdrawn;
@@ -94,7 +98,7 @@ struct shm_conn {
 	struct shm_read_list reads, free_reads;
 	struct shm_read read_room[READS_MAX];
 	uint32_t n_dirty;
-	/* Own segments whose changes the peer has not received */
+	/* Bitmap of own segments that were added or removed without a message to the peer yet */
 	uint64_t dirty[SHM_SEGS_MAX / 64];
 	struct shm_map *maps[SHM_SEGS_MAX];
 	TAILQ_ENTRY(shm_conn) gone;
@@ -111,7 +115,7 @@ struct shm_xport {
 	struct shm_config cfg;
 	char path[SHM_PATH_BYTES]; /* path of the listener's socket */
 	int listen_fd;
-	bool is_armed; /* peers can see that we sleep */
+	bool is_armed; /* the rings show the peers that this thread sleeps */
 	uint64_t looked_ns;
 	struct shm_conn *conns[SHM_CONNS_MAX];
 	TAILQ_HEAD(, shm_conn) gone;
@@ -136,7 +140,7 @@ int shm_connect(struct xport *x, const char *addr, uint16_t port, uint16_t threa
 void shm_accept(struct shm_xport *x);
 /* Handle an event of the connection's socket; events: of epoll_wait(2). */
 void shm_conn_socket(struct shm_conn *c, uint32_t events);
-/* Take it down at once: reads end, down runs. */
+/* Take the connection down at once: end its reads, then run the down callback. */
 void shm_down(struct shm_conn *c, const char *why);
 void shm_protocol_error(struct shm_conn *c, const char *what);
 /* Send the due pings and end late connections. */
@@ -149,10 +153,11 @@ int shm_send(struct xconn *c, const struct wire_msg *m);
 int shm_read(struct xport_read *r);
 int shm_borrow(
 	struct xconn *c, uint16_t segment, uint64_t offset, uint32_t len, struct xport_loan *ret);
-/* Put a message into the ring, and wake the peer.
+/* Put a message into the ring to the peer, and wake the peer if it sleeps.
  * Errors: -EAGAIN; -ENOTCONN the connection is now doomed. */
 int shm_put(struct shm_conn *c, const struct wire_msg *m);
-/* Process received messages, reads and pending sends; returns how much was done. */
+/* Handle received messages, copy started reads, send what is pending. Returns how many things were
+ * done. */
 int shm_turn(struct shm_conn *c);
 void shm_reads_init(struct shm_conn *c);
 void shm_reads_cancel(struct shm_conn *c);
@@ -163,27 +168,32 @@ void shm_wake(struct shm_conn *c);
  * Owns: fd stays the caller's.
  * Errors: -errno. */
 int shm_send_fd(int sock, const void *buf, size_t n, int fd);
-/* Receive a message and its descriptor, which the caller owns. -1: none, or several, which are
- * closed (rounding leaves room for two on 64 bits). Returns its length, 0 also at the end.
+/* Receive a message and the descriptor that came with it, which the caller then owns. ret_fd is -1
+ * when no descriptor came, or several (there is room for two on 64 bits, due to rounding); several
+ * are closed. Returns the length of the message; 0 also when the peer has closed the socket.
  * Errors: -EAGAIN, -errno; -EMSGSIZE the message is longer. */
 ssize_t shm_recv_fd(int sock, void *buf, size_t room, int *ret_fd);
 int shm_seg_share(struct xport *x, uint16_t segment, int fd);
 int shm_seg_add(struct xport *x, void *mem, size_t bytes, uint16_t *ret_segment);
 void shm_seg_del(struct xport *x, uint16_t segment);
 void shm_segs_free(struct shm_xport *x);
+/* Mark all shared segments, so that shm_announce sends them to a new peer. */
 void shm_mark_all(struct shm_conn *c);
-/* Send the changes of our segments that the peer has not received. Returns 0, or -EAGAIN. */
+/* Send the peer a message for each own segment that was added or removed since the last call.
+ * Returns 0, or -EAGAIN when the ring or the socket is full. */
 int shm_announce(struct shm_conn *c);
-/* Handle a SEG_ADD or SEG_DEL from the ring. */
+/* Handle a SEG_ADD or SEG_DEL message of the peer. */
 void shm_note_seg(struct shm_conn *c, const struct wire_msg *m);
-/* Find the mapping of an offer, and take a reference to it.
- * Errors: BPS_EPROTO there is no such offer. */
+/* Find the mapping that contains len bytes at offset of the peer's segment, and take a reference to
+ * it.
+ * Errors: BPS_EPROTO there is no such segment, or the bytes lie outside of it. */
 int shm_map_get(
 	struct shm_conn *c, uint16_t segment, uint64_t offset, uint32_t len, struct shm_map **ret);
+/* Release a reference to a struct shm_map; the last one unmaps it. */
 void shm_map_put(void *map);
 void shm_maps_drop(struct shm_conn *c);
 /* Map a memfd that a peer sent. flags: of mmap(2), in addition to MAP_SHARED.
  * Owns: takes fd.
- * Returns NULL when it is not sealed, or too small. */
+ * Returns NULL when the memfd is not sealed or is too small, or when mmap fails. */
 void *shm_map_fd(int fd, size_t bytes, int prot, int flags);
 #endif

@@ -14,7 +14,7 @@ void shm_wake(struct shm_conn *c)
 {
 	const struct shm_note note = {.type = SHM_WAKE};
 
-	/* A full socket already holds a wake-up; a closed one is noticed by its event. */
+	/* Ignore errors: a full socket already holds a wake-up, and epoll reports a closed one. */
 	send(c->sock, &note, sizeof(note), MSG_DONTWAIT | MSG_NOSIGNAL);
 }
 
@@ -158,19 +158,20 @@ void shm_reads_cancel(struct shm_conn *c)
 		read_end(c, rd, -ECANCELED);
 }
 
-/* Return whether the memory was still offered when its last byte had been copied. */
+/* Return whether the peer still offered the memory when the last byte of a read had been copied. */
 static bool is_intact(const struct shm_conn *c, const struct shm_map *map)
 {
 	enum shm_side peer = c->side == SHM_AGENT ? SHM_SERVER : SHM_AGENT;
 
-	/* A read-modify-write, like the exchange in shm_down, so one of the two comes first. If
-	 * this one does, our copy happened before any later write of the peer (release to acquire);
-	 * else we see its 1. */
+	/* Use a read-modify-write operation, as the exchange in the peer's shm_down is. So one of
+	 * the two comes first. If this one is first, the copy happened before any later write of
+	 * the peer (release to acquire). If the peer's is first, this one returns 1. */
 	return !map->is_withdrawn &&
 	       !atomic_fetch_or_explicit(&c->page->is_over[peer], 0, memory_order_acq_rel);
 }
 
-/* Copy a slice of the started reads. Returns how many ended, or 1 when work is left. */
+/* Copy at most SHM_COPY_SLICE bytes of the started reads. Returns the number of reads on which it
+ * worked. */
 static int copy(struct shm_conn *c)
 {
 	size_t left = SHM_COPY_SLICE;

@@ -1,5 +1,5 @@
-/* Ring for one direction of a connection through shared memory: put and get entries, and the words
- * of sleepers. Pure: no system call; waking is the caller's task. Thread: one producer, one
+/* Ring in shared memory for one direction of a connection: put and get entries, and set and check
+ * the flags of sleepers. Pure: no system call; the caller wakes the peer. Thread: one producer, one
  * consumer. */
 #include "common/transport/shm/shm_ring.h"
 
@@ -31,10 +31,11 @@ static void copy_out(const struct ring_end *r, uint64_t at, void *dst, size_t n)
 	memcpy((uint8_t *)dst + first, r->bytes, n - first);
 }
 
-/* Read the consumer's index. False: it is invalid. */
+/* Read the consumer's index. Returns false when it is invalid. */
 static bool see_head(struct ring_end *r)
 {
-	/* Pairs with the store in ring_took: bytes are copied before they are overwritten. */
+	/* Pairs with the store in ring_took: the consumer has copied the bytes before this side
+	 * overwrites them. */
 	uint64_t head = atomic_load(&r->s->head);
 
 	if (head < r->theirs || head > r->mine)
@@ -64,13 +65,13 @@ int ring_put(struct ring_end *r, const void *entry, size_t n)
 	copy_in(r, r->mine, &len, RING_LEN_BYTES);
 	copy_in(r, r->mine + RING_LEN_BYTES, entry, n);
 	r->mine += RING_LEN_BYTES + n;
-	/* Pairs with the acquire in see_tail: bytes are there before the index covers them. In one
-	 * order with the words of sleepers: see the header. */
+	/* Pairs with the acquire in see_tail: the bytes are written before the index includes them.
+	 * Sequentially consistent because of `sleeps`: see the header. */
 	atomic_store(&r->s->tail, r->mine);
 	return 0;
 }
 
-/* Clear the flag of a sleeper, so that it is woken once. */
+/* Clear the flag of a sleeper, so that it is woken only once. Returns whether the flag was set. */
 static bool take_flag(_Atomic uint32_t *flag)
 {
 	return atomic_load(flag) && atomic_exchange(flag, 0);
@@ -83,8 +84,9 @@ bool ring_must_wake(struct ring_end *r)
 
 bool ring_want_room(struct ring_end *r)
 {
-	atomic_store(&r->s->wants, 1); /* a peer that sees it also sees that we sleep, if we do */
-	/* An invalid index is reported by the next put */
+	/* If this side sleeps, a peer that sees this flag sees `sleeps` as well */
+	atomic_store(&r->s->wants, 1);
+	/* Return true for an invalid index as well, because the next put reports it */
 	return !see_head(r) || has_room(r, RING_BYTES / 2);
 }
 

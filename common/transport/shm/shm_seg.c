@@ -1,5 +1,5 @@
-/* Segments of the shared-memory transport: send own memfds, map those of a peer, count references.
- * Reads from them are in shm_io.c. Thread: the data thread. */
+/* Segments of the shared-memory transport: send the memfds of own segments, map those of a peer,
+ * count references to the mappings. shm_io.c reads from them. Thread: the data thread. */
 #include "common/transport/shm/shm_impl.h"
 
 #include <errno.h>
@@ -16,7 +16,8 @@
 #include "common/os/fd_passing.h"
 #include "common/os/memfd.h"
 
-/* Largest segment; a peer can consume only our address space. */
+/* Largest segment of a peer. The limit keeps a peer from using up the address space of this
+ * process. */
 #define SEGMENT_MAX (UINT64_C(1) << 40)
 
 void *shm_map_fd(int fd, size_t bytes, int prot, int flags)
@@ -26,7 +27,8 @@ void *shm_map_fd(int fd, size_t bytes, int prot, int flags)
 	struct statfs fs;
 	struct stat st;
 
-	/* Huge pages of a memfd may be missing although it is sealed. */
+	/* Accept only tmpfs, not hugetlbfs: even in a sealed memfd of huge pages, a page may be
+	 * missing when it is read (SIGBUS). */
 	if (seals >= 0 && (seals & MEMFD_FIXED_SIZE) == MEMFD_FIXED_SIZE && fstat(fd, &st) == 0 &&
 		st.st_size >= 0 && (uint64_t)st.st_size >= bytes && fstatfs(fd, &fs) == 0 &&
 		fs.f_type == TMPFS_MAGIC)
@@ -44,7 +46,7 @@ int shm_send_fd(int sock, const void *buf, size_t n, int fd)
 	struct msghdr m = {.msg_iov = &iov, .msg_iovlen = 1};
 
 	fd_passing_attach(&m, &room, &fd, 1);
-	/* A packet is sent as a whole or not at all. */
+	/* The socket is SOCK_SEQPACKET, so a message is sent as a whole or not at all. */
 	return sendmsg(sock, &m, MSG_DONTWAIT | MSG_NOSIGNAL) < 0 ? -errno : 0;
 }
 
@@ -65,7 +67,7 @@ ssize_t shm_recv_fd(int sock, void *buf, size_t room, int *ret_fd)
 	if (n < 0)
 		return -errno;
 	is_cut = m.msg_flags & (MSG_TRUNC | MSG_CTRUNC);
-	/* A message without bytes may bring descriptors, too */
+	/* Take descriptors also when n is 0, because a message without bytes may have some */
 	n_fds = fd_passing_detach(&m, fds, 2);
 	if (n_fds == 1 && !is_cut)
 		*ret_fd = fds[0];
@@ -161,8 +163,9 @@ void shm_segs_free(struct shm_xport *x)
 	x->segs = NULL;
 }
 
-/* Send a segment's memfd over the socket before the ring names it.
- * Errors: -EAGAIN. */
+/* Send the memfd of a segment over the socket. Called before the message in the ring that names the
+ * segment.
+ * Errors: -EAGAIN; -ENOTCONN the connection is now doomed. */
 static int send_memfd(struct shm_conn *c, uint16_t id)
 {
 	const struct shm_seg *s = &shm_of(c)->segs[id];
@@ -189,7 +192,7 @@ static int announce_one(struct shm_conn *c, uint16_t id)
 	int rc = 0;
 
 	if (!ring_has_room(&c->tx, SHM_NOTE_ROOM))
-		return -EAGAIN; /* check before the memfd leaves, which is sent only once */
+		return -EAGAIN; /* check for room first, because the memfd must be sent only once */
 	if (s->fd >= 0) {
 		m.seg.bytes = s->bytes;
 		rc = send_memfd(c, id);
@@ -245,7 +248,8 @@ void shm_maps_drop(struct shm_conn *c)
 		withdraw(c, (uint16_t)i);
 }
 
-/* Take the memfd that the ring names off the socket, past wake-ups. -1: it is missing. */
+/* Receive the memfd for the segment of message m from the socket, and skip wake-ups before it.
+ * Returns -1 when the memfd is missing. */
 static int recv_memfd(struct shm_conn *c, const struct wire_msg *m)
 {
 	struct shm_note note;
