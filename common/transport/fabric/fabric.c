@@ -1,6 +1,6 @@
 /* libfabric transport: the process-wide object, the object of each data thread, the listener's
  * setup, statistics. Connections, messages and polling are in fabric_*.c. Setup runs on the main
- * thread; each data-thread object belongs to its thread. */
+ * thread. The object of a data thread belongs to that thread. */
 #include "common/transport/fabric/fabric.h"
 
 #include <dirent.h>
@@ -22,7 +22,8 @@
 #include "common/transport/fabric/libfabric.h"
 
 #define LISTEN_BACKLOG 1024
-/* Longest time that a started handshake may block the connection-management thread. */
+/* Longest time, in microseconds, that a client with an incomplete handshake may block the
+ * connection-management thread. */
 #define LISTEN_RECV_US     20000
 #define LISTEN_DEFER_S     3
 #define LISTEN_USER_MS     10000
@@ -109,7 +110,8 @@ static int get_info(struct fabric *f, int mr_mode, struct err_text *err)
 	if (!hints)
 		return err_set(err, -ENOMEM, "out of memory");
 	rc = ask(f, hints, port);
-	/* Provider verbs tries the port, and reports no data for one that is in use. */
+	/* Provider verbs tries to bind the port, and returns FI_ENODATA when the port is in use. If
+	 * it succeeds without the port, the port is the cause. */
 	if (rc == -FI_ENODATA && port)
 		is_taken = ask(f, hints, 0) == 0;
 	fi_freeinfo(hints);
@@ -153,10 +155,11 @@ static bool is_listener_on(int fd, const struct sockaddr_storage *addr, socklen_
 	       memcmp(&ss, addr, len) == 0;
 }
 
-/* Protect the listener of provider tcp (our ofi-tcp), which hides its socket and reads a stranger's
- * handshake with a blocking receive. Accepted sockets inherit the options set here. Then silent
- * connections are not even accepted, half-sent handshakes end after LISTEN_RECV_US, and the kernel
- * also detects dead peers. */
+/* Protect the listening socket of libfabric's provider tcp (setting provider: ofi-tcp). libfabric
+ * does not give access to the socket, and it reads the handshake of each client with a blocking
+ * receive. So find the socket among this process's descriptors, and set options that accepted
+ * sockets inherit. Then connections without a byte are not accepted for LISTEN_DEFER_S, incomplete
+ * handshakes end after LISTEN_RECV_US, and the kernel detects dead peers. */
 static void harden_listener(const struct sockaddr_storage *addr, size_t addr_len)
 {
 	DIR *d = opendir("/proc/self/fd");
@@ -285,8 +288,9 @@ int fabric_open_mr(const struct net_config *cfg, int mr_mode, net_key_fn key_fn,
 	struct fabric *f;
 	int rc;
 
-	/* With its cache, closing a registration on verbs would not revoke the peer's key. Its
-	 * libraries would also handle our SIGSEGV and SIGABRT. */
+	/* Turn off the cache of memory registrations: with it, closing a registration on verbs does
+	 * not revoke the peer's key. The second variable keeps a library of libfabric from handling
+	 * SIGSEGV and SIGABRT of this process. */
 	setenv("FI_MR_CACHE_MAX_COUNT", "0", 1);
 	setenv("IPATH_NO_BACKTRACE", "1", 1);
 	rc = libfabric_load(err);
@@ -360,11 +364,12 @@ static int open_cq(struct fabric_xport *x)
 		return -errno;
 	rx.size = FABRIC_CQ_DEPTH;
 	rc = fi_srx_context(x->domain, &rx, &x->srx, NULL);
-	if (rc) /* a device has its own limit; all current adapters have a larger one */
+	if (rc) /* the device allows fewer receives; all current adapters allow at least 4096 */
 		rc = (rx.size = 4096, fi_srx_context(x->domain, &rx, &x->srx, NULL));
 	if (rc)
 		return rc;
-	/* Provider tcp requires the queue bound here; verbs takes it from the endpoints. */
+	/* Provider tcp needs the completion queue bound to the receive context. With verbs this
+	 * call may fail, because verbs uses the queue of each endpoint. */
 	rc = fi_ep_bind(x->srx, &x->cq->fid, FI_RECV);
 	return rc && x->is_verbs ? 0 : rc;
 }
@@ -406,7 +411,7 @@ void fabric_renew(struct fabric_xport *x)
 		rc = fabric_io_renew(x);
 	if (rc) {
 		log_error("cannot open a completion queue again: %s", fi_strerror(-rc));
-		abort(); /* the service manager restarts us */
+		abort(); /* the service manager restarts this process */
 	}
 	x->is_spoiled = false;
 }

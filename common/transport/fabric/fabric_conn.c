@@ -12,7 +12,8 @@
 
 #include "common/base/log.h"
 
-/* Take a slot for a new connection; it is zeroed, except the fields that outlive a connection. */
+/* Find a free slot for a new connection, and zero its struct except last_cookie. Returns NULL when
+ * no slot or no memory is left. */
 static struct fabric_conn *conn_get(struct fabric_xport *x)
 {
 	struct fabric_conn *c = NULL;
@@ -40,7 +41,7 @@ static struct fabric_conn *conn_get(struct fabric_xport *x)
 	return c;
 }
 
-/* Close the endpoints, and free what was kept until they were open. */
+/* Close the endpoints, and free the data needed only for the handshake. */
 static void close_channels(struct fabric_conn *c)
 {
 	for (unsigned i = 0; i < N_CHANNELS; i++) {
@@ -65,14 +66,15 @@ static void conn_put(struct fabric_conn *c)
 	peer_conn_set_state(&c->base, CONN_FREE, "gone");
 }
 
-/* Free a slot whose connection did not start. */
+/* Free the slot of a connection whose connect or accept failed at once. No callback runs. */
 static void conn_discard(struct fabric_conn *c)
 {
 	close_channels(c);
 	c->rx_cookie = 0;
 }
 
-/* Open the endpoint of a channel, ready to receive. After a failure it may exist half made. */
+/* Open the endpoint of a channel, ready to receive. After a failure c->eps[channel] may be set;
+ * close_channels closes it. */
 static int open_ep(struct fabric_conn *c, enum channel channel, struct fi_info *info)
 {
 	struct fabric_xport *x = fabric_xport_of(c);
@@ -271,7 +273,7 @@ void fabric_conn_up(struct fabric_conn *c)
 		x->base.pub.ctx, &c->base.pub, c->base.pub.peer_id, c->base.pub.peer_instance);
 }
 
-/* Handle the accept of a channel, on the connecting side. */
+/* On the connecting side: handle the event that the peer has accepted a channel. */
 static void on_accepted(
 	struct fabric_conn *c, enum channel channel, const struct fabric_cm_event *ev)
 {
@@ -300,7 +302,8 @@ static void on_accepted(
 	c->info = NULL;
 	OPENSSL_cleanse(c->base.key, sizeof(c->base.key));
 	c->is_linked = true;
-	/* Send this before any message of the owner: it makes the accepting side come up. */
+	/* Send this before any message of the owner. The accepting side goes UP when it receives
+	 * the first message. */
 	fabric_io_put(c, &hello, 1);
 	fabric_conn_up(c);
 }
@@ -312,7 +315,7 @@ static void on_connected(
 		on_accepted(c, channel, ev);
 		return;
 	}
-	/* The accepting side comes up with the first message, which may overtake this event. */
+	/* The accepting side goes UP with the first message, which may arrive before this event. */
 	if (channel != CHANNEL_OF_ACCEPTING || c->is_linked)
 		return;
 	c->is_linked = true;
@@ -337,8 +340,9 @@ void fabric_conn_cm_event(struct fabric_xport *x, const struct fabric_cm_event *
 	enum channel channel = 0;
 	struct fabric_conn *c = NULL;
 
-	/* Compare the address only. A new endpoint may have the address of a closed one; then the
-	 * proof or a reconnect corrects a wrong match. */
+	/* Compare only the addresses of the endpoints. A new endpoint may have the address of a
+	 * closed one, and then this event belongs to the old one. The check of the proof, or a
+	 * reconnect, repairs such a mistake. */
 	for (unsigned i = 0; i < FABRIC_CONNS_MAX * N_CHANNELS && !c; i++) {
 		struct fabric_conn *k = x->conns[i / N_CHANNELS];
 
@@ -374,14 +378,14 @@ void fabric_conn_down(struct fabric_conn *c, const char *why)
 	struct fabric_xport *x = fabric_xport_of(c);
 
 	if (c->base.state == CONN_GONE || c->base.state == CONN_FREE)
-		return; /* a callback of its close has closed it again */
+		return; /* a callback of this same close has called it again */
 	if (c->is_busy)
 		TAILQ_REMOVE(c->is_stuck ? &x->stuck : &x->busy, c, link);
 	c->is_busy = c->is_stuck = false;
 	peer_conn_set_state(&c->base, CONN_GONE, why);
 	if (c->n_rops)
 		fabric_spoil(x);
-	close_channels(c); /* the fence */
+	close_channels(c); /* from here on no byte is received or read (the fence) */
 	fabric_io_abandon(c);
 	cancel_reads(c);
 	atomic_store_explicit(
@@ -396,7 +400,7 @@ void fabric_conn_tick(struct fabric_xport *x)
 	const struct wire_msg ping = {.type = WIRE_PING};
 
 	x->base.next_deadline_ns = UINT64_MAX;
-	/* Without credit a ping fails: then the peer has to send first anyway. */
+	/* Without credits a ping fails. Then the peer has to send credits first anyway. */
 	for (unsigned i = 0; i < FABRIC_CONNS_MAX; i++)
 		if (x->conns[i] && peer_conn_tick(&x->conns[i]->base))
 			fabric_io_put(x->conns[i], &ping, 1);

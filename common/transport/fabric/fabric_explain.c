@@ -1,5 +1,6 @@
-/* Explain errors of libfabric to people. It reports only "no data available" for a provider and an
- * address, and "cannot allocate memory" for a limit of locked memory. Any thread. */
+/* Explain errors of libfabric to people. For a provider that cannot use an address, libfabric
+ * reports only "no data available", and for a limit of locked memory only "cannot allocate memory".
+ * Any thread. */
 #include "common/transport/fabric/fabric_impl.h"
 
 #include <linux/capability.h>
@@ -12,7 +13,8 @@
 #include <rdma/fabric.h>
 #include <rdma/fi_errno.h>
 
-/* List the providers that would work here, without those that only support others. */
+/* List the providers that work on this machine, except those that are only layers over other
+ * providers. */
 static void list_providers(char *list, size_t room)
 {
 	struct fi_info *all = NULL;

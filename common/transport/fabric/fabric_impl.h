@@ -10,22 +10,24 @@
  *   fabric_poll.c      completions and the poll loop
  *
  * Ownership: endpoints, completion queue, buffers and connections belong to the data thread. The
- * connection-management thread only reads event queues (each data thread has one) and passes the
- * events on through handover_queue.h; it never touches a connection. A stranger's half-sent
- * handshake can block that thread only, never data.
+ * connection-management thread only reads the event queues, one per data thread, and passes the
+ * events to the data threads (handover_queue.h). It never touches a connection. A client without a
+ * ticket that sends half a handshake can block only that thread, never data.
  *
- * The states are those of peer_conn.h. A doomed connection ends at the next poll. GONE becomes FREE
- * before the down callback's caller returns.
+ * The states are those of peer_conn.h. A doomed connection is closed in the next poll.
+ * fabric_conn_down goes to GONE, runs the down callback, and goes to FREE before it returns.
  *
- * The connecting side opens the second channel when the first has brought it the proof. Its ticket
- * has the next count, by which the accepting side finds the connection.
+ * The connecting side opens the second channel after it has received the proof on the first one.
+ * The count in the second ticket's nonce is larger by one. From it the accepting side finds the
+ * connection.
  *
  * The accepting side sends nothing before the connecting side's first message. So no message can
  * overtake the proof that the connecting side still has to check.
  *
- * The cookie of a message is the receiver's. Its low 16 bits are the slot in the receiver's table;
- * the other 48 bits cannot be guessed by other peers. With a shared receive context only the cookie
- * identifies the sender of a message. */
+ * Each message has a cookie, which its receiver chose for this connection. Its low 16 bits are the
+ * slot in the receiver's table of connections; other peers cannot guess the other 48 bits. The
+ * cookie is needed because receives are shared by all connections (shared receive context): nothing
+ * else identifies the connection of a message. */
 #include <rdma/fabric.h>
 #include <rdma/fi_cm.h>
 #include <rdma/fi_domain.h>
@@ -44,12 +46,13 @@
 #include "common/transport/read_window.h"
 #include "common/wire/ticket.h"
 
-#define FABRIC_CONNS_MAX 256 /* libfabric 1.17 polls every endpoint of a queue */
+/* Limited, because libfabric 1.17 polls every endpoint of a completion queue */
+#define FABRIC_CONNS_MAX 256
 #define FABRIC_SEGS_MAX  4096
-#define FABRIC_SEG_CHUNK 64 /* step by which peers' segment tables grow */
+#define FABRIC_SEG_CHUNK 64 /* entries by which the table of a peer's segments grows */
 #define FABRIC_TX_MAX    64 /* sends in flight per connection */
-/* Requested from the provider: with all sends and reads of a connection posted its queue is never
- * full. */
+/* Size of an endpoint's send queue that is requested from the provider. The queue is never full,
+ * because it has room for all sends and reads that a connection may post. */
 #define FABRIC_TX_DEPTH       (FABRIC_TX_MAX + READS_MAX + 16)
 #define FABRIC_CREDITS        64
 #define FABRIC_BUF_BYTES      (((size_t)WIRE_SEND_MAX + 63) & ~(size_t)63)
@@ -61,9 +64,10 @@
 
 enum fabric_op_kind { OP_RECV, OP_SEND, OP_READ };
 
-/* Operation that libfabric holds. conn is NULL for receives and for orphans: operations of a closed
- * connection, whose completions may still come. An orphan is reused after its completion, or after
- * FABRIC_ORPHAN_NS: fi_close has queued all completions when it returns. */
+/* An operation posted to libfabric. conn is NULL for receives, and for orphans: operations of a
+ * closed connection, whose completions may still be in the completion queue. An orphan is reused
+ * after its completion, or after FABRIC_ORPHAN_NS. By then its completion has been read, because
+ * fi_close queues all completions before it returns. */
 struct fabric_op {
 	struct fi_context2 ctx; /* first: completions point to it */
 	enum fabric_op_kind kind;
@@ -86,7 +90,7 @@ struct fabric_rop {
 	uint64_t asked_ns;
 };
 
-/* Registered memory of a pool; freed with the data thread's object. */
+/* Memory of a pool of buffers, registered with libfabric; freed with the data thread's object. */
 struct fabric_slab {
 	struct fabric_slab *next;
 	void *mem;
@@ -102,7 +106,7 @@ struct fabric_rop_slab {
 struct fabric_read {
 	struct xport_read *r;
 	uint32_t issued, done;
-	TAILQ_ENTRY(fabric_read) link; /* on c->queue until it is fully issued */
+	TAILQ_ENTRY(fabric_read) link; /* on c->queue until all its bytes are requested */
 };
 TAILQ_HEAD(fabric_read_list, fabric_read);
 
@@ -117,20 +121,22 @@ struct fabric_peer_seg {
 };
 
 /* Connection with two endpoints (enum channel). Each side posts its messages and reads on its own
- * endpoint. So a request never waits behind the bytes that the same side sends: those answer the
- * other side's reads, on the other channel. */
+ * endpoint. The bytes that a side sends answer the reads of the other side, and are sent on the
+ * endpoint of the other side. So a message or request never waits behind the bytes that the same
+ * side sends. */
 struct fabric_conn {
 	struct peer_conn base; /* first */
 	bool has_want, has_pong, is_busy, is_stuck;
-	bool is_linked;   /* our channel is open: posting may begin */
-	uint32_t credits; /* sends that the peer still accepts */
+	/* The channel on which this side posts messages and reads is open */
+	bool is_linked;
+	uint32_t credits; /* sends for which the peer still has receives */
 	uint32_t tx_inflight;
-	uint32_t owed;     /* receives posted again, not granted yet */
-	uint32_t rx_allow; /* receives granted, not used by the peer yet */
+	uint32_t owed;     /* receives posted again and not yet granted to the peer */
+	uint32_t rx_allow; /* receives granted to the peer and not yet used by it */
 	struct fabric_buf *open;
 	uint64_t rx_cookie, tx_cookie, last_cookie;
 	struct fid_ep *eps[N_CHANNELS];
-	struct fid_ep *ep; /* the endpoint that we post on */
+	struct fid_ep *ep; /* endpoint on which this side posts */
 	struct fabric_op_list ops;
 	TAILQ_ENTRY(fabric_conn) link; /* on x->busy or x->stuck */
 
@@ -142,7 +148,7 @@ struct fabric_conn {
 
 	struct fi_info *info; /* destination, until both channels are open */
 	uint32_t n_dirty;
-	/* Own segments whose changes the peer has not received */
+	/* Bitmap of own segments that were added or removed without a message to the peer yet */
 	uint64_t dirty[FABRIC_SEGS_MAX / 64];
 	struct fabric_peer_seg *peer_segs[FABRIC_SEGS_MAX / FABRIC_SEG_CHUNK];
 };
@@ -151,9 +157,9 @@ TAILQ_HEAD(fabric_conn_list, fabric_conn);
 enum fabric_cm_kind { CM_REQUEST, CM_CONNECTED, CM_DOWN };
 struct fabric_cm_event {
 	enum fabric_cm_kind kind;
-	int err;              /* CM_DOWN: 0 is an orderly end */
+	int err;              /* CM_DOWN: 0: the peer has closed the connection */
 	struct fid *fid;      /* only compared: the endpoint may be closed already */
-	struct fi_info *info; /* CM_REQUEST: we free it */
+	struct fi_info *info; /* CM_REQUEST: the data thread frees it */
 	struct ticket ticket;
 	uint32_t data_bytes;
 	uint8_t data[PROOF_BYTES];
@@ -200,31 +206,33 @@ static inline struct fabric_xport *fabric_xport_of(const struct fabric_conn *c)
 	return (struct fabric_xport *)c->base.pub.x;
 }
 
-/* Open like fabric_open with another memory-registration mode: FI_MR_BASIC makes provider tcp use
- * addresses and keys like verbs. */
+/* Open as fabric_open does, with another memory-registration mode. FI_MR_BASIC makes provider tcp
+ * use addresses and keys, as verbs does. */
 int fabric_open_mr(const struct net_config *cfg, int mr_mode, net_key_fn key_fn, void *key_ctx,
 	struct net **ret, struct err_text *err);
 
 /* Functions of struct xport_ops. */
 int fabric_poll(struct xport *x, uint64_t now_ns);
-/* Send the queued messages. Returns true when it is safe to block on its descriptor (fi_trywait),
- * false: poll again. */
+/* Send the queued messages. Returns true when the thread may block on the descriptor of x
+ * (fi_trywait); false: poll again. */
 int fabric_may_sleep(struct xport *x);
 
-/* Function of fabric_strangers.c: end connections that brought no byte; called at intervals on the
- * connection-management thread. */
+/* Function of fabric_strangers.c: end accepted connections that have sent no byte. The
+ * connection-management thread calls it at intervals. */
 void fabric_sweep_silent(struct fabric *f);
 
 /* Functions of fabric.c. */
-/* Mark the data thread after a read was cut short. libfabric before 1.18.0 frees the entry of an
- * arriving read twice when its endpoint closes or fails. Its pool then gives the same entry to two
- * operations, whose bytes go to the wrong place. So nothing more is posted until fabric_renew, at
- * the next poll, has closed all connections of this data thread. It then replaces the completion
- * queue, which has the pool. Peers reconnect within milliseconds. */
+/* Mark the data thread for fabric_renew. Call it when a connection ends while a read is in
+ * progress. Then libfabric before 1.18.0 frees its entry for that read twice, and its pool gives
+ * the same entry to two later operations, whose bytes go to the wrong place. So nothing more is
+ * posted until the next poll calls fabric_renew. fabric_renew closes all connections of this data
+ * thread and replaces the completion queue, which owns the pool. Peers reconnect within
+ * milliseconds. */
 void fabric_spoil(struct fabric_xport *x);
 void fabric_renew(struct fabric_xport *x);
 
-/* Register memory with a key that cannot be guessed (where we may choose it). */
+/* Register memory. Its key is random, so that others cannot guess it, unless the provider chooses
+ * the key. */
 int fabric_mr_reg(
 	struct fabric_xport *x, void *mem, size_t bytes, uint64_t access, struct fid_mr **ret);
 
@@ -239,43 +247,50 @@ int fabric_conn_connect(struct xport *x, const char *addr, uint16_t port, uint16
 void fabric_conn_accept(struct fabric_xport *x, struct fabric_cm_event *ev);
 void fabric_conn_cm_event(struct fabric_xport *x, const struct fabric_cm_event *ev);
 void fabric_conn_up(struct fabric_conn *c);
-/* Take down at once: fence, read_done of all reads, down. */
+/* Take the connection down at once: close its endpoints, so that nothing more is received or read.
+ * Then run read_done of all its reads, then down. */
 void fabric_conn_down(struct fabric_conn *c, const char *why);
 void fabric_conn_tick(struct fabric_xport *x);
 int fabric_seg_add(struct xport *x, void *mem, size_t bytes, uint16_t *ret_segment);
 void fabric_seg_del(struct xport *x, uint16_t segment);
-/* Send the changes of our segments that the peer has not received. Returns 0, or -EAGAIN. */
+/* Send the peer a message for each own segment that was added or removed since the last call.
+ * Returns 0, or -EAGAIN. */
 int fabric_seg_announce(struct fabric_conn *c);
 void fabric_seg_note(struct fabric_conn *c, const struct wire_msg *m);
 const struct fabric_peer_seg *fabric_seg_find(const struct fabric_conn *c, uint16_t segment);
 
 /* Functions of fabric_explain.c. */
-/* Explain the error rc that fi_getinfo returned for cfg. Returns rc. */
+/* Write the sentence for the error rc that fi_getinfo returned for cfg. Returns rc. */
 int fabric_explain(const struct net_config *cfg, int rc, struct err_text *err);
-/* Return the bytes that this process may lock, which provider verbs does with registered memory;
- * UINT64_MAX: no limit. */
+/* Return how many bytes of memory this process may lock; UINT64_MAX: no limit. Provider verbs locks
+ * all memory that is registered. */
 uint64_t fabric_lockable_bytes(void);
 
 /* Functions of fabric_io.c. */
 int fabric_io_send(struct xconn *c, const struct wire_msg *m);
 int fabric_io_read(struct xport_read *r);
-/* Append to the open send buffer. reserve: credits that must remain. */
+/* Append a message to the open send buffer, or to a new one, which takes a credit. reserve: credits
+ * that must remain after that.
+ * Errors: -EAGAIN no credit or no buffer; -ENOTCONN. */
 int fabric_io_put(struct fabric_conn *c, const struct wire_msg *m, uint32_t reserve);
-/* Put the connection on the list that is served before the thread sleeps. */
+/* Put the connection on x->busy, the list of those that are served before the thread sleeps. */
 void fabric_io_touch(struct fabric_conn *c);
-/* Turn all operations of c into orphans of the fence, and drop its open buffer. */
+/* Turn all operations of c into orphans (struct fabric_op), and discard its open send buffer. Call
+ * it after the endpoints of c are closed. */
 void fabric_io_abandon(struct fabric_conn *c);
+/* Reuse the orphans that are older than FABRIC_ORPHAN_NS. */
 void fabric_io_reclaim(struct fabric_xport *x);
+/* Post receives until n_posted are posted. */
 int fabric_io_grow_rx(struct fabric_xport *x, uint32_t n_posted);
-/* Take back everything that libfabric held on the old completion queue, and post the receives
- * again. */
+/* Reclaim all orphans of the closed completion queue, and post the receives to the new one. */
 int fabric_io_renew(struct fabric_xport *x);
 void fabric_io_free(struct fabric_xport *x);
-/* Post the open send buffer. 0, -EAGAIN (the endpoint is full), -ENOTCONN (now doomed). */
+/* Post the open send buffer.
+ * Errors: -EAGAIN the endpoint is full; -ENOTCONN the connection is now doomed. */
 int fabric_io_flush(struct fabric_conn *c);
-/* Post as much of the waiting reads as the window takes. */
+/* Post pieces of the queued reads, as many as fit into the read window. */
 void fabric_io_issue_reads(struct fabric_conn *c);
-/* Handle the arrival of a piece of a read, took_ns after its request. */
+/* Account for a piece of a read of len bytes that arrived took_ns after its request. */
 void fabric_io_read_arrived(struct fabric_conn *c, uint32_t len, uint64_t took_ns);
 /* Return a finished send or read to its pool. */
 void fabric_io_done(struct fabric_xport *x, struct fabric_op *op);

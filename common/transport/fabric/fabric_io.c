@@ -12,7 +12,7 @@
 
 /* ---- pools ---- */
 
-/* Map and register n buffers, chained for fabric_io_free. */
+/* Allocate and register n buffers. fabric_io_free frees them. */
 static int slab_new(struct fabric_xport *x, uint32_t n, uint64_t access, struct fabric_slab **ret)
 {
 	struct fabric_slab *s = calloc(1, sizeof(*s));
@@ -148,7 +148,7 @@ int fabric_io_post_rx(struct fabric_xport *x, struct fabric_buf *b)
 	return (int)fi_recv(x->srx, b->data, FABRIC_BUF_BYTES, b->desc, 0, &b->op.ctx);
 }
 
-/* Post more receives. They stay posted when a connection ends: the next one uses them. */
+/* Receives stay posted when a connection ends, and the next connection uses them. */
 int fabric_io_grow_rx(struct fabric_xport *x, uint32_t n_posted)
 {
 	struct fabric_slab *s;
@@ -275,7 +275,8 @@ int fabric_io_send(struct xconn *xc, const struct wire_msg *m)
 
 /* ---- reads ---- */
 
-/* Post one piece. False: not now, or the connection has failed. */
+/* Post a read of the next len bytes. Returns false when that is not possible now, or when the
+ * connection is now doomed. */
 static bool piece_issue(struct fabric_conn *c, struct fabric_read *rd, uint32_t len)
 {
 	struct fabric_xport *x = fabric_xport_of(c);

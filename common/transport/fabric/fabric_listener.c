@@ -12,9 +12,10 @@
 
 #include "common/base/log.h"
 
-/* Connection requests may fill half of a queue; the rest is for events of our connections. */
+/* Connection requests may fill half of a data thread's queue; the rest is for events of its
+ * connections. */
 #define CM_REQUESTS_MAX (FABRIC_CM_QUEUE / 2)
-/* Events of one queue before the next queue's turn. */
+/* Most events that are handled of one queue before the next queue. */
 #define CM_BATCH   64
 #define CM_IDLE_MS 1000
 
@@ -44,8 +45,8 @@ static void on_request(struct fabric *f, const struct fi_eq_cm_entry *e, size_t 
 
 static void tell(struct fabric_xport *x, struct fabric_cm_event *ev)
 {
-	/* If the queue is full, a timeout, a ping or the completion queue reports the same
-	 * later. */
+	/* If the queue is full, drop the event. A timeout, a ping or the completion queue reports
+	 * the same later. */
 	if (!handover_queue_push(&x->shared.queue, ev, FABRIC_CM_QUEUE))
 		log_rated(LOG_WARN, "connection event dropped, data thread is behind thread=%u",
 			x->base.thread);
@@ -107,9 +108,9 @@ static int drain_eq(struct fabric *f, struct fabric_xport *x, struct fid_eq *eq)
 		uint32_t event;
 		ssize_t n;
 
-		/* Provider tcp 1.17 mistakes an old EAGAIN for the reason why a handshake is too
-		 * short, and waits for more forever. Each peer that closes early would then cost a
-		 * descriptor. */
+		/* Reset errno, because provider tcp 1.17 reads it even when no call has set it.
+		 * When a handshake is too short because the peer has closed, an old EAGAIN makes
+		 * the provider wait without end. Then each such peer would cost a descriptor. */
 		errno = 0;
 		n = fi_eq_read(eq, &event, &u, sizeof(u), 0);
 
@@ -136,7 +137,7 @@ static int drain_all(struct fabric *f)
 	return n;
 }
 
-/* Read all event queues; true when it is safe to block on them. */
+/* Read all event queues. Returns true when the thread may block on them. */
 static bool cm_round(struct fabric *f)
 {
 	struct net_thread *t;
@@ -153,7 +154,8 @@ static bool cm_round(struct fabric *f)
 		fid = &((struct fabric_xport *)t->x)->eq->fid;
 		ok = fi_trywait(f->fabric, &fid, 1) == 0 && ok;
 	}
-	/* fi_trywait drops the signal of an event that a data thread has queued since the drain. */
+	/* Read again, because fi_trywait clears the signal of an event that a data thread has
+	 * queued since the first drain. */
 	ok = drain_all(f) == 0 && ok;
 	pthread_mutex_unlock(&f->base.lock);
 	return ok;

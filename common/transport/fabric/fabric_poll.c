@@ -49,7 +49,7 @@ static void rx_message(struct fabric_conn *c, const struct wire_msg *m)
 	}
 }
 
-/* Handle all messages of one receive; stop when a callback has closed the connection. */
+/* Handle all messages of one receive. Stop when a callback has closed the connection. */
 static void rx_messages(struct fabric_conn *c, const uint8_t *data, size_t n_bytes)
 {
 	uint64_t cookie = c->rx_cookie;
@@ -73,7 +73,8 @@ static void rx_messages(struct fabric_conn *c, const uint8_t *data, size_t n_byt
 	}
 }
 
-/* Find the connection of a receive; only the cookie identifies it. */
+/* Find the connection to which received data belongs, by the cookie of the first message. Returns
+ * NULL when there is none. */
 static struct fabric_conn *rx_owner(struct fabric_xport *x, const uint8_t *data, size_t n_bytes)
 {
 	struct fabric_conn *c;
@@ -89,7 +90,7 @@ static struct fabric_conn *rx_owner(struct fabric_xport *x, const uint8_t *data,
 	if (c && c->rx_cookie == cookie)
 		return c;
 	if (c && c->last_cookie == cookie)
-		return NULL; /* late, for the slot's previous connection */
+		return NULL; /* a late message for the previous connection in this slot */
 unknown:
 	net_count(&x->shared.count.protocol_errors, 1);
 	log_rated(
@@ -159,7 +160,8 @@ static void op_done(struct fabric_xport *x, struct fabric_op *op)
 	}
 	fabric_io_read_arrived(c, len, x->base.now_ns - asked_ns);
 	net_count(&x->shared.count.rx_bytes, len);
-	/* On verbs the adapter serves reads of a process that hangs. */
+	/* On verbs a completed read is no sign of life: the adapter serves reads even when the
+	 * peer's process hangs. */
 	if (!x->is_verbs)
 		peer_conn_heard(&c->base);
 	rd->done += len;
@@ -180,7 +182,8 @@ static void cq_error(struct fabric_xport *x)
 	if (!op)
 		return;
 	if (op->kind == OP_RECV) {
-		/* A receive of a failed endpoint; the endpoint's other events name it. */
+		/* A receive failed with its endpoint. Other events of that endpoint end its
+		 * connection. */
 		if (fabric_io_post_rx(x, (struct fabric_buf *)op))
 			x->rx_posted--;
 		return;
@@ -195,7 +198,7 @@ static void cq_error(struct fabric_xport *x)
 	fabric_io_done(x, op);
 }
 
-/* Handle completions and return their number; ret_more: more may follow at once. */
+/* Handle a batch of completions and return their number. ret_more: there may be more. */
 static int drain_cq(struct fabric_xport *x, bool *ret_more)
 {
 	struct fi_cq_msg_entry e[CQ_BATCH];
@@ -215,7 +218,8 @@ static int drain_cq(struct fabric_xport *x, bool *ret_more)
 		struct fabric_op *op = e[i].op_context;
 
 		if (!op)
-			continue; /* remote data, which we never send */
+			/* A completion for remote CQ data, which no peer of this program sends */
+			continue;
 		if (op->kind == OP_RECV)
 			rx_done(x, (struct fabric_buf *)op, e[i].len);
 		else
@@ -260,8 +264,8 @@ static void service(struct fabric_conn *c)
 	}
 }
 
-/* Serve every connection that has something to send. This ends, because a connection returns to the
- * list only with room to send. */
+/* Serve every connection that has something to send. The loop ends, because a connection goes back
+ * to the list only when it has room to send. */
 static void service_busy(struct fabric_xport *x)
 {
 	struct fabric_conn *c;
@@ -274,6 +278,7 @@ static void service_busy(struct fabric_xport *x)
 	}
 }
 
+/* Try again the connections whose endpoint was full. */
 static void unstick(struct fabric_xport *x)
 {
 	struct fabric_conn *c;
@@ -307,7 +312,8 @@ static void run_cm_events(struct fabric_xport *x, unsigned n)
 int fabric_poll(struct xport *xp, uint64_t now_ns)
 {
 	struct fabric_xport *x = (struct fabric_xport *)xp;
-	/* Read before the completions: messages that a peer sent before it closed come first. */
+	/* Read the number before the completions. So messages that a peer sent before it closed are
+	 * handled before the event of the close. */
 	unsigned n_events = cm_pending(x);
 	bool has_more = true;
 	int n = 0;

@@ -1,10 +1,12 @@
-/* End silent connections to the data port of libfabric's provider tcp, which is our ofi-tcp
- * (common/transport/sockets/tcp_listener.c handles its own). TCP_DEFER_ACCEPT keeps them from the
- * provider for a few seconds only. Then the provider accepts them and waits for a handshake
- * forever, and each costs a descriptor (libfabric 1.17). It has no call to list or close them. A
- * valid peer sends its handshake at once, so an accepted socket without a byte is a stranger's.
- * Shut down here, it looks to the provider as if the other side had closed it. The descriptor's
- * number may get another owner meanwhile; that data connection is then opened again. */
+/* End silent connections to the data port of libfabric's provider tcp (setting provider: ofi-tcp).
+ * The TCP transport of common/transport/sockets has its own code for this (tcp_listener.c).
+ * TCP_DEFER_ACCEPT hides silent connections from the provider for a few seconds only. Then the
+ * provider accepts them and waits for a handshake without end, and each costs a descriptor
+ * (libfabric 1.17). libfabric has no call to list or close them. A valid peer sends its handshake
+ * at once, so an accepted socket that has received no byte belongs to no valid peer. When such a
+ * socket is shut down here, the provider sees an end of stream and closes it. In between, the
+ * number of the descriptor may be reused for a data connection. Then that connection is lost and
+ * opened again. */
 #include "common/transport/fabric/fabric_impl.h"
 
 #include <dirent.h>
@@ -25,7 +27,7 @@ struct tcp_info_head {
 	uint64_t pacing_rate, max_pacing_rate, bytes_acked, bytes_received;
 };
 
-/* struct tcp_info has grown; this size includes bytes_received (Linux 4.1). */
+/* Least size of the kernel's struct tcp_info that includes bytes_received (Linux 4.1). */
 #define TCP_INFO_NEEDED sizeof(struct tcp_info_head)
 
 static bool is_silent(int fd, uint16_t port)

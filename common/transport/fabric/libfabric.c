@@ -1,5 +1,5 @@
-/* Open libfabric at run time, and forward the functions that its headers declare to it. No part of
- * a transport. Thread: one at a time, at program start. */
+/* Load libfabric at run time, and forward calls of the functions that its headers declare to it. No
+ * part of a transport. Thread: one at a time, at program start. */
 #include "common/transport/fabric/libfabric.h"
 
 #include <dlfcn.h>
@@ -12,7 +12,8 @@
 #define LIBRARY "libfabric.so.1"
 #define OLDEST  FI_VERSION(1, 17)
 
-/* Functions of libfabric that we call, except the inline ones over tables in its objects. */
+/* The functions of libfabric that this program calls. The others are inline functions in its
+ * headers, which call through tables in its objects. */
 static struct {
 	void *handle;
 	uint32_t (*version)(void);
@@ -24,7 +25,8 @@ static struct {
 	const char *(*strerror)(int errnum);
 } lib;
 
-/* Look up a function; converts dlsym's void pointer as POSIX specifies. */
+/* Look up a function and write its address to ret_fn. memcpy converts dlsym's void pointer to a
+ * function pointer, as POSIX specifies. */
 static int find(void *handle, const char *name, void *ret_fn, struct err_text *err)
 {
 	void *sym = dlsym(handle, name);
@@ -68,8 +70,8 @@ int libfabric_load(struct err_text *err)
 	return rc;
 }
 
-/* Definitions of the functions that libfabric's headers declare. They are this program's own,
- * hidden from other libraries. */
+/* Definitions of the functions that libfabric's headers declare. They are not exported, so they do
+ * not replace libfabric's own for other libraries. */
 
 uint32_t fi_version(void)
 {

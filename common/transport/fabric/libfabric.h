@@ -1,15 +1,17 @@
 #ifndef BPS_COMMON_TRANSPORT_FABRIC_LIBFABRIC_H
 #define BPS_COMMON_TRANSPORT_FABRIC_LIBFABRIC_H
-/* libfabric, opened on first use instead of at program start. Its dependencies wait up to 0.3 s for
- * devices of their vendors before main() runs, and most clusters have TCP only. */
+/* libfabric, loaded with dlopen on first use instead of at program start. Libraries that it depends
+ * on look for devices of their vendors, which takes up to 0.3 s before main() runs. Most clusters
+ * use TCP only and do not need it. */
 
 #include "common/base/error.h"
 
 #define LIBFABRIC_OLDEST_TEXT "1.17"
 
-/* Open the library. Without it none of its functions (fi_getinfo, fi_strerror, ...) may be called.
- * A second call returns at once. err gets the sentence: not installed, or older than 1.17. The
- * library stays open. Threads: one at a time, before others read the environment, because it reads
- * some variables. Returns 0 or a negative errno. */
+/* Load the library. Call this before any of its functions (fi_getinfo, fi_strerror, ...). A second
+ * call returns at once; the library is never unloaded. Returns 0, or a negative errno with a
+ * sentence in err: not installed, or older than 1.17.
+ * Thread: one at a time, before other threads change the environment, because libfabric reads some
+ * variables. */
 int libfabric_load(struct err_text *err);
 #endif
