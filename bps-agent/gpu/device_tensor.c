@@ -1,5 +1,5 @@
-/* Tensors that lie on GPUs: their staging memory, and the exchange of rounds with the executor.
- * Moves no data itself: the executor does. Thread: the data thread. */
+/* Tensors that lie on GPUs: their staging memory, and the messages about their rounds from and to
+ * the executor. The executor copies the data. Thread: the data thread. */
 #include "bps-agent/gpu/device_tensor.h"
 
 #include <errno.h>
@@ -17,8 +17,8 @@
 
 /* ---- declaring ---- */
 
-/* Create the GPU part of the tensor under number id. Numbers below id may be unused: those of
- * tensors that were refused before their record was written. */
+/* Create the device part of the tensor under that id. Smaller ids may be unused: their tensors were
+ * refused before a record was written. */
 static int new_on_device(struct executor_link *g, struct tensor *tensor, uint32_t id)
 {
 	struct device_tensor **v, *d;
@@ -44,11 +44,12 @@ static int new_on_device(struct executor_link *g, struct tensor *tensor, uint32_
 int device_tensor_restore(struct executor_link *g, struct tensor *tensor, uint32_t id)
 {
 	if (id < g->n_tensors || id >= LOCAL_TENSORS_MAX)
-		return BPS_EPROTO; /* they were numbered in this order */
+		return BPS_EPROTO; /* ids were assigned in increasing order */
 	return new_on_device(g, tensor, id);
 }
 
-/* An arena for the executor was made, or failed. */
+/* Handle the end of a memory request: add the new arena, or fail the executor. Then continue the
+ * DECLAREs that wait for it. */
 static void made(struct memory_request *m)
 {
 	struct executor_link *g = m->user;
@@ -74,14 +75,15 @@ static void made(struct memory_request *m)
 	}
 }
 
-/* Allocate staging memory near that node. Errors: as arena_alloc; -EINPROGRESS another thread makes
- * memory for this executor, and declare_wake follows. */
+/* Allocate staging memory on that NUMA node. Errors: those of arena_alloc; -EINPROGRESS the memory
+ * thread makes an arena for this executor, and declare_wake is called when it is ready. */
 static int alloc(struct executor_link *g, uint32_t node, size_t bytes, struct arena **ret_arena,
 	struct agt_mem *ret, struct err_text *err)
 {
 	int rc;
 
-	g->job->arenas.want_bytes = 0; /* trainers that declare wait for it */
+	/* 0: the DECLARE has nothing to request itself, and waits for declare_wake */
+	g->job->arenas.want_bytes = 0;
 	if (g->is_making)
 		return -EINPROGRESS;
 	rc = arena_alloc(&g->arenas, ARENA_PRIVATE, arena_newest(&g->arenas, node), bytes,
@@ -105,7 +107,8 @@ static int alloc(struct executor_link *g, uint32_t node, size_t bytes, struct ar
 	return -EINPROGRESS;
 }
 
-/* Allocate staging memory, or find the memory from before a restart. */
+/* Allocate the staging memory that the tensor still lacks. After a restart it has its memory
+ * already. */
 static int alloc_staging(struct job *job, struct tensor *tensor, size_t bytes, struct err_text *err)
 {
 	struct device_tensor *d = tensor->device;
@@ -139,7 +142,8 @@ static int device_declare(struct trainer *t, struct tensor *tensor, const struct
 	int rc = 0;
 
 	if (g && g->state == EXECUTOR_MEETING)
-		executor_read(g); /* the trainer may have received the route first */
+		/* the trainer may have received the route before the agent has read it */
+		executor_read(g);
 	if (!g || g->state != EXECUTOR_RUNNING)
 		return err_set(err, BPS_EDEVICE, "%s",
 			g && *g->text ? g->text : "no executor drives this job's GPUs");
@@ -273,7 +277,7 @@ static void device_round_over(struct tensor *tensor, int status)
 
 	if (status < 0 && d->is_told)
 		say(d, (struct ring_pair_entry){.type = RING_PAIR_CANCEL});
-	/* Not from here: the core is about to return to its own work. */
+	/* Submit the next round later, not in this callback of the core. */
 	if (!d->is_again)
 		TAILQ_INSERT_TAIL(&d->executor->again, d, again);
 	d->is_again = true;
@@ -338,7 +342,8 @@ static void on_bad(
 		"memory that its workers have shared?",
 		tensor->name, tensor->job->name, err_str(-(int)(e->x & 0xfff)));
 	tensor_refuse(tensor, -EINVAL, text.s);
-	/* Other machines would wait for it, in streams without a time-out. */
+	/* Fail the whole job, because other machines would wait for this tensor in GPU streams,
+	 * which have no time-out. */
 	job_core_fail(g->agent, tensor->job->id, -EINVAL, text.s);
 }
 
@@ -349,11 +354,11 @@ void device_tensor_on_entry(struct executor_link *g, const struct ring_pair_entr
 	int rc = 0;
 
 	if (!core)
-		return; /* its job has ended */
+		return; /* the tensor's job has ended */
 	switch (e->type) {
 	case RING_PAIR_STAGED:
 		d->tensor->awaited_stream = 0;
-		/* Has no effect for a round that has failed meanwhile. */
+		/* An error is ignored: the round may have failed meanwhile. */
 		agt_part_staged(core, (uint32_t)e->y, e->x);
 		break;
 	case RING_PAIR_DONE:

@@ -1,5 +1,5 @@
-/* The link to a job's executor: starts the child, exchanges messages with it, watches it and
- * handles its end. Tensors are in device_tensor.c. Thread: the data thread. */
+/* The agent's end of the connection to a job's executor: starts the child, exchanges messages with
+ * it, watches it and handles its end. Tensors are in device_tensor.c. Thread: the data thread. */
 #include "bps-agent/gpu/executor_link.h"
 
 #include <errno.h>
@@ -23,10 +23,13 @@
 #include "common/base/clock.h"
 #include "common/base/log.h"
 
-/* Time after the job's end in which the executor may finish its work on GPUs. */
+/* KILL_MS: an executor that still runs this long after the request to end is killed; it may have to
+ * wait for its GPUs. BATCH: limit of ring entries handled per turn. */
 #define KILL_MS 5000
 #define BATCH   1024
-/* Interval of checks. The executor's loop turns each second; pinning much memory can delay it. */
+/* WATCH_MS: interval of checks that the executor makes progress. Its loop runs at least once a
+ * second, but pinning much memory can delay it. HANG_NS: an executor without progress for this time
+ * is killed. */
 #define WATCH_MS 1000
 #define HANG_NS  UINT64_C(20000000000)
 
@@ -41,7 +44,8 @@ static void set_state(struct executor_link *g, enum executor_state state, const 
 
 /* ---- the end ---- */
 
-/* Stop counting its process for the user: it has ended, or never started. */
+/* Stop counting the executor's process in the user's quota, because it has ended or was never
+ * started. */
 static void uncount(struct executor_link *g)
 {
 	if (g->is_counted)
@@ -91,7 +95,8 @@ static void answer(struct trainer *t, int fd, int code, const char *text)
 	m.device_at = (struct local_text){.code = (uint32_t)-code, .text = text};
 	t->wants_device = false;
 	trainer_send(t, &m, &fd, fd >= 0);
-	/* last: after a restart a repeated answer is harmless, a missing one is not */
+	/* cleared last: if the process ends before, the next one repeats the answer, which is
+	 * harmless */
 	t->live->device_seq = 0;
 }
 
@@ -106,7 +111,8 @@ static void answer_all(struct executor_link *g, int code, const char *text)
 			answer(t, -1, code, text);
 }
 
-/* Ignore all its further messages; only its end still matters. */
+/* Set the state OVER with the reason, and answer the trainers that wait. From now on messages of
+ * the executor are ignored, but the end of its process is awaited. */
 static void over(struct executor_link *g, int code, const char *text)
 {
 	g->code = code;
@@ -116,7 +122,8 @@ static void over(struct executor_link *g, int code, const char *text)
 	answer_all(g, code, g->text);
 }
 
-/* Kill it by its pidfd: an adopted process may have ended, and its pid may be reused. */
+/* Kill the executor, by its pidfd: an adopted process may have ended, and its pid may belong to
+ * another process now. */
 static void end_process(const struct executor_link *g)
 {
 	(void)syscall(SYS_pidfd_send_signal, g->pidfd, SIGKILL, NULL, 0);
@@ -130,7 +137,7 @@ static void on_kill_due(uv_timer_t *timer)
 	end_process(g);
 }
 
-/* Request its end; it is killed if it does not end in time. */
+/* Request the executor to end. It is killed if it does not end within KILL_MS. */
 static void send_end(struct executor_link *g, int code, const char *text)
 {
 	struct local_msg m = {.type = GPU_END, .gpu_text = {.code = (uint32_t)-code, .text = text}};
@@ -156,7 +163,8 @@ void executor_fail(struct executor_link *g, int code, const char *fmt, ...)
 	log_rated(LOG_WARN, "ending an executor that failed: job=%s pid=%d err=%s: %s",
 		job ? job->name : "-", (int)g->pid, err_str(code), text.s);
 	g->agent->executor_failures++;
-	/* Every other failure is this machine's: a job that may shrink goes on without it. */
+	/* All other causes are failures of this machine: a job that may shrink continues without
+	 * it. */
 	if (code != BPS_EWORKER_LOST)
 		code = BPS_EDEVICE;
 	send_end(g, code, text.s);
@@ -179,7 +187,7 @@ static void executor_release(struct executor_link *g)
 {
 	if (!g)
 		return;
-	g->arenas.x = g->job->arenas.x; /* NULL at the agent's end */
+	g->arenas.x = g->job->arenas.x; /* NULL when the agent ends */
 	arena_set_fini(&g->arenas);
 	g->job = NULL;
 	free_if_unused(g);
@@ -190,7 +198,8 @@ void executor_stop_all(struct agent *a)
 	struct executor_link *g;
 
 	TAILQ_FOREACH (g, &a->executors, link) {
-		/* else kept for the next process; without one its socket closes */
+		/* An executor that was handed over keeps running for the next process. If there is
+		 * no next process, the executor sees the end of its socket. */
 		if (!g->is_handed_over) {
 			executor_end(g, BPS_ENOAGENT, "bps-agent is stopping");
 			shutdown(g->sock, SHUT_RDWR);
@@ -224,7 +233,7 @@ static void on_process_end(uv_poll_t *p, int status, int events)
 	(void)events;
 	if (!g->is_adopted && waitpid(g->pid, &wstatus, WNOHANG) != g->pid)
 		return;
-	executor_read(g); /* its last messages give the reason */
+	executor_read(g); /* its last messages state why it has ended */
 	if (g->is_adopted)
 		err_set(&text, 0, "the executor of GPUs has ended");
 	else
@@ -261,16 +270,16 @@ static void on_wake(uv_poll_t *p, int status, int events)
 
 	(void)status;
 	(void)events;
-	/* the loop then reads the rings */
+	/* the loop handles the rings after this callback */
 	(void)!read(((struct executor_link *)p->data)->wake_fd, &n, sizeof(n));
 }
 
-/* Check that the executor's loop still runs: its beat changes. */
+/* Check that the executor's loop still runs: it increments `beat` in the shared page. */
 static void on_watch(uv_timer_t *timer)
 {
 	struct executor_link *g = timer->data;
 	const struct ring_pair_page *page = g->page.mem;
-	/* Relaxed: only a change of the value matters. */
+	/* Relaxed: only whether the value has changed is used. */
 	uint64_t beat = atomic_load_explicit(&page->beat, memory_order_relaxed);
 	uint64_t now_ns = clock_now_ns();
 
@@ -315,7 +324,7 @@ static int make_rings(struct executor_link *g, struct err_text *err)
 	return 0;
 }
 
-/* Send START. A failure shows as its end. */
+/* Send START. If that fails, the executor has ended, which on_process_end handles. */
 static void say_start(struct executor_link *g)
 {
 	struct local_msg m = {.type = GPU_START};
@@ -330,7 +339,7 @@ static void say_start(struct executor_link *g)
 	local_send(g->sock, &m, (int[]){g->page.fd, g->exec_fd, g->wake_fd}, 3, 0);
 }
 
-/* Start the child, with its socket and rings. */
+/* Start the child process with its socket and rings. Errors: with a text. */
 static int start(struct executor_link *g, struct err_text *err)
 {
 	const struct gpu_config *cfg = &g->agent->cfg.gpu;
@@ -365,14 +374,15 @@ int executor_tell_arena(struct executor_link *g, uint32_t id, uint64_t bytes, in
 	return local_send(g->sock, &m, &fd, 1, 0);
 }
 
-/* Send a new staging arena to the executor, which maps it too. */
+/* Record a new arena of staging memory, and send it to the executor. The arena set's `adopted`
+ * callback. */
 static int executor_arena_adopted(void *ctx, struct arena *a)
 {
 	struct job *job = ctx;
 	int rc = handover_write_staging(job, a);
 
 	if (rc == 0 && executor_tell_arena(job->executor, a->id, a->bytes, a->fd) < 0)
-		rc = BPS_EDEVICE; /* the cause is reported soon */
+		rc = BPS_EDEVICE; /* the executor has ended, and on_process_end reports why */
 	return rc;
 }
 
@@ -400,9 +410,9 @@ static struct executor_link *make(struct job *job)
 	return g;
 }
 
-/* Start the job's executor. Errors: -ENOMEM; BPS_EQUOTA: the job has no executor then, and may
- * request it again when another job of the user has ended. Any other failure fails the job: the
- * return value is 0, and job->executor is OVER with code and text. */
+/* Start the job's executor. Errors: -ENOMEM, BPS_EQUOTA; the job has no executor then. After
+ * BPS_EQUOTA a trainer may request it again when another job of the user has ended. Any other
+ * failure is final: the return value is 0, and job->executor is OVER with code and text. */
 static int executor_new(struct job *job, struct err_text *err)
 {
 	struct executor_link *g = make(job);
@@ -477,7 +487,7 @@ int executor_restore_route(struct executor_link *g, const struct ledger_route *k
 
 /* ---- trainers ---- */
 
-/* Connect trainer and executor. */
+/* Connect trainer and executor: send each of them one end of a new socket pair. */
 static void introduce(struct executor_link *g, struct trainer *t)
 {
 	struct local_msg m = {
@@ -573,7 +583,7 @@ static void on_message(struct executor_link *g, const struct local_msg *m)
 {
 	if (g->state == EXECUTOR_OVER)
 		return;
-	/* An adopted executor repeats what it sent before the restart. */
+	/* An adopted executor repeats READY and ROUTE after the START of this process. */
 	if (m->type == GPU_READY && (g->state == EXECUTOR_STARTING || g->is_adopted))
 		on_ready(g, &m->gpu_text);
 	else if (m->type == GPU_ROUTE && (g->state == EXECUTOR_MEETING || g->is_adopted))
@@ -601,7 +611,8 @@ void executor_read(struct executor_link *g)
 		else if (rc == BPS_EPROTO || rc == -EMFILE)
 			executor_fail(g, rc, "cannot decode a message of the executor: %s", err.s);
 		else if (rc != -EAGAIN && g->sock_poll.data)
-			uv_poll_stop(&g->sock_poll); /* its end gives the reason */
+			/* on_process_end reports why the executor has ended */
+			uv_poll_stop(&g->sock_poll);
 		local_frame_free(&f);
 	}
 }

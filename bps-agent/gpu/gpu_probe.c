@@ -1,5 +1,5 @@
-/* The probe for GPUs: runs the executor with --gpus and parses its output. gpu_probe.h draws the
- * states. Loads no CUDA itself. Thread: the control loop's. */
+/* The probe for GPUs: runs the executor's program with --gpus and parses its output. gpu_probe.h
+ * draws the states. The agent itself loads no CUDA. Thread: the control thread. */
 #include "bps-agent/gpu/gpu_probe.h"
 
 #include <errno.h>
@@ -17,13 +17,13 @@
 #include "bps-agent/gpu/spawn_child.h"
 #include "common/base/log.h"
 
-#define TEXT_BYTES 32768 /* a line for each of 64 GPUs, and messages of libraries */
-#define END_TRIES  200   /* a millisecond each */
-#define LIMIT_S    20    /* the driver takes seconds when no process holds it open */
+#define TEXT_BYTES 32768 /* room for a line for each of 64 GPUs, and for messages of libraries */
+#define END_TRIES  200   /* checks whether the killed child has ended, one per millisecond */
+#define LIMIT_S    20    /* the driver takes seconds to start if no other process uses it */
 
 struct gpu_probe {
-	pid_t pid; /* 0: it has ended */
-	int fd;    /* its output, -1: closed */
+	pid_t pid; /* 0: the child has ended */
+	int fd;    /* pipe from the child's output, -1: closed */
 	struct event *readable;
 	char text[TEXT_BYTES];
 	size_t n_text;
@@ -43,20 +43,22 @@ static void stop_reading(struct gpu_probe *p)
 	p->fd = -1;
 }
 
-/* End the child, which has closed its output or is not needed. One that is stuck in the driver is
- * left to its next parent process: this thread has a watchdog and cannot wait. */
+/* Kill the child and wait for its end, but not longer than END_TRIES ms: the watchdog of this
+ * thread allows no long wait. A child that is stuck in the driver remains a zombie until the agent
+ * ends. */
 static void end_child(struct gpu_probe *p)
 {
 	if (!p->pid)
 		return;
-	kill(p->pid, SIGKILL); /* harmless if it has ended: it was not waited for yet */
+	/* safe even if the child has ended: its pid is not reused before waitpid */
+	kill(p->pid, SIGKILL);
 	for (unsigned i = 0; i < END_TRIES && waitpid(p->pid, NULL, WNOHANG) == 0; i++)
 		poll(NULL, 0, 1);
 	p->pid = 0;
 }
 
-/* Handle a line. Lines that describe no GPU are errors; the last one is usually the most
- * precise. */
+/* Handle a line of the child's output. A line that does not describe a GPU is an error message. The
+ * last error is kept, because it is usually the most precise. */
 static void take_line(struct gpu_probe *p, const char *line)
 {
 	bool has_cliques;
@@ -77,7 +79,7 @@ static void finish(struct gpu_probe *p, const char *why)
 	stop_reading(p);
 	end_child(p);
 	p->text[p->n_text] = '\0';
-	/* text of the dynamic loader */
+	/* message of the dynamic loader */
 	if (strstr(p->text, "loading shared libraries: libcuda.so.1"))
 		why = "there is no CUDA driver (libcuda.so.1 was not found)";
 	for (char *s = strtok_r(p->text, "\n", &save); s; s = strtok_r(NULL, "\n", &save))

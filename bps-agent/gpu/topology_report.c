@@ -1,5 +1,5 @@
-/* Writes the machine's GPUs, network cards and the plan for their gradients as JSON for the status.
- * Decides nothing itself. Thread: any. */
+/* Describes the machine's GPUs, network cards and the plan for the gradients as JSON for the
+ * status. strategy.c makes the plan. Thread: any. */
 #include "bps-agent/gpu/topology_report.h"
 
 #include <stdio.h>
@@ -13,7 +13,7 @@ static json_t *pci_json(uint64_t pci)
 	return json_string(text);
 }
 
-/* Convert an index that may be missing. */
+/* Convert an index; TOPO_NONE becomes null. */
 static json_t *index_json(uint32_t i)
 {
 	return i == TOPO_NONE ? json_null() : json_integer((json_int_t)i);

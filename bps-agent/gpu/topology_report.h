@@ -1,14 +1,16 @@
 #ifndef BPS_AGENT_GPU_TOPOLOGY_REPORT_H
 #define BPS_AGENT_GPU_TOPOLOGY_REPORT_H
-/* Report of this machine's GPUs and of the route of their gradients, for the status. It has the
- * contents of bps-agent/executor/plan/topology.h and strategy.h. Thread: any. */
+/* Reports this machine's GPUs and how their gradients would be summed, for the status. The fields
+ * are those of bps-agent/executor/plan/topology.h and strategy.h. Thread: any. */
 #include <jansson.h>
 
 #include "bps-agent/executor/plan/strategy.h"
 
-/* Create the report. sysfs: where it is mounted; it is read now (milliseconds). ask: for all GPUs,
- * with gpus NULL. reports: n of the executor's, or none. why: why it finds no GPU, or "". Failures
- * are reported in the document ("error"). NULL: out of memory. */
+/* Create the report. sysfs: folder of the kernel's description of the devices; the call reads it,
+ * which takes milliseconds. ask: the question for strategy_plan, with gpus NULL for all GPUs.
+ * reports: n descriptions by the executor's program. why: why that program finds no GPU, or "". A
+ * failure is reported in the document ("error"). NULL: out of memory. The caller owns the
+ * reference. */
 json_t *topology_report(const char *sysfs, const struct strategy_ask *ask,
 	const struct topo_report *reports, unsigned n, const char *why);
 #endif

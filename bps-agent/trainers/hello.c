@@ -94,8 +94,7 @@ static void control_made(struct memory_request *m)
 		quota_give(t->user, QUOTA_MEMORY, m->bytes);
 		if (m->rc == 0)
 			memory_thread_drop(t->agent->memory_thread, &m->memory);
-		/* after -ECANCELED the agent stops: the trainer is left to the next process */
-		else if (m->rc != -ECANCELED)
+		else if (m->rc != -ECANCELED) /* else the agent stops, and leaves the trainer */
 			refuse_hello(t, g->m.seq, m->rc, m->err.s);
 	} else {
 		take_control(t, g);
