@@ -7,11 +7,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* First driver with 64-bit memory operations without a module parameter, and with attributes of
- * mappings. */
+/* Oldest driver that can be used, CUDA 12.0: the first with 64-bit memory operations without a
+ * module parameter, and with attributes of mappings. */
 #define DRIVER_MIN 12000
 
-/* Load the driver; cuInit creates no context. Every failure means that no GPU can be used. */
+/* Initialise the driver and count the GPUs. Creates no context. Errors: DEVICE_NODEV, with a
+ * text. */
 static int init(struct err_text *why, int *ret_count)
 {
 	int version = 0, count = 0, rc;
@@ -42,7 +43,7 @@ static int cuda_probe(struct err_text *why)
 	return rc ? rc : count;
 }
 
-/* Read an attribute; one that this driver does not support counts as missing. */
+/* Return an attribute of the GPU, or `missing` if this driver does not support the attribute. */
 static int attribute(CUdevice dev, CUdevice_attribute attr, int missing)
 {
 	int value = 0;
@@ -89,14 +90,14 @@ static int describe(struct cuda_gpu *g, int ordinal, int n_gpus, struct err_text
 	if (cuDeviceGetPCIBusId(info->pci, sizeof(info->pci), g->dev) != CUDA_SUCCESS)
 		info->pci[0] = 0;
 	for (char *p = info->pci; *p; p++)
-		*p = (char)tolower((unsigned char)*p); /* in the notation of sysfs */
+		*p = (char)tolower((unsigned char)*p); /* sysfs writes addresses in lower case */
 	info->numa = attribute(g->dev, CU_DEVICE_ATTRIBUTE_HOST_NUMA_ID, -1);
 	info->caps = caps(g->dev, n_gpus);
 	return 0;
 }
 
-/* Set variables that the driver reads once, at its start: as many hardware queues as there are, so
- * that one stream does not delay another, and loading of modules at once, not during a
+/* Set environment variables that the driver reads once, when it starts. All 32 hardware queues are
+ * used, so that one stream does not delay another. Modules are loaded at the start, not during a
  * collective. */
 static void prepare_environment(void)
 {
@@ -129,7 +130,7 @@ static int cuda_open(const char *job, struct device **ret_dev, struct err_text *
 	return 0;
 }
 
-/* NCCL stays loaded: it has threads and exit handlers. */
+/* Free the device. NCCL stays loaded, because it has threads and exit handlers. */
 static void cuda_close(struct device *dev)
 {
 	struct cuda_device *d = cuda_device(dev);
@@ -161,7 +162,8 @@ bool cuda_reaches(struct cuda_device *d, int a, int b)
 	return cuDeviceCanAccessPeer(&can, d->gpu[a].dev, d->gpu[b].dev) == CUDA_SUCCESS && can;
 }
 
-/* Atomics between GPUs are native over NVLink and not over PCIe. */
+/* Return how GPU a reaches GPU b. Atomics between GPUs are native over NVLink, but not over
+ * PCIe. */
 static int cuda_peer(struct device *dev, int a, int b)
 {
 	struct cuda_device *d = cuda_device(dev);

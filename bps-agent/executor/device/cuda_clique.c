@@ -1,10 +1,12 @@
-/* Cliques are nonblocking NCCL communicators, one per local GPU, all driven by this one thread.
+/* Cliques of the CUDA back-end. A clique has one nonblocking NCCL communicator per local GPU.
+ * Thread: the executor's, which uses all of them.
  *
  *   OPENING --all ready--> READY --group launched later--> LAUNCHING --all ready--> READY
  *      any of them --a communicator's error--> FAILED;   any --abort--> ABORTED
  *
- * Only nonblocking communicators may be aborted while they open or launch. After an error a
- * communicator cannot be used again, and all communicators of this process must be aborted. */
+ * Communicators are nonblocking because others cannot be aborted while they open or launch. After
+ * an error, a communicator cannot be used again, and all communicators of this process must be
+ * aborted. */
 #include "bps-agent/executor/device/cuda_nccl.h"
 
 #include <stdio.h>
@@ -15,10 +17,10 @@
 #include "common/base/clock.h"
 #include "common/base/log.h"
 
-/* Limit of channels, and so of multiprocessors, of a communicator: the trainer's kernels come
- * first. NCCL_MAX_CTAS in the environment overrides it. */
+/* Limit of a communicator's channels. Each channel occupies a multiprocessor, and the trainer's
+ * kernels need the others. The environment variable NCCL_MAX_CTAS overrides this limit. */
 #define MAX_CTAS 8
-/* Time limit for leaving in order; then the clique is aborted. */
+/* Time limit for leaving a clique; afterwards it is aborted. */
 #define LEAVE_NS (2 * UINT64_C(1000000000))
 
 _Static_assert(sizeof(ncclUniqueId) == DEVICE_ID_BYTES, "clique id");
@@ -35,7 +37,7 @@ enum clique_state { OPENING, READY, LAUNCHING, FAILED, ABORTED };
 
 struct cuda_member {
 	int gpu, rank;
-	ncclComm_t comm; /* NULL when it was never created or is gone */
+	ncclComm_t comm; /* NULL: not created, or destroyed */
 };
 
 struct cuda_clique {
@@ -43,9 +45,9 @@ struct cuda_clique {
 	const struct nccl *nccl;
 	enum clique_state state;
 	int group_depth;
-	char name[72]; /* NCCL may keep the pointer */
+	char name[72]; /* name of the communicators; NCCL may keep the pointer */
 	LIST_HEAD(, cuda_queue)
-	launching; /* queues whose collectives may not have been launched yet */
+	launching; /* queues on which a collective may still be launching */
 	struct cuda_member member[];
 };
 
@@ -70,8 +72,8 @@ static void clique_set_state(struct cuda_clique *c, enum clique_state to, const 
 	c->state = to;
 }
 
-/* Handle an error of the driver, for which NCCL has a single code. A sticky error ends this
- * process, not only the clique. */
+/* Find out whether an error of the driver, for which NCCL has a single code, is sticky. Returns
+ * DEVICE_LOST if it is, else 0. A sticky error ends this process, not only the clique. */
 static int driver_says(struct cuda_clique *c, const char *what)
 {
 	for (int i = 0; i < c->base.n_local; i++) {
@@ -85,7 +87,8 @@ static int driver_says(struct cuda_clique *c, const char *what)
 	return 0;
 }
 
-/* Convert NCCL's code. The arguments were checked before, so every failure is the clique's. */
+/* Convert a result of NCCL to a device error. The arguments were checked before, so every failure
+ * means that the clique has failed. */
 static int nccl_fail(struct cuda_clique *c, ncclResult_t r, const char *what)
 {
 	if (r == ncclSuccess || r == ncclInProgress)
@@ -117,8 +120,8 @@ int cuda_clique_id(struct device *dev, uint8_t ret_id[DEVICE_ID_BYTES])
 	return 0;
 }
 
-/* Return the least number of ranks. A single GPU needs no clique. Only run D of tests/gpu creates
- * one, to test NCCL on a single GPU. */
+/* Return the least number of ranks of a clique. It is 2, because a single GPU needs no clique. Run
+ * D of tests/gpu sets the variable to test NCCL on a single GPU. */
 static int least_ranks(void)
 {
 	const char *one = getenv("BPS_TEST_CLIQUE_OF_ONE");
@@ -126,8 +129,8 @@ static int least_ranks(void)
 	return one && !strcmp(one, "1") ? 1 : 2;
 }
 
-/* Check the members. NCCL before 2.30 rejects two ranks on one GPU; later versions do too, unless
- * configured otherwise (for tests). */
+/* Check the members of a new clique. NCCL rejects two ranks on one GPU; since 2.30 an environment
+ * variable allows them, for tests. */
 static int check_members(struct cuda_device *d, const struct nccl *nccl, int n_ranks,
 	const int *gpu, const int *rank, int n_local)
 {
@@ -214,7 +217,7 @@ int cuda_clique_open(struct device *dev, const uint8_t id[DEVICE_ID_BYTES], int 
 }
 
 /* Poll all communicators. Returns the first error, else ncclInProgress if one is busy, else
- * success. */
+ * ncclSuccess. */
 static ncclResult_t ask_all(struct cuda_clique *c)
 {
 	ncclResult_t worst = ncclSuccess;
@@ -235,7 +238,7 @@ static ncclResult_t ask_all(struct cuda_clique *c)
 	return worst;
 }
 
-/* Return why the clique cannot be used at all; 0 when it can. */
+/* Return the error if the clique cannot be used any more, else 0. */
 static int usable(struct cuda_clique *c)
 {
 	if (cuda_device(c->base.dev)->is_lost)
@@ -318,8 +321,8 @@ static int check_piece(struct cuda_clique *c, int i, const struct device_piece *
 	return 0;
 }
 
-/* Reject all invalid input before NCCL is called: an incomplete collective blocks the other
- * members. */
+/* Check all arguments before NCCL is called, because a collective that only some members start
+ * blocks these members. */
 static int check(struct cuda_clique *c, const struct device_piece *pieces, uint64_t blocks,
 	uint64_t count, enum dtype dtype, enum op op, struct nccl_part *ret)
 {
@@ -348,7 +351,7 @@ static int group_start(struct cuda_clique *c)
 	return nccl_fail(c, c->nccl->GroupStart(), "cannot begin a collective");
 }
 
-/* Start one collective: its queues are closed until it has been launched. */
+/* Start a collective. Its queues accept no other work until it has been launched. */
 static int start(struct cuda_clique *c, const struct nccl_part *parts)
 {
 	int rc = 0;
@@ -376,7 +379,7 @@ static int check_root(struct cuda_clique *c, int root)
 		c->base.dev, DEVICE_ARG, "no root %d of %d ranks", root, c->base.n_ranks);
 }
 
-/* Check all arguments and the root (0 where there is none), and start the collective. */
+/* Check all arguments, and start the collective. root: 0 if the collective has none. */
 static int begin(struct cuda_clique *c, const struct device_piece *pieces, uint64_t blocks,
 	uint64_t count, enum dtype dtype, enum op op, int root, struct nccl_part *ret)
 {
@@ -387,7 +390,8 @@ static int begin(struct cuda_clique *c, const struct device_piece *pieces, uint6
 	return rc ? rc : start(c, ret);
 }
 
-/* End a group. The outermost end launches; members that are not done with it then are polled. */
+/* End a group of NCCL calls. The end of the outermost group launches the collectives. If the launch
+ * is not complete, the state becomes LAUNCHING, and clique_poll reports its end. */
 static int group_launch(struct cuda_clique *c, int rc)
 {
 	ncclResult_t r = c->nccl->GroupEnd();
@@ -496,7 +500,7 @@ int cuda_group_end(struct device_clique *clique)
 	return group_launch(c, usable(c));
 }
 
-/* An open group belongs to the thread, not to the communicators: it must end first. */
+/* An open group is ended first, because NCCL keeps it per thread and not per communicator. */
 void cuda_clique_abort(struct device_clique *clique)
 {
 	struct cuda_clique *c = cuda_clique(clique);
@@ -526,8 +530,9 @@ static void finalize(struct cuda_clique *c)
 				"cannot leave a clique");
 }
 
-/* Leave in order. Finalizing flushes the data that peers may still read. It is quick when all peers
- * leave too; a peer that does not must not block this process. */
+/* Leave the clique: finalize and destroy the communicators. Finalizing waits until peers have read
+ * their data, which is quick if all peers leave. The wait has a time limit, because a peer may not
+ * leave. Returns false if the clique must be aborted. */
 static bool leave(struct cuda_clique *c)
 {
 	const struct timespec nap = {.tv_nsec = 200000};

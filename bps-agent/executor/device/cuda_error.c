@@ -3,9 +3,9 @@
 #include <stdarg.h>
 #include <stdio.h>
 
-/* Meaning of the driver's codes for the executor, each with a hint for the operator. 35 is a code
- * of the runtime, not of the driver: the runtime reports it for an old driver. A code that is not
- * in the table leaves the process in an unknown state. */
+/* Results of the driver with their device error, and a hint for the operator. 35 is a code of the
+ * CUDA runtime, not of the driver: the runtime reports it for an old driver. A code that is not in
+ * the table becomes DEVICE_LOST, because the state of the process is unknown. */
 static const struct {
 	int code, error;
 	const char *hint;
@@ -57,7 +57,7 @@ static const struct {
 	{CUDA_ERROR_UNKNOWN, DEVICE_LOST, "unknown error (see dmesg for Xid)"},
 };
 
-/* The text carries name and number: users search manuals for the number. */
+/* The text has the code's name and number, so that users can find both in manuals. */
 int cuda_error(CUresult r, struct err_text *why, const char *what)
 {
 	const char *name = NULL, *hint = NULL;

@@ -10,7 +10,7 @@ struct nccl; /* the loaded library: cuda_nccl.h */
 
 struct cuda_gpu {
 	CUdevice dev;
-	CUcontext ctx; /* NULL until the first call that needs it */
+	CUcontext ctx; /* NULL until a call needs it */
 	struct device_gpu info;
 };
 
@@ -28,15 +28,16 @@ enum cuda_mem_kind { CUDA_MEM_ALLOC, CUDA_MEM_FDS, CUDA_MEM_IPC, CUDA_MEM_PIN };
 struct cuda_mem {
 	struct device_mem base;
 	enum cuda_mem_kind kind;
-	uint64_t reach;        /* bit per GPU that may use it; pinned memory: with known pin_addr */
-	CUdeviceptr addr;      /* of byte 0; not for pinned memory */
-	CUdeviceptr map;       /* start of the reservation, or of the opened handle */
-	uint64_t map_bytes;    /* of the reservation */
-	uint64_t mapped_bytes; /* bytes mapped, from the start of the reservation */
-	CUmemGenericAllocationHandle handle; /* set by alloc; 0 none */
+	/* bit i: GPU i may use it; for pinned memory: pin_addr[i] is known */
+	uint64_t reach;
+	CUdeviceptr addr;                    /* address of byte 0; not used for pinned memory */
+	CUdeviceptr map;                     /* start of the reservation, or of the opened handle */
+	uint64_t map_bytes;                  /* bytes of the reservation */
+	uint64_t mapped_bytes;               /* bytes mapped, from the start of the reservation */
+	CUmemGenericAllocationHandle handle; /* set by alloc; 0: none */
 	uint64_t buffer_id;
-	char *host;     /* host memory that is pinned, or will be */
-	bool is_pinned; /* in the context of pin_gpu */
+	char *host;     /* host memory that is pinned now or at the first use */
+	bool is_pinned; /* pinned in the context of pin_gpu */
 	int pin_gpu;
 	CUdeviceptr pin_addr[DEVICE_GPUS_MAX];
 };
@@ -45,8 +46,9 @@ struct cuda_clique;
 
 struct cuda_queue {
 	struct device_queue base;
-	LIST_ENTRY(cuda_queue) entry; /* of clique->launching */
-	struct cuda_clique *clique;   /* the clique that launches here; NULL none */
+	LIST_ENTRY(cuda_queue) entry; /* in clique->launching */
+	/* the clique that launches a collective on this queue; NULL: none */
+	struct cuda_clique *clique;
 	CUstream stream;
 };
 
@@ -55,21 +57,23 @@ static inline struct cuda_device *cuda_device(struct device *dev)
 	return (struct cuda_device *)dev;
 }
 
-/* cuda_error.c: convert a driver's code to a device error. what: the failed call, for the text. A
- * sticky error marks the device (which may be NULL) as lost. */
+/* cuda_error.c: convert a result of the driver to a device error. what: describes the failed call,
+ * for the text in why. cuda_fail writes the text to dev->why, and marks the device as lost after a
+ * sticky error. */
 int cuda_error(CUresult r, struct err_text *why, const char *what);
 int cuda_fail(struct device *dev, CUresult r, const char *what);
-/* Report a failure of this back-end, not of the driver. Keeps the text; the value is code, which
- * analysers of one file can see. */
+/* Report a failure that this back-end has detected: set dev->why, and return code. A macro, so that
+ * static analysis of one file sees the value. */
 #define cuda_refuse(dev, code, ...) (cuda_say(dev, __VA_ARGS__), (code))
 void cuda_say(struct device *dev, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
-/* cuda.c: make a GPU's context current; retain it first if needed. Errors: DEVICE_LOST. */
+/* cuda.c: make a GPU's context current, and create it if there is none. Errors: DEVICE_LOST. */
 int cuda_enter(struct device *dev, int gpu);
 /* Return whether GPU a can use the memory of GPU b. */
 bool cuda_reaches(struct cuda_device *d, int a, int b);
 
-/* cuda_mem.c, cuda_share.c, cuda_queue.c, cuda_clique.c: rows of the table. */
+/* cuda_mem.c, cuda_share.c, cuda_queue.c, cuda_clique.c: functions of the table device_cuda, see
+ * device.h. */
 int cuda_alloc(struct device *dev, int gpu, uint64_t bytes, const int *also, int n_also,
 	struct device_mem **ret_mem);
 int cuda_pin(struct device *dev, void *host, uint64_t bytes, struct device_mem **ret_mem);
@@ -82,7 +86,8 @@ int cuda_map(struct cuda_mem *m, const CUmemGenericAllocationHandle *handles, un
 	uint64_t chunk);
 
 int cuda_share(struct device_mem *mem, struct device_desc *ret_desc, int *fds, int max);
-/* Export a descriptor of the handle, and a description without descriptors and offset. */
+/* Export the handle as a file descriptor, which is returned. cuda_describe fills in a description
+ * without descriptors and offset. */
 int cuda_export_handle(struct device *dev, CUmemGenericAllocationHandle handle);
 struct device_desc cuda_describe(
 	struct device *dev, int gpu, enum device_desc_kind kind, uint64_t bytes, uint64_t chunk);
@@ -96,8 +101,8 @@ int cuda_copy(struct device_queue *q, struct device_mem *dst, uint64_t dst_offse
 	struct device_mem *src, uint64_t src_offset, uint64_t bytes);
 int cuda_post(struct device_queue *q, struct device_mem *page, uint64_t offset, uint64_t value);
 
-/* Check whether work may be queued after what the clique launches on q. 0, DEVICE_AGAIN or
- * DEVICE_PEER. */
+/* Return whether work may be queued on q: 0, DEVICE_AGAIN while the clique launches a collective
+ * there, or DEVICE_PEER. */
 int cuda_clique_launched(struct cuda_queue *q);
 int cuda_clique_id(struct device *dev, uint8_t ret_id[DEVICE_ID_BYTES]);
 int cuda_clique_open(struct device *dev, const uint8_t id[DEVICE_ID_BYTES], int n_ranks,

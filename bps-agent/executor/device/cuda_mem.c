@@ -1,6 +1,6 @@
-/* Device memory that the executor allocates, and pinned host memory. An allocation is one handle,
- * mapped once, so that it is shared as one descriptor. A handle or a mapping in another process
- * keeps the memory. Imported memory is in cuda_share.c. Thread: the executor's. */
+/* Device memory that the executor allocates, and pinned host memory. An allocation is one handle
+ * and one mapping, so it can be shared with one descriptor. The memory lives as long as any process
+ * has the handle or a mapping. Imported memory is in cuda_share.c. Thread: the executor's. */
 #include "bps-agent/executor/device/cuda_impl.h"
 
 #include <stdlib.h>
@@ -74,7 +74,7 @@ static int create(struct cuda_mem *m, uint64_t bytes)
 	size_t grain = 0;
 	int rdma = 0, rc;
 
-	/* Only such memory can be registered with a network card, where the GPU supports it. */
+	/* Without this flag, the memory could not be registered with a network card later. */
 	if (cuDeviceGetAttribute(&rdma, CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED,
 		    prop.location.id) == CUDA_SUCCESS)
 		prop.allocFlags.gpuDirectRDMACapable = rdma != 0;
@@ -91,8 +91,8 @@ static int create(struct cuda_mem *m, uint64_t bytes)
 		"cannot allocate device memory");
 }
 
-/* Zero the memory: it may have belonged to another process. The default stream of this context is
- * not used otherwise, and zeroing takes no longer than the allocation itself. */
+/* Zero the memory, because it may have belonged to another process. This waits for the default
+ * stream, which no other work uses, and takes no longer than the allocation. */
 static int zero(struct cuda_mem *m)
 {
 	struct device *dev = m->base.dev;
@@ -152,7 +152,8 @@ int cuda_alloc(struct device *dev, int gpu, uint64_t bytes, const int *also, int
 	return 0;
 }
 
-/* Portable: pinned for the contexts of all GPUs, also later ones. */
+/* Pin the memory in the context of gpu, if it is not pinned yet. PORTABLE: it is then pinned for
+ * the contexts of all GPUs, including contexts that are created later. */
 static int pin(struct cuda_mem *m, int gpu)
 {
 	struct device *dev = m->base.dev;
@@ -169,8 +170,8 @@ static int pin(struct cuda_mem *m, int gpu)
 	return rc;
 }
 
-/* Pinning works in any context, but a GPU that the job does not use must not get one. Without a
- * context, the first GPU that requests the memory's address pins it. */
+/* Pin memory in the first context that exists. No context is created for this, because it could be
+ * on a GPU that the job does not use. If there is none, pinned_addr pins the memory later. */
 int cuda_pin(struct device *dev, void *host, uint64_t bytes, struct device_mem **ret_mem)
 {
 	uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE);
@@ -198,8 +199,8 @@ int cuda_pin(struct device *dev, void *host, uint64_t bytes, struct device_mem *
 	return 0;
 }
 
-/* Return the address of pinned memory for a GPU. Addresses may differ between contexts, so each
- * context is asked once. */
+/* Return the address of pinned memory for a GPU, 0: not possible. The address may differ between
+ * contexts, so it is requested once per context. */
 static uint64_t pinned_addr(struct cuda_mem *m, int gpu)
 {
 	if (m->reach >> gpu & 1)
@@ -212,8 +213,8 @@ static uint64_t pinned_addr(struct cuda_mem *m, int gpu)
 	return m->pin_addr[gpu];
 }
 
-/* Give a GPU access to imported memory when it first needs it: the other GPUs of its tensor are not
- * known at the import. */
+/* Give a GPU access to imported memory when a copy first needs it, because at the import the other
+ * GPUs are not known. Returns whether the GPU has access. */
 static bool reach_now(struct cuda_mem *m, int gpu)
 {
 	uint64_t bit = UINT64_C(1) << gpu;
@@ -240,8 +241,8 @@ uint64_t cuda_addr(struct device_mem *mem, int gpu)
 	return m->reach >> gpu & 1 || reach_now(m, gpu) ? m->addr : 0;
 }
 
-/* Order: a mapping holds the memory, so the handle may be released at any time; addresses go last.
- * After a sticky error the driver answers nothing; the end of the process frees all. */
+/* Free the memory: the mapping first, then the reserved addresses, then the handle. After a sticky
+ * error no call of the driver works, and the end of the process frees the memory. */
 void cuda_drop(struct device_mem *mem)
 {
 	struct cuda_mem *m = (struct cuda_mem *)mem;

@@ -1,8 +1,9 @@
 #ifndef BPS_AGENT_EXECUTOR_DEVICE_CUDA_NCCL_H
 #define BPS_AGENT_EXECUTOR_DEVICE_CUDA_NCCL_H
-/* NCCL, loaded when the first clique needs it. One GPU works on machines without NCCL, and its 200
- * MB stay out of processes that do not use it. Its header gives the types; its symbols carry no
- * versions. Once loaded it stays, since it has threads and exit handlers. */
+/* Loads NCCL when the first clique needs it. So a single GPU works on machines without NCCL, and
+ * processes that do not use NCCL save its 200 MB. The types come from NCCL's header. Its symbols
+ * have no versions, so the version is checked after loading. NCCL is never unloaded, because it has
+ * threads and exit handlers. */
 #include <nccl.h>
 
 #include "bps-agent/executor/device/cuda_impl.h"
@@ -25,7 +26,7 @@
 	X(Broadcast)
 
 struct nccl {
-	int version; /* 21800 is 2.18.0 */
+	int version; /* for example 21800 for 2.18.0 */
 #define X(name) __typeof__(&nccl##name) name;
 	NCCL_CALLS(X)
 #undef X

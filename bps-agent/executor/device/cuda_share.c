@@ -18,7 +18,8 @@ int cuda_export_handle(struct device *dev, CUmemGenericAllocationHandle handle)
 
 	if (rc)
 		return rc;
-	fcntl(fd, F_SETFD, FD_CLOEXEC); /* children are started by spawn */
+	/* the descriptor must not be inherited by child processes */
+	fcntl(fd, F_SETFD, FD_CLOEXEC);
 	return fd;
 }
 
@@ -59,9 +60,9 @@ int cuda_share(struct device_mem *mem, struct device_desc *ret_desc, int *fds, i
 	return 1;
 }
 
-/* Import a descriptor. The driver may report an unknown error for one that is no device memory. The
- * other process caused that, and this process has lost nothing (otherwise the next call reports
- * it). */
+/* Import a descriptor. If it is not device memory, the driver may report an unknown error. The
+ * other process has caused that, so the error is not treated as sticky. If the driver really has
+ * failed, the next call reports that. */
 static int import_fd(struct device *dev, int fd, CUmemGenericAllocationHandle *ret_handle)
 {
 	CUresult r = cuMemImportFromShareableHandle(
@@ -72,7 +73,8 @@ static int import_fd(struct device *dev, int fd, CUmemGenericAllocationHandle *r
 	return cuda_fail(dev, r, "cannot import device memory");
 }
 
-/* Check the chunk size, which the exporter chose: only whole grains can be mapped. */
+/* Check the chunk size, which the exporting process has chosen: it must be a multiple of the
+ * granularity. */
 static int check_chunk(struct device *dev, int gpu, uint64_t chunk)
 {
 	CUmemAllocationProp prop = {
@@ -93,7 +95,8 @@ static int check_chunk(struct device *dev, int gpu, uint64_t chunk)
 	return rc;
 }
 
-/* A mapping holds the memory, so the handles are released at once. */
+/* Import and map all descriptors. The handles are released at once, because a mapping keeps the
+ * memory. */
 static int import_fds(struct cuda_mem *m, const struct device_desc *desc, const int *fds)
 {
 	CUmemGenericAllocationHandle handles[DEVICE_FDS_MAX];
@@ -115,8 +118,9 @@ static int import_fds(struct cuda_mem *m, const struct device_desc *desc, const 
 	return rc;
 }
 
-/* Import a legacy handle. The driver's size overrides the exporter's. If the driver reports none,
- * the exporter's is used: an exporter with a wrong size harms only its own job. */
+/* Import a legacy handle, and check the described range against the size that the driver reports.
+ * If the driver reports none, the description is trusted: a wrong size harms only the job of the
+ * exporting process. */
 static int import_ipc(struct cuda_mem *m, const struct device_desc *desc)
 {
 	struct device *dev = m->base.dev;

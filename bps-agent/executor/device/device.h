@@ -1,36 +1,37 @@
 #ifndef BPS_AGENT_EXECUTOR_DEVICE_DEVICE_H
 #define BPS_AGENT_EXECUTOR_DEVICE_DEVICE_H
-/* The GPUs of one machine, as the executor's engine sees them: memory that other processes can map,
- * queues of copies that run in order, counters in host memory that queues write and wait on, and
- * cliques of GPUs that reduce among themselves. This interface has no tensors, rounds or network,
- * and no type of CUDA or NCCL.
+/* The GPUs of one machine, as the executor's engine sees them. There is memory that other processes
+ * can map, and there are queues of copies that run in order. Queues write counters in host memory.
+ * Cliques are groups of GPUs that do collectives (NCCL communicators). This interface has no
+ * tensors, rounds or network, and no types of CUDA or NCCL.
  *
- * The implementation is a table (struct device_ops): bps-agent/device/host* is plain memory and
- * threads (the product mode for CPU tensors), fake* runs in virtual time for tests of the engine,
- * cuda* is the CUDA driver and NCCL.
+ * The implementation is a table (struct device_ops). host* emulates GPUs with plain memory and
+ * threads, for development and tests. cuda* uses the CUDA driver and NCCL. The tests of the engine
+ * have one that runs in virtual time.
  *
  *   memory   alloc / import / pin --> in use --> drop      drop only when no queue uses it any more
- *   queue    queue_open / queue_wrap --> copy, post, collectives --> queue_close
+ *   queue    queue_open --> copy, post, collectives --> queue_close
  *   clique   clique_open --> OPENING --clique_poll 0--> READY <--> LAUNCHING (poll says -EAGAIN)
  *                    any --DEVICE_PEER--> FAILED --clique_abort--> ABORTED;   then clique_close
  *
  * Promises:
- *   - No call waits for a GPU, another process or another rank. All work is queued; its end is seen
- *     in a counter that a later post writes, or by queue_poll. (Calls that allocate, map, pin or
- *     open may take milliseconds in the driver.)
- *   - Work of one queue runs in the order of the calls; different queues run in parallel. A counter
- *     written by post is seen by the host only after the bytes of all copies before it in that
- *     queue are visible to the host.
- *   - open and probe make no context on any GPU: it costs memory from the first call that names it.
- *   - The end of a process removes no memory: memory of alloc lives until the last process unmaps
- *     it.
+ *   - No call waits for a GPU, another process or another rank. All work is queued. The caller
+ *     detects its end by a counter that a later post writes, or by queue_poll. Calls that allocate,
+ *     map, pin or open may take milliseconds in the driver.
+ *   - Work of one queue runs in the order of the calls. Different queues run in parallel. When the
+ *     host sees a counter that post has written, it also sees the bytes of all earlier copies of
+ *     that queue.
+ *   - open and probe create no context on a GPU. A context takes memory of the GPU, so the first
+ *     call that names the GPU creates it.
+ *   - Memory of alloc lives until the last process unmaps it, even if the process that allocated it
+ *     has ended.
  *
- * Thread: all calls on a device and on what belongs to it come from one thread at a time (the
- * executor's); probe from any. No call runs a callback.
+ * Thread: the executor's, for all calls on a device and its objects; probe: any. No call runs a
+ * callback.
  *
- * Errors: 0 or a count is success; otherwise one of enum device_error. After each of them except
- * DEVICE_AGAIN, the device's `why` holds the text. DEVICE_LOST is sticky: from then on all
- * functions except those that free return DEVICE_LOST, and the process must end. */
+ * Errors: functions return 0 or a count, or one of enum device_error. After an error other than
+ * DEVICE_AGAIN, the device's `why` has the text. DEVICE_LOST is sticky: from then on all functions
+ * except those that free return DEVICE_LOST, and the process must end. */
 #include <errno.h>
 #include <stdbool.h>
 #include <stdint.h>
@@ -39,15 +40,15 @@
 #include "common/data/dtype.h"
 
 enum device_error {
-	DEVICE_AGAIN = -EAGAIN, /* not yet: call again; this is no failure */
+	DEVICE_AGAIN = -EAGAIN, /* not possible yet: call again later; not a failure */
 	DEVICE_NODEV = -ENODEV, /* no driver, no such GPU, GPU not usable now */
-	/* Not supported by this GPU, driver or back-end: use another way. */
+	/* not supported by this GPU, driver or back-end */
 	DEVICE_UNSUP = -EOPNOTSUPP,
 	/* no device memory, address space or pinned memory; may be temporary */
 	DEVICE_NOMEM = -ENOMEM,
 	DEVICE_ARG = -EINVAL,           /* invalid arguments of the caller; no effect */
 	DEVICE_PEER = -ECONNABORTED,    /* a member of the clique failed: abort the clique */
-	DEVICE_LOST = -ENOTRECOVERABLE, /* sticky: no call works any more in this process */
+	DEVICE_LOST = -ENOTRECOVERABLE, /* no call works any more in this process */
 };
 
 enum device_cap {
@@ -58,7 +59,7 @@ enum device_cap {
 	DEVICE_CAP_PLAIN = 32,     /* plain host memory: a process that maps it needs no driver */
 };
 
-/* How two GPUs reach each other's memory. */
+/* How a GPU reaches the memory of another. */
 enum device_link {
 	DEVICE_LINK_NONE = 0, /* through host memory only */
 	DEVICE_LINK_PCI = 1,
@@ -68,16 +69,16 @@ enum device_link {
 #define DEVICE_UUID_BYTES 16
 #define DEVICE_ID_BYTES   128 /* of a clique's id */
 #define DEVICE_GPUS_MAX   64
-#define DEVICE_FDS_MAX    253  /* of one description: the limit of one SCM_RIGHTS message */
-#define DEVICE_HOST       (-1) /* the "gpu" of pinned host memory */
+#define DEVICE_FDS_MAX    253  /* per description: the limit of one SCM_RIGHTS message */
+#define DEVICE_HOST       (-1) /* value of `gpu` for pinned host memory */
 
-/* A GPU (or MIG instance). Its index in gpus() is the `gpu` of all calls, for the life of the
- * device; between processes only the uuid names it. */
+/* A GPU or MIG instance. Its index in the result of gpus() is the argument `gpu` of all calls on
+ * this device. Other processes may count GPUs differently: use the uuid to name a GPU to them. */
 struct device_gpu {
 	uint8_t uuid[DEVICE_UUID_BYTES];
 	char pci[16];   /* "0000:3b:00.0", as in sysfs; empty when it has none */
 	char name[64];  /* for display */
-	int32_t numa;   /* node of its host memory, -1 unknown */
+	int32_t numa;   /* NUMA node that is nearest to it, -1: not known */
 	uint32_t caps;  /* enum device_cap */
 	uint64_t bytes; /* total size of its memory */
 };
@@ -89,17 +90,19 @@ enum device_desc_kind {
 };
 #define DEVICE_DESC_VERSION 1
 
-/* Description of memory for another process of this machine, sent with its file descriptors. Fixed
- * layout, host byte order. Check a received one with device_desc_check first. */
+/* Description of memory for another process of this machine, which also gets the file descriptors.
+ * The layout is fixed, in host byte order. Call device_desc_check before using a received
+ * description. */
 struct device_desc {
 	uint16_t version;
 	uint16_t kind; /* enum device_desc_kind */
 	uint32_t n_fds;
 	uint8_t uuid[DEVICE_UUID_BYTES]; /* GPU that holds the memory */
 	uint64_t bytes;                  /* usable bytes from offset on */
-	uint64_t chunk_bytes; /* bytes behind each descriptor; of the whole allocation for IPC */
-	uint64_t offset;      /* of the first usable byte in the mapped handles */
-	/* a different number when the same address holds other memory; 0 unknown */
+	/* bytes of memory per descriptor; for IPC: bytes of the whole allocation */
+	uint64_t chunk_bytes;
+	uint64_t offset; /* offset of the first usable byte in the mapped memory */
+	/* number of the allocation, to detect that an address was reused; 0: not known */
 	uint64_t buffer_id;
 	uint8_t blob[64]; /* IPC handle */
 };
@@ -114,96 +117,106 @@ struct device_mem;
 struct device_queue;
 struct device_clique;
 
-/* A local member's part of a collective, in its clique's order of local members. */
+/* A local member's part of a collective. Arrays of pieces are in the clique's order of local
+ * members. */
 struct device_piece {
-	struct device_mem *mem;     /* on the member's GPU */
-	uint64_t offset;            /* bytes */
-	struct device_queue *queue; /* of the member's GPU; the collective is queued there */
+	struct device_mem *mem; /* on the member's GPU */
+	uint64_t offset;        /* bytes */
+	/* queue of the member's GPU on which the collective is queued */
+	struct device_queue *queue;
 };
 
 struct device_ops {
-	const char *name; /* "host", "fake", "cuda" */
+	const char *name; /* for example "host" or "cuda" */
 
-	/* Return how many GPUs this process could use. Makes no context; needs no device. Errors:
-	 * DEVICE_NODEV with the cause in why (may be NULL): no driver, driver too old, no device,
-	 * ... Thread: any. */
+	/* Return how many GPUs this process could use. Creates no context, and needs no open
+	 * device. why may be NULL. Errors: DEVICE_NODEV with the cause in why: no driver, driver
+	 * too old, no GPU, ... Thread: any. */
 	int (*probe)(struct err_text *why);
 
-	/* Open the machine's GPUs for a job (its name is for logs and debuggers). Makes no context.
-	 * Owns: the caller, *ret_dev; close frees it. close comes after all objects of the device
-	 * were dropped or closed, and accepts NULL. */
+	/* Open the machine's GPUs for a job, whose name is used in logs and by debuggers. Creates
+	 * no context. Owns: the caller owns *ret_dev, and frees it with close. Before close, all
+	 * objects of the device must have been dropped or closed. close accepts NULL. */
 	int (*open)(const char *job, struct device **ret_dev, struct err_text *why);
 	void (*close)(struct device *dev);
 
-	/* Describe up to max GPUs; returns their total number, 1..DEVICE_GPUS_MAX. */
+	/* Describe up to max GPUs. Returns the number of all GPUs, 1..DEVICE_GPUS_MAX. */
 	int (*gpus)(struct device *dev, struct device_gpu *ret_gpus, int max);
 	/* Return how GPU a reads the memory of GPU b: enum device_link, or an error. */
 	int (*peer)(struct device *dev, int a, int b);
 
-	/* Allocate zeroed shareable memory on a GPU, usable by it and by the GPUs also[0..n_also).
-	 * bytes is rounded up (to 2 MiB on today's GPUs) and returned in mem->bytes. Errors:
-	 * DEVICE_NOMEM, DEVICE_UNSUP no shareable memory or no access for one of `also`. */
+	/* Allocate zeroed memory on a GPU that can be shared with other processes. This GPU and the
+	 * GPUs also[0..n_also) can use it. bytes is rounded up (to 2 MiB on today's GPUs) and
+	 * returned in mem->bytes. Errors: DEVICE_NOMEM, DEVICE_UNSUP the GPU has no such memory, or
+	 * a GPU of `also` cannot reach it. */
 	int (*alloc)(struct device *dev, int gpu, uint64_t bytes, const int *also, int n_also,
 		struct device_mem **ret_mem);
-	/* Describe memory of alloc to other processes; fds takes up to max descriptors. Returns
-	 * their number. Owns: the caller, the descriptors (they keep the memory alive too). Errors:
-	 * DEVICE_ARG more than max, DEVICE_UNSUP imported or pinned memory. */
+	/* Describe memory of alloc for other processes. fds has room for max descriptors. Returns
+	 * their number. Owns: the caller owns the descriptors, which also keep the memory alive.
+	 * Errors: DEVICE_ARG more than max descriptors, DEVICE_UNSUP the memory is imported or
+	 * pinned. */
 	int (*share)(struct device_mem *mem, struct device_desc *ret_desc, int *fds, int max);
 	/* Map memory that another process shared, for use by `gpu`. GPUs that can reach `gpu` may
 	 * also copy from and to it. desc was checked. mem->bytes is desc->bytes, offset 0 is the
-	 * first usable byte. Owns: fds stay the caller's; they can be closed at once. Errors:
-	 * DEVICE_ARG not such a handle, DEVICE_UNSUP another user's legacy handle, this process's
-	 * own, or one of a GPU that this one does not reach. */
+	 * first usable byte. Owns: fds stay the caller's, who may close them after the call.
+	 * Errors: DEVICE_ARG the handle is invalid; DEVICE_UNSUP a legacy handle of another user,
+	 * of this process, or of a GPU that `gpu` cannot reach. */
 	int (*import)(struct device *dev, int gpu, const struct device_desc *desc, const int *fds,
 		int n_fds, struct device_mem **ret_mem);
-	/* Let all GPUs reach [host, host + bytes) of this process: staging memory, counter pages.
-	 * host is page-aligned, bytes a multiple of the page size. Owns: the mapping stays the
-	 * caller's and lives until drop. */
+	/* Make [host, host + bytes) of this process usable by all GPUs, for staging memory and
+	 * counter pages. host is page-aligned, bytes a multiple of the page size. Owns: the mapping
+	 * stays the caller's, and must live until drop. */
 	int (*pin)(struct device *dev, void *host, uint64_t bytes, struct device_mem **ret_mem);
-	/* Return the address of the memory for `gpu`; 0 if it has none. DEVICE_HOST: the host
-	 * address, which only pinned memory (and all of back-end host) has. */
+	/* Return the address at which `gpu` can use the memory; 0: it cannot. DEVICE_HOST: the
+	 * address in this process, which only pinned memory has (and all memory of back-end
+	 * host). */
 	uint64_t (*addr)(struct device_mem *mem, int gpu);
-	/* Unmap and free. No queued work may use it any more. NULL is allowed. */
+	/* Unmap and free the memory. No queued work may use it any more. NULL is allowed. */
 	void (*drop)(struct device_mem *mem);
 
-	/* Open a queue on a GPU. Where the GPU supports it, priority > 0 runs before 0, < 0
-	 * after. */
+	/* Open a queue on a GPU. If the GPU supports priorities, queues with a larger priority run
+	 * first. */
 	int (*queue_open)(
 		struct device *dev, int gpu, int priority, struct device_queue **ret_queue);
-	/* Free the queue; NULL is allowed. Queued work still runs: poll until it is idle first. */
+	/* Free the queue. Queued work would continue, so call queue_poll before until the queue is
+	 * idle. NULL is allowed. */
 	void (*queue_close)(struct device_queue *q);
-	/* 0: all queued work has run; DEVICE_AGAIN: not yet; DEVICE_LOST: some failed. */
+	/* Return 0 if all queued work has run, DEVICE_AGAIN if not, DEVICE_LOST if some has
+	 * failed. */
 	int (*queue_poll)(struct device_queue *q);
 
-	/* Queue a copy of bytes (> 0) between two memories, at most one of them pinned. Errors:
-	 * DEVICE_ARG out of bounds, DEVICE_UNSUP out of reach of the queue's GPU. */
+	/* Queue a copy of bytes (> 0) between two pieces of memory, of which at most one is pinned.
+	 * Errors: DEVICE_ARG out of bounds, DEVICE_UNSUP the queue's GPU cannot reach one of
+	 * them. */
 	int (*copy)(struct device_queue *q, struct device_mem *dst, uint64_t dst_offset,
 		struct device_mem *src, uint64_t src_offset, uint64_t bytes);
-	/* Queue a write of value to the 64-bit counter at offset (a multiple of 8) of pinned
-	 * memory, after all earlier work. Pairs with an acquire load by the host. */
+	/* Queue a write of value to the 64-bit counter at offset of the pinned memory page, after
+	 * all earlier work. offset is a multiple of 8. Pairs with an acquire load by the host. */
 	int (*post)(
 		struct device_queue *q, struct device_mem *page, uint64_t offset, uint64_t value);
 
-	/* Make the id of a clique: one process makes it, all members open with it. */
+	/* Create the id of a clique. One process creates it, and all members pass it to
+	 * clique_open. */
 	int (*clique_id)(struct device *dev, uint8_t ret_id[DEVICE_ID_BYTES]);
 	/* Start to join n_local members, on the GPUs gpu[i] with rank[i], into a clique of n_ranks
-	 * (>= 2; one GPU needs none). Returns at once; clique_poll reports when it can be used,
-	 * however long another process takes to join. Errors: DEVICE_UNSUP no NCCL, too old, or two
-	 * members on one GPU. */
+	 * (at least 2). Returns at once. The clique can be used when clique_poll returns 0, after
+	 * all processes have joined. Errors: DEVICE_UNSUP there is no NCCL or it is too old, or two
+	 * members are on one GPU. */
 	int (*clique_open)(struct device *dev, const uint8_t id[DEVICE_ID_BYTES], int n_ranks,
 		const int *gpu, const int *rank, int n_local, struct device_clique **ret_clique);
-	/* 0 READY; DEVICE_AGAIN opening or launching; DEVICE_PEER abort: a member failed. */
+	/* Return 0 if the clique is READY, DEVICE_AGAIN if it is opening or launching, DEVICE_PEER
+	 * if a member has failed and the clique must be aborted. */
 	int (*clique_poll)(struct device_clique *c);
-	/* Queue a collective on the pieces' queues. All members call it in the same order, each
-	 * when clique_poll returns 0. Launching may take a while. Meanwhile clique_poll and all
-	 * work for these queues return DEVICE_AGAIN, and the queues count as busy. op is sum, prod,
-	 * max or min; nothing is divided.
+	/* The next functions queue a collective on the pieces' queues. All members must call them
+	 * in the same order, each when clique_poll returns 0. Launching may take a while. Meanwhile
+	 * clique_poll and all calls for these queues return DEVICE_AGAIN, and the queues count as
+	 * busy. op is sum, prod, max or min; OP_AVG is not supported.
 	 *
-	 * In place: a piece of reduce_scatter and all_gather has n_ranks blocks of count_per_rank
-	 * elements; rank r's sum arrives in, or leaves from, block r. The other blocks are
-	 * undefined after reduce_scatter. Keep blocks a multiple of 256 bytes. reduce: root's piece
-	 * holds the result, the others' are unchanged. broadcast: root's piece goes to all. root is
-	 * a rank. */
+	 * All work in place. A piece of reduce_scatter and all_gather has n_ranks blocks of
+	 * count_per_rank elements. After reduce_scatter, block r of rank r has the sum, and its
+	 * other blocks are undefined. all_gather copies block r of rank r to all ranks. Blocks
+	 * should be a multiple of 256 bytes. After reduce, root's piece has the result, and the
+	 * other pieces are unchanged. broadcast copies root's piece to all. root is a rank. */
 	int (*reduce_scatter)(struct device_clique *c, const struct device_piece *pieces,
 		uint64_t count_per_rank, enum dtype dtype, enum op op);
 	int (*all_gather)(struct device_clique *c, const struct device_piece *pieces,
@@ -212,28 +225,31 @@ struct device_ops {
 		enum dtype dtype, enum op op, int root);
 	int (*broadcast)(struct device_clique *c, const struct device_piece *pieces, uint64_t count,
 		enum dtype dtype, int root);
-	/* Combine the collectives between begin and end into one launch. begin and end pair up on
-	 * one thread, with only collectives of this clique between them. */
+	/* Combine the collectives between group_begin and group_end into one launch. Only
+	 * collectives of this clique may be called between the two. */
 	int (*group_begin)(struct device_clique *c);
 	int (*group_end)(struct device_clique *c);
 	/* Abort all running and waiting work of the clique, on all local members. Takes bounded
-	 * time even if a member never joins. Its queues become idle. Only clique_close may
-	 * follow. */
+	 * time, even if a member never joins. The queues become idle. Afterwards only clique_close
+	 * may be called. */
 	void (*clique_abort)(struct device_clique *c);
-	/* Leave in order, with no work queued; NULL is allowed. Waits up to 2 s for the other
-	 * members to leave too, then aborts. Aborts at once a clique that is not READY. */
+	/* Leave and free the clique. No work may be queued. Waits up to 2 s until the other members
+	 * leave, too, then aborts. A clique that is not READY is aborted at once. NULL is
+	 * allowed. */
 	void (*clique_close)(struct device_clique *c);
 };
 
-/* First member of each implementation's object; callers may read the fields. */
+/* Base structs: the first member of each implementation's struct. Callers may read the fields. */
 struct device {
 	const struct device_ops *ops;
-	struct err_text why; /* of the last call that failed, except with DEVICE_AGAIN */
+	/* error text of the last call that failed with another code than DEVICE_AGAIN */
+	struct err_text why;
 };
 struct device_mem {
 	struct device *dev;
-	uint64_t bytes; /* usable */
-	int gpu;        /* where it lies (alloc) or was mapped for (import); DEVICE_HOST: pinned */
+	uint64_t bytes; /* usable bytes */
+	/* GPU on which it lies (alloc) or for which it was mapped (import); DEVICE_HOST: pinned */
+	int gpu;
 };
 static inline bool device_mem_holds(const struct device_mem *m, uint64_t offset, uint64_t bytes)
 {

@@ -1,6 +1,6 @@
-/* Cliques of the back-end "host": collectives that the threads of the members' queues perform
- * together. Members in other processes are not supported. Thread: the executor's, and the queues'
- * threads in host_coll_run. */
+/* Cliques of the back-end "host": the threads of the members' queues meet at a collective, and the
+ * last one performs it. Members in other processes are not supported. Thread: the executor's, and
+ * the queues' threads in host_coll_run. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -8,12 +8,14 @@
 #include "common/data/reduce.h"
 
 #define BLOCK_ELEMS 4096
-/* Written where NCCL leaves undefined bytes, so that no caller relies on them. */
+/* Byte written where NCCL leaves undefined bytes, so that tests detect a caller that relies on
+ * them. */
 #define GARBAGE 0xa5
 
 struct host_clique {
 	struct device_clique c;
-	unsigned refs; /* owner and collectives; under the device's lock, as is_aborted */
+	/* references of the owner and of collectives; the device's lock protects both fields */
+	unsigned refs;
 	bool is_aborted;
 };
 
@@ -36,7 +38,7 @@ static void reduce_block(struct host_coll *c, uint64_t first, size_t n, char *ds
 	reduce_finish(dst + first * elem, acc, n, c->dtype, c->op, 1);
 }
 
-/* Compute the sum of all pieces' [first, first + n) into that place of root's piece. */
+/* Reduce elements [first, first + n) of all pieces into the same place of root's piece. */
 static void reduce_range(struct host_coll *c, uint64_t first, uint64_t n, int root)
 {
 	for (uint64_t at = 0; at < n; at += BLOCK_ELEMS)
@@ -86,7 +88,7 @@ void host_coll_perform(struct host_coll *c)
 
 /* ---- meeting ---- */
 
-static void clique_put(struct host_clique *c) /* with the device's lock */
+static void clique_put(struct host_clique *c) /* called with the device's lock held */
 {
 	if (--c->refs == 0)
 		free(c);
@@ -152,7 +154,8 @@ static int start(struct host_clique *c, struct host_coll *proto, const struct de
 	pthread_mutex_lock(&dev->lock);
 	c->refs++;
 	pthread_mutex_unlock(&dev->lock);
-	for (int i = 0; i < n; i++) /* there is room, and no other thread pushes */
+	/* cannot fail: the queues have room, and no other thread pushes */
+	for (int i = 0; i < n; i++)
 		host_queue_push(
 			pieces[i].queue, &(struct host_job){.kind = HOST_COLL, .coll = coll});
 	return 0;

@@ -1,16 +1,16 @@
 #ifndef BPS_AGENT_EXECUTOR_DEVICE_HOST_IMPL_H
 #define BPS_AGENT_EXECUTOR_DEVICE_HOST_IMPL_H
-/* Declarations that the files of the back-end "host" share: host.c memory and the table,
+/* Declarations that the files of the back-end "host" share: host.c has memory and the table,
  * host_queue.c queues, host_clique.c collectives.
  *
- * A queue is a thread with a ring of jobs. Threads wait for each other in collectives, on one
- * condition of the device. */
+ * A queue is a thread with a ring of jobs. In a collective, the threads of several queues wait for
+ * each other on the device's condition variable. */
 #include <pthread.h>
 #include <stdatomic.h>
 
 #include "bps-agent/executor/device/device.h"
 
-#define HOST_JOBS 1024 /* of a queue; a full queue returns DEVICE_AGAIN */
+#define HOST_JOBS 1024 /* limit of jobs per queue; a full queue returns DEVICE_AGAIN */
 
 struct host_device {
 	struct device d;
@@ -21,9 +21,9 @@ struct host_device {
 
 struct host_mem {
 	struct device_mem m;
-	int fd; /* of alloc's memory, else -1 */
+	int fd; /* memfd of memory made by alloc, else -1 */
 	void *map;
-	uint64_t map_bytes; /* 0: pinned, the mapping is the caller's */
+	uint64_t map_bytes; /* 0: pinned memory, whose mapping is the caller's */
 	char *base;
 };
 
@@ -36,8 +36,10 @@ struct host_coll {
 	enum dtype dtype;
 	enum op op;
 	int root, n;
-	uint64_t count; /* elements, per rank for SCATTER and GATHER */
-	unsigned refs;  /* one per member's queue; the device's lock protects it and the next two */
+	uint64_t count; /* elements; for SCATTER and GATHER: elements per rank */
+	/* one reference per member's queue; the device's lock protects refs, n_arrived and
+	 * is_done */
+	unsigned refs;
 	int n_arrived;
 	bool is_done;
 	char *piece[DEVICE_GPUS_MAX];
@@ -80,10 +82,10 @@ int host_broadcast(struct device_clique *c, const struct device_piece *pieces, u
 int host_group(struct device_clique *c);
 void host_clique_abort(struct device_clique *c);
 void host_clique_close(struct device_clique *c);
-/* Wait until the queues of all members have reached the collective, or it is aborted. The last one
- * performs it. Thread: the queue's. */
+/* Wait until the queues of all members have reached the collective, or until it is aborted. The
+ * last queue's thread performs it. Thread: the queue's. */
 void host_coll_run(struct host_coll *coll, struct host_device *dev);
-/* Perform its arithmetic. */
+/* Do the arithmetic of the collective. */
 void host_coll_perform(struct host_coll *coll);
 /* Drop one member's reference. */
 void host_coll_put(struct host_coll *coll, struct host_device *dev);

@@ -1,5 +1,6 @@
-/* Queues of the back-end "host": a thread per queue copies and posts in order. Collectives call
- * host_coll_run. Thread: the executor's pushes, the queue's own thread performs. */
+/* Queues of the back-end "host": each queue has a thread that does copies, posts and collectives
+ * (host_coll_run) in order. Thread: the executor's thread pushes jobs; the queue's own thread
+ * performs them. */
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
@@ -96,7 +97,7 @@ int host_queue_open(struct device *dev, int gpu, int priority, struct device_que
 	return 0;
 }
 
-/* Queued jobs still run, so wait for the last one. */
+/* Free the queue, after all queued jobs have run. */
 void host_queue_close(struct device_queue *queue)
 {
 	struct host_queue *q = (struct host_queue *)queue;

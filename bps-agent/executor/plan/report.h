@@ -1,12 +1,13 @@
 #ifndef BPS_AGENT_EXECUTOR_PLAN_REPORT_H
 #define BPS_AGENT_EXECUTOR_PLAN_REPORT_H
-/* A GPU of an executor's report (struct topo_report) as a line of text: `bps-agent-cuda --gpus`
- * writes them, and the agent, which never loads CUDA, reads them:
+/* Format of a GPU's description (struct topo_report) as a line of text. `bps-agent-cuda --gpus`
+ * writes such lines. The agent, which never loads CUDA, reads them:
  *
  *   0000:3b:00.0 6a61...(32 hex digits) NODE LINKS PEERS CLIQUES NAME
  *
- * NODE in decimal, -1: not known; LINKS and PEERS are bit masks of lines, in hex; CLIQUES 1: NCCL
- * can be used; NAME is the rest. "-" stands for no address. Pure; any thread. */
+ * The first word is the PCI address, "-": none; the second is the UUID. NODE is the NUMA node in
+ * decimal, -1: not known. LINKS and PEERS are masks in hex; bit i stands for the GPU of line i.
+ * CLIQUES is 1 if NCCL can be used. NAME is the rest of the line. Pure. Thread: any. */
 #include <stdbool.h>
 
 #include "bps-agent/executor/plan/topology.h"
@@ -15,6 +16,6 @@
 
 /* Write the line without a line end. */
 void report_write(const struct topo_report *r, bool has_cliques, char ret[REPORT_LINE_BYTES]);
-/* Parse a line. False: it is not valid. */
+/* Parse a line. Returns whether it is valid. */
 bool report_parse(const char *line, struct topo_report *ret, bool *ret_has_cliques);
 #endif

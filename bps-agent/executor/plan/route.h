@@ -1,10 +1,10 @@
 #ifndef BPS_AGENT_EXECUTOR_PLAN_ROUTE_H
 #define BPS_AGENT_EXECUTOR_PLAN_ROUTE_H
-/* Route of the sum over one machine's GPUs to host memory, and of the sum over all machines back,
- * in the form that the engine follows. The route is chosen elsewhere. Members (local ranks, each
- * with a GPU) form groups. A group sums among its members, or has one member only, and copies that
- * sum to host memory once. The CPU adds the sums of several groups when the partition is pushed (so
- * a tensor has n_groups inputs in host memory).
+/* A route describes, for the engine, how the sum over one machine's GPUs gets to host memory
+ * ("up"), and how the sum over all machines gets back ("down"). choose.h chooses the route. Members
+ * (local ranks, each with a GPU) form groups. A group sums among its members and copies the sum to
+ * host memory once. A group of one member copies without a sum. If there are several groups, the
+ * CPU adds their sums when the partition is pushed. So a tensor has n_groups inputs in host memory.
  *
  *   name         groups           up                       down
  *   copy         n of 1           copy                     each member copies all
@@ -13,27 +13,29 @@
  *   roots        1 of n           reduce to a root, copy   copy to the root, broadcast
  *   ce           n of 1           copy                     copy a piece each, copies between GPUs
  *
- * Source: OSDI'20 section 4.2 for switch_sum and roots. Pure; any thread. */
+ * Source: OSDI'20 section 4.2 for switch_sum and roots. Pure. Thread: any. */
 #include <stdbool.h>
 #include <stdint.h>
 
 #include "bps-agent/executor/device/device.h"
 
 #define ROUTE_NAME_BYTES 16
-/* Size up to which partitions travel through the GPUs' stages together. A collective of less is not
- * worth a launch in a second process, which waits for its time slice. */
+/* Partitions up to this size in all go through the collectives together, as a chunk. A smaller
+ * collective is inefficient: its launch must wait until the GPU gives the executor a time slice
+ * beside the trainer. */
 #define ROUTE_CHUNK_BYTES (UINT64_C(64) << 20)
 
 enum route_up {
-	UP_COPY,    /* groups of one */
+	UP_COPY,    /* groups have one member, which copies its tensor */
 	UP_SCATTER, /* reduce_scatter in the group, each member copies its piece */
-	UP_REDUCE,  /* reduce to one member, which copies; chunks take turns over the roots */
+	/* reduce to one member, the root, which copies; the root changes from chunk to chunk */
+	UP_REDUCE,
 };
 enum route_down {
-	DOWN_COPY,   /* each member copies all */
-	DOWN_GATHER, /* each member of a group copies its piece, all_gather in the group */
-	DOWN_BCAST,  /* the chunk's root copies, broadcast in the group */
-	DOWN_PEER,   /* each member of the machine copies its piece, then to all others */
+	DOWN_COPY,   /* each member copies all of the sum */
+	DOWN_GATHER, /* each member of a group copies its piece, then all_gather in the group */
+	DOWN_BCAST,  /* the chunk's root copies, then broadcast in the group */
+	DOWN_PEER,   /* each member copies its piece from the host, then to all other members */
 };
 
 struct route_group {
@@ -46,18 +48,20 @@ struct route {
 	enum route_up up;
 	enum route_down down;
 	uint8_t n_members, n_groups;
-	/* partitions that go through up and down together; 0: each separately */
+	/* size of a chunk, whose partitions go through up and down together; 0: each partition is a
+	 * chunk */
 	uint64_t chunk_bytes;
 	struct route_group groups[DEVICE_GPUS_MAX];
-	uint8_t n_roots; /* UP_REDUCE; places in the one group */
+	uint8_t n_roots; /* used with UP_REDUCE; roots: positions in the only group */
 	uint8_t roots[DEVICE_GPUS_MAX];
 };
 
-/* Return whether the route sums on GPUs. Then it needs cliques. */
+/* Return whether the route sums on GPUs, and therefore needs cliques. */
 bool route_has_cliques(const struct route *s);
 
 /* Return the range [*ret_first, *ret_first + *ret_bytes) of a chunk of chunk_bytes that member i of
- * n has in a scatter or gather: equal blocks, and the last member also has the rest. */
+ * n has in a scatter or gather. The members have equal blocks, and the last one also has the
+ * remainder. */
 void route_piece(
 	uint64_t chunk_bytes, unsigned n, unsigned i, uint64_t *ret_first, uint64_t *ret_bytes);
 /* Return the bytes of such a block, a multiple of 256. */

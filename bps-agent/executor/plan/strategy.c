@@ -1,5 +1,5 @@
-/* The rule that chooses a machine's strategy, and the plan of steps for it. strategy.h explains the
- * rule. Reads no files and moves no data. Pure; any thread. */
+/* The rule that chooses a machine's strategy, and the plan of steps for the strategy. strategy.h
+ * explains the rule. Reads no files and moves no data. Pure. Thread: any. */
 #include "bps-agent/executor/plan/strategy.h"
 
 #include <errno.h>
@@ -40,7 +40,8 @@ struct facts {
 	bool has_tree;  /* at least one GPU is below a root port */
 	bool is_linked; /* NVLink joins all GPUs */
 	bool can_reach; /* every GPU can copy to every other, or that is not known yet */
-	unsigned n_with_card, n_without_card; /* uplinks with GPUs: Sn and Sg of the paper */
+	/* uplinks with GPUs that have, or lack, a network card (Sn and Sg in the paper) */
+	unsigned n_with_card, n_without_card;
 };
 
 static const struct topo_gpu *gpu_of(
@@ -61,8 +62,9 @@ static bool shares_uplink(const struct topo_gpu *a, const struct topo_gpu *b)
 
 /* ---- groups ---- */
 
-/* Label the GPUs that reach each other by a path of NVLinks, or of shared uplinks too, with the
- * least index among them. Returns how many labels there are. */
+/* Give the same label to GPUs that are connected by NVLinks, directly or over other GPUs.
+ * by_uplink: GPUs that share an uplink are connected, too. The label is the least index among these
+ * GPUs. Returns the number of different labels. */
 static unsigned label(const struct topology *t, const struct transfer_plan *p, bool by_uplink,
 	uint8_t ret[TOPO_GPUS_MAX])
 {
@@ -118,7 +120,7 @@ static void group_by_switch(struct transfer_plan *p, const struct topology *t)
 			add_group(p, labels, i);
 }
 
-/* Return the least number of units that every group can share evenly; 0: more than
+/* Return the least number of units that the size of every group divides; 0: more than
  * PLAN_UNITS_MAX. */
 static uint32_t common_units(const struct transfer_plan *p)
 {
@@ -160,7 +162,7 @@ static void add_sum(struct transfer_plan *p)
 				    .n = p->n_units});
 }
 
-/* Add a collective for each group; nothing for a single GPU. */
+/* Add a collective for each group of several GPUs. */
 static void add_collectives(struct transfer_plan *p, enum plan_op op)
 {
 	for (unsigned g = 0; g < p->n_groups; g++)
@@ -171,7 +173,7 @@ static void add_collectives(struct transfer_plan *p, enum plan_op op)
 					    .n = p->n_units});
 }
 
-/* Add copies by every GPU of its share of its group's part. */
+/* Add copies: every GPU copies its share of the tensor in its group. */
 static void add_shares(struct transfer_plan *p, const struct topology *t, enum plan_op op)
 {
 	for (unsigned g = 0; g < p->n_groups; g++) {
@@ -188,7 +190,7 @@ static void add_shares(struct transfer_plan *p, const struct topology *t, enum p
 	}
 }
 
-/* Add copies by every GPU of the whole tensor; each has a source of its own. */
+/* Add copies: every GPU copies the whole tensor, to or from a source of its own. */
 static void add_wholes(struct transfer_plan *p, const struct topology *t, enum plan_op op)
 {
 	for (unsigned i = 0; i < p->n_gpus; i++)
@@ -228,7 +230,8 @@ static void plan_ce(struct transfer_plan *p, const struct topology *t)
 				    .n = p->n_units});
 }
 
-/* Use the existing groups; the processor adds several groups' sums. False: no common units. */
+/* Make the plan of reduce-scatter and all-gather in the existing groups. The processor adds the
+ * sums of several groups. Returns false if the groups have no common units. */
 static bool plan_scatter(struct transfer_plan *p, const struct topology *t)
 {
 	uint32_t units = common_units(p);
@@ -245,7 +248,8 @@ static bool plan_scatter(struct transfer_plan *p, const struct topology *t)
 	return true;
 }
 
-/* Choose one GPU of each uplink without a card; one of each uplink if all have a card. */
+/* Choose the roots: one GPU of each uplink without a network card, or of each uplink if all have
+ * cards. */
 static unsigned find_roots(
 	const struct facts *f, const struct transfer_plan *p, uint8_t ret[TOPO_GPUS_MAX])
 {
@@ -368,7 +372,7 @@ static bool needs_collectives(enum strategy s, unsigned n_gpus, unsigned n_group
 	       (s == STRATEGY_SWITCH_SUM && n_groups < n_gpus);
 }
 
-/* Check whether the strategy is possible; only if a setting requires it. */
+/* Check whether a strategy that a setting requires is possible. */
 static int check_wanted(
 	enum strategy s, const struct transfer_plan *p, const struct facts *f, struct err_text *err)
 {

@@ -1,5 +1,5 @@
-/* Reads where GPUs and network cards are from sysfs, and refines that with the executor's report.
- * Chooses nothing: strategy.c does. No state; any thread. */
+/* Reads from sysfs where GPUs and network cards are, and refines that with the executor's report.
+ * strategy.c chooses a strategy by the result. Has no state. Thread: any. */
 #include "bps-agent/executor/plan/topology.h"
 
 #include <dirent.h>
@@ -19,7 +19,7 @@
 #define VENDOR_NVIDIA  0x10de
 #define CLASS_NETWORK  0x02
 #define CLASS_DISPLAY  0x03
-#define CLASS_NVSWITCH 0x0680 /* a bridge of another kind */
+#define CLASS_NVSWITCH 0x0680 /* PCI class "other bridge" */
 #define LINK_MBPS_MAX  10000000
 #define NUMA_MAX       1023
 
@@ -74,7 +74,7 @@ void topo_pci_text(uint64_t pci, char ret[TOPO_PCI_BYTES])
 			(unsigned)(pci & 7));
 }
 
-/* "pci0000:15" */
+/* Return whether s is the name of a host bridge, such as "pci0000:15". */
 static bool is_host_bridge(const char *s)
 {
 	uint64_t unused;
@@ -88,7 +88,8 @@ static bool is_host_bridge(const char *s)
 
 /* ---- attributes ---- */
 
-/* Read the one line of a small file, printable. Errors: -errno; -EBADMSG not such a line. */
+/* Read a small file that has one line of printable characters. Errors: -errno; -EBADMSG the content
+ * is something else. */
 static int read_line(int dir, const char *path, char ret[ATTR_BYTES])
 {
 	int fd = openat(dir, path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
@@ -113,7 +114,7 @@ static int read_line(int dir, const char *path, char ret[ATTR_BYTES])
 	return 0;
 }
 
-/* Read a number between least and most. Errors: as read_line. */
+/* Read a file that has one number between least and most. Errors: those of read_line. */
 static int read_number(int dir, const char *path, long long least, long long most, long long *ret)
 {
 	char text[ATTR_BYTES], *end;
@@ -130,8 +131,8 @@ static int read_number(int dir, const char *path, long long least, long long mos
 	return 0;
 }
 
-/* Read the number device/attr. Returns otherwise if there is none; an invalid value is also
- * counted. */
+/* Return the number in the file name of a device. Returns the argument `otherwise` if there is none
+ * or if it is invalid; an invalid value is counted in n_odd. */
 static long long attr(struct topology *t, int devices, const char *device, const char *name,
 	long long least, long long most, long long otherwise)
 {
@@ -152,8 +153,8 @@ struct topo_place {
 	char bridge[TOPO_PCI_BYTES];
 };
 
-/* Parse the path of a device, "../../../devices/pci0000:15/0000:15:01.0/0000:16:00.0", or one with
- * another start. Returns false if it is not such a path. Writes to path. */
+/* Parse the path of a device, such as "../../../devices/pci0000:15/0000:15:01.0/0000:16:00.0"; the
+ * part before the host bridge may differ. Returns false if it is not such a path. Changes path. */
 static bool topo_place_parse(char *path, uint64_t device, struct topo_place *ret)
 {
 	uint64_t above[DEPTH_MAX] = {0};
@@ -163,7 +164,8 @@ static bool topo_place_parse(char *path, uint64_t device, struct topo_place *ret
 
 	*ret = (struct topo_place){.port = TOPO_NO_PCI};
 	for (char *s = strtok_r(path, "/", &save); s; s = strtok_r(NULL, "/", &save)) {
-		if (is_host_bridge(s)) { /* may be below another's device: the last one counts */
+		/* a host bridge may be below a device of another one: the last one counts */
+		if (is_host_bridge(s)) {
 			snprintf(ret->bridge, sizeof(ret->bridge), "%.19s", s);
 			is_below = true;
 			n = 0;
@@ -179,7 +181,7 @@ static bool topo_place_parse(char *path, uint64_t device, struct topo_place *ret
 	return true;
 }
 
-/* Return its uplink's index, and make the uplink if it is new; or TOPO_NONE. */
+/* Return the index of the device's uplink, or TOPO_NONE. Adds the uplink if it is new. */
 static uint32_t find_uplink(struct topology *t, int devices, const char *name, uint64_t pci)
 {
 	char path[PATH_MAX];
@@ -225,7 +227,7 @@ static void add_gpu(struct topology *t, int devices, const char *name, uint64_t 
 	t->n_gpus++;
 }
 
-/* List names in a folder of a device, such as "net". Returns their number. */
+/* List the names in a subfolder of a device's folder, such as "net". Returns their number. */
 static unsigned list_names(
 	int devices, const char *device, const char *what, char ret[NAMES_MAX][TOPO_NAME_BYTES])
 {
@@ -254,7 +256,7 @@ static unsigned list_names(
 	return n;
 }
 
-/* Read Ethernet and similar interfaces: the fastest of the card's interfaces that are up. */
+/* Read state and speed of a card's network interfaces. The fastest interface that is up counts. */
 static void look_at_net(struct topology *t, int devices, const char *device, struct topo_nic *nic)
 {
 	char names[NAMES_MAX][TOPO_NAME_BYTES];
@@ -282,7 +284,7 @@ static void look_at_net(struct topology *t, int devices, const char *device, str
 	nic->is_up = n == 0 || n_down < n;
 }
 
-/* Read an InfiniBand card without interfaces. */
+/* Read the state of an InfiniBand card, if it has no network interface. */
 static void look_at_rdma(int devices, const char *device, struct topo_nic *nic)
 {
 	char names[NAMES_MAX][TOPO_NAME_BYTES], path[2 * ATTR_BYTES], state[ATTR_BYTES];
@@ -337,7 +339,7 @@ static void add_device(struct topology *t, int devices, const char *name)
 
 /* ---- the whole machine ---- */
 
-/* Compare GPUs or cards: both begin with their address. */
+/* Compare two GPUs, or two cards, by address, which is the first field of both structs. */
 static int by_pci(const void *a, const void *b)
 {
 	uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
@@ -357,7 +359,7 @@ static void count_uplinks(struct topology *t)
 			t->uplinks[t->nics[i].uplink].n_nics++;
 }
 
-/* Sort by address, as GPUs are sorted. */
+/* Sort the uplinks by address, and adapt the indexes in GPUs and cards. */
 static void sort_uplinks(struct topology *t)
 {
 	uint32_t place[TOPO_PORTS_MAX] = {0};
@@ -411,8 +413,8 @@ int topology_read(const char *root, struct topology *ret, struct err_text *err)
 	return 0;
 }
 
-/* Return whether the GPU is a part (MIG). Parts of one GPU share its address; each whole GPU has
- * its own. */
+/* Return whether the GPU is a part of a GPU (MIG): the report states it, or another report has the
+ * same address. */
 static bool is_part(const struct topo_report *reports, unsigned n, unsigned self)
 {
 	for (unsigned i = 0; i < n; i++)

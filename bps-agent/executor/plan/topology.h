@@ -8,15 +8,15 @@
  *                                                                   └─ card   0000:15:01.0
  *                            └─ 0000:15:02.0 (root port) ── GPU               one of its own
  *
- * An uplink is the root port above a device, however many switches are between: all devices below
- * it share its bandwidth. A device directly on a host bridge has none. Many virtual machines show
- * no tree, so none of their devices has one.
+ * An uplink is the root port above a device, even if there are switches between the two. All
+ * devices below a root port share its bandwidth. A device directly on a host bridge has no uplink.
+ * Many virtual machines show no tree of buses, so their devices have no uplink.
  *
- * The first reading is of sysfs, without any driver. The report of the CUDA executor refines it:
- * only the driver knows UUIDs, NVLink, and MIG instances.
+ * topology_read reads sysfs, which needs no driver. topology_refine adds what only the CUDA driver
+ * knows: UUIDs, NVLink and MIG instances, as reported by the executor.
  *
- * Pure, except that it reads files below a given root. All input is checked and bounded. Invalid
- * input is left out and counted. Thread: any, no state of its own. */
+ * Reads files below a given root, and has no state. All input is checked and bounded. Invalid input
+ * is left out and counted. Thread: any. */
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -26,7 +26,7 @@
 #define TOPO_GPUS_MAX   64 /* a bit mask of GPUs fits one word */
 #define TOPO_NICS_MAX   64
 #define TOPO_PORTS_MAX  128
-#define TOPO_PCI_BYTES  20 /* of "0000:15:01.0", the domain with up to 8 digits */
+#define TOPO_PCI_BYTES  20 /* "0000:15:01.0"; the domain has up to 8 digits */
 #define TOPO_NAME_BYTES 64
 #define TOPO_NONE       UINT32_MAX
 #define TOPO_NO_PCI     UINT64_MAX
@@ -35,16 +35,17 @@
 struct topo_uplink {
 	uint64_t pci;
 	bool has_switch;
-	char bridge[TOPO_PCI_BYTES]; /* its host bridge, "pci0000:15" */
-	unsigned n_gpus, n_nics;     /* n_nics: those that are up */
+	char bridge[TOPO_PCI_BYTES]; /* its host bridge, such as "pci0000:15" */
+	unsigned n_gpus, n_nics;     /* n_nics: number of cards that are up */
 };
 
 struct topo_gpu {
-	uint64_t pci;    /* as returned by topo_pci_parse */
+	uint64_t pci;    /* address, as topo_pci_parse returns it */
 	uint32_t uplink; /* index, or TOPO_NONE */
 	int32_t numa;    /* node, -1: not known */
 	uint16_t device; /* PCI device number of the vendor; 0: not known */
-	/* a part of a GPU: reaches no other GPU; two entries with one address are parts */
+	/* a part of a GPU, which cannot copy to other GPUs; parts of one GPU have the same
+	 * address */
 	bool is_mig;
 	bool has_uuid;
 	uint8_t uuid[16];
@@ -59,7 +60,7 @@ struct topo_nic {
 	int32_t numa;
 	uint32_t mbps;              /* 0: not known */
 	bool is_up;                 /* false: known to be down */
-	char name[TOPO_NAME_BYTES]; /* of its interface; "": it has none */
+	char name[TOPO_NAME_BYTES]; /* name of its network interface; "": none */
 };
 
 struct topology {
@@ -72,24 +73,24 @@ struct topology {
 	struct topo_uplink uplinks[TOPO_PORTS_MAX];
 };
 
-/* A GPU as the CUDA driver sees it, from the executor's probe. */
+/* A GPU as the CUDA driver sees it, reported by the executor's program. */
 struct topo_report {
 	char pci[TOPO_PCI_BYTES]; /* terminated */
 	uint8_t uuid[16];
 	int32_t numa; /* -1: not known */
 	bool is_mig;
 	char name[TOPO_NAME_BYTES]; /* terminated */
-	uint64_t links, peers;      /* bits are indexes of reports */
+	uint64_t links, peers;      /* bit i stands for reports[i] */
 };
 
-/* Read sysfs, mounted at root. GPUs and cards are in the order of their addresses. If the machine
- * has NVSwitches, its GPUs are assumed to be linked. A machine without devices is no error. Errors:
- * -ENOENT and similar, with a text: there is no list of PCI devices. */
+/* Read the topology from sysfs, mounted at root. GPUs and cards are sorted by address. If the
+ * machine has NVSwitches, all its GPUs are assumed to be linked. A machine without devices is not
+ * an error. Errors: -ENOENT and similar: there is no list of PCI devices; with a text. */
 int topology_read(const char *root, struct topology *ret, struct err_text *err);
 
-/* Refine t with the executor's report: the GPUs become those of the reports, in their order; their
- * places come from sysfs. A report with an invalid address is kept as a GPU without a place.
- * Errors: -E2BIG, with a text; t is unchanged. */
+/* Replace t's GPUs by those of the executor's reports, in the order of the reports. Their uplinks
+ * and nodes come from the GPU of t with the same address. A report with an invalid address becomes
+ * a GPU without an uplink. Errors: -E2BIG, -ENOMEM, with a text; t is unchanged. */
 int topology_refine(
 	struct topology *t, const struct topo_report *reports, unsigned n, struct err_text *err);
 
