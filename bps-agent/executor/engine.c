@@ -1,6 +1,6 @@
-/* The executor's engine as a whole: start and end, tensors, calls of the agent, failure. Partitions
- * move through their stages in engine_stage.c, work on queues ends in engine_lane.c. Nothing here
- * blocks. Thread: the executor's. */
+/* The executor's engine: start and end, tensors, calls on behalf of the agent, failure.
+ * engine_stage.c moves partitions through their stages, engine_lane.c detects the end of queued
+ * work. No function blocks. Thread: the executor's. */
 #include "bps-agent/executor/engine.h"
 
 #include <assert.h>
@@ -15,7 +15,7 @@
 
 #define WINDOW_DEFAULT (UINT64_C(32) << 20)
 #define STALL_DEFAULT  (UINT64_C(30) * 1000000000)
-/* A stream that is late by this time is reported. */
+/* A stream for which a round has waited this long is reported. */
 #define LATE_NS UINT64_C(1000000000)
 /* If no work ends for this time, the queues are polled for errors. */
 #define LOOK_NS    UINT64_C(5000000)
@@ -375,7 +375,8 @@ void engine_mute(struct engine *e)
 			e->tensors[i]->is_mute = true;
 }
 
-/* Report again the events of a round that has been run, to a listener that did not receive them. */
+/* Report the events of a round again that was started before, because the agent was restarted and
+ * may not have received them. */
 static int report_again(struct engine_tensor *t, uint64_t round)
 {
 	struct engine *e = t->e;
@@ -501,7 +502,8 @@ int engine_missing(const struct engine *e, uint32_t id)
 	if (!t || t->state != TENSOR_WAITING)
 		return -1;
 	for (unsigned i = 0; i < e->route.n_members; i++)
-		/* Acquire: pairs with the trainer's stream, which wrote the gradient before. */
+		/* Acquire: pairs with the write of the trainer's stream, which has written the
+		 * gradient before. */
 		if (!gpu_slot_reached(
 			    atomic_load_explicit(&slot_of(t, i)->ready, memory_order_acquire),
 			    t->round))
@@ -509,7 +511,8 @@ int engine_missing(const struct engine *e, uint32_t id)
 	return -1;
 }
 
-/* Report that the round waits for that member. */
+/* Report that the round waits for that member, if it has waited for LATE_NS and this was not
+ * reported. */
 static void report_late(struct engine_tensor *t, int member)
 {
 	struct engine *e = t->e;
@@ -552,14 +555,14 @@ static bool poll_lanes(struct engine *e)
 	return any;
 }
 
-/* Return whether the engine waits only for the devices. A collective without tickets waits for its
- * clique. */
+/* Return whether the engine waits for the GPUs. A collective that waits without any ticket waits
+ * for its clique to be ready. */
 static bool is_owed(const struct engine *e)
 {
 	return e->n_tickets || e->reduce.n || e->gather.n;
 }
 
-/* Check the devices: no work has ended for a while. */
+/* Check the GPUs for errors and for a stall, because no work has ended for a while. */
 static void look(struct engine *e)
 {
 	for (unsigned i = 0; i < e->route.n_members && !e->failed; i++)

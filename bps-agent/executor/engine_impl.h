@@ -1,9 +1,9 @@
 #ifndef BPS_AGENT_EXECUTOR_ENGINE_IMPL_H
 #define BPS_AGENT_EXECUTOR_ENGINE_IMPL_H
-/* Objects of the engine that its files share, and what engine.c offers them:
+/* Structures that all files of the engine share, and functions of engine.c for the other files:
  *   engine.c        start and end, tensors, calls of the agent, failure
  *   engine_stage.c  chunks and partitions through their stages
- *   engine_lane.c   queues, and which of their work has ended
+ *   engine_lane.c   work queues of GPUs, and detecting that work has ended
  * Their invariants are in tests/invariants/engine_check.c. */
 #include <sys/queue.h>
 
@@ -39,8 +39,10 @@ struct engine_chunk {
 	enum engine_chunk_state state;
 	uint32_t first, n;  /* partitions */
 	uint32_t n_left;    /* partitions that have not LANDED */
-	uint32_t n_tickets; /* tickets of its collective or copies between GPUs */
-	uint32_t next;      /* step to be queued next, in REDUCE_WAIT and GATHER_WAIT */
+	uint32_t n_tickets; /* tickets of its collective, or of its copies between GPUs */
+	/* used in REDUCE_WAIT and GATHER_WAIT: group, or pair of members, whose work is queued
+	 * next */
+	uint32_t next;
 };
 
 struct engine_part {
@@ -49,25 +51,27 @@ struct engine_part {
 	uint32_t index;
 	enum engine_part_state state;
 	uint32_t n_tickets;
-	uint8_t next;    /* member whose copy is queued next, in UP_WAIT and DOWN_WAIT */
+	uint8_t next;    /* used in UP_WAIT and DOWN_WAIT: member whose copy is queued next */
 	bool is_charged; /* counts in e->up_bytes or e->down_bytes */
 };
 
 enum engine_tensor_state { TENSOR_IDLE, TENSOR_WAITING, TENSOR_RUNNING, TENSOR_DEAD };
 
 struct engine_tensor {
-	TAILQ_ENTRY(engine_tensor) link; /* e->waiting in WAITING */
+	TAILQ_ENTRY(engine_tensor) link; /* in e->waiting when WAITING */
 	struct engine *e;
 	enum engine_tensor_state state;
 	uint32_t id;
 	enum dtype dtype;
 	enum op op;
 	uint16_t priority;
-	bool is_mute;      /* the listener has not run the round yet: see engine_mute */
-	bool is_done;      /* its round is done */
-	uint64_t round;    /* the last done round, or the one under way */
-	uint64_t run_ns;   /* since when it is WAITING, 0: before the next poll */
-	uint64_t run_seq;  /* position of that round among those of all tensors */
+	/* the agent was restarted and has not started the round again, see engine_mute */
+	bool is_mute;
+	bool is_done;    /* the round `round` is done */
+	uint64_t round;  /* the last done round, or the one under way */
+	uint64_t run_ns; /* when a poll first found the round WAITING, 0: not polled yet */
+	/* position of the round in the order in which the rounds of all tensors started */
+	uint64_t run_seq;
 	int reported_late; /* the last member that env->late reported, -1: none */
 	uint64_t bytes, part_bytes;
 	uint32_t n_parts, n_chunks, chunks_left;
@@ -81,7 +85,7 @@ struct engine_tensor {
 struct engine_member {
 	struct engine_member_desc m;
 	bool is_gone;
-	uint8_t group, place; /* in the route */
+	uint8_t group, place; /* group in the route, and position in that group */
 	struct engine_lane lanes[LANES];
 };
 
@@ -93,11 +97,12 @@ struct engine {
 	uint64_t window_bytes, stall_ns, now_ns, moved_ns;
 	int failed;
 	struct engine_member *members;
-	struct device_clique *cliques[DEVICE_GPUS_MAX]; /* per group; NULL: a group of one */
+	/* one per group; NULL: the group has one member, or needs no clique */
+	struct device_clique *cliques[DEVICE_GPUS_MAX];
 	char *counter_page;
 	uint64_t counter_bytes;
 	struct device_mem *counters;
-	struct engine_tensor **tensors; /* by id */
+	struct engine_tensor **tensors; /* indexed by id */
 	uint32_t n_tensors;
 	uint64_t n_runs; /* rounds started so far, of all tensors */
 	TAILQ_HEAD(, engine_tensor) waiting;
@@ -109,7 +114,7 @@ struct engine {
 	uint32_t n_tickets;
 };
 
-/* Stop after a failed call of the device, with the device's text. */
+/* Stop the engine after a failed call of the device, with the device's text. */
 void engine_device_error(struct engine *e, int rc, const char *what);
 /* Finish the tensor's round: all its chunks are done. */
 void engine_tensor_done(struct engine_tensor *t);

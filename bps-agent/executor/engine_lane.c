@@ -1,5 +1,6 @@
-/* A lane is a queue of one GPU with a counter: behind the work of each ticket the queue writes the
- * ticket's number there, so the host sees what has ended without asking the driver. */
+/* A lane is a work queue of one GPU with a counter in host memory. After the work of each ticket,
+ * the GPU writes the ticket's number to the counter. So the host sees which work has ended without
+ * a call of the driver. Thread: the executor's. */
 #include "bps-agent/executor/engine_lane.h"
 
 #include "bps-agent/executor/engine_stage.h"
@@ -26,7 +27,8 @@ bool lane_has_room(const struct engine_lane *l)
 	return l->tail - l->head < LANE_TICKETS;
 }
 
-/* Post the last ticket. If the queue is full, a later post covers the tickets before it. */
+/* Queue the write of the last ticket's number to the counter. If the queue is full, a later write
+ * covers this ticket, too. */
 static void post(struct engine_lane *l)
 {
 	int rc = l->e->ops->post(l->q, l->e->counters, l->counter, l->seq);
@@ -76,7 +78,8 @@ bool lane_poll(struct engine_lane *l)
 	if (l->posted != l->seq && !l->e->failed)
 		post(l);
 	counter = (_Atomic uint64_t *)(void *)(l->e->counter_page + l->counter);
-	/* Acquire: pairs with the queue's post, behind the bytes of the copies before it. */
+	/* Acquire: pairs with the GPU's write of the counter, which follows the bytes of earlier
+	 * copies. */
 	seen = atomic_load_explicit(counter, memory_order_acquire);
 	while (l->head != l->tail && l->tickets[l->head % LANE_TICKETS].seq <= seen) {
 		retire(l);

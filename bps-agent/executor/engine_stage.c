@@ -1,5 +1,5 @@
 /* Moves chunks and partitions through their stages: see the diagram in engine.h. Queues work on
- * lanes; never waits for it. Thread: the executor's. */
+ * lanes, and never blocks until work ends. Thread: the executor's. */
 #include "bps-agent/executor/engine_stage.h"
 
 #include <assert.h>
@@ -7,8 +7,8 @@
 #include "common/base/log.h"
 #include "common/base/state.h"
 
-/* Limit of collectives under way: one is queued while one runs; more would only defeat
- * priorities. */
+/* Limit of collectives under way. Some are queued behind the running one to keep the GPUs busy.
+ * With more, an urgent collective would wait behind less urgent ones. */
 #define COLLECTIVES_MAX 4
 
 static const struct state_row part_states[PART_STATES] = {
@@ -73,8 +73,8 @@ static uint64_t chunk_bytes(const struct engine_chunk *c)
 	return left < n ? left : n;
 }
 
-/* Return the heap key. Equal priorities keep the order in which their rounds began, as for pushes
- * (bps-agent/core/part.c). */
+/* Return the heap key, the smallest first: by priority, then by the order in which rounds began.
+ * The agent's pushes have the same order (bps-agent/core/part.c). */
 static uint64_t key_of(const struct engine_tensor *t, uint32_t index)
 {
 	return heap_key_part(t->priority, t->run_seq, index);
@@ -83,7 +83,7 @@ static uint64_t key_of(const struct engine_tensor *t, uint32_t index)
 /* ---- byte ranges of members ---- */
 
 struct range {
-	uint64_t first, bytes; /* first: in the tensor */
+	uint64_t first, bytes; /* first: offset in the tensor */
 };
 
 static const struct engine_member *member(const struct engine *e, unsigned i)
@@ -91,7 +91,7 @@ static const struct engine_member *member(const struct engine *e, unsigned i)
 	return &e->members[i];
 }
 
-/* Return a chunk's root, as a place in its group. */
+/* Return which GPU of each group is the chunk's root: its position in the group. */
 static unsigned root_of(const struct engine_chunk *c)
 {
 	const struct route *r = &c->tensor->e->route;
@@ -99,7 +99,7 @@ static unsigned root_of(const struct engine_chunk *c)
 	return r->roots[(c->tensor->id + c->first / c->n) % r->n_roots];
 }
 
-/* Return the range of the whole chunk that member i copies to the host, or from it. */
+/* Return the range of the chunk that member i copies to the host (is_up), or from the host. */
 static struct range share_of(const struct engine_chunk *c, unsigned i, bool is_up)
 {
 	const struct engine *e = c->tensor->e;
@@ -119,7 +119,7 @@ static struct range share_of(const struct engine_chunk *c, unsigned i, bool is_u
 	return s;
 }
 
-/* Return the part of that range that lies in the partition. */
+/* Return the part of share_of's range that lies in the partition; bytes 0: none. */
 static struct range part_share(const struct engine_part *p, unsigned i, bool is_up)
 {
 	struct range s = share_of(p->chunk, i, is_up);
@@ -159,7 +159,7 @@ static void uncharge(struct engine_part *p)
 		e->down_bytes -= engine_part_bytes(p);
 }
 
-/* Queue the copy of member i's share. Returns 0, DEVICE_AGAIN, or an error. */
+/* Queue member i's copy of its range of the partition. Returns 0, DEVICE_AGAIN, or an error. */
 static int copy_share(struct engine_part *p, unsigned i, bool is_up)
 {
 	struct engine_tensor *t = p->chunk->tensor;
@@ -185,7 +185,7 @@ static int copy_share(struct engine_part *p, unsigned i, bool is_up)
 	return rc;
 }
 
-/* Queue its copies. True when all are queued. */
+/* Queue the partition's copies, from member p->next on. Returns whether all are queued. */
 static bool part_issue(struct engine_part *p, bool is_up)
 {
 	struct engine *e = p->chunk->tensor->e;
@@ -223,7 +223,9 @@ static bool issue_parts(struct engine *e, bool is_up)
 		heap_remove(heap, node);
 		engine_part_set_state(p, is_up ? PART_UP : PART_DOWN);
 		any = true;
-		p->n_tickets++; /* a ticket of its own: all others may have ended already */
+		/* An extra ticket that ends at once. Otherwise the partition would stay in this
+		 * state if all copies have ended before. */
+		p->n_tickets++;
 		engine_part_ticket_done(p);
 	}
 	return any;
@@ -269,7 +271,7 @@ void engine_part_landed(struct engine_part *p)
 
 bool engine_part_has_landed(const struct engine_part *p)
 {
-	/* The partitions of a chunk that is done are IDLE again. */
+	/* When a chunk is done, its partitions are set to IDLE. */
 	bool is_chunk_done = p->chunk->state == CHUNK_IDLE && p->chunk->n_left == 0;
 
 	return p->chunk->tensor->state == TENSOR_RUNNING &&
@@ -317,7 +319,7 @@ void engine_chunk_ticket_done(struct engine_chunk *c)
 	if (--c->n_tickets > 0)
 		return;
 	if (c->state != CHUNK_REDUCING && c->state != CHUNK_GATHERING)
-		return; /* more of it must be queued, or its round is over */
+		return; /* more work of the chunk must be queued, or its round is over */
 	e->n_collectives--;
 	if (c->tensor->state != TENSOR_RUNNING)
 		engine_chunk_set_state(c, CHUNK_IDLE);
@@ -327,7 +329,8 @@ void engine_chunk_ticket_done(struct engine_chunk *c)
 		chunk_done(c);
 }
 
-/* Queue the collective of one group: blocks, then the rest of the chunk at its last member. */
+/* Queue the collective of one group. Each member gets an equal block of the chunk; the last member
+ * also gets the remainder. */
 static int collective(struct engine_chunk *c, unsigned g, bool is_up)
 {
 	const struct engine_tensor *t = c->tensor;
@@ -337,7 +340,8 @@ static int collective(struct engine_chunk *c, unsigned g, bool is_up)
 	struct device_piece pieces[DEVICE_GPUS_MAX], tails[DEVICE_GPUS_MAX];
 	uint64_t elem = dtype_bytes(t->dtype), all = chunk_bytes(c) / elem, count, tail;
 	bool has_root = e->route.up == UP_REDUCE;
-	enum op op = t->op == OP_AVG ? OP_SUM : t->op; /* the server divides */
+	/* the servers divide by the number of workers */
+	enum op op = t->op == OP_AVG ? OP_SUM : t->op;
 	int root = has_root ? (int)root_of(c) : group->n - 1, rc, end;
 
 	count = has_root ? 0 : route_block(chunk_bytes(c), group->n) / elem;
@@ -387,8 +391,8 @@ static int issue_collectives(struct engine_chunk *c, bool is_up)
 	return 0;
 }
 
-/* Queue copies of each member's piece, received from host memory, to all others. A step is a
- * pair. */
+/* Queue the copies by which each member sends the piece that it has received from host memory to
+ * all other members. c->next counts pairs of members. */
 static int issue_peer_copies(struct engine_chunk *c)
 {
 	const struct engine_tensor *t = c->tensor;
@@ -439,7 +443,8 @@ static bool issue_chunks(struct engine *e, bool is_up)
 		any = true;
 		engine_chunk_set_state(c, is_up ? CHUNK_REDUCING : CHUNK_GATHERING);
 		e->n_collectives++;
-		/* a ticket of its own: it may have no others, or all may have ended */
+		/* An extra ticket that ends at once: the chunk may have no others, or all may have
+		 * ended before. */
 		c->n_tickets++;
 		engine_chunk_ticket_done(c);
 	}
@@ -450,7 +455,7 @@ bool engine_issue(struct engine *e)
 {
 	bool any = false;
 
-	/* Gather first: it releases trainers. */
+	/* Gathering goes first, because rounds end after it and trainers wait for that. */
 	any |= issue_chunks(e, false);
 	any |= issue_parts(e, false);
 	any |= issue_chunks(e, true);
@@ -498,8 +503,8 @@ void engine_tensor_stop(struct engine_tensor *t)
 		if (heap_has(&c->node))
 			heap_remove(
 				c->state == CHUNK_REDUCE_WAIT ? &e->reduce : &e->gather, &c->node);
+		/* A running collective keeps its state until its tickets have ended. */
 		if (c->state != CHUNK_REDUCING && c->state != CHUNK_GATHERING)
-			engine_chunk_set_state(
-				c, CHUNK_IDLE); /* those count until their tickets are back */
+			engine_chunk_set_state(c, CHUNK_IDLE);
 	}
 }

@@ -3,11 +3,11 @@
 /* Moves chunks and partitions through their stages: see the diagram in engine.h. */
 #include "bps-agent/executor/engine_impl.h"
 
-/* Start the chunks of a tensor whose members are all ready. */
+/* Start the chunks of a tensor, because the streams of all members have reached the round. */
 void engine_tensor_begin(struct engine_tensor *t);
-/* Remove the tensor from all heaps. Work queued on devices ends by itself. */
+/* Remove the tensor from all heaps. Work that is queued on GPUs continues until it ends. */
 void engine_tensor_stop(struct engine_tensor *t);
-/* Queue all work that can be queued. True when some was. */
+/* Queue all work that can be queued now. Returns whether there was any. */
 bool engine_issue(struct engine *e);
 void engine_part_ticket_done(struct engine_part *p);
 void engine_chunk_ticket_done(struct engine_chunk *c);

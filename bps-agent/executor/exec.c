@@ -1,6 +1,6 @@
-/* The executor's loop: the agent's socket and rings, choosing the route, starting the engine, the
- * end. exec.h draws the states. Trainers are in exec_trainer.c, tensors in exec_tensor.c. One
- * thread. */
+/* The executor's loop: handles the agent's socket and rings, has the route chosen, starts the
+ * engine, and ends the process. exec.h draws the states. Trainers are in exec_trainer.c, tensors in
+ * exec_tensor.c. Thread: the executor's only one. */
 #include "bps-agent/executor/exec.h"
 
 #include <assert.h>
@@ -21,20 +21,23 @@
 #include "common/base/log.h"
 #include "common/base/state.h"
 
-#define START_MS 10000 /* the agent sends START at once */
+#define START_MS 10000 /* time limit for START, which the agent sends at once */
 #define DRAIN_NS (2000 * NS_PER_MS)
 #define IDLE_MS  1000
-/* Interval at which sockets are polled while there is work. */
+/* While there is work, sockets are polled at this interval and not at each turn, because that is a
+ * system call. */
 #define SOCKETS_NS (200 * UINT64_C(1000))
-/* Pauses while nothing moves: none at first, then longer ones the longer it has been quiet. */
+/* Pauses of the loop while it waits for GPUs. There is none in the first SPIN_TURNS turns without
+ * progress. Then a pause is PAUSE_NS, and after LONG_NS without progress PAUSE_LONG_NS. */
 #define SPIN_TURNS    50
 #define PAUSE_NS      20000
 #define LONG_NS       (5 * NS_PER_MS)
 #define PAUSE_LONG_NS 200000
-/* Ends a process whose loop hangs. The agent notices a hang and kills this process after 20 s. When
- * the agent is gone for good, ALARMS_MAX alarms without a turn of the loop end it: after 25 s. All
- * alarms while the process is stopped (a debugger, a frozen container) count as one. The alarm is
- * set again every ALARM_SET_NS, not at every turn, because that is a system call. */
+/* Alarms (SIGALRM) that end this process if its loop hangs. If the agent lives, it kills a hung
+ * executor after 20 s. If the agent has ended, the process ends itself after ALARMS_MAX alarms
+ * without a turn of the loop, which is 25 s. While the process is stopped (by a debugger, or in a
+ * frozen container), all alarms count as one. The alarm is set again every ALARM_SET_NS and not at
+ * each turn, because that is a system call. */
 #define ALARM_S      5
 #define ALARMS_MAX   5
 #define ALARM_SET_NS (1000 * NS_PER_MS)
@@ -68,7 +71,7 @@ static void send_text(struct exec *x, uint16_t type, int code, const char *text)
 			log_debug("cannot send to a trainer: pid=%u", x->trainers[w].pid);
 }
 
-/* Start to end: no new work begins; queued work may end. */
+/* Set the state ENDING: no new work begins, and queued work has DRAIN_NS to end. */
 static void end(struct exec *x, int status)
 {
 	if (x->state == EXEC_ENDING)
@@ -121,13 +124,14 @@ static void on_late(void *ctx, uint32_t tensor, unsigned member)
 {
 	struct exec *x = ctx;
 
-	/* Only displayed: without memory, drop it. */
+	/* The event is only displayed, so a failure is ignored. */
 	(void)ring_pair_push(
 		&x->pipe, &(struct ring_pair_entry){
 				  .type = RING_PAIR_LATE, .b = (uint16_t)member, .id = tensor});
 }
 
-/* Choose the route by where the GPUs are, or as the agent's setting requires. */
+/* Choose the route for the trainers' GPUs. want: name of a route; "" or "auto": by where the GPUs
+ * are. */
 static int choose(struct exec *x, const char *want, struct err_text *err)
 {
 	int gpus[DEVICE_GPUS_MAX];
@@ -153,8 +157,8 @@ static int open_engine(struct exec *x, struct err_text *err)
 	return engine_new(x->dev, &cfg, &env, &x->engine, err);
 }
 
-/* Create the engine. If the rule has chosen collectives and there are none (no NCCL), the processor
- * sums. */
+/* Choose the route and create the engine. If the route was chosen automatically and needs
+ * collectives, but NCCL is missing, choose a route on which the processor sums. */
 static int make_engine(struct exec *x, struct err_text *err)
 {
 	bool is_free = !*x->want || !strcmp(x->want, "auto");
@@ -184,7 +188,8 @@ static int send_route(struct exec *x)
 	return local_send(x->agent_sock, &m, NULL, 0, 0);
 }
 
-/* Format for display: the nodes of inputs, "/" and that of sums; "-" is anywhere. */
+/* Format NUMA nodes for display: those of the inputs, then "/" and that of the sums. "-" means any
+ * node. */
 static void nodes_text(const struct choice *c, char *ret, size_t room)
 {
 	unsigned n_inputs = c->route.n_groups;
@@ -199,7 +204,7 @@ static void nodes_text(const struct choice *c, char *ret, size_t room)
 	}
 }
 
-/* Choose a route and welcome the trainers when all have arrived. */
+/* If all trainers have sent HELLO, choose the route, start the engine and welcome the trainers. */
 static void start_when_met(struct exec *x)
 {
 	char nodes[5 * (DEVICE_GPUS_MAX + 1) + 1];
@@ -219,7 +224,7 @@ static void start_when_met(struct exec *x)
 		x->ops->name, x->n_workers, x->choice.route.name, nodes, x->choice.why);
 	if (send_route(x) < 0)
 		end(x, 1);
-	else /* after the route, so that the agent has it when a trainer declares */
+	else /* after the route, which the agent must have when a trainer declares a tensor */
 		exec_welcome(x);
 }
 
@@ -253,7 +258,7 @@ static int check_start(
 	return 0;
 }
 
-/* Take the rings, and their eventfds, out of fds. */
+/* Map the rings of fds[0], and take the eventfds out of fds. Errors: with a text. */
 static int take_rings(struct exec *x, int *fds, struct err_text *err)
 {
 	void *page = NULL;
@@ -325,7 +330,8 @@ static bool pop_all(struct exec *x)
 	return any;
 }
 
-/* Handle the START of the next agent process, which has no state of this executor. */
+/* Handle the START of the next agent process after a restart of the agent. That process knows
+ * nothing about the executor's state yet. */
 static void on_successor(struct exec *x, const struct gpu_start *m, int *fds, unsigned n_fds)
 {
 	struct err_text err = {""};
@@ -403,7 +409,8 @@ static void on_message(struct exec *x, const struct local_msg *m, int *fds, unsi
 		exec_trainer_add(x, m->gpu_trainer.worker, m->gpu_trainer.pid, fds[0]);
 		fds[0] = -1;
 	} else if (m->type == GPU_ARENA && n_fds == 1 && x->state == EXEC_RUNNING) {
-		if (!exec_arena(x, m->gpu_arena.id)) /* the next agent process sends it again */
+		/* it exists if the next agent process sends it again */
+		if (!exec_arena(x, m->gpu_arena.id))
 			on_arena(x, &m->gpu_arena, fds[0]);
 	} else if (m->type == GPU_END) {
 		end(x, m->gpu_text.code ? 3 : 0);
@@ -417,7 +424,8 @@ static void on_message(struct exec *x, const struct local_msg *m, int *fds, unsi
 	}
 }
 
-/* The agent is gone for good, and with it the network. */
+/* End the executor, because the agent has ended and no next process of it has the socket: nothing
+ * can be sent over the network any more. */
 static void orphaned(struct exec *x)
 {
 	close(x->agent_sock);
@@ -449,7 +457,7 @@ void exec_read_agent(struct exec *x)
 
 /* ---- the loop ---- */
 
-/* Wait for descriptors, at most that long, and handle them. */
+/* Wait until a descriptor is readable, at most for that time, and handle the readable ones. */
 static void poll_sockets(struct exec *x, uint64_t wait_ns)
 {
 	struct timespec ts = {
@@ -487,7 +495,7 @@ struct exec_pace {
 	unsigned n_quiet;
 };
 
-/* Return how long to sleep while nothing moves. */
+/* Return how long the loop may sleep after a turn without progress. */
 static uint64_t pause_ns(struct exec *x, struct exec_pace *p, uint64_t now_ns)
 {
 	bool is_busy = x->engine && engine_is_busy(x->engine);
@@ -501,7 +509,7 @@ static uint64_t pause_ns(struct exec *x, struct exec_pace *p, uint64_t now_ns)
 	return now_ns - p->moved_ns > LONG_NS ? PAUSE_LONG_NS : PAUSE_NS;
 }
 
-static volatile sig_atomic_t n_alarms; /* volatile: a signal handler counts them */
+static volatile sig_atomic_t n_alarms; /* volatile: the signal handler increments it */
 
 static void on_alarm(int sig)
 {
@@ -514,7 +522,7 @@ static void on_alarm(int sig)
 	_exit(EX_SOFTWARE);
 }
 
-/* Set SIGALRM to repeat after that many seconds, and clear the count; 0: stop it. */
+/* Let SIGALRM come every that many seconds, and clear the count; 0: stop it. */
 static void set_alarm(time_t seconds)
 {
 	struct itimerval t = {{seconds, 0}, {seconds, 0}};
@@ -563,7 +571,8 @@ static void release(struct exec *x)
 {
 	struct exec_arena *a;
 
-	/* Work that still runs on a device may use all of it; it ends with the process. */
+	/* Free nothing while work runs on a GPU, because the work may use all of the memory. The
+	 * end of the process frees it. */
 	if (x->engine && !engine_is_quiet(x->engine))
 		return;
 	engine_free(x->engine);

@@ -1,25 +1,25 @@
 #ifndef BPS_AGENT_EXECUTOR_EXEC_H
 #define BPS_AGENT_EXECUTOR_EXEC_H
-/* The executor: a process of one job on one machine, child of its agent, that drives the job's GPUs
- * there. It has the memory that it makes for trainers, and maps memory that they share with it. It
- * carries partitions between that and the staging memory of the agent (engine.h). The agent alone
- * uses the network.
+/* The executor: a child process of the agent that drives the GPUs of one job on this machine.
+ * Trainers share their tensors in GPU memory with it; it can also allocate that memory for them.
+ * The executor copies partitions between the GPUs and the agent's staging memory in the host
+ * (engine.h). Only the agent uses the network.
  *
  *   exec: STARTING --START--> MEETING --all trainers have sent HELLO--> RUNNING
  *         any of them --END, error, EOF--> ENDING
  *
- * An agent process may be replaced by another, which finds this socket unchanged. Here that is only
- * a second START, with new rings. All messages of the first agent are still processed. The second
- * agent receives all state again, and requests it by repeating its messages: which memory and
- * tensors there are, and which rounds run (engine_mute).
+ * The agent may be restarted while the executor runs. The next agent process has the same socket,
+ * and sends a second START with new rings. The executor still processes all messages of the first
+ * process. The second process repeats its messages about memory, tensors and running rounds, and
+ * gets the state in the answers (engine_mute).
  *
  *   exec.c          the loop, the agent's socket and rings, the end
  *   exec_trainer.c  trainers' sockets, their memory and counter pages
- *   exec_tensor.c   tensors, as the agent describes them entry by entry
+ *   exec_tensor.c   tensors, which the agent describes in several ring entries
  *
- * All input of trainers is checked. A trainer can harm its own job only, for there is no other one
- * in this process. One thread. Exit status: 0 the job is over; 1 the agent is gone; 2 it cannot
- * start, which was reported to the agent; 3 the job has failed here. */
+ * All input of trainers is checked. A trainer can harm only its own job, because the process serves
+ * no other. The process has one thread. Exit status: 0 the job is over; 1 the agent has ended; 2
+ * the executor cannot start, which it has reported to the agent; 3 the job has failed. */
 #include <stdbool.h>
 #include <stdint.h>
 #include <sys/queue.h>
@@ -29,7 +29,7 @@
 #include "common/local/local.h"
 #include "common/local/ring_pair.h"
 
-#define EXEC_REGIONS_MAX 4096 /* of one trainer */
+#define EXEC_REGIONS_MAX 4096 /* limit per trainer */
 
 enum exec_state { EXEC_STARTING, EXEC_MEETING, EXEC_RUNNING, EXEC_ENDING };
 
@@ -40,8 +40,9 @@ struct exec_region {
 };
 
 struct exec_trainer {
-	int sock;   /* -1: not connected (any more) */
-	int second; /* MEETING: another socket that it may have received instead; or -1 */
+	int sock; /* -1: not connected, or disconnected */
+	/* used in MEETING: another socket, which the trainer may use instead of sock; -1: none */
+	int second;
 	uint32_t pid;
 	bool has_hello;
 	int gpu;
@@ -61,7 +62,7 @@ struct exec_arena {
 	struct device_mem *mem;
 };
 
-/* A tensor whose BUFFERs and PLACEs are incomplete. */
+/* The tensor that the agent is describing: some BUFFER or PLACE entries are still to come. */
 struct exec_making {
 	bool is_open, is_bad;
 	struct engine_tensor_desc t;
@@ -75,13 +76,14 @@ struct exec {
 	struct device *dev;
 	enum exec_state state;
 	int exit_status;
-	int agent_sock, wake_fd, agent_fd; /* fds: eventfds, the executor's own and the agent's */
+	/* wake_fd: the executor's own eventfd; agent_fd: the agent's */
+	int agent_sock, wake_fd, agent_fd;
 	struct ring_pair pipe;
 	struct ring_pair_page *page;
 	char job[256], want[GPU_WORD_MAX + 1], sysfs[GPU_PATH_MAX + 1];
 	uint32_t n_workers, n_slots;
 	struct choice choice;          /* set from RUNNING on */
-	struct exec_trainer *trainers; /* n_workers */
+	struct exec_trainer *trainers; /* array of n_workers */
 	TAILQ_HEAD(, exec_arena) arenas;
 	struct exec_making making;
 	struct engine *engine; /* set from RUNNING on */
@@ -89,36 +91,38 @@ struct exec {
 };
 
 /* exec.c */
-/* Run to the end; returns the exit status. agent_sock is taken. */
+/* Run the executor until it ends. Returns the exit status. Owns: takes agent_sock. */
 int exec_main(const struct device_ops *ops, int agent_sock);
-/* Fail the job: report it to all, once, and end. */
+/* Fail the job: report the failure to the agent and all trainers, and start to end. Only the first
+ * call has an effect. */
 void exec_fail(struct exec *x, int code, const char *text);
-/* Read all messages that the agent has sent; they may bring an arena. */
+/* Read all messages in the agent's socket, which may add arenas. */
 void exec_read_agent(struct exec *x);
-/* Return the pinned arena with that number, or NULL. */
+/* Return the memory of the arena with that id, pinned for the GPUs, or NULL. */
 struct device_mem *exec_arena(const struct exec *x, uint32_t id);
 
 /* exec_trainer.c */
 /* Handle the agent's TRAINER. Owns: takes sock. */
 void exec_trainer_add(struct exec *x, uint32_t worker, uint32_t pid, int sock);
-/* Read one of the worker's sockets, or handle its end. */
+/* Read a message from one of the worker's sockets, or handle the end of the socket. */
 void exec_trainer_read(struct exec *x, uint32_t worker, int sock);
-/* MEETING: has the trainer sent HELLO, and is it still connected? */
+/* In MEETING: return whether the trainer has sent HELLO and is still connected. */
 bool exec_trainer_waits(struct exec *x, uint32_t worker);
-/* Close the second sockets when all have sent HELLO; no HELLO is dropped from now on. */
+/* Close the second sockets, after all trainers have sent HELLO. From now on a HELLO is final. */
 void exec_trainers_met(struct exec *x);
 /* Welcome all trainers, and send the route. */
 void exec_welcome(struct exec *x);
 /* Return a region of a trainer, or NULL. */
 struct device_mem *exec_region(const struct exec *x, uint32_t worker, uint32_t region);
-/* Free the resources of a trainer, of which nothing is queued any more. */
+/* Free the resources of a trainer. No work that uses them may be queued on a GPU. */
 void exec_trainer_free(struct exec *x, uint32_t worker);
 
 /* exec_tensor.c */
 /* Handle one entry of the agent's ring, copied and not checked yet. */
 void exec_entry(struct exec *x, const struct ring_pair_entry *e);
-/* Discard an incomplete tensor: no more entries of that agent will come. */
+/* Discard the tensor that is being described, because the agent process that described it has
+ * ended. */
 void exec_entries_end(struct exec *x);
-/* Forget memory that is about to be freed: the tensor that is being described cannot use it. */
+/* Remove memory that is about to be freed from the tensor that is being described. */
 void exec_entry_forget(struct exec *x, const struct device_mem *mem);
 #endif

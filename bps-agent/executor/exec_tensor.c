@@ -1,5 +1,5 @@
-/* Tensors of the executor: collects the entries with which the agent describes a tensor, and passes
- * the tensor to the engine. Moves no data. Thread: the executor's. */
+/* Tensors of the executor: collects the ring entries with which the agent describes a tensor, and
+ * adds the complete tensor to the engine, which copies the data. Thread: the executor's. */
 #include <errno.h>
 #include <string.h>
 
@@ -35,7 +35,8 @@ static void add_buffer(struct exec *x, const struct ring_pair_entry *e)
 	struct engine_range r = {exec_arena(x, (uint32_t)e->x), e->y};
 
 	if (!r.mem) {
-		exec_read_agent(x); /* it was sent before the entry */
+		/* the agent has sent the arena on the socket before it wrote this entry */
+		exec_read_agent(x);
 		r.mem = exec_arena(x, (uint32_t)e->x);
 	}
 	if (e->a == RING_PAIR_IN && e->b < DEVICE_GPUS_MAX) {
@@ -62,8 +63,8 @@ static void add_place(struct exec *x, const struct ring_pair_entry *e)
 	m->n_places++;
 }
 
-/* Add the complete tensor: the engine checks the ranges. The next agent process describes tensors
- * that are already there. */
+/* Add the complete tensor to the engine, which checks the ranges. After a restart of the agent, the
+ * tensor may exist already. */
 static void finish(struct exec *x)
 {
 	struct exec_making *m = &x->making;
@@ -91,7 +92,8 @@ static void describe(struct exec *x, const struct ring_pair_entry *e)
 		add_buffer(x, e);
 	else
 		add_place(x, e);
-	/* the agent was replaced meanwhile, and the next one starts from scratch */
+	/* exec_read_agent has found that the agent was restarted: the next process describes the
+	 * tensor again */
 	if (!m->is_open)
 		return;
 	if (m->n_places == x->n_workers && m->n_out == 2 && m->n_in == engine_inputs(x->engine))
@@ -107,7 +109,8 @@ void exec_entry_forget(struct exec *x, const struct device_mem *mem)
 {
 	for (uint32_t w = 0; w < x->n_workers; w++)
 		if (x->making.places[w].at.mem == mem)
-			x->making.places[w].at.mem = NULL; /* the engine rejects it */
+			/* the engine rejects a tensor without memory */
+			x->making.places[w].at.mem = NULL;
 }
 
 static void poison(struct exec *x, const struct ring_pair_entry *e)
@@ -125,7 +128,7 @@ void exec_entry(struct exec *x, const struct ring_pair_entry *e)
 		return;
 	}
 	if (!x->engine || x->state != EXEC_RUNNING)
-		return; /* of a job that has failed meanwhile */
+		return; /* the job has failed meanwhile */
 	switch (e->type) {
 	case RING_PAIR_TENSOR:
 	case RING_PAIR_BUFFER:

@@ -1,4 +1,4 @@
-/* Trainers of the executor: their sockets and identities, the memory that they get and share, their
+/* Trainers of the executor: their sockets, the GPU memory that they request or share, and their
  * counter pages. Rounds are in engine.c. Thread: the executor's. */
 #include <poll.h>
 #include <stdlib.h>
@@ -25,8 +25,8 @@ static void close_second(struct exec_trainer *t)
 	t->second = -1;
 }
 
-/* MEETING: forget the HELLO of a trainer that has given up. It may send another (a time-out of
- * bps_gpu_open). */
+/* In MEETING: undo the HELLO of a trainer whose bps_gpu_open has timed out. The trainer may call it
+ * again and send another HELLO. */
 static void forget_hello(struct exec_trainer *t)
 {
 	if (t->slots)
@@ -38,8 +38,8 @@ static void forget_hello(struct exec_trainer *t)
 	t->has_hello = false;
 }
 
-/* Stop reading its messages. Its resources stay while RUNNING: they may be queued
- * (exec_trainer_free). */
+/* Disconnect the trainer. In RUNNING its memory stays, because queued work may use it, until
+ * exec_trainer_free. */
 static void close_trainer(struct exec *x, uint32_t worker)
 {
 	struct exec_trainer *t = &x->trainers[worker];
@@ -68,7 +68,8 @@ static void send_to_trainer(
 	}
 }
 
-/* Keep this socket only. A HELLO on the other one does not count any more. */
+/* Keep this socket of the trainer, and close the other one. If HELLO came on the closed socket, it
+ * is undone. */
 static void keep_socket(struct exec_trainer *t, int sock)
 {
 	if (sock != t->sock) {
@@ -79,7 +80,7 @@ static void keep_socket(struct exec_trainer *t, int sock)
 	close_second(t);
 }
 
-/* Handle the end of one of its two sockets. */
+/* Handle the end of one of the trainer's two sockets: keep the other. */
 static void lose_socket(struct exec_trainer *t, int sock)
 {
 	keep_socket(t, sock == t->sock ? t->second : t->sock);
@@ -115,9 +116,10 @@ void exec_trainer_add(struct exec *x, uint32_t worker, uint32_t pid, int sock)
 {
 	struct exec_trainer *t = worker < x->n_workers ? &x->trainers[worker] : NULL;
 
-	/* The previous agent process may have handed out one socket and the next one, without that
-	 * record, another: the trainer uses the first that it sees. Or the trainer has given up an
-	 * earlier socket whose end was not seen yet. */
+	/* A trainer can have two sockets. After a restart of the agent, the next process may send
+	 * the trainer another socket, because the record of the first was not written; the trainer
+	 * uses the first that it receives. Or the trainer has closed an earlier socket, and its end
+	 * was not seen here yet. */
 	if (t && t->second >= 0 && is_hung_up(t->second))
 		lose_socket(t, t->second);
 	if (t && t->second >= 0 && is_hung_up(t->sock))
@@ -153,7 +155,8 @@ static int make_page(struct exec *x, struct exec_trainer *t, struct err_text *er
 
 /* ---- HELLO ---- */
 
-/* Choose its GPU; if the trainer requests none, GPUs go round over the workers. */
+/* Find the trainer's GPU by the uuid in its HELLO. If HELLO names none, worker w gets GPU w modulo
+ * their number. Errors: with a text. */
 static int choose_gpu(
 	struct exec *x, uint32_t worker, const struct gpu_hello *h, struct err_text *err)
 {
@@ -212,7 +215,7 @@ static void on_hello(struct exec *x, uint32_t worker, const struct local_msg *m)
 		rc = choose_gpu(x, worker, &m->gpu_hello, &err);
 	if (rc == 0)
 		rc = make_page(x, t, &err);
-	/* only this trainer's failure: it may come again and name another GPU */
+	/* Only this trainer has failed: it may send HELLO again and name another GPU. */
 	if (rc == BPS_EDEVICE) {
 		refuse(x, worker, m->seq, rc, err.s);
 		return;
@@ -285,7 +288,8 @@ static void answer_region(
 	send_to_trainer(x, worker, &m, NULL, 0);
 }
 
-/* List the GPUs of the other members that can copy into this one's memory. */
+/* List the other GPUs of the job that can copy into the memory of this trainer's GPU. Returns their
+ * number. */
 static int others(const struct exec *x, const struct exec_trainer *t, int *ret)
 {
 	int n = 0;
@@ -430,7 +434,8 @@ static void on_message(struct exec *x, uint32_t worker, int sock, const struct l
 {
 	bool is_running = x->state == EXEC_RUNNING;
 
-	keep_socket(&x->trainers[worker], sock); /* the trainer has not used the other one */
+	/* the trainer uses this socket, not the other one */
+	keep_socket(&x->trainers[worker], sock);
 	if (m->type == GPU_HELLO && x->state == EXEC_MEETING)
 		on_hello(x, worker, m);
 	else if (m->type == GPU_ALLOC && is_running)
@@ -450,7 +455,8 @@ void exec_trainer_read(struct exec *x, uint32_t worker, int sock)
 	struct local_frame f;
 	int rc;
 
-	if (t->second >= 0 && is_hung_up(sock)) { /* a HELLO there does not matter any more */
+	/* a HELLO that may still be in the closed socket is ignored */
+	if (t->second >= 0 && is_hung_up(sock)) {
 		lose_socket(t, sock);
 		return;
 	}

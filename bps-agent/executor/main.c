@@ -18,7 +18,7 @@
 #define BACKEND (&device_host)
 #endif
 
-/* Print which GPUs there are, or why there are none. */
+/* Print the number of GPUs, or why there are none. Returns the exit status. */
 static int probe(void)
 {
 	struct err_text why = {""};
@@ -32,7 +32,7 @@ static int probe(void)
 	return 0;
 }
 
-/* Print a line for each GPU (report.h), for the agent. */
+/* Print a line for each GPU (report.h), which the agent reads. Returns the exit status. */
 static int tell_gpus(void)
 {
 	struct topo_report reports[TOPO_GPUS_MAX];
