@@ -10,8 +10,8 @@
 
 #include "common/base/error.h"
 
-/* Longest chain of nested lists. The tables define the depth, not the peer. But a recursive table
- * must not let a peer choose how much stack is used. */
+/* Most lists inside each other. The tables define the depth. The limit is for a table that contains
+ * itself: there a peer could choose the depth, and so how much stack is used. */
 #define DEPTH_MAX    4
 #define PREFIX_BYTES 4
 #define LIST_ALIGN   8
@@ -114,7 +114,8 @@ static bool bytes_get(
 	return true;
 }
 
-/* Sizes are 0 for a value that cannot be encoded; every other value takes at least one byte. */
+/* The functions for sizes return 0 for a value that cannot be encoded. Every other value takes at
+ * least one byte. */
 static uint64_t struct_size(const struct layout *l, const uint8_t *msg, unsigned depth);
 
 static uint64_t list_size(const struct field *f, const uint8_t *msg, unsigned depth)
@@ -208,7 +209,8 @@ static uint8_t *field_write(const struct field *f, const uint8_t *msg, uint8_t *
 	return to;
 }
 
-/* Write the struct and return the end; struct_size has checked every value. */
+/* Write the struct and return the end of the written bytes. struct_size must have checked every
+ * value before. */
 static uint8_t *struct_write(const struct layout *l, const uint8_t *msg, uint8_t *to)
 {
 	uint8_t *body = to + PREFIX_BYTES;
@@ -229,10 +231,10 @@ size_t codec_encode(const struct layout *l, const void *msg, void *buf)
 	return n_bytes;
 }
 
-/* The decoder walks the bytes twice with the same code. The first walk, with mem and every output
- * NULL, checks everything and counts the memory. The second walk has a block of that size as mem
- * and fills it. It checks again, so that bytes that change in between cannot write outside the
- * block. */
+/* The decoder reads the bytes twice with the same code. The first pass, with mem and every output
+ * NULL, checks everything and counts the memory that is needed. The second pass has a block of that
+ * size as mem and fills it. It checks again: if the bytes have changed in between, it still cannot
+ * write outside the block. */
 struct reader {
 	const uint8_t *p;
 	const uint8_t *end; /* end of the struct being read */
@@ -256,7 +258,7 @@ static int read_int(struct reader *r, enum field_kind kind, uint64_t *ret_v)
 	return 0;
 }
 
-/* Take n aligned bytes of the block; *ret_at is NULL while memory is only counted. */
+/* Take n bytes of the block, aligned to `align`. In the first pass *ret_at is NULL. */
 static int mem_take(struct reader *r, size_t n, size_t align, uint8_t **ret_at)
 {
 	size_t at = r->mem_used + (align - r->mem_used % align) % align;
@@ -313,7 +315,7 @@ static int read_list(struct reader *r, const struct layout *l, const struct fiel
 	int rc;
 
 	rc = read_int(r, FIELD_U32, &n);
-	/* An item has at least its length prefix, so at least that many bytes must follow. */
+	/* Each item has at least its length prefix, so at least n * PREFIX_BYTES must follow. */
 	if (rc || n > left(r) / PREFIX_BYTES)
 		return err_set(r->err, BPS_EPROTO, "%s.%s is cut short", l->name, f->name);
 	if (n > f->max)
@@ -398,7 +400,7 @@ static int read_struct(struct reader *r, const struct layout *l, uint8_t *out, u
 		if (rc)
 			return rc;
 	}
-	/* The remaining bytes are fields of a newer peer. */
+	/* Skip the remaining bytes: they are fields that a newer release has appended. */
 	r->p = r->end;
 	r->end = outer_end;
 	return 0;

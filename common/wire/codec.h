@@ -4,13 +4,14 @@
  * the trainers' socket and the scheduler's state log all use it, so there is one decoder to check
  * and to fuzz. The data plane has its own fixed header (common/wire/wire.h).
  *
- * A struct is u32 n_bytes of the fields, then its fields in table order. A decoder takes missing
- * trailing fields as zero and skips bytes after the last field it knows: a newer peer may append
- * fields. Strings and blobs are u32 length + bytes; a list is u32 count + that many structs.
+ * An encoded struct is the length of its fields in bytes (u32), then the fields in the order of the
+ * table. Releases may append fields. So a decoder sets fields that are missing at the end to zero,
+ * and skips bytes after the last field that it knows. Strings and blobs are u32 length + bytes; a
+ * list is u32 count + that many structs.
  *
  *   u8 u16 u32 u64   little-endian
- *   str              u32 length, bytes, no NUL inside; `const char *` in the struct, never NULL
- *                    after decode
+ *   str u32 length, bytes, no NUL inside; `const char *` in the struct, never NULL after
+ *                    codec_decode
  *   blob             u32 length, bytes; `struct blob` in the struct
  *   list             u32 count, structs; a pointer and a uint32_t count in the struct
  *
@@ -31,7 +32,8 @@ struct layout;
 struct field {
 	const char *name;
 	enum field_kind kind;
-	uint32_t offset;          /* offset of the value; for a list, of the pointer */
+	/* Offset of the value in the struct; for a list, offset of its pointer */
+	uint32_t offset;
 	uint32_t count_offset;    /* offset of a list's uint32_t count */
 	uint32_t max;             /* longest string or blob in bytes, most items of a list */
 	const struct layout *sub; /* layout of a list's items */
@@ -86,9 +88,10 @@ size_t codec_size(const struct layout *l, const void *msg);
  * string is written as an empty one. Returns 0 and writes nothing when codec_size is 0. */
 size_t codec_encode(const struct layout *l, const void *msg, void *buf);
 
-/* Decode exactly n_bytes into *ret_msg (l->bytes of the caller's). Strings, blobs and lists are in
- * one block *ret_mem of at most mem_limit bytes, which the caller frees with free() (NULL when none
- * was needed). Nothing points into buf afterwards. Writes outputs only on success.
+/* Decode exactly n_bytes into *ret_msg, which has l->bytes. Strings, blobs and lists are copied
+ * into one block *ret_mem of at most mem_limit bytes; nothing in *ret_msg points into buf. *ret_mem
+ * is NULL when no block was needed. Writes outputs only on success.
+ * Owns: the caller frees *ret_mem with free().
  * Errors: BPS_EPROTO the bytes are malformed; -E2BIG mem_limit exceeded; -ENOMEM. err names the
  * field. */
 struct err_text;

@@ -1,14 +1,16 @@
 #ifndef BPS_COMMON_WIRE_CTLFRAME_H
 #define BPS_COMMON_WIRE_CTLFRAME_H
-/* Frames of the control channel, as pure functions over bytes (the channel and the fuzzer use the
- * same ones). A frame is u32 length of the rest, u16 type, body; little-endian. So length is 2 +
- * the body's bytes. */
+/* Frames of the control channel, as pure functions over bytes, which the channel and the fuzzer
+ * share. A frame is u32 length, u16 type, body; little-endian. The length counts the bytes after
+ * it: 2 + the body's bytes. */
 #include <stddef.h>
 #include <stdint.h>
 
-#define CTLFRAME_HEAD_BYTES      6
-#define CTLFRAME_MAX_BYTES       ((size_t)1 << 20) /* type and body, from a trusted peer */
-#define CTLFRAME_UNTRUSTED_BYTES ((size_t)4096)    /* type and body, from an untrusted peer */
+#define CTLFRAME_HEAD_BYTES 6
+/* Most bytes of type and body from a peer that has authenticated */
+#define CTLFRAME_MAX_BYTES ((size_t)1 << 20)
+/* Most bytes of type and body from any other peer */
+#define CTLFRAME_UNTRUSTED_BYTES ((size_t)4096)
 
 struct ctlframe {
 	uint16_t type;
@@ -16,9 +18,10 @@ struct ctlframe {
 	size_t n_body;
 };
 
-/* Parse one frame at the start of buf; type and body may have at most max_bytes.
- * Returns 1: *ret_frame is complete and takes *ret_bytes; 0: incomplete, *ret_bytes are needed (the
- * head first); BPS_EPROTO: the length is invalid, and nothing is written. */
+/* Parse the frame at the start of buf; its type and body may have at most max_bytes. Returns 1: the
+ * frame is complete, and takes *ret_bytes of buf. Returns 0: the frame is incomplete, and
+ * *ret_bytes are needed to go on (those of the head, or of the whole frame). Returns BPS_EPROTO:
+ * the length is invalid, and nothing is written. */
 int ctlframe_parse(const uint8_t *buf, size_t n_bytes, size_t max_bytes, struct ctlframe *ret_frame,
 	size_t *ret_bytes);
 

@@ -370,7 +370,7 @@ int ctl_decode(unsigned type, const void *buf, size_t n_bytes, struct ctl_msg *r
 
 	if (!l)
 		return err_set(err, BPS_EPROTO, "unknown control message type %u", type);
-	/* All members of the union begin at the same address as the first. */
+	/* &ret->hello is the address of every member of the union. */
 	rc = codec_decode(l, buf, n_bytes, CTL_MEM_MAX, &ret->hello, ret_mem, err);
 	if (rc)
 		return rc;

@@ -8,13 +8,13 @@
  *   member -> scheduler          scheduler -> member
  *   HELLO                        WELCOME | REFUSE
  *   BEAT                         BEAT
- *                                PEERS    members on the other side of the data plane
+ *                                PEERS servers for an agent, agents for a server
  *   JOIN (agent)                 JOINED, then JOB when the job is complete
  *   UNJOIN (agent)
  *   DECLARE (agent)              PLAN (tensors, partitions' servers) | TENSOR_FAIL
  *   WORKER (agent)               JOB_END
  *   FAIL (any)                   JOB_END
- *   LEAVE                        LEFT: to a server, when its partitions have moved
+ *   LEAVE LEFT: its partitions have moved
  *   WHY (agent)                  WHY_TEXT
  *   REPORT (agent)               PROBE
  *
@@ -37,15 +37,17 @@
 #define CTL_WHY_GONE_MAX    127 /* reason why a machine is no longer part of a job */
 #define CTL_KEY_BYTES       32
 #define CTL_TOKEN_BYTES     32
-#define CTL_NO_ID           UINT32_MAX /* no tensor, no server, rank to be assigned */
-#define CTL_WORKERS_MAX     65536      /* workers of a job */
-#define CTL_LIST_MAX        4096       /* items of one DECLARE, PLAN or PEERS list */
-#define CTL_TENSORS_MAX     (1u << 20) /* tensor ids of a job are below this */
-/* Arguments of one STEER, which must fit into a stranger's 4 KiB */
+/* In an id: no tensor, no server; in a rank: the scheduler assigns one */
+#define CTL_NO_ID       UINT32_MAX
+#define CTL_WORKERS_MAX 65536      /* workers of a job */
+#define CTL_LIST_MAX    4096       /* most items in a list of one DECLARE, PLAN or PEERS */
+#define CTL_TENSORS_MAX (1u << 20) /* tensor ids of a job are below this */
+/* Most arguments of one STEER, which must fit into CTLFRAME_UNTRUSTED_BYTES */
 #define CTL_STEER_ARGS_MAX  8
 #define CTL_STEER_VALUE_MAX 255
 #define CTL_JSON_MAX        (512u << 10)
-/* Memory of one decoded message; the largest by its other limits, a REPORT, takes half of it. */
+/* Most memory of one decoded message, in bytes. By its other limits the largest message, a REPORT,
+ * takes half of it. */
 #define CTL_MEM_MAX (8u << 20)
 
 enum ctl_type {
@@ -111,8 +113,8 @@ struct ctl_msg {
 const struct layout *ctl_layout(unsigned type);
 const char *ctl_type_name(unsigned type);
 
-/* Decode a frame's body into *ret; *ret_mem same as codec_decode.
- * Errors: same as codec_decode; BPS_EPROTO unknown type. */
+/* Decode the body of a frame into *ret. *ret_mem is as for codec_decode: the caller frees it.
+ * Errors: those of codec_decode; BPS_EPROTO unknown type. */
 int ctl_decode(unsigned type, const void *buf, size_t n_bytes, struct ctl_msg *ret, void **ret_mem,
 	struct err_text *err);
 #endif

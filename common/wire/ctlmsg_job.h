@@ -9,42 +9,46 @@
 enum job_flags {
 	JOB_DETERMINISTIC = 1 << 0, /* add in order of ranks */
 	JOB_DISTRIBUTED = 1 << 1,   /* use servers even when all workers are on one machine */
-	JOB_SHRINK = 1 << 2,        /* the job goes on without a machine that is lost */
-	JOB_ELASTIC = 1 << 3,       /* workers may join while it runs; with SHRINK only */
+	JOB_SHRINK = 1 << 2,        /* when a machine is lost, the job goes on without it */
+	/* Workers may join while the job runs; valid only with JOB_SHRINK */
+	JOB_ELASTIC = 1 << 3,
 	JOB_FLAGS_KNOWN = JOB_DETERMINISTIC | JOB_DISTRIBUTED | JOB_SHRINK | JOB_ELASTIC,
 };
-/* Return whether the sums of a job stay on its only machine. */
+/* Return whether a job uses no server, because all its workers are on one machine. */
 static inline bool job_is_local(uint32_t n_members, uint32_t flags)
 {
 	return n_members == 1 && !(flags & (JOB_DISTRIBUTED | JOB_ELASTIC));
 }
 
-/* A trainer has attached to this agent. JOINED returns seq. */
+/* An agent reports that a trainer has attached. The answer, JOINED, has the same seq. */
 struct ctl_join {
 	uint32_t seq;
 	uint32_t uid;
 	const char *job;
-	uint32_t rank; /* CTL_NO_ID: assign one */
+	uint32_t rank; /* CTL_NO_ID: the scheduler assigns one */
 	uint32_t size;
-	uint32_t flags; /* enum job_flags; must agree among the workers */
+	uint32_t flags; /* enum job_flags; all workers of the job must send the same */
 	uint32_t pid;
-	uint32_t part_bytes; /* requested partition size, 0: the scheduler's choice; must agree */
-	struct blob token;   /* CTL_TOKEN_BYTES, proof of the job's token; empty: no token */
-	/* Machines that a round need not wait for, and how long it waits for them after the last
-	 * one that it needs; must agree. */
+	/* Requested partition size, 0: the scheduler chooses; all workers must send the same */
+	uint32_t part_bytes;
+	/* CTL_TOKEN_BYTES, proves that the trainer has the job's token; empty: the job has none */
+	struct blob token;
+	/* backup: number of machines that a round may go without. grace_ms: how long a round waits
+	 * for them after all others have contributed. All workers must send the same. */
 	uint16_t backup;
 	uint32_t grace_ms;
-	/* Elastic job: the most workers it may have (size is the number at its start), which must
-	 * agree, and how many of them join on this machine. */
+	/* Elastic job. max_size: the most workers that the job may have, the same for all workers
+	 * (size is the number at its start). local_size: how many workers join on this machine. */
 	uint32_t max_size;
 	uint32_t local_size;
 };
-/* The worker of that JOIN has ended, and had no JOINED with a rank: its place is free again. */
+/* The worker of the JOIN with this seq has ended before it got a JOINED with a rank. Its place in
+ * the job is free again. */
 struct ctl_unjoin {
 	uint32_t seq;
 };
-/* Answer to JOIN. job CTL_NO_ID: the worker waits to be let in at the job's next barrier; another
- * JOINED follows. */
+/* Answer to JOIN. job CTL_NO_ID: the worker waits until it is let in at the job's next barrier;
+ * then another JOINED follows. */
 struct ctl_joined {
 	uint32_t seq;
 	uint32_t code; /* 0, or the positive value of the error code */
@@ -56,32 +60,37 @@ struct ctl_joined {
 struct ctl_rank {
 	uint32_t rank;
 };
-struct ctl_job_member { /* in order of the member number, which a lost member keeps */
+/* Sorted by member number; a lost member stays in the list, so that the others keep their
+ * numbers */
+struct ctl_job_member {
 	uint32_t agent; /* agent id */
 	const char *host;
-	/* Ranks of the member's workers; of a lost member, its former ones */
+	/* Ranks of the member's workers; for a lost member the ranks that it had */
 	struct ctl_rank *ranks;
 	uint32_t n_ranks;
 	uint8_t is_gone;
-	const char *why; /* non-empty: it was lost, and why */
-	uint64_t since;  /* view in which it became a member */
+	const char *why; /* non-empty: the member was lost, for this reason */
+	uint64_t since;  /* view in which the agent became a member of this job */
 };
-/* A job is complete, or its members changed (larger view). */
+/* A job is complete: all its workers have joined. Sent again, with a larger view, when its members
+ * change. */
 struct ctl_job {
 	uint64_t view;
 	uint32_t job;
 	uint32_t uid;
 	const char *name;
-	uint32_t size; /* ranks are below it */
+	uint32_t size; /* number of ranks; each rank is less */
 	uint32_t flags;
 	struct ctl_job_member *members;
 	uint32_t n_members;
-	uint64_t formed; /* view in which the job formed; distinguishes jobs with the same number */
-	uint16_t backup; /* same as in JOIN */
+	/* View in which the job formed; after a restart of the scheduler, another job may have the
+	 * same number */
+	uint64_t formed;
+	uint16_t backup; /* backup and grace_ms: as in JOIN */
 	uint32_t grace_ms;
-	uint64_t barrier; /* the last one that all workers have passed, from 1 */
-	/* View and barrier number at which workers joined last. Rounds count from 1 again since
-	 * that view. 0: never. */
+	uint64_t barrier; /* number of the last barrier that all workers have passed, from 1 */
+	/* View, and number of the barrier, at which newcomers were last let in. Since that view
+	 * rounds count from 1 again. 0: never. */
 	uint64_t border, border_barrier;
 };
 struct ctl_job_end {
@@ -91,18 +100,18 @@ struct ctl_job_end {
 };
 
 /* FINISHED: the worker called bps_close and waits for JOB_END. LOST: it ended without bps_close.
- * AT_BARRIER: it waits for a JOB with that barrier; send it again after each JOB with a smaller
- * one. */
+ * AT_BARRIER: it waits for a JOB with the number of this barrier. The agent sends AT_BARRIER again
+ * after each JOB with a smaller number. */
 enum worker_event { WORKER_FINISHED = 1, WORKER_LOST = 2, WORKER_AT_BARRIER = 3 };
 struct ctl_worker {
 	uint32_t job;
 	uint32_t rank;
 	uint8_t event;
-	const char *text; /* how it was lost: pid, signal */
-	uint64_t barrier; /* AT_BARRIER: its number, the last one plus 1 */
+	const char *text; /* LOST: how the worker ended, with pid and signal */
+	uint64_t barrier; /* AT_BARRIER: number of this barrier, that of the previous one plus 1 */
 };
 
-/* A member reports that this job cannot go on. */
+/* A member reports that a job cannot go on, and why. */
 struct ctl_fail {
 	uint32_t job;
 	uint32_t code;

@@ -6,8 +6,9 @@
 
 #include "common/wire/codec.h"
 
-/* Question why (tensor, round) does not complete. tensor CTL_NO_ID: why the job does not form. The
- * scheduler queries all agents of the job (PROBE, REPORT) for at most a second, then answers. */
+/* An agent asks why a round of a tensor does not complete. tensor CTL_NO_ID: why the job does not
+ * form. The scheduler sends PROBE to all agents of the job, waits at most a second for their
+ * REPORTs, then answers with WHY_TEXT. */
 struct ctl_why {
 	uint32_t seq;
 	uint32_t job;
@@ -23,20 +24,22 @@ struct ctl_probe {
 	uint32_t job;
 	uint32_t tensor; /* CTL_NO_ID: only the general figures */
 };
-/* State of bps_gpu_open, in which the workers of one machine wait for each other */
+/* State of a worker in bps_gpu_open, a call in which the workers of one machine wait for each
+ * other */
 enum ctl_gpu_open {
 	GPU_OPEN_NONE,
-	GPU_OPEN_WAITS,   /* the worker waits there */
-	GPU_OPEN_MISSING, /* it has not called it, and others wait */
+	GPU_OPEN_WAITS,   /* the worker has called it and waits */
+	GPU_OPEN_MISSING, /* the worker has not called it, and others wait for it */
 };
 struct ctl_report_worker {
 	uint32_t rank;
 	uint32_t pid;
-	uint64_t submitted; /* last round of that tensor that the worker submitted */
+	uint64_t submitted; /* last round of the PROBE's tensor that the worker submitted */
 	uint64_t calls;     /* push_pulls submitted in total */
 	uint64_t completed;
-	uint32_t quiet_ms;      /* time since its last submission */
-	uint32_t oldest_tensor; /* tensor that waits longest, CTL_NO_ID: none */
+	uint32_t quiet_ms; /* time since its last submission */
+	/* Tensor with the round that is longest in flight; CTL_NO_ID: none is */
+	uint32_t oldest_tensor;
 	uint64_t oldest_round;
 	uint32_t oldest_ms;
 	uint8_t is_attached;
@@ -46,12 +49,12 @@ struct ctl_report_worker {
 struct ctl_report {
 	uint32_t seq;
 	uint32_t job;
-	const char *text; /* reason why this agent's network waits, "" for none */
+	const char *text; /* why this agent waits for its servers; "": it does not */
 	struct ctl_report_worker *workers;
 	uint32_t n_workers;
 };
 
-/* Command of an operator, the first and only message of its connection. */
+/* Command of an operator. A connection carries one command, as its first and only message. */
 struct ctl_steer_arg {
 	const char *name;
 	const char *value;

@@ -6,7 +6,7 @@
 #include "common/wire/codec.h"
 
 struct ctl_decl {
-	uint32_t rank; /* the first local worker that declared it */
+	uint32_t rank; /* worker of this agent that declared the tensor first */
 	const char *name;
 	uint8_t dtype;
 	uint64_t n_elems;
@@ -26,18 +26,20 @@ struct ctl_tensor {
 	uint64_t n_elems;
 	uint32_t part_elems; /* elements of every partition except the last */
 };
-/* Partitions first .. first + n - 1 of a tensor are on that server's thread since view pgen. */
+/* A run: the partitions first .. first + n - 1 of a tensor, which are on the same thread of the
+ * same server since view pgen. */
 struct ctl_run {
 	uint32_t tensor;
 	uint32_t first;
 	uint32_t n;
-	uint32_t server; /* id; CTL_NO_ID: no server is left, wait */
+	uint32_t server; /* id; CTL_NO_ID: no server is left, so the agent waits for another PLAN */
 	uint64_t instance;
 	uint16_t thread;
 	uint64_t pgen;
 };
-/* New tensors and the placement of partitions. Runs replace older ones with a smaller pgen. A
- * server gets the runs that it has or had; an agent gets all. */
+/* New tensors, and the placement of partitions. A run replaces the older placement of its
+ * partitions if its pgen is larger. An agent receives all runs. A server receives those of the
+ * partitions that it has or had. */
 struct ctl_plan {
 	uint64_t view;
 	uint32_t job;

@@ -39,14 +39,14 @@ uint64_t ticket_random64(void)
 {
 	uint64_t v;
 
-	/* A read of 8 bytes is complete and does not block once the system has started. */
+	/* getrandom always returns all 8 bytes, and blocks only while the system starts. */
 	while (getrandom(&v, sizeof(v), 0) != sizeof(v))
 		;
 	return v;
 }
 
-/* Compute HMAC-SHA256 of label, nonce and data, cut to n_out bytes. The labels keep the directions
- * apart. */
+/* Compute HMAC-SHA256 of label, nonce and data, cut to n_out bytes. Each direction has its own
+ * label, so that no side can send back what it received. */
 static void mac(const void *key, const char *label, uint64_t nonce, const void *data,
 	size_t n_bytes, void *ret, size_t n_out)
 {
@@ -57,7 +57,7 @@ static void mac(const void *key, const char *label, uint64_t nonce, const void *
 	memcpy(in, label, 4);
 	memcpy(in + 4, &nonce, 8);
 	memcpy(in + 12, data, n_bytes);
-	/* A failing HMAC must not leave a predictable MAC. */
+	/* If HMAC fails, use random bytes, so that the MAC is not predictable. */
 	if (!HMAC(EVP_sha256(), key, TICKET_KEY_BYTES, in, 12 + n_bytes, out, &n)) {
 		for (size_t i = 0; i < sizeof(out); i += 8)
 			memcpy(out + i, &(uint64_t){ticket_random64()}, 8);
@@ -85,7 +85,7 @@ int ticket_parse(const void *buf, size_t n_bytes, struct ticket *ret)
 {
 	struct ticket_wire w;
 
-	/* verbs pads the parameters of a connect with zeros to its own size */
+	/* n_bytes may be larger, because verbs pads the data of a connect with zeros */
 	if (n_bytes < sizeof(w))
 		return BPS_EPROTO;
 	memcpy(&w, buf, sizeof(w));

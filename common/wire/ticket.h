@@ -1,21 +1,22 @@
 #ifndef BPS_COMMON_WIRE_TICKET_H
 #define BPS_COMMON_WIRE_TICKET_H
-/* Tickets and proofs: the two ends of a data connection prove to each other that they hold the key
- * that the scheduler gave to exactly these two instances. Pure; shared by all transports.
+/* Tickets and proofs. With them the two ends of a data connection prove to each other that they
+ * have the key that the scheduler gave to these two instances only. Pure, except for random
+ * numbers; all transports share it.
  *
- * The connecting side sends a ticket first. The proof is the answer; it covers the ticket's nonce,
- * so that it answers this connect only. */
+ * The connecting side first sends a ticket. The accepting side answers with a proof. The proof's
+ * MAC includes the ticket's nonce, so that it is valid for this ticket only. */
 #include <stddef.h>
 #include <stdint.h>
 
-/* 32 bytes of fields, 16 of MAC; verbs takes 55 bytes at most. */
+/* 32 bytes of fields and 16 of MAC. A connect of verbs carries at most 55 bytes of data. */
 #define TICKET_BYTES     48
 #define PROOF_BYTES      40
 #define TICKET_KEY_BYTES 32
-/* With fewer, two CREDIT messages would answer each other endlessly */
+/* Least credits: with fewer, each CREDIT message would cause another one in answer, without end */
 #define TICKET_CREDITS_MIN 4
-#define TICKET_NO_CREDITS  64 /* for a transport without credits: any valid value */
-/* Reason for refusing a connect, sent to the peer: 8 bytes at most. */
+#define TICKET_NO_CREDITS  64 /* value that a transport without credits sends; it is not used */
+/* Words for the reason of a refusal, sent to the peer; at most REFUSED_BYTES. */
 #define REFUSED_TICKET  "NO"
 #define REFUSED_VERSION "VERSION"
 #define REFUSED_FULL    "FULL"
@@ -26,7 +27,7 @@
 #define REPLAY_WAYS        8
 #define REPLAY_WINDOW_BITS 64
 
-/* Channels of a connection: two over the network, one on the same host. */
+/* Channels of a connection: two over the network, and one (TICKET_SAME_HOST) over shared memory. */
 enum channel { CHANNEL_OF_CONNECTING, CHANNEL_OF_ACCEPTING, N_CHANNELS };
 #define TICKET_SAME_HOST N_CHANNELS
 
@@ -34,20 +35,24 @@ struct ticket {
 	uint16_t version;
 	uint16_t thread;
 	uint32_t peer_id;
-	uint16_t credits; /* receives that the connecting side grants at first */
+	uint16_t credits; /* first credits that the connecting side grants to the accepting side */
 	uint16_t channel;
 	uint64_t instance;
-	uint64_t nonce; /* ticket count of the sender << 32 | tag of the sender << 16 | slot */
+	/* Number of the ticket, counted by its sender << 32 | random tag of the sender << 16 |
+	 * slot */
+	uint64_t nonce;
 };
 struct proof {
 	uint64_t instance;
 	uint32_t peer_id;
 	uint16_t credits;
-	uint64_t cookie; /* for messages to the accepting side, where a transport needs one */
+	/* Cookie for messages to the accepting side, in transports that need one */
+	uint64_t cookie;
 };
 
-/* Connects seen per sender of a peer instance, as a sliding window over its count: bounded, and
- * without a clock. The tag keeps the senders of one instance (one per rail) apart. */
+/* Numbers of the tickets received from one sender, as a sliding window: bit i of `window` stands
+ * for number last - i. This needs bounded memory and no clock. One instance may have several
+ * senders; the tag tells them apart. */
 struct replay_peer {
 	uint64_t instance, window, used_at;
 	uint32_t peer_id, last;
@@ -58,22 +63,27 @@ struct replay {
 	struct replay_peer peers[REPLAY_SETS][REPLAY_WAYS];
 };
 
-/* Write the ticket with its HMAC under key, of TICKET_KEY_BYTES. */
+/* Write the ticket and its HMAC under the key, which has TICKET_KEY_BYTES. */
 void ticket_seal(const struct ticket *t, const void *key, uint8_t ret[TICKET_BYTES]);
-/* Read the fields without verifying them. Returns 0, BPS_EVERSION, or BPS_EPROTO (length, magic,
- * reserved bytes). */
+/* Read the fields of a ticket without checking its HMAC. Returns 0, BPS_EVERSION, or BPS_EPROTO
+ * when the length, the magic or a field is invalid. */
 int ticket_parse(const void *buf, size_t n_bytes, struct ticket *ret);
+/* Check the HMAC of a ticket. Returns 0 or BPS_EAUTH. */
 int ticket_verify(const void *buf, const void *key);
-/* Explain a refusal to people; NULL: the word is unknown. n_bytes: how much of it was received. */
+/* Return the sentence for the word of a refusal; NULL: the word is unknown. n_bytes: the bytes of
+ * the word that were received. */
 const char *ticket_refusal(const void *word, size_t n_bytes);
-/* Record a verified ticket's nonce. Returns 0, or BPS_EAUTH when it was seen before or is too old
- * to decide. */
+/* Record the nonce of a verified ticket. Returns 0, or BPS_EAUTH when the nonce was received
+ * before, or is so old that the window does not show it. */
 int replay_check(struct replay *r, const struct ticket *t);
+/* Write the proof for the ticket with this nonce, with its HMAC under the key. */
 void proof_seal(const struct proof *p, uint64_t nonce, const void *key, uint8_t ret[PROOF_BYTES]);
+/* Check a proof for the ticket with this nonce, and read its fields. Returns 0, BPS_EAUTH or
+ * BPS_EPROTO. */
 int proof_open(const void *buf, size_t n_bytes, uint64_t nonce, const void *key, struct proof *ret);
-/* Derive the cookie for messages to the connecting side; both ends compute the same. */
+/* Derive the cookie for messages to the connecting side. Both ends compute the same value. */
 uint64_t ticket_cookie(uint64_t nonce, const void *key);
-/* Derive the nonce of a connection's channel from that of its first one. */
+/* Derive the nonce of a channel from the nonce of the connection's first channel. */
 static inline uint64_t ticket_channel_nonce(uint64_t nonce, enum channel channel)
 {
 	return nonce + ((uint64_t)channel << 32);

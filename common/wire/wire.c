@@ -10,8 +10,8 @@
 #define ALIGN_BYTES 8
 
 /* Position of each field in the header's eight little-endian words: X(a, b, field, word, shift,
- * bits). Type, version, cookie and credits belong to every message and are not listed. `inline` is
- * the only known flag. */
+ * bits); a and b are arguments of the caller's X. Type, version, cookie and credits belong to every
+ * message and are not listed. `inline` is the only known flag. */
 #define WIRE_FIELDS(X, a, b)                                                                       \
 	X(a, b, inline, 0, 16, 1)                                                                  \
 	X(a, b, crc, 0, 32, 32)                                                                    \
@@ -39,7 +39,7 @@ enum {
 
 #define BITS(n) (UINT64_MAX >> (64 - (n)))
 
-/* Bits of word w that a message may use. */
+/* Mask of the bits of word w that a message with these fields may use. */
 #define X_MASK(uses, w, field, word, shift, bits)                                                  \
 	| ((word) == (w) && (uses)&USE_##field ? BITS(bits) << (shift) : 0)
 #define MASK(uses, w, always) ((always)WIRE_FIELDS(X_MASK, (uses), w))
@@ -56,14 +56,14 @@ enum {
 enum tail { TAIL_NONE, TAIL_CONTRIB, TAIL_RESULT, TAIL_SEG };
 
 #define TAIL_CONTRIB_BYTES 16
-#define TAIL_RESULT_BYTES  8 /* before the bitmap */
+#define TAIL_RESULT_BYTES  8 /* without the bitmap, which follows */
 #define TAIL_SEG_BYTES     24
 
 static const struct rule {
 	const char *name;
 	uint8_t tail;        /* enum tail */
 	uint8_t has_payload; /* inline or offered */
-	uint8_t is_round;    /* the round must be valid, so at least 1 */
+	uint8_t is_round;    /* 1: the round must be at least 1 */
 	uint64_t mask[HDR_WORDS];
 	uint64_t inline_mask[HDR_WORDS];
 } rules[WIRE_TYPE_END] = {
@@ -137,7 +137,7 @@ static size_t set_words(unsigned n_members)
 	return ((size_t)n_members + 63) / 64;
 }
 
-/* Return the bits of the set's last word that stand for no member. */
+/* Return a mask of the bits in the last word of a set that stand for no member. */
 static uint64_t set_stray_mask(unsigned n_members)
 {
 	return n_members % 64 ? ~BITS(n_members % 64) : 0;
@@ -163,7 +163,7 @@ static size_t tail_size(const struct rule *rule, unsigned n_members)
 	return 0;
 }
 
-/* Return the rule of a message that we send. */
+/* Return the rule of a message that this process sends. */
 static const struct rule *rule_get(const struct wire_msg *m)
 {
 	assert(rule_find(m->type));
@@ -259,7 +259,7 @@ static int refuse_unused(
 	return err_set(err, BPS_EPROTO, "%s with %s, which it does not use", rule->name, name);
 }
 
-/* Check the header alone, so that its lengths can be trusted afterwards. */
+/* Check the header before the rest of the message is read with the lengths in it. */
 static int hdr_check(
 	const struct rule *rule, const uint64_t *w, bool is_inline, struct err_text *err)
 {

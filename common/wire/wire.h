@@ -5,8 +5,10 @@
  * to 8 bytes, may share one send. docs/reference/protocol-data.md has the table; the rules are
  * those of the round protocol in docs/reference/faults.md. Pure functions, any thread.
  *
- * One push is one CONTRIB, its answer one RESULT. Above WIRE_INLINE_MAX bytes both only offer
- * (segment, offset), and the receiver reads when it has room. No memory is writable by a peer. */
+ * For each partition and round an agent sends one CONTRIB, and the server answers with one RESULT.
+ * With more than WIRE_INLINE_MAX bytes of payload, a message only offers its bytes (segment,
+ * offset), and the receiver reads them when it has room. A peer can never write memory of this
+ * process. */
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -19,7 +21,7 @@
 #ifndef WIRE_INLINE_MAX /* smaller in the simulator */
 #define WIRE_INLINE_MAX (16 * 1024)
 #endif
-/* The largest send: one message of the largest kind. Control receives are this big. */
+/* Bytes of the largest message. Buffers for receiving messages have this size. */
 #define WIRE_SEND_MAX (WIRE_HDR_BYTES + WIRE_TAIL_MAX + WIRE_INLINE_MAX)
 /* Most agents of one job, for the contributor bitmap. */
 #define WIRE_MEMBERS_MAX 1024
@@ -28,18 +30,20 @@
 enum wire_type {
 	WIRE_CONTRIB = 1, /* agent: contribution to round r, inline or offered */
 	WIRE_RESULT,      /* server: the sum of round r */
-	WIRE_HAVE,        /* agent: has no round in flight, and holds result r */
-	WIRE_HAVE_OK,     /* server: received HAVE(r) */
-	WIRE_DONATE_REQ,  /* server: requests an offer of result r, which others lack */
-	WIRE_DONATE,      /* agent: result r, inline or offered */
-	WIRE_GOT,         /* agent: will not read this RESULT offer (again) */
-	WIRE_AGAIN, /* server: partition or pgen is unknown yet, send CONTRIB or HAVE again soon */
+	/* agent: no contribution to a later round has been sent; the last result here is r */
+	WIRE_HAVE,
+	WIRE_HAVE_OK,    /* server: received HAVE(r) */
+	WIRE_DONATE_REQ, /* server: asks for an offer of result r, which other agents need */
+	WIRE_DONATE,     /* agent: result r, inline or offered */
+	WIRE_GOT,        /* agent: needs this RESULT no more; the server may reuse its memory */
+	/* Server: does not know the partition or pgen yet; send CONTRIB or HAVE again soon */
+	WIRE_AGAIN,
 	WIRE_BAD_CRC, /* server: the bytes read do not match the CONTRIB or DONATE */
-	WIRE_CREDIT,  /* either: more control receives are posted */
+	WIRE_CREDIT,  /* either: grants credits for more messages */
 	WIRE_PING,    /* either: check that the peer responds; answered by PONG */
 	WIRE_PONG,
-	WIRE_SEG_ADD, /* either: a segment that later offers may use */
-	WIRE_SEG_DEL, /* either: that segment no longer exists */
+	WIRE_SEG_ADD, /* either: adds a segment, which later offers may name */
+	WIRE_SEG_DEL, /* either: removes a segment */
 	WIRE_TYPE_END
 };
 
@@ -52,7 +56,8 @@ struct member_set {
 	uint64_t w[WIRE_MEMBERS_MAX / 64];
 };
 
-/* Decoded message. Fields that a type does not use are zero on the wire and checked to be. */
+/* Decoded message. Fields that a type does not use are zero on the wire; the decoder rejects other
+ * values. */
 struct wire_msg {
 	uint8_t type;
 	uint16_t flags;
@@ -60,7 +65,7 @@ struct wire_msg {
 	uint32_t crc;
 	uint64_t cookie; /* cookie of the connection, set by the transport */
 	uint64_t pgen;   /* view in which the partition got its server and members */
-	uint64_t round;  /* from 1; HAVE and its answers: 0, no result yet */
+	uint64_t round;  /* from 1; in HAVE and its answers 0 means that there is no result yet */
 	uint32_t job;
 	uint32_t tensor;
 	uint32_t part;
@@ -68,11 +73,12 @@ struct wire_msg {
 	uint16_t priority; /* larger goes first */
 	uint32_t len;      /* payload bytes */
 	uint16_t segment;
-	uint16_t credits; /* control receives granted with this message, set by the transport */
+	uint16_t credits; /* credits granted with this message, set by the transport */
 	uint64_t offset;  /* offset in the segment */
 	union {
 		struct { /* CONTRIB */
-			/* Crc of delivered result round - 1, 0 when round is 1 */
+			/* Crc of the result of the previous round that the agent delivered; 0 when
+			 * round is 1 */
 			uint32_t crc_prev;
 			uint8_t codec; /* 0: none */
 			uint8_t op;
@@ -90,7 +96,9 @@ struct wire_msg {
 			uint64_t bytes;
 		} seg;
 	};
-	const void *payload; /* inline payload, in the receive buffer or the caller's; else NULL */
+	/* Inline payload, in the receive buffer, or in memory of the caller when sending; else
+	 * NULL */
+	const void *payload;
 };
 
 /* Return the bytes that wire_encode writes for m, padded to 8, with its inline payload. */
@@ -101,16 +109,17 @@ size_t wire_size(const struct wire_msg *m);
  * wire_size(m). */
 size_t wire_encode(const struct wire_msg *m, void *buf);
 
-/* Decode the message at the start of buf (8-byte aligned). Returns the bytes it takes (> 0), where
+/* Decode the message at the start of buf (8-byte aligned). Returns its length (> 0), after which
  * the next message starts, or BPS_EPROTO with a sentence in err. Checks every length, flag,
  * reserved field and type; the core checks the meaning of numbers (job, round, ...). ret->payload
  * points into buf. Writes ret only on success. */
 int wire_decode(const void *buf, size_t n_bytes, struct wire_msg *ret, struct err_text *err);
 
-/* Make a message without tail or payload, with the partition, placement, round and member of m. */
+/* Make a message of the type, without tail or payload. Its job, tensor, part, pgen, round and
+ * member are those of m. */
 struct wire_msg wire_answer(const struct wire_msg *m, enum wire_type type);
 
-/* Return "CONTRIB", ...; "?" for an unknown type. */
+/* Return the name of a type, as "CONTRIB"; "?" for an unknown type. */
 const char *wire_type_name(unsigned type);
 
 static inline bool member_set_has(const struct member_set *s, unsigned i)
