@@ -1,16 +1,16 @@
 #ifndef BPS_COMMON_LOCAL_GPU_SLOT_H
 #define BPS_COMMON_LOCAL_GPU_SLOT_H
-/* Counter page that orders work between one trainer's GPU streams and its job's executor: a sealed
- * memfd with a slot for each of the trainer's tensors, at the tensor's index.
+/* Page of counters that orders the work of a trainer's GPU streams and of its job's executor. The
+ * page is a sealed memfd. It has one slot for each tensor of the trainer, at the tensor's index.
  *
  *   ready   the trainer's stream writes round r after the kernels that compute the gradient
  *   done    the executor writes r when the sum of round r lies in the tensor; the trainer's
  *           stream waits until done >= r
  *
- * Both only grow and are compared as a cyclic signed difference, as the GPU does it. A poisoned
- * done is ahead of every round that can be waited for. To poison a slot, add GPU_SLOT_POISON once.
- * The trainer's library does so itself when the agent or the executor has ended, so it has write
- * access to the page. */
+ * Both counters only grow. They are compared by their signed difference, which may wrap around,
+ * because the GPU compares in that way. To poison a slot means to add GPU_SLOT_POISON to done,
+ * once: then done is larger than every round, so that all waits end. The trainer's library also
+ * poisons slots, when the agent or the executor has ended. So it has write access to the page. */
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
@@ -19,12 +19,16 @@
 #define GPU_SLOT_POISON (UINT64_C(1) << 62)
 
 struct gpu_slot {
-	_Atomic uint64_t ready; /* partner: the executor's acquire load; a GPU fences its write */
-	_Atomic uint64_t done; /* release; partner: the GPU's wait, or the trainer's acquire load */
+	/* Partner: the executor's acquire load; the GPU orders its write after those of the
+	 * gradient */
+	_Atomic uint64_t ready;
+	/* Stored with release; partner: the GPU's wait, or the trainer's acquire load */
+	_Atomic uint64_t done;
 	uint64_t reserved[6];
 };
 _Static_assert(sizeof(struct gpu_slot) == GPU_SLOT_BYTES, "slots are part of the ABI");
 
+/* Return whether a counter has reached a round. */
 static inline bool gpu_slot_reached(uint64_t counter, uint64_t round)
 {
 	return (int64_t)(counter - round) >= 0;
@@ -35,7 +39,7 @@ static inline bool gpu_slot_is_poisoned(uint64_t done)
 	return done >= GPU_SLOT_POISON;
 }
 
-/* End every wait on this slot. A second call has no effect. */
+/* Poison the slot, which ends every wait on it. A second call has no effect. */
 static inline void gpu_slot_poison(struct gpu_slot *s)
 {
 	uint64_t done = atomic_load_explicit(&s->done, memory_order_relaxed);
@@ -46,8 +50,8 @@ static inline void gpu_slot_poison(struct gpu_slot *s)
 		;
 }
 
-/* Mark the round as done, unless the other process has poisoned the slot. Release: partner is the
- * wait of the trainer's stream, for the sum that was written before. */
+/* Mark the round as done, unless another process has poisoned the slot. Release: the sum must be
+ * written before done; partner is the wait of the trainer's stream. */
 static inline void gpu_slot_finish(struct gpu_slot *s, uint64_t round)
 {
 	uint64_t done = atomic_load_explicit(&s->done, memory_order_relaxed);

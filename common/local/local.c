@@ -1,6 +1,6 @@
 /* The shared page, ring and socket messages between a trainer and its agent, for both sides: layout
- * checks, push and pop, completions, encoding of frames. Each side's policy is elsewhere. Thread:
- * as the header says for each function. */
+ * checks, push and pop, completions, encoding of frames. What to submit and when to complete is
+ * decided by the callers. Thread: as the header says for each function. */
 #include "common/local/local.h"
 
 #include <errno.h>
@@ -84,9 +84,10 @@ struct local_entry *local_entries(struct local_control *c, uint32_t sq_entries)
 
 uint32_t local_sq_room(const struct local_control *c)
 {
-	/* Written by this side only */
+	/* Relaxed, because only this side writes the tail */
 	uint32_t tail = atomic_load_explicit(&c->sq_tail, memory_order_relaxed);
-	/* Acquire: partner is the store in local_sq_pop, which has copied the entry before. */
+	/* Acquire: partner is the store in local_sq_pop. The agent has copied an entry before it
+	 * frees its place. */
 	uint32_t used = tail - atomic_load_explicit(&c->sq_head, memory_order_acquire);
 
 	return used < c->sq_entries ? c->sq_entries - used : 0;
@@ -106,10 +107,11 @@ int local_sq_push(struct local_control *c, const struct local_sqe *e)
 
 bool local_sq_publish(struct local_control *c)
 {
-	/* The agent's side is "store agent_sleeps, load sq_tail". Both sides are seq_cst: one of
-	 * the two sees the other's write, so an agent about to block is woken. The store of
-	 * local_sq_push takes no part in that order, so the tail is written again. An addition
-	 * cannot undo what another thread pushes meanwhile. */
+	/* The agent stores agent_sleeps, then loads sq_tail (local_sq_sleep). This side stores
+	 * sq_tail, then loads agent_sleeps. All are seq_cst, so at least one side sees the other's
+	 * store, and an agent that is about to block is woken. The store in local_sq_push is not
+	 * seq_cst, so write the tail again here. Add 0 instead of storing a value, because another
+	 * thread may push meanwhile. */
 	atomic_fetch_add(&c->sq_tail, 0);
 	return atomic_load(&c->agent_sleeps) != 0;
 }
@@ -128,7 +130,8 @@ bool local_sq_pop(
 		return false;
 	*ret = local_sq(c)[*head & (sq_entries - 1)];
 	*head += 1;
-	/* Release: the trainer may overwrite the entry once it sees this (local_sq_room). */
+	/* Release: partner is the load in local_sq_room. After it the trainer may overwrite the
+	 * entry. */
 	atomic_store_explicit(&c->sq_head, *head, memory_order_release);
 	return true;
 }
@@ -182,14 +185,16 @@ void local_done_most(
 {
 	struct local_entry *e = &local_entries(c, sq_entries)[tensor];
 
-	/* Relaxed: the release in local_done, which follows, orders this store too. */
+	/* Relaxed, because the release in local_done, which the caller calls next, orders this
+	 * store as well. */
 	atomic_store_explicit(&e->workers_most, workers, memory_order_relaxed);
 }
 
 void local_done_wake(struct local_control *c)
 {
-	/* The trainer's side is "raise trainer_waits, compare done_seq in the kernel". Both are
-	 * seq_cst: either it sees the new number and does not sleep, or we see that it waits. */
+	/* The trainer adds to trainer_waits, then the kernel compares done_seq (local_done_wait).
+	 * This side adds to done_seq, then loads trainer_waits. All are seq_cst: either the trainer
+	 * sees the new number and does not sleep, or this side sees that it waits. */
 	atomic_fetch_add(&c->done_seq, 1);
 	if (atomic_load(&c->trainer_waits))
 		futex(&c->done_seq, FUTEX_WAKE, INT_MAX, NULL);
@@ -221,7 +226,8 @@ int local_done_wait(struct local_control *c, uint32_t seen, uint64_t spin_ns, ui
 /* ---- messages ---- */
 
 #define FRAME_HEAD_BYTES 8 /* u16 type, u16 0, u32 seq */
-/* Most memory for the strings and lists of one frame: its bytes, and the list's structs. */
+/* Most memory for the strings and lists of one decoded frame: structs of a list take more bytes
+ * than their encoding. */
 #define DECODE_MEM_MAX (2 * LOCAL_FRAME_MAX)
 #define VERSION_MAX    63
 
@@ -359,7 +365,7 @@ bool local_is_sealed(int fd)
 {
 	int seals = fcntl(fd, F_GET_SEALS);
 
-	return seals >= 0 && seals & F_SEAL_SHRINK; /* -1: a file without seals */
+	return seals >= 0 && seals & F_SEAL_SHRINK; /* -1: the file cannot have seals */
 }
 
 static const struct local_row *row_of(unsigned type)
@@ -419,8 +425,8 @@ int local_decode(const void *buf, size_t n_bytes, struct local_msg *ret, void **
 	return 0;
 }
 
-/* Wait until sock is ready for events or the deadline passes. Returns 0, or -EAGAIN (no deadline:
- * do not wait), -ETIMEDOUT. */
+/* Wait until sock is ready for events or the deadline passes. Returns 0, -ETIMEDOUT, or -EAGAIN at
+ * once when deadline_ns is 0. */
 static int wait_ready(int sock, short events, uint64_t deadline_ns)
 {
 	struct pollfd pfd = {.fd = sock, .events = events};
@@ -587,8 +593,8 @@ int local_recv(int sock, struct local_frame *ret, uint32_t timeout_ms, struct er
 		rc = 1;
 	if (rc == 1 && ret->msg.type == LOCAL_HELLO)
 		explicit_bzero(iov.iov_base, (size_t)n); /* the frame may hold a token */
-	/* The control buffer has room for all descriptors of a message, so missing ones could not
-	 * be opened. */
+	/* The control buffer has room for all descriptors that a message can have. So MSG_CTRUNC
+	 * means that some could not be opened, because of the limit of descriptors. */
 	if (rc == 1 && (mh.msg_flags & MSG_CTRUNC))
 		rc = err_set(err, -EMFILE, "a frame lost its descriptors: %s", err_str(-EMFILE));
 free_buf:

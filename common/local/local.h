@@ -12,20 +12,21 @@
  *             slot = round & 1
  *
  * Ring: one producer (the trainer, under a mutex of its library), one consumer (the agent). A
- * submission is {tensor index, op, priority, round}. Rounds of a tensor count from 1 and a trainer
- * has at most one in flight per tensor. So an entry's `done_round` suffices: round r is complete
- * when done_round >= r. The trainer never pops anything: a restarted agent reads sq_head,
+ * submission is {tensor index, op, priority, round}. Rounds of a tensor count from 1, and a trainer
+ * has at most one round in flight per tensor. So there is no second ring for completions: round r
+ * is complete when done_round of the tensor's entry is >= r. A restarted agent reads sq_head,
  * done_round and the ring, and continues.
  *
- * Wake-ups. Trainer to agent: store sq_tail (seq_cst), then if agent_sleeps: write the eventfd. The
- * agent sets agent_sleeps (seq_cst), checks sq_tail once more, blocks. Agent to trainer: store
- * done_round (release), add 1 to done_seq (seq_cst), then if trainer_waits != 0: futex wake of
- * done_seq. The trainer raises trainer_waits (seq_cst), checks done_round again, waits on the
- * done_seq it read before.
+ * Wake-up of the agent: the trainer stores sq_tail (seq_cst) and, if agent_sleeps is set, writes
+ * the eventfd. The agent sets agent_sleeps (seq_cst), checks sq_tail once more, and blocks. Wake-up
+ * of the trainer: the agent stores done_round (release), adds 1 to done_seq (seq_cst) and, if
+ * trainer_waits is not 0, calls futex wake on done_seq. The trainer reads done_seq, adds 1 to
+ * trainer_waits (seq_cst), checks done_round again, and waits on done_seq with the value that it
+ * read.
  *
- * No value that the agent relies on lies in memory that a trainer can write. Positions, rounds and
- * sizes are the agent's own copies; each submission is copied once, then checked. A trainer that
- * writes invalid values harms its own job only. */
+ * The agent relies on no value in memory that a trainer can write. It has its own copies of
+ * positions, rounds and sizes, and copies each submission once before it checks it. So a trainer
+ * that writes invalid values harms its own job only. */
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
@@ -37,17 +38,20 @@
 
 struct msghdr;
 
-#define LOCAL_ABI          1
-#define LOCAL_WHY_GPU_OPEN 1 /* round of a WHY without tensor: bps_gpu_open ended without success */
+#define LOCAL_ABI 1
+/* Value of `round` in a WHY without tensor: asks why bps_gpu_open failed */
+#define LOCAL_WHY_GPU_OPEN 1
 #define LOCAL_MAGIC        0x31737062u /* "bps1" */
 #define LOCAL_SOCKET       "/run/bps/agent.sock"
-#define LOCAL_FRAME_MAX    65536 /* bytes of one socket message */
-/* Tensors per DECLARE. A DECLARE with the longest names fits into a frame, and so does a DECLARED
- * with only the longest refusals. */
+#define LOCAL_FRAME_MAX    65536 /* most bytes of one socket message */
+/* Most tensors per DECLARE. With this limit a DECLARE with the longest names fits into a frame, and
+ * so does a DECLARED that refuses all with the longest texts. */
 #define LOCAL_DECLARE_MAX 100
-#define LOCAL_FDS_MAX     250 /* memory on a GPU may be many handles */
-#define LOCAL_FDS_ROOM    253 /* FD_PASSING_MAX: most descriptors of a message */
-#define LOCAL_ALIGN       64
+/* Most descriptors of a frame; memory of a GPU may consist of many handles */
+#define LOCAL_FDS_MAX 250
+/* FD_PASSING_MAX: most descriptors that the kernel passes with a message */
+#define LOCAL_FDS_ROOM 253
+#define LOCAL_ALIGN    64
 
 struct local_sqe {
 	uint32_t tensor;   /* index of the tensor's entry */
@@ -59,16 +63,19 @@ struct local_sqe {
 
 struct local_entry { /* one per tensor, 64 bytes */
 	_Atomic uint64_t
-		done_round; /* agent writes, release; partner: the trainer's acquire load */
+		/* The agent stores it with release; partner: the trainer's acquire load */
+		done_round;
 	_Atomic int32_t
-		/* Status of done_round: 0 or a negative error code; sticky after a failure */
+		/* Status of round done_round: 0 or a negative error code; after a failure it stays
+		 * negative */
 		status;
-	/* Workers in the partition of done_round that has the fewest */
+	/* Number of workers whose gradients are in the sum of round done_round; partitions may
+	 * differ: this is the least number */
 	_Atomic uint32_t workers;
-	/* Workers in the partition of done_round that has the most */
+	/* The largest such number of a partition */
 	_Atomic uint32_t workers_most;
 	uint32_t unused;
-	/* Number of done_round among all completions of this trainer, from 1 */
+	/* Position of this completion in the order of all completions of this trainer, from 1 */
 	_Atomic uint64_t done_order;
 	uint64_t reserved[4];
 };
@@ -81,12 +88,13 @@ struct local_control { /* start of the control memfd */
 	_Alignas(64) _Atomic uint32_t sq_tail; /* trainer writes */
 	_Alignas(64) _Atomic uint32_t sq_head; /* agent writes */
 	_Atomic uint32_t agent_sleeps;
-	/* Agent writes: the code of why no round that needs a server can complete now, 0: no known
-	 * reason. Independent of other fields; the trainer reads it while it waits. */
+	/* Written by the agent: error code, why rounds that need a server cannot complete now; 0:
+	 * no such reason is known. The trainer reads it while it waits. It is independent of other
+	 * fields. */
 	_Atomic int32_t trouble;
-	/* Agent increments; the trainer's futex word */
+	/* The agent adds 1 for each batch of completions; the trainer's futex word */
 	_Alignas(64) _Atomic uint32_t done_seq;
-	/* Agent increments: the last completion's done_order. The agent does not rely on it. */
+	/* Counts completions: done_order of the last one. Only the agent adds to it */
 	_Atomic uint64_t n_done;
 	_Alignas(64) _Atomic uint32_t trainer_waits; /* number of waiting threads */
 };
@@ -97,74 +105,83 @@ struct local_control { /* start of the control memfd */
 /* Return the bytes of a control page with that many ring and tensor entries, including
  * alignment. */
 size_t local_control_bytes(uint32_t sq_entries, uint32_t tensor_entries);
-/* Fill in the constants of a zeroed page. */
+/* Fill in the constant fields of a zeroed page. */
 void local_control_init(struct local_control *c, uint32_t sq_entries, uint32_t tensor_entries);
-/* Check a page that the other side made: magic, abi, sizes against the mapped bytes.
+/* Check the control page of the other process: magic, ABI version, and sizes against the mapped
+ * bytes.
  * Errors: BPS_EPROTO, BPS_EVERSION. */
 int local_control_check(const struct local_control *c, size_t mapped_bytes, struct err_text *err);
 
-/* Return the ring, which follows the control struct; the entries follow the ring. The agent
- * computes both places from its own copy of sq_entries; the trainer checks the offsets in the
- * page. */
+/* Return the ring, which follows the control struct. The tensors' entries follow the ring. The
+ * agent computes both addresses from its own copy of sq_entries; the trainer checks the offsets in
+ * the page (local_control_check). */
 static inline struct local_sqe *local_sq(struct local_control *c)
 {
 	return (struct local_sqe *)((char *)c + sizeof(*c));
 }
-/* Return the tensors' completion entries, which follow a ring of that size. */
+/* Return the tensors' entries, which follow a ring of sq_entries. */
 struct local_entry *local_entries(struct local_control *c, uint32_t sq_entries);
 
 /* Trainer: return how many submissions fit into the ring now. */
 uint32_t local_sq_room(const struct local_control *c);
-/* Trainer: append one submission. Returns 0 or -EAGAIN when the ring is full. Caller holds its
- * mutex. Does not wake the agent: call local_sq_publish once after the last. */
+/* Trainer: append one submission. Returns 0, or -EAGAIN when the ring is full. The caller holds the
+ * library's mutex. This does not wake the agent: call local_sq_publish once after the last
+ * submission. */
 int local_sq_push(struct local_control *c, const struct local_sqe *e);
-/* Trainer: true when the agent sleeps and its eventfd must be written. Needs no mutex. */
+/* Trainer: return whether the agent sleeps, so that the caller must write its eventfd. Needs no
+ * mutex. */
 bool local_sq_publish(struct local_control *c);
-/* Agent: copy the next submission; *head is the agent's own position. False when the ring is empty,
- * or when the trainer's tail is invalid (more than sq_entries ahead); local_sq_sleep then returns
- * true, so that the agent may block. */
+/* Agent: copy the next submission. *head is the agent's own position. Returns false when the ring
+ * is empty, or when the trainer's tail is invalid (more than sq_entries ahead of *head). In both
+ * cases local_sq_sleep returns true, so that the agent may block. */
 bool local_sq_pop(
 	struct local_control *c, uint32_t sq_entries, uint32_t *head, struct local_sqe *ret);
-/* Agent, before it blocks: return true when it may, false when the ring has an entry. */
+/* Agent, before it blocks: set its sleep flag and return true. Returns false, with the flag
+ * cleared, when the ring has an entry. */
 bool local_sq_sleep(struct local_control *c, uint32_t sq_entries, uint32_t head);
 /* Agent: clear its sleep flag. */
 void local_sq_awake(struct local_control *c);
-/* Agent: mark a round of a tensor (an index below its own tensor_entries) as complete. Call
- * local_done_wake once after a batch. */
+/* Agent: mark a round of a tensor as complete. tensor: index of its entry, checked by the caller.
+ * Call local_done_wake once after a batch. */
 void local_done(struct local_control *c, uint32_t sq_entries, uint32_t tensor, uint64_t round,
 	int status, uint32_t workers);
-/* Agent, before local_done: set the number of workers in that round's partition with the most. */
+/* Agent: set workers_most of a tensor's entry. Call it before local_done. */
 void local_done_most(
 	struct local_control *c, uint32_t sq_entries, uint32_t tensor, uint32_t workers);
 /* Agent: wake the trainer's waiting threads, if there are any. */
 void local_done_wake(struct local_control *c);
-/* Trainer: block until done_seq differs from seen, at most timeout_ns; spins spin_ns first. Returns
- * 0 or -ETIMEDOUT.
+/* Trainer: block until done_seq differs from `seen`, at most for timeout_ns. Polls for spin_ns
+ * first. Returns 0 (also when done_seq may be unchanged) or -ETIMEDOUT.
  * Usage: seen = done_seq; if not complete: local_done_wait(c, seen, ...); repeat. */
 int local_done_wait(struct local_control *c, uint32_t seen, uint64_t spin_ns, uint64_t timeout_ns);
 
 /* Messages. Trainer to agent: HELLO DECLARE FINISH WHY ASK BARRIER. Agent to trainer: WELCOME JOB
- * DECLARED ARENA TEXT FINISHED PEOPLE. A frame is u16 type, u16 0, u32 seq (0, or repeated in the
- * answer), then the struct by common/wire/codec.h. */
+ * DECLARED ARENA TEXT FINISHED PEOPLE. A frame is u16 type, u16 0, u32 seq, then the struct,
+ * encoded by common/wire/codec.h. An answer has the seq of its request; seq may be 0. */
 enum local_type {
 	LOCAL_HELLO = 1,
-	LOCAL_WELCOME, /* + fds: control memfd, eventfd; or code and text, then the agent closes */
-	/* The job is complete (code 0) or has failed; sent unasked; the first failure counts */
+	/* With the descriptors of the control memfd and the eventfd; or with code and text, then
+	 * the agent closes */
+	LOCAL_WELCOME,
+	/* The agent reports, without a request, that the job is complete (code 0) or has failed.
+	 * Only the first failure counts */
 	LOCAL_JOB,
 	LOCAL_DECLARE,
-	LOCAL_DECLARED, /* answers DECLARE; the ARENA messages that it names came before */
-	LOCAL_ARENA,    /* + fd */
-	LOCAL_WHY,      /* asks why it waits, or why it failed */
+	LOCAL_DECLARED, /* answers DECLARE; the ARENA messages for its arenas are sent before */
+	LOCAL_ARENA,    /* with the descriptor of the arena's memfd */
+	LOCAL_WHY,      /* asks why a round or the job waits, or why it failed */
 	LOCAL_TEXT,     /* answers WHY */
 	LOCAL_FINISH,
-	LOCAL_FINISHED,    /* answers FINISH: every worker has finished, or the job failed */
-	LOCAL_ASK,         /* asks for the workers of the job, or those in a tensor's last sum */
-	LOCAL_PEOPLE,      /* answers ASK */
-	LOCAL_DEVICE,      /* asks for the executor that drives this job's GPUs */
-	LOCAL_DEVICE_AT,   /* answers DEVICE; + a socket to it, or code and text */
-	LOCAL_BARRIER,     /* asks to wait for all other workers; no round is in flight here */
-	LOCAL_PASSED,      /* answers BARRIER: all workers are there, or the job failed */
-	LOCAL_ASK_TRAFFIC, /* asks for the bytes that the agent has moved */
+	LOCAL_FINISHED, /* answers FINISH: every worker has finished, or the job failed */
+	/* Asks for the workers of the job, or for those in the last sum of a tensor */
+	LOCAL_ASK,
+	LOCAL_PEOPLE, /* answers ASK */
+	LOCAL_DEVICE, /* asks for the executor that drives this job's GPUs */
+	/* Answers DEVICE, with a socket to the executor, or with code and text */
+	LOCAL_DEVICE_AT,
+	LOCAL_BARRIER,     /* waits for all other workers; this worker has no round in flight */
+	LOCAL_PASSED,      /* answers BARRIER: all workers have sent it, or the job failed */
+	LOCAL_ASK_TRAFFIC, /* asks for the bytes that the agent has sent and received */
 	LOCAL_TRAFFIC,     /* answers ASK_TRAFFIC */
 	LOCAL_TYPE_END
 };
@@ -173,38 +190,40 @@ struct local_hello {
 	uint16_t abi;
 	const char *version;
 	const char *job;
-	uint32_t rank; /* UINT32_MAX: assign */
+	uint32_t rank; /* UINT32_MAX: the scheduler assigns one */
 	uint32_t size;
 	uint32_t flags; /* enum job_flags */
 	uint32_t part_bytes;
 	struct blob token; /* CTL_TOKEN_BYTES; empty: the job has none */
-	uint16_t backup;   /* same as in JOIN */
+	uint16_t backup;   /* backup, grace_ms and max_size: as in struct ctl_join */
 	uint32_t grace_ms;
 	uint32_t max_size;
-	uint32_t machine_size; /* same as local_size in JOIN */
+	uint32_t machine_size; /* same as local_size in struct ctl_join */
 };
 struct local_welcome {
 	uint32_t code; /* 0 or the positive value of an error code */
 	const char *text;
-	uint16_t n_types; /* the agent's LOCAL_TYPE_END: it supports smaller types */
+	uint16_t n_types; /* the agent's LOCAL_TYPE_END: the agent supports the types below it */
 };
 struct local_job {
 	uint32_t code;
 	const char *text;
 	uint32_t rank;
 	uint32_t size;
-	uint32_t local_rank; /* order of ranks on this machine */
+	uint32_t local_rank; /* number of this worker among the ranks of this machine, from 0 */
 	uint32_t local_size;
-	uint64_t barrier; /* the last barrier that was passed */
-	uint8_t is_new;   /* this worker joined while the job ran; others learn it from PASSED */
-	uint32_t root;    /* the lowest rank that has not joined while the job ran */
+	uint64_t barrier; /* number of the last barrier that the job has passed */
+	/* 1: this worker joined while the job ran; the other workers learn of it from PASSED */
+	uint8_t is_new;
+	uint32_t root; /* the lowest rank of those that did not join while the job ran */
 };
 struct local_decl {
 	const char *name;
 	uint8_t dtype;
 	uint64_t n_elems;
 	uint32_t
-		/* The trainer's region at the executor where the tensor lies; 0: host memory */
+		/* Region of the executor in which the tensor lies; 0: the tensor is in host
+		 * memory */
 		region;
 	uint64_t region_offset;
 };
@@ -213,9 +232,9 @@ struct local_declare {
 	uint32_t n_tensors;
 };
 struct local_slot {
-	uint32_t code; /* 0, or the error code of this tensor's refusal */
+	uint32_t code; /* 0, or the error code when the agent refuses this tensor */
 	const char *text;
-	uint32_t tensor; /* entry index */
+	uint32_t tensor; /* index of its entry in the control page */
 	uint32_t in_arena, out_arena;
 	uint64_t in_offset;
 	uint64_t out_offset[2]; /* encoded as two u64 fields */
@@ -234,7 +253,7 @@ struct local_why {
 	uint64_t round;
 };
 struct local_text {
-	uint32_t code; /* code of the failure, 0 when it only waits */
+	uint32_t code; /* error code of the failure; 0: no failure, the round or job only waits */
 	const char *text;
 };
 struct local_none { /* for types without fields */
@@ -245,41 +264,47 @@ struct local_finished {
 	const char *text;
 };
 
-#define LOCAL_PEOPLE_MAX 200 /* per answer, which fits into a frame with the longest names */
+/* Most workers per answer; with the longest names they fit into a frame */
+#define LOCAL_PEOPLE_MAX 200
 struct local_ask {
-	uint32_t tensor; /* entry index: workers in its last sum; UINT32_MAX: workers of the job */
-	uint32_t first;  /* start the answer at this index */
+	/* Index of its entry: asks for the workers in its last sum; UINT32_MAX: for the workers of
+	 * the job */
+	uint32_t tensor;
+	uint32_t first; /* index of the first worker in the answer */
 };
-/* Worker of the job, also one that is lost. */
+/* Worker of the job, or one that was lost. */
 struct local_person {
 	uint32_t rank;
 	uint8_t is_lost;
-	uint8_t is_new;     /* joined at the last barrier with newcomers */
-	uint8_t is_missing; /* for a tensor: missing in some partition of its last sum */
+	uint8_t is_new; /* the worker was let in at the last barrier with newcomers */
+	/* Answer for a tensor: the worker's gradient is missing in the last sum of a partition */
+	uint8_t is_missing;
 	const char *host;
-	const char *why; /* non-empty: it was lost, and why */
+	const char *why; /* non-empty: the worker was lost, for this reason */
 };
 struct local_people {
-	uint64_t view; /* grows when the workers change */
+	uint64_t view; /* larger after each change of the workers */
 	uint32_t n_all;
 	struct local_person *people; /* sorted by rank */
 	uint32_t n_people;
 };
 
-struct local_traffic {     /* traffic over the network of all the agent's jobs */
-	uint64_t instance; /* instance of the agent; each counts from 0 */
+struct local_traffic {     /* bytes over the network, for all jobs of the agent */
+	uint64_t instance; /* instance of the agent; a restarted agent counts from 0 again */
 	uint64_t sent_bytes, received_bytes;
 };
 
 struct local_barrier {
-	uint64_t number; /* number of the last barrier that the worker passed, plus 1 */
+	/* Number of this barrier: that of the last one that the worker passed, plus 1 */
+	uint64_t number;
 };
 struct local_passed {
 	uint32_t code;
 	const char *text;
 	uint64_t barrier;
 	uint32_t n_new; /* workers that were let in at this barrier */
-	uint32_t root;  /* the lowest rank that had been let in before */
+	/* The lowest rank of the workers that were in the job before this barrier */
+	uint32_t root;
 };
 
 struct local_msg {
@@ -319,33 +344,35 @@ struct local_msg {
 /* Return whether fd is a memfd that cannot shrink, so that its mapped memory stays valid. */
 bool local_is_sealed(int fd);
 const char *local_type_name(unsigned type);
-/* Encode and send one frame with n_fds (<= LOCAL_FDS_MAX) descriptors; never blocks longer than
- * timeout_ms (0: not at all).
+/* Encode and send one frame with n_fds (<= LOCAL_FDS_MAX) descriptors. Blocks at most timeout_ms;
+ * 0: not at all.
  * Errors: -EAGAIN or -ETIMEDOUT, -EMSGSIZE, -EPIPE, ... */
 int local_send(
 	int sock, const struct local_msg *m, const int *fds, unsigned n_fds, uint32_t timeout_ms);
-/* Convert an error code of a message: a negative code, or the fallback where it is invalid. */
+/* Convert the positive error code of a message to the negative code. Returns fallback when the code
+ * is invalid. */
 int local_code(uint32_t wire, int fallback);
-/* Received frame with its descriptors. */
+/* Received frame with its descriptors. Free it with local_frame_free. */
 struct local_frame {
 	struct local_msg msg;
 	void *mem; /* same as in codec_decode */
 	int fds[LOCAL_FDS_ROOM];
 	unsigned n_fds;
 };
-/* Close all descriptors that are not negative, and free; the frame is empty then. */
+/* Close the descriptors of a frame that are not negative, free its memory, and make it empty. */
 void local_frame_free(struct local_frame *f);
-/* Receive one frame with close-on-exec descriptors, waiting at most timeout_ms (0: not at all).
- * Whatever it returns, the caller frees *ret: the last close of a descriptor can take as long as
- * its sender likes. Returns 1, or 0 on end of file.
+/* Receive one frame with its descriptors, which are close-on-exec. Waits at most timeout_ms; 0: not
+ * at all. The caller must free *ret also after an error. It may do so on another thread, because
+ * the sender of a descriptor can make its close block. Returns 1, or 0 when the peer has closed the
+ * socket.
  * Errors: -EAGAIN or -ETIMEDOUT, -ECONNRESET, -ENOMEM; BPS_EPROTO truncated, malformed, or more
- * than LOCAL_FDS_MAX descriptors; -EMFILE this process may not open as many descriptors as came
- * along: the message is decoded all the same, and some descriptors are lost. */
+ * than LOCAL_FDS_MAX descriptors; -EMFILE this process has reached its limit of descriptors: the
+ * message is decoded, but some of its descriptors are lost. */
 int local_recv(int sock, struct local_frame *ret, uint32_t timeout_ms, struct err_text *err);
-/* Receive like local_recv with timeout_ms 0, but leave the frame in the socket: a recv of one byte
- * removes it. No descriptors are received. */
+/* Decode the next frame, as local_recv with timeout_ms 0, but leave it in the socket. No
+ * descriptors are received. To remove the frame, receive one byte with recv(2). */
 int local_peek(int sock, struct local_msg *ret, void **ret_mem, struct err_text *err);
-/* Decode a frame's bytes (for the fuzz target; local_recv uses it). */
+/* Decode the bytes of a frame. local_recv and the fuzz target use it. */
 int local_decode(const void *buf, size_t n_bytes, struct local_msg *ret, void **ret_mem,
 	struct err_text *err);
 #endif

@@ -20,27 +20,35 @@
 
 #define GPU_UUID_BYTES   16
 #define GPU_HANDLE_BYTES 64
-#define LOCAL_GPUS_MAX   64 /* limit per machine */
-#define GPU_WORD_MAX     31 /* names of back-ends and routes */
+#define LOCAL_GPUS_MAX   64 /* most GPUs of a machine */
+#define GPU_WORD_MAX     31 /* most letters in the name of a back-end or route */
 #define GPU_PATH_MAX     255
 #define GPU_NODES_BYTES  (LOCAL_GPUS_MAX * sizeof(uint16_t))
-#define GPU_PIPE_FD      3 /* descriptor of the executor's socket to its agent, at its start */
+/* Number of the descriptor that an executor has at its start: the socket to its agent */
+#define GPU_PIPE_FD 3
 
 enum { /* continue the numbers of enum local_type */
 	GPU_TYPE_FIRST = 32,
 	GPU_HELLO = GPU_TYPE_FIRST, /* trainer */
-	GPU_WELCOME,                /* executor; + counter page, or code and text */
-	GPU_ALLOC,   /* trainer: make memory on my GPU; answered by REGION + handles */
-	GPU_IMPORT,  /* trainer; + handles: use memory of mine; answered by REGION */
+	/* Executor; with the memfd of the counter page, or with code and text */
+	GPU_WELCOME,
+	/* Trainer: asks the executor to allocate memory on the trainer's GPU; the answer is REGION
+	 * with handles */
+	GPU_ALLOC,
+	/* Trainer, with handles: asks the executor to use memory of the trainer; the answer is
+	 * REGION */
+	GPU_IMPORT,
 	GPU_REGION,  /* executor */
-	GPU_RELEASE, /* trainer; answered by RELEASED */
+	GPU_RELEASE, /* trainer: a region is no longer used; the answer is RELEASED */
 	GPU_RELEASED,
-	GPU_FAILED,  /* executor to all: the job cannot continue */
-	GPU_START,   /* agent; + pipe's memfd, eventfd of the executor, eventfd of the agent */
-	GPU_READY,   /* executor; or code and text, then it ends */
-	GPU_TRAINER, /* agent; + socket */
+	GPU_FAILED, /* executor to all: the job cannot continue */
+	/* Agent; with the memfd of the rings (ring_pair.h), the eventfd of the executor and that of
+	 * the agent */
+	GPU_START,
+	GPU_READY,   /* executor: has started; or with code and text: cannot start, and ends */
+	GPU_TRAINER, /* agent: a trainer connects; with the socket to the trainer */
 	GPU_ROUTE,   /* executor */
-	GPU_ARENA,   /* agent; + memfd: staging memory */
+	GPU_ARENA,   /* agent: staging memory; with its memfd */
 	GPU_END,     /* agent: the job is over */
 	GPU_TYPE_END
 };
@@ -57,12 +65,12 @@ struct gpu_welcome {
 	const char *route;
 	struct blob uuid; /* GPU assigned to the trainer */
 	uint32_t n_slots;
-	uint64_t bytes; /* size of the page */
+	uint64_t bytes; /* size of the counter page */
 };
 struct gpu_alloc {
 	uint64_t bytes;
 };
-/* Version of memory that can be mapped elsewhere, as in the executor's struct device_desc. */
+/* Version of struct gpu_memory, as in the executor's struct device_desc. */
 #define GPU_MEMORY_VERSION 1
 enum { GPU_MEMORY_FD = 1, GPU_MEMORY_IPC, GPU_MEMORY_HOST }; /* kinds of memory */
 struct gpu_memory {
@@ -74,15 +82,16 @@ struct gpu_memory {
 struct gpu_region {
 	uint32_t code;
 	const char *text;
-	uint32_t region;           /* its number, from 1 */
-	struct gpu_memory *memory; /* one entry, for ALLOC; the descriptors come with it */
+	uint32_t region; /* number of the region, from 1 */
+	/* Answer to ALLOC: one entry; its descriptors are sent with this message */
+	struct gpu_memory *memory;
 	uint32_t n_memory;
 };
 struct gpu_import {
 	struct gpu_memory *memory; /* one entry */
 	uint32_t n_memory;
 };
-struct gpu_release { /* also RELEASED, where code is the result */
+struct gpu_release { /* RELEASE and RELEASED; code: result, in RELEASED */
 	uint32_t code;
 	const char *text;
 	uint32_t region;
@@ -96,7 +105,7 @@ struct gpu_start {
 	const char *version;
 	const char *job;
 	uint32_t n_workers, n_slots;
-	const char *route; /* requested route; "auto" */
+	const char *route; /* requested route, or "auto" */
 	const char *sysfs; /* sysfs root to read the bus topology from; "": the default */
 };
 struct gpu_trainer {
@@ -105,16 +114,16 @@ struct gpu_trainer {
 struct gpu_route {
 	const char *route;
 	uint32_t n_inputs;
-	/* NUMA node plus 1 where host memory should lie, 0: any. */
+	/* NUMA node in which host memory for sums should lie, plus 1; 0: any node. */
 	uint32_t sum_node;
-	struct blob input_nodes; /* node of each input, a u16 */
+	struct blob input_nodes; /* u16 for each input: its node, counted in the same way */
 };
 struct gpu_arena {
 	uint32_t id;
 	uint64_t bytes;
 };
 
-/* Layouts of all types, from GPU_TYPE_FIRST on. */
+/* Names and layouts of the types from GPU_TYPE_FIRST on. */
 struct local_row {
 	const char *name;
 	struct layout layout;

@@ -1,6 +1,6 @@
 /* The pair of rings between the agent and its executor: push, pop, and wake-ups. Entries that do
- * not fit are kept in the sender's memory. The meaning of entries is the callers'. One thread on
- * each side. */
+ * not fit into a ring stay in the sender's memory. What an entry means is up to the callers.
+ * Thread: one on each side. */
 #include "common/local/ring_pair.h"
 
 #include <errno.h>
@@ -24,7 +24,8 @@ void ring_pair_fini(struct ring_pair *p)
 static bool put(struct ring_pair *p, const struct ring_pair_entry *e)
 {
 	struct ring_pair_ring *r = &p->page->rings[p->out];
-	/* Acquire: partner is the store in ring_pair_pop, which has copied the entry before. */
+	/* Acquire: partner is the store in ring_pair_pop. The reader has copied an entry before it
+	 * frees its place. */
 	uint32_t used = p->tail - atomic_load_explicit(&r->head, memory_order_acquire);
 
 	if (used >= RING_PAIR_ENTRIES) /* full, or the reader's index is invalid */
@@ -79,11 +80,11 @@ bool ring_pair_flush(struct ring_pair *p)
 	if (!p->is_dirty)
 		return p->n_late;
 	p->is_dirty = false;
-	/* The reader's side is "store sleeps, load tail". Both are seq_cst: one sees the
-	 * other's. */
+	/* The reader stores sleeps, then loads tail (ring_pair_sleep). This side adds 0 to tail,
+	 * then loads sleeps. All are seq_cst, so at least one side sees the other's store. */
 	atomic_fetch_add(&r->tail, 0);
 	if (atomic_load(&r->sleeps))
-		/* Fails only when a wake-up is pending already */
+		/* Ignore the result: write fails only when a wake-up is already pending */
 		(void)!write(p->wake_fd, &one, sizeof(one));
 	return p->n_late;
 }

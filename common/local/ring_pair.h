@@ -1,15 +1,16 @@
 #ifndef BPS_COMMON_LOCAL_RING_PAIR_H
 #define BPS_COMMON_LOCAL_RING_PAIR_H
-/* Two rings of small fixed entries between two processes, one for each direction, in one piece of
- * shared memory, each with an eventfd that wakes its reader. The agent and its executor exchange
- * events about partitions over them, without a system call while both are awake. Entries that do
- * not fit wait in the sender's own memory, so that a push never fails for want of room.
+/* Two rings in shared memory between the agent and its executor, one for each direction. They carry
+ * events about partitions, as entries of a fixed size. Each ring has an eventfd that wakes its
+ * reader; while both processes are awake, no system call is needed. When a ring is full, entries
+ * wait in the memory of their sender, so a full ring never makes a push fail.
  *
- * Sender: fill the entry, store tail (seq_cst), then if the reader sleeps: write its eventfd.
- * Reader: set sleeps (seq_cst), check tail once more, block. The same order as in local.h.
+ * The sender fills the entry, stores tail (seq_cst) and, if sleeps is set, writes the eventfd of
+ * the reader. The reader sets sleeps (seq_cst), checks tail once more, and blocks. This is the same
+ * order as in local.h.
  *
- * Nothing in the page is trusted: each side keeps its own positions, and copies entries once. One
- * thread on each side. */
+ * Neither side trusts the page: each has its own copy of its positions, and copies an entry once
+ * before it uses it. Thread: one on each side. */
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
@@ -28,60 +29,69 @@ _Static_assert(sizeof(struct ring_pair_entry) == 32, "part of the protocol");
 #define RING_PAIR_ENTRIES 4096u /* per ring; a power of two */
 
 struct ring_pair_ring {
-	_Alignas(64) _Atomic uint32_t tail; /* its sender writes */
-	_Alignas(64) _Atomic uint32_t head; /* written by the reader, like sleeps */
+	_Alignas(64) _Atomic uint32_t tail; /* written by the sender */
+	_Alignas(64) _Atomic uint32_t head; /* head and sleeps: written by the reader */
 	_Atomic uint32_t sleeps;
 	_Alignas(64) struct ring_pair_entry entries[RING_PAIR_ENTRIES];
 };
 
 struct ring_pair_page {
 	struct ring_pair_ring rings[2]; /* [0]: agent to executor */
-	/* Grows with turns of the executor's loop, at least once a second */
+	/* The executor's loop adds to it, at least once a second */
 	_Atomic uint64_t beat;
 };
 
 struct ring_pair {
-	struct ring_pair_page *page;  /* mapped; the owner unmaps it */
-	int wake_fd;                  /* the other side's eventfd; lent */
+	struct ring_pair_page *page;  /* mapped by the caller, which also unmaps it */
+	int wake_fd;                  /* eventfd that wakes the other side; the caller's */
 	unsigned out;                 /* index of the ring that this side fills */
 	uint32_t tail, head;          /* this side's own positions */
 	struct ring_pair_entry *late; /* entries that did not fit, in order */
 	size_t n_late, first_late, cap_late;
-	bool is_dirty; /* pushed since the last flush */
+	bool is_dirty; /* entries were put into the ring since the last flush */
 };
 
-/* Initialize one side. is_agent: which side this is. */
+/* Initialize one side. is_agent: this side is the agent, else the executor. */
 void ring_pair_init(struct ring_pair *p, struct ring_pair_page *page, int wake_fd, bool is_agent);
 void ring_pair_fini(struct ring_pair *p);
 /* Push an entry. The other side may not see it before ring_pair_flush.
  * Errors: -ENOMEM. */
 int ring_pair_push(struct ring_pair *p, const struct ring_pair_entry *e);
-/* Move waiting entries into the ring, as far as there is room, and wake the reader. Returns true
- * when some still wait. */
+/* Move waiting entries into the ring, as many as fit, and wake the reader if it sleeps. Returns
+ * true when entries still wait. */
 bool ring_pair_flush(struct ring_pair *p);
+/* Copy the next entry from the other side. Returns false when there is none. */
 bool ring_pair_pop(struct ring_pair *p, struct ring_pair_entry *ret);
-/* Call before blocking. Returns true when this side may block; false when there is an entry to pop,
- * or waiting entries fit now. */
+/* Call before blocking: set this side's sleep flag and return true. Returns false, with the flag
+ * cleared, when there is an entry to pop or when entries wait to be moved into the ring. */
 bool ring_pair_sleep(struct ring_pair *p);
+/* Clear this side's sleep flag. */
 void ring_pair_awake(struct ring_pair *p);
 
-/* Entries from the agent. id is the tensor's, except where noted. */
+/* Entries from the agent. id is the tensor's index, except where noted. */
 enum ring_pair_to_executor {
 	RING_PAIR_TENSOR =
-		1, /* a dtype, x elements, y bytes of a partition; BUFFERs and PLACEs follow */
-	RING_PAIR_BUFFER, /* a enum ring_pair_buffer, b index; x arena, y offset */
-	RING_PAIR_PLACE,  /* b worker; x region, y offset, z slot */
-	RING_PAIR_RUN,    /* a op, b priority; x round */
-	RING_PAIR_LANDED, /* x round, y partition: its sum lies in the out-buffer of the round */
+		/* New tensor. a: dtype; x: elements; y: bytes of a partition. BUFFER and PLACE
+		 * entries follow */
+	1,
+	/* Host buffer of the tensor. a: enum ring_pair_buffer; b: index; x: arena; y: offset */
+	RING_PAIR_BUFFER,
+	/* Memory of a worker's tensor. b: worker; x: region; y: offset; z: slot */
+	RING_PAIR_PLACE,
+	RING_PAIR_RUN, /* start a round. a: op; b: priority; x: round */
+	/* The sum of a partition lies in the out-buffer of the round. x: round; y: partition */
+	RING_PAIR_LANDED,
 	RING_PAIR_CANCEL, /* the tensor has failed */
-	RING_PAIR_POISON, /* b worker, z slot: no sum will come, end all waits */
+	RING_PAIR_POISON, /* no sum will come: poison the slot. b: worker; z: slot */
 };
 enum ring_pair_buffer { RING_PAIR_IN, RING_PAIR_OUT };
 /* Entries from the executor. */
 enum ring_pair_to_agent {
-	RING_PAIR_STAGED = 64, /* x round, y partition: its contribution lies in the in-buffers */
-	RING_PAIR_DONE,        /* x round: the sum is in all trainers' tensors */
-	RING_PAIR_BAD,         /* b worker, x code (positive): the tensor is invalid */
-	RING_PAIR_LATE,        /* b worker: its stream has not reached the round for a while */
+	/* The contribution of a partition lies in the in-buffers. x: round; y: partition */
+	RING_PAIR_STAGED = 64,
+	RING_PAIR_DONE, /* the sum of a round is in the tensors of all trainers. x: round */
+	RING_PAIR_BAD,  /* the tensor is invalid. b: worker; x: error code (positive) */
+	/* The stream of a worker has not reached the round for a while. b: worker */
+	RING_PAIR_LATE,
 };
 #endif
