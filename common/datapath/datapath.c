@@ -1,6 +1,6 @@
-/* Transport for the core, made of two: connects go through shared memory where possible, else
- * through the network. Each later call goes to the connection's own transport. Thread: the data
- * thread that owns it. */
+/* A transport made of two others: a connect goes through shared memory if possible, else through
+ * the network. Later calls go directly to the transport of the connection. Thread: the data thread
+ * that owns the transport. */
 #include "common/datapath/datapath.h"
 
 #include <errno.h>
@@ -10,9 +10,11 @@
 
 #include "common/base/log.h"
 
-/* Most server threads kept with a recent shared-memory failure; the oldest is discarded. */
+/* Number of server threads for which failures over shared memory are remembered; the oldest are
+ * forgotten. */
 #define TROUBLES_MAX 64
-/* Attempts before the network is used: at first the peer may not know us yet. */
+/* Failures before the network is used. The first ones may only mean that the server does not know
+ * this agent yet. */
 #define TRIES 3
 
 struct trouble {
@@ -20,7 +22,7 @@ struct trouble {
 	uint16_t thread;
 	unsigned n;
 };
-/* Connect through shared memory that is not up yet. */
+/* A connection through shared memory that is not up yet. */
 struct attempt {
 	const struct xconn *conn; /* NULL: free */
 	uint16_t thread;
@@ -41,7 +43,7 @@ static struct datapath *of(struct xport *x)
 	return (struct datapath *)x;
 }
 
-/* Find the record of failures of a peer's thread; NULL: none. */
+/* Find the record of failures with a server's thread. Returns NULL when there is none. */
 static struct trouble *trouble_with(struct datapath *d, uint64_t instance, uint16_t thread)
 {
 	for (unsigned i = 0; i < TROUBLES_MAX; i++)
@@ -81,7 +83,8 @@ static struct attempt *attempt_of(struct datapath *d, const struct xconn *c)
 	return NULL;
 }
 
-/* Start to connect. Returns 0; -EAGAIN: try again later; other errors: use the network. */
+/* Start to connect through shared memory. Returns 0, or -EAGAIN: try again later. After any other
+ * error, use the network. */
 static int connect_shm(struct datapath *d, const char *addr, uint16_t port, uint16_t thread,
 	uint32_t peer_id, uint64_t instance, const void *key, void *user, struct xconn **ret)
 {
@@ -112,7 +115,7 @@ static int path_connect(struct xport *x, const char *addr, uint16_t port, uint16
 	return d->net->ops->connect(d->net, addr, port, thread, peer_id, instance, key, user, ret);
 }
 
-/* Pass on the events of both transports, and note the result of the attempts. */
+/* Pass the events of the shared-memory transport to the core, and note whether connects succeed. */
 static void shm_up(void *ctx, struct xconn *c, uint32_t peer_id, uint64_t peer_instance)
 {
 	struct datapath *d = ctx;
@@ -183,7 +186,7 @@ static int path_seg_share(struct xport *x, uint16_t segment, int fd)
 
 static void path_seg_del(struct xport *x, uint16_t segment)
 {
-	if (of(x)->shm) /* else it is being freed, see path_free */
+	if (of(x)->shm) /* NULL in path_free, which frees it first */
 		of(x)->shm->ops->seg_del(of(x)->shm, segment);
 	of(x)->net->ops->seg_del(of(x)->net, segment);
 }
@@ -196,7 +199,7 @@ static int path_poll(struct xport *x, uint64_t now_ns)
 
 static int path_may_sleep(struct xport *x)
 {
-	/* Ask both, because each sends its queued messages then. */
+	/* Call both, even if the first returns false, because the call sends queued messages. */
 	int may_net = of(x)->net->ops->may_sleep(of(x)->net);
 
 	return of(x)->shm->ops->may_sleep(of(x)->shm) && may_net;
@@ -221,7 +224,8 @@ static void path_free(struct xport *x)
 
 	xport_free(d->shm);
 	d->shm = NULL;
-	xport_free(d->net); /* ends its reads; the segments of a job go with its last read */
+	/* Ends its reads; read_done of a job's last read removes segments (path_seg_del) */
+	xport_free(d->net);
 	if (d->epoll_fd >= 0)
 		close(d->epoll_fd);
 	free(d);

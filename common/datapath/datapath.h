@@ -1,24 +1,25 @@
 #ifndef BPS_COMMON_DATAPATH_DATAPATH_H
 #define BPS_COMMON_DATAPATH_DATAPATH_H
-/* The transport of a data thread: the network (common/transport/net.h) and, unless it is switched
- * off, the memory of peers on the same host (common/transport/shm/shm.h). The core sees one struct
- * xport; each of its connections belongs to one of the two.
+/* The transport of a data thread. It combines the network (common/transport/net.h) and, unless
+ * switched off, shared memory with peers on the same host (common/transport/shm/shm.h). The core
+ * sees one struct xport. Each of its connections belongs to one of the two transports.
  *
  * A connect goes through shared memory when the peer's socket is in the directory, else through the
- * network. Three failures in a row although the socket exists (no permission, another release) are
- * logged. The next connects to that thread then go through the network.
+ * network. A connect through shared memory may fail although the socket exists, for example without
+ * permission or with a peer of another release. Three failures in a row are logged. After them,
+ * connects to that data thread go through the network.
  *
- * Both have the same segments under the same numbers. Thread: same as xport.h. */
+ * Both transports have the same segments under the same numbers. Thread: as in xport.h. */
 #include "common/transport/net.h"
 #include "common/transport/shm/shm.h"
 
-/* Make the transport. same_host: NULL when switched off. A listener that cannot make its socket
- * logs that and continues without it. Freed by xport_free.
+/* Make the transport; free it with xport_free. same_host: settings of shared memory; NULL: use the
+ * network only. When shared memory cannot be set up, this is logged and the transport uses the
+ * network only.
  * Errors: negative, with a sentence. */
 int datapath_new(struct net *net, const struct shm_config *same_host, unsigned thread,
 	const struct xport_events *ev, void *ctx, struct xport **ret, struct err_text *err);
 
-/* Return whether it shares memory with peers on this host. If not, xport_ops.seg_share has no
- * use. */
+/* Return whether x uses shared memory. If not, it has no xport_ops.seg_share. */
 bool datapath_is_shared(const struct xport *x);
 #endif

@@ -3,10 +3,10 @@
 /* Limit of open descriptors of this process. Any thread. */
 #include <stdint.h>
 
-/* Raise the soft limit to the hard one (1,048,576 at most), once at program start. Systems keep the
- * soft limit low for programs that use select(2); none of ours do. Returns the limit now in
- * force. */
+/* Raise the soft limit to the hard limit, at most to 1,048,576. Call it once at program start.
+ * Systems keep the soft limit low for programs that use select(2); the daemons do not use it.
+ * Returns the soft limit now in force. */
 uint64_t fd_limit_raise(void);
-/* Return the limit now in force. */
+/* Return the soft limit now in force. */
 uint64_t fd_limit(void);
 #endif

@@ -14,7 +14,8 @@ union fd_passing_room {
  * Owns: fds stay the caller's. */
 void fd_passing_attach(
 	struct msghdr *m, union fd_passing_room *room, const int *fds, unsigned n_fds);
-/* Take the descriptors that came with m, from all control records. The room for control bytes must
- * limit them to `max`. Returns the count; the caller owns them. */
+/* Copy the descriptors that came with m to ret_fds, which has room for `max`. The caller must have
+ * limited m's control buffer, so that no more than `max` can come. Returns their number.
+ * Owns: the caller owns the descriptors. */
 unsigned fd_passing_detach(struct msghdr *m, int *ret_fds, unsigned max);
 #endif

@@ -8,8 +8,9 @@
  * SIGBUS. */
 #define MEMFD_FIXED_SIZE (F_SEAL_SHRINK | F_SEAL_GROW)
 
-/* Make a memfd of that size: no pages yet, not executable, close-on-exec. seals: F_SEAL_*; the
- * caller may add more later unless F_SEAL_SEAL is among them.
+/* Make a memfd of `bytes`, not executable and close-on-exec. Its pages are allocated when they are
+ * first used. seals: F_SEAL_* to set now. More can be added later unless F_SEAL_SEAL is one of
+ * them.
  * Owns: *ret_fd is the caller's.
  * Errors: -errno. */
 int memfd_new(const char *name, uint64_t bytes, int seals, int *ret_fd);

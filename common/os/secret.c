@@ -30,7 +30,7 @@ static int check(int fd, const char *path, const char *what, mode_t forbidden, s
 	return 0;
 }
 
-/* Open the file and check its owner and mode; returns the descriptor.
+/* Open the file and check its owner and mode. Returns the descriptor.
  * Errors: same as secret_read. */
 static int open_secret(const char *path, const char *what, bool is_credential, struct err_text *err)
 {

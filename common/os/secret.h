@@ -9,18 +9,20 @@
 
 /* Read the whole file. Refuses a file that is not a plain file, is a symbolic link, belongs to a
  * user other than this process's user or root, or is open to the group or others.
- * what: "key file", for the error sentence. is_credential: the service manager made the file for
- * this process. It may grant access by an access list, which shows as group permission.
- * Returns the number of bytes, or room for a larger file.
+ * what: name of the file's kind in the error sentence, as "key file". is_credential: the service
+ * manager made the file for this process. Then group permission is allowed, because the service
+ * manager may grant access by an access list (ACL), which stat shows as group permission. Returns
+ * the number of bytes, or `room` for a larger file.
  * Errors: -errno, -EPERM or -EINVAL, with a sentence. */
 int secret_read(const char *path, const char *what, bool is_credential, void *ret_buf, size_t room,
 	struct err_text *err);
 
 /* Check whether secret_read would accept the file. A file below $CREDENTIALS_DIRECTORY is a
  * credential.
- * Errors: same as secret_read. */
+ * Errors: those of secret_read. */
 int secret_check(const char *path, const char *what, struct err_text *err);
 
-/* Write the path of a credential that the service manager provides; false when there is none. */
+/* Write the path of a credential that the service manager provides under this name. Returns false
+ * when there is none. */
 bool secret_credential(const char *name, char *ret_path, size_t room);
 #endif
