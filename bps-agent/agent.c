@@ -426,7 +426,8 @@ failed:
 	return rc;
 }
 
-/* Runs on the data thread, as its last function. */
+/* Close the listener, all executors and all trainers. Runs on the data thread, as its last
+ * function. */
 static void drop_all(void *arg)
 {
 	struct agent *a = arg;
@@ -455,7 +456,8 @@ void agent_free(struct agent *a)
 			sched_yield();
 		dataloop_stop(a->loop);
 	}
-	xport_free(a->x);       /* ends every connection and read */
+	/* closes all connections and ends all reads, so that the core can be freed */
+	xport_free(a->x);
 	dataloop_free(a->loop); /* also runs the last callbacks of the libuv handles */
 	agt_core_free(a->core);
 	/* Free the jobs. The core and the transport have been freed already. */

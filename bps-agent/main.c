@@ -138,7 +138,8 @@ struct agent_app {
 	struct event *stop; /* timer, runs after LEAVE was sent: time limit for the answer */
 	int listen_fd;
 	bool owns_socket_file;
-	bool can_hand_over; /* the service manager keeps the state for the next process */
+	/* the service manager keeps descriptors for the next process, and keep-trainers is set */
+	bool can_hand_over;
 	char scheduler[ADDR_TEXT_BYTES];
 };
 
@@ -152,7 +153,8 @@ static void post(struct agent_app *app, enum agent_event event, struct member_ms
 	daemon_quit(&app->node.daemon, EX_TEMPFAIL);
 }
 
-/* Resolve zeros to the defaults. A zero in the result means no limit. */
+/* Convert options to limits. A zero in an option means the default, a zero in the result means no
+ * limit. */
 static struct agent_limits limits_of(const struct agent_opts *o)
 {
 	uint64_t all = o->max_bytes ? o->max_bytes : node_half_memory_bytes();
@@ -506,7 +508,8 @@ static void http_status(void *arg, struct httpd_request *req)
 			(json_int_t)f.core.repushes, "shared_bytes", (json_int_t)f.shared_bytes));
 	agent_quotas(app->agent, &quotas);
 	json_object_set_new(root, "quotas", quota_json(&quotas));
-	ask.has_collectives |= n_reports == 0; /* not known yet */
+	/* the probe has not finished: collectives may be possible */
+	ask.has_collectives |= n_reports == 0;
 	if (httpd_query(req, "topology", wanted, sizeof(wanted)))
 		json_object_set_new(root, "topology",
 			topology_report(app->opts.sysfs, &ask, reports, n_reports,
@@ -533,7 +536,8 @@ static const struct daemon_reload_ops reload_ops = {
 
 /* ---- start ---- */
 
-/* Free the path: remove a socket that no process serves; refuse anything else. */
+/* Remove a socket file that no process serves any more from the path, so that bind can succeed.
+ * Errors: the path is in use or is another file; with a text. */
 static int clear_path(const struct sockaddr_un *sun, struct err_text *err)
 {
 	struct ucred cred = {0};

@@ -13,7 +13,7 @@
 #include "bps-agent/core/lockstep.h"
 #include "common/base/log.h"
 
-/* Partition size of jobs whose sums never leave the machine. */
+/* Partition size, in bytes, of jobs with one member, which need no server. */
 #define LOCAL_PART_BYTES (256u << 10)
 /* Limit of calls of link_pump per turn, even if they send few bytes. */
 #define TURN_PUMPS 16
@@ -327,7 +327,8 @@ static void tensor_start(struct agt_tensor *t)
 	t->begun_seq = t->job->core->n_begun++;
 	t->has_landed = false;
 	t->parts_left = 0;
-	for (uint32_t i = 0; i < t->n_parts; i++) /* except those that landed before a restart */
+	/* partitions of this round that landed before a restart need no work */
+	for (uint32_t i = 0; i < t->n_parts; i++)
 		t->parts_left += t->parts[i].round < round;
 	for (uint32_t i = 0; i < t->n_parts; i++)
 		if (t->parts[i].round < round)
@@ -518,7 +519,8 @@ static void run_apply(struct agt_tensor *t, const struct ctl_run *run)
 		}
 	}
 	for (uint32_t i = run->first; i < run->first + run->n; i++)
-		if (run->pgen > t->parts[i].pgen) /* A5 */
+		/* rule A5: a placement with an older pgen is ignored */
+		if (run->pgen > t->parts[i].pgen)
 			part_move(&t->parts[i], link, run->pgen);
 }
 
@@ -546,7 +548,8 @@ int agt_submit(struct agt_tensor *t, uint32_t worker, uint64_t round, uint8_t op
 	if (round != t->submitted[worker] + 1)
 		return BPS_EBUSY;
 	if (failed && round <= t->round) {
-		t->submitted[worker] = round; /* the round ended before this worker joined */
+		/* the round has failed already; this worker is the last to submit it */
+		t->submitted[worker] = round;
 		return failed;
 	}
 	if (t->is_running || round != t->round + 1)

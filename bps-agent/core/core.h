@@ -75,7 +75,8 @@ struct agt_core;
 struct agt_job;
 struct agt_tensor;
 
-/* A piece of memory that a peer may read. */
+/* A piece of memory that servers may read. segment: number of the registered memory that contains
+ * mem, at offset. */
 struct agt_mem {
 	void *mem;
 	uint64_t offset;
@@ -84,9 +85,10 @@ struct agt_mem {
 
 /* State of a partition that must survive a restart: see K1-K3 above. Zero at first. */
 struct agt_kept_part {
-	_Atomic uint64_t landed;            /* last round whose sum is in its out-slot */
-	_Atomic uint64_t summed;            /* last round whose local sum is in staging, see B6 */
-	uint32_t result_crc[2], workers[2]; /* of the last two sums (round & 1) */
+	_Atomic uint64_t landed; /* last round whose sum is complete in its out-slot */
+	_Atomic uint64_t summed; /* last round whose local sum is in staging, see B6 */
+	/* crc and number of workers of the last two sums, index round & 1 */
+	uint32_t result_crc[2], workers[2];
 	/* border: the view of the last border. base: the last local round before it, which all
 	 * members have completed. Round base + 1 is round 1 on the wire. border is written after
 	 * base. */
@@ -117,7 +119,7 @@ struct agt_config {
 	uint64_t job_inflight_bytes; /* limit of one job's contributions under way; 0: no limit */
 	/* after this time without an answer, messages are sent again */
 	uint64_t retry_ns;
-	uint64_t again_ns; /* pause after AGAIN */
+	uint64_t again_ns; /* pause after a server has answered AGAIN */
 	/* How far a connection may be ahead of the one furthest behind (lockstep.c). If ahead_bytes
 	 * of struct xport is larger, that value counts. */
 	uint64_t lead_bytes;
@@ -145,7 +147,7 @@ struct agt_env {
 	void (*unstage)(void *ctx, void *tensor_user, uint32_t part, uint64_t round);
 	/* Report to the scheduler that the job cannot go on. */
 	void (*fail)(void *ctx, uint32_t job, int code, const char *text);
-	/* Return a random number for reconnect jitter. */
+	/* Return a random number, which spreads the attempts to reconnect. */
 	uint64_t (*random)(void *ctx);
 	/* Return the memory that keeps the state of a tensor's n_parts partitions. Called when id
 	 * and part_elems are known. The memory is zeroed, or was kept by the previous process, and
@@ -164,18 +166,20 @@ struct agt_stats {
 	struct histogram push, pull;
 };
 
-/* cfg and env are copied; x: NULL when agt_core_set_xport follows. Errors: -ENOMEM. */
+/* Create the core. cfg and env are copied. x: NULL if agt_core_set_xport is called later. Errors:
+ * -ENOMEM. */
 int agt_core_new(const struct agt_config *cfg, const struct agt_env *env, struct xport *x,
 	struct agt_core **ret);
-/* All connections must be closed before. NULL is allowed. */
+/* Free the core. All connections must have been closed. NULL is allowed. */
 void agt_core_free(struct agt_core *core);
 /* Set the xport of a core that was made without one. */
 void agt_core_set_xport(struct agt_core *core, struct xport *x);
 
-extern const struct xport_events agt_core_events; /* its ctx is the core */
+/* callbacks for the xport; their ctx is the core */
+extern const struct xport_events agt_core_events;
 
-/* Add this machine's part of a complete job. my_member: index into msg->members; ranks[i] of that
- * member is worker i. Errors: -ENOMEM. */
+/* Add a job that has formed. my_member: this agent's index in msg->members; ranks[i] of that member
+ * is local worker i. Errors: -ENOMEM. */
 int agt_job_new(
 	struct agt_core *core, const struct ctl_job *msg, uint16_t my_member, struct agt_job **ret);
 /* Update the job's members from msg, which has a larger view. agt_job_runs then sets the new
@@ -194,25 +198,27 @@ void agt_job_fail(struct agt_job *job, int code);
 int agt_tensor_new(struct agt_job *job, uint8_t dtype, uint64_t n_elems, const struct agt_mem *in,
 	const struct agt_mem *staging, const struct agt_mem out[2], void *user,
 	struct agt_tensor **ret);
-/* Add a tensor that lies on the workers' devices. The executor copies their values to n_in inputs,
- * which together are all local workers' contribution, and takes the sum from the outputs. staging:
- * may be NULL with one input. A round is done when agt_tensor_unstaged has been called. */
+/* Add a tensor that lies on the workers' devices. The executor copies values to n_in inputs in host
+ * memory. The sum of these inputs is the contribution of all local workers. The executor takes the
+ * result from the outputs. staging: may be NULL with one input. A round is done when
+ * agt_tensor_unstaged has been called. */
 int agt_tensor_new_device(struct agt_job *job, uint8_t dtype, uint64_t n_elems,
 	const struct agt_mem *in, uint32_t n_in, const struct agt_mem *staging,
 	const struct agt_mem out[2], void *user, struct agt_tensor **ret);
-/* Report that the partition's bytes of the round are in the inputs. Errors: -EINVAL not
- * expected. */
+/* Report that the partition's bytes of the round are in the inputs. Errors: -EINVAL the core does
+ * not wait for them. */
 int agt_part_staged(struct agt_tensor *t, uint32_t part, uint64_t round);
-/* Report that all sums of the round are on the devices: it is done. Errors: -EINVAL not possible
- * yet. */
+/* Report that all sums of the round are on the devices, which ends the round. Errors: -EINVAL not
+ * all sums of that round have landed. */
 int agt_tensor_unstaged(struct agt_tensor *t, uint64_t round);
-/* Return the bytes of each of the tensor's partitions but the last; 0: not planned. */
+/* Return the bytes of a partition of the tensor (the last one may be smaller); 0: not planned
+ * yet. */
 uint64_t agt_tensor_part_bytes(const struct agt_tensor *t);
-/* Apply the scheduler's answer: id and partitions; a second one is ignored. If env->keep returns
- * memory from before a restart, the tensor resumes there. Its last round is complete. All workers
- * have submitted that round and may submit the next, of which some partitions may have landed.
- * Errors: BPS_EPROTO the plan does not fit the tensor or contradicts the kept state; BPS_EQUOTA one
- * partition is more than a job may have under way; -ENOMEM. */
+/* Apply the scheduler's plan of the tensor: its id and the size of its partitions. A second plan is
+ * ignored. If env->keep returns memory from before a restart, the tensor resumes there. Its last
+ * round is complete. All workers have submitted that round and may submit the next, of which some
+ * partitions may have landed. Errors: BPS_EPROTO the plan does not fit the tensor or contradicts
+ * the kept state; BPS_EQUOTA one partition is more than a job may have under way; -ENOMEM. */
 int agt_tensor_plan(struct agt_tensor *t, const struct ctl_tensor *plan);
 /* Fail this tensor alone: its rounds end with code. */
 void agt_tensor_fail(struct agt_tensor *t, int code);
@@ -253,7 +259,7 @@ bool agt_core_is_connected(const struct agt_core *core);
 enum agt_stall_kind {
 	AGT_STALL_NOWHERE, /* it has no server */
 	AGT_STALL_LINK,    /* its server is not connected */
-	AGT_STALL_QUEUE,   /* waits for its turn or for window */
+	AGT_STALL_QUEUE,   /* waits in its queue, for more urgent partitions or for the window */
 	AGT_STALL_SENT,    /* sent, but not answered */
 	AGT_STALL_READ,    /* its sum is offered or being read */
 	AGT_STALL_DEVICE,  /* its bytes are not in the inputs yet */
@@ -273,7 +279,7 @@ bool agt_core_work(struct agt_core *core);
  * Returns the next deadline. */
 uint64_t agt_core_tick(struct agt_core *core, uint64_t now_ns);
 
-/* Change the window; contributions under way are not affected. */
+/* Change the window (see struct agt_config). Contributions under way are not affected. */
 void agt_core_set_window(struct agt_core *core, size_t window_bytes);
 /* Change the limit of one job's contributions under way; 0: no limit. Parked partitions that fit
  * now are queued on their links again. */

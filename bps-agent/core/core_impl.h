@@ -32,7 +32,7 @@ struct agt_tensor {
 	uint32_t id;
 	uint64_t n_elems;
 	uint32_t part_elems, n_parts, parts_left;
-	uint64_t round; /* last complete */
+	uint64_t round; /* the last complete round */
 	/* position of round + 1 in the order in which the rounds of all jobs started */
 	uint64_t begun_seq;
 	uint32_t n_submitted; /* local workers that submitted round + 1 */
@@ -67,8 +67,8 @@ struct agt_job {
 	TAILQ_HEAD(, agt_tensor) tensors;
 	struct agt_tensor **by_id;
 	uint32_t n_by_id;
-	uint32_t *ranks;   /* per local worker */
-	uint64_t inflight; /* bytes */
+	uint32_t *ranks;   /* rank of each local worker */
+	uint64_t inflight; /* bytes of the job's contributions under way */
 	size_t n_parts;
 	struct heap parked; /* READY partitions that wait until less of the job is in flight */
 	/* lagging: the shares that the others may have to wait for, the share furthest behind
@@ -94,8 +94,8 @@ struct agt_core {
 	TAILQ_HEAD(, agt_job) jobs;
 	TAILQ_HEAD(, agt_link) links, active;
 	struct heap local;       /* READY partitions of jobs with one member */
-	struct heap timers;      /* of partitions, key: deadline */
-	struct heap link_timers; /* key: next attempt to connect */
+	struct heap timers;      /* timers of partitions, key: deadline */
+	struct heap link_timers; /* timers of links, key: time of the next attempt to connect */
 	size_t n_parts, n_links;
 	uint64_t now_ns;
 	float *scratch;
@@ -108,12 +108,13 @@ struct agt_core {
 struct agt_job *agt_job_find(struct agt_core *core, uint32_t id);
 /* Count one more complete partition of the round under way; the last one ends the round. */
 void agt_tensor_part_done(struct agt_tensor *t);
-/* Fail the job for a local reason: its rounds end with code, env->fail reports it. */
+/* Fail the job because of an error that this agent has found: its rounds end with code, and
+ * env->fail reports the text. */
 void agt_job_error(struct agt_job *job, int code, const char *fmt, ...)
 	__attribute__((format(printf, 3, 4)));
 /* Free a job that is closing once none of its reads runs. */
 void agt_job_reads_ended(struct agt_job *job);
 
-/* Move the parked partitions that fit now back to their links. */
+/* Queue the parked partitions that fit into the job's limit now on their links again. */
 void job_unpark(struct agt_job *job);
 #endif

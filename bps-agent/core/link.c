@@ -187,7 +187,7 @@ void link_send_got(struct agt_link *link, const struct wire_msg *m)
 		return;
 	g = malloc(sizeof(*g));
 	if (!g)
-		return; /* the server keeps that result until the connection ends */
+		return; /* without GOT, the server keeps that result until the connection ends */
 	g->m = got;
 	TAILQ_INSERT_TAIL(&link->gots, g, link);
 	link_activate(link);

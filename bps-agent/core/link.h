@@ -17,7 +17,7 @@ enum link_state { LINK_DOWN, LINK_CONNECTING, LINK_UP };
 /* The connection to one data thread of one server. */
 struct agt_link {
 	TAILQ_ENTRY(agt_link) link;
-	TAILQ_ENTRY(agt_link) active; /* core->active when is_active */
+	TAILQ_ENTRY(agt_link) active; /* in core->active when is_active */
 	struct agt_core *core;
 	uint32_t server;
 	uint16_t thread;
@@ -34,7 +34,7 @@ struct agt_link {
 	/* instance: the server's instance on the last connection. heard_ns: when it last sent
 	 * anything. 0: no connection yet. */
 	uint64_t instance, heard_ns;
-	size_t inflight; /* bytes */
+	size_t inflight; /* bytes of contributions under way on this link */
 	size_t n_parts;
 	struct part_list parts, offered, owing;
 	TAILQ_HEAD(, lockstep_share) shares;

@@ -64,7 +64,7 @@
 
 /* ---- bytes per server ---- */
 
-/* Make room for one more server. Errors: -ENOMEM. */
+/* Make room for one more server in job->homes. Errors: -ENOMEM. */
 static int home_reserve(struct agt_job *job)
 {
 	size_t room = job->homes_room ? 2 * job->homes_room : 16;

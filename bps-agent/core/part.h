@@ -14,7 +14,7 @@ struct agt_link;
 struct lockstep_share;
 
 enum agt_part_state {
-	PART_IDLE, /* round complete (or 0) */
+	PART_IDLE, /* the round is complete, or none has started */
 	/* to be sent: in share->ready, job->parked or core->local, or it waits for its placement or
 	 * bytes */
 	PART_READY,
@@ -51,10 +51,11 @@ struct agt_part {
 	bool is_stale;
 	/* the server has not acknowledged HAVE since the last change of pgen */
 	bool is_have_unconfirmed;
-	bool is_overdue; /* sent again because no answer came: the window does not count it */
+	/* sent again because no answer came: its bytes do not count in the window */
+	bool is_overdue;
 	uint8_t n_tries, n_agains; /* number of sends without an answer; number of AGAINs */
 	uint8_t n_bad_crc, n_misfits;
-	uint32_t crc; /* of the contribution */
+	uint32_t crc; /* crc of the contribution */
 	/* sent_ns: when this round's first CONTRIB was sent, 0: none yet; offered_ns: when its sum
 	 * was offered */
 	uint64_t sent_ns, offered_ns;

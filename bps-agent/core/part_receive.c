@@ -27,7 +27,7 @@ static void complete_round(struct agt_part *part, const struct wire_msg *m)
 	kept->workers[i] = m->result.workers;
 	kept->contributors[i] = m->result.contributors;
 	part_store_landed(part);
-	/* In jobs with backup machines, members ahead may wait for this HAVE. */
+	/* In jobs with backup machines, members that are ahead may wait for this HAVE. */
 	part->is_have_unconfirmed = part->tensor->job->has_backup;
 	part_core(part)->stats.pulled_bytes += m->len;
 	part_uncharge(part);
@@ -134,7 +134,7 @@ static void decline(struct agt_part *part, const struct wire_msg *m)
 	if (m->flags & WIRE_INLINE)
 		return;
 	if (is_being_read(part, m))
-		return; /* a repeated offer */
+		return; /* the server has repeated an offer that is being read */
 	link_send_got(part->link, m);
 }
 

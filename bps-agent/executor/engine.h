@@ -56,14 +56,15 @@ struct engine_env {
 
 struct engine_member_desc {
 	int gpu;
-	struct gpu_slot *slots; /* n_slots; mapped until engine_free */
+	struct gpu_slot *slots; /* array of n_slots; stays mapped until engine_free */
 	uint32_t n_slots;
 };
 
 struct engine_config {
 	struct route route;
-	const struct engine_member_desc *members; /* route.n_members; copied */
-	/* limit of copies queued in each direction; 0: default. A single copy may exceed it */
+	const struct engine_member_desc *members; /* array of route.n_members; copied */
+	/* limit of bytes in queued copies, for each direction; 0: default. A single partition may
+	 * exceed it */
 	uint64_t window_bytes;
 	uint64_t stall_ns; /* if work is queued and none ends for this time, the engine fails */
 };

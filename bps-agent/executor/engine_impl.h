@@ -37,7 +37,7 @@ struct engine_chunk {
 	struct heap_node node;
 	struct engine_tensor *tensor;
 	enum engine_chunk_state state;
-	uint32_t first, n;  /* partitions */
+	uint32_t first, n;  /* index of its first partition, and number of partitions */
 	uint32_t n_left;    /* partitions that have not LANDED */
 	uint32_t n_tickets; /* tickets of its collective, or of its copies between GPUs */
 	/* used in REDUCE_WAIT and GATHER_WAIT: group, or pair of members, whose work is queued

@@ -1,6 +1,7 @@
 #ifndef BPS_AGENT_EXECUTOR_ENGINE_STAGE_H
 #define BPS_AGENT_EXECUTOR_ENGINE_STAGE_H
-/* Moves chunks and partitions through their stages: see the diagram in engine.h. */
+/* Moves chunks and partitions of a tensor through their stages: see the diagram in engine.h.
+ * Thread: the executor's. */
 #include "bps-agent/executor/engine_impl.h"
 
 /* Start the chunks of a tensor, because the streams of all members have reached the round. */

@@ -87,7 +87,7 @@ struct exec {
 	TAILQ_HEAD(, exec_arena) arenas;
 	struct exec_making making;
 	struct engine *engine; /* set from RUNNING on */
-	uint64_t end_ns;       /* time limit of ENDING */
+	uint64_t end_ns;       /* ENDING ends at this time, even if work is queued */
 };
 
 /* exec.c */
@@ -102,7 +102,8 @@ void exec_read_agent(struct exec *x);
 struct device_mem *exec_arena(const struct exec *x, uint32_t id);
 
 /* exec_trainer.c */
-/* Handle the agent's TRAINER. Owns: takes sock. */
+/* Handle the agent's TRAINER message: sock is connected to that worker's process. Owns: takes
+ * sock. */
 void exec_trainer_add(struct exec *x, uint32_t worker, uint32_t pid, int sock);
 /* Read a message from one of the worker's sockets, or handle the end of the socket. */
 void exec_trainer_read(struct exec *x, uint32_t worker, int sock);
@@ -110,9 +111,9 @@ void exec_trainer_read(struct exec *x, uint32_t worker, int sock);
 bool exec_trainer_waits(struct exec *x, uint32_t worker);
 /* Close the second sockets, after all trainers have sent HELLO. From now on a HELLO is final. */
 void exec_trainers_met(struct exec *x);
-/* Welcome all trainers, and send the route. */
+/* Answer HELLO of all trainers with WELCOME, which names the route. */
 void exec_welcome(struct exec *x);
-/* Return a region of a trainer, or NULL. */
+/* Return the memory of a worker's region, or NULL. */
 struct device_mem *exec_region(const struct exec *x, uint32_t worker, uint32_t region);
 /* Free the resources of a trainer. No work that uses them may be queued on a GPU. */
 void exec_trainer_free(struct exec *x, uint32_t worker);

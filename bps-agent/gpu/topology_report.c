@@ -49,7 +49,7 @@ static json_t *gpus_json(const struct topology *t)
 
 	for (unsigned i = 0; i < t->n_gpus; i++) {
 		const struct topo_gpu *g = &t->gpus[i];
-		json_t *name = json_string(g->name); /* NULL if it is not UTF-8 */
+		json_t *name = json_string(g->name); /* NULL if the name is not UTF-8 */
 
 		json_array_append_new(
 			list, json_pack("{s:o, s:o, s:i, s:o, s:o, s:i, s:b, s:o}", "pci",

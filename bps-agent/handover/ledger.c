@@ -22,7 +22,7 @@
 
 struct ledger_head {
 	uint32_t magic, version;
-	_Atomic uint64_t used; /* bytes of records */
+	_Atomic uint64_t used; /* bytes of all complete records */
 	_Alignas(LEDGER_ALIGN) unsigned char records[];
 };
 struct ledger_entry {

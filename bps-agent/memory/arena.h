@@ -48,7 +48,7 @@ struct arena_owner {
 	 * exceeded; with a text. */
 	int (*admit)(void *ctx, size_t bytes, unsigned n_fds, struct err_text *err);
 	void (*release)(void *ctx, size_t bytes, unsigned n_fds);
-	size_t (*room)(void *ctx); /* bytes that admit would accept */
+	size_t (*room)(void *ctx); /* return how many bytes admit would still accept */
 	void (*drop)(void *ctx, const struct memory *m);
 };
 
@@ -84,7 +84,7 @@ int arena_alloc(struct arena_set *set, enum arena_kind kind, struct arena *prefe
 size_t arena_growth(const struct arena *a, size_t n_bytes);
 /* Return how many bytes of an arena an allocation of n_bytes takes, with alignment. */
 size_t arena_round(size_t n_bytes);
-/* Withdraw and unmap all arenas. No read may target them any more. */
+/* Withdraw all arenas from servers, and unmap them. No read may write to them any more. */
 void arena_set_fini(struct arena_set *set);
 
 /* Add the wanted memory to the set, after it was made. Owns: takes m. Errors: -errno with a text; m

@@ -33,9 +33,9 @@ struct memory_request {
 	int more_seals;
 	uint32_t node; /* see memory_prefer */
 	uid_t uid;     /* the user that the memory is for */
-	int rc;        /* 0, or negative with err */
+	int rc;        /* result: 0, or negative with the text in err */
 	struct err_text err;
-	void (*done)(struct memory_request *m); /* on the loop's thread, exactly once */
+	void (*done)(struct memory_request *m); /* called on the loop's thread, exactly once */
 	void *user;
 };
 

@@ -52,7 +52,8 @@ struct agent {
 	struct known_server *servers; /* the last known state of each server, to detect changes */
 	uint32_t n_servers;
 	uint64_t stats_at_ns;
-	/* Time of the last message of the scheduler, and time when a server last existed. */
+	/* heard_ns: when the scheduler or any server last sent something. server_ns: when a server
+	 * was last up. */
 	uint64_t heard_ns, server_ns;
 	/* code of the error while no server can sum, 0: none; see struct agent_figures */
 	int stranded;

@@ -26,7 +26,7 @@ struct quota_account;
 enum executor_state { EXECUTOR_STARTING, EXECUTOR_MEETING, EXECUTOR_RUNNING, EXECUTOR_OVER };
 
 struct executor_link {
-	TAILQ_ENTRY(executor_link) link; /* agent->executors */
+	TAILQ_ENTRY(executor_link) link; /* in agent->executors */
 	struct agent *agent;
 	struct job *job; /* NULL: the job has been freed */
 	struct quota_account *user;
@@ -56,7 +56,7 @@ struct executor_link {
 	struct arena_set arenas; /* staging memory, mapped by the executor too */
 	struct memory_request request;
 	bool is_making;
-	struct device_tensor **tensors; /* by id */
+	struct device_tensor **tensors; /* indexed by the tensor's id at the executor */
 	uint32_t n_tensors;
 	/* tensors of which a round is over, so that the core may accept the next one */
 	TAILQ_HEAD(, device_tensor) again;
@@ -80,7 +80,7 @@ struct device_tensor {
 	bool is_again, is_told, has_kept_inputs;
 	struct arena *in_arena[LOCAL_GPUS_MAX], *out_arena;
 	struct agt_mem in[LOCAL_GPUS_MAX];
-	struct device_worker workers[]; /* job->n_workers */
+	struct device_worker workers[]; /* array of job->n_workers */
 };
 
 /* Functions of gpu/executor_link.c that the files in trainers/ call. */

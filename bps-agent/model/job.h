@@ -21,7 +21,7 @@ struct quota_account;
 struct roster;
 struct trainer;
 
-#define JOB_BATCH 256 /* declarations in one message to the scheduler */
+#define JOB_BATCH 256 /* limit of declarations in one message to the scheduler */
 
 enum job_state { JOB_FORMING, JOB_RUNNING, JOB_ENDED };
 
@@ -39,16 +39,16 @@ struct job {
 	struct quota_account *quota;
 	uint32_t size, flags, id; /* id: CTL_NO_ID until the scheduler has assigned it */
 	uint16_t backup;          /* machines that a round need not wait for */
-	uint32_t grace_ms;        /* time that a round waits for those machines */
+	uint32_t grace_ms;        /* how long a round waits for those machines */
 	uint32_t max_size;        /* most workers of an elastic job */
 	uint64_t barrier;         /* the last barrier that was passed */
 	bool is_local;            /* all workers are on this machine, so no server takes part */
 	uint32_t n_tensors;       /* ids given to tensors here, when is_local */
 	uint32_t n_workers;       /* local workers; set from RUNNING on */
 	uint64_t view;            /* view in which the job got its present members */
-	struct roster *roster;    /* its workers and machines, from RUNNING on */
+	struct roster *roster;    /* the job's workers and machines, set from RUNNING on */
 	uint32_t *ranks;
-	struct trainer **by_worker; /* NULL: the worker is gone */
+	struct trainer **by_worker; /* indexed by local worker; NULL: the worker has left */
 	struct agt_job *core;
 	struct executor_link *executor; /* NULL: no worker has requested one */
 	uint64_t running_since_ns;      /* when this process set RUNNING */

@@ -36,14 +36,15 @@ struct tensor_worker {
 	struct pending_submission pending;
 	uint64_t submitted;
 	uint64_t since_ns; /* time of the last submission */
-	uint8_t op;        /* of the last submission */
+	uint8_t op;        /* operation of the last submission */
 };
 
 /* A kind of tensor: where its slots lie, and how its submissions get to the core. Kinds: host
  * memory (trainers/tensor.c, declare.c) and device memory (gpu/device_tensor.c). A new tensor is in
  * host memory until a worker declares it in device memory. */
 struct tensor_kind {
-	bool has_streams; /* rounds also wait for workers' streams, which a failure must release */
+	/* workers' GPU streams wait for rounds, and a failure must release them */
+	bool has_streams;
 	/* Declare the tensor for a worker: make the memory that it still lacks. Errors: with a
 	 * text; -EINPROGRESS the memory is being made, and declare_wake is called later;
 	 * BPS_EMISMATCH another worker has declared it in the other kind of memory. */
@@ -58,7 +59,7 @@ struct tensor_kind {
 	void (*submit_waiting)(struct tensor *tensor);
 	/* After a restart, submit again the worker's rounds that follow the round `complete`. */
 	void (*resubmit)(struct tensor *tensor, uint32_t worker, uint64_t complete);
-	/* End the waiting rounds with code. */
+	/* End the rounds that the core has not taken with code. */
 	void (*fail_waiting)(struct tensor *tensor, int code);
 	/* The functions below exist only when has_streams. They are called when a round is over,
 	 * when the tensor has failed, when the worker gets no more rounds, and when the job frees
@@ -92,6 +93,6 @@ struct tensor {
 	/* 1 + the worker whose stream the round under way waits for; 0: none */
 	uint32_t awaited_stream;
 	struct agt_mem out[2], staging;
-	struct tensor_worker workers[]; /* job->n_workers */
+	struct tensor_worker workers[]; /* array of job->n_workers */
 };
 #endif

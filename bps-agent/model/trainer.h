@@ -36,7 +36,7 @@ struct trainer {
 	TAILQ_ENTRY(trainer) link;
 	TAILQ_ENTRY(trainer) of_job; /* in job->trainers, until GONE */
 	struct agent *agent;
-	uint64_t number; /* unique, also across restarts */
+	uint64_t number; /* unique on this machine, also across restarts */
 	bool has_kept_socket;
 	struct ledger_trainer_live *live; /* set from HELLO on */
 	struct job *job;                  /* set from HELLO on */
@@ -76,13 +76,14 @@ struct trainer {
 	/* entries of its ring, which also limits its submissions in flight: the ring is never
 	 * full */
 	uint32_t sq_entries;
-	bool is_dirty;           /* has completions that were not reported yet */
+	/* its control page has completions for which it was not woken yet */
+	bool is_dirty;
 	struct tensor **tensors; /* indexed by the trainer's own tensor index */
 	uint32_t n_tensors;
 	/* input: the newest arena; told_input: the newest arena whose descriptor was sent to the
 	 * trainer */
 	struct arena *input, *told_input;
-	struct pending_declare *declaring; /* a DECLARE under way, or NULL */
+	struct pending_declare *declaring; /* the DECLARE under way, or NULL */
 	bool is_held;                      /* its socket is not read for now */
 	/* stays connected when this process ends: the next process serves it */
 	bool is_left;

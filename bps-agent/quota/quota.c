@@ -41,7 +41,7 @@ struct quota_account {
 	struct quota_account *above; /* NULL: this is the machine's account */
 	enum quota_scope scope;
 	uid_t uid;
-	char name[QUOTA_NAME_BYTES]; /* of the user or job */
+	char name[QUOTA_NAME_BYTES]; /* name of the user or job */
 	uint32_t n_refs;
 	bool is_named;
 	uint64_t used[QUOTA_KINDS], refused, slowed;

@@ -20,8 +20,8 @@
 
 enum quota_scope { QUOTA_MACHINE, QUOTA_USER, QUOTA_JOB, QUOTA_SCOPES };
 enum quota_kind {
-	QUOTA_TRAINERS, /* connections */
-	QUOTA_MEMORY,   /* bytes shared with trainers, or kept for their sums */
+	QUOTA_TRAINERS, /* connections of trainers */
+	QUOTA_MEMORY,   /* bytes shared with trainers, or used for sums */
 	/* tensors declared on this machine; a tensor of several workers counts once */
 	QUOTA_TENSORS,
 	QUOTA_DESCRIPTORS, /* descriptors that the agent has open for trainers and their memory */
@@ -34,7 +34,7 @@ enum quota_kind {
 #define QUOTA_NAME_BYTES 128
 
 struct quota_limits {
-	uint64_t of[QUOTA_SCOPES][QUOTA_KINDS]; /* 0: no limit */
+	uint64_t of[QUOTA_SCOPES][QUOTA_KINDS]; /* limit per scope and kind, 0: no limit */
 	uint32_t requests_per_s;                /* per user; 0: no limit */
 };
 

@@ -357,7 +357,8 @@ static bool declared_at(struct tensor *tensor, const struct ledger_declared *k)
 	if (!tensor->device)
 		return handover_place(&tensor->job->arenas, k->in_arena, ARENA_INPUT, k->in_offset,
 			handover_tensor_bytes(tensor), &tw->in_arena, &tw->in);
-	tensor->device->workers[k->worker].region = k->in_arena; /* the executor has that region */
+	/* a region at the executor, which still has it */
+	tensor->device->workers[k->worker].region = k->in_arena;
 	tensor->device->workers[k->worker].offset = k->in_offset;
 	return tensor->device->has_kept_inputs;
 }

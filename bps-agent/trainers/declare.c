@@ -206,7 +206,7 @@ static int declare_one(struct trainer *t, const struct local_decl *d, struct loc
 /* A DECLARE that is being handled. */
 struct pending_declare {
 	TAILQ_ENTRY(pending_declare) link; /* in job->waiting when is_waiting */
-	/* waits for outputs that are being made for another worker */
+	/* waits for an output arena that is being made for another worker */
 	bool is_waiting;
 	struct trainer *trainer;
 	struct job *job;

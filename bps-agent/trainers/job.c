@@ -559,7 +559,7 @@ void job_detach(struct trainer *t, const char *why)
 		member_send(job->agent->member, &unjoin);
 	if (TAILQ_EMPTY(&job->trainers) && job->state == JOB_RUNNING)
 		job_end(job, BPS_EWORKER_LOST,
-			"all workers of this machine have left"); /* frees the job */
+			"all workers of this machine have left"); /* this call may free the job */
 	else
 		job_free_if_unused(job);
 }

@@ -11,7 +11,8 @@ struct job *job_new(struct agent *a, struct quota_account *user, uid_t uid, cons
 int job_attach(struct trainer *t, const struct local_hello *h, struct err_text *err);
 /* Send JOIN to the scheduler for an attached trainer. */
 void job_join(struct trainer *t);
-/* Resume a job after a restart, with the trainers in by_worker. Errors: -ENOMEM. */
+/* Resume a running job after a restart. job->by_worker has its trainers that are still connected.
+ * Errors: -ENOMEM. */
 int job_resume(struct job *job, const struct ctl_job *m, uint16_t my_member);
 /* Handle the trainer's FINISH. The trainer gets the answer when the job ends. */
 void job_finish(struct trainer *t, uint32_t seq);
@@ -23,7 +24,7 @@ void job_detach(struct trainer *t, const char *why);
 void job_leave(struct job *job);
 /* Free the job and its records, if it has no trainers, no core and no open memory requests. */
 void job_free_if_unused(struct job *job);
-/* Handle a message of the scheduler; m is lent. */
+/* Handle a message of the scheduler. m is valid only during the call. */
 void job_on_joined(struct agent *a, const struct ctl_joined *m);
 void job_on_job(struct agent *a, const struct ctl_job *m);
 void job_on_end(struct agent *a, uint32_t id, int code, const char *text);
@@ -31,6 +32,6 @@ void job_on_end(struct agent *a, uint32_t id, int code, const char *text);
 void job_resync_begin(struct agent *a);
 /* End the running jobs that the scheduler did not name in the complete state that it sent. */
 void job_resync_end(struct agent *a);
-/* End all jobs: the scheduler does not know this agent any more. */
+/* End all running jobs, because the scheduler does not know this agent any more. */
 void job_forget_all(struct agent *a);
 #endif

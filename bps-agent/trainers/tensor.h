@@ -41,10 +41,10 @@ void tensor_add_declare(
 void tensor_flush_declares(struct job *job);
 /* Declare again the tensors for which the scheduler has sent no plan yet. */
 void tensor_declare_unplanned(struct job *job);
-/* Handle a plan of the scheduler; m is lent. */
+/* Handle a plan, or a failure of a tensor, from the scheduler. m is valid only during the call. */
 void tensor_on_plan(struct agent *a, const struct ctl_plan *m);
 void tensor_on_fail(struct agent *a, const struct ctl_tensor_fail *m);
-/* Handle the end of a round: the core's done callback. */
+/* Report the end of a round to the trainers. The core's callback env->done. */
 void tensor_core_done(void *ctx, void *tensor_user, uint64_t round, int status, uint32_t workers);
 /* End the rounds that never reached the core, with the code of the job's end. */
 void tensor_fail_pending(struct job *job);

@@ -4,12 +4,13 @@
  * data thread. */
 #include "bps-agent/model/agent.h"
 
-/* Descriptors of one trainer, without arenas: socket, eventfd, pidfd. */
+/* Number of descriptors that the agent keeps open per trainer, besides arenas: socket, eventfd,
+ * pidfd. */
 #define TRAINER_FDS 3
 
 /* Start polling the socket of a new trainer. Disconnects it if no HELLO comes in time. */
 void trainer_watch(struct trainer *t);
-/* Set its state; trainer.c has the table of allowed changes. */
+/* Set the trainer's state. The table of allowed changes is in trainer.c. */
 void trainer_set_state(struct trainer *t, enum trainer_state state);
 /* Keep the trainer's memory after it is GONE, until trainer_unref. */
 void trainer_ref(struct trainer *t);
@@ -35,7 +36,7 @@ void trainer_awake(struct trainer *t);
  * trainer's index of the tensor; status: 0 or a negative code; workers: contributors to the sum.
  * trainer_flush wakes the trainer. */
 void trainer_done(struct trainer *t, uint32_t index, uint64_t round, int status, uint32_t workers);
-/* Wake the trainers that have unreported completions. */
+/* Wake the trainers that have new completions in their control pages. */
 void trainer_flush(struct agent *a);
 /* Disconnect the trainer, because it left or broke the rules. is_fault: it broke the rules, and why
  * is logged as a warning. */

@@ -1,5 +1,5 @@
-/* Describes the waiting calls of this machine's workers (waits_report.h). It sends and changes
- * nothing. Thread: the data thread. */
+/* Describes the waiting calls of this machine's workers (waits_report.h). Jobs are only read, not
+ * changed. Thread: the data thread. */
 #include "bps-agent/trainers/waits_report.h"
 
 #include "bps-agent/trainers/why_stuck.h"
@@ -69,7 +69,7 @@ static void put_late(json_t *missing, const struct agent *a, const struct job *j
 	json_array_append_new(missing, o);
 }
 
-/* Return the wait of a round; NULL: no worker waits for one. */
+/* Describe the wait for the tensor's next round; NULL: no worker waits for it. */
 static json_t *round_wait(const struct agent *a, const struct tensor *tensor, uint64_t now_ns)
 {
 	uint64_t done = tensor->core ? agt_tensor_round(tensor->core) : 0, since_ns = now_ns;

@@ -8,7 +8,8 @@
 struct agent;
 
 /* Return jobs[{job{name id uid state size} waits[...] condition}], a new reference. The waits have
- * the fields of the scheduler's (bps-scheduler/status/status.h). why is one of
+ * the same fields as those of the scheduler (bps-scheduler/status/status.h). The field why is one
+ * of
  *     join       the job has not formed
  *     submit     the missing workers of this machine have not submitted it
  *     elsewhere  all workers of this machine have submitted it

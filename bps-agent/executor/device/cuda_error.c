@@ -74,7 +74,7 @@ int cuda_error(CUresult r, struct err_text *why, const char *what)
 	if (error == DEVICE_AGAIN)
 		return error;
 	if (cuGetErrorName(r, &name) != CUDA_SUCCESS || !name)
-		name = "CUDA error"; /* the stub library has no names */
+		name = "CUDA error"; /* the toolkit's stub library knows no names */
 	return err_set(why, error, "%s: %s (%d)%s%s", what, name, (int)r, hint ? ": " : "",
 		hint ? hint : "");
 }

@@ -6,7 +6,7 @@
 
 #include "bps-agent/executor/device/cuda.h"
 
-struct nccl; /* the loaded library: cuda_nccl.h */
+struct nccl; /* functions of the loaded NCCL, see cuda_nccl.h */
 
 struct cuda_gpu {
 	CUdevice dev;
@@ -80,8 +80,8 @@ int cuda_pin(struct device *dev, void *host, uint64_t bytes, struct device_mem *
 uint64_t cuda_addr(struct device_mem *mem, int gpu);
 void cuda_drop(struct device_mem *mem);
 struct cuda_mem *cuda_mem_new(struct device *dev, int gpu, enum cuda_mem_kind kind);
-/* Reserve addresses for n handles of chunk bytes, map them and let `reach` use them. After a
- * failure, cuda_drop undoes the completed steps. */
+/* Reserve device addresses for n handles of chunk bytes each, map the handles, and give the GPUs in
+ * m->reach access. After a failure, cuda_drop undoes the completed steps. */
 int cuda_map(struct cuda_mem *m, const CUmemGenericAllocationHandle *handles, unsigned n,
 	uint64_t chunk);
 

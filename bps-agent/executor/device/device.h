@@ -54,8 +54,8 @@ enum device_error {
 enum device_cap {
 	DEVICE_CAP_VMM_FD = 1,     /* alloc can be shared as file descriptors */
 	DEVICE_CAP_LEGACY_IPC = 2, /* import takes legacy handles (same user id only) */
-	DEVICE_CAP_MEMOP64 = 4,    /* post works */
-	DEVICE_CAP_CLIQUE = 16,    /* cliques work */
+	DEVICE_CAP_MEMOP64 = 4,    /* queues can write counters (post) */
+	DEVICE_CAP_CLIQUE = 16,    /* the GPU can be a member of a clique */
 	DEVICE_CAP_PLAIN = 32,     /* plain host memory: a process that maps it needs no driver */
 };
 
@@ -67,7 +67,7 @@ enum device_link {
 };
 
 #define DEVICE_UUID_BYTES 16
-#define DEVICE_ID_BYTES   128 /* of a clique's id */
+#define DEVICE_ID_BYTES   128 /* size of a clique's id */
 #define DEVICE_GPUS_MAX   64
 #define DEVICE_FDS_MAX    253  /* per description: the limit of one SCM_RIGHTS message */
 #define DEVICE_HOST       (-1) /* value of `gpu` for pinned host memory */
@@ -77,7 +77,7 @@ enum device_link {
 struct device_gpu {
 	uint8_t uuid[DEVICE_UUID_BYTES];
 	char pci[16];   /* "0000:3b:00.0", as in sysfs; empty when it has none */
-	char name[64];  /* for display */
+	char name[64];  /* name for display */
 	int32_t numa;   /* NUMA node that is nearest to it, -1: not known */
 	uint32_t caps;  /* enum device_cap */
 	uint64_t bytes; /* total size of its memory */
@@ -85,7 +85,7 @@ struct device_gpu {
 
 enum device_desc_kind {
 	DEVICE_DESC_FD = 1,   /* device memory: n_fds handles of chunk_bytes each, in order */
-	DEVICE_DESC_IPC = 2,  /* legacy handle in blob, no descriptor */
+	DEVICE_DESC_IPC = 2,  /* device memory: legacy IPC handle in blob, no descriptor */
 	DEVICE_DESC_HOST = 3, /* one memfd (back-end host) */
 };
 #define DEVICE_DESC_VERSION 1
@@ -107,9 +107,9 @@ struct device_desc {
 	uint8_t blob[64]; /* IPC handle */
 };
 
-/* Check a description that another process sent, with the number of its descriptors: version, kind,
- * sizes without overflow, bytes inside the mapped handles. Errors: DEVICE_ARG with the text in err.
- * Thread: any. */
+/* Check a description that another process has sent with n_fds descriptors: version, kind, sizes
+ * without overflow, and usable bytes within the mapped memory. Errors: DEVICE_ARG with the text in
+ * err. Thread: any. */
 int device_desc_check(const struct device_desc *d, unsigned n_fds, struct err_text *err);
 
 struct device;
@@ -121,7 +121,7 @@ struct device_clique;
  * members. */
 struct device_piece {
 	struct device_mem *mem; /* on the member's GPU */
-	uint64_t offset;        /* bytes */
+	uint64_t offset;        /* offset in mem, in bytes */
 	/* queue of the member's GPU on which the collective is queued */
 	struct device_queue *queue;
 };

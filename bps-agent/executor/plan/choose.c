@@ -148,7 +148,8 @@ static int read_machine(struct work *w, const char *sysfs, struct device *dev, s
 
 	if (rc < 0)
 		return rc;
-	topology_read(sysfs, &w->topology, NULL); /* without sysfs the GPUs have no place */
+	/* a failure is ignored: without sysfs the GPUs have no uplinks */
+	topology_read(sysfs, &w->topology, NULL);
 	return topology_refine(&w->topology, w->reports, (unsigned)rc, err);
 }
 
@@ -231,7 +232,8 @@ static void choose_nodes(const struct topology *t, const int *gpus, struct choic
 	ret->sum_node = node_of_fastest_cards(t);
 	for (unsigned g = 0; g < r->n_groups; g++)
 		if (!ret->input_nodes[g])
-			/* this input itself is sent to the network */
+			/* the group's GPUs are on several nodes: place the input near the network
+			 * card */
 			ret->input_nodes[g] = ret->sum_node;
 }
 

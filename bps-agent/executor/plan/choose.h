@@ -14,7 +14,7 @@ int choose_reports(struct device *dev, struct topo_report ret[TOPO_GPUS_MAX], st
 /* The route that was chosen for a job's members. */
 struct choice {
 	struct route route;
-	char why[PLAN_WHY_BYTES]; /* for display */
+	char why[PLAN_WHY_BYTES]; /* reason for display */
 	/* NUMA node + 1 of each piece of host memory between GPUs and network; 0: any node. The
 	 * input of a group is on the node of the group's GPUs. If these are on several nodes, it is
 	 * on sum_node. The sums are written by the network and read by all GPUs. They are on the

@@ -64,6 +64,6 @@ bool route_has_cliques(const struct route *s);
  * remainder. */
 void route_piece(
 	uint64_t chunk_bytes, unsigned n, unsigned i, uint64_t *ret_first, uint64_t *ret_bytes);
-/* Return the bytes of such a block, a multiple of 256. */
+/* Return the bytes of an equal block of route_piece, a multiple of 256. */
 uint64_t route_block(uint64_t chunk_bytes, unsigned n);
 #endif

@@ -32,7 +32,7 @@ const char *plan_op_name(enum plan_op op)
 	return "?";
 }
 
-/* Input of the rule. */
+/* Facts about the GPUs of a job to which the rule is applied. */
 struct facts {
 	const struct topology *t;
 	const struct strategy_ask *ask;

@@ -55,7 +55,7 @@ enum plan_op {
 	PLAN_BROADCAST,      /* in the group, from gpu */
 	PLAN_PEER_COPY,      /* gpu copies the units that it lacks from the GPUs that have them */
 };
-/* Return "reduce-scatter" and so on. */
+/* Return the name of an operation, such as "reduce-scatter". */
 const char *plan_op_name(enum plan_op op);
 
 /* A step of a plan. All steps of one op can run in parallel. A step starts when the steps before it
@@ -64,7 +64,7 @@ struct plan_step {
 	enum plan_op op;
 	uint8_t group, gpu, turn, source; /* gpu: index in the plan's list gpus */
 	int32_t numa;                     /* node of the staging memory of a copy, -1: any */
-	uint32_t first, n;                /* units */
+	uint32_t first, n;                /* range of units: the first one and their number */
 };
 
 #define PLAN_STEPS_MAX 512

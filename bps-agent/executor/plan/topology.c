@@ -148,7 +148,7 @@ static long long attr(struct topology *t, int devices, const char *device, const
 /* ---- where a device is ---- */
 
 struct topo_place {
-	uint64_t port; /* TOPO_NO_PCI: none */
+	uint64_t port; /* address of the root port, TOPO_NO_PCI: none */
 	bool has_switch;
 	char bridge[TOPO_PCI_BYTES];
 };

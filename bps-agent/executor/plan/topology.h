@@ -23,7 +23,7 @@
 #include "common/base/error.h"
 
 #define TOPO_SYSFS      "/sys"
-#define TOPO_GPUS_MAX   64 /* a bit mask of GPUs fits one word */
+#define TOPO_GPUS_MAX   64 /* a mask of GPUs must fit into 64 bits */
 #define TOPO_NICS_MAX   64
 #define TOPO_PORTS_MAX  128
 #define TOPO_PCI_BYTES  20 /* "0000:15:01.0"; the domain has up to 8 digits */
@@ -41,8 +41,8 @@ struct topo_uplink {
 
 struct topo_gpu {
 	uint64_t pci;    /* address, as topo_pci_parse returns it */
-	uint32_t uplink; /* index, or TOPO_NONE */
-	int32_t numa;    /* node, -1: not known */
+	uint32_t uplink; /* index in uplinks, or TOPO_NONE */
+	int32_t numa;    /* NUMA node, -1: not known */
 	uint16_t device; /* PCI device number of the vendor; 0: not known */
 	/* a part of a GPU, which cannot copy to other GPUs; parts of one GPU have the same
 	 * address */
@@ -59,7 +59,7 @@ struct topo_nic {
 	uint32_t uplink;
 	int32_t numa;
 	uint32_t mbps;              /* 0: not known */
-	bool is_up;                 /* false: known to be down */
+	bool is_up;                 /* false: the card is down; true: it is up, or not known */
 	char name[TOPO_NAME_BYTES]; /* name of its network interface; "": none */
 };
 
