@@ -13,7 +13,7 @@
 
 const char *const auth_words[] = {"psk", "cert", NULL};
 
-/* Add a file to the digest, which shows whether a file has changed. */
+/* Add the content of a file to the digest. auth_equal compares digests to detect changed files. */
 static int digest_file(EVP_MD_CTX *ctx, const char *path, struct err_text *err)
 {
 	uint8_t buf[4096];

@@ -1,9 +1,10 @@
 #ifndef BPS_COMMON_DAEMON_AUTH_H
 #define BPS_COMMON_DAEMON_AUTH_H
-/* Authentication settings of both ends of the control channel: the cluster key (`auth = psk`) or
- * certificates (`auth = cert`), and the credentials that they select (common/control/tls.h).
+/* Authentication settings for both ends of the control channel: a cluster key (`auth = psk`) or
+ * certificates (`auth = cert`). auth_load reads the credentials that the settings name
+ * (common/control/tls.h).
  *
- * Values; any thread. */
+ * Values without state; any thread. */
 #include "common/base/error.h"
 #include "common/control/tls.h"
 #include "common/daemon/settings.h"
@@ -34,11 +35,11 @@ struct auth_opts {
 				"(PEM)"                                                            \
 	}
 
-/* Read the key or certificates that the settings name. Returns 1; 0 when there is no key: then only
- * loopback is allowed. ret: its strings belong to o.
+/* Read the key or certificates that the settings name. Returns 1, or 0 when no key is set, so that
+ * only loopback addresses are allowed. The strings in *ret belong to o.
  * Errors: -errno or -EINVAL with a sentence. */
 int auth_load(struct tls_conf *ret, const struct auth_opts *o, struct err_text *err);
 
-/* Return whether both hold the same credentials. */
+/* Return whether a and b have the same credentials. */
 bool auth_equal(const struct tls_conf *a, const struct tls_conf *b);
 #endif

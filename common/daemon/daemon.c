@@ -1,6 +1,6 @@
 /* The common parts of every daemon: start, signals, reload, the service manager's messages, end.
- * Every daemon's main calls them in the order of daemon.h. HTTP pages are httpd.c's. Thread:
- * main. */
+ * Every daemon's main calls these functions in the order that daemon.h shows. httpd.c serves the
+ * HTTP pages. Thread: main. */
 #include "common/daemon/daemon.h"
 
 #include <errno.h>
@@ -22,8 +22,9 @@
 #include "common/base/log.h"
 #include "common/daemon/notify.h"
 
-/* Times the units' StartLimitBurst= this exceeds their StartLimitIntervalSec=, and it is less than
- * their shortest WatchdogSec=. */
+/* Multiplied by StartLimitBurst= of the systemd units, this is more than their
+ * StartLimitIntervalSec=, so that the limit is never reached. It is less than their shortest
+ * WatchdogSec=. */
 #define PAUSE_MS 1500
 
 const char *const daemon_log_levels[] = {"error", "warn", "info", "debug", "trace", NULL};
@@ -49,7 +50,8 @@ static int apply_faults(const char *text, struct err_text *err)
 
 /* ---- reload ---- */
 
-/* Load the keys. Returns 1 when they differ from those in use; *ret then has the new ones. Else 0.
+/* Load the credentials. Returns 1 when they differ from those in force, and writes them to *ret.
+ * Else returns 0.
  * Errors: with a sentence. */
 static int load_auth(const struct daemon *d, const struct auth_opts *o, struct tls_conf *ret,
 	struct err_text *err)
@@ -66,9 +68,9 @@ static int load_auth(const struct daemon *d, const struct auth_opts *o, struct t
 	return !auth_equal(ret, &d->auth);
 }
 
-/* Put the credentials in force.
- * Errors: with a sentence, the old ones stay. Certificate files may not fit each other, which only
- * their use shows. */
+/* Put new credentials in force.
+ * Errors: with a sentence, for example when certificate and private key do not match. Then the old
+ * credentials stay. */
 static int take_auth(
 	struct daemon *d, const struct tls_conf *auth, const char *key_file, struct err_text *err)
 {
@@ -92,8 +94,8 @@ static int take_auth(
 	return rc;
 }
 
-/* Read the keys again and use them. Returns 1 when they have changed, else 0.
- * Errors: same as load_auth, take_auth. */
+/* Read the credentials again and put them in force. Returns 1 when they have changed, else 0.
+ * Errors: those of load_auth and take_auth. */
 static int renew_auth(struct daemon *d, const struct auth_opts *o, struct err_text *err)
 {
 	struct tls_conf auth = {.keys.n_keys = 0};
@@ -121,7 +123,7 @@ static int reload(struct daemon *d, struct err_text *err)
 	if (rc < 0)
 		return rc;
 	opts = settings_values(fresh);
-	auth_opts.key_file = opts->auth.key_file; /* the other fields are not live */
+	auth_opts.key_file = opts->auth.key_file; /* the other fields need a restart */
 	changed = renew_auth(d, &auth_opts, err);
 	if (changed < 0) {
 		settings_free(fresh);
@@ -133,7 +135,8 @@ static int reload(struct daemon *d, struct err_text *err)
 	d->opts.auth.key_file = opts->auth.key_file;
 	apply_log_level(&d->opts);
 	if (strcmp(d->opts.faults, opts->faults) != 0)
-		apply_faults(opts->faults, NULL); /* checked when the setting was read */
+		/* Cannot fail: settings_reread has checked the text */
+		apply_faults(opts->faults, NULL);
 	d->opts.faults = opts->faults;
 	if (n && d->reload_ops->changed)
 		d->reload_ops->changed(d->reload_ctx);

@@ -1,19 +1,19 @@
 #ifndef BPS_COMMON_DAEMON_DAEMON_H
 #define BPS_COMMON_DAEMON_DAEMON_H
-/* The common parts of every daemon's main: log level, cluster key, the control loop on the main
- * thread with its signals, the HTTP server, the service manager, and the report that it is ready.
+/* The common parts of every daemon's main function: log level, cluster key, the control loop on the
+ * main thread, signals, the HTTP server, messages to the service manager, and the report that the
+ * daemon serves.
  *
  * SIGTERM and SIGINT end daemon_run, or call the program's stop function (daemon_on_stop). SIGHUP
- * reads the settings files and the key again. An error in them is logged and nothing changes; else
- * the settings that can change at run time do. The three signals are blocked before main
- * (daemon_begin.c) and read from a descriptor. So none is lost, none interrupts a start, and no
- * library's handler runs.
+ * reads the settings files and the key again. If they have an error, it is logged and nothing
+ * changes. Else the settings that can change at run time take their new values. The three signals
+ * are blocked before main (daemon_begin.c) and read from a descriptor. So no signal is lost, none
+ * interrupts the start, and no signal handler of a library runs.
  *
  * --ready-fd N receives "PORT=<port>\nHTTP=<port>\n" once the daemon serves.
  *
- *   daemon_begin ──> settings_load ──> daemon_init ──> daemon_on_reload, daemon_http ──>
- * daemon_tell
- *      ──> daemon_ready, daemon_run ──> daemon_fini ──> daemon_end */
+ *   daemon_begin ──> settings_load ──> daemon_init ──> daemon_on_reload, daemon_http
+ *      ──> daemon_tell ──> daemon_ready, daemon_run ──> daemon_fini ──> daemon_end */
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -24,7 +24,7 @@
 #include "common/daemon/settings.h"
 #include "common/loop/loop.h"
 
-/* Settings of all daemons; the program's options start with this. */
+/* Settings of all daemons, the first member of each program's struct of options. */
 struct daemon_opts {
 	struct auth_opts auth;
 	struct addr http;
@@ -59,15 +59,16 @@ extern const char *const daemon_log_levels[];
 
 /* Callbacks of a reload, on the control loop's thread. Each may be NULL. */
 struct daemon_reload_ops {
-	/* Live settings have new values in the struct that settings_load filled: apply them. */
+	/* Settings that may change at run time have new values, in the struct that settings_load
+	 * filled: apply them. */
 	void (*changed)(void *ctx);
-	/* The key file has changed; daemon.auth has its content. A reload cannot add a first key or
-	 * remove the last.
-	 * Errors: with a sentence; the old key stays in force. */
+	/* The key file or a certificate has changed; daemon.auth has the new credentials. A reload
+	 * cannot add the first key or remove the last one.
+	 * Errors: with a sentence; then the old credentials stay in force. */
 	int (*auth_changed)(void *ctx, struct err_text *err);
 };
 
-/* Write what the program does now as a line for people ("summing: 3 connections, ..."). */
+/* Write one line for people about what the program does now ("summing: 3 connections, ..."). */
 typedef void (*daemon_line_fn)(void *ctx, char *ret, size_t room);
 #define DAEMON_LINE_BYTES 256
 
@@ -82,60 +83,63 @@ struct daemon {
 	daemon_line_fn line;
 	void *line_ctx;
 	char told[DAEMON_LINE_BYTES];
-	struct settings *settings; /* given to daemon_on_reload */
+	struct settings *settings; /* from daemon_on_reload */
 	const struct daemon_reload_ops *reload_ops;
 	void *reload_ctx;
-	void (*stop)(void *ctx); /* given to daemon_on_stop; NULL after its call */
+	void (*stop)(void *ctx); /* from daemon_on_stop; NULL after it was called */
 	void *stop_ctx;
 	const struct httpd_ops *http_ops;
 	void *http_arg;
 	int exit_status;
-	double started_unix; /* start time, seconds */
+	double started_unix; /* start time, in seconds since 1970 */
 };
 
-/* Call this first in main. Linking it blocks SIGTERM, SIGINT and SIGHUP from program start, before
- * any library's constructor. Crashes get their default action. */
+/* Call this first in main. Ignores SIGPIPE and restores the default action of the signals of a
+ * crash. A program that links daemon_begin.c has SIGTERM, SIGINT and SIGHUP blocked from its start,
+ * before the constructor of any library. */
 void daemon_begin(void);
 /* Initialize d, which must be zeroed.
- * Errors: with a sentence; nothing to undo. */
+ * Errors: with a sentence; there is nothing to undo. */
 int daemon_init(struct daemon *d, const char *program, const struct daemon_opts *opts,
 	struct err_text *err);
-/* Let SIGHUP reload s and the struct that it filled, which begins with the struct daemon_opts of
- * daemon_init. s must outlive d. */
+/* Let SIGHUP reload the settings s and the struct that settings_load filled, which begins with a
+ * struct daemon_opts. s must outlive d. */
 void daemon_on_reload(
 	struct daemon *d, struct settings *s, const struct daemon_reload_ops *ops, void *ctx);
 /* Make the first SIGTERM or SIGINT call fn instead of ending daemon_run. fn cleans up and calls
  * daemon_quit in bounded time. A second signal ends daemon_run at once. */
 void daemon_on_stop(struct daemon *d, void (*fn)(void *ctx), void *ctx);
-/* Read only the key file again, like SIGHUP. Returns 1 when it has changed, else 0.
- * Errors: with a sentence, nothing has changed. */
+/* Read only the credentials again, as SIGHUP does. Returns 1 when they have changed, else 0.
+ * Errors: with a sentence; nothing has changed. */
 int daemon_reload_auth(struct daemon *d, struct err_text *err);
-/* Serve HTTP, and feed the service manager's watchdog while ops->probe returns true for HTTPD_LIVE:
- * while every loop of the process makes progress. */
+/* Start the HTTP server. Also report to the service manager's watchdog while ops->probe returns
+ * true for HTTPD_LIVE, so while every loop of the process makes progress. */
 int daemon_http(struct daemon *d, const struct httpd_ops *ops, void *arg, struct err_text *err);
-/* Report that the program is reachable and works: READY=1 for the service manager. From then on
- * send the line once a second when it has changed; `systemctl status` shows it. */
+/* Report to the service manager that the program is ready (READY=1). From then on call `line` each
+ * second, and send the line when it has changed; `systemctl status` shows it. */
 int daemon_tell(struct daemon *d, daemon_line_fn line, void *ctx, struct err_text *err);
-/* Send the line now, without waiting for the second. */
+/* Send the line of daemon_tell now, if it has changed. */
 void daemon_tell_now(struct daemon *d);
-/* Report to --ready-fd that the program serves. port: its main port, 0 when it has none. */
+/* Log that the program serves, and report its ports to --ready-fd. port: its main port, 0 when it
+ * has none. status: end of the log line. */
 void daemon_ready(struct daemon *d, uint16_t port, const char *status);
-/* Return the exit status for a start that failed with rc. EX_TEMPFAIL (75): the cause may pass by
- * itself or lies outside this daemon (an address in use or not there yet, a full disk, no memory).
- * Else EX_CONFIG (78): a start fails again until its configuration changes. */
+/* Return the exit status for a start that failed with rc. EX_TEMPFAIL (75): a later start may
+ * succeed, because the cause may pass by itself or lies outside this daemon (an address in use or
+ * not there yet, a full disk, no memory). EX_CONFIG (78): every start fails until the configuration
+ * changes. */
 int daemon_exit_status(int rc);
 /* Run until a signal or daemon_quit; returns the exit status. */
 int daemon_run(struct daemon *d);
-/* End daemon_run with this exit status. On the loop's thread. */
+/* Make daemon_run return this exit status. Thread: the loop's. */
 void daemon_quit(struct daemon *d, int exit_status);
 /* Free d. All objects on its loop must be freed before. */
 void daemon_fini(struct daemon *d);
-/* Call this last in main, which returns its result. A service manager restarts a daemon at once,
- * and gives up after StartLimitBurst= starts. A cause that may pass by itself (75) must not use
- * these up, so this pauses; SIGTERM and SIGINT end the pause. */
+/* Call this last in main, and return its result. A service manager restarts a daemon at once, and
+ * gives up after StartLimitBurst= starts in StartLimitIntervalSec=. With exit status 75 starts must
+ * not reach that limit, so this function first waits. SIGTERM and SIGINT end the wait. */
 int daemon_end(int exit_status);
 
-/* Return the identity of this process: random, never 0. */
+/* Make a random instance number for this process, never 0. */
 uint64_t daemon_instance(void);
 /* Write this machine's name without its domain. */
 void daemon_host(char *ret, size_t room);

@@ -1,4 +1,5 @@
-/* Actions that must happen before main, apart from daemon.c so that only daemons have them. */
+/* Actions that must happen before main. They are not in daemon.c, so that only programs that call
+ * daemon_begin have them. */
 #include <signal.h>
 #include <stdint.h>
 #include <sys/syscall.h>
@@ -8,10 +9,10 @@
 
 #define BIT(sig) (UINT64_C(1) << ((sig)-1))
 
-/* libfabric loads libinfinipath, whose constructor handles SIGTERM and SIGINT by exit(1) and then
- * takes a tenth of a second. A stop in that time looked like a failure. Only functions in
- * .preinit_array run before the constructors of libraries. Nothing is initialized then, not even a
- * sanitizer, hence the bare system call. */
+/* libfabric loads libinfinipath. Its constructor makes SIGTERM and SIGINT call exit(1), and then
+ * takes a tenth of a second. A stop during that time would look like a failure. So block the
+ * signals in .preinit_array, because only functions there run before the constructors of libraries.
+ * Nothing is initialized at that time, not even a sanitizer, so use the system call directly. */
 __attribute__((no_sanitize("address", "thread", "undefined"))) static void block_signals(void)
 {
 	static const uint64_t mask = BIT(SIGTERM) | BIT(SIGINT) | BIT(SIGHUP);
@@ -24,8 +25,9 @@ void daemon_begin(void)
 {
 	signal(SIGPIPE, SIG_IGN);
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
-	/* On a crash, libinfinipath would print a backtrace and exit with 1. There would be no
-	 * core, and a restart policy would mistake the crash for a failure. */
+	/* Undo the handlers of libinfinipath. After a crash they would print a backtrace and exit
+	 * with 1. Then there would be no core dump, and the service manager could not see that the
+	 * process crashed. */
 	static const int crashes[] = {SIGSEGV, SIGBUS, SIGILL, SIGABRT};
 
 	for (size_t i = 0; i < sizeof(crashes) / sizeof(crashes[0]); i++)

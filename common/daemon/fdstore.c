@@ -12,7 +12,7 @@
 
 #include "common/daemon/notify.h"
 
-/* First descriptor that a manager passes (sd_listen_fds(3)). */
+/* Number of the first descriptor that a manager passes (sd_listen_fds(3)). */
 #define FIRST   3
 #define FDS_MAX 65536
 

@@ -2,12 +2,13 @@
 #define BPS_COMMON_DAEMON_FDSTORE_H
 /* Descriptors that outlive the process: the service manager keeps them under names and passes them
  * to the next process of the service (systemd's file descriptor store, sd_pid_notify_with_fds(3);
- * bpsrun implements the same). Without a manager, or with one that keeps none, putting does
- * nothing, and nothing is inherited.
+ * bpsrun implements the same). Without a service manager that keeps descriptors, fdstore_put does
+ * nothing, and fdstore_inherit finds none.
  *
- * A manager takes a descriptor sent before the process died, even when it reads the message later.
- * It sends no answer: a descriptor that it had no room for is missing at the next start. It watches
- * none of them (FDPOLL=0), so the next process detects the end of a kept socket.
+ * The manager keeps a descriptor that was sent before the process died, even when it reads the
+ * message after that. It sends no answer. So if it has no room for a descriptor, only the next
+ * process notices that one is missing. It does not poll the descriptors (FDPOLL=0); the next
+ * process detects that the peer of a kept socket has closed it.
  *
  * Thread: any for put and remove. */
 #include <stddef.h>
@@ -26,22 +27,24 @@ struct fdstore {
 	size_t n;
 };
 
-/* Read LISTEN_PID, LISTEN_FDS, LISTEN_FDNAMES; all descriptors become close-on-exec.
- * Errors: -ENOMEM, -errno with a sentence; nothing is taken. */
+/* Read LISTEN_PID, LISTEN_FDS and LISTEN_FDNAMES, and list the descriptors that they name in *ret.
+ * All of them become close-on-exec.
+ * Errors: -ENOMEM, -errno with a sentence; then *ret is empty. */
 int fdstore_inherit(struct fdstore *ret, struct err_text *err);
 /* Close the descriptors that were not taken, and free. NULL is allowed. */
 void fdstore_fini(struct fdstore *s);
-/* Take one descriptor of that name; the caller owns it. -1: none is left. */
+/* Take one descriptor of that name, which the caller then owns. Returns -1 when none is left. */
 int fdstore_take(struct fdstore *s, const char *name);
 
-/* Keep n <= NOTIFY_FDS_MAX descriptors under that name, in addition to those already there. The
- * name has neither ':' nor blanks. Waits up to 200 ms for a slow manager.
- * Errors: -errno; they are not kept. */
+/* Ask the manager to keep n <= NOTIFY_FDS_MAX descriptors under that name, in addition to those
+ * that it has already. The name must contain neither ':' nor blanks. Waits up to 200 ms for a slow
+ * manager.
+ * Errors: -errno; the descriptors are not kept. */
 int fdstore_put(const char *name, const int *fds, unsigned n);
-/* Put one descriptor, or remove the name with fd -1, without waiting.
+/* Do the same for one descriptor without waiting; fd -1: as fdstore_remove.
  * Errors: -EAGAIN the manager has not read the previous messages; -errno. */
 int fdstore_offer(const char *name, int fd);
-/* Remove all descriptors of that name.
+/* Ask the manager to close all descriptors of that name.
  * Errors: -errno: the manager still keeps them. */
 int fdstore_remove(const char *name);
 #endif

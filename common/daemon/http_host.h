@@ -1,8 +1,9 @@
 #ifndef BPS_COMMON_DAEMON_HTTP_HOST_H
 #define BPS_COMMON_DAEMON_HTTP_HOST_H
-/* Check that the Host of an HTTP request names this daemon. A web page can point a name of its own
- * at a loopback address and then read what a browser on this machine can read (DNS rebinding). The
- * Host of such a request is the page's name.
+/* Check that the Host of an HTTP request names this daemon. The check stops DNS rebinding. In such
+ * an attack, the owner of a web page changes the address of the page's own host name to a loopback
+ * address. Then a browser on this machine would let the page read the daemon's answers. But the
+ * Host field of these requests has the page's host name.
  *
  * No state; any thread. */
 #include <stdbool.h>
@@ -10,9 +11,9 @@
 
 #include "common/base/addr.h"
 
-/* True for loopback names and addresses, the host that listen has, the local address of the
- * connection (NULL: unknown), this machine's name with and without its domain, and names in
- * `names`, which are separated by blanks or commas.
+/* Return whether host is one of these: a loopback name or address, the host of `listen`, the local
+ * address of the connection (local; NULL: unknown), this machine's name with or without its domain,
+ * or a name in `names` (separated by blanks or commas).
  * host: the field's value, with or without a port. */
 bool http_host_is_ours(const char *host, const struct addr *listen, const struct sockaddr *local,
 	const char *names);

@@ -1,5 +1,5 @@
-/* The daemons' HTTP server: read-only pages over libevent, a bounded number of connections and of
- * waiting status requests. It knows no daemon; httpd_ops fills the pages. Thread: the loop's. */
+/* The daemons' HTTP server: read-only pages over libevent, with limits for connections and for
+ * waiting status requests. The functions of httpd_ops write the pages. Thread: the loop's. */
 #include "common/daemon/httpd.h"
 
 #include <errno.h>
@@ -38,7 +38,8 @@
 	(EVHTTP_REQ_GET | EVHTTP_REQ_POST | EVHTTP_REQ_HEAD | EVHTTP_REQ_PUT | EVHTTP_REQ_DELETE | \
 		EVHTTP_REQ_OPTIONS | EVHTTP_REQ_TRACE | EVHTTP_REQ_CONNECT | EVHTTP_REQ_PATCH)
 
-/* A waiting status request. req is NULL once the client has gone or was asked to retry. */
+/* A waiting status request. req is NULL after the client has closed the connection or has received
+ * a 503. */
 struct httpd_request {
 	LIST_ENTRY(httpd_request) link;
 	struct httpd *httpd;
@@ -48,10 +49,11 @@ struct httpd_request {
 
 LIST_HEAD(request_list, httpd_request);
 
-/* A connection as the kernel knows it: evhttp does not tell when one ends, but the cookie of a
- * descriptor says whether it is still the same socket. */
+/* A connection, remembered by its descriptor and the socket's SO_COOKIE. evhttp does not report
+ * when a connection ends. The cookie shows whether the descriptor still belongs to the same
+ * socket. */
 struct http_connection {
-	struct bufferevent *bev; /* held until its descriptor is known */
+	struct bufferevent *bev; /* reference, held until the descriptor is known */
 	struct event *learn;
 	evutil_socket_t fd;
 	uint64_t cookie;
@@ -61,16 +63,17 @@ struct httpd {
 	struct event_base *base;
 	struct evhttp *http;
 	struct evconnlistener *listener; /* owned by http */
-	struct event *resume;            /* each second: ends a pause of accepting */
+	struct event *resume;            /* timer of one second, which ends a pause of accepting */
 	const struct httpd_ops *ops;
 	void *arg;
 	void (*config)(void *arg, struct evbuffer *out);
 	void *config_arg;
-	struct addr addr;  /* to listen on */
-	const char *names; /* of httpd_set_names */
+	struct addr addr;  /* listening address */
+	const char *names; /* from httpd_set_names */
 	uint32_t status_timeout_ms;
 	struct request_list waiting;
-	struct http_connection seen[HTTPD_MAX_CONNECTIONS]; /* ring, the next one is the oldest */
+	/* Ring; the element at next_seen is the oldest */
+	struct http_connection seen[HTTPD_MAX_CONNECTIONS];
 	size_t next_seen;
 };
 
@@ -96,7 +99,8 @@ static void learn_descriptor(evutil_socket_t fd, short what, void *arg)
 	s->bev = NULL;
 }
 
-/* Close what is left of the oldest connection; evhttp sees its end and frees it. */
+/* Close the oldest connection, if it is still open. evhttp then sees the end of the stream and
+ * frees the connection. */
 static void seen_close(struct http_connection *s)
 {
 	uint64_t cookie;
@@ -110,7 +114,8 @@ static void seen_close(struct http_connection *s)
 	s->fd = -1;
 }
 
-/* evhttp asks for a bufferevent just before it puts a new connection's descriptor into it. */
+/* evhttp calls this for a new connection, before it sets the descriptor in the bufferevent. So
+ * learn_descriptor reads the descriptor in the next turn of the loop. */
 static struct bufferevent *on_connection(struct event_base *base, void *arg)
 {
 	struct httpd *h = arg;
@@ -127,8 +132,8 @@ static struct bufferevent *on_connection(struct event_base *base, void *arg)
 	return bev;
 }
 
-/* evhttp has put its own argument into the listener, so this cannot reach the server: it only stops
- * the listener, and resume starts it again. */
+/* arg is evhttp's and not the server, so the server's state cannot be changed here. Only stop the
+ * listener; the timer `resume` starts it again. */
 static void on_accept_error(struct evconnlistener *listener, void *arg)
 {
 	(void)arg;
@@ -148,7 +153,7 @@ static void on_resume(evutil_socket_t fd, short what, void *arg)
 
 /* --- answers ---------------------------------------------------------------------------------- */
 
-/* Send out as the answer; out may be NULL when memory ran out. */
+/* Send the content of `out` as the answer. out is NULL when there was no memory for it. */
 static void reply(struct evhttp_request *req, int code, const char *type, struct evbuffer *out)
 {
 	struct evkeyvalq *headers = evhttp_request_get_output_headers(req);
@@ -216,7 +221,8 @@ static void answer_probe(struct httpd *h, struct evhttp_request *req, enum httpd
 
 /* --- status ----------------------------------------------------------------------------------- */
 
-/* Part from evhttp's request: it is answered, or gone. */
+/* Separate r from evhttp's request, which is answered now or whose connection is closed. Returns
+ * that request, or NULL. */
 static struct evhttp_request *detach(struct httpd_request *r)
 {
 	struct evhttp_request *req = r->req;
@@ -306,7 +312,8 @@ bool httpd_query(const struct httpd_request *r, const char *name, char *buf, siz
 
 /* --- routes ----------------------------------------------------------------------------------- */
 
-/* A request without a host does not come from a browser. */
+/* Return whether the Host of the request, if it has one, names this daemon. A request without a
+ * Host does not come from a browser, so it is safe. */
 static bool is_for_us(const struct httpd *h, struct evhttp_request *req)
 {
 	const struct evhttp_uri *uri = evhttp_request_get_evhttp_uri(req);

@@ -1,15 +1,17 @@
 #ifndef BPS_COMMON_DAEMON_HTTPD_H
 #define BPS_COMMON_DAEMON_HTTPD_H
-/* The HTTP side of every daemon, which only reads: GET and HEAD of
+/* The HTTP server of every daemon. It changes nothing; it answers GET and HEAD of
  *   /metrics                    Prometheus text
- *   /healthz /livez /readyz     200 "ok" or what to know, or 503 with the reason
+ *   /healthz /livez /readyz 200 with "ok" or a notice, or 503 with the reason
  *   /status                     JSON; may be answered later, within a deadline
  *   /config                     the settings in force, as text
  * All else is 404, other methods are 405, and requests to a host that is not this daemon
- * (http_host.h) are 421. No authentication: loopback unless told otherwise.
+ * (http_host.h) are 421. No authentication: it listens on loopback unless the setting http says
+ * otherwise.
  *
- * Bounded: 8 KiB of headers, 4 KiB of body, 5 s of silence, 64 connections, of which the oldest
- * gives way to a new one (a full house of silent connections must not keep a scrape out).
+ * Limits: 8 KiB of headers, 4 KiB of body, 5 s of silence, 64 connections. At the limit of
+ * connections, a new one replaces the oldest, so that silent connections cannot keep a monitoring
+ * system out.
  *
  * Thread: that of the event loop. SIGPIPE is ignored in the process from the first server on. */
 #include <stdbool.h>
@@ -29,21 +31,24 @@ struct httpd_request;
 
 enum httpd_probe {
 	HTTPD_HEALTH, /* /healthz: all is well */
-	HTTPD_LIVE,   /* /livez: a restart would not help */
-	HTTPD_READY,  /* /readyz: it serves */
+	HTTPD_LIVE,   /* /livez: the process is not stuck; a restart would not help */
+	HTTPD_READY,  /* /readyz: the daemon can do its work */
 };
 
-/* Each may be NULL: then its paths are 404. */
+/* Functions that fill the pages. Each may be NULL: then its paths are answered with 404. */
 struct httpd_ops {
 	void (*metrics)(void *arg, struct evbuffer *out);
-	/* False with the reason in err; true, and err empty or what to know all the same. */
+	/* Return whether the probe succeeds. False: err has the reason. True: err is empty, or has
+	 * a notice for the answer. */
 	bool (*probe)(void *arg, enum httpd_probe probe, struct err_text *err);
-	/* Answer with httpd_answer exactly once, now or later. Past the deadline the client has got
-	 * a 503, and the answer is dropped; it must be given all the same. */
+	/* Call httpd_answer exactly once, now or later. After the deadline the client has already
+	 * received a 503 and the answer is discarded, but httpd_answer must be called all the
+	 * same. */
 	void (*status)(void *arg, struct httpd_request *req);
 };
 
-/* status_timeout_ms: 0 means 1500 (bpsctl promises an answer in 2 s). ops must outlive the server.
+/* Start a server on addr. status_timeout_ms: deadline for ops->status; 0: 1500, because bpsctl
+ * waits for an answer for 2 s only. ops must outlive the server.
  * Errors: -errno with a sentence. */
 int httpd_new(struct httpd **ret_httpd, struct event_base *base, const struct addr *addr,
 	uint32_t status_timeout_ms, const struct httpd_ops *ops, void *arg, struct err_text *err);
@@ -51,22 +56,24 @@ int httpd_new(struct httpd **ret_httpd, struct event_base *base, const struct ad
 /* Add the page /config. */
 void httpd_set_config(struct httpd *h, void (*config)(void *arg, struct evbuffer *out), void *arg);
 
-/* Answer requests to these hosts, too: names separated by blanks or commas, lent for the server's
- * life. Before the loop runs. */
+/* Also accept requests whose Host field is one of these names, separated by blanks or commas. The
+ * string must live as long as the server. Call this before the loop runs. */
 void httpd_set_names(struct httpd *h, const char *names);
 
-/* The bound port, also when 0 was asked for. */
+/* Return the bound port, also when port 0 was requested. */
 uint16_t httpd_port(const struct httpd *h);
 
-/* Answer a status request and free it. Owns: takes root (a json_t reference); NULL answers 500.
- * code: the HTTP status, 200 as a rule. */
+/* Answer a status request and free it. code: HTTP status, usually 200. root: the document; NULL:
+ * answer 500.
+ * Owns: takes the reference to root. */
 void httpd_answer(struct httpd_request *req, int code, json_t *root);
 
-/* A query parameter of a status request ("verbose" in /status?verbose=1) into buf.
- * Returns false when it is not there or too long, or when the client has gone. */
+/* Copy a query parameter of a status request to buf ("verbose" in /status?verbose=1). Returns false
+ * when the parameter is missing or too long, or when the client has closed the connection. */
 bool httpd_query(const struct httpd_request *req, const char *name, char *buf, size_t n_buf);
 
-/* Close all connections. Requests that wait for their answer are freed: no httpd_answer afterwards.
- * Not from inside a callback. NULL is allowed. */
+/* Close all connections and free the server. Waiting status requests are freed as well, so do not
+ * call httpd_answer for them afterwards. Do not call this from inside a callback. NULL is
+ * allowed. */
 void httpd_free(struct httpd *h);
 #endif

@@ -1,10 +1,10 @@
 #ifndef BPS_COMMON_DAEMON_JSONTEXT_H
 #define BPS_COMMON_DAEMON_JSONTEXT_H
-/* Convert text from any source (names of jobs, users' words) to JSON: one name that is not UTF-8
- * must not make a whole document invalid. Any thread. */
+/* Convert text from any source, such as a job's name, to JSON. A text that is not UTF-8 must not
+ * make a whole document invalid. Any thread. */
 #include <jansson.h>
 
-/* Return s as a JSON string; when it is not UTF-8, each byte beyond ASCII becomes '?'. NULL is "".
- * A new reference, NULL out of memory. */
+/* Return s as a JSON string. When s is not UTF-8, each byte beyond ASCII becomes '?'. s NULL: the
+ * empty string. Returns a new reference, or NULL when out of memory. */
 json_t *jsontext(const char *s);
 #endif

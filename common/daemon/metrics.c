@@ -1,5 +1,5 @@
-/* Write metrics in the Prometheus text format, and those that every process has. Collects no values
- * of a program. Stateless; the thread that owns the buffer. */
+/* Write metrics in the Prometheus text format, and collect those that every process has. Each
+ * program collects its own values. Stateless; the thread that owns the buffer. */
 #include "common/daemon/metrics.h"
 
 #include <dirent.h>
@@ -60,8 +60,8 @@ static void add_label(struct evbuffer *out, char open, const char *name, const c
 	add_text(out, "\"");
 }
 
-/* Write a sample of name and suffix. le: NULL, or a histogram's bound, added after the labels in
- * ap. */
+/* Write a sample of the metric `name` with `suffix`. ap: label names and values, then NULL. le: the
+ * upper bound of a histogram's bucket, added as a label; NULL: none. */
 static void add_sample(struct evbuffer *out, const char *name, const char *suffix, double value,
 	const char *le, va_list ap)
 {

@@ -5,14 +5,15 @@
  *   metric_begin(out, "bps_members", "gauge", "members by role and state");
  *   metric_value(out, "bps_members", 3, "role", "agent", "state", "up", NULL);
  *
- * Names are ours: bps_ prefix, base units, _total for counters. Label values may come from any
- * source. Quotes, backslashes and line ends are escaped. Other control bytes and bytes beyond ASCII
- * become '?', because one bad byte would make the whole scrape fail. Stateless; the thread that
- * owns out. */
+ * Names of metrics begin with bps_, have base units, and end in _total for counters. Label values
+ * may come from any source: quotes, backslashes and line ends are escaped. Other control bytes and
+ * bytes beyond ASCII become '?', because one invalid byte would make Prometheus reject the whole
+ * page. Stateless; the thread that owns `out`. */
 struct evbuffer;
 
 /* Write the metrics that every process has: bps_build_info, bps_fds, bps_fds_limit,
- * bps_up_since_seconds, and those of process_metrics.h. started_unix: start time, seconds. */
+ * bps_up_since_seconds, and those of process_metrics.h. started_unix: start time of the process, in
+ * seconds since 1970. */
 void metrics_process(struct evbuffer *out, double started_unix);
 
 /* Write the HELP and TYPE lines, once before the values of a metric. type: "counter", "gauge" or
@@ -23,13 +24,13 @@ void metric_begin(struct evbuffer *out, const char *name, const char *type, cons
 void metric_value(struct evbuffer *out, const char *name, double value, ...)
 	__attribute__((sentinel));
 
-/* Write the samples of a histogram, in seconds, after metric_begin. The arguments after h are the
- * same as for metric_value. */
+/* Write the samples of a histogram in seconds. Call metric_begin before. The arguments after h are
+ * as those after value in metric_value. */
 struct histogram;
 void metric_histogram(struct evbuffer *out, const char *name, const struct histogram *h, ...)
 	__attribute__((sentinel));
 
-/* Write a metric of one sample without labels: metric_begin and metric_value. */
+/* Write a whole metric that has one sample without labels. */
 void metric_one(
 	struct evbuffer *out, const char *name, const char *type, const char *help, double value);
 #endif

@@ -8,8 +8,9 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-#define BACKLOG    16
-#define NAME_BYTES 100 /* limit of name_claim.h; sun_path has 108 bytes, the first is zero */
+#define BACKLOG 16
+/* Limit that name_claim.h promises; sun_path has 108 bytes, of which the first is zero */
+#define NAME_BYTES 100
 
 static socklen_t address_of(const char *name, struct sockaddr_un *ret)
 {
@@ -21,8 +22,8 @@ static socklen_t address_of(const char *name, struct sockaddr_un *ret)
 			   (size_t)(n > NAME_BYTES ? NAME_BYTES : n));
 }
 
-/* Find the process that listens on the socket; the kernel records the caller of listen(2). False:
- * there is none, or it cannot be asked. */
+/* Find the process that listens on the socket: connect, and read the credentials that the kernel
+ * recorded at listen(2). Returns false when no process listens or the connect fails. */
 static bool ask_holder(const struct sockaddr_un *sun, socklen_t len, struct ucred *ret)
 {
 	socklen_t n = sizeof(*ret);

@@ -1,6 +1,6 @@
 /* The common parts of bps-server and bps-agent: open the daemon, the membership and the data plane,
- * measure the network card, watch the data threads, report health. The data threads are the
- * owner's. Thread: the control loop's, which is the main thread. */
+ * measure the network card, watch the data threads, report health. The data threads belong to the
+ * program. Thread: the control loop's, which is the main thread. */
 #include "common/daemon/node.h"
 
 #include <errno.h>
@@ -18,11 +18,11 @@
 #include "common/daemon/name_claim.h"
 #include "common/datapath/net_open.h"
 
-/* A data thread without a turn for this long hangs. */
+/* A data thread that has made no turn for this time counts as hung. */
 #define STUCK_NS           UINT64_C(1500000000)
 #define LOOK_US            250000
 #define CONNECT_TIMEOUT_MS 3000
-/* Windows without load after which measuring stops, until a heartbeat sees load again. */
+/* Number of samples without load after which the timer stops, until a heartbeat sees load again. */
 #define IDLE_SAMPLES 50
 
 static void fill_names(struct node *n, const struct node_opts *o)
@@ -33,8 +33,8 @@ static void fill_names(struct node *n, const struct node_opts *o)
 		snprintf(n->host, sizeof(n->host), "%s", o->host);
 }
 
-/* Check the address at the start. An agent uses it only when it connects, which is late to find an
- * error. */
+/* Check at the start that the address exists here. An agent uses it only when it connects, which is
+ * too late to report an error. */
 static int check_address(const char *host, struct err_text *err)
 {
 	struct sockaddr_storage sa;
@@ -71,8 +71,8 @@ static int check_listen(const struct node *n, const struct node_opts *o, struct 
 	return check_address(o->listen.host, err);
 }
 
-/* Refuse an address that can never work, instead of trying forever. A name that cannot be resolved
- * yet may become an address of this machine. */
+/* Refuse a scheduler's address that can never work, instead of trying it without end. Accept a name
+ * that cannot be resolved now: later it may resolve to an address of this machine. */
 static int check_scheduler(const struct node *n, const struct node_opts *o, struct err_text *err)
 {
 	struct sockaddr_storage sa;
@@ -89,7 +89,8 @@ static int check_scheduler(const struct node *n, const struct node_opts *o, stru
 		o->scheduler.host);
 }
 
-/* Claim the name: two daemons of one name would displace each other in the cluster. */
+/* Claim the name on this machine, because two daemons with the same name would replace each other
+ * in the cluster again and again. */
 static int claim_our_name(
 	struct node *n, const char *program, const struct node_opts *o, struct err_text *err)
 {
@@ -122,8 +123,8 @@ static int claim_our_name(
 
 const char *const node_same_host_words[] = {"auto", "off", NULL};
 
-/* Make the sockets of all threads before the scheduler learns of us. A thread whose socket fails
- * here tries again and reports the error. */
+/* Make the same-host sockets of all data threads before the scheduler, and so any agent, learns of
+ * this server. If a socket cannot be made, its thread tries again later and reports the error. */
 static void listen_same_host(struct node *n, unsigned n_threads)
 {
 	struct err_text unused;
@@ -134,7 +135,8 @@ static void listen_same_host(struct node *n, unsigned n_threads)
 		n->same_host.listen_fds[i] = shm_listen(&n->same_host, i, &unused);
 }
 
-/* Check that sockets can be made: agents look for a server's sockets on every connect. */
+/* Set up shared memory with daemons of this host. A server checks that it can make sockets; an
+ * agent looks for the server's socket at each connect. */
 static void open_same_host(
 	struct node *n, bool is_server, unsigned n_threads, const struct node_opts *o)
 {
@@ -182,8 +184,8 @@ static void on_sample(evutil_socket_t fd, short what, void *arg)
 		event_del(n->sample);
 }
 
-/* Start measuring when there is load. The heartbeats check for load, because a timer would be the
- * only activity of an idle daemon. */
+/* Start to measure the card when there is load. This is checked with each heartbeat, because a
+ * timer of its own would wake an idle daemon. */
 static void look_for_load(struct node *n)
 {
 	const struct timeval tv = {.tv_usec = NIC_WINDOW_NS / 1000};
@@ -250,10 +252,10 @@ static int open_member(struct node *n, enum role role, const struct node_opts *o
 	return rc;
 }
 
-/* End a process with a hung thread. Peers wait for everything that the thread holds; only the
- * process's end frees it, and a restart brings it back. A service manager's watchdog may act
- * sooner. The count is of checks that found it hanging, not of time, because time also passes while
- * the whole process is stopped. */
+/* End the process when a data thread hangs. Peers wait for the thread's partitions until the
+ * process ends and is restarted. A service manager's watchdog may act sooner. n_hung counts checks
+ * that found the thread hung, instead of time, because time also passes while the whole process is
+ * stopped. */
 static void on_look(evutil_socket_t fd, short what, void *arg)
 {
 	struct node *n = arg;
@@ -320,8 +322,8 @@ int node_open(struct node *n, const char *program, enum role role, const struct 
 	if (rc < 0)
 		return rc;
 	open_same_host(n, role == ROLE_SERVER, n_threads, o);
-	/* The listener reads peers' keys from the member; no peer has a key before the member
-	 * exists. */
+	/* The listener gets peers' keys from n->member, which is still NULL here. Until it is set,
+	 * member_peer_key finds no key, and tickets are refused. */
 	rc = net_open(&fc, member_peer_key, &n->member, &n->net, err);
 	if (rc < 0)
 		return rc;
@@ -341,7 +343,9 @@ int node_auth_changed(void *ctx, struct err_text *err)
 
 void node_close(struct node *n)
 {
-	net_close(n->net); /* its thread reads keys from the member */
+	/* Close this before the member, because the transport's thread reads keys from the
+	 * member */
+	net_close(n->net);
 	member_free(n->member);
 	shm_unlisten(&n->same_host, n->n_listen_fds);
 	free(n->same_host.listen_fds);
@@ -395,7 +399,7 @@ bool node_line(const struct node *n, char *ret, size_t room)
 	return false;
 }
 
-/* Return how long the slowest data thread has not turned. 0: it turns, or there is none. */
+/* Return for how long a data thread has been hung. 0: no thread hangs, or there is none yet. */
 static uint64_t stuck_ns(uint64_t beat_ns)
 {
 	uint64_t now = clock_now_ns();
@@ -403,7 +407,8 @@ static uint64_t stuck_ns(uint64_t beat_ns)
 	return beat_ns && now > beat_ns && now - beat_ns > STUCK_NS ? now - beat_ns : 0;
 }
 
-/* Problems of a member itself. /healthz, bps_health and the status report the same ones. */
+/* Problems that a member reports of itself, in /healthz, in the metric bps_health and in the
+ * status. */
 static const struct {
 	const char *code, *what, *effect, *action;
 	bool is_of_agents;
@@ -434,7 +439,7 @@ static bool has_problem(const struct node *n, size_t i, const struct node_health
 	return is_there[i];
 }
 
-/* Write all problems in one line. Returns how many there are. */
+/* Write all present problems in one line. Returns how many there are. */
 static unsigned name_problems(
 	const struct node *n, const struct node_health *h, struct err_text *ret_text)
 {

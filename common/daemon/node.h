@@ -1,8 +1,8 @@
 #ifndef BPS_COMMON_DAEMON_NODE_H
 #define BPS_COMMON_DAEMON_NODE_H
-/* The common parts of bps-server and bps-agent around their data threads: a daemon
- * (common/daemon/daemon.h) that is a member of the cluster (common/control/member.h) and has a data
- * plane (common/transport/net.h), with the settings of the three.
+/* The common parts of bps-server and bps-agent. A node is a daemon (common/daemon/daemon.h), a
+ * member of the cluster (common/control/member.h), and the network transport
+ * (common/transport/net.h), with the settings of all three. The data threads belong to the program.
  *
  * Thread: the control loop's, which is the main thread. */
 #include <jansson.h>
@@ -15,7 +15,7 @@
 #include "common/datapath/datapath.h"
 #include "common/transport/sockets/congestion.h"
 
-/* Settings of both programs; the program's options start with this. */
+/* Settings of both programs, the first member of each program's struct of options. */
 struct node_opts {
 	struct daemon_opts daemon;
 	struct addr listen, scheduler;
@@ -76,37 +76,39 @@ extern const char *const node_same_host_words[]; /* auto, off */
 				"never"                                                            \
 	}
 
-/* Time without an answer on the data plane after which a message is sent again, by both. */
+/* Time without an answer after which server and agent send a message of the data plane again. */
 #define NODE_RETRY_NS UINT64_C(2000000000)
 
 struct node {
 	struct daemon daemon;
 	struct net *net;
-	struct shm_config same_host; /* dir NULL: off */
-	unsigned n_listen_fds;       /* descriptors in same_host */
+	struct shm_config same_host; /* dir is NULL when memory is not shared */
+	unsigned n_listen_fds;       /* number of same_host.listen_fds */
 	enum same_host_state same_host_state;
 	struct shm_counters same_host_counters;
 	struct member *_Atomic member; /* read by the transport's connection-management thread */
-	int claim_fd;                  /* claim of our name on this machine, -1: none */
+	/* Claim of the name on this machine (name_claim.h); -1: none */
+	int claim_fd;
 	uint64_t instance;
 	struct event *look; /* timer that checks the data threads; NULL: no check */
 	uint32_t n_looks_dead, n_hung;
-	uint64_t nic_mbps;    /* setting, or the driver's; 0: unknown */
-	uint8_t nic_source;   /* source of nic_mbps, enum nic_source */
-	struct nic nic;       /* interface of the data address; zeroed when the speed is set */
-	struct event *sample; /* timer that samples its counters while there is load */
+	uint64_t nic_mbps;  /* speed from the setting or the driver; 0: unknown */
+	uint8_t nic_source; /* source of nic_mbps, enum nic_source */
+	/* The interface with the data address; zeroed when the setting nic-speed is not 0 */
+	struct nic nic;
+	struct event *sample; /* timer that samples the interface's counters while there is load */
 	uint32_t n_idle_samples;
 	const struct httpd_ops *http_ops;
 	void *ctx;
 	uint32_t id; /* 0 until the scheduler has assigned it */
-	/* State kept from the previous process, for node_open; or NULL */
+	/* For node_open: state that the previous process has passed on; NULL: none */
 	const struct member_past *past;
 	char name[CTL_NAME_MAX + 1], host[CTL_NAME_MAX + 1];
 };
 
-/* Open everything except the data threads, which wait for the id. n: zeroed, except past. role
- * ROLE_SERVER listens for agents. quota_bytes: reported to the scheduler. After an error, still
- * call node_close.
+/* Open everything except the data threads: the program starts those when node_welcome has the id.
+ * n: zeroed, except past. role: a ROLE_SERVER listens for agents. quota_bytes: memory for sums,
+ * reported to the scheduler. Call node_close also after an error.
  * Errors: negative, with a sentence. */
 int node_open(struct node *n, const char *program, enum role role, const struct node_opts *opts,
 	unsigned n_threads, uint64_t quota_bytes, const struct member_ops *ops,
@@ -114,33 +116,36 @@ int node_open(struct node *n, const char *program, enum role role, const struct 
 /* Implement auth_changed of struct daemon_reload_ops. ctx: a struct that begins with a struct
  * node. */
 int node_auth_changed(void *ctx, struct err_text *err);
-/* Close n; the owner's data threads must have ended. */
+/* Close n. The program's data threads must have ended before. */
 void node_close(struct node *n);
 
-/* Take the id that the scheduler assigned. Returns 1 the first time, 0 again. Returns BPS_EDUP when
- * the id differs from the previous one: then the process is ending. */
+/* Take the member id that the scheduler has assigned. Returns 1 the first time, and 0 when it is
+ * the same id again. Returns BPS_EDUP when it is another id; then the process ends. */
 int node_welcome(struct node *n, uint32_t id);
-/* Implement refused of struct member_ops: end. ctx: a struct that begins with a struct node. */
+/* Implement refused of struct member_ops: end the process. ctx: a struct that begins with a struct
+ * node. */
 void node_refused(void *ctx, int code, const char *text);
 
-/* Return how data threads share memory within this host; NULL: they do not. Complete after
- * node_welcome; lives as long as the node. */
+/* Return the configuration with which data threads share memory within this host; NULL: they do
+ * not. It is complete after node_welcome, and lives as long as the node. */
 const struct shm_config *node_same_host(const struct node *n);
 
-/* Fill a heartbeat with the same-host state and the speed of the card. Call it for every heartbeat,
- * because it also checks whether there is load to measure. */
+/* Fill in the heartbeat's fields about shared memory and the network card. Call it for every
+ * heartbeat, because it also starts the measurement of the card when there is load. */
 void node_beat(struct node *n, struct ctl_beat *b);
 
 /* Return half of the machine's memory, the default of some settings. */
 uint64_t node_half_memory_bytes(void);
 
-/* Write the line of a daemon_line_fn when the scheduler cannot be reached, and return false; else
- * return true. */
+/* Return whether the scheduler can be reached. If not, write the line that the program's
+ * daemon_line_fn has to report. */
 bool node_line(const struct node *n, char *ret, size_t room);
 
-/* Health of the owner's threads. */
+/* Health of the program's threads. */
 struct node_health {
-	uint64_t beat_ns; /* when the slowest data thread last turned; 0: none yet */
+	/* Time of the last turn of the data thread whose last turn is the oldest; 0: no thread
+	 * yet */
+	uint64_t beat_ns;
 	bool is_agent;
 	bool is_isolated; /* an agent without contact to scheduler or servers for too long */
 };

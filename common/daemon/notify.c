@@ -16,7 +16,7 @@
 #include "common/base/clock.h"
 #include "common/os/fd_passing.h"
 
-#define SLOW_MS 200 /* below the callers' watchdogs */
+#define SLOW_MS 200 /* less than the watchdog times of the daemons' threads */
 
 static int socket_address(const char *path, struct sockaddr_un *ret_sun, socklen_t *ret_len)
 {
@@ -33,7 +33,7 @@ static int socket_address(const char *path, struct sockaddr_un *ret_sun, socklen
 	return 0;
 }
 
-/* Send one message; timeout_ms 0: do not wait. */
+/* Send one message. timeout_ms: longest wait for a full socket; 0: do not wait. */
 static int send_to(const struct sockaddr_un *sun, socklen_t len, const char *lines, const int *fds,
 	unsigned n_fds, uint32_t timeout_ms)
 {
@@ -58,7 +58,7 @@ static int send_to(const struct sockaddr_un *sun, socklen_t len, const char *lin
 	return rc;
 }
 
-/* Return the socket's path; NULL: no service manager listens. */
+/* Return the path of the manager's socket; NULL: there is no service manager. */
 static const char *socket_path(void)
 {
 	const char *path = getenv("NOTIFY_SOCKET");

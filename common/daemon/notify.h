@@ -1,34 +1,36 @@
 #ifndef BPS_COMMON_DAEMON_NOTIFY_H
 #define BPS_COMMON_DAEMON_NOTIFY_H
-/* Messages to the service manager over $NOTIFY_SOCKET (sd_notify(3), without its library): a path
- * or an abstract socket. Without the variable all calls do nothing and return 0. Any thread; no
+/* Messages to the service manager over $NOTIFY_SOCKET, a path or an abstract socket, as
+ * sd_notify(3) sends them. Without the variable all calls do nothing and return 0. Any thread. No
  * call blocks, except notify_send_fds for up to 200 ms.
- * Errors: -errno; nothing in the daemon depends on them. */
+ * Errors: -errno. They may be ignored. */
 #include <stdbool.h>
 #include <stdint.h>
 
-/* Return whether a service manager listens. */
+/* Return whether $NOTIFY_SOCKET names a service manager. */
 bool notify_is_heard(void);
 
-/* Send lines such as "READY=1\nSTATUS=..."; fd >= 0 is sent along (FDSTORE=1), -1: none. */
+/* Send lines such as "READY=1\nSTATUS=...". fd >= 0: send this descriptor as well, for
+ * FDSTORE=1. */
 int notify_send(const char *lines, int fd);
 
-/* Send a message that must not get lost, with n_fds <= NOTIFY_FDS_MAX descriptors (FDSTORE=1,
- * fdstore.h). Waits up to 200 ms for a slow manager. */
+/* Send a message that must not get lost, with n_fds <= NOTIFY_FDS_MAX descriptors (for FDSTORE=1,
+ * see fdstore.h). Waits up to 200 ms for a slow manager. */
 #define NOTIFY_FDS_MAX 64
 int notify_send_fds(const char *lines, const int *fds, unsigned n_fds);
 
-/* Send READY=1 with a status sentence. After notify_reloading, status may be NULL: unchanged. */
+/* Send READY=1 with a status sentence. status may be NULL after notify_reloading: the sentence
+ * stays. */
 int notify_ready(const char *status);
-/* Send RELOADING=1 with the time, as systemd's Type=notify-reload requires; notify_ready ends
- * it. */
+/* Send RELOADING=1 with the time, as systemd's Type=notify-reload requires. Call notify_ready when
+ * the reload is done. */
 int notify_reloading(void);
-/* Send STATUS=, for people; STOPPING=1; WATCHDOG=1. */
+/* Send STATUS= with a sentence for people, STOPPING=1, or WATCHDOG=1. */
 int notify_status(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 int notify_stopping(void);
 int notify_watchdog(void);
 
-/* Return the longest time in microseconds between two WATCHDOG=1, after which this process is
- * killed; 0: no watchdog. Send it at half of that. */
+/* Return after how many microseconds without a WATCHDOG=1 the service manager kills this process;
+ * 0: there is no watchdog. Send WATCHDOG=1 at least twice in that time. */
 uint64_t notify_watchdog_us(void);
 #endif

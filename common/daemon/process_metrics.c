@@ -1,4 +1,6 @@
-/* Read /proc/self for each scrape: scrapes are rare, and threads come and go between them. */
+/* Metrics of this process and its threads, from /proc/self. Everything is read again for each
+ * request, because requests are rare and threads start and end between them. Stateless; any
+ * thread. */
 #include "common/daemon/process_metrics.h"
 
 #include <dirent.h>
@@ -14,7 +16,7 @@
 #include "common/daemon/metrics.h"
 
 #define THREAD_NAMES_MAX 64
-#define THREAD_NAME_MAX  16 /* limit of the kernel, with the terminating zero */
+#define THREAD_NAME_MAX  16 /* limit of the kernel, including the NUL byte */
 
 struct thread_times {
 	char name[THREAD_NAME_MAX];
@@ -27,7 +29,7 @@ struct thread_list {
 	unsigned n;
 };
 
-/* Read the first line of a thread's file into buf; false: the thread has ended. */
+/* Read the first line of a file of a thread into buf. Returns false when the thread has ended. */
 static bool read_line(const char *tid, const char *file, char *buf, int n_buf)
 {
 	char path[64];

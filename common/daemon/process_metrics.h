@@ -6,7 +6,7 @@ struct evbuffer;
 
 /* Write process_cpu_seconds_total and process_resident_memory_bytes, named like in Prometheus's own
  * libraries, and bps_thread_busy_seconds_total and bps_thread_runqueue_seconds_total{thread,kind}.
- * thread is the thread's name; threads of one name are added up. kind is main, data or other.
- * Values that the kernel does not provide are left out. */
+ * Label `thread` is the thread's name; times of threads with the same name are added. Label `kind`
+ * is main, data or other. Values that the kernel does not provide are left out. */
 void process_metrics(struct evbuffer *out);
 #endif

@@ -91,8 +91,9 @@ static int take_environment(struct settings *s, struct err_text *err)
 	return rc;
 }
 
-/* Warn of a probable typing error. Programs share the prefix, so an unknown name is no error. A
- * name that differs from one of ours by at most one letter in four is reported. */
+/* Warn of a variable whose name is probably misspelt. All programs use the prefix BPS_, so an
+ * unknown name is no error. Warn when at most one letter in four differs from the name of a
+ * setting. */
 static void warn_of_slip(const struct settings *s, const char *name, size_t n_name)
 {
 	struct nearest_name best = NEAREST_NONE;
@@ -148,8 +149,8 @@ static bool *builtin_switch(struct settings *s, const char *name, size_t n)
 	return NULL;
 }
 
-/* Read a flag `--name[=value]`; next is the following argument, or NULL. Returns how many arguments
- * it took, 1 or 2. */
+/* Read a flag `--name[=value]`. next: the argument after it, or NULL. Returns how many arguments
+ * the flag has used: 1 or 2. */
 static int read_flag(struct settings *s, const char *arg, const char *next, struct err_text *err)
 {
 	const char *name = arg + 2, *eq = strchr(name, '='), *value = eq ? eq + 1 : next;
@@ -214,7 +215,7 @@ static int read_command_line(struct settings *s, struct err_text *err)
 
 /* ---- load and free ---- */
 
-/* Check the table; a contradiction in it is our own bug. */
+/* Check the program's table with assertions, because an error in it is a bug of the program. */
 static void check_table(const struct settings_spec *spec)
 {
 	for (size_t i = 0; i < spec->n_rows; i++) {
@@ -260,7 +261,7 @@ static struct settings *settings_new(const struct settings_spec *spec, int argc,
 	return NULL;
 }
 
-/* Read all sources. Returns 0, or the verdict of a refusal. */
+/* Read all sources. Returns SETTINGS_RUN, or the verdict when a value is invalid. */
 static enum settings_verdict take_all(struct settings *s, struct err_text *err)
 {
 	if (take_defaults(s, err) || settings_take_files(s, err) || take_environment(s, err))
@@ -367,8 +368,8 @@ void settings_free(struct settings *s)
 
 /* ---- reread ---- */
 
-/* Compute the values after the reread: those of fresh, except that rows which are not live keep
- * those of s. */
+/* Compute the values that will be in force: those of fresh for rows with is_live, those of s for
+ * other rows. */
 static void make_effective(struct settings *s, struct settings *fresh)
 {
 	for (size_t i = 0; i < s->spec->n_rows; i++) {
@@ -442,7 +443,8 @@ static void adopt_row(struct settings *s, struct settings *fresh, const struct s
 	memcpy(value_of(s->values, row), value_of(fresh->loaded, row), row->bytes);
 }
 
-/* Keep the value in force; settings_print shows the waiting value and its source. */
+/* Keep the present value of a row that needs a restart. settings_print shows the new value and its
+ * source. */
 static void keep_row(struct settings *s, struct settings *fresh, const struct setting *row)
 {
 	struct settings_entry *e = settings_entry(s, row), *f = settings_entry(fresh, row);
@@ -472,7 +474,7 @@ unsigned settings_adopt(struct settings *s, struct settings *fresh)
 			keep_row(s, fresh, row);
 		}
 	}
-	if (n_changed) { /* holds the replaced strings */
+	if (n_changed) { /* keep fresh: it owns the replaced strings now */
 		fresh->older = s->older;
 		s->older = fresh;
 	} else {

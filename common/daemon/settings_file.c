@@ -1,5 +1,5 @@
-/* Settings from INI files: the program's own and its drop-ins. Values are checked elsewhere
- * (settings_take). Thread: main. */
+/* Settings from INI files: the program's FILE and FILE.d/*.conf. settings_take checks the values.
+ * Thread: main. */
 #include "common/daemon/settings_impl.h"
 
 #include <dirent.h>
@@ -19,8 +19,8 @@ struct ini_read {
 	struct err_text *err;
 };
 
-/* Return whether a section is this program's. Settings of other programs do not belong into this
- * file, and a section does not change what a name means. */
+/* Return whether a section has the name of this program. Only this section is allowed: a file has
+ * the settings of one program, and a section does not change what a name means. */
 static bool is_own_section(const struct settings *s, const char *name, size_t n)
 {
 	const char *program = s->spec->program;
@@ -44,8 +44,9 @@ static void check_section(struct ini_read *r, const char *line)
 		strncmp(program, "bps-", 4) == 0 ? program + 4 : program);
 }
 
-/* Read one line for libinih, and count lines, because libinih does not report line numbers. Drop
- * leading blanks, so that an indented line does not continue the previous one. */
+/* Read one line for libinih. Count the lines here, because libinih does not pass line numbers to
+ * its handler. Remove leading blanks, because libinih takes an indented line as the continuation of
+ * the previous one. */
 static char *read_line(char *buf, int n_bytes, void *arg)
 {
 	struct ini_read *r = arg;
@@ -122,7 +123,7 @@ static int take_file(struct settings *s, const char *path, bool is_required, str
 	return rc;
 }
 
-/* Select files that end in .conf: editors leave files with other names behind. */
+/* Select files that end in .conf, because editors leave files with other names behind. */
 static int is_drop_in(const struct dirent *d)
 {
 	size_t n = strlen(d->d_name);

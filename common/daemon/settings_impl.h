@@ -18,19 +18,22 @@
 struct settings_entry {
 	char *text;       /* text as in the source */
 	char *source;     /* NULL until a source sets it */
-	char *waiting;    /* value after a restart, NULL: the same */
-	const char *flag; /* flag in argv */
-	unsigned file;    /* the last file that set it, counted from 1 */
-	int line;         /* line in that file */
+	char *waiting;    /* value that a restart will put in force; NULL: the present one */
+	const char *flag; /* value of the flag, in argv */
+	unsigned file;    /* number of the last file that set the value, from 1 */
+	int line;         /* line number in that file */
 };
 
 struct settings {
 	const struct settings_spec *spec;
-	void *values;    /* the program's struct */
-	void *loaded;    /* values as read; the program may change those in its own struct */
-	void *effective; /* of fresh settings: the values that will be in force */
+	void *values; /* the program's struct */
+	/* Values as read from the sources; the program may change those in its own struct */
+	void *loaded;
+	/* From settings_reread: the values that settings_adopt will put in force */
+	void *effective;
 	struct settings_entry *entries; /* one per row */
-	struct settings *older;         /* keeps strings that the program may still point to */
+	/* Replaced settings, which own strings to which the program may still point */
+	struct settings *older;
 	int argc;
 	char *const *argv;
 	char **args;
@@ -42,27 +45,29 @@ struct settings {
 };
 
 /* ---- settings.c ---- */
-/* Set row to the text from source; the sentence of a refusal starts with the source. */
+/* Set the value of a row from text. source: where text comes from; an error sentence starts with
+ * it. */
 int settings_take(struct settings *s, const struct setting *row, const char *text,
 	const char *source, struct err_text *err);
 struct settings_entry *settings_entry(const struct settings *s, const struct setting *row);
 
 /* ---- settings_type.c ---- */
-/* Parse text into at. A string is not copied: at points to text.
+/* Parse text and write the value to `at`. A string is not copied: the pointer at `at` is then text.
  * Errors: -EINVAL, -ERANGE, with a sentence. */
 int setting_parse(const struct setting *row, void *at, char *text, struct err_text *err);
 /* Return whether the values at a and b are equal. */
 bool setting_is_same(const struct setting *row, const void *a, const void *b);
 size_t setting_bytes(enum setting_type type);
-/* Return the text after the name in the help: "=SIZE"; an enum's words, in buf. */
+/* Return the text after the name of a flag in the help: "=SIZE", or the words of an enum, written
+ * to buf. */
 const char *setting_form(const struct setting *row, char *buf, size_t n_buf);
-/* Write "1 to 64" into buf; false: the row has no limits to show. */
+/* Write the limits of a row into buf, as "1 to 64". Returns false when the row has none. */
 bool setting_range(const struct setting *row, char *buf, size_t n_buf);
 
 /* ---- settings_file.c ---- */
-/* Read the file of --config, or the default one, and its drop-ins. */
+/* Read the INI file, from --config or the default, and its FILE.d/*.conf. */
 int settings_take_files(struct settings *s, struct err_text *err);
-/* Take the values of the file into s->loaded; it stays open. path: for messages.
+/* Read an open INI file into s->loaded; the file stays open. path: its name in messages.
  * Errors: -EIO, and those of settings_take, with a sentence that starts with path. */
 int settings_take_stream(struct settings *s, FILE *file, const char *path, struct err_text *err);
 
@@ -70,10 +75,11 @@ int settings_take_stream(struct settings *s, FILE *file, const char *path, struc
 extern const char *const settings_builtins[];
 #define SETTINGS_N_BUILTINS 6
 bool settings_same_name(const char *written, size_t n_written, const char *name);
-/* Find a row by its name; NULL: there is none. */
+/* Find a row by its name. Returns NULL when there is none. */
 const struct setting *settings_find(const struct settings *s, const char *name, size_t n);
 
-/* Return nearest_name_hint for an unknown setting, or for a flag when prefix is not "". */
+/* Return a hint with the nearest valid name for an unknown setting; with prefix "--", for an
+ * unknown flag. */
 const char *settings_name_hint(const struct settings *s, const char *wrong, const char *prefix,
 	char buf[static SETTINGS_HINT_BYTES]);
 void settings_print_help(const struct settings *s);

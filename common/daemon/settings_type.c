@@ -1,4 +1,4 @@
-/* The types of settings: text to value and back. One row of a table per type. Knows no sources.
+/* The types of settings: convert text to a value and back. The table `types` has one row per type.
  * Stateless; any thread. */
 #include "common/daemon/settings_impl.h"
 
@@ -199,7 +199,7 @@ static bool is_same_addr(const void *a, const void *b)
 
 struct setting_type_row {
 	size_t bytes;
-	const char *form; /* NULL: the words */
+	const char *form; /* NULL: the words of the row */
 	int (*parse)(const struct setting *row, void *at, char *text, struct err_text *err);
 	bool (*is_same)(const void *a, const void *b); /* NULL: compare bytes */
 	bool has_limits;
