@@ -1,6 +1,6 @@
-/* A data thread: poll the transport, run the core's time and work, run posted functions, then spin,
- * yield or sleep. The loop knows nothing about messages or rounds. All functions run on the loop's
- * thread unless the header says otherwise. */
+/* A data thread: run the core's tick and work, poll the transport, run posted functions, then spin
+ * or sleep. Messages and rounds are the core's business. All functions run on the data thread
+ * unless the header says otherwise. */
 #include "common/loop/dataloop.h"
 
 #include <errno.h>
@@ -14,13 +14,15 @@
 #include "common/base/clock.h"
 #include "common/transport/xport.h"
 
-/* Longest work of one turn before the descriptors are polled. */
+/* Time after which a turn ends, in nanoseconds, so that the descriptors are polled. */
 #define TURN_NS 500000
-/* A yield that takes longer shows that another process needs the processor; spinning then
- * pauses. */
+/* A sched_yield that takes longer than this shows that another process needs the processor. Then
+ * the loop does not spin for a while. */
 #define YIELD_TOO_LONG_NS UINT64_C(100000)
-#define RESPITE           8 /* measured: docs/explanation/performance.md, point 12 */
-/* Turns without a poll of the descriptors, while the loop spins or always has work. */
+/* Pauses count as recent for this multiple of their length; measured:
+ * docs/explanation/performance.md, point 12 */
+#define RESPITE 8
+/* Most turns between two polls of the descriptors. */
 #define TURNS 8
 
 struct dataloop_post {
@@ -34,7 +36,7 @@ struct dataloop {
 	struct xport *x;
 	char name[16];
 	uint64_t spin_ns, idle_since_ns;
-	uint64_t no_spin_until_ns, no_spin_ns; /* set while the machine is busy */
+	uint64_t no_spin_until_ns, no_spin_ns; /* end and length of the last pause of spinning */
 	bool is_asleep, is_stopping, has_thread, has_x_poll;
 	pthread_t thread;
 	uv_loop_t uv;
@@ -128,7 +130,8 @@ static bool has_posts(struct dataloop *l)
 	return has;
 }
 
-/* Work until there is nothing to do or the turn is over. Returns true when work is left. */
+/* Make one turn: work until there is nothing to do or TURN_NS have passed. Returns true when work
+ * is left. */
 static bool turn(struct dataloop *l, uint64_t *ret_now, uint64_t *ret_deadline)
 {
 	uint64_t start = clock_now_ns(), now = start, next;
@@ -136,7 +139,7 @@ static bool turn(struct dataloop *l, uint64_t *ret_now, uint64_t *ret_deadline)
 
 	do {
 		*ret_deadline = l->ops->tick(l->ctx, now);
-		/* First, because messages that it queues leave with the poll */
+		/* Work before the poll, because the poll sends the messages that work has queued */
 		more = l->ops->work(l->ctx);
 		more |= l->x && l->x->ops->poll(l->x, now) > 0;
 		any |= more;
@@ -162,9 +165,10 @@ uint64_t dataloop_rest_ns(uint64_t last_ns, uint64_t quiet_ns)
 	return last_ns < DATALOOP_REST_MAX_NS / 2 ? 2 * last_ns : DATALOOP_REST_MAX_NS;
 }
 
-/* Poll again soon, because sleeping costs a wake-up; yield so that others can run meanwhile. A
- * process that then runs for long is not part of our message's path and needs the processor. A
- * sleeping thread is woken sooner than a yielding one is scheduled, so stop spinning. */
+/* Spin instead of sleeping, because a sleep costs a wake-up. Yield, so that the processes that send
+ * the next message can run. If the yield takes long, some other process needs the processor. Then
+ * stop spinning for a while: the scheduler runs a thread that is woken sooner than one that has
+ * yielded. */
 static void spin(struct dataloop *l, uint64_t now_ns)
 {
 	uint64_t after;
@@ -177,7 +181,8 @@ static void spin(struct dataloop *l, uint64_t now_ns)
 	l->no_spin_until_ns = after + l->no_spin_ns;
 }
 
-/* Return whether this thread may block now, with nothing to do. */
+/* Return whether this thread may block now: neither owner nor transport has work, and no post
+ * waits. */
 static bool can_sleep(struct dataloop *l)
 {
 	if (l->ops->may_sleep && !l->ops->may_sleep(l->ctx))
@@ -186,7 +191,8 @@ static bool can_sleep(struct dataloop *l)
 	return (!l->x || l->x->ops->may_sleep(l->x)) && !has_posts(l);
 }
 
-/* Run just before libuv blocks; an active idle handle makes it not block. */
+/* Runs before libuv polls the descriptors. With an active idle handle, libuv polls without
+ * blocking. */
 static void on_prepare(uv_prepare_t *p)
 {
 	struct dataloop *l = p->data;
@@ -194,7 +200,7 @@ static void on_prepare(uv_prepare_t *p)
 
 	for (unsigned i = 0; i < TURNS; i++) {
 		if (turn(l, &now, &deadline))
-			break; /* busy: poll the descriptors, then continue */
+			break; /* work is left: poll the descriptors, then continue */
 		if (can_spin(l, now)) {
 			spin(l, now);
 			continue;
@@ -206,7 +212,7 @@ static void on_prepare(uv_prepare_t *p)
 		}
 	}
 	if (l->x)
-		l->x->ops->may_sleep(l->x); /* sends the queued messages */
+		l->x->ops->may_sleep(l->x); /* only to send the queued messages */
 	uv_idle_start(&l->idle, on_idle);
 }
 
@@ -321,7 +327,7 @@ void dataloop_stop(struct dataloop *l)
 {
 	if (!l->has_thread)
 		return;
-	/* The thread empties a full queue as long as it runs. */
+	/* The queue does not stay full, because the thread still runs. */
 	while (dataloop_post(l, stop_now, l) == -EAGAIN)
 		sched_yield();
 	pthread_join(l->thread, NULL);
