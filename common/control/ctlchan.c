@@ -157,8 +157,9 @@ static int next_frame(
 	return bytes ? ctlframe_parse(bytes, *ret_bytes, max, ret_frame, ret_bytes) : -ENOMEM;
 }
 
-/* Return a hint for a peer that has no key. A listener with a key takes that peer's first frame for
- * a broken handshake, and has no reply that the peer would understand. */
+/* Return a hint for a user whose process has no key while the listener has one. The listener takes
+ * the first frame of such a process for an invalid handshake and closes the connection, because
+ * without TLS it cannot answer. */
 static const char *keyless_hint(const struct ctlchan *c)
 {
 	bool is_turned_away = !c->listener && !c->tls && !c->has_heard;
@@ -282,7 +283,8 @@ int chan_start(struct ctlchan *c, int fd)
 {
 	int one = 1;
 
-	/* Frames are small, and a process waits for each; a failure here costs latency only. */
+	/* Turn off Nagle's algorithm, because frames are small and a process waits for each. A
+	 * failure costs only latency. */
 	setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one));
 	c->bev = new_bufferevent(c, fd);
 	if (!c->bev) {
@@ -352,7 +354,8 @@ static void on_connected(evutil_socket_t fd, short what, void *arg)
 		chan_opened(c);
 }
 
-/* Start to connect; an immediate refusal is reported like a late one. */
+/* Start to connect. An error that connect(2) returns at once is reported by closed(), like a later
+ * one. */
 static int dial(struct ctlchan *c, const struct sockaddr *sa, socklen_t sa_len)
 {
 	int fd = socket(sa->sa_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);

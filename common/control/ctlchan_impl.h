@@ -15,12 +15,13 @@ TAILQ_HEAD(chan_list, ctlchan);
 
 struct ctlchan {
 	TAILQ_ENTRY(ctlchan) link; /* in one list of the listener */
-	struct chan_list *list;    /* NULL at the connector */
+	struct chan_list *list;    /* NULL for a connection made by ctlchan_connect */
 	struct ctllisten *listener;
 	struct event_base *base;
 	struct bufferevent *bev;
-	struct event *timer; /* deadline of the state; in DEAD it fires at once and frees */
-	struct event *dial;  /* DIALING: fires when the connect has finished */
+	/* Deadline of the state; in DEAD it fires at once, and its callback frees the connection */
+	struct event *timer;
+	struct event *dial; /* DIALING: fires when the connect has finished */
 	struct tls *tls;
 	const struct ctlchan_ops *ops;
 	void *arg;
@@ -40,7 +41,7 @@ struct ctllisten {
 	struct event_base *base;
 	struct evconnlistener *listener;
 	struct event *resume; /* ends a pause of accepting */
-	bool is_full;         /* too many strangers: accepting pauses */
+	bool is_full;         /* accepting pauses, because there are too many strangers */
 	struct tls *tls;
 	struct ctllisten_conf conf;
 	const struct ctlchan_ops *ops;
@@ -50,7 +51,7 @@ struct ctllisten {
 	struct chan_list dying;
 	struct ctllisten_stats stats;
 	struct ctllisten_refusal refusals[CTLLISTEN_REFUSALS_KEPT];
-	unsigned next_refusal; /* the oldest */
+	unsigned next_refusal; /* index of the oldest one, which the next refusal replaces */
 	uint64_t next_log_ms;
 	unsigned n_unlogged;
 };
@@ -63,28 +64,30 @@ static inline void chan_arm(struct event *timer, uint32_t ms)
 }
 
 /* Functions of ctlchan.c. */
-/* Make a connection in its first state, on no list. NULL: out of memory. */
+/* Make a connection in this state, on no list. Returns NULL when out of memory. */
 struct ctlchan *chan_new(struct event_base *base, const struct sockaddr *sa, socklen_t sa_len,
 	enum chan_state state, const struct ctlchan_ops *ops, void *arg);
-/* Start with a connected socket; owns fd, also on failure.
+/* Start TLS, if there is a key, and receive frames on a connected socket. Owns fd, also after a
+ * failure.
  * Errors: -ENOMEM. */
 int chan_start(struct ctlchan *c, int fd);
-/* Mark the connection open: frames may be sent, and the owner's opened() runs. */
+/* Mark the connection as open, so that frames may be sent, and call the owner's opened(). */
 void chan_opened(struct ctlchan *c);
-/* End the connection now. The callback and the freeing wait for the loop's next turn, because the
- * caller may be a callback of this very connection. */
+/* End the connection now, with the reason. closed() runs and c is freed in the loop's next turn,
+ * because the caller may be inside a callback of this connection. */
 void chan_fail(struct ctlchan *c, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
-/* Report the end to the owner, and free the connection. */
+/* Call closed() if the owner has to learn of the end, and free the connection. */
 void chan_reap(struct ctlchan *c);
 /* Return -EPERM with a sentence unless sa is a loopback address. */
 int chan_refuse_without_key(
 	const struct sockaddr *sa, const char *verb, const char *option, struct err_text *err);
 
 /* Functions of ctllisten.c. */
-/* Move a listener's connection to one of its lists; NULL: none. Does nothing at a connector. */
+/* Move a connection to one of its listener's lists; NULL: to none. Does nothing for a connection
+ * made by ctlchan_connect. */
 void listen_move(struct ctlchan *c, struct chan_list *list);
 /* Record the failed handshake of a peer that claimed this identity ("": none). */
 void listen_note_refusal(struct ctllisten *l, const char *identity);
-/* Log that a stranger was refused: one line a minute. */
+/* Log that a stranger was refused, at most one line per minute. */
 void listen_log_refusal(struct ctllisten *l, const struct ctlchan *c);
 #endif

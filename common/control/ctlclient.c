@@ -1,6 +1,6 @@
 /* Keep one control connection open: connect, reconnect after a pause, resolve the name again each
- * time, and replace the key of a connection. One connection's frames and handshake are ctlchan.c's.
- * All functions run on the event loop's thread. */
+ * time, and replace the key of a connection. ctlchan.c has the frames and the handshake. All
+ * functions run on the event loop's thread. */
 #include "common/control/ctlclient.h"
 
 #include <errno.h>
@@ -23,9 +23,9 @@
 #define BACKOFF_MAX_MS     1500 /* members reconnect within 2 s after a scheduler restart */
 #define SETTLE_MS          500
 #define N_TLS              2
-#define WINDOW_SHARE       4 /* longest pause within a window, as a part of the window */
-/* A connection must last this long before the pauses between attempts start from the shortest
- * again. A peer that accepts and closes at once is thus not flooded. */
+#define WINDOW_SHARE       4 /* divisor: longest pause within a window, as a part of the window */
+/* When a connection lasted at least this long, the pauses between attempts start from the shortest
+ * again. The limit keeps the client from flooding a peer that accepts and closes at once. */
 #define STABLE_MS 1000
 
 enum client_state { CLIENT_WAITING, CLIENT_RESOLVING, CLIENT_DIALING, CLIENT_UP };
@@ -36,12 +36,12 @@ struct ctlclient {
 	void *arg;
 	struct ctlclient_conf conf;
 	char identity[TLS_IDENTITY_BYTES];
-	/* Contexts of the keys to authenticate with, newest first, tried in turn; none without a
-	 * key. */
+	/* Contexts, one per key, newest first; attempts use them in turn. Empty without a key. */
 	struct tls *tls[N_TLS];
 	unsigned n_tls;
-	struct tls *used;           /* context of chan, which holds a reference */
-	struct ctlchan *trial;      /* in UP: connection with tls[0] that may replace chan */
+	struct tls *used; /* context of chan, which holds a reference */
+	/* In UP: second connection, with tls[0], that may replace chan */
+	struct ctlchan *trial;
 	struct sockaddr_storage sa; /* address of chan */
 	socklen_t sa_len;
 	struct event *retry;
@@ -50,12 +50,12 @@ struct ctlclient {
 	struct ctlchan *chan;    /* set in CLIENT_DIALING and CLIENT_UP */
 	enum client_state state;
 	uint64_t up_since_ms;
-	bool is_accepted; /* the peer accepted us on this connection */
+	bool is_accepted; /* ctlclient_accepted was called for chan */
 	uint32_t window_ms;
 	uint64_t lost_ms;  /* when the last accepted connection was lost; 0: none yet */
 	unsigned n_failed; /* attempts since the last connection that lasted STABLE_MS */
 	size_t next_addr;
-	size_t next_number; /* index into the addresses of the name */
+	size_t next_number; /* index into the addresses to which the name resolves */
 };
 
 #define TO(s) (1u << (s))
@@ -64,7 +64,7 @@ static const struct state_row states[] = {
 	[CLIENT_RESOLVING] = {"resolving", TO(CLIENT_DIALING) | TO(CLIENT_WAITING)},
 	[CLIENT_DIALING] = {"dialing", TO(CLIENT_UP) | TO(CLIENT_WAITING)},
 	[CLIENT_UP] = {"up",
-		/* DIALING: a trial replaces the connection */
+		/* To DIALING: the trial replaces the connection */
 		TO(CLIENT_DIALING) | TO(CLIENT_WAITING)},
 };
 
@@ -77,7 +77,7 @@ static void client_set_state(struct ctlclient *c, enum client_state state)
 			states[state].name);
 }
 
-/* Return the longest pause; it is shorter while the peer's window is open. */
+/* Return the longest pause between attempts. It is shorter within the peer's window. */
 static uint32_t longest_ms(const struct ctlclient *c)
 {
 	uint32_t share = c->window_ms / WINDOW_SHARE;
@@ -87,8 +87,8 @@ static uint32_t longest_ms(const struct ctlclient *c)
 	return share < BACKOFF_MAX_MS ? share : BACKOFF_MAX_MS;
 }
 
-/* Return the pause before an attempt: attempts at 0, about 100 and 300 ms, then 0.4 to 1.5 s after
- * the last one, or sooner. */
+/* Return the pause before an attempt, in milliseconds. The first attempts are at 0, about 100 and
+ * about 300 ms; later ones are 0.4 to 1.5 s apart. longest: upper limit of the pause. */
 static uint32_t backoff_ms(unsigned n_failed, uint32_t longest)
 {
 	static const uint32_t first[] = {0, 100, 200};
@@ -131,7 +131,7 @@ static void drop_tls(struct ctlclient *c, unsigned from)
 		tls_free(c->tls[--c->n_tls]);
 }
 
-/* Drop the trial and its settle timer; another trial may follow at once. */
+/* Close the trial and stop its settle timer, so that another trial may start. */
 static void drop_trial(struct ctlclient *c)
 {
 	ctlchan_free(c->trial);
@@ -146,7 +146,7 @@ static void client_is_up(struct ctlclient *c)
 	c->ops->up(c->arg, c);
 }
 
-/* Replace chan by the trial: the peer accepts the new keys. */
+/* Replace chan by the trial, because the peer has accepted the new key. */
 static void replace_chan(struct ctlclient *c)
 {
 	ctlchan_free(c->chan);
@@ -169,8 +169,9 @@ static void on_settled(evutil_socket_t fd, short what, void *arg)
 		replace_chan(c);
 }
 
-/* Start the settle timer of an open trial. A listener checks our certificate only after our side of
- * the handshake, and sends nothing when it accepts it. */
+/* Start the settle timer of an open trial. With certificates, the handshake of this side completes
+ * before the listener has checked the certificate, and the listener sends nothing when it accepts
+ * it. So wait whether the listener closes the connection. */
 static void chan_settle(struct ctlclient *c)
 {
 	struct timeval tv = {.tv_usec = tls_uses_cert(c->tls[0]) ? SETTLE_MS * 1000 : 0};
@@ -197,7 +198,7 @@ static void on_frame(
 	if (chan != c->chan)
 		return;
 	if (c->used == c->tls[0])
-		drop_tls(c, 1); /* a frame came: the newest key works */
+		drop_tls(c, 1); /* a frame was received, so the peer accepts the newest key */
 	c->ops->frame(c->arg, c, type, body, n_body);
 }
 
@@ -207,7 +208,7 @@ static void on_closed(void *arg, struct ctlchan *chan, const char *reason)
 	bool was_up = c->state == CLIENT_UP;
 
 	if (chan == c->trial) {
-		c->trial = NULL; /* it frees itself */
+		c->trial = NULL; /* ctlchan frees it after this callback */
 		drop_trial(c);
 		log_warn(
 			"the new key is not accepted yet, keeping the connection with the previous "
@@ -274,8 +275,8 @@ static void on_retry(evutil_socket_t fd, short what, void *arg)
 		client_set_state(c, CLIENT_RESOLVING);
 }
 
-/* Make the context of each key.
- * Errors: with a sentence, nothing to undo. */
+/* Make a context for each key.
+ * Errors: with a sentence; there is nothing to undo. */
 static int make_tls(const struct ctlclient *c, const struct tls_conf *auth, struct tls *ret[N_TLS],
 	unsigned *ret_n, struct err_text *err)
 {

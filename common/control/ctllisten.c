@@ -1,5 +1,6 @@
-/* The listener of the control channel: which connections are accepted, how long strangers may stay,
- * and which one is closed for a newer one. See common/control/ctlchan.h. */
+/* The listener of the control channel: accept connections, limit how many strangers there are and
+ * how long they may stay, and close the oldest for a newer one. ctlchan.h explains the limits.
+ * Thread: the event loop's. */
 #include "common/control/ctlchan_impl.h"
 
 #include <errno.h>
@@ -19,9 +20,10 @@
 #define MAX_UNTRUSTED          64
 #define MAX_UNTRUSTED_PER_HOST 16
 #define REFUSAL_LOG_MS         60000
-#define ACCEPT_PAUSE_MS        100 /* after accept failed, most likely out of descriptors */
-#define PLACE_MS               200 /* a stranger is not closed for a newer one before this time */
-#define LISTEN_BACKLOG         512
+/* Pause after accept failed, most likely for want of descriptors */
+#define ACCEPT_PAUSE_MS 100
+#define PLACE_MS        200 /* least age of a stranger that is closed for a newer one */
+#define LISTEN_BACKLOG  512
 
 /* Accept again after a pause. */
 static void go_on(struct ctllisten *l)
@@ -67,9 +69,9 @@ void listen_log_refusal(struct ctllisten *l, const struct ctlchan *c)
 	l->n_unlogged = 0;
 }
 
-/* Close the oldest stranger when there are too many: a valid peer is a stranger for milliseconds
- * only. The total limit is not exceeded before the oldest has had its time (wait_for_room). So
- * members that all reconnect at once do not displace each other. */
+/* Close the oldest stranger when there are too many. That is hardly ever a valid peer, which is a
+ * stranger for some milliseconds only. At the total limit, wait_for_room has paused accepting until
+ * the oldest is PLACE_MS old. So members that all reconnect at once do not displace each other. */
 static void make_room(struct ctllisten *l, const struct sockaddr *sa)
 {
 	struct ctlchan *c, *oldest_of_host = NULL, *victim = NULL;
@@ -92,8 +94,8 @@ static void make_room(struct ctllisten *l, const struct sockaddr *sa)
 	chan_fail(victim, "too many unauthenticated connections, this was the oldest");
 }
 
-/* Leave new connections in the system's queue until a place is free, or the oldest stranger has had
- * its time. */
+/* Leave new connections in the kernel's accept queue until there are fewer strangers, or the oldest
+ * one is PLACE_MS old. */
 static void wait_for_room(struct ctllisten *l)
 {
 	uint64_t age = clock_now_ms() - TAILQ_FIRST(&l->untrusted)->born_ms;
@@ -201,7 +203,7 @@ int ctllisten_new(struct ctllisten **ret_listen, struct event_base *base,
 		rc = err_set(err, -ENOMEM, "out of memory");
 	if (!rc && !tls_conf_is_empty(&conf->auth))
 		rc = tls_new_listener(&l->tls, &conf->auth, err);
-	keyring_wipe(&l->conf.auth.keys); /* only tls keeps them from here on */
+	keyring_wipe(&l->conf.auth.keys); /* from here on only l->tls has the keys */
 	if (!rc)
 		rc = bind_listener(l, err);
 	if (rc)
@@ -218,7 +220,7 @@ static int close_unaccepted(struct ctllisten *l, struct chan_list *list)
 
 	for (c = TAILQ_FIRST(list); c; c = next) {
 		next = TAILQ_NEXT(c, link);
-		if (!*c->who.print || /* else it has not identified itself */
+		if (!*c->who.print || /* empty: the peer has not proven its identity yet */
 			tls_accepts(l->tls, &c->who, bufferevent_openssl_get_ssl(c->bev)))
 			continue;
 		c->is_expelled = true;

@@ -1,5 +1,5 @@
-/* The key file: read, write and replace it; rotate, retire and revoke keys. It decides nothing
- * about connections (common/control/tls.c). No state; any thread. */
+/* The key file: read, write and replace it; rotate, retire and revoke keys. common/control/tls.c
+ * applies the keys to connections. No state; any thread. */
 #include "common/control/keyring.h"
 
 #include <errno.h>
@@ -21,7 +21,7 @@
 
 static const char previous_word[] = "previous ", revoked_word[] = "revoked ";
 
-/* Content that the units' SetCredential= gives when there is no key file. */
+/* Content of the credential when there is no key file, from SetCredential= of the systemd units. */
 static const char no_key[] = "none";
 
 bool keyring_is_identity(const char *text)
@@ -61,7 +61,8 @@ static int parse_revoked_line(struct keyring *r, const char *line)
 	return 0;
 }
 
-/* Parse the lines of text, which is modified. Returns the number of the invalid line, 0: none. */
+/* Parse the lines of text, which is modified. Returns the number of the first invalid line; 0: all
+ * lines are valid. */
 static unsigned parse_text(struct keyring *r, char *text)
 {
 	unsigned n = 0;
@@ -160,7 +161,8 @@ size_t keyring_format(const struct keyring *r, char *buf, size_t room)
 	return used;
 }
 
-/* Write a new file with these bytes and sync it. Its owner is that of the file it will replace. */
+/* Write these bytes to a new file `path` and sync it. `of`: the file that it will replace, whose
+ * owner it gets. */
 static int write_new(const char *path, const char *of, const char *text, size_t n)
 {
 	struct stat st;
@@ -225,7 +227,8 @@ int keyring_store(const struct keyring *ring, const char *path, struct err_text 
 
 /* ---- rotation and revocation ---- */
 
-/* Write "server:node3#" and the fingerprint of the host key that master derives. */
+/* Write identity, '#', and the fingerprint of the host key that is derived from master for
+ * identity. */
 static int wire_identity(const struct cluster_key *master, const char *identity,
 	char ret_wire[static KEYRING_ID_BYTES])
 {
@@ -253,7 +256,7 @@ static int is_from(const struct cluster_key *master, const char *wire, bool *ret
 	return rc;
 }
 
-/* Keep only the revocations of keys that were derived from this master. */
+/* Remove the revocations of all keys that were not derived from this master key. */
 static int keep_revoked(struct keyring *r, const struct cluster_key *master)
 {
 	struct keyring kept = *r;

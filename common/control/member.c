@@ -1,6 +1,6 @@
 /* Membership in the cluster: HELLO, WELCOME, BEAT, the table of peers, and the check that the
- * scheduler is the right one (C8). The other messages go to the owner. Runs on the control loop;
- * senders and look-ups on any thread. */
+ * scheduler is that of this cluster (rule C8). The owner handles other messages. Thread: the
+ * control loop's; any thread may send and look up. */
 #include "common/control/member.h"
 
 #include <errno.h>
@@ -18,12 +18,12 @@
 #include "common/control/ctlclient.h"
 #include "common/loop/loop.h"
 
-/* Time for a scheduler with a state log on a slow disk; the attempts have their own pauses. */
+/* Time for the answer to HELLO. It suffices for a scheduler whose state log is on a slow disk. */
 #define WELCOME_MS 3000
 
 struct known_peer {
 	struct member_peer pub;
-	bool is_told; /* named by the scheduler since the last WELCOME */
+	bool is_told; /* a message of the scheduler has named the peer since the last WELCOME */
 };
 
 struct member {
@@ -36,18 +36,21 @@ struct member {
 	uint8_t cluster_id[16];
 	bool has_cluster_id;
 	uint32_t id;
-	_Atomic uint32_t term;       /* written by the loop, read by any thread, alone */
-	_Atomic uint32_t restarts;   /* same as term */
-	_Atomic uint64_t view;       /* largest seen */
-	_Atomic bool is_up;          /* written by the loop, read by senders: a hint only */
-	_Atomic bool has_lost;       /* set by senders: a message did not fit into the queue */
+	_Atomic uint32_t
+		term; /* written by the loop, read by any thread; independent of other fields */
+	_Atomic uint32_t restarts; /* same as term */
+	_Atomic uint64_t view;     /* largest view received */
+	/* Written by the loop, read by senders, for which it may be out of date */
+	_Atomic bool is_up;
+	_Atomic bool has_lost;       /* set by senders when a message could not be queued */
 	_Atomic uint64_t down_since; /* ns */
 	char down_why[200];
 	struct event *beat_timer;
 	uint32_t beat_ms, dead_ms;
 	uint64_t seq, last_seq;
-	_Atomic uint64_t last_heard_ns; /* written by the loop, read by any thread, alone */
-	pthread_mutex_t lock;           /* guards peers */
+	_Atomic uint64_t
+		last_heard_ns; /* written by the loop, read by any thread; independent of other fields */
+	pthread_mutex_t lock; /* guards peers */
 	struct known_peer *peers;
 	size_t n_peers;
 };
@@ -169,9 +172,9 @@ static void peer_set(struct member *m, const struct ctl_peer *p)
 	m->peers[i].is_told = true;
 }
 
-/* Remove the peers that the scheduler has not named since the WELCOME; they left while the
- * connection was down. Returns a message that lists them, which the caller unrefs. NULL: none, or
- * out of memory. */
+/* Remove the peers that the scheduler has not named since the WELCOME: they have left while the
+ * connection was down. Returns a PEERS message that lists them, which the caller must unref.
+ * Returns NULL when there are none, or when out of memory. */
 static struct member_msg *peers_forget(struct member *m)
 {
 	struct member_msg *ret = calloc(1, sizeof(*ret));
@@ -269,7 +272,7 @@ static void say_hello(struct member *m)
 static void on_welcome(struct member *m, const struct ctl_welcome *w)
 {
 	FAILPOINT(MEMBER_WELCOME);
-	/* C8: only one scheduler may control a member. */
+	/* Rule C8: only one scheduler may control a member. */
 	if (w->term < m->term || w->cluster_id.bytes != sizeof(m->cluster_id) ||
 		(m->has_cluster_id &&
 			memcmp(m->cluster_id, w->cluster_id.data, sizeof(m->cluster_id)) != 0)) {
@@ -358,7 +361,8 @@ static void dispatch(struct member *m, struct member_msg *in)
 		return;
 	case CTL_REFUSE:
 		if (m->has_cluster_id && msg->refuse.code == (uint32_t)-BPS_EMISMATCH) {
-			/* C8: that scheduler is not ours, and may not end our work. */
+			/* Rule C8: this is not the scheduler of this member's cluster, so it must
+			 * not end this process. */
 			log_rated(LOG_WARN, "another scheduler answered, retrying: %s",
 				msg->refuse.text);
 			ctlclient_drop(m->client, "the scheduler of another cluster");
@@ -428,7 +432,7 @@ static void client_down(void *arg, struct ctlclient *c, const char *reason, bool
 	(void)c;
 	event_del(m->beat_timer);
 	copy_text(m->down_why, sizeof(m->down_why), reason);
-	if (was_up && atomic_load(&m->is_up)) /* else the answer came from a wrong scheduler */
+	if (was_up && atomic_load(&m->is_up)) /* else the connection was never accepted */
 		log_rated(LOG_AS(LOG_WARN, SCHEDULER_LOST),
 			"connection to the scheduler is lost, retrying: why=%s", reason);
 	else

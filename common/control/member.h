@@ -1,14 +1,14 @@
 #ifndef BPS_COMMON_CONTROL_MEMBER_H
 #define BPS_COMMON_CONTROL_MEMBER_H
-/* A server's or agent's membership in the cluster: the control connection to the scheduler with
- * HELLO, WELCOME and BEAT, which reconnects by itself, and the table of peers with their addresses
- * and keys. Both daemons use the same module; the owner handles the other messages.
+/* Membership of a server or agent in the cluster. It has the control connection to the scheduler,
+ * which reconnects by itself, handles HELLO, WELCOME and BEAT, and keeps the table of peers with
+ * their addresses and keys. The owner handles the other messages.
  *
  *   (connecting) --HELLO--> --WELCOME--> member --connection lost--> (connecting)
  *                           `-REFUSE--> fatal
  *
- * Runs on one struct loop; callbacks run there. Any thread may call member_send and the
- * look-ups. */
+ * The member and its callbacks run on the thread of one struct loop. Any thread may call
+ * member_send and the look-ups. */
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -24,13 +24,14 @@ struct member;
 struct member_past {
 	uint8_t cluster_id[16];
 	uint32_t member_id, term;
-	uint64_t view; /* largest view seen */
+	uint64_t view; /* largest view that was received */
 };
 
 struct member_config {
 	enum role role;
 	const char *name; /* unique in its role */
-	const char *host; /* name of this machine, for people and for colocation */
+	/* Name of this machine; servers and agents with the same host share a machine */
+	const char *host;
 	struct addr scheduler;
 	struct tls_conf auth;  /* empty: loopback only */
 	const char *data_addr; /* numeric address of the data plane's listener; "" for an agent */
@@ -41,70 +42,74 @@ struct member_config {
 	uint64_t quota_bytes, memory_bytes;
 	/* Time for the scheduler to answer HELLO before a new attempt; 0: 3000. */
 	uint32_t welcome_ms;
-	/* State of the previous process, whose scheduler is also ours (C8). NULL: none. */
+	/* State that the previous process has passed on, so that this one accepts only the same
+	 * scheduler (rule C8 of docs/reference/faults.md). NULL: none. */
 	const struct member_past *past;
 };
 
-/* Message shared by threads: every holder has a reference. */
+/* Message that several threads may use. Each of them has a reference. */
 struct member_msg {
 	struct ctl_msg msg;
 	void *mem;
 	_Atomic uint32_t refs;
 };
-/* Take or release a reference. Thread: any. unref accepts NULL; the last one frees. */
+/* Take or release a reference; releasing the last one frees the message. unref accepts NULL.
+ * Thread: any. */
 struct member_msg *member_msg_ref(struct member_msg *m);
 void member_msg_unref(struct member_msg *m);
 
 struct member_ops {
-	/* The scheduler has accepted us, under this id. Its whole state follows as messages, then
-	 * told(). */
+	/* The scheduler has accepted this member, under this id. It now sends its whole state as
+	 * messages; then told() runs. */
 	void (*up)(void *ctx, uint32_t id);
-	/* The state is complete: an object that was not named since up() does not exist any
+	/* The state is complete: objects that no message has named since up() do not exist any
 	 * more. */
 	void (*told)(void *ctx);
 	void (*down)(void *ctx, const char *why);
-	/* Called for any message except WELCOME, REFUSE and BEAT. For PEERS the table is already up
-	 * to date. Lent: ref to keep. */
+	/* Called for each message except WELCOME, REFUSE and BEAT. Before a PEERS message, the
+	 * table of peers is already updated. To keep m after the call, take a reference. */
 	void (*message)(void *ctx, struct member_msg *m);
 	/* Fill in the counters of the next BEAT. */
 	void (*beat)(void *ctx, struct ctl_beat *ret);
-	/* The scheduler refuses us permanently: the process should end. */
+	/* The scheduler refuses this member for good: the process should end. */
 	void (*refused)(void *ctx, int code, const char *text);
 };
 
-/* Start to connect; HELLO is sent automatically. cfg is copied; loop and ops must outlive the
- * member.
+/* Make a member, which starts to connect and sends HELLO by itself. cfg is copied; loop and ops
+ * must outlive the member.
  * Errors: negative, with a sentence. */
 int member_new(struct member **ret, struct loop *loop, const struct member_config *cfg,
 	const struct member_ops *ops, void *ctx, struct err_text *err);
 /* Free the member, on the loop's thread or after the loop has stopped. NULL is allowed. */
 void member_free(struct member *m);
 
-/* Change the key, like ctlclient_set_auth. On the loop's thread. */
+/* Change the key, as ctlclient_set_auth does. Thread: the loop's. */
 int member_set_auth(struct member *m, const struct tls_conf *auth, struct err_text *err);
 
-/* Send a message. It is lost when the connection is not up or ends first; the owner sends again on
- * up(). Thread: any.
- * Errors: BPS_ENOSCHED not up; -EAGAIN, -ENOMEM: the connection is reset, so that up() runs again
- * soon. */
+/* Queue a message for the scheduler. If the connection ends before it is sent, the message is lost,
+ * and the owner has to send it again after up(). Thread: any.
+ * Errors: BPS_ENOSCHED the connection is not up; -EAGAIN, -ENOMEM: the message is lost, and the
+ * connection is reset, so that up() runs again soon. */
 int member_send(struct member *m, const struct ctl_msg *msg);
 
-/* Return whether the scheduler has accepted us on the current connection. Thread: any. */
+/* Return whether the scheduler has accepted this member on the current connection. Thread: any. */
 bool member_is_up(const struct member *m);
-/* Return the largest view seen, the scheduler's term, and how often this name has returned with a
- * new process. All are 0 before the first WELCOME. Thread: any. */
+/* Return the largest view that was received, the scheduler's term, and how often a new process has
+ * connected under this member's name. All are 0 before the first WELCOME, except those from
+ * cfg->past. Thread: any. */
 uint64_t member_view(const struct member *m);
 uint32_t member_term(const struct member *m);
 uint32_t member_restarts(const struct member *m);
-/* Copy the state for the next process. Returns false until any process of this member has been
- * welcomed. Thread: the loop's. */
+/* Copy the state that the next process needs (member_config.past). Returns false if neither this
+ * process nor a previous one has received a WELCOME. Thread: the loop's. */
 bool member_now(const struct member *m, struct member_past *ret);
-/* Return the milliseconds since the control connection was lost, 0 when it is up. Thread: any. */
+/* Return the milliseconds since the control connection was lost; 0: it is up. Thread: any. */
 uint64_t member_down_ms(const struct member *m);
 /* Return the milliseconds since the last message from the scheduler, or since the member was made.
  * Thread: any. */
 uint64_t member_quiet_ms(const struct member *m);
-/* Return why the last connection or attempt ended; "" at first. Lent; thread: the loop's. */
+/* Return why the last connection or attempt ended; "" at first. The string is valid until the next
+ * attempt ends. Thread: the loop's. */
 const char *member_down_why(const struct member *m);
 
 struct member_peer {
@@ -118,7 +123,7 @@ struct member_peer {
 /* Look up a peer. Thread: any.
  * Errors: BPS_ENOTFOUND. */
 int member_peer(struct member *m, uint32_t id, struct member_peer *ret);
-/* Look up a peer's key, as a net_key_fn; ctx points to the owner's `struct member *_Atomic`, which
- * may still be NULL. */
+/* Look up a peer's key; a net_key_fn (common/transport/net.h). ctx: pointer to the owner's `struct
+ * member *_Atomic`, which may still be NULL. */
 int member_peer_key(void *ctx, uint32_t id, uint64_t instance, void *ret_key);
 #endif

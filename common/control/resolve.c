@@ -1,6 +1,5 @@
-/* Resolve one host name in a thread of its own, and deliver the answer on the event loop. The
- * lookup itself is addr_lookup's resolver call. The thread touches only the answer; all other
- * functions run on the loop's thread. */
+/* Resolve one host name with getaddrinfo in a thread of its own, and deliver the answer on the
+ * event loop. The thread writes only the answer; all other functions run on the loop's thread. */
 #include "common/control/resolve.h"
 
 #include <errno.h>
@@ -23,7 +22,7 @@ struct resolve {
 	int fd;
 	bool has_thread;
 	pthread_t thread;
-	struct resolve_answer answer; /* owned by the thread until it has written to fd */
+	struct resolve_answer answer; /* belongs to the thread until the thread has written to fd */
 };
 
 static void *lookup(void *arg)
@@ -35,7 +34,8 @@ static void *lookup(void *arg)
 	char port[8];
 	int rc;
 
-	/* The resolver's state is per thread: at most a second per name server, two rounds. */
+	/* Limit the lookup to one second per name server and two rounds. This state of the resolver
+	 * is per thread. */
 	if (res_init() == 0) {
 		_res.retrans = 1;
 		_res.retry = 2;

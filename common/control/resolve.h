@@ -1,8 +1,8 @@
 #ifndef BPS_COMMON_CONTROL_RESOLVE_H
 #define BPS_COMMON_CONTROL_RESOLVE_H
-/* Name lookup for an event loop. The system's resolver blocks, and only it has the host's name
- * service (files, DNS, mDNS, directory). So each lookup runs in a thread of its own, with a retry
- * limit that bounds it to a few seconds. Numeric addresses are answered without a thread.
+/* Name lookup for an event loop. Only the system's resolver knows how the host looks up names
+ * (files, DNS, mDNS, directory), and it blocks. So each lookup runs in a thread of its own, with
+ * limits for retries that bound it to a few seconds. Numeric addresses need no thread.
  *
  * Thread: the loop's, for all functions and the callback. */
 #include <stddef.h>
@@ -24,16 +24,16 @@ struct resolve_answer {
 	struct err_text err;
 };
 
-/* Called once, on the loop, never from inside resolve_start; the lookup is freed after it
- * returns. */
+/* Called once with the answer, on the loop's thread, never from inside resolve_start. The lookup is
+ * freed before this call. */
 typedef void resolve_done_fn(void *arg, const struct resolve_answer *answer);
 
 /* Start a lookup.
- * Errors: -ENOMEM, -errno of the thread; then done does not run. */
+ * Errors: -ENOMEM, -errno. Then done does not run. */
 int resolve_start(struct resolve **ret_resolve, struct event_base *base, const struct addr *addr,
 	resolve_done_fn *done, void *arg);
 
-/* End a lookup without its callback. May wait for the resolver's timeout, a few seconds at most. Do
- * not call it from inside done. NULL is allowed. */
+/* End and free a lookup; its callback does not run. May block until the resolver gives up, a few
+ * seconds at most. Do not call this from inside done. NULL is allowed. */
 void resolve_cancel(struct resolve *r);
 #endif

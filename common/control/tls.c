@@ -15,12 +15,12 @@
 #define FINGERPRINT_CHARS (KEY_PRINT_BYTES - 1)
 
 struct tls {
-	unsigned refs; /* in addition to the first */
+	unsigned refs; /* number of references besides the first one */
 	SSL_CTX *ctx;
 	bool is_listener;
-	struct cluster_key key; /* client's key */
+	struct cluster_key key; /* key of a client */
 	struct tls_conf conf;
-	char wire_identity[TLS_IDENTITY_BYTES]; /* client's identity with the fingerprint */
+	char wire_identity[TLS_IDENTITY_BYTES]; /* identity and fingerprint that a client sends */
 };
 
 static bool has_fingerprint(const struct cluster_key *key, const char *text)
@@ -30,8 +30,8 @@ static bool has_fingerprint(const struct cluster_key *key, const char *text)
 	return key_fingerprint(key, own) == 0 && strcmp(own, text) == 0;
 }
 
-/* Find the key that a peer of this identity may have: this master, or the host key derived from
- * it. */
+/* Find the key with the fingerprint `print`: the master key, or the host key that is derived from
+ * it for this identity. Returns 0 or BPS_EAUTH. */
 static int match_key(const struct cluster_key *master, const char *identity, const char *print,
 	struct cluster_key *ret_key)
 {
@@ -50,7 +50,7 @@ static int match_key(const struct cluster_key *master, const char *identity, con
 	return rc;
 }
 
-/* Fill in all fields of ret_peer except the identity. */
+/* Find the key of a peer in the listener's ring, and fill in print and master of ret_peer. */
 static int find_key(const struct tls *t, const char *identity, const char *print,
 	struct cluster_key *ret_key, struct tls_peer *ret_peer)
 {
@@ -65,7 +65,7 @@ static int find_key(const struct tls *t, const char *identity, const char *print
 	return BPS_EAUTH;
 }
 
-/* Split "role:name#fingerprint"; accept only characters that are safe in a log or a label. */
+/* Split "role:name#fingerprint". Accept only characters that are safe in a log or a label. */
 static int split_identity(const unsigned char *wire, size_t n_wire,
 	char ret_identity[static TLS_IDENTITY_BYTES], char ret_print[static KEY_PRINT_BYTES])
 {
@@ -115,8 +115,9 @@ bool tls_accepts(const struct tls *t, const struct tls_peer *peer, const SSL *ss
 	return false;
 }
 
-/* Listener: select the key that the peer claims to have. Returning 1 without a session means
- * "unknown". OpenSSL then wants a certificate, has none, and fails the handshake. */
+/* Callback of a listener: select the key that the peer claims to have. To return 1 without a
+ * session means that the key is unknown. Then OpenSSL falls back to certificates, has none, and the
+ * handshake fails. */
 static int on_find_session(
 	SSL *ssl, const unsigned char *wire, size_t n_wire, SSL_SESSION **ret_session)
 {
@@ -154,8 +155,9 @@ static uint32_t stranger_limit(const struct tls *t)
 	return t->conf.cert ? 4 * TLS_STRANGER_BYTES : TLS_STRANGER_BYTES;
 }
 
-/* Listener: a record's header was received, its body has not been read. OpenSSL itself would accept
- * a ClientHello of 128 KiB. Replacing the socket by an empty source ends the handshake. */
+/* Callback of a listener: a record's header was received, and its body has not been read yet.
+ * OpenSSL itself would accept a ClientHello of 128 KiB. Beyond the limit, replace the socket by an
+ * empty source, which ends the handshake. */
 static void on_record(
 	int is_ours, int version, int type, const void *head, size_t n, SSL *ssl, void *arg)
 {
@@ -183,7 +185,8 @@ static SSL_CTX *new_ctx(struct tls *t)
 		SSL_CTX_free(ctx);
 		return NULL;
 	}
-	/* Frames carry their length, so an end without a TLS close is equivalent to one with it. */
+	/* Accept an end of stream without a TLS close message: frames have their length, so a cut
+	 * one is noticed anyway. */
 	SSL_CTX_set_options(
 		ctx, SSL_OP_NO_TICKET | SSL_OP_IGNORE_UNEXPECTED_EOF | SSL_OP_NO_RENEGOTIATION);
 	SSL_CTX_set_session_cache_mode(ctx, SSL_SESS_CACHE_OFF);
@@ -195,8 +198,9 @@ static SSL_CTX *new_ctx(struct tls *t)
 	return ctx;
 }
 
-/* Replace the context by a new one for conf.
- * Errors: the old one stays. */
+/* Replace the SSL context of t by a new one for conf. who: the identity that a certificate must
+ * have.
+ * Errors: negative, with a sentence; the old context stays. */
 static int set_ctx(
 	struct tls *t, const struct tls_conf *conf, const char *who, struct err_text *err)
 {
@@ -216,14 +220,14 @@ static int set_ctx(
 		SSL_CTX_free(ctx);
 		return rc;
 	}
-	SSL_CTX_free(t->ctx); /* open connections hold their own reference */
+	SSL_CTX_free(t->ctx); /* open connections have their own reference to it */
 	t->ctx = ctx;
 	t->conf = *conf;
 	return 0;
 }
 
-/* Make a listener's or a client's side.
- * Errors: with a sentence, nothing to undo. */
+/* Make the TLS context of a listener or a client.
+ * Errors: with a sentence; there is nothing to undo. */
 static int new_side(struct tls **ret, bool is_listener, const struct tls_conf *conf,
 	const char *who, struct err_text *err)
 {
@@ -256,7 +260,8 @@ int tls_new_client(struct tls **ret_tls, const struct tls_conf *conf, unsigned w
 {
 	const struct cluster_key *key = &conf->keys.key[which];
 	char print[KEY_PRINT_BYTES], dummy[TLS_IDENTITY_BYTES];
-	struct tls *t = NULL; /* gcc -O2 cannot see that 0 means set */
+	/* Silences gcc -O2, which does not see that new_side sets it when it returns 0 */
+	struct tls *t = NULL;
 	int rc, n;
 
 	rc = new_side(&t, false, conf, identity, err);
@@ -302,7 +307,8 @@ bool tls_uses_cert(const struct tls *t)
 	return t->conf.cert != NULL;
 }
 
-/* Fill in the listener's peer; returns a reason when the certificate is refused. */
+/* Read the peer's certificate; at a listener, fill in its struct tls_peer. Returns the reason for
+ * refusing the certificate, or NULL. */
 static const char *cert_unproven(const struct tls *t, const SSL *ssl)
 {
 	struct tls_peer peer = {.print = ""};
@@ -310,7 +316,8 @@ static const char *cert_unproven(const struct tls *t, const SSL *ssl)
 
 	if (tlscert_peer(ssl, at))
 		return "the certificate names no identity (one CN, ROLE:NAME)";
-	/* The handshake used the context at its start; check again with the current one. */
+	/* The handshake has used the context of its start. If tls_renew has replaced it meanwhile,
+	 * check again with the current one. */
 	if (t->ctx != SSL_get_SSL_CTX(ssl) && t->is_listener && !tlscert_accepts(t->ctx, ssl))
 		return "its certificate is no longer accepted";
 	if (!t->is_listener && strncmp(at->identity, "scheduler:", 10) != 0)

@@ -1,5 +1,5 @@
 /* Certificates for the control channel: load them, require them from both sides, and read the
- * identity from the subject. Keys and sessions are in tls.c. Thread: same as tls.h. */
+ * identity from the subject. Keys and sessions are in tls.c. Thread: as in tls.h. */
 #include "common/control/tlscert.h"
 
 #include <errno.h>
@@ -24,8 +24,8 @@ static const char *last_reason(void)
 	return reason ? reason : "not understood";
 }
 
-/* Check revocation lists if the authorities' file has one. Once OpenSSL checks, it treats a missing
- * list as an error. */
+/* Turn on the check of revocation lists if the file with the authorities has one. It stays off
+ * otherwise, because OpenSSL then treats a missing list as an error. */
 static void check_lists(X509_STORE *store)
 {
 	const STACK_OF(X509_OBJECT) *all = X509_STORE_get0_objects(store);
@@ -51,7 +51,9 @@ static int load_files(SSL_CTX *ctx, const struct tls_conf *conf, struct err_text
 	return 0;
 }
 
-/* Read the subject's CN. There must be exactly one, without NULs and with safe characters only. */
+/* Read the CN of the certificate's subject. There must be exactly one, of the form "role:name",
+ * with only characters that are safe in logs.
+ * Errors: BPS_EAUTH. */
 static int read_identity(X509 *cert, char ret[static TLS_IDENTITY_BYTES])
 {
 	const X509_NAME *subject = X509_get_subject_name(cert);
