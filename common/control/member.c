@@ -36,8 +36,8 @@ struct member {
 	uint8_t cluster_id[16];
 	bool has_cluster_id;
 	uint32_t id;
-	_Atomic uint32_t
-		term; /* written by the loop, read by any thread; independent of other fields */
+	/* Written by the loop, read by any thread; independent of other fields */
+	_Atomic uint32_t term;
 	_Atomic uint32_t restarts; /* same as term */
 	_Atomic uint64_t view;     /* largest view received */
 	/* Written by the loop, read by senders, for which it may be out of date */
@@ -48,8 +48,8 @@ struct member {
 	struct event *beat_timer;
 	uint32_t beat_ms, dead_ms;
 	uint64_t seq, last_seq;
-	_Atomic uint64_t
-		last_heard_ns; /* written by the loop, read by any thread; independent of other fields */
+	/* Written by the loop, read by any thread; independent of other fields */
+	_Atomic uint64_t last_heard_ns;
 	pthread_mutex_t lock; /* guards peers */
 	struct known_peer *peers;
 	size_t n_peers;
