@@ -157,14 +157,15 @@ static unsigned ports_up(const char *device, char *ret, size_t room)
 	return n;
 }
 
-/* Only RDMA needs libfabric, so check it only where RDMA devices exist. */
+/* Only the providers tcp and verbs need libfabric. Check it where one of them is set, or where RDMA
+ * devices exist. */
 static void check_libfabric(json_t *list, const struct host_needs *needs)
 {
 	struct err_text err = {0};
 	uint32_t v;
 
 	if (libfabric_load(&err) < 0) {
-		check_add(list, needs->has_verbs ? CHECK_BAD : CHECK_WARN, "libfabric",
+		check_add(list, needs->has_libfabric ? CHECK_BAD : CHECK_WARN, "libfabric",
 			"install libfabric " LIBFABRIC_OLDEST_TEXT " or newer", "%s", err.s);
 		return;
 	}
@@ -187,11 +188,11 @@ static void check_rdma(json_t *list, const struct host_needs *needs)
 	}
 	if (dir)
 		closedir(dir);
-	if (n_devices || needs->has_verbs)
+	if (n_devices || needs->has_libfabric)
 		check_libfabric(list, needs);
 	if (!n_devices)
 		check_add(list, needs->has_verbs ? CHECK_BAD : CHECK_OK, "RDMA",
-			needs->has_verbs ? "load its driver, or set provider = tcp" : "",
+			needs->has_verbs ? "load its driver, or set provider = sockets" : "",
 			"no RDMA device%s", needs->has_verbs ? "" : "; TCP is used");
 	else if (!n_ports)
 		check_add(list, needs->has_verbs ? CHECK_BAD : CHECK_WARN, "RDMA",

@@ -16,6 +16,8 @@
 #include "bps-scheduler/bpsctl/subprocess.h"
 #include "bps-scheduler/bpsctl/table_cells.h"
 #include "common/base/log.h"
+#include "common/base/nicspeed.h"
+#include "common/base/rdma_port.h"
 #include "common/base/version.h"
 #include "common/control/keyring.h"
 #include "common/daemon/daemon.h"
@@ -396,11 +398,23 @@ static void fill_roles(struct checked_daemon roles[3], const char *config_dir)
 	}
 }
 
+/* Return whether the daemon's data port is one of RDMA, which TCP's calls cannot check. */
+static bool uses_rdma(const struct checked_daemon *r, const char *provider)
+{
+	char text[ADDR_TEXT_BYTES];
+	struct err_text err;
+	struct addr a;
+
+	if (strcmp(provider, "auto") != 0)
+		return strcmp(provider, "verbs") == 0;
+	conf_get(r, "listen", text, sizeof(text));
+	return addr_parse(&a, text, r->port, &err) == 0 && rdma_port_has_address(NIC_SYSFS, a.host);
+}
+
 static void check_role(
 	json_t *list, struct checked_daemon *r, const char *config_dir, struct host_needs *needs)
 {
 	char provider[32];
-	bool is_rdma;
 
 	if (!r->is_valid)
 		return;
@@ -411,12 +425,12 @@ static void check_role(
 		return; /* not meant to run here, or started with settings of its own */
 	check_key(list, r, config_dir);
 	conf_get(r, "provider", provider, sizeof(provider));
-	is_rdma = strcmp(provider, "verbs") == 0; /* its ports are not TCP ports */
-	if (r->port && !is_rdma)
+	if (r->port && !uses_rdma(r, provider))
 		check_port(list, r, "listen", r->port);
 	check_port(list, r, "http", r->http_port);
 	check_control(list, r);
-	needs->has_verbs |= is_rdma;
+	needs->has_verbs |= strcmp(provider, "verbs") == 0;
+	needs->has_libfabric |= strcmp(provider, "verbs") == 0 || strcmp(provider, "tcp") == 0;
 }
 
 static void count(json_t *root)

@@ -15,7 +15,8 @@ enum check_level { CHECK_OK, CHECK_WARN, CHECK_BAD };
 
 /* The needs of the host, from the daemons that are to run there. */
 struct host_needs {
-	bool has_verbs; /* a daemon's settings select RDMA */
+	bool has_verbs;     /* a daemon's settings select RDMA */
+	bool has_libfabric; /* a daemon's settings select a provider of libfabric */
 	/* runs a server or agent, which needs many descriptors and locked memory */
 	bool has_server;
 	int pid; /* one of our daemons, whose limits count; 0: none, use this process's limits */

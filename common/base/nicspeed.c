@@ -156,25 +156,35 @@ void nic_open_name(struct nic *nic, const char *sysfs, const char *name)
 		nic_close(nic);
 }
 
-void nic_open(struct nic *nic, const char *sysfs, const char *host)
+bool nic_find(const char *host, char ret_name[IF_NAMESIZE])
 {
 	struct addr addr = {.port = 0};
 	struct sockaddr_storage sa;
 	struct ifaddrs *all = NULL;
+	bool is_found = false;
 	socklen_t len;
 
-	*nic = (struct nic){.rx_fd = -1, .tx_fd = -1};
 	snprintf(addr.host, sizeof(addr.host), "%s", host);
 	if (addr_number(&addr, &sa, &len) < 0 || getifaddrs(&all) < 0)
-		return;
-	for (const struct ifaddrs *i = all; i; i = i->ifa_next) {
+		return false;
+	for (const struct ifaddrs *i = all; i && !is_found; i = i->ifa_next) {
 		if ((i->ifa_flags & IFF_LOOPBACK) || !i->ifa_addr ||
 			!sockaddr_same_host(i->ifa_addr, (struct sockaddr *)&sa))
 			continue;
-		nic_open_name(nic, sysfs, i->ifa_name);
-		break;
+		snprintf(ret_name, IF_NAMESIZE, "%s", i->ifa_name);
+		is_found = true;
 	}
 	freeifaddrs(all);
+	return is_found;
+}
+
+void nic_open(struct nic *nic, const char *sysfs, const char *host)
+{
+	char name[IF_NAMESIZE];
+
+	*nic = (struct nic){.rx_fd = -1, .tx_fd = -1};
+	if (nic_find(host, name))
+		nic_open_name(nic, sysfs, name);
 }
 
 void nic_close(struct nic *nic)

@@ -64,6 +64,9 @@ struct nic {
 	uint64_t looked_bytes; /* both directions, at the last call of nic_has_load */
 };
 
+/* Name the interface that has this numeric address (host of struct addr). False: none, or the
+ * loopback. */
+bool nic_find(const char *host, char ret_name[IF_NAMESIZE]);
 /* Find the interface that has this numeric address (host of struct addr). Open its counters unless
  * the driver reports the speed. Never fails: without an interface the speed is unknown. */
 void nic_open(struct nic *nic, const char *sysfs, const char *host);

@@ -16,7 +16,6 @@
 #include "common/base/version.h"
 #include "common/daemon/metrics.h"
 #include "common/daemon/name_claim.h"
-#include "common/datapath/net_open.h"
 
 /* A data thread that has made no turn for this time counts as hung. */
 #define STUCK_NS           UINT64_C(1500000000)
@@ -294,7 +293,7 @@ int node_open(struct node *n, const char *program, enum role role, const struct 
 	unsigned n_threads, uint64_t quota_bytes, const struct member_ops *ops,
 	const struct httpd_ops *http_ops, void *ctx, struct err_text *err)
 {
-	struct net_config fc = {.provider = o->provider,
+	struct net_config fc = {.provider = net_provider_words[o->provider],
 		.bind_addr = o->listen.host,
 		.congestion = o->congestion,
 		.port = role == ROLE_SERVER ? o->listen.port : 0,
@@ -517,11 +516,12 @@ json_t *node_status(const struct node *n, const char *role, const struct node_he
 	struct net_stats f;
 
 	net_stats(n->net, &f);
-	root = json_pack("{s:i, s:s, s:i, s:s, s:s, s:s, s:s, s:I, s:b, s:I, s:I, s:I}", "schema",
-		1, "role", role, "pid", (int)getpid(), "commit", bps_commit(), "name", n->name,
-		"host", n->host, "version", BPS_VERSION, "id", (json_int_t)n->id, "scheduler_up",
-		member_is_up(n->member), "received_bytes", (json_int_t)f.rx_bytes, "sent_bytes",
-		(json_int_t)f.tx_bytes, "connections", (json_int_t)f.connections);
+	root = json_pack("{s:i, s:s, s:i, s:s, s:s, s:s, s:s, s:I, s:b, s:s, s:I, s:I, s:I}",
+		"schema", 1, "role", role, "pid", (int)getpid(), "commit", bps_commit(), "name",
+		n->name, "host", n->host, "version", BPS_VERSION, "id", (json_int_t)n->id,
+		"scheduler_up", member_is_up(n->member), "provider", net_provider(n->net),
+		"received_bytes", (json_int_t)f.rx_bytes, "sent_bytes", (json_int_t)f.tx_bytes,
+		"connections", (json_int_t)f.connections);
 	json_object_set_new(root, "health", json_string(json_array_size(problems) ? "WARN" : "OK"));
 	json_object_set_new(root, "problems", problems);
 	json_object_set_new(root, "same_host",

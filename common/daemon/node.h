@@ -13,13 +13,15 @@
 #include "common/control/member.h"
 #include "common/daemon/daemon.h"
 #include "common/datapath/datapath.h"
+#include "common/datapath/net_open.h"
 #include "common/transport/sockets/congestion.h"
 
 /* Settings of both programs, the first member of each program's struct of options. */
 struct node_opts {
 	struct daemon_opts daemon;
 	struct addr listen, scheduler;
-	const char *name, *host, *provider, *congestion;
+	const char *name, *host, *congestion;
+	unsigned provider; /* index into net_provider_words */
 	int64_t nic_mbps;
 	uint64_t spin_us, ping_us, ping_dead_us, thread_dead_us;
 	unsigned same_host; /* index into node_same_host_words */
@@ -43,13 +45,15 @@ extern const char *const node_same_host_words[]; /* auto, off */
 			.max = CTL_NAME_MAX,                                                       \
 			.help = "name of this machine, equal for its daemons; empty: the host's "  \
 				"name"},                                                           \
-		{"provider", SET_STRING, SETTING_AT(struct node_opts, provider), .def = "tcp",     \
-			.max = 31,                                                                 \
-			.help = "transport of data connections: tcp, verbs (RDMA) or ofi-tcp"},    \
+		{"provider", SET_ENUM, SETTING_AT(struct node_opts, provider), .def = "auto",      \
+			.words = net_provider_words,                                               \
+			.help = "transport of data connections, the same on all members: sockets " \
+				"(our own TCP), tcp or verbs (RDMA) of libfabric; auto: verbs "    \
+				"where listen is on an active RDMA port, else sockets"},           \
 		{"congestion-control", SET_STRING, SETTING_AT(struct node_opts, congestion),       \
 			.def = "auto", .min = 1, .max = CONGESTION_NAME_MAX,                       \
-			.help = "of data connections (provider tcp); auto: the system's, except "  \
-				"BBR; system; or a name that the kernel supports"},                \
+			.help = "of data connections (provider sockets); auto: the system's, "     \
+				"except BBR; system; or a name that the kernel supports"},         \
 		{"nic-speed", SET_INT, SETTING_AT(struct node_opts, nic_mbps), .def = "0",         \
 			.max = 10000000,                                                           \
 			.help = "Mbit/s of the network card; 0: as reported by its driver, else "  \

@@ -1,18 +1,52 @@
 #include "common/datapath/net_open.h"
 
+#include <errno.h>
 #include <string.h>
 
+#include "common/base/log.h"
+#include "common/base/nicspeed.h"
+#include "common/base/rdma_port.h"
 #include "common/transport/fabric/fabric.h"
 #include "common/transport/sockets/tcp.h"
+
+const char *const net_provider_words[] = {"auto", "sockets", "tcp", "verbs", NULL};
+
+const char *net_provider_auto(const char *sysfs, const char *bind_addr)
+{
+	return rdma_port_has_address(sysfs, bind_addr) ? "verbs" : "sockets";
+}
+
+static int open_as(const char *provider, const struct net_config *cfg, net_key_fn key_fn,
+	void *key_ctx, struct net **ret, struct err_text *err)
+{
+	struct net_config named = *cfg;
+
+	named.provider = provider;
+	if (strcmp(provider, "sockets") == 0)
+		return tcp_open(&named, key_fn, key_ctx, ret, err);
+	if (strcmp(provider, "tcp") == 0 || strcmp(provider, "verbs") == 0)
+		return fabric_open(&named, key_fn, key_ctx, ret, err);
+	return err_set(err, -EINVAL, "there is no provider '%s'", provider);
+}
 
 int net_open(const struct net_config *cfg, net_key_fn key_fn, void *key_ctx, struct net **ret,
 	struct err_text *err)
 {
-	struct net_config ofi = *cfg;
+	const char *provider = cfg->provider;
+	bool is_auto = strcmp(provider, "auto") == 0;
+	int rc;
 
-	if (strcmp(cfg->provider, "tcp") == 0)
-		return tcp_open(cfg, key_fn, key_ctx, ret, err);
-	if (strcmp(cfg->provider, "ofi-tcp") == 0)
-		ofi.provider = "tcp";
-	return fabric_open(&ofi, key_fn, key_ctx, ret, err);
+	if (is_auto) {
+		provider = net_provider_auto(NIC_SYSFS, cfg->bind_addr);
+		log_info("provider auto chooses %s: address=%s has_active_rdma_port=%s", provider,
+			cfg->bind_addr, strcmp(provider, "verbs") == 0 ? "yes" : "no");
+	}
+	rc = open_as(provider, cfg, key_fn, key_ctx, ret, err);
+	/* A port that is in use stays in use only for a moment, so it is no reason for sockets. */
+	if (!is_auto || rc >= 0 || rc == -EADDRINUSE || strcmp(provider, "sockets") == 0)
+		return rc;
+	log_warn("address %s belongs to an RDMA port that cannot be used, provider auto uses "
+		 "sockets: %s",
+		cfg->bind_addr, err->s);
+	return open_as("sockets", cfg, key_fn, key_ctx, ret, err);
 }

@@ -36,6 +36,11 @@ void net_close(struct net *n)
 		n->ops->close(n);
 }
 
+const char *net_provider(const struct net *n)
+{
+	return n->cfg.provider;
+}
+
 uint16_t net_port(const struct net *n)
 {
 	return n->port;

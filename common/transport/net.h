@@ -3,7 +3,7 @@
 /* Network transport of a process. It has the address of the process, one struct xport per data
  * thread (common/transport/xport.h) and, in a server, the listener, which checks tickets. Two
  * implementations: common/transport/sockets/tcp.h, our own sockets, and
- * common/transport/fabric/fabric.h, libfabric (verbs, and its tcp for comparison).
+ * common/transport/fabric/fabric.h, libfabric (its providers tcp and verbs).
  *
  * The connecting side first sends a ticket: 48 bytes with thread, peer id, instance and nonce, and
  * their HMAC under a key. The scheduler gives that key to these two instances only. The listener
@@ -18,11 +18,12 @@
 struct net;
 
 struct net_config {
-	const char *provider;  /* "tcp"; "verbs"; "ofi-tcp": libfabric's tcp */
+	/* "sockets": our own; "tcp", "verbs": libfabric's. net_open also takes "auto". */
+	const char *provider;
 	const char *bind_addr; /* numeric address of the interface to use */
-	const char *
-		congestion; /* for "tcp": see common/transport/sockets/congestion.h; NULL: "auto" */
-	uint16_t port;      /* listener's port; 0: any */
+	/* for "sockets": see common/transport/sockets/congestion.h; NULL: "auto" */
+	const char *congestion;
+	uint16_t port;        /* listener's port; 0: any */
 	uint32_t is_listener; /* servers listen, agents connect */
 	uint32_t my_id;       /* member id */
 	uint64_t my_instance;
@@ -52,6 +53,8 @@ struct net_stats {
 
 /* Stop the listener and free n. All its xports must be freed before. NULL is allowed. */
 void net_close(struct net *n);
+/* Return the provider in use: "sockets", "tcp" or "verbs". Lives as long as n. */
+const char *net_provider(const struct net *n);
 /* Return the listener's port. */
 uint16_t net_port(const struct net *n);
 /* Set the member id that the scheduler has assigned to this process. Call it before the first

@@ -453,7 +453,7 @@ def footprint(daemon):
         maps = sum("memfd:" in line for line in f)
     fds = (
         len(os.listdir(f"/proc/{pid}/fd")) - 2 * daemon.status()["connections"]
-    )  # provider tcp has two for each connection
+    )  # provider sockets has two for each connection
     return fds, maps, len(os.listdir(f"/proc/{pid}/task"))
 
 

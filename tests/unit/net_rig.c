@@ -14,7 +14,7 @@
 #include "common/data/crc32c.h"
 
 const uint8_t the_key[32] = "the key of exactly this pair....";
-const char *rig_provider = "tcp";
+const char *rig_provider = "sockets";
 int rig_watched_fd = -1;
 
 static void on_up(void *ctx, struct xconn *c, uint32_t peer_id, uint64_t peer_instance)

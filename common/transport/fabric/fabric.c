@@ -155,11 +155,11 @@ static bool is_listener_on(int fd, const struct sockaddr_storage *addr, socklen_
 	       memcmp(&ss, addr, len) == 0;
 }
 
-/* Protect the listening socket of libfabric's provider tcp (setting provider: ofi-tcp). libfabric
- * does not give access to the socket, and it reads the handshake of each client with a blocking
- * receive. So find the socket among this process's descriptors, and set options that accepted
- * sockets inherit. Then connections without a byte are not accepted for LISTEN_DEFER_S, incomplete
- * handshakes end after LISTEN_RECV_US, and the kernel detects dead peers. */
+/* Protect the listening socket of libfabric's provider tcp. libfabric does not give access to the
+ * socket, and it reads the handshake of each client with a blocking receive. So find the socket
+ * among this process's descriptors, and set options that accepted sockets inherit. Then connections
+ * without a byte are not accepted for LISTEN_DEFER_S, incomplete handshakes end after
+ * LISTEN_RECV_US, and the kernel detects dead peers. */
 static void harden_listener(const struct sockaddr_storage *addr, size_t addr_len)
 {
 	DIR *d = opendir("/proc/self/fd");

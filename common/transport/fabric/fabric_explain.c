@@ -13,45 +13,17 @@
 #include <rdma/fabric.h>
 #include <rdma/fi_errno.h>
 
-/* List the providers that work on this machine, except those that are only layers over other
- * providers. */
-static void list_providers(char *list, size_t room)
-{
-	struct fi_info *all = NULL;
-	size_t n = 0;
-
-	list[0] = '\0';
-	if (fi_getinfo(FI_VERSION(1, 17), NULL, NULL, FI_PROV_ATTR_ONLY, NULL, &all))
-		return;
-	for (const struct fi_info *i = all; i && n < room; i = i->next) {
-		const char *name = i->fabric_attr->prov_name;
-
-		if (!strchr(name, ';') && strncmp(name, "ofi_", 4) != 0)
-			n += (size_t)snprintf(list + n, room - n, "%s%s", n ? ", " : "", name);
-	}
-	fi_freeinfo(all);
-}
-
 int fabric_explain(const struct net_config *cfg, int rc, struct err_text *err)
 {
-	char list[256];
-
 	if (strcmp(cfg->provider, "tcp") == 0)
 		return err_set(err, rc,
 			"libfabric provider 'tcp' has no endpoint on address %s: %s (does this "
 			"machine have the address?)",
 			cfg->bind_addr, fi_strerror(-rc));
-	if (strcmp(cfg->provider, "verbs") == 0)
-		return err_set(err, rc,
-			"libfabric provider 'verbs' finds no RDMA device with address %s: %s (is "
-			"its driver loaded? `ibv_devices` lists the devices; --provider tcp needs "
-			"none)",
-			cfg->bind_addr, fi_strerror(-rc));
-	list_providers(list, sizeof(list));
 	return err_set(err, rc,
-		"libfabric provider '%s' cannot be used on address %s: %s (available: %s; choose "
-		"another --provider: tcp or verbs)",
-		cfg->provider, cfg->bind_addr, fi_strerror(-rc), *list ? list : "none");
+		"libfabric provider 'verbs' finds no RDMA device with address %s: %s (is its "
+		"driver loaded? `ibv_devices` lists the devices; --provider sockets needs none)",
+		cfg->bind_addr, fi_strerror(-rc));
 }
 
 static bool may_lock_any(void)

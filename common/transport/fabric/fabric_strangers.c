@@ -1,5 +1,5 @@
-/* End silent connections to the data port of libfabric's provider tcp (setting provider: ofi-tcp).
- * The TCP transport of common/transport/sockets has its own code for this (tcp_listener.c).
+/* End silent connections to the data port of libfabric's provider tcp. Our own transport
+ * over TCP, common/transport/sockets, has its own code for this (tcp_listener.c).
  * TCP_DEFER_ACCEPT hides silent connections from the provider for a few seconds only. Then the
  * provider accepts them and waits for a handshake without end, and each costs a descriptor
  * (libfabric 1.17). libfabric has no call to list or close them. A valid peer sends its handshake

@@ -4,9 +4,10 @@
  * docs/reference/protocol-data.md describes the bytes on them.
  *
  * Why not libfabric's tcp provider: in addition to the cost of sockets it wakes itself up for each
- * completion, and calls epoll once more for each poll. With it we must also restart all connections
- * of a thread when a connection ends during a read (docs/explanation/design/transports.md has the
- * figures). So we use our own sockets for TCP, and libfabric for networks without sockets.
+ * completion, and calls epoll once more for each poll. With libfabric 1.17 we must also restart all
+ * connections of a thread when a connection ends during a read
+ * (docs/explanation/design/transports.md has the figures). So provider auto chooses our own sockets
+ * where there is no RDMA.
  *
  * A server has one connection thread, which accepts connections and checks tickets, so that a peer
  * without a valid ticket never delays data. When the ticket is valid, the connection thread passes
@@ -15,7 +16,8 @@
 
 #define TCP_CONNS_MAX 1024 /* limit per data thread */
 
-/* Open the network transport for provider "tcp", as net_open does (common/datapath/net_open.h). */
+/* Open the network transport for provider "sockets", as net_open does
+ * (common/datapath/net_open.h). */
 int tcp_open(const struct net_config *cfg, net_key_fn key_fn, void *key_ctx, struct net **ret,
 	struct err_text *err);
 #endif

@@ -399,7 +399,7 @@ static void close_completes_reads_once_and_nothing_writes_later(void **state)
 		if (xport_read(&reads[n]) == -EAGAIN)
 			break;
 	}
-	assert_int_equal(n, strcmp(rig_provider, "tcp") == 0 ? READS_MAX : READ_WINDOW_QUEUE);
+	assert_int_equal(n, strcmp(rig_provider, "sockets") == 0 ? READS_MAX : READ_WINDOW_QUEUE);
 	/* Data is arriving, and the first read is not complete. */
 	RUN(&r, to.p[100] == from.p[100] && to.p[101] == from.p[101]);
 	assert_int_equal(r.server.n_read_done, 0);
@@ -714,17 +714,37 @@ static void opening_says_what_is_wrong(void **state)
 	net_node_close(&n);
 }
 
-static int use_tcp(void **state)
+static void auto_means_sockets_without_an_rdma_port(void **state)
+{
+	struct net_config cfg = config_of(true);
+	struct net *f = NULL;
+	struct err_text err;
+
+	(void)state;
+	if (!rig_is_tcp())
+		skip();
+	cfg.provider = "auto";
+	assert_string_equal(net_provider_auto("/sys", cfg.bind_addr), "sockets");
+	assert_int_equal(net_open(&cfg, rig_key_of, NULL, &f, &err), 0);
+	assert_string_equal(net_provider(f), "sockets");
+	net_close(f);
+	cfg.provider = rig_provider;
+	assert_int_equal(net_open(&cfg, rig_key_of, NULL, &f, &err), 0);
+	assert_string_equal(net_provider(f), rig_provider);
+	net_close(f);
+}
+
+static int use_sockets(void **state)
 {
 	(void)state;
-	rig_provider = "tcp";
+	rig_provider = "sockets";
 	return 0;
 }
 
 static int use_libfabric(void **state)
 {
 	(void)state;
-	rig_use("ofi-tcp");
+	rig_use("tcp");
 	return 0;
 }
 
@@ -756,10 +776,11 @@ int main(void)
 		cmocka_unit_test(peer_that_does_not_read_slows_nobody_else),
 		cmocka_unit_test(sleeping_threads_wake_each_other),
 		cmocka_unit_test(opening_says_what_is_wrong),
+		cmocka_unit_test(auto_means_sockets_without_an_rdma_port),
 	};
 	int n_failed = 0;
 
 	if (!getenv("BPS_TEST_PROVIDER"))
-		n_failed = cmocka_run_group_tests_name("tcp", tests, use_tcp, NULL);
+		n_failed = cmocka_run_group_tests_name("sockets", tests, use_sockets, NULL);
 	return n_failed + cmocka_run_group_tests_name("libfabric", tests, use_libfabric, NULL);
 }
