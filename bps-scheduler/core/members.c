@@ -2,6 +2,7 @@
  * the core's. */
 #include "bps-scheduler/core/members.h"
 
+#include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
@@ -256,9 +257,36 @@ static void turn_away(struct sched_core *c, uint32_t conn, bool is_known)
 			"log");
 }
 
+/* Return a member that cannot exchange data with this one, because it uses another provider; NULL:
+ * none. Members whose data connections may still be in use count, down ones do not. */
+static const struct sched_member *other_provider(
+	const struct sched_core *c, const struct ctl_hello *h, const struct sched_member *self)
+{
+	for (uint32_t i = 1; h->provider[0] && i <= c->n_members; i++) {
+		const struct sched_member *m = c->members[i];
+
+		if (m != self && sched_is_usable(m) && m->provider[0] &&
+			strcmp(m->provider, h->provider) != 0)
+			return m;
+	}
+	return NULL;
+}
+
+static void refuse_provider(struct sched_core *c, uint32_t conn, const struct ctl_hello *h,
+	const struct sched_member *other)
+{
+	refuse(c, conn, -EINVAL,
+		"%s '%s' on %s uses provider '%s', but %s '%s' on %s uses '%s': set `provider` to "
+		"the same value on all servers and agents, and restart those with another value",
+		sched_role_name(h->role), h->name, h->host, h->provider,
+		sched_role_name(other->role), other->name, other->host, other->provider);
+}
+
 static bool hello_refused(struct sched_core *c, uint32_t conn, const struct ctl_hello *h,
 	const struct sched_member *m)
 {
+	const struct sched_member *other;
+
 	if (h->proto != CTL_PROTO) {
 		refuse(c, conn, BPS_EVERSION,
 			"'%s' on %s (release %s) uses control protocol %u, the scheduler (release "
@@ -282,6 +310,8 @@ static bool hello_refused(struct sched_core *c, uint32_t conn, const struct ctl_
 			"%s '%s' on %s belongs to another cluster: point it to its own scheduler, "
 			"or restart it",
 			sched_role_name(h->role), h->name, h->host);
+	} else if ((other = other_provider(c, h, m))) {
+		refuse_provider(c, conn, h, other);
 	} else {
 		return false;
 	}

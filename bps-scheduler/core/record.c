@@ -41,7 +41,8 @@ static void add_member(struct record_builder *b, const struct sched_member *m)
 		.is_drained = m->is_drained,
 		.drain_reason = m->is_drained ? m->drain_reason : "",
 		.drain_who = m->is_drained ? m->drain_who : "",
-		.memory_bytes = m->memory_bytes};
+		.memory_bytes = m->memory_bytes,
+		.provider = m->provider};
 }
 
 /* Convert to seconds of the wall clock. A job's end is stored in these, since the machine may
@@ -247,7 +248,8 @@ static int restore_member(struct sched_core *c, const struct state_member *s, st
 		.threads = s->threads,
 		.nic_mbps = s->nic_mbps,
 		.quota_bytes = s->quota_bytes,
-		.memory_bytes = s->memory_bytes};
+		.memory_bytes = s->memory_bytes,
+		.provider = s->provider};
 	struct sched_member *m = sched_member(c, s->id);
 
 	if ((!m && s->id != c->n_members + 1) || (m && m->role != s->role) ||

@@ -87,6 +87,7 @@ void sched_member_describe(struct sched_core *c, struct sched_member *m, const s
 	set_str(&m->host, h->host);
 	set_str(&m->addr, h->addr);
 	set_str(&m->version, h->version);
+	set_str(&m->provider, h->provider);
 	m->host_idx = host_intern(c, h->host);
 	m->pid = h->pid;
 	m->port = h->port;
@@ -108,6 +109,7 @@ void sched_member_free(struct sched_member *m)
 	free(m->host);
 	free(m->addr);
 	free(m->version);
+	free(m->provider);
 	free(m->thread_bytes);
 	free(m->reports);
 	free(m->drain_reason);

@@ -51,6 +51,7 @@ struct sched_member {
 	/* it has connected since the scheduler's start, and may know views of this term */
 	bool has_come;
 	char *name, *host, *addr, *version;
+	char *provider;    /* of its data connections; "": unknown */
 	uint32_t host_idx; /* in c->hosts */
 	uint32_t pid;
 	uint16_t port, threads;

@@ -28,6 +28,7 @@ static const struct field member_fields[] = {
 	FIELD_STR_(state_member, drain_reason, DRAIN_REASON_MAX),
 	FIELD_STR_(state_member, drain_who, DRAIN_WHO_MAX),
 	FIELD_U64_(state_member, memory_bytes),
+	FIELD_STR_(state_member, provider, CTL_NAME_MAX),
 };
 static const struct layout member_layout = LAYOUT_(state_member, member_fields);
 

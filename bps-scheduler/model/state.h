@@ -31,6 +31,7 @@ struct state_member {
 	const char *drain_reason; /* with the operator's name; "" when it is not drained */
 	const char *drain_who;
 	uint64_t memory_bytes; /* of its machine */
+	const char *provider;  /* of its data connections */
 };
 
 struct state_worker {

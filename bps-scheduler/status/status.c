@@ -125,6 +125,7 @@ static json_t *member_json(const struct sched_core *c, const struct status_info 
 	status_put_num(o, "port", m->port);
 	status_put_num(o, "pid", m->pid);
 	status_put_str(o, "version", m->version);
+	status_put_str(o, "provider", m->provider);
 	status_put_str(o, "instance", instance);
 	status_put_str(o, "state", sched_member_state_name(m->state));
 	status_put_sec(o, "state_s", status_span_s(info, m->since_ns));

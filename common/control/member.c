@@ -263,7 +263,8 @@ static void say_hello(struct member *m)
 		.nic_mbps = m->cfg.nic_mbps,
 		.view = atomic_load(&m->view),
 		.quota_bytes = m->cfg.quota_bytes,
-		.memory_bytes = m->cfg.memory_bytes};
+		.memory_bytes = m->cfg.memory_bytes,
+		.provider = m->cfg.provider};
 	if (m->has_cluster_id)
 		msg.hello.cluster_id = (struct blob){m->cluster_id, sizeof(m->cluster_id)};
 	send_now(m, &msg);

@@ -37,6 +37,7 @@ struct member_config {
 	const char *data_addr; /* numeric address of the data plane's listener; "" for an agent */
 	uint16_t data_port;
 	uint16_t threads;
+	const char *provider; /* of data connections, a word that lives as long as the member */
 	uint64_t instance;
 	uint64_t nic_mbps;
 	uint64_t quota_bytes, memory_bytes;

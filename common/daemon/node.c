@@ -238,6 +238,7 @@ static int open_member(struct node *n, enum role role, const struct node_opts *o
 		.data_port = is_server ? net_port(n->net) : 0,
 		.instance = n->instance,
 		.threads = (uint16_t)n_threads,
+		.provider = net_provider(n->net),
 		.nic_mbps = n->nic_mbps,
 		.quota_bytes = quota_bytes,
 		.memory_bytes = 2 * node_half_memory_bytes(),

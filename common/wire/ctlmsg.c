@@ -23,6 +23,7 @@ static const struct field hello_fields[] = {
 	FIELD_U64_(ctl_hello, view),
 	FIELD_U64_(ctl_hello, quota_bytes),
 	FIELD_U64_(ctl_hello, memory_bytes),
+	FIELD_STR_(ctl_hello, provider, CTL_NAME_MAX),
 };
 
 static const struct field welcome_fields[] = {

@@ -25,6 +25,7 @@ struct ctl_hello {
 	uint64_t view;          /* largest view that this process has received */
 	uint64_t quota_bytes;   /* server: memory that it may use for sums; 0: unknown */
 	uint64_t memory_bytes;  /* memory of the machine, 0: unknown */
+	const char *provider;   /* of data connections: sockets, tcp, verbs; "": unknown */
 };
 
 struct ctl_welcome {

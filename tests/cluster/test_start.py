@@ -526,6 +526,40 @@ def test_second_daemon_of_a_name_on_a_host_ends_with_75_and_disturbs_nobody(
     first.start()
 
 
+# ---- two providers in one cluster ----
+
+
+@pytest.mark.parametrize(
+    "program, role, other",
+    [
+        ("bps-server", "server", "agent 'a0' on agent-host0"),
+        ("bps-agent", "agent", "server 's0' on server-host0"),
+    ],
+)
+def test_member_with_another_provider_ends_with_75_and_names_both(
+    cluster, place, program, role, other
+):
+    if not libfabric():
+        pytest.skip("libfabric is not installed")
+    c = cluster(agents=1, servers=1)
+    if role == "server":
+        c.servers[0].stop()
+        c.wait_for("its server is down", lambda: c.member("s0")["state"] == "down")
+    p = place.start(
+        program,
+        *("--name", "odd", "--host", "odd-host", "--provider", "tcp"),
+        *("--scheduler", f"127.0.0.1:{c.scheduler.port}"),
+    )
+    _, text = p.communicate(timeout=DEADLINE_S)
+    assert p.returncode == 75, text
+    words = [
+        f"{role} 'odd' on odd-host uses provider 'tcp', but {other}",
+        "uses 'sockets': set `provider` to the same value on all servers and agents",
+    ]
+    assert all(w in text for w in words), text
+    assert c.member("a0")["provider"] == c.agents[0].status()["provider"] == "sockets"
+
+
 # ---- stopping a start ----
 
 

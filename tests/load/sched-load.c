@@ -250,7 +250,8 @@ static void say_hello(struct load_generator *l, struct load_member *m)
 		.port = m->role == ROLE_SERVER ? 1 : 0,
 		.threads = m->role == ROLE_SERVER ? 4 : 0,
 		.nic_mbps = 100000,
-		.quota_bytes = UINT64_C(1) << 40};
+		.quota_bytes = UINT64_C(1) << 40,
+		.provider = "sockets"};
 	send_msg(l, m, &msg);
 }
 

@@ -335,7 +335,8 @@ static void hello(struct scale_world *w, uint32_t conn, enum role role, const st
 		.port = 1,
 		.threads = (uint16_t)threads,
 		.nic_mbps = (uint64_t)(gbps * 1000 + 0.5),
-		.quota_bytes = SUMS_BYTES};
+		.quota_bytes = SUMS_BYTES,
+		.provider = "sockets"};
 	sched_conn_open(w->sched, conn, 0);
 	sched_message(w->sched, conn, &msg, 0);
 }

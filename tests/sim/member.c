@@ -117,7 +117,8 @@ void member_conn_up(struct sim_member *m)
 			.nic_mbps = is_measured(m->s) ? 0 : 1000,
 			.quota_bytes = sums_bytes(m),
 			.cluster_id = {m->cluster_id, m->has_cluster_id ? 16 : 0},
-			.view = m->view}};
+			.view = m->view,
+			.provider = "sim"}};
 
 	snprintf(name, sizeof(name), "n%u", m->idx);
 	m->heard_ns = m->s->now;

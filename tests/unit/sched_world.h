@@ -336,7 +336,8 @@ static inline struct ctl_msg hello_of(
 			.pid = (uint32_t)instance,
 			.addr = role == ROLE_SERVER ? "10.0.0.1" : "",
 			.port = role == ROLE_SERVER ? 7400 : 0,
-			.threads = 2}};
+			.threads = 2,
+			.provider = "sockets"}};
 }
 
 static inline void hello(struct sched_world *w, uint32_t conn, enum role role, const char *name,

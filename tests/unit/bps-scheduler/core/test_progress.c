@@ -59,7 +59,8 @@ static void hello(struct progress_world *w, uint32_t conn, enum role role, const
 			.addr = role == ROLE_SERVER ? "10.0.0.1" : "",
 			.port = role == ROLE_SERVER ? 7400 : 0,
 			.threads = 1,
-			.quota_bytes = role == ROLE_SERVER ? 1000 : 0}};
+			.quota_bytes = role == ROLE_SERVER ? 1000 : 0,
+			.provider = "sockets"}};
 
 	sched_conn_open(w->core, conn, w->now);
 	sched_message(w->core, conn, &msg, w->now);

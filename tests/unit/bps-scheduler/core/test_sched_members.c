@@ -16,6 +16,55 @@ static void hello_is_welcomed_and_told_of_the_other_side(void **state)
 	world_fini(&w);
 }
 
+static void member_with_another_provider_is_refused_and_both_are_named(void **state)
+{
+	struct sched_world w;
+	struct ctl_msg msg;
+
+	(void)state;
+	world_init(&w);
+	server(&w, 11, "s1", 101);
+	msg = hello_of(ROLE_AGENT, "a", "h", 201);
+	msg.hello.provider = "tcp";
+	sched_conn_open(w.core, 21, w.now);
+	send_msg(&w, 21, &msg);
+	SAID(&w, "21 REFUSE code=22 agent 'a' on h uses provider 'tcp', but server 's1' on s1 uses "
+		 "'sockets': set `provider` to the same value");
+	SAID(&w, "21 DROP");
+	/* A member that has only lost its connection keeps its provider in the cluster. */
+	close_conn(&w, 11);
+	sched_conn_open(w.core, 22, w.now);
+	send_msg(&w, 22, &msg);
+	SAID(&w, "22 REFUSE code=22");
+	/* After its death another provider is taken, which then binds its next process. */
+	pass(&w, 60000, NULL);
+	clear(&w);
+	sched_conn_open(w.core, 23, w.now);
+	send_msg(&w, 23, &msg);
+	SAID(&w, "23 WELCOME");
+	server(&w, 12, "s1", 102);
+	SAID(&w, "12 REFUSE code=22 server 's1' on s1 uses provider 'sockets', but agent 'a' on h "
+		 "uses 'tcp'");
+	world_fini(&w);
+}
+
+static void restarted_scheduler_remembers_the_provider(void **state)
+{
+	struct sched_world w;
+	struct ctl_msg msg = hello_of(ROLE_AGENT, "a", "h", 201);
+
+	(void)state;
+	world_init(&w);
+	server(&w, 11, "s1", 101);
+	kill_scheduler(&w);
+	clear(&w);
+	msg.hello.provider = "tcp";
+	sched_conn_open(w.core, 21, w.now);
+	send_msg(&w, 21, &msg);
+	SAID(&w, "21 REFUSE code=22");
+	world_fini(&w);
+}
+
 static void wrong_hello_is_refused_with_a_sentence(void **state)
 {
 	struct sched_world w;
@@ -410,6 +459,8 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(hello_is_welcomed_and_told_of_the_other_side),
 		cmocka_unit_test(wrong_hello_is_refused_with_a_sentence),
+		cmocka_unit_test(member_with_another_provider_is_refused_and_both_are_named),
+		cmocka_unit_test(restarted_scheduler_remembers_the_provider),
 		cmocka_unit_test(first_message_must_be_hello_and_must_come),
 		cmocka_unit_test(same_name_on_another_host_is_refused_while_the_holder_lives),
 		cmocka_unit_test(shorter_dead_time_counts_from_now_on),

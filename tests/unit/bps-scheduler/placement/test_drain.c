@@ -176,7 +176,8 @@ static void hello(struct drain_world *w, uint32_t conn, enum role role, const ch
 			.threads = 2,
 			.nic_mbps = w->set_mbps,
 			.quota_bytes = quota,
-			.memory_bytes = w->memory_bytes}};
+			.memory_bytes = w->memory_bytes,
+			.provider = "sockets"}};
 
 	w->conns[conn].is_open = true;
 	w->conns[conn].view = 0;
