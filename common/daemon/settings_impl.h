@@ -65,7 +65,7 @@ const char *setting_form(const struct setting *row, char *buf, size_t n_buf);
 bool setting_range(const struct setting *row, char *buf, size_t n_buf);
 
 /* ---- settings_file.c ---- */
-/* Read the INI file, from --config or the default, and its FILE.d/*.conf. */
+/* Read the INI file, from --config or the default, and the .conf files in its FILE.d. */
 int settings_take_files(struct settings *s, struct err_text *err);
 /* Read an open INI file into s->loaded; the file stays open. path: its name in messages.
  * Errors: -EIO, and those of settings_take, with a sentence that starts with path. */
