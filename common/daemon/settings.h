@@ -92,10 +92,9 @@ struct settings_spec {
 	enum settings_args args;
 	const struct setting *rows;
 	size_t n_rows;
-	unsigned
-		/* Bits of enum failpoint_owner: whose failpoints --failpoints lists; 0: there is no
-		 * such flag */
-		failpoints;
+	/* Bits of enum failpoint_owner: whose failpoints --failpoints lists; 0: there is no
+	 * such flag */
+	unsigned failpoints;
 	/* Check values against each other; each of them is already checked alone. values: the
 	 * struct with the values of the rows. NULL: no check. */
 	int (*check)(const void *values, struct err_text *err);

@@ -62,13 +62,11 @@ struct local_sqe {
 };
 
 struct local_entry { /* one per tensor, 64 bytes */
-	_Atomic uint64_t
-		/* The agent stores it with release; partner: the trainer's acquire load */
-		done_round;
-	_Atomic int32_t
-		/* Status of round done_round: 0 or a negative error code; after a failure it stays
-		 * negative */
-		status;
+	/* The agent stores it with release; partner: the trainer's acquire load */
+	_Atomic uint64_t done_round;
+	/* Status of round done_round: 0 or a negative error code; after a failure it stays
+	 * negative */
+	_Atomic int32_t status;
 	/* Number of workers whose gradients are in the sum of round done_round; partitions may
 	 * differ: this is the least number */
 	_Atomic uint32_t workers;
@@ -221,10 +219,9 @@ struct local_decl {
 	const char *name;
 	uint8_t dtype;
 	uint64_t n_elems;
-	uint32_t
-		/* Region of the executor in which the tensor lies; 0: the tensor is in host
-		 * memory */
-		region;
+	/* Region of the executor in which the tensor lies; 0: the tensor is in host
+	 * memory */
+	uint32_t region;
 	uint64_t region_offset;
 };
 struct local_declare {

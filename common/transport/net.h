@@ -21,18 +21,18 @@ struct net_config {
 	/* "sockets": our own; "tcp", "verbs": libfabric's. net_open also takes "auto". */
 	const char *provider;
 	const char *bind_addr; /* numeric address of the interface to use */
-	/* for "sockets": see common/transport/sockets/congestion.h; NULL: "auto" */
+	/* For "sockets": wanted of congestion_choose (sockets/congestion.h); NULL: "auto" */
 	const char *congestion;
 	uint16_t port;        /* listener's port; 0: any */
-	uint32_t is_listener; /* servers listen, agents connect */
+	uint32_t is_listener; /* 1: a server, which listens; 0: an agent, which connects */
 	uint32_t my_id;       /* member id */
 	uint64_t my_instance;
-	uint32_t n_threads; /* data threads = xports */
-	uint32_t
-		credits; /* libfabric: control receives granted per connection, 0: 64; at least 4 */
-	uint32_t connect_timeout_ms; /* 0: the default, 3000 */
-	uint32_t ping_ms;            /* quiet connections are pinged this often (0: never) ... */
-	uint32_t dead_ms;            /* ... and dropped after this silence; at least 2 * ping_ms */
+	uint32_t n_threads; /* number of data threads; each has one xport */
+	/* libfabric: receives granted to the peer per connection; 0: 64; at least 4 */
+	uint32_t credits;
+	uint32_t connect_timeout_ms; /* limit for connect and handshake; 0: 3000 */
+	uint32_t ping_ms;            /* a silent connection is pinged this often; 0: never */
+	uint32_t dead_ms; /* a connection silent for this long is closed; at least 2 * ping_ms */
 };
 
 /* Look up the key shared with the peer of this id and instance. Runs on the connection thread, so

@@ -43,10 +43,9 @@ enum shm_side { SHM_AGENT, SHM_SERVER }; /* the side that writes into a ring */
 /* First page of the rings' memfd. */
 struct shm_page {
 	struct ring_shared dir[2]; /* index: enum shm_side of the producer */
-	_Alignas(64) _Atomic uint32_t
-		/* Index: enum shm_side; not 0: that side has closed, and may change the memory that
-		 * it offered */
-		is_over[2];
+	/* Index: enum shm_side; not 0: that side has closed, and may change the memory that
+	 * it offered */
+	_Alignas(64) _Atomic uint32_t is_over[2];
 };
 _Static_assert(sizeof(struct shm_page) <= SHM_PAGE, "the rings' page");
 

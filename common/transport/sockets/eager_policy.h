@@ -29,10 +29,9 @@ struct eager_policy_offer {
 struct eager_policy {
 	struct eager_policy_offer noted[EAGER_POLICY_NOTED];
 	unsigned next;
-	uint32_t
-		/* Interval: number of offers without bytes before the next EAGER_POLICY_TRIES
-		 * offers with bytes; 0: all offers are sent with bytes */
-		rest;
+	/* Interval: number of offers without bytes before the next EAGER_POLICY_TRIES
+	 * offers with bytes; 0: all offers are sent with bytes */
+	uint32_t rest;
 	uint32_t rest_left, tries_left;
 	/* The peer has requested bytes that were already sent, since the last test began */
 	bool is_refused;
