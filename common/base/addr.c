@@ -1,5 +1,5 @@
-/* Parse and format network addresses, and resolve host names. Only addr_lookup asks the resolver.
- * No socket is opened here. No state; any thread. */
+/* Parse and format network addresses, and resolve host names. Only addr_lookup calls the resolver,
+ * and no function opens a socket. No state; any thread. */
 #include "common/base/addr.h"
 
 #include <arpa/inet.h>
@@ -34,7 +34,7 @@ static bool host_is_sane(const char *host)
 	return strcmp(host, "*") == 0 || (*host && strspn(host, allowed) == strlen(host));
 }
 
-/* Cut text into host and port text; the port is NULL when there is none. */
+/* Split text into host and port. *ret_port points into text; NULL: text has no port. */
 static int split(const char *text, char host[ADDR_HOST_BYTES], const char **ret_port)
 {
 	const char *end, *port = NULL, *from = text;
@@ -141,7 +141,8 @@ int addr_lookup(const struct addr *a, struct sockaddr_storage *ret_sa, socklen_t
 	return 0;
 }
 
-/* Return the address as 16 bytes, IPv4 as v4-mapped IPv6. */
+/* Write the address as 16 bytes, an IPv4 address as v4-mapped IPv6. Returns false for another
+ * family. */
 static bool as_v6(const struct sockaddr *sa, uint8_t ret_ip[16])
 {
 	static const uint8_t mapped[12] = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff};

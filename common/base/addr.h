@@ -12,7 +12,8 @@
 #define ADDR_TEXT_BYTES (ADDR_HOST_BYTES + 8)
 
 struct addr {
-	char host[ADDR_HOST_BYTES]; /* name or number, without brackets; "" is unset, "*" any */
+	/* Name or numeric address, without brackets; "": unset; "*": any local address */
+	char host[ADDR_HOST_BYTES];
 	uint16_t port;
 };
 
@@ -25,12 +26,12 @@ int addr_parse(
 /* Write "host:port" or "[v6]:port" into buf and return buf. */
 const char *addr_format(const struct addr *a, char buf[static ADDR_TEXT_BYTES]);
 
-/* Convert a numeric host (or "*", or "localhost") into a socket address without the resolver.
- * Errors: -EINVAL when it is a name. */
+/* Convert a numeric host, "*" or "localhost" into a socket address, without the resolver.
+ * Errors: -EINVAL the host is any other name. */
 int addr_number(const struct addr *a, struct sockaddr_storage *ret_sa, socklen_t *ret_len);
 
-/* Convert like addr_number; resolve a name and take the first answer. Blocks as long as the
- * resolver does: call it at program start, not in an event loop.
+/* Convert any host into a socket address. A name is resolved, and the first answer is used. Blocks
+ * as long as the resolver does, so call it at program start, not in an event loop.
  * Errors: -EADDRNOTAVAIL with a sentence. */
 int addr_lookup(const struct addr *a, struct sockaddr_storage *ret_sa, socklen_t *ret_len,
 	struct err_text *err);
@@ -39,13 +40,14 @@ int addr_lookup(const struct addr *a, struct sockaddr_storage *ret_sa, socklen_t
  * of bind(2) or listen(2). */
 const char *addr_bind_hint(int rc);
 
-/* True for 0.0.0.0 and ::, also v4-mapped. */
+/* Return whether sa is 0.0.0.0 or ::, also as a v4-mapped address. */
 bool sockaddr_is_any(const struct sockaddr *sa);
-/* True for 127/8, ::1 and v4-mapped 127/8. */
+/* Return whether sa is in 127/8, is ::1, or is a v4-mapped address in 127/8. */
 bool sockaddr_is_loopback(const struct sockaddr *sa);
-/* True when both have the same host; ports are ignored. v4 and v4-mapped v6 compare equal. */
+/* Return whether a and b have the same host; ports are ignored. An IPv4 address equals its
+ * v4-mapped IPv6 form. */
 bool sockaddr_same_host(const struct sockaddr *a, const struct sockaddr *b);
-/* Port in host order, 0 for other families. */
+/* Return the port in host byte order; 0 for a family other than IPv4 and IPv6. */
 uint16_t sockaddr_port(const struct sockaddr *sa);
 /* Write "1.2.3.4:5" or "[::1]:5" into buf and return buf. */
 const char *sockaddr_format(const struct sockaddr *sa, char buf[static ADDR_TEXT_BYTES]);

@@ -1,11 +1,11 @@
 #ifndef BPS_COMMON_BASE_ERROR_H
 #define BPS_COMMON_BASE_ERROR_H
-/* Error codes of the suite: 0 or a count is success, -errno is a system error, and our own codes
- * lie below -10000 (outside the ranges of libuv and libfabric). One table defines the enum and the
- * texts; the public names in libbpsclient/bps.h are checked against it at compile time.
+/* Error codes of all programs. 0 or a count is success, -errno is a system error, and the project's
+ * own codes are below -10000, outside the ranges of libuv and libfabric. One table defines the enum
+ * and the texts. The public names in libbpsclient/bps.h are checked against it at compile time.
  *
- * Errors that a person reads come with a text: struct err_text. The first function that knows what
- * failed, on what, why, and what to do next fills it in. */
+ * An error that a person will read has a text as well: struct err_text. The first function that
+ * knows the error writes it: what failed, on what object, why, and what to do next. */
 
 #define BPS_ERRORS(X)                                                                              \
 	X(BPS_ETIMEDOUT, 10001, "timed out")                                                       \
@@ -34,7 +34,8 @@
 	X(BPS_EDEVICE, 10024, "a GPU or its executor failed")                                      \
 	X(BPS_EISOLATED, 10025, "this machine receives nothing from the scheduler and all servers")
 
-/* Libbpsclient/bps.h came first and defines these names for users: check its numbers */
+/* When libbpsclient/bps.h is included before, it defines these names for users: check its
+ * numbers */
 #ifdef BPS_H
 #define X(name, num, text) _Static_assert((name) == -(num), #name);
 BPS_ERRORS(X)
@@ -49,20 +50,20 @@ enum bps_error {
 
 #define ERR_TEXT_BYTES 512
 
-/* Sentence about a failure, for people; empty when nothing is known. */
+/* Sentence for people about a failure; empty when there is nothing to add to the code. */
 struct err_text {
 	char s[ERR_TEXT_BYTES];
 };
 
-/* Return the text of any return code of this suite, ours or -errno. Never NULL. The string is
- * static or per thread, and valid until the thread's next call. */
+/* Return the text of an error code, the project's own or -errno; never NULL. The string is valid
+ * until the same thread calls err_str again. */
 const char *err_str(int code);
 
-/* Return the name of one of our codes ("BPS_EBUSY"), or NULL for any other number. */
+/* Return the name of one of the project's codes, as "BPS_EBUSY"; NULL for any other number. */
 const char *err_name(int code);
 
-/* Write a sentence into err (which may be NULL) and return code, so that a caller can say
- * `return err_set(err, -ENOENT, "cannot open '%s'", path);`. Truncates, never fails. */
+/* Write a sentence into err, which may be NULL, and return code. So a caller can write `return
+ * err_set(err, -ENOENT, "cannot open '%s'", path);`. A long sentence is cut. */
 int err_set(struct err_text *err, int code, const char *fmt, ...)
 	__attribute__((format(printf, 3, 4)));
 #endif

@@ -1,6 +1,6 @@
 /* Failpoints: parse the faults, arm the points, and run the action of an armed point when a thread
- * reaches it. The points themselves are in failpoints.def. The armed table may be read by any
- * thread; a mutex guards the plan. */
+ * reaches it. failpoints.def lists the points. Any thread may read failpoint_armed; a mutex guards
+ * the plan. */
 #include "common/base/failpoint.h"
 
 #include <errno.h>
@@ -45,7 +45,7 @@ static const struct {
 #undef X
 };
 
-/* Global to the process, like the log, because any code can contain a failpoint. */
+/* Global variables, as for the log, because any code can contain a failpoint. */
 _Atomic unsigned char failpoint_armed[FAILPOINT_COUNT];
 static struct {
 	pthread_mutex_t lock;
@@ -70,7 +70,7 @@ static int find_point(const char *name, struct err_text *err)
 		nearest_name_hint(&best, "", hint));
 }
 
-/* Return a positive errno or a code of ours; 0 when there is no such name. */
+/* Return the negative error code with this name, of errno or of error.h; 0 when there is none. */
 static int find_code(const char *name)
 {
 	for (int e = 1; e <= ERRNO_MAX; e++) {
@@ -221,7 +221,7 @@ int failpoint_set(const char *text, struct err_text *err)
 	the.generation++;
 	for (int i = 0; i < FAILPOINT_COUNT; i++) {
 		/* Relaxed order suffices: a thread that sees the flag takes the lock, and then
-		 * finds the plan or nothing to do. */
+		 * finds the new plan, or no action. */
 		atomic_store_explicit(
 			&failpoint_armed[i], plan.arms[i].action != ACT_NONE, memory_order_relaxed);
 		n += plan.arms[i].action != ACT_NONE;
@@ -246,7 +246,8 @@ void failpoint_print(FILE *out, unsigned owners)
 
 /* ---- running ---- */
 
-/* splitmix64's finalizer (Steele, Lea, Flood, OOPSLA 2014), as in Vigna's public domain code. */
+/* Return a pseudo-random number from 0 to 1 for this pass of the point. The finalizer is that of
+ * splitmix64 (Steele, Lea, Flood, OOPSLA 2014), as in Vigna's public domain code. */
 static double chance(uint64_t seed, uint64_t point, uint64_t passed)
 {
 	uint64_t z = seed + (point << 48) + passed * UINT64_C(0x9e3779b97f4a7c15);
@@ -257,7 +258,7 @@ static double chance(uint64_t seed, uint64_t point, uint64_t passed)
 	return (double)(z >> 11) / (double)(UINT64_C(1) << 53);
 }
 
-/* Return whether the point acts this time. Caller holds the lock. */
+/* Return whether the point's action runs this time. The caller holds the lock. */
 static bool acts(struct arm *a, enum failpoint point)
 {
 	uint64_t n = a->passed++;
@@ -270,7 +271,7 @@ static bool acts(struct arm *a, enum failpoint point)
 	return true;
 }
 
-/* Wait until ms have passed or the faults change. Caller holds the lock. */
+/* Wait until ms have passed or the faults change. The caller holds the lock. */
 static void linger(uint64_t ms)
 {
 	uint64_t generation = the.generation;

@@ -1,31 +1,31 @@
 #ifndef BPS_COMMON_BASE_FAILPOINT_H
 #define BPS_COMMON_BASE_FAILPOINT_H
-/* Failpoints: named points of the shipped programs and the library where a fault can be injected.
- * They are always compiled in, so that the tested code is the shipped code. They are off unless
- * configured; a point that is off costs one load and one predictable branch.
+/* Failpoints: named places in the programs and the library where a fault can be injected. They are
+ * always compiled in, so that the tested code is the shipped code. All are off unless configured. A
+ * point that is off costs one load and one predictable branch.
  *
- * Only a user who starts the process or may change its settings file can set faults. A daemon takes
- * the setting `faults` (flag, BPS_FAULTS, file; live, so SIGHUP rereads it from the file). The
- * library takes BPS_FAULTS of its own process, which affects only that process. No message and no
- * HTTP request sets a fault.
+ * Only a user who starts the process or may change its settings file can set faults. A daemon reads
+ * them from its setting `faults` (flag, BPS_FAULTS or file). SIGHUP reads the file again. The
+ * library reads BPS_FAULTS of its own process, and injects faults only there. No message and no
+ * HTTP request can set a fault.
  *
  *   faults = server.result.before-send=drop,prob=0.01 server.thread.tick=hang,after=5000 seed=7
  *
  * Words are separated by blanks. A word is POINT=ACTION, then options after commas:
- *   crash        the process ends at once, as by SIGKILL
+ *   crash the process kills itself with SIGKILL
  *   sleep:200ms  the thread sleeps
  *   hang         the thread hangs until the faults change
- *   error:NAME   the step fails with an errno or a code of ours (ENOSPC, BPS_EPROTO)
- *   drop         the step is skipped, where it is repeated later or may be lost
+ *   error:NAME the step fails with this errno or error code (ENOSPC, BPS_EPROTO)
+ *   drop the step is skipped; for steps that are repeated later or may be lost
  *   after=N      skip the first N times
  *   count=N      act at most N times
  *   prob=P       act with probability P each time
- * seed=N makes chance repeatable: whether a point acts depends on the seed, its name and how often
- * it was passed. An unknown name is refused with the nearest known one. An action that the point
- * does not support is refused too.
+ * seed=N makes prob=P repeatable: then it depends only on the seed, the point and how often the
+ * point was passed whether the fault occurs. An unknown name is refused, with the nearest known one
+ * in the error. An action that the point does not support is refused as well.
  *
  * Thread: any thread may pass a point. Only the main thread calls failpoint_set; in the library,
- * the first open does. */
+ * the first bps_open calls it. */
 #include <stdatomic.h>
 #include <stdio.h>
 
@@ -46,13 +46,14 @@ enum failpoint {
 	FAILPOINT_COUNT
 };
 
-/* Flags that failpoint_set sets; other threads may see a change slightly later. */
+/* For each point: whether it is armed. failpoint_set sets these flags; other threads may see a
+ * change slightly later. */
 extern _Atomic unsigned char failpoint_armed[FAILPOINT_COUNT];
 
 #define FAILPOINT_DROPPED 1
-/* Run the action of an armed point; may not return, or return late. Returns 0: continue;
- * FAILPOINT_DROPPED: skip the step; negative: fail with this code. The last two only at points
- * whose table row allows them. */
+/* Run the action of an armed point, which may take long or end the process. Returns 0: continue;
+ * FAILPOINT_DROPPED: skip the step; negative: fail with this code. The last two are returned only
+ * at points whose row in failpoints.def allows them. */
 int failpoint_pass(enum failpoint point);
 #define FAILPOINT(id)                                                                              \
 	(__builtin_expect(                                                                         \
@@ -60,11 +61,11 @@ int failpoint_pass(enum failpoint point);
 			? failpoint_pass(FP_##id)                                                  \
 			: 0)
 
-/* Replace all faults with these; NULL or "": none. Wakes the threads that hang or sleep at a point.
- * Returns how many points are armed.
+/* Replace all faults by those of text; NULL or "": none. Threads that hang or sleep at a point go
+ * on. Returns how many points are armed.
  * Errors: -EINVAL with a sentence; nothing has changed. */
 int failpoint_set(const char *text, struct err_text *err);
-/* Check the text like failpoint_set, and change nothing. */
+/* Check the text as failpoint_set does, and change nothing. */
 int failpoint_check(const char *text, struct err_text *err);
 /* Print the points of these owners (enum failpoint_owner), one per line. */
 void failpoint_print(FILE *out, unsigned owners);

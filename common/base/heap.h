@@ -1,16 +1,16 @@
 #ifndef BPS_COMMON_BASE_HEAP_H
 #define BPS_COMMON_BASE_HEAP_H
 /* Intrusive binary min-heap: the priority queues of the data path. A node is embedded in the object
- * that it orders. It records its position, so that it can be removed from the middle. Keys never
- * change while a node is in a heap. Pushing never allocates: reserve room when objects are made.
- * One thread. */
+ * that it orders. It has its position in the heap, so that it can be removed from the middle. Its
+ * key must not change while it is in a heap. heap_push never allocates: call heap_reserve when
+ * objects are made. One thread. */
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
 struct heap_node {
-	uint64_t key; /* smallest first */
-	size_t pos;   /* index + 1 in the heap; 0: in no heap */
+	uint64_t key; /* the node with the smallest key is first */
+	size_t pos;   /* index in the heap plus 1; 0: the node is in no heap */
 };
 struct heap {
 	struct heap_node **v;
@@ -18,20 +18,20 @@ struct heap {
 };
 
 #define HEAP_KEY_SEQ_BITS 48
-/* Return a key that puts larger priorities first, and equal priorities in order of seq (of which
- * the low HEAP_KEY_SEQ_BITS bits count). */
+/* Return a key that sorts larger priorities first, and equal priorities by seq, of which only the
+ * low HEAP_KEY_SEQ_BITS bits are used. */
 static inline uint64_t heap_key(uint16_t priority, uint64_t seq)
 {
 	return (uint64_t)(UINT16_MAX - priority) << HEAP_KEY_SEQ_BITS |
 	       (seq & ((UINT64_C(1) << HEAP_KEY_SEQ_BITS) - 1));
 }
-/* Return such a key for a partition. Equal priorities are in order of seq, which numbers rounds as
- * they begin, then in order of index (index < 2^16: PLACE_PARTS_MAX). */
+/* Return a heap_key for a partition. Equal priorities are sorted by seq, the number of the round in
+ * the order of their starts, then by the partition's index (less than 2^16: PLACE_PARTS_MAX). */
 static inline uint64_t heap_key_part(uint16_t priority, uint64_t seq, uint32_t index)
 {
 	return heap_key(priority, seq << 16 | (index & 0xffff));
 }
-/* Return the priority part of such a key: smaller is more urgent. */
+/* Return the part of a heap_key that stands for the priority: smaller is more urgent. */
 static inline uint64_t heap_key_urgency(uint64_t key)
 {
 	return key >> HEAP_KEY_SEQ_BITS;
@@ -52,6 +52,6 @@ static inline bool heap_has(const struct heap_node *n)
 {
 	return n->pos != 0;
 }
-/* Check the order and the position of each node, for tests. O(n). */
+/* Return whether the order and the position of every node are right. For tests; O(n). */
 bool heap_is_valid(const struct heap *h);
 #endif

@@ -1,13 +1,13 @@
 #ifndef BPS_COMMON_BASE_HISTOGRAM_H
 #define BPS_COMMON_BASE_HISTOGRAM_H
 /* Histogram of durations: buckets that double from 100 us to 13 s, and one for longer durations.
- * Adding takes a few instructions and no memory, so the data path may use it. All histograms have
- * the same buckets, so those of threads and processes can be added up. Prometheus gets the same
- * bounds from every process. Plain data, empty when zeroed; owner's thread. */
+ * Adding a duration takes a few instructions and no memory, so the data path may do it. All
+ * histograms have the same buckets, so histograms of several threads and processes can be added. A
+ * zeroed struct is an empty histogram. Thread: the owner's. */
 #include <stdint.h>
 
 #define HISTOGRAM_BUCKETS 19
-/* Bucket k ends at this << k; the last bucket has no end */
+/* Upper bound of bucket k is this << k; the last bucket has no bound */
 #define HISTOGRAM_FIRST_NS UINT64_C(100000)
 
 struct histogram {
@@ -17,7 +17,7 @@ struct histogram {
 
 static inline unsigned histogram_bucket(uint64_t ns)
 {
-	/* A duration equal to a bound counts in the bucket below it */
+	/* Subtract 1, so that a duration equal to a bound belongs to the bucket that ends there */
 	uint64_t units = ns ? (ns - 1) / HISTOGRAM_FIRST_NS : 0;
 	unsigned k = units ? 64 - (unsigned)__builtin_clzll(units) : 0;
 
@@ -30,11 +30,11 @@ static inline void histogram_add(struct histogram *h, uint64_t ns)
 	h->sum_ns += ns;
 }
 
-/* Add the counts of from to h. */
+/* Add the counts and the sum of `from` to h. */
 void histogram_merge(struct histogram *h, const struct histogram *from);
 uint64_t histogram_count(const struct histogram *h);
-/* Return the value below which a share q (0 to 1) of all durations lie, assuming that each bucket
- * is filled evenly. Returns 0 for an empty histogram, and the last bound when the value is above
- * it. Nanoseconds. */
+/* Return the q-quantile in nanoseconds: the value below which a share q (0 to 1) of all durations
+ * lie, if the durations in each bucket are spread evenly. Returns 0 for an empty histogram, and the
+ * largest bound when the value is above it. */
 uint64_t histogram_quantile(const struct histogram *h, double q);
 #endif

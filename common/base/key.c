@@ -1,6 +1,5 @@
-/* Operations on the cluster key: random keys, hex form, derivation, HMAC, fingerprint. GnuTLS does
- * the cryptography. Key files are read elsewhere (common/control/keyring.c). No state; any
- * thread. */
+/* Operations on the cluster key: random keys, hex form, derivation, HMAC, fingerprint. OpenSSL does
+ * the cryptography. common/control/keyring.c reads key files. No state; any thread. */
 #include "common/base/key.h"
 
 #include <errno.h>

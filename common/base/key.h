@@ -1,9 +1,9 @@
 #ifndef BPS_COMMON_BASE_KEY_H
 #define BPS_COMMON_BASE_KEY_H
 /* The cluster key: 32 secret bytes, and values derived from them. common/control/keyring.h reads
- * the key file. The scheduler's host holds the master key. Every other host holds a key derived
- * from it for its role and name, so that one stolen host can be excluded alone. Unrelated to the
- * (job, tensor, partition) key of the data plane.
+ * the key file. The scheduler's host has the master key. Every other host has a key that is derived
+ * from the master key for its role and name, so that a stolen host can be excluded without the
+ * others. The (job, tensor, partition) keys of the data plane are something else.
  *
  * Values without state; any thread. The secret is never logged. */
 #include <stdbool.h>
@@ -22,24 +22,24 @@ struct cluster_key {
 };
 
 /* Make a random key.
- * Errors: -EIO the kernel gives no random bytes. */
+ * Errors: -EIO no random bytes are available. */
 int key_random(struct cluster_key *ret_key);
 
 /* Write a key as 64 hex digits, for a key file. */
 void key_hex(const struct cluster_key *key, char ret_hex[static KEY_HEX_BYTES]);
 
-/* Parse a key of 64 hex digits; any text behind them is ignored.
+/* Parse a key of 64 hex digits. Text after them is ignored.
  * Errors: -EINVAL. */
 int key_parse_hex(struct cluster_key *ret_key, const char *text);
 
-/* Derive ret_key = HKDF-SHA256 (RFC 5869) of key, without salt; info = label, a zero byte, context.
- * label: the purpose, a literal. context: the identity that the key is for ("server:node7"), may be
- * "".
- * Errors: -ENOMEM, -EIO from the library. */
+/* Derive *ret_key from key with HKDF-SHA256 (RFC 5869), without salt; info is label, a zero byte,
+ * context. label: string literal for the purpose. context: identity for which the key is made
+ * ("server:node7"), may be "".
+ * Errors: -ENOMEM; -EIO OpenSSL failed. */
 int key_derive(struct cluster_key *ret_key, const struct cluster_key *key, const char *label,
 	const char *context);
 
-/* Derive the key of one host, the same as `bpsctl key derive` prints. identity: "role:name". */
+/* Derive the host key of an identity ("role:name"), the same that `bpsctl key derive` prints. */
 int key_for_host(
 	struct cluster_key *ret_key, const struct cluster_key *master, const char *identity);
 
@@ -49,10 +49,11 @@ int key_mac(const struct cluster_key *key, const void *data, size_t n_bytes,
 	uint8_t ret_mac[static KEY_MAC_BYTES]);
 
 /* Compute a short fingerprint of the key; it is not secret and may be shown.
- * Errors: same as key_mac. */
+ * Errors: those of key_mac. */
 int key_fingerprint(const struct cluster_key *key, char ret_print[static KEY_PRINT_BYTES]);
 
-/* Compare in constant time. */
+/* Return whether two byte strings are equal. Takes the same time for all contents, so that it
+ * reveals nothing. */
 bool key_bytes_equal(const void *a, const void *b, size_t n_bytes);
 
 /* Overwrite the secret; NULL is allowed. */

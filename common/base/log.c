@@ -1,5 +1,5 @@
 /* The log: format a line for its destination (terminal, file, pipe or journal), escape it, limit
- * the rate of a call site. log_journal.c speaks the journal's protocol. Thread-safe: one write per
+ * the rate of a call site. log_journal.c has the journal's protocol. Thread-safe: one write per
  * line. */
 #include "common/base/log.h"
 
@@ -50,7 +50,7 @@ bool log_enabled(enum log_level level)
 
 /* ---- escaping ---- */
 
-/* Return how many bytes the character at s has; 0 when it must be escaped. */
+/* Return the number of bytes of the UTF-8 character at s; 0: it is invalid or must be escaped. */
 static size_t shown_bytes(const unsigned char *s, size_t n)
 {
 	static const uint32_t least[] = {0, 0, 0x80, 0x800, 0x10000};
@@ -134,7 +134,7 @@ static size_t put_time(char *buf, size_t room, bool is_local)
 	return n + (size_t)snprintf(buf + n, room - n, ".%03ld", now.tv_nsec / 1000000);
 }
 
-/* Map a level to a syslog priority, which ends at debug. */
+/* Convert a level to a syslog priority. syslog has nothing below debug, so trace becomes debug. */
 static unsigned priority_of(unsigned level)
 {
 	return level > LOG_DEBUG ? LOG_DEBUG : level;
@@ -161,10 +161,10 @@ static size_t put_head(char *buf, size_t room, unsigned level, const struct stat
 	return n + (size_t)snprintf(buf + n, room - n, "Z ");
 }
 
-/* Return whether this may be the last line of the process: an error without an id. The journal
- * looks up the unit of a datagram's sender when it reads the datagram, and finds none for a process
- * that has ended by then. For a stream it knows the unit from the start, so such a line goes to the
- * stream. */
+/* Return whether the process may end right after this line: an error without an id. Such a line
+ * goes to the stream stderr, not to the journal as a datagram. The reason: the journal looks up the
+ * unit of a datagram's sender when it reads the datagram. If the process has ended by then, it
+ * finds no unit. Of a stream it knows the unit from the start. */
 static bool is_last_word(unsigned level, enum log_id id)
 {
 	return level == LOG_ERROR && id == LOG_ID_NONE;
@@ -186,7 +186,7 @@ static void write_line(unsigned level, enum log_id id, const char *text, size_t 
 	n += n_text;
 	line[n++] = '\n';
 	if (write(STDERR_FILENO, line, n) < 0)
-		return; /* the log itself fails: there is nowhere to report it */
+		return; /* the log itself cannot be written, so the error cannot be reported */
 }
 
 void log_write(unsigned level, const char *fmt, ...)
@@ -213,8 +213,8 @@ void log_write(unsigned level, const char *fmt, ...)
 
 bool log_rate_pass(struct log_rate *r, uint32_t burst, uint32_t *ret_swallowed)
 {
-	/* Add one window to the time. A fresh limit has window start 0, so its window is over even
-	 * just after boot. */
+	/* Add the length of a window to the time, so that a zeroed limit, whose window starts at 0,
+	 * counts as expired even just after boot. */
 	uint64_t now_ms = clock_now_ms() + LOG_RATE_MS;
 	uint64_t window = atomic_load(&r->window_ms);
 

@@ -1,16 +1,15 @@
 #ifndef BPS_COMMON_BASE_LOG_H
 #define BPS_COMMON_BASE_LOG_H
 /* The log: one line per event on stderr, lower case, no full stop, `key=value` for the fields that
- * an operator searches for. Thread-safe (one write per line). Characters that cannot be printed, or
- * that could make one line look like two, are escaped. So the name of a peer or user cannot forge a
- * line. The type of stderr selects the format of a line:
+ * an operator searches for. Thread-safe: one write per line. Characters that cannot be printed, or
+ * that could make one line look like two, are escaped, so that the name of a peer or user cannot
+ * forge a line. The format of a line depends on what stderr is:
  *
  *   terminal                  09:10:11.123 warn  text
  *   file                      <4>2026-11-20T09:10:11.123Z text
- *   pipe, socket              <4>text                 (sd-daemon(3); the reader adds the time)
- *   journal (JOURNAL_STREAM)  by its native protocol: BPS_JOB=... for job=..., MESSAGE_ID=
- *                             where the line has a LOG_ID; same as a pipe when the journal
- *                             cannot be reached, and for errors without a LOG_ID
+ *   pipe, socket <4>text (sd-daemon(3); the reader adds the time) journal (JOURNAL_STREAM) native
+ *   protocol of the journal: field BPS_JOB=... for job=..., and MESSAGE_ID= if the line has a
+ *   LOG_ID; as for a pipe when the journal cannot be reached, and for errors without a LOG_ID
  *
  * error: cannot continue as requested; warn: unexpected, with the reaction; info: starts, stops,
  * state changes; debug: per object; trace: per message (compiled in, off by default). */
@@ -20,8 +19,8 @@
 
 enum log_level { LOG_ERROR = 3, LOG_WARN = 4, LOG_INFO = 6, LOG_DEBUG = 7, LOG_TRACE = 8 };
 
-/* Kinds of lines that tools search for, by the MESSAGE_ID in the journal. An id is never reused for
- * another event; docs/reference/logs.md describes each. */
+/* Kinds of lines for which tools search by MESSAGE_ID in the journal. An id is never reused for
+ * another event. docs/reference/logs.md describes them. */
 #define LOG_IDS(X)                                                                                 \
 	X(START, "b096ad5a5e794e7c8b0c08bdba811ecc")                                               \
 	X(SERVING, "a47d0cd388ff4e35924b8ffa3dcd430c")                                             \
@@ -53,25 +52,25 @@ enum log_id {
 	LOG_IDS(X)
 #undef X
 };
-/* Combine a level with a kind of line, for log_write and the macros. */
+/* Combine a level with the kind of the line, as the level argument of log_write and its macros. */
 #define LOG_AS(level, id) ((unsigned)(level) | (unsigned)(LOG_ID_##id) << 8)
 
-/* Set the least urgent level that is written; log_level_parse converts a name ("error" ...
+/* Set the least urgent level that is written. log_level_parse converts a name ("error" ...
  * "trace").
- * Errors: -EINVAL no such name. */
+ * Errors: -EINVAL there is no such name. */
 void log_set_level(enum log_level level);
 int log_level_parse(const char *name, enum log_level *ret_level);
 
 bool log_enabled(enum log_level level);
-/* level: enum log_level, or LOG_AS. */
+/* Write a line. level: enum log_level, or LOG_AS. */
 void log_write(unsigned level, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
 /* Copy n bytes of src to dst, escaped as in the log. Control characters, invalid UTF-8 and
  * characters that change the text's direction or line become \n, \t, \r or \xNN. The copy is cut to
- * fit and terminated; returns its length. */
+ * `room`, NUL included. Returns its length. */
 size_t log_escape(char *dst, size_t room, const char *src, size_t n);
-/* Replace every byte that log_escape would escape with a question mark: for screens, where columns
- * count. */
+/* Replace every byte that log_escape would escape by a question mark. For screens with columns,
+ * because the length of the text stays the same. */
 void log_blank(char *s);
 
 #define log_error(...) log_write(LOG_ERROR, __VA_ARGS__)
@@ -88,9 +87,9 @@ void log_blank(char *s);
 			log_write(LOG_TRACE, __VA_ARGS__);                                         \
 	} while (0)
 
-/* Log an event that a stranger can cause: at most LOG_RATE_BURST lines a minute per call site. The
- * next line that passes reports how many were suppressed. log_limited: the same with
- * LOG_LIMIT_BURST, for normal events that a client can cause as often as it likes. */
+/* log_rated: log an event that any peer or user can cause, at most LOG_RATE_BURST lines per minute
+ * and call site. The next line that is written reports how many were suppressed. log_limited: the
+ * same with LOG_LIMIT_BURST, for normal events that a client can cause as often as it likes. */
 #define LOG_RATE_MS     60000
 #define LOG_RATE_BURST  5
 #define LOG_LIMIT_BURST 600

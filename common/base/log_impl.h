@@ -7,13 +7,14 @@
 
 #include "common/base/log.h"
 
-/* Return whether stderr, whose status is st, is the journal's, by JOURNAL_STREAM
- * (systemd.exec(5)). */
+/* Return whether stderr goes to the journal: JOURNAL_STREAM names the device and inode of st
+ * (systemd.exec(5)). st: status of stderr. */
 bool log_is_journal(const struct stat *st);
 #define LOG_DATAGRAM_BYTES 8192
-/* Build the datagram for an escaped line; returns its length. */
+/* Write the datagram for an escaped line into buf. Returns its length. */
 size_t log_datagram(char buf[static LOG_DATAGRAM_BYTES], int priority, enum log_id id,
 	const char *text, size_t n);
-/* Send an escaped line to the journal; false when the journal cannot be reached. Any thread. */
+/* Send an escaped line to the journal. Returns false when the journal cannot be reached. Any
+ * thread. */
 bool log_to_journal(int priority, enum log_id id, const char *text, size_t n);
 #endif

@@ -1,6 +1,6 @@
-/* Send lines to the journal by its native protocol: one datagram of FIELD=value lines, see "Native
- * Journal Protocol" of systemd's documentation. A line has no newline, so the binary form is not
- * needed. Any thread. */
+/* Send log lines to the journal by its native protocol ("Native Journal Protocol" in systemd's
+ * documentation). A datagram has lines FIELD=value. An escaped log line contains no newline, so the
+ * protocol's binary form of fields is not needed. Any thread. */
 #include "common/base/log_impl.h"
 
 #include <ctype.h>
@@ -38,8 +38,8 @@ bool log_is_journal(const struct stat *st)
 	       st->st_ino == ino;
 }
 
-/* Return the socket of the process, which the first caller opens. When two threads open it at once,
- * one of them closes its own. */
+/* Return the process's socket to the journal, or -1. The first caller opens it. When two threads
+ * open one at the same time, one of them closes its own and uses the other. */
 static int datagram_socket(void)
 {
 	static atomic_int sock = -1;
@@ -68,7 +68,7 @@ static void add(struct fields *f, const char *name, const char *value, size_t n_
 	f->buf[f->n++] = '\n';
 }
 
-/* Convert "job=7" to BPS_JOB=7. */
+/* Add the field BPS_JOB=7 for the word "job=7". Other words are ignored. */
 static void add_word(struct fields *f, const char *word, size_t n)
 {
 	const char *eq = memchr(word, '=', n);
@@ -89,8 +89,8 @@ static void add_word(struct fields *f, const char *word, size_t n)
 	f->count++;
 }
 
-/* Split text into words. A blank inside quotes does not end a word; an apostrophe inside a word
- * starts no quote. */
+/* Add a field for each word of the form key=value. A blank inside quotes does not end a word. An
+ * apostrophe inside a word starts no quote. */
 static void add_words(struct fields *f, const char *text, size_t n)
 {
 	size_t start = 0;

@@ -16,9 +16,10 @@ struct nearest_name {
 	{                                                                                          \
 		NULL, NEAREST_NAME_BYTES                                                           \
 	}
-/* Keep candidate if it is nearer to wrong than the best so far. */
+/* Make candidate the best name if it is nearer to `wrong` than the best one so far. */
 void nearest_name_try(struct nearest_name *best, const char *wrong, const char *candidate);
-/* Write the hint into buf; an empty one when no name is near (more than a third of it differs). */
+/* Write the hint with the best name into buf and return buf. prefix: text before the name, as "--".
+ * The hint is empty when more than a third of the name differs. */
 const char *nearest_name_hint(
 	const struct nearest_name *best, const char *prefix, char buf[static NEAREST_HINT_BYTES]);
 #endif

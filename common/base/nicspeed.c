@@ -1,5 +1,5 @@
-/* Measure or look up the speed of the network card that carries this daemon's data. Reads sysfs and
- * the interface's counters; sends nothing. One thread per struct nic. */
+/* Look up or measure the speed of the network card that carries this daemon's data. Reads sysfs and
+ * the interface's counters, and sends nothing. A struct nic belongs to one thread. */
 #include "common/base/nicspeed.h"
 
 #include <dirent.h>
@@ -15,15 +15,16 @@
 
 #define BYTES_PER_MBIT 125000.0
 #define STACK_MAX      4 /* a VLAN on a bond on cards, and one spare */
-/* Longest span of one sample; a timer that fires later has not measured a window. */
+/* Longest time between two samples. When the timer fires later, the rate is not that of one
+ * window. */
 #define LATE_NS (10 * NIC_WINDOW_NS)
-/* Part of the distance to a lower plateau that one plateau covers: after half a minute of load most
- * of it is covered. */
+/* When a plateau is lower than the measured rate, the rate falls by this part of the difference. So
+ * after half a minute of load it has nearly reached the plateau. */
 #define SINK (NIC_WINDOW_NS / 30e9)
 
 /* ---- measuring ---- */
 
-/* Return the lowest rate of the last windows when they agree, else 0. */
+/* Return the lowest rate of the last NIC_PLATEAU windows if their rates agree, else 0. */
 static double plateau(const struct nic_way *w)
 {
 	double least = w->rates[0], most = w->rates[0];
@@ -129,7 +130,8 @@ uint64_t nic_driver_mbps(const char *sysfs, const char *name)
 		n = read(fd, text, sizeof(text) - 1);
 		close(fd);
 	}
-	mbps = n > 0 ? strtol(text, NULL, 10) : 0; /* -1, also as a u32: unknown */
+	/* The driver reports -1, or 4294967295, for an unknown speed */
+	mbps = n > 0 ? strtol(text, NULL, 10) : 0;
 	return mbps > 0 && mbps <= NIC_MAX_MBPS ? (uint64_t)mbps : 0;
 }
 

@@ -1,24 +1,24 @@
 #ifndef BPS_COMMON_BASE_NICSPEED_H
 #define BPS_COMMON_BASE_NICSPEED_H
-/* Speed of the network card that carries this daemon's data: the figure of the driver, or, where
- * the driver has none (veth, most clouds), a measurement of the traffic.
+/* Speed of the network card that carries this daemon's data: as its driver reports it or, if the
+ * driver does not (veth, most clouds), as measured from the traffic.
  *
- * The measurement reads the interface's counters, both directions, and not those of our own
- * connections. A server and an agent of one machine share its card, so each would see only its own
- * half. Traffic between the two on the loopback must not count.
+ * The measurement reads the interface's counters of both directions, not those of the daemon's own
+ * connections. A server and an agent of one machine share its card, so the connections of one
+ * daemon have only part of the traffic. Traffic between the two on the loopback must not count.
  *
- * The measure is a lower bound that rises at once and falls slowly. It uses windows of
- * NIC_WINDOW_NS, and only NIC_PLATEAU windows in a row that agree within NIC_SPREAD: then the link
- * was busy, or evenly used, all that time. Three patterns never agree and so yield no figure
- * instead of a wrong one: a burst that a token bucket lets through, counters that a driver updates
- * seldom, and rounds shorter than a window.
+ * The measured rate is a lower bound, which rises at once and falls slowly. It is updated only from
+ * a plateau: NIC_PLATEAU windows in a row, each NIC_WINDOW_NS long, whose rates agree within the
+ * factor NIC_SPREAD. Then the link was busy, or evenly used, during all that time. Three kinds of
+ * traffic have no plateau, and so give no figure instead of a wrong one: a burst that a token
+ * bucket lets through, counters that a driver updates seldom, and rounds shorter than a window.
  *
- * A server with a smaller share does not measure slower. At the start of a round all agents have
- * bytes for every server, so each card runs at full speed, and is idle later. A mean would count
- * the idle time; the best plateau does not. Where agents keep their connections in step, no card is
- * idle, provided that shares match the cards. Where shares are equal because no speed is known,
- * some rounds run out of step for this measurement (bps-agent/core/lockstep.c). Without a plateau
- * the measure stays as it was.
+ * A server that sums a smaller share of a job's bytes does not measure a lower speed. At the start
+ * of a round all agents have bytes for every server, so each card first runs at full speed, and
+ * later is idle. A mean would include the idle time; the best plateau does not. When agents keep
+ * their connections in step, no card is idle if the shares match the speeds of the cards. When the
+ * shares are equal because no speed is known, agents run some rounds out of step for this
+ * measurement (bps-agent/core/lockstep.c). Without a plateau the measured rate stays as it was.
  *
  * struct nic_meter is pure; struct nic reads files and belongs to one thread. */
 #include <net/if.h>
@@ -29,39 +29,40 @@
 #define NIC_WINDOW_NS UINT64_C(20000000)
 #define NIC_PLATEAU   3
 #define NIC_SPREAD    1.25
-#define NIC_MIN_MBPS  50 /* lower rates do not count as load */
+#define NIC_MIN_MBPS  50 /* a lower rate does not count as load */
 #define NIC_MAX_MBPS  10000000
 
-/* Direction: received or sent. */
+/* Counter and rates of one direction: received or sent. */
 struct nic_way {
-	uint64_t bytes;              /* counter at the last sample */
+	uint64_t bytes;              /* the counter at the last sample */
 	double rates[NIC_PLATEAU];   /* bytes/s of the last windows, a ring */
-	unsigned n_rates, next_rate; /* number of valid rates; index of the next */
+	unsigned n_rates, next_rate; /* number of valid rates, and index of the next one */
 };
 
-/* Measurement of one interface; new when zeroed. */
+/* Measurement of one interface. A zeroed struct is a new measurement. */
 struct nic_meter {
 	uint64_t at_ns; /* time of the last sample; 0: none */
 	struct nic_way ways[2];
-	double rate; /* the measure, bytes/s */
+	double rate; /* the measured rate, in bytes/s; 0: unknown */
 };
 
-/* Add the interface's counters at now_ns. Returns whether the window since the last sample had
- * load. A span much longer than a window does not count. */
+/* Add a sample: the interface's counters at now_ns. Returns whether there was load since the last
+ * sample. A sample much later than a window after the last one starts from scratch, and returns
+ * false. */
 bool nic_meter_add(struct nic_meter *m, uint64_t now_ns, uint64_t rx_bytes, uint64_t tx_bytes);
-/* Return the measure in Mbit/s; 0 when it is unknown. */
+/* Return the measured rate in Mbit/s; 0: unknown. */
 uint64_t nic_meter_mbps(const struct nic_meter *m);
 
-/* Return the driver's speed in Mbit/s; 0 when unknown. Only an interface with a device counts, or
- * one on top of such interfaces (bond, VLAN); others report made-up figures. */
+/* Return the speed in Mbit/s that the driver reports; 0: unknown. The interface must have a device,
+ * or be made of interfaces with one (bond, VLAN), because other drivers report made-up figures. */
 uint64_t nic_driver_mbps(const char *sysfs, const char *name);
 
 struct nic {
-	char name[IF_NAMESIZE]; /* "": unknown, or the loopback */
+	char name[IF_NAMESIZE]; /* "": no interface was found, or it is the loopback */
 	uint64_t driver_mbps;   /* 0: unknown */
 	int rx_fd, tx_fd;       /* counter files; -1: nothing to measure */
 	struct nic_meter meter;
-	uint64_t looked_bytes; /* both directions, at the last call of nic_has_load */
+	uint64_t looked_bytes; /* sum of both counters at the last call of nic_has_load */
 };
 
 /* Name the interface that has this numeric address (host of struct addr). False: none, or the
@@ -70,16 +71,18 @@ bool nic_find(const char *host, char ret_name[IF_NAMESIZE]);
 /* Find the interface that has this numeric address (host of struct addr). Open its counters unless
  * the driver reports the speed. Never fails: without an interface the speed is unknown. */
 void nic_open(struct nic *nic, const char *sysfs, const char *host);
-/* Open like nic_open, by the name of the interface. */
+/* Do the same for the interface with this name. */
 void nic_open_name(struct nic *nic, const char *sysfs, const char *name);
-/* Close; also allowed on a zeroed one that was never opened. */
+/* Close the counters. A zeroed struct that was never opened is allowed. */
 void nic_close(struct nic *nic);
+/* Return whether the speed is measured, because the driver does not report it. */
 static inline bool nic_is_measured(const struct nic *nic)
 {
 	return nic->name[0] && nic->rx_fd >= 0;
 }
-/* Take a sample. Returns the same as nic_meter_add; false when there is nothing to measure. */
+/* Read the counters and add a sample. Returns the result of nic_meter_add, or false when there is
+ * nothing to measure. */
 bool nic_sample(struct nic *nic, uint64_t now_ns);
-/* Return whether enough bytes for a plateau passed since the last call. */
+/* Return whether the interface has moved enough bytes for a plateau since the last call. */
 bool nic_has_load(struct nic *nic);
 #endif

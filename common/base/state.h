@@ -1,8 +1,8 @@
 #ifndef BPS_COMMON_BASE_STATE_H
 #define BPS_COMMON_BASE_STATE_H
-/* Row of a table of states; the state is the index. */
+/* Row of a table of states, whose index is the state. */
 struct state_row {
 	const char *name;
-	unsigned next; /* one bit for each state that may follow */
+	unsigned next; /* bitmap of the states that may follow */
 };
 #endif
