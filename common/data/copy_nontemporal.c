@@ -1,5 +1,5 @@
-/* Copy with non-temporal stores, which x86-64 always has. Sanitizers do not see them, so they get
- * memcpy. Pure; any thread. */
+/* Copy with non-temporal stores, which every x86-64 processor has. Builds with sanitizers use
+ * memcpy, because sanitizers do not see these stores. Pure; any thread. */
 #include "common/data/copy_nontemporal.h"
 
 #include <stdint.h>
@@ -18,7 +18,7 @@ static void stream_line(char *dst, const char *src)
 
 void copy_nontemporal(void *dst, const void *src, size_t n_bytes)
 {
-	size_t head = -(uintptr_t)dst % LINE_BYTES; /* up to the next cache line */
+	size_t head = -(uintptr_t)dst % LINE_BYTES; /* bytes up to the next cache line of dst */
 	const char *from = src;
 	char *to = dst;
 
@@ -34,7 +34,8 @@ void copy_nontemporal(void *dst, const void *src, size_t n_bytes)
 		from += LINE_BYTES;
 	}
 	memcpy(to, from, n_bytes);
-	_mm_sfence(); /* order the stores before a later flag that announces them */
+	/* Order these stores before later ones, such as that of a flag that announces the data */
+	_mm_sfence();
 }
 #else
 void copy_nontemporal(void *dst, const void *src, size_t n_bytes)

@@ -3,9 +3,8 @@
 /* Memory copies. Pure; any thread. */
 #include <stddef.h>
 
-/* Copy like memcpy, but bypass the caches where the processor can. Use it for data that is read
- * only after the caches have been refilled. Whole cache lines are not read before they are written,
- * and the caches keep their content. Other threads see the bytes in the same order as after
- * memcpy. */
+/* Copy as memcpy does, but bypass the CPU caches if the processor can. Use this for data that is
+ * not read again soon. It saves reading each cache line of dst before writing it, and the caches
+ * keep their content. The copy is ordered before later stores, as with memcpy. */
 void copy_nontemporal(void *dst, const void *src, size_t n_bytes);
 #endif

@@ -1,5 +1,5 @@
-/* CRC-32C: a table version, one with the CRC instruction of the CPU, and one with wide carry-less
- * multiplication. The first call selects by CPU. Pure; any thread. */
+/* CRC-32C in three versions: with tables, with the CRC instruction of the CPU, and with wide
+ * carry-less multiplication. crc32c selects one by the CPU and the length. Pure; any thread. */
 #include "common/data/crc32c.h"
 
 #include <pthread.h>
@@ -10,9 +10,9 @@
 
 #define POLY_REFLECTED 0x82f63b78u
 
-/* tables[k][b]: the register after byte b and k zero bytes, so that eight bytes are eight
- * independent look-ups (M. E. Kounavis, F. L. Berry: A systematic approach to building high
- * performance software-based CRC generators, ISCC 2005). Written once. */
+/* tables[k][b] is the value of the CRC register after byte b and k zero bytes. With them, eight
+ * bytes are processed by eight independent look-ups (M. E. Kounavis, F. L. Berry: A systematic
+ * approach to building high performance software-based CRC generators, ISCC 2005). Written once. */
 static uint32_t tables[8][256];
 static pthread_once_t tables_once = PTHREAD_ONCE_INIT;
 
@@ -48,15 +48,17 @@ uint32_t crc32c_portable(uint32_t crc, const void *data, size_t n_bytes)
 #ifdef __x86_64__
 #define TARGET __attribute__((target("sse4.2,pclmul")))
 
-/* Three lanes of adjacent bytes hide the instruction's latency of three cycles. Long lanes make the
- * cost of merging negligible; short ones process the rest. */
+/* Process three adjacent blocks of bytes (lanes) at the same time, which hides the instruction's
+ * latency of three cycles. Long lanes make the cost of merging negligible. Short lanes process the
+ * rest. */
 #define LONG_LANE  4096
 #define SHORT_LANE 256
 
-/* x^(8n - 33) mod P, bits reflected, for a shift by n = 1 and 2 lanes. The carry-less product of
- * two reflected 32-bit numbers is their product times x. The crc of the product as a message
- * multiplies by x^32 more (V. Gopal et al.: Fast CRC computation for iSCSI polynomial using CRC32
- * instruction, Intel 323405, 2011). */
+/* Factors that shift a crc by one and by two lanes: x^(8n - 33) mod P, bits reflected, where n is
+ * the number of bytes of the lanes. The carry-less product of two reflected 32-bit numbers is their
+ * product times x, and the crc of the product as a message multiplies by x^32. The exponent allows
+ * for both (V. Gopal et al.: Fast CRC computation for iSCSI polynomial using CRC32 instruction,
+ * Intel 323405, 2011). */
 static const uint32_t long_shift[2] = {0x82f89c77, 0x54a86326};
 static const uint32_t short_shift[2] = {0xb9e02b86, 0xdd7e3b0c};
 
@@ -76,8 +78,9 @@ TARGET static inline uint64_t shift_lane(uint64_t crc, uint32_t by)
 	return (uint64_t)_mm_cvtsi128_si64(product);
 }
 
-/* Compute the crc of three lanes of `lane` bytes at p. The shifted crcs of the first two lanes are
- * combined with the last word of the third, and enter the register with it. */
+/* Compute the crc of three lanes of `lane` bytes each at p. The crcs of the first two lanes are
+ * shifted and combined with the last word of the third lane, and enter its register together with
+ * that word. */
 TARGET static inline uint64_t three_lanes(
 	uint64_t crc, const unsigned char *p, size_t lane, const uint32_t shift[2])
 {
@@ -96,11 +99,11 @@ TARGET static inline uint64_t three_lanes(
 }
 
 #define TARGET_WIDE __attribute__((target("avx512f,vpclmulqdq,sse4.2,pclmul")))
-/* Below this size the narrow version is as fast. */
+/* Below this number of bytes crc32c_sse42 is as fast. */
 #define WIDE_MIN 1024
 
-/* x^(d + 32) and x^(d - 32) mod P, bits reflected and times x: factors for the two halves of 128
- * bits, to move them by d bits. */
+/* Factors that move a 128-bit value by d bits, one for each half: x^(d + 32) and x^(d - 32) mod P,
+ * bits reflected and times x. The number in each name is d. */
 static const uint64_t move_2048[2] = {0xdcb17aa4, 0xb9e02b86};
 static const uint64_t move_1536[2] = {0xa87ab8a8, 0xab7aff2a};
 static const uint64_t move_1024[2] = {0x6992cea2, 0x0d3b6092};
@@ -109,7 +112,7 @@ static const uint64_t move_384[2] = {0x1c291d04, 0x1d82c63da};
 static const uint64_t move_256[2] = {0x1384aa63a, 0xba4fc28e};
 static const uint64_t move_128[2] = {0xf20c0dfe, 0x14cd00bd6};
 
-/* Move four 128-bit parts, and add `onto`. */
+/* Move each of the four 128-bit parts of v with the factors `by`, and add `onto` (XOR). */
 TARGET_WIDE static inline __m512i move_wide(__m512i v, const uint64_t by[2], __m512i onto)
 {
 	__m512i k = _mm512_broadcast_i32x4(_mm_set_epi64x((int64_t)by[1], (int64_t)by[0]));
@@ -125,9 +128,9 @@ TARGET_WIDE static inline __m128i move_narrow(__m128i v, const uint64_t by[2])
 	return _mm_xor_si128(_mm_clmulepi64_si128(v, k, 0x00), _mm_clmulepi64_si128(v, k, 0x11));
 }
 
-/* Fold 256 bytes at a time onto the next ones, down to 16 bytes of the same crc (Gopal et al., Fast
- * CRC Computation for Generic Polynomials Using PCLMULQDQ Instruction, Intel 323102, 2009). n_bytes
- * is a multiple of 64, at least 256. */
+/* Compute the crc by folding: move 256 bytes and add them to the next 256, until 16 bytes with the
+ * same crc remain (Gopal et al., Fast CRC Computation for Generic Polynomials Using PCLMULQDQ
+ * Instruction, Intel 323102, 2009). n_bytes is a multiple of 64, at least 256. */
 TARGET_WIDE static uint32_t crc32c_wide(uint32_t crc, const unsigned char *p, size_t n_bytes)
 {
 	const unsigned char *end = p + n_bytes;

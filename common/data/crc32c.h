@@ -1,14 +1,15 @@
 #ifndef BPS_COMMON_DATA_CRC32C_H
 #define BPS_COMMON_DATA_CRC32C_H
-/* CRC-32C (Castagnoli, RFC 3720 appendix B.4), hardware-assisted with run-time dispatch and a
- * portable table fallback. Detects accidental corruption only. Any thread. */
+/* CRC-32C (Castagnoli, RFC 3720 appendix B.4). It is computed with CPU instructions chosen at run
+ * time, or with tables on other CPUs. A CRC detects accidental corruption only, not attacks. Any
+ * thread. */
 #include <stddef.h>
 #include <stdint.h>
 
-/* Return the CRC of data appended to bytes whose CRC is crc (0 for none). */
+/* Return the CRC of some earlier bytes followed by data. crc: CRC of the earlier bytes; 0: there
+ * are none. */
 uint32_t crc32c(uint32_t crc, const void *data, size_t n_bytes);
 
-/* Compute the same without CPU instructions: the fallback of crc32c, and the reference of its
- * test. */
+/* Compute the same with tables: the fallback of crc32c, and the reference for its test. */
 uint32_t crc32c_portable(uint32_t crc, const void *data, size_t n_bytes);
 #endif

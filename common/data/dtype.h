@@ -1,7 +1,8 @@
 #ifndef BPS_COMMON_DATA_DTYPE_H
 #define BPS_COMMON_DATA_DTYPE_H
-/* Element types and reduction operations, as numbered on the wire, in the ring and in bps.h. The
- * dtype numbers are NCCL's; NCCL types that we do not sum are refused with an error. */
+/* Element types and reduction operations, with the numbers that the wire, the ring and bps.h use.
+ * The numbers of the types are those of NCCL. Types of NCCL that are missing here are refused with
+ * an error. */
 #include <stddef.h>
 #include <stdint.h>
 
@@ -22,7 +23,7 @@ enum op { OP_SUM = 0, OP_PROD = 1, OP_MAX = 2, OP_MIN = 3, OP_AVG = 4, OP_COUNT 
 size_t dtype_bytes(unsigned dtype);
 /* Return the bytes of one element of the accumulator: 4 for f16 and bf16, else dtype_bytes. */
 size_t dtype_acc_bytes(unsigned dtype);
-/* Return "f32" and so on; "?" for an unknown number. */
+/* Return the name of a type or an operation, as "f32" or "sum"; "?" for an unknown number. */
 const char *dtype_name(unsigned dtype);
 const char *op_name(unsigned op);
 #endif

@@ -1,5 +1,5 @@
-/* The buddy allocator of pool.h: split and merge blocks, add segments. It does not register or free
- * the segments' memory. One thread per pool. */
+/* The buddy allocator of pool.h: split and merge blocks, add segments. The caller's segment_fn
+ * allocates and registers the memory. One thread per pool. */
 #include "common/data/pool.h"
 
 #include <assert.h>
@@ -9,7 +9,8 @@
 
 struct pool_segment {
 	struct pool_segment *next;
-	struct buf blocks[]; /* one per POOL_MIN_BYTES; the first one of a block represents it */
+	/* One for each POOL_MIN_BYTES; the first element of a block represents the whole block */
+	struct buf blocks[];
 };
 
 struct pool {

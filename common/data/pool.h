@@ -1,8 +1,8 @@
 #ifndef BPS_COMMON_DATA_POOL_H
 #define BPS_COMMON_DATA_POOL_H
 /* Buffers in memory that peers may read: a buddy allocator over segments (Knowlton 1965), so that
- * memory freed by partitions of one size serves those of another. Segments are kept until
- * pool_free. A steady state allocates nothing. One thread. */
+ * memory that was used for partitions of one size can be used for another size. Segments are kept
+ * until pool_free, so in a steady state no memory is allocated. One thread. */
 #include <sys/queue.h>
 #include <stdbool.h>
 #include <stddef.h>
@@ -13,21 +13,22 @@
 #endif
 
 struct buf {
-	void *mem;       /* aligned to POOL_MIN_BYTES when the segment is */
+	void *mem;       /* aligned to POOL_MIN_BYTES if the segment is */
 	uint64_t offset; /* position of mem in its segment */
-	size_t bytes;    /* size: the request, rounded up to a power of two */
+	size_t bytes;    /* size: that of the request, rounded up to a power of two */
 	uint16_t segment;
-	bool is_head, is_free; /* owned by the pool */
-	TAILQ_ENTRY(buf) link; /* owned by the pool while free, else by the buffer's owner */
+	bool is_head, is_free; /* used by the pool only */
+	/* Used by the pool while the buffer is free, else by the buffer's owner */
+	TAILQ_ENTRY(buf) link;
 	struct pool_segment *owner;
 };
 
-/* Make a segment of exactly `bytes` bytes, offered under *ret_segment.
+/* Make a segment of exactly `bytes` bytes. *ret_segment: number under which peers can read it.
  * Errors: -ENOMEM, ... */
 typedef int (*pool_segment_fn)(void *ctx, size_t bytes, void **ret_mem, uint16_t *ret_segment);
 
 struct pool;
-/* Return the memory that a request of that size takes. */
+/* Return how many bytes of memory a request of that size takes. */
 static inline uint64_t pool_rounded(uint64_t bytes)
 {
 	uint64_t n = POOL_MIN_BYTES;
@@ -37,12 +38,13 @@ static inline uint64_t pool_rounded(uint64_t bytes)
 	return n;
 }
 
-/* Make a pool. segment_bytes: a power of two >= POOL_MIN_BYTES, the largest request. limit_bytes:
- * of all segments. NULL: out of memory. */
+/* Make a pool. segment_bytes: size of each segment, and so the largest request; a power of two >=
+ * POOL_MIN_BYTES. limit_bytes: most bytes of all segments together. Returns NULL when out of
+ * memory. */
 struct pool *pool_new(
 	size_t segment_bytes, size_t limit_bytes, pool_segment_fn segment_fn, void *ctx);
-/* Free the pool, not the segments' memory, which belongs to the owner of segment_fn. NULL is
- * allowed. */
+/* Free the pool. The memory of the segments belongs to the owner of segment_fn and is not freed.
+ * NULL is allowed. */
 void pool_free(struct pool *p);
 /* Return a buffer of at least `bytes`, or NULL at the limit. */
 struct buf *pool_get(struct pool *p, size_t bytes);

@@ -14,7 +14,7 @@
 #define REDUCE_VEC_BYTES 16 /* SSE2, NEON, VSX */
 #include "common/data/reduce_kernels.h"
 
-/* In order of preference. */
+/* Tables, the preferred one first. */
 static const struct reduce_table *const tables[] = {
 #ifdef __x86_64__
 	&reduce_avx512, &reduce_avx2,
@@ -26,7 +26,8 @@ static const struct reduce_table *const tables[] = {
 static bool table_is_usable(const struct reduce_table *t)
 {
 #ifdef __x86_64__
-	/* Every CPU with AVX2 has F16C; clang's builtin does not know that name. */
+	/* The table also needs F16C, which every CPU with AVX2 has. It cannot be checked, because
+	 * clang's builtin does not know the name. */
 	if (t == &reduce_avx2)
 		return __builtin_cpu_supports("avx2");
 	if (t == &reduce_avx512)
@@ -93,7 +94,8 @@ int reduce_select(const char *name)
 	return rc;
 }
 
-/* Fold the elements after the last whole group through a padded copy. */
+/* Fold the elements after the last whole group: copy them to padded buffers, because kernels work
+ * on whole groups. */
 static void fold_rest(reduce_fold_fn *fn, unsigned char *acc, const void *const *src,
 	unsigned n_src, size_t begin, size_t n_elems, enum dtype dtype, bool is_first)
 {
@@ -131,7 +133,8 @@ static int64_t floor_div(int64_t x, uint32_t divisor)
 	return x % d < 0 ? q - 1 : q;
 }
 
-/* Without vectors: they do not divide integers, and averages of integers are rare. */
+/* Divide without vector instructions: there are none for integers, and averages of integers are
+ * rare. */
 #define FLOOR_DIV_ALL(type)                                                                        \
 	for (size_t i = 0; i < n_elems; i++) {                                                     \
 		type x;                                                                            \
@@ -191,7 +194,8 @@ void reduce_finish(
 	}
 }
 
-/* Process the rest like fold_rest. */
+/* Fold and finish the elements after the last whole group, through padded buffers as fold_rest
+ * does. */
 static void whole_rest(reduce_whole_fn *fn, unsigned char *dst, const void *const *src,
 	unsigned n_src, size_t begin, size_t n_elems, enum dtype dtype, uint32_t divisor)
 {

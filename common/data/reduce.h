@@ -1,7 +1,7 @@
 #ifndef BPS_COMMON_DATA_REDUCE_H
 #define BPS_COMMON_DATA_REDUCE_H
-/* Element-wise reduction of contributions: the arithmetic of the service, used by the server (over
- * members) and by the agent (over the workers of one machine). No state, any thread.
+/* Element-wise reduction: the arithmetic of the service. The server reduces over machines, the
+ * agent over the workers of its machine. No state, any thread.
  *
  * A reduction uses an accumulator: f32 for f16 and bf16, the element type itself for all others
  * (then the accumulator may be the destination). Integers wrap. min and max propagate NaN. f16 and
@@ -9,9 +9,9 @@
  * (AVX-512, AVX2, portable); BPS_SIMD=portable|avx2|avx512 in the environment overrides it.
  *
  * All instruction sets produce the same bits. The order of additions per element is the same, and
- * FMA contraction is off. Every NaN that a fold writes is the quiet positive NaN without payload;
- * otherwise the operand order that the compiler picks would decide which of two NaNs survives an
- * addition. For min and max -0.0 is less than +0.0, so that their result does not depend on the
+ * FMA contraction is off. Every NaN that a fold writes is the quiet positive NaN without payload.
+ * Otherwise the compiler's choice of the operands' order would decide which of two NaNs an addition
+ * returns. For min and max -0.0 is less than +0.0, so that their result does not depend on the
  * order of the operands. */
 #include <stddef.h>
 #include <stdint.h>
@@ -22,31 +22,33 @@
 /* Most operands of one reduce_fold call. */
 #define REDUCE_MAX_SRC 8
 
-/* Compute acc = fold of op over [acc,] src[0], src[1], ... src[n_src - 1], in that order.
- * acc: n_elems accumulator elements; read only when !is_first. src: n_src (1..REDUCE_MAX_SRC)
- * arrays of n_elems elements of dtype, any alignment. acc may be src[0] itself when the types are
- * the same. dtype must be one of ours and op < OP_COUNT (the caller has checked them). avg folds as
- * sum. */
+/* Compute acc = fold of op over acc (unless is_first), src[0], src[1], ... src[n_src - 1], in that
+ * order. acc: n_elems accumulator elements. src: n_src (1..REDUCE_MAX_SRC) arrays of n_elems
+ * elements of dtype, any alignment. acc may be src[0] itself when the types are the same. The
+ * caller has checked that dtype is in enum dtype and op < OP_COUNT. avg is folded as sum;
+ * reduce_finish divides. */
 void reduce_fold(void *acc, const void *const *src, unsigned n_src, size_t n_elems,
 	enum dtype dtype, enum op op, bool is_first);
 
-/* Compute dst = acc rounded to dtype, first divided by divisor when op is avg (integers round to
- * the floor). dst may be acc when the types are the same; then sum, prod, min and max cost nothing.
- * divisor >= 1; below f64 it is converted to f32, exact up to 2^24. NaNs stay (quiet) NaNs. */
+/* Compute dst = acc rounded to dtype; with op avg, acc is first divided by divisor (integers round
+ * to the floor). dst may be acc when the types are the same; then sum, prod, min and max cost
+ * nothing. divisor >= 1; for f16, bf16 and f32 it is converted to f32, which is exact up to 2^24.
+ * NaNs stay (quiet) NaNs. */
 void reduce_finish(
 	void *dst, const void *acc, size_t n_elems, enum dtype dtype, enum op op, uint32_t divisor);
 
-/* Compute dst = fold of op over src[0] ... src[n_src - 1], finished. The bits are those of
- * reduce_fold (is_first) and then reduce_finish, but no accumulator goes through memory. dst:
- * n_elems of dtype; it may not overlap a source. */
+/* Compute dst = fold of op over src[0] ... src[n_src - 1], and finish it. The result has the same
+ * bits as reduce_fold (is_first) and then reduce_finish, but no accumulator is stored in memory.
+ * dst: n_elems of dtype; must not overlap a source. */
 void reduce_all(void *dst, const void *const *src, unsigned n_src, size_t n_elems, enum dtype dtype,
 	enum op op, uint32_t divisor);
 
 /* Return the name of the instruction set in use: "avx512", "avx2" or "portable". */
 const char *reduce_isa(void);
 
-/* Use the named instruction set from now on. For tests and measurements; not while a reduction
- * runs.
- * Errors: -ENOTSUP unknown name, or this machine or build lacks it; nothing changes. */
+/* Use the named instruction set from now on. For tests and measurements; do not call it while a
+ * reduction runs.
+ * Errors: -ENOTSUP the name is unknown, or this machine or build does not have the instruction set;
+ * nothing changes. */
 int reduce_select(const char *name);
 #endif

@@ -1,4 +1,5 @@
-/* The kernels of reduce.c for AVX2 with F16C; the Makefile gives this file those instructions. */
+/* The kernels of reduce.c for AVX2 with F16C. The Makefile compiles this file with these
+ * instruction sets enabled. */
 #ifdef __AVX2__
 #define REDUCE_TABLE     reduce_avx2
 #define REDUCE_NAME      "avx2"

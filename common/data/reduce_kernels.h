@@ -2,16 +2,17 @@
 #define BPS_COMMON_DATA_REDUCE_KERNELS_H
 /* The inner loops of reduce.c, private to it: one table of functions per instruction set.
  *
- * The first part declares the tables. The second part has the body of all kernels. Each instruction
- * set's file compiles it once; before it includes this header, it defines
+ * The first part declares the tables. The second part has the code of all kernels. The source file
+ * of each instruction set compiles it once. Before it includes this header, it defines
  *   REDUCE_TABLE     name of the table to define
  *   REDUCE_NAME      name of the instruction set
  *   REDUCE_VEC_BYTES width of its registers: 16 (any CPU), 32 (AVX2, F16C) or 64 (AVX-512)
- * This process may run on a CPU without that instruction set. So such a file must define only its
- * table and static functions, and reduce.c calls into it only after it has checked the CPU.
+ * The CPU may not have that instruction set. So such a file must define only its table and static
+ * functions, and reduce.c calls them only after it has checked the CPU.
  *
- * The vectors are the compiler's own (gcc and clang), not intrinsics, so that the arithmetic has
- * one source; only few helpers differ. A kernel works on whole groups; reduce.c pads the rest. */
+ * The kernels use the vector types of gcc and clang instead of intrinsics, so that all instruction
+ * sets share one source; only a few helpers differ. A kernel works on whole groups of elements;
+ * reduce.c pads the rest. */
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -19,10 +20,12 @@
 
 #include "common/data/dtype.h"
 
-/* Kernels take a multiple of this many bytes of accumulator: four of the widest registers. */
+/* The accumulator of a kernel has a multiple of this many bytes, which is a group: four of the
+ * widest registers. */
 #define REDUCE_GROUP_BYTES 256
 
-/* Fold like reduce_fold; n_elems is a multiple of REDUCE_GROUP_BYTES / accumulator size. */
+/* Fold as reduce_fold does. n_elems is a multiple of REDUCE_GROUP_BYTES / size of an accumulator
+ * element. */
 typedef void reduce_fold_fn(
 	void *acc, const void *const *src, unsigned n_src, size_t n_elems, bool is_first);
 /* Divide by divisor (1: do not divide) and round to the element type; n_elems as for
@@ -37,8 +40,8 @@ typedef void reduce_whole_fn(
 struct reduce_table {
 	const char *name;
 	reduce_fold_fn *fold[REDUCE_DTYPES][OP_AVG];   /* avg folds as sum */
-	reduce_finish_fn *finish[REDUCE_DTYPES];       /* floats only */
-	reduce_whole_fn *whole[REDUCE_DTYPES][OP_AVG]; /* f16 and bf16 only */
+	reduce_finish_fn *finish[REDUCE_DTYPES];       /* NULL for integers */
+	reduce_whole_fn *whole[REDUCE_DTYPES][OP_AVG]; /* NULL for types other than f16 and bf16 */
 };
 
 extern const struct reduce_table reduce_portable, reduce_avx2, reduce_avx512;
@@ -60,7 +63,7 @@ typedef int64_t v_i64 VECTOR(REDUCE_VEC_BYTES);
 typedef float v_f32 VECTOR(REDUCE_VEC_BYTES);
 typedef double v_f64 VECTOR(REDUCE_VEC_BYTES);
 
-/* Register of any element type; the dtype selects it. */
+/* A register with elements of any type; a dtype says how to interpret it. */
 typedef v_u8 vec;
 
 INLINE vec vec_load(const void *p)
@@ -76,10 +79,10 @@ INLINE v_u32 select_u32(v_i32 mask, v_u32 yes, v_u32 no)
 	return (yes & (v_u32)mask) | (no & ~(v_u32)mask);
 }
 
-/* u16_load, u16_store: read or write one 16-bit number per 32-bit lane, zero-extended or truncated.
- * f16_load, f16_store: the same as f16 and f32. Only these and the search for NaNs below differ per
- * instruction set: F16C and a branch on a vector have no portable name, and gcc 12 widens vectors
- * inefficiently. */
+/* u16_load reads 16-bit numbers and extends each with zeros to 32 bits. u16_store truncates 32-bit
+ * numbers and writes them. f16_load and f16_store do the same with f16 in memory and f32 in the
+ * register. Only these functions and the search for NaNs below differ per instruction set: F16C and
+ * a branch on a vector have no portable form, and gcc 12 widens vectors inefficiently. */
 #if REDUCE_VEC_BYTES == 64
 INLINE v_u32 u16_load(const void *p)
 {
@@ -151,8 +154,10 @@ INLINE void u16_store(void *p, v_u32 v)
 	memcpy(p, &h, sizeof(h) / 2);
 }
 
-/* Convert exactly. Normal numbers get the other bias. The adder normalises subnormal numbers, as
- * the fraction above 2^-14 (no f32 subnormal takes part: those are slow, or flushed to zero). */
+/* Convert f16 to f32 exactly. For a normal number only the bias of the exponent changes. A
+ * subnormal number is normalised by a subtraction: its bits become the fraction of a number from
+ * 2^-14 on, and 2^-14 is subtracted. No f32 subnormal is used, because these are slow or flushed to
+ * zero. */
 INLINE v_f32 f16_load(const void *p)
 {
 	const int32_t rebias = (127 - 15) << 23, least = (127 - 14) << 23;
@@ -165,10 +170,10 @@ INLINE v_f32 f16_load(const void *p)
 	return (v_f32)(f | (h & 0x8000) << 16);
 }
 
-/* Round to nearest even. Normal numbers round in the integer: add just under half of the last place
- * kept, one more when that place is odd, and rebias. A carry runs into the exponent, up to
- * infinity. Subnormal numbers round in the adder: the last place of 0.5f is that of an f16
- * subnormal. */
+/* Convert f32 to f16, rounding to nearest even. A normal number is rounded as an integer: add just
+ * under half of the last bit that is kept, and one more when that bit is odd, and change the bias.
+ * A carry increases the exponent, up to infinity. A subnormal result is rounded by adding 0.5f,
+ * whose last bit has the weight of the last bit of an f16 subnormal. */
 INLINE void f16_store(void *p, v_f32 v)
 {
 	const uint32_t rebias = (uint32_t)(15 - 127) << 23;
@@ -188,7 +193,8 @@ INLINE v_f32 bf16_load(const void *p)
 	return (v_f32)(u16_load(p) << 16);
 }
 
-/* Store as bf16. is_settled: a NaN among v is the one of settle, which rounds to itself. */
+/* Convert to bf16, rounding to nearest even, and store. is_settled: all NaNs in v are those of
+ * settle, which the rounding does not change. */
 INLINE void bf16_store(void *p, v_f32 v, bool is_settled)
 {
 	v_u32 u = (v_u32)v;
@@ -199,7 +205,7 @@ INLINE void bf16_store(void *p, v_f32 v, bool is_settled)
 	u16_store(p, rounded);
 }
 
-/* Operations on integers; sum and product in the unsigned type, where wrapping is defined. */
+/* Operations on integers. Sum and product use the unsigned type, for which overflow is defined. */
 #define DEFINE_INT_OPS(type, utype)                                                                \
 	INLINE type type##_apply(enum op op, type a, type b)                                       \
 	{                                                                                          \
@@ -217,8 +223,9 @@ DEFINE_INT_OPS(v_i8, v_u8)
 DEFINE_INT_OPS(v_i32, v_u32)
 DEFINE_INT_OPS(v_i64, v_u64)
 
-/* Operations on floats. min and max: a when it is beyond b or NaN, else b (which may be NaN). Equal
- * operands differ in bits only for zeros; OR makes -0.0 win, AND +0.0. */
+/* Operations on floats. min (max) returns a when a is less (greater) than b or a NaN, else b, which
+ * may be a NaN. Equal operands have different bits only when they are zeros of different sign: OR
+ * of the bits returns -0.0 for min, AND +0.0 for max. */
 #define DEFINE_FLOAT_OPS(type, itype)                                                              \
 	INLINE type type##_apply(enum op op, type a, type b)                                       \
 	{                                                                                          \
@@ -244,8 +251,8 @@ DEFINE_INT_OPS(v_i64, v_u64)
 DEFINE_FLOAT_OPS(v_f32, v_i32)
 DEFINE_FLOAT_OPS(v_f64, v_i64)
 
-/* Return whether one of four registers may hold a NaN. Never false when one does. Always true where
- * the check costs as much as the replacement. */
+/* Return whether one of four registers may contain a NaN. Never returns false when one does. Always
+ * returns true with an instruction set for which the check costs as much as replacing the NaNs. */
 #if REDUCE_VEC_BYTES == 64
 #define UNORDERED(type, a, b) _mm512_cmp_##type##_mask((a), (b), _CMP_UNORD_Q)
 INLINE bool f32_any_nan(v_f32 a, v_f32 b, v_f32 c, v_f32 d)
@@ -283,7 +290,8 @@ INLINE bool f64_any_nan(v_f64 a, v_f64 b, v_f64 c, v_f64 d)
 }
 #endif
 
-/* The functions below take dtype and op as constants: each kernel is one inlined copy. */
+/* The functions below are called with constants for dtype and op, so that the compiler makes one
+ * specialised copy of them for each kernel. */
 
 INLINE vec src_load(enum dtype dtype, const void *p)
 {
@@ -318,7 +326,7 @@ INLINE vec apply(enum dtype dtype, enum op op, vec a, vec b)
 	return a;
 }
 
-/* Replace NaNs by the one NaN that reduce.h specifies. */
+/* Replace each NaN by the NaN that reduce.h specifies. */
 INLINE vec settle(enum dtype dtype, vec v)
 {
 	switch (dtype) {
@@ -366,8 +374,8 @@ INLINE void finish_vec(
 		memcpy(dst, &v, sizeof(v));
 }
 
-/* Store a settled register of accumulator: unchanged (divisor 0, then a constant), or divided and
- * rounded. */
+/* Store a register of the accumulator after settle. divisor 0, always as a constant: store it
+ * unchanged. Else divide by divisor, unless that is 1, and round to dtype. */
 INLINE void put(enum dtype dtype, unsigned char *to, size_t at, vec v, uint32_t divisor)
 {
 	if (divisor)
@@ -377,10 +385,10 @@ INLINE void put(enum dtype dtype, unsigned char *to, size_t at, vec v, uint32_t 
 		memcpy(to + at, &v, sizeof(v));
 }
 
-/* Do one pass: four registers of accumulator take all sources in order, then are stored (put).
- * Four, because with one the loop over the sources would dominate. acc may be src[0]: loads come
- * first. n_more: number of sources besides the first operand, passed as a constant where the loop
- * is to be unrolled. */
+/* Fold all sources into acc. In each step four registers of accumulator fold all sources in order
+ * and are then stored with put. With one register instead of four, the loop over the sources would
+ * take most of the time. acc may be src[0], because loads come before the store. n_more: number of
+ * sources besides the first operand; passed as a constant if the loop should be unrolled. */
 INLINE void fold_n(enum dtype dtype, enum op op, unsigned char *acc, const void *const *src,
 	size_t acc_bytes, bool is_first, unsigned n_more, uint32_t divisor)
 {
@@ -437,7 +445,7 @@ INLINE void fold(enum dtype dtype, enum op op, void *acc, const void *const *src
 		fold_n(dtype, op, acc, src, acc_bytes, is_first, n_src - is_first, 0);
 }
 
-/* Fold and finish without an accumulator in memory. */
+/* Fold and finish all sources without an accumulator in memory. */
 INLINE void whole(enum dtype dtype, enum op op, void *dst, const void *const *src, unsigned n_src,
 	size_t acc_bytes, uint32_t divisor)
 {
