@@ -9,7 +9,7 @@
 
 struct pool_segment {
 	struct pool_segment *next;
-	/* One for each POOL_MIN_BYTES; the first element of a block represents the whole block */
+	/* Element for each POOL_MIN_BYTES; the first one of a block represents the whole block */
 	struct buf blocks[];
 };
 
