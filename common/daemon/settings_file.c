@@ -1,5 +1,5 @@
-/* Settings from INI files: the program's FILE and the .conf files in its FILE.d. settings_take checks
- * the values. Thread: main. */
+/* Settings from INI files: the program's FILE, and the files in FILE.d whose names end in .conf.
+ * settings_take checks the values. Thread: main. */
 #include "common/daemon/settings_impl.h"
 
 #include <dirent.h>
