@@ -100,7 +100,8 @@ int local_sq_push(struct local_control *c, const struct local_sqe *e)
 	if (!local_sq_room(c))
 		return -EAGAIN;
 	local_sq(c)[tail & (c->sq_entries - 1)] = *e;
-	/* Release: partner is the load in local_sq_pop; the entry is written before the tail. */
+	/* Release: partner is the load in local_sq_pop. The entry must be written before the
+	 * tail. */
 	atomic_store_explicit(&c->sq_tail, tail + 1, memory_order_release);
 	return 0;
 }
@@ -138,7 +139,7 @@ bool local_sq_pop(
 
 bool local_sq_sleep(struct local_control *c, uint32_t sq_entries, uint32_t head)
 {
-	atomic_store(&c->agent_sleeps, 1); /* seq_cst: see local_sq_publish */
+	atomic_store(&c->agent_sleeps, 1); /* seq_cst, for the reason in local_sq_publish */
 	if (!sq_ready(atomic_load(&c->sq_tail), head, sq_entries))
 		return true;
 	local_sq_awake(c);
@@ -176,7 +177,8 @@ void local_done(struct local_control *c, uint32_t sq_entries, uint32_t tensor, u
 	atomic_store_explicit(&e->done_order,
 		atomic_fetch_add_explicit(&c->n_done, 1, memory_order_relaxed) + 1,
 		memory_order_relaxed);
-	/* Release: the trainer's acquire load of done_round sees the fields above and the sum. */
+	/* Release: partner is the trainer's acquire load of done_round. A trainer that sees the
+	 * round then also sees the fields above and the sum. */
 	atomic_store_explicit(&e->done_round, round, memory_order_release);
 }
 

@@ -41,7 +41,7 @@ struct msghdr;
 #define LOCAL_ABI 1
 /* Value of `round` in a WHY without tensor: asks why bps_gpu_open failed */
 #define LOCAL_WHY_GPU_OPEN 1
-#define LOCAL_MAGIC        0x31737062u /* "bps1" */
+#define LOCAL_MAGIC        0x31737062u /* the letters "bps1" */
 #define LOCAL_SOCKET       "/run/bps/agent.sock"
 #define LOCAL_FRAME_MAX    65536 /* most bytes of one socket message */
 /* Most tensors per DECLARE. With this limit a DECLARE with the longest names fits into a frame, and
@@ -55,14 +55,15 @@ struct msghdr;
 
 struct local_sqe {
 	uint32_t tensor;   /* index of the tensor's entry */
-	uint16_t priority; /* larger goes first */
+	uint16_t priority; /* the agent serves larger priorities first */
 	uint8_t op;        /* enum op */
 	uint8_t flags;     /* must be 0 */
 	uint64_t round;
 };
 
-struct local_entry { /* one per tensor, 64 bytes */
-	/* The agent stores it with release; partner: the trainer's acquire load */
+struct local_entry { /* entry of a tensor, 64 bytes */
+	/* Largest completed round. The agent stores it with release; partner: the trainer's acquire
+	 * load */
 	_Atomic uint64_t done_round;
 	/* Status of round done_round: 0 or a negative error code; after a failure it stays
 	 * negative */
@@ -78,13 +79,14 @@ struct local_entry { /* one per tensor, 64 bytes */
 	uint64_t reserved[4];
 };
 
-struct local_control { /* start of the control memfd */
+/* At the start of the control memfd; the ring and the tensors' entries follow */
+struct local_control {
 	uint32_t magic, abi;
-	uint32_t sq_entries; /* power of two */
+	uint32_t sq_entries; /* entries of the ring, a power of two */
 	uint32_t tensor_entries;
 	uint64_t sq_offset, entries_offset, bytes;
-	_Alignas(64) _Atomic uint32_t sq_tail; /* trainer writes */
-	_Alignas(64) _Atomic uint32_t sq_head; /* agent writes */
+	_Alignas(64) _Atomic uint32_t sq_tail; /* written by the trainer */
+	_Alignas(64) _Atomic uint32_t sq_head; /* written by the agent */
 	_Atomic uint32_t agent_sleeps;
 	/* Written by the agent: error code, why rounds that need a server cannot complete now; 0:
 	 * no such reason is known. The trainer reads it while it waits. It is independent of other
@@ -94,7 +96,8 @@ struct local_control { /* start of the control memfd */
 	_Alignas(64) _Atomic uint32_t done_seq;
 	/* Counts completions: done_order of the last one. Only the agent adds to it */
 	_Atomic uint64_t n_done;
-	_Alignas(64) _Atomic uint32_t trainer_waits; /* number of waiting threads */
+	/* Number of the trainer's threads that wait on done_seq */
+	_Alignas(64) _Atomic uint32_t trainer_waits;
 };
 
 #define LOCAL_SQ_MAX      (1u << 20) /* most ring entries */
@@ -234,7 +237,7 @@ struct local_slot {
 	uint32_t tensor; /* index of its entry in the control page */
 	uint32_t in_arena, out_arena;
 	uint64_t in_offset;
-	uint64_t out_offset[2]; /* encoded as two u64 fields */
+	uint64_t out_offset[2]; /* index: round & 1; encoded as two u64 fields */
 };
 struct local_declared {
 	struct local_slot *slots; /* in the order of DECLARE */
@@ -253,7 +256,7 @@ struct local_text {
 	uint32_t code; /* error code of the failure; 0: no failure, the round or job only waits */
 	const char *text;
 };
-struct local_none { /* for types without fields */
+struct local_none { /* for messages without fields, which need at least one */
 	uint8_t unused;
 };
 struct local_finished {
@@ -352,7 +355,7 @@ int local_code(uint32_t wire, int fallback);
 /* Received frame with its descriptors. Free it with local_frame_free. */
 struct local_frame {
 	struct local_msg msg;
-	void *mem; /* same as in codec_decode */
+	void *mem; /* memory of msg, as from codec_decode */
 	int fds[LOCAL_FDS_ROOM];
 	unsigned n_fds;
 };

@@ -27,7 +27,7 @@
 /* Number of the descriptor that an executor has at its start: the socket to its agent */
 #define GPU_PIPE_FD 3
 
-enum { /* continue the numbers of enum local_type */
+enum { /* these numbers continue those of enum local_type */
 	GPU_TYPE_FIRST = 32,
 	GPU_HELLO = GPU_TYPE_FIRST, /* trainer */
 	/* Executor; with the memfd of the counter page, or with code and text */
@@ -56,14 +56,14 @@ enum { /* continue the numbers of enum local_type */
 struct gpu_hello {
 	uint16_t abi;
 	const char *version;
-	struct blob uuid; /* of the trainer's GPU, 16 bytes; empty: any */
+	struct blob uuid; /* UUID of the trainer's GPU, 16 bytes; empty: any GPU */
 };
 struct gpu_welcome {
 	uint32_t code;
 	const char *text;
-	const char *backend; /* "cuda", "host" */
+	const char *backend; /* name of the executor's back-end, as "cuda" or "host" */
 	const char *route;
-	struct blob uuid; /* GPU assigned to the trainer */
+	struct blob uuid; /* UUID of the GPU that is assigned to the trainer */
 	uint32_t n_slots;
 	uint64_t bytes; /* size of the counter page */
 };
@@ -72,7 +72,8 @@ struct gpu_alloc {
 };
 /* Version of struct gpu_memory, as in the executor's struct device_desc. */
 #define GPU_MEMORY_VERSION 1
-enum { GPU_MEMORY_FD = 1, GPU_MEMORY_IPC, GPU_MEMORY_HOST }; /* kinds of memory */
+/* How gpu_memory.handle or a descriptor names the memory */
+enum { GPU_MEMORY_FD = 1, GPU_MEMORY_IPC, GPU_MEMORY_HOST };
 struct gpu_memory {
 	uint16_t version, kind;
 	struct blob uuid;

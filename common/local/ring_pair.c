@@ -31,7 +31,8 @@ static bool put(struct ring_pair *p, const struct ring_pair_entry *e)
 	if (used >= RING_PAIR_ENTRIES) /* full, or the reader's index is invalid */
 		return false;
 	r->entries[p->tail++ & MASK] = *e;
-	/* Release: partner is the load in ring_pair_pop. */
+	/* Release: partner is the load in ring_pair_pop. The entry must be written before the
+	 * tail. */
 	atomic_store_explicit(&r->tail, p->tail, memory_order_release);
 	return true;
 }

@@ -26,7 +26,7 @@ struct ring_pair_entry {
 };
 _Static_assert(sizeof(struct ring_pair_entry) == 32, "part of the protocol");
 
-#define RING_PAIR_ENTRIES 4096u /* per ring; a power of two */
+#define RING_PAIR_ENTRIES 4096u /* entries of each ring, a power of two */
 
 struct ring_pair_ring {
 	_Alignas(64) _Atomic uint32_t tail; /* written by the sender */
@@ -36,7 +36,7 @@ struct ring_pair_ring {
 };
 
 struct ring_pair_page {
-	struct ring_pair_ring rings[2]; /* [0]: agent to executor */
+	struct ring_pair_ring rings[2]; /* [0]: from the agent to the executor; [1]: back */
 	/* The executor's loop adds to it, at least once a second */
 	_Atomic uint64_t beat;
 };
@@ -46,7 +46,7 @@ struct ring_pair {
 	int wake_fd;                  /* eventfd that wakes the other side; the caller's */
 	unsigned out;                 /* index of the ring that this side fills */
 	uint32_t tail, head;          /* this side's own positions */
-	struct ring_pair_entry *late; /* entries that did not fit, in order */
+	struct ring_pair_entry *late; /* entries that did not fit into the ring, in order */
 	size_t n_late, first_late, cap_late;
 	bool is_dirty; /* entries were put into the ring since the last flush */
 };

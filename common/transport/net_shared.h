@@ -28,7 +28,7 @@ struct net_thread {
 	struct peer_xport *x;
 	struct net_counters count;
 	struct handover_queue queue;
-	LIST_ENTRY(net_thread) link; /* under net->lock */
+	LIST_ENTRY(net_thread) link; /* in net->threads, guarded by net->lock */
 };
 
 struct net_ops {
@@ -40,7 +40,8 @@ struct net_ops {
 /* First member of every implementation's object. */
 struct net {
 	const struct net_ops *ops;
-	struct net_config cfg; /* provider and bind_addr are copies, congestion is NULL */
+	/* Copy of the caller's; its strings are copies as well, except congestion, which is NULL */
+	struct net_config cfg;
 	net_key_fn key_fn;
 	void *key_ctx;
 	uint16_t port;

@@ -28,12 +28,12 @@ enum conn_state {
 };
 
 struct peer_conn {
-	struct xconn pub; /* first */
+	struct xconn pub; /* the first member, so that a pointer to it can be cast */
 	enum conn_state state;
-	uint16_t slot; /* in the data thread's table */
+	uint16_t slot; /* index in the data thread's table of connections */
 	/* The owner has a pointer to it, from connect or from up, so down must run */
 	bool is_told;
-	bool is_pinged;         /* pinged, and nothing received since */
+	bool is_pinged;         /* a ping was sent, and nothing was received since */
 	uint64_t rx_ns;         /* when the last message or byte was received */
 	uint64_t ping_ns;       /* when the last ping was sent */
 	uint64_t connect_by_ns; /* deadline of the handshake */
@@ -48,10 +48,10 @@ struct peer_conn {
 
 struct peer_times {
 	uint32_t connect_timeout_ms; /* limit of the handshake */
-	uint32_t ping_ms, dead_ms;   /* same as in struct net_config */
+	uint32_t ping_ms, dead_ms;   /* as in struct net_config */
 };
 struct peer_xport {
-	struct xport pub; /* first */
+	struct xport pub; /* the first member, so that a pointer to it can be cast */
 	unsigned thread;
 	int epoll_fd; /* opened and closed by the transport */
 	struct peer_times times;
@@ -60,10 +60,10 @@ struct peer_xport {
 	TAILQ_HEAD(peer_conn_list, peer_conn) doomed;
 };
 
-/* Fill in the common fields; the rest of x is zero. */
+/* Fill in the fields of x, which must be zeroed. */
 void peer_xport_init(struct peer_xport *x, const struct xport_ops *ops,
 	const struct xport_events *ev, void *ctx, unsigned thread, struct peer_times times);
-/* Note that work is due at at_ns. */
+/* Make the data thread poll x at at_ns at the latest. */
 void peer_deadline(struct peer_xport *x, uint64_t at_ns);
 /* Implement fd of struct xport_ops. */
 int peer_fd(struct xport *x);
@@ -81,7 +81,7 @@ void peer_conn_set_peer(struct peer_conn *c, uint16_t thread, uint32_t peer_id,
 void peer_conn_begin(struct peer_conn *c, enum conn_state state, const char *why);
 /* Finish the handshake: go to UP. The caller then runs the up callback. */
 void peer_conn_come_up(struct peer_conn *c);
-/* Record that bytes came from the peer. */
+/* Record that bytes were received from the peer. */
 void peer_conn_heard(struct peer_conn *c);
 /* Mark the connection as failed, with the reason; peer_reap closes it later. A second call changes
  * nothing, so the first reason stays. */
@@ -101,7 +101,8 @@ static inline uint64_t peer_conn_nonce(const struct peer_conn *c, enum channel c
 }
 /* Return whether t is the ticket for the second channel of c, from the same peer. */
 bool peer_conn_is_second(const struct peer_conn *c, const struct ticket *t);
-/* Check the proof of a channel: 0, or BPS_EAUTH, BPS_EPROTO, BPS_EVERSION. */
+/* Check the proof that the peer sent on a channel. Returns 0, BPS_EAUTH, BPS_EPROTO or
+ * BPS_EVERSION. */
 int peer_conn_check_proof(const struct peer_conn *c, enum channel channel, const void *buf,
 	size_t n_bytes, struct proof *ret);
 #endif

@@ -18,7 +18,7 @@
 #define READ_WINDOW_QUEUE 2
 #define READ_FAST_NS      UINT64_C(1000000)
 #define READ_SLOW_NS      UINT64_C(4000000)
-#define READS_MAX         16 /* per connection */
+#define READS_MAX         16 /* most reads per connection */
 
 struct read_window {
 	uint32_t bytes; /* bytes requested and not yet received */

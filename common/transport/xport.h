@@ -48,14 +48,14 @@ struct xport_read {
 	bool has_crc;
 	uint32_t crc;
 	uint64_t offset;
-	void *impl; /* owned by the transport */
+	void *impl; /* used by the transport only */
 };
 
 /* Memory of a peer, read in place. It stays readable until xport_loan_end, also when the connection
  * is down. The transport does not stop the peer from changing the bytes; the rules in
  * docs/reference/faults.md say when the peer must not. */
 struct xport_loan {
-	const void *mem; /* NULL: none */
+	const void *mem; /* NULL: this loan is empty */
 	void (*end)(void *impl);
 	void *impl;
 };
@@ -65,9 +65,9 @@ struct xport_events {
 	 * ticket has proven them. c->user is that of ops->connect; NULL for an accepted
 	 * connection. */
 	void (*up)(void *ctx, struct xconn *c, uint32_t peer_id, uint64_t peer_instance);
-	/* The connection has ended; why is for the log. */
+	/* The connection has ended. why: the reason, for the log. */
 	void (*down)(void *ctx, struct xconn *c, const char *why);
-	/* A message was received; m and its payload live until the callback returns. */
+	/* A message was received. m and its payload are valid until the callback returns. */
 	void (*message)(void *ctx, struct xconn *c, const struct wire_msg *m);
 	/* A read has ended. status: 0; negative: the read failed, and the content of dst is
 	 * undefined. */
@@ -99,8 +99,8 @@ struct xport_ops {
 	 * Errors: -EAGAIN too many in flight on this connection (retry after one of its read_done),
 	 * -ENOTCONN, BPS_EPROTO the peer has no such segment, or the bytes lie outside of it. */
 	int (*read)(struct xport_read *r);
-	/* Drop a connection; reads complete with -ECANCELED, then down runs (before close
-	 * returns). */
+	/* Close a connection. Its reads end with -ECANCELED, then down runs, before close
+	 * returns. */
 	void (*close)(struct xconn *c, const char *why);
 	/* Add a segment: memory that peers may read, and that this side's reads may write. The
 	 * memory must neither move nor shrink until seg_del. */
@@ -108,7 +108,7 @@ struct xport_ops {
 	/* Return the time at which the peer last sent anything (now_ns of that poll). This is at
 	 * most some seconds ago, because a silent connection goes down. */
 	uint64_t (*heard_ns)(const struct xconn *c);
-	/* Withdraw a segment. The caller ensures that no read of our own targets it. */
+	/* Remove a segment. No read of this side may have its dst in the segment any more. */
 	void (*seg_del)(struct xport *x, uint16_t segment);
 	/* Declare that the segment is the whole of this sealed memfd, which peers on the same host
 	 * may map. Call it before the first offer of bytes in the segment. NULL: the transport
@@ -128,7 +128,8 @@ struct xport_ops {
 	/* Send the queued messages. Returns true when the thread may block on fd until
 	 * next_deadline; false: poll again. */
 	int (*may_sleep)(struct xport *x);
-	int (*fd)(struct xport *x); /* readable when poll has something to do */
+	/* Return a descriptor that is readable when poll has something to do */
+	int (*fd)(struct xport *x);
 	uint64_t (*next_deadline)(struct xport *x);
 	/* Close all connections and free x. Call it on the data thread, or after that thread has
 	 * ended. */
@@ -146,7 +147,7 @@ struct xport {
 };
 struct xconn {
 	struct xport *x;
-	void *user; /* the core's object for this connection */
+	void *user; /* for the owner: its object for this connection */
 	uint32_t peer_id;
 	uint64_t peer_instance;
 	bool is_same_host; /* shared memory, no network: ops->borrow works, and no crc is needed */

@@ -93,7 +93,7 @@ static const uint8_t *pointer_at(const uint8_t *msg, uint32_t offset)
 	return p;
 }
 
-/* Return a string or blob as bytes; false when it exceeds the field's max. */
+/* Get the bytes of a string or blob. Returns false when they exceed the field's max. */
 static bool bytes_get(
 	const struct field *f, const uint8_t *msg, const uint8_t **ret_data, uint32_t *ret_bytes)
 {

@@ -35,7 +35,7 @@ struct field {
 	/* Offset of the value in the struct; for a list, offset of its pointer */
 	uint32_t offset;
 	uint32_t count_offset;    /* offset of a list's uint32_t count */
-	uint32_t max;             /* longest string or blob in bytes, most items of a list */
+	uint32_t max;             /* most bytes of a string or blob, most items of a list */
 	const struct layout *sub; /* layout of a list's items */
 };
 struct layout {
@@ -45,7 +45,7 @@ struct layout {
 	const struct field *fields;
 };
 
-/* Rows of a field table; S is the struct tag, m the member. */
+/* Macros for the rows of a field table. S: tag of the struct, m: its member. */
 #define FIELD_U8_(S, m)                                                                            \
 	{                                                                                          \
 #m, FIELD_U8, offsetof(struct S, m), 0, 0, NULL                                    \

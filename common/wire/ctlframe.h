@@ -14,7 +14,7 @@
 
 struct ctlframe {
 	uint16_t type;
-	const uint8_t *body; /* inside the parsed buffer */
+	const uint8_t *body; /* points into the parsed buffer */
 	size_t n_body;
 };
 

@@ -39,7 +39,7 @@
 #define CTL_TOKEN_BYTES     32
 /* In an id: no tensor, no server; in a rank: the scheduler assigns one */
 #define CTL_NO_ID       UINT32_MAX
-#define CTL_WORKERS_MAX 65536      /* workers of a job */
+#define CTL_WORKERS_MAX 65536      /* most workers of a job */
 #define CTL_LIST_MAX    4096       /* most items in a list of one DECLARE, PLAN or PEERS */
 #define CTL_TENSORS_MAX (1u << 20) /* tensor ids of a job are below this */
 /* Most arguments of one STEER, which must fit into CTLFRAME_UNTRUSTED_BYTES */

@@ -7,9 +7,10 @@
 #include "common/wire/codec.h"
 
 enum job_flags {
-	JOB_DETERMINISTIC = 1 << 0, /* add in order of ranks */
-	JOB_DISTRIBUTED = 1 << 1,   /* use servers even when all workers are on one machine */
-	JOB_SHRINK = 1 << 2,        /* when a machine is lost, the job goes on without it */
+	/* Add the workers' gradients in the order of their ranks, so that sums are reproducible */
+	JOB_DETERMINISTIC = 1 << 0,
+	JOB_DISTRIBUTED = 1 << 1, /* use servers even when all workers are on one machine */
+	JOB_SHRINK = 1 << 2,      /* when a machine is lost, the job goes on without it */
 	/* Workers may join while the job runs; valid only with JOB_SHRINK */
 	JOB_ELASTIC = 1 << 3,
 	JOB_FLAGS_KNOWN = JOB_DETERMINISTIC | JOB_DISTRIBUTED | JOB_SHRINK | JOB_ELASTIC,
@@ -51,7 +52,7 @@ struct ctl_unjoin {
  * then another JOINED follows. */
 struct ctl_joined {
 	uint32_t seq;
-	uint32_t code; /* 0, or the positive value of the error code */
+	uint32_t code; /* 0, or an error code as a positive number */
 	const char *text;
 	uint32_t job;
 	uint32_t rank;

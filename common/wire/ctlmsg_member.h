@@ -11,17 +11,18 @@ enum role { ROLE_SERVER = 1, ROLE_AGENT = 2 };
 struct ctl_hello {
 	uint16_t proto;    /* CTL_PROTO */
 	uint8_t role;      /* enum role */
-	uint64_t instance; /* random per process start */
+	uint64_t instance; /* random number of this start of the process */
 	const char *name;  /* member's name, unique in its role; by default the host's name */
-	const char *host;  /* the machine: an agent and a server of one host are colocated */
+	/* Name of the machine; agent and server with the same host share a machine */
+	const char *host;
 	const char *version;
 	uint32_t pid;
 	const char *addr; /* data plane: numeric address and port of the server's listener */
 	uint16_t port;
-	uint16_t threads; /* data threads */
+	uint16_t threads; /* number of data threads */
 	/* Speed of the network card, from a setting or the driver; 0: unknown */
 	uint64_t nic_mbps;
-	struct blob cluster_id; /* 16 bytes, empty when none is known */
+	struct blob cluster_id; /* 16 bytes; empty: this process does not know its cluster yet */
 	uint64_t view;          /* largest view that this process has received */
 	uint64_t quota_bytes;   /* server: memory that it may use for sums; 0: unknown */
 	uint64_t memory_bytes;  /* memory of the machine, 0: unknown */
@@ -32,17 +33,18 @@ struct ctl_welcome {
 	struct blob cluster_id;
 	uint32_t term;
 	uint64_t view;
-	uint32_t member_id; /* id for this name and role, stable across restarts */
+	uint32_t member_id; /* id of the member, the same after each restart */
 	uint32_t beat_ms;   /* send a BEAT this often */
-	uint32_t dead_ms;   /* silence after which the scheduler counts as lost */
+	uint32_t dead_ms;   /* after this silence the member treats the scheduler as lost */
 	uint32_t restarts;  /* how often a member of this name has connected with a new instance */
-	uint32_t window_ms; /* time to reconnect after a loss before the member counts as dead */
+	/* A member that does not reconnect in this time after a loss counts as dead */
+	uint32_t window_ms;
 	/* 1: the member has proven its identity with the master key of the cluster */
 	uint8_t has_master;
 };
 
 struct ctl_refuse {
-	uint32_t code; /* positive value of the (negative) error code */
+	uint32_t code; /* error code as a positive number */
 	const char *text;
 };
 
@@ -51,14 +53,14 @@ struct ctl_refuse {
 /* Agent whose contribution was the last in some rounds of the last seconds. */
 struct ctl_beat_late {
 	uint32_t agent;  /* agent id */
-	uint32_t rounds; /* rounds in which it was last */
+	uint32_t rounds; /* number of rounds in which this agent was the last */
 	/* Median time from the contribution of half of the agents to that of this one */
 	uint32_t lag_us;
 };
 struct ctl_beat_job {
 	uint32_t job;
 	uint64_t round;  /* largest completed round, which is the step of the job */
-	uint64_t rounds; /* completed rounds of partitions */
+	uint64_t rounds; /* number of completed rounds, summed over all partitions */
 	uint64_t bytes;  /* bytes of the contributions to these rounds */
 	/* In the last seconds: number of measured rounds, and median and 99th percentile of the
 	 * time from the first to the last contribution. */
@@ -73,16 +75,16 @@ struct ctl_beat_job {
 enum same_host_state { SAME_HOST_UNTOLD, SAME_HOST_OFF, SAME_HOST_NO_PLACE, SAME_HOST_ON };
 const char *ctl_same_host_name(unsigned state);
 
-/* Source of the nic_mbps of a HELLO. */
+/* Where nic_mbps of a HELLO comes from. */
 enum nic_source { NIC_UNTOLD, NIC_SET, NIC_DRIVER };
 
 struct ctl_beat {
 	uint64_t seq;
 	uint64_t echo; /* last seq received from the other side */
-	uint64_t view; /* view applied */
+	uint64_t view; /* view that the sender has applied */
 	/* Counters since the start of the member, for the status and to detect a hung process. */
 	uint64_t progress; /* grows while every event loop of the process runs */
-	uint64_t rounds;   /* partitions completed */
+	uint64_t rounds;   /* completed rounds, summed over all partitions */
 	uint64_t rx_bytes;
 	uint64_t tx_bytes;
 	uint64_t mem_bytes;
@@ -95,7 +97,7 @@ struct ctl_beat {
 	/* Shared memory with daemons of the same host, not included in the figures above. */
 	uint8_t same_host; /* enum same_host_state */
 	uint32_t same_host_connections;
-	uint64_t same_host_bytes; /* bytes taken from a peer's memory */
+	uint64_t same_host_bytes; /* bytes read from the memory of peers on this host */
 	uint8_t nic_source;       /* enum nic_source */
 	/* Measured throughput of the member's network card, when its speed is not known; 0: not
 	 * measured yet */
@@ -141,7 +143,7 @@ struct ctl_leave {
 	uint32_t bound_ms;
 };
 struct ctl_left {
-	uint32_t code; /* 0, or the positive value of the error code */
+	uint32_t code; /* 0, or an error code as a positive number */
 	const char *text;
 };
 #endif

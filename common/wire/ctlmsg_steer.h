@@ -22,7 +22,7 @@ struct ctl_why_text {
 struct ctl_probe {
 	uint32_t seq;
 	uint32_t job;
-	uint32_t tensor; /* CTL_NO_ID: only the general figures */
+	uint32_t tensor; /* CTL_NO_ID: report only what does not depend on a tensor */
 };
 /* State of a worker in bps_gpu_open, a call in which the workers of one machine wait for each
  * other */
@@ -35,9 +35,9 @@ struct ctl_report_worker {
 	uint32_t rank;
 	uint32_t pid;
 	uint64_t submitted; /* last round of the PROBE's tensor that the worker submitted */
-	uint64_t calls;     /* push_pulls submitted in total */
+	uint64_t calls;     /* number of push_pulls submitted so far */
 	uint64_t completed;
-	uint32_t quiet_ms; /* time since its last submission */
+	uint32_t quiet_ms; /* time since the worker's last submission */
 	/* Tensor with the round that is longest in flight; CTL_NO_ID: none is */
 	uint32_t oldest_tensor;
 	uint64_t oldest_round;
@@ -60,7 +60,7 @@ struct ctl_steer_arg {
 	const char *value;
 };
 struct ctl_steer {
-	const char *verb;   /* "job kill" */
+	const char *verb;   /* the command, as "job kill" */
 	const char *target; /* object of the command, "" for none */
 	struct ctl_steer_arg *args;
 	uint32_t n_args;
@@ -71,7 +71,7 @@ struct ctl_steer {
 	const char *host;
 };
 struct ctl_steered {
-	uint32_t code;    /* 0: done; else the positive value of the error code */
+	uint32_t code;    /* 0: done; else an error code as a positive number */
 	const char *text; /* one sentence: the action, or the reason for the refusal */
 	const char *json; /* details for programs; "" for none */
 };

@@ -12,11 +12,11 @@
 
 #include "common/base/error.h"
 
-#define TICKET_MAGIC   UINT32_C(0x54535042) /* "BPST" */
+#define TICKET_MAGIC   UINT32_C(0x54535042) /* the letters "BPST" */
 #define TICKET_VERSION 2
 #define MAC_BYTES      16
 
-/* Ticket on the wire, little-endian. */
+/* Ticket and proof on the wire, little-endian. */
 struct ticket_wire {
 	uint32_t magic;
 	uint16_t version, thread;

@@ -62,7 +62,7 @@ enum tail { TAIL_NONE, TAIL_CONTRIB, TAIL_RESULT, TAIL_SEG };
 static const struct rule {
 	const char *name;
 	uint8_t tail;        /* enum tail */
-	uint8_t has_payload; /* inline or offered */
+	uint8_t has_payload; /* 1: the type has a payload, inline or offered */
 	uint8_t is_round;    /* 1: the round must be at least 1 */
 	uint64_t mask[HDR_WORDS];
 	uint64_t inline_mask[HDR_WORDS];
@@ -245,7 +245,7 @@ size_t wire_encode(const struct wire_msg *m, void *buf)
 	return n_bytes;
 }
 
-/* Return the error for a field that the message's type does not use. */
+/* Return BPS_EPROTO with a sentence that names the field which the message's type does not use. */
 static int refuse_unused(
 	const struct rule *rule, const uint64_t *w, const uint64_t *mask, struct err_text *err)
 {

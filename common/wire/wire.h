@@ -18,7 +18,7 @@
 #define WIRE_VERSION   1
 #define WIRE_HDR_BYTES 64
 #define WIRE_TAIL_MAX  (16 + WIRE_MEMBERS_MAX / 8)
-#ifndef WIRE_INLINE_MAX /* smaller in the simulator */
+#ifndef WIRE_INLINE_MAX /* the simulator defines a smaller one */
 #define WIRE_INLINE_MAX (16 * 1024)
 #endif
 /* Bytes of the largest message. Buffers for receiving messages have this size. */
@@ -61,7 +61,7 @@ struct member_set {
 struct wire_msg {
 	uint8_t type;
 	uint16_t flags;
-	/* Crc32c of the payload, inline or offered; BAD_CRC: that of the refused message */
+	/* CRC-32C of the payload, inline or offered; in BAD_CRC that of the rejected payload */
 	uint32_t crc;
 	uint64_t cookie; /* cookie of the connection, set by the transport */
 	uint64_t pgen;   /* view in which the partition got its server and members */
@@ -70,11 +70,11 @@ struct wire_msg {
 	uint32_t tensor;
 	uint32_t part;
 	uint16_t member;   /* the agent's number in the job */
-	uint16_t priority; /* larger goes first */
-	uint32_t len;      /* payload bytes */
+	uint16_t priority; /* larger priorities are sent first */
+	uint32_t len;      /* length of the payload in bytes */
 	uint16_t segment;
 	uint16_t credits; /* credits granted with this message, set by the transport */
-	uint64_t offset;  /* offset in the segment */
+	uint64_t offset;  /* offset of the offered bytes in the segment */
 	union {
 		struct { /* CONTRIB */
 			/* Crc of the result of the previous round that the agent delivered; 0 when
@@ -82,16 +82,17 @@ struct wire_msg {
 			uint32_t crc_prev;
 			uint8_t codec; /* 0: none */
 			uint8_t op;
-			uint16_t group;   /* 0: the whole job */
-			uint32_t workers; /* workers in this contribution */
+			uint16_t group; /* 0: the whole job */
+			/* Number of workers whose gradients are in this contribution */
+			uint32_t workers;
 		} contrib;
 		struct {                    /* RESULT, DONATE */
-			uint32_t workers;   /* workers in the sum */
+			uint32_t workers;   /* number of workers whose gradients are in the sum */
 			uint16_t n_members; /* number of members that the bitmap covers */
 			struct member_set contributors;
 		} result;
 		struct {               /* SEG_ADD */
-			uint64_t base; /* remote address of offset 0 */
+			uint64_t base; /* address of the segment's start for reads over RDMA */
 			uint64_t key;
 			uint64_t bytes;
 		} seg;

@@ -188,7 +188,7 @@ static int accept_channel(struct fabric_conn *c, struct fabric_cm_event *ev)
 		fabric_cm_reject(f, ev->info, REFUSED_BUSY);
 		return rc;
 	}
-	/* From here the endpoint owns the request. */
+	/* fi_endpoint has succeeded, so the endpoint owns the connection request from here on. */
 	net_seal_proof(&f->base, &ev->ticket, ev->key, (uint16_t)f->base.cfg.credits, c->rx_cookie,
 		sealed);
 	if (!rc)

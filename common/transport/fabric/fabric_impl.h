@@ -53,13 +53,14 @@
 #define FABRIC_TX_MAX    64 /* sends in flight per connection */
 /* Size of an endpoint's send queue that is requested from the provider. The queue is never full,
  * because it has room for all sends and reads that a connection may post. */
-#define FABRIC_TX_DEPTH       (FABRIC_TX_MAX + READS_MAX + 16)
-#define FABRIC_CREDITS        64
-#define FABRIC_BUF_BYTES      (((size_t)WIRE_SEND_MAX + 63) & ~(size_t)63)
-#define FABRIC_ORPHAN_NS      UINT64_C(5000000000)
-#define FABRIC_CQ_DEPTH       16384
-#define FABRIC_CM_QUEUE       512
-#define FABRIC_LOCKED_MIN     (UINT64_C(128) << 20) /* a job of any size needs at least this */
+#define FABRIC_TX_DEPTH  (FABRIC_TX_MAX + READS_MAX + 16)
+#define FABRIC_CREDITS   64
+#define FABRIC_BUF_BYTES (((size_t)WIRE_SEND_MAX + 63) & ~(size_t)63)
+#define FABRIC_ORPHAN_NS UINT64_C(5000000000)
+#define FABRIC_CQ_DEPTH  16384
+#define FABRIC_CM_QUEUE  512
+/* Least bytes of lockable memory that any job needs */
+#define FABRIC_LOCKED_MIN     (UINT64_C(128) << 20)
 #define FABRIC_WIRE_COOKIE_AT 8 /* byte offset of the cookie in the header (protocol-data.md) */
 
 enum fabric_op_kind { OP_RECV, OP_SEND, OP_READ };
@@ -69,7 +70,7 @@ enum fabric_op_kind { OP_RECV, OP_SEND, OP_READ };
  * after its completion, or after FABRIC_ORPHAN_NS. By then its completion has been read, because
  * fi_close queues all completions before it returns. */
 struct fabric_op {
-	struct fi_context2 ctx; /* first: completions point to it */
+	struct fi_context2 ctx; /* first member: op_context of a completion points to it */
 	enum fabric_op_kind kind;
 	struct fabric_conn *conn;
 	uint64_t orphan_ns;
@@ -125,7 +126,7 @@ struct fabric_peer_seg {
  * endpoint of the other side. So a message or request never waits behind the bytes that the same
  * side sends. */
 struct fabric_conn {
-	struct peer_conn base; /* first */
+	struct peer_conn base; /* the first member, so that a pointer to it can be cast */
 	bool has_want, has_pong, is_busy, is_stuck;
 	/* The channel on which this side posts messages and reads is open */
 	bool is_linked;
@@ -143,10 +144,10 @@ struct fabric_conn {
 	uint32_t n_reads, n_rops, n_queued;
 	struct read_window read_window;
 	struct fabric_read_list queue;
-	uint32_t reads_used; /* one bit per element of reads */
+	uint32_t reads_used; /* bitmap of the elements of reads that are in use */
 	struct fabric_read reads[READS_MAX];
 
-	struct fi_info *info; /* destination, until both channels are open */
+	struct fi_info *info; /* address of the peer, kept until both channels are open */
 	uint32_t n_dirty;
 	/* Bitmap of own segments that were added or removed without a message to the peer yet */
 	uint64_t dirty[FABRIC_SEGS_MAX / 64];
@@ -158,7 +159,7 @@ enum fabric_cm_kind { CM_REQUEST, CM_CONNECTED, CM_DOWN };
 struct fabric_cm_event {
 	enum fabric_cm_kind kind;
 	int err;              /* CM_DOWN: 0: the peer has closed the connection */
-	struct fid *fid;      /* only compared: the endpoint may be closed already */
+	struct fid *fid;      /* the endpoint; only compared, because it may be closed already */
 	struct fi_info *info; /* CM_REQUEST: the data thread frees it */
 	struct ticket ticket;
 	uint32_t data_bytes;
@@ -166,11 +167,11 @@ struct fabric_cm_event {
 	uint8_t key[TICKET_KEY_BYTES];
 };
 struct fabric_xport {
-	struct peer_xport base; /* first */
+	struct peer_xport base; /* the first member, so that a pointer to it can be cast */
 	struct net_thread shared;
 	struct fabric *f;
 	bool is_verbs;
-	bool is_spoiled; /* see fabric_spoil */
+	bool is_spoiled; /* set by fabric_spoil */
 	struct fid_domain *domain;
 	struct fid_eq *eq;
 	struct fid_cq *cq;
@@ -184,18 +185,18 @@ struct fabric_xport {
 	struct fabric_conn *conns[FABRIC_CONNS_MAX];
 
 	uint16_t seg_next;
-	struct fabric_seg *segs; /* FABRIC_SEGS_MAX */
+	struct fabric_seg *segs; /* array of FABRIC_SEGS_MAX elements */
 };
 
 struct fabric {
-	struct net base; /* first */
+	struct net base; /* the first member, so that a pointer to it can be cast */
 	struct fi_info *info;
 	uint64_t mr_mode;
 	uint32_t tx_max;
 	struct fid_fabric *fabric;
 	struct fid_eq *eq; /* event queue of the listener */
 	struct fid_pep *pep;
-	/* base.lock is held while event queues are read. */
+	/* The connection-management thread holds base.lock while it reads event queues. */
 	uint64_t swept_ns; /* connection-management thread only */
 	pthread_t thread;
 	int epoll_fd, stop_fd;

@@ -1,5 +1,6 @@
 /* The connection-management thread of the libfabric transport: read the event queues, check
- * tickets, refuse strangers, pass events to the data threads. It never touches a connection. */
+ * tickets, refuse clients without a valid ticket, pass events to the data threads. It never touches
+ * a connection. */
 #include "common/transport/fabric/fabric_impl.h"
 
 #include <errno.h>
@@ -94,7 +95,7 @@ static void on_error(struct fabric_xport *x, struct fid_eq *eq)
 	tell(x, &ev);
 }
 
-/* Handle the queue's events; returns their number. */
+/* Handle the events in a queue. Returns their number. */
 static int drain_eq(struct fabric *f, struct fabric_xport *x, struct fid_eq *eq)
 {
 	union {

@@ -54,8 +54,9 @@ struct shm_config {
 	uint32_t my_id;
 	uint64_t my_instance;
 	uint32_t connect_timeout_ms; /* limit of the handshake */
-	uint32_t ping_ms, dead_ms;   /* same as in struct net_config */
-	net_key_fn key_fn;           /* listener: called on the data thread */
+	uint32_t ping_ms, dead_ms;   /* as in struct net_config */
+	/* Listener: returns keys for tickets; called on the data thread */
+	net_key_fn key_fn;
 	void *key_ctx;
 	struct shm_counters *counters; /* must outlive the xports */
 };

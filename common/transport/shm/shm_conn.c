@@ -281,7 +281,7 @@ static void connecting_socket(struct shm_conn *c)
 			c->is_challenged = true;
 			send_hello(c, u.ch.nonce);
 		} else if (n == sizeof(u.w) && fd >= 0) {
-			take_welcome(c, &u.w, fd); /* owns fd */
+			take_welcome(c, &u.w, fd); /* takes fd */
 		} else {
 			if (fd >= 0)
 				close(fd);

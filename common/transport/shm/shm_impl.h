@@ -26,21 +26,21 @@
 #define SHM_STRANGERS  16  /* most connections that have not sent a valid ticket yet */
 #define SHM_PER_USER   8   /* most of these connections per user */
 #define SHM_LOOK_NS    UINT64_C(1000000)
-#define SHM_MAGIC      UINT32_C(0x48535042) /* "BPSH" */
+#define SHM_MAGIC      UINT32_C(0x48535042) /* the letters "BPSH" */
 #define SHM_VERSION    1
 #define SHM_PAGE       4096
 #define SHM_AREA_BYTES (SHM_PAGE + 2 * (size_t)RING_BYTES)
 /* Most bytes that one poll copies, which takes about 0.1 ms */
 #define SHM_COPY_SLICE   ((size_t)512 << 10)
 #define SHM_RX_BATCH     64
-#define SHM_NOTE_ROOM    128 /* size of a message about a segment */
+#define SHM_NOTE_ROOM    128 /* most bytes of a message about a segment in the ring */
 #define SHM_SOCK_FULL_NS UINT64_C(1000000)
 #define SHM_SEGS_MAX     4096
 #define SHM_BUF_BYTES    (((size_t)WIRE_SEND_MAX + 63) & ~(size_t)63)
 
 enum shm_side { SHM_AGENT, SHM_SERVER }; /* the side that writes into a ring */
 
-/* First page of the rings' memfd. */
+/* First page of the memfd of the rings; the bytes of both rings follow. */
 struct shm_page {
 	struct ring_shared dir[2]; /* index: enum shm_side of the producer */
 	/* Index: enum shm_side; not 0: that side has closed, and may change the memory that
@@ -56,7 +56,8 @@ struct shm_challenge {
 	uint64_t nonce;
 };
 struct shm_hello {
-	uint8_t ticket[TICKET_BYTES]; /* nonce: the challenge's; channel TICKET_SAME_HOST */
+	/* Ticket with the nonce of the challenge and the channel TICKET_SAME_HOST */
+	uint8_t ticket[TICKET_BYTES];
 	uint64_t nonce;
 };
 struct shm_welcome { /* sent with the memfd of the rings */
@@ -71,7 +72,7 @@ struct shm_note {
 
 /* Segment of a peer, mapped into this process. */
 struct shm_map {
-	uint32_t refs; /* held by the connection's table, reads and loans */
+	uint32_t refs; /* number of references: from the connection's table, reads and loans */
 	bool is_withdrawn;
 	const uint8_t *mem;
 	size_t bytes;
@@ -86,11 +87,11 @@ struct shm_read {
 TAILQ_HEAD(shm_read_list, shm_read);
 
 struct shm_conn {
-	struct peer_conn base; /* first */
+	struct peer_conn base; /* the first member, so that a pointer to it can be cast */
 	enum shm_side side;
 	int sock;
 	uid_t uid;             /* user of the peer, for the log and the limit on strangers */
-	struct shm_page *page; /* UP: SHM_AREA_BYTES mapped */
+	struct shm_page *page; /* set while UP: mapping of SHM_AREA_BYTES */
 	struct ring_end tx, rx;
 	bool is_challenged, has_want, has_pong, is_sock_full;
 	uint64_t sock_retry_ns;
@@ -110,7 +111,7 @@ struct shm_seg {
 };
 
 struct shm_xport {
-	struct peer_xport base; /* first */
+	struct peer_xport base; /* the first member, so that a pointer to it can be cast */
 	struct shm_config cfg;
 	char path[SHM_PATH_BYTES]; /* path of the listener's socket */
 	int listen_fd;
@@ -118,7 +119,7 @@ struct shm_xport {
 	uint64_t looked_ns;
 	struct shm_conn *conns[SHM_CONNS_MAX];
 	TAILQ_HEAD(, shm_conn) gone;
-	struct shm_seg *segs; /* SHM_SEGS_MAX */
+	struct shm_seg *segs; /* array of SHM_SEGS_MAX elements */
 	_Alignas(8) uint8_t rx_buf[SHM_BUF_BYTES];
 	_Alignas(8) uint8_t tx_buf[SHM_BUF_BYTES];
 };

@@ -48,7 +48,7 @@ int shm_send(struct xconn *xc, const struct wire_msg *m)
 
 	if (c->base.state != CONN_UP)
 		return -ENOTCONN;
-	if (c->n_dirty) /* the message may name a new segment */
+	if (c->n_dirty) /* announce new segments first, because the message may name one */
 		rc = shm_announce(c);
 	if (!rc)
 		rc = shm_put(c, m);

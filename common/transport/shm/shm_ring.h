@@ -37,7 +37,7 @@ struct ring_shared {
 /* State of one end of a ring, in this process's own memory. */
 struct ring_end {
 	struct ring_shared *s;
-	uint8_t *bytes; /* RING_BYTES */
+	uint8_t *bytes; /* the RING_BYTES of the ring, in shared memory */
 	uint64_t mine;  /* this side's index: tail of the producer, head of the consumer */
 	uint64_t theirs;
 };

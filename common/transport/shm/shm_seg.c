@@ -289,7 +289,7 @@ void shm_note_seg(struct shm_conn *c, const struct wire_msg *m)
 	}
 	map = calloc(1, sizeof(*map));
 	if (map)
-		map->mem = shm_map_fd(fd, m->seg.bytes, PROT_READ, 0); /* owns fd */
+		map->mem = shm_map_fd(fd, m->seg.bytes, PROT_READ, 0); /* takes fd */
 	else
 		close(fd);
 	if (!map || !map->mem) {

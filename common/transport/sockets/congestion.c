@@ -15,7 +15,7 @@
 
 #define AUTO   "auto"
 #define SYSTEM "system"
-#define BBR    "bbr" /* also bbr2, bbr3 of patched kernels */
+#define BBR    "bbr" /* prefix, which bbr2 and bbr3 of patched kernels have as well */
 
 static const char *const instead[] = {"cubic", "reno"};
 

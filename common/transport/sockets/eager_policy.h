@@ -23,7 +23,7 @@
 
 struct eager_policy_offer {
 	uint64_t offset;
-	uint32_t len; /* 0: none */
+	uint32_t len; /* 0: the element is not used */
 	uint16_t segment;
 };
 struct eager_policy {

@@ -142,7 +142,7 @@ bool recv_window_bounded(struct recv_window *w, uint32_t most_us, uint64_t now_n
 
 void recv_window_refused(struct recv_window *w)
 {
-	w->n_limited = LIMITED_MAX; /* do not let the kernel choose again soon */
+	w->n_limited = LIMITED_MAX; /* so that it takes long until the kernel may choose again */
 	set(w, w->share);
 }
 

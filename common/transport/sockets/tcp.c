@@ -16,7 +16,7 @@
 #include "common/base/log.h"
 
 #define EVENTS_MAX 64
-#define WAKE_UP    UINT64_MAX /* marks the wake-up in epoll data */
+#define WAKE_UP    UINT64_MAX /* epoll data of the wake-up descriptor */
 
 /* ---- the poll loop ---- */
 

@@ -67,10 +67,10 @@ _Static_assert(TCP_RX_BYTES >= 2 * TCP_FRAME_MAX, "a frame fits, wherever it beg
 enum tcp_lane_kind { LANE_MESSAGES, LANE_BULK, N_LANES };
 _Static_assert((int)N_LANES == (int)N_CHANNELS, "a socket per channel of the tickets");
 
-/* Part of a read, requested by one frame. */
+/* Part of a read that one FRAME_READ has requested. */
 struct tcp_piece {
 	struct tcp_read *rd;
-	uint32_t at, len; /* position in the read */
+	uint32_t at, len; /* offset and length of the piece in the read */
 	uint64_t asked_ns;
 };
 /* Part of a segment that the peer requested, or that is sent eagerly. */
@@ -80,7 +80,7 @@ struct tcp_answer {
 	bool is_eager;
 	uint32_t len;
 	uint64_t offset;
-	uint64_t count; /* is_eager: number of eager offers before it */
+	uint64_t count; /* is_eager: number of eager offers before this one */
 };
 /* Offer of the peer whose bytes are sent without a request. */
 struct tcp_eager {
@@ -118,7 +118,7 @@ struct tcp_read {
 TAILQ_HEAD(tcp_read_list, tcp_read);
 
 struct tcp_seg {
-	const uint8_t *mem; /* NULL: none */
+	const uint8_t *mem; /* NULL: no segment has this number */
 	size_t bytes;
 };
 
@@ -136,7 +136,7 @@ struct tcp_lane {
 };
 
 struct tcp_conn {
-	struct peer_conn base; /* first */
+	struct peer_conn base; /* the first member, so that a pointer to it can be cast */
 	bool is_busy, has_want, has_ping, has_pong;
 	struct tcp_lane lanes[N_LANES];
 	TAILQ_ENTRY(tcp_conn) link; /* on x->busy */
@@ -155,7 +155,7 @@ struct tcp_conn {
 	/* Offers announced so far, and offers whose bytes have arrived */
 	uint64_t eager_count, eager_done;
 	struct tcp_arrival in;
-	struct tcp_frame head; /* head of the next bytes */
+	struct tcp_frame head; /* the head that is being received, or that of the present arrival */
 	/* Eager bytes wait for the message with their offer: receive nothing on LANE_BULK until a
 	 * message has arrived */
 	bool is_held;
@@ -168,13 +168,13 @@ struct tcp_conn {
 	uint32_t answer_sent; /* bytes sent of the first answer, including head and trailer */
 	uint32_t eager_bytes; /* sum of the lengths of the eager answers in the queue */
 	uint64_t eager_sent;  /* offers announced so far */
-	bool wants_eager;     /* call writable when there is room */
+	bool wants_eager;     /* a patient offer was refused: call writable when there is room */
 	struct eager_policy policy;
 
 	uint32_t n_reads, n_queued;
 	struct read_window read_window;
 	struct tcp_read_list queue;
-	uint32_t reads_used; /* one bit per element of reads */
+	uint32_t reads_used; /* bitmap of the elements of reads that are in use */
 	struct tcp_read reads[READS_MAX];
 
 	struct sockaddr_storage addr;
@@ -183,10 +183,10 @@ struct tcp_conn {
 TAILQ_HEAD(tcp_conn_list, tcp_conn);
 
 struct tcp_xport {
-	struct peer_xport base; /* first */
+	struct peer_xport base; /* the first member, so that a pointer to it can be cast */
 	struct net_thread shared;
 	struct tcp_net *net;
-	uint64_t turn; /* polls so far */
+	uint64_t turn; /* number of polls so far */
 
 	struct recv_window window; /* window of all LANE_BULK sockets */
 	size_t unmeasured;
@@ -222,7 +222,7 @@ int tcp_connect(struct xport *x, const char *addr, uint16_t port, uint16_t threa
 	uint64_t peer_instance, const void *key, void *user, struct xconn **ret_conn);
 /* Accept a socket whose ticket is valid. Owns guest->fd. */
 void tcp_accept(struct tcp_xport *x, const struct tcp_accepted *guest);
-/* Continue the handshake of a lane. */
+/* Do the next step of the handshake on a lane, if its socket is ready. */
 void tcp_handshake(struct tcp_conn *c, enum tcp_lane_kind lane);
 /* Finish the handshake of the accepting side: the first message of the connecting side has
  * arrived. */

@@ -14,7 +14,7 @@
 
 #define TCP_QUEUE_MAX 512 /* most accepted sockets that wait for one data thread */
 
-/* Socket whose ticket was valid. */
+/* Accepted socket whose ticket was valid, on the way to its data thread. */
 struct tcp_accepted {
 	int fd;
 	struct ticket ticket;
@@ -23,7 +23,7 @@ struct tcp_accepted {
 
 /* Connection that has sent no ticket yet. */
 struct tcp_pending {
-	int fd; /* -1: free */
+	int fd; /* -1: this entry is free */
 	uint64_t since_ns;
 	unsigned n;
 	uint8_t ticket[TICKET_BYTES];
@@ -38,7 +38,7 @@ struct tcp_listener {
 };
 
 struct tcp_net {
-	struct net base; /* first */
+	struct net base; /* the first member, so that a pointer to it can be cast */
 	struct sockaddr_storage bind_addr;
 	socklen_t bind_len;
 	/* For data sockets; empty: keep the system's default */
