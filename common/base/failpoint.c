@@ -23,8 +23,8 @@ enum action { ACT_NONE, ACT_CRASH, ACT_SLEEP, ACT_HANG, ACT_ERROR, ACT_DROP };
 
 struct arm {
 	enum action action;
-	int code;          /* for ACT_ERROR */
-	uint64_t sleep_ms; /* for ACT_SLEEP */
+	int code;          /* error code of ACT_ERROR */
+	uint64_t sleep_ms; /* duration of ACT_SLEEP */
 	uint64_t after, count, passed, done;
 	double prob;
 };

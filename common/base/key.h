@@ -15,7 +15,7 @@
 #define KEY_BYTES       32
 #define KEY_MAC_BYTES   32
 #define KEY_HEX_BYTES   (2 * KEY_BYTES + 1)
-#define KEY_PRINT_BYTES 9 /* fingerprint, 8 hex digits */
+#define KEY_PRINT_BYTES 9 /* fingerprint: 8 hex digits and a NUL byte */
 
 struct cluster_key {
 	uint8_t b[KEY_BYTES];

@@ -14,7 +14,7 @@
 #include <unistd.h>
 
 #define JOURNAL_SOCKET "/run/systemd/journal/socket"
-#define FIELD_MAX      32 /* longest key */
+#define FIELD_MAX      32 /* longest key, in letters */
 #define FIELDS_MAX     16 /* most fields of a line */
 
 static const char *const uuids[] = {[LOG_ID_NONE] = NULL,

@@ -14,7 +14,7 @@
 #include "common/base/addr.h"
 
 #define BYTES_PER_MBIT 125000.0
-#define STACK_MAX      4 /* a VLAN on a bond on cards, and one spare */
+#define STACK_MAX      4 /* most layers of interfaces: a VLAN on a bond on cards, and one more */
 /* Longest time between two samples. When the timer fires later, the rate is not that of one
  * window. */
 #define LATE_NS (10 * NIC_WINDOW_NS)

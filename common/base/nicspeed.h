@@ -59,8 +59,8 @@ uint64_t nic_driver_mbps(const char *sysfs, const char *name);
 
 struct nic {
 	char name[IF_NAMESIZE]; /* "": no interface was found, or it is the loopback */
-	uint64_t driver_mbps;   /* 0: unknown */
-	int rx_fd, tx_fd;       /* counter files; -1: nothing to measure */
+	uint64_t driver_mbps;   /* speed that the driver reports; 0: unknown */
+	int rx_fd, tx_fd;       /* open files of the counters; -1: nothing to measure */
 	struct nic_meter meter;
 	uint64_t looked_bytes; /* sum of both counters at the last call of nic_has_load */
 };

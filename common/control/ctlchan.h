@@ -37,7 +37,7 @@ struct ctllisten;
 struct ctlchan_ops {
 	/* The connection is open. If there is a key, the peer has proven its identity. */
 	void (*opened)(void *arg, struct ctlchan *c);
-	/* Called for each frame; body is lent for the call. */
+	/* Called for each frame. body is valid until this returns. */
 	void (*frame)(
 		void *arg, struct ctlchan *c, uint16_t type, const uint8_t *body, size_t n_body);
 	/* The connection has ended. Called exactly once for each connection that opened(), and for
@@ -51,9 +51,9 @@ struct ctlchan_ops {
 struct ctllisten_conf {
 	struct addr addr;                /* port 0: any free port */
 	struct tls_conf auth;            /* empty: addr must be a loopback address */
-	uint32_t trust_timeout_ms;       /* 0: the default, 5000 */
-	unsigned max_untrusted;          /* 0: the default, 64 */
-	unsigned max_untrusted_per_host; /* 0: the default, 16 */
+	uint32_t trust_timeout_ms;       /* time for a connection to become trusted; 0: 5000 */
+	unsigned max_untrusted;          /* most untrusted connections; 0: 64 */
+	unsigned max_untrusted_per_host; /* most untrusted connections from one host; 0: 16 */
 };
 
 #define CTLLISTEN_REFUSALS_KEPT  64

@@ -14,7 +14,7 @@ enum chan_state { DIALING, HANDSHAKE, UNTRUSTED, TRUSTED, FLUSHING, DEAD };
 TAILQ_HEAD(chan_list, ctlchan);
 
 struct ctlchan {
-	TAILQ_ENTRY(ctlchan) link; /* in one list of the listener */
+	TAILQ_ENTRY(ctlchan) link; /* in one of the listener's lists */
 	struct chan_list *list;    /* NULL for a connection made by ctlchan_connect */
 	struct ctllisten *listener;
 	struct event_base *base;

@@ -53,7 +53,7 @@ struct ctlclient {
 	bool is_accepted; /* ctlclient_accepted was called for chan */
 	uint32_t window_ms;
 	uint64_t lost_ms;  /* when the last accepted connection was lost; 0: none yet */
-	unsigned n_failed; /* attempts since the last connection that lasted STABLE_MS */
+	unsigned n_failed; /* number of attempts since a connection lasted STABLE_MS */
 	size_t next_addr;
 	size_t next_number; /* index into the addresses to which the name resolves */
 };

@@ -29,7 +29,7 @@ struct ctlclient;
 struct ctlclient_ops {
 	/* The connection is open; send the first message. */
 	void (*up)(void *arg, struct ctlclient *c);
-	/* Called for each frame; body is lent for the call. */
+	/* Called for each frame. body is valid until this returns. */
 	void (*frame)(
 		void *arg, struct ctlclient *c, uint16_t type, const uint8_t *body, size_t n_body);
 	/* was_up: the connection was lost; else one more attempt has failed. The client goes on

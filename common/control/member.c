@@ -38,12 +38,12 @@ struct member {
 	uint32_t id;
 	/* Written by the loop, read by any thread; independent of other fields */
 	_Atomic uint32_t term;
-	_Atomic uint32_t restarts; /* same as term */
+	_Atomic uint32_t restarts; /* threads: as for term */
 	_Atomic uint64_t view;     /* largest view received */
 	/* Written by the loop, read by senders, for which it may be out of date */
 	_Atomic bool is_up;
 	_Atomic bool has_lost;       /* set by senders when a message could not be queued */
-	_Atomic uint64_t down_since; /* ns */
+	_Atomic uint64_t down_since; /* time of the loss, in ns */
 	char down_why[200];
 	struct event *beat_timer;
 	uint32_t beat_ms, dead_ms;

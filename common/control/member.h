@@ -29,11 +29,11 @@ struct member_past {
 
 struct member_config {
 	enum role role;
-	const char *name; /* unique in its role */
+	const char *name; /* the member's name, unique in its role */
 	/* Name of this machine; servers and agents with the same host share a machine */
 	const char *host;
 	struct addr scheduler;
-	struct tls_conf auth;  /* empty: loopback only */
+	struct tls_conf auth;  /* credentials; empty: only a scheduler on loopback is allowed */
 	const char *data_addr; /* numeric address of the data plane's listener; "" for an agent */
 	uint16_t data_port;
 	uint16_t threads;
@@ -121,7 +121,7 @@ struct member_peer {
 	char name[CTL_NAME_MAX + 1], host[CTL_NAME_MAX + 1], addr[64];
 	uint8_t key[CTL_KEY_BYTES];
 };
-/* Look up a peer. Thread: any.
+/* Look up a peer in the table. Thread: any.
  * Errors: BPS_ENOTFOUND. */
 int member_peer(struct member *m, uint32_t id, struct member_peer *ret);
 /* Look up a peer's key; a net_key_fn (common/transport/net.h). ctx: pointer to the owner's `struct

@@ -18,7 +18,7 @@ struct resolve {
 	struct addr addr;
 	resolve_done_fn *done;
 	void *arg;
-	struct event *ready; /* readable when the thread has written answer */
+	struct event *ready; /* event of fd, which is readable when the thread has written answer */
 	int fd;
 	bool has_thread;
 	pthread_t thread;

@@ -37,7 +37,7 @@ static void apply_log_level(const struct daemon_opts *opts)
 	log_set_level(level);
 }
 
-/* Set the failpoints and log them.
+/* Set the failpoints of the setting `faults`, and log that there are some.
  * Errors: with a sentence. */
 static int apply_faults(const char *text, struct err_text *err)
 {

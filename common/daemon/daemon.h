@@ -128,7 +128,7 @@ void daemon_ready(struct daemon *d, uint16_t port, const char *status);
  * not there yet, a full disk, no memory). EX_CONFIG (78): every start fails until the configuration
  * changes. */
 int daemon_exit_status(int rc);
-/* Run until a signal or daemon_quit; returns the exit status. */
+/* Run the control loop until a signal or daemon_quit. Returns the exit status. */
 int daemon_run(struct daemon *d);
 /* Make daemon_run return this exit status. Thread: the loop's. */
 void daemon_quit(struct daemon *d, int exit_status);

@@ -18,7 +18,7 @@
 #define FDSTORE_NAME_BYTES 64
 
 struct fdstore_fd {
-	int fd; /* -1: already taken */
+	int fd; /* -1: fdstore_take has taken it */
 	char name[FDSTORE_NAME_BYTES];
 };
 /* Descriptors that the manager passed to this process, including sockets of activation. */
@@ -31,7 +31,7 @@ struct fdstore {
  * All of them become close-on-exec.
  * Errors: -ENOMEM, -errno with a sentence; then *ret is empty. */
 int fdstore_inherit(struct fdstore *ret, struct err_text *err);
-/* Close the descriptors that were not taken, and free. NULL is allowed. */
+/* Close the descriptors that were not taken, and free the list. NULL is allowed. */
 void fdstore_fini(struct fdstore *s);
 /* Take one descriptor of that name, which the caller then owns. Returns -1 when none is left. */
 int fdstore_take(struct fdstore *s, const char *name);

@@ -30,7 +30,7 @@ struct httpd_request;
 #define HTTPD_MAX_CONNECTIONS 64
 
 enum httpd_probe {
-	HTTPD_HEALTH, /* /healthz: all is well */
+	HTTPD_HEALTH, /* /healthz: no problem is present */
 	HTTPD_LIVE,   /* /livez: the process is not stuck; a restart would not help */
 	HTTPD_READY,  /* /readyz: the daemon can do its work */
 };
@@ -53,7 +53,7 @@ struct httpd_ops {
 int httpd_new(struct httpd **ret_httpd, struct event_base *base, const struct addr *addr,
 	uint32_t status_timeout_ms, const struct httpd_ops *ops, void *arg, struct err_text *err);
 
-/* Add the page /config. */
+/* Add the page /config, which `config` writes. */
 void httpd_set_config(struct httpd *h, void (*config)(void *arg, struct evbuffer *out), void *arg);
 
 /* Also accept requests whose Host field is one of these names, separated by blanks or commas. The

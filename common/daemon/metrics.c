@@ -20,7 +20,7 @@ static void add_text(struct evbuffer *out, const char *text)
 	evbuffer_add(out, text, strlen(text));
 }
 
-/* Format a number for Prometheus; whole numbers without exponent up to 2^53. */
+/* Format a number for Prometheus. Whole numbers up to 2^53 have no exponent. */
 static const char *format_value(double v, char buf[static 32])
 {
 	if (isnan(v))

@@ -151,14 +151,15 @@ struct node_health {
 	 * yet */
 	uint64_t beat_ns;
 	bool is_agent;
-	bool is_isolated; /* an agent without contact to scheduler or servers for too long */
+	/* An agent has reached neither the scheduler nor any server for too long */
+	bool is_isolated;
 };
 
-/* Answer a health probe. */
+/* Return whether the probe succeeds. Else err has the reason. */
 bool node_probe(const struct node *n, enum httpd_probe probe, const struct node_health *h,
 	struct err_text *err);
 /* Write the first part of /metrics, the same for both programs. */
 void node_metrics(const struct node *n, const struct node_health *h, struct evbuffer *out);
-/* Make the first part of /status, the same for both programs: a new JSON object. */
+/* Make a new JSON object with the first part of /status, the same for both programs. */
 json_t *node_status(const struct node *n, const char *role, const struct node_health *h);
 #endif

@@ -27,7 +27,8 @@ static int socket_address(const char *path, struct sockaddr_un *ret_sun, socklen
 	memset(ret_sun, 0, sizeof(*ret_sun));
 	ret_sun->sun_family = AF_UNIX;
 	memcpy(ret_sun->sun_path, path, n);
-	if (path[0] == '@') /* abstract: a leading zero byte, no terminator */
+	/* The address of an abstract socket begins with a zero byte and has no terminator */
+	if (path[0] == '@')
 		ret_sun->sun_path[0] = '\0';
 	*ret_len = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + n);
 	return 0;
@@ -99,7 +100,8 @@ static int send_status(const char *head, const char *status)
 	char lines[600];
 
 	snprintf(lines, sizeof(lines), "%sSTATUS=%s", head, status);
-	for (char *p = lines + strlen(head); *p; p++) /* a status is one line */
+	/* Replace line ends, because a status is one line */
+	for (char *p = lines + strlen(head); *p; p++)
 		if (*p == '\n')
 			*p = ' ';
 	return notify_send(lines, -1);

@@ -108,7 +108,7 @@ static void thread_metrics(struct evbuffer *out)
 			out, "bps_thread_runqueue_seconds_total", &l.t[i], l.t[i].runqueue_ns);
 }
 
-/* Return the resident memory; 0: unknown. */
+/* Return the bytes of resident memory; 0: unknown. */
 static double resident_bytes(void)
 {
 	FILE *f = fopen("/proc/self/statm", "re");

@@ -16,7 +16,7 @@
 #define SETTINGS_HINT_BYTES   NEAREST_HINT_BYTES
 
 struct settings_entry {
-	char *text;       /* text as in the source */
+	char *text;       /* the value as text, as written in its source */
 	char *source;     /* NULL until a source sets it */
 	char *waiting;    /* value that a restart will put in force; NULL: the present one */
 	const char *flag; /* value of the flag, in argv */
@@ -39,7 +39,7 @@ struct settings {
 	char **args;
 	size_t n_args;
 	const char *config_path;
-	unsigned n_files; /* files read so far */
+	unsigned n_files; /* number of files read so far */
 	bool is_config_required, wants_help, wants_version, wants_check, wants_print;
 	bool wants_failpoints;
 };

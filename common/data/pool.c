@@ -122,7 +122,7 @@ struct buf *pool_get(struct pool *p, size_t bytes)
 	}
 	b = TAILQ_FIRST(&p->free[o]);
 	free_list_del(p, b);
-	while (o > want) { /* split: the upper half stays free */
+	while (o > want) { /* split the block; its upper half becomes free */
 		size_t half = (size_t)POOL_MIN_BYTES << --o;
 
 		free_list_add(p, block_at(b, b->offset + half), half);

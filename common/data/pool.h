@@ -8,7 +8,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#ifndef POOL_MIN_BYTES /* smaller in the simulator */
+#ifndef POOL_MIN_BYTES /* the simulator defines a smaller one */
 #define POOL_MIN_BYTES 4096
 #endif
 

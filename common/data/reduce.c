@@ -64,8 +64,8 @@ static const struct reduce_table *table_choose(void)
 	return tables[i];
 }
 
-/* Table in use; NULL before the first use. Threads that race here choose the same table, and tables
- * are constant, so no ordering is needed. */
+/* Table in use; NULL before the first use. Threads that choose at the same time choose the same
+ * table, and tables are constant, so relaxed order suffices. */
 static _Atomic(const struct reduce_table *) table_now;
 
 static const struct reduce_table *table_get(void)

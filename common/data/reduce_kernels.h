@@ -39,7 +39,8 @@ typedef void reduce_whole_fn(
 
 struct reduce_table {
 	const char *name;
-	reduce_fold_fn *fold[REDUCE_DTYPES][OP_AVG];   /* avg folds as sum */
+	/* Indexed by dtype and op; avg is folded as sum */
+	reduce_fold_fn *fold[REDUCE_DTYPES][OP_AVG];
 	reduce_finish_fn *finish[REDUCE_DTYPES];       /* NULL for integers */
 	reduce_whole_fn *whole[REDUCE_DTYPES][OP_AVG]; /* NULL for types other than f16 and bf16 */
 };

@@ -46,8 +46,10 @@ struct dataloop {
 	uv_timer_t timer, beat;
 	uv_poll_t x_poll;
 	uv_async_t async;
-	_Atomic uint64_t beat_ns; /* written by the thread, read by the watchdog; no order needed */
-	pthread_mutex_t lock;     /* guards the ring of posts */
+	/* Written by the data thread, read by others; relaxed, because no other data depends on
+	 * it */
+	_Atomic uint64_t beat_ns;
+	pthread_mutex_t lock; /* guards the ring of posts */
 	struct dataloop_post *posts;
 	size_t cap, head, n;
 };
