@@ -29,7 +29,7 @@ struct attempt {
 };
 
 struct datapath {
-	struct xport pub; /* first */
+	struct xport pub; /* the first member, so that a pointer to it can be cast */
 	struct xport *net, *shm;
 	struct shm_config cfg;
 	int epoll_fd;
