@@ -79,7 +79,9 @@ static int open_ep(struct fabric_conn *c, enum channel channel, struct fi_info *
 {
 	struct fabric_xport *x = fabric_xport_of(c);
 	struct fid_ep **ep = &c->eps[channel];
-	int rc = fabric_io_grow_rx(x, (x->base.n_conns + 1) * x->f->base.cfg.credits);
+	/* The second channel of a connection uses the receives of the first one. */
+	uint32_t n_conns = x->base.n_conns + (c->base.state == CONN_FREE);
+	int rc = fabric_io_grow_rx(x, n_conns * x->f->base.cfg.credits);
 
 	if (!rc)
 		rc = fi_endpoint(x->domain, info, ep, NULL);
