@@ -12,6 +12,7 @@
 
 #include "bps-scheduler/bpsctl/checks.h"
 #include "bps-scheduler/bpsctl/table_cells.h"
+#include "common/transport/fabric/fabric_gates.h"
 #include "common/transport/fabric/libfabric.h"
 
 #define FILES_MIN    4096
@@ -166,7 +167,7 @@ static void check_libfabric(json_t *list, const struct host_needs *needs)
 
 	if (libfabric_load(&err) < 0) {
 		check_add(list, needs->has_libfabric ? CHECK_BAD : CHECK_WARN, "libfabric",
-			"install libfabric " LIBFABRIC_OLDEST_TEXT " or newer", "%s", err.s);
+			"install libfabric " FABRIC_OLDEST_TEXT " or newer", "%s", err.s);
 		return;
 	}
 	v = fi_version();

@@ -312,6 +312,7 @@ int fabric_open_mr(const struct net_config *cfg, int mr_mode, net_key_fn key_fn,
 			err, -ENOMEM, "cannot set up the fabric: no memory or descriptors left");
 		goto fail;
 	}
+	f->gates = fabric_gates_of(fi_version(), is_verbs(f));
 	rc = get_info(f, mr_mode, err);
 	if (rc)
 		goto fail;
@@ -394,7 +395,7 @@ static void close_conns(struct fabric_xport *x, const char *why)
 
 void fabric_spoil(struct fabric_xport *x)
 {
-	x->is_spoiled = !x->is_verbs;
+	x->is_spoiled = x->f->gates.is_spoiled_by_cut_reads;
 }
 
 void fabric_renew(struct fabric_xport *x)

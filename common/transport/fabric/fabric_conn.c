@@ -18,12 +18,12 @@ static struct fabric_conn *conn_get(struct fabric_xport *x)
 {
 	struct fabric_conn *c = NULL;
 	uint64_t last_cookie;
-	uint16_t slot;
+	uint32_t slot;
 
-	for (slot = 0; slot < FABRIC_CONNS_MAX; slot++)
+	for (slot = 0; slot < x->f->gates.conns_max; slot++)
 		if (!x->conns[slot] || x->conns[slot]->base.state == CONN_FREE)
 			break;
-	if (slot == FABRIC_CONNS_MAX)
+	if (slot == x->f->gates.conns_max)
 		return NULL;
 	if (!x->conns[slot])
 		x->conns[slot] = calloc(1, sizeof(*c));
@@ -34,7 +34,10 @@ static struct fabric_conn *conn_get(struct fabric_xport *x)
 	memset(c, 0, sizeof(*c));
 	c->last_cookie = last_cookie;
 	c->base.pub.x = &x->base.pub;
-	c->base.slot = slot;
+	c->base.slot = (uint16_t)slot;
+	c->granted = x->f->base.cfg.credits;
+	if (x->base.n_conns >= FABRIC_CONNS_RICH && c->granted > FABRIC_CREDITS_FEW)
+		c->granted = FABRIC_CREDITS_FEW;
 	TAILQ_INIT(&c->ops);
 	TAILQ_INIT(&c->queue);
 	c->read_window.limit = READ_WINDOW_FIRST;
@@ -80,8 +83,8 @@ static int open_ep(struct fabric_conn *c, enum channel channel, struct fi_info *
 	struct fabric_xport *x = fabric_xport_of(c);
 	struct fid_ep **ep = &c->eps[channel];
 	/* The second channel of a connection uses the receives of the first one. */
-	uint32_t n_conns = x->base.n_conns + (c->base.state == CONN_FREE);
-	int rc = fabric_io_grow_rx(x, n_conns * x->f->base.cfg.credits);
+	uint32_t more = c->base.state == CONN_FREE ? c->granted : 0;
+	int rc = fabric_io_grow_rx(x, x->n_granted + more);
 
 	if (!rc)
 		rc = fi_endpoint(x->domain, info, ep, NULL);
@@ -100,7 +103,8 @@ static void conn_begin(struct fabric_conn *c, enum conn_state state, const char 
 {
 	struct fabric_xport *x = fabric_xport_of(c);
 
-	c->rx_allow = x->f->base.cfg.credits;
+	c->rx_allow = c->granted;
+	x->n_granted += c->granted;
 	atomic_store_explicit(
 		&x->shared.count.connections, ++x->base.n_conns, memory_order_relaxed);
 	peer_conn_begin(&c->base, state, why);
@@ -135,7 +139,7 @@ static int connect_channel(struct fabric_conn *c, enum channel channel)
 
 	if (rc)
 		return rc;
-	net_seal_ticket(net, &c->base, channel, (uint16_t)net->cfg.credits, sealed);
+	net_seal_ticket(net, &c->base, channel, (uint16_t)c->granted, sealed);
 	return fi_connect(c->eps[channel], c->info->dest_addr, sealed, sizeof(sealed));
 }
 
@@ -152,7 +156,7 @@ int fabric_conn_connect(struct xport *xp, const char *addr, uint16_t port, uint1
 	c = conn_get(x);
 	if (!c) {
 		log_rated(LOG_WARN, "data thread %u has its %u connections, cannot connect to %s",
-			x->base.thread, FABRIC_CONNS_MAX, addr);
+			x->base.thread, x->f->gates.conns_max, addr);
 		return -EMFILE;
 	}
 	c->info = fi_dupinfo(x->f->info);
@@ -191,8 +195,7 @@ static int accept_channel(struct fabric_conn *c, struct fabric_cm_event *ev)
 		return rc;
 	}
 	/* fi_endpoint has succeeded, so the endpoint owns the connection request from here on. */
-	net_seal_proof(&f->base, &ev->ticket, ev->key, (uint16_t)f->base.cfg.credits, c->rx_cookie,
-		sealed);
+	net_seal_proof(&f->base, &ev->ticket, ev->key, (uint16_t)c->granted, c->rx_cookie, sealed);
 	if (!rc)
 		rc = fi_accept(c->eps[channel], sealed, sizeof(sealed));
 	fi_freeinfo(ev->info);
@@ -233,7 +236,7 @@ void fabric_conn_accept(struct fabric_xport *x, struct fabric_cm_event *ev)
 	c = conn_get(x);
 	if (!c) {
 		log_rated(LOG_WARN, "data thread %u has its %u connections, refused peer=%u",
-			x->base.thread, FABRIC_CONNS_MAX, ev->ticket.peer_id);
+			x->base.thread, x->f->gates.conns_max, ev->ticket.peer_id);
 		fabric_cm_reject(x->f, ev->info, "FULL");
 		return;
 	}
@@ -390,6 +393,7 @@ void fabric_conn_down(struct fabric_conn *c, const char *why)
 	close_channels(c); /* from here on no byte is received or read (the fence) */
 	fabric_io_abandon(c);
 	cancel_reads(c);
+	x->n_granted -= c->granted;
 	atomic_store_explicit(
 		&x->shared.count.connections, --x->base.n_conns, memory_order_relaxed);
 	if (c->base.is_told)

@@ -123,7 +123,7 @@ static void rx_done(struct fabric_xport *x, struct fabric_buf *b, size_t n_bytes
 	}
 	if (!cookie || c->rx_cookie != cookie || c->base.state != CONN_UP)
 		return;
-	if (++c->owed >= x->f->base.cfg.credits / 2)
+	if (++c->owed >= c->granted / 2)
 		fabric_io_touch(c);
 }
 
@@ -230,7 +230,6 @@ static int drain_cq(struct fabric_xport *x, bool *ret_more)
 
 static void service_up(struct fabric_conn *c)
 {
-	const struct fabric_xport *x = fabric_xport_of(c);
 	struct wire_msg m = {.type = WIRE_PONG};
 
 	if (c->has_pong && !fabric_io_put(c, &m, 1))
@@ -238,7 +237,7 @@ static void service_up(struct fabric_conn *c)
 	if (c->n_dirty)
 		fabric_seg_announce(c);
 	m.type = WIRE_CREDIT;
-	if (c->owed >= x->f->base.cfg.credits / 2)
+	if (c->owed >= c->granted / 2)
 		fabric_io_put(c, &m, 0);
 	fabric_io_issue_reads(c);
 }

@@ -9,8 +9,9 @@
 #include <rdma/fabric.h>
 #include <rdma/fi_errno.h>
 
+#include "common/transport/fabric/fabric_gates.h"
+
 #define LIBRARY "libfabric.so.1"
-#define OLDEST  FI_VERSION(1, 17)
 
 /* The functions of libfabric that this program calls. The others are inline functions in its
  * headers, which call through tables in its objects. */
@@ -38,7 +39,6 @@ static int find(void *handle, const char *name, void *ret_fn, struct err_text *e
 int libfabric_load(struct err_text *err)
 {
 	void *handle;
-	uint32_t v;
 	int rc;
 
 	if (lib.handle)
@@ -58,11 +58,8 @@ int libfabric_load(struct err_text *err)
 		rc = find(handle, "fi_fabric", &lib.fabric, err);
 	if (rc == 0)
 		rc = find(handle, "fi_strerror", &lib.strerror, err);
-	v = rc ? 0 : lib.version();
-	if (rc == 0 && FI_VERSION_LT(v, OLDEST))
-		rc = err_set(err, -ENOSYS,
-			"libfabric %u.%u is too old: " LIBFABRIC_OLDEST_TEXT " is needed",
-			FI_MAJOR(v), FI_MINOR(v));
+	if (rc == 0)
+		rc = fabric_gates_check(lib.version(), err);
 	if (rc)
 		dlclose(handle);
 	else

@@ -6,11 +6,9 @@
 
 #include "common/base/error.h"
 
-#define LIBFABRIC_OLDEST_TEXT "1.17"
-
 /* Load the library. Call this before any of its functions (fi_getinfo, fi_strerror, ...). A second
  * call returns at once; the library is never unloaded. Returns 0, or a negative errno with a
- * sentence in err: not installed, or older than 1.17.
+ * sentence in err: not installed, or a version that fabric_gates_check rejects.
  * Thread: one at a time, before other threads change the environment, because libfabric reads some
  * variables. */
 int libfabric_load(struct err_text *err);

@@ -1,0 +1,36 @@
+#include "common/transport/fabric/fabric_gates.h"
+
+#include <errno.h>
+
+#include <rdma/fabric.h>
+
+#define OLDEST   FI_VERSION(1, 17)
+#define SPINNING FI_VERSION(1, 18)
+#define MENDED   FI_VERSION(1, 19)
+
+#define CONNS_FEW  256
+#define CONNS_MANY 1024
+
+int fabric_gates_check(uint32_t version, struct err_text *err)
+{
+	if (FI_VERSION_LT(version, OLDEST))
+		return err_set(err, -ENOSYS,
+			"libfabric %u.%u is too old: install " FABRIC_OLDEST_TEXT
+			", or 1.19 or newer",
+			FI_MAJOR(version), FI_MINOR(version));
+	if (version == SPINNING)
+		return err_set(err, -ENOSYS,
+			"libfabric 1.18 keeps a processor busy while a data thread is idle: "
+			"install " FABRIC_OLDEST_TEXT ", or 1.19 or newer");
+	return 0;
+}
+
+struct fabric_gates fabric_gates_of(uint32_t version, bool is_verbs)
+{
+	bool is_mended = FI_VERSION_GE(version, MENDED);
+
+	return (struct fabric_gates){
+		.is_spoiled_by_cut_reads = !is_verbs && !is_mended,
+		.conns_max = !is_verbs && is_mended ? CONNS_MANY : CONNS_FEW,
+	};
+}

@@ -1,0 +1,67 @@
+/* Properties of libfabric's versions, without the library. */
+#include <errno.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#include <cmocka.h>
+#include <rdma/fabric.h>
+
+#include "common/transport/fabric/fabric_gates.h"
+
+static void version_too_old_is_refused_with_those_that_can_be_used(void **state)
+{
+	struct err_text err = {""};
+
+	(void)state;
+	assert_int_equal(fabric_gates_check(FI_VERSION(1, 16), &err), -ENOSYS);
+	assert_non_null(strstr(err.s, "libfabric 1.16 is too old: install 1.17"));
+	assert_int_equal(fabric_gates_check(FI_VERSION(1, 17), &err), 0);
+}
+
+static void version_that_never_sleeps_is_refused_with_the_reason(void **state)
+{
+	struct err_text err = {""};
+
+	(void)state;
+	assert_int_equal(fabric_gates_check(FI_VERSION(1, 18), &err), -ENOSYS);
+	assert_string_equal(err.s,
+		"libfabric 1.18 keeps a processor busy while a data thread is idle: install 1.17, "
+		"or 1.19 or newer");
+	assert_int_equal(fabric_gates_check(FI_VERSION(1, 19), &err), 0);
+	assert_int_equal(fabric_gates_check(FI_VERSION(1, 22), &err), 0);
+	assert_int_equal(fabric_gates_check(FI_VERSION(2, 0), &err), 0);
+	assert_int_equal(fabric_gates_check(FI_VERSION(2, 18), &err), 0);
+}
+
+static void only_tcp_of_1_17_is_spoiled_by_cut_reads(void **state)
+{
+	(void)state;
+	assert_true(fabric_gates_of(FI_VERSION(1, 17), false).is_spoiled_by_cut_reads);
+	assert_false(fabric_gates_of(FI_VERSION(1, 17), true).is_spoiled_by_cut_reads);
+	assert_false(fabric_gates_of(FI_VERSION(1, 19), false).is_spoiled_by_cut_reads);
+	assert_false(fabric_gates_of(FI_VERSION(2, 5), false).is_spoiled_by_cut_reads);
+}
+
+static void tcp_has_many_connections_from_1_19_on(void **state)
+{
+	(void)state;
+	assert_int_equal(fabric_gates_of(FI_VERSION(1, 17), false).conns_max, 256);
+	assert_int_equal(fabric_gates_of(FI_VERSION(1, 19), false).conns_max, 1024);
+	assert_int_equal(fabric_gates_of(FI_VERSION(2, 5), false).conns_max, 1024);
+	assert_int_equal(fabric_gates_of(FI_VERSION(2, 5), true).conns_max, 256);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(version_too_old_is_refused_with_those_that_can_be_used),
+		cmocka_unit_test(version_that_never_sleeps_is_refused_with_the_reason),
+		cmocka_unit_test(only_tcp_of_1_17_is_spoiled_by_cut_reads),
+		cmocka_unit_test(tcp_has_many_connections_from_1_19_on),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
