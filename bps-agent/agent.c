@@ -207,7 +207,7 @@ static void on_message(struct agent *a, const struct ctl_msg *m)
 		job_on_job(a, &m->job);
 		break;
 	case CTL_JOB_END:
-		job_on_end(a, m->job_end.job, -(int)m->job_end.code, m->job_end.text);
+		job_on_end(a, &m->job_end);
 		break;
 	case CTL_PLAN:
 		tensor_on_plan(a, &m->plan);

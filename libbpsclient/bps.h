@@ -303,6 +303,14 @@ BPS_API const char *bps_strerror(int code);
 /* Return the sentence of this thread's last failed call; "" if there was none. Valid until the
  * thread's next call. */
 BPS_API const char *bps_last_error(void);
+/* Worker, machine and tensor that the sentence of bps_last_error names, as fields for programs. The
+ * fields are about this thread's last call, if it failed. */
+struct bps_failure {
+	int32_t rank;     /* the worker that caused the failure; -1: none, or it is not known */
+	char host[64];    /* machine of that worker, or the machine that failed; "": not known */
+	char tensor[256]; /* tensor of the call; "": none */
+};
+BPS_API void bps_last_failure(struct bps_failure *ret);
 BPS_API const char *bps_version(void);
 
 #ifdef __cplusplus

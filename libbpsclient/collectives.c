@@ -74,8 +74,13 @@ static int check_root(const struct collective *c, struct bps_tensor *t, int root
 	if (!all)
 		return last_error_set(-ENOMEM, "out of memory");
 	n = bps_contributor_list(t, all, size);
-	for (int i = 0; i < n && i < c->b->size; i++)
-		is_behind |= all[i].rank == root && !all[i].is_missing;
+	for (int i = 0; i < n && i < c->b->size; i++) {
+		if (all[i].rank != root)
+			continue;
+		is_behind = !all[i].is_missing;
+		if (!is_behind)
+			last_error_cause(&(struct ctl_cause){(uint32_t)root, all[i].host});
+	}
 	free(all);
 	if (n < 0 || is_behind)
 		return n < 0 ? n : 0;

@@ -1,17 +1,62 @@
+/* The sentence and the fields of a thread's last failure (last_error.h). The library's calls write
+ * them, bps_last_error and bps_last_failure return them. Thread: each has its own. */
 #include "libbpsclient/bps.h"
 #include "libbpsclient/last_error.h"
 
+#include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 
+#include "common/wire/ctlmsg.h"
 #include "libbpsclient/average.h"
+#include "libbpsclient/client.h"
 
 struct err_text *last_error_text(void)
 {
 	static _Thread_local struct err_text own;
 
 	return &own;
+}
+
+static struct bps_failure *last_failure(void)
+{
+	static _Thread_local struct bps_failure own = {.rank = -1};
+
+	return &own;
+}
+
+void last_error_clear(void)
+{
+	struct bps_failure *own = last_failure();
+
+	own->rank = -1;
+	own->host[0] = own->tensor[0] = '\0';
+}
+
+void last_error_cause(const struct ctl_cause *cause)
+{
+	struct bps_failure *own = last_failure();
+
+	if (!ctl_has_cause(cause))
+		return;
+	own->rank = cause->rank == CTL_NO_ID ? -1 : (int32_t)cause->rank;
+	snprintf(own->host, sizeof(own->host), "%s", cause->host);
+}
+
+void last_error_tensor(const char *name)
+{
+	struct bps_failure *own = last_failure();
+
+	if (!strncmp(name, AVERAGE_PREFIX, strlen(AVERAGE_PREFIX)))
+		name += strlen(AVERAGE_PREFIX);
+	if (strncmp(name, CLIENT_RESERVED, strlen(CLIENT_RESERVED)) != 0)
+		snprintf(own->tensor, sizeof(own->tensor), "%s", name);
+}
+
+void bps_last_failure(struct bps_failure *ret)
+{
+	*ret = *last_failure();
 }
 
 int last_error_set(int code, const char *fmt, ...)
@@ -23,6 +68,8 @@ int last_error_set(int code, const char *fmt, ...)
 	vsnprintf(text.s, sizeof(text.s), fmt, ap);
 	va_end(ap);
 	*last_error_text() = text;
+	if (code == -EINVAL)
+		last_error_clear();
 	return code;
 }
 

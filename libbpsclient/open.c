@@ -20,6 +20,7 @@
 
 int client_check_own(const struct bps *b)
 {
+	last_error_clear();
 	if (!b)
 		return last_error_set(-EINVAL, "no job: the handle is NULL");
 	if (!*b->is_ours || (b->pid && b->pid != getpid()))
@@ -157,6 +158,7 @@ int bps_open(const struct bps_options *opt, struct bps **ret)
 	struct bps *b;
 	int rc;
 
+	last_error_clear();
 	if (!ret)
 		return last_error_set(-EINVAL, "bps_open: ret is NULL");
 	rc = set_faults();

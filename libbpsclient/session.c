@@ -6,6 +6,7 @@
 
 #include <errno.h>
 #include <poll.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -18,6 +19,7 @@
 #include "common/base/clock.h"
 #include "common/base/failpoint.h"
 #include "common/wire/ctlmsg.h"
+#include "libbpsclient/last_error.h"
 #include "libbpsclient/process_limit.h"
 
 #define ATTACH_TRIES 3 /* for connections that end before WELCOME */
@@ -58,6 +60,8 @@ int session_failure(struct session *s, struct err_text *ret)
 
 	if (code)
 		*ret = s->failure_text; /* written once, before the code */
+	if (code)
+		last_error_cause(&(struct ctl_cause){s->cause_rank, s->cause_host});
 	return code;
 }
 
@@ -81,9 +85,19 @@ static int add_arena(struct session *s, struct local_frame *f)
 	return rc;
 }
 
+/* Note the cause of the failure that the caller is about to record. */
+static void set_cause(struct session *s, const struct ctl_cause *cause)
+{
+	if (atomic_load_explicit(&s->failure, memory_order_relaxed))
+		return;
+	s->cause_rank = cause->rank;
+	snprintf(s->cause_host, sizeof(s->cause_host), "%s", cause->host);
+}
+
 static void note_job(struct session *s, const struct local_job *m)
 {
 	if (m->code) {
+		set_cause(s, &m->cause);
 		session_fail(s, local_code(m->code, BPS_EJOB_FAILED),
 			*m->text ? m->text : "the job has failed");
 		return;
@@ -231,9 +245,12 @@ static int request(struct session *s, struct local_msg *m, uint16_t answer_type,
 static int explain_request(struct session *s, int rc, const char *what, struct err_text *err)
 {
 	int failure = atomic_load_explicit(&s->failure, memory_order_relaxed);
+	struct err_text why;
 
-	if (failure && rc == failure)
-		return err_set(err, rc, "%s: %s", what, s->failure_text.s);
+	if (failure && rc == failure) {
+		session_failure(s, &why);
+		return err_set(err, rc, "%s: %s", what, why.s);
+	}
 	if (rc == -ETIMEDOUT)
 		return err_set(err, BPS_ETIMEDOUT, "%s: the agent at '%s' did not answer in time",
 			what, s->options->socket);
@@ -426,6 +443,8 @@ static int take_slot(struct session *s, const struct local_slot *m, uint64_t byt
 	if (m->code) {
 		ret->code = local_code(m->code, BPS_EMISMATCH);
 		err_set(&ret->text, ret->code, "%s", *m->text ? m->text : err_str(ret->code));
+		ret->cause_rank = m->cause.rank;
+		snprintf(ret->cause_host, sizeof(ret->cause_host), "%s", m->cause.host);
 		return 0;
 	}
 	ret->tensor = m->tensor;
@@ -527,15 +546,17 @@ int session_why(struct session *s, uint32_t tensor, uint64_t round, struct err_t
 	if (rc < 0)
 		return rc;
 	err_set(ret, 0, "%s", f.msg.text.text);
+	last_error_cause(&f.msg.text.cause);
 	answered(s, &f);
 	return 0;
 }
 
-static int job_refusal(
-	const struct session *s, uint32_t wire_code, const char *text, struct err_text *err)
+static int job_refusal(const struct session *s, uint32_t wire_code, const char *text,
+	const struct ctl_cause *cause, struct err_text *err)
 {
 	int rc = local_code(wire_code, BPS_EJOB_FAILED);
 
+	last_error_cause(cause);
 	return err_set(err, rc, "job '%s': %s", s->options->job, *text ? text : err_str(rc));
 }
 
@@ -555,9 +576,10 @@ static int ask_together(struct session *s, struct local_msg *m, uint16_t answer_
 	if (rc < 0 && rc != -ETIMEDOUT)
 		rc = explain_request(s, rc, what, err);
 	else if (!rc && answer_type == LOCAL_FINISHED && f.msg.finished.code)
-		rc = job_refusal(s, f.msg.finished.code, f.msg.finished.text, err);
+		rc = job_refusal(
+			s, f.msg.finished.code, f.msg.finished.text, &f.msg.finished.cause, err);
 	else if (!rc && answer_type == LOCAL_PASSED && f.msg.passed.code)
-		rc = job_refusal(s, f.msg.passed.code, f.msg.passed.text, err);
+		rc = job_refusal(s, f.msg.passed.code, f.msg.passed.text, &f.msg.passed.cause, err);
 	else if (!rc && answer_type == LOCAL_PASSED)
 		*ret = (struct session_passed){f.msg.passed.n_new, f.msg.passed.root};
 	answered(s, &f);

@@ -18,6 +18,7 @@
 #include <stdint.h>
 
 #include "common/local/local.h"
+#include "common/wire/ctlmsg.h"
 #include "libbpsclient/arenas.h"
 #include "libbpsclient/options.h"
 #include "libbpsclient/timed_lock.h"
@@ -44,6 +45,8 @@ struct session {
 	bool has_lost_fds; /* the last frame lost descriptors, see local_recv */
 	uint16_t n_types;  /* the agent knows message types below this */
 	struct err_text failure_text;
+	uint32_t cause_rank; /* of the failure; see struct ctl_cause */
+	char cause_host[CTL_NAME_MAX + 1];
 
 	/* 0 or the reason why the session ended; partner: session_fail stores it last */
 	_Atomic int failure;
@@ -51,10 +54,12 @@ struct session {
 };
 
 /* The place of one declared tensor. code: 0, or why it was refused (negative; text has the
- * sentence). */
+ * sentence, cause_rank and cause_host are those of struct ctl_cause). */
 struct session_slot {
 	int code;
 	struct err_text text;
+	uint32_t cause_rank;
+	char cause_host[CTL_NAME_MAX + 1];
 	uint32_t tensor;
 	void *in;
 	const void *out[2];
@@ -106,6 +111,6 @@ int session_await_failure(struct session *s, uint32_t timeout_ms);
  * together. Returns the failure's code or 0. */
 #define SESSION_POLL_MS 200
 int session_poll(struct session *s);
-/* Return the failure's code and sentence, or 0. */
+/* Return the failure's code and sentence, or 0. Sets the cause of bps_last_failure. */
 int session_failure(struct session *s, struct err_text *ret);
 #endif

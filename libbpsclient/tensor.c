@@ -114,13 +114,17 @@ int tensor_check_decl(const struct bps_decl *d)
 static int check_agrees(
 	const struct bps_tensor *t, const struct bps_decl *d, const struct tensor_place *place)
 {
-	if (t->region != (place ? place->region : 0) ||
-		(place && t->region_offset != place->offset))
+	bool is_same_type = t->dtype == d->dtype && t->n_elems == d->n_elems;
+	bool is_same_place = t->region == (place ? place->region : 0) &&
+			     (!place || t->region_offset == place->offset);
+
+	if (is_same_type && is_same_place)
+		return 0;
+	last_error_tensor(t->name);
+	if (!is_same_place)
 		return last_error_set(BPS_EMISMATCH,
 			"rank %d declares tensor '%s' in other memory than before", t->b->rank,
 			d->name);
-	if (t->dtype == d->dtype && t->n_elems == d->n_elems)
-		return 0;
 	return last_error_set(BPS_EMISMATCH,
 		"rank %d declares tensor '%s' as %s[%llu], but has declared it as %s[%llu]",
 		t->b->rank, d->name, dtype_name(d->dtype), (unsigned long long)d->n_elems,
@@ -157,6 +161,10 @@ static int collect_new(struct bps *b, const struct bps_decl *decls,
 
 static int adopt_slot(struct bps_tensor *t, const struct session_slot *slot)
 {
+	if (slot->code) {
+		last_error_tensor(t->name);
+		last_error_cause(&(struct ctl_cause){slot->cause_rank, slot->cause_host});
+	}
 	if (slot->code && strstr(slot->text.s, t->name))
 		return last_error_set(slot->code, "%s", slot->text.s);
 	if (slot->code)
@@ -335,6 +343,7 @@ int tensor_explain(const struct bps_tensor *t, int code)
 
 	if (session_failure(s, &why) != code && session_why(s, t->idx, t->round, &why) < 0)
 		session_failure(s, &why);
+	last_error_tensor(shown->name);
 	return last_error_set(code, "push_pull of tensor '%s' in job '%s', round %llu: %s",
 		shown->name, t->b->options.job, (unsigned long long)shown->round,
 		*why.s ? why.s : err_str(code));
@@ -397,6 +406,7 @@ void tensor_push(struct bps_tensor *t, enum bps_op op, int32_t priority)
 
 int tensor_explain_busy(const struct bps_tensor *t)
 {
+	last_error_tensor(t->name);
 	return last_error_set(BPS_EBUSY, "tensor '%s': round %llu is in flight, wait for it first",
 		t->name, (unsigned long long)t->round);
 }
@@ -405,6 +415,7 @@ static int explain_refusal(struct bps_tensor *t, int rc)
 {
 	const struct bps_tensor *failed;
 
+	last_error_tensor(t->name);
 	if (rc == BPS_EBUSY && t->b->is_at_barrier)
 		return last_error_set(rc,
 			"tensor '%s': the job is at a barrier: call bps_checkpoint_barrier until "

@@ -49,6 +49,7 @@ int tensor_explain_timeout(const struct bps_tensor *t, uint64_t round, uint32_t 
 
 	session_why(&t->b->session, t->idx, round, &why);
 	t = shown(t, &round);
+	last_error_tensor(t->name);
 	return last_error_set(BPS_ETIMEDOUT,
 		"push_pull of tensor '%s' in job '%s', round %llu, is not complete after %u ms: %s",
 		t->name, t->b->options.job, (unsigned long long)round, timeout_ms,
@@ -63,6 +64,7 @@ static int explain_trouble(const struct bps_tensor *t, uint64_t round, int code)
 
 	session_why(&t->b->session, t->idx, round, &why);
 	t = shown(t, &round);
+	last_error_tensor(t->name);
 	return last_error_set(code, "push_pull of tensor '%s' in job '%s', round %llu: %s%s%s",
 		t->name, t->b->options.job, (unsigned long long)round, err_str(code),
 		*why.s ? ": " : "", why.s);

@@ -341,7 +341,7 @@ static void on_bad(
 		"tensor '%s' of job '%s': the executor cannot use it (%s); does it lie in device "
 		"memory that its workers have shared?",
 		tensor->name, tensor->job->name, err_str(-(int)(e->x & 0xfff)));
-	tensor_refuse(tensor, -EINVAL, text.s);
+	tensor_refuse(tensor, -EINVAL, text.s, NULL);
 	/* Fail the whole job, because other machines would wait for this tensor in GPU streams,
 	 * which have no time-out. */
 	job_core_fail(g->agent, tensor->job->id, -EINVAL, text.s);

@@ -171,7 +171,8 @@ void executor_fail(struct executor_link *g, int code, const char *fmt, ...)
 	over(g, code, text.s);
 	if (!was_used || !job || job->state != JOB_RUNNING || job->code < 0)
 		return;
-	job_core_fail(g->agent, job->id, code, g->text);
+	job_fail(g->agent, job->id, code, g->text,
+		&(struct ctl_cause){CTL_NO_ID, g->agent->cfg.host});
 	agt_job_fail(job->core, code);
 }
 

@@ -63,8 +63,10 @@ struct job {
 	 * is done */
 	bool makes_output;
 	TAILQ_HEAD(, pending_declare) waiting;
-	int code; /* code and text of the job's end; 0: not ended */
+	int code; /* code, text and cause of the job's end; 0: not ended; see struct ctl_cause */
 	char text[CTL_TEXT_MAX + 1];
+	uint32_t cause_rank;
+	char cause_host[CTL_NAME_MAX + 1];
 	TAILQ_HEAD(, trainer) trainers;
 	TAILQ_HEAD(, tensor) tensors;
 	void *by_name; /* tsearch(3) tree of tensors */
@@ -73,4 +75,10 @@ struct job {
 	struct ctl_decl batch[JOB_BATCH]; /* declarations that wait to be sent to the scheduler */
 	uint32_t n_batch;
 };
+
+/* Return the cause of the job's end, lent by the job. */
+static inline struct ctl_cause job_cause(const struct job *job)
+{
+	return (struct ctl_cause){job->cause_rank, job->cause_host};
+}
 #endif

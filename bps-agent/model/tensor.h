@@ -85,8 +85,9 @@ struct tensor {
 	/* set when the tensor is planned, or was planned before a restart */
 	struct agt_kept_part *parts;
 	uint32_t kept_id, part_elems, n_parts; /* set with parts */
-	int failed;
-	char *fail_text;
+	int failed; /* code of its failure, with text and cause; see struct ctl_cause */
+	char *fail_text, *cause_host;
+	uint32_t cause_rank;
 	struct agt_tensor *core; /* set when all local workers have declared it */
 	struct arena *out_arena, *staging_arena;
 	struct device_tensor *device; /* set for the device kind */

@@ -520,7 +520,7 @@ static int go_on(struct handover_reader *r)
 
 static void turn_out(struct trainer *t, const char *text)
 {
-	trainer_send_job_failure(t, BPS_EJOB_FAILED, text);
+	trainer_send_job_failure(t, BPS_EJOB_FAILED, text, NULL);
 	trainer_drop(t, false, text);
 }
 

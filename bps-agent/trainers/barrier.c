@@ -21,12 +21,14 @@ static void say(struct trainer *t)
 	member_send(t->agent->member, &m);
 }
 
-static void answer(struct trainer *t, int code, const char *text)
+static void answer(struct trainer *t, int code, const char *text, const struct ctl_cause *cause)
 {
 	struct local_msg m = {.type = LOCAL_PASSED, .seq = t->live->barrier_seq};
 
 	m.passed = (struct local_passed){
 		.code = (uint32_t)-code, .text = text, .barrier = t->live->barrier};
+	if (cause)
+		m.passed.cause = *cause;
 	roster_newcomers(t->job, t->live->barrier, &m.passed.n_new, &m.passed.root);
 	trainer_send(t, &m, NULL, 0);
 	/* cleared last: if the process ends before, the next one repeats the answer, which is
@@ -66,16 +68,16 @@ void barrier_look(struct job *job)
 		if (t->state != TRAINER_ATTACHED || !t->live || !t->live->barrier_seq)
 			continue;
 		if (job->barrier >= t->live->barrier)
-			answer(t, 0, "");
+			answer(t, 0, "", NULL);
 		else
 			say(t);
 	}
 }
 
-void barrier_over(struct trainer *t, int code, const char *text)
+void barrier_over(struct trainer *t, int code, const char *text, const struct ctl_cause *cause)
 {
 	if (t->live && t->live->barrier_seq)
-		answer(t, code < 0 ? code : BPS_ECLOSED, text);
+		answer(t, code < 0 ? code : BPS_ECLOSED, text, cause);
 }
 
 /* Return whether all rounds that the trainer has submitted are over. Then no worker of the job can
@@ -112,7 +114,8 @@ void barrier_ask(struct trainer *t, uint32_t seq, uint64_t number)
 		struct local_msg m = {.type = LOCAL_PASSED,
 			.seq = seq,
 			.passed = {.code = (uint32_t) - (job->code < 0 ? job->code : BPS_ECLOSED),
-				.text = job->text}};
+				.text = job->text,
+				.cause = job_cause(job)}};
 
 		trainer_send(t, &m, NULL, 0);
 		return;
@@ -126,7 +129,7 @@ void barrier_ask(struct trainer *t, uint32_t seq, uint64_t number)
 	/* if an earlier call has timed out, the last call gets the answer */
 	t->live->barrier_seq = seq;
 	if (job->barrier >= number)
-		answer(t, 0, "");
+		answer(t, 0, "", NULL);
 	else
 		say(t);
 }

@@ -15,5 +15,5 @@ void barrier_look(struct job *job);
  * not know that. */
 void barrier_again(struct trainer *t);
 /* Answer the trainer if it waits at a barrier, because its job is over. */
-void barrier_over(struct trainer *t, int code, const char *text);
+void barrier_over(struct trainer *t, int code, const char *text, const struct ctl_cause *cause);
 #endif

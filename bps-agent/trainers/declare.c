@@ -65,7 +65,8 @@ static int declare_again(
 	if (!tensor->workers[t->worker].is_declared) {
 		if (t->job->n_batch > JOB_BATCH - 2)
 			tensor_flush_declares(t->job);
-		tensor_refuse(tensor, BPS_EMISMATCH, err->s);
+		tensor_refuse(tensor, BPS_EMISMATCH, err->s,
+			&(struct ctl_cause){t->rank, t->agent->cfg.host});
 		tensor_add_declare(t->job, other, tensor->name, tensor->dtype, tensor->n_elems);
 		tensor_add_declare(t->job, t->rank, d->name, d->dtype, d->n_elems);
 	}
@@ -125,14 +126,15 @@ static void tell_slot(struct trainer *t, const struct tensor *tensor, struct loc
 
 /* Fail the tensor and its job, because workers of this machine declare the tensor in both host and
  * GPU memory. No round of it is possible, and the workers of other machines would wait forever. */
-static void disagree(struct trainer *t, struct tensor *tensor, const struct err_text *why)
+static void disagree(struct trainer *t, struct tensor *tensor, const struct err_text *why,
+	const struct ctl_cause *cause)
 {
 	struct err_text text;
 
 	err_set(&text, 0, "tensor '%s' of job '%s', rank %u: %s", tensor->name, t->job->name,
 		t->rank, why->s);
-	tensor_refuse(tensor, BPS_EMISMATCH, text.s);
-	job_core_fail(t->agent, t->job->id, BPS_EMISMATCH, text.s);
+	tensor_refuse(tensor, BPS_EMISMATCH, text.s, cause);
+	job_fail(t->agent, t->job->id, BPS_EMISMATCH, text.s, cause);
 }
 
 /* Undo the refused declaration of that worker. Free the tensor too, unless another worker has
@@ -166,6 +168,8 @@ static int declare_one(struct trainer *t, const struct local_decl *d, struct loc
 		return err_set(err, -EINVAL, "tensor '%s' cannot be %s x %llu", d->name,
 			dtype_name(d->dtype), (unsigned long long)d->n_elems);
 	rc = tensor_for(t, d, &tensor, err);
+	if (rc == BPS_EMISMATCH)
+		slot->cause = (struct ctl_cause){t->rank, t->agent->cfg.host};
 	if (rc < 0)
 		return rc;
 	tw = &tensor->workers[t->worker];
@@ -182,8 +186,10 @@ static int declare_one(struct trainer *t, const struct local_decl *d, struct loc
 		tw->is_declaring = true;
 		return rc;
 	}
-	if (rc == BPS_EMISMATCH)
-		disagree(t, tensor, &why);
+	if (rc == BPS_EMISMATCH) {
+		slot->cause = (struct ctl_cause){t->rank, t->agent->cfg.host};
+		disagree(t, tensor, &why, &slot->cause);
+	}
 	if (rc < 0) {
 		forget_refused(tensor, t->worker);
 		return refuse_decl(rc, d, &why, err);
@@ -254,7 +260,10 @@ static void declare_memory_refused(struct pending_declare *x)
 
 static void declare_refused(struct pending_declare *x, int rc)
 {
-	x->slots[x->next] = (struct local_slot){.code = (uint32_t)-rc, .text = x->errs[x->next].s};
+	struct local_slot *slot = &x->slots[x->next];
+
+	*slot = (struct local_slot){
+		.code = (uint32_t)-rc, .text = x->errs[x->next].s, .cause = slot->cause};
 	x->next++;
 }
 
@@ -323,7 +332,7 @@ static void declare_run(struct trainer *t)
 		if (t->state != TRAINER_OVER)
 			rc = declare_one(t, &x->d.tensors[x->next], &x->slots[x->next], err);
 		else if (t->job->code < 0)
-			rc = job_why_over(t, err);
+			rc = job_why_over(t, err, &x->slots[x->next].cause);
 		else
 			rc = err_set(err, BPS_ECLOSED, "the job has ended");
 		if (rc == -EINPROGRESS) {

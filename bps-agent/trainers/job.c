@@ -120,7 +120,7 @@ static void send_finished(struct trainer *t)
 	struct local_msg m = {.type = LOCAL_FINISHED, .seq = t->live->finish_seq};
 	struct err_text text;
 
-	m.finished.code = (uint32_t)-job_why_over(t, &text);
+	m.finished.code = (uint32_t)-job_why_over(t, &text, &m.finished.cause);
 	m.finished.text = text.s;
 	trainer_send(t, &m, NULL, 0);
 }
@@ -128,15 +128,16 @@ static void send_finished(struct trainer *t)
 static void tell_end(struct job *job, struct trainer *t)
 {
 	struct err_text text;
-	int code = job_why_over(t, &text);
+	struct ctl_cause cause;
+	int code = job_why_over(t, &text, &cause);
 
 	if (t->state == TRAINER_OVER)
 		return; /* the trainer was refused before */
-	barrier_over(t, code, text.s);
+	barrier_over(t, code, text.s, &cause);
 	if (t->state == TRAINER_FINISHING) {
 		send_finished(t);
 	} else if (job->code < 0 && (t->state == TRAINER_JOINING || t->state == TRAINER_ATTACHED)) {
-		trainer_send_job_failure(t, code, text.s);
+		trainer_send_job_failure(t, code, text.s, &cause);
 	}
 	trainer_set_state(t, TRAINER_OVER);
 }
@@ -154,7 +155,7 @@ static void hear_trainers(struct job *job)
 		trainer_hold(t, false);
 }
 
-static void job_end(struct job *job, int code, const char *text)
+static void job_end(struct job *job, int code, const char *text, const struct ctl_cause *cause)
 {
 	struct agt_job *core = job->core;
 	struct tensor *tensor;
@@ -165,6 +166,7 @@ static void job_end(struct job *job, int code, const char *text)
 	FAILPOINT(AGENT_JOB_END);
 	job->code = code;
 	snprintf(job->text, sizeof(job->text), "%s", text);
+	job_set_cause(job, cause);
 	job_set_state(job, JOB_ENDED, code < 0 ? text : "all have finished");
 	if (core) {
 		agt_job_fail(core, code < 0 ? code : BPS_ECLOSED);
@@ -182,12 +184,12 @@ static void job_end(struct job *job, int code, const char *text)
 		agt_job_free(core, job_released, job); /* may free the job */
 }
 
-void job_on_end(struct agent *a, uint32_t id, int code, const char *text)
+void job_on_end(struct agent *a, const struct ctl_job_end *m)
 {
-	struct job *job = job_find(a, id);
+	struct job *job = job_find(a, m->job);
 
 	if (job)
-		job_end(job, code, text);
+		job_end(job, -(int)m->code, m->text, &m->cause);
 }
 
 /* ---- joining ---- */
@@ -367,7 +369,7 @@ void job_on_joined(struct agent *a, const struct ctl_joined *m)
 		t->job->id = m->job;
 		return;
 	}
-	trainer_send_job_failure(t, -(int)m->code, m->text);
+	trainer_send_job_failure(t, -(int)m->code, m->text, NULL);
 	trainer_set_state(t, TRAINER_OVER);
 }
 
@@ -527,7 +529,7 @@ void job_on_job(struct agent *a, const struct ctl_job *m)
 		rc = handover_write_running(job, m, (uint16_t)i);
 	if (rc < 0) {
 		job_core_fail(a, job->id, rc, "the agent is out of memory");
-		job_end(job, rc, "the agent is out of memory");
+		job_end(job, rc, "the agent is out of memory", NULL);
 		return;
 	}
 	job_set_state(job, JOB_RUNNING, "all workers are there");
@@ -558,8 +560,8 @@ void job_detach(struct trainer *t, const char *why)
 		/* so that the other workers do not wait for this one */
 		member_send(job->agent->member, &unjoin);
 	if (TAILQ_EMPTY(&job->trainers) && job->state == JOB_RUNNING)
-		job_end(job, BPS_EWORKER_LOST,
-			"all workers of this machine have left"); /* this call may free the job */
+		job_end(job, BPS_EWORKER_LOST, "all workers of this machine have left",
+			NULL); /* this call may free the job */
 	else
 		job_free_if_unused(job);
 }
@@ -594,11 +596,13 @@ void job_resync_begin(struct agent *a)
 	/* Report losses before joins. If this machine has left a job and joins it again, the
 	 * scheduler would otherwise count an old loss against the new membership. */
 	TAILQ_FOREACH (job, &a->jobs, link) {
+		const struct ctl_cause cause = job_cause(job);
+
 		job->is_told = false;
 		if (job->state != JOB_RUNNING)
 			continue;
 		if (job->code < 0)
-			job_core_fail(a, job->id, job->code, job->text);
+			job_fail(a, job->id, job->code, job->text, &cause);
 		for (uint32_t w = 0; w < job->n_workers; w++)
 			if (!job->by_worker[w])
 				send_worker(a, job->id, job->ranks[w], WORKER_LOST, "it left");
@@ -623,7 +627,8 @@ void job_resync_end(struct agent *a)
 		next = TAILQ_NEXT(job, link);
 		if (job->state == JOB_RUNNING && !job->is_told)
 			job_end(job, BPS_EJOB_FAILED,
-				"the scheduler has lost its state and no longer has this job");
+				"the scheduler has lost its state and no longer has this job",
+				NULL);
 	}
 }
 

@@ -27,7 +27,7 @@ void job_free_if_unused(struct job *job);
 /* Handle a message of the scheduler. m is valid only during the call. */
 void job_on_joined(struct agent *a, const struct ctl_joined *m);
 void job_on_job(struct agent *a, const struct ctl_job *m);
-void job_on_end(struct agent *a, uint32_t id, int code, const char *text);
+void job_on_end(struct agent *a, const struct ctl_job_end *m);
 /* Send all unanswered requests again after a WELCOME, because the scheduler may have lost them. */
 void job_resync_begin(struct agent *a);
 /* End the running jobs that the scheduler did not name in the complete state that it sent. */

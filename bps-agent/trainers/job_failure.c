@@ -28,12 +28,22 @@ static const struct tensor *unheard_mismatch(const struct job *job, const struct
 	return NULL;
 }
 
-int job_why_over(const struct trainer *t, struct err_text *ret)
+void job_set_cause(struct job *job, const struct ctl_cause *cause)
+{
+	if (!cause || !ctl_has_cause(cause))
+		return;
+	job->cause_rank = cause->rank;
+	snprintf(job->cause_host, sizeof(job->cause_host), "%s", cause->host);
+}
+
+int job_why_over(const struct trainer *t, struct err_text *ret, struct ctl_cause *ret_cause)
 {
 	const struct job *job = t->job;
 	const struct tensor *cause =
 		job->code == BPS_EWORKER_LOST ? unheard_mismatch(job, t) : NULL;
 
+	*ret_cause =
+		cause ? (struct ctl_cause){cause->cause_rank, cause->cause_host} : job_cause(job);
 	if (cause && strstr(job->text, cause->fail_text))
 		return err_set(ret, BPS_EMISMATCH, "%s", job->text);
 	if (cause)
@@ -46,24 +56,33 @@ int job_why_over(const struct trainer *t, struct err_text *ret)
  * later writes (libbpsclient/session.h). */
 static void warn_trainers(struct job *job)
 {
+	const struct ctl_cause cause = job_cause(job);
 	struct trainer *t;
 
 	TAILQ_FOREACH (t, &job->trainers, of_job)
 		if (t->state == TRAINER_ATTACHED)
-			trainer_send_job_failure(t, job->code, job->text);
+			trainer_send_job_failure(t, job->code, job->text, &cause);
 }
 
-void job_core_fail(void *ctx, uint32_t job, int code, const char *text)
+void job_fail(
+	struct agent *a, uint32_t job, int code, const char *text, const struct ctl_cause *cause)
 {
-	struct agent *a = ctx;
 	struct ctl_msg m = {
 		.type = CTL_FAIL, .fail = {.job = job, .code = (uint32_t)-code, .text = text}};
 	struct job *j = job_find(a, job);
 
+	if (cause)
+		m.fail.cause = *cause;
 	if (j && !*j->text) {
 		j->code = code;
 		snprintf(j->text, sizeof(j->text), "%s", text);
+		job_set_cause(j, cause);
 		warn_trainers(j);
 	}
 	member_send(a->member, &m);
+}
+
+void job_core_fail(void *ctx, uint32_t job, int code, const char *text)
+{
+	job_fail(ctx, job, code, text, NULL);
 }

@@ -5,10 +5,16 @@
 
 /* Find the job that has the scheduler's id and has not ended, or NULL. */
 struct job *job_find(struct agent *a, uint32_t id);
-/* Fail a job: record the reason, and report it to its trainers and the scheduler. Also the core's
- * callback env->fail; ctx is the agent. */
+/* Fail a job: record the reason, and report it to its trainers and the scheduler. cause: NULL if it
+ * is not known. */
+void job_fail(
+	struct agent *a, uint32_t job, int code, const char *text, const struct ctl_cause *cause);
+/* Fail a job whose cause is not known: the core's callback env->fail. ctx is the agent. */
 void job_core_fail(void *ctx, uint32_t job, int code, const char *text);
-/* Return why the job of this trainer has ended: the code, and the text in *ret. If another worker
- * left because of a mismatch, the text names the mismatch as well as the lost worker. */
-int job_why_over(const struct trainer *t, struct err_text *ret);
+/* Copy the cause of the job's failure to the job. NULL: the cause is not known. */
+void job_set_cause(struct job *job, const struct ctl_cause *cause);
+/* Return why the job of this trainer has ended: the code, the text in *ret, and *ret_cause, whose
+ * host the job or its tensor owns. If another worker left because of a mismatch, the text names the
+ * mismatch as well as the lost worker, and the cause is that of the mismatch. */
+int job_why_over(const struct trainer *t, struct err_text *ret, struct ctl_cause *ret_cause);
 #endif

@@ -59,6 +59,7 @@ static void tensor_free(struct tensor *tensor)
 	if (tensor->kind->has_streams)
 		tensor->kind->free(tensor);
 	free(tensor->fail_text);
+	free(tensor->cause_host);
 	free(tensor->name);
 	free(tensor);
 }
@@ -103,12 +104,16 @@ void tensor_tell_done(
 		tensor->kind->poison(tensor, w);
 }
 
-void tensor_refuse(struct tensor *tensor, int code, const char *text)
+void tensor_refuse(struct tensor *tensor, int code, const char *text, const struct ctl_cause *cause)
 {
 	if (tensor->failed)
 		return;
 	tensor->failed = code;
 	tensor->fail_text = strdup(text);
+	if (cause && ctl_has_cause(cause)) {
+		tensor->cause_rank = cause->rank;
+		tensor->cause_host = strdup(cause->host);
+	}
 	handover_write_refused(tensor);
 	log_rated(LOG_AS(LOG_WARN, TENSOR_REFUSED), "tensor refused: job=%s tensor=%s: %s",
 		tensor->job->name, tensor->name, text);
@@ -142,7 +147,8 @@ static void op_mismatch(struct tensor *tensor, uint32_t w, uint64_t round, uint8
 		tensor->name, (unsigned long long)round, job->ranks[w],
 		job->by_worker[w] ? (int)job->by_worker[w]->pid : 0, op_name(op), job->ranks[other],
 		op_name(tensor->workers[other].op));
-	job_core_fail(job->agent, job->id, BPS_EMISMATCH, text.s);
+	job_fail(job->agent, job->id, BPS_EMISMATCH, text.s,
+		&(struct ctl_cause){job->ranks[w], job->agent->cfg.host});
 	agt_job_fail(job->core, BPS_EMISMATCH);
 }
 
@@ -320,7 +326,7 @@ void tensor_complete(struct tensor *tensor)
 		tensor_add_declare(
 			job, job->ranks[0], tensor->name, tensor->dtype, tensor->n_elems);
 	if (rc < 0)
-		tensor_refuse(tensor, rc, "the agent is out of memory");
+		tensor_refuse(tensor, rc, "the agent is out of memory", NULL);
 	tensor->kind->submit_waiting(tensor);
 }
 
@@ -354,7 +360,7 @@ void tensor_resume(struct tensor *tensor)
 	if (rc == 0 && tensor->core)
 		rc = plan_again(tensor);
 	if (rc < 0)
-		tensor_refuse(tensor, rc, "its kept data is inconsistent");
+		tensor_refuse(tensor, rc, "its kept data is inconsistent", NULL);
 	if (tensor->core)
 		complete = agt_tensor_round(tensor->core);
 	if (tensor->failed && tensor->kind->has_streams)
@@ -478,7 +484,7 @@ static void refuse_parts(struct tensor *tensor, const struct ctl_tensor *plan)
 		(unsigned long long)plan->part_elems * dtype_bytes(tensor->dtype),
 		(unsigned long long)a->cfg.limits.quotas.of[QUOTA_JOB][QUOTA_INFLIGHT],
 		a->cfg.host);
-	tensor_refuse(tensor, BPS_EQUOTA, text.s);
+	tensor_refuse(tensor, BPS_EQUOTA, text.s, NULL);
 }
 
 void tensor_on_plan(struct agent *a, const struct ctl_plan *m)
@@ -494,7 +500,8 @@ void tensor_on_plan(struct agent *a, const struct ctl_plan *m)
 		if (rc == BPS_EQUOTA)
 			refuse_parts(tensor, &m->tensors[i]);
 		else if (rc < 0)
-			tensor_refuse(tensor, rc, "the scheduler's plan does not fit the tensor");
+			tensor_refuse(
+				tensor, rc, "the scheduler's plan does not fit the tensor", NULL);
 	}
 	agt_job_runs(job->core, m->runs, m->n_runs);
 }
@@ -505,7 +512,7 @@ void tensor_on_fail(struct agent *a, const struct ctl_tensor_fail *m)
 	struct tensor *tensor = job ? tensor_find(job, m->name) : NULL;
 
 	if (tensor)
-		tensor_refuse(tensor, -(int)m->code, m->text);
+		tensor_refuse(tensor, -(int)m->code, m->text, &m->cause);
 }
 
 /* ---- for the job ---- */

@@ -21,8 +21,10 @@ void tensor_complete(struct tensor *tensor);
 /* Resume a tensor from its records after a restart, and send its trainers completions that they may
  * have missed. */
 void tensor_resume(struct tensor *tensor);
-/* Fail the tensor: all its rounds end with code. */
-void tensor_refuse(struct tensor *tensor, int code, const char *text);
+/* Fail the tensor: all its rounds end with code. cause: the worker that disagrees; NULL: not
+ * known. */
+void tensor_refuse(
+	struct tensor *tensor, int code, const char *text, const struct ctl_cause *cause);
 /* Handle one entry of the trainer's ring, copied and not checked yet. Errors: negative, with a
  * text: the trainer broke the rules. */
 int tensor_on_submission(struct trainer *t, const struct local_sqe *e, struct err_text *err);

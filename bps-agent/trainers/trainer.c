@@ -148,10 +148,13 @@ void trainer_send(struct trainer *t, struct local_msg *m, const int *fds, unsign
 	}
 }
 
-void trainer_send_job_failure(struct trainer *t, int code, const char *text)
+void trainer_send_job_failure(
+	struct trainer *t, int code, const char *text, const struct ctl_cause *cause)
 {
 	struct local_msg m = {.type = LOCAL_JOB, .job = {.code = (uint32_t)-code, .text = text}};
 
+	if (cause)
+		m.job.cause = *cause;
 	trainer_send(t, &m, NULL, 0);
 }
 
@@ -274,7 +277,7 @@ static bool has_turn(struct trainer *t)
 	wait_ns = quota_request(t->user, &t->pace, clock_now_ns(), &err);
 	if (wait_ns < 0) {
 		/* Report the reason before disconnecting the trainer. */
-		trainer_send_job_failure(t, BPS_EQUOTA, err.s);
+		trainer_send_job_failure(t, BPS_EQUOTA, err.s, NULL);
 		trainer_drop(t, true, err.s);
 	} else if (wait_ns > 0) {
 		t->is_slowed = true;

@@ -18,8 +18,10 @@ void trainer_unref(struct trainer *t);
 /* Send m with n_fds descriptors, which stay the caller's. A trainer whose socket is full is
  * disconnected later, not in this call. */
 void trainer_send(struct trainer *t, struct local_msg *m, const int *fds, unsigned n_fds);
-/* Report to the trainer that its job has failed, or that it cannot join. */
-void trainer_send_job_failure(struct trainer *t, int code, const char *text);
+/* Report to the trainer that its job has failed, or that it cannot join. cause: NULL if it is not
+ * known. */
+void trainer_send_job_failure(
+	struct trainer *t, int code, const char *text, const struct ctl_cause *cause);
 /* Stop reading the trainer's messages, or start again. */
 void trainer_hold(struct trainer *t, bool is_held);
 /* Remove the answered message from the trainer's socket, so that the next one can be read. */

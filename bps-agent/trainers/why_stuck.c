@@ -23,12 +23,20 @@
  * second. */
 #define STANDS_NS UINT64_C(3000000000)
 
-static void answer(struct trainer *t, uint32_t seq, int code, const char *text)
+static void answer_failure(
+	struct trainer *t, uint32_t seq, int code, const char *text, const struct ctl_cause *cause)
 {
-	struct local_msg m = {
-		.type = LOCAL_TEXT, .seq = seq, .text = {.code = (uint32_t)-code, .text = text}};
+	struct local_msg m = {.type = LOCAL_TEXT,
+		.seq = seq,
+		.text = {.code = (uint32_t)-code, .text = text, .cause = *cause}};
 
 	trainer_send(t, &m, NULL, 0);
+}
+
+/* Answer a trainer that only waits. */
+static void answer(struct trainer *t, uint32_t seq, const char *text)
+{
+	answer_failure(t, seq, 0, text, &(struct ctl_cause){0, NULL});
 }
 
 static uint32_t ms_since(uint64_t then_ns, uint64_t now_ns)
@@ -170,7 +178,7 @@ static void ask_scheduler(struct trainer *t, uint32_t seq, uint32_t tensor, uint
 	t->why_seq = 0;
 	no_scheduler(a, text, sizeof(text));
 	append(text, sizeof(text), t->why_text);
-	answer(t, seq, 0, text);
+	answer(t, seq, text);
 }
 
 uint64_t why_stuck_tick(struct agent *a, uint64_t now_ns)
@@ -195,7 +203,7 @@ uint64_t why_stuck_tick(struct agent *a, uint64_t now_ns)
 		snprintf(text, sizeof(text), "the scheduler at %s does not answer",
 			a->cfg.scheduler);
 		append(text, sizeof(text), t->why_text);
-		answer(t, t->why_local_seq, 0, text);
+		answer(t, t->why_local_seq, text);
 	}
 	return a->why_due_ns ? a->why_due_ns : UINT64_MAX;
 }
@@ -233,7 +241,7 @@ static void ask_about_job(struct trainer *t, uint32_t seq, bool is_gpu_open)
 		t->has_asked_device = false;
 	}
 	if (*t->why_text)
-		answer(t, seq, 0, t->why_text);
+		answer(t, seq, t->why_text);
 	else
 		ask_scheduler(t, seq, CTL_NO_ID, 0);
 }
@@ -245,7 +253,7 @@ static void ask_about_tensor(
 	struct job *job = t->job;
 
 	if (local_culprits(tensor, round, t->why_text, sizeof(t->why_text)) > 0 && job->is_local) {
-		answer(t, seq, 0, t->why_text);
+		answer(t, seq, t->why_text);
 		return;
 	}
 	if (job->core && !*t->why_text) {
@@ -262,6 +270,7 @@ static void ask_about_tensor(
 void why_stuck_ask(struct trainer *t, uint32_t seq, const struct local_why *w)
 {
 	struct job *job = t->job;
+	struct ctl_cause cause;
 	struct err_text over;
 	struct tensor *tensor;
 
@@ -272,13 +281,14 @@ void why_stuck_ask(struct trainer *t, uint32_t seq, const struct local_why *w)
 	if (!tensor && w->tensor != UINT32_MAX)
 		trainer_drop(t, true, "asks for a tensor that it has not declared");
 	else if (tensor && tensor->failed)
-		answer(t, seq, tensor->failed, tensor->fail_text ? tensor->fail_text : "");
+		answer_failure(t, seq, tensor->failed, tensor->fail_text ? tensor->fail_text : "",
+			&(struct ctl_cause){tensor->cause_rank, tensor->cause_host});
 	else if (job->code < 0)
-		answer(t, seq, job_why_over(t, &over), over.s);
+		answer_failure(t, seq, job_why_over(t, &over, &cause), over.s, &cause);
 	else if (tensor)
 		ask_about_tensor(t, seq, tensor, w->round);
 	else if (t->is_waiting)
-		answer(t, seq, 0,
+		answer(t, seq,
 			"the job runs already, and admits workers when all of its own are in "
 			"bps_checkpoint_barrier");
 	else
@@ -301,7 +311,7 @@ void why_stuck_on_text(struct agent *a, const struct ctl_why_text *m)
 	/* else the scheduler's text already contains this agent's report */
 	if (!strstr(m->text, ours))
 		append(text, sizeof(text), t->why_text);
-	answer(t, t->why_local_seq, 0, text);
+	answer(t, t->why_local_seq, text);
 }
 
 static void describe_worker(const struct job *job, uint32_t w, const struct ctl_probe *p,

@@ -257,7 +257,7 @@ void admission_check_waiting(struct sched_core *c)
 	while (reserve && admission_all_sums(c) > all - reserve &&
 		(j = largest_waiting(c, reserve / ADMISSION_SMALL_USERS))) {
 		c->refused[QUOTA_SMALL_RESERVE]++;
-		sched_job_end(c, j, BPS_EQUOTA,
+		sched_job_end(c, j, BPS_EQUOTA, NULL,
 			"job '%s' waited for servers, and takes %.1f MiB for sums: those that are "
 			"there now have %.1f MiB, of which %u%% is for users with little; see "
 			"bps-scheduler's --small-user-reserve",

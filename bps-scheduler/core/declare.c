@@ -33,23 +33,26 @@ static void mismatch_text(const struct declare_request *in, const struct sched_t
 static void tensor_mismatch(
 	const struct declare_request *in, struct sched_tensor *t, const struct ctl_decl *d)
 {
+	const struct ctl_cause cause = {d->rank, in->m->host};
 	char text[CTL_TEXT_MAX + 1];
 
 	mismatch_text(in, t, d, text, sizeof(text));
 	if (t->state != TENSOR_COLLECTING) { /* the other members agreed long ago */
-		sched_send_tensor_fail(in->c, in->m, in->j, t->name, BPS_EMISMATCH, text);
+		sched_send_tensor_fail(in->c, in->m, in->j, t->name, BPS_EMISMATCH, text, &cause);
 		return;
 	}
 	log_rated(LOG_AS(LOG_WARN, TENSOR_REFUSED), "%s job='%s' id=%u", text, in->j->name,
 		in->j->id);
 	t->fail_text = sched_dup(text);
 	t->fail_code = BPS_EMISMATCH;
+	t->cause_rank = d->rank;
+	t->cause_host = sched_dup(in->m->host);
 	admission_unclaim(in->j, t);
 	t->declared[in->member / 64] |= UINT64_C(1) << (in->member % 64);
 	for (uint32_t i = 0; i < in->j->n_members; i++)
 		if (sched_tensor_has_declared(t, i))
 			sched_send_tensor_fail(in->c, sched_member(in->c, in->j->members[i].agent),
-				in->j, t->name, BPS_EMISMATCH, text);
+				in->j, t->name, BPS_EMISMATCH, text, &cause);
 	sched_tensor_set_state(in->j, t, TENSOR_FAILED, "workers disagree");
 }
 
@@ -103,7 +106,8 @@ static bool has_room(const struct declare_request *in, const struct ctl_decl *d)
 	err_set(&err, BPS_EQUOTA,
 		"tensor '%s': job '%s' has %u of %u tensors; see bps-scheduler's --job-tensors",
 		d->name, in->j->name, in->j->n_tensors, max);
-	sched_send_tensor_fail(in->c, in->m, in->j, d->name, BPS_EQUOTA, err.s);
+	sched_send_tensor_fail(
+		in->c, in->m, in->j, d->name, BPS_EQUOTA, err.s, &(struct ctl_cause){0, NULL});
 	return false;
 }
 
@@ -139,7 +143,8 @@ static void declare_one(const struct declare_request *in, const struct ctl_decl 
 		claim(in, t, d);
 	}
 	if (t->state == TENSOR_FAILED) {
-		sched_send_tensor_fail(in->c, in->m, j, t->name, t->fail_code, t->fail_text);
+		sched_send_tensor_fail(in->c, in->m, j, t->name, t->fail_code, t->fail_text,
+			&(struct ctl_cause){t->cause_rank, t->cause_host});
 	} else if (t->dtype != d->dtype || t->n_elems != d->n_elems) {
 		tensor_mismatch(in, t, d);
 	} else if (t->state == TENSOR_PLACED) {

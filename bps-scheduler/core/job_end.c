@@ -41,7 +41,8 @@ static void add_first_loss(const struct sched_job *j, char *text, size_t room)
 		snprintf(text + n, room - n, "; first cause: it went on without %s", j->first_loss);
 }
 
-void sched_job_end(struct sched_core *c, struct sched_job *j, int code, const char *fmt, ...)
+void sched_job_end(struct sched_core *c, struct sched_job *j, int code,
+	const struct ctl_cause *cause, const char *fmt, ...)
 {
 	char text[CTL_TEXT_MAX + 1];
 	va_list ap;
@@ -56,6 +57,10 @@ void sched_job_end(struct sched_core *c, struct sched_job *j, int code, const ch
 	sched_newcomers_drop(c, j, CTL_NO_ID);
 	j->code = (uint32_t)-code;
 	j->end_text = sched_dup(text);
+	if (cause && ctl_has_cause(cause)) {
+		j->cause_rank = cause->rank;
+		j->cause_host = sched_dup(cause->host);
+	}
 	j->is_changed = true;
 	sched_job_dirty(c, j);
 	sched_job_unlink(c, j);
@@ -65,16 +70,16 @@ void sched_job_end(struct sched_core *c, struct sched_job *j, int code, const ch
 void sched_job_check_done(struct sched_core *c, struct sched_job *j)
 {
 	if (j->n_done == j->n_joined)
-		sched_job_end(c, j, 0, "%s", "");
+		sched_job_end(c, j, 0, NULL, "%s", "");
 }
 
 void sched_job_abort(struct sched_core *c, struct sched_job *j, const char *text)
 {
-	struct ctl_msg msg = {
-		.type = CTL_JOB_END, .job_end = {j->id, (uint32_t)-BPS_EJOB_FAILED, text}};
+	struct ctl_msg msg = {.type = CTL_JOB_END,
+		.job_end = {j->id, (uint32_t)-BPS_EJOB_FAILED, text, {0, NULL}}};
 
 	if (j->state == JOB_RUNNING) {
-		sched_job_end(c, j, BPS_EJOB_FAILED, "%s", text);
+		sched_job_end(c, j, BPS_EJOB_FAILED, NULL, "%s", text);
 		return;
 	}
 	for (uint32_t i = 0; i < j->n_members; i++) {
@@ -137,9 +142,10 @@ static void shrink(struct sched_core *c, struct sched_job *j, uint32_t i, const 
 	sched_job_check_done(c, j);
 }
 
-void sched_machine_lost(
-	struct sched_core *c, struct sched_job *j, uint32_t i, int code, const char *fmt, ...)
+void sched_machine_lost(struct sched_core *c, struct sched_job *j, uint32_t i, uint32_t rank,
+	int code, const char *fmt, ...)
 {
+	struct ctl_cause cause = {rank, sched_host_of(c, j->members[i].agent)};
 	char text[CTL_TEXT_MAX + 1];
 	va_list ap;
 
@@ -151,5 +157,5 @@ void sched_machine_lost(
 		return;
 	}
 	add_first_loss(j, text, sizeof(text));
-	sched_job_end(c, j, code, "%s", text);
+	sched_job_end(c, j, code, &cause, "%s", text);
 }

@@ -2,18 +2,20 @@
 #define BPS_SCHEDULER_CORE_JOB_END_H
 #include "bps-scheduler/model/model.h"
 
-/* End a running job. Every member is notified when that is durable. fmt: the reason, "" when all
- * have finished. The text of a failed job also names its first failed tensor. */
-void sched_job_end(struct sched_core *c, struct sched_job *j, int code, const char *fmt, ...)
-	__attribute__((format(printf, 4, 5)));
+/* End a running job. Every member is notified when that is durable. cause: NULL if it is not known.
+ * fmt: the reason, "" when all have finished. The text of a failed job also names its first failed
+ * tensor. */
+void sched_job_end(struct sched_core *c, struct sched_job *j, int code,
+	const struct ctl_cause *cause, const char *fmt, ...) __attribute__((format(printf, 5, 6)));
 /* End j if all its remaining workers have finished. */
 void sched_job_check_done(struct sched_core *c, struct sched_job *j);
 /* End a job that runs or forms. */
 void sched_job_abort(struct sched_core *c, struct sched_job *j, const char *text);
 /* Handle the loss of member i of a running job, which cannot return to the job by itself. The job
- * ends with code, or continues without the member if it may shrink. fmt: the reason. The text of
- * the end, and that of the member, also name the first cause: the first failed tensor, else the
- * first machine that the job has lost. */
-void sched_machine_lost(struct sched_core *c, struct sched_job *j, uint32_t i, int code,
-	const char *fmt, ...) __attribute__((format(printf, 5, 6)));
+ * ends with code, or continues without the member if it may shrink. rank: the worker that caused
+ * it; CTL_NO_ID: the whole machine is lost. fmt: the reason. The text of the end, and that of the
+ * member, also name the first cause: the first failed tensor, else the first machine that the job
+ * has lost. */
+void sched_machine_lost(struct sched_core *c, struct sched_job *j, uint32_t i, uint32_t rank,
+	int code, const char *fmt, ...) __attribute__((format(printf, 6, 7)));
 #endif

@@ -228,7 +228,7 @@ static void end_stale_jobs(struct sched_core *c, const struct ctl_hello *h)
 	for (struct sched_job *j = c->jobs; j; j = next) {
 		next = j->next;
 		if (j->state == JOB_RUNNING && j->formed <= c->kept_view)
-			sched_job_end(c, j, BPS_EJOB_FAILED,
+			sched_job_end(c, j, BPS_EJOB_FAILED, NULL,
 				"the scheduler's state is older than that of %s '%s': its state "
 				"log was cut, or replaced by an older copy; start the job again",
 				sched_role_name(h->role), h->name);

@@ -83,7 +83,8 @@ static void add_job(struct record_builder *b, const struct sched_core *c, const 
 		.barrier = j->barrier,
 		.border = j->border,
 		.border_barrier = j->border_barrier,
-		.ended_unix_s = j->state == JOB_ENDED ? unix_of(c, j->since_ns) : 0};
+		.ended_unix_s = j->state == JOB_ENDED ? unix_of(c, j->since_ns) : 0,
+		.cause = {j->cause_rank, j->cause_host}};
 	s->members = sched_alloc(j->n_members, sizeof(*s->members));
 	for (uint32_t i = 0; i < j->n_members; i++) {
 		s->members[i].agent = j->members[i].agent;
@@ -317,6 +318,10 @@ static struct sched_job *job_of_record(struct sched_core *c, const struct state_
 	j->since_ns = s->ended_unix_s ? ns_of_unix(c, s->ended_unix_s) : 0;
 	j->code = s->code;
 	j->end_text = s->is_ended ? sched_dup(s->text) : NULL;
+	if (ctl_has_cause(&s->cause)) {
+		j->cause_rank = s->cause.rank;
+		j->cause_host = sched_dup(s->cause.host);
+	}
 	return j;
 }
 

@@ -393,7 +393,7 @@ void sched_worker(struct sched_core *c, struct sched_member *m, const struct ctl
 	} else if (msg->event == WORKER_FINISHED) {
 		worker_finished(c, j, w);
 	} else if (w->state != WORKER_DONE) {
-		sched_machine_lost(c, j, sched_job_member(j, m->id), BPS_EWORKER_LOST,
+		sched_machine_lost(c, j, sched_job_member(j, m->id), msg->rank, BPS_EWORKER_LOST,
 			"rank %u (host %s, pid %u) of job '%s' was lost%s%s", msg->rank, m->host,
 			w->pid, j->name, msg->text[0] ? ": " : "", msg->text);
 	}
@@ -415,12 +415,14 @@ void sched_fail(struct sched_core *c, struct sched_member *m, const struct ctl_f
 		return;
 	}
 	if (m->role == ROLE_AGENT && (code == BPS_EDEVICE || code == BPS_EWORKER_LOST))
-		sched_machine_lost(c, j, sched_job_member(j, m->id), code, "%s (host %s): %s",
-			m->name, m->host, msg->text[0] ? msg->text : err_str(code));
+		sched_machine_lost(c, j, sched_job_member(j, m->id), CTL_NO_ID, code,
+			"%s (host %s): %s", m->name, m->host,
+			msg->text[0] ? msg->text : err_str(code));
 	else if (msg->text[0])
-		sched_job_end(c, j, code, "%s", msg->text);
+		sched_job_end(c, j, code, &msg->cause, "%s", msg->text);
 	else
-		sched_job_end(c, j, code, "%s (host %s): %s", m->name, m->host, err_str(code));
+		sched_job_end(c, j, code, &msg->cause, "%s (host %s): %s", m->name, m->host,
+			err_str(code));
 }
 
 static void forming_drop_agent(struct sched_core *c, struct sched_job *j, uint32_t agent)
@@ -444,8 +446,8 @@ void sched_agent_gone(struct sched_core *c, struct sched_member *m, bool is_dead
 		if (j->state == JOB_FORMING)
 			forming_drop_agent(c, j, m->id);
 		else if (is_dead)
-			sched_machine_lost(c, j, sched_job_member(j, m->id), BPS_EAGENT_LOST,
-				"agent '%s' (host %s) of job '%s' is lost: %s", m->name, m->host,
-				j->name, m->why_down);
+			sched_machine_lost(c, j, sched_job_member(j, m->id), CTL_NO_ID,
+				BPS_EAGENT_LOST, "agent '%s' (host %s) of job '%s' is lost: %s",
+				m->name, m->host, j->name, m->why_down);
 	}
 }

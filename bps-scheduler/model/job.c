@@ -63,6 +63,7 @@ void sched_job_free(struct sched_core *c, struct sched_job *j)
 	free(j->newcomers);
 	free(j->members);
 	free(j->end_text);
+	free(j->cause_host);
 	free(j->first_failure);
 	free(j->first_loss);
 	free(j->name);

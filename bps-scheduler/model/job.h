@@ -93,8 +93,9 @@ struct sched_job {
 	struct sched_stall stall;
 	uint32_t stalled_tensor; /* tensor and round of the last event about a stalled trainer */
 	uint64_t stalled_round;  /* 0: no such event */
-	uint32_t code;
-	char *end_text;
+	uint32_t code;           /* of its end, with text and cause */
+	char *end_text, *cause_host; /* cause_host: NULL if the cause is not known */
+	uint32_t cause_rank;
 	/* Text of the first TENSOR_FAIL, NULL: none. Workers end because of one, so it explains
 	 * their ends. Not durable. */
 	char *first_failure;

@@ -61,7 +61,8 @@ void sched_send_job(struct sched_core *c, const struct sched_member *m, const st
 void sched_send_job_end(
 	struct sched_core *c, const struct sched_member *m, const struct sched_job *j)
 {
-	struct ctl_msg msg = {.type = CTL_JOB_END, .job_end = {j->id, j->code, j->end_text}};
+	struct ctl_msg msg = {.type = CTL_JOB_END,
+		.job_end = {j->id, j->code, j->end_text, {j->cause_rank, j->cause_host}}};
 	uint32_t i = m->role == ROLE_AGENT ? sched_job_member_ever(j, m->id) : CTL_NO_ID;
 	char text[CTL_TEXT_MAX + 1];
 
@@ -72,6 +73,7 @@ void sched_send_job_end(
 			m->name, m->host, j->name, j->members[i].why);
 		msg.job_end.code = (uint32_t)-BPS_EEVICTED;
 		msg.job_end.text = text;
+		msg.job_end.cause = (struct ctl_cause){CTL_NO_ID, m->host};
 	}
 	sched_send(c, m, &msg);
 }
@@ -192,7 +194,7 @@ void sched_send_unknown_job(struct sched_core *c, const struct sched_member *m, 
 {
 	struct ctl_msg msg = {.type = CTL_JOB_END,
 		.job_end = {id, (uint32_t)-BPS_EJOB_FAILED,
-			"the scheduler has no such job (any more)"}};
+			"the scheduler has no such job (any more)", {0, NULL}}};
 	const struct sched_job *j = sched_job_any(c, id);
 
 	if (j && j->is_dirty)
@@ -204,10 +206,10 @@ void sched_send_unknown_job(struct sched_core *c, const struct sched_member *m, 
 }
 
 void sched_send_tensor_fail(struct sched_core *c, const struct sched_member *m, struct sched_job *j,
-	const char *name, int code, const char *text)
+	const char *name, int code, const char *text, const struct ctl_cause *cause)
 {
-	struct ctl_msg msg = {
-		.type = CTL_TENSOR_FAIL, .tensor_fail = {j->id, name, (uint32_t)-code, text}};
+	struct ctl_msg msg = {.type = CTL_TENSOR_FAIL,
+		.tensor_fail = {j->id, name, (uint32_t)-code, text, *cause}};
 
 	if (!j->first_failure)
 		j->first_failure = sched_dup(text);

@@ -25,8 +25,9 @@ void sched_send_joined(
 	struct sched_core *c, const struct sched_member *m, const struct sched_job *j);
 /* Send JOB_END for a job that does not run: how it ended, or that it is not known. */
 void sched_send_unknown_job(struct sched_core *c, const struct sched_member *m, uint32_t id);
+/* Send TENSOR_FAIL. cause: may be without a host. */
 void sched_send_tensor_fail(struct sched_core *c, const struct sched_member *m, struct sched_job *j,
-	const char *name, int code, const char *text);
+	const char *name, int code, const char *text, const struct ctl_cause *cause);
 void sched_send_left(
 	struct sched_core *c, const struct sched_member *m, int code, const char *text);
 /* Send PEERS with these members of the other role. */

@@ -69,6 +69,7 @@ static const struct field job_fields[] = {
 	FIELD_U64_(state_job, border),
 	FIELD_U64_(state_job, border_barrier),
 	FIELD_U64_(state_job, ended_unix_s),
+	FIELD_CAUSE_(state_job),
 };
 static const struct layout job_layout = LAYOUT_(state_job, job_fields);
 

@@ -9,6 +9,7 @@
 #include <stdint.h>
 
 #include "common/wire/codec.h"
+#include "common/wire/ctlmsg_cause.h"
 
 #define STATE_ID_BYTES     16
 #define STATE_SECRET_BYTES 32
@@ -66,7 +67,8 @@ struct state_job {
 	uint32_t grace_ms;
 	uint32_t max_size;
 	uint64_t barrier, border, border_barrier;
-	uint64_t ended_unix_s; /* 0: the job has not ended, or an older release wrote the record */
+	uint64_t ended_unix_s;  /* 0: the job has not ended, or an older release wrote the record */
+	struct ctl_cause cause; /* of its end */
 };
 
 struct state_tensor {

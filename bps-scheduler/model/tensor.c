@@ -197,6 +197,7 @@ static void tensor_free(struct sched_tensor *t)
 	free(t->declared);
 	free(t->name);
 	free(t->fail_text);
+	free(t->cause_host);
 	free(t);
 }
 

@@ -26,9 +26,10 @@ struct sched_tensor {
 	uint8_t dtype;
 	uint64_t n_elems;
 	uint32_t part_elems, n_parts;
-	struct sched_part *parts; /* NULL in jobs of one member */
-	char *name, *fail_text;
+	struct sched_part *parts;            /* NULL in jobs of one member */
+	char *name, *fail_text, *cause_host; /* cause_host: of the worker that disagrees, or NULL */
 	int fail_code;
+	uint32_t cause_rank;
 	uint32_t first_rank; /* first rank that declared it */
 	uint64_t since_ns;   /* time of the first declaration; 0: restored */
 	uint32_t n_declared;

@@ -262,6 +262,7 @@ static const struct field job_fields[] = {
 	FIELD_U64_(local_job, barrier),
 	FIELD_U8_(local_job, is_new),
 	FIELD_U32_(local_job, root),
+	FIELD_CAUSE_(local_job),
 };
 static const struct field decl_fields[] = {
 	FIELD_STR_(local_decl, name, CTL_TENSOR_NAME_MAX),
@@ -283,6 +284,7 @@ static const struct field slot_fields[] = {
 	FIELD_U64_(local_slot, in_offset),
 	FIELD_U64_(local_slot, out_offset[0]),
 	FIELD_U64_(local_slot, out_offset[1]),
+	FIELD_CAUSE_(local_slot),
 };
 static const struct layout slot_layout = LAYOUT_(local_slot, slot_fields);
 static const struct field declared_fields[] = {
@@ -300,6 +302,7 @@ static const struct field why_fields[] = {
 static const struct field text_fields[] = {
 	FIELD_U32_(local_text, code),
 	FIELD_STR_(local_text, text, CTL_TEXT_MAX),
+	FIELD_CAUSE_(local_text),
 };
 static const struct field ask_fields[] = {
 	FIELD_U32_(local_ask, tensor),
@@ -328,6 +331,7 @@ static const struct field passed_fields[] = {
 	FIELD_U64_(local_passed, barrier),
 	FIELD_U32_(local_passed, n_new),
 	FIELD_U32_(local_passed, root),
+	FIELD_CAUSE_(local_passed),
 };
 static const struct field traffic_fields[] = {
 	FIELD_U64_(local_traffic, instance),
@@ -340,6 +344,7 @@ static const struct field none_fields[] = {
 static const struct field finished_fields[] = {
 	FIELD_U32_(local_finished, code),
 	FIELD_STR_(local_finished, text, CTL_TEXT_MAX),
+	FIELD_CAUSE_(local_finished),
 };
 
 static const struct local_row rows[LOCAL_TYPE_END] = {

@@ -35,6 +35,7 @@
 #include "common/base/error.h"
 #include "common/local/local_gpu.h"
 #include "common/wire/codec.h"
+#include "common/wire/ctlmsg_cause.h"
 
 struct msghdr;
 
@@ -217,6 +218,8 @@ struct local_job {
 	/* 1: this worker joined while the job ran; the other workers learn of it from PASSED */
 	uint8_t is_new;
 	uint32_t root; /* the lowest rank of those that did not join while the job ran */
+	struct ctl_cause
+		cause; /* of the failure that code reports; the same in the other messages */
 };
 struct local_decl {
 	const char *name;
@@ -238,6 +241,7 @@ struct local_slot {
 	uint32_t in_arena, out_arena;
 	uint64_t in_offset;
 	uint64_t out_offset[2]; /* index: round & 1; encoded as two u64 fields */
+	struct ctl_cause cause;
 };
 struct local_declared {
 	struct local_slot *slots; /* in the order of DECLARE */
@@ -255,6 +259,7 @@ struct local_why {
 struct local_text {
 	uint32_t code; /* error code of the failure; 0: no failure, the round or job only waits */
 	const char *text;
+	struct ctl_cause cause;
 };
 struct local_none { /* for messages without fields, which need at least one */
 	uint8_t unused;
@@ -262,6 +267,7 @@ struct local_none { /* for messages without fields, which need at least one */
 struct local_finished {
 	uint32_t code;
 	const char *text;
+	struct ctl_cause cause;
 };
 
 /* Most workers per answer; with the longest names they fit into a frame */
@@ -305,6 +311,7 @@ struct local_passed {
 	uint32_t n_new; /* workers that were let in at this barrier */
 	/* The lowest rank of the workers that were in the job before this barrier */
 	uint32_t root;
+	struct ctl_cause cause;
 };
 
 struct local_msg {

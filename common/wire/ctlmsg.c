@@ -159,6 +159,7 @@ static const struct field job_end_fields[] = {
 	FIELD_U32_(ctl_job_end, job),
 	FIELD_U32_(ctl_job_end, code),
 	FIELD_STR_(ctl_job_end, text, CTL_TEXT_MAX),
+	FIELD_CAUSE_(ctl_job_end),
 };
 
 static const struct field decl_fields[] = {
@@ -206,6 +207,7 @@ static const struct field tensor_fail_fields[] = {
 	FIELD_STR_(ctl_tensor_fail, name, CTL_TENSOR_NAME_MAX),
 	FIELD_U32_(ctl_tensor_fail, code),
 	FIELD_STR_(ctl_tensor_fail, text, CTL_TEXT_MAX),
+	FIELD_CAUSE_(ctl_tensor_fail),
 };
 
 static const struct field worker_fields[] = {
@@ -220,6 +222,7 @@ static const struct field fail_fields[] = {
 	FIELD_U32_(ctl_fail, job),
 	FIELD_U32_(ctl_fail, code),
 	FIELD_STR_(ctl_fail, text, CTL_TEXT_MAX),
+	FIELD_CAUSE_(ctl_fail),
 };
 
 static const struct field why_fields[] = {

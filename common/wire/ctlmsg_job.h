@@ -5,6 +5,7 @@
 #include <stdint.h>
 
 #include "common/wire/codec.h"
+#include "common/wire/ctlmsg_cause.h"
 
 enum job_flags {
 	/* Add the workers' gradients in the order of their ranks, so that sums are reproducible */
@@ -98,6 +99,7 @@ struct ctl_job_end {
 	uint32_t job;
 	uint32_t code; /* 0: every worker has finished */
 	const char *text;
+	struct ctl_cause cause;
 };
 
 /* FINISHED: the worker called bps_close and waits for JOB_END. LOST: it ended without bps_close.
@@ -117,5 +119,6 @@ struct ctl_fail {
 	uint32_t job;
 	uint32_t code;
 	const char *text;
+	struct ctl_cause cause;
 };
 #endif

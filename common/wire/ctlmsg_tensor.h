@@ -4,6 +4,7 @@
 #include <stdint.h>
 
 #include "common/wire/codec.h"
+#include "common/wire/ctlmsg_cause.h"
 
 struct ctl_decl {
 	uint32_t rank; /* worker of this agent that declared the tensor first */
@@ -53,5 +54,6 @@ struct ctl_tensor_fail {
 	const char *name;
 	uint32_t code;
 	const char *text;
+	struct ctl_cause cause; /* the worker that disagrees with the first declaration */
 };
 #endif

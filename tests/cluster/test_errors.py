@@ -35,6 +35,7 @@ def test_worker_that_does_not_submit_is_named_with_its_host(cluster):
         assert r["code"] == bps.ETIMEDOUT, r
         assert "rank 3" in r["text"], r["text"]
         assert "'w'" in r["text"] and "round 2" in r["text"], r["text"]
+        assert (r["rank"], r["host"], r["tensor"]) == (None, None, "w"), r
     assert "agent-host1" in results[0]["text"], results[0]["text"]
 
 
@@ -54,6 +55,10 @@ def test_mismatch_names_both_workers_and_both_declarations(cluster, placement, f
     assert all(r["code"] == bps.EMISMATCH for r in results), results
     for word in ("rank 0", "rank 1", "f32", "f64", "1000"):
         assert word in results[0]["text"], results[0]["text"]
+    # Timing decides which of the two declares it first, and which one disagrees.
+    fields = {(r["rank"], r["host"], r["tensor"]) for r in results}
+    assert fields <= {(r, f"agent-host{placement[r]}", "w") for r in (0, 1)}, results
+    assert len(fields) == 1, results
 
 
 @pytest.mark.parametrize("placement", [[0, 1], [0, 0]])
@@ -78,6 +83,8 @@ def test_death_of_a_worker_ends_the_job_and_names_it(cluster, placement, what):
         r = c.finish([w])[0]
         assert r["code"] == bps.EWORKER_LOST, r
         assert "rank 2" in r["text"] and str(started[2].process.pid) in r["text"], r["text"]
+        host = f"agent-host{placement[2]}"
+        assert (r["rank"], r["host"], r["tensor"]) == (2, host, "w"), r
         assert r["seconds"] < 10
     started[2].process.wait(10)
     c.run("rounds", 3, {"n_elems": 100, "n_rounds": 3})

@@ -480,6 +480,7 @@ def error(what, linger=0.0, **kw):
         getattr(Errors, what)(job, **kw.get("args", {}))
     except bps.Error as e:
         result = {"code": e.code, "text": str(e), "seconds": time.monotonic() - start}
+        result |= {"rank": e.rank, "host": e.host, "tensor": e.tensor}
     else:
         result = {"code": 0, "text": "", "seconds": time.monotonic() - start}
     if job:

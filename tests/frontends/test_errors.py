@@ -23,6 +23,7 @@ def cluster(request):
 KILLED = """
 import os, signal, sys, time
 import torch
+import bps as bps_package
 import bps.torch as bps
 
 way = "{way}"
@@ -58,6 +59,12 @@ try:
         optimizer.step()
 except Exception as error:
     print("noticed at", time.monotonic(), str(error).replace(chr(10), " "), flush=True)
+    if way != "optimizer":  # PyTorch makes another exception of a hook's and of a future's
+        try:
+            bps.allreduce(torch.ones(1)) if way == "hook" else dist.all_reduce(torch.ones(1))
+        except (bps.Error, dist.DistBackendError) as failure:
+            error = failure
+    print("fields", error.code == bps_package.EWORKER_LOST, error.rank, error.host, flush=True)
 os._exit(0)
 """
 
@@ -73,6 +80,8 @@ def test_a_worker_killed_in_backward_is_named_at_all_others_within_3_s(cluster, 
         noticed = re.search(r"noticed at (\S+) (.*)", output)
         assert noticed and "rank 1" in noticed[2], output
         assert float(noticed[1]) - killed_s < NOTICE_S, output
+        host = re.search(r"\(host (\S+),", noticed[2])[1]
+        assert f"fields True 1 {host}" in output, output
 
 
 # ---- processes ----

@@ -164,7 +164,8 @@ static void fake_declare(struct fake_agent *f, struct fake_trainer *t, struct lo
 
 static void fake_why(struct fake_agent *f, struct fake_trainer *t, struct local_msg *in)
 {
-	struct local_msg m = {.type = LOCAL_TEXT, .seq = in->seq, .text = {.text = f->why}};
+	struct local_msg m = {
+		.type = LOCAL_TEXT, .seq = in->seq, .text = {.text = f->why, .cause = f->cause}};
 
 	atomic_fetch_add(&f->whys, 1);
 	if (!f->keeps_quiet)
@@ -195,7 +196,8 @@ static void fake_finish(struct fake_agent *f, struct fake_trainer *t, struct loc
 	struct local_msg m = {.type = LOCAL_FINISHED, .finished = {.text = ""}};
 
 	if (f->refuses_finish)
-		m.finished = (struct local_finished){-BPS_EWORKER_LOST, "rank 1 was lost"};
+		m.finished =
+			(struct local_finished){-BPS_EWORKER_LOST, "rank 1 was lost", {1, "b"}};
 	f->finish_seq[t - f->trainers] = in->seq;
 	if (++f->n_finished < f->size)
 		return;
@@ -362,7 +364,8 @@ static void fake_fail_job(struct fake_agent *f)
 {
 	struct local_msg m = {.type = LOCAL_JOB,
 		.job = {.code = -BPS_EWORKER_LOST,
-			.text = "rank 1 (pid 77 on host b) was killed by signal 9"}};
+			.text = "rank 1 (pid 77 on host b) was killed by signal 9",
+			.cause = {1, "b"}}};
 
 	for (uint32_t i = 0; i < f->n_trainers; i++) {
 		fake_send(&f->trainers[i], &m, NULL, 0);

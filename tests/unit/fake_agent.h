@@ -67,6 +67,7 @@ struct fake_agent {
 	const char *mismatch_name;     /* its first round ends in EMISMATCH */
 	const char *_Atomic mute_name; /* completes no round of it */
 	const char *why;
+	struct ctl_cause cause; /* of a failed round, in the answer to WHY */
 
 	char dir[64], path[96];
 	int listener, cmd_fd, ack_fd;

@@ -85,6 +85,13 @@ static inline void note_plan(struct sched_world *w, const struct ctl_plan *p)
 	}
 }
 
+/* Write the cause of a failure, if it is known, into a line of its own. */
+static inline void note_cause(struct sched_world *w, const struct ctl_cause *cause)
+{
+	if (ctl_has_cause(cause))
+		note(w, "\nCAUSE rank=%d host=%s", (int)cause->rank, cause->host);
+}
+
 static inline void note_body(struct sched_world *w, const struct ctl_msg *m)
 {
 	switch (m->type) {
@@ -121,6 +128,7 @@ static inline void note_body(struct sched_world *w, const struct ctl_msg *m)
 		break;
 	case CTL_JOB_END:
 		note(w, " job=%u code=%u %s", m->job_end.job, m->job_end.code, m->job_end.text);
+		note_cause(w, &m->job_end.cause);
 		break;
 	case CTL_PLAN:
 		note_plan(w, &m->plan);
@@ -128,6 +136,7 @@ static inline void note_body(struct sched_world *w, const struct ctl_msg *m)
 	case CTL_TENSOR_FAIL:
 		note(w, " %s code=%u %s", m->tensor_fail.name, m->tensor_fail.code,
 			m->tensor_fail.text);
+		note_cause(w, &m->tensor_fail.cause);
 		break;
 	case CTL_WHY_TEXT:
 		note(w, " seq=%u %s", m->why_text.seq, m->why_text.text);

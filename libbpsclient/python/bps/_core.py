@@ -294,6 +294,7 @@ class Runtime:
                 CODES["EMISMATCH"],
                 f"{what}: {text}. All workers must make the same calls in the same order, with "
                 "tensors of one shape and type",
+                other,
             )
 
     def _forget_unnamed(self) -> None:
@@ -446,7 +447,7 @@ def _unpack(data: bytes, rank: int) -> Any:
         return pickle.loads(data[1:])
     if data:
         raise ValueError(f"rank {rank} cannot pickle its object: {data[1:].decode()}")
-    raise Error(CODES["EWORKER_LOST"], f"rank {rank} is lost, its object is missing")
+    raise Error(CODES["EWORKER_LOST"], f"rank {rank} is lost, its object is missing", rank)
 
 
 _runtime: Runtime | None = None

@@ -60,11 +60,31 @@ class Error(Exception):
 
     Attributes:
         code (int): negative: one of this package's ``E...`` numbers, or ``-errno``.
+        rank (int, optional): the worker that caused the failure; None: not known, or a machine.
+        host (str, optional): the machine of that worker, or the machine that failed.
+        tensor (str, optional): the tensor of the call.
+
+    Example:
+        >>> try:
+        ...     t.wait()
+        ... except bps.Error as error:
+        ...     if error.code == bps.EWORKER_LOST:
+        ...         report(error.rank, error.host)
     """
 
-    def __init__(self, code: int, text: str) -> None:
+    def __init__(
+        self,
+        code: int,
+        text: str,
+        rank: int | None = None,
+        host: str | None = None,
+        tensor: str | None = None,
+    ) -> None:
         super().__init__(text)
-        self.code = code
+        self.code, self.rank, self.host, self.tensor = code, rank, host, tensor
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.code, str(self), self.rank, self.host, self.tensor)
 
 
 class Timeout(Error):
@@ -101,6 +121,14 @@ class Options(ctypes.Structure):
         ("backup_grace_ms", ctypes.c_uint32),
         ("elastic", ctypes.c_int32),
         ("max_size", ctypes.c_int32),
+    ]
+
+
+class FailureStruct(ctypes.Structure):
+    _fields_ = [
+        ("rank", ctypes.c_int32),
+        ("host", ctypes.c_char * 64),
+        ("tensor", ctypes.c_char * 256),
     ]
 
 
@@ -229,6 +257,7 @@ def load() -> ctypes.CDLL:
         ("gpu_route", str_, [ptr]),
         ("strerror", str_, [int_]),
         ("last_error", str_, []),
+        ("last_failure", None, [ptr]),
         ("version", str_, []),
     ]:
         f = getattr(lib, "bps_" + name)
@@ -254,7 +283,15 @@ def check(rc: int) -> int:
     if rc >= 0:
         return rc
     text = lib.bps_last_error().decode(errors="replace") or lib.bps_strerror(rc).decode()
-    raise (Timeout if rc == CODES["ETIMEDOUT"] else Error)(rc, text)
+    raw = FailureStruct()
+    lib.bps_last_failure(ctypes.byref(raw))
+    raise (Timeout if rc == CODES["ETIMEDOUT"] else Error)(
+        rc,
+        text,
+        raw.rank if raw.rank >= 0 else None,
+        raw.host.decode(errors="replace") or None,
+        raw.tensor.decode(errors="replace") or None,
+    )
 
 
 def milliseconds(seconds: float | None) -> int:

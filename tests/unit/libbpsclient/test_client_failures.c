@@ -9,6 +9,17 @@
 
 #define WHO "rank 1 on host b has not submitted it, for 3 s"
 
+/* Expect the fields of the last failure. */
+static void assert_failure(int32_t rank, const char *host, const char *tensor)
+{
+	struct bps_failure failure;
+
+	bps_last_failure(&failure);
+	assert_int_equal(failure.rank, rank);
+	assert_string_equal(failure.host, host);
+	assert_string_equal(failure.tensor, tensor);
+}
+
 static void wait_that_times_out_says_who_is_missing_and_may_go_on(void **state)
 {
 	struct fake_agent *f = fake_agent_new();
@@ -25,6 +36,7 @@ static void wait_that_times_out_says_who_is_missing_and_may_go_on(void **state)
 	assert_int_equal(bps_wait(t, 20), BPS_ETIMEDOUT);
 	assert_error_has("tensor 'layer.0' in job 'j', round 1, is not complete after 20 ms");
 	assert_error_has(WHO);
+	assert_failure(-1, "", "layer.0");
 	fake_agent_order(f, FAKE_SPEAK);
 	assert_int_equal(bps_wait(t, 0), 0);
 	assert_int_equal(bps_close(b, 0), 0);
@@ -138,6 +150,7 @@ static void failure_of_the_job_ends_a_wait_with_its_reason(void **state)
 	(void)state;
 	expect_wait_ends(FAKE_FAIL_JOB, BPS_EWORKER_LOST);
 	assert_error_has("killed by signal 9");
+	assert_failure(1, "b", "");
 }
 
 static void mismatch_is_the_error_of_the_first_push_pull(void **state)
@@ -149,12 +162,15 @@ static void mismatch_is_the_error_of_the_first_push_pull(void **state)
 	(void)state;
 	f->mismatch_name = "w";
 	f->why = "rank 0 declared f32[1], rank 1 f32[2]";
+	f->cause = (struct ctl_cause){1, "b"};
 	fake_agent_start(f);
 	b = open_one(f);
+	assert_failure(-1, "", "");
 	t = declare(b, "w", 1);
 	assert_int_equal(bps_push_pull(t, BPS_SUM, 0), 0);
 	assert_int_equal(bps_wait(t, 0), BPS_EMISMATCH);
 	assert_error_has("rank 0 declared f32[1], rank 1 f32[2]");
+	assert_failure(1, "b", "w");
 	assert_int_equal(bps_push_pull(t, BPS_SUM, 0), BPS_EMISMATCH);
 	assert_null(bps_output(t));
 	assert_int_equal(bps_close(b, 0), 0);
@@ -241,6 +257,7 @@ static void close_returns_the_jobs_end(void **state)
 	b = open_one(f);
 	assert_int_equal(bps_close(b, 0), BPS_EWORKER_LOST);
 	assert_error_has("rank 1 was lost");
+	assert_failure(1, "b", "");
 	fake_agent_free(f);
 }
 

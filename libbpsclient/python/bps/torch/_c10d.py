@@ -119,7 +119,11 @@ class _Work(Work):
                 self._last.pop(0)
 
     def _error(self, error: Error) -> dist.DistBackendError:
-        return dist.DistBackendError(f"{self._what} in group '{self._group.title}': {error}")
+        """Return the exception of torch.distributed, with the fields of bps.Error."""
+        failure = dist.DistBackendError(f"{self._what} in group '{self._group.title}': {error}")
+        for name in ("code", "rank", "host", "tensor"):
+            setattr(failure, name, getattr(error, name))
+        return failure
 
     def wait(self, timeout: timedelta | None = None) -> bool:
         """Wait until the results are written.

@@ -519,7 +519,12 @@ static void lost_worker_ends_the_job_and_is_named(void **state)
 	worker(&w, 22, 1, WORKER_LOST);
 	SAID(&w,
 		"21 JOB_END job=1 code=10007 rank 1 (host b, pid 20) of job 'x' was lost: killed by"
-		" signal 9\n");
+		" signal 9\nCAUSE rank=1 host=b\n");
+	clear(&w);
+	kill_scheduler(&w); /* the cause is durable */
+	agent(&w, 31, "a", 201);
+	SAID(&w, "31 JOB_END job=1 code=10007");
+	SAID(&w, "killed by signal 9\nCAUSE rank=1 host=b\n");
 	world_fini(&w);
 }
 

@@ -91,7 +91,7 @@ static void mismatched_declaration_fails_that_tensor_for_all(void **state)
 	declare(&w, 21, 0, "v", DTYPE_F32, 1000);
 	declare(&w, 22, 1, "v", DTYPE_F32, 1001);
 	SAID(&w, "21 TENSOR_FAIL v code=10003 tensor 'v' of job 'x': rank 0 (host a) declares f32 x"
-		 " 1000, rank 1 (host b) f32 x 1001\n");
+		 " 1000, rank 1 (host b) f32 x 1001\nCAUSE rank=1 host=b\n");
 	SAID(&w, "22 TENSOR_FAIL v code=10003");
 	clear(&w);
 	declare(&w, 21, 0, "v", DTYPE_F32, 1000);

@@ -432,7 +432,11 @@ static void largest_declare_and_largest_refusal_fit_into_a_frame(void **state)
 	name[255] = text[511] = 0;
 	for (unsigned i = 0; i < LOCAL_DECLARE_MAX; i++) {
 		decls[i] = (struct local_decl){.name = name, .dtype = 7, .n_elems = i + 1};
-		slots[i] = (struct local_slot){.code = 1, .text = text, .out_offset = {i, i + 64}};
+		/* the longest host: CTL_NAME_MAX bytes */
+		slots[i] = (struct local_slot){.code = 1,
+			.text = text,
+			.out_offset = {i, i + 64},
+			.cause = {i, &text[511 - 63]}};
 	}
 	m.declare = (struct local_declare){decls, LOCAL_DECLARE_MAX};
 	assert_int_equal(local_send(p.a, &m, NULL, 0, 0), 0);
@@ -447,6 +451,8 @@ static void largest_declare_and_largest_refusal_fit_into_a_frame(void **state)
 	assert_int_equal(receive(p.a, &got, &mem, fds, &n_fds, WAIT_MS, NULL), 1);
 	assert_string_equal(got.declared.slots[99].text, text);
 	assert_int_equal(got.declared.slots[99].out_offset[1], 99 + 64);
+	assert_int_equal(got.declared.slots[99].cause.rank, 99);
+	assert_string_equal(got.declared.slots[99].cause.host, &text[511 - 63]);
 	free(mem);
 	pair_free(&p);
 }

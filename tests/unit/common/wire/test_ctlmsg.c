@@ -40,15 +40,16 @@ static struct ctl_job_member two_members[] = {
 	{4, "h1", two_ranks, 2, 0, "", 5}, {5, "h2", NULL, 0, 1, "off", 5}};
 static const struct ctl_msg job = {
 	CTL_JOB, .job = {6, 3, 1000, "mnist", 4, 1, two_members, 2, 5, 1, 20, 2, 3, 1}};
-static const struct ctl_msg job_end = {CTL_JOB_END, .job_end = {3, 10008, "x"}};
+static const struct ctl_msg job_end = {CTL_JOB_END, .job_end = {3, 10008, "x", {1, "h"}}};
 static struct ctl_decl one_decl[] = {{0, "w", 7, 1024}};
 static const struct ctl_msg declare = {CTL_DECLARE, .declare = {3, one_decl, 1}};
 static struct ctl_tensor one_tensor[] = {{8, "w", 7, 1024, 512}};
 static struct ctl_run one_run[] = {{8, 0, 2, 1, 9, 1, 6}};
 static const struct ctl_msg plan = {CTL_PLAN, .plan = {6, 3, one_tensor, 1, one_run, 1}};
-static const struct ctl_msg tensor_fail = {CTL_TENSOR_FAIL, .tensor_fail = {3, "w", 10003, "no"}};
+static const struct ctl_msg tensor_fail = {
+	CTL_TENSOR_FAIL, .tensor_fail = {3, "w", 10003, "no", {1, "h"}}};
 static const struct ctl_msg worker = {CTL_WORKER, .worker = {3, 2, WORKER_LOST, "gone", 4}};
-static const struct ctl_msg fail_ = {CTL_FAIL, .fail = {3, 10010, "w"}};
+static const struct ctl_msg fail_ = {CTL_FAIL, .fail = {3, 10010, "w", {1, "h"}}};
 static const struct ctl_msg why = {CTL_WHY, .why = {1, 3, CTL_NO_ID, 12}};
 static const struct ctl_msg why_text = {CTL_WHY_TEXT, .why_text = {1, "rank 3"}};
 static const struct ctl_msg probe = {CTL_PROBE, .probe = {1, 3, 8}};
@@ -97,15 +98,16 @@ static const struct golden {
 	       " 1e000000 05000000 02000000 6832 00000000 01 03000000 6f6666 0500000000000000"
 	       " 0500000000000000 0100 14000000 0200000000000000 0300000000000000 "
 	       "0100000000000000"},
-	{&job_end, "0d000000 03000000 18270000 01000000 78"},
+	{&job_end, "16000000 03000000 18270000 01000000 78 01000000 01000000 68"},
 	{&declare, "1e000000 03000000 01000000 12000000 00000000 01000000 77 07 0004000000000000"},
 	{&plan, "54000000 0600000000000000 03000000"
 		" 01000000 16000000 08000000 01000000 77 07 0004000000000000 00020000"
 		" 01000000 22000000 08000000 00000000 02000000 01000000 0900000000000000 0100"
 		" 0600000000000000"},
-	{&tensor_fail, "13000000 03000000 01000000 77 13270000 02000000 6e6f"},
+	{&tensor_fail, "1c000000 03000000 01000000 77 13270000 02000000 6e6f"
+		       " 01000000 01000000 68"},
 	{&worker, "19000000 03000000 02000000 02 04000000 676f6e65 0400000000000000"},
-	{&fail_, "0d000000 03000000 1a270000 01000000 77"},
+	{&fail_, "16000000 03000000 1a270000 01000000 77 01000000 01000000 68"},
 	{&why, "14000000 01000000 03000000 ffffffff 0c00000000000000"},
 	{&why_text, "0e000000 01000000 06000000 72616e6b2033"},
 	{&probe, "0c000000 01000000 03000000 08000000"},

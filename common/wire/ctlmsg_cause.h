@@ -1,0 +1,23 @@
+#ifndef BPS_COMMON_WIRE_CTLMSG_CAUSE_H
+#define BPS_COMMON_WIRE_CTLMSG_CAUSE_H
+/* The worker that caused a failure, in messages that report the failure. Messages of the control
+ * channel and of the trainers' socket have it beside their text. */
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "common/wire/codec.h"
+
+struct ctl_cause {
+	uint32_t rank;    /* CTL_NO_ID: not one worker, but its machine; without a host: unused */
+	const char *host; /* machine of that worker; "" or NULL: the cause is not known */
+};
+
+/* Return whether the message names a cause. A message of an older release does not. */
+static inline bool ctl_has_cause(const struct ctl_cause *cause)
+{
+	return cause->host && *cause->host;
+}
+
+/* Rows of a field table, for a struct S with a member `struct ctl_cause cause`. */
+#define FIELD_CAUSE_(S) FIELD_U32_(S, cause.rank), FIELD_STR_(S, cause.host, CTL_NAME_MAX)
+#endif
