@@ -130,7 +130,7 @@ BPS_API void bps_abort(struct bps *b);
  * declarations. bps_resume then joins a job of the same name, as worker `rank` (-1: assigned) of
  * `size`, and declares everything again. Handles of tensors stay valid, their buffers change and
  * their rounds count from 1. In between, servers may come and go. Workers may stay away (bps_close)
- * or be new (bps_open). Errors: BPS_EBUSY a round is in flight; BPS_ETIMEDOUT of bps_suspend: call
+ * or be new (bps_open). Rounds in flight are abandoned. Errors: BPS_ETIMEDOUT of bps_suspend: call
  * it again; as bps_open. */
 BPS_API int bps_suspend(struct bps *b, uint32_t timeout_ms);
 BPS_API int bps_resume(struct bps *b, int32_t rank, int32_t size);

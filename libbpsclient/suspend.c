@@ -1,4 +1,5 @@
-/* Suspending and resuming a job. For all other workers a suspended job has ended. The declarations
+/* Suspending and resuming a job. For all other workers a suspended job has ended. Rounds in flight
+ * are abandoned, as in bps_close: no worker waits for them after all have called. The declarations
  * stay: names, types, counts, and the callers' handles. Resuming joins a new job of the same name
  * and declares all tensors again. Thread: the caller's.
  *
@@ -50,9 +51,6 @@ int bps_suspend(struct bps *b, uint32_t timeout_ms)
 		return last_error_set(-EOPNOTSUPP,
 			"suspend: job '%s' has tensors in the memory of GPUs: close and open it",
 			b->options.job);
-	rc = client_check_idle(b);
-	if (rc < 0)
-		return rc;
 	if (!b->is_single) {
 		rc = session_failure(&b->session, last_error_text());
 		if (!rc)

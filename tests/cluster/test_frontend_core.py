@@ -18,7 +18,7 @@ def test_calls_that_differ_are_errors_at_all_workers_and_the_job_goes_on(cluster
         assert result["codes"] == [bps.EMISMATCH] * 5, result["texts"]
         assert "rank 1 has 3 elements, rank 2 10 elements" in result["texts"][0]
         assert "rank 2 all_gather_object" in result["texts"][3]
-        assert result["sum"] == 3.0
+        assert result["sums"] == [3.0, 3.0]
 
 
 def test_hooks_of_a_training_step_fill_buckets_in_any_order(cluster):

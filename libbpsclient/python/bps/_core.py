@@ -502,7 +502,7 @@ def suspend(timeout: float | None = None) -> None:
 
     Raises:
         RuntimeError: process sets or groups of a framework use the job.
-        Error: an operation is in flight.
+        Error: a result is late, or the workers did not all call this in time.
     """
     rt = runtime()
     if subjobs or rt.n_users:
