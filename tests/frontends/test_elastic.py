@@ -138,6 +138,75 @@ def test_a_machine_joins_at_a_commit(tmp_path, monkeypatch):
     assert all(f"weights of {SIZE} resets" in output for output in outputs), "\n".join(outputs)
 
 
+REOPEN = """
+import os, signal
+import torch
+import bps.torch as bps
+
+bps.init()
+rank = bps.rank()
+torch.manual_seed(100 + rank)
+model = torch.nn.Linear(4, 3).double()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
+optimizer = bps.DistributedOptimizer(
+    optimizer, model.named_parameters(), cross_barrier={cross}, bucket_bytes=8
+)
+state = bps.elastic.TorchState(model, optimizer, step=0)
+begun, dies = [], os.environ.get("DIES") == str(rank)
+
+@bps.elastic.run
+def train(state):
+    begun.append(state.step)
+    while state.step < 6:
+        optimizer.zero_grad()
+        (model(torch.full((2, 4), rank + 1.0).double()) - 1).pow(2).mean().backward()
+        if dies and state.step == 3:
+            os.kill(os.getpid(), signal.SIGKILL)
+        optimizer.step()
+        bps.allreduce(torch.ones(3))
+        state.step += 1
+        if state.step % 2 == 0:
+            state.commit()
+
+with torch.no_grad():
+    [p.fill_(0.25 if rank == 0 and not os.environ.get("NEW") else 9.0) for p in model.parameters()]
+train(state)
+optimizer.synchronize()
+weights = bps.allgather_object([p.tolist() for p in model.parameters()])
+assert all(one == weights[0] for one in weights), weights
+print("from", begun, "to", model.weight.sum().item(), flush=True)
+"""
+
+
+@pytest.mark.parametrize("cross", [False, True])
+@pytest.mark.parametrize("victim", [0, SIZE - 1])
+def test_a_failed_job_is_opened_again_with_a_process_in_the_place_of_the_lost_one(cross, victim):
+    import processes
+
+    script = REOPEN.format(cross=cross)
+    with processes.Cluster(agents=2) as cluster:
+
+        def is_forming():
+            return any(j["state"] == "forming" for j in cluster.scheduler.status()["jobs"])
+
+        codes, calm = processes.finish(processes.start(script, SIZE, cluster, "calm"))
+        assert codes == [0] * SIZE, "\n".join(calm)
+        started = processes.start(script, SIZE, cluster, "again", DIES=victim)
+        started[victim].wait(LIMIT_S)
+        cluster.wait_for("the job forms again", is_forming, LIMIT_S)
+        started += processes.start(script, SIZE, cluster, "again", NEW=1, ranks=[victim])
+        codes, outputs = processes.finish(started)
+    want = [0] * SIZE + [0]
+    want[victim] = -9
+    assert codes == want, "\n".join(outputs)
+    goal = calm[0].split(" to ")[1]
+    for rank, output in enumerate(outputs):
+        begun = "[2]" if rank == SIZE else "[0, 2]"
+        assert rank == victim or f"from {begun} to {goal}" in output, "\n".join(outputs)
+    lost = f"rank {victim} (host"
+    assert all(lost in output for r, output in enumerate(outputs[:SIZE]) if r != victim), outputs
+
+
 SUSPEND = """
 import os, sys
 import torch

@@ -15,7 +15,6 @@ import functools
 import math
 import sys
 import threading
-import weakref
 from collections.abc import Sequence
 from typing import Any
 
@@ -239,12 +238,6 @@ class Group:
         return outputs
 
 
-# Groups of each runtime, by name and by types and sizes.
-_groups: weakref.WeakKeyDictionary[Runtime, dict[str, dict[Any, Group]]] = (
-    weakref.WeakKeyDictionary()
-)
-
-
 def group(
     rt: Runtime, name: str, kinds: Sequence[tuple[np.dtype, int]], compress: str | None = None
 ) -> Group:
@@ -255,7 +248,7 @@ def group(
     """
     key = (tuple(kinds), compress)
     with rt.lock:
-        known = _groups.setdefault(rt, {}).setdefault(name, {})
+        known = rt.groups.setdefault(name, {})
         found = known.get(key)
         if found is None:
             suffix = f"#{len(known) + 1}" if known else ""

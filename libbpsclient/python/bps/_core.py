@@ -177,6 +177,7 @@ class Runtime:
         self._n_agreements = 0
         self._epoch, self._next_epoch, self._history = 0, 0, 0
         self._sets = 0
+        self.groups: dict[str, dict[Any, Any]] = {}  # of bps._arrays, by name and by shapes
         self.reopened: weakref.WeakSet[Any] = weakref.WeakSet()  # whose reopen() follows a resume
         self.members: list[int] = []  # workers at the last sync of elastic training
         self.n_users = 0  # process groups that share the job
@@ -368,11 +369,18 @@ class Runtime:
                 if slot.owner is not None:
                     slot.owner.settle()
 
-    def restart(self) -> None:
-        """Choose slots as a worker that begins does, so that it and this one choose the same."""
-        self.settle()
+    def restart(self, is_failed: bool = False) -> None:
+        """Choose slots as a worker that begins does, so that it and this one choose the same.
+
+        Args:
+            is_failed (bool): operations in flight ended with their job.
+        """
+        if not is_failed:
+            self.settle()
         with self.lock:
+            self._agreements = []
             self._named.clear()
+            self.groups.clear()
             self.members.clear()
             self._forget_unnamed()
             self._n_agreements = self._epoch = self._next_epoch = self._history = 0
@@ -494,6 +502,19 @@ def init(**options: Any) -> None:
         atexit.register(_at_exit, os.getpid())
 
 
+def _check_unshared(what: str) -> None:
+    """Refuse to leave a job that process sets or groups use.
+
+    Raises:
+        RuntimeError: with what to do.
+    """
+    if subjobs or runtime().n_users:
+        raise RuntimeError(
+            f"{what}: process sets and process groups end with the job: remove and destroy them "
+            "first"
+        )
+
+
 def suspend(timeout: float | None = None) -> None:
     """Leave the job when all workers do, and keep the process ready for :func:`resume`.
 
@@ -505,11 +526,7 @@ def suspend(timeout: float | None = None) -> None:
         Error: a result is late, or the workers did not all call this in time.
     """
     rt = runtime()
-    if subjobs or rt.n_users:
-        raise RuntimeError(
-            "suspend: process sets and process groups end with the job: remove and destroy them "
-            "first"
-        )
+    _check_unshared("suspend")
     rt.settle()
     rt.job.suspend(timeout)
 
@@ -526,7 +543,27 @@ def resume(num_workers: int, num_servers: int = 0, global_rank: int = -1) -> Non
     """
     rt = runtime()
     rt.job.resume(num_workers, global_rank)
+    _options["size"] = num_workers
     rt.restart()
+    for one in list(rt.reopened):
+        one.reopen()
+
+
+def reopen() -> None:
+    """Join the job again after it has failed, with this worker's rank and the same options.
+
+    All workers that go on call it. In the place of a lost one a new process calls :func:`init`.
+
+    Raises:
+        RuntimeError: process sets or groups of a framework use the job.
+        Error: the job cannot be joined, or not all workers have joined it in time.
+    """
+    rt = runtime()
+    _check_unshared("reopen")
+    rank = rt.job.rank
+    rt.job.abort()
+    rt.job = open_job(**(_options | {"rank": rank}))
+    rt.restart(is_failed=True)
     for one in list(rt.reopened):
         one.reopen()
 

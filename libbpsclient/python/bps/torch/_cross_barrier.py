@@ -27,7 +27,7 @@ class CrossBarrier:
         self._optimizer, self._base, self._reducer = optimizer, base, reducer
         self._waiting: dict[int, Bucket] = {}  # by id of the parameter
         self._groups: list[dict[str, Any]] = []
-        reducer.on_join = self.flush
+        reducer.on_join, reducer.on_reopen = self.flush, self._waiting.clear
         ref = weakref.WeakMethod(self._before_forward)
 
         def hook(module: torch.nn.Module, _: Any) -> None:

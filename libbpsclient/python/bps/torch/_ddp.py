@@ -111,6 +111,7 @@ class HookState:
     def reopen(self) -> None:
         """Open the channels again at their next use, because a resume has moved their memory."""
         self.channels.clear()
+        self.pending.clear()
 
     def channel(self, bucket: Any) -> Channel:
         """Return the channel of a bucket, which is declared at its first use."""

@@ -124,6 +124,7 @@ class Reducer:
         self.begun = False  # a gradient has arrived since the last finish
         self.is_paused = False  # gradients only add up
         self.on_begin: Callable[[], None] | None = None  # called with the first gradient of a step
+        self.on_reopen: Callable[[], None] | None = None  # forgets the buckets handed over
         self.on_join: Callable[[], None] | None = None  # collects the buckets handed over
         for _, param in named:
             check_gradient(param)
@@ -145,7 +146,9 @@ class Reducer:
 
     def reopen(self) -> None:
         """Begin as a new reducer does: after a resume workers may be new, and memory has moved."""
-        self._buckets, self._sparse, self._is_cut = [], [], False
+        self._buckets, self._sparse, self._in_flight, self._is_cut = [], [], [], False
+        if self.on_reopen is not None:
+            self.on_reopen()
         for place in self._places:
             place.bucket = None
         self._reset()

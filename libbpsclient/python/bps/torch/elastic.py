@@ -23,7 +23,9 @@ Example::
     train(state)
 
 A lost machine raises nothing: its share is missing in the sums from then on. An epoch that is
-interrupted goes on with the samples that are left, divided among the workers that are there.
+interrupted goes on with the samples that are left, divided among the workers that are there. If the
+job may not shrink, a loss ends it, and :func:`run` opens it again: start a process in the place of
+each lost worker.
 Process sets and ``torch.distributed`` groups cannot be used meanwhile.
 """
 
