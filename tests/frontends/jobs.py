@@ -6,7 +6,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-EXAMPLES = Path(__file__).resolve().parents[2] / "libbpsclient" / "examples"
 LIMIT_S = 120
 _numbers = itertools.count()
 
@@ -62,9 +61,3 @@ def start(script, folder, n=2, **more):
         for worker in workers:
             worker.kill()
     return [worker.returncode for worker in workers], outputs
-
-
-def example(framework):
-    """Return a script that runs a framework's example on the digits."""
-    path = EXAMPLES / framework / "digits.py"
-    return f"import runpy\nrunpy.run_path({str(path)!r}, run_name='__main__')\n"

@@ -47,9 +47,9 @@ FRONTENDS = {
         "distributed": ("2x1",),
         "errors": ALONE,
     },
-    "tensorflow": {"tensorflow": ("2x2",), "keras": ("2x1",)},
-    "jax": {"arrays": ("2x1",), "jax": ("2x1", "3x2"), "keras": ("2x2",)},
-    "mxnet": {"arrays": ONE_AGENT, "mxnet": ("2x1", "3x2")},
+    "tensorflow": {"tensorflow": ("2x2",), "keras": ("2x1",), "frameworks": ALONE},
+    "jax": {"arrays": ("2x1",), "jax": ("2x1", "3x2"), "keras": ("2x2",), "frameworks": ALONE},
+    "mxnet": {"arrays": ONE_AGENT, "mxnet": ("2x1", "3x2"), "frameworks": ALONE},
 }
 # Variables for the cluster of a part, or of all parts of a list.
 ENVIRONMENTS = {

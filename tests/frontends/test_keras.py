@@ -500,16 +500,6 @@ model.fit(np.ones((12, 6)), np.ones((12, 3)), 6, verbose=0)
         assert codes == [0, 0], outputs
 
 
-# ---- example ----
-
-
-def test_the_example_learns_the_digits(tmp_path):
-    if bps.rank() == 0:
-        codes, outputs = jobs.start(jobs.example("keras"), tmp_path)
-        assert codes == [0, 0], outputs
-        assert float(re.search(r"accuracy ([\d.]+)", outputs[0])[1]) > 0.85, outputs[0]
-
-
 # ---- scripts of others ----
 
 

@@ -440,16 +440,6 @@ def test_calls_before_init_are_refused_in_words(tmp_path):
         assert codes == [1] and "NotInitialized: bps is not initialized" in outputs[0]
 
 
-# ---- example ----
-
-
-def test_the_example_learns_the_digits(tmp_path):
-    if bps.rank() == 0:
-        codes, outputs = jobs.start(jobs.example("mxnet"), tmp_path)
-        assert codes == [0, 0], outputs
-        assert float(re.search(r"accuracy ([\d.]+)", outputs[0])[1]) > 0.85, outputs[0]
-
-
 # ---- scripts of others ----
 
 
