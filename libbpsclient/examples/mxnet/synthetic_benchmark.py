@@ -6,7 +6,6 @@ The last line has the images per second of all workers together.
 """
 
 import argparse
-import os
 import statistics
 import timeit
 
