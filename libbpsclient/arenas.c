@@ -1,5 +1,6 @@
-/* The agent's shared memory as this process has it mapped (arenas.h): map, add, find, freeze,
- * unmap. It knows neither tensors nor rounds. Thread: the one that holds the session's lock. */
+/* The agent's shared memory, as this process has mapped it (arenas.h): map, add, find, freeze,
+ * unmap. This file knows neither tensors nor rounds. Thread: the one that holds the session's
+ * lock. */
 #include "libbpsclient/arenas.h"
 
 #include <errno.h>
@@ -49,7 +50,8 @@ int arenas_add(struct mapped_arenas *as, const struct local_arena *m, int *fd)
 	int rc;
 
 	if (known && known->bytes == m->bytes && known->is_writable == m->is_writable)
-		/* a restarted agent does not know what its previous process announced last */
+		/* A restarted agent does not know which arenas its previous process has announced,
+		 * so it announces them again. */
 		return 0;
 	if (*fd == -1 || m->bytes > ARENA_MAX_BYTES || as->n == ARENAS_MAX || known)
 		return BPS_EPROTO;

@@ -1,11 +1,11 @@
 #ifndef BPSCLIENT_ARENAS_H
 #define BPSCLIENT_ARENAS_H
-/* The agent's memory that this process has mapped. It consists of numbered pieces that hold inputs
- * (writable) and sums (read-only) of tensors.
+/* Arenas: memory that the agent has created and this process has mapped. Each arena has a number.
+ * It holds either inputs (writable) or sums (read-only) of tensors.
  *
  *   arenas_add ── arenas_place ── arenas_freeze (inputs become private copies) ── arenas_fini
  *
- * Zeroed: empty. Thread: the one that holds the session's lock. */
+ * A zeroed struct mapped_arenas is empty. Thread: the one that holds the session's lock. */
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -18,33 +18,35 @@ struct mapped_arena {
 	bool is_writable;
 	char *base;
 	uint64_t bytes;
-	int fd;   /* descriptor of a writable arena, until it is frozen; else -1 */
-	int code; /* if base is NULL: why this process could not map it */
+	int fd;   /* descriptor of a writable arena, kept for arenas_freeze; else -1 */
+	int code; /* if base is NULL: the error that kept this process from mapping it */
 };
 struct mapped_arenas {
 	struct mapped_arena *all;
 	uint32_t n;
-	bool has_lost_some; /* some were lost for lack of memory, before they were noted in `all` */
+	bool has_lost_some; /* an arena is missing from `all`, because memory ran out */
 };
 
-/* Map shared memory that the agent created. It must be sealed against shrinking; otherwise an
- * access could raise SIGBUS. Owns: fd stays the caller's. Errors: BPS_EPROTO the memory is not
- * sealed, or is smaller than bytes; -errno. */
+/* Map shared memory that the agent created, read-only or writable. The memory must be sealed
+ * against shrinking: otherwise the agent could shrink it, and an access here would raise SIGBUS.
+ * Owns: the caller keeps fd. Errors: BPS_EPROTO the memory is not sealed, or is smaller than bytes;
+ * -errno. */
 int arenas_map(int fd, uint64_t bytes, bool is_writable, void **ret);
-/* Map the arena that m announces; *fd refers to it. -1: no descriptor came along; -EMFILE: it was
- * lost on its way. An arena that is already known is not changed. If descriptors or memory run out,
- * the failure is noted: only the contents of this arena cannot be used (arenas_why_lost). Owns: if
- * it keeps the descriptor it sets *fd to -1; otherwise the caller keeps it. Errors: BPS_EPROTO the
- * announcement is invalid. */
+/* Map the arena that message m announces. *fd: its descriptor; -1: the message had none; -EMFILE:
+ * the descriptor was lost, because this process has too many open. An arena that is mapped already
+ * is not changed. If descriptors or memory run out, returns 0 and records that: tensors in this
+ * arena cannot be used (arenas_why_lost). Owns: sets *fd to -1 if it keeps the descriptor;
+ * otherwise the caller keeps it. Errors: BPS_EPROTO the announcement is invalid. */
 int arenas_add(struct mapped_arenas *as, const struct local_arena *m, int *fd);
-/* Return why that arena could not be mapped: -errno. 0: it was mapped, or was never announced. */
+/* Return why arena `id` could not be mapped: -errno; 0 if it was mapped or never announced. */
 int arenas_why_lost(const struct mapped_arenas *as, uint32_t id);
-/* Return the address of `bytes` bytes at that offset of an arena. NULL: they do not lie in an arena
- * of that kind. */
+/* Return the address at that offset of arena `id`. NULL: the arena is unknown or not mapped, is not
+ * of that kind (inputs or sums), or cannot hold `bytes` bytes there; or the offset is not
+ * aligned. */
 void *arenas_place(const struct mapped_arenas *as, uint32_t id, bool is_writable, uint64_t offset,
 	uint64_t bytes);
-/* Make inputs private: no other process sees what is written into them from now on. Without address
- * space for that, they stay shared. */
+/* Replace the mapped inputs by private copies: no other process sees what is written to them from
+ * now on. If address space runs out, they stay shared. */
 void arenas_freeze(struct mapped_arenas *as);
 void arenas_fini(struct mapped_arenas *as);
 #endif

@@ -1,6 +1,6 @@
-/* Averages of integers through companions of a wider type (average.h): declaration, and conversion
- * of inputs and results. Submission and waits are in tensor.c and wait.c. Thread: the one that
- * operates on the tensor. */
+/* Averages of integers through companions, which are tensors of a wider type (average.h):
+ * declaration, and conversion of inputs and results. Submission and waits are in tensor.c and
+ * wait.c. Thread: the one that operates on the tensor. */
 #include "libbpsclient/average.h"
 
 #include <errno.h>
@@ -11,8 +11,9 @@
 #include "common/data/dtype.h"
 #include "libbpsclient/last_error.h"
 
-/* The lower half of an i64 has 32 bits, so the sum over at most 2^16 workers has 48. The 16 bits
- * above them count the workers; 2^16 workers wrap to 0. */
+/* An i64 is summed as an upper and a lower half. The lower half has 32 bits, so the sum over at
+ * most 2^16 workers has 48. The 16 bits above the sum count the workers; a count of 2^16 wraps to
+ * 0. */
 #define HALF_BITS  32
 #define COUNT_BITS 48
 #define COUNT_ONE  (UINT64_C(1) << COUNT_BITS)
@@ -22,10 +23,12 @@ _Static_assert(HALF_BITS + 16 <= COUNT_BITS, "the sum of lower halves fits");
 
 struct average {
 	struct bps_tensor *wide; /* owned by the job's table */
-	void *out[2];            /* results of the rounds with that parity */
-	/* Round of `wide` that carries the tensor's round of that parity; 0: it is no average. */
+	/* results, as the tensor's type, of the last even and the last odd round */
+	void *out[2];
+	/* The companion's round that carries the tensor's last even and last odd round; 0: that
+	 * round is no average. */
 	uint64_t wide_round[2];
-	uint64_t converted[2]; /* the wide_round whose result is in out; 0: none */
+	uint64_t converted[2]; /* the companion's round whose result is in out[]; 0: none */
 };
 
 /* ---- conversion ---- */
@@ -59,8 +62,8 @@ static void widen(void *to, const void *from, enum bps_dtype dtype, uint64_t n)
 	for (uint64_t i = 0; i < n; i++)                                                           \
 		((type *)to)[i] = (type)((const wide *)from)[i];
 
-/* Divide upper * 2^32 + lower by the count of workers, to the floor. The rest of the upper halves
- * is below the count, so that no intermediate value needs more than 49 bits. */
+/* Divide upper * 2^32 + lower by the count of workers, rounded down. The remainder of the upper
+ * halves is below the count, so no intermediate value needs more than 49 bits. */
 static int64_t join_i64(int64_t upper, uint64_t lower)
 {
 	int64_t count = (int64_t)(lower >> COUNT_BITS), quotient, rest;

@@ -1,7 +1,7 @@
-/* Barriers, bps_checkpoint_barrier(3). While the worker is at a barrier, nothing can be submitted
- * (submissions check is_at_barrier under ring_mutex). That also holds after a time-out: the agent
- * has the request, and all other workers may pass the barrier meanwhile. The same thread or another
- * one may call again. */
+/* Barriers of all workers of a job, bps_checkpoint_barrier(3). While the worker is at a barrier, it
+ * cannot submit anything (submissions check is_at_barrier under ring_mutex). That is so even after
+ * the call has timed out: the agent still has the request, and the other workers may pass the
+ * barrier meanwhile. So the worker must call again, from any thread. Thread: any. */
 #include "libbpsclient/bps.h"
 #include "libbpsclient/client.h"
 #include "libbpsclient/gpu.h"
@@ -16,7 +16,8 @@ int client_check_idle(struct bps *b)
 	pthread_mutex_lock(&b->declare_mutex);
 	for (unsigned i = 0; !found && i < CLIENT_BUCKETS; i++)
 		for (const struct bps_tensor *t = b->buckets[i]; t && !found; t = t->next)
-			/* The owner of a companion looks after it. */
+			/* A companion is not checked itself: tensor_is_done checks the companion of
+			 * each tensor. */
 			if (t->entry && !t->owner && !tensor_is_done(t))
 				found = t;
 	pthread_mutex_unlock(&b->declare_mutex);
@@ -55,7 +56,8 @@ int bps_checkpoint_barrier(struct bps *b, uint32_t timeout_ms)
 	rc = session_barrier(
 		&b->session, b->barrier + 1, deadline_ns, timeout_ms, &passed, last_error_text());
 	if (rc < 0)
-		return rc; /* still at the barrier, or the job is over */
+		/* still at the barrier if this is a time-out; otherwise the job is over */
+		return rc;
 	b->barrier++;
 	b->is_new = false;
 	b->root = (int32_t)passed.root;

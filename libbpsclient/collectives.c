@@ -1,5 +1,5 @@
-/* Barrier, broadcast and all-gather of host data, built on push_pull (bps.h). They use no messages
- * of their own. Thread: any; one collective at a time. */
+/* Barrier, broadcast and all-gather of host data, built on push_pull (bps.h). They need no messages
+ * of their own. Thread: any; one collective of a job at a time. */
 #include "libbpsclient/bps.h"
 #include "libbpsclient/client.h"
 
@@ -12,10 +12,12 @@
 
 #include "common/base/clock.h"
 
-/* Collectives are sums of bytes in which all workers but one contribute zeros. The data is cut into
- * pieces, each of one of a few fixed sizes. Up to LANES pieces are in flight, each in a tensor of
- * its own: while one is on the wire, another one is copied. So any amount of data needs few tensors
- * and little memory. They are submitted above all gradients, because their callers block. */
+/* A broadcast is a sum of bytes in which all workers except the root contribute zeros. In an
+ * all-gather, each worker contributes zeros outside its own part. The data is cut into pieces,
+ * whose sizes are a few fixed ones. Up to LANES pieces are in flight, each in a tensor of its own:
+ * while one piece is on the wire, another one is copied. So any amount of data needs few tensors
+ * and little memory. The pieces have a higher priority than gradients, because the callers of
+ * collectives block. */
 
 static const uint32_t piece_bytes[] = {64, 4096, 64u << 10, 1u << 20};
 #define N_SIZES          (sizeof(piece_bytes) / sizeof(piece_bytes[0]))
@@ -59,8 +61,9 @@ static int await(const struct collective *c, struct bps_tensor *t)
 	return tensor_wait(t, c->deadline_ns, c->timeout_ms);
 }
 
-/* In a job that may shrink, a sum can be complete without a lost machine, whose part is then zeros.
- * All workers get the same list of contributors, so that all or none fail here. */
+/* Check that the sum has the root's bytes. In a job that may shrink, a sum can be complete without
+ * a lost machine, whose bytes are then zeros. All workers get the same list of contributors, so
+ * this check fails at all workers or at none. Errors: BPS_EWORKER_LOST. */
 static int check_root(const struct collective *c, struct bps_tensor *t, int root)
 {
 	size_t size = (size_t)c->b->size;
@@ -90,22 +93,22 @@ static int check_root(const struct collective *c, struct bps_tensor *t, int root
 		root, c->b->options.job);
 }
 
-/* The whole of n_bytes, which is cut into pieces and stored in dst. This worker's part of it: n_src
- * bytes of src, at offset `at`. */
+/* All the data of one collective: n_bytes, whose result is stored in dst. This worker contributes
+ * n_src bytes of src, at offset `at`. */
 struct whole {
 	const char *src;
 	char *dst;
 	size_t at, n_src, n_bytes;
-	int root; /* the only worker with data; -1: all have data */
+	int root; /* the only worker that contributes data; -1: all workers do */
 };
 
-/* A piece in flight: [first, first + n) of the whole. */
+/* A piece in flight: the bytes [first, first + n) of the data. */
 struct piece {
 	struct bps_tensor *t;
 	size_t first, n;
 };
 
-/* Return the smallest size of a piece that holds n_bytes, or the largest one. */
+/* Return the smallest size of a piece that holds n_bytes; the largest size if none does. */
 static uint32_t size_of(size_t n_bytes)
 {
 	size_t i = 0;
@@ -115,8 +118,8 @@ static uint32_t size_of(size_t n_bytes)
 	return piece_bytes[i];
 }
 
-/* Declare the tensors of the first n lanes for pieces of that size. Errors: as bps_declare;
- * BPS_EBUSY if one of them is still in flight. */
+/* Declare the tensors that carry the first n pieces in flight, for pieces of that size. Errors:
+ * those of bps_declare; BPS_EBUSY one of them is still in flight. */
 static int declare_lanes(struct bps *b, uint32_t bytes, unsigned n, struct bps_tensor **ret)
 {
 	char names[LANES][64];
@@ -129,7 +132,8 @@ static int declare_lanes(struct bps *b, uint32_t bytes, unsigned n, struct bps_t
 	}
 	rc = tensor_declare(b, decls, NULL, n, ret);
 	for (unsigned i = 0; !rc && i < n; i++) {
-		if (!tensor_is_done(ret[i])) /* other workers may still sum its bytes */
+		/* other workers may still sum its bytes, so do not write to it */
+		if (!tensor_is_done(ret[i]))
 			return last_error_set(BPS_EBUSY,
 				"a collective of job '%s' that ended with an error is still in "
 				"flight",
@@ -139,8 +143,8 @@ static int declare_lanes(struct bps *b, uint32_t bytes, unsigned n, struct bps_t
 	return rc;
 }
 
-/* Write this worker's part of a piece into its input, and zeros elsewhere. Bytes of the input that
- * are zero already are not written again. */
+/* Write this worker's bytes of a piece into the piece's input, and zeros elsewhere. Bytes of the
+ * input that are zero already are not written again. */
 static void fill(const struct whole *w, const struct piece *p)
 {
 	size_t from = w->at > p->first ? w->at - p->first : 0;
@@ -159,20 +163,21 @@ static void fill(const struct whole *w, const struct piece *p)
 	p->t->n_filled = end;
 }
 
-/* Wait for a piece and store its bytes. */
+/* Wait for a piece, check that it has the root's bytes, and store it in dst. */
 static int finish(struct collective *c, const struct whole *w, const struct piece *p)
 {
 	int rc = await(c, p->t);
 
 	if (!rc && w->root >= 0)
 		rc = check_root(c, p->t, w->root);
-	if (!rc && w->root != c->b->rank) /* the root has its bytes */
+	if (!rc && w->root != c->b->rank) /* the root has the bytes already */
 		memcpy(w->dst + p->first, bps_output(p->t), p->n);
 	return rc;
 }
 
-/* End a collective without its root. All workers end it at the same piece, with the same pieces in
- * flight, so that their next collective begins at the same round of each lane. */
+/* Wait for the pieces in flight after the root was lost. All workers end the collective at the same
+ * piece, with the same pieces in flight. So after this wait, the next collective begins with the
+ * same round of each tensor at all workers. */
 static void drain_lanes(struct collective *c, const struct piece *pieces, size_t n_done, size_t n)
 {
 	struct err_text why = *last_error_text();
@@ -183,8 +188,8 @@ static void drain_lanes(struct collective *c, const struct piece *pieces, size_t
 	*last_error_text() = why;
 }
 
-/* The pieces of a whole: n of the largest size, but the last one may have a size and tensor of its
- * own. */
+/* Tensors for the pieces of one collective: n pieces of the largest size, in `lanes` by turns. If
+ * the last piece is smaller, `last` is its tensor; else NULL. */
 struct cut {
 	size_t n;
 	struct bps_tensor *lanes[LANES], *last;
@@ -254,8 +259,9 @@ int bps_barrier(struct bps *b, uint32_t timeout_ms)
 	return end(&c, rc);
 }
 
-/* Check the caller's memory for the whole of n_bytes: there must be some unless n_bytes is 0. what:
- * names the call and the memory in the sentence. Errors: -EINVAL. */
+/* Check the memory of the caller. has_data: it is not NULL, which is required unless n_bytes is 0.
+ * what: name of the call and of its argument, for the error text. Errors: -EINVAL. Sets
+ * bps_last_error. */
 static int check_memory(bool has_data, size_t n_bytes, const char *what)
 {
 	if (n_bytes > PTRDIFF_MAX)

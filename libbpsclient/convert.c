@@ -1,7 +1,8 @@
-/* Copies between f32 of the caller and a tensor's floats, times a factor: bps_fill_f32 and
+/* Copies between the caller's f32 and a tensor's floats, multiplied by a factor: bps_fill_f32 and
  * bps_read_f32. The product of two f32 is exact in f64, and is rounded once: to the nearest number,
- * a tie to the even one. The loops have no branches and each has lanes of one width, so that the
- * compiler makes vectors of them (the Makefile gives this file -O3). Thread: the caller's, any. */
+ * a tie to the even one. The loops have no branches, and all values in one loop have the same
+ * width, so that the compiler vectorizes them (the Makefile compiles this file with -O3). Thread:
+ * the caller's, any. */
 #include "libbpsclient/bps.h"
 #include "libbpsclient/client.h"
 
@@ -11,15 +12,16 @@
 #include "common/data/dtype.h"
 #include "libbpsclient/last_error.h"
 
-/* Values that a loop takes at a time. Its buffer stays in the nearest cache. */
+/* Number of values that a loop converts at a time. Its buffer of 4 KiB stays in the L1 cache. */
 #define BLOCK 1024
 
-/* f64 has 52 bits of fraction, f32 23, f16 10, bf16 7; the biases of f32 and f16 are 127 and 15. */
-#define BF16_DROPPED 45 /* of the fraction of an f64 */
+/* Bits of fraction: f64 has 52, f32 23, f16 10, bf16 7. Biases of the exponent: f32 has 127, f16
+ * 15. */
+#define BF16_DROPPED 45 /* bits that bf16 has less than the fraction of an f64: 52 - 7 */
 #define F16_DROPPED  42
-#define BF16_NORMAL  0x1p-126 /* the least normal number */
+#define BF16_NORMAL  0x1p-126 /* the smallest normal number */
 #define F16_NORMAL   0x1p-14
-#define BF16_LEAST   0x1p-133 /* the least number */
+#define BF16_LEAST   0x1p-133 /* the smallest number above 0 */
 #define F16_LEAST    0x1p-24
 #define F32_INF      0x7f800000u
 #define F16_INF      0x7c00u
@@ -27,7 +29,7 @@
 #define F16_REBIAS   0x38000000u /* (127 - 15) << 23 */
 #define F16_END      0x47800000u /* 2^16 in f32 */
 #define F16_MIN      0x38800000u /* F16_NORMAL in f32 */
-#define HALF         0x3f000000u /* 0.5 in f32, whose last bit is F16_LEAST */
+#define HALF         0x3f000000u /* 0.5 in f32; its last bit is worth F16_LEAST */
 
 static inline uint32_t bits_of(float x)
 {
@@ -45,8 +47,9 @@ static inline float float_of(uint32_t bits)
 	return x;
 }
 
-/* Round x to a type whose fraction has that many bits less. Subnormals of the type are multiples of
- * its least number: adding a number whose last bit that is rounds to one. */
+/* Round x to a type whose fraction has `dropped` bits less than f64. normal: the type's smallest
+ * normal number. A number below that is a multiple of `least`, the type's smallest number. Adding a
+ * number whose last bit is worth `least`, and subtracting it again, rounds to such a multiple. */
 static inline double round_even(double x, unsigned dropped, double normal, double least)
 {
 	double rounder = 0x1.8p52 * least, small = (x + rounder) - rounder, large;
@@ -55,12 +58,13 @@ static inline double round_even(double x, unsigned dropped, double normal, doubl
 	memcpy(&bits, &x, sizeof(bits));
 	bits = (bits + (below >> 1) + (bits >> dropped & 1)) & ~below;
 	memcpy(&large, &bits, sizeof(large));
-	large = x == x ? large : x; /* a carry would spoil a NaN */
+	large = x == x ? large : x; /* a carry out of the fraction would damage a NaN */
 	small = __builtin_copysign(small, x);
 	return __builtin_fabs(x) < normal ? small : large;
 }
 
-/* Return the f16 of these bits of an f32: an f16 has their value, or they are too large for it. */
+/* Return the f16 with the value of an f32, which is given as its bits. The caller has rounded it to
+ * f16's precision. A value that is too large gives infinity. */
 static inline uint16_t f16_of(uint32_t bits)
 {
 	uint32_t sign = bits >> 16 & 0x8000, size = bits & 0x7fffffff;

@@ -73,7 +73,8 @@ int last_error_set(int code, const char *fmt, ...)
 	return code;
 }
 
-/* Remove the prefix of the companions' names: the caller knows only the tensor. */
+/* Remove the prefix of companions' names (average.h) from the text: the user knows only the
+ * tensor's name. */
 static void name_tensors(char *text)
 {
 	static const char prefix[] = AVERAGE_PREFIX;
@@ -88,8 +89,8 @@ const char *bps_last_error(void)
 
 	name_tensors(text);
 
-	/* Replace control characters: the text has names chosen by users, and a terminal would
-	 * execute them. */
+	/* Replace control characters: the text has names that users have chosen, and a terminal
+	 * would interpret them. */
 	for (char *c = text; *c; c++)
 		if ((unsigned char)*c < ' ' || *c == '\177')
 			*c = '?';

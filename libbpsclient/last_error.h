@@ -1,15 +1,16 @@
 #ifndef BPSCLIENT_LAST_ERROR_H
 #define BPSCLIENT_LAST_ERROR_H
-/* The sentence of bps_last_error: one per thread, written by the call that fails, kept until that
- * thread's next failure. Beside it are the fields of bps_last_failure. The check of the handle at
- * the start of a call clears them, and so does -EINVAL, for which no worker is to blame. */
+/* The text of bps_last_error: one sentence per thread. A call that fails writes it, and it stays
+ * until that thread's next failure. The fields of bps_last_failure are kept beside it. Two things
+ * clear these fields: client_check at the start of each call, and the error -EINVAL, because no
+ * worker causes that. */
 #include "common/base/error.h"
 #include "common/wire/ctlmsg_cause.h"
 
-/* Return the calling thread's sentence, for functions that fill a struct err_text. */
+/* Return the memory of the calling thread's sentence, for functions that fill a struct err_text. */
 struct err_text *last_error_text(void);
 
-/* Write the calling thread's sentence. Returns code. */
+/* Write the sentence of the calling thread. Returns code. */
 int last_error_set(int code, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
 /* Clear the fields. */

@@ -1,5 +1,5 @@
 /* Joining and leaving a job: bps_open, bps_close, bps_abort, and the checks of a handle. The
- * connection itself is in session.c. Thread: the caller's. */
+ * connection to the agent is in session.c. Thread: the caller's. */
 #include "libbpsclient/bps.h"
 #include "libbpsclient/client.h"
 #include "libbpsclient/gpu.h"
@@ -79,7 +79,7 @@ int client_join(struct bps *b)
 	return 0;
 }
 
-/* Free everything except the session. */
+/* Free the handle and its tensors. The caller has closed the session. */
 static void client_free(struct bps *b)
 {
 	struct bps_tensor *t, *next;
@@ -97,16 +97,17 @@ static void client_free(struct bps *b)
 	free(b);
 }
 
-/* Read the faults once per process, so that a second job does not restart their counters. */
+/* Set the failpoints (places where tests inject faults), once per process: a second job must not
+ * restart their counters. */
 static void take_faults(void)
 {
 	struct err_text err;
 
-	failpoint_set(secure_getenv("BPS_FAULTS"), &err); /* already checked */
+	failpoint_set(secure_getenv("BPS_FAULTS"), &err); /* set_faults has checked the text */
 }
 
-/* Set the failpoints of BPS_FAULTS. Errors: -EINVAL, with the thread's sentence: BPS_FAULTS is
- * invalid. */
+/* Set the failpoints that the environment variable BPS_FAULTS names. Errors: -EINVAL BPS_FAULTS is
+ * invalid. Sets bps_last_error. */
 static int set_faults(void)
 {
 	static pthread_once_t once = PTHREAD_ONCE_INIT;
@@ -121,8 +122,8 @@ static int set_faults(void)
 	return 0;
 }
 
-/* Variables of BytePS that select a mode which bps does not have. Ignoring them in silence would
- * give another result than the job script asks for. */
+/* Environment variables of BytePS, a similar service, that select a mode which bps does not have.
+ * Their user expects another result than bps gives, so rank 0 prints a warning. */
 static const struct {
 	const char *name, *advice;
 } ignored[] = {
@@ -140,7 +141,7 @@ static bool is_switched_on(const char *value)
 	return value && *value && strcmp(value, "0") != 0 && strcasecmp(value, "false") != 0;
 }
 
-/* Print a line on stderr for each such variable. */
+/* Print a warning on stderr for each of these variables that is switched on. */
 static void warn_ignored(void)
 {
 	for (size_t i = 0; i < sizeof(ignored) / sizeof(ignored[0]); i++) {
@@ -179,7 +180,7 @@ int bps_open(const struct bps_options *opt, struct bps **ret)
 		client_free(b);
 		return rc;
 	}
-	if (bps_rank(b) == 0) /* once per job is enough */
+	if (bps_rank(b) == 0) /* one warning per job is enough, so rank 0 prints it */
 		pthread_once(&warned, warn_ignored);
 	*ret = b;
 	return 0;
@@ -193,14 +194,15 @@ int bps_close(struct bps *b, uint32_t timeout_ms)
 		return 0;
 	rc = client_check_own(b);
 	if (rc < 0)
-		return rc; /* a forked child owns nothing to free */
+		return rc; /* this process is a forked child, and the job belongs to its parent */
 	FAILPOINT(CLIENT_CLOSE);
 	if (!b->is_single && !b->is_suspended) {
 		rc = session_failure(&b->session, last_error_text());
 		if (!rc)
 			rc = session_finish(&b->session,
 				timeout_ms ? timeout_ms : b->options.timeout_ms, last_error_text());
-		gpu_link_close(b->gpu); /* its watcher uses the session's socket */
+		/* its watcher thread polls the session's socket, which closes next */
+		gpu_link_close(b->gpu);
 		b->gpu = NULL;
 		session_close(&b->session);
 	}

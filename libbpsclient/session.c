@@ -1,6 +1,6 @@
 /* A worker's connection to its agent (session.h): connect, requests and answers, failure, and the
  * wake-up of the agent. Submissions and completions go through shared memory instead (tensor.c,
- * wait.c). Threads: any, under the session's lock. */
+ * wait.c). Thread: any; the session's lock protects the socket. */
 #include "libbpsclient/bps.h"
 #include "libbpsclient/session.h"
 
@@ -26,7 +26,7 @@
 
 /* ---- failure ---- */
 
-/* Record the first failure. The caller holds the lock. */
+/* Record the failure, unless the session has failed already. The caller holds the lock. */
 static int session_fail(struct session *s, int code, const char *text)
 {
 	if (!atomic_load_explicit(&s->failure, memory_order_relaxed)) {
@@ -37,7 +37,8 @@ static int session_fail(struct session *s, int code, const char *text)
 	return code;
 }
 
-/* Stop using the connection: it is not read any more. The caller holds the lock. */
+/* Stop using the connection, because it is closed or broke the protocol. Records the session's
+ * failure and returns its code. The caller holds the lock. */
 static int session_cut(struct session *s, int code, const char *why)
 {
 	struct err_text text;
@@ -81,7 +82,7 @@ static int add_arena(struct session *s, struct local_frame *f)
 	int rc = arenas_add(&s->arenas, &f->msg.arena, &fd);
 
 	if (f->n_fds == 1 && fd < 0)
-		f->n_fds = 0; /* the descriptors were kept */
+		f->n_fds = 0; /* arenas_add kept the descriptor */
 	return rc;
 }
 
@@ -112,7 +113,8 @@ static void note_job(struct session *s, const struct local_job *m)
 	s->is_complete = true;
 }
 
-/* Handle a frame that may come at any time. Answers to abandoned requests are dropped. */
+/* Handle a frame that is not the awaited answer. An answer to a request that has timed out is
+ * dropped. Returns 0, or the session's failure. */
 static int handle_unasked(struct session *s, struct local_frame *f)
 {
 	int rc;
@@ -124,7 +126,7 @@ static int handle_unasked(struct session *s, struct local_frame *f)
 	case LOCAL_ARENA:
 		rc = add_arena(s, f);
 		return rc < 0 ? session_cut(s, rc, "arena that cannot be mapped") : 0;
-	case LOCAL_WELCOME: /* a refusal that arrived before the request was sent */
+	case LOCAL_WELCOME: /* the agent refused this worker before it read HELLO */
 		if (!f->msg.welcome.code && !s->control)
 			return session_cut(s, BPS_EPROTO, "WELCOME before HELLO");
 		if (!f->msg.welcome.code) { /* a second WELCOME, from a restarted agent */
@@ -146,8 +148,8 @@ static int handle_unasked(struct session *s, struct local_frame *f)
 	}
 }
 
-/* Receive one frame. Returns 1, or -EAGAIN, -ETIMEDOUT, -ENOMEM, or the session's failure that
- * follows from an error. */
+/* Receive one frame. Returns 1, or -EAGAIN, -ETIMEDOUT, -ENOMEM. After any other error the session
+ * fails; returns its code. */
 static int receive(struct session *s, struct local_frame *f, uint32_t timeout_ms)
 {
 	struct err_text err = {""};
@@ -165,7 +167,7 @@ static int receive(struct session *s, struct local_frame *f, uint32_t timeout_ms
 	return session_cut(s, BPS_ENOAGENT, err.s);
 }
 
-/* Handle all frames that have arrived. The caller holds the lock. */
+/* Handle all frames that have arrived, without waiting. The caller holds the lock. */
 static void drain(struct session *s)
 {
 	struct local_frame f;
@@ -184,15 +186,15 @@ static int send_msg(struct session *s, const struct local_msg *m, uint64_t deadl
 	int rc = local_send(s->sock, m, NULL, 0, clock_left_ms(deadline_ns));
 
 	if ((rc == -EPIPE || rc == -ECONNRESET) && m->type == LOCAL_HELLO)
-		return 0; /* refused before the request was sent: its WELCOME has the reason */
+		return 0; /* the agent refused before it read HELLO: its WELCOME has the reason */
 	if (rc == -EPIPE || rc == -ECONNRESET) {
-		drain(s); /* the agent's last frames may explain it */
+		drain(s); /* the agent's last frames may report the reason */
 		return session_cut(s, BPS_ENOAGENT, err_str(rc));
 	}
 	return rc == -EAGAIN ? -ETIMEDOUT : rc;
 }
 
-/* Trigger the fault points after a request was sent. */
+/* Trigger the failpoints (places where tests inject faults) behind the sending of a request. */
 static void sent(uint16_t type)
 {
 	if (type == LOCAL_HELLO)
@@ -203,8 +205,8 @@ static void sent(uint16_t type)
 		FAILPOINT(CLIENT_CLOSE_SENT);
 }
 
-/* Receive until the answer to seq has come. WELCOME matches whatever its seq, because there is only
- * one. The caller holds the lock. */
+/* Receive frames until the answer to request number seq has come. WELCOME counts whatever its
+ * number, because there is only one. The caller holds the lock. */
 static int await_answer(
 	struct session *s, uint16_t type, uint32_t seq, uint64_t deadline_ns, struct local_frame *f)
 {
@@ -223,7 +225,8 @@ static int await_answer(
 	}
 }
 
-/* Send m and receive its answer, which the caller frees. The caller holds the lock. */
+/* Send m and receive its answer in f, which the caller frees. Errors: -EOPNOTSUPP the agent does
+ * not know this type of message; -ETIMEDOUT; the session's failure. The caller holds the lock. */
 static int request(struct session *s, struct local_msg *m, uint16_t answer_type,
 	uint64_t deadline_ns, struct local_frame *f)
 {
@@ -241,7 +244,7 @@ static int request(struct session *s, struct local_msg *m, uint16_t answer_type,
 	return await_answer(s, answer_type, m->seq, deadline_ns, f);
 }
 
-/* Set the sentence of a request without an answer. The caller holds the lock. */
+/* Write to err why a request has no answer. Returns the error's code. The caller holds the lock. */
 static int explain_request(struct session *s, int rc, const char *what, struct err_text *err)
 {
 	int failure = atomic_load_explicit(&s->failure, memory_order_relaxed);
@@ -265,7 +268,7 @@ static int connect_agent(struct session *s, struct err_text *err)
 {
 	struct sockaddr_un addr = {.sun_family = AF_UNIX};
 	const struct client_options *o = s->options;
-	/* connect() blocks for at most this time while the agent's backlog is full. */
+	/* SO_SNDTIMEO also limits connect(), which blocks while the agent's backlog is full. */
 	struct timeval tv = {
 		.tv_sec = o->open_timeout_ms / 1000, .tv_usec = o->open_timeout_ms % 1000 * 1000};
 	int cause, rc = FAILPOINT(CLIENT_CONNECT);
@@ -383,8 +386,9 @@ late:
 		*why.s ? why.s : "the agent did not report which workers are missing");
 }
 
-/* An agent that dies before it has accepted our HELLO loses the connection. The next process has
- * the same socket and does not know us, so connect again. */
+/* Connect and send HELLO. If the agent dies before it has accepted HELLO, the connection ends. The
+ * agent's next process listens at the same socket but does not know this worker, so connect
+ * again. */
 static int connect_and_attach(struct session *s, uint64_t deadline_ns, struct err_text *err)
 {
 	int rc = 0;
@@ -433,7 +437,9 @@ void session_close(struct session *s)
 
 /* ---- requests ---- */
 
-/* on_device: the tensor's bytes lie in device memory. */
+/* Translate the agent's answer for one declared tensor into addresses in this process. bytes: size
+ * of each buffer. on_device: the tensor lies in device memory, so it has no buffers here. Returns
+ * 0, also for a refused tensor; or the session's failure. */
 static int take_slot(struct session *s, const struct local_slot *m, uint64_t bytes, bool on_device,
 	struct session_slot *ret)
 {
@@ -466,8 +472,9 @@ static int take_slot(struct session *s, const struct local_slot *m, uint64_t byt
 	return 0;
 }
 
-/* Take the lock, send m and receive its answer. After 0 the caller reads the answer and calls
- * answered(). Errors: as a request's, with a sentence that begins with what failed. */
+/* Take the lock, send m and receive its answer. After 0 the caller holds the lock, reads the answer
+ * and calls answered(), which releases the lock. what: what fails, the beginning of the error
+ * sentence. Errors: those of request(). */
 static int ask(struct session *s, struct local_msg *m, uint16_t answer_type, uint32_t timeout_ms,
 	const char *what, struct local_frame *f, struct err_text *err)
 {
@@ -560,8 +567,8 @@ static int job_refusal(const struct session *s, uint32_t wire_code, const char *
 	return err_set(err, rc, "job '%s': %s", s->options->job, *text ? text : err_str(rc));
 }
 
-/* Send m, which is answered when all workers have sent theirs. For the sentences: what, e.g.
- * `cannot finish`; deed, what some workers have not done, e.g. `finished`. */
+/* Send m, which the agent answers when all workers of the job have sent it. For the error
+ * sentences: what, e.g. `cannot finish`; deed, what some workers have not done, e.g. `finished`. */
 static int ask_together(struct session *s, struct local_msg *m, uint16_t answer_type,
 	uint64_t deadline_ns, uint32_t timeout_ms, const char *what, const char *deed,
 	struct session_passed *ret, struct err_text *err)
@@ -645,7 +652,8 @@ void session_publish(struct session *s)
 {
 	uint64_t one = 1;
 
-	/* The write fails only if the counter is full: then the agent is being woken already. */
+	/* The write fails only if the eventfd's counter is full: then the agent is being woken
+	 * already. */
 	if (local_sq_publish(s->control))
 		(void)!write(s->event_fd, &one, sizeof(one));
 }
@@ -673,8 +681,8 @@ int session_poll(struct session *s)
 	uint64_t now = clock_now_ns();
 	uint64_t due = atomic_load_explicit(&s->poll_due_ns, memory_order_relaxed);
 
-	/* Relaxed: the exchange only chooses one thread. The lock protects what that thread
-	 * reads. */
+	/* Relaxed: the exchange only chooses the thread that reads. Its data is protected by the
+	 * lock. */
 	if (now >= due &&
 		atomic_compare_exchange_strong_explicit(&s->poll_due_ns, &due,
 			now + (uint64_t)SESSION_POLL_MS * 1000000, memory_order_relaxed,

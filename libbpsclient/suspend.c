@@ -1,12 +1,12 @@
 /* Suspending and resuming a job. For all other workers a suspended job has ended. Rounds in flight
- * are abandoned, as in bps_close: no worker waits for them after all have called. The declarations
- * stay: names, types, counts, and the callers' handles. Resuming joins a new job of the same name
- * and declares all tensors again. Thread: the caller's.
+ * are abandoned, as in bps_close: once all workers have called, none waits for such a round. This
+ * process keeps the declarations: names, types, counts, and the callers' handles. Resuming joins a
+ * new job of the same name and declares all tensors again. Thread: the caller's.
  *
- *   OPEN --bps_suspend: all have finished--> SUSPENDED --bps_resume--> OPEN
+ *   OPEN --bps_suspend: all workers have left--> SUSPENDED --bps_resume--> OPEN
  *
- * While the job is SUSPENDED a tensor has no buffers. Its entry is a private one, with no round
- * complete or in flight. */
+ * While the job is SUSPENDED a tensor has no buffers. Its entry, normally in memory shared with the
+ * agent, is then a private one, with no round complete or in flight. */
 #include "libbpsclient/bps.h"
 #include "libbpsclient/client.h"
 
@@ -73,7 +73,7 @@ static int by_order(const void *a, const void *b)
 	return (x->auto_priority < y->auto_priority) - (x->auto_priority > y->auto_priority);
 }
 
-/* Declare all tensors again, in their original order. */
+/* Declare all tensors again, in their original order: it decides their default priorities. */
 static int declare_all(struct bps *b)
 {
 	struct bps_tensor **all = calloc(b->n_declared + 1u, sizeof(struct bps_tensor *));
@@ -107,7 +107,8 @@ int bps_resume(struct bps *b, int32_t rank, int32_t size)
 	b->options.size = size;
 	if (b->options.max_size < size || !b->options.is_elastic)
 		b->options.max_size = size;
-	/* derived from the launcher's ranks, so not valid for the new ones */
+	/* The launcher gave local rank and size with the previous rank and size, so they are no
+	 * longer valid: let the agent assign both. */
 	b->options.local_rank = b->options.local_size = -1;
 	rc = client_join(b);
 	if (rc < 0) {
@@ -116,7 +117,8 @@ int bps_resume(struct bps *b, int32_t rank, int32_t size)
 	}
 	b->is_suspended = false;
 	rc = declare_all(b);
-	if (rc < 0) { /* some tensors have no buffers: the handle cannot continue */
+	/* some tensors have no buffers: stay suspended, the caller may resume again */
+	if (rc < 0) {
 		if (!b->is_single)
 			session_close(&b->session);
 		detach_all(b);

@@ -1,5 +1,5 @@
-/* Tensors of a worker: the table by name, declaration, submission and their attributes. Waits are
- * in wait.c, messages in session.c. Threads: any; two threads must not operate on one tensor at
+/* Tensors of a worker: the table by name, declaration, submission and attributes. Waits are in
+ * wait.c, messages in session.c. Thread: any; but two threads must not operate on one tensor at
  * once. */
 #include "libbpsclient/bps.h"
 #include "libbpsclient/client.h"
@@ -131,8 +131,9 @@ static int check_agrees(
 		dtype_name(t->dtype), (unsigned long long)t->n_elems);
 }
 
-/* Put new tensors into the table and list them in pending. Existing ones must agree with the
- * declaration. place: NULL for host memory. */
+/* Find the declared tensors in the table, or add them to it. Those that were added are listed in
+ * pending; the others must agree with their declaration. place: NULL for host memory. Errors:
+ * -ENOMEM, BPS_EMISMATCH. Sets bps_last_error. */
 static int collect_new(struct bps *b, const struct bps_decl *decls,
 	const struct tensor_place *place, size_t n, struct bps_tensor **ret,
 	struct bps_tensor **pending, size_t *n_pending)
@@ -175,13 +176,15 @@ static int adopt_slot(struct bps_tensor *t, const struct session_slot *slot)
 	t->out[0] = slot->out[0];
 	t->out[1] = slot->out[1];
 	t->entry = &t->b->session.entries[slot->tensor];
-	/* If the agent knows this trainer's rounds already, count on from there. */
+	/* If the agent has completed rounds of this tensor for this process already, continue their
+	 * numbers. */
 	t->round = atomic_load_explicit(&t->entry->done_round, memory_order_acquire);
 	return 0;
 }
 
-/* Send one DECLARE message. The first refusal is the result. The tensors after it are removed and
- * may be declared again. */
+/* Declare n tensors in one request to the agent, and store their buffers. Stops at the first tensor
+ * that the agent refuses, and returns the code. That tensor and those behind it keep no entry, so
+ * tensor_declare removes them. */
 static int declare_chunk(struct bps *b, struct bps_tensor **tensors, uint32_t n)
 {
 	struct local_decl decls[LOCAL_DECLARE_MAX];
@@ -294,7 +297,7 @@ int bps_declare(struct bps *b, const char *name, enum bps_dtype dtype, uint64_t 
 
 static uint64_t done_round(const struct bps_tensor *t)
 {
-	/* Acquire: partner is local_done, or single_worker_submit in this thread. */
+	/* Acquire: partner is the store in local_done, or in single_worker_submit. */
 	return atomic_load_explicit(&t->entry->done_round, memory_order_acquire);
 }
 
@@ -313,7 +316,8 @@ bool tensor_is_done(const struct bps_tensor *t)
 	uint64_t wide_round;
 	const struct bps_tensor *wide = average_carrier(t, t->round, &wide_round);
 
-	/* If the tensor itself has failed, its companion may never be complete. */
+	/* If the tensor itself has failed, the companion's round may never complete: do not wait
+	 * for it. */
 	return tensor_has(t, t->round) &&
 	       (!wide || tensor_has(wide, wide_round) || entry_status(t));
 }
@@ -358,9 +362,10 @@ static uint16_t wire_priority(const struct bps_tensor *t, int32_t priority)
 	return p < 0 ? 0 : p > PRIORITY_MAX ? PRIORITY_MAX : (uint16_t)p;
 }
 
-/* Check that all of n >= 1 tensors may be submitted, which takes n_entries of the ring. Marks them,
- * to find a duplicate. ring_mutex is held. *ret_bad: the tensor that may not be submitted; any of
- * them if the session has failed. */
+/* Check that all of n >= 1 tensors may be submitted, and that the ring has room for n_entries.
+ * Marks each tensor, to find one that is listed twice. The caller holds ring_mutex. *ret_bad: the
+ * tensor that may not be submitted; if the session has failed, any tensor of the group. Errors:
+ * BPS_EBUSY, -EAGAIN, the failure of the tensor or the session. */
 static int check_group(struct bps *b, struct bps_tensor *const *tensors, size_t n, size_t n_entries,
 	struct bps_tensor **ret_bad)
 {
@@ -480,7 +485,8 @@ static int check_tensors(struct bps_tensor *const *tensors, size_t n, enum bps_o
 	return 0;
 }
 
-/* Prepare the companions of those tensors that need one, and add their number to *n_averages. */
+/* Prepare the companions of those tensors that need one for this operation, and add the number of
+ * companions to *n_averages. */
 static int prepare_averages(
 	struct bps_tensor *const *tensors, size_t n, enum bps_op op, size_t *n_averages)
 {
@@ -494,8 +500,8 @@ static int prepare_averages(
 	return rc;
 }
 
-/* Put the next round of a tensor into the ring, and of its companion if it needs one. ring_mutex is
- * held. */
+/* Put the next round of a tensor into the ring, and that of its companion if the operation needs
+ * one. The caller holds ring_mutex. */
 static void push(struct bps_tensor *t, enum bps_op op, int32_t priority)
 {
 	tensor_push(t, op, priority);
@@ -567,7 +573,7 @@ int bps_push_pull_copy(
 
 /* ---- attributes of a tensor ---- */
 
-/* Return the last round that is complete or has failed, with its average. */
+/* Return the number of the last round that is complete, also in the companion, or has failed. */
 static uint64_t complete_round(const struct bps_tensor *t)
 {
 	uint64_t done = done_round(t);
@@ -575,7 +581,7 @@ static uint64_t complete_round(const struct bps_tensor *t)
 	return done && done == t->round && !tensor_is_done(t) ? done - 1 : done;
 }
 
-/* Return the entry that has the contributors of that complete round. */
+/* Return the entry that holds the number of contributors to that complete round. */
 static struct local_entry *entry_of(const struct bps_tensor *t, uint64_t round)
 {
 	struct bps_tensor *wide = average_carrier(t, round, NULL);
@@ -594,7 +600,7 @@ const void *bps_output(const struct bps_tensor *t)
 
 	if (t->region)
 		return NULL;
-	/* A failed round leaves the result of the previous one. */
+	/* if the last round has failed, return the result of the round before */
 	if (done && done == t->round && tensor_status(t, NULL))
 		done--;
 	if (!done)

@@ -1,7 +1,7 @@
 #ifndef BPSCLIENT_TIMED_LOCK_H
 #define BPSCLIENT_TIMED_LOCK_H
-/* A lock with a time-out on the monotonic clock, which may be held across system calls. Thread: any
- * may take it; the holder releases it. */
+/* A lock whose wait has a time-out on the monotonic clock. A thread may hold it across system
+ * calls. Thread: any may take it; the one that holds it releases it. */
 #include <pthread.h>
 #include <stdbool.h>
 #include <stdint.h>
@@ -12,10 +12,10 @@ struct timed_lock {
 	bool is_taken;
 };
 
-/* Initialize the lock; it is free at first. */
+/* Initialize the lock; no thread holds it. */
 void timed_lock_init(struct timed_lock *t);
 void timed_lock_fini(struct timed_lock *t);
-/* Take the lock, waiting until deadline_ns at most (0: not at all). Errors: -ETIMEDOUT. */
+/* Take the lock, waiting until deadline_ns at most (0: do not wait). Errors: -ETIMEDOUT. */
 int timed_lock_take(struct timed_lock *t, uint64_t deadline_ns);
 void timed_lock_give(struct timed_lock *t);
 #endif

@@ -1,6 +1,6 @@
 /* Waiting for rounds: bps_poll, bps_wait, bps_wait_some, and the sentences about late or failed
- * rounds. Completion is read from shared memory; the socket is only checked now and then. Thread:
- * the caller's, any. */
+ * rounds. Completion is read from shared memory. A wait also reads the socket at intervals, to
+ * notice that the job has failed or the agent has ended. Thread: the caller's, any. */
 #include "libbpsclient/bps.h"
 #include "libbpsclient/client.h"
 
@@ -15,10 +15,11 @@
 #include "common/base/clock.h"
 #include "common/base/failpoint.h"
 
-/* Longest sleep between checks of the socket: a dead agent does not wake the waiters. */
+/* Longest sleep of a wait before it checks the socket: an agent that dies wakes no waiter. */
 #define SLICE_NS (500u * 1000000u)
 
-/* Finish a round that is over: deliver the copy, or report the failure. */
+/* Finish a round that is over: copy the result to copy_dst if the caller wants a copy, or set
+ * bps_last_error to the reason of the failure. Returns 0 or the failure's code. */
 static int settle(struct bps_tensor *t)
 {
 	const struct bps_tensor *failed;
@@ -34,7 +35,8 @@ static int settle(struct bps_tensor *t)
 	return 0;
 }
 
-/* Replace the companion of an average, and its round, by the tensor that the caller knows. */
+/* Return the tensor that the user knows: t, or the tensor whose average t carries. In the second
+ * case, sets *round to that tensor's round. */
 static const struct bps_tensor *shown(const struct bps_tensor *t, uint64_t *round)
 {
 	if (!t->owner)
@@ -56,8 +58,8 @@ int tensor_explain_timeout(const struct bps_tensor *t, uint64_t round, uint32_t 
 		*why.s ? why.s : "the agent did not report the reason");
 }
 
-/* Report that no server sums the round at present. The round stays in flight, and a later wait may
- * get its result. */
+/* Set bps_last_error: no server sums the round at present. The round stays in flight, and a later
+ * wait may get its result. Returns code. */
 static int explain_trouble(const struct bps_tensor *t, uint64_t round, int code)
 {
 	struct err_text why = {""};
@@ -70,7 +72,8 @@ static int explain_trouble(const struct bps_tensor *t, uint64_t round, int code)
 		*why.s ? ": " : "", why.s);
 }
 
-/* Return the agent's state for all rounds: 0, or a code with which they go on waiting. */
+/* Return the code of a fault that the agent reports for the whole machine, or 0. Rounds stay in
+ * flight during such a fault. */
 static int trouble_of(const struct bps_tensor *t)
 {
 	/* Relaxed: no other data depends on the code. */
@@ -147,7 +150,8 @@ int bps_wait(struct bps_tensor *t, uint32_t timeout_ms)
 
 /* ---- the first of several ---- */
 
-/* Return the number of the tensor's last completion, or of its companion's if that was later. */
+/* Return the position of the tensor's last completion among all completions of this process. If the
+ * companion completed later, its position counts. */
 static uint64_t order_of(const struct bps_tensor *t)
 {
 	const struct bps_tensor *wide = average_carrier(t, t->round, NULL);
@@ -169,7 +173,8 @@ static int by_order(const void *a, const void *b, void *ctx)
 	return (x > y) - (x < y);
 }
 
-/* List the tensors that are done, in their order. *ret_pending: one that is not, or NULL. */
+/* Write the indices of the tensors that are done, in the order of completion, and return how many
+ * there are. *ret_pending: a tensor that is not done, or NULL. */
 static size_t list_done(struct bps_tensor *const *tensors, size_t n, size_t *ret_idx,
 	struct bps_tensor **ret_pending)
 {
@@ -186,7 +191,7 @@ static size_t list_done(struct bps_tensor *const *tensors, size_t n, size_t *ret
 	return n_done;
 }
 
-/* Wait until one of the tensors is done. Returns how many are, 0 if all are NULL. */
+/* Wait until at least one of the tensors is done. Returns how many are; 0 if all are NULL. */
 static int wait_some(struct bps *b, struct bps_tensor *const *tensors, size_t n,
 	uint32_t timeout_ms, size_t *ret_idx)
 {
@@ -208,7 +213,7 @@ static int wait_some(struct bps *b, struct bps_tensor *const *tensors, size_t n,
 			return tensor_explain(pending, rc);
 		rc = session_poll(&b->session);
 		if (rc)
-			continue; /* a result that came before the failure counts */
+			continue; /* look once more: a result that came before the failure counts */
 		rc = trouble_of(pending);
 		if (rc)
 			return explain_trouble(pending, pending->round, rc);

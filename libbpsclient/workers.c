@@ -1,5 +1,5 @@
-/* Information from the agent: the workers of the job, bps_workers(3), in pages; and its network
- * traffic, bps_traffic(3). This file stores nothing. Thread: any. */
+/* Information that the agent reports: the workers of the job, bps_workers(3), in several pages; and
+ * its network traffic, bps_traffic(3). Nothing is stored. Thread: any. */
 #include "libbpsclient/bps.h"
 #include "libbpsclient/client.h"
 
@@ -39,7 +39,7 @@ static void take_page(void *ctx, const struct local_people *page)
 	}
 }
 
-/* Read all pages. If the list changes between two pages, start again from the first. */
+/* Read all pages of the list. If the list changes between two pages, start again from the first. */
 static int ask(struct bps *b, uint32_t tensor, struct worker_list *f)
 {
 	int rc = 0;
@@ -97,7 +97,7 @@ int bps_traffic(struct bps *b, struct bps_traffic *ret)
 	return 0;
 }
 
-/* Return the tensor that carried the values of the last round. */
+/* Return the tensor whose sum has the values of the last round: t or its companion. */
 static const struct bps_tensor *last_carrier(const struct bps_tensor *t)
 {
 	const struct bps_tensor *wide = average_carrier(t, t->round, NULL);
