@@ -13,10 +13,11 @@ struct err_text *last_error_text(void);
 /* Write the sentence of the calling thread. Returns code. */
 int last_error_set(int code, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
-/* Clear the fields. */
+/* Clear the fields of bps_last_failure. */
 void last_error_clear(void);
 /* Set the worker or machine that caused the failure. Does nothing if the cause is not known. */
 void last_error_cause(const struct ctl_cause *cause);
-/* Set the tensor of the call. Names of the library's own tensors are left out. */
+/* Set the tensor of the call. Does nothing for the library's own tensors, except that the name of a
+ * companion (average.h) sets the user's tensor. */
 void last_error_tensor(const char *name);
 #endif

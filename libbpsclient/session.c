@@ -86,7 +86,7 @@ static int add_arena(struct session *s, struct local_frame *f)
 	return rc;
 }
 
-/* Note the cause of the failure that the caller is about to record. */
+/* Store which worker or machine caused the failure that the caller is about to record. */
 static void set_cause(struct session *s, const struct ctl_cause *cause)
 {
 	if (atomic_load_explicit(&s->failure, memory_order_relaxed))

@@ -50,7 +50,7 @@ struct session {
 	bool has_lost_fds;
 	uint16_t n_types; /* number of message types that the agent knows: all types below this */
 	struct err_text failure_text;
-	uint32_t cause_rank; /* of the failure; see struct ctl_cause */
+	uint32_t cause_rank; /* rank and machine that caused the failure (struct ctl_cause) */
 	char cause_host[CTL_NAME_MAX + 1];
 
 	/* 0, or the code with which the session failed; session_fail stores it after
