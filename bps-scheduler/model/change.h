@@ -3,11 +3,11 @@
 #include "bps-scheduler/model/job.h"
 #include "bps-scheduler/model/member.h"
 
-/* Mark that durable state changes. Return the view of the open transaction; open one if there is
- * none. */
+/* Note that the current event changes durable state. Opens a transaction if none is open. Returns
+ * the transaction's view: the number that the state gets when the transaction is durable. */
 uint64_t sched_change(struct sched_core *c);
-/* Add the object to the open transaction: it is persisted, then sent to the members that it
- * concerns. */
+/* Add a changed object to the open transaction. sched_commit writes the object to the state log,
+ * then sends it to the servers and agents that need it. */
 void sched_member_dirty(struct sched_core *c, struct sched_member *m);
 void sched_job_dirty(struct sched_core *c, struct sched_job *j);
 #endif

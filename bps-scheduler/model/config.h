@@ -1,19 +1,19 @@
 #ifndef BPS_SCHEDULER_MODEL_CONFIG_H
 #define BPS_SCHEDULER_MODEL_CONFIG_H
-/* Settings and limits of the scheduler's core, and its environment: the functions through which it
- * acts on the outside. */
+/* Settings and limits of the scheduler's core (core/core.h), and struct sched_env: the callbacks
+ * through which the core sends messages, stores its state and reports events. */
 #include <stdint.h>
 
 #include "bps-scheduler/model/state.h"
 #include "common/wire/ctlmsg.h"
 
 #define SCHED_MEMBERS_MAX      65536
-#define SCHED_JOBS_MAX         4096   /* forming and running */
+#define SCHED_JOBS_MAX         4096   /* jobs that form or run; ended jobs do not count */
 #define SCHED_TENSORS_MAX      100000 /* per job */
 #define SCHED_TENSOR_BYTES_MAX (UINT64_C(1) << 40)
 #define SCHED_PROBES_MAX       1024
-#define SCHED_STATUS_PROBES    64 /* probes for the status at a time */
-#define SCHED_DETAILS_MAX      8  /* tensors that a status probe asks about */
+#define SCHED_STATUS_PROBES    64 /* probes that run at a time for status requests */
+#define SCHED_DETAILS_MAX      8  /* tensors about which one status probe asks in detail */
 
 struct sched_config {
 	const char *cluster; /* shown to users; must outlive the core */
@@ -21,32 +21,38 @@ struct sched_config {
 	uint32_t server_dead_ms; /* silence after which a server is declared dead */
 	uint32_t agent_dead_ms;
 	uint32_t server_window_ms; /* time for a server to return after its connection closed */
-	/* A server is slow if it takes longer than this from the last contribution to the sum. 0:
-	 * disabled. */
+	/* The status reports a server as slow if its sums are ready later than this after the last
+	 * contribution. 0: never. */
 	uint32_t server_slow_ms;
-	/* the same for an agent; longer, because losing an agent ends jobs */
+	/* time for an agent to return after its connection closed; longer than for a server,
+	 * because losing an agent ends jobs */
 	uint32_t agent_window_ms;
 	uint32_t probe_ms; /* time for agents to answer a PROBE */
 	uint32_t hello_ms; /* time for a new connection to send HELLO */
-	/* A worker is stalled when others have waited for it for this long. Probes start at half of
-	 * it. */
+	/* A worker counts as stalled when others have waited for it for this long. Probes of the
+	 * job's agents start after half of this time. */
 	uint32_t stall_ms;
-	uint32_t forming_ms; /* report a job that waits for workers for longer than this */
-	/* Quotas. 0: only SCHED_JOBS_MAX and SCHED_TENSORS_MAX apply. */
+	/* the status reports a job that waits longer than this for its workers to join */
+	uint32_t forming_ms;
+	/* Quotas: jobs per user and tensors per job. 0: no limit other than SCHED_JOBS_MAX and
+	 * SCHED_TENSORS_MAX. */
 	uint32_t user_jobs, job_tensors;
-	uint32_t job_share, user_share; /* percent of the servers' memory */
-	/* I12: percent of the servers' memory that is left to users with little */
+	/* the most that a job or a user may use, in percent of the servers' memory; 0: no limit */
+	uint32_t job_share, user_share;
+	/* Percent of the servers' memory that is reserved for users whose tensors need little
+	 * memory (rule I12 of docs/reference/faults.md). */
 	uint32_t small_reserve;
-	/* Relates the core's clock to other clocks, for durable end times (mute.h). */
-	/* boot of the machine from which the core's clock counts */
+	/* boot_id and unix_offset_s relate the core's clock to the wall clock, because times in the
+	 * state log must stay valid after a reboot (mute.h). */
+	/* identifies the boot of this machine, from which the core's clock counts */
 	uint8_t boot_id[STATE_ID_BYTES];
-	int64_t unix_offset_s; /* wall clock minus the core's clock, at the start */
+	int64_t unix_offset_s; /* wall clock minus the core's clock when the scheduler started */
 };
 
-struct sched_probe; /* see core.h */
+struct sched_probe; /* defined in core.h */
 
-/* An event for users. Reported when it is decided, which may be before the view is durable. No
- * decision depends on it. */
+/* An event for users, shown by bpsctl events. The core reports a change as soon as it is decided,
+ * which may be before the change is on disk. The core never acts on an event. */
 enum sched_event_kind {
 	EVENT_SCHEDULER,
 	EVENT_VIEW,
@@ -66,24 +72,25 @@ struct sched_event {
 
 struct sched_env {
 	void *ctx;
-	/* Queue msg on a connection. The memory that it points to belongs to the core. Must not
-	 * call the core. If the connection breaks, report that later with sched_conn_closed. */
+	/* Queue msg on a connection. The memory behind its pointers belongs to the core and is
+	 * valid only during the call. Must not call the core. If the connection breaks, report that
+	 * later with sched_conn_closed. */
 	void (*send)(void *ctx, uint32_t conn, const struct ctl_msg *msg);
-	/* Close conn after the queued messages were sent. The core has forgotten the connection: no
-	 * later event may name it. */
+	/* Close conn after the queued messages were sent. The core has already freed its record of
+	 * conn, so do not report later events of conn to the core. */
 	void (*drop)(void *ctx, uint32_t conn, const char *why);
-	/* Make the record durable before returning. Returns 0 or an error. After an error the core
-	 * offers the changes again later, together with newer ones. */
+	/* Write the record to the disk before returning. Returns 0 or an error. After an error the
+	 * core calls persist again later, with these changes and all newer ones. */
 	int (*persist)(void *ctx, const struct state_record *rec);
 	void (*random)(void *ctx, void *ret, size_t n_bytes);
-	/* Derive the key for tickets between two instances. The result depends only on secret and
-	 * the other arguments. */
+	/* Derive the key with which the agent process proves its identity to the server process.
+	 * Equal arguments give equal keys. */
 	void (*pair_key)(void *ctx, const uint8_t secret[STATE_SECRET_BYTES],
 		uint64_t agent_instance, uint64_t server_instance, uint8_t ret_key[CTL_KEY_BYTES]);
-	/* Receives the answer to sched_probe_start. May be NULL if that is not used. Must not call
-	 * the core. */
+	/* Called with the answer to sched_probe_start. May be NULL if sched_probe_start is never
+	 * called. Must not call the core. */
 	void (*probe_done)(void *ctx, uint64_t token, const struct sched_probe *p);
-	/* May be NULL. Must not call the core. */
+	/* Called for each event. May be NULL. Must not call the core. */
 	void (*event)(void *ctx, const struct sched_event *e);
 };
 

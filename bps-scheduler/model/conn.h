@@ -8,19 +8,21 @@ struct sched_conn {
 	struct sched_member *member; /* NULL before HELLO */
 	bool is_known;               /* its HELLO named a member that already existed */
 	bool has_master;             /* the peer has the cluster's master key */
-	uint64_t deadline_ns;        /* end of the time to send HELLO */
+	uint64_t deadline_ns;        /* time by which HELLO must have arrived */
 	struct sched_conn *next;
 };
 
-/* Return the link to that connection in its bucket's list. *it is NULL if there is no such
- * connection. */
+/* Find a connection by id. Returns the address of the pointer that links it into its hash chain, so
+ * that the caller can unlink it. That pointer is NULL if there is no such connection. */
 struct sched_conn **sched_conn_at(struct sched_core *c, uint32_t id);
-/* Free the connection. The member keeps its state. */
+/* Free the record of a connection without closing it. Its member keeps its state. */
 void sched_conn_forget(struct sched_core *c, uint32_t id);
-/* Close the connection and forget it. */
+/* Close the connection and free its record. */
 void sched_conn_drop(struct sched_core *c, uint32_t id, const char *why);
-/* Handle the lost connection of m, which is UP: m has its window to return. */
+/* Handle the loss of m's connection. m must be UP and becomes SUSPECT: it is declared dead unless
+ * it connects again within its window (server_window_ms or agent_window_ms). */
 void sched_member_suspect(struct sched_core *c, struct sched_member *m, const char *why);
-/* Close the connection of a member that violated the protocol. The member may connect again. */
+/* Close the connection of a member that violated the protocol, and log why. The member may connect
+ * again. */
 void sched_kick(struct sched_core *c, struct sched_member *m, const char *why);
 #endif

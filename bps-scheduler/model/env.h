@@ -8,12 +8,13 @@ struct sched_core;
 
 /* Allocate zeroed memory; the caller frees it with free(). Never returns NULL. */
 void *sched_alloc(size_t n, size_t bytes);
-/* Make room for `need` entries in a table of *room entries. New entries are zeroed. */
+/* Grow the array p, which has *room entries, to at least `need` entries, and update *room. New
+ * entries are zeroed. Returns the array, which may have moved. Never returns NULL. */
 void *sched_grow(void *p, uint32_t *room, uint32_t need, size_t bytes);
 char *sched_dup(const char *s);
-/* Report an event for users through env.event. */
+/* Report an event for users through env.event. fmt: one sentence. */
 void sched_note(struct sched_core *c, enum sched_event_kind kind, const char *fmt, ...)
 	__attribute__((format(printf, 3, 4)));
-/* Schedule a deadline: sched_next_deadline returns no later time than at_ns. */
+/* Schedule a deadline: from now on sched_next_deadline returns at_ns or an earlier time. */
 void sched_arm(struct sched_core *c, uint64_t at_ns);
 #endif

@@ -10,10 +10,10 @@ struct sched_member *sched_member_find(
 /* Find a job that has not ended, or return NULL. */
 struct sched_job *sched_job(const struct sched_core *c, uint32_t id);
 struct sched_job *sched_job_any(const struct sched_core *c, uint32_t id); /* including ended jobs */
-/* Return the number of an agent in the job. CTL_NO_ID: the agent is no member of the job, or is
- * gone. */
+/* Return the member number of an agent in the job. CTL_NO_ID: the agent is not a member of the job,
+ * or has left it. */
 uint32_t sched_job_member(const struct sched_job *j, uint32_t agent);
-/* Return what sched_job_member returns, but also for a member that is gone. */
+/* Return the same number as sched_job_member, but also for an agent that has left the job. */
 uint32_t sched_job_member_ever(const struct sched_job *j, uint32_t agent);
 /* Return the host of that agent, or "?" if there is no such agent. */
 const char *sched_host_of(const struct sched_core *c, uint32_t agent);

@@ -1,21 +1,23 @@
 #ifndef BPS_SCHEDULER_MODEL_HOST_MEMORY_H
 #define BPS_SCHEDULER_MODEL_HOST_MEMORY_H
-/* Memory of the hosts, and what their daemons may take of it. The daemons of one host share its
- * memory, whatever each of them is allowed. Where they may take more than the host has, each counts
- * with the same fraction of its limit. Everything that asks for the room of servers uses this:
- * drains, moves, quotas and the losses that a cluster tolerates. Thread: the core's. */
+/* The memory of the hosts, and how much of it each daemon can really use. Each daemon has its own
+ * memory limit, but the daemons of one host share the memory of that host. If their limits add up
+ * to more than the host has, each limit counts only in part: all are scaled down by the same
+ * factor. All decisions about free memory on servers use this: drains, moves, quotas, and the
+ * number of servers that the cluster can lose. Thread: the core's. */
 #include <stdint.h>
 
 struct sched_core;
 struct sched_member;
 
 struct host_memory {
-	uint64_t bytes;          /* as its daemons report; 0: unknown */
-	uint64_t promised_bytes; /* limits of its usable daemons */
+	uint64_t bytes;          /* memory of the host, as its daemons report it; 0: unknown */
+	uint64_t promised_bytes; /* sum of the memory limits of its daemons that are not dead */
 };
 
-/* Return the memory of all hosts, by host_idx. The caller frees it. */
+/* Return an array with the memory of each host, indexed by host_idx of struct sched_member. The
+ * caller frees it. */
 struct host_memory *host_memory_new(const struct sched_core *c);
-/* Return the memory that a server has for sums; 0: unknown. */
+/* Return the memory that a server can use for sums; 0: unknown. */
 uint64_t host_memory_of(const struct host_memory *hosts, const struct sched_member *m);
 #endif

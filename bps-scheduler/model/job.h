@@ -1,7 +1,7 @@
 #ifndef BPS_SCHEDULER_MODEL_JOB_H
 #define BPS_SCHEDULER_MODEL_JOB_H
-/* A job: its workers, the machines that they run on (job members) and the workers that wait to be
- * let in. */
+/* A job: its workers, the machines that they run on (job members), and the workers that wait to be
+ * let in (newcomers). */
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -16,35 +16,41 @@ struct sched_progress {
 	bool is_known; /* at least one server has reported the job */
 	uint64_t at_ns, round_then, bytes_then;
 	uint64_t round, bytes;
-	uint64_t partition_rounds; /* complete at all servers that are up */
+	/* rounds of single partitions that are complete, summed over all servers that are up */
+	uint64_t partition_rounds;
 	double steps_s, bytes_s;
-	uint32_t rounds;                   /* measured in the last seconds */
-	uint32_t wait_p50_us, wait_p99_us; /* from the first to the last arrival */
-	uint32_t slowest, slowest_rounds,
-		slowest_lag_us; /* agent that is last most often; 0: none */
+	uint32_t rounds; /* rounds of the last seconds, from which the next fields are computed */
+	/* time from the first to the last contribution of a round */
+	uint32_t wait_p50_us, wait_p99_us;
+	/* the agent that is last most often (0: none), in how many rounds, and its mean delay */
+	uint32_t slowest, slowest_rounds, slowest_lag_us;
 	unsigned score;
 	bool is_straggling; /* the slowest agent is a straggler */
 };
 
-/* GONE: its machine has left the running job. */
+/* ABSENT: no worker has this rank. ATTACHED: the worker has joined. DONE: it has finished. GONE:
+ * its machine has left the running job. */
 enum worker_state { WORKER_ABSENT, WORKER_ATTACHED, WORKER_DONE, WORKER_GONE };
 struct sched_worker {
 	enum worker_state state;
 	uint32_t agent, pid, seq;
-	bool is_fresh;    /* let in by this transaction: JOINED is still to be sent */
+	/* the open transaction lets this worker in; JOINED is sent once that is durable */
+	bool is_fresh;
 	uint64_t barrier; /* barrier at which the worker waits, or last waited */
 };
 
 enum job_state { JOB_FORMING, JOB_RUNNING, JOB_ENDED, JOB_STATES };
-/* A member that is gone keeps its number, because earlier results name it. */
+/* A machine of a job. Its index in the job's array is its member number. A member that is gone
+ * keeps its number, because the contributors of earlier results are named by number. */
 struct sched_job_member {
 	uint32_t agent, n_ranks, low_rank;
-	uint32_t local_size; /* number of its workers in an elastic job */
+	uint32_t local_size; /* in an elastic job: number of workers on this machine */
 	bool is_gone;
-	bool is_untold;    /* it is gone and has not been notified */
-	bool is_owed_plan; /* it requested a plan that is not durable yet */
-	char *why;         /* reason why it is gone */
-	uint64_t since;    /* view since which it is a member */
+	bool is_untold; /* the member is gone, and its agent has not been notified yet */
+	/* its agent waits for PLAN, which is sent once the open transaction is durable */
+	bool is_owed_plan;
+	char *why;      /* reason why it is gone */
+	uint64_t since; /* view in which it became a member */
 };
 /* A worker that waits to be let into a running job. */
 struct sched_newcomer {
@@ -55,63 +61,76 @@ struct sched_job {
 	enum job_state state;
 	char *name;
 	uint32_t size, flags, part_bytes;
-	uint16_t backup; /* machines that a round need not wait for */
+	uint16_t backup; /* number of machines for which a round need not wait */
 	uint32_t grace_ms;
 	uint32_t max_size; /* 0: not elastic, size is fixed */
 	uint64_t barrier;  /* last barrier that all workers have passed */
-	uint64_t border,
-		border_barrier; /* last barrier at which workers were let in, and its view */
-	uint32_t n_at_barrier;  /* workers that wait at the next barrier */
+	/* border_barrier: number of the last barrier at which workers were let in; border: its
+	 * view, from which on rounds count from 1 again */
+	uint64_t border, border_barrier;
+	uint32_t n_at_barrier; /* workers that already wait at the next barrier */
 	struct sched_newcomer *newcomers;
 	uint32_t n_newcomers, newcomers_room;
 	bool has_token;
-	uint8_t token[CTL_TOKEN_BYTES]; /* proof of the token; see admission.c */
-	uint64_t view;                  /* view of its members */
-	uint64_t formed;                /* view in which it formed */
-	/* time of the present state; ENDED: modulo 2^64, because it may be before the boot */
+	/* proof of the job token, not the token itself; see admission.c */
+	uint8_t token[CTL_TOKEN_BYTES];
+	uint64_t view;   /* view in which its members or its barrier last changed */
+	uint64_t formed; /* view in which it formed */
+	/* When the present state began. For an ended job that may be before the machine's boot,
+	 * which is the zero of this clock: then the value wraps around. */
 	uint64_t since_ns;
 	struct sched_worker *workers; /* [n_room], indexed by rank */
 	uint32_t n_room, next_free_rank;
-	uint32_t n_joined, n_gone; /* n_joined does not count those that are gone */
-	uint32_t n_done;           /* part of n_joined */
+	/* workers that have joined and are not gone; workers that are gone */
+	uint32_t n_joined, n_gone;
+	uint32_t n_done; /* workers that have finished; n_joined includes them */
 	struct sched_job_member *members;
 	uint32_t n_members, members_room;
 	uint32_t n_left;               /* members that are gone */
-	struct sched_tensor **buckets; /* [n_buckets], by name */
+	struct sched_tensor **buckets; /* [n_buckets], hash table by name */
 	uint32_t n_buckets, n_tensors;
-	struct sched_tensor **placed; /* by id */
+	struct sched_tensor **placed; /* [n_placed], indexed by tensor id */
 	uint32_t n_placed, placed_room;
-	struct sched_tensor *fresh, **fresh_tail; /* READY, or PLACED by this transaction */
-	uint64_t bytes;                           /* of READY and PLACED tensors */
-	uint64_t claimed_bytes;                   /* of all tensors except FAILED ones */
-	uint64_t claimed_sums;                    /* memory that these take on servers */
-	bool is_unchecked;                        /* some were claimed while no server was there */
-	uint64_t *loads;                          /* [n_loads], bytes by server id */
+	/* tensors that became READY or PLACED in the open transaction */
+	struct sched_tensor *fresh, **fresh_tail;
+	uint64_t bytes;         /* size of all PLACED tensors */
+	uint64_t claimed_bytes; /* size of all declared tensors except FAILED ones */
+	uint64_t claimed_sums;  /* memory that those tensors need on servers */
+	/* some tensors were accepted unchecked, while the servers' memory was unknown */
+	bool is_unchecked;
+	uint64_t *loads; /* [n_loads], bytes of its partitions on each server, by server id */
 	uint32_t n_loads;
 	uint32_t n_orphans; /* partitions without a server */
 	struct sched_progress progress;
 	struct sched_stall stall;
-	uint32_t stalled_tensor; /* tensor and round of the last event about a stalled trainer */
+	uint32_t stalled_tensor; /* tensor and round of the last event about a stalled worker */
 	uint64_t stalled_round;  /* 0: no such event */
-	uint32_t code;           /* of its end, with text and cause */
-	char *end_text, *cause_host; /* cause_host: NULL if the cause is not known */
+	/* Why it ended: error code, text, and host and rank of the cause. cause_host: NULL if the
+	 * cause is not known. cause_rank: CTL_NO_ID if the cause is a whole machine. */
+	uint32_t code;
+	char *end_text, *cause_host;
 	uint32_t cause_rank;
-	/* Text of the first TENSOR_FAIL, NULL: none. Workers end because of one, so it explains
-	 * their ends. Not durable. */
+	/* Text of the first TENSOR_FAIL message that was sent, which refuses a tensor; NULL: none.
+	 * A worker ends when its tensor is refused, so this text explains why workers are lost. Not
+	 * durable. */
 	char *first_failure;
-	char *first_loss; /* the first machine that the job lost, and the reason; the same */
-	bool is_dirty;    /* in c->dirty_jobs */
-	bool is_changed;  /* JOB or JOB_END is still to be sent */
-	bool has_moved;   /* partitions of tensors that are not fresh have moved */
-	bool owes_plans;  /* some of its members have requested a plan */
-	/* Planned moves (balance.h). */
-	bool wants_balance;            /* servers came after its partitions were placed */
+	/* the first machine that the job lost, and why; NULL: none; not durable */
+	char *first_loss;
+	bool is_dirty; /* part of the open transaction: in c->dirty_jobs */
+	/* the open transaction changed the job itself: JOB or JOB_END must be sent */
+	bool is_changed;
+	/* the open transaction moved partitions of tensors that were placed before */
+	bool has_moved;
+	bool owes_plans; /* is_owed_plan is set for some of its members */
+	/* State of planned moves, from one live server to another (balance.h). */
+	/* check whether moves would balance it, because servers came or speeds changed */
+	bool wants_balance;
 	uint32_t batch;                /* partitions per batch of moves; 0: no moves under way */
 	uint64_t moved_ns, moved_view; /* time and view of the last move */
 	struct sched_job *next, *next_dirty;
 };
 
-/* Upper bound of the ranks of j (exclusive). */
+/* Return the upper bound of the ranks of j (exclusive). */
 static inline uint32_t sched_rank_bound(const struct sched_job *j)
 {
 	return j->max_size > j->size ? j->max_size : j->size;
@@ -130,19 +149,21 @@ void sched_job_link(struct sched_core *c, struct sched_job *j);
 void sched_job_unlink(struct sched_core *c, struct sched_job *j);
 /* Free all ended jobs except the last ENDED_MAX. */
 void sched_ended_trim(struct sched_core *c);
-/* Make room for that rank. The pointer is valid until the next call. */
+/* Return the entry of that rank; the table grows if necessary. The pointer is valid until the next
+ * call. */
 struct sched_worker *sched_worker_at(struct sched_job *j, uint32_t rank);
-/* Add an entry for an agent that has none. */
+/* Add an agent to the job's members. The agent must not be a member yet. The pointer is valid until
+ * the next call. */
 struct sched_job_member *sched_job_member_add(struct sched_job *j, uint32_t agent);
-/* Give a free rank to a worker of this agent. seq: number of its JOIN. */
+/* Give this free rank to a worker of the agent. seq: number of the worker's JOIN message. */
 void sched_job_attach(
 	struct sched_job *j, uint32_t rank, uint32_t agent, uint32_t pid, uint32_t seq);
 /* Mark member i and its workers as gone. */
 void sched_job_member_drop(struct sched_core *c, struct sched_job *j, uint32_t i, const char *why);
-/* Adjust the servers' loads of j's partitions after the number of members changed from `was` to
- * n_members. */
+/* Update the scaled_bytes of the servers that hold partitions of j, after its number of members
+ * changed from `was` to n_members. */
 void sched_job_rescale(struct sched_core *c, const struct sched_job *j, uint32_t was);
-/* Remove the newcomers of that agent. CTL_NO_ID: remove those of all agents, and notify the agents
- * that the job has ended. */
+/* Remove the newcomers of that agent. CTL_NO_ID: remove the newcomers of all agents, and notify the
+ * agents that the job has ended. */
 void sched_newcomers_drop(struct sched_core *c, struct sched_job *j, uint32_t agent);
 #endif

@@ -12,32 +12,36 @@
 struct sched_core;
 struct sched_conn;
 
-/* Bytes that a member has moved: a sample, and the rate since the previous sample. */
+/* Bytes that a member had received and sent in total at time at_ns, and the rates since the sample
+ * before that one. */
 struct sched_traffic {
 	uint64_t at_ns, rx_bytes, tx_bytes;
 	double rx_bytes_s, tx_bytes_s;
 };
 
-/* The report of one server about a job. Lists are copied. */
+/* Report of one server about a job, from its last heartbeat. A copy, because the message is freed
+ * after its handling. */
 struct sched_server_report {
-	struct ctl_beat_job job; /* its field `late` is not valid */
+	struct ctl_beat_job job; /* its pointer `late` is NULL: use the next field */
 	struct ctl_beat_late late[CTL_BEAT_LATE_MAX];
 };
 
-/* Detects a server that takes long from the last contribution to the sum. score and is_slow have
- * the hysteresis of a straggler. They change once per beat in which the server summed; without sums
- * it recovers. */
+/* Detects a slow server: one that takes long from the last contribution to the sum. A few slow
+ * beats in a row set is_slow, a few fast ones clear it (score counts them, as for stragglers in
+ * core/progress.h). A beat without new sums counts as fast. */
 struct sched_sum_delay {
 	unsigned score;
 	bool is_slow;
 };
 
-/* The speed of a member's network card (placement/speed.h). Zeroed: not measured. */
+/* The measured speed of a member's network card (placement/speed.h). Zeroed: not measured. */
 struct sched_nic_speed {
-	uint64_t span_ns;    /* start of the present span */
-	uint64_t best, past; /* Mbit/s, in the present span and in the previous one */
-	uint64_t then_mbps;  /* measured when speeds were last taken over; 0: not measured */
-	uint64_t used_mbps;  /* the value that placement uses */
+	uint64_t span_ns; /* start of the present measuring span (SPEED_SPAN_NS) */
+	/* highest values in Mbit/s, in the present span and in the previous one */
+	uint64_t best, past;
+	/* measured value when placement last updated its speeds; 0: not measured */
+	uint64_t then_mbps;
+	uint64_t used_mbps; /* the value that placement uses */
 };
 
 enum member_state { MEMBER_EXPECTED, MEMBER_UP, MEMBER_SUSPECT, MEMBER_DOWN, MEMBER_STATES };
@@ -46,42 +50,48 @@ struct sched_member {
 	uint32_t id;
 	enum role role;
 	enum member_state state;
-	bool is_dirty; /* in c->dirty_members: to be persisted and sent */
+	bool is_dirty; /* part of the open transaction: in c->dirty_members */
 	bool needs_sync;
-	/* it has connected since the scheduler's start, and may know views of this term */
+	/* it has connected since the scheduler's start, so it may know views of this term */
 	bool has_come;
 	char *name, *host, *addr, *version;
-	char *provider;    /* of its data connections; "": unknown */
-	uint32_t host_idx; /* in c->hosts */
+	char *provider;    /* transport of its data connections, such as "sockets"; "": unknown */
+	uint32_t host_idx; /* index of its host in c->hosts */
 	uint32_t pid;
 	uint16_t port, threads;
 	uint64_t nic_mbps, quota_bytes, memory_bytes, instance;
-	uint64_t former_instance; /* live instance that this one replaced; 0: none */
+	uint64_t former_instance; /* instance of the live process that this one replaced; 0: none */
 	struct sched_conn *conn;
-	uint64_t heard_ns;    /* time of its last message */
+	uint64_t heard_ns;    /* when its last message arrived */
 	uint64_t deadline_ns; /* EXPECTED, SUSPECT: time when it is declared dead */
-	uint64_t since_ns;    /* time of the present state */
-	uint64_t moved_ns;    /* time of the last progress */
-	/* Rules C2 and C4: when a member of the other role last received from it, when these were
-	 * last asked, and when one last answered. 0: never. */
+	uint64_t since_ns;    /* when the present state began */
+	uint64_t moved_ns;    /* when its heartbeats last showed progress */
+	/* For rules C2 and C4 of docs/reference/faults.md. seen_ns: when a member of the other role
+	 * last received data from this one. asked_ns: when the scheduler last asked the members of
+	 * the other role for that time. answered_ns: when one of them last answered. 0: never. */
 	uint64_t seen_ns, asked_ns, answered_ns;
-	bool is_drained;                /* durable: gets nothing new, see drain.h */
-	bool is_leaving;                /* server: this instance is about to end */
-	bool has_left;                  /* is_leaving: LEFT was sent */
+	bool is_drained; /* an operator has drained it: it gets no new work (drain.h); durable */
+	bool is_leaving; /* this process announced its end: a server, or a drained agent */
+	/* set for a leaving server when LEFT was sent, because it has no partitions any more */
+	bool has_left;
 	char *drain_reason, *drain_who; /* set when is_drained */
-	bool is_behind; /* agent: it lacks some message about its jobs, or must not get it yet */
+	/* agent: its jobs have changed and it cannot know that, or its key is revoked. It is then
+	 * declared dead even if servers still receive from it. */
+	bool is_behind;
 	char why_down[64];
 	struct ctl_beat beat; /* last heartbeat, without its lists */
 	struct sched_server_report
-		*reports; /* jobs in the last heartbeat; room for CTL_BEAT_JOBS_MAX */
+		*reports; /* jobs of the last heartbeat; an array of CTL_BEAT_JOBS_MAX, or NULL */
 	uint32_t n_reports;
 	struct sched_traffic rate;
 	struct sched_nic_speed speed;
 	struct sched_sum_delay sums; /* server */
-	uint64_t last_rounds;        /* from the previous heartbeat */
+	uint64_t last_rounds;        /* number of rounds in the previous heartbeat */
 	uint64_t tx_seq;
-	uint64_t *thread_bytes; /* server: [threads], of all jobs */
-	uint64_t scaled_bytes;  /* server: sum of members x bytes over all jobs */
+	/* server: [threads], bytes of the partitions on each data thread, over all jobs */
+	uint64_t *thread_bytes;
+	/* server: sum over its partitions of their bytes times the members of the job */
+	uint64_t scaled_bytes;
 	uint32_t restart_count;
 	struct sched_member *next_dirty;
 };
@@ -90,7 +100,7 @@ static inline bool sched_is_usable(const struct sched_member *m)
 {
 	return m->state != MEMBER_DOWN;
 }
-/* Return whether the member gets new work. */
+/* Return whether the member accepts new work: a server partitions, an agent jobs. */
 static inline bool sched_is_open(const struct sched_member *m)
 {
 	return sched_is_usable(m) && !m->is_drained && !m->is_leaving;
@@ -108,10 +118,10 @@ struct sched_member *sched_member_add(
 void sched_member_describe(struct sched_core *c, struct sched_member *m, const struct ctl_hello *h);
 /* Free a member; m may be NULL. */
 void sched_member_free(struct sched_member *m);
-/* Return the silence after which the member is declared dead. */
+/* Return the time without a message after which the member is declared dead. */
 uint64_t sched_member_dead_ns(const struct sched_core *c, const struct sched_member *m);
-/* Return the time by which members that could not connect until now must return: twice the dead
- * time from now. */
+/* Return the end of a grace period that starts now, for members that could not connect until now.
+ * Its length is twice the longest time after which a silent member is dead. */
 uint64_t sched_grace_end_ns(const struct sched_core *c);
 /* Return the time that the member has to return after its connection closed. */
 uint64_t sched_member_window_ns(const struct sched_core *c, const struct sched_member *m);

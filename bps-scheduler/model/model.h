@@ -1,8 +1,8 @@
 #ifndef BPS_SCHEDULER_MODEL_MODEL_H
 #define BPS_SCHEDULER_MODEL_MODEL_H
-/* Includes the whole model: the scheduler's objects, which struct sched_core holds, and the
- * functions that find, change and send them. Status and the operators' commands only read the
- * model. */
+/* Includes all headers of the model, and defines struct sched_core, which holds all objects of the
+ * scheduler. The functions of the model find, change and send these objects. The code for status
+ * and operators' commands only reads the model. */
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -22,15 +22,16 @@
 #define NS_PER_S     UINT64_C(1000000000)
 #define CONN_BUCKETS 64
 #define ENDED_MAX    64
-#define STATE_BIT(s) (1u << (s)) /* bit of a state in a set of states */
+#define STATE_BIT(s) (1u << (s)) /* the bit of state s in a bitmap of states */
 
-/* When measured speeds are taken over (placement/speed.h). */
+/* When placement updates its speeds from measurements (placement/speed.h). */
 struct sched_nic_speeds {
-	uint64_t first_ns; /* last time that some member got its first measurement; 0: never */
-	uint64_t taken_ns; /* last time that speeds were taken over */
-	uint64_t count;    /* how often speeds were taken over */
-	bool is_due;       /* some measurement differs by a step */
-	uint64_t since_ns; /* time since which is_due is set */
+	uint64_t first_ns; /* when a member last made its first measurement; 0: never */
+	uint64_t taken_ns; /* last update; 0: never */
+	uint64_t count;    /* number of updates */
+	/* an update is due: some measurement differs by SPEED_STEP from the value used */
+	bool is_due;
+	uint64_t since_ns; /* when is_due was set */
 };
 
 enum sched_quota {
@@ -50,25 +51,26 @@ struct sched_core {
 	uint32_t term;
 	uint64_t view;      /* last durable view */
 	uint64_t kept_view; /* view of the state that was restored at this start */
-	/* when a member showed a later view than the restored one; 0: no member has */
+	/* when a member first showed a view later than kept_view, which means that the restored
+	 * state is outdated; 0: no member has */
 	uint64_t behind_ns;
 	uint64_t tx_view; /* view of the open transaction; 0: none is open */
 	bool is_undurable;
-	bool is_isolated; /* no member sends anything: isolation.c */
-	/* last time that it was isolated, 0: never; silence counts from then */
+	bool is_isolated; /* no member sends anything, so this host may be cut off: isolation.c */
+	/* when is_isolated was last true; 0: never. The silence of members counts from then. */
 	uint64_t isolated_ns;
 	uint32_t next_job, job_id_limit;
 	uint64_t now_ns; /* time of the present event */
 	uint64_t due_ns, beat_ns, grace_ns, retry_ns, started_ns;
 	struct sched_nic_speeds speeds;
-	uint64_t progress_ns; /* last time that the jobs' pace was measured */
+	uint64_t progress_ns; /* when the progress of all jobs was last computed */
 	uint64_t stalls_ns;   /* next time to check the jobs (core/stalls.h) */
-	uint64_t balance_ns;  /* when planned moves are due; 0: none are */
+	uint64_t balance_ns;  /* next time to check for planned moves; 0: none are due */
 	uint64_t gathered_ns; /* last time that a server came or returned */
 	uint64_t n_planned;   /* partitions moved by plan since the start */
 	uint64_t changes;     /* transactions made durable */
 	struct sched_conn *conns[CONN_BUCKETS];
-	uint32_t n_silent;             /* connections that have not sent HELLO */
+	uint32_t n_silent;             /* number of connections that have not sent HELLO */
 	struct sched_member **members; /* by id; [0] is unused */
 	uint32_t n_members, members_room;
 	char **hosts;
@@ -79,7 +81,7 @@ struct sched_core {
 	uint64_t refused[SCHED_QUOTAS]; /* refusals since the start */
 	struct sched_mute mutes[MUTES_MAX];
 	uint32_t n_mutes;
-	bool has_new_mutes; /* mutes are to be persisted */
+	bool has_new_mutes; /* the open transaction changed the mutes */
 	struct sched_member *dirty_members;
 	struct sched_job *dirty_jobs;
 	struct sched_probe *probes;

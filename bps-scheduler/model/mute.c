@@ -8,7 +8,7 @@
 
 #include "bps-scheduler/model/model.h"
 
-/* Remove mutes that have ended. Runs whenever a mute changes. */
+/* Remove mutes whose end has passed. Called before each change of the mutes. */
 static void drop_ended(struct sched_core *c)
 {
 	uint32_t n = 0;
@@ -19,7 +19,7 @@ static void drop_ended(struct sched_core *c)
 	c->n_mutes = n;
 }
 
-/* Return the index in the list; n_mutes: not in the list. */
+/* Return the index of the code's mute in c->mutes; n_mutes: the code is not muted. */
 static uint32_t find(const struct sched_core *c, const char *code)
 {
 	uint32_t i = 0;
@@ -78,7 +78,7 @@ int mute_clear(struct sched_core *c, const char *code)
 
 /* ---- durable ---- */
 
-/* Seconds of the wall clock. */
+/* Convert a time of the core's clock to seconds of the wall clock. */
 static uint64_t unix_of(const struct sched_core *c, uint64_t ns)
 {
 	int64_t s = (int64_t)(ns / NS_PER_S) + c->cfg.unix_offset_s;

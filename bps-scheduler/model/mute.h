@@ -1,15 +1,15 @@
 #ifndef BPS_SCHEDULER_MODEL_MUTE_H
 #define BPS_SCHEDULER_MODEL_MUTE_H
-/* Problems that an operator knows and wants to hide for a while: muted by their code, with a reason
- * and an end. The health word and bpsctl's exit code ignore them; bps_health and the JSON still
- * report them.
+/* Mutes: an operator hides a known problem for a while. A mute names the problem's code, a reason
+ * and an end. Until then the health in the status and bpsctl's exit status ignore that problem. The
+ * metric bps_health and the JSON output still report it.
  *
  * Mutes are durable, so that a restart of the scheduler does not alert again. The end is a time on
- * CLOCK_MONOTONIC, which continues over restarts of the process. The record names the boot from
- * which this clock counts. After another boot, or on another machine, the end on the wall clock
- * applies, which the record also has.
+ * CLOCK_MONOTONIC, which continues when only the process restarts. The state log also has the boot
+ * from which that clock counts, and the end on the wall clock. After another boot, or on another
+ * machine, the end on the wall clock applies.
  *
- * Part of the core: its thread, no clock. */
+ * Part of the core: runs in its thread and reads no clock. */
 #include <stdint.h>
 
 #include "common/base/error.h"
@@ -29,18 +29,18 @@ struct sched_mute {
 	uint64_t end_ns; /* on the core's clock */
 };
 
-/* Mute a code for span_ms from now on. If the code is already muted, replace its end and reason.
- * Errors: BPS_EQUOTA too many. */
+/* Hide problems with this code for span_ms from now on. If the code is already muted, replace its
+ * end and reason. Errors: BPS_EQUOTA there are MUTES_MAX mutes. */
 int mute_set(struct sched_core *c, const char *code, uint64_t span_ms, const char *reason,
 	const char *who);
-/* Remove a mute. Errors: BPS_ENOTFOUND it is not muted. */
+/* Remove a mute. Errors: BPS_ENOTFOUND the code is not muted. */
 int mute_clear(struct sched_core *c, const char *code);
 /* Find a mute. NULL: the code is not muted. */
 const struct sched_mute *mute_find(const struct sched_core *c, const char *code, uint64_t now_ns);
 
-/* Copy all mutes that have not ended to ret, which has room for MUTES_MAX, for the record. The
- * strings belong to the core. Returns their number. */
+/* Describe all mutes in ret, which has room for MUTES_MAX, for a state record. The strings belong
+ * to the core. Returns the number of mutes. */
 uint32_t mute_record(const struct sched_core *c, struct state_mute *ret);
-/* Replace all mutes by those of a record. Errors: -EINVAL too many. */
+/* Replace all mutes by those of a state record. Errors: -EINVAL too many. */
 int mute_restore(struct sched_core *c, const struct state_mute *list, uint32_t n);
 #endif

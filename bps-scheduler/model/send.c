@@ -8,8 +8,9 @@
 
 #include "bps-scheduler/model/model.h"
 
-#define PEERS_MAX       1024         /* in one message: keeps it below the channel's 1 MiB */
-#define PLAN_NAME_BYTES (256u << 10) /* for the names of the tensors in one PLAN */
+/* peers per message, so that a message stays below the channel's limit of 1 MiB */
+#define PEERS_MAX       1024
+#define PLAN_NAME_BYTES (256u << 10) /* most bytes of tensor names in one PLAN */
 
 void sched_send(struct sched_core *c, const struct sched_member *m, const struct ctl_msg *msg)
 {
@@ -21,7 +22,8 @@ void sched_send_job(struct sched_core *c, const struct sched_member *m, const st
 {
 	struct ctl_job_member *members = sched_alloc(j->n_members, sizeof(*members));
 	struct ctl_rank *ranks = sched_alloc(j->n_room, sizeof(*ranks)), *next = ranks;
-	uint32_t *number = sched_alloc(c->n_members + 1, sizeof(*number)); /* indexed by agent id */
+	/* member numbers, indexed by agent id */
+	uint32_t *number = sched_alloc(c->n_members + 1, sizeof(*number));
 	struct ctl_msg msg = {.type = CTL_JOB,
 		.job = {.view = j->view,
 			.job = j->id,
@@ -119,7 +121,8 @@ static void plan_add_run(struct plan_message *p, const struct ctl_run *run)
 	plan->runs[plan->n_runs++] = *run;
 }
 
-/* Name the tensor to a server with its first run there, to an agent always. */
+/* Add the tensor and its runs that concern the receiver (pgen: as in sched_run_next). Without such
+ * a run the tensor is added only for an agent, and only if pgen is 0. */
 static void plan_add(struct plan_message *p, const struct sched_tensor *t, uint64_t pgen)
 {
 	uint32_t server = p->m->role == ROLE_SERVER ? p->m->id : SERVER_ANY, at = 0;
@@ -198,7 +201,7 @@ void sched_send_unknown_job(struct sched_core *c, const struct sched_member *m, 
 	const struct sched_job *j = sched_job_any(c, id);
 
 	if (j && j->is_dirty)
-		return; /* its end is sent when it is durable */
+		return; /* JOB_END is sent when the end of the job is durable */
 	if (j)
 		sched_send_job_end(c, m, j);
 	else
@@ -264,8 +267,8 @@ void sched_send_peers(struct sched_core *c, const struct sched_member *to,
 	free(keys);
 }
 
-/* Send PEERS with all usable members. Send nothing if there are none: an empty list marks the end
- * of the messages after WELCOME. */
+/* Send PEERS with all live members of the other role. Send nothing if there are none, because an
+ * empty list marks the end of the messages after WELCOME. */
 static void send_all_peers(struct sched_core *c, const struct sched_member *to)
 {
 	const struct sched_member **list = sched_alloc(c->n_members, sizeof(*list));

@@ -4,35 +4,39 @@
 #include "bps-scheduler/model/member.h"
 #include "bps-scheduler/model/tensor.h"
 
-/* Send to a member. Does nothing if it is not connected: it gets everything when it returns. */
+/* Send msg to a member. Does nothing if the member is not connected: when it connects again, it
+ * gets the whole state (sched_send_sync). */
 void sched_send(struct sched_core *c, const struct sched_member *m, const struct ctl_msg *msg);
-/* Send JOB or JOB_END of j to m. */
+/* Send JOB, the description of j, to m. sched_send_job_end sends JOB_END. */
 void sched_send_job(struct sched_core *c, const struct sched_member *m, const struct sched_job *j);
 void sched_send_job_end(
 	struct sched_core *c, const struct sched_member *m, const struct sched_job *j);
-/* Send PLAN: either what this transaction placed or moved, or everything. */
+/* Send PLAN to m: the servers of j's partitions. everything: all partitions; otherwise only those
+ * that the present transaction placed or moved. */
 void sched_send_plan(
 	struct sched_core *c, const struct sched_member *m, struct sched_job *j, bool everything);
 /* Send PLAN with one tensor and its places to an agent. */
 void sched_send_tensor(struct sched_core *c, const struct sched_member *m,
 	const struct sched_job *j, const struct sched_tensor *t);
-/* Send JOB_END to m if m was put out of j, unless that is not durable yet. Returns false if m was
- * not put out. */
+/* If m was removed from j, send JOB_END to m and return true. JOB_END waits until the removal is
+ * durable. Returns false if m was not removed. */
 bool sched_send_evicted(
 	struct sched_core *c, const struct sched_member *m, const struct sched_job *j);
-/* Send JOINED: the ranks of m's workers that this transaction lets in. */
+/* Send JOINED for each worker of m that this transaction lets in, with its rank. */
 void sched_send_joined(
 	struct sched_core *c, const struct sched_member *m, const struct sched_job *j);
-/* Send JOB_END for a job that does not run: how it ended, or that it is not known. */
+/* Answer a message about a job that does not run: send JOB_END with the way it ended, or with the
+ * error that there is no such job. */
 void sched_send_unknown_job(struct sched_core *c, const struct sched_member *m, uint32_t id);
-/* Send TENSOR_FAIL. cause: may be without a host. */
+/* Send TENSOR_FAIL: the tensor is refused, with this error. cause: the worker or host that is the
+ * reason; its host is NULL if there is none. */
 void sched_send_tensor_fail(struct sched_core *c, const struct sched_member *m, struct sched_job *j,
 	const char *name, int code, const char *text, const struct ctl_cause *cause);
 void sched_send_left(
 	struct sched_core *c, const struct sched_member *m, int code, const char *text);
-/* Send PEERS with these members of the other role. */
+/* Send PEERS: the addresses and states of these members, which have the other role than `to`. */
 void sched_send_peers(struct sched_core *c, const struct sched_member *to,
 	const struct sched_member *const *list, uint32_t n);
-/* Send WELCOME and everything that concerns m. */
+/* Send WELCOME and then all members, jobs and partitions that concern m, in the order of core.h. */
 void sched_send_sync(struct sched_core *c, struct sched_member *m);
 #endif

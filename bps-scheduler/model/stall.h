@@ -9,8 +9,9 @@
 
 enum sched_finding_kind {
 	FINDING_NO_ANSWER, /* an agent did not answer the probe */
-	FINDING_STRAGGLER, /* few workers have not submitted what many others wait for */
-	FINDING_STALLED,   /* workers have not submitted what others have waited for too long */
+	FINDING_STRAGGLER, /* a few workers have not submitted a tensor that many others wait for */
+	/* workers have not submitted a tensor that others have waited for too long */
+	FINDING_STALLED,
 };
 struct sched_finding {
 	enum sched_finding_kind kind;
@@ -19,17 +20,18 @@ struct sched_finding {
 	uint32_t rank, pid, n_more;
 	uint32_t n_waiting;
 	uint32_t tensor; /* CTL_NO_ID: not known, because the job has no partitions on servers */
-	uint64_t round;  /* round that they have not submitted */
+	uint64_t round;  /* round that the late workers have not submitted */
 	uint64_t since_ns;
 };
 
 enum stall_state { STALL_MOVING, STALL_STANDING, STALL_PROBING, STALL_PROBED, STALL_STATES };
 struct sched_stall {
 	enum stall_state state;
-	uint64_t moved_ns;  /* when a round last completed */
-	uint64_t due_ns;    /* time of the next probe; unused when MOVING */
-	uint64_t rounds;    /* partition rounds complete at the servers at the last check */
-	uint64_t completed; /* completed calls of all workers, from the last probe */
+	uint64_t moved_ns; /* when a round of the job last completed */
+	uint64_t due_ns;   /* time of the next probe; unused when MOVING */
+	/* rounds of single partitions that the servers had completed at the last check */
+	uint64_t rounds;
+	uint64_t completed; /* calls completed by all workers together, as of the last probe */
 	bool has_completed;
 	uint32_t probe_seq; /* PROBING: number of the probe */
 	struct sched_finding findings[SCHED_FINDINGS_MAX];

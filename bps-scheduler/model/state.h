@@ -1,8 +1,9 @@
 #ifndef BPS_SCHEDULER_MODEL_STATE_H
 #define BPS_SCHEDULER_MODEL_STATE_H
-/* The scheduler's durable state. There is one kind of record: the set of objects that one view
- * changed. Applying the records in order gives the state. A snapshot is one record that holds
- * everything. An object in a record replaces earlier records about the same object.
+/* The scheduler's durable state, as records of a log. There is one kind of record: the objects that
+ * one transaction (one view) changed. Applying the records in order gives the state. A snapshot is
+ * one record that holds everything. An object in a record replaces earlier records about the same
+ * object.
  *
  * Not durable, because the members repeat it: connections, jobs that have not formed, declarations
  * that not all agents have made, and which workers have finished. */
@@ -29,10 +30,10 @@ struct state_member {
 	uint64_t nic_mbps;
 	uint64_t quota_bytes;
 	uint8_t is_drained;
-	const char *drain_reason; /* with the operator's name; "" when it is not drained */
+	const char *drain_reason; /* "" when it is not drained */
 	const char *drain_who;
-	uint64_t memory_bytes; /* of its machine */
-	const char *provider;  /* of its data connections */
+	uint64_t memory_bytes; /* memory of its machine */
+	const char *provider;  /* transport of its data connections */
 };
 
 struct state_worker {
@@ -45,8 +46,8 @@ struct state_job_member {
 	struct state_worker *workers;
 	uint32_t n_workers;
 	uint8_t is_gone;
-	const char *why; /* it is gone */
-	uint64_t since;  /* view since which it is a member */
+	const char *why; /* reason why it is gone; "": it is a member */
+	uint64_t since;  /* view in which it became a member */
 };
 struct state_job {
 	uint32_t id;
@@ -55,20 +56,20 @@ struct state_job {
 	uint32_t size;
 	uint32_t flags;
 	uint32_t part_bytes;
-	uint64_t view;    /* view of its present state */
+	uint64_t view;    /* view in which its state, members or barrier last changed */
 	uint8_t is_ended; /* kept for members that missed JOB_END */
 	uint32_t code;
 	const char *text;
 	struct state_job_member *members; /* indexed by member number */
 	uint32_t n_members;
-	struct blob token; /* proof of the token; empty: none */
+	struct blob token; /* proof of the job token (core/admission.c); empty: the job has none */
 	uint64_t formed;   /* view in which it formed */
 	uint16_t backup;
 	uint32_t grace_ms;
 	uint32_t max_size;
 	uint64_t barrier, border, border_barrier;
 	uint64_t ended_unix_s;  /* 0: the job has not ended, or an older release wrote the record */
-	struct ctl_cause cause; /* of its end */
+	struct ctl_cause cause; /* worker or host that caused the end of the job */
 };
 
 struct state_tensor {
@@ -79,7 +80,7 @@ struct state_tensor {
 	uint64_t n_elems;
 	uint32_t part_elems;
 };
-struct state_run { /* same fields as struct ctl_run */
+struct state_run { /* consecutive partitions with the same place, as in struct ctl_run */
 	uint32_t job;
 	uint32_t tensor;
 	uint32_t first;
@@ -96,7 +97,7 @@ struct state_mute {
 	const char *who;
 	struct blob boot_id; /* STATE_ID_BYTES: the machine's boot from which end_ns counts */
 	uint64_t end_ns;     /* CLOCK_MONOTONIC */
-	uint64_t end_unix_s; /* valid after another boot */
+	uint64_t end_unix_s; /* the same end on the wall clock, for use after another boot */
 };
 
 struct state_record {
@@ -104,7 +105,7 @@ struct state_record {
 	struct blob secret; /* STATE_SECRET_BYTES; the keys of data connections derive from it */
 	uint32_t term;
 	uint64_t view;
-	uint32_t job_id_limit; /* ids from here on have never been assigned */
+	uint32_t job_id_limit; /* job ids from here on have never been assigned */
 	struct state_member *members;
 	uint32_t n_members;
 	struct state_job *jobs;

@@ -158,7 +158,7 @@ void sched_part_set(struct sched_core *c, struct sched_job *j, struct sched_tens
 		j->n_orphans--;
 	}
 	/* A partition may move twice in one transaction. Only the server that had it before the
-	 * transaction must learn of the move. */
+	 * transaction must be notified of the move. */
 	if (old && (!c->tx_view || p->pgen != c->tx_view))
 		former = old->id;
 	*p = (struct sched_part){.pgen = pgen, .server = CTL_NO_ID, .former = former};
@@ -227,8 +227,9 @@ void sched_job_drop_tensors(struct sched_core *c, struct sched_job *j)
 	j->has_moved = false;
 }
 
-/* Return whether that server must know the partition's place. Under the pgen of this transaction,
- * the server that lost it must know too: otherwise it would keep the memory of the sums. */
+/* Return whether a message to that server must contain the place of p (pgen, server: as in
+ * sched_run_next). A server that lost p in view pgen gets the new place too. Otherwise it would
+ * keep the memory of the sums. */
 static bool concerns(const struct sched_part *p, uint64_t pgen, uint32_t server)
 {
 	return (!pgen || p->pgen == pgen) &&
