@@ -1,5 +1,6 @@
 /* The bps_gpu_... calls (bps_gpu(3)): open, memory, declaration, submission and waits of streams.
- * The socket to the executor is in gpu_link.c, CUDA in gpu_cuda.c. Thread: the caller's, any. */
+ * The connection to the executor, the process that drives the GPUs, is in gpu_link.c; CUDA is in
+ * gpu_cuda.c. Thread: the caller's, any. */
 #include "libbpsclient/gpu.h"
 
 #include <errno.h>
@@ -10,11 +11,11 @@
 #include "libbpsclient/client.h"
 #include "libbpsclient/last_error.h"
 
-/* Rounds of a tensor that a stream may be ahead; bps-agent keeps the same number. */
+/* Number of rounds of one tensor that may be in flight. bps-agent has the same limit. */
 #define AHEAD_MAX 8
 /* Time that a call waits for the agent to report why an executor has ended without a message.
- * Executor and agent see the end at the same time; a loaded machine takes some tens of
- * milliseconds. */
+ * Executor and agent learn the cause at the same time; on a loaded machine, the report takes some
+ * tens of milliseconds. */
 #define EXPLAIN_MS 500
 
 static int need(struct bps *b, const char *what)
@@ -33,7 +34,7 @@ static int need(struct bps *b, const char *what)
 	return 0;
 }
 
-/* Set the sentence of a failure of the executor, with the operation that failed. */
+/* Put the name of the operation that failed in front of bps_last_error. Returns rc. */
 static int explain(int rc, const char *what)
 {
 	struct err_text why = *last_error_text();
@@ -41,7 +42,7 @@ static int explain(int rc, const char *what)
 	return last_error_set(rc, "%s: %s", what, why.s);
 }
 
-/* Append to the sentence of a time-out which workers the agent waits for. */
+/* After a time-out, append to bps_last_error which workers the agent waits for. */
 static void add_why(struct bps *b)
 {
 	struct err_text late = *last_error_text(), why = {""};
@@ -98,7 +99,7 @@ int bps_gpu_import(struct bps *b, void *ptr, uint64_t n_bytes)
 	return rc < 0 ? explain(rc, "bps_gpu_import") : 0;
 }
 
-/* Return a tensor in that region that is in flight, or NULL. ring_mutex is held. */
+/* Return a tensor in that region that is in flight, or NULL. The caller holds ring_mutex. */
 static const struct bps_tensor *in_flight_there(struct bps *b, uint32_t region)
 {
 	for (unsigned i = 0; i < CLIENT_BUCKETS; i++)
@@ -108,7 +109,8 @@ static const struct bps_tensor *in_flight_there(struct bps *b, uint32_t region)
 	return NULL;
 }
 
-/* Forbid or allow submissions of the tensors in that region. Errors: BPS_EBUSY. */
+/* Forbid (is_released) or allow submissions of the tensors in that region. Errors: BPS_EBUSY one of
+ * them is in flight. */
 static int withdraw(struct bps *b, uint32_t region, bool is_released)
 {
 	const struct bps_tensor *busy;
@@ -140,8 +142,8 @@ static bool is_done_on_gpu_only(const struct bps_tensor *t, uint32_t region)
 	return !gpu_slot_is_poisoned(done) && gpu_slot_reached(done, t->round);
 }
 
-/* Find a tensor whose round is done on its stream, but not yet for the host. Returns NULL if there
- * is none. region 0: any. */
+/* Find a tensor whose last round is complete on its stream, while the agent has not reported that
+ * yet. Returns NULL if there is none. region: as in gpu_await_agent. */
 static struct bps_tensor *done_on_gpu_only(struct bps *b, uint32_t region, uint64_t *ret_round)
 {
 	struct bps_tensor *found = NULL;
@@ -166,8 +168,8 @@ int gpu_await_agent(struct bps *b, uint32_t region, uint64_t deadline_ns, uint32
 	uint64_t round;
 	int rc = 0;
 
-	/* While another thread submits, this loop does not end by itself: at the deadline the
-	 * caller reports that a round is in flight. */
+	/* While another thread submits, this loop may run until the deadline. The caller then
+	 * reports that a round is in flight. */
 	while (rc == 0 && clock_now_ns() < deadline_ns && b->gpu &&
 		(t = done_on_gpu_only(b, region, &round)))
 		rc = tensor_wait_round(t, round, deadline_ns, timeout_ms);
@@ -228,7 +230,8 @@ int bps_gpu_declare(struct bps *b, const char *name, enum bps_dtype dtype, uint6
 	return tensor_declare(b, &d, &place, 1, ret);
 }
 
-/* Return the failure that released all streams, which then wait for nothing, or 0. */
+/* Return the code of the failure that has released all streams, or 0. After such a failure streams
+ * no longer wait for sums. Sets bps_last_error. */
 static int failure(struct bps *b)
 {
 	struct err_text err;
@@ -236,8 +239,8 @@ static int failure(struct bps *b)
 
 	if (!rc)
 		rc = gpu_link_failure(b->gpu, &err);
-	/* The executor ends with its job, which the agent reports at the same time. Wait for that
-	 * report once. */
+	/* If the job has failed, the executor ends, and the agent reports the failure at the same
+	 * time. Wait for that report once. */
 	if (rc && atomic_exchange_explicit(&b->gpu->is_unexplained, false, memory_order_relaxed) &&
 		session_await_failure(&b->session, EXPLAIN_MS))
 		rc = session_failure(&b->session, &err);
@@ -253,8 +256,9 @@ static int check(struct bps_tensor *t, const char *what)
 	return rc < 0 ? rc : failure(t->b);
 }
 
-/* The executor has no companion for an average of integers (average.h). Without one the sum could
- * wrap, and machines that have the tensor in host memory would wait for it. */
+/* Check the operation. An average of integers needs a companion, a wider tensor (average.h), which
+ * executors do not have. Without a companion the sum could wrap, and machines that have the tensor
+ * in host memory would wait for the companion's rounds. */
 static int check_op(const struct bps_tensor *t, enum bps_op op)
 {
 	if ((unsigned)op >= OP_COUNT)
@@ -282,7 +286,8 @@ int bps_gpu_push_pull(struct bps_tensor *t, enum bps_op op, int32_t priority, vo
 	rc = t->is_released
 		     ? last_error_set(-EINVAL, "tensor '%s': its memory was released", t->name)
 		     : tensor_may_run_ahead(t, AHEAD_MAX);
-	if (rc == 0) /* first the counter: a submission without it would wait forever */
+	/* the counter first: after a submission whose counter fails, the round never ends */
+	if (rc == 0)
 		rc = g->driver->write(
 			g, stream, &g->slots[t->idx].ready, t->round + 1, last_error_text());
 	if (rc == 0)

@@ -1,6 +1,7 @@
-/* The CUDA driver that the training process itself has loaded. The library does not link it. Entry
- * points are looked up in the loaded libcuda.so.1, by the versioned names that programs bind to.
- * Without cuda.h at build time, every call reports that CUDA is not supported. Thread: any. */
+/* Tensors in CUDA memory, with the CUDA driver that the training process itself has loaded. The
+ * library does not link CUDA. It looks up the entry points in the loaded libcuda.so.1, by the
+ * versioned names that programs bind to. Without cuda.h at build time, cuda_uuid reports that, and
+ * no other function is called. Thread: any. */
 #include <errno.h>
 
 #include "libbpsclient/gpu.h"
@@ -20,7 +21,7 @@
 #include <string.h>
 #include <unistd.h>
 
-/* Entry points, and their names in the library. */
+/* The functions of CUDA that this file uses, and their versioned names in libcuda.so.1. */
 #define ENTRIES(X)                                                                                 \
 	X(cuCtxGetCurrent, "cuCtxGetCurrent")                                                      \
 	X(cuCtxGetDevice, "cuCtxGetDevice")                                                        \
@@ -52,10 +53,10 @@ struct cuda_entries {
 #undef X
 };
 
-/* Loaded once, and constant afterwards. */
+/* Written once, under load_mutex, and constant afterwards. */
 static struct cuda_entries cu;
 static bool is_loaded;
-/* for the entry points and their state, until they are loaded */
+/* serialises load() */
 static pthread_mutex_t load_mutex = PTHREAD_MUTEX_INITIALIZER;
 
 static int load_entries(struct err_text *err)
@@ -72,12 +73,13 @@ static int load_entries(struct err_text *err)
 		rc = err_set(err, BPS_EDEVICE, "this process's CUDA driver lacks %s", name);
 	ENTRIES(X)
 #undef X
-	/* the process keeps it loaded */
+	/* the process itself keeps the library loaded */
 	dlclose(lib);
 	return rc;
 }
 
-/* Load the entry points. A process that had no CUDA may have loaded it since the last try. */
+/* Look up the entry points, unless that is done. After a failure the next call tries again, because
+ * the process may have loaded CUDA meanwhile. */
 static int load(struct err_text *err)
 {
 	int rc = 0;
@@ -101,8 +103,8 @@ static int fail(CUresult rc, const char *what, struct err_text *err)
 		err, BPS_EDEVICE, "%s: %s (CUDA error %d)", what, text ? text : "?", (int)rc);
 }
 
-/* Make the trainer's context current for the following calls. The calling thread may have another
- * one or none, which leave restores. */
+/* Make the context of bps_gpu_open current on this thread. *ret_old: the thread's previous context,
+ * or NULL, which leave() restores. */
 static int enter(const struct client_gpu *g, CUcontext *ret_old, struct err_text *err)
 {
 	int rc = fail(cu.p_cuCtxGetCurrent(ret_old), "no CUDA context", err);
@@ -330,7 +332,8 @@ static int find_mapping(
 	return rc;
 }
 
-/* Share mapping by mapping; all must have the same size. */
+/* Export each mapping that the memory lies in as a descriptor. All mappings must have the same
+ * size. Returns the number of descriptors. Errors: -EOPNOTSUPP, BPS_EDEVICE. */
 static int share_mappings(CUdeviceptr addr, uint64_t bytes, struct gpu_memory *ret, int *fds,
 	unsigned max, struct err_text *err)
 {
@@ -392,8 +395,8 @@ static int cuda_share(struct client_gpu *g, const void *ptr, uint64_t bytes, str
 		.uuid = {g->uuid, GPU_UUID_BYTES},
 		.bytes = bytes,
 		.buffer_id = buffer_id};
-	/* Order of the tests: a driver may allow descriptors for memory of cuMemAlloc, which has no
-	 * handle to export. */
+	/* The order of these tests matters: a driver may report that memory of cuMemAlloc can be
+	 * shared by descriptors, although cuMemAlloc gives no handle to export. */
 	if (is_legacy)
 		rc = share_legacy(addr, bytes, ret, handle, err);
 	else if (types & CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)
@@ -414,7 +417,7 @@ static CUdeviceptr addr_of(const struct client_gpu *g, const _Atomic uint64_t *c
 	return g->page_addr + (uint64_t)((const char *)counter - (const char *)g->slots);
 }
 
-/* fn: cuStreamWriteValue64 or cuStreamWaitValue64. */
+/* Queue an operation on a counter. fn: cuStreamWriteValue64 or cuStreamWaitValue64. */
 static int queue(struct client_gpu *g, __typeof__(cu.p_cuStreamWriteValue64) fn, void *stream,
 	_Atomic uint64_t *counter, uint64_t value, unsigned flags, struct err_text *err)
 {
@@ -431,7 +434,7 @@ static int queue(struct client_gpu *g, __typeof__(cu.p_cuStreamWriteValue64) fn,
 static int cuda_write(struct client_gpu *g, void *stream, _Atomic uint64_t *counter, uint64_t value,
 	struct err_text *err)
 {
-	/* By default the write is ordered after the earlier work of the stream. */
+	/* By default CUDA writes the value after the earlier work of the stream. */
 	return queue(g, cu.p_cuStreamWriteValue64, stream, counter, value,
 		CU_STREAM_WRITE_VALUE_DEFAULT, err);
 }
@@ -439,7 +442,7 @@ static int cuda_write(struct client_gpu *g, void *stream, _Atomic uint64_t *coun
 static int cuda_wait(struct client_gpu *g, void *stream, _Atomic uint64_t *counter, uint64_t value,
 	uint64_t deadline_ns, struct err_text *err)
 {
-	(void)deadline_ns; /* only the stream waits */
+	(void)deadline_ns; /* the call returns at once; the stream waits, without a deadline */
 	return queue(
 		g, cu.p_cuStreamWaitValue64, stream, counter, value, CU_STREAM_WAIT_VALUE_GEQ, err);
 }
@@ -449,7 +452,8 @@ static void cuda_settle(struct client_gpu *g)
 	CUcontext old;
 	if (enter(g, &old, NULL) < 0)
 		return;
-	cu.p_cuCtxSynchronize(); /* a GPU that has failed runs nothing */
+	/* if the GPU has failed, this returns at once: nothing runs any more */
+	cu.p_cuCtxSynchronize();
 	leave(g, old);
 }
 

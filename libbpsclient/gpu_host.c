@@ -1,5 +1,6 @@
-/* Device memory that is plain memory (bps-agent --gpu host). There are no streams: queued work is
- * done at once, and the caller itself waits. Thread: the caller's. */
+/* Tensors in plain memory that stands for device memory (bps-agent --gpu host), for machines
+ * without GPUs. There are no streams: a write is done at once, and a wait blocks the caller.
+ * Thread: the caller's. */
 #include <errno.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -8,7 +9,7 @@
 #include "common/base/clock.h"
 #include "libbpsclient/gpu.h"
 
-#define LOOK_NS 50000 /* the executor writes counters without waking the waiters */
+#define LOOK_NS 50000 /* time between two looks at a counter: the executor does not wake waiters */
 
 static int host_uuid(struct client_gpu *g, uint8_t ret[GPU_UUID_BYTES], struct err_text *err)
 {
@@ -73,7 +74,8 @@ static int host_write(struct client_gpu *g, void *stream, _Atomic uint64_t *coun
 	(void)g;
 	if (stream)
 		return err_set(err, -EINVAL, "this back-end has no streams: pass NULL");
-	/* Release: partner is the executor's load, after which it reads the values. */
+	/* Release: partner is the executor's load of the counter; it reads the tensor's values
+	 * next. */
 	atomic_store_explicit(counter, value, memory_order_release);
 	return 0;
 }
@@ -97,7 +99,7 @@ static int host_wait(struct client_gpu *g, void *stream, _Atomic uint64_t *count
 
 static void host_settle(struct client_gpu *g)
 {
-	(void)g; /* nothing is ever queued */
+	(void)g; /* no work is queued, because writes are done at once */
 }
 
 const struct client_gpu_driver client_gpu_driver_host = {

@@ -1,6 +1,6 @@
-/* The trainer's connection to its job's executor: requests, regions of memory, and the watcher that
- * releases streams after a failure. Submissions and waits are in gpu.c. Threads: any, under `lock`;
- * and the watcher. */
+/* The trainer's connection to the executor, the process that drives the job's GPUs: requests,
+ * regions of memory, and the watcher thread, which releases streams after a failure. Submissions
+ * and waits are in gpu.c. Threads: any, under `lock`; and the watcher. */
 #include <errno.h>
 #include <poll.h>
 #include <signal.h>
@@ -16,10 +16,10 @@
 #include "common/base/clock.h"
 #include "libbpsclient/gpu.h"
 
-#define WATCH_MS 10000 /* the watcher is woken; this only limits its sleep */
+/* longest sleep of the watcher; the end of a connection or stop_fd wakes it before */
+#define WATCH_MS 10000
 
-/* Record a failure; only the first one counts. Lock: held by the caller or, for the watcher, by
- * itself. */
+/* Record a failure, unless one is recorded already. The caller holds the lock. */
 static void set_failure(struct client_gpu *g, int code, const char *text)
 {
 	if (atomic_load_explicit(&g->failure, memory_order_relaxed))
@@ -33,11 +33,12 @@ int gpu_link_failure(struct client_gpu *g, struct err_text *ret)
 	int code = atomic_load_explicit(&g->failure, memory_order_acquire);
 
 	if (code)
-		*ret = g->failure_text; /* written once, before the code */
+		*ret = g->failure_text; /* failure_text is written once, before the code */
 	return code;
 }
 
-/* Receive one frame. Returns 1, or an error with a sentence. */
+/* Receive one frame. GPU_FAILED, the executor's report of a failure, is recorded. Returns 1, or an
+ * error with a sentence in err. */
 static int receive(
 	struct client_gpu *g, struct local_frame *a, uint32_t timeout_ms, struct err_text *err)
 {
@@ -54,7 +55,9 @@ static int receive(
 	return 1;
 }
 
-/* Send m and receive its answer. The caller holds the lock and frees the answer. */
+/* Send m and receive its answer in *a, which the caller frees. Other frames are dropped. The caller
+ * holds the lock. Errors: BPS_ETIMEDOUT, BPS_EDEVICE, the connection's failure; with a sentence in
+ * err. */
 static int request(struct client_gpu *g, struct local_msg *m, const int *fds, unsigned n_fds,
 	uint16_t type, uint32_t timeout_ms, struct local_frame *a, struct err_text *err)
 {
@@ -86,7 +89,7 @@ static void poison(struct client_gpu *g)
 		gpu_slot_poison(&g->slots[i]);
 }
 
-/* Read the last messages of the executor: they report why it ended. */
+/* Read the executor's remaining messages, which may report why it ended, and record the failure. */
 static void read_last_words(struct client_gpu *g)
 {
 	struct err_text err;
@@ -114,8 +117,8 @@ static void *watch(void *arg)
 		if (p[2].revents)
 			return NULL;
 	} while (!p[0].revents && !p[1].revents);
-	/* First release the streams: another thread may wait for one while it holds a lock of
-	 * ours. */
+	/* Release the streams before taking the lock: a thread that holds it may be waiting for a
+	 * stream. */
 	poison(g);
 	read_last_words(g);
 	return NULL;
@@ -171,7 +174,7 @@ static int map_page(struct client_gpu *g, const struct local_frame *a, struct er
 	return 0;
 }
 
-/* Choose the driver that works with the executor's back-end. */
+/* Choose the driver for the kind of memory that the executor uses. */
 static int choose_driver(struct client_gpu *g, const char *backend, bool has_cuda,
 	const struct err_text *why_not, struct err_text *err)
 {
@@ -262,8 +265,8 @@ void gpu_link_close(struct client_gpu *g)
 		return;
 	stop_watcher(g);
 	if (g->driver && g->slots) {
-		/* When the executor sees the end of the socket, it releases the memory that it
-		 * writes to. */
+		/* The executor closes its side too, and then releases the memory that it writes
+		 * to. */
 		shutdown(g->sock, SHUT_RDWR);
 		poison(g);
 		g->driver->settle(g);
@@ -385,7 +388,8 @@ static int release(struct client_gpu *g, struct client_gpu_region **at, uint32_t
 
 	if (rc < 0)
 		return rc;
-	/* ENOENT: an earlier request released it, and its answer came too late. */
+	/* ENOENT: the executor has already released the region, for an earlier request whose answer
+	 * came too late. */
 	if (a.msg.gpu_release.code && a.msg.gpu_release.code != ENOENT)
 		rc = err_set(err, local_code(a.msg.gpu_release.code, BPS_EDEVICE),
 			"memory cannot be released: %s", a.msg.gpu_release.text);

@@ -1,5 +1,5 @@
 /* The sentence and the fields of a thread's last failure (last_error.h). The library's calls write
- * them, bps_last_error and bps_last_failure return them. Thread: any; each thread has its own sentence and fields. */
+ * them; bps_last_error and bps_last_failure return them. Thread: any; each thread has its own. */
 #include "libbpsclient/bps.h"
 #include "libbpsclient/last_error.h"
 

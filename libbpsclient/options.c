@@ -1,5 +1,5 @@
-/* Resolution of a worker's options (options.h): from the caller, the environment, a launcher's
- * variables and defaults. It opens no connection. Thread: the caller's. */
+/* Finds a worker's options (options.h): from the caller, the environment, a launcher's variables
+ * and defaults. This file opens no connection. Thread: the caller's. */
 #include "libbpsclient/bps.h"
 #include "libbpsclient/options.h"
 
@@ -42,8 +42,8 @@ static const char *env(const char *name)
 	return value && *value ? value : NULL;
 }
 
-/* Read a number with a unit in [0, max] from the variable. *ret does not change if the variable is
- * not set. */
+/* Read a number in [0, max], with a unit, from the environment variable. If the variable is not
+ * set, *ret does not change. Errors: -EINVAL. Sets bps_last_error. */
 static int env_number(
 	const char *name, const struct option_unit *units, uint64_t max, uint64_t *ret)
 {
@@ -119,9 +119,10 @@ static int env_loss(bool *ret)
 
 /* ---- launchers ---- */
 
-/* The variables of a launcher. is_per_machine: rank and size count machines of local_size workers
- * each; then global_rank, if it is set, is the worker's rank. job: the first one that is set, with
- * job_step appended. */
+/* The variables of a launcher. job: the first of these that is set is the job's name, to which
+ * ".job_step" is appended. is_per_machine: rank and size count machines, with local_size workers
+ * each; global_rank, if it is set, is then the worker's rank. is_rank_optional: the agent may
+ * assign the rank. */
 struct launcher {
 	const char *rank, *size, *local_rank, *local_size;
 	const char *job[2];
@@ -131,8 +132,8 @@ struct launcher {
 	bool is_rank_optional;
 };
 
-/* In order of precedence: the launcher closest to the trainer first, so that mpirun and torchrun
- * take precedence over the Slurm job around them. */
+/* In order of precedence. The launcher that started the trainer itself comes first: mpirun and
+ * torchrun take precedence over the Slurm job in which they run. */
 static const struct launcher launchers[] = {
 	{.rank = "BPS_RANK",
 		.size = "BPS_SIZE",
@@ -217,8 +218,8 @@ static int take_place(const struct launcher *l, struct client_options *o)
 	return 0;
 }
 
-/* is_placed: the caller gave rank and size, so the launcher's local rank and size would not
- * match. */
+/* Take the job's name from the launcher, and rank and size too unless is_placed. is_placed: the
+ * caller has given rank and size, so the launcher's local rank and local size would not match. */
 static int take_launcher(bool is_placed, struct client_options *o)
 {
 	const struct launcher *l = find_launcher();
@@ -235,7 +236,7 @@ static int take_launcher(bool is_placed, struct client_options *o)
 
 static uint32_t spin_default_us(void)
 {
-	/* With few cores the agent needs the core that would spin. */
+	/* With few cores, a worker that spins would take the core that the agent needs. */
 	return sysconf(_SC_NPROCESSORS_ONLN) <= 2 ? 0 : SPIN_DEFAULT_US;
 }
 
@@ -281,7 +282,7 @@ static int hex_digit(char c)
 	return at ? (int)(at - digits) : -1;
 }
 
-/* The token is a secret: the sentence does not show it. */
+/* Read BPS_JOB_TOKEN. The token is a secret, so the error texts do not show it. */
 static int take_token(struct client_options *o)
 {
 	const char *hex = env("BPS_JOB_TOKEN");
@@ -303,7 +304,7 @@ static int take_token(struct client_options *o)
 	return 0;
 }
 
-/* Check the caller's values. -1 means not given; a smaller number is an error. */
+/* Check the caller's numbers: -1 means not given, a smaller number is an error. */
 static int check_given(const struct bps_options *opt)
 {
 	const struct {
@@ -407,7 +408,8 @@ int client_options_resolve(const struct bps_options *opt, struct client_options 
 	if (rc < 0)
 		return rc;
 	if (opt->elastic > 0)
-		o.is_elastic = true; /* a rank may be above the size */
+		/* take_launcher accepts a rank above the size if the job is elastic */
+		o.is_elastic = true;
 	if ((rc = env_bool("BPS_ELASTIC", &o.is_elastic)) < 0 ||
 		(rc = take_launcher(opt->rank >= 0 && opt->size >= 0, &o)) < 0 ||
 		(rc = take_settings(&o)) < 0 || (rc = take_token(&o)) < 0 ||
@@ -427,7 +429,8 @@ int client_options_resolve(const struct bps_options *opt, struct client_options 
 			"deterministic sums wait for every machine, with backup machines they do "
 			"not: choose one (BPS_DETERMINISTIC, BPS_BACKUP)");
 	if (!o.backup)
-		o.grace_ms = 0; /* unused, and must be equal at all workers */
+		/* unused without backup machines, and must be equal at all workers */
+		o.grace_ms = 0;
 	else if (!o.grace_ms)
 		o.grace_ms = GRACE_DEFAULT_MS;
 	if (!o.timeout_ms)

@@ -1,16 +1,16 @@
 #ifndef BPSCLIENT_OPTIONS_H
 #define BPSCLIENT_OPTIONS_H
-/* A worker's options: the members of struct bps_options; for each one not given, the environment,
- * then a default. The worker's place (rank, size, local rank and size, job) comes from one
- * launcher's variables, whole or not at all: the first launcher that sets both a rank and a size.
- * Mixing the variables of two launchers would silently give wrong ranks, e.g. with mpirun inside a
- * Slurm allocation. */
+/* A worker's options: the members of struct bps_options. A member that the caller does not set
+ * comes from the environment, else from a default. Rank, size, local rank, local size and job come
+ * from the variables of one launcher: the first one that sets both a rank and a size. Variables of
+ * different launchers are never mixed, because that could give wrong ranks without an error, e.g.
+ * with mpirun inside a Slurm allocation. */
 #include <stdbool.h>
 #include <stdint.h>
 
 struct bps_options;
 
-#define OPTIONS_JOB_BYTES    128 /* CTL_JOB_NAME_MAX and the NUL */
+#define OPTIONS_JOB_BYTES    128 /* CTL_JOB_NAME_MAX and the final NUL */
 #define OPTIONS_TOKEN_BYTES  32
 #define OPTIONS_SOCKET_BYTES 108 /* size of sun_path */
 
@@ -28,15 +28,15 @@ struct client_options {
 	uint8_t token[OPTIONS_TOKEN_BYTES]; /* BPS_JOB_TOKEN */
 	bool has_token;
 	bool is_deterministic;
-	bool may_shrink; /* from on_agent_loss */
+	bool may_shrink; /* continue when machines are lost (on_agent_loss) */
 	bool is_elastic;
 	int32_t max_size; /* valid if the job is elastic */
 	uint16_t backup;
 	uint32_t grace_ms;
-	bool is_forced; /* a job of one worker uses the agent, too */
+	bool is_forced; /* use the agent even in a job of one worker */
 };
 
-/* Resolve the options. opt: NULL takes all from the environment. Errors: -EINVAL with the thread's
- * sentence naming the variable or member. */
+/* Resolve the options of bps_open. opt NULL: all from the environment. Errors: -EINVAL;
+ * bps_last_error names the variable or member. */
 int client_options_resolve(const struct bps_options *opt, struct client_options *ret);
 #endif
