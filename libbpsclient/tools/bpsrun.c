@@ -1,10 +1,11 @@
-/* bpsrun: start the workers of a job on this machine, and the daemons if no agent runs, until the
- * job ends. One process, one loop: poll over the signals, the children's pidfds and their output.
+/* bpsrun: start the workers of a job on this machine, and wait until they end. If no agent runs,
+ * bpsrun starts private daemons for the job. One process with one loop: poll(2) over signals, and
+ * the pidfds and output of the children.
  *
- *   START ── READY (daemons serve) ── RUN (trainers) ── STOP (TERM, after the grace KILL) ── exit
+ *   START ── READY (daemons are ready) ── RUN (trainers) ── STOP (TERM, later KILL) ── exit
  *
- * Each child has its own process group, so that a signal from the terminal reaches it only through
- * bpsrun. The kernel kills it when bpsrun dies for any reason. See bpsrun(1). */
+ * Each child has its own process group, so that a signal from the terminal reaches the child only
+ * through bpsrun. The kernel kills the children when bpsrun dies for any reason. See bpsrun(1). */
 #include "libbpsclient/tools/bpsrun.h"
 
 #include <errno.h>
@@ -19,7 +20,7 @@
 
 #include "common/base/clock.h"
 
-#define STATUS_MS 10000 /* time for bpsctl to show the final state */
+#define STATUS_MS 10000 /* time limit for bpsctl, which prints the final state */
 
 static void show_status(struct bpsrun *r)
 {
@@ -40,9 +41,9 @@ static void show_status(struct bpsrun *r)
 	child_stop_all(&c, 1, 0);
 }
 
-/* Take the token from the environment, which is the same on all nodes of a job, or make one, so
- * that no other process can join the job. With several nodes, none can know a token that another
- * node made. */
+/* Set the job's token, without which no process can join the job. The environment's token is used
+ * if there is one. Otherwise bpsrun makes a random one; but with several nodes the other nodes
+ * would not know it, so the job then has no token. Errors: -EINVAL, -EIO. */
 static int make_token(struct bpsrun *r)
 {
 	const char *given = getenv("BPS_JOB_TOKEN");

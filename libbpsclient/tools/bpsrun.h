@@ -1,16 +1,16 @@
 #ifndef BPS_TOOLS_BPSRUN_H
 #define BPS_TOOLS_BPSRUN_H
-/* Internals of bpsrun:
+/* Internals of bpsrun, which starts the workers of a job on this machine:
  *   bpsrun.c          a run from start to end
  *   options.c         the command line
  *   daemons.c         a private cluster, or the agent that runs already
  *   trainers.c        the workers and the loop over all children
  *   child.c           processes
- *   fdstore_server.c  descriptors that agents store, as systemd's FDSTORE=1
+ *   fdstore_server.c  descriptors that agents store, as with systemd's FDSTORE=1
  *   output.c          the output of the children and of bpsrun itself
  *
- * One thread. The function that fails reports the error, once, on stderr; its callers only return
- * the code. */
+ * All code runs on one thread. The function that fails prints the error, once, on stderr; its
+ * callers only return the code. */
 #include <limits.h>
 #include <stdbool.h>
 #include <stddef.h>
@@ -22,21 +22,21 @@
 #define TRAINERS_MAX   1024
 #define DAEMONS_MAX    64
 #define DAEMON_STOP_MS 5000
-#define EXIT_OWN       125 /* bpsrun itself failed */
+#define EXIT_OWN       125 /* exit code when bpsrun itself failed */
 
 struct bpsrun_options {
-	unsigned n; /* trainers on this node */
+	unsigned n; /* number of trainers on this node */
 	unsigned servers, agents;
 	unsigned nnodes, node_rank;
 	bool has_servers, has_agents;
 	bool wants_status, has_no_prefix;
 	const char *on_agent_loss; /* "abort", "shrink"; NULL: from the environment */
 	const char *job, *agent;
-	uint32_t timeout_ms; /* 0: none */
+	uint32_t timeout_ms; /* limit on the whole run; 0: none */
 	char **command;
 };
 
-/* A trainer's stdout or stderr, cut into lines. */
+/* A trainer's stdout or stderr, split into lines. fd: bpsrun's end; to: where lines are written. */
 struct output_stream {
 	int fd, to;
 	size_t n;
@@ -49,117 +49,127 @@ struct bpsrun_child {
 	char name[32];
 	bool is_daemon;
 	unsigned rank;
-	pid_t pid; /* 0: not started or reaped */
+	pid_t pid; /* 0: the process was not started, or has been reaped */
 	int pidfd;
 	char log[PATH_MAX];
-	int ready_fd;                   /* a daemon reports there that it serves; -1: it has */
-	struct fdstore_server *fdstore; /* for an agent */
+	/* a daemon writes its ports there when it is ready; -1: closed */
+	int ready_fd;
+	/* agent only: stores its descriptors for its next process */
+	struct fdstore_server *fdstore;
 	unsigned n_lives;
 	struct output_stream out, err;
 };
 
 struct bpsrun {
 	struct bpsrun_options o;
-	char dir[96]; /* "": no private daemons */
+	char dir[96]; /* folder of the private daemons; "": there are none */
 	char exe_dir[PATH_MAX];
 	char scheduler[32], scheduler_http[32]; /* HOST:PORT */
 	char job[CTL_JOB_NAME_MAX + 1];
-	char token[2 * CTL_TOKEN_BYTES + 1]; /* hex; "": the job has none */
+	char token[2 * CTL_TOKEN_BYTES + 1]; /* hex; "": bpsrun sets no token */
 	int signal_fd;
 	struct bpsrun_child *daemons, *trainers;
 	unsigned n_daemons;
-	int result;      /* exit code so far */
+	int result;      /* exit code that bpsrun returns, so far */
 	bool may_shrink; /* the job continues when trainers fail */
-	unsigned n_well; /* trainers that ended without an error */
-	int failed;      /* exit code of a failed trainer, in a job that continues */
+	unsigned n_well; /* number of trainers that exited with code 0 */
+	int failed;      /* last exit code of a failed trainer, in a job that continues */
 	bool is_stopping;
-	uint64_t kill_ms;    /* when remaining processes get KILL; 0: not stopping */
-	uint64_t timeout_at; /* 0: never */
+	uint64_t kill_ms;    /* when to send KILL to processes that have not ended; 0: never */
+	uint64_t timeout_at; /* when the run's time limit ends; 0: never */
 };
 
 /* ---- options.c ---- */
-/* Parse the command line. Returns 1 if there is nothing more to do (--help). o->command is borrowed
- * from argv. Errors: -EINVAL. */
+/* Parse the command line. Returns 0, or 1 if nothing is to be run (--help, --version). o->command
+ * points into argv. Errors: -EINVAL. */
 int bpsrun_options_parse(int argc, char **argv, struct bpsrun_options *o);
 
 /* ---- output.c ---- */
-/* Print a line on stderr. */
+/* Print a line on stderr, which begins with "bpsrun: ". */
 void output_say(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
-/* Create a stream whose lines go to the descriptor to. ret_write: the child's end, which the caller
- * closes. Errors: -errno. */
+/* Create a pipe for a child's output. Its lines are written to the descriptor `to`. *ret_write: the
+ * child's end, which the caller closes. Errors: -errno. */
 int output_open(struct output_stream *s, int to, int *ret_write);
-/* Pass on the available output without waiting. False: nothing more at present. */
+/* Write the child's available output to s->to, without waiting. Returns false if there is no more
+ * for now. */
 bool output_read(const struct bpsrun_child *c, struct output_stream *s);
 void output_close(const struct bpsrun_child *c, struct output_stream *s);
-/* Show the end of a daemon's log: those of its last lines that have at least the urgency `least`,
- * an enum log_level. */
+/* Print the last lines of a daemon's log that have a level of `least` (enum log_level) or a more
+ * urgent one. */
 void output_tail(const struct bpsrun_child *c, int least);
 
 /* ---- child.c ---- */
-#define ARG(s) ((char *)(uintptr_t)(s)) /* exec's argv is not written to */
-/* The child's descriptors are below CHILD_FDS plus the number of those passed on. */
+/* a string as an argument for exec, which does not write to it */
+#define ARG(s) ((char *)(uintptr_t)(s))
+/* Descriptors that a child inherits besides its standard ones and sp->fds have numbers below
+ * CHILD_FDS plus sp->n_fds. */
 #define CHILD_FDS 32
 struct spawn_plan {
 	char *const *argv;
-	const char *const *env; /* name, value, ..., NULL */
-	int out, err;           /* -1: inherited unchanged */
-	int keep;               /* descriptor to inherit, -1: none */
-	/* Descriptors passed on as by a service manager, from 3 on; keep is above them. names:
-	 * separated by ':'. */
+	const char *const *env; /* environment variables to set: name, value, ..., NULL */
+	int out, err;           /* stdout and stderr of the child; -1: those of bpsrun */
+	int keep;               /* another descriptor that the child inherits; -1: none */
+	/* Descriptors that the child gets as from a service manager, with numbers from 3 on
+	 * (sd_listen_fds(3)). The number of keep is above them. fd_names: separated by ':'. */
 	const int *fds;
 	unsigned n_fds;
 	const char *fd_names;
 };
-/* Start a process in its own process group. The kernel kills it when bpsrun dies. Errors:
+/* Start a process in its own process group. The kernel kills the process when bpsrun dies. Errors:
  * -errno. */
 int child_spawn(struct bpsrun_child *c, const struct spawn_plan *sp);
-/* Send a signal. No effect if the process does not run. */
+/* Send a signal to the process group of c. Does nothing if c does not run. */
 void child_signal(const struct bpsrun_child *c, int sig);
-/* Reap c if it has ended. Returns its exit code as a shell counts, or -1 if it still runs. */
+/* Reap c if it has ended. Returns its exit code (128 + the number of the signal that killed it), or
+ * -1 if it still runs. */
 int child_reap(struct bpsrun_child *c);
-/* Send TERM to n children, and KILL to those that remain after the grace. Waits. */
+/* Send TERM to n children, and KILL to those that still run after grace_ms. Returns when all have
+ * ended. */
 void child_stop_all(struct bpsrun_child *c, unsigned n, uint64_t grace_ms);
-/* Return a time-out for poll(2): until deadline_ms of the monotonic clock; 0: no deadline. */
+/* Return the time-out for poll(2) in ms, so that poll ends at deadline_ms of the monotonic clock.
+ * 0: no deadline, so -1. */
 int child_left_ms(uint64_t deadline_ms);
 
 /* ---- daemons.c ---- */
-/* Choose the agent to use. NULL: start private daemons. */
+/* Return the socket of the agent to use. NULL: start private daemons. */
 const char *daemons_choose(const struct bpsrun_options *o);
-/* Start the daemons and wait until they serve, READY_MS each at most. Errors: negative; call
- * daemons_stop in any case. */
+/* Start the private daemons, and wait until they are ready, at most READY_MS each. Errors:
+ * negative. The caller must call daemons_stop even then. */
 int daemons_start(struct bpsrun *r);
-/* End the use of the agents after the last trainer: their messages are ignored, and their
- * descriptors are dropped. */
+/* Stop serving the agents' requests to store descriptors, after the last trainer has ended, and
+ * close the stored descriptors. */
 void daemons_let_go(struct bpsrun *r);
-/* Stop the daemons in reverse order: agents, servers, then the scheduler. Removes their folder. */
+/* Stop the daemons: agents and servers first, then the scheduler. Removes their folder. */
 void daemons_stop(struct bpsrun *r);
-/* Handle a child that has ended by itself. Starts an agent again with its stored descriptors.
- * Returns false if the child is no agent, or ends too often. */
+/* Handle a daemon that has ended by itself with that exit code. An agent is started again, with the
+ * descriptors that it had stored. Returns false if the daemon is no agent, has ended too often, or
+ * cannot start. */
 bool daemons_revive(struct bpsrun *r, struct bpsrun_child *c, int code);
-/* Return the path of one of bpsrun's own programs: beside bpsrun (build tree and installed tree),
- * else its name, for PATH. */
+/* Write the path of one of bpsrun's own programs to ret: a file beside bpsrun, or where the build
+ * tree or an installation has it; else only its name, which exec searches in PATH. */
 void daemons_program(const struct bpsrun *r, const char *name, char *ret, size_t room);
-/* Return the path of the i-th agent's socket. */
+/* Write the path of the i-th agent's socket to ret. */
 void daemons_socket(const struct bpsrun *r, unsigned i, char *ret, size_t room);
 
 /* ---- fdstore_server.c ---- */
-/* Create the server. path: of the socket, for $NOTIFY_SOCKET. Errors: -ENOMEM, -errno. */
+/* Create the server. path: where to create its socket, which the agent gets as $NOTIFY_SOCKET.
+ * Errors: -ENOMEM, -errno. */
 int fdstore_server_open(const char *path, struct fdstore_server **ret);
-/* Close the server; k may be NULL. */
+/* Close the server and all stored descriptors. k may be NULL. */
 void fdstore_server_close(struct fdstore_server *k);
-/* Return the descriptor for poll(2); -1: there is none. */
+/* Return the server's socket, for poll(2); -1 if k is NULL. */
 int fdstore_server_socket(const struct fdstore_server *k);
 /* Handle the messages that have arrived. Does not wait. */
 void fdstore_server_receive(struct fdstore_server *k);
-/* Return the number of stored descriptors. *ret_fds: the descriptors, which stay the server's.
- * *ret_names: their names, separated by ':'. The caller frees both arrays unless the result is
- * 0. */
+/* Return the number of stored descriptors. *ret_fds: the descriptors, which the server still owns.
+ * *ret_names: their names, separated by ':'. The caller frees both arrays unless the result is 0. k
+ * may be NULL. */
 unsigned fdstore_server_fds(const struct fdstore_server *k, int **ret_fds, char **ret_names);
 
 /* ---- trainers.c ---- */
 int trainers_start(struct bpsrun *r, unsigned i);
-/* Send this signal to the trainers; the second call sends KILL. */
+/* Send sig to all trainers. A second call sends KILL instead. */
 void trainers_stop(struct bpsrun *r, int sig);
-/* Run until the last trainer has ended. Errors: -ENOMEM. */
+/* Serve all children until the last trainer has ended. Errors: -ENOMEM. */
 int trainers_run(struct bpsrun *r);
 #endif

@@ -1,4 +1,4 @@
-/* The processes that bpsrun starts: spawn, signal, reap. It does not choose which ones run. One
+/* Starts, signals and reaps the processes that bpsrun needs. The callers choose which ones run. One
  * thread. */
 #include "libbpsclient/tools/bpsrun.h"
 
@@ -26,8 +26,9 @@ int child_left_ms(uint64_t deadline_ms)
 				 : 0;
 }
 
-/* Pass the descriptors on as sd_listen_fds(3) expects them. They move twice, because one may have
- * the number that another one needs. */
+/* Give the child its descriptors sp->fds with the numbers 3, 4, ..., as sd_listen_fds(3) expects.
+ * First move all of them to high numbers: one of them may have a number that another one needs.
+ * Runs in the child. */
 static void hand_over(const struct spawn_plan *sp)
 {
 	char text[16];
@@ -37,7 +38,8 @@ static void hand_over(const struct spawn_plan *sp)
 
 		if (high < 0)
 			_exit(EXIT_OWN);
-		((int *)(uintptr_t)sp->fds)[i] = high; /* this process has its own copy */
+		/* the child's own copy of the array, after fork */
+		((int *)(uintptr_t)sp->fds)[i] = high;
 	}
 	for (unsigned i = 0; i < sp->n_fds; i++)
 		dup2(sp->fds[i], 3 + (int)i);
@@ -56,7 +58,7 @@ static void run_child(const struct spawn_plan *sp, pid_t parent)
 	setpgid(0, 0);
 	prctl(PR_SET_PDEATHSIG, SIGKILL);
 	if (getppid() != parent)
-		_exit(EXIT_OWN); /* bpsrun died before the line above */
+		_exit(EXIT_OWN); /* bpsrun died before prctl took effect */
 	sigemptyset(&none);
 	sigprocmask(SIG_SETMASK, &none, NULL);
 	signal(SIGPIPE, SIG_DFL);
@@ -88,7 +90,9 @@ int child_spawn(struct bpsrun_child *c, const struct spawn_plan *sp)
 	}
 	if (!c->pid)
 		run_child(sp, parent);
-	setpgid(c->pid, c->pid); /* parent and child both set it: a signal may follow at once */
+	/* Parent and child both set the group: the parent may send a signal before the child has
+	 * run. */
+	setpgid(c->pid, c->pid);
 	c->pidfd = (int)syscall(SYS_pidfd_open, c->pid, 0);
 	if (c->pidfd < 0) {
 		output_say("cannot watch a child: %s", strerror(errno));
@@ -112,10 +116,9 @@ int child_reap(struct bpsrun_child *c)
 	if (!c->pid || waitid(P_PID, (id_t)c->pid, &si, WEXITED | WNOHANG | WNOWAIT) < 0 ||
 		!si.si_pid)
 		return -1;
-	kill(-c->pid,
-		/* also kills the processes that it left; its process group is valid until it is
-		 * reaped */
-		SIGKILL);
+	/* Kill the processes that the child has left behind in its process group. The group's
+	 * number cannot be reused before waitpid. */
+	kill(-c->pid, SIGKILL);
 	if (waitpid(c->pid, &status, 0) != c->pid)
 		return -1;
 	close(c->pidfd);

@@ -1,5 +1,5 @@
-/* The daemons of a private cluster: in a folder of their own, on loopback, with ports that they
- * choose. Also finds an agent that runs already. One thread. */
+/* The daemons of a private cluster. They run in a folder of their own, listen on loopback, and
+ * choose their ports. This file also finds an agent that runs already. One thread. */
 #include "libbpsclient/tools/bpsrun.h"
 
 #include <errno.h>
@@ -19,8 +19,9 @@
 #include "common/base/log.h"
 #include "common/local/local.h"
 
-#define READY_MS  20000 /* for a daemon to serve */
-#define LIVES_MAX 20    /* starts of an agent; more have no chance of success */
+#define READY_MS 20000 /* time limit for a daemon to become ready */
+/* limit on the starts of one agent: after that many, another one would fail too */
+#define LIVES_MAX 20
 
 static bool is_program(const char *path)
 {
@@ -50,7 +51,9 @@ static bool parse_ports(const char *text, unsigned *ret_port, unsigned *ret_http
 	       sscanf(http, "HTTP=%u", ret_http) == 1 && *ret_port < 65536 && *ret_http < 65536;
 }
 
-/* Wait until a daemon serves: it writes its ports to its ready descriptor and closes it. */
+/* Wait until a daemon is ready: it writes its ports to its ready descriptor, and then closes the
+ * descriptor. Errors: -ETIMEDOUT, -ECHILD the daemon has ended, -EINTR bpsrun has received a
+ * signal. */
 static int await_ready(
 	struct bpsrun *r, struct bpsrun_child *c, unsigned *ret_port, unsigned *ret_http)
 {
@@ -81,14 +84,15 @@ static int await_ready(
 	return -ECHILD;
 }
 
-/* Set the socket on which an agent stores its descriptors. */
+/* Write the path of the socket to which the agent sends its descriptors (fdstore_server.c). */
 static void daemons_notify(
 	const struct bpsrun *r, const struct bpsrun_child *c, char *ret, size_t room)
 {
 	snprintf(ret, room, "%s/%s.notify", r->dir, c->name);
 }
 
-/* Create a pipe whose child end is above the n_fds that are passed on. */
+/* Create the pipe on which a daemon reports that it is ready. Its write end gets a number above
+ * those of the n_fds descriptors that the daemon inherits. Errors: -errno. */
 static int ready_pipe(unsigned n_fds, int ret[2])
 {
 	int fd;
@@ -104,7 +108,7 @@ static int ready_pipe(unsigned n_fds, int ret[2])
 	return -errno;
 }
 
-/* Start the daemon without waiting for it. */
+/* Start a daemon, and do not wait until it is ready. */
 static int start_daemon(
 	struct bpsrun *r, struct bpsrun_child *c, const char *program, char *const *args)
 {
@@ -188,8 +192,9 @@ static int start_scheduler(struct bpsrun *r)
 	return 0;
 }
 
-/* Set how many bytes a server or an agent may take. By default each takes up to half of the
- * machine's memory, which is too much for three of them. The environment has priority. */
+/* Write how many bytes a server or an agent may use: the environment variable's value, else an
+ * equal share of the machine's memory. Their own default, half of the memory, would be too much for
+ * three of them. */
 static void memory_setting(const struct bpsrun *r, const char *variable, char *ret, size_t room)
 {
 	uint64_t all = (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE);
@@ -232,7 +237,7 @@ static int run_agent(struct bpsrun *r, struct bpsrun_child *c)
 
 	memory_setting(r, "BPS_MEMORY", memory, sizeof(memory));
 	args[1] = c->name;
-	/* a separate loopback address per agent, as for separate machines */
+	/* each agent has its own loopback address, as if it ran on its own machine */
 	snprintf(listen, sizeof(listen), "127.0.0.%u:0", 1 + c->rank);
 	daemons_socket(r, c->rank, path, sizeof(path));
 	return start_daemon(r, c, "bps-agent", args);
@@ -256,7 +261,7 @@ bool daemons_revive(struct bpsrun *r, struct bpsrun_child *c, int code)
 	if (c->ready_fd >= 0)
 		close(c->ready_fd);
 	c->ready_fd = -1;
-	fdstore_server_receive(c->fdstore); /* its last messages */
+	fdstore_server_receive(c->fdstore); /* the messages that the agent sent before it ended */
 	return run_agent(r, c) == 0;
 }
 
@@ -264,7 +269,7 @@ static int make_dir(struct bpsrun *r)
 {
 	const char *base = getenv("XDG_RUNTIME_DIR");
 
-	/* Socket paths are short: a long base would leave no room. */
+	/* The path of a Unix socket has at most 107 bytes, so this folder's path must be short. */
 	if (!base || !*base || strlen(base) > 60 || access(base, W_OK) < 0)
 		base = "/tmp";
 	snprintf(r->dir, sizeof(r->dir), "%s/bpsrun-XXXXXX", base);
@@ -276,7 +281,8 @@ static int make_dir(struct bpsrun *r)
 	return 0;
 }
 
-/* The other daemons need the scheduler's port. They start in parallel. */
+/* Start the scheduler first, because the others need its port. Then start these in parallel, and
+ * wait for each. */
 int daemons_start(struct bpsrun *r)
 {
 	unsigned port, http;
@@ -324,7 +330,7 @@ void daemons_stop(struct bpsrun *r)
 		nftw(r->dir, remove_entry, 8, FTW_DEPTH | FTW_PHYS);
 }
 
-/* Return 0, or -errno if no process accepts connections there. */
+/* Return 0 if a process accepts connections at that socket; else -errno. */
 static int try_connect(const char *path)
 {
 	struct sockaddr_un addr = {.sun_family = AF_UNIX};
@@ -348,7 +354,7 @@ const char *daemons_choose(const struct bpsrun_options *o)
 	if (env && *env)
 		return env;
 	rc = try_connect(LOCAL_SOCKET);
-	if (rc < 0) /* a user with an agent expects to train with it */
+	if (rc < 0) /* print why: a user who has an agent expects the job to use it */
 		output_say("%s: %s%s; starting a separate cluster for the job", LOCAL_SOCKET,
 			strerror(-rc),
 			rc == -EACCES || rc == -EPERM ? " (is this user in its group?)" : "");

@@ -1,6 +1,6 @@
-/* Store an agent's descriptors by name, as systemd does: the agent sends them to a socket, in the
- * format of sd_notify(3) with FDSTORE=1. The agent's next process gets them back, so the death of
- * an agent does not end the job. One thread. */
+/* Stores an agent's file descriptors by name, as systemd does. The agent sends them to a socket, in
+ * the format of sd_notify(3) with FDSTORE=1. bpsrun gives them to the agent's next process, so a
+ * job survives the death of an agent. One thread. */
 #include "libbpsclient/tools/bpsrun.h"
 
 #include <errno.h>
@@ -63,7 +63,7 @@ int fdstore_server_socket(const struct fdstore_server *k)
 	return k ? k->sock : -1;
 }
 
-/* Owns: takes fd. */
+/* Store fd under that name. If there is no room, close it. Owns: takes fd. */
 static void keep(struct fdstore_server *k, const char *name, int fd)
 {
 	if (k->n == k->room && k->n < KEPT_MAX) {
@@ -96,7 +96,8 @@ static void forget(struct fdstore_server *k, const char *name)
 	k->n = n;
 }
 
-/* Copy the value of a line such as FDNAME=x. False: no such line. */
+/* Copy the value of the line that begins with key, such as FDNAME=, to ret. Returns false if there
+ * is no such line, or its value is no valid name. */
 static bool value_of(const char *lines, const char *key, char ret[NAME_BYTES])
 {
 	size_t n = strlen(key), len;

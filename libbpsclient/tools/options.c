@@ -1,4 +1,5 @@
-/* The command line of bpsrun: options, their checks and the help. It starts nothing. One thread. */
+/* The command line of bpsrun: options, their checks and the help. This file starts nothing. One
+ * thread. */
 #include "libbpsclient/tools/bpsrun.h"
 
 #include <errno.h>
@@ -72,7 +73,7 @@ static const struct option long_options[] = {
 	{NULL, 0, NULL, 0},
 };
 
-/* Returns 0, negative on an error, 1 if there is nothing more to do. */
+/* Store one option. Returns 0; 1 if nothing is to be run (--help, --version); -EINVAL. */
 static int parse_option(int c, struct bpsrun_options *o)
 {
 	switch (c) {

@@ -1,5 +1,5 @@
-/* The output of the children, line by line with their rank in front, and bpsrun's own messages. One
- * thread. */
+/* Prints the output of the children line by line, each line with the child's rank in front, and
+ * bpsrun's own messages. One thread. */
 #include "libbpsclient/tools/bpsrun.h"
 
 #include <errno.h>
@@ -30,7 +30,8 @@ static void write_all(int fd, const char *p, size_t n)
 	while (n > 0) {
 		done = write(fd, p, n);
 		if (done < 0 && errno != EINTR)
-			return; /* no process reads it: the job continues */
+			/* no process reads the output any more: drop it, the job continues */
+			return;
 		if (done > 0) {
 			p += done;
 			n -= (size_t)done;
@@ -45,7 +46,7 @@ static void emit(const struct bpsrun_child *c, int to, const char *line, size_t 
 
 	memcpy(whole + head, line, n);
 	whole[(size_t)head + n] = '\n';
-	/* one write per line, so that lines stay whole */
+	/* one write per line, so that lines of different children do not mix */
 	write_all(to, whole, (size_t)head + n + 1);
 }
 
@@ -59,7 +60,7 @@ static void emit_lines(const struct bpsrun_child *c, struct output_stream *s)
 	}
 	s->n = (size_t)(end - start);
 	memmove(s->buf, start, s->n);
-	if (s->n == sizeof(s->buf)) { /* cut a line of this length */
+	if (s->n == sizeof(s->buf)) { /* the line fills the buffer: print it in parts */
 		emit(c, s->to, s->buf, s->n);
 		s->n = 0;
 	}

@@ -1,5 +1,5 @@
-/* The workers, and the loop over all children while they run. child.c starts and ends the
- * processes. One thread. */
+/* Starts the workers, and runs the loop over all children until the workers have ended. child.c
+ * creates and reaps the processes. One thread. */
 #include "libbpsclient/tools/bpsrun.h"
 
 #include <errno.h>
@@ -15,8 +15,8 @@
 #include "common/base/clock.h"
 #include "common/base/log.h"
 
-#define GRACE_MS     10000 /* between TERM and KILL */
-#define EXIT_TIMEOUT 124   /* the same as timeout(1) */
+#define GRACE_MS     10000 /* time between TERM and KILL */
+#define EXIT_TIMEOUT 124   /* the code of timeout(1) */
 
 int trainers_start(struct bpsrun *r, unsigned i)
 {
@@ -154,8 +154,9 @@ static bool has_trainers(const struct bpsrun *r)
 	return false;
 }
 
-/* Return whether the job continues when a machine is lost. Trainers may request that themselves,
- * too; then the first failure stops all trainers of this node. */
+/* Return whether the job continues when a machine is lost, by option or environment. Trainers may
+ * also choose that in their own code, which bpsrun cannot see; then the first failure stops all
+ * trainers of this node. */
 static bool may_shrink(const struct bpsrun *r)
 {
 	const char *env = getenv("BPS_ON_AGENT_LOSS"), *elastic = getenv("BPS_ELASTIC");
