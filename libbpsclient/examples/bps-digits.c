@@ -1,6 +1,6 @@
 /* bps-digits: softmax regression on 8x8 digits, data-parallel. Every worker holds all samples and
- * takes its share of each global batch. It sums its gradients with the others' by push_pull, so all
- * workers always hold the same weights.
+ * takes its share of each global batch. push_pull sums the gradients of all workers, so all workers
+ * always hold the same weights.
  *
  * With the same global batch the weights must not depend on the number of workers W, except for the
  * rounding of f32 (u = 2^-24). Each worker adds its samples' gradients in double and rounds each
@@ -56,7 +56,8 @@ struct digits_trainer {
 	size_t n_train, n_test;
 	uint64_t random;
 	float weight[WEIGHTS], bias[CLASSES]; /* weight: stored class by class */
-	double max_norm;                      /* maximum over all steps */
+	/* largest norm of weights and biases, over all steps */
+	double max_norm;
 	unsigned steps;
 	struct bps_tensor *t_weight, *t_bias, *t_loss;
 };
@@ -203,7 +204,8 @@ static void round_into(struct bps_tensor *t, const double *values, unsigned n)
 		in[i] = (float)values[i];
 }
 
-/* Compute w - lr * sum / n, in double and rounded once. Returns the sum of the new squares. */
+/* Do one gradient step on n weights: w -= rate * sum, in double, rounded once to float. Returns the
+ * sum of the squares of the new weights. */
 static double update(float *w, const float *sum, unsigned n, double rate)
 {
 	double squares = 0;

@@ -53,10 +53,10 @@ def main() -> None:
     table = np.loadtxt(DIGITS, delimiter=",")
     images, labels = (table[:, :64] / 16).astype("f4"), table[:, 64].astype("i4")
     n = len(table) - TEST_SAMPLES
-    # bps: the batch of all workers is larger, and so is the step
+    # bps: all workers together have a larger batch, so the step is larger too
     optimizer = optax.sgd(args.learning_rate * bps.size(), momentum=0.9)
     optimizer = bps.DistributedOptimizer(optimizer)  # bps: average the gradients
-    params = bps.broadcast(make(jax.random.key(bps.rank())))  # bps: start alike
+    params = bps.broadcast(make(jax.random.key(bps.rank())))  # bps: same start values
     state = optimizer.init(params)
 
     @jax.jit
@@ -73,7 +73,7 @@ def main() -> None:
             rows = mine[i * args.batch_size :][: args.batch_size]
             params, state, loss = step(params, state, images[rows], labels[rows])
             losses.append(loss)
-        loss = bps.push_pull(jnp.stack(losses).mean(), name="loss")  # bps: over all workers
+        loss = bps.push_pull(jnp.stack(losses).mean(), name="loss")  # bps: average over workers
         if bps.rank() == 0:
             print(f"epoch {epoch}  loss {float(loss):.4f}", flush=True)
     if bps.rank() == 0:

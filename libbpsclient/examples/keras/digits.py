@@ -29,12 +29,12 @@ def main() -> None:
     table = np.loadtxt(DIGITS, delimiter=",")
     images, labels = (table[:, :64] / 16).astype("f4"), table[:, 64].astype("i4")
     n = len(table) - TEST_SAMPLES
-    # bps: each worker takes every n-th sample; all have equally many
+    # bps: of bps.size() workers, each takes every bps.size()-th sample, and all take equally many
     mine = slice(bps.rank(), n // bps.size() * bps.size(), bps.size())
 
     dense = keras.layers.Dense
     model = keras.Sequential([keras.Input((64,)), dense(64, "relu"), dense(10)])
-    # bps: the batch of all workers is larger, and so is the step
+    # bps: all workers together have a larger batch, so the step is larger too
     rate = args.learning_rate * bps.size()
     optimizer = bps.DistributedOptimizer(keras.optimizers.SGD(rate, momentum=0.9))
     model.compile(
@@ -49,8 +49,8 @@ def main() -> None:
         epochs=args.epochs,
         verbose=2 if bps.rank() == 0 else 0,
         callbacks=[
-            bps.callbacks.BroadcastGlobalVariablesCallback(0),  # bps: start alike
-            bps.callbacks.MetricAverageCallback(),  # bps: over all workers
+            bps.callbacks.BroadcastGlobalVariablesCallback(0),  # bps: same start values
+            bps.callbacks.MetricAverageCallback(),  # bps: average over workers
             bps.callbacks.LearningRateWarmupCallback(rate, warmup_epochs=2),
         ],
     )

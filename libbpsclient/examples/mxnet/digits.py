@@ -35,8 +35,9 @@ def main() -> None:
     net.add(gluon.nn.Dense(64, "relu"), gluon.nn.Dense(10))
     net.initialize(mx.init.Xavier())
     net.hybridize()
-    bps.broadcast_parameters(net.collect_params())  # bps: start alike
-    # bps: the batch of all workers is larger, and so is the step; gradients are averages
+    bps.broadcast_parameters(net.collect_params())  # bps: same start values
+    # bps: all workers together have a larger batch, so the step is larger too.
+    # Gradients are averages over the workers.
     options = {"learning_rate": args.learning_rate * bps.size(), "momentum": 0.9}
     trainer = bps.DistributedTrainer(net.collect_params(), "sgd", options)
     loss_of = gluon.loss.SoftmaxCrossEntropyLoss()
@@ -53,7 +54,7 @@ def main() -> None:
             loss.backward()
             trainer.step(len(rows))
             total += loss.mean()
-        total = bps.allreduce(total / n_steps, name="loss")  # bps: over all workers
+        total = bps.allreduce(total / n_steps, name="loss")  # bps: average over workers
         if bps.rank() == 0:
             print(f"epoch {epoch}  loss {total.asscalar():.4f}", flush=True)
     if bps.rank() == 0:

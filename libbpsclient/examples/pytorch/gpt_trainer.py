@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.utils.data import Dataset
 from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainingArguments
 
-import bps.torch  # noqa: F401  gives torch.distributed the address bps://
+import bps.torch  # noqa: F401  makes the address bps:// known to torch.distributed
 import gpt
 
 
@@ -35,7 +35,7 @@ def main() -> None:
     """Train, and print the Trainer's log at rank 0."""
     args = gpt.arguments(__doc__).parse_args()
 
-    # Trainer takes the group that exists; on processors it would make one of Gloo itself.
+    # Trainer uses the process group that exists. Otherwise it would create one of Gloo on CPUs.
     dist.init_process_group("bps", init_method="bps://")
     torch.manual_seed(args.seed)
     config = GPT2Config(

@@ -30,7 +30,7 @@ def main() -> None:
     table = np.loadtxt(DIGITS, delimiter=",")
     images, labels = (table[:, :64] / 16).astype("f4"), table[:, 64].astype("i4")
     n = len(table) - TEST_SAMPLES
-    # bps: each worker takes every n-th sample; all have equally many
+    # bps: of bps.size() workers, each takes every bps.size()-th sample, and all take equally many
     samples = tf.data.Dataset.from_tensor_slices((images[:n], labels[:n])).shuffle(n, seed=1)
     batches = samples.shard(bps.size(), bps.rank()).batch(args.batch_size)
     batches = batches.take(n // bps.size() // args.batch_size)
@@ -38,10 +38,10 @@ def main() -> None:
     dense = keras.layers.Dense
     model = keras.Sequential([keras.Input((64,)), dense(64, "relu"), dense(10)])
     loss_of = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-    # bps: the batch of all workers is larger, and so is the step
+    # bps: all workers together have a larger batch, so the step is larger too
     optimizer = keras.optimizers.SGD(args.learning_rate * bps.size(), momentum=0.9)
     optimizer.build(model.trainable_variables)
-    bps.broadcast_variables([*model.variables, *optimizer.variables])  # bps: start alike
+    bps.broadcast_variables([*model.variables, *optimizer.variables])  # bps: same start values
 
     @tf.function
     def step(x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
@@ -54,7 +54,7 @@ def main() -> None:
 
     for epoch in range(args.epochs):
         loss = tf.reduce_mean([step(x, y) for x, y in batches])
-        loss = bps.allreduce(loss, name="loss")  # bps: over all workers
+        loss = bps.allreduce(loss, name="loss")  # bps: average over workers
         if bps.rank() == 0:
             print(f"epoch {epoch}  loss {float(loss):.4f}", flush=True)
     if bps.rank() == 0:

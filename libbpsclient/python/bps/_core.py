@@ -1,10 +1,16 @@
 """State that all front-ends share: the process's job, names of tensors, reusable tensors, objects.
 
-Names follow the order of the program, never the order of completion, so that all workers use the
-same tensor for the same operation. A worker's n-th shape under one name is the tensor ``u/NAME#n``:
-shapes that differ between workers meet there, and the mismatch is an error at all of them. Tensors
-without a name travel in shared pieces. There the workers compare what they do in a small tensor of
-its own, which is in flight beside the data, so that a difference is an error at all of them, too.
+All workers must use the same tensor of the job for the same operation. So the names of these
+tensors follow from the order of the calls, which all workers share, never from the order of
+completion.
+
+Named operations: the n-th shape that a worker uses under one name is the tensor ``u/NAME#n``. If
+two workers use different shapes, both declare this tensor, and the mismatch is an error at all
+workers.
+
+Unnamed operations: their values travel in reusable tensors, which are called slots. Workers that
+make different calls would mix their values there. So each worker also writes its call into a small
+tensor, whose MAX over the workers shows a difference. The difference is an error at all workers.
 """
 
 from __future__ import annotations
@@ -29,28 +35,31 @@ from bps._job import Job, Tensor
 from bps._job import open as open_job
 from bps._library import CODES, DTYPES, MAX, SUM, Error, Timeout
 
-# Bytes of the pieces that carry tensors without a name, and how many of each size are in flight.
+# Unnamed tensors travel in pieces. These are the sizes of pieces in bytes, and the number of pieces
+# of each size that may be in flight.
 PIECES = tuple(1 << n for n in range(8, 23))
 PIECES_IN_FLIGHT = 4
-# Tensors without a name that repeat get slots of their exact size: from OWN_SLOT_BYTES each, up to
-# OWN_SLOTS_BYTES in all.
+# An unnamed tensor of a size that is used again gets a slot of exactly this size, if it has at
+# least OWN_SLOT_BYTES. All these slots together have at most OWN_SLOTS_BYTES.
 OWN_SLOT_BYTES, OWN_SLOTS_BYTES = 64 << 10, 1 << 30
 PRIORITY_MOST = 2**31 - 1
-# Operations that workers compare, and how many comparisons are in flight.
+# Unnamed operations, which the workers compare, and the number of comparisons that may be in
+# flight.
 KINDS = (
     "all_reduce", "reduce", "broadcast", "all_gather", "all_gather_single", "gather", "scatter",
     "reduce_scatter", "reduce_scatter_single", "all_to_all", "barrier", "broadcast_object",
     "all_gather_object",
 )  # fmt: skip
 AGREEMENTS_IN_FLIGHT = 32
-OPS = ("sum", "prod", "max", "min", "avg")  # by number
+OPS = ("sum", "prod", "max", "min", "avg")  # indexed by the number of the operation
 # Numbers that are compared, in the order in which a difference is reported.
 FIELDS = ("epoch", "history", "kind", "dtype", "n_elems", "op", "root")
-# A compared number travels with the rank that has it, which is less than this.
+# A compared number n is sent as n * RANKS + rank, so that the MAX also names a worker. Ranks are
+# below RANKS.
 RANKS = 1 << 16
-# After these errors an operation is still in flight, and may be waited for again.
+# After these errors the operation is still in flight, and the caller may wait again.
 IN_FLIGHT = {CODES[name] for name in ("ETIMEDOUT", "ENOSERVER", "EISOLATED")}
-# Errors that all workers get from an operation that was compared, so that they stay in step.
+# Errors that an operation gives to all workers alike, so they still make the same calls afterwards.
 ALIKE = {CODES["EMISMATCH"], CODES["EWORKER_LOST"], -errno.EINVAL}
 
 
@@ -62,13 +71,13 @@ class NotInitialized(RuntimeError):
 
 
 class Slot:
-    """A declared tensor that one operation at a time uses.
+    """A declared tensor that operations use one after the other.
 
     Attributes:
-        tensor (Tensor): what the agent knows.
-        owner (Operation, optional): the operation in flight.
-        lock (Lock): held while the operation is finished.
-        views (dict): a front-end's views of the slot's memory.
+        tensor (Tensor): the declared tensor.
+        owner (Operation, optional): the operation in flight; None: the slot is free.
+        lock (Lock): held by the thread that finishes the operation.
+        views (dict): arrays of a front-end that share the slot's memory.
     """
 
     def __init__(self, tensor: Tensor) -> None:
@@ -79,13 +88,14 @@ class Slot:
 
 
 class Operation:
-    """Use of a slot. The first caller that needs its result or the slot finishes it.
+    """Operation in flight, which uses a slot. The operation is finished by the first caller
+    that needs its result, or that needs the slot for the next operation.
 
     Args:
-        slot (Slot): its tensor has been submitted.
-        collect: called once with the sum in the slot's output.
-        agreement (Operation, optional): fails when the workers do different things. Then the slot's
-            sum is not waited for.
+        slot (Slot): holds the tensor that has been submitted.
+        collect: called once, when the sum is in the slot's output.
+        agreement (Operation, optional): the comparison of :meth:`Runtime.agree`. If it fails, this
+            operation fails too, without waiting for its sum.
     """
 
     def __init__(
@@ -96,11 +106,11 @@ class Operation:
         slot.owner = self
 
     def poll(self) -> bool:
-        """True when :meth:`finish` would not block."""
+        """Return whether :meth:`finish` would not block."""
         if self._slot.owner is not self:
             return True
         if not self._slot.lock.acquire(blocking=False):
-            return False  # another thread waits for it
+            return False  # another thread is in settle()
         try:
             if self._slot.owner is not self:
                 return True
@@ -115,13 +125,15 @@ class Operation:
             self._slot.lock.release()
 
     def settle(self, timeout: float | None = None) -> None:
-        """Finish the operation, and keep an error that is final for :meth:`finish`.
+        """Wait for the operation and free its slot. If the operation has failed, store the error,
+        which :meth:`finish` raises.
 
         Args:
             timeout (float, optional): seconds; None: the job's time-out.
 
         Raises:
-            Error: it is still in flight (time-out, no server): call it again.
+            Error: the operation is still in flight (time-out, no server). The caller may call
+                again.
         """
         end = None if timeout is None else time.monotonic() + timeout
         if not self._slot.lock.acquire(timeout=-1 if timeout is None else timeout):
@@ -144,10 +156,10 @@ class Operation:
             self._slot.lock.release()
 
     def finish(self, timeout: float | None = None) -> None:
-        """Wait for the sum and hand it out.
+        """Wait for the operation, and raise its error if it has failed.
 
         Raises:
-            Error: the operation has failed, or is still in flight as after :meth:`settle`.
+            Error: the operation has failed; or it is still in flight, as in :meth:`settle`.
         """
         self.settle(timeout)
         if self._error is not None:
@@ -159,15 +171,16 @@ class Runtime:
 
     Args:
         job (Job): joined already.
-        prefix (str): begins the names of its tensors, so that several runtimes can share a job.
+        prefix (str): beginning of the names of its tensors. Different prefixes let several runtimes
+            share a job.
     """
 
     def __init__(self, job: Job, prefix: str = "") -> None:
         self.job, self.prefix = job, prefix
-        self.lock = threading.RLock()  # declarations and collectives have one order
+        self.lock = threading.RLock()  # threads declare and submit one after the other
         self._named: dict[str, dict[tuple[str, int], Slot]] = collections.defaultdict(dict)
-        # Slots without a name, by type, operation and size. With different operations workers
-        # never meet in a slot, which would fail the job.
+        # Slots for unnamed operations, by type, operation and size. Two workers whose operations
+        # differ must not submit the same slot, because that would fail the job.
         self._rings: dict[Key, list[Slot]] = {}
         self._turns: collections.Counter[Key] = collections.Counter()
         self._own: dict[Key, list[Slot]] = {}
@@ -177,20 +190,21 @@ class Runtime:
         self._n_agreements = 0
         self._epoch, self._next_epoch, self._history = 0, 0, 0
         self._sets = 0
-        self.groups: dict[str, dict[Any, Any]] = {}  # of bps._arrays, by name and by shapes
-        self.reopened: weakref.WeakSet[Any] = weakref.WeakSet()  # whose reopen() follows a resume
+        self.groups: dict[str, dict[Any, Any]] = {}  # used by bps._arrays: by name and shapes
+        # Objects whose reopen() is called after resume() or reopen() of the job.
+        self.reopened: weakref.WeakSet[Any] = weakref.WeakSet()
         self.members: list[int] = []  # workers at the last sync of elastic training
-        self.n_users = 0  # process groups that share the job
-        self._failure: BaseException | None = None  # of an operation that was submitted in part
+        self.n_users = 0  # number of process groups that use the job
+        self._failure: BaseException | None = None  # error that left this worker out of step
 
     def next_set(self) -> int:
-        """Return the number of the next set of gradients of this process."""
+        """Return a number for a new set of gradients: 0, 1, ... in the order of the calls."""
         with self.lock:
             self._sets += 1
             return self._sets - 1
 
     def named(self, name: str, dtype: str, n_elems: int) -> Slot:
-        """Return the slot of a user's name.
+        """Return the slot for a tensor to which the user gave a name.
 
         Raises:
             ValueError: an operation with this name is in flight.
@@ -212,13 +226,14 @@ class Runtime:
 
     @contextlib.contextmanager
     def submission(self, is_compared: bool = False) -> Iterator[None]:
-        """Hold the lock while an operation without a name is compared and submitted.
+        """Hold the lock while an unnamed operation is compared and submitted.
 
-        An error between the two leaves this worker out of step: the others take its next values for
-        those of this operation. So no further operation without a name is submitted here.
+        An error between these two leaves this worker out of step: the other workers would take the
+        values of its next operation for those of this one. So after such an error, :meth:`agree`
+        refuses all further operations.
 
         Args:
-            is_compared (bool): the workers have compared the operation before.
+            is_compared (bool): the workers have already compared the operation.
         """
         with self.lock:
             n = self._n_agreements
@@ -231,21 +246,24 @@ class Runtime:
                 raise
 
     def agree(self, kind: str, dtype: str, n_elems: int, op: int = SUM, root: int = 0) -> Operation:
-        """Compare the next operation without a name with that of the other workers.
+        """Compare this worker's next unnamed operation with those of the other workers.
 
-        A difference ends the epoch at all workers: slots for operations without a name are then new
-        ones, because the workers have used the old ones differently.
+        After a difference all workers use new slots for unnamed operations, because they have used
+        the old ones differently. The slots' names begin with the number of the epoch, which grows
+        with each difference.
 
         Args:
             kind (str): one of KINDS.
-            dtype (str), n_elems (int): of the memory that is reduced.
-            op (int), root (int): of the operation.
+            dtype (str): element type of the memory that is reduced.
+            n_elems (int): number of elements of that memory.
+            op (int): number of the reduction.
+            root (int): rank of the root, for operations that have one.
 
         Returns:
             Operation: fails with EMISMATCH at all workers when their arguments differ.
 
         Raises:
-            RuntimeError: an earlier operation was compared and not submitted.
+            RuntimeError: an earlier operation was compared but not submitted (:meth:`submission`).
         """
         if self._failure is not None:
             raise RuntimeError(
@@ -276,7 +294,7 @@ class Runtime:
             return Operation(slot, lambda: self._compare(slot))
 
     def _compare(self, slot: Slot) -> None:
-        """Raise the first difference between the workers."""
+        """Raise an error about the first difference between the workers; none if there is none."""
         n = len(FIELDS)
         memory = (ctypes.c_int64 * (2 * n)).from_address(slot.tensor.output_address)
         most = [divmod(x, RANKS) for x in memory[:n]]
@@ -309,8 +327,8 @@ class Runtime:
         return f"{self.prefix}{epoch}{kind}/{dtype}.{OPS[op]}.{size}.{i}"
 
     def piece(self, dtype: str, op: int, n_elems: int) -> Slot:
-        """Return the next slot for a piece of at most n_elems; completes the operation that had it
-        before."""
+        """Return the next slot for a piece of at most n_elems. If an operation still uses the slot,
+        finish that operation first."""
         item = int(DTYPES[dtype][1][1:])
         with self.lock:
             size = next((p for p in PIECES if p >= n_elems * item), PIECES[-1])
@@ -329,13 +347,14 @@ class Runtime:
             return slot
 
     def own_slot(self, dtype: str, op: int, n_elems: int) -> Slot | None:
-        """Return the next slot of exactly this size; completes the operation that had it before.
+        """Return the next slot of exactly this size. If an operation still uses the slot, finish
+        that operation first.
 
-        The decision depends on the order of the program alone, and is the same at all workers.
+        The result depends only on the calls so far, which are the same at all workers.
 
         Returns:
-            Slot: or None for a size that comes for the first time, is small, or has no room left:
-                take pieces then.
+            Slot: or None if this size is used for the first time, is small, or would exceed
+                OWN_SLOTS_BYTES. The caller then uses pieces.
         """
         n_bytes = n_elems * int(DTYPES[dtype][1][1:])
         key = (dtype, op, n_elems)
@@ -370,10 +389,11 @@ class Runtime:
                     slot.owner.settle()
 
     def restart(self, is_failed: bool = False) -> None:
-        """Choose slots as a worker that begins does, so that it and this one choose the same.
+        """Forget all slots, as in a new process. Workers that are new to the job then choose the
+        same slots as this one.
 
         Args:
-            is_failed (bool): operations in flight ended with their job.
+            is_failed (bool): the job has failed, so do not wait for operations in flight.
         """
         if not is_failed:
             self.settle()
@@ -423,13 +443,14 @@ class Runtime:
         return [_unpack(data, rank) for rank, data in enumerate(self.allgather_bytes(_pack(obj)))]
 
     def allgather_present(self, obj: Any) -> list[Any]:
-        """Return the objects of the workers that are there: none of those lost or yet to join."""
+        """Return the objects of the workers that are present. Workers that are lost, or have not
+        joined yet, have none."""
         data = self.allgather_bytes(_pack(obj))
         return [_unpack(one, rank) for rank, one in enumerate(data) if one]
 
 
 def _described(field: str, n: int) -> str:
-    """Return a compared number in words."""
+    """Return the text for the number n of a compared field, for an error message."""
     if field == "kind":
         return KINDS[n]
     if field == "dtype":
@@ -443,7 +464,8 @@ _GOOD, _BAD = b"+", b"-"
 
 
 def _pack(obj: Any) -> bytes:
-    """Pickle an object. A failure is packed too, so that no worker waits for this one."""
+    """Pickle an object. If that fails, return the error instead of the object: the other workers
+    wait for this worker's bytes."""
     try:
         return _GOOD + pickle.dumps(obj)
     except Exception as error:
@@ -459,8 +481,8 @@ def _unpack(data: bytes, rank: int) -> Any:
 
 
 _runtime: Runtime | None = None
-_options: dict[str, Any] = {}  # of init()
-subjobs: list[Job] = []  # of sets of workers; they end with the process's job
+_options: dict[str, Any] = {}  # arguments of init()
+subjobs: list[Job] = []  # jobs of process sets; they end with the process's job
 
 
 def host_key() -> str:
@@ -475,14 +497,15 @@ def host_key() -> str:
 
 
 def job_name(part: str = "") -> str:
-    """Return a new name for a job, from the name that the launcher gave and the name of a part."""
+    """Return a name for a new job: the launcher's name of the job, the given part, random
+    digits."""
     names = ("BPS_JOB", "TORCHELASTIC_RUN_ID", "SLURM_JOB_ID")
     base = next((os.environ[name] for name in names if os.environ.get(name)), "torch")
     return f"{base}.{part}"[:150].rstrip(".") + f".{secrets.token_hex(4)}"
 
 
 def inherited() -> dict[str, Any]:
-    """Return the options of :func:`init` that hold for jobs of some of the workers, too."""
+    """Return those options of :func:`init` that also apply to the job of a process set."""
     mine = {"job", "rank", "size", "local_rank", "local_size", "elastic", "max_size"}
     return {name: value for name, value in _options.items() if name not in mine}
 
@@ -491,8 +514,8 @@ def init(**options: Any) -> None:
     """Join the job; further calls do nothing.
 
     Args:
-        options: of :func:`bps.open`. The environment (bpsrun, torchrun, Slurm, Open MPI, BytePS)
-            gives the others.
+        options: arguments of :func:`bps.open`. The environment (bpsrun, torchrun, Slurm, Open MPI,
+            BytePS) gives those that are not passed.
     """
     global _runtime
     if _runtime is None:
@@ -503,10 +526,10 @@ def init(**options: Any) -> None:
 
 
 def _check_unshared(what: str) -> None:
-    """Refuse to leave a job that process sets or groups use.
+    """Check that no process set or process group uses the job, which the caller is about to leave.
 
     Raises:
-        RuntimeError: with what to do.
+        RuntimeError: one of them uses the job.
     """
     if subjobs or runtime().n_users:
         raise RuntimeError(
@@ -523,7 +546,7 @@ def suspend(timeout: float | None = None) -> None:
 
     Raises:
         RuntimeError: process sets or groups of a framework use the job.
-        Error: a result is late, or the workers did not all call this in time.
+        Error: a result is late, or not all workers have called this in time.
     """
     rt = runtime()
     _check_unshared("suspend")
@@ -534,12 +557,12 @@ def suspend(timeout: float | None = None) -> None:
 def resume(num_workers: int, num_servers: int = 0, global_rank: int = -1) -> None:
     """Join the job again after :func:`suspend`, with another number of workers.
 
-    All workers that go on call it. New ones call :func:`init`.
+    All workers that continue call this function. Workers that are new to the job call :func:`init`.
 
     Args:
-        num_workers (int): of the job from now on.
-        num_servers (int): accepted for BytePS's scripts; the cluster has its servers.
-        global_rank (int): this worker's rank; -1: any that is free.
+        num_workers (int): number of workers of the job from now on.
+        num_servers (int): ignored; BytePS's scripts pass it, but servers belong to the cluster.
+        global_rank (int): this worker's rank; -1: any rank that is free.
     """
     rt = runtime()
     rt.job.resume(num_workers, global_rank)
@@ -552,7 +575,8 @@ def resume(num_workers: int, num_servers: int = 0, global_rank: int = -1) -> Non
 def reopen() -> None:
     """Join the job again after it has failed, with this worker's rank and the same options.
 
-    All workers that go on call it. In the place of a lost one a new process calls :func:`init`.
+    All workers that continue call this function. A process that replaces a lost worker calls
+    :func:`init`.
 
     Raises:
         RuntimeError: process sets or groups of a framework use the job.
@@ -569,7 +593,7 @@ def reopen() -> None:
 
 
 def has_failed() -> bool:
-    """True at the end of a process that an exception ends."""
+    """Return whether an exception ends this process. Valid at exit."""
     return getattr(sys, "last_value", None) is not None
 
 
@@ -585,16 +609,16 @@ def leave(is_abort: bool) -> None:
             for job in jobs:
                 job.abort()
             return
-        with contextlib.ExitStack() as stack:  # the job of all workers closes last
+        with contextlib.ExitStack() as stack:  # the process's own job closes last
             for job in jobs:
                 stack.enter_context(job)
 
 
 def _at_exit(pid: int) -> None:
-    """Close the job at the end of the process. After an exception abort it, for all workers. A
-    forked child has no part in the job.
+    """Close the job at the end of the process. If an exception ends the process, abort the job, so
+    that it fails at all workers. A forked child does nothing, because it is not in the job.
 
-    A process that calls sys.exit(1) counts as ended well: the others wait for it in close.
+    After sys.exit(1) the job is closed, not aborted: sys.exit sets no sys.last_value.
     """
     if os.getpid() == pid:
         leave(has_failed())
@@ -606,7 +630,7 @@ def shutdown() -> None:
 
 
 def is_initialized() -> bool:
-    """True between :func:`init` and :func:`shutdown`."""
+    """Return whether the process has joined a job and has not left it."""
     return _runtime is not None
 
 
@@ -630,15 +654,15 @@ def rank() -> int:
 
 
 def size() -> int:
-    """Number of workers in the job."""
+    """Return the number of workers in the job."""
     return runtime().job.size
 
 
 def local_rank() -> int:
-    """Return this worker's number on its machine."""
+    """Return this worker's number among the job's workers on its machine, from 0."""
     return runtime().job.local_rank
 
 
 def local_size() -> int:
-    """Number of the job's workers on this machine."""
+    """Return the number of the job's workers on this machine."""
     return runtime().job.local_size
