@@ -1,8 +1,8 @@
 #!/bin/sh
 # Train the example on a private cluster of real daemons and print the accuracy at the end:
 #   demo.sh BUILD_DIR
-# bpsrun starts a scheduler, 2 servers, 2 agents and 4 trainers on separate loopback addresses,
-# shows the cluster and stops everything, also after a failure.
+# bpsrun starts a scheduler, 2 servers, 2 agents and 4 trainers on separate loopback addresses. It
+# shows the cluster and stops all processes at the end, also after a failure.
 set -eu
 build=${1:?usage: $0 BUILD_DIR}
 dir=$(mktemp -d)

@@ -5,11 +5,12 @@
 
 Each target runs in a process group of its own with a time limit. Its output goes to
 build/everything/TARGET.log. The table has the commit, and for each target its result, its time and
-its figures. The figures are the lines of its output that match the target's pattern. A target
-without a figure has failed: it did not do what it is here for.
+its figures. The figures are the lines of its output that match the target's pattern. A target whose
+output has no figure has failed, since it printed no result.
 
-A run that was interrupted goes on where it stopped: a target that passed on the same commit is not
-repeated, unless --again is given. The exit status is 1 when a chosen target did not pass.
+When a run is interrupted, the next run continues at the target where it stopped. A target that
+passed on the same commit is not repeated, unless --again is given. The exit status is 1 when a
+chosen target did not pass.
 """
 
 from __future__ import annotations
@@ -29,18 +30,18 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 LOGS = ROOT / "build" / "everything"
-RESULTS = "results.json"  # in LOGS: the commit, and for each target (passed, seconds, figures)
+RESULTS = "results.json"  # in LOGS: the commit, and (passed, seconds, figures) of each target
 Result = tuple[bool, float, list[str]]
 COUNTS = r"\d+ passed, \d+ failed.*"
 
 
 @dataclass(frozen=True)
 class Target:
-    """A target of the Makefile with its size, its limit, and where its figures are.
+    """A target of the Makefile, its variables, its time limit, and the pattern of its figures.
 
     Args:
         name: the target's name.
-        limit_min: minutes after which it is stopped and counts as failed.
+        limit_min: minutes after which the target is stopped and counts as failed.
         figures: a regular expression; each match in the output is a figure.
         args: variables for ``make``.
         most: how many of the last figures go into the table.
@@ -104,7 +105,7 @@ TARGETS = (
 
 
 def revision() -> str:
-    """Return the commit, with a mark when tracked files differ from it."""
+    """Return the commit, followed by "with changes" when tracked files differ from it."""
     git = ("git", "-C", str(ROOT))
     head = subprocess.check_output((*git, "rev-parse", "--short", "HEAD"), text=True).strip()
     changed = subprocess.check_output((*git, "status", "--porcelain", "-uno"), text=True)
@@ -127,7 +128,7 @@ def stop(process: subprocess.Popen[bytes]) -> None:
 def run(target: Target) -> Result:
     """Run one target; return whether it passed, its seconds and its figures."""
     for left in LOGS.glob(f"{target.name}.*"):
-        left.unlink()  # records of another commit would count as this one's
+        left.unlink()  # files of an earlier commit would count as results of this one
     log = LOGS / f"{target.name}.log"
     start = time.monotonic()
     with log.open("wb") as out:

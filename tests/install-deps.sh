@@ -1,8 +1,9 @@
 #!/bin/sh
 # Install the missing Debian packages of a purpose:
 #   install-deps.sh build|test|frontends|wheel|lint|fuzz|bench|deb|nspawn|qemu
-# Needs root or sudo. Without them, print the packages to install and fail. On other systems, print
-# the packages' Debian names and succeed, so that the build shows what is missing.
+# The script needs root or sudo. Without them, it prints the packages to install and fails. On
+# systems other than Debian it prints the packages' Debian names and succeeds. The build then shows
+# what is missing.
 set -eu
 
 build="gcc make pkg-config libfabric-dev libuv1-dev libevent-dev libjansson-dev libssl-dev

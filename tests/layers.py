@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""Compare the include lines with the design: which folder may include which.
+"""Compare the include lines with tests/layers.txt, which lists what each folder may include.
 
-A folder includes its own headers and those that its line in tests/layers.txt names: folders, or
-single headers. Prints every include that is not allowed, every permission that no include uses,
-every cycle between folders and every folder with more than FILES_MAX sources. The exit status is 1
-when it prints anything. tests/ may include everything. docs/CONTRIBUTING.md describes the folders.
+A folder may include its own headers, and the folders or single headers in its line of
+tests/layers.txt. The program prints every include that is not allowed, every permission that no
+include uses, every cycle between folders and every folder with more than FILES_MAX sources. The
+exit status is 1 when it prints anything. tests/ may include everything. docs/CONTRIBUTING.md
+describes the folders.
 """
 
 import collections
@@ -14,7 +15,7 @@ import sys
 from pathlib import Path
 
 FILES_MAX = 30
-# System headers that a pure folder may include; sys/random.h is for the nonces of tickets.
+# System headers that a pure folder may include. Tickets need sys/random.h for their nonces.
 PURE = re.compile(
     r"(assert|endian|errno|inttypes|limits|math|search|std\w+|string|sys/(queue|random)"
     r"|openssl/\w+|immintrin)\.h"

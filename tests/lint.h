@@ -1,5 +1,6 @@
-/* For the static analysers only (-include). They check one file at a time, so they need to be told
- * that functions that write an error's text return the negative code that they were given. */
+/* Facts for the static analysers, which include this file before each source (-include). They check
+ * one source at a time and do not see the bodies of functions in other sources. The macros below
+ * state that a function that writes an error's text returns the negative code of its argument. */
 #include "libbpsclient/bps.h" /* first: error.h compares its codes with these */
 
 #include "common/base/error.h"

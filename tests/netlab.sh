@@ -41,7 +41,7 @@ die() { echo "$me: $*" >&2; exit 1; }
 usage() { sed -n '2,/^set -/{/^set -/d;s/^# \{0,1\}//;p}' "$0"; exit "${1:-2}"; }
 
 ns_exists() { [[ -e /run/netns/$1 ]]; }
-lab_ns() { # the lab's namespaces that exist now
+lab_ns() { # print the lab's namespaces that exist now
   local f
   for f in /run/netns/"$1"-*; do
     f=${f##*/}
@@ -61,7 +61,7 @@ need_host() {
   ((10#$2 >= 1 && 10#$2 <= $(get "$1" count))) || die "lab $1 has no host $2"
 }
 
-# rate in bit/s, with decimal prefixes, to compute the defaults
+# Convert a rate such as 500mbit to bit/s. The default burst and queue are computed from it.
 bits() {
   local n u
   [[ $1 =~ ^([0-9]+(\.[0-9]+)?)(bit|kbit|mbit|gbit)$ ]] ||
@@ -72,7 +72,7 @@ bits() {
 }
 
 burst='' queue='' mtu=1500 cc=keep gso='' subnet=10.77.0 kill=0
-options() { # arguments: options [allowed names] -- args
+options() { # arguments: "names of the allowed options" -- the arguments to parse
   local allowed=" $1 "; shift
   while (($#)); do
     [[ $allowed == *" $1 "* ]] || die "no such option here: $1"
@@ -94,7 +94,7 @@ options() { # arguments: options [allowed names] -- args
   done
 }
 
-shape() { # namespace device rate: replace the root queue
+shape() { # namespace device rate: let the device send at this rate
   if [[ $3 == none ]]; then
     tc -n "$1" qdisc del dev "$2" root 2>/dev/null || true
   else
@@ -166,12 +166,12 @@ cmd_up() {
   done
   shape_all "$p" "$n" "$rate"
   save "$p" "$n" "$rate"
-  # the bridge forwards once its ports are up; prove it before handing the lab over
+  # The bridge forwards only some time after its ports are up. Check it before the lab is used.
   for ((i = 2; i <= n; i++)); do
     reach "$p-1" "$subnet.$i" || die "host 1 does not reach host $i"
   done
 }
-reach() { # namespace address: true once any packet came back, also the refusal of a closed port
+reach() { # namespace address: true once any packet came back, even the refusal of a closed port
   local e
   for _ in 1 2 3 4 5 6 7 8 9 10; do
     e=$(ip netns exec "$1" timeout 1 bash -c "exec 3<>/dev/tcp/$2/9" 2>&1) && return 0

@@ -23,19 +23,21 @@ ROOT = Path(__file__).resolve().parent.parent
 COLUMNS = 100
 LONG_FILE = 100
 SOURCES = {".c", ".h", ".py", ".sh", ".md", ".mk"}
-OWN_NAMES = {"Makefile", "run"}  # sources without a suffix
+OWN_NAMES = {"Makefile", "run"}  # names of files without a suffix that are sources
 
-# A comment starts with a verb or with the noun that it defines. A relative or pronoun at the start
-# has nothing to refer to. "What" followed by a noun and "That" as a pronoun are the usual cases.
+# A comment must start with a verb or with the noun that it defines. A relative or a pronoun at the
+# start has nothing to refer to. This pattern matches the first words that are not allowed.
 OPENS = re.compile(
     r"(It|Its|They|Them|Their|Those|These|That|This|Who|Whoever|Whom|Whose|What|Which|Of|As|He|His|"
     r"She|Nobody|Somebody|Everybody|Everyone|Anybody|One|Others|Such|Whatever|Theirs|Both|Neither|"
     r"Else|Or|And|But|So|Than|Then)\b"
-    # A question: "Return whether" instead. "Is" and its like may open an imperative elsewhere.
+    # A question is not allowed: "Return whether" replaces it. Without a question mark, "Is" or
+    # "Has" is allowed.
     r"|(Is|Are|Has|Have|Does|Can|Was|Were|May|Must|Should) [^.?]*\?"
 )
 
-# Words that the field does not use, each with the word to use. Programs do not speak or hear.
+# Words that have a standard term, each with that term. For example, programs report and receive;
+# they do not speak or hear.
 WORDS = {
     r"former lives?|in a former life|lives of the": "restart, previous process",
     r"anew": "again, from scratch",
@@ -68,7 +70,7 @@ Finding = tuple[int, str, str]
 
 
 def c_comments(text: str) -> Iterator[tuple[int, str]]:
-    """Yield line and text of each comment of a C source, strings left out."""
+    """Yield line and text of each comment of a C source. Skip comment signs inside of strings."""
     token = re.compile(
         r'"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])*\'|/\*(.*?)\*/|//([^\n]*)', re.DOTALL
     )
@@ -123,7 +125,7 @@ def comment_findings(path: Path, text: str) -> Iterator[Finding]:
 
 
 def line_findings(path: Path, text: str) -> Iterator[Finding]:
-    """Yield lines that are too long; tables, URLs and code blocks of documents may be."""
+    """Yield lines that are too long. Tables, URLs and code blocks of documents have no limit."""
     for n, line in enumerate(text.split("\n"), 1):
         if len(line.expandtabs(8)) <= COLUMNS or "://" in line:
             continue

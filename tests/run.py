@@ -3,10 +3,10 @@
 
     tests/run.py build/debug [--only WORD] [--no-cluster | --cluster WORD]
 
-Unit tests are cmocka programs (their TAP lines are counted), fuzz targets replay their corpus, and
-the simulator runs a quick set of histories. pytest runs the cluster tests and the quick cells of
-the fault matrix. Each program has a time limit. The last line is "N passed, N failed, N skipped";
-the exit status is 1 when anything failed or nothing ran.
+Unit tests are cmocka programs, whose results are counted from their output in TAP format. Fuzz
+targets replay their corpus, and the simulator runs a quick set of histories. pytest runs the
+cluster tests and the quick cells of the fault matrix. Each program has a time limit. The last line
+is "N passed, N failed, N skipped". The exit status is 1 when a test failed or no test ran.
 """
 
 import argparse
@@ -47,7 +47,10 @@ def environment(**more):
 
 
 def run(command, env=None, limit_s=LIMIT_S, on_line=None):
-    """Run to the end or the limit. Return (exit status, output). on_line gets each line at once."""
+    """Run a command to its end or to the limit. Return (exit status, output).
+
+    on_line is called with each line as soon as it arrives.
+    """
     lines = []
     try:
         p = subprocess.Popen(
@@ -74,12 +77,12 @@ def run(command, env=None, limit_s=LIMIT_S, on_line=None):
         p.kill()
         p.wait()
         status, end = 124, f"\nno end within {limit_s} s\n"
-    reader.join(10)  # children that it leaves may hold the pipe open
+    reader.join(10)  # the command's children may still hold the pipe open, so do not wait longer
     return status, "".join(lines) + end
 
 
 class Progress:
-    """Prints those lines of pytest that complete another fifth of the tests."""
+    """Prints a line of pytest's output whenever another fifth of the tests is complete."""
 
     def __init__(self, name):
         self.name, self.start, self.percent = name, time.monotonic(), 0
@@ -109,7 +112,7 @@ def run_unit(build, counts, only):
         skipped = len(re.findall(r"^ok \d+.*# SKIP", out, re.M))
         failed = len(re.findall(r"^not ok \d+", out, re.M))
         if status != 0 and not failed or not passed + skipped + failed:
-            failed += 1  # a crash, a sanitizer's report, a time-out
+            failed += 1  # the program failed outside of a test: crash, sanitizer's report, time-out
         counts.add(passed, failed, skipped)
         report(
             program.name, time.monotonic() - start, not failed, f"{passed} passed, {failed} failed"
@@ -142,7 +145,7 @@ def run_fuzz(build, counts, only):
 
 
 def test_files(name, word=""):
-    """Return the files in tests/NAME with that word in their names."""
+    """Return the test files in tests/NAME whose names contain word."""
     return sorted(
         f"tests/{name}/{f.name}"
         for f in (ROOT / "tests" / name).glob("test_*.py")
@@ -153,21 +156,20 @@ def test_files(name, word=""):
 def run_pytest(build, counts, only, name, beside=False, files="", **more):
     """Run the tests in tests/NAME, which start real daemons.
 
-    beside: some run at once, except for those that measure. files: only files with that word in
-    their names.
+    beside: run several tests at a time, except for those that measure. files: run only the files
+    whose names contain this word.
     """
     if only and only not in name:
         return
     env = environment(
         BPS_BUILD=str(build), PYTHONDONTWRITEBYTECODE="1", PYTHONUNBUFFERED="1", **more
     )
-    if build.name == "asan":  # this Python loads the sanitized library, and has leaks of its own
+    if build.name == "asan":  # Python itself leaks, and it loads the sanitized library
         asan = subprocess.run(
             ["gcc", "-print-file-name=libasan.so"], capture_output=True, text=True, check=True
         )
         env.update(LD_PRELOAD=asan.stdout.strip(), ASAN_OPTIONS="detect_leaks=0")
-    # Tests wait most of their time, so several run at once. Those that measure run one after the
-    # other.
+    # Tests mostly wait, so several run at a time. Tests that measure run one after the other.
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--durations=5"]
     command += test_files(name, files)
     if beside and find_spec("xdist"):
@@ -245,7 +247,7 @@ def main():
             BPS_CELLS="quick",
             BPS_BOUND_SLACK="6" if build.name == "asan" else "3",
         )
-        if build.name != "asan":  # descriptors of a sanitized Python's fork would be counted
+        if build.name != "asan":  # with asan, Python's own forks would be counted as well
             crashes = [sys.executable, "tests/faults/crashes.py", str(build), "--crashes", "100"]
             run_program("100 deaths of trainers", crashes, counts, args.only, 4000)
     print(f"{counts.passed} passed, {counts.failed} failed, {counts.skipped} skipped", flush=True)

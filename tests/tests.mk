@@ -1,4 +1,4 @@
-# Targets that install what is missing, test, lint and demonstrate. Included by the Makefile.
+# Targets that install missing packages, test, lint and demonstrate. Included by the Makefile.
 PYTHON	?= $(firstword $(foreach p,python3 /usr/bin/python3,$(shell $(p) -c \
 	   'import numpy, pytest, xdist' 2>/dev/null && command -v $(p))) python3)
 CHECKFLAGS ?=
@@ -49,7 +49,8 @@ help:
 	@echo 'make qemu        libfabric verbs and NUMA nodes on an emulated machine;'
 	@echo '                 QEMU_ONLY=WORD'
 
-# Each step runs in a make of its own, since installed packages change the results of pkg-config.
+# Each step runs in a new make, because packages that a step installs change what pkg-config
+# returns.
 JOBS	= $(if $(filter -j%,$(MAKEFLAGS)),,-j$(shell nproc))
 STEP	= $(Q)$(MAKE) --no-print-directory $(JOBS)
 
@@ -58,8 +59,8 @@ demo:
 	$(STEP) BUILD=release all
 	$(Q)tests/demo.sh build/release
 
-# Targets with programs as prerequisites, which need packages: install these, then make the target
-# with -run behind its name.
+# The programs that these targets need can only be built with some packages installed. So each
+# target X first installs them, and then makes the target X-run.
 READY	:= check sim sim-long sim-10m sim-check sim-mutants sim-scale sim-scale-mutants sched-load \
 	   gpu-tests
 $(READY):
@@ -78,14 +79,14 @@ check-build: $(UNITBINS) $(FUZZBINS) $(SIMBIN) $(SCALEBIN) $(PROBEBIN)
 check-asan:
 	$(Q)tests/install-deps.sh test
 	$(STEP) BUILD=asan check-run
-# Only those tests with real daemons that drive GPUs run here. Python starts their workers,
-# which load the library of the debug build.
+# With ThreadSanitizer, only the tests with real daemons that drive GPUs run. Their workers are
+# Python processes, which load the library of the debug build.
 check-tsan:
 	$(Q)tests/install-deps.sh test
 	$(STEP) BUILD=debug all
 	$(STEP) BUILD=tsan check-run CHECKFLAGS="--cluster test_device $(CHECKFLAGS)"
 
-# The fuzz targets, linked with libFuzzer's main and its counters in all code that they call.
+# The fuzz targets, linked with libFuzzer's main. All code that they call has libFuzzer's counters.
 FUZZ_S	?= 60
 FUZZERS	:= $(patsubst tests/fuzz/%.c,$(B)/fuzzers/%,$(FUZZ))
 $(FUZZERS): $(B)/fuzzers/%: $(B)/tests/fuzz/%.o $(LIBCORES) $(LIBCOMMON)
@@ -98,7 +99,7 @@ fuzz:
 
 .PHONY: help demo test check-build check-asan check-tsan fuzzers fuzz
 
-# The front-ends, each in an environment below build/frontends that is made once.
+# The front-ends. Each has its own Python environment below build/frontends, which is made once.
 test-frontends:
 	$(Q)tests/install-deps.sh frontends
 	$(STEP) BUILD=debug all
@@ -120,7 +121,7 @@ bench-bars:
 	$(Q)tests/install-deps.sh bench
 	$(STEP) BUILD=release bench-build
 	$(Q)tests/bench/bars build/release --out docs/results/performance $(BARS)
-# Training steps of PyTorch over bps, beside DistributedDataParallel over Gloo.
+# Compare training steps of PyTorch over bps with DistributedDataParallel over Gloo.
 bench-torch:
 	$(Q)tests/install-deps.sh bench
 	$(Q)tests/install-deps.sh frontends
@@ -128,13 +129,15 @@ bench-torch:
 	$(Q)tests/bench/torch_steps.py build/release --out docs/results/performance/torch.md $(BARS)
 .PHONY: huge latency bench-build bench-bars bench-torch
 
-# Every slow target in turn, at sizes that fit two hours on two processors. ONLY=a,b chooses some.
+# Run every slow target in turn, at sizes that fit two hours on two processors. ONLY=a,b chooses
+# some.
 everything:
 	$(Q)$(PYTHON) tests/everything.py \
 		$(if $(ONLY),--only $(ONLY) --out build/everything/some.md)
 .PHONY: everything
 
-# Faults of every kind on real processes of every kind (root, network namespaces).
+# matrix injects every kind of fault into real processes of every kind. It needs root, for network
+# namespaces.
 REPEAT	?= 20
 SHARD	?= 1/1
 MINUTES	?= 55
@@ -146,7 +149,8 @@ matrix:
 	$(Q)$(PYTHON) tests/faults/matrix.py build/release --repeat $(REPEAT) --shard $(SHARD) \
 		--minutes $(MINUTES) --at-once $(AT_ONCE) --table $(MATRIX_TABLE) \
 		$(if $(MATRIX_RECORDS),--records $(MATRIX_RECORDS))
-# Three jobs under random faults for SECONDS; deaths of trainers; time until a crash is detected.
+# chaos runs three jobs under random faults for SECONDS. crashes kills trainers. noticed measures
+# how soon a crash is detected.
 SECONDS ?= 1800
 SEED	?= 1
 CRASHES	?= 1000
@@ -165,7 +169,7 @@ noticed:
 	$(Q)$(PYTHON) tests/faults/noticed.py build/release --kills $(KILLS)
 .PHONY: matrix chaos crashes noticed
 
-# Provider verbs with the kernel of an emulated machine.
+# Test libfabric's provider verbs on the kernel of an emulated machine.
 QEMU_ONLY ?=
 qemu:
 	$(Q)tests/install-deps.sh qemu
@@ -173,11 +177,11 @@ qemu:
 	$(Q)tests/qemu/run.sh build/debug build/qemu $(QEMU_ONLY)
 .PHONY: qemu
 
-# Static analysis in a build of its own, so that only changed files are checked. gcc's analyser
-# makes the objects, and a .tidy file records that clang-tidy found its source clean. Unit tests are
-# excluded from the analysers that follow paths: cmocka's assertions end a test by a jump that these
-# do not see. LeakSanitizer finds leaks: gcc 12 reports memory on a list, or in the caller's
-# struct, as lost.
+# Static analysis has a build folder of its own, so that only changed files are checked again. gcc's
+# analyser runs while the objects are compiled. A .tidy file records that clang-tidy found its
+# source clean. Unit tests are excluded from gcc's analyser and from cppcheck: cmocka's assertions
+# leave a test by a jump that these do not see. The check of gcc 12 for leaks is off, because it
+# reports memory on a list or in the caller's struct as leaked. LeakSanitizer finds leaks instead.
 LINT_SRC := $(sort $(ALLSRC))
 LINT_C	:= $(shell git ls-files '*.c' '*.h' 2>/dev/null)
 LINT_SH	:= $(shell git ls-files '*.sh' .ci/run tests/hooks 2>/dev/null)
@@ -198,12 +202,12 @@ $(B)/%.tidy: %.c $(B)/%.o .clang-tidy tests/lint.h
 
 lint-format:
 	$(Q)echo $(LINT_C) | xargs -n 40 -P 2 clang-format --dry-run -Werror
-# Folders include only what the design allows, and a name is unique.
+# Check that folders include only what the design allows, and that each name is unique.
 lint-layers:
 	$(Q)$(PYTHON) tests/layers.py
 lint-names:
 	$(Q)$(PYTHON) tests/unique_names.py
-# Comments and documents in plain English.
+# Check that comments and documents are in plain English.
 lint-prose:
 	$(Q)$(PYTHON) tests/prose.py
 lint-cppcheck:
@@ -215,7 +219,8 @@ lint-shell:
 	$(Q)shellcheck $(LINT_SH)
 lint-man:
 	$(Q)mandoc -T lint -W warning $(LINT_MAN)
-# Allowed exposures in tenths, 100 is the worst.
+# The worst exposure that systemd-analyze security may report for each unit, in tenths (100: no
+# protection).
 EXPOSURES = $(addprefix systemd/bps-,scheduler:13 server:20 agent:23) $(B)/bps-agent:23
 lint-units:
 	$(Q)out=$$(systemd-analyze verify $(LINT_UNITS) 2>&1 | \

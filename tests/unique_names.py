@@ -1,8 +1,8 @@
 """Check that every non-static function and every struct tag is defined once.
 
-Grep and an index of tags then lead to one place. The parse relies on the format of the code: a
-definition starts in column 0, and the brace that opens the body of a function is alone in column 0.
-Static functions, anonymous structs and nested structs do not count.
+A search for a name, or an index of tags, then leads to one place. The parser relies on the format
+of the code: a definition starts in column 0, and the brace that opens the body of a function is
+alone in column 0. Static functions, anonymous structs and nested structs do not count.
 """
 
 import collections
@@ -18,7 +18,7 @@ EXCEPTIONS = {
     "copy_nontemporal": "one for each processor",
     "trainer_send": "test_roster.c replaces it by linking",
 }
-# tests/scale/stub.c replaces these by linking.
+# tests/scale/stub.c is linked instead of the sources that define these functions.
 EXCEPTIONS |= dict.fromkeys(("crc32c", "crc32c_portable", "reduce_all", "reduce_finish"), "stub")
 EXCEPTIONS |= dict.fromkeys(("reduce_fold", "reduce_isa", "reduce_select"), "stub")
 FOLDERS = ["common", "bps-agent", "bps-server", "bps-scheduler", "libbpsclient", "tests"]
@@ -34,7 +34,7 @@ def main() -> int:
     places: dict[str, list[str]] = collections.defaultdict(list)
     for folder in FOLDERS:
         for path in sorted(pathlib.Path(folder).rglob("*.[ch]")):
-            # A comment becomes as many newlines, so that line numbers stay the same.
+            # Replace each comment by its newlines, so that line numbers stay the same.
             text = COMMENT.sub(lambda m: "\n" * m[0].count("\n"), path.read_text())
             for kind, pattern in (("function", FUNCTION), ("struct", STRUCT)):
                 for match in pattern.finditer(text):
