@@ -16,7 +16,8 @@
 #define WORK_LIMIT      100000
 #define CHECK_EVERY     16
 #define JOIN_TIMEOUT_NS (20 * S)
-#define SCRIBBLE        0xee /* a trainer writes its next gradient */
+/* byte that overwrites a trainer's input once its round is done, like the next gradient */
+#define SCRIBBLE 0xee
 
 /* ---- around every event ---- */
 
@@ -91,12 +92,13 @@ void agent_leave(void *owner)
 
 /* ---- trainers ---- */
 
-struct sim_submit { /* in an event's bytes */
+struct sim_submit { /* stored in the bytes of an event */
 	struct sim_tensor_state *ts;
 	unsigned worker;
 };
 
-/* Trainers that use different priorities must not wait for each other without end. */
+/* With mixed priorities, agents rank their tensors differently. Trainers must make progress all the
+ * same, and must not wait for each other forever. */
 static uint16_t priority_of(const struct sim_agent *a, unsigned t)
 {
 	unsigned n = a->s->o.n_tensors;
@@ -114,7 +116,8 @@ void agent_submit(struct sim_agent *a, struct sim_tensor_state *ts, unsigned w, 
 			(unsigned long long)round, err_str(rc));
 }
 
-/* Take what a worker has put into its ring since the last look. */
+/* Submit the round that a worker has put into its ring since the last call. While an old round runs
+ * again after a restart, the ring waits. */
 void agent_take_ring(struct sim_agent *a, struct sim_tensor_state *ts, unsigned w)
 {
 	if (ts->taken[w] == ts->ring[w] || ts->again)
@@ -152,7 +155,7 @@ static void on_submit(struct sim *s, struct sim_event *e)
 		a->workers[sub.worker].rank, (unsigned long long)round, sub.ts->idx);
 	sub.ts->ring[sub.worker] = round;
 	if (!a->job)
-		return; /* the successor takes it */
+		return; /* the agent restarts: its next process takes the round from the ring */
 	agent_enter(a);
 	agent_take_ring(a, sub.ts, sub.worker);
 	agent_leave(a);
@@ -199,7 +202,8 @@ static bool is_at_barrier(const struct sim_agent *a)
 	return a->s->o.barrier_every && a->n_at_barrier == a->s->o.n_tensors;
 }
 
-/* A JOB message has arrived. */
+/* A JOB message has arrived: if the agent waits at a barrier that has been passed, submit the next
+ * rounds. Otherwise report again that it waits. */
 static void look_at_barrier(struct sim_agent *a, uint64_t passed)
 {
 	if (!is_at_barrier(a))
@@ -244,18 +248,18 @@ void agent_done(void *ctx, void *tensor_user, uint64_t round, int status, uint32
 	struct sim *s = a->s;
 	unsigned old = (unsigned)(round - 1) & 1;
 
-	if (a->dies_at_done && status == 0) { /* before its trainers are notified */
+	if (a->dies_at_done && status == 0) { /* dies before its trainers are notified */
 		a->dies_at_done = false;
 		agent_restart(s, a->idx, 0);
 	}
 	if (a->is_restarting)
 		return;
-	/* K6: rounds that were submitted meanwhile start now */
+	/* K6: after the repeated round, start the rounds that were submitted meanwhile. */
 	if (ts->again && round == ts->again) {
 		ts->again = 0;
 		if (status == 0)
 			sim_post(s, &a->node, 0, on_rings)->p = ts;
-		ts->failed = status; /* the job is over */
+		ts->failed = status; /* 0, or the error that ended the job */
 		return;
 	}
 	if (round != ts->round + 1)
@@ -321,7 +325,8 @@ static void join(struct sim_agent *a, unsigned w)
 	join_now(a, w);
 }
 
-/* Some trainers leave while they wait for admission. Others replace them with the next JOIN. */
+/* Withdraw some trainers that wait for admission. New trainers take their places with the next
+ * JOIN. */
 static void unjoin(struct sim_agent *a)
 {
 	for (unsigned w = 0; w < a->n_workers; w++) {
@@ -463,7 +468,8 @@ static void say_lost(struct sim_agent *a, uint32_t job, uint32_t rank)
 	sim_member_send(&a->m, &lost);
 }
 
-/* The agent learns of a job after its trainers have given up, as in the daemon's disown(). */
+/* The scheduler names a job whose trainers here have given up waiting. Report each of its ranks
+ * here as lost, as the daemon's disown() does. */
 static void disown(struct sim_agent *a, const struct ctl_job *msg)
 {
 	for (uint32_t i = 0; i < msg->n_members; i++)
@@ -475,7 +481,7 @@ static void disown(struct sim_agent *a, const struct ctl_job *msg)
 static void job_told(struct sim_agent *a, const struct ctl_msg *msg)
 {
 	if (a->s->o.is_elastic && a->s->oracle.has_end && !a->has_job_msg && !all_joined(a))
-		a->has_ended = true; /* no trainer asks for it again */
+		a->has_ended = true; /* the agent's trainers do not join another job */
 	if (a->has_ended && !a->has_job_msg) {
 		disown(a, &msg->job);
 		return;
@@ -487,7 +493,8 @@ static void job_told(struct sim_agent *a, const struct ctl_msg *msg)
 	}
 	if (a->job)
 		look_at_barrier(a, msg->job.barrier);
-	if (!a->has_job_msg && all_joined(a)) /* otherwise it comes again after JOINED */
+	/* otherwise the scheduler sends the job again after JOINED */
+	if (!a->has_job_msg && all_joined(a))
 		job_start(a, &msg->job);
 }
 
@@ -496,7 +503,7 @@ static void joined(struct sim_agent *a, const struct ctl_joined *msg)
 	struct sim_worker *w = &a->workers[msg->seq - 1];
 
 	if (msg->code == (uint32_t)-BPS_ENOTDURABLE)
-		return; /* retried at the next heartbeat */
+		return; /* join again at the next heartbeat */
 	if (msg->code == (uint32_t)-BPS_EEVICTED) {
 		a->has_ended = a->is_evicted = true;
 		return;
@@ -506,13 +513,14 @@ static void joined(struct sim_agent *a, const struct ctl_joined *msg)
 		return;
 	}
 	if (!msg->code && msg->job == CTL_NO_ID)
-		return; /* waits */
+		return; /* the worker waits until the job admits it */
 	if (!msg->code && a->has_ended && !a->has_job_msg) {
 		say_lost(a, msg->job, msg->rank);
 		return;
 	}
 	if (!msg->code && a->s->o.is_elastic && a->s->oracle.job && msg->job != a->s->oracle.job) {
-		/* The job of other workers; this agent joined too late. */
+		/* An elastic job formed before this agent joined, so its workers are in another
+		 * job. */
 		a->has_ended = true;
 		say_lost(a, msg->job, msg->rank);
 		return;
@@ -620,8 +628,8 @@ static void repeat(struct sim_agent *a)
 		declare(a);
 }
 
-/* All workers wait for the first tensor, the first worker for a later round than it submitted. The
- * scheduler therefore sends a question about that tensor. */
+/* Answer the scheduler's question about stuck rounds. The first worker reports one round less than
+ * the others, so that the scheduler asks again about tensor 0. */
 static void report(struct sim_agent *a, const struct ctl_probe *p)
 {
 	const struct sim_tensor_state *ts = &a->tensors[0];
@@ -692,7 +700,7 @@ void agent_message(struct sim *s, unsigned idx, const struct ctl_msg *msg)
 	agent_leave(a);
 }
 
-/* Workers that were not admitted yet ask again, and give up after some time. */
+/* Join again for the workers that are not admitted yet. Give up after some time. */
 static void on_join_timer(struct sim *s, struct sim_event *e)
 {
 	struct sim_agent *a = e->p;

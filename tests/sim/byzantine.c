@@ -1,15 +1,16 @@
-/* A misbehaving agent (I12). Messages of its core are changed on their way, and messages that no
- * core would send are made up: about its own job and others, with existing and invented pgens,
- * rounds and members. All are well-formed; decoders and fuzzers deal with the rest. It may damage
- * its own job and nothing else. */
+/* A misbehaving agent (I12). It changes messages of its core before they are sent, and makes up
+ * messages that no core would send. These concern its own job and other jobs, with existing and
+ * invented pgens, rounds and members. All of them are well-formed, since the tests and fuzzers of
+ * the decoders cover malformed ones. The agent may damage its own job and nothing else. */
 #include "tests/sim/peek.h"
 #include "tests/sim/sim.h"
 
 #include <string.h>
 
 #define LIE_PERMILLE 150
-#define REFUSED      "refused" /* a tensor whose messages all have an impossible shape */
-#define JUNK_BYTES   WIRE_INLINE_MAX
+/* name of a tensor that the scheduler must refuse, since all its shapes are impossible */
+#define REFUSED    "refused"
+#define JUNK_BYTES WIRE_INLINE_MAX
 
 static uint32_t any_job(struct sim *s)
 {
@@ -26,7 +27,7 @@ static uint32_t any_job(struct sim *s)
 	}
 }
 
-/* Return a pgen, mostly one that is in force somewhere. */
+/* Return a pgen. In most cases it is the current pgen of some partition. */
 static uint64_t any_pgen(struct sim *s)
 {
 	uint64_t pgen = rnd(s);
@@ -54,7 +55,7 @@ static uint16_t any_member(struct sim *s)
 	return (uint16_t)(rnd_chance(s, 50) ? rnd(s) : rnd_below(s, AGENTS_MAX));
 }
 
-/* Change one field of a message. */
+/* Change one field of a message, chosen at random. */
 static void twist(struct sim *s, struct wire_msg *m)
 {
 	switch (rnd_below(s, 12)) {
@@ -188,7 +189,7 @@ static void lie_to_scheduler(struct guest *g)
 		else
 			msg = (struct ctl_msg){CTL_DECLARE, .declare = {job, &decl, 1}};
 		break;
-	case 4: /* the same job name of another user is another job */
+	case 4: /* a job of the same name but another user is a different job */
 		msg = (struct ctl_msg){CTL_JOIN, .join = {.seq = 2,
 							 .uid = LIAR_UID,
 							 .job = "j",

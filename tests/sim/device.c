@@ -1,8 +1,9 @@
 /* Tensors on devices. Trainers write to device memory. An executor (bps-agent/executor/engine.h)
- * copies partitions to the inputs and sums from the outputs, after a delay and in any order. It
- * survives its agent: its latest message from the agent may be lost then, and its reports meanwhile
- * are lost. The successor runs rounds again, and the executor repeats the reports that it missed.
- * All by the seed. */
+ * copies partitions from there to the agent's input memory, and sums from its output memory back.
+ * Each copy takes a random time, so copies end in any order. The executor survives a restart of its
+ * agent. The agent's last message to it and its reports during the restart may be lost. The agent's
+ * next process runs rounds again, and the executor repeats the reports that were lost. The seed
+ * decides everything. */
 #include "tests/sim/sim.h"
 
 #include <errno.h>
@@ -10,7 +11,7 @@
 
 enum { AWAY, STAGED, LANDING, LANDED };
 
-struct sim_step { /* in an event's bytes */
+struct sim_step { /* stored in the bytes of an event */
 	struct sim_tensor_state *ts;
 	uint32_t part;
 };
@@ -47,8 +48,8 @@ static void later(struct sim_tensor_state *ts, uint32_t part, uint64_t round, si
 	post_step(ts, trainers_of(ts->agent), rnd_below(s, 2 * s->o.delay_ns), part, round, fn);
 }
 
-/* Schedule a report to the agent, lost when the agent dies first. Reports stay in order, since the
- * delay is constant. */
+/* Schedule a report to the agent. It is lost when the agent's process dies first. Reports stay in
+ * order, since the delay is constant. */
 static void say(struct sim_tensor_state *ts, uint32_t part, uint64_t round, sim_event_fn *fn)
 {
 	post_step(ts, &ts->agent->node, ts->agent->s->o.delay_ns / 4, part, round, fn);
@@ -77,8 +78,8 @@ static void on_say_staged(struct sim *s, struct sim_event *e)
 	if (is_over(step.ts))
 		return;
 	agent_enter(a);
-	/* A report that is repeated to a successor may concern a sum that it found in its kept
-	 * memory. */
+	/* A refused report is fine after a restart: the executor repeats a report, and the agent
+	 * has found the sum in its kept memory already. */
 	if (agt_part_staged(step.ts->t, step.part, e->a) < 0 &&
 		atomic_load(&step.ts->kept[step.part].landed) < e->a)
 		violation(s, "%s tensor %u: partition %u of round %llu has no waiting trainer",
@@ -181,7 +182,7 @@ static void on_land(struct sim *s, struct sim_event *e)
 	struct sim_executor *x = &step.ts->exec;
 
 	if (e->a < x->round || x->is_done || x->part[step.part] > STAGED)
-		return; /* a repetition */
+		return; /* a repeated report */
 	if (e->a != x->round || x->part[step.part] != STAGED)
 		violation(s, "%s tensor %u: partition %u of round %llu has landed unstaged",
 			step.ts->agent->node.name, step.ts->idx, step.part,

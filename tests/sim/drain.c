@@ -1,6 +1,6 @@
-/* Operators drain and undrain servers, and servers come late. Stopped processes of servers send
- * LEAVE, end, and come back. This happens together with the other faults of the seed, or without
- * any. */
+/* Operators drain and undrain servers, and some servers start late. Some server processes receive a
+ * stop signal: they send LEAVE, end, and start again. All this happens in histories with and
+ * without other faults. */
 #include "bps-scheduler/placement/drain.h"
 #include "tests/sim/move.h"
 #include "tests/sim/sim.h"
@@ -9,8 +9,8 @@
 
 #define LEAVE_BOUND_NS (20 * S)
 #define LAST_NS        (1 * S)
-/* Without other faults a drained server is empty by then: it has fewer partitions than a batch,
- * which waits for a heartbeat of every agent. */
+/* Time in which a drained server becomes empty when nothing else fails. Its few partitions move in
+ * one batch. The next batch would wait for a heartbeat of every agent. */
 #define EMPTY_NS (3 * S)
 
 static bool is_calm(const struct sim *s)
@@ -20,7 +20,8 @@ static bool is_calm(const struct sim *s)
 
 /* ---- operators ---- */
 
-/* e->a: server, e->b: the order after which it should be empty. */
+/* e->a: the server. e->b: its count of orders at the time of the drain. A later order cancels the
+ * check. */
 static void on_should_be_empty(struct sim *s, struct sim_event *e)
 {
 	const struct sim_server *srv = &s->servers[e->a];
@@ -101,9 +102,9 @@ void server_say_leave(struct sim_server *srv)
 		sim_member_send(&srv->m, &msg);
 }
 
-/* Runs at each thread after the plans that came before LEFT, which took everything away, and before
- * those that come after it. When no other server is left, one that is about to end gets partitions
- * again. */
+/* Check that a server that received LEFT has no partitions. Runs in each thread between the plans
+ * that arrived before LEFT and those that arrive after it. The later ones may add partitions again,
+ * when no other server is left. */
 static void on_left_thread(struct sim *s, struct sim_event *e)
 {
 	const struct sim_thread *t = e->p;
@@ -128,8 +129,8 @@ void server_left(struct sim_server *srv, const struct ctl_left *msg)
 	srv->has_left = true;
 	if (srv->leave_ns > s->now + LAST_NS)
 		srv->leave_ns = s->now + LAST_NS;
-	/* A plan that comes twice would return its partitions. Real connections do not repeat
-	 * messages. */
+	/* A duplicate of an old plan would add the partitions again. Skip the check in histories
+	 * that duplicate plans, which real connections never do. */
 	for (unsigned k = 0; k < s->o.n_threads && !s->o.has_old_plans; k++) {
 		struct sim_thread *t = &srv->threads[k];
 
@@ -166,8 +167,8 @@ static void on_drain_event(struct sim *s, struct sim_event *e)
 	sim_post(s, NULL, 1 + rnd_below(s, 2 * s->o.drain_gap_ns), on_drain_event);
 }
 
-/* Start the operators' orders. Servers that are drained when faults end stay drained. Jobs must end
- * all the same. */
+/* Start the operators' orders. Servers that are drained when the faults end stay drained, and jobs
+ * must end even so. */
 void drains_start(struct sim *s)
 {
 	sim_post(s, NULL, rnd_below(s, 2 * s->o.drain_gap_ns), on_drain_event);
@@ -179,8 +180,8 @@ void drains_draw(struct sim *s)
 
 	o->drain_gap_ns = (20 * MS) << rnd_below(s, 7);
 	o->has_old_plans = o->ctl_again_permille > 0;
-	/* A server that ends does not wait for silent agents. In histories that are only about
-	 * silent agents, its end would end the job. */
+	/* A server that ends does not wait for silent agents. In histories with silent agents
+	 * alone, jobs must survive, but the end of a server would end them. */
 	if (o->has_deaf)
 		return;
 	o->is_forming_calm = rnd_chance(s, 800);

@@ -1,5 +1,5 @@
-/* Eager bytes of eager.h: pieces that leave the sender's memory at random moments, and the reads
- * that take them. */
+/* Eager bytes (eager.h): they leave the sender's memory in pieces at random moments, and reads at
+ * the receiver take them. */
 #include "tests/sim/eager.h"
 
 #include <string.h>
@@ -12,17 +12,17 @@
 struct sim_eager {
 	struct sim_eager *next, **prev; /* list of the sender's offers, newest first */
 	struct sim_end *from;
-	uint64_t number; /* of its message */
+	uint64_t number; /* number of the message that offers the bytes */
 	uint16_t segment;
 	uint64_t offset;
 	uint32_t len, piece;
 	uint32_t taken; /* copied from the sender's memory so far */
 	uint32_t crc;   /* of the bytes when the offer was sent */
 	int status;
-	bool is_here;  /* arrived, waits for its message */
-	bool is_heard; /* its message has arrived */
-	bool is_old;   /* and a later offer of the same memory, too */
-	bool is_open;  /* it goes to rd, or is discarded */
+	bool is_here;  /* the bytes have arrived and wait for their message */
+	bool is_heard; /* the message has arrived */
+	bool is_old;   /* a later message that offers the same memory has arrived, too */
+	bool is_open;  /* decided: the bytes go to rd, or are discarded when rd is NULL */
 	struct sim_read *rd;
 	uint8_t *bytes;
 };
@@ -36,7 +36,7 @@ bool eager_takes(const struct sim_end *from, bool is_patient)
 {
 	struct sim *s = from->port->s;
 
-	/* A sender that is not patient has the longer queue. */
+	/* An impatient sender may queue twice as many offers as a patient one. */
 	return !from->pipe->is_near && from->n_eager < s->o.eager_max * (is_patient ? 1 : 2) &&
 	       !rnd_chance(s, s->o.eagain_permille);
 }
@@ -48,7 +48,7 @@ static bool is_in_segment(const struct sim_eager *e)
 	return e->segment < p->n_segs && e->offset + e->len <= p->segs[e->segment].bytes;
 }
 
-/* All bytes have arrived. */
+/* All bytes have arrived: end the read, if any, and free them. */
 static void eager_end(struct sim_eager *e)
 {
 	struct sim *s = e->from->port->s;
@@ -77,7 +77,7 @@ static void on_take(struct sim *s, struct sim_event *e)
 	}
 	n = n < eager->piece ? n : eager->piece;
 	if (!is_in_segment(eager))
-		eager->status = BPS_ENOTFOUND; /* withdrawn */
+		eager->status = BPS_ENOTFOUND; /* the sender has withdrawn the memory */
 	else
 		memcpy(eager->bytes + at, from->port->segs[eager->segment].mem + eager->offset + at,
 			n);
@@ -99,7 +99,7 @@ static void on_open(struct sim *s, struct sim_event *e)
 	struct sim_eager *eager = e->p;
 	struct sim_end *to = eager->from->peer;
 
-	/* this end does not know yet that the sender accepted the connection */
+	/* The receiver does not know yet that the sender accepted the connection: try again. */
 	if (to->is_connecting) {
 		sim_post(s, to->port->node, sim_net_delay(s), on_open)->p = eager;
 		return;
@@ -164,7 +164,8 @@ void eager_heard(struct sim_end *to, const struct wire_msg *m, uint64_t number)
 		if (e->number != number || e->is_heard)
 			continue;
 		e->is_heard = true;
-		/* After this turn, since the receiver of the offer may not read at once. */
+		/* Decide in a later event, since the receiver need not read as soon as the offer
+		 * arrives. */
 		if (e->is_here)
 			sim_post(s, to->port->node, rnd_below(s, s->o.delay_ns), on_open)->p = e;
 	}

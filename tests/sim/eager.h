@@ -1,10 +1,10 @@
 #ifndef BPS_TESTS_SIM_EAGER_H
 #define BPS_TESTS_SIM_EAGER_H
 /* Eager bytes: bytes sent with an offer and without a request (xport_send_eager). They leave the
- * sender's memory piece by piece, with or without a read. They arrive at a random moment and wait
- * for their offer, no longer: a read that the offer started takes them, otherwise they are
- * discarded. Unlike our own sockets these keep no order among each other, since the interface
- * promises none. */
+ * sender's memory piece by piece, whether or not a read takes them. They arrive at a random moment
+ * and wait until their offer arrives. If the offer starts a read, it takes them; otherwise they are
+ * discarded. Bytes of different offers may overtake each other. Our own sockets keep their order,
+ * but the transport interface does not promise it. */
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -15,18 +15,19 @@ struct sim_eager;
 struct sim_read;
 struct sim;
 
-/* Draw from the seed how many offers may be leaving an end at a time. 0: the transport has no eager
- * bytes. */
+/* Draw from the seed how many offers of one end of a connection may be in progress at a time. 0:
+ * the transport has no eager bytes. */
 void eager_draw(struct sim *s);
-/* Return whether the bytes of another offer may leave now. */
+/* Return whether the bytes of one more offer may leave this end now. */
 bool eager_takes(const struct sim_end *from, bool is_patient);
-/* Send the bytes of the message with that number, which is on its way. */
+/* Send the bytes that message m offers. number: the message's number on this connection. */
 void eager_send(struct sim_end *from, const struct wire_msg *m, uint64_t number);
-/* A message has arrived at this end. Its bytes need not wait for it, and bytes of older offers of
- * the same memory are outdated. */
+/* Note that message m has arrived at this end. Its eager bytes may arrive from now on. Bytes of
+ * earlier offers of the same memory are out of date. */
 void eager_heard(struct sim_end *to, const struct wire_msg *m, uint64_t number);
-/* Let rd take its bytes from an eager offer. False: it has to request them. */
+/* Let the read rd take its bytes from an eager offer. False: there is none, and rd has to request
+ * them. */
 bool eager_takes_read(struct sim_read *rd);
-/* The read is over: discard what is still to come. */
+/* The read that took these bytes is over. Discard the bytes that still arrive. */
 void eager_forget(struct sim_eager *e);
 #endif

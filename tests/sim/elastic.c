@@ -1,7 +1,8 @@
-/* Jobs whose members change. Other histories compare all partitions of a round with one sum. Here
- * partitions of a round may have different contributors, so each is compared with the sum over
- * those that it names. Machines that were removed may hold results that the others do not have.
- * Results are therefore compared among the machines that were in the job to its end. */
+/* Jobs whose members change. In other histories all partitions of a round are compared with one
+ * sum. Here partitions of one round may have different contributors, so each is compared with the
+ * sum over the contributors that it names. A machine that was removed may hold a result that no
+ * other machine has. So results are only compared among the machines that were in the job at its
+ * end. */
 #include "tests/sim/move.h"
 #include "tests/sim/peek.h"
 #include "tests/sim/sim.h"
@@ -31,7 +32,7 @@ static void draw_shrink(struct sim *s)
 		o->faults |= 1u << F_AGT_LONG;
 }
 
-/* Some of these jobs shrink, too. */
+/* Jobs with backup machines. Some of them may shrink, too. */
 static void draw_backup(struct sim *s)
 {
 	struct sim_options *o = &s->o;
@@ -67,7 +68,8 @@ void elastic_draw(struct sim *s)
 {
 	struct sim_options *o = &s->o;
 
-	/* Depends on the seed's last digit, so that the histories of other seeds stay the same. */
+	/* The last digit of the seed decides. Older seeds with another last digit keep their
+	 * histories. */
 	if (o->n_agents < 2)
 		return;
 	if (s->seed % 10 == 5)
@@ -87,9 +89,9 @@ static unsigned agent_of(const struct sim *s, uint32_t member_id)
 	return i;
 }
 
-/* An agent that never learned that it was in the job. Either its trainers joined again before they
- * received the first end, or others replaced those that gave up waiting. It is admitted, and leaves
- * when it learns of that end. It has no sum of the job. */
+/* Return whether an agent never learned that it was in the job. Its trainers joined again before
+ * they received the end of their first job, or replaced others that gave up waiting. The scheduler
+ * admits such an agent. It leaves when that end arrives, and has no sum of the job. */
 static bool does_not_know(const struct sim *s, uint32_t agent)
 {
 	for (unsigned i = 0; i < s->o.n_agents; i++)
@@ -111,8 +113,8 @@ void elastic_job(struct sim *s, const struct ctl_job *job)
 	o->n_members = job->n_members;
 	for (unsigned i = 0; i < job->n_members; i++) {
 		o->agents[i] = job->members[i].agent;
-		/* Ranks of a removed machine may be assigned to others. The machine uses them until
-		 * it is notified. */
+		/* Keep the first ranks of each machine. The ranks of a removed machine may be given
+		 * to others, but the machine uses them until it is notified. */
 		for (unsigned k = 0; !o->n_ranks[i] && k < job->members[i].n_ranks; k++)
 			o->ranks[i][k] = job->members[i].ranks[k].rank;
 		if (!o->n_ranks[i])
@@ -128,7 +130,7 @@ void elastic_job(struct sim *s, const struct ctl_job *job)
 bool elastic_may_end(const struct sim *s, uint32_t code)
 {
 	if (!s->o.is_shrink)
-		return true; /* others may do so, too */
+		return true; /* an elastic job that does not shrink may end with any code */
 	return code == 0 ||
 	       ((code == (uint32_t)-BPS_EAGENT_LOST || code == (uint32_t)-BPS_EDEVICE) &&
 		       move_machines_left(s->sched.core, s->oracle.job) <= 1);
@@ -154,7 +156,7 @@ void elastic_result(
 	}
 }
 
-/* Return which of the members at the end were there in that round. */
+/* Return the subset of the members `all` that already took part in that round. */
 static uint32_t members_then(const struct sim *s, unsigned round, uint32_t all)
 {
 	for (unsigned i = 0; i < s->oracle.n_members; i++) {
@@ -193,7 +195,8 @@ static void compare(struct sim *s, unsigned a, unsigned b, uint32_t all)
 	}
 }
 
-/* Return the members at the job's end, and their agents. */
+/* Return the members that are in the job at its end, a bit each. *ret_agents: a bit for each
+ * agent. */
 static uint32_t survivors(const struct sim *s, uint32_t *ret_agents)
 {
 	uint32_t all = 0;

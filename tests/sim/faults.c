@@ -1,15 +1,16 @@
-/* Draws of a seed: the shape of the job, the behaviour of the network, and which faults happen.
- * Swarm testing: a seed that leaves most kinds out reaches states that a mix of all hides. */
+/* Draw from the seed the shape of the job, the behaviour of the network, and which faults happen,
+ * and inject the faults. This is swarm testing: each seed leaves most kinds of faults out. It
+ * reaches states that a mix of all faults hides. */
 #include "tests/sim/eager.h"
 #include "tests/sim/move.h"
 #include "tests/sim/sim.h"
 
 #include <string.h>
 
-/* T of I9: everything has ended this long after the last fault. */
+/* The time T of invariant I9: everything must have ended this long after the last fault. */
 #define SETTLE_NS (60 * S)
-/* Total time of faults on the agents' control plane that a job must survive: below the scheduler's
- * patience (5 s). */
+/* The total time of faults between agents and scheduler that a job must survive. It is below the
+ * time that the scheduler waits for an agent (5 s). */
 #define AGENT_FAULT_NS (2500 * MS)
 
 const char *const fault_names[F_COUNT] = {"connection loss", "server killed", "server gone",
@@ -78,12 +79,13 @@ static void draw_net(struct sim *s)
 	o->peer_window_bytes = (size_t)512 << rnd_below(s, 5);
 	o->window_bytes = (size_t)512 << rnd_below(s, 6);
 	eager_draw(s);
-	/* Derived from the seed without a draw, so that the histories of older seeds stay the
-	 * same. */
+	/* Computed from the seed without a random draw, so that the histories of older seeds stay
+	 * the same. */
 	o->job_inflight_bytes = s->seed % 4 ? 0 : (size_t)1024 << (s->seed / 4 % 3);
 }
 
-/* Reads that outlive placements: memory that a server reuses too early is still being read (B3). */
+/* Let reads take longer than a placement lasts. A server that reuses memory too early then changes
+ * it while a peer still reads it (B3). */
 static void draw_long_reads(struct sim *s)
 {
 	struct sim_options *o = &s->o;
@@ -97,8 +99,8 @@ static void draw_long_reads(struct sim *s)
 	o->think_ns = 1 * MS;
 }
 
-/* Only the connections between agents and the scheduler fail, for much longer than it waits. No job
- * may end for that (C4). */
+/* Let only the connections between agents and scheduler fail, for much longer than the scheduler
+ * waits. No job may end because of this (C4). */
 static void draw_deaf(struct sim_options *o)
 {
 	o->has_deaf = true;
@@ -108,7 +110,7 @@ static void draw_deaf(struct sim_options *o)
 	o->faults_ns = 40 * S;
 }
 
-/* Agents' processes die and come back, together with any other fault. */
+/* Let processes of agents die and start again, together with any other fault. */
 static void draw_restarts(struct sim *s)
 {
 	struct sim_options *o = &s->o;
@@ -146,7 +148,8 @@ void options_draw(struct sim *s)
 		draw_long_reads(s);
 	if (s->seed % 32 == 0)
 		draw_deaf(o);
-	/* Derived from the seed, so that the histories of all others stay the same. */
+	/* Computed from the seed without a random draw, so that the histories of older seeds stay
+	 * the same. */
 	o->lead_bytes = mix(s->seed ^ 0x1ead) % 3 ? mix(s->seed ^ 0x1eada) % 2048 : SIZE_MAX;
 	o->turn_bytes = mix(s->seed ^ 0x70b1) % 2 ? mix(s->seed ^ 0x70b2) % 8192 : 0;
 	o->ahead_bytes = mix(s->seed ^ 0xa4ead) % 2 ? (uint32_t)(mix(s->seed ^ 0xa4eae) % 4096) : 0;
@@ -155,7 +158,8 @@ void options_draw(struct sim *s)
 		draw_restarts(s);
 	if (s->seed % 32)
 		elastic_draw(s);
-	o->has_near = UINT32_C(0x92082302) >> (s->seed % 32) & 1; /* 1 8 9 13 19 25 28 31 */
+	/* seeds 1 8 9 13 19 25 28 31 of each 32 */
+	o->has_near = UINT32_C(0x92082302) >> (s->seed % 32) & 1;
 	o->has_drains = s->seed % 16 == 3 || s->seed % 16 == 11 || s->seed % 64 == 32;
 	if (o->has_drains)
 		drains_draw(s);
@@ -250,7 +254,7 @@ static void fault_agent(struct sim *s, enum fault f)
 	case F_AGT_LOSS:
 		if (!rnd_chance(s, 300))
 			break;
-		/* mix draws nothing, so that later draws of recorded seeds stay the same. */
+		/* mix() makes no random draw, so that recorded seeds keep their later draws. */
 		if (s->o.is_shrink && mix(s->seed ^ s->now) % 2)
 			device_lose(a);
 		else
@@ -377,7 +381,7 @@ static void on_fault(struct sim *s, struct sim_event *e)
 	sim_post(s, NULL, 1 + rnd_below(s, 2 * s->o.fault_gap_ns), on_fault);
 }
 
-/* The network works from now on. */
+/* The faults are over: from now on the network works without faults. */
 static void on_faults_end(struct sim *s, struct sim_event *e)
 {
 	struct sim_options *o = &s->o;

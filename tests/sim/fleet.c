@@ -1,5 +1,5 @@
-/* Many seeds in several processes, with their counters in shared memory. Forked processes, one
- * thread each. */
+/* Run many seeds in several forked processes, each with one thread. Their counters are in shared
+ * memory. */
 #include "tests/sim/fleet.h"
 
 #include <stdatomic.h>
@@ -11,19 +11,20 @@
 
 #include "tests/sim/sim.h"
 
-#define BLOCK 1000 /* seeds */
+#define BLOCK 1000 /* seeds that a process runs between two looks at is_over */
 
 struct sim_share {
 	struct sim_totals tot;
 	uint64_t n_bad;
 };
 struct sim_board {
-	/* set by the process that finds a violation; all read it before each block of seeds */
+	/* set by a process that finds a violation; every process reads it before each block of
+	 * seeds */
 	_Atomic bool is_over;
 	struct sim_share shares[];
 };
 
-/* Add counters, and keep the slowest history. */
+/* Add the counters of another process, and keep the slower of the two slowest histories. */
 static void add(struct sim_totals *to, const struct sim_totals *from)
 {
 	uint64_t *t = (uint64_t *)to;
@@ -52,7 +53,7 @@ static void work(struct sim_board *b, unsigned me, unsigned n_jobs, uint64_t fir
 	}
 }
 
-/* Wait for a process. Returns 0, or 1 when it died. */
+/* Wait for one process to end. Return 0, or 1 when it died. */
 static unsigned reap(struct sim_board *b, bool keeps_going)
 {
 	int status = 0;

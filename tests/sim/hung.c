@@ -1,6 +1,7 @@
-/* C2: a server that hangs while the scheduler restarts, or that only the scheduler does not reach.
- * Nothing else fails in these histories. Agents had connections to that server and come back, so
- * the first is dead long before the end of the grace, and the second not at all. */
+/* Rule C2, in histories without other faults. The scheduler restarts. Meanwhile a server either
+ * hangs (case 1), or loses only its connection to the scheduler (case 2). All agents, which had
+ * connections to that server, reconnect to the scheduler. It must then declare the server of case 1
+ * dead long before the end of its grace period, and never declare the server of case 2 dead. */
 #include "tests/sim/move.h"
 #include "tests/sim/peek.h"
 #include "tests/sim/sim.h"
@@ -10,7 +11,7 @@
 #define LOOK_NS    (50 * MS)
 #define DEAD_NS    (3 * S)     /* --server-dead of the simulated scheduler */
 #define GRACE_NS   (10 * S)    /* twice its --agent-dead */
-#define SLACK_NS   (1700 * MS) /* two questions and their answers */
+#define SLACK_NS   (1700 * MS) /* time for two questions to the agents and their answers */
 #define HANG_NS    (15 * S)
 #define SETTLED_NS (100 * MS)
 
@@ -37,7 +38,8 @@ static bool is_dead(const struct sim *s, const struct sim_hung *h)
 	return peek_is_down(s->sched.core, name);
 }
 
-/* A member may not have noticed yet that its connection has ended. */
+/* Return whether the scheduler sees the member as connected. The member itself may notice the end
+ * of a connection later. */
 static bool is_connected(const struct sim_member *m)
 {
 	return m->conn && m->conn->is_open_s && m->is_welcome;
@@ -76,7 +78,8 @@ static void on_look(struct sim *s, struct sim_event *e)
 			(double)(s->now - h->started_ns) / 1e9);
 }
 
-/* Every agent of the job has a connection for each of its partitions, some on this server. */
+/* Return whether every agent of the job has a connection for each of its partitions, and this
+ * server has some of the partitions. */
 static bool is_ready(const struct sim *s, unsigned server)
 {
 	char name[16];

@@ -1,10 +1,10 @@
-/* More jobs than one. Guests are agents of one worker each, two to a job, on the same scheduler and
- * servers as the main job. Their machines do not fail, so their jobs have to end well, with exact
- * sums, whatever happens elsewhere. In some histories one guest misbehaves (byzantine.c): its own
- * job, and only that one, may then come to any end. In others the second job has no agents of its
- * own: it runs in those of the first, so that a core has two jobs with one window and the same
- * connections. A guest then is a job's part in an agent, and guest.agent the one in whose process
- * it is. */
+/* More than one job. Guests are agents of one worker each. Two guests form a job, on the same
+ * scheduler and servers as the main job. Their machines do not fail, so their jobs must succeed
+ * with exact sums, whatever happens to the main job. In some histories one guest misbehaves
+ * (byzantine.c). Its own job alone may then end in any way. In other histories the second job has
+ * no agents of its own and runs in those of the first. A core then has two jobs, with one window
+ * and the same connections. In that case a struct guest is one job's part of an agent, and
+ * guest.agent is the guest whose process it shares. */
 #include "tests/sim/move.h"
 #include "tests/invariants/invariants.h"
 #include "tests/sim/peek.h"
@@ -21,12 +21,12 @@
 #define AGAIN_NS    (10 * MS)
 #define WORK_LIMIT  100000
 #define CHECK_EVERY 16
-#define TENANTS     0x7e4a47 /* an independent draw, which changes no other */
-/* declarations of a greedy job, and the time between two */
+#define TENANTS     0x7e4a47 /* salt for a random draw that changes no other draw */
+/* Number of tensors that each worker of a greedy job declares, and the time between two of them. */
 #define N_GREEDY     64
 #define GREED_GAP_NS (5 * MS)
-#define LATE_NS      (1500 * MS) /* start of the other jobs, after the greedy one's */
-/* a job with a misbehaving agent is ended this long after the last fault */
+#define LATE_NS      (1500 * MS) /* delay of the other jobs' start after that of the greedy job */
+/* A job with a misbehaving agent is killed this long after the last fault. */
 #define KILL_NS (1 * S)
 
 /* ---- around every event ---- */
@@ -111,7 +111,8 @@ static uint32_t value(const struct guest *g, unsigned t, uint32_t rank, uint64_t
 	return (uint32_t)seed + i * ((uint32_t)(seed >> 32) | 1);
 }
 
-/* Return the next guest in the process of agent a, after g. The first is a itself. */
+/* Return the guest after g in the process of agent a, or NULL. The first guest of the process is
+ * a. */
 static struct guest *next_in(struct guest *a, const struct guest *g)
 {
 	struct sim *s = a->s;
@@ -352,7 +353,7 @@ static void plan(struct guest *g, const struct ctl_plan *msg)
 		unsigned t = (unsigned)atoi(msg->tensors[i].name + 1);
 
 		if (t >= GUEST_TENSORS)
-			continue; /* made up by its misbehaving agent */
+			continue; /* a tensor that the misbehaving agent of the job made up */
 		if (agt_tensor_plan(g->tensors[t].t, &msg->tensors[i]) < 0)
 			violation(g->s, "%s cannot take the plan of tensor %u", g->node.name, t);
 		g->tensors[t].is_planned = true;
@@ -401,7 +402,8 @@ static void welcome(struct guest *a)
 static void joined(struct guest *g, const struct ctl_joined *msg)
 {
 	if (msg->seq != join_seq(g))
-		/* for another guest in this process, or for another job of the misbehaving agent */
+		/* The answer is for another guest in this process, or for another job of the
+		 * misbehaving agent. */
 		return;
 	if (msg->code && msg->code != (uint32_t)-BPS_ENOTDURABLE && !job_of(g)->has_liar)
 		violation(g->s, "%s is not admitted: %s", g->node.name, msg->text);
@@ -449,7 +451,7 @@ void guest_message(struct sim *s, unsigned idx, const struct ctl_msg *msg)
 	case CTL_PEERS:
 		peers(a, &msg->peers);
 		break;
-	case CTL_PROBE: /* never answered: the scheduler's time limit ends it */
+	case CTL_PROBE: /* not answered: the scheduler's time limit ends the question */
 	case CTL_SIGHT:
 		break;
 	default:
@@ -533,10 +535,11 @@ static void guest_start(struct sim *s, struct sim_event *e)
 		sim_post(s, &g->agent->node, g->agent == g ? 500 * MS : 0, on_join_timer)->p = g;
 		return;
 	}
-	sim_post(s, NULL, 10 * MS, guest_start)->a = e->a; /* its agent has not started */
+	/* the agent whose process it shares has not started yet: try again */
+	sim_post(s, NULL, 10 * MS, guest_start)->a = e->a;
 }
 
-/* An operator ends the job of a misbehaving agent, which may not end otherwise. */
+/* Let an operator kill the job of a misbehaving agent, since such a job may never end by itself. */
 static void on_kill(struct sim *s, struct sim_event *e)
 {
 	uint32_t id = s->guest_jobs[e->a].id;
@@ -550,7 +553,8 @@ static void on_kill(struct sim *s, struct sim_event *e)
 	do {
 		rc = sched_job_kill(s->sched.core, id, "it has a liar", s->now);
 		trace(s, "operator: job kill #%u: %s", id, rc ? err_str(rc) : "done");
-		id = move_job_of(s->sched.core, LIAR_UID); /* the job that it opened in addition */
+		/* a job that the misbehaving agent opened in addition */
+		id = move_job_of(s->sched.core, LIAR_UID);
 	} while (id && (rc == 0 || rc == BPS_ENOTFOUND) && ++n < 64);
 	sched_settle(s);
 }
@@ -566,7 +570,7 @@ void guests_draw(struct sim *s)
 			.rounds = (unsigned)rnd_between(s, 4, ROUNDS_MAX)};
 	if (o->has_greedy)
 		o->n_guests = GUESTS_MAX;
-	if (o->has_greedy) { /* the memory of lost servers is not there */
+	if (o->has_greedy) { /* a lost server would reduce the memory whose exhaustion is tested */
 		o->faults = 0;
 		o->is_forming_calm = true;
 	}
@@ -596,8 +600,8 @@ void guests_start(struct sim *s)
 		sim_post(s, NULL, KILL_NS, on_kill)->a = 0;
 }
 
-/* A misbehaving agent may have reported the leave of its own worker while the job formed. It then
- * receives no end. */
+/* Return whether a guest's job has ended as it must. A misbehaving agent may have sent LEAVE for
+ * its own worker while the job formed. It then receives no end. */
 static bool has_its_end(const struct guest *g)
 {
 	return g->has_job_msg ? g->has_ended && g->is_released : g->has_ended || g->is_liar;

@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""Run very many histories in blocks and record their results.
+"""Run many millions of histories in blocks and record their results.
 
     tests/sim/long.py build/release/tests/sim --seeds 1..10000000 [--jobs 2] [--minutes 55]
         [--report FILE]
 
-Each block of 100,000 is a line in the file of records (--records), which outlives the run. A run
-that was stopped, or that ended after --minutes, is continued with the missing blocks. This may
-happen with a later commit, or on another machine with other seeds. The report is made of all
-records. Exit status 1: a history was wrong; 3: blocks are still missing.
+Each block of 100,000 histories is a line in the file of records (--records), which outlives the
+run. When a run was stopped, or ended after --minutes, the next run continues with the missing
+blocks. The next run may use a later commit, or another machine with other seeds. The report is made
+from all records. Exit status 1: a history was wrong; 3: blocks are still missing.
 """
 
 import argparse
@@ -21,7 +21,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 BLOCK = 100000
-MORE = ("slowest_ns", "slowest_seed")  # not added up
+MORE = ("slowest_ns", "slowest_seed")  # keys of a record whose values cannot be added up
 
 
 def commit():
@@ -46,7 +46,10 @@ def read(records):
 
 
 def run(args, first, last, of_commit):
-    """Return the block's record. "bad" has the violations; a program that dies is one, too."""
+    """Run a block and return its record.
+
+    The key "bad" has the violations. A program that dies counts as a violation.
+    """
     command = [
         str(args.sim),
         "--seeds",
@@ -163,7 +166,8 @@ def main():
     done = {(r["first"], r["last"]) for r in read(args.records)}
     todo = [b for b in blocks(args.seeds) if b not in done]
     end = time.monotonic() + args.minutes * 60 if args.minutes else float("inf")
-    of_commit = commit()  # of the program that runs, whatever is checked out meanwhile
+    # read once: it stays the commit of the running program if another is checked out
+    of_commit = commit()
     while todo and time.monotonic() < end:
         record = run(args, *todo.pop(0), of_commit)
         with open(args.records, "a", encoding="ascii") as f:

@@ -1,4 +1,4 @@
-/* The simulator's command; usage() has its options. */
+/* The simulator's command line. usage() has its options. */
 #include "tests/sim/fleet.h"
 #include "tests/sim/sim.h"
 
@@ -15,7 +15,7 @@
 #include "common/base/log.h"
 
 #define LOG_NONE ((enum log_level)0)
-#define HANG_S   20 /* real time for one history */
+#define HANG_S   20 /* seconds of real time after which a history counts as hung */
 #define JOBS_MAX 1024
 
 static const char usage[] =
@@ -38,7 +38,7 @@ struct sim_args {
 	bool is_traced, has_report, has_json, keeps_going;
 };
 
-/* For the signal handlers only: which seed is running. */
+/* The seed that is running, for the signal handlers, which print it. */
 static volatile uint64_t running_seed;
 
 static void on_signal(int sig)
@@ -199,11 +199,11 @@ static uint64_t run_all(struct sim *s, const struct sim_args *a, struct sim_tota
 		return run_file(s, a->file, a->keeps_going);
 	if (a->n_jobs < 2)
 		return run_range(s, a);
-	alarm(0); /* each child has its own alarm */
+	alarm(0); /* cancel the parent's alarm, since each child sets its own */
 	return fleet_run(a->n_jobs, a->first, a->last, a->keeps_going, run_block, &crew, tot);
 }
 
-/* Run a mutant: a program in the same folder as this one. */
+/* Run the mutant with that name: a program in the same folder as this one. */
 static void run_mutant(char **argv, const char *name)
 {
 	char path[4096];

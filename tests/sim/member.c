@@ -17,7 +17,7 @@ static void on_connect(struct sim *s, struct sim_event *e)
 		ctl_connect(m);
 }
 
-/* Delays as in common/control/ctlclient.h. */
+/* Connect after the delays of common/control/ctlclient.h. */
 static void connect_later(struct sim_member *m)
 {
 	static const uint64_t delays_ms[] = {0, 100, 300};
@@ -27,8 +27,9 @@ static void connect_later(struct sim_member *m)
 	sim_post(m->s, m->node, delay, on_connect)->p = m;
 }
 
-/* In one seed of four no card has a configured speed: speeds are measured, and change by a factor
- * of up to 8 all the time. The draw is separate, so that the other faults stay the same. */
+/* Return whether speeds of network cards are measured, in one seed of four. In the others they are
+ * configured. Measured speeds change all the time by a factor of up to 8. The draw is separate, so
+ * that the other faults stay the same. */
 static bool is_measured(const struct sim *s)
 {
 	return mix(s->seed) % 4 == 0;
@@ -71,7 +72,7 @@ void member_start(struct sim_member *m)
 	struct sim *s = m->s;
 	const char *host = m->host;
 
-	/* A process has no memory of its predecessor. */
+	/* The new process knows nothing of the previous one. */
 	*m = (struct sim_member){
 		.s = s, .node = m->node, .role = m->role, .idx = m->idx, .host = host};
 	m->instance = rnd(s) | 1;
@@ -92,7 +93,8 @@ void sim_member_send(struct sim_member *m, const struct ctl_msg *msg)
 		ctl_send_up(m->conn, msg);
 }
 
-/* The scheduler counts memory only in the histories about it. */
+/* Return the memory that a server reports for sums. 0: unknown, in all histories that are not about
+ * this memory. */
 static uint64_t sums_bytes(const struct sim_member *m)
 {
 	if (!m->s->o.has_greedy || m->role != ROLE_SERVER)
@@ -175,9 +177,10 @@ void member_message(struct sim_member *m, const struct ctl_msg *msg)
 	} else if (msg->type == CTL_PLAN) {
 		oracle_plan(m->s, &msg->plan);
 	} else if (msg->type == CTL_REFUSE) {
-		/* The scheduler will close the connection. The daemon ends, too, and its manager
-		 * starts another (an agent's only where its memory outlives it): a late HELLO of
-		 * the predecessor may have taken its place. */
+		/* The scheduler will close the connection. As in the real cluster, the daemon ends
+		 * and its service manager starts another. (An agent is only restarted where its
+		 * memory outlives its process.) A late HELLO of the previous process may have taken
+		 * this one's place. */
 		if (m->role == ROLE_SERVER)
 			server_restart(m->s, m->idx, REFUSED_NS);
 		else if (m->s->o.has_restarts && m->idx < AGENTS_MAX)

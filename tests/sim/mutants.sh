@@ -1,8 +1,8 @@
 #!/bin/sh
-# Every mutant must be caught: run each over its number of seeds, as many at once as there are
-# processors, and print a table. $MOST, if set, limits the seeds of each mutant.
-# usage: mutants.sh DIR, the folder of the mutants' programs; their patches are in the folder of
-# this script.
+# Check that the simulator catches every mutant. Run each mutant over the number of seeds that its
+# patch names, as many mutants at a time as there are processors, and print a table. $MOST, if set,
+# limits the number of seeds of each mutant. usage: mutants.sh DIR, the folder of the mutants'
+# programs. Their patches are in the folder of this script.
 set -u
 dir=$1
 here=$(cd "$(dirname "$0")" && pwd)
@@ -31,6 +31,6 @@ cat "$out"/*.row
 rows=$(find "$out" -name '*.row' | wc -l)
 missed=$(find "$out" -name '*.missed' | wc -l)
 echo "$rows mutants, $((rows - missed)) caught"
-# A mutant without a row did not run either.
+# A mutant without a row in the table did not run, which also counts as a failure.
 patches=$(find "$here/mutants" -name '*.patch' | wc -l)
 [ "$missed" = 0 ] && [ "$rows" = "$patches" ] && [ "$rows" -gt 0 ]

@@ -1,5 +1,6 @@
-/* The data plane: connections that keep the order or break (unless the seed's options differ), and
- * reads that copy piece by piece at several moments. */
+/* The data plane: connections and reads. A connection keeps the order of its messages until it
+ * breaks, unless the seed's options say otherwise. A read copies its bytes piece by piece at
+ * several moments. */
 #include "tests/sim/eager.h"
 #include "tests/sim/peek.h"
 #include "tests/sim/sim.h"
@@ -63,7 +64,7 @@ static void read_end(struct sim_read *rd, int status)
 	end->port->x.ev->read_done(end->port->x.ctx, rd->r, status);
 }
 
-/* End the local side only: its reads, then down. */
+/* End the local side of a connection only: first end its reads, then report that it is down. */
 static void end_down(struct sim_end *end, const char *why)
 {
 	if (!end->is_open && !end->is_connecting)
@@ -94,12 +95,14 @@ static void post_down(struct sim *s, struct sim_end *end, uint64_t delay_ns)
 
 	if (!end->port || (!end->is_open && !end->is_connecting))
 		return;
-	if (!end->pipe->has_lost && at < end->last_at) /* after earlier messages */
+	/* it is noticed after the messages that were sent earlier */
+	if (!end->pipe->has_lost && at < end->last_at)
 		at = end->last_at;
 	sim_post(s, end->port->node, at - s->now, on_down)->p = end;
 }
 
-/* Return how long an end takes to notice: mostly no time, sometimes until its pings fail. */
+/* Return how long an end takes to notice a broken connection. In most cases this is no time,
+ * sometimes it lasts until the pings fail. */
 static uint64_t notice_delay(struct sim *s)
 {
 	return rnd_chance(s, 200) ? rnd_below(s, 2 * S) : rnd_below(s, 5 * MS);
@@ -224,9 +227,9 @@ static void on_message(struct sim *s, struct sim_event *e)
 	end->port->leave(end->port->owner);
 }
 
-/* Change bytes that no checksum of the transport covers. Rarely enough that the daemons do not see
- * the same partition's bytes damaged each time, which would end the job. Where messages are
- * doubled, reports of damage are, too. */
+/* Change bytes that no checksum of the transport covers. The number of changes is limited: a job
+ * ends when a daemon sees the same partition damaged repeatedly. Where messages are duplicated, the
+ * reports of damage are duplicated, too, so such a change counts twice. */
 static void corrupt(struct sim *s, const struct sim_pipe *p, void *payload, size_t n_bytes)
 {
 	if (p->is_near || !rnd_chance(s, s->o.corrupt_permille) || s->n_corrupted == CORRUPTED_MAX)
@@ -305,7 +308,7 @@ void sim_net_say(struct sim_end *end, const struct wire_msg *m)
 		send_it(end, m, eager_takes(end, false));
 	else
 		pipe_break(
-			/* the transport closes connections with invalid messages */
+			/* the transport closes a connection that receives an invalid message */
 			end->port->s, end->pipe);
 }
 
@@ -327,8 +330,8 @@ static int net_send(struct xconn *c, const struct wire_msg *m)
 	return say(end_of(c), m, false);
 }
 
-/* Send a message with eager bytes, as the transport over sockets does. Within one host there are no
- * eager bytes. */
+/* Send a message with eager bytes, as the transport over sockets does. Connections within one host
+ * have no eager bytes. */
 static int net_send_eager(struct xconn *c, const struct wire_msg *m, bool is_patient)
 {
 	struct sim_end *end = end_of(c);
@@ -367,10 +370,11 @@ static void on_read_done(struct sim *s, struct sim_event *e)
 	end->port->leave(end->port->owner);
 }
 
-/* Offered bytes of a sum must not change while the reader is connected (B3), unless the reader has
- * declined them. Eager bytes arrive before the read starts, so for them the rule holds from the
- * offer on. They may also arrive after the server has closed and reused the memory. Contributions
- * may change when their round has ended elsewhere (B2): then the CRC must detect it. */
+/* Check the bytes of a read. Bytes of a sum that were offered must not change while the reader is
+ * connected (B3), unless the reader has declined them. For eager bytes, which arrive before the
+ * read starts, the rule holds from the offer on. They may also arrive after the server has closed
+ * and reused the memory. The bytes of a contribution may change when its round has ended elsewhere
+ * (B2). Its CRC must then detect the change. */
 static void check_torn(struct sim *s, const struct sim_read *rd)
 {
 	const struct sim_end *far = rd->end->peer;
@@ -413,7 +417,8 @@ static void on_piece(struct sim *s, struct sim_event *e)
 	far = rd->end->peer->port->node;
 	if (rd->end->pipe->is_near)
 		at = near->paused_until > at ? near->paused_until : at;
-	else if (!s->o.is_nic_alone) { /* TCP: the process itself has to move the bytes */
+	/* over TCP, the process itself moves the bytes, so none move while it is paused */
+	else if (!s->o.is_nic_alone) {
 		at = near->paused_until > at ? near->paused_until : at;
 		at = far->paused_until > at ? far->paused_until : at;
 	}
@@ -477,8 +482,8 @@ static int net_read(struct xport_read *r)
 	return 0;
 }
 
-/* Memory lives until the history's end, so a loan needs no owner. The oracle sees in the sums
- * whether its bytes changed. */
+/* End a loan. Memory is only freed at the end of the history, so a loan needs no owner. When the
+ * bytes on loan change, the oracle sees wrong sums. */
 static void loan_end(void *impl)
 {
 	--*(uint64_t *)impl;
@@ -501,7 +506,8 @@ static int net_borrow(
 	return 0;
 }
 
-/* In some histories some pairs share a host. Even they use the network now and then. */
+/* Return whether an agent and a server share a host. Some pairs do in some histories. Even these
+ * pairs use the network now and then. */
 static bool is_near(const struct sim *s, const struct sim_pipe *p, unsigned agent_idx)
 {
 	uint64_t pair = mix(s->seed ^ (uint64_t)agent_idx << 40 ^ (uint64_t)p->server_idx << 48);
@@ -561,7 +567,7 @@ static void on_accept(struct sim *s, struct sim_event *e)
 		.peer_id = m->id,
 		.peer_instance = p->agent_instance,
 		.is_same_host = p->is_near};
-	/* The server's first messages arrive after it. */
+	/* The agent learns that it is connected before the server's first messages arrive. */
 	p->agent.last_at = s->now + sim_net_delay(s);
 	sim_post(s, p->agent.port->node, p->agent.last_at - s->now, on_agent_up)->p = &p->agent;
 	p->server.port->enter(p->server.port->owner);
@@ -635,7 +641,8 @@ static void net_seg_del(struct xport *x, uint16_t segment)
 	((struct sim_port *)x)->segs[segment].bytes = 0;
 }
 
-/* Pings are not simulated: a live peer counts as just heard. */
+/* Return when this end last received from its peer. Pings are not simulated, so for a live peer the
+ * answer is now. */
 static uint64_t net_heard_ns(const struct xconn *c)
 {
 	const struct sim_end *end = (const struct sim_end *)c;

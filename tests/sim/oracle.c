@@ -1,5 +1,5 @@
-/* Checks from the outside: exact sums, the same bytes everywhere, one home per partition and
- * pgen. */
+/* Checks by an observer outside of the cores: sums are exact, all members receive the same bytes,
+ * and a partition under one pgen has one home. */
 #include "tests/sim/peek.h"
 #include "tests/sim/sim.h"
 
@@ -20,14 +20,15 @@ static uint64_t seed_of(const struct sim *s, unsigned t, uint32_t rank, uint64_t
 	return mix(s->seed << 24 ^ round << 16 ^ (uint64_t)t << 8 ^ rank);
 }
 
-/* Return the seeds of all ranks. */
+/* Get the seed of each rank's values for that tensor and round. */
 static void seeds_of(const struct sim *s, unsigned t, uint64_t round, uint64_t ret[RANKS_MAX])
 {
 	for (uint32_t r = 0; r < RANKS_MAX; r++)
 		ret[r] = seed_of(s, t, r, round);
 }
 
-/* i32: any bits, but small for an average, whose sum must not wrap. */
+/* Element i of an i32 tensor. Its bits are arbitrary. For an average the value is small, so that
+ * the sum does not overflow. */
 static uint32_t int_at(uint64_t seed, uint8_t op, uint32_t i)
 {
 	uint32_t v = (uint32_t)seed + i * ((uint32_t)(seed >> 32) | 1);
@@ -35,7 +36,8 @@ static uint32_t int_at(uint64_t seed, uint8_t op, uint32_t i)
 	return op == OP_SUM ? v : (uint32_t)((int32_t)v >> 8);
 }
 
-/* f32: magnitudes so different that the order of additions shows in the bits. */
+/* Element i of an f32 tensor. Magnitudes differ so much that another order of additions changes the
+ * bits of the sum. */
 static float float_at(uint64_t seed, uint32_t i)
 {
 	uint32_t v = (uint32_t)seed + i * ((uint32_t)(seed >> 32) | 1);
@@ -46,7 +48,7 @@ static float float_at(uint64_t seed, uint32_t i)
 	return (float)((int32_t)v >> 8) * scale;
 }
 
-/* bf16: small integers, exact in every order. */
+/* Element i of a bf16 tensor: a small integer, so that sums are exact in every order. */
 static uint16_t half_at(uint64_t seed, uint32_t i)
 {
 	float f = (float)((int)((seed + i) % 15) - 7);
@@ -95,7 +97,7 @@ static bool int_is_right(const struct sim *s, unsigned t, const uint64_t *seeds,
 		want = sum;
 		if (op == OP_MAX)
 			want = (uint32_t)most;
-		else if (op == OP_AVG) /* rounded down */
+		else if (op == OP_AVG) /* an average of integers is rounded down */
 			/* NOLINTNEXTLINE(clang-analyzer-core.DivideZero): a job has members */
 			want = (uint32_t)(int32_t)((wide - (wide < 0 ? s->o.size - 1 : 0)) /
 						   (int64_t)s->o.size);
@@ -105,7 +107,7 @@ static bool int_is_right(const struct sim *s, unsigned t, const uint64_t *seeds,
 	return true;
 }
 
-/* A plain sum is by far the most frequent case: without a loop over the ranks. */
+/* Check a plain sum without a loop over the ranks, since it is by far the most frequent case. */
 static bool int_sum_is_right(
 	const struct sim *s, unsigned t, const uint64_t *seeds, const uint32_t *v)
 {
@@ -122,7 +124,8 @@ static bool int_sum_is_right(
 	return !bad;
 }
 
-/* Rank by rank over all elements, which compilers vectorise. */
+/* Check a sum of floats. The outer loop is over the ranks, so that compilers vectorise the inner
+ * one. */
 static bool float_is_right(const struct sim *s, unsigned t, const uint64_t *seeds, const float *v)
 {
 	const struct oracle *o = &s->oracle;
@@ -322,7 +325,7 @@ void oracle_taken(struct sim *s, const struct peek *p)
 	if (p->job != o->job)
 		return;
 	if (s->o.is_shrink)
-		return; /* results that only lost machines have may be made again */
+		return; /* a result that only lost machines have may be computed again */
 	if (p->tensor >= TENSORS_MAX || p->part >= PARTS_MAX || p->round > ROUNDS_MAX)
 		return;
 	made = &o->made[p->tensor][p->part][p->round];
@@ -350,16 +353,16 @@ void oracle_job(struct sim *s, const struct ctl_job *job)
 	struct oracle *o = &s->oracle;
 
 	if (strcmp(job->name, "j") != 0 || job->uid != 1000)
-		return; /* job of a guest or of a misbehaving agent */
+		return; /* the job of a guest or of a misbehaving agent */
 	if (o->job && o->job != job->job && s->o.is_elastic)
-		return; /* job of agents that joined after the end */
+		return; /* the job of agents that joined after the end of the first */
 	if (o->job && o->job != job->job) {
 		if (has_results(o)) {
 			violation(s, "the job formed twice");
 			return;
 		}
 		/* The job ended before any of its workers learned that it had formed, since all
-		 * their agents died repeatedly. They join again, and find another job. */
+		 * their agents died repeatedly. The workers join again and form another job. */
 		*o = (struct oracle){0};
 	}
 	if (elastic_is(s))
@@ -376,7 +379,7 @@ void oracle_job(struct sim *s, const struct ctl_job *job)
 	}
 }
 
-/* A pgen always names the same server, instance and thread. */
+/* Check that partitions under a pgen are always at the same server, instance and thread. */
 static void home_seen(struct sim *s, uint32_t job, const struct ctl_run *run, uint32_t part)
 {
 	struct oracle *o = &s->oracle;
@@ -436,7 +439,8 @@ void oracle_sched_sends(struct sim *s, const struct sim_member *to, const struct
 		view = msg->plan.view;
 	else if (msg->type == CTL_BEAT)
 		view = msg->beat.view;
-	/* a misbehaving agent may ask about it */
+	/* A misbehaving agent, which is a guest, may receive JOB_END for a job that it asked
+	 * about. */
 	else if (msg->type == CTL_JOB_END && to->idx < AGENTS_MAX)
 		job_ends(s, &msg->job_end);
 	if (view > s->sched.durable_view)

@@ -1,8 +1,8 @@
 #ifndef BPS_TESTS_SIM_PEEK_H
 #define BPS_TESTS_SIM_PEEK_H
-/* Look-ups in the agent's core: which result a partition has taken, and of which pgen (equal bits
- * do not reveal a sum that was made twice), and whether everything is connected. They are separate
- * because the core's names clash with those of sim.h. */
+/* Look-ups in the agent's core: which result a partition has accepted and under which pgen, and
+ * whether all connections are up. The pgen is needed because equal bits do not reveal a sum that
+ * was computed twice. The file is separate because names of the core clash with those of sim.h. */
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -12,22 +12,23 @@ struct xport_read;
 
 struct peek {
 	uint32_t job, tensor, part;
-	uint64_t round, pgen; /* of the result in question */
+	uint64_t round, pgen; /* of the result that is looked up */
 };
 
-/* Return whether the partition has that round's result. False also when it is unknown. */
+/* Return whether the partition has accepted the result of that round. False for an unknown
+ * partition. */
 bool peek_has(const struct agt_core *core, const struct peek *p);
-/* Return whether every partition of a job with servers has its connection. n_tensors: how many it
- * will have. */
+/* Return whether every partition of a job has a connection to its server. n_tensors: how many
+ * tensors the job will have. */
 bool peek_is_settled(const struct agt_job *job, unsigned n_tensors);
-/* Return what came with the last result of a partition of t: its first element, their number, and a
- * bit for each of its contributors. False: there is no such partition. */
+/* Return what the last result of a partition of t stated: the index of its first element, the
+ * number of elements, and a bit for each contributor. False: there is no such partition. */
 struct agt_tensor;
 bool peek_contributors(const struct agt_tensor *t, uint32_t part, uint32_t *ret_first,
 	uint32_t *ret_n, uint32_t *ret_members);
-/* Return what a read of an agent is for. */
+/* Return which partition, round and pgen a read of an agent fetches. */
 struct peek peek_read(const struct xport_read *r);
-/* Return whether the scheduler has no tensor of that name in the job, or a refused one. */
+/* Return whether the scheduler has no tensor of that name in the job, or has refused it. */
 struct sched_core;
 bool peek_is_refused(const struct sched_core *core, uint32_t job, const char *name);
 /* Return whether the scheduler has declared the server of that name dead. */

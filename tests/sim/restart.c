@@ -1,7 +1,7 @@
-/* An agent's process that dies at any moment, and its successor. Trainers, their rings and all
+/* The process of an agent dies at any moment, and a new one starts. Trainers, their rings and all
  * shared memory remain, and the real core continues from them (bps-agent/core/core.h, K1-K6). The
- * shell works as in the daemon: it records what it takes from a ring before the core gets it. A
- * round that the kept memory shows as complete is reported again. */
+ * shell works as in the daemon: it records what it takes from a ring before it passes it to the
+ * core. When the kept memory shows that a round is complete, the shell reports the round again. */
 #include "tests/sim/sim.h"
 
 #include <stdlib.h>
@@ -69,7 +69,8 @@ static void job_again(struct sim_agent *a)
 		abort();
 	for (unsigned t = 0; t < a->s->o.n_tensors; t++)
 		tensor_again(a, t);
-	if (a->has_failed_gpus) { /* as in handover_check_executor: the executor is gone */
+	/* The executor is gone, as in handover_check_executor of the daemon. */
+	if (a->has_failed_gpus) {
 		a->has_dropped_trainers = true;
 		agt_job_fail(a->job, BPS_EDEVICE);
 		return;
@@ -98,7 +99,7 @@ static void on_kill(struct sim *s, struct sim_event *e)
 {
 	struct sim_agent *a = &s->agents[e->a];
 
-	if (!a->node.is_up) { /* its machine was lost before */
+	if (!a->node.is_up) { /* its whole machine was lost meanwhile */
 		a->is_restarting = false;
 		return;
 	}
@@ -126,7 +127,8 @@ void agent_restart(struct sim *s, unsigned idx, uint64_t span_ns)
 	if (a->is_restarting || !a->node.is_up)
 		return;
 	a->is_restarting = true;
-	e = sim_post(s, NULL, 0, on_kill); /* its core may be on the stack */
+	/* posted, since a function of the core that is killed may be on the stack */
+	e = sim_post(s, NULL, 0, on_kill);
 	e->a = idx;
 	e->b = span_ns;
 }

@@ -1,5 +1,5 @@
-/* The server's shell: its control thread passes messages of the scheduler to each data thread,
- * which has a core and a transport of its own. */
+/* The server's shell. Its control thread passes the scheduler's messages to each data thread. A
+ * data thread has its own core and transport. */
 #include "tests/sim/peek.h"
 #include "tests/invariants/invariants.h"
 #include "tests/sim/sim.h"
@@ -143,7 +143,8 @@ static void on_handover(struct sim *s, struct sim_event *e)
 	} else if (msg.type == CTL_WELCOME) {
 		srv_core_resync_begin(t->core);
 	} else if (msg.type == CTL_PEERS) {
-		srv_core_resync_end(t->core); /* jobs that were not named since are gone */
+		/* jobs that the scheduler has not named since WELCOME are gone */
+		srv_core_resync_end(t->core);
 	} else {
 		srv_core_job_end(t->core, msg.job_end.job);
 	}
@@ -255,7 +256,7 @@ bool server_has_job(const struct sim_server *srv)
 
 void server_start(struct sim *s, unsigned idx)
 {
-	/* h1: the machine of an agent, too */
+	/* Host h1 also has an agent. */
 	static const char *const hosts[] = {"c0", "h1", "c2"};
 	struct sim_server *srv = &s->servers[idx];
 
