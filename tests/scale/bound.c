@@ -1,10 +1,11 @@
-/* Bounds of the bandwidth simulator: the time that no division of sums and no schedule can beat,
- * and the time of a ring. Formulas only, no state. */
+/* Lower bounds for the bandwidth simulator, and the time of a ring all-reduce. The bounds are times
+ * that no placement of sums and no order of sending can beat. This file has formulas only and no
+ * state. */
 #include "tests/scale/scale.h"
 
 #include <math.h>
 
-#define GBIT 125e6 /* bytes */
+#define GBIT 125e6 /* bytes per second */
 
 static double agent_rate(const struct scale_options *o, uint32_t i)
 {
@@ -16,8 +17,9 @@ static double server_rate(const struct scale_options *o, uint32_t i)
 	return GBIT * (i < o->slow_servers ? o->slow_gbps : o->rate_gbps);
 }
 
-/* Return the bytes whose sums all machines can exchange within t seconds. An agent's card carries M
- * + (n-2) x for the x that its own server sums, a server's n x. */
+/* Return the most bytes of sums that all machines can exchange within t seconds. Let M be the bytes
+ * of the model, n the number of agents and x the bytes that a machine's server sums. The card of a
+ * machine with an agent carries M + (n-2) x, that of a machine with a server alone n x. */
 static double capacity(const struct scale_options *o, double bytes, double t)
 {
 	double n = o->agents, sum = 0;
@@ -76,7 +78,7 @@ double bound_step_s(const struct scale_options *o, const struct scale_trace *t)
 {
 	double compute = o->compute_ms / 1e3, per_byte = bound_push_pull_s(o, t->bytes) / t->bytes;
 	double worst = fmax(compute, bound_push_pull_s(o, t->bytes));
-	/* forward share before the layer, bytes up to and including it */
+	/* share of the forward time before the layer; bytes of the layers up to and including it */
 	double done = 0, bytes = 0;
 
 	for (uint32_t i = 0; i < t->n_layers; i++) {
@@ -89,8 +91,8 @@ double bound_step_s(const struct scale_options *o, const struct scale_trace *t)
 	return worst;
 }
 
-/* Return the time of a ring over the accelerators inside one machine, which every scheme needs
- * first. */
+/* Return the time of a ring all-reduce over the accelerators inside one machine. Every scheme
+ * starts with this step. */
 static double machine_ns(const struct scale_options *o, double bytes)
 {
 	return o->gpus > 1 && o->gpu_gbs > 0 ? bytes / o->gpu_gbs * (o->gpus - 1) / o->gpus : 0;
@@ -103,7 +105,7 @@ double bound_ring_step_s(const struct scale_options *o, const struct scale_trace
 
 	if (t->n_layers > sizeof(ready) / sizeof(ready[0]))
 		return 0;
-	for (int k = 0; k < 4; k++) { /* until the result is stable */
+	for (int k = 0; k < 4; k++) { /* simulate steps until their duration is stable */
 		n_buckets = 0;
 		full = 0;
 		for (uint32_t i = t->n_layers; i-- > 0;) {

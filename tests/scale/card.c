@@ -1,8 +1,9 @@
-/* Hosts and their network cards. Bytes that leave a host wait for its card, which serves its
- * connections in turn, a quantum each. One latency later they reach the other card and wait there
- * for earlier bytes. Each card is thus busy while it has work, connections share it as TCP's do,
- * and the switch between the cards never blocks. A lane with a window has at most that many bytes
- * on the way until the receiving thread has had time for them. */
+/* Hosts and their network cards. A lane is one direction of a connection's channel. Bytes that
+ * leave a host wait for its card. The card serves its lanes in turn, a quantum of bytes each. One
+ * latency later the bytes reach the other card, and wait there for earlier bytes. So a card is busy
+ * while it has work, connections share it as TCP connections do, and the switch between the cards
+ * never blocks. A lane with a window has at most that many bytes in flight until the receiving
+ * thread has had time to process them. */
 #include "tests/scale/scale.h"
 
 #define KERNEL_BYTES                                                                               \
@@ -24,7 +25,7 @@ static void on_arrived(struct scale_world *w, void *p, uint64_t a)
 static void card_send(struct scale_world *w, struct scale_host *h);
 static void take_turn(struct scale_world *w, struct scale_lane *l);
 
-/* The sender learns that bytes were received. */
+/* The sender receives the acknowledgment of bytes. */
 static void on_ack(struct scale_world *w, void *p, uint64_t a)
 {
 	struct scale_lane *l = p;
@@ -40,7 +41,8 @@ static uint64_t latency_ns(const struct scale_world *w)
 	return (uint64_t)(w->o.latency_us * 1e3);
 }
 
-/* A quantum begins to reach its host's card. a: its bytes, and whether it is the last. */
+/* A quantum arrives at the card of its receiver. a: twice the number of its bytes, plus 1 for the
+ * last quantum of an item. */
 static void on_quantum(struct scale_world *w, void *p, uint64_t a)
 {
 	struct scale_item *it = p;
@@ -87,7 +89,7 @@ static void on_sent(struct scale_world *w, void *p, uint64_t a)
 	card_send(w, l->host);
 }
 
-/* Move bytes into the kernel while it has room. */
+/* Move items from the process into the kernel's buffer while that has room. */
 static void fill(struct scale_world *w, struct scale_lane *l, struct scale_end *from)
 {
 	struct scale_item *it;

@@ -1,5 +1,6 @@
-/* Small cases with bars: the joint effect of placement, priority and the flow of partitions, on an
- * undisturbed network. Each takes well under a second in a debug build. */
+/* Small cases with limits that they must keep. They test the joint effect of placement, priority
+ * and the flow of partitions on an undisturbed network. Each takes well under a second in a debug
+ * build. */
 #include "tests/scale/scale.h"
 
 #include <stdio.h>
@@ -53,8 +54,8 @@ static double over_ring(const struct scale_options *o)
 	return r.comm_s / r.ring_s;
 }
 
-/* Return the bytes of the busiest card of a machine with a server alone, divided by its fair
- * share. */
+/* Return the bytes of the busiest card of the machines that have only a server, divided by the fair
+ * share of such a card. */
 static double server_share(const struct scale_options *o)
 {
 	struct scale_result r = measure(o);
@@ -74,7 +75,8 @@ static double efficiency(const struct scale_options *o)
 	return measure(o).efficiency;
 }
 
-/* Return the step time without priorities divided by that with them. */
+/* Return by how many times priorities shorten a step: its time without them divided by its time
+ * with them. */
 static double gain_of_priority(const struct scale_options *o)
 {
 	struct scale_options fifo = *o;
@@ -83,7 +85,8 @@ static double gain_of_priority(const struct scale_options *o)
 	return measure(&fifo).step_s / measure(o).step_s;
 }
 
-/* Return the step time with reads alone divided by that with eager bytes. */
+/* Return by how many times eager bytes shorten a step: its time with requested bytes divided by its
+ * time with eager bytes. */
 static double gain_of_eager(const struct scale_options *o)
 {
 	struct scale_options asking = *o;
@@ -124,7 +127,8 @@ static void half_the_servers(struct scale_options *o)
 	o->servers = 4;
 }
 
-/* The embedding's gradient is computed last and needed first. */
+/* A model whose embedding comes first: its gradient is computed last, and its sum is needed
+ * first. */
 static void one_server_of_its_own(struct scale_options *o)
 {
 	o->trace = "tests/traces/bert-large.tsv";
@@ -137,12 +141,12 @@ static void one_server_of_its_own(struct scale_options *o)
 	o->steps = 1;
 }
 
-/* Large and small shares. Unless they are kept in step (bps-agent/core/lockstep.c), a round takes
- * 1.34 times as long as needed. */
+/* Servers with large and small shares. Without the code that keeps connections in step
+ * (bps-agent/core/lockstep.c), a round takes 1.34 times as long as needed. */
 static void large_and_small_shares(struct scale_options *o)
 {
-	/* With the default size, of which a connection has two on the way, rounding would
-	 * dominate. */
+	/* Each connection has two quanta in flight. With quanta of the default size, rounding would
+	 * dominate the result. */
 	o->trace = "tests/traces/vgg16.tsv";
 	o->servers = 2;
 	o->quantum = 16u << 10;
@@ -155,7 +159,7 @@ static void large_and_small_while_training(struct scale_options *o)
 	o->gpus = 1;
 }
 
-/* The machines' own cards are the limit, however many servers there are. */
+/* Two machines: their own cards are the limit, even with more servers. */
 static void two_machines(struct scale_options *o)
 {
 	large_and_small_shares(o);

@@ -1,5 +1,6 @@
-/* Scheduler, servers and agents: thin shells, and a set-up that takes no time. Control messages are
- * function calls: a message of the scheduler is processed before the scheduler continues. */
+/* Scheduler, servers and agents: thin shells around the real cores. Setting them up takes no
+ * virtual time. Control messages are function calls: a message that the scheduler sends is
+ * processed before the scheduler continues. */
 #include "tests/scale/scale.h"
 
 #include <stdio.h>
@@ -9,12 +10,13 @@
 #include "common/data/dtype.h"
 
 #define SEGMENT_BYTES (16u << 20)
-#define STAGING_BYTES (UINT64_C(256) << 20) /* of a server; its default */
+#define STAGING_BYTES (UINT64_C(256) << 20) /* default of a server's setting staging-memory */
 #define SUMS_BYTES    (UINT64_C(64) << 30)
 #define RETRY_NS      (2 * S)
 #define AGAIN_NS      (2 * MS)
 
-/* Connections of the scheduler are numbered: agents, then servers. */
+/* The number of a scheduler's connection is the index of the agent, or o.agents plus that of the
+ * server. */
 static struct scale_agent *agent_of(struct scale_world *w, uint32_t conn)
 {
 	return conn < w->o.agents ? &w->agents[conn] : NULL;
@@ -144,14 +146,16 @@ static void agent_job(struct scale_agent *a, const struct ctl_job *msg)
 		fatal("out of memory");
 	for (uint32_t i = 0; i < trace->n_tensors; i++) {
 		a->tensors[i] = (struct scale_tensor){.agent = a, .idx = i};
-		mem.segment = (uint16_t)i; /* segments keep offers apart */
+		/* each tensor has its own segment number, so that offers differ */
+		mem.segment = (uint16_t)i;
 		if (agt_tensor_new(a->job, a->w->o.dtype, trace->tensors[i].elems, &mem, NULL, out,
 			    &a->tensors[i], &a->tensors[i].t) < 0)
 			fatal("out of memory");
 	}
 }
 
-/* Plans arrive nearly in the order of declaration, so search from the last one on. */
+/* Plans arrive nearly in the order of declaration, so start the search behind the tensor found
+ * last. */
 static struct agt_tensor *tensor_named(struct scale_agent *a, const char *name)
 {
 	const struct scale_trace *t = a->w->trace;

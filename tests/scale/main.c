@@ -171,7 +171,7 @@ static const struct option_def *find(const char *name)
 	return NULL;
 }
 
-/* Parse one option. Returns how many arguments it used, or -1. */
+/* Parse one option. Return the number of arguments that it used, or -1. */
 static int option(struct scale_options *o, char **argv)
 {
 	const struct option_def *d = strncmp(argv[0], "--", 2) == 0 ? find(argv[0] + 2) : NULL;

@@ -1,7 +1,7 @@
-/* Connections: messages under credit, and the bytes that they offer. Bytes are requested in pieces.
- * Or they are eager: they follow their offer without a request. A receiver that reads the offer
- * when they start to arrive takes them, any other discards them (docs/reference/protocol-data.md,
- * "Over TCP"). */
+/* Connections. They carry messages, under credit, and the bytes that messages offer. A receiver may
+ * request the bytes in pieces. Or the bytes are eager: they follow their offer without a request.
+ * When the receiver reads the offer by the time that they start to arrive, the read takes them.
+ * Otherwise they are discarded (docs/reference/protocol-data.md, "Over TCP"). */
 #include "tests/scale/scale.h"
 
 #include <errno.h>
@@ -9,8 +9,8 @@
 #include "common/wire/wire.h"
 
 #define CREDITS    64
-#define READ_BYTES 64 /* of a read request */
-/* Values of TCP_EAGER_OUT and TCP_AHEAD_SLOW in common/. */
+#define READ_BYTES 64 /* bytes of a read request on the wire */
+/* The values of TCP_EAGER_OUT and TCP_AHEAD_SLOW in common/transport/sockets/. */
 #define EAGER_OUT   32
 #define EAGER_AHEAD (UINT32_C(64) << 10)
 
@@ -85,7 +85,7 @@ static void eager_free(struct scale_end *e, struct scale_eager *eager)
 	w->free_eager = eager;
 }
 
-/* All eager bytes have arrived. */
+/* All eager bytes of an offer have arrived: complete their read, if any. */
 static void item_eager(struct scale_node *n, struct scale_item *it)
 {
 	struct scale_eager *eager = it->offer;
@@ -104,7 +104,7 @@ static void item_eager(struct scale_node *n, struct scale_item *it)
 	read_end(n, rd);
 }
 
-/* Make the eager bytes of the offer m, which are sent after it. */
+/* Make the item for the eager bytes of the offer m. It is sent after the offer. */
 static struct scale_item *eager_new(struct scale_end *from, const struct wire_msg *m)
 {
 	struct scale_world *w = from->node->w;
@@ -142,7 +142,8 @@ static bool is_same_memory(
 	return e->segment == segment && e->offset == offset && e->bytes->len == len;
 }
 
-/* Runs before the node processes the offer, which may read at once. */
+/* Called before the node processes an offer, since the node may read it at once. Earlier eager
+ * bytes of the same memory are out of date from now on. */
 static void offer_heard(struct scale_end *e, const struct scale_item *it)
 {
 	for (struct scale_eager *i = e->eager; i && i->is_heard; i = i->next)
@@ -151,7 +152,8 @@ static void offer_heard(struct scale_end *e, const struct scale_item *it)
 		it->eager->offer->is_heard = true;
 }
 
-/* Runs after the node has processed the offer. */
+/* Called after the node has processed an offer. If its bytes are arriving and it has no read, they
+ * are discarded. */
 static void offer_told(struct scale_node *n, struct scale_eager *e)
 {
 	e->is_thrown |= e->is_begun && !e->read;
@@ -165,8 +167,8 @@ void scale_net_begun(struct scale_eager *e)
 	e->is_thrown |= e->is_heard && !e->read;
 }
 
-/* Return the offer that r reads if its eager bytes are arriving and are not discarded, else
- * NULL. */
+/* Return the offer whose eager bytes the read r can take, or NULL. The bytes must not be
+ * discarded. */
 static struct scale_eager *eager_of(const struct scale_end *e, const struct xport_read *r)
 {
 	for (struct scale_eager *i = e->eager; i && i->is_heard; i = i->next)
@@ -249,7 +251,8 @@ static int net_send(struct xconn *c, const struct wire_msg *m)
 	return send_it((struct scale_end *)c, m, false);
 }
 
-/* Within one host there is nothing to send. */
+/* Send a message with eager bytes. Hosts do not send bytes to themselves: they are shared in
+ * memory. */
 static int net_send_eager(struct xconn *c, const struct wire_msg *m, bool is_patient)
 {
 	struct scale_end *e = (struct scale_end *)c;
@@ -272,7 +275,7 @@ static int net_send_eager(struct xconn *c, const struct wire_msg *m, bool is_pat
 
 static void issue_reads(struct scale_end *e);
 
-/* A piece has arrived. */
+/* A piece of a read has arrived. */
 static void item_data(struct scale_node *n, struct scale_item *it)
 {
 	struct scale_end *e = it->end;
@@ -442,13 +445,14 @@ static void net_close(struct xconn *c, const char *why)
 	fatal("peer %u is closed: %s", c->peer_id, why);
 }
 
-/* Peers never fail here, so each counts as received from just now. */
+/* Return when the peer was last received from. Simulated peers never fail, so this is always
+ * now. */
 static uint64_t net_heard_ns(const struct xconn *c)
 {
 	return ((const struct scale_end *)c)->node->w->now;
 }
 
-/* Operations as our own TCP implements them. */
+/* Transport operations like those of our own TCP, with eager bytes. */
 const struct xport_ops scale_eager_ops = {
 	.send = net_send,
 	.send_eager = net_send_eager,
@@ -457,7 +461,7 @@ const struct xport_ops scale_eager_ops = {
 	.heard_ns = net_heard_ns,
 };
 
-/* Operations as the transport over libfabric implements them. */
+/* Transport operations like those over libfabric, where all bytes are requested. */
 const struct xport_ops scale_asking_ops = {
 	.send = net_send,
 	.read = net_read,

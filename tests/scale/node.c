@@ -1,5 +1,5 @@
-/* A data thread. It processes one item after the other. The cost of an item passes before its
- * messages leave. */
+/* A data thread. It processes one item after the other. The messages that an item causes are sent
+ * after the time that processing it takes. */
 #include "tests/scale/scale.h"
 
 static void node_run(struct scale_node *n);

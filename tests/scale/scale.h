@@ -1,23 +1,23 @@
 #ifndef BPS_TESTS_SCALE_H
 #define BPS_TESTS_SCALE_H
-/* The simulator of bandwidth: training steps of a model on up to hundreds of machines, in one
- * thread on virtual time. The daemons' own objects decide: agent core, server core, scheduler core
- * with its placement, read window. This folder has their shells, a network of network cards, and
- * trainers that follow a trace. Only CRC and sums are left out (stub.c), so no tensor needs memory.
- * There are no faults: tests/sim has them. docs/explanation/bandwidth-simulator.md describes the
- * model and its limits.
+/* The simulator of bandwidth. It runs training steps of a model on up to hundreds of machines, in
+ * one thread on virtual time. The daemons' own objects make the decisions: agent core, server core,
+ * scheduler core with its placement, read window. This folder has the shells around them, a network
+ * of network cards, and trainers that follow a trace. CRC and sums are not computed (stub.c), so
+ * tensors need no memory. There are no faults: tests/sim has them.
+ * docs/explanation/bandwidth-simulator.md describes the model and its limits.
  *
  *   main.c     options and output
  *   check.c    the cases that `make test` runs
  *   world.c    events, virtual time, one run from set-up to its figures
  *   card.c     hosts and their network cards
  *   net.c      connections: struct xport_ops
- *   node.c     a data thread: one thing at a time, each at its cost
+ *   node.c     a data thread: it processes one item at a time, each with its cost
  *   cluster.c  scheduler, servers, agents
  *   train.c    trainers: forward, backward, reduction inside the machine
  *   trace.c    a model's tensors and layers
- *   bound.c    formulas: a bound for every schedule, and the time of a ring
- *   stub.c     empty CRC and sum */
+ *   bound.c    formulas: a lower bound for every schedule, and the time of a ring
+ *   stub.c     empty functions in place of CRC and sums */
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -40,13 +40,15 @@
 /* Rates are of payload in Gbit/s or GB/s (1e9 bytes); 0 stands for infinitely fast. */
 struct scale_options {
 	const char *trace;
-	const char *label;                  /* first column of a row; NULL: the model */
-	uint32_t agents, servers;           /* machines that train; machines with a server only */
-	bool is_colocated;                  /* each agent's machine also runs a server */
-	uint32_t threads;                   /* data threads of a server */
-	uint32_t beside_threads;            /* of a server on an agent's machine; 0: the same */
-	double rate_gbps;                   /* of a card, in each direction */
-	uint32_t slow_agents, slow_servers; /* this number of them have slow_gbps instead */
+	const char *label;        /* first column of a row of output; NULL: the model's name */
+	uint32_t agents, servers; /* machines that train; machines that have only a server */
+	bool is_colocated;        /* each agent's machine also runs a server */
+	uint32_t threads;         /* data threads of a server */
+	/* like threads, but of a server on an agent's machine; 0: the same */
+	uint32_t beside_threads;
+	double rate_gbps; /* of a card, in each direction */
+	/* how many of the agents and of the servers have slow_gbps instead */
+	uint32_t slow_agents, slow_servers;
 	double slow_gbps;
 	double local_gbps;            /* between processes of one host */
 	double latency_us;            /* from card to card */
@@ -54,19 +56,19 @@ struct scale_options {
 	uint32_t quantum;             /* bytes after which a card turns to its next connection */
 	uint32_t part_bytes;          /* 0: the scheduler's choice */
 	uint64_t window, peer_window; /* of agents (0: none), of servers */
-	uint32_t read_window;         /* fixed; 0: as the transport chooses */
-	bool is_asking;          /* no eager bytes, as with libfabric: all bytes are requested */
-	uint32_t socket_window;  /* bytes on the way of a connection over TCP; 0: no bound */
-	double sum_gbs, crc_gbs; /* of one thread: operands summed, bytes checked */
-	double compute_ms;       /* forward and backward of a step on one accelerator */
+	uint32_t read_window;         /* of a read; 0: the transport chooses it */
+	bool is_asking;          /* as with libfabric, all bytes are requested and none are eager */
+	uint32_t socket_window;  /* most bytes in flight of a TCP connection; 0: no limit */
+	double sum_gbs, crc_gbs; /* rates of one thread: summing operands, checking CRC */
+	double compute_ms;       /* time of the forward and backward pass of a step */
 	uint32_t gpus;           /* on each machine */
-	/* at which an accelerator reduces, or copies to a neighbour */
+	/* rate at which an accelerator reduces, or copies to another one */
 	double gpu_gbs;
-	uint32_t batch; /* samples of an accelerator, for samples/s */
+	uint32_t batch; /* samples per accelerator and step, to compute samples/s */
 	uint8_t dtype;
-	bool is_fifo;          /* sends in the order of submission, without priorities */
-	uint32_t steps;        /* measured, after STEP_WARMUP others */
-	uint64_t bucket_bytes; /* of the all-reduce to compare with */
+	bool is_fifo;          /* send tensors in the order of submission, without priorities */
+	uint32_t steps;        /* measured steps; STEP_WARMUP others come first */
+	uint64_t bucket_bytes; /* bucket size of the all-reduce that is compared */
 };
 void scale_options_default(struct scale_options *o);
 
@@ -77,10 +79,10 @@ struct scale_tensor_def {
 	uint64_t elems, bytes;
 	uint64_t macs;
 };
-/* Tensors [first, first + n), computed together. */
+/* Consecutive tensors [first, first + n) that the model computes together. */
 struct scale_layer {
 	uint32_t first, n;
-	double share;      /* of the computing time */
+	double share;      /* share of the step's computing time */
 	double forward_ns; /* backward takes twice this time */
 	double bytes;
 };
@@ -90,52 +92,55 @@ struct scale_trace {
 	uint32_t n_tensors, n_layers;
 	double bytes;
 };
-/* Read a trace and make its layers as bps-bench --replay does: a row with macs and the rows without
- * that follow it. Rows before the first such row are a layer without computing. Errors: -1, and a
- * line on stderr. */
+/* Read a trace and make its layers, as bps-bench --replay does. A row with a value for macs
+ * (computing cost) starts a layer, and the rows without one that follow belong to it. Rows before
+ * the first such row form a layer without computing. Errors: -1, and a line on stderr. */
 int trace_read(struct scale_trace *t, const struct scale_options *o);
 void trace_free(struct scale_trace *t);
 
 /* ---- results ---- */
 
 struct scale_card_bytes {
-	uint64_t tx, rx; /* of the busiest card, per step */
+	uint64_t tx, rx; /* bytes of the busiest card, per step */
 };
 struct scale_result {
 	double step_s, compute_s;
-	double comm_s;      /* the same tensors without computing */
-	double optimum_s;   /* lower bound of comm_s: the best division of the sums */
+	double comm_s;      /* duration of the communication of a step alone */
+	double optimum_s;   /* lower bound of comm_s, with the best division of the sums */
 	double bound_s;     /* lower bound of step_s: see bound_step_s */
-	double ring_s;      /* comm_s of a ring */
-	double ring_step_s; /* step_s of a ring over buckets */
+	double ring_s;      /* comm_s of a ring all-reduce */
+	double ring_step_s; /* step_s of a ring all-reduce over buckets */
 	double efficiency, overlap, ring_efficiency;
 	/* machines that train; machines with a server only */
 	struct scale_card_bytes agent, server;
-	uint64_t unasked, thrown; /* eager bytes; those of them that were discarded */
+	/* bytes that were sent eagerly; the part of them that was discarded */
+	uint64_t unasked, thrown;
 	uint64_t n_parts, events;
 	double wall_s;
 };
 
-/* Measure the communication alone (unless is_step_only), then whole steps. Errors: -1, and
- * a line on stderr. */
+/* Measure the communication without computing (unless is_step_only), then whole steps. Errors: -1,
+ * and a line on stderr. */
 int scale_measure(const struct scale_options *o, bool is_step_only, struct scale_result *ret);
 
 /* ---- bounds (bound.c) ---- */
 
-/* Return the seconds to push_pull that many bytes with the best division of the sums: bisection
- * over the time, docs/explanation/design/placement.md. */
+/* Return the seconds to push_pull that many bytes with the best division of the sums among the
+ * servers. The function finds the time by bisection, see docs/explanation/design/placement.md. */
 double bound_push_pull_s(const struct scale_options *o, double bytes);
-/* Return the seconds of bound_push_pull_s by the formula 2n(n-1)M / ((n^2 + kn - 2k) B), for equal
- * cards, a server on each agent's machine, and 2 <= n, k <= n; 0 for others. Source: OSDI'20 "A
- * Unified Architecture for Accelerating Distributed DNN Training", equation 6. */
+/* Compute bound_push_pull_s by a formula: 2n(n-1)M / ((n^2 + kn - 2k) B). The formula holds for
+ * equal cards, a server on each agent's machine, and 2 <= n, k <= n; otherwise return 0. Source:
+ * OSDI'20 "A Unified Architecture for Accelerating Distributed DNN Training", equation 6. */
 double bound_formula_s(const struct scale_options *o, double bytes);
-/* Return the seconds of a ring over the slowest card, with its latencies. */
+/* Return the seconds of a ring all-reduce. The slowest card limits it, and each of its steps adds a
+ * latency. */
 double bound_ring_s(const struct scale_options *o, double bytes);
-/* Return the step time that no schedule can beat. For every layer: backward reaches its gradient,
- * then this gradient and all before it are moved, then forward runs the layers from this one on. */
+/* Return a step time that no schedule can beat. It is the largest sum, over all layers, of three
+ * times: the backward pass reaches the layer's gradient; this gradient and all before it are moved;
+ * the forward pass runs the layers from this one on. */
 double bound_step_s(const struct scale_options *o, const struct scale_trace *t);
-/* Return the step time of an all-reduce of buckets. Buckets are reduced one after the other in the
- * order in which they fill, and forward waits for each layer's bucket alone. */
+/* Return the step time of an all-reduce of buckets. Buckets are reduced one after the other, in the
+ * order in which they fill. The forward pass of a layer waits only for that layer's bucket. */
 double bound_ring_step_s(const struct scale_options *o, const struct scale_trace *t);
 
 /* ---- world ---- */
@@ -151,9 +156,9 @@ struct scale_event {
 
 struct scale_host {
 	uint32_t idx;
-	double tx_ns, rx_ns; /* per byte */
+	double tx_ns, rx_ns; /* nanoseconds per byte */
 	bool is_sending;
-	struct scale_lane *turn, **turn_tail; /* lanes with something to send */
+	struct scale_lane *turn, **turn_tail; /* queue of the lanes that have something to send */
 	uint64_t rx_free, local_free;
 	uint64_t tx_bytes, rx_bytes;
 };
@@ -164,11 +169,11 @@ struct scale_node;
 struct scale_item;
 typedef void scale_item_fn(struct scale_node *n, struct scale_item *it);
 
-/* A message or a read on its way, or any other item that waits for its node. */
+/* A message or read in flight, or another item that waits until its node processes it. */
 struct scale_item {
 	struct scale_item *next;
 	scale_item_fn *fn;
-	struct scale_end *end; /* where it arrives */
+	struct scale_end *end; /* end of the connection at which it arrives */
 	bool is_answer;
 	uint32_t left; /* bytes that the card has not sent yet */
 	uint32_t len;
@@ -180,7 +185,7 @@ struct scale_item {
 	struct wire_msg m;
 };
 
-/* Return the time that the node needs for what it has just done. */
+/* Return the nanoseconds that the node needs for the item that it has just processed. */
 typedef double scale_node_cost_fn(struct scale_node *n);
 struct scale_node {
 	struct scale_world *w;
@@ -198,9 +203,9 @@ struct scale_node {
 	uint32_t n_segments;
 };
 void scale_node_init(struct scale_world *w, struct scale_node *n, struct scale_host *host);
-/* Hand an item to the node, which processes it when it has time. */
+/* Give an item to the node, which processes it when it is free. */
 void scale_node_post(struct scale_node *n, struct scale_item *it);
-/* Let the node continue after a direct call of its core. */
+/* Let the node continue after a call of its core from outside of the node's items. */
 void scale_node_kick(struct scale_node *n);
 /* Send an item when the node has finished its current one. */
 void scale_node_send(struct scale_node *n, struct scale_item *it);
@@ -208,34 +213,36 @@ void scale_node_send(struct scale_node *n, struct scale_item *it);
 /* ---- network ---- */
 
 struct scale_pending_read {
-	struct scale_pending_read *next; /* in end->queue, while pieces are to be asked for */
+	/* queue of end->queue, while some of its pieces are not requested yet */
+	struct scale_pending_read *next;
 	struct scale_pending_read *next_read, **prev_read;
 	struct xport_read *r;
 	uint32_t issued, arrived;
 };
-/* An offer with eager bytes, at its receiver. */
+/* An offer with eager bytes, as its receiver sees it. */
 struct scale_eager {
 	struct scale_eager *next;
 	struct scale_item *bytes;
 	uint16_t segment;
-	bool is_heard; /* the message with the offer */
-	bool is_old;   /* the same memory was offered again */
+	bool is_heard; /* the message with the offer has arrived */
+	bool is_old;   /* the same memory was offered again since */
 	bool is_begun; /* its bytes are arriving */
-	bool is_here;  /* all of them have arrived and wait for the offer */
+	bool is_here;  /* all of its bytes have arrived and wait for the offer */
 	bool is_thrown;
 	uint64_t offset;
 	struct scale_pending_read *read; /* the read that takes them */
 };
-/* A lane is one direction of one channel. A connection has two channels: messages and
- * requests never wait behind answers. Bytes wait in the process until the kernel has room for all.
- * They wait in the kernel until the card and the receiver's window let them go. */
+/* A lane is one direction of one channel. A connection has two channels, so that messages and
+ * requests never wait behind requested bytes. Items wait in the process until the kernel has room
+ * for them. In the kernel they wait until the card and the receiver's window let them go. */
 struct scale_lane {
 	struct scale_host *host;
 	struct scale_item *out, **out_tail;
 	struct scale_item *outside; /* the first item that is not yet completely in the kernel */
-	uint32_t inside_bytes;      /* of items before it, not sent yet */
-	uint32_t window, on_way;    /* bytes; window 0: no bound */
-	/* eager offers and bytes that are not yet completely in the kernel */
+	/* bytes of the items before `outside` that the card has not sent yet */
+	uint32_t inside_bytes;
+	uint32_t window, on_way; /* bytes; window 0: no bound */
+	/* number of eager offers, and bytes of them, that are not yet completely in the kernel */
 	uint32_t n_eager, eager_bytes;
 	struct scale_lane *next_turn;
 	bool has_turn;
@@ -246,9 +253,10 @@ struct scale_end {
 	struct scale_end *peer, *next_all;
 	struct scale_lane say, answer;
 	bool is_open, is_refused;
-	bool wants_eager; /* writable follows when few bytes wait */
+	/* the node waits until few bytes are queued, then it may send eager bytes */
+	bool wants_eager;
 	struct eager_policy unasked;
-	uint32_t in_flight; /* messages */
+	uint32_t in_flight; /* messages that the peer has not received yet */
 	struct scale_eager *eager, **eager_tail;
 	struct read_window window;
 	uint32_t n_reads, n_pieces, n_queued;
@@ -257,16 +265,17 @@ struct scale_end {
 extern const struct xport_ops scale_eager_ops, scale_asking_ops;
 struct scale_item *item_new(struct scale_world *w, scale_item_fn *fn, struct scale_end *end);
 void item_free(struct scale_world *w, struct scale_item *it);
-/* Connect an agent's node to a server's thread; both are notified. */
+/* Connect an agent's node to a server's thread. The nodes of both ends are notified. */
 struct xconn *scale_net_connect(struct scale_node *agent, struct scale_node *server,
 	uint32_t agent_id, uint32_t server_id, void *user);
-/* Close all connections: their reads end, and their nodes are notified. */
+/* Close all connections. Their reads end, and their nodes are notified. */
 void scale_net_end(struct scale_world *w);
-/* Call when the kernel may have taken bytes of this side: checks for more room. */
+/* Send more of the items that wait at this end. Call it when the kernel may have room again. */
 void scale_net_room(struct scale_world *w, struct scale_end *from);
-/* Eager bytes begin to arrive. If their offer was processed and has no read, they are discarded. */
+/* Note that the first eager bytes of an offer arrive. If the offer was processed and has no read,
+ * discard them. */
 void scale_net_begun(struct scale_eager *e);
-/* Send an item from its node to it->end (card.c). */
+/* Send an item from its node to the connection's end it->end (card.c). */
 void card_transmit(struct scale_node *from, struct scale_item *it);
 
 /* ---- cluster and trainers ---- */
@@ -283,7 +292,7 @@ struct scale_tensor {
 	struct scale_agent *agent;
 	uint32_t idx;
 	struct agt_tensor *t;
-	uint64_t here; /* the last round whose sum is on the accelerators */
+	uint64_t here; /* last round whose sum is on the accelerators */
 };
 struct scale_agent {
 	struct scale_world *w;
@@ -292,12 +301,12 @@ struct scale_agent {
 	uint32_t id, idx, plan_at;
 	struct agt_job *job;
 	struct scale_tensor *tensors;
-	/* the trainer */
+	/* state of the machine's trainer */
 	uint64_t step;
 	uint32_t layer;
 	bool is_backward, is_waiting;
 	uint64_t reduce_free, copy_free;
-	uint64_t starts[STEP_MAX]; /* of backward passes */
+	uint64_t starts[STEP_MAX]; /* when each backward pass started */
 };
 
 struct scale_mark {
@@ -320,15 +329,17 @@ struct scale_world {
 	struct scale_agent *agents;
 	struct scale_server *servers;
 	struct sched_core *sched;
-	uint8_t *memory; /* shared by all tensors and sums: its content is never used */
+	/* one buffer that all tensors and sums share, since their content is never used */
+	uint8_t *memory;
 	size_t memory_bytes;
-	struct scale_mark *marks; /* by host, at the start of the measured steps */
+	/* a mark for each host: its counters at the start of the measured steps */
+	struct scale_mark *marks;
 };
 
 void scale_post(struct scale_world *w, uint64_t at_ns, scale_event_fn *fn, void *p, uint64_t a);
 /* Allocate zeroed memory until the end of the run; ends the program when there is none. */
 void *scale_alloc(struct scale_world *w, size_t n_bytes);
-/* Report a broken assumption and end the program. */
+/* Report an assumption that does not hold, and end the program. */
 void fatal(const char *fmt, ...) __attribute__((format(printf, 1, 2), noreturn));
 
 /* Set up members, job, tensors, placement and connections, before virtual time starts. */
@@ -336,7 +347,7 @@ void cluster_start(struct scale_world *w);
 void cluster_stop(struct scale_world *w);
 
 void scale_trainer_start(struct scale_agent *a);
-/* The sum of that round has arrived at the agent. */
+/* Note that the sum of a round has arrived at the agent. */
 void scale_trainer_sum(struct scale_tensor *t, uint64_t round);
 
 int check_all(void);

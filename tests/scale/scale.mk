@@ -1,14 +1,16 @@
-# The simulator of bandwidth: the daemons' own objects, without CRC and sum.
+# The simulator of bandwidth links the daemons' own objects. tests/scale/stub.c replaces CRC and
+# sums.
 SCALEBIN := $(B)/tests/sim-scale
 SCALE_OBJS := $(call objs,$(SCALE))
 $(SCALEBIN): $(SCALE_OBJS) $(LIBCORES) $(LIBCOMMON)
 	$(call link,$(LIBS))
 
-# The tables of docs/results/scaling.md.
+# Print the tables of docs/results/scaling.md.
 sim-scale-run: $(SCALEBIN)
 	tests/scale/tables.sh $(SCALEBIN)
 
-# Mutants: one source file patched, linked before the archives' own.
+# A mutant is the program with one patched source file. It is linked before the archives, so that it
+# replaces their object.
 SCALE_MUTANTS := $(patsubst tests/scale/mutants/%.patch,%,$(wildcard tests/scale/mutants/*.patch))
 scale_mutant_src = $(shell sed -n 's,^--- a/,,p' tests/scale/mutants/$(1).patch)
 define scale_mutant
@@ -27,7 +29,7 @@ sim-scale-mutants-run: $(addprefix $(B)/scale-mutants/,$(SCALE_MUTANTS))
 		sed -n "s,^FAIL,$$(basename $$m):,p" $$m.log; done; \
 		echo "$(words $(SCALE_MUTANTS)) mutants, all caught"
 
-# A real scheduler under 1,000 members, which one program plays.
+# A test of a real scheduler with 1,000 members, all of which one program simulates.
 LOADBIN	:= $(B)/tests/sched-load
 $(LOADBIN): $(call objs,$(LOAD)) $(LIBCOMMON)
 	$(call link,$(LIBS))

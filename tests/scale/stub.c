@@ -1,5 +1,5 @@
-/* Empty checksums and sums. Their cost is an option, their results are never used. The linker
- * prefers these to the archives' own. */
+/* Empty functions in place of checksums and sums. Their cost is an option of the simulator, and
+ * their results are never used. The linker prefers these functions to those of the archives. */
 #include <string.h>
 
 #include "common/data/crc32c.h"

@@ -1,5 +1,5 @@
-/* Traces: a model's tensors and layers, read from tests/traces. Malformed lines are refused with
- * their number. */
+/* Traces: a model's tensors and layers, read from tests/traces. A malformed line is an error that
+ * states the number of the line. */
 #include "tests/scale/scale.h"
 
 #include <errno.h>

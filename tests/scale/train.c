@@ -1,16 +1,18 @@
-/* A trainer: the accelerators of one machine compute in step. A layer's forward pass starts when
- * the sums of its tensors of the previous step are on all of them. After the layer's backward pass,
- * its gradients are reduced inside the machine, one layer after the other, and then submitted. */
+/* The trainer of a machine. Its accelerators compute in step. The forward pass of a layer starts
+ * when the previous step's sums of the layer's tensors are on all accelerators. After the backward
+ * pass of a layer, its gradients are reduced inside the machine and then submitted, one layer after
+ * the other. */
 #include "tests/scale/scale.h"
 
 #include "common/data/dtype.h"
 
-#define PRIORITY_FIRST 60000 /* as in the library: the first declared tensor */
+#define PRIORITY_FIRST 60000 /* priority of the first declared tensor, as in the library */
 #define START_NS       (10 * MS)
 
 static void go(struct scale_agent *a);
 
-/* A ring inside the machine passes on all but one of its parts. */
+/* Return the time of a ring inside the machine. Each accelerator passes on all but one of n
+ * parts. */
 static uint64_t machine_ns(const struct scale_options *o, uint64_t bytes)
 {
 	if (o->gpus < 2 || o->gpu_gbs <= 0)
@@ -24,7 +26,8 @@ static void item_submit(struct scale_node *n, struct scale_item *it)
 {
 	struct scale_tensor *t = it->p;
 	const struct scale_options *o = &n->w->o;
-	/* Backward submits the last declared tensor first. */
+	/* Backward submits tensors in the reverse order of their declaration, so t->idx is the
+	 * priority that keeps the order of submission. */
 	uint16_t priority = (uint16_t)(o->is_fifo ? t->idx : PRIORITY_FIRST - t->idx);
 
 	if (agt_submit(t->t, 0, it->a, OP_AVG, priority) < 0)
@@ -89,7 +92,8 @@ static bool has_sums(const struct scale_agent *a, const struct scale_layer *laye
 	return true;
 }
 
-/* All sums of the previous step have been used. For the measurement one step ends here. */
+/* Start the backward pass: all sums of the previous step have been used. A measured step ends
+ * here. */
 static void start_backward(struct scale_agent *a)
 {
 	struct scale_world *w = a->w;

@@ -1,4 +1,4 @@
-/* Virtual time, and one run from set-up to its figures. */
+/* Events in virtual time, and one run from its set-up to its figures. */
 #include "tests/scale/scale.h"
 
 #include <math.h>
@@ -170,7 +170,7 @@ static struct scale_card_bytes busiest(const struct scale_world *w, uint32_t fir
 	return (struct scale_card_bytes){b.tx / w->o.steps, b.rx / w->o.steps};
 }
 
-/* Return the mean duration of the measured steps on the slowest agent. */
+/* Return the mean duration of the measured steps of the slowest agent. */
 static double step_s(const struct scale_world *w)
 {
 	uint64_t worst = 0;
@@ -184,7 +184,7 @@ static double step_s(const struct scale_world *w)
 	return (double)worst / 1e9 / w->o.steps;
 }
 
-/* Run steps and measure those after the warm-up. */
+/* Run all steps and measure those after the warm-up. */
 static double run(
 	const struct scale_options *o, const struct scale_trace *t, struct scale_result *ret)
 {
