@@ -178,8 +178,8 @@ static uint64_t user_sums(const struct sched_core *c, uint32_t uid)
 	return n;
 }
 
-/* I12: only users with little may take the reserve. So no declaration of one user, however large,
- * makes those of users with little fail. */
+/* Check the reserve of memory (rule I12). Only users whose sums need little memory may use it. So
+ * no declaration of another user, however large, makes the declarations of such users fail. */
 static int check_reserve(struct sched_core *c, const struct sched_job *j, uint64_t all,
 	uint64_t more, struct err_text *err)
 {
@@ -220,13 +220,15 @@ int admission_check_tensor(struct sched_core *c, const struct sched_job *j,
 	return check_reserve(c, j, all, balance_tensor_need(j, t), err);
 }
 
-/* Return whether a job has tensors that were declared, or lost their servers, without a server. */
+/* Return whether a job has waited for servers: it has partitions without a server, or tensors that
+ * were accepted unchecked because no server was there. */
 static bool is_waiting(const struct sched_job *j)
 {
 	return j->n_orphans || j->is_unchecked;
 }
 
-/* Return the largest of them, of a user with more than small. */
+/* Return the largest running job that has waited for servers and whose user needs more than `small`
+ * bytes for sums. NULL: none. */
 static struct sched_job *largest_waiting(const struct sched_core *c, uint64_t small)
 {
 	struct sched_job *largest = NULL;

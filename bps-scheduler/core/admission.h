@@ -9,23 +9,25 @@ int admission_find_job(const struct sched_core *c, const struct ctl_join *q, str
 	struct err_text *err);
 /* Check that the user may have one more job. Errors: BPS_EQUOTA with a sentence. */
 int admission_check_job(struct sched_core *c, uint32_t uid, struct err_text *err);
-/* I12: SMALL_USERS users may have this part each of the small reserve (--small-user-reserve). What
- * others take never goes into the reserve, so a declaration of theirs leaves room for these. */
+/* Rule I12: a user counts as one with little memory up to this fraction (1/8) of the reserve
+ * (--small-user-reserve). So 8 such users fit into the reserve. The sums of all other users stay
+ * outside of it. */
 #define ADMISSION_SMALL_USERS 8
 /* Check that the job may have one more tensor like t. Errors: BPS_EQUOTA with a sentence. */
 int admission_check_tensor(struct sched_core *c, const struct sched_job *j,
 	const struct sched_tensor *t, struct err_text *err);
-/* Count t among the tensors that the job has memory for on servers, or not any more. */
+/* Count the memory of t as used by the job; admission_unclaim undoes that. */
 void admission_claim(struct sched_core *c, struct sched_job *j, const struct sched_tensor *t);
 void admission_unclaim(struct sched_job *j, const struct sched_tensor *t);
-/* While no server is there, its memory is unknown, so nothing is refused. When partitions can get a
- * server at last, end the largest jobs of users with more than little that do not fit beside the
- * reserve. Runs before the partitions are placed. */
+/* Check the tensors that were accepted while no server was there: the memory was unknown then, so
+ * none was refused. Once there are servers, end jobs that do not fit beside the reserve. The
+ * largest job ends first; jobs of users with little memory stay. Must run before the partitions are
+ * placed. */
 void admission_check_waiting(struct sched_core *c);
-/* Return the memory for sums that all jobs take, by the tensors that they have declared. */
+/* Return the memory that the sums of all jobs need, by their declared tensors. */
 uint64_t admission_all_sums(const struct sched_core *c);
-/* Usage that counts against the quotas: jobs that have not ended, and bytes of their tensors on
- * servers. */
+/* Return the usage that counts against a quota: jobs of a user that have not ended, and bytes of
+ * the tensors of a job or user on servers. */
 uint32_t admission_user_jobs(const struct sched_core *c, uint32_t uid);
 uint64_t admission_job_bytes(const struct sched_job *j);
 uint64_t admission_user_bytes(const struct sched_core *c, uint32_t uid);

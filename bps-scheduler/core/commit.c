@@ -10,7 +10,7 @@
 #include "common/base/failpoint.h"
 #include "common/base/log.h"
 
-/* Send the members that this transaction changed to all members of the other role. */
+/* Send the members of that role that this transaction changed to all members of the other role. */
 static void tell_members(struct sched_core *c, enum role changed)
 {
 	const struct sched_member **list = NULL;
@@ -31,8 +31,9 @@ static void tell_members(struct sched_core *c, enum role changed)
 	free(list);
 }
 
-/* Return whether the job concerns m. It concerns its agents, including those that are gone, and
- * every server, but no member that is about to get everything. */
+/* Return whether the changes of the job must be sent to m. They are sent to every server and to all
+ * agents of the job, also to agents that have left it. They are not sent to a member that is about
+ * to get the whole state anyway (needs_sync). */
 static bool is_audience(const struct sched_job *j, const struct sched_member *m, enum role role)
 {
 	return m->role == role && m->conn && !m->needs_sync &&
@@ -50,7 +51,7 @@ static void job_tell(struct sched_core *c, struct sched_job *j)
 
 			if (!m->conn && m->role == ROLE_AGENT &&
 				sched_job_member(j, m->id) != CTL_NO_ID)
-				m->is_behind = true; /* until it returns */
+				m->is_behind = true; /* until it connects again */
 			if (!is_audience(j, m, order[r]))
 				continue;
 			if (j->state == JOB_ENDED) {
@@ -72,7 +73,8 @@ static void job_tell(struct sched_core *c, struct sched_job *j)
 	}
 }
 
-/* Send the whole plan to members that requested it during the transaction. */
+/* Send all places of the job's partitions to the members that requested them during the
+ * transaction. */
 static void tell_owed(struct sched_core *c, struct sched_job *j)
 {
 	for (uint32_t i = 0; j->owes_plans && i < j->n_members; i++) {
@@ -150,7 +152,7 @@ static void set_durable(struct sched_core *c)
 		(unsigned long long)c->tx_view);
 	sched_note(c, EVENT_SCHEDULER, "the state is durable again");
 	c->is_undurable = false;
-	/* Members that were refused meanwhile may return now. */
+	/* Members that were refused meanwhile now get time to return. */
 	c->grace_ns = sched_grace_end_ns(c);
 	for (uint32_t i = 1; i <= c->n_members; i++) {
 		struct sched_member *m = c->members[i];
@@ -197,7 +199,7 @@ static void note_job_view(struct sched_core *c, const struct sched_job *j)
 			n_fresh == 1 ? "" : "s", j->name);
 }
 
-/* Log the reason of the view that has just become durable. */
+/* Report the reason of the view that has just become durable, as an event. */
 static void note_view(struct sched_core *c)
 {
 	if (!c->env.event)

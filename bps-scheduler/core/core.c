@@ -31,7 +31,7 @@ static void beat(struct sched_core *c, struct sched_member *m, const struct ctl_
 	if (b->progress != m->beat.progress)
 		m->moved_ns = c->now_ns;
 	m->beat = *b;
-	m->beat.jobs = NULL; /* borrowed from the message */
+	m->beat.jobs = NULL; /* the list belongs to the message */
 	m->beat.n_jobs = 0;
 	if (m->beat.measured_mbps > NIC_MAX_MBPS)
 		m->beat.measured_mbps = NIC_MAX_MBPS;
@@ -226,7 +226,8 @@ void sched_expel(struct sched_core *c, enum role role, const char *name, uint64_
 
 /* ---- time ---- */
 
-/* Move the deadlines of all members: the scheduler itself was late, so that span does not count. */
+/* Move the deadlines of all members by span_ns. The scheduler itself was late, so this time must
+ * not count as their silence. */
 static void extend(struct sched_core *c, uint64_t span_ns)
 {
 	for (uint32_t i = 1; i <= c->n_members; i++) {
@@ -370,7 +371,7 @@ int sched_start(struct sched_core *c, uint64_t now_ns)
 	}
 	for (struct sched_job *j = c->jobs; j; j = j->next)
 		j->since_ns = now_ns;
-	balance_gathered(c); /* moves that were under way continue */
+	balance_gathered(c); /* planned moves that the previous process began continue */
 	r = sched_persist(c);
 	if (r < 0)
 		return r;

@@ -1,9 +1,11 @@
 #ifndef BPS_SCHEDULER_CORE_CORE_H
 #define BPS_SCHEDULER_CORE_CORE_H
-/* The scheduler's decisions: members and their liveness, jobs, agreement on tensors, placement,
- * views. This is a state machine without I/O, clock or threads. Connections' events and the time
- * come in. Messages and durable records go out through struct sched_env. The daemon, the unit tests
- * and the simulator run this same code. One thread; a core is cheap to create and to free.
+/* The scheduler's core makes all decisions: which members (servers and agents) are alive, which
+ * workers form a job, when all agents have declared a tensor, and which server sums which
+ * partition. It is a state machine without I/O, clock or threads. The caller passes in the events
+ * of connections and the time. Messages and durable records go out through struct sched_env. The
+ * daemon, the unit tests and the simulator run this same code. One thread; a core is cheap to
+ * create and to free.
  *
  *   member   EXPECTED -----------grace over------------.       (EXPECTED: from the state log)
  *                |        ,---------silence------------.|
@@ -14,27 +16,31 @@
  *   job      FORMING --all ranks joined--> RUNNING --all finished, or a loss, or FAIL--> ENDED
  *   tensor   COLLECTING --all agents declared--> READY --placed, durable--> PLACED;  or FAILED
  *
- * Transactions. An event changes the objects in memory. At its end all changed objects get one new
- * view and are made durable as one record. Only then are they sent. While the record cannot be
- * written, only BEAT and refusals are sent. Members and jobs see no view change, and no member is
- * declared dead. New members and workers are answered BPS_ENOTDURABLE. Members that return are
- * dropped (they try again). The write is retried on every beat.
+ * Transactions. An event changes the objects in memory. At its end, all changed objects get one new
+ * view (a version number of the state) and are written to the state log as one record. Only then
+ * are they sent to the members. While the record cannot be written, only BEAT and refusals are
+ * sent. Members and jobs see no view change, and no member is declared dead. New members and
+ * workers are refused with BPS_ENOTDURABLE. If a known member returns, its connection is closed, so
+ * that it tries again. The write is retried on every beat.
  *
- * Messages to a member after its HELLO: WELCOME; PEERS with all counterparts, if there are any; JOB
- * and PLAN for each job that concerns it (an agent: its jobs; a server: all jobs, and the runs that
- * it has); JOB_END for its jobs that ended recently; and, as the end mark, a PEERS without peers.
- * The member drops everything that was not named before that mark. This is also how a server learns
- * which partitions moved away while it was considered dead.
+ * Messages to a member after its HELLO: WELCOME; PEERS with all live members of the other role, if
+ * there are any; JOB and PLAN for each job that concerns it (an agent: the jobs of its workers; a
+ * server: all jobs, but only the partitions placed on it); JOB_END for its jobs that ended
+ * recently; and, as the end mark, a PEERS without peers. Then the member drops all jobs and
+ * partitions that these messages did not name. In this way a server also learns which partitions
+ * moved away while it was considered dead.
  *
  * Messages that a member repeats after each WELCOME, since the scheduler may have restarted: JOIN
  * of every attached worker whose JOB has not come, DECLARE of every tensor without an answer,
- * WORKER FINISHED and LOST of jobs that have not ended, WHY. JOIN is repeated as it was first sent:
- * an assigned rank may have changed, so JOB is meaningless before the new JOINED, which it follows.
- * All of these messages are idempotent. A message about an unknown job is answered by JOB_END.
+ * WORKER FINISHED and LOST of jobs that have not ended, WHY. JOIN is repeated as it was first sent,
+ * without the rank that was assigned, because a restarted scheduler may assign another rank. So the
+ * scheduler sends JOB only after the new JOINED. All of these messages are idempotent. A message
+ * about an unknown job is answered by JOB_END.
  *
- * A restarted agent (new instance, same name) stays a member of its running jobs and changes no
- * pgen: its contributions are in memory that outlives it. If it has lost a worker, it reports that
- * (WORKER LOST). */
+ * A restarted agent (new instance, same name) stays a member of its running jobs, and their
+ * partitions keep their pgen (the view in which they were placed). That is safe, because the
+ * agent's contributions are in memory that outlives its process. If it has lost a worker, it
+ * reports that (WORKER LOST). */
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -43,8 +49,8 @@
 
 struct sched_core;
 
-/* Set the defaults: beats of 500 ms, servers dead after 3 s, agents after 5 s, windows 1 s and 5 s,
- * probes 1 s. */
+/* Set the defaults: a heartbeat every 500 ms, servers dead after 3 s of silence and agents after 5
+ * s, windows of 1 s and 5 s, probes of 1 s. */
 void sched_config_default(struct sched_config *cfg);
 
 /* Create a core without state. cfg and env are copied. */
@@ -55,36 +61,38 @@ void sched_free(struct sched_core *c);
  * Errors: -EINVAL the record contradicts itself or earlier records; err names the place. */
 int sched_restore(struct sched_core *c, const struct state_record *rec, struct err_text *err);
 
-/* Begin a new term, larger than all former ones and durable when this returns. Members of the
- * restored state have twice the dead time to return. Errors: the result of persist; then the core
- * has not started. */
+/* Begin a new term, which is larger than all previous ones and durable when this returns. Members
+ * of the restored state have twice the dead time to return. Errors: the result of persist; then the
+ * core has not started. */
 int sched_start(struct sched_core *c, uint64_t now_ns);
 
-/* Change the dead times and windows to those of cfg. Windows that have begun keep their end. The
- * beat interval does not change, so the caller must keep the dead times well above it. */
+/* Apply the times in cfg: after which silence members are dead, the windows, and when the status
+ * reports slow or stalled jobs and servers. Windows that have begun keep their end. The beat
+ * interval does not change, so the caller must keep the dead times well above it. */
 void sched_set_times(struct sched_core *c, const struct sched_config *cfg, uint64_t now_ns);
 
 /* Change the quotas to those of cfg. Jobs and tensors that already exceed them stay. */
 void sched_set_quotas(struct sched_core *c, const struct sched_config *cfg);
 
-/* Report a new connection, for which the shell chose the number conn. No live connection has that
- * number. */
+/* Report a new connection, for which the caller chose the number conn. No open connection has the
+ * same number. */
 void sched_conn_open(struct sched_core *c, uint32_t conn, uint64_t now_ns);
-/* Note that the peer of an open connection has the cluster's master key. Members should have keys
- * of their own, so the status warns. */
+/* Note that the peer of an open connection has proven its identity with the cluster's master key.
+ * Members should have keys of their own, so the status shows a warning. */
 void sched_conn_note_master(struct sched_core *c, uint32_t conn);
 /* Handle a decoded message; msg stays the caller's. Messages of connections that the core dropped
  * are ignored. */
 void sched_message(struct sched_core *c, uint32_t conn, const struct ctl_msg *msg, uint64_t now_ns);
 void sched_conn_closed(struct sched_core *c, uint32_t conn, uint64_t now_ns);
 
-/* Expel a member whose key is revoked. If it is not connected, it is dead at once, also if servers
- * still receive from it. While the record cannot be written, it dies when its time is over. No
- * effect if it is connected, unknown or dead. */
+/* Declare a member dead because its key is revoked, even if servers still receive data from it.
+ * While the state cannot be written, the member is declared dead later, when its time to return is
+ * over. No effect if the member is connected, unknown or already dead. */
 void sched_expel(struct sched_core *c, enum role role, const char *name, uint64_t now_ns);
 
-/* Call sched_tick at sched_next_deadline, which changes with every event (UINT64_MAX: no deadline).
- * A tick that is late by more than 100 ms moves the deadlines of all members by the delay. */
+/* Call sched_tick at the time that sched_next_deadline returns. It changes with every event;
+ * UINT64_MAX: no deadline. If a tick comes more than 100 ms late, this process was delayed, so the
+ * deadlines of all members move by the delay. */
 uint64_t sched_next_deadline(const struct sched_core *c);
 void sched_tick(struct sched_core *c, uint64_t now_ns);
 
@@ -92,34 +100,35 @@ void sched_tick(struct sched_core *c, uint64_t now_ns);
 uint32_t sched_term(const struct sched_core *c);
 /* Return the last durable view. */
 uint64_t sched_view(const struct sched_core *c);
-/* False: the state cannot be written, and nothing changes until it can be. */
+/* Return false while the state cannot be written. Until it can be, members and jobs do not
+ * change. */
 bool sched_is_durable(const struct sched_core *c);
 
-/* Pass the whole state to fn as one record, valid during fn. */
+/* Pass the whole state to fn as one record, valid during fn. Returns the result of fn. */
 int sched_snapshot(const struct sched_core *c, int (*fn)(void *ctx, const struct state_record *rec),
 	void *ctx);
 
-/* Ask all agents of a running job for their workers' progress. Then ask those that answered about
- * the tensors that calls have waited for longest. env.probe_done is called once, later, with the
- * same token, within probe_ms and a quarter of it. Errors: BPS_ENOTFOUND no such job is running,
- * BPS_EBUSY too many probes. */
+/* Start a probe for the status: ask all agents of a running job for their workers' progress. Then
+ * ask the agents that answered about the tensors that calls have waited for longest. env.probe_done
+ * is called once with the same token, at most 1.25 times probe_ms later. Errors: BPS_ENOTFOUND no
+ * such job is running, BPS_EBUSY too many probes. */
 int sched_probe_start(struct sched_core *c, uint32_t job, uint64_t token, uint64_t now_ns);
 
 /* End a job that forms or runs, with BPS_EJOB_FAILED and this text for its workers. Errors:
- * BPS_ENOTFOUND; BPS_ENOTDURABLE: the job is unchanged, or about to end if the disk fails only
- * during this call. */
+ * BPS_ENOTFOUND; BPS_ENOTDURABLE the state cannot be written, and the job is unchanged; the result
+ * of persist: the job ends when the state can be written again. */
 int sched_job_kill(struct sched_core *c, uint32_t job, const char *text, uint64_t now_ns);
 
 /* Mute a problem's code, or remove the mute (mute.h). Durable when it returns 0. Errors: as
  * mute_set and mute_clear; BPS_ENOTDURABLE, or the result of persist: the change is in effect, and
- * the record is offered again. */
+ * is written when the state can be written again. */
 int sched_mute(struct sched_core *c, const char *code, uint64_t span_ms, const char *reason,
 	const char *who, uint64_t now_ns);
 int sched_unmute(struct sched_core *c, const char *code, uint64_t now_ns);
 
 /* Drain a member, or undrain it (drain.h). Durable when it returns 0. ret_text: the consequences,
  * or the reason of the error. Errors: as drain_set and drain_clear; BPS_ENOTDURABLE, or the result
- * of persist: the change is in effect, and the record is offered again. */
+ * of persist: the change is in effect, and is written when the state can be written again. */
 int sched_drain(struct sched_core *c, const char *target, const char *reason, const char *who,
 	uint64_t now_ns, struct err_text *ret_text);
 int sched_undrain(
@@ -134,21 +143,23 @@ struct sched_probe {
 	uint32_t job;
 	uint32_t tensor;
 	uint64_t round;
-	uint32_t asker; /* agent that asked; 0: sched_probe_start, or the core */
-	bool is_own;    /* started by the core: a job makes no progress (stalls.h) */
+	/* agent whose WHY message started the probe; 0: sched_probe_start or the core started it */
+	uint32_t asker;
+	bool is_own; /* started by the core itself, because the job makes no progress (stalls.h) */
 	uint32_t asker_seq;
 	uint64_t token;
 	uint64_t deadline_ns;
 	uint32_t bound_ms;  /* time from the question to the end of the probe */
 	uint32_t n_members; /* members of the job */
-	uint32_t n_open;    /* questions without an answer yet */
+	uint32_t n_open;    /* agents that have not answered yet */
 	bool *has_answered; /* [n_members] */
 	char **texts;       /* [n_members], NULL or the agent's text */
 	struct sched_probe_worker *workers;
 	uint32_t n_workers;
-	/* For the status: the following questions, about one tensor each. */
-	struct sched_probe *parent;  /* set in such a question */
-	struct sched_probe *details; /* finished ones; their workers have w.submitted */
+	/* The second step of a status probe: further probes, each about one tensor. */
+	struct sched_probe *parent; /* in a probe of the second step: the status probe */
+	/* finished probes of the second step; their workers have w.submitted */
+	struct sched_probe *details;
 	uint32_t n_details_open;
 	struct sched_probe *next;
 };

@@ -1,5 +1,6 @@
-/* DECLARE: agents declare tensors. Declarations are compared, and a tensor becomes ready when all
- * agents have declared it. place_apply.c numbers the tensors. Thread: the core's. */
+/* DECLARE: the message with which agents declare tensors. Declarations of a tensor are compared.
+ * The tensor becomes READY when all agents have declared it alike. place_apply.c numbers the
+ * tensors. Thread: the core's. */
 #include "bps-scheduler/core/declare.h"
 
 #include <errno.h>
@@ -81,7 +82,7 @@ static bool is_decl_sound(const struct declare_request *in, const struct ctl_dec
 	return false;
 }
 
-/* Check that such a tensor is possible at all. */
+/* Check the type and the size of a declared tensor. */
 static int check_shape(const struct ctl_decl *d, struct err_text *err)
 {
 	size_t bytes = dtype_bytes(d->dtype);
@@ -111,8 +112,9 @@ static bool has_room(const struct declare_request *in, const struct ctl_decl *d)
 	return false;
 }
 
-/* A refused tensor stays, as FAILED (C9). All agents must get the same answer, even if the servers
- * have more memory by then. A tensor of that name with another shape must not be placed. */
+/* Accept or refuse a tensor that is declared for the first time. A refused tensor stays, in state
+ * FAILED (rule C9). All agents must get the same answer, even if the servers have more memory
+ * later. And no tensor of that name with another shape may be placed. */
 static void claim(
 	const struct declare_request *in, struct sched_tensor *t, const struct ctl_decl *d)
 {
@@ -148,7 +150,7 @@ static void declare_one(const struct declare_request *in, const struct ctl_decl 
 	} else if (t->dtype != d->dtype || t->n_elems != d->n_elems) {
 		tensor_mismatch(in, t, d);
 	} else if (t->state == TENSOR_PLACED) {
-		if (in->c->tx_view) /* its present state may not be durable yet */
+		if (in->c->tx_view) /* its present place may not be durable yet */
 			j->owes_plans = j->members[in->member].is_owed_plan = true;
 		else
 			sched_send_tensor(in->c, in->m, j, t);
@@ -158,8 +160,9 @@ static void declare_one(const struct declare_request *in, const struct ctl_decl 
 	}
 }
 
-/* Runs after all declarations of a message. Two declarations of one tensor in one message come from
- * workers that may disagree. That must be known before the tensor counts as agreed. */
+/* Make a tensor READY if all members have declared it. Runs after all declarations of a message
+ * were handled. Two declarations of one tensor in a message come from two workers, which may
+ * disagree. That must be known before the tensor counts as agreed. */
 static void check_named(const struct declare_request *in, const char *name)
 {
 	struct sched_tensor *t = sched_tensor_find(in->j, name);

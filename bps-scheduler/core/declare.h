@@ -2,6 +2,6 @@
 #define BPS_SCHEDULER_CORE_DECLARE_H
 #include "bps-scheduler/model/model.h"
 
-/* Handle DECLARE of a member; msg is borrowed. An invalid message closes its connection. */
+/* Handle DECLARE of member m; msg is borrowed. An invalid message closes the connection of m. */
 void sched_declare(struct sched_core *c, struct sched_member *m, const struct ctl_declare *msg);
 #endif

@@ -66,7 +66,7 @@ void sched_unjoin(struct sched_core *c, const struct sched_member *m, uint32_t s
 	}
 }
 
-/* Free the rank of a worker that is gone. */
+/* Free a rank if its worker is gone. */
 static void rank_forget(struct sched_job *j, uint32_t rank)
 {
 	struct sched_worker *w = &j->workers[rank];
@@ -78,7 +78,7 @@ static void rank_forget(struct sched_job *j, uint32_t rank)
 	*w = (struct sched_worker){.state = WORKER_ABSENT};
 }
 
-/* The member left the job and returns. */
+/* Make an agent that had left the job a member again. Its former workers are forgotten. */
 static void member_revive(struct sched_job *j, struct sched_job_member *jm)
 {
 	for (uint32_t r = 0; r < j->n_room; r++)
@@ -113,7 +113,7 @@ static void let_in(struct sched_core *c, struct sched_job *j, const struct sched
 		rank, j->name, j->id, sched_host_of(c, n->agent), n->pid);
 }
 
-/* Return whether all workers of that machine wait and its agent is connected. */
+/* Return whether all workers of the newcomer's machine wait and its agent is connected. */
 static bool is_ready(
 	const struct sched_core *c, const struct sched_job *j, const struct sched_newcomer *n)
 {
@@ -124,8 +124,8 @@ static bool is_ready(
 	return beside >= n->local_size && sched_member(c, n->agent)->conn;
 }
 
-/* Return whether a member number is left. Machines that waited with it may have used the last
- * one. */
+/* Return whether the newcomer's machine can become a member; otherwise refuse the newcomer.
+ * Machines that were let in just before may have used the last member number. */
 static bool has_number(
 	struct sched_core *c, const struct sched_job *j, const struct sched_newcomer *n)
 {
@@ -139,7 +139,7 @@ static bool has_number(
 	return false;
 }
 
-/* Make room for the declarations of more members. */
+/* Enlarge the bitmaps of declarations for the new members. was: number of members before. */
 static void widen_declared(struct sched_job *j, uint32_t was)
 {
 	uint32_t n = (j->n_members + 63) / 64, n_was = (was + 63) / 64;
@@ -156,8 +156,9 @@ static void widen_declared(struct sched_job *j, uint32_t was)
 	}
 }
 
-/* All workers wait and have nothing in flight, so that none needs an earlier result: rounds count
- * from 1 again for all members. */
+/* Let in all newcomers whose machines are complete. At a barrier, all workers wait and have nothing
+ * in flight, so no worker needs an earlier result. Therefore rounds count from 1 again for all
+ * members. */
 static void let_all_in(struct sched_core *c, struct sched_job *j)
 {
 	uint32_t was = j->n_members, kept = 0, n = j->n_newcomers, let = 0;
@@ -212,7 +213,7 @@ void sched_at_barrier(struct sched_core *c, const struct sched_member *m, struct
 	struct sched_worker *w = &j->workers[rank];
 
 	if (n <= j->barrier) {
-		if (!j->is_dirty) /* otherwise it is sent when the change is durable */
+		if (!j->is_dirty) /* otherwise JOB is sent when the change is durable */
 			sched_send_job(c, m, j);
 		return;
 	}

@@ -1,7 +1,7 @@
-/* C4, applied to the scheduler itself: if all connected members are silent at the same time, then
- * this host is cut off, rather than all others dead. The scheduler then declares no member dead:
- * otherwise it would end all jobs, none of which was disturbed. The first member that reports again
- * did not return earlier than the others could. So all members get their full time again.
+/* Rule C4, applied to the scheduler itself. If all connected members are silent at the same time,
+ * this host is probably cut off from them, and they are alive. So the scheduler declares no member
+ * dead. Otherwise it would end all jobs, although none of them was disturbed. When the first member
+ * reports again, the others may need a little longer. So all members get their full time again.
  *
  *   connected --no message for ISOLATED_BEATS--> isolated --any message--> connected, with a grace
  *
@@ -10,8 +10,8 @@
 #include "bps-scheduler/core/members.h"
 #include "common/base/log.h"
 
-/* Beats of silence of all members; well below the dead time of one (at least 3 beats, see
- * main.c). */
+/* Isolation begins when all members have been silent for this number of beats. The number is well
+ * below the dead time of one member, which is at least 3 beats (main.c). */
 #define ISOLATED_BEATS 2
 
 static uint64_t last_heard_ns(const struct sched_core *c, uint32_t *ret_connected)

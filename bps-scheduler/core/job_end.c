@@ -5,11 +5,12 @@
  *                       ^                                                       |
  *                       `------ its workers join again, at a barrier -----------'
  *
- * A machine leaves as a whole, because its workers' contributions are one. It keeps its number, and
- * its name stays with the job. One transaction has the members without it and a new pgen for every
- * partition, so that no round can complete under the old one. The rest follows the rule for a
- * replaced server: the remaining members report their results, and a result that one of them has is
- * donated. Thread: the core's. */
+ * A machine leaves as a whole, because the contributions of its workers are summed into one. It
+ * keeps its member number in the job. One transaction removes the machine and gives every partition
+ * a new pgen (the view of its placement), so that no round can complete with the old members. Then
+ * the rule for a replaced server applies (S4). The remaining members report which results they
+ * have. If one of them has the result of a round, it sends that result, and all others get the
+ * same. Thread: the core's. */
 #include "bps-scheduler/core/job_end.h"
 
 #include <stdarg.h>
@@ -19,10 +20,12 @@
 #include "bps-scheduler/placement/place_apply.h"
 #include "common/base/log.h"
 
-/* Half of the room of a short text is for the first cause. */
+/* Limit of the direct reason in a short text, in bytes. The rest of the text is for the first
+ * cause. */
 #define WHY_ITSELF_MAX 64
 
-/* Append the job's first failed tensor, which explains what happens to it later. */
+/* Append the text of the job's first failed tensor, because it explains what happens to the job
+ * later. */
 static void add_first_failure(const struct sched_job *j, char *text, size_t room)
 {
 	size_t n = strlen(text);
@@ -31,8 +34,8 @@ static void add_first_failure(const struct sched_job *j, char *text, size_t room
 		snprintf(text + n, room - n, "; first: %s", j->first_failure);
 }
 
-/* Append the first machine that the job has lost. Without a failed tensor it is the first known
- * cause. */
+/* Append the first machine that the job has lost. If a tensor failed, that is the first cause, and
+ * nothing is appended. */
 static void add_first_loss(const struct sched_job *j, char *text, size_t room)
 {
 	size_t n = strlen(text);
@@ -94,8 +97,8 @@ void sched_job_abort(struct sched_core *c, struct sched_job *j, const char *text
 	sched_job_free(c, j);
 }
 
-/* Reset the workers that wait at the next barrier. A barrier is passed in one view, so workers
- * report again when they know the new view. */
+/* Forget which workers wait at the next barrier. All workers must reach a barrier in the same view,
+ * so they report again when they know the new view. */
 static void barrier_again(struct sched_job *j)
 {
 	for (uint32_t r = 0; r < j->n_room; r++)
@@ -114,7 +117,8 @@ static void note_first_loss(struct sched_job *j, const char *agent, const char *
 	j->first_loss = sched_dup(text);
 }
 
-/* The record, the log, the event and JOB all name the machine that left and the reason. */
+/* Continue the job without member i. itself: the direct reason. The state log, the log, the event
+ * and JOB all name the machine that left and the reason. */
 static void shrink(struct sched_core *c, struct sched_job *j, uint32_t i, const char *itself)
 {
 	struct sched_job_member *m = &j->members[i];

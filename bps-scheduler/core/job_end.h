@@ -9,13 +9,12 @@ void sched_job_end(struct sched_core *c, struct sched_job *j, int code,
 	const struct ctl_cause *cause, const char *fmt, ...) __attribute__((format(printf, 5, 6)));
 /* End j if all its remaining workers have finished. */
 void sched_job_check_done(struct sched_core *c, struct sched_job *j);
-/* End a job that runs or forms. */
+/* End a job that runs or forms, with BPS_EJOB_FAILED and this text for its workers. */
 void sched_job_abort(struct sched_core *c, struct sched_job *j, const char *text);
-/* Handle the loss of member i of a running job, which cannot return to the job by itself. The job
- * ends with code, or continues without the member if it may shrink. rank: the worker that caused
- * it; CTL_NO_ID: the whole machine is lost. fmt: the reason. The text of the end, and that of the
- * member, also name the first cause: the first failed tensor, else the first machine that the job
- * has lost. */
+/* Handle the final loss of member i of a running job. The job ends with code, or continues without
+ * the member if it may shrink. rank: the lost worker; CTL_NO_ID: the whole machine is lost. fmt:
+ * the reason. The text of the end, and that of the member, also name the first cause: the first
+ * failed tensor, else the first machine that the job has lost. */
 void sched_machine_lost(struct sched_core *c, struct sched_job *j, uint32_t i, uint32_t rank,
 	int code, const char *fmt, ...) __attribute__((format(printf, 6, 7)));
 #endif

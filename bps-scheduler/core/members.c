@@ -18,17 +18,19 @@
 #include "common/base/log.h"
 
 #define THREADS_MAX 1024
-#define TERM_MAX    (UINT32_MAX - 0xffff) /* a later view can only be forged */
+#define TERM_MAX    (UINT32_MAX - 0xffff) /* a view with a larger term can only be forged */
 
 /* ---- sight ----
  *
- * C4: an agent that only the scheduler does not receive from is not dead, and its jobs need nothing
- * from the scheduler. In the last part of its time the servers are asked when they last received
- * from this very instance. From that moment the agent has its full time again. So an agent that no
- * member receives from is dead no later than without the question. The agent is declared dead all
- * the same if its jobs have changed meanwhile: it would delay them without knowing. */
+ * Rule C4: an agent that is silent at the scheduler is alive if servers still receive from it. Its
+ * jobs need nothing from the scheduler. So before the agent's time is over, the scheduler asks the
+ * servers when they last received data from this agent process (message SIGHT). The agent's time
+ * then counts from that moment. An agent from which no server receives is declared dead no later
+ * than without the question. An agent whose jobs have changed meanwhile is declared dead all the
+ * same: it does not know of the change and would delay these jobs. */
 
-/* The questions begin in the last SIGHT_SHARE-th of the dead time, and repeat after such a span. */
+/* The scheduler begins to ask when a SIGHT_SHARE-th of the dead time is left, and repeats the
+ * question after each such span. */
 #define SIGHT_SHARE 5
 
 static uint64_t sight_end(const struct sched_core *c, const struct sched_member *m)
@@ -38,7 +40,7 @@ static uint64_t sight_end(const struct sched_core *c, const struct sched_member 
 	return m->seen_ns + sched_member_dead_ns(c, m);
 }
 
-/* Ask the members of the other role. */
+/* Ask all connected members of the other role when they last received from m. */
 static void ask_others(struct sched_core *c, struct sched_member *m)
 {
 	struct ctl_msg msg = {
@@ -50,7 +52,8 @@ static void ask_others(struct sched_core *c, struct sched_member *m)
 	m->asked_ns = c->now_ns;
 }
 
-/* Ask a span before the member would be dead by its own silence, and again after each span. */
+/* Ask about m when a span is left until silent_at_ns, the time at which its silence makes it dead,
+ * and again after each span. Until then only schedule the question. */
 static void ask_before(struct sched_core *c, struct sched_member *m, uint64_t silent_at_ns)
 {
 	uint64_t span = sched_member_dead_ns(c, m) / SIGHT_SHARE, at = silent_at_ns - span;
@@ -65,7 +68,7 @@ static void ask_before(struct sched_core *c, struct sched_member *m, uint64_t si
 	sched_arm(c, c->now_ns + span);
 }
 
-/* Ask the servers before the agent would be dead, and arm the next check. */
+/* Schedule the next check of m. If m is an agent, ask the servers about it before dead_at_ns. */
 static void look_for(struct sched_core *c, struct sched_member *m, uint64_t dead_at_ns)
 {
 	sched_arm(c, dead_at_ns);
@@ -73,10 +76,11 @@ static void look_for(struct sched_core *c, struct sched_member *m, uint64_t dead
 		ask_before(c, m, dead_at_ns);
 }
 
-/* C2: a server that hangs while the scheduler starts need not be waited for during the whole grace.
- * Agents that had a data connection to this instance report when they last received from it. Their
- * report counts while it is fresh, since one of them may receive from it again.
- * at_ns: when the server is dead by the grace. Returns when it is by the reports, if earlier. */
+/* Rule C2: a server that hangs while the scheduler starts is declared dead before the grace period
+ * ends. Agents that had a data connection to this server process report when they last received
+ * from it. Only recent reports count, because an agent may receive from the server again at any
+ * time. at_ns: when the end of the grace makes the server dead. Returns the time at which the
+ * reports make it dead, or at_ns if that is earlier. */
 static uint64_t hung_end(struct sched_core *c, struct sched_member *m, uint64_t at_ns)
 {
 	uint64_t dead_ns = sched_member_dead_ns(c, m), span = dead_ns / SIGHT_SHARE;
@@ -132,7 +136,8 @@ void sched_member_expel(struct sched_core *c, enum role role, const char *name)
 
 	if (!m || m->conn || m->state == MEMBER_DOWN)
 		return;
-	/* no member is declared dead now; later it is, even if servers still receive from it */
+	/* while the state cannot be written, no member is declared dead: do it later, even if
+	 * servers still receive from this one */
 	if (c->is_undurable)
 		m->is_behind = true;
 	else
@@ -165,8 +170,8 @@ static bool is_hello_sound(const struct ctl_hello *h)
 	       (h->addr[0] && h->port && h->threads && h->threads <= THREADS_MAX);
 }
 
-/* A scheduler that has lost its state adopts the cluster identity, and a view above those that its
- * members know. */
+/* Take over the cluster identity of a member if this scheduler has no state. Returns false if the
+ * member belongs to another cluster. */
 static bool adopt_cluster(struct sched_core *c, const struct ctl_hello *h)
 {
 	if (!h->cluster_id.bytes || memcmp(h->cluster_id.data, c->cluster_id, STATE_ID_BYTES) == 0)
@@ -196,9 +201,9 @@ static void go_above(struct sched_core *c, uint64_t view)
 	c->tx_view = (uint64_t)c->term << 32 | 1;
 }
 
-/* Return whether the scheduler has lost views that this member has. A view of this term is no proof
- * in two cases. The member may have connected since the start. Or the process is not in the state,
- * perhaps because it had another name. */
+/* Return whether the member knows views that this scheduler has lost. A view of the present term
+ * proves that only if this process is in the restored state and has not connected since the start.
+ * Otherwise the present scheduler may have sent it. */
 static bool is_ahead(
 	const struct sched_core *c, const struct sched_member *m, const struct ctl_hello *h)
 {
@@ -208,8 +213,8 @@ static bool is_ahead(
 	       (m && !m->has_come && m->instance == h->instance);
 }
 
-/* The lost views may have moved any partition. So members and placement of the restored jobs may be
- * wrong, and their rounds would wait without end (C2). */
+/* End the restored jobs, because the lost views may have changed their members or moved any of
+ * their partitions. Their rounds would wait without end (rule C2). */
 static void end_stale_jobs(struct sched_core *c, const struct ctl_hello *h)
 {
 	struct sched_job *next;
@@ -235,18 +240,19 @@ static void end_stale_jobs(struct sched_core *c, const struct ctl_hello *h)
 	}
 }
 
-/* C6: a live holder keeps its name, unless the new process is its successor on the same host. The
- * process that was replaced is no successor: otherwise two processes of one name would replace each
- * other without end. A holder without a connection loses the name even to the replaced process: the
- * holder may be a dead process whose HELLO arrived after its successor's. */
+/* Return whether the new process may have the name that m holds (rule C6). A live process keeps its
+ * name, unless the new process is its successor on the same host. The process that m replaced is
+ * not a successor. Otherwise two processes of one name would replace each other without end. If m
+ * has no connection, even the process that it replaced gets the name: m may be a dead process whose
+ * HELLO arrived after its successor's. */
 static bool is_name_free(const struct sched_member *m, const struct ctl_hello *h)
 {
 	return !m || m->state == MEMBER_DOWN || m->instance == h->instance ||
 	       (strcmp(m->host, h->host) == 0 && (!m->conn || m->former_instance != h->instance));
 }
 
-/* A refused member ends. A known member must not end for this: drop its connection, so that it
- * tries again. */
+/* Reject a HELLO because the state cannot be written. A refused process ends. A known member must
+ * not end for this reason, so only its connection is closed, and it tries again. */
 static void turn_away(struct sched_core *c, uint32_t conn, bool is_known)
 {
 	if (is_known)
@@ -257,8 +263,9 @@ static void turn_away(struct sched_core *c, uint32_t conn, bool is_known)
 			"log");
 }
 
-/* Return a member that cannot exchange data with this one, because it uses another provider; NULL:
- * none. Members whose data connections may still be in use count, down ones do not. */
+/* Return a member that cannot exchange data with the sender of HELLO, because it uses another
+ * provider (transport). NULL: none. Members that are down do not count, because their data
+ * connections are no longer used. */
 static const struct sched_member *other_provider(
 	const struct sched_core *c, const struct ctl_hello *h, const struct sched_member *self)
 {
@@ -322,12 +329,14 @@ static void member_back(struct sched_core *c, struct sched_member *m, const stru
 {
 	bool is_new = m->instance != h->instance, was_usable = sched_is_usable(m);
 
-	if (m->conn && is_new) /* a process that dies normally closes its connection first */
+	/* unusual: when a process dies, its connection normally closes before its successor
+	 * connects */
+	if (m->conn && is_new)
 		log_limited(LOG_AS(LOG_WARN, MEMBER),
 			"%s %s replaces one that is still connected: host=%s pid=%u old_pid=%u",
 			sched_role_name(m->role), m->name, h->host, h->pid, m->pid);
-	/* Newcomers that still wait join again after WELCOME. The UNJOIN of the others may be
-	 * lost. */
+	/* Remove the agent's workers that wait to be let into a job. Those that still wait send
+	 * JOIN again after WELCOME. Others may have left while their UNJOIN was lost. */
 	for (struct sched_job *j = c->jobs; j; j = j->next)
 		sched_newcomers_drop(c, j, m->id);
 	if (m->conn)
@@ -394,7 +403,7 @@ bool sched_hello(struct sched_core *c, struct sched_conn *conn, const struct ctl
 	m->seen_ns = m->asked_ns = m->answered_ns = 0;
 	m->heard_ns = c->now_ns;
 	m->needs_sync = m->has_come = true;
-	/* The grace of the others may end with this member. */
+	/* If this was the last member that was away, the grace period of all members ends now. */
 	sched_arm(c, c->beat_ns && c->now_ns >= c->grace_ns ? c->beat_ns : c->now_ns);
 	return true;
 }
@@ -411,7 +420,8 @@ void sched_hello_undo(struct sched_core *c, struct sched_conn *conn)
 	turn_away(c, conn->id, conn->is_known);
 }
 
-/* C2: the grace is for members that are away. Once all are back, silence counts as always. */
+/* Return whether the grace period of the start still lasts (rule C2). It is meant for members that
+ * are away. Once all are back, a silent member is dead after the usual time. */
 static bool is_grace(const struct sched_core *c)
 {
 	if (c->now_ns >= c->grace_ns)

@@ -2,20 +2,21 @@
 #define BPS_SCHEDULER_CORE_MEMBERS_H
 #include "bps-scheduler/model/model.h"
 
-/* Assign the connection to the member that its first message names, a new one or one that returns.
- * False: it was refused. Otherwise the caller commits, then sends WELCOME or undoes the
- * assignment. */
+/* Handle HELLO: assign the connection to the member that it names, which may be new or return.
+ * Returns false if the member was refused. Otherwise the caller commits, and then sends WELCOME, or
+ * calls sched_hello_undo if the commit failed. */
 bool sched_hello(struct sched_core *c, struct sched_conn *conn, const struct ctl_hello *h);
-/* Undo sched_hello, because the state cannot be written. Until it can, the member must not learn of
+/* Undo sched_hello, because the state cannot be written. Until it can be, the member must not get
  * the new state. */
 void sched_hello_undo(struct sched_core *c, struct sched_conn *conn);
-/* Do the work of sched_expel within an event. */
+/* Do the work of sched_expel (core.h), without the commit. */
 void sched_member_expel(struct sched_core *c, enum role role, const char *name);
-/* Handle a report of a member: when it last received from one of the other role, which is silent
- * here. */
+/* Handle SEEN, the answer to SIGHT: when `by` last received from a member of the other role that is
+ * silent here. */
 void sched_seen(struct sched_core *c, const struct sched_member *by, const struct ctl_sight *s);
-/* Declare the member dead if its time is over; otherwise arm for that time. */
+/* Declare the member dead if its time is over; otherwise schedule the next check. */
 void sched_member_check(struct sched_core *c, struct sched_member *m);
-/* Detect isolation. Runs before the members are checked (isolation.c). */
+/* Detect whether this host is cut off from all members (isolation.c). Must run before
+ * sched_member_check. */
 void isolation_tick(struct sched_core *c);
 #endif

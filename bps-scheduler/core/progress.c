@@ -26,8 +26,9 @@ static void rate_sample(struct sched_traffic *r, const struct ctl_beat *b, uint6
 	r->tx_bytes = b->tx_bytes;
 }
 
-/* Count one more observation: 1 for the raised state, -1 against it, 0 neither. Returns whether the
- * state has changed. */
+/* Count one more observation. looks: 1 for the raised state, -1 against it, 0 undecided. Sets
+ * *is_raised when the score reaches PROGRESS_SURE, and clears it when the score reaches 0. Returns
+ * whether *is_raised has changed. */
 static bool hysteresis(unsigned *score, bool *is_raised, int looks)
 {
 	if (looks > 0)
@@ -40,7 +41,7 @@ static bool hysteresis(unsigned *score, bool *is_raised, int looks)
 	return true;
 }
 
-/* Must run before m->beat is overwritten. */
+/* Judge from a heartbeat whether a server takes too long to sum, and report when that changes. */
 static void judge_sums(struct sched_core *c, struct sched_member *m, const struct ctl_beat *b)
 {
 	struct sched_sum_delay *s = &m->sums;
@@ -196,14 +197,15 @@ static void set_slowest(struct sched_progress *p, const struct job_totals *t)
 	p->slowest_lag_us = (uint32_t)(t->late[worst].lag / (double)t->late[worst].rounds);
 }
 
-/* Return the share of rounds from which on the slowest of n agents counts as a straggler. */
+/* Return the share of rounds in which the slowest of n agents must be last to count as a
+ * straggler. */
 static double straggler_share(uint32_t n_agents)
 {
 	/* By chance each agent is last in 1/n of the rounds. */
 	return n_agents ? 0.5 + 0.5 / n_agents : 1;
 }
 
-/* 1: looks like a straggler, -1: does not, 0: between. */
+/* Judge the slowest agent of a job. 1: it looks like a straggler, -1: it does not, 0: undecided. */
 static int judge(const struct sched_progress *p, uint32_t n_agents)
 {
 	double share = p->rounds ? (double)p->slowest_rounds / p->rounds : 0;
@@ -258,7 +260,8 @@ static void job_update(struct sched_core *c, struct sched_job *j,
 		note_straggler(c, j);
 }
 
-/* Cost: jobs times servers that report any, once a second, whatever the number of agents. */
+/* Update the figures of all running jobs, once a second. The cost is the number of jobs times the
+ * number of servers that report jobs, independent of the number of agents. */
 static void update_all(struct sched_core *c)
 {
 	const struct sched_member **tellers = sched_alloc(c->n_members + 1, sizeof(*tellers));

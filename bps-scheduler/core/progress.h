@@ -18,11 +18,12 @@
 struct sched_core;
 struct sched_member;
 
-#define PROGRESS_SURE         3
-#define PROGRESS_ROUNDS_MIN   8    /* fewer rounds prove nothing */
-#define PROGRESS_LAG_MIN_US   5000 /* less is noise */
-#define PROGRESS_STEP_SHARE   0.02 /* part of a step; less is not reported */
-#define PROGRESS_CLEAR_FACTOR 0.8  /* times the limit that raises the state */
+#define PROGRESS_SURE       3
+#define PROGRESS_ROUNDS_MIN 8    /* fewer rounds prove nothing */
+#define PROGRESS_LAG_MIN_US 5000 /* less is noise */
+#define PROGRESS_STEP_SHARE 0.02 /* part of a step's time; a smaller delay is not reported */
+/* a value below this factor times its limit counts against the state */
+#define PROGRESS_CLEAR_FACTOR 0.8
 #define PROGRESS_EVERY_NS     UINT64_C(1000000000)
 #define PROGRESS_RATE_NS      UINT64_C(2000000000) /* minimum time over which rates are computed */
 

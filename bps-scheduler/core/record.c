@@ -45,8 +45,8 @@ static void add_member(struct record_builder *b, const struct sched_member *m)
 		.provider = m->provider};
 }
 
-/* Convert to seconds of the wall clock. A job's end is stored in these, since the machine may
- * reboot before the record is read. */
+/* Convert to seconds of the wall clock. The end of a job is stored in this form, because the
+ * machine may reboot before the record is read. */
 static uint64_t unix_of(const struct sched_core *c, uint64_t ns)
 {
 	return (uint64_t)((int64_t)ns / (int64_t)NS_PER_S + c->cfg.unix_offset_s);
@@ -259,8 +259,8 @@ static int restore_member(struct sched_core *c, const struct state_member *s, st
 		return err_set(err, -EINVAL, "member %u '%s' does not fit", s->id, s->name);
 	if (!m)
 		m = sched_member_add(c, s->id, s->role, s->name);
-	/* A server's threads may change while it holds partitions. Their loads are computed from
-	 * the runs. */
+	/* A server may restart with another number of threads while it holds partitions: adjust the
+	 * partitions and the loads of its threads. */
 	if (m->thread_bytes && m->threads != s->threads)
 		place_server_rethread(c, m, s->threads);
 	m->instance = s->instance;
@@ -325,7 +325,8 @@ static struct sched_job *job_of_record(struct sched_core *c, const struct state_
 	return j;
 }
 
-/* A running job appears again when its machines have changed, or when it has passed a barrier. */
+/* Update a running job from a later record. Such a record is written when its machines have
+ * changed, or when it has passed a barrier. */
 static int restore_members(
 	struct sched_core *c, struct sched_job *j, const struct state_job *s, struct err_text *err)
 {
@@ -345,8 +346,8 @@ static int restore_members(
 	return 0;
 }
 
-/* A job appears when it has formed, when its machines change, when it passes a barrier, and when it
- * has ended. */
+/* Restore a job. It has a record when it has formed, when its machines have changed, when it has
+ * passed a barrier, and when it has ended. */
 static int restore_job(struct sched_core *c, const struct state_job *s, struct err_text *err)
 {
 	struct sched_job *j = sched_job(c, s->id);

@@ -7,7 +7,7 @@
 
 #include "bps-scheduler/core/why_stuck.h"
 
-#define LOOK_NS      (500 * NS_PER_MS) /* heartbeats come no more often */
+#define LOOK_NS      (500 * NS_PER_MS) /* interval of the checks; heartbeats are no more frequent */
 #define STRAGGLER_MS 500
 
 static const struct {
@@ -57,14 +57,16 @@ static void silent_agents(const struct sched_core *c, const struct sched_job *j,
 	for (uint32_t i = 0; i < p->n_members && l->n < SCHED_FINDINGS_MAX; i++) {
 		const struct sched_member *m = sched_member(c, j->members[i].agent);
 
-		if (!p->has_answered[i] && m->conn) /* otherwise CONTROL_SILENT reports it */
+		/* an agent without connection is reported as CONTROL_SILENT */
+		if (!p->has_answered[i] && m->conn)
 			l->f[l->n++] = (struct sched_finding){
 				.kind = FINDING_NO_ANSWER, .agent = m->id, .since_ns = c->now_ns};
 	}
 }
 
-/* Add a finding about n_late workers, or replace a shorter wait for the same worker. A finding
- * needs few late workers among many that wait, or a wait beyond the limit. */
+/* Add f, a finding about n_late workers, or replace a finding about the same worker with a shorter
+ * wait. Nothing is added if the wait is shorter than stall_ms, except if a few workers are late and
+ * many wait for them. */
 static void late(const struct sched_core *c, const struct sched_job *j, uint32_t n_late,
 	struct sched_finding f, struct finding_list *l)
 {
@@ -91,7 +93,8 @@ static void set_worker(struct sched_finding *f, const struct sched_probe_worker 
 	f->pid = w->w.pid;
 }
 
-/* detail: the answers about one tensor that calls wait for. */
+/* Find the workers that have not submitted a tensor that others wait for. detail: the finished
+ * probe about that tensor. */
 static void late_for_tensor(const struct sched_core *c, const struct sched_job *j,
 	const struct sched_probe *p, const struct sched_probe *detail, struct finding_list *l)
 {
@@ -119,9 +122,10 @@ static void late_for_tensor(const struct sched_core *c, const struct sched_job *
 	late(c, j, n_late, f, l);
 }
 
-/* Find late workers of a job without servers, whose tensors have no numbers: workers without a call
- * in flight, while others have one. Only probes report when a call last completed, which is too
- * coarse for stragglers. */
+/* Find late workers of a job on one machine. It needs no servers, so its tensors have no numbers
+ * that a probe could name. Late are workers without a call in flight while others have one. The
+ * time of the last completed call is known only from probes. That is too coarse to find stragglers,
+ * so only stalled workers are reported. */
 static void late_on_one_machine(const struct sched_core *c, const struct sched_job *j,
 	const struct sched_probe *p, struct finding_list *l)
 {
@@ -189,7 +193,7 @@ void stalls_probed(struct sched_core *c, struct sched_job *j, const struct sched
 	struct sched_stall *s = &j->stall;
 
 	if (j->state != JOB_RUNNING || s->state != STALL_PROBING || s->probe_seq != p->seq)
-		return; /* a round has completed since */
+		return; /* a round has completed since the probe began */
 	set_state(s, STALL_PROBED);
 	s->due_ns = c->now_ns + stand_ns(c);
 	if (has_moved_on(s, p)) {
@@ -225,8 +229,8 @@ static bool has_connected_agent(const struct sched_core *c, const struct sched_j
 	return false;
 }
 
-/* Return the job that has waited longest for its probe; NULL: none waits. A job without a connected
- * agent waits for one. */
+/* Return the job that has waited longest for its probe; NULL: none waits. A job is skipped while
+ * none of its agents is connected. */
 static struct sched_job *next_to_probe(const struct sched_core *c)
 {
 	struct sched_job *best = NULL;

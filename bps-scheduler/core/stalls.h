@@ -10,9 +10,9 @@
  *   `--a round completes: from every state; findings are dropped
  *
  * A round completes when the servers' heartbeats count more rounds (ctl_beat_job.rounds). Servers
- * do not report a job whose workers are on one machine, or if they have too many jobs. For such a
- * job, a round completes when a probe finds more completed calls than the previous one. A job that
- * is not running has no state.
+ * do not report a job whose workers are all on one machine. They leave out jobs if they have too
+ * many. For a job without such reports, a round completes when a probe finds more completed calls
+ * than the previous one. A job that is not running has no state.
  *
  * Thread: the core's. */
 #include <stdint.h>
@@ -23,7 +23,7 @@
 #define STALLS_PROBES_MAX 16 /* probes at a time */
 
 const char *sched_stall_state_name(enum stall_state s);
-/* Check all jobs when that is due, and start probes. */
+/* Check all jobs at regular times, and start probes of those without progress. */
 void stalls_tick(struct sched_core *c);
 /* Handle the end of p, a probe of j that stalls_tick started. */
 void stalls_probed(struct sched_core *c, struct sched_job *j, const struct sched_probe *p);

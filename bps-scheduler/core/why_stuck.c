@@ -13,7 +13,7 @@
 
 #define NAMES_MAX        8
 #define PROBES_PER_AGENT 16
-#define STALLED_MS       1000 /* less: the call ended for another reason */
+#define STALLED_MS       1000 /* if a worker is quiet for less, the call ended for another reason */
 #define DOWN_RECENT_NS   (60 * NS_PER_S)
 
 /* ---- sentences ---- */
@@ -117,8 +117,8 @@ static void say_servers(const struct sched_core *c, const struct sched_job *j, s
 	}
 }
 
-/* Describe tensors that only some agents have declared: a worker that waits for one has no round to
- * probe. */
+/* Describe tensors that only some agents have declared. A worker that waits for such a declaration
+ * has no round yet, so probes of rounds do not find the reason. */
 static void say_undeclared(
 	const struct sched_core *c, const struct sched_job *j, struct why_text *t)
 {
@@ -360,8 +360,8 @@ static void probe_ask(struct sched_core *c, const struct sched_job *j, struct sc
 		sched_arm(c, p->deadline_ns = c->now_ns);
 }
 
-/* Return the tensor whose calls wait longest and that is not among the n in `asked`. NULL: there is
- * none. */
+/* Return the worker whose call has waited longest for a tensor that is not among the n in `asked`.
+ * NULL: there is none. */
 static const struct ctl_report_worker *next_wait(
 	const struct sched_probe *p, const uint32_t *asked, uint32_t n)
 {
@@ -379,8 +379,8 @@ static const struct ctl_report_worker *next_wait(
 	return best;
 }
 
-/* Return the first round of a tensor that calls wait for. A worker that waits for a later round has
- * the result of this one. */
+/* Return the earliest round of the tensor that a worker waits for. A worker that waits for a later
+ * round already has the result of the earliest one. */
 static uint64_t wait_round(const struct sched_probe *p, uint32_t tensor)
 {
 	uint64_t round = UINT64_MAX;
@@ -391,7 +391,8 @@ static uint64_t wait_round(const struct sched_probe *p, uint32_t tensor)
 	return round;
 }
 
-/* Start the second half of a status probe. Returns whether there are answers to wait for. */
+/* Start the second step of a status probe: ask about the tensors that calls have waited for
+ * longest. Returns whether there are answers to wait for. */
 static bool ask_details(struct sched_core *c, struct sched_probe *p)
 {
 	const struct sched_job *j = sched_job(c, p->job);
@@ -412,7 +413,7 @@ static bool ask_details(struct sched_core *c, struct sched_probe *p)
 		p->n_details_open++;
 		probe_ask(c, j, d);
 	}
-	if (n) { /* later answers to the first question do not count */
+	if (n) { /* later answers to the first step do not count */
 		p->n_open = 0;
 		p->deadline_ns = UINT64_MAX;
 	}
@@ -430,7 +431,7 @@ static void probe_unlink(struct sched_core *c, struct sched_probe *p)
 	c->n_probes--;
 }
 
-/* Note that a call has ended because of a late worker: once for each round. */
+/* Report an event when a call has ended because of a late worker, once for each round. */
 static void note_stalled(struct sched_core *c, struct sched_job *j, const struct sched_probe *p)
 {
 	const struct sched_tensor *tensor = p->tensor < j->n_placed ? j->placed[p->tensor] : NULL;
@@ -533,7 +534,8 @@ void sched_why(struct sched_core *c, struct sched_member *m, const struct ctl_wh
 		answer(c, m->id, msg->seq, "too many requests at once, retry");
 		return;
 	}
-	p = probe_new(c, j, msg->tensor, c->cfg.probe_ms / 2); /* a call ends with the answer */
+	/* short, because the waiting call returns only after the answer */
+	p = probe_new(c, j, msg->tensor, c->cfg.probe_ms / 2);
 	p->round = msg->round;
 	p->asker = m->id;
 	p->asker_seq = msg->seq;
@@ -615,7 +617,7 @@ void sched_probe_tick(struct sched_core *c)
 			p = p->next;
 			continue;
 		}
-		probe_done(c, p); /* this may free the next one, too */
+		probe_done(c, p); /* this may also free other probes: begin again */
 		p = c->probes;
 	}
 }

@@ -3,15 +3,16 @@
 #include "bps-scheduler/core/core.h"
 #include "bps-scheduler/model/model.h"
 
-/* Describe conditions other than its workers that delay j, as sentences; "" if there are none. p:
- * NULL, or the probe with the answers. */
+/* Describe what delays j apart from its workers, as sentences: agents, servers, and a state that
+ * cannot be written. ret is "" if there is nothing. p: a finished probe of j, or NULL. */
 void why_stuck_conditions(const struct sched_core *c, const struct sched_job *j,
 	const struct sched_probe *p, char ret[CTL_TEXT_MAX + 1]);
-/* Handle a WHY message of an agent; msg is borrowed. */
+/* Handle WHY, with which an agent asks why a call waits, or REPORT, the answer of an agent to a
+ * probe; msg is borrowed. */
 void sched_why(struct sched_core *c, struct sched_member *m, const struct ctl_why *msg);
 void sched_report(struct sched_core *c, struct sched_member *m, const struct ctl_report *msg);
-/* Probe a running job for the core itself; stalls_probed gets the answers. False: too many
- * probes. */
+/* Start a probe of a running job for the core itself; stalls_probed gets the answers. Returns false
+ * if there are too many probes. */
 bool sched_probe_own(struct sched_core *c, struct sched_job *j);
 /* End the probes whose time is over. */
 void sched_probe_tick(struct sched_core *c);

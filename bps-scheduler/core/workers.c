@@ -1,5 +1,6 @@
-/* Messages about workers: JOIN, their ends and FAIL. A job forms of workers here. core/elastic.c
- * lets more workers into a running job, core/job_end.c ends it. Thread: the core's. */
+/* Messages about workers: JOIN, WORKER (a worker finished, was lost, or waits at a barrier) and
+ * FAIL. A job forms here, when its workers have joined. core/elastic.c lets more workers into a
+ * running job, core/job_end.c ends it. Thread: the core's. */
 #include "bps-scheduler/core/workers.h"
 
 #include <errno.h>
@@ -19,7 +20,7 @@ static const struct sched_worker *worker_get(const struct sched_job *j, uint32_t
 	return rank < j->n_room ? &j->workers[rank] : NULL;
 }
 
-/* Remove a worker from a forming job. */
+/* Remove a worker from a forming job, and its machine if that was its last worker. */
 static void job_detach(struct sched_job *j, uint32_t rank)
 {
 	uint32_t i = sched_job_member(j, j->workers[rank].agent);
@@ -85,15 +86,16 @@ static void join_refuse(const struct join_request *in, int code, const char *fmt
 	sched_send(in->c, in->m, &msg);
 }
 
-/* Return whether this is the same worker. A process may open a rank twice. Then it is two workers,
- * which differ only in their JOINs. */
+/* Return whether w is the worker of this JOIN. One process may join twice, as two workers. Only the
+ * numbers of their JOINs differ. */
 static bool is_same_worker(const struct join_request *in, const struct sched_worker *w)
 {
 	return w->state != WORKER_ABSENT && w->agent == in->m->id && w->pid == in->msg->pid &&
 	       w->seq == in->msg->seq;
 }
 
-/* Return the rank that a repeated JOIN already has. */
+/* Return the rank that the worker of a repeated JOIN already has. CTL_NO_ID: the JOIN is not a
+ * repetition. */
 static uint32_t join_repeated(const struct join_request *in, const struct sched_job *j)
 {
 	const struct sched_worker *w;
@@ -149,7 +151,8 @@ static bool join_sound(const struct join_request *in)
 	return false;
 }
 
-/* Compare the newcomer with the first worker that is present. */
+/* Check that the worker wants the same options as the job has. If not, refuse it, and name a worker
+ * that has joined. */
 static bool join_agrees(const struct join_request *in, const struct sched_job *j)
 {
 	const struct ctl_join *q = in->msg;
@@ -241,7 +244,8 @@ static int by_low_rank(const void *a, const void *b)
 	return (x > y) - (x < y);
 }
 
-/* Ranks leave while a job forms, so the lowest rank of each member is known only now. */
+/* Number the members in the order of their lowest ranks. Workers may leave while a job forms, so
+ * the lowest rank of each member is known only when the job starts. */
 static void number_members(struct sched_job *j)
 {
 	for (uint32_t i = 0; i < j->n_members; i++)
@@ -263,7 +267,8 @@ static void job_start(struct sched_core *c, struct sched_job *j)
 	sched_job_dirty(c, j);
 }
 
-/* An elastic job starts with enough workers and only with whole machines. */
+/* Return whether a forming job can start. A job of fixed size needs all its workers. An elastic job
+ * needs `size` workers, and all workers of each of its machines. */
 static bool can_start(const struct sched_job *j)
 {
 	if (!j->max_size)
@@ -274,7 +279,8 @@ static bool can_start(const struct sched_job *j)
 	return j->n_joined >= j->size;
 }
 
-/* Repeat JOINED, then JOB: an agent cannot interpret JOB before it knows its ranks. */
+/* Answer a repeated JOIN with JOINED, then JOB and PLAN if the job runs. JOINED must come first,
+ * because an agent cannot interpret JOB before it knows its ranks. */
 static void join_again(const struct join_request *in, struct sched_job *j, uint32_t rank)
 {
 	if (j->state == JOB_RUNNING && in->c->is_undurable) {
@@ -342,7 +348,7 @@ void sched_join(struct sched_core *c, struct sched_member *m, const struct ctl_j
 
 /* ---- workers' ends ---- */
 
-/* The last worker of a forming job has left. */
+/* Remove a forming job whose last worker has left. */
 static void forming_end(struct sched_core *c, struct sched_job *j)
 {
 	sched_note(c, EVENT_JOB, "job '%s' (%u workers, uid %u): all left before it had formed",

@@ -2,11 +2,13 @@
 #define BPS_SCHEDULER_CORE_WORKERS_H
 #include "bps-scheduler/model/model.h"
 
-/* Handle messages of a member; msg is borrowed. An invalid message closes its connection. */
+/* Handle JOIN, WORKER or FAIL of member m; msg is borrowed. An invalid message closes the
+ * connection of m. */
 void sched_join(struct sched_core *c, struct sched_member *m, const struct ctl_join *msg);
 void sched_worker(struct sched_core *c, struct sched_member *m, const struct ctl_worker *msg);
 void sched_fail(struct sched_core *c, struct sched_member *m, const struct ctl_fail *msg);
-/* Handle an agent that is dead or has restarted. Death ends its jobs, or takes it out of them.
- * After a restart the agent joins its waiting workers again. */
+/* Handle an agent that is dead (is_dead) or has restarted. If it is dead, its running jobs end, or
+ * go on without it if they may shrink. In both cases its workers leave the jobs that are still
+ * forming. A restarted agent sends JOIN for them again. */
 void sched_agent_gone(struct sched_core *c, struct sched_member *m, bool is_dead);
 #endif

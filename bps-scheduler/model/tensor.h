@@ -29,7 +29,7 @@ struct sched_tensor {
 	uint32_t part_elems, n_parts;
 	/* NULL if the job needs no servers, because it runs on one machine */
 	struct sched_part *parts;
-	/* cause_host and cause_rank: worker whose declaration differs; cause_host NULL: none does */
+	/* cause_host, cause_rank: worker whose declaration differs; cause_host NULL: none does */
 	char *name, *fail_text, *cause_host;
 	int fail_code;
 	uint32_t cause_rank;
