@@ -4,14 +4,14 @@ Example::
 
     import bps
 
-    with bps.open() as job:                       # place and agent from the environment
+    with bps.open() as job:                       # job, rank and agent from the environment
         t = job.declare("layer.0", "f32", 1000)
         t.input[:] = gradient                     # shared with the agent: no copy
         t.push_pull(bps.AVG)
         t.wait()
         use(t.output)
 
-This package needs NumPy only where arrays appear. See bpsclient(3) for the calls.
+Only the methods that take or return arrays need NumPy. See bpsclient(3) for the calls.
 """
 
 from bps._job import GpuTensor, Job, Tensor, open

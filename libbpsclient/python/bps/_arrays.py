@@ -1,11 +1,12 @@
-"""Collectives on NumPy arrays: what the front-ends share whose tensors NumPy can see.
+"""Collectives on NumPy arrays, for the front-ends whose tensors NumPy can access.
 
-Arrays that are reduced together make a :class:`Group`. A group lays them out one behind the other,
-and cuts that memory into buckets of declared tensors. A bucket travels while the next one is
-filled. A caller that gives no outputs gets views of one block of memory, which is used again when
-no view of it exists.
+Arrays that are reduced together make a :class:`Group`. A group places its arrays one behind the
+other, in buckets: declared tensors of limited size. So one bucket is on the network while the next
+one is filled. A caller that passes no outputs gets views of one block of memory. The block is used
+again when no view of it exists any more.
 
-A single array without a name travels in pieces, and from its second use in a slot of its own.
+A single array without a name travels in slots, reusable tensors of :mod:`bps._core`: at its first
+use in pieces of fixed sizes, later in a slot of its own size.
 """
 
 from __future__ import annotations
@@ -26,11 +27,12 @@ from bps._ops import split_table
 from bps._sets import ProcessSet
 
 BUCKET_BYTES = 16 << 20
-# TensorFlow and XLA use memory as it is when it begins at a multiple of this.
+# TensorFlow and XLA use memory without a copy if its address is a multiple of this.
 ALIGN_BYTES = 64
 BLOCKS_KEPT = 2
 
-# Types that servers sum, and those that travel as another type.
+# NAMES: types that servers sum, with the service's names. CARRIERS: types that are converted to
+# another type for the reduction.
 NAMES = {
     "float32": "f32",
     "float64": "f64",
@@ -62,14 +64,14 @@ def numpy_type(name: str) -> np.dtype:
 
 
 def wire_type(dtype: np.dtype, compress: str | None = None) -> np.dtype:
-    """Return the type in which an array travels.
+    """Return the type in which an array is sent.
 
     Args:
-        dtype (dtype): of the array.
-        compress (str, optional): type on the wire of floating-point arrays.
+        dtype (dtype): type of the array.
+        compress (str, optional): type in which floating-point arrays are sent.
 
     Raises:
-        TypeError: no type carries it.
+        TypeError: arrays of this type cannot be reduced.
     """
     if compress is not None and dtype.name in FLOATS:
         return numpy_type(compress)
@@ -82,7 +84,7 @@ def wire_type(dtype: np.dtype, compress: str | None = None) -> np.dtype:
 
 
 def at_address(address: int, dtype: np.dtype, n_elems: int) -> np.ndarray:
-    """A flat array over foreign memory, which must outlive it."""
+    """Return a flat array of the memory at an address. The memory must outlive the array."""
     raw = (ctypes.c_char * (n_elems * dtype.itemsize)).from_address(address)
     return np.frombuffer(raw, dtype=dtype)
 
@@ -91,13 +93,14 @@ def _copy(target: np.ndarray, source: np.ndarray, factor: float) -> None:
     if factor == 1.0:
         np.copyto(target, source, casting="unsafe")
     else:
-        # In f32 at least: a factor can be out of the range of f16.
+        # Multiply in f32 or f64: f16 may be unable to hold the factor.
         kind = np.float64 if target.dtype == np.float64 else np.float32
         np.copyto(target, source.astype(kind) * kind(factor), casting="unsafe")
 
 
 class _Span:
-    """The part of one array that lies in one bucket."""
+    """The part of one array that lies in one bucket: elements first to last of array i, from
+    element ``start`` of the bucket on."""
 
     __slots__ = ("first", "i", "input", "last", "start")
 
@@ -107,7 +110,7 @@ class _Span:
 
 
 class _Bucket:
-    """A declared tensor, and the spans in it."""
+    """A declared tensor, and the parts of arrays (spans) in it."""
 
     def __init__(self, dtype: np.dtype) -> None:
         self.dtype = dtype
@@ -121,7 +124,7 @@ class _Bucket:
             span.input = whole[span.start : span.start + span.last - span.first]
 
     def fill(self, arrays: Sequence[np.ndarray], factor: float) -> None:
-        assert self.slot.tensor.handle  # or the job is closed, and its memory gone
+        assert self.slot.tensor.handle  # raises if the job is closed: then the memory is unmapped
         for span in self.spans:
             _copy(span.input, arrays[span.i][span.first : span.last], factor)
 
@@ -142,9 +145,9 @@ class Group:
 
     Args:
         rt (Runtime): the workers that take part.
-        name (str): begins the names of its tensors.
+        name (str): beginning of the names of the buckets' tensors.
         kinds (sequence): type and number of elements of each array.
-        compress (str, optional): type on the wire of floating-point arrays.
+        compress (str, optional): type in which floating-point arrays are sent.
     """
 
     def __init__(
@@ -168,7 +171,8 @@ class Group:
             bucket.attach(slot)
 
     def _lay_out(self, last: dict[np.dtype, _Bucket], i: int, dtype: np.dtype, n: int) -> None:
-        """Give an array its places. Types, order and sizes decide: all workers decide the same."""
+        """Assign parts of buckets to array i. The result depends only on the arrays' types, order
+        and sizes, so it is the same at all workers."""
         most, align = BUCKET_BYTES // dtype.itemsize, ALIGN_BYTES // dtype.itemsize
         at = 0
         while at < n:
@@ -190,17 +194,18 @@ class Group:
         postscale: float = 1.0,
         priority: int = PRIORITY_AUTO,
     ) -> Sequence[np.ndarray]:
-        """Reduce the arrays over all workers; returns when the results are there.
+        """Reduce the arrays over all workers; returns when the results are complete.
 
         Args:
-            arrays: flat, of the group's types and sizes.
-            outputs (sequence of array, optional): flat and writable; None: new ones.
+            arrays: flat arrays of the group's types and sizes.
+            outputs (sequence of array, optional): flat writable arrays for the results; None: new
+                ones.
             op (int): one of SUM, PROD, MAX, MIN, AVG.
             prescale, postscale (float): factors before and after the reduction.
-            priority (int): larger goes first.
+            priority (int): tensors with a larger one are sent first.
 
         Raises:
-            Error: with the service's sentence. The group cannot be used any more.
+            Error: the reduction has failed. The group cannot be used any more.
         """
         with self._lock:
             if self._failure is not None:
@@ -223,9 +228,11 @@ class Group:
             return outputs
 
     def _new_outputs(self) -> list[np.ndarray]:
-        """Return arrays in one block of memory, an unused one if there is one."""
+        """Return arrays for results in one block of memory. A block of an earlier call is used if
+        no array refers to it any more."""
         sizes = [-(-n * dtype.itemsize // ALIGN_BYTES) * ALIGN_BYTES for dtype, n in self._kinds]
-        # The list, the loop and the call hold a block, each view of it does, too.
+        # Three references to an unused block: the list, the loop variable and the argument of
+        # getrefcount. Each array in the block adds one.
         block = next((b for b in self._blocks if sys.getrefcount(b) <= 3), None)
         if block is None:
             block = np.empty(sum(sizes) + ALIGN_BYTES, np.uint8)
@@ -241,10 +248,10 @@ class Group:
 def group(
     rt: Runtime, name: str, kinds: Sequence[tuple[np.dtype, int]], compress: str | None = None
 ) -> Group:
-    """Return the group of a name, which is declared at its first use.
+    """Return the group of this name, types and sizes. At its first use the group is created.
 
-    The n-th list of types and sizes under one name is ``NAME#n``: lists that differ between
-    workers meet there, and the mismatch is an error at all of them.
+    The n-th list of types and sizes under one name is declared as ``NAME#n``. If the lists of two
+    workers differ, both declare this name, and the mismatch is an error at all workers.
     """
     key = (tuple(kinds), compress)
     with rt.lock:
@@ -257,10 +264,10 @@ def group(
 
 
 def check_scale(dtypes: Sequence[np.dtype], prescale: float, postscale: float) -> None:
-    """Refuse factors for integers.
+    """Check that only floating-point arrays are scaled.
 
     Raises:
-        ValueError: with what to do instead.
+        ValueError: an array of integers has a factor.
     """
     for dtype in dtypes:
         if (prescale, postscale) != (1.0, 1.0) and dtype.name not in FLOATS:
@@ -285,14 +292,14 @@ def reduce(
 
     Args:
         rt (Runtime): the workers that take part.
-        arrays: any shapes, the same at all workers.
-        outputs (sequence of array, optional): contiguous, for the results; None: new ones.
-        name (str, optional): the same at all workers. A single array without one is not declared
-            at its first use.
+        arrays: arrays of any shapes, which are the same at all workers.
+        outputs (sequence of array, optional): contiguous arrays for the results; None: new ones.
+        name (str, optional): name of the operation, the same at all workers. A single array needs
+            none: it is sent in reusable tensors.
         op (int): one of SUM, PROD, MAX, MIN, AVG.
         prescale, postscale (float): factors before and after the reduction.
-        compress (str, optional): type on the wire of floating-point arrays.
-        priority (int): larger goes first.
+        compress (str, optional): type in which floating-point arrays are sent.
+        priority (int): tensors with a larger one are sent first.
 
     Returns:
         list of array: the outputs.
@@ -314,8 +321,8 @@ def reduce(
 
 
 def _views(slot: Slot, dtype: np.dtype) -> tuple[np.ndarray, dict[int, np.ndarray]]:
-    """The slot's input, and its outputs by address."""
-    assert slot.tensor.handle  # or the job is closed, and its memory gone
+    """Return the slot's input as an array, and the dict of its outputs by address."""
+    assert slot.tensor.handle  # raises if the job is closed: then the memory is unmapped
     seen = slot.views.get(dtype)
     if seen is None:
         t = slot.tensor
@@ -364,12 +371,12 @@ def _reduce_unnamed(
 
 
 def broadcast(rt: Runtime, arrays: Sequence[np.ndarray], root: int) -> list[np.ndarray]:
-    """Return root's arrays at every worker; shapes and types are the same at all of them.
+    """Return the arrays of rank ``root`` at every worker.
 
     Args:
         rt (Runtime): the workers that take part.
-        arrays: any shapes and types.
-        root (int): whose values all get.
+        arrays: arrays whose shapes and types are the same at all workers.
+        root (int): rank of the worker whose values all workers get.
     """
     flat = [np.ascontiguousarray(a) for a in arrays]
     block = np.empty(sum(a.nbytes for a in flat), np.uint8)
@@ -383,7 +390,7 @@ def broadcast(rt: Runtime, arrays: Sequence[np.ndarray], root: int) -> list[np.n
             rt.job.broadcast_memory(block.ctypes.data, block.size, root)
     at, outputs = 0, []
     for a in arrays:
-        # A copy: the start may lack the alignment of the type.
+        # Copy, because the address in the block may lack the alignment of the type.
         outputs.append(block[at : at + a.nbytes].copy().view(a.dtype).reshape(a.shape))
         at += a.nbytes
     return outputs
@@ -392,8 +399,17 @@ def broadcast(rt: Runtime, arrays: Sequence[np.ndarray], root: int) -> list[np.n
 def gather(
     rt: Runtime, array: np.ndarray, what: str = "allgather", extra: Any = None
 ) -> tuple[np.ndarray, list[int], list[Any]]:
-    """All workers' arrays along the first dimension, how many rows each has, and each one's extra
-    object.
+    """Collect the arrays of all workers.
+
+    Args:
+        rt (Runtime): the workers that take part.
+        array: an array whose shape may differ between workers in the first dimension.
+        what (str): name of the operation, for error messages.
+        extra: an object, which the others get too.
+
+    Returns:
+        tuple: one array with the rows of all workers, the number of rows of each worker, and the
+        extra object of each worker.
 
     Raises:
         ValueError: an array has no dimension, or another dimension or type differs.
@@ -423,12 +439,15 @@ def gather(
 def exchange(
     process_set: ProcessSet, array: np.ndarray, splits: Sequence[int] | None
 ) -> tuple[np.ndarray, list[int]]:
-    """Send rows to each worker; returns the rows that all sent here, and how many each sent.
+    """Send a part of the array's rows to each worker (all-to-all).
 
     Args:
         process_set (ProcessSet): the workers that take part.
-        array: at least one dimension.
-        splits (sequence of int, optional): how many rows each worker gets; None: equally many.
+        array: an array of at least one dimension.
+        splits (sequence of int, optional): number of rows for each worker; None: equal numbers.
+
+    Returns:
+        tuple: the rows that all workers have sent to this one, and how many each has sent.
     """
     rows = array.shape[0] if array.ndim else 0
     table = split_table(rows, splits, process_set.size())
@@ -444,7 +463,8 @@ def exchange(
 def sum_rows(
     rt: Runtime, values: np.ndarray, indices: np.ndarray, op: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Rows and their indices of all workers; for AVG the rows are divided by their number."""
+    """Return the rows of all workers, with their indices. For AVG the rows are divided by the
+    number of workers."""
     all_values, counts, _ = gather(rt, values)
     all_indices, _, _ = gather(rt, indices)
     if op == AVG:

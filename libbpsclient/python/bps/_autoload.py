@@ -1,11 +1,12 @@
-"""Entry point of ``torch.backends``: PyTorch 2.5 and later call it at the end of their import."""
+"""Entry point ``torch.backends``: PyTorch 2.5 and later call :func:`load` when they are
+imported."""
 
 
 def load() -> None:
     """Make the back-end "bps" known to ``torch.distributed``.
 
-    PyTorch 2.14 finds it by an entry point of its own when it is asked for, so that its import
-    stays as it is.
+    PyTorch 2.14 and later find the back-end by another entry point, when a script names it. There
+    this function does nothing, so that importing PyTorch takes no longer.
     """
     import torch
 

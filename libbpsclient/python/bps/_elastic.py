@@ -1,9 +1,7 @@
-"""Training that goes on while machines leave and join the job, or after the job has failed.
+"""Training that continues when machines leave or join the job, or after the job has failed.
 
-Everything here knows no framework.
-
-A front-end derives its state from :class:`State`, and says how its models and optimizers are saved,
-restored and sent.
+This module depends on no framework. The front-end for a framework derives a class from
+:class:`State`, which defines how models and optimizers are saved, restored and broadcast.
 """
 
 from __future__ import annotations
@@ -17,29 +15,31 @@ from typing import Any
 from bps import _core
 from bps._library import CODES, Error
 
-# Failures after which workers can open the job again. An operator who ends a job does not want it.
+# Failures after which the workers open the job again. A job that an operator has ended is not
+# opened again, so other codes are not here.
 REOPENED = {
     CODES[name] for name in ("EWORKER_LOST", "EAGENT_LOST", "ENOAGENT", "EROUND_LOST", "EDEVICE")
 }
-# How many of them may follow each other without a commit in between.
+# Limit on the number of such failures in a row, without a commit in between.
 FAILURES_MOST = 3
 
 
 class HostsUpdatedInterrupt(RuntimeError):
-    """Machines have left or joined: :func:`run` synchronizes the state, and calls its function
-    again."""
+    """Raised when machines have left or joined: :func:`run` then synchronizes the state and calls
+    its function again."""
 
 
 def members() -> list[int]:
-    """Return the ranks of the workers that were there at the last sync, all before the first."""
+    """Return the ranks of the workers that took part in the last sync; before the first one, all
+    ranks."""
     return _core.runtime().members or list(range(_core.size()))
 
 
 class State:
-    """State that all workers must have in common, and that newcomers receive.
+    """State that is equal at all workers, and that workers which join later receive.
 
     Args:
-        values: plain values, which become attributes.
+        values: values that can be copied and pickled, which become attributes.
     """
 
     def __init__(self, **values: Any) -> None:
@@ -51,16 +51,17 @@ class State:
         self.save()
 
     def _save_parts(self) -> Any:
-        """Return a copy of what is no plain value."""
+        """Return a copy of the models and optimizers; a front-end overrides this."""
 
     def _restore_parts(self, saved: Any) -> None:
-        """Go back to what :meth:`_save_parts` has returned."""
+        """Restore the copy that :meth:`_save_parts` has returned."""
 
     def _sync_parts(self, root: int) -> None:
-        """Give all workers root's parts."""
+        """Broadcast the models and optimizers of rank ``root`` to all workers."""
 
     def register_reset_callbacks(self, callbacks: Sequence[Callable[[], None]]) -> None:
-        """Call these after each change of the workers, for example to scale the learning rate."""
+        """Add functions that are called after each change of the workers, for example to scale the
+        learning rate."""
         self._callbacks.extend(callbacks)
 
     def on_reset(self) -> None:
@@ -74,14 +75,14 @@ class State:
         self._saved = copy.deepcopy(values), self._save_parts()
 
     def restore(self) -> None:
-        """Go back to the last :meth:`save`."""
+        """Set the state to that of the last :meth:`save`."""
         values, parts = self._saved
         for name, value in copy.deepcopy(values).items():
             setattr(self, name, value)
         self._restore_parts(parts)
 
     def commit(self) -> None:
-        """Save the state, and let machines join. All workers call it after the same step.
+        """Save the state, and let machines join. All workers must call this after the same step.
 
         Raises:
             HostsUpdatedInterrupt: machines have left or joined; :func:`run` handles it.
@@ -91,7 +92,7 @@ class State:
         self.check_host_updates()
 
     def check_host_updates(self) -> None:
-        """Let machines join, see :meth:`commit`."""
+        """Let machines join as :meth:`commit` does, without saving the state."""
         rt = _core.runtime()
         rt.settle()
         n_joined = rt.job.checkpoint_barrier()
@@ -102,9 +103,11 @@ class State:
         raise HostsUpdatedInterrupt("machines have left or joined the job")
 
     def sync(self) -> None:
-        """Give all workers the state of one that was there before the last ones joined.
+        """Broadcast the state of one worker to all others.
 
-        Of a job that was opened again, this is a worker that has made most commits.
+        The worker is one with the most commits: after a failure, some workers may have made one
+        commit more than the others. Among these, a worker that was in the job before the last ones
+        joined is preferred.
         """
         rt = _core.runtime()
         given = rt.allgather_present((rt.job.rank, self._n_commits))
@@ -123,16 +126,18 @@ class State:
 def run(func: Callable[..., Any]) -> Callable[..., Any]:
     """Call a function again when machines have left or joined at a commit, or the job has failed.
 
-    After a failure each worker that is left opens the job again under its name, with its rank, and
-    goes back to the last commit. The job goes on when all workers are there: start a process in
-    the place of a lost one, which gets the others' state. An error ends the call when it is not
-    the loss of a worker, a machine, an agent or a GPU, or after several of them without a commit.
+    After a failure each remaining worker joins a job of the same name again, with its rank, and
+    restores the state of the last commit. The job continues when all workers are present. So start
+    a new process in the place of a lost worker: it receives the state of the others.
+
+    Only the loss of a worker, a machine, an agent, a round or a GPU is handled in this way. Other
+    errors are raised, and so is such a loss after several of them without a commit in between.
 
     Args:
-        func (callable): takes a :class:`State` first, and goes on from it.
+        func (callable): its first argument is a :class:`State`, from which it continues training.
 
     Returns:
-        callable: it synchronizes the state before each call.
+        callable: a function that synchronizes the state, then calls ``func``.
     """
 
     @functools.wraps(func)

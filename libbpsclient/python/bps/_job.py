@@ -1,4 +1,4 @@
-"""Jobs and tensors: one class per C struct, one method per call, see bpsclient(3)."""
+"""Jobs and tensors: one class per C struct, one method per C function, see bpsclient(3)."""
 
 from __future__ import annotations
 
@@ -38,10 +38,13 @@ Shape = int | Sequence[int]
 
 
 def _uuid(gpu: Any) -> bytes | None:
-    """The 16 bytes of a GPU's UUID.
+    """Return the 16 bytes of a GPU's UUID; None for None.
 
-    Takes "GPU-8a2f..." as nvidia-smi -L and CUDA write it, a uuid.UUID, the UUID of PyTorch's
-    device properties, or None.
+    The argument may be a string as nvidia-smi -L prints it ("GPU-8a2f..."), a uuid.UUID, or the
+    UUID of PyTorch's device properties.
+
+    Raises:
+        Error: the argument is none of these.
     """
     if gpu is None:
         return None
@@ -52,7 +55,7 @@ def _uuid(gpu: Any) -> bytes | None:
         elif isinstance(value, (bytes, bytearray, memoryview, list)):
             raw = bytes(value)
     except (TypeError, ValueError):
-        pass  # the length below is wrong then
+        pass  # raw stays empty, and the check below raises
     if len(raw) != 16:
         raise Error(
             -errno.EINVAL, "a GPU's UUID is 16 bytes, or as nvidia-smi -L prints it: GPU-8a2f..."
@@ -82,11 +85,11 @@ def _workers(call: Callable[[Any, int], int]) -> list[Worker]:
 class Tensor:
     """A declared tensor in memory that is shared with the agent.
 
-    It keeps its job's Python object alive, but not the job: memory of a closed job must not be
-    used.
+    A tensor keeps its :class:`Job` object alive, but not the job itself: after the job is closed,
+    the memory must not be used.
 
     Attributes:
-        job (Job): where it was declared.
+        job (Job): the job in which it was declared.
         name (str): its name, the same at all workers.
         dtype (str): its element type, a key of :data:`bps.DTYPES`.
         shape (tuple[int, ...]): its shape.
@@ -118,14 +121,14 @@ class Tensor:
 
     @property
     def input_address(self) -> int:
-        """Address of ``n_bytes`` that the next push_pull reads. Write them while no push_pull is in
-        flight."""
+        """Address of the ``n_bytes`` that the next push_pull reads. Write to them only while no
+        push_pull is in flight."""
         return lib.bps_input(self.handle)
 
     @property
     def output_address(self) -> int | None:
-        """Address of the last completed round's ``n_bytes``, read-only; None before the first
-        round."""
+        """Address of the result of the last completed round, ``n_bytes``, read-only; None before
+        the first round."""
         return lib.bps_output(self.handle)
 
     @property
@@ -137,8 +140,8 @@ class Tensor:
 
     @property
     def output(self) -> np.ndarray | None:
-        """The last completed round's values, read-only; None before the first. Valid until the
-        round after the next."""
+        """The result of the last completed round, read-only; None before the first round. Valid
+        until the second push_pull after that round."""
         address = self.output_address
         if not address:
             return None
@@ -150,8 +153,9 @@ class Tensor:
     def outputs(self) -> tuple[np.ndarray, np.ndarray]:
         """The two result buffers, read-only, valid until the job is suspended or closed.
 
-        The result of round ``n`` of :attr:`info` is in ``outputs[n & 1]``. So views are made once.
-        Averages of integers are in other memory: use :attr:`output`.
+        The result of round ``n`` (:attr:`info`) is in ``outputs[n & 1]``. So a program can make
+        both arrays once, and use them in all rounds. Averages of integers are in other memory: use
+        :attr:`output`.
         """
         addresses = (ctypes.c_void_p * 2)()
         check(lib.bps_outputs(self.handle, addresses))
@@ -161,14 +165,17 @@ class Tensor:
         return views
 
     def fill(self, src: Any, scale: float = 1.0) -> None:
-        """Write f32 values times a factor to the input of a tensor of floats, also of bf16.
+        """Multiply values by a factor and write them to the input of a tensor of floats, also of
+        bf16.
 
         Args:
             src: an array of n_elems values, of f32 or a narrower type of floats.
-            scale (float): the factor, rounded to f32. A product is rounded once, to nearest even.
+            scale (float): the factor, rounded to f32. Each product is rounded once, to the nearest
+                value; a tie goes to the even one.
 
         Raises:
-            Error: EBUSY while a push_pull of this tensor is in flight; -EINVAL for integers.
+            Error: EBUSY while a push_pull of this tensor is in flight; -EINVAL for a tensor of
+                integers.
         """
         import numpy as np
 
@@ -181,7 +188,7 @@ class Tensor:
         check(lib.bps_fill_f32(self.handle, src.ctypes.data, scale))
 
     def read(self, scale: float = 1.0) -> np.ndarray:
-        """Return a copy of the output of a tensor of floats, also of bf16, times a factor.
+        """Return the output of a tensor of floats, also of bf16, multiplied by a factor.
 
         Args:
             scale (float): the factor, rounded to f32.
@@ -190,7 +197,7 @@ class Tensor:
             numpy.ndarray: f32 values in the tensor's shape.
 
         Raises:
-            Error: -EINVAL for integers, or when no round is complete.
+            Error: -EINVAL for a tensor of integers, or if no round is complete.
         """
         import numpy as np
 
@@ -200,7 +207,7 @@ class Tensor:
 
     @property
     def contributors(self) -> int:
-        """Number of workers behind the last completed round."""
+        """Number of workers whose values are in the last completed round."""
         return lib.bps_contributors(self.handle)
 
     @property
@@ -211,27 +218,30 @@ class Tensor:
         return Info(raw.round, raw.contributors, raw.contributors_most)
 
     def contributor_list(self) -> list[Worker]:
-        """Return the workers of the job. ``is_missing``: some part of the last round lacks it."""
+        """Return the workers of the job. ``is_missing`` of a worker: some part of this tensor's
+        last round lacks its values."""
         return _workers(lambda raw, n: lib.bps_contributor_list(self.handle, raw, n))
 
     def push_pull(self, op: int = SUM, priority: int = PRIORITY_AUTO) -> None:
-        """Submit the input; returns at once.
+        """Submit the input for reduction over all workers; returns at once.
 
         Args:
             op (int): one of SUM, PROD, MAX, MIN, AVG. Sums of integers wrap; AVG of integers is the
                 floor of the exact mean.
-            priority (int): larger goes first; by default the tensor declared first goes first.
+            priority (int): tensors with a larger one are sent first. By default the tensor that was
+                declared first goes first.
 
         Raises:
-            Error: EBUSY while a push_pull of this tensor is in flight, or the job's failure.
+            Error: EBUSY while a push_pull of this tensor is in flight; the error with which the job
+                has failed.
         """
         check(lib.bps_push_pull(self.handle, op, priority))
 
     def push_pull_copy(
         self, src: Any, dst: np.ndarray | None = None, op: int = SUM, priority: int = PRIORITY_AUTO
     ) -> None:
-        """Submit the array src, which is copied at once; the wait or poll that finds the round
-        complete writes dst."""
+        """Submit the array src, which is copied at once. The wait or poll that finds the round
+        complete writes the result to dst."""
         import numpy as np
 
         kind = np.dtype(DTYPES[self.dtype][1])
@@ -252,25 +262,26 @@ class Tensor:
             )
         address = dst.ctypes.data if dst is not None else None
         check(lib.bps_push_pull_copy(self.handle, src.ctypes.data, address, op, priority))
-        self.job._copied[self._handle] = dst  # alive until it is written
+        self.job._copied[self._handle] = dst  # keeps dst alive until the result is written
 
     def poll(self) -> bool:
-        """True when the last round is complete or nothing is in flight."""
+        """Return whether the last round is complete, or no round was submitted."""
         return check(lib.bps_poll(self.handle)) == 1
 
     def wait(self, timeout: float | None = None) -> np.ndarray | None:
-        """Wait at most timeout seconds (None: the job's time-out) and return the output."""
+        """Wait for the round, at most timeout seconds (None: the job's time-out), and return the
+        output."""
         self.finish(timeout)
         return self.output
 
     def finish(self, timeout: float | None = None) -> None:
-        """Wait as :meth:`wait` does, without making an array of the output."""
+        """Wait as :meth:`wait` does, but return no array. Does not need NumPy."""
         check(lib.bps_wait(self.handle, milliseconds(timeout)))
 
 
 class GpuTensor:
-    """A tensor in device memory at ``address``; its sum replaces its values. Streams are numbers, 0
-    is the default one."""
+    """A tensor in device memory at ``address``. The result of a push_pull replaces its values. A
+    CUDA stream is given as its address (a number); 0 is the default stream."""
 
     def __init__(
         self, job: Job, handle: ctypes.c_void_p, name: str, dtype: str, n_elems: int, address: int
@@ -292,11 +303,12 @@ class GpuTensor:
 
     @property
     def contributors(self) -> int:
-        """Number of workers behind the last completed round."""
+        """Number of workers whose values are in the last completed round."""
         return lib.bps_contributors(self.handle)
 
     def push_pull(self, op: int = SUM, priority: int = PRIORITY_AUTO, stream: int = 0) -> None:
-        """Submit the values that the stream will have written by then.
+        """Submit the values for reduction once the stream has done its work so far; returns at
+        once.
 
         Raises:
             Error: -EOPNOTSUPP for AVG of integers; EBUSY while 8 rounds are in flight.
@@ -304,29 +316,30 @@ class GpuTensor:
         check(lib.bps_gpu_push_pull(self.handle, op, priority, stream))
 
     def wait_stream(self, stream: int = 0) -> None:
-        """Let the stream's later work wait for the sum."""
+        """Make later work of the stream wait for the result of the last push_pull; returns at
+        once."""
         check(lib.bps_gpu_wait_stream(self.handle, stream))
 
     def poll(self) -> bool:
-        """True when the last submitted round is complete."""
+        """Return whether the last submitted round is complete."""
         return check(lib.bps_poll(self.handle)) == 1
 
     def wait(self, timeout: float | None = None) -> None:
-        """Wait, with this thread, until the last submitted round is done."""
+        """Block this thread until the last submitted round is complete."""
         check(lib.bps_wait(self.handle, milliseconds(timeout)))
 
 
 class Job:
-    """A worker's place in a job, made by :func:`bps.open`.
+    """Worker of a job: this process. :func:`bps.open` returns it.
 
-    As a context manager it closes the job, or aborts it when an exception passes.
+    The end of a ``with`` block closes the job, or aborts it after an exception.
     """
 
     def __init__(self, handle: ctypes.c_void_p) -> None:
         self._handle: ctypes.c_void_p | None = handle
         self._is_suspended = False
         self._tensors: weakref.WeakSet[Tensor] = weakref.WeakSet()
-        self._copied: dict[int, np.ndarray | None] = {}  # by handle
+        self._copied: dict[int, np.ndarray | None] = {}  # dst of push_pull_copy, by handle
 
     @property
     def handle(self) -> ctypes.c_void_p:
@@ -340,16 +353,16 @@ class Job:
     local_size = property(lambda self: lib.bps_local_size(self.handle))
 
     def declare_group(self, decls: Iterable[tuple[str, str, Shape]]) -> list[Tensor]:
-        """Declare tensors in one round trip.
+        """Declare tensors in one request to the agent.
 
         Args:
-            decls: (name, dtype, shape) of each; the shape of a vector may be a number.
+            decls: (name, dtype, shape) of each tensor; the shape of a vector may be a number.
 
         Returns:
-            The tensors in that order. The same name again is the same tensor.
+            The tensors in that order. A name that was declared before gives the same tensor.
 
         Raises:
-            Error: EMISMATCH with an earlier declaration, EQUOTA.
+            Error: EMISMATCH if this worker has declared a name with another type or size; EQUOTA.
         """
         known = [(n, d, tuple(s) if isinstance(s, Iterable) else (int(s),)) for n, d, s in decls]
         raw = (DeclStruct * len(known))(
@@ -366,25 +379,27 @@ class Job:
     def push_pull(
         self, tensors: Sequence[Tensor], op: int = SUM, priority: int = PRIORITY_AUTO
     ) -> None:
-        """Submit several tensors with one wake-up, all or none."""
+        """Submit several tensors with one wake-up of the agent. After an error none was
+        submitted."""
         handles = (ctypes.c_void_p * len(tensors))(*[t.handle for t in tensors])
         check(lib.bps_push_pull_group(handles, len(tensors), op, priority))
 
     def wait(self, tensors: Sequence[Tensor], timeout: float | None = None) -> None:
-        """Wait until all of them are complete."""
+        """Wait until the rounds of all these tensors are complete."""
         handles = (ctypes.c_void_p * len(tensors))(*[t.handle for t in tensors])
         check(lib.bps_wait_group(handles, len(tensors), milliseconds(timeout)))
 
     def wait_some(self, tensors: Sequence[Tensor], timeout: float | None = None) -> list[Tensor]:
-        """Wait until one or more of them are complete, have failed, or are not in flight.
+        """Wait until one or more of the tensors are complete, have failed, or are not in flight.
 
         Args:
-            tensors: the tensors that are still of interest.
+            tensors: the tensors to wait for.
             timeout (float): seconds; None is the job's time-out.
 
         Returns:
-            These tensors, in the order of their completion on this machine; none if tensors is
-            empty. :meth:`Tensor.wait` of each returns its result or raises its failure at once.
+            The tensors that are done, in the order of their completion on this machine; an empty
+            list if ``tensors`` is empty. :meth:`Tensor.wait` then returns the result of each, or
+            raises its failure, at once.
 
         Raises:
             Timeout: no tensor was complete in time.
@@ -402,39 +417,41 @@ class Job:
         return [tensors[i] for i in done[:n]]
 
     def workers(self) -> list[Worker]:
-        """The workers of the job by rank, also those that were lost."""
+        """Return the workers of the job by rank, including those that were lost."""
         return _workers(lambda raw, n: lib.bps_workers(self.handle, raw, n, None))
 
     def traffic(self) -> Traffic:
-        """Bytes that this machine's agent has sent and received for all of its jobs, see
+        """Return the bytes that this machine's agent has sent and received for all of its jobs, see
         bps_traffic(3)."""
         raw = TrafficStruct()
         check(lib.bps_traffic(self.handle, ctypes.byref(raw)))
         return Traffic(raw.instance, raw.sent_bytes, raw.received_bytes)
 
     def gpu_open(self, uuid: Any = None) -> None:
-        """Use a GPU. All workers of a machine call it. uuid: 16 bytes or "GPU-8a2f..."; None: this
-        thread's device."""
+        """Prepare for tensors in the memory of a GPU. All workers of a machine must call this.
+        uuid: identifies the GPU, as 16 bytes or "GPU-8a2f..."; None: this thread's current
+        device."""
         check(lib.bps_gpu_open(self.handle, _uuid(uuid)))
 
     gpu_route = property(lambda self: lib.bps_gpu_route(self.handle).decode())
 
     def gpu_alloc(self, n_bytes: int) -> int:
-        """Address of zeroed device memory that the job's executor makes."""
+        """Allocate zeroed device memory, see bps_gpu(3), and return its address."""
         address = ctypes.c_void_p()
         check(lib.bps_gpu_alloc(self.handle, n_bytes, ctypes.byref(address)))
         return address.value or 0
 
     def gpu_import(self, address: int, n_bytes: int) -> None:
-        """Let tensors lie in device memory of this process's own."""
+        """Allow tensors in device memory that this process has allocated itself."""
         check(lib.bps_gpu_import(self.handle, address, n_bytes))
 
     def gpu_release(self, address: int) -> None:
-        """Give device memory back, see bps_gpu(3)."""
+        """Release memory of :meth:`gpu_alloc` or :meth:`gpu_import`, see bps_gpu(3)."""
         check(lib.bps_gpu_release(self.handle, address))
 
     def gpu_declare(self, name: str, dtype: str, n_elems: int, address: int) -> GpuTensor:
-        """Declare a tensor at an address of device memory."""
+        """Declare a tensor at this address, in memory of :meth:`gpu_alloc` or
+        :meth:`gpu_import`."""
         handle = ctypes.c_void_p()
         check(
             lib.bps_gpu_declare(
@@ -449,27 +466,29 @@ class Job:
         return GpuTensor(self, handle, name, dtype, n_elems, address)
 
     def barrier(self, timeout: float | None = None) -> None:
-        """Wait until all workers are here."""
+        """Wait until all workers have called this method."""
         check(lib.bps_barrier(self.handle, milliseconds(timeout)))
 
     def checkpoint_barrier(self, timeout: float | None = None) -> int:
-        """Wait for all workers with nothing in flight; returns how many workers joined at it."""
+        """Wait until all workers have called this method, with no round in flight. Returns how many
+        workers have joined the job at this barrier."""
         return check(lib.bps_checkpoint_barrier(self.handle, milliseconds(timeout)))
 
     @property
     def is_new(self) -> bool:
-        """Whether this worker has joined a running job and needs the others' state."""
+        """Whether this worker has joined a running job, so that it needs the state of the
+        others."""
         return bool(lib.bps_is_new(self.handle))
 
     @property
     def root(self) -> int:
-        """The lowest rank that was in the job before the last others joined."""
+        """The lowest rank among the workers that were in the job before the last ones joined."""
         return lib.bps_root(self.handle)
 
     def broadcast(
         self, array: np.ndarray, root: int = 0, timeout: float | None = None
     ) -> np.ndarray:
-        """Overwrite a contiguous array with root's, in place."""
+        """Overwrite a contiguous array with the array of rank ``root``, and return it."""
         if not array.flags.c_contiguous or not array.flags.writeable:
             raise ValueError("broadcast: the array must be contiguous and writable")
         self.broadcast_memory(array.ctypes.data, array.nbytes, root, timeout)
@@ -478,11 +497,11 @@ class Job:
     def broadcast_memory(
         self, address: int, n_bytes: int, root: int = 0, timeout: float | None = None
     ) -> None:
-        """Overwrite n_bytes at the address with root's."""
+        """Overwrite n_bytes at the address with the bytes of rank ``root``."""
         check(lib.bps_broadcast(self.handle, address, n_bytes, root, milliseconds(timeout)))
 
     def allgather(self, array: Any, timeout: float | None = None) -> np.ndarray:
-        """An array with one more dimension in front: worker r's array at [r]."""
+        """Return the arrays of all workers in one array: that of rank r is at index [r]."""
         import numpy as np
 
         array = np.ascontiguousarray(array)
@@ -493,32 +512,33 @@ class Job:
     def allgather_memory(
         self, src: int, n_bytes: int, dst: int, timeout: float | None = None
     ) -> None:
-        """Write every worker's n_bytes at src to dst, ordered by rank."""
+        """Collect the n_bytes at src of all workers at dst, ordered by rank."""
         check(lib.bps_allgather(self.handle, src, n_bytes, dst, milliseconds(timeout)))
 
     def close(self, timeout: float | None = None) -> None:
-        """Leave the job when all workers do. The handle is gone in any case, except in a forked
-        child."""
+        """Wait until all workers call this method, and leave the job. After an error, too, the job
+        is closed in this process."""
         if self._handle is not None:
             handle, self._handle = self._handle, None
             check(lib.bps_close(handle, milliseconds(timeout)))
 
     def suspend(self, timeout: float | None = None) -> None:
-        """Leave the job when all do, and keep the declarations. Inputs and outputs are gone until
-        :meth:`resume`."""
+        """Wait until all workers leave the job, and leave it. The declarations stay. Inputs and
+        outputs do not exist until :meth:`resume`."""
         check(lib.bps_suspend(self.handle, milliseconds(timeout)))
         self._is_suspended = True
         for t in self._tensors:
             t._input = None
 
     def resume(self, size: int, rank: int = -1) -> None:
-        """Join the job again with another number of workers. Inputs are zero, and there is no
-        output yet."""
+        """Join the job again, as ``rank`` (-1: any that is free) of ``size`` workers. Inputs are
+        then zero, and there is no output yet."""
         check(lib.bps_resume(self.handle, rank, size))
         self._is_suspended = False
 
     def abort(self) -> None:
-        """Leave without waiting; the others' job fails unless all were done."""
+        """Leave the job without waiting. It then fails at the other workers, unless all have closed
+        it."""
         if self._handle is not None:
             handle, self._handle = self._handle, None
             lib.bps_abort(handle)
@@ -550,24 +570,30 @@ def open(
     elastic: bool | None = None,
     max_size: int = -1,
 ) -> Job:
-    """Join a job; returns when all its workers have.
+    """Join a job; returns when all its workers have joined.
 
-    The environment gives each argument that is not given, see bpsclient(3). Times are in seconds.
+    An argument that is not given comes from the environment, see bpsclient(3). Times are in
+    seconds.
 
     Args:
-        job: its name.
+        job: the job's name.
         agent_socket: path of the agent's socket.
-        rank, size, local_rank, local_size: this worker's place.
-        timeout: of every wait that names none.
-        open_timeout: for all workers to arrive.
-        deterministic: the same inputs give the same bits, run after run.
-        part_bytes: wanted size of a partition.
-        on_agent_loss: "abort" or "shrink".
-        backup: machines that a round need not wait for; backup_grace: how long it waits for them.
-        elastic: machines may join while the job runs, up to max_size workers.
+        rank, size: this worker's number, and the number of workers in the job.
+        local_rank, local_size: the same among the job's workers on this machine.
+        timeout: limit of every wait that has no other.
+        open_timeout: limit of the wait for all workers to join.
+        deterministic: whether equal inputs give equal bits in every run.
+        part_bytes: requested size of a partition, the part of a tensor that is summed at one
+            server.
+        on_agent_loss: what happens when a machine is lost: "abort" ends the job, "shrink" lets it
+            continue.
+        backup: number of machines for which a round need not wait if they are late.
+        backup_grace: how long a round waits for them anyway.
+        elastic: whether machines may join while the job runs.
+        max_size: largest number of workers of an elastic job.
 
     Raises:
-        Error: with a sentence that says what to do.
+        Error: this worker cannot join. The text says what to do.
     """
     opt = Options()
     lib.bps_options_init(ctypes.byref(opt))

@@ -1,8 +1,7 @@
-"""The C library as ctypes sees it: its functions, structs, numbers and errors.
+"""Access to the C library libbpsclient with ctypes: its functions, structs, constants and errors.
 
-The library is found by ``$BPS_LIBRARY``, else as ``libbpsclient.so.0`` in this folder, in the
-folder above, or where the
-loader looks. Calls that wait release the interpreter lock.
+The library is the file ``$BPS_LIBRARY``, else ``libbpsclient.so.0`` in this folder, in the folder
+above, or where the loader of the system finds it. All calls release the interpreter lock.
 """
 
 import ctypes
@@ -12,9 +11,10 @@ from typing import Any, NamedTuple
 
 SUM, PROD, MAX, MIN, AVG = range(5)
 PRIORITY_AUTO = -(2**31)
-ABI = 2  # of the structures below: BPS_ABI of bps.h
+ABI = 2  # version of the structures below, BPS_ABI of bps.h
 
-# Name: (number, NumPy type). NumPy has no bf16: its raw 16 bits are seen as uint16.
+# Name of an element type: (its number, its NumPy type). NumPy has no bf16, so its 16 bits are seen
+# as uint16.
 DTYPES: dict[str, tuple[int, str]] = {
     "i8": (0, "i1"),
     "u8": (1, "u1"),
@@ -56,11 +56,11 @@ CODES = {
 
 
 class Error(Exception):
-    """A call of the library failed.
+    """A call of the library failed. The text says what failed, why, and what to do.
 
     Attributes:
-        code (int): negative: one of this package's ``E...`` numbers, or ``-errno``.
-        rank (int, optional): the worker that caused the failure; None: not known, or a machine.
+        code (int): a negative number: one of this package's ``E...`` constants, or ``-errno``.
+        rank (int, optional): the worker that caused the failure; None: a machine, or not known.
         host (str, optional): the machine of that worker, or the machine that failed.
         tensor (str, optional): the tensor of the call.
 
@@ -88,7 +88,7 @@ class Error(Exception):
 
 
 class Timeout(Error):
-    """``ETIMEDOUT``: the operation is still in flight and may be waited for again."""
+    """Error ``ETIMEDOUT``: the operation is still in flight, and the caller may wait again."""
 
 
 def dtype_number(name: str) -> int:
@@ -144,8 +144,8 @@ class WorkerStruct(ctypes.Structure):
 
 
 class Worker(NamedTuple):
-    """A worker of the job, also one that was lost. ``is_missing``: not behind the whole of the
-    tensor's last round."""
+    """A worker of the job, which may be lost. ``is_missing``: some part of the tensor's last round
+    lacks this worker's values."""
 
     rank: int
     is_lost: bool
@@ -164,8 +164,8 @@ class InfoStruct(ctypes.Structure):
 
 
 class Info(NamedTuple):
-    """The last completed round, and the number of workers behind its partitions: the fewest and the
-    most."""
+    """The number of the last completed round, and how many workers contributed to it. A tensor is
+    summed in partitions: the smallest and the largest number for one partition."""
 
     round: int
     contributors: int
@@ -181,8 +181,8 @@ class TrafficStruct(ctypes.Structure):
 
 
 class Traffic(NamedTuple):
-    """Bytes that this machine's agent (its process of this instance) has moved over the network,
-    for all its jobs."""
+    """Bytes that this machine's agent has moved over the network, for all its jobs. ``instance``: a
+    number of the agent's process; a new process counts from 0."""
 
     instance: int
     sent_bytes: int
@@ -197,7 +197,7 @@ def load() -> ctypes.CDLL:
     """Load the library and declare its functions.
 
     Raises:
-        OSError: it is not found, or is no such library.
+        OSError: the file is not found, or is no library of this kind.
     """
     here = os.path.dirname(os.path.abspath(__file__))
     beside = [os.path.join(folder, "libbpsclient.so.0") for folder in (here, os.path.dirname(here))]
@@ -266,7 +266,7 @@ def load() -> ctypes.CDLL:
 
 
 class _Library:
-    """The library, loaded at the first call: the numbers above can be used without it."""
+    """The library, which is loaded at the first call. Programs can use the constants without it."""
 
     def __getattr__(self, name: str) -> Any:
         if name == "loaded":
@@ -279,7 +279,8 @@ lib = _Library()
 
 
 def check(rc: int) -> int:
-    """Return rc, or raise the error that it stands for with the library's sentence."""
+    """Return rc, the result of a call. If it is negative, raise the error with the library's
+    text."""
     if rc >= 0:
         return rc
     text = lib.bps_last_error().decode(errors="replace") or lib.bps_strerror(rc).decode()
@@ -295,12 +296,12 @@ def check(rc: int) -> int:
 
 
 def milliseconds(seconds: float | None) -> int:
-    """Seconds as milliseconds. None is 0, the library's default; a shorter time than 1 ms is 1."""
+    """Return seconds as milliseconds, at least 1. None gives 0, for the library's default."""
     return 0 if seconds is None else int(min(max(seconds * 1000, 1), 0xFFFFFFFF))
 
 
 def encode(value: str | os.PathLike[str] | None) -> bytes | None:
-    """A string for the library; None stays None."""
+    """Return a string as bytes for the library; None stays None."""
     return None if value is None else os.fsencode(value)
 
 

@@ -1,4 +1,4 @@
-"""Operations and objects: the part of the collectives that knows neither frameworks nor NumPy."""
+"""Collectives: the functions that need neither a framework nor NumPy."""
 
 from __future__ import annotations
 
@@ -37,14 +37,15 @@ def check_op(average: bool | None, op: int | None) -> int:
 
 
 def check_gradients(op: int, predivide: float = 1.0) -> None:
-    """Refuse operations that gradients do not have.
+    """Check the operation of a gradient reduction.
 
     Args:
-        op (int): Average or Sum.
-        predivide (float): divides before the sum.
+        op (int): must be Average or Sum.
+        predivide (float): divisor before the sum, the user's gradient_predivide_factor. Only
+            Average may have one.
 
     Raises:
-        ValueError: another operation, or a sum with a factor.
+        ValueError: op or predivide is not allowed.
     """
     if op not in (Average, Sum):
         raise ValueError("op is Average or Sum for gradients")
@@ -53,12 +54,13 @@ def check_gradients(op: int, predivide: float = 1.0) -> None:
 
 
 def group_names(name: str | None, n: int) -> list[str | None]:
-    """Return the names of the tensors of a group."""
+    """Return names for the n tensors of a group; None for each if the group has no name."""
     return [None if name is None else f"{name}_{i + 1}of{n}" for i in range(n)]
 
 
 def share(n: int, process_set: ProcessSet) -> tuple[int, int]:
-    """First row and number of rows that this worker gets of n: the first ranks get one more."""
+    """Return the first row and the number of rows that this worker gets of n. If n is not
+    divisible, the first ranks get one more."""
     rank, size = process_set.rank(), process_set.size()
     return rank * (n // size) + min(rank, n % size), n // size + (rank < n % size)
 
@@ -67,12 +69,12 @@ def split_table(rows: int, splits: Sequence[int] | None, size: int) -> list[int]
     """Return how many rows each worker gets in an all-to-all.
 
     Args:
-        rows (int): of this worker's tensor.
-        splits (sequence of int, optional): for each worker; None: the same number each.
+        rows (int): number of rows of this worker's tensor.
+        splits (sequence of int, optional): number of rows for each worker; None: equal numbers.
         size (int): number of workers.
 
     Raises:
-        ValueError: the rows cannot be split so.
+        ValueError: the rows cannot be split in this way.
     """
     table = [rows // size] * size if splits is None else [int(n) for n in splits]
     if len(table) != size or min(table) < 0 or sum(table) != rows:
@@ -82,7 +84,7 @@ def split_table(rows: int, splits: Sequence[int] | None, size: int) -> list[int]
 
 
 def barrier(process_set: ProcessSet = global_process_set) -> None:
-    """Wait until all workers are here."""
+    """Wait until all workers of the set have called this function."""
     rt = process_set.runtime()
     with rt.lock:
         rt.job.barrier()
@@ -106,5 +108,5 @@ def allgather_object(
 
 
 def declare(name: str) -> None:
-    """Accept a name that will be used. The service learns a tensor's type and size at its first
-    use, so this does nothing."""
+    """Do nothing; Horovod and BytePS have this function. A tensor's type and size are not known
+    here, so bps declares the tensor at its first use."""

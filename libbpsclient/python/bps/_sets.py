@@ -16,11 +16,11 @@ class ProcessSet:
     """Some of the job's workers, for the argument ``process_set`` of collectives.
 
     Args:
-        ranks (iterable of int): the workers.
+        ranks (iterable of int): ranks of these workers in the job.
 
     Attributes:
-        ranks (list[int]): in ascending order.
-        process_set_id (int, optional): its number; None before :func:`add_process_set`.
+        ranks (list[int]): the same in ascending order.
+        process_set_id (int, optional): number of the set; None before :func:`add_process_set`.
     """
 
     process_set_id: int | None = None
@@ -47,7 +47,7 @@ class ProcessSet:
         return self.place(_core.rank())
 
     def place(self, rank: int) -> int:
-        """Return the number in the set of a worker of the job.
+        """Return the rank in the set of the worker that has this rank in the job.
 
         Raises:
             ValueError: the worker is not in the set.
@@ -57,10 +57,10 @@ class ProcessSet:
         return self.ranks.index(rank)
 
     def runtime(self) -> Runtime:
-        """Return the set's runtime.
+        """Return the runtime that runs the collectives of this set.
 
         Raises:
-            ValueError: this worker is not in the set, or the set is not added.
+            ValueError: this worker is not in the set, or add_process_set was not called.
         """
         self.rank()
         if self._runtime is None:
@@ -84,7 +84,7 @@ class _All(ProcessSet):
         return list(range(_core.size()))
 
     def place(self, rank: int) -> int:
-        return rank  # the service checks it
+        return rank  # the C library checks that the rank is in the job
 
     def rank(self) -> int:
         return _core.rank()
@@ -100,10 +100,11 @@ global_process_set = _All()
 
 
 def add_process_set(process_set: ProcessSet | Iterable[int]) -> ProcessSet:
-    """Make a process set; all workers of the job call it, in the same order.
+    """Create a process set. All workers of the job must call this, for the same sets in the same
+    order, also workers that are not in the set.
 
     Args:
-        process_set (ProcessSet or iterable of int): the set or its ranks.
+        process_set (ProcessSet or iterable of int): the set, or the ranks in it.
 
     Returns:
         ProcessSet: for the argument ``process_set`` of collectives.
@@ -150,10 +151,11 @@ def add_process_set(process_set: ProcessSet | Iterable[int]) -> ProcessSet:
 
 
 def remove_process_set(process_set: ProcessSet) -> bool:
-    """End a process set; all workers of the job call it, in the same order.
+    """End a process set. All workers of the job must call this, for the same sets in the same
+    order.
 
     Returns:
-        bool: False for the set of all workers, and for one that is not added.
+        bool: False for the set of all workers, and for a set that add_process_set did not create.
     """
     if process_set is global_process_set or process_set.process_set_id is None:
         return False

@@ -1,4 +1,4 @@
-"""Modules under another package's names."""
+"""Importable modules that have the names of another package, such as horovod.torch."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ Names = Callable[[], Mapping[str, Any]]
 
 
 class _Alias(MetaPathFinder, Loader):
-    """Finds the modules of one package, and fills them when they are imported.
+    """Import hook for one replaced package: creates its modules when they are imported.
 
     Args:
-        package (str): the package's name.
-        modules (dict): for the name of each module a function that returns what it holds.
-        lacking (dict): for names without a counterpart what to do instead.
+        package (str): name of the replaced package.
+        modules (dict): full name of each module -> function that returns the module's contents.
+        lacking (dict): name that bps does not have -> text that says what to use instead.
     """
 
     def __init__(
@@ -32,7 +32,8 @@ class _Alias(MetaPathFinder, Loader):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """Return how to make a module of the package; None for modules of others."""
+        """Return the spec of a module of the replaced package; None for a module of another
+        package."""
         if fullname.split(".")[0] != self.package:
             return None
         if fullname not in self._modules:
@@ -43,10 +44,10 @@ class _Alias(MetaPathFinder, Loader):
         return ModuleSpec(fullname, self, is_package=True)
 
     def create_module(self, spec: ModuleSpec) -> None:
-        """Let Python make an empty module."""
+        """Return None, so that Python creates an empty module."""
 
     def exec_module(self, module: ModuleType) -> None:
-        """Fill a module."""
+        """Put the contents into the module."""
         name = module.__name__
         vars(module).update(self._modules[name]())
 
@@ -60,10 +61,10 @@ class _Alias(MetaPathFinder, Loader):
 
 
 def install(package: str, modules: Mapping[str, Names], lacking: Mapping[str, str]) -> None:
-    """Let imports of a package find these modules; further calls do nothing.
+    """Make imports of a package find these modules. Further calls for the package do nothing.
 
     Raises:
-        ImportError: the package itself is imported already.
+        ImportError: the script has imported the package itself already.
     """
     if any(isinstance(f, _Alias) and f.package == package for f in sys.meta_path):
         return
@@ -76,11 +77,11 @@ def install(package: str, modules: Mapping[str, Names], lacking: Mapping[str, st
 
 
 def names_of(module: str) -> dict[str, Any]:
-    """Return the public names of a module of this package with their objects."""
+    """Return the public names of a module of bps, with their objects."""
     one = importlib.import_module(module)
     return {name: getattr(one, name) for name in one.__all__}
 
 
 def version() -> dict[str, Any]:
-    """Return the names of a package's own module with their objects."""
+    """Return the contents of a replaced package's top module."""
     return {"__version__": bps.version()}

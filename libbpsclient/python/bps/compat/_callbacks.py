@@ -1,5 +1,5 @@
-"""Callbacks of Keras with the arguments that BytePS's have: the rate of the optimizer is the
-initial one."""
+"""Callbacks of Keras with the arguments of BytePS's callbacks. There the initial learning rate is
+optional: by default it is the optimizer's."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ class LearningRateScheduleCallback(callbacks.LearningRateScheduleCallback):
 
     Args:
         multiplier (float or callable): a factor, or a function of the epoch.
-        initial_lr (float, optional): None: the optimizer's at the beginning.
-        options: of :class:`bps.keras.callbacks.LearningRateScheduleCallback`.
+        initial_lr (float, optional): learning rate to start from; None: the optimizer's.
+        options: the others of :class:`bps.keras.callbacks.LearningRateScheduleCallback`.
     """
 
     def __init__(
@@ -34,17 +34,18 @@ class LearningRateScheduleCallback(callbacks.LearningRateScheduleCallback):
         self.steps_per_epoch = steps_per_epoch
 
     def on_train_begin(self, logs: Any = None) -> None:
-        """Take the optimizer's learning rate."""
+        """Use the optimizer's learning rate as the initial one, unless the caller gave one."""
         _take_rate(self)
 
 
 class LearningRateWarmupCallback(callbacks.LearningRateWarmupCallback):
-    """Raises the learning rate from a worker's share of the optimizer's rate to all of it.
+    """Raises the learning rate from the initial rate divided by the number of workers to the
+    initial rate.
 
     Args:
-        warmup_epochs (int): how many epochs it takes.
-        initial_lr (float, optional): None: the optimizer's at the beginning.
-        options: of :class:`bps.keras.callbacks.LearningRateWarmupCallback`.
+        warmup_epochs (int): number of epochs in which the rate rises.
+        initial_lr (float, optional): learning rate to start from; None: the optimizer's.
+        options: the others of :class:`bps.keras.callbacks.LearningRateWarmupCallback`.
     """
 
     def __init__(
@@ -58,7 +59,7 @@ class LearningRateWarmupCallback(callbacks.LearningRateWarmupCallback):
         super().__init__(initial_lr, warmup_epochs, momentum_correction, steps_per_epoch, verbose)
 
     def on_train_begin(self, logs: Any = None) -> None:
-        """Take the optimizer's learning rate."""
+        """Use the optimizer's learning rate as the initial one, unless the caller gave one."""
         _take_rate(self)
 
 

@@ -1,4 +1,4 @@
-"""Replace BytePS's modules: import this before them.
+"""Replace the modules of BytePS. Import this module before them.
 
 Example::
 
@@ -29,7 +29,7 @@ def _init(lazy: bool = True) -> None:
     """Join the job.
 
     Args:
-        lazy (bool): accepted; tensors are declared at their first use.
+        lazy (bool): ignored; tensors are always declared at their first use.
     """
     _core.init()
 
@@ -42,13 +42,13 @@ def _cross_barrier(
     backward_passes_per_step: int = 1,
     num_steps: int = 10**6,
 ) -> Any:
-    """Let the next forward pass wait for each layer's gradients, see
-    :func:`bps.torch.DistributedOptimizer`.
+    """Wrap an optimizer with ``cross_barrier``: the next forward pass waits for the gradients layer
+    by layer, see :func:`bps.torch.DistributedOptimizer`.
 
     Args:
-        model (Module): its ``state_dict()`` waits for all updates.
-        optimizer (Optimizer): of PyTorch.
-        num_steps (int): accepted; no step is the last one.
+        model (Module): the trained model; its ``state_dict()`` will wait for all updates.
+        optimizer (Optimizer): an optimizer of PyTorch.
+        num_steps (int): ignored; bps need not know which step is the last one.
     """
     import bps.torch
 

@@ -1,4 +1,4 @@
-"""Replace Horovod's modules: import this before them.
+"""Replace the modules of Horovod. Import this module before them.
 
 Example::
 
@@ -29,17 +29,18 @@ LACKING = {
 }
 
 
-_places: list[tuple[int, int]] = []  # local rank and size of each worker
+_places: list[tuple[int, int]] = []  # local rank and local size of each worker, by rank
 
 
 def _column() -> list[int]:
-    """The workers that have this one's local rank, one of each machine."""
+    """Return the ranks of the workers that have this worker's local rank, one per machine."""
     local = _core.local_rank()
     return [rank for rank, (place, _) in enumerate(_places) if place == local]
 
 
 def _cross_rank() -> int:
-    """Return the machine's number among those that have a worker of this local rank."""
+    """Return the number of this machine among the machines that have a worker of this local
+    rank."""
     return _column().index(_core.rank())
 
 
@@ -49,7 +50,7 @@ def _cross_size() -> int:
 
 
 def _is_homogeneous() -> bool:
-    """Return True when all machines have equally many workers."""
+    """Return whether all machines have the same number of workers."""
     _core.runtime()
     return len({size for _, size in _places}) == 1
 
@@ -58,8 +59,8 @@ def _init(comm: Any = None, process_sets: Sequence[Any] | None = None) -> None:
     """Join the job.
 
     Args:
-        comm: a list of ranks or a communicator of MPI; refused.
-        process_sets (sequence, optional): sets to add at once.
+        comm: a list of ranks or an MPI communicator, which bps does not support; must be None.
+        process_sets (sequence, optional): process sets to create.
     """
     if comm is not None:
         raise NotImplementedError(
@@ -73,12 +74,12 @@ def _init(comm: Any = None, process_sets: Sequence[Any] | None = None) -> None:
 
 
 def _no(*_: Any) -> bool:
-    """Report that a library is not used."""
+    """Return False: bps does not use this library."""
     return False
 
 
 def _yes() -> bool:
-    """Report that it is as if Gloo were built in: no MPI is needed."""
+    """Return True, as Horovod does when Gloo is built in: scripts then do not require MPI."""
     return True
 
 
