@@ -1,4 +1,4 @@
-"""JAX front-end: sums and averages of trees over the summation service, inside and outside of jit.
+"""JAX front-end: sums and averages of trees of arrays over all workers, inside and outside of jit.
 
 Example::
 

@@ -1,17 +1,18 @@
-"""Calls of Python functions from compiled code, on XLA's own memory.
+"""Calls of Python functions from code that JAX has compiled, on XLA's own memory.
 
 XLA's foreign-function interface (FFI) calls a C function with the addresses of arguments and
-results. Here ctypes makes that function from a Python one, so that nothing is compiled or linked:
-arguments are read in place and results are written in place. ``jax.experimental.io_callback``
-copies both, and costs more for each array.
+results. Here ctypes makes this C function from a Python function, so nothing is compiled or linked.
+The Python function reads arguments and writes results in XLA's memory.
+``jax.experimental.io_callback`` would copy both, and takes longer for each array.
 
-The structures are those of ``xla/ffi/api/c_api.h``, version 0.3. XLA accepts handlers of a version
-for 12 months at least.
+The structures are those of ``xla/ffi/api/c_api.h``, version 0.3. XLA accepts functions for a
+version of this interface for at least 12 months.
 
-JAX orders calls by an effect, which has no public name. Where JAX has changed it,
-:func:`call` uses ``io_callback``.
+To run such calls in the order of the program, JAX needs an "effect" that orders them. It has no
+public name. In a release of JAX where the private name is missing, :func:`call` uses
+``io_callback``.
 
-Threads: XLA calls :func:`_handle` in one of its own; ctypes takes the interpreter's lock.
+Threads: XLA calls :func:`_handle` in one of its own threads; ctypes takes the interpreter's lock.
 """
 
 from __future__ import annotations
@@ -39,8 +40,8 @@ except (ImportError, AttributeError):
     _EFFECT = None
 
 API_VERSION = (0, 3)
-METADATA, EXECUTE = 1, 3  # a kind of extension, a stage
-INTERNAL = 13  # a code of errors
+METADATA, EXECUTE = 1, 3  # XLA's numbers: type of an extension, stage of execution
+INTERNAL = 13  # XLA's code of an internal error
 TARGET = "bps_call"
 _p, _size, _i64 = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int64
 
@@ -136,11 +137,13 @@ class _Frame(ctypes.Structure):
 
 
 class _Call:
-    """A function that compiled code calls, under a number that no other process has.
+    """A function that compiled code calls. The code names it by a random number, so that code from
+    a cache of another process cannot call a wrong function.
 
     Args:
-        function (callable): takes flat arrays of the arguments and of the results.
-        leaves, results: their shapes and types.
+        function (callable): its arguments are the arguments and the results, as flat arrays.
+        leaves: shapes and types of the arguments.
+        results: shapes and types of the results.
     """
 
     def __init__(
@@ -155,13 +158,14 @@ class _Call:
         _calls[self.number] = self
 
     def run(self, frame: _Frame) -> None:
-        """Call the function on XLA's memory."""
+        """Call the function with arrays in XLA's memory."""
         arguments = _views(frame.arguments, self._leaves)
         self._function(arguments, _views(frame.results, self._results))
 
 
 def _kinds(leaves: Sequence[Any]) -> list[tuple[np.dtype, Any]]:
-    """Type of each leaf, and the ctypes of its memory; None for a leaf without elements."""
+    """Return the type of each leaf, and the ctypes type of its memory; None if it has no
+    elements."""
     kinds = []
     for leaf in leaves:
         dtype = np.dtype(leaf.dtype)
@@ -171,7 +175,8 @@ def _kinds(leaves: Sequence[Any]) -> list[tuple[np.dtype, Any]]:
 
 
 def _views(buffers: _Buffers, kinds: Sequence[tuple[np.dtype, Any]]) -> list[np.ndarray]:
-    """View buffers as flat arrays. A token, which orders the calls, comes before them."""
+    """Return the memory of XLA's buffers as flat arrays. The first buffer is a token, which only
+    orders the calls, and is left out."""
     first = buffers.size - len(kinds)
     arrays = []
     for i, (dtype, memory) in enumerate(kinds, first):
@@ -188,7 +193,8 @@ _calls: weakref.WeakValueDictionary[int, _Call] = weakref.WeakValueDictionary()
 
 @ctypes.CFUNCTYPE(_p, ctypes.POINTER(_Frame))
 def _handle(pointer: Any) -> int | None:
-    """Answer XLA: run the call whose number the attributes hold. Returns an error, or None."""
+    """Run the call whose number XLA passes as an attribute. Returns an error object of XLA, or
+    None."""
     frame = pointer.contents
     if frame.extension and frame.extension.contents.type == METADATA:
         extension = ctypes.cast(frame.extension, ctypes.POINTER(_MetadataExtension))
@@ -208,8 +214,8 @@ def _handle(pointer: Any) -> int | None:
 
 
 def _lower(ctx: Any, *operands: Any, one: _Call, results: Any) -> Any:
-    """Write the call into a module, behind the calls that are in it already."""
-    # A gradient that is used nowhere else gives its memory to the result.
+    """Add the call to a module that JAX compiles, after the calls that the module has already."""
+    # Allow XLA to use the memory of the arguments for the results, if their shapes agree.
     is_alike = results == tuple(ctx.avals_in)
     aliases = {i + 1: i + 1 for i in range(len(operands))} if is_alike else None
     token = ctx.tokens_in.get(_EFFECT)
@@ -226,7 +232,8 @@ def _lower(ctx: Any, *operands: Any, one: _Call, results: Any) -> Any:
 
 
 def _register() -> Any:
-    """Return a primitive of JAX whose compiled form is the call; None where JAX lacks a part."""
+    """Return a primitive of JAX that compiles to the call; None if this JAX lacks a private
+    name."""
     if _EFFECT is None:
         return None
     try:
@@ -252,9 +259,10 @@ def call(
     """Call a function whenever the compiled code runs, in the order of the program.
 
     Args:
-        function (callable): takes flat arrays of the leaves, and flat arrays that it fills. These
-            may be the same memory where the leaves and the results have the same shapes and types.
-        leaves: its arguments.
+        function (callable): its arguments are the leaves and the results, as flat arrays. It writes
+            the results. If leaves and results have the same shapes and types, both may be the same
+            memory.
+        leaves: arguments of the function.
         results: shapes and types of its results.
     """
     if _primitive is not None and jax.default_backend() == "cpu":

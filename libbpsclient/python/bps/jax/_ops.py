@@ -1,7 +1,7 @@
 """Collective operations on trees of JAX arrays, inside and outside of ``jax.jit``.
 
-All leaves of a tree go in one call, inside jit, too, see :mod:`bps.jax._ffi`. JAX keeps the calls
-in the order of the program, which is the same at all workers.
+All leaves (arrays) of a tree are reduced in one call, also inside jit, see :mod:`bps.jax._ffi`. JAX
+keeps the calls in the order of the program, which is the same at all workers.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from bps._ops import Average, Sum, check_op, share
 from bps._sets import ProcessSet, global_process_set
 from bps.jax import _ffi
 
-# Arrays, numbers, and lists, tuples and dicts of them.
+# A tree (pytree) of JAX: arrays, numbers, and lists, tuples and dicts of these.
 Tree = Any
 
 
 class Compressor:
-    """Sends tensors as they are; the base of all compressors.
+    """Sends tensors in their own type. The base class of all compressors.
 
     Attributes:
-        wire (str, optional): the type on the wire of floating-point tensors; None: their own.
+        wire (str, optional): type in which floating-point tensors are sent; None: their own type.
     """
 
     wire: str | None = None
@@ -45,7 +45,7 @@ class BF16Compressor(Compressor):
 
 
 class Compression:
-    """The compressors by name."""
+    """Compressors, for the argument ``compression`` of other functions."""
 
     none = Compressor
     fp16 = FP16Compressor
@@ -57,12 +57,12 @@ def call(
     leaves: Sequence[jax.Array],
     results: Sequence[jax.ShapeDtypeStruct],
 ) -> list[jax.Array]:
-    """Call a function on arrays, now or whenever the compiled code runs.
+    """Call a function on arrays: now, or inside jit each time that the compiled code runs.
 
     Args:
-        function (callable): takes a list of NumPy arrays, one for each leaf, and flat arrays for
-            its results, or None; returns the results.
-        leaves: its arguments.
+        function (callable): its arguments are a list of NumPy arrays, one for each leaf, and a list
+            of flat arrays for its results, or None. It returns the results.
+        leaves: arguments of the function.
         results: shapes and types of its results.
     """
     if not any(isinstance(leaf, jax.core.Tracer) for leaf in leaves):
@@ -90,7 +90,7 @@ def reduce_leaves(
     wire: str | None,
     process_set: ProcessSet,
 ) -> list[jax.Array]:
-    """Reduce arrays over all workers in one call, without gradients."""
+    """Reduce arrays over all workers in one call. Not differentiable."""
     kinds = [np.dtype(leaf.dtype) for leaf in leaves]
     for kind in kinds:
         _arrays.wire_type(kind, wire)
@@ -115,14 +115,14 @@ def push_pull(
     """Reduce a tree over all workers in one call; differentiable.
 
     Args:
-        tree: arrays of any shapes, the same at all workers.
+        tree: arrays of any shapes. Structure and shapes are the same at all workers.
         op (int, optional): Average (default), Sum, Min, Max or Product.
-        name (str, optional): the same at all workers; trees that are reduced again and again
-            should have one.
+        name (str, optional): name of the operation, the same at all workers. A tree that is reduced
+            repeatedly should have one.
         average (bool, optional): older form of `op`: True is Average, False is Sum.
         prescale_factor, postscale_factor (float): multiply the arrays before, and the results
             after the reduction.
-        compression (Compressor): the type on the wire.
+        compression (Compressor): type in which the tensors are sent.
         process_set (ProcessSet): the workers that take part.
 
     Raises:
@@ -158,16 +158,17 @@ def push_pull(
 
 
 def allreduce(tree: Tree, average: bool | None = None, **options: Any) -> Tree:
-    """Horovod's name of :func:`push_pull`."""
+    """Do :func:`push_pull`, under the name that Horovod uses."""
     return push_pull(tree, average=average, **options)
 
 
 def broadcast(tree: Tree, root_rank: int = 0, process_set: ProcessSet = global_process_set) -> Tree:
-    """Return root's tree at every worker.
+    """Return the tree of rank ``root_rank`` at every worker.
 
     Args:
         tree: arrays of the same shapes and types at all workers.
-        root_rank (int): whose values all get; its rank in the job, also with a process set.
+        root_rank (int): worker whose values all workers get, by its rank in the job, also with a
+            process set.
         process_set (ProcessSet): the workers that take part.
     """
     leaves, structure = jax.tree.flatten(tree)
@@ -189,7 +190,7 @@ def allgather(array: Any, process_set: ProcessSet = global_process_set) -> jax.A
 
     Args:
         array: at least one dimension. Outside of jit the first dimension may differ between
-            workers; inside, where shapes are fixed, it must not.
+            workers; inside jit, where shapes are fixed, it must not differ.
         process_set (ProcessSet): the workers that take part.
     """
     array = jnp.asarray(array)
@@ -214,7 +215,8 @@ def reducescatter(
     """Reduce an array over all workers and return this worker's rows of the result.
 
     Args:
-        array: at least one dimension; the first is split, the first ranks get one row more.
+        array: at least one dimension. The rows are split over the workers; if that leaves a
+            remainder, the first ranks get one row more.
     """
     array = jnp.asarray(array)
     if array.ndim == 0:
@@ -227,16 +229,17 @@ def reducescatter(
 def alltoall(
     array: Any, splits: Sequence[int] | None = None, process_set: ProcessSet = global_process_set
 ) -> Any:
-    """Send rows of an array to each worker, and return the rows that all sent here.
+    """Send rows of an array to each worker, and return the rows that all workers have sent to this
+    one.
 
     Args:
         array: at least one dimension; the other dimensions are the same at all workers.
-        splits (list of int, optional): how many rows each worker gets, by rank; None: the same
-            number each. Not inside jit, where shapes are fixed.
+        splits (list of int, optional): number of rows for each worker, by rank; None: equal
+            numbers. Not inside jit, where shapes are fixed.
         process_set (ProcessSet): the workers that take part.
 
     Returns:
-        Array: the rows received, ordered by the rank of the sender. With `splits` a pair: those
+        Array: the rows received, ordered by the rank of the sender. With `splits`, a pair: these
             rows, and the number of rows from each worker.
     """
     array = jnp.asarray(array)

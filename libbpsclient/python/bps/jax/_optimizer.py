@@ -19,8 +19,8 @@ def average_gradients(
 
     Args:
         op (int): Average or Sum.
-        name (str): of the tensors; the same at all workers.
-        compression (Compressor): the type on the wire.
+        name (str): name of the operation, the same at all workers.
+        compression (Compressor): type in which the tensors are sent.
         process_set (ProcessSet): the workers that take part.
 
     Returns:
@@ -50,8 +50,8 @@ def DistributedOptimizer(optimizer: Any, **options: Any) -> Any:  # noqa: N802 -
     """Let an optax optimizer average gradients over all workers before each update.
 
     Args:
-        optimizer (GradientTransformation): of optax.
-        options: of :func:`average_gradients`.
+        optimizer (GradientTransformation): an optimizer of optax.
+        options: arguments of :func:`average_gradients`.
     """
     import optax
 

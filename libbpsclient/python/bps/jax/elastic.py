@@ -1,4 +1,4 @@
-"""Training that goes on while machines leave and join the job.
+"""Training that continues while machines leave and join the job.
 
 See :mod:`bps.torch.elastic` for how to start the workers.
 
@@ -15,7 +15,7 @@ Example::
 
     train(state)
 
-Attributes of a state are trees of arrays or plain values.
+Attributes of a state are trees of arrays, or other values that can be copied and pickled.
 """
 
 from bps._elastic import HostsUpdatedInterrupt, State, run

@@ -14,10 +14,10 @@ from bps._sets import ProcessSet, global_process_set
 
 
 class Compressor:
-    """Sends gradients as they are; the base of all compressors.
+    """Sends gradients in their own type. The base class of all compressors.
 
     Attributes:
-        wire (str, optional): the type on the wire of floating-point tensors; None: their own.
+        wire (str, optional): type in which floating-point tensors are sent; None: their own type.
     """
 
     wire: str | None = None
@@ -36,7 +36,7 @@ class BF16Compressor(Compressor):
 
 
 class Compression:
-    """The compressors by name."""
+    """Compressors, for the argument ``compression`` of other functions."""
 
     none = Compressor
     fp16 = FP16Compressor
@@ -44,7 +44,7 @@ class Compression:
 
 
 def _array(value: Any) -> np.ndarray:
-    """The value as an array: of a variable, a tensor or a number."""
+    """Return a variable, a tensor or a number as a NumPy array."""
     return np.asarray(keras.ops.convert_to_numpy(value))
 
 
@@ -62,13 +62,13 @@ def allreduce(
 
     Args:
         value: a tensor, a variable, an array or a number.
-        name (str, optional): the same at all workers; values that are reduced again and again
-            should have one.
+        name (str, optional): name of the operation, the same at all workers. A value that is
+            reduced repeatedly should have one.
         average (bool, optional): older form of `op`: True is Average, False is Sum.
         prescale_factor, postscale_factor (float): multiply the value before, and the result after
             the reduction.
         op (int, optional): Average (default), Sum, Min, Max or Product.
-        compression (Compressor): the type on the wire.
+        compression (Compressor): type in which the tensors are sent.
         process_set (ProcessSet): the workers that take part.
     """
     op, factors = check_op(average, op), (prescale_factor, postscale_factor)
@@ -87,7 +87,7 @@ def broadcast(
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> np.ndarray:
-    """Return root's value at every worker, as a NumPy array."""
+    """Return the value of rank ``root_rank`` at every worker, as a NumPy array."""
     root = process_set.place(root_rank)
     return _arrays.broadcast(process_set.runtime(), [_array(value)], root)[0]
 
@@ -118,14 +118,14 @@ def broadcast_variables(
     root_rank: int = 0,
     process_set: ProcessSet = global_process_set,
 ) -> None:
-    """Overwrite variables with root's, in one call.
+    """Overwrite variables with the values of rank ``root_rank``, in one call.
 
     Args:
-        variables: of a model or of an optimizer, in the same order at all workers.
-        root_rank (int): whose values all get.
+        variables: variables of a model or an optimizer, in the same order at all workers.
+        root_rank (int): worker whose values all workers get.
         process_set (ProcessSet): the workers that take part.
     """
-    # The seeds of random layers are not shared: workers must draw different numbers.
+    # Leave out the states of random generators: workers must draw different numbers.
     kept = [v for v in variables if "seed_generator_state" not in v.path.rsplit("/", 1)[-1]]
     root = process_set.place(root_rank)
     values = _arrays.broadcast(process_set.runtime(), [_array(v) for v in kept], root)
@@ -134,10 +134,10 @@ def broadcast_variables(
 
 
 def broadcast_global_variables(root_rank: int = 0) -> None:
-    """Refuse the call of Horovod's older scripts: Keras 3 has no global variables.
+    """Raise an error, because Keras 3 has no global variables. Older scripts of Horovod call this.
 
     Raises:
-        RuntimeError: with what to call instead.
+        RuntimeError: always. The text says what to call instead.
     """
     raise RuntimeError(
         "broadcast_global_variables: Keras 3 has no global variables, use "

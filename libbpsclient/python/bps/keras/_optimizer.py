@@ -1,8 +1,8 @@
 """An optimizer of Keras that averages gradients over all workers.
 
-A subclass of the optimizer's class overrides the method that clips gradients. Keras calls it once
-for each update, behind the accumulation of gradients, on every back-end. The subclass has the name
-and module of its base, so that a saved model names the base.
+The optimizer gets a subclass of its class, which overrides the method that clips gradients. On
+every back-end, Keras calls this method once for each update, after it has accumulated gradients.
+The subclass has the name and module of its base class, so that a saved model names the base class.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def _on_jax(op: int, factors: tuple[float, float], wire: Any, options: Any) -> R
         steps = optimizer.gradient_accumulation_steps
         if not steps:
             return over_workers(list(grads))
-        # On JAX Keras computes an update in every step, and drops all but each n-th.
+        # On JAX, Keras computes an update in every step, and uses it in every n-th step only.
         is_update = (optimizer._iterations + 1) % steps == 0
         return jax.lax.cond(is_update, over_workers, lambda given: given, list(grads))
 
@@ -88,17 +88,18 @@ def _wrapped(optimizer: Any, methods: Mapping[str, Any]) -> Any:
 
 
 def is_distributed(optimizer: Any) -> bool:
-    """True for an optimizer that averages over the workers itself."""
+    """Return whether the optimizer is a DistributedOptimizer."""
     return hasattr(type(optimizer), "_bps_base")
 
 
 def agreeing(optimizer: Any, process_set: ProcessSet = global_process_set) -> Any:
-    """Let a LossScaleOptimizer skip a step at all workers when the gradients of one overflow."""
+    """Return a LossScaleOptimizer that skips a step at all workers if the gradients of one worker
+    overflow."""
     reduce = _reducer(Min, (1.0, 1.0), None, (False, process_set))
 
     def check_finite(self: Any, grads: Sequence[Any]) -> Any:
         is_finite = self._bps_base.check_finite(self, grads)
-        # A small integer, as a gradient.
+        # An int32 tensor of one element, because the reducer takes gradients, which are tensors.
         flag = keras.ops.reshape(keras.ops.cast(is_finite, "int32"), (1,))
         return keras.ops.reshape(reduce(self, [flag])[0], ()) > 0
 
@@ -123,27 +124,29 @@ def DistributedOptimizer(  # noqa: N802 - the name that users know
     """Let an optimizer average gradients over all workers before each update.
 
     Args:
-        optimizer (Optimizer): of Keras 3. A LossScaleOptimizer skips a step at all workers when the
-            gradients of one overflow.
-        name (str, optional), device_dense, device_sparse (str): accepted for BytePS's and
-            Horovod's scripts.
-        compression (Compressor): the type on the wire.
+        optimizer (Optimizer): an optimizer of Keras 3. A LossScaleOptimizer skips a step at all
+            workers if the gradients of one worker overflow.
+        name (str, optional), device_dense, device_sparse (str): ignored; kept for scripts of BytePS
+            and Horovod.
+        compression (Compressor): type in which the tensors are sent.
         sparse_as_dense (bool): sum IndexedSlices of TensorFlow as dense tensors, instead of
             gathering their rows.
         backward_passes_per_step (int): sets the optimizer's ``gradient_accumulation_steps``.
         op (int): Average or Sum.
-        gradient_predivide_factor (float): divide by it before the sum, and by size / factor after
-            it. Only with Average.
-        average_aggregated_gradients (bool): divide by backward_passes_per_step.
-        num_groups (int), groups: accepted for Horovod's scripts; buckets are cut by bytes.
+        gradient_predivide_factor (float): divisor of gradients before the sum. The sum is then
+            divided by size / factor. Only with Average.
+        average_aggregated_gradients (bool): divide accumulated gradients by
+            backward_passes_per_step.
+        num_groups (int), groups: ignored; kept for scripts of Horovod. Buckets have a fixed size in
+            bytes.
         process_set (ProcessSet): the workers over which gradients are averaged.
 
     Returns:
-        Optimizer: of a subclass of its class, which has the same name.
+        Optimizer: an optimizer whose class is a subclass of the given one's, with the same name.
 
     Raises:
-        ValueError: an argument does not fit.
-        NotImplementedError: Keras runs on another back-end.
+        ValueError: op, the factor or the state of the optimizer is not allowed.
+        NotImplementedError: Keras uses a back-end that bps does not support.
 
     Example::
 
@@ -176,7 +179,7 @@ def DistributedOptimizer(  # noqa: N802 - the name that users know
             )
         optimizer.gradient_accumulation_steps = backward_passes_per_step
         if not average_aggregated_gradients:
-            post *= backward_passes_per_step  # Keras divides by it
+            post *= backward_passes_per_step  # undo Keras's division by this number
     factors = (1 / gradient_predivide_factor, post)
     reduce = _reducer(op, factors, _wire(compression), (sparse_as_dense, process_set))
 
@@ -199,10 +202,10 @@ def load_model(
     """Load a model and let its optimizer average gradients over all workers.
 
     Args:
-        filepath (str): of ``model.save``, with or without a DistributedOptimizer.
-        custom_optimizers (list of type, optional): classes that the file may name.
-        custom_objects (dict, optional): further classes by name.
-        compression (Compressor): the type on the wire.
+        filepath (str): a file of ``model.save``. The saved optimizer may be a DistributedOptimizer.
+        custom_optimizers (list of type, optional): optimizer classes that the file may name.
+        custom_objects (dict, optional): other classes that the file may name, by name.
+        compression (Compressor): type in which the tensors are sent.
     """
     known = {one.__name__: one for one in custom_optimizers or ()} | dict(custom_objects or {})
     model = keras.models.load_model(filepath, custom_objects=known)

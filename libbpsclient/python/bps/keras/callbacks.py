@@ -33,14 +33,14 @@ __all__ = [
 
 
 class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):
-    """Gives all workers root's model and optimizer, before the first batch.
+    """Broadcasts the model and the optimizer of one worker to all, before the first batch.
 
-    A model that is built by its first batch is sent behind it. On TensorFlow the callback also
-    switches XLA off, which cannot compile the exchange.
+    A model that Keras builds at its first batch is broadcast after that batch. On TensorFlow the
+    callback also switches off XLA, which cannot compile calls of bps.
 
     Args:
-        root_rank (int): whose values all get.
-        device (str): accepted for BytePS's and Horovod's scripts.
+        root_rank (int): worker whose values all workers get.
+        device (str): ignored; kept for scripts of BytePS and Horovod.
         process_set (ProcessSet): the workers that take part.
     """
 
@@ -58,20 +58,20 @@ class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):
             model.jit_compile = False
         optimizer = model.optimizer
         if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
-            # compile() has put it around a DistributedOptimizer.
+            # compile() has put the LossScaleOptimizer around a DistributedOptimizer.
             if not is_distributed(optimizer) and is_distributed(optimizer.inner_optimizer):
                 model.optimizer = agreeing(optimizer, self.process_set)
 
     def on_train_begin(self, logs: Any = None) -> None:
-        """Send the variables, when there are any."""
-        # All workers decide alike: one model may be loaded from a file, and be built.
+        """Broadcast the variables if the model is built at all workers."""
+        # All workers must decide alike, although one worker may have loaded a built model.
         if all(self.process_set.runtime().allgather_object(bool(self.model.built))):
             if not self.model.optimizer.built:
                 self.model.optimizer.build(self.model.trainable_variables)
             self._send()
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        """Send the variables behind the first batch."""
+        """Broadcast the variables after the first batch, unless that is done."""
         if not self.broadcast_done:
             self._send()
 
@@ -83,11 +83,11 @@ class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):
 
 
 class MetricAverageCallback(keras.callbacks.Callback):
-    """Averages the metrics of an epoch over all workers. Put it in front of callbacks that read
-    them.
+    """Averages the metrics of an epoch over all workers. In the list of callbacks, it must come
+    before callbacks that read metrics.
 
     Args:
-        device (str): accepted for BytePS's and Horovod's scripts.
+        device (str): ignored; kept for scripts of BytePS and Horovod.
         process_set (ProcessSet): the workers that take part.
     """
 
@@ -96,7 +96,7 @@ class MetricAverageCallback(keras.callbacks.Callback):
         self.process_set = process_set
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        """Write the averages into the logs."""
+        """Replace the metrics in the logs by their averages."""
         names = sorted(logs or {})
         if names:
             mine = np.array([float(logs[name]) for name in names])
@@ -109,13 +109,15 @@ class LearningRateScheduleCallback(keras.callbacks.Callback):
     """Multiplies the initial learning rate by a factor during some epochs.
 
     Args:
-        initial_lr (float): at multiplier 1.
-        multiplier (float or callable): a factor, or a function of the epoch.
-        start_epoch (int), end_epoch (int, optional): from, and before which epoch it applies.
-        staircase (bool): change at the beginning of each epoch; else in every batch, with
-            fractions of epochs.
-        momentum_correction (bool): accepted; Keras 3 compiles the momentum into the step.
-        steps_per_epoch (int, optional): batches of an epoch, for fractions; None: as fit knows.
+        initial_lr (float): the learning rate that is multiplied.
+        multiplier (float or callable): the factor, or a function that returns it for an epoch.
+        start_epoch (int): first epoch in which the factor applies.
+        end_epoch (int, optional): epoch before which the factor ends to apply; None: never.
+        staircase (bool): set the rate once at the beginning of each epoch. Else it is set in every
+            batch, and the function gets epochs with a fraction.
+        momentum_correction (bool): ignored; Keras 3 compiles the momentum into the step.
+        steps_per_epoch (int, optional): number of batches of an epoch, for fractions. None: the
+            number that ``fit`` reports.
     """
 
     def __init__(
@@ -131,7 +133,7 @@ class LearningRateScheduleCallback(keras.callbacks.Callback):
         super().__init__()
         self.initial_lr, self.start_epoch, self.end_epoch = initial_lr, start_epoch, end_epoch
         self.multiplier = multiplier if callable(multiplier) else lambda _: multiplier
-        # A constant factor has no fractions.
+        # A constant factor needs no fractions of epochs.
         self.staircase = staircase or not callable(multiplier)
         self.steps_per_epoch = steps_per_epoch
         self._epoch = 0
@@ -143,13 +145,13 @@ class LearningRateScheduleCallback(keras.callbacks.Callback):
             self.model.optimizer.learning_rate = self.initial_lr * self.multiplier(epoch)
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
-        """Set the rate of an epoch."""
+        """Set the rate at the beginning of an epoch, if ``staircase``."""
         self._epoch = epoch
         if self.staircase:
             self._set(epoch)
 
     def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
-        """Set the rate of a batch."""
+        """Set the rate at the beginning of a batch, unless ``staircase``."""
         if not self.staircase:
             steps = self.steps_per_epoch or (self.params or {}).get("steps")
             if not steps:
@@ -157,7 +159,7 @@ class LearningRateScheduleCallback(keras.callbacks.Callback):
             self._set(self._epoch + batch / steps)
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        """Report the rate among the metrics."""
+        """Add the learning rate to the metrics, as ``lr``."""
         if logs is not None:
             logs["lr"] = float(keras.ops.convert_to_numpy(self.model.optimizer.learning_rate))
 
@@ -166,11 +168,12 @@ class LearningRateWarmupCallback(LearningRateScheduleCallback):
     """Raises the learning rate from initial_lr / size to initial_lr during the first epochs.
 
     Args:
-        initial_lr (float): the rate for all workers together.
-        warmup_epochs (int): how many epochs it takes.
-        momentum_correction (bool): accepted; Keras 3 compiles the momentum into the step.
-        steps_per_epoch (int, optional): batches of an epoch; None: as fit knows.
-        verbose (int): 1 reports the end of it.
+        initial_lr (float): the rate at the end of the warm-up.
+        warmup_epochs (int): number of epochs in which the rate rises.
+        momentum_correction (bool): ignored; Keras 3 compiles the momentum into the step.
+        steps_per_epoch (int, optional): number of batches of an epoch; None: the number that
+            ``fit`` reports.
+        verbose (int): 1 prints a line at the end of the warm-up.
     """
 
     def __init__(
@@ -192,7 +195,7 @@ class LearningRateWarmupCallback(LearningRateScheduleCallback):
         self.verbose = verbose
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        """Report the end of the warm-up."""
+        """Add the rate to the metrics, and print a line at the end of the warm-up."""
         super().on_epoch_end(epoch, logs)
         if epoch == (self.end_epoch or 0) - 1 and self.verbose > 0:
             rate = float(keras.ops.convert_to_numpy(self.model.optimizer.learning_rate))
@@ -200,12 +203,13 @@ class LearningRateWarmupCallback(LearningRateScheduleCallback):
 
 
 class BestModelCheckpoint(keras.callbacks.ModelCheckpoint):
-    """Saves the best model so far, at rank 0 alone. Put MetricAverageCallback in front of it.
+    """Saves the best model so far, only at rank 0. MetricAverageCallback must come before it in the
+    list of callbacks.
 
     Args:
-        filepath (str): of the file.
-        monitor (str): the metric.
-        options: of ``keras.callbacks.ModelCheckpoint``.
+        filepath (str): path of the saved model.
+        monitor (str): name of the metric that decides which model is best.
+        options: the others of ``keras.callbacks.ModelCheckpoint``.
     """
 
     def __init__(self, filepath: Any, monitor: str = "val_loss", **options: Any) -> None:
@@ -217,6 +221,6 @@ class BestModelCheckpoint(keras.callbacks.ModelCheckpoint):
             super().on_epoch_end(epoch, logs)
 
     def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
-        """Save the model at rank 0, when ``save_freq`` counts batches."""
+        """Save the model at rank 0, if ``save_freq`` is a number of batches."""
         if _core.rank() == 0:
             super().on_train_batch_end(batch, logs)

@@ -1,4 +1,4 @@
-"""Training that goes on while machines leave and join the job, by Horovod's names.
+"""Training that continues while machines leave and join the job, by Horovod's names.
 
 See :mod:`bps.torch.elastic` for how to start the workers.
 
@@ -43,18 +43,20 @@ __all__ = [
 
 
 def sync_variables(model: Any) -> None:
-    """Write what a training step has computed into the variables: on JAX they lag behind."""
+    """Copy the results of the last training step into the model's variables. Only on JAX, where
+    Keras does this later."""
     if keras.backend.backend() == "jax":
         model.jax_state_sync()
 
 
 class KerasState(State):
-    """A model with its optimizer, and plain values, that all workers must have in common.
+    """A model, its optimizer and other values, which are equal at all workers.
 
     Args:
-        model (Model): built already.
-        optimizer (Optimizer, optional): None: the one that the model was compiled with.
-        values: plain values, which become attributes.
+        model (Model): a model that is built.
+        optimizer (Optimizer, optional): optimizer of the model; None: the one given to
+            ``compile()``.
+        values: values that can be copied and pickled, which become attributes.
     """
 
     def __init__(self, model: Any, optimizer: Any = None, **values: Any) -> None:
@@ -79,11 +81,11 @@ class KerasState(State):
 
 
 class CommitStateCallback(keras.callbacks.Callback):
-    """Commits a state behind every few batches, and behind each epoch.
+    """Commits a state after every few batches, and after each epoch.
 
     Args:
-        state (KerasState): what is committed.
-        batches_per_commit (int): how many batches lie between two commits.
+        state (KerasState): the state to commit.
+        batches_per_commit (int): number of batches between two commits.
     """
 
     def __init__(self, state: State, batches_per_commit: int = 1) -> None:
@@ -92,26 +94,27 @@ class CommitStateCallback(keras.callbacks.Callback):
         self._left = batches_per_commit
 
     def on_train_begin(self, logs: Any = None) -> None:
-        """Count from here."""
+        """Start to count batches."""
         self._left = self.batches_per_commit
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        """Commit behind a batch."""
+        """Commit after a batch, if enough batches have passed."""
         self._left -= 1
         if self._left == 0:
             self._left = self.batches_per_commit
             self.state.commit()
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-        """Commit behind an epoch."""
+        """Commit after an epoch."""
         self.state.commit()
 
 
 class UpdateBatchStateCallback(keras.callbacks.Callback):
-    """Keeps the number of the batch in ``state.batch``. Put it in front of the commit.
+    """Stores the number of the next batch in ``state.batch``. It must come before
+    CommitStateCallback.
 
     Args:
-        state (KerasState): has the value ``batch``.
+        state (KerasState): a state with the attribute ``batch``.
     """
 
     def __init__(self, state: State) -> None:
@@ -119,19 +122,20 @@ class UpdateBatchStateCallback(keras.callbacks.Callback):
         self.state = state
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        """Note a batch."""
+        """Store the number of the next batch."""
         self.state.batch = batch + 1
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-        """Begin again."""
+        """Set the number to 0 for the next epoch."""
         self.state.batch = 0
 
 
 class UpdateEpochStateCallback(keras.callbacks.Callback):
-    """Keeps the number of the next epoch in ``state.epoch``. Put it in front of the commit.
+    """Stores the number of the next epoch in ``state.epoch``. It must come before
+    CommitStateCallback.
 
     Args:
-        state (KerasState): has the value ``epoch``.
+        state (KerasState): a state with the attribute ``epoch``.
     """
 
     def __init__(self, state: State) -> None:
@@ -139,5 +143,5 @@ class UpdateEpochStateCallback(keras.callbacks.Callback):
         self.state = state
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-        """Note an epoch; ``initial_epoch`` of fit goes on from it."""
+        """Store the number of the next epoch, to pass to ``fit`` as ``initial_epoch``."""
         self.state.epoch = epoch + 1

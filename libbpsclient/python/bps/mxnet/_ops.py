@@ -1,7 +1,8 @@
 """Collective operations on MXNet arrays, by BytePS's and by Horovod's names.
 
-An operation waits for the engine to finish with its array, and returns when the result is there.
-The array's memory is read and written where it lies.
+MXNet's engine runs operations in the background. So an operation of this module first waits until
+the engine has no work left on its array. The operation reads and writes the memory of the array
+itself, and returns when the result is complete.
 """
 
 from __future__ import annotations
@@ -20,24 +21,25 @@ from bps._sets import ProcessSet, global_process_set
 
 
 class Compressor:
-    """Leaves tensors as they are; the base of all compressors.
+    """Sends tensors in their own type. The base class of all compressors.
 
     Attributes:
-        wire (str, optional): the type on the wire of floating-point tensors; None: their own.
+        wire (str, optional): type in which floating-point tensors are sent; None: their own type.
     """
 
     wire: str | None = None
 
     @classmethod
     def compress(cls, tensor: mx.nd.NDArray) -> tuple[mx.nd.NDArray, Any]:
-        """Return the tensor for the wire, and what :meth:`decompress` needs."""
+        """Return the tensor in the type in which it is sent, and the argument for
+        :meth:`decompress`."""
         if cls.wire is None or np.dtype(tensor.dtype).name not in _arrays.FLOATS:
             return tensor, None
         return tensor.astype(cls.wire), tensor.dtype
 
     @classmethod
     def decompress(cls, tensor: mx.nd.NDArray, context: Any) -> mx.nd.NDArray:
-        """Return the tensor in its own type."""
+        """Return the tensor in the type that it had before :meth:`compress`."""
         return tensor if context is None else tensor.astype(context)
 
 
@@ -48,14 +50,14 @@ class FP16Compressor(Compressor):
 
 
 class Compression:
-    """The compressors by name."""
+    """Compressors, for the argument ``compression`` of other functions."""
 
     none = Compressor
     fp16 = FP16Compressor
 
 
 def view(tensor: mx.nd.NDArray) -> np.ndarray:
-    """The tensor's memory as an array, which no operation of the engine uses any more.
+    """Return the tensor's memory as an array, once the engine has no work left on it.
 
     Raises:
         NotImplementedError: the tensor is sparse, or not in host memory.
@@ -79,7 +81,7 @@ def view(tensor: mx.nd.NDArray) -> np.ndarray:
 
 
 def as_tensor(array: np.ndarray, like: mx.nd.NDArray) -> mx.nd.NDArray:
-    """Return a new tensor with the array's values, and the device and type of `like`."""
+    """Return a new tensor with the values of the array, and the device and type of `like`."""
     return mx.nd.array(array, ctx=like.context, dtype=like.dtype)
 
 
@@ -96,7 +98,7 @@ def grouped_allreduce_(
 ) -> list[mx.nd.NDArray]:
     """Reduce tensors over all workers in one call, in place.
 
-    Args: as :func:`allreduce_`.
+    Args: those of :func:`allreduce_`, for all tensors.
     """
     arrays = [view(t) for t in tensors]
     _arrays.reduce(
@@ -141,14 +143,14 @@ def allreduce_(
     Args:
         tensor (NDArray): any shape, the same at all workers.
         average (bool, optional): older form of `op`: True is Average, False is Sum.
-        name (str, optional): the same at all workers; tensors that are reduced again and again
-            should have one.
-        priority (int): larger goes first.
+        name (str, optional): name of the operation, the same at all workers. A tensor that is
+            reduced repeatedly should have one.
+        priority (int): tensors with a larger one are sent first.
         prescale_factor, postscale_factor (float): multiply the tensor before, and the result after
             the reduction.
         process_set (ProcessSet): the workers that take part.
         op (int, optional): Average (default), Sum, Min, Max or Product.
-        compression (Compressor): the type on the wire.
+        compression (Compressor): type in which the tensors are sent.
 
     Returns:
         NDArray: the tensor.
@@ -192,17 +194,17 @@ def byteps_push_pull(
     name: str | None = None,
     is_average: bool = True,
 ) -> mx.nd.NDArray:
-    """BytePS's form of :func:`allreduce_`. `version` is ignored: rounds are counted by the
-    service."""
+    """Do :func:`allreduce_` with BytePS's arguments. `version` is ignored: bps counts the
+    operations itself."""
     return allreduce_(tensor, is_average, name, priority)
 
 
 def byteps_declare_tensor(name: str, **options: Any) -> None:
-    """Accept a name that will be used. The service learns a tensor's type and size at its first
-    use, so this does nothing.
+    """Do nothing; BytePS has this function. A tensor's type and size are not known here, so bps
+    declares the tensor at its first use.
 
     Raises:
-        NotImplementedError: the options choose a coding, which the service does not have.
+        NotImplementedError: the options choose a compression that bps does not have.
     """
     if options:
         raise NotImplementedError(
@@ -218,11 +220,12 @@ def broadcast_(
     priority: int = 0,
     process_set: ProcessSet = global_process_set,
 ) -> mx.nd.NDArray:
-    """Overwrite a tensor with root's, in place.
+    """Overwrite a tensor with the tensor of rank ``root_rank``, in place.
 
     Args:
         tensor (NDArray): the same shape and type at all workers.
-        root_rank (int): whose values all get; its rank in the job, also with a process set.
+        root_rank (int): worker whose values all workers get, by its rank in the job, also with a
+            process set.
         process_set (ProcessSet): the workers that take part.
     """
     target = view(tensor)
@@ -274,16 +277,17 @@ def alltoall(
     priority: int = 0,
     process_set: ProcessSet = global_process_set,
 ) -> Any:
-    """Send rows of a tensor to each worker, and return the rows that all sent here.
+    """Send rows of a tensor to each worker, and return the rows that all workers have sent to this
+    one.
 
     Args:
         tensor (NDArray): at least one dimension; the other dimensions are the same at all workers.
-        splits (NDArray or list of int, optional): how many rows each worker gets, by rank; None:
-            the same number each.
+        splits (NDArray or list of int, optional): number of rows for each worker, by rank; None:
+            equal numbers.
         process_set (ProcessSet): the workers that take part.
 
     Returns:
-        NDArray: the rows received, ordered by the rank of the sender. With `splits` a pair: those
+        NDArray: the rows received, ordered by the rank of the sender. With `splits`, a pair: these
             rows, and the number of rows from each worker.
     """
     table = splits.asnumpy() if isinstance(splits, mx.nd.NDArray) else splits
@@ -306,8 +310,8 @@ def reducescatter(
     """Reduce a tensor over all workers and return this worker's rows of the result.
 
     Args:
-        tensor (NDArray): at least one dimension; the first is split, the first ranks get one row
-            more.
+        tensor (NDArray): at least one dimension. The rows are split over the workers; if that
+            leaves a remainder, the first ranks get one row more.
     """
     if tensor.ndim == 0:
         raise ValueError("reducescatter needs a tensor of at least one dimension")
@@ -325,7 +329,7 @@ def grouped_reducescatter(
 
 
 def sum_sparse(tensor: Any, op: int, process_set: ProcessSet) -> Any:
-    """Return the sum or the average over all workers of a row_sparse tensor."""
+    """Return the sum or the average of a row_sparse tensor over all workers."""
     if op not in (Average, Sum):
         raise ValueError("op is Average or Sum for sparse tensors")
     rows, indices = _arrays.sum_rows(

@@ -17,7 +17,7 @@ from bps._sets import ProcessSet, global_process_set
 from bps.mxnet import _ops
 from bps.mxnet._ops import Compression, Compressor
 
-# Gradients that one call of an optimizer may take.
+# Number of gradients that MXNet passes in one call of the optimizer: more than any model has.
 AGGREGATE = 1 << 20
 
 
@@ -29,7 +29,8 @@ def reduce_gradients(
     wire: str | None,
     process_set: ProcessSet,
 ) -> None:
-    """Reduce gradients over all workers, in place and in one call. Sparse ones are gathered."""
+    """Reduce gradients over all workers, in place: all dense ones in one call, and each sparse one
+    by gathering its rows."""
     for grad in grads:
         if grad.stype != "default":
             _ops.sum_sparse(grad, op, process_set).copyto(grad)
@@ -43,13 +44,13 @@ class DistributedOptimizer(mx.optimizer.Optimizer):
     """An optimizer that averages gradients over all workers before each update.
 
     Args:
-        optimizer (Optimizer): of MXNet.
-        gradient_predivide_factor (float): divide by it before the sum, and by size / factor after
-            it. Only with Average.
-        num_groups (int): accepted for Horovod's scripts; buckets are cut by bytes.
+        optimizer (Optimizer): an optimizer of MXNet.
+        gradient_predivide_factor (float): divisor of gradients before the sum. The sum is then
+            divided by size / factor. Only with Average.
+        num_groups (int): ignored; kept for scripts of Horovod. Buckets have a fixed size in bytes.
         process_set (ProcessSet): the workers over which gradients are averaged.
         op (int): Average or Sum.
-        compression (Compressor): the type on the wire.
+        compression (Compressor): type in which the tensors are sent.
 
     Example::
 
@@ -70,20 +71,20 @@ class DistributedOptimizer(mx.optimizer.Optimizer):
         self._optimizer = optimizer
         self._factor, self._op = gradient_predivide_factor, op
         self._wire, self._process_set = compression.wire, process_set
-        # MXNet then gives all gradients in one call.
+        # makes MXNet pass all gradients in one call
         self.aggregate_num = AGGREGATE
 
     def __getattr__(self, name: str) -> Any:
-        if name == "_optimizer":  # of an object that is being copied
+        if name == "_optimizer":  # copy.copy() asks before the attribute is set
             raise AttributeError(name)
         return getattr(self._optimizer, name)
 
     def create_state(self, index: int, weight: mx.nd.NDArray) -> Any:
-        """Return the wrapped optimizer's state of a weight."""
+        """Return the wrapped optimizer's state for a weight."""
         return self._optimizer.create_state(index, weight)
 
     def create_state_multi_precision(self, index: int, weight: mx.nd.NDArray) -> Any:
-        """Return the wrapped optimizer's state of a weight, with a copy of it in f32."""
+        """Return the wrapped optimizer's state for a weight, with a copy of the weight in f32."""
         return self._optimizer.create_state_multi_precision(index, weight)
 
     def _reduce(self, index: Any, grad: Any) -> None:
@@ -92,7 +93,7 @@ class DistributedOptimizer(mx.optimizer.Optimizer):
         reduce_gradients(grads, name, self._op, self._factor, self._wire, self._process_set)
 
     def _each(self, update: Any, index: Any, weight: Any, grad: Any, state: Any) -> None:
-        """Update as many weights at once as the wrapped optimizer takes."""
+        """Update all weights, as many in one call as the wrapped optimizer accepts."""
         if not isinstance(index, (list, tuple)):
             update(index, weight, grad, state)
             return
@@ -102,7 +103,7 @@ class DistributedOptimizer(mx.optimizer.Optimizer):
             update(*(parts if self._optimizer.aggregate_num else [one[0] for one in parts]))
 
     def update(self, index: Any, weight: Any, grad: Any, state: Any) -> None:
-        """Average the gradient, or a list of them, and update the weights."""
+        """Average a gradient, or a list of gradients, over all workers, and update the weights."""
         self._reduce(index, grad)
         self._each(self._optimizer.update, index, weight, grad, state)
 
@@ -116,16 +117,17 @@ class DistributedOptimizer(mx.optimizer.Optimizer):
         self._optimizer.set_learning_rate(lr)
 
     def set_lr_mult(self, args_lr_mult: dict[Any, float]) -> None:
-        """Set the wrapped optimizer's factors of the learning rate."""
+        """Set the wrapped optimizer's factors for the learning rate, by parameter."""
         self._optimizer.set_lr_mult(args_lr_mult)
 
     def set_wd_mult(self, args_wd_mult: dict[Any, float]) -> None:
-        """Set the wrapped optimizer's factors of the weight decay."""
+        """Set the wrapped optimizer's factors for the weight decay, by parameter."""
         self._optimizer.set_wd_mult(args_wd_mult)
 
 
 def _wire(compression: type[Compressor], params: Mapping[str, Any] | None) -> str | None:
-    """Type on the wire that BytePS's compression_params or a compressor choose."""
+    """Return the type in which gradients are sent, from BytePS's compression_params or a
+    compressor."""
     known = dict(params or {})
     if known.pop("fp16", False):
         compression = Compression.fp16
@@ -139,20 +141,21 @@ def _wire(compression: type[Compressor], params: Mapping[str, Any] | None) -> st
 class DistributedTrainer(gluon.Trainer):
     """A Gluon trainer that averages gradients over all workers before each update.
 
-    Each gradient is divided by the batch size of :meth:`step` and by the number of workers, once
-    each. The first step gives all workers root's parameters.
+    Each gradient is divided by the batch size of :meth:`step`, and by the number of workers. The
+    first step broadcasts the parameters of rank ``root_rank`` to all workers.
 
     Args:
         params (ParameterDict): ``net.collect_params()``.
-        optimizer (str or Optimizer): of MXNet.
-        optimizer_params (dict, optional): of an optimizer that is given by its name.
-        root_rank (int): whose parameters all get at the first step.
-        compression_params (dict, optional): BytePS's: ``{"fp16": True}``.
-        compression (Compressor): the type on the wire.
-        gradient_predivide_factor (float): divide by it before the sum, and by size / factor after
-            it.
-        prefix (str, optional): of the names of the tensors.
-        num_groups (int): accepted for Horovod's scripts; buckets are cut by bytes.
+        optimizer (str or Optimizer): name of an optimizer of MXNet, or an optimizer.
+        optimizer_params (dict, optional): arguments of an optimizer that is given by its name.
+        root_rank (int): worker whose parameters all workers get at the first step.
+        compression_params (dict, optional): BytePS's way to choose a compression:
+            ``{"fp16": True}``.
+        compression (Compressor): type in which the tensors are sent.
+        gradient_predivide_factor (float): divisor of gradients before the sum. The sum is then
+            divided by size / factor.
+        prefix (str, optional): part of the names of the tensors.
+        num_groups (int): ignored; kept for scripts of Horovod. Buckets have a fixed size in bytes.
         process_set (ProcessSet): the workers over which gradients are averaged.
 
     Example::
@@ -201,7 +204,7 @@ class DistributedTrainer(gluon.Trainer):
 
 
 def _broadcast_when_made(param: Any, root_rank: int, process_set: ProcessSet) -> None:
-    """Let a parameter whose shape is not known yet get root's values when it is made."""
+    """Broadcast a parameter whose shape is not known yet when MXNet initializes it."""
     make = param._init_impl
 
     @functools.wraps(make)
@@ -219,17 +222,17 @@ def broadcast_parameters(
     prefix: str | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> None:
-    """Overwrite parameters with root's, in place.
+    """Overwrite parameters with the values of rank ``root_rank``, in place.
 
     Args:
         params (dict): ``net.collect_params()`` or ``module.get_params()[0]``. A parameter whose
-            shape is not known yet gets root's values when it is made.
-        root_rank (int): whose values all get.
-        prefix (str, optional): accepted for Horovod's scripts.
+            shape is not known yet is broadcast when MXNet initializes it.
+        root_rank (int): worker whose values all workers get.
+        prefix (str, optional): ignored; kept for scripts of Horovod.
         process_set (ProcessSet): the workers that take part.
 
     Raises:
-        ValueError: for anything but a dict.
+        ValueError: ``params`` is no dict.
     """
     if not isinstance(params, Mapping) and not hasattr(params, "items"):
         raise ValueError(f"params must be a dict of parameters or tensors, not {type(params)}")

@@ -1,4 +1,4 @@
-"""The exchange between workers under TensorFlow's own strategies."""
+"""Reduction over the workers for TensorFlow's own distribution strategies."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from bps.tensorflow._tape import reduce_gradients
 
 
 class CrossDeviceOps(tf.distribute.ReductionToOneDevice):
-    """Lets ``tf.distribute.MirroredStrategy`` reduce gradients over all workers of the job, too.
+    """Lets ``tf.distribute.MirroredStrategy`` also reduce gradients over all workers of the job.
 
-    TensorFlow reduces over this worker's devices, then the service over the workers. A strategy
-    counts its own replicas alone, and scales the loss by their number: the default averages over
-    the workers. Give all workers the same variables first:
+    TensorFlow reduces over the devices of this worker, then bps reduces over the workers. A
+    strategy scales the loss by the number of its own replicas, those in this process. So the
+    default op is the average over the workers. First give all workers the same variables, with
     :func:`bps.tensorflow.broadcast_variables`.
 
     Args:
@@ -37,19 +37,20 @@ class CrossDeviceOps(tf.distribute.ReductionToOneDevice):
 
     @property
     def _num_between_graph_workers(self) -> int:
-        return _core.size()  # above 1: TensorFlow calls the methods below also for one device
+        # if this is above 1, TensorFlow calls the methods below for one device, too
+        return _core.size()
 
     def reduce_implementation(
         self, reduce_op: Any, per_replica_value: Any, destinations: Any, options: Any
     ) -> Any:
-        """Reduce a value over devices and workers."""
+        """Reduce a value over the devices, then over the workers."""
         pairs = [(per_replica_value, destinations)]
         return self.batch_reduce_implementation(reduce_op, pairs, options)[0]
 
     def batch_reduce_implementation(
         self, reduce_op: Any, value_destination_pairs: Sequence[tuple[Any, Any]], options: Any
     ) -> list[Any]:
-        """Reduce values over devices, and all of them in one call over the workers."""
+        """Reduce each value over the devices, then all values in one call over the workers."""
         reduced = [
             super(CrossDeviceOps, self).reduce_implementation(reduce_op, value, place, options)
             for value, place in value_destination_pairs

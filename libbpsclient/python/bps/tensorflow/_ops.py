@@ -1,8 +1,8 @@
 """Collective operations on TensorFlow tensors, by BytePS's and by Horovod's names.
 
-Every operation is one Python call, also inside ``tf.function``, where automatic control
-dependencies keep the calls in the order of the program. It returns when its result is there. XLA
-cannot compile a Python call, and is refused.
+Every operation is one Python call that returns when the result is complete. Inside ``tf.function``,
+automatic control dependencies keep these calls in the order of the program. XLA cannot compile a
+Python call, so operations raise an error inside a function that XLA compiles.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from bps._sets import ProcessSet, global_process_set
 
 try:
     from tensorflow.python.ops.control_flow_util import GraphOrParentsInXlaContext
-except ImportError:  # a private name; XLA then reports the missing kernel itself
+except ImportError:  # the name is private; without it, XLA itself reports a missing kernel
     GraphOrParentsInXlaContext = None
 
 # Argument of an operation: a tensor, or a variable of TensorFlow or Keras.
@@ -27,24 +27,25 @@ Tensor = Any
 
 
 class Compressor:
-    """Leaves tensors as they are; the base of all compressors.
+    """Sends tensors in their own type. The base class of all compressors.
 
     Attributes:
-        wire (str, optional): the type on the wire of floating-point tensors; None: their own.
+        wire (str, optional): type in which floating-point tensors are sent; None: their own type.
     """
 
     wire: str | None = None
 
     @classmethod
     def compress(cls, tensor: tf.Tensor) -> tuple[tf.Tensor, Any]:
-        """Return the tensor for the wire, and what :meth:`decompress` needs."""
+        """Return the tensor in the type in which it is sent, and the argument for
+        :meth:`decompress`."""
         if cls.wire is None or not tensor.dtype.is_floating:
             return tensor, None
         return tf.cast(tensor, cls.wire), tensor.dtype
 
     @classmethod
     def decompress(cls, tensor: tf.Tensor, context: Any) -> tf.Tensor:
-        """Return the tensor in its own type."""
+        """Return the tensor in the type that it had before :meth:`compress`."""
         return tensor if context is None else tf.cast(tensor, context)
 
 
@@ -61,7 +62,7 @@ class BF16Compressor(Compressor):
 
 
 class Compression:
-    """The compressors by name."""
+    """Compressors, for the argument ``compression`` of other functions."""
 
     none = Compressor
     fp16 = FP16Compressor
@@ -74,12 +75,12 @@ def call(
     types: Sequence[tf.DType],
     shapes: Sequence[Any],
 ) -> list[tf.Tensor]:
-    """Call a function on the tensors' values as arrays, now or whenever the graph runs.
+    """Call a function on the tensors' values as arrays: now, or each time that the graph runs.
 
     Args:
-        function (callable): takes an array for each tensor, and returns arrays.
-        tensors: its arguments.
-        types, shapes: of its results.
+        function (callable): its arguments are arrays, one for each tensor; it returns arrays.
+        tensors: arguments of the function.
+        types, shapes: types and shapes of its results.
 
     Raises:
         NotImplementedError: XLA compiles this code.
@@ -100,7 +101,7 @@ def call(
 
 
 def as_tensors(values: Sequence[Tensor]) -> list[tf.Tensor]:
-    """The values of tensors, variables and numbers."""
+    """Return the values of tensors, variables and numbers as tensors."""
     return [tf.convert_to_tensor(value) for value in values]
 
 
@@ -113,7 +114,7 @@ def reduce_tensors(
     wire: str | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> list[tf.Tensor]:
-    """Reduce dense tensors over all workers in one call, without gradients."""
+    """Reduce dense tensors over all workers in one call. Not differentiable."""
     if not tensors:
         return []
     kinds = [np.dtype(t.dtype.as_numpy_dtype) for t in tensors]
@@ -176,7 +177,7 @@ def grouped_allreduce(
 ) -> list[Any]:
     """Reduce tensors over all workers in one call; differentiable.
 
-    Args: as :func:`allreduce`.
+    Args: those of :func:`allreduce`, for all tensors.
     """
     op = check_op(average, op)
     options = (prescale_factor, postscale_factor, compression.wire, process_set)
@@ -207,18 +208,18 @@ def allreduce(
     """Reduce a tensor over all workers and return the result; differentiable.
 
     Args:
-        tensor (Tensor or IndexedSlices): any shape, the same at all workers. The rows of
-            IndexedSlices are gathered.
+        tensor (Tensor or IndexedSlices): a tensor of any shape, which is the same at all workers.
+            The rows of IndexedSlices are gathered.
         average (bool, optional): older form of `op`: True is Average, False is Sum.
-        device_dense, device_sparse (str): accepted for BytePS's and Horovod's scripts.
-        compression (Compressor): the type on the wire.
+        device_dense, device_sparse (str): ignored; kept for scripts of BytePS and Horovod.
+        compression (Compressor): type in which the tensors are sent.
         op (int, optional): Average (default), Sum, Min, Max or Product.
         prescale_factor, postscale_factor (float): multiply the tensor before, and the result after
             the reduction.
-        name (str, optional): the same at all workers; tensors that are reduced again and again
-            should have one.
+        name (str, optional): name of the operation, the same at all workers. A tensor that is
+            reduced repeatedly should have one.
         process_set (ProcessSet): the workers that take part.
-        ignore_name_scope (bool): accepted for Horovod's scripts.
+        ignore_name_scope (bool): ignored; kept for scripts of Horovod.
 
     Raises:
         ValueError: `average` and `op` are both given.
@@ -254,11 +255,11 @@ def push_pull(
     enable_async: bool = False,
     name: str | None = None,
 ) -> Any:
-    """BytePS's form of :func:`allreduce`.
+    """Do :func:`allreduce` with BytePS's arguments.
 
     Args:
-        scope (str): accepted for BytePS's scripts.
-        enable_async (bool): refused when True: workers go in step.
+        scope (str): ignored; kept for scripts of BytePS.
+        enable_async (bool): must be False: bps has no asynchronous training.
     """
     if enable_async:
         raise NotImplementedError("push_pull: enable_async=True has no counterpart in bps")
@@ -282,11 +283,13 @@ def broadcast(
     ignore_name_scope: bool = False,
     process_set: ProcessSet = global_process_set,
 ) -> tf.Tensor:
-    """Return root's tensor at every worker; differentiable. The gradient at root is the average.
+    """Return the tensor of rank ``root_rank`` at every worker; differentiable. The gradient at root
+    is the average.
 
     Args:
         tensor (Tensor): the same shape and type at all workers.
-        root_rank (int): whose values all get; its rank in the job, also with a process set.
+        root_rank (int): worker whose values all workers get, by its rank in the job, also with a
+            process set.
         process_set (ProcessSet): the workers that take part.
     """
 
@@ -307,11 +310,11 @@ def broadcast_(
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> list[Any]:
-    """Overwrite variables with root's, in place.
+    """Overwrite variables with the values of rank ``root_rank``, in place.
 
     Args:
-        variables: of TensorFlow or Keras.
-        root_rank (int): whose values all get.
+        variables: variables of TensorFlow or Keras.
+        root_rank (int): worker whose values all workers get.
         process_set (ProcessSet): the workers that take part.
     """
     variables = list(variables)
@@ -338,10 +341,10 @@ def broadcast_variables(
 
 
 def broadcast_global_variables(root_rank: int = 0) -> None:
-    """Overwrite the global variables of TensorFlow 1 with root's.
+    """Overwrite the global variables of TensorFlow 1 with the values of rank ``root_rank``.
 
     Raises:
-        RuntimeError: TensorFlow 2 has none.
+        RuntimeError: in TensorFlow 2, which has no global variables.
     """
     if tf.executing_eagerly():
         raise RuntimeError(
@@ -352,7 +355,7 @@ def broadcast_global_variables(root_rank: int = 0) -> None:
 
 
 def _gather(tensor: tf.Tensor, process_set: ProcessSet) -> tuple[tf.Tensor, tf.Tensor]:
-    """All workers' rows, and how many each has."""
+    """Return the rows of all workers, and the number of rows of each worker."""
 
     def gather(array: np.ndarray) -> list[np.ndarray]:
         all_, rows, _ = _arrays.gather(process_set.runtime(), array)
@@ -423,18 +426,19 @@ def alltoall(
     ignore_name_scope: bool = False,
     process_set: ProcessSet = global_process_set,
 ) -> Any:
-    """Send rows of a tensor to each worker, and return the rows that all sent here; differentiable.
+    """Send rows of a tensor to each worker, and return the rows that all workers have sent to this
+    one; differentiable.
 
-    Each worker receives the rows of all workers on the way: use it for small tensors.
+    Internally each worker receives all rows of all workers, so use this only for small tensors.
 
     Args:
         tensor (Tensor): at least one dimension; the other dimensions are the same at all workers.
-        splits (Tensor or list of int, optional): how many rows each worker gets, by rank; None: the
-            same number each.
+        splits (Tensor or list of int, optional): number of rows for each worker, by rank; None:
+            equal numbers.
         process_set (ProcessSet): the workers that take part.
 
     Returns:
-        Tensor: the rows received, ordered by the rank of the sender. With `splits` a pair: those
+        Tensor: the rows received, ordered by the rank of the sender. With `splits`, a pair: these
             rows, and the number of rows from each worker.
     """
     table = None if splits is None else tf.convert_to_tensor(splits, tf.int32)
@@ -465,8 +469,8 @@ def reducescatter(
     """Reduce a tensor over all workers and return this worker's rows of the result; differentiable.
 
     Args:
-        tensor (Tensor): at least one dimension; the first is split, the first ranks get one row
-            more.
+        tensor (Tensor): at least one dimension. The rows are split over the workers; if that leaves
+            a remainder, the first ranks get one row more.
     """
     op = check_op(None, op)
     tensor = tf.convert_to_tensor(tensor)

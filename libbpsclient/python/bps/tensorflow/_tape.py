@@ -22,14 +22,15 @@ def reduce_gradients(
     sparse_as_dense: bool = False,
     process_set: ProcessSet = global_process_set,
 ) -> list[Any]:
-    """Reduce gradients over all workers, the dense ones in one call. None stays None.
+    """Reduce gradients over all workers, the dense ones in one call. A gradient that is None stays
+    None.
 
     Args:
         grads: tensors, IndexedSlices and None.
-        name (str): of the tensors.
+        name (str): name of the operation, the same at all workers.
         op (int): Average or Sum.
         prescale, postscale (float): factors before and after the reduction.
-        wire (str, optional): the type on the wire; None: the gradients' own.
+        wire (str, optional): type in which the gradients are sent; None: their own type.
         sparse_as_dense (bool): make IndexedSlices dense, instead of gathering their rows.
         process_set (ProcessSet): the workers that take part.
     """
@@ -74,7 +75,7 @@ class _DistributedGradientTape(tf.GradientTape):
     _bps_scales_local: bool
 
     def register_local_source(self, source: Any) -> None:
-        """Keep the gradient of a variable at this worker."""
+        """Do not reduce the gradient of this variable over the workers."""
         self._bps_local.add(id(source))
 
     def gradient(self, target: Any, sources: Any, *args: Any, **kwargs: Any) -> Any:
@@ -107,20 +108,22 @@ def DistributedGradientTape(  # noqa: N802 - the name that users know
     """Let a tape return gradients that are averaged over all workers.
 
     Args:
-        gradtape (GradientTape): has recorded the forward pass, or will.
-        device_dense, device_sparse (str): accepted for BytePS's and Horovod's scripts.
-        compression (Compressor): the type on the wire.
+        gradtape (GradientTape): a tape, before or after it has recorded the forward pass.
+        device_dense, device_sparse (str): ignored; kept for scripts of BytePS and Horovod.
+        compression (Compressor): type in which the tensors are sent.
         sparse_as_dense (bool): sum IndexedSlices as dense tensors, instead of gathering their rows.
         op (int): Average or Sum.
-        gradient_predivide_factor (float): divide by it before the sum, and by size / factor after
-            it. Only with Average.
-        num_groups (int), groups: accepted for Horovod's scripts; buckets are cut by bytes.
+        gradient_predivide_factor (float): divisor of gradients before the sum. The sum is then
+            divided by size / factor. Only with Average.
+        num_groups (int), groups: ignored; kept for scripts of Horovod. Buckets have a fixed size in
+            bytes.
         process_set (ProcessSet): the workers over which gradients are averaged.
-        scale_local_gradients (bool): divide the gradients of local variables by the number of
-            workers.
+        scale_local_gradients (bool): divide by the number of workers the gradients of local
+            variables, those of ``register_local_source``.
 
     Returns:
-        GradientTape: its ``register_local_source(variable)`` keeps a gradient at this worker.
+        GradientTape: a tape with the method ``register_local_source(variable)``: the gradient of
+            that variable is not reduced over the workers.
 
     Example::
 
@@ -146,10 +149,10 @@ def DistributedGradientTape(  # noqa: N802 - the name that users know
 def PartialDistributedGradientTape(  # noqa: N802 - the name that users know
     gradtape: tf.GradientTape, *args: Any, local_layers: Any = None, **options: Any
 ) -> Any:
-    """Make a :func:`DistributedGradientTape` that keeps gradients of some layers at this worker.
+    """Make a :func:`DistributedGradientTape` that does not reduce the gradients of some layers.
 
     Args:
-        local_layers (Layer or list, optional): their trainable variables are local.
+        local_layers (Layer or list, optional): layers whose gradients are not reduced.
     """
     tape = DistributedGradientTape(gradtape, *args, **options)
     for layer in tf.nest.flatten(local_layers or []):
@@ -177,23 +180,24 @@ def DistributedOptimizer(  # noqa: N802 - the name that users know
     """Let an optimizer average gradients over all workers before each step.
 
     Args:
-        optimizer (Optimizer): of Keras 3, or of ``tf.compat.v1.train``.
-        name (str, optional), use_locking (bool), device_dense, device_sparse (str): accepted for
-            BytePS's and Horovod's scripts.
-        compression (Compressor): the type on the wire.
+        optimizer (Optimizer): an optimizer of Keras 3 or of ``tf.compat.v1.train``.
+        name (str, optional), use_locking (bool), device_dense, device_sparse (str): ignored; kept
+            for scripts of BytePS and Horovod.
+        compression (Compressor): type in which the tensors are sent.
         sparse_as_dense (bool): sum IndexedSlices as dense tensors, instead of gathering their rows.
-        backward_passes_per_step (int): gradients of this number of calls add up before they are
-            sent.
-            Only for Keras.
+        backward_passes_per_step (int): number of calls whose gradients are added up before they
+            are sent. Only for Keras.
         op (int): Average or Sum.
-        gradient_predivide_factor (float): divide by it before the sum, and by size / factor after
-            it. Only with Average.
-        average_aggregated_gradients (bool): divide by backward_passes_per_step.
-        num_groups (int), groups: accepted for Horovod's scripts; buckets are cut by bytes.
+        gradient_predivide_factor (float): divisor of gradients before the sum. The sum is then
+            divided by size / factor. Only with Average.
+        average_aggregated_gradients (bool): divide accumulated gradients by
+            backward_passes_per_step.
+        num_groups (int), groups: ignored; kept for scripts of Horovod. Buckets have a fixed size in
+            bytes.
         process_set (ProcessSet): the workers over which gradients are averaged.
 
     Returns:
-        Optimizer: of a subclass of its class, which has the same name.
+        Optimizer: an optimizer whose class is a subclass of the given one's, with the same name.
     """
     if not isinstance(optimizer, tf.compat.v1.train.Optimizer):
         import bps.keras

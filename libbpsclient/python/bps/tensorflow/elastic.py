@@ -1,4 +1,4 @@
-"""Training that goes on while machines leave and join the job, by Horovod's names.
+"""Training that continues while machines leave and join the job, by Horovod's names.
 
 See :mod:`bps.torch.elastic` for how to start the workers.
 
@@ -30,11 +30,12 @@ __all__ = ["HostsUpdatedInterrupt", "State", "TensorFlowKerasState", "TensorFlow
 
 
 class TensorFlowState(State):
-    """Variables and plain values that all workers must have in common, and newcomers receive.
+    """Variables and other values that are equal at all workers, and that workers which join
+    receive.
 
     Args:
-        variables (sequence, optional): of TensorFlow or Keras.
-        values: plain values, which become attributes.
+        variables (sequence, optional): variables of TensorFlow or Keras.
+        values: values that can be copied and pickled, which become attributes.
     """
 
     def __init__(self, variables: Sequence[Any] | None = None, **values: Any) -> None:
@@ -56,9 +57,10 @@ class TensorFlowKerasState(TensorFlowState):
     """State of a Keras model and its optimizer.
 
     Args:
-        model (Model): built already.
-        optimizer (Optimizer, optional): None: the one that the model was compiled with.
-        values: plain values, which become attributes.
+        model (Model): a model that is built.
+        optimizer (Optimizer, optional): optimizer of the model; None: the one given to
+            ``compile()``.
+        values: values that can be copied and pickled, which become attributes.
     """
 
     def __init__(self, model: Any, optimizer: Any = None, **values: Any) -> None:
