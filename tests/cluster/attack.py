@@ -1,8 +1,8 @@
-"""Run an honest job and an attacker in turns, so that both see the same machine.
+"""Run an honest job while an attacker alternates between attack and pause, and compare its rounds.
 
-Attackers have the lowest priority and a bounded rate: the test compares the service of the daemons,
-not the shares of the processor. Rounds of the honest job have pauses between them, so that every
-process gets its share.
+Attackers run at the lowest priority and a bounded rate, because the test measures how the daemons
+serve the honest job, and not who gets the processor. The honest job pauses between its rounds, so
+that every process gets processor time.
 """
 
 import json
@@ -17,8 +17,9 @@ HERE = Path(__file__).resolve().parent
 ALICE, BOB = 1, 2
 WINDOW_S, EDGE_S = 0.3, 0.03
 PAIRS, PAIRS_MAX = 12, 60
-# Cost of memory that is zeroed and of interrupts on the same two cores: 25 to 35 us of a round of
-# 300 us or of 400. On a machine with busy neighbours it is 50 to 100 us (1.07 to 1.19 times).
+# Attacks cost the honest job a little even when the daemons serve it well: memory is zeroed and
+# interrupts are processed on the same two processors. This adds 25 to 35 us to a round of 300 to
+# 400 us, and 50 to 100 us (1.07 to 1.19 times) on a machine with busy neighbours.
 SLOWER_MAX, ADDED_MAX_S = 1.25, 130e-6
 
 
@@ -39,7 +40,7 @@ class Attacker:
         self.process.stdin.flush()
 
     def end(self):
-        """Stop the attack and return how often it acted."""
+        """Stop the attacker and return the number of its attacks."""
         self.process.stdin.close()
         n = int(self.process.stdout.read())
         self.process.stdout.close()
@@ -53,9 +54,10 @@ def median_in(rounds, start, end):
 
 
 class Slower:
-    """Compute how much longer rounds take under attack: a factor, and seconds.
+    """How much longer the honest job's rounds take under attack: as a factor, and in seconds.
 
-    Both are medians over pairs of windows, of the two medians of each.
+    A pair of windows is a time without attack and one under attack. Each pair gives the medians of
+    its two windows. The factor and the seconds are the medians over all pairs.
     """
 
     def __init__(self, rounds, windows):
@@ -76,7 +78,7 @@ class Slower:
 
 
 class Honest:
-    """A job of another user with one worker on each agent. Its rounds go on until it is stopped."""
+    """A job of another user with one worker on each agent. It runs rounds until `end` is called."""
 
     def __init__(self, c):
         self.c = c
@@ -103,11 +105,14 @@ class Honest:
 
 
 def measure(c, honest, attacker):
-    """Take turns until the honest job is served as well as alone. Return its slowdown."""
+    """Measure pairs of windows, without and under attack. Return the slowdown of the honest job.
+
+    Measure again, up to PAIRS_MAX pairs, while the slowdown is above the limits.
+    """
     windows, slower = [], None
     while len(windows) < PAIRS_MAX:
         start = time.monotonic()
-        time.sleep(WINDOW_S)  # a window's length, not a wait for something
+        time.sleep(WINDOW_S)  # the length of a window, not a wait for an event
         middle = time.monotonic()
         attacker.say("go")
         time.sleep(WINDOW_S)
@@ -121,7 +126,10 @@ def measure(c, honest, attacker):
 
 
 def footprint(daemon):
-    """Return descriptors without data connections (two each with tcp), shared memory, threads."""
+    """Return the daemon's descriptors, shared memory files and threads.
+
+    Data connections do not count. With tcp each has two descriptors.
+    """
     pid = daemon.process.pid
     maps = sum("memfd:" in line for line in Path(f"/proc/{pid}/maps").read_text().splitlines())
     fds = len(os.listdir(f"/proc/{pid}/fd"))

@@ -1,7 +1,7 @@
 """Run one attacker: attacker.py KIND RATE ARG...
 
-It misbehaves RATE times a second while the last word on its standard input is "go", and pauses at
-"stop". At the end of file it ends and prints how often it acted.
+The attacker reads words from its standard input. After "go" it misbehaves RATE times a second;
+after "stop" it pauses. At the end of the input it prints the number of its attacks and ends.
 """
 
 import fcntl
@@ -22,7 +22,10 @@ HELD_MAX = 500
 
 
 def no_matter(do):
-    """Run an action and ignore any error: of the other side, or of the holes in its own memory."""
+    """Run an action and ignore errors.
+
+    The victim may cause them, or the holes in the attacker's own memory.
+    """
     try:
         return do()
     except (OSError, AssertionError, ZeroDivisionError, struct.error):
@@ -30,7 +33,7 @@ def no_matter(do):
 
 
 class Local:
-    """A user of this machine. agent: the socket's path."""
+    """Attacks by a user of this machine. agent: the path of the agent's socket."""
 
     def __init__(self, agent):
         self.agent = types.SimpleNamespace(socket=agent)
@@ -58,8 +61,11 @@ class Local:
             self.held.pop(0).close()
 
     def socket(self):
-        """Send garbage, incomplete frames, hundreds of descriptors, unanswered questions, or
-        nothing."""
+        """Attack the socket, each time in another way.
+
+        Send garbage, incomplete frames, hundreds of descriptors, requests whose answers are not
+        read, or nothing.
+        """
         t = self.connect()
         what = self.n = self.n + 1
         if what % 5 == 0:
@@ -76,7 +82,7 @@ class Local:
         self.hold(t, 40)
 
     def ring(self):
-        """Write garbage into the ring and the page: wrong counters, foreign tensors."""
+        """Write garbage into the ring and the control page: wrong counters, unknown tensors."""
         t = self.running()
         what = self.n % 5
         if what == 0:
@@ -94,7 +100,7 @@ class Local:
         self.hold(t, 20)
 
     def memory(self):
-        """Cut memory short, punch holes, take large tensors, and leave in the middle of a round."""
+        """Truncate shared memory, punch holes, declare large tensors, and leave during a round."""
         t = self.open()
         assert t.job()[0] == 0
         t.declare(("w", F32, 1 << 17))
@@ -102,7 +108,8 @@ class Local:
         for fd in t.fds:
             no_matter(lambda fd=fd: os.ftruncate(fd, 0))
             no_matter(lambda fd=fd: fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_WRITE))
-            no_matter(lambda fd=fd: mmap.mmap(fd, 4096).madvise(mmap.MADV_REMOVE))  # a hole
+            # punch a hole: reading the page returns zeros
+            no_matter(lambda fd=fd: mmap.mmap(fd, 4096).madvise(mmap.MADV_REMOVE))
         no_matter(lambda: t.push(0, round_=2))
         no_matter(t.wake)
         if self.n % 10 == 0:
@@ -110,7 +117,7 @@ class Local:
         t.close()
 
     def churn(self):
-        """Open and close jobs, and more connections than allowed."""
+        """Open and close jobs, and open more connections than allowed."""
         if self.n % 2:
             self.hold(self.connect(), 100)
             self.n += 1
@@ -120,7 +127,7 @@ class Local:
 
 
 class Stranger:
-    """A peer on the network. ports: address:port, ..."""
+    """Attacks by a peer on the network without a key. ports: address:port, ..."""
 
     def __init__(self, *ports):
         self.ports = [(p.rsplit(":", 1)[0], int(p.rsplit(":", 1)[1])) for p in ports]
@@ -129,8 +136,10 @@ class Stranger:
         self.slow = []
 
     def strangers(self):
-        """Open connections with silence, garbage, slow bytes, half a TLS or HTTP request. All stay
-        open."""
+        """Open connections and keep all of them open.
+
+        Some stay silent, some send garbage or send slowly, some send half a TLS or HTTP request.
+        """
         s = socket.socket()
         s.settimeout(1)
         self.n += 1

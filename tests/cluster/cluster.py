@@ -1,7 +1,7 @@
 """A private cluster of real daemons on loopback, and jobs of real worker processes on it.
 
-Everything is in one temporary folder, the system chooses the ports, every wait has a deadline. A
-worker is a Python function of workers.py, which worker.py runs in a process of its own. Its result
+All files are in one temporary folder, the system chooses the ports, and every wait has a deadline.
+A worker is a Python function of workers.py, which worker.py runs in a separate process. Its result
 comes back as JSON.
 """
 
@@ -23,13 +23,13 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
 BUILD = Path(os.environ.get("BPS_BUILD", ROOT / "build" / "debug")).resolve()
 IS_ASAN, IS_TSAN = BUILD.name == "asan", BUILD.name == "tsan"
-# Python is not built for the thread sanitizer, so workers load the library of another build.
+# Python is not built for ThreadSanitizer, so workers load the library of the debug build instead.
 WORKER_BUILD = BUILD.parent / "debug" if IS_TSAN else BUILD
 DEADLINE_S = int(os.environ.get("BPS_TEST_DEADLINE_S", 60 if IS_ASAN or IS_TSAN else 30))
 
 
 def read_ready(fd, process, name, log):
-    """Return the PORT= and HTTP= lines that a daemon writes when it serves."""
+    """Return the PORT= and HTTP= lines that a daemon writes as soon as it serves."""
     end = time.monotonic() + DEADLINE_S
     data = b""
     with os.fdopen(fd, "rb", buffering=0) as f:
@@ -55,7 +55,7 @@ def read_ready(fd, process, name, log):
 
 
 class Daemon:
-    prefix = ()  # start of the command line, to run the daemon elsewhere
+    prefix = ()  # command to run the daemon under, such as one that enters another namespace
 
     def __init__(self, cluster, program, name, args, is_awaited=True):
         self.name = name
@@ -64,7 +64,7 @@ class Daemon:
         self.args = args
         self.log = cluster.dir / f"{name}.log"
         self.http_at = "127.0.0.1:0"
-        self.listen_fds = []  # passed to the daemon as by systemd's socket activation
+        self.listen_fds = []  # sockets to pass to the daemon, as systemd's socket activation does
         if is_awaited:
             self.start()
         else:
@@ -72,7 +72,7 @@ class Daemon:
 
     def spawn(self):
         r, low = os.pipe()
-        w = fcntl.fcntl(low, fcntl.F_DUPFD, 400)  # above the descriptors that are passed
+        w = fcntl.fcntl(low, fcntl.F_DUPFD, 400)  # a number above those of the descriptors to pass
         os.close(low)
         command = [
             *self.prefix,
@@ -86,7 +86,7 @@ class Daemon:
         env = self.environment()
         if (
             self.listen_fds
-        ):  # LISTEN_PID must be the daemon's: a shell sets it and executes the daemon
+        ):  # LISTEN_PID must be the daemon's process, so a shell sets it and executes the daemon
             env["LISTEN_FDS"] = str(len(self.listen_fds))
             moves = " ".join(f"{3 + i}<&{fd}" for i, fd in enumerate(self.listen_fds))
             moves += "".join(
@@ -115,7 +115,7 @@ class Daemon:
         return dict(self.cluster.env)
 
     def pin(self):
-        """Keep the ports of this process for the next one."""
+        """Let the next process of this daemon use the same ports."""
         self.http_at = f"127.0.0.1:{self.http}"
         at = self.args.index("--listen") + 1
         self.args[at] = f"{self.args[at].rsplit(':', 1)[0]}:{self.port}"
@@ -124,7 +124,7 @@ class Daemon:
         self.port, self.http = read_ready(self.spawn(), self.process, self.name, self.log)
 
     def kill(self, sig=signal.SIGKILL):
-        """Send a signal. Return when the process has ended or stopped, if the signal does that."""
+        """Send a signal. If it ends or stops the process, wait until that has happened."""
         self.process.send_signal(sig)
         if sig in (signal.SIGKILL, signal.SIGTERM):
             self.process.wait(DEADLINE_S)
@@ -205,7 +205,7 @@ class Worker:
 
 
 class Progress:
-    """Number of rounds that a job has done, which its rank 0 writes into a file."""
+    """The number of rounds that a job has done, read from the file into which rank 0 writes it."""
 
     def __init__(self, cluster, name="progress"):
         self.c, self.path = cluster, cluster.dir / name
@@ -218,16 +218,16 @@ class Progress:
         return int(text or 0)
 
     def wait(self, n):
-        """Wait until more than n rounds are done."""
+        """Wait until the job has done more than n rounds."""
         self.c.wait_for(f"more than {n} rounds", lambda: self.rounds() > n)
 
     def goes_on(self, n=5):
-        """Wait for more than n rounds from now on."""
+        """Wait until the job has done more than n further rounds."""
         self.wait(self.rounds() + n)
 
 
 class Cluster:
-    """Scheduler, servers and agents. Agent i and server i have their own addresses in data_net."""
+    """A scheduler, servers and agents. Each agent and server has its own address in data_net."""
 
     daemon_type = Daemon
     data_net = "127.0.0"
@@ -243,8 +243,8 @@ class Cluster:
     ):
         self.tmp = tempfile.TemporaryDirectory(prefix="bps-test-")
         self.dir = Path(self.tmp.name)
-        # Daemons are linked with their sanitizer and check for leaks, whatever the environment of
-        # this process.
+        # The environment of this process may change sanitizers' options. Remove these, so that
+        # daemons of a build with a sanitizer check for leaks.
         drop = ("BPS_", "DMLC_", "BYTEPS_", "LD_PRELOAD", "ASAN_OPTIONS")
         self.env = {k: v for k, v in os.environ.items() if not k.startswith(drop)}
         self.daemons, self.workers, self.n_jobs = [], [], 0
@@ -278,7 +278,7 @@ class Cluster:
         return d
 
     def spawn(self, program, name, *args):
-        """Start a daemon that may never serve."""
+        """Start a daemon without waiting until it serves, since it may never do."""
         d = self.daemon_type(self, program, name, [str(a) for a in args], is_awaited=False)
         self.daemons.append(d)
         self.wait_for(f"{name} has begun", lambda: "starting" in d.log.read_text())
@@ -330,14 +330,16 @@ class Cluster:
         return d
 
     def open_to_all(self):
-        """Let every user of this machine connect to the agents, and write results."""
+        """Let every user of this machine connect to the agents and write results."""
         self.dir.chmod(0o777)
         for a in self.agents:
             a.socket.chmod(0o666)
 
     def start_job(self, function, workers, args=None, job=None, env=None, placement=None, uid=None):
-        """Start `workers` processes of that user, evenly over the agents (placement: agent per
-        rank)."""
+        """Start a job of `workers` processes of user uid.
+
+        placement: the agent of each rank; by default the ranks are spread evenly over the agents.
+        """
         self.n_jobs += 1
         job = job or f"job{self.n_jobs}"
         if placement is None:
@@ -350,15 +352,17 @@ class Cluster:
         return started
 
     def start_running(self, function, workers, args, after=5, progress="progress", **kw):
-        """Start a job as start_job does. Return it with its Progress, which is beyond `after`
-        rounds."""
+        """Start a job as start_job does.
+
+        Return it and its Progress, once it has done `after` rounds.
+        """
         rounds = Progress(self, progress)
         started = self.start_job(function, workers, dict(args, progress=str(rounds)), **kw)
         rounds.wait(after)
         return started, rounds
 
     def add_worker(self, agent, function, args, rank, size, job):
-        """Start one worker, which joins that job."""
+        """Start one more worker on an agent. The worker joins the job of that name."""
         self.workers.append(Worker(self, self.agents[agent], function, args, rank, size, job, {}))
         return self.workers[-1]
 
@@ -386,7 +390,7 @@ class Cluster:
         )
 
     def steer(self, *args, **env):
-        """Run a command of bpsctl that uses the scheduler's control port."""
+        """Run a bpsctl command that uses the scheduler's control port."""
         begun = time.monotonic()
         p = subprocess.run(
             [
@@ -401,12 +405,12 @@ class Cluster:
             env=dict(self.env, **env),
             check=False,
         )
-        # the limit is 2 s, plus the load of the machine
+        # bpsctl's own limit is 2 s; a busy machine may need longer
         assert time.monotonic() - begun < 4, f"{args} took too long"
         return p
 
     def events(self):
-        """Return (kind, text) of the scheduler's events."""
+        """Return the kind and the text of each of the scheduler's events."""
         return [
             (e["kind"], e["text"])
             for e in json.loads(self.scheduler.get("/status?events=0"))["events"]
@@ -416,7 +420,7 @@ class Cluster:
         return next(d for d in self.daemons if d.name == name)
 
     def member(self, name):
-        """Return the scheduler's status of a member."""
+        """Return the member of that name in the scheduler's status."""
         return next(m for m in self.scheduler.status()["members"] if m["name"] == name)
 
     def wait_for(self, what, condition, deadline_s=DEADLINE_S):
@@ -445,8 +449,8 @@ class Cluster:
             text = d.log.read_text()
             if status not in (0, -signal.SIGKILL):
                 problems.append(f"{d.name} ended with {status}:\n{text[-6000:]}")
-            # A report of this process, of the one before a restart, or of a child. Leaks do not
-            # count: an executor whose GPU has failed frees nothing.
+            # Look for a sanitizer's report of this daemon's processes and their children. Reports
+            # of leaks do not count: an executor whose GPU has failed does not free its memory.
             elif found := re.search(
                 "ERROR: AddressSanitizer|WARNING: ThreadSanitizer|runtime error: ", text
             ):
@@ -465,7 +469,10 @@ class Cluster:
 
 @contextmanager
 def clusters(new=Cluster):
-    """Yield new(...). All its daemons must end well."""
+    """Yield new(...), which makes a cluster.
+
+    At the end, all its daemons must stop without an error.
+    """
     made = []
 
     def make(**kw):

@@ -18,19 +18,19 @@ def pytest_configure(config):
 
 @pytest.fixture
 def master(tmp_path):
-    """The cluster key."""
+    """Return the path of a new cluster key."""
     return new_key(tmp_path / "master.key", "key", "new")
 
 
 @pytest.fixture
 def meeting():
-    """A folder with a short name for servers' sockets (--same-host-dir)."""
+    """Yield a folder for servers' sockets (--same-host-dir), with a name that is short enough."""
     with tempfile.TemporaryDirectory(prefix="bps-") as d:
         yield Path(d)
 
 
 @pytest.fixture
 def cluster():
-    """Cluster(...) whose daemons must all end well."""
+    """Yield a function that makes a Cluster. At the end, its daemons must stop without an error."""
     with clusters() as make:
         yield make

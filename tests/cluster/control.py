@@ -1,4 +1,4 @@
-"""Messages of the control channel (docs/reference/protocol.md) as peers without a key send them."""
+"""Send messages of the control channel (docs/reference/protocol.md) as a peer without a key."""
 
 import re
 import socket
@@ -36,7 +36,10 @@ def hello(proto, version, name="old", host="host", role=AGENT):
 
 
 def answer_to(port, message):
-    """Return the scheduler's messages after this one, until it closes the connection."""
+    """Send one message to the scheduler.
+
+    Return all that it answers until it closes the connection.
+    """
     with socket.create_connection(("127.0.0.1", port), timeout=DEADLINE_S) as s:
         s.sendall(message)
         answer = b""

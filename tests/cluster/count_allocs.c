@@ -1,5 +1,6 @@
-/* Preloaded into a daemon: counts the calls of the allocator and of mmap(2) by its data threads.
- * The counters are two u64 in the file COUNT_FILE, which the test reads while the daemon runs. */
+/* A library to preload into a daemon. It counts the calls of the allocator and of mmap(2) by the
+ * daemon's data threads. The two counters are u64 in the file COUNT_FILE, which the test reads
+ * while the daemon runs. */
 #include <fcntl.h>
 #include <stdatomic.h>
 #include <stddef.h>

@@ -1,7 +1,7 @@
 """Functions of worker processes with device memory.
 
-On back-end host an address is plain memory and the only stream is 0. For CUDA the fake driver is
-loaded before the library looks for one.
+On back-end `host` device memory is plain memory, and stream 0 is the only stream. For CUDA, a fake
+driver is loaded first, so that the library finds it.
 """
 
 import errno
@@ -21,7 +21,7 @@ PINNED = 64 << 20
 
 
 def until(path, seconds=60):
-    """Wait for a file."""
+    """Wait until a file exists."""
     end = time.monotonic() + seconds
     while not os.path.exists(path):
         assert time.monotonic() < end, f"{path} does not come"
@@ -34,7 +34,7 @@ def touch(path):
 
 
 def outcome(call):
-    """Return (code, sentence) of a call of the library."""
+    """Call a function of the library. Return [error code, sentence], or [0, ""]."""
     try:
         call()
         return [0, ""]
@@ -43,7 +43,7 @@ def outcome(call):
 
 
 class Plain:
-    """Back-end host: reads and writes happen at once."""
+    """Device memory of back-end host: plain memory, which is read and written at once."""
 
     stream = 0
 
@@ -57,7 +57,10 @@ class Plain:
 
 
 class Cuda:
-    """The driver that LD_LIBRARY_PATH leads to. Everything is queued on a stream of its own."""
+    """A GPU of the (fake) CUDA driver in LD_LIBRARY_PATH.
+
+    All work is queued on a stream of its own.
+    """
 
     def __init__(self, ordinal):
         self.lib = ctypes.CDLL("libcuda.so.1", mode=ctypes.RTLD_GLOBAL)
@@ -76,7 +79,10 @@ class Cuda:
         assert rc == 0, f"{name} says {rc}"
 
     def pinned(self, n_bytes):
-        """Return pinned host memory, reused when the stream has finished with all pieces."""
+        """Return a piece of pinned host memory.
+
+        Pieces are reused once the stream has used them all.
+        """
         if self.used + n_bytes > PINNED:
             self.call("cuStreamSynchronize", ctypes.c_void_p(self.stream))
             self.used = 0
@@ -110,7 +116,10 @@ class Cuda:
         return out
 
     def gate(self):
-        """Return a counter on which a stream can wait until open_gate."""
+        """Return the device address of a counter.
+
+        A stream can wait for it until open_gate is called.
+        """
         address = ctypes.c_uint64()
         self.gate_at = self.pinned(64)
         ctypes.memset(self.gate_at, 0, 64)
@@ -149,9 +158,10 @@ def expected(op, base, size, dtype):
 
 
 def device_rounds(sizes, n_rounds, kinds=(("i64", "sum"),), route=None, imported=False):
-    """Run rounds of several tensors of each kind in one piece of memory.
+    """Run rounds of several tensors of each kind, all in one piece of memory.
 
-    Every worker compares every sum. Odd rounds are ordered by the stream alone.
+    Every worker checks every sum. In odd rounds only the stream waits for the sums, in even rounds
+    the program waits.
     """
     with bps.open() as job:
         device = open_device(job)
@@ -187,7 +197,10 @@ def device_rounds(sizes, n_rounds, kinds=(("i64", "sum"),), route=None, imported
 
 
 def device_ahead(n_elems, n_rounds):
-    """Run ahead of the stream, as training does: wait only when 8 rounds are in flight."""
+    """Submit without waiting for the sums, as training does.
+
+    Wait only when 8 rounds are in flight.
+    """
     with bps.open() as job:
         device = open_device(job)
         address = job.gpu_alloc(8 * n_elems)
@@ -200,13 +213,14 @@ def device_ahead(n_elems, n_rounds):
                 assert e.code == bps.EBUSY, e
                 t.wait(20)
                 t.push_pull(stream=device.stream)
-            t.wait_stream(device.stream)  # the sum is the next round's gradient
+            # the next round sums this round's sum, so the stream must wait
+            t.wait_stream(device.stream)
         t.wait(20)
         return int(device.read(address, n_elems, np.int64).min())
 
 
 def device_and_host_tensors(n_elems, n_rounds):
-    """Run a job with tensors of both kinds."""
+    """Run a job with a tensor in device memory and one in host memory, and check the sums."""
     with bps.open() as job:
         device = open_device(job)
         address = job.gpu_alloc(n_elems * 4)
@@ -227,10 +241,11 @@ def device_and_host_tensors(n_elems, n_rounds):
 
 
 def device_until_failure(n_elems, die_rank=None, after=3, started=None, absent_rank=None):
-    """Run rounds until something breaks.
+    """Run rounds until a call fails.
 
-    The worker die_rank kills itself, absent_rank stops to submit. Returns the error's code and
-    sentence, the duration of the last wait, and that no stream was left waiting.
+    Rank die_rank kills itself, and rank absent_rank stops submitting. Returns the error's code and
+    sentence, the duration of the last wait, and the code of one more submission. No stream may be
+    left waiting.
     """
     job = bps.open(timeout=60)
     device = open_device(job)
@@ -251,7 +266,7 @@ def device_until_failure(n_elems, die_rank=None, after=3, started=None, absent_r
             t.wait_stream(device.stream)
             got = device.read(
                 address, n_elems, np.int64
-            )  # after the wait: a stuck stream would hang here
+            )  # the read is behind the wait on the stream, so a stuck stream would hang it
             t.wait()
             assert np.all(got == r * job.size)
             if started and r == after:
@@ -259,7 +274,7 @@ def device_until_failure(n_elems, die_rank=None, after=3, started=None, absent_r
                     pass
     except bps.Error as e:
         took = time.monotonic() - start
-        device.read(address, n_elems, np.int64)  # the stream runs
+        device.read(address, n_elems, np.int64)  # checks that the stream still runs
         try:
             t.push_pull(stream=device.stream)
             again = 0
@@ -270,10 +285,10 @@ def device_until_failure(n_elems, die_rank=None, after=3, started=None, absent_r
 
 
 def device_kept_rounds(sizes, stop, trace, declare_each=0):
-    """Run workers.kept_rounds in device memory, with the vote in host memory.
+    """Run the rounds of workers.kept_rounds in device memory. The vote to stop is in host memory.
 
-    The sum of one tensor is the next round's gradient. The program never waits for it, so that
-    submissions are ahead of the rounds.
+    The sum of one tensor is the next round's gradient. The program never waits for this sum, so
+    that it submits rounds ahead of their completion.
     """
     n, over, links, sums = 0, False, 0, hashlib.sha256()
     rng = np.random.default_rng(7 + int(os.environ["BPS_RANK"]))
@@ -336,9 +351,9 @@ def device_kept_rounds(sizes, stop, trace, declare_each=0):
 
 
 def device_stream_alone(go):
-    """Run rounds for which only the stream waits, then kill rank 1.
+    """Run rounds for which only the stream waits. Then rank 1 kills itself.
 
-    The others wait for the file `go` and return the error of their next call.
+    The other ranks wait for the file `go` and return the error of their next call.
     """
     job = bps.open(timeout=60)
     device = open_device(job)
@@ -357,7 +372,10 @@ def device_stream_alone(go):
 
 
 def device_refused_tensor(go, seen):
-    """Declare a tensor differently per worker: it fails, stays failed, and another one works."""
+    """Declare a tensor with different sizes.
+
+    It must fail now and later, and another tensor must work.
+    """
     with bps.open() as job:
         device = open_device(job)
         at = job.gpu_alloc(8192)
@@ -395,7 +413,10 @@ def device_refused_tensor(go, seen):
 
 
 def device_late(late_rank):
-    """Let one worker's stream never reach its gradient. The sentence of the time-out names it."""
+    """Hold back the stream of one worker before its gradient.
+
+    Returns the sentence of the time-out, which must name the worker.
+    """
     job = bps.open(timeout=60)
     device = open_device(job)
     address = job.gpu_alloc(4096)
@@ -423,9 +444,10 @@ def device_late(late_rank):
 
 
 def device_late_open(late_rank, go, told):
-    """Let one worker call bps_gpu_open late, after the other's call has failed and is repeated.
+    """Let rank late_rank call bps_gpu_open late, when the other rank's call has failed already.
 
-    The first call times out. With CUDA it fails at once, since the process has no context yet.
+    The other rank calls it again. Its first call times out; with CUDA it fails at once, since the
+    process has no context yet. Rounds work afterwards.
     """
     with bps.open(open_timeout=3) as job:
         said = None
@@ -445,7 +467,7 @@ def device_late_open(late_rank, go, told):
 
 
 def device_given_up(go):
-    """Rank 0 gives GPUs up after its time-out, rank 1 wants none, rank 2 is late at the barrier."""
+    """Let rank 0 give up opening GPUs, rank 1 use none, and rank 2 be late at a barrier."""
     with bps.open(open_timeout=2) as job:
         said = outcome(job.gpu_open) if job.rank == 0 else None
         at = None
@@ -458,7 +480,10 @@ def device_given_up(go):
 
 
 def device_plain_late(late_rank):
-    """Let one worker submit late. Without a stream the caller waits; its time-out names it."""
+    """Let one worker submit late, on a device without streams.
+
+    The call that waits for the sum must time out. Returns its sentence, which names the worker.
+    """
     with bps.open(timeout=2) as job:
         device = open_device(job)
         t = job.gpu_declare("layer", "i64", 512, job.gpu_alloc(4096))
@@ -474,7 +499,7 @@ def device_plain_late(late_rank):
 
 
 def no_device(n_elems):
-    """Expect a refusal of device memory with its reason, and correct sums of host tensors."""
+    """Check that device memory is refused with a reason, and that sums of host tensors work."""
     with bps.open() as job:
         try:
             job.gpu_open()
@@ -490,7 +515,7 @@ def no_device(n_elems):
 
 
 def device_nonsense():
-    """Expect refusals of invalid addresses and numbers, after which a good tensor works."""
+    """Check that invalid addresses and numbers are refused, and that a valid tensor works then."""
     with bps.open() as job:
         device = open_device(job)
         address = job.gpu_alloc(1 << 20)
@@ -525,7 +550,7 @@ def device_nonsense():
 
 
 def device_leave_behind(way):
-    """End the job while a gradient, its submission and a wait for it are on the stream."""
+    """End the job while a gradient, its submission and a wait for its sum are on the stream."""
     job = bps.open()
     device = open_device(job)
     address = job.gpu_alloc(1 << 20)
@@ -549,7 +574,7 @@ def device_leave_behind(way):
 
 
 def device_cycles(n_cycles):
-    """Return descriptors and mappings of this process, job after job."""
+    """Run jobs in turn. Return this process's descriptors and mappings after each job."""
     seen = []
     for i in range(n_cycles):
         with bps.open(job=f"cycle{i}") as job:

@@ -14,7 +14,10 @@ from devices import PINNED, Cuda, Plain, device_until_failure, open_device, outc
 
 
 def gpu_barrier(d, kind):
-    """Submit while rank 0 is at a barrier (its call timed out): BPS_EBUSY, and the job goes on."""
+    """Submit at rank 0 while it waits at a barrier, because its barrier call has timed out.
+
+    The submission must fail with BPS_EBUSY, and the job must work afterwards.
+    """
     with bps.open(timeout=20) as job:
         device = open_device(job)
         address = job.gpu_alloc(4096)
@@ -38,7 +41,7 @@ def gpu_barrier(d, kind):
 
 
 def gpu_release(d):
-    """Release memory of rank 0 with a submission in it that its peers have not made yet."""
+    """Release memory of rank 0 while a submission in it waits for the other ranks."""
     job = bps.open(timeout=20)
     device = open_device(job)
     address = job.gpu_alloc(1 << 21)
@@ -58,7 +61,10 @@ def gpu_release(d):
 
 
 def gpu_unlike(d, first):
-    """Declare a tensor on the GPU in one worker, in host memory in the other: both get an error."""
+    """Declare a tensor in device memory in one worker and in host memory in the other.
+
+    Both workers must get an error. first: the kind that is declared first.
+    """
     job = bps.open(timeout=20)
     device = open_device(job)
     address = job.gpu_alloc(1 << 21)
@@ -88,7 +94,10 @@ def gpu_unlike(d, first):
 
 
 def gpu_no_context_then_again(d):
-    """Rank 1 chooses no device, gets an error, chooses one, and opens again."""
+    """Open the GPU at rank 1 without a CUDA context, which fails.
+
+    Then make a context and open again.
+    """
     job = (
         bps.open(timeout=20, open_timeout=8)
         if "open_timeout" in bps.open.__code__.co_varnames
@@ -115,7 +124,7 @@ def gpu_no_context_then_again(d):
 
 
 def cu_prop(ordinal):
-    """Return a CUmemAllocationProp: pinned, posix descriptor, on that device."""
+    """Return a CUmemAllocationProp for pinned memory with a file descriptor, on that device."""
 
     class Prop(ctypes.Structure):
         _fields_ = [
@@ -135,7 +144,12 @@ class Access(ctypes.Structure):
 
 
 def segments(device, ordinal, chunks):
-    """Make an expandable segment of chunks (in 2 MiB) side by side. Return its address and size."""
+    """Make an expandable segment from consecutive chunks, as PyTorch does.
+
+    Return its address and size.
+
+    chunks: the size of each chunk, in 2 MiB.
+    """
     grain = 2 << 20
     total = sum(chunks) * grain
     base = ctypes.c_uint64()
@@ -178,7 +192,7 @@ def segments(device, ordinal, chunks):
 
 
 def gpu_segments(chunks, lead=0, tail=0):
-    """Run a tensor over all handles of a growing segment."""
+    """Import an expandable segment that consists of several chunks, and run a tensor in it."""
     job = bps.open(timeout=30)
     device = open_device(job)
     base, total = segments(device, job.local_rank, chunks)
@@ -207,9 +221,9 @@ def gpu_segments(chunks, lead=0, tail=0):
 
 
 def gpu_types(route=None):
-    """Run every element type and operation, for sizes around blocks.
+    """Run every element type and operation, with sizes just around block sizes.
 
-    Small integers are exact in all of them.
+    The values are small integers, which all types represent exactly.
     """
     sizes = [1, 129, 65537]
     with bps.open(timeout=60) as job:
@@ -218,7 +232,8 @@ def gpu_types(route=None):
         bad = []
         for dtype, (_, kind) in bps.DTYPES.items():
             for op in ("sum", "prod", "max", "min", "avg"):
-                if op == "avg" and dtype[0] in "iu":  # their sum need not fit
+                # averages of integers are refused, since the sum may not fit
+                if op == "avg" and dtype[0] in "iu":
                     address = job.gpu_alloc(64)
                     try:
                         job.gpu_declare(f"{dtype}.{op}", dtype, 1, address).push_pull(
@@ -289,9 +304,9 @@ def unpack(values, dtype):
 
 
 def gpu_until(d, n_elems, n_tensors=2, contributors=None):
-    """Run rounds of exact sums by streams until the ranks agree that the file stop exists.
+    """Run rounds and check exact sums, until the ranks agree that the file `stop` exists.
 
-    Returns how many rounds there were.
+    Only streams wait for the sums. Returns the number of rounds.
     """
     with bps.open(timeout=60) as job:
         device = open_device(job)
@@ -326,7 +341,7 @@ def gpu_until(d, n_elems, n_tensors=2, contributors=None):
 
 
 def gpu_unaligned():
-    """Declare an address that no element can have, and a tensor beyond its region."""
+    """Declare an unaligned tensor, and a tensor beyond the end of its region."""
     job = bps.open(timeout=20)
     device = open_device(job)
     address = job.gpu_alloc(1 << 21)
@@ -348,7 +363,7 @@ def gpu_unaligned():
 
 
 def gpu_shared_gpu(gpus, n_rounds=3):
-    """Run more workers than GPUs."""
+    """Run more workers than there are GPUs, so that workers share GPUs."""
     with bps.open(timeout=60) as job:
         device = Cuda(job.local_rank % gpus) if os.environ.get("TEST_DEVICE") == "cuda" else Plain()
         job.gpu_open()
@@ -366,8 +381,10 @@ def gpu_shared_gpu(gpus, n_rounds=3):
 
 
 def gpu_fallback(n_elems):
-    """Exceed the quota on the GPU, then use host memory for this tensor, and the GPU for small
-    ones."""
+    """Declare a tensor in device memory that exceeds the quota, which fails.
+
+    Then use host memory for this tensor, and device memory for a small one.
+    """
     with bps.open(timeout=20) as job:
         device = open_device(job)
         address = job.gpu_alloc(8 * n_elems)
@@ -380,7 +397,10 @@ def gpu_fallback(n_elems):
 
 
 def gpu_open(d=None):
-    """Return the result of bps_gpu_open and its duration, and check the sum of a host tensor."""
+    """Return the result of bps_gpu_open and its duration.
+
+    Check the sum of a host tensor afterwards.
+    """
     with bps.open(timeout=60) as job:
         start = time.monotonic()
         got = outcome(job.gpu_open)
@@ -393,7 +413,7 @@ def gpu_open(d=None):
 
 
 def gpu_fork_and_die(n_elems, pid_file):
-    """Run device_until_failure with a victim whose forked child keeps all descriptors open."""
+    """Run device_until_failure. A forked child of the victim keeps its descriptors open."""
     if int(os.environ["BPS_RANK"]) == 1:
         job = bps.open(timeout=60)
         device = open_device(job)
@@ -416,7 +436,7 @@ def gpu_fork_and_die(n_elems, pid_file):
 
 
 def gpu_nonblocking(n):
-    """Return how long submit and wait take while the GPU stands still."""
+    """Return how long submit and wait calls take while the GPU does not execute anything."""
     with bps.open(timeout=60) as job:
         device = open_device(job)
         address = job.gpu_alloc(4096 * n)
@@ -454,9 +474,9 @@ def gpu_members(
     by_stream=True,
     **options,
 ):
-    """Run rounds of a job with changing members, as workers.elastic.
+    """Run rounds of a job whose members may change, like workers.elastic.
 
-    Returns the ranks behind each round, from the content of GPU memory.
+    Returns for each round the ranks whose contributions are in the sum in GPU memory.
     """
     from workers import members_behind
 
@@ -491,7 +511,7 @@ def gpu_members(
 
 
 def gpu_grow(n_elems, go, progress=None, every=2, **options):
-    """Meet at a barrier each `every` rounds, where others join.
+    """Run rounds with a barrier after each `every` rounds, at which new workers can join.
 
     The job ends with the round after the file `go` appears.
     """
@@ -529,7 +549,7 @@ def gpu_grow(n_elems, go, progress=None, every=2, **options):
 
 
 def gpu_cycles(n_cycles, first=0):
-    """Run device_cycles with one context for all jobs."""
+    """Run the jobs of device_cycles, all with one CUDA context."""
     seen, device = [], None
     for i in range(n_cycles):
         with bps.open(job=f"audit{first + i}") as job:
@@ -554,8 +574,10 @@ def gpu_cycles(n_cycles, first=0):
 
 
 def gpu_storm(seconds):
-    """Make memory, tensors and rounds all the time. Return the end's [code, sentence, slowest
-    call], or 0."""
+    """Allocate memory, declare tensors and run rounds for `seconds`, or until the job fails.
+
+    Returns [code, sentence, duration of the slowest call] of the error, or 0.
+    """
     longest, job, i = 0.0, None, 0
     end = time.monotonic() + seconds
     try:
@@ -592,7 +614,7 @@ def gpu_storm(seconds):
 
 
 def gpu_fault(n_elems):
-    """Run rounds until an error. A missing device is an error, too."""
+    """Run rounds until an error. If there is no device, that is the error."""
     job = bps.open(timeout=60)
     start = time.monotonic()
     try:
@@ -616,7 +638,7 @@ def gpu_fault(n_elems):
 
 
 def gpu_average(n_elems, n_rounds, victim, at, **options):
-    """Return averages of the ranks, by round."""
+    """Return the average of the ranks in each round. In round `at`, rank `victim` is killed."""
     seen, job = [], bps.open(**options)
     try:
         device = open_device(job)
@@ -639,7 +661,7 @@ def gpu_average(n_elems, n_rounds, victim, at, **options):
 
 
 def gpu_large(n_elems):
-    """Sum three large tensors in device memory. Return how many sums are right."""
+    """Sum three large tensors in device memory. Return the number of correct sums."""
     with bps.open(timeout=60) as job:
         device = open_device(job)
         address = job.gpu_alloc(8 * n_elems * 3)
@@ -656,7 +678,7 @@ def gpu_large(n_elems):
 
 
 def host_large(n_elems):
-    """Sum three large tensors in host memory. Return how many sums are right."""
+    """Sum three large tensors in host memory. Return the number of correct sums."""
     with bps.open(timeout=60) as job:
         ts = [job.declare(f"t{i}", "i64", n_elems) for i in range(3)]
         for t in ts:
@@ -666,7 +688,10 @@ def host_large(n_elems):
 
 
 def gpu_declare_late(go, n_elems):
-    """Run a tensor now, and another one when the file appears. Return how many sums are right."""
+    """Run a tensor now, and another one when the file `go` appears.
+
+    Return the number of correct sums.
+    """
     n = 0
     with bps.open(timeout=60) as job:
         device = open_device(job)
@@ -683,7 +708,7 @@ def gpu_declare_late(go, n_elems):
 
 
 def gpu_ask_twice(d):
-    """Return the result of bps_gpu_open now, and when the file appears."""
+    """Call bps_gpu_open now, and again when the file `go` appears. Return both results."""
     with bps.open(timeout=60) as job:
         first = outcome(job.gpu_open)
         touch(d + "/told")
@@ -692,9 +717,9 @@ def gpu_ask_twice(d):
 
 
 def gpu_release_beside(n_steps):
-    """Release memory without tensors while a thread trains and waits for its stream.
+    """Release memory that has no tensors, while another thread trains and waits for its stream.
 
-    Returns the seconds of the longest bps_gpu_release.
+    Returns the duration of the longest call of bps_gpu_release in seconds.
     """
     with bps.open(timeout=20) as job:
         device = open_device(job)

@@ -1,4 +1,4 @@
-"""Workers that use the core of the Python front-ends, with NumPy in the place of a framework."""
+"""Workers that use the core of the Python front-ends, with NumPy in place of a framework."""
 
 import os
 import random
@@ -11,12 +11,13 @@ from bps import _arrays, _core, _ops
 
 
 def frontend_collectives():
-    """Sums with and without names, in pieces and in slots of their own, and objects."""
+    """Sum named and unnamed arrays, small and large, and exchange objects."""
     _core.init()
     rt = _core.runtime()
     rank, size = rt.job.rank, rt.job.size
     total = 0.0
-    for step in range(3):  # the second use of a size makes a slot, the third uses it again
+    # A size that is used a second time gets a slot of its own, which the third step uses again.
+    for step in range(3):
         for name in (None, "named"):
             x = np.full(40_000, rank + step, "f4")
             (out,) = _arrays.reduce(rt, [x], name=name, op=bps.SUM)
@@ -32,7 +33,10 @@ def frontend_collectives():
 
 
 def frontend_differences():
-    """Calls that differ between workers."""
+    """Make calls whose arguments differ between workers, and return the errors.
+
+    The job must go on.
+    """
     _core.init()
     rt = _core.runtime()
     rank = rt.job.rank
@@ -51,7 +55,7 @@ def frontend_differences():
             codes.append(error.code)
             texts.append(str(error))
     (out,) = _arrays.reduce(rt, [np.ones(3)], op=bps.SUM)
-    # The values of the calls that differ are still in flight, and never get a sum.
+    # The arrays of these calls are still in flight and never get a sum, so suspend the job.
     _core.suspend()
     _core.resume(rt.job.size, global_rank=rank)
     (again,) = _arrays.reduce(rt, [np.ones(3)], op=bps.SUM)
@@ -60,8 +64,11 @@ def frontend_differences():
 
 
 def frontend_late(ready):
-    """Reduce more arrays than fit in flight before rank 1 has come, then go on. Returns the sums
-    that a call returned, by the number of the call; the others raised errors."""
+    """Reduce more arrays than fit in flight before rank 1 has started, and then go on.
+
+    Returns the sum of each call that returned one, by the number of the call. The other calls
+    raised errors.
+    """
     _core.init(timeout=1)
     rt = _core.runtime()
     rank, sums = rt.job.rank, {}
@@ -86,7 +93,7 @@ def frontend_late(ready):
 
 
 class Parameter:
-    """A parameter as frameworks have it: its gradient appears, and then its hooks run."""
+    """A parameter like those of frameworks: when its gradient is ready, its hooks run."""
 
     def __init__(self, n):
         self.grad, self.hooks, self.n = np.zeros(n), [], n
@@ -98,8 +105,7 @@ class Parameter:
 
 
 def frontend_hooks():
-    """A step of training with a fake of a framework: gradients come in another order at each
-    worker."""
+    """Run a training step of a fake framework, with gradients in another order at each worker."""
     _core.init()
     rt = _core.runtime()
     rank = rt.job.rank

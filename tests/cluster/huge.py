@@ -1,7 +1,7 @@
 """Sum one tensor of more than 2^32 elements: `make huge`.
 
-Not part of `make test`, since it needs 20 GiB of memory. One worker with BPS_FORCE_DISTRIBUTED: its
-input, two outputs and the server's sum make four times 4 GiB.
+This is not part of `make test`, since it needs 20 GiB of memory. One worker runs with
+BPS_FORCE_DISTRIBUTED. Its input, its two outputs and the server's sum have 4 GiB each.
 """
 
 

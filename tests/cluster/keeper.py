@@ -1,7 +1,8 @@
-"""Two service managers for tests of daemons, and a job that runs until it is stopped.
+"""Two fake service managers for tests of daemons, and a job that runs until it is stopped.
 
-KeptDaemon keeps a daemon's descriptors (FDSTORE=1 of sd_notify(3)), restarts the daemon when it has
-ended, and passes the descriptors to it, as systemd does. Manager only receives a daemon's messages.
+KeptDaemon keeps a daemon's descriptors (FDSTORE=1 of sd_notify(3)). When the daemon has ended, it
+starts the daemon again and passes the descriptors to it, as systemd does. Manager only receives the
+messages of a daemon.
 """
 
 import array
@@ -15,8 +16,8 @@ import time
 
 from cluster import DEADLINE_S, Daemon
 
-FIRST_FD = 500  # the manager's own are above those of the daemon
-RESTART_S = 0.1  # systemd's default RestartSec=
+FIRST_FD = 500  # the manager's copies have larger numbers than the daemon's descriptors
+RESTART_S = 0.1  # default of systemd's setting RestartSec=
 
 
 class KeptDaemon(Daemon):
@@ -24,7 +25,7 @@ class KeptDaemon(Daemon):
         path = cluster.dir / f"{name}.notify"
         self.notify = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self.notify.bind(str(path))
-        self.path, self.store = path, []  # (name, descriptor)
+        self.path, self.store = path, []  # store: (name, descriptor) of each kept descriptor
         self.restarts, self.is_stopping, self.has_failed, self.restart_s = 0, False, None, RESTART_S
         self.most_kept, self.is_still = 0, False
         self.wake = os.eventfd(0)
@@ -69,16 +70,16 @@ class KeptDaemon(Daemon):
             os.close(fd)
 
     def stand_still(self, is_still):
-        """Read no messages, as systemd while it reloads."""
+        """Stop reading messages, as systemd does while it reloads, or start again."""
         self.is_still = is_still
         if not is_still:
             os.eventfd_write(self.wake, 1)
 
     def has_ended(self):
-        """Receive messages for a second, or until the process ends."""
+        """Receive messages for a second, or until the process ends. Return whether it has ended."""
         try:
             pidfd = os.pidfd_open(self.process.pid)
-        except ProcessLookupError:  # the process was reaped elsewhere
+        except ProcessLookupError:  # another thread has reaped the process
             return True
         readable = select.select(
             [self.wake, pidfd, *([] if self.is_still else [self.notify])], [], [], 1
@@ -103,7 +104,7 @@ class KeptDaemon(Daemon):
                 self.has_failed = e
 
     def die(self, sig=signal.SIGKILL):
-        """End the daemon by a signal and wait for its restart. Return how long that took."""
+        """End the daemon with a signal. Return the seconds until it runs again."""
         n, begun = self.restarts, time.monotonic()
         self.process.send_signal(sig)
         end = time.monotonic() + DEADLINE_S
@@ -117,11 +118,11 @@ class KeptDaemon(Daemon):
         return time.monotonic() - begun
 
     def lose(self, name):
-        """Lose a descriptor, as a manager without room does."""
+        """Forget a kept descriptor, like a manager whose store is full."""
         self.store = [(n, fd) for n, fd in self.store if n != name]
 
     def close_kept(self, name):
-        """Close a kept descriptor, as a manager whose unit has stopped does."""
+        """Close a kept descriptor, like a manager whose unit has been stopped."""
         for n, fd in self.store:
             if n == name:
                 os.close(fd)
@@ -143,14 +144,15 @@ class KeptDaemon(Daemon):
         return status
 
 
-SIZES = [200_000, 100, 70_000]  # offered; inline; not a whole number of partitions
+# elements: sent as an offer; sent in the message; not a whole number of partitions
+SIZES = [200_000, 100, 70_000]
 
 
 def kept_cluster(cluster, agents=2, servers=2, args=(), **kw):
     """Return a cluster whose agents have a service manager that keeps their descriptors."""
     kw.setdefault(
         "scheduler_args", ["--agent-window", "30s", "--agent-dead", "30s"]
-    )  # a busy machine may not start a process in time
+    )  # a busy machine may start a process late
     c = cluster(agents=0, servers=servers, **kw)
     for i in range(agents):
         c.add_agent(i, *args, kind=KeptDaemon)
@@ -158,7 +160,7 @@ def kept_cluster(cluster, agents=2, servers=2, args=(), **kw):
 
 
 class Job:
-    """Rounds that go on until they are stopped."""
+    """A job that runs rounds until it is stopped."""
 
     def __init__(self, c, workers, sizes=None, function="kept_rounds", **kw):
         self.c, n = c, len(c.workers)
@@ -186,7 +188,7 @@ class Job:
 
 
 class Manager:
-    """The receiving end of sd_notify(3)."""
+    """A service manager that receives messages of sd_notify(3)."""
 
     def __init__(self, path):
         self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)

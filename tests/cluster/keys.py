@@ -1,4 +1,4 @@
-"""Keys, made as an operator makes them."""
+"""Keys, made with bpsctl as an operator makes them."""
 
 import os
 import subprocess
@@ -20,7 +20,10 @@ def new_key(path, *words):
 
 
 def derived(master, who):
-    """Write the key of that identity into the folder of the master key."""
+    """Derive the key of an identity.
+
+    Write it into the folder of the master key and return its path.
+    """
     return new_key(
         master.with_name(who.replace(":", "-")), "--key-file", str(master), "key", "derive", who
     )

@@ -1,4 +1,4 @@
-"""A trainer that sends messages of common/local/local.h itself, right and wrong ones."""
+"""A trainer without the library. It sends valid and invalid messages of common/local/local.h."""
 
 import mmap
 import os
@@ -11,9 +11,9 @@ HELLO, WELCOME, JOB, DECLARE, DECLARED, ARENA, WHY, TEXT, FINISH, FINISHED = ran
 ANY_RANK = 0xFFFFFFFF
 SUM, PROD, MAX = 0, 1, 2
 U8, F32, F64 = 1, 7, 8
-DISTRIBUTED = 2  # a flag of HELLO
+DISTRIBUTED = 2  # a flag of the message HELLO
 DEADLINE_S = 30
-# Offsets in struct local_control.
+# Byte offsets of fields in struct local_control.
 SQ_TAIL, SQ_HEAD, AGENT_SLEEPS, RING = 64, 128, 132, 320
 
 
@@ -37,7 +37,11 @@ def get_text(b, at):
 
 class Raw:
     def __init__(self, agent, uid=0):
-        """uid: user that the agent sees (None: this process's). Call open_to_all first."""
+        """Connect to the agent.
+
+        uid: the user that the agent sees (None: this process's). For another user, call open_to_all
+        first.
+        """
         self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.sock.settimeout(DEADLINE_S)
         if uid is None:
@@ -66,7 +70,7 @@ class Raw:
             self.sock.send(data)
 
     def recv(self):
-        """Return (type, seq, body), or None at the end of file."""
+        """Receive a message. Return (type, seq, body), or None at the end of file."""
         try:
             data, fds, _, _ = socket.recv_fds(self.sock, 65536, 4)
         except ConnectionResetError:
@@ -119,7 +123,7 @@ class Raw:
         return self
 
     def declare(self, *tensors):
-        """Declare (name, dtype, n_elems) tuples. Return (code, text, index) of each."""
+        """Declare tensors, given as (name, dtype, n_elems). Return (code, text, index) of each."""
         self.ask_declare(*tensors)
         return self.declared()
 
@@ -165,7 +169,7 @@ class Raw:
         return struct.unpack_from("<I", self.control, at)[0]
 
     def entry(self, tensor):
-        """Return (done_round, status, workers)."""
+        """Return (done_round, status, workers) of a tensor's entry in the control page."""
         (at,) = struct.unpack_from("<Q", self.control, 24)
         return struct.unpack_from("<QiI", self.control, at + 64 * tensor)
 

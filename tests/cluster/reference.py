@@ -1,18 +1,19 @@
-"""The plainest reference of a reduction over workers, and the allowed error of a result.
+"""A simple reference for reductions over workers, and the error that a result may have.
 
-Integers must be exact: sums and products wrap, averages are the floor of the exact mean. Floats are
-compared with a sum of doubles; u is the unit roundoff of a type.
+Integers must be exact: sums and products wrap around, and averages are the floor of the exact mean.
+Floats are compared with a sum of doubles. u is the unit roundoff of the type.
 
-sum, avg: each stage adds in an accumulator of unit roundoff ua (f16 and bf16: f32), then rounds
-once to the type. Any order of adding W terms errs by at most (W - 1) ua sum|x|, and each of the two
-roundings (agent, server) by u times its operand, whose absolute value is at most sum|x| (1 + u).
-avg divides once more in the accumulator. So
+sum, avg: each stage adds in an accumulator of unit roundoff ua (for f16 and bf16: that of f32).
+Then it rounds once to the type. W is the number of terms. In any order, additions have an error of
+at most (W - 1) ua sum|x|. Each of the two roundings (at agent and server) adds at most u times its
+operand, whose absolute value is at most sum|x| (1 + u). avg divides once more in the accumulator.
+So
     |error| <= ((W + 1) ua + 2 u (1 + u)) sum|x|   (/ W for avg),
-plus half the smallest subnormal per rounding.
-prod: W - 1 products, a rounding at each agent (at most W of them) and one at the server, which all
-multiply:
+plus half the smallest subnormal number per rounding.
+prod: there are W - 1 products. Each of at most W agents rounds once and the server rounds once, and
+all these factors multiply:
     |error| <= ((1 + ua)^W (1 + u)^(W + 1) - 1) |x|.
-max, min: exact. The error of the double reference itself is below 2^-50 relative.
+max, min: exact. The relative error of the double reference itself is below 2^-50.
 """
 
 import numpy as np
@@ -32,7 +33,7 @@ def double_to_bf16(x):
 
 
 def values(dtype, op, n, rank, seed):
-    """Return the contribution of a rank. Equal on every call."""
+    """Return the contribution of a rank. Calls with the same arguments return the same values."""
     rng = np.random.default_rng([seed, rank, n, sum(map(ord, dtype + op))])
     if dtype in INT:
         info = np.iinfo(INT[dtype])
@@ -61,8 +62,9 @@ def reduce_int(op, all_values):
 
 
 def floor_mean(all_values, dtype):
-    """The floor of the exact mean, element by element."""
-    exact = object if dtype == "i64" else np.int64  # object: Python's own integers
+    """Return the floor of the exact mean, element by element."""
+    # object: Python's integers, which do not overflow
+    exact = object if dtype == "i64" else np.int64
     return (sum(x.astype(exact) for x in all_values) // len(all_values)).astype(INT[dtype])
 
 

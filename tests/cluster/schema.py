@@ -1,4 +1,4 @@
-"""Checks of output against docs/reference/status.schema.json."""
+"""Check output of programs against docs/reference/status.schema.json."""
 
 import copy
 import json
@@ -13,7 +13,7 @@ SCHEMA = json.loads((ROOT / "docs" / "reference" / "status.schema.json").read_te
 
 
 def closed(x):
-    """Return the schema without room for other fields: every printed field must be documented."""
+    """Return the schema without additional properties: each printed field must be documented."""
     if isinstance(x, list):
         return [closed(v) for v in x]
     if not isinstance(x, dict):

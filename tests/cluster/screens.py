@@ -1,4 +1,4 @@
-"""Screens of bpsctl, with limits on their duration and width."""
+"""Helpers that run bpsctl and check that its output comes in time and is narrow enough."""
 
 import json
 import re
@@ -11,10 +11,10 @@ WAITS = {"what": "one_is_missing", "args": {"missing_rank": 1, "timeout": 20}}
 
 
 def show(c, *args, status=None):
-    """Return the screen of these words. It takes at most two seconds and 100 columns."""
+    """Run a bpsctl command and return its output, which has lines of less than 100 columns."""
     start = time.monotonic()
     p = c.bpsctl(*args)
-    # the limit is 2 s, plus the load of the machine
+    # bpsctl's own limit is 2 s; a busy machine may need longer
     assert time.monotonic() - start < 4, f"{args} took too long"
     assert max(map(len, p.stdout.splitlines()), default=0) < 100, p.stdout
     if status is not None:
@@ -29,7 +29,7 @@ def document(c, *args):
 
 
 def waiting_job(c, name="digits"):
-    """Start a job whose rank 1 does not submit the second round of 'w'."""
+    """Start a job whose rank 1 does not submit the second round of tensor 'w'."""
     started = c.start_job("error", 2, WAITS, job=name)
     c.wait_for("rank 0 waits", lambda: "have not submitted" in c.bpsctl("why-stuck", name).stdout)
     return started

@@ -1,5 +1,7 @@
-"""An agent's process dies or is replaced while its trainers live. They see a pause and nothing
-else."""
+"""The process of an agent dies or is replaced while its trainers run.
+
+The trainers notice only a pause.
+"""
 
 import os
 import re
@@ -12,7 +14,10 @@ from keeper import Job, kept_cluster
 
 
 def wound(jobs, agents, sig, times):
-    """Kill agents. Return how long jobs paused then, and how long the daemon was away."""
+    """Kill agents `times` times.
+
+    Returns for each time the longest pause of the jobs, and how long the agent's process was away.
+    """
     pauses = []
     for _ in range(times):
         begun = time.monotonic()
@@ -24,8 +29,10 @@ def wound(jobs, agents, sig, times):
 
 
 def check_pauses(pauses):
-    """Limit the pauses to a second, most of which is the start of a process, plus the machine's
-    load."""
+    """Check that a pause takes at most a second, most of which is the start of a process.
+
+    A busy machine is not checked.
+    """
     print("pauses", [f"{p:.2f} ({b:.2f} of it away)" for p, b in pauses])
     if os.getloadavg()[0] < 2 * os.cpu_count():
         assert statistics.median(p for p, _ in pauses) < 1.0
@@ -33,7 +40,7 @@ def check_pauses(pauses):
 
 
 def two_jobs(c):
-    """Start two jobs one after the other, so that the first has the smaller numbers."""
+    """Start two jobs one after the other, so that the first has the smaller ids."""
     jobs = []
     for workers in (4, 2):
         jobs.append(Job(c, workers))
@@ -129,7 +136,7 @@ def test_restarts_while_tensors_are_declared(cluster):
 
 
 def test_restarts_at_barriers_pass_each_once(cluster):
-    """Kill agents on the way to a barrier and back: the successor completes each barrier once."""
+    """Kill agents before and after barriers. Each barrier is passed exactly once."""
     c = kept_cluster(cluster)
     job = Job(c, 4, sizes=[100], args={"barrier_each": 1})
     job.goes_on()
@@ -141,7 +148,7 @@ def test_restarts_at_barriers_pass_each_once(cluster):
 
 
 def test_restarts_while_a_machine_joins_cost_no_worker(cluster):
-    """Kill agents before, while and after a newcomer is admitted: its own agent, and the others."""
+    """Kill all agents in turn before, during and after the admission of a newcomer."""
     c = kept_cluster(cluster, agents=3)
     go = c.dir / "go"
     args = {
@@ -228,7 +235,7 @@ def test_scheduler_and_server_that_die_with_the_agent_cost_no_more(cluster):
         other.start()
         c.wait_for("it is back", lambda n=n: c.agents[0].restarts > n)
         c.agents[1].die()
-        c.agents[1].die()  # again before anything has settled
+        c.agents[1].die()  # kills it again before its reconnections have settled
         job.goes_on()
     job.finish()
 
@@ -242,7 +249,7 @@ def test_drained_agent_that_is_stopped_is_not_waited_for(cluster):
     job = Job(c, 4)
     job.goes_on()
     a = c.agents[0]
-    a.restart_s = 60  # it is not restarted
+    a.restart_s = 60  # it is not restarted during this test
     p = c.bpsctl("--scheduler", f"127.0.0.1:{c.scheduler.port}", "drain", "a0")
     assert p.returncode == 0, p
     job.goes_on()
@@ -253,14 +260,18 @@ def test_drained_agent_that_is_stopped_is_not_waited_for(cluster):
         "it is told",
         lambda: "a0: suspect -> down, drained, and stopped" in c.scheduler.log.read_text(),
     )
-    assert time.monotonic() - at < 10  # the restart window is 30 s
+    # the agent window, after which a restart is no longer awaited, is 30 s
+    assert time.monotonic() - at < 10
     for w in job.workers[2:]:
         w.process.wait(20)
         assert re.search("agent 'a0'.*is lost", w.text()), w.text()
 
 
 def test_agent_that_starts_without_scheduler_goes_on_where_it_can(cluster):
-    """Work without servers goes on. Other servers learn of the restart from the scheduler."""
+    """A job without servers goes on.
+
+    The servers of another job learn of the restart from the scheduler.
+    """
     c = kept_cluster(cluster)
     scheduler_stays(c)
     here, both = Job(c, 2, placement=[0, 0]), Job(c, 4)
@@ -274,11 +285,11 @@ def test_agent_that_starts_without_scheduler_goes_on_where_it_can(cluster):
     both.goes_on()
     both.finish()
     here.finish()
-    c.agents[0].die()  # with no kept state
+    c.agents[0].die()  # now without any kept state
 
 
 def test_restarted_agent_takes_no_other_scheduler(cluster):
-    """Rule C8 holds for the successor, too, as long as it has jobs."""
+    """The agent's next process keeps to its scheduler, too, while it has jobs (rule C8)."""
     other = kept_cluster(cluster, agents=0, servers=1)
     c = kept_cluster(cluster)
     scheduler_stays(c)
@@ -322,7 +333,7 @@ def test_manager_that_stands_still_gets_what_is_kept_later(cluster):
     for job in jobs:
         job.goes_on(10)
     assert "keeps all descriptors again" not in a.log.read_text()
-    jobs[1].finish()  # the manager forgets the state to be kept
+    jobs[1].finish()  # the manager has not received what the agent keeps since
     a.stand_still(False)
     c.wait_for("all is kept", lambda: "keeps all descriptors again" in a.log.read_text())
     a.die()

@@ -1,4 +1,4 @@
-"""Hostile users and peers: an honest job is served as well as alone, and nothing leaks."""
+"""Hostile users and peers must not slow down an honest job, and must not leave anything behind."""
 
 import contextlib
 import os
@@ -10,11 +10,12 @@ from attack import ALICE, BOB, Attacker, Honest, footprint, log_lines, measure
 
 pytestmark = pytest.mark.alone
 
-LOG_LINES_MAX = 3000  # a few hundred a minute of each kind, for thousands of attacks
+# each kind of attack logs a few hundred lines a minute, for thousands of attacks
+LOG_LINES_MAX = 3000
 
 
 def settled(c, before):
-    """Wait until everything is as before, once the last attacker has left."""
+    """Wait until the daemons' resources are as they were before the attack."""
     c.wait_for(
         "all trainers are gone",
         lambda: all(a.status()["trainers"] == a.status()["jobs"] == 0 for a in c.agents),
@@ -27,7 +28,10 @@ def settled(c, before):
 
 
 def begin(c):
-    """Run a first job, so that all threads and connections exist. Return the daemons' footprint."""
+    """Run a first job, so that all threads and connections exist.
+
+    Returns the footprint of each daemon.
+    """
     c.open_to_all()
     c.run("rounds", 2, {"n_elems": 1000, "n_rounds": 3}, uid=BOB)
     c.wait_for("it is gone", lambda: all(a.status()["jobs"] == 0 for a in c.agents))
@@ -43,7 +47,7 @@ def test_hostile_user_slows_nobody_down_and_leaves_nothing_behind(cluster, kind,
     honest = Honest(c)
     attacker = Attacker(kind, rate, c.agents[0].socket)
     slower = measure(c, honest, attacker)
-    if kind == "churn":  # for any number of windows
+    if kind == "churn":  # continue until the number of jobs is reached
         attacker.say("go")
         c.wait_for("a thousand jobs were opened", lambda: opened(c) >= 1000)
     n = attacker.end()
@@ -57,7 +61,7 @@ def test_hostile_user_slows_nobody_down_and_leaves_nothing_behind(cluster, kind,
 
 
 def opened(c):
-    """Return the number of the newest job."""
+    """Return the id of the newest job."""
     return max(j["id"] for j in c.scheduler.status()["jobs"] + c.scheduler.status()["ended"])
 
 
@@ -68,7 +72,7 @@ def ports_of(c):
 
 
 def with_key(tmp_path):
-    """Return arguments of every daemon of a cluster with a key."""
+    """Return the arguments that give every daemon of a cluster the same key."""
     key = tmp_path / "cluster.key"
     key.touch(mode=0o600)
     key.write_bytes(os.urandom(32))
@@ -85,7 +89,7 @@ def test_strangers_on_every_port_slow_nobody_down_and_leave_nothing_behind(clust
     attacker.say("go")
     late = c.add_agent(
         2, *with_key_args(c)
-    )  # a client with the key still connects to the scheduler and the server
+    )  # test that a client with the key still connects to the scheduler and the server
     c.open_to_all()
     c.run("rounds", 3, {"n_elems": 100000, "n_rounds": 3}, uid=ALICE)
     assert late.stop() == 0
@@ -110,7 +114,7 @@ def test_five_hundred_silent_strangers_on_each_port_take_no_descriptor_for_long(
     def has_met_them():
         try:
             return "bps_server_silent_strangers_total 0\n" not in c.servers[0].get("/metrics")
-        except OSError:  # it was closed in favour of a later connection
+        except OSError:  # the daemon has closed it in favour of a newer connection
             return False
 
     with contextlib.ExitStack() as held:
@@ -124,7 +128,7 @@ def test_five_hundred_silent_strangers_on_each_port_take_no_descriptor_for_long(
         for d, (
             fds,
             *_,
-            # HTTP and the control port keep some connections and close the oldest for newer ones
+            # HTTP and the control port keep some connections, and close the oldest for new ones
         ) in before:
             c.wait_for(
                 f"{d.name} has its descriptors back",

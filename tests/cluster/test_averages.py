@@ -1,4 +1,4 @@
-"""Averages of integers: the floor of the exact mean, however large the sum is."""
+"""Averages of integers are the floor of the exact mean, even when the sum overflows the type."""
 
 import signal
 

@@ -1,4 +1,7 @@
-"""The results that tests/bench/bars and run derive from figures, and the probes behind bars."""
+"""tests/bench/bars and tests/bench/run compute results from measured figures.
+
+The probes measure these.
+"""
 
 import argparse
 import importlib.machinery
@@ -18,7 +21,7 @@ BENCH = Path(__file__).resolve().parents[1] / "bench"
 
 @pytest.fixture(scope="module")
 def script():
-    """Load a program of that folder as a module."""
+    """Load a program of tests/bench as a module."""
 
     def load(name):
         loader = importlib.machinery.SourceFileLoader(name, str(BENCH / name))
@@ -63,8 +66,8 @@ def test_what_processors_allow_is_cores_over_all_that_a_push_pull_costs(bars_mod
         "sum 8": {"results": [{"dtype": "f16", "ours_gbs": 1}, {"dtype": "f32", "ours_gbs": 10}]},
     }
     most, parts = bars_module.limit(turn, 2, 8)
-    # 2 agents: 4 GB over sockets. CRC of 2 GB at each end of the push, of the sum, and of 2 GB at
-    # arrival.
+    # 2 agents exchange 4 GB over sockets. CRCs are computed of 2 GB at each end of the push, of the
+    # sum, and of 2 GB at arrival.
     assert most == pytest.approx(2 / (4 * 0.3 + 0.1 + 7 * 0.05))
     assert parts["crc s/GB"] == pytest.approx(0.35)
 
@@ -143,7 +146,8 @@ def test_peers_figures_are_ratios_of_their_best(bars_module):
 
 
 def test_probe_sums_as_the_server_does_what_a_plain_loop_sums():
-    # The probe fails when a sum of the server's core differs from the plain loop's in any bit.
+    # The probe itself fails if a sum of the server's core differs in any bit from that of a plain
+    # loop.
     for members in (2, 4, 5):
         results = probe("sum", 128 << 10, 64 << 10, members, 0.01)["results"]
         assert [r["dtype"] for r in results] == ["f32", "f16", "bf16", "f64"]

@@ -1,4 +1,4 @@
-"""The Python binding in a job of one worker, which needs no daemons."""
+"""The Python binding, tested in jobs of one worker, which need no daemons."""
 
 import ctypes
 import errno
@@ -149,7 +149,8 @@ def test_what_is_no_type_and_no_gpu_is_refused():
             good,
             f"GPU-{good}",
         ):
-            with pytest.raises(bps.Error, match="one worker"):  # it reached the check of workers
+            # the uuid was accepted: only the number of workers is refused
+            with pytest.raises(bps.Error, match="one worker"):
                 job.gpu_open(uuid)
 
 

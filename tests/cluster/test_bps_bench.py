@@ -1,4 +1,4 @@
-"""bps-bench as a job of several workers: its report, and its detection of a wrong sum."""
+"""bps-bench as a job of several workers: its report, and that it detects a wrong sum."""
 
 import concurrent.futures
 import json
@@ -18,13 +18,16 @@ LIMIT_S = 60
 
 
 class Bench:
-    """Runs bps-bench with a worker at each of two agents, without shared memory between hosts."""
+    """Runs bps-bench with a worker at each of two agents.
+
+    The hosts differ, so they share no memory.
+    """
 
     def __init__(self, cluster):
         self.cluster, self.n = cluster, 0
 
     def run(self, *options, workers=2, env=None):
-        """Return rank 0's process after its end, and stderr of all ranks."""
+        """Run bps-bench. Return rank 0's finished process, and the stderr of all ranks."""
         self.n += 1
         agents = self.cluster.agents
         started = [
@@ -96,7 +99,7 @@ def test_every_type_is_checked(bench, dtype, op):
         assert r["rounds"] == 3 and 0 < r["min_us"] <= r["median_us"] <= r["p99_us"]
         assert r["goodput_mbps"] == pytest.approx(
             r["bytes"] * 3 / r["elapsed_s"] / 1e6, rel=0.01
-        )  # the unit is microseconds
+        )  # the unit of durations is microseconds
 
 
 def test_tensors_and_depth_are_kept_in_flight(bench):
@@ -179,7 +182,7 @@ def test_replay_tells_of_steps_and_of_what_they_send(bench, mode):
     assert r["efficiency"] == pytest.approx(r["compute_ms"] / r["step_ms"], abs=1e-3)
     assert 0 < r["first_layer_ms"] < r["step_ms"]
     assert r["samples_per_s"] == pytest.approx(8 * 2 / (r["step_ms"] / 1e3), rel=1e-3)
-    for way in ("sent_bytes", "received_bytes"):  # each byte once, plus messages
+    for way in ("sent_bytes", "received_bytes"):  # each byte is sent once, plus the messages
         assert step_bytes <= r[way] < 1.2 * step_bytes, way
 
 

@@ -1,4 +1,4 @@
-"""Screens of bpsctl for real daemons, healthy and not."""
+"""Output of bpsctl for real daemons, which are healthy or have a problem."""
 
 import json
 import os
@@ -173,7 +173,7 @@ def test_hung_scheduler_is_no_hung_bpsctl(cluster):
 
 
 def one_document(p):
-    """Return the single JSON document of the output."""
+    """Return the output, which must be a single JSON document."""
     o, end = json.JSONDecoder().raw_decode(p.stdout)
     assert not p.stdout[end:].strip() and o["schema"] == 1, p
     return o

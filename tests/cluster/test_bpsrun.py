@@ -1,4 +1,4 @@
-"""bpsrun: ranks, output, failures and clean-up with plain commands, and a job with its own daemons.
+"""bpsrun: ranks, output, failures and clean-up with plain commands, and private daemons.
 
 BPS_BUILD names the build folder; the default is build/debug.
 """
@@ -202,7 +202,7 @@ def test_signal_reaches_the_workers_and_is_the_result(tmp_path):
         ],
         preexec_fn=lambda: signal.signal(
             signal.SIGINT, signal.SIG_DFL
-        ),  # a shell cannot trap a signal that it inherited as ignored
+        ),  # a shell cannot trap a signal that was ignored when it started
         env=environment(tmp_path),
         stdout=subprocess.PIPE,
         text=True,
@@ -237,7 +237,7 @@ def test_workers_die_with_bpsrun(tmp_path):
     fd = os.pidfd_open(worker)
     p.kill()
     p.wait(timeout=LIMIT_S)
-    assert select.select([fd], [], [], LIMIT_S)[0]  # readable: the process has ended
+    assert select.select([fd], [], [], LIMIT_S)[0]  # a pidfd is readable when its process has ended
     os.close(fd)
     p.stdout.close()
 

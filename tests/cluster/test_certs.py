@@ -1,4 +1,4 @@
-"""`auth = cert`: a peer needs a certificate of the site's authority for the name that it claims."""
+"""`auth = cert`: a peer needs a certificate for its name, signed by the site's authority."""
 
 import contextlib
 import json
@@ -22,7 +22,7 @@ def openssl(*args, **kw):
 
 
 class Authority:
-    """A folder with a CA, made with the recipe of docs/guides/keys.md."""
+    """A certificate authority in a folder, made with the recipe of docs/guides/keys.md."""
 
     def __init__(self, folder):
         self.dir = folder
@@ -57,7 +57,7 @@ private_key = {folder}/ca.key
         )
 
     def sign(self, who, days=365, name=None):
-        """Return the settings of a daemon with a certificate of this CN."""
+        """Sign a certificate for this CN. Return the settings with which a daemon uses it."""
         base = self.dir / (name or who.replace(":", "-"))
         openssl(
             "req",
@@ -135,7 +135,7 @@ def spawn_server(c, *args, name="s0"):
 
 
 def refused_start(c, *args):
-    """Return the log of a server that does not start with these settings."""
+    """Start a server that must refuse these settings. Return its log."""
     p = subprocess.run(
         [
             str(BUILD / "bps-server" / "bps-server"),
@@ -218,7 +218,10 @@ def test_no_operator_with_a_members_certificate(certified, site):
 
 
 def answer_to(c, site, who, message):
-    """Return the scheduler's answer to this frame under who's certificate, until it hangs up."""
+    """Send a frame with the certificate of `who`.
+
+    Return what the scheduler answers until it closes.
+    """
     site.sign(who)
     base = site.dir / who.replace(":", "-")
     context = ssl.create_default_context(cafile=site.dir / "ca.crt")
@@ -324,7 +327,7 @@ def test_revocation_list_that_cannot_be_used_is_no_success(cluster, site, tmp_pa
     key_reload = frame(STEER, text("key reload"), text(""), zero, zero, text("u"), text("h"))
     good = ca.read_text()
     ca.write_text("-----BEGIN X509 CRL-----\nhalf of it")
-    for _ in range(2):  # the second attempt fails, too
+    for _ in range(2):  # the first failure must not change the state for the second
         got = answer_to(c, site, "ctl:u", key_reload)
         assert got[10:14] != zero and b"cannot use the authorities" in got, got
     c.scheduler.kill(signal.SIGHUP)

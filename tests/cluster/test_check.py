@@ -1,4 +1,4 @@
-"""bpsctl check on this host: settings, keys, ports, limits and devices."""
+"""bpsctl check: it checks the settings, keys, ports, limits and devices of this host."""
 
 import json
 import os
@@ -52,7 +52,7 @@ def free_port():
 
 @pytest.fixture
 def host(cluster, tmp_path):
-    """A cluster with the settings of its daemons in a folder."""
+    """Yield a cluster whose daemons' settings are in files of a folder."""
     c = cluster(agents=1, servers=1)
     put(
         tmp_path,
@@ -175,7 +175,8 @@ def test_scheduler_on_another_host_is_not_asked_over_http(tmp_path):
     own = re.search(r" inet ([0-9.]+)/", p.stdout)
     if not own:
         pytest.skip("this machine has no address but loopback")
-    with socket.create_server((own[1], 0)) as s:  # a control port as it looks from this host
+    # an open port that does not speak the protocol, like a scheduler on another host
+    with socket.create_server((own[1], 0)) as s:
         put(tmp_path, "agent.conf", f"scheduler = {own[1]}:{s.getsockname()[1]}\n")
         d = check(tmp_path, scheduler=free_port())
     assert d["scheduler"][0] == "ok" and "another host" in d["scheduler"][1], d
@@ -183,7 +184,8 @@ def test_scheduler_on_another_host_is_not_asked_over_http(tmp_path):
 
 
 def test_control_port_that_swallows_is_bad_within_the_bound(host):
-    with socket.socket() as s:  # a full backlog: the kernel drops new connections, like a firewall
+    # With a full backlog the kernel drops new connections, as a firewall does.
+    with socket.socket() as s:
         s.bind(("127.0.0.1", 0))
         s.listen(0)
         held = []

@@ -1,4 +1,4 @@
-"""Two faults at once: no sum is wrong, and the job goes on."""
+"""Two faults at once: no sum may be wrong, and the job must go on."""
 
 import signal
 

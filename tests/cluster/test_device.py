@@ -1,7 +1,7 @@
 """Tensors in device memory.
 
-On back-end host plain memory replaces GPUs. On the CUDA back-end fake libraries replace the driver
-and NCCL. Trainers, agents, executors, servers and scheduler are real processes.
+On back-end `host`, plain memory stands for GPU memory. On the CUDA back-end, fake libraries replace
+the driver and NCCL. Trainers, agents, executors, servers and scheduler are real processes.
 """
 
 import json
@@ -21,7 +21,7 @@ FAKE = BUILD / "fake"
 HAS_CUDA = (BUILD / "bps-agent" / "bps-agent-cuda").exists() and (FAKE / "libcuda.so.1").exists()
 needs_cuda = pytest.mark.skipif(not HAS_CUDA, reason="built without CUDA")
 HOST = ["--gpu", "host"]
-# Codes that workers get when a worker, an executor or a GPU is lost.
+# Error codes that workers may get when a worker, an executor or a GPU is lost.
 LOST = {bps.EWORKER_LOST, bps.EJOB_FAILED, bps.EDEVICE}
 KINDS = [
     ("i64", "sum"),
@@ -34,7 +34,7 @@ KINDS = [
 
 
 class Rig:
-    """A cluster whose agents drive GPUs of one kind."""
+    """A cluster whose agents drive GPUs of one back-end (kind)."""
 
     def __init__(
         self, cluster, kind, agents=2, servers=2, gpus=4, args=(), agent_env=None, delay_us=None
@@ -65,7 +65,7 @@ class Rig:
         return self.c.start_job(function, workers, args, env=self.env, **kw)
 
     def executors(self, agent=0):
-        """Return the agent's children, without zombies."""
+        """Return the process ids of an agent's children, without zombies."""
         pid = self.c.agents[agent].process.pid
         children = []
         for task in Path(f"/proc/{pid}/task").iterdir():
@@ -108,7 +108,7 @@ def test_tensors_may_lie_in_memory_of_the_trainers_own(cluster):
 
 
 def staging(agent):
-    """Return NUMA policy and pages by node of each piece of an agent's staging memory."""
+    """Return the NUMA policy and the pages per node of each piece of an agent's staging memory."""
     pieces = []
     for line in Path(f"/proc/{agent.process.pid}/numa_maps").read_text().splitlines():
         if "memfd:bps-staging" in line:
@@ -122,8 +122,10 @@ def staging(agent):
 
 
 def check_ended(results, codes, bound_s=10):
-    """Check that each worker got one of these codes with a sentence in time, and can submit no
-    more."""
+    """Check the results of workers whose job has ended.
+
+    Each worker must get one of these codes, with a sentence, in time. It cannot submit any more.
+    """
     for code, text, took, again in results:
         assert code in codes, text
         assert text and took < bound_s, (text, took)
@@ -131,7 +133,7 @@ def check_ended(results, codes, bound_s=10):
 
 
 def gone(r, agent):
-    """Wait for the end of the job's executors."""
+    """Wait until the executors of the agent's jobs have ended."""
     r.c.wait_for("no executor is left", lambda: not r.executors(agent))
 
 
@@ -146,12 +148,15 @@ def test_a_trainer_that_dies_releases_all_streams(rig, workers, agents):
         gone(r, agent)
     r.run(
         "device_rounds", workers, {"sizes": [1000], "n_rounds": 2}
-    )  # the next job has its own executor
+    )  # the next job gets a new executor
 
 
 @pytest.mark.parametrize("workers,agents", [(2, 1), (4, 2)])
 def test_who_waits_by_its_stream_alone_is_told_who_has_died(rig, workers, agents):
-    """The error names the dead worker, not the executor, which ends for that reason."""
+    """The executor ends because a worker has died.
+
+    The error must name the dead worker, not the executor.
+    """
     r = rig(agents=agents)
     go = r.c.dir / "go"
     job = r.start("device_stream_alone", workers, {"go": str(go)})
@@ -193,8 +198,11 @@ def test_an_executor_that_is_killed_fails_its_job_only(rig):
 
 
 def test_input_that_is_written_after_an_executors_loss_is_in_no_sum(cluster):
-    """The scheduler is slow, so other members learn late of the job's end. A server on the same
-    host has borrowed the input."""
+    """The scheduler is stopped, so other members learn late that the job has ended.
+
+    A server on the same host has borrowed the input, and must not sum the bytes that are written
+    later.
+    """
     with tempfile.TemporaryDirectory(prefix="bps-") as d:
         at = ["--same-host-dir", d]
         c = cluster(agents=2, servers=1, agent_args=[*HOST, *at], server_args=at)
@@ -244,7 +252,7 @@ def test_an_agent_that_ends_leaves_no_stream_waiting(rig, sig):
 
 
 def test_a_member_that_never_arrives_is_no_hang(rig):
-    """Members wait for its stream. After it was killed they get an error."""
+    """The other workers wait until the absent one is killed, and then get an error."""
     r = rig(agents=1)
     job = start_and_wait(r, 3, {"absent_rank": 2})
     time.sleep(0.3)

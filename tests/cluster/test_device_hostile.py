@@ -1,5 +1,4 @@
-"""A trainer that sends wrong messages to its executor. Its own job may end; agent and other jobs go
-on."""
+"""A trainer sends wrong messages to its executor. Only its own job may end."""
 
 import fcntl
 import mmap
@@ -19,7 +18,7 @@ HELLO, WELCOME, ALLOC, IMPORT, REGION, RELEASE, RELEASED, FAILED = range(32, 40)
 
 
 class Exec:
-    """Socket to the executor."""
+    """A trainer's socket to its executor."""
 
     def __init__(self, raw):
         n = len(raw.fds)

@@ -1,4 +1,4 @@
-"""Tensors in device memory: disagreements, texts of errors, types, routes, elastic jobs, leaks."""
+"""Tensors in device memory: disagreements, error texts, types, routes, elastic jobs, leaks."""
 
 import errno
 import json
@@ -269,7 +269,7 @@ def test_a_dead_trainers_child_holds_up_nobody(rig):
 
 @needs_cuda
 def test_a_clique_that_never_gets_ready_is_given_up(cluster):
-    """NCCL starts to connect and never ends."""
+    """NCCL starts to connect its ranks and never completes."""
     r = Rig(cluster, "cuda", agents=1, agent_env={"FAKE_CUDA_FAULTS": "ncclCommGetAsyncError:1+=7"})
     results = r.c.finish(r.start("device_until_failure", 2, {"n_elems": 5000}), 70)
     check_ended(results, {bps.EDEVICE}, bound_s=50)
@@ -348,12 +348,13 @@ def test_the_quota_on_staging_memory_is_told_and_smaller_ones_go_on(cluster):
         assert end[0] == 0
 
 
-# AddressSanitizer keeps freed memory in a quarantine. LeakSanitizer reports the leaks there.
+# AddressSanitizer keeps freed memory for a while, so memory grows. LeakSanitizer finds leaks
+# instead.
 GROWTH_KIB = 300_000 if IS_ASAN else 3000
 
 
 def footprint(pid):
-    """Return descriptors, shared mappings, threads, and resident KiB of a process."""
+    """Return the descriptors, shared mappings, threads, and resident KiB of a process."""
     proc = Path(f"/proc/{pid}")
     maps = sum("memfd" in line for line in (proc / "maps").read_text().splitlines())
     rss = next(
@@ -382,7 +383,10 @@ def test_nothing_leaks_over_many_jobs(rig):
 
 
 def test_nothing_leaks_over_jobs_that_die(rig):
-    """Kill trainers while memory is in use. Every executor and descriptor is freed."""
+    """Kill trainers while their memory is in use.
+
+    Every executor must end, every descriptor be closed.
+    """
     r = rig(agents=1)
     pid = r.c.agents[0].process.pid
 
@@ -412,7 +416,10 @@ def test_nothing_leaks_over_jobs_that_die(rig):
 
 @pytest.mark.parametrize("kind", ["host", pytest.param("cuda", marks=needs_cuda)])
 def test_agents_executors_and_trainers_stand_still_and_die_at_random(cluster, kind):
-    """Kill agents under a service manager and stop processes at random: pauses, and exact sums."""
+    """Kill agents, which restart, and stop processes for a while.
+
+    Sums stay exact, rounds only pause.
+    """
     rng = random.Random(6)
     r = Rig(
         lambda agents, servers, agent_args: kept_cluster(cluster, agents, servers, agent_args),
@@ -449,7 +456,7 @@ def test_agents_executors_and_trainers_stand_still_and_die_at_random(cluster, ki
 
 @needs_cuda
 def test_an_executor_that_hangs_when_its_agent_is_gone_ends_itself(cluster):
-    """The executor is inside the driver, so it does not see the end of its agent."""
+    """The executor hangs in a driver call, so its main thread does not see the end of the agent."""
     r = Rig(cluster, "cuda", agents=1, agent_env={"FAKE_CUDA_FAULTS": "cuMemcpyDtoHAsync:40=hang"})
     r.env["FAKE_CUDA_FAULTS"] = ""
     job = start_and_wait(r, 2, {})
@@ -482,7 +489,7 @@ def test_an_executor_that_hangs_when_its_agent_is_gone_ends_itself(cluster):
     ],
 )
 def test_a_job_goes_the_way_that_bpsctl_shows(cluster, tmp_path, machine, links, workers, want):
-    """Executors use the agent's setting sysfs, too."""
+    """The executor reads the agent's setting sysfs, too, so it chooses the same route."""
     make(tmp_path / "m", machine)
     env = {"FAKE_CUDA_LINKS": links, **fakes(machine)}
     r = Rig(
@@ -520,7 +527,7 @@ def test_a_job_goes_the_way_that_bpsctl_shows(cluster, tmp_path, machine, links,
 def test_staging_memory_lies_where_its_gpus_and_cards_are(
     cluster, tmp_path, machine, links, workers, route, nodes, n_elems
 ):
-    """Machines of this test have a node 0. Memory for a node that they lack has no policy."""
+    """NUMA node 0 exists on this machine. Memory for a node that does not exist gets no policy."""
     make(tmp_path / "m", machine)
     env = {"FAKE_CUDA_LINKS": links, **fakes(machine)}
     r = Rig(
@@ -569,7 +576,7 @@ def test_large_tensors_take_memory_of_their_own(rig):
 
 
 def test_executors_that_are_killed_at_any_moment_end_their_job_only(rig):
-    """Kill executors also while memory and tensors are made."""
+    """Kill executors at any time, even while memory is allocated and tensors are declared."""
     rng = random.Random(3)
     r = rig(agents=1)
     pid = r.c.agents[0].process.pid
@@ -632,10 +639,10 @@ def test_whatever_fails_in_an_executor_ends_in_words(cluster, fault):
 
 
 def check_went_on(r, started, n_rounds):
-    """Check a job on three machines of two workers, of which machine 1 lost its GPUs.
+    """Check a job on three machines of two workers each, of which machine 1 lost its GPUs.
 
-    Its workers got an error, and the others did n_rounds rounds, the last ones without it. Returns
-    all workers' results.
+    The workers of machine 1 must get an error. The others must do n_rounds rounds, the last ones
+    without machine 1. Returns all workers' results.
     """
     results = r.c.finish(started)
     for rank, x in enumerate(results):
@@ -692,7 +699,10 @@ def test_a_job_goes_on_without_a_machine_whose_gpu_fails(cluster):
 
 
 def test_averages_are_over_those_that_are_left(rig):
-    """Averages are over ranks 0 to 5, and over 0 to 3 after the loss of the machine of 4 and 5."""
+    """Averages first include ranks 0 to 5.
+
+    After the loss of the machine of ranks 4 and 5: ranks 0 to 3.
+    """
     r = rig(agents=3)
     started = r.start(
         "gpu_average",

@@ -1,6 +1,6 @@
 """An agent's process dies or is replaced while its trainers' tensors are in device memory.
 
-Executor and trainers live, and see a pause.
+The executor and the trainers keep running. They notice only a pause.
 """
 
 import os
@@ -19,7 +19,7 @@ SIZES = [50_000, 100, 70_001]
 
 @pytest.fixture(params=["host", pytest.param("cuda", marks=needs_cuda)])
 def kept(request, cluster):
-    """A cluster whose agents have a service manager, and GPUs of one kind."""
+    """Return a Rig whose agents have a service manager that keeps their descriptors."""
 
     def make(agents=2, kind=request.param, args=(), **kw):
         def kept_by_manager(agents, servers, agent_args):
@@ -53,7 +53,7 @@ def test_agents_that_die_again_and_again_cost_pauses(kept, sig):
 
 @pytest.mark.parametrize("route", ["copy", "ce", "rs_ag", "switch_sum", "roots"])
 def test_every_route_goes_on_when_all_agents_die_at_once(kept, route):
-    """Agents die while tensors are declared, too."""
+    """Agents also die while tensors are declared."""
     r = kept(args=["--gpu-strategy", route])
     job = device_job(r, 8, args={"declare_each": 2})
     job.goes_on()
@@ -77,7 +77,10 @@ def lives(pid):
 
 
 def away(r, what):
-    """Do something while an agent is away. Return its executor, which has no new parent."""
+    """Kill an agent, call `what` while its process is away, and wait until it is back.
+
+    Returns the process id of its executor, which is not a child of the new process.
+    """
     agent = r.c.agents[1]
     (pid,) = r.executors(1)
     agent.restart_s, n = 1.0, agent.restarts
@@ -109,7 +112,7 @@ def test_a_trainer_that_dies_while_its_agent_is_away_ends_its_job(kept):
 
 
 def test_an_agent_that_stops_for_good_leaves_no_stream_waiting(kept):
-    """The service manager closes the kept descriptors."""
+    """The service manager closes the descriptors that it kept, as the agent does not return."""
     r = kept(scheduler_args=["--agent-window", "2s", "--agent-dead", "2s"])
     job = start_and_wait(r, 4, {})
     (pid,) = r.executors(1)
@@ -142,7 +145,7 @@ def test_what_the_manager_lost_of_an_executor_ends_its_job_with_a_clear_error(ke
 
 
 def test_an_agent_that_dies_while_executors_start_costs_a_pause(kept, tmp_path):
-    """Twice: before the executor has read anything, and after it has met its first agent."""
+    """The agent dies before the executor has read anything, and again once both are connected."""
     slow = tmp_path / "slow"
     slow.write_text(f'#!/bin/sh\nsleep 1\nexec {BUILD}/bps-agent/bps-agent-host "$@"\n')
     slow.chmod(0o755)
@@ -179,7 +182,10 @@ def test_a_tensor_that_was_refused_stays_refused(kept):
 def test_memory_that_an_agent_was_making_when_it_ended_is_made_by_its_successor(
     kept, function, memory, sig
 ):
-    """The trainers' declarations wait for it. An orderly end cancels them without an answer."""
+    """The trainers' declarations wait for the memory.
+
+    When the agent dies, its next process completes them.
+    """
     r = kept(agents=1)
     (a,) = r.c.agents
     maps = Path(f"/proc/{a.process.pid}/maps")
@@ -215,7 +221,7 @@ def test_memory_that_a_successor_makes_lies_on_the_nodes_that_were_told_before(c
 
 @pytest.mark.parametrize("sig", [signal.SIGKILL, signal.SIGTERM])
 def test_an_agent_that_dies_while_a_worker_is_awaited_in_bps_gpu_open_costs_a_pause(kept, sig):
-    """Another worker's call has failed before and was repeated."""
+    """The agent dies while a repeated call of bps_gpu_open waits for the other worker."""
     r = kept(agents=1)
     go, told = r.c.dir / "go", r.c.dir / "told"
     job = r.start("device_late_open", 2, {"late_rank": 1, "go": str(go), "told": str(told)})

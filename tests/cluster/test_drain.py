@@ -1,4 +1,4 @@
-"""Servers are drained, return and join while jobs run: no round fails, every sum is exact."""
+"""Servers are drained, return, and join while jobs run. No round fails, and every sum is exact."""
 
 import json
 import signal
@@ -10,7 +10,7 @@ N_TENSORS = 24
 
 
 def start_rounds(c, workers, name="drained"):
-    """Start a job of many partitions that goes on until its stop file appears."""
+    """Start a job of many partitions. It runs until its stop file appears."""
     stop = c.dir / f"stop-{name}"
     args = {"n_elems": 8000, "n_tensors": N_TENSORS, "stop": str(stop)}
     return *c.start_running("rounds_while", workers, args, job=name), stop
@@ -97,7 +97,7 @@ def test_drained_agent_takes_no_new_job_and_says_why(cluster):
 
 
 def restart(daemon):
-    """Restart as systemd does: SIGTERM, wait for the end, start again."""
+    """Restart a daemon as systemd does: send SIGTERM, wait for its end, start it again."""
     daemon.kill(signal.SIGTERM)
     assert daemon.process.returncode == 0, daemon.log.read_text()[-2000:]
     daemon.start()
@@ -129,7 +129,7 @@ def test_rolling_restart_of_all_daemons_costs_no_round(cluster):
     for a in c.agents:
         a.die(signal.SIGTERM)
         progress.goes_on()
-    finish(c, started, stop)  # the workers compare every sum
+    finish(c, started, stop)  # the workers have compared every sum
     assert [m["restarts"] for m in c.scheduler.status()["members"]] == [1] * 6
 
 

@@ -1,4 +1,4 @@
-"""Jobs whose members change: machines that leave, with exact sums for those that stay."""
+"""Jobs whose members change: machines leave and join, and the sums stay exact."""
 
 import os
 import re
@@ -53,7 +53,7 @@ def test_machine_that_the_others_went_on_without_is_told(cluster):
     assert masks[-1] == [0b101]
     assert results[1]["code"] == bps.EEVICTED
     assert "no longer in job" in results[1]["text"], results[1]["text"]
-    # Earlier results equal those of the others, except for the last round, which may be its own.
+    # The results of the removed machine equal those of the others. Only its last round may differ.
     assert results[1]["rounds"][:-1] == results[0]["rounds"][: len(results[1]["rounds"]) - 1]
 
 
@@ -93,7 +93,8 @@ def test_workers_that_disagree_about_losses_are_refused(cluster):
     odd = c.start_job("error", 2, {"what": "nothing", "open": shrink}, job=name, placement=[0, 1])
     odd[0].process.kill()
     texts = [r["text"] for r in c.finish([first[0], odd[1]])]
-    assert any("option flags" in text for text in texts), texts  # the worker that joined second
+    # the worker that joined second is refused
+    assert any("option flags" in text for text in texts), texts
 
 
 def test_without_the_option_a_lost_machine_ends_the_job_and_is_named(cluster):

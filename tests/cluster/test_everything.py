@@ -1,4 +1,4 @@
-"""`make everything` counts a target as failed when it fails, shows no figure, or takes too long."""
+"""`make everything` counts a target as failed when it fails, prints no figure, or is too slow."""
 
 import importlib.util
 import os
@@ -23,12 +23,12 @@ counts:
 endless:
 	@echo '1 passed, 0 failed'; echo $$PPID >endless.pid; tail -f /dev/null
 """
-NEVER_MIN = 0.02  # of a target that does not end
+NEVER_MIN = 0.02  # minutes that an endless target may run
 
 
 @pytest.fixture
 def everything(tmp_path, monkeypatch):
-    """A function that runs the script over targets of a Makefile of its own."""
+    """Return a function that runs tests/everything.py on the targets of a small Makefile."""
     spec = importlib.util.spec_from_file_location("everything", ROOT / "tests" / "everything.py")
     script = importlib.util.module_from_spec(spec)
     monkeypatch.setitem(sys.modules, "everything", script)
@@ -38,7 +38,10 @@ def everything(tmp_path, monkeypatch):
     monkeypatch.setattr(script, "LOGS", tmp_path / "logs")
 
     def run(*names, options=(), commit="abc"):
-        """The exit status, and {target: (result, figures)} of the page."""
+        """Run the script.
+
+        Return its exit status, and {target: (result, figures)} of the page it writes.
+        """
         monkeypatch.setattr(script, "revision", lambda: commit)
         limits = {"endless": NEVER_MIN}
         targets = tuple(script.Target(name, limits.get(name, 5), script.COUNTS) for name in names)

@@ -1,6 +1,6 @@
-"""Every dtype, op and size on many shapes of clusters.
+"""Every dtype, operation and size on clusters of many shapes.
 
-Integers are exact, floats within a derived bound, and all workers have the same bytes.
+Integer results are exact. Floats are within a derived bound. All workers have the same bytes.
 """
 
 import pytest
@@ -20,7 +20,8 @@ def test_every_op_and_size_of_a_dtype_is_right_at_every_worker(cluster, dtype):
     )
 
 
-# All pairs of (workers, agents, servers) values occur; agents never outnumber workers.
+# (workers, agents, servers). Every pair of two of these values occurs. There are never more agents
+# than workers.
 SHAPES = [
     (1, 1, 1),
     (2, 2, 2),
@@ -123,5 +124,5 @@ def test_ten_thousand_tensors_are_in_flight_at_once(cluster):
 
 def test_workers_of_a_machine_share_the_quota_of_the_outputs(cluster):
     c = cluster(agents=1, servers=0, agent_args=["--memory", "47MiB", "--user-memory", "47MiB"])
-    # an input each, two outputs for both, and a control page each
+    # the quota has room for an input and a control page each, and two outputs for both workers
     c.run("rounds", 2, {"n_elems": 10 << 17, "n_rounds": 2})

@@ -1,4 +1,4 @@
-"""Faults of daemons and of their network while jobs run: exact sums, or one clear error."""
+"""Faults of daemons and of their network during jobs lead to exact sums or to one clear error."""
 
 import os
 import shutil
@@ -39,8 +39,10 @@ def test_stopped_daemon_that_goes_on_costs_no_round(cluster, victim):
 
 
 class Relay:
-    """A relay to a port that can be blocked. While blocked it holds bytes back, on new connections,
-    too."""
+    """A relay to a port, which a test can block.
+
+    While it is blocked, it passes no bytes, neither on existing nor on new connections.
+    """
 
     def __init__(self, port):
         self.port_behind, self.is_open = port, threading.Event()
@@ -66,7 +68,7 @@ class Relay:
                 b.sendall(data)
         except OSError:
             pass
-        self.is_open.wait()  # a blocked relay hides the end, too
+        self.is_open.wait()  # a blocked relay passes the end of a connection only later
         for s in (a, b):
             s.close()
 
@@ -92,7 +94,8 @@ def test_agent_that_only_the_scheduler_does_not_hear_keeps_its_job(cluster):
             lambda: "silent here, but servers receive from it" in c.scheduler.log.read_text(),
         )
         at = progress.rounds()
-        until = time.monotonic() + 5  # more than three times the patience of the agent
+        # more than three times the time that the scheduler waits for a silent agent
+        until = time.monotonic() + 5
         c.wait_for(
             "time has passed, and rounds",
             lambda: time.monotonic() > until and progress.rounds() > at + 20,
@@ -110,7 +113,7 @@ def test_agent_that_only_the_scheduler_does_not_hear_keeps_its_job(cluster):
         stop.touch()
         c.finish(started)
         assert "a1: suspect -> down" not in c.scheduler.log.read_text()
-        # Without a server that receives from it, the agent is declared dead in time.
+        # When no server receives from the agent either, it is declared dead in time.
         a.kill(signal.SIGSTOP)
         c.wait_for(
             "it is given up",
@@ -143,7 +146,7 @@ def test_lost_state_of_the_scheduler_ends_jobs_with_that_reason(cluster):
         d.kill(signal.SIGCONT)
     r = c.finish(started[:1])[0]
     assert r["code"] == bps.EJOB_FAILED and "lost its state" in r["text"], r
-    # each has another number now, and ends in order to be restarted
+    # The new scheduler has lost its state, so each member has another id, and ends to be restarted.
     for d in [*c.servers, *c.agents]:
         d.process.wait(DEADLINE_S)
         d.start()
@@ -178,8 +181,7 @@ def test_many_jobs_leave_nothing_behind(cluster):
 
 
 def test_connections_cut_in_the_middle_of_reads_cost_no_round(cluster):
-    """libfabric 1.17.0 frees a half-arrived read twice. Later reads shared an entry, and the job
-    hung."""
+    """libfabric 1.17.0 frees a half-arrived read twice, so later reads shared an entry and hung."""
     c = cluster(agents=2, servers=1)
     job, progress = c.start_running(
         "rounds", 2, {"n_elems": 1 << 20, "n_rounds": 60, "n_tensors": 3}, after=0

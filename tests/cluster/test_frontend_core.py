@@ -1,5 +1,7 @@
-"""The core of the Python front-ends with NumPy: names, pieces, comparisons and objects, without any
-framework."""
+"""The core of the Python front-ends with NumPy arrays and without a framework.
+
+Tests names, large arrays in pieces, comparison of calls between workers, and objects.
+"""
 
 import pytest
 

@@ -1,5 +1,4 @@
-"""The programs that need a GPU, over fake CUDA libraries: their calls and their answers are
-correct."""
+"""The programs that test real GPUs call and report correctly, here with fake CUDA libraries."""
 
 import importlib.util
 import json
@@ -130,7 +129,7 @@ def test_run_a_does_not_wait_for_a_process_that_is_gone(item):
     begin = time.monotonic()
     p, answers = over_fakes("A", "--only", item, FAKE_CUDA_FAULTS="cuStreamWaitValue64:1000=700")
     assert p.returncode == 1 and "cuStreamWaitValue64" in answers[item]["why"], p
-    assert time.monotonic() - begin < 30  # the item has 60 s
+    assert time.monotonic() - begin < 30  # the time limit of the item is 60 s
 
 
 @needs_toolkit
@@ -205,7 +204,7 @@ def test_run_d_tells_when_a_clique_on_two_gpus_does_not_work():
 
 
 def pretend(tmp_path, text):
-    """Make a fake run D in place of the program."""
+    """Run D with a shell script in place of its program."""
     program = tmp_path / "d"
     program.write_text(f"#!/bin/sh\n{text}\n")
     program.chmod(0o755)

@@ -1,4 +1,4 @@
-"""Each Python block of docs/guides/migrate-*.md is a whole program that two workers can run."""
+"""Each Python block of docs/guides/migrate-*.md is a complete program that two workers can run."""
 
 import re
 import subprocess
@@ -97,7 +97,7 @@ def test_daemons_of_the_manifests_take_their_settings_and_are_probed_where_they_
             continue
         assert pod["enableServiceLinks"] is False, (
             name
-        )  # the variables of a service have names like settings
+        )  # Kubernetes adds variables of services whose names look like our settings
         binary = str(program / program.name)
         known = subprocess.run(
             [binary, "--help"], capture_output=True, text=True, timeout=10, check=True

@@ -1,4 +1,4 @@
-"""Answers come in time while daemons, threads or machines hang. Slow members are named."""
+"""Programs answer in time while daemons, threads or machines hang, and name slow members."""
 
 import contextlib
 import ctypes
@@ -23,11 +23,12 @@ LONG = ["--server-dead", "60s", "--agent-dead", "60s"]
 
 @contextlib.contextmanager
 def frozen_thread(daemon, name):
-    """Stop one thread of the daemon; the others run."""
+    """Stop one thread of the daemon while its other threads run."""
     libc = ctypes.CDLL(None, use_errno=True)
     libc.ptrace.argtypes = [ctypes.c_long, ctypes.c_long, ctypes.c_void_p, ctypes.c_void_p]
     pid, deadline, tid = daemon.process.pid, time.monotonic() + DEADLINE_S, None
-    while tid is None and time.monotonic() < deadline:  # a thread sets its name when it first runs
+    # a thread sets its name only when it first runs
+    while tid is None and time.monotonic() < deadline:
         tid = next(
             (
                 int(t)
@@ -40,7 +41,7 @@ def frozen_thread(daemon, name):
     if libc.ptrace(PTRACE_SEIZE, tid, None, None) < 0:
         pytest.skip(f"ptrace is not allowed here: {os.strerror(ctypes.get_errno())}")
     assert libc.ptrace(PTRACE_INTERRUPT, tid, None, None) == 0
-    os.waitpid(tid, 0x40000000)  # __WALL
+    os.waitpid(tid, 0x40000000)  # the flag is __WALL
     try:
         yield
     finally:
@@ -49,7 +50,7 @@ def frozen_thread(daemon, name):
 
 @contextlib.contextmanager
 def black_hole():
-    """Return an address that never answers: a full backlog drops all connections."""
+    """Yield an address that never answers: its backlog is full, so the kernel drops connections."""
     with socket.socket() as s, contextlib.ExitStack() as stack:
         s.bind(("127.0.0.1", 0))
         s.listen(0)
@@ -61,14 +62,14 @@ def black_hole():
 
 
 def get(daemon, path):
-    """Return (status, body), within two seconds."""
+    """Get a path over HTTP. Return (status, body), which must arrive within two seconds."""
     start = time.monotonic()
     try:
         with urllib.request.urlopen(f"http://127.0.0.1:{daemon.http}{path}", timeout=5) as f:
             answer = f.status, f.read().decode()
     except urllib.error.HTTPError as e:
         answer = e.code, e.read().decode()
-    assert time.monotonic() - start < 4, path  # the limit is 2 s, plus the load of the machine
+    assert time.monotonic() - start < 4, path  # the limit is 2 s; a busy machine may need longer
     return answer
 
 
@@ -177,7 +178,8 @@ def test_slow_machine_is_named_with_its_lag_until_it_is_quick_again(cluster, tmp
 
 
 def test_server_that_hangs_while_the_scheduler_restarts_is_replaced_long_before_the_grace(cluster):
-    c = cluster(agents=2, servers=2, scheduler_args=["--agent-dead", "60s"])  # a grace of 120 s
+    # so the scheduler waits 120 s for its members after a restart
+    c = cluster(agents=2, servers=2, scheduler_args=["--agent-dead", "60s"])
     _, rounds = c.start_running(
         "rounds", 2, {"n_elems": 300000, "n_rounds": 1000000, "pause": 0.01}
     )

@@ -1,6 +1,6 @@
-"""Health is reported the same everywhere.
+"""Each health problem is reported in all places with the same code.
 
-For each problem of `bpsctl explain`, the test makes its cause on real daemons. Its code then is in
+For each problem of `bpsctl explain`, the test causes it with real daemons. Its code must then be in
 the status, /healthz, the metrics, the events and the alerts.
 """
 
@@ -24,16 +24,17 @@ from test_hangs import frozen_thread
 
 SHIPPED = ROOT / "systemd" / "prometheus"
 PROMTOOL = shutil.which("promtool")
-WITHIN_S = DEADLINE_S / 3  # from the cause on; 10 s unless the machine is marked as slow
+# time from the cause to the report: 10 s, or more on a machine marked as slow
+WITHIN_S = DEADLINE_S / 3
 CRITICAL = {"STATE_NOT_DURABLE", "NO_SERVER"}
 OF_MEMBERS = {
     "SCHEDULER_UNREACHABLE",
     "ISOLATED",
-}  # problems of daemons without a scheduler, which only they report
+}  # only the daemons themselves report these, since they have no scheduler
 
 
 def healthz(daemon):
-    """Return (status, text)."""
+    """Return the status code and the text of /healthz."""
     try:
         with urllib.request.urlopen(f"http://127.0.0.1:{daemon.http}/healthz", timeout=5) as f:
             return f.status, f.read().decode()
@@ -46,13 +47,13 @@ def problems(daemon):
 
 
 def series(daemon, code):
-    """Return the scraped sample of bps_health."""
+    """Return the metric bps_health of this code as (series, value), or None."""
     found = re.search(rf'(?m)^(bps_health{{code="{code}"}}) (\d)$', daemon.get("/metrics"))
     return found and found.groups()
 
 
 def check_alert(tmp_path, code, recorded):
-    """Check that the shipped rules raise an alert from the recorded samples."""
+    """Check that the shipped rules raise an alert for the recorded samples."""
     name = "BpsError" if code in CRITICAL else "BpsProblem"
     severity = "critical" if code in CRITICAL else "warning"
     label = recorded[0][0].replace("}", ', instance="x"}')
@@ -87,7 +88,7 @@ def check_alert(tmp_path, code, recorded):
     assert p.returncode == 0, p.stdout + p.stderr
 
 
-# ---- causes: contexts in which the problem exists; each yields the daemon that reports it ----
+# ---- causes: each context makes one problem and yields the daemon that reports it ----
 
 LONG = ["--server-dead", "60s", "--agent-dead", "60s"]
 
@@ -133,7 +134,7 @@ def state_not_durable(cluster):
 
 @contextlib.contextmanager
 def state_behind(cluster):
-    """Cut the last record of the state log while the scheduler is down."""
+    """Remove the last record of the state log while the scheduler is down."""
     c = cluster(agents=1, servers=1)
     c.start_job("error", 1, {"what": "nothing"}, env={"BPS_FORCE_DISTRIBUTED": "1"})
     c.scheduler.pin()
@@ -200,7 +201,7 @@ def server_slow(cluster):
 
 @contextlib.contextmanager
 def master_key(cluster):
-    """A server with the key of the scheduler, beside one with its own."""
+    """Start a server that has the scheduler's key, and one that has its own key."""
     with tempfile.TemporaryDirectory() as folder:
         master = new_key(Path(folder) / "cluster.key", "key", "new")
         c = cluster(agents=0, servers=0, scheduler_args=["--key-file", master])
@@ -211,7 +212,7 @@ def master_key(cluster):
 
 @contextlib.contextmanager
 def host_memory(cluster):
-    """A server that may take more than this machine has."""
+    """Start a server whose memory limit is larger than the memory of this machine."""
     c = cluster(agents=0, servers=1, server_args=["--sums-memory", "4096GiB"])
     yield c, c.scheduler
 
@@ -229,7 +230,7 @@ def isolated(cluster):
     ready = c.dir / "ready"
     c.start_job(
         "idle", 2, {"seconds": 300, "ready": str(ready)}
-    )  # a waiting call would end by it, and so would the job
+    )  # the workers call nothing: a waiting call would fail, and so would the job
     c.wait_for("the job runs", ready.exists)
     c.scheduler.kill()
     c.servers[0].kill()

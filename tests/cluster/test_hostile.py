@@ -1,4 +1,4 @@
-"""Trainers that break the rules, or die at the wrong moment, harm their own job at most."""
+"""Trainers that break the protocol, or die at the wrong moment, harm at most their own job."""
 
 import fcntl
 import mmap
@@ -41,7 +41,7 @@ FORCED = {"BPS_FORCE_DISTRIBUTED": "1"}
 
 
 def still_serves(c, agent=0):
-    """Check that the agent serves another job of one raw worker."""
+    """Check that the agent still serves another job, of one raw worker."""
     t = Raw(c.agents[agent]).open(f"probe{len(c.daemons)}", 0, 1)
     assert t.job()[0] == 0
     assert t.declare(("w", F32, 10))[0][0] == 0
@@ -52,14 +52,17 @@ def still_serves(c, agent=0):
 
 
 def wait_taken(t):
-    """Wait until the agent has received all that t sent."""
+    """Wait until the agent has received all messages of t."""
     end = time.monotonic() + DEADLINE_S
     while fcntl.ioctl(t.sock, termios.TIOCOUTQ, b"\0" * 4) != b"\0" * 4:
         assert time.monotonic() < end, "the agent does not read"
 
 
 def lingering_socket():
-    """Return a TCP socket whose last close blocks: it lingers for data without a reader."""
+    """Return a TCP socket whose last close(2) blocks.
+
+    It lingers for data that no peer reads.
+    """
     listener = socket.create_server(("127.0.0.1", 0))
     s = socket.create_connection(listener.getsockname())
     peer, _ = listener.accept()
@@ -79,7 +82,8 @@ def test_descriptors_that_block_when_closed_do_not_stop_the_agent(cluster, when)
     c = cluster(agents=1, servers=0)
     s, peer = lingering_socket()
     t = Raw(c.agents[0])
-    c.agents[0].kill(signal.SIGSTOP)  # so that it gets the last reference
+    # the agent must hold the last reference, so that its close blocks
+    c.agents[0].kill(signal.SIGSTOP)
     if when == "in a frame that is not read":
         t.sock.send(b"\xff" * 16)
     t.send(WHY, b"", fds=[s.fileno()] if when != "too many" else [0] * 4 + [s.fileno()])
@@ -99,7 +103,7 @@ def test_many_descriptors_that_block_when_closed_keep_nothing_open(cluster, when
     still_serves(c)
     c.wait_for("it is idle", lambda: c.agents[0].status()["trainers"] == 0)
     before = footprint(c.agents[0])
-    pairs = [lingering_socket() for _ in range(8)]  # more than there are closing threads
+    pairs = [lingering_socket() for _ in range(8)]  # more than the agent has threads for closing
     t = Raw(c.agents[0])
     c.agents[0].kill(signal.SIGSTOP)
     if when == "in a frame that is not read":
@@ -124,7 +128,8 @@ def test_blocking_eventfd_does_not_stop_the_agent(cluster):
     slow, t = (Raw(c.agents[0]).open("blocks", r, 2) for r in range(2))
     assert slow.job()[0] == t.job()[0] == 0
     os.set_blocking(t.efd, True)
-    c.agents[0].kill(signal.SIGSTOP)  # so that it finds both at once and is busy with the first
+    # the agent then finds both at once, and is busy with the first
+    c.agents[0].kill(signal.SIGSTOP)
     slow.ask_declare(("big", F32, 16 << 20))
     t.wake()
     c.agents[0].kill(signal.SIGCONT)
@@ -143,7 +148,10 @@ def test_blocking_eventfd_does_not_stop_the_agent(cluster):
 
 
 def test_refused_declarations_take_nothing_from_other_users(cluster):
-    """Names of refused declarations come again in other shapes. Servers get none of them."""
+    """Tensors come again under the names of refused ones, in other shapes.
+
+    Servers get none of them.
+    """
     c = cluster(
         agents=1,
         servers=1,
@@ -184,7 +192,7 @@ def test_refused_declarations_take_nothing_from_other_users(cluster):
 
 
 def test_declarations_that_fill_the_servers_leave_room_for_others(cluster):
-    """All of them are legitimate: the agent has memory for each, and the quota of the user too."""
+    """Each declaration is valid: the agent has memory for it, and the user's quota allows it."""
     c = cluster(agents=1, servers=1, server_args=["--sums-memory", "64MiB"])
     c.open_to_all()
     greedy = [Raw(c.agents[0], BOB) for _ in range(2)]
@@ -263,7 +271,7 @@ def test_rank_that_one_process_opens_twice_is_refused_the_second_time(cluster):
 
 
 def rounds_while(t, is_over):
-    """Do rounds of one small tensor until is_over()."""
+    """Run rounds of one small tensor until is_over()."""
     assert t.declare(("small", F32, 10))[0][0] == 0
     n = 0
     while not is_over():
@@ -279,7 +287,7 @@ def test_large_memory_that_is_being_made_does_not_stop_other_jobs(cluster):
     assert large.job()[0] == small.job()[0] == 0
     large.ask_declare(
         ("w", F32, 64 << 20), ("x", F32, 1 << 20), ("nothing", F32, 0)
-    )  # at least 768 MiB
+    )  # takes at least 768 MiB
     assert rounds_while(small, lambda: select.select([large.sock], [], [], 0)[0]) > 5
     slots = large.declared()
     assert [s[0] for s in slots] == [0, 0, 22]
@@ -315,7 +323,8 @@ def test_workers_of_one_job_declare_large_tensors_at_the_same_time(cluster):
     c = cluster(agents=1, servers=1)
     trainers = [Raw(c.agents[0]) for _ in range(3)]
     for r, t in enumerate(trainers):
-        t.say_hello("j", r, 3, flags=2)  # distributed: with room for its sum
+        # flag DISTRIBUTED: the agent also needs room for the sum of the machine
+        t.say_hello("j", r, 3, flags=2)
         assert t.welcome()[0] == 0
     for t in trainers:
         assert t.job()[0] == 0
@@ -352,7 +361,7 @@ def test_trainers_that_vanish_while_their_memory_is_made_leave_nothing_behind(cl
     assert t.job()[0] == 0
     t.ask_declare(("w", F32, 64 << 20))
     wait_taken(t)
-    assert c.agents[0].stop() == 0  # in the middle of the allocation
+    assert c.agents[0].stop() == 0  # the agent is allocating the memory
 
 
 def test_rank_of_a_worker_that_died_before_it_had_joined_is_free_again(cluster):
@@ -388,7 +397,7 @@ def test_submission_into_a_failing_job_ends_with_its_code(cluster):
     for t in trainers:
         assert t.job()[0] == 0
         t.declare(("a", F32, 10), ("b", F32, 10))
-    c.scheduler.kill(signal.SIGSTOP)  # so that the job does not end at once
+    c.scheduler.kill(signal.SIGSTOP)  # the scheduler cannot end the job while it is stopped
     trainers[0].submit(0)
     trainers[0].submit(1)
     c.wait_for("they are taken", lambda: trainers[0].u32(128) == 2)
@@ -447,13 +456,16 @@ def test_thousands_of_tensors_declared_at_once_all_get_their_place(cluster):
 
 
 def footprint(daemon):
-    """Return descriptors (without server connections), mapped files and threads of an agent."""
+    """Return the descriptors, mapped files and threads of an agent.
+
+    Descriptors of connections to servers do not count.
+    """
     pid = daemon.process.pid
     with open(f"/proc/{pid}/maps", encoding="ascii") as f:
         maps = sum("memfd:" in line for line in f)
     fds = (
         len(os.listdir(f"/proc/{pid}/fd")) - 2 * daemon.status()["connections"]
-    )  # provider sockets has two for each connection
+    )  # provider sockets has two descriptors for each connection
     return fds, maps, len(os.listdir(f"/proc/{pid}/task"))
 
 
@@ -470,7 +482,7 @@ STEPS = [
 
 
 def crash(agent, n, step, peer):
-    """Take one trainer, or two, up to this step, and kill them."""
+    """Bring one trainer, or two, to this step, and kill them."""
     size = 1 if step in ("in a round", "finishing") else 2
     t = Raw(agent)
     trainers = [t]
@@ -526,7 +538,7 @@ def test_hundreds_of_trainers_that_vanish_leave_nothing_behind(cluster):
 
 
 def ring_nonsense(t, what, rng):
-    """Write garbage into the ring. Return whether its author is dropped for it."""
+    """Write garbage into the ring. Return whether the agent must drop the trainer for it."""
     if what == "unknown tensor":
         t.push(7)
     elif what == "unknown operation":
@@ -656,7 +668,7 @@ def test_agent_without_descriptors_refuses_and_does_not_spin(cluster):
     for t in [Raw(a) for _ in range(2)]:
         assert t.is_dropped()
     before = cpu_seconds(pid)
-    c.run("collectives", 1)  # alone it needs no agent and takes a moment
+    c.run("collectives", 1)  # a job of one worker needs no agent, and takes some time
     assert cpu_seconds(pid) - before < 0.1
     resource.prlimit(pid, resource.RLIMIT_NOFILE, (soft, hard))
     still_serves(c)

@@ -1,4 +1,4 @@
-"""The checks of the tree's design, names and prose find the faults that they are made for."""
+"""The checks of folders, names and prose find the faults that they are made for."""
 
 import re
 import shutil
@@ -13,7 +13,7 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 
 @pytest.fixture
 def tree(tmp_path):
-    """A copy of the product's sources and of the checks, for a test to damage."""
+    """Copy the product's sources and the checks into a folder, in which a test makes a fault."""
     for folder in ("common", "bps-agent", "bps-server", "bps-scheduler", "libbpsclient"):
         shutil.copytree(
             ROOT / folder, tmp_path / folder, ignore=shutil.ignore_patterns("*.csv", "__pycache__")
@@ -25,7 +25,7 @@ def tree(tmp_path):
 
 
 def check(tree, name):
-    """Run a check there. Return its exit status and its output."""
+    """Run a check in that folder. Return its exit status and its output."""
     done = subprocess.run(
         [sys.executable, f"tests/{name}"], cwd=tree, capture_output=True, text=True, timeout=60
     )
@@ -92,7 +92,7 @@ def test_a_name_that_exists_twice_is_found(tree):
 
 @pytest.fixture
 def prose(tmp_path):
-    """Check a file with that text. Return the exit status and the output."""
+    """Return a function that checks a file with a given text. It returns exit status and output."""
     (tmp_path / "tests").mkdir()
     shutil.copy(ROOT / "tests" / "prose.py", tmp_path / "tests" / "prose.py")
 

@@ -1,4 +1,4 @@
-"""The files of `make install`: units, settings files, the library's description."""
+"""Files that `make install` installs: units, settings files, the library's pkg-config file."""
 
 import os
 import re
@@ -9,11 +9,12 @@ from pathlib import Path
 import pytest
 from cluster import BUILD, ROOT
 
-pytestmark = pytest.mark.xdist_group("install")  # only one `make install` at a time
+pytestmark = pytest.mark.xdist_group("install")  # only one `make install` may run at a time
 
 PREFIX = "/opt/bps"
 DAEMONS = ("scheduler", "server", "agent")
-EXPOSURE = {"scheduler": 13, "server": 20, "agent": 23}  # tenths; 100 is the worst
+# highest exposure by systemd-analyze security, in tenths (100: no protection)
+EXPOSURE = {"scheduler": 13, "server": 20, "agent": 23}
 
 
 def make(*words):
@@ -45,7 +46,7 @@ def test_settings_file_names_every_setting_with_its_default(tree, tmp_path, role
     plain.touch()
     printed = run(program, "--config", str(plain), "--print-config").stdout
     settings = dict(re.findall(r"^([a-z-]+) = (.*?) ?; default$", printed, re.M))
-    settings.pop("ready-fd")  # for service managers, not in files
+    settings.pop("ready-fd")  # service managers set it on the command line, not in a file
     settings.pop("faults")  # for tests
     assert len(settings) > 8 and named == settings
     full = tmp_path / "full.conf"

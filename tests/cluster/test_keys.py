@@ -1,4 +1,4 @@
-"""A cluster with a key rejects peers without one, with another one, and with another identity's."""
+"""A cluster with a key rejects peers without a key, or with that of another cluster or identity."""
 
 import json
 import os
@@ -32,7 +32,7 @@ def members(c):
 def test_order_is_no_strangers_connection(master, listen):
     """bpsctl without flags finds a local scheduler.
 
-    It runs in a network namespace of its own, so that the default port is free.
+    The test runs in a network namespace, in which the default port is free.
     """
     if os.geteuid() != 0:
         pytest.skip("a network namespace needs root")

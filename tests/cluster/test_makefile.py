@@ -7,7 +7,7 @@ import pytest
 
 from cluster import ROOT
 
-# Targets that need no package beyond make, or that build with what is there.
+# Targets that need no package except make, or that work with the installed packages.
 WITHOUT = {"clean", "hooks", "install", "uninstall", "everything"}
 
 
@@ -29,7 +29,7 @@ LISTED = listed()
 
 @pytest.fixture(scope="module")
 def rules():
-    """{target: (its prerequisites, the first line of its recipe)}, as make has read them."""
+    """Return {target: (prerequisites, first line of the recipe)}, as make reads the Makefile."""
     database = make("-pnq", "help")
     found = re.findall(r"(?m)^([a-z0-9-]+):(.*)\n(?:#.*\n)*\t(.*)$", database)
     return {target: (needs.split(), line) for target, needs, line in found}

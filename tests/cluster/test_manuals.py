@@ -1,6 +1,6 @@
 """The manuals agree with the programs.
 
-Every call, code, setting and command has its entry, and the examples run.
+Every call, error code, setting and command has an entry, and the examples run.
 """
 
 import json
@@ -26,7 +26,7 @@ def section(text, title):
 
 
 def names_of(page):
-    """Return the names of the page's NAME section, as `man` finds them."""
+    """Return the names in the page's NAME section, under which `man` finds the page."""
     return re.findall(r"^\.Nm (\S+)", section(source(page), "NAME"), re.M)
 
 
@@ -111,7 +111,7 @@ def settings_of(program):
 
 
 def entries_of(role):
-    """Return the first lines of bps.conf(5)'s entries for this daemon."""
+    """Return {setting: first line of its entry} of bps.conf(5) for this daemon."""
     text = source("bps.conf.5")
     found = {}
     for title in re.findall(r"^\.Sh (SETTINGS OF .*)$", text, re.M):
@@ -229,7 +229,7 @@ def unescape(text):
 
 
 def examples(page):
-    """Return the whole programs among the literal displays of the page's EXAMPLES."""
+    """Return the complete programs in the page's section EXAMPLES."""
     blocks = re.findall(
         r"^\.Bd -literal.*?\n(.*?)^\.Ed", section(source(page), "EXAMPLES"), re.M | re.S
     )

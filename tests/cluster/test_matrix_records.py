@@ -1,4 +1,4 @@
-"""The records of the fault matrix: which passes count, what runs again, and the table."""
+"""Records of the fault matrix: which passes count, which cells run again, and the table."""
 
 import argparse
 import json
@@ -105,7 +105,7 @@ def test_table_says_at_which_commits_and_marks_what_is_over(records):
 
 
 class Node:
-    """The part of a pytest node that a cell uses."""
+    """A fake of the few parts of a pytest node that a cell uses."""
 
     nodeid = "t::x"
 

@@ -31,7 +31,7 @@ SUFFIX = re.compile(r"_(bucket|sum|count)$")
 
 
 def samples(text):
-    """Return {name: [(labels, value)]}."""
+    """Parse metrics. Return {name: [(labels, value)]}."""
     found = {}
     for line in text.splitlines():
         if line.startswith("#"):
@@ -63,7 +63,7 @@ def promtool(*args, text=None):
 
 @pytest.fixture
 def busy(cluster):
-    """A cluster whose daemons have every metric."""
+    """Return a cluster whose daemons have every metric."""
     c = cluster(agents=2, servers=2)
     c.start_job("rounds", 2, {"n_elems": 30000, "n_rounds": 100000}, job='we"ird \\job')
     c.wait_for(
@@ -83,7 +83,7 @@ def names(files):
     text = "".join(f.read_text() for f in files)
     return {SUFFIX.sub("", n) for n in re.findall(r"\b(?:bps|process)_[a-z_]+\b", text)} - {
         "bps_job"
-    }  # a label
+    }  # `le` is a label and no metric
 
 
 def test_every_daemon_has_what_all_have_and_what_it_measures(busy):

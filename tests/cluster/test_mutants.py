@@ -1,4 +1,4 @@
-"""The simulator's mutants still apply, and tests always run their first seeds."""
+"""Each mutant of the simulator still applies, and every run of the tests has its first seed."""
 
 import re
 import subprocess
@@ -12,7 +12,7 @@ SOURCE = re.compile(r"^--- a/(.*)$", re.M)
 
 
 def first_seeds():
-    """Return {mutant: first seed} from the table of the documentation."""
+    """Return {mutant: first seed that catches it} from the table in docs/reference/mutants.md."""
     rows = re.findall(
         r"^\| ([a-z-]+) \| .* \| ([\d,]+) \| [^|]+ \|$",
         (ROOT / "docs" / "reference" / "mutants.md").read_text(),
@@ -22,7 +22,7 @@ def first_seeds():
 
 
 def passed_seeds():
-    """Return {seed: what it found}."""
+    """Return {seed: [mutants or bugs that it found]} from tests/sim/seeds.txt."""
     lines = (ROOT / "tests" / "sim" / "seeds.txt").read_text().splitlines()
     pairs = [line.split(" ", 1) for line in lines if not line.startswith("#")]
     return {int(seed): [w.strip() for w in what.split(",")] for seed, what in pairs}
@@ -50,7 +50,7 @@ CAUGHT = "#!/bin/sh\necho 'seed 1 at 1.0 s: I3'\nexit 1\n"
 
 @pytest.fixture
 def run_mutants(tmp_path):
-    """A function that runs mutants.sh over programs that stand for the mutants."""
+    """Return a function that runs mutants.sh on scripts in place of the mutants' programs."""
 
     def run(**others):
         for path in PATCHES:

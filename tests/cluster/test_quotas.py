@@ -1,4 +1,4 @@
-"""Quotas of users and jobs on an agent: a user at the limit gets an error, and others go on."""
+"""Quotas of users and jobs on an agent: a user at a limit gets an error, others are served."""
 
 import pwd
 import select
@@ -11,7 +11,7 @@ import bps
 from rawclient import ANY_RANK, DEADLINE_S, F32, F64, TEXT, WHY, Raw
 
 ALICE, BOB = 1, 2  # users that exist on every Debian
-CONTROL = 320 + 16384 * (16 + 64)  # bytes of a trainer's control page
+CONTROL = 320 + 16384 * (16 + 64)  # bytes of the control page of one trainer
 NAME = pwd.getpwuid(ALICE).pw_name
 
 
@@ -22,7 +22,7 @@ def open_cluster(cluster, *agent_args, **kw):
 
 
 def worker(c, uid, job, rank=0, size=1):
-    """Return a raw worker of a running job."""
+    """Start a job with one raw worker. Return the worker."""
     t = Raw(c.agents[0], uid).open(job, rank, size)
     code, text, *_ = t.job()
     assert code == 0, text
@@ -30,7 +30,7 @@ def worker(c, uid, job, rank=0, size=1):
 
 
 def goes_on(c, uid, name="other"):
-    """Check that a job of that user gets all that it requests."""
+    """Check that another job of that user still gets all that it requests."""
     t = worker(c, uid, name)
     assert t.declare(("w", F32, 1000))[0][:2] == (0, "")
     t.submit(0)
@@ -47,7 +47,10 @@ def refusal(t):
 
 
 def account(c, scope, uid):
-    """Return the status of a user, or of a user's only job; "" when it has none."""
+    """Return the row of a user in the status of quotas, or of the user's only job.
+
+    Returns {} if there is none. scope: "user" or "job".
+    """
     for row in c.agents[0].status()["quotas"][scope]:
         if row["uid"] == uid:
             return row
@@ -99,9 +102,10 @@ def test_all_connections_together_are_limited(cluster):
 
 
 def test_descriptors_of_one_user_are_limited_and_another_user_goes_on(cluster):
-    c = open_cluster(cluster, "--user-descriptors", 8)  # three for a trainer
+    c = open_cluster(cluster, "--user-descriptors", 8)  # each trainer needs three
     t = worker(c, ALICE, "a")
-    assert t.declare(("w", F32, 1000))[0][0] == 0  # needs two arenas
+    # the tensor needs two arenas, each with a descriptor
+    assert t.declare(("w", F32, 1000))[0][0] == 0
     u = Raw(c.agents[0], ALICE)
     await_use(c, "descriptors", 8)
     assert account(c, "user", ALICE)["descriptors"]["limit"] == 8
@@ -117,7 +121,7 @@ def test_memory_of_one_user_is_limited_and_another_user_goes_on(cluster):
     c = open_cluster(cluster, "--memory", "64MiB", "--user-memory", "32MiB")
     one, two = worker(c, ALICE, "one"), worker(c, ALICE, "two")
     await_name(c)
-    assert one.declare(("w", F32, 1 << 20))[0][0] == 0  # 4 MiB, three times
+    assert one.declare(("w", F32, 1 << 20))[0][0] == 0  # three buffers of 4 MiB
     await_use(c, "memory", (12 << 20) + 2 * CONTROL)
     assert two.declare(("w", F32, 1 << 20))[0][0] == 0
     code, text, _ = two.declare(("x", F32, 1 << 20))[0]
@@ -157,7 +161,7 @@ def test_memory_of_one_job_is_limited_and_its_users_other_job_goes_on(cluster):
     )
     goes_on(c, ALICE)
     goes_on(c, BOB)
-    t.submit(0)  # existing tensors work, too
+    t.submit(0)  # tensors that exist still work
     assert t.wait_round(0, 1) == (0, 1)
 
 
@@ -208,7 +212,8 @@ def test_tensors_are_limited_and_another_user_goes_on(cluster, setting, jobs):
     code, text, _ = trainers[0].declare(("more", F32, 4))[0]
     assert code == -bps.EQUOTA and "has 16 of 16 tensors" in text and setting in text, text
     c.wait_for("it is counted", lambda: refused(c, setting[2:]) == 1)
-    assert trainers[0].declare(("t0", F32, 5))[0][0] == -bps.EMISMATCH  # the tensor that exists
+    # the worker disagrees about a tensor that the job has already
+    assert trainers[0].declare(("t0", F32, 5))[0][0] == -bps.EMISMATCH
     goes_on(c, BOB)
     for t in trainers:
         t.close()
@@ -257,10 +262,10 @@ def test_jobs_of_one_user_are_limited_in_the_cluster_and_another_user_goes_on(cl
     "setting, whose", [("job-share", "the job"), ("user-share", f"the user with uid {ALICE}")]
 )
 def test_memory_of_servers_is_shared_out_and_another_user_goes_on(cluster, setting, whose):
-    c = cluster(agents=1, servers=1, scheduler_args=[f"--{setting}", "1"])  # of 512 MiB
+    c = cluster(agents=1, servers=1, scheduler_args=[f"--{setting}", "1"])  # 1 percent of 512 MiB
     c.open_to_all()
     t = Raw(c.agents[0], ALICE)
-    t.say_hello("j", 0, 1, flags=2)  # distributed
+    t.say_hello("j", 0, 1, flags=2)  # flag DISTRIBUTED
     assert t.welcome()[0] == 0 and t.job()[0] == 0
     t.declare(("fits", F32, 1 << 20), ("too-much", F32, 1 << 19))
     t.submit(1)
@@ -297,7 +302,7 @@ def test_user_who_asks_too_often_is_slowed_and_another_user_is_not(cluster):
     goes_on(c, BOB)
     for i in range(10):
         assert u.declare((f"t{i}", F32, 4))[0][0] == 0
-    assert time.monotonic() - start < 2  # t needs (80 - 40) / 20 s
+    assert time.monotonic() - start < 2  # declarations beyond the rate are slowed: (80 - 40) / 20 s
     for _ in range(80):
         assert t.declared()[0][0] == 0
     assert time.monotonic() - start > 1.5

@@ -1,4 +1,4 @@
-"""SIGHUP: settings that a running daemon reads again from its files, and those that it refuses."""
+"""SIGHUP: a daemon reads settings from its files again, and refuses some of them."""
 
 import os
 import re
@@ -16,13 +16,13 @@ def conf(c, name, text):
 
 
 def reload(c, d):
-    """Send SIGHUP. Return the log up to the end of the reload."""
+    """Send SIGHUP. Return the log of the reload."""
     at = len(d.log.read_text())
     d.process.send_signal(signal.SIGHUP)
     c.wait_for(
         "the reload's end", lambda: re.search(r"reloaded: |cannot reload", d.log.read_text()[at:])
     )
-    return re.sub(r"(?m)^(<\d>)\S+Z ", r"\1", d.log.read_text()[at:])  # without time stamps
+    return re.sub(r"(?m)^(<\d>)\S+Z ", r"\1", d.log.read_text()[at:])  # remove the time stamps
 
 
 def test_reload_of_the_scheduler_changes_times_of_running_cluster(cluster):
@@ -109,7 +109,7 @@ def test_limits_of_a_running_agent_change(cluster):
     log = reload(c, c.agents[0])
     for line in ("max-trainers: 1 -> 2", "memory: 0 -> 1GiB", "window: 0 -> 1MiB", "changed=3"):
         assert line in log, log
-    assert "listen" not in log, log  # the command line sets it
+    assert "listen" not in log, log  # the command line sets it, so the file does not change it
     c.run("rounds", 2, {"n_elems": 1000, "n_rounds": 3})
 
 
@@ -126,7 +126,8 @@ def test_more_tensors_are_for_trainers_that_connect_then(cluster):
     reload(c, c.agents[0])
     started = c.start_job("rounds", 2, {"n_elems": 100, "n_rounds": 2, "n_tensors": 21})
     assert all(w.process.wait(60) != 0 for w in started)
-    said = [w.text() for w in started]  # the second may be told of the loss of the first
+    # the second worker may get the error that the first has left
+    said = [w.text() for w in started]
     assert any("has declared 20 of 20 tensors" in text for text in said), said
 
 

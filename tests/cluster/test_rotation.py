@@ -1,4 +1,4 @@
-"""Keys that change while jobs run, and keys that are lost."""
+"""Keys that are rotated while jobs run, and keys that are revoked."""
 
 import json
 import shutil
@@ -14,7 +14,7 @@ MEMBERS = ("server:s0", "server:s1", "agent:a0", "agent:a1")
 
 @pytest.fixture
 def keyed(cluster, master):
-    """Two servers and two agents, each with its own key."""
+    """Return a cluster of two servers and two agents, each with its own key."""
     c = cluster(agents=0, servers=0, scheduler_args=["--key-file", master])
     c.master = master
     for i in range(2):
@@ -46,7 +46,10 @@ def give_new_key(c, who):
 
 
 def long_job(c, seconds=30):
-    """Run a job that checks every sum, until its stop file appears."""
+    """Run a job that checks every sum until its stop file appears.
+
+    Return workers, Progress, stop file.
+    """
     stop = c.dir / "stop"
     args = {"n_elems": 50000, "stop": str(stop), "seconds": seconds}
     return *c.start_running("rounds_until", 4, args, after=3), stop
@@ -88,7 +91,7 @@ def test_new_key_that_the_scheduler_does_not_know_yet_harms_nobody(keyed, tmp_pa
     workers, progress, stop = long_job(c)
     other = new_key(tmp_path / "other.key", "key", "new")
     for who in MEMBERS:
-        derived(other, who)  # beside the master key: in place of the right one
+        derived(other, who)  # written beside the master key, where it replaces the valid key
         daemon(c, who).kill(signal.SIGHUP)
         c.wait_for(
             "the key is refused",
@@ -126,7 +129,7 @@ def test_revoked_server_is_out_and_the_job_goes_on(keyed):
     progress.goes_on()
     assert "server:s1#" in key(c, "status")
     assert "is revoked" in key(c, "derive", "server:s1", status=2)
-    # With the next key the member may return.
+    # A revoked member may return with the key of the next rotation.
     key(c, "rotate")
     give_new_key(c, "server:s1")
     c.wait_for("s1 is back", lambda: key_users(c)["current"] == 1)
@@ -146,7 +149,7 @@ def test_revoked_agent_loses_its_data_connections(keyed):
     c.wait_for("both agents are connected", lambda: data_connections(c) >= 2)
     before = data_connections(c)
     key(c, "revoke", "agent:a1")
-    for told in c.finish(workers[:2]):  # workers of a1 receive nothing from the scheduler any more
+    for told in c.finish(workers[:2]):  # workers of a1 cannot get the message, since a1 is cut off
         assert told["code"] == bps.EAGENT_LOST, told
     c.wait_for("its connections are closed", lambda: data_connections(c) <= before // 2)
 

@@ -1,4 +1,4 @@
-"""Agents and servers of one host share memory: exact sums, faults, fallback to the network."""
+"""Agents and servers of one host share memory: exact sums, faults, and fallback to the network."""
 
 import os
 import re
@@ -24,7 +24,7 @@ def same_host(d):
 
 
 def sums(d):
-    """Return the bytes that reached a daemon through memory and over the network."""
+    """Return the bytes that a daemon received through shared memory and over the network."""
     s = d.status()
     return s["same_host"]["received_bytes"], s["received_bytes"]
 
@@ -116,7 +116,7 @@ def test_agent_that_is_refused_says_so_and_goes_through_the_network(cluster, mee
     c = cluster(agents=2, servers=1, agent_args=at(fake), server_args=at(real))
     names = [p.name for p in real.iterdir()]
     assert len(names) == 2
-    for name in names:  # left by a dead process
+    for name in names:  # sockets that a dead process has left
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as s:
             s.bind(str(fake / name))
             s.listen()
@@ -168,7 +168,7 @@ def test_killed_server_costs_no_round(cluster, meeting):
 def test_killed_agent_leaves_no_wrong_sum_and_the_server_goes_on(cluster, meeting):
     c = cluster(agents=2, servers=1, agent_args=at(meeting), server_args=at(meeting))
     started, _ = c.start_running("rounds", 2, {"n_elems": 2000000, "n_rounds": 20000})
-    c.agents[1].kill()  # during the server's read of its memory
+    c.agents[1].kill()  # the server may be reading its memory
     c.wait_for("it is noticed", lambda: same_host(c.servers[0])["connections"] == 2)
     c.agents[1].start()
     c.wait_for("it is back", lambda: c.agents[1].status()["scheduler_up"])
@@ -193,7 +193,8 @@ def test_input_that_is_written_after_the_agents_loss_is_in_no_sum(cluster, meeti
 
 def test_agent_that_dies_and_comes_back_costs_no_round(cluster, meeting):
     c = kept_cluster(cluster, args=at(meeting), server_args=at(meeting))
-    job = Job(c, 6)  # three on each machine: servers borrow the local sums
+    # three workers per machine, so the server reads local sums in the agents' memory
+    job = Job(c, 6)
     for _ in range(4):
         job.goes_on(5)
         c.agents[0].die(signal.SIGKILL)
@@ -236,7 +237,7 @@ def test_strangers_at_the_socket_get_nothing_and_hold_up_nobody(cluster, meeting
             s.settimeout(5)
             s.connect(str(path))
             if junk:
-                assert len(s.recv(100)) == 16  # the challenge of the server
+                assert len(s.recv(100)) == 16  # the server's challenge
                 s.send(junk)
                 assert s.recv(100) == b""
             held.append(s)
@@ -245,7 +246,7 @@ def test_strangers_at_the_socket_get_nothing_and_hold_up_nobody(cluster, meeting
     metrics = c.servers[0].get("/metrics")
     assert int(re.search(r"^bps_same_host_refused_total (\d+)", metrics, re.M)[1]) >= 4
     until = time.monotonic() + 10
-    for s in held:  # including the silent ones
+    for s in held:  # even the silent ones must be closed
         s.settimeout(max(0.1, until - time.monotonic()))
         while s.recv(100):
             pass

@@ -1,4 +1,4 @@
-"""The daemons' messages to the service manager."""
+"""The messages of daemons to their service manager."""
 
 import os
 import socket
@@ -76,7 +76,7 @@ def test_agent_takes_the_socket_of_the_service_manager(cluster):
     listener.bind(str(path))
     listener.listen(64)
     a.socket = path
-    # An early client waits in the queue until the agent starts.
+    # A client that connects early waits in the socket's queue until the agent starts.
     early = c.start_job("collectives", 2)
     a.listen_fds = [listener.fileno()]
     a.start()

@@ -1,6 +1,7 @@
 """Failed starts: the error on stderr, and the exit status for the service manager.
 
-64: the command line is wrong. 78: something has to be changed first. 75: a later start may succeed.
+64: the command line is wrong. 78: an operator must change something first. 75: a later start may
+succeed.
 """
 
 import ctypes
@@ -16,12 +17,12 @@ import pytest
 import control
 from cluster import BUILD, DEADLINE_S, IS_ASAN
 
-CANNOT_MOUNT = 111  # exit status of a child that could not start its program
+CANNOT_MOUNT = 111  # exit status of a child process that could not mount
 DAEMONS = ["bps-scheduler", "bps-server", "bps-agent"]
 
 
 class Place:
-    """A folder, and daemons that are expected to end by themselves."""
+    """A folder, and functions that run daemons in it. The daemons are expected to fail."""
 
     def __init__(self, path):
         self.path = path
@@ -29,7 +30,7 @@ class Place:
         self.env = {k: v for k, v in os.environ.items() if not k.startswith(drop)}
 
     def args(self, program, *more):
-        """Return flags with which the program would serve. Later flags win."""
+        """Return flags with which the program would start. Flags in `more` override them."""
         own = {
             "bps-scheduler": ["--listen", "127.0.0.1:0"],
             "bps-server": ["--listen", "127.0.0.100:0", "--name", f"s{os.getpid()}"],
@@ -56,7 +57,10 @@ class Place:
         )
 
     def refuses(self, status, words, program, *more, **kw):
-        """Check that it ends with that status and a last line that is an error with these words."""
+        """Check that the program ends with that status.
+
+        Its last line must be an error with these words.
+        """
         p = self.run(program, *more, **kw)
         last = (p.stderr.strip().splitlines() or [""])[-1]
         assert p.returncode == status, (p.returncode, p.stderr)
@@ -416,8 +420,10 @@ def test_state_folder_of_another_scheduler_ends_with_75(cluster, place):
 
 
 def own_mounts(mount_all):
-    """For preexec_fn: enter a mount namespace, in which mount_all(mount) mounts. False: not
-    possible."""
+    """Return a function for preexec_fn that enters a mount namespace and calls mount_all(mount).
+
+    When that fails, the child ends with CANNOT_MOUNT.
+    """
     libc = ctypes.CDLL(None, use_errno=True)
     CLONE_NEWNS, MS_REC, MS_PRIVATE = 0x20000, 0x4000, 1 << 18
 
@@ -433,7 +439,7 @@ def own_mounts(mount_all):
 
 
 def full_tmpfs(path, bytes_):
-    """For preexec_fn: mount a full, tiny file system at path."""
+    """Return a function for preexec_fn that mounts a small file system at path and fills it."""
 
     def mount_all(mount):
         if not mount(b"tmpfs", path, b"tmpfs", 0, f"size={bytes_}".encode()):
@@ -465,7 +471,7 @@ def test_full_disk_at_the_start_ends_with_75_and_names_the_file(place):
 
 
 def test_read_only_disk_at_the_start_ends_with_75(place):
-    """The disk may be writable at the next start, so the service manager has to retry."""
+    """The disk may be writable later, so the service manager has to start the daemon again."""
     if os.geteuid() != 0:
         pytest.skip("mounting needs root")
     state = place.path / "state"
@@ -479,7 +485,7 @@ def test_read_only_disk_at_the_start_ends_with_75(place):
 
 
 def libfabric():
-    """Return where the dynamic linker finds libfabric, or None."""
+    """Return the path under which the dynamic linker finds libfabric, or None."""
     lines = subprocess.run(
         ["ldconfig", "-p"], capture_output=True, text=True, check=True
     ).stdout.splitlines()
@@ -494,7 +500,7 @@ def test_only_who_uses_libfabric_misses_it(place, program):
         pytest.skip("hides the library by a mount")
     hide = own_mounts(
         lambda mount: mount(b"/dev/null", os.path.realpath(libfabric()), None, 0x1000, None)
-    )  # MS_BIND
+    )  # 0x1000 is MS_BIND
     words = ["libfabric cannot be opened", "package libfabric1"]
     place.refuses(78, words, program, "--provider", "verbs", preexec_fn=hide)
     with place.start(program, "--scheduler", "127.0.0.1:1", preexec_fn=hide) as d:
@@ -573,7 +579,7 @@ def signals_of(pid, field):
 def test_stop_in_the_first_moments_is_a_clean_end(place, program, sig):
     p = place.start(program)
     bit = 1 << (sig - 1)
-    # Wait until a handler is installed. Before that the signal just ends the process.
+    # Wait until the program handles the signal. Before that, the signal just kills the process.
     while (
         not (signals_of(p.pid, "SigBlk") | signals_of(p.pid, "SigCgt")) & bit and p.poll() is None
     ):
@@ -630,7 +636,7 @@ def test_names_of_strangers_write_no_lines_of_their_own(cluster):
 @pytest.mark.parametrize("code, status", [(10014, 78), (10017, 75), (10012, 75)])
 @pytest.mark.parametrize("program", ["bps-server", "bps-agent"])
 def test_refused_member_ends_with_the_reason_of_the_scheduler(place, program, code, status):
-    """10014: another protocol version, which no later start changes."""
+    """The code 10014 means another protocol version, which a later start does not change."""
     listener_, port = listener()
     listener_.settimeout(DEADLINE_S)
     p = place.start(program, "--scheduler", f"127.0.0.1:{port}")
@@ -681,7 +687,7 @@ def test_member_with_the_wrong_key_says_so_and_goes_on_trying(cluster):
 
 
 def private_journal(folder):
-    """For preexec_fn: make folder /run/systemd/journal."""
+    """Return a function for preexec_fn that makes the folder appear as /run/systemd/journal."""
     MS_BIND = 0x1000
 
     def mount_all(mount):
@@ -721,14 +727,14 @@ def test_journal_gets_lines_with_fields(place):
     ), start
     assert start["SYSLOG_IDENTIFIER"] == "bps-scheduler" and start["BPS_PID"] == str(p.pid), start
     assert start["MESSAGE_ID"] == "b096ad5a5e794e7c8b0c08bdba811ecc", start
-    # without --state-dir
+    # the warning that there is no --state-dir
     assert lines[1]["PRIORITY"] == "4" and "MESSAGE_ID" not in lines[1], lines
     assert os.read(r, 4096) == b"", "what the journal has is not said twice"
     os.close(r)
 
 
 def test_journal_gets_last_words_by_the_stream_that_names_the_unit(place):
-    """systemd cannot assign a datagram to the unit when its process has ended."""
+    """systemd finds the unit of a stream, but not that of a datagram whose process has ended."""
     if os.geteuid() != 0:
         pytest.skip("mounting needs root")
     folder = place.path / "journal"

@@ -1,4 +1,4 @@
-"""In a job's steady state data threads allocate nothing, map nothing and never page-fault."""
+"""While a job is in its steady state, data threads do not allocate, map memory or page-fault."""
 
 import ctypes
 import mmap
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.skipif(IS_ASAN, reason="the sanitizer has an allocator 
 
 
 class Counts:
-    """Counters of a daemon's data threads: allocator calls, mappings, page faults."""
+    """Counters of a daemon's data threads: allocator calls, mappings and page faults."""
 
     def __init__(self, daemon, path):
         with open(path, "r+b") as f:
@@ -36,7 +36,10 @@ class Counts:
 
 @pytest.fixture
 def counted(tmp_path):
-    """Cluster(...) whose daemons count. The result has each daemon's file by name."""
+    """Return a function that makes a Cluster whose daemons are preloaded with count_allocs.c.
+
+    Its second result has the file of counters of each daemon, by name.
+    """
     library = tmp_path / "count_allocs.so"
     subprocess.run(
         ["gcc", "-O1", "-shared", "-fPIC", "-fno-builtin", "-o", library, HERE / "count_allocs.c"],
@@ -76,12 +79,13 @@ def test_data_threads_allocate_map_and_fault_on_nothing_in_a_round(counted, meet
     args = {"n_elems": n_elems, "stop": str(stop), "seconds": 60}
     started, progress = c.start_running(
         "rounds_until", 2, args, after=100
-    )  # the first rounds fill pools
+    )  # allocations of the first rounds, which fill pools, do not count
     counts = [Counts(d, files[d.name]) for d in [*c.agents, *c.servers]]
     assert all(x.read()["allocations"] > 0 for x in counts), "the counters do not count"
-    # Buffers are touched for the first time one by one, so the first windows may have faults. Each
-    # daemon must have a window of many rounds without any. libfabric's queue of 16384 completions
-    # takes too long for that.
+    # Buffers are touched for the first time one by one, so the first windows may have page faults.
+    # Each daemon must have one window of many rounds without any. Over the network that takes too
+    # long: libfabric's queue of 16384 completions is touched slowly. There, some page faults are
+    # allowed.
     most = {"allocations": 0, "mappings": 0, "page faults": ROUNDS // 2 if path == "network" else 0}
     seen = {x.name: [] for x in counts}
     for _ in range(WINDOWS):

@@ -1,4 +1,4 @@
-"""Job tokens: only a worker with the token joins the job, whatever its user id."""
+"""Job tokens: only a worker with the job's token joins the job, whatever its user id is."""
 
 import secrets
 import signal
@@ -17,7 +17,7 @@ def two_agents(cluster):
 
 
 def start(c, rank, uid, token, function="collectives", job="shared", args=None, **env):
-    """Start one of two workers of the job, on the agent of its rank."""
+    """Start one of the job's two workers, on the agent with the number of its rank."""
     full = dict(env, BPS_RANK=str(rank), BPS_SIZE="2")
     if token:
         full["BPS_JOB_TOKEN"] = token
@@ -63,7 +63,7 @@ def test_workers_of_one_user_need_no_token(cluster):
 
 
 def refused(c, rank, uid, token):
-    """Return the sentence with which that worker is refused."""
+    """Start a worker that must be refused. Return the sentence of its error."""
     w = start(c, rank, uid, token, "error", args={"what": "nothing"}, BPS_OPEN_TIMEOUT="20s")
     [r] = c.finish(w)
     assert r["code"] == bps.EAUTH and r["seconds"] < 15, r
@@ -125,7 +125,7 @@ def test_worker_is_not_put_into_the_job_of_another_user_who_has_left(cluster):
     far = Raw(c.agents[1], uid=ALICE).open("shared", 1, 2)
     c.wait_for("Alice has joined", lambda: len(c.scheduler.status()["jobs"]) == 2)
     c.scheduler.kill(signal.SIGSTOP)
-    near = Raw(c.agents[0], uid=ALICE).open("shared", 0, 2)  # completes her job
+    near = Raw(c.agents[0], uid=ALICE).open("shared", 0, 2)  # with this worker the job is complete
     near.close()
     c.wait_for("she has left", lambda: c.agents[0].status()["trainers"] == 1)
     c.scheduler.kill(signal.SIGCONT)

@@ -1,4 +1,4 @@
-"""bpsctl agent HOST --topology: an agent's view of its GPUs, from folders in the form of sysfs."""
+"""bpsctl agent HOST --topology: an agent's view of its GPUs, read from fake sysfs folders."""
 
 import json
 import os
@@ -12,7 +12,7 @@ LINES = {p.stem: p.read_text().splitlines() for p in (ROOT / "tests" / "topologi
 
 
 def make(root, name):
-    """Make the machine of that name below root. Return the rule that its description expects."""
+    """Make the machine of that name below root. Return the route that its description expects."""
     links = root / "bus" / "pci" / "devices"
     links.mkdir(parents=True)
     expect = None
@@ -34,7 +34,7 @@ def make(root, name):
 
 
 def fakes(name):
-    """Return settings of the fake driver for that machine's GPUs, from its description."""
+    """Return settings of the fake driver for the GPUs in that machine's description."""
     reports = [line.split() for line in LINES[name] if line.startswith("report ")]
     if not reports:
         return {}
@@ -108,7 +108,7 @@ def test_the_executor_tells_what_only_the_driver_knows(cluster, tmp_path):
     c = cluster(agents=0, servers=1)
     make(
         tmp_path / "m", "two-switches-both"
-    )  # its first four GPUs have the addresses of the fake driver's
+    )  # four GPUs of this machine have the addresses of the fake driver's GPUs
     c.env.update(LD_LIBRARY_PATH=str(FAKE), FAKE_CUDA_GPUS="4", FAKE_CUDA_LINKS="nvlink")
     c.add_agent(0, "--sysfs", tmp_path / "m")
     c.wait_for("the executor has answered", lambda: "from executor" in ask(c, 0).stdout)

@@ -1,4 +1,4 @@
-"""Network cards of unequal, unconfigured speed: they are measured, and shares follow."""
+"""Network cards of different speeds that no setting names: they are measured, and shares follow."""
 
 import json
 import os
@@ -22,7 +22,10 @@ MBIT, SLOW_MBIT = 200, 100
 
 @pytest.fixture(scope="module")
 def hosts():
-    """1: the scheduler; 2 and 3: servers, the second with the slow card; 4 and 5: agents."""
+    """Yield a lab of five hosts.
+
+    Host 1 has the scheduler, 2 and 3 have servers (3 has the slow card), 4 and 5 have agents.
+    """
     with Lab(5) as lab:
         for host in range(1, 6):
             lab.rate(host, f"{SLOW_MBIT if host == 3 else MBIT}mbit")
@@ -69,10 +72,11 @@ def test_server_with_a_slow_card_gets_less_once_its_speed_is_measured(cluster):
         nic = json.loads(s.get("/status"))["nic"]
         assert nic["name"] == "eth0" and nic["told_mbps"] == 0 and nic["measured_mbps"] > 0, nic
     assert " meas." in c.bpsctl("servers").stdout
-    later = c.steady(n_elems=500000).wait_rounds(1)  # placed this way from the start
+    # a new job is placed by the measured speeds from its start
+    later = c.steady(n_elems=500000).wait_rounds(1)
     later.stop()
     job.wait_rounds(3).stop()
-    assert 0.25 <= share_of_slow(c) < 0.4 or not share_of_slow(c)  # no job is left to be placed
+    assert 0.25 <= share_of_slow(c) < 0.4 or not share_of_slow(c)  # 0 when no job is left
 
 
 @pytest.mark.alone

@@ -1,4 +1,4 @@
-"""Functions of worker processes. Each runs once per worker and returns a value for json."""
+"""Functions of worker processes. Each runs once per worker. Its return value is written as JSON."""
 
 import hashlib
 import os
@@ -18,7 +18,10 @@ def digest(array):
 
 
 def matrix(dtypes, ops, sizes, rounds=1, deterministic=None, part_bytes=0, seed=1):
-    """Run every dtype x op x size, all in flight at once. Check each result and return digests."""
+    """Run every combination of dtype, operation and size, all in flight at the same time.
+
+    Each result is checked. Returns digests of the results.
+    """
     digests = {}
     with bps.open(deterministic=deterministic, part_bytes=part_bytes) as job:
         for dtype in dtypes:
@@ -48,7 +51,7 @@ def rounds(
     timeout=None,
     progress=None,
 ):
-    """Run many rounds of exact integer sums. Return the duration of the longest round."""
+    """Run many rounds of exact integer sums. Returns the duration of the longest round."""
     longest = 0.0
     with bps.open(timeout=timeout) as job:
         tensors = job.declare_group([(f"t{i}", dtype, n_elems) for i in range(n_tensors)])
@@ -72,11 +75,11 @@ def rounds(
 
 
 def averages(n_elems, n_rounds=None, stop=None, progress=None, victim=None, at=None, **options):
-    """Run rounds of integers of full range: two averages, then a sum, and so on.
+    """Run rounds of integers over their full range: two averages, then a sum, and so on.
 
-    Ends after n_rounds, or in the round that finds the file `stop` at any rank. With options each
-    element may be without one worker. In round `at` the victim kills itself. Returns digests of
-    the outputs.
+    The job ends after n_rounds, or in the round in which a rank finds the file `stop`. If options
+    are given, the contribution of one worker may be missing in an element. In round `at` rank
+    `victim` kills itself. Returns digests of the outputs.
     """
     digests, job, r, over = [], bps.open(**options), 0, False
     tensors = job.declare_group([(d, d, n_elems) for d in ref.INT])
@@ -116,7 +119,7 @@ def averages(n_elems, n_rounds=None, stop=None, progress=None, victim=None, at=N
 
 
 def averages_after_resume(n_elems):
-    """Average in a job that is suspended and resumed between its rounds."""
+    """Check averages in a job that is suspended and resumed between some of its rounds."""
     with bps.open() as job:
         t = job.declare("t", "u8", n_elems)
         size, rank = job.size, job.rank
@@ -136,7 +139,7 @@ def averages_after_resume(n_elems):
 
 
 def average_against_sum():
-    """Rank 0 averages what the others sum. Returns the code and the sentence."""
+    """Let rank 0 average a tensor that the others sum. Returns the error's code and sentence."""
     with bps.open(timeout=20) as job:
         t = job.declare("w", "u8", 10)
         t.push_pull(bps.AVG if job.rank == 0 else bps.SUM)
@@ -149,7 +152,10 @@ def average_against_sum():
 
 
 def average_of_two_types():
-    """Rank 0 declares u8, the others i8, and all average. Returns the code and the sentence."""
+    """Declare a tensor as u8 at rank 0 and as i8 at the others, and average it.
+
+    Returns the error's code and sentence.
+    """
     with bps.open(timeout=20) as job:
         try:
             t = job.declare("w", "u8" if job.rank == 0 else "i8", 10)
@@ -162,7 +168,10 @@ def average_of_two_types():
 
 
 def first_of_several(done, n=8):
-    """Rank 1 submits the last tensor when rank 0 has all others. Returns the order at rank 0."""
+    """Submit the last tensor at rank 1 only when rank 0 has the sums of all others.
+
+    Returns the order in which rank 0 got the sums.
+    """
     with bps.open() as job:
         tensors = job.declare_group([(f"t{i}", "i64", 1000 * (n - i)) for i in range(n)])
         for t in tensors:
@@ -183,7 +192,10 @@ def first_of_several(done, n=8):
 
 
 def rounds_until(n_elems, stop, progress, seconds):
-    """Run rounds and compare every sum until the file `stop` appears. All ranks leave together."""
+    """Run rounds and check every sum until the file `stop` appears.
+
+    All ranks end in the same round.
+    """
     with bps.open() as job:
         data, votes = job.declare("data", "i64", n_elems), job.declare("votes", "i64", 1)
         end = time.monotonic() + seconds
@@ -208,9 +220,9 @@ def rounds_until(n_elems, stop, progress, seconds):
 
 
 def rounds_while(n_elems, n_tensors, stop, progress):
-    """Run rounds of exact integer sums until the ranks agree that the file stop exists.
+    """Run rounds of exact integer sums until the ranks agree that the file `stop` exists.
 
-    Returns how many there were, and the longest and the median duration in seconds.
+    Returns the number of rounds, and the longest and the median duration in seconds.
     """
     times = []
     with bps.open() as job:
@@ -236,9 +248,9 @@ def rounds_while(n_elems, n_tensors, stop, progress):
 
 
 def stranded(go, told, n_elems=1000):
-    """Run a round without servers. Return the text of the error.
+    """Run a round while servers exist, and one while there are none.
 
-    The wait ends with it, and is repeated until the sum is there.
+    Each wait ends with an error, and is repeated until the sum is there. Returns the error's text.
     """
     text = ""
     with bps.open() as job:
@@ -277,12 +289,13 @@ def steady(
     hungry_rank=None,
     lost_rank=None,
 ):
-    """Run rounds and compare every sum until the file `stop` appears, or the job fails.
+    """Run rounds and check every sum until the file `stop` appears, or until the job fails.
 
-    All ranks leave in the same round. Returns how it ended, when (CLOCK_MONOTONIC), and the
+    All ranks end in the same round. Returns how the job ended, when (CLOCK_MONOTONIC), and the
     duration of the longest round. Each rank writes the number of its last round to progress-RANK.
-    faults: {rank: BPS_FAULTS}. slow_rank pauses ten times longer. hungry_rank takes memory without
-    end once the file stop.eat exists. A sum may lack lost_rank, and lacks it from then on.
+    faults: {rank: BPS_FAULTS}. Rank slow_rank pauses ten times longer. Rank hungry_rank allocates
+    memory without limit once the file stop.eat exists. From some round on, sums may lack the
+    contribution of lost_rank.
     """
     rank = os.environ["BPS_RANK"]
     if faults and rank in faults:
@@ -309,11 +322,11 @@ def steady(
                 job.push_pull([*data, votes])
                 job.wait([*data, votes], timeout)
                 took = time.monotonic() - start
-                if r > 1 and took > longest:  # the first round places partitions
+                if r > 1 and took > longest:  # the first round is slow, since it places partitions
                     longest, longest_at = took, start
                 for i, t in enumerate(data):
                     want = base * ranks + size * r * (i + 1)
-                    if lost_rank is not None:  # each partition separately
+                    if lost_rank is not None:  # partitions may lose the rank in different rounds
                         without = want - base * (lost_rank + 1) - r * (i + 1)
                         want = np.where(t.output == without, without, want)
                     assert np.array_equal(t.output, want), f"WRONG SUM: round {r} tensor {i}"
@@ -340,7 +353,7 @@ def steady(
 
 
 def limits(n_elems):
-    """Exceed a limit of the process by a declaration. Existing tensors and later ones work."""
+    """Declare a tensor that exceeds a limit of the process. Other tensors must still work."""
     said = {}
     with bps.open() as job:
         small = job.declare("small", "i64", 100)
@@ -351,7 +364,7 @@ def limits(n_elems):
             assert (tensor.wait() == 2 * round_ + 1).all()
 
         goes_on(small, 1)
-        job.barrier()  # declares its tensor, too
+        job.barrier()  # declares the barrier's tensor before the limit is set
         for round_, which in enumerate((resource.RLIMIT_NOFILE, resource.RLIMIT_AS), 2):
             before = resource.getrlimit(which)
             if job.rank == 0:
@@ -373,8 +386,8 @@ def limits(n_elems):
 
 
 def open_limited(n_free):
-    """Join with n_free descriptors, which are too few. Return the error."""
-    bps._job.lib.bps_version()  # loads the library
+    """Open a job with only n_free descriptors, which are too few. Returns the error."""
+    bps._job.lib.bps_version()  # loads the library before the limit is set
     fds = [os.open("/dev/null", os.O_RDONLY) for _ in range(n_free + 1)]
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (fds[-1], before[1]))
@@ -390,7 +403,10 @@ def open_limited(n_free):
 
 
 def timed_rounds(n_elems, stop, trace, pause=0.001):
-    """Run rounds with pauses until the file `stop` appears. Rank 0 traces start and end of each."""
+    """Run rounds with pauses until the file `stop` appears.
+
+    Rank 0 writes the start and end of each round to `trace`.
+    """
     n, over = 0, False
     with (
         bps.open() as job,
@@ -412,10 +428,10 @@ def timed_rounds(n_elems, stop, trace, pause=0.001):
 
 
 def opposite_orders(n_elems, n_tensors):
-    """Let even and odd ranks start with different halves of the tensors.
+    """Submit one half of the tensors at even ranks and the other half at odd ranks.
 
-    They meet at a barrier before they submit the rest. Returns the longest time from the first
-    submission to the barrier's end.
+    All meet at a barrier before they submit the other half. Returns the longest time from the first
+    submission to the end of the barrier.
     """
     longest = 0.0
     with bps.open() as job:
@@ -428,7 +444,7 @@ def opposite_orders(n_elems, n_tensors):
             start = time.monotonic()
             job.push_pull(halves[job.rank % 2])
             job.barrier()
-            if r > 0:  # by then every server has the tensors
+            if r > 0:  # not in round 0, in which servers first get the tensors
                 longest = max(longest, time.monotonic() - start)
             job.push_pull(halves[1 - job.rank % 2])
             for i, t in enumerate(tensors):
@@ -454,7 +470,10 @@ def collectives():
 
 
 def traffic(n_elems, n_rounds):
-    """Return the bytes that the agent has sent and received for n_rounds of an f32 tensor."""
+    """Run n_rounds of an f32 tensor.
+
+    Returns the bytes that the agent has sent and received for them.
+    """
     with bps.open() as job:
         t = job.declare("w", "f32", n_elems)
         t.push_pull()
@@ -469,9 +488,9 @@ def traffic(n_elems, n_rounds):
 
 
 def error(what, linger=0.0, **kw):
-    """Do something that must fail. Return the code and the sentence.
+    """Run a function of Errors, which must fail. Returns the error's code and sentence.
 
-    linger: stay for this time before leaving, which ends the job for the others.
+    linger: seconds for which the worker stays before it leaves, which ends the job for the others.
     """
     start = time.monotonic()
     job = None
@@ -539,7 +558,7 @@ class Errors:
 
     @staticmethod
     def killed_with_a_child(job, victim):
-        """Kill the victim while its forked child holds its socket open."""
+        """Kill the victim while a forked child still has its socket open."""
         if job.rank == victim:
             if os.fork() == 0:
                 time.sleep(60)
@@ -580,7 +599,10 @@ def idle(seconds, ready):
 
 
 def huge(n_elems):
-    """Sum one tensor of n_elems i8 through a server. It is checked in pieces, to save memory."""
+    """Sum one tensor of n_elems i8 through a server.
+
+    It is filled and checked in pieces to save memory.
+    """
     piece = 1 << 26
     pattern = np.random.default_rng(5).integers(
         -128, 127, piece + 251, dtype=np.int8, endpoint=True
@@ -614,7 +636,7 @@ def many(n_tensors, chunk):
 
 
 def hold(n, what):
-    """Declare n small tensors and stay until the job is ended."""
+    """Declare n small tensors and wait until the job is ended."""
     with bps.open() as job:
         job.declare_group([(f"{what}{i}", "i32", 5) for i in range(n)])
         while True:
@@ -622,7 +644,7 @@ def hold(n, what):
 
 
 def many_tensors(n):
-    """Declare n small tensors, submit them and wait for them, in one call each."""
+    """Declare n small tensors in one call, and submit and wait for all of them in one call each."""
     start = time.monotonic()
     with bps.open() as job:
         tensors = job.declare_group([(f"t{i}", "i32", 5) for i in range(n)])
@@ -637,7 +659,7 @@ def many_tensors(n):
 
 
 def slow_while(n_elems, slow_rank, flag, pause):
-    """Run rounds without end. One rank is slow while a file exists."""
+    """Run rounds without end. While the file `flag` exists, slow_rank pauses longer."""
     with bps.open() as job:
         t = job.declare("w", "f32", n_elems)
         while True:
@@ -648,7 +670,10 @@ def slow_while(n_elems, slow_rank, flag, pause):
 
 
 def members_behind(out, r):
-    """Return the ranks behind each element of elastic_input, one bit each. Check their sum."""
+    """Return for each element the ranks whose contributions are in the sum, one bit each.
+
+    The inputs are those of `elastic`. The rest of each element's value is checked.
+    """
     masks = out & 0xFFFF
     counts = sum(masks >> i & 1 for i in range(16))
     assert np.array_equal(out >> 16, counts * r), f"round {r}"
@@ -668,9 +693,9 @@ def elastic(
 ):
     """Run rounds of a job whose members may change.
 
-    In round `at` rank `victim` kills itself during its submissions. Returns for each round the
-    digest of its sums, the ranks behind them (one mask per set of ranks that some partition has),
-    and the time from its submission.
+    In round `at` rank `victim` kills itself after its submission. Returns for each round the digest
+    of its sums, the sets of ranks whose contributions are in its partitions (one mask per different
+    set), and the time from submission to sum.
     """
     seen, times, job = [], [], bps.open(**options)
     try:
@@ -714,12 +739,13 @@ def elastic(
 def kept_rounds(
     sizes, stop, trace, n_rounds=None, deterministic=None, declare_each=0, barrier_each=0
 ):
-    """Run rounds of int and float tensors of these sizes.
+    """Run rounds of integer and float tensors of these sizes.
 
-    They go on until the file `stop` appears, or for n_rounds. Sums are exact, inputs stay as they
-    were submitted. With declare_each a tensor is declared each this number of rounds, with
-    barrier_each all meet at a barrier. Rank 0 traces start and end of each round. Returns how many
-    rounds there were and a digest of all float sums.
+    The rounds end when the file `stop` appears, or after n_rounds. Integer sums are checked, and
+    inputs must stay as they were submitted. If declare_each is given, tensors are declared in every
+    declare_each-th round. If barrier_each is given, all ranks meet at a barrier after every
+    barrier_each-th round. Rank 0 writes start and end of each round to `trace`. Returns the number
+    of rounds and a digest of all float sums.
     """
     n, over, sums = 0, False, hashlib.sha256()
     rng = np.random.default_rng(7 + int(os.environ["BPS_RANK"]))
@@ -764,14 +790,15 @@ def kept_rounds(
 def growing(
     n_elems, n_rounds, every, progress=None, pause=0.0, victim=None, at=None, go=None, **options
 ):
-    """Run steps of a job that others may join.
+    """Run steps of a job that new workers may join.
 
-    Sums are added to weights, which newcomers get by a broadcast. The job goes on until n_rounds,
-    or until rank 0 tells all that the file `go` exists. Returns the weights' digest and the ranks
-    behind each step.
+    Each sum is added to weights, which newcomers receive by a broadcast. The job ends after
+    n_rounds and when the file `go` exists, if it is given. Returns the weights' digest, and for
+    each step the ranks whose contributions are in its sum.
     """
     job, first, seen = None, 0, {}
-    state = np.zeros(n_elems + 2, np.int64)  # step, over, weights
+    # the step's number, whether the job is over, the weights
+    state = np.zeros(n_elems + 2, np.int64)
     try:
         job = bps.open(**options)
         if job.is_new:
@@ -812,7 +839,10 @@ def growing(
 
 
 def barrier_late(late_rank, timeout):
-    """Let one rank miss a barrier. The others get its number, and pass when it comes."""
+    """Let one rank come late to a barrier.
+
+    The others time out with an error that has its number, and pass when it comes.
+    """
     with bps.open() as job:
         t = job.declare("w", "i64", 10)
         t.push_pull()
@@ -836,9 +866,9 @@ def barrier_late(late_rank, timeout):
 
 
 def at_barrier(n_elems, late_rank, go):
-    """Run rounds of exact sums with a barrier, to which late_rank comes once the file go exists.
+    """Run rounds of exact sums with a barrier, to which late_rank comes when the file `go` exists.
 
-    Returns when it was passed and the duration of the longest round after it.
+    Returns the time at which the barrier was passed and the duration of the longest round after it.
     """
     longest = passed_at = 0.0
     with bps.open() as job:
@@ -862,10 +892,11 @@ def at_barrier(n_elems, late_rank, go):
 
 
 def resized(sizes, n_elems, ready=None, wait=None, first_phase=0):
-    """Suspend a job and resume it with other numbers of workers: sizes[i] of phase i.
+    """Suspend a job and resume it with another number of workers: phase i has sizes[i] workers.
 
-    A worker whose rank is not below the next size leaves. One that starts at a later phase opens
-    the job then. Between phases rank 0 writes `ready`.PHASE and waits for `wait`.PHASE.
+    A worker whose rank is not below the next size leaves. A worker with first_phase > 0 opens the
+    job in that phase. Between phases rank 0 writes the file `ready`.PHASE, and all wait for
+    `wait`.PHASE.
     """
     seen, job, tensors = [], None, None
     for phase, size in list(enumerate(sizes))[first_phase:]:
@@ -904,9 +935,9 @@ def resized(sizes, n_elems, ready=None, wait=None, first_phase=0):
 
 
 def suspended_in_vain(late):
-    """Suspend in rank 1 after rank 0's attempt has failed and the file `late` exists.
+    """Suspend rank 0, which times out, and then all ranks, and resume the job.
 
-    Returns a sum of the resumed job.
+    Rank 1 calls suspend only when the file `late` exists. Returns a sum of the resumed job.
     """
     with bps.open() as job:
         t, rank, size = job.declare("a", "i64", 7), job.rank, job.size
@@ -928,9 +959,9 @@ def suspended_in_vain(late):
 
 
 def root_lost(n_bytes):
-    """Kill rank 0, whose bytes the others wait for, in a job that goes on.
+    """Kill rank 0 while the others wait for its broadcast, in a job that may shrink.
 
-    Returns the code of that, and the bytes that rank 1 sends then.
+    Returns the code of the error, and the bytes of the next broadcast, which rank 1 sends.
     """
     job = bps.open(on_agent_loss="shrink")
     data = np.full(n_bytes, 10 + job.rank, np.uint8)
@@ -948,13 +979,13 @@ def root_lost(n_bytes):
 
 
 def late_root(backup, late_s):
-    """Run a broadcast with a late root.
+    """Run a broadcast whose root is late.
 
-    It comes when all others have waited for longer than they would for its gradient. Returns what
-    they received.
+    The others wait for it longer than they would wait for its gradient. Returns the bytes received.
     """
     with bps.open(backup=backup, backup_grace=0.001) as job:
-        job.broadcast(np.zeros(100_000, np.uint8), root=1)  # all tensors exist from here on
+        # declares all tensors before the late root is awaited
+        job.broadcast(np.zeros(100_000, np.uint8), root=1)
         data = np.full(100_000, 10 + job.rank, np.uint8)
         if job.rank == 0:
             time.sleep(late_s)
@@ -965,7 +996,8 @@ def late_root(backup, late_s):
 def exact_rounds(sizes, stop, trace, dtypes, deterministic=None):
     """Run rounds of whole numbers in these types until the file `stop` appears.
 
-    Every sum is checked. Rank 0 traces start and end of each round. Returns how many there were.
+    Every sum is checked. Rank 0 writes start and end of each round to `trace`. Returns the number
+    of rounds.
     """
     n, over = 0, False
     with (
@@ -982,7 +1014,7 @@ def exact_rounds(sizes, stop, trace, dtypes, deterministic=None):
             for t, base in zip(tensors, bases):
                 t.input[:] = (base + n % 37) * (
                     job.rank + 1
-                )  # a sum is below 2048, which f16 has exactly
+                )  # all sums are below 2048, so f16 represents them exactly
             vote.input[:] = job.rank == 0 and os.path.exists(stop)
             start = time.monotonic()
             job.push_pull([*tensors, vote])
@@ -999,10 +1031,10 @@ def exact_rounds(sizes, stop, trace, dtypes, deterministic=None):
 
 
 def orphan(n_elems, lost, victim, n_rounds, has_gpu=False):
-    """Lose the victim's agent, or executor, in round n_rounds.
+    """Run rounds while the test ends the victim's agent or executor in round n_rounds.
 
-    The victim then writes into its input, as it may after the error, and the others submit that
-    round. Returns the code of its end, and whether the sum was right.
+    The victim writes into its input after the error, as it may. Then the others submit that round.
+    Returns the code of the error, or 0 and whether the sum was right.
     """
     job = bps.open()
     if has_gpu:

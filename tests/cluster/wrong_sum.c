@@ -1,5 +1,5 @@
-/* Preloaded into a trainer whose tensors are f32. In the WRONG_SUM_AT-th result (from 1) that it
- * reads, one bit is wrong. */
+/* A library to preload into a trainer whose tensors are f32. It flips one bit in the
+ * WRONG_SUM_AT-th result (counted from 1) that the trainer reads. */
 #include <dlfcn.h>
 #include <stdint.h>
 #include <stdlib.h>
@@ -20,7 +20,7 @@ const void *bps_output(const struct bps_tensor *t)
 		real = (const void *(*)(const struct bps_tensor *))dlsym(RTLD_NEXT, "bps_output");
 	if (!at || ++n_looks != atol(at))
 		return real(t);
-	copy = malloc(n_bytes); /* the agent's memory is read-only */
+	copy = malloc(n_bytes); /* the agent's memory is read-only, so change a copy */
 	if (!copy)
 		abort();
 	memcpy(copy, real(t), n_bytes);
