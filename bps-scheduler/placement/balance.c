@@ -15,9 +15,9 @@
 
 /* Time between two batches, and between two checks whether agents applied the last batch. */
 #define GAP_NS (100 * NS_PER_MS)
-#define BEATS  3 /* a member without a heartbeat for this number of beats may not follow */
-/* Usable part of a server's memory for sums: its threads have equal parts of the memory, but not
- * quite equal loads. */
+#define BEATS  3 /* a member counts as silent after this number of beats without a heartbeat */
+/* Part of a server's memory that may be planned for sums. The threads of a server have equal parts
+ * of its memory but slightly different loads, so a thread may be full before the others. */
 #define MEMORY_SHARE 0.8
 
 /* ---- when ---- */
@@ -50,8 +50,9 @@ void balance_gathered(struct sched_core *c)
 
 /* ---- memory ---- */
 
-/* Return the memory for the sums of n_elems elements in one partition: two results, and an
- * accumulator if that has another type. Servers allocate powers of two. */
+/* Return the memory for the sums of a partition with n_elems elements: two results, and an
+ * accumulator if its type differs from that of the results. Servers round each up to a power of
+ * two. */
 static uint64_t elems_need(const struct sched_tensor *t, uint64_t n_elems)
 {
 	uint64_t bytes = dtype_bytes(t->dtype), acc = dtype_acc_bytes(t->dtype);
@@ -98,7 +99,8 @@ uint64_t balance_room(uint64_t all, uint64_t need)
 
 /* ---- one job ---- */
 
-/* Return whether a server of the job must lose all partitions and waits for that. */
+/* Return whether a server that has partitions of the job must lose all of them, because it is
+ * drained or about to end. *ret_is_hurried: at least one of these servers is about to end. */
 static bool has_to_leave(
 	const struct sched_core *c, const struct sched_job *j, bool *ret_is_hurried)
 {
@@ -135,8 +137,8 @@ static bool agents_follow(const struct sched_core *c, const struct sched_job *j)
 	return true;
 }
 
-/* Return whether all servers that would get partitions are certainly alive. A silent server is
- * declared dead or reports again soon. */
+/* Return whether all servers that would get partitions have sent a heartbeat recently. Otherwise
+ * moves wait until the silent server reports again or is declared dead. */
 static bool servers_live(const struct sched_core *c)
 {
 	for (uint32_t i = 1; i <= c->n_members; i++)
@@ -173,8 +175,8 @@ static bool is_to_leave(const struct sched_core *c, const struct sched_part *p)
 	return m && !sched_is_open(m);
 }
 
-/* Move partitions away from servers that are drained or leaving. If no server is open, try again
- * when the next one comes. */
+/* Move a batch of partitions away from servers that are drained or about to end. Nothing moves
+ * while no other server accepts partitions. */
 static void evacuate(struct sched_core *c, struct sched_job *j)
 {
 	struct sched_part_ref p = {NULL, 0};
@@ -211,7 +213,7 @@ struct rebalance {
 	struct sched_member **servers;
 	uint64_t *rooms;
 	struct rebalance_part *parts;
-	struct sched_part_ref *refs; /* for each part: its place in the job */
+	struct sched_part_ref *refs; /* for each element of parts: its partition in the job */
 	uint32_t n, n_room, refs_room;
 };
 
@@ -220,7 +222,8 @@ static void rebalance_init(struct sched_core *c, struct sched_job *j, struct reb
 	struct sched_part_ref p = {NULL, 0};
 	uint64_t *needs = balance_needs(c);
 	struct host_memory *hosts = host_memory_new(c);
-	uint32_t *index = sched_alloc(c->n_members + 1, sizeof(*index)); /* + 1; 0: none */
+	/* index + 1 by member id; 0: none */
+	uint32_t *index = sched_alloc(c->n_members + 1, sizeof(*index));
 
 	*e = (struct rebalance){.n = 0};
 	placement_fill(c, j, &e->place, &e->servers);

@@ -2,28 +2,30 @@
 #define BPS_SCHEDULER_PLACEMENT_BALANCE_H
 /* Planned moves: partitions that move although their server is alive. They move away from servers
  * that are drained or leaving. They move towards servers that came or returned while a job runs, or
- * whose cards turned out to be faster than others' (speed.h).
+ * whose network cards turned out to be faster than others' (speed.h).
  *
- * A move is a new pgen for the partition at another server. By rule S4 it takes effect between two
- * rounds for all members. A round whose result some member has is donated. A round whose result no
- * member has is summed again from scratch. No round fails. A move costs the moving partitions what
- * they have in flight at that moment, so few of them move at a time:
+ * A move gives the partition another server and a new pgen (the view of its placement). By rule S4
+ * it takes effect between two rounds for all members. If a member already has the result of the
+ * present round, the new server gets the result from that member. Otherwise the round is summed
+ * again from scratch. No round fails. Contributions in flight for a moving partition are sent
+ * again, so only a few partitions move at a time:
  *
- * - A batch has a BALANCE_BATCHES-th of those that will move, and at least BALANCE_BATCH_MIN.
- * - The next batch follows when every agent of the job has sent a heartbeat since and has applied
- *   the view of the last batch. An agent that the scheduler does not receive from stops the moves:
- *   it would delay its job without knowing (C4). Only a server that is about to end does not wait
- *   for that, because its partitions move in any case. The scheduler must receive from all servers
- *   that would take partitions.
- * - Each batch is durable before it is sent, as any change of places.
+ * - A batch is 1/BALANCE_BATCHES of the partitions that will move, but at least BALANCE_BATCH_MIN.
+ * - The next batch follows when every agent of the job has applied the view of the last batch and
+ *   has sent a heartbeat recently. An agent that is silent at the scheduler stops the moves,
+ *   because it would not know of them and would delay its job (C4). Only the partitions of a server
+ *   that is about to end do not wait for that, because they must move in any case. All servers that
+ *   would take partitions must have sent a heartbeat recently, too.
+ * - Each batch is durable before it is sent, like any change of the placement.
  *
- * Moves do not oscillate. A job is evened out only after servers have come (and stayed for
- * BALANCE_SETTLE_NS) or other speeds are used. It starts when it lowers the fill of the job's
- * fullest server, compared to the shares of place.h, by BALANCE_GAIN. It continues until no more
- * than BALANCE_REST can be gained. Each move lowers the fill of the fuller of the two servers, so
- * the moves end. A partition moves only if its sums fit into the memory of the new server.
+ * Moves do not oscillate. A job is evened out only after servers came and stayed for
+ * BALANCE_SETTLE_NS, or after placement began to use other speeds. The fill of a server is its
+ * bytes divided by its share (place.h). Moves begin if they lower the fill of the fullest server by
+ * BALANCE_GAIN, a fraction. They go on until no more than BALANCE_REST can be gained. Each move
+ * lowers the fill of the fuller of the two servers, so the moves end. A partition moves only if its
+ * sums fit into the memory of the new server.
  *
- * Part of the core: its thread, no clock. */
+ * Part of the core: runs in its thread and reads no clock. */
 #include <stdint.h>
 
 struct sched_core;
@@ -37,23 +39,24 @@ struct sched_tensor;
 #define BALANCE_GAIN      0.15
 #define BALANCE_REST      0.03
 
-/* Check all jobs at the next tick: some partitions must leave their server. */
+/* Check all jobs at the next tick, because some partitions must leave their server. */
 void balance_soon(struct sched_core *c);
-/* Even out all jobs from the next tick on. */
+/* Check at the next tick whether moves can even out the load of each job's servers. */
 void balance_all(struct sched_core *c);
-/* Handle a new server that takes partitions: check after a while which ones it can take over. */
+/* Handle a server that came and accepts partitions: after BALANCE_SETTLE_NS, check which partitions
+ * move to it. */
 void balance_gathered(struct sched_core *c);
 /* Move the partitions that are due; the caller commits. */
 void balance_tick(struct sched_core *c);
 
-/* Return the memory that the sums of its partitions take on each member, by id. The caller frees
- * it. */
+/* Return an array, indexed by member id, with the memory that the sums of each server's partitions
+ * take. The caller frees it. */
 uint64_t *balance_needs(const struct sched_core *c);
 /* Return the memory that the sums of t will take on servers, in partitions of the largest size that
  * the job may get. */
 uint64_t balance_tensor_need(const struct sched_job *j, const struct sched_tensor *t);
-/* Return the memory that a server has left for sums. all: of host_memory_of; 0: unknown, and then
- * the result is UINT64_MAX. */
+/* Return the memory that a server has left for sums. all: result of host_memory_of, 0: unknown.
+ * need: memory that its sums take already. If all is unknown, the result is UINT64_MAX. */
 uint64_t balance_room(uint64_t all, uint64_t need);
 static inline uint64_t balance_add_room(uint64_t a, uint64_t b)
 {

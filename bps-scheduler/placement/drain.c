@@ -55,8 +55,8 @@ uint64_t drain_parts(const struct sched_core *c, const struct sched_member *m)
 	return n;
 }
 
-/* Return whether a server accepts the partitions of one that is drained, leaves or is lost. One
- * that is away may not come back. */
+/* Return whether m is a server that can take over partitions of another server. A server without a
+ * connection cannot, because it may not come back. */
 static bool is_taker(const struct sched_member *m)
 {
 	return m->role == ROLE_SERVER && m->state == MEMBER_UP && sched_is_open(m);
@@ -72,8 +72,8 @@ static uint32_t others_open(const struct sched_core *c, const struct sched_membe
 	return n;
 }
 
-/* Would the sums of m's partitions fit into the memory of the servers that would take them? Yes,
- * when one of them does not report its memory. */
+/* Return whether the sums of m's partitions fit into the memory of the servers that would take
+ * them. If one of these servers does not report its memory, they fit. */
 static bool has_room_elsewhere(const struct sched_core *c, const struct sched_member *m)
 {
 	uint64_t *needs = balance_needs(c), need = needs[m->id], room = 0;
@@ -98,7 +98,7 @@ static int largest_first(const void *a, const void *b)
 	return (x < y) - (x > y);
 }
 
-/* The servers with the most memory are lost first. */
+/* The worst case is counted: the servers with the most memory are lost first. */
 uint32_t drain_losses(const struct sched_core *c, bool *ret_lacks_memory)
 {
 	uint64_t *needs = balance_needs(c), used = 0, room = 0;
@@ -175,7 +175,7 @@ int drain_set(struct sched_core *c, const char *target, const char *reason, cons
 	m = *ret;
 	is_again = m->is_drained;
 	m->is_drained = true;
-	if (!is_again || *reason) /* drain --wait after drain --reason */
+	if (!is_again || *reason) /* a second drain without a reason keeps the first reason */
 		set_words(m, reason, who);
 	balance_soon(c);
 	sched_member_dirty(c, m);

@@ -5,9 +5,10 @@
 #include <math.h>
 #include <stdlib.h>
 
-#define BISECTIONS     100 /* more than a double has bits */
+#define BISECTIONS     100 /* steps of a bisection; more than a double has bits */
 #define BYTES_PER_MBIT 125000.0
-/* Below this size a partition costs no more than its bytes. */
+/* Down to this size, smaller partitions shorten the end of a round. Smaller ones are made only if a
+ * server would otherwise have too few partitions. */
 #define PART_BYTES_QUICK (UINT64_C(128) << 10)
 
 static int by_value(const void *a, const void *b)
@@ -41,7 +42,7 @@ static double machine_rate(const struct place_machine *m, uint64_t mbps_default)
 	return BYTES_PER_MBIT * (double)(m->nic_mbps ? m->nic_mbps : mbps_default);
 }
 
-/* Return when machine m ends if it gets this many extra bytes. */
+/* Return the seconds that machine m takes per round if it sums `extra` more bytes. */
 static double machine_time_s(const struct placement *p, const struct place_machine *m,
 	uint64_t extra, uint64_t mbps_default)
 {
@@ -54,8 +55,8 @@ static double machine_time_s(const struct placement *p, const struct place_machi
 	return (moved + (double)m->other_bytes) / machine_rate(m, mbps_default);
 }
 
-/* Return the bytes that machine m can sum when its card has t seconds. `other` bytes of that time
- * belong to other jobs. */
+/* Return how many bytes of the job machine m can sum within t seconds. In that time its network
+ * card also moves `other` bytes of other jobs. */
 static double machine_room(const struct placement *p, const struct place_machine *m, double t,
 	uint64_t other, uint64_t mbps_default)
 {
@@ -82,7 +83,7 @@ static double room(const struct placement *p, double t, bool has_others, uint64_
 	return sum;
 }
 
-/* Return the smallest time in which the whole job fits. */
+/* Return the smallest time, in seconds, in which the servers can sum all bytes of the job. */
 static double least_time_s(const struct placement *p, bool has_others, uint64_t mbps_default)
 {
 	double total = (double)p->job_bytes, low = 0, high;
@@ -116,7 +117,7 @@ void place_shares(struct placement *p)
 			p, &p->machines[i], t, p->machines[i].other_bytes, mbps_default);
 }
 
-/* Return the server on the machine whose share would be least filled with that partition. -1: the
+/* Return the server whose machine has the least filled share after it gets the partition. -1: the
  * partition fits into no share. */
 static int64_t least_filled(const struct placement *p, uint64_t bytes)
 {
@@ -205,11 +206,12 @@ double place_optimum_s(const struct placement *p)
 	return least_time_s(p, false, default_mbps(p));
 }
 
-/* With 512 KiB, LPT is within a few percent while a server has 8 or more partitions of the job. The
- * size is halved until that holds for small models on many servers. The last sums are fetched after
- * all pushes, by all agents that push. So down to PART_BYTES_QUICK a partition is at most a 128th
- * of what its server has. With 32 MiB and more per server a large tensor takes 1 MiB: half the
- * messages at the same balance. */
+/* Return the partition size for a tensor. With 512 KiB, LPT (place.h) is within a few percent of
+ * the optimum while each server has 8 or more partitions of the job. For small models on many
+ * servers, the size is halved until that holds. Also, the last sums of a round are fetched after
+ * all agents have pushed everything. To keep that short, a partition larger than PART_BYTES_QUICK
+ * is at most a 128th of its server's bytes. With more than 32 MiB per server, a large tensor has
+ * partitions of 1 MiB: half the messages at the same balance. */
 static uint64_t part_bytes_wanted(uint64_t tensor_bytes, uint32_t n_servers, uint64_t job_bytes)
 {
 	uint64_t per_server = job_bytes / (n_servers ? n_servers : 1), bytes = PLACE_PART_BYTES;

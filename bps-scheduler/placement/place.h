@@ -1,24 +1,27 @@
 #ifndef BPS_SCHEDULER_PLACEMENT_PLACE_H
 #define BPS_SCHEDULER_PLACEMENT_PLACE_H
-/* Placement of partitions on servers, largest first. Each goes to the machine whose share of the
- * job it fills least. A partition that fits into no share goes to the machine that ends earliest
- * with it (LPT). Pure functions over the caller's arrays; no state.
+/* Placement of partitions on servers, largest partition first. Each machine has a share of the job.
+ * A partition goes to the machine whose share is the least filled with it. If it fits into no
+ * share, it goes to the machine that would finish first with it (LPT, longest processing time
+ * first). Pure functions over the caller's arrays; no state.
  *
  * For a job with n agents and M bytes, of which one machine sums x bytes, that machine's NIC
  * carries in each direction (OSDI'20 "A Unified Architecture for Accelerating Distributed DNN
  * Training", equations 3 and 4):
  *   machine with an agent of the job:  M + (n-2) x
  *   machine without:                   n x
- * Divide by its bandwidth, and add the time for other jobs' partitions there. The shares are those
- * with which all machines end at the same time. Hashing reaches that paper's optimum only on
- * average. With a few hundred partitions it misses by 1.1 to 3 times, LPT by some percent.
+ * The time of a machine is that number divided by its bandwidth, plus the time for other jobs'
+ * partitions there. With the resulting shares all machines end at the same time. Hashing reaches
+ * that paper's optimum only on average. With a few hundred partitions, a round takes 1.1 to 3 times
+ * the optimum with hashing, and a few percent more than the optimum with LPT.
  *
  * Reason for shares: ending at the same time is not enough, all machines must be busy all the time.
  * LPT alone gives the first tensors to the machines without agents, which start with no load, and
- * the last ones to those with agents. While the first ones travel, half of the cards are idle.
+ * the last ones to those with agents. While the first tensors are sent, half of the network cards
+ * are idle.
  *
- * Several servers of one machine share its NIC. Among those the server with the fewest bytes is
- * chosen, and on a server its thread with the fewest bytes. */
+ * Several servers of one machine share its NIC. Of these servers, the one with the fewest bytes
+ * gets the partition, in its data thread with the fewest bytes. */
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -29,19 +32,21 @@
 #define PLACE_PARTS_MAX      32768 /* per tensor */
 
 struct place_machine {
-	uint64_t nic_mbps; /* 0: not known (speed.h), taken as the median of the known ones */
-	bool has_agent;    /* an agent of this job */
+	/* speed of its network card; 0: not known, the median of the known ones is used */
+	uint64_t nic_mbps;
+	bool has_agent; /* an agent of this job */
 	bool has_server;
-	uint64_t other_bytes; /* per round and direction, of other jobs' partitions */
-	uint64_t bytes;       /* this job's partitions summed here */
-	double share_bytes;   /* set by place_parts: share of this job, by bandwidth */
+	/* bytes that its network card moves per round and direction for other jobs */
+	uint64_t other_bytes;
+	uint64_t bytes;     /* bytes of this job's partitions on its servers */
+	double share_bytes; /* set by place_shares: bytes of this job that it should sum */
 };
 
 struct place_server {
 	uint32_t machine;       /* index into the machines */
 	uint16_t n_threads;     /* >= 1 */
-	uint64_t bytes;         /* of this job's partitions */
-	uint64_t *thread_bytes; /* [n_threads], of all jobs' partitions */
+	uint64_t bytes;         /* bytes of this job's partitions on it */
+	uint64_t *thread_bytes; /* [n_threads], bytes of all jobs' partitions on each thread */
 };
 
 struct placement {

@@ -50,7 +50,7 @@ static void note_nic(struct place_machine *machine, const struct sched_member *m
 		machine->nic_mbps = mbps;
 }
 
-/* The machines are the hosts. Hosts without a usable server are included and stay idle. */
+/* Each host is a machine of the placement. A host without a usable server gets no partitions. */
 void placement_fill(const struct sched_core *c, const struct sched_job *j, struct placement *p,
 	struct sched_member ***ret_servers)
 {
@@ -154,7 +154,8 @@ void place_fresh(struct sched_core *c)
 			place_fresh_of(c, j);
 }
 
-/* from: the former servers; NULL if there were none. */
+/* Report an event about n partitions that were placed again. from: the server that had them; NULL
+ * if none had. */
 static void note_moved(struct sched_core *c, const struct sched_job *j, uint32_t n,
 	const struct sched_member *from)
 {

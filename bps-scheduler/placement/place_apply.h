@@ -3,7 +3,7 @@
 #include "bps-scheduler/model/model.h"
 #include "bps-scheduler/placement/place.h"
 
-/* Partitions that are to be placed. */
+/* List of partitions that need a server. */
 struct place_want {
 	struct place_part part;
 	struct sched_tensor *t;
@@ -19,7 +19,7 @@ void place_want_add(struct place_wants *w, struct sched_tensor *t, uint32_t i);
 void place_apply(struct sched_core *c, struct sched_job *j, struct place_wants *w);
 /* Number and place the tensors that all agents have declared since the last transaction. */
 void place_fresh(struct sched_core *c);
-/* Place the partitions that lost their last server, once a server is available again. */
+/* Place the partitions that have no server, once a server is available again. */
 void place_waiting(struct sched_core *c);
 /* Handle a dead server: its partitions move to others, or wait for a server. */
 void place_server_gone(struct sched_core *c, struct sched_member *m);
@@ -28,13 +28,14 @@ void place_server_restarted(struct sched_core *c, struct sched_member *m, uint16
 /* Handle a changed number of data threads: the server's partitions keep their pgens and move to
  * threads that exist. */
 void place_server_rethread(struct sched_core *c, struct sched_member *m, uint16_t threads);
-/* The membership of j changed: keep every partition in place, under a new pgen. */
+/* Handle a change of j's members: every partition stays on its server, under a new pgen. */
 void place_refence(struct sched_core *c, struct sched_job *j);
-/* Return the number of servers that take partitions: those that are open. If none is open, drained
- * servers take partitions (*ret_any). */
+/* Return the number of servers that accept partitions: those that are neither down, drained nor
+ * leaving. If there are none, all servers that are not down accept them, and *ret_any is true. */
 uint32_t place_taking_servers(const struct sched_core *c, bool *ret_any);
-/* Fill in the machines of j and its servers. ret_servers names the servers in the same order. Both
- * are allocated. */
+/* Describe in *ret the machines and the servers on which partitions of j may be placed.
+ * ret_servers: the members, in the order of ret->servers. The caller frees both with
+ * placement_free. */
 void placement_fill(const struct sched_core *c, const struct sched_job *j, struct placement *ret,
 	struct sched_member ***ret_servers);
 void placement_free(struct placement *p, struct sched_member **servers);

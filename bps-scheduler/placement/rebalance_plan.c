@@ -8,8 +8,8 @@
 
 #include "bps-scheduler/placement/place.h"
 
-/* Smallest share, as part of an equal share, for a server that should have nothing. Otherwise a
- * single small partition there, which fitted into no share, would have infinite weight. */
+/* Smallest share of a server, as part of an equal share. A server whose share is 0 may still have a
+ * partition that fitted into no share. Without this minimum, its fill would be infinite. */
 #define SHARE_MIN 0.05
 /* Smallest gain of a move, as part of the fullest server's fill. */
 #define STEP_MIN 0.005
@@ -40,8 +40,8 @@ static double fill(const struct rebalance_server *s)
 	return (double)s->bytes / s->share;
 }
 
-/* Each of a machine's servers has an equal part of the machine's share. The shares of all servers
- * add up to total. */
+/* Set the shares of the servers. The servers of a machine have equal parts of its share. The shares
+ * of all servers add up to total. */
 static void set_shares(struct placement *p, struct rebalance_server *sides, uint64_t total)
 {
 	uint32_t *n = calloc(p->n_machines + 1, sizeof(*n));
@@ -78,7 +78,8 @@ static void extremes(struct rebalance_server *sides, uint32_t n, struct rebalanc
 	*ret_free = empty;
 }
 
-/* Choose a partition of `from` to move to `to`. NULL: none is worth a move. */
+/* Choose a partition of `from` to move to `to`, where `room` bytes of memory are left. NULL: no
+ * move is worth it. */
 static struct rebalance_part *pick(struct rebalance_part *parts, struct rebalance_server *from,
 	const struct rebalance_server *to, uint64_t room)
 {

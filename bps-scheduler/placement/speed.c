@@ -1,6 +1,6 @@
-/* The network speeds that placement uses (speed.h): measured speeds, and the time at which they are
- * taken over. This file does not measure (common/base/nicspeed.h) and moves no partitions. Thread:
- * the core's. */
+/* The network speeds that placement uses (speed.h): the measured speeds, and when they replace the
+ * speeds in use. Members measure (common/base/nicspeed.h); balance.c moves partitions. Thread: the
+ * core's. */
 #include "bps-scheduler/placement/speed.h"
 
 #include <stdlib.h>

@@ -1,31 +1,33 @@
 #ifndef BPS_SCHEDULER_PLACEMENT_SPEED_H
 #define BPS_SCHEDULER_PLACEMENT_SPEED_H
-/* The assumed speed of the members' network cards. The first of these that is known counts: the
- * configured speed, the speed that the driver reports (both in HELLO), the speed that a member
- * measures (in its heartbeats; common/base/nicspeed.h). Otherwise the speed is unknown, and place.h
- * takes the median of the others.
+/* The speed that placement uses for each member's network card. Of these values, the first that is
+ * known counts: the configured speed, the speed that the driver reports (both come in HELLO), the
+ * speed that the member measures (comes in its heartbeats; common/base/nicspeed.h). Otherwise the
+ * speed is unknown, and place.h uses the median of the other cards.
  *
- * Measured speeds are lower bounds with some noise. So they are not followed continuously, but
- * taken over all at once. This happens when one of them differs by SPEED_STEP from its value at the
- * last time. The value compared is the best of the last SPEED_SPAN_NS to twice that. Speeds that
- * are less than SPEED_EQUAL below another one then count as equal to it, so that equal cards have
- * equal shares. All jobs are then checked for planned moves (balance.h).
+ * Measured speeds are lower bounds with some noise. So placement does not follow each measurement,
+ * but updates all speeds at once. An update is due when one measured speed differs by the factor
+ * SPEED_STEP from its value at the last update. A measured speed is the best measurement of the
+ * last SPEED_SPAN_NS to twice that. In an update, a speed that is lower than another one by less
+ * than the factor SPEED_EQUAL counts as equal to it, so that equal cards have equal shares. After
+ * an update all jobs are checked for planned moves (balance.h).
  *
- * No speed is taken over within SPEED_SETTLE_NS of a member's first measurement, because the
- * others' come then. A member that restarts repeatedly delays the others by at most SPEED_WAIT_NS.
- * No speed is taken over within SPEED_GAP_NS of the last time. No job is evened out until the first
- * measurement has settled: otherwise a restart of the scheduler would undo earlier moves. A
- * restarted member measures again from scratch. Until then its card keeps its former speed.
+ * There is no update within SPEED_SETTLE_NS of a member's first measurement, because the first
+ * measurements of other members follow then. A member that restarts repeatedly delays an update by
+ * at most SPEED_WAIT_NS. Two updates are at least SPEED_GAP_NS apart. If the first update is due,
+ * no job is evened out before it. Otherwise a restart of the scheduler would undo earlier moves. A
+ * restarted member measures again from scratch. Until then its previous speed stays in use.
  *
- * Why speeds neither oscillate nor slow a job down. A measurement is no less than the mean rate of
- * its card while the network was busy. It is no more than the card can do. By the first, the
- * present placement takes no longer at the measured speeds than it took. The best placement at
- * those speeds takes no longer than that. By the second, the cards do it in no more time. Giving a
- * card less load does not lower its measurement (nicspeed.h). A job moves only when that lowers the
- * fill of its fullest server by BALANCE_GAIN. So while no speed changes by SPEED_STEP, speeds.count
- * stays the same and no partition moves.
+ * Updates neither oscillate nor slow a job down, for these reasons. A measured speed is at least
+ * the mean rate of the card while the network was busy, and at most what the card can do. Because
+ * of the lower bound, the present placement takes no longer at the measured speeds than it really
+ * took. The best placement at the measured speeds takes no longer than the present one. Because of
+ * the upper bound, the real cards need no more time for it. A card with less load does not measure
+ * a lower speed (nicspeed.h). Partitions of a job move only if that lowers the fill of its fullest
+ * server by BALANCE_GAIN. So while no speed changes by SPEED_STEP, there is no update and no
+ * partition moves.
  *
- * Part of the core: its thread, no clock. */
+ * Part of the core: runs in its thread and reads no clock. */
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -42,17 +44,17 @@ struct ctl_beat;
 
 /* Process a member's heartbeat. */
 void speed_beat(struct sched_core *c, struct sched_member *m, const struct ctl_beat *b);
-/* Forget the measurements: the process of m is a new one. is_moved: it runs on another machine,
- * too. */
+/* Forget the measurements of m, because its process is a new one. is_moved: it runs on another
+ * machine, so forget the speed in use too. */
 void speed_reset(struct sched_member *m, bool is_moved);
-/* Take over the speeds that are due. Returns true if other speeds are used now; then the caller
- * requests balancing. */
+/* Update the speeds in use if that is due. Returns true if an update took place; then the caller
+ * must call balance_all. */
 bool speed_tick(struct sched_core *c);
-/* Return the time until which no job is evened out, because first measurements are coming in. 0: no
- * such time. */
+/* Return the time until which no job is evened out, because the first measurements are coming in.
+ * 0: no need to wait. */
 uint64_t speed_settles_ns(const struct sched_core *c);
-/* Return the speed in Mbit/s; 0: not known. */
+/* Return the speed that placement uses for m, in Mbit/s; 0: not known. */
 uint64_t speed_mbps(const struct sched_member *m);
-/* Return the source of the speed: "set", "driver", "measured" or "unknown". */
+/* Return where that speed comes from: "set", "driver", "measured" or "unknown". */
 const char *speed_source(const struct sched_member *m);
 #endif
