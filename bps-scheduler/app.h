@@ -1,10 +1,10 @@
 #ifndef BPS_SCHEDULER_APP_H
 #define BPS_SCHEDULER_APP_H
-/* The process bps-scheduler around its core: main.c has the settings, the state's file and the
- * start, conns.c the members' connections, web.c HTTP. One thread, the control loop's.
+/* The parts of the process bps-scheduler around its core: main.c has the settings, the state file
+ * and the start, conns.c the members' connections, web.c HTTP. One thread, the control loop's.
  *
- * Every entry from outside (a frame, a request, a timer, a reload) gives the core its event and
- * ends with app_after_event. */
+ * Each input from outside (a message, an HTTP request, a timer, a reload) is passed to the core.
+ * Then app_after_event is called. */
 #include <stdint.h>
 
 #include "bps-scheduler/core/core.h"
@@ -37,10 +37,10 @@ struct sched_app {
 	struct statelog *log; /* NULL: the state is in memory */
 	struct event_ring *events;
 	struct steer steer;
-	unsigned n_closed;          /* connections, by the last change of keys */
-	struct event *timer, *look; /* look: at the health */
+	unsigned n_closed;          /* connections that the last change of keys has closed */
+	struct event *timer, *look; /* look: checks the health regularly */
 	struct health_watch *health;
-	struct sched_app_conn **conns; /* by the core's number; NULL: free */
+	struct sched_app_conn **conns; /* by the connection's number in the core; NULL: free */
 	uint32_t n_conns;
 	struct { /* requests that wait for a probe; the token is the index */
 		struct httpd_request *req;
@@ -49,24 +49,25 @@ struct sched_app {
 };
 
 /* ---- main.c ---- */
-/* Do what is due, shorten the state's file when it is long, set the timer. */
+/* Let the core do what is due, compact the state file if it is long, and set the timer. Must be
+ * called after each event. */
 void app_after_event(struct sched_app *app);
 
 /* ---- conns.c ---- */
-extern const struct ctlchan_ops conns_ops; /* of app.listen; its argument is the app */
-/* struct sched_env's send and drop. */
+extern const struct ctlchan_ops conns_ops; /* callbacks for app.listen, with the app as argument */
+/* The callbacks send and drop of struct sched_env. */
 void conns_send(void *app, uint32_t id, const struct ctl_msg *msg);
 void conns_drop(void *app, uint32_t id, const char *why);
-/* The channel of the core's connection id; lent. */
+/* Return the channel of the connection with this number in the core. It stays owned by conns.c. */
 struct ctlchan *conns_chan(void *app, uint32_t id);
-/* Hold members whose key is revoked for dead, also those that are away just now: what servers hear
- * of them must not keep them alive. */
+/* Declare members dead whose key is revoked, also members that are not connected. Otherwise an
+ * agent would count as alive while servers receive from it. */
 void conns_expel_revoked(struct sched_app *app);
 
 /* ---- web.c ---- */
-extern const struct httpd_ops web_ops; /* their argument is the app */
+extern const struct httpd_ops web_ops; /* callbacks with the app as argument */
 /* Fill in the part of the status that the core does not know. */
 void web_info(struct sched_app *app, struct status_info *ret);
-/* struct sched_env's probe_done: answer the request that waits for it. */
+/* The callback probe_done of struct sched_env: answer the HTTP request that waits for the probe. */
 void web_probe_done(void *app, uint64_t token, const struct sched_probe *p);
 #endif

@@ -1,5 +1,5 @@
-/* Connections of servers, agents and operators: what comes goes to the core, what the core wants
- * sent or dropped goes out. */
+/* Connections of servers, agents and operators: pass their messages to the core, send the core's
+ * messages, and close the connections that the core drops. Thread: the control loop's. */
 #include "bps-scheduler/app.h"
 
 #include <errno.h>
@@ -13,12 +13,12 @@
 
 #define CONNS_MAX 65536
 
-/* A member's connection; its number in the core is its place in app.conns. */
+/* A connection. Its number in the core is its index in app.conns. */
 struct sched_app_conn {
 	struct ctlchan *chan;
 	uint32_t id;
 	bool is_dropped; /* the core has dropped and forgotten the connection */
-	bool is_member;  /* its HELLO was taken */
+	bool is_member;  /* the core has accepted its HELLO */
 };
 
 /* ---- what the core wants done ---- */
@@ -35,7 +35,8 @@ void conns_send(void *ctx, uint32_t id, const struct ctl_msg *msg)
 		codec_encode(layout, &msg->hello, buf);
 		rc = ctlchan_send(app->conns[id]->chan, msg->type, buf, n);
 	}
-	/* A message that is lost is learned again after a reconnect. */
+	/* If a message cannot be sent, close the connection: the member gets the whole state when
+	 * it connects again. */
 	if (rc < 0 && rc != BPS_ECLOSED) {
 		log_rated(LOG_WARN, "cannot send %s to %s: %s", ctl_type_name(msg->type),
 			ctlchan_peer(app->conns[id]->chan), err_str(rc));
@@ -101,7 +102,8 @@ static void chan_opened(void *arg, struct ctlchan *chan)
 	app_after_event(app);
 }
 
-/* identity: "server:node3"; operators are no members. */
+/* Declare the member with this identity dead. identity: such as "server:node3". Identities of
+ * operators have no effect. */
 static void expel(struct sched_app *app, const char *identity)
 {
 	static const struct {

@@ -1,4 +1,5 @@
-/* Verbs about keys (steer.h): who uses which, and the key file read again. */
+/* Verbs about keys (steer.h): report which member uses which key, and read the key file again.
+ * Thread: the control loop's. */
 #include "bps-scheduler/steer.h"
 
 #include <string.h>
@@ -6,7 +7,7 @@
 #include "bps-scheduler/status/status_impl.h"
 #include "common/control/ctlchan.h"
 
-#define STATUS_MEMBERS_MAX 2048 /* that one answer lists */
+#define STATUS_MEMBERS_MAX 2048 /* most members in one answer */
 
 /* Fingerprints of the current and the previous key. */
 struct prints {
@@ -47,7 +48,7 @@ static const char *member_word(
 	return !m->conn ? "away" : s->auth->cert ? "certificate" : *print ? "dropped" : "none";
 }
 
-/* List the members with the current key, or the others. */
+/* Append to list the members that are not down: those with the current key, or all others. */
 static void list_members(
 	const struct steer *s, const struct prints *p, bool is_current, json_t *list)
 {

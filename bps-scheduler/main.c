@@ -1,6 +1,8 @@
-/* bps-scheduler: who is there, which jobs run, and which server holds what. One thread: the control
- * loop with the members' connections and HTTP around the core (core.h). Writing the state blocks
- * the loop for the time of a sync, on purpose: nothing may be said before it is durable. */
+/* bps-scheduler: registers members, forms jobs, and places their partitions on servers. This file
+ * has the settings, the start and the end of the process. One thread: the control loop with the
+ * members' connections and HTTP around the core (core.h). Writing the state blocks the loop until
+ * the disk has synced it. That is intended: no message about a change may be sent before the change
+ * is durable. */
 #include <errno.h>
 #include <event2/event.h>
 #include <stdio.h>
@@ -14,8 +16,8 @@
 #include "common/base/failpoint.h"
 #include "common/base/log.h"
 
-#define LOOK_S     1 /* between two looks at the health */
-#define DEAD_BEATS 3 /* a lost or late beat or two are no death */
+#define LOOK_S     1 /* seconds between two checks of the health */
+#define DEAD_BEATS 3 /* a member must not be dead because of one or two late beats */
 
 static const struct setting rows[] = {
 	DAEMON_SETTINGS("127.0.0.1:7301"),
@@ -119,7 +121,8 @@ static void env_pair_key(
 
 	(void)ctx;
 	memcpy(key.b, secret, sizeof(key.b));
-	if (key_mac(&key, text, (size_t)n, ret) < 0) /* then the two do not connect */
+	/* on failure, use a random key, so that these two cannot connect */
+	if (key_mac(&key, text, (size_t)n, ret) < 0)
 		env_random(NULL, ret, CTL_KEY_BYTES);
 	key_wipe(&key);
 }
@@ -143,8 +146,9 @@ static int compact(void *ctx, const struct state_record *rec)
 	return rc;
 }
 
-/* Do here what is due instead of leaving it to the timer. An expired timer that is set again runs
- * after all messages that have arrived, so under a steady stream of messages it would never run. */
+/* Do here what is due instead of waiting for the timer. libevent runs an expired timer that is set
+ * again only after all messages that have arrived. So under a steady stream of messages it would
+ * never run. */
 void app_after_event(struct sched_app *app)
 {
 	uint64_t due, now = clock_now_ns();
@@ -224,8 +228,8 @@ static struct sched_config core_config(const struct sched_opts *o)
 	return cfg;
 }
 
-/* Identify the origin of this machine's clock. Where it cannot be read, use a random number: then
- * ends are taken from the wall clock after each restart. */
+/* Set boot_id and unix_offset_s. If the machine's boot id cannot be read, use a random number. Then
+ * the ends of mutes are taken from the wall clock after each restart. */
 static void fill_clock(struct sched_config *cfg)
 {
 	FILE *f = fopen("/proc/sys/kernel/random/boot_id", "re");
@@ -364,7 +368,7 @@ static int start(struct sched_app *app, struct err_text *err)
 
 static void stop(struct sched_app *app)
 {
-	/* Members keep running and come back to the next scheduler: nothing is said or written. */
+	/* Send and write nothing: the members keep running and connect to the next scheduler. */
 	ctllisten_free(app->listen);
 	if (app->timer)
 		event_free(app->timer);

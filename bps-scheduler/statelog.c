@@ -21,7 +21,7 @@
 
 #define LOG_NAME        "state.log"
 #define NEW_NAME        "state.log.new"
-#define MEMORY_PER_BYTE 64 /* decoded structs are larger than their bytes */
+#define MEMORY_PER_BYTE 64 /* most memory for a decoded record, per byte of the record */
 
 static const char magic[8] = {'B', 'P', 'S', 'S', 'T', 'A', 'T', 'E'};
 
@@ -90,7 +90,7 @@ static int read_all(int fd, void *data, size_t n, uint64_t at)
 	return 0;
 }
 
-/* The record with its head in one buffer, for one write. */
+/* Encode the record and its head into one new buffer, so that one write stores both. */
 static int encode(const struct state_record *rec, char **ret_buf, size_t *ret_bytes)
 {
 	size_t n = codec_size(state_layout(), rec);
@@ -171,7 +171,7 @@ static int write_snapshot(
 	return r;
 }
 
-/* A file with at most one record takes the log's place. */
+/* Replace the log by a new file that has this record, or none if rec is NULL. */
 static int replace(struct statelog *l, const struct state_record *rec)
 {
 	uint64_t bytes;
@@ -190,9 +190,9 @@ static int replace(struct statelog *l, const struct state_record *rec)
 		unlinkat(l->dir_fd, NEW_NAME, 0);
 		return r;
 	}
-	/* From here on the new file is the log, in this process and, once the folder is synced,
-	 * for good; without that a crash may bring back the old one with all that this one
-	 * begins with. */
+	/* From here on the new file is the log of this process. The rename becomes durable when the
+	 * folder is synced. If a crash comes before that, the old log may come back. Its records
+	 * give the same state as the snapshot. */
 	if (fsync(l->dir_fd) < 0)
 		r = -errno;
 	if (l->fd >= 0)
@@ -247,8 +247,8 @@ static int load_body(const struct log_reader *ld, uint64_t at, const char *body,
 	return 0;
 }
 
-/* Returns the bytes that the record at `at` takes, 0 when it is torn: incomplete, or wrong and
- * the last. */
+/* Load the record at offset `at`. Returns its size in bytes; 0 if it was not written completely: it
+ * is cut off, or it is the last one and its checksum is wrong. */
 static int64_t load_record(const struct log_reader *ld, uint64_t at)
 {
 	struct record_head head;
@@ -290,7 +290,7 @@ static bool has_record_behind(const struct log_reader *ld, uint64_t at)
 
 	if (!tail || read_all(ld->l->fd, tail, n, at) < 0) {
 		free(tail);
-		return true; /* not known: touch nothing */
+		return true; /* cannot tell: do not cut the file */
 	}
 	for (uint64_t i = 1; !found && i + sizeof(struct record_head) < n; i++) {
 		struct record_head head;
@@ -355,8 +355,8 @@ static int load(const struct log_reader *ld)
 {
 	int r;
 
-	/* The head was synced with the file's name. Only an empty file of another program is
-	 * shorter. */
+	/* An empty file has just been created. A shorter file than the head is not a log of ours: a
+	 * log gets its name only after its head was synced. */
 	if (ld->size == 0) {
 		r = replace(ld->l, NULL);
 		return r < 0 ? cannot(ld->err, r, "write", ld->l->path) : 0;

@@ -6,14 +6,14 @@
  *   record  u32 length of the body, u32 crc32c of the body, body (common/wire/codec.h,
  *           bps-scheduler/model/state.h)
  *
- * Numbers are little-endian. A record counts once it is whole and synced. A writer that died
- * leaves a torn last record: it was sent to no member and is cut off. A record that is
- * broken with others behind it means that the disk lost what it had promised: that is an error,
- * never skipped.
+ * Numbers are little-endian. A record is valid when it is complete and synced. A process that died
+ * while it wrote leaves an incomplete last record. Its contents were sent to no member, so the
+ * record is cut off. If a broken record has other records behind it, the disk has lost data that it
+ * had reported as synced. That is an error: the broken record is never skipped.
  *
- * A log of more than STATELOG_COMPACT_BYTES is replaced by a snapshot: written beside it,
- * synced, renamed over it. `lock` in the same folder keeps a second scheduler out. Blocking; one
- * thread. */
+ * A log of more than STATELOG_COMPACT_BYTES is replaced by a snapshot. The snapshot is written to a
+ * new file, synced, and renamed over the log. The file `lock` in the same folder keeps a second
+ * scheduler from using it. All functions block; one thread. */
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -25,28 +25,29 @@
 
 struct statelog;
 
-/* Open (or begin) the log in dir, which is made when it is missing, and hand every record to fn
- * in their order; an error of fn ends the opening with it. Errors: -EBUSY another scheduler has
- * it; BPS_EVERSION a newer release wrote it; -EBADMSG it is broken; -errno. All with a sentence
- * that says what to do. */
+/* Open the log in dir, or create both. Passes every record to fn, in order. If fn returns an error,
+ * the log counts as broken. Errors: -EBUSY another scheduler uses dir; BPS_EVERSION a newer release
+ * wrote the log; -EBADMSG the log is broken; -errno. err: a sentence with the next step for the
+ * operator. */
 int statelog_open(struct statelog **ret, const char *dir,
 	int (*fn)(void *ctx, const struct state_record *rec, struct err_text *err), void *ctx,
 	struct err_text *err);
 
-/* Durable when this returns 0. After an error the log is as it was; try again.
- * Errors: -errno, -E2BIG. */
+/* Append a record. It is durable when this returns 0. After an error the log is unchanged, and the
+ * caller may try again. Errors: -errno, -E2BIG. */
 int statelog_append(struct statelog *l, const struct state_record *rec);
 
-/* True when the log should be compacted: it is large, and at least twice what it was after the
- * last time. */
+/* Return whether the log should be compacted: it is large, and more than twice as large as after
+ * the last compaction. */
 bool statelog_is_long(const struct statelog *l);
 
-/* Replace all records by this one. After an error the log is as it was. Errors: -errno, -E2BIG. */
+/* Replace all records by this one, which has the whole state. After an error the log is unchanged.
+ * Errors: -errno, -E2BIG. */
 int statelog_compact(struct statelog *l, const struct state_record *rec);
 
-/* Size of the file in bytes. */
+/* Return the size of the file in bytes. */
 uint64_t statelog_bytes(const struct statelog *l);
-/* Duration of the last sync. */
+/* Return the duration of the last sync. */
 uint64_t statelog_sync_ns(const struct statelog *l);
 
 void statelog_close(struct statelog *l);

@@ -1,5 +1,6 @@
-/* The verbs of operators: a table of them, the check of who may call, and one function each. They
- * act on the core at once and never wait. Thread: the core's. */
+/* The verbs, which are the requests of operators (steer.h): their table, the check whether the
+ * caller may use them, and one function for each. The functions change the core at once and never
+ * wait. Thread: the core's. */
 #include "bps-scheduler/steer.h"
 
 #include <errno.h>
@@ -18,7 +19,8 @@
 
 typedef int verb_fn(struct steer *s, const struct steer_call *call, struct steer_reply *reply);
 
-/* An argument's value, "" when it is not there. Lent. */
+/* Return the value of an argument, or "" if the request does not have it. The value belongs to the
+ * message. */
 static const char *arg_of(const struct steer_call *call, const char *name)
 {
 	for (uint32_t i = 0; i < call->msg->n_args; i++)
@@ -29,7 +31,8 @@ static const char *arg_of(const struct steer_call *call, const char *name)
 
 /* ---- verbs ---- */
 
-/* The one job that forms or runs under this name; two users may have jobs of one name. */
+/* Find the forming or running job with this name or number. An error if several users have a job of
+ * this name. */
 static int find_job(
 	const struct sched_core *c, const char *name, uint32_t *ret_job, struct err_text *err)
 {
@@ -155,7 +158,7 @@ static int drain_status(struct steer *s, const struct steer_call *call, struct s
 static const struct verb {
 	const char *name;
 	bool wants_target;
-	bool changes; /* an event is kept */
+	bool changes; /* each call is recorded as an event */
 	const char *args[4];
 	verb_fn *run;
 } verbs[] = {
@@ -184,7 +187,8 @@ static bool is_operator(const struct ctlchan *chan, struct err_text *err)
 	return false;
 }
 
-/* Return whether this text is fit for logs and screens. */
+/* Return whether the text has no control characters, so that it can be shown in logs and on
+ * screens. */
 static bool is_printable(const char *s)
 {
 	for (; *s; s++)
@@ -230,7 +234,8 @@ static const struct verb *find_verb(const char *name)
 	return NULL;
 }
 
-/* "alice (uid 1000) on login1: job kill mnist: what came of it" */
+/* Record a call and its result as an event and in the log. Text: "alice (uid 1000) on login1: job
+ * kill mnist: RESULT". */
 static void keep_event(struct steer *s, const struct steer_call *call, const char *identity, int rc,
 	const char *result)
 {
@@ -269,7 +274,7 @@ static int carry_out(struct steer *s, const struct ctlchan *chan, const struct c
 	return rc;
 }
 
-/* Returns false when it cannot be encoded. */
+/* Send STEERED, the answer. Returns false if it cannot be encoded. */
 static bool answer(struct ctlchan *chan, int rc, const char *text, const char *json)
 {
 	struct ctl_steered msg = {rc < 0 ? (uint32_t)-rc : 0, text, json};
@@ -280,7 +285,7 @@ static bool answer(struct ctlchan *chan, int rc, const char *text, const char *j
 	if (!buf)
 		return false;
 	codec_encode(layout, &msg, buf);
-	ctlchan_send(chan, CTL_STEERED, buf, n); /* else it is closed already */
+	ctlchan_send(chan, CTL_STEERED, buf, n); /* fails only if chan is closed already */
 	free(buf);
 	return true;
 }

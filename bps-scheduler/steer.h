@@ -1,17 +1,19 @@
 #ifndef BPS_SCHEDULER_STEER_H
 #define BPS_SCHEDULER_STEER_H
 /* Requests of operators over the control port: STEER, answered by STEERED (common/wire/ctlmsg.h).
- * HTTP only reads. Who may steer is decided by the key: identity `ctl:NAME`, or any process on
- * loopback when the cluster has no key. The user that STEER names is recorded, not checked.
+ * HTTP requests only read. The key of the peer decides whether it may steer: it needs the identity
+ * `ctl:NAME`. In a cluster without a key, any process on loopback may. The user that STEER names is
+ * recorded, not checked.
  *
- * A verb is a row of the table in steer.c and a function that acts at once: it may change the core,
- * and must not wait. To add one:
- *   - `int my_verb(struct steer *s, const struct steer_call *call, struct steer_reply *reply)`,
- *     here or in a file of its own, with what it needs as a member of struct steer, set in main.c;
- *   - its row: name, whether it wants a target, the arguments that it knows, whether it changes
- *     anything (then an event "who did what" is kept, whatever came of it);
- *   - a row in docs/reference/protocol.md, a word of bpsctl that calls steer_call, bpsctl(8), a
- *     test.
+ * A verb (a command, such as "drain") is a row of the table in steer.c and a function that acts at
+ * once: it may change the core, and must not wait. To add one:
+ *   - write the function, `int my_verb(struct steer *s, const struct steer_call *call,
+ *     struct steer_reply *reply)`, in steer.c or in a file of its own. If it needs more objects,
+ *     add them to struct steer and set them in main.c;
+ *   - add its row: name, whether it needs a target, its arguments, whether it changes anything. If
+ *     it does, each call is recorded as an event, also if it fails;
+ *   - add a row to docs/reference/protocol.md, a command of bpsctl that calls steer_call, a section
+ *     to bpsctl(8), and a test.
  *
  * Thread: the control loop's. */
 #include <stdbool.h>
@@ -32,15 +34,16 @@ struct steer {
 	struct event_ring *events;
 	/* Return the channel of the connection that has this number in the core. */
 	struct ctlchan *(*chan)(void *ctx, uint32_t conn);
-	const struct tls_conf *auth; /* in force */
-	/* Read the key file again. Returns 1 when it has changed, else 0; errors with a sentence.
-	 * ret_closed: connections that are not accepted any more. */
+	const struct tls_conf *auth; /* the keys in use */
+	/* Read the key file again. Returns 1 if it has changed, 0 if not, or an error with a
+	 * sentence. ret_closed: number of connections that were closed, because their keys are not
+	 * accepted any more. */
 	int (*reload_keys)(void *ctx, unsigned *ret_closed, struct err_text *err);
 };
 
 struct steer_call {
 	const struct ctl_steer *msg;
-	const char *target; /* msg's */
+	const char *target; /* belongs to msg */
 	const char *who;    /* "alice (uid 1000) on login1" */
 	bool has_master;    /* the operator has the master key, or there is no key at all */
 	uint64_t now_ns;
@@ -50,14 +53,14 @@ struct steer_call {
 
 struct steer_reply {
 	struct err_text text; /* what was done, or why not */
-	json_t *json;         /* NULL: none; a verb's new reference */
+	json_t *json;         /* a new reference from the verb; NULL: none */
 };
 
-/* keys.c */
+/* Verbs in keys.c. */
 int keys_status(struct steer *s, const struct steer_call *call, struct steer_reply *reply);
 int keys_reload(struct steer *s, const struct steer_call *call, struct steer_reply *reply);
 
-/* Carry out what came on chan, answer and close it. */
+/* Carry out the request that came on chan, answer it, and close chan. */
 void steer_handle(
 	struct steer *s, struct ctlchan *chan, const struct ctl_steer *msg, uint64_t now_ns);
 #endif

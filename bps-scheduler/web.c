@@ -1,5 +1,6 @@
-/* HTTP of the scheduler: it only reads. A question about one job is answered when the job's agents
- * have answered, or after the core's bound for that. */
+/* HTTP of the scheduler: status and metrics. Requests change nothing. A request about one job is
+ * answered when the job's agents have answered a probe, or when the probe's time is over. Thread:
+ * the control loop's. */
 #include "bps-scheduler/app.h"
 
 #include <stdio.h>
@@ -39,7 +40,8 @@ static json_t *listen_json(const struct sched_app *app)
 	return json_string(addr_format(&a, text));
 }
 
-/* Handshakes of the last minute that failed, counted by what the peers claimed to be. */
+/* Return the failed handshakes of the last minute, counted by the identity that the peer
+ * claimed. */
 static json_t *refused_json(const struct sched_app *app)
 {
 	struct ctllisten_refusal list[CTLLISTEN_REFUSALS_KEPT];

@@ -1,4 +1,4 @@
-/* The ring of events, its file, and the document of it. Thread: the core's. */
+/* The ring of events, the file with its copy, and its JSON form. Thread: the core's. */
 #include "bps-scheduler/status/events.h"
 
 #include <errno.h>
@@ -23,10 +23,10 @@ struct entry {
 struct event_ring {
 	uint64_t last; /* number of the newest entry; entry n is at n % EVENTS_KEPT */
 	struct entry ring[EVENTS_KEPT];
-	uint64_t start;    /* no number below it is known */
-	uint64_t restored; /* number of the last one that was read from the file */
-	char *path;        /* of the file, NULL: none */
-	FILE *file;        /* to append to; NULL: it cannot be written just now */
+	uint64_t start;    /* events below this number are not known */
+	uint64_t restored; /* number of the last event that was read from the file */
+	char *path;        /* path of the file; NULL: there is no file */
+	FILE *file;        /* open for appending; NULL: the file could not be written */
 	unsigned n_lines;
 };
 
@@ -78,7 +78,7 @@ static bool print_entry(const struct event_ring *ev, uint64_t seq, FILE *f)
 	char text[SCHED_EVENT_BYTES];
 
 	snprintf(text, sizeof(text), "%s", e->text);
-	log_blank(text); /* one line */
+	log_blank(text); /* replace line breaks */
 	return fprintf(f, "%" PRIu64 " %.17g %" PRIu64 " %s %s\n", seq, e->unix_s, e->view,
 		       kinds[e->kind], text) > 0;
 }
@@ -109,7 +109,8 @@ static int rewrite(struct event_ring *ev)
 	return 0;
 }
 
-/* Also after a failure, such as a disk that was full. */
+/* Write the newest event to the file. If an earlier write failed, for example because the disk was
+ * full, write the whole file again. */
 static void keep_last(struct event_ring *ev)
 {
 	int rc = 0;
@@ -137,7 +138,8 @@ static int find_kind(const char *name)
 	return -1;
 }
 
-/* False: the line is torn, or not one of ours. */
+/* Add the event in a line of the file to the ring. Returns false if the line is incomplete or is
+ * not an event. */
 static bool take_line(struct event_ring *ev, char *line)
 {
 	char kind[16];
@@ -156,7 +158,7 @@ static bool take_line(struct event_ring *ev, char *line)
 	k = find_kind(kind);
 	if (k < 0 || !line[at] || seq <= ev->last || seq > INT64_MAX)
 		return false;
-	if (seq != ev->last + 1) /* what is before the gap is forgotten */
+	if (seq != ev->last + 1) /* forget the events before a gap in the numbers */
 		ev->start = seq;
 	e.kind = (enum sched_event_kind)k;
 	snprintf(e.text, sizeof(e.text), "%s", line + at);

@@ -3,7 +3,8 @@
 
 #include "bps-scheduler/status/status_impl.h"
 
-/* Several jobs of an agent may have the same finding. */
+/* Return whether list has that problem already. Several jobs of an agent may have the same
+ * finding. */
 static bool has_problem_of(json_t *list, const char *code, const char *subject)
 {
 	json_t *p;
@@ -23,7 +24,8 @@ static void no_answer(const struct sched_core *c, const struct sched_finding *f,
 	char subject[CTL_NAME_MAX + 16];
 
 	snprintf(subject, sizeof(subject), "agent %s", m->name);
-	if (!m->conn || has_problem_of(list, "NO_ANSWER", subject)) /* CONTROL_SILENT reports it */
+	/* an agent without connection is reported as CONTROL_SILENT */
+	if (!m->conn || has_problem_of(list, "NO_ANSWER", subject))
 		return;
 	snprintf(l.what, sizeof(l.what), "agent %.60s on %.60s: no answer within %.1f s", m->name,
 		m->host, c->cfg.probe_ms / 1e3);

@@ -1,4 +1,4 @@
-/* The scheduler's metrics. */
+/* The scheduler's metrics, as Prometheus text. Thread: the core's. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

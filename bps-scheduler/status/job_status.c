@@ -1,5 +1,5 @@
-/* Status of a single job for /status: its agents, its workers, and what its calls wait for. It
- * sends no probes (core/why_stuck.c). Thread: the core's. */
+/* Status of a single job for /status: its agents, its workers, and what its calls wait for.
+ * core/why_stuck.c sends the probes. Thread: the core's. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -12,7 +12,7 @@ uint32_t status_find_job(const struct sched_core *c, const char *name)
 	const struct sched_job *found = NULL;
 	unsigned long number = strtoul(name, NULL, 10);
 
-	if (*name == '#') { /* a name may consist of digits */
+	if (*name == '#') { /* by number only, because a job's name may consist of digits */
 		found = sched_job_any(c, (uint32_t)strtoul(name + 1, NULL, 10));
 		return found ? found->id : 0;
 	}

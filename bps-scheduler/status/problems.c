@@ -7,9 +7,10 @@
 #include "bps-scheduler/model/host_memory.h"
 #include "bps-scheduler/status/status_impl.h"
 
-#define AGENT_DOWN_NS (600 * NS_PER_S) /* machines that were taken away are not reported forever */
+/* an agent that is down for longer is not reported: its machine was taken away */
+#define AGENT_DOWN_NS (600 * NS_PER_S)
 #define BEHIND_NS     (3600 * NS_PER_S)
-#define SILENT_SHARE  2 /* part of the time after which a silent member is dead */
+#define SILENT_SHARE  2 /* a member is reported as silent after 1/SILENT_SHARE of its dead time */
 #define STUCK_NS      (5 * NS_PER_S)
 
 struct problem_list {
@@ -69,7 +70,8 @@ static void down_problem(const struct sched_core *c, const struct status_info *i
 
 	if (!is_server && info->now_ns - m->since_ns > AGENT_DOWN_NS)
 		return;
-	if (m->is_drained && !is_error) /* an operator is working on it, and nothing is lost */
+	/* an operator is working on the member, and no partition waits */
+	if (m->is_drained && !is_error)
 		return;
 	snprintf(l.what, sizeof(l.what), "%s on %s: down for %.0f s (%s)", m->name, m->host,
 		status_span_s(info, m->since_ns),
@@ -89,7 +91,8 @@ static void down_problem(const struct sched_core *c, const struct status_info *i
 	member_problem(p, m, is_server ? "SERVER_DOWN" : "AGENT_DOWN", is_error, &l);
 }
 
-/* Add the problem that only the connection between the agent and the scheduler is cut. */
+/* Add the problem that an agent is cut off from the scheduler, while servers still receive from
+ * it. */
 static void cut_problem(
 	const struct status_info *info, const struct sched_member *m, struct problem_list *p)
 {

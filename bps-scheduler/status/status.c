@@ -101,7 +101,8 @@ static uint64_t placed_bytes(const struct sched_member *m)
 	return n;
 }
 
-/* Return whether no message has come for some heartbeats. The member may hang. */
+/* Return whether the member has sent no message for QUIET_BEATS beats and at least 1 s. It may
+ * hang. */
 static bool is_quiet(
 	const struct sched_core *c, const struct status_info *info, const struct sched_member *m)
 {
@@ -161,8 +162,8 @@ static json_t *member_json(const struct sched_core *c, const struct status_info 
 	return o;
 }
 
-/* Progress of the job as the servers report it. null before their first report, or if its sums stay
- * on one machine. */
+/* Return the progress of the job, as the servers report it. JSON null before their first report, or
+ * if the job's sums stay on one machine. */
 static json_t *progress_json(const struct sched_core *c, const struct sched_job *j)
 {
 	const struct sched_progress *p = &j->progress;
@@ -190,7 +191,7 @@ static json_t *progress_json(const struct sched_core *c, const struct sched_job 
 	return o;
 }
 
-/* A machine that has left a running job. */
+/* Describe a machine that has left a running job. */
 static json_t *lost_json(const struct sched_member *m, const struct sched_job_member *jm)
 {
 	json_t *o = json_object();
@@ -257,7 +258,8 @@ json_t *status_job_brief(
 	return o;
 }
 
-/* Return the number of partitions on each member, by its id. The caller frees it. */
+/* Return an array, indexed by member id, with the number of partitions on each server. The caller
+ * frees it. */
 static uint64_t *parts_by_server(const struct sched_core *c)
 {
 	uint64_t *n = sched_alloc(c->n_members + 1, sizeof(*n));

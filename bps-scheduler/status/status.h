@@ -23,9 +23,9 @@
  *                 state: forming, running; pace: as its servers reported it in the last seconds
  * ended[{id name uid state state_s size code text}]    the last 64
  *
- * /status?job=NAME (or its number; #NUMBER if a name consists of digits) has the answers of the
- * job's agents within a second. Within another quarter of a second, it has their answers about
- * the tensors that calls wait for:
+ * /status?job=NAME describes one job. The number of a job may stand for its name; #NUMBER is always
+ * a number. The job's agents are asked first: they have a second to answer, and another quarter of
+ * a second to answer about the tensors that calls wait for:
  * schema role view view_text  job{as above}
  * agents[{name host has_answered text}]                text: conditions of its network
  * workers[{rank host agent pid attached submitted completed quiet_s behind
@@ -64,7 +64,7 @@ struct evbuffer;
 	X(HOST_MEMORY)                                                                             \
 	X(NO_ANSWER)
 
-/* Values that the core does not know. */
+/* Values for the status that the core does not have. */
 struct status_info {
 	uint64_t now_ns;     /* on the core's clock */
 	double started_unix; /* wall clock, in seconds */
@@ -76,20 +76,21 @@ struct status_info {
 /* Write a summary of the cluster in one line. */
 void status_line(const struct sched_core *c, char *ret, size_t room);
 
-/* Write the health and its codes, as "WARN SERVER_DOWN TRAINER_STALLED"; "" if the health is OK.
- * Returns false if the health is ERR. */
+/* Write the health and the codes of the problems, as "WARN SERVER_DOWN TRAINER_STALLED"; "" if the
+ * health is OK. Returns false if the health is ERR. */
 bool status_health(
 	const struct sched_core *c, const struct status_info *info, struct err_text *ret_text);
 
-/* Return the cluster's document, a new reference. NULL: out of memory. */
+/* Return the status of the cluster as JSON, a new reference. NULL: out of memory. */
 json_t *status_cluster(const struct sched_core *c, const struct status_info *info);
 
-/* Return the number of the job with this name, or with this number in digits; after '#' only a
- * number. A name prefers running jobs, then forming ones, then ended ones. 0: none. */
+/* Find a job by its name, or by its number in digits; after '#' only by number. If several jobs
+ * have the name, a running job comes before a forming one and an ended one. Returns the job's
+ * number; 0: no such job. */
 uint32_t status_find_job(const struct sched_core *c, const char *name);
 
-/* Return the job's document, a new reference. p: the answers; NULL if no probe was made (a job that
- * does not run). NULL: the job does not exist any more, or out of memory. */
+/* Return the status of a job as JSON, a new reference. p: the finished probe of its agents; NULL if
+ * the job does not run. Returns NULL if the job does not exist any more, or if memory is short. */
 json_t *status_job(const struct sched_core *c, const struct status_info *info, uint32_t job,
 	const struct sched_probe *p);
 

@@ -1,8 +1,8 @@
 #ifndef BPS_SCHEDULER_STATUS_STATUS_IMPL_H
 #define BPS_SCHEDULER_STATUS_STATUS_IMPL_H
-/* Shared functions of the writers of the scheduler's JSON and metrics: status.c the cluster,
- * problems.c its problems, job_status.c one job, wait_report.c the calls that wait, gauges.c
- * metrics, events.c events. */
+/* Functions that the files of this folder share. They write the scheduler's JSON and metrics:
+ * status.c the cluster, problems.c its problems, job_status.c one job, wait_report.c the calls that
+ * wait, gauges.c metrics, events.c events. */
 #include <stdint.h>
 
 #include <jansson.h>
@@ -14,18 +14,19 @@
 #define STATUS_SCHEMA      1
 #define STATUS_MISSING_MAX 8 /* missing ranks that are named */
 
-/* Add one value. The value is left out if there is no memory. */
+/* Add one value to o. It is left out if there is no memory. */
 void status_put_str(json_t *o, const char *key, const char *s);
 void status_put_num(json_t *o, const char *key, uint64_t v);
 void status_put_sec(json_t *o, const char *key, double v);
 /* Return the seconds since since_ns; 0 if that is in the future. */
 double status_span_s(const struct status_info *info, uint64_t since_ns);
-/* The three lines of a problem. */
+/* The three lines of a problem: what is wrong, the effect on jobs, and what the operator should
+ * do. */
 struct problem_lines {
 	char what[1024], effect[256], action[256];
 };
-/* Append a problem. subject: the affected object ("server s1"), the same for the problem's
- * duration; "": the cluster. */
+/* Append a problem to list. subject: the affected object, such as "server s1", or "" for the
+ * cluster. It must not change while the problem lasts. */
 void status_problem(json_t *list, const char *code, bool is_error, const char *subject,
 	const struct problem_lines *l);
 
@@ -35,12 +36,13 @@ void status_put_view(json_t *o, const struct sched_core *c);
 uint32_t status_count_members(const struct sched_core *c, enum role role, enum member_state s);
 /* Count the partitions of all jobs that wait for a server. */
 uint64_t status_orphans(const struct sched_core *c);
-/* Write the first max ranks that have not joined. Returns how many were written. */
+/* Write to ret the first max ranks that have not joined. Returns how many were written. */
 uint32_t status_missing_ranks(const struct sched_job *j, uint32_t *ret, uint32_t max);
-/* Return the entry of a job in the cluster's document, a new reference. */
+/* Return the entry of a job in the status of the cluster, a new reference. */
 json_t *status_job_brief(
 	const struct sched_core *c, const struct status_info *info, const struct sched_job *j);
-/* Return all problems that the core knows, a new reference. */
+/* Return all problems of the cluster, muted ones too, as a new reference. *ret_is_error: at least
+ * one is an error. */
 json_t *status_problems(
 	const struct sched_core *c, const struct status_info *info, bool *ret_is_error);
 
@@ -53,13 +55,13 @@ void status_quota_metrics(const struct sched_core *c, struct evbuffer *out);
 void status_job_metrics(
 	const struct sched_core *c, const struct status_info *info, struct evbuffer *out);
 
-/* Mark the muted problems in list ("muted": true). Returns whether any unmuted problem is an error,
- * and whether there is any unmuted problem. */
+/* Set "muted" to true or false in each problem of list. *ret_is_any: at least one problem is not
+ * muted. *ret_is_error: at least one of those is an error. */
 void status_mark_muted(const struct sched_core *c, const struct status_info *info, json_t *list,
 	bool *ret_is_error, bool *ret_is_any);
 
-/* Return what the calls of j wait for (wait_report.c), a new reference. p: the answers; NULL if no
- * probe was made. */
+/* Return what the calls of j wait for (wait_report.c), as JSON, a new reference. p: the finished
+ * probe of j, or NULL. */
 json_t *wait_report_json(const struct status_info *info, const struct sched_core *c,
 	const struct sched_job *j, const struct sched_probe *p);
 /* Append the problems of j that a probe has found (core/stalls.h; findings.c). */

@@ -1,7 +1,7 @@
-/* The wait report of a job, as JSON: a tensor's round, and the workers or servers missing from it.
- * Calls of a running job come from a status probe and the following questions about single tensors
- * (why_stuck.c). The core itself knows the workers that have not joined and the tensors that are
- * not declared. Thread: the core's. */
+/* The wait report of a job, as JSON: the tensor and round that calls wait for, and the workers or
+ * servers that are missing. For a running job, a status probe and its second step report the
+ * waiting calls (why_stuck.c). The core itself knows which workers have not joined and which
+ * tensors are not declared. Thread: the core's. */
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -20,7 +20,7 @@ static struct wait_list people_new(void)
 	return (struct wait_list){json_array(), 0};
 }
 
-/* Takes ownership of o. */
+/* Add o to the list, or only count o if the list is full. Takes ownership of o. */
 static void people_add(struct wait_list *p, json_t *o)
 {
 	if (p->n++ < NAMED_MAX)
@@ -123,7 +123,8 @@ static void declare_waits(const struct status_info *info, const struct sched_cor
 
 /* ---- bps_gpu_open ---- */
 
-/* Describe one machine, from p->workers[first], its first worker that waits or is waited for. */
+/* Describe the wait in bps_gpu_open on one machine. first: index in p->workers of the first worker
+ * of the machine that waits there or is missing. */
 static json_t *gpu_wait(const struct sched_core *c, const struct sched_probe *p, uint32_t first)
 {
 	struct wait_list waiting = people_new(), missing = people_new();
@@ -199,7 +200,7 @@ static struct wait_list late_workers(const struct sched_core *c, const struct sc
 	return late;
 }
 
-/* The servers that sum t. */
+/* List the servers that sum partitions of t. */
 static struct wait_list servers_of(
 	const struct status_info *info, const struct sched_core *c, const struct sched_tensor *t)
 {
