@@ -5,7 +5,8 @@ PREFIX	?= /usr/local
 LIBDIR	?= $(PREFIX)/lib
 UNITDIR	?= $(PREFIX)/lib/systemd/system
 DESTDIR	?=
-# Where programs of the build tree, and of an installed one, find the library.
+# Folders in which programs look for the library: that of the program, as in the build tree, and
+# ../lib, as in an installed tree.
 RPATH	?= -Wl,-rpath,'$$ORIGIN:$$ORIGIN/../lib'
 VERSION	:= 0.1.0
 
@@ -15,7 +16,8 @@ say	= $(if $(V),,@printf '  %-7s %s\n' '$(1)' '$(2)')
 
 PKGS	:= libuv libevent libevent_openssl jansson openssl
 PKG_CFLAGS := $(shell pkg-config --cflags libfabric $(PKGS) 2>/dev/null)
-# libfabric is opened when it is used (common/transport/fabric/libfabric.h).
+# Programs do not link libfabric. They load it when it is needed
+# (common/transport/fabric/libfabric.h).
 LIBS	:= $(shell pkg-config --libs $(PKGS) 2>/dev/null) -ldl -linih -lnuma -lm -lpthread
 
 WARN	:= -Wall -Wextra -Wshadow -Wconversion -Wstrict-prototypes -Wmissing-prototypes -Wformat=2 \
@@ -35,14 +37,15 @@ LDFLAGS_ALL := $(OPT_$(BUILD)) -Wl,-z,relro,-z,now $(LDFLAGS)
 
 objs	= $(patsubst %.c,$(B)/%.o,$(1))
 src	= $(sort $(wildcard $(1)))
-# All sources below a folder.
+# List all C sources below a folder.
 tree	= $(sort $(shell find $(1) -name '*.c'))
 
 COMMON	:= $(call tree,common)
 SCHED	:= $(filter-out bps-scheduler/bpsctl/%,$(call tree,bps-scheduler))
 SERVER	:= $(call tree,bps-server)
 AGENT	:= $(filter-out bps-agent/executor/%,$(call tree,bps-agent))
-# The executor, which drives devices; cuda* needs the toolkit, the rest only libc.
+# The executor is the agent's process that drives GPUs. Only its files cuda* need the CUDA toolkit;
+# the others need libc.
 DEVICE	:= $(filter-out bps-agent/executor/device/cuda%,$(call tree,bps-agent/executor))
 CTL	:= $(call src,bps-scheduler/bpsctl/*.c)
 CLIENT	:= $(call src,libbpsclient/*.c) common/data/dtype.c common/wire/codec.c \
@@ -91,7 +94,7 @@ $(B)/%.o: %.c
 	$(call say,CC,$<)
 	$(Q)$(CC) $(CFLAGS_ALL) $(ISA) -MMD -MP -c -o $@ $<
 
-# The commit is compiled into a single file, which is rebuilt when the commit changes.
+# A single object file contains the commit. It is compiled again when the commit changes.
 COMMIT	?= $(or $(shell git rev-parse --short=12 HEAD 2>/dev/null),unknown)
 $(B)/common/base/version.o: ISA := -DBPS_COMMIT='"$(COMMIT)"'
 $(B)/common/base/version.o: $(B)/commit
@@ -100,9 +103,10 @@ $(B)/commit: FORCE
 	$(Q)[ "$$(cat $@ 2>/dev/null)" = "$(COMMIT)" ] || echo "$(COMMIT)" >$@
 .PHONY: FORCE
 
-# Bits must not depend on the instruction set, so no multiply-add. Unrolling is worth a tenth.
+# Sums must have the same bits with every instruction set, so the compiler may not use fused
+# multiply-add. With -O3 the compiler unrolls loops, which makes them a tenth faster.
 $(B)/common/data/reduce.o: ISA := -O3 -ffp-contract=off
-# Selections between floats are no vectors where they may trap.
+# The compiler vectorizes `x < y ? a : b` on floats only if comparisons cannot trap.
 $(B)/libbpsclient/convert.o: ISA := -O3 -ffp-contract=off -fno-trapping-math
 ifneq ($(filter x86_64%,$(shell $(CC) -dumpmachine)),)
 $(B)/common/data/reduce_avx2.o: ISA := -O3 -ffp-contract=off -mavx2 -mf16c
@@ -144,7 +148,8 @@ $(EXAMPLEBINS): $(B)/%: $(B)/libbpsclient/examples/%.o $(LIBBPS)
 	$(call link,$(RPATH) -lm -lpthread)
 $(BENCHBIN): $(call objs,$(BENCH)) $(LIBBPS)
 	$(call link,$(RPATH) -lm -lpthread)
-# Unit tests have the folders of the modules that they test. Their programs share one folder.
+# Sources of unit tests lie in folders named after the tested modules. All their programs are built
+# into one folder.
 $(foreach t,$(UNIT),$(eval $(B)/tests/$(basename $(notdir $(t))): $(t:%.c=$(B)/%.o)))
 $(UNITBINS): $(LIBCORES) $(LIBCOMMON) $(call objs,$(CLIENT))
 	$(call say,LD,$@)
@@ -154,15 +159,15 @@ $(UNITBINS): $(LIBCORES) $(LIBCOMMON) $(call objs,$(CLIENT))
 $(FUZZBINS): $(B)/tests/%: $(B)/tests/fuzz/%.o $(B)/tests/fuzz/replay.o $(LIBCORES) $(LIBCOMMON)
 	$(call link,$(LIBS))
 
-# Settings files with every setting commented out.
+# Generate a settings file for each daemon, with every setting commented out.
 CONFS	:= $(patsubst %,$(B)/conf/%.conf,scheduler server agent)
 $(CONFS): $(B)/conf/%.conf: $(DAEMONS) systemd/conf.awk
 	$(call say,GEN,$@)
 	$(Q)mkdir -p $(@D) && $(B)/bps-$*/bps-$* --help >$@.help
 	$(Q)awk -v program=bps-$* -f systemd/conf.awk $@.help >$@.new && rm $@.help && mv $@.new $@
 
-# Installs this BUILD. Units go where systemd finds them even with PREFIX=/usr/local. Files in /etc
-# belong to the administrator and to packages.
+# Install this BUILD. systemd also finds units in /usr/local/lib/systemd/system, so they go below
+# PREFIX. Nothing is installed in /etc, whose files belong to the administrator and to packages.
 SBIN	= $(DESTDIR)$(PREFIX)/sbin
 BIN	= $(DESTDIR)$(PREFIX)/bin
 LIB	= $(DESTDIR)$(LIBDIR)
@@ -206,7 +211,7 @@ install: all $(CONFS)
 	$(Q)for s in 1 3 5 7 8; do install -m 644 docs/man/*.$$s $(SHARE)/man/man$$s || exit; done
 	$(Q)sh docs/man/links.sh $(SHARE)/man
 
-# Removes the files that install would put there now. Folders stay.
+# Remove the files that `make install` would install now. Folders stay.
 uninstall:
 	$(Q)rm -rf $(B)/uninstall
 	$(Q)$(MAKE) -s install DESTDIR=$(B)/uninstall
@@ -219,7 +224,7 @@ clean:
 	$(Q)rm -rf build
 
 .PHONY: all install uninstall clean
-# Delete the file of a failed command: a patch that does not apply is then an error in each run.
+# Delete the target of a command that fails, so that the next run repeats the command and its error.
 .DELETE_ON_ERROR:
 .SECONDARY:
 -include $(patsubst %.c,$(B)/%.d,$(ALLSRC))

@@ -1,4 +1,5 @@
-# Make a settings file out of a program's --help: every setting, its help and its default, commented out.
+# Write a settings file from the text of a program's --help. Each setting is commented out, with its
+# help text and default.
 #   bps-server --help | awk -v program=bps-server -f systemd/conf.awk
 function emit(	range, def) {
 	if (name == "" || name == "ready-fd" || name == "faults" || name == "config")
@@ -20,7 +21,7 @@ BEGIN {
 	printf "# --check-config` checks this file, `%s --print-config` shows the values in force.\n", program
 	printf "#\n# The unit passes the key in /etc/bps/%s.key, if there; it needs no setting.\n", key
 }
-# Those that are yes or no stand without a value.
+# --help shows a setting that is yes or no without a value, so add the value here.
 /^  --[a-z-]+(=|$)/ {
 	emit()
 	split(substr($1, 3) "=yes|no", part, "=")

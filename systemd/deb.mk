@@ -1,14 +1,14 @@
 # Debian packages. Included by the Makefile.
 #
-# The sources of the packages are in systemd/debian/, since the top of this tree has the programs'
-# folders only. They are copied to debian/ for dpkg. DEB_BUILD_OPTIONS=nocheck in the environment
-# leaves the tests out.
+# The packaging files are in systemd/debian/. For dpkg they are copied to debian/ in a copy of this
+# tree. With DEB_BUILD_OPTIONS=nocheck in the environment the tests are left out.
 DEB	:= build/deb
 DEB_SRC	:= $(DEB)/bps-$(VERSION)
 DEB_TAR	:= $(DEB)/bps_$(VERSION).orig.tar.xz
-# Nothing is uploaded to Debian, so no request there is closed; the project has no home page yet.
+# Suppress two findings of lintian: these packages are not uploaded to Debian, so they close no bug
+# there, and the project has no home page yet.
 DEB_UNTAGGED := --suppress-tags initial-upload-closes-no-bugs,no-homepage-field
-# bps-agent-cuda is a package where the toolkit is.
+# Build the package bps-agent-cuda only if the CUDA toolkit is installed.
 DEB_CUDA := $(if $(filter yes,$(CUDA)),-Ppkg.bps.cuda)
 DEB_TIME = $$(dpkg-parsechangelog -l systemd/debian/changelog -S Timestamp)
 
@@ -17,7 +17,7 @@ deb:
 	$(Q)rm -rf $(DEB) && mkdir -p $(DEB_SRC)
 	$(Q)git ls-files -z -co --exclude-standard | grep -zv '^systemd/debian/' | \
 		tar -c --null -T - | tar -x -C $(DEB_SRC)
-	$(Q)echo $(COMMIT) >$(DEB_SRC)/.commit # there is no repository around a package's source
+	$(Q)echo $(COMMIT) >$(DEB_SRC)/.commit # the package's source is no git repository
 	$(Q)tar -C $(DEB) --sort=name --mtime=@$(DEB_TIME) --owner=0 --group=0 --numeric-owner \
 		--mode=u+rw,go=rX -cJf $(DEB_TAR) bps-$(VERSION)
 	$(Q)cp -a systemd/debian $(DEB_SRC)/debian
@@ -31,7 +31,8 @@ deb:
 		$(DEB)/*.changes
 	@ls $(DEB)/*.deb
 
-# Build the packages again, in another folder and time zone and with another umask. They must match.
+# Build the packages again, in another folder and time zone and with another umask. The packages
+# must have the same bytes.
 deb-again: deb
 	$(Q)again=$$(mktemp -d) && trap 'rm -rf "$$again"' EXIT && \
 		dpkg-source --require-strong-checksums -x $(DEB)/*.dsc $$again/bps >/dev/null && \
@@ -42,7 +43,7 @@ deb-again: deb
 		cd .. && sha256sum *.deb >sums && cd $(CURDIR)/$(DEB) && \
 		sha256sum --quiet -c $$again/sums && echo 'the packages are the same'
 
-# The packages on five machines with a systemd of their own; as root.
+# Test the packages in five containers of systemd-nspawn, each with its own systemd. Needs root.
 nspawn:
 	$(Q)tests/install-deps.sh nspawn
 	$(Q)DEB_BUILD_OPTIONS=nocheck $(MAKE) --no-print-directory deb

@@ -1,12 +1,12 @@
 # The Python wheel. Included by the Makefile.
 #
-# The programs of the wheel contain their libraries, except those of glibc: a machine needs nothing
-# but Python, and no library of the machine can come between. Copies of the shared libraries need
-# patched search paths instead, and lie in a folder that a moved environment can lose.
+# The programs in the wheel are linked statically with their libraries, except those of glibc. So a
+# machine needs only Python, and its own libraries cannot be used by mistake. Shared libraries in
+# the wheel would need patched search paths, and would not be found if the environment were moved.
 WHEEL	:= build/wheel
 WHEEL_LIBS := -Wl,-Bstatic -luv_a -levent_openssl -levent -ljansson -linih -lnuma -lssl -lcrypto \
 	-Wl,-Bdynamic -ldl -lm -lpthread
-# Debian packages of these libraries, whose licences the wheel has.
+# Debian packages of these libraries. The wheel contains their licences.
 WHEEL_LICENSES := libuv1-dev libevent-dev libjansson-dev libinih-dev libnuma-dev libssl-dev
 
 wheel:
@@ -21,7 +21,8 @@ wheel-file: $(LIBBPS) $(DAEMONS) $(EXECUTORS) $(BPSCTL) $(TOOLBINS)
 wheel-test: wheel
 	$(Q)tests/install-deps.sh wheel
 	$(Q)$(PYTHON) -m pytest -q -p no:cacheprovider tests/frontends/wheel.py
-# Build the wheel again, in another folder, time zone and with another umask: it must be the same.
+# Build the wheel again, in another folder and time zone and with another umask. The two files must
+# have the same bytes.
 wheel-again: wheel
 	$(Q)again=$$(mktemp -d) && trap 'rm -rf "$$again"' EXIT && \
 		git ls-files -z -co --exclude-standard | tar -c --null -T - | \

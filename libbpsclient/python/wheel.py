@@ -3,10 +3,10 @@
 
     wheel.py VERSION FOLDER --license NAME=FILE... LIBRARY PROGRAM...
 
-Modules and the library become the package ``bps``; pip puts the programs into the ``bin`` folder
-of the environment, where bpsrun finds the daemons beside itself. The platform tag has the highest
-version of glibc that they need. A file that needs a library beside glibc's is an error. The same
-inputs give the same bytes.
+The Python modules and the library become the package ``bps``. pip puts the programs into the
+``bin`` folder of the environment, where bpsrun finds the daemons beside itself. The platform tag
+has the newest version of glibc that one of the files needs. A file that needs a library other than
+those of glibc is an error. The same inputs give the same bytes.
 """
 
 import argparse
@@ -23,7 +23,7 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 GLIBC = {"libc.so.6", "libm.so.6", "libpthread.so.0", "libdl.so.2", "librt.so.1"}
 LOADER = re.compile(r"ld-linux.*\.so\.\d")
-# Programs of GPUs need the driver, which no package brings.
+# Programs for GPUs need the library of the driver, which the machine itself must have.
 DRIVER = {"libcuda.so.1"}
 EPOCH = (1980, 1, 1, 0, 0, 0)
 
@@ -39,7 +39,7 @@ def needs(path: Path) -> tuple[set[str], set[tuple[int, int]]]:
 
 
 def platform_tag(paths: Iterable[Path]) -> str:
-    """Return the manylinux tag of all files together.
+    """Return the manylinux tag that fits all files.
 
     Raises:
         ValueError: a file needs a library that a minimal system lacks.
@@ -55,7 +55,7 @@ def platform_tag(paths: Iterable[Path]) -> str:
 
 
 def contents(args: argparse.Namespace, tag: str) -> dict[str, tuple[bytes, bool]]:
-    """Return the files of the wheel: their bytes, and whether they are programs."""
+    """Return the files of the wheel by name: their bytes, and whether they are programs."""
     info, scripts = f"bps-{args.version}.dist-info", f"bps-{args.version}.data/scripts"
     modules = [f for f in (HERE / "bps").rglob("*") if f.suffix == ".py" or f.name == "py.typed"]
     files = {str(f.relative_to(HERE)): (f.read_bytes(), False) for f in modules}
@@ -75,7 +75,7 @@ def contents(args: argparse.Namespace, tag: str) -> dict[str, tuple[bytes, bool]
 
 
 def record(files: dict[str, tuple[bytes, bool]], name: str) -> bytes:
-    """Return the list of the files with their hashes."""
+    """Return the contents of the file RECORD, which lists all files with their hashes."""
     lines = []
     for path, (data, _) in sorted(files.items()):
         digest = base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode()
@@ -84,7 +84,7 @@ def record(files: dict[str, tuple[bytes, bool]], name: str) -> bytes:
 
 
 def write(path: Path, files: dict[str, tuple[bytes, bool]]) -> None:
-    """Write the archive, with one order, time and mode for everything."""
+    """Write the archive. Order, times and modes are fixed, so that equal files give equal bytes."""
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as archive:
         for name, (data, is_program) in sorted(files.items()):
             entry = zipfile.ZipInfo(name, EPOCH)
