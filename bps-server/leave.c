@@ -1,6 +1,6 @@
 /* Ends a server without a pause for its jobs: the scheduler moves its partitions away first.
- * leave.h draws the states. This file sums nothing and does not end the process itself: ops->over
- * does. Thread: the control loop's. */
+ * leave.h draws the states. This file sums nothing. It calls ops->over, which ends the process.
+ * Thread: the control loop's. */
 #include "bps-server/leave.h"
 
 #include <assert.h>
@@ -16,8 +16,10 @@
 #define LOOK_MS  20
 #define LAST_MS  1000 /* limit of the state EMPTYING */
 #define STALE_MS 250  /* maximum age of the data threads' figures */
-#define AWAY_MS  2000 /* without a scheduler for this time: it will not answer in time */
-#define ASKS_MAX 3    /* an older scheduler closes the connection instead of answering */
+/* without a connection to the scheduler for this time, its answer would be too late */
+#define AWAY_MS 2000
+/* LEAVEs until giving up: an older scheduler closes the connection and does not answer */
+#define ASKS_MAX 3
 
 static const struct state_row states[LEAVE_STATES] = {
 	[LEAVE_IDLE] = {"idle", 1u << LEAVE_ASKED},

@@ -24,8 +24,8 @@ struct member;
 enum leave_state { LEAVE_IDLE, LEAVE_ASKED, LEAVE_EMPTYING, LEAVE_STATES };
 
 struct leave_ops {
-	/* Return the number of partitions and results here that may still be read, as of a moment
-	 * ago. */
+	/* Return the number of partitions on this server, plus the results that may still be read.
+	 * The number may be a moment old. */
 	uint64_t (*busy)(void *ctx);
 	/* End the process now. Called once. */
 	void (*over)(void *ctx);
@@ -44,7 +44,8 @@ struct leave {
 	bool is_over;
 };
 
-/* l: zeroed. member and ops outlive it. Errors: -ENOMEM with a text. */
+/* Initialize l, which must be zeroed. member and ops must outlive it. Errors: -ENOMEM with a
+ * text. */
 int leave_init(struct leave *l, struct loop *loop, struct member *member,
 	const struct leave_ops *ops, void *ctx, struct err_text *err);
 /* l may be NULL or partly initialized. */
@@ -52,9 +53,9 @@ void leave_fini(struct leave *l);
 
 /* Start to leave; the process ends within bound_ms. May call ops->over. */
 void leave_begin(struct leave *l, uint64_t bound_ms);
-/* The scheduler has welcomed the server again: send LEAVE again. */
+/* Handle a WELCOME after a reconnect: send LEAVE again. */
 void leave_welcomed(struct leave *l);
-/* LEFT has arrived. */
+/* Handle LEFT, the scheduler's answer to LEAVE. */
 void leave_answered(struct leave *l, const struct ctl_left *msg);
 static inline bool leave_is_begun(const struct leave *l)
 {

@@ -55,13 +55,13 @@ static const struct settings_spec spec = {.program = "bps-server",
 	.failpoints = FP_SERVER};
 
 struct srv_app {
-	struct node node; /* must be first: node_refused, node_auth_changed */
+	struct node node; /* must be first: node_refused and node_auth_changed cast the app to it */
 	struct srv_opts opts;
 	struct data_thread *threads[MAX_THREADS];
 	unsigned n_threads, n_started;
 	struct leave leave;
 	const char *threads_why;
-	/* Sum over all data threads, as the next heartbeat reports it. */
+	/* Arrival figures of all data threads, and the lists for the next heartbeat. */
 	struct arrivals_figures arrivals;
 	struct ctl_beat_job beat_jobs[ARRIVALS_JOBS_MAX];
 	struct ctl_beat_late beat_late[ARRIVALS_JOBS_MAX * ARRIVALS_LATE_MAX];
@@ -178,7 +178,8 @@ static void member_told(void *ctx)
 struct srv_figures {
 	struct srv_stats core;
 	struct net_stats net;
-	uint64_t oldest_beat; /* oldest sign of life of a data thread; 0: none yet */
+	/* time at which the data thread that is furthest behind last ran; 0: none has */
+	uint64_t oldest_beat;
 };
 
 static void read_figures(struct srv_app *app, struct srv_figures *ret)
@@ -337,8 +338,8 @@ static void job_sample(
 	metric_value(out, name, (double)value, "bps_job", j->name, "id", id, NULL);
 }
 
-/* Write metrics of the oldest ARRIVALS_JOBS_MAX jobs and their ARRIVALS_LATE_MAX latest agents. The
- * number of labels stays small, whatever the names of jobs. */
+/* Write metrics of the oldest ARRIVALS_JOBS_MAX jobs, and of the ARRIVALS_LATE_MAX agents of each
+ * that are last most often. These limits keep the number of labels small. */
 static void job_metrics(struct srv_app *app, struct evbuffer *out)
 {
 	const struct arrivals_figures *f = &app->arrivals;
@@ -366,7 +367,7 @@ static void job_metrics(struct srv_app *app, struct evbuffer *out)
 		}
 }
 
-/* Return for /status which members are last. */
+/* Return the arrival figures of all jobs for /status: which agents are last, and by how much. */
 static json_t *arrivals_json(struct srv_app *app)
 {
 	json_t *list = json_array();

@@ -39,8 +39,8 @@ struct data_thread {
 	struct arrivals_figures arrivals, seen_arrivals;
 };
 
-/* Map both without populating them: zeroing would block the thread, and unused pages cost
- * nothing. */
+/* Map memory that only this process can access. It is not populated here or in map_shared: zeroing
+ * would block the thread, and unused pages cost nothing. */
 static int map_private(struct segment *s)
 {
 	void *mem =
@@ -52,7 +52,7 @@ static int map_private(struct segment *s)
 	return 0;
 }
 
-/* Agents on this host may map it read-only. */
+/* Map memory that agents on this host may map read-only. */
 static int map_shared(struct segment *s, int *ret_fd)
 {
 	int rc = memfd_new("bps-sums", s->bytes, MEMFD_FIXED_SIZE, ret_fd);

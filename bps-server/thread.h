@@ -27,13 +27,14 @@ int thread_new(struct net *net, const struct thread_config *cfg, struct data_thr
 void thread_free(struct data_thread *t);
 /* Events for a data thread. Only thread_set_peer_window posts PEER_WINDOW. */
 enum thread_event { THREAD_MESSAGE, THREAD_RESYNC_BEGIN, THREAD_RESYNC_END, THREAD_PEER_WINDOW };
-/* m: for THREAD_MESSAGE, else NULL; the call takes its own reference. Errors: -EAGAIN, -ENOMEM: the
- * event is lost. */
+/* Post an event to the data thread. m: the message of THREAD_MESSAGE, otherwise NULL; the call
+ * takes its own reference. Errors: -EAGAIN, -ENOMEM: the event is lost. */
 int thread_post(struct data_thread *t, enum thread_event event, struct member_msg *m);
 /* Change srv_config.peer_window_bytes. Errors: -EAGAIN, -ENOMEM: the old value stays. */
 int thread_set_peer_window(struct data_thread *t, size_t bytes);
-/* Add this thread's latest figures. Does not block, even when the data thread hangs. */
+/* Add this thread's latest arrival figures to `to`. Does not block, even if the data thread
+ * hangs. */
 void thread_arrivals(struct data_thread *t, struct arrivals_figures *to);
-/* Return the latest figures, and when the thread's loop last ran. Does not block. */
+/* Return the latest counters, and the time at which the thread's loop last ran. Does not block. */
 void thread_stats(struct data_thread *t, struct srv_stats *ret, uint64_t *ret_beat_ns);
 #endif

@@ -2,15 +2,16 @@
 #define BPS_SERVER_THREAD_COUNT_H
 /* Chooses the number of data threads of a server when the configuration does not. Alone on a
  * machine: half of the processors, since the kernel's network code needs the others, and at most 8,
- * which are enough for any network card. Beside an agent a quarter of that: the trainers need the
- * processors. Pure functions, except the last. */
+ * which are enough for any network card. With an agent on the same host it is a quarter of that,
+ * because the trainers need the processors. Pure functions, except the last. */
 #include <stdbool.h>
 
 #define COUNT_THREADS_MAX 8
 
-/* Returns at least 1. n_cpus: the processors that the process may run on. */
+/* Return the number of data threads, at least 1. n_cpus: number of processors that the process may
+ * run on. */
 unsigned count_threads(unsigned n_cpus, bool is_beside_agent);
-/* Processors that this process may run on. */
+/* Return the number of processors that this process may run on. */
 unsigned count_cpus(void);
 /* Return whether an agent's socket exists at this path. With systemd it exists before any daemon
  * starts. */

@@ -24,26 +24,26 @@
 /* members of a job in a report: those that are last most often */
 #define ARRIVALS_LATE_MAX CTL_BEAT_LATE_MAX
 
-/* Offers of the round in a slot. All zero: empty. */
+/* Arrival times of the offers for the round in a slot. All zero: no offer yet. */
 struct arrivals_round {
 	uint64_t first_ns, half_ns, last_ns;
 	uint16_t n, last_member;
 };
 
 struct arrivals_member {
-	uint32_t agent;                            /* id */
+	uint32_t agent;                            /* agent id */
 	uint64_t last;                             /* rounds in which this member was last */
-	uint32_t window_last[2];                   /* the younger window first */
-	uint32_t window_lag[2][HISTOGRAM_BUCKETS]; /* lags in those rounds */
+	uint32_t window_last[2];                   /* [0]: present window, [1]: previous window */
+	uint32_t window_lag[2][HISTOGRAM_BUCKETS]; /* lags in these rounds, per window */
 };
 
 /* Arrivals of one job, followed by its members. */
 struct arrivals {
-	uint64_t rounds, bytes; /* complete partition rounds; their contributions */
+	uint64_t rounds, bytes; /* completed rounds of partitions; bytes of their contributions */
 	uint64_t round;         /* the largest complete round: the job's step */
 	struct histogram wait;
 	struct histogram window_wait[2];
-	uint64_t window_ns;         /* start of the younger window */
+	uint64_t window_ns;         /* start of the present window */
 	unsigned n_members, n_live; /* n_live: without members that have left */
 	struct arrivals_member members[];
 };
@@ -51,8 +51,8 @@ struct arrivals {
 struct arrivals_late {
 	uint32_t agent;
 	uint64_t last;        /* rounds in which this member was last, in total */
-	uint32_t window_last; /* the same, in the windows */
-	struct histogram lag; /* of the rounds in window_last; without its sum */
+	uint32_t window_last; /* rounds of both windows in which this member was last */
+	struct histogram lag; /* lags in these rounds; the histogram's sum is not set */
 };
 struct arrivals_job {
 	uint32_t job;
@@ -62,13 +62,13 @@ struct arrivals_job {
 	unsigned n_late;
 	struct arrivals_late late[ARRIVALS_LATE_MAX]; /* the latest member first */
 };
-/* Report of one data thread, or the sum over all data threads. */
+/* Figures of one data thread, or of all data threads together. */
 struct arrivals_figures {
 	unsigned n_jobs;
 	struct arrivals_job jobs[ARRIVALS_JOBS_MAX];
 };
 
-/* Record an offer for this round. n_members: members of the job. */
+/* Record that a member's offer for the round arrived. n_members: members of the job. */
 static inline void arrivals_offer(
 	struct arrivals_round *r, uint16_t member, unsigned n_members, uint64_t now_ns)
 {
@@ -81,9 +81,10 @@ static inline void arrivals_offer(
 	r->last_member = member;
 }
 
-/* The caller fills in the members' agents and frees the result with free(). NULL: out of memory. */
+/* Create the arrival figures of a job. The caller fills in the members' agents, and frees the
+ * result with free(). NULL: out of memory. */
 struct arrivals *arrivals_new(unsigned n_members, uint64_t now_ns);
-/* Record that the round is complete. bytes: of all its contributions. */
+/* Record that the round is complete. bytes: size of all its contributions. */
 void arrivals_complete(
 	struct arrivals *a, const struct arrivals_round *r, uint64_t round, uint64_t bytes);
 /* Record that a round of a job with backup machines did not wait for this member. is_first: it is
@@ -94,7 +95,7 @@ void arrivals_late(struct arrivals *a, const struct arrivals_round *r, uint16_t 
 void arrivals_roll(struct arrivals *a, uint64_t now_ns);
 /* Fill in the figures of a job, except its number and name. */
 void arrivals_report(const struct arrivals *a, struct arrivals_job *ret);
-/* Add the figures of another thread. */
+/* Add the figures of a thread to the sum over all threads. */
 void arrivals_merge(struct arrivals_figures *to, const struct arrivals_figures *from);
 /* Convert the figures for the heartbeat. ret has room for ARRIVALS_JOBS_MAX jobs. late has room for
  * ARRIVALS_JOBS_MAX * ARRIVALS_LATE_MAX entries, to which the jobs will point. Returns the number

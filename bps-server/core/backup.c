@@ -11,16 +11,17 @@
  * Tensors of collectives always wait for all members. In their sums, all bytes except one worker's
  * are zero, so the result would be lost without that worker.
  *
- * In other jobs, no member can be more than one round ahead: CONTRIB(r) of one member implies that
- * all have r - 2. Here a member may be late. Therefore each seat records, for the lifetime of the
- * pgen, which results its member has. A slot is taken for r only when all members have r - 2. Thus
- * no member needs a result older than the two that agents keep. */
+ * In jobs without backup machines, no member can be more than one round ahead: CONTRIB(r) of one
+ * member implies that all members have the result of r - 2. With backup machines, a member may be
+ * late. Therefore each seat records, for the lifetime of the pgen, which results its member has.
+ * Round r begins only when all members have the result of r - 2. So no member needs a result older
+ * than the two that agents keep. */
 #include "bps-server/core/backup.h"
 
 #include "bps-server/core/completion.h"
 #include "common/base/log.h"
 
-/* Time until the next check when contributions are still being read at the deadline. */
+/* Time until the next check if contributions are still being read at the deadline. */
 #define LOOK_AGAIN_NS UINT64_C(10000000)
 
 void backup_note_has(struct srv_core *core, struct seat *seat, uint64_t round)
@@ -70,8 +71,8 @@ void backup_slot_opened(struct srv_core *core, struct slot *slot)
 			slot_add_has(core, slot, &part->seats[i]);
 }
 
-/* Return whether each member that did not contribute has reported that it has no result of this
- * round. */
+/* Return whether all members have sent HAVE or CONTRIB under this pgen. A member that has not may
+ * have a result of this round, and then no other result may exist. */
 static bool all_spoke(const struct slot *slot)
 {
 	const struct srv_part *part = slot->part;

@@ -1,16 +1,19 @@
 #ifndef BPS_SERVER_CORE_BACKUP_H
 #define BPS_SERVER_CORE_BACKUP_H
-/* Rounds of jobs with backup machines, which do not wait for all members (J6 to J10). */
+/* Rounds of jobs with backup machines, which do not wait for all members (rules J6 to J10 of
+ * docs/reference/faults.md). */
 #include "bps-server/core/core_impl.h"
 
-/* Record that the seat's member reported results up to that round (0: none). */
+/* Record that the seat's member has reported that it has the results up to that round (0: none).
+ * May complete rounds. */
 void backup_note_has(struct srv_core *core, struct seat *seat, uint64_t round);
 /* Return whether the member can have that result. False for a round that this server is still
  * summing. */
 bool backup_may_have(const struct seat *seat, uint64_t round);
-/* Return whether a slot can be taken for that round. */
+/* Return whether the round may begin: all members must have the result of round - 2. */
 bool backup_can_open(const struct srv_part *part, uint64_t round);
-/* Record that the slot was opened. Some members may have its result. */
+/* Must be called after a slot was opened: records which members already have the result of its
+ * round. */
 void backup_slot_opened(struct srv_core *core, struct slot *slot);
 /* Return whether the round must be summed now. The slot is OPEN and no member has the result. */
 bool backup_is_complete(struct srv_core *core, struct slot *slot);

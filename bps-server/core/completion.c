@@ -109,8 +109,9 @@ void slot_ask_donor(struct srv_core *core, struct slot *slot)
 	}
 }
 
-/* S4: wait for all members. J7: once a member has the result, no other result is possible, so wait
- * for no member. */
+/* Return whether the round need not wait for further members. Without backup machines all members
+ * must have sent CONTRIB or HAVE (S4). With backup machines one member that has the result is
+ * enough, because no other result is possible then (J7). */
 static bool has_spoken_enough(struct srv_core *core, struct slot *slot)
 {
 	const struct srv_part *part = slot->part;
@@ -172,7 +173,8 @@ void slot_add_has(struct srv_core *core, struct slot *slot, struct seat *seat)
 	slot_check_complete(core, slot);
 }
 
-/* Count the staged contributions that follow, without a gap, those already added. */
+/* In a sum with a fixed order, count the staged contributions that follow those already added
+ * without a gap. */
 static void count_in_order(struct slot *slot)
 {
 	struct seat *s = TAILQ_FIRST(&slot->staged);
@@ -184,7 +186,8 @@ static void count_in_order(struct slot *slot)
 		slot->n_in_order++;
 }
 
-/* Clear the early mark of the contribution that is to be added next. */
+/* In a sum with a fixed order, queue the read of the contribution that must be added next, if that
+ * read is parked. */
 static void call_next(struct srv_core *core, struct slot *slot)
 {
 	unsigned next = part_nth_member(slot->part, slot->n_folded + slot->n_in_order);
@@ -225,7 +228,8 @@ void seat_staged(struct srv_core *core, struct seat *seat)
 		slot->is_holding = true;
 		TAILQ_INSERT_TAIL(&core->holding, slot, holding);
 	}
-	/* Starved: a read waits for staging and found nothing to fold. Now there is something. */
+	/* is_starved: a read waits for staging memory, and there was no contribution whose addition
+	 * would free some. Now there is one. */
 	if ((slot->n_staged > 2 * REDUCE_MAX_SRC || core->is_starved) && sums_can_fold(slot))
 		sums_queue(core, slot);
 	slot_check_complete(core, slot);

@@ -82,7 +82,8 @@ static void event_up(void *ctx, struct xconn *c, uint32_t peer_id, uint64_t peer
 	struct srv_peer *peer = calloc(1, sizeof(*peer)), *old, *next;
 
 	/* An agent keeps one connection to a data thread and closes the old one before it opens a
-	 * new one. All its reads on the old one have ended, even if its end is not reported yet. */
+	 * new one. All its reads on the old one have ended, even if the transport has not reported
+	 * the end of the old connection yet. */
 	for (old = TAILQ_FIRST(&core->peers); old; old = next) {
 		next = TAILQ_NEXT(old, link);
 		if (old->conn->peer_id == peer_id)
@@ -149,7 +150,8 @@ uint64_t srv_core_tick(struct srv_core *core, uint64_t now_ns)
 	uint64_t cut_ns;
 
 	core->now_ns = now_ns;
-	/* Slots are ordered by deadline: each gets the same span and moves to the tail. */
+	/* The list is ordered by deadline, because each slot gets the same time span and moves to
+	 * the tail. */
 	while ((slot = TAILQ_FIRST(&core->donating)) && slot->donor_deadline_ns <= now_ns)
 		slot_ask_donor(core, slot);
 	cut_ns = backup_tick(core);
@@ -191,7 +193,7 @@ void srv_core_arrivals(struct srv_core *core, struct arrivals_figures *ret)
 
 		if (ret->n_jobs == ARRIVALS_JOBS_MAX)
 			break;
-		if (!job->arrivals->rounds) /* no round of it was summed on this thread */
+		if (!job->arrivals->rounds) /* no round of the job was summed on this thread */
 			continue;
 		arrivals_roll(job->arrivals, core->now_ns);
 		j->job = job->id;

@@ -3,9 +3,9 @@
 /* Look-ups of jobs and partitions, and the failure of a job. */
 #include "bps-server/core/core_impl.h"
 
-/* Returns NULL if the job is not known here. */
+/* Find a job. Returns NULL if the job is not known here. */
 struct srv_job *srv_job_find(struct srv_core *core, uint32_t id);
-/* Returns NULL if the partition is not known here, or belongs to another thread. */
+/* Find a partition. Returns NULL if it is not known here, or belongs to another thread. */
 struct srv_part *srv_part_find(const struct srv_job *job, uint32_t tensor, uint32_t part);
 /* Record the first failure of a job and report it by env->fail. The job sums nothing any more. */
 void srv_job_fail(struct srv_core *core, struct srv_job *job, int code, const char *fmt, ...)

@@ -62,8 +62,8 @@ static struct wire_msg message_to(const struct seat *seat, enum wire_type type, 
 		.segment = WIRE_NO_SEGMENT};
 }
 
-/* Compute the crc now if it is missing: all members were on this host when the round was summed,
- * and now one of them is not. */
+/* Compute the missing crc of a result. When the round was summed, all members were on this host and
+ * needed no crc. Now one of them is on another host. */
 static void take_crc(struct slot *slot)
 {
 	slot->crc = crc32c(0, slot->result->mem, slot->part->bytes);

@@ -3,7 +3,8 @@
 /* Messages that wait to be sent to members. */
 #include "bps-server/core/core_impl.h"
 
-/* Queue a message for the member, if it is connected: sent at once or when there is credit. */
+/* Queue a message for the seat's member. It is sent at once, or when there is credit (permission to
+ * send). No effect if the member is not connected. */
 void seat_owe(struct seat *seat, enum owe what, uint64_t round);
 /* Drop all messages that wait for the member. */
 void seat_drop_owed(struct seat *seat);

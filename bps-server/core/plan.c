@@ -46,7 +46,8 @@ void plan_free_job(struct srv_core *core, struct srv_job *job)
 	free(job);
 }
 
-/* A job to which a previous scheduler gave the same number was formed in another view. */
+/* Return whether msg describes this job. A job that another scheduler created with the same number
+ * was formed in another view. */
 static bool is_same_job(const struct srv_job *job, const struct ctl_job *msg)
 {
 	return job->view == msg->view ||
@@ -101,7 +102,7 @@ int srv_core_job(struct srv_core *core, const struct ctl_job *msg)
 	if (msg->n_members > WIRE_MEMBERS_MAX)
 		return BPS_EPROTO;
 	if (job && is_same_job(job, msg)) {
-		/* Sent again after a reconnect, or some members have left. */
+		/* The message was sent again after a reconnect, or the members have changed. */
 		job->is_confirmed = true;
 		if (msg->n_members > job->n_members && job_widen(core, job, msg->n_members) < 0)
 			return -ENOMEM;
@@ -112,7 +113,8 @@ int srv_core_job(struct srv_core *core, const struct ctl_job *msg)
 				job->fail_text ? job->fail_text : err_str(job->fail_code));
 		return 0;
 	}
-	/* A scheduler that lost its state counts jobs from 1 again. */
+	/* Another job has the same number now: a scheduler that lost its state counts jobs from 1
+	 * again. The old job is over. */
 	if (job)
 		plan_free_job(core, job);
 	job = calloc(1, sizeof(*job));

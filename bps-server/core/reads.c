@@ -1,6 +1,7 @@
 /* Reads of contributions that members offered (B1, B5). Each connection has a queue by priority and
- * a window in bytes. All share the staging memory. The data of a read lands in staging and counts
- * only when its crc is right. Thread: the data thread that owns the core. */
+ * a window in bytes. All connections share the staging memory. The data of a read is stored in
+ * staging memory and counts only if its crc is right. Thread: the data thread that owns the
+ * core. */
 #include "bps-server/core/reads.h"
 
 #include <errno.h>
@@ -76,8 +77,8 @@ struct buf *staging_get(struct srv_core *core, const struct slot *slot, uint16_t
 {
 	struct buf *buf;
 
-	/* In an ordered sum, contributions that came too early use at most half of the staging, so
-	 * that the next one in order always finds room. */
+	/* In a sum with a fixed order, contributions that came too early use at most half of the
+	 * staging memory. So the next one in order always finds room. */
 	*ret_is_early = part_is_ordered(slot->part) &&
 			member != part_nth_member(slot->part, slot->n_folded + slot->n_in_order) &&
 			!is_early_room(core);
@@ -214,15 +215,15 @@ static bool peer_start_read(struct srv_core *core, struct srv_peer *peer)
 	return true;
 }
 
-/* Will staging be freed by a running read or a queued sum? */
+/* Return whether a read waits for staging memory that a running read or a queued sum will free. */
 static bool is_waiting_for_staging(const struct srv_core *core)
 {
 	return core->is_starved && (!TAILQ_EMPTY(&core->fetches) || !TAILQ_EMPTY(&core->work));
 }
 
-/* Park the peer's most urgent read. Contributions that came early have fragmented the staging, so
- * this read finds no room in one piece. The contribution that they wait for is no larger than they
- * are and does find room, so let other reads pass. */
+/* Park the peer's most urgent read and let other reads pass. Contributions that came too early have
+ * fragmented the staging memory, so this read finds no free piece that is large enough. The
+ * contribution that must be added before them is no larger than they are, so it does find one. */
 static void set_aside(struct srv_core *core, struct srv_peer *peer)
 {
 	struct heap_node *node = heap_min(&peer->want);

@@ -3,21 +3,22 @@
 /* Fetching contributions and donations, and the staging memory for them (B1, B5). */
 #include "bps-server/core/core_impl.h"
 
-/* Queue the read of seat->offer. The seat was IDLE and is connected. */
+/* Queue a read of the contribution that seat->offer describes. The seat must be IDLE and
+ * connected. */
 void reads_want(struct srv_core *core, struct seat *seat);
 /* Drop the seat's offer. A running read ends without effect. A STAGED seat stays STAGED. */
 void reads_forget(struct srv_core *core, struct seat *seat);
-/* Queue the read of a seat that was parked. */
+/* Queue the read of a parked seat again. */
 void reads_unpark(struct srv_core *core, struct seat *seat);
-/* Start the reads that windows and staging allow. */
+/* Start as many queued reads as the windows and the staging memory allow. */
 void reads_pump(struct srv_core *core);
-/* xport_events.read_done; ctx is the core. */
+/* The callback read_done of struct xport_events; ctx is the core. */
 void reads_done(void *ctx, struct xport_read *rd, int status);
-/* The result of this read is not needed any more. */
+/* Mark a running read as not needed: its data is discarded when it ends. */
 void fetch_detach(struct fetch *f);
-/* Get staging for a member's contribution; staging_put returns it. NULL: there is none, and memory
- * is being freed. NULL with *ret_is_early set: the sum is ordered, memory is short, and other
- * contributions are added before this one. */
+/* Get staging memory for a member's contribution; staging_put frees it. NULL: there is none now,
+ * but some will be freed. NULL and *ret_is_early set: staging memory is short, the sum has a fixed
+ * order, and other contributions must be added before this one. */
 struct buf *staging_get(struct srv_core *core, const struct slot *slot, uint16_t member,
 	size_t bytes, bool *ret_is_early);
 void staging_put(struct srv_core *core, struct buf *buf);

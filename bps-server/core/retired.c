@@ -7,7 +7,7 @@
 #include "bps-server/core/slots.h"
 #include "common/base/log.h"
 
-/* The peer has finished with the buffer. A buffer without readers is freed. */
+/* Remove the peer from the readers of the result, and free the buffer if no reader is left. */
 static void retired_release(
 	struct srv_core *core, struct retired_result *l, const struct srv_peer *peer)
 {

@@ -16,8 +16,8 @@
 #include "common/base/log.h"
 #include "common/data/crc32c.h"
 
-/* Relation of a round to its slot: held by it or next there (S3), long over, or further ahead than
- * a correct peer can be. */
+/* Relation of a round to its slot (S3). HERE: the slot holds this round, or can be taken for it
+ * now. OVER: the slot holds a later round. AHEAD: a correct peer cannot be that far ahead. */
 enum place { PLACE_HERE, PLACE_OVER, PLACE_AHEAD };
 
 static enum place slot_place(struct srv_part *part, uint64_t r)
@@ -33,8 +33,8 @@ static enum place slot_place(struct srv_part *part, uint64_t r)
 	return slot->round == r - 2 && is_over ? PLACE_HERE : PLACE_AHEAD;
 }
 
-/* Return whether the member may have the result of round r. Not while it is being summed, unless
- * the member reported that result before. */
+/* Return whether the member can have the result of round r. It cannot while the server is still
+ * making that result, unless the member reported the result before. */
 static bool can_have(struct srv_part *part, const struct seat *seat, uint64_t r)
 {
 	const struct slot *slot = part_slot(part, r);
@@ -69,7 +69,9 @@ static void peer_error(
 	xport_close(peer->conn, what);
 }
 
-/* A6: all members must have received the same bytes. */
+/* Check that all members have received the same result of the previous round (A6). CONTRIB carries
+ * the crc of that result. If the crcs of two members differ, the job fails, and this returns
+ * false. */
 static bool echo_agrees(
 	struct srv_core *core, struct slot *slot, const struct seat *seat, const struct wire_msg *m)
 {
@@ -150,9 +152,10 @@ static void contrib_inline(
 	seat_staged(core, seat);
 }
 
-/* Sum a contribution from this host in place, without a copy. Its bytes do not change before this
- * round's result (B6). Returns false if it must be read and checked. That is also the case when the
- * job may shrink: a round may then have ended without a member that still waits for it. */
+/* Use a contribution from this host in place, without a copy. Its bytes do not change before the
+ * member gets this round's result (B6). Returns false if the contribution must be read and checked.
+ * That is also the case if the job may shrink, because a round may then have ended without a member
+ * that still waits for it. */
 static bool contrib_borrow(struct srv_core *core, struct seat *seat, const struct wire_msg *m)
 {
 	struct xconn *c = seat->peer->conn;
@@ -186,8 +189,8 @@ static struct slot *contrib_slot(struct srv_core *core, struct seat *seat, const
 	return slot;
 }
 
-/* Return the slot of a contribution to a job in which members may be late: a member that is ahead
- * of them waits. */
+/* Do the same as contrib_slot, for a job with backup machines. A member that is too far ahead of a
+ * late member is answered AGAIN. */
 static struct slot *contrib_slot_backup(
 	struct srv_core *core, struct seat *seat, const struct wire_msg *m)
 {
@@ -251,7 +254,7 @@ static void on_contrib(struct srv_core *core, struct seat *seat, const struct wi
 	if (seat->state != SEAT_IDLE)
 		core->stats.duplicates++;
 	if (seat->state == SEAT_WANT_READ)
-		reads_forget(core, seat); /* the newer offer may come from a newer segment */
+		reads_forget(core, seat); /* the newer offer may be in another segment */
 	if (seat->offer.round != m->round)
 		arrivals_offer(&slot->arrivals, seat->member, part->n_live, core->now_ns);
 	seat->offer = (struct offer){.round = m->round,
@@ -346,7 +349,7 @@ static void reply_again(struct srv_peer *peer, const struct wire_msg *m)
 	struct wire_msg r = wire_answer(m, WIRE_AGAIN);
 
 	if (m->type == WIRE_CONTRIB || m->type == WIRE_HAVE)
-		xport_send(peer->conn, &r); /* refused: the agent's own timer retries */
+		xport_send(peer->conn, &r); /* if that fails, the agent's own timer retries */
 }
 
 static struct seat *seat_of(struct srv_core *core, struct srv_peer *peer, struct srv_part *part,

@@ -3,19 +3,21 @@
 /* Slots and seats: see the diagrams in core.h. The tables of states are in slots.c. */
 #include "bps-server/core/core_impl.h"
 
-/* The slot of a round (S3); it may hold another round. */
+/* Return the slot of a round (S3); the slot may hold another round. */
 struct slot *part_slot(struct srv_part *part, uint64_t round);
-/* The only functions that write the states. The tables of allowed changes are in slots.c. */
+/* Set the state of a slot or a seat. No other function writes it. The tables of allowed changes are
+ * in slots.c. */
 void slot_set_state(struct srv_core *core, struct slot *slot, enum slot_state state);
 void seat_set_state(struct seat *seat, enum seat_state state);
-/* Add the member to C of the slot's round; repeating it has no effect. */
+/* Record that the member has contributed to the slot's round (set C). Repeating it has no
+ * effect. */
 void slot_add_contributed(struct slot *slot, unsigned member);
-/* The member will not read the slot's result any more. */
+/* Record that the member will not read the slot's result any more. */
 void slot_unoffer(struct slot *slot, struct seat *seat);
 /* Return the memory for the slot's result. NULL: none is left, and the job has failed. */
 void *slot_result(struct srv_core *core, struct slot *slot);
-/* Return the nth member (from 0) of the partition's pgen, in their order. n_seats: there are
- * fewer. */
+/* Return the nth live member (from 0) of the partition, in the order of member numbers. n_seats:
+ * there are fewer. */
 uint16_t part_nth_member(const struct srv_part *part, unsigned nth);
 
 static inline bool part_is_ordered(const struct srv_part *part)

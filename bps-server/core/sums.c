@@ -1,6 +1,7 @@
-/* The arithmetic. Each pass folds all staged contributions block by block. The last pass also
- * rounds, divides and computes the crc while the block is in cache. A pass may stop after any
- * block. Thread: the data thread that owns the core. */
+/* The summing of contributions. A pass adds all staged contributions of a slot to its sum, block by
+ * block. The last pass of a round also rounds, divides for averages, and computes the crc while the
+ * block is in cache. A pass may be interrupted after any block. Thread: the data thread that owns
+ * the core. */
 #include "bps-server/core/sums.h"
 
 #include <assert.h>
@@ -87,8 +88,8 @@ static bool is_for_network(const struct srv_part *part)
 	return false;
 }
 
-/* Swap the memory of the two slots before the first addition, if all members have the result of the
- * other slot. Then mostly the same memory is used, and more of it is in the cache. */
+/* If all members have the result of the other slot, swap the memory of the two slots before the
+ * first addition. Then most rounds use the same memory, and more of it is in the cache. */
 static void swap_spent(struct slot *slot)
 {
 	struct srv_part *part = slot->part;
