@@ -1,4 +1,4 @@
-"""PyTorch front-end: BytePS's and Horovod's calls over the summation service.
+"""PyTorch front-end, with the calls of BytePS and Horovod.
 
 Example::
 
@@ -9,7 +9,8 @@ Example::
     bps.broadcast_parameters(model.state_dict(), root_rank=0)
     bps.broadcast_optimizer_state(optimizer, root_rank=0)
 
-Start the script with ``bpsrun -n 4 -- python train.py`` or with torchrun beside a running agent.
+Start the script with ``bpsrun -n 4 -- python train.py``, or with torchrun on machines where an
+agent runs.
 """
 
 import torch

@@ -1,13 +1,14 @@
-"""``torch.distributed``'s back-end "bps": process groups over the summation service.
+"""The back-end "bps" of ``torch.distributed``: process groups whose collectives bps runs.
 
-Every collective is a sum, beside which the workers compare what they do (``Runtime.agree``). A
-broadcast is root's bytes and the others' zeros, an all-gather is each worker's bytes at its place
-and zeros elsewhere. Operations of a group take their slots in the order of the program
-(:mod:`bps._core`).
+Every collective is a sum of memory over the workers. In a broadcast, all workers but the root add
+zeros. In an all-gather, each worker adds its bytes at its place, and zeros elsewhere. With each
+collective the workers also compare their calls (``Runtime.agree``), so different calls are an
+error. The memory of a collective lies in slots, reusable tensors (:mod:`bps._core`), which a group
+takes in the order of the program.
 
-A group of all workers shares the process's job, any other group is a job of its own. The thread
-that waits for a :class:`_Work` finishes it. A thread of the group completes futures; the first
-future starts it.
+A group of all workers shares the process's job; any other group has a job of its own. An operation
+in flight is a :class:`_Work`. The thread that waits for a work also writes its results. Futures are
+completed by a thread of the group, which starts with the first future.
 """
 
 from __future__ import annotations
@@ -43,10 +44,12 @@ OPS = {
     dist.ReduceOp.MAX: bps.MAX,
     dist.ReduceOp.PRODUCT: bps.PROD,
 }
-# A group's thread waits in slices, so that the end of the group need not wait for it.
+# The thread of a group waits for at most this time at once, so that it notices the end of the
+# group.
 SLICE_S = 1.0
 RETRY_S = 0.1
-# Operations of one group that PyTorch before 2.14 may have begun and not waited for.
+# Limit on the operations of one group that are kept until a caller waits for them (PyTorch before
+# 2.14).
 KEPT_WORKS = 1024
 
 # A flat tensor and its place in the memory of an operation, counted in elements.
@@ -63,8 +66,11 @@ def _operation(op: Any) -> int:
 
 
 def _value(future: torch.futures.Future[Any]) -> Any:
-    """Raise the error that is the value of a future: one that set_exception() has set stays a plain
-    value for callers in C++."""
+    """Return the value of a future. If the value is an exception, raise it.
+
+    ``_Work`` stores errors as values, because callers in C++ do not see an error of
+    set_exception().
+    """
     value = future.value()
     if isinstance(value, Exception):
         raise value
@@ -75,17 +81,17 @@ class _Work(Work):
     """An operation in flight, as ``torch.distributed`` returns it.
 
     Args:
-        group (_Collectives): its group.
-        what (str): its name in messages.
-        output (list[Tensor]): the value of its future.
-        timeout (float): of a wait that gives none, in seconds.
+        group (_Collectives): the group that runs the operation.
+        what (str): name of the operation in messages.
+        output (list[Tensor]): value of the operation's future.
+        timeout (float): time-out in seconds of a wait that has no other.
     """
 
     def __init__(self, group: _Collectives, what: str, output: Any, timeout: float) -> None:
         super().__init__()
         self._group, self._what, self._output, self._timeout = group, what, output, timeout
-        self._operations: list[Operation] = []  # the first one compares what the workers do
-        self._last: list[Callable[[], Any]] = []  # what the result still needs
+        self._operations: list[Operation] = []  # the first one compares the workers' calls
+        self._last: list[Callable[[], Any]] = []  # called after the sums, to write the results
         self._lock = threading.Lock()
         self._done: torch.futures.Future[Any] = torch.futures.Future()
         self._future: torch.futures.Future[Any] | None = None
@@ -94,8 +100,12 @@ class _Work(Work):
     def _finish(self, deadline: float, is_sliced: bool = False) -> None:
         """Wait for the sums and write the results.
 
+        Args:
+            deadline (float): end of the wait, on the clock time.monotonic().
+            is_sliced (bool): wait in slices, so that the end of the group ends the wait.
+
         Raises:
-            DistBackendError: with the service's sentence.
+            DistBackendError: the operation has failed or is late.
         """
         for operation in self._operations:
             has_warned = False
@@ -119,7 +129,7 @@ class _Work(Work):
                 self._last.pop(0)
 
     def _error(self, error: Error) -> dist.DistBackendError:
-        """Return the exception of torch.distributed, with the fields of bps.Error."""
+        """Return an exception of torch.distributed with the text and the fields of a bps.Error."""
         failure = dist.DistBackendError(f"{self._what} in group '{self._group.title}': {error}")
         for name in ("code", "rank", "host", "tensor"):
             setattr(failure, name, getattr(error, name))
@@ -129,11 +139,11 @@ class _Work(Work):
         """Wait until the results are written.
 
         Args:
-            timeout (timedelta, optional): zero or None is the operation's own.
+            timeout (timedelta, optional): zero or None is the time-out of the operation.
 
         Raises:
-            DistBackendError: the operation failed or is late; after a time-out it may be waited for
-                again.
+            DistBackendError: the operation has failed or is late. After a time-out the caller may
+                wait again.
         """
         seconds = timeout.total_seconds() if timeout else 0
         self._finish(time.monotonic() + (seconds if seconds > 0 else self._timeout))
@@ -141,22 +151,22 @@ class _Work(Work):
         return True
 
     def synchronize(self) -> None:
-        """Same as :meth:`wait`."""
+        """Do the same as :meth:`wait`."""
         self.wait()
 
     def is_completed(self) -> bool:
-        """True when :meth:`wait` would not block."""
+        """Return whether :meth:`wait` would not block."""
         try:
             return all(operation.poll() for operation in self._operations)
         except Error as error:
             return error.code not in _core.IN_FLIGHT
 
     def is_success(self) -> bool:
-        """True when the operation is complete and has not failed."""
+        """Return whether the operation is complete and has not failed."""
         return self.is_completed() and self.exception() is None
 
     def exception(self) -> Exception | None:
-        """The error of an operation that has failed."""
+        """Return the error if the operation has failed, else None. Does not block."""
         if self.is_completed():
             try:
                 self.wait()
@@ -172,7 +182,7 @@ class _Work(Work):
     def get_future(self) -> torch.futures.Future[Any]:
         """Return a future of the output tensors.
 
-        The future of a failed operation raises a RuntimeError with the sentence.
+        If the operation fails, the future raises a RuntimeError with the text of the error.
         """
         with self._lock:
             is_first = self._future is None
@@ -183,7 +193,7 @@ class _Work(Work):
         return self._future
 
     def _complete(self) -> None:
-        """Run by the group's thread: wait, and set the future."""
+        """Wait for the operation, and complete its future. The group's thread calls this."""
         try:
             self._finish(time.monotonic() + self._timeout, is_sliced=True)
         except Exception as error:
@@ -194,7 +204,7 @@ class _Work(Work):
 
 
 class _Many(_Work):
-    """Several operations as one."""
+    """Several operations that the caller sees as one."""
 
     def __init__(self, works: Sequence[_Work]) -> None:
         first = works[0]
@@ -206,7 +216,8 @@ class _Many(_Work):
 
 
 def _overlap(parts: Sequence[Part], start: int, n: int) -> Iterator[tuple[slice, torch.Tensor]]:
-    """The pieces of parts in [start, start + n): where in it, and the tensors' elements."""
+    """Yield the elements of the parts that lie in [start, start + n) of an operation's memory:
+    their place, counted from start, and a view of the tensor that has them."""
     for at, flat in parts:
         first, last = max(at, start), min(at + flat.numel(), start + n)
         if first < last:
@@ -230,15 +241,16 @@ def _as_bytes(flat: torch.Tensor) -> torch.Tensor:
 
 
 class _Collectives:
-    """The operations and the life of a process group. ``torch.distributed`` calls its methods with
-    lists of one tensor.
+    """The operations, the start and the end of a process group. ``torch.distributed`` calls these
+    methods, with lists of one tensor.
 
     Args:
-        runtime (Runtime): over the group's job.
-        rank (int), size (int): this worker's place in the group.
-        timeout (float): of operations that name none, in seconds.
-        title (str): the group's name in messages.
-        leave (callable): ends what the group has begun; takes whether to abort.
+        runtime (Runtime): runs the group's operations in its job.
+        rank (int): this worker's number in the group.
+        size (int): number of workers in the group.
+        timeout (float): time-out in seconds of operations that have no other.
+        title (str): name of the group in messages.
+        leave (callable): leaves the group's job; its argument is whether to abort the job.
     """
 
     def __init__(
@@ -267,10 +279,10 @@ class _Collectives:
         return "bps"
 
     def complete(self, work: _Work) -> None:
-        """Let the group's thread complete the future of an operation.
+        """Make the group's thread complete the future of an operation.
 
-        A callback that this thread runs may wait for its own operations: they are completed at
-        once.
+        That thread also runs callbacks of futures. If a callback waits for another operation, the
+        thread itself calls this, and completes that operation at once.
         """
         if threading.current_thread() is self._thread:
             work._complete()
@@ -299,7 +311,7 @@ class _Collectives:
             self._end(_core.has_failed())
 
     def shutdown(self) -> None:
-        """Leave the group, when all its workers do."""
+        """Leave the group, when all its workers leave it."""
         self._end(False)
 
     def abort(self) -> None:
@@ -307,14 +319,14 @@ class _Collectives:
         self._end(True)
 
     def set_timeout(self, timeout: timedelta) -> None:
-        """Set the time-out of operations that name none."""
+        """Set the time-out of operations that have no other."""
         self._timeout = timeout.total_seconds()
 
     def keep(self, work: _Work) -> None:
-        """Called with each operation that begins."""
+        """Note an operation that begins. Only a subclass needs this."""
 
     def release(self, work: _Work) -> None:
-        """Called with each operation that has been waited for."""
+        """Note an operation whose caller has waited for it. Only a subclass needs this."""
 
     # ---- one operation ----
 
@@ -330,8 +342,19 @@ class _Collectives:
         opts: Any,
         last: Sequence[Callable[[], Any]] = (),
     ) -> _Work:
-        """Sum memory of n_elems over the group: `given` is this worker's, the rest of it is zeros;
-        `taken` receives the result."""
+        """Sum memory of n_elems elements over the group, and return the operation.
+
+        Args:
+            what (str): name of the operation.
+            dtype (torch.dtype): type of the elements.
+            op (int): number of the reduction.
+            given: parts of the memory that this worker fills; the rest is zeros.
+            taken: parts of the memory to which the result is copied.
+            output: value of the operation's future.
+            n_elems (int): number of elements of the memory.
+            opts: options of torch.distributed, with time-out and root.
+            last: functions to call when the results are in `taken`.
+        """
         if self.closing.is_set():
             raise dist.DistBackendError(f"{what}: group '{self.title}' was shut down")
         seconds = opts.timeout.total_seconds() if opts is not None else -1
@@ -375,12 +398,13 @@ class _Collectives:
         return work
 
     def _flat(self, tensor: torch.Tensor) -> torch.Tensor:
-        """The elements of a tensor that is only read."""
+        """Return the elements of a tensor as a flat tensor that is only read."""
         check_device(tensor)
         return flatten(tensor.contiguous())
 
     def _room(self, tensor: torch.Tensor, last: list[Callable[[], Any]]) -> torch.Tensor:
-        """A flat tensor for the result of a tensor, which `last` brings there if it has gaps."""
+        """Return a flat tensor to which the result for a tensor is written. If the tensor is not
+        contiguous, a function that copies the result to it is appended to `last`."""
         check_device(tensor)
         if tensor.is_contiguous():
             return flatten(tensor)
@@ -397,7 +421,7 @@ class _Collectives:
         opts: Any,
         last: Sequence[Callable[[], Any]] = (),
     ) -> _Work:
-        """Reduce flat tensors, one behind the other."""
+        """Reduce flat tensors over the group. `given` lie one behind the other in the memory."""
         op, dtype = _operation(opts.reduceOp), given[0].dtype
         if dtype.is_complex:
             if op not in (bps.SUM, bps.AVG):
@@ -420,7 +444,8 @@ class _Collectives:
         opts: Any,
         last: Sequence[Callable[[], Any]] = (),
     ) -> _Work:
-        """Bring flat tensors, of elements of `item` bytes, to the workers that take their place."""
+        """Copy flat tensors to other workers, as a sum of bytes: each worker takes the parts of the
+        memory that it needs. item: bytes of an element."""
         given = [(at * item, _as_bytes(flat)) for at, flat in given]
         taken = [(at * item, _as_bytes(flat)) for at, flat in taken]
         return self._submit(
@@ -443,14 +468,14 @@ class _Collectives:
         return _Many([self.allreduce([tensor], opts) for tensor in tensors])
 
     def reduce(self, tensors: list[torch.Tensor], opts: Any) -> Work:
-        """Reduce a tensor over the group; only root's is written."""
+        """Reduce a tensor over the group; only the root gets the result."""
         last: list[Callable[[], Any]] = []
         (tensor,) = tensors
         taken = [(0, self._room(tensor, last))] if opts.rootRank == self._rank else []
         return self._reduce("reduce", [self._flat(tensor)], taken, tensors, opts, last)
 
     def broadcast(self, tensors: list[torch.Tensor], opts: Any) -> Work:
-        """Overwrite a tensor with root's."""
+        """Overwrite a tensor with the tensor of the root."""
         last: list[Callable[[], Any]] = []
         (tensor,) = tensors
         given, taken = [], []
@@ -470,7 +495,8 @@ class _Collectives:
         opts: Any,
         last: list[Callable[[], Any]],
     ) -> _Work:
-        """All-gather into flat tensors, whose lengths may differ between ranks."""
+        """Gather flat tensors of all workers, whose lengths may differ, in `outputs` at all
+        workers."""
         if len(outputs) != self._size or outputs[self._rank].numel() != flat.numel():
             raise ValueError(
                 f"{what}: the outputs must be {self._size} tensors, number {self._rank} of "
@@ -522,7 +548,7 @@ class _Collectives:
     def gather(
         self, outputs: list[list[torch.Tensor]], inputs: list[torch.Tensor], opts: Any
     ) -> Work:
-        """Gather each worker's tensor at root."""
+        """Gather the tensors of all workers at the root."""
         last: list[Callable[[], Any]] = []
         flat, taken = self._flat(inputs[0]), []
         n = flat.numel()
@@ -537,7 +563,7 @@ class _Collectives:
     def scatter(
         self, outputs: list[torch.Tensor], inputs: list[list[torch.Tensor]], opts: Any
     ) -> Work:
-        """Give each worker its tensor of root's list."""
+        """Send tensor r of the root's list to rank r."""
         last: list[Callable[[], Any]] = []
         (output,) = outputs
         flat, given = self._room(output, last), []
@@ -552,7 +578,8 @@ class _Collectives:
     def reduce_scatter(
         self, outputs: list[torch.Tensor], inputs: list[list[torch.Tensor]], opts: Any
     ) -> Work:
-        """Reduce a list of tensors, of which each worker gets its own; their sizes may differ."""
+        """Reduce each tensor of a list over the group, and give result r to rank r. Sizes may
+        differ."""
         last: list[Callable[[], Any]] = []
         flats = [self._flat(t) for t in inputs[0]]
         if len(flats) != self._size or flats[self._rank].numel() != outputs[0].numel():
@@ -567,7 +594,7 @@ class _Collectives:
     def reduce_scatter_single(
         self, output: torch.Tensor, input: torch.Tensor, opts: Any = None
     ) -> Work:
-        """Reduce a tensor, of which each worker gets an equal part."""
+        """Reduce a tensor over the group, and give each worker an equal part of the result."""
         last: list[Callable[[], Any]] = []
         flat, n = self._flat(input), output.numel()
         if flat.numel() != n * self._size:
@@ -585,7 +612,8 @@ class _Collectives:
         return _Many([self.reduce_scatter_single(out, t, opts) for out, t in zip(outputs, inputs)])
 
     def alltoall(self, outputs: list[torch.Tensor], inputs: list[torch.Tensor], opts: Any) -> Work:
-        """Send tensor r of the list to rank r; every worker gets all of the group's bytes."""
+        """Send tensor r of the list to rank r. Internally every worker receives all tensors of the
+        group."""
         last: list[Callable[[], Any]] = []
         given = [self._flat(t) for t in inputs]
         taken = [self._room(out, last) for out in outputs]
@@ -599,7 +627,8 @@ class _Collectives:
         input_splits: list[int],
         opts: Any,
     ) -> Work:
-        """Send part r of a tensor to rank r; every worker gets all of the group's bytes."""
+        """Send part r of a tensor to rank r. Internally every worker receives all tensors of the
+        group."""
         last: list[Callable[[], Any]] = []
         flats = []
         pairs = [
@@ -626,7 +655,8 @@ class _Collectives:
         opts: Any,
         last: list[Callable[[], Any]],
     ) -> _Work:
-        """All-to-all of flat tensors: first their lengths, then all bytes to all workers."""
+        """Do an all-to-all of flat tensors: exchange their lengths, then send all bytes to all
+        workers."""
         n, me = self._size, self._rank
         if len(given) != n or len(taken) != n:
             raise ValueError(f"all_to_all: lists of {n} tensors are needed")
@@ -653,11 +683,11 @@ class _Collectives:
         )
 
     def barrier(self, opts: Any) -> Work:
-        """Complete when all workers of the group have called it."""
+        """Return an operation that is complete when all workers of the group have called this."""
         return self._submit("barrier", torch.uint8, bps.SUM, [], [], [], 0, opts)
 
     def allreduce_sparse(self, tensors: list[torch.Tensor], opts: Any) -> Work:
-        """Refused.
+        """Raise an error, because bps reduces dense tensors only.
 
         Raises:
             NotImplementedError: always.
@@ -676,12 +706,12 @@ class _Collectives:
 if torch.__version__ >= (2, 14):
 
     class _Group(_Collectives, torch._C._distributed_c10d.Backend):
-        """Back-end that a process group of PyTorch calls."""
+        """Back-end object, which a process group of PyTorch calls."""
 
-else:  # no back-end in Python yet: a process group of its own, and its operations' older names
+else:  # PyTorch has no base class for back-ends in Python yet: derive from the process group
 
     class _Group(_Collectives, dist.ProcessGroup):  # type: ignore[no-redef]
-        """A process group with older names of operations."""
+        """A process group of bps. Older releases of PyTorch call some operations by other names."""
 
         _allgather_base = _Collectives.all_gather_single
         _reduce_scatter_base = _Collectives.reduce_scatter_single
@@ -695,18 +725,19 @@ else:  # no back-end in Python yet: a process group of its own, and its operatio
             self._kept: dict[int, _Work] = {}
 
         def keep(self, work: _Work) -> None:
-            """Keep the Python half of an operation alive: before 2.7 callers in C++ do not. The
-            oldest of many that are never waited for is let go."""
+            """Keep the Python object of an operation alive: before PyTorch 2.7, callers in C++ do
+            not keep it. If callers never wait, the oldest operation beyond KEPT_WORKS is
+            dropped."""
             self._kept[id(work)] = work
             if len(self._kept) > KEPT_WORKS:
                 self._kept.pop(next(iter(self._kept)), None)
 
         def release(self, work: _Work) -> None:
-            """Let go of an operation."""
+            """Drop an operation, because its caller has waited for it."""
             self._kept.pop(id(work), None)
 
         def getGroupName(self) -> str:  # noqa: N802
-            """Return the name that PyTorch has given."""
+            """Return the name that PyTorch has given to the group."""
             return self._group_name
 
         def setGroupName(self, name: str) -> None:  # noqa: N802
@@ -714,7 +745,7 @@ else:  # no back-end in Python yet: a process group of its own, and its operatio
             self._group_name = name
 
         def getGroupDesc(self) -> str:  # noqa: N802
-            """Return the description that PyTorch has given."""
+            """Return the description that PyTorch has given to the group."""
             return self._group_desc
 
         def setGroupDesc(self, desc: str) -> None:  # noqa: N802
@@ -726,8 +757,8 @@ else:  # no back-end in Python yet: a process group of its own, and its operatio
 
 
 def _meet(store: Any, rank: int, size: int, part: str) -> tuple[str, int, int]:
-    """Agree on a job's name; returns it with this worker's number on its host and the workers
-    there."""
+    """Agree with the workers of a group on the name of its job, through PyTorch's store. Returns
+    the name, this worker's local rank, and the group's number of workers on this machine."""
     store.set(f"host/{rank}", _core.host_key())
     if rank == 0:
         hosts = [store.get(f"host/{r}").decode() for r in range(size)]
@@ -736,9 +767,9 @@ def _meet(store: Any, rank: int, size: int, part: str) -> tuple[str, int, int]:
     return name, hosts[:rank].count(hosts[rank]), hosts.count(hosts[rank])
 
 
-_world: Job | None = None  # of all workers, which groups of all workers share
+_world: Job | None = None  # the job that all groups of all workers share
 _world_users = 0
-_world_is_ours = False  # the first group has opened it
+_world_is_ours = False  # a group has opened this job; otherwise init() has
 
 
 def _leave_world(has_failed: bool) -> None:
@@ -755,7 +786,7 @@ def _leave_world(has_failed: bool) -> None:
 
 
 def _create(options: Any, _: Any = None) -> _Group:
-    """Make a group; its workers call this together."""
+    """Create a group. PyTorch calls this at all workers of the group."""
     global _world, _world_users, _world_is_ours
     rank, size = options.group_rank, options.group_size
     timeout, title = options.timeout.total_seconds(), options.group_id or "world"
@@ -792,9 +823,11 @@ def _create(options: Any, _: Any = None) -> _Group:
 
 
 def _export(store: Any, rank: int, size: int) -> None:
-    """Set torchrun's variables for libraries that read them, such as Accelerate and Lightning.
+    """Set the environment variables of torchrun, which libraries such as Accelerate and Lightning
+    read.
 
-    Only bpsrun's workers get them: its own variables take precedence when a job is opened again.
+    This is done only in workers that bpsrun has started. There the variables of bpsrun take
+    precedence when this process opens a job again, so those of torchrun do no harm.
     """
     if "BPS_RANK" not in os.environ:
         return
@@ -806,7 +839,8 @@ def _export(store: Any, rank: int, size: int) -> None:
 
 
 def _rendezvous(url: str, **options: Any) -> Iterator[tuple[Any, int, int]]:
-    """``bps://``: rank, size and meeting point come from the job, so nothing need be given."""
+    """Serve the address ``bps://``: rank, size and the address of the store come from bps's job, so
+    a script need not pass them."""
     if not _core.is_initialized():
         _core.init()
     rt = _core.runtime()
@@ -824,7 +858,7 @@ def _rendezvous(url: str, **options: Any) -> Iterator[tuple[Any, int, int]]:
 
 
 def register() -> None:
-    """Make the back-end known to ``torch.distributed``; further calls do nothing."""
+    """Register the back-end with ``torch.distributed``. Further calls do nothing."""
     if "bps" not in dist.Backend.backend_list:
         dist.Backend.register_backend("bps", _create, extended_api=True, devices=["cpu"])
         register_rendezvous_handler("bps", _rendezvous)

@@ -1,9 +1,10 @@
-"""Channels: the memory in which a bucket of gradients travels, and its exchange.
+"""Channels: memory that is reduced over all workers, for one bucket (group) of gradients each.
 
-The flat tensor ``input`` is what the next exchange reads. ``push`` submits it, ``finish`` waits for
-the result, ``output`` is the result. Host memory is shared with the agent. GPU memory is shared
-with the agent's executor: streams order the exchange, the host does not wait, and the result
-replaces the values (``is_in_place``).
+The caller writes gradients to the flat tensor ``input``. ``push`` submits it, ``finish`` waits for
+the result, and ``output`` is the result. There are two kinds. Host memory is shared with the agent.
+GPU memory is shared with the executor, the agent's process that drives the GPUs. There, CUDA
+streams order the exchange, so the host does not wait, and the result replaces the values
+(``is_in_place``).
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ class HostChannel:
     """Gradients in memory that is shared with the agent.
 
     Args:
-        slot (Slot): of a tensor that nothing else uses.
+        slot (Slot): a declared tensor that nothing else uses.
     """
 
     is_in_place = False
@@ -43,7 +44,7 @@ class HostChannel:
         self._slot.tensor.push_pull(op)
 
     def poll(self) -> bool:
-        """Return whether nothing is in flight."""
+        """Return whether no exchange is in flight."""
         return self._slot.tensor.poll()
 
     def finish(self) -> None:
@@ -52,7 +53,7 @@ class HostChannel:
 
     @property
     def output(self) -> torch.Tensor:
-        """The last result, read-only."""
+        """The result of the last exchange, read-only."""
         return output_view(self._slot)
 
 
@@ -61,14 +62,15 @@ class Cuda:
 
     @staticmethod
     def open(job: Job, device: torch.device) -> None:
-        """Use a GPU in a job."""
+        """Connect a job to the executor, for tensors on this GPU."""
         with torch.cuda.device(device):
-            torch.zeros(1, device=device)  # creates the context from which bps_gpu_open takes it
+            # creates the CUDA context, in which gpu_open() finds the GPU
+            torch.zeros(1, device=device)
             job.gpu_open()
 
     @staticmethod
     def view(address: int, dtype: torch.dtype, n_elems: int, device: torch.device) -> torch.Tensor:
-        """Return a flat tensor over device memory."""
+        """Return a flat tensor of the device memory at an address."""
 
         class Memory:
             __cuda_array_interface__ = {
@@ -88,12 +90,13 @@ class Cuda:
 
 
 KINDS: dict[str, Any] = {"cuda": Cuda}
-# The GPU that each job uses; None: a job of one worker, which has no executor.
+# The GPU that each job uses. None: the job has one worker, and so no executor.
 _gpus: weakref.WeakKeyDictionary[Job, torch.device | None] = weakref.WeakKeyDictionary()
 
 
 def _open_gpu(job: Job, device: torch.device) -> bool:
-    """Use a GPU in a job; return whether the job has an executor.
+    """Connect a job to the executor unless that is done. Return False if a job of one worker has
+    none.
 
     Raises:
         NotImplementedError: the job uses another GPU already.
@@ -118,11 +121,11 @@ class GpuChannel:
     """Gradients in memory of a GPU that the executor allocates.
 
     Args:
-        job (Job): its GPU is open.
-        name (str): of the tensor, the same at all workers.
+        job (Job): a job for which :func:`_open_gpu` has returned True.
+        name (str): name of the tensor, the same at all workers.
         dtype (torch.dtype): a type that servers sum.
         n_elems (int): number of elements.
-        device (torch.device): of the gradients.
+        device (torch.device): the GPU that has the gradients.
     """
 
     is_in_place = True
@@ -140,31 +143,33 @@ class GpuChannel:
         self._tensor.handle  # noqa: B018 - the property raises
 
     def push(self, op: int) -> None:
-        """Submit the values that the current stream will have written."""
+        """Submit the values, once the current stream has done its work so far."""
         stream = self._kind.stream(self._device)
         try:
             self._tensor.push_pull(op, stream=stream)
         except Error as error:
             if error.code != CODES["EBUSY"]:
                 raise
-            self._tensor.wait()  # the host is eight rounds ahead of the GPU
+            self._tensor.wait()  # eight exchanges are in flight, which is the limit
             self._tensor.push_pull(op, stream=stream)
 
     def poll(self) -> bool:
-        """Return True: streams order the exchanges."""
+        """Return True: a new exchange may always be submitted, because streams order the
+        exchanges."""
         return True
 
     def finish(self) -> None:
-        """Make the current stream wait for the result, and raise an error of earlier rounds."""
+        """Make the current stream wait for the result. Raises an error if an earlier exchange has
+        failed."""
         self._tensor.wait_stream(self._kind.stream(self._device))
         self._tensor.poll()
 
 
 class LonelyChannel:
-    """Gradients on the GPU of a job of one worker: they are the result.
+    """Gradients on a GPU in a job of one worker, where the values themselves are the result.
 
     Args:
-        dtype, n_elems, device: as of a :class:`GpuChannel`.
+        dtype, n_elems, device: those of :class:`GpuChannel`.
     """
 
     is_in_place = True
@@ -173,17 +178,17 @@ class LonelyChannel:
         self.input = self.output = torch.zeros(n_elems, dtype=dtype, device=device)
 
     def check(self) -> None:
-        """Do nothing: the memory is PyTorch's."""
+        """Do nothing: PyTorch has allocated the memory, so it stays valid."""
 
     def push(self, op: int) -> None:
-        """Do nothing: an average or a sum over one worker is its value."""
+        """Do nothing: the average or the sum over one worker equals its values."""
 
     def poll(self) -> bool:
-        """Return True: nothing is ever in flight."""
+        """Return True: no exchange is ever in flight."""
         return True
 
     def finish(self) -> None:
-        """Do nothing."""
+        """Do nothing: the result is complete."""
 
 
 Channel = HostChannel | GpuChannel | LonelyChannel
@@ -191,10 +196,10 @@ Declaration = tuple[str, torch.dtype, int, torch.device]
 
 
 def check_gradient(param: torch.Tensor) -> None:
-    """Refuse parameters whose gradients no channel carries.
+    """Check that a channel can carry the gradient of this parameter.
 
     Raises:
-        NotImplementedError: with what to do instead.
+        NotImplementedError: the parameter is neither in host memory nor on a CUDA device.
     """
     if param.device.type != "cpu" and param.device.type not in KINDS:
         raise NotImplementedError(
@@ -204,11 +209,12 @@ def check_gradient(param: torch.Tensor) -> None:
 
 
 def open_channels(rt: Runtime, decls: Sequence[Declaration]) -> list[Channel]:
-    """Declare the tensors of buckets.
+    """Declare tensors for buckets, and return a channel for each.
 
     Args:
-        rt (Runtime): of the workers that take part.
-        decls: name, type on the wire, number of elements and device of each.
+        rt (Runtime): the workers that take part.
+        decls: for each bucket a name, the type in which it is sent, the number of elements, and the
+            device.
     """
     with rt.lock:
         on_host = [(name, NAMES[dtype], n) for name, dtype, n, d in decls if d.type not in KINDS]

@@ -1,4 +1,4 @@
-"""The type in which gradients travel."""
+"""Compressors, which choose the type in which gradients are sent."""
 
 from __future__ import annotations
 
@@ -8,25 +8,26 @@ import torch
 
 
 class Compressor:
-    """Leaves tensors as they are; the base of all compressors.
+    """Sends tensors in their own type. The base class of all compressors.
 
     Attributes:
-        wire (torch.dtype, optional): the type on the wire of floating-point tensors; None: their
-            own.
+        wire (torch.dtype, optional): type in which floating-point tensors are sent; None: their own
+            type.
     """
 
     wire: torch.dtype | None = None
 
     @classmethod
     def compress(cls, tensor: torch.Tensor) -> tuple[torch.Tensor, Any]:
-        """Return the tensor for the wire, and what :meth:`decompress` needs."""
+        """Return the tensor in the type in which it is sent, and the argument for
+        :meth:`decompress`."""
         if cls.wire is None or not tensor.dtype.is_floating_point:
             return tensor, None
         return tensor.to(cls.wire), tensor.dtype
 
     @classmethod
     def decompress(cls, tensor: torch.Tensor, context: Any) -> torch.Tensor:
-        """Return the tensor in its own type."""
+        """Return the tensor in the type that it had before :meth:`compress`."""
         return tensor if context is None else tensor.to(context)
 
 
@@ -43,7 +44,7 @@ class BF16Compressor(Compressor):
 
 
 class Compression:
-    """The compressors by name."""
+    """Compressors, for the argument ``compression`` of other functions."""
 
     none = Compressor
     fp16 = FP16Compressor

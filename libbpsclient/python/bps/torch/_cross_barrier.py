@@ -1,5 +1,5 @@
-"""Steps without a barrier: the next forward pass waits for each layer's gradients where it needs
-the layer."""
+"""Optimizer steps that do not wait for all gradients: before each layer, the next forward pass
+waits for the gradients of that layer and updates it."""
 
 from __future__ import annotations
 
@@ -12,20 +12,21 @@ from bps.torch._reducer import Bucket, Reducer
 
 
 class CrossBarrier:
-    """Updates parameters of an optimizer when their module's forward is about to use them.
+    """Updates the parameters of a module just before the module's forward uses them.
 
-    The gradients of a bucket that arrives are stepped alone, with the settings that the parameter
-    groups had at ``step()``. That fits every optimizer that treats each parameter for itself.
+    When a bucket of gradients is complete, only its parameters are updated, with the settings that
+    the parameter groups had at ``step()``. This is correct for every optimizer that updates each
+    parameter independently of the others.
 
     Args:
         optimizer (Optimizer): a ``DistributedOptimizer``.
-        base (type): its class, whose ``step`` updates parameters.
-        reducer (Reducer): of its gradients.
+        base (type): the wrapped optimizer's class, whose ``step`` updates parameters.
+        reducer (Reducer): reduces the optimizer's gradients.
     """
 
     def __init__(self, optimizer: Any, base: type[torch.optim.Optimizer], reducer: Reducer) -> None:
         self._optimizer, self._base, self._reducer = optimizer, base, reducer
-        self._waiting: dict[int, Bucket] = {}  # by id of the parameter
+        self._waiting: dict[int, Bucket] = {}  # buckets in flight, by id of the parameter
         self._groups: list[dict[str, Any]] = []
         reducer.on_join, reducer.on_reopen = self.flush, self._waiting.clear
         ref = weakref.WeakMethod(self._before_forward)
@@ -39,8 +40,8 @@ class CrossBarrier:
         weakref.finalize(self, handle.remove)
 
     def step(self) -> None:
-        """Send what is missing, and return without a wait."""
-        self.flush()  # of layers that this step did not use
+        """Send the gradients that are not sent yet, and return without waiting for sums."""
+        self.flush()  # updates layers that the last forward pass did not use
         self._groups = [dict(group) for group in self._optimizer.param_groups]
         self._reducer.send()
         sparse = self._reducer.sum_sparse()
@@ -52,7 +53,7 @@ class CrossBarrier:
                 place.param.grad = None
 
     def flush(self) -> None:
-        """Wait for all gradients, and update their parameters."""
+        """Wait for all gradients in flight, and update their parameters."""
         while self._waiting:
             self._arrive(next(iter(self._waiting.values())))
 
@@ -79,7 +80,8 @@ class CrossBarrier:
         some = [{**g, "params": [p for p in g["params"] if id(p) in members]} for g in self._groups]
         self._optimizer.param_groups = [g for g in some if g["params"]]
         try:
-            # The state that a first step makes must outlive an evaluation in inference mode.
+            # A forward pass in inference mode may call this. The optimizer's first step creates
+            # state tensors, which must be ordinary tensors, not those of inference mode.
             with torch.inference_mode(False):
                 self._base.step(self._optimizer)
         finally:

@@ -1,5 +1,5 @@
-"""Data parallelism for PyTorch: BytePS's module wrapper, and a communication hook for PyTorch's
-own."""
+"""Data parallelism for PyTorch: the module wrapper of BytePS, and a communication hook for
+PyTorch's own DistributedDataParallel (DDP)."""
 
 import contextlib
 from collections.abc import Iterator
@@ -23,19 +23,19 @@ def _at_end_of_backward(call: Any) -> None:
 class DistributedDataParallel(torch.nn.Module):
     """Average a module's gradients over all workers during backward().
 
-    Parameters and buffers are rank 0's from the start.
+    At the start the parameters and buffers of rank 0 are broadcast to all workers.
 
     Args:
         module (Module): the model.
-        device_ids (list, optional): accepted for BytePS's scripts.
-        broadcast_buffers (bool): give all workers rank 0's buffers before each forward in training.
-        compression (Compressor): the type on the wire.
-        bucket_bytes (int): gradients of this many bytes travel together.
+        device_ids (list, optional): ignored; kept for scripts of BytePS.
+        broadcast_buffers (bool): broadcast the buffers of rank 0 before each forward in training.
+        compression (Compressor): type in which the tensors are sent.
+        bucket_bytes (int): size of the groups in which gradients are sent.
 
     Example::
 
         >>> model = bps.torch.DistributedDataParallel(model)
-        >>> model(x).sum().backward()   # gradients are the averages now
+        >>> model(x).sum().backward()   # from here on gradients are averages
         >>> optimizer.step()
     """
 
@@ -63,17 +63,17 @@ class DistributedDataParallel(torch.nn.Module):
         _at_end_of_backward(self._reducer.finish)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """Call the module."""
+        """Call the module with these arguments."""
         if not self._reducer.is_paused:
-            self.synchronize()  # a backward pass that raised left its buckets in flight
+            self.synchronize()  # buckets are in flight if the last backward pass raised an error
         if self.broadcast_buffers and self.module.training and not self._reducer.is_paused:
             broadcast_parameters(list(self.module.buffers()), 0)
         return self.module(*args, **kwargs)
 
     @contextlib.contextmanager
     def no_sync(self) -> Iterator[None]:
-        """Let gradients of backward passes in this context add up; the first pass after it sends
-        the sums.
+        """Add up the gradients of backward passes in this context, without sending them. The first
+        pass after it sends the sums.
 
         Example::
 
@@ -88,17 +88,17 @@ class DistributedDataParallel(torch.nn.Module):
             self._reducer.is_paused = was_paused
 
     def synchronize(self) -> None:
-        """Wait until the gradients are reduced. backward() has waited already, so this does nothing
-        then."""
+        """Wait until the gradients are reduced. After a backward pass this does nothing, because
+        backward() has waited."""
         if self._reducer.begun:
             self._reducer.finish()
 
 
 class HookState:
-    """Channels of :func:`ddp_hook`, one for each of DDP's buckets and sizes.
+    """State of :func:`ddp_hook`: the memory for DDP's buckets of gradients.
 
     Args:
-        wire (torch.dtype, optional): the type on the wire; None: the gradients' own.
+        wire (torch.dtype, optional): type in which gradients are sent; None: their own type.
     """
 
     def __init__(self, wire: torch.dtype | None = None) -> None:
@@ -109,12 +109,13 @@ class HookState:
         _core.runtime().reopened.add(self)
 
     def reopen(self) -> None:
-        """Open the channels again at their next use, because a resume has moved their memory."""
+        """Forget all channels, whose memory belonged to the previous job. They are opened again at
+        their next use."""
         self.channels.clear()
         self.pending.clear()
 
     def channel(self, bucket: Any) -> Channel:
-        """Return the channel of a bucket, which is declared at its first use."""
+        """Return the channel for a bucket. At the bucket's first use its tensor is declared."""
         buffer = bucket.buffer()
         key = (bucket.index(), buffer.dtype, buffer.numel())
         if key not in self.channels:
@@ -127,25 +128,27 @@ class HookState:
         return self.channels[key]
 
     def finish(self) -> None:
-        """Wait for all buckets of this backward pass and hand out their averages."""
+        """Wait for all buckets of this backward pass, and complete their futures with the
+        averages."""
         pending, self.pending = self.pending, []
         for channel, dtype, future in pending:
             try:
                 channel.finish()
                 future.set_result(channel.output.to(dtype))
-            except Exception as error:  # it reaches the trainer through the future
+            except Exception as error:  # DDP raises it in the trainer when it waits for the future
                 future.set_exception(error)
 
 
-# DDP compares the annotations of its hook, so this file does not postpone them.
+# DDP checks the types in the hook's annotations. So this file has no `from __future__ import
+# annotations`, which would turn them into strings.
 def ddp_hook(
     state: HookState | None, bucket: torch.distributed.GradBucket
 ) -> torch.futures.Future[torch.Tensor]:
     """Average DDP's buckets over all workers, as its communication hook.
 
     Args:
-        state (HookState): ``HookState()``, one for each DDP module.
-        bucket (GradBucket): DDP's.
+        state (HookState): a ``HookState()`` of its own for each DDP module.
+        bucket (GradBucket): the bucket that DDP passes.
 
     Returns:
         Future: the averaged bucket, complete at the end of this backward pass.
@@ -153,7 +156,7 @@ def ddp_hook(
     Example::
 
         >>> bps.torch.init()
-        >>> torch.distributed.init_process_group("gloo")   # start-up and buffers
+        >>> torch.distributed.init_process_group("gloo")   # DDP's start-up and buffers use it
         >>> model = torch.nn.parallel.DistributedDataParallel(model)
         >>> model.register_comm_hook(bps.torch.HookState(), bps.torch.ddp_hook)
     """
@@ -163,8 +166,8 @@ def ddp_hook(
             "bps.torch.ddp_hook)"
         )
     channel, buffer = state.channel(bucket), bucket.buffer()
-    if bucket.index() == 0:  # DDP sends its buckets in order
-        state.finish()  # a backward pass that raised left its buckets in flight
+    if bucket.index() == 0:  # DDP passes its buckets in order, so a backward pass has begun
+        state.finish()  # buckets are in flight if the last backward pass raised an error
         _at_end_of_backward(state.finish)  # before DDP's own callback, which uses the results
     if not channel.poll():
         raise RuntimeError(

@@ -1,4 +1,4 @@
-"""PyTorch's views of the memory that bps tensors lie in."""
+"""PyTorch tensors that share the memory of bps tensors."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ import torch
 
 from bps._core import Slot
 
-# Types that servers sum, and those that travel as another type.
+# NAMES: types that servers sum, with the service's names. CARRIERS: types that are converted to
+# another type for the reduction.
 NAMES = {
     torch.float32: "f32",
     torch.float64: "f64",
@@ -24,10 +25,10 @@ TYPES = {name: dtype for dtype, name in NAMES.items()}
 
 
 def wire_dtype(dtype: torch.dtype) -> torch.dtype:
-    """Return the type in which a tensor of this type travels.
+    """Return the type in which a tensor of this type is sent.
 
     Raises:
-        TypeError: no type carries it.
+        TypeError: tensors of this type cannot be reduced.
     """
     wire = CARRIERS.get(dtype, dtype)
     if wire not in NAMES:
@@ -37,20 +38,23 @@ def wire_dtype(dtype: torch.dtype) -> torch.dtype:
 
 
 def view(address: int, dtype: torch.dtype, n_elems: int) -> torch.Tensor:
-    """A flat tensor over foreign memory, which must outlive it."""
+    """Return a flat tensor of the memory at an address. The memory must outlive the tensor."""
     raw = (ctypes.c_char * (n_elems * dtype.itemsize)).from_address(address)
     return torch.frombuffer(raw, dtype=dtype)
 
 
 def flatten(tensor: torch.Tensor) -> torch.Tensor:
-    """The elements of a contiguous tensor as a vector over the same memory, of stride 1: that of
-    view(-1) is 0 for one element of an expanded tensor, which has no view as bytes."""
+    """Return the elements of a contiguous tensor as a vector that shares its memory.
+
+    The stride of the vector is 1. With view(-1) it would be 0 for an expanded tensor of one
+    element, and such a vector cannot be viewed as bytes.
+    """
     return tensor.detach().as_strided((tensor.numel(),), (1,))
 
 
 def input_view(slot: Slot) -> torch.Tensor:
-    """The slot's input as a flat tensor."""
-    assert slot.tensor.handle  # or the job is closed, and its memory gone
+    """Return the input of a slot (a declared tensor) as a flat tensor."""
+    assert slot.tensor.handle  # raises if the job is closed: then the memory is unmapped
     seen = slot.views.get("input")
     if seen is None:
         t = slot.tensor
@@ -59,7 +63,7 @@ def input_view(slot: Slot) -> torch.Tensor:
 
 
 def output_view(slot: Slot) -> torch.Tensor:
-    """The slot's last result as a flat tensor, which must not be written to."""
+    """Return the last result of a slot as a flat tensor, which must not be written to."""
     t = slot.tensor
     address = t.output_address
     assert address, "a round is complete"
@@ -70,10 +74,10 @@ def output_view(slot: Slot) -> torch.Tensor:
 
 
 def check_device(tensor: torch.Tensor) -> None:
-    """Refuse tensors that are not dense, or neither in host memory nor on a CUDA device.
+    """Check that a tensor is dense, and lies in host memory or on a CUDA device.
 
     Raises:
-        NotImplementedError: with what to do instead.
+        NotImplementedError: another layout or device. The text says what to do.
     """
     if tensor.device.type not in ("cpu", "cuda"):
         raise NotImplementedError(

@@ -24,7 +24,7 @@ from bps.torch._memory import CARRIERS, NAMES, check_device, input_view, output_
 
 
 class Handle:
-    """An operation in flight; :func:`synchronize` returns its output."""
+    """An operation in flight. :func:`synchronize` waits for it and returns its output."""
 
     def __init__(self, output: Any = None) -> None:
         self._output = output
@@ -41,7 +41,8 @@ class Handle:
         prio: int,
         agreement: Operation | None = None,
     ) -> None:
-        """Submit `flat` through the slot; its sum goes to `out`."""
+        """Submit the values of `flat` in a slot (a declared tensor); their sum is written to
+        `out`."""
         target = input_view(slot)[: flat.numel()]
         if pre == 1.0:
             target.copy_(flat)
@@ -57,7 +58,7 @@ class Handle:
         self._parts.append(Operation(slot, collect, agreement))
 
     def poll(self) -> bool:
-        """True when :meth:`wait` would not block."""
+        """Return whether :meth:`wait` would not block."""
         return all(part.poll() for part in self._parts)
 
     def wait(self) -> Any:
@@ -77,7 +78,7 @@ def _reduce(
     priority: int,
     process_set: ProcessSet,
 ) -> Handle:
-    """Submit a tensor; the result goes to `output`, which may be the tensor."""
+    """Submit a tensor for reduction. The result is written to `output`, which may be the tensor."""
     rt = process_set.runtime()
     check_device(tensor)
     if (pre, post) != (1.0, 1.0) and not tensor.dtype.is_floating_point:
@@ -108,7 +109,7 @@ def _reduce(
 
 
 class _Scattered(Handle):
-    """An operation whose output is not contiguous: its result is copied there at the end."""
+    """An operation whose output is not contiguous: :meth:`wait` copies the result to the output."""
 
     def __init__(self, inner: Handle, flat: torch.Tensor, output: torch.Tensor) -> None:
         super().__init__(output)
@@ -139,13 +140,13 @@ def allreduce_async_(
     Args:
         tensor (Tensor): any shape, the same at all workers.
         average (bool, optional): older form of `op`: True is Average, False is Sum.
-        name (str, optional): the same at all workers; tensors that are reduced again and again
-            should have one.
+        name (str, optional): name of the operation, the same at all workers. A tensor that is
+            reduced repeatedly should have one.
         op (int, optional): Average (default), Sum, Min, Max or Product.
         prescale_factor, postscale_factor (float): multiply the tensor before, and the result after
             the reduction.
         process_set (ProcessSet): the workers that take part.
-        priority (int): larger goes first.
+        priority (int): tensors with a larger one are sent first.
 
     Returns:
         Handle: for :func:`synchronize` and :func:`poll`.
@@ -200,7 +201,8 @@ def allreduce(
 ) -> torch.Tensor:
     """Reduce a tensor over all workers and return the result; differentiable.
 
-    Args: as :func:`allreduce_async_`; `compression` chooses the type on the wire.
+    Args: those of :func:`allreduce_async_`, and `compression`, which chooses the type in which
+        the tensor is sent.
 
     Example::
 
@@ -225,7 +227,7 @@ def allreduce_(
 
 
 class _Group(Handle):
-    """Several operations as one."""
+    """Several operations that the caller sees as one."""
 
     def __init__(self, handles: list[Handle]) -> None:
         super().__init__()
@@ -289,8 +291,8 @@ def push_pull_async_inplace(
     version: int = 0,
     priority: int = 0,
 ) -> Handle:
-    """BytePS's form of :func:`allreduce_async_`. `version` is ignored: rounds are counted by the
-    service."""
+    """Do :func:`allreduce_async_` with BytePS's arguments. `version` is ignored: bps counts the
+    operations itself."""
     return allreduce_async_(tensor, average, name, priority=priority)
 
 
@@ -329,7 +331,7 @@ def push_pull(
 
 
 def poll(handle: Handle) -> bool:
-    """True when :func:`synchronize` would not block."""
+    """Return whether :func:`synchronize` would not block."""
     return handle.poll()
 
 
@@ -344,11 +346,12 @@ def broadcast_(
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> torch.Tensor:
-    """Overwrite a tensor with root's, in place.
+    """Overwrite a tensor with the tensor of rank ``root_rank``, in place.
 
     Args:
         tensor (Tensor): the same shape and type at all workers.
-        root_rank (int): whose values all get; its rank in the job, also with a process set.
+        root_rank (int): worker whose values all workers get, by its rank in the job, also with a
+            process set.
         process_set (ProcessSet): the workers that take part.
     """
     rt = process_set.runtime()
@@ -384,7 +387,8 @@ def broadcast(
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> torch.Tensor:
-    """Return root's tensor at every worker; differentiable. The gradient at root is the average."""
+    """Return the tensor of rank ``root_rank`` at every worker; differentiable. The gradient at root
+    is the average."""
     return _Broadcast.apply(tensor, root_rank, process_set)
 
 
@@ -394,7 +398,8 @@ def broadcast_async(
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> Handle:
-    """Same as :func:`broadcast`, for :func:`synchronize`. Complete on return."""
+    """Same as :func:`broadcast`, but return a handle for :func:`synchronize`. The operation is
+    complete when this returns."""
     return Handle(broadcast(tensor, root_rank, name, process_set))
 
 
@@ -404,15 +409,16 @@ def broadcast_async_(
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> Handle:
-    """Same as :func:`broadcast_`, for :func:`synchronize`. Complete on return."""
+    """Same as :func:`broadcast_`, but return a handle for :func:`synchronize`. The operation is
+    complete when this returns."""
     return Handle(broadcast_(tensor, root_rank, name, process_set))
 
 
 def _gather(
     tensor: torch.Tensor, process_set: ProcessSet, what: str = "allgather", extra: Any = None
 ) -> tuple[torch.Tensor, list[int], list[Any]]:
-    """All workers' tensors along the first dimension, how many rows each has, and each one's extra
-    object."""
+    """Return the rows of all workers' tensors in one tensor, the number of rows of each worker, and
+    the object `extra` of each worker."""
     rt = process_set.runtime()
     check_device(tensor)
     if tensor.dim() == 0:
@@ -472,7 +478,8 @@ def allgather(
 def allgather_async(
     tensor: torch.Tensor, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> Handle:
-    """Same as :func:`allgather`, for :func:`synchronize`. Complete on return."""
+    """Same as :func:`allgather`, but return a handle for :func:`synchronize`. The operation is
+    complete when this returns."""
     return Handle(allgather(tensor, name, process_set))
 
 
@@ -490,7 +497,8 @@ def grouped_allgather_async(
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> Handle:
-    """Same as :func:`grouped_allgather`, for :func:`synchronize`. Complete on return."""
+    """Same as :func:`grouped_allgather`, but return a handle for :func:`synchronize`. The operation
+    is complete when this returns."""
     return Handle(grouped_allgather(tensors, name, process_set))
 
 
@@ -521,22 +529,23 @@ def alltoall(
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> Any:
-    """Send rows of a tensor to each worker, and return the rows that all sent here; differentiable.
+    """Send rows of a tensor to each worker, and return the rows that all workers have sent to this
+    one; differentiable.
 
-    Each worker receives the rows of all workers on the way: use it for small tensors.
+    Internally each worker receives all rows of all workers, so use this only for small tensors.
 
     Args:
         tensor (Tensor): at least one dimension; the other dimensions are the same at all workers.
-        splits (Tensor or list of int, optional): how many rows each worker gets, by rank; None: the
-            same number each.
+        splits (Tensor or list of int, optional): number of rows for each worker, by rank; None:
+            equal numbers.
         process_set (ProcessSet): the workers that take part.
 
     Returns:
-        Tensor: the rows received, ordered by the rank of the sender. With `splits` a pair: those
+        Tensor: the rows received, ordered by the rank of the sender. With `splits`, a pair: these
             rows, and the number of rows from each worker.
 
     Raises:
-        ValueError: the rows cannot be split so.
+        ValueError: the rows cannot be split in this way.
 
     Example::
 
@@ -555,7 +564,8 @@ def alltoall_async(
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> Handle:
-    """Same as :func:`alltoall`, for :func:`synchronize`. Complete on return."""
+    """Same as :func:`alltoall`, but return a handle for :func:`synchronize`. The operation is
+    complete when this returns."""
     return Handle(alltoall(tensor, splits, name, process_set))
 
 
@@ -591,8 +601,8 @@ def reducescatter(
     """Reduce a tensor over all workers and return this worker's rows of the result; differentiable.
 
     Args:
-        tensor (Tensor): at least one dimension; the first is split, the first ranks get one row
-            more.
+        tensor (Tensor): at least one dimension. The rows are split over the workers; if that leaves
+            a remainder, the first ranks get one row more.
     """
     if tensor.dim() == 0:
         raise ValueError("reducescatter needs a tensor of at least one dimension")
@@ -607,7 +617,8 @@ def reducescatter(
 
 
 def reducescatter_async(tensor: torch.Tensor, name: str | None = None, **options: Any) -> Handle:
-    """Same as :func:`reducescatter`, for :func:`synchronize`. Complete on return."""
+    """Same as :func:`reducescatter`, but return a handle for :func:`synchronize`. The operation is
+    complete when this returns."""
     return Handle(reducescatter(tensor, name, **options))
 
 
@@ -618,7 +629,8 @@ def grouped_reducescatter(tensors: Sequence[torch.Tensor], **options: Any) -> li
 
 
 def grouped_reducescatter_async(tensors: Sequence[torch.Tensor], **options: Any) -> Handle:
-    """Same as :func:`grouped_reducescatter`, for :func:`synchronize`. Complete on return."""
+    """Same as :func:`grouped_reducescatter`, but return a handle for :func:`synchronize`. The
+    operation is complete when this returns."""
     return Handle(grouped_reducescatter(tensors, **options))
 
 
@@ -632,10 +644,11 @@ def gather_sparse(
     """Sum sparse tensors over the workers of a runtime, by gathering their elements.
 
     Args:
-        tensors: of one worker; None adds nothing, a dense tensor its rows.
+        rt (Runtime): the workers that take part.
+        tensors: tensors of this worker. None adds nothing; a dense tensor adds all its rows.
         op (int): Average or Sum.
-        factor (float): multiplies the results.
-        wire (torch.dtype, optional): the type in which values travel.
+        factor (float): factor for the results.
+        wire (torch.dtype, optional): type in which values are sent; None: their own type.
     """
     mine = []
     for tensor in tensors:
@@ -674,12 +687,12 @@ def sparse_allreduce_async(
     """Sum a sparse tensor over all workers, by gathering its elements.
 
     Args:
-        tensor (Tensor): of layout torch.sparse_coo.
+        tensor (Tensor): a tensor of layout torch.sparse_coo.
         op (int): Average or Sum.
         process_set (ProcessSet): the workers that take part.
 
     Returns:
-        Handle: for :func:`synchronize`; it is complete already.
+        Handle: for :func:`synchronize`. The operation is complete already.
     """
     if op not in (Average, Sum):
         raise ValueError("op is Average or Sum for sparse tensors")

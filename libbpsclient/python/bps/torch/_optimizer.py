@@ -1,5 +1,5 @@
-"""An optimizer that averages gradients over all workers before it steps, and the broadcast of its
-state."""
+"""An optimizer that averages gradients over all workers before each step, and the broadcast of
+parameters and of the optimizer's state."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from bps.torch._reducer import BUCKET_BYTES, Reducer
 def _name_parameters(
     optimizer: torch.optim.Optimizer, named: Iterable[tuple[str, torch.Tensor]] | None
 ) -> list[tuple[str, torch.Tensor]]:
-    """Names of all parameters of the optimizer that can have gradients, in the order of the names'
-    list."""
+    """Return (name, parameter) for all parameters of the optimizer that can have gradients, in the
+    order of `named`; None: in the order of the optimizer."""
     params = [p for group in optimizer.param_groups for p in group["params"]]
     if named is None:
         pairs = [(f"param.{i}", p) for i, p in enumerate(params)]
@@ -69,9 +69,10 @@ class _DistributedOptimizer(torch.optim.Optimizer):
     _bps_cross: CrossBarrier | None
 
     def synchronize(self) -> None:
-        """Wait until the gradients are reduced; :meth:`skip_synchronize` steps with them.
+        """Wait until the gradients are reduced. To step without another reduction, call
+        :meth:`step` inside :meth:`skip_synchronize`.
 
-        With ``cross_barrier=True`` and after ``step()``: wait until all parameters are updated.
+        With ``cross_barrier=True``, after ``step()``, this waits until all parameters are updated.
         """
         if self._bps_cross is not None:
             self._bps_cross.flush()
@@ -82,7 +83,8 @@ class _DistributedOptimizer(torch.optim.Optimizer):
 
     @contextlib.contextmanager
     def skip_synchronize(self) -> Iterator[None]:
-        """Let :meth:`step` in this context use the gradients that :meth:`synchronize` has left."""
+        """Make :meth:`step` in this context use the gradients as they are, after
+        :meth:`synchronize`."""
         self._bps_skips = True
         try:
             yield
@@ -90,7 +92,7 @@ class _DistributedOptimizer(torch.optim.Optimizer):
             self._bps_skips = False
 
     def set_backward_passes_per_step(self, passes: int) -> None:
-        """Let gradients of this many backward passes add up before they are sent."""
+        """Set the number of backward passes whose gradients are added up before they are sent."""
         if passes < 1:
             raise ValueError(f"backward_passes_per_step is {passes}, it must be 1 or more")
         if self._bps_reducer.begun:
@@ -129,15 +131,15 @@ class _DistributedOptimizer(torch.optim.Optimizer):
         return self._bps_base.step(self)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the optimizer's state, after all updates."""
+        """Return the optimizer's state. With ``cross_barrier=True`` all updates are done first."""
         if self._bps_cross is not None:
             self._bps_cross.flush()
         return self._bps_base.state_dict(self)
 
     def zero_grad(self, *args: Any, **kwargs: Any) -> None:
-        """Clear the gradients. Not between backward() and step()."""
+        """Clear the gradients. Must not be called between backward() and step()."""
         if self._bps_reducer.begun:
-            # An AssertionError, as Horovod's is.
+            # Horovod raises an AssertionError here, too, and scripts may expect that type.
             raise AssertionError(
                 "zero_grad() was called after backward() and before step() or synchronize(): "
                 "gradients would be lost. Call zero_grad() before backward()"
@@ -163,29 +165,32 @@ def DistributedOptimizer(  # noqa: N802 - the name that users know
     """Let an optimizer average gradients over all workers while backward() runs, before each step.
 
     Args:
-        optimizer (Optimizer): any of PyTorch's; its class gets a subclass of the same name.
-        named_parameters (iterable, optional): ``model.named_parameters()``, for messages. All
-            workers give the same order.
-        compression (Compressor): the type on the wire.
-        backward_passes_per_step (int): gradients of this many passes add up before they are sent.
+        optimizer (Optimizer): an optimizer of PyTorch.
+        named_parameters (iterable, optional): ``model.named_parameters()``, for messages. The order
+            must be the same at all workers.
+        compression (Compressor): type in which the tensors are sent.
+        backward_passes_per_step (int): number of backward passes whose gradients are added up
+            before they are sent.
         op (int): Average or Sum.
-        gradient_predivide_factor (float): divide by it before the sum, and by size / factor after
-            it. Only with Average.
-        num_groups (int), groups: accepted for Horovod's scripts; buckets are cut by bytes.
+        gradient_predivide_factor (float): divisor of gradients before the sum. The sum is then
+            divided by size / factor. Only with Average.
+        num_groups (int), groups: ignored; kept for scripts of Horovod. Buckets have a fixed size in
+            bytes.
         sparse_as_dense (bool): sum sparse gradients as dense ones, instead of gathering their rows.
         process_set (ProcessSet): the workers over which gradients are averaged.
-        cross_barrier (bool): let ``step()`` return at once. The next forward pass waits, before
-            each module that has parameters of its own, for their gradients and updates them. Call
+        cross_barrier (bool): ``step()`` returns at once. In the next forward pass, each module
+            first waits for the gradients of its own parameters and updates these. Call
             ``synchronize()`` before other code reads parameters; ``.grad`` is None after
-            ``step()``. Smaller buckets wait for less.
-        bucket_bytes (int): gradients of this many bytes travel together.
+            ``step()``. With smaller buckets each wait is shorter.
+        bucket_bytes (int): size of the groups in which gradients are sent.
 
     Returns:
-        Optimizer: with ``synchronize()``, ``skip_synchronize()`` and
+        Optimizer: an optimizer whose class is a subclass of the given one's, with the same name. It
+            also has ``synchronize()``, ``skip_synchronize()`` and
             ``set_backward_passes_per_step()``.
 
     Raises:
-        ValueError: names are missing or come twice, or an argument does not fit.
+        ValueError: names are missing or not unique, or op, factor or compression is not allowed.
 
     Example::
 
@@ -210,7 +215,7 @@ def DistributedOptimizer(  # noqa: N802 - the name that users know
     methods |= {"__module__": base.__module__, "__qualname__": base.__qualname__, "_bps_base": base}
     wrapped = object.__new__(type(base.__name__, (base,), methods))
     wrapped.__dict__.update(optimizer.__dict__)
-    wrapped.__dict__.pop("step", None)  # a learning-rate scheduler's, of the optimizer itself
+    wrapped.__dict__.pop("step", None)  # a learning-rate scheduler has wrapped the old step()
     wrapped._bps_skips = wrapped._bps_is_synchronized = False
     wrapped._bps_reducer = Reducer(
         named,
@@ -256,8 +261,8 @@ def broadcast_parameters(
 
     Args:
         params: ``model.state_dict()``, ``model.named_parameters()``, or a list of tensors.
-        root_rank (int): whose values all get.
-        prefix (str): accepted for BytePS's scripts.
+        root_rank (int): worker whose values all workers get.
+        prefix (str): ignored; kept for scripts of BytePS.
         process_set (ProcessSet): the workers that take part.
     """
     with torch.no_grad():
@@ -269,7 +274,7 @@ def broadcast_parameters(
         at = 0
         for p in tensors:
             n = p.numel() * p.element_size()
-            # A clone: a view of another type needs an aligned start.
+            # Copy first: a view as another type needs an aligned address.
             p.copy_(flat[at : at + n].clone().view(p.dtype).view(p.shape))
             at += n
 
@@ -277,15 +282,15 @@ def broadcast_parameters(
 def broadcast_optimizer_state(
     optimizer: torch.optim.Optimizer, root_rank: int = 0, prefix: str = "Parameter."
 ) -> None:
-    """Give every worker root's optimizer state: step counts, momenta, learning rates.
+    """Broadcast an optimizer's state to all workers: step counts, momenta, learning rates.
 
     Args:
-        optimizer (Optimizer): any but LBFGS. Workers that have no state yet get root's.
-        root_rank (int): whose state all get.
-        prefix (str): accepted for BytePS's scripts.
+        optimizer (Optimizer): any optimizer except LBFGS. It may have no state yet.
+        root_rank (int): worker whose state all workers get.
+        prefix (str): ignored; kept for scripts of BytePS.
 
     Raises:
-        ValueError: for LBFGS, whose state holds closures' values.
+        ValueError: the optimizer is LBFGS, whose state cannot be broadcast.
     """
     if isinstance(optimizer, torch.optim.LBFGS):
         raise ValueError("cannot broadcast the state of LBFGS")
@@ -319,7 +324,7 @@ def broadcast_optimizer_state(
 
 
 class _Missing:
-    """Stands for a tensor in a state that is sent without its tensors."""
+    """Placeholder for a tensor in an optimizer's state, which is sent without its tensors."""
 
     def __init__(self, shape: tuple[int, ...], dtype: torch.dtype) -> None:
         self.shape, self.dtype = shape, dtype

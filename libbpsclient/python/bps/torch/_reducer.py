@@ -372,7 +372,7 @@ def join(device: int = -1) -> int:
     (``broadcast_buffers=False``); the others must make no other collective before they join.
 
     Args:
-        device (int): accepted for Horovod's scripts.
+        device (int): ignored; kept for scripts of Horovod.
 
     Returns:
         int: a rank that was among the last to join, whose model is the newest.

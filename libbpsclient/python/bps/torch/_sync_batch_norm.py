@@ -11,12 +11,14 @@ from bps.torch import _ops
 class SyncBatchNorm(torch.nn.modules.batchnorm._BatchNorm):
     """Batch normalization whose mean and variance are those of all workers' batches.
 
-    Batches may differ in size. In evaluation it is PyTorch's own batch normalization.
+    Batches may differ in size. In evaluation the module does PyTorch's own batch
+    normalization, without the other workers.
 
     Args:
-        num_features (int): channels of the input.
-        eps (float): added to the variance.
-        momentum (float, optional): of the running statistics; None: their cumulative average.
+        num_features (int): number of channels of the input.
+        eps (float): constant that is added to the variance.
+        momentum (float, optional): weight of a new batch in the running statistics; None: these are
+            the average over all batches.
         affine (bool): learn a weight and a bias.
         track_running_stats (bool): keep running statistics for evaluation.
         process_set (ProcessSet): the workers that take part.
@@ -48,7 +50,7 @@ class SyncBatchNorm(torch.nn.modules.batchnorm._BatchNorm):
             raise ValueError(f"SyncBatchNorm needs at least 2 dimensions, not {input.dim()}")
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
-        """Normalize the input."""
+        """Return the normalized input."""
         is_local = not self.training and self.track_running_stats
         if is_local or self.process_set.size() == 1:
             return super().forward(input)
@@ -56,7 +58,7 @@ class SyncBatchNorm(torch.nn.modules.batchnorm._BatchNorm):
         kind = torch.promote_types(input.dtype, torch.float32)
         x = input.to(kind).transpose(0, 1).reshape(self.num_features, -1)
         n_mine = x.shape[1]
-        # In f64 a variance that is small beside the mean keeps its digits.
+        # f64 keeps the digits of a variance that is much smaller than the squared mean.
         mean = x.mean(1).double() if n_mine else x.new_zeros(self.num_features).double()
         square = (x.double() - mean[:, None]).pow(2).sum(1) + n_mine * mean.pow(2)
         mine = torch.cat([mean * n_mine, square, mean.new_tensor([n_mine])])
@@ -74,7 +76,7 @@ class SyncBatchNorm(torch.nn.modules.batchnorm._BatchNorm):
         return out.to(input.dtype)
 
     def _track(self, mean: torch.Tensor, var: torch.Tensor) -> None:
-        """Add a batch to the running statistics."""
+        """Update the running statistics with the mean and variance of a batch."""
         self.num_batches_tracked += 1
         share = 1 / self.num_batches_tracked.item() if self.momentum is None else self.momentum
         self.running_mean += share * (mean.to(self.running_mean.dtype) - self.running_mean)
