@@ -61,11 +61,13 @@ int local_control_check(const struct local_control *c, size_t mapped_bytes, stru
 		return err_set(err, BPS_EVERSION, "control page has ABI %u, not %u", c->abi,
 			(unsigned)LOCAL_ABI);
 	if (!c->sq_entries || c->sq_entries > LOCAL_SQ_MAX || (c->sq_entries & (c->sq_entries - 1)))
-		return err_set(
-			err, BPS_EPROTO, "control page has a ring of %u entries", c->sq_entries);
+		return err_set(err, BPS_EPROTO,
+			"control page has a ring of %u entries, which is not allowed",
+			c->sq_entries);
 	if (!c->tensor_entries || c->tensor_entries > LOCAL_TENSORS_MAX)
-		return err_set(
-			err, BPS_EPROTO, "control page has %u tensor entries", c->tensor_entries);
+		return err_set(err, BPS_EPROTO,
+			"control page has %u tensor entries, which is not allowed",
+			c->tensor_entries);
 	if (c->sq_offset != sizeof(*c) ||
 		c->entries_offset != sizeof(*c) + sq_bytes(c->sq_entries) ||
 		c->bytes != local_control_bytes(c->sq_entries, c->tensor_entries) ||
@@ -413,15 +415,17 @@ int local_decode(const void *buf, size_t n_bytes, struct local_msg *ret, void **
 	int rc;
 
 	if (n_bytes < FRAME_HEAD_BYTES || n_bytes > LOCAL_FRAME_MAX)
-		return err_set(err, BPS_EPROTO, "frame of %zu bytes", n_bytes);
+		return err_set(
+			err, BPS_EPROTO, "a frame has %zu bytes, which is not allowed", n_bytes);
 	memset(&m, 0, sizeof(m));
 	m.type = (uint16_t)get_le(p, 2);
 	m.seq = get_le(p + 4, 4);
 	row = row_of(m.type);
 	if (!row)
-		return err_set(err, BPS_EPROTO, "frame of unknown type %u", (unsigned)m.type);
+		return err_set(
+			err, BPS_EPROTO, "a frame has the unknown type %u", (unsigned)m.type);
 	if (get_le(p + 2, 2))
-		return err_set(err, BPS_EPROTO, "%s frame with unknown flags", row->name);
+		return err_set(err, BPS_EPROTO, "frame %s has unknown flags", row->name);
 	rc = codec_decode(&row->layout, p + FRAME_HEAD_BYTES, n_bytes - FRAME_HEAD_BYTES,
 		DECODE_MEM_MAX, &m.hello, ret_mem, err);
 	if (rc == -E2BIG)
@@ -558,7 +562,7 @@ int local_peek(int sock, struct local_msg *ret, void **ret_mem, struct err_text 
 	if (n < 0)
 		rc = err_set(err, -errno, "cannot receive: %s", strerror(errno));
 	else if (n > LOCAL_FRAME_MAX)
-		rc = err_set(err, BPS_EPROTO, "frame of more than %u bytes", LOCAL_FRAME_MAX);
+		rc = err_set(err, BPS_EPROTO, "a frame has more than %u bytes", LOCAL_FRAME_MAX);
 	else
 		rc = n ? local_decode(buf, (size_t)n, ret, ret_mem, err) : 0;
 	if (n > 0 && rc == 0)
@@ -591,9 +595,9 @@ int local_recv(int sock, struct local_frame *ret, uint32_t timeout_ms, struct er
 	}
 	ret->n_fds = fd_passing_detach(&mh, ret->fds, LOCAL_FDS_ROOM);
 	if (ret->n_fds > LOCAL_FDS_MAX)
-		rc = err_set(err, BPS_EPROTO, "frame with too many descriptors");
+		rc = err_set(err, BPS_EPROTO, "a frame has too many descriptors");
 	else if (mh.msg_flags & MSG_TRUNC)
-		rc = err_set(err, BPS_EPROTO, "frame of more than %u bytes", LOCAL_FRAME_MAX);
+		rc = err_set(err, BPS_EPROTO, "a frame has more than %u bytes", LOCAL_FRAME_MAX);
 	else
 		rc = n ? local_decode(iov.iov_base, (size_t)n, &ret->msg, &ret->mem, err) : 0;
 	if (n && rc == 0)
@@ -603,7 +607,8 @@ int local_recv(int sock, struct local_frame *ret, uint32_t timeout_ms, struct er
 	/* The control buffer has room for all descriptors that a message can have. So MSG_CTRUNC
 	 * means that some could not be opened, because of the limit of descriptors. */
 	if (rc == 1 && (mh.msg_flags & MSG_CTRUNC))
-		rc = err_set(err, -EMFILE, "a frame lost its descriptors: %s", err_str(-EMFILE));
+		rc = err_set(err, -EMFILE, "cannot receive the descriptors of a frame: %s",
+			err_str(-EMFILE));
 free_buf:
 	free(iov.iov_base);
 	return rc;

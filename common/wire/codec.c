@@ -264,7 +264,8 @@ static int mem_take(struct reader *r, size_t n, size_t align, uint8_t **ret_at)
 	size_t at = r->mem_used + (align - r->mem_used % align) % align;
 
 	if (at > r->mem_limit || n > r->mem_limit - at)
-		return err_set(r->err, -E2BIG, "decoding needs more than %zu bytes", r->mem_limit);
+		return err_set(r->err, -E2BIG, "decoding needs more than %zu bytes of memory",
+			r->mem_limit);
 	r->mem_used = at + n;
 	*ret_at = r->mem ? r->mem + at : NULL;
 	return 0;

@@ -256,7 +256,8 @@ static int refuse_unused(
 		name = #field;
 	WIRE_FIELDS(X, , )
 #undef X
-	return err_set(err, BPS_EPROTO, "%s with %s, which it does not use", rule->name, name);
+	return err_set(
+		err, BPS_EPROTO, "%s has %s set, which this type does not use", rule->name, name);
 }
 
 /* Check the header before the rest of the message is read with the lengths in it. */
@@ -273,15 +274,18 @@ static int hdr_check(
 	if (unused)
 		return refuse_unused(rule, w, mask, err);
 	if (rule->is_round && w[3] == 0)
-		return err_set(err, BPS_EPROTO, "%s of round 0", rule->name);
+		return err_set(
+			err, BPS_EPROTO, "%s has round 0, but rounds count from 1", rule->name);
 	if (segment == WIRE_NO_SEGMENT)
-		return err_set(err, BPS_EPROTO, "%s of no segment", rule->name);
+		return err_set(err, BPS_EPROTO, "%s names no segment", rule->name);
 	if (!rule->has_payload)
 		return 0;
 	if (len == 0 || (is_inline && len > WIRE_INLINE_MAX))
-		return err_set(err, BPS_EPROTO, "%s of %u bytes", rule->name, len);
+		return err_set(err, BPS_EPROTO,
+			"%s has a payload of %u bytes, which is not allowed", rule->name, len);
 	if (w[7] > UINT64_MAX - len)
-		return err_set(err, BPS_EPROTO, "%s ends after the last address", rule->name);
+		return err_set(err, BPS_EPROTO,
+			"%s has an offset and length beyond the last address", rule->name);
 	return 0;
 }
 
@@ -302,17 +306,17 @@ static int tail_check(
 			break;
 		if (load64(tail + 8 * set_words(n_members)) & set_stray_mask(n_members))
 			return err_set(err, BPS_EPROTO,
-				"%s with a contributor beyond its %u members", rule->name,
+				"%s has a contributor beyond its %u members", rule->name,
 				n_members);
 		return 0;
 	case TAIL_SEG:
 		base = load64(tail);
 		n_bytes = load64(tail + 16);
 		if (n_bytes == 0 || n_bytes - 1 > UINT64_MAX - base)
-			return err_set(err, BPS_EPROTO, "%s of an impossible size", rule->name);
+			return err_set(err, BPS_EPROTO, "%s has an invalid size", rule->name);
 		return 0;
 	}
-	return err_set(err, BPS_EPROTO, "%s with a reserved field set", rule->name);
+	return err_set(err, BPS_EPROTO, "%s has a reserved field that is not 0", rule->name);
 }
 
 static void tail_decode(const struct rule *rule, const uint8_t *tail, struct wire_msg *ret)
@@ -380,7 +384,8 @@ static int members_read(
 		return err_set(err, BPS_EPROTO, "%s is cut short in its tail", rule->name);
 	n = (uint16_t)(load64(tail) >> 32);
 	if (n == 0 || n > WIRE_MEMBERS_MAX)
-		return err_set(err, BPS_EPROTO, "%s of a job with %u members", rule->name, n);
+		return err_set(
+			err, BPS_EPROTO, "%s has %u members, which is not allowed", rule->name, n);
 	return (int)n;
 }
 
@@ -414,13 +419,13 @@ int wire_decode(const void *buf, size_t n_bytes, struct wire_msg *ret, struct er
 	len = is_inline ? (uint32_t)w[6] : 0;
 	need = WIRE_HDR_BYTES + tail_bytes + padded(len);
 	if (n_bytes < need)
-		return err_set(err, BPS_EPROTO, "%s needs %zu bytes, only %zu are there",
+		return err_set(err, BPS_EPROTO, "%s needs %zu bytes, only %zu were received",
 			rule->name, need, n_bytes);
 	rc = tail_check(rule, tail, (unsigned)n_members, err);
 	if (rc)
 		return rc;
 	if (len % ALIGN_BYTES && load64(p + need - ALIGN_BYTES) >> (len % ALIGN_BYTES * 8))
-		return err_set(err, BPS_EPROTO, "%s with padding that is not zero", rule->name);
+		return err_set(err, BPS_EPROTO, "%s has padding that is not zero", rule->name);
 	hdr_decode(w, ret);
 	tail_decode(rule, tail, ret);
 	ret->payload = is_inline ? tail + tail_bytes : NULL;

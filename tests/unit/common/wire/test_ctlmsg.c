@@ -550,7 +550,7 @@ static void a_job_of_too_many_ranks_in_all_is_refused(void **state)
 		members[i] = (struct ctl_job_member){1, "h", ranks, CTL_WORKERS_MAX, 0, "", 1};
 	bytes = encode(&big, &n);
 	assert_int_equal(decode(CTL_JOB, bytes, n, &m, &mem, &err), -E2BIG);
-	assert_string_equal(err.s, "decoding needs more than 8388608 bytes");
+	assert_string_equal(err.s, "decoding needs more than 8388608 bytes of memory");
 	free(bytes);
 	free(ranks);
 }
