@@ -107,8 +107,9 @@ static int read_action(struct arm *a, const char *name, const char *arg, struct 
 			name, nearest_name_hint(&best, "", hint));
 	if ((a->action == ACT_SLEEP || a->action == ACT_ERROR) != (arg != NULL))
 		return err_set(err, -EINVAL, "%s",
-			arg ? "only sleep:TIME and error:NAME take a ':'"
-			    : "sleep and error need one: sleep:200ms, "
+			arg ? "only sleep and error have an argument after ':' (sleep:TIME, "
+			      "error:NAME)"
+			    : "sleep and error need an argument after ':', as in sleep:200ms or "
 			      "error:EIO");
 	if (a->action == ACT_SLEEP && !(a->sleep_ms = duration_ms(arg, SLEEP_MAX_MS)))
 		return err_set(err, -EINVAL, "'%s' is not a time such as 200ms or 5s", arg);
@@ -153,11 +154,11 @@ static int read_word(struct failpoint_plan *plan, char *word, struct err_text *e
 	int point, rc;
 
 	if (!action)
-		return err_set(err, -EINVAL, "'%s' is not POINT=ACTION", word);
+		return err_set(err, -EINVAL, "'%s' does not have the form POINT=ACTION", word);
 	*action++ = '\0';
 	if (strcmp(word, "seed") == 0)
 		return read_u64(action, &plan->seed) < 0
-			       ? err_set(err, -EINVAL, "'%s' is not a number", action)
+			       ? err_set(err, -EINVAL, "seed '%s' is not a number", action)
 			       : 0;
 	point = find_point(word, err);
 	if (point < 0)
@@ -176,8 +177,8 @@ static int read_word(struct failpoint_plan *plan, char *word, struct err_text *e
 		return rc;
 	if ((a.action == ACT_ERROR && !(points[point].takes & FP_ERROR)) ||
 		(a.action == ACT_DROP && !(points[point].takes & FP_DROP)))
-		return err_set(err, -EINVAL, "%s cannot %s", word,
-			a.action == ACT_DROP ? "drop anything" : "fail");
+		return err_set(err, -EINVAL, "failpoint %s does not support the action %s", word,
+			a.action == ACT_DROP ? "drop" : "error");
 	plan->arms[point] = a;
 	return 0;
 }
@@ -193,7 +194,8 @@ static int read_plan(const char *text, struct failpoint_plan *ret, struct err_te
 		size_t n = strcspn(text, blanks);
 
 		if (n >= sizeof(word))
-			return err_set(err, -EINVAL, "'%.20s...' is too long", text);
+			return err_set(err, -EINVAL, "'%.20s...' is longer than %d characters",
+				text, WORD_BYTES - 1);
 		memcpy(word, text, n);
 		word[n] = '\0';
 		text += n;
