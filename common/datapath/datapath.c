@@ -270,8 +270,8 @@ int datapath_new(struct net *net, const struct shm_config *same_host, unsigned t
 		return rc;
 	}
 	if (shm_xport_new(same_host, thread, &shm_events, d, &d->shm, &why) < 0) {
-		log_warn("no same-host path, all data uses the network: thread=%u: %s", thread,
-			why.s);
+		log_warn("cannot set up shared memory, all data uses the network: thread=%u: %s",
+			thread, why.s);
 		*ret = d->net;
 		free(d);
 		return 0;

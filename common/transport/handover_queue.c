@@ -69,5 +69,6 @@ void handover_queue_clear_wake(const struct handover_queue *q)
 	uint64_t count;
 
 	if (read(q->wake_fd, &count, sizeof(count)) < 0 && errno != EAGAIN)
-		log_rated(LOG_ERROR, "cannot read the wake-up: %s", strerror(errno));
+		log_rated(LOG_ERROR, "cannot read the wake-up descriptor of a data thread: %s",
+			strerror(errno));
 }

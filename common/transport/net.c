@@ -162,7 +162,7 @@ const char *net_check_ticket(
 	if (rc)
 		return rc == BPS_EVERSION ? other_version : "malformed ticket";
 	if (ret->channel >= N_CHANNELS)
-		return "ticket of the same-host path";
+		return "ticket for shared memory on the network port";
 	if (n->key_fn(n->key_ctx, ret->peer_id, ret->instance, ret_key))
 		return "unknown or replaced instance";
 	if (ticket_verify(buf, ret_key))
@@ -178,7 +178,7 @@ const char *net_check_ticket(
 const char *net_refuse(struct net *n, const struct ticket *t, const char *why)
 {
 	atomic_fetch_add_explicit(&n->refused, 1, memory_order_relaxed);
-	log_rated(LOG_WARN, "connect refused: %s peer=%u instance=%016lx", why, t->peer_id,
-		(unsigned long)t->instance);
+	log_rated(LOG_WARN, "refused a data connection: %s peer=%u instance=%016lx", why,
+		t->peer_id, (unsigned long)t->instance);
 	return why == other_version ? REFUSED_VERSION : REFUSED_TICKET;
 }

@@ -189,7 +189,8 @@ static void harden_listener(const struct sockaddr_storage *addr, size_t addr_len
 	closedir(d);
 out:
 	if (!found)
-		log_warn("data listener not found among the descriptors, so not hardened");
+		log_warn("cannot find the socket of the data port, so it is not protected against "
+			 "silent clients");
 }
 
 static int open_eq(struct fabric *f, struct fid_eq **ret)
@@ -309,7 +310,7 @@ int fabric_open_mr(const struct net_config *cfg, int mr_mode, net_key_fn key_fn,
 	f->stop_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
 	if (rc || f->epoll_fd < 0 || f->stop_fd < 0) {
 		rc = err_set(
-			err, -ENOMEM, "cannot set up the fabric: no memory or descriptors left");
+			err, -ENOMEM, "cannot set up libfabric: no memory or descriptors left");
 		goto fail;
 	}
 	f->gates = fabric_gates_of(fi_version(), is_verbs(f));
@@ -402,8 +403,8 @@ void fabric_renew(struct fabric_xport *x)
 {
 	int rc;
 
-	log_info("a read was cut short, all connections of the data thread restart: thread=%u "
-		 "connections=%u",
+	log_info("a connection ended during a read, so all connections of the data thread are "
+		 "opened again: thread=%u connections=%u",
 		x->base.thread, x->base.n_conns);
 	close_conns(x, "libfabric restarts after a read was cut short");
 	close_cq(x);
@@ -411,7 +412,8 @@ void fabric_renew(struct fabric_xport *x)
 	if (!rc)
 		rc = fabric_io_renew(x);
 	if (rc) {
-		log_error("cannot open a completion queue again: %s", fi_strerror(-rc));
+		log_error("cannot open a completion queue again, ending this process: %s",
+			fi_strerror(-rc));
 		abort(); /* the service manager restarts this process */
 	}
 	x->is_spoiled = false;

@@ -155,7 +155,8 @@ int fabric_conn_connect(struct xport *xp, const char *addr, uint16_t port, uint1
 		return -EAGAIN;
 	c = conn_get(x);
 	if (!c) {
-		log_rated(LOG_WARN, "data thread %u has its %u connections, cannot connect to %s",
+		log_rated(LOG_WARN,
+			"data thread %u has the maximum of %u connections, cannot connect to %s",
 			x->base.thread, x->f->gates.conns_max, addr);
 		return -EMFILE;
 	}
@@ -235,7 +236,8 @@ void fabric_conn_accept(struct fabric_xport *x, struct fabric_cm_event *ev)
 	}
 	c = conn_get(x);
 	if (!c) {
-		log_rated(LOG_WARN, "data thread %u has its %u connections, refused peer=%u",
+		log_rated(LOG_WARN,
+			"data thread %u has the maximum of %u connections, refused peer=%u",
 			x->base.thread, x->f->gates.conns_max, ev->ticket.peer_id);
 		fabric_cm_reject(x->f, ev->info, "FULL");
 		return;
@@ -252,7 +254,8 @@ void fabric_conn_accept(struct fabric_xport *x, struct fabric_cm_event *ev)
 		return;
 	}
 	conn_discard(c);
-	log_rated(LOG_WARN, "cannot accept peer=%u: %s", ev->ticket.peer_id, fi_strerror(-rc));
+	log_rated(LOG_WARN, "cannot accept a data connection: peer=%u: %s", ev->ticket.peer_id,
+		fi_strerror(-rc));
 }
 
 static void mark_all_segs(struct fabric_conn *c)

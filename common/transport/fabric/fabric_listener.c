@@ -37,7 +37,9 @@ static void on_request(struct fabric *f, const struct fi_eq_cm_entry *e, size_t 
 	if (why) {
 		fabric_cm_reject(f, e->info, net_refuse(&f->base, &ev.ticket, why));
 	} else if (!handover_queue_push(&t->queue, &ev, CM_REQUESTS_MAX)) {
-		log_rated(LOG_WARN, "data thread is behind, connect refused thread=%u",
+		log_rated(LOG_WARN,
+			"refused a data connection, because its data thread is overloaded: "
+			"thread=%u",
 			ev.ticket.thread);
 		fabric_cm_reject(f, e->info, REFUSED_BUSY);
 	}
@@ -49,7 +51,9 @@ static void tell(struct fabric_xport *x, struct fabric_cm_event *ev)
 	/* If the queue is full, drop the event. A timeout, a ping or the completion queue reports
 	 * the same later. */
 	if (!handover_queue_push(&x->shared.queue, ev, FABRIC_CM_QUEUE))
-		log_rated(LOG_WARN, "connection event dropped, data thread is behind thread=%u",
+		log_rated(LOG_WARN,
+			"dropped the event of a connection, because its data thread is overloaded: "
+			"thread=%u",
 			x->base.thread);
 }
 

@@ -106,20 +106,21 @@ static void rx_done(struct fabric_xport *x, struct fabric_buf *b, size_t n_bytes
 
 	net_count(&x->shared.count.rx_bytes, n_bytes);
 	if (c && c->base.state == CONN_CONNECTING)
-		protocol_error(c, "a message before this side's");
+		protocol_error(c, "a message before this side has sent one");
 	if (c && c->base.state == CONN_ACCEPTING)
 		fabric_conn_up(c);
 	if (c && c->base.state == CONN_UP) {
 		cookie = c->rx_cookie;
 		peer_conn_heard(&c->base);
 		if (c->rx_allow-- == 0)
-			protocol_error(c, "more messages than it was granted");
+			protocol_error(c, "more messages than its credits allow");
 		rx_messages(c, b->data, n_bytes);
 	}
 	rc = fabric_io_post_rx(x, b);
 	if (rc) {
 		x->rx_posted--;
-		log_rated(LOG_ERROR, "cannot post a receive: %s", fi_strerror(-rc));
+		log_rated(LOG_ERROR, "cannot give libfabric a buffer for receiving: %s",
+			fi_strerror(-rc));
 	}
 	if (!cookie || c->rx_cookie != cookie || c->base.state != CONN_UP)
 		return;
@@ -211,7 +212,8 @@ static int drain_cq(struct fabric_xport *x, bool *ret_more)
 	}
 	if (n < 0) {
 		if (n != -FI_EAGAIN)
-			log_rated(LOG_ERROR, "cannot read completions: %s", fi_strerror((int)-n));
+			log_rated(LOG_ERROR, "cannot read libfabric's completions: %s",
+				fi_strerror((int)-n));
 		return 0;
 	}
 	for (ssize_t i = 0; i < n; i++) {

@@ -168,7 +168,9 @@ static void accept_one(struct shm_xport *x, int fd)
 	if (!c)
 		return;
 	if (!may_come(x, c->uid)) {
-		log_rated(LOG_WARN, "too many same-host connections without a ticket, uid=%u",
+		log_rated(LOG_WARN,
+			"refused a same-host connection, because too many of this user have sent "
+			"no ticket: uid=%u",
 			(unsigned)c->uid);
 		shm_down(c, "too many");
 		return;
@@ -370,7 +372,7 @@ static void accepting_socket(struct shm_conn *c)
 	why = n == sizeof(hello) && fd < 0 ? check_hello(c, &hello, &t, key) : "malformed ticket";
 	if (why) {
 		shm_count(&shm_of(c)->cfg.counters->refused, 1);
-		log_rated(LOG_WARN, "same-host connect refused: %s uid=%u peer=%u", why,
+		log_rated(LOG_WARN, "refused a same-host connection: %s uid=%u peer=%u", why,
 			(unsigned)c->uid, t.peer_id);
 		peer_conn_doom(&c->base, "%s", why);
 		return;

@@ -99,7 +99,7 @@ static int receive(struct shm_conn *c)
 		message(c, &m);
 	}
 	if (n < 0)
-		shm_protocol_error(c, "a malformed ring");
+		shm_protocol_error(c, "an invalid index or entry in its ring");
 	if (i && c->base.state == CONN_UP && ring_took(&c->rx) && ring_must_wake(&c->tx))
 		shm_wake(c);
 	return i;

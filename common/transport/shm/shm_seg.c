@@ -274,7 +274,7 @@ void shm_note_seg(struct shm_conn *c, const struct wire_msg *m)
 	int fd;
 
 	if (m->segment >= SHM_SEGS_MAX) {
-		shm_protocol_error(c, "a segment beyond the table");
+		shm_protocol_error(c, "a segment number beyond the table");
 		return;
 	}
 	withdraw(c, m->segment);
@@ -284,7 +284,7 @@ void shm_note_seg(struct shm_conn *c, const struct wire_msg *m)
 	if (fd < 0 || m->seg.bytes > SEGMENT_MAX) {
 		if (fd >= 0)
 			close(fd);
-		shm_protocol_error(c, "a segment without its memory");
+		shm_protocol_error(c, "a segment without its memfd");
 		return;
 	}
 	map = calloc(1, sizeof(*map));

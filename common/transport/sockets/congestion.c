@@ -72,7 +72,8 @@ static void tell(const char *wanted, const char *system, const char *name)
 		log_info("data connections use %s, not the system's %s (congestion-control = auto)",
 			name, system);
 	if (strcmp(name, instead[0]) != 0)
-		log_info("%s would be faster: add it to sysctl "
+		log_info("congestion control %s would be faster for data connections: add it to "
+			 "sysctl "
 			 "net.ipv4.tcp_allowed_congestion_control",
 			instead[0]);
 }

@@ -292,7 +292,7 @@ static int tcp_xport_new(struct net *n, unsigned thread, const struct xport_even
 		rc = -errno;
 	if (rc) {
 		destroy(x);
-		return err_set(err, rc, "cannot open a data thread: %s", strerror(-rc));
+		return err_set(err, rc, "cannot set up a data thread: %s", strerror(-rc));
 	}
 	pthread_mutex_lock(&net->base.lock);
 	LIST_INSERT_HEAD(&net->base.threads, &x->shared, link);

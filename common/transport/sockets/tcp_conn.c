@@ -162,7 +162,8 @@ int tcp_connect(struct xport *xp, const char *addr, uint16_t port, uint16_t thre
 		return rc;
 	c = conn_new(x, CONN_CONNECTING);
 	if (!c) {
-		log_rated(LOG_WARN, "data thread %u has no room for a connection to %s; it has %u",
+		log_rated(LOG_WARN,
+			"data thread %u has no room for a connection to %s: it has %u connections",
 			x->base.thread, addr, x->base.n_conns);
 		return -EMFILE;
 	}
@@ -220,8 +221,8 @@ void tcp_accept(struct tcp_xport *x, const struct tcp_accepted *g)
 	struct tcp_conn *c = is_first ? conn_new(x, CONN_ACCEPTING) : find_first(x, &g->ticket);
 
 	if (!c) {
-		log_rated(LOG_WARN, "refused a connection of peer=%u: %s", g->ticket.peer_id,
-			is_first ? "no room" : "its first channel is gone");
+		log_rated(LOG_WARN, "refused a data connection of peer=%u: %s", g->ticket.peer_id,
+			is_first ? "no room" : "its first channel is closed");
 		tcp_refuse(g->fd, is_first ? REFUSED_FULL : REFUSED_TICKET);
 		return;
 	}

@@ -301,7 +301,7 @@ static void arrival_end(struct tcp_conn *c)
 
 	if (t->type != FRAME_BYTES || t->status > 1 || t->segment != 0 ||
 		le32toh(t->len) != in.len || le64toh(t->offset) != in.offset) {
-		tcp_protocol_error(c, "a trailer of another item");
+		tcp_protocol_error(c, "a trailer that does not match its bytes");
 		return;
 	}
 	net_count(&tcp_of(c)->shared.count.rx_bytes, in.len);

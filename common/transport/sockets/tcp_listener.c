@@ -78,7 +78,7 @@ static void decide(struct tcp_net *net, const struct tcp_pending *s)
 	const char *word = why ? net_refuse(&net->base, &g.ticket, why) : hand_over(net, &g);
 
 	if (word && !why)
-		net_refuse(&net->base, &g.ticket, "no such data thread, or it is behind");
+		net_refuse(&net->base, &g.ticket, "no such data thread, or it is overloaded");
 	if (word)
 		tcp_refuse(s->fd, word);
 	OPENSSL_cleanse(&g, sizeof(g));
