@@ -41,7 +41,8 @@ static const struct state_row states[] = {
 static void set_state(struct ctlchan *c, enum chan_state state, const char *why)
 {
 	if (!(states[c->state].next & TO(state))) {
-		log_error("control channel: forbidden step from %s to %s peer=%s",
+		log_error("control channel: ignored an invalid change from state %s to %s (please "
+			  "report this bug) peer=%s",
 			states[c->state].name, states[state].name, c->peer);
 		return;
 	}
@@ -164,8 +165,9 @@ static const char *keyless_hint(const struct ctlchan *c)
 {
 	bool is_turned_away = !c->listener && !c->tls && !c->has_heard;
 
-	return is_turned_away ? " (before it sent anything: does it need a key? see --key-file)"
-			      : "";
+	return is_turned_away
+		       ? " (before it sent anything: it may require a cluster key, see --key-file)"
+		       : "";
 }
 
 static void on_read(struct bufferevent *bev, void *arg)
@@ -190,8 +192,8 @@ static void on_read(struct bufferevent *bev, void *arg)
 	} else if (rc < 0) {
 		if (c->listener)
 			c->listener->stats.protocol_errors++;
-		chan_fail(c, "%s sent an impossible frame: %s%s", c->peer, err_str(rc),
-			keyless_hint(c));
+		chan_fail(
+			c, "%s sent an invalid frame: %s%s", c->peer, err_str(rc), keyless_hint(c));
 	}
 }
 
@@ -325,7 +327,7 @@ int chan_refuse_without_key(
 	if (sockaddr_is_loopback(sa))
 		return 0;
 	return err_set(err, -EPERM,
-		"cannot %s %s without a cluster key: only loopback addresses are allowed then (%s)",
+		"cannot %s %s: without a cluster key only loopback addresses are allowed (%s)",
 		verb, sockaddr_format(sa, text), option);
 }
 
@@ -471,7 +473,7 @@ int ctlchan_send(struct ctlchan *c, uint16_t type, const void *body, size_t n_bo
 		return -EMSGSIZE;
 	out = bufferevent_get_output(c->bev);
 	if (evbuffer_get_length(out) + sizeof(head) + n_body > CTLCHAN_MAX_OUT_BYTES) {
-		chan_fail(c, "%s does not read: %zu bytes are queued for it", c->peer,
+		chan_fail(c, "%s receives too slowly: %zu bytes are queued for it", c->peer,
 			evbuffer_get_length(out));
 		return -ENOBUFS;
 	}

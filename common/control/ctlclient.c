@@ -73,8 +73,9 @@ static void client_set_state(struct ctlclient *c, enum client_state state)
 	if (states[c->state].next & TO(state))
 		c->state = state;
 	else
-		log_error("control client: forbidden step from %s to %s", states[c->state].name,
-			states[state].name);
+		log_error("control client: ignored an invalid change from state %s to %s (please "
+			  "report this bug)",
+			states[c->state].name, states[state].name);
 }
 
 /* Return the longest pause between attempts. It is shorter within the peer's window. */
@@ -210,9 +211,8 @@ static void on_closed(void *arg, struct ctlchan *chan, const char *reason)
 	if (chan == c->trial) {
 		c->trial = NULL; /* ctlchan frees it after this callback */
 		drop_trial(c);
-		log_warn(
-			"the new key is not accepted yet, keeping the connection with the previous "
-			"key: why=%s",
+		log_warn("the scheduler does not accept the new key yet, keeping the connection "
+			 "with the previous key: why=%s",
 			reason);
 		return;
 	}
@@ -300,7 +300,9 @@ static void start_trial(struct ctlclient *c)
 
 	if (ctlchan_connect(&c->trial, c->base, (const struct sockaddr *)&c->sa, c->sa_len,
 		    c->tls[0], c->conf.attempt_timeout_ms, &chan_ops, c, &err))
-		log_warn("cannot try the new key, the connection stays: %s", err.s);
+		log_warn("cannot open a connection with the new key, keeping the one with the "
+			 "previous key: %s",
+			err.s);
 }
 
 int ctlclient_set_auth(struct ctlclient *c, const struct tls_conf *auth, struct err_text *err)
@@ -311,7 +313,8 @@ int ctlclient_set_auth(struct ctlclient *c, const struct tls_conf *auth, struct 
 	int rc;
 
 	if (tls_conf_is_empty(auth) != (c->n_tls == 0))
-		return err_set(err, -EINVAL, "a client cannot get or lose its key while it runs");
+		return err_set(err, -EINVAL,
+			"adding the first key or removing the last one needs a restart");
 	rc = make_tls(c, auth, fresh, &n, err);
 	if (rc < 0 || !n)
 		return rc;

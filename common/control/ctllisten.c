@@ -235,7 +235,8 @@ int ctllisten_set_auth(struct ctllisten *l, const struct tls_conf *auth, struct 
 	int rc;
 
 	if (tls_conf_is_empty(auth) != (l->tls == NULL))
-		return err_set(err, -EINVAL, "a listener cannot get or lose its key while it runs");
+		return err_set(err, -EINVAL,
+			"adding the first key or removing the last one needs a restart");
 	if (!l->tls)
 		return 0;
 	rc = tls_renew(l->tls, auth, err);

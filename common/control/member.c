@@ -152,7 +152,9 @@ static void peer_set(struct member *m, const struct ctl_peer *p)
 		struct known_peer *v = realloc(m->peers, (i + 1) * sizeof(*v));
 
 		if (!v) {
-			log_error("out of memory for peer %u", p->id);
+			log_error("out of memory: peer %u is ignored until the scheduler sends it "
+				  "again",
+				p->id);
 			return;
 		}
 		m->peers = v;
@@ -277,7 +279,9 @@ static void on_welcome(struct member *m, const struct ctl_welcome *w)
 	if (w->term < m->term || w->cluster_id.bytes != sizeof(m->cluster_id) ||
 		(m->has_cluster_id &&
 			memcmp(m->cluster_id, w->cluster_id.data, sizeof(m->cluster_id)) != 0)) {
-		log_rated(LOG_WARN, "another scheduler answered, or an older one: term=%u known=%u",
+		log_rated(LOG_WARN,
+			"rejected another scheduler, of another cluster or from before a restart "
+			"(see --scheduler): term=%u known=%u",
 			w->term, m->term);
 		ctlclient_drop(m->client, "the scheduler of another cluster");
 		return;
@@ -364,7 +368,9 @@ static void dispatch(struct member *m, struct member_msg *in)
 		if (m->has_cluster_id && msg->refuse.code == (uint32_t)-BPS_EMISMATCH) {
 			/* Rule C8: this is not the scheduler of this member's cluster, so it must
 			 * not end this process. */
-			log_rated(LOG_WARN, "another scheduler answered, retrying: %s",
+			log_rated(LOG_WARN,
+				"rejected another scheduler, which belongs to another cluster, "
+				"retrying (see --scheduler): %s",
 				msg->refuse.text);
 			ctlclient_drop(m->client, "the scheduler of another cluster");
 			return;
@@ -418,7 +424,8 @@ static void client_frame(
 		return;
 	in->refs = 1;
 	if (ctl_decode(type, body, n, &in->msg, &in->mem, &err) < 0) {
-		log_rated(LOG_WARN, "bad message from the scheduler: %s", err.s);
+		log_rated(
+			LOG_WARN, "malformed message from the scheduler, reconnecting: %s", err.s);
 		ctlclient_drop(c, "bad message");
 	} else {
 		dispatch(m, in);

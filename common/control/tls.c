@@ -280,8 +280,8 @@ int tls_new_client(struct tls **ret_tls, const struct tls_conf *conf, unsigned w
 	if (n >= (int)sizeof(t->wire_identity) ||
 		split_identity((const unsigned char *)t->wire_identity, (size_t)n, dummy, print)) {
 		rc = err_set(err, -EINVAL,
-			"'%s' cannot be a name on the control channel (letters, digits and .-_:, "
-			"at most %d)",
+			"'%s' is not a valid identity (allowed: letters, digits and .-_:, at most "
+			"%d characters)",
 			identity, KEYRING_ID_BYTES - KEY_PRINT_BYTES - 1);
 		tls_free(t);
 		return rc;
@@ -315,7 +315,8 @@ static const char *cert_unproven(const struct tls *t, const SSL *ssl)
 	struct tls_peer *at = t->is_listener ? SSL_get_app_data(ssl) : &peer;
 
 	if (tlscert_peer(ssl, at))
-		return "the certificate names no identity (one CN, ROLE:NAME)";
+		return "the certificate has no identity (its subject needs exactly one CN, "
+		       "ROLE:NAME)";
 	/* The handshake has used the context of its start. If tls_renew has replaced it meanwhile,
 	 * check again with the current one. */
 	if (t->ctx != SSL_get_SSL_CTX(ssl) && t->is_listener && !tlscert_accepts(t->ctx, ssl))
@@ -349,7 +350,8 @@ const char *tls_failure(const SSL *ssl, unsigned long ssl_error)
 	if (peer && peer->is_revoked)
 		return "its key is revoked (`bpsctl key status` lists revoked keys)";
 	if (!ssl_error)
-		return "the peer hung up during the TLS handshake (does it lack a key, or belong "
+		return "the peer closed the connection during the TLS handshake (does it lack a "
+		       "key, or belong "
 		       "to another cluster?)";
 	if (t && t->conf.cert && ERR_GET_REASON(ssl_error) == SSL_R_TLSV1_ALERT_DECRYPT_ERROR)
 		return cert_refused;
@@ -358,7 +360,7 @@ const char *tls_failure(const SSL *ssl, unsigned long ssl_error)
 	case SSL_R_HTTP_REQUEST:
 	case SSL_R_UNKNOWN_PROTOCOL:
 	case SSL_R_PACKET_LENGTH_TOO_LONG:
-		return "the peer does not speak TLS (does it lack a cluster key?)";
+		return "the peer does not use TLS (does it lack a cluster key?)";
 	case SSL_R_NO_SUITABLE_SIGNATURE_ALGORITHM:
 	case SSL_R_NO_SHARED_CIPHER:
 	case SSL_R_BINDER_DOES_NOT_VERIFY:

@@ -79,15 +79,16 @@ static int check_own(
 	SSL_CTX *ctx, const struct tls_conf *conf, const char *who, struct err_text *err)
 {
 	X509 *cert = SSL_CTX_get0_certificate(ctx);
-	char identity[TLS_IDENTITY_BYTES] = "nobody";
+	char identity[TLS_IDENTITY_BYTES] = "none";
 	size_t n = strlen(who);
 	bool is_role = n && who[n - 1] == ':';
 
 	if (cert && read_identity(cert, identity) == 0 &&
 		(is_role ? strncmp(identity, who, n) : strcmp(identity, who)) == 0)
 		return 0;
-	return err_set(err, -EINVAL, "the certificate '%s' is that of %s, the CN has to be %s%s",
-		conf->cert, identity, who, is_role ? "NAME" : "");
+	return err_set(err, -EINVAL,
+		"the certificate '%s' has the identity %s, but its CN has to be %s%s", conf->cert,
+		identity, who, is_role ? "NAME" : "");
 }
 
 int tlscert_set_up(SSL_CTX *ctx, const struct tls_conf *conf, const char *who, struct err_text *err)

@@ -61,8 +61,10 @@ static int load_auth(const struct daemon *d, const struct auth_opts *o, struct t
 	if (rc < 0)
 		return rc;
 	if (tls_conf_is_empty(ret) != tls_conf_is_empty(&d->auth)) {
-		log_warn("the daemon cannot change to running %s a key before a restart",
-			tls_conf_is_empty(ret) ? "without" : "with");
+		log_warn("a key was %s, which needs a restart to take effect: the daemon goes on "
+			 "%s a key",
+			tls_conf_is_empty(ret) ? "removed" : "added",
+			tls_conf_is_empty(ret) ? "with" : "without");
 		return 0;
 	}
 	return !auth_equal(ret, &d->auth);
@@ -150,7 +152,8 @@ static void on_hangup(struct daemon *d)
 	struct err_text err;
 
 	if (!d->settings) {
-		log_warn("signal HUP came too early, nothing is reloaded");
+		log_warn(
+			"received signal HUP during the start, nothing is reloaded: send it again");
 		return;
 	}
 	if (d->is_ready)
@@ -272,7 +275,10 @@ static void on_watchdog(evutil_socket_t fd, short what, void *arg)
 	if (d->http_ops->probe(d->http_arg, HTTPD_LIVE, &err))
 		notify_watchdog();
 	else
-		log_rated(LOG_AS(LOG_ERROR, STUCK), "not feeding the watchdog: %s", err.s);
+		log_rated(LOG_AS(LOG_ERROR, STUCK),
+			"not reporting to the service manager's watchdog, which will restart this "
+			"process: %s",
+			err.s);
 }
 
 static void http_config(void *arg, struct evbuffer *out)
@@ -413,7 +419,8 @@ int daemon_end(int exit_status)
 
 	if (exit_status != EX_TEMPFAIL || !notify_is_heard())
 		return exit_status;
-	log_info("retrying in %d ms", PAUSE_MS);
+	log_info("waiting %d ms before the exit, so that the service manager does not give up",
+		PAUSE_MS);
 	our_signals(&set);
 	sigdelset(&set, SIGHUP);
 	sigtimedwait(&set, NULL, &pause);

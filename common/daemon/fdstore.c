@@ -51,7 +51,7 @@ int fdstore_inherit(struct fdstore *ret, struct err_text *err)
 			free(ret->fds);
 			*ret = (struct fdstore){.n = 0};
 			return err_set(err, -errno,
-				"LISTEN_FDS names descriptor %d, which is not there: %s",
+				"LISTEN_FDS names descriptor %d, which is not open: %s",
 				FIRST + (int)i, strerror(errno));
 		}
 	}

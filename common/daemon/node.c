@@ -206,12 +206,13 @@ static int open_nic(struct node *n, const struct node_opts *o, struct err_text *
 	n->nic_mbps = n->nic.driver_mbps;
 	n->nic_source = n->nic_mbps ? NIC_DRIVER : NIC_UNTOLD;
 	if (n->nic_mbps)
-		log_info("the driver of %s reports %llu Mbit/s", n->nic.name,
+		log_info("the driver of network card %s reports %llu Mbit/s", n->nic.name,
 			(unsigned long long)n->nic.driver_mbps);
 	if (!nic_is_measured(&n->nic))
 		return 0;
 	n->sample = event_new(loop_base(n->daemon.loop), -1, EV_PERSIST, on_sample, n);
-	return n->sample ? 0 : err_set(err, -ENOMEM, "cannot measure the card: out of memory");
+	return n->sample ? 0
+			 : err_set(err, -ENOMEM, "cannot measure the network card: out of memory");
 }
 
 void node_beat(struct node *n, struct ctl_beat *b)
@@ -269,7 +270,8 @@ static void on_look(evutil_socket_t fd, short what, void *arg)
 	}
 	if (++n->n_hung < n->n_looks_dead)
 		return;
-	log_write(LOG_AS(LOG_ERROR, STUCK), "ending for a restart: %s", err.s);
+	log_write(LOG_AS(LOG_ERROR, STUCK),
+		"ending, so that the service manager restarts this process: %s", err.s);
 	_exit(EX_SOFTWARE);
 }
 
@@ -465,7 +467,7 @@ bool node_probe(const struct node *n, enum httpd_probe probe, const struct node_
 		return false;
 	}
 	if (probe != HTTPD_LIVE && !h->beat_ns) {
-		err_set(err, -EIO, "not yet known to the scheduler");
+		err_set(err, -EIO, "the scheduler has not accepted this member yet");
 		return false;
 	}
 	return probe != HTTPD_HEALTH || !name_problems(n, h, err);

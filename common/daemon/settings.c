@@ -392,7 +392,8 @@ static int reread(struct settings *s, struct settings *fresh, struct err_text *e
 	make_effective(s, fresh);
 	rc = s->spec->check ? s->spec->check(fresh->effective, &why) : 0;
 	if (rc)
-		err_set(err, rc, "%s (with the values that only a restart changes)", why.s);
+		err_set(err, rc, "%s (together with the values that need a restart to change)",
+			why.s);
 	return rc;
 }
 

@@ -24,8 +24,8 @@ static int check(int fd, const char *path, const char *what, mode_t forbidden, s
 			path, (unsigned)st.st_uid, (unsigned)geteuid());
 	if (st.st_mode & forbidden)
 		return err_set(err, -EPERM,
-			"%s '%s' is open to group or others, mode %04o (chmod 0400 it, and "
-			"make a new one if it was read)",
+			"%s '%s' is open to group or others, mode %04o (chmod 0400 it, and replace "
+			"it if others may have read it)",
 			what, path, (unsigned)(st.st_mode & 07777));
 	return 0;
 }

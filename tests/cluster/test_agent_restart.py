@@ -301,10 +301,10 @@ def test_restarted_agent_takes_no_other_scheduler(cluster):
     c.scheduler.kill()
     other.scheduler.start()
     c.agents[0].die()
-    lives = c.agents[0].log.read_text().count("another scheduler answered")
+    lives = c.agents[0].log.read_text().count("rejected another scheduler")
     c.wait_for(
         "it refuses",
-        lambda: c.agents[0].log.read_text().count("another scheduler answered") > lives,
+        lambda: c.agents[0].log.read_text().count("rejected another scheduler") > lives,
     )
     other.scheduler.kill()
     c.scheduler.start()

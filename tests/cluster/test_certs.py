@@ -209,12 +209,12 @@ def test_expired_certificate_is_refused(certified, site):
 @pytest.mark.parametrize("who", ["server:s1", "agent:s0", "ctl:s0", "s0"])
 def test_certificate_of_somebody_else_does_not_start(certified, site, who):
     said = refused_start(certified, *site.sign(who))
-    assert "the CN has to be server:s0" in said, said
+    assert "its CN has to be server:s0" in said, said
 
 
 def test_no_operator_with_a_members_certificate(certified, site):
     p = certified.steer(*site.sign("server:s0"), "key", "status")
-    assert p.returncode == 2 and "the CN has to be ctl:NAME" in p.stderr, p
+    assert p.returncode == 2 and "its CN has to be ctl:NAME" in p.stderr, p
 
 
 def answer_to(c, site, who, message):
@@ -268,7 +268,7 @@ def test_member_does_not_follow_who_is_no_scheduler(cluster, site):
         env=c.env,
         check=False,
     )
-    assert p.returncode == 78 and "the CN has to be scheduler:NAME" in p.stderr, p
+    assert p.returncode == 78 and "its CN has to be scheduler:NAME" in p.stderr, p
 
 
 def test_missing_and_open_files_are_refused_by_name(certified, site):

@@ -95,7 +95,7 @@ def test_new_key_that_the_scheduler_does_not_know_yet_harms_nobody(keyed, tmp_pa
         daemon(c, who).kill(signal.SIGHUP)
         c.wait_for(
             "the key is refused",
-            lambda: "the new key is not accepted yet" in daemon(c, who).log.read_text(),
+            lambda: "does not accept the new key yet" in daemon(c, who).log.read_text(),
         )  # noqa: B023
     progress.goes_on()
     assert key_users(c) == {"current": 4}

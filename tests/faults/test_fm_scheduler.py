@@ -284,7 +284,7 @@ def test_second_scheduler_rules_nobody(faulty, cell):
     c.wait_for(
         "members refuse it",
         lambda: all(
-            "another scheduler answered" in d.log.read_text() for d in (*c.servers, *c.agents)
+            "rejected another scheduler" in d.log.read_text() for d in (*c.servers, *c.agents)
         ),
     )
     job.wait_rounds(STAY)

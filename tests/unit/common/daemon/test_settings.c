@@ -492,8 +492,8 @@ static void reread_checks_the_new_values_together_with_those_that_stay(void **st
 	load_into(&r, (const char *const[]){config, NULL});
 	with_ini("window = 4KiB\nthreads = 4\n"); /* valid after a restart, not before it */
 	assert_true(settings_reread(r.s, &fresh, &err) < 0);
-	assert_string_equal(
-		err.s, "window is below 8 KiB (with the values that only a restart changes)");
+	assert_string_equal(err.s,
+		"window is below 8 KiB (together with the values that need a restart to change)");
 	settings_free(r.s);
 	spec.check = NULL;
 }
