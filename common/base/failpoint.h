@@ -12,17 +12,17 @@
  *   faults = server.result.before-send=drop,prob=0.01 server.thread.tick=hang,after=5000 seed=7
  *
  * Words are separated by blanks. A word is POINT=ACTION, then options after commas:
- *   crash the process kills itself with SIGKILL
+ *   crash        the process kills itself with SIGKILL
  *   sleep:200ms  the thread sleeps
  *   hang         the thread hangs until the faults change
- *   error:NAME the step fails with this errno or error code (ENOSPC, BPS_EPROTO)
- *   drop the step is skipped; for steps that are repeated later or may be lost
+ *   error:NAME   the step fails with this errno or error code (ENOSPC, BPS_EPROTO)
+ *   drop         the step is skipped; for steps that are repeated later or may be lost
  *   after=N      skip the first N times
  *   count=N      act at most N times
  *   prob=P       act with probability P each time
- * seed=N makes prob=P repeatable: then it depends only on the seed, the point and how often the
- * point was passed whether the fault occurs. An unknown name is refused, with the nearest known one
- * in the error. An action that the point does not support is refused as well.
+ * seed=N makes prob=P repeatable: with the same seed, the n-th pass of a point always has the same
+ * outcome. An unknown name is refused, with the nearest known one in the error. An action that the
+ * point does not support is refused as well.
  *
  * Thread: any thread may pass a point. Only the main thread calls failpoint_set; in the library,
  * the first bps_open calls it. */

@@ -7,9 +7,10 @@
  *
  *   terminal                  09:10:11.123 warn  text
  *   file                      <4>2026-11-20T09:10:11.123Z text
- *   pipe, socket <4>text (sd-daemon(3); the reader adds the time) journal (JOURNAL_STREAM) native
- *   protocol of the journal: field BPS_JOB=... for job=..., and MESSAGE_ID= if the line has a
- *   LOG_ID; as for a pipe when the journal cannot be reached, and for errors without a LOG_ID
+ *   pipe, socket              <4>text                 (sd-daemon(3); the reader adds the time)
+ *   journal (JOURNAL_STREAM)  the journal's native protocol: field BPS_JOB=... for job=..., and
+ *                             MESSAGE_ID= if the line has a LOG_ID. As for a pipe when the journal
+ *                             cannot be reached, and for errors without a LOG_ID
  *
  * error: cannot continue as requested; warn: unexpected, with the reaction; info: starts, stops,
  * state changes; debug: per object; trace: per message (compiled in, off by default). */

@@ -11,8 +11,8 @@
  * current key.
  *
  *   WAITING ──> RESOLVING ──> DIALING ──> UP ──> WAITING        (each failure leads to WAITING)
- *                                <────────┘ a second connection, whose new key the peer accepts,
- *                                replaces the first
+ *                                <────────┘ a second connection replaces the first, because the
+ *                                           peer accepts its new key
  *
  * Thread: the event loop's. */
 #include <stdbool.h>

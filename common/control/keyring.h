@@ -4,8 +4,8 @@
  * revoked host keys. The file is either 32 raw bytes, or lines of text:
  *
  *   <64 hex digits>                 the current key
- *   previous <64 hex digits> is accepted as well
- *   revoked server:node3#1a2b3c4d is refused: the key of this identity with this fingerprint
+ *   previous <64 hex digits>        the previous key, which is accepted as well
+ *   revoked server:node3#1a2b3c4d   the key of this identity with this fingerprint is refused
  *
  * All of this is in one file, so that one rename replaces it and systemd can pass it as one
  * credential. A revocation names a key, not a host: after the next rotation the host may get a new

@@ -2,7 +2,7 @@
 #define BPS_COMMON_DAEMON_HTTPD_H
 /* The HTTP server of every daemon. It changes nothing; it answers GET and HEAD of
  *   /metrics                    Prometheus text
- *   /healthz /livez /readyz 200 with "ok" or a notice, or 503 with the reason
+ *   /healthz /livez /readyz     200 with "ok" or a notice, or 503 with the reason
  *   /status                     JSON; may be answered later, within a deadline
  *   /config                     the settings in force, as text
  * All else is 404, other methods are 405, and requests to a host that is not this daemon

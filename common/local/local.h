@@ -69,10 +69,9 @@ struct local_entry { /* entry of a tensor, 64 bytes */
 	/* Status of round done_round: 0 or a negative error code; after a failure it stays
 	 * negative */
 	_Atomic int32_t status;
-	/* Number of workers whose gradients are in the sum of round done_round; partitions may
-	 * differ: this is the least number */
+	/* Workers in the sum of round done_round, in the partition with the fewest */
 	_Atomic uint32_t workers;
-	/* The largest such number of a partition */
+	/* Workers in the sum of round done_round, in the partition with the most */
 	_Atomic uint32_t workers_most;
 	uint32_t unused;
 	/* Position of this completion in the order of all completions of this trainer, from 1 */

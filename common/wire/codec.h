@@ -10,8 +10,8 @@
  * list is u32 count + that many structs.
  *
  *   u8 u16 u32 u64   little-endian
- *   str u32 length, bytes, no NUL inside; `const char *` in the struct, never NULL after
- *                    codec_decode
+ *   str              u32 length, bytes, no NUL inside; `const char *` in the struct, which
+ *                    codec_decode never sets to NULL
  *   blob             u32 length, bytes; `struct blob` in the struct
  *   list             u32 count, structs; a pointer and a uint32_t count in the struct
  *

@@ -8,13 +8,13 @@
  *   member -> scheduler          scheduler -> member
  *   HELLO                        WELCOME | REFUSE
  *   BEAT                         BEAT
- *                                PEERS servers for an agent, agents for a server
+ *                                PEERS    to an agent the servers, to a server the agents
  *   JOIN (agent)                 JOINED, then JOB when the job is complete
  *   UNJOIN (agent)
  *   DECLARE (agent)              PLAN (tensors, partitions' servers) | TENSOR_FAIL
  *   WORKER (agent)               JOB_END
  *   FAIL (any)                   JOB_END
- *   LEAVE LEFT: its partitions have moved
+ *   LEAVE                        LEFT     the partitions of the server have moved
  *   WHY (agent)                  WHY_TEXT
  *   REPORT (agent)               PROBE
  *

@@ -121,8 +121,9 @@ int tcp_read(struct xport_read *r)
 		r->len > own->bytes - at)
 		return -EINVAL;
 	e = eager_of(c, r);
-	/* Queue a read without eager bytes however many wait. With -EAGAIN the caller would stop
-	 * reading, miss eager bytes that arrive meanwhile, and have to request those as well. */
+	/* Accept up to READS_MAX reads, even if they wait for room in the read window. After
+	 * -EAGAIN the caller would stop reading. Eager bytes that arrive meanwhile would then be
+	 * discarded, and have to be requested as well. */
 	if (c->n_reads == READS_MAX)
 		return -EAGAIN;
 	rd = &c->reads[__builtin_ctz(~c->reads_used)];
