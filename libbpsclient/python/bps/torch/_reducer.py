@@ -1,14 +1,15 @@
-"""Gradients in buckets: a gradient's hook copies it into its bucket, and a full bucket is sent.
+"""Reduction of gradients in buckets, which are groups of gradients that are sent together.
 
-A bucket is the input of one bps tensor. Its result is copied once, into a buffer that lasts, of
-which the parameters' ``.grad`` are views: the memory that autograd made for the gradient is free
+When autograd has computed a gradient, a hook copies it into its bucket, and a full bucket is sent.
+A bucket is the input of one bps tensor. Its result is copied once, into a permanent buffer. Each
+parameter's ``.grad`` is a view of that buffer, so autograd's own memory for the gradient is free
 again at once. No thread is started: the caller of :meth:`Reducer.finish` waits for the sums.
 
-Buckets are cut at the end of the first step, when the workers agree which parameters have sparse
-gradients. Those are gathered instead of summed.
+Gradients are assigned to buckets at the end of the first step. Before that, the workers agree on
+which parameters have sparse gradients: these are gathered instead of summed.
 
-The first bucket ends with one more element: 1 of a worker that trains, 0 of one that has called
-:func:`join`. When its sum is 0, all have.
+The first bucket has one more element at its end. A worker that trains sends 1 in this element, and
+a worker that has called :func:`join` sends 0. If the sum is 0, all workers have called it.
 """
 
 from __future__ import annotations
@@ -32,33 +33,33 @@ BUCKET_BYTES = 16 << 20
 
 
 class Place:
-    """Where one parameter's gradient goes."""
+    """The place of one parameter's gradient in a bucket."""
 
     __slots__ = ("bucket", "input", "is_filled", "n_passes", "name", "param", "result")
 
     def __init__(self, name: str, param: torch.Tensor) -> None:
         self.name, self.param = name, param
-        self.bucket: Bucket | None = None  # None: its gradients are sparse, or no bucket is cut yet
-        self.n_passes = 0  # backward passes since the last finish
-        self.is_filled = False  # its gradient is in the bucket
+        self.bucket: Bucket | None = None  # None: sparse gradients, or not assigned yet
+        self.n_passes = 0  # number of backward passes since the last finish()
+        self.is_filled = False  # the gradient has been copied into the bucket
 
 
 class Bucket:
-    """Gradients of one type that travel together."""
+    """Gradients of one type that are sent together, in one bps tensor."""
 
     __slots__ = ("channel", "is_handed_over", "is_in_place", "n_ready", "places", "result")
 
     def __init__(self) -> None:
         self.places: list[Place] = []
         self.n_ready = 0
-        self.is_handed_over = False  # its gradients are to be collected after step()
+        self.is_handed_over = False  # in flight after step(), until CrossBarrier collects it
 
     def n_elems(self) -> int:
-        """Number of elements of its gradients."""
+        """Return the number of elements of all gradients in the bucket."""
         return sum(p.param.numel() for p in self.places)
 
     def attach(self, channel: Channel) -> None:
-        """Give each gradient its place in the channel."""
+        """Use this channel's memory for the bucket, and assign a part of it to each gradient."""
         self.channel, flat, n = channel, channel.input, self.n_elems()
         param = self.places[0].param
         self.is_in_place = channel.is_in_place and flat.dtype == param.dtype
@@ -73,8 +74,8 @@ class Bucket:
 
 
 def _shaped(flat: torch.Tensor, param: torch.Tensor) -> torch.Tensor:
-    """A view of flat memory with the parameter's shape, and its strides where it has no gaps
-    (channels_last)."""
+    """Return a view of flat memory with the parameter's shape. It also has the parameter's strides
+    if these leave no gaps, as in the format channels_last."""
     if param.is_contiguous() or not torch.ops.aten.is_non_overlapping_and_dense(param):
         return flat.view(param.shape)
     return flat.as_strided(param.shape, param.stride())
@@ -85,20 +86,20 @@ def _same_memory(a: torch.Tensor, b: torch.Tensor) -> bool:
     return not a.is_sparse and a.untyped_storage().data_ptr() == b.untyped_storage().data_ptr()
 
 
-_reducers: weakref.WeakSet[Reducer] = weakref.WeakSet()  # whose hooks are in place
+_reducers: weakref.WeakSet[Reducer] = weakref.WeakSet()  # all reducers whose hooks are registered
 
 
 class Reducer:
     """Reduces the gradients of named parameters over all workers.
 
     Args:
-        named: (name, parameter) in an order that is the same at all workers.
+        named: pairs (name, parameter), in an order that is the same at all workers.
         op (int): Average or Sum.
-        passes (int): backward passes whose gradients are added before they are sent.
+        passes (int): number of backward passes whose gradients are added up before they are sent.
         prescale, postscale (float): factors before and after the sum.
-        wire (torch.dtype, optional): the type on the wire; None: the parameter's own.
+        wire (torch.dtype, optional): type in which gradients are sent; None: their own type.
         sparse_as_dense (bool): make sparse gradients dense, instead of gathering them.
-        bucket_bytes (int): gradients of this many bytes travel together.
+        bucket_bytes (int): size of a bucket.
         process_set (ProcessSet): the workers that take part.
     """
 
@@ -121,11 +122,11 @@ class Reducer:
         self._buckets: list[Bucket] = []
         self._sparse: list[Place] = []
         self._in_flight: list[Bucket] = []
-        self.begun = False  # a gradient has arrived since the last finish
-        self.is_paused = False  # gradients only add up
-        self.on_begin: Callable[[], None] | None = None  # called with the first gradient of a step
-        self.on_reopen: Callable[[], None] | None = None  # forgets the buckets handed over
-        self.on_join: Callable[[], None] | None = None  # collects the buckets handed over
+        self.begun = False  # autograd has computed a gradient since the last finish()
+        self.is_paused = False  # gradients are added up and not sent (no_sync)
+        self.on_begin: Callable[[], None] | None = None  # called at the first gradient of a step
+        self.on_reopen: Callable[[], None] | None = None  # CrossBarrier then forgets its buckets
+        self.on_join: Callable[[], None] | None = None  # CrossBarrier then collects its buckets
         for _, param in named:
             check_gradient(param)
             wire_dtype(param.dtype)
@@ -133,7 +134,7 @@ class Reducer:
         mine = {id(place.param) for place in self._places}
         for other in list(_reducers):
             if any(id(place.param) in mine for place in other._places):
-                other.close()  # a gradient goes one way
+                other.close()  # only one reducer may reduce a gradient: the newest one
         _reducers.add(self)
         self._hooks = [
             place.param.register_post_accumulate_grad_hook(self._hook(i))
@@ -145,7 +146,8 @@ class Reducer:
         self._runtime.reopened.add(self)
 
     def reopen(self) -> None:
-        """Begin as a new reducer does: after a resume workers may be new, and memory has moved."""
+        """Forget all buckets, as in a new reducer. This is called after the job was joined again:
+        some workers may be new, and the buckets' memory belonged to the previous job."""
         self._buckets, self._sparse, self._in_flight, self._is_cut = [], [], [], False
         if self.on_reopen is not None:
             self.on_reopen()
@@ -156,9 +158,9 @@ class Reducer:
             self._cut(set())
 
     def _agree(self) -> None:
-        """Find with the other workers which gradients are sparse, and cut the others into
+        """Agree with the other workers on which gradients are sparse, and assign the others to
         buckets."""
-        # A tensor of its own, so that the order of the agreements of several reducers is free.
+        # Each reducer has its own tensor for this, so that several reducers may agree in any order.
         rt, n = self._runtime, len(self._places)
         name = f"{rt.prefix}grad/{self.number}.sparse"
         with rt.lock:
@@ -173,18 +175,25 @@ class Reducer:
 
     @property
     def sparse(self) -> set[int] | None:
-        """Numbers of the parameters whose gradients are gathered; None before the first step."""
+        """Indices of the parameters with sparse gradients, which are gathered; None before the
+        first step."""
         sparse = {id(place) for place in self._sparse}
         known = {i for i, place in enumerate(self._places) if id(place) in sparse}
         return known if self._is_cut else None
 
     def adopt(self, sparse: set[int] | None) -> None:
-        """Cut the buckets as workers that have trained already did."""
+        """Assign gradients to buckets as the other workers have done in a step before this one
+        joined.
+
+        Args:
+            sparse (set, optional): their :attr:`sparse`.
+        """
         if sparse is not None and not self._is_cut:
             self._cut(sparse)
 
     def _cut(self, sparse: set[int]) -> None:
-        """Make buckets by device, type, order and bytes alone: they are the same at all workers."""
+        """Assign gradients to buckets and declare their tensors. The buckets depend only on device,
+        type, order and size of the gradients, so they are the same at all workers."""
         last: dict[tuple[torch.device, torch.dtype], tuple[Bucket, int]] = {}
         for i, place in enumerate(self._places):
             if i in sparse:
@@ -210,7 +219,9 @@ class Reducer:
         self._is_cut = True
 
     def _hook(self, i: int) -> Callable[[torch.Tensor], None]:
-        """A hook that does not keep the reducer alive: the collector does not see into hooks."""
+        """Return a hook for parameter i. It has only a weak reference to the reducer: the garbage
+        collector cannot follow references from hooks, so a strong one would keep the reducer
+        alive."""
         ref = weakref.ref(self)
 
         def on_gradient(_: torch.Tensor) -> None:
@@ -243,8 +254,8 @@ class Reducer:
             )
 
     def _fill(self, place: Place) -> None:
-        """Copy a gradient into its bucket, and send the bucket when it is full. A missing gradient
-        is zeros."""
+        """Copy a gradient into its bucket, or zeros if the parameter has none. Send the bucket if
+        it is full."""
         param, bucket = place.param, place.bucket
         grad = param.grad
         bucket.channel.check()
@@ -273,7 +284,7 @@ class Reducer:
         self._in_flight.append(bucket)
 
     def send(self) -> None:
-        """Send the buckets that lack gradients, with zeros for those."""
+        """Send the buckets that are not full, with zeros for the missing gradients."""
         if not self._is_cut:
             self._agree()
         for place in self._places:
@@ -302,16 +313,18 @@ class Reducer:
             bucket.result.mul_(self._postscale)
 
     def hand_over(self) -> list[Bucket]:
-        """Begin the next step, and leave it to the caller to collect the buckets of this one."""
+        """Begin the next step. The caller must collect the returned buckets, which are still in
+        flight."""
         self._reset()
         for bucket in self._in_flight:
             bucket.is_handed_over = True
         return list(self._in_flight)
 
     def finish(self) -> None:
-        """Send what is missing, wait for all sums and write them into the gradients.
+        """Send the buckets that are not sent yet, wait for all sums and write them into the
+        gradients.
 
-        After a time-out the sums are still in flight: call it again.
+        After a time-out the sums are still in flight, and the caller may call this again.
         """
         self.send()
         while self._in_flight:
@@ -327,13 +340,13 @@ class Reducer:
             place.n_passes, place.is_filled = 0, False
 
     def send_zeros(self) -> int:
-        """Take part in the others' steps without gradients, until all workers do.
+        """Take part in the other workers' steps with zeros as gradients, until all workers do so.
 
         Returns:
-            int: the number of steps.
+            int: the number of these steps.
 
         Raises:
-            NotImplementedError: gradients are sparse.
+            NotImplementedError: a parameter has sparse gradients.
         """
         if self.on_join is not None:
             self.on_join()
@@ -358,7 +371,7 @@ class Reducer:
         return n_steps
 
     def close(self) -> None:
-        """Remove the hooks: gradients are the caller's own again."""
+        """Remove the hooks, so that gradients are not reduced any more."""
         for hook in self._hooks:
             hook.remove()
         _reducers.discard(self)
@@ -367,15 +380,16 @@ class Reducer:
 def join(device: int = -1) -> int:
     """Take part in the other workers' steps, with zeros for gradients, until all workers call this.
 
-    A worker that has fewer batches calls it behind its last one. An average is still over all
-    workers. The steps are those of ``DistributedOptimizer`` and ``DistributedDataParallel``
-    (``broadcast_buffers=False``); the others must make no other collective before they join.
+    A worker that has fewer batches than others calls this after its last batch. Averages are still
+    over all workers. Only the steps of ``DistributedOptimizer`` and ``DistributedDataParallel``
+    (with ``broadcast_buffers=False``) are possible meanwhile: the other workers must call no other
+    collective before they join.
 
     Args:
         device (int): ignored; kept for scripts of Horovod.
 
     Returns:
-        int: a rank that was among the last to join, whose model is the newest.
+        int: rank of one of the workers that joined last. Its model is the newest.
 
     Raises:
         NotImplementedError: an optimizer gathers sparse gradients.
@@ -387,7 +401,7 @@ def join(device: int = -1) -> int:
         >>> newest = bps.torch.join()
         >>> bps.torch.broadcast_parameters(model.state_dict(), root_rank=newest)
     """
-    gc.collect()  # models that are gone must not take part: the other workers may have freed them
+    gc.collect()  # frees reducers of unused models: other workers may have freed theirs already
     reducers = sorted(_reducers, key=lambda r: r.number)
     with futures.ThreadPoolExecutor(max(1, len(reducers))) as threads:
         n_steps = sum(threads.map(Reducer.send_zeros, reducers))

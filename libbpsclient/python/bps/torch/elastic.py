@@ -22,11 +22,10 @@ Example::
 
     train(state)
 
-A lost machine raises nothing: its share is missing in the sums from then on. An epoch that is
-interrupted goes on with the samples that are left, divided among the workers that are there. If the
-job may not shrink, a loss ends it, and :func:`run` opens it again: start a process in the place of
-each lost worker.
-Process sets and ``torch.distributed`` groups cannot be used meanwhile.
+The loss of a machine raises no error: from then on the sums lack its values. An interrupted epoch
+continues with the remaining samples, which are divided among the remaining workers. In a job that
+may not shrink, a loss ends the job, and :func:`run` opens it again: start a process in the place of
+each lost worker. Process sets and ``torch.distributed`` groups cannot be used in such a script.
 """
 
 from __future__ import annotations
@@ -47,12 +46,12 @@ __all__ = ["ElasticSampler", "HostsUpdatedInterrupt", "ObjectState", "State", "T
 
 
 class ElasticSampler(torch.utils.data.Sampler):
-    """Divides a data set's samples among the workers that are there.
+    """Divides the samples of a data set among the workers that are present.
 
     Args:
-        dataset (Dataset): with a length.
-        shuffle (bool): another order in each epoch.
-        seed (int): of that order, the same at all workers.
+        dataset (Dataset): a data set that has a length.
+        shuffle (bool): use another order in each epoch.
+        seed (int): seed of that order, the same at all workers.
     """
 
     def __init__(self, dataset: Sized, shuffle: bool = True, seed: int = 0) -> None:
@@ -62,7 +61,7 @@ class ElasticSampler(torch.utils.data.Sampler):
         self.reset()
 
     def set_epoch(self, epoch: int) -> None:
-        """Begin an epoch: no sample is processed."""
+        """Begin an epoch, in which no sample has been processed."""
         self.epoch, self.processed_indices = epoch, set()
         self.reset()
 
@@ -70,35 +69,36 @@ class ElasticSampler(torch.utils.data.Sampler):
         """Mark a batch of this worker as processed.
 
         Args:
-            batch_idx (int): its number since the iteration began.
-            batch_size (int): samples of each batch.
+            batch_idx (int): number of the batch since the iteration over the sampler began.
+            batch_size (int): number of samples of a batch.
         """
         first = batch_idx * batch_size
         self.record_indices(self.indices[first : first + batch_size])
 
     def record_indices(self, indices: Sequence[int]) -> None:
-        """Mark samples as processed."""
+        """Mark samples as processed, by their indices."""
         self.processed_indices.update(indices)
 
     def reset(self) -> None:
-        """Divide the samples that are left."""
+        """Divide the samples that are not processed yet among the workers that are present."""
         there = members()
         left = [i for i in range(len(self.dataset)) if i not in self.processed_indices]
         if self.shuffle:
             generator = torch.Generator().manual_seed(self.seed + self.epoch)
             left = [left[i] for i in torch.randperm(len(left), generator=generator)]
         self.num_samples = math.ceil(len(left) / len(there))
-        # The first samples come again, so that all workers have equally many.
+        # If the number is not divisible, use the first samples twice, so that all workers have
+        # equally many.
         total = self.num_samples * len(there)
         left = (left * math.ceil(total / len(left)))[:total] if left else []
         self.indices = left[there.index(_core.rank()) :: len(there)]
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the epoch and the samples processed in it."""
+        """Return the epoch, and the samples that this worker has processed in it."""
         return {"epoch": self.epoch, "processed_indices": set(self.processed_indices)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take the state of :meth:`state_dict`, and divide what is left."""
+        """Set the state to one of :meth:`state_dict`, and divide the remaining samples again."""
         self.epoch, self.processed_indices = state["epoch"], set(state["processed_indices"])
         self.reset()
 
@@ -110,13 +110,13 @@ class ElasticSampler(torch.utils.data.Sampler):
 
 
 class TorchState(State):
-    """State that all workers must have in common, and that newcomers receive.
+    """State that is equal at all workers, and that workers which join later receive.
 
     Args:
-        model (Module, optional): its parameters and buffers.
-        optimizer (Optimizer, optional): its state.
-        objects: further modules, optimizers and samplers, and plain values, which become
-            attributes.
+        model (Module, optional): a model, whose parameters and buffers are in the state.
+        optimizer (Optimizer, optional): an optimizer, whose state is included.
+        objects: other modules, optimizers and samplers, and values that can be copied and pickled.
+            They become attributes.
 
     Example::
 
@@ -128,7 +128,7 @@ class TorchState(State):
     def __init__(self, model: Any = None, optimizer: Any = None, **objects: Any) -> None:
         given = {"model": model, "optimizer": optimizer, **objects}
         parts = (torch.nn.Module, torch.optim.Optimizer, ElasticSampler)
-        # Optimizers first: their state_dict() waits for the last updates of the parameters.
+        # Optimizers come first: their state_dict() waits until all parameters are updated.
         order = sorted(given, key=lambda name: not isinstance(given[name], torch.optim.Optimizer))
         self._parts = {name: given[name] for name in order if isinstance(given[name], parts)}
         for name, part in self._parts.items():
