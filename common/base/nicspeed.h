@@ -71,7 +71,7 @@ bool nic_find(const char *host, char ret_name[IF_NAMESIZE]);
 /* Find the interface that has this numeric address (host of struct addr). Open its counters unless
  * the driver reports the speed. Never fails: without an interface the speed is unknown. */
 void nic_open(struct nic *nic, const char *sysfs, const char *host);
-/* Do the same for the interface with this name. */
+/* Open an interface by its name. Its counters are opened as nic_open does. */
 void nic_open_name(struct nic *nic, const char *sysfs, const char *name);
 /* Close the counters. A zeroed struct that was never opened is allowed. */
 void nic_close(struct nic *nic);

@@ -8,6 +8,7 @@
  * interface beside the port's addresses (gid_attrs/ndevs). An IPoIB interface names its device, and
  * its port by dev_port, which counts from 0. sysfs: "/sys", or the folder of a test. */
 bool rdma_port_is_active(const char *sysfs, const char *interface);
-/* Return the same for the interface that has this numeric address; false for the loopback. */
+/* Return whether the interface with this numeric address belongs to an ACTIVE port. Returns false
+ * for the loopback. */
 bool rdma_port_has_address(const char *sysfs, const char *host);
 #endif

@@ -41,7 +41,8 @@ int fdstore_take(struct fdstore *s, const char *name);
  * manager.
  * Errors: -errno; the descriptors are not kept. */
 int fdstore_put(const char *name, const int *fds, unsigned n);
-/* Do the same for one descriptor without waiting; fd -1: as fdstore_remove.
+/* Ask the manager to keep one descriptor, as fdstore_put does, but without waiting. fd -1: ask it
+ * to close those of that name, as fdstore_remove does.
  * Errors: -EAGAIN the manager has not read the previous messages; -errno. */
 int fdstore_offer(const char *name, int fd);
 /* Ask the manager to close all descriptors of that name.

@@ -27,10 +27,12 @@
 /* Number of the descriptor that an executor has at its start: the socket to its agent */
 #define GPU_PIPE_FD 3
 
-enum { /* these numbers continue those of enum local_type */
+/* Types of messages, whose numbers continue those of enum local_type; each comment begins with the
+ * sender */
+enum {
 	GPU_TYPE_FIRST = 32,
-	GPU_HELLO = GPU_TYPE_FIRST, /* trainer */
-	/* Executor; with the memfd of the counter page, or with code and text */
+	GPU_HELLO = GPU_TYPE_FIRST, /* trainer: attaches to the executor */
+	/* executor: answers HELLO, with the memfd of the counter page, or with code and text */
 	GPU_WELCOME,
 	/* Trainer: asks the executor to allocate memory on the trainer's GPU; the answer is REGION
 	 * with handles */
@@ -38,7 +40,7 @@ enum { /* these numbers continue those of enum local_type */
 	/* Trainer, with handles: asks the executor to use memory of the trainer; the answer is
 	 * REGION */
 	GPU_IMPORT,
-	GPU_REGION,  /* executor */
+	GPU_REGION,  /* executor: answers ALLOC (with handles) and IMPORT */
 	GPU_RELEASE, /* trainer: a region is no longer used; the answer is RELEASED */
 	GPU_RELEASED,
 	GPU_FAILED, /* executor to all: the job cannot continue */
@@ -47,7 +49,7 @@ enum { /* these numbers continue those of enum local_type */
 	GPU_START,
 	GPU_READY,   /* executor: has started; or with code and text: cannot start, and ends */
 	GPU_TRAINER, /* agent: a trainer connects; with the socket to the trainer */
-	GPU_ROUTE,   /* executor */
+	GPU_ROUTE,   /* executor: the route that it uses */
 	GPU_ARENA,   /* agent: staging memory; with its memfd */
 	GPU_END,     /* agent: the job is over */
 	GPU_TYPE_END

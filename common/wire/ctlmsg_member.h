@@ -26,7 +26,8 @@ struct ctl_hello {
 	uint64_t view;          /* largest view that this process has received */
 	uint64_t quota_bytes;   /* server: memory that it may use for sums; 0: unknown */
 	uint64_t memory_bytes;  /* memory of the machine, 0: unknown */
-	const char *provider;   /* of data connections: sockets, tcp, verbs; "": unknown */
+	/* Provider of the member's data connections: sockets, tcp or verbs; "": unknown */
+	const char *provider;
 };
 
 struct ctl_welcome {
