@@ -1,11 +1,13 @@
 #ifndef BPS_SCHEDULER_BPSCTL_BPSCTL_H
 #define BPS_SCHEDULER_BPSCTL_BPSCTL_H
-/* Shared functions of bpsctl's commands: flags, printing, the time limit. main.c has the table of
- * commands. cmd_show.c has the commands that show a document, cmd_events.c the events, cmd_steer.c
- * the commands that change something, cmd_key.c those about keys. screen_*.c format the documents.
+/* Functions that bpsctl's commands share: flags, printing, the time limit. A document is a JSON
+ * object that a daemon answers with, or that bpsctl makes from several answers. main.c has the
+ * table of commands. cmd_show.c has the commands that show a document, cmd_events.c the command for
+ * events, cmd_steer.c the commands that change something, cmd_key.c the commands about keys.
+ * screen_*.c format documents as text.
  *
- * One thread. A command's function returns the exit code: 0 OK, 1 WARN, 2 ERR, 3 no daemon
- * answers, 64 usage. */
+ * One thread. A command's function returns the exit code: 0 OK, 1 WARN, 2 ERR, 3 no daemon answers,
+ * 64 usage. */
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -30,22 +32,25 @@ struct bpsctl_opts {
 };
 
 /* ---- output.c ---- */
-/* Set whether --json was given: then each result of a command is one document. */
+/* Set whether --json was given. If so, each command prints one JSON document. */
 void print_as_json(bool is_json);
-/* Print text on stderr, with --json also as a document. Returns status. */
+/* Print an error on stderr, and with --json also as a document on stdout. Returns status. */
 int print_error(const char *text, int status);
-/* Print the document alone, for text that is on stderr already. */
+/* With --json, print the error as a document. Its text must be on stderr already. */
 void print_error_json(const char *text);
-/* Print an error of fetch.h or steer_client.h like print_error. */
+/* Print an error that a function of fetch.h or steer_client.h returned, as print_error does.
+ * Returns the exit code. */
 int print_failure(int rc, const struct err_text *err);
-/* Print a document, as text or as JSON, and free it. screen: as in screen.h. */
+/* Print a document as text or as JSON, and free it. screen: function that writes the text
+ * (screen.h). Returns the exit code. */
 int print_document(
 	const struct bpsctl_opts *o, json_t *root, int (*screen)(FILE *out, json_t *root));
-/* Print a short answer: doc as JSON (takes the reference), or text and a line end. Returns 0. */
+/* Print a short answer: with --json doc, otherwise text and a line end. Frees doc. Returns 0. */
 int print_answer(const struct bpsctl_opts *o, const char *text, json_t *doc);
 /* Print an object on a line of its own. */
 void print_json_line(json_t *o);
-/* End the program two seconds from now, even while the resolver runs. false: remove the limit. */
+/* Set a time limit: the program ends after two seconds, even while the resolver blocks. false:
+ * remove the limit. */
 void limit_time(bool is_bounded);
 static inline uint32_t interval_ms(const struct bpsctl_opts *o)
 {
@@ -53,7 +58,7 @@ static inline uint32_t interval_ms(const struct bpsctl_opts *o)
 }
 
 /* ---- cmd_show.c: commands that show one document, once or with --watch ---- */
-/* A command's document: how to fetch it and how to format it (screen.h). */
+/* How to fetch the document of a command, and how to write it as text (screen.h). */
 struct document_view {
 	int (*fetch)(
 		const struct bpsctl_opts *o, const char *arg, json_t **ret, struct err_text *err);
@@ -71,8 +76,8 @@ int cmd_version(const struct bpsctl_opts *o, const char *arg);
 int cmd_events(const struct bpsctl_opts *o, const char *arg);
 
 /* ---- cmd_steer.c: commands that change something ---- */
-/* Call steer_call. If --scheduler is not given, use the port that the scheduler of this host
- * names. */
+/* Call steer_call. If --scheduler is not given and the default port does not answer, ask the
+ * scheduler of this host for its port over HTTP, and try that one. */
 int ask_scheduler(const struct bpsctl_opts *o, const char *verb, const char *target,
 	const struct steer_arg *args, size_t n_args, struct err_text *ret_text, json_t **ret_json,
 	struct err_text *err);

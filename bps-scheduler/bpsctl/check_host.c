@@ -42,7 +42,8 @@ static void check_libraries(json_t *list)
 		jansson_version_str());
 }
 
-/* Read the soft limit of a process by its name in /proc/PID/limits. false: not readable. */
+/* Read a soft limit of a process by its name in /proc/PID/limits. Returns false if it cannot be
+ * read. */
 static bool limit_of(int pid, const char *name, uint64_t *ret)
 {
 	char path[64], line[256];

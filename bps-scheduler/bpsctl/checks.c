@@ -50,14 +50,14 @@ struct checked_daemon {
 	/* name and key_file: in the settings folder, as the units load them */
 	const char *name, *key_file;
 	uint16_t port, http_port; /* 0: not listening */
-	bool has_file;            /* it has a settings file: this host is meant to run it */
+	bool has_file; /* it has a settings file, which means that this host should run it */
 	char program[512], file[512],
 		conf[SUBPROCESS_TEXT_BYTES]; /* conf: the output of --print-config */
 	bool is_valid, is_running;
 	int pid;
 };
 
-/* Find the daemon's program: beside bpsctl, in the build or where it is installed. */
+/* Find the daemon's program, next to bpsctl in the build tree or in the installation. */
 static bool find_program(struct checked_daemon *r)
 {
 	struct stat st;
@@ -189,7 +189,7 @@ static void check_port(
 	conf_get(r, setting, text, sizeof(text));
 	snprintf(name, sizeof(name), "%s %s", r->name, setting);
 	if (addr_parse(&a, text, port, &err) < 0 || !a.port)
-		return; /* any free port, or rejected by the daemon itself */
+		return; /* the daemon takes any free port, or rejects its settings itself */
 	rc = try_bind(&a);
 	if (rc == -EADDRINUSE && r->is_running)
 		check_add(list, CHECK_OK, name, "", "%s is the running bps-%s", text, r->name);
@@ -281,7 +281,7 @@ static void check_key(json_t *list, const struct checked_daemon *r, const char *
 
 /* ---- the scheduler ---- */
 
-/* List the members whose release differs from ours, as "0.0.9 (s1 a3)". */
+/* Add a line about the members with another release than this bpsctl. */
 static void check_versions(json_t *list, json_t *root)
 {
 	char others[256] = "";
@@ -316,9 +316,9 @@ static bool is_loopback(const struct addr *a)
 	return addr_number(a, &sa, &len) == 0 && sockaddr_is_loopback((struct sockaddr *)&sa);
 }
 
-/* Return whether a daemon's settings name a scheduler on another host, and none is meant to run
- * here. Then that scheduler's HTTP is on its own loopback, and its control port was checked
- * already. */
+/* Return whether the scheduler runs on another host: the settings of a daemon name a remote
+ * scheduler, and this host should not run one. Then the scheduler's HTTP port cannot be checked,
+ * because it is on the loopback of that host. Its control port was checked already. */
 static bool is_elsewhere(const struct checked_daemon *roles, size_t n, const struct addr *http)
 {
 	char text[ADDR_TEXT_BYTES];
@@ -361,7 +361,7 @@ static void check_scheduler(
 	json_decref(g.root);
 }
 
-/* Check the control port that the settings of servers and agents name. */
+/* Check that the scheduler's control port, as a daemon's settings name it, accepts connections. */
 static void check_control(json_t *list, const struct checked_daemon *r)
 {
 	char text[ADDR_TEXT_BYTES], name[48];
@@ -398,7 +398,7 @@ static void fill_roles(struct checked_daemon roles[3], const char *config_dir)
 	}
 }
 
-/* Return whether the daemon's data port is one of RDMA, which TCP's calls cannot check. */
+/* Return whether the daemon's data port is an RDMA port, which bind(2) cannot check. */
 static bool uses_rdma(const struct checked_daemon *r, const char *provider)
 {
 	char text[ADDR_TEXT_BYTES];
@@ -422,7 +422,7 @@ static void check_role(
 	if (r->pid)
 		needs->pid = r->pid;
 	if (!r->has_file)
-		return; /* not meant to run here, or started with settings of its own */
+		return; /* this host should not run it, or it was started with other settings */
 	check_key(list, r, config_dir);
 	conf_get(r, "provider", provider, sizeof(provider));
 	if (r->port && !uses_rdma(r, provider))

@@ -1,9 +1,9 @@
 #ifndef BPS_SCHEDULER_BPSCTL_CHECKS_H
 #define BPS_SCHEDULER_BPSCTL_CHECKS_H
-/* bpsctl check: is this host ready for the daemons that are to run on it? The result is a list of
- * lines, each ok, warn or bad with the action to take. checks.c checks our daemons and the
- * scheduler, check_host.c the machine. Nothing is changed, started or bound for longer than a
- * moment. Blocking, bounded. */
+/* The command `bpsctl check`: checks whether this host is ready for the daemons that will run on
+ * it. The result is a list of lines, each ok, warn or bad, with the action to take. checks.c checks
+ * the daemons of bps and the scheduler, check_host.c the machine. The checks change nothing.
+ * Programs and sockets that they open are closed again at once. Blocking, but limited in time. */
 #include <stdbool.h>
 #include <stdio.h>
 
@@ -13,16 +13,18 @@
 
 enum check_level { CHECK_OK, CHECK_WARN, CHECK_BAD };
 
-/* The needs of the host, from the daemons that are to run there. */
+/* Needs of the daemons that will run on this host. */
 struct host_needs {
 	bool has_verbs;     /* a daemon's settings select RDMA */
 	bool has_libfabric; /* a daemon's settings select a provider of libfabric */
 	/* runs a server or agent, which needs many descriptors and locked memory */
 	bool has_server;
-	int pid; /* one of our daemons, whose limits count; 0: none, use this process's limits */
+	/* a running daemon whose limits are checked; 0: none runs, check the limits of this
+	 * process */
+	int pid;
 };
 
-/* Append a line. action: what to do, "" for nothing. */
+/* Append a line to list. action: what the operator should do, "" for nothing. */
 void check_add(json_t *list, enum check_level level, const char *name, const char *action,
 	const char *fmt, ...) __attribute__((format(printf, 5, 6)));
 

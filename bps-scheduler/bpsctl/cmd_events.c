@@ -1,5 +1,5 @@
-/* The command `bpsctl events`: prints the events once, or follows them. It keeps no events; the
- * scheduler does (status/events.h). One thread. */
+/* The command `bpsctl events`: prints the events once, or follows them. The scheduler keeps the
+ * events (status/events.h). One thread. */
 #include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
@@ -13,7 +13,7 @@
 #include "bps-scheduler/bpsctl/table_cells.h"
 #include "common/base/duration.h"
 
-#define EVENTS_BEFORE 10 /* earlier events that `events --follow` starts with */
+#define EVENTS_BEFORE 10 /* number of past events that `events --follow` prints first */
 #define SINCE_MAX_MS  (UINT64_C(3650) * 86400 * 1000)
 
 static int get_events(
@@ -37,8 +37,8 @@ static int get_events(
 	return 0;
 }
 
-/* Get all events above since as one document. After a restart, events that the new scheduler has
- * not read from its file count as new. */
+/* Get all events with numbers above since, as one document. If the scheduler has restarted (another
+ * term), its numbers above `restored` name new events, so start from there. */
 static int get_all_events(const struct bpsctl_opts *o, uint64_t since, uint64_t term, json_t **ret,
 	struct err_text *err)
 {
@@ -119,7 +119,7 @@ static void drop_older(json_t *root, double span_s)
 		json_object_set_new(root, "lost", json_integer(0));
 }
 
-/* Find the start: as --since gives it, or a few events before now. */
+/* Find the number after which to follow: from --since, or a few events before the newest. */
 static int follow_start(
 	const struct bpsctl_opts *o, uint64_t *ret_since, double *ret_span_s, struct err_text *err)
 {

@@ -54,7 +54,8 @@ static int derive(struct cluster_key *ret_key, const struct keyring *ring, const
 	return keyring_is_revoked(ring, wire) ? -EKEYREVOKED : 0;
 }
 
-/* Load the master's key file. Prints an error on stderr if that fails. */
+/* Load the file with the master key. Prints an error on stderr if that fails. Returns as
+ * steer_keys. */
 static int load_keys(const struct bpsctl_opts *o, struct keyring *ret_ring)
 {
 	struct err_text err = {""};
@@ -107,7 +108,7 @@ static bool has_taken(json_t *root, const struct keyring *ring)
 	       json_array_size(json_object_get(root, "revoked")) == ring->n_revoked;
 }
 
-/* Make the scheduler read the updated file. Returns the exit code. */
+/* Send the scheduler the request to read the changed key file. Returns the exit code. */
 static int tell_scheduler(const struct bpsctl_opts *o, const struct keyring *ring)
 {
 	struct err_text text = {""}, err = {""};
@@ -152,7 +153,8 @@ static void print_change(const struct keyring *ring, const char *text)
 	json_decref(root);
 }
 
-/* done: the change, for programs. */
+/* Write the changed keys to the key file and let the scheduler read it. done: a sentence about the
+ * change, for --json. Returns the exit code. */
 static int store(const struct bpsctl_opts *o, const struct keyring *ring, const char *done)
 {
 	struct err_text err = {""};
@@ -211,7 +213,8 @@ out:
 	return status;
 }
 
-/* Return whether the previous key is unused, as far as is known. If not, print its users. */
+/* Return whether no member uses the previous key. If some do, or if that is not known, print it and
+ * return false. */
 static bool is_previous_unused(const struct bpsctl_opts *o)
 {
 	struct err_text text = {""}, err = {""};
@@ -271,7 +274,8 @@ int cmd_key_revoke(const struct bpsctl_opts *o, const char *arg)
 	if (load_keys(o, &ring) <= 0)
 		return EXIT_ERR;
 	rc = keyring_revoke(&ring, arg);
-	if (rc == 0 || rc == -EEXIST) /* repeat it: the scheduler may not know yet */
+	/* if it was revoked before, store it again: the scheduler may not have read it */
+	if (rc == 0 || rc == -EEXIST)
 		status = store(o, &ring, "the key is revoked");
 	else
 		print_error(rc == -ENOSPC ? "too many keys are revoked: rotate the key instead"

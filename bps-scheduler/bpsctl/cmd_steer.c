@@ -1,4 +1,4 @@
-/* Commands of bpsctl with which the scheduler changes something. steer_client.c sends the requests.
+/* Commands of bpsctl that request a change from the scheduler. steer_client.c sends the requests.
  * One thread. */
 #include <ctype.h>
 #include <inttypes.h>
@@ -23,8 +23,8 @@ static bool is_any(const struct addr *a)
 	return addr_number(a, &ss, &len) == 0 && sockaddr_is_any((struct sockaddr *)&ss);
 }
 
-/* Find the address on which the scheduler of this host listens according to its own settings, if it
- * is not the default port. So users need not give it again. False: use the default. */
+/* Find the address on which the scheduler of this host really listens, if it is not the default
+ * one. So users need not give --scheduler. Returns false if the default applies. */
 static bool find_scheduler(const struct bpsctl_opts *o, struct addr *ret_addr)
 {
 	struct addr found, asked = o->steer.scheduler;
@@ -47,7 +47,8 @@ static bool find_scheduler(const struct bpsctl_opts *o, struct addr *ret_addr)
 	return is_found;
 }
 
-/* The port is not tested first: the scheduler would count that as a connection of a stranger. */
+/* The port is not tested before the request, because the scheduler would count the test as a
+ * connection of an unknown peer. */
 int ask_scheduler(const struct bpsctl_opts *o, const char *verb, const char *target,
 	const struct steer_arg *args, size_t n_args, struct err_text *ret_text, json_t **ret_json,
 	struct err_text *err)
@@ -65,7 +66,7 @@ static int print_text(const struct bpsctl_opts *o, const char *text)
 	return print_answer(o, text, json_pack("{s:i, s:s}", "schema", 1, "text", text));
 }
 
-/* Send this verb to the scheduler and print its answer. */
+/* Send a request with this verb to the scheduler, and print the answer. */
 static int order(const struct bpsctl_opts *o, const char *verb, const char *target,
 	const struct steer_arg *args, size_t n_args)
 {
@@ -159,7 +160,7 @@ int cmd_job_kill(const struct bpsctl_opts *o, const char *arg)
 	return order(o, "job kill", arg, &reason, 1);
 }
 
-/* Convert to capitals, as codes are written. */
+/* Convert to capitals, because codes are written in capitals. */
 static void upper(const char *s, char *ret, size_t room)
 {
 	size_t n = 0;

@@ -1,5 +1,5 @@
-/* Explanations of problem codes and error codes (explain.h), as a table and a document. It asks no
- * daemon. One thread. */
+/* Explanations of problem codes and error codes (explain.h), as a table and a document. This file
+ * asks no daemon. One thread. */
 #include "bps-scheduler/bpsctl/explain.h"
 
 #include <ctype.h>

@@ -13,7 +13,8 @@
  * schema code what effect action [number]
  * For "": schema codes[each as above]. */
 json_t *explain_json(const char *code);
-/* Find the known code nearest to a wrong one, as nearest_name_hint. */
+/* Write a hint with the known code that is most similar to a wrong one, as nearest_name_hint
+ * does. */
 const char *explain_nearest(const char *code, char buf[static NEAREST_HINT_BYTES]);
 int screen_explain(FILE *out, json_t *root);
 #endif

@@ -15,13 +15,15 @@
 #include "common/base/clock.h"
 #include "common/wire/ctlmsg.h"
 
-#define ANSWER_MS    1900 /* every answer takes less than two seconds, even with failures */
-#define STUCK_MS     1500 /* limit for the scheduler where an agent is queried afterwards */
-#define AGENT_MS     350
-#define JOBS_MAX     32  /* jobs whose details are requested at once */
-#define DOWN_AGENT_S 600 /* same limit as for the scheduler's problems */
+#define ANSWER_MS 1900 /* every answer takes less than two seconds, even with failures */
+/* limit for the scheduler if an agent may have to be queried afterwards */
+#define STUCK_MS 1500
+#define AGENT_MS 350
+#define JOBS_MAX 32 /* jobs whose details are requested at once */
+/* an agent that is down for longer is left out, as in the scheduler's problems */
+#define DOWN_AGENT_S 600
 
-/* Take the document out of a GET's answer. */
+/* Get the document from the answer to a GET. Errors: as fetch.h. */
 static int take(struct http_get *g, json_t **ret, struct err_text *err)
 {
 	const char *text = json_string_value(json_object_get(g->root, "error"));
@@ -67,7 +69,7 @@ static int scheduler_only(json_t *root, struct err_text *err)
 
 struct job_details {
 	struct http_get gets[JOBS_MAX];
-	json_t *jobs[JOBS_MAX]; /* from the cluster's document */
+	json_t *jobs[JOBS_MAX]; /* the jobs of gets, in the document of the cluster */
 	size_t n, not_asked;
 };
 
@@ -136,9 +138,9 @@ static json_t *member_label(json_t *root, json_t *m)
 		     : json_sprintf("%s %s", cell_str(m, "role").s, name);
 }
 
-/* Count the members that the scheduler receives from, and name the missing ones. Agents that are
- * down are left out after a while, because a machine that was taken away is no lasting problem.
- * Servers are not left out. silent: names of agents that have not answered. */
+/* Count the members that the scheduler receives from, and add the names of the others to missing.
+ * Agents that are down for long are left out, because their machines were probably taken away.
+ * Servers are not left out. silent: names of agents that did not answer a probe. */
 static size_t count_heard(json_t *root, json_t *silent, json_t *missing, size_t *ret_daemons)
 {
 	size_t i, n = 0;
@@ -159,7 +161,7 @@ static size_t count_heard(json_t *root, json_t *silent, json_t *missing, size_t 
 		n += is_heard;
 		if (is_heard || is_silent || !name)
 			continue;
-		/* each label scans all members */
+		/* label each of the first ones only: a label scans all members */
 		if (json_array_size(missing) < SCREEN_MISSING_MAX)
 			json_array_append_new(missing, member_label(root, m));
 		else
@@ -228,7 +230,7 @@ static void put_collected(json_t *root, const struct job_details *d, uint64_t st
 			(json_int_t)heard));
 }
 
-/* Get the cluster, and the details of its jobs. */
+/* Get the document of the cluster, and those of its jobs. */
 static int get_all(const struct addr *addr, bool has_forming, uint32_t timeout_ms, json_t **ret,
 	struct job_details **ret_d, struct err_text *err)
 {
@@ -401,7 +403,8 @@ static bool is_job(json_t *doc, const char *name)
 	       strcmp(name, number + 1) == 0;
 }
 
-/* Keep the job that is asked for. Returns whether there is one. */
+/* Remove all jobs from the document except those with this name or number. Returns whether one is
+ * left. */
 static bool keep_job(json_t *root, const char *name)
 {
 	json_t *jobs = json_array(), *doc;
@@ -414,7 +417,8 @@ static bool keep_job(json_t *root, const char *name)
 	return json_array_size(jobs) > 0;
 }
 
-/* why: the scheduler's error. It is extended when the agent does not help. */
+/* Get the wait report from the agent of this host. why: the scheduler's error; if the agent cannot
+ * answer either, its reason is appended. */
 static int stuck_of_agent(
 	const struct addr *addr, const char *name, json_t **ret, struct err_text *why)
 {

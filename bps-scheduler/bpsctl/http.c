@@ -17,7 +17,7 @@
 #define ANSWER_MAX   ((size_t)64 << 20)
 #define ANSWER_START 65536
 
-/* An HTTP request on its connection. fd is -1 once its result is known. */
+/* An HTTP request and its connection. fd is -1 once the result is known. */
 struct http_exchange {
 	int fd;
 	bool is_asked;
@@ -62,7 +62,8 @@ static void ask(struct http_exchange *x)
 	char text[HTTP_PATH_BYTES + 256];
 	int error = 0;
 	socklen_t len = sizeof(error);
-	/* No Host: the daemon would compare it with its names (common/daemon/http_host.h). */
+	/* The request has no Host header, because the daemon would compare it with its own names
+	 * (common/daemon/http_host.h). */
 	int n = snprintf(text, sizeof(text), "GET %s HTTP/1.0\r\n\r\n", x->get->path);
 
 	getsockopt(x->fd, SOL_SOCKET, SO_ERROR, &error, &len);
@@ -70,7 +71,7 @@ static void ask(struct http_exchange *x)
 		unreachable(x, error);
 	else if (n < 0 || n >= (int)sizeof(text))
 		fail(x, -EINVAL, "cannot be queried: the request is too long");
-	/* The request fits in an empty socket buffer. */
+	/* A single send is enough, because the request fits in an empty socket buffer. */
 	else if (send(x->fd, text, (size_t)n, MSG_NOSIGNAL) != n)
 		unreachable(x, errno);
 	x->is_asked = true;
@@ -135,7 +136,8 @@ static void hear(struct http_exchange *x)
 		parse(x);
 }
 
-/* Poll once and process the ready connections. False: none is open, or the deadline has passed. */
+/* Poll once and process the ready connections. Returns false if no connection is open, or the
+ * deadline has passed. */
 static bool turn(struct http_exchange *x, struct pollfd *p, size_t n, uint64_t deadline_ms)
 {
 	uint64_t now = clock_now_ms();

@@ -1,6 +1,7 @@
 #ifndef BPS_SCHEDULER_BPSCTL_HTTP_H
 #define BPS_SCHEDULER_BPSCTL_HTTP_H
-/* GETs of JSON documents from a daemon, several at once, bounded in time and size. Blocking. */
+/* HTTP GETs of JSON documents from a daemon, several at once, limited in time and size. All
+ * functions block. */
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -22,12 +23,12 @@ struct http_get {
 	struct err_text err;
 };
 
-/* Fill in the answers of all n. Returns after timeout_ms at the latest. The resolver's own time-out
- * may exceed that. */
+/* Send all n requests and fill in their answers. Returns after timeout_ms at the latest, unless the
+ * resolver takes longer. */
 void http_get_all(const struct addr *addr, struct http_get *gets, size_t n, uint32_t timeout_ms);
 
-/* Check that a process accepts connections there. Returns 0, or as rc above: BPS_ENOSCHED,
- * BPS_ETIMEDOUT, with a sentence. */
+/* Check that a process accepts connections at the address. Returns 0, or BPS_ENOSCHED or
+ * BPS_ETIMEDOUT with a sentence. */
 int http_can_connect(const struct addr *addr, uint32_t timeout_ms, struct err_text *err);
 
 /* Escape a string for a query ("a b" -> "a%20b") into buf. False: it does not fit. */

@@ -1,7 +1,7 @@
 #ifndef BPS_SCHEDULER_BPSCTL_LIVE_SCREEN_H
 #define BPS_SCHEDULER_BPSCTL_LIVE_SCREEN_H
-/* Repeated output until SIGINT or SIGTERM. A terminal is redrawn in place, each frame with one
- * write. Any other output gets the screens one after another. */
+/* Repeated output until SIGINT or SIGTERM. On a terminal, each screen is drawn over the previous
+ * one with one write. Other output gets the screens one after another. */
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -12,11 +12,12 @@ struct live_screen {
 	bool has_begun;
 };
 
-/* Start: from now on the signals only end the waits. Errors: -errno. */
+/* Start. From now on SIGINT and SIGTERM do not end the process; they only end live_screen_wait.
+ * Errors: -errno. */
 int live_screen_begin(struct live_screen *w);
 /* Show one screen on stdout. */
 void live_screen_show(struct live_screen *w, const char *text);
-/* Wait. False: a signal has come, time to end. */
+/* Wait for ms. Returns false if the program must end, because a signal has come. */
 bool live_screen_wait(struct live_screen *w, uint32_t ms);
 void live_screen_end(struct live_screen *w);
 

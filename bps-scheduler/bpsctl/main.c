@@ -64,10 +64,10 @@ static const struct settings_spec spec = {.program = "bpsctl",
 
 struct bpsctl_command {
 	const char *words;    /* "status", "key derive" */
-	const char *argument; /* NULL: takes none; "[NAME]": optional, "" if left out */
-	const char *second;   /* the same for opts.more */
+	const char *argument; /* NULL: takes no argument; "[NAME]": optional, "" if left out */
+	const char *second;   /* second argument, in the same form; passed in opts.more */
 	const char *help;
-	int (*run)(const struct bpsctl_opts *o, const char *arg); /* or NULL: then view is shown */
+	int (*run)(const struct bpsctl_opts *o, const char *arg); /* NULL: show view instead */
 	const struct document_view *view;                         /* set if run is NULL */
 };
 
@@ -154,7 +154,7 @@ static int cmd_help(const struct bpsctl_opts *o, const char *arg)
 	return 0;
 }
 
-/* Return the number of args that make up the command's words. 0: another command. */
+/* Return how many of args are the words of this command; 0: args name another command. */
 static size_t matches(const struct bpsctl_command *c, char *const *args, size_t n)
 {
 	const char *space = strchr(c->words, ' ');
@@ -183,7 +183,8 @@ static void complain_of(const char *word)
 static int unknown(char *const *args, size_t n)
 {
 	size_t first = n ? strlen(args[0]) : 0;
-	bool is_half = false; /* "key" alone, or "key" and an unknown word after it */
+	/* only the first word is known: "key" alone, or "key" and an unknown word */
+	bool is_half = false;
 
 	for (size_t i = 0; first && i < N_COMMANDS; i++) {
 		const struct bpsctl_command *c = &commands[i];
@@ -261,7 +262,7 @@ static char *interval_flag(const char *s)
 
 	if (!n || (*unit && strcmp(unit, "s") != 0 && strcmp(unit, "ms") != 0 &&
 			  strcmp(unit, "min") != 0))
-		return NULL; /* a word of the command */
+		return NULL; /* not an interval, so it belongs to the command */
 	if ((*unit ? asprintf(&text, "--interval=%s", s)
 		   : asprintf(&text, "--interval=%.0fms", strtod(s, NULL) * 1e3)) < 0)
 		return NULL;
@@ -283,7 +284,7 @@ static char **expand(int argc, char **argv, char **mem)
 
 	for (int i = 0; args && i < argc; i++) {
 		args[i] = argv[i];
-		/* a number, not a flag; its sign does not matter */
+		/* an error number for explain, not a flag: skip its minus sign */
 		if (has_code && is_negative(argv[i]))
 			args[i]++;
 		has_code |= i && strcmp(argv[i], "explain") == 0;
@@ -316,7 +317,7 @@ static void expand_free(int argc, char **args, char **mem)
 	free(args);
 }
 
-/* Look for --json, for the error of flags that could not be parsed. */
+/* Return whether --json is given, for errors in flags that could not be parsed. */
 static bool is_json_asked(char *const *argv)
 {
 	for (; *argv; argv++)

@@ -12,8 +12,8 @@
 #define BOUND_S 2
 #define LATE    "no answer in time"
 
-/* With --json each result is one document: print an error as a document if nothing was printed
- * before. */
+/* With --json, a command prints one document. An error is printed as a document only if none was
+ * printed before. */
 static struct {
 	bool is_json, has_document;
 } answer;

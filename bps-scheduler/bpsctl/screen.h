@@ -1,19 +1,21 @@
 #ifndef BPS_SCHEDULER_BPSCTL_SCREEN_H
 #define BPS_SCHEDULER_BPSCTL_SCREEN_H
-/* The screens of bpsctl, from its documents (fetch.h): plain text below 100 columns, names, no
- * colour. A value that is missing or invalid in the document is shown as "-". "verbose" in the
- * document adds numbers to the names. Each function returns the exit code: 0 OK, 1 WARN, 2 ERR. */
+/* The screens of bpsctl: its documents (fetch.h) as plain text below 100 columns, with names
+ * instead of numbers, without colour. A value that is missing or invalid in the document is shown
+ * as "-". If the document has "verbose", numbers are shown too. Each function returns the exit
+ * code: 0 OK, 1 WARN, 2 ERR. */
 #include <stdio.h>
 
 #include <jansson.h>
 
-/* a call that has waited for longer than this is more than just in flight */
+/* a call that has waited for longer than this is reported; a shorter wait is normal */
 #define SCREEN_STUCK_S     0.5
 #define SCREEN_MISSING_MAX 16
 
-/* Show the whole cluster. For a server or agent, calls screen_daemon. */
+/* Show the whole cluster. If the document is that of a server or agent, show it with
+ * screen_daemon. */
 int screen_status(FILE *out, json_t *root);
-/* Show a server's or agent's own figures. 1: it does not reach the scheduler. */
+/* Show the figures of one server or agent. 1: it is not connected to the scheduler. */
 int screen_daemon(FILE *out, json_t *root);
 
 /* Show an agent's GPUs and their strategy. 1: the configured strategy is not possible. */
@@ -34,6 +36,6 @@ int screen_stuck(FILE *out, json_t *root);
 /* Show each event on one line. Returns 0. */
 int screen_events(FILE *out, json_t *root);
 
-/* Show the names of those that did not answer. */
+/* Show the names of the members and jobs that did not answer. */
 void screen_missing(FILE *out, json_t *root);
 #endif

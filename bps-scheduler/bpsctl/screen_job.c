@@ -7,7 +7,7 @@
 
 #include "bps-scheduler/bpsctl/table_cells.h"
 
-#define QUIET_LONG_S    5.0 /* for a worker that is behind */
+#define QUIET_LONG_S    5.0 /* a worker that is behind and quiet for this time is reported */
 #define WORKER_ROWS_MAX 32
 
 /* ---- one job ---- */
@@ -50,7 +50,8 @@ static void job_pace(FILE *out, json_t *pace)
 			cell_str(slowest, "host").s, cell_lag(slowest).s);
 }
 
-/* Show members that have left, want to join, or are not waited for. */
+/* Show the machines that have left, the workers that wait to join or at a barrier, and the backup
+ * machines. */
 static void job_changes(FILE *out, json_t *job)
 {
 	json_t *m;

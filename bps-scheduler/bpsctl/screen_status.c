@@ -238,7 +238,7 @@ static struct table_cell state_cell(json_t *m)
 	struct table_cell c;
 
 	snprintf(c.s, sizeof(c.s), "%.10s%s", cell_state(m).s,
-		is_well(m) ? "" : "*"); /* empty if the member is well */
+		is_well(m) ? "" : "*"); /* a star marks a member with a problem */
 	return c;
 }
 
@@ -281,7 +281,7 @@ static void server_rows(FILE *out, json_t *root, bool *has_gap)
 		fprintf(out, "(%zu more: bpsctl servers)\n", n - shown);
 }
 
-/* Show only the agents with a problem; the jobs show the others. */
+/* Show only the agents with a problem. The others are in the rows of their jobs. */
 static void agent_rows(FILE *out, json_t *root, bool *has_gap)
 {
 	size_t i, n = 0, shown = 0;

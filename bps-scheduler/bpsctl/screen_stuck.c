@@ -179,7 +179,7 @@ static bool show_job(FILE *out, json_t *doc)
 	return n_stuck || is_mute;
 }
 
-/* Show that an agent answered because the scheduler does not. */
+/* Show that the answer comes from an agent, because the scheduler does not answer. */
 static void agent_head(FILE *out, json_t *root)
 {
 	char text[600];

@@ -10,7 +10,7 @@
 
 /* ---- footers ---- */
 
-/* "s2, node7 and 3 more" */
+/* Write the names in missing as "s2, node7 and 3 more". */
 static void name_missing(json_t *missing, char *ret, size_t room)
 {
 	size_t n = json_array_size(missing), at = 0;
@@ -48,7 +48,7 @@ void screen_missing(FILE *out, json_t *root)
 
 /* ---- members ---- */
 
-/* The speed of the network card in Gbit/s, and its source. */
+/* Return the speed of the member's network card in Gbit/s, with its source. */
 static struct table_cell nic_cell(json_t *m)
 {
 	double gbps = (double)cell_num(m, "nic_mbps") / 1e3;
@@ -67,7 +67,7 @@ static bool is_drained(json_t *m)
 	return json_is_true(json_object_get(m, "is_drained"));
 }
 
-/* Bytes exchanged through memory are in no column; show them in a note. */
+/* Print a note about the bytes exchanged through shared memory, because no column contains them. */
 static void same_host_note(FILE *out, json_t *m)
 {
 	json_t *s = json_object_get(m, "same_host");

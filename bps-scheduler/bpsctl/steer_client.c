@@ -1,5 +1,6 @@
 /* Requests to the scheduler's control port (steer_client.h): keys, connection, request and answer.
- * It chooses no address and prints nothing. Any thread, blocking but bounded. */
+ * The caller chooses the address and prints the result. Any thread, blocking but limited in
+ * time. */
 #include "bps-scheduler/bpsctl/steer_client.h"
 
 #include <errno.h>
@@ -151,7 +152,7 @@ static int talk(struct steer_request *call, struct tls *tls)
 	return call->rc;
 }
 
-/* Pass the scheduler's answer to the caller's variables. */
+/* Store the scheduler's answer in the caller's variables. */
 static int hand_over(const struct ctl_steered *m, struct err_text *ret_text, json_t **ret_json,
 	struct err_text *err)
 {
@@ -186,7 +187,7 @@ static int put_args(struct steer_request *call, const struct steer_arg *args, si
 	return 0;
 }
 
-/* Send the request under one of the keys. NULL: without a key. */
+/* Send the request with one of the keys in auth. auth NULL: without a key. */
 static int ask(struct steer_request *call, const struct tls_conf *auth, unsigned which)
 {
 	const char *as = *call->conf->as ? call->conf->as : call->user;
@@ -203,7 +204,8 @@ static int ask(struct steer_request *call, const struct tls_conf *auth, unsigned
 	return rc;
 }
 
-/* If the scheduler has not read the current key yet, try the previous one. */
+/* Send the request with the current key. If that fails, try the previous key, because the scheduler
+ * may not have read the current one yet. */
 static int ask_in_turn(struct steer_request *call, const struct tls_conf *auth)
 {
 	int rc = BPS_ENOSCHED;

@@ -1,10 +1,10 @@
 #ifndef BPS_SCHEDULER_BPSCTL_STEER_CLIENT_H
 #define BPS_SCHEDULER_BPSCTL_STEER_CLIENT_H
-/* The client for bpsctl's commands that change something: sends one order to the scheduler's
- * control port. The other end is bps-scheduler/steer.h, which describes how to add a verb. The
- * client's identity is the master key (on the scheduler's host), a key of `bpsctl key derive
- * ctl:NAME`, or a certificate of CN ctl:NAME. Without a key it works on loopback only. Blocking;
- * any thread. */
+/* The client for bpsctl's commands that change something: sends one request (STEER) to the
+ * scheduler's control port. bps-scheduler/steer.h receives it, and describes how to add a verb. The
+ * client proves its identity with the master key (on the scheduler's host), with a key that `bpsctl
+ * key derive ctl:NAME` printed, or with a certificate of CN ctl:NAME. Without any of these it works
+ * on loopback only. Blocking; any thread. */
 #include <jansson.h>
 #include <stddef.h>
 
@@ -25,20 +25,21 @@ struct steer_conf {
 };
 
 struct steer_arg {
-	const char *name, *value; /* value "": same as absent */
+	const char *name, *value; /* value "": as if the argument were left out */
 };
 
-/* Load the keys of conf. Returns 1, or 0 if there are none. Errors: as keyring_load; -EINVAL
- * certificates are used instead. */
+/* Load the keys of conf. Returns 1, or 0 if there are none. Errors: as keyring_load; -EINVAL conf
+ * says that certificates are used instead. */
 int steer_keys(const struct steer_conf *conf, struct keyring *ret_ring, struct err_text *err);
-/* Return the file that `key rotate` and others write. The string is borrowed. */
+/* Return the path of the key file, which `key rotate` and other commands write. The string is
+ * borrowed. */
 const char *steer_key_path(const struct steer_conf *conf);
 
-/* Ask the scheduler for verb ("job kill") on target ("": nothing); answers within two seconds.
- * ret_text: what the scheduler did. ret_json: its document, a new reference, or NULL if there is
- * none; may be NULL itself. Errors: the scheduler's code, or BPS_ENOSCHED no scheduler answers,
- * BPS_ETIMEDOUT not in time, BPS_EPROTO an invalid answer, -errno of the key file; all with a
- * sentence. */
+/* Send the scheduler a request: verb, such as "job kill", on target ("": none), and wait for the
+ * answer, two seconds at most. ret_text: what the scheduler did. ret_json: its document, a new
+ * reference, or NULL if there is none; ret_json may be NULL. Errors: the scheduler's code, or
+ * BPS_ENOSCHED no scheduler answers, BPS_ETIMEDOUT not in time, BPS_EPROTO an invalid answer,
+ * -errno of the key file; all with a sentence. */
 int steer_call(const struct steer_conf *conf, const char *verb, const char *target,
 	const struct steer_arg *args, size_t n_args, struct err_text *ret_text, json_t **ret_json,
 	struct err_text *err);

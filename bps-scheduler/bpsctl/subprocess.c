@@ -1,5 +1,5 @@
-/* Runs programs and collects their output (subprocess.h), several at once. It does not interpret
- * the output. One thread, blocking but bounded. */
+/* Runs programs and collects their output (subprocess.h), several at once. The caller interprets
+ * the output. One thread, blocking but limited in time. */
 #include "bps-scheduler/bpsctl/subprocess.h"
 
 #include <errno.h>

@@ -1,6 +1,6 @@
 #ifndef BPS_SCHEDULER_BPSCTL_SUBPROCESS_H
 #define BPS_SCHEDULER_BPSCTL_SUBPROCESS_H
-/* Running programs and reading their output, several at once, bounded in time and size.
+/* Running programs and reading their output, several at once, limited in time and size.
  * Blocking. */
 #include <stddef.h>
 #include <stdint.h>
@@ -9,12 +9,14 @@
 
 struct subprocess {
 	const char *argv[8]; /* argv[0]: a path; NULL after the last argument */
-	/* The result. status: of waitpid(2), or -errno: it could not be run, -ETIMEDOUT: it was
-	 * killed. text: its stdout and stderr, cut to the room. */
+	/* The result. status: that of waitpid(2); -ETIMEDOUT if the program was killed because the
+	 * time was over; another -errno if it could not be started. text: its stdout and stderr, as
+	 * much as fits. */
 	int status;
 	char text[SUBPROCESS_TEXT_BYTES];
 };
 
-/* Run all n. Returns when they have ended, or after timeout_ms. */
+/* Run all n programs at once. Returns when they have ended, at the latest after timeout_ms; then
+ * programs that still run are killed. */
 void subprocess_run_all(struct subprocess *children, size_t n, uint32_t timeout_ms);
 #endif

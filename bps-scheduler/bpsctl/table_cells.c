@@ -9,8 +9,9 @@
 
 #include "common/base/log.h"
 
-#define PROBLEMS_OF_A_CODE 3    /* problems shown per code; the others are counted */
-#define SEC_MAX            1e11 /* large enough for a point in time: a year of four digits */
+#define PROBLEMS_OF_A_CODE 3 /* problems shown per code; the others are counted */
+/* limit of seconds; large enough for a point in time until the year 5138 */
+#define SEC_MAX 1e11
 
 /* ---- reading ---- */
 
@@ -120,7 +121,7 @@ struct table_cell cell_rate(double v)
 	return c;
 }
 
-/* Milliseconds in at most 6 columns. */
+/* Format seconds as milliseconds, in at most 6 columns. */
 static struct table_cell cell_ms(double s)
 {
 	struct table_cell c;
@@ -151,7 +152,8 @@ struct table_cell cell_lag(json_t *slowest)
 	return c;
 }
 
-/* From this machine's own table of users: a directory service might exceed our time limit. */
+/* The name is read from /etc/passwd, because a directory service might exceed bpsctl's time
+ * limit. */
 struct table_cell cell_user(uint64_t uid)
 {
 	FILE *f = fopen("/etc/passwd", "re");
@@ -222,7 +224,7 @@ static void problem(FILE *out, json_t *p)
 	cell_wrapped_key(out, "    see:     ", p, "see");
 }
 
-/* Count the problems before the i-th that have its code. */
+/* Count the problems before the i-th that have the same code. */
 static size_t same_before(json_t *list, size_t i)
 {
 	const char *code = cell_code(json_array_get(list, i));

@@ -21,7 +21,7 @@ struct table_cell cell_str(json_t *o, const char *key);
 uint64_t cell_num(json_t *o, const char *key);
 /* Return a number of seconds from the document, at least 0. */
 double cell_sec(json_t *o, const char *key);
-/* Return the number in digits, for a column that cuts it. */
+/* Return a number of the document in digits, as text that a column may cut. */
 struct table_cell cell_digits(json_t *o, const char *key);
 bool cell_is(json_t *o, const char *key, const char *value);
 struct table_cell cell_span(double s);
@@ -30,24 +30,26 @@ struct table_cell cell_size(uint64_t bytes);
 struct table_cell cell_count(uint64_t n);
 /* Format a number per second, in at most 7 columns. */
 struct table_cell cell_rate(double v);
-/* Format the waits of a job's pace as "12/55", milliseconds, in at most 15 columns. */
+/* Format the waiting times of a job's pace, median and 99th percentile in ms, as "12/55", in at
+ * most 15 columns. */
 struct table_cell cell_wait(json_t *pace);
-/* Format the lag of a pace's slowest agent as "+41 ms", in at most 9 columns. */
+/* Format the delay of a job's slowest agent as "+41 ms", in at most 9 columns. */
 struct table_cell cell_lag(json_t *slowest);
 /* Return the state of a member. A member that is up may also be "drained", "draining" (partitions
  * are still there) or "leaving". */
 struct table_cell cell_state(json_t *m);
-/* Return the time since the member's last message, or the time in its state. */
+/* Return the time since the last message of a member that is up, otherwise the time since it went
+ * down. */
 struct table_cell cell_last_heard(json_t *m);
 /* Return the name of a user of this machine, or the number if it has none. */
 struct table_cell cell_user(uint64_t uid);
 
-/* Print s after head, with wrapped lines indented below s. wrapped_key: prints a string of o, if it
- * exists. */
+/* Print s after head. Wrapped lines are indented below s. cell_wrapped_key prints the string with
+ * that key in o, if it exists. */
 void cell_wrapped(FILE *out, const char *head, const char *s);
 void cell_wrapped_key(FILE *out, const char *head, json_t *o, const char *key);
-/* Print the list "problems" of a document, each with its lines. If a code has many problems, print
- * only the first ones. */
+/* Print the problems of a document, each with its lines. If a code has many problems, print only
+ * the first ones. */
 void cell_problems(FILE *out, json_t *root);
 /* Count the problems that are not muted; cell_count_code counts those of a code, muted or not. */
 size_t cell_count_problems(json_t *root);
