@@ -1,7 +1,7 @@
 #ifndef BPS_TESTS_AGT_WORLD_H
 #define BPS_TESTS_AGT_WORLD_H
-/* A test world for one agent's core (bps-agent/core/core.h) with a job. Trainers submit, the
- * scheduler places, and up to three servers send what the test makes them send over
+/* A test world for one agent's core (bps-agent/core/core.h) with a job. The test submits as the
+ * trainers, sends plans as the scheduler, and sends the messages of up to three servers over
  * tests/unit/fake_xport.h. After each step the core's invariants are checked. One thread, and the
  * test sets the time. */
 #include <errno.h>
@@ -38,7 +38,7 @@ struct agt_test_arena {
 	unsigned char in[WORKERS_MAX][PARTS_MAX * BYTES_MAX];
 	unsigned char staging[PARTS_MAX * BYTES_MAX];
 	unsigned char out[2][PARTS_MAX * BYTES_MAX];
-	unsigned char sum[PARTS_MAX * BYTES_MAX]; /* memory of the server, its segment 1 */
+	unsigned char sum[PARTS_MAX * BYTES_MAX]; /* the server's memory: its segment 1 */
 };
 
 struct agt_world {
@@ -47,7 +47,7 @@ struct agt_world {
 	struct agt_job *job;
 	struct agt_tensor *t[TENSORS_MAX];
 	struct agt_test_arena *a;
-	struct fake_conn *conn[3]; /* newest connection to server 0, 1, 2 */
+	struct fake_conn *conn[3]; /* newest connection to servers 0, 1 and 2 */
 	unsigned n_tensors, n_workers, n_members, n_connects, n_done, n_fails, n_releases;
 	uint32_t n_elems, n_parts, done_workers, flags;
 	uint8_t dtype;
@@ -55,7 +55,7 @@ struct agt_world {
 	int connect_rc, done_status, fail_code;
 	char fail_text[512];
 	bool submits_again;
-	/* For device tensors: what the core requested, and which sums it released. */
+	/* For tensors on devices: rounds that the core requested, and sums that it handed back. */
 	bool is_device;
 	uint32_t n_in;
 	uint64_t staged_round;
@@ -230,13 +230,14 @@ static inline void add_tensor(struct agt_world *w)
 struct agt_shape {
 	uint32_t n_elems, n_parts, flags;
 	unsigned n_workers, n_members, n_tensors;
-	uint8_t dtype; /* enum dtype + 1, 0: f32 */
+	uint8_t dtype; /* 0: f32; else enum dtype + 1 */
 	size_t window, job_inflight;
 	bool is_unplanned;
-	uint32_t n_in; /* not 0: the tensors lie on devices */
+	/* number of inputs of tensors on devices; 0: the tensors are in host memory */
+	uint32_t n_in;
 };
 
-/* A core, the first or a successor, with its job. */
+/* Make a core with its job: the first one, or the next one after a restart. */
 static inline void core_make(struct agt_world *w)
 {
 	struct agt_env env = {.ctx = w,
@@ -266,7 +267,7 @@ static inline void core_make(struct agt_world *w)
 	assert_int_equal(agt_job_new(w->core, &job, w->n_members > 1 ? MEMBER : 0, &w->job), 0);
 }
 
-/* End the process and start a successor with its memory. */
+/* End the agent's process and start the next one, which has the same memory. */
 static inline void restart(struct agt_world *w)
 {
 	fake_fini(&w->x);
@@ -274,7 +275,7 @@ static inline void restart(struct agt_world *w)
 	core_make(w);
 	w->n_tensors = 0;
 	add_tensor(w);
-	tell_plan(w, 0); /* as kept by the agent's shell */
+	tell_plan(w, 0); /* the agent's shell has kept the plan */
 }
 
 static inline struct agt_world *world_new(struct agt_shape s)
@@ -404,7 +405,7 @@ static inline uint32_t bytes_of(const struct agt_world *w)
 	return (uint32_t)(w->n_elems * dtype_bytes(w->dtype));
 }
 
-/* The result of round r as the server sends it: its bytes depend on the round. */
+/* Return the result of round r as the server sends it. Its bytes depend on the round. */
 static inline struct wire_msg result_msg(struct agt_world *w, uint64_t r, uint32_t part)
 {
 	struct wire_msg m = key_msg(w, WIRE_RESULT, r);
@@ -485,9 +486,9 @@ static inline void cut(struct agt_world *w, unsigned s)
 	tick(w, 0);
 }
 
-/* ---- repetition ---- */
+/* ---- states of a partition ---- */
 
-/* Two partitions, with partition 0 in the given state. */
+/* Make a world of two partitions, with partition 0 in the given state. */
 enum agt_scene {
 	SCENE_READY,
 	SCENE_SENT,
@@ -508,7 +509,7 @@ static inline struct agt_world *make_scene(enum agt_scene scene)
 	submit_all(w, 1);
 	if (scene == SCENE_WAITING)
 		say_key(w, 0, WIRE_AGAIN, 1);
-	if (scene == SCENE_OFFERED) /* the other partition is read first */
+	if (scene == SCENE_OFFERED) /* the other partition is read first, so this result waits */
 		say(w, 0, &m);
 	if (scene >= SCENE_OFFERED)
 		say_result(w, 0, 1);

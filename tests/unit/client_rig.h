@@ -1,7 +1,7 @@
 #ifndef BPS_TESTS_CLIENT_RIG_H
 #define BPS_TESTS_CLIENT_RIG_H
-/* Helpers of the unit tests of the client library: the first calls against tests/unit/fake_agent.h,
- * and an environment without variables of a launcher. */
+/* Helpers for unit tests of the client library: they open jobs at tests/unit/fake_agent.h, and
+ * remove a launcher's variables from the environment. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -28,7 +28,7 @@ static inline struct bps_options options_of(struct fake_agent *f, int rank, int 
 	return o;
 }
 
-/* Open a job of one worker through the agent. */
+/* Open a job of one worker at the agent. */
 static inline struct bps *open_one(struct fake_agent *f)
 {
 	struct bps_options o = options_of(f, 0, 1);
@@ -78,6 +78,6 @@ static inline int clean_env(void **state)
 	return 0;
 }
 
-/* Test with a clean environment. */
+/* A test that starts with a clean environment. */
 #define T(name) cmocka_unit_test_setup(name, clean_env)
 #endif

@@ -1,4 +1,4 @@
-/* The fake agent of fake_agent.h: its thread, the messages of the socket, the rings of its
+/* The fake agent of fake_agent.h: its thread, the messages on its socket, the rings of its
  * trainers, and the faults that a test orders. */
 #include "tests/unit/fake_agent.h"
 
@@ -186,7 +186,7 @@ static void fake_traffic(struct fake_agent *f, struct fake_trainer *t, struct lo
 		.traffic = {.instance = 7, .sent_bytes = 1, .received_bytes = 2}};
 
 	if (f->is_old)
-		fake_close(t); /* a real agent drops unknown messages in the same way */
+		fake_close(t); /* a real agent also drops a trainer for an unknown message */
 	else
 		fake_say(f, t, &m, NULL, 0);
 }
@@ -221,7 +221,7 @@ static void fake_read(struct fake_agent *f, struct fake_trainer *t)
 	}
 	if (m.type == LOCAL_HELLO && f->n_deaths > 0) {
 		f->n_deaths--;
-		f->n_trainers--; /* a rejected newcomer is the last in the list */
+		f->n_trainers--; /* a newcomer that is rejected is the last in the list */
 		fake_close(t);
 	} else if (m.type == LOCAL_HELLO)
 		fake_welcome(f, t, &m);
@@ -283,7 +283,7 @@ static void fake_put_integer(uint8_t dtype, char *out, uint64_t e, int64_t v)
 static void fake_sum_integers(struct fake_agent *f, struct fake_tensor *ft, uint32_t idx, char *out)
 {
 	for (uint64_t e = 0; e < ft->n_elems; e++) {
-		uint64_t sum = 0; /* wraps, as in the servers */
+		uint64_t sum = 0; /* wraps around, as in the servers */
 		int64_t value, n = (int64_t)f->size;
 
 		for (uint32_t i = 0; i < f->size; i++)

@@ -1,8 +1,9 @@
 #ifndef BPS_TESTS_FAKE_AGENT_H
 #define BPS_TESTS_FAKE_AGENT_H
-/* An agent for unit tests of the client library. A thread serves the protocol of
- * common/local/local.h at a socket of its own. It sums f32, f64 and integers for the trainers of
- * one job, and misbehaves on order. Fields that a test may read while it runs are atomic. */
+/* A fake agent for unit tests of the client library. A thread serves the protocol of
+ * common/local/local.h at a socket. It sums f32, f64 and integers for the trainers of one job,
+ * and misbehaves when the test orders it. Fields that a test may read while the agent runs are
+ * atomic. */
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -50,24 +51,26 @@ struct fake_trainer {
 };
 
 struct fake_agent {
-	/* Behaviour, set before fake_agent_start. */
+	/* Behaviour of the agent. Set these fields before fake_agent_start. */
 	uint32_t refuse_code; /* code in WELCOME */
 	bool holds_job;       /* never reports that the job is complete */
-	bool is_mute;         /* completes nothing until FAKE_SPEAK */
-	bool keeps_quiet;     /* does not answer WHY */
-	bool spoils_control;  /* writes a wrong magic number */
-	bool is_unsealed;     /* the control page can shrink */
-	bool misplaces_slots; /* slots lie outside of the arena */
+	bool is_mute;         /* completes no round until FAKE_SPEAK */
+	bool keeps_quiet;     /* does not answer the question WHY */
+	bool spoils_control;  /* writes a wrong magic number into the control page */
+	bool is_unsealed;     /* makes a control page that is not sealed against shrinking */
+	bool misplaces_slots; /* names slots outside of the arena */
 	bool refuses_finish;
-	bool is_old; /* an agent that does not support LOCAL_ASK_TRAFFIC */
-	/* sends everything twice, like the successor of an agent that died */
+	bool is_old; /* behaves like an agent that does not support LOCAL_ASK_TRAFFIC */
+	/* sends everything twice, like the next process of an agent that died */
 	bool repeats;
-	unsigned n_deaths;             /* connections that end at HELLO */
-	const char *refused_name;      /* slot code EQUOTA */
-	const char *mismatch_name;     /* its first round ends in EMISMATCH */
-	const char *_Atomic mute_name; /* completes no round of it */
+	unsigned n_deaths;        /* number of connections that the agent ends at HELLO */
+	const char *refused_name; /* refuses the tensor of this name with EQUOTA */
+	/* ends the first round of the tensor of this name with EMISMATCH */
+	const char *mismatch_name;
+	const char *_Atomic mute_name; /* completes no round of the tensor of this name */
 	const char *why;
-	struct ctl_cause cause; /* of a failed round, in the answer to WHY */
+	/* cause of a failed round, which the agent states in its answer to WHY */
+	struct ctl_cause cause;
 
 	char dir[64], path[96];
 	int listener, cmd_fd, ack_fd;
@@ -83,10 +86,10 @@ struct fake_agent {
 };
 
 struct fake_agent *fake_agent_new(void);
-/* Start the agent. It listens at f->path when this returns. */
+/* Start the agent. When the call returns, the agent listens at f->path. */
 void fake_agent_start(struct fake_agent *f);
-/* Order cmd and wait until the agent has done it. */
+/* Order cmd. Returns when the agent has done it. */
 void fake_agent_order(struct fake_agent *f, enum fake_cmd cmd);
-/* Stop the agent. Call only after fake_agent_start. */
+/* Stop and free the agent. Call it only after fake_agent_start. */
 void fake_agent_free(struct fake_agent *f);
 #endif

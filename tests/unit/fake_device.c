@@ -1,5 +1,5 @@
-/* The back-end "fake" of fake_device.h: queues that run one piece of work at a time when the test
- * lets them, in host memory, with faults on request. Single-threaded. */
+/* The back-end "fake" of fake_device.h. Its queues are in host memory and run one piece of work at
+ * a time when the test lets them. Faults can be injected. One thread. */
 #include "tests/unit/fake_device.h"
 
 #include <stdlib.h>
@@ -395,7 +395,8 @@ static int fake_group(struct device_clique *c)
 	return 0;
 }
 
-/* Collectives that wait end. Other queued work also ends when the test lets it run. */
+/* Abort a clique: collectives that wait end at once. Other queued work ends later, when the test
+ * lets it run. */
 static void fake_clique_abort(struct device_clique *c)
 {
 	struct fake_device *f = of(c->dev);
@@ -429,7 +430,7 @@ static void note(struct fake_device *f, char letter)
 		f->history[f->n_history++] = letter;
 }
 
-/* Return whether the queues of all other members have reached this collective. */
+/* Return whether the queues of all other members have reached the same collective. */
 static bool have_all_come(const struct fake_device *f, const struct host_coll *coll)
 {
 	const struct fake_queue *q;

@@ -1,7 +1,7 @@
 #ifndef BPS_TESTS_FAKE_SCHED_H
 #define BPS_TESTS_FAKE_SCHED_H
-/* Callbacks of a struct sched_env for tests that do not check them. They do nothing, always succeed
- * and are the same in every run. Any thread. */
+/* Callbacks of a struct sched_env for tests that do not check them. They have no effect and always
+ * succeed. Any thread may call them. */
 #include "bps-scheduler/core/core.h"
 
 void fake_sched_send(void *ctx, uint32_t conn, const struct ctl_msg *msg);

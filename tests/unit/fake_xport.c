@@ -1,5 +1,5 @@
 /* The synchronous transport of fake_xport.h: queues of encoded messages, reads that the test ends,
- * and checks of the contract in common/transport/xport.h. One thread. */
+ * and checks that the core keeps to the contract in common/transport/xport.h. One thread. */
 #include "tests/unit/fake_xport.h"
 
 #include <errno.h>
@@ -12,7 +12,7 @@
 struct fake_sent {
 	TAILQ_ENTRY(fake_sent) link;
 	struct wire_msg m;
-	/* no larger than needed: a benchmark of the core includes this allocation */
+	/* only the bytes needed, because a benchmark of the core measures this allocation, too */
 	uint64_t bytes[];
 };
 
@@ -21,7 +21,7 @@ struct fake_read {
 	struct xport_read *rd;
 };
 
-/* End the test program with the place of a broken test or a broken transport contract. */
+/* End the program with a message when a test or the transport's contract is broken. */
 static void must(bool is_true, const char *what)
 {
 	if (is_true)
@@ -316,7 +316,7 @@ void fake_end_read(struct fake_conn *c, unsigned i, int status)
 	if (status == 0)
 		memcpy(rd->dst, c->peer[rd->segment].mem + rd->offset, rd->len);
 	else
-		memset(rd->dst, 0xa5, rd->len); /* a failed read leaves garbage */
+		memset(rd->dst, 0xa5, rd->len); /* a failed read leaves garbage in its buffer */
 	c->base.x->ev->read_done(c->base.x->ctx, rd, status);
 }
 

@@ -1,14 +1,15 @@
 #ifndef BPS_TESTS_FAKE_XPORT_H
 #define BPS_TESTS_FAKE_XPORT_H
 /* A transport for unit tests of the cores (common/transport/xport.h). It is synchronous, and
- * nothing happens by itself. It keeps what the core sends until the test takes it; reads wait until
- * the test ends them. Messages pass through wire_encode and wire_decode in both directions, so that
- * a field without an encoding is missing here, too.
+ * nothing happens by itself. Messages that the core sends are kept until the test takes them. Reads
+ * wait until the test ends them. In both directions messages are encoded and decoded by wire_encode
+ * and wire_decode. A field that has no encoding is therefore lost here as well.
  *
  *   core --send--> conn's queue --fake_take--> test --fake_deliver--> core
  *   core --read--> conn's list --fake_end_read--> read_done
  *
- * For a peer on the same host, set conn's base.is_same_host. Then its segments can be borrowed.
+ * For a peer on the same host, set conn's base.is_same_host. Its segments can then be borrowed
+ * (loans).
  *
  * A closed connection stays in memory until fake_fini, so that a test can see that it is closed.
  * One thread. */
@@ -31,15 +32,16 @@ struct fake_conn {
 	TAILQ_ENTRY(fake_conn) link;
 	TAILQ_HEAD(, fake_sent) sent;
 	TAILQ_HEAD(, fake_read) reads;
-	struct fake_segment peer[FAKE_SEGMENTS]; /* memory of the peer that reads may name */
+	/* the peer's memory, from which the core can read */
+	struct fake_segment peer[FAKE_SEGMENTS];
 	size_t n_sent, n_reads;
-	unsigned *n_loans; /* counter of the whole transport */
-	size_t credit;     /* further sends before -EAGAIN */
-	size_t room;       /* further patient offers before -EAGAIN */
-	size_t read_limit; /* further reads before -EAGAIN */
-	uint64_t heard_ns; /* reported by the transport */
+	unsigned *n_loans; /* points to the transport's counter of loans */
+	size_t credit;     /* number of sends that succeed before -EAGAIN */
+	size_t room;       /* number of patient offers that succeed before -EAGAIN */
+	size_t read_limit; /* number of reads that succeed before -EAGAIN */
+	uint64_t heard_ns; /* when the transport claims to have received last */
 	bool is_up, is_closed, was_refused;
-	char why[128]; /* reason of the close */
+	char why[128]; /* the reason for the close */
 };
 
 struct fake_xport {
@@ -47,36 +49,37 @@ struct fake_xport {
 	TAILQ_HEAD(, fake_conn) conns;
 	struct fake_segment own[FAKE_SEGMENTS];
 	uint16_t n_own;
-	unsigned n_loans;        /* loans that have not ended */
-	struct fake_sent *taken; /* the message that fake_take returned */
+	unsigned n_loans;        /* number of loans that have not ended */
+	struct fake_sent *taken; /* the message that fake_take returned last */
 };
 
 void fake_init(struct fake_xport *x, const struct xport_events *ev, void *ctx);
 /* Close open connections and free everything. */
 void fake_fini(struct fake_xport *x);
 
-/* Connect a peer; calls up. */
+/* Accept a connection from a peer. Calls the core's up. */
 struct fake_conn *fake_accept(struct fake_xport *x, uint32_t peer_id, uint64_t instance);
-/* Start a connection as the shell does. It waits for fake_up. */
+/* Start a connection to a peer, as the shell does. It is up only after fake_up. */
 struct fake_conn *fake_connect(struct fake_xport *x, uint32_t peer_id, void *user);
 void fake_up(struct fake_conn *c);
-/* Lose the connection: its reads end with -ECANCELED, then down is called. */
+/* Lose the connection: its reads end with -ECANCELED, and then down is called. */
 void fake_down(struct fake_conn *c, const char *why);
 
-/* Deliver a message from the peer. */
+/* Deliver a message from the peer to the core. */
 void fake_deliver(struct fake_conn *c, const struct wire_msg *m);
 /* Return the oldest message to the peer, valid until the next fake_take. NULL: none. */
 const struct wire_msg *fake_take(struct fake_conn *c);
-/* Allow n more sends. Calls writable if one was refused. */
+/* Allow n more sends. If a send was refused, writable is called. */
 void fake_grant(struct fake_conn *c, size_t n);
 /* Allow n more patient offers. */
 void fake_make_room(struct fake_conn *c, size_t n);
 
-/* Return the i-th oldest running read. NULL: none. */
+/* Return the i-th oldest read that has not ended, or NULL. */
 const struct xport_read *fake_read_at(const struct fake_conn *c, unsigned i);
-/* End the i-th read. With status 0 its bytes are copied from the peer's memory. */
+/* End the i-th read. If status is 0, its bytes are first copied from the peer's memory. */
 void fake_end_read(struct fake_conn *c, unsigned i, int status);
 
-/* Return the bytes at an offset of one of the core's own segments. NULL: outside of it. */
+/* Return the bytes at an offset of one of the core's own segments, or NULL if they are outside of
+ * it. */
 const void *fake_own(const struct fake_xport *x, uint16_t segment, uint64_t offset, size_t bytes);
 #endif

@@ -1,7 +1,7 @@
 #ifndef BPS_TESTS_HALF_H
 #define BPS_TESTS_HALF_H
-/* IEEE binary16 in plain double arithmetic, as a reference for tests: not every compiler has the
- * type. Finite numbers within its range only. */
+/* IEEE binary16 in double arithmetic, as a reference for tests, because some compilers lack the
+ * type. Only for finite numbers within its range. */
 #include <math.h>
 #include <stdint.h>
 
@@ -21,10 +21,10 @@ static inline uint16_t half_round(double v)
 	double units;
 
 	v = fabs(v);
-	frexp(v, &exponent); /* v < 2^exponent */
+	frexp(v, &exponent); /* v is less than 2^exponent */
 	if (v == 0 || exponent < -13)
 		exponent = -13;
-	units = rint(ldexp(v, 11 - exponent)); /* 1024 to 2048, or less for subnormals */
+	units = rint(ldexp(v, 11 - exponent)); /* 1024 to 2048, or less for a subnormal number */
 	return (uint16_t)(sign + (((exponent + 13) << 10) + (int)units));
 }
 #endif

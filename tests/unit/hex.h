@@ -1,6 +1,6 @@
 #ifndef BPS_TESTS_UNIT_HEX_H
 #define BPS_TESTS_UNIT_HEX_H
-/* Golden bytes in tests: pairs of lower-case hexadecimal digits, with spaces anywhere between
+/* Golden bytes in tests are written as pairs of lower-case hexadecimal digits. Spaces may separate
  * pairs. */
 #include <stddef.h>
 #include <stdint.h>
@@ -10,7 +10,8 @@ static inline unsigned hex_nibble(char c)
 	return (unsigned)(c <= '9' ? c - '0' : c - 'a' + 10);
 }
 
-/* Return the number of bytes. More than room end the test. Include after cmocka.h. */
+/* Parse a text. Return the number of bytes; fails the test when there are more than room. Include
+ * this file after cmocka.h. */
 static inline size_t hex_parse(const char *hex, uint8_t *ret, size_t room)
 {
 	size_t n = 0;

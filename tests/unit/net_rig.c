@@ -1,4 +1,4 @@
-/* The two ends of net_rig.h: nodes with their counters, the loop that turns them, raw sockets, and
+/* The functions of net_rig.h: nodes with their counters, the loop that runs them, raw sockets, and
  * memory for reads. */
 #include "tests/unit/net_rig.h"
 
@@ -128,7 +128,7 @@ static int node_sleep_ms(struct net_node *n, uint64_t now_ns, uint64_t until_ns)
 	return at <= now_ns ? 0 : (int)((at - now_ns) / MS + 1);
 }
 
-/* Run each node once. Sleep when nothing is ready and all nodes may. */
+/* Run each node once. Sleep when no node is ready and all of them may sleep. */
 void turn(struct net_node **n, unsigned n_nodes, uint64_t until_ns)
 {
 	struct pollfd p[4];
@@ -342,7 +342,7 @@ struct xport_read read_of(const struct net_node *n, const struct mem *to, const 
 		.own_segment = to->seg,
 		.segment = from->seg,
 		.offset = offset,
-		.is_past_caches = len > 4096, /* covers both methods of copying */
+		.is_past_caches = len > 4096, /* so both methods of copying are tested */
 		.len = len};
 }
 

@@ -1,10 +1,10 @@
 #ifndef BPS_TESTS_NET_RIG_H
 #define BPS_TESTS_NET_RIG_H
 /* Two ends of a network transport (common/transport/net.h) in one process, on the loopback and any
- * port. BPS_TEST_PROVIDER and BPS_TEST_ADDRESS choose others (tests/qemu). A server and a client
- * count the callbacks that they receive. A test drives both from one thread and sleeps whenever
- * both may; some tests use threads or forked peers. A forked peer is started before this process
- * opens its side. */
+ * free port. BPS_TEST_PROVIDER and BPS_TEST_ADDRESS choose another provider or address
+ * (tests/qemu). A server and a client count their callbacks. A test runs both in one thread, and
+ * sleeps whenever both may. Some tests use more threads, or forked peers. A forked peer is started
+ * before this process opens its end. */
 #include <pthread.h>
 #include <stdarg.h>
 #include <stdatomic.h>
@@ -25,15 +25,15 @@
 #define CLIENT_ID       3
 #define CLIENT_INSTANCE 0xc1c1c101u
 #define MS              UINT64_C(1000000)
-#define DEADLINE_MS     (rig_is_tcp() ? 5000 : 60000) /* slow on an emulated machine */
+#define DEADLINE_MS     (rig_is_tcp() ? 5000 : 60000) /* an emulated machine is slow */
 #define READ_MAX        (8u << 20)
 
 extern const uint8_t the_key[32];
-extern const char *rig_provider; /* provider of the group of tests that runs */
-extern int rig_watched_fd;       /* a socket of the test that wakes turn, -1: none */
+extern const char *rig_provider; /* the provider of the group of tests that runs now */
+extern int rig_watched_fd;       /* a descriptor of the test that also wakes turn; -1: none */
 
-/* Return whether the rig runs TCP. Some tests are about TCP itself, or cannot be run with
- * others. */
+/* Return whether the rig runs over TCP. Some tests concern TCP itself, or cannot run with another
+ * provider. */
 bool rig_is_tcp(void);
 /* Use this provider unless the environment names one. */
 void rig_use(const char *provider);
@@ -42,49 +42,49 @@ const char *rig_address(void);
 struct net_node {
 	struct net *f;
 	struct xport *x;
-	struct xconn *conn; /* the last connection that came up or was started */
+	struct xconn *conn; /* the connection that came up or was started last */
 	unsigned n_up, n_down, n_messages, n_writable, n_read_done, n_read_failed;
 	uint32_t peer_id;
 	uint64_t peer_instance;
 	char why[200];
 	uint64_t down_ns;
-	_Atomic bool is_known; /* result of its key function */
+	_Atomic bool is_known; /* whether the node's key function knows the peer */
 	void (*on_message)(struct net_node *n, struct xconn *c, const struct wire_msg *m);
 	void (*on_writable)(struct net_node *n, struct xconn *c);
 	void (*on_read_done)(struct net_node *n, struct xport_read *r, int status);
 	uint64_t next_round;
 	bool is_wrong;
-	unsigned downs_at_read; /* value of n_down at the last read_done */
+	unsigned downs_at_read; /* the value of n_down at the last read_done */
 	int read_status;        /* status in the last read_done */
 	atomic_bool stop;
 };
 
 struct net_rig {
 	struct net_node server, client;
-	struct net_node *third; /* optional */
+	struct net_node *third; /* a third node, or NULL */
 };
 
 extern const struct xport_events rig_events;
 
 int rig_key_of(void *ctx, uint32_t peer_id, uint64_t peer_instance, void *ret_key);
 struct net_config config_of(bool is_server);
-/* Start n with the given net, or with none. */
+/* Start n with its given net, or without one. */
 void net_node_begin(struct net_node *n);
 void net_node_attach(struct net_node *n);
 void net_node_open(struct net_node *n, const struct net_config *cfg);
 void net_node_close(struct net_node *n);
 void net_rig_open(struct net_rig *r);
-/* Open both ends with this interval of pings. */
+/* Open both ends. Pings are sent after ping_ms of silence, and a peer is dead after dead_ms. */
 void rig_open_pinging(struct net_rig *r, uint32_t ping_ms, uint32_t dead_ms);
-/* Open both ends with the smallest allowed number of credits. */
+/* Open both ends with the least number of credits that is allowed. */
 void rig_open_least_credit(struct net_rig *r);
 void net_rig_close(struct net_rig *r);
 int dial(struct net_node *n, uint16_t port, const uint8_t *key);
 void rig_connect(struct net_rig *r);
 
-/* Run each node once. When nothing is ready and all may, sleep until until_ns at most. */
+/* Run each node once. When no node is ready and all may sleep, sleep until until_ns at most. */
 void turn(struct net_node **n, unsigned n_nodes, uint64_t until_ns);
-/* Run both ends until cond is true. False after ms. */
+/* Run both ends until cond is true. False when it is not true after ms. */
 #define RUN_MS(r, cond, ms)                                                                        \
 	({                                                                                         \
 		struct net_node *all_[] = {&(r)->server, &(r)->client, (r)->third};                \
@@ -102,7 +102,7 @@ void turn(struct net_node **n, unsigned n_nodes, uint64_t until_ns);
 			turn(one_, 1, until_);                                                     \
 		(cond);                                                                            \
 	})
-/* Thread that runs one node until its stop. */
+/* The function of a thread that runs one node until its stop is set. */
 void *serve(void *node);
 
 uint64_t protocol_errors(const struct net_node *n);
@@ -113,12 +113,12 @@ int send_round(struct xconn *c, uint64_t round);
 void fill(uint8_t *p, size_t n, uint32_t seed);
 struct ticket a_ticket(uint64_t count);
 unsigned count_fds(void);
-/* Return a socket that is connected to port and has sent data. */
+/* Return a socket that is connected to the port and has sent data, without any handshake. */
 int stranger(uint16_t port, const void *data, size_t n_bytes);
 
 /* An on_message that returns each message to its sender. */
 void echo(struct net_node *n, struct xconn *c, const struct wire_msg *m);
-/* An on_message that checks the CRC. The messages' rounds count from 1. */
+/* An on_message that checks the CRC. The rounds of the messages count from 1. */
 void check_crc(struct net_node *n, struct xconn *c, const struct wire_msg *m);
 
 struct mem {
@@ -126,13 +126,13 @@ struct mem {
 	size_t bytes;
 	uint16_t seg;
 };
-/* Make memory that n offers; seed 0: zeros. */
+/* Make memory that n offers. It is filled from the seed; seed 0: zeros. */
 struct mem mem_new(struct net_node *n, size_t bytes, uint32_t seed);
 void mem_free(struct mem *m);
-/* Describe a read of the same range of `from` into `to`. */
+/* Describe a read from `from` into the same range of `to`. */
 struct xport_read read_of(const struct net_node *n, const struct mem *to, const struct mem *from,
 	uint64_t offset, uint32_t len);
-/* Start a read as soon as the transport knows the peer's segment. */
+/* Start a read once the transport knows the peer's segment. */
 void begin_read(struct net_rig *r, struct xport_read *rd);
 void read_both_ways(struct net_rig *r);
 #endif

@@ -36,7 +36,7 @@ static void groups_by_switch(struct route *s, const int *switches)
 	}
 }
 
-/* Choose one root under each switch, so that no uplink carries two. */
+/* Choose one root below each switch, so that no uplink carries the sums of two roots. */
 static void roots_by_switch(struct route *s, const int *switches)
 {
 	for (uint8_t i = 0; i < s->n_members; i++) {

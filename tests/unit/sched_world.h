@@ -1,8 +1,8 @@
 #ifndef BPS_TESTS_SCHED_WORLD_H
 #define BPS_TESTS_SCHED_WORLD_H
-/* A test world for the scheduler's core (bps-scheduler/core/core.h). Connections are numbers,
- * messages of the core become lines of text (SAID), and its records are kept for a restart. After
- * each step the core's invariants are checked. One thread, and the test sets the time. */
+/* A test world for the scheduler's core (bps-scheduler/core/core.h). Connections are numbers.
+ * Messages of the core become lines of text, which SAID checks. Its records are kept for a restart.
+ * After each step the core's invariants are checked. One thread, and the test sets the time. */
 #include <errno.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -26,7 +26,7 @@
 #define RECORDS   16384
 #define LOG_BYTES (4u << 20)
 
-/* The world around one core. Every message becomes a line, every record is kept for a restart. */
+/* The world around one core. It keeps every message as a line, and every record for a restart. */
 struct sched_world {
 	struct sched_core *core;
 	struct sched_config cfg;
@@ -41,10 +41,10 @@ struct sched_world {
 	int persist_error;
 	uint64_t kept_view; /* largest view in any record */
 	uint32_t last_job;
-	uint32_t flags, max_size; /* of jobs that members join */
+	uint32_t flags, max_size; /* for the jobs that members join */
 	bool is_probe_done;
 	uint32_t probe_workers, probe_answers;
-	json_t *status; /* status of the job, with results of the probe */
+	json_t *status; /* the job's status, with the results of a probe */
 	struct event_ring *events;
 };
 
@@ -85,7 +85,7 @@ static inline void note_plan(struct sched_world *w, const struct ctl_plan *p)
 	}
 }
 
-/* Write the cause of a failure, if it is known, into a line of its own. */
+/* Write the cause of a failure, if it is known, into a separate line. */
 static inline void note_cause(struct sched_world *w, const struct ctl_cause *cause)
 {
 	if (ctl_has_cause(cause))
@@ -298,7 +298,7 @@ static inline void kill_scheduler(struct sched_world *w)
 	check(w);
 }
 
-/* Let ms pass while the members on conns (0-terminated) send heartbeats. */
+/* Let ms pass. The members on conns (a list that ends with 0) send heartbeats. */
 static inline void pass(struct sched_world *w, uint64_t ms, const uint32_t *conns)
 {
 	uint64_t end = w->now + ms * MS, next_beat = w->now;
@@ -358,7 +358,7 @@ static inline void hello(struct sched_world *w, uint32_t conn, enum role role, c
 	send_msg(w, conn, &msg);
 }
 
-/* Cut the log after its first n records, of which the last has that view. */
+/* Cut the log after its first n records. view: the view of the last record that stays. */
 static inline void lose_records(struct sched_world *w, size_t n, uint64_t view)
 {
 	while (w->n_records > n)
@@ -442,7 +442,8 @@ static inline void worker(
 			fail_msg("'%s' was said in:\n%s", (s), (w)->log);                          \
 	} while (0)
 
-/* Servers s1 (conn 11), s2 (12); agents a (21), b (22); job x of two workers; tensor w. */
+/* Make servers s1 (connection 11) and s2 (12), agents a (21) and b (22), a job x of two workers,
+ * and tensor w. */
 static const uint32_t everybody[] = {11, 12, 21, 22, 0};
 static inline void running_job(struct sched_world *w)
 {

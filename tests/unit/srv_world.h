@@ -1,8 +1,8 @@
 #ifndef BPS_TESTS_SRV_WORLD_H
 #define BPS_TESTS_SRV_WORLD_H
-/* A test world for one data thread's core of a server (bps-server/core/core.h) with a job. The
- * scheduler places, and members send what the test makes them send over tests/unit/fake_xport.h.
- * After each step the core's invariants are checked. One thread, and the test sets the time. */
+/* A test world for the core of one data thread of a server (bps-server/core/core.h) with a job. The
+ * test sends plans as the scheduler, and the members' messages over tests/unit/fake_xport.h. After
+ * each step the core's invariants are checked. One thread, and the test sets the time. */
 #include <errno.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -19,8 +19,8 @@
 #include "tests/unit/fake_xport.h"
 
 #define MEMBERS_MAX 12
-#define SMALL       4u    /* elements: sent inline */
-#define LARGE       8192u /* elements: offered, 32 KiB of f32 */
+#define SMALL       4u    /* elements that fit into a message */
+#define LARGE       8192u /* elements that are offered: 32 KiB of f32 */
 #define BYTES_MAX   (32u << 10)
 #define PARTS_MAX   20
 #define SEGMENT     (128u << 10)
@@ -30,7 +30,7 @@
 #define MS          UINT64_C(1000000)
 #define GRACE_MS    20
 
-/* A member's memory that the server reads: contributions by partition, followed by results. */
+/* The memory of a member that the server reads: contributions of each partition, then results. */
 struct srv_test_member {
 	struct fake_conn *conn;
 	uint32_t workers;
@@ -145,10 +145,10 @@ static inline void connect_member(struct srv_world *w, unsigned i)
 struct srv_shape {
 	unsigned n_members;
 	uint32_t n_elems, n_parts, flags;
-	uint8_t dtype; /* enum dtype + 1, 0: f32 */
+	uint8_t dtype; /* 0: f32; else enum dtype + 1 */
 	size_t sums, staging, window;
 	uint16_t backup;
-	const char *tensor; /* its name */
+	const char *tensor; /* the tensor's name */
 };
 
 static inline struct srv_world *world_new(struct srv_shape s)
@@ -184,7 +184,7 @@ static inline struct srv_world *world_new(struct srv_shape s)
 
 #define world(...) world_new((struct srv_shape){__VA_ARGS__})
 
-/* Close connections and end the job. All memory must then be free. */
+/* Close the connections and end the job. Afterwards all memory must be free. */
 static inline void world_free(struct srv_world *w)
 {
 	struct srv_stats s;
@@ -216,7 +216,8 @@ static inline uint32_t bytes_of(const struct srv_world *w)
 	return (uint32_t)(w->n_elems * dtype_bytes(w->dtype));
 }
 
-/* Whole numbers, so that sums are exact: element e of member i in round r. */
+/* Return element e of member i's input in round r. Inputs are whole numbers, so that sums are
+ * exact. */
 static inline float input(unsigned i, uint64_t r, size_t e)
 {
 	return (float)((i + 1) * 100 + r * 10 + e % 7);
@@ -261,7 +262,7 @@ static inline struct wire_msg payload_msg(struct srv_world *w, unsigned i, enum 
 	return m;
 }
 
-/* Return the CRC of the sum of round r of all members' inputs by fill. */
+/* Return the CRC of the sum of round r over all members, for inputs made by fill. */
 static inline uint32_t sum_crc(struct srv_world *w, uint64_t r)
 {
 	float v[LARGE];
@@ -360,7 +361,7 @@ static inline bool is_reading(const struct srv_world *w)
 	return false;
 }
 
-/* Run until no work is left. */
+/* Let all reads end and the core work until no work is left. */
 static inline void settle(struct srv_world *w)
 {
 	do {
@@ -407,7 +408,7 @@ static inline const void *bytes_at(struct srv_world *w, const struct wire_msg *m
 	return m->flags & WIRE_INLINE ? m->payload : fake_own(&w->x, m->segment, m->offset, m->len);
 }
 
-/* Expect the exact sum of round r of all members. */
+/* Expect that member i gets the exact sum of round r over all members. */
 static inline struct wire_msg expect_sum(struct srv_world *w, unsigned i, uint64_t r)
 {
 	struct wire_msg m = expect_msg(w, i, WIRE_RESULT, r);

@@ -1,7 +1,7 @@
 #ifndef BPS_TESTS_TCP_PEER_H
 #define BPS_TESTS_TCP_PEER_H
-/* A peer of our own TCP (common/transport/sockets/tcp.h) made of bare sockets, with which a test
- * can send any bytes. A struct net_rig has the other end. */
+/* A peer of our own TCP (common/transport/sockets/tcp.h) made of bare sockets, so that a test can
+ * send any bytes. A struct net_rig has the other end. */
 #include <errno.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -43,7 +43,8 @@ static inline void raw_send(
 	assert_int_equal(send(p->fds[lane], data, n_bytes, MSG_NOSIGNAL), n_bytes);
 }
 
-/* Write an item of LANE_BULK: head, bytes, and the trailer that repeats the head. */
+/* Write an item of LANE_BULK: a head, the bytes, and a trailer that repeats the head. Returns its
+ * size. */
 static inline size_t put_item(
 	uint8_t *to, enum tcp_frame_type type, uint64_t offset, const void *bytes, uint32_t len)
 {
@@ -75,7 +76,7 @@ static inline bool is_at_end(int fd)
 	return is_end;
 }
 
-/* Seal the ticket of one channel of the connection that started with count. */
+/* Seal the ticket for one channel of the connection with number count. */
 static inline void seal_channel(uint64_t count, enum channel channel, uint8_t ret[TICKET_BYTES])
 {
 	struct ticket t = a_ticket(count);
@@ -116,7 +117,7 @@ static inline size_t put_kind(uint8_t *to, enum wire_type type)
 	return put_message(to, &m);
 }
 
-/* Connect a peer and wait until its connection is up at the server. */
+/* Connect a peer. Returns when its connection is up at the server. */
 static inline struct raw_conn raw_up(struct net_rig *r)
 {
 	static uint64_t count = 1000;
@@ -129,7 +130,7 @@ static inline struct raw_conn raw_up(struct net_rig *r)
 	raw_join(&p, count, LANE_BULK);
 	raw_send(&p, LANE_MESSAGES, ping, put_kind(ping, WIRE_PING));
 	RUN(r, r->server.n_up == n_up + 1);
-	/* The answer is the first frame. */
+	/* The server's answer is its first frame. */
 	raw_recv(&p, LANE_MESSAGES, ping, sizeof(struct tcp_frame) + WIRE_HDR_BYTES);
 	return p;
 }

@@ -1,5 +1,5 @@
-/* Machines of tests/topologies as folders in the form of sysfs: reads a description, makes its
- * folders, links and files, and removes them. */
+/* Makes machines of tests/topologies as folders in the form of sysfs. It reads a description, makes
+ * folders, links and files, and removes them afterwards. */
 #include "tests/unit/topo_fixture.h"
 
 #include <ftw.h>

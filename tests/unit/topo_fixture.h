@@ -1,6 +1,6 @@
 #ifndef BPS_TESTS_UNIT_TOPO_FIXTURE_H
 #define BPS_TESTS_UNIT_TOPO_FIXTURE_H
-/* A machine of tests/topologies as a folder in the form of sysfs. */
+/* A machine of tests/topologies, as a folder in the form of sysfs. */
 #include "bps-agent/executor/plan/strategy.h"
 #include "bps-agent/executor/plan/topology.h"
 
@@ -11,15 +11,16 @@ struct topo_fixture {
 	struct topo_report reports[TOPO_GPUS_MAX];
 };
 
-/* Names of all machines, NULL-terminated. */
+/* The names of all machines. The list ends with NULL. */
 extern const char *const topo_fixture_names[];
 
-/* Make the folder; fails the test when it cannot. */
+/* Make the folder of a machine. Fails the test when that is not possible. */
 void topo_fixture_make(struct topo_fixture *f, const char *name);
-/* Make an empty folder, for a test with lines of its own. */
+/* Make an empty folder, to which a test adds lines of its own. */
 void topo_fixture_empty(struct topo_fixture *f);
 void topo_fixture_line(struct topo_fixture *f, const char *line);
-/* Read it with topology_read, and refine the result when the machine has reports. */
+/* Read the folder with topology_read. If the machine has driver's reports, refine the result with
+ * them. */
 void topo_fixture_read(struct topo_fixture *f, struct topology *ret);
 void topo_fixture_remove(struct topo_fixture *f);
 #endif

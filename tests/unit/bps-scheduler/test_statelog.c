@@ -1,5 +1,5 @@
-/* The state log on disk: what is written is read back, damaged or torn records are cut off, and a
- * failed write changes nothing. Each test has a folder of its own. */
+/* The state log on disk. Records are read back as written, and damaged or torn records are cut off.
+ * A failed write changes nothing. Each test has its own folder. */
 #include <errno.h>
 #include <fcntl.h>
 #include <setjmp.h>
@@ -25,7 +25,7 @@ struct statelog_fixture {
 	struct statelog *log;
 	unsigned n_loaded;
 	uint64_t views[64];
-	int refuse; /* after this number of records the next load is refused; 0: never */
+	int refuse; /* the load callback fails after this number of records; 0: never */
 	struct err_text err;
 };
 
@@ -52,7 +52,7 @@ static int teardown(void **state)
 		snprintf(path, sizeof(path), "%s/%s", f->dir, names[i]);
 		unlink(path);
 	}
-	assert_int_equal(rmdir(f->dir), 0); /* the folder was empty */
+	assert_int_equal(rmdir(f->dir), 0); /* fails if a test leaves files behind */
 	free(f);
 	return 0;
 }
@@ -209,7 +209,8 @@ static void broken_middle_is_an_error_that_says_what_to_do(void **state)
 	one = file_bytes(f);
 	append(f, 2);
 	append(f, 3);
-	for (uint64_t at = one; at < one + 30; at++) { /* damages length, checksum and body */
+	/* change each byte of a record: its length, checksum and body */
+	for (uint64_t at = one; at < one + 30; at++) {
 		uint64_t size = file_bytes(f);
 
 		flip(f, at);
@@ -279,7 +280,8 @@ static void long_log_asks_for_compaction(void **state)
 	free(runs);
 }
 
-/* A full disk, modelled by a file size limit. The log keeps its content and works again later. */
+/* A limit on the size of files stands for a full disk. The log keeps its content and works again
+ * later. */
 static void failed_write_leaves_the_log_as_it_was(void **state)
 {
 	struct statelog_fixture *f = *state;

@@ -1,4 +1,4 @@
-/* Operators' orders over a real control connection: permissions, refusals, and what is kept. */
+/* Operators' orders over a real control connection: permissions, refusals, and what is recorded. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -20,7 +20,7 @@
 
 static const struct cluster_key master = {{1, 2, 3}};
 
-/* A scheduler's listener without members, and one operator. */
+/* A scheduler without members, its listener, and the connection of one operator. */
 struct steer_fixture {
 	struct event_base *base;
 	struct ctllisten *listen;
@@ -28,9 +28,9 @@ struct steer_fixture {
 	struct steer steer;
 	struct tls_conf auth;
 	unsigned n_reloads;
-	struct ctlchan *chan; /* connection of the operator */
+	struct ctlchan *chan; /* the operator's connection */
 	struct ctl_steer ask;
-	bool with_master; /* use the master key in place of the identity's key */
+	bool with_master; /* use the master key instead of the identity's key */
 	bool is_answered, is_closed;
 	uint32_t code;
 	char text[CTL_TEXT_MAX + 1];
@@ -157,7 +157,7 @@ static void fixture_fini(struct steer_fixture *f)
 	event_base_free(f->base);
 }
 
-/* Send a request with the host key of this identity, or without one. The connection ends
+/* Send a request under the key of an identity, or without a key if it is NULL. Ends the connection
  * afterwards. */
 static void ask(struct steer_fixture *f, const char *identity, struct ctl_steer steer)
 {
@@ -210,7 +210,7 @@ static void operators_key_steers(void **state)
 	ASK(&f, "ctl:alice", .verb = "key status");
 	assert_int_equal(f.code, 0);
 	assert_int_equal(json_array_size(json_object_get(f.json, "keys")), 1);
-	assert_int_equal(n_events(&f), 0); /* a request that only reads */
+	assert_int_equal(n_events(&f), 0); /* a request that only reads leaves no event */
 	fixture_fini(&f);
 }
 

@@ -1,5 +1,5 @@
-/* The client library against a fake agent: several workers, declarations, push_pull, and a job of
- * one worker. Threads of the test are workers. */
+/* The client library with a fake agent: several workers, declarations, push_pull, and a job of one
+ * worker. Each thread of the test is a worker. */
 #include <errno.h>
 #include <pthread.h>
 #include <semaphore.h>
@@ -132,7 +132,8 @@ static char pattern(size_t i, size_t key)
 	return (char)(i * 7 + i / 251 + 31 * key + 1);
 }
 
-/* Broadcast and gather n bytes. What earlier ones left in the inputs would spoil them. */
+/* Broadcast and gather n bytes, and check them. Values that an earlier call left in the inputs
+ * would spoil them. */
 static void collect_bytes(struct client_worker *w, struct bps *b, size_t n, int root)
 {
 	char *data = malloc(2 * n), *mine = malloc(n);
@@ -225,7 +226,7 @@ static void collective_behind_one_in_flight_does_not_touch_its_bytes(void **stat
 	sem_destroy(&has_given_up);
 }
 
-/* Four threads of each worker, each with tensors of its own. */
+/* Each worker has four threads, and each thread has its own tensors. */
 struct client_lane {
 	struct bps *b;
 	int lane, rank, rc;

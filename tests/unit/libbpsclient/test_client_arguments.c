@@ -1,12 +1,12 @@
-/* The client library: every invalid argument is an error that names it and changes nothing. No
- * agent runs. */
+/* Invalid arguments of the client library: each returns an error that names the argument, and
+ * changes nothing. No agent runs. */
 #include <errno.h>
 #include <limits.h>
 #include <unistd.h>
 
 #include "tests/unit/client_rig.h"
 
-/* A job of one worker, without an agent. */
+/* Open a job of one worker, which needs no agent. */
 static struct bps *open_alone(void)
 {
 	struct bps *b = NULL;
@@ -60,7 +60,8 @@ static void declaration_without_a_place_for_its_handle_is_refused(void **state)
 	assert_int_equal(bps_declare_group(b, &d, 1, NULL), -EINVAL);
 	assert_int_equal(bps_declare_group(b, NULL, 1, &t), -EINVAL);
 	assert_int_equal(bps_declare_group(b, NULL, 0, NULL), 0);
-	assert_int_equal(bps_declare(b, "w", BPS_F64, 1, &t), 0); /* the name is still free */
+	/* the refused declaration has not used up the name */
+	assert_int_equal(bps_declare(b, "w", BPS_F64, 1, &t), 0);
 	assert_int_equal(bps_close(b, 0), 0);
 }
 

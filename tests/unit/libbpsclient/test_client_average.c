@@ -1,5 +1,5 @@
-/* The client library against a fake agent: averages of integers, whose sums need not fit into the
- * type. Another thread opens the second worker of a job; all other calls are made by one thread. */
+/* Averages of integers in the client library, with a fake agent. Their sums may exceed the type.
+ * One thread makes all calls, except that another thread opens the second worker of a job. */
 #include <errno.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -20,8 +20,8 @@ static void *open_main(void *arg)
 	return bps_open(&o->options, &o->b) ? arg : NULL;
 }
 
-/* Open the two workers of a job. One thread can make the calls of both, in any order: only bps_open
- * and bps_close wait for the other worker. */
+/* Open the two workers of a job. One thread can then make the calls of both workers in any order,
+ * because only bps_open and bps_close wait for the other worker. */
 static void open_two(struct fake_agent *f, struct bps *ret[2])
 {
 	struct opening o[2] = {{.options = options_of(f, 0, 2)}, {.options = options_of(f, 1, 2)}};
@@ -118,9 +118,9 @@ static void sums_and_averages_of_one_tensor_may_follow_each_other(void **state)
 		for (int w = 0; w < 2; w++)
 			*(uint8_t *)bps_input(t[w]) = (uint8_t)(is_average ? 200 + r : r);
 		round_of_both(t, ops[r]);
-		if (last) /* the previous result stays until the next submission */
+		if (last) /* the previous result stays readable until the next submission */
 			assert_int_equal(*last, want);
-		/* the fake agent sums, whatever the operation */
+		/* The fake agent computes sums, even for an average. */
 		want = (uint8_t)(is_average ? 200 + r : 2 * r);
 		last = bps_output(t[0]);
 		assert_int_equal(*last, want);
@@ -267,7 +267,7 @@ static void late_average_is_reported_with_the_round_of_the_tensor(void **state)
 	assert_int_equal(bps_wait(t, 20), BPS_ETIMEDOUT);
 	assert_error_has("tensor 'w' in job 'j', round 2, is not complete after 20 ms");
 	assert_int_equal(bps_poll(t), 0);
-	assert_int_equal(*(const uint8_t *)bps_output(t), 0); /* of round 1 */
+	assert_int_equal(*(const uint8_t *)bps_output(t), 0); /* still the result of round 1 */
 	bps_abort(b);
 	fake_agent_free(f);
 }

@@ -1,4 +1,4 @@
-/* bps_fill_f32 and bps_read_f32 in a job of one worker, against plain double arithmetic: rounding
+/* bps_fill_f32 and bps_read_f32 in a job of one worker, compared with double arithmetic: rounding
  * to nearest even, subnormals, infinities and NaN. One thread. */
 #include <errno.h>
 #include <math.h>
@@ -6,7 +6,7 @@
 #include "tests/unit/client_rig.h"
 #include "tests/unit/half.h"
 
-#define N_VALUES 5003 /* no multiple of a block */
+#define N_VALUES 5003 /* not a multiple of a block */
 
 static uint32_t bits_of_float(float x)
 {
@@ -38,13 +38,14 @@ static double bf16_number(uint16_t h)
 	return (double)float_of_bits((uint32_t)h << 16);
 }
 
-/* Round to the nearest of all bf16, by comparison with both neighbours. */
+/* Round to the nearest bf16 number, found by comparing with both neighbours. */
 static uint16_t bf16_round(double v)
 {
 	uint16_t h = (uint16_t)(bits_of_float((float)fabs(v)) >> 16);
 	double below, above;
 
-	h = h ? (uint16_t)(h - 1) : h; /* the conversion to f32 may have rounded up */
+	/* start one lower, since the conversion to f32 may have rounded up */
+	h = h ? (uint16_t)(h - 1) : h;
 	while (bf16_number((uint16_t)(h + 1)) <= fabs(v))
 		h++;
 	below = fabs(v) - bf16_number(h);
@@ -54,7 +55,7 @@ static uint16_t bf16_round(double v)
 	return (uint16_t)(h | (signbit(v) ? 0x8000 : 0));
 }
 
-/* Numbers around ties of f16 and bf16, of all sizes, and random ones. */
+/* Fill v with numbers of all sizes: numbers around ties of f16 and bf16, and random ones. */
 static void make_values(float *v, int least_exponent, int most_exponent)
 {
 	uint32_t seed = 1;
@@ -65,7 +66,7 @@ static void make_values(float *v, int least_exponent, int most_exponent)
 
 		seed = seed * 1664525 + 1013904223;
 		fraction = seed >> 9;
-		if (i % 3 == 1) /* a tie of bf16, or the number beside it */
+		if (i % 3 == 1) /* a tie of bf16, or a number next to a tie */
 			fraction = (fraction & 0x7f0000) + 0x8000 + (fraction & 2) - 1;
 		if (i % 3 == 2) /* a tie of f16 */
 			fraction = (fraction & 0x7fe000) + 0x1000;
@@ -125,7 +126,8 @@ static void edges_of_the_types_are_kept(void **state)
 	(void)state;
 	for (int i = 0; i < N; i++)
 		from[i] = edges[i].from;
-	from[N] = float_of_bits(0x7fffffff); /* a NaN that rounding would carry over */
+	/* a NaN whose bits would overflow if they were rounded */
+	from[N] = float_of_bits(0x7fffffff);
 	assert_int_equal(bps_declare(b, "f16", BPS_F16, N + 1, &half), 0);
 	assert_int_equal(bps_declare(b, "bf16", BPS_BF16, N + 1, &bf16), 0);
 	assert_int_equal(bps_fill_f32(half, from, 1), 0);

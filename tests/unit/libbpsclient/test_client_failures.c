@@ -1,5 +1,5 @@
-/* The client library: faults that end a wait or a job. The fake agent dies, falls silent or sends
- * errors on order. */
+/* Faults that end a wait or a job in the client library. The fake agent dies, becomes silent or
+ * sends errors when the test orders it. */
 #include <errno.h>
 #include <pthread.h>
 #include <sys/wait.h>
@@ -9,7 +9,7 @@
 
 #define WHO "rank 1 on host b has not submitted it, for 3 s"
 
-/* Expect the fields of the last failure. */
+/* Check the fields of the last failure. */
 static void assert_failure(int32_t rank, const char *host, const char *tensor)
 {
 	struct bps_failure failure;
@@ -90,7 +90,8 @@ static void *wait_main(void *arg)
 	return (void *)(intptr_t)bps_wait(arg, 0);
 }
 
-/* Let a thread wait for a tensor of a silent agent, give the order, and expect the wait to end. */
+/* Let a thread wait for a tensor of a silent agent. Give the agent the order, and check that the
+ * wait ends with code. */
 static void expect_wait_ends(enum fake_cmd cmd, int code)
 {
 	struct fake_agent *f = fake_agent_new();
@@ -114,7 +115,8 @@ static void expect_wait_ends(enum fake_cmd cmd, int code)
 	pthread_join(waiter, &rc);
 	assert_int_equal((int)(intptr_t)rc, code);
 	assert_true(now_ms() - start < 1000);
-	/* A server may still sum what was submitted: see session.h. */
+	/* A server may still sum the submitted bytes, so the caller writes to other memory
+	 * (session.h). */
 	assert_int_equal(*(char *)bps_input(t), 1);
 	*(char *)bps_input(t) = 2;
 	assert_int_equal(*f->trainers[0].slots[0].in, 1);
@@ -177,7 +179,8 @@ static void mismatch_is_the_error_of_the_first_push_pull(void **state)
 	fake_agent_free(f);
 }
 
-/* Other workers may not have received its end, and still sum what it submitted: see session.h. */
+/* Other workers may not have received the end of the failed tensor, and still sum its bytes
+ * (session.h). */
 static void failed_tensor_is_reported_to_the_wait_for_some(void **state)
 {
 	struct fake_agent *f = fake_agent_new();
@@ -270,7 +273,7 @@ static void close_that_waits_in_vain_times_out(void **state)
 	f->why = "rank 1 has not finished";
 	fake_agent_start(f);
 	b = open_one(f);
-	f->size = 2; /* after this, only the finish reads it */
+	f->size = 2; /* after this, only the end of the job reads the size */
 	assert_int_equal(bps_close(b, 20), BPS_ETIMEDOUT);
 	assert_error_has("rank 1 has not finished");
 	fake_agent_free(f);

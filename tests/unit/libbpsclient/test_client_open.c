@@ -1,4 +1,4 @@
-/* The client library: how a job is opened, its options, and its variables of the environment. */
+/* How a job is opened in the client library: its options and its environment variables. */
 #include <errno.h>
 #include <stdio.h>
 #include <unistd.h>
@@ -66,7 +66,8 @@ static void what_a_successor_of_the_agent_says_again_changes_nothing(void **stat
 	assert_int_equal(bps_traffic(b, &traffic), 0);
 	assert_true(traffic.instance == 7 && traffic.sent_bytes == 1);
 	assert_int_equal(traffic.received_bytes, 2);
-	assert_int_equal(bps_barrier(b, WAIT_MS), 0); /* after the answer that was sent twice */
+	/* works, although the answer before was sent twice */
+	assert_int_equal(bps_barrier(b, WAIT_MS), 0);
 	assert_int_equal(bps_close(b, WAIT_MS), 0);
 	fake_agent_free(f);
 }

@@ -1,5 +1,5 @@
-/* The agent's core: rounds from the submission to the sum, their ends, and arbitrary messages of
- * servers. */
+/* The agent's core: rounds from the submission to the sum, rounds that end with an error, and
+ * random messages of servers. */
 #include "tests/unit/agt_world.h"
 #include "tests/unit/half.h"
 
@@ -124,7 +124,8 @@ static void half_precision_of_many_workers_is_rounded_once(void **state)
 {
 	struct agt_world *w = world(.n_elems = 1, .n_workers = 12, .dtype = 1 + DTYPE_F16);
 	const uint16_t one = half_round(1);
-	const uint16_t tiny = half_round(0.0004); /* vanishes beside 1 when added alone */
+	/* adding it alone to 1 in half precision changes nothing */
+	const uint16_t tiny = half_round(0.0004);
 	struct wire_msg m;
 	uint16_t got;
 
@@ -199,7 +200,7 @@ static void plan_that_does_not_fit_is_refused(void **state)
 		assert_int_equal(agt_tensor_plan(w->t[0], &bad[k]), BPS_EPROTO);
 	assert_int_equal(agt_tensor_id(w->t[0]), CTL_NO_ID);
 	assert_int_equal(agt_tensor_plan(w->t[0], &good), 0);
-	/* repeated with other values: the first plan counts */
+	/* the plan again with other values: only the first plan counts */
 	assert_int_equal(agt_tensor_plan(w->t[0], &bad[0]), 0);
 	world_free(w);
 }
@@ -240,7 +241,7 @@ static void failed_tensor_ends_its_round_once_and_alone(void **state)
 	assert_int_equal(w->done_status, BPS_EMISMATCH);
 	agt_tensor_fail(w->t[0], BPS_EQUOTA);
 	assert_int_equal(w->n_done, 1);
-	say_result(w, 0, 1); /* late */
+	say_result(w, 0, 1); /* the result arrives after the tensor has failed */
 	assert_int_equal(w->n_done, 1);
 	submit(w, 0, 0, 2, 0);
 	assert_int_equal(w->n_done, 2);
@@ -278,8 +279,8 @@ static void failed_job_ends_every_waiting_round_once(void **state)
 		if (w->n_done != n)
 			fail_msg("%s: %u done", names[k], w->n_done);
 		assert_int_equal(w->done_status, n ? BPS_EAGENT_LOST : 0);
-		/* Later rounds end at once. A worker that submits late gets the error from the
-		 * call. */
+		/* Later rounds end at once. When a second worker submits such a round late, its
+		 * call returns the error. */
 		if (k == 1)
 			assert_int_equal(agt_submit(w->t[0], 1, 1, OP_SUM, 0), BPS_EAGENT_LOST);
 		assert_int_equal(agt_submit(w->t[0], 0, n + 1, OP_SUM, 0), 0);
@@ -330,7 +331,7 @@ static void read_that_ends_after_the_job_failed_changes_nothing(void **state)
 static void freed_job_is_released_once_no_read_runs(void **state)
 {
 	(void)state;
-	for (unsigned k = 0; k < 2; k++) { /* ended by the read, then by its connection */
+	for (unsigned k = 0; k < 2; k++) { /* k = 0: the read ends; k = 1: its connection ends */
 		struct agt_world *w = world(.n_elems = LARGE, .n_parts = 2);
 		struct wire_msg m;
 
@@ -343,7 +344,7 @@ static void freed_job_is_released_once_no_read_runs(void **state)
 		w->job = NULL;
 		check(w);
 		assert_int_equal(w->n_releases, 0);
-		say_result(w, 0, 1); /* a job that was removed */
+		say_result(w, 0, 1); /* the job was removed already */
 		end_read(w, 0, 0);
 		assert_int_equal(w->n_releases, 0);
 		if (k)
@@ -371,7 +372,7 @@ static void freed_job_is_released_at_once_when_nothing_runs(void **state)
 	world_free(w);
 }
 
-/* ---- arbitrary messages ---- */
+/* ---- random messages ---- */
 
 static void random_server(struct agt_world *w, unsigned s)
 {
@@ -462,7 +463,7 @@ static void random_talk_keeps_the_invariants(void **state)
 		n_done += w->n_done;
 		world_free(w);
 	}
-	assert_true(n_done > 400); /* rounds still complete */
+	assert_true(n_done > 400); /* so enough rounds complete to be a test */
 }
 
 int main(void)

@@ -1,5 +1,5 @@
-/* Tensors on devices in the agent's core: it requests their bytes (staging) and hands back the
- * sums. */
+/* Tensors on devices in the agent's core. It requests that inputs are copied to host memory
+ * (staging), and hands sums back. */
 #include "tests/unit/agt_world.h"
 
 static void stage(struct agt_world *w, uint32_t part, uint64_t r)
@@ -33,7 +33,7 @@ static void one_round_of_two_parts(struct agt_world *w, uint64_t r)
 	}
 }
 
-/* Restart the agent. The successor has a connection. */
+/* Restart the agent. Its next process has a connection at once. */
 static void connect_again(struct agt_world *w)
 {
 	restart(w);
@@ -42,7 +42,7 @@ static void connect_again(struct agt_world *w)
 	fake_up(w->conn[0]);
 	work(w);
 	while (fake_take(w->conn[0]))
-		; /* HAVE for the sum that it holds */
+		; /* skip HAVE, which the agent sends for the sum that it holds */
 }
 
 static void device_partition_is_pushed_when_its_own_bytes_are_staged(void **state)
@@ -57,7 +57,7 @@ static void device_partition_is_pushed_when_its_own_bytes_are_staged(void **stat
 	stage(w, 1, 1);
 	m = expect_msg(w, 0, WIRE_CONTRIB, 1);
 	assert_int_equal(m.part, 1);
-	assert_int_equal(m.contrib.workers, 2); /* one input, two workers behind it */
+	assert_int_equal(m.contrib.workers, 2); /* one input, which contains two workers */
 	expect_nothing(w, 0);
 	assert_int_equal(agt_part_staged(w->t[0], 1, 1), -EINVAL);
 	assert_int_equal(agt_part_staged(w->t[0], 0, 2), -EINVAL);
@@ -113,7 +113,7 @@ static void result_does_not_overwrite_what_is_being_staged(void **state)
 
 	(void)state;
 	submit_all(w, 1);
-	say_result(w, 0, 1); /* the job went on without this machine */
+	say_result(w, 0, 1); /* the others completed the round without this machine */
 	expect_nothing(w, 0);
 	assert_int_equal(w->n_unstaged, 0);
 	stage(w, 0, 1);
@@ -124,7 +124,7 @@ static void result_does_not_overwrite_what_is_being_staged(void **state)
 	world_free(w);
 }
 
-/* A grown job numbers its rounds from 1 again on the wire. */
+/* On the wire, a job that has grown counts its rounds from 1 again. */
 static void result_of_a_grown_job_does_not_overwrite_it_either(void **state)
 {
 	struct agt_world *w = world(.n_elems = SMALL, .n_in = 1, .is_unplanned = true);
@@ -161,7 +161,7 @@ static void staging_goes_on_over_a_new_placement(void **state)
 	tick(w, 0);
 	fake_up(w->conn[1]);
 	work(w);
-	expect_msg(w, 1, WIRE_HAVE, 1); /* other members may wait for this message */
+	expect_msg(w, 1, WIRE_HAVE, 1); /* other members may wait for this HAVE */
 	expect_nothing(w, 1);
 	stage(w, 0, 2);
 	expect_msg(w, 1, WIRE_CONTRIB, 2);
@@ -185,8 +185,8 @@ static void device_tensor_of_one_machine_needs_no_server(void **state)
 	world_free(w);
 }
 
-/* Rule K6: after a restart the last round is done again, because its sum may not have reached the
- * devices. */
+/* Rule K6: after a restart of the agent the last round runs again, because its sum may not have
+ * reached the devices. */
 static void successor_begins_the_last_round_once_more(void **state)
 {
 	(void)state;
@@ -235,7 +235,7 @@ static void successor_waits_for_what_has_not_landed(void **state)
 	assert_int_equal(agt_tensor_round(w->t[0]), 1);
 	w->n_unstaged = 0;
 	submit_all(w, 2);
-	assert_int_equal(w->n_unstaged, 1); /* the job that holds the sum */
+	assert_int_equal(w->n_unstaged, 1); /* only the job that holds the sum */
 	assert_int_equal(agt_tensor_unstaged(w->t[0], 2), -EINVAL);
 	stage(w, 0, 2);
 	expect_msg(w, 0, WIRE_CONTRIB, 2);

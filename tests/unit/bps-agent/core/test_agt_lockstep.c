@@ -1,13 +1,14 @@
 /* The connections of a job are kept in step (bps-agent/core/lockstep.c). There are 32 partitions of
- * 32 KiB. Server 0 has three of four, server 1 the rest. Credit models the room of a connection. */
+ * 32 KiB. Server 0 has 24 of them, server 1 has 8. The test grants credit to a connection when the
+ * connection shall have room. */
 #include "tests/unit/agt_world.h"
 
 #define PARTS   8
 #define TENSORS 4
 #define TO_0    24
 #define TO_1    8
-/* 64 KiB are a quarter of server 1's share: its connection may lead until it has sent more than
- * that. */
+/* A connection may lead by 64 KiB, a quarter of server 1's share. It sends its next partition while
+ * it leads by 64 KiB or less, so three partitions may be sent in advance. */
 #define LEAD       3
 #define PART_BYTES (LARGE * sizeof(float))
 
@@ -58,7 +59,8 @@ static void nobody_runs_ahead_of_who_has_no_room(void **state)
 		fake_grant(w->conn[0], 1);
 		work(w);
 		assert_int_equal(w->conn[0]->n_sent, n);
-		/* For each three partitions of server 0 goes one of server 1's eight. */
+		/* When three partitions of server 0 have been sent, one of server 1's may
+		 * follow. */
 		assert_int_equal(w->conn[1]->n_sent, LEAD + n / 3 > TO_1 ? TO_1 : LEAD + n / 3);
 	}
 	world_free(w);
@@ -71,7 +73,8 @@ static void large_share_waits_for_a_small_one_too(void **state)
 	(void)state;
 	submit_tensors(w);
 	assert_int_equal(w->conn[1]->n_sent, 0);
-	assert_int_equal(w->conn[0]->n_sent, LEAD); /* 64 KiB, and the partition that has started */
+	/* two partitions make 64 KiB, and a third has started */
+	assert_int_equal(w->conn[0]->n_sent, LEAD);
 	fake_grant(w->conn[1], TO_1);
 	work(w);
 	assert_int_equal(w->conn[0]->n_sent, TO_0);
@@ -79,7 +82,7 @@ static void large_share_waits_for_a_small_one_too(void **state)
 	world_free(w);
 }
 
-/* Four of server 1's eight partitions fit into one send. */
+/* The transport takes four partitions at a time, so a connection may lead by these, too. */
 static void who_takes_more_at_a_time_may_be_ahead_by_that(void **state)
 {
 	struct agt_world *w = two_servers(0, SIZE_MAX);
@@ -92,7 +95,8 @@ static void who_takes_more_at_a_time_may_be_ahead_by_that(void **state)
 	world_free(w);
 }
 
-/* A single partition, then enough to make three of one connection or started with it. */
+/* The first turn sends one partition. With a larger turn_bytes, the next turn sends three of one
+ * connection. */
 static void several_of_a_connection_go_in_one_turn(void **state)
 {
 	struct agt_world *w = two_servers(SIZE_MAX, SIZE_MAX);
@@ -124,7 +128,8 @@ static void turn_ends_however_much_it_may_offer(void **state)
 	world_free(w);
 }
 
-/* Two agents with equal shares: no server accepts more than one agent sends. */
+/* Two agents with equal shares. No server can take more than one agent sends, so connections are
+ * kept in step here, too. */
 static void equal_shares_are_kept_in_step_too(void **state)
 {
 	const unsigned half = TENSORS * PARTS / 2;
@@ -169,7 +174,7 @@ static void urgent_ones_are_not_held_by_others(void **state)
 	world_free(w);
 }
 
-/* A connection is held back by one that is equally urgent. It may send when the other has only less
+/* A connection is held because another one is behind. It may send when that one has only less
  * urgent partitions left. */
 static void urgent_ones_go_when_the_one_behind_has_none_left(void **state)
 {
@@ -203,7 +208,8 @@ static void who_is_late_holds_nobody(void **state)
 	world_free(w);
 }
 
-/* A connection that sends again is waited for again, and for longer when it sends rarely. */
+/* A connection that was late and sends again holds the others again, and for longer when it sends
+ * rarely. */
 static void late_one_counts_when_it_is_back(void **state)
 {
 	struct agt_world *w = two_servers(0, 0);
@@ -216,7 +222,7 @@ static void late_one_counts_when_it_is_back(void **state)
 	work(w);
 	assert_int_equal(w->conn[0]->n_sent, 3);
 	assert_int_equal(w->conn[1]->n_sent, LEAD + 1);
-	tick(w, 21); /* one pause of 40 ms, of which an eighth is in the mean, decayed twice */
+	tick(w, 21); /* a pause of 40 ms adds an eighth of itself to the mean, which decays twice */
 	assert_int_equal(w->conn[1]->n_sent, LEAD + 1);
 	tick(w, 20);
 	assert_int_equal(w->conn[1]->n_sent, TO_1);
@@ -260,7 +266,8 @@ static void same_host_neither_waits_nor_is_waited_for(void **state)
 	world_free(w);
 }
 
-/* The share of the held connection moves, too. */
+/* Partitions move from one server to the other. In one case, they come from the connection that is
+ * held. */
 static void partitions_move_between_shares(void **state)
 {
 	(void)state;
@@ -278,7 +285,8 @@ static void partitions_move_between_shares(void **state)
 	}
 }
 
-/* Partitions for a connection arrive when the others are half done. It starts at their progress. */
+/* A connection gets its partitions when the others are half done. Its progress then starts at
+ * theirs. */
 static void who_begins_later_begins_where_others_are(void **state)
 {
 	struct agt_world *w = two_servers(0, 0);
@@ -303,11 +311,11 @@ static void who_begins_later_begins_where_others_are(void **state)
 		tick(w, 1);
 		assert_true(ms < 100);
 	}
-	assert_in_range(ms, 4, 5); /* as many as server 0 has left */
+	assert_in_range(ms, 4, 5); /* one for each of server 0's remaining partitions */
 	world_free(w);
 }
 
-/* After a lost connection only the offers are repeated. Repeats do not count as progress. */
+/* After a lost connection its offers are sent again. These repetitions do not count as progress. */
 static void repeats_are_no_progress(void **state)
 {
 	struct agt_world *w = two_servers(0, SIZE_MAX);
@@ -364,10 +372,10 @@ static void being_held_makes_nobody_late(void **state)
 	fake_grant(w->conn[1], LEAD - 1);
 	work(w);
 	tick(w, 19);
-	assert_int_equal(w->conn[1]->n_sent, LEAD); /* at its lead limit, and out of credits */
+	assert_int_equal(w->conn[1]->n_sent, LEAD); /* at its lead limit, and without credit */
 	fake_grant(w->conn[0], TO_0 - 1);
 	tick(w, 1);
-	/* now it waits for the other connection */
+	/* the connection to server 0 waits for that to server 1 */
 	assert_in_range(w->conn[0]->n_sent, LEAD * 3, TO_0 - 2);
 	tick(w, 18);
 	assert_in_range(w->conn[0]->n_sent, LEAD * 3, TO_0 - 2);
@@ -393,7 +401,8 @@ static void answer(struct agt_world *w, unsigned server)
 	}
 }
 
-/* In some rounds only, each card may send at full speed to show it, the second card first. */
+/* In some rounds connections are not kept in step, so that each card can show its full speed. The
+ * second card has priority there. */
 static void equal_shares_are_free_in_some_rounds(void **state)
 {
 	const unsigned half = TENSORS * PARTS / 2;
@@ -416,7 +425,7 @@ static void equal_shares_are_free_in_some_rounds(void **state)
 	world_free(w);
 }
 
-/* Bytes of the previous round no longer count. */
+/* Bytes that were sent in the previous round do not count in the next. */
 static void each_burst_begins_anew(void **state)
 {
 	struct agt_world *w = two_servers(SIZE_MAX, SIZE_MAX);
@@ -435,7 +444,7 @@ static void each_burst_begins_anew(void **state)
 	world_free(w);
 }
 
-/* Two jobs on the same connections are kept in step separately. */
+/* Two jobs share the same connections. Each is kept in step separately. */
 static void jobs_do_not_wait_for_each_other(void **state)
 {
 	struct agt_world *w = two_servers(0, SIZE_MAX);

@@ -1,5 +1,5 @@
-/* The agent's core when partitions move: what it sends again, what it donates, and what it takes
- * over from its predecessor. */
+/* The agent's core when partitions move to another server: what it sends again and what it donates.
+ * After a restart: what it takes over from the previous process. */
 #include "tests/unit/agt_world.h"
 
 /* ---- new placements ---- */
@@ -20,9 +20,9 @@ static void push_goes_to_the_new_server_at_once(void **state)
 
 		tell_runs(w, 1, 6);
 		connect_to(w, 1);
-		/* not while the server reads it */
+		/* a push does not move while the old server reads it */
 		assert_int_equal(w->conn[1]->n_sent, 2 - n_reads);
-		if (scene == SCENE_OFFERED) /* an offer without a read is withdrawn */
+		if (scene == SCENE_OFFERED) /* the agent declines an offer of the old server */
 			assert_int_equal(expect_msg(w, 0, WIRE_GOT, 1).pgen, 5);
 		if (n_reads) {
 			end_read(w, 0, 0);
@@ -112,7 +112,7 @@ static void next_contribution_does_not_wait_for_an_unheard_have(void **state)
 	expect_msg(w, 1, WIRE_HAVE, 1);
 	submit_all(w, 2);
 	expect_msg(w, 1, WIRE_CONTRIB, 2);
-	say_result(w, 1, 2); /* the new contribution implied HAVE */
+	say_result(w, 1, 2); /* the contribution stated HAVE already */
 	expect_delivered(w, 2, 2);
 	tick(w, 100 * RETRY_MS);
 	expect_nothing(w, 1);
@@ -161,12 +161,13 @@ static void have_is_said_also_while_the_contribution_waits_for_the_window(void *
 static void delivered_sum_is_given_back_when_its_partition_leaves(void **state)
 {
 	(void)state;
-	/* after IDLE, after READY for the next, after the job's end */
+	/* k = 0: the partition is idle; 1: its next push waits; 2: its job has ended */
 	for (unsigned k = 0; k < 3; k++) {
 		struct agt_world *w = world(.n_elems = LARGE);
 
 		one_round(w, 0, 1);
-		w->conn[0]->credit = 0; /* also without credit at the moment */
+		/* GOT must be sent even when there is no credit at first */
+		w->conn[0]->credit = 0;
 		if (k == 1)
 			submit_all(w, 2);
 		if (k == 2) {
@@ -198,12 +199,14 @@ static void retained_sum_is_donated_on_request(void **state)
 		one_round(w, 0, 1);
 		one_round(w, 0, 2);
 		sum = result_msg(w, 2, 0);
-		if (k & 2) { /* also during the next round */
+		if (k & 2) { /* the same during the next round */
 			submit_all(w, 3);
 			expect_msg(w, 0, WIRE_CONTRIB, 3);
 		}
-		say_key(w, 0, WIRE_DONATE_REQ, 1); /* no longer retained */
-		say_key(w, 0, WIRE_DONATE_REQ, 3); /* not complete yet */
+		/* the agent does not have the sum of round 1 any more */
+		say_key(w, 0, WIRE_DONATE_REQ, 1);
+		/* the agent does not have the sum of round 3 yet */
+		say_key(w, 0, WIRE_DONATE_REQ, 3);
 		expect_nothing(w, 0);
 		say_key(w, 0, WIRE_DONATE_REQ, 2);
 		m = expect_msg(w, 0, WIRE_DONATE, 2);
@@ -225,7 +228,7 @@ static void nothing_is_donated_to_an_older_pgen(void **state)
 	struct wire_msg m;
 
 	(void)state;
-	say_key(w, 0, WIRE_DONATE_REQ, 1); /* no sum at all */
+	say_key(w, 0, WIRE_DONATE_REQ, 1); /* the agent has no sum yet */
 	one_round(w, 0, 1);
 	m = key_msg(w, WIRE_DONATE_REQ, 1);
 	m.pgen--;

@@ -1,5 +1,5 @@
-/* Messages that the agent's core repeats: to a server that does not answer, is not ready or was
- * away. */
+/* Messages that the agent's core sends again: when a server does not answer, is not ready or was
+ * disconnected. */
 #include "tests/unit/agt_world.h"
 
 static void unanswered_push_is_repeated_with_the_same_bytes(void **state)
@@ -16,7 +16,7 @@ static void unanswered_push_is_repeated_with_the_same_bytes(void **state)
 	again = expect_msg(w, 0, WIRE_CONTRIB, 1);
 	assert_int_equal(again.crc, first.crc);
 	assert_int_equal(again.offset, first.offset);
-	tick(w, 2 * RETRY_MS - 1); /* at longer intervals */
+	tick(w, 2 * RETRY_MS - 1); /* the second interval is twice as long */
 	expect_nothing(w, 0);
 	tick(w, 1);
 	expect_msg(w, 0, WIRE_CONTRIB, 1);
@@ -37,14 +37,14 @@ static void server_that_is_not_ready_is_asked_after_a_pause(void **state)
 	expect_nothing(w, 0);
 	tick(w, 1);
 	expect_msg(w, 0, WIRE_CONTRIB, 1);
-	say_key(w, 0, WIRE_AGAIN, 2); /* an AGAIN for another round has no effect */
+	say_key(w, 0, WIRE_AGAIN, 2); /* an AGAIN of another round has no effect */
 	say_result(w, 0, 1);
 	expect_delivered(w, 1, 1);
 	world_free(w);
 }
 
-/* A server that asks for pauses has answered all the time. When it then falls silent, the first
- * repetition comes as early as usual. */
+/* A server that answered AGAIN was not silent. When it becomes silent later, the first repetition
+ * comes after the usual time. */
 static void pauses_that_were_asked_for_make_no_repetition_later(void **state)
 {
 	struct agt_world *w = world(.n_elems = SMALL);
@@ -79,7 +79,7 @@ static void result_that_comes_while_waiting_or_before_a_repetition_counts(void *
 			say_key(w, 0, WIRE_AGAIN, 1);
 		} else {
 			w->conn[0]->credit = 0;
-			tick(w, RETRY_MS); /* READY is repeated */
+			tick(w, RETRY_MS); /* the waiting push is sent again */
 		}
 		say_result(w, 0, 1);
 		if (k & 1)
@@ -132,7 +132,8 @@ static void reconnects_come_at_once_then_ever_later(void **state)
 	world_free(w);
 }
 
-/* FM-S-reject: the agent finds a server within this time after it can be reached again. */
+/* Cell FM-S-reject of the fault matrix: an agent must reach a server within this time after the
+ * server can be reached again. */
 static void reconnects_are_never_more_than_a_second_apart(void **state)
 {
 	struct agt_world *w = world(.n_elems = SMALL);
@@ -153,7 +154,7 @@ static void server_that_has_changed_is_connected_at_once(void **state)
 	struct agt_world *w = world(.n_elems = SMALL);
 
 	(void)state;
-	w->connect_rc = -ENOTCONN; /* its address is unknown */
+	w->connect_rc = -ENOTCONN; /* the server's address is unknown */
 	cut(w, 0);
 	tick(w, 100);
 	assert_int_equal(w->n_connects, 3);

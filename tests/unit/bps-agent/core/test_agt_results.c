@@ -1,4 +1,4 @@
-/* Results that the agent's core accepts, and its reaction to damaged bytes or to results without a
+/* Results that the agent's core accepts, and what it does about damaged bytes and results without a
  * CRC. */
 #include "tests/unit/agt_world.h"
 
@@ -81,8 +81,8 @@ static void local_sum_is_made_once_also_when_the_network_takes_over(void **state
 	m = expect_msg(w, 0, WIRE_CONTRIB, 1);
 	staged = (const float *)w->a->staging;
 	assert_float_equal(staged[0], input(0, 1, 0) + input(1, 1, 0), 0);
-	/* A second sum over changed inputs would be visible in memory that a server may be
-	 * reading. */
+	/* The server may still read the local sum. If the agent computed it a second time from the
+	 * changed inputs, the server would see other bytes. */
 	memset(w->a->in[0], 0, m.len);
 	cut(w, 0);
 	fake_up(w->conn[0]);
@@ -144,7 +144,7 @@ static void result_is_delivered_once(void **state)
 	(void)state;
 	submit_all(w, 1);
 	say_result(w, 0, 1);
-	say_result(w, 0, 1); /* repeated during the read: one read, no GOT */
+	say_result(w, 0, 1); /* the result comes again during its read: no second read, no GOT */
 	assert_int_equal(w->conn[0]->n_reads, 1);
 	expect_msg(w, 0, WIRE_CONTRIB, 1);
 	expect_nothing(w, 0);
@@ -165,7 +165,7 @@ static void result_read_across_a_new_pgen_is_thrown_away(void **state)
 	say_result(w, 0, 1);
 	tell_runs(w, 0, 6);
 	work(w);
-	expect_nothing(w, 0); /* not before the read has ended */
+	expect_nothing(w, 0); /* GOT is sent only when the read has ended */
 	end_read(w, 0, 0);
 	assert_int_equal(expect_msg(w, 0, WIRE_GOT, 1).pgen, 5);
 	assert_int_equal(expect_msg(w, 0, WIRE_CONTRIB, 1).pgen, 6);
@@ -293,7 +293,7 @@ static void input_that_changes_in_flight_ends_the_job(void **state)
 		crc = expect_msg(w, 0, WIRE_CONTRIB, 1).crc;
 		assert_int_not_equal(crc, was);
 		assert_int_equal(w->n_fails, 0);
-		say_bad_crc(w, was); /* CRC of the older offer */
+		say_bad_crc(w, was); /* the CRC of an older offer: no effect */
 		expect_nothing(w, 0);
 		((float *)w->a->in[0])[3] = 8888;
 		say_bad_crc(w, crc);
@@ -320,8 +320,8 @@ static void push_damaged_on_its_way_is_repeated_a_few_times(void **state)
 	world_free(w);
 }
 
-/* Another member caused the bad sum. A new connection would bring it again, and break those of
- * other jobs. */
+/* The agent has found that its own input is undamaged, so another member caused the bad sum. A new
+ * connection would bring the same sum again, and would break the rounds of other jobs. */
 static void sum_that_cannot_be_ends_the_job_when_it_comes_again(void **state)
 {
 	struct agt_world *w = world(.n_elems = LARGE);

@@ -1,4 +1,5 @@
-/* Pushes of the agent's core: which, in which order, and how many at once. */
+/* The pushes of the agent's core: which partitions it pushes, in which order, and how many at a
+ * time. */
 #include "tests/unit/agt_world.h"
 
 static void pushes_stay_within_the_window(void **state)
@@ -76,7 +77,8 @@ static void other_jobs_go_on_while_one_has_all_under_way_that_it_may(void **stat
 	world_free(w);
 }
 
-/* Check that w has room for one of its two partitions at a time, then free w. */
+/* Check that a push without an answer stops to count after a while. w has room for one of its two
+ * partitions at a time. Frees w. */
 static void check_unanswered_push_leaves_room(struct agt_world *w)
 {
 	submit_all(w, 1);
@@ -129,14 +131,15 @@ static void partition_that_never_fits_is_refused(void **state)
 	world_free(w);
 }
 
-/* The first of the two pushed partitions is 10 + first. want: the tensor of each contribution. */
+/* Submit tensor `first` and then the other one, with these priorities, and check the order of the
+ * contributions. want: the tensor of each of the six contributions, plus 10. */
 static void check_order(unsigned first, const uint16_t priority[2], const unsigned want[6])
 {
 	struct agt_world *w =
 		world(.n_elems = LARGE, .n_parts = 3, .n_tensors = 2, .window = BYTES_MAX);
 
 	submit(w, first, 0, 1, priority[first]);
-	work(w); /* one partition is being pushed */
+	work(w); /* one partition of the first tensor is being pushed */
 	submit(w, !first, 0, 1, priority[!first]);
 	for (unsigned k = 0; k < 6; k++) {
 		const struct wire_msg *c;
@@ -169,7 +172,7 @@ static void equals_go_in_the_order_in_which_their_rounds_began(void **state)
 	check_order(1, (uint16_t[]){1, 1}, (unsigned[]){11, 11, 11, 10, 10, 10});
 }
 
-/* Answer partition `part` of the first job's round. */
+/* Answer the contribution of partition `part` in this round of the first job. */
 static void answer_next(struct agt_world *w, uint64_t round, uint32_t part)
 {
 	const struct wire_msg *c;

@@ -1,6 +1,6 @@
-/* The executor's engine on the fake back-end (completions in any order, each call failing) and on
- * the host back-end. The test acts as the agent: it adds the groups' sums, as several machines
- * would, and returns the result. */
+/* The executor's engine on two back-ends: "fake", where work completes in any order and each call
+ * can fail, and "host". The test plays the agent: it sums the groups' inputs as if there were
+ * several machines, and returns the result. */
 #include "bps-agent/executor/engine.h"
 
 #include <setjmp.h>
@@ -34,7 +34,8 @@ struct engine_rig {
 	int failed;
 	unsigned n_late, late_member;
 	bool lands_at_once;
-	bool (*landed)[PARTS_MAX]; /* records what has landed, when a test asks for it */
+	/* partitions whose sums have landed, recorded for tests that need it */
+	bool (*landed)[PARTS_MAX];
 	uint64_t now_ns;
 	unsigned seed;
 };
@@ -56,7 +57,8 @@ static int32_t *gpu_values(const struct engine_rig *r, unsigned m, uint32_t t)
 	return (int32_t *)(uintptr_t)(at + t * r->bytes);
 }
 
-/* Act as agent and servers: return the sum of all inputs, times ten for "ten machines". */
+/* Act as agent and servers: write the sum of all inputs as if there were ten such machines, and
+ * report it. */
 static void land(struct engine_rig *r, uint32_t t, uint32_t part, uint64_t round)
 {
 	uint64_t first = part * r->part_bytes / 4, n = r->part_bytes / 4;
@@ -237,7 +239,7 @@ static void expect_sum(const struct engine_rig *r, uint32_t t, uint64_t round)
 	}
 }
 
-/* Run the queues in an order that depends on the seed. */
+/* Run the device's queues in an order that depends on the seed, until the round is done. */
 static void run_fake(struct engine_rig *r, uint32_t t)
 {
 	unsigned before = r->n_done[t];
@@ -368,7 +370,8 @@ static void a_stream_that_is_late_is_named_once(void **state)
 	unmake(&r);
 }
 
-/* Check two tensors of 64 MiB. next: the tensor whose second 32 MiB are staged. */
+/* Check which of two tensors of 64 MiB is copied next. next: the tensor whose second 32 MiB are
+ * staged. */
 static void check_next(uint32_t first, uint16_t priority, uint16_t of_other, uint32_t next)
 {
 	struct engine_rig r;
@@ -376,7 +379,7 @@ static void check_next(uint32_t first, uint16_t priority, uint16_t of_other, uin
 	assert_int_equal(make(&r, &device_fake, "copy", 1, 64 << 20 >> 2, 1 << 20, 0), 0);
 	r.lands_at_once = false;
 	submit(&r, first, 1, priority);
-	poll_engine(&r); /* the first 32 MiB are being copied */
+	poll_engine(&r); /* the first tensor's first 32 MiB are being copied */
 	submit(&r, !first, 1, of_other);
 	fake_device_run(r.dev);
 	assert_int_equal(r.n_staged, 0);
@@ -411,13 +414,13 @@ static void a_partition_is_pushed_while_others_are_copied(void **state)
 	r.lands_at_once = false;
 	submit(&r, 0, 1, 0);
 	poll_engine(&r);
-	fake_device_step(r.dev, 0); /* the first copy */
-	fake_device_step(r.dev, 0); /* its counter */
+	fake_device_step(r.dev, 0); /* run the first copy */
+	fake_device_step(r.dev, 0); /* run the write of its counter */
 	poll_engine(&r);
 	assert_int_equal(r.n_staged, 1);
 	land(&r, 0, 0, 1);
 	poll_engine(&r);
-	/* copy of the sum, while three copies of the other direction wait */
+	/* The sum is copied while three copies in the other direction wait. */
 	fake_device_step(r.dev, 1);
 	fake_device_step(r.dev, 1);
 	assert_string_equal(fake_device_history(r.dev), "UpDp");
@@ -432,7 +435,7 @@ static void small_collectives_travel_together(void **state)
 	assert_int_equal(make(&r, &device_fake, "rs_ag", 4, 1 << 18, 1 << 14, 0), 0);
 	submit(&r, 0, 1, 0);
 	run_fake(&r, 0);
-	/* 64 partitions: one launch each way */
+	/* all 64 partitions share one collective in each direction */
 	assert_int_equal(fake_device_calls(r.dev, FAKE_COLLECTIVE), 2);
 	unmake(&r);
 }
@@ -454,8 +457,8 @@ static void a_landed_partition_must_have_been_staged(void **state)
 	unmake(&r);
 }
 
-/* Connect the agent's successor, which knows which sums have arrived and nothing else. It runs the
- * last round of each tensor again, and reports again what has landed. */
+/* Connect the agent's next process, which knows only which sums have arrived. It runs the last
+ * round of each tensor again, and reports again which sums have landed. */
 static void have_successor(
 	struct engine_rig *r, const uint64_t rounds[TENSORS], bool has_landed[TENSORS][PARTS_MAX])
 {
@@ -498,7 +501,7 @@ static void a_successor_of_the_agent_hears_what_it_has_missed(void **state)
 				fake_device_step(r.dev, i % fake_device_queues(r.dev));
 			}
 			have_successor(&r, first, landed);
-			/* a round runs only once */
+			/* the same round cannot run again */
 			assert_int_equal(engine_run(r.e, 0, 1, OP_SUM, 0), -EINVAL);
 			for (uint32_t t = 0; t < TENSORS; t++)
 				if (atomic_load(&r.slots[0][t].done) < 1)
@@ -528,12 +531,12 @@ static void a_successor_asks_for_rounds_that_are_over(void **state)
 		}
 	submit(&r, 0, 3, 0);
 	have_successor(
-		/* for tensor 0, a round other than the one that runs */
+		/* for tensor 0, the agent asks for another round than the one that runs */
 		&r, (const uint64_t[]){2, 2, 1}, none);
 	assert_int_equal(r.n_done[0], 3);
 	assert_int_equal(r.n_done[1], 3);
 	assert_int_equal(r.n_done[2], 2);
-	engine_landed(r.e, 0, 0, 2); /* ended long ago */
+	engine_landed(r.e, 0, 0, 2); /* a late report about a round that has ended */
 	assert_int_equal(engine_run(r.e, 0, 3, OP_SUM, 0), 0);
 	run_fake(&r, 0);
 	expect_sum(&r, 0, 3);
@@ -671,7 +674,8 @@ static void work_that_never_ends_is_given_up(void **state)
 	unmake(&r);
 }
 
-/* NCCL starts to connect and never ends. Nothing is queued yet, and streams wait all the same. */
+/* NCCL starts to connect and never completes. Nothing is queued yet, but the trainers' streams
+ * wait. */
 static void a_clique_that_never_opens_is_given_up(void **state)
 {
 	struct engine_rig r;

@@ -1,5 +1,5 @@
-/* The executor against a misbehaving trainer, on the host back-end. The test acts as the agent and
- * as the trainers. */
+/* The executor with a misbehaving trainer, on the host back-end. The test plays the agent and the
+ * trainers. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -48,7 +48,7 @@ static void *executor(void *arg)
 	return NULL;
 }
 
-/* Return the next message of that type and drop all before it. */
+/* Return the next message of that type. Messages before it are dropped. */
 static struct local_msg expect(int sock, uint16_t type, void **ret_mem)
 {
 	uint64_t end_ns = clock_now_ns() + WAIT_MS * MS;
@@ -77,7 +77,7 @@ static void say(int sock, const struct local_msg *m, const int *fds, unsigned n)
 	assert_int_equal(local_send(sock, m, fds, n, WAIT_MS), 0);
 }
 
-/* Introduce a trainer as the agent does. Returns the trainer's end. */
+/* Give the executor a trainer's socket, as the agent does. Returns the trainer's end. */
 static int introduce(struct exec_rig *r, uint32_t worker)
 {
 	struct local_msg m = {.type = GPU_TRAINER, .gpu_trainer = {.worker = worker, .pid = 1}};
@@ -189,7 +189,7 @@ static uint32_t alloc(struct exec_rig *r, uint32_t worker, uint64_t bytes)
 	return m.gpu_region.region;
 }
 
-/* Import a region and return the code of the executor's answer. */
+/* Import a region. Returns the code in the executor's answer. */
 static uint32_t import(struct exec_rig *r, uint64_t bytes, uint64_t offset, int fd)
 {
 	uint8_t uuid[GPU_UUID_BYTES] = {0}, blob[1] = {0};
@@ -281,7 +281,8 @@ static void memory_released_while_a_tensor_is_described_is_not_used(void **state
 	for (uint16_t w = 0; w < WORKERS; w++)
 		push(&r, (struct ring_pair_entry){
 				 .type = RING_PAIR_PLACE, .b = w, .x = region[w], .z = w});
-	/* The executor reads each entry before the trainer's next message: see turn. */
+	/* Wait until the executor has read the ring's entries: it reads them before the next
+	 * message of the trainer (see turn). */
 	poll(NULL, 0, 50);
 	m.gpu_release.region = region[1];
 	say(r.trainers[1], &m, NULL, 0);
@@ -343,7 +344,7 @@ static void a_second_start_is_of_the_agents_successor(void **state)
 		region[w] = alloc(&r, w, 1 << 20);
 	give_arena(&r);
 	describe(&r, region, 1000);
-	run(&r, 1); /* for which no stream is ready */
+	run(&r, 1); /* run a round for which no stream is ready yet */
 	drop_rings(&r);
 	make_rings(&r);
 	say_start(&r, "job");
@@ -355,12 +356,12 @@ static void a_second_start_is_of_the_agents_successor(void **state)
 	assert_int_equal(m.gpu_route.n_inputs, WORKERS);
 	assert_int_equal(m.gpu_route.input_nodes.bytes, WORKERS * sizeof(uint16_t));
 	free(mem);
-	give_arena(&r); /* all of the region is there already */
+	give_arena(&r); /* the whole region exists already */
 	describe(&r, region, 1000);
 	run(&r, 1);
-	describe(&r, region, 1001); /* the descriptor differs from that of the first message */
+	describe(&r, region, 1001); /* not the same descriptor as in the first message */
 	assert_int_equal(answer(&r).type, RING_PAIR_BAD);
-	run(&r, 1); /* once is enough */
+	run(&r, 1); /* the same bad descriptor does not become valid */
 	assert_int_equal(answer(&r).type, RING_PAIR_BAD);
 	say_start(&r, "another");
 	m = expect(r.agent, GPU_FAILED, &mem);
@@ -369,7 +370,8 @@ static void a_second_start_is_of_the_agents_successor(void **state)
 	rig_close(&r);
 }
 
-/* An agent sent the trainer a socket and then died. Its successor sends another one. */
+/* An agent sends a trainer a socket to the executor and then dies. Its next process sends another
+ * one. */
 static void a_trainer_takes_one_of_two_sockets(void **state)
 {
 	(void)state;
@@ -384,18 +386,19 @@ static void a_trainer_takes_one_of_two_sockets(void **state)
 		a = introduce(&r, 1);
 		b = introduce(&r, 1);
 		if (way == 2)
-			close(a); /* the trainer never received it */
+			close(a); /* the trainer never got the first socket */
 		say_hello(&r, 1, way ? b : a);
 		expect(r.agent, GPU_ROUTE, &mem);
 		free(mem);
 		expect(r.trainers[1], GPU_WELCOME, &mem);
 		free(mem);
 		if (way < 2) {
-			assert_int_equal(recv(way ? a : b, &c, 1, 0), 0); /* closed */
+			/* the executor has closed the socket that was not used */
+			assert_int_equal(recv(way ? a : b, &c, 1, 0), 0);
 			close(way ? a : b);
 		}
 		alloc(&r, 1, 4096);
-		a = introduce(&r, 1); /* much later */
+		a = introduce(&r, 1); /* a socket that is introduced later */
 		assert_int_equal(recv(a, &c, 1, 0), 0);
 		close(a);
 		rig_close(&r);
@@ -426,8 +429,8 @@ static void a_hello_that_is_given_up_is_followed_by_another(void **state)
 	start(&r);
 	for (unsigned i = 0; i < 40; i++) {
 		if (i)
-			/* the executor may or may not have seen the close when the next one
-			 * comes */
+			/* The executor may or may not have noticed the close before the next socket
+			 * arrives. */
 			close(sock);
 		sock = introduce(&r, 0);
 		say_hello(&r, 0, sock);
@@ -457,13 +460,13 @@ static void a_hello_whose_trainer_is_gone_begins_nothing(void **state)
 	(void)state;
 	start(&r);
 	say_hello(&r, 1, introduce(&r, 1));
-	/* Worker 0 sends HELLO, and its time is over before the executor reads it. */
+	/* Worker 0 sends HELLO and closes its socket before the executor reads it. */
 	assert_int_equal(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, sv), 0);
 	say(sv[0], &hello, NULL, 0);
 	close(sv[0]);
 	say(r.agent, &m, &sv[1], 1);
 	close(sv[1]);
-	say_hello(&r, 0, introduce(&r, 0)); /* it connects again */
+	say_hello(&r, 0, introduce(&r, 0)); /* worker 0 connects again */
 	for (uint32_t w = 0; w < WORKERS; w++) {
 		expect(r.trainers[w], GPU_WELCOME, &mem);
 		free(mem);
@@ -484,11 +487,11 @@ static void noise_of_a_trainer_ends_its_connection_only(void **state)
 		rig_open(&r);
 		for (size_t k = 0; k < sizeof(noise); k++)
 			noise[k] = (unsigned char)rand_r(&seed);
-		noise[0] = (unsigned char)(30 + i); /* one of each type */
+		noise[0] = (unsigned char)(30 + i); /* a message of each type */
 		noise[1] = noise[2] = noise[3] = 0;
 		assert_true(send(r.trainers[0], noise, i % 3 ? sizeof(noise) : 8 + i, 0) > 0);
 		assert_int_equal(recv(r.trainers[0], &byte, 1, 0), 0);
-		alloc(&r, 1, 4096); /* the other trainer is still served */
+		alloc(&r, 1, 4096); /* the other trainer's connection works */
 		rig_close(&r);
 	}
 }

@@ -1,5 +1,5 @@
-/* The cluster that an agent belonged to, as kept between the agent, a service manager and the
- * successor. */
+/* The identity of the cluster that an agent belongs to. The agent gives it to its service manager,
+ * which returns it to the agent's next process. */
 #include "bps-agent/handover/cluster_identity.h"
 
 #include <setjmp.h>
@@ -23,7 +23,7 @@
 
 #define FDS_MAX 8
 
-/* A service manager that keeps descriptors as long as it reads its socket. */
+/* A service manager that keeps descriptors. It does so only while it reads its socket. */
 struct manager {
 	int sock, fds[FDS_MAX];
 	size_t n;
@@ -57,7 +57,7 @@ static void manager_stop(struct manager *m)
 	unsetenv("NOTIFY_SOCKET");
 }
 
-/* Stop reading, until the socket is full. */
+/* Fill the service manager's socket, as if it had stopped reading. */
 static void stand_still(void)
 {
 	while (notify_status("x") == 0)
@@ -95,7 +95,8 @@ static void read_all(struct manager *m)
 	assert_int_equal(errno, EAGAIN);
 }
 
-/* Return what the next process finds: all kept descriptors, and the ledger of a job. */
+/* Return what the agent's next process gets: all kept descriptors, and the ledger of a job if there
+ * is one. */
 static struct fdstore successor(const struct manager *m, bool has_job)
 {
 	struct fdstore s = {.fds = calloc(m->n + 1, sizeof(*s.fds)), .n = m->n + has_job};
@@ -182,7 +183,7 @@ static void cluster_that_a_slow_manager_was_to_forget_is_not_the_successors(void
 	manager_stop(&m);
 }
 
-/* Ledgers that are damaged, or of another kind. */
+/* Try ledgers that are damaged or of another kind. */
 static void what_is_no_cluster_is_not_believed(void **state)
 {
 	static const struct {

@@ -1,4 +1,5 @@
-/* Memory that outlives a process: added records are found again, damaged ones are rejected. */
+/* A ledger is memory that outlives a process. The next process finds all records again, and rejects
+ * damaged ones. */
 #include <errno.h>
 #include <fcntl.h>
 #include <setjmp.h>
@@ -24,7 +25,7 @@ static struct ledger *made(void)
 	return l;
 }
 
-/* Hand the descriptor to another process and end the first one. */
+/* Reopen the ledger as the next process does, which gets only its descriptor. */
 static int reopen(struct ledger **l, struct err_text *err)
 {
 	int fd = dup(ledger_fd(*l));
@@ -59,7 +60,7 @@ static void records_are_found_by_the_next_process(void **state)
 	assert_int_equal(r.type, 8);
 	assert_int_equal(r.n_live, 0);
 	assert_int_equal(ledger_next(l, &at, &r, &err), 0);
-	/* the ledger still works */
+	/* a refused record leaves the ledger usable */
 	assert_int_equal(ledger_add(l, 9, NULL, 0, 8, (void **)&live), 0);
 	assert_int_equal(ledger_next(l, &at, &r, &err), 1);
 	assert_int_equal(r.type, 9);
@@ -97,7 +98,7 @@ static void any_flipped_byte_of_what_was_written_once_is_noticed(void **state)
 		c ^= 0x10;
 		assert_int_equal(pwrite(ledger_fd(l), &c, 1, (off_t)(HEAD_BYTES + i)), 1);
 		assert_int_equal(reopen(&l, &err), 0);
-		if (i >= 28 && i < 32) /* unused */
+		if (i >= 28 && i < 32) /* these bytes are unused */
 			assert_int_equal(ledger_next(l, &at, &r, &err), 1);
 		else
 			assert_int_equal(ledger_next(l, &at, &r, &err), BPS_EPROTO);

@@ -1,4 +1,4 @@
-/* The agent's shared memory, with a transport that does nothing. */
+/* The agent's shared memory. Its transport is a stub that does nothing. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -30,10 +30,10 @@ static void much_memory_is_made_in_pieces_and_whole(void **state)
 		0);
 	while (memory_step(&m, &err) == 1)
 		n++;
-	assert_int_equal(n, 3); /* 16 + 16 + 8 */
+	assert_int_equal(n, 3); /* three pieces: 16 + 16 + 8 MiB */
 	assert_int_equal(fstat(m.fd, &st), 0);
 	assert_int_equal(st.st_size, 40 * MIB);
-	assert_true((size_t)st.st_blocks * 512 >= 40 * MIB); /* every page is allocated */
+	assert_true((size_t)st.st_blocks * 512 >= 40 * MIB); /* every page is allocated at once */
 	assert_int_equal(fcntl(m.fd, F_GET_SEALS) & F_SEAL_SHRINK, F_SEAL_SHRINK);
 	assert_int_equal(((char *)m.mem)[0], 0);
 	assert_int_equal(((char *)m.mem)[40 * MIB - 1], 0);

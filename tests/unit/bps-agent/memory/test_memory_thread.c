@@ -1,4 +1,4 @@
-/* The thread that makes shared memory, with a real loop. */
+/* The thread that allocates shared memory, with a real event loop. */
 #include "bps-agent/memory/memory_thread.h"
 
 #include <errno.h>
@@ -22,7 +22,7 @@ struct memory_world {
 	struct memory_thread *memory_thread;
 	struct memory_request large, small, many[MANY];
 	_Atomic unsigned n_done;
-	unsigned large_place, small_place; /* in the order of completion */
+	unsigned large_place, small_place; /* 1 for the request that completes first */
 };
 
 static uint64_t tick(void *ctx, uint64_t now_ns)
@@ -148,7 +148,7 @@ static void stop_cancels_what_waits_and_what_comes_behind_it(void **state)
 
 	(void)state;
 	setup(&w);
-	w.large.bytes = 1024 * MIB; /* takes a second or more; it is stopped after one piece */
+	w.large.bytes = 1024 * MIB; /* takes a second or more, but is stopped after one piece */
 	assert_int_equal(memory_thread_make(w.memory_thread, &w.large), 0);
 	memory_thread_stop(w.memory_thread);
 	await(&w, 1);

@@ -1,4 +1,4 @@
-/* Quotas: what is charged and released at every level, and the text of refusals. */
+/* Quotas: what is charged and given back at each level, and the text of refusals. */
 #include "bps-agent/quota/quota.h"
 
 #include <setjmp.h>
@@ -107,7 +107,7 @@ static void what_a_job_takes_counts_for_its_user_and_the_machine(void **state)
 		"all users together have 100.0 MiB of 100.0 MiB shared memory on node1; see "
 		"bps-agent's --memory");
 	assert_int_equal(quota_used(w->alice, QUOTA_MEMORY), 60 * MIB);
-	quota_put(second); /* with all its memory */
+	quota_put(second); /* gives back all memory that is charged to it */
 	assert_int_equal(quota_used(w->alice, QUOTA_MEMORY), 40 * MIB);
 	take(w, w->bob, QUOTA_MEMORY, 20 * MIB);
 	quota_give(w->bob, QUOTA_MEMORY, 20 * MIB);
@@ -182,7 +182,7 @@ static void users_that_have_left_keep_their_name_and_at_most_some_are_kept(void 
 	quota_put(a);
 	a = quota_user(w->q, 2000);
 	assert_false(quota_is_named(a));
-	assert_true(quota_is_named(a)); /* the first request looks the name up */
+	assert_true(quota_is_named(a)); /* the first request of a user looks the user's name up */
 	quota_put(a);
 	assert_true(quota_is_named(w->alice));
 }
@@ -232,7 +232,8 @@ static void who_never_pauses_is_hopeless_in_the_end(void **state)
 	assert_string_equal(w->err.s,
 		"user alice (uid 1000) sends more than 10 requests a second "
 		"on node1, 41 in a row without a pause; see bps-agent's --user-requests");
-	assert_true(quota_request(w->alice, &fresh, now, &w->err) > 0); /* another connection */
+	/* a second connection starts without a rate limit */
+	assert_true(quota_request(w->alice, &fresh, now, &w->err) > 0);
 }
 
 static void rate_of_0_is_no_limit(void **state)
@@ -259,7 +260,7 @@ static void view_has_use_limits_refusals_and_a_bound(void **state)
 	take(w, w->job, QUOTA_TENSORS, 3);
 	assert_int_equal(quota_take(w->job, QUOTA_TENSORS, 4, &w->err), BPS_EQUOTA);
 	quota_view(w->q, &v);
-	assert_int_equal(v.n_rows, 4); /* machine, alice, bob, the job */
+	assert_int_equal(v.n_rows, 4); /* rows: the machine, alice, bob, the job */
 	assert_int_equal(v.rows[0].scope, QUOTA_MACHINE);
 	assert_string_equal(v.rows[1].user, "alice");
 	assert_int_equal(v.rows[1].used[QUOTA_TENSORS], 3);
@@ -277,7 +278,7 @@ static void view_has_use_limits_refusals_and_a_bound(void **state)
 	for (unsigned i = 0; i < QUOTA_VIEW_MAX + 3; i++)
 		quota_put(many[i]);
 	quota_view(w->q, &v);
-	assert_int_equal(v.n_rows, 4); /* idle users are not listed */
+	assert_int_equal(v.n_rows, 4); /* users who use nothing are not listed */
 }
 
 static void bytes_are_written_as_people_read_them(void **state)

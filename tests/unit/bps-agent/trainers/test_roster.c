@@ -1,4 +1,5 @@
-/* The changes of a job's members that trainers learn at a barrier (bps-agent/trainers/roster.c). */
+/* Trainers learn at a barrier how the members of their job have changed
+ * (bps-agent/trainers/roster.c). */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -12,8 +13,8 @@
 #define FORMED  10
 #define BORDER  20
 
-/* Stub of a function that this test never calls. The agent's own would pull in all of its code,
- * which has names in common with the library. */
+/* A stub, which this test never calls. The agent's own function would link all of the agent's code,
+ * whose names clash with those of the library. */
 void trainer_send(struct trainer *t, struct local_msg *m, const int *fds, unsigned n_fds)
 {
 	(void)t;
@@ -23,7 +24,8 @@ void trainer_send(struct trainer *t, struct local_msg *m, const int *fds, unsign
 	fail_msg("a trainer is told something");
 }
 
-/* Machines with ranks 0, 1 and 2, of which the last was admitted later. */
+/* Note a JOB message with machines of ranks 0, 1 and 2. The third machine was admitted at a
+ * barrier. */
 static void note(struct job *job, uint64_t view, int gone)
 {
 	struct ctl_rank ranks[3] = {{.rank = 0}, {.rank = 1}, {.rank = 2}};
@@ -56,7 +58,8 @@ static void newcomer_that_is_lost_again_was_let_in_all_the_same(void **state)
 	roster_newcomers(&job, BARRIER, &n_new, &root);
 	assert_int_equal(n_new, 1);
 	assert_int_equal(root, 0);
-	/* An agent that was disconnected for a moment receives both changes at once (J13). */
+	/* An agent that was disconnected for a moment receives both changes in one message
+	 * (J13). */
 	note(&job, BORDER + 1, 2);
 	roster_newcomers(&job, BARRIER, &n_new, &root);
 	assert_int_equal(n_new, 1);

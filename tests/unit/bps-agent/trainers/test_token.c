@@ -1,4 +1,4 @@
-/* The proof of a job token, against bytes from Python's hmac module. */
+/* The proof of a job token is compared with bytes that Python's hmac module computed. */
 #include "bps-agent/trainers/token.h"
 
 #include <errno.h>

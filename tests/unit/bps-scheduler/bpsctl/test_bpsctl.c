@@ -1,5 +1,5 @@
-/* The screens of bpsctl: documents of daemons as text, with missing, long and malicious values.
- * Also "explain" and the frames of "watch". No daemon runs. */
+/* The screens of bpsctl: JSON documents of daemons are shown as text. Their values may be missing,
+ * long or malicious. Also tests "explain" and "watch". No daemon runs. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -34,7 +34,7 @@ static void assert_narrow(const char *text)
 	}
 }
 
-/* Render a screen from a JSON document, in which ' stands for ". */
+/* Render a screen from a JSON document. In the document, ' stands for ". */
 static struct bpsctl_page render(int (*screen)(FILE *out, json_t *root), const char *json)
 {
 	struct bpsctl_page p = {NULL, 0};
@@ -122,7 +122,7 @@ static void tables_without_rows_say_so(void **state)
 	free(p.text);
 }
 
-/* Every value of a screen, as long and as large as possible. */
+/* A document in which each value is as long or as large as possible. */
 static const char worst[] =
 	"{'schema': 1, 'role': 'scheduler', 'name': '" LONG_NAME "', 'host': '" LONG_NAME "',"
 	" 'id': " HUGE_NUMBER ", 'version': '" LONG_NAME "', 'ok': " HUGE_NUMBER ","
@@ -293,7 +293,8 @@ static void strange_documents_are_shown_without_harm(void **state)
 			struct bpsctl_page p = render(screens[i], docs[k]);
 
 			assert_lacks(&p, "\033");
-			assert_lacks(&p, "\xc2\x9b"); /* the same control character in one byte */
+			/* the one-byte form of the same control character */
+			assert_lacks(&p, "\xc2\x9b");
 			assert_lacks(&p, "\xe2\x80\xae");
 			free(p.text);
 		}

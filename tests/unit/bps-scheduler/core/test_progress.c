@@ -1,4 +1,5 @@
-/* Results of the servers' heartbeats in the scheduler: rates, and the member that delays a job. */
+/* Servers report their results in heartbeats. The scheduler derives rates from them, and the agent
+ * that delays a job. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -14,13 +15,14 @@
 #include "tests/unit/fake_sched.h"
 
 #define MS     UINT64_C(1000000)
-#define AGENTS 4 /* on connections 21, 22, ...; the servers are on 11 and 12 */
+#define AGENTS 4 /* agents are on connections 21, 22, ...; the servers are on 11 and 12 */
 
 struct progress_world {
 	struct sched_core *core;
 	uint64_t now;
-	uint32_t job, agents[AGENTS];       /* numbers and ids */
-	uint32_t n_members, n_told, n_over; /* events of stragglers */
+	uint32_t job, agents[AGENTS]; /* the job's id, the agents' ids */
+	/* n_told, n_over: events that report a straggler and its end */
+	uint32_t n_members, n_told, n_over;
 };
 
 static void env_send(void *ctx, uint32_t conn, const struct ctl_msg *msg)
@@ -103,7 +105,8 @@ static void beat_agents(struct progress_world *w)
 		sched_message(w->core, 21 + i, &msg, w->now);
 }
 
-/* Let a second pass. Agent `last` was last in `late` of the rounds that the two servers report. */
+/* Let a second pass. The two servers report that agent `last` came last in of_100 percent of the
+ * rounds, with a delay of lag_us. */
 static void second(
 	struct progress_world *w, uint64_t step, unsigned last, uint32_t of_100, uint32_t lag_us)
 {
@@ -126,7 +129,7 @@ static void second(
 	sched_message(w->core, 11, &msg, w->now);
 	job.wait_p50_us = 0;
 	sched_message(w->core, 12, &msg, w->now);
-	memset(late, 0xee, sizeof(late)); /* the core copies what it needs */
+	memset(late, 0xee, sizeof(late)); /* the core must have copied what it needs */
 	memset(&job, 0xee, sizeof(job));
 	sched_tick(w->core, w->now);
 }
@@ -162,7 +165,7 @@ static bool is_straggling(struct progress_world *w)
 	return has_problem(w, "STRAGGLER");
 }
 
-/* A second in which the first server did this number of rounds, with this time for their sums. */
+/* Let a second pass in which the first server completes this many rounds. Each sum takes sum_us. */
 static void sums(struct progress_world *w, uint64_t rounds, uint32_t sum_us)
 {
 	struct ctl_msg msg = {.type = CTL_BEAT, .beat = {.rounds = rounds, .sum_us = sum_us}};
@@ -189,7 +192,7 @@ static void rates_and_waits_are_added_up_over_the_servers(void **state)
 	assert_int_equal(json_integer_value(json_object_get(pace, "round")), 30);
 	assert_true(json_real_value(json_object_get(pace, "steps_s")) > 2.9);
 	assert_true(json_real_value(json_object_get(pace, "steps_s")) < 3.1);
-	/* Each of the two servers receives 3,000 bytes of contributions a second. */
+	/* Each of the two servers receives 3,000 bytes of contributions per second. */
 	assert_true(json_real_value(json_object_get(pace, "push_bytes_s")) > 5900);
 	assert_true(json_real_value(json_object_get(pace, "push_bytes_s")) < 6100);
 	assert_true(json_real_value(json_object_get(pace, "wait_p50_s")) > 0.0199);
@@ -216,13 +219,15 @@ static void server_whose_sums_take_long_is_named_until_it_recovers(void **state)
 		sums(&w, ++rounds, 600000);
 	}
 	assert_true(has_problem(&w, "SERVER_SLOW"));
-	for (unsigned i = 0; i < 10; i++) /* slightly less does not end the problem */
+	/* sums that are only slightly faster do not end the problem */
+	for (unsigned i = 0; i < 10; i++)
 		sums(&w, ++rounds, 450000);
 	assert_true(has_problem(&w, "SERVER_SLOW"));
 	for (unsigned i = 0; i < PROGRESS_SURE; i++)
 		sums(&w, ++rounds, 1000);
 	assert_false(has_problem(&w, "SERVER_SLOW"));
-	for (unsigned i = 0; i < 10; i++) /* the earlier time of a sum counts, without sums since */
+	/* without new rounds, the time of the earlier sums counts */
+	for (unsigned i = 0; i < 10; i++)
 		sums(&w, rounds, 600000);
 	assert_false(has_problem(&w, "SERVER_SLOW"));
 	sched_free(w.core);
@@ -239,7 +244,7 @@ static void straggler_is_raised_after_seconds_and_cleared_after_seconds(void **s
 		second(&w, step += 3, 2, 90, 40000);
 	assert_in_range(n, PROGRESS_SURE, 3 * PROGRESS_SURE);
 	assert_int_equal(w.n_told, 1);
-	/* Slightly less does not end the problem. */
+	/* An agent that is late slightly less often remains the straggler. */
 	for (unsigned i = 0; i < 10; i++)
 		second(&w, step += 3, 2, 60, 6000);
 	assert_true(is_straggling(&w));
@@ -259,11 +264,11 @@ static void chance_and_noise_make_no_straggler(void **state)
 	(void)state;
 	world_init(&w);
 	for (unsigned i = 0; i < 10; i++)
-		second(&w, step += 3, 1, 90, 1000); /* late by one millisecond */
+		second(&w, step += 3, 1, 90, 1000); /* late by only a millisecond */
 	for (unsigned i = 0; i < 10; i++)
-		second(&w, step += 3, 1, 55, 40000); /* late in half of the rounds */
+		second(&w, step += 3, 1, 55, 40000); /* late in only half of the rounds */
 	for (unsigned i = 0; i < 20; i++)
-		second(&w, step += 3, i % 2, 90, 40000); /* the agents are late in turn */
+		second(&w, step += 3, i % 2, 90, 40000); /* the agents are late alternately */
 	assert_false(is_straggling(&w));
 	for (unsigned i = 0; i < 10; i++)
 		second(&w, step, 1, 90, 40000); /* no round completes */
@@ -283,7 +288,8 @@ static void another_straggler_has_to_earn_its_name(void **state)
 	assert_true(is_straggling(&w));
 	for (n = 0; n < 20 && !w.n_over; n++)
 		second(&w, step += 3, 2, 90, 40000);
-	/* The figures of one of the two servers are one heartbeat old. */
+	/* The figures of one of the two servers are a heartbeat old, so it may take a second
+	 * longer. */
 	assert_in_range(n, PROGRESS_SURE, PROGRESS_SURE + 1);
 	assert_false(is_straggling(&w));
 	for (n = 0; n < 20 && !is_straggling(&w); n++)

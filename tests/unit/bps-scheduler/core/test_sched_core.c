@@ -1,9 +1,9 @@
-/* The scheduler's core in random histories, and each state of a member with each event. */
+/* The scheduler's core: each state of a member with each event, and random histories. */
 #include "tests/unit/sched_world.h"
 
 /* ---- every event in every state ---- */
 
-/* Apply to every state of a member every event that concerns it. No invariant may break. */
+/* Apply every event that concerns a member in every state of the member. No invariant may break. */
 static void every_member_state_takes_every_event(void **state)
 {
 	(void)state;
@@ -56,12 +56,13 @@ static void every_member_state_takes_every_event(void **state)
 
 #define RANDOM_HISTORIES 150
 #define RANDOM_EVENTS    120
-#define MEMBERS          6 /* three servers, three agents */
+#define MEMBERS          6 /* three servers and three agents */
 
 struct chaos {
 	struct sched_world w;
 	uint64_t seed;
-	uint32_t conn[MEMBERS + 1], next_conn; /* 0-terminated */
+	/* connection of each member; 0: the member is silent */
+	uint32_t conn[MEMBERS + 1], next_conn;
 	uint64_t instance[MEMBERS];
 };
 
@@ -138,11 +139,12 @@ static void chaos_pass(struct chaos *h)
 	uint32_t i = draw(h, MEMBERS), conn = h->conn[i];
 	uint64_t ms = draw(h, 4) ? 200 : 4000;
 
-	if (draw(h, 4) == 0) /* one member is silent, and so are those after it */
+	/* let this member be silent, and with it all members after it in the list */
+	if (draw(h, 4) == 0)
 		h->conn[i] = 0;
 	pass(&h->w, ms, h->conn);
 	h->conn[i] = conn;
-	if (draw(h, 20) == 0) { /* as after a stop of this process */
+	if (draw(h, 20) == 0) { /* as if the scheduler's process had been stopped for 3 s */
 		h->w.now += 3000 * MS;
 		sched_tick(h->w.core, h->w.now);
 	}
@@ -171,7 +173,7 @@ static void chaos_event(struct chaos *h)
 	}
 }
 
-/* No message or fault of members breaks an invariant, and every state can be restored. */
+/* Messages and faults of members never break an invariant, and every state can be restored. */
 static void random_histories_break_no_invariant(void **state)
 {
 	struct chaos *h = calloc(1, sizeof(*h));

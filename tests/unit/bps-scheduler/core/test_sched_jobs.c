@@ -1,4 +1,4 @@
-/* Jobs of the scheduler's core, from the first worker to the end. */
+/* Jobs in the scheduler's core, from the first worker that joins to their end. */
 #include "tests/unit/sched_world.h"
 
 static void job_forms_when_all_ranks_are_there(void **state)
@@ -35,18 +35,18 @@ static void repeated_join_gets_the_same_rank(void **state)
 	clear(&w);
 	close_conn(&w, 21);
 	agent(&w, 22, "a", 201);
-	join(&w, 22, CTL_NO_ID, 3, 11); /* its answer was lost */
+	join(&w, 22, CTL_NO_ID, 3, 11); /* the agent repeats JOIN, since the answer was lost */
 	SAID(&w, "22 JOINED code=0 job=1 rank=1");
 	join(&w, 22, 0, 3, 10);
 	SAID(&w, "22 JOINED code=0 job=1 rank=0");
 	join(&w, 22, 2, 3, 12);
-	join(&w, 22, 2, 3, 12); /* after JOB */
+	join(&w, 22, 2, 3, 12); /* the same JOIN again, after the JOB message */
 	NOT_SAID(&w, "code=10017");
 	world_fini(&w);
 }
 
-/* The ranks of a forming job are lost with the scheduler. The first to join again gets the first
- * rank. */
+/* Ranks that a forming job has assigned are lost with the scheduler. Workers join again, and the
+ * first one gets rank 0. */
 static void assigned_ranks_are_assigned_anew_after_a_restart(void **state)
 {
 	struct sched_world w;
@@ -166,7 +166,7 @@ static void process_that_opens_a_rank_twice_is_refused_the_second_time(void **st
 	send_msg(&w, 21, &msg);
 	SAID(&w, "21 JOINED code=0 job=1 rank=0");
 	clear(&w);
-	send_msg(&w, 21, &msg); /* repeated */
+	send_msg(&w, 21, &msg); /* the same JOIN again */
 	SAID(&w, "21 JOINED code=0 job=1 rank=0");
 	msg.join.seq = 2;
 	clear(&w);
@@ -234,7 +234,8 @@ static void worker_of_another_user_without_the_token_gets_a_job_of_its_own(void 
 	SAID(&w, "22 JOINED code=0 job=2 rank=1");
 	join_as(&w, 22, 3000, 1, 30, other_token);
 	SAID(&w, "22 JOINED code=0 job=3 rank=1");
-	join_as(&w, 22, 4000, 1, 40, token); /* a stranger cannot occupy a name */
+	/* a stranger without the token cannot keep others from using the job's name */
+	join_as(&w, 22, 4000, 1, 40, token);
 	SAID(&w, "22 JOINED code=0 job=1 rank=1");
 	world_fini(&w);
 }
@@ -250,7 +251,7 @@ static void token_outlives_the_scheduler(void **state)
 	kill_scheduler(&w);
 	agent(&w, 21, "a", 201);
 	agent(&w, 22, "b", 202);
-	join_as(&w, 22, 2000, 1, 20, token); /* its JOB message was not sent yet */
+	join_as(&w, 22, 2000, 1, 20, token); /* completes the job, so the JOB message follows */
 	SAID(&w, "22 JOINED code=0 job=1 rank=1");
 	SAID(&w, "22 JOB job=1 x size=2");
 	join_as(&w, 22, 1000, 1, 21, other_token);
@@ -286,7 +287,7 @@ static void user_with_too_many_jobs_is_refused_and_another_one_is_not(void **sta
 	send_msg(&w, 21, &msg);
 	SAID(&w, "21 JOINED code=0");
 	msg.join.uid = 1000;
-	msg.join.job = "a"; /* more workers for an existing job */
+	msg.join.job = "a"; /* another worker of an existing job is not a new job */
 	msg.join.rank = 1;
 	msg.join.pid = msg.join.seq = 9;
 	clear(&w);
@@ -295,7 +296,7 @@ static void user_with_too_many_jobs_is_refused_and_another_one_is_not(void **sta
 	world_fini(&w);
 }
 
-/* Two servers of 1 MiB; a job of two workers, one on each agent. */
+/* Make a world with two servers of 1 MiB and a job of two workers, one on each agent. */
 static void world_with_memory(struct sched_world *w, uint32_t job_share, uint32_t user_share)
 {
 	struct ctl_msg msg;
@@ -331,7 +332,7 @@ static void tensor_beyond_the_jobs_share_of_the_servers_is_refused_everywhere(vo
 	declare(&w, 21, 0, "y", DTYPE_F32, 100000);
 	declare(&w, 22, 1, "w", DTYPE_F32, 150000);
 	declare(&w, 22, 1, "y", DTYPE_F32, 100000);
-	w.cfg.job_share = 0; /* does not change what the members were sent */
+	w.cfg.job_share = 0; /* new limits do not end jobs that were accepted before */
 	sched_set_quotas(w.core, &w.cfg);
 	declare(&w, 22, 1, "x", DTYPE_F32, 150000);
 	SAID(&w, "22 TENSOR_FAIL x code=10012");
@@ -340,7 +341,8 @@ static void tensor_beyond_the_jobs_share_of_the_servers_is_refused_everywhere(vo
 	world_fini(&w);
 }
 
-/* C10: of 2 MiB one is reserved, an eighth of it makes a user with little. */
+/* Rule C10: of 2 MiB, 1 MiB is reserved for users who use little. That is at most an eighth of the
+ * reserve. */
 static void only_users_with_little_get_the_reserve(void **state)
 {
 	struct ctl_msg msg = {
@@ -351,7 +353,8 @@ static void only_users_with_little_get_the_reserve(void **state)
 	world_with_memory(&w, 0, 0);
 	w.cfg.small_reserve = 50;
 	sched_set_quotas(w.core, &w.cfg);
-	declare(&w, 21, 0, "w", DTYPE_F32, 131072); /* two sums of 512 KiB */
+	/* two sums of 512 KiB each fill the unreserved memory */
+	declare(&w, 21, 0, "w", DTYPE_F32, 131072);
 	declare(&w, 22, 1, "w", DTYPE_F32, 131072);
 	clear(&w);
 	declare(&w, 21, 0, "x", DTYPE_F32, 1);
@@ -364,7 +367,7 @@ static void only_users_with_little_get_the_reserve(void **state)
 		send_msg(&w, 21 + i, &msg);
 	}
 	clear(&w);
-	declare(&w, 21, 0, "v", DTYPE_F32, 10000); /* two sums of 64 KiB */
+	declare(&w, 21, 0, "v", DTYPE_F32, 10000); /* two sums of 64 KiB each, from the reserve */
 	declare(&w, 22, 1, "v", DTYPE_F32, 10000);
 	NOT_SAID(&w, "TENSOR_FAIL");
 	SAID(&w, "22 PLAN job=2 0=v");
@@ -373,7 +376,7 @@ static void only_users_with_little_get_the_reserve(void **state)
 	world_fini(&w);
 }
 
-/* Tensors that are declared while no server is there are checked when the first one comes. */
+/* Tensors that are declared while there is no server are checked when the first server arrives. */
 static void largest_job_that_waited_for_servers_ends_when_it_does_not_fit(void **state)
 {
 	struct ctl_msg msg;
@@ -417,7 +420,7 @@ static void tensors_of_all_jobs_of_a_user_count_for_its_share(void **state)
 	SAID(&w, "code=10012 tensor 'v' of job 'second': it takes 0.6 MiB of the servers' memory, "
 		 "of "
 		 "which the user with uid 1000 has 0.6 of 1.0 MiB");
-	msg.join.uid = 1001; /* another user's job */
+	msg.join.uid = 1001; /* the job of another user */
 	for (uint32_t i = 0; i < 2; i++) {
 		msg.join.rank = i;
 		msg.join.pid = msg.join.seq = 40 + i;
@@ -445,7 +448,8 @@ static void worker_that_leaves_a_forming_job_frees_its_rank(void **state)
 	worker(&w, 21, 0, WORKER_LOST);
 	clear(&w);
 	join(&w, 21, 0, 2, 11);
-	SAID(&w, "21 JOINED code=0 job=2 rank=0"); /* the empty job ended with it */
+	/* the empty job ended together with the large one */
+	SAID(&w, "21 JOINED code=0 job=2 rank=0");
 	world_fini(&w);
 }
 
@@ -457,7 +461,7 @@ static void job_ends_well_when_all_have_finished(void **state)
 	running_job(&w);
 	clear(&w);
 	worker(&w, 21, 0, WORKER_FINISHED);
-	worker(&w, 21, 0, WORKER_FINISHED); /* repeated */
+	worker(&w, 21, 0, WORKER_FINISHED); /* the same message again */
 	NOT_SAID(&w, "JOB_END");
 	worker(&w, 22, 1, WORKER_FINISHED);
 	SAID(&w, "11 JOB_END job=1 code=0 \n");
@@ -476,7 +480,7 @@ static void numbers_of_jobs_are_never_used_twice(void **state)
 	(void)state;
 	world_init(&w);
 	agent(&w, 21, "a", 201);
-	for (uint32_t i = 1; i <= 1100; i++) { /* more than one record reserves */
+	for (uint32_t i = 1; i <= 1100; i++) { /* more jobs than a record reserves numbers for */
 		join(&w, 21, 0, 2, 10);
 		assert_int_equal(w.last_job, i);
 		worker(&w, 21, 0, WORKER_LOST);
@@ -521,7 +525,7 @@ static void lost_worker_ends_the_job_and_is_named(void **state)
 		"21 JOB_END job=1 code=10007 rank 1 (host b, pid 20) of job 'x' was lost: killed by"
 		" signal 9\nCAUSE rank=1 host=b\n");
 	clear(&w);
-	kill_scheduler(&w); /* the cause is durable */
+	kill_scheduler(&w); /* the cause is in the durable state */
 	agent(&w, 31, "a", 201);
 	SAID(&w, "31 JOB_END job=1 code=10007");
 	SAID(&w, "killed by signal 9\nCAUSE rank=1 host=b\n");
@@ -568,7 +572,7 @@ static void dead_agent_ends_its_jobs_and_is_named(void **state)
 		 "5.0 s");
 	SAID(&w, "11 PEERS b:down:i202\n");
 	clear(&w);
-	agent(&w, 32, "b", 202); /* it receives the reason */
+	agent(&w, 32, "b", 202); /* the agent that was away receives the reason, too */
 	SAID(&w, "32 JOB_END job=1 code=10008");
 	world_fini(&w);
 }

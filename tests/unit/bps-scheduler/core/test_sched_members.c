@@ -1,4 +1,4 @@
-/* Members of the scheduler's core: how they connect, are recognised, and are declared dead. */
+/* Members in the scheduler's core: how they connect, are recognised, and are declared dead. */
 #include "tests/unit/sched_world.h"
 
 static void hello_is_welcomed_and_told_of_the_other_side(void **state)
@@ -31,12 +31,13 @@ static void member_with_another_provider_is_refused_and_both_are_named(void **st
 	SAID(&w, "21 REFUSE code=22 agent 'a' on h uses provider 'tcp', but server 's1' on s1 uses "
 		 "'sockets': set `provider` to the same value");
 	SAID(&w, "21 DROP");
-	/* A member that has only lost its connection keeps its provider in the cluster. */
+	/* A member whose connection is lost still fixes the cluster's provider. */
 	close_conn(&w, 11);
 	sched_conn_open(w.core, 22, w.now);
 	send_msg(&w, 22, &msg);
 	SAID(&w, "22 REFUSE code=22");
-	/* After its death another provider is taken, which then binds its next process. */
+	/* When the only member has died, a member with another provider is accepted, and fixes it
+	 * again. */
 	pass(&w, 60000, NULL);
 	clear(&w);
 	sched_conn_open(w.core, 23, w.now);
@@ -135,7 +136,7 @@ static void shorter_dead_time_counts_from_now_on(void **state)
 	world_init(&w);
 	server(&w, 11, "s1", 101);
 	cfg = w.cfg;
-	pass(&w, 1000, NULL); /* silent, but not yet for long enough to be dead */
+	pass(&w, 1000, NULL); /* it is silent, but not long enough to be dead */
 	NOT_SAID(&w, "11 DROP");
 	cfg.server_dead_ms = 800;
 	sched_set_times(w.core, &cfg, w.now);
@@ -199,7 +200,7 @@ static void replaced_instance_does_not_take_its_name_back(void **state)
 	world_fini(&w);
 }
 
-/* Instance 102 was killed. Its HELLO arrives after that of its successor 103. */
+/* Instance 102 was killed. Its HELLO arrives after that of the next instance, 103. */
 static void late_hello_of_a_dead_instance_locks_nobody_out(void **state)
 {
 	struct sched_world w;
@@ -282,7 +283,7 @@ static void scheduler_that_hears_nobody_gives_nobody_up(void **state)
 	pass(&w, 10 * w.cfg.agent_dead_ms, NULL);
 	NOT_SAID(&w, "DROP");
 	NOT_SAID(&w, "JOB_END");
-	/* The first member to return is not declared dead earlier than the others. */
+	/* The first member to return is not declared dead earlier than the others would be. */
 	pass(&w, w.cfg.server_dead_ms - 200, (const uint32_t[]){12, 21, 0});
 	NOT_SAID(&w, "DROP");
 	pass(&w, w.cfg.agent_dead_ms, (const uint32_t[]){12, 21, 0});
@@ -299,7 +300,7 @@ static void late_tick_extends_the_deadlines(void **state)
 	running_job(&w);
 	pass(&w, 1000, everybody);
 	clear(&w);
-	w.now += 10000 * MS; /* as after a stop of this process */
+	w.now += 10000 * MS; /* as if the scheduler's process had been stopped for 10 s */
 	sched_tick(w.core, w.now);
 	check(&w);
 	NOT_SAID(&w, "DROP");
@@ -316,7 +317,7 @@ static void evicted_instance_that_returns_relearns_what_it_has(void **state)
 	running_job(&w);
 	pass(&w, 4000, (const uint32_t[]){12, 21, 22, 0});
 	clear(&w);
-	server(&w, 31, "s1", 101); /* the stopped process goes on */
+	server(&w, 31, "s1", 101); /* the process that was stopped continues */
 	SAID(&w, "31 WELCOME id=1");
 	SAID(&w, "31 JOB job=1");
 	NOT_SAID(&w, "31 PLAN");
@@ -324,7 +325,8 @@ static void evicted_instance_that_returns_relearns_what_it_has(void **state)
 	world_fini(&w);
 }
 
-/* Let ms pass. Server 1 answers every question about agent 4, 'b', with the silence quiet_ms. */
+/* Let ms pass. Server 1 answers every question about agent 4 ('b') that it received nothing from
+ * the agent for quiet_ms. */
 static void pass_seen(struct sched_world *w, uint32_t ms, uint32_t quiet_ms)
 {
 	const struct ctl_msg seen = {CTL_SEEN, .sight = {4, 202, quiet_ms}};
@@ -359,7 +361,7 @@ static void agent_that_only_the_scheduler_does_not_hear_lives(void **state)
 	pass_seen(&w, w.cfg.agent_dead_ms, 100);
 	NOT_SAID(&w, "JOB_END");
 	pass(&w, 2 * w.cfg.agent_dead_ms,
-		(const uint32_t[]){11, 12, 21, 0}); /* no server receives from it */
+		(const uint32_t[]){11, 12, 21, 0}); /* no server receives from the agent */
 	SAID(&w, "21 JOB_END job=1 code=10008 agent 'b'");
 	world_fini(&w);
 }
@@ -375,7 +377,7 @@ static void agent_that_nobody_hears_is_dead_in_time_whatever_servers_say(void **
 	clear(&w);
 	send_msg(&w, 11, &unasked);
 	pass_seen(&w, w.cfg.agent_dead_ms - 400,
-		4500); /* the server last received from it when the scheduler did */
+		4500); /* the server last received from the agent when the scheduler did */
 	send_msg(&w, 11, &other_instance);
 	NOT_SAID(&w, "JOB_END");
 	pass_seen(&w, 600, 4800);
@@ -392,7 +394,7 @@ static void agent_whose_job_changed_behind_its_back_is_not_kept(void **state)
 	clear(&w);
 	pass_seen(&w, 2 * w.cfg.agent_dead_ms, 100);
 	NOT_SAID(&w, "JOB_END");
-	server(&w, 13, "s2", 112); /* a new process: its partitions move */
+	server(&w, 13, "s2", 112); /* a new process, so its partitions get a new pgen */
 	pass_seen(&w, 800, 100);
 	SAID(&w, "21 JOB_END job=1 code=10008 agent 'b'");
 	world_fini(&w);
@@ -412,7 +414,7 @@ static void agent_that_restarts_within_its_window_keeps_its_job(void **state)
 	SAID(&w, "32 JOB job=1");
 	SAID(&w, "32 PLAN job=1 0=w");
 	NOT_SAID(&w, "JOB_END");
-	NOT_SAID(&w, "21 PLAN"); /* no pgen changed */
+	NOT_SAID(&w, "21 PLAN"); /* no pgen has changed */
 	world_fini(&w);
 }
 

@@ -1,7 +1,7 @@
-/* Jobs of the scheduler's core that continue without a lost machine, and that admit new ones. */
+/* Jobs in the scheduler's core that continue without a lost machine, or that admit new machines. */
 #include "tests/unit/sched_world.h"
 
-/* running_job with three workers on as many agents (21, 22, 23). */
+/* Make a running job of three workers on three agents (21, 22, 23). The job may shrink. */
 static void shrinking_job(struct sched_world *w)
 {
 	world_init(w);
@@ -69,8 +69,8 @@ static void job_fail(struct sched_world *w, uint32_t conn, int code, const char 
 	send_msg(w, conn, &msg);
 }
 
-/* J1: a failure of its GPUs removes a machine from the job. Wrong sums (BPS_EMISMATCH) still end
- * the job. */
+/* Rule J1: a machine whose GPUs fail leaves the job, which goes on. A wrong sum (BPS_EMISMATCH)
+ * still ends the job. */
 static void machine_whose_gpus_fail_leaves_a_job_that_may_shrink(void **state)
 {
 	struct sched_world w;
@@ -82,7 +82,8 @@ static void machine_whose_gpus_fail_leaves_a_job_that_may_shrink(void **state)
 	SAID(&w, "23 JOB_END job=1 code=10009 agent 'c' (host c) is no longer in job 'x', "
 		 "which went on without it: c (host c): an illegal address");
 	clear(&w);
-	job_fail(&w, 23, BPS_EDEVICE, "an illegal address"); /* repeated after a reconnection */
+	/* the agent repeats the message after a reconnection */
+	job_fail(&w, 23, BPS_EDEVICE, "an illegal address");
 	SAID(&w, "23 JOB_END job=1 code=10009");
 	NOT_SAID(&w, "21 JOB");
 	job_fail(&w, 22, BPS_EMISMATCH, "results differ");
@@ -105,7 +106,8 @@ static void last_machine_of_a_job_that_may_shrink_ends_it(void **state)
 	worker(&w, 23, 2, WORKER_LOST);
 	worker(&w, 21, 0, WORKER_FINISHED);
 	worker(&w, 22, 1, WORKER_LOST);
-	SAID(&w, "21 JOB_END job=1 code=0"); /* all remaining workers had finished */
+	/* the job ends well, because all remaining workers had finished */
+	SAID(&w, "21 JOB_END job=1 code=0");
 	world_fini(&w);
 	shrinking_job(&w);
 	worker(&w, 23, 2, WORKER_LOST);
@@ -118,7 +120,8 @@ static void last_machine_of_a_job_that_may_shrink_ends_it(void **state)
 	world_fini(&w);
 }
 
-/* Workers end because of the failed tensor, one machine after the other. */
+/* A tensor fails, so the workers end, one machine after the other. Each end names the failed
+ * tensor. */
 static void failed_tensor_is_named_by_each_machine_that_leaves_and_by_the_end(void **state)
 {
 	static const char cause[] = "; first: tensor 'v' of job 'x': rank 0 (host a) declares ";
@@ -198,7 +201,7 @@ static void barrier_is_passed_when_all_that_are_left_are_there_in_one_view(void 
 	worker(&w, 23, 2, WORKER_LOST);
 	clear(&w);
 	at_barrier(&w, 21, 0, 1);
-	NOT_SAID(&w, "21 JOB "); /* the other agent has not confirmed yet */
+	NOT_SAID(&w, "21 JOB "); /* the other agent has not yet confirmed the view */
 	at_barrier(&w, 22, 1, 1);
 	SAID(&w, "21 JOB job=1 x size=3 m0(2:0) m1(3:1) m2(4:2) gone barrier=1");
 	NOT_SAID(&w, "PLAN");
@@ -207,12 +210,12 @@ static void barrier_is_passed_when_all_that_are_left_are_there_in_one_view(void 
 	agent(&w, 21, "a", 201);
 	agent(&w, 22, "b", 202);
 	clear(&w);
-	at_barrier(&w, 22, 1, 1); /* it has not received the change */
+	at_barrier(&w, 22, 1, 1); /* the agent has not received the change yet */
 	SAID(&w, "22 JOB job=1 x size=3 m0(2:0) m1(3:1) m2(4:2) gone barrier=1");
 	world_fini(&w);
 }
 
-/* Agents a and b have the workers of an elastic job of at most three workers. Agent c comes
+/* Make an elastic job of at most three workers. Agents a and b have workers; agent c joins
  * later. */
 static void elastic_job(struct sched_world *w)
 {
@@ -250,10 +253,10 @@ static void newcomers_are_let_in_at_a_barrier_and_told_of_everything(void **stat
 	SAID(&w, "11 JOB job=1 x size=3 m0(2:0) m1(3:1) m2(4:2) barrier=1 border\n11 PLAN job=1 "
 		 "0=w [");
 	clear(&w);
-	join(&w, 23, CTL_NO_ID, 2, 12); /* it has not received the change */
+	join(&w, 23, CTL_NO_ID, 2, 12); /* the agent has not received the change yet */
 	SAID(&w, "23 JOINED code=0 job=1 rank=2");
 	join(&w, 23, CTL_NO_ID, 2, 13);
-	SAID(&w, "23 JOINED code=10017"); /* a second worker of a member machine */
+	SAID(&w, "23 JOINED code=10017"); /* a second worker on a machine that is a member */
 	kill_scheduler(&w);
 	clear(&w);
 	server(&w, 11, "s1", 101);
@@ -273,7 +276,7 @@ static void lost_machines_rank_and_number_go_to_who_joins(void **state)
 	clear(&w);
 	at_barrier(&w, 21, 0, 1);
 	SAID(&w, "21 JOB job=1 x size=3 m0(2:0) m1(3:) gone m2(4:1) barrier=1 border");
-	join(&w, 22, CTL_NO_ID, 2, 20); /* returns */
+	join(&w, 22, CTL_NO_ID, 2, 20); /* the removed machine joins again */
 	SAID(&w, "22 JOINED code=0 job=4294967295");
 	w.last_job = 1;
 	at_barrier(&w, 21, 0, 2);
@@ -290,7 +293,7 @@ static void machines_that_wait_count_for_the_limit_of_machines(void **state)
 
 	(void)state;
 	elastic_job(&w);
-	/* one machine leaves and one joins, repeatedly */
+	/* Repeatedly, one machine leaves and one joins. */
 	for (uint32_t n = 2; n < WIRE_MEMBERS_MAX - 1; n++) {
 		uint32_t conn = n == 2 ? 22 : 998 + n;
 
@@ -335,8 +338,8 @@ static void place_of_a_newcomer_that_has_left_is_free_at_once(void **state)
 	agent(&w, 24, "d", 204);
 	join(&w, 23, CTL_NO_ID, 2, 12);
 	join(&w, 24, CTL_NO_ID, 2, 14);
-	SAID(&w, "24 JOINED code=10017"); /* the limit is three */
-	unjoin(&w, 24, 12);               /* another worker's */
+	SAID(&w, "24 JOINED code=10017"); /* the limit is three workers */
+	unjoin(&w, 24, 12);               /* refused, since the place belongs to another worker */
 	unjoin(&w, 23, 14);
 	clear(&w);
 	join(&w, 24, CTL_NO_ID, 2, 14);
@@ -352,7 +355,7 @@ static void place_of_a_newcomer_that_has_left_is_free_at_once(void **state)
 	SAID(&w, "24 JOINED code=0 job=1 rank=2");
 	NOT_SAID(&w, "23 JOINED");
 	clear(&w);
-	unjoin(&w, 24, 14); /* it has not been told of its admission */
+	unjoin(&w, 24, 14); /* the agent does not know yet that the worker is admitted */
 	NOT_SAID(&w, "JOB");
 	world_fini(&w);
 }
@@ -365,7 +368,7 @@ static void newcomers_of_an_agent_that_reconnects_join_again(void **state)
 	elastic_job(&w);
 	join(&w, 23, CTL_NO_ID, 2, 12);
 	w.last_job = 1;
-	agent(&w, 33, "c", 203); /* its worker has left meanwhile */
+	agent(&w, 33, "c", 203); /* the agent's worker has left meanwhile */
 	agent(&w, 24, "d", 204);
 	clear(&w);
 	join(&w, 24, CTL_NO_ID, 2, 14);

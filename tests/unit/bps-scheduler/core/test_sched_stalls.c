@@ -1,4 +1,4 @@
-/* Jobs whose round does not progress: when the scheduler probes them, and what it reports then. */
+/* Jobs in which no round completes: when the scheduler probes them, and what it then reports. */
 #include "tests/unit/sched_world.h"
 
 #include "bps-scheduler/core/stalls.h"
@@ -11,7 +11,7 @@ static void report(struct sched_world *w, uint32_t conn, uint32_t job, uint32_t 
 	send_msg(w, conn, &msg);
 }
 
-/* The first server has completed n rounds of the job's partitions. */
+/* Report that the first server has completed n rounds of the job's partitions. */
 static void rounds(struct sched_world *w, uint64_t n)
 {
 	struct ctl_beat_job job = {.job = w->last_job, .round = n, .rounds = n};
@@ -20,7 +20,7 @@ static void rounds(struct sched_world *w, uint64_t n)
 	send_msg(w, 11, &msg);
 }
 
-/* Let ms pass without a further round. */
+/* Let ms pass without another completed round. */
 static void stand(struct sched_world *w, uint64_t ms, uint64_t n)
 {
 	for (uint64_t at = 0; at < ms; at += 100) {
@@ -30,7 +30,7 @@ static void stand(struct sched_world *w, uint64_t ms, uint64_t n)
 	rounds(w, n);
 }
 
-/* Return after how many ms the probe with this number is sent. Fails after 8 s. */
+/* Return the number of ms until the probe with this number is sent. Fails after 8 s. */
 static uint64_t stand_until_probe(struct sched_world *w, uint32_t seq, uint64_t n)
 {
 	uint64_t start = w->now;
@@ -53,7 +53,7 @@ static uint32_t count(const struct sched_world *w, const char *text)
 	return n;
 }
 
-/* Count the cluster's problems with that code and subject. */
+/* Return the number of problems in the cluster's status with that code and subject. */
 static uint32_t count_problems(const struct sched_world *w, const char *code, const char *what)
 {
 	json_t *root = status_cluster(w->core, &(struct status_info){.now_ns = w->now}), *p;
@@ -76,7 +76,8 @@ static void health_is(const struct sched_world *w, bool is_well, const char *tex
 	assert_string_equal(err.s, text);
 }
 
-/* Rank 0 waits for round 3 of tensor 0; rank 1 has submitted round 2. */
+/* Return the report of rank 0, which waits for round 3 of tensor 0. Rank 1 has only submitted round
+ * 2. */
 static struct ctl_report_worker waits(uint32_t ms)
 {
 	return (struct ctl_report_worker){.rank = 0,
@@ -101,7 +102,7 @@ static struct ctl_report_worker hangs(uint32_t ms)
 		.is_attached = 1};
 }
 
-/* Answer probe seq, and the question about the tensor that follows it. */
+/* Answer the probe, and the question about the tensor that follows the probe. */
 static void answer_both(struct sched_world *w, uint32_t seq, uint32_t ms)
 {
 	struct ctl_report_worker a = waits(ms), b = hangs(ms);
@@ -132,7 +133,7 @@ static void job_that_stands_is_probed_at_half_of_the_limit_and_again(void **stat
 	uint64_t ms;
 
 	(void)state;
-	a.oldest_tensor = CTL_NO_ID; /* both compute for a long time */
+	a.oldest_tensor = CTL_NO_ID; /* no worker waits: both compute for a long time */
 	running_job(&w);
 	stand(&w, 1500, 1);
 	ms = stand_until_probe(&w, 1, 1);
@@ -256,7 +257,7 @@ static void job_end_ends_its_findings(void **state)
 	stand_until_probe(&w, 3, 1);
 	worker(&w, 21, 0, WORKER_LOST);
 	health_is(&w, true, "");
-	stand(&w, 2000, 1); /* the time limit of the probe */
+	stand(&w, 2000, 1); /* wait for the probe's time limit */
 	health_is(&w, true, "");
 	world_fini(&w);
 }
@@ -289,8 +290,9 @@ static void sixteen_jobs_are_probed_at_a_time_and_all_in_turn(void **state)
 		snprintf(line, sizeof(line), " job=%u\n", i);
 		assert_int_equal(count(&w, line), 1);
 	}
-	assert_int_equal(count_problems(&w, "NO_ANSWER", "agent a"), 1); /* once for all its jobs */
-	/* Requests from operators have separate places. */
+	/* one problem, and not one per job */
+	assert_int_equal(count_problems(&w, "NO_ANSWER", "agent a"), 1);
+	/* Probes for operators do not count against the limit of these. */
 	assert_int_equal(sched_probe_start(w.core, 1, 77, w.now), 0);
 	world_fini(&w);
 }
@@ -306,7 +308,7 @@ static void job_on_one_machine_is_known_by_its_calls(void **state)
 	join(&w, 21, 0, 2, 10);
 	join(&w, 21, 1, 2, 20);
 	two[0].oldest_tensor = CTL_NO_ID;         /* no server has the tensor */
-	for (uint32_t seq = 1; seq <= 4; seq++) { /* rank 1 arrives late */
+	for (uint32_t seq = 1; seq <= 4; seq++) { /* rank 1 is always late, but rounds complete */
 		pass(&w, 5600, (const uint32_t[]){21, 0});
 		two[0].calls++;
 		two[0].completed++;

@@ -1,4 +1,4 @@
-/* The records of the scheduler's core, and its state after a restart. */
+/* The durable records of the scheduler's core, and its state after a restart. */
 #include "tests/unit/sched_world.h"
 
 static void restarted_scheduler_knows_its_members_and_jobs(void **state)
@@ -8,7 +8,8 @@ static void restarted_scheduler_knows_its_members_and_jobs(void **state)
 
 	(void)state;
 	running_job(&w);
-	server(&w, 31, "s1", 111); /* a pgen that is newer than the tensor */
+	/* a restart of s1 gives the partitions a newer pgen than the tensor's first */
+	server(&w, 31, "s1", 111);
 	view = sched_view(w.core);
 	kill_scheduler(&w);
 	assert_int_equal(sched_term(w.core), 2);
@@ -44,8 +45,8 @@ static void nobody_dies_in_the_grace_after_a_restart(void **state)
 	world_fini(&w);
 }
 
-/* Let ms pass after a restart with agents a and b, while server s1 (member 1) is away. Agent a
- * answers each question about it with the silence quiet_ms. */
+/* Let ms pass after a restart, while agents a and b are connected and server s1 (member 1) is away.
+ * Agent a answers each question about s1 that it received nothing from it for quiet_ms. */
 static void pass_without_s1(struct sched_world *w, uint32_t ms, uint32_t quiet_ms)
 {
 	const struct ctl_msg seen = {CTL_SEEN, .sight = {1, 101, quiet_ms}};
@@ -113,7 +114,7 @@ static void silent_server_is_dead_in_the_grace_of_another_member(void **state)
 	kill_scheduler(&w);
 	server(&w, 11, "s1", 101);
 	server(&w, 12, "s2", 102);
-	agent(&w, 21, "a", 201); /* b stays away */
+	agent(&w, 21, "a", 201); /* agent b stays away */
 	clear(&w);
 	for (uint32_t at = 0; at < w.cfg.server_dead_ms + 300; at += 100) {
 		const struct ctl_msg seen = {CTL_SEEN, .sight = {1, 101, 200 + at}};
@@ -139,7 +140,8 @@ static void grace_also_covers_members_that_leave_again(void **state)
 	agent(&w, 22, "b", 202);
 	clear(&w);
 	close_conn(&w, 11);
-	pass(&w, 2 * w.cfg.agent_dead_ms - 10, (const uint32_t[]){21, 22, 0}); /* s2 is silent */
+	/* server s2 is silent */
+	pass(&w, 2 * w.cfg.agent_dead_ms - 10, (const uint32_t[]){21, 22, 0});
 	NOT_SAID(&w, "down");
 	pass(&w, 20, (const uint32_t[]){21, 22, 0});
 	SAID(&w, "s1:down:i101");
@@ -147,7 +149,7 @@ static void grace_also_covers_members_that_leave_again(void **state)
 	world_fini(&w);
 }
 
-/* The server hangs: its connection stays open. */
+/* The server hangs, so its connection stays open. */
 static void silent_server_dies_in_time_once_all_members_are_back(void **state)
 {
 	struct sched_world w;
@@ -159,7 +161,7 @@ static void silent_server_dies_in_time_once_all_members_are_back(void **state)
 	server(&w, 12, "s2", 102);
 	agent(&w, 21, "a", 201);
 	pass(&w, w.cfg.server_dead_ms + 500, (const uint32_t[]){11, 21, 0});
-	NOT_SAID(&w, "down"); /* agent b is still away */
+	NOT_SAID(&w, "down"); /* not yet, because agent b is still away */
 	agent(&w, 22, "b", 202);
 	pass(&w, 20, (const uint32_t[]){11, 21, 22, 0});
 	SAID(&w, "12 DROP silent");
@@ -207,13 +209,13 @@ static void log_without_its_last_record_ends_the_jobs_that_it_has(void **state)
 	running_job(&w);
 	n = w.n_records;
 	before = sched_view(w.core);
-	server(&w, 31, "s1", 111); /* partitions move, and this record gets lost */
+	server(&w, 31, "s1", 111); /* partitions move, and the record of this gets lost */
 	view = sched_view(w.core);
 	assert_true(view > before);
 	lose_records(&w, n, before);
 	kill_scheduler(&w);
 	clear(&w);
-	agent(&w, 22, "b", 202); /* it was away and has nothing newer */
+	agent(&w, 22, "b", 202); /* agent b was away, so it has not seen anything newer */
 	NOT_SAID(&w, "JOB_END");
 	assert_false(has_problem(&w, "STATE_BEHIND"));
 	hello_seen(&w, 21, ROLE_AGENT, "a", 201, view);
@@ -225,7 +227,8 @@ static void log_without_its_last_record_ends_the_jobs_that_it_has(void **state)
 	join(&w, 21, 0, 2, 30);
 	join(&w, 22, 1, 2, 31);
 	hello_seen(&w, 11, ROLE_SERVER, "s1", 111, view);
-	SAID(&w, "11 JOB job=1025"); /* formed in this term: none of its records are lost */
+	/* the job was formed in this term, so none of its records are lost */
+	SAID(&w, "11 JOB job=1025");
 	NOT_SAID(&w, "JOB_END job=1025");
 	world_fini(&w);
 }
@@ -289,7 +292,8 @@ static void forming_job_can_be_joined_again_after_a_restart(void **state)
 	agent(&w, 21, "a", 201);
 	NOT_SAID(&w, "JOB");
 	join(&w, 21, 1, 2, 10);
-	SAID(&w, "21 JOINED code=0 job=1025 rank=1"); /* number 1 was assigned already */
+	/* job id 1 was assigned before, so the new job has another one */
+	SAID(&w, "21 JOINED code=0 job=1025 rank=1");
 	world_fini(&w);
 }
 
@@ -374,7 +378,8 @@ static void nothing_is_told_that_is_not_durable(void **state)
 	agent(&w, 23, "c", 203);
 	SAID(&w, "23 REFUSE code=10020");
 	close_conn(&w, 11);
-	pass(&w, 8000, (const uint32_t[]){21, 22, 0}); /* s2 is silent, too */
+	/* server s2 is silent, too, but no loss can be recorded */
+	pass(&w, 8000, (const uint32_t[]){21, 22, 0});
 	NOT_SAID(&w, "PLAN");
 	NOT_SAID(&w, "down");
 	assert_true(sched_view(w.core) == view);
@@ -416,11 +421,13 @@ static void known_member_is_not_refused_while_the_state_cannot_be_written(void *
 	running_job(&w);
 	w.persist_error = -EIO;
 	clear(&w);
-	server(&w, 31, "s1", 111); /* restarted: this would change the view */
+	/* a restarted server would change the view, which cannot be written */
+	server(&w, 31, "s1", 111);
 	SAID(&w, "31 DROP the state cannot be written");
 	agent(&w, 41, "a", 201);
 	SAID(&w, "41 DROP the state cannot be written");
-	declare(&w, 22, 1, "w", DTYPE_F32, 400000); /* the answer would name the new place */
+	/* a plan would name a place that is not durable */
+	declare(&w, 22, 1, "w", DTYPE_F32, 400000);
 	NOT_SAID(&w, "REFUSE");
 	NOT_SAID(&w, "PLAN");
 	w.persist_error = 0;

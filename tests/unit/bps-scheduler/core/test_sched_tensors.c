@@ -1,4 +1,5 @@
-/* Tensors of the scheduler's core: which members must agree, and where partitions are placed. */
+/* Tensors in the scheduler's core: which declarations must agree, and where partitions are
+ * placed. */
 #include "tests/unit/sched_world.h"
 
 static void tensor_is_planned_when_all_agents_agree(void **state)
@@ -16,7 +17,8 @@ static void tensor_is_planned_when_all_agents_agree(void **state)
 	SAID(&w, "12 PLAN job=1 0=w");
 	SAID(&w, "22 PLAN job=1 0=w");
 	clear(&w);
-	declare(&w, 22, 1, "w", DTYPE_F32, 400000); /* repeated, because the answer was lost */
+	/* declared again, because the answer was lost */
+	declare(&w, 22, 1, "w", DTYPE_F32, 400000);
 	SAID(&w, "22 PLAN job=1 0=w [0:");
 	NOT_SAID(&w, "21 ");
 	world_fini(&w);
@@ -41,7 +43,7 @@ static void tensors_of_one_message_share_a_plan_and_a_view(void **state)
 	world_fini(&w);
 }
 
-/* An admitted machine learns only by DECLARE what was placed before. */
+/* A machine that was admitted late learns only from its DECLARE where the existing tensors are. */
 static void placed_tensor_that_is_declared_beside_a_new_one_is_planned_too(void **state)
 {
 	struct sched_world w;
@@ -58,7 +60,8 @@ static void placed_tensor_that_is_declared_beside_a_new_one_is_planned_too(void 
 	SAID(&w, "22 PLAN job=1 0=w [0:0+");
 	NOT_SAID(&w, "21 PLAN job=1 0=w");
 	clear(&w);
-	declare(&w, 22, 1, "v", DTYPE_F16, 100); /* v completes here, and w was answered before */
+	/* this completes v; the declaration of w was answered before */
+	declare(&w, 22, 1, "v", DTYPE_F16, 100);
 	NOT_SAID(&w, "0=w");
 	world_fini(&w);
 }
@@ -96,13 +99,15 @@ static void mismatched_declaration_fails_that_tensor_for_all(void **state)
 	clear(&w);
 	declare(&w, 21, 0, "v", DTYPE_F32, 1000);
 	SAID(&w, "21 TENSOR_FAIL v code=10003");
-	declare(&w, 21, 0, "w", DTYPE_F16, 400000); /* differs from the placed tensor */
+	/* differs from the tensor that is placed already */
+	declare(&w, 21, 0, "w", DTYPE_F16, 400000);
 	SAID(&w, "21 TENSOR_FAIL w code=10003");
 	NOT_SAID(&w, "JOB_END");
 	world_fini(&w);
 }
 
-/* The workers end because of this error, so their ends are not the cause. */
+/* The workers end because of the failed tensor, so the tensor is the cause and not the first
+ * worker's end. */
 static void job_that_ends_after_a_failed_tensor_names_it(void **state)
 {
 	struct ctl_msg lost = {.type = CTL_WORKER,
@@ -122,7 +127,7 @@ static void job_that_ends_after_a_failed_tensor_names_it(void **state)
 	world_fini(&w);
 }
 
-/* A worker of the second machine agrees with the other machine. */
+/* The two workers of machine a disagree. The worker of machine b agrees with one of them. */
 static void workers_of_one_machine_that_disagree_fail_it_for_all(void **state)
 {
 	struct ctl_decl d[2] = {{1, "v", DTYPE_F32, 1000}, {1, "v", DTYPE_F32, 500}};
@@ -154,13 +159,13 @@ static void impossible_declarations_are_refused(void **state)
 	SAID(&w, "21 TENSOR_FAIL v code=22");
 	declare(&w, 21, 0, "u", DTYPE_F64, UINT64_MAX / 4);
 	SAID(&w, "21 TENSOR_FAIL u code=10012");
-	declare(&w, 21, 1, "v", DTYPE_F32, 10); /* the rank of another worker */
+	declare(&w, 21, 1, "v", DTYPE_F32, 10); /* a rank that belongs to another agent */
 	SAID(&w, "21 DROP");
 	world_fini(&w);
 }
 
-/* If the name were placed, the servers would have the tensor in the refused shape, for which the
- * agent has no memory. */
+/* An agent refused the tensor in one shape and declares the name in another. If the name were
+ * placed, servers would have a tensor for which the agent has no memory. */
 static void name_of_a_refused_declaration_is_not_placed_in_another_shape(void **state)
 {
 	struct ctl_decl d[2] = {{0, "v", DTYPE_F64, UINT64_C(1) << 38}, {0, "v", DTYPE_U8, 1000}};
@@ -182,7 +187,7 @@ static void name_of_a_refused_declaration_is_not_placed_in_another_shape(void **
 	world_fini(&w);
 }
 
-/* The same after a valid declaration of that name. */
+/* The refused declaration follows a valid one of the same name. */
 static void unsound_declaration_of_a_name_that_is_declared_fails_it_for_all(void **state)
 {
 	struct sched_world w;
@@ -232,7 +237,7 @@ static void long_plans_are_sent_in_frames(void **state)
 		d[i].rank = 1;
 	clear(&w);
 	send_msg(&w, 22, &msg);
-	SAID(&w, "[4096:0+1 s"); /* "w" was tensor 0 */
+	SAID(&w, "[4096:0+1 s"); /* tensor "w" has id 0, so the others start at 1 */
 	kill_scheduler(&w);
 	clear(&w);
 	agent(&w, 21, "a", 201);

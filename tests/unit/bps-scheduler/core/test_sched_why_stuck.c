@@ -1,11 +1,11 @@
-/* Answers of the scheduler's core to why-stuck, and its events. */
+/* The answers of the scheduler's core to why-stuck, and the events that it keeps. */
 #include "tests/unit/sched_world.h"
 
 #include <unistd.h>
 
 #include "common/base/log.h"
 
-/* ---- questions ---- */
+/* ---- why-stuck ---- */
 
 static void why(struct sched_world *w, uint32_t conn, uint32_t tensor, uint64_t round)
 {
@@ -101,7 +101,7 @@ static void why_of_a_round_names_who_is_late(void **state)
 	SAID(&w, "21 PROBE seq=1 job=1");
 	SAID(&w, "22 PROBE seq=1 job=1");
 	report(&w, 21, 1, &a, 1, "");
-	report(&w, 21, 1, &a, 1, ""); /* a second answer does not count */
+	report(&w, 21, 1, &a, 1, ""); /* a second answer of the same agent does not count */
 	NOT_SAID(&w, "WHY_TEXT");
 	report(&w, 22, 1, &b, 1, "");
 	SAID(&w,
@@ -162,7 +162,7 @@ static void probe_for_the_status_gathers_what_answers(void **state)
 	world_fini(&w);
 }
 
-/* A worker that has waited for round 3 of tensor 0 for 2 s. */
+/* The report of a worker that has waited for round 3 of tensor 0 for 2 s. */
 #define WAITS(r, p)                                                                                \
 	(struct ctl_report_worker)                                                                 \
 	{                                                                                          \
@@ -264,7 +264,7 @@ static void probe_for_the_status_outlives_its_job(void **state)
 	assert_int_equal(sched_probe_start(w.core, 1, 77, w.now), 0);
 	report(&w, 21, 1, &a, 1, "");
 	pass(&w, w.cfg.probe_ms + 10, everybody);
-	report(&w, 22, 1, &a, 1, ""); /* late: the second question has timed out */
+	report(&w, 22, 1, &a, 1, ""); /* the answer comes late: the second question has timed out */
 	worker(&w, 21, 0, WORKER_LOST);
 	pass(&w, w.cfg.probe_ms / 4 + 10, everybody);
 	assert_true(w.is_probe_done);
@@ -336,7 +336,7 @@ static void events_tell_of_members_jobs_partitions_and_views(void **state)
 	world_fini(&w);
 }
 
-/* A file with a line that a crash cut, and then more events than fit. */
+/* The file has a line that a crash cut off, and then more events than are kept. */
 static void events_are_read_again_from_a_bounded_file(void **state)
 {
 	char dir[] = "/tmp/bps_events_XXXXXX", path[64];

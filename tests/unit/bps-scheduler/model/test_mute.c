@@ -1,4 +1,4 @@
-/* Muted problems: for how long, over which restarts, and what they change. */
+/* Muted problems: how long they stay muted, also over restarts, and what muting changes. */
 #include <errno.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -18,7 +18,7 @@
 #define S    UINT64_C(1000000000)
 #define H_MS UINT64_C(3600000)
 
-/* A scheduler and its latest durable state. */
+/* A scheduler's core and its latest durable state, for restarts. */
 struct mute_world {
 	struct sched_core *core;
 	struct sched_config cfg;
@@ -141,9 +141,9 @@ static void restart_of_the_scheduler_changes_neither_mute_nor_end(void **state)
 	world_init(&w);
 	assert_int_equal(sched_mute(w.core, "STRAGGLER", H_MS, "old node", "me", w.now), 0);
 	w.now += 1800 * S;
-	w.cfg.unix_offset_s += 86400; /* a change of the wall clock has no effect */
+	w.cfg.unix_offset_s += 86400; /* changing the wall clock has no effect */
 	restart(&w);
-	restart(&w); /* from a snapshot */
+	restart(&w); /* the second restart reads a snapshot */
 	assert_true(is_muted(&w, "STRAGGLER"));
 	assert_string_equal(mute_find(w.core, "STRAGGLER", w.now)->reason, "old node");
 	assert_string_equal(mute_find(w.core, "STRAGGLER", w.now)->who, "me");
@@ -161,7 +161,7 @@ static void after_another_boot_the_wall_clock_tells_the_end(void **state)
 	(void)state;
 	world_init(&w);
 	assert_int_equal(sched_mute(w.core, "STRAGGLER", H_MS, "", "me", w.now), 0);
-	/* The machine was off for ten minutes, and its monotonic clock starts at 0. */
+	/* The machine was off for ten minutes. Its monotonic clock starts at 0 again. */
 	memset(w.cfg.boot_id, 2, sizeof(w.cfg.boot_id));
 	w.cfg.unix_offset_s += 1000 + 600;
 	w.now = 0;
@@ -217,7 +217,8 @@ static void muted_problem_leaves_the_health_but_not_the_list(void **state)
 	(void)state;
 	world_init(&w);
 	w.persist_error = -EIO;
-	sched_mute(w.core, "STRAGGLER", H_MS, "", "me", w.now); /* now STATE_NOT_DURABLE is there */
+	/* the state cannot be written now, which is a problem, too */
+	sched_mute(w.core, "STRAGGLER", H_MS, "", "me", w.now);
 	info.now_ns = w.now;
 	root = status_cluster(w.core, &info);
 	assert_string_equal(json_string_value(json_object_get(root, "health")), "ERR");

@@ -1,5 +1,5 @@
-/* Drained and leaving servers, new servers, and slow cards: which of them get which partitions, and
- * when. */
+/* Placement when servers are drained, leave or join, and when cards have different speeds: which
+ * server gets which partitions, and when. */
 #include <errno.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -31,23 +31,23 @@
 #define WAIT_MS   10000
 #define SETTLE_MS (BALANCE_SETTLE_NS / MS)
 
-/* A scheduler with members that send heartbeats and apply every view, except while they are
- * deaf. */
+/* A scheduler's core and its members. They send heartbeats and apply every view, except while
+ * is_deaf is set. */
 struct drain_world {
 	struct sched_core *core;
 	struct sched_config cfg;
 	uint64_t now, next_beat;
 	struct {
 		bool is_open, is_deaf;
-		uint64_t view; /* last view received */
-		uint64_t mbps; /* measured speed */
+		uint64_t view; /* the last view that the member received */
+		uint64_t mbps; /* the speed of its card that it has measured */
 		uint32_t plans, left_code;
 		bool has_left;
 	} conns[CONNS];
-	uint64_t set_mbps;       /* speed that a HELLO states */
-	const char *host;        /* of the next HELLO; NULL: the name */
-	uint64_t memory_bytes;   /* of that host, 0: unknown */
-	uint32_t noise, n_beats; /* noise: of the measured speeds, +- percent */
+	uint64_t set_mbps;       /* the speed of the card that the next HELLO states */
+	const char *host;        /* the host in the next HELLO; NULL: the member's name */
+	uint64_t memory_bytes;   /* memory of that host in the next HELLO; 0: unknown */
+	uint32_t noise, n_beats; /* noise: random error of measured speeds, +- percent */
 	uint32_t joined_code, job;
 	char text[CTL_TEXT_MAX + 1];
 	struct {
@@ -215,7 +215,8 @@ static void declare(struct drain_world *w, uint32_t conn, uint32_t rank, uint64_
 	send_msg(w, conn, &msg);
 }
 
-/* Return a noisy value. Phase and period differ between members and are the same in every run. */
+/* Return the member's measured speed with noise. Phase and period differ between members, but are
+ * the same in every run. */
 static uint64_t noisy(struct drain_world *w, uint32_t i)
 {
 	double wave = ((w->n_beats * 7919u + i * 104729u) % (101 + i)) / (50.0 + i / 2.0) - 1;
@@ -282,8 +283,8 @@ static int undrain(struct drain_world *w, const char *name)
 	return rc;
 }
 
-/* Servers s1, s2 (connections 1, 2), agents a, b, c (21 to 23), and a job of 96 partitions over
- * all. */
+/* Make servers s1 and s2 (connections 1, 2), agents a, b and c (21 to 23), and a job of 96
+ * partitions on all three agents. */
 static void running_job(struct drain_world *w)
 {
 	world_init(w);
@@ -332,7 +333,7 @@ static void next_ones_wait_for_every_agent_to_hear_of_the_last(void **state)
 	drain(&w, "s1");
 	w.conns[22].is_deaf = true;
 	pass(&w, 3000);
-	n = parts(&w, "s1"); /* its last heartbeat is recent */
+	n = parts(&w, "s1"); /* only the first batch has moved: a deaf agent has not confirmed it */
 	assert_true(n >= N_PARTS / 2 - BALANCE_BATCH_MIN && n <= N_PARTS / 2);
 	w.conns[22].is_deaf = false;
 	pass(&w, WAIT_MS);
@@ -368,7 +369,7 @@ static void server_is_not_drained_when_the_others_lack_memory(void **state)
 	hello(&w, 22, ROLE_AGENT, "b", 202, 0);
 	join(&w, 21, "x", 0, 2);
 	join(&w, 22, "x", 1, 2);
-	declare(&w, 21, 0, 448u << 20); /* twice that for sums: 896 MiB */
+	declare(&w, 21, 0, 448u << 20); /* sums need twice as much: 896 MiB */
 	declare(&w, 22, 1, 448u << 20);
 	assert_int_equal(drain(&w, "s1"), -EBUSY);
 	assert_non_null(strstr(w.text, "no memory for the sums of 's1'"));
@@ -377,7 +378,7 @@ static void server_is_not_drained_when_the_others_lack_memory(void **state)
 	world_fini(&w);
 }
 
-/* The server may be lost, and its memory with it. */
+/* A suspect server may be lost, and its memory with it, so a drain cannot count on it. */
 static void memory_of_a_suspect_server_is_no_room_for_a_drain(void **state)
 {
 	struct drain_world w;
@@ -390,7 +391,7 @@ static void memory_of_a_suspect_server_is_no_room_for_a_drain(void **state)
 	hello(&w, 22, ROLE_AGENT, "b", 202, 0);
 	join(&w, 21, "x", 0, 2);
 	join(&w, 22, "x", 1, 2);
-	declare(&w, 21, 0, 640u << 20); /* twice that for sums: 1,280 MiB */
+	declare(&w, 21, 0, 640u << 20); /* sums need twice as much: 1,280 MiB */
 	declare(&w, 22, 1, 640u << 20);
 	sched_conn_closed(w.core, 3, w.now);
 	w.conns[3].is_open = false;
@@ -401,7 +402,8 @@ static void memory_of_a_suspect_server_is_no_room_for_a_drain(void **state)
 	world_fini(&w);
 }
 
-/* s1 on a host of its own; s2 and s3 on one whose memory is half of what they may take. */
+/* s1 has its own host. s2 and s3 share a host that has only half of the memory that they may
+ * take. */
 static void servers_of_one_host_share_its_memory(void **state)
 {
 	struct drain_world w;
@@ -420,7 +422,7 @@ static void servers_of_one_host_share_its_memory(void **state)
 	hello(&w, 22, ROLE_AGENT, "b", 202, 0);
 	join(&w, 21, "x", 0, 2);
 	join(&w, 22, "x", 1, 2);
-	declare(&w, 21, 0, 640u << 20); /* twice that for sums: 1,280 MiB */
+	declare(&w, 21, 0, 640u << 20); /* sums need twice as much: 1,280 MiB */
 	declare(&w, 22, 1, 640u << 20);
 	assert_int_equal(drain(&w, "s1"), -EBUSY);
 	assert_non_null(strstr(w.text, "no memory for the sums of 's1'"));
@@ -519,7 +521,7 @@ static void server_that_comes_gets_its_share_and_then_all_is_quiet(void **state)
 	}
 	plans = w.conns[21].plans;
 	pass(&w, WAIT_MS);
-	sched_conn_closed(w.core, 3, w.now); /* the same process reconnects: no change */
+	sched_conn_closed(w.core, 3, w.now); /* the same process reconnects, so nothing moves */
 	w.conns[3].is_open = false;
 	server(&w, 4, "s3", 103);
 	pass(&w, WAIT_MS);
@@ -547,7 +549,8 @@ static void nothing_moves_for_a_small_gain(void **state)
 	declare(&w, 22, 1, 20 * N_PARTS * PART);
 	pass(&w, WAIT_MS);
 	plans = w.conns[21].plans;
-	server(&w, 13, "sc", 113); /* one of 13 more: 8 % less for each */
+	/* with a 13th server each would get only 8 % less, so nothing moves */
+	server(&w, 13, "sc", 113);
 	pass(&w, WAIT_MS);
 	assert_int_equal(parts(&w, "sc"), 0);
 	assert_int_equal(w.conns[21].plans, plans);
@@ -556,14 +559,15 @@ static void nothing_moves_for_a_small_gain(void **state)
 
 /* ---- cards ---- */
 
-/* All cards measure 1000, except that of s2. */
+/* Let all cards measure a speed of 1000, except for that of s2. */
 static void measure(struct drain_world *w, uint64_t s2_mbps)
 {
 	for (uint32_t i = 0; i < CONNS; i++)
 		w->conns[i].mbps = i == 2 ? s2_mbps : 1000;
 }
 
-/* Two servers without agents share the partitions in proportion to their cards' speeds. */
+/* Check that s2 has a third of the partitions: its card is half as fast as the other server's.
+ * Servers without agents share partitions in proportion to the speed. */
 static void assert_third_is_on_s2(struct drain_world *w)
 {
 	uint64_t n = parts(w, "s2");
@@ -653,10 +657,10 @@ static void card_of_a_restarted_server_is_as_fast_as_before_until_it_is_measured
 	measure(&w, 500);
 	pass(&w, WAIT_MS);
 	assert_third_is_on_s2(&w);
-	server(&w, 4, "s2", 112); /* has no measurement yet */
+	server(&w, 4, "s2", 112); /* the new server has no measurement yet */
 	pass(&w, 3 * WAIT_MS);
 	assert_third_is_on_s2(&w);
-	w.conns[4].mbps = 1000; /* another card, or no other load on it */
+	w.conns[4].mbps = 1000; /* as with a new card, or when other load on it has ended */
 	pass(&w, 2 * WAIT_MS);
 	assert_in_range(parts(&w, "s2"), N_PARTS / 2 - 1, N_PARTS / 2);
 	w.conns[4].mbps = 500;
@@ -724,7 +728,7 @@ static void speeds_are_used_seldom_however_they_change(void **state)
 
 	(void)state;
 	running_job(&w);
-	for (unsigned i = 0; i < 60; i++) { /* two minutes with a change every 2 s */
+	for (unsigned i = 0; i < 60; i++) { /* in two minutes the speed changes every 2 s */
 		measure(&w, i % 2 ? 1000 : 100);
 		pass(&w, 2000);
 	}
@@ -740,7 +744,7 @@ static void leaving_server_is_told_when_it_is_empty(void **state)
 
 	(void)state;
 	running_job(&w);
-	w.conns[22].is_deaf = true; /* the scheduler does not wait for it */
+	w.conns[22].is_deaf = true; /* the scheduler must not wait for this agent */
 	send_msg(&w, 1, &leave);
 	tick(&w);
 	assert_false(w.conns[1].has_left);
@@ -750,7 +754,8 @@ static void leaving_server_is_told_when_it_is_empty(void **state)
 	assert_int_equal(w.conns[1].left_code, 0);
 	sched_conn_closed(w.core, 1, w.now);
 	w.conns[1].is_open = w.conns[22].is_deaf = false;
-	server(&w, 3, "s1", 111); /* the next instance is an ordinary server */
+	/* a server that starts under the name again is an ordinary server */
+	server(&w, 3, "s1", 111);
 	pass(&w, WAIT_MS);
 	assert_int_equal(parts(&w, "s1"), N_PARTS / 2);
 	world_fini(&w);
@@ -790,7 +795,7 @@ static void drained_server_is_better_than_none(void **state)
 	world_fini(&w);
 }
 
-/* The server received LEFT and has not ended yet. */
+/* The server has received LEFT but has not ended yet. With no other server, it gets partitions. */
 static void server_that_has_left_is_better_than_none(void **state)
 {
 	struct drain_world w;
@@ -837,7 +842,8 @@ static void drained_agent_gets_no_new_job_and_keeps_those_it_has(void **state)
 	world_fini(&w);
 }
 
-/* A restart looks the same. Only an operator's drain shows that the agent does not return. */
+/* An agent that restarts stops in the same way. Only the operator's drain shows that it does not
+ * return. */
 static void drained_agent_that_stops_is_gone_at_once_and_no_other(void **state)
 {
 	(void)state;

@@ -1,5 +1,5 @@
-/* Placement of partitions on servers: its time against the optimum, for the tensors of real models
- * (tests/traces) and for machines of different speeds. No daemon runs. */
+/* Placement of partitions on servers, compared with the optimal time. Tensors are those of real
+ * models (tests/traces), on machines of different speeds. No daemon runs. */
 #include <errno.h>
 #include <math.h>
 #include <setjmp.h>
@@ -54,7 +54,7 @@ struct cluster {
 	uint64_t threads[NODES_MAX][2];
 };
 
-/* n machines with agent and server, and k with a server alone. */
+/* Make n machines with an agent and a server, and k machines with a server alone. */
 static void cluster_init(struct cluster *c, uint32_t n, uint32_t k, uint64_t job_bytes)
 {
 	*c = (struct cluster){.p = {n, job_bytes, c->machines, n + k, c->servers, n + k}};
@@ -74,7 +74,8 @@ static int larger_first(const void *a, const void *b)
 	return (x < y) - (x > y);
 }
 
-/* Place the trace's tensors in one batch. Returns the time divided by the optimum. */
+/* Place a trace's tensors in one batch. Returns the time of the placement divided by the
+ * optimum. */
 static double place_trace(struct cluster *c, const struct place_trace *t)
 {
 	struct place_part *parts = NULL;
@@ -183,8 +184,9 @@ static void optimum_of_equal_nics_is_the_published_formula(void **state)
 	}
 }
 
-/* The example of the design notes: 8 machines at 25 G add as much to 8 at 100 G as 2 at 100 G
- * would. */
+/* Eight machines with an agent have cards of 100 Gbit/s, and eight servers alone have 25 Gbit/s.
+ * The latter help as much as two servers with 100 Gbit/s would. The example is that of the design
+ * notes. */
 static void slow_cpu_machines_add_their_share_to_the_optimum(void **state)
 {
 	struct cluster c;
@@ -273,8 +275,8 @@ static void part_size_is_aligned_and_bounded(void **state)
 	assert_int_equal(place_part_elems(1 << 24, 4, 4, 1 << 26, 1 << 16), 1 << 14);
 }
 
-/* A step goes through the tensors of a job in order. In each stretch of it, machines without agents
- * must neither do all sums nor be idle. */
+/* A training step goes through the tensors of a job in order. In every part of the step, machines
+ * without agents must sum neither all partitions nor none. */
 static void every_stretch_of_equal_partitions_is_shared_by_bandwidth(void **state)
 {
 	enum { N = 400, STRETCH = 50 };
@@ -287,11 +289,13 @@ static void every_stretch_of_equal_partitions_is_shared_by_bandwidth(void **stat
 		parts[i] = (struct place_part){.bytes = 1 << 19};
 	place_parts(&c.p, parts, N);
 	for (size_t first = 0; first < N; first += STRETCH) {
-		unsigned n_beside = 0; /* on servers of machines with agents */
+		/* partitions on servers of machines that also have an agent */
+		unsigned n_beside = 0;
 
 		for (size_t i = first; i < first + STRETCH; i++)
 			n_beside += parts[i].server < 4;
-		/* t_opt = 1.2 M / B: 0.1 M on each machine with an agent, 0.3 M on the others */
+		/* t_opt = 1.2 M / B: of the sums, each machine with an agent does 0.1 M, each other
+		 * one 0.3 M. */
 		assert_in_range(n_beside, STRETCH * 0.36, STRETCH * 0.44);
 	}
 }

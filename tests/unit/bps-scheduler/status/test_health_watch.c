@@ -1,7 +1,7 @@
 #include "bps-scheduler/status/health_watch.h"
 #include "tests/unit/sched_world.h"
 
-/* The watch that turns changes of the cluster's problems into events. */
+/* The health watch, which turns changes of the cluster's problems into events. */
 
 struct health_log {
 	struct sched_world w;
@@ -18,7 +18,7 @@ static void on_health(void *ctx, const struct sched_event *e)
 	snprintf(l->text + n, sizeof(l->text) - n, "%s\n", e->text);
 }
 
-/* Run the watch once and return the events. */
+/* Let the watch look once. Returns the new events as text. */
 static const char *look(struct health_log *l)
 {
 	l->text[0] = '\0';
@@ -39,7 +39,7 @@ static void problem_is_an_event_when_it_comes_and_when_it_is_over(void **state)
 	assert_string_equal(
 		look(&l), "CONTROL_SILENT: server s2 on s2: connection lost for 0.0 s\n");
 	pass(&l.w, 500, others);
-	assert_string_equal(look(&l), ""); /* the same problem, for longer */
+	assert_string_equal(look(&l), ""); /* no event for a problem that merely continues */
 	pass(&l.w, l.w.cfg.server_window_ms, others);
 	assert_string_equal(look(&l), "SERVER_DOWN: s2 on s2: down for 0 s (gone for 1.0 s)\n"
 				      "CONTROL_SILENT is over: server s2\n");

@@ -1,5 +1,5 @@
-/* A server's core against every message in every state, and the faults that end a job or close a
- * peer. */
+/* A server's core with every message in every state, and the faults that end a job or close a
+ * connection. */
 #include "tests/unit/srv_world.h"
 
 /* ---- faults that end a job, and faults that close a peer ---- */
@@ -12,7 +12,8 @@ static void different_results_of_the_round_before_are_found(void **state)
 		struct wire_msg m;
 
 		if (k == 0)
-			/* otherwise no member has the sum, and only the difference is known */
+			/* a member that has the other sum makes the core donate it; else the core
+			 * sees only the difference */
 			contribute_all(w, 1);
 		say_contrib(w, 0, 2);
 		assert_int_equal(w->n_fails, 0);
@@ -37,7 +38,7 @@ static void different_operations_are_found(void **state)
 	say(w, 1, &m);
 	assert_int_equal(w->fail_code, BPS_EMISMATCH);
 	assert_non_null(strstr(w->fail_text, "max"));
-	say_contrib(w, 1, 1); /* a failed job stays as it is */
+	say_contrib(w, 1, 1); /* the failed job stays failed */
 	work(w);
 	expect_nothing(w, 0);
 	assert_int_equal(w->n_fails, 1);
@@ -52,7 +53,7 @@ static void message_that_makes_no_sense_closes_only_its_sender(void **state)
 		struct wire_msg m = contrib_msg(w, 1, 1, 0);
 		bool is_harmless = false;
 
-		if (k == 10 || k == 11) { /* a donation is expected */
+		if (k == 10 || k == 11) { /* these messages concern a donation, so start one */
 			say_key(w, 1, WIRE_HAVE, 1);
 			say_contrib(w, 0, 1);
 			say_contrib(w, 2, 1);
@@ -74,11 +75,11 @@ static void message_that_makes_no_sense_closes_only_its_sender(void **state)
 		case 4:
 			m.contrib.workers++;
 			break;
-		case 5: /* small, but offered */
+		case 5: /* small enough to be sent inline, but offered */
 			m.flags = 0;
 			m.segment = 1;
 			break;
-		case 6: /* seat of another member */
+		case 6: /* the seat of another member */
 			m.member = 0;
 			break;
 		case 7:
@@ -129,7 +130,7 @@ static void stranger_gets_nothing_into_a_job(void **state)
 
 enum srv_scene {
 	SCENE_EMPTY,
-	SCENE_WANT_READ, /* no staging memory is left for the read */
+	SCENE_WANT_READ, /* the read waits, because no staging memory is left */
 	SCENE_READING,
 	SCENE_STAGED,
 	SCENE_SUMMING,
@@ -142,7 +143,7 @@ enum srv_scene {
 	SCENE_COUNT
 };
 
-/* Member 0 sends next, in round 4. */
+/* Bring a partition into the given state. Member 0 sends next, in round 4. */
 static struct srv_world *make_scene(enum srv_scene scene, uint32_t n_elems)
 {
 	struct srv_world *w = world(.n_members = 3, .n_elems = n_elems, .n_parts = 6,
@@ -157,7 +158,7 @@ static struct srv_world *make_scene(enum srv_scene scene, uint32_t n_elems)
 		}
 		say_contrib(w, 0, 4);
 		break;
-	case SCENE_PARKED: /* its member number comes after members that have not contributed */
+	case SCENE_PARKED: /* its contribution waits for those of members with smaller numbers */
 		for (unsigned p = 1; p < 4; p++) {
 			m = contrib_msg(w, 0, 4, p);
 			say(w, 0, &m);
@@ -202,7 +203,8 @@ static struct srv_world *make_scene(enum srv_scene scene, uint32_t n_elems)
 	return w;
 }
 
-/* For any message of any member, invariants hold, and at most the sender is closed. */
+/* Send every message of every member in every state. Invariants must hold, and only the sender may
+ * be closed. */
 static void every_message_in_every_state_keeps_the_invariants(void **state)
 {
 	static const enum wire_type types[] = {WIRE_CONTRIB, WIRE_HAVE, WIRE_DONATE, WIRE_GOT,
@@ -238,8 +240,8 @@ static void every_message_in_every_state_keeps_the_invariants(void **state)
 				}
 }
 
-/* Return the CRC of the previous round that the server expects, so that the random exchange does
- * not end as DIVERGED at once. */
+/* Return the CRC of the previous round that the server expects. A wrong one would end the random
+ * exchange at once as DIVERGED. */
 static uint32_t expected_echo(struct srv_world *w, uint64_t r, unsigned part)
 {
 	const struct srv_part *p = srv_part_find(srv_job_find(w->core, JOB), 0, part);
@@ -251,7 +253,8 @@ static uint32_t expected_echo(struct srv_world *w, uint64_t r, unsigned part)
 	return slot && slot->round == r && slot->crc_prev_known ? slot->crc_prev : 0;
 }
 
-/* A long random exchange, mostly invalid, with lost connections and new placements. */
+/* Run a long random exchange. Most messages are invalid, connections are lost, and placements
+ * change. */
 static void random_talk_keeps_the_invariants(void **state)
 {
 	(void)state;

@@ -1,4 +1,5 @@
-/* A server's core that takes over a partition: a member that has the sum donates it to the rest. */
+/* A server's core takes over a partition in a round for which some member already has the sum. That
+ * member donates its sum to the other members. */
 #include "tests/unit/srv_world.h"
 
 static void sum_that_somebody_has_is_donated_to_the_rest(void **state)
@@ -8,7 +9,8 @@ static void sum_that_somebody_has_is_donated_to_the_rest(void **state)
 		struct srv_world *w = world(.n_members = 3, .n_elems = k ? LARGE : SMALL);
 		struct wire_msg d;
 
-		say_contrib(w, 0, 4); /* CONTRIB of round 4, HAVE of round 3 */
+		/* contributes to round 4, and so states that it has the sum of round 3 */
+		say_contrib(w, 0, 4);
 		say_key(w, 1, WIRE_HAVE, 4);
 		expect_msg(w, 1, WIRE_HAVE_OK, 4);
 		expect_nothing(w, 1);
@@ -37,7 +39,7 @@ static void nothing_is_asked_for_when_all_have_the_sum(void **state)
 		expect_nothing(w, i);
 	}
 	contribute_all(w, 5);
-	contribute_all(w, 6); /* takes the slot of round 4 */
+	contribute_all(w, 6); /* uses the slot in which the sum of round 4 was */
 	expect_sum(w, 0, 5);
 	expect_sum(w, 0, 6);
 	world_free(w);
@@ -51,8 +53,8 @@ static void have_that_comes_late_throws_the_sum_away(void **state)
 	(void)state;
 	say_contrib(w, 0, 4);
 	end_read(w, 0, 0, 0);
-	say_contrib(w, 1, 4); /* the result of its read is not used */
-	say_contrib(w, 2, 5); /* implies HAVE of round 4 */
+	say_contrib(w, 1, 4); /* the bytes of its read are not used */
+	say_contrib(w, 2, 5); /* states that member 2 has the sum of round 4 */
 	assert_int_equal(w->m[1].conn->n_reads, 1);
 	expect_msg(w, 2, WIRE_DONATE_REQ, 4);
 	end_read(w, 1, 0, 0);
@@ -61,14 +63,16 @@ static void have_that_comes_late_throws_the_sum_away(void **state)
 	settle(w);
 	expect_sum(w, 0, 4);
 	expect_sum(w, 1, 4);
-	assert_int_equal(stats(w).contributions, 2); /* rounds 4 of member 0 and 5 of member 2 */
+	/* those of member 0 to round 4 and of member 2 to round 5 */
+	assert_int_equal(stats(w).contributions, 2);
 	world_free(w);
 }
 
 static void next_donor_is_asked_when_one_is_lost(void **state)
 {
 	(void)state;
-	for (unsigned k = 0; k < 3; k++) { /* before its answer, during the read, by silence */
+	/* the donor is lost before it answers, during the read, or by not answering */
+	for (unsigned k = 0; k < 3; k++) {
 		struct srv_world *w = world(.n_members = 3, .n_elems = LARGE);
 		unsigned first, second;
 		struct wire_msg d;
@@ -113,7 +117,7 @@ static void idle_donor_is_asked_again_on_its_next_connection(void **state)
 	say_key(w, 0, WIRE_HAVE, 4);
 	fake_down(w->m[0].conn, "cut");
 	say_contrib(w, 1, 4);
-	connect_member(w, 0); /* its HAVE was received, so it sends nothing */
+	connect_member(w, 0); /* the member sends nothing, since its HAVE was acknowledged */
 	tick(w, 100);
 	expect_msg(w, 0, WIRE_DONATE_REQ, 4);
 	d = donate_msg(w, 0, 4);
@@ -199,7 +203,8 @@ static void contribution_to_a_donated_round_gets_the_donation(void **state)
 	(void)state;
 	say_key(w, 0, WIRE_HAVE, 4);
 	say_contrib(w, 1, 4);
-	assert_int_equal(w->m[1].conn->n_reads, 0); /* the bytes are not needed */
+	/* the sum will be donated, so the bytes of member 1 are not needed */
+	assert_int_equal(w->m[1].conn->n_reads, 0);
 	d = donate_msg(w, 0, 4);
 	say(w, 0, &d);
 	settle(w);
@@ -216,14 +221,14 @@ static void donated_sum_waits_by_the_priority_it_was_asked_with(void **state)
 
 	(void)state;
 	w->m[1].conn->room = 0;
-	/* Partition 1: an ordinary sum, priority 1. */
+	/* Partition 1 has an ordinary sum with priority 1. */
 	for (unsigned i = 0; i < 2; i++) {
 		m = contrib_msg(w, i, 1, 1);
 		m.priority = 1;
 		say(w, i, &m);
 		settle(w);
 	}
-	/* Partition 0: member 0 has it, member 1 requests it with priority 9. */
+	/* Partition 0: member 0 has the sum. Member 1 contributes with priority 9. */
 	say_key(w, 0, WIRE_HAVE, 1);
 	m = contrib_msg(w, 1, 1, 0);
 	m.priority = 9;

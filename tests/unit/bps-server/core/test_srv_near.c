@@ -1,4 +1,5 @@
-/* Members on the server's host: their offers are summed in place, without a copy. */
+/* Members on the server's host. Their contributions are summed in place, without a copy
+ * ("loans"). */
 #include "tests/unit/srv_world.h"
 
 static void bring_near(struct srv_world *w, unsigned i)
@@ -6,7 +7,7 @@ static void bring_near(struct srv_world *w, unsigned i)
 	w->m[i].conn->base.is_same_host = true;
 }
 
-/* Members on the server's host send no CRC. */
+/* Send the contribution of a member on this host, which has no CRC. */
 static void say_near(struct srv_world *w, unsigned i, uint64_t r)
 {
 	struct wire_msg m = contrib_msg(w, i, r, 0);
@@ -37,17 +38,19 @@ static void offer_of_a_peer_on_this_host_is_summed_where_it_lies(void **state)
 		assert_false(is_reading(w));
 		say_contrib(w, 1, r);
 		settle(w);
-		assert_int_equal(w->x.n_loans, 0); /* before any member receives the sum */
+		/* the loans have ended before a member receives the sum */
+		assert_int_equal(w->x.n_loans, 0);
 		expect_near_sum(w, 0, r);
-		expect_sum(w, 1, r); /* with its crc */
+		expect_sum(w, 1, r); /* the sum for a member on another host has a CRC */
 		expect_near_sum(w, 2, r);
 	}
 	assert_int_equal(stats(w).crc_errors, 0);
 	world_free(w);
 }
 
-/* An evicted member that has not been notified may still get sums of a round that the others have
- * left, after their inputs were overwritten. */
+/* A removed member that does not know it yet may still receive the sum of an old round. Members
+ * that went on have overwritten their inputs by then, so a job that may shrink does not sum in
+ * place. */
 static void offer_within_one_host_is_read_and_checked_when_the_job_may_shrink(void **state)
 {
 	struct srv_world *w = world(.n_members = 2, .n_elems = LARGE, .flags = JOB_SHRINK);
@@ -96,7 +99,7 @@ static void loan_outlives_its_connection_and_still_counts(void **state)
 	fake_down(w->m[0].conn, "cut");
 	check(w);
 	assert_int_equal(w->x.n_loans, 1);
-	connect_member(w, 0); /* connects over the network now */
+	connect_member(w, 0); /* the member reconnects over the network */
 	say_contrib(w, 1, 1);
 	settle(w);
 	assert_int_equal(w->x.n_loans, 0);
@@ -118,7 +121,7 @@ static void loan_ends_when_its_slot_is_cleared(void **state)
 	assert_int_equal(w->x.n_loans, 0);
 	say_near(w, 0, 1);
 	assert_int_equal(w->x.n_loans, 1);
-	say_key(w, 1, WIRE_HAVE, 1); /* it must not be summed twice */
+	say_key(w, 1, WIRE_HAVE, 1); /* this stated HAVE, so the input must not be summed again */
 	assert_int_equal(w->x.n_loans, 0);
 	world_free(w);
 }
@@ -140,7 +143,8 @@ static void sum_without_crc_gets_one_for_who_takes_it_through_a_network(void **s
 	connect_member(w, 1);
 	say_contrib(w, 1, 1);
 	expect_sum(w, 1, 1);
-	/* The echo of this member has a CRC, the other's has none, so they are not compared. */
+	/* Only one of the two members states a CRC of the previous result, so they are not
+	 * compared. */
 	say_near(w, 0, 2);
 	m = contrib_msg(w, 1, 2, 0);
 	say(w, 1, &m);

@@ -1,4 +1,5 @@
-/* Reads of a server's core: which, when, and how long it keeps its offers. */
+/* Reads of a server's core: which reads it starts, when, and how long it keeps the sums that it
+ * offers. */
 #include "tests/unit/srv_world.h"
 
 /* ---- B1: reads ---- */
@@ -64,7 +65,7 @@ static void connection_of_an_agent_that_is_gone_is_closed(void **state)
 	srv_core_agent_gone(w->core, w->m[0].conn->base.peer_id);
 	assert_true(w->m[0].conn->is_closed);
 	assert_false(w->m[1].conn->is_closed);
-	connect_member(w, 0); /* the loss was a mistake */
+	connect_member(w, 0); /* the member was not dead after all */
 	contribute_all(w, 1);
 	expect_sum(w, 0, 1);
 	world_free(w);
@@ -147,7 +148,7 @@ static void offered_sum_stays_unchanged_over_a_new_pgen(void **state)
 	offer = expect_sum(w, 0, 1);
 	tell_plan(w, 1, SERVER, 6);
 	assert_int_equal(stats(w).retired, 1);
-	for (unsigned i = 0; i < 2; i++) { /* the same round with other bytes */
+	for (unsigned i = 0; i < 2; i++) { /* the same round again, but with other bytes */
 		struct wire_msg m;
 
 		memset(w->m[i].contrib[0], 0x40, BYTES_MAX);
@@ -318,7 +319,8 @@ static void answers_wait_for_credit(void **state)
 	world_free(w);
 }
 
-/* Partitions 0, 1 and 2 are summed in that order, with priorities 1, 3 and 2. */
+/* Make a world in which the results of partitions 0, 1 and 2 wait. They were summed in this order
+ * and have priorities 1, 3 and 2. */
 static struct srv_world *three_results_wait(void)
 {
 	struct srv_world *w = world(.n_members = 2, .n_elems = LARGE, .n_parts = 4);
@@ -385,8 +387,8 @@ static void results_of_all_partitions_may_wait(void **state)
 	world_free(w);
 }
 
-/* A repeated contribution does not repeat the offer of its result. After a reconnection the member
- * asks for it. */
+/* A repeated contribution does not make the server offer its result again. After a reconnection the
+ * member asks for the result. */
 static void results_that_wait_are_offered_once(void **state)
 {
 	struct srv_world *w = three_results_wait();
@@ -411,8 +413,9 @@ static void results_that_wait_are_offered_once(void **state)
 
 /* ---- staging ---- */
 
-/* Members offer all partitions in random order, reads end in random order, and AGAIN is answered by
- * the same offer. Members repeat nothing on their own. All rounds must complete. */
+/* Members offer all partitions in random order, and reads end in random order. When a member
+ * receives AGAIN, it repeats the same offer. It repeats nothing without AGAIN. All rounds must
+ * complete. */
 static void press(struct srv_shape s, unsigned seed)
 {
 	struct srv_world *w = world_new(s);
@@ -465,9 +468,9 @@ static void little_staging_is_enough_in_any_order(void **state)
 				seed);
 }
 
-/* Early contributions of small partitions are scattered over the staging memory, so that a large
- * one finds no contiguous room. The contributions that the small ones wait for are queued after
- * it. */
+/* Early contributions of small partitions are scattered over the staging memory. A large
+ * contribution then finds no contiguous room. The contributions that the small ones wait for are
+ * queued behind it. This must not become a deadlock. */
 static void scattered_staging_does_not_stop_ordered_sums(void **state)
 {
 	(void)state;
@@ -531,7 +534,7 @@ static void reads_that_end_after_staging_ran_out_are_added_up(void **state)
 
 			say(w, i, &m);
 		}
-	assert_int_equal(w->m[0].conn->n_reads, 4); /* all of the staging memory */
+	assert_int_equal(w->m[0].conn->n_reads, 4); /* the reads use all of the staging memory */
 	assert_int_equal(w->m[1].conn->n_reads, 0);
 	settle(w);
 	assert_int_equal(stats(w).rounds, 8);
@@ -551,7 +554,7 @@ static void ordered_contribution_that_was_early_goes_on_when_it_is_next(void **s
 			say(w, i, &m);
 		}
 	assert_int_equal(w->m[0].conn->n_reads, 3);
-	/* early, and more than half of the staging memory is in use */
+	/* not started: it is early, and more than half of the staging memory is in use */
 	assert_int_equal(w->m[1].conn->n_reads, 0);
 	for (unsigned p = 0; p < 3; p++)
 		end_read(w, 0, 0, 0);

@@ -1,5 +1,5 @@
-/* Rounds in a server's core, from the first contribution to the sum, and the members that they wait
- * for. */
+/* Rounds in a server's core, from the first contribution to the sum, and which members a round
+ * waits for. */
 #include "tests/unit/srv_world.h"
 
 /* ---- rounds ---- */
@@ -52,7 +52,7 @@ static void duplicate_before_the_sum_is_ignored_and_after_it_answered_again(void
 	say_contrib(w, 0, 1);
 	expect_nothing(w, 0);
 	say_contrib(w, 1, 1);
-	say_contrib(w, 0, 1); /* SUMMING */
+	say_contrib(w, 0, 1); /* repeated while the core sums */
 	work(w);
 	expect_sum(w, 0, 1);
 	expect_nothing(w, 0);
@@ -170,7 +170,7 @@ static void sum_takes_the_memory_of_the_one_before_that_everybody_has(void **sta
 	world_free(w);
 }
 
-/* More members than one pass can add. */
+/* There are more members than the core can add in one pass. */
 static void sum_of_many_passes_stays_where_it_began(void **state)
 {
 	struct srv_world *w = world(.n_members = MEMBERS_MAX, .n_elems = LARGE);
@@ -192,7 +192,8 @@ static void sum_is_made_when_the_memory_of_one_is_retired(void **state)
 	(void)state;
 	for (uint64_t r = 1; r <= 6; r++) {
 		if (r == 3)
-			tell_plan(w, 1, SERVER, 6); /* the result of round 2 may still be read */
+			/* a new pgen, while the result of round 2 may still be read */
+			tell_plan(w, 1, SERVER, 6);
 		contribute_all(w, r);
 		for (unsigned i = 0; i < 2; i++)
 			expect_sum(w, i, r);
@@ -214,7 +215,7 @@ static void round_ahead_of_the_others_closes_the_peer(void **state)
 
 		for (uint64_t r = 1; r <= cases[k].before; r++)
 			contribute_all(w, r);
-		say_contrib(w, 1, cases[k].before + 1); /* the round is in progress */
+		say_contrib(w, 1, cases[k].before + 1); /* starts the next round */
 		if (cases[k].type == WIRE_CONTRIB)
 			say_contrib(w, 0, cases[k].jump);
 		else
@@ -232,9 +233,10 @@ static void nobody_has_a_sum_that_is_being_made(void **state)
 
 		say_contrib(w, 0, 1);
 		if (k < 2)
-			say_contrib(w, 1, 1); /* SUMMING */
+			say_contrib(w, 1, 1); /* brings the partition into the state SUMMING */
 		else
-			say_key(w, 1, WIRE_HAVE, 1); /* DONATING */
+			/* brings the partition into the state DONATING */
+			say_key(w, 1, WIRE_HAVE, 1);
 		if (k % 2)
 			say_contrib(w, 0, 2);
 		else
@@ -269,7 +271,7 @@ static void plan_told_twice_changes_nothing(void **state)
 	say_contrib(w, 0, 1);
 	tell_job(w);
 	tell_plan(w, 1, SERVER, 5);
-	tell_plan(w, 1, SERVER, 4); /* never an older pgen */
+	tell_plan(w, 1, SERVER, 4); /* an older pgen is never applied */
 	w->pgen = 5;
 	say_contrib(w, 1, 1);
 	work(w);
@@ -286,7 +288,7 @@ static void partition_moves_away_and_back(void **state)
 	say_contrib(w, 0, 1);
 	tell_plan(w, 1, SERVER + 1, 6);
 	assert_int_equal(stats(w).parts, 0);
-	end_read(w, 0, 0, 0); /* of the old pgen: its memory is only released */
+	end_read(w, 0, 0, 0); /* a read of the old pgen ends: only its memory is freed */
 	assert_int_equal(stats(w).staging_used, 0);
 	say_contrib(w, 0, 1);
 	expect_msg(w, 0, WIRE_AGAIN, 1);
@@ -357,8 +359,8 @@ static void failure_is_told_again_with_the_job(void **state)
 	world_free(w);
 }
 
-/* A scheduler that lost its state assigns a job number again. Nothing of the previous job may be
- * left, even if it has the same size. */
+/* A scheduler that lost its state assigns the id of an old job again. Nothing of the old job may be
+ * left, even if the new one has the same size. */
 static void job_that_gets_a_number_again_starts_anew(void **state)
 {
 	struct srv_world *w = world(.n_members = 2, .n_elems = SMALL);
@@ -410,7 +412,7 @@ static void job_end_waits_for_running_reads_only_with_their_memory(void **state)
 
 /* ---- rounds that do not wait for all members ---- */
 
-/* Members send HAVE for the result of round r; 0: none. */
+/* Let all members send HAVE for the result of round r. r = 0: they have none. */
 static void say_have_all(struct srv_world *w, uint64_t r)
 {
 	for (unsigned i = 0; i < w->n_members; i++) {
@@ -419,7 +421,7 @@ static void say_have_all(struct srv_world *w, uint64_t r)
 	}
 }
 
-/* Expect the sum of round r of members 0 and 1 of three. */
+/* Expect that member i gets the sum of round r over members 0 and 1 of three. */
 static void expect_sum_without_third(struct srv_world *w, unsigned i, uint64_t r)
 {
 	struct wire_msg m = expect_msg(w, i, WIRE_RESULT, r);
@@ -464,7 +466,8 @@ static void sum_leaves_alone_what_one_who_is_late_has_not_got(void **state)
 		for (unsigned i = 0; i < 2; i++) {
 			struct wire_msg m = contrib_msg(w, i, r, 0);
 
-			m.contrib.crc_prev = 0; /* the CRC over all three would differ */
+			/* no CRC, since that of the sum over all three would differ */
+			m.contrib.crc_prev = 0;
 			say(w, i, &m);
 		}
 		settle(w);
@@ -508,7 +511,8 @@ static void contribution_within_the_grace_is_part_of_the_sum(void **state)
 	say_contrib(w, 0, 1);
 	say_contrib(w, 1, 1);
 	end_reads(w);
-	say_contrib(w, 2, 1); /* the read takes longer than the grace period */
+	/* the read of the third contribution takes longer than the grace period */
+	say_contrib(w, 2, 1);
 	tick(w, 2 * GRACE_MS);
 	work(w);
 	expect_nothing(w, 0);
@@ -528,7 +532,7 @@ static void round_waits_for_who_has_said_nothing_under_this_pgen(void **state)
 	say_contrib(w, 1, 1);
 	tick(w, 10 * GRACE_MS);
 	settle(w);
-	expect_nothing(w, 0); /* the third member may have the sum already */
+	expect_nothing(w, 0); /* wait for the third member: it may already have the sum */
 	say_key(w, 2, WIRE_HAVE, 0);
 	expect_msg(w, 2, WIRE_HAVE_OK, 0);
 	tick(w, GRACE_MS);
@@ -558,7 +562,8 @@ static void nobody_is_more_than_two_rounds_ahead_of_who_is_late(void **state)
 		expect_msg(w, 1, WIRE_RESULT, r);
 	}
 	say_contrib(w, 0, 3);
-	expect_msg(w, 0, WIRE_AGAIN, 3); /* the third member would never get the first sum */
+	/* not yet, since the third member could no longer get the first sum */
+	expect_msg(w, 0, WIRE_AGAIN, 3);
 	say_contrib(w, 2, 1);
 	expect_msg(w, 2, WIRE_RESULT, 1);
 	say_key(w, 2, WIRE_HAVE, 1);

@@ -1,4 +1,4 @@
-/* Sums of a server's core, bit by bit. */
+/* The bits of the sums of a server's core. */
 #include "bps-server/core/sums.h"
 #include "tests/unit/half.h"
 #include "tests/unit/srv_world.h"
@@ -19,13 +19,14 @@ static void average_divides_by_workers(void **state)
 	work(w);
 	r = expect_msg(w, 0, WIRE_RESULT, 1);
 	v = r.payload;
-	assert_int_equal(r.result.workers, 6); /* 1 + 2 + 3 */
+	assert_int_equal(r.result.workers, 6); /* the members have 1 + 2 + 3 workers */
 	for (size_t e = 0; e < SMALL; e++)
 		assert_true(v[e] == (input(0, 1, e) + input(1, 1, e) + input(2, 1, e)) / 6);
 	world_free(w);
 }
 
-/* Fill inputs of very different magnitudes, so that another order of additions gives other bits. */
+/* Fill inputs with very different magnitudes, so that another order of additions gives other
+ * bits. */
 static void fill_wild(struct srv_world *w, unsigned seed)
 {
 	srand(seed);
@@ -41,7 +42,7 @@ static void fill_wild(struct srv_world *w, unsigned seed)
 		}
 }
 
-/* Compute the same sum by the plainest loop, in the order of the members. */
+/* Return the CRC of the same sum, computed by a simple loop in the order of the members. */
 static uint32_t ordered_crc(struct srv_world *w)
 {
 	unsigned char out[BYTES_MAX];
@@ -113,7 +114,8 @@ static void half_precision_is_rounded_once(void **state)
 {
 	struct srv_world *w = world(.n_members = MEMBERS_MAX, .n_elems = 1, .dtype = 1 + DTYPE_F16);
 	const uint16_t one = half_round(1);
-	const uint16_t tiny = half_round(0.0004); /* vanishes beside 1 when added alone */
+	/* adding it alone to 1 in half precision changes nothing */
+	const uint16_t tiny = half_round(0.0004);
 	struct wire_msg r;
 	uint16_t got;
 
@@ -125,7 +127,7 @@ static void half_precision_is_rounded_once(void **state)
 		m = payload_msg(w, i, WIRE_CONTRIB, 1, 1, 0);
 		m.contrib.workers = w->m[i].workers;
 		say(w, i, &m);
-		sums_relieve(w->core); /* many passes, each adds to the f32 accumulator */
+		sums_relieve(w->core); /* many passes, which all must add to one f32 accumulator */
 		work(w);
 	}
 	r = expect_msg(w, 0, WIRE_RESULT, 1);

@@ -1,4 +1,4 @@
-/* Spans of time as people write them. */
+/* Durations, written as a number with a unit. */
 #include "common/base/duration.h"
 
 #include <setjmp.h>

@@ -1,4 +1,4 @@
-/* Named points at which faults can be injected. */
+/* Failpoints: named places in the code at which faults can be injected. */
 #include "common/base/failpoint.h"
 
 #include <errno.h>
@@ -67,7 +67,8 @@ static void chance_is_the_same_from_the_same_seed(void **state)
 	(void)state;
 	assert_true(a == pattern("seed=1 server.result.before-send=drop,prob=0.5"));
 	assert_true(a != b);
-	/* Binomial with n = 64, p = 1/2: outside of 12..52 once in a million seeds. */
+	/* The number is binomial with n = 64 and p = 1/2. One seed in a million gives a number
+	 * outside of 12..52. */
 	assert_in_range(n, 12, 52);
 }
 
@@ -101,7 +102,7 @@ static void wrong_faults_are_refused_with_what_is_meant(void **state)
 		assert_non_null(strstr(err.s, wrong[i].says));
 		assert_int_equal(failpoint_check(wrong[i].faults, &err), -EINVAL);
 	}
-	/* The rejected list changed nothing. */
+	/* The rejected list has changed nothing. */
 	assert_int_equal(FAILPOINT(SCHED_LOG_WRITE), -EIO);
 }
 

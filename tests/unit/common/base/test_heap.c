@@ -1,4 +1,5 @@
-/* The heap of timers and priorities: order, equal keys and removal, against a scan of all nodes. */
+/* The heap of timers and priorities. Order, equal keys and removal are compared with a scan of all
+ * nodes. */
 #include "common/base/heap.h"
 
 #include <setjmp.h>
@@ -38,7 +39,8 @@ static void larger_priority_goes_first_and_equal_ones_in_order(void **state)
 	assert_true(heap_key(UINT16_MAX, UINT64_MAX) < heap_key(UINT16_MAX - 1, 0));
 	assert_true(heap_key(1, 7) < heap_key(0, 0));
 	assert_true(heap_key(3, 7) < heap_key(3, 8));
-	assert_int_equal(heap_key(UINT16_MAX, UINT64_C(1) << 48), 0); /* 48 bits count */
+	/* only the lower 48 bits of the order count */
+	assert_int_equal(heap_key(UINT16_MAX, UINT64_C(1) << 48), 0);
 	assert_true(heap_key_part(3, 7, UINT16_MAX) < heap_key_part(3, 8, 0));
 	assert_true(heap_key_part(3, 7, 1) < heap_key_part(3, 7, 2));
 	assert_true(heap_key_part(4, 8, 1) < heap_key_part(3, 7, 0));
@@ -64,7 +66,8 @@ static void reserve_keeps_what_is_there_and_never_shrinks(void **state)
 	assert_int_equal(h.cap, 0);
 }
 
-/* The model: which nodes are in the heap, and the least key, found by a scan. */
+/* Check the heap against a model. The model knows which nodes are in the heap, and finds the least
+ * key by a scan. */
 static void check(const struct heap *h, const struct heap_node *n, const bool *is_in)
 {
 	const struct heap_node *min = NULL;

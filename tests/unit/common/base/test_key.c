@@ -9,7 +9,7 @@
 
 #include "common/base/key.h"
 
-/* RFC 5869 spelled out with HMAC: extract with a zero salt, expand by one block. */
+/* Compute RFC 5869 by two calls of HMAC: extract with a zero salt, expand by one block. */
 static void derived_key_is_hkdf_of_label_and_context(void **state)
 {
 	static const uint8_t info[] = "label\0server:n1\x01";
@@ -27,7 +27,8 @@ static void derived_key_is_hkdf_of_label_and_context(void **state)
 	assert_false(key_bytes_equal(derived.b, other.b, KEY_BYTES));
 }
 
-/* RFC 4231 has no 32-byte key; this vector is of `openssl mac -digest SHA256 ... HMAC`. */
+/* RFC 4231 has no 32-byte key, so this vector is the output of `openssl mac -digest SHA256 ...
+ * HMAC`. */
 static void mac_is_hmac_sha256(void **state)
 {
 	static const uint8_t want_start[] = {0x9d, 0xd7, 0x8f, 0xa3};

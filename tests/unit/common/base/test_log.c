@@ -1,4 +1,5 @@
-/* The log: one line per event for every name, the prefix of a line, fields for the journal. */
+/* The log: an event makes one line, whatever names it contains. Also the prefix of a line, and the
+ * fields for the journal. */
 #include "common/base/log.h"
 
 #include <setjmp.h>
@@ -20,7 +21,7 @@
 
 static char got[16384];
 
-/* Run fn with stderr redirected to fd. Store in got what it wrote, read from back. */
+/* Run fn while stderr goes to fd. Store what it wrote, read from `back`, in got. */
 static void with_stderr(int fd, int back, void (*fn)(const void *arg), const void *arg)
 {
 	int saved = dup(STDERR_FILENO);
@@ -75,16 +76,16 @@ static void text_in_utf8_stays_readable_and_what_is_none_is_escaped(void **state
 	} cases[] = {
 		{"K\xc3\xb6ln \xe4\xba\xac \xf0\x9f\x98\x80",
 			"K\xc3\xb6ln \xe4\xba\xac \xf0\x9f\x98\x80"},
-		{"\xc3", "\\xc3"},                            /* cut off */
+		{"\xc3", "\\xc3"},                            /* a character that is cut off */
 		{"\xc0\x8a", "\\xc0\\x8a"},                   /* overlong encoding of a newline */
-		{"\xe0\x80\x8a", "\\xe0\\x80\\x8a"},          /* a longer one */
-		{"\xed\xa0\x80", "\\xed\\xa0\\x80"},          /* half a surrogate */
-		{"\xf5\x80\x80\x80", "\\xf5\\x80\\x80\\x80"}, /* beyond the last */
-		{"\xc2\x85", "\\xc2\\x85"},                   /* next line, a control */
-		{"\xe2\x80\xa8", "\\xe2\\x80\\xa8"},          /* line separator */
+		{"\xe0\x80\x8a", "\\xe0\\x80\\x8a"},          /* a longer overlong encoding */
+		{"\xed\xa0\x80", "\\xed\\xa0\\x80"},          /* one half of a surrogate pair */
+		{"\xf5\x80\x80\x80", "\\xf5\\x80\\x80\\x80"}, /* beyond the last character */
+		{"\xc2\x85", "\\xc2\\x85"},                   /* a control character, "next line" */
+		{"\xe2\x80\xa8", "\\xe2\\x80\\xa8"},          /* the line separator */
 		{"a\xe2\x80\xae"
 		 "b",
-			"a\\xe2\\x80\\xaeb"}, /* right to left */
+			"a\\xe2\\x80\\xaeb"}, /* right-to-left override */
 		{"\xff\xfe", "\\xff\\xfe"},
 	};
 	char out[64];
@@ -168,7 +169,7 @@ static void swallowed_lines_are_counted(void **state)
 	assert_true(log_rate_pass(&r, 2, &swallowed));
 	assert_false(log_rate_pass(&r, 2, &swallowed));
 	assert_false(log_rate_pass(&r, 2, &swallowed));
-	r.window_ms -= LOG_RATE_MS; /* a minute later */
+	r.window_ms -= LOG_RATE_MS; /* as if a minute had passed */
 	assert_true(log_rate_pass(&r, 2, &swallowed));
 	assert_int_equal(swallowed, 2);
 }

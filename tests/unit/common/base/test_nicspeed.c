@@ -1,4 +1,4 @@
-/* The speed of a network card: from its driver, and from measured traffic. */
+/* The speed of a network card, as its driver states it or as measured from traffic. */
 #include "common/base/nicspeed.h"
 
 #include <setjmp.h>
@@ -16,11 +16,11 @@
 #include <unistd.h>
 
 #define MS   UINT64_C(1000000)
-#define MBIT 125000 /* bytes/s */
+#define MBIT 125000 /* bytes per second */
 
 /* ---- the driver ---- */
 
-/* Root of a folder in the form of /sys. Tests name files below class/net in it. */
+/* The root of a folder like /sys. File names in tests are relative to class/net in it. */
 static char root[PATH_MAX / 2];
 
 static void path_of(const char *at, char ret[PATH_MAX])
@@ -48,7 +48,7 @@ static void make_file(const char *at, const char *text)
 	assert_int_equal(fclose(f), 0);
 }
 
-/* lower: "" or the name of the interface that this one is built on. */
+/* Make the files of a card. lower: the name of the interface that it is built on, or "". */
 static void make_card(const char *name, bool has_device, const char *speed, const char *lower)
 {
 	char at[128];
@@ -118,7 +118,8 @@ static void bond_and_vlan_stand_on_cards_and_a_bridge_does_not(void **state)
 	make_card("vlan0", false, "20000\n", "bond0");
 	make_card("br0", false, "10000\n", "card0");
 	make_dir("br0/lower_tap0");
-	make_card("knot0", false, "10000\n", "knot0"); /* built on itself: the search ends */
+	/* is built on itself, so the search must end */
+	make_card("knot0", false, "10000\n", "knot0");
 	assert_int_equal(nic_driver_mbps(root, "bond0"), 20000);
 	assert_int_equal(nic_driver_mbps(root, "vlan0"), 20000);
 	assert_int_equal(nic_driver_mbps(root, "br0"), 0);
@@ -166,7 +167,7 @@ struct fake_nic {
 	uint64_t now_ns, rx, tx;
 };
 
-/* n measuring windows with that load in each direction. */
+/* Let n measuring windows pass with this load in each direction. */
 static void load(struct fake_nic *l, unsigned n, uint64_t rx_mbps, uint64_t tx_mbps)
 {
 	for (unsigned i = 0; i < n; i++) {
@@ -182,7 +183,7 @@ static void plateau_of_either_way_is_the_speed(void **state)
 	struct fake_nic a = {.now_ns = 1}, b = {.now_ns = 1};
 
 	(void)state;
-	load(&a, NIC_PLATEAU, 900, 100); /* the first sample only starts a window */
+	load(&a, NIC_PLATEAU, 900, 100); /* the first sample only starts the first window */
 	assert_int_equal(nic_meter_mbps(&a.meter), 0);
 	load(&a, 1, 900, 100);
 	assert_int_equal(nic_meter_mbps(&a.meter), 900);
@@ -214,7 +215,7 @@ static void light_load_is_no_speed(void **state)
 	assert_int_equal(nic_meter_mbps(&l.meter), 0);
 }
 
-/* Each round carries half the load at the same speed, in half of the time. */
+/* The second card has half of the load per round, sent at the same speed in half of the time. */
 static void less_load_per_round_does_not_look_slower(void **state)
 {
 	struct fake_nic a = {.now_ns = 1}, b = {.now_ns = 1};
@@ -237,13 +238,13 @@ static void speed_rises_at_once_and_sinks_slowly(void **state)
 
 	(void)state;
 	load(&l, 10, 1000, 0);
-	load(&l, 50, 500, 0); /* a second */
+	load(&l, 50, 500, 0); /* takes a second */
 	mbps = nic_meter_mbps(&l.meter);
 	assert_true(mbps > 950 && mbps < 1000);
 	load(&l, 100 * 50, 500, 0);
 	mbps = nic_meter_mbps(&l.meter);
 	assert_true(mbps >= 500 && mbps < 550);
-	load(&l, 10 * 60 * 50, 0, 0); /* no load, no information */
+	load(&l, 10 * 60 * 50, 0, 0); /* without load the speed stays known */
 	assert_int_equal(nic_meter_mbps(&l.meter), mbps);
 	load(&l, 4, 2000, 0);
 	assert_int_equal(nic_meter_mbps(&l.meter), 2000);
@@ -255,7 +256,7 @@ static void pauses_of_the_timer_and_counters_that_begin_anew_are_no_window(void 
 
 	(void)state;
 	load(&l, 10, 100, 0);
-	l.now_ns += 10000 * MS; /* no sample for a long time, and much traffic since */
+	l.now_ns += 10000 * MS; /* after a long time without samples, counters have grown by much */
 	l.rx += UINT64_C(1) << 40;
 	load(&l, 10, 100, 0);
 	l.rx = 0;

@@ -1,4 +1,4 @@
-/* RDMA ports of network interfaces, in folders with the form of /sys. */
+/* The RDMA ports of network interfaces, read from folders like those of /sys. */
 #include <limits.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -15,7 +15,7 @@
 
 static char root[PATH_MAX / 4];
 
-/* Make the folders of a path below root. */
+/* Make the folders of a path below the root. */
 static void make_dirs(const char *at)
 {
 	char path[PATH_MAX];

@@ -1,5 +1,5 @@
-/* The control channel over real sockets on 127.0.0.1: keys, limits for strangers, malformed bytes,
- * reconnection. */
+/* The control channel over real sockets on 127.0.0.1: keys, limits for peers without a key,
+ * malformed bytes, reconnection. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -30,8 +30,7 @@
 
 enum { SAY = 7, ECHO_BACK = 8, SAY_AND_CLOSE = 9, NOT_TRUSTED = 10 };
 
-/* A listener and a client. The listener trusts a peer that sends a frame other than
- * NOT_TRUSTED. */
+/* A listener and a client. The listener trusts a peer when it sends any frame but NOT_TRUSTED. */
 struct ctlchan_fixture {
 	struct event_base *base;
 	struct ctllisten *listen;
@@ -39,16 +38,16 @@ struct ctlchan_fixture {
 	struct ctlclient *client;
 	uint32_t trust_ms;     /* 0: default */
 	unsigned max_per_host; /* 0: default */
-	bool trusts_all;       /* trusts a peer at its first frame */
+	bool trusts_all;       /* trusts every peer at its first frame */
 
-	unsigned n_opened, n_closed, n_frames; /* seen by the listener */
+	unsigned n_opened, n_closed, n_frames; /* counters of the listener */
 	struct ctlchan *last;
 	char identity[TLS_IDENTITY_BYTES];
 	char closed_reason[ERR_TEXT_BYTES];
 	size_t last_body;
 	uint64_t sum; /* sum of the bytes of bodies */
 
-	unsigned n_up, n_down, n_failed, n_client_frames; /* seen by the client */
+	unsigned n_up, n_down, n_failed, n_client_frames; /* counters of the client */
 	size_t client_body;
 	char down_reason[ERR_TEXT_BYTES];
 };
@@ -145,7 +144,7 @@ static void fixture_free(struct ctlchan_fixture *f)
 {
 	ctlclient_free(f->client);
 	ctllisten_free(f->listen);
-	event_base_loop(f->base, EVLOOP_NONBLOCK); /* libevent closes descriptors here */
+	event_base_loop(f->base, EVLOOP_NONBLOCK); /* libevent closes descriptors in the loop */
 	event_base_free(f->base);
 	free(f);
 }
@@ -157,7 +156,7 @@ static void on_deadline(evutil_socket_t fd, short what, void *arg)
 	*(bool *)arg = true;
 }
 
-/* Run the loop until *counter reaches want; fails the test at the deadline. */
+/* Run the loop until *counter reaches want. Fails the test at the deadline. */
 static void run_until(struct ctlchan_fixture *f, const unsigned *counter, unsigned want)
 {
 	struct timeval tv = {.tv_sec = DEADLINE_MS / 1000};
@@ -219,8 +218,8 @@ static struct ctllisten_stats stats(const struct ctlchan_fixture *f)
 	return s;
 }
 
-/* A plain TCP connection of a stranger, blocking, with a receive deadline. */
-/* from: the last number of the peer's address 127.0.0.x. */
+/* Open a plain TCP connection without a key. It is blocking and has a receive deadline. */
+/* from: the peer's address is 127.0.0.(1 + from). */
 static int stranger_from(const struct ctlchan_fixture *f, unsigned from)
 {
 	struct sockaddr_in own = {.sin_family = AF_INET, .sin_addr = {htonl(0x7f000000 + from)}};
@@ -256,7 +255,7 @@ static void put_frame(int fd, uint16_t type, const void *body, size_t n)
 	put(fd, body, n);
 }
 
-/* True when the peer closed fd. */
+/* Return whether the peer has closed fd. */
 static bool is_hung_up(int fd)
 {
 	char byte;
@@ -419,7 +418,8 @@ static void client_takes_the_new_key_without_a_moment_alone(void **state)
 	assert_int_equal(key_fingerprint(&key_b, print), 0);
 	assert_string_equal(ctlchan_master(f->last), print);
 	echo(f, 1);
-	assert_int_equal(client_set_key(f, key_b), 0); /* same key again: the connection stays */
+	/* the key is the same, so the connection stays */
+	assert_int_equal(client_set_key(f, key_b), 0);
 	echo(f, 1);
 	assert_int_equal(f->n_up, 2);
 	fixture_free(f);
@@ -440,7 +440,7 @@ static void client_keeps_its_connection_while_the_new_key_is_refused(void **stat
 		event_base_loop(f->base, EVLOOP_ONCE);
 	echo(f, 1);
 	assert_int_equal(f->n_down, 0);
-	/* The client retries as often as it must. */
+	/* The client retries until it is accepted. */
 	ctllisten_free(f->listen);
 	start_listen(f, one_key(key_b), port);
 	run_until(f, &f->n_up, 2);
@@ -454,7 +454,8 @@ static void wrong_key_soon_after_a_good_one_costs_no_connection(void **state)
 	bool is_taken = false;
 
 	(void)state;
-	/* Strangers connect at every turn of the loop until the good client was accepted. */
+	/* Peers without a key connect in every turn of the loop until the client with the key is
+	 * accepted. */
 	for (unsigned n = 0; !is_taken; n++) {
 		struct ctlchan_fixture *f = fixture_new();
 
@@ -513,7 +514,8 @@ static void peer_without_key_is_refused_by_one_with(void **state)
 	(void)state;
 	start_listen(f, one_key(key_a), 0);
 	start_client(f, NULL, NULL);
-	run_until(f, &f->n_up, 1); /* with plain TCP the client is up until the peer writes */
+	/* with plain TCP the client counts as up until the peer writes */
+	run_until(f, &f->n_up, 1);
 	assert_int_equal(ctlclient_send(f->client, SAY, "hello", 5), 0);
 	run_until(f, &f->n_down, 1);
 	assert_int_equal(f->n_opened, 0);
@@ -534,7 +536,7 @@ static void peer_with_key_refuses_one_without(void **state)
 	fixture_free(f);
 }
 
-/* A TLS 1.3 listener with a certificate of its own and no cluster key. */
+/* A TLS 1.3 listener that has a certificate but not the cluster's key. */
 struct impostor {
 	SSL_CTX *ctx;
 	struct evconnlistener *listener;
@@ -599,7 +601,8 @@ static void listener_with_a_certificate_instead_of_the_key_is_refused(void **sta
 	run_until(f, &f->n_failed, 1);
 	assert_int_equal(f->n_up, 0);
 	assert_non_null(strstr(f->down_reason, "did not use the cluster key"));
-	run_until(f, &im.n_handshakes, 1); /* only the proof of the key was missing */
+	/* the TLS handshake itself succeeded: only the proof of the key was missing */
+	run_until(f, &im.n_handshakes, 1);
 	ctlclient_free(f->client);
 	f->client = NULL;
 	bufferevent_free(im.bev);
@@ -741,7 +744,8 @@ static void strangers_of_many_hosts_share_a_limit_and_stop_nobody(void **state)
 		fds[i] = stranger_from(f, 2 + i / 16);
 	while (stats(f).untrusted < 64)
 		event_base_loop(f->base, EVLOOP_ONCE);
-	assert_int_equal(stats(f).evicted, 0); /* no connection has reached its deadline */
+	/* no connection has reached its deadline, so none was closed */
+	assert_int_equal(stats(f).evicted, 0);
 	start_client(f, &key_a, "agent:good");
 	run_until(f, &f->n_up, 1);
 	echo(f, 10);
@@ -781,8 +785,8 @@ static void crowd_that_comes_back_at_once_gets_in(void **state)
 
 static void handshake_of_more_than_its_limit_is_cut_off(void **state)
 {
-	/* Header of a record alone: handshake, with 4,091 bytes to follow, and with one byte
-	 * more. */
+	/* Only the header of a TLS record: a handshake of which 4,091 bytes follow, and one with a
+	 * byte more, which is over the limit. */
 	static const uint8_t most[] = {22, 3, 1, 0x0f, 0xfb}, more[] = {22, 3, 1, 0x0f, 0xfc};
 	struct ctlchan_fixture *f = fixture_new();
 	int loud, quiet;
@@ -798,7 +802,7 @@ static void handshake_of_more_than_its_limit_is_cut_off(void **state)
 	event_base_loop(f->base, EVLOOP_NONBLOCK);
 	event_base_loop(f->base, EVLOOP_NONBLOCK);
 	assert_true(is_hung_up(loud));
-	assert_int_equal(stats(f).untrusted, 1); /* the other one stays connected */
+	assert_int_equal(stats(f).untrusted, 1); /* the connection within the limit stays */
 	start_client(f, &key_a, "server:a");
 	run_until(f, &f->n_up, 1);
 	close(loud);
@@ -825,7 +829,8 @@ static void many_small_frames_of_a_stranger_are_too_many(void **state)
 
 static void oversized_frame_closes_only_its_connection(void **state)
 {
-	static const uint8_t too_long[] = {0x01, 0x00, 0x10, 0x00, 7, 0}; /* 1 MiB + 1 */
+	/* announces 1 MiB + 1 byte */
+	static const uint8_t too_long[] = {0x01, 0x00, 0x10, 0x00, 7, 0};
 	struct ctlchan_fixture *f = fixture_new();
 	int fd;
 
@@ -1193,6 +1198,6 @@ int main(void)
 		cmocka_unit_test(name_that_cannot_be_an_identity_is_refused),
 	};
 
-	alarm(60); /* deadline for all waits without one */
+	alarm(60); /* deadline for waits that have no other */
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

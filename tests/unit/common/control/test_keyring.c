@@ -1,4 +1,4 @@
-/* Key files: what is refused, rotation, revocation. */
+/* Key files: which files are refused, rotation of keys, and revocation. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -54,7 +54,7 @@ static void write_key(const struct keyring_place *p, const void *bytes, size_t n
 	assert_int_equal(chmod(p->path, mode), 0);
 }
 
-/* The first key of the file. */
+/* Load a key file and return its first key. */
 static int key_load(struct cluster_key *ret_key, const char *path, struct err_text *err)
 {
 	struct keyring ring;
@@ -179,7 +179,7 @@ static void credential_is_used_when_no_path_is_given(void **state)
 	write_key(p, hex, 65, 0400);
 	assert_int_equal(key_load(&key, NULL, &err), 1);
 	assert_counting_key(&key);
-	write_key(p, hex, 65, 0440); /* mode bits of a file with an access list */
+	write_key(p, hex, 65, 0440); /* a file with an access list shows these mode bits */
 	assert_int_equal(key_load(&key, NULL, &err), 1);
 	write_key(p, hex, 65, 0444);
 	assert_int_equal(key_load(&key, NULL, &err), -EPERM);
@@ -196,7 +196,7 @@ static void credential_that_says_none_is_no_key(void **state)
 	setenv("CREDENTIALS_DIRECTORY", p->dir, 1);
 	assert_int_equal(key_load(&key, NULL, &err), 0);
 	unsetenv("CREDENTIALS_DIRECTORY");
-	/* a file without read access for its owner */
+	/* a file that its owner cannot read */
 	assert_int_equal(key_load(&key, p->path, &err), -EINVAL);
 }
 
@@ -214,7 +214,7 @@ static void credential_of_root_is_read_by_the_service(void **state)
 	if (geteuid() != 0)
 		skip();
 	write_key(
-		/* systemd: owned by root, with an access list for the user of the service */
+		/* as systemd makes it: owned by root, with an access list for the service's user */
 		p, hex, 65, 0440);
 	assert_int_equal(chown(p->path, 0, 65534), 0);
 	assert_int_equal(chmod(p->dir, 0755), 0);
@@ -287,7 +287,8 @@ static void stored_ring_reads_back_as_it_was(void **state)
 	}
 	assert_int_equal(keyring_revoke(&ring, "server:more"), -ENOSPC);
 	assert_int_equal(keyring_store(&ring, p->path, &err), 0);
-	assert_int_equal(keyring_store(&ring, p->path, &err), 0); /* replaces the first key */
+	/* replaces the file with the first key */
+	assert_int_equal(keyring_store(&ring, p->path, &err), 0);
 	assert_int_equal(stat(p->path, &st), 0);
 	assert_int_equal(st.st_mode & 07777, 0600);
 	assert_int_equal(keyring_load(&back, p->path, &err), 1);
@@ -324,7 +325,7 @@ static void revocation_goes_with_the_key_that_it_is_of(void **state)
 	assert_int_equal(keyring_revoke(&ring, "server:n3"), -EEXIST);
 	assert_int_equal(ring.n_revoked, 1);
 	assert_int_equal(keyring_rotate(&ring, &second), 0);
-	assert_int_equal(ring.n_revoked, 1); /* of the previous key */
+	assert_int_equal(ring.n_revoked, 1); /* only the previous key has a revocation */
 	assert_int_equal(keyring_revoke(&ring, "server:n3"), 0);
 	assert_int_equal(ring.n_revoked, 2);
 	assert_int_equal(keyring_retire(&ring), 0);

@@ -1,4 +1,4 @@
-/* Membership over a real socket on 127.0.0.1, with a minimal scheduler. All run on one loop. */
+/* A member and a minimal scheduler over a real socket on 127.0.0.1. Both run on one loop. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -23,10 +23,11 @@ struct member_fixture {
 	struct loop *loop;
 	struct ctllisten *listen;
 	struct member *member;
-	unsigned n_up, n_lost, n_fails, wanted_up, n_mute; /* unanswered HELLOs */
-	unsigned n_named; /* WELCOMEs followed by the server's address */
+	/* n_mute: HELLOs that the scheduler does not answer */
+	unsigned n_up, n_lost, n_fails, wanted_up, n_mute;
+	unsigned n_named; /* number of WELCOMEs that name the server */
 	unsigned n_came, n_went;
-	int peer_rc; /* result of its look-up of the server */
+	int peer_rc; /* result of looking up the server's address */
 };
 
 #define SERVER_ID       7
@@ -145,7 +146,7 @@ static void on_refused(void *ctx, int code, const char *text)
 	fail_msg("refused: %s", text);
 }
 
-/* The first messages overflow the queue. */
+/* Fill the queue with messages until it overflows, once the connection is up. */
 static void on_up(void *ctx, uint32_t id)
 {
 	struct ctl_msg m = {.type = CTL_FAIL, .fail = {.text = "x"}};
@@ -218,7 +219,7 @@ static void message_that_finds_the_queue_full_has_all_said_anew(void **state)
 	assert_int_equal(f.n_up, 2);
 }
 
-/* If such a peer stayed, the member would wait for it, and accept its key, without end. */
+/* If the member kept such a peer, it would wait for it, and accept its key, without end. */
 static void peer_that_is_not_named_behind_a_welcome_is_gone(void **state)
 {
 	struct member_config cfg = usual;

@@ -1,4 +1,4 @@
-/* The HTTP side over real sockets, and the metrics text. */
+/* The HTTP server of daemons over real sockets, and the text of metrics. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -22,7 +22,8 @@
 #include "common/daemon/metrics.h"
 #include "common/loop/loop.h"
 
-/* Less than the 5 s after which the server closes a silent connection anyway. */
+/* The time for each wait. It is less than the 5 s after which the server closes silent connections
+ * anyway. */
 #define DEADLINE_S        3
 #define STATUS_TIMEOUT_MS 200
 
@@ -33,14 +34,14 @@ struct httpd_fixture {
 	pthread_t thread;
 	struct httpd *httpd;
 	struct sockaddr_in sin;
-	bool is_well; /* set before a request, and reported in the remark */
+	bool is_well; /* what the daemon reports as its health, with this remark */
 	const char *remark;
 	enum answer_mode mode;
 	struct httpd_request *held;
 	struct event *later;
 	pthread_mutex_t mutex;
 	pthread_cond_t cond;
-	bool is_held; /* under mutex: the handler holds back a status request */
+	bool is_held; /* protected by mutex; the handler holds a status request back */
 };
 
 static void on_metrics(void *arg, struct evbuffer *out)
@@ -163,7 +164,7 @@ static int open_connection(const struct httpd_fixture *f)
 	return fd;
 }
 
-/* Send text and read to the end of the connection. */
+/* Send text and return all that comes back until the connection ends. */
 static const char *talk(const struct httpd_fixture *f, const char *text)
 {
 	static char reply[8192];
@@ -171,7 +172,7 @@ static const char *talk(const struct httpd_fixture *f, const char *text)
 	ssize_t got;
 	int fd = open_connection(f);
 
-	/* The server may close before it has read all. */
+	/* The server may close the connection before it has read everything. */
 	(void)!send(fd, text, strlen(text), MSG_NOSIGNAL);
 	while ((got = recv(fd, reply + n, sizeof(reply) - 1 - n, 0)) > 0)
 		n += (size_t)got;
@@ -274,7 +275,8 @@ static void unanswered_status_is_503_at_the_deadline(void **state)
 	assert_status(reply, "503");
 	assert_string_equal(
 		body_of(reply), "{\"error\":\"no answer in time\",\"timeout_ms\":200}\n");
-	assert_int_equal(loop_post(f->loop, answer_held, f), 0); /* too late, without effect */
+	/* comes after the time-out, so it has no effect */
+	assert_int_equal(loop_post(f->loop, answer_held, f), 0);
 	assert_status(request(f, "GET", "/livez"), "200");
 }
 
@@ -331,7 +333,7 @@ static const char *request_of(const struct httpd_fixture *f, const char *path, c
 	return talk(f, text);
 }
 
-/* A browser sends such a request when a page's host name resolves to this address. */
+/* A browser sends such a request when a malicious page's host name resolves to this address. */
 static void requests_to_other_hosts_are_refused(void **state)
 {
 	static const char *const others[] = {"evil.example", "evil.example:7301",
@@ -415,9 +417,10 @@ static void silent_connections_give_way_to_a_scrape(void **state)
 	for (size_t i = 0; i < n; i++)
 		fds[i] = open_connection(f);
 	assert_status(request(f, "GET", "/metrics"), "200");
-	for (size_t i = 0; i < 6; i++) /* the oldest ones were closed */
+	for (size_t i = 0; i < 6; i++) /* the oldest connections were closed */
 		assert_int_equal(recv(fds[i], &byte, 1, 0), 0);
-	assert_true(recv(fds[n - 1], &byte, 1, MSG_DONTWAIT) < 0); /* the newest one was not */
+	/* the newest connection is open */
+	assert_true(recv(fds[n - 1], &byte, 1, MSG_DONTWAIT) < 0);
 	for (size_t i = 0; i < n; i++)
 		close(fds[i]);
 }
@@ -496,6 +499,6 @@ int main(void)
 		cmocka_unit_test(values_are_exact),
 	};
 
-	alarm(60); /* deadline for all waits without one */
+	alarm(60); /* deadline for waits that have no other */
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

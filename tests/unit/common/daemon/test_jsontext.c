@@ -1,4 +1,4 @@
-/* Text from anywhere as JSON. */
+/* Text from untrusted sources as JSON strings. */
 #include "common/daemon/jsontext.h"
 
 #include <setjmp.h>

@@ -1,5 +1,5 @@
-/* Claims of names on this machine: one holder, a second claim fails, the holder's end frees the
- * name. */
+/* A process can claim a name on its machine. A second claim fails, and the end of the holder frees
+ * the name. */
 #include "common/daemon/name_claim.h"
 
 #include <setjmp.h>
@@ -16,7 +16,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#define NOBODY 65534 /* uid that exists on every system */
+#define NOBODY 65534 /* a user id that exists on every system */
 
 static const char *own_name(const char *what)
 {
@@ -43,7 +43,7 @@ static void second_claim_is_refused_and_names_the_holder(void **state)
 	close(fd);
 }
 
-/* Start a process that claims the name as this user and then waits. */
+/* Start a process that claims the name as that user and then waits. Returns its pid. */
 static pid_t holder_of(const char *name, uid_t uid)
 {
 	int pipe_fds[2], fd = -1;

@@ -1,4 +1,4 @@
-/* The settings table: sources, precedence, types, and the exact text of refusals. */
+/* The table of settings: sources, precedence, types, and the exact text of refusals. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -58,7 +58,7 @@ struct result {
 	struct err_text err;
 };
 
-/* Load one set of arguments; the settings keep pointers into argv. */
+/* Load settings from arguments. The settings keep pointers into argv. */
 static void load_into(struct result *r, const char *const *args)
 {
 	static char *argv[16];
@@ -91,7 +91,7 @@ static void assert_refused(struct result r, enum settings_verdict verdict, const
 
 static char ini_path[64];
 
-/* Write the INI file and return "--config=PATH". */
+/* Write the settings file. Returns the argument "--config=PATH" for it. */
 static const char *with_ini(const char *text)
 {
 	static char flag[80];
@@ -104,7 +104,7 @@ static const char *with_ini(const char *text)
 	return flag;
 }
 
-/* Return what fn prints on stdout, as a heap string. */
+/* Return what the program prints on stdout with these arguments, in memory to be freed. */
 static char *stdout_of(const char *const *args, enum settings_verdict want)
 {
 	FILE *tmp = tmpfile();
@@ -297,7 +297,7 @@ static void missing_default_file_is_no_error(void **state)
 	settings_free(r.s);
 }
 
-/* Write a drop-in beside the INI file, "INI.d/NAME". */
+/* Write a drop-in file, which stands in the folder "FILE.d" beside the settings file. */
 static void drop_in(const char *name, const char *text)
 {
 	char path[128];
@@ -370,8 +370,8 @@ static void values_that_do_not_fit_together_are_refused(void **state)
 
 static char logged[4096];
 
-/* Run settings_adopt and store its log lines in logged. They pass through a pipe, without time
- * stamps. */
+/* Run settings_adopt. Store the log lines that it writes, without their time stamps, in
+ * `logged`. */
 static unsigned adopt(struct settings *s, struct settings *fresh)
 {
 	int saved = dup(STDERR_FILENO), fds[2];
@@ -403,7 +403,7 @@ static void reread_changes_live_values_and_keeps_the_others(void **state)
 	(void)state;
 	load_into(&r, (const char *const[]){config, "--dead-after=2s", NULL});
 	old_name = r.opts.name;
-	r.opts.threads = 17; /* programs may overwrite the value */
+	r.opts.threads = 17; /* a program may change the value that it got */
 	with_ini("\nthreads = 4\nname = new\nwindow = 16KiB\ndead-after = 4s\n");
 	assert_int_equal(settings_reread(r.s, &fresh, &err), 0);
 	later = settings_values(fresh);
@@ -412,7 +412,8 @@ static void reread_changes_live_values_and_keeps_the_others(void **state)
 	assert_string_equal(r.opts.name, "old");
 	assert_int_equal(adopt(r.s, fresh), 2);
 	assert_string_equal(r.opts.name, "new");
-	assert_string_equal(old_name, "old"); /* a reader of the old string may go on */
+	/* the old string stays valid, since a reader may still use it */
+	assert_string_equal(old_name, "old");
 	assert_int_equal(r.opts.window_bytes, 16 << 10);
 	assert_int_equal(r.opts.threads, 17);
 	assert_int_equal(r.opts.dead_after_us, 2000000);
@@ -423,7 +424,8 @@ static void reread_changes_live_values_and_keeps_the_others(void **state)
 	assert_string_equal(logged, text);
 	assert_string_equal(settings_source(r.s, "dead-after"), "flag --dead-after");
 
-	/* A setting that needs a restart is reported again until the file agrees. */
+	/* A changed setting that needs a restart is reported at each reload until the file has the
+	 * old value. */
 	assert_int_equal(settings_reread(r.s, &fresh, &err), 0);
 	assert_int_equal(adopt(r.s, fresh), 0);
 	assert_non_null(strstr(logged, "threads: 3 stays in force"));
@@ -490,7 +492,8 @@ static void reread_checks_the_new_values_together_with_those_that_stay(void **st
 	(void)state;
 	spec.check = odd_window;
 	load_into(&r, (const char *const[]){config, NULL});
-	with_ini("window = 4KiB\nthreads = 4\n"); /* valid after a restart, not before it */
+	/* would be valid after a restart, but not before */
+	with_ini("window = 4KiB\nthreads = 4\n");
 	assert_true(settings_reread(r.s, &fresh, &err) < 0);
 	assert_string_equal(err.s,
 		"window is below 8 KiB (together with the values that need a restart to change)");

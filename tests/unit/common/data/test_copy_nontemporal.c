@@ -17,7 +17,8 @@ static void fill(unsigned char *p, size_t n, unsigned seed)
 		p[i] = (unsigned char)(i * 31 + i / 256 + seed);
 }
 
-/* Nothing outside of the destination is written, whatever the alignment of both. */
+/* The copy must be exact, and no byte outside of the destination may change, whatever the
+ * alignments are. */
 static void copy_is_that_of_memcpy(void **state)
 {
 	static const size_t sizes[] = {

@@ -1,5 +1,5 @@
-/* crc32c against published values and against a bit-by-bit loop. Also its two implementations
- * against each other, at every length and alignment at which they change their method. */
+/* crc32c is compared with published values and with a bit-by-bit loop. Its two implementations are
+ * compared with each other at each length and alignment at which they change their method. */
 #include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -11,7 +11,7 @@
 
 #include "common/data/crc32c.h"
 
-#define CHECK_VALUE 0xe3069283u /* of "123456789" */
+#define CHECK_VALUE 0xe3069283u /* the CRC of "123456789" */
 
 static void fill(unsigned char *p, size_t n_bytes)
 {
@@ -43,7 +43,8 @@ static void *portable_check_value(void *ret_crc)
 	return NULL;
 }
 
-/* First in the list, because any later call finds the tables built. */
+/* The first test in the list, because any other call would build the tables before the threads
+ * do. */
 static void threads_that_meet_at_first_use_agree(void **state)
 {
 	pthread_t threads[4];
@@ -95,7 +96,7 @@ static void nothing_appended_changes_nothing(void **state)
 	assert_int_equal(crc32c_portable(CHECK_VALUE, "", 0), CHECK_VALUE);
 }
 
-/* Three lanes of 256 bytes start at length 768, of 4,096 bytes at 12,288. */
+/* Lengths around 768 and 12,288, at which three interleaved streams of 256 or 4,096 bytes start. */
 static void both_ways_agree_with_bits_at_every_length_and_alignment(void **state)
 {
 	static const size_t longer[] = {
@@ -123,8 +124,8 @@ static void both_ways_agree_with_bits_at_every_length_and_alignment(void **state
 	free(buf);
 }
 
-/* The wide implementation starts at 1,024 and leaves the part beyond a multiple of 64 to the narrow
- * one. */
+/* The wide implementation is used from 1,024 bytes on. It leaves the rest beyond a multiple of 64
+ * bytes to the other one. */
 static void wide_way_agrees_around_its_shortest_lengths(void **state)
 {
 	unsigned char buf[1344 + 64];

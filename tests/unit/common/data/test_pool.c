@@ -1,5 +1,6 @@
-/* The pool of buffers for large messages: segments, runs of pages, limits and reuse. A model of
- * free pages predicts each answer. One thread, and memory of the test's own. */
+/* The pool of buffers for large messages: segments, runs of pages, limits and reuse. The test
+ * predicts each answer with a model, a map of free pages. One thread, and memory of the test's
+ * own. */
 #include "common/data/pool.h"
 
 #include <errno.h>
@@ -131,7 +132,8 @@ static void pool_grows_by_segments_up_to_its_limit(void **state)
 	struct pool_world w;
 
 	(void)state;
-	world_init(&w, 2 * SEGMENT + PAGE); /* the rest is smaller than a segment */
+	/* the limit leaves a rest that is smaller than a segment */
+	world_init(&w, 2 * SEGMENT + PAGE);
 	assert_int_equal(w.n_segments, 0);
 	b[0] = get(&w, SEGMENT);
 	b[1] = get(&w, SEGMENT);
@@ -165,8 +167,8 @@ static void segment_that_cannot_be_made_is_no_memory(void **state)
 	world_fini(&w);
 }
 
-/* The model: a map of pages. A request may be refused only when no aligned run of free pages is
- * there and no segment can be added. */
+/* The model: a map of the used pages. The pool may refuse a request only if there is no aligned run
+ * of free pages and no segment can be added. */
 struct model {
 	bool is_used[SEGMENTS_MAX][8];
 	unsigned n_segments;
@@ -212,7 +214,7 @@ static void pool_agrees_with_a_map_of_pages(void **state)
 		srand(limit);
 		for (unsigned k = 0; k < 20000; k++) {
 			unsigned n_pages = 1u << (unsigned)rand() % 4;
-			/* Mostly requests, then mostly releases. */
+			/* Mostly requests in one phase, mostly releases in the next. */
 			bool is_get = n == 0 || rand() % 5 < (k / 64 % 2 ? 2 : 3);
 
 			if (is_get) {
@@ -226,7 +228,8 @@ static void pool_agrees_with_a_map_of_pages(void **state)
 				if (!b)
 					continue;
 				model_set(&m, b, true);
-				memset(b->mem, (int)n, b->bytes); /* exclusive: ASan checks it */
+				/* the buffer must be exclusive, which AddressSanitizer checks */
+				memset(b->mem, (int)n, b->bytes);
 				used += b->bytes;
 				bufs[n++] = b;
 			} else {
@@ -245,7 +248,8 @@ static void pool_agrees_with_a_map_of_pages(void **state)
 			pool_put(w.pool, bufs[--n]);
 		assert_int_equal(pool_used(w.pool), 0);
 		for (unsigned i = 0; i < w.n_segments; i++)
-			bufs[n++] = get(&w, SEGMENT); /* all segments are whole again */
+			/* all buffers are free, so all segments are available as a whole */
+			bufs[n++] = get(&w, SEGMENT);
 		assert_int_equal(w.n_segments, n);
 		world_fini(&w);
 	}

@@ -1,5 +1,5 @@
-/* The reduction kernels: each instruction set of this machine against a plain loop over doubles or
- * 64-bit integers, and against each other bit by bit. */
+/* The reduction kernels. Each instruction set of this machine is compared with a simple loop over
+ * doubles or 64-bit integers. All instruction sets are compared with each other bit by bit. */
 #include <math.h>
 #include <pthread.h>
 #include <setjmp.h>
@@ -13,14 +13,14 @@
 
 #include "common/data/reduce.h"
 
-/* sanitized code is twenty times slower, and sizes do not matter to it */
+/* sanitized code is twenty times slower, and larger sizes would not test more of it */
 #ifdef __SANITIZE_THREAD__
 #define MAX_ELEMS ((1u << 16) + 3)
 #else
 #define MAX_ELEMS ((1u << 20) + 3)
 #endif
 #define N_SRC      3
-#define MISALIGN   1 /* bytes by which every buffer of the tests is off its natural alignment */
+#define MISALIGN   1 /* bytes by which each buffer is off its natural alignment */
 #define DIVISOR    3
 #define N_SPECIALS 20000
 
@@ -31,7 +31,7 @@ static const char *const isas[] = {"portable", "avx2", "avx512"};
 
 #define COUNT(a) (sizeof(a) / sizeof((a)[0]))
 
-/* Room for the largest case in the widest type, and for a guard behind it. */
+/* Buffers for the largest case in the widest type, with a guard behind each. */
 struct bufs {
 	unsigned char *src[N_SRC], *acc, *dst, *other_acc, *other_dst;
 };
@@ -109,7 +109,7 @@ static int64_t int_at(const unsigned char *p, size_t i, enum dtype dtype)
 	}
 }
 
-/* Return x truncated to an element of dtype. */
+/* Return the lower bits of x as an element of dtype. */
 static int64_t wrap(uint64_t x, enum dtype dtype)
 {
 	switch (dtype) {
@@ -124,7 +124,8 @@ static int64_t wrap(uint64_t x, enum dtype dtype)
 	}
 }
 
-/* Any bits for integers. For floats, numbers of magnitude 2^-4 to 4, so that nothing overflows. */
+/* Fill a buffer. Integers get any bits. Floats get a magnitude from 2^-4 to 4, so that nothing
+ * overflows. */
 static void fill(unsigned char *p, size_t n_elems, enum dtype dtype)
 {
 	for (size_t i = 0; i < n_elems; i++) {
@@ -142,7 +143,7 @@ static void fill(unsigned char *p, size_t n_elems, enum dtype dtype)
 		} else if (dtype == DTYPE_BF16) {
 			h = (uint16_t)(u >> 16);
 			memcpy(p + i * 2, &h, 2);
-		} else if (dtype == DTYPE_F16) { /* exponents 2^-4 to 2^1, any fraction */
+		} else if (dtype == DTYPE_F16) { /* exponents from 2^-4 to 2^1, and any fraction */
 			h = (uint16_t)((x >> 32 & 0x83ff) | (11 + (x >> 16 & 0xff) % 6) << 10);
 			memcpy(p + i * 2, &h, 2);
 		} else {
@@ -179,7 +180,7 @@ static int64_t int_op(enum op op, int64_t a, int64_t b, enum dtype dtype)
 	}
 }
 
-/* Relative error of one rounding to a normal number of the type, at most. */
+/* Return the largest relative error of rounding to a normal number of the type. */
 static double unit_roundoff(enum dtype dtype)
 {
 	switch (dtype) {
@@ -194,11 +195,12 @@ static double unit_roundoff(enum dtype dtype)
 	}
 }
 
-/* Largest difference to the result of exact arithmetic. The accumulator (roundoff u) is rounded
- * once per operand after the first and once in a division, each time relative to a partial result
- * of at most sum |x| (for products: the product itself), to first order k u, doubled to cover the
- * higher orders and the rounding of the reference. f16 and bf16 round once more. No subnormals: the
- * data is at least 2^-4, but sums may cancel, below 2^-14 where an f16 has steps of 2^-24. */
+/* Return the largest allowed difference from the exact result. The accumulator has roundoff u. It
+ * is rounded once for each operand after the first, and once in a division. Each time the error is
+ * relative to a partial result, which is at most sum |x| (for products: the product). To first
+ * order, k operands have the error k u. This is doubled to cover higher orders and the rounding of
+ * the reference. f16 and bf16 are rounded once more. Inputs are no subnormals, since they are at
+ * least 2^-4. But sums may cancel to less than 2^-14, where steps of an f16 are 2^-24. */
 static double bound(enum dtype dtype, enum op op, double magnitude, double want)
 {
 	double acc = unit_roundoff(dtype == DTYPE_F64 ? DTYPE_F64 : DTYPE_F32);
@@ -260,7 +262,7 @@ static void run(const struct bufs *b, size_t n_elems, enum dtype dtype, enum op 
 	}
 }
 
-/* Compare the elements at both ends of a large array, and every 61st between. */
+/* Check all elements at both ends of a large array, and every 61st element between. */
 static void check(const struct bufs *b, size_t n_elems, enum dtype dtype, enum op op)
 {
 	for (size_t i = 0; i<n_elems; i += i> 4096 && i + 700 < n_elems ? 61 : 1) {
@@ -345,10 +347,11 @@ static void nothing_beyond_the_last_element_is_written(void **state)
 	}
 }
 
-/* Store one element of any bits. A third of them are values that kernels often get wrong. */
+/* Store an element with any bits. A third of the elements are values that kernels often get
+ * wrong. */
 static void special(unsigned char *p, enum dtype dtype)
 {
-	/* Values for f64. The narrower types have the corresponding bits in their own tables. */
+	/* The values for f64. Tables of the narrower types have the corresponding bits. */
 	static const uint64_t f64[] = {0, 0x8000000000000000, 1, 0x800fffffffffffff,
 		0x7ff0000000000000, 0xfff0000000000000, 0x7ff0000000000001, 0xfff8000000000123,
 		0x7fefffffffffffff, 0x0010000000000000};
@@ -417,7 +420,8 @@ static float f32_bits(uint32_t u)
 	return f;
 }
 
-/* acc = op(x, y) in each of 128 places, which covers full groups and the padded rest. */
+/* Return op(x, y), computed in 128 places that must all agree. They cover full vectors and the
+ * padded rest. */
 static uint32_t fold_two(float x, float y, enum op op)
 {
 	float a[128], c[128], acc[128];
@@ -502,7 +506,8 @@ static void nans_of(const struct half_bits *h, unsigned n_src, enum op op)
 	}
 }
 
-/* In one pass, every NaN operand gives the one NaN of halves. So does infinity minus infinity. */
+/* When the operands include a NaN, or infinity minus infinity, a single pass gives the one NaN of
+ * the half type. */
 static void nans_of_halves_become_one_in_a_single_pass(void **state)
 {
 	const struct half_bits f16 = {DTYPE_F16, 0xfd23, 0x7c00, 0xfc00, 0x7e00};
@@ -548,7 +553,8 @@ static void the_accumulator_may_be_the_first_source_and_the_destination(void **s
 	}
 }
 
-/* The specialised passes for one and two sources give the same result as the general one. */
+/* There are special passes for one and two sources. Their results must equal those of the general
+ * pass. */
 static void folds_of_any_number_of_sources_add_in_order(void **state)
 {
 	struct bufs *b = *state;
@@ -610,9 +616,9 @@ static void every_half_survives_the_way_to_f32_and_back(void **state)
 	}
 }
 
-/* Every midpoint between neighbouring halves and the f32 next to it on either side: the midpoint
- * goes to the even neighbour, the others to the nearer one. bf16 and f16 neighbours differ by one
- * in bits. */
+/* Round each midpoint between neighbouring halves, and the f32 values just above and below it. The
+ * midpoint goes to the even neighbour, the others to the nearer neighbour. The bits of neighbours
+ * differ by one. */
 static void rounding_is_to_the_nearest_half_and_ties_go_to_even(void **state)
 {
 	static float wide[3 * 32768];
@@ -628,7 +634,7 @@ static void rounding_is_to_the_nearest_half_and_ties_go_to_even(void **state)
 			uint16_t next = (uint16_t)(h + 1);
 			double low = float_at((unsigned char *)&h, 0, halves[t]), high;
 
-			/* Beyond the largest number: the value that would follow it. */
+			/* Above the largest number, use the value that would follow it. */
 			if (next == n)
 				high = ldexp(1, halves[t] == DTYPE_F16 ? 16 : 128);
 			else
@@ -701,7 +707,8 @@ static void *isa_name(void *arg)
 	return (void *)(uintptr_t)reduce_isa();
 }
 
-/* First in the list, because any later call finds the choice made. */
+/* The first test in the list, because any other call would make the choice before the threads
+ * do. */
 static void threads_that_meet_at_first_use_choose_what_the_environment_says(void **state)
 {
 	pthread_t threads[4];

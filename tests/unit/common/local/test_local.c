@@ -1,5 +1,5 @@
-/* The interface of trainer and agent: checks of the control page, the ring and its wake-ups, the
- * frames on the socket. */
+/* The interface between trainer and agent: checks of the control page, the ring with its wake-ups,
+ * and the frames on the socket. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -162,14 +162,14 @@ static void wait_for_a_completion_ends_at_its_time_out(void **state)
 	free(c);
 }
 
-/* The two ends run as threads, and each sleeps whenever it has nothing to do. A lost wake-up shows
- * as a wait that reaches its deadline. */
+/* The two ends run in threads. Each sleeps when it has nothing to do. If a wake-up is lost, a wait
+ * reaches its deadline. */
 #define PUMP_TENSORS 32
 
 struct pump {
 	struct local_control *c;
 	int event_fd;
-	uint64_t rounds; /* done, for each tensor */
+	uint64_t rounds; /* completed rounds of each tensor */
 	int failed;
 };
 
@@ -432,7 +432,7 @@ static void largest_declare_and_largest_refusal_fit_into_a_frame(void **state)
 	name[255] = text[511] = 0;
 	for (unsigned i = 0; i < LOCAL_DECLARE_MAX; i++) {
 		decls[i] = (struct local_decl){.name = name, .dtype = 7, .n_elems = i + 1};
-		/* the longest host: CTL_NAME_MAX bytes */
+		/* a host name of CTL_NAME_MAX bytes, the longest */
 		slots[i] = (struct local_slot){.code = 1,
 			.text = text,
 			.out_offset = {i, i + 64},
@@ -498,15 +498,15 @@ static void malformed_frames_are_refused_and_leak_no_descriptor(void **state)
 		size_t n_bytes;
 		size_t n_fds;
 	} bad[] = {
-		{{0}, 0, 1},                            /* a descriptor without bytes */
-		{{1}, 1, 0},                            /* incomplete head */
+		{{0}, 0, 1},                            /* a descriptor without any bytes */
+		{{1}, 1, 0},                            /* the head of the frame is incomplete */
 		{{99, 0, 0, 0, 0, 0, 0, 0}, 8, 2},      /* unknown type */
 		{{0, 0, 0, 0, 0, 0, 0, 0}, 8, 0},       /* type 0 */
-		{{9, 0, 1, 0, 0, 0, 0, 0}, 8, 1},       /* flags */
-		{{9, 0, 0, 0, 0, 0, 0, 0}, 8, 1},       /* no struct */
-		{{9, 0, 0, 0, 0, 0, 0, 0, 9}, 12, 4},   /* struct longer than the frame */
+		{{9, 0, 1, 0, 0, 0, 0, 0}, 8, 1},       /* flags, which no type has */
+		{{9, 0, 0, 0, 0, 0, 0, 0}, 8, 1},       /* the struct is missing */
+		{{9, 0, 0, 0, 0, 0, 0, 0, 9}, 12, 4},   /* the struct is longer than the frame */
 		{{9, 0, 0, 0, 0, 0, 0, 0, 0}, 12, 251}, /* valid, with too many descriptors */
-		{{9, 0, 0, 0, 0, 0, 0, 0, 0}, 12, 253}, /* with far too many */
+		{{9, 0, 0, 0, 0, 0, 0, 0, 0}, 12, 253}, /* far too many descriptors */
 	};
 	struct local_pair p = pair_new();
 	int fds[LOCAL_FDS_ROOM], sent[LOCAL_FDS_ROOM], before;
@@ -524,7 +524,8 @@ static void malformed_frames_are_refused_and_leak_no_descriptor(void **state)
 			send_raw(p.a, bad[i].bytes, bad[i].n_bytes, sent, bad[i].n_fds), 0);
 		assert_int_equal(receive(p.b, &got, &mem, fds, &n_fds, WAIT_MS, &err),
 			bad[i].n_bytes ? BPS_EPROTO : 0);
-		assert_int_equal(n_fds, bad[i].n_fds); /* the test closes them */
+		/* the rest are closed: only these belong to the test */
+		assert_int_equal(n_fds, bad[i].n_fds);
 		while (n_fds > 0)
 			close(fds[--n_fds]);
 		assert_int_equal(count_fds(), before);

@@ -1,4 +1,4 @@
-/* The rings between agent and executor. */
+/* The pair of rings between agent and executor. */
 #include "common/local/ring_pair.h"
 
 #include <setjmp.h>
@@ -98,12 +98,12 @@ static void a_sleeper_is_woken_and_nobody_else(void **state)
 	(void)state;
 	push(&r.agent, 1);
 	ring_pair_flush(&r.agent);
-	assert_false(was_woken(r.executor_fd));     /* the executor is awake */
-	assert_false(ring_pair_sleep(&r.executor)); /* an item is ready */
+	assert_false(was_woken(r.executor_fd));     /* the executor is awake and needs no wake-up */
+	assert_false(ring_pair_sleep(&r.executor)); /* refused, because an item is ready */
 	assert_true(ring_pair_pop(&r.executor, &e));
 	assert_true(ring_pair_sleep(&r.executor));
 	push(&r.agent, 2);
-	assert_false(was_woken(r.executor_fd)); /* wake-up not sent yet */
+	assert_false(was_woken(r.executor_fd)); /* the wake-up is sent only at the flush */
 	ring_pair_flush(&r.agent);
 	assert_true(was_woken(r.executor_fd));
 	ring_pair_awake(&r.executor);
@@ -122,7 +122,8 @@ static void nonsense_in_the_page_is_not_followed(void **state)
 	atomic_store(&r.page->rings[0].tail, RING_PAIR_ENTRIES + 1);
 	assert_false(ring_pair_pop(&r.executor, &e));
 	atomic_store(&r.page->rings[1].head, 77);
-	push(&r.executor, 1); /* treated as full: kept, not lost, not written past the end */
+	/* the ring counts as full, so the entry is kept and not written out of bounds */
+	push(&r.executor, 1);
 	assert_true(ring_pair_flush(&r.executor));
 	rig_free(&r);
 }

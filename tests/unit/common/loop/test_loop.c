@@ -1,5 +1,5 @@
-/* Tests of the loop's queue, of the pause between two polls of a loop that spins, and of messages
- * to the service manager. */
+/* The queue of a loop, the pause between two polls of a loop that spins, and messages to the
+ * service manager. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -173,15 +173,17 @@ static void rest_from_spinning_doubles_only_where_it_is_soon_wanted_again(void *
 
 	(void)state;
 	assert_true(rest == min);
-	/* An idle machine: five polls a second. */
+	/* On an idle machine the loop is needed five times a second: the pause stays at its
+	 * minimum. */
 	for (unsigned i = 0; i < 50; i++)
 		assert_true((rest = dataloop_rest_ns(rest, 200 * ms)) == min);
-	/* A busy machine: at once again. */
+	/* On a busy machine the loop is needed soon: the pause doubles each time up to its
+	 * maximum. */
 	for (uint64_t want = 2 * min; want < max; want *= 2)
 		assert_true((rest = dataloop_rest_ns(rest, ms)) == want);
 	for (unsigned i = 0; i < 5; i++)
 		assert_true((rest = dataloop_rest_ns(rest, ms)) == max);
-	/* The load is over. */
+	/* When the load is over, the pause returns to its minimum. */
 	assert_true(dataloop_rest_ns(max, 2 * max) == max);
 	assert_true(dataloop_rest_ns(max, 2 * max + 1) == min);
 }
@@ -197,7 +199,7 @@ static void free_of_a_loop_that_never_ran_is_fine(void **state)
 	loop_free(NULL);
 }
 
-/* A socket of a service manager. path has the form of $NOTIFY_SOCKET. */
+/* Open the socket of a service manager. path is written as in $NOTIFY_SOCKET. */
 static int manager(const char *path)
 {
 	struct sockaddr_un sun = {.sun_family = AF_UNIX};

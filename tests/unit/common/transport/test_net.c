@@ -1,4 +1,4 @@
-/* The behaviour that all network transports share, tested with each one that needs no special
+/* The behaviour that all network transports share, tested with each transport that needs no special
  * hardware: connections, messages, reads, and peers that die or disturb. */
 #include <errno.h>
 #include <netinet/in.h>
@@ -110,7 +110,7 @@ static void each_connect_count_passes_once_within_the_window(void **state)
 	t.instance++;
 	assert_int_equal(replay_check(p, &t), 0);
 	t = a_ticket(500);
-	t.nonce |= 0x70000; /* another rail of that instance */
+	t.nonce |= 0x70000; /* a ticket of another thread of that instance */
 	assert_int_equal(replay_check(p, &t), 0);
 	assert_int_equal(replay_check(p, &t), BPS_EAUTH);
 	free(p);
@@ -142,8 +142,8 @@ static void connect_to_a_silent_listener_times_out(void **state)
 	net_node_close(&n);
 }
 
-/* Ticket numbers count per process. Between the two of one connection lie those of all that started
- * meanwhile. */
+/* Ticket numbers count per process, and each connection needs two. When many connections start at
+ * once, the two numbers of a connection are far apart. */
 static void crowd_of_connections_that_begin_at_once_all_come_up(void **state)
 {
 	struct net_rig r = {.third = NULL};
@@ -160,8 +160,8 @@ static void crowd_of_connections_that_begin_at_once_all_come_up(void **state)
 
 static void strangers_that_hang_up_leave_no_descriptor(void **state)
 {
-	/* Nothing, part of a handshake's head, a head that announces more than follows, random
-	 * bytes. */
+	/* Peers send nothing, part of a handshake's head, a head that announces more than follows,
+	 * or random bytes. */
 	static const uint8_t half[32] = {2, 1, 0, 200}, noise[64] = {0xff, 0xff};
 	static const struct {
 		const void *data;
@@ -181,7 +181,8 @@ static void strangers_that_hang_up_leave_no_descriptor(void **state)
 		fds[i] = stranger(net_port(r.server.f), kinds[i % 4].data, kinds[i % 4].n_bytes);
 	for (unsigned i = 0; i < 40; i++)
 		close(fds[i]);
-	/* The good connection is queued after them, so all of them were accepted. */
+	/* The client's connection is queued after theirs, so the listener has accepted all of
+	 * them. */
 	assert_int_equal(dial(&r.client, net_port(r.server.f), the_key), 0);
 	RUN(&r, r.client.n_up == 2 && r.server.n_up == 2);
 	RUN(&r, count_fds() <= before + 2 * N_CHANNELS);
@@ -200,7 +201,7 @@ static void idle_connection_wakes_nobody(void **state)
 	p[0].fd = r.server.x->ops->fd(r.server.x);
 	p[1].fd = r.client.x->ops->fd(r.client.x);
 	assert_int_equal(poll(p, 2, 100), 0);
-	/* Only the handshake's deadline may be left, and it finds nothing to do. */
+	/* Only the deadline of the handshake may remain, and it has nothing to do. */
 	assert_true(r.server.x->ops->next_deadline(r.server.x) > clock_now_ns() + 1000 * MS);
 	assert_true(r.client.x->ops->next_deadline(r.client.x) > clock_now_ns() + 1000 * MS);
 	net_rig_close(&r);
@@ -216,7 +217,8 @@ static void close_and_redial(struct net_node *n, struct xconn *c, const struct w
 	n->is_wrong |= dial(n, (uint16_t)n->next_round, the_key) != 0;
 }
 
-/* The new connection takes the slot of the one whose receive is being processed. */
+/* The new connection takes the slot of the closed one, while a message of that one is still being
+ * processed. */
 static void connection_may_be_closed_from_its_own_callback(void **state)
 {
 	struct net_rig r;
@@ -228,7 +230,7 @@ static void connection_may_be_closed_from_its_own_callback(void **state)
 	r.client.next_round = net_port(r.server.f);
 	for (unsigned i = 1; i <= 10; i++) {
 		assert_int_equal(send_round(r.server.conn, i), 0);
-		/* flush, so that receives wait together with messages of one connection */
+		/* flush, so that several messages of one connection are received together */
 		if (i > 5)
 			r.server.x->ops->may_sleep(r.server.x);
 	}
@@ -254,8 +256,9 @@ static void freeing_a_data_thread_takes_its_connections_down(void **state)
 	assert_int_equal(r.server.n_down, 1);
 	assert_true(RUN_ONE(&r.client, r.client.n_down == 1, DEADLINE_MS));
 	r.server.x = NULL;
-	/* No thread listens for this thread number now. libfabric may report the first connection's
-	 * end for the next one, which has the same address (conn_cm_event): then retry. */
+	/* No listener has this thread number now. libfabric may report the end of the first
+	 * connection for the next one, because their addresses are equal (conn_cm_event). Then dial
+	 * again. */
 	for (unsigned n = 2; n == 2 || (n == 3 && !refused(&r.server)); n++) {
 		assert_int_equal(dial(&r.client, net_port(r.server.f), the_key), 0);
 		assert_true(RUN_ONE(&r.client, r.client.n_down == n, DEADLINE_MS));
@@ -324,7 +327,7 @@ static void refused_send_becomes_writable_when_the_peer_works(void **state)
 	(void)state;
 	net_rig_open(&r);
 	rig_connect(&r);
-	/* The server does not run, so at some point no more leaves. */
+	/* The server does not run, so after some time no more messages leave. */
 	do {
 		writable = r.client.n_writable;
 		while (send_round(r.client.conn, sent + 1) == 0)
@@ -350,7 +353,7 @@ static void count_order(struct net_node *n, struct xconn *c, const struct wire_m
 		flood(n, c);
 }
 
-/* Four credits, both sides send all they can, and there is no slack: neither side may starve. */
+/* Each side has only four credits and sends as much as it can. Neither side may starve. */
 static void both_directions_flow_with_the_least_credit(void **state)
 {
 	struct net_rig r = {.third = NULL};
@@ -391,7 +394,7 @@ static void close_completes_reads_once_and_nothing_writes_later(void **state)
 	from = mem_new(&r.client, (READS_MAX + 1) * (size_t)READ_MAX, 9);
 	to = mem_new(&r.server, (READS_MAX + 1) * (size_t)READ_MAX, 0);
 	rig_connect(&r);
-	/* Each is longer than the window, so all are still queued. */
+	/* Each read is longer than the window, so all of them are still queued. */
 	reads[0] = read_of(&r.server, &to, &from, 0, READ_MAX);
 	begin_read(&r, &reads[0]);
 	for (n = 1; n <= READS_MAX; n++) {
@@ -400,7 +403,7 @@ static void close_completes_reads_once_and_nothing_writes_later(void **state)
 			break;
 	}
 	assert_int_equal(n, strcmp(rig_provider, "sockets") == 0 ? READS_MAX : READ_WINDOW_QUEUE);
-	/* Data is arriving, and the first read is not complete. */
+	/* Bytes of the first read arrive, but it is not complete. */
 	RUN(&r, to.p[100] == from.p[100] && to.p[101] == from.p[101]);
 	assert_int_equal(r.server.n_read_done, 0);
 	xport_close(r.server.conn, "test");
@@ -414,7 +417,7 @@ static void close_completes_reads_once_and_nothing_writes_later(void **state)
 	for (size_t i = 0; i < to.bytes; i++)
 		if (to.p[i] != 0xee)
 			fail_msg("byte %zu was written after close", i);
-	/* The next connection is not confused by late completions. */
+	/* Late completions must not affect the next connection. */
 	assert_int_equal(dial(&r.client, net_port(r.server.f), the_key), 0);
 	RUN(&r, r.client.n_up == 2 && r.server.n_up == 2);
 	reads[0].conn = r.server.conn;
@@ -504,7 +507,7 @@ static void stopped_peer_is_noticed_by_its_silence(void **state)
 	cfg.dead_ms = 200;
 	net_node_open(&n, &cfg);
 	join_server(&n, port);
-	/* A silent but live peer answers pings. */
+	/* A peer that is silent but alive answers pings. */
 	assert_false(RUN_ONE(&n, n.n_down, 300));
 	kill(pid, SIGSTOP);
 	stopped_ns = clock_now_ns();
@@ -516,8 +519,8 @@ static void stopped_peer_is_noticed_by_its_silence(void **state)
 	net_node_close(&n);
 }
 
-/* Run both ends, the client at a different time, until it has received from the server at that
- * time. */
+/* Run both ends until the client has received from the server. The client's clock shows
+ * client_ns. */
 static void hear_at(struct net_rig *r, uint64_t client_ns)
 {
 	uint64_t until_ns = clock_now_ns() + DEADLINE_MS * MS;
@@ -531,7 +534,7 @@ static void hear_at(struct net_rig *r, uint64_t client_ns)
 	assert_int_equal(r->client.x->ops->heard_ns(r->client.conn), client_ns);
 }
 
-/* After a stop of this process, the peer had no ping to answer meanwhile. */
+/* Stop the test's own process for a while. The peer could not answer a ping that was not sent. */
 static void own_standstill_is_not_held_against_the_peer(void **state)
 {
 	struct net_rig r;
@@ -543,7 +546,7 @@ static void own_standstill_is_not_held_against_the_peer(void **state)
 	net_rig_close(&r);
 }
 
-/* After a standstill as in the previous test, the peer's answer waits in the socket. */
+/* Stop the test's own process as in the previous test. The peer's answer waits in the socket. */
 static void answer_that_waited_out_a_standstill_counts(void **state)
 {
 	struct net_rig r;
@@ -565,7 +568,7 @@ static void answer_that_waited_out_a_standstill_counts(void **state)
 static void strangers_on_the_port_do_not_disturb_a_stream(void **state)
 {
 	static const char http[] = "GET / HTTP/1.1\r\nHost: x\r\n\r\n";
-	/* A handshake of the provider that announces 200 bytes and sends none. */
+	/* The head of a provider's handshake. It announces 200 bytes, which do not follow. */
 	uint8_t half[32] = {2, 1, 0, 200}, noise[4096];
 	struct net_config cfg = config_of(true);
 	uint64_t slowest_ns = 0;
@@ -603,7 +606,7 @@ static void strangers_on_the_port_do_not_disturb_a_stream(void **state)
 			slowest_ns = took_ns > slowest_ns ? took_ns : slowest_ns;
 		}
 	}
-	/* If the handshakes blocked, they would take 20 ms each, in their own thread. */
+	/* If handshakes blocked the thread, each would take 20 ms. */
 	assert_in_range(slowest_ns, 0, 500 * MS);
 	assert_false(r.client.is_wrong || r.server.is_wrong);
 	assert_int_equal(dial(&r.client, net_port(r.server.f), the_key), 0);
@@ -614,7 +617,7 @@ static void strangers_on_the_port_do_not_disturb_a_stream(void **state)
 	net_rig_close(&r);
 }
 
-/* Send until nothing more leaves. */
+/* Send messages until no more leave. */
 static void fill_up(struct net_node *n, struct xconn *c)
 {
 	unsigned writable;

@@ -1,5 +1,5 @@
 /* The codec of structs and lists in control messages: golden bytes, missing and unknown fields,
- * corrupted bytes, and limits on memory and nesting. One thread, no I/O. */
+ * corrupted bytes, limits on memory and nesting. One thread, no I/O. */
 #include "common/wire/codec.h"
 
 #include <errno.h>
@@ -48,7 +48,7 @@ static const struct field all_fields[] = {
 };
 static const struct layout all_layout = LAYOUT_(all, all_fields);
 
-/* struct all in an older version. */
+/* An older version of struct all, with fewer fields. */
 struct old {
 	uint8_t a;
 	uint16_t b;
@@ -59,7 +59,7 @@ static const struct field old_fields[] = {
 };
 static const struct layout old_layout = LAYOUT_(old, old_fields);
 
-/* A layout that contains itself, to reach the limit of nesting. */
+/* A struct that contains a list of itself, to reach the limit of nesting. */
 struct tree {
 	struct tree *kids;
 	uint32_t n_kids;
@@ -84,7 +84,7 @@ static const struct all sample = {
 };
 /* clang-format off */
 static const uint8_t golden[] = {
-	58, 0, 0, 0,                            /* bytes of the struct */
+	58, 0, 0, 0,                            /* number of bytes of the struct */
 	0x11,                                   /* a */
 	0x22, 0x21,                             /* b */
 	0x34, 0x33, 0x32, 0x31,                 /* c */
@@ -92,8 +92,8 @@ static const uint8_t golden[] = {
 	3, 0, 0, 0, 'a', 'b', 'c',              /* s */
 	2, 0, 0, 0, 0, 0xff,                    /* x */
 	2, 0, 0, 0,                             /* leaves */
-	8, 0, 0, 0, 5, 0, 2, 0, 0, 0, 'h', 'i', /* the first */
-	6, 0, 0, 0, 6, 0, 0, 0, 0, 0,           /* the second, without a name */
+	8, 0, 0, 0, 5, 0, 2, 0, 0, 0, 'h', 'i', /* the first leaf */
+	6, 0, 0, 0, 6, 0, 0, 0, 0, 0,           /* the second leaf, without a name */
 	4, 0, 0, 0,                             /* last */
 };
 /* clang-format on */
@@ -102,7 +102,8 @@ static const uint8_t golden[] = {
 #define AT_LEAVES 32
 #define AT_LEAF   36
 
-/* The buffer is exactly as large as its content, so that a sanitizer detects every byte too far. */
+/* Decode a copy that is exactly as large as its content, so that a sanitizer detects each access
+ * beyond it. */
 static int decode(const struct layout *l, const void *bytes, size_t n, size_t mem_limit,
 	void *ret_msg, void **ret_mem, struct err_text *err)
 {
@@ -123,7 +124,7 @@ static void patch_u32(uint8_t *at, uint32_t v)
 		at[i] = (uint8_t)(v >> 8 * i);
 }
 
-/* Decode golden with the u32 at `at` replaced. */
+/* Decode the golden bytes with the u32 at `at` replaced by v. */
 static int decode_patched(size_t at, uint32_t v, struct err_text *err)
 {
 	uint8_t bytes[sizeof(golden)];
@@ -173,8 +174,8 @@ static void decode_gives_back_what_was_encoded(void **state)
 	free(mem);
 }
 
-/* Shorten the struct to each length. At a field's border the rest is missing, elsewhere a field is
- * cut. */
+/* Shorten the struct to each length. At the border of a field, the remaining fields are missing.
+ * Elsewhere a field is cut. */
 static void missing_trailing_fields_are_zero_and_cut_fields_are_refused(void **state)
 {
 	static const size_t borders[] = {4, 5, 7, 11, AT_S, AT_X, AT_LEAVES, 58, 62};
@@ -346,7 +347,8 @@ static void outputs_stay_untouched_when_decoding_fails(void **state)
 	assert_ptr_equal(mem, &m);
 }
 
-/* "abc" and its NUL, the blob's two bytes, padding to 8, two leaves, "hi" and its NUL. */
+/* Memory is needed for "abc" and its NUL, the blob's two bytes, padding to 8 bytes, two leaves,
+ * "hi" and its NUL. */
 static void memory_is_exact_and_limited(void **state)
 {
 	const size_t need = 8 + 2 * sizeof(struct leaf) + 3;
@@ -449,7 +451,7 @@ static void what_reaches_a_max_is_carried(void **state)
 	free(mem);
 }
 
-/* A chain of n lists of one item each, the innermost item empty. */
+/* Write a chain of n lists of one item each. The innermost item is empty. Returns the bytes. */
 static size_t chain_bytes(uint8_t *buf, unsigned n)
 {
 	size_t at = 0;
@@ -476,7 +478,8 @@ static void four_nested_lists_are_carried_and_five_refused(void **state)
 	(void)state;
 	for (unsigned i = 0; i < 4; i++)
 		t[i] = (struct tree){&t[i + 1], 1};
-	/* The innermost item holds an empty list, which the chain omits like a missing field. */
+	/* The encoder writes the empty list of the innermost item. The chain leaves it out, like a
+	 * missing field. */
 	assert_int_equal(codec_encode(&tree_layout, t, buf), chain_bytes(bytes, 4) + 4);
 	t[4] = (struct tree){&t[5], 1};
 	assert_int_equal(codec_size(&tree_layout, t), 0);

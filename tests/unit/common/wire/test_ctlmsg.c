@@ -1,5 +1,5 @@
 /* Control messages: golden bytes of each type, random messages in both directions, corrupted bytes,
- * and limits on sizes and memory. One thread, no I/O. */
+ * limits on sizes and memory. One thread, no I/O. */
 #include "common/wire/ctlmsg.h"
 
 #include <errno.h>
@@ -17,7 +17,7 @@
 #define N_ROUND_TRIPS 200
 #define SEED          0x9e3779b97f4a7c15
 
-/* The bytes of a frame in hex, with spaces between fields. */
+/* Golden messages, each with the bytes of its frame in hex below. Spaces separate fields. */
 static const struct ctl_msg hello = {
 	CTL_HELLO, .hello = {1, ROLE_AGENT, 0x0102030405060708, "n1", "h", "0.1", 7, "10.0.0.1", 99,
 			   2, 1000, {"0123456789abcdef", 16}, 5, 6, 7, "tcp"}};
@@ -127,7 +127,7 @@ static const struct golden {
 #define N_GOLDEN (sizeof(goldens) / sizeof(goldens[0]))
 
 /* Decode a copy that is exactly as large as its content and is freed afterwards. A sanitizer then
- * detects every byte too far and every pointer into the copy. */
+ * detects each access beyond the copy, and each pointer into it. */
 static int decode(unsigned type, const void *bytes, size_t n, struct ctl_msg *ret, void **ret_mem,
 	struct err_text *err)
 {
@@ -142,7 +142,7 @@ static int decode(unsigned type, const void *bytes, size_t n, struct ctl_msg *re
 	return rc;
 }
 
-/* Return the struct of a message: it starts at the union for every type. */
+/* Return the struct of a message. For each type it starts where the union starts. */
 static void *body(struct ctl_msg *m)
 {
 	return &m->hello;
@@ -165,7 +165,7 @@ static uint64_t value_of(const struct field *f, const uint8_t *msg)
 {
 	uint64_t v = 0;
 
-	/* For little-endian machines only, like the rest of this test's generator. */
+	/* Works on little-endian machines only, as does the rest of this test's generator. */
 	memcpy(&v, msg + f->offset, (size_t)1 << f->kind);
 	return v;
 }
@@ -214,7 +214,8 @@ static void assert_same(const struct layout *l, const uint8_t *a, const uint8_t 
 	}
 }
 
-/* Random messages from the same tables; their memory is a list of blocks that the test frees. */
+/* A generator of random messages from the tables of fields. Their memory is a list of blocks, which
+ * the test frees. */
 struct gen {
 	uint64_t state;
 	struct block {
@@ -231,7 +232,7 @@ static uint64_t gen_next(struct gen *g)
 	return g->state;
 }
 
-/* A mostly small count, sometimes the limit. */
+/* Return a count: small in most cases, sometimes the limit. */
 static uint32_t gen_count(struct gen *g, uint32_t max, uint32_t small)
 {
 	uint64_t r = gen_next(g);
@@ -501,7 +502,8 @@ static void names_and_keys_longer_than_their_limit_are_not_sent(void **state)
 	assert_int_equal(codec_size(ctl_layout(CTL_PEERS), &ps), 0);
 }
 
-/* The largest messages of a 65,536-worker job must pass the memory limit that stops strangers. */
+/* The limit on memory that stops peers without a key must not stop the largest messages of a job of
+ * 65,536 workers. */
 static void the_largest_report_and_job_fit_in_the_memory_limit(void **state)
 {
 	struct ctl_report_worker *workers = calloc(CTL_WORKERS_MAX, sizeof(*workers));
@@ -530,8 +532,8 @@ static void the_largest_report_and_job_fit_in_the_memory_limit(void **state)
 	free(ranks);
 }
 
-/* 1,024 members of 65,536 ranks each obey the limit of every list. They must still not be
- * allocated. */
+/* A message has 1,024 members of 65,536 ranks each. Each list obeys its limit, but all together
+ * must not be allocated. */
 static void a_job_of_too_many_ranks_in_all_is_refused(void **state)
 {
 	struct ctl_rank *ranks = calloc(CTL_WORKERS_MAX, sizeof(*ranks));

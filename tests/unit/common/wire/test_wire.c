@@ -1,5 +1,5 @@
-/* Data messages between agents and servers: golden bytes of each type, corrupted bytes, and fields
- * with invalid values. One thread, no I/O. */
+/* Data messages between agents and servers: golden bytes of each type, corrupted bytes, fields with
+ * invalid values. One thread, no I/O. */
 #include "common/wire/wire.h"
 
 #include <setjmp.h>
@@ -13,7 +13,7 @@
 
 #define ROOM 512
 
-/* Fields that every golden message of a partition shares. */
+/* Fields that all golden messages about a partition share. */
 #define KEY                                                                                        \
 	.cookie = 0x0102030405060708, .pgen = 0x1112131415161718, .round = 0x2122232425262728,     \
 	.job = 0x31323334, .tensor = 0x35363738, .part = 0x41424344, .member = 0x4546
@@ -28,13 +28,13 @@
 #define HEX_8       " 0000000000000000"
 #define HEX_4       " 00000000"
 #define HEX_2       " 0000"
-/* crc, then priority, len, segment, credits and offset of an offer. */
+/* Fields of an offer, in the order crc, priority, len, segment, credits, offset. */
 #define OFFER                                                                                      \
 	.crc = 0xc1c2c3c4, .priority = 0x4748, .len = 0x51525354, .segment = 0x5556, CREDITS,      \
 	.offset = 0x6162636465666768
 #define HEX_CRC   " c4c3c2c1"
 #define HEX_OFFER " 4847 54535251 5655" HEX_CREDITS " 6867666564636261"
-/* The fields of a message that carries five bytes inline instead of an offer. */
+/* Fields of a message that has five bytes inline in place of an offer. */
 #define INLINE                                                                                     \
 	.flags = WIRE_INLINE, .crc = 0xc1c2c3c4, .priority = 0x4748, .len = 5, CREDITS,            \
 	.payload = "hello"
@@ -99,8 +99,8 @@ static const struct golden {
 };
 #define N_GOLDEN (sizeof(goldens) / sizeof(goldens[0]))
 
-/* An aligned copy that is exactly as large as its content, so that a sanitizer detects every byte
- * too far. */
+/* Return an aligned copy that is exactly as large as its content, so that a sanitizer detects each
+ * access beyond it. */
 static uint8_t *exact_dup(const void *bytes, size_t n)
 {
 	uint8_t *p = malloc(n + !n);
@@ -162,7 +162,7 @@ static void assert_same(const struct wire_msg *a, const struct wire_msg *b)
 	}
 }
 
-/* Encode golden message i; tests change bytes of it afterwards. */
+/* Encode golden message i. Tests change bytes of the result. */
 static size_t golden_encode(size_t i, uint8_t *buf)
 {
 	assert_in_range(wire_size(&goldens[i].m), WIRE_HDR_BYTES, ROOM);
@@ -246,7 +246,8 @@ static void truncation_at_every_length_is_refused(void **state)
 	}
 }
 
-/* Every valid message has exactly one encoding: no byte is ignored. */
+/* Change each byte of each message. Every valid message has exactly one encoding, so no byte is
+ * ignored. */
 static void corruption_of_any_byte_is_refused_or_seen_in_the_message(void **state)
 {
 	uint8_t buf[ROOM], again[ROOM];
@@ -280,8 +281,8 @@ static void corruption_of_any_byte_is_refused_or_seen_in_the_message(void **stat
 	assert_int_not_equal(n_refused, 0);
 }
 
-/* Offset and width of every field of the header but type, version, cookie and credits, and the
- * types that use it. */
+/* For each field of the header: its offset, its width, and the types that use it. The fields type,
+ * version, cookie and credits are left out. */
 #define T(type) (1u << WIRE_##type)
 #define T_OFFER (T(CONTRIB) | T(RESULT) | T(DONATE))
 #define T_PARTITION                                                                                \
@@ -349,8 +350,8 @@ static void encode_leaves_unused_fields_zero(void **state)
 	assert_int_equal(back.len, 0);
 }
 
-/* Encode golden (type, flags), store n little-endian bytes of v at `at`, decode; returns the
- * result. */
+/* Encode the golden message of that type and flags, and store n little-endian bytes of v at `at`.
+ * Returns the result of decoding it. */
 static int decode_patched(
 	unsigned type, unsigned flags, size_t at, size_t n, uint64_t v, struct err_text *err)
 {

@@ -1,4 +1,5 @@
-/* The route that a job's members get, depending on where sysfs and the device place their GPUs. */
+/* The route that a job's members get. The choice depends on the places of their GPUs, which sysfs
+ * and the device report. */
 #include "bps-agent/executor/plan/choose.h"
 
 #include <errno.h>
@@ -12,7 +13,7 @@
 
 #include "tests/unit/topo_fixture.h"
 
-/* A device with the GPUs of a described machine. */
+/* A device whose GPUs are those of a machine described in tests/topologies. */
 struct described {
 	struct device base;
 	const struct topo_fixture *f;
@@ -58,7 +59,8 @@ static int choose(const char *machine, const char *want, uint32_t caps, const in
 	return rc;
 }
 
-/* Return the NUMA nodes of the machine's inputs and sums, "0,1/-1" when sums have none. */
+/* Return the NUMA nodes chosen for a machine's inputs and sums as text, "0,1/-1": inputs on nodes 0
+ * and 1, sums on no node. */
 static const char *nodes_of(
 	const char *machine, const char *want, const int *gpus, unsigned n, bool has_sysfs)
 {
@@ -81,7 +83,7 @@ static const char *nodes_of(
 
 static const int all[] = {0, 1, 2, 3, 4, 5, 6, 7};
 
-/* Expect every member in exactly one group. */
+/* Check that each member is in exactly one group. */
 static void assert_members(unsigned n)
 {
 	uint64_t seen = 0;
@@ -139,7 +141,7 @@ static void members_keep_their_order(void **state)
 	assert_int_equal(choose("two-switches-both", "auto", DEVICE_CAP_CLIQUE, some, 4), 0);
 	assert_members(4);
 	assert_int_equal(choice.route.n_groups, 2);
-	assert_int_equal(choice.route.groups[0].member[0], 0); /* GPUs 7 and 4 */
+	assert_int_equal(choice.route.groups[0].member[0], 0); /* the members with GPUs 7 and 4 */
 	assert_int_equal(choice.route.groups[0].member[1], 2);
 	assert_int_equal(choose("two-switches-both", "auto", DEVICE_CAP_CLIQUE, some, 1), 0);
 	assert_string_equal(choice.route.name, "copy");
@@ -157,7 +159,7 @@ static void memory_lies_where_gpus_and_cards_are(void **state)
 	assert_string_equal(nodes_of("two-switches-both", "copy", mixed, 4, true), "1,0,1,0/-1");
 	assert_string_equal(nodes_of("two-switches-both", "auto", shared, 3, true), "0,1,0/-1");
 	assert_string_equal(nodes_of("two-switches-nvlink", "rs_ag", all, 8, true), "-1/-1");
-	/* Bytes for the network lie at the machine's only network card. */
+	/* Bytes for the network are placed at the node of the only network card. */
 	assert_string_equal(nodes_of("two-switches-roots", "auto", all, 8, true), "1/1");
 	assert_string_equal(nodes_of("two-switches-roots", "auto", all, 8, false), "-1/-1");
 	assert_string_equal(nodes_of("card-down", "rs_ag", all, 8, true), "1/1");

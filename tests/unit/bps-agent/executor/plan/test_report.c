@@ -1,5 +1,5 @@
-/* The report of the executor's GPUs as lines of text: written lines are read back, all others are
- * refused. */
+/* The executor reports its GPUs to the agent as lines of text. Lines that it writes are read back;
+ * all other lines are refused. */
 #include "bps-agent/executor/plan/report.h"
 
 #include <setjmp.h>

@@ -1,5 +1,5 @@
-/* The strategy chosen for each machine, and whether its plan sums correctly. Each plan runs on sets
- * of contributors in place of numbers. */
+/* The strategy that is chosen for each machine, and its plan. To check that a plan sums correctly,
+ * the test runs it on sets of contributors instead of numbers. */
 #include "bps-agent/executor/plan/strategy.h"
 
 #include <errno.h>
@@ -44,8 +44,8 @@ static void must(enum strategy want, bool has_collectives)
 
 /* ---- running a plan ---- */
 
-/* The contributors in a unit: one bit for each of at most 63 GPUs. The highest bit marks an
- * error. */
+/* The contributors of each unit on each GPU: one bit for each of at most 63 GPUs. The highest bit
+ * marks an error, such as a contribution that was added twice. */
 struct sets {
 	uint64_t gpu[TOPO_GPUS_MAX][PLAN_UNITS_MAX], source[TOPO_GPUS_MAX][PLAN_UNITS_MAX];
 	uint64_t sum[PLAN_UNITS_MAX];
@@ -72,7 +72,8 @@ static void do_reduce_scatter(struct sets *s, const struct plan_group *g)
 			if (u / share == i)
 				s->gpu[g->gpus[i]][u] = all;
 		}
-	for (unsigned i = 0; i < g->n; i++) /* the other blocks are garbage */
+	/* mark the blocks that the reduce-scatter leaves undefined */
+	for (unsigned i = 0; i < g->n; i++)
 		for (uint32_t u = 0; u < plan.n_units; u++)
 			if (u / share != i)
 				s->gpu[g->gpus[i]][u] = TWICE;
@@ -108,7 +109,7 @@ static void do_sum(struct sets *s)
 	s->has_summed = true;
 }
 
-/* Any GPU with a complete copy can be the source. */
+/* Copy from GPU to GPU: any GPU that has the complete sum can be the source. */
 static void do_peer_copy(struct sets *s, unsigned gpu, uint64_t all)
 {
 	for (unsigned i = 0; i < plan.n_gpus; i++)
@@ -148,7 +149,7 @@ static void do_step(struct sets *s, const struct plan_step *step, uint64_t all)
 		return;
 	case PLAN_COPY_IN:
 		if (!s->has_summed)
-			do_sum(s); /* of one source */
+			do_sum(s); /* the sum of the only source */
 		do_copies(s, step);
 		return;
 	case PLAN_ALL_GATHER:
@@ -165,7 +166,7 @@ static void do_step(struct sets *s, const struct plan_step *step, uint64_t all)
 	fail();
 }
 
-/* At the end every GPU has every unit, with each contribution exactly once. */
+/* Check that at the end every GPU has every unit, with each contribution exactly once. */
 static void assert_sums(void)
 {
 	struct sets *s = calloc(1, sizeof(*s));
@@ -245,8 +246,8 @@ static unsigned count(enum plan_op op)
 	return n;
 }
 
-/* Count the units that pass an uplink on the way out over all turns, of n_turns * n_units per
- * tensor. */
+/* Count the units that pass an uplink on the way out in all turns. All turns together move n_turns
+ * * n_units units per tensor. */
 static unsigned out_units(uint32_t uplink)
 {
 	unsigned n = 0;
@@ -287,7 +288,7 @@ static void switches_are_summed_by_the_processor(void **state)
 	assert_int_equal(count(PLAN_REDUCE_SCATTER), 2);
 	assert_int_equal(count(PLAN_ALL_GATHER), 2);
 	assert_int_equal(count(PLAN_SUM), 1);
-	for (unsigned i = 0; i < 2; i++) /* M each, as in the paper */
+	for (unsigned i = 0; i < 2; i++) /* each uplink carries M bytes, as in the paper */
 		assert_int_equal(out_units(topo.gpus[4 * i].uplink), 4);
 }
 
@@ -306,7 +307,7 @@ static void roots_leave_the_uplink_of_the_card_free(void **state)
 static void roots_take_turns(void **state)
 {
 	(void)state;
-	make("two-switches-both"); /* no uplink is free: each has a root */
+	make("two-switches-both"); /* no uplink is free, so each has a root */
 	must(STRATEGY_ROOTS, true);
 	assert_true(plan.is_forced);
 	assert_int_equal(plan.n_turns, 2);
@@ -341,10 +342,10 @@ static void without_nccl_the_processor_sums(void **state)
 	make("two-switches-nvlink");
 	must(STRATEGY_AUTO, false);
 	assert_int_equal(plan.strategy, STRATEGY_CE);
-	make("two-switches-both"); /* not all GPUs reach each other */
+	make("two-switches-both"); /* some GPUs cannot reach each other */
 	must(STRATEGY_AUTO, false);
 	assert_int_equal(plan.strategy, STRATEGY_COPY);
-	make("one-root"); /* groups of one have nothing to collect */
+	make("one-root"); /* groups of one GPU have nothing to exchange */
 	must(STRATEGY_AUTO, false);
 	assert_int_equal(plan.strategy, STRATEGY_SWITCH_SUM);
 }
@@ -394,7 +395,7 @@ static void a_job_on_some_of_the_gpus_gets_a_plan_for_those(void **state)
 	assert_int_equal(strategy_plan(&topo, &a, &plan, &err), -ENODEV);
 }
 
-/* Random machines. */
+/* Check plans on random machines. */
 static void any_machine_at_all_gets_a_plan_that_sums(void **state)
 {
 	uint64_t seed = 1;

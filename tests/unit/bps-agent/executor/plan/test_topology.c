@@ -1,4 +1,4 @@
-/* The places of devices on a machine's PCI buses, read from folders in the form of sysfs. */
+/* Where devices are on a machine's PCI buses, as read from folders in the form of sysfs. */
 #include "bps-agent/executor/plan/topology.h"
 
 #include <errno.h>
@@ -141,8 +141,9 @@ static void what_makes_no_sense_is_counted_and_left_out(void **state)
 	assert_int_equal(topo.gpus[1].numa, -1);
 	assert_int_equal(topo.gpus[1].device, 0);
 	assert_int_not_equal(topo.gpus[0].uplink, topo.gpus[1].uplink);
-	assert_int_equal(topo.gpus[2].uplink, TOPO_NONE); /* its path belongs to another GPU */
-	assert_int_equal(topo.gpus[3].uplink, TOPO_NONE); /* its path is on no bridge */
+	/* its folder is a link to another GPU's folder */
+	assert_int_equal(topo.gpus[2].uplink, TOPO_NONE);
+	assert_int_equal(topo.gpus[3].uplink, TOPO_NONE); /* its folder is not below any bridge */
 }
 
 static void more_devices_than_fit_are_counted(void **state)
@@ -181,7 +182,7 @@ static void long_lines_control_characters_and_deep_paths_are_refused(void **stat
 	topo_fixture_line(&fixture, line);
 	topo_fixture_read(&fixture, &topo);
 	assert_int_equal(topo.n_gpus, 3);
-	assert_int_equal(topo.n_odd, 3); /* counts the place of the third one, too */
+	assert_int_equal(topo.n_odd, 3); /* the place of the third device counts as well */
 	assert_int_equal(topo.n_uplinks, 0);
 }
 

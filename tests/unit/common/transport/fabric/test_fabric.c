@@ -1,4 +1,4 @@
-/* The parts of the transport over libfabric that the others do not have: handshake, credits,
+/* The parts of the transport over libfabric that other transports do not have: handshake, credits,
  * cookies, names of memory. test_net.c covers what all network transports share. One thread drives
  * both ends. */
 #include <arpa/inet.h>
@@ -59,7 +59,7 @@ static void peer_without_the_key_is_not_believed(void **state)
 	net_rig_close(&r);
 }
 
-/* Connect with any parameter bytes. Returns 0, or the positive error. */
+/* Connect with arbitrary parameter bytes. Returns 0 or the positive error code. */
 static int raw_connect(struct net_node *from, uint16_t port, const void *param, size_t n_bytes)
 {
 	const struct fabric_xport *x = (const struct fabric_xport *)from->x;
@@ -75,7 +75,7 @@ static int raw_connect(struct net_node *from, uint16_t port, const void *param, 
 	uint32_t event;
 	int rc = 0;
 
-	/* Provider verbs resolves the route when it makes the endpoint. */
+	/* Provider verbs resolves the route when the endpoint is made, so set the address first. */
 	free(info->dest_addr);
 	info->dest_addr = memcpy(malloc(sizeof(sa)), &sa, sizeof(sa));
 	info->dest_addrlen = sizeof(sa);
@@ -113,18 +113,19 @@ static void only_fresh_and_genuine_tickets_are_accepted(void **state)
 	memset(b, 0, sizeof(b));
 	ticket_seal(&t, the_key, b);
 	assert_int_equal(raw_connect(&r.client, port, b, TICKET_BYTES), 0);
-	assert_int_equal(raw_connect(&r.client, port, b, TICKET_BYTES), ECONNREFUSED); /* replay */
+	/* the same ticket a second time */
+	assert_int_equal(raw_connect(&r.client, port, b, TICKET_BYTES), ECONNREFUSED);
 	t = a_ticket(10);
 	ticket_seal(&t, the_key, b);
-	b[14] ^= 1; /* forged */
+	b[14] ^= 1; /* one byte is changed */
 	assert_int_equal(raw_connect(&r.client, port, b, TICKET_BYTES), ECONNREFUSED);
 	b[14] ^= 1;
 	assert_int_equal(raw_connect(&r.client, port, b, TICKET_BYTES - 1), ECONNREFUSED);
 	assert_int_equal(raw_connect(&r.client, port, NULL, 0), ECONNREFUSED);
-	b[4]++; /* version */
+	b[4]++; /* another version */
 	assert_int_equal(raw_connect(&r.client, port, b, TICKET_BYTES), ECONNREFUSED);
 	b[4]--;
-	if (rig_is_tcp()) /* oversized but valid */
+	if (rig_is_tcp()) /* longer than a ticket, but it starts with a valid one */
 		assert_int_equal(raw_connect(&r.client, port, b, sizeof(b)), 0);
 	t = a_ticket(11);
 	t.thread = 5;
@@ -141,7 +142,7 @@ static void only_fresh_and_genuine_tickets_are_accepted(void **state)
 	assert_int_equal(raw_connect(&r.client, port, b, TICKET_BYTES), ECONNREFUSED);
 	atomic_store(&r.server.stop, true);
 	pthread_join(th, NULL);
-	/* No refused peer sent a first message. */
+	/* No refused peer got as far as a first message. */
 	assert_int_equal(r.server.n_up, 0);
 	net_rig_close(&r);
 }
@@ -166,8 +167,8 @@ static void no_byte_of_a_ticket_may_be_wrong_or_missing(void **state)
 		b[i] ^= 0x10;
 		assert_int_equal(raw_connect(&r.client, port, b, i), ECONNREFUSED);
 	}
-	/* Tickets of the same agent for another server, or for the server's successor on this
-	 * host. */
+	/* Tickets of the same agent, but for another server, or for the server's next process on
+	 * this host. */
 	memcpy(other, the_key, sizeof(other));
 	other[0] ^= 1;
 	ticket_seal(&t, other, b);
@@ -176,7 +177,7 @@ static void no_byte_of_a_ticket_may_be_wrong_or_missing(void **state)
 	ticket_seal(&t, the_key, b);
 	assert_int_equal(raw_connect(&r.client, port, b, TICKET_BYTES), ECONNREFUSED);
 	assert_int_equal(refused(&r.server), n_tried + 2);
-	/* No refused attempt used up the valid ticket. */
+	/* The refused attempts have not used up the valid ticket. */
 	t.instance--;
 	ticket_seal(&t, the_key, b);
 	assert_int_equal(raw_connect(&r.client, port, b, TICKET_BYTES), 0);
@@ -217,7 +218,7 @@ static void connections_beyond_the_limit_are_refused(void **state)
 	assert_int_equal(setrlimit(RLIMIT_NOFILE, &many), 0);
 	net_rig_open(&r);
 	limit = fabric_of(&r.server)->gates.conns_max;
-	/* Room for both ends of each channel. */
+	/* The process must have descriptors for both ends of each channel. */
 	if (many.rlim_max < 2 * N_CHANNELS * limit + 100)
 		goto out;
 	assert_int_equal(net_xport_new(r.client.f, 1, &rig_events, &second, &second.x, &err), 0);
@@ -231,7 +232,7 @@ static void connections_beyond_the_limit_are_refused(void **state)
 	assert_int_equal(dial(&second, net_port(r.server.f), the_key), 0);
 	RUN(&r, second.n_down == 1);
 	assert_non_null(strstr(second.why, "no room"));
-	/* All existing connections work. */
+	/* The connections that exist still work. */
 	r.server.on_message = echo;
 	for (unsigned i = 0; i < limit; i++)
 		assert_int_equal(
@@ -258,7 +259,7 @@ static void silent_strangers_are_not_even_accepted(void **state)
 	before = count_fds();
 	for (unsigned i = 0; i < 20; i++)
 		fds[i] = stranger(net_port(r.server.f), NULL, 0);
-	/* A later connect has been processed, so the earlier ones have, too. */
+	/* A later connect has been processed, so the earlier ones have been as well. */
 	rig_connect(&r);
 	assert_in_range(count_fds(), before + 20, before + 20 + 2 * N_CHANNELS);
 	for (unsigned i = 0; i < 20; i++)
@@ -295,7 +296,7 @@ static void malformed_message_closes_its_connection(void **state)
 	assert_int_equal(send_round(r.client.conn, 1), 0);
 	c = (struct fabric_conn *)r.client.conn;
 	assert_non_null(c->open);
-	c->open->data[1] ^= 0x40; /* version */
+	c->open->data[1] ^= 0x40; /* another version of the protocol */
 	RUN(&r, r.server.n_down == 1 && r.client.n_down == 1);
 	assert_non_null(strstr(r.server.why, "protocol"));
 	assert_int_equal(protocol_errors(&r.server), 1);
@@ -351,7 +352,7 @@ static void reads_beyond_the_window_or_the_segment_are_refused(void **state)
 	to = mem_new(&r.server, 1 << 20, 0);
 	rig_connect(&r);
 	RUN(&r, has_segment(&r.server, from.seg));
-	/* Until its own channel is up, reads are queued, up to a small limit. */
+	/* Reads are queued up to a small limit until the end's own channel is up. */
 	RUN(&r, ((const struct fabric_conn *)r.server.conn)->is_linked);
 	for (unsigned i = 0; i <= READS_MAX; i++) {
 		reads[i] = read_of(&r.server, &to, &from, i * 60000, 60000);
@@ -440,7 +441,7 @@ static void read_window_follows_the_time_that_reads_take(void **state)
 		fabric_io_read_arrived(&c, 1000, READ_SLOW_NS + 1);
 	assert_in_range(c.read_window.limit, READ_WINDOW_MIN, READ_WINDOW_MIN * 8 / 7 + 1);
 	before = c.read_window.limit;
-	c.n_queued = 0; /* no queued message needs a wider one */
+	c.n_queued = 0; /* no message waits that needs a larger window */
 	fabric_io_read_arrived(&c, 1000, 1);
 	assert_int_equal(c.read_window.limit, before);
 	c.n_queued = 1;

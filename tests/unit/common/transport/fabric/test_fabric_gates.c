@@ -1,4 +1,4 @@
-/* Properties of libfabric's versions, without the library. */
+/* Properties of each version of libfabric, as the gates know them. libfabric itself is not used. */
 #include <errno.h>
 #include <setjmp.h>
 #include <stdarg.h>

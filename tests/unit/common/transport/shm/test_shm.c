@@ -1,5 +1,6 @@
-/* The transport through shared memory: ring, handshake, messages, reads and ends. Both ends run in
- * one thread and process, with separate mappings. Peers that have to die are forked. */
+/* The transport through shared memory: ring, handshake, messages, reads and the end of
+ * connections. Both ends run in one thread and process with separate mappings. Peers that must
+ * die are forked. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -49,7 +50,7 @@ struct shm_node {
 	void (*on_message)(struct shm_node *n, struct xconn *c, const struct wire_msg *m);
 	bool is_wrong;
 	uint64_t next_round;
-	uint8_t *mem; /* its own segment */
+	uint8_t *mem; /* the node's own segment */
 	uint16_t seg;
 };
 
@@ -172,7 +173,7 @@ static void rig_close(struct shm_rig *r)
 {
 	node_close(&r->client);
 	node_close(&r->server);
-	assert_int_equal(rmdir(r->dir), 0); /* the folder is empty */
+	assert_int_equal(rmdir(r->dir), 0); /* fails if files are left in the folder */
 }
 
 static int turn(struct shm_node *n)
@@ -180,7 +181,7 @@ static int turn(struct shm_node *n)
 	return n->x ? n->x->ops->poll(n->x, clock_now_ns()) : 0;
 }
 
-/* Drive both ends until *count reaches want. Sleep whenever both may. */
+/* Drive both ends until *count reaches want. Sleep whenever both ends may. */
 static void drive(struct shm_rig *r, const unsigned *count, unsigned want)
 {
 	uint64_t end = clock_now_ns() + DEADLINE_MS * MS;
@@ -291,7 +292,7 @@ static void producer_without_room_is_woken_when_there_is_some(void **state)
 	while (ring_get(&r.rx, e, sizeof(e)) > 0)
 		;
 	assert_true(ring_took(&r.rx));
-	assert_false(ring_took(&r.rx)); /* reported once */
+	assert_false(ring_took(&r.rx)); /* the ring reports it only once */
 	assert_true(ring_want_room(&r.tx));
 	assert_int_equal(ring_put(&r.tx, e, sizeof(e)), 0);
 	free(r.bytes);
@@ -307,7 +308,7 @@ static void consumer_sleeps_only_when_nothing_has_come_in(void **state)
 	assert_true(ring_may_sleep(&r.rx));
 	assert_int_equal(ring_put(&r.tx, &e, 8), 0);
 	assert_true(ring_must_wake(&r.tx));
-	assert_false(ring_must_wake(&r.tx)); /* needed once */
+	assert_false(ring_must_wake(&r.tx)); /* needed only once */
 	assert_false(ring_may_sleep(&r.rx));
 	ring_awake(&r.rx);
 	assert_int_equal(ring_put(&r.tx, &e, 8), 0);
@@ -341,16 +342,16 @@ static void nonsense_in_a_ring_is_refused(void **state)
 	assert_int_equal(ring_get(&r.rx, e, sizeof(e)), BPS_EPROTO);
 	put_length(&r, UINT64_MAX - 7, 64);
 	assert_int_equal(ring_get(&r.rx, e, sizeof(e)), BPS_EPROTO);
-	put_length(&r, 40, 48); /* more than the receiver accepts */
+	put_length(&r, 40, 48); /* more than the receiver's buffer holds */
 	assert_int_equal(ring_get(&r.rx, e, sizeof(e)), BPS_EPROTO);
 	put_length(&r, 16, 24);
 	assert_int_equal(ring_get(&r.rx, e, sizeof(e)), 16);
-	atomic_store(&r.s.tail, 16); /* tail moved back */
+	atomic_store(&r.s.tail, 16); /* the tail has moved back */
 	assert_int_equal(ring_get(&r.rx, e, sizeof(e)), BPS_EPROTO);
 	free(r.bytes);
 
 	ring_open(&r);
-	atomic_store(&r.s.head, 8); /* consumed more than was written */
+	atomic_store(&r.s.head, 8); /* the head states that more was read than was written */
 	while ((e[0] = (uint64_t)ring_put(&r.tx, e, sizeof(e))) == 0)
 		;
 	atomic_store(&r.s.head, UINT64_MAX);
@@ -433,7 +434,7 @@ static struct sockaddr_un server_addr(const struct shm_rig *r)
 	return sun;
 }
 
-/* Remove the socket of a fake server, and the folder. */
+/* Remove the socket of a fake server and the folder. */
 static void remove_fake(const struct shm_rig *r)
 {
 	struct sockaddr_un sun = server_addr(r);
@@ -507,7 +508,7 @@ static void ticket_of_another_challenge_is_refused(void **state)
 		r.server.x->ops->may_sleep(r.server.x);
 		turn(&r.server);
 		assert_int_equal(recv(fd, &ch, sizeof(ch), 0), sizeof(ch));
-		/* An outdated nonce, a ticket of a network connection, random bytes. */
+		/* i = 0: an old nonce; 1: a ticket for a network connection; 2: a changed byte. */
 		t.nonce = i == 0 ? ch.nonce - 1 : ch.nonce;
 		t.channel = i == 1 ? CHANNEL_OF_CONNECTING : TICKET_SAME_HOST;
 		ticket_seal(&t, the_key, hello.ticket);
@@ -556,8 +557,8 @@ static unsigned open_descriptors(void)
 	return n;
 }
 
-/* Send n bytes with two descriptors. The buffer for one has room for two, since it is rounded
- * up. */
+/* Send n bytes with two descriptors. A receive buffer for one descriptor holds two, because its
+ * size is rounded up. */
 static void send_with_two(int sock, void *bytes, size_t n, int fd)
 {
 	union {
@@ -640,7 +641,8 @@ static void two_descriptors_for_a_segment_close_the_connection_and_both(void **s
 	assert_int_equal(shm_put((struct shm_conn *)r.client.conn, &add), 0);
 	drive(&r, &r.server.n_down, 1);
 	drive(&r, &r.client.n_down, 1);
-	assert_int_equal(open_descriptors(), before - 2); /* both ends of the connection */
+	/* the descriptors of both ends of the connection are closed */
+	assert_int_equal(open_descriptors(), before - 2);
 	close(fd);
 	rig_close(&r);
 }
@@ -662,7 +664,7 @@ static void silent_listener_times_out(void **state)
 	remove_fake(&r);
 }
 
-/* Run until each side has the other's segments. */
+/* Run until each end knows the other's segments. */
 static void know_segments(struct shm_rig *r)
 {
 	uint64_t end = clock_now_ns() + DEADLINE_MS * MS;
@@ -717,12 +719,12 @@ static void send_back(struct shm_node *n, struct xconn *c, const struct wire_msg
 {
 	struct wire_msg back = contrib(m->round + 1, 100000, NULL);
 
-	/* the client sends the last message */
+	/* The client sends the last message. */
 	if (n->n_messages < PINGS || n->peer_id == CLIENT_ID)
 		n->is_wrong |= xport_send(c, &back) != 0;
 }
 
-/* Sleep whenever allowed, so that each message has to wake this thread. */
+/* Run a node. Sleep whenever the node may, so that each message has to wake this thread. */
 static void *turn_and_sleep(void *arg)
 {
 	struct shm_node *n = arg;
@@ -732,7 +734,7 @@ static void *turn_and_sleep(void *arg)
 
 		if (turn(n) || !n->x->ops->may_sleep(n->x))
 			continue;
-		n->is_wrong |= poll(&p, 1, DEADLINE_MS) == 0; /* no wake-up arrived */
+		n->is_wrong |= poll(&p, 1, DEADLINE_MS) == 0; /* 0: no wake-up arrived in time */
 	}
 	return NULL;
 }
@@ -763,7 +765,7 @@ static void count_to_flood(struct shm_node *n, struct xconn *c, const struct wir
 	n->is_wrong |= m->round != ++n->next_round;
 }
 
-/* Take messages slowly enough for the ring to fill up, and sleep in between. */
+/* Receive messages so slowly that the ring fills up. Sleep in between. */
 static void *take_flood(void *arg)
 {
 	struct shm_node *n = arg;
@@ -796,7 +798,7 @@ static void sender_without_room_sleeps_until_there_is_some(void **state)
 			round++;
 			continue;
 		}
-		if (!n_writable) /* the ring was full at least once */
+		if (!n_writable) /* start the receiver when the ring was full once */
 			assert_int_equal(pthread_create(&th, NULL, take_flood, &r.server), 0);
 		while (r.client.n_writable == n_writable && !r.client.is_wrong)
 			if (!turn(&r.client) && r.client.n_writable == n_writable &&
@@ -933,7 +935,8 @@ static void loan_is_the_peers_memory_and_outlives_the_connection(void **state)
 	assert_int_equal(shm_borrow(r.server.conn, the_offer.segment, the_offer.offset,
 				 the_offer.len, &loan),
 		0);
-	memset(r.client.mem + 4096, 0x5a, 100000); /* the bytes were not copied */
+	/* the loan is the peer's memory itself, so this change is visible in it */
+	memset(r.client.mem + 4096, 0x5a, 100000);
 	assert_int_equal(memcmp(loan.mem, r.client.mem + 4096, 100000), 0);
 	node_close(&r.client);
 	drive(&r, &r.server.n_down, 1);
@@ -963,8 +966,8 @@ static void withdrawn_segment_can_not_be_read(void **state)
 	rig_close(&r);
 }
 
-/* The peer may reuse the offered memory once it has closed. A copy that ends later does not
- * count. */
+/* The owner may reuse offered memory once it has closed the connection. A read that completes later
+ * must fail. */
 static void read_that_the_owner_closed_under_does_not_count(void **state)
 {
 	struct xport_read rd;
@@ -982,10 +985,10 @@ static void read_that_the_owner_closed_under_does_not_count(void **state)
 		.segment = r.server.seg,
 		.len = SHM_COPY_SLICE + 8};
 	assert_int_equal(xport_read(&rd), 0);
-	turn(&r.client); /* copies the first slice */
+	turn(&r.client); /* copies the first part */
 	assert_int_equal(r.client.n_read_done, 0);
 	xport_close(r.server.conn, "test");
-	turn(&r.client); /* copies the last slice without a check of the socket */
+	turn(&r.client); /* copies the last part, without looking at the socket */
 	assert_int_equal(r.client.n_read_done, 1);
 	assert_int_equal(r.client.n_read_failed, 1);
 	assert_int_equal(r.client.n_down, 1);
@@ -1034,7 +1037,7 @@ static void memory_smaller_than_announced_closes_the_connection(void **state)
 
 /* ---- ends ---- */
 
-/* Start a client in a process of its own. It sends one message and then stays silent. */
+/* Start a client in another process. It sends one message and then stays silent. */
 static pid_t fork_client(struct shm_rig *r, uint32_t ping_ms, uint32_t dead_ms)
 {
 	struct wire_msg m;

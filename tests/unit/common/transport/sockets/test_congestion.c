@@ -1,4 +1,4 @@
-/* The choice of the congestion control for data sockets. */
+/* How the congestion control of data sockets is chosen. */
 #include "common/transport/sockets/congestion.h"
 
 #include <errno.h>
@@ -15,7 +15,8 @@
 
 #include <cmocka.h>
 
-/* Congestion controls: those that a process may use, and the others of the kernel. */
+/* The congestion controls of a kernel: those that a process may use, and those that are
+ * restricted. */
 struct kernel {
 	const char *allowed, *restricted;
 };

@@ -1,4 +1,5 @@
-/* The policy that decides whether the bytes of an offer are sent with it (eager) or on request. */
+/* The policy that decides whether the bytes of an offer are sent eagerly, together with the
+ * offer. */
 #include "common/transport/sockets/eager_policy.h"
 
 #include <setjmp.h>
@@ -10,7 +11,7 @@
 
 #define LEN 1000
 
-/* A connection, and whether its peer has room. Offers use `places` places in turn. */
+/* A sender's policy and counters. Offers use `places` places in memory in turn. */
 struct policy_side {
 	struct eager_policy u;
 	unsigned n_offers, n_sent, places;
@@ -21,8 +22,8 @@ static uint64_t place(const struct policy_side *s)
 	return (uint64_t)(s->n_offers % s->places) * LEN;
 }
 
-/* Make one offer. When its bytes did not go with it, or found no room, request them in two
- * pieces. */
+/* Make one offer. If its bytes were not sent with it, or the peer had no room for them, request
+ * them in two pieces. */
 static bool offer(struct policy_side *s, bool has_room)
 {
 	bool is_sent = eager_policy_may_go(&s->u);
@@ -41,7 +42,7 @@ static bool offer(struct policy_side *s, bool has_room)
 	return is_sent;
 }
 
-/* Make offers until one goes with its bytes again. Return how many went without. */
+/* Make offers until the bytes of one are sent with it. Return how many were sent without bytes. */
 static unsigned rest(struct policy_side *s, bool has_room)
 {
 	unsigned n = 0;
@@ -112,7 +113,7 @@ static void room_is_found_again(void **state)
 		assert_true(offer(&s, true));
 }
 
-/* Only bytes that went with the offer can have been sent twice. */
+/* A request shows wasted bytes only if the offer's bytes had been sent with it. */
 static void request_for_what_did_not_go_along_says_nothing(void **state)
 {
 	struct policy_side s = {.places = 1};
@@ -123,11 +124,13 @@ static void request_for_what_did_not_go_along_says_nothing(void **state)
 	eager_policy_asked(&s.u, 3, LEN);
 	eager_policy_asked(&s.u, 3, UINT64_MAX);
 	assert_true(eager_policy_may_go(&s.u));
-	/* The bytes of this offer found no room, so it is not the one noted for the same place. */
+	/* The bytes of this offer were held back. The request for them does not concern the earlier
+	 * offer of the same place, whose bytes were sent. */
 	eager_policy_held_back(&s.u, 3, 0);
 	eager_policy_asked(&s.u, 3, 0);
 	assert_true(eager_policy_may_go(&s.u));
-	/* An offer of long ago is not noted either. */
+	/* Offers that are too old are not remembered, so a request for their bytes has no
+	 * effect. */
 	s.places = EAGER_POLICY_NOTED + 1;
 	for (unsigned i = 0; i < 2 * s.places; i++)
 		offer(&s, true);

@@ -1,4 +1,4 @@
-/* The receive window of a data thread's sockets. */
+/* The receive window of a data thread's sockets, which is chosen from measured round trips. */
 #include "common/transport/sockets/recv_window.h"
 
 #include <setjmp.h>
@@ -15,7 +15,7 @@
 #define MIDDLE 23000
 #define LONG   42000
 
-/* Feed samples of rtt_us until the window changes, at most `most`. Return how many, 0: no
+/* Feed samples of rtt_us, at most `most`, until the window changes. Return their number. 0: no
  * change. */
 static unsigned until_change(struct recv_window *w, uint32_t rtt_us, unsigned most)
 {
@@ -33,7 +33,7 @@ static unsigned until_change(struct recv_window *w, uint32_t rtt_us, unsigned mo
 	return 0;
 }
 
-/* Return whether a sample changes neither the window nor the pacing. */
+/* Return whether a sample leaves both the window and the pacing unchanged. */
 static bool stays(struct recv_window *w, uint32_t rtt_us)
 {
 	struct recv_window before = *w;
@@ -91,7 +91,8 @@ static void share_counts_once_the_kernel_does_not_choose(void **state)
 	assert_int_equal(w.bytes, RECV_WINDOW_MAX);
 }
 
-/* A peer that is gone is dialled repeatedly. */
+/* A connection that is opened and lost again and again, since its peer is gone, must not restart
+ * the count. */
 static void who_comes_and_goes_does_not_end_the_count(void **state)
 {
 	struct recv_window w;
@@ -119,7 +120,8 @@ static void one_short_sample_starts_the_count_of_long_ones_anew(void **state)
 	}
 }
 
-/* The kernel gives up the choice again, and waits twice as long each time. */
+/* After many short samples the kernel chooses the window. When its queue is long, the window is
+ * fixed again. Each time, twice as many short samples are needed. */
 static void kernel_chooses_on_a_fast_link_until_its_queue_is_long(void **state)
 {
 	struct recv_window w;
@@ -160,7 +162,7 @@ static void what_waits_to_leave_may_be_more_while_round_trips_are_short(void **s
 		assert_true(recv_window_measured(&w, TARDY));
 		assert_false(w.is_quick);
 	}
-	/* A short round trip that is still paced. */
+	/* SLOW round trips are short, too. But after 64 of them the sender is paced. */
 	for (unsigned k = 0; k < 32; k++)
 		recv_window_measured(&w, SLOW);
 	assert_true(w.is_quick);
@@ -181,13 +183,13 @@ static void pauses_do_not_hide_that_round_trips_are_short(void **state)
 
 	(void)state;
 	recv_window_init(&w);
-	/* The bytes of 1 Gbit/s: short round trips may come from a link that is not full. */
+	/* At the rate of 1 Gbit/s round trips may be short because the link is not full. */
 	for (unsigned k = 0; k < 1000; k++)
 		assert_false(recv_window_bounded(&w, FAST, now_ns += 8400000));
-	/* Four times as much, except for one pause in seven samples. */
+	/* The rate is four times as high, but one of seven samples follows a pause. */
 	for (unsigned k = 0; k < 1000; k++)
 		assert_false(recv_window_bounded(&w, FAST, now_ns += k % 7 ? 2100000 : 40000000));
-	/* Only consecutive short samples count. */
+	/* Only short samples in a row count. */
 	for (unsigned k = 0; k < 1000; k++)
 		assert_false(recv_window_bounded(&w, k % 7 ? FAST : TARDY, now_ns += 2100000));
 	for (unsigned run = 0; run < 8; run++) {
@@ -204,7 +206,7 @@ static void pauses_do_not_hide_that_round_trips_are_short(void **state)
 	assert_true(recv_window_bounded(&w, TARDY - 200, now_ns += 2100000));
 	assert_true(w.is_quick);
 	assert_int_equal(w.bytes, RECV_WINDOW_MAX);
-	/* Short samples restart the count of long ones and do not end it. */
+	/* A short sample restarts the count of long ones, but does not end it. */
 	for (unsigned k = 0; k < 3; k++)
 		assert_false(recv_window_measured(&w, TARDY));
 	for (unsigned k = 0; k < 9; k++)
@@ -237,7 +239,8 @@ static void slow_link_is_paced_until_it_is_fast(void **state)
 	assert_int_equal(until_change(&w, FAST, 1000), 32);
 	assert_int_equal(w.bytes, 0);
 	assert_false(w.is_paced);
-	for (unsigned k = 0; k < 1000; k++) /* the kernel's own windows build queues */
+	/* the kernel chooses its own windows, and they build queues */
+	for (unsigned k = 0; k < 1000; k++)
 		assert_true(stays(&w, SLOW));
 	assert_int_equal(until_change(&w, LONG, 1000), 8);
 	for (unsigned k = 0; k < 63; k++)
@@ -262,8 +265,8 @@ static void kernel_that_refuses_is_not_asked_again_soon(void **state)
 
 #define MS UINT64_C(1000000)
 
-/* A source of samples in the kernel's way: one every rtt_us while bytes arrive, twice as often. The
- * connection pauses for pause_us first. */
+/* A source of samples like the kernel: a sample every rtt_us, or half of that, while bytes arrive.
+ * Before each window of bytes the connection pauses for pause_us. */
 struct source {
 	struct recv_rtt rtt;
 	uint64_t now_ns;
@@ -282,7 +285,8 @@ static void wait_for_more(struct source *s, uint64_t pause_us)
 	sample(s, (double)pause_us);
 }
 
-/* Feed windows of bytes that take us each. Return the longest average that was accepted. */
+/* Feed n windows of bytes, each of which takes `us`. Return the longest average that was
+ * accepted. */
 static uint32_t stream(struct source *s, uint32_t us, unsigned n_windows)
 {
 	uint32_t longest = 0;
@@ -343,7 +347,7 @@ static void long_queue_is_seen_in_spite_of_pauses(void **state)
 	(void)state;
 	for (unsigned step = 0; step < 10; step++) {
 		wait_for_more(&s, 1000000);
-		seen = stream(&s, LONG, 40); /* half a second */
+		seen = stream(&s, LONG, 40); /* windows for half a second */
 		assert_true(seen >= LONG);
 	}
 }

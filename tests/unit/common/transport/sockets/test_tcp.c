@@ -1,5 +1,6 @@
-/* The parts of our own TCP that other transports do not have: frames, two channels, and peers that
- * pass the ticket check and then misbehave. test_net.c covers what all network transports share. */
+/* The parts of our own TCP that other transports do not have: frames, the two channels of a
+ * connection, and peers that pass the ticket check and then misbehave. test_net.c covers what all
+ * network transports share. */
 #include <errno.h>
 #include <stdlib.h>
 
@@ -59,8 +60,8 @@ static void malformed_or_foreign_message_closes_its_connection(void **state)
 
 		n = put_kind(b, i < 3 ? foreign[i] : WIRE_PING);
 		if (i == 3)
-			b[sizeof(struct tcp_frame) + 1] ^= 0x40; /* version */
-		if (i == 4)                                      /* two messages in a frame */
+			b[sizeof(struct tcp_frame) + 1] ^= 0x40; /* another version */
+		if (i == 4)                                      /* two messages in one frame */
 			((struct tcp_frame *)b)->len *= 2;
 		raw_send(&p, LANE_MESSAGES, b, n);
 		if (i == 4)
@@ -136,7 +137,7 @@ static void more_requests_than_anybody_has_close_the_connection(void **state)
 	p = raw_up(&r);
 	for (unsigned i = 0; i < TCP_PIECES; i++)
 		raw_send(&p, LANE_MESSAGES, &f, sizeof(f));
-	/* The peer receives nothing, so no more than a few megabytes leave. */
+	/* The peer does not read, so only a few megabytes leave. */
 	assert_false(RUN_MS(&r, r.server.n_down, 50));
 	raw_send(&p, LANE_MESSAGES, &f, sizeof(f));
 	raw_send(&p, LANE_MESSAGES, &f, sizeof(f));
@@ -147,7 +148,7 @@ static void more_requests_than_anybody_has_close_the_connection(void **state)
 	mem_free(&from);
 }
 
-/* Fill the queue until neither messages nor pongs leave and no more of them can be queued. */
+/* Fill the send queue with pongs, until nothing leaves and no pong can be queued. */
 static void fill_with_pongs(struct net_rig *r, const struct raw_conn *p)
 {
 	struct tcp_conn *c = tcp_conn_of(&r->server);
@@ -165,7 +166,7 @@ static void fill_with_pongs(struct net_rig *r, const struct raw_conn *p)
 		raw_send(p, LANE_MESSAGES, ping, n_ping);
 		RUN(r, c->tx_tail - c->tx_head != used);
 	}
-	/* Request one read more, for which only TCP_READS_RESERVE would have room. */
+	/* Request one more read. Only the reserve TCP_READS_RESERVE has room for it. */
 	for (unsigned i = 0; i < 4; i++) {
 		uint64_t n_heard =
 			atomic_load(&((struct tcp_xport *)r->server.x)->shared.count.messages_in);
@@ -176,8 +177,8 @@ static void fill_with_pongs(struct net_rig *r, const struct raw_conn *p)
 	}
 }
 
-/* The peer's pongs use all the room. The server's requests must wait, and must not be written
- * beyond it. */
+/* Pongs use all of the ordinary room in the queue. The server's read requests must wait, and must
+ * not be written beyond the end of the queue. */
 static void peer_that_pings_and_does_not_read_leaves_room_for_requests(void **state)
 {
 	uint8_t answer[1 + 2 * sizeof(struct tcp_frame)];
@@ -205,7 +206,8 @@ static void peer_that_pings_and_does_not_read_leaves_room_for_requests(void **st
 			break;
 		n_begun++;
 	}
-	/* Answers arrive before their requests, so that more is requested while nothing leaves. */
+	/* Answers arrive before their requests have left, so that the server makes further
+	 * requests. */
 	for (unsigned i = 0; c->n_pieces; i++) {
 		assert_true(i < 4 * TCP_PIECES);
 		raw_send(&p, LANE_BULK, answer, n_answer);
@@ -222,7 +224,7 @@ static void peer_that_pings_and_does_not_read_leaves_room_for_requests(void **st
 	mem_free(&to);
 }
 
-/* Read all arriving frames until one has a message of that type. */
+/* Read frames until a message of that type arrives. Return whether it did. */
 static bool has_message(struct raw_conn *p, uint8_t *buf, size_t *used, enum wire_type type)
 {
 	ssize_t n = recv(p->fds[LANE_MESSAGES], buf + *used, TCP_RX_BYTES - *used, MSG_DONTWAIT);
@@ -251,8 +253,8 @@ static bool has_message(struct raw_conn *p, uint8_t *buf, size_t *used, enum wir
 	return is_found;
 }
 
-/* The ping was due when nothing more could be queued. It must still be sent, or the peer would be
- * declared dead. */
+/* The ping was due when the queue was full. It must be sent when there is room again. Otherwise the
+ * peer would be declared dead. */
 static void ping_that_found_no_room_is_sent_when_there_is(void **state)
 {
 	uint8_t *buf = malloc(TCP_RX_BYTES);
@@ -278,8 +280,8 @@ static void ping_that_found_no_room_is_sent_when_there_is(void **state)
 	free(buf);
 }
 
-/* The callback may have given the thread work. A transport that then allows sleep would delay
- * it. */
+/* A callback may give the thread more work. If the transport then allowed sleep, this work would be
+ * delayed. */
 static void thread_does_not_sleep_after_a_callback(void **state)
 {
 	const struct linger at_once = {.l_onoff = 1};
@@ -293,7 +295,7 @@ static void thread_does_not_sleep_after_a_callback(void **state)
 		!r.server.x->ops->may_sleep(r.server.x))
 		;
 	assert_int_equal(setsockopt(p.fds[0], SOL_SOCKET, SO_LINGER, &at_once, sizeof(at_once)), 0);
-	raw_close(&p); /* a reset: sending fails */
+	raw_close(&p); /* the connection is reset, so that sending fails */
 	assert_int_equal(send_round(r.server.conn, 1), 0);
 	assert_false(r.server.x->ops->may_sleep(r.server.x));
 	RUN(&r, r.server.n_down == 1);
@@ -401,7 +403,8 @@ static void peer_that_ends_in_the_middle_of_an_answer_is_noticed(void **state)
 		raw_send(&p, LANE_BULK, answer, cut);
 		if (n % 2)
 			RUN_MS(&r, false, 2);
-		shutdown(p.fds[LANE_BULK], SHUT_WR); /* the other connection goes on */
+		/* ends one of two connections; the other one works on */
+		shutdown(p.fds[LANE_BULK], SHUT_WR);
 		RUN(&r, r.server.n_down == n + 1);
 		assert_int_equal(r.server.n_read_failed, n + 1);
 		assert_int_equal(r.server.n_read_done, n + 1);
@@ -492,9 +495,9 @@ static void reads_outside_of_what_is_offered_fail_and_others_go_on(void **state)
 	for (unsigned i = 0; i < 4; i++) {
 		rd = read_of(&r.server, &to, &from, 0, 4096);
 		if (i == 0)
-			rd.offset = 65536 - 4095; /* one byte too far */
+			rd.offset = 65536 - 4095; /* the read ends one byte beyond the segment */
 		if (i == 1)
-			rd.segment++; /* a segment that does not exist */
+			rd.segment++; /* the segment does not exist */
 		if (i == 2)
 			rd.offset = UINT64_MAX - 4096;
 		assert_int_equal(xport_read(&rd), 0);
@@ -514,7 +517,7 @@ static void note_refusal(struct net_node *n, struct xport_read *rd, int status)
 	n->is_wrong |= status != (n->n_read_done == 1 ? BPS_ENOTFOUND : 0);
 }
 
-/* The segment is withdrawn while answers wait and one is half sent: the memory may vanish at
+/* The segment is withdrawn while some answers wait and one is half sent. Its memory may vanish at
  * once. */
 static void withdrawn_segment_is_not_read_any_more(void **state)
 {
@@ -555,7 +558,8 @@ static void close_in_read_done(struct net_node *n, struct xport_read *rd, int st
 	n->is_wrong |= xport_read(rd) != -ENOTCONN;
 }
 
-/* Several reads have arrived in one batch, and only the first has been reported. */
+/* Several reads have completed in one batch. The connection is closed in the callback of the
+ * first. */
 static void connection_may_be_closed_from_the_end_of_a_read(void **state)
 {
 	struct xport_read reads[8];

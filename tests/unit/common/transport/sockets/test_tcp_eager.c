@@ -1,5 +1,6 @@
-/* Eager bytes, sent with their offer and without a request (xport_send_eager), over our own TCP.
- * First between two real ends, then from a peer of bare sockets that can break every rule. */
+/* Eager bytes, which are sent with their offer and without a request (xport_send_eager), over our
+ * own TCP. The first tests use two real ends. The others use a peer of bare sockets, which can
+ * break every rule. */
 #include <errno.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -12,13 +13,13 @@
 #define ITEM  1000
 #define BATCH 8
 
-/* The end that receives offers: the offers, and the reads of them. Rounds count from 1. */
+/* The end that receives offers: the received offers, and its reads of them. Rounds count from 1. */
 static struct taker {
 	struct mem to;
 	struct wire_msg heard[MANY];
 	struct xport_read reads[MANY];
 	unsigned n_heard, n_begun;
-	bool is_asked; /* one of them was read by request */
+	bool is_asked; /* one of the reads had to request its bytes */
 } takers[2];
 
 static struct taker *taker_of(const struct net_node *n)
@@ -45,7 +46,7 @@ static int send_offer(
 	return xport_send_eager(n->conn, &o, false);
 }
 
-/* Read the i-th offer into the same place of `to`. */
+/* Read the bytes of the i-th offer to the same offset of `to`. */
 static int take(struct net_node *n, unsigned i)
 {
 	struct taker *t = taker_of(n);
@@ -162,7 +163,7 @@ static void offer_may_be_read_after_the_turn_that_heard_it(void **state)
 	offer_both_ways(true);
 }
 
-/* A pair: the server makes offers, the client reads them. */
+/* Two ends: the server makes offers and the client reads them. */
 struct eager_pair {
 	struct net_rig r;
 	struct mem from;
@@ -197,13 +198,13 @@ static void offer_that_nobody_reads_is_thrown_away(void **state)
 	p.r.client.on_message = hear;
 	assert_int_equal(send_offer(&p.r.server, &p.from, 1, 0, len), 0);
 	RUN(&p.r, discarded(&p.r.client) == len);
-	/* Messages, offers and reads go on, */
+	/* Messages, offers and reads work as before, */
 	p.r.client.on_message = hear_and_take;
 	assert_int_equal(send_offer(&p.r.server, &p.from, 2, len, len), 0);
 	RUN(&p.r, p.r.client.n_read_done == 1);
 	check_bytes(p.t, 1, &p.from);
 	assert_false(p.t->is_asked);
-	/* a read of the same bytes, too. */
+	/* and so does a read of the same bytes. */
 	assert_int_equal(take(&p.r.client, 0), 0);
 	assert_true(p.t->is_asked);
 	RUN(&p.r, p.r.client.n_read_done == 2);
@@ -229,7 +230,7 @@ static void read_of_other_bytes_goes_by_asking(void **state)
 
 		rd.len -= i == 0;
 		rd.len += i == 2;
-		/* start with a fresh policy */
+		/* Start with a policy that has no history. */
 		tcp_conn_of(&p.r.server)->policy = (struct eager_policy){0};
 		assert_int_equal(send_offer(&p.r.server, &p.from, i + 1, 0, len), 0);
 		RUN(&p.r, p.t->n_heard == i + 1);
@@ -261,7 +262,7 @@ static void offers_ahead_may_be_read_in_another_order(void **state)
 	(void)state;
 	pair_open(&p, BATCH * (size_t)len);
 	p.r.client.on_message = hear_batch_and_take_backwards;
-	for (unsigned k = 0; k < 40; k++) { /* use every place of all rings */
+	for (unsigned k = 0; k < 40; k++) { /* enough to use every place of all rings */
 		memset(p.t->to.p, 0, p.t->to.bytes);
 		for (unsigned i = 0; i < BATCH; i++)
 			assert_int_equal(
@@ -293,7 +294,7 @@ static void check_patience(bool is_slow, uint32_t ahead)
 	p.r.client.on_message = hear;
 	m = offer_of(&p.from, 1, 0, len);
 	for (unsigned k = 0; k < 3; k++) {
-		/* The client receives nothing, so the kernel takes a bounded amount. */
+		/* The client does not read, so the kernel takes only a limited number of bytes. */
 		while ((rc = xport_send_eager(p.r.server.conn, &m, true)) == 0 ||
 			p.r.server.x->ops->poll(p.r.server.x, clock_now_ns()) > 0 ||
 			!p.r.server.x->ops->may_sleep(p.r.server.x))
@@ -302,7 +303,8 @@ static void check_patience(bool is_slow, uint32_t ahead)
 		assert_in_range(tcp_conn_of(&p.r.server)->eager_bytes, ahead, ahead + len - 1);
 		assert_true(n_sent < MANY - 10);
 		n_first = p.r.server.n_writable;
-		/* Other segments are not delayed and do not take its turn. */
+		/* Offers of one segment do not delay those of another, and do not take their
+		 * turn. */
 		for (unsigned i = 0; i <= TCP_EAGER_OUT; i++)
 			assert_int_equal(send_offer(&p.r.server, &p.from, 1, 0, 1), 0);
 		assert_int_equal(xport_send_eager(p.r.server.conn, &m, true), -EAGAIN);
@@ -347,8 +349,8 @@ static void who_is_impatient_has_the_offer_sent_like_any_other(void **state)
 		assert_int_equal(p.r.client.read_status, 0);
 		check_bytes(p.t, i, &p.from);
 	}
-	/* There is room again, but bytes that were requested before are not sent eagerly at
-	 * once. */
+	/* There is room again. But bytes of earlier offers were requested, so the policy does not
+	 * send the next ones eagerly at once. */
 	for (unsigned i = 0; i <= EAGER_POLICY_REST_MIN; i++) {
 		assert_int_equal(tcp_conn_of(&p.r.server)->eager_sent, TCP_EAGER_OUT);
 		assert_int_equal(send_offer(&p.r.server, &p.from, 1, 0, len), 0);
@@ -368,7 +370,7 @@ static int clamp_of(const struct net_node *n)
 	return bytes;
 }
 
-/* The kernel sets another window when it has seen the first segments. */
+/* The kernel changes the window after the first segments. The transport must set it again. */
 static void window_stays_what_was_chosen(void **state)
 {
 	const uint32_t len = READ_MAX / 4;
@@ -390,7 +392,8 @@ static void window_stays_what_was_chosen(void **state)
 	pair_close(&p);
 }
 
-/* Segments on the loopback are larger than the smallest window. */
+/* Packets on the loopback are larger than the smallest window. Data must flow without the kernel's
+ * timers. */
 static void smallest_window_does_not_wait_for_timers(void **state)
 {
 	struct tcp_xport *x;
@@ -454,7 +457,7 @@ static const uint8_t *pattern(void)
 	return bytes;
 }
 
-/* Offer number i of the peer has ITEM bytes of the pattern, from i * ITEM on. */
+/* Announce the i-th offer: ITEM bytes of the pattern, from i * ITEM on. */
 static void say_announcement(const struct raw_conn *p, unsigned i)
 {
 	const struct tcp_frame f = {
@@ -482,7 +485,7 @@ static void announce(const struct raw_conn *p, unsigned i)
 	say_offer(p, i);
 }
 
-/* Write the bytes of the i-th offer as item number count. */
+/* Write the bytes of the i-th offer as the item with number count. */
 static size_t put_eager(uint8_t *to, uint64_t count, unsigned i)
 {
 	return put_item(to, FRAME_EAGER, count, pattern() + i * ITEM, ITEM);
@@ -522,7 +525,7 @@ static void check_item(const struct lone *l, unsigned i)
 	assert_int_equal(xport_read_crc(&l->t->reads[i]), crc32c(0, pattern() + i * ITEM, ITEM));
 }
 
-/* All in one batch, so that the receiver plans as far ahead as it can. */
+/* All items are sent in one batch, so that the receiver can plan far ahead. */
 static void answers_and_unasked_bytes_come_in_any_order(void **state)
 {
 	(void)state;
@@ -584,7 +587,7 @@ static void bytes_wait_for_their_announcement_and_its_message(void **state)
 			say_eager(&l.p, i);
 		RUN(&l.r, c->is_held);
 		assert_false(RUN_MS(&l.r, c->in.is_open, 5));
-		/* A message of another type does not help. */
+		/* A message of another type does not make the bytes usable. */
 		raw_send(&l.p, LANE_MESSAGES, ping, put_kind(ping, WIRE_PING));
 		RUN(&l.r, !c->is_held || c->has_pong || c->tx_tail == 0);
 		assert_false(RUN_MS(&l.r, c->in.is_open, 5));
@@ -607,7 +610,8 @@ static void bytes_wait_for_their_announcement_and_its_message(void **state)
 	}
 }
 
-/* Bytes that are announced but not offered are discarded as soon as a message shows it. */
+/* The peer announces bytes but makes no offer of them. They are discarded when another message
+ * shows that. */
 static void announcement_without_an_offer_costs_nothing(void **state)
 {
 	struct lone l;
@@ -640,7 +644,7 @@ static void hear_and_take_some(struct net_node *n, struct xconn *c, const struct
 		n->is_wrong |= take(n, i) != 0;
 }
 
-/* The bytes of further offers are discarded, and can be requested. */
+/* The bytes of offers beyond the limit are discarded. The receiver can still request them. */
 static void more_offers_than_are_noted_go_by_asking(void **state)
 {
 	static const unsigned asked[] = {TCP_EAGER_IN, 149};
@@ -674,7 +678,7 @@ static void more_offers_than_are_noted_go_by_asking(void **state)
 	check_item(&l, TCP_EAGER_IN - 1);
 	check_item(&l, TCP_EAGER_IN);
 	check_item(&l, 149);
-	/* Later offers are noted again. */
+	/* The offers after these are noted again. */
 	l.r.server.on_message = hear_and_take;
 	announce(&l.p, 150);
 	say_eager(&l.p, 150);
@@ -690,8 +694,8 @@ static void take_the_second(struct net_node *n, struct xconn *c, const struct wi
 		n->is_wrong |= take(n, 1) != 0;
 }
 
-/* The owner may have written to the memory in between. The first bytes are not those of the second
- * offer. */
+/* The owner may have changed the memory between the two offers. The bytes of the first offer must
+ * not be taken for the second. */
 static void memory_offered_again_is_read_as_it_is_then(void **state)
 {
 	uint8_t b[2 * (ITEM + 2 * HEAD)];
@@ -805,7 +809,8 @@ static void close_in_message(struct net_node *n, struct xconn *c, const struct w
 	xport_close(c, "from its callback");
 }
 
-/* The sockets are closed after everything has arrived, and their numbers may be in use again. */
+/* The connection is closed in the callback of a read, after everything has arrived. The numbers of
+ * its descriptors may be in use again. */
 static void connection_may_be_closed_from_the_end_of_a_read(void **state)
 {
 	uint8_t b[5 * (ITEM + 2 * HEAD)];
@@ -826,7 +831,7 @@ static void connection_may_be_closed_from_the_end_of_a_read(void **state)
 	x->unmeasured = 1 << 20;
 	raw_send(&l.p, LANE_BULK, b, n);
 	RUN(&l.r, l.r.server.n_down == 1);
-	assert_int_equal(x->unmeasured, 1 << 20); /* the kernel kept its window */
+	assert_int_equal(x->unmeasured, 1 << 20); /* the kernel kept its own window */
 	assert_int_equal(l.r.server.n_read_done, 4);
 	assert_int_equal(l.r.server.n_read_failed, 3);
 	assert_int_equal(l.r.server.downs_at_read, 0);
@@ -877,7 +882,8 @@ static void all_may_come_byte_by_byte(void **state)
 			assert_int_equal(l.r.server.n_read_done, 0);
 			assert_int_equal(discarded(&l.r.server), i * ITEM);
 			raw_send(&l.p, LANE_BULK, b + k, 1);
-			/* The kernel would not wake the thread for so few bytes. */
+			/* The kernel would not wake the thread for this few bytes, so simulate
+			 * it. */
 			c->lanes[LANE_BULK].can_recv = true;
 			tcp_touch(c);
 			l.r.server.x->ops->poll(l.r.server.x, clock_now_ns());
@@ -915,7 +921,8 @@ static void malformed_announcement_closes_its_connection(void **state)
 	net_rig_close(&r);
 }
 
-/* Two offers were announced, and the bytes of the first have arrived. */
+/* Check that a frame closes the connection. Two offers were announced before, and the bytes of the
+ * first have arrived. */
 static void expect_refusal(
 	const struct tcp_frame *head, const struct tcp_frame *trailer, bool is_read)
 {
@@ -945,7 +952,7 @@ static void expect_refusal(
 static void other_bytes_than_were_announced_close_the_connection(void **state)
 {
 	static const struct tcp_frame heads[] = {
-		{.type = FRAME_EAGER, .len = ITEM, .offset = 0}, /* a second time */
+		{.type = FRAME_EAGER, .len = ITEM, .offset = 0}, /* the same number a second time */
 		{.type = FRAME_EAGER, .len = ITEM, .offset = 2},
 		{.type = FRAME_EAGER, .len = ITEM, .offset = UINT64_MAX},
 		{.type = FRAME_EAGER, .len = ITEM - 1, .offset = 1},
@@ -986,8 +993,8 @@ static void ask_in_read_done(struct net_node *n, struct xport_read *rd, int stat
 	n->is_wrong |= xport_read(&asked) != 0;
 }
 
-/* The end of the first read requests bytes, and their answer has come before, into the memory of
- * the second read. It would be accepted as read, with a correct CRC. */
+/* When the first read ends, the second requests its bytes. The peer has sent the answer before that
+ * request, to the memory of the second read. It would be accepted as read, with a correct CRC. */
 static void answer_that_was_guessed_closes_the_connection(void **state)
 {
 	uint8_t b[2 * (ITEM + 2 * HEAD)];
@@ -1012,7 +1019,7 @@ static void answer_that_was_guessed_closes_the_connection(void **state)
 	lone_close(&l);
 }
 
-/* Head, bytes and trailer together exceed 32 bits. */
+/* Head, bytes and trailer together exceed what 32 bits can count. */
 static void largest_length_is_counted_right(void **state)
 {
 	const uint64_t len = UINT32_MAX;
@@ -1029,7 +1036,7 @@ static void largest_length_is_counted_right(void **state)
 	f.segment = 0;
 	raw_send(&l.p, LANE_BULK, &f, sizeof(f));
 	RUN(&l.r, c->in.is_open);
-	c->in.got += len - MANY * ITEM; /* pretend that they arrived */
+	c->in.got += len - MANY * ITEM; /* pretend that all but the last bytes have arrived */
 	raw_send(&l.p, LANE_BULK, pattern(), MANY * ITEM);
 	f.type = FRAME_BYTES;
 	raw_send(&l.p, LANE_BULK, &f, sizeof(f));
@@ -1053,8 +1060,8 @@ static void shrink(const struct net_node *n)
 	}
 }
 
-/* A player is one end: it offers parts of `from`, and reads random offers of the other end at
- * random times. */
+/* A player is one end. It offers random parts of `from`, and reads random offers of the other end
+ * at random times. */
 static struct player {
 	struct mem from, to;
 	const struct mem *others;
@@ -1096,7 +1103,7 @@ static bool play_read(struct net_node *n, const struct wire_msg *m)
 		.offset = m->offset,
 		.len = m->len};
 	if (m->round % 7 == 0 && rd->len > 1)
-		rd->len--; /* not all of it */
+		rd->len--; /* a read of less than the whole offer */
 	rc = xport_read(rd);
 	n->is_wrong |= rc && rc != -EAGAIN;
 	p->is_reading[i] = rc == 0;
@@ -1148,7 +1155,7 @@ static void play_send(struct net_node *n)
 	}
 }
 
-/* Return whether all is done. */
+/* Let one end act. Return whether it is done. */
 static bool play(struct net_node *n)
 {
 	const struct tcp_conn *c = tcp_conn_of(n);
@@ -1177,8 +1184,8 @@ static void play_open(struct net_node *n, uint32_t seed, bool is_small)
 	n->on_writable = play_writable;
 }
 
-/* Return false after the time limit. An idle end may act at its next turn, so the waits are
- * short. */
+/* Let both ends play until they are done. Return false at the time limit. An idle end may act in
+ * its next turn, so waits are short. */
 static bool play_all(struct net_rig *r)
 {
 	uint64_t until_ns = clock_now_ns() + 30000 * MS;
@@ -1193,7 +1200,7 @@ static void hundreds_of_offers_pass_each_other_in_small_sockets(void **state)
 {
 	(void)state;
 	for (uint32_t seed = 1; seed <= 5; seed++) {
-		/* With small pieces the kernel sends large ones on a timer only. */
+		/* With small windows the kernel sends large pieces only when a timer runs out. */
 		bool is_small = seed <= 2;
 		struct net_rig r;
 

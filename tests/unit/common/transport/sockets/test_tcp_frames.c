@@ -1,12 +1,13 @@
-/* The exact bytes of our own TCP on the wire. Two releases must agree on them, or use tickets of
- * different versions (common/wire/ticket.c). test_wire.c has the messages inside. */
+/* The exact bytes of our own TCP on the wire. Releases that work together must agree on them. A
+ * release with other bytes must use another version of tickets (common/wire/ticket.c). test_wire.c
+ * tests the messages inside the frames. */
 #include "tests/unit/tcp_peer.h"
-/* After cmocka.h. */
+/* needs the assertions of cmocka.h */
 #include "tests/unit/hex.h"
 
 #define LEN 5
 
-/* Expect exactly these bytes next on a lane. */
+/* Expect that exactly these bytes are next on a lane. */
 static void expect(struct raw_conn *p, enum tcp_lane_kind lane, const char *hex)
 {
 	uint8_t want[256], got[256];
@@ -32,7 +33,7 @@ static void expect_message(struct raw_conn *p, const struct wire_msg *m)
 	assert_memory_equal(got, want, n);
 }
 
-/* Memory of segment 1; segment 0 is not used. */
+/* Make memory that is offered as segment 1. The test does not use segment 0. */
 static struct mem memory(struct net_rig *r)
 {
 	struct mem first = mem_new(&r->server, 4096, 0), m = mem_new(&r->server, 4096, 0);
@@ -114,7 +115,8 @@ static void request_and_answer(void **state)
 	RUN(&r, r.server.n_read_done == 1);
 	assert_int_equal(r.server.n_read_failed, 0);
 	assert_memory_equal(to.p, "\xa1\xa2\xa3\xa4\xa5", LEN);
-	/* The other direction. A read of a segment that does not exist returns zeros. */
+	/* The other direction: the peer reads a segment that does not exist, which returns
+	 * zeros. */
 	say(&p, LANE_MESSAGES,
 		"02 00 0100 05000000 2301000000000000  02 00 0200 02000000 0000000000000000");
 	expect(&p, LANE_BULK,

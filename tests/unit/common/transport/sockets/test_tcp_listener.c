@@ -1,5 +1,5 @@
 /* The start of connections over our own TCP: the handshake byte by byte, peers that are rejected,
- * limits on their number, and options of the sockets. */
+ * limits on the number of connections, and options of the sockets. */
 #include <errno.h>
 #include <fcntl.h>
 #include <netinet/in.h>
@@ -63,7 +63,7 @@ static void no_byte_of_a_ticket_may_be_wrong(void **state)
 		close(p.fds[0]);
 	}
 	assert_int_equal(refused(&r.server), TICKET_BYTES);
-	raw_join(&p, 9, LANE_MESSAGES); /* no refused attempt used up the valid ticket */
+	raw_join(&p, 9, LANE_MESSAGES); /* the refused attempts have not used up the valid ticket */
 	close(p.fds[0]);
 	assert_int_equal(r.server.n_up, 0);
 	net_rig_close(&r);
@@ -93,12 +93,12 @@ static void each_channel_comes_once_and_in_order(void **state)
 	expect_turned_away(&r, b); /* a ticket for a connection that does not exist */
 	raw_join(&p, 20, LANE_MESSAGES);
 	seal_channel(20, CHANNEL_OF_CONNECTING, b);
-	expect_turned_away(&r, b); /* replayed */
+	expect_turned_away(&r, b); /* the same ticket again */
 	seal_channel(22, CHANNEL_OF_ACCEPTING, b);
 	expect_turned_away(&r, b); /* a ticket of another connection */
 	raw_join(&p, 20, LANE_BULK);
 	seal_channel(20, CHANNEL_OF_ACCEPTING, b);
-	expect_turned_away(&r, b); /* the connection has this channel already */
+	expect_turned_away(&r, b); /* the connection already has this channel */
 	t = a_ticket(30);
 	t.channel = TICKET_SAME_HOST;
 	ticket_seal(&t, the_key, b);
@@ -166,7 +166,7 @@ static int listen_raw(uint16_t *ret_port)
 	return fd;
 }
 
-/* Accept the next connection and read its ticket. */
+/* Accept a connection and read its ticket. Returns its descriptor. */
 static int take_ticket(int listen_fd, struct net_node *client, struct ticket *ret)
 {
 	struct pollfd p = {.fd = listen_fd, .events = POLLIN};
@@ -217,7 +217,7 @@ static void word_of_refusal_and_end_are_heard_in_one_go(void **state)
 		memcpy(word, words[i].word, strlen(words[i].word));
 		if (word[0])
 			assert_int_equal(send(fd, word, sizeof(word), 0), sizeof(word));
-		close(fd); /* before the client polls */
+		close(fd); /* closed before the client polls */
 		assert_true(RUN_ONE(&n, n.n_down == i + 1, DEADLINE_MS));
 		assert_non_null(strstr(n.why, words[i].why));
 	}
@@ -301,13 +301,13 @@ static void flood_of_strangers_keeps_nobody_out(void **state)
 	net_rig_open(&r);
 	seal_channel(5, CHANNEL_OF_CONNECTING, ticket);
 	before = count_fds();
-	/* All but the last byte of a valid ticket, and then nothing. */
+	/* Send all but the last byte of a valid ticket and then nothing. */
 	for (unsigned i = 0; i < 3 * TCP_PENDING_MAX; i++)
 		fds[i] = stranger(net_port(r.server.f), ticket, TICKET_BYTES - 1);
 	rig_connect(&r);
 	assert_in_range(count_fds(), before,
 		before + 3 * TCP_PENDING_MAX + TCP_PENDING_MAX + 2 * N_CHANNELS);
-	/* The listener closes all of them in time. */
+	/* The listener closes all of these connections in time. */
 	RUN(&r, (net_stats(r.server.f, &s), s.silent_strangers) == 3 * TCP_PENDING_MAX);
 	assert_int_equal(count_fds(), before + 3 * TCP_PENDING_MAX + 2 * N_CHANNELS);
 	assert_int_equal(r.server.n_down + r.client.n_down, 0);
@@ -376,7 +376,7 @@ static void refused_and_ended_connections_leave_no_descriptor(void **state)
 
 static void connections_beyond_the_limit_are_refused(void **state)
 {
-	/* The two ends of each channel belong to this process. */
+	/* The process has both ends of each channel. */
 	const rlim_t need = 2 * N_CHANNELS * TCP_CONNS_MAX + 100;
 	struct err_text err;
 	struct net_node second = {0};
@@ -402,7 +402,7 @@ static void connections_beyond_the_limit_are_refused(void **state)
 	assert_int_equal(dial(&second, net_port(r.server.f), the_key), 0);
 	RUN(&r, second.n_down == 1);
 	assert_non_null(strstr(second.why, "no room"));
-	/* All existing connections work. */
+	/* The connections that exist still work. */
 	r.server.on_message = echo;
 	for (unsigned i = 0; i < TCP_CONNS_MAX; i++)
 		assert_int_equal(
@@ -466,7 +466,7 @@ static void sockets_of_both_ends_have_the_congestion_control_that_is_set(void **
 	close(fd);
 	cfg.congestion = strcmp(system, "reno") == 0 ? "cubic" : "reno";
 	if (congestion_find(cfg.congestion, other, &err))
-		skip(); /* the kernel has reno alone */
+		skip(); /* the kernel has only reno */
 	net_node_open(&r.server, &cfg);
 	cfg = config_of(false);
 	cfg.congestion = other;
@@ -487,7 +487,7 @@ static uint64_t pace_of(const struct tcp_conn *c)
 	return rate;
 }
 
-/* Return how many unsent bytes the kernel may hold. */
+/* Return the number of unsent bytes that the kernel may hold (TCP_NOTSENT_LOWAT). */
 static int unsent_of(const struct tcp_conn *c)
 {
 	int bytes;

@@ -1,5 +1,5 @@
-/* Eager offers (xport_send_eager) of memory that is offered again while bytes of its previous offer
- * are still being sent, and senders that have to wait. */
+/* Eager offers (xport_send_eager) of the same memory twice, where bytes of the first offer are
+ * still being sent. Also senders that have to wait for room. */
 #include "common/data/crc32c.h"
 #include "tests/unit/tcp_peer.h"
 
@@ -35,7 +35,8 @@ static void send_bytes(
 	raw_send(p, LANE_BULK, bytes, sizeof(bytes));
 }
 
-/* The first offer is not read. Its bytes arrive when the second offer is read. */
+/* Offer the same memory twice. The first offer is not read, and its bytes arrive when the second
+ * one is read. */
 static void offer_twice(bool is_eager)
 {
 	uint8_t want[LEN];
@@ -105,7 +106,7 @@ static void who_is_patient_hears_of_room_whatever_was_sent_meanwhile(void **stat
 	for (unsigned i = 0; i < TCP_EAGER_OUT; i++)
 		assert_int_equal(xport_send_eager(c, &m, false), 0);
 	assert_int_equal(xport_send_eager(c, &m, true), -EAGAIN);
-	assert_int_equal(xport_send_eager(c, &m, false), 0); /* without its bytes */
+	assert_int_equal(xport_send_eager(c, &m, false), 0); /* sent without its bytes */
 	RUN(&r, r.client.n_writable == 1 && r.server.n_messages == TCP_EAGER_OUT + 1);
 	assert_int_equal(xport_send_eager(c, &m, true), 0);
 	net_rig_close(&r);

@@ -1,8 +1,8 @@
-/* Reuse of offered memory over our own TCP. Memory is written to as soon as its offer has ended,
- * and offered again: eagerly or not, repeated, in other lengths. Meanwhile segments are withdrawn,
- * connections are replaced, windows change and an end stands still. Every successful read has the
- * bytes of its own offer, and something always ends. The receiver of an offer reads it at once,
- * later or never, and sends GOT, as agents and servers do. */
+/* Reuse of offered memory over our own TCP. The owner writes to memory as soon as its offer has
+ * ended and offers it again: eagerly or not, twice, or with another length. Meanwhile segments are
+ * withdrawn, connections are replaced, windows change and one end pauses. Each successful read must
+ * have the bytes of its own offer, and reads must keep completing. Like agents and servers, the
+ * receiver of an offer reads it at once, later or never, and then sends GOT. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,13 +17,13 @@
 #define SEEDS    3
 #define STALL_NS (10000 * MS)
 
-/* A piece of memory that is offered as a whole or by half. */
+/* A piece of memory that is offered as a whole or one half at a time. */
 struct reuse_place {
 	uint64_t version;
 	bool is_offered;
 	uint32_t at, len;
 };
-/* The latest offer received for one of the other end's pieces. */
+/* The latest offer that was received for one of the other end's pieces of memory. */
 struct wanted {
 	struct wire_msg m;
 	struct xport_read rd;
@@ -69,7 +69,8 @@ static void say_got(struct end *e, struct wanted *w, const struct wire_msg *m)
 	struct wire_msg got = wire_answer(m, WIRE_GOT);
 
 	w->done = m->round;
-	e->n->is_wrong |= xport_send(e->n->conn, &got) != 0; /* a short message: there is room */
+	/* a short message, for which there is always room */
+	e->n->is_wrong |= xport_send(e->n->conn, &got) != 0;
 }
 
 static void start(struct end *e, struct wanted *w)
@@ -99,7 +100,7 @@ static void hear_offer(struct end *e, const struct wire_msg *m)
 		say_got(e, w, m);
 		return;
 	}
-	/* The waiting offer may have been withdrawn since. */
+	/* The offer that waits may have been withdrawn since. */
 	w->m = *m;
 	if (w->is_waiting || what < 3)
 		w->is_waiting = true;
@@ -141,7 +142,7 @@ static void on_message(struct net_node *n, struct xconn *c, const struct wire_ms
 		return;
 	p->is_offered = false;
 	e->n_ended++;
-	memset(bytes_of(e, m->part), 0xee, PLACE); /* its bytes may be leaving just now */
+	memset(bytes_of(e, m->part), 0xee, PLACE); /* overwrite bytes that may be leaving now */
 }
 
 static void on_writable(struct net_node *n, struct xconn *c)
@@ -247,7 +248,7 @@ static void connect_anew(struct net_rig *r)
 	RUN(r, r->client.n_up == n_up && r->server.n_up == n_up);
 }
 
-/* Return how often the ends reconnected. */
+/* Let both ends act until the test is over. Return how often they reconnected. */
 static unsigned play_all(struct net_rig *r)
 {
 	struct net_node *both[] = {&r->server, &r->client};
@@ -263,7 +264,7 @@ static unsigned play_all(struct net_rig *r)
 		play(&ends[1]);
 		if (!n_still && !draw(&ends[0], 50))
 			n_still = draw(&ends[0], 60);
-		if (n_still) /* the other end stands still */
+		if (n_still) /* the other end pauses */
 			turn(&both[--n_still / 30], 1, clock_now_ns() + MS);
 		else
 			turn(both, 2, clock_now_ns() + MS);
