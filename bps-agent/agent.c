@@ -225,7 +225,9 @@ static void on_message(struct agent *a, const struct ctl_msg *m)
 		why_stuck_on_probe(a, &m->probe);
 		break;
 	default:
-		log_rated(LOG_WARN, "not a message for an agent: type=%s", ctl_type_name(m->type));
+		log_rated(LOG_WARN,
+			"ignoring a message of the scheduler that no agent handles: type=%s",
+			ctl_type_name(m->type));
 	}
 }
 

@@ -637,8 +637,9 @@ static int open_socket(struct agent_app *app, struct err_text *err)
 	app->node.past = app->identity.known.member_id ? &app->identity.known : NULL;
 	if (take_activation(app) || take_kept_socket(app)) {
 		if (fcntl(app->listen_fd, F_SETFL, O_NONBLOCK) < 0)
-			return err_set(
-				err, -errno, "the service manager's socket: %s", strerror(errno));
+			return err_set(err, -errno,
+				"cannot use the socket of the service manager: %s",
+				strerror(errno));
 		return 0;
 	}
 	snprintf(sun.sun_path, sizeof(sun.sun_path), "%s", path);

@@ -533,7 +533,9 @@ void agt_job_runs(struct agt_job *job, const struct ctl_run *runs, uint32_t n_ru
 		if (!t || t->failed)
 			continue;
 		if (runs[r].first >= t->n_parts || runs[r].n > t->n_parts - runs[r].first) {
-			log_rated(LOG_WARN, "plan does not fit its tensor: job=%u tensor=%u",
+			log_rated(LOG_WARN,
+				"ignoring a placement of partitions that the tensor does not have: "
+				"job=%u tensor=%u",
 				job->id, t->id);
 			continue;
 		}

@@ -227,16 +227,17 @@ static void on_bad_crc(struct agt_part *part, const struct wire_msg *m)
 	part_prepare_contrib(part, true);
 	if (++part->n_bad_crc > 1 && part->crc != was) {
 		agt_job_error(t->job, BPS_EINPUT_CHANGED,
-			"tensor %u partition %u round %llu: its input was changed while in flight, "
-			"by rank %u%s",
+			"tensor %u partition %u round %llu: the input was changed while the round "
+			"was in flight, by rank %u%s; write to an input only between rounds",
 			t->id, part->index, (unsigned long long)part->round, t->job->ranks[0],
 			t->job->n_workers > 1 ? " or another rank of this machine" : "");
 		return;
 	}
 	if (part->n_bad_crc > MAX_BAD_CRC) {
 		agt_job_error(t->job, BPS_EPROTO,
-			"tensor %u partition %u round %llu: server %u received it damaged %u "
-			"times; check the network between this machine and the server",
+			"tensor %u partition %u round %llu: server %u received the "
+			"contribution damaged %u times; check the network between this machine and "
+			"the server",
 			t->id, part->index, (unsigned long long)part->round, part->link->server,
 			part->n_bad_crc);
 		return;
@@ -310,8 +311,10 @@ void part_receive(struct agt_link *link, const struct wire_msg *m)
 		on_bad_crc(part, m);
 		break;
 	default:
-		log_rated(LOG_WARN, "not a message for an agent: server=%u type=%s", link->server,
-			wire_type_name(m->type));
+		log_rated(LOG_WARN,
+			"closing a connection to a server, which sent a message that no agent "
+			"handles: server=%u type=%s",
+			link->server, wire_type_name(m->type));
 		xport_close(link->conn, "not a message for an agent");
 	}
 }

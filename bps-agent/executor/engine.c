@@ -273,9 +273,11 @@ static int check(const struct engine *e, const struct engine_tensor_desc *d, str
 				d->id, (unsigned long long)bytes, i);
 	for (unsigned g = 0; g < e->route.n_groups; g++)
 		if (!is_inside(&d->in[g], bytes))
-			return err_set(err, -EINVAL, "tensor %u: input %u", d->id, g);
+			return err_set(err, -EINVAL,
+				"tensor %u: input %u is not inside of staging memory", d->id, g);
 	if (!is_inside(&d->out[0], bytes) || !is_inside(&d->out[1], bytes))
-		return err_set(err, -EINVAL, "tensor %u: output", d->id);
+		return err_set(err, -EINVAL, "tensor %u: an output is not inside of staging memory",
+			d->id);
 	return 0;
 }
 
@@ -576,7 +578,7 @@ static void look(struct engine *e)
 	}
 	if (is_owed(e) && e->now_ns - e->moved_ns > e->stall_ns)
 		engine_fail(e, BPS_EDEVICE,
-			e->n_tickets ? "nothing that the GPUs were given has ended for %.0f s"
+			e->n_tickets ? "the GPUs have completed no work for %.0f s"
 				     : "the GPUs' communication is not ready after %.0f s",
 			(double)e->stall_ns / 1e9);
 }

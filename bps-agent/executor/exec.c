@@ -248,8 +248,8 @@ static int check_start(
 	struct exec *x, const struct gpu_start *m, unsigned n_fds, struct err_text *err)
 {
 	if (n_fds != 3 || !m->n_workers || m->n_workers > DEVICE_GPUS_MAX || !m->n_slots)
-		return err_set(err, BPS_EPROTO, "START for %u workers has %u descriptors",
-			m->n_workers, n_fds);
+		return err_set(err, BPS_EPROTO,
+			"START for %u workers with %u descriptors is invalid", m->n_workers, n_fds);
 	if (m->abi != LOCAL_ABI)
 		return err_set(err, BPS_EVERSION,
 			"bps-agent %s and bps-agent-%s %s are different releases: install both "
@@ -349,7 +349,7 @@ static void on_successor(struct exec *x, const struct gpu_start *m, int *fds, un
 		exec_fail(x, rc, err.s);
 		return;
 	}
-	log_info("the agent was restarted: job=%s", x->job);
+	log_info("a restarted agent has taken over the executor: job=%s", x->job);
 	send_text(x, GPU_READY, 0, x->ops->name);
 	if (x->engine)
 		engine_mute(x->engine);
@@ -419,7 +419,8 @@ static void on_message(struct exec *x, const struct local_msg *m, int *fds, unsi
 				m->gpu_text.code ? -(int)m->gpu_text.code : BPS_ECLOSED, "%s",
 				*m->gpu_text.text ? m->gpu_text.text : "the job is over");
 	} else if (x->state != EXEC_ENDING) {
-		log_rated(LOG_WARN, "not a message for an executor: type=%s",
+		log_rated(LOG_WARN,
+			"ignoring a message of the agent that no executor handles: type=%s",
 			local_type_name(m->type));
 	}
 }

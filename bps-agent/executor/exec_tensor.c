@@ -11,7 +11,7 @@ static void report_bad(struct exec *x, uint32_t id, int rc, const char *why)
 {
 	struct ring_pair_entry e = {.type = RING_PAIR_BAD, .id = id, .x = (uint64_t)-rc};
 
-	log_warn("a tensor cannot be driven: job=%s tensor=%u why=%s", x->job, id, why);
+	log_warn("a tensor cannot be used on the GPUs: job=%s tensor=%u why=%s", x->job, id, why);
 	ring_pair_push(&x->pipe, &e);
 }
 
@@ -138,7 +138,8 @@ void exec_entry(struct exec *x, const struct ring_pair_entry *e)
 	case RING_PAIR_RUN:
 		rc = e->a < OP_COUNT ? engine_run(x->engine, e->id, e->x, e->a, e->b) : -EINVAL;
 		if (rc < 0)
-			report_bad(x, e->id, rc, "its round cannot run");
+			report_bad(x, e->id, rc,
+				"its round is not the next one, or has an invalid operation");
 		break;
 	case RING_PAIR_LANDED:
 		rc = engine_landed(x->engine, e->id, (uint32_t)e->y, e->x);
@@ -150,6 +151,7 @@ void exec_entry(struct exec *x, const struct ring_pair_entry *e)
 		rc = -EINVAL;
 	}
 	if (rc < 0 && e->type != RING_PAIR_RUN)
-		log_rated(LOG_WARN, "invalid entry from the agent: type=%u tensor=%u",
+		log_rated(LOG_WARN,
+			"ignoring an invalid ring entry of the agent: type=%u tensor=%u",
 			(unsigned)e->type, e->id);
 }

@@ -62,7 +62,9 @@ static void send_to_trainer(
 	int rc = t->sock >= 0 ? local_send(t->sock, m, fds, n, 0) : 0;
 
 	if (rc < 0) {
-		log_rated(LOG_WARN, "trainer does not accept a message: pid=%u type=%s err=%s",
+		log_rated(LOG_WARN,
+			"disconnecting a trainer that does not accept a message: pid=%u type=%s "
+			"err=%s",
 			t->pid, local_type_name(m->type), err_str(rc));
 		close_trainer(x, worker);
 	}
@@ -165,7 +167,7 @@ static int choose_gpu(
 	int n = x->ops->gpus(x->dev, gpus, DEVICE_GPUS_MAX);
 
 	if (n <= 0)
-		return err_set(err, BPS_EDEVICE, "no GPU: %s", x->dev->why.s);
+		return err_set(err, BPS_EDEVICE, "the executor finds no GPU: %s", x->dev->why.s);
 	if (!h->uuid.bytes && !(gpus[0].caps & DEVICE_CAP_PLAIN))
 		return err_set(err, BPS_EDEVICE, "the trainer's HELLO names no GPU");
 	if (!h->uuid.bytes)
@@ -369,7 +371,7 @@ static int to_desc(
 
 	if (m->n_memory != 1 || g->uuid.bytes != GPU_UUID_BYTES ||
 		g->handle.bytes > sizeof(ret->blob))
-		return err_set(err, -EINVAL, "memory without a description");
+		return err_set(err, -EINVAL, "the description of the memory is missing or invalid");
 	*ret = (struct device_desc){.version = g->version,
 		.kind = g->kind,
 		.n_fds = n_fds,
@@ -468,7 +470,9 @@ void exec_trainer_read(struct exec *x, uint32_t worker, int sock)
 	else if (rc != -EAGAIN)
 		close_trainer(x, worker);
 	if (rc == BPS_EPROTO)
-		log_rated(LOG_WARN, "trainer broke the rules: pid=%u why=%s", t->pid, err.s);
+		log_rated(LOG_WARN,
+			"disconnecting a trainer that sent an invalid message: pid=%u why=%s",
+			t->pid, err.s);
 	local_frame_free(&f);
 }
 

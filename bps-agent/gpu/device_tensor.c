@@ -146,12 +146,15 @@ static int device_declare(struct trainer *t, struct tensor *tensor, const struct
 		executor_read(g);
 	if (!g || g->state != EXECUTOR_RUNNING)
 		return err_set(err, BPS_EDEVICE, "%s",
-			g && *g->text ? g->text : "no executor drives this job's GPUs");
+			g && *g->text
+				? g->text
+				: "the job has no executor for its GPUs; call bps_gpu_open first");
 	if (!tensor->device && tensor->n_declared)
-		return err_set(
-			err, BPS_EMISMATCH, "another worker of this machine has it in host memory");
+		return err_set(err, BPS_EMISMATCH,
+			"another worker of this machine has declared it in host memory");
 	if (d->region_offset % dtype_bytes(d->dtype))
-		return err_set(err, -EINVAL, "its address is not a multiple of its element size");
+		return err_set(
+			err, -EINVAL, "its address is not a multiple of the size of an element");
 	if (!tensor->device && new_on_device(g, tensor, g->n_tensors) < 0)
 		rc = err_set(err, -ENOMEM, "the agent is out of memory");
 	if (rc == 0)
@@ -375,6 +378,7 @@ void device_tensor_on_entry(struct executor_link *g, const struct ring_pair_entr
 	}
 	if (rc < 0 && !d->tensor->failed && d->tensor->job->code == 0)
 		executor_fail(g, BPS_EPROTO,
-			"the executor sent the impossible report %u of tensor '%s' round %llu",
+			"the executor sent report %u of tensor '%s' round %llu, which is "
+			"impossible now",
 			(unsigned)e->type, d->tensor->name, (unsigned long long)e->x);
 }

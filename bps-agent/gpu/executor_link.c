@@ -133,7 +133,7 @@ static void on_kill_due(uv_timer_t *timer)
 {
 	struct executor_link *g = timer->data;
 
-	log_warn("executor does not end, killing it: pid=%d", (int)g->pid);
+	log_warn("killing an executor that does not end: pid=%d", (int)g->pid);
 	end_process(g);
 }
 
@@ -361,7 +361,7 @@ static int start(struct executor_link *g, struct err_text *err)
 	if (rc < 0) {
 		kill(g->pid, SIGKILL);
 		waitpid(g->pid, NULL, 0);
-		return err_set(err, rc, "no descriptor of a process: %s", err_str(rc));
+		return err_set(err, rc, "cannot watch the process of an executor: %s", err_str(rc));
 	}
 	watch(g);
 	say_start(g);
@@ -435,7 +435,7 @@ static int executor_new(struct job *job, struct err_text *err)
 	else
 		rc = start(g, err);
 	if (rc < 0) {
-		log_rated(LOG_WARN, "no executor: job=%s: %s", job->name, err->s);
+		log_rated(LOG_WARN, "cannot start an executor: job=%s: %s", job->name, err->s);
 		g->agent->executor_failures += *g->agent->cfg.gpu.backend != 0;
 		uncount(g);
 		over(g, BPS_EDEVICE, err->s);
@@ -496,7 +496,7 @@ static void introduce(struct executor_link *g, struct trainer *t)
 	int sv[2], rc;
 
 	if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, sv) < 0) {
-		answer(t, -1, -errno, "no descriptor for a socket to the executor");
+		answer(t, -1, -errno, "cannot create a socket to the executor");
 		return;
 	}
 	rc = local_send(g->sock, &m, &sv[1], 1, 0);
@@ -567,7 +567,8 @@ static void on_route(struct executor_link *g, const struct gpu_route *m)
 	}
 	if (g->state == EXECUTOR_RUNNING) {
 		if (m->n_inputs != g->n_inputs)
-			executor_fail(g, BPS_EPROTO, "the executor uses another route than before");
+			executor_fail(g, BPS_EPROTO,
+				"the executor uses another route than before the restart");
 		return;
 	}
 	snprintf(g->route, sizeof(g->route), "%s", m->route);
@@ -595,7 +596,8 @@ static void on_message(struct executor_link *g, const struct local_msg *m)
 									: BPS_EDEVICE,
 			"%s", m->gpu_text.text);
 	else
-		executor_fail(g, BPS_EPROTO, "the executor sent %s", local_type_name(m->type));
+		executor_fail(g, BPS_EPROTO, "the executor sent an unexpected message: %s",
+			local_type_name(m->type));
 }
 
 void executor_read(struct executor_link *g)

@@ -90,9 +90,9 @@ static void finish(struct gpu_probe *p, const char *why)
 		p->n_reports = 0;
 	if (p->n_reports) {
 		p->why[0] = '\0';
-		log_info("executor finds %u GPUs", p->n_reports);
+		log_info("found GPUs of this machine: n=%u", p->n_reports);
 	} else {
-		log_info("executor finds no GPU, tensors in host memory work: %s", p->why);
+		log_info("found no GPU, so tensors must be in host memory: %s", p->why);
 	}
 }
 

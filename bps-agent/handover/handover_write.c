@@ -61,7 +61,9 @@ static int send_later(struct agent *a, const char *name, int fd)
 
 static void warn_lost(const char *name, int rc)
 {
-	log_rated(LOG_WARN, "the service manager does not keep %s, a restart will lose it: %s",
+	log_rated(LOG_WARN,
+		"the service manager does not keep the descriptor %s, so a restart will lose it: "
+		"%s",
 		name, strerror(-rc));
 }
 

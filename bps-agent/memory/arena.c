@@ -233,7 +233,8 @@ int arena_restore(struct arena_set *set, enum arena_kind kind, uint32_t id, uint
 		.node = node};
 	if (fstat(fd, &st) < 0 || (size_t)st.st_size != bytes || !bytes || a->used > bytes ||
 		(fcntl(fd, F_GET_SEALS) & seals) != seals) {
-		rc = err_set(err, BPS_EPROTO, "memory %u has changed since it was kept", id);
+		rc = err_set(err, BPS_EPROTO,
+			"shared memory %u does not have the size and seals that were recorded", id);
 		goto failed;
 	}
 	a->mem = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);

@@ -265,7 +265,7 @@ static int refuse(struct quota_account *a, enum quota_kind kind, uint64_t n, str
 	put_amount(kind, n, more);
 	return err_set(err, BPS_EQUOTA, "%s %s of %s %s on %s%s%s%s; see bps-agent's --%s", whose,
 		used, limit, kinds[kind].noun, a->quota->host, n > 1 ? ", and " : "",
-		n > 1 ? more : "", n > 1 ? " more is asked for" : "",
+		n > 1 ? more : "", n > 1 ? " more is requested" : "",
 		kinds[kind].settings[a->scope]);
 }
 

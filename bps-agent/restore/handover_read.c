@@ -31,7 +31,8 @@
 
 int handover_contradicts(struct handover_reader *r, const char *what)
 {
-	return err_set(&r->err, BPS_EPROTO, "%s contradicts itself", what);
+	return err_set(
+		&r->err, BPS_EPROTO, "the record of %s contradicts itself or other records", what);
 }
 
 int handover_take_fd(struct fdstore *s, char kind, uint64_t number, char what)
@@ -452,7 +453,7 @@ static int on_record(struct handover_reader *r, const struct ledger_record *rec)
 
 	if (rec->type < LEDGER_JOB || rec->type >= LEDGER_TYPES ||
 		(!r->job && rec->type != LEDGER_JOB))
-		return handover_contradicts(r, "a record");
+		return handover_contradicts(r, "an unknown type");
 	return readers[rec->type](r, rec);
 }
 
@@ -530,7 +531,7 @@ static void give_up(struct handover_reader *r, uint64_t number)
 	struct err_text text;
 	struct trainer *t;
 
-	err_set(&text, 0, "its bps-agent was restarted and cannot continue it: %s", r->err.s);
+	err_set(&text, 0, "bps-agent was restarted and cannot continue this job: %s", r->err.s);
 	log_error("a job from before the restart is lost: job=%s why=%s", job ? job->name : "?",
 		r->err.s);
 	forget('j', number, "lmxp");
@@ -608,7 +609,7 @@ static void greet_again(struct agent *a, struct fdstore *s, struct fdstore_fd *f
 	if (!t)
 		forget('t', number, "sp");
 	else if (!is_greeting(t))
-		turn_out(t, "its bps-agent was restarted and cannot continue it: its kept data is "
+		turn_out(t, "bps-agent was restarted and cannot continue this job: its records are "
 			    "lost");
 }
 

@@ -159,7 +159,7 @@ void trainer_hello(struct trainer *t, const struct local_msg *m, void **mem)
 		 * trainer */
 		return;
 	if (t->state != TRAINER_GREETING) {
-		trainer_drop(t, true, "a second HELLO");
+		trainer_drop(t, true, "HELLO was sent twice");
 		return;
 	}
 	uv_timer_stop(&t->greeting);

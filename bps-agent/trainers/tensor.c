@@ -203,8 +203,8 @@ static int host_declare(struct trainer *t, struct tensor *tensor, const struct l
 
 	(void)d;
 	if (tensor->kind != &host_tensor_kind)
-		return err_set(
-			err, BPS_EMISMATCH, "another worker of this machine has it on a GPU");
+		return err_set(err, BPS_EMISMATCH,
+			"another worker of this machine has declared it on a GPU");
 	if (!tensor->out_arena && job->makes_output) {
 		job->arenas.want_bytes = 0;
 		return -EINPROGRESS;
@@ -360,7 +360,9 @@ void tensor_resume(struct tensor *tensor)
 	if (rc == 0 && tensor->core)
 		rc = plan_again(tensor);
 	if (rc < 0)
-		tensor_refuse(tensor, rc, "its kept data is inconsistent", NULL);
+		tensor_refuse(tensor, rc,
+			"the data of this tensor that was kept for the restart is inconsistent",
+			NULL);
 	if (tensor->core)
 		complete = agt_tensor_round(tensor->core);
 	if (tensor->failed && tensor->kind->has_streams)
@@ -419,9 +421,9 @@ int tensor_on_submission(struct trainer *t, const struct local_sqe *e, struct er
 	if (is_repeated(t, tw, e->round))
 		return 0;
 	if (tw->pending.is_set || e->round != tw->submitted + 1)
-		return err_set(err, BPS_EPROTO, "tensor '%s': round %llu submitted after %llu",
-			tensor->name, (unsigned long long)e->round,
-			(unsigned long long)tw->submitted);
+		return err_set(err, BPS_EPROTO,
+			"tensor '%s': round %llu was submitted after round %llu", tensor->name,
+			(unsigned long long)e->round, (unsigned long long)tw->submitted);
 	note_submission(tw, e);
 	tw->since_ns = t->quiet_since_ns = clock_now_ns();
 	t->calls++;
@@ -437,7 +439,8 @@ int tensor_on_submission(struct trainer *t, const struct local_sqe *e, struct er
 	}
 	rc = tensor->kind->submit(tensor, t->worker, &p);
 	return rc < 0 ? err_set(err, rc,
-				"tensor '%s': round %llu submitted while another is in flight",
+				"tensor '%s': round %llu was submitted while too many are in "
+				"flight",
 				tensor->name, (unsigned long long)e->round)
 		      : 0;
 }

@@ -115,7 +115,8 @@ void trainer_drop(struct trainer *t, bool is_fault, const char *why)
 	FAILPOINT(AGENT_TRAINER_DROP);
 	if (is_fault)
 		log_rated(LOG_WARN,
-			"trainer broke the rules, dropping it: pid=%d uid=%u job=%s rank=%d why=%s",
+			"disconnecting a trainer that broke the rules: pid=%d uid=%u job=%s "
+			"rank=%d why=%s",
 			(int)t->pid, (unsigned)t->uid, t->job ? t->job->name : "-", (int)t->rank,
 			why);
 	else
@@ -142,7 +143,9 @@ void trainer_send(struct trainer *t, struct local_msg *m, const int *fds, unsign
 	/* Do not disconnect the trainer here, because the caller may be walking the list of
 	 * trainers. After shutdown the poll reports the end. */
 	if (rc < 0) {
-		log_rated(LOG_WARN, "trainer does not accept a message: pid=%d type=%s err=%s",
+		log_rated(LOG_WARN,
+			"disconnecting a trainer that does not accept a message: pid=%d type=%s "
+			"err=%s",
 			(int)t->pid, local_type_name(m->type), err_str(rc));
 		shutdown(t->sock, SHUT_RDWR);
 	}
@@ -325,7 +328,8 @@ static void on_socket(uv_poll_t *p, int status, int events)
 	if (n == -EAGAIN)
 		return;
 	if (brings_fds) {
-		trainer_drop(t, true, "descriptors are not taken");
+		trainer_drop(t, true,
+			"a message came with descriptors, which the agent does not accept");
 		return;
 	}
 	rc = local_peek(t->sock, &m, &mem, &err);
@@ -358,7 +362,7 @@ static void on_greeting(uv_timer_t *timer)
 {
 	struct trainer *t = timer->data;
 
-	trainer_drop(t, true, "no HELLO within 5 s");
+	trainer_drop(t, true, "HELLO did not come within 5 s");
 }
 
 void trainer_watch(struct trainer *t)

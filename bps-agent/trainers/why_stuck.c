@@ -279,7 +279,7 @@ void why_stuck_ask(struct trainer *t, uint32_t seq, const struct local_why *w)
 	t->why_text[0] = '\0';
 	tensor = w->tensor < t->n_tensors ? t->tensors[w->tensor] : NULL;
 	if (!tensor && w->tensor != UINT32_MAX)
-		trainer_drop(t, true, "asks for a tensor that it has not declared");
+		trainer_drop(t, true, "WHY names a tensor that the trainer has not declared");
 	else if (tensor && tensor->failed)
 		answer_failure(t, seq, tensor->failed, tensor->fail_text ? tensor->fail_text : "",
 			&(struct ctl_cause){tensor->cause_rank, tensor->cause_host});
@@ -289,8 +289,8 @@ void why_stuck_ask(struct trainer *t, uint32_t seq, const struct local_why *w)
 		ask_about_tensor(t, seq, tensor, w->round);
 	else if (t->is_waiting)
 		answer(t, seq,
-			"the job runs already, and admits workers when all of its own are in "
-			"bps_checkpoint_barrier");
+			"the job runs already, and admits new workers only when all its workers "
+			"wait in bps_checkpoint_barrier");
 	else
 		ask_about_job(t, seq, w->round == LOCAL_WHY_GPU_OPEN);
 }

@@ -352,7 +352,7 @@ def test_what_the_manager_lost_ends_its_job_with_a_clear_error(cluster):
     a.lose(ledger.replace(".l", ".m"))
     a.die()
     must_fail(c, jobs[0])
-    assert "cannot continue it: the service manager has lost" in jobs[0].workers[0].text()
+    assert "cannot continue this job: the service manager has lost" in jobs[0].workers[0].text()
     jobs[1].goes_on()
     jobs[1].finish()
 

@@ -172,7 +172,8 @@ static int cuda_peer(struct device *dev, int a, int b)
 	if (d->is_lost)
 		return DEVICE_LOST;
 	if (a < 0 || b < 0 || a >= d->n_gpus || b >= d->n_gpus || a == b)
-		return cuda_refuse(dev, DEVICE_ARG, "no pair of GPUs %d and %d", a, b);
+		return cuda_refuse(
+			dev, DEVICE_ARG, "GPUs %d and %d are not two GPUs of this machine", a, b);
 	if (!cuda_reaches(d, a, b))
 		return DEVICE_LINK_NONE;
 	if (cuDeviceGetP2PAttribute(&atomics, CU_DEVICE_P2P_ATTRIBUTE_NATIVE_ATOMIC_SUPPORTED,
@@ -190,8 +191,8 @@ int cuda_enter(struct device *dev, int gpu)
 	if (d->is_lost)
 		return DEVICE_LOST;
 	if (gpu < 0 || gpu >= d->n_gpus)
-		return cuda_refuse(
-			dev, DEVICE_ARG, "no GPU %d among %d of this machine", gpu, d->n_gpus);
+		return cuda_refuse(dev, DEVICE_ARG,
+			"GPU %d does not exist among the %d of this machine", gpu, d->n_gpus);
 	g = &d->gpu[gpu];
 	if (!g->ctx) {
 		r = cuDevicePrimaryCtxRetain(&g->ctx, g->dev);

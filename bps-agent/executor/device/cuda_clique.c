@@ -139,15 +139,18 @@ static int check_members(struct cuda_device *d, const struct nccl *nccl, int n_r
 
 	if (n_ranks < least_ranks() || n_local < 1 || n_local > n_ranks ||
 		n_local > DEVICE_GPUS_MAX)
-		return cuda_refuse(
-			&d->base, DEVICE_ARG, "no clique of %d ranks, %d here", n_ranks, n_local);
+		return cuda_refuse(&d->base, DEVICE_ARG,
+			"a clique of %d ranks, of which %d are here, is not possible", n_ranks,
+			n_local);
 	for (int i = 0; i < n_local; i++) {
 		if (gpu[i] < 0 || gpu[i] >= d->n_gpus || rank[i] < 0 || rank[i] >= n_ranks)
-			return cuda_refuse(&d->base, DEVICE_ARG, "no member %d of %d on GPU %d",
-				rank[i], n_ranks, gpu[i]);
+			return cuda_refuse(&d->base, DEVICE_ARG,
+				"rank %d of %d on GPU %d is not a valid member", rank[i], n_ranks,
+				gpu[i]);
 		for (int j = 0; j < i; j++) {
 			if (rank[i] == rank[j])
-				return cuda_refuse(&d->base, DEVICE_ARG, "two members %d", rank[i]);
+				return cuda_refuse(
+					&d->base, DEVICE_ARG, "two members have rank %d", rank[i]);
 			if (gpu[i] == gpu[j] && !may_share)
 				return cuda_refuse(&d->base, DEVICE_UNSUP,
 					"NCCL does not accept two members on one GPU (%d)", gpu[i]);
@@ -310,7 +313,7 @@ static int check_piece(struct cuda_clique *c, int i, const struct device_piece *
 		return cuda_refuse(dev, DEVICE_ARG, "the piece of member %d is not on its GPU %d",
 			m->rank, m->gpu);
 	if (p->offset > p->mem->bytes || bytes > p->mem->bytes - p->offset)
-		return cuda_refuse(dev, DEVICE_ARG, "a collective outside its memory");
+		return cuda_refuse(dev, DEVICE_ARG, "a collective exceeds the memory of its piece");
 	*ret = (struct nccl_part){
 		.at = (char *)(uintptr_t)addr + p->offset,
 		.queue = (struct cuda_queue *)p->queue,
@@ -333,13 +336,15 @@ static int check(struct cuda_clique *c, const struct device_piece *pieces, uint6
 	if (rc)
 		return rc;
 	if (c->state != READY)
-		return cuda_refuse(dev, DEVICE_ARG, "the clique is still %s", state_name(c->state));
+		return cuda_refuse(dev, DEVICE_ARG,
+			"a collective cannot start while its clique is %s", state_name(c->state));
 	if (!dtype_bytes(dtype) || (unsigned)op >= OP_AVG)
-		return cuda_refuse(dev, DEVICE_ARG, "cliques do not know %s of %s", op_name(op),
+		return cuda_refuse(dev, DEVICE_ARG, "a clique cannot compute %s of %s", op_name(op),
 			dtype_name(dtype));
 	if (!count || __builtin_mul_overflow(count, blocks, &bytes) ||
 		__builtin_mul_overflow(bytes, dtype_bytes(dtype), &bytes))
-		return cuda_refuse(dev, DEVICE_ARG, "a collective over %llu elements",
+		return cuda_refuse(dev, DEVICE_ARG,
+			"a collective over %llu elements is empty or too large",
 			(unsigned long long)count);
 	for (int i = 0; i < c->base.n_local && !rc; i++)
 		rc = check_piece(c, i, &pieces[i], bytes, &ret[i]);
@@ -375,8 +380,8 @@ static int check_root(struct cuda_clique *c, int root)
 {
 	if (root >= 0 && root < c->base.n_ranks)
 		return 0;
-	return cuda_refuse(
-		c->base.dev, DEVICE_ARG, "no root %d of %d ranks", root, c->base.n_ranks);
+	return cuda_refuse(c->base.dev, DEVICE_ARG, "the root %d is not one of the %d ranks", root,
+		c->base.n_ranks);
 }
 
 /* Check all arguments, and start the collective. root: 0 if the collective has none. */
@@ -482,7 +487,8 @@ int cuda_group_begin(struct device_clique *clique)
 	if (rc)
 		return rc;
 	if (c->group_depth)
-		return cuda_refuse(clique->dev, DEVICE_ARG, "a nested group");
+		return cuda_refuse(
+			clique->dev, DEVICE_ARG, "a group of collectives begins inside another");
 	rc = group_start(c);
 	if (!rc)
 		c->group_depth = 1;

@@ -108,10 +108,10 @@ static int reach_also(struct cuda_mem *m, const int *also, int n_also)
 
 	for (int i = 0; i < n_also; i++) {
 		if (also[i] < 0 || also[i] >= d->n_gpus)
-			return cuda_refuse(&d->base, DEVICE_ARG, "no GPU %d", also[i]);
+			return cuda_refuse(&d->base, DEVICE_ARG, "GPU %d does not exist", also[i]);
 		if (!cuda_reaches(d, also[i], m->base.gpu))
 			return cuda_refuse(&d->base, DEVICE_UNSUP,
-				"GPU %d does not reach memory of GPU %d", also[i], m->base.gpu);
+				"GPU %d cannot reach the memory of GPU %d", also[i], m->base.gpu);
 		m->reach |= UINT64_C(1) << also[i];
 	}
 	return 0;
@@ -128,8 +128,8 @@ int cuda_alloc(struct device *dev, int gpu, uint64_t bytes, const int *also, int
 	if (!bytes)
 		return cuda_refuse(dev, DEVICE_ARG, "0 bytes of device memory requested");
 	if (!(cuda_device(dev)->gpu[gpu].info.caps & DEVICE_CAP_VMM_FD))
-		return cuda_refuse(dev, DEVICE_UNSUP,
-			"GPU %d has no memory that is shared by descriptor", gpu);
+		return cuda_refuse(
+			dev, DEVICE_UNSUP, "GPU %d cannot share memory by file descriptor", gpu);
 	m = cuda_mem_new(dev, gpu, CUDA_MEM_ALLOC);
 	if (!m)
 		return DEVICE_NOMEM;
@@ -164,7 +164,7 @@ static int pin(struct cuda_mem *m, int gpu)
 	rc = cuda_fail(dev,
 		cuMemHostRegister(m->host, m->base.bytes,
 			CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP),
-		"cannot pin host memory (LimitMEMLOCK?)");
+		"cannot pin host memory (is LimitMEMLOCK of bps-agent too small?)");
 	m->is_pinned = !rc;
 	m->pin_gpu = gpu;
 	return rc;
@@ -182,7 +182,8 @@ int cuda_pin(struct device *dev, void *host, uint64_t bytes, struct device_mem *
 	if (d->is_lost)
 		return DEVICE_LOST;
 	if (!host || !bytes || (uintptr_t)host % page || bytes % page)
-		return cuda_refuse(dev, DEVICE_ARG, "only whole pages of host memory are pinned");
+		return cuda_refuse(
+			dev, DEVICE_ARG, "host memory can be pinned in whole pages only");
 	m = cuda_mem_new(dev, DEVICE_HOST, CUDA_MEM_PIN);
 	if (!m)
 		return DEVICE_NOMEM;

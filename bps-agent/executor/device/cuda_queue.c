@@ -84,7 +84,8 @@ static int copy_peer(struct cuda_queue *q, struct device_mem *dst, uint64_t dst_
 
 	if (dst->gpu == DEVICE_HOST || src->gpu == DEVICE_HOST)
 		return cuda_refuse(dst->dev, DEVICE_UNSUP,
-			"another GPU's legacy memory is not copied to host memory");
+			"memory that another GPU has imported by a legacy handle cannot be copied "
+			"to the host");
 	return cuda_fail(dst->dev,
 		cuMemcpyPeerAsync(to + dst_offset, gpus[dst->gpu].ctx, from + src_offset,
 			gpus[src->gpu].ctx, bytes, q->stream),
@@ -105,12 +106,13 @@ int cuda_copy(struct device_queue *queue, struct device_mem *dst, uint64_t dst_o
 		return rc;
 	if (!bytes || !device_mem_holds(dst, dst_offset, bytes) ||
 		!device_mem_holds(src, src_offset, bytes))
-		return cuda_refuse(dev, DEVICE_ARG, "a copy outside its memory");
+		return cuda_refuse(
+			dev, DEVICE_ARG, "a copy exceeds the memory of its source or destination");
 	if (is_foreign(dst, queue->gpu) || is_foreign(src, queue->gpu))
 		return copy_peer(q, dst, dst_offset, src, src_offset, bytes);
 	if (!to || !from || (to_host && from_host))
-		return cuda_refuse(
-			dev, DEVICE_UNSUP, "GPU %d does not reach both ends of a copy", queue->gpu);
+		return cuda_refuse(dev, DEVICE_UNSUP,
+			"GPU %d cannot reach both source and destination of a copy", queue->gpu);
 	if (to_host)
 		r = cuMemcpyDtoHAsync(to_host + dst_offset, from + src_offset, bytes, q->stream);
 	else if (from_host)
@@ -132,11 +134,12 @@ int cuda_post(struct device_queue *queue, struct device_mem *page, uint64_t offs
 	if (rc)
 		return rc;
 	if (page->gpu != DEVICE_HOST || offset % 8 || !device_mem_holds(page, offset, 8))
-		return cuda_refuse(dev, DEVICE_ARG, "no counter at %llu of pinned memory",
+		return cuda_refuse(dev, DEVICE_ARG,
+			"offset %llu of pinned memory is not a valid place of a counter",
 			(unsigned long long)offset);
 	if (!(cuda_device(dev)->gpu[queue->gpu].info.caps & DEVICE_CAP_MEMOP64))
-		return cuda_refuse(
-			dev, DEVICE_UNSUP, "GPU %d has no 64-bit memory operations", queue->gpu);
+		return cuda_refuse(dev, DEVICE_UNSUP,
+			"GPU %d does not support 64-bit memory operations of streams", queue->gpu);
 	addr = cuda_addr(page, queue->gpu);
 	if (!addr)
 		return cuda_device(dev)->is_lost ? DEVICE_LOST : DEVICE_UNSUP;

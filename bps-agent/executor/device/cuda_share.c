@@ -44,7 +44,8 @@ int cuda_share(struct device_mem *mem, struct device_desc *ret_desc, int *fds, i
 	int fd, rc;
 
 	if (m->kind != CUDA_MEM_ALLOC)
-		return cuda_refuse(dev, DEVICE_UNSUP, "only own memory can be shared");
+		return cuda_refuse(dev, DEVICE_UNSUP,
+			"only memory that this process has allocated can be shared");
 	if (max < 1)
 		return cuda_refuse(dev, DEVICE_ARG, "no room for a descriptor");
 	rc = cuda_enter(dev, mem->gpu);
@@ -90,7 +91,8 @@ static int check_chunk(struct device *dev, int gpu, uint64_t chunk)
 		cuMemGetAllocationGranularity(&grain, &prop, CU_MEM_ALLOC_GRANULARITY_MINIMUM),
 		"cannot get the granularity of device memory");
 	if (!rc && chunk % grain)
-		rc = cuda_refuse(dev, DEVICE_ARG, "handles of %llu bytes cannot be mapped",
+		rc = cuda_refuse(dev, DEVICE_ARG,
+			"handles of %llu bytes cannot be mapped: not a multiple of the granularity",
 			(unsigned long long)chunk);
 	return rc;
 }
@@ -156,7 +158,8 @@ int cuda_import(struct device *dev, int gpu, const struct device_desc *desc, con
 	if (n_fds < 0 || device_desc_check(desc, (unsigned)n_fds, &dev->why))
 		return DEVICE_ARG;
 	if (desc->kind != DEVICE_DESC_FD && desc->kind != DEVICE_DESC_IPC)
-		return cuda_refuse(dev, DEVICE_UNSUP, "host memory is pinned, not imported");
+		return cuda_refuse(
+			dev, DEVICE_UNSUP, "host memory cannot be imported, only pinned");
 	m = cuda_mem_new(dev, gpu, desc->kind == DEVICE_DESC_FD ? CUDA_MEM_FDS : CUDA_MEM_IPC);
 	if (!m)
 		return DEVICE_NOMEM;

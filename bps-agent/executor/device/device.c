@@ -5,11 +5,12 @@
 static int check_fds(const struct device_desc *d, struct err_text *err)
 {
 	if (!d->n_fds || d->n_fds > DEVICE_FDS_MAX)
-		return err_set(err, DEVICE_ARG, "device memory with %u descriptors (1 to %d)",
+		return err_set(err, DEVICE_ARG,
+			"device memory is described by %u descriptors (1 to %d are possible)",
 			d->n_fds, DEVICE_FDS_MAX);
 	if (d->kind == DEVICE_DESC_HOST && d->n_fds != 1)
-		return err_set(
-			err, DEVICE_ARG, "host memory with %u descriptors, not one", d->n_fds);
+		return err_set(err, DEVICE_ARG,
+			"host memory is described by %u descriptors, not one", d->n_fds);
 	return 0;
 }
 
@@ -19,10 +20,12 @@ int device_desc_check(const struct device_desc *d, unsigned n_fds, struct err_te
 	int rc;
 
 	if (d->version != DEVICE_DESC_VERSION)
-		return err_set(err, DEVICE_ARG, "device memory description of version %u, not %d",
-			d->version, DEVICE_DESC_VERSION);
+		return err_set(err, DEVICE_ARG,
+			"the description of device memory has version %u instead of %d", d->version,
+			DEVICE_DESC_VERSION);
 	if (d->n_fds != n_fds)
-		return err_set(err, DEVICE_ARG, "%u descriptors came with device memory of %u",
+		return err_set(err, DEVICE_ARG,
+			"%u descriptors came with a description of device memory that names %u",
 			n_fds, d->n_fds);
 	switch (d->kind) {
 	case DEVICE_DESC_FD:
@@ -33,17 +36,20 @@ int device_desc_check(const struct device_desc *d, unsigned n_fds, struct err_te
 		break;
 	case DEVICE_DESC_IPC:
 		if (n_fds)
-			return err_set(err, DEVICE_ARG, "a legacy handle with descriptors");
+			return err_set(err, DEVICE_ARG,
+				"descriptors came with a legacy handle, which has none");
 		handles = 1;
 		break;
 	default:
-		return err_set(err, DEVICE_ARG, "unknown kind %u of device memory", d->kind);
+		return err_set(err, DEVICE_ARG,
+			"the description of device memory has the unknown kind %u", d->kind);
 	}
 	if (!d->bytes || !d->chunk_bytes ||
 		__builtin_mul_overflow(handles, d->chunk_bytes, &mapped) || d->offset > mapped ||
 		d->bytes > mapped - d->offset)
 		return err_set(err, DEVICE_ARG,
-			"device memory of %llu bytes at %llu in %u handles of %llu bytes",
+			"device memory of %llu bytes at %llu is not inside of %u handles of %llu "
+			"bytes",
 			(unsigned long long)d->bytes, (unsigned long long)d->offset,
 			(unsigned)handles, (unsigned long long)d->chunk_bytes);
 	return 0;

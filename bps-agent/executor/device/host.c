@@ -34,8 +34,7 @@ static int host_probe(struct err_text *why)
 {
 	int n = n_gpus();
 
-	return n > 0 ? n
-		     : err_set(why, DEVICE_NODEV, "%s reports that there are no GPUs", GPUS_ENV);
+	return n > 0 ? n : err_set(why, DEVICE_NODEV, "%s does not set 1 to 64 GPUs", GPUS_ENV);
 }
 
 static int host_open(const char *job, struct device **ret, struct err_text *why)
@@ -90,7 +89,7 @@ static int host_peer(struct device *dev, int a, int b)
 	const struct host_device *h = (struct host_device *)dev;
 
 	if (a < 0 || b < 0 || a >= h->n_gpus || b >= h->n_gpus)
-		return err_set(&dev->why, DEVICE_ARG, "no GPU %d or %d", a, b);
+		return err_set(&dev->why, DEVICE_ARG, "GPU %d or GPU %d does not exist", a, b);
 	return DEVICE_LINK_NVLINK;
 }
 
@@ -101,7 +100,7 @@ static int mem_new(struct device *dev, int gpu, uint64_t bytes, struct host_mem 
 	struct host_mem *m;
 
 	if (!bytes)
-		return err_set(&dev->why, DEVICE_ARG, "memory of 0 bytes");
+		return err_set(&dev->why, DEVICE_ARG, "0 bytes of memory are requested");
 	m = calloc(1, sizeof(*m));
 	if (!m)
 		return err_set(&dev->why, DEVICE_NOMEM, "out of memory");
@@ -133,7 +132,8 @@ static int host_alloc(struct device *dev, int gpu, uint64_t bytes, const int *al
 	(void)also;
 	(void)n_also;
 	if (gpu < 0 || gpu >= ((struct host_device *)dev)->n_gpus || bytes > INT64_MAX / 2)
-		return err_set(&dev->why, DEVICE_ARG, "no GPU %d, or too many bytes", gpu);
+		return err_set(&dev->why, DEVICE_ARG,
+			"GPU %d does not exist, or too much memory is requested", gpu);
 	rc = mem_new(dev, gpu, (bytes + GRAIN - 1) / GRAIN * GRAIN, &m);
 	if (rc < 0)
 		return rc;
@@ -159,12 +159,13 @@ static int host_share(struct device_mem *mem, struct device_desc *ret, int *fds,
 	const struct host_mem *m = (struct host_mem *)mem;
 
 	if (m->fd < 0)
-		return err_set(&mem->dev->why, DEVICE_UNSUP, "not memory of alloc");
+		return err_set(&mem->dev->why, DEVICE_UNSUP,
+			"only memory that this process has allocated can be shared");
 	if (max < 1)
 		return err_set(&mem->dev->why, DEVICE_ARG, "no room for a descriptor");
 	fds[0] = fcntl(m->fd, F_DUPFD_CLOEXEC, 0);
 	if (fds[0] < 0)
-		return fail(mem->dev, DEVICE_NOMEM, "no descriptor");
+		return fail(mem->dev, DEVICE_NOMEM, "cannot duplicate a descriptor");
 	*ret = (struct device_desc){.version = DEVICE_DESC_VERSION,
 		.kind = DEVICE_DESC_HOST,
 		.n_fds = 1,

@@ -138,7 +138,8 @@ static int start(struct host_clique *c, struct host_coll *proto, const struct de
 	for (int i = 0; i < n; i++)
 		if (!bytes || bytes > pieces[i].mem->bytes ||
 			pieces[i].offset > pieces[i].mem->bytes - bytes)
-			return err_set(&c->c.dev->why, DEVICE_ARG, "collective out of bounds");
+			return err_set(&c->c.dev->why, DEVICE_ARG,
+				"a collective exceeds the memory of its piece");
 	for (int i = 0; i < n; i++)
 		if (!host_queue_has_room(pieces[i].queue))
 			return DEVICE_AGAIN;
@@ -218,17 +219,19 @@ int host_clique_open(struct device *dev, const uint8_t id[DEVICE_ID_BYTES], int 
 
 	(void)id;
 	if (n_ranks < 2 || n_local > DEVICE_GPUS_MAX)
-		return err_set(&dev->why, DEVICE_ARG, "a clique of %d", n_ranks);
+		return err_set(
+			&dev->why, DEVICE_ARG, "a clique of %d ranks is not possible", n_ranks);
 	if (n_local != n_ranks)
-		return err_set(&dev->why, DEVICE_UNSUP, "members in other processes");
+		return err_set(&dev->why, DEVICE_UNSUP,
+			"back-end host has no cliques over several processes");
 	for (int i = 0; i < n_local; i++) {
 		if (rank[i] != i)
 			return err_set(&dev->why, DEVICE_ARG,
 				"the members are not in the order of their ranks");
 		for (int j = 0; j < i; j++)
 			if (gpu[i] == gpu[j])
-				return err_set(
-					&dev->why, DEVICE_UNSUP, "two members on GPU %d", gpu[i]);
+				return err_set(&dev->why, DEVICE_UNSUP,
+					"two members of a clique are on GPU %d", gpu[i]);
 	}
 	c = calloc(1, sizeof(*c));
 	if (!c)

@@ -91,7 +91,8 @@ int host_queue_open(struct device *dev, int gpu, int priority, struct device_que
 	pthread_sigmask(SIG_SETMASK, &old, NULL);
 	if (rc) {
 		queue_free(q);
-		return err_set(&dev->why, DEVICE_NOMEM, "no thread: %s", strerror(rc));
+		return err_set(&dev->why, DEVICE_NOMEM, "cannot start the thread of a queue: %s",
+			strerror(rc));
 	}
 	*ret = &q->q;
 	return 0;
@@ -161,7 +162,8 @@ int host_copy(struct device_queue *q, struct device_mem *dst, uint64_t dst_offse
 
 	if (!bytes || !device_mem_holds(dst, dst_offset, bytes) ||
 		!device_mem_holds(src, src_offset, bytes))
-		return err_set(&q->dev->why, DEVICE_ARG, "copy out of bounds");
+		return err_set(&q->dev->why, DEVICE_ARG,
+			"a copy exceeds the memory of its source or destination");
 	job.dst = at(dst, dst_offset);
 	job.src = at(src, src_offset);
 	return host_queue_push(q, &job);
@@ -172,7 +174,7 @@ int host_post(struct device_queue *q, struct device_mem *page, uint64_t offset, 
 	struct host_job job = {.kind = HOST_POST, .value = value};
 
 	if (offset % 8 || !device_mem_holds(page, offset, 8))
-		return err_set(&q->dev->why, DEVICE_ARG, "counter out of bounds");
+		return err_set(&q->dev->why, DEVICE_ARG, "a counter is outside of its memory");
 	job.dst = at(page, offset);
 	return host_queue_push(q, &job);
 }

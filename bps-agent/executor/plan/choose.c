@@ -114,7 +114,8 @@ static int copy_for_shared(enum strategy want, unsigned n, struct choice *ret, s
 {
 	if (want != STRATEGY_AUTO && want != STRATEGY_COPY)
 		return err_set(err, -EOPNOTSUPP,
-			"gpu-strategy %s is not for workers that share a GPU, only copy is",
+			"gpu-strategy %s is not possible when workers share a GPU: use copy or "
+			"auto",
 			strategy_words[want]);
 	snprintf(ret->why, sizeof(ret->why), "workers share a GPU, so the processor sums");
 	ret->route = (struct route){
@@ -247,8 +248,9 @@ int choose_route(const char *sysfs, struct device *dev, const int *gpus, unsigne
 	if (rc < 0)
 		return rc;
 	if (n_members < 1 || n_members > DEVICE_GPUS_MAX)
-		return err_set(err, -EINVAL, "%u workers on one machine, at most %d have GPUs",
-			n_members, DEVICE_GPUS_MAX);
+		return err_set(err, -EINVAL,
+			"%u workers use GPUs of this machine, but at most %d can", n_members,
+			DEVICE_GPUS_MAX);
 	memset(ret, 0, sizeof(*ret));
 	w = calloc(1, sizeof(*w));
 	if (!w)

@@ -382,7 +382,9 @@ static int check_wanted(
 		return 0;
 	if (f->has_mig)
 		return err_set(err, -EOPNOTSUPP,
-			"gpu-strategy %s is not for parts of a GPU (MIG), only copy is", name);
+			"gpu-strategy %s is not possible with parts of a GPU (MIG): use copy or "
+			"auto",
+			name);
 	if (s == STRATEGY_CE && !f->can_reach)
 		return err_set(err, -EOPNOTSUPP,
 			"gpu-strategy ce needs GPUs that can copy to each other, which these "

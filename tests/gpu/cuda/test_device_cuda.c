@@ -175,14 +175,14 @@ static void what_cannot_be_queued_is_refused_with_a_reason(void **state)
 	cuda_rig_open(&r);
 	assert_int_equal(ops->alloc(r.dev, 1, RIG_MIB, NULL, 0, &other), 0);
 	assert_int_equal(ops->copy(r.q, r.mem, RIG_BYTES - 1, r.pinned, 0, 2), DEVICE_ARG);
-	cuda_rig_said(&r, "outside");
+	cuda_rig_said(&r, "exceeds the memory");
 	assert_int_equal(ops->copy(r.q, r.mem, 0, r.pinned, UINT64_MAX, 2), DEVICE_ARG);
 	assert_int_equal(ops->copy(r.q, r.mem, 0, r.pinned, 0, 0), DEVICE_ARG);
 	assert_int_equal(ops->copy(r.q, other, 0, r.pinned, 0, 2), DEVICE_UNSUP);
-	cuda_rig_said(&r, "does not reach");
+	cuda_rig_said(&r, "cannot reach");
 	assert_int_equal(ops->copy(r.q, r.pinned, 0, r.pinned, RIG_PAGE, 2), DEVICE_UNSUP);
 	assert_int_equal(ops->post(r.q, r.pinned, 4, 1), DEVICE_ARG);
-	cuda_rig_said(&r, "no counter");
+	cuda_rig_said(&r, "place of a counter");
 	assert_int_equal(ops->post(r.q, r.pinned, RIG_BYTES, 1), DEVICE_ARG);
 	assert_int_equal(ops->post(r.q, r.mem, 0, 1), DEVICE_ARG);
 	assert_int_equal(ops->pin(r.dev, r.host + 1, RIG_PAGE, &mem), DEVICE_ARG);

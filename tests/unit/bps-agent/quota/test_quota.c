@@ -95,7 +95,7 @@ static void what_a_job_takes_counts_for_its_user_and_the_machine(void **state)
 	take(w, w->job, QUOTA_MEMORY, 40 * MIB);
 	assert_refused(w, w->job, QUOTA_MEMORY, 3 * MIB / 2,
 		"job 'train' of user alice (uid 1000) has 40.0 MiB of 40.0 MiB shared memory on "
-		"node1, and 1.50 MiB more is asked for; see bps-agent's --job-memory");
+		"node1, and 1.50 MiB more is requested; see bps-agent's --job-memory");
 	assert_int_equal(quota_room(second, QUOTA_MEMORY), 20 * MIB);
 	take(w, second, QUOTA_MEMORY, 20 * MIB);
 	assert_int_equal(quota_room(w->job, QUOTA_MEMORY), 0);
