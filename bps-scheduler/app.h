@@ -16,7 +16,7 @@
 #include "common/control/ctlchan.h"
 #include "common/daemon/daemon.h"
 
-#define STATUS_WAIT_MAX 64 /* HTTP requests that wait for agents */
+#define STATUS_WAIT_MAX 64 /* HTTP requests that may wait for answers of agents at a time */
 
 struct sched_opts {
 	struct daemon_opts daemon;
@@ -27,14 +27,14 @@ struct sched_opts {
 	int64_t user_jobs, job_tensors, user_share, job_share, small_reserve;
 };
 
-struct sched_app_conn; /* conns.c */
+struct sched_app_conn; /* defined in conns.c */
 
 struct sched_app {
 	struct sched_opts opts;
 	struct daemon daemon;
 	struct ctllisten *listen;
 	struct sched_core *core;
-	struct statelog *log; /* NULL: the state is in memory */
+	struct statelog *log; /* state log; NULL: the state is only in memory */
 	struct event_ring *events;
 	struct steer steer;
 	unsigned n_closed;          /* connections that the last change of keys has closed */
@@ -42,7 +42,7 @@ struct sched_app {
 	struct health_watch *health;
 	struct sched_app_conn **conns; /* by the connection's number in the core; NULL: free */
 	uint32_t n_conns;
-	struct { /* requests that wait for a probe; the token is the index */
+	struct { /* HTTP requests that wait for a probe; the probe's token is the index */
 		struct httpd_request *req;
 		uint32_t job;
 	} waiting[STATUS_WAIT_MAX];
@@ -66,7 +66,7 @@ void conns_expel_revoked(struct sched_app *app);
 
 /* ---- web.c ---- */
 extern const struct httpd_ops web_ops; /* callbacks with the app as argument */
-/* Fill in the part of the status that the core does not know. */
+/* Fill in the values for the status that the core does not have. */
 void web_info(struct sched_app *app, struct status_info *ret);
 /* The callback probe_done of struct sched_env: answer the HTTP request that waits for the probe. */
 void web_probe_done(void *app, uint64_t token, const struct sched_probe *p);

@@ -17,7 +17,7 @@
 struct sched_app_conn {
 	struct ctlchan *chan;
 	uint32_t id;
-	bool is_dropped; /* the core has dropped and forgotten the connection */
+	bool is_dropped; /* the core has dropped the connection and freed its record of it */
 	bool is_member;  /* the core has accepted its HELLO */
 };
 
@@ -151,7 +151,8 @@ static void chan_closed(void *arg, struct ctlchan *chan, const char *reason)
 	free(conn);
 }
 
-/* Return whether a member's name is that of its key. Without a cluster key, any name is valid. */
+/* Return whether the name in HELLO is the one for which the peer's key was made. Without a cluster
+ * key, any name is valid. */
 static bool is_who_it_says(const struct ctlchan *chan, const struct ctl_hello *h)
 {
 	const char *identity = ctlchan_identity(chan);

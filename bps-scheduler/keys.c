@@ -35,8 +35,9 @@ static const char *member_print(const struct steer *s, const struct sched_member
 	return s->auth->cert ? ctlchan_print(chan) : ctlchan_master(chan);
 }
 
-/* Name the key that a member has: one of this scheduler's keys; "away" without a connection;
- * "certificate"; "none" in a cluster without a key. */
+/* Return a word for the key that a member uses: "current" or "previous" for a key of this
+ * scheduler; "dropped" for an older one; "certificate"; "none" in a cluster without a key; "away"
+ * if the member is not connected. */
 static const char *member_word(
 	const struct steer *s, const struct prints *p, const struct sched_member *m)
 {

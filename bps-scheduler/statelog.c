@@ -1,6 +1,6 @@
-/* The scheduler's state log: reading, appending, compacting. statelog.h has the format,
- * core/record.c the meaning of the records. Every append is synced before it returns.
- * Thread: the core's. */
+/* The scheduler's state log: reading, appending, compacting. statelog.h describes the format,
+ * core/record.c creates and applies the records. Every append is synced before it returns. Thread:
+ * the core's. */
 #include "bps-scheduler/statelog.h"
 
 #include <endian.h>

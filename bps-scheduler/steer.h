@@ -44,7 +44,7 @@ struct steer {
 struct steer_call {
 	const struct ctl_steer *msg;
 	const char *target; /* belongs to msg */
-	const char *who;    /* "alice (uid 1000) on login1" */
+	const char *who;    /* the user, such as "alice (uid 1000) on login1" */
 	bool has_master;    /* the operator has the master key, or there is no key at all */
 	uint64_t now_ns;
 };
@@ -52,8 +52,9 @@ struct steer_call {
 #define STEER_WHO_BYTES (2 * CTL_NAME_MAX + 32)
 
 struct steer_reply {
-	struct err_text text; /* what was done, or why not */
-	json_t *json;         /* a new reference from the verb; NULL: none */
+	/* a sentence for the operator: what was done, or why nothing was done */
+	struct err_text text;
+	json_t *json; /* a new reference from the verb; NULL: none */
 };
 
 /* Verbs in keys.c. */

@@ -14,7 +14,7 @@
 #include "common/loop/loop.h"
 
 #define LOOK_MS  20
-#define LAST_MS  1000 /* limit of the state EMPTYING */
+#define LAST_MS  1000 /* longest time in the state EMPTYING */
 #define STALE_MS 250  /* maximum age of the data threads' figures */
 /* without a connection to the scheduler for this time, its answer would be too late */
 #define AWAY_MS 2000
@@ -83,7 +83,8 @@ static void ask(struct leave *l)
 	struct ctl_msg msg = {.type = CTL_LEAVE, .leave = {.bound_ms = (uint32_t)l->bound_ms}};
 
 	l->n_asked++;
-	member_send(l->member, &msg); /* if not connected: sent after the next welcome */
+	/* without a connection, leave_welcomed asks again after the next WELCOME */
+	member_send(l->member, &msg);
 }
 
 void leave_begin(struct leave *l, uint64_t bound_ms)

@@ -7,8 +7,8 @@
  *                    `--refused, no scheduler, or too late----------------^
  *
  * EMPTYING: the scheduler has moved all partitions. Agents may still read their last results here,
- * for at most a second. A failure on the way costs no more than a crash: the scheduler moves the
- * partitions when the connection closes.
+ * for at most a second. If this fails at some point, the effect is that of a crash: the scheduler
+ * moves the partitions when the connection closes.
  *
  * Thread: the control loop's. */
 #include <stdbool.h>
@@ -48,10 +48,10 @@ struct leave {
  * text. */
 int leave_init(struct leave *l, struct loop *loop, struct member *member,
 	const struct leave_ops *ops, void *ctx, struct err_text *err);
-/* l may be NULL or partly initialized. */
+/* Free what leave_init created. l may be zeroed or partly initialized. */
 void leave_fini(struct leave *l);
 
-/* Start to leave; the process ends within bound_ms. May call ops->over. */
+/* Start to leave: send LEAVE. The process ends within bound_ms. May call ops->over at once. */
 void leave_begin(struct leave *l, uint64_t bound_ms);
 /* Handle a WELCOME after a reconnect: send LEAVE again. */
 void leave_welcomed(struct leave *l);

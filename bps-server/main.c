@@ -1,6 +1,6 @@
-/* bps-server: sums what agents push. The main thread runs the control loop (scheduler, HTTP,
- * signals). Each data thread sums its own partitions (thread.h). The transport manages connections
- * in a thread of its own. */
+/* bps-server: the process that sums the contributions that agents send. The main thread runs the
+ * control loop (scheduler, HTTP, signals). Each data thread sums its own partitions (thread.h). The
+ * transport manages connections in a thread of its own. */
 #include <event2/buffer.h>
 #include <stdio.h>
 #include <sysexits.h>
@@ -86,7 +86,7 @@ static void agent_seen(void *ctx, const struct ctl_sight *s)
 	struct srv_app *app = ctx;
 	struct ctl_msg m = {.type = CTL_SEEN, .sight = *s};
 
-	member_send(app->node.member, &m); /* not sent: the scheduler asks again */
+	member_send(app->node.member, &m); /* if it cannot be sent, the scheduler asks again */
 }
 
 static int start_threads(struct srv_app *app, struct err_text *err)
@@ -123,8 +123,8 @@ static void post_all(struct srv_app *app, enum thread_event event, struct member
 	for (unsigned i = 0; i < app->n_started; i++) {
 		if (thread_post(app->threads[i], event, m) == 0)
 			continue;
-		/* A lost plan would leave agents waiting. A new process receives the complete
-		 * state. */
+		/* A lost plan would leave agents waiting. Therefore restart: a new process receives
+		 * the complete state. */
 		log_error("a data thread no longer accepts messages, restarting: thread=%u", i);
 		daemon_quit(&app->node.daemon, EX_TEMPFAIL);
 	}

@@ -35,7 +35,8 @@ struct data_thread {
 	/* Protects stats and arrivals. Both threads only try to lock it: the data thread must not
 	 * wait, and the control thread answers HTTP even when a data thread hangs. */
 	pthread_mutex_t lock;
-	struct srv_stats stats, seen_stats; /* seen_stats: the control thread's last copy */
+	/* seen_stats: the copy that the control thread got last */
+	struct srv_stats stats, seen_stats;
 	struct arrivals_figures arrivals, seen_arrivals;
 };
 

@@ -1,7 +1,8 @@
 #ifndef BPS_SERVER_THREAD_H
 #define BPS_SERVER_THREAD_H
-/* A data thread of the server: one libuv loop with one transport and one core. It starts when the
- * scheduler has sent this server's id. The control thread posts the scheduler's messages to it. */
+/* A data thread of the server: one libuv loop with one transport and one core. The thread starts
+ * when the scheduler has assigned an id to this server. The control thread posts the scheduler's
+ * messages to it. */
 #include "bps-server/core/core.h"
 #include "common/control/member.h"
 #include "common/datapath/datapath.h"
@@ -12,9 +13,9 @@ struct thread_config {
 	struct srv_config core;
 	uint32_t spin_us;
 	const struct shm_config *same_host; /* NULL: off; outlives the thread */
-	/* Report that the job cannot go on; runs on any thread. */
+	/* Called when the job cannot go on; may run on any thread. */
 	void (*fail)(void *ctx, uint32_t job, int code, const char *text);
-	/* Report the answer to a SIGHT; runs on any thread. */
+	/* Called with the answer to a SIGHT message; may run on any thread. */
 	void (*seen)(void *ctx, const struct ctl_sight *s);
 	void *ctx;
 };

@@ -1,5 +1,5 @@
 /* Checks of the machine for `bpsctl check`: kernel, libraries, limits, huge pages, RDMA and GPU
- * devices. It changes nothing; checks.c checks the daemons. One thread. */
+ * devices. This file changes nothing; checks.c checks the daemons. One thread. */
 #include <dirent.h>
 #include <event2/event.h>
 #include <openssl/crypto.h>
@@ -17,7 +17,7 @@
 
 #define FILES_MIN    4096
 #define MEMLOCK_MIN  (UINT64_C(1) << 30)
-#define KERNEL_MAJOR 5 /* pidfd_open(2): 5.3 */
+#define KERNEL_MAJOR 5 /* bps needs pidfd_open(2), which Linux 5.3 introduced */
 #define KERNEL_MINOR 3
 #define IB_CLASS     "/sys/class/infiniband"
 

@@ -1,6 +1,6 @@
 /* Checks of this host's daemons for `bpsctl check`: programs, settings, keys, ports, and the
- * scheduler's answers. It changes nothing; check_host.c checks the machine. One thread, blocking
- * but bounded in time. */
+ * scheduler's answers. This file changes nothing; check_host.c checks the machine. One thread,
+ * blocking but limited in time. */
 #include "bps-scheduler/bpsctl/checks.h"
 
 #include <errno.h>
@@ -22,7 +22,8 @@
 #include "common/control/keyring.h"
 #include "common/daemon/daemon.h"
 
-/* Time limits. Together they stay below the two seconds of an answer. */
+/* Time limits of single steps. Their sum is less than the two seconds that a command of bpsctl may
+ * take. */
 #define CHILDREN_MS  600
 #define DAEMON_MS    150 /* for each of three daemons, and for two connections to control ports */
 #define SCHEDULER_MS 350
@@ -47,12 +48,13 @@ void check_add(json_t *list, enum check_level level, const char *name, const cha
 /* ---- our daemons on this host ---- */
 
 struct checked_daemon {
-	/* name and key_file: in the settings folder, as the units load them */
+	/* name: name of the settings file without ".conf"; key_file: name of the key file. Both are
+	 * in the settings folder, where the systemd units load them. */
 	const char *name, *key_file;
 	uint16_t port, http_port; /* 0: not listening */
 	bool has_file; /* it has a settings file, which means that this host should run it */
 	char program[512], file[512],
-		conf[SUBPROCESS_TEXT_BYTES]; /* conf: the output of --print-config */
+		conf[SUBPROCESS_TEXT_BYTES]; /* conf: output of the daemon's --print-config */
 	bool is_valid, is_running;
 	int pid;
 };
@@ -80,7 +82,7 @@ static bool find_program(struct checked_daemon *r)
 	return false;
 }
 
-/* Get the value of a setting in effect; "" if it is not set. */
+/* Get the value of a daemon's setting from its --print-config; "" if it is not set. */
 static void conf_get(const struct checked_daemon *r, const char *name, char *ret, size_t room)
 {
 	const char *line = r->conf;
@@ -99,7 +101,7 @@ static void conf_get(const struct checked_daemon *r, const char *name, char *ret
 	}
 }
 
-/* Return the line with which a daemon rejects its settings. */
+/* Return the last line of a daemon's output, which states what is wrong in its settings. */
 static const char *complaint(char *text)
 {
 	char *line = text + strlen(text);

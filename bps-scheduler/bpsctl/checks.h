@@ -17,7 +17,7 @@ enum check_level { CHECK_OK, CHECK_WARN, CHECK_BAD };
 struct host_needs {
 	bool has_verbs;     /* a daemon's settings select RDMA */
 	bool has_libfabric; /* a daemon's settings select a provider of libfabric */
-	/* runs a server or agent, which needs many descriptors and locked memory */
+	/* a server or agent will run there, which needs many descriptors and locked memory */
 	bool has_server;
 	/* a running daemon whose limits are checked; 0: none runs, check the limits of this
 	 * process */
@@ -28,7 +28,7 @@ struct host_needs {
 void check_add(json_t *list, enum check_level level, const char *name, const char *action,
 	const char *fmt, ...) __attribute__((format(printf, 5, 6)));
 
-/* check_host.c */
+/* Append the checks of the machine (check_host.c). */
 void check_host(json_t *list, const struct host_needs *needs);
 /* Return the document for bpsctl(8), a new reference; NULL: out of memory. config_dir: folder of
  * the daemons' settings.

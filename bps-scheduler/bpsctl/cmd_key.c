@@ -1,5 +1,5 @@
 /* The commands of bpsctl about keys: create, derive, rotate, revoke and show them. They change the
- * key file; the scheduler then reads it. One thread. */
+ * key file, and then request the scheduler to read it. One thread. */
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
@@ -97,7 +97,7 @@ int cmd_key_derive(const struct bpsctl_opts *o, const char *arg)
 
 /* ---- commands that change the key file ---- */
 
-/* Return whether the scheduler has read the current key of the file. */
+/* Return whether the scheduler uses the keys of ring. root: its answer to `key reload`. */
 static bool has_taken(json_t *root, const struct keyring *ring)
 {
 	json_t *first = json_array_get(json_object_get(root, "keys"), 0);

@@ -12,7 +12,7 @@
 #include "common/base/clock.h"
 #include "common/wire/ctlmsg.h"
 
-#define WAIT_MS 200 /* between two checks of --wait */
+#define WAIT_MS 200 /* time between two checks of --wait */
 
 /* Return whether the address stands for all addresses of this host. */
 static bool is_any(const struct addr *a)
@@ -143,7 +143,7 @@ int cmd_drain(const struct bpsctl_opts *o, const char *arg)
 		return print_failure(rc, &err);
 	if (!o->wait)
 		return print_text(o, text.s);
-	if (!o->json) /* with --json, the only document reports the end */
+	if (!o->json) /* with --json, only the end of the wait is printed, as the one document */
 		print_text(o, text.s);
 	return wait_empty(o, arg);
 }

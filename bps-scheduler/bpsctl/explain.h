@@ -1,7 +1,7 @@
 #ifndef BPS_SCHEDULER_BPSCTL_EXPLAIN_H
 #define BPS_SCHEDULER_BPSCTL_EXPLAIN_H
-/* Explanation of a code: its meaning, its effect and the action to take. Covers the problems in the
- * status, and the errors of common/base/error.h. */
+/* Explanations of codes: the meaning, the effect, and the action to take. There are codes of the
+ * problems in the status, and of the errors in common/base/error.h. */
 #include <stdio.h>
 
 #include <jansson.h>

@@ -1,6 +1,6 @@
 /* Fetches the documents that bpsctl shows (fetch.h): requests them over HTTP, and merges a
- * cluster's document with details of its jobs. It prints nothing. One thread, blocking but
- * bounded. */
+ * cluster's document with details of its jobs. This file prints nothing. One thread, blocking but
+ * limited in time. */
 #include "bps-scheduler/bpsctl/fetch.h"
 
 #include <errno.h>
@@ -345,7 +345,8 @@ static int job_within(const struct addr *addr, const char *name, uint32_t timeou
 	rc = fetch_within(addr, path, timeout_ms, &root, err);
 	if (rc < 0)
 		return rc;
-	if (!json_object_get(root, "job")) { /* other daemons ignore the query */
+	/* a daemon that is not the scheduler ignores the query */
+	if (!json_object_get(root, "job")) {
 		rc = scheduler_only(root, err);
 		json_decref(root);
 		return rc < 0 ? rc : err_set(err, BPS_EPROTO, "the answer names no job");

@@ -1,6 +1,6 @@
 /* HTTP GETs of JSON documents from daemons, several at once (http.h): connect, send, receive and
- * parse. No redirects, no TLS, no kept connections. One thread, blocking but bounded in time and
- * size. */
+ * parse. Redirects, TLS and connections for several requests are not supported. One thread,
+ * blocking but limited in time and size. */
 #include "bps-scheduler/bpsctl/http.h"
 
 #include <ctype.h>

@@ -15,9 +15,10 @@
 
 struct http_get {
 	char path[HTTP_PATH_BYTES]; /* path with its query, already escaped */
-	/* The answer. rc: 0, or BPS_ENOSCHED no daemon answers there, BPS_ETIMEDOUT, BPS_EPROTO the
-	 * answer is not JSON, -E2BIG, -ENOMEM; then err has a sentence. status: of HTTP. root: the
-	 * caller's reference, NULL unless rc is 0. */
+	/* The answer. rc: 0, or an error, and then err has a sentence: BPS_ENOSCHED no daemon
+	 * answers there, BPS_ETIMEDOUT, BPS_EPROTO the answer is not JSON, -E2BIG, -ENOMEM. status:
+	 * HTTP status. root: the JSON of the answer, which the caller must release; NULL unless rc
+	 * is 0. */
 	int rc, status;
 	json_t *root;
 	struct err_text err;
@@ -31,6 +32,6 @@ void http_get_all(const struct addr *addr, struct http_get *gets, size_t n, uint
  * BPS_ETIMEDOUT with a sentence. */
 int http_can_connect(const struct addr *addr, uint32_t timeout_ms, struct err_text *err);
 
-/* Escape a string for a query ("a b" -> "a%20b") into buf. False: it does not fit. */
+/* Escape a string for a query ("a b" -> "a%20b") into buf. Returns false if it does not fit. */
 bool http_escape(const char *s, char *buf, size_t n_buf);
 #endif

@@ -1,5 +1,5 @@
-/* Repeated output on a terminal or a pipe (live_screen.h): signals, waits and frames. It formats no
- * documents. One thread. */
+/* Repeated output on a terminal or a pipe (live_screen.h): signals, waits and frames. This file
+ * formats no documents. One thread. */
 #include "bps-scheduler/bpsctl/live_screen.h"
 
 #include <errno.h>

@@ -7,7 +7,7 @@
 #include <stdio.h>
 
 struct live_screen {
-	int signals;     /* signalfd */
+	int signals;     /* signalfd for SIGINT and SIGTERM */
 	bool is_drawing; /* stdout is a terminal that can move its cursor */
 	bool has_begun;
 };
@@ -21,7 +21,7 @@ void live_screen_show(struct live_screen *w, const char *text);
 bool live_screen_wait(struct live_screen *w, uint32_t ms);
 void live_screen_end(struct live_screen *w);
 
-/* Write the characters that draw text over the previous frame on a terminal with n_rows rows. The
- * last row counts the lines that did not fit. */
+/* Write text and control characters so that text replaces the previous frame on a terminal with
+ * n_rows rows. If not all lines fit, the last row shows how many are missing. */
 void live_screen_frame(FILE *out, const char *text, unsigned n_rows, bool is_first);
 #endif

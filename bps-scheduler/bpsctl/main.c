@@ -63,7 +63,7 @@ static const struct settings_spec spec = {.program = "bpsctl",
 	.n_rows = sizeof(rows) / sizeof(rows[0])};
 
 struct bpsctl_command {
-	const char *words;    /* "status", "key derive" */
+	const char *words;    /* words of the command, such as "status" or "key derive" */
 	const char *argument; /* NULL: takes no argument; "[NAME]": optional, "" if left out */
 	const char *second;   /* second argument, in the same form; passed in opts.more */
 	const char *help;

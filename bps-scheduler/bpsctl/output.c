@@ -93,8 +93,8 @@ void print_json_line(json_t *o)
 	fflush(stdout);
 }
 
-/* End bpsctl when the time limit is over. A signal does this, because the resolver blocks without
- * a limit of ours. */
+/* Signal handler that ends bpsctl when its time limit is over. A signal is necessary because the
+ * resolver has no time limit that bpsctl could set. */
 static void on_alarm(int sig)
 {
 	static const char text[] = "bpsctl: " LATE "\n";

@@ -1,4 +1,4 @@
-/* The screen of a single job (screen.h): its pace, its workers and its problems. It fetches
+/* The screen of a single job (screen.h): its pace, its workers and its problems. This file fetches
  * nothing. One thread. */
 #include "bps-scheduler/bpsctl/screen.h"
 
@@ -33,7 +33,7 @@ static int job_code(json_t *root)
 	return 0;
 }
 
-/* Show the job's pace, as its servers report it. */
+/* Show the job's progress in steps and bytes per second, as its servers report it. */
 static void job_pace(FILE *out, json_t *pace)
 {
 	json_t *slowest = json_object_get(pace, "slowest");

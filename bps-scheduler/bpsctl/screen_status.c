@@ -1,4 +1,5 @@
-/* The screen of `bpsctl status`: the cluster on one screen. It fetches nothing. One thread. */
+/* The screen of `bpsctl status`: the cluster on one screen. This file fetches nothing. One
+ * thread. */
 #include <inttypes.h>
 #include <stdbool.h>
 
@@ -126,7 +127,8 @@ static void refused(FILE *out, json_t *root)
 	}
 }
 
-/* Separate two sections by a blank line. The problems already end with one. */
+/* Print a blank line before a section, unless the previous output already ended with one
+ * (*has_gap). */
 static void gap(FILE *out, bool *has_gap)
 {
 	if (!*has_gap)

@@ -1,5 +1,5 @@
-/* The screen of `bpsctl why-stuck`: what each waiting call waits for. It fetches nothing. One
- * thread. */
+/* The screen of `bpsctl why-stuck`: what each waiting call waits for. This file fetches nothing.
+ * One thread. */
 #include <inttypes.h>
 #include <stdbool.h>
 

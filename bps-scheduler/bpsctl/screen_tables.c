@@ -1,5 +1,5 @@
 /* The full tables of bpsctl: servers, agents, jobs, events, and the figures of one daemon
- * (screen.h). It fetches nothing. One thread. */
+ * (screen.h). This file fetches nothing. One thread. */
 #include <inttypes.h>
 #include <stdbool.h>
 #include <string.h>
@@ -10,7 +10,7 @@
 
 /* ---- footers ---- */
 
-/* Write the names in missing as "s2, node7 and 3 more". */
+/* Write the names in the list `missing` as "s2, node7 and 3 more". */
 static void name_missing(json_t *missing, char *ret, size_t room)
 {
 	size_t n = json_array_size(missing), at = 0;

@@ -1,5 +1,5 @@
-/* The screen of `bpsctl agent`: one agent's own figures, or the GPUs of its machine, the links that
- * they share on the way to the processor, and the route of their gradients. It fetches nothing. One
+/* Fetches an agent's own document, and shows the GPUs of its machine for `bpsctl agent --topology`:
+ * the links that they share on the way to the processor, and the route of their gradients. One
  * thread. */
 #include <errno.h>
 #include <inttypes.h>
@@ -127,7 +127,7 @@ static void tree(FILE *out, json_t *root)
 
 /* ---- NVLink ---- */
 
-/* Write "0 1 2 3", or "0-7" for a long sequence. */
+/* Write a list of GPU numbers as "0 1 2 3", or as "0-7" if they follow each other. */
 static void list_gpus(json_t *list, char *ret, size_t room)
 {
 	size_t n = json_array_size(list), used = 0;
@@ -186,7 +186,7 @@ static void links(FILE *out, json_t *root)
 
 /* ---- the strategy ---- */
 
-/* Write "GPUs 0-3, and 4-7" for the groups with more than one member. */
+/* Write the groups of GPUs of the strategy, as "0-3, 4-7". */
 static void list_groups(json_t *strategy, char *ret, size_t room)
 {
 	json_t *group;
@@ -202,7 +202,7 @@ static void list_groups(json_t *strategy, char *ret, size_t room)
 	}
 }
 
-/* Show each kind of step on one line, in order. */
+/* Show the steps in which the strategy sums gradients, in order, each kind of step on one line. */
 static void steps(FILE *out, json_t *strategy)
 {
 	uint64_t units = cell_num(strategy, "units"), sources = cell_num(strategy, "sources");

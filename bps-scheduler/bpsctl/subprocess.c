@@ -20,7 +20,7 @@ extern char **environ;
 struct running_subprocess {
 	struct subprocess *child;
 	pid_t pid;
-	int fd; /* -1: the end of its output was read */
+	int fd; /* pipe from its stdout and stderr; -1: read to the end */
 	size_t used;
 };
 

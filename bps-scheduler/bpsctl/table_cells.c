@@ -1,5 +1,5 @@
 /* Pieces of bpsctl's screens (table_cells.h): values of a document as safe text, and wrapped lines.
- * It fetches nothing. One thread. */
+ * This file fetches nothing. One thread. */
 #include "bps-scheduler/bpsctl/table_cells.h"
 
 #include <inttypes.h>
@@ -171,7 +171,7 @@ struct table_cell cell_user(uint64_t uid)
 
 /* ---- problems ---- */
 
-/* Print s after a head, with wrapped lines indented below s. */
+/* Print s after head. Wrapped lines are indented below s. */
 void cell_wrapped(FILE *out, const char *head, const char *s)
 {
 	size_t indent = strlen(head), room = SCREEN_COLUMNS - indent;

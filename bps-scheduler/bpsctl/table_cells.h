@@ -16,7 +16,7 @@ struct table_cell {
 
 /* Copy text for a terminal: control characters become '?', NULL becomes "-". */
 struct table_cell cell_text(const char *s);
-/* Return a string of the document, as cell_text. */
+/* Return a string of the document, made safe as in cell_text. */
 struct table_cell cell_str(json_t *o, const char *key);
 uint64_t cell_num(json_t *o, const char *key);
 /* Return a number of seconds from the document, at least 0. */

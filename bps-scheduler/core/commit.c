@@ -1,5 +1,5 @@
-/* The end of an event: its changes get a view, become durable, and are then sent to the members
- * that they concern. Thread: the core's. */
+/* The end of an event: its changes get a view, are made durable, and are then sent to the members
+ * that need them. Thread: the core's. */
 #include "bps-scheduler/core/commit.h"
 
 #include <stdlib.h>
@@ -42,7 +42,7 @@ static bool is_audience(const struct sched_job *j, const struct sched_member *m,
 
 static void job_tell(struct sched_core *c, struct sched_job *j)
 {
-	/* Servers first, so that they know a partition before its first contribution. */
+	/* Servers first, so that they know a partition before a contribution to it arrives. */
 	static const enum role order[] = {ROLE_SERVER, ROLE_AGENT};
 
 	for (size_t r = 0; r < sizeof(order) / sizeof(order[0]); r++) {

@@ -359,7 +359,8 @@ int sched_start(struct sched_core *c, uint64_t now_ns)
 	c->term++;
 	c->tx_view = (uint64_t)c->term << 32 | 1;
 	c->kept_view = c->view;
-	c->next_job = c->job_id_limit; /* ids of jobs that had not formed are not used again */
+	/* ids that the previous process assigned to jobs still forming are not used again */
+	c->next_job = c->job_id_limit;
 	c->job_id_limit += JOB_ID_BLOCK;
 	for (uint32_t i = 1; i <= c->n_members; i++) {
 		struct sched_member *m = c->members[i];

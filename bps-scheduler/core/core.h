@@ -149,11 +149,12 @@ struct sched_probe {
 	uint32_t asker_seq;
 	uint64_t token;
 	uint64_t deadline_ns;
-	uint32_t bound_ms;  /* time from the question to the end of the probe */
+	uint32_t bound_ms;  /* longest duration of the probe */
 	uint32_t n_members; /* members of the job */
 	uint32_t n_open;    /* agents that have not answered yet */
-	bool *has_answered; /* [n_members] */
-	char **texts;       /* [n_members], NULL or the agent's text */
+	bool *has_answered; /* [n_members], by member number: whether the agent has answered */
+	/* [n_members], by member number: a text about the state of the agent's network, or NULL */
+	char **texts;
 	struct sched_probe_worker *workers;
 	uint32_t n_workers;
 	/* The second step of a status probe: further probes, each about one tensor. */

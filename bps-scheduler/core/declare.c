@@ -38,7 +38,8 @@ static void tensor_mismatch(
 	char text[CTL_TEXT_MAX + 1];
 
 	mismatch_text(in, t, d, text, sizeof(text));
-	if (t->state != TENSOR_COLLECTING) { /* the other members agreed long ago */
+	/* the other members have already agreed on another shape */
+	if (t->state != TENSOR_COLLECTING) {
 		sched_send_tensor_fail(in->c, in->m, in->j, t->name, BPS_EMISMATCH, text, &cause);
 		return;
 	}

@@ -1,4 +1,4 @@
-/* Liveness of members: HELLO, returns, silence and death. Their data is in model/member.c. Thread:
+/* Liveness of members: HELLO, returns, silence and death. model/member.c has their data. Thread:
  * the core's. */
 #include "bps-scheduler/core/members.h"
 

@@ -99,7 +99,7 @@ static void take_reports(struct sched_member *m, const struct ctl_beat *b)
 struct job_totals {
 	bool is_known;
 	uint64_t round, bytes, rounds, partition_rounds;
-	double wait_p50; /* weighted by rounds */
+	double wait_p50; /* sum over the reports, each weighted by its rounds */
 	uint32_t wait_p99_us;
 	struct {
 		uint32_t agent;
@@ -201,7 +201,7 @@ static void set_slowest(struct sched_progress *p, const struct job_totals *t)
  * straggler. */
 static double straggler_share(uint32_t n_agents)
 {
-	/* By chance each agent is last in 1/n of the rounds. */
+	/* If all agents are equally fast, each is last in 1/n of the rounds. */
 	return n_agents ? 0.5 + 0.5 / n_agents : 1;
 }
 

@@ -19,16 +19,16 @@ struct sched_core;
 struct sched_member;
 
 #define PROGRESS_SURE       3
-#define PROGRESS_ROUNDS_MIN 8    /* fewer rounds prove nothing */
-#define PROGRESS_LAG_MIN_US 5000 /* less is noise */
+#define PROGRESS_ROUNDS_MIN 8    /* with fewer rounds, no agent counts as a straggler */
+#define PROGRESS_LAG_MIN_US 5000 /* a smaller delay is noise */
 #define PROGRESS_STEP_SHARE 0.02 /* part of a step's time; a smaller delay is not reported */
 /* a value below this factor times its limit counts against the state */
 #define PROGRESS_CLEAR_FACTOR 0.8
 #define PROGRESS_EVERY_NS     UINT64_C(1000000000)
 #define PROGRESS_RATE_NS      UINT64_C(2000000000) /* minimum time over which rates are computed */
 
-/* Process a heartbeat of a server or agent, at the core's present time. */
+/* Update the figures from a heartbeat of a server or agent. c->now_ns must be set. */
 void progress_beat(struct sched_core *c, struct sched_member *m, const struct ctl_beat *b);
-/* Forget the figures of the previous process of m: another process runs now. */
+/* Forget the figures of m's previous process, because another process has replaced it. */
 void progress_reset(struct sched_member *m);
 #endif

@@ -1,5 +1,6 @@
-/* Conversion between the core's objects and durable records: the changes of a transaction, a
- * snapshot of everything, and the way back from records to objects. Thread: the core's. */
+/* Conversion between the core's objects and durable records. A record has the changes of a
+ * transaction, or everything (a snapshot). At the start, records are converted back to objects.
+ * Thread: the core's. */
 #include "bps-scheduler/core/record.h"
 
 #include <errno.h>

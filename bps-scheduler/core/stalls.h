@@ -20,15 +20,15 @@
 #include "bps-scheduler/core/core.h"
 #include "bps-scheduler/model/model.h"
 
-#define STALLS_PROBES_MAX 16 /* probes at a time */
+#define STALLS_PROBES_MAX 16 /* probes that the core runs at a time */
 
 const char *sched_stall_state_name(enum stall_state s);
 /* Check all jobs at regular times, and start probes of those without progress. */
 void stalls_tick(struct sched_core *c);
 /* Handle the end of p, a probe of j that stalls_tick started. */
 void stalls_probed(struct sched_core *c, struct sched_job *j, const struct sched_probe *p);
-/* Store the findings from the answers, at most SCHED_FINDINGS_MAX, and return their number. p: a
- * finished probe without a tensor. */
+/* Store the findings from the answers in ret, at most SCHED_FINDINGS_MAX, and return their number.
+ * p: a finished probe of the whole job (without a tensor). */
 uint32_t stalls_find(const struct sched_core *c, const struct sched_job *j,
 	const struct sched_probe *p, struct sched_finding *ret);
 /* Check the consistency of j's state. Returns 0, or -EINVAL with the violated rule. */

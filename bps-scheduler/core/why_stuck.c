@@ -460,7 +460,7 @@ static void probe_answer(struct sched_core *c, struct sched_probe *p)
 	struct why_text t = {.n = 0};
 
 	if (j) {
-		say_round(c, j, p, &t); /* sorts the workers */
+		say_round(c, j, p, &t); /* this sorts p->workers */
 		note_stalled(c, j, p);
 	} else {
 		add(&t, "the job has ended");

@@ -14,7 +14,7 @@ void sched_report(struct sched_core *c, struct sched_member *m, const struct ctl
 /* Start a probe of a running job for the core itself; stalls_probed gets the answers. Returns false
  * if there are too many probes. */
 bool sched_probe_own(struct sched_core *c, struct sched_job *j);
-/* End the probes whose time is over. */
+/* End the probes whose time is over, with the answers that have arrived. */
 void sched_probe_tick(struct sched_core *c);
 void sched_probe_free_all(struct sched_core *c);
 #endif

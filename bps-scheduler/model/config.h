@@ -9,7 +9,7 @@
 
 #define SCHED_MEMBERS_MAX      65536
 #define SCHED_JOBS_MAX         4096   /* jobs that form or run; ended jobs do not count */
-#define SCHED_TENSORS_MAX      100000 /* per job */
+#define SCHED_TENSORS_MAX      100000 /* tensors per job */
 #define SCHED_TENSOR_BYTES_MAX (UINT64_C(1) << 40)
 #define SCHED_PROBES_MAX       1024
 #define SCHED_STATUS_PROBES    64 /* probes that run at a time for status requests */

@@ -36,7 +36,7 @@ struct sched_worker {
 	uint32_t agent, pid, seq;
 	/* the open transaction lets this worker in; JOINED is sent once that is durable */
 	bool is_fresh;
-	uint64_t barrier; /* barrier at which the worker waits, or last waited */
+	uint64_t barrier; /* number of the barrier at which the worker waits, or last waited */
 };
 
 enum job_state { JOB_FORMING, JOB_RUNNING, JOB_ENDED, JOB_STATES };
@@ -64,7 +64,7 @@ struct sched_job {
 	uint16_t backup; /* number of machines for which a round need not wait */
 	uint32_t grace_ms;
 	uint32_t max_size; /* 0: not elastic, size is fixed */
-	uint64_t barrier;  /* last barrier that all workers have passed */
+	uint64_t barrier;  /* number of the last barrier that all workers have passed */
 	/* border_barrier: number of the last barrier at which workers were let in; border: its
 	 * view, from which on rounds count from 1 again */
 	uint64_t border, border_barrier;
@@ -143,7 +143,7 @@ void sched_job_set_state(
 /* Create a job that is on no list yet. name is copied. */
 struct sched_job *sched_job_new(uint32_t id, uint32_t uid, const char *name, uint32_t size);
 void sched_job_free(struct sched_core *c, struct sched_job *j);
-/* Put j on the list for its state: ended jobs, or forming and running jobs. */
+/* Put j on the list for its state: c->ended, or c->jobs for forming and running jobs. */
 void sched_job_link(struct sched_core *c, struct sched_job *j);
 /* Remove j, which has not ended, from its list. */
 void sched_job_unlink(struct sched_core *c, struct sched_job *j);
@@ -158,7 +158,7 @@ struct sched_job_member *sched_job_member_add(struct sched_job *j, uint32_t agen
 /* Give this free rank to a worker of the agent. seq: number of the worker's JOIN message. */
 void sched_job_attach(
 	struct sched_job *j, uint32_t rank, uint32_t agent, uint32_t pid, uint32_t seq);
-/* Mark member i and its workers as gone. */
+/* Mark member i and its workers as gone. why: the reason, which is copied. */
 void sched_job_member_drop(struct sched_core *c, struct sched_job *j, uint32_t i, const char *why);
 /* Update the scaled_bytes of the servers that hold partitions of j, after its number of members
  * changed from `was` to n_members. */

@@ -63,7 +63,7 @@ struct sched_member {
 	uint64_t former_instance; /* instance of the live process that this one replaced; 0: none */
 	struct sched_conn *conn;
 	uint64_t heard_ns;    /* when its last message arrived */
-	uint64_t deadline_ns; /* EXPECTED, SUSPECT: time when it is declared dead */
+	uint64_t deadline_ns; /* in EXPECTED and SUSPECT: time at which it is declared dead */
 	uint64_t since_ns;    /* when the present state began */
 	uint64_t moved_ns;    /* when its heartbeats last showed progress */
 	/* For rules C2 and C4 of docs/reference/faults.md. seen_ns: when a member of the other role
@@ -79,13 +79,13 @@ struct sched_member {
 	 * declared dead even if servers still receive from it. */
 	bool is_behind;
 	char why_down[64];
-	struct ctl_beat beat; /* last heartbeat, without its lists */
+	struct ctl_beat beat; /* its last heartbeat, without the lists of jobs */
 	struct sched_server_report
 		*reports; /* jobs of the last heartbeat; an array of CTL_BEAT_JOBS_MAX, or NULL */
 	uint32_t n_reports;
 	struct sched_traffic rate;
 	struct sched_nic_speed speed;
-	struct sched_sum_delay sums; /* server */
+	struct sched_sum_delay sums; /* for a server */
 	uint64_t last_rounds;        /* number of rounds in the previous heartbeat */
 	uint64_t tx_seq;
 	/* server: [threads], bytes of the partitions on each data thread, over all jobs */

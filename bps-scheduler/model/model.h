@@ -67,18 +67,18 @@ struct sched_core {
 	uint64_t stalls_ns;   /* next time to check the jobs (core/stalls.h) */
 	uint64_t balance_ns;  /* next time to check for planned moves; 0: none are due */
 	uint64_t gathered_ns; /* last time that a server came or returned */
-	uint64_t n_planned;   /* partitions moved by plan since the start */
-	uint64_t changes;     /* transactions made durable */
+	uint64_t n_planned;   /* number of partitions in planned moves since the start */
+	uint64_t changes;     /* number of transactions made durable since the start */
 	struct sched_conn *conns[CONN_BUCKETS];
 	uint32_t n_silent;             /* number of connections that have not sent HELLO */
-	struct sched_member **members; /* by id; [0] is unused */
+	struct sched_member **members; /* indexed by member id; [0] is unused */
 	uint32_t n_members, members_room;
 	char **hosts;
 	uint32_t n_hosts, hosts_room;
 	struct sched_job *jobs;  /* forming and running, newest first */
 	struct sched_job *ended; /* newest first */
 	uint32_t n_jobs, n_ended;
-	uint64_t refused[SCHED_QUOTAS]; /* refusals since the start */
+	uint64_t refused[SCHED_QUOTAS]; /* number of refusals since the start, per quota */
 	struct sched_mute mutes[MUTES_MAX];
 	uint32_t n_mutes;
 	bool has_new_mutes; /* the open transaction changed the mutes */

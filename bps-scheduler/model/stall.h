@@ -33,7 +33,7 @@ struct sched_stall {
 	uint64_t rounds;
 	uint64_t completed; /* calls completed by all workers together, as of the last probe */
 	bool has_completed;
-	uint32_t probe_seq; /* PROBING: number of the probe */
+	uint32_t probe_seq; /* in PROBING: number of the running probe */
 	struct sched_finding findings[SCHED_FINDINGS_MAX];
 	uint32_t n_findings;
 };

@@ -17,7 +17,7 @@
 
 struct state_member {
 	uint32_t id;
-	uint8_t role;  /* enum role */
+	uint8_t role;  /* value of enum role */
 	uint8_t is_up; /* 0: declared dead */
 	uint64_t instance;
 	const char *name;
@@ -39,7 +39,7 @@ struct state_member {
 struct state_worker {
 	uint32_t rank;
 	uint32_t pid;
-	uint32_t seq; /* number of its JOIN */
+	uint32_t seq; /* number of the JOIN message with which it joined */
 };
 struct state_job_member {
 	uint32_t agent; /* agent id */
@@ -57,7 +57,7 @@ struct state_job {
 	uint32_t flags;
 	uint32_t part_bytes;
 	uint64_t view;    /* view in which its state, members or barrier last changed */
-	uint8_t is_ended; /* kept for members that missed JOB_END */
+	uint8_t is_ended; /* the job has ended; its record stays for members that missed JOB_END */
 	uint32_t code;
 	const char *text;
 	struct state_job_member *members; /* indexed by member number */

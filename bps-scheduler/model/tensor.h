@@ -34,9 +34,10 @@ struct sched_tensor {
 	int fail_code;
 	uint32_t cause_rank;
 	uint32_t first_rank; /* rank whose declaration came first */
-	uint64_t since_ns;   /* time of the first declaration; 0: restored */
+	uint64_t since_ns;   /* time of the first declaration; 0: restored from the state log */
 	uint32_t n_declared;
-	uint64_t *declared; /* bitmap of members; NULL once placed or restored */
+	/* bitmap of the members that have declared it; NULL once placed or restored */
+	uint64_t *declared;
 	struct sched_tensor *next_hash, *next_fresh;
 };
 

@@ -124,8 +124,8 @@ static bool is_heard(const struct sched_core *c, const struct sched_member *m)
 	       c->now_ns <= m->heard_ns + BEATS * c->cfg.beat_ms * NS_PER_MS;
 }
 
-/* Return whether every agent of the job has sent a heartbeat recently and applied the last
- * moves. */
+/* Return whether every agent of the job has sent a heartbeat recently and has applied the view of
+ * the job's last moves. */
 static bool agents_follow(const struct sched_core *c, const struct sched_job *j)
 {
 	for (uint32_t i = 0; i < j->n_members; i++) {

@@ -46,7 +46,7 @@ void balance_all(struct sched_core *c);
 /* Handle a server that came and accepts partitions: after BALANCE_SETTLE_NS, check which partitions
  * move to it. */
 void balance_gathered(struct sched_core *c);
-/* Move the partitions that are due; the caller commits. */
+/* Move the next batches of partitions, if any are due. The caller commits. */
 void balance_tick(struct sched_core *c);
 
 /* Return an array, indexed by member id, with the memory that the sums of each server's partitions

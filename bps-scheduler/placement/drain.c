@@ -1,5 +1,5 @@
-/* Draining and leaving of members (drain.h): whether it is allowed, its start and its end.
- * balance.c moves the partitions. Thread: the core's. */
+/* Draining and leaving of members (drain.h): the check whether it is allowed, its start and its
+ * end. balance.c moves the partitions. Thread: the core's. */
 #include "bps-scheduler/placement/drain.h"
 
 #include <errno.h>

@@ -23,8 +23,9 @@ struct sched_core;
 struct sched_member;
 struct state_member;
 
-/* Find a member. target: "NAME" of a server or agent, or "server:NAME", "agent:NAME" if one of each
- * has it. Errors: BPS_ENOTFOUND, -EINVAL the name is ambiguous; with a sentence. */
+/* Find a member. target: "NAME" of a server or agent. If a server and an agent have the same name,
+ * target must be "server:NAME" or "agent:NAME". Errors: BPS_ENOTFOUND, -EINVAL the name is
+ * ambiguous; with a sentence. */
 int drain_find(
 	struct sched_core *c, const char *target, struct sched_member **ret, struct err_text *err);
 

@@ -29,12 +29,12 @@
 #define PLACE_ALIGN_ELEMS    64
 #define PLACE_PART_BYTES     (512u << 10)
 #define PLACE_PART_BYTES_MIN (64u << 10)
-#define PLACE_PARTS_MAX      32768 /* per tensor */
+#define PLACE_PARTS_MAX      32768 /* partitions per tensor */
 
 struct place_machine {
 	/* speed of its network card; 0: not known, the median of the known ones is used */
 	uint64_t nic_mbps;
-	bool has_agent; /* an agent of this job */
+	bool has_agent; /* an agent of this job runs there */
 	bool has_server;
 	/* bytes that its network card moves per round and direction for other jobs */
 	uint64_t other_bytes;
@@ -51,7 +51,7 @@ struct place_server {
 
 struct placement {
 	uint32_t n_agents;  /* >= 1 */
-	uint64_t job_bytes; /* M: all tensors of the job, including those to be placed */
+	uint64_t job_bytes; /* M: bytes of all tensors of the job, including those to be placed */
 	struct place_machine *machines;
 	uint32_t n_machines;
 	struct place_server *servers;
@@ -72,12 +72,14 @@ uint16_t place_idlest_thread(const uint64_t *thread_bytes, uint16_t n_threads);
 /* Set the machines' shares of the job. place_parts does this first. */
 void place_shares(struct placement *p);
 
-/* Return the seconds that the slowest machine takes per round. Unknown bandwidths are taken as in
- * place_parts: 1 Mbit/s if none is known, and then only ratios are meaningful. */
+/* Return the seconds that the slowest machine takes per round. If some bandwidths are unknown,
+ * their median is used; if all are unknown, 1 Mbit/s, and then only ratios of times are
+ * meaningful. */
 double place_time_s(const struct placement *p);
 
-/* Return the smallest time that any division of the job's bytes reaches on these machines, without
- * other jobs. Bisection over the time t of
+/* Return the smallest time in seconds that any division of the job's bytes on these machines can
+ * reach, without other jobs. Found by bisection: the smallest t for which the sum of all x_i and
+ * y_j is at least M, with
  *   x_i = max(0, (t B_i - M) / (n-2)) on machines with an agent,
  *   y_j = t C_j / n on others, sum of all >= M.
  * Loads in p do not matter. */

@@ -14,10 +14,11 @@ struct place_wants {
 	uint32_t n, room;
 };
 void place_want_add(struct place_wants *w, struct sched_tensor *t, uint32_t i);
-/* Assign new servers to these partitions of j, under a new pgen. The partitions have no server or
- * must leave theirs. Sorts w. */
+/* Assign servers to the partitions in w, which belong to j, under a new pgen. They have no server,
+ * or must leave their server. Sorts w. */
 void place_apply(struct sched_core *c, struct sched_job *j, struct place_wants *w);
-/* Number and place the tensors that all agents have declared since the last transaction. */
+/* Give ids to the tensors that all agents have declared since the last transaction, and place their
+ * partitions. */
 void place_fresh(struct sched_core *c);
 /* Place the partitions that have no server, once a server is available again. */
 void place_waiting(struct sched_core *c);
@@ -25,7 +26,7 @@ void place_waiting(struct sched_core *c);
 void place_server_gone(struct sched_core *c, struct sched_member *m);
 /* Handle a restarted server: it keeps its partitions under a new pgen. */
 void place_server_restarted(struct sched_core *c, struct sched_member *m, uint16_t threads);
-/* Handle a changed number of data threads: the server's partitions keep their pgens and move to
+/* Handle a changed number of data threads of a server: its partitions keep their pgens, but move to
  * threads that exist. */
 void place_server_rethread(struct sched_core *c, struct sched_member *m, uint16_t threads);
 /* Handle a change of j's members: every partition stays on its server, under a new pgen. */

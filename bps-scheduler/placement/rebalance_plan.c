@@ -1,5 +1,5 @@
 /* The plan of moves that evens out a job's partitions (rebalance_plan.h): repeatedly from the
- * fullest server to the emptiest. This file moves nothing and chooses no time; balance.c does. Pure
+ * fullest server to the emptiest. balance.c decides when to move and moves the partitions. Pure
  * functions; any thread. */
 #include "bps-scheduler/placement/rebalance_plan.h"
 
@@ -11,7 +11,7 @@
 /* Smallest share of a server, as part of an equal share. A server whose share is 0 may still have a
  * partition that fitted into no share. Without this minimum, its fill would be infinite. */
 #define SHARE_MIN 0.05
-/* Smallest gain of a move, as part of the fullest server's fill. */
+/* Smallest gain of a move, as a fraction of the fill of the fullest server. */
 #define STEP_MIN 0.005
 
 /* A server and its partitions: parts[at] to parts[end - 1], largest first. Moved partitions are
@@ -21,7 +21,7 @@ struct rebalance_server {
 	uint64_t bytes;
 	size_t at, end;
 	uint32_t id;
-	bool is_out; /* no partition can move there any more */
+	bool is_out; /* no partition can move to this server any more */
 };
 
 static int by_server_and_size(const void *a, const void *b)

@@ -17,13 +17,15 @@ struct placement;
 struct rebalance_part {
 	uint64_t bytes, need; /* need: memory for its sums on a server */
 	uint32_t server;      /* present server, an index into place.servers */
-	uint32_t to;          /* out: server after the plan; equal to `server` if it stays */
-	uint32_t order;       /* out: order among the moves, from 0 */
-	uint32_t ref;         /* for the caller's use */
+	/* out: new server, an index into place.servers; equal to `server` if the partition stays */
+	uint32_t to;
+	uint32_t order; /* out: order among the moves, from 0 */
+	uint32_t ref;   /* for the caller's use */
 };
 
 struct rebalance_gain {
-	double before, after; /* fill of the fullest server; 1: exactly its share */
+	/* fill of the fullest server before and after the moves; 1: exactly its share */
+	double before, after;
 	uint32_t n_moves;
 };
 

@@ -42,7 +42,7 @@ struct ctl_beat;
 #define SPEED_WAIT_NS   UINT64_C(10000000000)
 #define SPEED_GAP_NS    UINT64_C(10000000000)
 
-/* Process a member's heartbeat. */
+/* Note the speed that a member's heartbeat reports. */
 void speed_beat(struct sched_core *c, struct sched_member *m, const struct ctl_beat *b);
 /* Forget the measurements of m, because its process is a new one. is_moved: it runs on another
  * machine, so forget the speed in use too. */

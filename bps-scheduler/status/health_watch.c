@@ -9,7 +9,7 @@
 struct health_watch {
 	health_event_fn fn;
 	void *ctx;
-	json_t *problems; /* from the last comparison */
+	json_t *problems; /* the problems at the last call of health_watch_look */
 };
 
 struct health_watch *health_watch_new(health_event_fn fn, void *ctx)
@@ -47,7 +47,8 @@ static bool is_in(json_t *list, json_t *problem)
 	return false;
 }
 
-/* Report the problems of list that are not in others as events. */
+/* Report each problem that is in `list` but not in `others` as an event. is_over: the event is its
+ * end. */
 static void note_new(const struct health_watch *w, const struct sched_core *c, json_t *list,
 	json_t *others, bool is_over)
 {

@@ -4,7 +4,8 @@
  * A problem is identified by its code and its subject. Thread: the core's. */
 #include "bps-scheduler/status/status.h"
 
-#define HEALTH_WATCHED_MAX 256 /* problems at a time; problems beyond that cause no events */
+/* problems that are watched at a time; further problems cause no events */
+#define HEALTH_WATCHED_MAX 256
 
 struct health_watch;
 typedef void (*health_event_fn)(void *ctx, const struct sched_event *e);

@@ -1,6 +1,6 @@
-/* The status document of the cluster (status.h): members, jobs, tolerated losses, and its summary
- * line. job_status.c writes single jobs, gauges.c metrics. This file reads the core and changes
- * nothing. Thread: the core's. */
+/* The JSON status of the cluster (status.h): members, jobs, tolerated losses, and its summary line.
+ * job_status.c writes single jobs, gauges.c metrics. This file reads the core and changes nothing.
+ * Thread: the core's. */
 #include "bps-scheduler/status/status.h"
 
 #include <stdio.h>

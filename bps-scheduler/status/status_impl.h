@@ -12,7 +12,7 @@
 #include "common/daemon/jsontext.h"
 
 #define STATUS_SCHEMA      1
-#define STATUS_MISSING_MAX 8 /* missing ranks that are named */
+#define STATUS_MISSING_MAX 8 /* most missing ranks that are listed */
 
 /* Add one value to o. It is left out if there is no memory. */
 void status_put_str(json_t *o, const char *key, const char *s);
@@ -46,8 +46,8 @@ json_t *status_job_brief(
 json_t *status_problems(
 	const struct sched_core *c, const struct status_info *info, bool *ret_is_error);
 
-/* Return use and limits of a job, and of every user with a job (user_quotas.c). A limit of 0 means
- * unlimited. The results are new references. */
+/* Return what a job, or each user with a job, uses of its quotas, and the limits (user_quotas.c). A
+ * limit of 0 means unlimited. The results are new references. */
 json_t *status_job_quota(const struct sched_core *c, const struct sched_job *j);
 json_t *status_users(const struct sched_core *c);
 void status_quota_metrics(const struct sched_core *c, struct evbuffer *out);

@@ -1,9 +1,9 @@
-/* Quotas and their use, in the status and the metrics. */
+/* Quotas and their use, for the status and the metrics. Thread: the core's. */
 #include "bps-scheduler/core/admission.h"
 #include "bps-scheduler/status/status_impl.h"
 #include "common/daemon/metrics.h"
 
-#define USERS_MAX 256 /* users that are listed */
+#define USERS_MAX 256 /* most users that are listed */
 
 static json_t *use_json(uint64_t used, uint64_t limit)
 {

@@ -69,7 +69,8 @@ void arrivals_roll(struct arrivals *a, uint64_t now_ns)
 	}
 }
 
-/* Return whether a is later than b, in more rounds of the windows. */
+/* Return whether a was last in more rounds than b: in the windows or, if these are equal, in
+ * total. */
 static bool is_worse(const struct arrivals_late *a, const struct arrivals_late *b)
 {
 	if (a->window_last != b->window_last)
@@ -77,7 +78,7 @@ static bool is_worse(const struct arrivals_late *a, const struct arrivals_late *
 	return a->last > b->last;
 }
 
-/* Insert late into the list if it is among the latest members. */
+/* Insert `late` into the job's list if it is among the members that are last most often. */
 static void place(struct arrivals_job *j, const struct arrivals_late *late)
 {
 	unsigned at = j->n_late;

@@ -20,8 +20,8 @@
 #include "common/wire/ctlmsg.h"
 
 #define ARRIVALS_WINDOW_NS UINT64_C(5000000000)
-#define ARRIVALS_JOBS_MAX  CTL_BEAT_JOBS_MAX /* jobs in a report; the oldest ones */
-/* members of a job in a report: those that are last most often */
+#define ARRIVALS_JOBS_MAX  CTL_BEAT_JOBS_MAX /* most jobs in a report: the oldest ones */
+/* most members of a job in a report: those that are last most often */
 #define ARRIVALS_LATE_MAX CTL_BEAT_LATE_MAX
 
 /* Arrival times of the offers for the round in a slot. All zero: no offer yet. */
@@ -37,10 +37,10 @@ struct arrivals_member {
 	uint32_t window_lag[2][HISTOGRAM_BUCKETS]; /* lags in these rounds, per window */
 };
 
-/* Arrivals of one job, followed by its members. */
+/* Arrival figures of one job and of its members. */
 struct arrivals {
 	uint64_t rounds, bytes; /* completed rounds of partitions; bytes of their contributions */
-	uint64_t round;         /* the largest complete round: the job's step */
+	uint64_t round;         /* the largest complete round, which is the job's step */
 	struct histogram wait;
 	struct histogram window_wait[2];
 	uint64_t window_ns;         /* start of the present window */
@@ -60,7 +60,7 @@ struct arrivals_job {
 	uint64_t rounds, bytes, round;
 	struct histogram wait, window_wait;
 	unsigned n_late;
-	struct arrivals_late late[ARRIVALS_LATE_MAX]; /* the latest member first */
+	struct arrivals_late late[ARRIVALS_LATE_MAX]; /* first the member that is last most often */
 };
 /* Figures of one data thread, or of all data threads together. */
 struct arrivals_figures {
@@ -87,8 +87,8 @@ struct arrivals *arrivals_new(unsigned n_members, uint64_t now_ns);
 /* Record that the round is complete. bytes: size of all its contributions. */
 void arrivals_complete(
 	struct arrivals *a, const struct arrivals_round *r, uint64_t round, uint64_t bytes);
-/* Record that a round of a job with backup machines did not wait for this member. is_first: it is
- * the first such member of the round. */
+/* Record that a round with backup machines ended without this member. is_first: the first such
+ * member of the round. */
 void arrivals_late(struct arrivals *a, const struct arrivals_round *r, uint16_t member,
 	bool is_first, uint64_t now_ns);
 /* Start a new window when one is due. O(members): do not call it for each message. */

@@ -7,15 +7,17 @@
 /* Record that the seat's member has reported that it has the results up to that round (0: none).
  * May complete rounds. */
 void backup_note_has(struct srv_core *core, struct seat *seat, uint64_t round);
-/* Return whether the member can have that result. False for a round that this server is still
- * summing. */
+/* Return whether the member can have the result of that round. It cannot while this server is still
+ * summing the round. */
 bool backup_may_have(const struct seat *seat, uint64_t round);
 /* Return whether the round may begin: all members must have the result of round - 2. */
 bool backup_can_open(const struct srv_part *part, uint64_t round);
 /* Must be called after a slot was opened: records which members already have the result of its
  * round. */
 void backup_slot_opened(struct srv_core *core, struct slot *slot);
-/* Return whether the round must be summed now. The slot is OPEN and no member has the result. */
+/* Return whether the round is complete and must be summed now. The slot must be OPEN, and no member
+ * may have the result. If the round must wait for its grace time, a later call of backup_tick
+ * checks it again. */
 bool backup_is_complete(struct srv_core *core, struct slot *slot);
 /* Complete the rounds whose deadline has passed. Returns the next deadline. */
 uint64_t backup_tick(struct srv_core *core);

@@ -14,7 +14,7 @@
 #include "bps-server/core/sums.h"
 #include "common/base/failpoint.h"
 
-#define SUM_MEAN_OF 8 /* weight of the mean of sum_ns: about the last 8 sums */
+#define SUM_MEAN_OF 8 /* sum_ns is a moving mean over about this number of sums */
 
 void slot_clear(struct srv_core *core, struct slot *slot)
 {
@@ -99,7 +99,7 @@ void slot_ask_donor(struct srv_core *core, struct slot *slot)
 
 		if (!member_set_has(&slot->has, i))
 			continue;
-		if (!seat->peer) /* has sent nothing since it reconnected */
+		if (!seat->peer) /* the member has sent nothing since it reconnected */
 			seat->peer = peer_of(core, part->job->members[i].agent);
 		if (!seat->peer)
 			continue;

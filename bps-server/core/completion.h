@@ -1,13 +1,13 @@
 #ifndef BPS_SERVER_CORE_COMPLETION_H
 #define BPS_SERVER_CORE_COMPLETION_H
-/* Completion of rounds, and what follows it. */
+/* Completion of rounds: summing or donation, then the result for the members. */
 #include "bps-server/core/core_impl.h"
 
 /* Set the slot to EMPTY (S6). A result that may still be read becomes a retired result
  * (retired.h). */
 void slot_clear(struct srv_core *core, struct slot *slot);
-/* Reset the seat to its state at the start of a pgen. It must not be STAGED: clear the slots
- * first. */
+/* Reset the seat to its state at the start of a pgen. The seat must not be STAGED, so clear the
+ * slots before. */
 void seat_clear(struct srv_core *core, struct seat *seat);
 /* Count the contribution of the seat's member, which is in seat->buf or seat->loan and is valid.
  * May complete the round. */

@@ -1,5 +1,6 @@
-/* The core as a whole, its peers, and the events of the transport. The rules of rounds are in
- * rounds.c and completion.c. Thread: the data thread that owns the core. */
+/* The server's core: its creation and end, its connections (peers), and the events of the
+ * transport. The rules of rounds are in rounds.c and completion.c. Thread: the data thread that
+ * owns the core. */
 #include "bps-server/core/core_impl.h"
 
 #include <errno.h>
@@ -93,7 +94,7 @@ static void event_up(void *ctx, struct xconn *c, uint32_t peer_id, uint64_t peer
 	FAILPOINT(SERVER_PEER_UP);
 	c->user = peer;
 	if (!peer)
-		return; /* messages on it are dropped; the agent times out and retries */
+		return; /* its messages are dropped; the agent times out and retries */
 	peer->conn = c;
 	TAILQ_INIT(&peer->owing);
 	if (plan_reserve_peer(core, peer) < 0) {

@@ -40,7 +40,8 @@ struct srv_config {
 	size_t segment_bytes; /* size of the pieces in which both are allocated */
 	/* limit of the contributions that are read from one agent at a time */
 	size_t peer_window_bytes;
-	/* when a donor has not answered for this time, ask it again, or another donor */
+	/* If a member that was asked for a result (a donor) has not answered for this time, ask it
+	 * again, or another one. */
 	uint64_t retry_ns;
 };
 
@@ -60,12 +61,12 @@ struct srv_stats {
 	uint64_t late; /* contributions for which a round with backup machines did not wait */
 	size_t sums_used, sums_high, staging_used, staging_high;
 	uint32_t parts, retired;
-	uint64_t sum_ns;        /* from the last contribution to the sum: mean of the last sums */
+	uint64_t sum_ns; /* time from the last contribution to the sum, a mean of the last sums */
 	uint64_t offered_bytes; /* bytes of results that were offered to agents for reading */
-	struct histogram wait;  /* time of complete rounds from the first to the last arrival */
+	struct histogram wait; /* time from the first to the last contribution of complete rounds */
 };
 
-/* cfg and env are copied. Errors: -ENOMEM. */
+/* Create a core. cfg and env are copied. Errors: -ENOMEM. */
 int srv_core_new(const struct srv_config *cfg, const struct srv_env *env, struct srv_core **ret);
 /* Free the core. All its connections must be closed before. NULL is allowed. */
 void srv_core_free(struct srv_core *core);
@@ -83,7 +84,8 @@ void srv_core_job_end(struct srv_core *core, uint32_t job);
 /* Return the time of the last message from this process of an agent; 0: it has no connection. */
 uint64_t srv_core_heard_ns(const struct srv_core *core, uint32_t agent, uint64_t instance);
 
-/* Close the connection to an agent that the scheduler reported as gone (dead, or key revoked). */
+/* Close the connection to an agent that the scheduler reports as gone: it is dead, or its key is
+ * revoked. */
 void srv_core_agent_gone(struct srv_core *core, uint32_t agent);
 
 /* Begin or end a resynchronization. After a reconnect the scheduler sends its complete state again.

@@ -36,7 +36,7 @@ struct fetch {
 	struct srv_peer *peer;
 	uint64_t round;
 	uint32_t crc;
-	TAILQ_ENTRY(fetch) link; /* core->fetches, or core->free_fetches */
+	TAILQ_ENTRY(fetch) link; /* in core->fetches, or in core->free_fetches when unused */
 };
 
 enum seat_state { SEAT_IDLE, SEAT_WANT_READ, SEAT_READING, SEAT_STAGED };
@@ -58,14 +58,14 @@ struct seat {
 	struct srv_part *part;
 	struct srv_peer *peer;  /* connection of its last message; NULL: none, or closed */
 	struct fetch *fetch;    /* set when READING */
-	struct buf *buf;        /* set when STAGED in own memory */
+	struct buf *buf;        /* set when STAGED and copied to staging memory */
 	struct xport_loan loan; /* set when STAGED and read in place */
 	struct offer offer;
 	struct heap_node read_node; /* when WANT_READ and not parked: in peer->want */
 	/* when WANT_READ and is_parked, for lack of staging memory: in core->parked */
 	TAILQ_ENTRY(seat) parked;
-	TAILQ_ENTRY(seat) staged; /* slot->staged, in the order of addition */
-	TAILQ_ENTRY(seat) owing;  /* peer->owing, when owes != 0 */
+	TAILQ_ENTRY(seat) staged; /* in slot->staged when STAGED, in the order of addition */
+	TAILQ_ENTRY(seat) owing;  /* in peer->owing when owes != 0 */
 	struct heap_node
 		result;       /* in peer->results while the member is owed an offer of a result */
 	uint64_t have_round;  /* round that a waiting OWE_HAVE_OK confirms */
@@ -115,14 +115,15 @@ struct slot {
 	struct member_set contributors;
 	struct arrivals_round arrivals;
 	uint64_t complete_ns; /* time when SUMMING began */
-	/* State of DONATING. */
+	/* Used in the state DONATING: the result is requested from the member `donor`, which
+	 * already has it. */
 	uint16_t donor;
 	struct offer donation;
 	struct fetch *fetch;
 	bool wants_fetch;
 	uint64_t donor_deadline_ns;
-	TAILQ_ENTRY(slot) work;    /* core->work when is_queued */
-	TAILQ_ENTRY(slot) waiting; /* core->donating when DONATING */
+	TAILQ_ENTRY(slot) work;    /* in core->work when is_queued */
+	TAILQ_ENTRY(slot) waiting; /* in core->donating when DONATING */
 	/* In core->holding when is_holding: the slot is OPEN and has staged contributions. */
 	TAILQ_ENTRY(slot) holding;
 	/* In core->cutting when is_cutting: the slot is OPEN, and its round ends at cut_ns without
@@ -143,10 +144,10 @@ struct srv_part {
 	/* f32 accumulator of f16 and bf16; used by the slot that is being summed */
 	struct buf *acc;
 	struct slot slots[2];
-	/* Members of this pgen: only they may send, and the round needs all of them. */
+	/* Members under the present pgen. Only they may send, and a round needs all of them. */
 	struct member_set live;
 	uint16_t n_live;
-	uint16_t n_seats; /* includes members that are gone */
+	uint16_t n_seats; /* number of seats, including those of members that are gone */
 	struct seat seats[];
 };
 
@@ -190,7 +191,7 @@ struct srv_peer { /* a connection of an agent; stored in xconn->user */
 	struct heap results; /* seats with a result that is to be offered, the most urgent first */
 	uint64_t result_seq; /* sequence number for keys in results */
 	struct heap want;    /* seats that WANT_READ, except parked ones */
-	TAILQ_ENTRY(srv_peer) ready; /* core->ready when is_ready: has reads to start */
+	TAILQ_ENTRY(srv_peer) ready; /* in core->ready when is_ready: it has reads to start */
 	bool is_ready;
 	size_t reading_bytes;
 	bool is_stuck; /* xport_send returned -EAGAIN; the writable event follows */
@@ -199,8 +200,8 @@ struct srv_peer { /* a connection of an agent; stored in xconn->user */
 	bool is_full;
 };
 
-/* A result that was offered under an older pgen. It is kept until no peer can be reading it
- * (B3). */
+/* A result that was offered under an older pgen (placement). Its buffer is kept until no peer can
+ * be reading it (B3). */
 struct retired_result {
 	TAILQ_ENTRY(retired_result) link;
 	struct buf *buf;
@@ -228,10 +229,11 @@ struct srv_core {
 	bool is_pumping;
 	/* a read found no staging memory, and a running read or sum will free some */
 	bool is_starved;
-	bool is_scattered; /* some seats are parked because free staging is fragmented */
+	bool is_scattered; /* some seats are parked because the free staging memory is fragmented */
 };
 
-#ifndef SRV_BLOCK_ELEMS      /* smaller in the simulator */
-#define SRV_BLOCK_ELEMS 8192 /* one block of operands stays in the first cache levels */
+#ifndef SRV_BLOCK_ELEMS /* smaller in the simulator */
+/* a block of operands of this size fits in the first levels of the CPU's cache */
+#define SRV_BLOCK_ELEMS 8192
 #endif
 #endif

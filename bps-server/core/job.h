@@ -7,7 +7,8 @@
 struct srv_job *srv_job_find(struct srv_core *core, uint32_t id);
 /* Find a partition. Returns NULL if it is not known here, or belongs to another thread. */
 struct srv_part *srv_part_find(const struct srv_job *job, uint32_t tensor, uint32_t part);
-/* Record the first failure of a job and report it by env->fail. The job sums nothing any more. */
+/* Fail a job: record the error and report it by env->fail. From then on nothing is summed for the
+ * job. Only the first failure counts. */
 void srv_job_fail(struct srv_core *core, struct srv_job *job, int code, const char *fmt, ...)
 	__attribute__((format(printf, 4, 5)));
 #endif

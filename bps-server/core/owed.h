@@ -8,6 +8,6 @@
 void seat_owe(struct seat *seat, enum owe what, uint64_t round);
 /* Drop all messages that wait for the member. */
 void seat_drop_owed(struct seat *seat);
-/* Send the messages that wait for the peer, as far as its credit allows. */
+/* Send the messages that wait for the peer, as many as its credit allows. */
 void peer_send_owed(struct srv_peer *peer);
 #endif

@@ -1,5 +1,5 @@
 /* Jobs and their partitions on this server, as the scheduler announces, places and withdraws them.
- * Does not handle messages of members (rounds.c). Thread: the data thread that owns the core. */
+ * rounds.c handles the messages of members. Thread: the data thread that owns the core. */
 #include "bps-server/core/plan.h"
 
 #include <errno.h>
@@ -74,7 +74,8 @@ static void job_take_members(struct srv_job *job, const struct ctl_job *msg)
 	job->arrivals->n_live = job->n_live;
 }
 
-/* Make room for more members. Partitions get seats for them with their next pgen. */
+/* Enlarge the job's lists for more members. Its partitions get seats for them with their next
+ * pgen. */
 static int job_widen(struct srv_core *core, struct srv_job *job, uint32_t n_members)
 {
 	struct arrivals *a = arrivals_new(n_members, core->now_ns);
@@ -255,7 +256,8 @@ static int part_add(
 	return 0;
 }
 
-/* S6: restart the partition from scratch under a larger pgen. */
+/* Restart a partition from scratch under a larger pgen (S6): its slots and seats are cleared, and
+ * messages of the old pgen are ignored from now on. */
 static void part_fence(struct srv_core *core, struct srv_part *part, uint64_t pgen)
 {
 	log_debug("partition fenced: job=%u tensor=%u part=%u pgen=%llu to=%llu", part->job->id,

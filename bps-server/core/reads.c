@@ -180,7 +180,8 @@ static void donation_start(struct srv_core *core, struct slot *slot)
 	slot->wants_fetch = false;
 }
 
-/* Start the most urgent read of a peer. False: no further read of this peer can start now. */
+/* Start the most urgent read of a peer. Returns false if no further read of this peer can start
+ * now. */
 static bool peer_start_read(struct srv_core *core, struct srv_peer *peer)
 {
 	struct heap_node *node = heap_min(&peer->want);
@@ -277,7 +278,8 @@ static void seat_read_done(struct srv_core *core, struct fetch *f, int status)
 		seat->bad_crc = f->crc;
 		seat_owe(seat, OWE_BAD_CRC, f->round);
 	} else if (seat->peer && seat->peer != f->peer) {
-		reads_want(core, seat); /* offered again on a newer connection */
+		/* the contribution was offered again on a newer connection */
+		reads_want(core, seat);
 	}
 }
 

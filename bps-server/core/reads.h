@@ -1,6 +1,6 @@
 #ifndef BPS_SERVER_CORE_READS_H
 #define BPS_SERVER_CORE_READS_H
-/* Fetching contributions and donations, and the staging memory for them (B1, B5). */
+/* Reading contributions and donations from agents, and the staging memory for them (B1, B5). */
 #include "bps-server/core/core_impl.h"
 
 /* Queue a read of the contribution that seat->offer describes. The seat must be IDLE and

@@ -55,7 +55,8 @@ void retired_add(struct srv_core *core, struct slot *slot)
 	retired_release(core, l, NULL);
 }
 
-/* Return whether the message implies that its sender will not read that result (any more). */
+/* Return whether the message implies that its sender will not read that result, or has finished
+ * reading it. */
 static bool is_acknowledged_by(const struct wire_msg *m, const struct retired_result *l)
 {
 	if (l->job != m->job || l->tensor != m->tensor || l->part != m->part)

@@ -1,5 +1,5 @@
-/* Effect of each message on the slots and seats of its partition (S1-S3). Completion is decided in
- * completion.c. Thread: the data thread that owns the core. */
+/* Effect of each message on the slots and seats of its partition (S1-S3). completion.c decides when
+ * a round is complete. Thread: the data thread that owns the core. */
 #include "bps-server/core/rounds.h"
 
 #include <assert.h>
@@ -43,7 +43,8 @@ static bool can_have(struct srv_part *part, const struct seat *seat, uint64_t r)
 	       member_set_has(&slot->has, seat->member);
 }
 
-/* Return the slot of a round that is PLACE_HERE, and open it if it was free. */
+/* Return the slot of round r, for which slot_place must return PLACE_HERE. Opens the slot if it
+ * does not hold this round yet. */
 static struct slot *slot_for(struct srv_core *core, struct srv_part *part, uint64_t r)
 {
 	struct slot *slot = part_slot(part, r);
@@ -80,7 +81,8 @@ static bool echo_agrees(
 	uint32_t echo = m->contrib.crc_prev, want = echo;
 	const struct srv_job_member *me, *other;
 
-	if (m->round == 1 || !echo) /* 0: delivered without a crc, within one host */
+	/* echo 0: the member got the result without a crc, within this host */
+	if (m->round == 1 || !echo)
 		return true;
 	if (prev->state == SLOT_DONE && prev->round == m->round - 1)
 		want = prev->crc;
@@ -167,7 +169,8 @@ static bool contrib_borrow(struct srv_core *core, struct seat *seat, const struc
 	return true;
 }
 
-/* Return the slot of a contribution. NULL: it was answered, or is not needed. */
+/* Return the slot to which a contribution belongs. NULL: it needs no slot, or was answered
+ * already. */
 static struct slot *contrib_slot(struct srv_core *core, struct seat *seat, const struct wire_msg *m)
 {
 	struct srv_part *part = seat->part;
@@ -241,9 +244,11 @@ static void on_contrib(struct srv_core *core, struct seat *seat, const struct wi
 	}
 	if (!op_agrees(core, slot, m) || !echo_agrees(core, slot, seat, m))
 		return;
-	seat->offer.priority = m->priority; /* also for the result sent to this member */
+	/* the result for this member is sent with the same priority */
+	seat->offer.priority = m->priority;
 	if (slot->n_has || slot->state != SLOT_OPEN) {
-		/* The result will be donated, or exists already: the bytes are not needed. */
+		/* The result exists, or a member will donate it: the bytes of the contribution are
+		 * not needed. */
 		slot_add_contributed(slot, seat->member);
 		if (slot->state == SLOT_DONE)
 			seat_owe(seat, OWE_RESULT, m->round);
@@ -342,8 +347,8 @@ static void on_got(struct seat *seat, const struct wire_msg *m)
 		slot_unoffer(slot, seat);
 }
 
-/* Answer AGAIN for a partition that is not here, or not yet under that pgen: the plan may be on its
- * way to this server. */
+/* Answer AGAIN to a message about a partition that is not on this server, or not yet under that
+ * pgen. The plan may still be on its way to this server. */
 static void reply_again(struct srv_peer *peer, const struct wire_msg *m)
 {
 	struct wire_msg r = wire_answer(m, WIRE_AGAIN);
@@ -421,5 +426,5 @@ void rounds_message(void *ctx, struct xconn *c, const struct wire_msg *m)
 		return;
 	retired_acknowledged(core, peer, m);
 	peer_message(core, peer, m);
-	reads_pump(core); /* the message may have freed staging */
+	reads_pump(core); /* the message may have freed staging memory */
 }

@@ -5,7 +5,7 @@
 
 /* Queue the slot: srv_core_work adds its staged contributions to its sum. */
 void sums_queue(struct srv_core *core, struct slot *slot);
-/* Discard the staged contributions and the accumulator. */
+/* Discard the slot's staged contributions, and what has been added up so far. */
 void sums_discard(struct srv_core *core, struct slot *slot);
 /* Return whether a pass over the slot would free staging memory. */
 bool sums_can_fold(const struct slot *slot);
