@@ -1,4 +1,4 @@
-/* Run A: two processes and one GPU. docs/guides/gpu-tests.md explains each item. */
+/* Run A: tests of two processes on one GPU. docs/guides/gpu-tests.md explains each item. */
 #include <stdio.h>
 #include <string.h>
 
@@ -14,7 +14,7 @@ static bool run(const struct gpu_pair *pairs, size_t n, const char *only)
 	return is_ok;
 }
 
-/* With an argument, run only the item of that name. */
+/* Run all items, or only the item that the argument names. */
 int main(int argc, char **argv)
 {
 	const char *only = argc > 1 ? argv[1] : NULL;

@@ -1,5 +1,5 @@
-/* Run A, second part: undocumented behaviour of the driver on which the product relies. The
- * attributes of addresses, adjacent mappings, and counters on the default stream. */
+/* Run A, second part: undocumented behaviour of the driver on which the product relies. That is:
+ * the attributes of addresses, adjacent mappings, and counters on the default stream. */
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -11,7 +11,7 @@
 #define MIB        ((size_t)1 << 20)
 #define PAGE_BYTES 4096
 #define BYTES      (4 * MIB)
-#define INSIDE     4096 /* a tensor starts at an offset in its mapping */
+#define INSIDE     4096 /* offset in a mapping at which a tensor starts */
 
 /* ---- the driver's attributes of addresses ---- */
 
@@ -31,7 +31,8 @@ enum ask {
 static const struct {
 	const char *name;
 	CUpointer_attribute attr;
-	bool is_address; /* reported as the distance from the memory's start */
+	/* the value is an address: report its distance from the start of the memory */
+	bool is_address;
 } asks[N_ASKS] = {
 	[TYPE] = {"type", CU_POINTER_ATTRIBUTE_MEMORY_TYPE, false},
 	[BUFFER_ID] = {"buffer_id", CU_POINTER_ATTRIBUTE_BUFFER_ID, false},
@@ -44,7 +45,8 @@ static const struct {
 	[MAP_BASE] = {"mapping_base", CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR, true},
 };
 
-/* Some attributes are narrower: bytes that the driver does not write are zero. */
+/* The driver's answers about an address. The driver may write fewer bytes than a value has; the
+ * rest are zero. */
 struct told {
 	CUresult rc[N_ASKS];
 	uint64_t value[N_ASKS];
@@ -59,16 +61,17 @@ static struct told ask(CUdeviceptr addr)
 				  ? cu.cuPointerGetAttribute(&t.value[i], asks[i].attr, addr)
 				  : CUDA_ERROR_NOT_FOUND;
 		if (t.rc[i] != CUDA_SUCCESS)
-			t.value[i] = 0; /* as in the product, which ignores the code */
+			t.value[i] = 0; /* the product ignores the error code, and uses 0 */
 	}
 	return t;
 }
 
-/* How another process can share the memory. */
+/* How the memory can be shared with another process: by descriptor, by a legacy handle, or not at
+ * all. */
 enum way { BY_FD, BY_LEGACY, NOT_SHARED };
 
-/* Return whether the answers are those that bps-agent/executor/device/cuda_share.c and
- * libbpsclient/gpu_cuda.c expect of such memory. */
+/* Return whether the answers are those that the product expects of such memory. See
+ * bps-agent/executor/device/cuda_share.c and libbpsclient/gpu_cuda.c. */
 static bool is_expected(const struct told *t, CUdeviceptr at, enum way way)
 {
 	bool has_fd = t->value[HANDLE_TYPES] & CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
@@ -82,7 +85,7 @@ static bool is_expected(const struct told *t, CUdeviceptr at, enum way way)
 	       (!has_fd && t->value[IS_LEGACY] && t->rc[BUFFER_ID] == CUDA_SUCCESS);
 }
 
-/* Make the calls that follow these answers in the product. */
+/* Make the calls that the product makes after these answers. Return whether they succeed. */
 static bool can_follow(CUdeviceptr at, enum way way)
 {
 	CUmemGenericAllocationHandle handle;
@@ -99,7 +102,7 @@ static bool can_follow(CUdeviceptr at, enum way way)
 	return true;
 }
 
-/* List each answer as `,"name":value`, or the driver's error. */
+/* Write the answers as a list of `,"name":value`, or with the driver's error. */
 static void list_answers(const struct told *t, CUdeviceptr at, char *list, size_t size)
 {
 	*list = '\0';
@@ -194,7 +197,7 @@ static bool mappings_left(struct gpu_side *s)
 	return side_await(s, 2) && gpu_check(m[1].at, BYTES, 4) && side_tell(s, 3);
 }
 
-/* Check the bytes of both, and a copy across their border. Then unmap both in one call. */
+/* Check the bytes of both mappings, and a copy across their border. Then unmap both by one call. */
 static bool mappings_use(CUdeviceptr at)
 {
 	return gpu_check(at, BYTES, 1) && gpu_check(at + BYTES, BYTES, 2) &&
@@ -240,7 +243,8 @@ struct queuer {
 	bool is_ok;
 };
 
-/* The thread is joined before the first thread continues. */
+/* Queue a wait and a write on the default stream. The first thread joins this thread before it
+ * continues. */
 static void *queue_on_default(void *arg)
 {
 	struct queuer *q = arg;
@@ -257,11 +261,11 @@ static bool default_stream_freed(struct gpu_side *s, struct rely_page *page)
 {
 	uint64_t begin_ns;
 
-	usleep(10000); /* no event shows that a stream waits */
+	usleep(10000); /* the stream must still wait, which no event can show */
 	if (atomic_load_explicit(&page->done, memory_order_acquire) != 0)
 		return gpu_fail("the stream did not wait");
 	begin_ns = now_ns();
-	/* Pairs with the stream's wait, and below with its write. */
+	/* Pairs with the stream's wait. The load below pairs with the stream's write. */
 	atomic_store_explicit(&page->ask, 1, memory_order_release);
 	while (atomic_load_explicit(&page->done, memory_order_acquire) == 0)
 		if (now_ns() > s->deadline_ns)

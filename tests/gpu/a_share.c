@@ -1,5 +1,6 @@
-/* Run A, first part: abilities of the GPU and its driver, the cost of a context, and shared memory
- * between processes: of other users, too, and after its creator's death. */
+/* Run A, first part: what the GPU and its driver can do, what a context costs, and memory that
+ * processes share. The processes may have different users, and the creator of the memory may
+ * die. */
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
@@ -16,7 +17,7 @@
 static const struct {
 	const char *name;
 	CUdevice_attribute attr;
-	int must; /* required value; ANY: only reported */
+	int must; /* the value that the attribute must have; ANY: only reported */
 } attrs[] = {
 	{"vmm", CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED, 1},
 	{"posix_fd", CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED, 1},
@@ -38,7 +39,8 @@ static const struct {
 	{"minor", CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, ANY},
 };
 
-/* List all as `,"name":value`. ret_wrong: those without their required value, or "". */
+/* Write all attributes as a list of `,"name":value`. ret_wrong: the attributes whose value is not
+ * the required one, or "". */
 static void read_attrs(CUdevice dev, char *list, size_t size, char *ret_wrong, size_t wrong_size)
 {
 	*list = *ret_wrong = '\0';
@@ -163,7 +165,8 @@ static bool vmm_taker(struct gpu_side *s)
 	return true;
 }
 
-/* Measure the cost per handle of many handles in one call, as for an arena in pieces. */
+/* Measure the cost per handle when many handles are passed in one call, as for an arena of many
+ * pieces. */
 static bool vmm_pieces(struct gpu_side *s)
 {
 	enum { N = 64 };
@@ -196,7 +199,7 @@ static bool legacy_left(struct gpu_side *s)
 	       side_await(s, 2);
 }
 
-/* Legacy handles work between processes of one user. For two users exactly this must be refused. */
+/* Legacy handles must work between processes of one user, and must be refused between two users. */
 static bool legacy_right(struct gpu_side *s)
 {
 	bool is_same = geteuid() == getuid() && strcmp(s->item, "legacy_ipc") == 0, is_open;
@@ -221,7 +224,7 @@ static bool legacy_right(struct gpu_side *s)
 
 #define SURVIVE_NS UINT64_C(1000000000)
 
-/* Copy until the other side ends it, then report the number of copies. */
+/* Copy for span_ns, then store the number of copies. */
 static bool copy_for(CUdeviceptr at, size_t bytes, uint64_t span_ns, unsigned *ret_n)
 {
 	uint64_t end_ns = now_ns() + span_ns;
@@ -239,7 +242,7 @@ static bool copy_for(CUdeviceptr at, size_t bytes, uint64_t span_ns, unsigned *r
 	return true;
 }
 
-/* Queue copies, and kill the other side while they run. */
+/* Queue copies, and kill the other process while they run. */
 static bool kill_during_copies(struct gpu_side *s, const struct gpu_vmm *m, pid_t pid)
 {
 	CUstream stream;
@@ -253,7 +256,7 @@ static bool kill_during_copies(struct gpu_side *s, const struct gpu_vmm *m, pid_
 	return side_kill(s, pid) && CU(cuStreamSynchronize, stream);
 }
 
-/* The creator dies, and its memory remains usable. */
+/* The creator of the memory dies. Its memory must remain usable. */
 static bool maker_dies_left(struct gpu_side *s)
 {
 	unsigned n = 0;
@@ -278,7 +281,7 @@ static bool maker_dies_right(struct gpu_side *s)
 	return true;
 }
 
-/* The importer dies during its copies, and the creator continues. */
+/* The importer dies while it copies. The creator must be able to continue. */
 static bool importer_dies_left(struct gpu_side *s)
 {
 	unsigned n = 0;

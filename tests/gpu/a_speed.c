@@ -1,5 +1,6 @@
-/* Run A, last part: how fast counters notify a process, and how fast the importer of device memory
- * copies it to host memory and back, against a plain pinned copy in the same run. */
+/* Run A, last part. It measures how fast counters notify a process. It also measures how fast the
+ * importer of device memory copies it to host memory and back, compared with a plain pinned copy in
+ * the same run. */
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -18,11 +19,12 @@
 #define ROUNDS 2000
 #define WARM   50
 
-/* Place and writer of the word for the right side's stream. */
+/* Where the word is for which the right side's stream waits, and who writes it: the host or a
+ * stream. */
 enum way { HOST_STORE, STREAM_TO_HOST, STREAM_TO_DEVICE };
 
-/* The page that both sides map: the left side's word and the right side's answer, on separate cache
- * lines. */
+/* The page that both sides map. It has the left side's word and the right side's answer, on
+ * separate cache lines. */
 struct speed_page {
 	_Alignas(64) _Atomic uint64_t ask;
 	_Alignas(64) _Atomic uint64_t done;
@@ -73,7 +75,7 @@ static bool counters_take(struct gpu_side *s, struct counters *c)
 static bool say(struct counters *c, enum way way, uint64_t v)
 {
 	if (way == HOST_STORE) {
-		/* Pairs with the wait in the right's stream. */
+		/* Pairs with the wait in the right side's stream. */
 		atomic_store_explicit(&c->page->ask, v, memory_order_release);
 		return true;
 	}
@@ -83,16 +85,18 @@ static bool say(struct counters *c, enum way way, uint64_t v)
 		v, 0);
 }
 
-#define LOOK_CLOCK  4096      /* turns of the wait loop between looks at the clock */
-#define LOOK_SOCKET (1 << 20) /* about a millisecond: rare enough not to affect the measurement */
+#define LOOK_CLOCK 4096 /* turns of the wait loop before it looks at the clock */
+/* turns before it looks at the socket: a millisecond, too rare to affect the measurement */
+#define LOOK_SOCKET (1 << 20)
 
 static bool has_answered(struct counters *c, uint64_t v)
 {
-	/* Pairs with the write in the stream. */
+	/* Pairs with the stream's write. */
 	return atomic_load_explicit(&c->page->done, memory_order_acquire) >= v;
 }
 
-/* Wait until a stream has answered. must_live: the other process has to be alive for that. */
+/* Wait until the other side's stream has written v. must_live: fail at once if the other process
+ * dies. */
 static bool hear(struct gpu_side *s, struct counters *c, uint64_t v, bool must_live)
 {
 	uint64_t n = 0;
@@ -101,7 +105,7 @@ static bool hear(struct gpu_side *s, struct counters *c, uint64_t v, bool must_l
 		if (++n % LOOK_CLOCK == 0 && now_ns() > s->deadline_ns)
 			return gpu_fail("a counter stays at %llu", (unsigned long long)(v - 1));
 		if (must_live && n % LOOK_SOCKET == 0 && !side_is_there(s))
-			/* the answer may have come just before its end */
+			/* the answer may have arrived just before the process ended */
 			return has_answered(c, v);
 	}
 	return true;
@@ -136,7 +140,8 @@ static bool latency_left(struct gpu_side *s, enum way way)
 	return side_await(s, 4);
 }
 
-/* Queue "wait for the left side's word, then answer", a few rounds ahead. */
+/* For each round, queue a wait for the left side's word and then the answer. A few rounds are
+ * queued ahead. */
 static bool latency_right(struct gpu_side *s, enum way way)
 {
 	struct counters c;
@@ -188,14 +193,14 @@ static bool to_device_right(struct gpu_side *s)
 	return latency_right(s, STREAM_TO_DEVICE);
 }
 
-/* A process dies while a stream of the other waits for its word. The host then stores a large
- * value, which releases the stream. */
+/* The right process dies while the left stream waits for its word. The host then stores a large
+ * value, which must release the stream. */
 static bool poison_left(struct gpu_side *s)
 {
 	struct counters c;
 
 	return counters_make(s, &c) && side_tell(s, (uint64_t)getpid()) && side_await(s, 1) &&
-	       side_await(s, 99); /* never arrives: this side is killed */
+	       side_await(s, 99); /* never arrives, because this process is killed */
 }
 
 static bool poison_right(struct gpu_side *s)
@@ -223,10 +228,10 @@ static bool poison_right(struct gpu_side *s)
 /* ---- bandwidth ---- */
 
 #define BULK_BYTES  (256 * MIB)
-#define BURST_BYTES (32 * MIB) /* small copies are queued until they add up to this */
+#define BURST_BYTES (32 * MIB) /* small copies are queued until this many bytes are in flight */
 #define REPEATS     31
 
-/* A direction of copies between device memory and host memory. */
+/* A series of copies in one direction between device memory and host memory. */
 struct speed_lane {
 	CUdeviceptr device;
 	char *host;
@@ -234,7 +239,7 @@ struct speed_lane {
 	bool is_out;
 };
 
-/* Variants of the lanes: whose device memory, and which host memory. */
+/* Variants of a lane: whose device memory it uses, and which kind of host memory. */
 enum mix { SHARED, PLAIN, OWN_MEMFD, IMPORTED_ALLOC, N_MIXES };
 struct lanes {
 	struct speed_lane mix[N_MIXES][2];
@@ -246,8 +251,8 @@ static bool lane_queue(const struct speed_lane *l, size_t bytes, size_t at)
 			 : CU(cuMemcpyHtoDAsync, l->device + at, l->host + at, bytes, l->stream);
 }
 
-/* Return the GB/s of n lanes together, with copies of these bytes. Small copies are queued several
- * at a time. */
+/* Return the GB/s of n lanes together, with copies of this size. Small copies are queued several at
+ * a time. */
 static bool lanes_time(const struct speed_lane *lanes, unsigned n, size_t bytes, double *ret)
 {
 	size_t total = bytes > BURST_BYTES ? bytes : BURST_BYTES;
@@ -264,14 +269,15 @@ static bool lanes_time(const struct speed_lane *lanes, unsigned n, size_t bytes,
 	return true;
 }
 
-/* Measure medians of all variants in turn. first: the lane to start with. */
+/* Measure all variants in turn, repeatedly, and return the median of each. first: the first of n
+ * lanes. */
 static bool medians(
 	const struct lanes *l, unsigned first, unsigned n, size_t bytes, double ret[N_MIXES])
 {
 	unsigned repeats = getenv("BPS_GPU_FAKE") ? 3 : REPEATS;
 	double v[N_MIXES][REPEATS + 1] = {{0}};
 
-	for (unsigned i = 0; i <= repeats; i++) /* the first repetitions only warm up */
+	for (unsigned i = 0; i <= repeats; i++) /* repetition 0 is a warm-up */
 		for (unsigned k = 0; k < N_MIXES; k++)
 			if (!lanes_time(&l->mix[k][first], n, bytes, &v[k][i]))
 				return false;
@@ -280,8 +286,8 @@ static bool medians(
 	return true;
 }
 
-/* Compare shared with plain memory, also with one of both plain, so that a slow part can be
- * identified. */
+/* Compare shared with plain memory. Variants with only one kind of shared memory show which part is
+ * slow. */
 static bool compare(struct gpu_side *s, const char *what, const struct lanes *l, unsigned first,
 	unsigned n, size_t bytes)
 {
@@ -314,7 +320,7 @@ static bool bandwidth_left(struct gpu_side *s)
 	       side_await(s, 3);
 }
 
-/* Import memory of the GPU and of the host that another process made. */
+/* Import GPU memory and host memory that the other process has made. */
 static bool bandwidth_take(struct gpu_side *s, struct gpu_vmm *ret, char **ret_host)
 {
 	uint64_t word, bytes, begin_ns;
@@ -335,7 +341,8 @@ static bool bandwidth_take(struct gpu_side *s, struct gpu_vmm *ret, char **ret_h
 	return true;
 }
 
-/* Open one lane out and one in. They use different halves of the shared memory. */
+/* Open the lanes of a variant: one out of the GPU and one in. They use different halves of the
+ * shared memory. */
 static bool lanes_open(struct lanes *l, const struct gpu_vmm *m, char *host)
 {
 	for (unsigned i = 0; i < 2; i++) {

@@ -1,7 +1,8 @@
-/* Run B, the decisive one. A trainer's process keeps the GPU busy with matrix products. The run
- * measures how much it slows down when a second process copies, or launches small or large kernels,
- * and how long the second process waits for each. Each kind is first measured with an idle trainer.
- * See docs/guides/gpu-tests.md. */
+/* Run B, which decides whether an executor in a second process is acceptable. A trainer's process
+ * keeps the GPU busy with matrix products. A second process copies, or launches small or large
+ * kernels. The run measures how much the trainer slows down, and how long the second process waits
+ * for each piece of work. Each kind of work is also measured while the trainer is idle. See
+ * docs/guides/gpu-tests.md. */
 #include <poll.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -12,26 +13,28 @@
 #include "tests/gpu/gpu.h"
 #include "tests/gpu/sides.h"
 
-#define MIB          ((size_t)1 << 20)
-#define MATRIX       2048 /* a product takes about a millisecond, like kernels of a step */
-#define DEPTH        8    /* products queued ahead */
-#define COPY_BYTES   (64 * MIB)
-#define BIG_BYTES    (1024 * MIB)
-#define SMALL_BYTES  4096
-#define PART_BYTES   (4 * MIB) /* the executor's size of partitions */
-#define PARTS        8         /* partitions in flight */
-#define PAGE_BYTES   4096
-#define LOOK         (1 << 20) /* turns of a wait loop, about a millisecond */
+#define MIB ((size_t)1 << 20)
+/* a product of this size takes about a millisecond, like kernels of a training step */
+#define MATRIX      2048
+#define DEPTH       8 /* products that are queued ahead */
+#define COPY_BYTES  (64 * MIB)
+#define BIG_BYTES   (1024 * MIB)
+#define SMALL_BYTES 4096
+#define PART_BYTES  (4 * MIB) /* size of the executor's partitions */
+#define PARTS       8         /* partitions in flight */
+#define PAGE_BYTES  4096
+/* turns of a wait loop before it looks elsewhere, about a millisecond */
+#define LOOK         (1 << 20)
 #define SAMPLES_MAX  (1 << 22)
 #define SECONDS      8.0
 #define SECONDS_MAX  20.0
 #define BAR_SLOWDOWN 0.05
 #define BAR_COPY     0.9
-#define ALL_KINDS    "beside" /* name of the item that covers all kinds */
+#define ALL_KINDS    "beside" /* the item that includes all kinds of work */
 
 enum word { BEGIN = 100 /* + kind */, STOP = 1, FIGURES = 2, READY = 3, OVER = 4 };
 
-/* Times of one measurement, in microseconds. */
+/* Durations of one measurement, in microseconds. */
 struct times {
 	double *us;
 	size_t n;
@@ -100,7 +103,7 @@ static bool trainer_launch(struct b_trainer *t, unsigned slot)
 	       CU(cuEventRecord, t->events[slot], t->stream);
 }
 
-/* Run products for that many seconds and record the times between their ends. */
+/* Run products for that many seconds. Record the time from each product's end to the next one's. */
 static bool trainer_work(struct b_trainer *t, double seconds)
 {
 	uint64_t begin_ns, last_ns, now;
@@ -125,15 +128,15 @@ static bool trainer_work(struct b_trainer *t, double seconds)
 
 /* ---- the second process ---- */
 
-/* A lane works like the executor's: after each copy the stream writes the copy's number into
- * registered memory, and the CPU polls it. */
+/* A lane copies like the executor. After each copy, the stream writes the copy's number into
+ * registered memory, which the CPU polls. */
 struct b_lane {
 	CUstream stream;
 	_Atomic uint64_t *counter;
 	CUdeviceptr counter_at;
 	struct gpu_vmm device;
 	char *host;
-	uint64_t begin_ns[PARTS], head, tail; /* those from head to tail are in flight */
+	uint64_t begin_ns[PARTS], head, tail; /* copies head to tail - 1 are in flight */
 };
 
 struct second {
@@ -147,16 +150,17 @@ struct second {
 	struct gpu_side *side;
 };
 
-/* Work of the second process. */
+/* A kind of work of the second process. */
 struct kind {
 	const char *name;
-	/* Do the work once, or wait for the oldest of several in flight, and return its time. */
+	/* Do the work once and return its duration. If several are in flight, wait for the
+	 * oldest. */
 	bool (*once)(struct second *w, const struct kind *k, double *ret_us);
-	size_t bytes; /* in each direction; a kernel reads and writes GPU memory */
+	size_t bytes; /* bytes in each direction; a kernel reads and writes this much GPU memory */
 	bool is_out, is_in;
 	unsigned in_flight;
 	bool has_bars;
-	/* share of the measuring time: kinds without a bar and with many samples need less */
+	/* share of the measuring time; kinds without a bar, or with many samples, need less */
 	double share;
 };
 
@@ -212,7 +216,7 @@ static bool copy_once(struct second *w, const struct kind *k, double *ret_us)
 	return true;
 }
 
-/* Queue a copy, if the kind has one, followed by the write of its number. */
+/* Queue a copy, if this kind of work has one, and then the write of its number. */
 static bool lane_queue(struct b_lane *l, const struct kind *k)
 {
 	size_t slot = l->tail % PARTS;
@@ -234,7 +238,8 @@ static bool may_wait(struct gpu_side *s)
 	       (now_ns() < s->deadline_ns || gpu_fail("a counter stays where it is"));
 }
 
-/* Keep PARTS copies in flight, and take the oldest when the CPU sees its number. */
+/* Keep PARTS copies in flight. Wait until the CPU sees the number of the oldest, and return its
+ * duration. */
 static bool lane_once(struct second *w, const struct kind *k, double *ret_us)
 {
 	struct b_lane *l = k->is_in ? &w->lane_in : &w->lane_out;
@@ -243,7 +248,7 @@ static bool lane_once(struct second *w, const struct kind *k, double *ret_us)
 	while (l->tail - l->head < k->in_flight)
 		if (!lane_queue(l, k))
 			return false;
-	/* Pairs with the write in the stream. */
+	/* Pairs with the stream's write of the number. */
 	while (atomic_load_explicit(l->counter, memory_order_acquire) <= l->head)
 		if (++n % LOOK == 0 && !may_wait(w->side))
 			return false;
@@ -276,7 +281,7 @@ static const struct kind kinds[] = {
 };
 #define N_KINDS (sizeof(kinds) / sizeof(kinds[0]))
 
-/* Work until the trainer sends a word, then send the figures. */
+/* Do this kind of work until the trainer sends a word. Then send the figures. */
 static bool second_work(struct gpu_side *s, struct second *w, const struct kind *k)
 {
 	struct pollfd p = {.fd = s->sock, .events = POLLIN};
@@ -285,7 +290,7 @@ static bool second_work(struct gpu_side *s, struct second *w, const struct kind 
 	double us;
 
 	w->times.n = 0;
-	if (!k->once(w, k, &us)) /* the first kernel has a module to load */
+	if (!k->once(w, k, &us)) /* not measured: the first kernel loads its module */
 		return false;
 	begin_ns = now_ns();
 	do {
@@ -301,7 +306,7 @@ static bool second_work(struct gpu_side *s, struct second *w, const struct kind 
 
 static bool second_side(struct gpu_side *s)
 {
-	static struct second w; /* static: lives as long as the process */
+	static struct second w; /* static, because the streams use it until the process ends */
 	uint64_t word;
 
 	w.side = s;
@@ -318,7 +323,7 @@ static bool second_side(struct gpu_side *s)
 	return false;
 }
 
-/* ---- together; the trainer leads ---- */
+/* ---- both sides; the trainer's side decides what is measured ---- */
 
 static bool say_begin(struct gpu_side *s, const struct kind *k)
 {
@@ -380,13 +385,14 @@ static double seconds_of_stretch(void)
 	return v > 0 && v <= SECONDS_MAX ? v : SECONDS;
 }
 
-/* Return whether this kind was chosen by its name, or by a prefix of it. */
+/* Return whether this kind of work was chosen: by its name, by a prefix of it, or as one of all. */
 static bool is_wanted(const struct gpu_side *s, const struct kind *k)
 {
 	return strcmp(s->item, ALL_KINDS) == 0 || strncmp(k->name, s->item, strlen(s->item)) == 0;
 }
 
-/* ret_idle: the trainer's figures before, measured again for each kind, since clocks drift. */
+/* Measure one kind of work. ret_idle: the trainer's figures without other work. They are measured
+ * again before each kind, because the GPU's clock rate changes. */
 static bool measure(struct gpu_side *s, struct b_trainer *t, const struct kind *k, double seconds,
 	struct report *ret_idle)
 {
@@ -404,7 +410,7 @@ static bool measure(struct gpu_side *s, struct b_trainer *t, const struct kind *
 static bool trainer_side(struct gpu_side *s)
 {
 	double seconds = seconds_of_stretch(), flops;
-	static struct b_trainer t; /* static, like the other */
+	static struct b_trainer t; /* static, like the work of the other side */
 	struct report idle;
 
 	/* warm up */
@@ -425,8 +431,8 @@ static bool trainer_side(struct gpu_side *s)
 	return side_tell(s, OVER);
 }
 
-/* Return the longest duration: two measurements for each kind, and a minute to start. With
- * SECONDS_MAX it is still less than the limit of tests/gpu/run. */
+/* Return the time limit: two measurements for each kind of work, and a minute to start. Even with
+ * SECONDS_MAX it is below the limit of tests/gpu/run. */
 static unsigned limit_s(void)
 {
 	double stretches = 0.5;
@@ -436,7 +442,7 @@ static unsigned limit_s(void)
 	return 60 + (unsigned)(stretches * seconds_of_stretch());
 }
 
-/* With an argument, run only the kinds of that name or with that prefix. */
+/* Run all kinds of work, or only those whose name starts with the argument. */
 int main(int argc, char **argv)
 {
 	const struct gpu_pair pair = {argc > 1 ? argv[1] : ALL_KINDS, trainer_side, second_side,

@@ -1,12 +1,12 @@
 """Run C: PyTorch end to end, over the product's own daemons on loopback.
 
-A scheduler, a server, two agents with an executor each, and a trainer at each agent, all on one
-GPU. tests/gpu/run starts this file. It prints lines of JSON as the other runs do.
+On one GPU run a scheduler, a server, and two agents with an executor and a trainer each.
+tests/gpu/run starts this file, which prints lines of JSON like the other runs.
 
     c.py [--host] [ITEM]
 
---host: plain memory and CPU tensors in place of a GPU, to test this file. BPS_GPU_LOGS names a file
-for the daemons' logs.
+--host: use plain memory and CPU tensors in place of a GPU, to test this file. BPS_GPU_LOGS names a
+file for the daemons' logs.
 """
 
 import json
@@ -27,8 +27,8 @@ TORCH_LIMIT_S = 250
 LOG_BYTES = 3000
 BAR_HOST_US = 20
 BAR_SLOWDOWN = 0.05
-# Sums of f32 in another order, over 50 steps of SGD with momentum. Each step adds about 1e-6 of a
-# weight.
+# The largest allowed difference of a weight after 50 steps of SGD with momentum. Sums of f32 in
+# another order add about 1e-6 of a weight in each step.
 BAR_WEIGHTS = 2e-3
 
 
@@ -37,7 +37,7 @@ class Missing(Exception):
 
 
 def find(*names):
-    """Return a file of the bundle, or of a build."""
+    """Return the path of a file in the bundle or in a build folder."""
     folders = [
         HERE,
         *(
@@ -61,7 +61,7 @@ def answer(item, ok, **rest):
 
 
 class Cluster:
-    """Daemons in a folder of their own, with ports that the system chooses."""
+    """Daemons whose files are in a temporary folder. The system chooses their ports."""
 
     def __init__(self, is_host):
         self.dir = pathlib.Path(tempfile.mkdtemp(prefix="bps-gpu-"))
@@ -95,7 +95,7 @@ class Cluster:
                 *to,
             )
             for i in range(2):
-                # The host name is set here, since a virtual machine's may change later.
+                # A virtual machine's host name may change while the run lasts, so name the host.
                 self.start(
                     "agent",
                     f"agent{i}",
@@ -125,7 +125,7 @@ class Cluster:
         return self.dir / f"agent{i}.sock"
 
     def start(self, role, name, *args):
-        """Start a daemon and return its port once it serves."""
+        """Start a daemon. Return its port when it is ready."""
         program = find(f"bps-{role}", f"bps-{role}/bps-{role}")
         r, w = os.pipe()
         os.set_inheritable(w, True)
@@ -143,7 +143,7 @@ class Cluster:
         self.daemons.append(p)
         with os.fdopen(
             r
-        ) as f:  # the daemon closes its end when it serves or dies; run's limit ends a hang
+        ) as f:  # ends when the daemon is ready or dead; tests/gpu/run has a time limit
             lines = dict(line.strip().split("=", 1) for line in f)
         if "PORT" not in lines:
             raise RuntimeError(
@@ -158,7 +158,7 @@ class Cluster:
         return {p.stem: self.log(p.stem) for p in sorted(self.dir.glob("*.log"))}
 
     def tell_logs(self):
-        """Print the ends of all logs, to explain a failure."""
+        """Print the last part of each log, to explain a failure."""
         for name, text in self.logs().items():
             print(f"--- {name}\n{text[-LOG_BYTES:]}", file=sys.stderr, flush=True)
 
@@ -198,7 +198,10 @@ def trainer_env(cluster, rank, job, extra):
 
 
 def run_trainers(cluster, job, args, extra, n=2, limit_s=LIMIT_S):
-    """Return what each trainer printed. RuntimeError with the reason when one fails."""
+    """Run the trainers of a job. Return what each printed.
+
+    If one fails, raise RuntimeError with the reason.
+    """
     command = [sys.executable, "-X", "faulthandler", str(HERE / "c_train.py"), json.dumps(args)]
     workers = [
         subprocess.Popen(
@@ -296,7 +299,7 @@ def refer(args):
 
 
 def attempt(cluster, name, do, *args):
-    """Run one item. A failure does not stop the others."""
+    """Run one item. When it fails, print the reason and continue with the next item."""
     try:
         do(*args)
     except Exception as e:  # pylint: disable=broad-except
@@ -330,7 +333,7 @@ def run(is_host, only):
     cluster = Cluster(is_host)
     try:
         args = {"place": "host" if is_host else "cuda", "file": str(cluster.dir / "weights.npy")}
-        # The name changed with PyTorch 2.9. Descriptors are requested explicitly.
+        # PyTorch 2.9 has another name for the variable. Sharing by descriptor must be requested.
         segments = {
             "PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True",
             "PYTORCH_ALLOC_CONF": "expandable_segments:True",
@@ -341,7 +344,7 @@ def run(is_host, only):
             ("weights_arena", train, cluster, "arena", "arena", args, {}),
             ("weights_arena-copy", train, cluster, "arena-copy", "arena-copy", args, {}),
         ]
-        if not is_host:  # the host's back-end cannot share memory of other libraries
+        if not is_host:  # the host back-end cannot map memory of other libraries
             todo.append(("weights_import", train, cluster, "import", "import", args, {}))
             todo.append(
                 (
@@ -355,7 +358,7 @@ def run(is_host, only):
                 )
             )
         todo.append(("speed", measure_speed, cluster, args, is_host))
-        if only:  # weights are compared with the reference's
+        if only:  # items about weights need the reference to compare with
             todo = [
                 t
                 for t in todo

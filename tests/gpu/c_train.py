@@ -1,13 +1,13 @@
 """A trainer of run C: python c_train.py JSON.
 
-Uses PyTorch, and bps through ctypes alone. The environment has its place in the job. Prints one
-line of JSON. Modes:
+It uses PyTorch, and calls bps through ctypes. Its place in the job is in the environment. It prints
+one line of JSON. Modes:
 
-    reference    one process, the whole batch, no bps: its weights go to a file
-    arena        gradients are views of memory that the executor made
-    arena-copy   gradients are copied there and back
-    import       gradients are views of one buffer of PyTorch's own, which the executor maps
-    speed        1 GiB a step during matrix products
+    reference    one process trains on the whole batch without bps; its weights go to a file
+    arena        gradients are views of memory that the executor allocated
+    arena-copy   gradients are copied to such memory and back
+    import       gradients are views of one buffer of PyTorch's, which the executor maps
+    speed        1 GiB per step is summed during matrix products
 """
 
 import ctypes
@@ -35,7 +35,7 @@ class Cuda:
     def __init__(self):
         torch.backends.cuda.matmul.allow_tf32 = False
         torch.backends.cudnn.allow_tf32 = False
-        torch.zeros(1, device="cuda")  # makes the context from which bps takes its GPU
+        torch.zeros(1, device="cuda")  # makes the CUDA context, which names the GPU that bps uses
 
     def view(self, address, n):
         class Memory:
@@ -52,7 +52,7 @@ class Cuda:
         return view
 
     def has_segments(self):
-        """Return whether the allocator maps memory piece by piece."""
+        """Return whether the allocator has expandable segments, which have several mappings."""
         return any(s.get("is_expandable") for s in torch.cuda.memory_snapshot())
 
     def mark(self):
@@ -76,13 +76,13 @@ class Cuda:
         torch.cuda.synchronize()
 
     def products(self):
-        """Return work of about a millisecond, and a function that queues it."""
+        """Return a function that queues a matrix product, which takes about a millisecond."""
         a = torch.randn(4096, 4096, device="cuda", dtype=torch.bfloat16)
         return lambda: torch.matmul(a, a)
 
 
 class Host:
-    """Plain memory in place of a GPU's, for tests of this file."""
+    """Plain memory and CPU tensors in place of a GPU, to test this file."""
 
     device = "cpu"
 
@@ -143,7 +143,10 @@ def optimizer_of(model):
 
 
 class Exchange:
-    """Sums of the model's gradients by bps: submitted when ready, waited for by the stream."""
+    """Sums the model's gradients by bps.
+
+    Each gradient is submitted when it is ready. The stream waits for its sum.
+    """
 
     def __init__(self, job, model, mode, place):
         import bps
@@ -156,7 +159,7 @@ class Exchange:
             offsets.append(total)
             total += -(-p.numel() * 4 // ALIGN) * ALIGN
         if mode == "import":
-            # Larger than what the caching allocator combines with other tensors.
+            # The allocator does not put a buffer of this size into one block with other tensors.
             self.flat = torch.zeros(max(total // 4, 8 << 20), device=place.device)
             base = self.flat.data_ptr()
             job.gpu_import(base, self.flat.numel() * 4)
@@ -180,7 +183,8 @@ class Exchange:
 
     def ready(self, i):
         p, view = self.params[i], self.views[i]
-        if p.grad.data_ptr() != view.data_ptr():  # also when another object has replaced the view
+        # the model may have replaced the gradient, so that it is no view any more
+        if p.grad.data_ptr() != view.data_ptr():
             view.copy_(p.grad)
             self.n_moved += 1
         begin = time.perf_counter_ns()
@@ -224,13 +228,13 @@ def percentile(values, p):
 
 
 def step_times(place, marks):
-    """Return the milliseconds of each step. The first steps load and map things."""
+    """Return the milliseconds of each step, without the first ones, which load and map things."""
     place.synchronize()
     return [place.ms_between(a, b) for a, b in zip(marks[WARM:], marks[WARM + 1 :])]
 
 
 def train_alone(model, size, place):
-    """Train with 1 of size parts of each batch. Return the last loss, and the steps' times."""
+    """Train on 1 of `size` parts of each batch. Return the last loss, and each step's time."""
     optimizer, marks = optimizer_of(model), []
     for step in range(STEPS):
         marks.append(place.mark())
@@ -289,7 +293,7 @@ def train(args, place):
 
 
 class Traffic:
-    """A GiB per step, on a stream of its own."""
+    """Sums a GiB per step, submitted on a stream of its own."""
 
     def __init__(self, job, place, n_bytes):
         self.place, self.other = place, place.other_stream()
@@ -320,7 +324,10 @@ class Traffic:
 
 
 def compute(place, product, until):
-    """Run products until `until` returns true. Return the rate. Two batches are queued ahead."""
+    """Run products until `until` returns true. Return products per second.
+
+    Two batches of products are queued ahead.
+    """
     n, begin, ahead = 0, time.perf_counter(), []
     while not until():
         for _ in range(16):
@@ -334,14 +341,16 @@ def compute(place, product, until):
 
 
 def for_seconds(seconds, traffic):
-    """Return a predicate that runs traffic once per call, until the seconds are over."""
+    """Return a function that runs the traffic, and returns true when the seconds are over."""
     end = time.perf_counter() + seconds
     return lambda: traffic.is_done() and time.perf_counter() > end
 
 
 def rounds_of(job, args, round_s):
-    """Return the rounds that take about ten seconds, at most the given number, equal on all
-    workers."""
+    """Return how many rounds take about ten seconds, but at most the given number.
+
+    All workers get the same number.
+    """
     vote = job.declare("rounds", "i64", 1)
     vote.input[:] = max(2, min(args["rounds"], int(10 / round_s))) if job.rank == 0 else 0
     vote.push_pull()
@@ -355,7 +364,7 @@ def speed(args, place):
         job.gpu_open()
         traffic = Traffic(job, place, args["bytes"])
         product, is_first = place.products(), job.rank == 0
-        first_s = traffic.round_s()  # makes and pins memory
+        first_s = traffic.round_s()  # slower than later rounds, since it allocates and pins memory
         rounds, alone, seconds = rounds_of(job, args, traffic.round_s()), [], args["seconds"]
         if is_first:
             compute(place, product, for_seconds(seconds, traffic))  # warm up

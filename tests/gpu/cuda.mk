@@ -1,6 +1,6 @@
-# The CUDA back-end, and libraries that replace the driver and NCCL in its tests. Included by the
-# Makefile. CUDA=no leaves all of it out. Without the toolkit it is left out, too, and `all` reports
-# it.
+# The CUDA back-end, and fake libraries that replace the driver and NCCL in its tests. Included by
+# the Makefile. CUDA=no leaves out everything in this file. If there is no toolkit, it is left out
+# as well, and `all` prints a notice.
 CUDA_HOME ?= /usr/local/cuda
 NCCL_H	:= $(firstword $(wildcard $(addsuffix /nccl.h,$(CUDA_HOME)/include /usr/include \
 	   /usr/local/include)))
@@ -23,10 +23,11 @@ ifeq ($(CUDA),yes)
 ALLSRC	+= $(CUDAALL)
 $(call objs,$(CUDAALL)): ISA += $(CUDA_CFLAGS)
 
-# The library uses the driver that its process has loaded. Types come from the toolkit.
+# The library uses the driver that its process has loaded already. It only needs types of the
+# toolkit.
 $(B)/libbpsclient/gpu_cuda.o: ISA += $(CUDA_CFLAGS)
 
-# The file names by which programs find the driver and NCCL.
+# The fake libraries have the file names by which programs find the driver and NCCL.
 $(B)/fake/libcuda.so.1: $(call objs,$(FAKECUDA))
 $(B)/fake/libnccl.so.2: $(call objs,$(FAKENCCL)) $(B)/fake/libcuda.so.1
 $(FAKELIBS):
@@ -34,7 +35,7 @@ $(FAKELIBS):
 	$(Q)mkdir -p $(@D) && $(CC) $(LDFLAGS_ALL) -shared -Wl,-soname,$(@F) -o $@ \
 		$(filter %.o,$^) $(filter %.so.1,$^) -lm -lpthread
 
-# With an RPATH, since a sanitizer's dlopen ignores the RUNPATH of its caller.
+# The tests need an RPATH, because a sanitizer's dlopen ignores the RUNPATH of its caller.
 $(CUDATESTS): $(B)/tests/%: $(B)/tests/gpu/cuda/%.o $(call objs,$(CUDAHELP) $(CUDASRC)) \
 		$(LIBCORES) $(LIBCOMMON) $(FAKELIBS) $(B)/tests/gpu-probe
 	$(call say,LD,$@)
@@ -42,12 +43,12 @@ $(CUDATESTS): $(B)/tests/%: $(B)/tests/gpu/cuda/%.o $(call objs,$(CUDAHELP) $(CU
 		-Wl,-rpath,'$$ORIGIN/../fake' -o $@ $(filter %.o,$^) $(LIBCORES) $(LIBCOMMON) \
 		$(B)/fake/libcuda.so.1 $(NCCLLIB) -lcmocka -Wl,--as-needed $(LIBS) -ldl
 $(B)/tests/test_fake_cuda: NCCLLIB := $(B)/fake/libnccl.so.2
-# Linked like bps-agent-cuda: uses the driver that the machine has.
+# Linked like bps-agent-cuda, so that it uses the driver of the machine.
 $(B)/tests/gpu-probe: $(call objs,tests/gpu/cuda/probe.c $(CUDASRC)) $(LIBCORES) $(LIBCOMMON)
 	$(call link,-L$(CUDA_STUB) -lcuda -Wl$(,)--as-needed $(LIBS) -ldl)
 	$(Q)mkdir -p $(B)/stub && ln -sf $(abspath $(CUDA_STUB))/libcuda.so $(B)/stub/libcuda.so.1
 
-# The executor program that bps-agent starts.
+# The executor: a program that bps-agent starts.
 ifneq ($(wildcard bps-agent/executor/main.c),)
 $(B)/bps-agent/executor/main-cuda.o: ISA += -DBPS_DEVICE_CUDA
 $(B)/bps-agent/executor/main-cuda.o: bps-agent/executor/main.c
@@ -64,7 +65,7 @@ endif
 
 check-build: $(CUDATESTS)
 else
-# Ignore a cuda.h that the compiler finds by itself, too.
+# Without CUDA, do not even use a cuda.h that the compiler finds by itself.
 $(call objs,libbpsclient/gpu_cuda.c): ISA += -DBPS_NO_CUDA
 NO_CUDA	:= $(if $(filter command environment,$(origin CUDA)),CUDA=$(CUDA),no CUDA toolkit with \
 	   NCCL in $(CUDA_HOME) (CUDA_HOME))

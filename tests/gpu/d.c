@@ -1,8 +1,8 @@
-/* Run D: the product's own CUDA back-end on one GPU. One GPU needs no NCCL, which must not even be
- * loaded. NCCL refuses two ranks on one GPU; a new version accepts them when configured (for tests
- * only, but then its collectives can be checked). A clique of one rank needs no second GPU and
- * passes through all NCCL calls of the product. A member that never joins can be given up in
- * bounded time. */
+/* Run D: the product's own CUDA back-end on one GPU. One GPU needs no NCCL, so NCCL must not
+ * even be loaded. Two ranks on one GPU are refused by NCCL; a new version allows them if
+ * configured, and then its collectives are checked. A clique of one rank needs no second GPU,
+ * and uses all NCCL calls of the product. It must be possible to give up a member that never
+ * joins, in bounded time. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -16,11 +16,11 @@
 
 #define MIB      ((size_t)1 << 20)
 #define BYTES    (64 * MIB)
-#define COUNT    (MIB) /* f32 elements per rank in a collective */
+#define COUNT    (MIB) /* f32 elements of each rank's block in a collective */
 #define WAIT_NS  UINT64_C(20000000000)
-#define OPEN_MS  2000.0 /* longest time that opening may block */
+#define OPEN_MS  2000.0 /* milliseconds that opening a clique may block */
 #define ABORT_MS 5000.0
-#define LEAVE_MS 2000.0 /* after this time clique_close stops to leave in order */
+#define LEAVE_MS 2000.0 /* milliseconds after which clique_close gives up an orderly end */
 
 static const struct device_ops *const ops = &device_cuda;
 
@@ -28,7 +28,7 @@ struct d_rig {
 	struct device *dev;
 	struct device_queue *out, *in;
 	struct device_mem *mem, *host;
-	struct device_mem *second_mem; /* of a second member, see rig_second */
+	struct device_mem *second_mem; /* memory and queue of a second member (rig_second) */
 	struct device_queue *second;
 	void *at;
 };
@@ -93,7 +93,7 @@ static bool wait_queue(struct d_rig *r, struct device_queue *q)
 	return rc == 0 || fail_with(rc, r, "a queue failed");
 }
 
-/* Copy to the GPU and back. Return whether the bytes are the same. */
+/* Copy bytes to the GPU and back. Return whether they are the same. */
 static bool there_and_back(struct d_rig *r)
 {
 	uint32_t *from = r->at, *to = (void *)((char *)r->at + BYTES);
@@ -134,7 +134,7 @@ static bool nothing(struct gpu_side *s)
 
 /* ---- cliques ---- */
 
-/* Poll until the clique can be used, or fails. */
+/* Poll until the clique is usable or has failed. */
 static int wait_clique(struct device_clique *c)
 {
 	uint64_t end_ns = now_ns() + WAIT_NS;
@@ -151,7 +151,7 @@ static double ms_since(uint64_t begin_ns)
 	return (double)(now_ns() - begin_ns) / 1e6;
 }
 
-/* Make a clique id. Without NCCL the item is skipped. */
+/* Make the id of a clique. If there is no NCCL, the item is skipped. */
 static bool make_id(
 	struct gpu_side *s, struct d_rig *r, uint8_t id[DEVICE_ID_BYTES], bool *ret_skip)
 {
@@ -166,7 +166,7 @@ static bool make_id(
 	return *ret_skip;
 }
 
-/* Two members of this process on one GPU are refused, without further damage. */
+/* Two members of this process on one GPU must be refused, and the device must still work. */
 static bool same_process(struct gpu_side *s)
 {
 	const int gpus[] = {0, 0}, ranks[] = {0, 1};
@@ -205,7 +205,7 @@ static bool stay_alone(struct device_clique *c)
 	return true;
 }
 
-/* Join, wait without effect, and give up. */
+/* Join a clique whose other member never comes, wait, and abort it. */
 static bool give_up(struct d_rig *r, const uint8_t id[DEVICE_ID_BYTES], struct waits *ret)
 {
 	const int gpu = 0, rank = 0;
@@ -225,8 +225,8 @@ static bool give_up(struct d_rig *r, const uint8_t id[DEVICE_ID_BYTES], struct w
 	return true;
 }
 
-/* Opening does not block, and giving up ends soon. The first attempt loads modules, perhaps from a
- * cold disk, so it is reported without a bar. */
+/* Opening must not block, and the abort must end soon. The first attempt loads modules, maybe from
+ * a slow disk, so it has no bar. */
 static bool nobody_comes(struct gpu_side *s)
 {
 	uint8_t id[DEVICE_ID_BYTES];
@@ -257,7 +257,7 @@ static int settle(struct device_clique *c, int rc)
 	return rc ? rc : wait_clique(c);
 }
 
-/* Two collectives in one launch. */
+/* Start two collectives in one launch. */
 static int group_of_one(struct device_clique *c, const struct device_piece p[2])
 {
 	int rc = ops->group_begin(c), ended;
@@ -285,7 +285,7 @@ static int all_of_one(struct device_clique *c, const struct device_piece p[2])
 	return rc ? rc : group_of_one(c, p);
 }
 
-/* A sum over one rank, in place: no byte may change. */
+/* Sum over one rank, in place: no byte may change. */
 static bool sums_of_one(struct d_rig *r, struct device_clique *c)
 {
 	const uint64_t bytes = 2 * COUNT * sizeof(float);
@@ -308,7 +308,7 @@ static bool sums_of_one(struct d_rig *r, struct device_clique *c)
 	       (memcmp(from, to, bytes) == 0 || gpu_fail("a sum of one is not itself"));
 }
 
-/* Open a clique of one rank, and return how long that took. */
+/* Open a clique of one rank. Returns the milliseconds that this took. */
 static bool one_open(struct gpu_side *s, struct d_rig *r, struct device_clique **ret,
 	bool *ret_skip, double *ret_ms)
 {
@@ -330,7 +330,7 @@ static bool one_open(struct gpu_side *s, struct d_rig *r, struct device_clique *
 	return rc == 0 || fail_with(rc, r, "a clique of one does not open");
 }
 
-/* Abort with a collective queued after copies that still run. */
+/* Abort a clique while a collective is queued behind copies that still run. */
 static bool abort_of_one(struct d_rig *r, struct device_clique *c, double *ret_ms)
 {
 	const struct device_piece p = {.mem = r->mem, .queue = r->out};
@@ -350,7 +350,8 @@ static bool abort_of_one(struct d_rig *r, struct device_clique *c, double *ret_m
 	return wait_queue(r, r->out) && there_and_back(r);
 }
 
-/* All NCCL calls of the product that one GPU allows: join, sums, leave, and again with an abort. */
+/* Use all NCCL calls of the product that are possible with one GPU: join, sum and leave, then join
+ * and abort. */
 static bool one_rank(struct gpu_side *s)
 {
 	double open_ms[2] = {0}, close_ms, abort_ms = 0;
@@ -386,9 +387,9 @@ static bool is_about(float is, double should)
 	return is > should - 1e-3 && is < should + 1e-3;
 }
 
-#define AREA(i) ((uint64_t)(i) * (BYTES / 2)) /* of local member i in host memory */
+#define AREA(i) ((uint64_t)(i) * (BYTES / 2)) /* offset of local member i's area in host memory */
 
-/* Copy 2 * COUNT elements of all local members to their GPU or back. */
+/* Copy 2 * COUNT elements of each local member to its GPU, or back. */
 static int move(struct d_rig *r, const struct device_piece *pieces, int n_local, bool is_in)
 {
 	const uint64_t bytes = 2 * COUNT * sizeof(float);
@@ -400,8 +401,8 @@ static int move(struct d_rig *r, const struct device_piece *pieces, int n_local,
 	return rc;
 }
 
-/* Check collectives in place over two ranks, which hold 1 and 2: each block's sum is 3 everywhere.
- * first: the rank of the first of n_local members here. */
+/* Check collectives in place over two ranks, whose values are 1 and 2. The sum of each block must
+ * be 3 on both ranks. first: the rank of the first of n_local members in this process. */
 static bool collectives(struct d_rig *r, struct device_clique *c, int first, int n_local)
 {
 	const struct device_piece pieces[] = {
@@ -461,12 +462,12 @@ static bool tell_outcome(struct gpu_side *s, struct d_rig *r, struct device_cliq
 	return true;
 }
 
-/* Let both processes join on the same GPU. The poll reports an error, or, with a new NCCL that
- * allows it, the clique works. */
+/* Let two processes join on the same GPU. Polling must return an error, unless a new NCCL allows
+ * it. Then the clique must work. */
 static bool two_ranks(
 	struct gpu_side *s, int rank, const uint8_t id[DEVICE_ID_BYTES], struct d_rig *r)
 {
-	/* an experimental feature of NCCL */
+	/* an experimental setting of NCCL allows it */
 	bool may_hang = getenv("NCCL_MULTI_RANK_GPU_ENABLE") != NULL;
 	struct device_clique *c = NULL;
 	uint64_t begin_ns = now_ns();
@@ -514,7 +515,7 @@ static bool two_right(struct gpu_side *s)
 	return word == 2 || two_ranks(s, 1, id, &r);
 }
 
-/* Two members of this process, on the given GPUs. */
+/* Make a clique of two members of this process on the given GPUs. */
 static bool members(struct gpu_side *s, int second_gpu)
 {
 	const int gpus[] = {0, second_gpu}, ranks[] = {0, 1};
@@ -538,14 +539,14 @@ static bool members(struct gpu_side *s, int second_gpu)
 	return tell_outcome(s, &r, c, rc, second_gpu == 0, begin_ns);
 }
 
-/* On one GPU, with an NCCL that is configured to accept it. */
+/* Two members on one GPU, with an NCCL that is configured to allow it. */
 static bool same_process_allowed(struct gpu_side *s)
 {
 	setenv("NCCL_MULTI_RANK_GPU_ENABLE", "1", 1);
 	return members(s, 0);
 }
 
-/* On one GPU each, as in the product. */
+/* Two members with a GPU each, as in the product. */
 static bool two_gpus(struct gpu_side *s)
 {
 	struct err_text why = {""};
@@ -558,8 +559,8 @@ static bool two_gpus(struct gpu_side *s)
 	return true;
 }
 
-/* Two processes, and an NCCL that may accept several ranks per GPU; it ignores that before
- * 2.30. */
+/* Two processes, with the settings by which NCCL 2.30 allows several ranks per GPU. Older versions
+ * ignore them. */
 static bool many(side_fn side, struct gpu_side *s)
 {
 	setenv("NCCL_MULTI_RANK_GPU_ENABLE", "1", 1);
@@ -589,7 +590,7 @@ static const struct gpu_pair pairs[] = {
 	{"two_ranks_allowed", many_left, many_right, 90, SIDE_NONE, false},
 };
 
-/* With an argument, run only the item of that name. */
+/* Run all items, or only the item that the argument names. */
 int main(int argc, char **argv)
 {
 	bool is_ok = true;

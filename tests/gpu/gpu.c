@@ -1,5 +1,5 @@
-/* Helpers of the GPU programs: the driver at run time, memory that can be shared, a clock, figures
- * and answers as JSON. One thread per process at a time. */
+/* Helpers of the GPU programs: the driver, loaded at run time; memory that can be shared; a clock;
+ * figures; answers as JSON. Only one thread of a process uses them at a time. */
 #include "tests/gpu/gpu.h"
 
 #include <dlfcn.h>
@@ -20,7 +20,7 @@ static struct {
 } why;
 
 #ifdef BPS_GPU_PTX
-/* The kernels as PTX of nvcc, with a terminating zero. */
+/* The kernels as PTX text, which nvcc has made, with a terminating zero. */
 __asm__(".section .rodata\n"
 	".global gpu_ptx\n"
 	"gpu_ptx: .incbin \"" BPS_GPU_PTX "\"\n"
@@ -195,7 +195,8 @@ bool gpu_pin(void *host, size_t bytes, CUdeviceptr *ret_at)
 	       CU(cuMemHostGetDevicePointer, ret_at ? ret_at : &unused, host, 0);
 }
 
-/* Return a word of the pattern. It differs from its neighbours and from those of other seeds. */
+/* Return a word of the pattern. It differs from the neighbouring words, and from words of other
+ * seeds. */
 static uint32_t word_at(size_t i, uint32_t seed)
 {
 	return (uint32_t)i * 2654435761u ^ seed * 40503u;
@@ -287,7 +288,7 @@ static void write_line(const char *item, bool is_ok, const char *rest)
 		is_ok ? "true" : "false", *rest ? "," : "", rest);
 
 	if (n > 0 && (size_t)n < sizeof(line) && write(STDOUT_FILENO, line, (size_t)n) != n)
-		_exit(1); /* there is no reader */
+		_exit(1); /* no process reads the output any more */
 }
 
 void gpu_answer(const char *item, bool is_ok, const char *fmt, ...)

@@ -1,9 +1,10 @@
 #ifndef BPS_TESTS_GPU_GPU_H
 #define BPS_TESTS_GPU_GPU_H
-/* Helpers of the programs of tests/gpu: the CUDA driver, loaded at run time so that a program can
- * report that there is none; answers as lines of JSON; a clock.
+/* Helpers of the programs in tests/gpu. The CUDA driver is loaded at run time, so that a program
+ * can report that there is none. Answers are lines of JSON. There is also a clock.
  *
- * One thread per process at a time. gpu_load fills cu, which is only read afterwards. */
+ * Only one thread of a process uses them at a time. gpu_load fills the table cu, which is only read
+ * afterwards. */
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -63,8 +64,8 @@
 	X(cuModuleGetFunction)                                                                     \
 	X(cuLaunchKernel)
 
-/* Fields have the names that cuda.h maps the calls to, such as cuMemAlloc_v2. cu.cuMemAlloc
- * therefore works. */
+/* The driver's functions. The fields are named by cuda.h's macros, such as cuMemAlloc_v2. Therefore
+ * cu.cuMemAlloc works in source code. */
 struct gpu_calls {
 #define X(call) __typeof__(call) *call;
 	GPU_CALLS(X)
@@ -74,7 +75,7 @@ extern struct gpu_calls cu;
 
 #define GPU_NAME_(call) #call
 #define GPU_NAME(call)  GPU_NAME_(call)
-/* Call the driver. True when it succeeded, else gpu_why has the sentence. */
+/* Call the driver. True: the call succeeded. False: gpu_why has a sentence. */
 #define CU(call, ...) gpu_ok(cu.call ? cu.call(__VA_ARGS__) : CUDA_ERROR_NOT_FOUND, GPU_NAME(call))
 void gpu_refused(CUresult rc, const char *call);
 static inline bool gpu_ok(CUresult rc, const char *call)
@@ -85,8 +86,9 @@ static inline bool gpu_ok(CUresult rc, const char *call)
 }
 /* Return the sentence of the last failure in this process. */
 const char *gpu_why(void);
-int gpu_last(void); /* its CUresult, or the code of gpu_fail_as */
-/* Set the sentence of a failure. code: for gpu_last, below 0; gpu_fail uses -1. */
+int gpu_last(void); /* CUresult of that failure, or the code of gpu_fail_as */
+/* Set the sentence of a failure, and the code for gpu_last, which is below 0. gpu_fail sets the
+ * code -1. */
 void gpu_say_why(int code, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 static inline bool gpu_false(void)
 {
@@ -95,57 +97,59 @@ static inline bool gpu_false(void)
 #define gpu_fail_as(code, ...) (gpu_say_why(code, __VA_ARGS__), gpu_false())
 #define gpu_fail(...)          gpu_fail_as(-1, __VA_ARGS__)
 
-/* Load the driver and initialise it. A process that forks calls it after the fork only. */
+/* Load the driver and initialise it. A process that forks must call this only after the fork. */
 bool gpu_load(void);
-/* Do gpu_load, and make the first GPU's primary context current. Waits in that context spin. */
+/* Load the driver, and make the first GPU's primary context current. Waits in this context spin. */
 bool gpu_context(CUdevice *ret);
 bool gpu_stream(CUstream *ret);
 int gpu_attr(CUdevice dev, CUdevice_attribute attr);
-/* Load a module of kernels.cu and find one of its functions. */
+/* Load the module of kernels.cu, and find one of its functions. */
 bool gpu_kernel(const char *name, CUfunction *ret);
 
 /* ---- memory ---- */
-/* A range of GPU memory that can be shared by descriptor. */
+/* A range of GPU memory that another process can get by a descriptor. */
 struct gpu_vmm {
 	CUdeviceptr at;
 	size_t bytes;
 	CUmemGenericAllocationHandle handle;
 };
-/* Make and map a range. bytes is rounded up to the granularity. */
+/* Make and map a range. Its size is rounded up to the granularity. */
 bool gpu_vmm_new(CUdevice dev, size_t bytes, struct gpu_vmm *ret);
 /* Make the handle alone, without a mapping. */
 bool gpu_vmm_create(CUdevice dev, size_t bytes, struct gpu_vmm *ret);
-/* Map n handles of one size side by side in one reservation. */
+/* Map n handles of the same size side by side into one reservation. */
 bool gpu_vmm_map(CUdevice dev, const CUmemGenericAllocationHandle *handles, unsigned n,
 	size_t bytes_each, CUdeviceptr *ret_at);
 bool gpu_vmm_export(const struct gpu_vmm *m, int *ret_fd);
-/* Import a descriptor. fd stays the caller's. */
+/* Import a handle from a descriptor. The caller still has to close fd. */
 bool gpu_vmm_take(int fd, CUmemGenericAllocationHandle *ret);
 bool gpu_vmm_import(CUdevice dev, int fd, size_t bytes, struct gpu_vmm *ret);
-/* Return a mapped memfd of that many bytes; NULL with a sentence. */
+/* Return a mapped memfd of that size. NULL: gpu_why has a sentence. */
 void *gpu_memfd(size_t bytes, int *ret_fd);
 void *gpu_map(int fd, size_t bytes);
 /* Register host memory with the GPU; ret_at may be NULL. */
 bool gpu_pin(void *host, size_t bytes, CUdeviceptr *ret_at);
-/* Write, or check, a pattern that depends on seed, through pinned memory of the same size. */
+/* Write or check a pattern that depends on the seed. The bytes pass through pinned memory of the
+ * same size. */
 bool gpu_fill(CUdeviceptr at, size_t bytes, uint32_t seed);
 bool gpu_check(CUdeviceptr at, size_t bytes, uint32_t seed);
 
 /* ---- clock and figures ---- */
 uint64_t now_ns(void);
-/* Compute figures of v, which it sorts. */
+/* Compute the figures of n values. Sorts v. */
 struct gpu_figures {
 	double p50, p99, max;
 } gpu_figures(double *v, size_t n);
 
 /* ---- answers: one line of JSON each, in one write ---- */
-/* Print an answer. is_ok: false when a bar is missed or the item does not work. fmt: further fields
- * of the object, "" or `"a":1`. */
+/* Print the answer of an item. is_ok: false when the item does not work or misses its bar. fmt:
+ * more fields of the JSON object, such as `"a":1`, or "". */
 void gpu_answer(const char *item, bool is_ok, const char *fmt, ...)
 	__attribute__((format(printf, 3, 4)));
-/* Report that the item could not run, with the sentence of gpu_why. is_skip: the machine only lacks
- * something. */
+/* Report that an item could not run, with the sentence of gpu_why. is_skip: the machine lacks
+ * something, which is no failure. */
 void answer_why(const char *item, bool is_skip);
-/* Return s for use between quotes in JSON; one per process, valid until the next call. */
+/* Return s in a form that can stand between quotes in JSON. It is valid until the next call in this
+ * process. */
 const char *json_safe(const char *s);
 #endif

@@ -1,5 +1,6 @@
-# Programs that need a GPU, and their bundle for a machine that has one. Included by the Makefile.
-# Built on request only, where the CUDA toolkit is. docs/guides/gpu-tests.md explains each run.
+# Programs that need a GPU, and a bundle of them for a machine that has one. Included by the
+# Makefile. They are built on request only, where the CUDA toolkit is installed.
+# docs/guides/gpu-tests.md explains each run.
 NVCC	?= $(wildcard $(CUDA_HOME)/bin/nvcc)
 GPU_COMMON := tests/gpu/gpu.c tests/gpu/sides.c
 GPU_A	:= $(call src,tests/gpu/a*.c)
@@ -11,12 +12,13 @@ $(B)/tests/gpu/a: $(call objs,$(GPU_A) $(GPU_COMMON))
 $(B)/tests/gpu/b: $(call objs,$(GPU_B) $(GPU_COMMON))
 $(B)/tests/gpu/a $(B)/tests/gpu/b:
 	$(call link,-ldl)
-# The product's back-end, linked as in the product.
+# Run D has the product's back-end, and is linked like the product.
 $(B)/tests/gpu/d: $(call objs,tests/gpu/d.c $(GPU_COMMON) $(CUDASRC)) $(LIBCORES) $(LIBCOMMON)
 	$(call link,-L$(CUDA_STUB) -lcuda -ldl $(LIBS))
 
-# Kernels as PTX, which every driver compiles for its GPU. They use no new features: drivers older
-# than the toolkit would refuse the version that nvcc writes. Without nvcc, run B reports it.
+# The kernels as PTX, which every driver compiles for its GPU. nvcc writes a PTX version that older
+# drivers refuse, so it is replaced by an older version. The kernels use no new features. Without
+# nvcc, run B reports that it has no kernels.
 ifneq ($(NVCC),)
 GPU_PTX	:= $(B)/tests/gpu/kernels.ptx
 $(GPU_PTX): tests/gpu/kernels.cu

@@ -1,4 +1,4 @@
-/* A test of two processes (sides.h): starts both sides as children, limits their time, and passes
+/* A test with two processes (sides.h). Starts both sides as children, limits their time, and passes
  * words and descriptors between them. */
 #include "tests/gpu/sides.h"
 
@@ -14,7 +14,7 @@
 
 #include "tests/gpu/gpu.h"
 
-#define STRANGER_ID 65534 /* a uid without rights */
+#define STRANGER_ID 65534 /* a user id without rights */
 #define DATA_MAX    256
 
 struct message {
@@ -22,13 +22,13 @@ struct message {
 	uint8_t data[DATA_MAX];
 };
 
-#define DIE_NS UINT64_C(5000000000) /* longest time that a killed process may take to die */
+#define DIE_NS UINT64_C(5000000000) /* time that a killed process may take to end */
 
 enum end { END_OK, END_LATE, END_NEVER };
 
-#define TOLD       1    /* exit code of a side that has reported the reason */
-#define LEFT_ALONE 2    /* exit code of a side whose other side is gone */
-#define SIDE_GONE  (-2) /* for gpu_last */
+#define TOLD       1    /* exit status of a side that has reported the reason itself */
+#define LEFT_ALONE 2    /* exit status of a side whose other side has ended */
+#define SIDE_GONE  (-2) /* code of gpu_last when the other side has ended */
 
 static bool fail_gone(void)
 {
@@ -146,7 +146,8 @@ bool side_kill(struct gpu_side *s, pid_t pid)
 
 /* ---- the parent ---- */
 
-/* Let a side die with its parent. A change of user clears this setting. */
+/* Let this process die when its parent dies. A change of the user clears this setting, so call it
+ * after that. */
 static bool die_with_parent(pid_t parent)
 {
 	if (prctl(PR_SET_PDEATHSIG, SIGKILL) < 0)
@@ -181,7 +182,7 @@ static pid_t start(const struct gpu_pair *p, int sock, int other, bool is_right)
 	_exit(is_ok ? 0 : gpu_last() == SIDE_GONE ? LEFT_ALONE : TOLD);
 }
 
-/* Return whether the process has ended by then. */
+/* Return whether the process ends before the deadline. */
 static bool ends_until(pid_t pid, uint64_t deadline_ns, int *ret_status)
 {
 	while (waitpid(pid, ret_status, WNOHANG) == 0) {
@@ -192,8 +193,8 @@ static bool ends_until(pid_t pid, uint64_t deadline_ns, int *ret_status)
 	return true;
 }
 
-/* Wait for a child until the deadline, then kill it. A process that the kernel holds in a driver
- * does not die even then, and is left. */
+/* Wait for a child until the deadline, then kill it. If the kernel holds it inside a driver call,
+ * it does not die, and is left. */
 static enum end reap(pid_t pid, uint64_t deadline_ns, int *ret_status)
 {
 	*ret_status = 0;
@@ -227,7 +228,7 @@ static bool pair_start(const struct gpu_pair *p, pid_t pid[2])
 	return gpu_fail("cannot fork: %s", strerror(errno));
 }
 
-/* Print a sentence, unless a side has printed one. */
+/* Print a sentence about how the sides ended, unless a side has printed one. */
 static void tell_end(const struct gpu_pair *p, enum end worst, const int status[2])
 {
 	const int told = W_EXITCODE(TOLD, 0);

@@ -1,11 +1,11 @@
 #ifndef BPS_TESTS_GPU_SIDES_H
 #define BPS_TESTS_GPU_SIDES_H
-/* A test of two processes. Each side is a child that loads the driver itself; a socket between them
- * carries words and descriptors. The parent never uses the driver, since a process that did must
- * not fork.
+/* A test with two processes, called sides. Each side is a child that loads the driver itself. A
+ * socket between them carries words and descriptors. The parent never uses the driver, because a
+ * process that has used it must not fork.
  *
- * A side that fails reports why (gpu_fail) and returns false, and the other finds it gone. At the
- * time limit both are killed. A process that survives even that is left. */
+ * A side that fails reports the reason (gpu_fail) and returns false. The other side then finds that
+ * its peer has ended. At the time limit both are killed. A process that survives this is left. */
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -13,7 +13,7 @@
 
 struct gpu_side {
 	int sock;
-	const char *item; /* name of the item, for answers */
+	const char *item; /* the item's name, for its answers */
 	uint64_t deadline_ns;
 };
 typedef bool (*side_fn)(struct gpu_side *s);
@@ -24,25 +24,26 @@ struct gpu_pair {
 	const char *item;
 	side_fn left, right;
 	unsigned limit_s;
-	enum side_death dies; /* killed by the other side on purpose */
-	bool is_stranger;     /* right has another user id (only root can do that) */
+	enum side_death dies; /* the side that the other one kills on purpose */
+	bool is_stranger;     /* the right side has another user id (only root can do that) */
 };
 
-/* Run both sides to their end. False: one failed or missed its time, which is reported. */
+/* Run both sides until they end. False: a side failed or exceeded its time, and the reason was
+ * reported. */
 bool pair_run(const struct gpu_pair *p);
 
-/* ---- between the sides; each waits until the deadline at most, and reports a failure ---- */
+/* ---- between the sides; each call waits until the deadline at most, and reports a failure ---- */
 bool side_send(struct gpu_side *s, uint64_t word, const void *data, size_t n, int fd);
-/* fd: -1 when none came; NULL when none is expected. */
+/* ret_fd: -1 when no descriptor came. Pass NULL when none is expected. */
 bool side_recv(struct gpu_side *s, uint64_t *ret_word, void *data, size_t n, int *ret_fd);
-/* Receive a word without data, which must be this one. */
+/* side_tell sends a word without data. side_await receives a word, which must be this one. */
 bool side_tell(struct gpu_side *s, uint64_t word);
 bool side_await(struct gpu_side *s, uint64_t word);
-/* Return at once whether the other side still exists. For waits for anything else than its
+/* Return at once whether the other side still exists. For loops that wait for other things than its
  * words. */
 bool side_is_there(struct gpu_side *s);
-/* Kill the other side and wait for its end. pid: as it reported. */
+/* Kill the other side and wait until it has ended. pid: as the other side reported it. */
 bool side_kill(struct gpu_side *s, pid_t pid);
-/* Wait for the end of the other side. Returns false when it does not end in time. */
+/* Wait until the other side has ended. False: it did not end in time. */
 bool side_await_end(struct gpu_side *s);
 #endif

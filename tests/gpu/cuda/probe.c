@@ -1,5 +1,6 @@
-/* Prints what bps-agent-cuda reports about this machine's GPUs: a line for each, or the reason why
- * there is none. Linked in the same way, so that tests can give it any libcuda.so.1. */
+/* Prints what bps-agent-cuda reports about this machine's GPUs: a line for each GPU, or the reason
+ * why there is none. It is linked like that program, so that tests can run it with any
+ * libcuda.so.1. */
 #include <stdio.h>
 
 #include "bps-agent/executor/device/cuda.h"

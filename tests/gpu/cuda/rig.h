@@ -1,38 +1,37 @@
 #ifndef BPS_TESTS_GPU_CUDA_RIG_H
 #define BPS_TESTS_GPU_CUDA_RIG_H
-/* The common start of most tests of the CUDA back-end: a device with a queue on GPU 0, memory
- * there, and pinned host memory. All waits have a deadline; a failed wait fails the test. */
+/* The start of most tests of the CUDA back-end: a device with a queue on GPU 0, memory there, and
+ * pinned host memory. All waits have a deadline, at which the test fails. */
 #include <stdint.h>
 
 #include "bps-agent/executor/device/cuda.h"
 
 #define RIG_PAGE  4096u
 #define RIG_MIB   (1u << 20)
-#define RIG_BYTES (4u * RIG_MIB) /* size of the memory on the GPU and of the pinned memory */
+#define RIG_BYTES (4u * RIG_MIB) /* bytes of the GPU memory and of the pinned memory */
 
 struct cuda_rig {
 	struct device *dev;
 	struct device_queue *q;
 	struct device_mem *mem, *pinned;
-	unsigned char *host; /* pinned */
+	unsigned char *host; /* the pinned host memory */
 };
 
 void cuda_rig_open(struct cuda_rig *r);
-/* Close the rig and check that nothing is left in the driver. */
+/* Close the rig. Check that no object is left in the driver. */
 void cuda_rig_close(struct cuda_rig *r);
-/* Expect word in the device's last error. */
+/* Check that the device's last error contains the word. */
 void cuda_rig_said(const struct cuda_rig *r, const char *word);
 
-/* Return zeroed memory of a memfd, like staging memory. */
+/* Return zeroed memory of a memfd, as for staging memory. */
 unsigned char *cuda_rig_host_memory(size_t bytes);
 void cuda_rig_nothing_lives(void);
 /* Wait until the queue is idle. */
 void cuda_rig_drain(struct device_queue *q);
-/* Return the deadline of a wait from now on, on the monotonic clock; check whether it has
- * passed. */
+/* Return the deadline of a wait that starts now, on the monotonic clock. */
 uint64_t cuda_rig_deadline_ns(void);
 
 uint64_t cuda_rig_counter(const unsigned char *at);
-/* Wait until the counter is at least value. */
+/* Wait until the counter at this address is at least value. */
 void cuda_rig_await(const unsigned char *at, uint64_t value);
 #endif

@@ -1,5 +1,5 @@
-/* Descriptions of device memory for another process, as the client library makes them: by a legacy
- * handle, or by descriptors of each mapping. Test code; one thread. */
+/* Describes device memory for another process, as the client library does: by a legacy handle, or
+ * by a descriptor of each mapping. Test code; one thread. */
 #include "tests/gpu/cuda/share_ptr.h"
 
 #include <string.h>
@@ -13,7 +13,7 @@ static void close_all(const int *fds, int n)
 		close(fds[i]);
 }
 
-/* Attributes of an address in the driver; 0 for those that it does not know. */
+/* The driver's attributes of an address; 0 for attributes that it does not know. */
 struct about {
 	unsigned type, is_managed;
 	int ordinal, is_legacy;
@@ -70,7 +70,7 @@ static int share_legacy(
 	return 0;
 }
 
-/* Add a descriptor of the mapping that a.map names: a step of the walk. */
+/* Add a descriptor of the mapping that a->map names. One step of the walk over mappings. */
 static int share_mapping(struct device *dev, const struct about *a)
 {
 	CUmemGenericAllocationHandle handle = 0;
@@ -89,7 +89,8 @@ static int share_mapping(struct device *dev, const struct about *a)
 	return fd;
 }
 
-/* An allocator with growing segments maps handles of one size side by side. */
+/* Describe a range by a descriptor of each of its mappings. An allocator with growing segments maps
+ * handles of one size side by side. */
 static int share_mappings(struct device *dev, int gpu, CUdeviceptr addr, uint64_t bytes,
 	struct device_desc *ret_desc, int *fds, int max)
 {

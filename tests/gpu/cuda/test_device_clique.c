@@ -1,6 +1,6 @@
-/* Cliques of the CUDA back-end over the fake NCCL, which computes real sums. It ends the process
- * when a communicator or a stream is used before it is ready, or when ranks call different
- * functions. */
+/* Cliques of the CUDA back-end over the fake NCCL, which computes real sums. A clique is a group of
+ * GPUs that sum together. The fake ends the process when a communicator or stream is used before it
+ * is ready, or when ranks call different functions. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -18,7 +18,7 @@
 #include "tests/gpu/fake/control.h"
 #include "tests/unit/half.h"
 
-#define COUNT 256u /* elements per rank */
+#define COUNT 256u /* elements of each rank's block */
 #define RANKS 8
 
 static const struct device_ops *const ops = &device_cuda;
@@ -26,8 +26,8 @@ static const enum dtype dtypes[] = {
 	DTYPE_I8, DTYPE_U8, DTYPE_I32, DTYPE_I64, DTYPE_F16, DTYPE_F32, DTYPE_F64, DTYPE_BF16};
 #define N_DTYPES (sizeof(dtypes) / sizeof(dtypes[0]))
 
-/* n members on GPUs 0 to n-1, each with a queue and memory. The order of their ranks differs from
- * that of the GPUs. */
+/* A clique of n members on GPUs 0 to n - 1, each with a queue and memory. Ranks are in another
+ * order than GPUs. */
 struct band {
 	struct device *dev;
 	struct device_clique *clique;
@@ -85,7 +85,7 @@ static void band_fini(struct band *b)
 	cuda_rig_nothing_lives();
 }
 
-/* Let a queued collective start and end. */
+/* Let a queued collective start, and wait until it ends. */
 static void finish(struct band *b)
 {
 	assert_int_equal(poll_clique(b), 0);
@@ -104,7 +104,8 @@ static uint64_t addr_of(const struct band *b, int i)
 	return ops->addr(b->piece[i].mem, b->gpu[i]) + b->piece[i].offset;
 }
 
-/* Whole numbers small enough to be exact in all types: sums stay below 64. */
+/* Return input i of a rank: a small whole number. Sums stay below 64, so they are exact in all
+ * types. */
 static int input(int rank, unsigned i)
 {
 	return (int)(i * 3 + (unsigned)rank * 5) % 8;
@@ -143,11 +144,12 @@ static void store(void *at, enum dtype dtype, int v)
 		memcpy(at, &d, sizeof(d));
 		break;
 	default:
-		memcpy(at, &i64, dtype_bytes(dtype)); /* little endian */
+		/* the low bytes of an integer, on a little-endian machine */
+		memcpy(at, &i64, dtype_bytes(dtype));
 	}
 }
 
-/* value gives element i of member m's piece, before or after the collective. */
+/* Function that returns element i of a member's piece, before or after the collective. */
 typedef int value_fn(int n, int rank, unsigned i);
 
 static void set(struct band *b, enum dtype dtype, unsigned elems, value_fn *value)
@@ -191,7 +193,7 @@ static int all_sum(int n, int rank, unsigned i)
 	return sum(n, i) + 0 * rank;
 }
 
-/* A value at the owner of a block; the other members have different ones there. */
+/* The owner of a block has the sum there. The other members have another value. */
 static int own_block(int n, int rank, unsigned i)
 {
 	return (int)(i / COUNT) == rank ? sum(n, i) : 77;
@@ -276,8 +278,8 @@ static void other_operations_reduce_too_and_averages_are_refused(void **state)
 	band_close(&b);
 }
 
-/* Two tensors in one launch: a single time during which the clique must not be used, and both
- * sums. */
+/* Two tensors in one launch: while it launches the clique must not be used, then both sums are
+ * there. */
 static void collectives_of_a_group_are_one_launch(void **state)
 {
 	struct band b;
@@ -305,7 +307,7 @@ static void collectives_of_a_group_are_one_launch(void **state)
 	band_close(&b);
 }
 
-/* Until the collective is on the GPUs, other work would overtake it. */
+/* Other work in the queues would overtake a collective that is not on the GPUs yet. */
 static void queues_of_a_collective_that_launches_take_nothing(void **state)
 {
 	struct device_queue *other;
@@ -327,7 +329,7 @@ static void queues_of_a_collective_that_launches_take_nothing(void **state)
 	assert_int_equal(rc, 0);
 	cuda_rig_await(host, 1);
 	expect(&b, 0, DTYPE_I32, COUNT * (unsigned)b.rank[0], COUNT, all_sum);
-	/* A queue may be closed once it accepts nothing more, and so may the clique. */
+	/* A queue that accepts nothing more may be closed, and so may the clique. */
 	cuda_rig_drain(b.piece[0].queue);
 	cuda_rig_drain(b.piece[1].queue);
 	ops->queue_close(b.piece[0].queue);
@@ -367,7 +369,8 @@ static void what_would_hang_the_others_is_refused_before_nccl_hears_of_it(void *
 	assert_int_equal(ops->broadcast(b.clique, b.piece, COUNT, DTYPE_F32, 2), DEVICE_ARG);
 	assert_int_equal(ops->reduce(b.clique, b.piece, COUNT, DTYPE_F32, OP_SUM, -1), DEVICE_ARG);
 	assert_int_equal(fakecuda_calls("ncclGroupStart"), starts);
-	/* During a launch, the next one has to wait until poll reports its end. */
+	/* While a collective launches, the next one has to wait until poll reports the end of the
+	 * launch. */
 	assert_int_equal(ops->all_gather(b.clique, b.piece, COUNT, DTYPE_F32), 0);
 	assert_int_equal(ops->all_gather(b.clique, b.piece, COUNT, DTYPE_F32), DEVICE_ARG);
 	assert_non_null(strstr(b.dev->why.s, "launching"));
@@ -392,7 +395,7 @@ static void members_that_make_no_clique_are_refused(void **state)
 	band_fini(&b);
 }
 
-/* A rank of four belongs to another process that never joins. */
+/* Let a rank of four belong to another process, which never joins. */
 static void a_clique_whose_member_never_comes_is_aborted_in_time(void **state)
 {
 	uint64_t begin_ns;
@@ -413,7 +416,7 @@ static void a_clique_whose_member_never_comes_is_aborted_in_time(void **state)
 	band_close(&b);
 }
 
-/* Work that hangs on one GPU blocks the collective of all. */
+/* Work that hangs on one GPU blocks the collective on all GPUs. */
 static void a_collective_that_hangs_is_aborted_and_the_queues_get_idle(void **state)
 {
 	uint64_t begin_ns;
@@ -429,7 +432,7 @@ static void a_collective_that_hangs_is_aborted_and_the_queues_get_idle(void **st
 	begin_ns = clock_now_ns();
 	ops->clique_abort(b.clique);
 	assert_true(clock_now_ns() - begin_ns < UINT64_C(1000000000));
-	fakecuda_faults(NULL); /* also on the GPU that hung */
+	fakecuda_faults(NULL); /* the GPU that hung can be closed as well */
 	band_close(&b);
 }
 
@@ -502,7 +505,7 @@ static void whichever_call_of_nccl_fails_the_queues_get_idle_and_nothing_is_left
 	band_fini(&b);
 }
 
-/* Child: NCCL cannot be loaded, so there is no clique, and the error has the reason. */
+/* Runs in a child: NCCL cannot be loaded, so there is no clique. The error has the reason. */
 static int no_nccl(const char *word)
 {
 	uint8_t id[DEVICE_ID_BYTES];
@@ -527,7 +530,7 @@ static void an_nccl_that_is_too_old_is_refused(void **state)
 	assert_int_equal(two_end(&child), 0);
 }
 
-/* With one GPU, NCCL is not needed and not even loaded. */
+/* Return whether a library is loaded. With one GPU, NCCL is not needed and must not be loaded. */
 static bool is_loaded(const char *name)
 {
 	FILE *f = fopen("/proc/self/maps", "r");

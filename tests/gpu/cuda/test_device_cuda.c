@@ -1,5 +1,5 @@
-/* The CUDA back-end in one process, over the fake driver, which ends the process at any misuse.
- * Queued work starts after random delays, so that missing ordering shows. */
+/* The CUDA back-end in one process, over the fake driver, which ends the process at each misuse.
+ * Queued work starts after random delays, so that a missing ordering shows. */
 #include "bps-agent/executor/device/cuda.h"
 
 #include <setjmp.h>
@@ -115,7 +115,8 @@ static void memory_begins_as_zeros_and_is_rounded_up(void **state)
 	cuda_rig_close(&r);
 }
 
-/* Copy from the host to GPU 0, to GPU 1 and back, on two queues, one after the other. */
+/* Copy bytes from the host to GPU 0, to GPU 1 and back, on two queues. Each copy waits for the one
+ * before. */
 static void bytes_survive_a_journey_over_two_gpus(void **state)
 {
 	const int also[] = {1};
@@ -197,7 +198,7 @@ static void what_cannot_be_queued_is_refused_with_a_reason(void **state)
 	cuda_rig_close(&r);
 }
 
-/* All operations of a job that the back-end supports. Everything is freed again. */
+/* Call every operation of the back-end once, and free everything. */
 static void scenario(const struct device_ops *o, unsigned char *host)
 {
 	const int also[] = {1};
@@ -229,8 +230,8 @@ static void scenario(const struct device_ops *o, unsigned char *host)
 	o->close(dev);
 }
 
-/* Functions that make or queue something. Functions that free or wait fail only when the device is
- * lost. */
+/* Functions of the driver that make or queue something, so that they may fail. Functions that free
+ * or wait fail only when the device is lost. */
 static const char *const may_fail[] = {"cuInit", "cuDriverGetVersion", "cuDeviceGetCount",
 	"cuDeviceGet", "cuDeviceGetUuid", "cuDeviceTotalMem", "cuDeviceGetName",
 	"cuDevicePrimaryCtxRetain", "cuMemGetAllocationGranularity", "cuMemCreate",
@@ -296,7 +297,7 @@ static void errors_have_their_meaning_and_their_number(void **state)
 	cuda_rig_close(&r);
 }
 
-/* Everything except freeing returns LOST and no longer calls the driver. */
+/* Check that all functions except those that free return LOST and do not call the driver. */
 static void assert_all_lost(struct cuda_rig *r)
 {
 	struct device_queue *q;
@@ -319,7 +320,8 @@ static void assert_all_lost(struct cuda_rig *r)
 	assert_int_equal(ops->clique_open(r->dev, id, 2, gpus, gpus, 2, &c), DEVICE_LOST);
 }
 
-/* The lost state belongs to the process, as it would with a real GPU. */
+/* Run the test in another process, since the lost state belongs to the process, as with a real
+ * GPU. */
 static void lose(const char *fault)
 {
 	struct two lost = two_start(fault);

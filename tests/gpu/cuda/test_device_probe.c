@@ -1,5 +1,5 @@
-/* The output of a program that is linked with the driver, on machines without one or with an
- * unusable one: the reason, and an exit status. */
+/* The output of a program that is linked with the driver, on machines that have no driver or an
+ * unusable one: the reason and an exit status. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -11,7 +11,7 @@
 
 #include "tests/gpu/cuda/two.h"
 
-/* Return a folder next to this program's. */
+/* Return the path of a folder that is next to this program's folder. */
 static void beside(const char *what, char ret[600])
 {
 	char self[512];
@@ -46,7 +46,8 @@ static void gpus_are_listed_with_a_driver(void **state)
 	assert_non_null(strstr(out, "gpu 0: Fake GPU 0"));
 }
 
-/* The loader's own message, which names the library. On a machine with a driver it is found. */
+/* The dynamic loader prints the message, which names the library. On a machine with a driver, it
+ * finds that. */
 static void without_a_driver_the_program_does_not_start(void **state)
 {
 	char out[4000];

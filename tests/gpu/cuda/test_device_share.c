@@ -1,5 +1,5 @@
-/* Device memory between two processes over the fake driver: exact bytes in both directions, ends by
- * SIGKILL, and messages that a different process may send. The child is the other process. */
+/* Device memory that two processes share, over the fake driver. Tests exact bytes in both
+ * directions, processes that are killed, and malicious messages. The other process is a child. */
 #include <cuda.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -31,7 +31,7 @@ static void fill_host(unsigned char *p, unsigned bytes, unsigned salt)
 		p[i] = byte(i, salt);
 }
 
-/* Return the index of the first byte that differs; bytes when all are equal. */
+/* Return the index of the first byte that differs, or `bytes` when all are equal. */
 static unsigned host_differs(const unsigned char *p, unsigned bytes, unsigned salt)
 {
 	unsigned i = 0;
@@ -85,7 +85,7 @@ static uint64_t hear(int fd)
 	return m.word;
 }
 
-/* Copy the bytes away by another GPU's queue, clear them, and copy them back. */
+/* Copy the bytes to another GPU through that GPU's queue, clear them, and copy them back. */
 static void copy_over(struct device *dev, int gpu, struct device_mem *mem)
 {
 	struct device_mem *far, *zeros;
@@ -103,7 +103,8 @@ static void copy_over(struct device *dev, int gpu, struct device_mem *mem)
 	ops->drop(zeros);
 }
 
-/* Child: import memory for GPU `gpu`, check its bytes by a copy of the GPU, and write others. */
+/* Runs in the child: import memory for GPU `gpu`, check its bytes after a copy by the GPU, and
+ * write other bytes. */
 static int importer(int gpu)
 {
 	unsigned char *host = cuda_rig_host_memory(RIG_BYTES);
@@ -127,7 +128,7 @@ static int importer(int gpu)
 	cuda_rig_drain(q);
 	copy_over(dev, gpu == 3 ? 2 : 3, mem);
 	say(TWO_FD, 1);
-	hear(TWO_FD); /* the other process has checked */
+	hear(TWO_FD); /* wait until the parent has checked the bytes */
 	ops->queue_close(q);
 	ops->drop(mem);
 	ops->drop(pinned);
@@ -137,7 +138,7 @@ static int importer(int gpu)
 	return 0;
 }
 
-/* Share n_fds descriptors or a handle of memory at addr, filled by the parent. */
+/* Share memory at addr with a child, by n_fds descriptors or a handle. The parent fills it. */
 static void share_with_importer(const char *role, struct two_message *m, uint64_t addr)
 {
 	struct two child = two_start(role);
@@ -163,7 +164,8 @@ static void an_arena_is_used_by_both_processes(void **state)
 	assert_int_equal(ops->share(r.mem, &m.desc, m.fds, 1), 1);
 	assert_int_equal(m.desc.kind, DEVICE_DESC_FD);
 	assert_int_equal(m.desc.bytes, RIG_BYTES);
-	m.desc.bytes = BYTES; /* the tail is not imported */
+	/* the importer gets only these bytes, not the rest of the allocation */
+	m.desc.bytes = BYTES;
 	share_with_importer("importer", &m, ops->addr(r.mem, 0));
 	share_with_importer("importer on another gpu", &m, ops->addr(r.mem, 0));
 	close_fds(&m);
@@ -194,7 +196,7 @@ static void memory_of_cumemalloc_travels_as_a_legacy_handle(void **state)
 	cuda_rig_close(&r);
 }
 
-/* Child: the memory is refused, and no descriptor stays open. */
+/* Runs in the child: the memory must be refused, and no descriptor may stay open. */
 static int refuser(void)
 {
 	struct device_mem *mem;
@@ -230,7 +232,7 @@ static void a_legacy_handle_of_less_than_it_says_is_refused(void **state)
 	cuda_rig_close(&r);
 }
 
-/* Make a segment of a growing allocator: handles of one size side by side. */
+/* Make a segment like that of a growing allocator: handles of one size, mapped side by side. */
 static CUdeviceptr grow_segment(int n, CUmemAllocationHandleType type)
 {
 	CUmemAllocationProp prop = {.type = CU_MEM_ALLOCATION_TYPE_PINNED,
@@ -268,7 +270,7 @@ static void a_growing_segment_travels_mapping_by_mapping(void **state)
 	(void)state;
 	cuda_rig_open(&r);
 	addr = grow_segment(4, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
-	/* From the middle of the second mapping to within the fourth. */
+	/* The range is from the middle of the second mapping to within the fourth. */
 	assert_int_equal(
 		share_ptr(r.dev, addr + CHUNK + 1500000, BYTES, &m.desc, m.fds, 2), DEVICE_ARG);
 	assert_int_equal(share_ptr(r.dev, addr + CHUNK + 1500000, BYTES, &m.desc, m.fds, 8), 3);
@@ -315,16 +317,16 @@ static void nonsense_of_another_process_is_refused_and_leaves_nothing(void **sta
 	assert_int_equal(ops->import(r.dev, 0, &m.desc, &pipes[0], 1, &mem), DEVICE_ARG);
 	cuda_rig_said(&r, "cannot import");
 	assert_int_equal(ops->import(r.dev, 0, &m.desc, &one, 1, &mem), DEVICE_ARG);
-	d = m.desc, d.chunk_bytes *= 2, d.bytes *= 2; /* more than the handle has */
+	d = m.desc, d.chunk_bytes *= 2, d.bytes *= 2; /* a chunk larger than the handle */
 	assert_int_equal(ops->import(r.dev, 0, &d, m.fds, 1, &mem), DEVICE_ARG);
-	d = m.desc, d.chunk_bytes -= 1, d.bytes = 1; /* a size that no GPU can map */
+	d = m.desc, d.chunk_bytes -= 1, d.bytes = 1; /* a chunk of a size that no GPU can map */
 	assert_int_equal(ops->import(r.dev, 0, &d, m.fds, 1, &mem), DEVICE_ARG);
-	/* a size that no GPU has addresses for */
+	/* A chunk larger than the address space of a GPU. */
 	d = m.desc, d.chunk_bytes = UINT64_C(1) << 60, d.bytes = 1;
 	assert_int_equal(ops->import(r.dev, 0, &d, m.fds, 1, &mem), DEVICE_NOMEM);
 	d = m.desc, d.kind = DEVICE_DESC_HOST;
 	assert_int_equal(ops->import(r.dev, 0, &d, m.fds, 1, &mem), DEVICE_UNSUP);
-	d = m.desc, d.kind = DEVICE_DESC_IPC, d.n_fds = 0; /* a zeroed handle */
+	d = m.desc, d.kind = DEVICE_DESC_IPC, d.n_fds = 0; /* a handle of zeros */
 	assert_int_equal(ops->import(r.dev, 0, &d, NULL, 0, &mem), DEVICE_ARG);
 	assert_int_equal(ops->import(r.dev, 0, &m.desc, m.fds, 2, &mem), DEVICE_ARG);
 	close(pipes[0]);
@@ -334,7 +336,7 @@ static void nonsense_of_another_process_is_refused_and_leaves_nothing(void **sta
 	assert_int_equal(two_count_fds(), fds);
 }
 
-/* Child: share memory filled by it, then wait to be killed. */
+/* Runs in the child: fill memory, share it, and wait to be killed. */
 static int exporter(void)
 {
 	struct two_message m = {.n_fds = 1};
@@ -387,7 +389,7 @@ static void a_killed_importer_takes_nothing_along(void **state)
 	m.desc.bytes = BYTES;
 	child = two_start("importer");
 	assert_true(two_send(child.fd, &m));
-	assert_int_equal(hear(child.fd), 1); /* mapped and written */
+	assert_int_equal(hear(child.fd), 1); /* the child has mapped and written the memory */
 	two_kill(&child);
 	assert_int_equal(differs(ops->addr(r.mem, 0), BYTES, 2), BYTES);
 	assert_int_equal(ops->copy(r.q, r.pinned, 0, r.mem, 0, BYTES), 0);

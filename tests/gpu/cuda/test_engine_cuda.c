@@ -28,7 +28,8 @@
 
 static const struct device_ops *const ops = &device_cuda;
 
-/* A machine with the agent's part: it adds the groups' sums, times ten for ten machines. */
+/* A machine's engine and what the agent does: it adds the groups' sums, as if there were ten such
+ * machines. */
 struct stage {
 	struct device *dev;
 	struct engine *e;
@@ -230,7 +231,7 @@ static void every_route_sums_exactly_on_gpus(void **state)
 	}
 }
 
-/* Run until the engine gives up with an error; every waiter was released. */
+/* Inject a fault and run until the engine fails with an error. All waiters must be released. */
 static void fail_with(const char *route, const char *fault, const char *word)
 {
 	uint64_t end_ns = cuda_rig_deadline_ns();
@@ -238,7 +239,7 @@ static void fail_with(const char *route, const char *fault, const char *word)
 
 	stage_open(&s, route, 4);
 	for (int i = 0; i < 200; i++)
-		engine_poll(s.e, clock_now_ns()); /* cliques open */
+		engine_poll(s.e, clock_now_ns()); /* opens the cliques */
 	fakecuda_faults(fault);
 	for (uint32_t t = 0; t < TENSORS; t++)
 		submit(&s, t, 1);
@@ -251,7 +252,7 @@ static void fail_with(const char *route, const char *fault, const char *word)
 		for (uint32_t t = 0; t < TENSORS; t++)
 			assert_true(gpu_slot_is_poisoned(atomic_load(&s.slots[m][t].done)));
 	if (!strcmp(word, "(LOST)"))
-		_Exit(0); /* the process is unusable; its leaks end with it */
+		_Exit(0); /* after a sticky error the process is unusable, so end it here */
 	fakecuda_faults(NULL);
 	while (!engine_is_quiet(s.e) && clock_now_ns() < end_ns)
 		engine_poll(s.e, clock_now_ns());
@@ -274,7 +275,7 @@ static void a_fault_of_the_gpu_ends_all_rounds_and_frees_the_waiters(void **stat
 	assert_int_equal(two_end(&lost), 0);
 }
 
-/* Child: a sticky error. */
+/* Runs in a child: the fault is a sticky error. */
 static int lose(char *route_fault)
 {
 	char *fault = strchr(route_fault, ',');

@@ -1,5 +1,5 @@
-/* The fake driver and the fake NCCL detect misuse that crashes or hangs on a GPU. Each case runs in
- * a process of its own, which must end with a line that names the misuse. The trace of the fakes
+/* The fake driver and the fake NCCL must detect misuse that would crash or hang on a GPU. Each case
+ * runs in a child process, which must end with a line that names the misuse. The trace of the fakes
  * shows the order of events. */
 #include <cuda.h>
 #include <nccl.h>
@@ -288,7 +288,7 @@ static void destruction_without_finalization(void)
 	ncclCommDestroy(comm[0]);
 }
 
-/* Call both ranks' collective for rank i of two. The caller makes them differ. */
+/* Start a broadcast on both ranks. The caller makes the two calls differ. */
 static void broadcast(ncclComm_t comm[2], size_t count0, size_t count1)
 {
 	ncclResult_t state;
@@ -315,7 +315,7 @@ static void ranks_that_differ(void)
 	open_pair(comm);
 	broadcast(comm, 8, 9);
 	for (;;)
-		pause(); /* the streams' threads find it */
+		pause(); /* the threads of the streams detect the misuse */
 }
 
 static void stream_while_a_group_launches(void)
@@ -393,9 +393,9 @@ static int misuse(const char *name)
 	return 0;
 }
 
-/* ---- host access, as with a GPU ---- */
+/* ---- access by the host, which a GPU does not allow ---- */
 
-/* Runs in a child: the host must not read a GPU's memory. */
+/* Runs in a child: the host reads GPU memory, which must fail. */
 static int look(void)
 {
 	use(0);

@@ -1,5 +1,5 @@
-/* Tests of two processes: starts this program again in a role, with a socket for words and
- * descriptors, and waits with deadlines. */
+/* Tests with two processes. Starts this program again with a role as its argument. A socket carries
+ * messages and descriptors. All waits have deadlines. */
 #include "tests/gpu/cuda/two.h"
 
 #include <dirent.h>
@@ -43,7 +43,8 @@ struct two two_start(const char *role)
 
 	if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair))
 		give_up("socketpair");
-	if (pair[1] == TWO_FD) { /* dup2 of a descriptor to itself would keep close-on-exec */
+	/* dup2 to the same number would keep close-on-exec, so use another number */
+	if (pair[1] == TWO_FD) {
 		pair[1] = dup(TWO_FD);
 		close(TWO_FD);
 	}

@@ -1,38 +1,41 @@
 #ifndef BPS_TESTS_GPU_FAKE_CONTROL_H
 #define BPS_TESTS_GPU_FAKE_CONTROL_H
-/* Controls of the fake libcuda.so.1 (tests/gpu/fake/fake.h) beyond the driver's functions. A
- * program that is linked with the fake calls these; others use the environment:
+/* How a test controls the fake libcuda.so.1 (tests/gpu/fake/fake.h). A program that is linked with
+ * the fake calls these functions. For others, these variables of the environment are read:
  *
- *   FAKE_CUDA_GPUS=n       GPUs of this machine (1)
- *   FAKE_CUDA_VISIBLE=...  as CUDA_VISIBLE_DEVICES, ordinals only
- *   FAKE_CUDA_LINKS=nvlink|pci|none  between the GPUs (nvlink)
- *   FAKE_CUDA_PCI=a,b,...  addresses of the GPUs (0000:1a:00.0 and the next ones)
- *   FAKE_CUDA_NUMA=n,...   their nodes; -1: unknown (0 and 1 in turn)
- *   FAKE_CUDA_LACKS=n,...  device attributes that are 0
+ *   FAKE_CUDA_GPUS=n       number of GPUs of this machine (1)
+ *   FAKE_CUDA_VISIBLE=...  like CUDA_VISIBLE_DEVICES, but only numbers
+ *   FAKE_CUDA_LINKS=nvlink|pci|none  links between the GPUs (nvlink)
+ *   FAKE_CUDA_PCI=a,b,...  PCI addresses of the GPUs (0000:1a:00.0 and the next ones)
+ *   FAKE_CUDA_NUMA=n,...   NUMA nodes of the GPUs; -1: unknown (0 and 1 in turn)
+ *   FAKE_CUDA_LACKS=n,...  device attributes whose value is 0
  *   FAKE_CUDA_FAULTS=...   see fakecuda_faults
- *   FAKE_CUDA_TRACE=file   one line per call and per piece of queued work as it runs
- *   FAKE_CUDA_DELAY_US=n   each piece of queued work starts up to n us late
+ *   FAKE_CUDA_TRACE=file   write a line per call, and per piece of queued work that runs
+ *   FAKE_CUDA_DELAY_US=n   start each piece of queued work up to n us late
  *   FAKE_NCCL_VERSION=n    result of ncclGetVersion (22809) */
 #include <stdint.h>
 
-/* Set the faults from now on, in place of earlier ones: "NAME:N=CODE,...". The N-th call (from 1,
- * counted from now) of function NAME (without _v2) returns CODE; "NAME:N+=CODE" each call from the
- * N-th on. NAME `work` is the N-th piece of queued work: from then on every call returns CODE. CODE
- * `hang` never returns, or never completes. Codes that are sticky with the driver are sticky here.
- * NULL or "" ends all faults and clears a sticky error. */
+/* Replace all faults: "NAME:N=CODE,...". The N-th call of function NAME returns CODE. N counts from
+ * 1 and from now on. NAME has no suffix such as _v2. With "NAME:N+=CODE", each call from the N-th
+ * on returns CODE. If NAME is `work`, the N-th piece of queued work fails, and from then on every
+ * call returns CODE. If CODE is `hang`, the call never returns, or the work never completes. Codes
+ * that are sticky in the driver are sticky here. NULL or "" ends all faults and clears a sticky
+ * error. */
 void fakecuda_faults(const char *spec);
 
-/* Live objects: a program that closed all it opened sees zeros. */
+/* Numbers of objects that exist. They are zero when a program has closed everything that it
+ * opened. */
 struct fakecuda_live {
 	unsigned contexts, handles, reservations, mappings, allocations, imports, pinned;
 	unsigned streams, events, communicators;
 };
 void fakecuda_live(struct fakecuda_live *ret);
 
-/* Return the calls of a function so far in this process (name without _v2). */
+/* Return the number of calls of a function in this process. The name has no suffix such as _v2. */
 uint64_t fakecuda_calls(const char *name);
 
-/* Copy bytes of device memory for the host to check, which a real GPU does not allow. */
+/* Copy bytes from or to device memory, so that the host can check them. A real GPU does not allow
+ * this. */
 void fakecuda_peek(uint64_t addr, void *dst, uint64_t bytes);
 void fakecuda_poke(uint64_t addr, const void *src, uint64_t bytes);
 #endif

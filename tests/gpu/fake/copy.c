@@ -1,9 +1,9 @@
-/* Copies and fills of the fake driver, which streams run. */
+/* Copies and fills of the fake driver. They are queued work, which streams run. */
 #include "tests/gpu/fake/fake.h"
 
 #include <string.h>
 
-/* An end of a copy: on the device, named by its address, or pinned host memory. */
+/* An end of a copy: device memory at an address, or pinned host memory. */
 struct copy_end {
 	struct fake_area *area;
 	char *at;
@@ -88,7 +88,7 @@ static int context_dev(CUcontext ctx)
 	return c->dev;
 }
 
-/* Each end is an address in the GPU of its own context. */
+/* The two addresses are each in the GPU of the context that is named with it. */
 FAKE_EXPORT CUresult CUDAAPI cuMemcpyPeerAsync(CUdeviceptr dst, CUcontext dst_ctx, CUdeviceptr src,
 	CUcontext src_ctx, size_t bytes, CUstream stream)
 {
@@ -102,7 +102,8 @@ FAKE_EXPORT CUresult CUDAAPI cuMemcpyPeerAsync(CUdeviceptr dst, CUcontext dst_ct
 		device_end(src, bytes, context_dev(src_ctx)), bytes);
 }
 
-/* Blocking copies accept any host memory and run after the default stream. */
+/* Wait for the default stream. Blocking copies accept any host memory, and run after that stream's
+ * work. */
 static char *after_default(CUdeviceptr addr, size_t bytes)
 {
 	CUstream s = fake_stream(NULL);

@@ -1,4 +1,4 @@
-/* Start, faults, trace and contexts of the fake driver. */
+/* The start of the fake driver, its faults, its trace and its contexts. */
 #include "tests/gpu/fake/fake.h"
 #include "tests/gpu/fake/control.h"
 
@@ -34,7 +34,8 @@ static struct {
 
 #define STACK_MAX 16
 static _Thread_local struct fake_ctx *current;
-static _Thread_local struct fake_ctx *stack[STACK_MAX]; /* the contexts below the current one */
+/* the thread's contexts below its current one */
+static _Thread_local struct fake_ctx *stack[STACK_MAX];
 static _Thread_local int stack_depth;
 
 void fake_misuse(const char *fmt, ...)
@@ -73,7 +74,7 @@ void fake_trace(const char *fmt, ...)
 		fake_misuse("cannot write the trace");
 }
 
-/* Make "cuMemAlloc" of "cuMemAlloc_v2". */
+/* Remove a suffix such as _v2: "cuMemAlloc" for "cuMemAlloc_v2". */
 static void plain(const char *name, char ret[48])
 {
 	size_t n = strlen(name);
@@ -94,7 +95,8 @@ static uint64_t *calls_of(const char *name)
 	fake_misuse("too many functions");
 }
 
-/* Sticky codes are those after which the process has to end, according to the driver. */
+/* Return whether a code is sticky: according to the driver's documentation, the process has to end
+ * after it. */
 bool fake_is_sticky(int code)
 {
 	return (code >= 700 && code < 800 && code != 704 && code != 705 && code != 708 &&
@@ -353,7 +355,8 @@ FAKE_EXPORT CUresult CUDAAPI cuGetErrorString(CUresult error, const char **ret)
 	return cuGetErrorName(error, ret);
 }
 
-/* The newest version first, as the driver chooses for the version that the caller names. */
+/* Return the newest version of a function, as the driver does for the version that a caller
+ * names. */
 FAKE_EXPORT CUresult CUDAAPI cuGetProcAddress(const char *symbol, void **ret, int version,
 	cuuint64_t flags, CUdriverProcAddressQueryResult *ret_status)
 {
@@ -389,7 +392,8 @@ FAKE_EXPORT CUresult CUDAAPI cuDevicePrimaryCtxRetain(CUcontext *ret, CUdevice d
 	return fake_leave(CUDA_SUCCESS);
 }
 
-/* The driver destroys what is left in the context. Our programs must close everything before. */
+/* The real driver destroys what is left in a context. In the fake, objects that are left are a
+ * misuse, since our programs must close everything. */
 static void check_empty(const struct fake_ctx *c)
 {
 	const struct fake_area *a;

@@ -48,7 +48,7 @@ static float bf16_value(uint16_t h)
 	return f;
 }
 
-/* Round a finite number to the nearest, ties to even. */
+/* Round a finite number to the nearest bf16. A tie goes to the even number. */
 static uint16_t bf16_round(double v)
 {
 	float f = (float)v;

@@ -1,5 +1,5 @@
-/* Functions that the runs of tests/gpu call and the product does not, so that these programs can be
- * tested. Kernels compute nothing and only take time; memory has no limit. */
+/* Functions of the driver that only the programs of tests/gpu call, so that these programs can be
+ * tested. Kernels compute nothing and only take time. Memory has no limit. */
 #include "tests/gpu/fake/fake.h"
 
 #include <sys/mman.h>

@@ -1,18 +1,18 @@
 #ifndef BPS_TESTS_GPU_FAKE_FAKE_H
 #define BPS_TESTS_GPU_FAKE_FAKE_H
-/* A libcuda.so.1 without GPUs, for tests of programs that call the driver. Calls have their real
- * effect: device memory is a memfd whose descriptor another process can map, each stream is a
- * thread that runs its work in order, and value waits wait. It is stricter than a GPU. Each misuse
- * (an address that is not mapped or not accessible to the GPU, another context's stream, memory
- * freed while work uses it, a second free) ends the process with one line on stderr that begins
- * "fake cuda:". Errors that a correct program can meet at run time are returned as codes, as the
- * driver does.
+/* A libcuda.so.1 without GPUs, to test programs that call the driver. Its calls have real effects:
+ * device memory is a memfd whose descriptor another process can map. A stream is a thread that runs
+ * its work in order, and waits for values when a wait is queued. The fake is stricter than a GPU. A
+ * misuse ends the process with one line on stderr that starts with "fake cuda:". Misuses are, for
+ * example, an address that is not mapped or not accessible to the GPU, a stream of another context,
+ * memory that is freed while work uses it, and a second free. Errors that a correct program may
+ * meet at run time are returned as codes, as the driver does.
  *
- * Device addresses are reserved and not accessible: a host access faults, as with a GPU. The bytes
- * lie elsewhere (struct area).
+ * Device addresses are reserved, but the host cannot access them, as with a GPU. The bytes are at
+ * other addresses (fake_area.at).
  *
- * One lock guards all tables. Bytes are copied, and rendezvous are awaited, without the lock;
- * counts of queued work keep the areas alive meanwhile. */
+ * One lock protects all tables. Streams copy bytes and wait for other ranks without the lock.
+ * Meanwhile counts of queued work keep the areas alive. */
 #include <cuda.h>
 #include <pthread.h>
 #include <stdbool.h>
@@ -28,49 +28,49 @@
 
 struct fake_ctx {
 	unsigned magic;
-	int dev; /* as the program numbers them */
+	int dev; /* the GPU's number in this program */
 	unsigned refs;
 	CUstream default_stream;
 };
 
-/* Physical memory: made by cuMemCreate, cuMemAlloc and imports. */
+/* Physical memory, made by cuMemCreate, cuMemAlloc or an import. */
 struct fake_handle {
 	LIST_ENTRY(fake_handle) entry;
 	uint64_t id;
 	int fd;
 	size_t bytes;
 	int dev;
-	unsigned refs; /* references: the program's, and one for each mapping */
+	unsigned refs; /* references of the program, and one for each mapping */
 	unsigned user_refs;
 	bool is_exportable;
 };
 
 enum area_kind { AREA_RESERVED, AREA_ALLOC, AREA_IPC, AREA_PINNED };
 
-struct fake_map { /* a handle that is mapped into a reservation */
+struct fake_map { /* a handle that is mapped into reserved addresses */
 	LIST_ENTRY(fake_map) entry;
 	size_t offset, bytes;
 	struct fake_handle *handle;
-	uint64_t access; /* bit per GPU */
+	uint64_t access; /* a bit for each GPU that may access it */
 	uint64_t buffer_id;
 };
 
-/* Device addresses that are reserved or mapped. */
+/* A range of device addresses that is reserved or mapped. */
 struct fake_area {
 	LIST_ENTRY(fake_area) entry;
 	enum area_kind kind;
 	CUdeviceptr addr;
 	size_t bytes;
-	char *at;                   /* where the bytes are, in order */
-	LIST_HEAD(, fake_map) maps; /* AREA_RESERVED */
-	struct fake_handle *handle; /* AREA_ALLOC, AREA_IPC */
-	struct fake_ctx *ctx;       /* that made it; NULL for AREA_RESERVED */
+	char *at; /* where the host finds the bytes, in the order of the addresses */
+	LIST_HEAD(, fake_map) maps; /* only for AREA_RESERVED */
+	struct fake_handle *handle; /* only for AREA_ALLOC and AREA_IPC */
+	struct fake_ctx *ctx;       /* the context that made it; NULL for AREA_RESERVED */
 	uint64_t buffer_id;
-	unsigned in_use; /* pieces of queued work */
-	unsigned opens;  /* AREA_IPC */
+	unsigned in_use; /* number of queued pieces of work that use it */
+	unsigned opens;  /* for AREA_IPC: how often the handle is open */
 };
 
-struct fake_marker { /* a point in a stream */
+struct fake_marker { /* a point in a stream's work */
 	unsigned refs;
 	bool is_reached;
 };
@@ -80,7 +80,7 @@ enum work_kind { WORK_COPY, WORK_SET, WORK_WRITE, WORK_WAIT, WORK_MARK, WORK_AFT
 struct fake_work {
 	STAILQ_ENTRY(fake_work) entry;
 	enum work_kind kind;
-	struct fake_area *area[2]; /* kept alive until the work has run; NULL: none */
+	struct fake_area *area[2]; /* areas that stay alive until the work has run; NULL: none */
 	char *dst;
 	const char *src;
 	size_t bytes;
@@ -103,17 +103,17 @@ struct CUstream_st {
 struct CUevent_st {
 	LIST_ENTRY(CUevent_st) entry;
 	struct fake_ctx *ctx;
-	struct fake_marker *marker; /* of the last record */
+	struct fake_marker *marker; /* where the event was recorded last */
 };
 
 struct fake {
 	pthread_mutex_t lock;
-	pthread_cond_t progress; /* signalled when work has run */
+	pthread_cond_t progress; /* signalled whenever a piece of work has run */
 	bool is_init;
 	int pid;
 	int n_gpus;
-	int gpu[FAKE_GPUS_MAX]; /* the machine's number of each visible GPU */
-	int links;              /* attribute of P2P: 0 none, 1 PCIe, 2 NVLink */
+	int gpu[FAKE_GPUS_MAX]; /* for each visible GPU, its number in the machine */
+	int links;              /* links between GPUs: 0 none, 1 PCIe, 2 NVLink */
 	struct fake_ctx ctx[FAKE_GPUS_MAX];
 	LIST_HEAD(, fake_handle) handles;
 	LIST_HEAD(, fake_area) areas;
@@ -122,15 +122,16 @@ struct fake {
 	unsigned live_communicators;
 	uint64_t last_id;
 	int sticky;
-	unsigned epoch; /* number of the current set of faults: a call that hangs belongs to one */
-	int trace_fd;   /* 0: none */
+	/* number of the current set of faults; a call that hangs does so until this changes */
+	unsigned epoch;
+	int trace_fd; /* 0: none */
 	unsigned delay_us;
 };
 extern struct fake fake;
 
 /* Report a misuse on stderr and abort (core.c). */
 void fake_misuse(const char *fmt, ...) __attribute__((noreturn, format(printf, 1, 2)));
-/* Return zeroed memory; without memory the process ends. */
+/* Return zeroed memory. Ends the process when there is none. */
 static inline void *fake_alloc(size_t bytes)
 {
 	void *p = calloc(1, bytes);
@@ -139,43 +140,45 @@ static inline void *fake_alloc(size_t bytes)
 		abort();
 	return p;
 }
-/* Begin a call: take the lock, count and trace the call, and look for an injected fault. Returns 0,
- * or the code that the call is to return; then the lock is not held. */
+/* Begin a call of the driver: take the lock, count and trace the call, and look for an injected
+ * fault. Returns 0 with the lock held, or the code that the call must return, without the lock. */
 CUresult fake_enter(const char *name, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
-/* End a call: release the lock and return r. */
+/* End a call of the driver: release the lock and return r. */
 CUresult fake_leave(CUresult r);
 void fake_trace(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
-/* Return the fault for the next call of name; 0: none. Lock held. */
+/* Return the code of an injected fault for the next call of name, or 0. Call with the lock held. */
 int fake_fault(const char *name);
 bool fake_is_sticky(int code);
-/* Return the current context, or objects of it; a misuse when there is none. Lock held. */
+/* Return the current context. Having none is a misuse. Call these two with the lock held. */
 struct fake_ctx *fake_current(void);
 int fake_dev(CUdevice dev);
 
-/* memory.c, lock held. Return the area that holds [addr, addr + bytes) as GPU dev may use it. A
- * misuse when it is not mapped or dev has no access. */
+/* Functions of memory.c; call them with the lock held. Return the area of [addr, addr + bytes),
+ * which GPU dev is about to use. It is a misuse if the range is not mapped, or if dev has no
+ * access. */
 struct fake_area *fake_device(CUdeviceptr addr, size_t bytes, int dev);
-/* Return the area that holds addr, or NULL. */
+/* Return the area that contains addr, or NULL. */
 struct fake_area *fake_find(CUdeviceptr addr);
 struct fake_map *fake_find_map(struct fake_area *a, CUdeviceptr addr);
-/* Return the area of pinned memory at host address p; NULL when it is not pinned. */
+/* Return the area of pinned memory at host address p, or NULL if it is not pinned. */
 struct fake_area *fake_pinned(const void *p, size_t bytes);
 struct fake_area *fake_area_new(enum area_kind kind, size_t bytes, struct fake_handle *h);
 void fake_area_free(struct fake_area *a);
 struct fake_handle *fake_handle_new(int fd, size_t bytes, int dev);
 void fake_handle_unref(struct fake_handle *h);
-/* Make a memfd whose name holds the memory's GPU; read that from a descriptor. -1: not one of the
- * fake's. */
+/* Make a memfd, whose name contains the memory's GPU. The second function reads the GPU from a
+ * descriptor; -1: it is not a memfd of the fake. */
 int fake_memfd(size_t bytes, int dev);
 int fake_memfd_dev(int fd, size_t *ret_bytes);
 
-/* stream.c, lock held. */
+/* Functions of stream.c; call them with the lock held. */
 struct fake_work *fake_work_new(enum work_kind kind);
 void fake_queue(CUstream stream, struct fake_work *w);
 CUstream fake_stream(CUstream stream);
 
-/* For the fake NCCL. Queue a function on a stream and keep up to two areas alive; find the bytes of
- * a device address; forbid work on a stream during a launch. */
+/* Functions for the fake NCCL. They queue a function on a stream and keep up to two areas alive,
+ * return where the bytes of a device address are, and forbid other work on a stream during a
+ * launch. */
 FAKE_EXPORT void fakecuda_stream_call(CUstream stream, void (*fn)(void *), void *arg,
 	const CUdeviceptr addr[2], const size_t bytes[2]);
 FAKE_EXPORT char *fakecuda_stream_bytes(CUstream stream, CUdeviceptr addr, size_t bytes);

@@ -1,4 +1,5 @@
-/* cuMemAlloc, its handles for other processes, and attributes of addresses in the fake driver. */
+/* cuMemAlloc of the fake driver, its handles for other processes, and the attributes of
+ * addresses. */
 #include "tests/gpu/fake/fake.h"
 
 #include <fcntl.h>
@@ -6,8 +7,8 @@
 #include <string.h>
 #include <unistd.h>
 
-/* Content of the 64 bytes of a handle. The exporter's descriptor is opened through /proc, which the
- * kernel allows for the same user only, as the driver does. */
+/* The content of the 64 bytes of a handle. The importer opens the exporter's descriptor through
+ * /proc. Like the driver, the kernel allows this only for the same user. */
 struct ipc {
 	char magic[8];
 	int pid, fd;
@@ -16,7 +17,7 @@ struct ipc {
 _Static_assert(sizeof(struct ipc) <= sizeof(CUipcMemHandle), "ipc");
 #define MAGIC "fakeipc"
 
-/* Small allocations lie in blocks of 2 MiB here, too, each in its own. */
+/* Allocate memory. As in the driver, blocks have 2 MiB. Here each allocation has its own block. */
 FAKE_EXPORT CUresult CUDAAPI cuMemAlloc(CUdeviceptr *ret, size_t bytes)
 {
 	CUresult r = fake_enter(__func__, "%zu", bytes);
@@ -105,7 +106,7 @@ static CUresult open_ipc(const struct ipc *ipc, int *ret_fd, size_t *ret_bytes, 
 	return CUDA_SUCCESS;
 }
 
-/* The exporter itself is refused. */
+/* Open a handle of another process. The process that made the handle is refused. */
 FAKE_EXPORT CUresult CUDAAPI cuIpcOpenMemHandle(
 	CUdeviceptr *ret, CUipcMemHandle handle, unsigned flags)
 {

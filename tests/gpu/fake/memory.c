@@ -30,7 +30,7 @@ static bool is_room(size_t bytes)
 	return p != MAP_FAILED && !munmap(p, 2 * bytes);
 }
 
-/* Fill new memory with garbage, as left by another process. */
+/* Fill new memory with garbage, as if another process had left it. */
 static void soil(int fd, size_t bytes)
 {
 	char dirt[4096];
@@ -41,8 +41,8 @@ static void soil(int fd, size_t bytes)
 		fake_misuse("cannot write to memory");
 }
 
-/* The name has the machine's number of the GPU, so that any process can read it from a
- * descriptor. */
+/* Make a memfd. Its name contains the GPU's number in the machine, so that any process can read it
+ * from the descriptor. */
 int fake_memfd(size_t bytes, int dev)
 {
 	char name[32];
@@ -102,7 +102,8 @@ static struct fake_handle *handle_of(CUmemGenericAllocationHandle id, const char
 	fake_misuse("%s: handle %llu does not live", name, id);
 }
 
-/* Reserve addresses that fault, with bytes elsewhere: those of a handle, or none yet. */
+/* Reserve addresses that the host cannot access. The bytes are elsewhere: in handle h, or nowhere
+ * yet if h is NULL. */
 struct fake_area *fake_area_new(enum area_kind kind, size_t bytes, struct fake_handle *h)
 {
 	struct fake_area *a = fake_alloc(sizeof(*a));
@@ -181,8 +182,8 @@ static void check_maps(struct fake_area *a, CUdeviceptr addr, size_t bytes, int 
 	}
 }
 
-/* Return the area of the bytes, after a check that GPU dev may access them. Memory of cuMemAlloc is
- * for its own GPU only, because the fake never enables peer access. */
+/* Return the area of a range after a check that GPU dev may access it. Memory of cuMemAlloc belongs
+ * to its own GPU alone, because the fake never enables peer access. */
 struct fake_area *fake_device(CUdeviceptr addr, size_t bytes, int dev)
 {
 	struct fake_area *a = fake_find(addr);
@@ -288,7 +289,7 @@ FAKE_EXPORT CUresult CUDAAPI cuMemExportToShareableHandle(void *ret,
 	return fake_leave(CUDA_SUCCESS);
 }
 
-/* An import can be exported if its source can. */
+/* Import memory by its descriptor. The import can be exported again if the source could be. */
 FAKE_EXPORT CUresult CUDAAPI cuMemImportFromShareableHandle(
 	CUmemGenericAllocationHandle *ret, void *os_handle, CUmemAllocationHandleType type)
 {
@@ -399,7 +400,7 @@ FAKE_EXPORT CUresult CUDAAPI cuMemMap(CUdeviceptr addr, size_t size, size_t offs
 	return fake_leave(CUDA_SUCCESS);
 }
 
-/* Only whole mappings, which cover the range. */
+/* Unmap a range. It must consist of whole mappings. */
 FAKE_EXPORT CUresult CUDAAPI cuMemUnmap(CUdeviceptr addr, size_t size)
 {
 	CUresult r = fake_enter(__func__, "%#llx %zu", addr, size);
@@ -450,7 +451,7 @@ FAKE_EXPORT CUresult CUDAAPI cuMemSetAccess(
 	return fake_leave(CUDA_SUCCESS);
 }
 
-/* A descriptor as of a dma-buf; only its number is used. */
+/* Return a descriptor like that of a dma-buf. Callers only use its number. */
 FAKE_EXPORT CUresult CUDAAPI cuMemGetHandleForAddressRange(void *ret, CUdeviceptr addr, size_t size,
 	CUmemRangeHandleType type, unsigned long long flags)
 {

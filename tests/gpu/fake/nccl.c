@@ -1,11 +1,12 @@
-/* A libnccl.so.2 for the communicators of one process, on top of the fake driver. Collectives are
- * work of its streams that meets the other ranks' work and then really reduces. Communicators are
- * nonblocking only. Misuses that real NCCL punishes by a hang or by damage end the process here
- * with a line: a communicator or stream that is used before it is ready, ranks that call different
- * functions, a communicator that is used after its end, a destruction without finalization.
+/* A libnccl.so.2 for communicators within one process, on top of the fake driver. A collective is
+ * work in the streams of its ranks. The work waits for that of the other ranks and then really
+ * reduces. All communicators are nonblocking. Some misuses make the real NCCL hang or damage data.
+ * Here they end the process with a line: a communicator or stream is used before it is ready, ranks
+ * call different functions, a communicator is used after its end or destroyed without being
+ * finalized.
  *
- * One lock. It is never held while a stream thread needs the driver's lock; streams run their work
- * without the driver's. */
+ * There is one lock. It is never held while a thread takes the driver's lock. Streams run their
+ * work without holding the driver's lock. */
 #include <nccl.h>
 #include <stdbool.h>
 #include <stdint.h>
@@ -17,19 +18,19 @@
 #include "tests/gpu/fake/elem.h"
 #include "tests/gpu/fake/fake.h"
 
-/* NCCL's header declares these two without (void). */
+/* NCCL's header declares these two functions without (void). */
 ncclResult_t ncclGroupStart(void);
 ncclResult_t ncclGroupEnd(void);
 
 enum kind { REDUCE_SCATTER, ALL_GATHER, REDUCE, BROADCAST };
 
-struct what { /* must be equal on all ranks */
+struct what { /* arguments of a collective that must be equal on all ranks */
 	enum kind kind;
 	size_t count;
 	int type, op, root;
 };
 
-struct meeting { /* one collective */
+struct meeting { /* one collective: where its ranks' work meets */
 	TAILQ_ENTRY(meeting) entry;
 	struct clique *clique;
 	uint64_t seq;
@@ -48,13 +49,13 @@ struct clique {
 	TAILQ_HEAD(, meeting) meetings;
 };
 
-struct nccl_call { /* of one rank, queued or waiting for its launch */
+struct nccl_call { /* a rank's call of a collective: queued, or waiting for its launch */
 	TAILQ_ENTRY(nccl_call) entry;
 	ncclComm_t comm;
 	struct what what;
 	uint64_t seq;
 	CUstream stream;
-	bool is_launched; /* its group has ended */
+	bool is_launched; /* the group of calls has ended */
 	CUdeviceptr addr[2];
 	size_t bytes[2];
 	void *send, *recv;
@@ -78,15 +79,15 @@ static struct {
 	uint64_t last_id;
 } all = {.lock = PTHREAD_MUTEX_INITIALIZER, .wake = PTHREAD_COND_INITIALIZER};
 
-/* Depth of the thread's open groups. */
+/* Number of groups that the thread has begun and not ended. */
 static _Thread_local int depth;
 static _Thread_local struct ncclComm *opening[FAKE_GPUS_MAX];
 static _Thread_local int n_opening;
 static _Thread_local struct ncclComm *calling[FAKE_GPUS_MAX * 64];
 static _Thread_local int n_calling;
 
-/* Number of polls that return InProgress before something is ready, so that programs that do not
- * poll are detected. */
+/* The first polls return InProgress before something is ready, so that a program that does not poll
+ * is detected. */
 #define POLLS 3
 
 static ncclResult_t enter(const char *name)
@@ -151,8 +152,8 @@ static struct clique *clique_of(const ncclUniqueId *id, int n_ranks)
 	return c;
 }
 
-/* A config of NULL would be a blocking communicator, which cannot be aborted. The product never
- * uses it. */
+/* Make a communicator. A NULL config would make a blocking communicator, which cannot be aborted.
+ * The product never uses that. */
 FAKE_EXPORT ncclResult_t ncclCommInitRankConfig(
 	ncclComm_t *ret, int n_ranks, ncclUniqueId id, int rank, ncclConfig_t *config)
 {
@@ -205,7 +206,8 @@ static void open_all(void)
 	n_opening = 0;
 }
 
-/* The collectives of the group go to their streams only when all communicators are connected. */
+/* Launch the calls of a group. They go to their streams only when all communicators are
+ * connected. */
 static void launch_all(void)
 {
 	struct nccl_call *call;
@@ -292,7 +294,7 @@ static struct meeting *meeting_of(struct clique *c, const struct nccl_call *call
 	return m;
 }
 
-/* A kernel that polls for the other ranks, for an abort, and for the end of all. */
+/* Wait like a kernel that polls: for the other ranks, for an abort, or for the end of all work. */
 static void wait_done(struct meeting *m)
 {
 	while (!m->is_done && !m->clique->is_aborted && !fakecuda_sticky()) {
@@ -306,7 +308,7 @@ static void wait_done(struct meeting *m)
 	}
 }
 
-/* Runs in the stream's thread. */
+/* The work of one rank's call. Runs in the stream's thread. */
 static void collective(void *arg)
 {
 	struct nccl_call *call = arg;
@@ -337,7 +339,8 @@ static void check_life(ncclComm_t comm)
 		fakecuda_nccl_misuse("a communicator is used after its end");
 }
 
-/* Launches go to their streams at the poll that reports them. Lock held. */
+/* Queue launched calls to their streams, at the poll that reports the launch. Call with the lock
+ * held. */
 static void start_launched(ncclComm_t comm)
 {
 	struct nccl_call *call;
@@ -394,7 +397,7 @@ static void drop_launches(ncclComm_t comm)
 	}
 }
 
-/* Aborted communicators stay on their clique's list, since running work still reads them. */
+/* Abort a communicator. It stays on its clique's list, since work that runs still reads it. */
 FAKE_EXPORT ncclResult_t ncclCommAbort(ncclComm_t comm)
 {
 	ncclResult_t r = enter(__func__);
@@ -445,7 +448,7 @@ FAKE_EXPORT ncclResult_t ncclCommDestroy(ncclComm_t comm)
 	return ncclSuccess;
 }
 
-/* Exactly these addresses count as in place. */
+/* Check whether a call is in place: NCCL requires exactly these addresses. */
 static void check_place(ncclComm_t comm, const struct nccl_call *k, size_t block)
 {
 	size_t own = (size_t)comm->rank * block;
@@ -489,7 +492,8 @@ static ncclResult_t queue(ncclComm_t comm, struct what what, const void *send, s
 	return ncclSuccess;
 }
 
-/* All bytes are compared, so there must be no padding between the fields. */
+/* Return the arguments of a call. All bytes are compared, so padding between fields must be
+ * zero. */
 static struct what what(enum kind kind, size_t count, ncclDataType_t type, int op, int root)
 {
 	struct what w;

@@ -1,5 +1,5 @@
-/* Streams, events and their queued work. A stream is a thread that runs its work in order. It ends
- * when the stream was destroyed and its work is done. */
+/* Streams and events of the fake driver, and their queued work. A stream is a thread that runs its
+ * work in order. The thread ends when the stream is destroyed and its work is done. */
 #include "tests/gpu/fake/fake.h"
 
 #include <stdatomic.h>
@@ -8,7 +8,8 @@
 #include <time.h>
 #include <unistd.h>
 
-/* Another process may change a value, and no event wakes the waiter. */
+/* Time between two looks at a value. Another process may change the value, which wakes no thread
+ * here. */
 #define LOOK_NS 50000
 
 struct fake_work *fake_work_new(enum work_kind kind)
@@ -36,7 +37,7 @@ static void wait_progress(void)
 	pthread_cond_timedwait(&fake.progress, &fake.lock, &t);
 }
 
-/* Wait for a value. A sticky error or the end of the faults also ends the wait. */
+/* Wait for a value. A sticky error, or the end of the injected faults, also ends the wait. */
 static void wait_value(const struct fake_work *w)
 {
 	_Atomic uint64_t *counter = (_Atomic uint64_t *)(void *)w->dst;
@@ -66,7 +67,7 @@ static void delay(unsigned *seed)
 	pthread_mutex_lock(&fake.lock);
 }
 
-/* Bytes are copied without the lock; the areas stay alive meanwhile. */
+/* Copy bytes without the lock. The areas stay alive meanwhile. */
 static void run_unlocked(const struct fake_work *w)
 {
 	pthread_mutex_unlock(&fake.lock);
@@ -244,7 +245,7 @@ FAKE_EXPORT CUresult CUDAAPI cuStreamCreate(CUstream *ret, unsigned flags)
 	return cuStreamCreateWithPriority(ret, flags, 0);
 }
 
-/* Queued work still runs. */
+/* Destroy a stream. Its queued work still runs. */
 FAKE_EXPORT CUresult CUDAAPI cuStreamDestroy(CUstream stream)
 {
 	CUresult r = fake_enter(__func__, "%p", (void *)stream);
@@ -299,7 +300,7 @@ static bool is_settled(const struct fake_ctx *c)
 	return true;
 }
 
-/* Wait for the work that the context's streams held at the call. */
+/* Wait for all work that the context's streams have when this is called. */
 FAKE_EXPORT CUresult CUDAAPI cuCtxSynchronize(void)
 {
 	CUresult r = fake_enter(__func__, "%s", "");
