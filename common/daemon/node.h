@@ -14,7 +14,7 @@
 #include "common/daemon/daemon.h"
 #include "common/datapath/datapath.h"
 #include "common/datapath/net_open.h"
-#include "common/transport/sockets/congestion.h"
+#include "common/transport/congestion.h"
 
 /* Settings of both programs, the first member of each program's struct of options. */
 struct node_opts {

@@ -9,7 +9,7 @@
 
 #include "common/base/error.h"
 #include "common/transport/net_shared.h"
-#include "common/transport/sockets/congestion.h"
+#include "common/transport/congestion.h"
 #include "common/wire/ticket.h"
 
 #define TCP_QUEUE_MAX 512 /* most accepted sockets that wait for one data thread */

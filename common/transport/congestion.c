@@ -1,6 +1,6 @@
 /* Choose the congestion control of data sockets, and set it. See congestion.h for the reasons. No
  * state; any thread. */
-#include "common/transport/sockets/congestion.h"
+#include "common/transport/congestion.h"
 
 #include <errno.h>
 #include <netinet/in.h>

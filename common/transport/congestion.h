@@ -1,5 +1,5 @@
-#ifndef BPS_COMMON_TRANSPORT_SOCKETS_CONGESTION_H
-#define BPS_COMMON_TRANSPORT_SOCKETS_CONGESTION_H
+#ifndef BPS_COMMON_TRANSPORT_CONGESTION_H
+#define BPS_COMMON_TRANSPORT_CONGESTION_H
 /* The congestion control of data sockets.
  *
  * BBR measures the least round trip time. For that, a connection that was busy for ten seconds
