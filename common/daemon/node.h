@@ -52,7 +52,7 @@ extern const char *const node_same_host_words[]; /* auto, off */
 				"where listen is on an active RDMA port, else sockets"},           \
 		{"congestion-control", SET_STRING, SETTING_AT(struct node_opts, congestion),       \
 			.def = "auto", .min = 1, .max = CONGESTION_NAME_MAX,                       \
-			.help = "of data connections (provider sockets); auto: the system's, "     \
+			.help = "of data connections over TCP; auto: the system's, "               \
 				"except BBR; system; or a name that the kernel supports"},         \
 		{"nic-speed", SET_INT, SETTING_AT(struct node_opts, nic_mbps), .def = "0",         \
 			.max = 10000000,                                                           \

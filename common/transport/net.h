@@ -21,7 +21,7 @@ struct net_config {
 	/* "sockets": our own; "tcp", "verbs": libfabric's. net_open also takes "auto". */
 	const char *provider;
 	const char *bind_addr; /* numeric address of the interface to use */
-	/* For "sockets": wanted of congestion_choose (sockets/congestion.h); NULL: "auto" */
+	/* Congestion control of TCP connections: wanted of congestion_choose; NULL: "auto" */
 	const char *congestion;
 	uint16_t port;        /* listener's port; 0: any */
 	uint32_t is_listener; /* 1: a server, which listens; 0: an agent, which connects */

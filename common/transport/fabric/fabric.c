@@ -278,6 +278,21 @@ static void close_all(struct net *n)
 static int xport_new(struct net *n, unsigned thread, const struct xport_events *ev, void *ctx,
 	struct xport **ret, struct err_text *err);
 
+/* Choose the congestion control, where libfabric lets us set it. wanted: NULL is "auto". */
+static int choose_congestion(struct fabric *f, const char *wanted, struct err_text *err)
+{
+	bool is_auto = !wanted || strcmp(wanted, "auto") == 0 || strcmp(wanted, "system") == 0;
+
+	if (f->gates.has_get_fd)
+		return congestion_find(wanted ? wanted : "auto", f->congestion, err);
+	if (!is_auto && !is_verbs(f))
+		return err_set(err, -EINVAL,
+			"congestion-control '%s' needs libfabric 2.2 or newer with provider tcp, "
+			"this is %u.%u: set it to auto, or use provider sockets",
+			wanted, FI_MAJOR(fi_version()), FI_MINOR(fi_version()));
+	return 0;
+}
+
 static const struct net_ops net_ops = {
 	.close = close_all,
 	.xport_new = xport_new,
@@ -314,7 +329,9 @@ int fabric_open_mr(const struct net_config *cfg, int mr_mode, net_key_fn key_fn,
 		goto fail;
 	}
 	f->gates = fabric_gates_of(fi_version(), is_verbs(f));
-	rc = get_info(f, mr_mode, err);
+	rc = choose_congestion(f, cfg->congestion, err);
+	if (!rc)
+		rc = get_info(f, mr_mode, err);
 	if (rc)
 		goto fail;
 	rc = fi_fabric(f->info->fabric_attr, &f->fabric, NULL);

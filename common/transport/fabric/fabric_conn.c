@@ -76,6 +76,29 @@ static void conn_discard(struct fabric_conn *c)
 	c->rx_cookie = 0;
 }
 
+/* FI_GET_FD of libfabric 2.2, which the headers of 1.17 lack. */
+#define CONTROL_GET_FD (FI_EXPORT_FID + 1)
+
+int fabric_ep_socket(const struct fabric *f, struct fid_ep *ep)
+{
+	int fd = -1;
+
+	return f->gates.has_get_fd && !fi_control(&ep->fid, CONTROL_GET_FD, &fd) ? fd : -1;
+}
+
+/* Set the options of an endpoint's socket, which exists from fi_endpoint on. */
+static void tune(const struct fabric *f, struct fid_ep *ep)
+{
+	int fd = fabric_ep_socket(f, ep);
+	int rc = fd < 0 ? 0 : congestion_set(fd, f->congestion);
+
+	if (rc) /* the process was allowed to set it when it started */
+		log_rated(LOG_WARN,
+			"cannot set congestion control '%s', a data connection keeps the system's: "
+			"%s",
+			f->congestion, strerror(-rc));
+}
+
 /* Open the endpoint of a channel, ready to receive. After a failure c->eps[channel] may be set;
  * close_channels closes it. */
 static int open_ep(struct fabric_conn *c, enum channel channel, struct fi_info *info)
@@ -88,6 +111,8 @@ static int open_ep(struct fabric_conn *c, enum channel channel, struct fi_info *
 
 	if (!rc)
 		rc = fi_endpoint(x->domain, info, ep, NULL);
+	if (!rc)
+		tune(x->f, *ep);
 	if (!rc)
 		rc = fi_ep_bind(*ep, &x->eq->fid, 0);
 	if (!rc)

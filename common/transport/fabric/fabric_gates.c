@@ -4,9 +4,10 @@
 
 #include <rdma/fabric.h>
 
-#define OLDEST   FI_VERSION(1, 17)
-#define SPINNING FI_VERSION(1, 18)
-#define MENDED   FI_VERSION(1, 19)
+#define OLDEST      FI_VERSION(1, 17)
+#define SPINNING    FI_VERSION(1, 18)
+#define MENDED      FI_VERSION(1, 19)
+#define WITH_GET_FD FI_VERSION(2, 2)
 
 #define CONNS_FEW  256
 #define CONNS_MANY 1024
@@ -31,6 +32,7 @@ struct fabric_gates fabric_gates_of(uint32_t version, bool is_verbs)
 
 	return (struct fabric_gates){
 		.is_spoiled_by_cut_reads = !is_verbs && !is_mended,
+		.has_get_fd = !is_verbs && FI_VERSION_GE(version, WITH_GET_FD),
 		.conns_max = !is_verbs && is_mended ? CONNS_MANY : CONNS_FEW,
 	};
 }

@@ -14,6 +14,8 @@ struct fabric_gates {
 	/* tcp of 1.17.0 and 1.17.1 frees the entry of an arriving read twice when its endpoint
 	 * closes or fails. a74ea0fcd mends it in 1.18.0. See fabric_spoil. */
 	bool is_spoiled_by_cut_reads;
+	/* tcp has FI_GET_FD: fi_control returns the socket of an endpoint (54253b517, 2.2). */
+	bool has_get_fd;
 	/* Connections of a data thread. tcp of 1.17 visits every endpoint in each poll; from 1.19
 	 * on, a poll costs the same for any number. For verbs the limit is not the library's: each
 	 * connection has two queue pairs of the adapter. */

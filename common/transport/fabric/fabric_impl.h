@@ -41,6 +41,7 @@
 
 #include "common/base/clock.h"
 #include "common/base/error.h"
+#include "common/transport/congestion.h"
 #include "common/transport/fabric/fabric.h"
 #include "common/transport/fabric/fabric_gates.h"
 #include "common/transport/net_shared.h"
@@ -199,6 +200,7 @@ struct fabric_xport {
 struct fabric {
 	struct net base; /* the first member, so that a pointer to it can be cast */
 	struct fabric_gates gates;
+	char congestion[CONGESTION_NAME_MAX + 1]; /* for data sockets; empty: the system's */
 	struct fi_info *info;
 	uint64_t mr_mode;
 	uint32_t tx_max;
@@ -260,6 +262,9 @@ void fabric_conn_up(struct fabric_conn *c);
 /* Take the connection down at once: close its endpoints, so that nothing more is received or read.
  * Then run read_done of all its reads, then down. */
 void fabric_conn_down(struct fabric_conn *c, const char *why);
+/* Return the socket of an endpoint of provider tcp, which the endpoint owns; -1: this version of
+ * libfabric does not show it, or there is none. */
+int fabric_ep_socket(const struct fabric *f, struct fid_ep *ep);
 void fabric_conn_tick(struct fabric_xport *x);
 int fabric_seg_add(struct xport *x, void *mem, size_t bytes, uint16_t *ret_segment);
 void fabric_seg_del(struct xport *x, uint16_t segment);

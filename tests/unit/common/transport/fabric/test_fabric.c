@@ -3,6 +3,7 @@
  * both ends. */
 #include <arpa/inet.h>
 #include <errno.h>
+#include <netinet/tcp.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
@@ -267,6 +268,48 @@ static void silent_strangers_are_not_even_accepted(void **state)
 	net_rig_close(&r);
 }
 
+static void expect_congestion(const struct net_node *n, const char *name)
+{
+	const struct fabric_conn *c = (const struct fabric_conn *)n->conn;
+
+	for (unsigned i = 0; i < N_CHANNELS; i++) {
+		char now[CONGESTION_NAME_MAX + 1] = "";
+		socklen_t len = sizeof(now) - 1;
+		int fd = fabric_ep_socket(fabric_of(n), c->eps[i]);
+
+		assert_int_equal(getsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, now, &len), 0);
+		assert_string_equal(now, name);
+	}
+}
+
+static void congestion_control_is_set_where_sockets_are_shown(void **state)
+{
+	struct net_config cfg = config_of(true);
+	struct net_rig r = {.third = NULL};
+	char name[CONGESTION_NAME_MAX + 1];
+	struct net *f = NULL;
+	struct err_text err;
+
+	(void)state;
+	if (!rig_is_tcp())
+		skip();
+	cfg.congestion = "reno";
+	if (FI_VERSION_LT(fi_version(), FI_VERSION(2, 2))) {
+		assert_int_equal(net_open(&cfg, rig_key_of, NULL, &f, &err), -EINVAL);
+		assert_non_null(strstr(err.s, "'reno' needs libfabric 2.2"));
+		return;
+	}
+	assert_int_equal(congestion_find("reno", name, &err), 0);
+	net_node_open(&r.server, &cfg);
+	cfg = config_of(false);
+	cfg.congestion = "reno";
+	net_node_open(&r.client, &cfg);
+	rig_connect(&r);
+	expect_congestion(&r.client, "reno");
+	expect_congestion(&r.server, "reno");
+	net_rig_close(&r);
+}
+
 /* ---- messages ---- */
 
 static void message_with_a_foreign_cookie_is_dropped_and_counted(void **state)
@@ -459,6 +502,7 @@ int main(void)
 		cmocka_unit_test(connection_ends_with_either_channel),
 		cmocka_unit_test(connections_beyond_the_limit_are_refused),
 		cmocka_unit_test(silent_strangers_are_not_even_accepted),
+		cmocka_unit_test(congestion_control_is_set_where_sockets_are_shown),
 		cmocka_unit_test(message_with_a_foreign_cookie_is_dropped_and_counted),
 		cmocka_unit_test(malformed_message_closes_its_connection),
 		cmocka_unit_test(more_sends_than_granted_close_the_connection),

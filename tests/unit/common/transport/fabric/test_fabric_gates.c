@@ -54,6 +54,16 @@ static void tcp_has_many_connections_from_1_19_on(void **state)
 	assert_int_equal(fabric_gates_of(FI_VERSION(2, 5), true).conns_max, 256);
 }
 
+static void tcp_shows_its_sockets_from_2_2_on(void **state)
+{
+	(void)state;
+	assert_false(fabric_gates_of(FI_VERSION(1, 22), false).has_get_fd);
+	assert_false(fabric_gates_of(FI_VERSION(2, 1), false).has_get_fd);
+	assert_true(fabric_gates_of(FI_VERSION(2, 2), false).has_get_fd);
+	assert_true(fabric_gates_of(FI_VERSION(3, 0), false).has_get_fd);
+	assert_false(fabric_gates_of(FI_VERSION(2, 2), true).has_get_fd);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -61,6 +71,7 @@ int main(void)
 		cmocka_unit_test(version_that_never_sleeps_is_refused_with_the_reason),
 		cmocka_unit_test(only_tcp_of_1_17_is_spoiled_by_cut_reads),
 		cmocka_unit_test(tcp_has_many_connections_from_1_19_on),
+		cmocka_unit_test(tcp_shows_its_sockets_from_2_2_on),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
