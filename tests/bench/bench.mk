@@ -1,7 +1,7 @@
-# Measurements of the parts of a push_pull (tests/bench/probe), for the bars of tests/bench/bars.
+# bps-probe measures the parts of a push_pull (tests/bench/probe), for the bars of tests/bench/bars.
 PROBE	:= $(call src,tests/bench/probe/*.c)
 PROBEBIN := $(B)/tests/bps-probe
-# The plain loop for comparison uses all instructions of this machine.
+# The plain loop, with which sums are compared, may use all instructions of this machine.
 $(B)/tests/bench/probe/plain.o: ISA := -O3 -march=native -ffp-contract=off
 $(PROBEBIN): $(call objs,$(PROBE)) $(LIBCORES) $(LIBCOMMON)
 	$(call link,$(LIBS))

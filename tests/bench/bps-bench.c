@@ -1,4 +1,4 @@
-/* bps-bench: options, the job, and what the sweep and the replay have in common. See
+/* bps-bench: its options, its job, and what the sweep and the replay have in common. See
  * bps-bench(1). */
 #include "tests/bench/bench.h"
 
@@ -221,7 +221,7 @@ enum {
 	OPT_VERSION
 };
 
-/* In the order of their numbers. */
+/* The options, in the order of their numbers. */
 static const struct option longopts[] = {{"bytes", 1, NULL, OPT_BYTES},
 	{"dtype", 1, NULL, OPT_DTYPE}, {"op", 1, NULL, OPT_OP}, {"tensors", 1, NULL, OPT_TENSORS},
 	{"depth", 1, NULL, OPT_DEPTH}, {"rounds", 1, NULL, OPT_ROUNDS},
@@ -282,7 +282,7 @@ static int parse_option(int c, const char *arg, struct bench_options *o)
 	}
 }
 
-/* Refuse options of the other mode, which would change nothing. */
+/* Refuse options of the other mode, since they would have no effect. */
 static int check_mode(const bool *given, bool is_replay)
 {
 	static const int of_sweep[] = {OPT_BYTES, OPT_TENSORS, OPT_DEPTH, 0};

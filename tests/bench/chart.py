@@ -1,11 +1,11 @@
-"""Draw a chart of horizontal bars as SVG, for bars and run."""
+"""Draw a chart of horizontal bars as SVG, for tests/bench/bars and tests/bench/run."""
 
 import functools
 import html
 from collections import namedtuple
 
-# share: length of the bar, where 1 is the line of comparison. least, most: a whisker, or None.
-# note: text after the bar.
+# share: length of the bar; 1 reaches the line of comparison. least, most: the ends of a whisker, or
+# None. note: text behind the bar.
 Bar = namedtuple("Bar", "label share colour note least most", defaults=(None, None))
 
 GREEN, RED, BLUE, GREY = "#3a7d44", "#b03a2e", "#2e6da4", "#9a9a9a"
@@ -14,8 +14,10 @@ escape = functools.partial(html.escape, quote=False)
 
 
 def svg(bars, title):
-    """Draw bars (of Bar, None for a gap). A bar longer than MOST is cut, and its note has the
-    length."""
+    """Draw a list of Bar, in which None makes a gap.
+
+    A bar longer than MOST is cut. Its note then has the length.
+    """
     width, bottom = LEFT + int(MOST * SCALE) + 160, 30 + ROW * len(bars)
     out = [
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{bottom + 10}" '

@@ -50,7 +50,7 @@ public:
 							       : gloo::AllreduceOptions::Algorithm::RING);
 	}
 
-	// Seconds of n rounds in times; in the first round of a call the sum is checked.
+	// Run n rounds and store the seconds of each in times. The sum of the first round is checked.
 	void rounds(uint64_t n, std::vector<double> &times)
 	{
 		std::fill(data_.begin(), data_.end(), 1.0f);

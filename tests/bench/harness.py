@@ -1,7 +1,7 @@
-"""Helpers of the programs of this folder.
+"""Helpers of the programs in this folder.
 
-Hosts with shaped network cards, processes that measure, our daemons on those hosts, and the
-competitors. The caller starts, times and ends everything. No state is kept between runs.
+They make hosts with shaped network cards, run processes that measure, start our daemons on those
+hosts, and run the competitors. The caller decides when. No state is kept between runs.
 """
 
 import argparse
@@ -23,7 +23,7 @@ HERE = Path(__file__).resolve().parent
 NETLAB = HERE.parent / "netlab.sh"
 TICK = os.sysconf("SC_CLK_TCK")
 DEADLINE_S = 600
-TCP_PAYLOAD = 1448 / 1514  # share of the rate for payload: MTU 1500, timestamps
+TCP_PAYLOAD = 1448 / 1514  # payload's share of the rate: MTU 1500, TCP timestamps
 
 
 def size_bytes(text):
@@ -49,7 +49,7 @@ class Host:
 
 
 class Lab:
-    """Hosts 0 .. count-1, each with a card of that rate. rate None: addresses of the loopback."""
+    """Hosts 0 .. count-1 with cards of that rate. rate None: the hosts are loopback addresses."""
 
     def __init__(self, count, rate=None, queue=None, cc=None, prefix=None):
         self.prefix, self.rate, self.queue, self.cc = None, rate, queue, cc
@@ -76,7 +76,10 @@ class Lab:
         ).stdout
 
     def slow_down(self, i, mbps):
-        """Set the rate of host i's card in both directions. Queue and burst keep their duration."""
+        """Set the rate of host i's card in both directions.
+
+        Queue and burst hold bytes for the same time as before.
+        """
         burst, queue = max(mbps * 1000 // 16, 80000), max(mbps * 2000, 2000000)
         for ns, device in ((f"{self.prefix}-{i + 1}", "eth0"), (f"{self.prefix}-sw", f"p{i + 1}")):
             subprocess.run(
@@ -108,7 +111,7 @@ class Lab:
         self.close()
 
     def drops(self):
-        """Return the packets dropped at the shapers so far."""
+        """Return the number of packets that the shapers have dropped."""
         if not self.prefix:
             return 0
         return sum(
@@ -127,16 +130,16 @@ def cpu_s(pid):
 
 
 def busy_s():
-    """Return the CPU seconds that all programs of this machine have used, over all processors."""
+    """Return the CPU seconds that all programs of this machine have used on all processors."""
     fields = [int(x) for x in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]]
-    return (sum(fields) - fields[3] - fields[4]) / TICK  # without idle time and I/O wait
+    return (sum(fields) - fields[3] - fields[4]) / TICK  # idle time and I/O wait do not count
 
 
 class Processes:
-    """Programs on hosts that measure and end.
+    """Programs on hosts. Some measure and end, others are daemons.
 
     priority: "rt" runs all of them, including daemons, before other programs. "nice" gives them
-    nearly all of the processors under the normal scheduler. None changes nothing. With more busy
+    nearly all processor time under the normal scheduler. None changes nothing. With more busy
     threads than processors, "rt" distorts the result: threads that spin, as Gloo's do, keep the
     others from running.
     """
@@ -149,7 +152,7 @@ class Processes:
         self.ended_cpu_s = 0.0
 
     def cpu_s(self):
-        """Return the CPU seconds of everything that was started here so far."""
+        """Return the CPU seconds of everything that this object has started."""
         return self.ended_cpu_s + sum(cpu_s(p.pid) for p in self.daemons)
 
     def spawn(self, host, command, env=None, **kw):
@@ -162,8 +165,10 @@ class Processes:
         )
 
     def run(self, started):
-        """Run (host, command, env) triples. Return the output of the first, and the CPU seconds of
-        all."""
+        """Run (host, command, env) triples at the same time.
+
+        Return the output of the first, and the CPU seconds of all.
+        """
         ps, cpu, failed = [], 0.0, []
         with tempfile.TemporaryFile("w+") as out:
             for i, (host, command, env) in enumerate(started):
@@ -174,7 +179,7 @@ class Processes:
             for p in ps:
                 pidfd = os.pidfd_open(p.pid)
                 if failed or not select.select([pidfd], [], [], max(0, end - time.monotonic()))[0]:
-                    # p.kill() would reap the process
+                    # p.kill() would reap the process, and its CPU seconds would be lost
                     signal.pidfd_send_signal(pidfd, signal.SIGKILL)
                 os.close(pidfd)
                 _, status, usage = os.wait4(p.pid, 0)
@@ -190,12 +195,13 @@ class Processes:
 
 
 class Suite:
-    """Our daemons, idle while others are measured.
+    """Our daemons, which are idle while competitors are measured.
 
-    Host 0 of the lab has the scheduler, the next ones the agents, then the servers. beside: number
-    of servers on agents' hosts (server i with agent i, cyclically). alone: number of servers on
-    hosts of their own. meet: "all" addresses of the loopback are one host, for the same-host path,
-    or each is a "host" of its own. Shaped hosts are always separate.
+    Host 0 of the lab has the scheduler. The next hosts have the agents, and those after them
+    servers. beside: number of servers on agents' hosts (server i with agent i, cyclically). alone:
+    number of servers on separate hosts. meet: "all": all loopback addresses count as one host, so
+    that the same-host path is used; otherwise each counts as a host. Shaped hosts are always
+    separate.
     """
 
     def __init__(
@@ -335,7 +341,7 @@ class Suite:
         return sum(cpu_s(p.pid) for p in self.daemons)
 
     def metrics(self, daemons):
-        """Return sums of counters over daemons of one kind."""
+        """Return {counter: its sum over daemons of one kind}."""
         total = {}
         for host, port in daemons:
             text = subprocess.run(
@@ -351,8 +357,10 @@ class Suite:
         return total
 
     def trainers(self, options):
-        """Run one bps-bench per agent. Return rank 0's report with CPU seconds and the agents'
-        counters."""
+        """Run a bps-bench at each agent.
+
+        Return rank 0's report, with the CPU seconds and the agents' counters added.
+        """
         self.n_jobs += 1
         n, started = len(self.agent_hosts), []
         for i, host in enumerate(self.agent_hosts):
@@ -405,7 +413,7 @@ class Suite:
 
 
 def make_others(build, gloo_wanted=True, mpi_wanted=False, ours=("bps-bench",)):
-    """Compile the competitors' programs. Our own must be built."""
+    """Compile the competitors' programs. Our own programs must be built already."""
     missing = [str(build / name) for name in ours if not (build / name).exists()]
     if missing:
         sys.exit(f"{', '.join(missing)}: not built; make BUILD={build.name} bench-build")
@@ -432,7 +440,7 @@ def make_others(build, gloo_wanted=True, mpi_wanted=False, ours=("bps-bench",)):
 def gloo(build, processes, hosts, algorithm, bytes_, seconds):
     try:
         return gloo_once(build, processes, hosts, algorithm, bytes_, seconds)
-    except RuntimeError as e:  # Gloo aborts once in some hundred runs
+    except RuntimeError as e:  # about once in several hundred runs Gloo aborts, so try once more
         print(f"once more, Gloo's {algorithm} ended badly: {e}", file=sys.stderr, flush=True)
         return gloo_once(build, processes, hosts, algorithm, bytes_, seconds)
 
@@ -463,7 +471,7 @@ def gloo_once(build, processes, hosts, algorithm, bytes_, seconds):
     return figures
 
 
-# Open MPI's ring in its default form at large sizes, and with segments.
+# Options of Open MPI's ring: its default form at large sizes, and with segments.
 MPI = {
     "sm": ["--mca", "btl", "self,vader"],
     "sm-segmented": [
@@ -508,7 +516,7 @@ def mpi(build, processes, host, n, how, bytes_, seconds):
 
 
 def tcp_receive(address, seconds):
-    """Measure the rate of one stream between two moments. Runs on the receiving host."""
+    """Receive a stream on this host, and print its rate between two points in time."""
     with socket.create_server((address, 0)) as s:
         print(s.getsockname()[1], flush=True)
         s.settimeout(30)
@@ -537,7 +545,7 @@ def tcp_send(address, port, seconds):
             while time.monotonic() < end:
                 c.sendall(buf)
         except OSError:
-            pass  # the receiver has finished
+            pass  # the receiver has finished and closed the connection
 
 
 def tcp(processes, sender, receiver, seconds):
@@ -550,7 +558,7 @@ def tcp(processes, sender, receiver, seconds):
     processes.daemons += [r, s]
     try:
         line = r.stdout.readline()
-        spent = cpu_s(r.pid)  # both processes still exist
+        spent = cpu_s(r.pid)  # while both processes still exist
         spent += cpu_s(s.pid)
     finally:
         for p in (r, s):
@@ -562,13 +570,13 @@ def tcp(processes, sender, receiver, seconds):
 
 
 def probe(build, processes, host, *words):
-    """Measure a part of the work alone (tests/bench/probe)."""
+    """Measure one part of a push_pull alone (tests/bench/probe)."""
     out, _ = processes.run([(host, [build.resolve() / "tests" / "bps-probe", *words], None)])
     return json.loads(out)
 
 
 def main():
-    """Run an end of the TCP stream that tcp() starts on a host."""
+    """Run one end of a TCP stream. tcp() starts this program on each host."""
     if sys.argv[1:2] == ["tcp-receive"]:
         tcp_receive(sys.argv[2], float(sys.argv[3]))
     elif sys.argv[1:2] == ["tcp-send"]:

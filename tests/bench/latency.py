@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Compare the latency of a small push_pull with Gloo's all-reduce, interleaved, on loopback.
+"""Compare the latency of a small push_pull with Gloo's all-reduce on loopback, measured in turn.
 
     tests/bench/latency.py BUILD-FOLDER [--bytes 4096] [--seconds 1] [--repeat 5]
         [--min-ratio R]
 
-Ours: 2 workers on 2 agents with addresses of their own and 1 server (bpsrun). Gloo: 2 processes,
-the best median of its algorithms. Prints the median and p99 of the medians, and the ratio. With
---min-ratio the exit status shows whether the ratio was reached. Needs libgloo-dev and g++.
+Ours: 2 workers on 2 agents with different addresses and 1 server (bpsrun). Gloo: 2 processes, and
+the best median of its algorithms. Prints the median and the p99 of the medians, and their ratio.
+With --min-ratio, the exit status is 1 when the ratio is below R. Needs libgloo-dev and g++.
 """
 
 import argparse

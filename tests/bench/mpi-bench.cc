@@ -15,7 +15,7 @@ struct Run {
 	uint64_t bytes_moved = 0;
 };
 
-// Seconds of n rounds in times; in the first round of a call the sum is checked.
+// Run n rounds and store the seconds of each in times. The sum of the first round is checked.
 static void rounds(Run &run, std::vector<float> &data, uint64_t n, std::vector<double> &times)
 {
 	std::fill(data.begin(), data.end(), 1.0f);

@@ -1,24 +1,27 @@
-/* Training steps of a model whose tensors a trace lists in forward order (tests/traces/). A layer
- * is a row with macs and the rows without that follow it; rows without macs before the first such
- * row are a layer without computing. The simulated accelerator is a clock that holds the time at
- * which it becomes free. Work for it is only queued, as with CUDA. In forward a layer starts when
- * the previous one has ended and its sums are there. Backward waits for nothing and is queued as a
- * whole. The trainer is notified when a layer's gradients are there, and its submissions do not
- * delay the accelerator's next layer.
+/* Replays training steps of a model, whose tensors a trace lists in forward order (tests/traces/).
+ * In a trace, macs is the computing cost of a row. A row with macs starts a layer, and the rows
+ * without macs that follow belong to it. Rows before the first row with macs form a layer without
+ * computing.
+ *
+ * The accelerator is simulated by a clock, which holds the time at which the accelerator is free.
+ * Work for it is only queued, as with CUDA. In the forward pass, a layer starts when the previous
+ * layer has ended and the layer's sums have arrived. The backward pass waits for nothing, so it is
+ * queued as a whole. The trainer is notified when a layer's gradients are ready. Submitting them
+ * does not delay the accelerator.
  *
  *   step:  for each layer, first to last: wait for its sums of the previous step; start forward
  *          for each layer, last to first: start backward; sleep until it ends; submit its tensors
  *
- * Forward takes a third of --compute, backward two thirds, distributed over the layers by their
- * macs. With --barrier the step ends when all sums are there. Without it (as in the cross-barrier
- * front-ends) the trainer waits for a sum where it is used.
+ * Forward takes a third of --compute and backward two thirds. Layers take a share of both by their
+ * macs. With --barrier, a step ends when all sums have arrived. Without it, the trainer waits for a
+ * sum where it is used, like the cross-barrier option of the front-ends.
  *
  *   step time   median time from one step's first forward to the next one's
  *   efficiency  compute time / step time: the share of the speed without communication
- *   overlap     share of the smaller of compute and communication time that the other one hides
+ *   overlap     how much of the smaller of compute and communication time is hidden by the other
  *   first layer median time from the submission of its gradients to its sums
- *   on the wire what the agent of rank 0's machine sent and received per step, for all jobs, from
- *               bps_traffic(3) */
+ *   on the wire bytes that the agent of rank 0's machine sent and received per step, for all jobs,
+ *               from bps_traffic(3) */
 #include "tests/bench/bench.h"
 
 #include <errno.h>
@@ -29,7 +32,7 @@
 
 #define ROWS_MAX     65536
 #define WARMUP_STEPS 2
-#define COMM_STEPS   3 /* without computing, to measure the communication time */
+#define COMM_STEPS   3 /* steps without computing, to measure the time of communication */
 
 struct replay_row {
 	char name[200];
@@ -37,7 +40,7 @@ struct replay_row {
 };
 
 struct replay_layer {
-	size_t first, n; /* tensors */
+	size_t first, n; /* its tensors */
 	double forward_s;
 };
 
@@ -48,9 +51,9 @@ struct bench_replay {
 	struct replay_layer *layers;
 	size_t n_rows, n_layers;
 	uint64_t step, step_bytes;
-	double clock_s; /* time at which the simulated accelerator becomes free */
-	/* The first layer, whose gradients come last and whose sums are needed first: when it was
-	 * submitted (0: its sums have arrived), and how long its sums took in each step. */
+	double clock_s; /* time at which the simulated accelerator is free */
+	/* About the first layer, whose gradients come last and whose sums are needed first: when it
+	 * was submitted (0: its sums have arrived), and how long its sums took in each step. */
 	double first_submitted_s, *first_waits_s;
 	size_t n_first_waits;
 };
@@ -156,7 +159,7 @@ static int declare(struct bench_replay *r)
 
 /* ---- steps ---- */
 
-/* The accelerator can continue now, not earlier. */
+/* Set the accelerator's clock to now, if it is earlier. */
 static void accelerator_has(struct bench_replay *r)
 {
 	double now = bench_now_s();
@@ -202,7 +205,7 @@ static void note_first(struct bench_replay *r)
 	r->first_submitted_s = 0;
 }
 
-/* Wait for the sums of a layer in that step, and check them. */
+/* Wait for the sums of a layer in this step, and check them. */
 static int finish(struct bench_replay *r, const struct replay_layer *layer, uint64_t step)
 {
 	const struct bench *bench = r->bench;
@@ -257,8 +260,8 @@ static int step(struct bench_replay *r, double *ret_start_s)
 	return rc == 0 && r->bench->o.has_barrier ? finish_all(r) : rc;
 }
 
-/* Measure the median time from the first submission to the last sum without computing, after all
- * memory has been touched. */
+/* Measure the communication of a step without computing: the median time from the first submission
+ * to the last sum. Call this when all memory has been touched. */
 static int communicate(struct bench_replay *r, double *ret_s)
 {
 	double times[COMM_STEPS], start;
@@ -288,13 +291,13 @@ static int communicate(struct bench_replay *r, double *ret_s)
 struct replay_result {
 	uint64_t steps;
 	double communication_s, step_s, p99_s, elapsed_s;
-	double first_wait_s; /* from the first layer's submission to its sums */
+	double first_wait_s; /* time from the submission of the first layer to its sums */
 	bool has_traffic;
-	double sent_bytes, received_bytes; /* of this worker's machine, per step */
+	double sent_bytes, received_bytes; /* bytes of this worker's machine, per step */
 };
 
-/* Compute the traffic of a step since before. The result is unknown with an older agent, or when
- * the agent restarted in between. No bytes of this machine are in flight. */
+/* Compute the traffic of a step from that since `before`. It is unknown if the agent is too old, or
+ * has restarted in between. Call this when no bytes of this machine are in flight. */
 static int count_traffic(struct bench_replay *r, const struct bps_traffic *before, double n_steps,
 	struct replay_result *ret)
 {
@@ -336,7 +339,7 @@ static int measure(struct bench_replay *r, struct replay_result *ret)
 		rc = step(r, &starts[k]);
 		bench_progress(r->bench, "step", (double)k, (double)(ret->steps + WARMUP_STEPS));
 	}
-	/* The next step would start when the first layer's sums are there. */
+	/* The last step ends when the next one could start, with the first layer's sums. */
 	if (rc == 0)
 		rc = finish(r, &r->layers[0], r->step);
 	accelerator_has(r);

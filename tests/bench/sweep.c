@@ -1,16 +1,16 @@
 /* The sweep over sizes. For each size, `tensors` tensors are submitted in turn, at most `depth` at
- * a time, and waited for in the same order. The time of a push_pull is from its submission until
- * its completion was seen. */
+ * a time. They are waited for in the same order. The time of a push_pull is from its submission
+ * until its completion was noticed. */
 #include "tests/bench/bench.h"
 
 #include <stdlib.h>
 
-/* A measurement shorter than this share of --seconds does not determine the speed. */
+/* A measurement must last at least this share of --seconds to determine the speed. */
 #define CALIBRATE_SHARE 0.1
 
 struct sweep {
 	struct bench *bench;
-	uint64_t bytes, round; /* round: submitted so far, for each tensor */
+	uint64_t bytes, round; /* round: number of submissions of each tensor so far */
 	struct bps_tensor **tensors;
 	double *submitted_s;
 	char title[32];
@@ -18,7 +18,7 @@ struct sweep {
 
 struct sweep_result {
 	uint64_t rounds;
-	double elapsed_s; /* of the slowest rank */
+	double elapsed_s; /* seconds of the slowest rank */
 	double median_s, p99_s, min_s;
 };
 
@@ -70,7 +70,8 @@ static int finish(struct sweep *s, unsigned i, uint64_t round, double *ret_s)
 	return -1;
 }
 
-/* Run rounds of every tensor with depth in flight. times_s: rounds * tensors values. */
+/* Run rounds of all tensors with `depth` in flight. times_s has room for rounds * tensors
+ * values. */
 static int run_rounds(struct sweep *s, uint64_t rounds, double *times_s)
 {
 	const struct bench_options *o = &s->bench->o;
@@ -92,7 +93,8 @@ static int run_rounds(struct sweep *s, uint64_t rounds, double *times_s)
 	return rc;
 }
 
-/* Run all tensors once to set everything up, then longer and longer until the speed is known. */
+/* Run all tensors once, which sets everything up. Then run more and more rounds until the speed is
+ * known. */
 static int calibrate(struct sweep *s, uint64_t *ret_rounds)
 {
 	const struct bench_options *o = &s->bench->o;

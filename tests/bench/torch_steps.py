@@ -1,18 +1,19 @@
 #!/usr/bin/env python3
-"""Time the steps of PyTorch training over bps beside DistributedDataParallel over Gloo.
+"""Compare steps of PyTorch training over bps with DistributedDataParallel (DDP) over Gloo.
 
     tests/bench/torch_steps.py BUILD-FOLDER [--only GROUPS] [--rounds R] [--steps S] [--out FILE]
 
-The gradients have the sizes of a model in tests/traces. A backward pass without arithmetic makes
-them. All forms run in the same processes, in turn in every round. A ratio is the median of the
-rounds' ratios. Groups:
+The gradients have the sizes of a model in tests/traces. The backward pass makes them without
+computing. All forms of training run in the same processes, in turn in every round. A ratio is the
+median of the rounds' ratios. Groups:
     loopback   2 workers on 2 agents, 1 server; ResNet-50's gradients
     shaped     4 workers on 4 agents, 4 servers, hosts with cards of 1 Gbit/s (root)
-    overlap    the same hosts; layers of ResNet-50 and VGG-16 that sleep as a GPU computes, and
-               the option cross_barrier
+    overlap    the same hosts; layers of ResNet-50 and VGG-16 sleep as long as a GPU would compute;
+               also tests the option cross_barrier
     hooks      time that the hooks add to a step of 161 tiny parameters
     start      2 workers on 2 agents: declaration of all gradients, broadcast of all parameters
-The program makes the environment of the front-ends' tests (tests/frontends/torch.txt) if need be.
+If the environment of the front-ends' tests (tests/frontends/torch.txt) does not exist, the program
+makes it.
 """
 
 from __future__ import annotations
@@ -32,10 +33,10 @@ from typing import Any
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 RATE = "1gbit"
-PAYLOAD_MB_S = 125 * 1448 / 1514  # of RATE: MTU 1500, TCP with time stamps
-COMPUTE_S = 0.6  # of all layers in the group overlap
+PAYLOAD_MB_S = 125 * 1448 / 1514  # payload at RATE in MB/s: MTU 1500, TCP timestamps
+COMPUTE_S = 0.6  # seconds of all layers together, in the group overlap
 FORMS = ("ddp", "ddp-views", "hook", "hook-views", "backend", "backend-views", "optimizer")
-# Four workers with all forms need more than 24 GiB.
+# Only these: four workers with all forms would need more than 24 GiB.
 SHAPED_FORMS = ("ddp", "ddp-views", "hook-views", "backend-views", "optimizer")
 BARS = {
     "loopback": {"optimizer": 0.6, "hook": 0.75, "backend": 0.8},
@@ -44,7 +45,7 @@ BARS = {
 
 
 def sizes(model: str) -> list[int]:
-    """Return the elements of each parameter of a model, the first layer first."""
+    """Return the number of elements of each parameter of a model, starting with the first layer."""
     lines = (ROOT / "tests" / "traces" / f"{model}.tsv").read_text().splitlines()
     rows = [line.split("\t") for line in lines if line and not line.startswith("#")]
     return [int(row[1]) for row in rows[1:]]
@@ -54,11 +55,11 @@ def sizes(model: str) -> list[int]:
 
 
 def make_model(counts: list[int], forward_s: float = 0.0, backward_s: float = 0.0) -> Any:
-    """Return a module whose backward pass makes a gradient per parameter and computes nothing.
+    """Return a module whose backward pass makes a gradient per parameter without computing.
 
     Args:
         counts (list[int]): elements of each parameter.
-        forward_s, backward_s (float): seconds that each layer sleeps.
+        forward_s, backward_s (float): seconds that each layer sleeps in the pass.
     """
     import torch
 
@@ -88,14 +89,14 @@ def make_model(counts: list[int], forward_s: float = 0.0, backward_s: float = 0.
 
 
 def make_step(form: str, model: Any, group: Any, **options: Any) -> Callable[[], None]:
-    """Return a function that runs one step of a form of FORMS, or of 'none': no exchange."""
+    """Return a function that runs a step of a form in FORMS. The form 'none' exchanges nothing."""
     import torch
     from torch.nn.parallel import DistributedDataParallel
 
     import bps.torch
 
     class Idle(torch.optim.SGD):
-        """An optimizer whose step costs nothing."""
+        """An optimizer whose step does nothing."""
 
         def step(self, closure: Any = None) -> None:
             pass
@@ -127,7 +128,7 @@ def make_step(form: str, model: Any, group: Any, **options: Any) -> Callable[[],
 def seconds(
     step: Callable[[], None], n: int, clock: Callable[[], float] = time.perf_counter
 ) -> list[float]:
-    """Return the seconds that each of n steps took."""
+    """Run n steps. Return the seconds of each."""
     times = []
     for _ in range(n):
         start = clock()
@@ -137,13 +138,13 @@ def seconds(
 
 
 def steps_of_forms(args: argparse.Namespace, counts: list[int], group: Any) -> Iterator[Any]:
-    """Yield, for each round, the median milliseconds of a step of each form."""
+    """Yield for each round the median milliseconds of a step of each form."""
     import bps.torch
 
     names = SHAPED_FORMS if args.worker == "shaped" else FORMS
     forms = {f: make_step(f, make_model(counts), group) for f in ("none", *names)}
     for step in forms.values():
-        seconds(step, 3)  # the first steps declare tensors and build DDP's buckets again
+        seconds(step, 3)  # the first steps declare tensors, and DDP builds its buckets again
     for _ in range(args.rounds):
         figures = {}
         for form, step in forms.items():
@@ -154,8 +155,10 @@ def steps_of_forms(args: argparse.Namespace, counts: list[int], group: Any) -> I
 
 
 def steps_of_overlap(args: argparse.Namespace, counts: list[int], group: Any) -> Iterator[Any]:
-    """Yield, for each round, the seconds of a step whose layers sleep, without and with
-    cross_barrier."""
+    """Yield for each round the seconds of a step whose layers sleep.
+
+    The step is measured with and without cross_barrier.
+    """
     import bps.torch
 
     pause = COMPUTE_S / len(counts)
@@ -181,8 +184,10 @@ def steps_of_overlap(args: argparse.Namespace, counts: list[int], group: Any) ->
 
 
 def hooks(args: argparse.Namespace, counts: list[int], group: Any) -> Iterator[Any]:
-    """Yield, for each round, the microseconds of processor time that a hook adds to a parameter of
-    one element."""
+    """Yield for each round the CPU microseconds that a hook adds to a parameter.
+
+    Parameters have one element.
+    """
     tiny = [1] * len(counts)
     bare, hooked = (make_step(f, make_model(tiny), group) for f in ("none", "optimizer"))
     for step in (bare, hooked):
@@ -196,7 +201,7 @@ def hooks(args: argparse.Namespace, counts: list[int], group: Any) -> Iterator[A
 
 
 def start(args: argparse.Namespace, counts: list[int], group: Any) -> Iterator[Any]:
-    """Yield, for each round, the seconds of declarations and of a broadcast."""
+    """Yield for each round the seconds of declaring all tensors, and of a broadcast."""
     import bps.torch
 
     for _ in range(args.rounds):
@@ -223,7 +228,7 @@ MEASURES = {
 
 
 def worker(args: argparse.Namespace) -> None:
-    """Measure as one of the job's workers, and print rank 0's figures."""
+    """Measure as one of the job's workers. Rank 0 prints the figures."""
     import torch
 
     import bps.torch
@@ -250,7 +255,7 @@ def worker(args: argparse.Namespace) -> None:
 def measure(
     args: argparse.Namespace, group: str, model: str, n: int, rate: str | None
 ) -> list[Any]:
-    """Return the rounds' figures of one group, from a cluster of its own."""
+    """Run one group on a separate cluster. Return the figures of its rounds."""
     from harness import Lab, Processes, Suite
 
     servers = n if rate else 1
@@ -285,14 +290,14 @@ def measure(
 
 
 def row(what: str, bar: str, values: list[float], holds: Callable[[float], bool] | None) -> str:
-    """Return a line of the table: the median, the range, and whether the bar holds."""
+    """Return a row of the table: the median, the range, and whether the bar holds."""
     median = statistics.median(values)
     verdict = "" if holds is None else "yes" if holds(median) else "**no**"
     return f"| {what} | {bar} | {median:.3g} ({min(values):.3g} .. {max(values):.3g}) | {verdict} |"
 
 
 def rows_of_forms(group: str, rounds: list[dict[str, float]]) -> Iterator[str]:
-    """Yield the lines of the groups loopback and shaped."""
+    """Yield the rows of the groups loopback and shaped."""
     measured = SHAPED_FORMS if group == "shaped" else FORMS
     for form in ("none", *measured):
         yield row(f"{group}: {form}, ms a step", "", [r[form] for r in rounds], None)
@@ -305,7 +310,7 @@ def rows_of_forms(group: str, rounds: list[dict[str, float]]) -> Iterator[str]:
 
 
 def rows_of_overlap(counts: list[int], rounds: list[dict[str, float]]) -> Iterator[str]:
-    """Yield the lines of the group overlap."""
+    """Yield the rows of the group overlap."""
     wire_s = 4 * sum(counts) / PAYLOAD_MB_S / 1e6
     last_s = min(16 << 20, 4 * sum(counts)) / PAYLOAD_MB_S / 1e6
     limits = [1.1 * max(r["compute"], wire_s) + last_s for r in rounds]
@@ -323,7 +328,7 @@ def rows_of_overlap(counts: list[int], rounds: list[dict[str, float]]) -> Iterat
 
 
 def report(args: argparse.Namespace) -> list[str]:
-    """Run the chosen groups and return the lines of their table."""
+    """Run the chosen groups. Return the rows of their table."""
     lines = []
     for group in args.only.split(","):
         print(group, file=sys.stderr, flush=True)

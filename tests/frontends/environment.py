@@ -3,10 +3,10 @@
 
     tests/frontends/environment.py LIST FOLDER
 
-LIST has pinned requirements. The environment lies in FOLDER under the hash of the list, and is made
-once. PyTorch's index has builds for CUDA alone, whose CUDA packages take gigabytes. They are left
-out. One library replaces all of them: every function that PyTorch's libraries need reports that
-there is no device.
+LIST is a file of pinned requirements. The environment is a folder below FOLDER whose name is a hash
+of the list, so it is made only once. PyTorch's index only has builds for CUDA, which depend on
+gigabytes of CUDA packages. These packages are left out. One small library takes their place: all
+functions that PyTorch's libraries need report that there is no device.
 """
 
 import collections
@@ -32,15 +32,15 @@ def output(*command: object) -> str:
 
 
 def stub_function(name: str) -> str:
-    """Return the source of a function that fails; PyTorch reads the texts of errors."""
+    """Return C source of a function that fails. PyTorch reads error texts, so those return text."""
     if re.search("Error(String|Name)$", name):
         return f'const char *{name}(void) {{ return "no device"; }}\n'
     return f"int {name}(void) {{ return 100; }}\n"
 
 
 def make_stub(site: Path) -> None:
-    """Put a library without functions under the names of the CUDA libraries that PyTorch loads."""
-    folder = site / "torch" / "lib"  # where all of them search
+    """Put a small library in the places of the CUDA libraries that PyTorch loads."""
+    folder = site / "torch" / "lib"  # all of PyTorch's libraries search here
     sonames, nodes = set(), collections.defaultdict(set)
     for library in (site / "torch" / "lib").glob("*.so*"):
         sonames |= set(SONAME.findall(output("readelf", "-d", library)))
@@ -51,7 +51,7 @@ def make_stub(site: Path) -> None:
     names = sorted(set().union(*nodes.values()))
     source, script, stub = folder / "stub.c", folder / "stub.map", folder / "stub.so"
     source.write_text("".join(map(stub_function, names)))
-    # The loader needs the version nodes, too.
+    # The loader also needs the symbols' versions.
     script.write_text(
         "".join(f"{v} {{ global: {'; '.join(sorted(n))}; }};\n" for v, n in nodes.items() if v)
     )
@@ -71,7 +71,7 @@ def make_stub(site: Path) -> None:
 
 
 def make(requirements: Path, folder: Path) -> Path:
-    """Return the environment's Python."""
+    """Make the environment unless it exists. Return the path of its Python."""
     text = requirements.read_bytes() + Path(__file__).read_bytes() + sys.version.encode()
     place = folder / hashlib.sha256(text).hexdigest()[:16]
     if not (place / "complete").exists():

@@ -1,8 +1,8 @@
-"""Run an example as its own program, then print a hash of the parameters that it trained.
+"""Run an example as the main program, then print a hash of the parameters that it trained.
 
     python example.py SCRIPT [ARGUMENT...]
 
-The hash is of this worker's parameters after the last step of the last optimizer.
+The hash is that of this worker's parameters after the last step of the last optimizer.
 """
 
 import hashlib

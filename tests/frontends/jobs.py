@@ -1,4 +1,4 @@
-"""Small jobs that a test starts beside its own, on the same agent."""
+"""Small jobs that a test starts on the agent of its own job."""
 
 import itertools
 import os
@@ -9,7 +9,7 @@ from pathlib import Path
 LIMIT_S = 120
 _numbers = itertools.count()
 
-# A worker that kills itself, and the time from then to the error of another.
+# Code by which a worker kills itself, and by which another one measures the time until its error.
 KILL_ME = """
 def kill_me():
     import os, signal, time
@@ -26,11 +26,11 @@ def report(error):
 
 
 def start(script, folder, n=2, **more):
-    """Return the exit codes and outputs of a job of n workers that run a script.
+    """Run a script as a job of n workers. Return their exit codes and outputs.
 
     Args:
-        script (str): Python.
-        folder (Path): where the script runs.
+        script (str): Python code.
+        folder (Path): the folder in which the script runs.
         n (int): number of workers.
         more: environment variables.
     """

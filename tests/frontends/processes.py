@@ -1,4 +1,4 @@
-"""Scripts that a test runs as the workers of a job, on a cluster of its own with several agents."""
+"""Scripts that a test runs as the workers of a job, on a separate cluster with several agents."""
 
 import os
 import signal
@@ -19,26 +19,28 @@ PIPES = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
 
 
 def environment(**more):
-    """Returns this process's environment without its place in a job."""
+    """Return this process's environment without the variables that name its place in a job."""
     keep = ("BPS_LIBRARY", "BPS_TIMEOUT")
     env = {k: v for k, v in os.environ.items() if not k.startswith("BPS_") or k in keep}
     return env | {k: str(v) for k, v in more.items()}
 
 
 def torchrun(rank, size, port):
-    """Returns what torchrun sets for one worker of a machine."""
+    """Return the variables that torchrun sets for one of the workers on a machine."""
     return {"RANK": rank, "WORLD_SIZE": size, "LOCAL_RANK": rank, "LOCAL_WORLD_SIZE": size,
             "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}  # fmt: skip
 
 
 def process(script, **env):
-    """Start a script as one process, outside of any job."""
+    """Start a script as a process that belongs to no job."""
     return subprocess.Popen([sys.executable, "-c", script], env=environment(**env), **PIPES)
 
 
 def start(script, n, cluster, name, folder=None, ranks=None, **env):
-    """Start a script as the n workers of a job, spread evenly over the cluster's agents; with
-    `ranks` some of them."""
+    """Start a script as the n workers of a job, spread evenly over the cluster's agents.
+
+    ranks: start only the workers of these ranks.
+    """
     placement = [r * len(cluster.agents) // n for r in range(n)]
     started = []
     for rank in range(n) if ranks is None else ranks:
@@ -59,7 +61,10 @@ def start(script, n, cluster, name, folder=None, ranks=None, **env):
 
 
 def finish(started, limit_s=LIMIT_S):
-    """Wait for processes; returns their exit codes and outputs. None of them outlives this."""
+    """Wait for processes. Return their exit codes and outputs.
+
+    Processes that still run at the time limit are killed.
+    """
     try:
         outputs = [process.communicate(timeout=limit_s)[0] for process in started]
         return [process.returncode for process in started], outputs

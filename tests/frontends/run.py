@@ -5,8 +5,8 @@
         [-k X]
 
 For each list of requirements, all workers of a job run the same tests in the same order, on
-clusters of one agent and of two. A list that cannot be installed is skipped, with the reason. The
-options choose some of the runs; -k is pytest's.
+clusters of one agent and of two. A list that cannot be installed is skipped, and the reason is
+printed. The options choose some of the runs; -k is passed to pytest.
 """
 
 import argparse
@@ -19,11 +19,11 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
 LIMIT_S = 900
-# Name of the list: its parts, each with numbers of workers and agents. Three workers on two agents
-# are two and one.
+# For each list of requirements, its parts, and for each part WORKERSxAGENTS. With 3x2, two workers
+# are on the first agent and one on the second.
 CLUSTERS = ("2x1", "3x1", "2x2", "3x2")
 ONE_AGENT = ("2x1", "3x1")
-# Parts in which rank 0 starts further jobs.
+# A single worker, for parts in which rank 0 starts more jobs.
 ALONE = ("1x1",)
 FRONTENDS = {
     "torch": {
@@ -39,7 +39,7 @@ FRONTENDS = {
         "trainers": ("2x1",),
         "keras": ("2x1",),
     },
-    # The oldest PyTorch, where the back-end is another class.
+    # The oldest PyTorch, in which a back-end is another class.
     "torch-2.1": {
         "torch": ("2x2",),
         "collectives": ("2x1",),
@@ -51,7 +51,7 @@ FRONTENDS = {
     "jax": {"arrays": ("2x1",), "jax": ("2x1", "3x2"), "keras": ("2x2",), "frameworks": ALONE},
     "mxnet": {"arrays": ONE_AGENT, "mxnet": ("2x1", "3x2"), "frameworks": ALONE},
 }
-# Variables for the cluster of a part, or of all parts of a list.
+# Variables for the clusters of a part, or of all parts of a list.
 ENVIRONMENTS = {
     "gpu": {"BPS_GPU": "host"},
     "tensorflow": {"KERAS_BACKEND": "tensorflow", "TF_CPP_MIN_LOG_LEVEL": "2"},
@@ -69,8 +69,10 @@ FORM = (
 def run_tests(
     build: Path, python: str, name: str, part: str, cluster: str, words: list[str]
 ) -> tuple[int, int, int]:
-    """Return how many tests passed, failed and were skipped at rank 0. A failure on any rank
-    counts."""
+    """Run a part on a cluster. Return how many tests passed, failed and were skipped at rank 0.
+
+    A failure at any rank counts as a failure.
+    """
     n, agents = cluster.split("x")
     foreign = ("BPS_", "BYTEPS_", "DMLC_", "PYTEST_")
     env = {k: v for k, v in os.environ.items() if not k.startswith(foreign)}
@@ -103,7 +105,10 @@ def run_tests(
 
 
 def check_form(python: str) -> int:
-    """Returns how many of ruff's checks fail; an environment without ruff checks nothing."""
+    """Return the number of ruff's checks that fail.
+
+    An environment without ruff checks nothing.
+    """
     if subprocess.run([python, "-c", "import ruff"], stderr=subprocess.DEVNULL).returncode:
         return 0
     done = [subprocess.run([python, "-m", "ruff", *words]) for words in FORM]
@@ -111,7 +116,7 @@ def check_form(python: str) -> int:
 
 
 def environment(name: str) -> str | None:
-    """Returns the Python of a list's environment; None with the reason printed."""
+    """Return the path of the Python of a list's environment, or None if it cannot be made."""
     made = subprocess.run(
         [sys.executable, HERE / "environment.py", HERE / f"{name}.txt", ROOT / "build/frontends"],
         stdout=subprocess.PIPE,

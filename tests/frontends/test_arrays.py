@@ -1,4 +1,4 @@
-"""Collectives on NumPy arrays, which several front-ends share: every worker runs these tests."""
+"""Collectives on NumPy arrays, which several front-ends share. Every worker runs these tests."""
 
 import numpy as np
 import pytest
@@ -16,7 +16,7 @@ def job():
 
 @pytest.fixture(autouse=True)
 def together():
-    """No worker begins a test before all have ended the one before."""
+    """Wait until all workers have ended the previous test."""
     _ops.barrier()
 
 

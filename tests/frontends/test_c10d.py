@@ -390,7 +390,7 @@ def test_an_operation_of_a_group_that_was_left_is_refused():
             work.allreduce([torch.ones(1)], dist.AllreduceOptions())
 
 
-# PyTorch finds the back-end by itself from 2.5 on.
+# From PyTorch 2.5 on, PyTorch imports the back-end by itself.
 IMPORT = "" if torch.__version__ >= (2, 5) else "import bps.torch"
 SCRIPT = f"""
 import os, sys, torch, torch.distributed as dist, datetime
@@ -410,7 +410,10 @@ except Exception as error:
 
 
 def spawn(script, port):
-    """Run a script in a job of two processes, which rank 0 starts with torchrun's variables."""
+    """Run a script as a job of two processes.
+
+    Rank 0 starts them, with the variables that torchrun sets.
+    """
     children = []
     for r in range(2):
         env = {

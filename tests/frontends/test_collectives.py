@@ -1,5 +1,7 @@
-"""Behaviours that users of Horovod rely on, by bps.torch: every worker of a job runs these tests in
-the same order (tests/frontends/run.py)."""
+"""Behaviour of Horovod that its users rely on, tested with bps.torch.
+
+Every worker of a job runs these tests in the same order (tests/frontends/run.py).
+"""
 
 import math
 
@@ -23,14 +25,14 @@ def job():
 
 @pytest.fixture(autouse=True)
 def together():
-    """No worker begins a test before all have ended the one before."""
+    """Wait until all workers have ended the previous test."""
     bps.barrier()
     torch.manual_seed(bps.rank())
 
 
 @pytest.fixture
 def some():
-    """The last two workers."""
+    """Yield a process set of the last two workers."""
     one = bps.add_process_set([bps.size() - 2, bps.size() - 1])
     yield one
     bps.remove_process_set(one)

@@ -1,4 +1,7 @@
-"""bps.compat: rank 0 runs unmodified scripts of Horovod and BytePS as jobs of their own."""
+"""bps.compat runs scripts for Horovod and BytePS without changes.
+
+Rank 0 runs each script as a job of its own.
+"""
 
 import os
 import re
@@ -92,7 +95,7 @@ bps.shutdown()
 
 
 def run(*command, n=SIZE, cwd=None):
-    """Return the output of a job of n workers on its own daemons."""
+    """Run a job of n workers on private daemons. Return its output."""
     library = Path(os.environ["BPS_LIBRARY"])
     env = {
         k: v

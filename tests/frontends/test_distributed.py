@@ -1,5 +1,7 @@
-"""Behaviours that users of torch.distributed rely on, by the back-end "bps": all workers of a job
-run these tests in one order (tests/frontends/run.py)."""
+"""Behaviour of torch.distributed that its users rely on, tested with the back-end "bps".
+
+All workers of a job run these tests in the same order (tests/frontends/run.py).
+"""
 
 import copy
 import datetime
@@ -38,7 +40,7 @@ def together():
 
 @pytest.fixture
 def some():
-    """The last two workers; None at the others."""
+    """Yield a group of the last two workers, and None at the other workers."""
     one = dist.new_group([SIZE - 2, SIZE - 1])
     is_in = RANK >= SIZE - 2
     yield one if is_in else None
@@ -564,7 +566,8 @@ def test_ddp_reports_the_back_end():
 def test_ddp_refuses_models_that_differ_at_all_workers():
     with pytest.raises(RuntimeError):
         DistributedDataParallel(torch.nn.Linear(2, 2 + RANK))
-    if RANK:  # these have compared their models with rank 0's, which goes on until their next call
+    # the other ranks have compared their models with rank 0's, which notices it in its next call
+    if RANK:
         with pytest.raises(dist.DistBackendError, match="workers disagree"):
             dist.barrier()
 
@@ -719,7 +722,7 @@ def test_models_are_averaged_every_few_steps():
         with torch.no_grad():
             for p in model.parameters():
                 p.fill_(float(RANK + step))
-                p.grad = torch.zeros_like(p)  # others are left out
+                p.grad = torch.zeros_like(p)  # the averager leaves out parameters without gradients
         averager.average_parameters(list(model.parameters()))
     assert all((p == (SIZE - 1) / 2 + 2).all() for p in model.parameters())
 

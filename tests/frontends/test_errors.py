@@ -1,5 +1,7 @@
-"""Wrong use and lost workers: rank 0 runs jobs of its own, whose errors say what to do
-(tests/frontends/run.py)."""
+"""Errors after wrong use and after lost workers must state what to do.
+
+Rank 0 runs each case as a job of its own (tests/frontends/run.py).
+"""
 
 import os
 import re

@@ -1,5 +1,7 @@
-"""The examples learn, and all workers end with the same parameters: rank 0 runs each of them as a
-job of its own (tests/frontends/run.py)."""
+"""The examples learn, and all workers end with the same parameters.
+
+Rank 0 runs each example as a job of its own (tests/frontends/run.py).
+"""
 
 import os
 import re
@@ -21,7 +23,7 @@ pytestmark = pytest.mark.skipif(os.environ["BPS_RANK"] != "0", reason="rank 0 st
 
 
 def run(example, *arguments, n=2, options=(), status=0):
-    """Return what an example prints as a job of n workers, each line with its rank."""
+    """Run an example as a job of n workers. Return its output, with the rank before each line."""
     worker = [sys.executable, "-W", "ignore", HERE / "example.py", EXAMPLES / example, *arguments]
     command = [processes.BUILD / "bpsrun", "-n", n, "--timeout", f"{LIMIT_S}s", *options, "--"]
     done = subprocess.run(
@@ -36,7 +38,7 @@ def run(example, *arguments, n=2, options=(), status=0):
 
 
 def accuracy_of(*command, folder):
-    """Return the accuracies that a script of the tutorial prints."""
+    """Run a script of the tutorial. Return the accuracies that it prints."""
     text = subprocess.run(
         [str(word) for word in command],
         cwd=folder,
@@ -50,7 +52,7 @@ def accuracy_of(*command, folder):
 
 
 def parameters(text):
-    """Return the hash of the parameters of each worker."""
+    """Return {rank: hash of the worker's parameters} from the output of an example."""
     return dict(re.findall(r"^\[(\d+)\] parameters (\w+)$", text, re.M))
 
 
@@ -110,7 +112,7 @@ def test_gpt_learns_the_same_with_ddp_with_the_hook_and_with_fsdp(tmp_path):
     for way, text in ways.items():
         found = losses(text)
         assert len(found) == 3 and found[-1] < 0.65 * found[0], (way, text)
-        # The sums differ in their order alone.
+        # The sums differ only in the order of their additions.
         assert found == pytest.approx(losses(ways["back-end"]), abs=2e-3), way
     assert same_everywhere(ways["back-end"]) and same_everywhere(ways["hook"])
     assert model.exists() and len(set(parameters(ways["shards"]).values())) == 2

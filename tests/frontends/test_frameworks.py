@@ -1,5 +1,7 @@
-"""The examples and the tutorials of the frameworks other than PyTorch, with two workers: the test
-starts each as a job of its own."""
+"""The examples and tutorials of the frameworks other than PyTorch, with two workers.
+
+Each test starts one of them as a job of its own.
+"""
 
 import importlib.util
 import re
@@ -13,7 +15,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = ROOT / "libbpsclient" / "examples"
 TUTORIAL = ROOT / "docs" / "tutorial"
-# Arguments of the benchmark that choose a small network.
+# Arguments of the benchmark for a small network.
 SMALL = {
     "tensorflow": ("--model", "MobileNet", "--image-size", 32),
     "keras": ("--model", "MobileNet", "--image-size", 32),
@@ -26,7 +28,7 @@ every_framework = pytest.mark.parametrize(
 
 
 def run(script, folder, *arguments, n=2):
-    """Return what each of n workers of a Python program prints."""
+    """Run a Python program as a job of n workers. Return what each worker prints."""
     words = [str(word) for word in (script, *arguments)]
     start = f"runpy.run_path({str(script)!r}, run_name='__main__')"
     codes, outputs = jobs.start(f"import runpy, sys\nsys.argv = {words}\n{start}\n", folder, n=n)

@@ -1,7 +1,7 @@
-"""Gradients in memory of an executor that uses plain memory in place of GPUs (BPS_GPU=host).
+"""Gradients in device memory, on an executor that uses plain memory for it (BPS_GPU=host).
 
-Everything but the address space is as on a GPU: the executor allocates the buckets, their results
-replace the values, and PyTorch's tensors lie on device cpu.
+Only the address space differs from a GPU. The executor allocates the buckets, results replace the
+values in place, and PyTorch's tensors are on device cpu.
 """
 
 import os
@@ -18,7 +18,7 @@ IS_ALONE = os.environ.get("BPS_SIZE") == "1"
 
 
 class PlainMemory:
-    """Host memory of the executor, in the place of a GPU's."""
+    """The executor's memory, which is plain host memory in place of a GPU's."""
 
     @staticmethod
     def open(job: Job, device: torch.device) -> None:

@@ -23,7 +23,7 @@ def job():
 
 @pytest.fixture(autouse=True)
 def together():
-    """No worker begins a test before all have ended the one before."""
+    """Wait until all workers have ended the previous test."""
     bps.barrier()
 
 
@@ -284,7 +284,7 @@ def batch():
 
 
 def mine():
-    """Return this worker's rows of the batch."""
+    """Return the slice of the batch's rows that this worker uses."""
     return slice(bps.rank() * 24 // bps.size(), (bps.rank() + 1) * 24 // bps.size())
 
 
@@ -312,7 +312,7 @@ def test_an_optimizer_equals_one_worker_with_the_whole_batch(make):
     params = train(bps.DistributedOptimizer(make(0.05)), mine())
     alone = train(make(0.05))
     assert same_everywhere(params)
-    # Adam divides by the root of squares, which makes small differences larger.
+    # Adam divides by the root of a mean of squares, which makes small differences larger.
     tolerance = 1e-6 if make is optax.sgd else 1e-5
     assert all(
         near(a, b, tolerance) for a, b in zip(jax.tree.leaves(params), jax.tree.leaves(alone))

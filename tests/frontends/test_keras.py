@@ -1,5 +1,7 @@
-"""bps.keras on the back-end that $KERAS_BACKEND names: every worker of a job runs these tests in
-the same order (tests/frontends/run.py)."""
+"""bps.keras on the back-end of Keras that $KERAS_BACKEND names.
+
+Every worker of a job runs these tests in the same order (tests/frontends/run.py).
+"""
 
 import os
 import re
@@ -26,7 +28,7 @@ def job():
 
 @pytest.fixture(autouse=True)
 def together():
-    """No worker begins a test before all have ended the one before."""
+    """Wait until all workers have ended the previous test."""
     bps.barrier()
     keras.utils.clear_session()
     keras.utils.set_random_seed(100 + bps.rank())
@@ -41,7 +43,7 @@ def total(value=lambda rank: rank + 1):
 
 
 def network(seed=0, **options):
-    """A model with the same weights wherever the seed is the same."""
+    """Return a model. Models of the same seed have the same weights."""
     model = keras.Sequential(
         [keras.Input((6,)), keras.layers.Dense(16, "relu"), keras.layers.Dense(3)], **options
     )
@@ -56,7 +58,7 @@ def batch():
 
 
 def mine():
-    """Return this worker's rows of the batch."""
+    """Return the slice of the batch's rows that this worker uses."""
     return slice(bps.rank() * 24 // bps.size(), (bps.rank() + 1) * 24 // bps.size())
 
 
@@ -116,7 +118,7 @@ def test_training_equals_one_worker_with_the_whole_batch(name):
     fit(model, mine())
     fit(alone)
     assert same_everywhere(model)
-    # The others divide by the root of squares, which makes small differences larger.
+    # Optimizers other than SGD divide by a root of squares, which makes small differences larger.
     tolerance = 1e-6 if name == "SGD" else 1e-4
     assert near(model.get_weights(), alone.get_weights(), tolerance)
 
@@ -154,7 +156,7 @@ def test_gradients_of_several_batches_are_accumulated_and_sent_once(by_keras):
         optimizer = bps.DistributedOptimizer(optimizer)
     model.compile(optimizer, "mse")
     alone.compile(keras.optimizers.SGD(0.1), "mse")
-    # Each worker has two batches in an epoch, and makes one update.
+    # In each epoch, each worker has two batches and makes one update.
     rows = mine()
     n = (rows.stop - rows.start) // 2
     fit(model, rows, epochs=3, batch_size=n)
@@ -191,7 +193,7 @@ def test_a_sum_of_gradients_is_not_divided():
     model, alone = network(), network()
     model.compile(bps.DistributedOptimizer(keras.optimizers.SGD(0.01), op=bps.Sum), "mse")
     alone.compile(keras.optimizers.SGD(0.01 * bps.size()), "mse")
-    fit(model)  # all workers have the whole batch
+    fit(model)  # every worker trains on the whole batch
     fit(alone)
     assert near(model.get_weights(), alone.get_weights())
 
@@ -247,7 +249,8 @@ def test_gradients_that_overflow_at_one_worker_are_skipped_by_all():
 def test_mixed_precision_agrees_on_overflows_through_the_broadcast_callback():
     model = network(seed=bps.rank())
     model.compile(bps.DistributedOptimizer(keras.optimizers.SGD(0.1)), "mse")
-    model.optimizer = keras.optimizers.LossScaleOptimizer(model.optimizer)  # as compile() does
+    # what compile() does for mixed precision
+    model.optimizer = keras.optimizers.LossScaleOptimizer(model.optimizer)
     x, y = batch()
     if bps.rank() == 1:
         x = x * np.inf

@@ -20,7 +20,7 @@ def job():
 
 @pytest.fixture(autouse=True)
 def together():
-    """No worker begins a test before all have ended the one before."""
+    """Wait until all workers have ended the previous test."""
     bps.barrier()
     mx.random.seed(bps.rank())
 
@@ -100,7 +100,7 @@ def test_allreduce_leaves_its_input_alone_and_in_place_does_not():
 def test_allreduce_waits_for_the_engine_and_the_engine_sees_its_result():
     x = full((1000, 100), 1.0)
     for _ in range(5):
-        x *= 2.0  # still running when the operation begins
+        x *= 2.0  # MXNet may still compute this when the operation begins
         bps.allreduce_(x, name="engine")
         x /= 2.0
     assert near(x, 1.0)
@@ -251,7 +251,7 @@ def batch(dtype="float32"):
 
 
 def mine():
-    """Return this worker's rows of the batch."""
+    """Return the slice of the batch's rows that this worker uses."""
     return slice(bps.rank() * 24 // bps.size(), (bps.rank() + 1) * 24 // bps.size())
 
 
@@ -287,7 +287,7 @@ def test_a_trainer_divides_by_the_batch_and_by_the_workers_once():
     net, alone = network(), network()
     trainer = bps.DistributedTrainer(net.collect_params(), "sgd", {"learning_rate": 1.0})
     other = gluon.Trainer(alone.collect_params(), "sgd", {"learning_rate": 1.0})
-    train(net, trainer, steps=1)  # all workers have the same batch
+    train(net, trainer, steps=1)  # every worker trains on the same batch
     train(alone, other, steps=1)
     assert all(near(a, b) for a, b in zip(parameters(net), parameters(alone)))
 

@@ -1,5 +1,7 @@
-"""bps.tensorflow: every worker of a job runs these tests in the same order
-(tests/frontends/run.py)."""
+"""bps.tensorflow: the front-end for TensorFlow.
+
+Every worker of a job runs these tests in the same order (tests/frontends/run.py).
+"""
 
 import re
 
@@ -21,7 +23,7 @@ def job():
 
 @pytest.fixture(autouse=True)
 def together():
-    """No worker begins a test before all have ended the one before."""
+    """Wait until all workers have ended the previous test."""
     bps.barrier()
     tf.random.set_seed(bps.rank())
 
@@ -387,7 +389,7 @@ def batch():
 
 
 def mine():
-    """Return this worker's rows of the batch."""
+    """Return the slice of the batch's rows that this worker uses."""
     return slice(bps.rank() * 24 // bps.size(), (bps.rank() + 1) * 24 // bps.size())
 
 

@@ -17,7 +17,7 @@ def job():
 
 @pytest.fixture(autouse=True)
 def together():
-    """Let no worker start a test before all have ended the previous one."""
+    """Wait until all workers have ended the previous test."""
     bps.barrier()
     torch.manual_seed(bps.rank())
 
@@ -64,7 +64,7 @@ def train(model, optimizer, steps=10, rows=slice(None)):
 
 
 def mine():
-    """Return this worker's rows of the batch."""
+    """Return the slice of the batch's rows that this worker uses."""
     return slice(bps.rank() * 24 // bps.size(), (bps.rank() + 1) * 24 // bps.size())
 
 
@@ -196,7 +196,8 @@ def test_shapes_that_differ_between_workers_are_an_error_at_all():
         bps.allreduce(torch.ones(3 + bps.rank()), name="differ")
 
 
-# Differing calls without a name: that of the first rank, and that of the others.
+# Pairs of calls without a name that do not match: the first rank makes the first call, the others
+# the second.
 DIFFERENT = {
     "a few elements": (lambda: bps.allreduce(torch.ones(3)), lambda: bps.allreduce(torch.ones(4))),
     "many elements": (
@@ -909,7 +910,7 @@ def test_workers_that_join_early_add_zeros(options):
     assert newest == bps.size() - 1
     bps.broadcast_parameters(model.state_dict(), newest)
     assert all((p - q).abs().max() <= 1e-12 for p, q in zip(model.parameters(), alone.parameters()))
-    assert bps.join() in ranks()  # again, without a step
+    assert bps.join() in ranks()  # a worker may join twice, without a step in between
 
 
 def test_join_before_the_first_step_and_with_two_optimizers():
@@ -990,7 +991,8 @@ def test_gradients_can_be_clipped_with_cross_barrier():
 
 
 def test_a_parameter_that_no_forward_waits_for_is_an_error():
-    model = torch.nn.ModuleList([torch.nn.Linear(2, 2)])  # its own forward is never called
+    # the program never calls forward of this module itself
+    model = torch.nn.ModuleList([torch.nn.Linear(2, 2)])
     optimizer = bps.DistributedOptimizer(
         torch.optim.SGD(model.parameters(), lr=1.0), model.named_parameters(), cross_barrier=True
     )
@@ -1019,7 +1021,7 @@ def test_batch_normalization_is_over_all_workers(shape, momentum):
     cuts = [
         0,
         *[24 * (r + 1) // bps.size() - (r < bps.size() - 1) for r in ranks()],
-    ]  # unequal batches
+    ]  # batches of different sizes
     rows = slice(cuts[bps.rank()], cuts[bps.rank() + 1])
     layer = bps.SyncBatchNorm(4, momentum=momentum).double()
     alone = {2: torch.nn.BatchNorm1d, 3: torch.nn.BatchNorm1d, 4: torch.nn.BatchNorm2d}[len(shape)](

@@ -1,5 +1,7 @@
-"""Lightning, Accelerate and the Trainer of Hugging Face over the back-end "bps": all workers run
-these tests in one order (tests/frontends/run.py)."""
+"""Lightning, Accelerate and Hugging Face's Trainer over the back-end "bps".
+
+All workers of a job run these tests in the same order (tests/frontends/run.py).
+"""
 
 import os
 import warnings

@@ -1,4 +1,4 @@
-"""The wheel: what it contains, and what it does in an empty environment (make wheel-test)."""
+"""Test the wheel: what it contains, and how it works in an empty environment (make wheel-test)."""
 
 import os
 import platform
@@ -24,7 +24,7 @@ with bps.open() as job:
     job.barrier()
     print("worker", job.rank, "of", job.size, "of release", bps.version())
 """
-# Importing PyTorch alone must not import bps.torch.
+# import torch must not import bps.torch.
 BACK_END = """
 import os, sys, torch
 assert not [name for name in sys.modules if name.startswith("bps.torch")]
@@ -35,14 +35,14 @@ torch.distributed.all_reduce(x)
 print("sum", x.item(), flush=True)
 torch.distributed.destroy_process_group()
 """
-# PyTorch 2.5 to 2.13 call the entry point at the end of their import.
+# PyTorch from 2.5 to 2.13 calls the package's entry point at the end of its import.
 AUTOLOAD = """
 import torch
 torch.__version__ = torch.torch_version.TorchVersion("2.13.0")
 torch._import_device_backends()
 print(torch.distributed.Backend.backend_list)
 """
-# $0: the root of a file system, $1: the wheel, $2: the worker.
+# Arguments of the script: $0 the root of a file system, $1 the wheel, $2 the worker's code.
 IN_ROOT = """
 mount --rbind /dev "$0/dev" && mount -t proc proc "$0/proc" && exec chroot "$0" sh -ec '
 rm -rf /venv && python3 -m venv /venv && /venv/bin/pip install -q --no-index "$0"
@@ -51,7 +51,7 @@ exec /venv/bin/bpsrun -n 4 --agents 2 -- /venv/bin/python -c "$1"' "$1" "$2"
 
 
 def output(*command: object) -> str:
-    """Run a command without settings of ours and return what it prints."""
+    """Run a command in an environment without our variables. Return what it prints."""
     clean = ("BPS_", "PYTHON", "LD_")
     env = {k: v for k, v in os.environ.items() if not k.startswith(clean)}
     done = subprocess.run(
@@ -68,7 +68,7 @@ def output(*command: object) -> str:
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An environment that contains nothing but the wheel."""
+    """Return an environment in which only the wheel is installed."""
     place = tmp_path_factory.mktemp("wheel") / "v"
     output("python3", "-m", "venv", place)
     output(place / "bin" / "pip", "install", "-q", "--no-index", WHEEL)
@@ -138,7 +138,7 @@ def test_the_programs_report_the_version_of_the_wheel(installed: Path) -> None:
 
 @pytest.fixture(scope="module")
 def with_torch(installed: Path) -> Path:
-    """The environment, which also finds the packages of the front-ends' tests."""
+    """Return an environment with the wheel that also finds the front-ends' test packages."""
     make = [HERE / "environment.py", HERE / "torch.txt", BUILD / "frontends"]
     made = subprocess.run(["python3", *make], capture_output=True, text=True)
     if made.returncode:
@@ -171,7 +171,7 @@ def test_four_workers_train_with_pytorch(with_torch: Path) -> None:
 
 @pytest.fixture(scope="module")
 def slim() -> Path:
-    """The root of a Debian system with Python and nothing that the programs link."""
+    """Return the root of a Debian system with Python, but without our programs' libraries."""
     root = BUILD / "wheel" / "slim"
     if os.geteuid() or not shutil.which("mmdebstrap"):
         pytest.skip("making a Debian system needs root and mmdebstrap")

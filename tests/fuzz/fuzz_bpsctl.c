@@ -1,5 +1,5 @@
-/* The screens of bpsctl. For any document that a daemon sends, the output consists of lines without
- * control characters, which could reach the terminal. */
+/* The screens of bpsctl. Whatever document a daemon sends, the output must be lines without control
+ * characters, which could affect the terminal. */
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>

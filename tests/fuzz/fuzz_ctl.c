@@ -1,5 +1,5 @@
-/* Control messages: u16 type, then the body of a frame. A decoded message must encode again, and
- * encoded bytes must decode to the same bytes. */
+/* Control messages. Input: a u16 with the type, then the body of a frame. A decoded message must be
+ * encodable, and the encoded bytes must decode to a message with the same encoding. */
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,7 +11,7 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n_bytes);
 
-/* Encode m. The caller frees the result. */
+/* Encode m. The caller has to free the result. */
 static uint8_t *encode(const struct ctl_msg *m, size_t *ret_n)
 {
 	const struct layout *l = ctl_layout(m->type);

@@ -1,4 +1,5 @@
-/* Frames of the control channel: a stream gives the same frames for every split into pieces. */
+/* Frames of the control channel. However a stream of bytes is split into pieces, the frames must be
+ * the same. */
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
@@ -8,8 +9,8 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n_bytes);
 
-/* A receiver that gets byte after byte must see the same frame at the start of data, and not
- * earlier. */
+/* Feed one byte after the other. The frame at the start of data must be complete after its last
+ * byte, and not earlier. */
 static void check_pieces(const uint8_t *data, const struct ctlframe *whole, size_t n_frame)
 {
 	struct ctlframe frame;

@@ -1,4 +1,5 @@
-/* Key files: an accepted file must be written so that it reads back as the same. */
+/* Key files. When a file is accepted, writing the keys and reading them back must give the same
+ * keys. */
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>

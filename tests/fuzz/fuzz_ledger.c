@@ -1,5 +1,5 @@
-/* The memory that an agent finds after a restart (bps-agent/handover/ledger.h): no content may make
- * a record extend beyond the memory. */
+/* The memory that an agent gets after a restart (bps-agent/handover/ledger.h). Whatever it
+ * contains, no record may extend beyond its end. */
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,7 +10,7 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n_bytes);
 
-/* Read every byte of the record. */
+/* Read every byte of the record, so that a sanitizer detects bytes outside of the memory. */
 static void look_at(const struct ledger_record *r)
 {
 	volatile unsigned char sum = 0;

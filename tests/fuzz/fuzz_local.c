@@ -1,5 +1,5 @@
-/* Frames of the trainers' socket. A decoded frame must pass through a socket and then decode to the
- * same bytes. */
+/* Frames of the trainers' socket. A decoded frame is sent through a socket, and must then decode to
+ * the same bytes. */
 #include <errno.h>
 #include <stdint.h>
 #include <stdlib.h>
@@ -11,8 +11,8 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n_bytes);
 
-/* Build the frame in which m is sent. Returns its bytes, or 0 when it does not fit. Missing fields
- * of a list's items decode as zero, so a frame can grow. */
+/* Build the frame that carries m. Returns its size, or 0 when the frame would be too large. It may
+ * be larger than the input, since missing fields of a list's items decode as zero. */
 static size_t frame_of(const struct local_msg *m, uint8_t *buf)
 {
 	ssize_t n = 0;

@@ -1,5 +1,5 @@
-/* Metrics: for any value of a label, the scrape stays one line per sample in the Prometheus text
- * format, and the value can be read back. */
+/* Metrics. Whatever value a label has, each sample must stay one line of the Prometheus text
+ * format, from which the value can be read back. */
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,13 +10,13 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n_bytes);
 
-/* Return the character that stands for a byte of the value. */
+/* Return the character that a metric shows for a byte of the value. */
 static char shown(char c)
 {
 	return (c >= ' ' && c < 0x7f) || c == '\n' ? c : '?';
 }
 
-/* Read a quoted value back. Returns the text after it. */
+/* Read a quoted value, and abort if it is not `value`. Returns the text behind it. */
 static const char *unquote(const char *p, const char *value)
 {
 	if (*p++ != '"')

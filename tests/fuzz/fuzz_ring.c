@@ -1,8 +1,9 @@
-/* The trainers' rings: two trainers of one job write anything into their control pages, at any
- * time. The agent's core keeps its invariants, and completes every accepted round exactly once, in
- * order.
+/* The trainers' rings. Two trainers of one job write anything into their control pages, at any
+ * time. The invariants of the agent's core must hold. Every accepted round must complete exactly
+ * once and in order.
  *
- * Input: a list of steps of 16 bytes: kind and trainer in the first byte, then place and value. */
+ * Input: a list of steps of 16 bytes. The first byte has the kind of the step and the trainer; the
+ * rest has a place and a value. */
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
@@ -54,7 +55,7 @@ static void on_fail(void *ctx, uint32_t job, int code, const char *text)
 	(void)job;
 	(void)code;
 	(void)text;
-	abort(); /* no message of a trainer fails the job by itself */
+	abort(); /* no message of a trainer may fail the job */
 }
 
 static uint64_t no_jitter(void *ctx)
@@ -100,7 +101,7 @@ static void start(struct ring_world *w)
 	}
 }
 
-/* Let the agent serve one ring. */
+/* Let the agent read one ring. */
 static void serve(struct ring_world *w, unsigned i)
 {
 	struct ring_trainer *t = &w->trainers[i];
@@ -111,7 +112,7 @@ static void serve(struct ring_world *w, unsigned i)
 			break;
 		if (e.tensor >= TENSORS || e.flags || e.op >= OP_COUNT ||
 			agt_submit(w->tensors[e.tensor], i, e.round, e.op, e.priority) < 0)
-			t->is_gone = 1; /* its connection ends */
+			t->is_gone = 1; /* the agent ends the connection */
 	}
 	local_sq_sleep(t->page, ENTRIES, t->head);
 	local_sq_awake(t->page);
@@ -129,10 +130,10 @@ static void step(struct ring_world *w, const uint8_t *s)
 	case 0: /* a valid submission */
 		local_sq(t->page)[t->page->sq_tail++ % ENTRIES] = e;
 		break;
-	case 1: /* anywhere in the page */
+	case 1: /* write a word anywhere in the page */
 		memcpy((char *)t->page + at % (t->bytes - sizeof(word)), &word, sizeof(word));
 		break;
-	case 2: /* a whole entry */
+	case 2: /* write a whole entry */
 		memcpy(&local_sq(t->page)[at % ENTRIES], s + 4, STEP_BYTES - 4);
 		break;
 	case 3:
@@ -147,7 +148,7 @@ static void step(struct ring_world *w, const uint8_t *s)
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n_bytes)
 {
-	static struct ring_world w; /* too large for the stack */
+	static struct ring_world w; /* static, since it is too large for the stack */
 	struct err_text err;
 
 	memset(&w, 0, sizeof(w));

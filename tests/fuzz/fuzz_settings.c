@@ -1,4 +1,4 @@
-/* Settings files: any file is either accepted with every value in its range, or refused with a
+/* Settings files. A file is either accepted with every value in its range, or refused with a
  * sentence. */
 #include <stdint.h>
 #include <stdio.h>
@@ -46,7 +46,8 @@ static void check_ranges(const struct fuzz_opts *o)
 		abort();
 }
 
-/* A stream in memory: with a file for every input, the kernel would do nine tenths of the work. */
+/* Return a stream that reads from memory. With real files, the kernel would take nine tenths of the
+ * time. */
 static FILE *open_bytes(const uint8_t *data, size_t n_bytes)
 {
 	FILE *file = fmemopen(NULL, n_bytes + 1, "w+");

@@ -1,5 +1,5 @@
-/* Records of the scheduler's state log: any records are refused, or lead to a core that starts and
- * whose own records can be restored. */
+/* Records of the scheduler's state log. Records are either refused, or a core starts from them. The
+ * records that this core writes must be restorable. */
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,7 +1,8 @@
 /* A connection over TCP (common/transport/sockets/tcp.h) with a peer that has passed the ticket
- * check and may send anything. The input is a list of steps: two bytes each (kind, amount) and the
- * data that belongs to them. Some steps send raw bytes, others what a correct peer would send, so
- * that later states are reached. Rings and buffers keep their bounds, and every read ends once. */
+ * check and may send anything. Input: a list of steps. A step has two bytes (kind, amount) and the
+ * data that belongs to it. Some steps send raw bytes. Others send what a correct peer would send,
+ * to reach later states. Rings and buffers must keep their bounds, and every read must end exactly
+ * once. */
 #include <endian.h>
 #include <errno.h>
 #include <stdint.h>
@@ -15,18 +16,20 @@
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n_bytes);
 
 enum step {
-	RAW_MESSAGES, /* send that many raw bytes */
+	RAW_MESSAGES, /* send that many raw bytes on the lane of messages */
 	RAW_BULK,
-	READ,     /* request a read, or take eager bytes */
-	PING,     /* send a correct frame, after which the offers before it are processed */
-	ASK,      /* request bytes as the peer, of existing memory or not */
-	ANSWER,   /* answer our first piece; the high bits damage a byte of head or trailer */
-	SEND,     /* send what waits, and receive it at the peer */
+	READ, /* start a read, which requests its bytes or takes eager bytes */
+	PING, /* let the peer send a correct frame, so that the offers before it are processed */
+	ASK,  /* let the peer request bytes of memory that may or may not exist */
+	/* answer the first piece that we requested; the high bits damage a byte of its head or
+	 * trailer */
+	ANSWER,
+	SEND,     /* send what is queued, and receive it at the peer */
 	SEGMENT,  /* withdraw a segment, or add one */
-	ANNOUNCE, /* announce eager offers that READ can read; one in 16 is malformed */
+	ANNOUNCE, /* announce eager offers, which READ can read; one in 16 is malformed */
 	EAGER,    /* send the bytes of the next eager offer, damaged as in ANSWER */
-	OFFER,    /* send an offer of our own, patiently or not */
-	TURN,     /* let the time pass for which an offer is kept */
+	OFFER,    /* send an offer of our own, either patiently or not */
+	TURN,     /* let the time pass after which an unread offer is dropped */
 	N_STEPS
 };
 #define OFFERED 65536
@@ -129,8 +132,8 @@ static bool is_used(const struct tcp_conn *c, const struct tcp_read *rd)
 	return rd >= c->reads && rd < c->reads + READS_MAX && c->reads_used >> (rd - c->reads) & 1;
 }
 
-/* The eager bytes that are announced and have not arrived are in order, and each read belongs to
- * one of them. */
+/* Check the eager bytes that are announced and have not arrived. They must be in order, and each
+ * read of eager bytes must belong to one of them. */
 static void check_eager(const struct tcp_conn *c)
 {
 	const struct tcp_arrival *in = &c->in;
@@ -188,7 +191,8 @@ static void check(const struct tcp_conn *c)
 	must(n == c->n_reads);
 }
 
-/* Return whether bytes arrived that wait for the turn after the one that processed their offer. */
+/* Return whether bytes have arrived that wait for the turn after the one that processed their
+ * offer. */
 static bool is_early(const struct tcp_conn *c)
 {
 	const struct tcp_eager *e = &c->eager[c->eager_first];
@@ -197,7 +201,7 @@ static bool is_early(const struct tcp_conn *c)
 	       e->is_heard && e->turn == ((struct tcp_xport *)c->base.pub.x)->turn;
 }
 
-/* Receive as serve in common/transport/sockets/tcp.c does. */
+/* Receive on a lane, in the same way as serve in common/transport/sockets/tcp.c. */
 static void hear(struct fuzzed *f, enum tcp_lane_kind lane)
 {
 	struct tcp_lane *l = &f->c->lanes[lane];
@@ -214,8 +218,8 @@ static void hear(struct fuzzed *f, enum tcp_lane_kind lane)
 	}
 }
 
-/* Send bytes to the connection. Bytes without room are dropped, since the other end does not
- * receive. */
+/* Send bytes to the connection. Bytes for which the socket has no room are dropped, since nothing
+ * reads them meanwhile. */
 static void say(struct fuzzed *f, enum tcp_lane_kind lane, const void *data, size_t n_bytes)
 {
 	while (n_bytes && f->c->base.state == CONN_UP) {
@@ -225,7 +229,7 @@ static void say(struct fuzzed *f, enum tcp_lane_kind lane, const void *data, siz
 		if (n <= 0)
 			return;
 		hear(f, lane);
-		hear(f, LANE_BULK); /* it may have waited for a message */
+		hear(f, LANE_BULK); /* the lane may have waited for a message */
 		data = (const uint8_t *)data + n;
 		n_bytes -= (size_t)n;
 	}
@@ -269,7 +273,8 @@ static void ping(struct fuzzed *f)
 	say(f, LANE_MESSAGES, b, sizeof(b));
 }
 
-/* Send an item with this head, or the rest of the one that has started. n damages a byte. */
+/* Send an item with the head h, or the rest of an item that was started. n says which byte is
+ * damaged. */
 static void say_item(struct fuzzed *f, struct tcp_frame h, uint8_t n)
 {
 	static const uint8_t payload[WANTED];
@@ -309,7 +314,7 @@ static void answer(struct fuzzed *f, uint8_t n)
 			n);
 }
 
-/* Announce the bytes that begin_read(n) reads. */
+/* Announce the bytes that begin_read(n) will read. */
 static void announce(struct fuzzed *f, uint8_t n)
 {
 	struct tcp_frame h = {.type = FRAME_EAGER,
@@ -322,7 +327,7 @@ static void announce(struct fuzzed *f, uint8_t n)
 	say(f, LANE_MESSAGES, &h, sizeof(h));
 }
 
-/* Send the next announced bytes, or bytes that were not announced. */
+/* Send the announced bytes that come next, or bytes that were not announced. */
 static void eager(struct fuzzed *f, uint8_t n)
 {
 	const struct tcp_conn *c = f->c;
@@ -376,7 +381,7 @@ static void segment(struct fuzzed *f, uint8_t n)
 		f->x->segs[0] = (struct tcp_seg){f->offered, OFFERED};
 }
 
-/* Run one step. Returns the bytes of the input that it used beyond its own two. */
+/* Run one step. Returns how many bytes of the input it used in addition to its own two. */
 static size_t step(struct fuzzed *f, enum step what, uint8_t n, const uint8_t *data, size_t left)
 {
 	struct tcp_frame ask = {

@@ -1,5 +1,5 @@
-/* Data messages, as many as one receive holds. A message has exactly one encoding: a decoded
- * message must encode to the bytes that it came from. */
+/* Data messages, as many as one receive call returns. Each message has exactly one encoding, so a
+ * decoded message must encode to the same bytes. */
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,8 +11,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n_bytes);
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n_bytes)
 {
 	static uint64_t again[WIRE_SEND_MAX / 8];
-	/* A copy, since decoding needs 8-byte alignment. It is exactly as large as its content for
-	 * the sanitizer. */
+	/* Copy the input, because decoding needs 8-byte alignment. The copy is exactly as large as
+	 * its content, so that a sanitizer detects each access beyond it. */
 	uint8_t *buf = malloc(n_bytes ? n_bytes : 1);
 	struct err_text err;
 	struct wire_msg m;

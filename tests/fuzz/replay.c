@@ -1,6 +1,5 @@
-/* Runs a fuzz target over the given files and over all files in the given folders, so that every
- * build with any compiler replays the corpus. Prints how many inputs ran; it is a failure when none
- * ran. */
+/* Runs a fuzz target on files and on all files in folders, so that each build with any compiler
+ * replays the corpus. Prints the number of inputs. Fails if there was no input. */
 #include <dirent.h>
 #include <errno.h>
 #include <limits.h>
@@ -62,8 +61,8 @@ static int run_dir(const char *path, size_t *n_run)
 	return rc;
 }
 
-/* Run one path and add to *n_run the inputs that ran. Reports on stderr a path that cannot be
- * read. */
+/* Run the file or folder at path. Adds the number of inputs to *n_run. Prints an error on stderr if
+ * the path cannot be read. */
 static int run_path(const char *path, size_t *n_run)
 {
 	struct stat st;

@@ -32,6 +32,7 @@
 #define BAR_COPY     0.9
 #define ALL_KINDS    "beside" /* the item that includes all kinds of work */
 
+/* Words that the two sides send to each other. BEGIN plus its index starts a kind of work. */
 enum word { BEGIN = 100 /* + kind */, STOP = 1, FIGURES = 2, READY = 3, OVER = 4 };
 
 /* Durations of one measurement, in microseconds. */

@@ -1,4 +1,4 @@
-/* The invariants of the agent's core: one walk over all objects. */
+/* The invariants of the agent's core. One walk visits all objects. */
 #include "tests/invariants/invariants.h"
 
 #include <stdio.h>
@@ -6,27 +6,28 @@
 #include "bps-agent/core/core_impl.h"
 #include "bps-agent/core/lockstep.h"
 
-/* Sums over all partitions, to be compared with the lists and counters of core and links. */
+/* Sums over all partitions. They are compared with the counters and lists of the core and its
+ * links. */
 struct agt_tally {
 	size_t n_parts, n_local, n_timers, n_ready, n_offered, n_owing, n_homes, n_shares,
 		n_lagging, n_held;
 	size_t charged_bytes;
-	uint32_t n_fetching; /* of the current job, like the next two */
+	uint32_t n_fetching; /* of the current job, like n_parked and job_bytes */
 	size_t n_parked;
-	uint64_t job_bytes; /* charged to the job */
-	size_t n_reads;     /* of all jobs */
+	uint64_t job_bytes; /* bytes that are charged to the job */
+	size_t n_reads;     /* reads of all jobs */
 };
 
 struct agt_checker {
 	const struct agt_core *core;
 	struct err_text *err;
 	int rc;
-	const struct agt_part *part; /* partition under check, for the sentence */
+	const struct agt_part *part; /* the partition that is checked now, for the error text */
 	const struct agt_link *link;
 	struct agt_tally n;
 };
 
-/* Report the first broken invariant. */
+/* Report the first invariant that does not hold. Later calls do nothing. */
 static void expect(struct agt_checker *c, bool is_true, const char *what)
 {
 	char where[128] = "";
@@ -119,7 +120,7 @@ static void check_state(struct agt_checker *c, const struct agt_part *part)
 	expect(c, !part->is_stale || part->state == PART_FETCHING, "stale => FETCHING");
 }
 
-/* Check the partition against its tensor's round. */
+/* Check a partition against the round of its tensor. */
 static void check_round(struct agt_checker *c, const struct agt_part *part)
 {
 	const struct agt_tensor *t = part->tensor;
@@ -137,8 +138,8 @@ static void check_round(struct agt_checker *c, const struct agt_part *part)
 		part->round == t->round + is_running ||
 			(t->has_landed && part->round == t->round + 1),
 		"a partition is in its tensor's round");
-	/* Exception: a process before the restart did so, for the round before the one that is run
-	 * again (K6). */
+	/* There is an exception (K6): a process before the restart may have done so, in the round
+	 * before the one that runs again. */
 	expect(c,
 		part->kept->summed <= part->round + (t->is_device && part->state == PART_IDLE) &&
 			part->crc_round <= part->round,
@@ -210,8 +211,8 @@ static void check_homes(struct agt_checker *c, const struct agt_link *link)
 	c->n.charged_bytes -= inflight;
 }
 
-/* Return whether a share has ready partitions and is not held back, or is held back without a
- * wake-up. */
+/* Return whether a share should be sending: it has ready partitions, and is not held back by a
+ * timer that will wake it. */
 static bool can_send(const struct agt_link *link)
 {
 	const struct lockstep_share *s;

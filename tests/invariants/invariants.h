@@ -1,9 +1,9 @@
 #ifndef BPS_TESTS_INVARIANTS_INVARIANTS_H
 #define BPS_TESTS_INVARIANTS_INVARIANTS_H
-/* Checks of every invariant of a core: objects are reachable, counts and lists agree, states fit
- * together. The simulator and the unit tests call them after events; the daemons do not contain
- * them. Nothing is allocated or changed. Call them between events, on the core's thread. The cost
- * is linear in the number of objects.
+/* Functions that check all invariants of a core: objects are reachable, counters and lists agree,
+ * states fit together. The simulator and the unit tests call them after events. The daemons do not
+ * contain them. They allocate and change nothing. Call them between events on the core's thread.
+ * Their cost is proportional to the number of objects.
  *
  * Each returns 0, or a negative number with a sentence in err that names the broken invariant. */
 #include "common/base/error.h"

@@ -12,7 +12,7 @@
 #include "bps-scheduler/placement/place.h"
 #include "common/data/dtype.h"
 
-/* Report the first broken invariant and end the check. */
+/* End the check with a sentence if an invariant does not hold. */
 #define EXPECT(cond, ...)                                                                          \
 	do {                                                                                       \
 		if (!(cond))                                                                       \
@@ -102,8 +102,8 @@ static int check_workers(
 }
 
 struct load_sums {
-	uint64_t *bytes;   /* by server id, of this job */
-	uint64_t **thread; /* by server id and thread, all jobs */
+	uint64_t *bytes;   /* bytes of this job, by server id */
+	uint64_t **thread; /* bytes of all jobs, by server id and thread */
 	uint64_t *scaled;
 };
 

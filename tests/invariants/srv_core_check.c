@@ -1,4 +1,4 @@
-/* The invariants of the server's core: one walk over all objects. */
+/* The invariants of the server's core. One walk visits all objects. */
 #include "tests/invariants/invariants.h"
 
 #include <stdio.h>
@@ -6,9 +6,9 @@
 #include "bps-server/core/core_impl.h"
 #include "bps-server/core/slots.h"
 
-/* Sums over all objects, to be compared with the lists and counters of the core. */
+/* Sums over all objects. They are compared with the counters and lists of the core. */
 struct srv_tally {
-	size_t sums_bytes, staging_bytes; /* as counted by the pools */
+	size_t sums_bytes, staging_bytes; /* bytes that the pools have counted */
 	size_t n_parts, n_work, n_holding, n_donating;
 	size_t n_owing, n_results, n_parked, n_want, n_fetches;
 	bool has_failed_job;
@@ -18,13 +18,13 @@ struct srv_checker {
 	const struct srv_core *core;
 	struct err_text *err;
 	int rc;
-	/* Partition under check, for the sentence. */
+	/* The partition that is checked now, for the error text. */
 	const struct srv_part *part;
 	int slot, seat; /* -1: none */
 	struct srv_tally n;
 };
 
-/* Report the first broken invariant. */
+/* Report the first invariant that does not hold. Later calls do nothing. */
 static void expect(struct srv_checker *c, bool is_true, const char *what)
 {
 	char where[128] = "";
@@ -47,7 +47,7 @@ static unsigned set_count(const struct member_set *a, const struct member_set *b
 		if (!bits)
 			continue;
 		if (w * 64 >= n)
-			return UINT32_MAX; /* a bit without a member */
+			return UINT32_MAX; /* a bit that belongs to no member */
 		count += (unsigned)__builtin_popcountll(bits);
 	}
 	return count;
@@ -116,7 +116,7 @@ static void check_sets(struct srv_checker *c, const struct slot *slot)
 	expect(c, offered == slot->n_offered, "n_offered = |offered|");
 }
 
-/* Contributions are counted, added and listed consistently. */
+/* Check that contributions are counted, added and listed consistently. */
 static void check_sum(struct srv_checker *c, const struct slot *slot)
 {
 	uint32_t workers = 0;
@@ -128,15 +128,16 @@ static void check_sum(struct srv_checker *c, const struct slot *slot)
 		set_count(&slot->contributors, NULL, slot->part->n_seats) ==
 			slot->n_folded + slot->n_staged,
 		"|contributors| = folded + staged");
-	if (slot->part->job->backup) /* late members are in contributed, too */
+	/* with backup machines, members that came too late are also in the set `contributed` */
+	if (slot->part->job->backup)
 		expect(c,
 			set_count(&slot->contributors, &slot->contributed, slot->part->n_seats) ==
 				slot->n_contributed,
 			"contributors are in C");
 	else
 		expect(c, set_equal(&slot->contributors, &slot->contributed), "contributors = C");
-	/* Between a change of the members and the new pgen, the list is not that of the
-	 * contributors. */
+	/* From a change of the members until the new pgen, the job's list of workers differs from
+	 * that of the contributors. */
 	if (slot->part->pgen >= slot->part->job->view)
 		expect(c, workers == slot->workers, "workers = those of the contributors");
 }
@@ -415,7 +416,7 @@ static void check_lists(struct srv_checker *c)
 	expect(c, c->n.n_parts == core->stats.parts, "stats.parts = partitions");
 }
 
-/* Every wait for memory can end. A failed job keeps its memory until its end. */
+/* Check that every wait for memory can end. A failed job keeps its memory until its end. */
 static void check_progress(struct srv_checker *c)
 {
 	const struct srv_core *core = c->core;

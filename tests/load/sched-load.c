@@ -1,11 +1,12 @@
-/* A real bps-scheduler under the load of many members, which this program plays. Servers and agents
- * send HELLO, join one job, declare thousands of tensors and send heartbeats. One of them falls
- * silent. Runs without a key, on loopback.
+/* Tests a real bps-scheduler with many members, all of which this program simulates. Servers and
+ * agents send HELLO, join one job, declare thousands of tensors and send heartbeats. One member
+ * becomes silent. There is no key, and all connections are on loopback.
  *
  *   sched-load build/release/bps-scheduler/bps-scheduler [agents servers tensors]
  *
- * Prints how long each phase took, the scheduler's processor time and memory, and each fault. Exits
- * with 1 when a live member was declared dead, or the silent one was not declared dead in time. */
+ * Prints how long each phase took, the scheduler's processor time and memory, and each fault. The
+ * exit status is 1 when a live member was declared dead, or the silent member was not declared dead
+ * in time. */
 #include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -33,18 +34,19 @@
 
 #define S  UINT64_C(1000000000)
 #define MS UINT64_C(1000000)
-/* unauthenticated connections at a time: the listener accepts 16 of one host */
+/* Connections that are opened at a time. The listener accepts 16 unauthenticated ones from one
+ * host. */
 #define PENDING_MAX 12
 #define BEAT_MS     500
 #define PHASE_S     120
 #define SERVER_DEAD "3s"
 #define DEAD_S      3.0 /* SERVER_DEAD in seconds */
 #define LATE_S      1.0
-/* An agent declares the scheduler lost after this silence. This program is slower than 1,000
- * agents. */
+/* An agent declares the scheduler lost after this silence. The time is long, because this one
+ * process is slower than 1,000 agents. */
 #define QUIET_S      5.0
 #define TENSOR_ELEMS 65536u
-#define DECLARE_MAX  1000 /* tensors of one message */
+#define DECLARE_MAX  1000 /* tensors in one message */
 
 struct bytes {
 	uint8_t *v;
@@ -73,7 +75,7 @@ struct load_generator {
 	pid_t pid;
 	char dir[256];
 	bool has_failed;
-	/* quiet: longest time between two heartbeats of the scheduler */
+	/* quiet_ns: the longest time between two heartbeats of the scheduler */
 	uint64_t rx_bytes, quiet_ns;
 };
 
@@ -103,7 +105,8 @@ static void room(struct bytes *b, size_t n)
 
 /* ---- the scheduler's process ---- */
 
-/* Wait until the scheduler notifies its service manager, which is this program, that it listens. */
+/* Wait until the scheduler notifies its service manager that it is ready. This program is the
+ * service manager. */
 static void wait_ready(int fd)
 {
 	struct pollfd p = {.fd = fd, .events = POLLIN};
@@ -215,7 +218,9 @@ static void flush(struct load_generator *l, struct load_member *m)
 		ssize_t n = send(m->fd, m->out.v + m->out.at, m->out.n - m->out.at, MSG_NOSIGNAL);
 
 		if (n < 0)
-			break; /* when it is writable; the next read reports a loss */
+			/* continue when the socket is writable; the next read reports a lost
+			 * connection */
+			break;
 		m->out.at += (size_t)n;
 	}
 	watch(l, m, EPOLL_CTL_MOD);

@@ -1,8 +1,8 @@
 """Machines with their own systemd, in containers on one bridge.
 
-A machine is a systemd-nspawn container on an overlay of a common root file system: its writes stay
-in memory and vanish with it. Tests drive it from outside by entering its namespaces. Every wait has
-a deadline.
+A machine is a systemd-nspawn container. Its file system is an overlay of a common root: what it
+writes stays in memory and vanishes with the machine. Tests control it from outside by entering its
+namespaces. Every wait has a deadline.
 """
 
 import os
@@ -27,7 +27,7 @@ class Failed(AssertionError):
 
 
 def wait_for(what, condition, deadline_s=DEADLINE_S, explain=lambda: ""):
-    """Return the first true value of the condition."""
+    """Call the condition until it returns a true value. Return this value."""
     end = time.monotonic() + deadline_s
     while True:
         value = condition()
@@ -35,7 +35,7 @@ def wait_for(what, condition, deadline_s=DEADLINE_S, explain=lambda: ""):
             return value
         if time.monotonic() > end:
             raise Failed(f"not within {deadline_s} s: {what}\n{explain()}")
-        time.sleep(0.05)  # no event reports changes in another machine
+        time.sleep(0.05)  # there is no event for changes in another machine
 
 
 class Machine:
@@ -47,7 +47,7 @@ class Machine:
         os.unlink(self.console.name)
         start = time.monotonic()
         groups = [Path(g, name) for g in GROUPS]
-        for g in groups:  # units of the same name in two machines must not share a control group
+        for g in groups:  # units of the same name in two machines need different control groups
             g.mkdir()
         joins = "".join(f"echo 0 >{g}/cgroup.procs && " for g in groups)
         self.process = subprocess.Popen(
@@ -80,7 +80,7 @@ class Machine:
         self.boot_s = time.monotonic() - start
 
     def _is_up(self):
-        # systemd-nspawn forks twice, so the first visible child need not be the final one
+        # systemd-nspawn forks twice, so the first child that appears may not be the final one
         if self.process.poll() is not None:
             raise Failed(f"{self.name} has ended:\n{self.screen()}")
         children = (
@@ -119,7 +119,7 @@ class Machine:
         return self.run("sh", "-c", script, **kw).stdout
 
     def start(self, *args):
-        """Start a process in the background."""
+        """Start a process in the machine, without waiting for its end."""
         return Running(self, args)
 
     def write(self, path, text, mode="644"):

@@ -1,8 +1,8 @@
 #!/bin/bash
 # Make the root file system of the machines, unless it exists, and print its path:
 #   root.sh DEBS CACHE
-# It is a minimal Debian with systemd and the dependencies of the packages in DEBS, without the
-# packages themselves.
+# The file system is a minimal Debian with systemd. It has the dependencies of the packages in DEBS,
+# but not these packages.
 set -euo pipefail
 debs=$1 cache=$2
 # shellcheck source=/dev/null
@@ -10,7 +10,7 @@ debs=$1 cache=$2
 
 packages=systemd,systemd-sysv,dbus,procps,iproute2,libnss-systemd
 for deb in "$debs"/*.deb; do
-	# the first of alternatives, without versions and without our own packages
+	# List dependencies: the first of alternatives, without versions, without our own packages.
 	while read -r name; do
 		case $name in bps* | libbps* | python3* | "") ;; *) packages+=,$name ;; esac
 	done < <(dpkg-deb -f "$deb" Depends | tr ',' '\n' |
@@ -35,6 +35,6 @@ done
 echo "making the machines' root file system (once)" >&2
 mmdebstrap --quiet --variant=apt --mode=root --include="$packages" --aptopt="$work/apt.conf" \
 	"$VERSION_CODENAME" "$work/root" "${sources[@]}" >&2
-rm -f "$work/root/etc/hostname" # systemd-nspawn sets each machine's name
+rm -f "$work/root/etc/hostname" # systemd-nspawn sets the name of each machine
 mv "$work/root" "$root"
 echo "$root"

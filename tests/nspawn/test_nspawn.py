@@ -1,4 +1,4 @@
-"""The packages on real machines: operators' actions on a cluster, and their effect on jobs."""
+"""The packages on machines with systemd: operators' actions, and how they affect jobs."""
 
 import base64
 import contextlib
@@ -21,7 +21,7 @@ DAEMONS = ("bps-scheduler", "bps-server", "bps-agent")
 
 
 class Site:
-    """A scheduler, two servers and two training machines with keys (docs/guides/install.md)."""
+    """A scheduler, two servers and two training machines, with keys (docs/guides/install.md)."""
 
     def __init__(self):
         self.machines = []
@@ -91,7 +91,10 @@ class Site:
         )
 
     def start_job(self, name, *command):
-        """Start two workers of an ordinary user in the group bps on each training machine."""
+        """Start two workers on each training machine.
+
+        Their user is an ordinary one in the group bps.
+        """
         return [
             m.start(
                 "runuser",
@@ -117,10 +120,13 @@ class Site:
         ]
 
     def start_load(self, name, seconds=12):
-        """Start a job that checks every sum. It runs on return, and for some seconds more."""
+        """Start a job that checks every sum.
+
+        When this returns, the job runs rounds, and continues for some seconds.
+        """
         calibrated = (
             time.monotonic() + seconds / 4
-        )  # an earlier fault would shorten the bench's measurement
+        )  # bps-bench chooses its number of rounds first; a fault during this would shorten the run
         job = self.start_job(
             name, "bps-bench", "--bytes", "1MiB", "--seconds", str(seconds), "--check"
         )
@@ -145,7 +151,7 @@ class Site:
 
 @contextlib.contextmanager
 def setting(machine, text):
-    """A drop-in of bps-server, removed afterwards."""
+    """Write a drop-in file of bps-server, and remove it at the end."""
     path = "/etc/bps/server.conf.d/z-test.conf"
     machine.write(path, text)
     try:
@@ -191,7 +197,7 @@ def test_fresh_installation_is_a_cluster_and_purge_leaves_nothing(solo):
     wait_for(
         "the cluster is well", lambda: solo.run("bpsctl", "status", check=False).returncode == 0
     )
-    for test in ("loopback-job", "private-job"):  # tests of autopkgtest
+    for test in ("loopback-job", "private-job"):  # tests that the packages bring for autopkgtest
         assert "test accuracy" in solo.sh(f"/packages/bps-*/debian/tests/{test}", timeout=120)
     pids = [solo.show(d, "MainPID") for d in DAEMONS]
     solo.run(
@@ -250,7 +256,8 @@ def test_job_on_two_machines_reaches_its_accuracy_and_units_say_what_they_do(sit
             explain=site.explain,
         )
     assert "joined the cluster" in site.servers[0].journal("bps-server")
-    started = "b096ad5a5e794e7c8b0c08bdba811ecc"  # docs/reference/logs.md
+    # MESSAGE_ID of the log line "started" (docs/reference/logs.md)
+    started = "b096ad5a5e794e7c8b0c08bdba811ecc"
     lines = (
         site.agents[0]
         .run("journalctl", "-u", "bps-agent", "-o", "json", f"MESSAGE_ID={started}")
@@ -364,7 +371,10 @@ def test_agents_that_are_killed_hang_and_are_restarted_and_upgraded_fail_no_roun
         )
 
     def back(m, command):
-        """Run a command against the agent and wait for its next process, without time limits."""
+        """Run a command that ends the agent, and wait for the agent's next process.
+
+        systemd's limits on the rate of restarts are reset.
+        """
         pid = m.show("bps-agent", "MainPID")
         m.sh(command)
         wait_for(
@@ -378,7 +388,8 @@ def test_agents_that_are_killed_hang_and_are_restarted_and_upgraded_fail_no_roun
     for m in (a, b):
         back(m, "systemctl kill --signal=KILL --kill-who=main bps-agent")
     back(b, "systemctl restart bps-agent")
-    back(a, "systemctl kill --signal=STOP --kill-who=main bps-agent")  # the watchdog ends it
+    # the watchdog ends the stopped process
+    back(a, "systemctl kill --signal=STOP --kill-who=main bps-agent")
     b.run("apt-get", "install", "-y", "--reinstall", *b.files("bps-agent"))
     back(b, "systemctl restart bps-agent")
     for m in site.agents:
@@ -390,7 +401,7 @@ def test_agents_that_are_killed_hang_and_are_restarted_and_upgraded_fail_no_roun
     finish(job)
     for m in site.agents:
         assert "goes on" in m.journal("bps-agent")
-        # The state folder keeps only what the agent knows of the cluster (rule K5).
+        # The state folder keeps only the identity of the cluster (rule K5).
         wait_for(
             "nothing is kept for long",
             lambda m=m: int(m.show("bps-agent", "NFileDescriptorStore")) == 1,
@@ -401,7 +412,10 @@ def test_agents_that_are_killed_hang_and_are_restarted_and_upgraded_fail_no_roun
 
 @pytest.fixture
 def gpu_site(site, tmp_path):
-    """Agents with the drop-in of bps-agent-cuda on plain memory, and a worker that uses it."""
+    """Yield agents with the drop-in of bps-agent-cuda, and a worker for them.
+
+    Plain memory takes the place of GPUs.
+    """
     program = tmp_path / "gpu-rounds"
     (library,) = Path(os.environ["BPS_NSPAWN_DEBS"]).glob("bps-*/build/release/libbpsclient.so.0")
     subprocess.run(
@@ -419,7 +433,8 @@ def gpu_site(site, tmp_path):
             f"base64 -d >{WORKER} && chmod 755 {WORKER}",
             text=base64.b64encode(program.read_bytes()).decode(),
         )
-        m.run("touch", "/usr/sbin/bps-agent-cuda")  # the package with the drop-in has this file
+        # the package that brings the drop-in has this file
+        m.run("touch", "/usr/sbin/bps-agent-cuda")
         m.run("systemctl", "daemon-reload")
         m.run("systemctl", "restart", "bps-agent")
     site.wait_healthy()
@@ -535,7 +550,7 @@ def test_address_that_comes_late_is_waited_for(site):
 
 
 def test_unit_with_a_key_that_others_may_not_use_says_so(site):
-    """A derived key belongs to one role and name."""
+    """A key that was derived for another name must be refused."""
     m = site.servers[1]
     m.run("cp", "-p", "/etc/bps/server.key", "/etc/bps/server.key.right")
     m.write(

@@ -1,4 +1,7 @@
-"""Fixtures in the guest. Results of tests go to the console, where tests/qemu/run.sh reads them."""
+"""Fixtures for tests in the guest.
+
+Results are printed on the console, which tests/qemu/run.sh reads.
+"""
 
 import os
 import subprocess
@@ -15,8 +18,10 @@ from cluster import BUILD, Cluster, clusters  # noqa: E402
 
 
 class VerbsCluster(Cluster):
-    """A cluster whose data uses the RDMA device and no shared memory. Daemons have a key if not
-    local."""
+    """A cluster whose data connections use the RDMA device and no shared memory.
+
+    Daemons have keys, except when all addresses are local.
+    """
 
     data_net = "10.9.9"
 
@@ -27,7 +32,7 @@ class VerbsCluster(Cluster):
         )
         key.touch(mode=0o600)
         key.write_text(made.stdout)
-        # An emulated processor on a shared machine is slow.
+        # Time limits are long, since an emulated processor on a shared machine is slow.
         self.member = [
             "--key-file",
             key,

@@ -1,8 +1,8 @@
 #!/bin/bash
-# Make the guest's kernel and first file system, unless they exist, and print their folder:
+# Make the guest's kernel and its first file system, unless they exist, and print their folder:
 #   initrd.sh CACHE
-# The kernel is Debian's, taken from its package without installation. The modules that the guest
-# needs are in the first file system, in their loading order. For a newer kernel remove CACHE.
+# The kernel is Debian's, taken from its package, which is not installed. The first file system has
+# the modules that the guest needs, in the order of loading. Remove CACHE to get a newer kernel.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 cache=$1
@@ -22,7 +22,7 @@ mkdir "$work/made" "$work/deb"
 dpkg -x "$work"/*.deb "$work/deb"
 depmod -b "$work/deb" "$version"
 mkdir -p "$work/initrd"/{bin,dev,mods,proc,root,sys}
-# soft dependencies, which modprobe does not show, come first
+# modprobe does not show soft dependencies, so load these first
 for m in crc32_generic crc32c_generic virtio_pci virtio_pci_legacy_dev 9p 9pnet_virtio dummy \
 	rdma_rxe ib_uverbs rdma_ucm; do
 	modprobe -d "$work/deb" -S "$version" --show-depends "$m"

@@ -1,10 +1,10 @@
 #!/bin/bash
-# Run real daemons over libfabric's provider verbs, on an emulated machine with two NUMA nodes and a
-# kernel with a software RDMA device:
+# Run real daemons over libfabric's provider verbs. They run on an emulated machine with two NUMA
+# nodes and a kernel that has a software RDMA device:
 #   tests/qemu/run.sh BUILD CACHE [word in the names of tests]
 # CACHE: folder for the guest's kernel. The guest sees this machine's files read-only, so it runs
-# the same programs and libraries. It writes to its own memory only; nothing is built or installed
-# there. Needs no root and no /dev/kvm.
+# the same programs and libraries. It writes only to its own memory. Nothing is built or installed
+# in it. Neither root nor /dev/kvm is needed.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 build=$(realpath "${1:?usage: $0 BUILD CACHE [WORD]}")
@@ -29,7 +29,7 @@ setpriv --pdeathsig KILL timeout --foreground --kill-after=10 "${BPS_QEMU_LIMIT:
 	sed -u 's|\r||g' | tee "$console" | awk '/^@@ (passed|FAILED|skipped)/ {
 		printf "%s %8.1f s  %s\n", $2, $3, $4; fflush() }' || true
 
-# An emulator's exit status is meaningless. The results on the console count.
+# The emulator's exit status has no meaning, so count the results on the console.
 counts=$(awk '/^@@ / && $2 != "end" { n[$2]++ } END {
 	printf "%d passed, %d failed, %d skipped", n["passed"], n["FAILED"], n["skipped"]
 	}' "$console")

@@ -1,4 +1,4 @@
-"""Staging memory of GPUs on a machine with two NUMA nodes: its pages lie on the wanted node."""
+"""Staging memory of GPUs on a machine with two NUMA nodes: its pages must be on the wanted node."""
 
 import pytest
 from test_device import Rig, needs_cuda, staging
@@ -10,7 +10,7 @@ from test_device import Rig, needs_cuda, staging
     "numa, nodes", [("0,1", "0,1/-"), ("1,1", "1,1/1"), ("1,0", "1,0/-"), ("-1,1", "-,1/-")]
 )
 def test_pages_of_staging_memory_lie_on_the_gpus_nodes(cluster, numa, nodes, n_elems):
-    """A small tensor's memory is made at once, a large one's by a separate thread."""
+    """The main thread allocates memory for a small tensor, another thread that for a large one."""
     r = Rig(
         cluster,
         "cuda",

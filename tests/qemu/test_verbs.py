@@ -10,13 +10,14 @@ from cluster import BUILD, DEADLINE_S
 from keeper import KeptDaemon
 
 DTYPES = ["f32", "f16", "i32"]
-SIZES = [1, 4096, 50_000, 200_000]  # inline up to 16 KiB; the largest in many partitions
+# elements: up to 16 KiB are sent in a message; the largest tensor has many partitions
+SIZES = [1, 4096, 50_000, 200_000]
 PART_BYTES = 64 << 10
 
 
 @pytest.mark.parametrize("program, n_tests", [("test_net", 18), ("test_fabric", 10)])
 def test_transport_keeps_its_promises_on_verbs(program, n_tests):
-    """Run the unit tests of the transport. Tests of TCP alone are skipped."""
+    """Run the transport's unit tests with provider verbs. Tests of TCP itself are skipped."""
     env = dict(
         os.environ,
         BPS_TEST_PROVIDER="verbs",
@@ -35,7 +36,7 @@ def rdma(*words):
 
 
 def counted(kind, daemon):
-    """Return a daemon's number of queue pairs, memory regions, ..., from the kernel."""
+    """Return how many queue pairs, memory regions, ... the daemon has in the kernel."""
     owners = [
         re.search(r" pid (\d+) ", line) for line in rdma("resource", "show", kind).splitlines()
     ]
@@ -57,12 +58,12 @@ def test_sums_of_all_sizes_and_types_are_exact_and_come_over_the_device(verbs):
     before = packets()
     args = {"dtypes": DTYPES, "ops": ["sum"], "sizes": SIZES, "rounds": 2, "part_bytes": PART_BYTES}
     results = c.run("matrix", 4, args)
-    assert all(r == results[0] for r in results)  # the digests of all sums
+    assert all(r == results[0] for r in results)  # the digests of all sums are equal at all workers
     members = c.servers + c.agents
     assert all(counted("qp", d) >= 2 and counted("mr", d) >= 2 for d in members), rdma(
         "resource", "show"
     )
-    # Received bytes came in packets of at most 4 KiB, and each agent has received all sums.
+    # Bytes arrived in packets of at most 4 KiB, and each agent has received all sums.
     total = sum(map(received, members))
     assert total > 2 * 2 * sum(SIZES) * (4 + 2 + 4) and packets() - before >= total // 4096
     for d in members:
@@ -71,7 +72,7 @@ def test_sums_of_all_sizes_and_types_are_exact_and_come_over_the_device(verbs):
 
 
 class Rounds:
-    """A job that compares all sums until it is stopped."""
+    """A job that checks all sums until it is stopped."""
 
     def __init__(self, c, workers=2):
         self.c, self.stop, self.trace = c, c.dir / "stop", c.dir / "trace"
@@ -103,7 +104,7 @@ class Rounds:
 
 
 def start_again(server):
-    """Restart a killed server at its address."""
+    """Restart a killed server with the same address."""
     at = server.args.index("--listen") + 1
     server.args[at] = f"{server.args[at].split(':')[0]}:{server.port}"
     server.start()
@@ -117,7 +118,7 @@ def test_job_goes_on_with_exact_sums_when_servers_are_killed_and_started_again(v
         job.go_on()
         start_again(server)
         before = received(server)
-        other.kill()  # all its partitions move to the restarted server
+        other.kill()  # all of its partitions move to the server that was restarted
         job.go_on()
         assert received(server) > before
         start_again(other)
@@ -162,7 +163,7 @@ def test_jobs_that_end_leave_nothing_registered(verbs):
 
 
 def end_of_another(c, daemon, *args, prefix=()):
-    """Start another daemon that cannot work. Return (exit status, log)."""
+    """Start another daemon, which must fail. Return its exit status and its log."""
     command = [
         *prefix,
         str(BUILD / daemon.program / daemon.program),
@@ -192,7 +193,7 @@ def test_port_that_is_taken_is_said_to_be(verbs):
 
 
 def may_lock(limit_bytes):
-    """Return a prefix for a command that limits its locked memory."""
+    """Return a prefix for a command that limits the memory it may lock."""
     return (
         "prlimit",
         f"--memlock={limit_bytes}:{limit_bytes}",

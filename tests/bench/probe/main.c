@@ -1,4 +1,4 @@
-/* bps-probe: parses the words of the command, runs one measurement and prints its line of JSON. The
+/* bps-probe: parses the arguments, runs one measurement and prints its line of JSON. The
  * measurements are in the other files of this folder (probe.h). */
 #include "tests/bench/probe/probe.h"
 

@@ -1,6 +1,6 @@
-/* Plain loops for comparison, with f32 accumulators for f16 and bf16. The compiler vectorises f32
- * and f64 by itself. gcc 12 does not do so for f16, so its conversions are written with intrinsics.
- * Compiled for the machine on which it is built. */
+/* Plain loops to compare the sums with. f16 and bf16 have f32 accumulators. The compiler vectorises
+ * f32 and f64 by itself. gcc 12 does not vectorise f16, so its conversions use intrinsics. The file
+ * is compiled for the machine on which it is built. */
 #include "tests/bench/probe/probe.h"
 
 #include <stdbool.h>
@@ -59,7 +59,7 @@ static inline void f16_store(uint16_t *p, wide v)
 {
 	_mm_storeu_si128((__m128i *)p, _mm256_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT));
 }
-#else /* slow, for machines without such instructions only */
+#else /* slow; only for machines without such instructions */
 #define WIDE 1
 typedef float wide;
 
@@ -94,7 +94,7 @@ static inline float bf16_get(uint16_t h)
 	return f;
 }
 
-/* Round to the nearest, ties to even. NaNs are not among the operands. */
+/* Round to the nearest bf16; a tie goes to the even number. Operands are never NaN. */
 static inline uint16_t bf16_put(float f)
 {
 	uint32_t bits;
@@ -130,7 +130,7 @@ static void sum_bf16(uint16_t *restrict dst, const void *const *src, unsigned n,
 	}
 }
 
-/* Add one contribution after the other to an accumulator in memory. */
+/* Define a function that adds one contribution to an accumulator in memory. */
 #define ADD(name, type, acc_type, get)                                                             \
 	static void name(                                                                          \
 		acc_type *restrict acc, const type *restrict s, size_t n_elems, bool first)        \

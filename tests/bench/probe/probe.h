@@ -1,15 +1,15 @@
 #ifndef BPS_BENCH_PROBE_H
 #define BPS_BENCH_PROBE_H
-/* bps-probe measures, each alone, what a push_pull is made of, and prints a line of JSON. What
- * these leave at best is what tests/bench/bars holds the whole against.
+/* bps-probe measures one part of a push_pull alone, and prints a line of JSON. From the costs of
+ * the parts, tests/bench/bars computes the best speed that a push_pull can have.
  *
  *   raw.c    bytes over TCP sockets and nothing else: epoll, sendmsg, recv
- *   cpu.c    crc32c of the bytes of a partition; how much of the processors one gets
- *   sum.c    the server core's sums, beside
- *   plain.c  a plain loop over the same operands
- *   main.c   part, of a tensor of f32: the scheduler's choice, of its own code
+ *   cpu.c    crc32c of the bytes of a partition; the share of the processors that processes get
+ *   sum.c    the sums of the server's core
+ *   plain.c  a plain loop over the same operands, to compare with
+ *   main.c   "part": the partition size that the scheduler chooses for a tensor of f32
  *
- * One thread; raw and cores start processes. */
+ * One thread. The measurements raw and cores also start processes. */
 #include <stddef.h>
 #include <stdint.h>
 
@@ -17,28 +17,30 @@
 
 #define PROBE_MEMBERS_MAX 16
 
-/* CPU seconds of this process, user and system. */
+/* Return the CPU seconds of this process, user and system. */
 double probe_cpu_s(void);
 double probe_now_s(void);
-/* Zeroed memory whose pages are there; ends the program when there is none. */
+/* Return zeroed memory whose pages are allocated. Ends the program when there is none. */
 void *probe_alloc(size_t bytes);
-/* Sorts v; the middle one of n >= 1. */
+/* Sort v and return the median of its n >= 1 values. */
 double probe_median(double *v, unsigned n);
-/* Says it on stderr and ends the program. */
+/* Print the message on stderr and end the program. */
 void probe_fail(const char *fmt, ...) __attribute__((format(printf, 1, 2), noreturn));
 
-/* n agents and k servers, a process each, one connection per pair. Each agent streams its tensor,
- * divided between the servers, and each server a sum to every agent, in pieces of part bytes
- * behind a header; both directions at once, through memory as large as ours. */
+/* Measure TCP with n agents and k servers. Each is a process, and each pair of an agent and a
+ * server has a connection. Each agent streams its tensor, divided among the servers. Each server
+ * streams a sum to every agent. Both directions run at the same time, in pieces of `part` bytes
+ * behind a header. Buffers are as large as those of our own programs. */
 void probe_raw(unsigned n, unsigned k, size_t bytes, size_t part, double seconds);
 void probe_crc(size_t bytes, size_t part, double seconds);
-/* n processes that only count: CPU seconds that they get per second. */
+/* Measure the CPU seconds per second that n processes get when they only count. */
 void probe_cores(unsigned n, double seconds);
 void probe_sum(size_t bytes, size_t part, unsigned members, double seconds);
 
-/* The loops that anybody would write; operands of dtype, accumulators of f32 for f16 and bf16.
- * plain_add: one array after the other onto an accumulator in memory, then rounded into dst; acc:
- * n_elems floats, for f16 and bf16 only. plain_sum: all n arrays in a single pass over memory. */
+/* The loops that a programmer would write first. Operands have type dtype; f16 and bf16 have f32
+ * accumulators. plain_add adds one array after the other to an accumulator in memory, and then
+ * rounds into dst. acc: n_elems floats, for f16 and bf16 only. plain_sum reads all n arrays in a
+ * single pass over memory. */
 void plain_add(
 	void *dst, void *acc, const void *const *src, unsigned n, size_t n_elems, enum dtype dtype);
 void plain_sum(void *dst, const void *const *src, unsigned n, size_t n_elems, enum dtype dtype);

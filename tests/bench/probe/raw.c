@@ -1,5 +1,6 @@
-/* The cost of TCP itself on this machine. Sockets are made before the processes. Each process waits
- * at a barrier in shared memory, streams, and leaves its CPU seconds there. */
+/* The cost of TCP itself on this machine. The parent makes all sockets before it starts the
+ * processes. Each process waits at a barrier in shared memory, streams, and stores its CPU seconds
+ * there. */
 #include "tests/bench/probe/probe.h"
 
 #include <arpa/inet.h>
@@ -29,18 +30,21 @@ struct shared {
 
 struct probe_raw {
 	unsigned n, k;
-	size_t bytes, part; /* bytes: of a tensor's share on one server */
+	size_t bytes, part; /* bytes: the share of a tensor on one server */
 	uint64_t rounds;
 	struct shared *shared;
-	int fds[PROBE_MEMBERS_MAX][PROBE_MEMBERS_MAX][2]; /* agent's end, server's end */
+	/* for each agent and server: the agent's end and the server's end */
+	int fds[PROBE_MEMBERS_MAX][PROBE_MEMBERS_MAX][2];
 };
 
-/* A direction of a connection: rounds * bytes of payload, with a header before each part. */
+/* A direction of a connection. It carries rounds * bytes of payload, with a header before each
+ * part. */
 struct way {
 	unsigned char *mem;
 	unsigned char header[HEADER];
-	size_t at, header_at; /* position in this round, and in this part's header */
-	uint64_t rounds;      /* left */
+	/* position in this round's payload; position in the header of the current part */
+	size_t at, header_at;
+	uint64_t rounds; /* rounds that are left */
 };
 
 struct probe_link {
@@ -93,7 +97,8 @@ static bool would_block(ssize_t n)
 	return n < 0;
 }
 
-/* Send one part, so that a connection does not starve the others. False: the socket is full. */
+/* Send one part, so that one connection does not starve the others. Returns false when the socket
+ * is full. */
 static bool send_some(const struct probe_raw *raw, struct probe_link *l)
 {
 	struct iovec iov[2];
@@ -107,8 +112,8 @@ static bool send_some(const struct probe_raw *raw, struct probe_link *l)
 	return (size_t)n == want;
 }
 
-/* Receive a header together with the bytes after it, as a receiver can that knows the length of
- * parts. */
+/* Receive a header together with the bytes behind it. A receiver that knows the length of parts can
+ * do this. */
 static void receive_some(const struct probe_raw *raw, struct probe_link *l)
 {
 	struct iovec iov[2];
@@ -159,8 +164,8 @@ static void stream(const struct probe_raw *raw, struct probe_link *links, unsign
 	close(ep);
 }
 
-/* Run a process. Agent i has its tensor and the two buffers of the sum. A server has a contribution
- * of each agent and one sum for all of them. */
+/* Run an agent or a server. Agent i has memory for its tensor and two buffers for sums. A server
+ * has memory for a contribution of each agent, and for one sum. */
 static void child(const struct probe_raw *raw, unsigned me, bool is_agent)
 {
 	struct probe_link links[PROBE_MEMBERS_MAX] = {{0}};
@@ -183,7 +188,7 @@ static void child(const struct probe_raw *raw, unsigned me, bool is_agent)
 	stream(raw, links, n);
 	raw->shared->end_s[slot] = probe_now_s();
 	raw->shared->cpu_s[slot] = probe_cpu_s() - cpu;
-	/* A process closes its sockets only when all have read everything. */
+	/* A process closes its sockets only when all processes have read everything. */
 	pthread_barrier_wait(&raw->shared->barrier);
 	_exit(0);
 }
@@ -265,7 +270,7 @@ void probe_raw(unsigned n, unsigned k, size_t bytes, size_t part, double seconds
 		MAP_SHARED | MAP_ANONYMOUS, -1, 0);
 	if (raw.shared == MAP_FAILED || !raw.bytes)
 		probe_fail("no memory, or less than a byte for each server");
-	r = run(&raw); /* measures how long a round takes */
+	r = run(&raw); /* the first run only measures how long a round takes */
 	raw.rounds = 2 + (uint64_t)(seconds / r.elapsed_s * 2);
 	r = run(&raw);
 	printf("{\"what\": \"raw\", \"agents\": %u, \"servers\": %u, \"bytes\": %zu, \"part\": "

@@ -1,7 +1,7 @@
-/* The speed of the server core's sums. Members on the same host lend their contributions, so that
- * nothing is read, no CRC is computed, and all contributions are there before the sums start. Only
- * srv_core_work is timed, including its answers. Plain loops over operands with the same layout run
- * in turn, and their results must be equal. */
+/* The speed of the sums of a server's core. All members are on the server's host, so that
+ * contributions are summed in place. Nothing is read, no CRC is computed, and all contributions are
+ * there before the sums start. Only srv_core_work is timed, which includes its answers. Plain loops
+ * over operands with the same layout run in turn with it, and their results must be equal. */
 #include "tests/bench/probe/probe.h"
 
 #include <stdio.h>
@@ -31,7 +31,8 @@ struct probe_sums {
 	size_t bytes, part;
 	enum dtype dtype;
 	uint64_t round;
-	/* of the plain loops; dst[0] has the expected result of the first round */
+	/* Results and accumulator of the plain loops. dst[0] has the expected result of the first
+	 * round. */
 	void *dst[2], *acc;
 };
 
@@ -136,7 +137,7 @@ static void contribute(struct probe_sums *s, unsigned member, uint32_t part)
 	fake_deliver(s->conns[member], &m);
 }
 
-/* Small whole numbers, which are exact in all types. */
+/* Fill the inputs with small whole numbers, which are exact in all types. */
 static void fill(struct probe_sums *s)
 {
 	for (unsigned k = 0; k < s->members; k++)
@@ -151,13 +152,14 @@ static void fill(struct probe_sums *s)
 				((double *)s->src[k])[i] = (double)v;
 			else if (s->dtype == DTYPE_BF16)
 				((uint16_t *)s->src[k])[i] = (uint16_t)(bits >> 16);
-			else /* no subnormals among them, so only the bias differs */
+			/* there are no subnormal numbers, so only the exponent's bias differs */
+			else
 				((uint16_t *)s->src[k])[i] =
 					(uint16_t)(bits ? (bits >> 13) - (112u << 10) : 0);
 		}
 }
 
-/* Compare the first round's result with that of the plain loop. */
+/* Compare the result of the first round with that of the plain loop. */
 static void compare(struct probe_sums *s, const struct wire_msg *m, const void *want)
 {
 	const void *got = fake_own(&s->x, m->segment, m->offset, m->len);
@@ -169,7 +171,7 @@ static void compare(struct probe_sums *s, const struct wire_msg *m, const void *
 			dtype_name(s->dtype));
 }
 
-/* Let every member take every result. */
+/* Let every member acknowledge every result. */
 static void take_results(struct probe_sums *s, uint32_t n_parts)
 {
 	const struct wire_msg *m;
@@ -189,7 +191,7 @@ static void take_results(struct probe_sums *s, uint32_t n_parts)
 	}
 }
 
-/* Return the seconds of one round. */
+/* Run one round of the server's core. Returns its seconds. */
 static double round_ours(struct probe_sums *s)
 {
 	uint32_t n_parts = (uint32_t)((s->bytes + s->part - 1) / s->part);
@@ -222,7 +224,7 @@ static double round_plain(struct probe_sums *s, enum how how, uint64_t round)
 	return probe_now_s() - start;
 }
 
-/* Return the GB/s of the sums: the median over the rounds of a turn. */
+/* Measure sums for a while. Returns GB/s, from the median of the rounds' times. */
 static double turn(struct probe_sums *s, enum how how, double seconds)
 {
 	static double times[TIMES_MAX];
