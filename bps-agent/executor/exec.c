@@ -258,7 +258,7 @@ static int check_start(
 	return 0;
 }
 
-/* Map the rings of fds[0], and take the eventfds out of fds. Errors: with a text. */
+/* Map the rings of fds[0], and take the eventfds out of fds. Errors: negative, with a text. */
 static int take_rings(struct exec *x, int *fds, struct err_text *err)
 {
 	void *page = NULL;

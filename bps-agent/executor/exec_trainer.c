@@ -158,7 +158,7 @@ static int make_page(struct exec *x, struct exec_trainer *t, struct err_text *er
 /* ---- HELLO ---- */
 
 /* Find the trainer's GPU by the uuid in its HELLO. If HELLO names none, worker w gets GPU w modulo
- * their number. Errors: with a text. */
+ * their number. Errors: negative, with a text. */
 static int choose_gpu(
 	struct exec *x, uint32_t worker, const struct gpu_hello *h, struct err_text *err)
 {

@@ -340,7 +340,7 @@ static void say_start(struct executor_link *g)
 	local_send(g->sock, &m, (int[]){g->page.fd, g->exec_fd, g->wake_fd}, 3, 0);
 }
 
-/* Start the child process with its socket and rings. Errors: with a text. */
+/* Start the child process with its socket and rings. Errors: negative, with a text. */
 static int start(struct executor_link *g, struct err_text *err)
 {
 	const struct gpu_config *cfg = &g->agent->cfg.gpu;

@@ -16,7 +16,7 @@ struct ledger_route;
 extern const struct executor_ops executor_ops;
 
 /* Continue with the executor of the previous process. sock -1: the executor has ended, and the
- * job's executor is OVER. Owns: takes the descriptors. Errors: with a text. */
+ * job's executor is OVER. Owns: takes the descriptors. Errors: negative, with a text. */
 int executor_restore(struct job *job, int sock, int pidfd, pid_t pid, struct err_text *err);
 /* Restore the executor's route, and set the state RUNNING. Errors: BPS_EPROTO the record is
  * invalid. */

@@ -190,8 +190,8 @@ static int give_fd(const struct arena_set *set, struct arena *a, struct err_text
 	return 0;
 }
 
-/* Offer the arena to servers and add it to the set. is_new: also record it. Errors: with a text;
- * the arena is not offered then. */
+/* Offer the arena to servers and add it to the set. is_new: also record it. Errors: negative, with
+ * a text; the arena is not offered then. */
 static int enlist(struct arena_set *set, struct arena *a, bool is_new, struct err_text *err)
 {
 	int rc = offer(set->x, a);

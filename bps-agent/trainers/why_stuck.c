@@ -361,8 +361,8 @@ static uint64_t waited_since_ns(const struct tensor *tensor)
 	return since_ns;
 }
 
-/* Append what the tensor `asked` waits for. asked: an id; CTL_NO_ID: the tensor that workers have
- * waited for longest, if that is at least OLD_NS. */
+/* Append what one tensor waits for. asked: its id; CTL_NO_ID: the tensor for which workers have
+ * waited longest, if they have waited for longer than OLD_NS. */
 static void say_tensor(const struct agent *a, const struct job *job, uint32_t asked, uint64_t now,
 	char *buf, size_t room)
 {

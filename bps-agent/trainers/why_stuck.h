@@ -11,8 +11,8 @@ void why_stuck_on_text(struct agent *a, const struct ctl_why_text *m);
  * Returns the next deadline. */
 uint64_t why_stuck_tick(struct agent *a, uint64_t now_ns);
 /* Append to buf what the tensor's partitions without a sum wait for, and problems of the executor
- * and the connections. tensor: an id; CTL_NO_ID: the tensor that workers have waited for
- * longest. */
+ * and the connections. tensor: an id; CTL_NO_ID: the tensor for which workers have
+ * waited longest. */
 void why_stuck_describe(const struct agent *a, const struct job *job, uint32_t tensor,
 	uint64_t now_ns, char *buf, size_t room);
 /* Answer the scheduler's PROBE with a REPORT of what this agent's workers wait for. */

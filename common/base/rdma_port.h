@@ -4,9 +4,10 @@
  * RoCE). Does not open the device. Any thread. */
 #include <stdbool.h>
 
-/* Return whether the interface belongs to a port that is ACTIVE. Two links count: RoCE names the
- * interface beside the port's addresses (gid_attrs/ndevs). An IPoIB interface names its device, and
- * its port by dev_port, which counts from 0. sysfs: "/sys", or the folder of a test. */
+/* Return whether the interface belongs to a port that is ACTIVE. With RoCE, a file in the
+ * port's folder gid_attrs/ndevs contains the name of the interface. With IPoIB, the interface's
+ * folder contains the name of the RDMA device, and dev_port + 1 is the number of the port.
+ * sysfs: "/sys", or the folder of a test. */
 bool rdma_port_is_active(const char *sysfs, const char *interface);
 /* Return whether the interface with this numeric address belongs to an ACTIVE port. Returns false
  * for the loopback. */

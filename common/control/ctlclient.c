@@ -23,7 +23,9 @@
 #define BACKOFF_MAX_MS     1500 /* members reconnect within 2 s after a scheduler restart */
 #define SETTLE_MS          500
 #define N_TLS              2
-#define WINDOW_SHARE       4 /* divisor: longest pause within a window, as a part of the window */
+/* After a loss the peer expects a reconnect within window_ms. Until then no pause is longer than
+ * window_ms / WINDOW_SHARE. */
+#define WINDOW_SHARE 4
 /* When a connection lasted at least this long, the pauses between attempts start from the shortest
  * again. The limit keeps the client from flooding a peer that accepts and closes at once. */
 #define STABLE_MS 1000
@@ -276,7 +278,7 @@ static void on_retry(evutil_socket_t fd, short what, void *arg)
 }
 
 /* Make a context for each key.
- * Errors: with a sentence; there is nothing to undo. */
+ * Errors: negative, with a sentence; there is nothing to undo. */
 static int make_tls(const struct ctlclient *c, const struct tls_conf *auth, struct tls *ret[N_TLS],
 	unsigned *ret_n, struct err_text *err)
 {

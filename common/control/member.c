@@ -280,8 +280,8 @@ static void on_welcome(struct member *m, const struct ctl_welcome *w)
 		(m->has_cluster_id &&
 			memcmp(m->cluster_id, w->cluster_id.data, sizeof(m->cluster_id)) != 0)) {
 		log_rated(LOG_WARN,
-			"rejected another scheduler, of another cluster or from before a restart "
-			"(see --scheduler): term=%u known=%u",
+			"rejected another scheduler, which belongs to another cluster or has an "
+			"older term (see --scheduler): term=%u known=%u",
 			w->term, m->term);
 		ctlclient_drop(m->client, "the scheduler of another cluster");
 		return;

@@ -227,7 +227,7 @@ static int set_ctx(
 }
 
 /* Make the TLS context of a listener or a client.
- * Errors: with a sentence; there is nothing to undo. */
+ * Errors: negative, with a sentence; there is nothing to undo. */
 static int new_side(struct tls **ret, bool is_listener, const struct tls_conf *conf,
 	const char *who, struct err_text *err)
 {

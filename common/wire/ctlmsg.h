@@ -37,7 +37,8 @@
 #define CTL_WHY_GONE_MAX    127 /* reason why a machine is no longer part of a job */
 #define CTL_KEY_BYTES       32
 #define CTL_TOKEN_BYTES     32
-/* In an id: no tensor, no server; in a rank: the scheduler assigns one */
+/* Value of an id or a rank that does not exist. A worker that requests this rank gets one from the
+ * scheduler. */
 #define CTL_NO_ID       UINT32_MAX
 #define CTL_WORKERS_MAX 65536      /* most workers of a job */
 #define CTL_LIST_MAX    4096       /* most items in a list of one DECLARE, PLAN or PEERS */

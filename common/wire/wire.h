@@ -1,9 +1,10 @@
 #ifndef BPS_COMMON_WIRE_WIRE_H
 #define BPS_COMMON_WIRE_WIRE_H
-/* Messages of the data plane between an agent and a server: a 64-byte little-endian header, a tail
- * by type, and for small partitions the payload itself (WIRE_INLINE). Several messages, each padded
- * to 8 bytes, may share one send. docs/reference/protocol-data.md has the table; the rules are
- * those of the round protocol in docs/reference/faults.md. Pure functions, any thread.
+/* Messages of the data plane between an agent and a server. A message is a 64-byte little-endian
+ * header, a tail whose length depends on the type, and for small partitions the payload itself
+ * (WIRE_INLINE). Several messages, each padded to 8 bytes, may share one send.
+ * docs/reference/protocol-data.md has the table; the rules are those of the round protocol in
+ * docs/reference/faults.md. Pure functions, any thread.
  *
  * For each partition and round an agent sends one CONTRIB, and the server answers with one RESULT.
  * With more than WIRE_INLINE_MAX bytes of payload, a message only offers its bytes (segment,

@@ -20,7 +20,7 @@
 /* Limit of a communicator's channels. Each channel occupies a multiprocessor, and the trainer's
  * kernels need the others. The environment variable NCCL_MAX_CTAS overrides this limit. */
 #define MAX_CTAS 8
-/* Time limit for leaving a clique; afterwards it is aborted. */
+/* Time limit for leaving a clique; afterwards the clique is aborted. */
 #define LEAVE_NS (2 * UINT64_C(1000000000))
 
 _Static_assert(sizeof(ncclUniqueId) == DEVICE_ID_BYTES, "clique id");

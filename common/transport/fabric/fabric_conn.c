@@ -418,7 +418,9 @@ void fabric_conn_down(struct fabric_conn *c, const char *why)
 	peer_conn_set_state(&c->base, CONN_GONE, why);
 	if (c->n_rops)
 		fabric_spoil(x);
-	close_channels(c); /* from here on no byte is received or read (the fence) */
+	/* From here on no byte is received, and the peer can read none. So the memory that this
+	 * side offered may change. */
+	close_channels(c);
 	fabric_io_abandon(c);
 	cancel_reads(c);
 	x->n_granted -= c->granted;

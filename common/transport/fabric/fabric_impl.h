@@ -234,12 +234,12 @@ int fabric_may_sleep(struct xport *x);
 void fabric_sweep_silent(struct fabric *f);
 
 /* Functions of fabric.c. */
-/* Mark the data thread for fabric_renew, in the versions with is_spoiled_by_cut_reads
- * (fabric_gates.h). Call it when a connection ends while a read is in progress. Then the pool of
- * libfabric gives one entry to two later operations, whose bytes go to the wrong place. So nothing
- * more is posted until the next poll calls fabric_renew. fabric_renew closes all connections of
- * this data thread and replaces the completion queue, which owns the pool. Peers reconnect within
- * milliseconds. */
+/* Mark the data thread for fabric_renew. Call it when a connection ends during a read. Then some
+ * versions of libfabric give one entry of a pool to two later operations, whose bytes go to the
+ * wrong place (is_spoiled_by_cut_reads in fabric_gates.h). So nothing more is posted until the next
+ * poll calls fabric_renew. fabric_renew closes all connections of this data thread and replaces the
+ * completion queue, which owns the pool. Peers reconnect within milliseconds. With other versions
+ * of libfabric the call does nothing. */
 void fabric_spoil(struct fabric_xport *x);
 void fabric_renew(struct fabric_xport *x);
 

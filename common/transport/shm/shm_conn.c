@@ -433,8 +433,8 @@ void shm_down(struct shm_conn *c, const char *why)
 		return; /* a callback of this same close has called it again */
 	peer_conn_set_state(&c->base, CONN_GONE, why);
 	if (c->page) {
-		/* The fence: from here on this process may overwrite memory that it had offered.
-		 * See is_intact. */
+		/* From here on this process may overwrite memory that it had offered. See
+		 * is_intact. */
 		atomic_exchange_explicit(&c->page->is_over[c->side], 1, memory_order_acq_rel);
 		atomic_fetch_sub_explicit(&x->cfg.counters->connections, 1, memory_order_relaxed);
 	}
