@@ -1,19 +1,19 @@
-"""Cells of the fault matrix: the name of a cell's test, its measured times, and its records.
+"""Cells of the fault matrix: names of their tests, their measured times, and their records.
 
-A cell is a test whose first line of doc is "FM-<process>-<fault>: <sentence>". It asserts the
-outcome (exact sums, or the one clear error that names the culprit), and a time against its bound.
-Each measurement is a line on stdout; each pass of a cell is one line of JSON in the file that
+A cell is a test whose docstring starts with "FM-<process>-<fault>: <sentence>". It checks the
+outcome (exact sums, or one clear error that names the culprit), and that a time is within its
+bound. Each measurement is a line on stdout. Each pass of a cell is a line of JSON in the file that
 BPS_MATRIX_RECORDS names.
 
 The bounds are those of docs/reference/detection.md, for a machine with a processor to spare.
-BPS_BOUND_SLACK multiplies them (make test: 3, since there the outcome counts; make matrix: 1). A
-witness sleeps during each cell. It records how late it is woken, and how long the disk takes to
-sync a byte.
+BPS_BOUND_SLACK multiplies them. (make test: 3, since only the outcome counts there; make matrix:
+1.) A witness is a process that sleeps during each cell. It records how late it is woken, and how
+long the disk takes to sync a byte.
 
-A bound that make matrix finds exceeded by at most the factor five is attributed to the machine, if
-the witness was delayed, too. Such a cell was disturbed, and runs again. The same holds when a time
-limit of the cell or of a watchdog ended while the machine stood still for almost as long as a
-daemon is patient.
+When make matrix finds that a time exceeds its bound by at most a factor of five, and the witness
+was delayed, too, the machine is the cause. Such a cell was disturbed, and runs again. The same
+holds when a time limit of the cell or of a watchdog ended while the machine stood still for nearly
+as long as a daemon waits for another.
 """
 
 import json
@@ -28,7 +28,7 @@ import pytest
 
 RECORDS = os.environ.get("BPS_MATRIX_RECORDS")
 WHY_MAX = 2000
-STILL_S = 2  # the least patience is a server's: 2.4 s
+STILL_S = 2  # the shortest time after which a daemon is given up is a server's: 2.4 s
 PATIENCE = (
     r"not within \d+ s|is not ready|ended with 70|timed out after|hangs:|did not stop|did "
     r"not come back"
@@ -36,12 +36,12 @@ PATIENCE = (
 LATE_S, HOPS = (
     0.05,
     5,
-)  # delay that marks a cell as disturbed, and how often a measurement may have met it
+)  # LATE_S: delay that marks a cell as disturbed. HOPS: how often a measurement may have met it.
 SLACK = float(os.environ.get("BPS_BOUND_SLACK", "3"))
 
 
 def name_of(node):
-    """Return the name, such as FM-S-kill9[param], from the first line of the test's doc."""
+    """Return the cell's name, such as FM-S-kill9[param], from the start of its test's docstring."""
     found = re.match(r"(FM-[\w-]+): ", node.function.__doc__ or "")
     if not found:
         return node.name
@@ -50,7 +50,7 @@ def name_of(node):
 
 
 def cpu_s():
-    """Return the CPU seconds of this process and of those children that it has waited for."""
+    """Return the CPU seconds of this process, and of its children that have ended."""
     return sum(
         u.ru_utime + u.ru_stime
         for u in map(resource.getrusage, (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
@@ -58,9 +58,9 @@ def cpu_s():
 
 
 class Witness:
-    """Longest time that a process of this priority waited for a processor, or for a synced byte.
+    """The longest time that a process of this priority waits for a processor, or for the disk.
 
-    A scheduler syncs its disk with each view.
+    A scheduler syncs its disk with each view, so its times depend on the disk.
     """
 
     def __init__(self):
@@ -102,12 +102,12 @@ class Cell:
     def __init__(self, node):
         self.name, self.test = name_of(node), node.nodeid
         self.outcome, self.why, self.logs = "passed", "", ""
-        self.times = []  # what, seconds, bound
+        self.times = []  # (what was measured, seconds, bound) of each time
         self.begun, self.cpu_before = time.monotonic(), cpu_s()
         self.witness = Witness()
 
     def within(self, what, seconds, bound_s):
-        """Record a time of the cell. More than its bound is a failure."""
+        """Record a measured time. The cell fails if the time is longer than its bound."""
         self.times.append((what, round(seconds, 4), bound_s))
         print(f"\n{self.name}: {what} took {seconds:.3f} s, bound {bound_s:g} s", flush=True)
         late_s = self.witness.late_s
@@ -123,7 +123,7 @@ class Cell:
         )
 
     def ended(self, outcome, why):
-        """Record the worst of set-up, call and teardown, and the first reason."""
+        """Record the worst outcome of set-up, call and teardown, and the first reason for it."""
         late_s, is_patience = self.witness.late_s, re.search(PATIENCE, why[:300])
         if outcome == "failed" and self.outcome != "failed":
             self.outcome, self.why = outcome, why[:WHY_MAX]
@@ -136,7 +136,7 @@ class Cell:
             self.outcome, self.why = outcome, why
 
     def record(self):
-        """Return the record. wall_s and cpu_s include set-up and teardown."""
+        """Return the cell's record. wall_s and cpu_s include set-up and teardown."""
         return {
             "cell": self.name,
             "test": self.test,

@@ -1,15 +1,15 @@
 #!/usr/bin/env python3
-"""Run three jobs without end under random faults.
+"""Run three jobs under random faults for a given time.
 
     tests/faults/chaos.py BUILD --seconds 1800 [--seed N] [--report FILE]
 
-A fault happens every few seconds. No sum may be wrong, no call may hang, nothing may grow. The jobs
-differ in their options (deterministic, small partitions, several workers on a machine). A job that
-a fault may end (its trainer is lost) is restarted; any other end is a failure. The seed determines
-the faults and the times between them; their interleaving depends on the machine. The workers
-compare every sum. The report has faults by kind, rounds, wrong sums, calls that exceeded their
-time-out, the longest stall, and each daemon's memory, descriptors and threads from start to end.
-Exit status 1: something was wrong.
+A fault happens every few seconds. No sum may be wrong, no call may hang, and no daemon may grow.
+The jobs have different options (deterministic, small partitions, several workers on a machine). A
+job that a fault may end, because its trainer is lost, is restarted. Any other end is a failure. The
+seed determines the faults and the times between them. How they interleave depends on the machine.
+The workers check every sum. The report has faults by kind, rounds, wrong sums, calls that exceeded
+their time-out, the longest stall, and each daemon's memory, descriptors and threads at its start
+and end. Exit status 1: something was wrong.
 """
 
 import argparse
@@ -39,9 +39,10 @@ sys.path[:0] = [
 ]
 
 CALL_TIMEOUT_S = 30
-OPEN_TIMEOUT_S = 25  # a trainer may be killed before it has joined, and the others wait for it
-NOT_DURABLE = -10020  # code for a new job while the scheduler cannot write its state
-QUIET_S = (0.5, 4.0)  # between two faults
+# long, since a trainer may be killed before it has joined, and the others wait for it
+OPEN_TIMEOUT_S = 25
+NOT_DURABLE = -10020  # error code of a new job while the scheduler cannot write its state
+QUIET_S = (0.5, 4.0)  # seconds between two faults: least and most
 SAMPLE_S = 10
 JOBS = [
     {"name": "plain", "placement": [0, 1, 2], "args": {"n_elems": 100000, "n_tensors": 3}},
@@ -56,8 +57,8 @@ JOBS = [
         "args": {"n_elems": 20000, "options": {"part_bytes": 16384}},
     },
 ]
-# Only a trainer's death may end its job. An agent's faults are shorter than its peers' patience,
-# since a lost machine ends jobs.
+# Failpoints for each kind of daemon. Only a trainer's death may end its job. Faults of an agent are
+# shorter than its peers wait for it, because a lost machine ends jobs.
 FAILPOINTS = {
     "server": [
         "server.result.before-send=drop,prob=0.05",
@@ -85,7 +86,7 @@ FAILPOINTS = {
 
 
 def kinds_of(pid):
-    """Count descriptors by kind."""
+    """Return how many descriptors of each kind a process has."""
     kinds = Counter()
     for fd in os.listdir(f"/proc/{pid}/fd"):
         try:
@@ -97,7 +98,7 @@ def kinds_of(pid):
 
 
 def held_by(pid):
-    """Return resident memory in MiB, descriptors, threads."""
+    """Return a process's resident memory in MiB, and its numbers of descriptors and threads."""
     text = Path(f"/proc/{pid}/status").read_text()
     rss = int(re.search(r"^VmRSS:\s+(\d+)", text, re.M)[1]) / 1024
     return round(rss, 1), len(os.listdir(f"/proc/{pid}/fd")), len(os.listdir(f"/proc/{pid}/task"))
@@ -110,10 +111,11 @@ class Chaos:
         self.faults, self.ends = Counter(), Counter()
         self.problems, self.rounds, self.longest = [], 0, 0.0
         self.jobs = {j["name"]: None for j in JOBS}
-        self.failed_at = {}  # jobs of which a worker has ended
-        self.events = []  # actions with their times, to explain a problem
-        self.may_end = set()  # jobs that a fault may have ended
-        self.samples = {}  # daemon: [(s since the start, its pid, (MiB, descriptors, threads))]
+        self.failed_at = {}  # {job: when one of its workers ended}
+        self.events = []  # actions and their times, which explain a problem
+        self.may_end = set()  # jobs that may end, because of a fault
+        # {daemon: [(seconds since the start, its pid, (MiB, descriptors, threads))]}
+        self.samples = {}
         self.starts = Counter()
         self.kinds = {}
         self.begin = time.monotonic()
@@ -144,7 +146,7 @@ class Chaos:
         )
 
     def look_at(self, job):
-        """Restart the job if a fault may have ended it. Record what is wrong."""
+        """Restart a job if a fault may have ended it. Otherwise record its end as a problem."""
         name, steady = job["name"], self.jobs[job["name"]]
         if steady is None:
             self.start_job(job)
@@ -157,7 +159,7 @@ class Chaos:
                 self.start_job(job)
 
     def finish(self, name, steady, is_told):
-        """Take the workers' results. is_told: the job was asked to stop."""
+        """Wait for the workers' results, and record problems. is_told: the job had to stop."""
         end = time.monotonic() + (CALL_TIMEOUT_S + 15 if is_told else 1)
         for w in steady.workers:
             try:
@@ -165,7 +167,7 @@ class Chaos:
             except AssertionError as e:
                 text = str(e)
                 if w.process.poll() == -signal.SIGKILL:
-                    continue  # caused by our fault
+                    continue  # the fault that we caused has ended the worker
                 self.problem(
                     f"job {name} rank {w.rank}: "
                     f"{'WRONG SUM' if 'WRONG SUM' in text else text[-800:]}"
@@ -190,7 +192,7 @@ class Chaos:
         self.c.jobs.remove(steady) if is_told else None
         self.may_end.discard(name)
 
-    # ---- faults; each returns when its daemon works again ----
+    # ---- faults; each function returns when the daemon works again ----
 
     def restart(self, d):
         d.conf.write_text("")
@@ -198,7 +200,7 @@ class Chaos:
 
     def kill(self, d, role, i):
         sig = self.rng.choice([signal.SIGKILL, signal.SIGTERM])
-        if role == "agent":  # its service manager keeps it
+        if role == "agent":  # the agent's service manager restarts it
             d.die(sig)
             return
         d.kill(sig)
@@ -326,7 +328,7 @@ class Chaos:
         return ask
 
     def growth(self):
-        """Return the growth of each daemon's last process, from a minute after its start."""
+        """Return how much each daemon's last process has grown since a minute after its start."""
         rows = {}
         for name, seen in self.samples.items():
             last = [s for s in seen if s[1] == seen[-1][1]]

@@ -29,9 +29,9 @@ def pytest_configure(config):
     )
 
 
-@pytest.hookimpl(trylast=True)  # after -k
+@pytest.hookimpl(trylast=True)  # runs after -k has chosen tests
 def pytest_collection_modifyitems(config, items):
-    """Leave out slow cells if BPS_CELLS=quick. Write the list of cells to BPS_MATRIX_LIST."""
+    """Leave out slow cells if BPS_CELLS=quick. Write the list of cells to $BPS_MATRIX_LIST."""
     if os.environ.get("BPS_CELLS") == "quick":
         dropped = [i for i in items if not i.get_closest_marker("quick")]
         config.hook.pytest_deselected(items=dropped)
@@ -80,10 +80,10 @@ def cell(request):
 
 @pytest.fixture
 def faulty(request):
-    """LabCluster(...) on loopback, or with lab= in namespaces.
+    """Yield a function that makes a LabCluster, on loopback or (with lab=) in network namespaces.
 
-    Its daemons end well unless the cell expects otherwise. When a cell fails, the logs of its
-    daemons and workers are kept in the build folder.
+    At the end, its daemons must stop without an error, unless the cell expects one. When a cell
+    fails, the logs of its daemons and workers are kept in the build folder.
     """
     made = []
     cell = request.node.stash[CELL]
@@ -115,6 +115,6 @@ def namespaces():
 
 @pytest.fixture
 def lab(namespaces):
-    """A network of six hosts, restored afterwards."""
+    """Yield a network of six hosts. All faults of the network are repaired afterwards."""
     yield namespaces
     namespaces.heal()

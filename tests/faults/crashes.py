@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
-"""Kill trainers at random points of their run: the agent keeps no resource of them.
+"""Kill trainers at random points: the agent must keep none of their resources.
 
     tests/faults/crashes.py BUILD --crashes 1000 [--seed N]
 
-Each trainer is killed by SIGKILL at a point of the library (BPS_FAULTS=POINT=crash,after=N, N at
-random) or at a random moment: during HELLO, joining, declaring, submitting, waiting, closing.
-Another trainer of the same job lives, or is killed, too. After every hundred, and at the end, the
-agent's descriptors, mappings of shared memory, threads and child processes are counted in /proc.
-They must be as after the first job. Exit status 1: they are not, or a survivor hung.
+Each trainer is killed with SIGKILL. This happens at a failpoint of the library
+(BPS_FAULTS=POINT=crash,after=N with a random N), or at a random moment: during HELLO, joining,
+declaring, submitting, waiting, closing. Another trainer of the same job survives, or is killed,
+too. After every hundred crashes and at the end, the agent's descriptors, mappings of shared memory,
+threads and child processes are counted in /proc. They must be the same as after the first job. Exit
+status 1: they differ, or a survivor hung.
 """
 
 import argparse
@@ -30,7 +31,7 @@ sys.path[:0] = [
 ]
 
 AT_ONCE = 4
-POINTS = {  # and how often, at most, a run passes each before
+POINTS = {  # failpoints, each with the most times that a run passes it before the crash
     "client.connect": 0,
     "client.hello.sent": 0,
     "client.joined": 0,
@@ -51,7 +52,7 @@ def wait_until(at):
 
 
 def held_by(pid):
-    """Return descriptors, those of memory files, their mappings, threads, children."""
+    """Return the numbers of descriptors, memory files, their mappings, threads and children."""
     proc = Path(f"/proc/{pid}")
     fds = []
     for fd in os.listdir(proc / "fd"):
@@ -73,7 +74,10 @@ def held_by(pid):
 
 
 class Trainer:
-    """A fork of this process that trains. Python and NumPy are loaded, so it starts fast."""
+    """A trainer: a fork of this process.
+
+    It starts quickly, because Python and NumPy are loaded already.
+    """
 
     def __init__(self, c, env, args):
         self.pid = os.fork()
@@ -99,7 +103,7 @@ class Trainer:
         signal.pidfd_send_signal(self.fd, signal.SIGKILL)
 
     def wait(self, seconds):
-        """Return the exit status, negative for a signal; None: it was killed at the time limit."""
+        """Return the exit status, negative for a signal. None: killed at the time limit."""
         is_over = bool(select.select([self.fd], [], [], seconds)[0])
         if not is_over:
             self.kill()
@@ -115,7 +119,7 @@ class Crashes:
         self.n_lives = self.n_crashes = 0
 
     def live(self):
-        """Run a job of two, of which one dies at a random point."""
+        """Run a job of two trainers, of which at least one is killed at a random point."""
         self.n_lives += 1
         agent = self.c.agents[0]
         args = {
@@ -183,8 +187,10 @@ class Crashes:
         return before
 
     def counted(self, pid, before):
-        """Wait until the agent holds no more than before, for at most ten seconds. Return what it
-        holds."""
+        """Wait until the agent holds no more than before, for at most ten seconds.
+
+        Return what it holds then.
+        """
         end = time.monotonic() + 10
         while True:
             after = held_by(pid)
@@ -211,7 +217,7 @@ def main():
     os.environ["BPS_BUILD"] = str(args.build.resolve())
     os.environ["BPS_LIBRARY"] = str(args.build.resolve() / "libbpsclient.so.0")
     os.environ["OMP_NUM_THREADS"] = os.environ["OPENBLAS_NUM_THREADS"] = "1"
-    import workers  # noqa: F401 (shared by all forks)
+    import workers  # imported once, before the trainers fork
     from lab import LabCluster
 
     c = LabCluster(agents=1, servers=1)

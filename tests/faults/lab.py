@@ -1,7 +1,7 @@
-"""A cluster with faults: network namespaces, failpoints, memory cgroups, and endless jobs.
+"""A cluster with faults: network namespaces, failpoints, memory cgroups, and jobs without end.
 
-Network namespaces are for faults of the network. Failpoints can change while daemons run. Jobs run
-until they are stopped.
+Network namespaces allow faults of the network. Failpoints can be changed while daemons run. Jobs
+run until a test stops them.
 """
 
 import atexit
@@ -35,7 +35,10 @@ def sh(*command):
 
 
 class Lab:
-    """Network namespaces on one switch. Hosts count from 1. A fault stays until heal()."""
+    """Network namespaces ("hosts") on one switch.
+
+    Hosts are counted from 1. A fault of the network stays until heal().
+    """
 
     def __init__(self, n_hosts):
         self.prefix, self.n = f"f{os.getpid() % 1000000}", n_hosts
@@ -57,7 +60,7 @@ class Lab:
         return sh("ip", "netns", "exec", self.ns(host), *command)
 
     def socket(self, host):
-        """Return a socket of that host. A socket stays in the namespace where it was made."""
+        """Return a socket of that host. A socket keeps the namespace in which it was made."""
         made, libc = [], ctypes.CDLL(None, use_errno=True)
 
         def make():
@@ -75,7 +78,7 @@ class Lab:
         return made[0]
 
     def rules(self, host, *rules):
-        """Add rules of nft in chain in or out of that host's only network card."""
+        """Add rules of nft to a chain (in or out) of the host's only network card."""
         text = ["table inet fault {"]
         for hook in ("in", "out"):
             card = "iif" if hook == "in" else "oif"
@@ -96,7 +99,7 @@ class Lab:
         assert p.returncode == 0, p.stderr
 
     def cut(self, host, ways=("in", "out"), other=None):
-        """Drop packets from (in) or to (out) that host, or between it and one other host."""
+        """Drop the packets to (in) or from (out) the host, or those exchanged with another host."""
         match = {
             w: f"ip {'saddr' if w == 'in' else 'daddr'} {self.addr(other)} " if other else ""
             for w in ways
@@ -104,21 +107,24 @@ class Lab:
         self.rules(host, *[f"{w} {match[w]}drop" for w in ways])
 
     def cut_off(self, host, how):
-        """Cut the host off. down: its link; both, in, out: drop packets."""
+        """Cut the host off.
+
+        how: "down": its link is down; "both", "in", "out": packets of these directions are dropped.
+        """
         if how == "down":
             self.link(host, False)
         else:
             self.cut(host, ("in", "out") if how == "both" else (how,))
 
     def blink(self, host, seconds):
-        """Cut the host off for that time."""
+        """Cut the host off for that many seconds."""
         until = time.monotonic() + seconds
         self.cut(host)
         wait_until(until)
         self.mend(host)
 
     def half_open(self, host):
-        """Remove its sockets without a message to the other side."""
+        """Remove the host's sockets, without a message to their peers."""
         until = time.monotonic() + 0.5
         self.cut(host)
         self.kill_connections(host)
@@ -126,8 +132,7 @@ class Lab:
         self.mend(host)
 
     def reset(self, host, port):
-        """Reset new connections to that port of the host, and drop its other packets, as firewalls
-        do."""
+        """Answer all packets to a port of the host with a reset, as some firewalls do."""
         self.rules(host, f"in tcp dport {port} reject with tcp reset")
 
     def kill_connections(self, host):
@@ -137,7 +142,10 @@ class Lab:
         sh("ip", "-n", f"{self.prefix}-sw", "link", "set", f"p{host}", "up" if is_up else "down")
 
     def rate(self, host, rate):
-        """Limit its network card in each direction, in the form of tc. None: no limit."""
+        """Limit the host's network card in each direction.
+
+        rate: a rate as tc writes it, or None for no limit.
+        """
         for ns, card in ((self.ns(host), "eth0"), (f"{self.prefix}-sw", f"p{host}")):
             if rate:
                 sh(
@@ -181,14 +189,15 @@ class Lab:
 
 
 class FaultyDaemon(Daemon):
-    """A daemon of LabCluster on a host of the lab. Its faults can be set while it runs."""
+    """A daemon of LabCluster on a host of the lab. Failpoints can be set while it runs."""
 
     def __init__(self, cluster, program, name, args, is_awaited=True):
         self.host = cluster.host_of(name)
         self.conf = cluster.dir / f"{name}.conf"
         self.conf.write_text("")
         self.may_end_with = {0, -signal.SIGKILL}
-        if program == "bps-scheduler" and cluster.state_bytes:  # on its own file system
+        # the state folder is on a file system of that size
+        if program == "bps-scheduler" and cluster.state_bytes:
             mount = 'mount -t tmpfs -o size=$1 none "$0" && shift && exec "$@"'
             self.prefix = (
                 "unshare",
@@ -208,7 +217,10 @@ class FaultyDaemon(Daemon):
         return self.process.pid
 
     def faults(self, text, is_confirmed=True):
-        """Arm these failpoints, or none. They are in force when this returns."""
+        """Set these failpoints, in place of the earlier ones.
+
+        When this returns, they are in force, unless is_confirmed is false.
+        """
         n = self.log.read_text().count("reloaded:")
         self.conf.write_text(f"faults = {text}\n")
         self.process.send_signal(signal.SIGHUP)
@@ -232,7 +244,7 @@ class FaultyDaemon(Daemon):
             return body
 
     def start_again(self):
-        """Restart with the same addresses, as a service manager does."""
+        """Restart the daemon with the same addresses, as a service manager does."""
         if "--listen" in self.args:
             at = self.args.index("--listen") + 1
             self.args[at] = f"{self.args[at].rsplit(':', 1)[0]}:{self.port}"
@@ -244,14 +256,14 @@ class FaultyDaemon(Daemon):
 
 
 class KeptFaultyDaemon(FaultyDaemon, KeptDaemon):
-    """A daemon whose descriptors are kept, and which is restarted when it ends."""
+    """A daemon with a service manager, which keeps its descriptors and restarts it."""
 
 
 class LabCluster(Cluster):
-    """Hosts of the lab: 1 the scheduler, then the servers, then the agents.
+    """A cluster on hosts of a lab: host 1 has the scheduler, the next ones servers, then agents.
 
-    Without a lab all are on loopback. is_kept: agents have a service manager that keeps their
-    descriptors and restarts them.
+    Without a lab, all daemons are on loopback. is_kept: agents have a service manager, which keeps
+    their descriptors and restarts them.
     """
 
     daemon_type = FaultyDaemon
@@ -330,18 +342,19 @@ class LabCluster(Cluster):
         )
 
     def steady(self, workers=2, placement=None, **args):
-        """Start a job that runs until it is stopped, at low priority."""
+        """Start a job, at low priority, that runs until it is stopped."""
         self.jobs.append(Steady(self, workers, placement, {"pause": 0.01, **args}))
         return self.jobs[-1]
 
     def said(self, has_failed):
-        """Return logs of daemons and workers, and screens, to be kept if the cell fails."""
+        """Return the logs and screens to keep if the cell fails."""
         return Said(self, has_failed)
 
     def close(self):
         for (
             d
-        ) in self.daemons:  # a failed cell may have stopped it; a hung thread ends in no other way
+            # a failed cell may have stopped the daemon, and a hung thread needs a kill
+        ) in self.daemons:
             if d.process.poll() is None and d.conf.read_text():
                 d.process.kill()
                 d.process.wait()
@@ -361,7 +374,10 @@ class LabCluster(Cluster):
 
 
 class Said:
-    """Logs of a cluster, held open, since its folder is removed when it is closed."""
+    """The logs of a cluster.
+
+    They are held open, because the cluster removes its folder when it is closed.
+    """
 
     def __init__(self, cluster, has_failed):
         self.files = [(d.name, open(d.log, "rb")) for d in cluster.daemons]
@@ -390,12 +406,13 @@ def bpsctl_says(cluster, word):
     try:
         p = cluster.bpsctl(word)
         return p.stdout + p.stderr
-    except (subprocess.TimeoutExpired, AttributeError) as e:  # no answer, or no scheduler yet
+    # no answer, or the scheduler has not started
+    except (subprocess.TimeoutExpired, AttributeError) as e:
         return f"{e}\n"
 
 
 class Steady:
-    """A job of `steady` workers, and its results."""
+    """A job of the function workers.steady, and its results."""
 
     def __init__(self, cluster, workers, placement, args):
         self.c = cluster
@@ -421,7 +438,7 @@ class Steady:
         return any(w.process.poll() is not None for w in self.workers)
 
     def wait_rounds(self, n=10, deadline_s=DEADLINE_S):
-        """Wait for n more rounds from now on."""
+        """Wait until the job has done n more rounds."""
         at = self.rounds()
         self.c.wait_for(
             f"{n} more rounds", lambda: self.rounds() >= at + n or self.has_failed(), deadline_s
@@ -429,7 +446,10 @@ class Steady:
         return self
 
     def stop(self, deadline_s=2 * DEADLINE_S):
-        """Stop the job. Check that all sums were right and no call failed. Return its results."""
+        """Stop the job.
+
+        Check that all sums were right and no call failed. Return the workers' results.
+        """
         self.stop_file.touch()
         results = self.c.finish(self.workers, deadline_s)
         for r in results:
@@ -437,14 +457,14 @@ class Steady:
         return results
 
     def stall(self, since=0.0, deadline_s=2 * DEADLINE_S):
-        """Return the seconds of the longest round that ran after `since` (CLOCK_MONOTONIC)."""
+        """Stop the job. Return the seconds of its longest round after `since` (CLOCK_MONOTONIC)."""
         results = self.stop(deadline_s)
         return max(
             (r["longest"] for r in results if r["longest_at"] + r["longest"] >= since), default=0.0
         )
 
     def errors(self, ranks=None, deadline_s=2 * DEADLINE_S):
-        """Return the errors of the workers of these ranks, all of which must have failed."""
+        """Return the results of the workers of these ranks. All of them must have got an error."""
         workers = [w for w in self.workers if ranks is None or w.rank in ranks]
         results = self.c.finish(workers, deadline_s)
         for r in results:
@@ -459,7 +479,7 @@ def wait_until(at):
 
 
 def memory_cgroup(name, limit_bytes):
-    """A context whose `put(pid)` limits a process's memory. None where not possible."""
+    """Return a context whose put(pid) limits a process's memory, or None if impossible."""
     v1, v2 = Path("/sys/fs/cgroup/memory"), Path("/sys/fs/cgroup")
     for root, limit in ((v2, "memory.max"), (v1, "memory.limit_in_bytes")):
         path = root / f"{name}-{time.monotonic_ns()}"
@@ -474,7 +494,7 @@ def memory_cgroup(name, limit_bytes):
 
 
 def cpu_cgroup(name, share):
-    """A context whose `put(pid)` gives a process that share of a processor, or None."""
+    """Return a context whose put(pid) gives a process that share of a processor, or None."""
     period_us = 100000
     quota_us = int(share * period_us)
     for root, limits in (
@@ -498,7 +518,8 @@ def cpu_cgroup(name, share):
 @contextlib.contextmanager
 def _cpu_cgroup(path, limits):
     def put(pid):
-        os.sched_setscheduler(pid, os.SCHED_OTHER, os.sched_param(0))  # the others are not limited
+        # the cgroup does not limit processes of other scheduling classes
+        os.sched_setscheduler(pid, os.SCHED_OTHER, os.sched_param(0))
         for task in Path(f"/proc/{pid}/task").iterdir():
             os.sched_setscheduler(int(task.name), os.SCHED_OTHER, os.sched_param(0))
         (path / "cgroup.procs").write_text(str(pid))
@@ -522,7 +543,7 @@ def _cgroup(path, limit, limit_bytes):
     try:
         yield put, squeeze
     finally:
-        atexit.register(_remove, path)  # after its processes were reaped
+        atexit.register(_remove, path)  # runs after the group's processes have ended
 
 
 def _remove(path):
@@ -590,7 +611,10 @@ time_t time(time_t *t)
 
 @cache
 def clock_library():
-    """Return a library that moves a process's wall clock by the seconds in the file $CLOCK_JUMP."""
+    """Build a library that changes a process's wall clock.
+
+    It adds the seconds in the file $CLOCK_JUMP. Returns the library's path.
+    """
     folder = Path(tempfile.mkdtemp(prefix="bps-clock-"))
     (folder / "clock.c").write_text(CLOCK_C)
     sh("cc", "-shared", "-fPIC", "-O1", "-o", str(folder / "clock.so"), str(folder / "clock.c"))

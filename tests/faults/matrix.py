@@ -1,20 +1,22 @@
 #!/usr/bin/env python3
-"""Run every cell of the fault matrix many times. Write the worst of each with its bound.
+"""Run every cell of the fault matrix many times.
+
+Write a table of the worst times and their bounds.
 
     tests/faults/matrix.py BUILD --repeat 20 [--minutes 55] [--at-once 4] [--shard 1/2]
         [--only WORD] [--table FILE]
     tests/faults/matrix.py BUILD --mended CELL --why "what it was"
 
-Cells wait most of their time, so several run at once. Each has its own daemons and, where the
-network is the fault, its own lab. Cells marked `alone` run alone. Every pass is a line in the file
-of records (--records), which outlives the run. A run that was stopped, or that ended after
---minutes, is continued later, even with another commit. A shard is every n-th cell, for several
-machines, whose records may be combined in one file.
+Cells mostly wait, so several run at a time. Each has its own daemons, and if its fault concerns the
+network, its own lab. Cells marked `alone` run alone. Every pass is a line in the file of records
+(--records), which outlives the run. A later run continues one that was stopped or that ended after
+--minutes. It may use another commit. A shard is every n-th cell: several machines can run a shard
+each, and their records can be combined in one file.
 
-The table is made of all records. A failed cell counts as failed until --mended records what it was.
-It then runs again, and the table names the failure, its commit and the reason. A cell that the
-machine delayed does not count and runs again (cells.py). Logs of a failed cell are in the folder of
-the records. Exit status 1: a cell has failed, 3: passes are still missing.
+The table is made from all records. A failed cell counts as failed until --mended records the
+reason. Then it runs again, and the table has the failure, its commit and the reason. A pass that
+the machine delayed does not count, and is repeated (cells.py). Logs of a failed cell are in the
+folder of the records. Exit status 1: a cell has failed, 3: passes are still missing.
 """
 
 import argparse
@@ -32,9 +34,9 @@ import time
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-BATCH_S = 60  # time of a process of pytest with a batch of cells
-GUESS_S = 6  # of a cell that never ran
-LIMIT_S = 300  # for one cell; its own waits are shorter
+BATCH_S = 60  # seconds that a pytest process with a batch of cells should take
+GUESS_S = 6  # assumed seconds of a cell that has never run
+LIMIT_S = 300  # seconds for one cell; waits within a cell are shorter
 
 
 def commit():
@@ -49,7 +51,7 @@ def commit():
 
 
 class Passes:
-    """Known passes of a cell."""
+    """The recorded passes of a cell."""
 
     def __init__(self):
         self.records, self.mended = [], []
@@ -116,7 +118,7 @@ class Run:
         ]
 
     def cells(self):
-        """Return the cells of this shard, as pytest finds them."""
+        """Return the cells of this shard, in pytest's order."""
         found = self.folder / f"cells-{os.getpid()}.json"
         command = self.pytest(
             "--collect-only", "tests/faults", *(["-k", self.args.only] if self.args.only else [])
@@ -137,7 +139,10 @@ class Run:
         return [c for i, c in enumerate(cells) if i % of == at - 1]
 
     def batch(self, cells):
-        """Run cells in one process. Each leaves a record; one without it has ended the process."""
+        """Run a batch of cells in one pytest process.
+
+        Each cell leaves a record. A cell without one has ended the process.
+        """
         name = self.folder / f"batch-{os.getpid()}-{threading.get_ident()}"
         log, records = name.with_suffix(".log"), name.with_suffix(".jsonl")
         records.write_text("")
@@ -198,7 +203,7 @@ class Run:
         except KeyboardInterrupt:
             self.is_stopped = True
             for p in self.processes.copy():
-                p.send_signal(signal.SIGINT)  # pytest then removes its lab
+                p.send_signal(signal.SIGINT)  # so that pytest removes its lab
             for t in threads:
                 t.join()
             raise
@@ -220,7 +225,7 @@ def failure(cell, why, log):
 
 
 def in_batches(cells, known, repeat, batch_s):
-    """Return lists of cells: repetition by repetition, the longest cells first."""
+    """Return batches of cells, one repetition after the other. The longest cells come first."""
     batches = []
     missing = {c["test"]: max(0, repeat - known[c["cell"]].n_done()) for c in cells}
     for i in range(max(missing.values(), default=0)):
@@ -237,7 +242,7 @@ def in_batches(cells, known, repeat, batch_s):
 
 
 def letters(cells):
-    """Return commits by their first pass, each with a letter for the table."""
+    """Return {commit: letter for the table}, in the order of each commit's first pass."""
     first = {}
     for p in cells.values():
         for r in p.records:

@@ -3,10 +3,11 @@
 
     tests/faults/noticed.py BUILD --kills 300
 
-Sends kill -9 300 times, a third each to servers, agents and trainers, and compares p99 with 100 ms.
-A server's crash is noticed when the scheduler and both agents have logged that its connections are
-down; an agent's, when the scheduler has. A trainer's is noticed when the call of another trainer of
-its job has ended with its name. Exit status 1: p99 is longer.
+The program sends kill -9 300 times: a third each to servers, agents and trainers. It compares the
+p99 of the times with 100 ms. A server's crash is noticed when the scheduler and both agents have
+logged that their connections to it are down. An agent's crash is noticed when the scheduler has
+logged this. A trainer's crash is noticed when another trainer's call in the job has ended with an
+error that names it. Exit status 1: the p99 is longer than 100 ms.
 """
 
 import argparse
@@ -32,7 +33,7 @@ LINE = re.compile(r"^<\d>(\S+Z) (.*)$", re.M)
 
 
 def logged(daemon, pattern, skip):
-    """Return the time of the first match in the log after `skip` bytes, or None."""
+    """Return the time of the first line after `skip` bytes of the log that matches, or None."""
     for when, text in LINE.findall(daemon.log.read_text()[skip:]):
         if re.search(pattern, text):
             return datetime.datetime.fromisoformat(when.replace("Z", "+00:00")).timestamp()
@@ -49,7 +50,10 @@ class Kills:
         return sum(m["state"] == "up" for m in members) == len(self.c.servers) + len(self.c.agents)
 
     def kill_daemon(self, d, seen_at):
-        """Kill a daemon. seen_at: {daemon: pattern of the line by which it notices}."""
+        """Kill a daemon. Return the seconds until all others have noticed it.
+
+        seen_at: {other daemon: pattern of the log line that shows this}.
+        """
         sizes = {w: len(w.log.read_text()) for w in seen_at}
         at = time.time()
         d.process.send_signal(signal.SIGKILL)
@@ -60,7 +64,7 @@ class Kills:
         d.process.wait()
         d.start_again()
         self.c.wait_for("all are back", self.is_whole)
-        return max(seconds, 0.0)  # the log has milliseconds, truncated
+        return max(seconds, 0.0)  # 0 if negative: the log's milliseconds are truncated
 
     def server(self):
         if self.job is None or self.job.has_failed():

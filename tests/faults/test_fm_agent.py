@@ -10,9 +10,9 @@ import bps
 from control import PROTO, answer_to, hello
 from lab import clock_env, memory_cgroup, wait_until
 
-WINDOW_S = 5  # --agent-window
-MUST_SEE_S = 5  # --agent-dead, plus a heartbeat in progress
-STRANDED_S = 10  # --stranded-after
+WINDOW_S = 5  # the setting --agent-window
+MUST_SEE_S = 5  # the setting --agent-dead, plus a heartbeat in progress
+STRANDED_S = 10  # the setting --stranded-after
 STAY = 20
 
 
@@ -25,9 +25,9 @@ def lost_agent_is_named(cell, job, at, bound_s, host="agent-host1"):
 @pytest.mark.quick
 @pytest.mark.parametrize("by", ["kill9", "term"])
 def test_restarted_agent_costs_no_round(faulty, cell, by):
-    """FM-A-restart: killed or stopped, and restarted by a manager that keeps its descriptors.
+    """FM-A-restart: the agent is killed or stopped, and its service manager restarts it.
 
-    Its trainers see a pause and no error.
+    The manager keeps its descriptors. The agent's trainers notice a pause and no error.
     """
     c = faulty(is_kept=True)
     job = c.steady(2, n_elems=1000).wait_rounds()
@@ -38,19 +38,19 @@ def test_restarted_agent_costs_no_round(faulty, cell, by):
 
 
 def test_agent_that_does_not_come_back_is_named(faulty, cell):
-    """FM-A-kill9: its trainers fail at once, the others after its window. Mappings stay valid."""
+    """FM-A-kill9: the agent's trainers fail at once, the others when its window has passed."""
     c = faulty()
     job = c.steady(2).wait_rounds()
     at = time.monotonic()
     c.agents[1].kill()
-    (own,) = job.errors([1])  # not by a signal: the mapped memory still exists
+    (own,) = job.errors([1])  # it is not killed by a signal, because the mapped memory still exists
     assert own["code"] in (bps.ENOAGENT, bps.EAGENT_LOST), own
     cell.within("error at its own trainer", own["failed_at"] - at, 1)
     lost_agent_is_named(cell, job, at, WINDOW_S + 0.5)
 
 
 def test_stopped_agent_is_given_up_and_learns_it(faulty, cell):
-    """FM-A-stop: silence for 5 s ends its jobs with its name. Later its own trainers fail, too."""
+    """FM-A-stop: an agent silent for 5 s is named as its jobs end. Its own trainers fail later."""
     c = faulty()
     job, beside = c.steady(2).wait_rounds(), c.steady(1, placement=[0])
     at = time.monotonic()
@@ -67,7 +67,10 @@ def test_stopped_agent_is_given_up_and_learns_it(faulty, cell):
 
 
 def test_agent_whose_data_thread_hangs_ends_itself(faulty, cell):
-    """FM-A-thread: its control thread is alive. After 5 s the agent ends, and its trainers fail."""
+    """FM-A-thread: the data thread hangs, the control thread works.
+
+    The agent ends itself after 5 s.
+    """
     c = faulty()
     c.agents[1].may_end_with.add(70)
     job = c.steady(2).wait_rounds()
@@ -80,7 +83,7 @@ def test_agent_whose_data_thread_hangs_ends_itself(faulty, cell):
 
 
 def test_agent_without_memory_is_lost_as_if_killed(faulty, cell):
-    """FM-A-oom: the kernel kills it. The others get the error of a crash."""
+    """FM-A-oom: the kernel kills the agent for its memory. The others get the error of a crash."""
     cgroup = memory_cgroup(f"bps-{os.getpid()}", 1 << 30)
     if not cgroup:
         pytest.skip("no memory cgroup here")
@@ -97,7 +100,7 @@ def test_agent_without_memory_is_lost_as_if_killed(faulty, cell):
 
 
 def test_slow_agent_is_waited_for(faulty, cell):
-    """FM-A-slow: each contribution takes 20 ms longer. Sums are exact, the agent stays alive."""
+    """FM-A-slow: the agent takes 20 ms longer for each contribution. It is not declared dead."""
     c = faulty()
     job = c.steady(2).wait_rounds()
     at = time.monotonic()
@@ -110,7 +113,10 @@ def test_slow_agent_is_waited_for(faulty, cell):
 
 @pytest.mark.parametrize("how", ["down", "both", "in", "out"])
 def test_agent_that_is_cut_off_is_given_up(faulty, cell, lab, how):
-    """FM-A-cut: link down, in both directions or one. The others fail in 5 s, its own on return."""
+    """FM-A-cut: the link is down, or packets are lost.
+
+    Others fail in 5 s, its trainers on its return.
+    """
     c = faulty(lab=lab)
     job, beside = c.steady(2).wait_rounds(), c.steady(1, placement=[0])
     host = c.agents[1].host
@@ -126,10 +132,9 @@ def test_agent_that_is_cut_off_is_given_up(faulty, cell, lab, how):
 
 
 def test_agent_that_hears_nobody_tells_its_trainers(faulty, cell, lab):
-    """FM-A-isolated: cut from all peers, not yet declared dead. After 10 s its trainers' calls
-    fail.
+    """FM-A-isolated: the agent reaches no peer, but is not yet declared dead.
 
-    The job loses nothing by that.
+    After 10 s its trainers' calls fail with that reason. The job goes on when the agent is back.
     """
     c = faulty(lab=lab, scheduler_args=["--agent-dead", "60s"])
     job = c.steady(2, timeout=60).wait_rounds()
@@ -147,7 +152,7 @@ def test_agent_that_hears_nobody_tells_its_trainers(faulty, cell, lab):
 
 @pytest.mark.quick
 def test_short_cut_costs_no_round(faulty, cell, lab):
-    """FM-A-blink: all its packets vanish for a second."""
+    """FM-A-blink: all packets of the agent are lost for a second."""
     c = faulty(lab=lab)
     job = c.steady(2).wait_rounds()
     at = time.monotonic()
@@ -169,7 +174,7 @@ def test_connections_that_are_reset_are_made_anew(faulty, cell, lab):
 
 
 def test_half_open_connections_are_noticed(faulty, cell, lab):
-    """FM-A-halfopen: the agent's sockets vanish without a message to the other side."""
+    """FM-A-halfopen: the agent's sockets vanish without a message to its peers."""
     c = faulty(lab=lab)
     job = c.steady(2).wait_rounds()
     at = time.monotonic()
@@ -179,7 +184,10 @@ def test_half_open_connections_are_noticed(faulty, cell, lab):
 
 
 def test_agent_that_only_the_scheduler_does_not_hear_stays(faulty, cell, lab):
-    """FM-A-scheduler: cut from the scheduler alone, for twice its patience. Its job continues."""
+    """FM-A-scheduler: the agent is cut off only from the scheduler, for twice --agent-dead.
+
+    Its job goes on, because servers still receive from it.
+    """
     c = faulty(lab=lab)
     job = c.steady(2).wait_rounds()
     at = time.monotonic()
@@ -192,7 +200,7 @@ def test_agent_that_only_the_scheduler_does_not_hear_stays(faulty, cell, lab):
 
 @pytest.mark.parametrize("seconds", [3600, -3600])
 def test_clock_of_an_agent_does_not_matter(faulty, cell, seconds, tmp_path):
-    """FM-A-clock: the wall clock of all daemons but the scheduler jumps by an hour."""
+    """FM-A-clock: the wall clock of all daemons except the scheduler jumps by an hour."""
     jump = tmp_path / "jump"
     c = faulty(daemon_env=clock_env(jump))
     job = c.steady(2).wait_rounds()
@@ -206,7 +214,7 @@ def test_clock_of_an_agent_does_not_matter(faulty, cell, seconds, tmp_path):
 
 
 def test_agent_of_another_version_is_told_both(faulty, cell):
-    """FM-A-version: refused with both protocol versions and releases named. Members continue."""
+    """FM-A-version: an agent of another version is refused. The error has both versions."""
     c = faulty()
     job = c.steady(2).wait_rounds()
     at = time.monotonic()
@@ -218,7 +226,10 @@ def test_agent_of_another_version_is_told_both(faulty, cell):
 
 @pytest.mark.quick
 def test_second_agent_of_a_name_is_refused(faulty, cell):
-    """FM-A-duplicate: from another host, while the first lives. The error names the holder."""
+    """FM-A-duplicate: a second agent of a name, on another host, is refused.
+
+    The error names the first.
+    """
     c = faulty()
     job = c.steady(2).wait_rounds()
     at = time.monotonic()
@@ -230,8 +241,10 @@ def test_second_agent_of_a_name_is_refused(faulty, cell):
 
 @pytest.mark.parametrize("how", ["kill9", "stop"])
 def test_job_that_may_shrink_goes_on_without_a_lost_machine(faulty, cell, how):
-    """FM-A-shrink: agent and trainer of a machine are gone, or stand still. The others continue in
-    time."""
+    """FM-A-shrink: agent and trainer of a machine are killed or stopped, in a job that may shrink.
+
+    The others go on in time.
+    """
     c = faulty(agents=3)
     job = c.steady(3, lost_rank=2, options={"on_agent_loss": "shrink"}).wait_rounds()
     at = time.monotonic()
@@ -247,7 +260,7 @@ def test_job_that_may_shrink_goes_on_without_a_lost_machine(faulty, cell, how):
     assert [r["code"] for r in results] == [0, 0], results
     bound = (
         WINDOW_S + 0.5 if how == "kill9" else MUST_SEE_S
-    )  # a killed one may return within its window
+    )  # an agent that was killed may return within its window
     cell.within(
         "stall", max(r["longest"] for r in results if r["longest_at"] + r["longest"] > at), bound
     )

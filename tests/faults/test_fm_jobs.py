@@ -1,4 +1,4 @@
-"""Fault matrix, column E: jobs whose members change, and faults meanwhile."""
+"""Fault matrix, column E: jobs whose members change while faults happen."""
 
 import time
 
@@ -16,7 +16,10 @@ def job_of(c):
 
 
 def hurt(c, what, kept=0):
-    """A loss that costs a job no round: agents are kept, scheduler and servers restart at once."""
+    """Cause a loss that must cost a job no round.
+
+    Agents restart with their kept descriptors. The scheduler and servers restart at once.
+    """
     if what == "agent":
         c.agents[kept].die()
     elif what in ("server", "scheduler"):
@@ -27,10 +30,10 @@ def hurt(c, what, kept=0):
 
 @pytest.mark.parametrize("what", ["nothing", "server", "agent", "scheduler"])
 def test_late_machine_is_left_out_of_a_round_and_named(faulty, cell, what):
-    """FM-E-backup: with backup=1 a round continues without a late member, after the grace.
+    """FM-E-backup: with backup=1 a round goes on without a late member, after the grace time.
 
-    The member contributes only when the others have the sum. The round names it, and is the same
-    for it, also when something is lost meanwhile.
+    The member contributes only when the others have the sum. The round names it, and the member
+    gets the same sum, even if something is lost meanwhile.
     """
     c = faulty(agents=3, is_kept=True)
     until = c.dir / "until"
@@ -56,7 +59,10 @@ GROW = {"n_elems": 20000, "n_rounds": 20, "elastic": 1, "max_size": 3, "pause": 
 
 
 def growing(c, every=2):
-    """Start two workers of a job for three. Return them, its rounds, and a newcomer's arguments."""
+    """Start two workers of a job that may have three.
+
+    Return the workers, the job's Progress, and the arguments for a newcomer.
+    """
     args = dict(GROW, every=every, go=str(c.dir / "go"))
     return *c.start_running("growing", 2, args, job="grow", placement=[0, 1]), args
 
@@ -71,10 +77,9 @@ def all_have_the_same(c, workers):
 
 @pytest.mark.parametrize("when", ["waiting", "let-in", "let-in-machine"])
 def test_newcomer_that_is_lost_holds_nobody_up(faulty, cell, when):
-    """FM-E-join: the newcomer dies while it waits, or as it is admitted, there also with its
-    machine.
+    """FM-E-join: the newcomer dies while it waits, or as it is admitted, maybe with its machine.
 
-    Its death frees its place at once. The others continue, and another one joins in its place.
+    Its place is free at once. The others go on, and another worker joins in its place.
     """
     c = faulty(agents=3, scheduler_args=WINDOW)
     started, progress, args = growing(c, every=60 if when == "waiting" else 2)
@@ -94,7 +99,7 @@ def test_newcomer_that_is_lost_holds_nobody_up(faulty, cell, when):
     if when == "waiting":
         c.wait_for("its place is free", lambda: job_of(c).get("newcomers") == 0)
         cell.within("its place is free", time.monotonic() - at, 1)
-    n = let_in()  # the barrier may have just passed
+    n = let_in()  # the barrier may have been passed just before
     if n:
         c.wait_for(
             "the others go on", lambda: "goes on without agent a2" in c.scheduler.log.read_text()
@@ -112,7 +117,7 @@ def test_newcomer_that_is_lost_holds_nobody_up(faulty, cell, when):
 
 
 def test_member_that_is_lost_while_another_joins_is_left_behind(faulty, cell):
-    """FM-E-join-loss: a member dies as a newcomer is admitted. All others continue."""
+    """FM-E-join-loss: a member dies at the moment when a newcomer is admitted. All others go on."""
     c = faulty(agents=3)
     started, progress, args = growing(c)
     new = c.add_worker(2, "growing", args, 2, 2, "grow")
@@ -134,10 +139,9 @@ def test_member_that_is_lost_while_another_joins_is_left_behind(faulty, cell):
 
 @pytest.mark.parametrize("what", ["agent", "server", "scheduler"])
 def test_barrier_outlives_what_is_lost_while_some_wait_at_it(faulty, cell, what):
-    """FM-E-barrier: two of three wait at a barrier while an agent, a server or the scheduler
-    restarts.
+    """FM-E-barrier: an agent, a server or the scheduler restarts while two of three workers wait.
 
-    The barrier passes when the third comes, and rounds continue.
+    They wait at a barrier. It is passed when the third worker comes, and rounds go on.
     """
     c = faulty(agents=3, is_kept=True)
     go = c.dir / "go"
@@ -154,9 +158,9 @@ def test_barrier_outlives_what_is_lost_while_some_wait_at_it(faulty, cell, what)
 
 @pytest.mark.parametrize("what", ["nothing", "server", "scheduler", "agent", "drain"])
 def test_job_is_resumed_with_other_servers_after_a_loss(faulty, cell, what):
-    """FM-E-resume: between suspend and resume, daemons join, are killed or drained, and restart.
+    """FM-E-resume: while a job is suspended, daemons join, are killed or drained, and restart.
 
-    The number of workers changes, too. All sums are exact.
+    The job is resumed with another number of workers. All sums are exact.
     """
     c = faulty(agents=3, is_kept=True)
     ready, wait = c.dir / "ready", c.dir / "wait"
@@ -180,7 +184,7 @@ def test_job_is_resumed_with_other_servers_after_a_loss(faulty, cell, what):
 
 
 def test_machine_whose_results_differ_ends_the_job_and_is_named(faulty, cell):
-    """FM-A-diverged: its echo of a result differs from that of the others. The error names it."""
+    """FM-E-diverged: a machine's echo of a result differs from the others. The error names it."""
     c = faulty(agents=3)
     job = c.steady(3).wait_rounds()
     at = time.monotonic()

@@ -1,4 +1,4 @@
-"""Every failpoint of every daemon with every action, while a job runs and another starts."""
+"""Every failpoint of every daemon with every action, while a job runs and another one starts."""
 
 import subprocess
 import time
@@ -8,14 +8,15 @@ import pytest
 from cluster import BUILD
 
 STAY = 5
-PATIENCE = {"BPS_TIMEOUT": "20s"}  # in bps_close, when no scheduler can confirm the end of all
-ENDS_S = 60  # a limit for the second job, whatever its end
-UNMET = ("daemon.stop",)  # no job reaches these
-FATAL = {"agent.contrib.echo": "drop"}  # ends the job correctly: FM-A-diverged
+# for bps_close, when no scheduler can confirm that all have finished
+PATIENCE = {"BPS_TIMEOUT": "20s"}
+ENDS_S = 60  # seconds in which the second job has to end, in whatever way
+UNMET = ("daemon.stop",)  # no job passes these failpoints
+FATAL = {"agent.contrib.echo": "drop"}  # this action correctly ends the job: see FM-A-diverged
 
 
 def points():
-    """Yield (role, point, its actions)."""
+    """Yield (role, failpoint, its actions) of all daemons."""
     for role in ("server", "agent", "scheduler"):
         program = BUILD / f"bps-{role}" / f"bps-{role}"
         if not program.exists():
@@ -38,11 +39,12 @@ def arm(d, point, action):
     d.cluster.wait_for(
         "it has its faults", lambda: d.log.read_text().count("faults will be injected") > n
     )
-    d.conf.write_text("")  # once is enough: the restarted daemon must not find them
+    # remove the failpoint from the file, so that a restarted daemon does not read it again
+    d.conf.write_text("")
 
 
 def revive(d, role):
-    """Restart the daemon without faults. Agents are restarted by their manager."""
+    """Restart the daemon without faults. Agents are restarted by their service manager."""
     if role != "agent" and d.process.poll() is not None:
         d.start_again()
     elif d.process.poll() is None:
@@ -51,10 +53,9 @@ def revive(d, role):
 
 @pytest.mark.parametrize("role, point, actions", list(points()))
 def test_fault_at_any_point_costs_the_running_job_no_round(faulty, cell, role, point, actions):
-    """FM-P: crash, sleep, error or drop at this point of one daemon.
+    """FM-P: a crash, sleep, error or drop happens at this point of one daemon.
 
-    A running job continues with exact sums. A job that starts meanwhile works or ends with an
-    error.
+    A running job goes on with exact sums. A job that starts meanwhile works, or ends with an error.
     """
     c = faulty(is_kept=True)
     job = c.steady(2, n_tensors=3).wait_rounds()
@@ -62,7 +63,7 @@ def test_fault_at_any_point_costs_the_running_job_no_round(faulty, cell, role, p
     at = time.monotonic()
     for action in actions:
         if action == "hang":
-            continue  # FM-S-thread, FM-A-thread; for the control thread: FM-H-stop
+            continue  # tested by FM-S-thread and FM-A-thread, for the control thread by FM-H-stop
         arm(d, point, action)
         second = c.start_job(
             "error", 2, {"what": "nothing", "open": {"open_timeout": 10}}, env=PATIENCE
@@ -78,6 +79,6 @@ def test_fault_at_any_point_costs_the_running_job_no_round(faulty, cell, role, p
             assert w.process.returncode == 0, w.text()
         revive(d, role)
         job.wait_rounds(STAY)
-        revive(d, role)  # the end of the second job may have reached the fault
+        revive(d, role)  # the end of the second job may have passed the failpoint
     cell.within("stall", job.stall(at), 5)
     c.run("rounds", 2, {"n_elems": 1000, "n_rounds": 3})

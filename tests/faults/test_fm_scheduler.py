@@ -1,4 +1,4 @@
-"""Fault matrix, column H: the scheduler. Running jobs do not notice its faults."""
+"""Fault matrix, column H: the scheduler. Running jobs do not notice faults of the scheduler."""
 
 import contextlib
 import os
@@ -14,7 +14,7 @@ from cluster import BUILD
 from lab import clock_env, memory_cgroup, wait_until
 
 STAY = 20
-UNNOTICED_S = 0.5  # a longer round was delayed
+UNNOTICED_S = 0.5  # a round of more seconds was delayed
 
 
 def all_are_back(c):
@@ -26,7 +26,10 @@ def all_are_back(c):
 @pytest.mark.quick
 @pytest.mark.parametrize("by", ["kill9", "term"])
 def test_restarted_scheduler_is_not_noticed(faulty, cell, by):
-    """FM-H-restart: killed or stopped, and restarted. Rounds continue, and the term grows."""
+    """FM-H-restart: the scheduler is killed or stopped, and restarted.
+
+    Rounds go on; the term grows.
+    """
     c = faulty()
     job = c.steady(2).wait_rounds()
     term = c.scheduler.metric("bps_term")
@@ -44,7 +47,10 @@ def test_restarted_scheduler_is_not_noticed(faulty, cell, by):
 
 @pytest.mark.parametrize("how", ["stopped", "hung"])
 def test_scheduler_that_hangs_is_not_noticed(faulty, cell, how):
-    """FM-H-stop: stopped, or hung at a heartbeat, for longer than any patience. Rounds continue."""
+    """FM-H-stop: the scheduler is stopped, or hangs at a heartbeat, for longer than all limits.
+
+    Rounds go on.
+    """
     c = faulty()
     job = c.steady(2).wait_rounds()
     at = time.monotonic()
@@ -62,7 +68,10 @@ def test_scheduler_that_hangs_is_not_noticed(faulty, cell, how):
 
 
 def test_scheduler_without_memory_is_not_noticed(faulty, cell):
-    """FM-H-oom: the kernel kills it when tensors are declared beyond its limit of 2 MiB more."""
+    """FM-H-oom: the kernel kills the scheduler for its memory, when tensors are declared.
+
+    Its limit is 2 MiB above what it used before.
+    """
     cgroup = memory_cgroup(f"bps-{os.getpid()}", 1 << 30)
     if not cgroup:
         pytest.skip("no memory cgroup here")
@@ -91,7 +100,7 @@ def test_scheduler_without_memory_is_not_noticed(faulty, cell):
 
 
 def test_slow_scheduler_gives_nobody_up(faulty, cell):
-    """FM-H-slow: each heartbeat takes 60 ms, half of its time. No member is declared dead."""
+    """FM-H-slow: each heartbeat takes 60 ms of the scheduler's time. No member is declared dead."""
     c = faulty()
     job = c.steady(2).wait_rounds()
     at = time.monotonic()
@@ -105,7 +114,7 @@ def test_slow_scheduler_gives_nobody_up(faulty, cell):
 
 @pytest.mark.parametrize("how", ["down", "both", "in", "out"])
 def test_scheduler_that_is_cut_off_is_not_noticed(faulty, cell, lab, how):
-    """FM-H-cut: link down, in both directions or one, for twice any patience."""
+    """FM-H-cut: the scheduler's link is down, or packets are lost, for twice any time limit."""
     c = faulty(lab=lab)
     job = c.steady(2).wait_rounds()
     host = c.scheduler.host
@@ -125,8 +134,7 @@ def test_scheduler_that_is_cut_off_is_not_noticed(faulty, cell, lab, how):
 def test_connections_of_the_scheduler_that_are_reset_are_made_anew(faulty, cell, lab):
     """FM-H-rst: every control connection is reset, repeatedly. No member is declared dead.
 
-    Each reset comes after all have been back for more than a second, after which they retry at
-    once.
+    Each reset comes when all members have been connected for over a second, so they retry at once.
     """
     c = faulty(lab=lab)
     job = c.steady(2).wait_rounds()
@@ -154,7 +162,7 @@ def test_half_open_control_connections_are_noticed(faulty, cell, lab):
     "fault", ["scheduler.log.write=error:ENOSPC", "scheduler.log.fsync=error:EIO"]
 )
 def test_state_that_cannot_be_written_stops_no_running_job(faulty, cell, fault):
-    """FM-H-disk: new jobs and views fail with that reason. Running jobs continue; it recovers."""
+    """FM-H-disk: the state cannot be written. New jobs fail and name the reason; others go on."""
     c = faulty()
     job = c.steady(2).wait_rounds()
     view = c.scheduler.metric("bps_view")
@@ -191,9 +199,9 @@ def test_state_that_cannot_be_written_stops_no_running_job(faulty, cell, fault):
     ],
 )
 def test_crash_while_a_view_is_made_loses_nothing(faulty, cell, point):
-    """FM-H-commit: it dies before or after the write, the sync or the message of a view.
+    """FM-H-commit: the scheduler dies before or after it writes, syncs or sends a view.
 
-    A server's loss is handled after its restart, and the sums are exact.
+    A server was lost, which it handles after its restart. The sums are exact.
     """
     c = faulty()
     job = c.steady(2).wait_rounds()
@@ -210,7 +218,7 @@ def test_crash_while_a_view_is_made_loses_nothing(faulty, cell, point):
 
 
 def test_clock_of_the_scheduler_does_not_matter(faulty, cell, tmp_path):
-    """FM-H-clock: its wall clock jumps an hour ahead and two back. No member is declared dead."""
+    """FM-H-clock: the scheduler's wall clock jumps an hour ahead and back. No member is dead."""
     jump = tmp_path / "jump"
     c = faulty(daemon_env=clock_env(jump))
     job = c.steady(2).wait_rounds()
@@ -225,7 +233,10 @@ def test_clock_of_the_scheduler_does_not_matter(faulty, cell, tmp_path):
 
 @pytest.mark.quick
 def test_state_of_a_newer_release_is_refused(faulty, cell):
-    """FM-H-version: the error names the file's format and its own. The file is unchanged."""
+    """FM-H-version: the scheduler refuses the state of a newer release.
+
+    The error names the formats of the file and of the scheduler. The file does not change.
+    """
     c = faulty()
     c.scheduler.kill()
     log = c.dir / "state" / "state.log"
@@ -255,7 +266,10 @@ def test_state_of_a_newer_release_is_refused(faulty, cell):
 
 
 def test_second_scheduler_rules_nobody(faulty, cell):
-    """FM-H-duplicate: with the same state it does not start. With another, members refuse it."""
+    """FM-H-duplicate: a second scheduler with the same state does not start.
+
+    If it has another state, members refuse it.
+    """
     other = faulty(agents=0, servers=1)
     c = faulty()
     job = c.steady(2).wait_rounds()
@@ -295,7 +309,10 @@ def test_second_scheduler_rules_nobody(faulty, cell):
 
 
 def test_garbage_and_silence_on_its_ports_disturb_nobody(faulty, cell):
-    """FM-H-hostile: sixty hostile peers on its ports. Heartbeats and new jobs go through."""
+    """FM-H-hostile: sixty hostile peers use the scheduler's ports.
+
+    Heartbeats and new jobs get through.
+    """
     c = faulty()
     job = c.steady(2).wait_rounds()
     at = time.monotonic()
@@ -316,7 +333,7 @@ def test_garbage_and_silence_on_its_ports_disturb_nobody(faulty, cell):
 
 
 def test_full_disk_stops_no_running_job(faulty, cell):
-    """FM-H-full: the state's file system is full. New jobs are refused until there is room."""
+    """FM-H-full: the file system of the state is full. New jobs are refused until there is room."""
     if os.geteuid() != 0:
         pytest.skip("mounting needs root")
     c = faulty(state_bytes=1 << 20)
@@ -329,7 +346,7 @@ def test_full_disk_stops_no_running_job(faulty, cell):
     alone = {"BPS_FORCE_DISTRIBUTED": "1"}
     large = c.start_job(
         "many", 1, {"n_tensors": 2000, "chunk": 500}, env=alone
-    )  # more than the last page has room for
+    )  # more bytes than the last free page
     c.wait_for(
         "it is full", lambda: "cannot write the state: No space left" in c.scheduler.log.read_text()
     )

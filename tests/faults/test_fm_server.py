@@ -11,15 +11,15 @@ import bps
 from control import PROTO, SERVER, answer_to, hello
 from lab import clock_env, cpu_cgroup, memory_cgroup, wait_until
 
-MUST_SEE_S = 3  # --server-dead, plus a heartbeat in progress
-WINDOW_S = 1  # --server-window
-STRANDED_S = 10  # --stranded-after
+MUST_SEE_S = 3  # the setting --server-dead, plus a heartbeat in progress
+WINDOW_S = 1  # the setting --server-window
+STRANDED_S = 10  # the setting --stranded-after
 STAY = 20
 
 
 @pytest.mark.quick
 def test_killed_server_is_replaced(faulty, cell):
-    """FM-S-kill9: it does not return. Its partitions move after its window."""
+    """FM-S-kill9: the server does not return. Its partitions move when its window has passed."""
     c = faulty()
     job = c.steady(2).wait_rounds()
     at = time.monotonic()
@@ -32,7 +32,10 @@ def test_killed_server_is_replaced(faulty, cell):
 @pytest.mark.parametrize("by", ["kill9", "term"])
 @pytest.mark.parametrize("servers", [1, 2])
 def test_restarted_server_costs_no_round(faulty, cell, by, servers):
-    """FM-S-restart: killed or stopped, and restarted at once, alone or with another server."""
+    """FM-S-restart: the server is killed or stopped, and restarted at once.
+
+    There may be another one.
+    """
     c = faulty(servers=servers)
     job = c.steady(2).wait_rounds()
     at = time.monotonic()
@@ -44,7 +47,10 @@ def test_restarted_server_costs_no_round(faulty, cell, by, servers):
 
 @pytest.mark.quick
 def test_drained_server_costs_no_round(faulty, cell):
-    """FM-S-drain: its partitions move between two rounds. It is stopped and restarted."""
+    """FM-S-drain: the server's partitions move between two rounds.
+
+    Then it is stopped and restarted.
+    """
     c = faulty()
     job = c.steady(2, n_tensors=8).wait_rounds()
     at = time.monotonic()
@@ -59,7 +65,10 @@ def test_drained_server_costs_no_round(faulty, cell):
 
 
 def test_stopped_server_is_replaced_and_fenced(faulty, cell):
-    """FM-S-stop: its partitions move within 3 s. Its later messages belong to an old placement."""
+    """FM-S-stop: the server is stopped, and its partitions move within 3 s.
+
+    When it continues, its messages belong to an old placement and have no effect.
+    """
     c = faulty()
     job = c.steady(2).wait_rounds()
     at = time.monotonic()
@@ -79,7 +88,7 @@ def test_stopped_server_is_replaced_and_fenced(faulty, cell):
 
 
 def test_server_that_stops_for_a_moment_costs_no_round(faulty, cell):
-    """FM-S-pause: stopped for a second, less than its patience. No partition moves."""
+    """FM-S-pause: the server is stopped for a second, less than --server-dead. No move follows."""
     c = faulty()
     job = c.steady(2).wait_rounds()
     at = time.monotonic()
@@ -91,7 +100,7 @@ def test_server_that_stops_for_a_moment_costs_no_round(faulty, cell):
 
 
 def test_server_whose_data_thread_hangs_ends_itself(faulty, cell):
-    """FM-S-thread: one thread hangs, the others do not. After 5 s it ends and is replaced."""
+    """FM-S-thread: one data thread hangs. After 5 s the server ends itself and is replaced."""
     c = faulty()
     c.servers[0].may_end_with.add(70)
     job = c.steady(2).wait_rounds()
@@ -104,7 +113,7 @@ def test_server_whose_data_thread_hangs_ends_itself(faulty, cell):
 
 
 def test_server_without_memory_is_replaced_as_if_killed(faulty, cell):
-    """FM-S-oom: the kernel kills it in the middle of rounds."""
+    """FM-S-oom: the kernel kills the server during rounds, because it uses too much memory."""
     cgroup = memory_cgroup(f"bps-{os.getpid()}", 1 << 30)
     if not cgroup:
         pytest.skip("no memory cgroup here")
@@ -113,7 +122,8 @@ def test_server_without_memory_is_replaced_as_if_killed(faulty, cell):
         job = c.steady(2).wait_rounds()
         put(c.servers[0].pid)
         squeeze(24 << 20)
-        big = c.steady(2, n_elems=4 << 20, n_tensors=1)  # its sums and staging do not fit
+        # sums and staging memory of this job exceed the limit
+        big = c.steady(2, n_elems=4 << 20, n_tensors=1)
         assert c.servers[0].process.wait(60) == -signal.SIGKILL
         at = time.monotonic()
         job.wait_rounds(STAY)
@@ -123,7 +133,7 @@ def test_server_without_memory_is_replaced_as_if_killed(faulty, cell):
 
 
 def test_slow_server_is_waited_for(faulty, cell):
-    """FM-S-slow: each sum takes 10 ms longer. Sums stay exact, no partition moves."""
+    """FM-S-slow: each sum takes the server 10 ms longer. Sums stay exact, no partition moves."""
     c = faulty()
     job = c.steady(2).wait_rounds()
     at = time.monotonic()
@@ -136,7 +146,10 @@ def test_slow_server_is_waited_for(faulty, cell):
 
 @pytest.mark.alone
 def test_server_with_a_slow_processor_is_waited_for(faulty, cell):
-    """FM-S-cpu: it has a tenth of a processor. Sums stay exact, and it stays alive."""
+    """FM-S-cpu: the server has a tenth of a processor.
+
+    Sums stay exact, and it is not declared dead.
+    """
     cgroup = cpu_cgroup(f"bps-{os.getpid()}", 0.1)
     if not cgroup:
         pytest.skip("no cgroup for processors here")
@@ -152,7 +165,7 @@ def test_server_with_a_slow_processor_is_waited_for(faulty, cell):
 
 @pytest.mark.alone
 def test_server_with_a_slow_network_card_is_waited_for(faulty, cell, lab):
-    """FM-S-nic: its card has 20 Mbit/s in each direction. Sums stay exact, and it stays alive."""
+    """FM-S-nic: the server's card has 20 Mbit/s in each direction. It is not declared dead."""
     c = faulty(lab=lab)
     job = c.steady(2).wait_rounds()
     at = time.monotonic()
@@ -165,7 +178,10 @@ def test_server_with_a_slow_network_card_is_waited_for(faulty, cell, lab):
 
 @pytest.mark.parametrize("how", ["down", "both", "in", "out"])
 def test_server_that_is_cut_off_is_replaced(faulty, cell, lab, how):
-    """FM-S-cut: link down, in both directions or one. Partitions move within 3 s; it may return."""
+    """FM-S-cut: the server's link is down, or packets are lost in one direction or both.
+
+    Its partitions move within 3 s. It may return.
+    """
     c = faulty(lab=lab)
     job = c.steady(2).wait_rounds()
     host = c.servers[0].host
@@ -182,7 +198,7 @@ def test_server_that_is_cut_off_is_replaced(faulty, cell, lab, how):
 
 
 def test_short_cut_of_a_server_costs_no_round(faulty, cell, lab):
-    """FM-S-blink: all its packets are lost for a second."""
+    """FM-S-blink: all packets of the server are lost for a second."""
     c = faulty(lab=lab)
     job = c.steady(2).wait_rounds()
     at = time.monotonic()
@@ -195,7 +211,7 @@ def test_short_cut_of_a_server_costs_no_round(faulty, cell, lab):
 def test_connections_of_a_server_that_are_reset_are_made_anew(faulty, cell, lab):
     """FM-S-rst: every connection of the server is reset, ten times. It keeps its partitions.
 
-    Each reset comes as soon as it is a member again.
+    Each reset comes as soon as the server is a member again.
     """
     c = faulty(lab=lab)
     job = c.steady(2).wait_rounds()
@@ -213,7 +229,7 @@ def test_connections_of_a_server_that_are_reset_are_made_anew(faulty, cell, lab)
 
 
 def test_firewall_that_resets_all_new_connections_is_outlived(faulty, cell, lab):
-    """FM-S-reject: for two seconds every packet to its data port is answered with RST."""
+    """FM-S-reject: for two seconds, all packets to the server's data port are answered with RST."""
     c = faulty(lab=lab)
     job = c.steady(2).wait_rounds()
     at = time.monotonic()
@@ -236,7 +252,10 @@ def test_half_open_connections_to_a_server_are_noticed(faulty, cell, lab):
 
 
 def test_server_that_only_the_scheduler_does_not_hear_is_replaced(faulty, cell, lab):
-    """FM-S-scheduler: cut from the scheduler alone. Its partitions move within its patience."""
+    """FM-S-scheduler: the server is cut off only from the scheduler.
+
+    Its partitions move when the time of --server-dead has passed.
+    """
     c = faulty(lab=lab)
     job = c.steady(2).wait_rounds()
     at = time.monotonic()
@@ -250,9 +269,9 @@ def test_server_that_only_the_scheduler_does_not_hear_is_replaced(faulty, cell, 
 
 @pytest.mark.parametrize("agent", [0, 1])
 def test_server_and_agent_that_are_cut_from_each_other_are_named(faulty, cell, lab, agent):
-    """FM-S-agent: an agent and a server are cut from each other. Calls time out and name them.
+    """FM-S-agent: an agent and a server are cut off from each other. Calls time out and name them.
 
-    They continue when the cut is repaired.
+    When the cut is repaired, the calls go on.
     """
     c = faulty(lab=lab)
     job = c.steady(2, timeout=20).wait_rounds()
@@ -270,7 +289,10 @@ def test_server_and_agent_that_are_cut_from_each_other_are_named(faulty, cell, l
 
 @pytest.mark.quick
 def test_second_server_of_a_name_is_refused(faulty, cell):
-    """FM-S-duplicate: from another host, while the first lives. The error names the holder."""
+    """FM-S-duplicate: a second server of a name, on another host, is refused.
+
+    The error names the first.
+    """
     c = faulty()
     job = c.steady(2).wait_rounds()
     at = time.monotonic()
@@ -283,7 +305,7 @@ def test_second_server_of_a_name_is_refused(faulty, cell):
 
 
 def test_clock_of_a_server_does_not_matter(faulty, cell, tmp_path):
-    """FM-S-clock: the wall clock of all daemons jumps an hour ahead and two back."""
+    """FM-S-clock: the wall clock of all daemons jumps by an hour, ahead and back."""
     jump = tmp_path / "jump"
     c = faulty(daemon_env=clock_env(jump))
     job = c.steady(2).wait_rounds()
@@ -297,7 +319,7 @@ def test_clock_of_a_server_does_not_matter(faulty, cell, tmp_path):
 
 
 def test_garbage_and_silence_on_the_data_port_disturb_nobody(faulty, cell):
-    """FM-S-hostile: sixty hostile peers on the data and HTTP ports of each server."""
+    """FM-S-hostile: sixty hostile peers use the data and HTTP ports of each server."""
     c = faulty()
     job = c.steady(2).wait_rounds()
     at = time.monotonic()
@@ -315,8 +337,10 @@ def test_garbage_and_silence_on_the_data_port_disturb_nobody(faulty, cell):
 
 @pytest.mark.parametrize("come_back", [True, False])
 def test_loss_of_all_servers_is_told_or_mended(faulty, cell, come_back):
-    """FM-S-all: both are killed at once. Calls wait for a server for 10 s, then fail with that
-    reason."""
+    """FM-S-all: both servers are killed at once.
+
+    Calls wait 10 s for a server, and then fail with that reason.
+    """
     c = faulty()
     job = c.steady(2, timeout=30).wait_rounds()
     at = time.monotonic()

@@ -12,11 +12,11 @@ import bps
 from lab import clock_env, memory_cgroup, wait_until
 from rawclient import F32, HELLO, RING, SQ_TAIL, Raw, frame
 
-STAY = 20  # rounds that others must continue for
+STAY = 20  # rounds that other jobs must complete
 
 
 def memory_of(agent):
-    """Return descriptors, mappings of shared memory, threads and trainers of the agent."""
+    """Return the agent's numbers of descriptors, mapped memory files, threads and trainers."""
     with open(f"/proc/{agent.pid}/maps", encoding="utf-8") as f:
         maps = sum("memfd:" in line for line in f)
     return (
@@ -28,7 +28,7 @@ def memory_of(agent):
 
 @pytest.mark.quick
 def test_killed_trainer_is_named_at_the_others(faulty, cell):
-    """FM-T-kill9: the others' calls end with the lost rank and its pid. Other jobs continue."""
+    """FM-T-kill9: calls of the others end with the lost rank and its pid. Other jobs go on."""
     c = faulty()
     job, beside = c.steady(3, placement=[0, 1, 1]).wait_rounds(), c.steady(2).wait_rounds()
     at = time.monotonic()
@@ -43,7 +43,7 @@ def test_killed_trainer_is_named_at_the_others(faulty, cell):
 @pytest.mark.quick
 @pytest.mark.parametrize("how", ["stopped", "hung"])
 def test_trainer_that_does_not_submit_is_named_within_the_time_out(faulty, cell, how):
-    """FM-T-stop: a worker that waits for it gets its rank, host and pid at its time-out."""
+    """FM-T-stop: a worker that waits for it times out with its rank, host and pid."""
     c = faulty()
     beside = c.steady(2)
     faults = {"1": "client.submit.before-publish=hang,after=30"} if how == "hung" else None
@@ -65,7 +65,10 @@ def test_trainer_that_does_not_submit_is_named_within_the_time_out(faulty, cell,
 
 
 def test_trainer_that_stands_still_is_named_while_others_wait(faulty, cell):
-    """FM-T-stalled: after 10 s its job, the status, its agent's log and later events name it."""
+    """FM-T-stalled: a trainer is stopped while the others wait for it.
+
+    After 10 s its job, the status, its agent's log and the events name it.
+    """
     c = faulty()
     job = c.steady(2, timeout=18).wait_rounds()
     victim = job.workers[1].process
@@ -92,7 +95,10 @@ def test_trainer_that_stands_still_is_named_while_others_wait(faulty, cell):
 
 
 def test_trainer_without_memory_is_lost_alone(faulty, cell):
-    """FM-T-oom: the kernel kills it. The agent lives, and the others get the error of a death."""
+    """FM-T-oom: the kernel kills a trainer.
+
+    The agent survives; the others get the error of a death.
+    """
     cgroup = memory_cgroup(f"bps-{os.getpid()}", 1 << 30)
     if not cgroup:
         pytest.skip("no memory cgroup here")
@@ -112,7 +118,7 @@ def test_trainer_without_memory_is_lost_alone(faulty, cell):
 
 
 def test_job_of_the_same_name_runs_again_at_once(faulty, cell):
-    """FM-T-restart: after a loss the job can be restarted at once."""
+    """FM-T-restart: a job can be started again as soon as it has lost a trainer."""
     c = faulty()
     first = c.start_job(
         "steady", 2, {"stop": str(c.dir / "s1"), "progress": str(c.dir / "p1")}, job="same"
@@ -139,7 +145,7 @@ def test_slow_trainer_is_named(faulty, cell):
 
 @pytest.mark.parametrize("seconds", [3600, -3600])
 def test_clock_of_a_trainer_does_not_matter(faulty, cell, seconds):
-    """FM-T-clock: its wall clock jumps by an hour, without effect."""
+    """FM-T-clock: the trainer's wall clock jumps by an hour, which has no effect."""
     c = faulty()
     jump = c.dir / "jump"
     job = c.steady(2, env=clock_env(jump)).wait_rounds()
@@ -150,7 +156,7 @@ def test_clock_of_a_trainer_does_not_matter(faulty, cell, seconds):
 
 @pytest.mark.quick
 def test_library_of_another_version_is_told_both(faulty, cell):
-    """FM-T-version: refused at HELLO with its version and the agent's."""
+    """FM-T-version: a library of another version is refused at HELLO, with both versions."""
     c = faulty(agents=1)
     at = time.monotonic()
     t = Raw(c.agents[0])
@@ -163,7 +169,10 @@ def test_library_of_another_version_is_told_both(faulty, cell):
 
 @pytest.mark.quick
 def test_second_trainer_of_a_rank_is_refused(faulty, cell):
-    """FM-T-duplicate: while the job forms, the holder of the rank keeps it, and is named."""
+    """FM-T-duplicate: a second trainer of a rank is refused while the job forms.
+
+    The first trainer keeps the rank, and the error names it.
+    """
     c = faulty()
     first = Raw(c.agents[0]).open("twice", 0, 2)
     c.wait_for("it is known", lambda: "twice" in c.bpsctl("status").stdout)
@@ -181,7 +190,7 @@ def test_second_trainer_of_a_rank_is_refused(faulty, cell):
 
 @pytest.mark.quick
 def test_trainer_that_dies_with_its_rings_mapped_leaves_nothing(faulty, cell):
-    """FM-T-mapped: killed in a round, repeatedly. The agent's resources do not grow."""
+    """FM-T-mapped: trainers are killed in a round, repeatedly. The agent keeps no resources."""
     c = faulty(agents=1)
     c.run("rounds", 2, {"n_elems": 1000, "n_rounds": 2})
     c.wait_for("it is idle", lambda: not c.agents[0].status()["shared_bytes"])
@@ -199,7 +208,7 @@ def test_trainer_that_dies_with_its_rings_mapped_leaves_nothing(faulty, cell):
 
 @pytest.mark.quick
 def test_hostile_trainer_harms_only_its_own_job(faulty, cell):
-    """FM-T-hostile: garbage on the socket and in the ring, while another job sums."""
+    """FM-T-hostile: a trainer sends garbage to the socket and the ring, while another job sums."""
     c = faulty(agents=2)
     job = c.steady(2).wait_rounds()
     at = time.monotonic()
@@ -221,7 +230,7 @@ def test_hostile_trainer_harms_only_its_own_job(faulty, cell):
 
 
 def test_silent_connections_to_the_socket_keep_nobody_out(faulty, cell):
-    """FM-T-silent: a hundred silent connections of another user block no job."""
+    """FM-T-silent: a hundred silent connections of another user must not block a job."""
     c = faulty(agents=1)
     c.open_to_all()
     held = [socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) for _ in range(100)]
@@ -240,7 +249,10 @@ def test_silent_connections_to_the_socket_keep_nobody_out(faulty, cell):
 
 
 def test_trainer_whose_machine_is_cut_off_is_told(faulty, cell, lab):
-    """FM-T-isolated: scheduler and servers are unreachable. Its call times out with that reason."""
+    """FM-T-isolated: the trainer's machine reaches neither the scheduler nor servers.
+
+    Its call times out with that reason.
+    """
     c = faulty(lab=lab)
     job = c.steady(2, timeout=4).wait_rounds()
     at = time.monotonic()

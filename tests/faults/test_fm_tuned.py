@@ -12,7 +12,10 @@ HOW = ["stop", "down", "both", "in", "out"]
 
 
 def notice(c, cell, daemon, lab, how):
-    """Stop or cut off the daemon until it is declared dead. Repair it and wait for its return."""
+    """Stop or cut off the daemon until it is declared dead.
+
+    Then repair it, and wait for its return.
+    """
     at = time.monotonic()
     if how == "stop":
         daemon.kill(signal.SIGSTOP)
@@ -30,8 +33,10 @@ def notice(c, cell, daemon, lab, how):
 
 @pytest.mark.parametrize("how", HOW)
 def test_server_is_given_up_as_soon_as_is_set(faulty, cell, lab, how):
-    """FM-S-tuned: hung, link down, cut in both directions or one. Partitions move, no round is
-    lost."""
+    """FM-S-tuned: the server hangs, its link is down, or packets are lost.
+
+    Its partitions move in the time that is set, and no round is lost.
+    """
     c = faulty(lab=lab, scheduler_args=QUICK)
     job = c.steady(2).wait_rounds()
     notice(c, cell, c.servers[0], lab, how)
@@ -40,7 +45,10 @@ def test_server_is_given_up_as_soon_as_is_set(faulty, cell, lab, how):
 
 @pytest.mark.parametrize("how", HOW)
 def test_agent_is_given_up_as_soon_as_is_set(faulty, cell, lab, how):
-    """FM-A-tuned: hung, link down, cut in both directions or one. Other jobs continue."""
+    """FM-A-tuned: the agent hangs, its link is down, or packets are lost.
+
+    It is declared dead in the time that is set. Other jobs go on.
+    """
     c = faulty(lab=lab, scheduler_args=QUICK)
     job = c.steady(1, placement=[0]).wait_rounds()
     notice(c, cell, c.agents[1], lab, how)

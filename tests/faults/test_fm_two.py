@@ -11,11 +11,11 @@ from lab import wait_until
 
 STAY = 20
 ENDS_S = 40
-GRACE_S = 10  # of a restarted scheduler, during which no member is declared dead
+GRACE_S = 10  # seconds after its restart in which a scheduler declares no member dead
 
 
 def lose(c, what):
-    """Cause a loss. Return the function that ends it, or None."""
+    """Cause a loss. Return a function that ends it, or None if nothing is to be done."""
     kind, _, more = what.partition("-")
     d = {
         "agent": c.agents[1],
@@ -23,7 +23,7 @@ def lose(c, what):
         "other": c.servers[1],
         "scheduler": c.scheduler,
     }[kind]
-    if kind == "agent":  # its manager restarts it
+    if kind == "agent":  # its service manager restarts it
         d.process.kill()
     else:
         d.kill()
@@ -47,9 +47,9 @@ def lose(c, what):
     ],
 )
 def test_two_losses_at_once_end_in_exact_sums_or_one_error(faulty, cell, first, second, gap_s):
-    """FM-D: a process is killed, and another at once, 0.15 s or 0.6 s later.
+    """FM-D: a process is killed, and another one at the same time, or 0.15 s or 0.6 s later.
 
-    The first one may have returned by then, or not.
+    The first process may have returned by then.
     """
     c = faulty(is_kept=True)
     job = c.steady(2, n_tensors=3).wait_rounds()
