@@ -59,6 +59,7 @@ TARGETS = (
     Target("lint", 30, r"lint: clean"),
     Target("test-frontends", 25, COUNTS),
     Target("wheel-test", 15, r"\d+ passed.*"),
+    Target("check-providers", 45, r"libfabric \d.*|\d+ passed, \d+ failed.*", most=5),
     Target("check-asan", 75, COUNTS),
     Target("check-tsan", 60, COUNTS),
     Target("sim", 10, r"\d+ seeds in .*", ("BUILD=release", "SIM_SEEDS=1..200000")),

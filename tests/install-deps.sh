@@ -1,6 +1,6 @@
 #!/bin/sh
 # Install the missing Debian packages of a purpose:
-#   install-deps.sh build|test|frontends|wheel|lint|fuzz|bench|deb|nspawn|qemu
+#   install-deps.sh build|test|providers|frontends|wheel|lint|fuzz|bench|deb|nspawn|qemu
 # The script needs root or sudo. Without them, it prints the packages to install and fails. On
 # systems other than Debian it prints the packages' Debian names and succeeds. The build then shows
 # what is missing.
@@ -10,6 +10,7 @@ build="gcc make pkg-config libfabric-dev libuv1-dev libevent-dev libjansson-dev 
 libinih-dev libnuma-dev libc6-dev"
 test="$build patch libcmocka-dev openssl python3 python3-pytest python3-pytest-xdist python3-numpy
 python3-jsonschema python3-yaml iproute2 nftables"
+providers="$test python3-pip"
 frontends="$build binutils patch python3-venv python3-pip"
 wheel="$frontends python3-pytest mmdebstrap"
 fuzz="$build clang"
@@ -22,6 +23,7 @@ qemu="$test qemu-system-x86 busybox-static cpio kmod rdma-core ibverbs-providers
 case "${1-}" in
 build) want=$build ;;
 test) want=$test ;;
+providers) want=$providers ;;
 frontends) want=$frontends ;;
 lint) want=$lint ;;
 wheel) want=$wheel ;;
@@ -31,7 +33,7 @@ deb) want=$deb ;;
 nspawn) want=$nspawn ;;
 qemu) want=$qemu ;;
 *)
-	echo "usage: $0 build|test|frontends|wheel|lint|fuzz|bench|deb|nspawn|qemu" >&2
+	echo "usage: $0 build|test|providers|frontends|wheel|lint|fuzz|bench|deb|nspawn|qemu" >&2
 	exit 2
 	;;
 esac

@@ -2,11 +2,16 @@
 """Run the tests of one build and print the counts.
 
     tests/run.py build/debug [--only WORD] [--no-cluster | --cluster WORD]
+    tests/run.py build/debug --provider WORD [--libfabric FOLDER] [--only WORD]
 
 Unit tests are cmocka programs, whose results are counted from their output in TAP format. Fuzz
 targets replay their corpus, and the simulator runs a quick set of histories. pytest runs the
-cluster tests and the quick cells of the fault matrix. Each program has a time limit. The last line
-is "N passed, N failed, N skipped". The exit status is 1 when a test failed or no test ran.
+cluster tests and the quick cells of the fault matrix. The cluster tests of PROVIDER_SHORT run once
+more with provider tcp, if libfabric is installed. Each program has a time limit. The last line is
+"N passed, N failed, N skipped". The exit status is 1 when a test failed or no test ran.
+
+--provider runs only the tests whose bytes go over data connections, with that provider. --libfabric
+names the folder of the library.
 """
 
 import argparse
@@ -21,6 +26,13 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 LIMIT_S = 300
+# Parts of the names of files in tests/cluster whose tests send every message over data connections:
+# all of them, and those that run with a second provider in each run.
+PROVIDER_FILES = (
+    *("exactness", "averages", "flow", "combined", "agent_restart", "elastic", "drain"),
+    *("faults", "errors", "hangs", "steady", "attacks", "hostile"),
+)
+PROVIDER_SHORT = ("exactness", "flow")
 SANITIZERS = {
     "LSAN_OPTIONS": f"suppressions={ROOT}/tests/lsan.supp:print_suppressions=0",
     "TSAN_OPTIONS": f"suppressions={ROOT}/tests/tsan.supp:halt_on_error=1",
@@ -144,22 +156,23 @@ def run_fuzz(build, counts, only):
             run_program(program.name, [str(program), str(corpus)], counts, only, 4000)
 
 
-def test_files(name, word=""):
-    """Return the test files in tests/NAME whose names contain word."""
+def test_files(name, words=("",)):
+    """Return the test files in tests/NAME whose names contain one of these words."""
     return sorted(
         f"tests/{name}/{f.name}"
         for f in (ROOT / "tests" / name).glob("test_*.py")
-        if word in f.name
+        if any(word in f.name for word in words)
     )
 
 
-def run_pytest(build, counts, only, name, beside=False, files="", **more):
+def run_pytest(build, counts, only, name, beside=False, files=("",), title="", **more):
     """Run the tests in tests/NAME, which start real daemons.
 
     beside: run several tests at a time, except for those that measure. files: run only the files
-    whose names contain this word.
+    whose names contain one of these words. title: the name of this part, if not NAME.
     """
-    if only and only not in name:
+    title = title or name
+    if only and only not in title:
         return
     env = environment(
         BPS_BUILD=str(build), PYTHONDONTWRITEBYTECODE="1", PYTHONUNBUFFERED="1", **more
@@ -178,14 +191,14 @@ def run_pytest(build, counts, only, name, beside=False, files="", **more):
         command += ["-m", "not alone" if beside else "alone"]
     start = time.monotonic()
     print(
-        f"     {name}{', what is timed' if name == 'cluster' and not beside else ''}: begins",
+        f"     {title}{', what is timed' if name == 'cluster' and not beside else ''}: begins",
         flush=True,
     )
     status, out = run(
         command,
         env,
         limit_s=3000 if build.name in ("asan", "tsan") else 1500,
-        on_line=Progress(name),
+        on_line=Progress(title),
     )
     last = out.strip().splitlines()[-1] if out.strip() else ""
     found = {word: int(n) for n, word in re.findall(r"(\d+) (passed|failed|skipped|error)", last)}
@@ -193,8 +206,53 @@ def run_pytest(build, counts, only, name, beside=False, files="", **more):
     if status != 0 and not failed:
         failed = 1
     counts.add(found.get("passed", 0), failed, found.get("skipped", 0))
-    report(name, time.monotonic() - start, not failed, last)
+    report(title, time.monotonic() - start, not failed, last)
     print(out[-20000:] if failed else "\n".join(out.strip().splitlines()[-8:]), flush=True)
+
+
+def finish(counts):
+    """Print the counts. Return the exit status."""
+    print(f"{counts.passed} passed, {counts.failed} failed, {counts.skipped} skipped", flush=True)
+    return 1 if counts.failed or not counts.passed else 0
+
+
+def libfabric_version():
+    """Return the version of the libfabric that a daemon would open, or None."""
+    code = "import ctypes; print(ctypes.CDLL('libfabric.so.1').fi_version())"
+    status, out = run([sys.executable, "-c", code])
+    return f"{int(out) >> 16}.{int(out) & 0xFFFF}" if status == 0 else None
+
+
+def run_provider(build, counts, only, provider, files, *, has_faults):
+    """Run those cluster tests, and the quick faults if wanted, with that provider."""
+    part = {"BPS_TEST_PROVIDER": provider}
+    run_pytest(
+        build,
+        counts,
+        only,
+        "cluster",
+        beside=True,
+        files=[f"test_{word}" for word in files],
+        title=f"cluster, provider {provider}",
+        **part,
+    )
+    if has_faults:
+        title = f"faults, provider {provider}"
+        quick = {"BPS_CELLS": "quick", "BPS_BOUND_SLACK": "3"}
+        run_pytest(build, counts, only, "faults", title=title, **quick, **part)
+
+
+def check_provider(build, counts, args):
+    """Run everything whose bytes go over data connections."""
+    if args.libfabric:
+        os.environ["LD_LIBRARY_PATH"] = str(args.libfabric.resolve())
+    print(f"     provider {args.provider}, libfabric {libfabric_version()}", flush=True)
+    if args.provider != "sockets":
+        os.environ["BPS_TEST_PROVIDER"] = args.provider
+        for program in ("test_fabric", "test_net"):
+            if not args.only or args.only in program:
+                run_unit(build, counts, program)
+    run_provider(build, counts, args.only, args.provider, PROVIDER_FILES, has_faults=True)
 
 
 def main():
@@ -212,11 +270,20 @@ def main():
         default="",
         help="of those only what has this in its file's name, and no faults",
     )
+    parser.add_argument("--provider", help="run the tests of data connections with this provider")
+    parser.add_argument(
+        "--libfabric", type=Path, help="folder of the libfabric.so.1 to use with --provider"
+    )
     args = parser.parse_args()
-    if not test_files("cluster", args.cluster):
+    if args.libfabric and not args.provider:
+        parser.error("--libfabric wants --provider")
+    if not test_files("cluster", [args.cluster]):
         parser.error(f"--cluster {args.cluster}: no file in tests/cluster has this in its name")
     build = args.build.resolve()
     counts = Counts()
+    if args.provider:
+        check_provider(build, counts, args)
+        return finish(counts)
     run_unit(build, counts, args.only)
     run_fuzz(build, counts, args.only)
     sim = build / "tests" / "sim"
@@ -236,7 +303,7 @@ def main():
         4000,
     )
     if not args.no_cluster:
-        run_pytest(build, counts, args.only, "cluster", beside=True, files=args.cluster)
+        run_pytest(build, counts, args.only, "cluster", beside=True, files=[args.cluster])
     if not args.no_cluster and not args.cluster:
         run_pytest(build, counts, args.only, "cluster")
         run_pytest(
@@ -247,11 +314,12 @@ def main():
             BPS_CELLS="quick",
             BPS_BOUND_SLACK="6" if build.name == "asan" else "3",
         )
+        if libfabric_version():
+            run_provider(build, counts, args.only, "tcp", PROVIDER_SHORT, has_faults=False)
         if build.name != "asan":  # with asan, Python's own forks would be counted as well
             crashes = [sys.executable, "tests/faults/crashes.py", str(build), "--crashes", "100"]
             run_program("100 deaths of trainers", crashes, counts, args.only, 4000)
-    print(f"{counts.passed} passed, {counts.failed} failed, {counts.skipped} skipped", flush=True)
-    return 1 if counts.failed or not counts.passed else 0
+    return finish(counts)
 
 
 if __name__ == "__main__":

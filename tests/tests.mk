@@ -13,6 +13,7 @@ help:
 	@echo 'make test        install packages, build for debugging, run the tests'
 	@echo 'make check       build and run the tests of this BUILD;'
 	@echo '                 CHECKFLAGS="--only WORD --no-cluster"'
+	@echo 'make check-providers  data connections over libfabric: Debian'"'"'s, a current one'
 	@echo 'make check-asan  all tests under Address- and UndefinedBehaviorSanitizer'
 	@echo 'make check-tsan  unit tests, and daemons that drive GPUs, under ThreadSanitizer'
 	@echo 'make test-frontends  tests of the Python package with each framework (download);'
@@ -75,6 +76,16 @@ test:
 check-run: all check-build
 	$(Q)$(PYTHON) tests/run.py $(B) $(CHECKFLAGS)
 check-build: $(UNITBINS) $(FUZZBINS) $(SIMBIN) $(SCALEBIN) $(PROBEBIN)
+
+# The tests of data connections with provider tcp, of Debian's libfabric and of a current one.
+check-providers:
+	$(Q)tests/install-deps.sh providers
+	$(STEP) BUILD=debug all check-build
+	$(Q)tests/libfabric.sh build/libfabric
+	$(Q)$(PYTHON) tests/run.py build/debug --provider tcp $(CHECKFLAGS)
+	$(Q)$(PYTHON) tests/run.py build/debug --provider tcp --libfabric build/libfabric \
+		$(CHECKFLAGS)
+.PHONY: check-providers
 
 check-asan:
 	$(Q)tests/install-deps.sh test

@@ -199,9 +199,9 @@ class Suite:
 
     Host 0 of the lab has the scheduler. The next hosts have the agents, and those after them
     servers. beside: number of servers on agents' hosts (server i with agent i, cyclically). alone:
-    number of servers on separate hosts. meet: "all": all loopback addresses count as one host, so
-    that the same-host path is used; otherwise each counts as a host. Shaped hosts are always
-    separate.
+    number of servers on separate hosts. provider: transport of data connections. meet: "all": all
+    loopback addresses count as one host, so that the same-host path is used; otherwise each counts
+    as a host. Shaped hosts are always separate.
     """
 
     def __init__(
@@ -214,6 +214,7 @@ class Suite:
         beside=0,
         alone=0,
         same_host="auto",
+        provider="auto",
         meet="all",
         server_arg="",
         agent_arg="",
@@ -221,7 +222,7 @@ class Suite:
     ):
         folder = Path(tempfile.mkdtemp(dir=folder))
         self.build, self.lab, self.processes, self.folder = build.resolve(), lab, processes, folder
-        self.same_host, self.meet = same_host, meet
+        self.same_host, self.provider, self.meet = same_host, provider, meet
         self.daemons, self.n_jobs, self.n_metrics = [], 0, 0
         self.agent_hosts = lab.hosts[1 : 1 + agents]
         self.server_hosts = [self.agent_hosts[i % agents] for i in range(beside)] + lab.hosts[
@@ -301,7 +302,10 @@ class Suite:
         one = self.meet == "all" and not self.lab.prefix
         folder = self.folder / ("loopback" if one else host.address)
         folder.mkdir(exist_ok=True)
-        return ["--same-host", self.same_host, "--same-host-dir", folder]
+        return [
+            *("--same-host", self.same_host, "--same-host-dir", folder),
+            *("--provider", self.provider),
+        ]
 
     def start(self, host, program, name, options):
         r, w = os.pipe()

@@ -25,6 +25,8 @@ BUILD = Path(os.environ.get("BPS_BUILD", ROOT / "build" / "debug")).resolve()
 IS_ASAN, IS_TSAN = BUILD.name == "asan", BUILD.name == "tsan"
 # Python is not built for ThreadSanitizer, so workers load the library of the debug build instead.
 WORKER_BUILD = BUILD.parent / "debug" if IS_TSAN else BUILD
+# The provider of all servers and agents, unless a test sets another one. Empty: their default.
+PROVIDER = os.environ.get("BPS_TEST_PROVIDER", "")
 DEADLINE_S = int(os.environ.get("BPS_TEST_DEADLINE_S", 60 if IS_ASAN or IS_TSAN else 30))
 
 
@@ -247,6 +249,8 @@ class Cluster:
         # daemons of a build with a sanitizer check for leaks.
         drop = ("BPS_", "DMLC_", "BYTEPS_", "LD_PRELOAD", "ASAN_OPTIONS")
         self.env = {k: v for k, v in os.environ.items() if not k.startswith(drop)}
+        if PROVIDER:
+            self.env["BPS_PROVIDER"] = PROVIDER
         self.daemons, self.workers, self.n_jobs = [], [], 0
         self.agents, self.servers = [], []
         try:
