@@ -145,7 +145,7 @@ void agt_job_members(struct agt_job *job, const struct ctl_job *msg)
 
 	job->n_members = (uint16_t)msg->n_members;
 	job->size = msg->size;
-	job->has_backup = msg->backup > 0; /* not known before after a restart */
+	job->has_backup = msg->backup > 0; /* after a restart, agt_job_new got no value */
 	job->may_shrink = msg->flags & JOB_SHRINK;
 	if (msg->border <= job->border)
 		return;
@@ -414,7 +414,7 @@ static bool is_too_large(const struct agt_job *job, uint64_t bytes)
 	return !job->is_local && limit && bytes > limit;
 }
 
-/* Return the memory that keeps the partitions' state across restarts. */
+/* Return the memory that keeps the partitions' state across restarts. NULL: out of memory. */
 static struct agt_kept_part *keep(
 	struct agt_tensor *t, uint32_t id, uint32_t part_elems, uint32_t n_parts)
 {
@@ -426,8 +426,8 @@ static struct agt_kept_part *keep(
 	return t->own_kept;
 }
 
-/* Find the tensor's last complete round in its kept state (K3, K6); 0: none. Errors: BPS_EPROTO the
- * kept state contradicts itself. */
+/* Find the tensor's last complete round in the state that the previous process kept (K3, K6). *ret
+ * is 0 if there is none. Errors: BPS_EPROTO the kept state contradicts itself. */
 static int last_complete(
 	const struct agt_kept_part *kept, uint32_t n_parts, bool is_device, uint64_t *ret)
 {
@@ -550,7 +550,7 @@ int agt_submit(struct agt_tensor *t, uint32_t worker, uint64_t round, uint8_t op
 	if (round != t->submitted[worker] + 1)
 		return BPS_EBUSY;
 	if (failed && round <= t->round) {
-		/* the round has failed already; this worker is the last to submit it */
+		/* the round failed before this worker submitted it */
 		t->submitted[worker] = round;
 		return failed;
 	}
@@ -580,8 +580,8 @@ uint32_t agt_tensor_id(const struct agt_tensor *t)
 	return t->id;
 }
 
-/* Send contributions until turn_bytes are reached. Stays on one connection while it can send more,
- * then goes on with the next. */
+/* Send contributions until their bytes reach turn_bytes. Send on one connection while it accepts
+ * more, then on the next connection. */
 static void offer_some(struct agt_core *core)
 {
 	uint64_t before = core->stats.pushed_bytes;

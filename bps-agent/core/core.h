@@ -38,7 +38,8 @@
  *
  * Restart. A process may end at any instruction. The next process has the same memory (buffers and
  * struct agt_kept_part), and the code around its core repeats what each worker has submitted. Its
- * new core continues. The table shows how a partition continues, whose round r may be under way:
+ * new core continues. The table shows how a partition continues when its round r may be under
+ * way:
  *
  *   landed  out[r & 1]    messages                       why no other state is needed
  *   r - 1   anything      CONTRIB(r), later HAVE(r - 1)  inputs do not change until all of r has
@@ -53,8 +54,9 @@
  * K2  The slot r & 1 of the outputs, crc, workers and contributors is written for r only when
  *     landed is r - 1. A donation of r - 1, and CONTRIB(r), which carries the crc of r - 1, need
  *     the other slot.
- * K3  The tensor's last complete round is the least landed of its partitions. Each partition has
- *     that one or the next: the next only while all workers have submitted it.
+ * K3  The tensor's last complete round is the least landed of its partitions. landed of each
+ *     partition is that round or the next one. The next one occurs only when all workers have
+ *     submitted it.
  * K4  Placement (pgen) is not kept: the scheduler sends it again, and the servers accept a
  *     partition's messages under the pgen that they have. A new instance has new connections, so no
  *     message to the previous process reaches it (A4).
@@ -96,10 +98,10 @@ struct agt_kept_part {
 	struct member_set contributors[2];
 };
 
-/* How far a connection may be ahead of the one furthest behind (lead_bytes). A server may have one
- * partition of a tensor, or none. With a lead of 0, that difference alone makes connections wait (3
- * % of a round of ResNet-50). With a larger lead, connections with few bytes finish too early. On a
- * fast link these bytes take less time than the call that sends them. */
+/* Default of lead_bytes. One server may have a partition of a tensor while another server has none.
+ * With a lead of 0, that difference alone makes connections wait (3 % of a round of ResNet-50).
+ * With a much larger lead, connections with few bytes finish too early. On a fast link, 64 KiB take
+ * less time than the system call that sends them. */
 #define AGT_LEAD_BYTES (UINT64_C(64) << 10)
 /* Default of turn_bytes. With several contributions per turn, one system call sends them all, and
  * their bytes are still in the cache from the CRC. If a turn sent all that is ready, the first
@@ -114,14 +116,15 @@ struct agt_kept_part {
 #define AGT_MUCH_PART_BYTES (UINT32_C(32) << 10)
 
 struct agt_config {
-	/* limit of contributions under way to one server thread; SIZE_MAX: no limit */
+	/* limit of contributions under way to one server thread, in bytes; SIZE_MAX: no limit */
 	size_t window_bytes;
-	uint64_t job_inflight_bytes; /* limit of one job's contributions under way; 0: no limit */
+	/* limit of one job's contributions under way, in bytes; 0: no limit */
+	uint64_t job_inflight_bytes;
 	/* after this time without an answer, messages are sent again */
 	uint64_t retry_ns;
 	uint64_t again_ns; /* pause after a server has answered AGAIN */
-	/* How far a connection may be ahead of the one furthest behind (lockstep.c). If ahead_bytes
-	 * of struct xport is larger, that value counts. */
+	/* How many bytes a connection may be ahead of the connection furthest behind (lockstep.c).
+	 * If ahead_bytes of struct xport is larger, that value is used instead. */
 	uint64_t lead_bytes;
 	/* bytes of contributions that one call of agt_core_work sends; 0: one contribution */
 	uint64_t turn_bytes;
@@ -129,8 +132,8 @@ struct agt_config {
 
 struct agt_env {
 	void *ctx;
-	/* Start connecting to a server's data thread, whose address the callback knows. It sets
-	 * xconn->user to `link`. Errors: -ENOTCONN the server is not known yet; call
+	/* Start connecting to a server's data thread, whose address the callback knows. The
+	 * callback sets xconn->user to `link`. Errors: -ENOTCONN the server is not known yet; call
 	 * agt_core_server_changed when it is. */
 	int (*connect)(
 		void *ctx, uint32_t server, uint16_t thread, void *link, struct xconn **ret_conn);
@@ -150,9 +153,9 @@ struct agt_env {
 	/* Return a random number, which spreads the attempts to reconnect. */
 	uint64_t (*random)(void *ctx);
 	/* Return the memory that keeps the state of a tensor's n_parts partitions. Called when id
-	 * and part_elems are known. The memory is zeroed, or was kept by the previous process, and
-	 * is valid until release of agt_job_free. NULL: out of memory. The callback may be NULL:
-	 * then no state survives a restart. */
+	 * and part_elems are known. The memory is zeroed, or comes from the previous process. It
+	 * stays valid until agt_job_free calls release. The callback returns NULL if memory is
+	 * short. env->keep may be NULL: then no state survives a restart. */
 	struct agt_kept_part *(*keep)(
 		void *ctx, void *tensor_user, uint32_t id, uint32_t part_elems, uint32_t n_parts);
 };
@@ -160,7 +163,9 @@ struct agt_env {
 struct agt_stats {
 	uint64_t rounds, pushed_bytes, pulled_bytes, repushes, stale, crc_errors, reconnects;
 	uint64_t inflight_bytes;
-	uint64_t offered_bytes; /* contributions that servers read, counted when first offered */
+	/* bytes of contributions offered to servers on other hosts; a repeated offer does not
+	 * count */
+	uint64_t offered_bytes;
 	/* Times of a partition. push: from the contribution to the offer of its sum, which other
 	 * members may delay. pull: from the offer until the sum has been read. */
 	struct histogram push, pull;
@@ -186,27 +191,27 @@ int agt_job_new(
  * pgens. */
 void agt_job_members(struct agt_job *job, const struct ctl_job *msg);
 /* Free a job and its tensors. Rounds in flight are not reported. Running reads still write to the
- * job's memory, so release(release_ctx) is called when none runs any more, possibly at once. */
+ * job's memory. So release(release_ctx) is called when no read runs any more, possibly at once. */
 void agt_job_free(struct agt_job *job, void (*release)(void *ctx), void *release_ctx);
-/* End every round in flight and every later one with code. */
+/* End every round in flight and every later round with the error `code`. */
 void agt_job_fail(struct agt_job *job, int code);
 
-/* Add a tensor in host memory. It may be submitted before its plan is known. in: one per local
- * worker; staging: may be NULL with one worker. All memory stays valid until agt_job_free calls
- * release. user: passed to env->done. Owns: the job owns the tensor, and frees it with itself.
- * Errors: -ENOMEM. */
+/* Add a tensor in host memory. It may be submitted before its plan is known. in: one in-slot per
+ * local worker. staging: memory for their sum; may be NULL with one worker. All memory stays valid
+ * until agt_job_free calls release. user: passed to env->done. The job owns the tensor, and
+ * agt_job_free frees it. Errors: -ENOMEM. */
 int agt_tensor_new(struct agt_job *job, uint8_t dtype, uint64_t n_elems, const struct agt_mem *in,
 	const struct agt_mem *staging, const struct agt_mem out[2], void *user,
 	struct agt_tensor **ret);
 /* Add a tensor that lies on the workers' devices. The executor copies values to n_in inputs in host
  * memory. The sum of these inputs is the contribution of all local workers. The executor takes the
- * result from the outputs. staging: may be NULL with one input. A round is done when
- * agt_tensor_unstaged has been called. */
+ * result from the outputs. staging: memory for their sum; may be NULL with one input. A round is
+ * done when agt_tensor_unstaged has been called. */
 int agt_tensor_new_device(struct agt_job *job, uint8_t dtype, uint64_t n_elems,
 	const struct agt_mem *in, uint32_t n_in, const struct agt_mem *staging,
 	const struct agt_mem out[2], void *user, struct agt_tensor **ret);
 /* Report that the partition's bytes of the round are in the inputs. Errors: -EINVAL the core does
- * not wait for them. */
+ * not wait for these bytes. */
 int agt_part_staged(struct agt_tensor *t, uint32_t part, uint64_t round);
 /* Report that all sums of the round are on the devices, which ends the round. Errors: -EINVAL not
  * all sums of that round have landed. */
@@ -220,14 +225,16 @@ uint64_t agt_tensor_part_bytes(const struct agt_tensor *t);
  * partitions may have landed. Errors: BPS_EPROTO the plan does not fit the tensor or contradicts
  * the kept state; BPS_EQUOTA one partition is more than a job may have under way; -ENOMEM. */
 int agt_tensor_plan(struct agt_tensor *t, const struct ctl_tensor *plan);
-/* Fail this tensor alone: its rounds end with code. */
+/* Fail this tensor, but not its job: its rounds end with the error `code`. */
 void agt_tensor_fail(struct agt_tensor *t, int code);
-/* Place partitions on servers, as the runs of a plan state. */
+/* Place partitions on servers, as the scheduler's plan states. runs: each names a range of
+ * partitions and their server. */
 void agt_job_runs(struct agt_job *job, const struct ctl_run *runs, uint32_t n_runs);
 
-/* Submit the next round of t for local worker `worker`. Errors: BPS_EBUSY not in order,
- * BPS_EMISMATCH the op differs from that of the other local workers. If the job or tensor fails,
- * env->done reports it. A worker that submits the same round later gets the code of the failure. */
+/* Submit the next round of t for local worker `worker`. Errors: BPS_EBUSY round is not the next
+ * one, BPS_EMISMATCH op differs from that of the other local workers. If the job or tensor fails,
+ * env->done reports it. A worker that submits the same round after the failure gets the failure's
+ * code as the return value. */
 int agt_submit(
 	struct agt_tensor *t, uint32_t worker, uint64_t round, uint8_t op, uint16_t priority);
 
@@ -241,15 +248,15 @@ uint64_t agt_tensor_base(const struct agt_tensor *t);
 uint64_t agt_tensor_round(const struct agt_tensor *t);
 uint32_t agt_tensor_id(const struct agt_tensor *t);
 
-/* Close the server's connections and reconnect at once, because its address or instance is new or
- * gone. */
+/* Close the connections to the server and reconnect at once, because the server's address or
+ * instance has changed. */
 void agt_core_server_changed(struct agt_core *core, uint32_t server);
 /* Return whether every server is connected and no partition of the job is parked. Otherwise
  * ret_text lists the connections that are missing, and the parked partitions. */
 bool agt_job_network(const struct agt_job *job, char *ret_text, size_t text_bytes);
 
 /* Return when that instance of a server last sent anything on a data connection, including
- * connections that are closed; 0: there was none. */
+ * connections that are closed. 0: there was no connection. */
 uint64_t agt_core_heard_ns(struct agt_core *core, uint32_t server, uint64_t instance);
 /* Return whether any server is connected. */
 bool agt_core_is_connected(const struct agt_core *core);
@@ -257,18 +264,19 @@ bool agt_core_is_connected(const struct agt_core *core);
 /* Find the partition that has waited longest for its sum. Returns false when all have been summed,
  * or the job needs no server. O(partitions). */
 enum agt_stall_kind {
-	AGT_STALL_NOWHERE, /* it has no server */
-	AGT_STALL_LINK,    /* its server is not connected */
-	AGT_STALL_QUEUE,   /* waits in its queue, for more urgent partitions or for the window */
-	AGT_STALL_SENT,    /* sent, but not answered */
-	AGT_STALL_READ,    /* its sum is offered or being read */
-	AGT_STALL_DEVICE,  /* its bytes are not in the inputs yet */
+	AGT_STALL_NOWHERE, /* the partition has no server */
+	AGT_STALL_LINK,    /* the partition's server is not connected */
+	/* the partition waits in its queue, for more urgent partitions or for the window */
+	AGT_STALL_QUEUE,
+	AGT_STALL_SENT,   /* the contribution was sent, but the server has not answered */
+	AGT_STALL_READ,   /* the sum is offered or being read */
+	AGT_STALL_DEVICE, /* the partition's bytes are not in the inputs yet */
 };
 struct agt_stall {
 	enum agt_stall_kind kind;
 	uint32_t part, n_parts, n_open; /* n_open: partitions without a sum */
 	uint32_t server;                /* 0: none */
-	uint64_t ns;                    /* how long; 0: not known */
+	uint64_t ns;                    /* how long the partition has waited there; 0: not known */
 };
 bool agt_tensor_stall(const struct agt_tensor *t, struct agt_stall *ret);
 

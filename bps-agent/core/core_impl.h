@@ -22,12 +22,15 @@ struct agt_tensor {
 	void *user;
 	uint8_t dtype, op;
 	bool is_planned;
-	bool is_running;   /* round + 1 is under way */
-	bool is_device;    /* the executor copies its bytes to the inputs and from the outputs */
+	bool is_running; /* round + 1 is under way */
+	/* the executor copies the tensor's bytes to the inputs and from the outputs */
+	bool is_device;
 	bool is_unstaging; /* all sums are in host memory, but not all are on the devices */
-	/* some partitions of round + 1 landed before a restart, and it has not started again */
+	/* some partitions of round + 1 landed before a restart, and that round has not started
+	 * again */
 	bool has_landed;
-	int failed; /* code with which its rounds end; 0: not failed */
+	/* error code with which the tensor's rounds end; 0: the tensor has not failed */
+	int failed;
 	uint16_t priority;
 	uint32_t id;
 	uint64_t n_elems;
@@ -41,7 +44,8 @@ struct agt_tensor {
 	struct agt_kept_part *own_kept; /* used when env.keep is NULL */
 	uint64_t *submitted;            /* last submitted round of each local worker */
 	uint32_t n_in;
-	struct agt_mem in[]; /* one per local worker, or one per input of a device tensor */
+	/* array of n_in: one in-slot per local worker, or the inputs of a device tensor */
+	struct agt_mem in[];
 };
 
 struct agt_job {
@@ -55,8 +59,8 @@ struct agt_job {
 	bool is_local; /* no server takes part */
 	/* view of the last border; a partition with an older pgen waits for its new placement */
 	uint64_t border;
-	/* the job goes on without a lost machine; contributions have a crc for servers on this host
-	 * too (B6) */
+	/* The job goes on without a lost machine. Contributions to servers on this host have a crc,
+	 * too (B6). */
 	bool may_shrink;
 	/* rounds may complete without some machines, so other members wait for this agent's HAVE */
 	bool has_backup;
@@ -70,9 +74,10 @@ struct agt_job {
 	uint32_t *ranks;   /* rank of each local worker */
 	uint64_t inflight; /* bytes of the job's contributions under way */
 	size_t n_parts;
-	struct heap parked; /* READY partitions that wait until less of the job is in flight */
-	/* lagging: the shares that the others may have to wait for, the share furthest behind
-	 * first. held: the shares that wait for one of those. */
+	/* READY partitions that wait until fewer bytes of the job are in flight */
+	struct heap parked;
+	/* lagging: the shares that other shares may have to wait for; the share furthest behind
+	 * comes first. held: the shares that wait for the first share of lagging. */
 	struct heap lagging, held;
 	size_t n_shares;
 	struct lockstep_server *homes; /* bytes of the job's partitions on each server */
@@ -81,8 +86,8 @@ struct agt_job {
 	/* number of bursts so far; a burst begins when the empty heap lagging gets its first
 	 * share */
 	uint64_t burst;
-	/* At the last release of held shares: urgency of the next contribution of the first share
-	 * in lagging. */
+	/* Urgency of the next contribution of the first share in lagging, when held shares were
+	 * last released. */
 	uint64_t behind_urgency;
 };
 
@@ -104,7 +109,7 @@ struct agt_core {
 
 #define AGT_BLOCK_ELEMS 8192
 
-/* Find the job with that id. Returns NULL if it is not known, or is closing. */
+/* Find the job with that id. Returns NULL if no job has the id, or the job is closing. */
 struct agt_job *agt_job_find(struct agt_core *core, uint32_t id);
 /* Count one more complete partition of the round under way; the last one ends the round. */
 void agt_tensor_part_done(struct agt_tensor *t);
@@ -115,6 +120,7 @@ void agt_job_error(struct agt_job *job, int code, const char *fmt, ...)
 /* Free a job that is closing once none of its reads runs. */
 void agt_job_reads_ended(struct agt_job *job);
 
-/* Queue the parked partitions that fit into the job's limit now on their links again. */
+/* Queue parked partitions on their links again, as far as the job's limit of bytes in flight
+ * allows. */
 void job_unpark(struct agt_job *job);
 #endif

@@ -1,7 +1,8 @@
 /* Connections to servers' data threads: the partitions that wait to be sent on each, the window of
- * bytes under way, and reconnecting after a loss. The attempts come at once, after 100 ms, after
- * 300 ms, then every 0.4 to 1 s at random. The interval stays short because the scheduler soon
- * moves the partitions of a lost server elsewhere. Thread: the core's thread. */
+ * bytes under way, and reconnecting after a loss. The first attempt to reconnect follows at once,
+ * the next after 100 ms, the third after 300 ms. Later attempts follow after a random time of 0.4
+ * to 1 s. The interval stays short because the scheduler soon moves the partitions of a lost server
+ * elsewhere. Thread: the core's thread. */
 #include "bps-agent/core/link.h"
 
 #include <assert.h>
@@ -88,7 +89,7 @@ static void deactivate(struct agt_link *link)
 	link->is_active = false;
 }
 
-/* Schedule the next attempt, if a partition needs this connection. */
+/* Schedule the next attempt to connect, if a partition needs this connection. */
 static void schedule(struct agt_link *link)
 {
 	static const uint64_t delays_ms[] = {0, 100, 300};
@@ -242,8 +243,8 @@ static void pump_offered(struct agt_link *link)
 			return;
 }
 
-/* Return the link's most urgent partition that may be sent, NULL: none. Shares that may not send
- * are queued as held, and activate the link later. */
+/* Return the link's most urgent partition that may be sent; NULL: there is none. Add shares that
+ * may not send now to job->held. Their release activates the link. */
 static struct agt_part *next_part(struct agt_link *link)
 {
 	struct agt_part *best = NULL;

@@ -21,18 +21,20 @@ struct agt_link {
 	struct agt_core *core;
 	uint32_t server;
 	uint16_t thread;
-	bool is_active; /* may have something to send */
-	/* there was no credit for a GOT, HAVE or donation: nothing is sent until event_writable */
+	bool is_active; /* the link may have something to send */
+	/* A GOT, HAVE or donation could not be sent for lack of credit. Nothing is sent until
+	 * event_writable is called. */
 	bool is_stuck;
-	/* the transport refused a contribution: no new one is sent until event_writable */
+	/* The transport refused a contribution. No new contribution is sent until event_writable is
+	 * called. */
 	bool is_full;
 	enum link_state state;
 	struct xconn *conn;     /* set in CONNECTING and UP */
 	struct heap_node timer; /* in core->link_timers when DOWN and needed */
 	unsigned n_tries;
 	uint64_t down_since_ns;
-	/* instance: the server's instance on the last connection. heard_ns: when it last sent
-	 * anything. 0: no connection yet. */
+	/* instance: the server's instance on the last connection. heard_ns: when that instance last
+	 * sent anything. Both are 0 before the first connection. */
 	uint64_t instance, heard_ns;
 	size_t inflight; /* bytes of contributions under way on this link */
 	size_t n_parts;
@@ -45,8 +47,8 @@ struct agt_link {
 struct agt_link *link_get(struct agt_core *core, uint32_t server, uint16_t thread);
 /* Attach a partition that has no link. Connects if necessary. Errors: -ENOMEM. */
 int link_attach(struct agt_link *link, struct agt_part *part);
-/* Detach the partition from its link. Before the call it must be in none of share->ready and
- * link->offered. */
+/* Detach the partition from its link. Before the call, the partition must be neither in
+ * share->ready nor in link->offered. */
 void link_detach(struct agt_part *part);
 /* Queue a message: part_send_owed(part, what) runs when the link is up and has credit. Does nothing
  * for a partition without a link. */
@@ -59,8 +61,8 @@ void link_activate(struct agt_link *link);
 /* Start the reads and send the messages that are possible now, with at most one contribution.
  * Returns true if another call may send more. */
 bool link_pump(struct agt_link *link);
-/* Return when that instance of the server last sent anything on this link; 0: it was never
- * connected here. */
+/* Return when that instance of the server last sent anything on this link; 0: the link was never
+ * connected to that instance. */
 uint64_t link_heard_ns(struct agt_link *link, uint64_t instance);
 /* Free a link that has no connection, no partitions and no GOTs. */
 void link_free(struct agt_link *link);

@@ -5,8 +5,8 @@
  * sum than a server with a network card of its own. A server with a slow card gets fewer bytes too
  * (bps-scheduler/placement/place.h). But a card gives each of its connections the same rate, even
  * if one has more to send than another. So without control, connections with few bytes finish
- * early. Then all agents wait for the few servers with many bytes, while half of their cards are
- * idle. With 4 agents and 2 separate servers a round took a third longer.
+ * early. Then all agents wait for the few servers with many bytes, while the cards of the other
+ * servers are idle. With 4 agents and 2 separate servers a round took a third longer.
  *
  * Connections with equal bytes do not stay in step by themselves either. Agent 1 may have sent much
  * to server 1 and little to server 2, and agent 2 the opposite. All cards are busy, but no sum is
@@ -29,9 +29,9 @@
  *   - if it has sent nothing for longer than expected (is_late): it is slow for another reason, and
  *     the others use the time better;
  *   - if it uses no network card: a server on the same host.
- * Such connections are not held either. A connection whose most urgent contribution is a repeated
- * one is not held for it. If a transport accepts offers without their bytes, it sends all of them
- * within one turn, and holding has no effect. */
+ * Such connections are not held either. A connection may always send its most urgent contribution
+ * if that is a repeated one. If a transport accepts offers without their bytes, it sends all of
+ * them within one turn, and holding has no effect. */
 #include "bps-agent/core/lockstep.h"
 
 #include <assert.h>
@@ -50,16 +50,17 @@
 #define GAP_WEIGHT   8
 #define GAP_MAX_NS   (1000 * NS_PER_MS)
 #define PROGRESS_ONE (UINT64_C(1) << 48)
-/* Tolerances for comparing the bytes of servers. Amounts that should be equal differ by some
- * partitions, small amounts by one partition of eight. */
+/* Tolerances for comparing the bytes that servers sum. Amounts that should be equal can differ by
+ * some partitions. Small amounts can differ by one partition of eight. */
 #define FULLER 1.02
 #define ALIKE  1.15
-/* In one of LOOSE_EVERY rounds, equal shares are not kept in step. Then each card carries what it
- * can, which distinguishes fast cards from slow ones (common/base/nicspeed.h). */
+/* If all servers sum equal amounts, the connections are not kept in step in one of LOOSE_EVERY
+ * rounds. Then each card carries what it can, which distinguishes fast cards from slow ones
+ * (common/base/nicspeed.h). */
 #define LOOSE_EVERY 32
 #define LOOSE_AT    2
-/* Limit of the sent bytes that a partition added in a burst starts with, as a multiple of its own
- * bytes. */
+/* A partition that is added during a burst adds some bytes to the sent bytes of its share
+ * (sent_before). Their limit is this multiple of the partition's own bytes. */
 #define BEHIND_MAX 64
 
 /* ---- bytes per server ---- */
@@ -89,9 +90,9 @@ static struct lockstep_server *home_of(struct agt_job *job, uint32_t server)
 	return &job->homes[job->n_homes++];
 }
 
-/* Return whether it is useful to hold connections that are ahead: one server receives more than one
- * agent sends, or all servers receive equal amounts. Servers on this host are included, so that all
- * agents get the same result. */
+/* Return whether connections that are ahead are to be held. This is useful if one server receives
+ * more than one agent sends, or if all servers receive equal amounts. Servers on this host are
+ * counted, so that all agents get the same result. */
 static bool wants_step(const struct agt_job *job, uint64_t round)
 {
 	uint64_t all = 0, most = 0;
@@ -172,8 +173,8 @@ static uint64_t urgency(const struct lockstep_share *s)
 	return heap_key_urgency(first->key);
 }
 
-/* Return the progress that the share would have with that many sent bytes. The share has something
- * to send. */
+/* Return the progress that the share would have if it had sent sent_bytes. The share must have
+ * something to send. */
 static uint64_t progress(const struct lockstep_share *s, uint64_t sent_bytes)
 {
 	uint64_t all = s->sent_bytes + s->ready_bytes;
@@ -266,14 +267,14 @@ void lockstep_changed(struct lockstep_share *s)
 }
 
 /* Return the bytes that go to the server. A repeated contribution counts 0, because only its offer
- * is sent. */
+ * is sent, without the bytes. */
 static uint64_t bytes_of(const struct agt_part *part)
 {
 	return part->sent_ns ? 0 : part_bytes(part);
 }
 
-/* Return the bytes to count as sent for a new partition of that many bytes, so that its share keeps
- * the progress of the share furthest behind. */
+/* Return how many bytes to count as sent when a partition of `bytes` is added to a share. The added
+ * partition then has the progress of the share furthest behind. */
 static uint64_t sent_before(const struct agt_job *job, uint64_t bytes)
 {
 	double behind =

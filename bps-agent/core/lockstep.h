@@ -17,8 +17,8 @@ struct lockstep_share {
 	struct agt_job *job;
 	struct heap ready;    /* READY partitions, except parked ones */
 	struct heap_node lag; /* in job->lagging while lockstep_counts(share); key: progress */
-	/* in job->held; key: the share is released when the share furthest behind reaches this
-	 * progress */
+	/* In job->held while the share is held. Key: the progress that the share furthest behind
+	 * must reach before this share is released. */
 	struct heap_node wait;
 	size_t n_parts;
 	/* number of the last burst of the job in which the share had something to send */
@@ -27,7 +27,7 @@ struct lockstep_share {
 	/* moved_ns: when the share last sent a contribution, or became able to send one. gap_ns:
 	 * mean time between two contributions. */
 	uint64_t moved_ns, gap_ns;
-	/* has sent nothing for too long: no share waits for this one until it sends again */
+	/* the share has sent nothing for too long: no share waits for it until it sends again */
 	bool is_late;
 };
 

@@ -210,8 +210,8 @@ void part_staged(struct agt_part *part)
 	enqueue(part);
 }
 
-/* Send the partition's state again to a server that has none of it (after a new pgen or
- * connection). */
+/* Queue the partition's messages again for a server that has no state of it, after a new pgen or
+ * connection. */
 static void resend_all(struct agt_part *part, const char *why)
 {
 	part->n_tries = part->n_agains = 0;
@@ -245,8 +245,8 @@ void part_abandon(struct agt_part *part, const char *why)
 void part_move(struct agt_part *part, struct agt_link *link, uint64_t pgen)
 {
 	FAILPOINT(AGENT_PART_MOVE);
-	/* On the same server the next CONTRIB or HAVE implies GOT, unless an offer has not been
-	 * read. */
+	/* If the partition stays on its server, the next CONTRIB or HAVE implies GOT. This is not
+	 * so if an offer has not been read. */
 	if (part->link != link || part->state == PART_OFFERED)
 		part_send_got(part);
 	part_stop(part);
@@ -279,8 +279,8 @@ void part_timer(struct agt_part *part)
 
 void part_store_landed(struct agt_part *part)
 {
-	/* Release: pairs with the acquire load in last_complete of the next process, so that it
-	 * sees all earlier stores. */
+	/* Release: pairs with the acquire load in last_complete, so that the next process sees all
+	 * earlier stores. */
 	atomic_store_explicit(&part->kept->landed, part->round, memory_order_release);
 }
 

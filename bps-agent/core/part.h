@@ -15,12 +15,14 @@ struct lockstep_share;
 
 enum agt_part_state {
 	PART_IDLE, /* the round is complete, or none has started */
-	/* to be sent: in share->ready, job->parked or core->local, or it waits for its placement or
-	 * bytes */
+	/* The contribution is to be sent. The partition is in share->ready, job->parked or
+	 * core->local, or waits for its placement or for its bytes. */
 	PART_READY,
-	PART_SENT,     /* contribution sent, no answer yet: its timer runs */
-	PART_WAITING,  /* received AGAIN: its timer runs, then it is sent again */
-	PART_OFFERED,  /* the sum is offered: on link->offered until the read can start */
+	PART_SENT, /* the contribution was sent and not answered yet: the timer runs */
+	/* the server answered AGAIN: the timer runs, then the contribution is sent again */
+	PART_WAITING,
+	/* the sum is offered: the partition is on link->offered until the read can start */
+	PART_OFFERED,
 	PART_FETCHING, /* the sum is being read */
 };
 
@@ -30,30 +32,35 @@ struct agt_part {
 	struct agt_tensor *tensor;
 	uint32_t index;
 	enum agt_part_state state;
-	/* connection to its server thread; NULL: not placed, or a job of one member */
+	/* connection to the partition's server thread; NULL: not placed, or the job has one
+	 * member */
 	struct agt_link *link;
 	struct lockstep_share *share; /* the share of its job on that link, see lockstep.h */
 	uint64_t pgen;
 	uint64_t round;        /* in IDLE the last complete round, else the one under way */
 	uint64_t crc_round;    /* round of the contribution that crc belongs to */
 	struct heap_node node; /* used in READY */
-	/* In core->timers when SENT or WAITING, or when IDLE or READY with an unconfirmed HAVE. */
+	/* In core->timers in the states SENT and WAITING, and in IDLE and READY while a HAVE is not
+	 * confirmed. */
 	struct heap_node timer;
 	TAILQ_ENTRY(agt_part) offered; /* used in OFFERED */
 	TAILQ_ENTRY(agt_part) owing;   /* in link->owing when owes != 0 */
 	TAILQ_ENTRY(agt_part) home;    /* in link->parts */
-	uint8_t owes;                  /* messages that it has to send: bits of enum part_owe */
-	bool is_charged;               /* its bytes count in link->inflight and job->inflight */
-	bool is_parked;                /* READY: in job->parked, not share->ready */
-	bool is_staging;               /* READY: its bytes are not in the inputs yet */
+	/* messages that the partition has to send: bits of enum part_owe */
+	uint8_t owes;
+	/* the partition's bytes count in link->inflight and job->inflight */
+	bool is_charged;
+	bool is_parked;  /* READY: in job->parked, not share->ready */
+	bool is_staging; /* READY: the partition's bytes are not in the inputs yet */
 	/* FETCHING: the result of the read is to be discarded, for example after a change of
 	 * pgen */
 	bool is_stale;
 	/* the server has not acknowledged HAVE since the last change of pgen */
 	bool is_have_unconfirmed;
-	/* sent again because no answer came: its bytes do not count in the window */
+	/* the contribution is sent again because no answer came: its bytes do not count in the
+	 * window */
 	bool is_overdue;
-	uint8_t n_tries, n_agains; /* number of sends without an answer; number of AGAINs */
+	uint8_t n_tries, n_agains; /* number of sends without an answer; number of AGAIN answers */
 	uint8_t n_bad_crc, n_misfits;
 	uint32_t crc; /* crc of the contribution */
 	/* sent_ns: when this round's first CONTRIB was sent, 0: none yet; offered_ns: when its sum
@@ -92,9 +99,11 @@ void part_abandon(struct agt_part *part, const char *why);
 /* Remove the partition from every queue and stop its timer. A running read continues, and its
  * result is discarded. */
 void part_stop(struct agt_part *part);
-/* Place the partition on link under pgen, and send its state there. link NULL: no server yet. */
+/* Place the partition on link under pgen, and queue its messages to the server. link NULL: the
+ * partition has no server yet. */
 void part_move(struct agt_part *part, struct agt_link *link, uint64_t pgen);
-/* Send the partition's soft state again (A3), because its connection is lost or new. */
+/* Queue the partition's messages to the server again (A3), because the connection is lost or
+ * new. */
 void part_restart(struct agt_part *part);
 /* Handle the partition's timer, which is due. */
 void part_timer(struct agt_part *part);
@@ -105,18 +114,21 @@ static inline struct agt_part *part_of(struct heap_node *node)
 }
 /* Return whether the partition can be sent within its job's limit of bytes in flight. */
 bool part_fits_job(const struct agt_part *part);
-/* Move the partition from share->ready to job->parked, until less of its job is under way. */
+/* Move the partition from share->ready to job->parked, until fewer bytes of its job are under
+ * way. */
 void part_park(struct agt_part *part);
 
 /* Store the partition's round as landed (K1). Before that, the sum, crc, workers and contributors
  * must have been stored. */
 void part_store_landed(struct agt_part *part);
-/* Report to its tensor, and to the executor for a device tensor, that the sum is in the output. */
+/* Report to the partition's tensor that the sum is in the output. For a device tensor, report it to
+ * the executor, too. */
 void part_report_sum(struct agt_part *part);
 /* Set the state READY and queue the partition. */
 void part_make_ready(struct agt_part *part, const char *why);
 void part_dequeue(struct agt_part *part);
-/* Start the partition's timer: span_ns, doubled *count times. Increments *count up to a limit. */
+/* Start the partition's timer. It expires after span_ns, doubled *count times. Then increment
+ * *count, up to a limit. */
 void part_start_timer(struct agt_part *part, uint64_t span_ns, uint8_t *count);
 void part_await_answer(struct agt_part *part);
 void part_stop_timer(struct agt_part *part);
@@ -135,11 +147,11 @@ void part_send_got(struct agt_part *part);
 /* Send the contribution. Errors: those of xport_send. */
 int part_send_contrib(struct agt_part *part);
 int part_send_owed(struct agt_part *part, enum part_owe what);
-/* Compute the local sum, and the crc if wants_crc. Both go block by block, so that the crc finds
- * the bytes in the cache. The sum is made once per round, even after a restart: a server on this
- * host may be reading it (B6). */
+/* Compute the local sum, and the crc if wants_crc. Both are computed block by block, so that the
+ * bytes are still in the cache for the crc. The sum is made once per round, even after a restart: a
+ * server on this host may be reading it (B6). */
 void part_prepare_contrib(struct agt_part *part, bool wants_crc);
-/* Sum a partition of a job of one member into the output. */
+/* Sum the partition into the output. Used for jobs with one member. */
 void part_sum_local(struct agt_part *part);
 
 /* ---- part_receive.c ---- */

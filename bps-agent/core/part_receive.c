@@ -13,8 +13,8 @@
 #include "common/base/log.h"
 #include "common/data/crc32c.h"
 
-/* A job fails after more than this many wrong crcs of one partition in a round: a defect must cause
- * them. */
+/* A job fails if one partition has more wrong crcs than this in a round, because only a defect
+ * causes that many. */
 #define MAX_BAD_CRC 4
 
 static void complete_round(struct agt_part *part, const struct wire_msg *m)
@@ -55,8 +55,8 @@ bool part_fetch(struct agt_part *part)
 	if (rc == -EAGAIN)
 		return false;
 	TAILQ_REMOVE(&link->offered, part, offered);
-	/* the offer is invalid, or the connection is being closed: wait, then send the contribution
-	 * again */
+	/* The offer is invalid, or the connection is being closed. Wait for the timer, then send
+	 * the contribution again. */
 	if (rc < 0) {
 		part_set_state(part, PART_SENT, "offer cannot be read");
 		part_await_answer(part);
@@ -143,7 +143,7 @@ static void note_offered(struct agt_part *part)
 	struct agt_core *core = part_core(part);
 
 	part->offered_ns = core->now_ns;
-	/* else the offer answers a contribution that went to an earlier server */
+	/* 0: this process has not sent the contribution, so there is no time to measure */
 	if (part->sent_ns)
 		histogram_add(&core->stats.push, core->now_ns - part->sent_ns);
 }
@@ -286,7 +286,7 @@ void part_receive(struct agt_link *link, const struct wire_msg *m)
 		link->core->stats.stale++;
 		return;
 	}
-	if (part->link != link) { /* a result from a server that had the partition before */
+	if (part->link != link) { /* the result comes from a server that had the partition before */
 		link->core->stats.stale++;
 		if (!(m->flags & WIRE_INLINE) && !is_being_read(part, m))
 			link_send_got(link, m);

@@ -65,7 +65,7 @@ void part_prepare_contrib(struct agt_part *part, bool wants_crc)
 	}
 	part->crc = crc;
 	part->crc_round = wants_crc ? part->round : 0;
-	if (wants_sum) /* release: the next process, if this one ends now, loads it with acquire */
+	if (wants_sum) /* release: the next process loads it with acquire, and so sees the sum */
 		atomic_store_explicit(summed, part->round, memory_order_release);
 }
 
@@ -130,8 +130,8 @@ int part_send_contrib(struct agt_part *part)
 	const struct agt_tensor *t = part->tensor;
 	bool is_same_host = part->link->conn->is_same_host;
 	bool has_crc = !is_same_host || t->job->may_shrink;
-	/* Send the bytes along only the first time: an earlier copy may have arrived. A repeated
-	 * offer does not wait for room in the send queue either. */
+	/* Send the bytes with the offer only the first time, because later an earlier copy may have
+	 * arrived. So a repeated offer need not wait for space in the send queue. */
 	bool is_eager = !part->sent_ns && part_bytes(part) > WIRE_INLINE_MAX;
 	struct agt_mem mem = contrib_mem(part);
 	struct wire_msg m;
