@@ -19,8 +19,8 @@
 struct agent;
 struct loop;
 
-/* Create the thread and start it. net and member must outlive it; cfg is copied. Errors: negative,
- * with a text. */
+/* Create the thread and start it. net and member must outlive the thread; cfg is copied. Errors: a
+ * negative code, and err gets the text. */
 int agent_new(struct net *net, struct member *member, const struct agent_config *cfg,
 	struct agent **ret, struct err_text *err);
 /* Close the connections of all trainers, or leave them open for the next process (can_hand_over).
@@ -45,9 +45,9 @@ int agent_post(struct agent *a, enum agent_event event, struct member_msg *m,
 /* Write the latest figures to *ret; zeros while a is NULL. Thread: the control thread. */
 void agent_figures(struct agent *a, struct agent_figures *ret);
 /* Let the data thread describe what this machine's workers wait for (trainers/waits_report.h). Then
- * done is called on the control loop; it owns jobs. If a loop ends before, done is not called. If
- * the data thread hangs, done is called late. Thread: the control thread. Errors: -EAGAIN the queue
- * is full, -ENOMEM. */
+ * done is called on the control loop; done owns jobs. If one of the two loops ends before that,
+ * done is not called. If the data thread hangs, done is called late. Thread: the control thread.
+ * Errors: -EAGAIN the queue is full, -ENOMEM. */
 int agent_ask_waits(
 	struct agent *a, struct loop *control, void (*done)(void *arg, json_t *jobs), void *arg);
 /* Write to *ret what each user and job uses. Thread: the control thread. */

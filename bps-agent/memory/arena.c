@@ -68,7 +68,8 @@ void memory_prefer(struct memory *m, uint32_t node)
 int memory_step(struct memory *m, struct err_text *err)
 {
 	size_t n = m->bytes - m->n_made < PIECE ? m->bytes - m->n_made : PIECE;
-	/* access to a page that cannot be allocated later would raise SIGBUS */
+	/* allocate the pages now: if one could not be allocated later, the access would raise
+	 * SIGBUS */
 	int rc = posix_fallocate(m->fd, (off_t)m->n_made, (off_t)n);
 
 	if (rc)
@@ -164,7 +165,7 @@ void arena_forgo(struct arena_set *set, enum arena_kind kind, size_t bytes)
 	set->owner->release(set->owner_ctx, bytes, fds_of(kind));
 }
 
-/* Offer the arena as a segment to servers over the network and on this host. */
+/* Offer the arena as a segment to servers, over the network and on this host. */
 static int offer(struct xport *x, struct arena *a)
 {
 	int rc = x->ops->seg_add(x, a->mem, a->bytes, &a->segment);
@@ -177,8 +178,7 @@ static int offer(struct xport *x, struct arena *a)
 	return rc;
 }
 
-/* Replace the arena's writable descriptor by the one that is needed from now on: see fd in struct
- * arena. */
+/* Replace or close the arena's writable descriptor, so that fd is as struct arena describes. */
 static int give_fd(const struct arena_set *set, struct arena *a, struct err_text *err)
 {
 	if (a->kind == ARENA_OUTPUT && set->keeps_outputs_writable)
@@ -190,8 +190,8 @@ static int give_fd(const struct arena_set *set, struct arena *a, struct err_text
 	return 0;
 }
 
-/* Offer the arena to servers and add it to the set. is_new: also record it. Errors: negative, with
- * a text; the arena is not offered then. */
+/* Offer the arena to servers and add it to the set. is_new: also record it for the next process.
+ * Errors: a negative code, and err gets the text; the arena is not offered then. */
 static int enlist(struct arena_set *set, struct arena *a, bool is_new, struct err_text *err)
 {
 	int rc = offer(set->x, a);
@@ -281,7 +281,8 @@ int arena_adopt(struct arena_set *set, enum arena_kind kind, struct memory *m, s
 	return rc;
 }
 
-/* Return the offset of the next free `need` bytes in a; SIZE_MAX: a is NULL or has no room. */
+/* Return the offset of the next `need` free bytes in arena a; SIZE_MAX: a is NULL or has no
+ * room. */
 static size_t next_start(const struct arena *a, size_t need)
 {
 	size_t start;

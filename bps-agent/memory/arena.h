@@ -14,7 +14,7 @@
 #include "common/transport/xport.h"
 
 enum arena_kind {
-	ARENA_INPUT,   /* the trainer writes */
+	ARENA_INPUT,   /* one trainer writes to it */
 	ARENA_OUTPUT,  /* trainers map it read-only */
 	ARENA_PRIVATE, /* not shared with trainers */
 };
@@ -44,18 +44,18 @@ struct memory {
 
 /* The quota account that arenas count in. */
 struct arena_owner {
-	/* Charge the account with that many bytes and open descriptors. Errors: a limit would be
-	 * exceeded; with a text. */
+	/* Charge the account with that many bytes and open descriptors. Errors: a negative code if
+	 * a limit would be exceeded; err gets the text. */
 	int (*admit)(void *ctx, size_t bytes, unsigned n_fds, struct err_text *err);
 	void (*release)(void *ctx, size_t bytes, unsigned n_fds);
-	size_t (*room)(void *ctx); /* return how many bytes admit would still accept */
+	size_t (*room)(void *ctx); /* returns how many bytes admit would still accept */
 	void (*drop)(void *ctx, const struct memory *m);
 };
 
 /* The arenas of one job, or of its executor. Zeroing takes long, so memory is made on another
- * thread (memory_thread.h). If no arena has room, arena_alloc returns -EINPROGRESS and sets
- * want_bytes and want_kind. The caller then has the memory made, adds it with arena_adopt, and
- * calls arena_alloc again with the new arena as `prefer`. */
+ * thread (memory_thread.h). If the arena `prefer` has no room, arena_alloc returns -EINPROGRESS and
+ * sets want_bytes and want_kind. The caller then requests the memory from that thread and adds it
+ * with arena_adopt. After that, it calls arena_alloc again with the new arena as `prefer`. */
 struct arena_set {
 	struct xport *x; /* NULL: the transport has been freed */
 	const struct arena_owner *owner;
@@ -67,7 +67,8 @@ struct arena_set {
 	 * read-only. */
 	bool keeps_outputs_writable;
 	/* Record a new arena for the next process, while its descriptor is still writable. May set
-	 * kept_used. Errors: negative, the arena is freed. NULL: arenas are not recorded. */
+	 * kept_used. Errors: a negative code; the arena is then freed. The field is NULL if arenas
+	 * are not recorded. */
 	int (*adopted)(void *owner_ctx, struct arena *a);
 	struct arena *head;
 	uint32_t next_id;
@@ -75,51 +76,51 @@ struct arena_set {
 
 /* Allocate zero-filled memory for n_bytes, 64-byte aligned (page-aligned for a page and more).
  * prefer: the newest arena of this kind, or NULL; the memory is taken from it if there is room.
- * *ret_arena: the arena, *ret: the memory. Errors: -ENOMEM, -errno, those of admit; with a text.
- * -EINPROGRESS prefer has no room; a new arena has been charged to the account, and arena_adopt or
- * arena_forgo must follow. */
+ * *ret_arena: the arena, *ret: the memory. Errors: those of admit, and err gets the text.
+ * -EINPROGRESS: prefer has no room. A new arena has been charged to the account, and the caller
+ * must call arena_adopt or arena_forgo. */
 int arena_alloc(struct arena_set *set, enum arena_kind kind, struct arena *prefer, size_t n_bytes,
 	struct arena **ret_arena, struct agt_mem *ret, struct err_text *err);
-/* Return the least size of a new arena that arena_alloc needs for n_bytes; 0: arena a has room. */
+/* Return how large a new arena must be at least to hold n_bytes; 0: arena a has room for them. */
 size_t arena_growth(const struct arena *a, size_t n_bytes);
 /* Return how many bytes of an arena an allocation of n_bytes takes, with alignment. */
 size_t arena_round(size_t n_bytes);
 /* Withdraw all arenas from servers, and unmap them. No read may write to them any more. */
 void arena_set_fini(struct arena_set *set);
 
-/* Add the wanted memory to the set, after it was made. Owns: takes m. Errors: -errno with a text; m
- * is freed and its bytes are given back to the account. */
+/* Add the wanted memory to the set, after it was made. Owns: takes m. Errors: -errno, and err gets
+ * the text; m is freed, and its bytes are returned to the account. */
 int arena_adopt(struct arena_set *set, enum arena_kind kind, struct memory *m, struct arena **ret,
 	struct err_text *err);
-/* Give the bytes of an arena that was not made back to the account. */
+/* Return to the account the bytes that arena_alloc has charged for an arena that was not made. */
 void arena_forgo(struct arena_set *set, enum arena_kind kind, size_t bytes);
-/* Restore an arena after a restart, on that node. Owns: takes fd, unless the call fails. kept_used:
- * the copy of `used` in the ledger; it is read now and updated from now on. Errors: -errno,
- * BPS_EPROTO too small or not sealed; with a text. */
+/* Restore an arena after a restart. node: NUMA node + 1, 0: any. Owns: takes fd, unless the call
+ * fails. kept_used: the copy of `used` in the ledger; it is read now and updated from now on.
+ * Errors: -errno, or BPS_EPROTO: fd has another size, or lacks the seals. err gets the text. */
 int arena_restore(struct arena_set *set, enum arena_kind kind, uint32_t id, uint32_t node, int fd,
 	size_t bytes, uint64_t *kept_used, struct err_text *err);
 /* Return the arena with that id, or NULL. */
 struct arena *arena_find(const struct arena_set *set, uint32_t id);
-/* Return the last arena that was made for that node, or NULL. */
+/* Return the newest arena that was made for that node, or NULL. node: NUMA node + 1, 0: any. */
 struct arena *arena_newest(const struct arena_set *set, uint32_t node);
 /* Return the additional seals for an arena's memory: all arenas have those against shrinking and
  * growing. */
 int arena_seals(const struct arena_set *set, enum arena_kind kind);
 
-/* Create a memfd of that size and map it, without allocating pages. Errors: -errno with a text;
- * nothing is left to free. */
+/* Create a memfd of that size and map it, without allocating pages. Errors: -errno, and err gets
+ * the text; nothing is left to free. */
 int memory_begin(
 	struct memory *m, const char *name, size_t bytes, int more_seals, struct err_text *err);
-/* Allocate the next 16 MiB of pages, which takes 3 ms or more. So a later access cannot find a page
- * missing. The last step seals the size. Returns 1 when there is more to do, 0 when all is done.
- * Errors: -errno with a text; call memory_drop then. */
+/* Allocate the next 16 MiB of pages, which takes 3 ms or more. So no later access can fail for lack
+ * of a page. The last step seals the size. Returns 1 when there is more to do, 0 when all is done.
+ * Errors: -errno, and err gets the text; the caller must call memory_drop then. */
 int memory_step(struct memory *m, struct err_text *err);
 /* Place the pages on NUMA node `node` - 1, if there is room; node 0: on any. Call it before the
  * first memory_step. */
 void memory_prefer(struct memory *m, uint32_t node);
 /* Unmap and close the memory. */
 void memory_drop(struct memory *m);
-/* Do memory_begin and all steps at once. Errors: -errno with a text. */
+/* Call memory_begin, and memory_step until all is done. Errors: -errno, and err gets the text. */
 int memory_make(
 	struct memory *m, const char *name, size_t bytes, int more_seals, struct err_text *err);
 #endif

@@ -33,7 +33,7 @@ struct memory_thread {
 	pthread_cond_t wake;
 	TAILQ_HEAD(, memory_request) requests;
 	TAILQ_HEAD(, memory_discard) drops;
-	uint64_t turn; /* number of the last piece */
+	uint64_t turn; /* number of the piece that was made last */
 	bool is_stopped;
 };
 
@@ -48,11 +48,11 @@ static void finish(struct memory_request *m, int rc)
 {
 	m->rc = rc;
 	while (dataloop_post(m->memory_thread->loop, deliver, m) == -EAGAIN)
-		sched_yield(); /* the queue is full; the loop's thread drains it */
+		sched_yield(); /* the queue is full; the loop's thread empties it */
 }
 
-/* Take the oldest request of the user that has waited longest for a piece, NULL: there is none.
- * Counts this as the next turn of all requests of that user. */
+/* Take the oldest request of the user that has waited longest for a piece. NULL: there is no
+ * request. Counts this as the next turn of all requests of that user. */
 static struct memory_request *take_request(struct memory_thread *m)
 {
 	struct memory_request *next = TAILQ_FIRST(&m->requests), *r;
@@ -142,7 +142,8 @@ static void *memory_thread_main(void *arg)
 		if (r) {
 			pthread_mutex_unlock(&m->lock);
 			if (!advance(r))
-				r = NULL; /* finished: the request belongs to its caller again */
+				/* the request is finished and belongs to its caller again */
+				r = NULL;
 			pthread_mutex_lock(&m->lock);
 			if (r)
 				TAILQ_INSERT_TAIL(&m->requests, r, link);

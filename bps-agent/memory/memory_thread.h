@@ -5,8 +5,7 @@
  * memory in pieces of 16 MiB, and serves another request after each piece. So a small request does
  * not wait for earlier large ones. The next piece is for the user that has waited longest.
  *
- * memory_thread_make: WAITING --a piece at a time--> made, failed or cancelled
- * of each: --posted--> done() on the loop
+ *   memory_thread_make --> waiting --piece by piece--> made, failed or cancelled --> done() on loop
  *
  * A request that is not finished when the agent ends is cancelled (-ECANCELED). The trainer behind
  * the request gets no answer, and its message is handled again by the next process of the agent.
@@ -25,7 +24,8 @@ struct memory_thread;
 struct memory_request {
 	TAILQ_ENTRY(memory_request) link;
 	struct memory_thread *memory_thread;
-	/* number of the last piece made for this user: the smallest is next */
+	/* number of the last piece that was made for this user; the request with the smallest
+	 * number is next */
 	uint64_t turn;
 	struct memory memory; /* the result, owned by the caller when rc is 0 */
 	const char *name;
@@ -39,8 +39,8 @@ struct memory_request {
 	void *user;
 };
 
-/* Start the thread. loop: the loop on which done runs; outlives the thread. Errors: -errno with a
- * text. */
+/* Start the thread. loop: the loop on which done runs; it outlives the thread. Errors: -errno, and
+ * err gets the text. */
 int memory_thread_new(struct dataloop *loop, struct memory_thread **ret, struct err_text *err);
 /* End the thread. Requests that wait or come later are cancelled: done is called for each. */
 void memory_thread_stop(struct memory_thread *m);
@@ -50,7 +50,7 @@ void memory_thread_free(struct memory_thread *m);
  * need not be set. Errors: -ECANCELED the thread has been stopped and the loop's queue is full;
  * done is not called. */
 int memory_thread_make(struct memory_thread *m, struct memory_request *request);
-/* Unmap and close the memory on the thread, later. Owns: takes the memory. m NULL or stopped: done
- * at once on the caller's thread. */
+/* Unmap and close the memory later, on the thread. Owns: takes the memory. If m is NULL or stopped,
+ * the caller's thread does it at once. */
 void memory_thread_drop(struct memory_thread *m, const struct memory *memory);
 #endif

@@ -25,8 +25,8 @@ struct known_server {
 
 struct agent {
 	struct agent_config cfg;
-	/* a reserve: closed so that accept has a descriptor when none is left, to refuse a
-	 * trainer */
+	/* Reserve descriptor. When the process has no free descriptor, the agent closes this one,
+	 * so that it can accept a trainer's connection and refuse it. */
 	int spare_fd;
 	struct dataloop *loop;
 	struct net *net; /* network of this process, owned by struct node; outlives the agent */
@@ -46,7 +46,8 @@ struct agent {
 	/* descriptors that the service manager has not accepted yet */
 	STAILQ_HEAD(, unsent_fd) unsent;
 	uint64_t unsent_since_ns, unsent_due_ns;
-	/* deadline of the oldest WHY that the scheduler has not answered, 0: none */
+	/* deadline of the oldest WHY message that the scheduler has not answered; 0: there is
+	 * none */
 	uint64_t why_due_ns;
 	bool has_dirty;
 	struct known_server *servers; /* the last known state of each server, to detect changes */
@@ -55,13 +56,14 @@ struct agent {
 	/* heard_ns: when the scheduler or any server last sent something. server_ns: when a server
 	 * was last up. */
 	uint64_t heard_ns, server_ns;
-	/* code of the error while no server can sum, 0: none; see struct agent_figures */
+	/* error code that trainers get while no server can sum; 0: a server can sum */
 	int stranded;
 	struct quota *quota;
 	struct memory_thread *memory_thread;
 	pthread_mutex_t lock; /* protects figures and quota_view, which the control thread reads */
-	/* seen_figures: the control thread's own copy */
+	/* seen_figures: the control thread's own copy of figures */
 	struct agent_figures figures, seen_figures;
-	struct quota_view quota_view, seen_quotas; /* seen_quotas: the control thread's own copy */
+	/* seen_quotas: the control thread's own copy of quota_view */
+	struct quota_view quota_view, seen_quotas;
 };
 #endif

@@ -16,7 +16,7 @@ struct shm_config;
 /* Settings that may change while the agent runs. */
 struct agent_limits {
 	struct quota_limits quotas;
-	/* limit per trainer; a change applies to trainers that connect later */
+	/* most tensors of one trainer; a change applies to trainers that connect later */
 	uint32_t max_tensors;
 	/* see struct agt_config; the limit of a job's bytes in flight is in quotas */
 	size_t window_bytes;
@@ -25,7 +25,7 @@ struct agent_limits {
 
 /* Settings of the executor for GPUs. */
 struct gpu_config {
-	const char *backend; /* "cuda", "host"; "": no GPUs are used */
+	const char *backend; /* "cuda" or "host"; "": no GPUs are used */
 	const char *program; /* path of the executor's program */
 	const char *route;   /* "auto", or the name of a route */
 	const char *sysfs;
@@ -34,10 +34,12 @@ struct gpu_config {
 struct agent_config {
 	uint32_t id; /* assigned by the scheduler */
 	uint64_t instance;
-	/* SOCK_SEQPACKET, listening, nonblocking; the caller closes it after agent_free */
+	/* nonblocking listening socket for trainers (SOCK_SEQPACKET); the caller closes it after
+	 * agent_free */
 	int listen_fd;
 	uint32_t spin_us;
-	/* shared memory with servers of this host; NULL: not used; outlives the agent */
+	/* Settings of the memory shared with servers of this host; they outlive the agent. NULL: no
+	 * memory is shared with servers. */
 	const struct shm_config *same_host;
 	struct agent_limits limits;
 	const char *host;       /* name of this machine, for messages */
@@ -57,7 +59,8 @@ struct agent_figures {
 	struct agt_stats core;
 	uint32_t trainers, jobs, executors;
 	uint64_t shared_bytes, beat_ns, executor_failures;
-	int stranded; /* error code that trainers get because no server can sum, 0: none */
+	/* error code that trainers get while no server can sum; 0: a server can sum */
+	int stranded;
 };
 
 /* Return the bytes sent over the network since the start: messages, and contributions when they are

@@ -4,7 +4,7 @@
  * executor is a child process that drives the GPUs of one job on this machine (executor/exec.h).
  * Thread: the data thread.
  *
- *   STARTING --READY--> MEETING --ROUTE--> RUNNING --job ends, or it fails or dies--> OVER
+ *   STARTING --READY--> MEETING --ROUTE--> RUNNING --the job ends or the executor fails--> OVER
  *                       freed when the job is gone and the child has been waited for */
 #include <stdbool.h>
 #include <stdint.h>
@@ -30,21 +30,21 @@ struct executor_link {
 	struct agent *agent;
 	struct job *job; /* NULL: the job has been freed */
 	struct quota_account *user;
-	bool is_counted; /* counted as one of the user's executors */
+	bool is_counted; /* counted among the user's executors */
 	enum executor_state state;
-	int code; /* error code and text of its end, set in OVER */
+	int code; /* error code and text of the executor's end; set in OVER */
 	char text[CTL_TEXT_MAX + 1];
 	pid_t pid;
-	/* its descriptors are stored with the service manager, for the next process */
+	/* the executor's descriptors are stored with the service manager, for the next process */
 	bool is_handed_over;
-	/* started by the previous process of the agent: not a child of this one, may repeat
-	 * messages */
+	/* The previous process of the agent started the executor. The executor is not a child of
+	 * this process, and may repeat messages. */
 	bool is_adopted;
-	/* wake_fd: the agent's own eventfd; exec_fd: the executor's */
+	/* wake_fd: eventfd that wakes the agent; exec_fd: eventfd that wakes the executor */
 	int sock, wake_fd, exec_fd, pidfd;
 	unsigned n_handles;
 	uv_poll_t sock_poll, wake_poll, pid_poll;
-	uv_timer_t watchdog; /* used in OVER: when it expires, the child is killed */
+	uv_timer_t watchdog; /* runs in OVER; when the timer expires, the child is killed */
 	uint64_t asked_ns;   /* when the first worker requested the executor */
 	uint64_t beat, beat_at_ns;
 	struct ring_pair pipe;
@@ -58,15 +58,15 @@ struct executor_link {
 	bool is_making;
 	struct device_tensor **tensors; /* indexed by the tensor's id at the executor */
 	uint32_t n_tensors;
-	/* tensors of which a round is over, so that the core may accept the next one */
+	/* tensors that have just ended a round: the next turn submits their waiting rounds */
 	TAILQ_HEAD(, device_tensor) again;
 };
 
 struct device_worker {
 	uint32_t region;
 	uint64_t offset;
-	/* Rounds submitted by the worker that the core has not taken yet. Two entries more than
-	 * DEVICE_AHEAD: one for a round under way, one for a round that was complete before a
+	/* Rounds that the worker has submitted and the core has not taken yet. Two entries more
+	 * than DEVICE_AHEAD: one for a round under way, one for a round that was complete before a
 	 * restart. */
 	struct pending_submission ahead[DEVICE_AHEAD + 2];
 	unsigned n_ahead;

@@ -38,32 +38,35 @@ struct job {
 	uint8_t token[CTL_TOKEN_BYTES]; /* HMAC of the job token, see trainers/token.h */
 	struct quota_account *quota;
 	uint32_t size, flags, id; /* id: CTL_NO_ID until the scheduler has assigned it */
-	uint16_t backup;          /* machines that a round need not wait for */
+	uint16_t backup;          /* number of machines that a round need not wait for */
 	uint32_t grace_ms;        /* how long a round waits for those machines */
-	uint32_t max_size;        /* most workers of an elastic job */
-	uint64_t barrier;         /* the last barrier that was passed */
+	uint32_t max_size;        /* largest number of workers of an elastic job */
+	uint64_t barrier;         /* number of the last barrier that the job passed */
 	bool is_local;            /* all workers are on this machine, so no server takes part */
-	uint32_t n_tensors;       /* ids given to tensors here, when is_local */
-	uint32_t n_workers;       /* local workers; set from RUNNING on */
-	uint64_t view;            /* view in which the job got its present members */
-	struct roster *roster;    /* the job's workers and machines, set from RUNNING on */
+	/* number of tensor ids that this agent has assigned, when is_local */
+	uint32_t n_tensors;
+	uint32_t n_workers;    /* local workers; set from RUNNING on */
+	uint64_t view;         /* view in which the job got its present members */
+	struct roster *roster; /* the job's workers and machines, set from RUNNING on */
 	uint32_t *ranks;
 	struct trainer **by_worker; /* indexed by local worker; NULL: the worker has left */
 	struct agt_job *core;
 	struct executor_link *executor; /* NULL: no worker has requested one */
-	uint64_t running_since_ns;      /* when this process set RUNNING */
+	uint64_t running_since_ns;      /* when this process set the state RUNNING */
 	/* the scheduler has named this job since the last reconnect */
 	bool is_told;
-	/* Set after a restart, until the scheduler answers: messages of its trainers are not read
-	 * before. */
+	/* Set after a restart until the scheduler answers. Meanwhile no message of the job's
+	 * trainers is read. */
 	bool is_resumed;
 	bool is_busy;      /* the core may still write to the job's memory */
 	uint32_t n_making; /* number of open requests to the memory thread */
-	/* one of the open requests is for output memory; no other worker requests outputs until it
-	 * is done */
+	/* An open request is for output memory. Until that request is done, no other
+	 * worker requests output memory. */
 	bool makes_output;
 	TAILQ_HEAD(, pending_declare) waiting;
-	int code; /* code, text and cause of the job's end; 0: not ended; see struct ctl_cause */
+	/* error code of the job's end, 0: the job has not ended; text and cause (struct ctl_cause)
+	 * follow */
+	int code;
 	char text[CTL_TEXT_MAX + 1];
 	uint32_t cause_rank;
 	char cause_host[CTL_NAME_MAX + 1];
@@ -76,7 +79,7 @@ struct job {
 	uint32_t n_batch;
 };
 
-/* Return the cause of the job's end, lent by the job. */
+/* Return the cause of the job's end. Its host name belongs to the job. */
 static inline struct ctl_cause job_cause(const struct job *job)
 {
 	return (struct ctl_cause){job->cause_rank, job->cause_host};

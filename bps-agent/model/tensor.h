@@ -18,7 +18,7 @@ struct ledger_worker_live;
 struct tensor;
 struct trainer;
 
-/* A round submitted before the tensor's placement was known. */
+/* A worker's submission of a round, which waits until the core can take it. */
 struct pending_submission {
 	bool is_set;
 	uint8_t op;
@@ -30,7 +30,7 @@ struct tensor_worker {
 	struct ledger_worker_live *live; /* set when is_declared */
 	bool is_declared;
 	bool is_declaring; /* the worker's declaration waits for memory */
-	uint32_t index;    /* index in the trainer's table of tensors */
+	uint32_t index;    /* the tensor's index in the trainer's table of tensors */
 	struct arena *in_arena;
 	struct agt_mem in;
 	struct pending_submission pending;
@@ -43,27 +43,30 @@ struct tensor_worker {
  * memory (trainers/tensor.c, declare.c) and device memory (gpu/device_tensor.c). A new tensor is in
  * host memory until a worker declares it in device memory. */
 struct tensor_kind {
-	/* workers' GPU streams wait for rounds, and a failure must release them */
+	/* The workers' GPU streams wait for rounds of such tensors. A failure must release these
+	 * streams. */
 	bool has_streams;
-	/* Declare the tensor for a worker: make the memory that it still lacks. Errors: with a
-	 * text; -EINPROGRESS the memory is being made, and declare_wake is called later;
-	 * BPS_EMISMATCH another worker has declared it in the other kind of memory. */
+	/* Declare the tensor for a worker: make the memory that the tensor still lacks. Errors: a
+	 * negative code, and err gets the text. -EINPROGRESS: the memory is being made, and
+	 * declare_wake is called later. BPS_EMISMATCH: another worker has declared the tensor in
+	 * the other kind of memory. */
 	int (*declare)(struct trainer *t, struct tensor *tensor, const struct local_decl *d,
 		size_t bytes, struct err_text *err);
 	/* Add the tensor to the core, after all local workers have declared it. Errors: -ENOMEM. */
 	int (*to_core)(struct tensor *tensor);
-	/* Submit a round: now, or queue it while an earlier one is under way. Errors: BPS_EBUSY too
-	 * many rounds are queued. */
+	/* Submit a round to the core, or queue it while an earlier round is under way. Errors:
+	 * BPS_EBUSY too many rounds are queued. */
 	int (*submit)(struct tensor *tensor, uint32_t worker, const struct pending_submission *p);
-	/* Pass those waiting submissions to the core that it can accept now. */
+	/* Pass to the core the waiting submissions that the core can accept now. */
 	void (*submit_waiting)(struct tensor *tensor);
 	/* After a restart, submit again the worker's rounds that follow the round `complete`. */
 	void (*resubmit)(struct tensor *tensor, uint32_t worker, uint64_t complete);
-	/* End the rounds that the core has not taken with code. */
+	/* End the submitted rounds that the core has not taken. Their trainers get the error
+	 * `code`. */
 	void (*fail_waiting)(struct tensor *tensor, int code);
-	/* The functions below exist only when has_streams. They are called when a round is over,
-	 * when the tensor has failed, when the worker gets no more rounds, and when the job frees
-	 * the tensor. */
+	/* The functions below exist only when has_streams. round_over is called when a round is
+	 * over, cancel when the tensor has failed. poison is called when the worker gets no more
+	 * rounds, free when the job frees the tensor. */
 	void (*round_over)(struct tensor *tensor, int status);
 	void (*cancel)(struct tensor *tensor);
 	void (*poison)(struct tensor *tensor, uint32_t worker);
@@ -80,17 +83,19 @@ struct tensor {
 	/* the worker that declared the tensor first; its declaration may still wait for memory */
 	uint32_t first_worker;
 	uint32_t n_declared;
-	uint32_t idx; /* index in the ledger; CTL_NO_ID: not recorded yet */
+	uint32_t idx; /* index of the tensor in the ledger; CTL_NO_ID: not recorded yet */
 	struct ledger_tensor_live *live;
-	/* set when the tensor is planned, or was planned before a restart */
+	/* state of the partitions that survives a restart; NULL until the tensor has been
+	 * planned */
 	struct agt_kept_part *parts;
-	uint32_t kept_id, part_elems, n_parts; /* set with parts */
-	int failed; /* code of its failure, with text and cause; see struct ctl_cause */
+	uint32_t kept_id, part_elems, n_parts; /* set when parts is set */
+	/* error code of the tensor's failure, 0: none; text and cause (struct ctl_cause) follow */
+	int failed;
 	char *fail_text, *cause_host;
 	uint32_t cause_rank;
 	struct agt_tensor *core; /* set when all local workers have declared it */
 	struct arena *out_arena, *staging_arena;
-	struct device_tensor *device; /* set for the device kind */
+	struct device_tensor *device; /* set for a tensor in device memory, else NULL */
 	/* 1 + the worker whose stream the round under way waits for; 0: none */
 	uint32_t awaited_stream;
 	struct agt_mem out[2], staging;

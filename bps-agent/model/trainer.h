@@ -3,7 +3,7 @@
 /* A process that is connected to the agent's socket.
  *
  *   GREETING --HELLO--> JOINING --JOB--> ATTACHED --FINISH--> FINISHING --JOB_END--> OVER
- *   each: socket closed --> GONE (freed when its handles are)
+ *   each state --socket closed--> GONE (freed when its handles are closed)
  *
  * Thread: the data thread. */
 #include <stdbool.h>
@@ -42,17 +42,19 @@ struct trainer {
 	struct job *job;                  /* set from HELLO on */
 	enum trainer_state state;
 	int sock, efd;
-	/* shows the end of the process even if a forked child keeps the socket open; -1: none */
+	/* Readable when the process has ended, even if a forked child keeps the socket open. -1:
+	 * there is no pidfd. */
 	int pidfd;
 	unsigned n_handles; /* libuv handles that are not closed yet */
 	uv_poll_t sock_poll, efd_poll, pid_poll;
-	uv_timer_t greeting; /* time limit of GREETING */
+	uv_timer_t greeting; /* runs in GREETING: limits the time until HELLO */
 	/* Runs while the user exceeds the request rate. The socket is read again when it
 	 * expires. */
 	uv_timer_t slowed;
 	struct quota_pace pace;
 	bool is_slowed;
-	bool has_waited; /* the next message was delayed, and counted in the request rate then */
+	/* the next message has already been delayed, and counted in the request rate */
+	bool has_waited;
 	/* A message is being handled. It stays in the socket until it is answered, so that the next
 	 * process finds it after a restart. */
 	bool is_asking;
@@ -65,18 +67,20 @@ struct trainer {
 	struct quota_account *user;
 	uint32_t asked_rank; /* rank that the trainer requests; CTL_NO_ID: any */
 	bool has_rank;       /* the scheduler has answered the last JOIN, with rank */
-	/* worker: index among the job's local ranks, when the job is RUNNING */
+	/* worker: index of the rank among the job's ranks on this machine, set when the job is
+	 * RUNNING */
 	uint32_t rank, worker;
 	uint32_t join_seq, part_bytes, machine_size;
-	bool is_waiting; /* used in JOINING: waits to be let into a running job */
+	bool is_waiting; /* used in JOINING: the trainer waits to be let into a running job */
 	struct local_control *control;
 	size_t control_bytes;
 	uint32_t sq_head;
 	uint32_t max_tensors;
-	/* entries of its ring, which also limits its submissions in flight: the ring is never
-	 * full */
+	/* Number of entries of the trainer's ring. The trainer has at most this number of
+	 * submissions in flight, so the ring is never full. */
 	uint32_t sq_entries;
-	/* its control page has completions for which it was not woken yet */
+	/* the trainer's control page has completions for which the trainer has not been woken
+	 * yet */
 	bool is_dirty;
 	struct tensor **tensors; /* indexed by the trainer's own tensor index */
 	uint32_t n_tensors;
@@ -84,30 +88,34 @@ struct trainer {
 	 * trainer */
 	struct arena *input, *told_input;
 	struct pending_declare *declaring; /* the DECLARE under way, or NULL */
-	bool is_held;                      /* its socket is not read for now */
-	/* stays connected when this process ends: the next process serves it */
+	bool is_held;                      /* the trainer's socket is not read for now */
+	/* the trainer stays connected when this process ends, and the next process serves it */
 	bool is_left;
-	/* waits for the answer to its request for the executor */
+	/* the trainer waits for the answer to its request for the executor */
 	bool wants_device;
-	/* has requested the executor from this process, and did not give up */
+	/* the trainer has requested the executor from this process, and has not stopped waiting for
+	 * it */
 	bool has_asked_device;
-	uint32_t why_seq, why_local_seq; /* the trainer's WHY that is not answered yet, 0: none */
-	uint64_t why_due_ns;             /* time limit for the scheduler's answer to that WHY */
-	/* findings of this agent, which become part of the answer */
+	/* The trainer's WHY that is not answered yet: its number at the scheduler, and the
+	 * trainer's own. 0: there is none. */
+	uint32_t why_seq, why_local_seq;
+	uint64_t why_due_ns; /* time limit for the scheduler's answer to that WHY */
+	/* this agent's own findings, which are added to the answer to that WHY */
 	char why_text[CTL_TEXT_MAX + 1];
 	uint64_t calls, completed, quiet_since_ns;
 };
 
 /* Events of a trainer that trainer.c reports. requests.c implements the functions. */
 struct trainer_events {
-	/* A message arrived. m is valid only during the call. *mem: memory that holds the strings
-	 * of m; set *mem to NULL to take it over. */
+	/* Handle a message that arrived. m is valid only during the call. *mem holds the strings of
+	 * m; set *mem to NULL to keep that memory. */
 	void (*message)(struct trainer *t, const struct local_msg *m, void **mem);
-	/* Handle one entry of the trainer's ring, copied and not checked yet. Errors: negative,
-	 * with a text: the trainer broke the rules, and is disconnected. */
+	/* Handle one entry of the trainer's ring. e: a copy of the entry, not checked yet. Errors:
+	 * a negative code, and err gets the text; the trainer broke the rules and is
+	 * disconnected. */
 	int (*submission)(struct trainer *t, const struct local_sqe *e, struct err_text *err);
-	/* The trainer's state is about to become GONE. why NULL: the next process of the agent
-	 * serves it. */
+	/* The trainer's state is about to become GONE. why: the reason; NULL: the next process of
+	 * the agent serves the trainer. */
 	void (*going)(struct trainer *t, const char *why);
 	/* The trainer's memory is about to be freed. */
 	void (*freed)(struct trainer *t);
