@@ -1,28 +1,30 @@
 #ifndef BPS_TESTS_SIM_H
 #define BPS_TESTS_SIM_H
-/* The simulator: scheduler, servers, agents and trainers of a job, or of several, in one thread on
- * virtual time, joined by a network that delays, loses, duplicates, cuts and breaks. One seed is
- * one history, every run of it is the same. What decides are the shipped cores; here are only their
- * shells, the network, the faults and the oracle. docs/explanation/simulator.md.
+/* The simulator. A scheduler, servers, agents and trainers of one or more jobs run in one thread on
+ * virtual time. A network connects them, which delays, loses, duplicates, cuts and breaks. A seed
+ * determines one history, which is the same in every run. The shipped cores make all decisions.
+ * This folder has the shells around them, the network, the faults, and the oracle, which checks
+ * results. See docs/explanation/simulator.md.
  *
- *   world.c   events, virtual time, the life of one history, what must hold at its end
+ *   world.c   events, virtual time, the course of one history, what must hold at its end
  *   faults.c  what is drawn from the seed, and the faults while it runs
- *   move.c    one of them, inside the scheduler's core
- *   peek.c    a look into the agent's core
+ *   move.c    one of the faults, inside the scheduler's core
+ *   peek.c    look-ups in the agent's core (also peek_sched.c, peek_srv.c)
  *   net.c     the data plane: struct xport_ops over a network of connections
- *   eager.c   what comes over it unasked
+ *   eager.c   eager bytes, which are sent with an offer and without a request
  *   ctl.c     the control plane's connections, and the scheduler's shell
- *   member.c  what server and agent have in common: HELLO, beats, reconnecting
+ *   member.c  what servers and agents have in common: HELLO, heartbeats, reconnecting
  *   server.c  the server's shell
  *   agent.c   the agent's shell and its trainers
- *   jobs.c    more jobs, of simpler agents
- *   byzantine.c  one of these that lies
- *   drain.c   servers that are drained, end in order, or come late
- *   restart.c an agent's process that dies, and its successor
+ *   jobs.c    more jobs, with simpler agents ("guests")
+ *   byzantine.c  a guest that misbehaves ("liar")
+ *   drain.c   servers that are drained, end in order, or start late
+ *   hung.c    a server that hangs while the scheduler restarts
+ *   restart.c an agent's process that dies, and its next process
  *   device.c  tensors on devices
  *   fleet.c   many seeds in several processes
  *   oracle.c  values of contributions, expected sums, homes of partitions
- *   elastic.c the same for jobs whose members change, with the draws that make them so */
+ *   elastic.c draws and checks for jobs whose members change */
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -42,19 +44,19 @@
 #define SERVERS_MAX     3
 #define THREADS_MAX     2
 #define AGENTS_MAX      4
-#define WORKERS_MAX     2 /* of one agent */
+#define WORKERS_MAX     2 /* of each agent */
 #define TENSORS_MAX     3
 #define PARTS_MAX       4
 #define ROUNDS_MAX      12
-#define ELEMS_MAX       512 /* of one tensor */
+#define ELEMS_MAX       512 /* of each tensor */
 #define GUEST_JOBS      2
 #define GUESTS_OF_JOB   2
 #define GUESTS_MAX      (GUEST_JOBS * GUESTS_OF_JOB)
-#define LIAR_UID        2000 /* of jobs that it opens in addition */
+#define LIAR_UID        2000 /* user of the jobs that the misbehaving agent opens in addition */
 #define GUEST_TENSORS   2
 #define GUEST_ELEMS_MAX 400
-#define SUMS_BYTES      (256u << 10) /* of a thread of a server */
-#define CONNS_MAX       4096         /* control connections of a history */
+#define SUMS_BYTES      (256u << 10) /* memory for sums of each thread of a server */
+#define CONNS_MAX       4096         /* control connections in one history */
 #define SEGS_MAX        256
 #define HOMES_MAX       512
 #define DONATIONS_MAX   512
@@ -66,8 +68,8 @@ typedef void sim_event_fn(struct sim *s, struct sim_event *e);
 
 /* ---- nodes and events ---- */
 
-/* A process. Events for it wait while it is paused, and are void after the end of this run of
- * it. */
+/* A process. Events for it wait while it is paused. Events for an earlier run of the process
+ * (`life`) are dropped. */
 struct sim_node {
 	char name[24];
 	bool is_up;
@@ -77,29 +79,29 @@ struct sim_node {
 
 struct sim_event {
 	uint64_t at, seq;
-	struct sim_node *node; /* NULL: an event of the world */
+	struct sim_node *node; /* the process that gets the event; NULL: the simulated world */
 	uint32_t life, n;
 	sim_event_fn *fn;
 	void *p;
 	uint64_t a, b;
-	uint8_t *big; /* n bytes that do not fit below; malloc'd */
+	uint8_t *big; /* n bytes that do not fit into `bytes`; malloc'd */
 	union {
-		struct sim_event *next; /* free list */
+		struct sim_event *next; /* next event in the list of free events */
 		_Alignas(8) uint8_t bytes[EVENT_BYTES];
 	};
 };
 
-/* Post an event in `delay` from now, for the caller to fill. */
+/* Post an event after delay_ns. The caller fills in the event that is returned. */
 struct sim_event *sim_post(
 	struct sim *s, struct sim_node *node, uint64_t delay_ns, sim_event_fn *fn);
-/* Make room for n bytes in the event. */
+/* Make room for n bytes in the event. Returns where they go. */
 uint8_t *event_room(struct sim_event *e, uint32_t n);
 static inline uint8_t *event_bytes(struct sim_event *e)
 {
 	return e->big ? e->big : e->bytes;
 }
 
-/* Allocate zeroed memory until the end of the history. */
+/* Allocate zeroed memory, which is freed at the end of the history. */
 void *sim_alloc(struct sim *s, size_t n_bytes);
 
 /* Report a violation. The first one ends the history. */
@@ -112,30 +114,31 @@ void trace_write(struct sim *s, const char *fmt, ...) __attribute__((format(prin
 	} while (0)
 
 uint64_t rnd(struct sim *s);
-uint64_t rnd_below(struct sim *s, uint64_t n); /* 0 .. n - 1 */
+uint64_t rnd_below(struct sim *s, uint64_t n); /* returns a number from 0 to n - 1 */
 uint64_t rnd_between(struct sim *s, uint64_t lo, uint64_t hi);
 bool rnd_chance(struct sim *s, uint32_t permille);
-uint64_t mix(uint64_t x); /* hash */
+/* a hash function; unlike rnd() it draws nothing, so it does not change later draws */
+uint64_t mix(uint64_t x);
 
 /* ---- options: drawn from the seed ---- */
 
 enum fault {
 	F_CONN_LOSS, /* a data connection breaks */
-	F_SRV_KILL,  /* a server dies and returns empty */
-	F_SRV_GONE,  /* a server dies without return, except the last one */
-	F_SRV_PAUSE, /* SIGSTOP */
+	F_SRV_KILL,  /* a server dies and restarts without its memory */
+	F_SRV_GONE,  /* a server dies and does not restart, unless it is the last one */
+	F_SRV_PAUSE, /* a server is stopped for a while (SIGSTOP) */
 	F_AGT_PAUSE,
-	F_AGT_LOSS, /* an agent's machine is lost: the job may fail */
-	/* an agent is stopped or cut off for longer than the scheduler waits: the job may fail */
+	F_AGT_LOSS, /* an agent's machine is lost; the job may fail */
+	/* An agent is stopped or cut off for longer than the scheduler waits; the job may fail. */
 	F_AGT_LONG,
 	F_SCHED_KILL,
 	F_SCHED_PAUSE,
-	F_SCHED_AT_SEND, /* killed between making a record durable and sending */
-	F_PERSIST,       /* writes fail with EIO for a while */
+	F_SCHED_AT_SEND, /* the scheduler is killed after it wrote a record and before it sends */
+	F_PERSIST,       /* writes of the scheduler's state fail with EIO for a while */
 	F_CTL_LOSS,      /* a control connection breaks */
-	F_CTL_CUT,       /* one direction of it is cut for a while */
+	F_CTL_CUT,       /* one direction of a control connection is cut for a while */
 	F_MOVE,          /* partitions get another server, or only another pgen */
-	F_DATA_CUT,      /* one direction of a data connection */
+	F_DATA_CUT,      /* one direction of a data connection is cut for a while */
 	F_COUNT
 };
 extern const char *const fault_names[F_COUNT];
@@ -149,11 +152,11 @@ struct sim_options {
 		has_liar, is_late, has_old_plans, has_tenants, has_hung, has_greedy;
 	unsigned backup; /* machines that a round need not wait for */
 	uint32_t grace_ms;
-	uint32_t slow_permille; /* share of submissions that are late */
+	uint32_t slow_permille; /* share of the submissions that are late */
 	bool has_near;          /* some agents and servers share a host */
 	bool is_elastic;
-	bool has_unjoins;       /* waiting workers leave, and others replace them */
-	unsigned n_first;       /* agents at the start; the others come later */
+	bool has_unjoins;       /* workers that wait for admission leave, and others replace them */
+	unsigned n_first;       /* agents at the start; the other agents start later */
 	unsigned barrier_every; /* rounds between barriers; 0: no barriers */
 	uint32_t part_bytes;
 	struct {
@@ -165,11 +168,11 @@ struct sim_options {
 		refuse_permille, ctl_again_permille, corrupt_permille, read_tail_permille,
 		ctl_tail_permille;
 	unsigned credits, reads_max, eager_max;
-	uint64_t lead_bytes; /* of agents' connections */
+	uint64_t lead_bytes; /* lead_bytes and turn_bytes of the agents' cores (see agt_config) */
 	uint64_t turn_bytes;
-	uint32_t ahead_bytes; /* as reported by transports */
+	uint32_t ahead_bytes; /* how far a connection's transport may be ahead, as it reports */
 	size_t staging_bytes, peer_window_bytes, window_bytes, job_inflight_bytes;
-	uint32_t faults; /* bit per enum fault */
+	uint32_t faults; /* one bit per enum fault */
 	uint64_t faults_ns, fault_gap_ns, restart_gap_ns, drain_gap_ns, lie_gap_ns;
 };
 
@@ -183,18 +186,20 @@ struct sim_read {
 	struct sim_read *next, **prev;
 	struct xport_read *r;
 	struct sim_end *end;
-	struct sim_eager *eager; /* the eager bytes that it takes; NULL: it requests bytes */
+	/* the eager bytes that the read takes; NULL: it requests its bytes */
+	struct sim_eager *eager;
 	uint32_t done, piece;
-	uint32_t crc; /* of the source when the read began, or the eager offer was sent */
+	/* CRC of the source when the read started, or when the eager offer was sent */
+	uint32_t crc;
 	int status;
 	bool is_over;
 };
 
-struct sim_port { /* one xport: of an agent, or of a server's thread */
+struct sim_port { /* one xport, which belongs to an agent or to a thread of a server */
 	struct xport x;
 	struct sim *s;
 	struct sim_node *node;
-	void (*enter)(void *owner); /* called before every callback */
+	void (*enter)(void *owner); /* called before every callback of the port */
 	void (*leave)(void *owner);
 	void *owner;
 	struct {
@@ -202,31 +207,32 @@ struct sim_port { /* one xport: of an agent, or of a server's thread */
 		size_t bytes;
 	} segs[SEGS_MAX];
 	unsigned n_segs;
-	const struct sim_member *m; /* of an agent: its identity for servers */
-	bool is_liar;               /* byzantine.c may change what is sent */
+	const struct sim_member *m; /* for an agent: the identity under which servers know it */
+	bool is_liar;               /* byzantine.c may change the messages that this port sends */
 };
 
 struct sim_end {
-	struct xconn c; /* first */
+	struct xconn c; /* the first field, so that a struct xconn can be cast */
 	struct sim_pipe *pipe;
 	struct sim_port *port;
 	struct sim_end *peer;
 	bool is_open, is_connecting, is_refused;
-	unsigned in_flight; /* sent from here, not yet received there */
-	uint64_t last_at;   /* when the latest message sent arrives here */
-	uint64_t cut_until; /* nothing arrives here before */
+	unsigned in_flight; /* number of messages sent from this end that have not arrived */
+	uint64_t last_at;   /* when the message that was sent last arrives at this end */
+	uint64_t cut_until; /* nothing arrives at this end before this time */
 	struct sim_read *reads;
 	unsigned n_reads;
-	uint64_t n_sent;         /* messages */
-	struct sim_eager *eager; /* offers sent from here, newest first */
-	unsigned n_eager;        /* of those still leaving */
+	uint64_t n_sent;         /* number of messages sent */
+	struct sim_eager *eager; /* eager offers sent from this end, newest first */
+	unsigned n_eager;        /* how many of them are still leaving this end */
 };
 
 struct sim_pipe {
 	struct sim_pipe *next;
 	struct sim_end agent, server;
-	bool is_broken, has_lost; /* broken; and what was under way is lost */
-	bool is_near;             /* within one host: offers are borrowed, and nothing has a CRC */
+	/* has_lost: the connection broke, and messages in flight are lost */
+	bool is_broken, has_lost;
+	bool is_near; /* within one host: offers are borrowed in place (loans) and have no CRC */
 	unsigned server_idx, thread;
 	uint64_t instance, agent_instance;
 };
@@ -234,23 +240,25 @@ struct sim_pipe {
 void port_init(struct sim *s, struct sim_port *p, struct sim_node *node,
 	const struct xport_events *ev, void *core, void *owner, void (*enter)(void *),
 	void (*leave)(void *));
-/* Add a segment of n bytes, filled with a pattern. */
+/* Add a segment of n bytes to the port, filled with a pattern. */
 int port_segment(struct sim_port *p, size_t n_bytes, void **ret_mem, uint16_t *ret_segment);
-/* Add existing memory as a segment after a restart. */
+/* Add memory that exists already as a segment, after a restart. */
 int port_segment_again(struct sim_port *p, void *mem, size_t n_bytes, uint16_t *ret_segment);
 int sim_net_connect(struct sim *s, struct sim_port *agent, uint32_t peer_id, unsigned server_idx,
 	unsigned thread, uint64_t instance, void *user, struct xconn **ret_conn);
-/* Break the connection. The two sides notice it at different times. */
+/* Break the connection. Its two ends notice that at different times. */
 void pipe_break(struct sim *s, struct sim_pipe *p);
-/* Send m as it is, if there is credit. */
+/* Send m without any change, if there is credit. */
 void sim_net_say(struct sim_end *end, const struct wire_msg *m);
-/* For eager.c: all bytes of a read are in its dst, or status is the reason why not. */
+/* For eager.c: all bytes of a read are in its dst. Or they cannot be there, for the reason in
+ * status. */
 void read_arrived(struct sim_read *rd, int status);
 void sim_net_room(struct sim_end *from);
 uint64_t read_delay(struct sim *s);
-/* End the process of this port: its ends are closed, and the others notice it later. */
+/* End the process of this port. Its ends are closed, and the peers notice that later. is_silent:
+ * only by a time-out. */
 void sim_net_kill(struct sim *s, struct sim_port *port, bool is_silent);
-/* Close all ends of this port, as its owner would. */
+/* Close all ends of this port, in the way its owner would. */
 void sim_net_close_all(struct sim *s, struct sim_port *port);
 
 /* ---- control plane ---- */
@@ -259,9 +267,10 @@ struct sim_member;
 struct sim_ctlconn {
 	uint32_t id;
 	struct sim_member *m;
-	bool is_open_m, is_open_s; /* open at the member, open at the scheduler */
+	bool is_open_m, is_open_s; /* as the member sees it, and as the scheduler sees it */
 	bool is_broken;
-	uint64_t last_m, last_s; /* arrival there of the latest message */
+	/* when the latest message arrives at the member, and at the scheduler */
+	uint64_t last_m, last_s;
 };
 
 struct sim_member {
@@ -274,16 +283,17 @@ struct sim_member {
 	unsigned n_tries;
 	uint64_t instance, view, seq, echo, heard_ns;
 	uint32_t id, term;
-	uint64_t cut_to, cut_from; /* until then nothing arrives there, nothing leaves from there */
+	/* nothing arrives at the member until cut_to, and nothing leaves it until cut_from */
+	uint64_t cut_to, cut_from;
 	uint8_t cluster_id[16];
 	bool has_cluster_id;
 	const char *host;
 };
 
 void member_start(struct sim_member *m);
-void member_stop(struct sim_member *m); /* the process has ended */
+void member_stop(struct sim_member *m); /* call when the member's process has ended */
 void sim_member_send(struct sim_member *m, const struct ctl_msg *msg);
-/* Called when the connection is up at the member. */
+/* Called when the member's connection is up. */
 void member_conn_up(struct sim_member *m);
 void member_conn_down(struct sim_member *m, const char *why);
 void member_message(struct sim_member *m, const struct ctl_msg *msg);
@@ -308,7 +318,8 @@ struct sim_sched {
 	uint64_t tick_at;
 	struct sim_record *records, **tail;
 	uint64_t durable_view, eio_until;
-	/* persists and sends this many times until it is killed; 0: it is not killed */
+	/* The scheduler is killed after it has written or sent this many times; 0: it is not
+	 * killed. */
 	int die_after;
 	bool is_dying;
 	unsigned n_lives;
@@ -326,7 +337,7 @@ struct sim_thread {
 	struct srv_core *core;
 	uint64_t tick_at;
 	bool is_work_posted;
-	uint64_t last_ctl; /* when the control thread's latest item arrives */
+	uint64_t last_ctl; /* when the latest item from the control thread arrives at this thread */
 };
 struct sim_server {
 	struct sim_node node;
@@ -334,29 +345,31 @@ struct sim_server {
 	struct sim_member m;
 	struct sim_thread threads[THREADS_MAX];
 	bool is_gone, has_cores;
-	uint64_t agents_known[AGENTS_MAX + GUESTS_MAX]; /* their instances; 0: unknown */
+	/* instances of the agents that the scheduler has named; 0: unknown */
+	uint64_t agents_known[AGENTS_MAX + GUESTS_MAX];
 	struct {
 		uint32_t job, code;
-	} fail;            /* to be reported until the job ends */
-	unsigned n_orders; /* operators' orders about it */
-	uint64_t leave_ns; /* the process ends then at the latest; 0: it continues */
+	} fail;            /* failure to report to the scheduler until the job ends */
+	unsigned n_orders; /* number of operators' orders about this server */
+	uint64_t leave_ns; /* the process ends at this time at the latest; 0: it does not end */
 	bool has_left;
 };
 void server_start(struct sim *s, unsigned idx);
 void server_kill(struct sim *s, unsigned idx, bool is_silent);
-/* Restart the server at once. None of its cores is on the stack when it receives a control
- * message. */
+/* Restart the server at once. When it receives a control message, none of its cores is on the
+ * stack, so it can be freed. */
 void server_restart(struct sim *s, unsigned idx, uint64_t span_ns);
 bool server_has_job(const struct sim_server *srv);
-/* Send LEAVE for a server whose process is to end (drain.c). */
+/* Send LEAVE, since the server's process is about to end (drain.c). */
 void server_say_leave(struct sim_server *srv);
 void server_left(struct sim_server *srv, const struct ctl_left *msg);
 uint64_t server_start_delay(struct sim *s, unsigned idx);
-/* hung.c: a server hangs while the scheduler restarts, or is cut off from it. */
+/* hung.c: a server hangs while the scheduler restarts, or is cut off from the scheduler. */
 struct sim_hung {
 	unsigned server;
 	bool is_cut;
-	/* the fault, the restart of the scheduler, and the return of all agents; 0: not yet */
+	/* Times of the fault, of the scheduler's restart, and of the return of all agents; 0: not
+	 * yet. */
 	uint64_t begun_ns, started_ns, back_ns;
 };
 void hung_draw(struct sim *s);
@@ -368,13 +381,15 @@ void drains_start(struct sim *s);
 
 struct sim_worker {
 	bool has_joined, is_finished, has_ended;
-	uint32_t asked_rank, rank, slot; /* slot: worker number in the job's member */
+	/* slot: the worker's number in its machine's part of the job */
+	uint32_t asked_rank, rank, slot;
 	int code;
 	unsigned tensors_left;
 };
-struct sim_executor {          /* of a tensor on devices */
-	uint64_t round;        /* last done, or in progress */
-	bool is_done, is_mute; /* is_mute: the agent has a successor that has not run it again */
+struct sim_executor {   /* the executor's state of a tensor on devices */
+	uint64_t round; /* the last round that is done, or the one in progress */
+	/* is_mute: the agent's next process has not run the round again yet */
+	bool is_done, is_mute;
 	uint32_t n_parts, part_bytes, n_landed;
 	uint8_t part[PARTS_MAX];
 };
@@ -383,15 +398,15 @@ struct sim_tensor_state {
 	unsigned idx;
 	struct agt_tensor *t;
 	bool is_planned;
-	uint64_t round; /* last done, as seen by the trainers */
+	uint64_t round; /* the last round that the trainers know to be done */
 	int failed;
 	uint8_t *in[WORKERS_MAX], *out[2];
-	uint8_t *dev[WORKERS_MAX]; /* where trainers write: in, or device memory */
-	/* a round that runs again although it was reported before; or 0 */
+	uint8_t *dev[WORKERS_MAX]; /* memory into which trainers write: device memory, or `in` */
+	/* A round that runs again although its end was reported before the restart; 0: none. */
 	uint64_t again;
-	uint32_t crc[2]; /* of the results in out */
-	/* Survives the agent's process: its memory, the trainers' rings, what the agent took from
-	 * them by worker, and the plan. */
+	uint32_t crc[2]; /* CRC of the result in each of `out` */
+	/* State that survives the agent's process: memory shared with trainers, the trainers'
+	 * rings, the last round taken from each worker's ring, and the plan. */
 	uint8_t *mem;
 	uint32_t mem_bytes;
 	uint64_t ring[WORKERS_MAX], taken[WORKERS_MAX];
@@ -401,7 +416,8 @@ struct sim_tensor_state {
 };
 struct sim_agent {
 	struct sim_node node;
-	struct sim_node trainers; /* they continue while it restarts */
+	/* the trainers' processes, which continue while the agent restarts */
+	struct sim_node trainers;
 	bool is_restarting, dies_at_done;
 	struct kept_job {
 		uint32_t n_members, flags;
@@ -415,12 +431,13 @@ struct sim_agent {
 	struct agt_core *core;
 	struct agt_job *job;
 	bool has_job_msg, is_released, is_syncing, has_ended, is_evicted, has_failed_gpus;
-	bool has_dropped_trainers; /* a successor without GPUs closes the trainers' sockets */
+	/* the restarted agent has no GPUs, so it has closed the trainers' sockets */
+	bool has_dropped_trainers;
 	uint32_t job_id, named_job;
 	uint64_t job_view;
-	uint64_t barrier;      /* the last one that it knows to be passed */
-	uint64_t skipped;      /* rounds of the job before it joined */
-	unsigned n_at_barrier; /* tensors */
+	uint64_t barrier;      /* the last barrier that this agent knows to be passed */
+	uint64_t skipped;      /* rounds that the job did before this agent joined */
+	unsigned n_at_barrier; /* number of tensors that have reached the barrier */
 	unsigned n_workers;
 	struct sim_worker workers[WORKERS_MAX];
 	struct sim_tensor_state tensors[TENSORS_MAX];
@@ -428,29 +445,31 @@ struct sim_agent {
 		uint64_t instance;
 		unsigned idx;
 		bool is_up;
-	} servers[64]; /* by member id */
+	} servers[64]; /* indexed by member id */
 	uint64_t tick_at;
 	bool is_work_posted;
 };
 void agent_start(struct sim *s, unsigned idx);
 void agent_lose(struct sim *s, unsigned idx);
-/* End its process for span_ns. Trainers and memory remain. */
+/* End the agent's process for span_ns. Its trainers and its memory remain. */
 void agent_restart(struct sim *s, unsigned idx, uint64_t span_ns);
-/* For restart.c: make a core, and do what the successor does with kept memory. */
+/* For restart.c. Make a core, and attach the memory that the agent's next process has kept. */
 void agent_core_make(struct sim_agent *a);
 void agent_tensor_attach(struct sim_agent *a, unsigned t);
 void agent_take_ring(struct sim_agent *a, struct sim_tensor_state *ts, unsigned w);
-/* Submit for that worker. */
+/* Submit a round of that worker to the core. */
 void agent_submit(struct sim_agent *a, struct sim_tensor_state *ts, unsigned w, uint64_t round);
-/* Return the node for the trainers' own events: that of their agent when it never restarts
- * alone. */
+/* Return the node of the trainers' own events. Without restarts in this history, it is that of the
+ * agent. */
 struct sim_node *trainers_of(struct sim_agent *a);
 void agent_done(void *ctx, void *tensor_user, uint64_t round, int status, uint32_t workers);
 void agent_join_timer(struct sim_agent *a);
 /* Start to kill agents' processes as the options say. */
 void restarts_start(struct sim *s);
-bool agent_is_over(const struct sim_agent *a);    /* every worker has its JOB_END */
-bool agent_is_settled(const struct sim_agent *a); /* all is planned and connected */
+/* Return whether every worker has received JOB_END. */
+bool agent_is_over(const struct sim_agent *a);
+/* Return whether all tensors are planned and all connections are up. */
+bool agent_is_settled(const struct sim_agent *a);
 
 void agent_enter(void *owner);
 void agent_leave(void *owner);
@@ -458,18 +477,18 @@ void agent_leave(void *owner);
 /* ---- tensors on devices (device.c) ---- */
 
 bool device_is(const struct sim *s);
-/* Callbacks of the core. */
+/* Callbacks of the agent's core. */
 void device_stage(void *ctx, void *tensor_user, uint64_t round, uint8_t op, uint16_t priority);
 void device_unstage(void *ctx, void *tensor_user, uint32_t part, uint64_t round);
-/* Return whether all sums of a done round are on the devices. */
+/* Check, when a round is done, that all of its sums are on the devices. */
 void device_done(struct sim_tensor_state *ts, uint64_t round);
-/* Set up the tensor of a successor with its plan. Returns the round that it has to run again
- * although the trainers know it to be done (K6), or 0. */
+/* Set up a tensor after a restart, with its plan. Returns the round that the agent has to run again
+ * although the trainers know that it is done (K6), or 0. */
 uint64_t device_restart(struct sim_tensor_state *ts);
-/* Lose the executor or its GPUs: the agent gives the job up and notifies the scheduler. Nothing
- * happens when it has no job. For jobs that may shrink: others would end. */
+/* Lose the executor or its GPUs. The agent fails the job and notifies the scheduler; without a job,
+ * nothing happens. Only for jobs that may shrink, since others would end. */
 void device_lose(struct sim_agent *a);
-/* Notify the scheduler again after a reconnection. */
+/* Notify the scheduler of the lost GPUs again, after a reconnection. */
 void device_tell_lost(struct sim_agent *a);
 
 /* ---- more jobs ---- */
@@ -481,38 +500,41 @@ struct guest_tensor {
 	struct agt_tensor *t;
 	bool is_planned;
 	int failed;
-	uint64_t round; /* last done */
+	uint64_t round; /* the last round that is done */
 	uint8_t *in, *out[2];
 };
-/* C10: percent of the servers' memory. An eighth of it is enough for the other users' jobs. */
+/* Rule C10: percent of the servers' memory that is reserved for users with little. An eighth of it
+ * is enough for the jobs of the other users. */
 #define GREEDY_RESERVE 60
-/* Names of the tensors that a greedy job declares beyond its own begin with that number. */
+/* The extra tensors that a greedy job declares are numbered from here in their names. */
 #define GREEDY_FIRST 100
 struct guest_job {
-	uint32_t id; /* 0: no worker has joined */
+	uint32_t id; /* 0: no worker has joined yet */
 	uint32_t part_bytes, n_elems;
 	unsigned rounds;
 	bool has_liar;
 };
 struct guest {
-	struct guest *agent; /* the guest in whose process it runs; mostly itself */
+	/* the guest whose process this guest shares; in most histories itself */
+	struct guest *agent;
 	struct sim_node node;
 	struct sim *s;
-	unsigned idx; /* GUESTS_OF_JOB consecutive guests are a job */
+	unsigned idx; /* each GUESTS_OF_JOB consecutive guests form a job */
 	struct sim_member m;
 	struct sim_port port;
 	struct agt_core *core;
 	struct agt_job *job;
 	bool has_joined, has_job_msg, is_finished, has_ended, is_released, is_syncing, is_named,
 		is_liar, is_work_posted;
-	uint32_t job_id, joined_id, rank; /* joined_id: the joined job, which may still form */
+	/* joined_id: the job that the guest has joined, which may still be forming */
+	uint32_t job_id, joined_id, rank;
 	unsigned tensors_left;
 	struct guest_tensor tensors[GUEST_TENSORS];
 	struct guest_server {
 		uint64_t instance;
 		unsigned idx;
 		bool is_up;
-	} servers[64]; /* by member id */
+	} servers[64]; /* indexed by member id */
 	uint64_t tick_at;
 };
 void guests_draw(struct sim *s);
@@ -521,9 +543,9 @@ void guest_message(struct sim *s, unsigned idx, const struct ctl_msg *msg);
 bool guests_are_over(const struct sim *s);
 void guests_close(struct sim *s);
 void guests_end(struct sim *s);
-/* Describe the guests that have not ended yet. */
+/* Describe the guests that have not ended, for an error text. */
 size_t guests_describe(const struct sim *s, char *ret, size_t room);
-/* Return whether this is the job of a misbehaving agent. */
+/* Return whether this is the job of a misbehaving agent, which may fail. */
 bool guests_may_fail(const struct sim *s, uint32_t job);
 void liar_start(struct guest *g);
 /* Change a message m that the misbehaving agent's core sends. */
@@ -533,24 +555,24 @@ void liar_check(struct sim *s);
 
 /* ---- oracle ---- */
 
-struct sim_home { /* of a partition under a pgen */
+struct sim_home { /* where a partition is under a pgen */
 	uint64_t pgen, instance;
 	uint32_t server, job;
 	uint16_t tensor, part, thread;
 };
 struct oracle {
-	uint32_t job; /* a job that formed; 0: none */
+	uint32_t job; /* id of the job that formed last; 0: none */
 	unsigned n_members;
 	unsigned n_ranks[AGENTS_MAX];
 	uint32_t ranks[AGENTS_MAX][WORKERS_MAX];
 	struct sim_home homes[HOMES_MAX];
 	unsigned n_homes;
-	/* The first result to be delivered, which all others must equal. */
+	/* The first delivered result of each tensor and round. All others must equal it. */
 	struct result {
 		bool is_known;
 		uint32_t crc;
 	} results[TENSORS_MAX][ROUNDS_MAX + 1];
-	/* By tensor, partition and round: the pgen in which the result was made. */
+	/* The pgen under which a result was computed, by tensor, partition and round. */
 	uint64_t made[TENSORS_MAX][PARTS_MAX][ROUNDS_MAX + 1];
 	struct donation {
 		uint64_t pgen;
@@ -559,53 +581,52 @@ struct oracle {
 	unsigned n_donations;
 	bool has_end;
 	uint32_t end_code;
-	/* For jobs whose members change: which members are gone (one bit each), and the results of
-	 * each agent. */
+	/* For jobs whose members change: the members that were removed (a bit each), and the
+	 * results of each agent. */
 	uint32_t gone;
-	uint32_t agents[AGENTS_MAX]; /* id of each member */
-	uint64_t barrier;            /* the last one that was passed */
+	uint32_t agents[AGENTS_MAX]; /* agent id of each member */
+	uint64_t barrier;            /* number of the last barrier that was passed */
 	uint64_t view;
 	struct taken {
 		bool is_known;
 		uint32_t crc;
-		uint32_t members; /* one bit per contributor */
+		uint32_t members; /* a bit for each contributor */
 	} taken[AGENTS_MAX][TENSORS_MAX][PARTS_MAX][ROUNDS_MAX + 1];
 };
 uint32_t tensor_bytes(const struct sim *s, unsigned t);
 void oracle_fill(struct sim *s, unsigned t, uint32_t rank, uint64_t round, void *dst);
 void oracle_job(struct sim *s, const struct ctl_job *job);
 void oracle_plan(struct sim *s, const struct ctl_plan *plan);
-/* Check a delivered result: its sum, and that all agents have the same. */
+/* Check a delivered result: its sum is right, and all agents have the same one. */
 void oracle_result(struct sim *s, struct sim_agent *a, unsigned t, uint64_t round,
 	const void *bytes, uint32_t workers);
-/* Note that an agent took that result, or a server that donation: a result that exists somewhere is
- * never made again. */
+/* Record that an agent accepted a result, or that a server accepted a donation. While a result
+ * exists anywhere, it must not be computed again. */
 struct peek;
 void oracle_taken(struct sim *s, const struct peek *p);
 void oracle_donated(struct sim *s, const struct peek *p);
 /* ---- jobs whose members change (elastic.c) ---- */
 
 bool elastic_is(const struct sim *s);
-/* Draw after the other draws, so that these stay the same. */
+/* Draw the options of such jobs. Call it after the other draws, so that these stay the same. */
 void elastic_draw(struct sim *s);
-/* Note a JOB message that was sent to any member. */
+/* Record a JOB message that was sent to any member. */
 void elastic_job(struct sim *s, const struct ctl_job *job);
-/* Return whether all tensors of a round are done here and a barrier follows: the agent then
- * waits. */
+/* Return whether an agent that has done all tensors of this round has to wait at a barrier. */
 bool elastic_waits(const struct sim *s, uint64_t round);
-/* Return whether the job may end with that code. */
+/* Return whether the rules allow the job to end with that code. */
 bool elastic_may_end(const struct sim *s, uint32_t code);
-/* Check a delivered round: each partition is the sum over the contributors that it names. */
+/* Check a delivered round: each partition must be the sum over the contributors that it names. */
 void elastic_result(
 	struct sim *s, struct sim_agent *a, unsigned t, uint64_t round, const void *bytes);
-/* Check that agents that were in the job to its end have the same results. */
+/* Check that the agents that were in the job at its end have the same results. */
 void elastic_end(struct sim *s);
-/* Values of contributions (oracle.c). Return whether v is the reduction of elements [first, first +
- * n) over the members in the set. */
+/* Return whether v is the reduction of elements [first, first + n) over the members in the set
+ * (oracle.c). */
 bool oracle_is_sum(const struct sim *s, unsigned t, uint64_t round, uint32_t first, uint32_t n,
 	uint32_t members, const void *v);
 
-/* Check that the scheduler sends nothing that is not durable. */
+/* Check a message that the scheduler sends: it must not state anything that is not durable. */
 void oracle_sched_sends(struct sim *s, const struct sim_member *to, const struct ctl_msg *msg);
 
 /* ---- the world ---- */
@@ -647,21 +668,25 @@ struct sim {
 	struct sim_pipe *pipes;
 	struct oracle oracle;
 	uint64_t faults_end, deadline;
-	uint64_t agent_fault_ns; /* total duration of faults on the agents' control plane */
+	/* total duration of the faults on the agents' control plane so far */
+	uint64_t agent_fault_ns;
 	struct sim_hung hung;
 	unsigned n_faults;
-	/* damaged payloads; counted twice where reports of damage may be doubled */
+	/* Number of damaged payloads. A payload counts twice if reports of damage may be
+	 * duplicated. */
 	unsigned n_corrupted;
-	uint64_t n_loans; /* held by servers */
+	uint64_t n_loans; /* loans that servers hold now */
 	struct sim_totals *tot;
 };
 
 void options_draw(struct sim *s);
 void faults_start(struct sim *s);
-/* Return how long an agent may be cut off from the scheduler, within the rest of the budget. */
+/* Return how long an agent may be cut off from the scheduler, at most most_ns and the rest of the
+ * allowed total. */
 uint64_t agent_span(struct sim *s, uint64_t most_ns);
-void faults_job_formed(struct sim *s); /* the job has formed: in most histories faults start now */
-/* Run one history. False: s->reason has the violation. */
+/* the job has formed; in most histories the faults start now */
+void faults_job_formed(struct sim *s);
+/* Run the history of a seed. Returns false on a violation, which s->reason describes. */
 bool sim_run(struct sim *s, uint64_t seed);
 void sim_free(struct sim *s);
 uint64_t sim_net_delay(struct sim *s);

@@ -1,4 +1,4 @@
-# The simulator: the cores compiled again, with limits so small that short histories reach every
+# The simulator. The cores are compiled again with limits so small that short histories reach every
 # edge.
 SIM_DEFS := -DWIRE_INLINE_MAX=256 -DPOOL_MIN_BYTES=512 -DSRV_SLICE_BYTES=512 -DSRV_BLOCK_ELEMS=48
 SIM_CORES := $(call tree,bps-scheduler/model bps-scheduler/core bps-scheduler/placement \
@@ -17,7 +17,7 @@ $(B)/sim-obj/%.o: %.c
 	@mkdir -p $(@D)
 	$(call say,CC,$@)
 	$(Q)$(CC) $(CFLAGS_ALL) $(SIM_DEFS) $(ISA) -MMD -MP -c -o $@ $<
-# The oracle computes the expected sums again and again.
+# Optimised, because the oracle computes expected sums very often.
 $(B)/sim-obj/tests/sim/oracle.o: ISA := -O3 -ffp-contract=off
 $(B)/sim-obj/common/data/reduce.o: ISA := -O3 -ffp-contract=off
 ifneq ($(filter x86_64%,$(shell $(CC) -dumpmachine)),)
@@ -34,8 +34,8 @@ sim-run: $(SIMBIN)
 	$(SIMBIN) --seeds $(SIM_SEEDS) --report
 sim-long-run: $(SIMBIN)
 	$(SIMBIN) --seeds 1..1000000 --report
-# Use as many processes as processors, or SIM_JOBS. The target continues a run that was stopped or
-# that reached SIM_MINUTES.
+# Uses one process per processor, or SIM_JOBS. The target continues a run that was stopped or that
+# reached SIM_MINUTES.
 sim-10m-run: $(SIMBIN)
 	$(PYTHON) tests/sim/long.py $(SIMBIN) --seeds $(SIM_10M_SEEDS) --jobs $(SIM_JOBS) \
 		$(if $(SIM_MINUTES),--minutes $(SIM_MINUTES)) --report docs/results/simulator.md
@@ -43,7 +43,7 @@ sim-check-run: $(SIMBIN)
 	$(SIMBIN) --file tests/sim/seeds.txt --report
 	$(SIMBIN) --seeds 1..3000 --report
 
-# Mutants: the program with one rule taken out by a patch of one source file.
+# A mutant is the program with one source file patched, so that one rule of a core is missing.
 MUTANTS	:= $(patsubst tests/sim/mutants/%.patch,%,$(wildcard tests/sim/mutants/*.patch))
 MUTANTBINS := $(addprefix $(B)/tests/mutants/,$(MUTANTS))
 mutant_src = $(shell sed -n 's,^--- a/,,p' tests/sim/mutants/$(1).patch)

@@ -9,11 +9,11 @@
 #include <string.h>
 
 #define ARENA_BYTES (256u << 10)
-#define EVENTS_MAX  400000 /* more is an endless loop */
+#define EVENTS_MAX  400000 /* more events mean an endless loop */
 
 /* ---- random ---- */
 
-uint64_t mix(uint64_t x) /* splitmix64, Steele 2014 */
+uint64_t mix(uint64_t x) /* splitmix64 by Steele, 2014 */
 {
 	x ^= x >> 30;
 	x *= UINT64_C(0xbf58476d1ce4e5b9);
@@ -220,7 +220,8 @@ static void start_server(struct sim *s, struct sim_event *e)
 static void start_agent(struct sim *s, struct sim_event *e)
 {
 	if (s->o.is_elastic && s->oracle.has_end)
-		s->agents[e->a].node.life = 1; /* too late: it does not join */
+		/* the agent would start after the end of the job, so it never joins */
+		s->agents[e->a].node.life = 1;
 	else
 		agent_start(s, (unsigned)e->a);
 }
@@ -247,11 +248,12 @@ static void history_start(struct sim *s)
 	faults_start(s);
 }
 
-/* Return whether every worker has an end, and every live server has dropped the job. */
+/* Return whether every worker has received the job's end, and every live server has dropped the
+ * job. */
 static bool is_finished(const struct sim *s)
 {
 	for (unsigned i = 0; i < s->o.n_agents; i++)
-		if (!s->agents[i].node.life || /* not started yet */
+		if (!s->agents[i].node.life || /* the agent has not started yet */
 			s->agents[i].is_restarting ||
 			(s->agents[i].node.is_up && !agent_is_over(&s->agents[i])))
 			return false;
@@ -288,7 +290,7 @@ static void hung(struct sim *s)
 	violation(s, "hung:%s", text);
 }
 
-/* Close what is open. Nothing may be left in any pool. */
+/* Close everything that is open. No pool may have memory in use afterwards. */
 static void check_leaks(struct sim *s)
 {
 	struct srv_stats st;
@@ -407,7 +409,8 @@ bool sim_run(struct sim *s, uint64_t seed)
 	tot->failed_jobs += s->oracle.has_end && s->oracle.end_code;
 	tot->lives += s->sched.n_lives;
 	if (!s->has_violation)
-		history_end(s); /* otherwise the cores may be in any state, and are not freed */
+		/* after a violation the cores may be in any state, so they are not freed */
+		history_end(s);
 	forget(s);
 	return !s->has_violation;
 }
