@@ -1,6 +1,7 @@
-/* Kernels of the tests: work like a training step's, and what a second process could want to do. */
+/* Kernels of the GPU tests: work like that of a training step, and small work of a second process. */
 
-/* c = a * b, all n x n, n a multiple of 64. A block of 16 x 16 threads makes 64 x 64 of c. */
+/* Compute c = a * b for n x n matrices; n is a multiple of 64. A block of 16 x 16 threads computes
+ * 64 x 64 elements of c. */
 extern "C" __global__ void __launch_bounds__(256) matmul(const float *a, const float *b, float *c, int n)
 {
 	__shared__ float as[64][17], bs[16][64];
@@ -26,7 +27,7 @@ extern "C" __global__ void __launch_bounds__(256) matmul(const float *a, const f
 			c[(size_t)(row + threadIdx.y * 4 + y) * n + col + threadIdx.x + 16 * x] = sum[y][x];
 }
 
-/* x += 1, on any number of blocks. */
+/* Add 1 to each element of x. The number of blocks does not matter. */
 extern "C" __global__ void increment(float *x, size_t n)
 {
 	for (size_t i = blockIdx.x * (size_t)blockDim.x + threadIdx.x; i < n; i += (size_t)gridDim.x * blockDim.x)
