@@ -31,14 +31,14 @@ static void answer(struct trainer *t, int code, const char *text, const struct c
 		m.passed.cause = *cause;
 	roster_newcomers(t->job, t->live->barrier, &m.passed.n_new, &m.passed.root);
 	trainer_send(t, &m, NULL, 0);
-	/* cleared last: if the process ends before, the next one repeats the answer, which is
-	 * harmless */
+	/* Clear this last. If the process ends before, the next process repeats the answer, which
+	 * is harmless. */
 	t->live->barrier_seq = 0;
 }
 
-/* Return whether the trainer has received its answer, although that was not recorded before the
- * restart. Call this when the trainer sends something: a trainer that waits at a barrier sends
- * nothing. */
+/* Return whether the trainer has received the answer to its BARRIER, although the previous process
+ * did not record that. Call this when the trainer sends something: a trainer that waits at a
+ * barrier sends nothing. */
 static bool has_passed(struct trainer *t)
 {
 	bool may = t->may_have_passed;
@@ -81,7 +81,7 @@ void barrier_over(struct trainer *t, int code, const char *text, const struct ct
 }
 
 /* Return whether all rounds that the trainer has submitted are over. Then no worker of the job can
- * have completed a round that this one has not submitted. */
+ * have completed a round that this worker has not submitted. */
 static bool is_quiet(const struct trainer *t)
 {
 	for (uint32_t i = 0; i < t->n_tensors; i++) {
@@ -96,13 +96,14 @@ static bool is_quiet(const struct trainer *t)
 	return true;
 }
 
-/* Return whether the number is that of the next barrier, or of one that has been passed. */
+/* Return whether `number` is that of the next barrier, or of a barrier that has been passed. */
 static bool is_next(struct trainer *t, uint64_t number)
 {
 	uint64_t passed = t->job->barrier;
 
 	if (has_passed(t) && passed < t->live->barrier)
-		passed = t->live->barrier; /* the JOB that reports it is still to come */
+		/* the JOB message that reports this barrier is still to come */
+		passed = t->live->barrier;
 	return number <= passed + 1;
 }
 

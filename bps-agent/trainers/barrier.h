@@ -8,12 +8,13 @@
 void barrier_ask(struct trainer *t, uint32_t seq, uint64_t number);
 /* Return whether the trainer may submit, because it waits at no barrier. */
 bool barrier_is_over(struct trainer *t);
-/* Handle a changed JOB: answer the trainers whose barrier it reports as passed, and report the
- * others to the scheduler again. */
+/* Handle a changed JOB message. Answer the trainers that wait at a barrier which the message
+ * reports as passed. Report the other waiting trainers to the scheduler again. */
 void barrier_look(struct job *job);
-/* Report the trainer to the scheduler again if it waits at a barrier: a new scheduler process may
- * not know that. */
+/* If the trainer waits at a barrier, report this to the scheduler again, because a new scheduler
+ * process may not know it. */
 void barrier_again(struct trainer *t);
-/* Answer the trainer if it waits at a barrier, because its job is over. */
+/* Answer a trainer that waits at a barrier when its job is over. Does nothing for other
+ * trainers. */
 void barrier_over(struct trainer *t, int code, const char *text, const struct ctl_cause *cause);
 #endif

@@ -14,8 +14,8 @@
 #include "common/base/failpoint.h"
 #include "common/data/dtype.h"
 
-/* Set the error text of a refused declaration, with the tensor's name and the reason. Returns rc;
- * does nothing if rc is not an error. */
+/* If rc is an error, set the error text of a refused declaration: the tensor's name and the reason.
+ * Returns rc. */
 static int refuse_decl(
 	int rc, const struct local_decl *d, const struct err_text *why, struct err_text *err)
 {
@@ -32,8 +32,8 @@ static void tell_arena(struct trainer *t, const struct arena *a)
 	trainer_send(t, &m, &a->fd, 1);
 }
 
-/* Send the output arenas that the trainer does not have, the oldest first. a: the newest arena of
- * the set, whose list goes from the newest to the oldest. */
+/* Send the descriptors of the output arenas that the trainer does not have, the oldest first. a:
+ * head of the arenas' list, which goes from the newest arena to the oldest. */
 static void tell_outputs(struct trainer *t, const struct arena *a)
 {
 	if (!a || a->id < t->live->n_told)
@@ -60,8 +60,9 @@ static int declare_again(
 		(unsigned long long)tensor->n_elems, t->rank, dtype_name(d->dtype),
 		(unsigned long long)d->n_elems);
 	/* Fail the tensor for all workers of the job, unless this worker itself has declared it
-	 * before. The two declarations go to the scheduler in one message, because it compares
-	 * those of one message (check_named in bps-scheduler/core/declare.c). */
+	 * before. The two declarations go to the scheduler in one message, because the scheduler
+	 * compares the declarations of one message (check_named in
+	 * bps-scheduler/core/declare.c). */
 	if (!tensor->workers[t->worker].is_declared) {
 		if (t->job->n_batch > JOB_BATCH - 2)
 			tensor_flush_declares(t->job);
@@ -73,7 +74,7 @@ static int declare_again(
 	return BPS_EMISMATCH;
 }
 
-/* Find the declared tensor, or create it. Errors: BPS_EMISMATCH, BPS_EQUOTA, -ENOMEM, with a
+/* Find the declared tensor, or create it. Errors: BPS_EMISMATCH, BPS_EQUOTA, -ENOMEM; err gets the
  * text. */
 static int tensor_for(
 	struct trainer *t, const struct local_decl *d, struct tensor **ret, struct err_text *err)
@@ -104,8 +105,8 @@ static int tensor_for(
 	return 0;
 }
 
-/* Write into slot where the tensor's memory is for this trainer. Sends the input arena if the
- * trainer does not have it yet. */
+/* Write to *slot where the trainer finds the tensor's memory. Sends the descriptor of the input
+ * arena if the trainer does not have it yet. */
 static void tell_slot(struct trainer *t, const struct tensor *tensor, struct local_slot *slot)
 {
 	const struct tensor_worker *tw = &tensor->workers[t->worker];
@@ -138,8 +139,8 @@ static void disagree(struct trainer *t, struct tensor *tensor, const struct err_
 }
 
 /* Undo the refused declaration of that worker. Free the tensor too, unless another worker has
- * declared it or waits for memory for it. The scheduler must never get a shape for which there is
- * no memory here, and the worker may declare the name again with a smaller shape. A tensor that has
+ * declared it or waits for its memory. The scheduler must never get a shape for which there is no
+ * memory here, and the worker may declare the name again with a smaller shape. A tensor that has
  * failed or that is in the ledger stays. */
 static void forget_refused(struct tensor *tensor, uint32_t worker)
 {
@@ -212,7 +213,7 @@ static int declare_one(struct trainer *t, const struct local_decl *d, struct loc
 /* A DECLARE that is being handled. */
 struct pending_declare {
 	TAILQ_ENTRY(pending_declare) link; /* in job->waiting when is_waiting */
-	/* waits for an output arena that is being made for another worker */
+	/* the DECLARE waits for an output arena that is being made for another worker */
 	bool is_waiting;
 	struct trainer *trainer;
 	struct job *job;
@@ -249,7 +250,7 @@ static void declared(struct trainer *t)
 	trainer_answered(t);
 }
 
-/* Undo the declaration of the next tensor, for which memory could not be made. */
+/* Undo the declaration of tensor x->next, for which memory could not be made. */
 static void declare_memory_refused(struct pending_declare *x)
 {
 	struct tensor *tensor = tensor_find(x->job, x->d.tensors[x->next].name);
@@ -272,7 +273,8 @@ static void made(struct memory_request *m);
 static void wait_for_outputs(struct pending_declare *x)
 {
 	x->is_waiting = true;
-	tensor_flush_declares(x->job); /* the names are freed with the trainer */
+	/* send the batch now: its names may be freed while the DECLARE waits */
+	tensor_flush_declares(x->job);
 	TAILQ_INSERT_TAIL(&x->job->waiting, x, link);
 	trainer_hold(x->trainer, true);
 }
@@ -287,8 +289,8 @@ void declare_cancel(struct trainer *t)
 	x->is_waiting = false;
 }
 
-/* Request the arena that arena_alloc wants, and stop reading the trainer's messages until it is
- * made. */
+/* Request the arena that arena_alloc wants, and stop reading the trainer's messages until the arena
+ * has been made. */
 static int make_wanted(struct pending_declare *x, struct err_text *err)
 {
 	struct arena_set *set = &x->job->arenas;
@@ -313,14 +315,15 @@ static int make_wanted(struct pending_declare *x, struct err_text *err)
 	x->job->n_making++;
 	if (x->kind == ARENA_OUTPUT)
 		x->job->makes_output = true;
-	tensor_flush_declares(x->job); /* the names are freed with the trainer */
+	/* send the batch now: its names may be freed while the DECLARE waits */
+	tensor_flush_declares(x->job);
 	trainer_ref(x->trainer);
 	trainer_hold(x->trainer, true);
 	return 0;
 }
 
-/* Declare the remaining tensors. Returns early if memory must be made first; sends the answer after
- * the last tensor. */
+/* Declare the remaining tensors. Returns early if memory must be made first. After the last tensor,
+ * sends the answer. */
 static void declare_run(struct trainer *t)
 {
 	struct pending_declare *x = t->declaring;

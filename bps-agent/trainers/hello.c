@@ -25,7 +25,7 @@ static void on_eventfd(uv_poll_t *p, int status, int events)
 	(void)events;
 	(void)status;
 	if (preadv2(t->efd, &iov, 1, -1, RWF_NOWAIT) < 0 && errno != EAGAIN)
-		/* else the descriptor would stay readable, and the loop would never sleep */
+		/* disconnect: the eventfd would stay readable, and the loop would never sleep */
 		trainer_drop(t, false, strerror(errno));
 }
 
@@ -94,7 +94,8 @@ static void control_made(struct memory_request *m)
 		quota_give(t->user, QUOTA_MEMORY, m->bytes);
 		if (m->rc == 0)
 			memory_thread_drop(t->agent->memory_thread, &m->memory);
-		else if (m->rc != -ECANCELED) /* else the agent stops, and leaves the trainer */
+		/* cancelled: the agent ends, and the next process serves the trainer */
+		else if (m->rc != -ECANCELED)
 			refuse_hello(t, g->m.seq, m->rc, m->err.s);
 	} else {
 		take_control(t, g);
@@ -105,8 +106,9 @@ static void control_made(struct memory_request *m)
 	trainer_unref(t);
 }
 
-/* Request the trainer's control page from the memory thread. Zeroing takes a while, and a trainer
- * that reconnects all the time must not delay others. Owns: takes *mem, unless the call fails. */
+/* Request the trainer's control page from the memory thread. Zeroing the page takes time, and a
+ * trainer that reconnects again and again must not delay others. Owns: takes *mem, unless the call
+ * fails. */
 static int make_control(
 	struct trainer *t, const struct local_msg *m, void **mem, struct err_text *err)
 {

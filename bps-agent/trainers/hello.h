@@ -7,7 +7,7 @@
 /* Serve HELLO. The answer is sent when the control page has been made. *mem: memory of m's strings;
  * set to NULL if the function takes it. */
 void trainer_hello(struct trainer *t, const struct local_msg *m, void **mem);
-/* Answer the trainer's HELLO with success. Also repeats the answer after a restart. */
+/* Answer the trainer's HELLO with success. Also called after a restart, to repeat the answer. */
 void trainer_welcome(struct trainer *t, uint32_t seq, int control_fd);
 /* Start polling the trainer's eventfd, which wakes the agent when it sleeps. */
 void trainer_listen_event(struct trainer *t);

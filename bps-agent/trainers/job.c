@@ -38,8 +38,8 @@ static void job_set_state(struct job *job, enum job_state state, const char *why
 		job->running_since_ns = clock_now_ns();
 }
 
-/* Find the FORMING job with that name which the trainer may join. proof: proof of its token, NULL:
- * none. With a token, the uids may differ. */
+/* Find the FORMING job with that name which the trainer may join. proof: proof of the trainer's job
+ * token; NULL: the trainer has no token. With a token, job and trainer may have different uids. */
 static struct job *job_forming(struct agent *a, uid_t uid, const char *name, const uint8_t *proof)
 {
 	struct job *job;
@@ -54,8 +54,8 @@ static struct job *job_forming(struct agent *a, uid_t uid, const char *name, con
 	return NULL;
 }
 
-/* Return whether the scheduler has assigned the job's id: a trainer has the answer to its last
- * JOIN. */
+/* Return whether the scheduler has assigned the job's id. This is so when one of its trainers has
+ * the answer to its last JOIN. */
 static bool is_numbered(const struct job *job)
 {
 	const struct trainer *t;
@@ -66,8 +66,9 @@ static bool is_numbered(const struct job *job)
 	return false;
 }
 
-/* Find the forming job that a JOB message describes, if the answer to its JOIN has not come. If the
- * search finds another job of the same name, no harm is done: its workers have no ranks yet. */
+/* Find the FORMING job that a JOB message describes, although no JOIN of that job has been
+ * answered. The search may find another job of the same name. This is harmless, because the workers
+ * of that job have no ranks yet. */
 static struct job *job_unnumbered(struct agent *a, uid_t uid, const char *name)
 {
 	struct job *job;
@@ -213,7 +214,8 @@ void job_join(struct trainer *t)
 		.local_size = t->machine_size};
 	if (t->job->has_token)
 		m.join.token = (struct blob){t->job->token, CTL_TOKEN_BYTES};
-	/* without a connection the message is lost, and job_resync_begin repeats it */
+	/* without a connection to the scheduler the message is lost; job_resync_begin sends it
+	 * again */
 	member_send(t->agent->member, &m);
 }
 
@@ -272,8 +274,8 @@ struct job *job_new(struct agent *a, struct quota_account *user, uid_t uid, cons
 	return job;
 }
 
-/* Create the job that the trainer's HELLO describes, and its records. Errors: -ENOMEM, -errno; with
- * a text. */
+/* Create the job that the trainer's HELLO describes, and its records. Errors: -ENOMEM, -errno; err
+ * gets the text. */
 static int job_begin(struct trainer *t, const struct local_hello *h, const uint8_t *proof,
 	struct job **ret, struct err_text *err)
 {
@@ -355,7 +357,7 @@ void job_on_joined(struct agent *a, const struct ctl_joined *m)
 	TAILQ_FOREACH (t, &a->trainers, link)
 		if (t->join_seq == m->seq)
 			break;
-	/* The worker left before this answer, and only now its rank is known. */
+	/* The worker left before this answer, which is the first message that contains its rank. */
 	if (!t && m->code == 0 && m->job != CTL_NO_ID)
 		send_worker(a, m->job, m->rank, WORKER_LOST, "left before it joined");
 	if (!t || t->state != TRAINER_JOINING)
@@ -383,10 +385,10 @@ static struct trainer *job_trainer(const struct job *job, uint32_t rank)
 	return NULL;
 }
 
-/* Return whether the trainers of all ranks of this machine are there. A rank without a trainer has
- * left, and is reported to the scheduler, which then ends the job. While a JOIN of the job is not
- * answered, that rank may be missing only because its answer is still to come. Then nothing is
- * reported, and another JOB follows. */
+/* Return whether each rank of this machine has its trainer. A rank without a trainer has left. It
+ * is reported to the scheduler, which then ends the job. But while a JOIN of the job is not
+ * answered, a rank may be missing only because that answer is still to come. Then nothing is
+ * reported, and another JOB message follows. */
 static bool has_all_ranks(struct job *job, const struct ctl_job *m, const struct ctl_job_member *me)
 {
 	const struct trainer *t;
@@ -469,7 +471,8 @@ int job_resume(struct job *job, const struct ctl_job *m, uint16_t my_member)
 			continue;
 		t->rank = job->ranks[w];
 		t->has_rank = true;
-		/* the trainer may have missed the message of the previous process */
+		/* repeat the message: the trainer may not have received it from the previous
+		 * process */
 		welcome_worker(job, w);
 		trainer_hold(t, true);
 		if (t->live->is_finishing)
@@ -550,7 +553,7 @@ void job_detach(struct trainer *t, const char *why)
 	for (uint32_t w = 0; w < job->n_workers; w++)
 		if (job->by_worker[w] == t)
 			job->by_worker[w] = NULL;
-	/* A loss before the rank is known is reported in job_on_joined. */
+	/* If the rank is not known yet, job_on_joined reports the loss later. */
 	if (job->state != JOB_ENDED && t->has_rank &&
 		(t->state == TRAINER_JOINING || t->state == TRAINER_ATTACHED)) {
 		err_set(&text, 0, "pid %d: %s", (int)t->pid, why);
@@ -572,7 +575,8 @@ void job_finish(struct trainer *t, uint32_t seq)
 
 	FAILPOINT(AGENT_TRAINER_FINISH);
 	if (t->state == TRAINER_OVER || t->state == TRAINER_FINISHING) {
-		/* FINISHING: the trainer repeats FINISH after a time-out or a restart */
+		/* In FINISHING, the trainer repeats FINISH after a time-out or a restart. Answer
+		 * the last one. */
 		t->live->finish_seq = seq;
 		if (t->state == TRAINER_OVER)
 			send_finished(t);

@@ -6,21 +6,21 @@
 /* Create a job in the state FORMING. NULL: out of memory. */
 struct job *job_new(struct agent *a, struct quota_account *user, uid_t uid, const char *name,
 	uint32_t size, uint32_t flags);
-/* Attach the trainer to the job that its HELLO names. Creates the job if necessary. job_join
- * follows. Errors: negative, with a text. */
+/* Attach the trainer to the job that its HELLO names. Creates the job if necessary. The caller must
+ * call job_join next. Errors: a negative code, and err gets the text. */
 int job_attach(struct trainer *t, const struct local_hello *h, struct err_text *err);
 /* Send JOIN to the scheduler for an attached trainer. */
 void job_join(struct trainer *t);
-/* Resume a running job after a restart. job->by_worker has its trainers that are still connected.
- * Errors: -ENOMEM. */
+/* Resume a running job after a restart. job->by_worker must contain the job's trainers that are
+ * still connected. Errors: -ENOMEM. */
 int job_resume(struct job *job, const struct ctl_job *m, uint16_t my_member);
 /* Handle the trainer's FINISH. The trainer gets the answer when the job ends. */
 void job_finish(struct trainer *t, uint32_t seq);
 /* Detach a trainer that is about to be GONE. If its job is not over, the loss is reported to the
- * scheduler, with why as the reason. why NULL: this process ends, and the next one serves the
+ * scheduler, with why as the reason. why NULL: this process ends, and the next process serves the
  * trainer and the job. */
 void job_detach(struct trainer *t, const char *why);
-/* Free the job at the end of the process, but leave its records to the next process. */
+/* Free the job at the end of the process, but keep its records for the next process. */
 void job_leave(struct job *job);
 /* Free the job and its records, if it has no trainers, no core and no open memory requests. */
 void job_free_if_unused(struct job *job);

@@ -5,16 +5,17 @@
 
 /* Find the job that has the scheduler's id and has not ended, or NULL. */
 struct job *job_find(struct agent *a, uint32_t id);
-/* Fail a job: record the reason, and report it to its trainers and the scheduler. cause: NULL if it
- * is not known. */
+/* Fail a job: record the reason, and report it to the job's trainers and to the scheduler. cause:
+ * the worker and host that caused the failure; NULL: not known. */
 void job_fail(
 	struct agent *a, uint32_t job, int code, const char *text, const struct ctl_cause *cause);
-/* Fail a job whose cause is not known: the core's callback env->fail. ctx is the agent. */
+/* The core's callback env->fail: fail a job, without a known cause. ctx is the agent. */
 void job_core_fail(void *ctx, uint32_t job, int code, const char *text);
 /* Copy the cause of the job's failure to the job. NULL: the cause is not known. */
 void job_set_cause(struct job *job, const struct ctl_cause *cause);
-/* Return why the job of this trainer has ended: the code, the text in *ret, and *ret_cause, whose
- * host the job or its tensor owns. If another worker left because of a mismatch, the text names the
- * mismatch as well as the lost worker, and the cause is that of the mismatch. */
+/* Return the code with which the trainer's job has ended. *ret: the text. *ret_cause: the cause;
+ * the job or its tensor owns the host name. Another worker may have left because of a mismatch
+ * between declarations. Then the text names both the mismatch and the lost worker, and the cause is
+ * the mismatch's. */
 int job_why_over(const struct trainer *t, struct err_text *ret, struct ctl_cause *ret_cause);
 #endif

@@ -1,4 +1,4 @@
-/* Notifies trainers whose rounds need a server when there has been none for a while. The
+/* Notifies trainers whose rounds need a server when no server has been available for a while. The
  * notification is the field `trouble` of their control page, which the library reads while it
  * waits. The rounds stay in flight, and complete when a server comes. Thread: the data thread. */
 #include "bps-agent/trainers/no_server.h"
@@ -15,9 +15,9 @@ static bool has_server(const struct agent *a)
 	return false;
 }
 
-/* Return 0 while a server can sum, or has been missing for less than the limit; else the code for
- * the trainers. BPS_EISOLATED: neither the scheduler nor a server has been received from.
- * BPS_ENOSERVER: the scheduler's list has no server that is up. */
+/* Return the error code for the trainers when no server has been available for longer than the
+ * limit, else 0. BPS_EISOLATED: the agent has received nothing from the scheduler or any server.
+ * BPS_ENOSERVER: no server in the scheduler's list is up. */
 static int judge(struct agent *a, uint64_t now_ns)
 {
 	uint64_t limit_ns = a->cfg.limits.stranded_ns;

@@ -3,7 +3,7 @@
 /* Notifies trainers whose rounds need a server while there is none. Thread: the data thread. */
 #include "bps-agent/model/agent.h"
 
-/* Check whether a server is available. If none has been for longer than the limit stranded_ns,
- * notify the trainers whose jobs need one. Returns when it must be called again. */
+/* Check whether a server is available. If no server has been available for longer than stranded_ns,
+ * notify the trainers whose jobs need a server. Returns when the function must be called again. */
 uint64_t no_server_tick(struct agent *a, uint64_t now_ns);
 #endif

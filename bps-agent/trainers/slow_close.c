@@ -11,10 +11,11 @@
 
 #include "bps-agent/model/agent.h"
 
-/* Limit of unread messages that are discarded before closing; a socket's queue holds fewer. */
+/* Limit of unread messages that are discarded before closing. The queue of a socket never has that
+ * many. */
 #define DRAIN_MAX 4096
-/* Interval between two signals to a thread that closes, in ns. A trainer can hardly create
- * lingering sockets faster than one per interval. */
+/* Interval, in ns, between two signals to a thread that closes a socket. A trainer can hardly
+ * create lingering sockets faster than one per interval. */
 #define HURRY_NS     50000
 #define HURRY_SIGNAL SIGUSR2
 
@@ -24,7 +25,7 @@
 
 struct slow_close {
 	uv_work_t work;
-	int sock; /* has been shut down, but not closed */
+	int sock; /* the socket has been shut down, but not closed */
 };
 
 /* Discard unread messages. If they remained, close would reset the connection, and the trainer
@@ -39,12 +40,13 @@ static void drain(int sock)
 
 static void on_hurry(int sig)
 {
-	(void)sig; /* empty: the signal only has to interrupt a blocking call */
+	(void)sig; /* do nothing: the signal only has to interrupt a blocking call */
 }
 
-/* Interrupt this thread repeatedly from now on. An interrupted close of a lingering socket gives up
- * waiting. Otherwise a few such sockets could block all threads of the pool for as long as their
- * sender wants. Then all other sockets would stay open, and the agent could not end. */
+/* Start a timer that interrupts this thread again and again. An interrupted close of a lingering
+ * socket gives up waiting. Otherwise a few such sockets could block all threads of the pool for as
+ * long as their sender wants. Then all other sockets would stay open, and the agent could not
+ * end. */
 static bool hurry_begin(timer_t *ret)
 {
 	struct sigaction act = {.sa_handler = on_hurry};

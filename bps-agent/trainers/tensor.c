@@ -78,8 +78,8 @@ void tensor_flush_declares(struct job *job)
 
 	if (job->n_batch)
 		member_send(job->agent->member,
-			/* without a connection the message is lost, and tensor_declare_unplanned
-			 * repeats it */
+			/* without a connection to the scheduler the message is lost;
+			 * tensor_declare_unplanned sends it again */
 			&m);
 	job->n_batch = 0;
 }
@@ -122,7 +122,8 @@ void tensor_refuse(struct tensor *tensor, int code, const char *text, const stru
 	tensor->kind->fail_waiting(tensor, code);
 }
 
-/* Plan a tensor of a job that has only this machine: it needs no placement by the scheduler. */
+/* Plan a tensor of a job whose workers are all on this machine. Such a tensor needs no placement by
+ * the scheduler. */
 static int plan_locally(struct tensor *tensor, uint32_t id)
 {
 	struct ctl_tensor plan = {
@@ -172,9 +173,9 @@ int tensor_to_core(struct tensor *tensor, uint32_t w, const struct pending_submi
 
 /* ---- in host memory ---- */
 
-/* Check that the quota has room for the tensor's outputs and for the first worker's input. If only
- * the outputs fitted, they would be allocated and then wasted: memory of a refused declaration is
- * freed only with the job. Errors: BPS_EQUOTA, with a text. */
+/* Check that the quota has room for the tensor's outputs and for the first worker's input.
+ * Otherwise the outputs might be allocated and then be of no use, because memory of a refused
+ * declaration is freed only with the job. Errors: BPS_EQUOTA; err gets the text. */
 static int check_room(const struct trainer *t, size_t each, size_t bytes, struct err_text *err)
 {
 	struct job *job = t->job;
@@ -188,9 +189,9 @@ static int check_room(const struct trainer *t, size_t each, size_t bytes, struct
 
 /* Allocate what the tensor still lacks: its outputs when the first worker declares it, the worker's
  * input, and staging memory for the sum of the workers when the last one declares it. While an
- * output arena is being made for the job, no other worker requests one, because the new arena may
- * be enough for both. Errors: those of arena_alloc; -EINPROGRESS with want_bytes 0 means to wait
- * for that arena. Memory that the tensor had before a restart is used again. */
+ * output arena is being made for the job, no other worker requests an output arena, because the new
+ * arena may be large enough for all. Errors: those of arena_alloc; -EINPROGRESS with want_bytes 0
+ * means to wait for that arena. Memory that the tensor had before a restart is used again. */
 static int host_declare(struct trainer *t, struct tensor *tensor, const struct local_decl *d,
 	size_t bytes, struct err_text *err)
 {
@@ -265,8 +266,9 @@ static void host_submit_waiting(struct tensor *tensor)
 	}
 }
 
-/* Submit the worker's last round again after a restart, unless that round is complete. Reports the
- * last complete round to the trainer, which may have missed it. */
+/* Submit the worker's last round again after a restart, unless that round is complete. Also report
+ * the last complete round to the trainer again, because the trainer may not have received the
+ * report. */
 static void host_resubmit(struct tensor *tensor, uint32_t w, uint64_t complete)
 {
 	struct tensor_worker *tw = &tensor->workers[w];
@@ -279,7 +281,7 @@ static void host_resubmit(struct tensor *tensor, uint32_t w, uint64_t complete)
 		agt_tensor_contributors(tensor->core, &members, &least, &most);
 		local_done_most(t->control, t->sq_entries, tw->index, most);
 		trainer_done(t, tw->index, complete, 0, least);
-		/* trainer_done counts one; add the rounds before it */
+		/* trainer_done counts one round; add the rounds before that one */
 		t->completed += complete - 1;
 	}
 	if (tw->submitted > complete)
@@ -366,7 +368,7 @@ void tensor_resume(struct tensor *tensor)
 	if (tensor->core)
 		complete = agt_tensor_round(tensor->core);
 	if (tensor->failed && tensor->kind->has_streams)
-		/* the executor may not have received it before the restart */
+		/* the executor may not have received the previous process's CANCEL */
 		tensor->kind->cancel(tensor);
 	for (uint32_t w = 0; w < tensor->job->n_workers; w++) {
 		struct tensor_worker *tw = &tensor->workers[w];
@@ -383,8 +385,8 @@ void tensor_resume(struct tensor *tensor)
 
 /* ---- submissions ---- */
 
-/* Return whether the submission is already recorded. That happens once after a restart, if the
- * previous process ended after it recorded the submission and before it recorded that the ring
+/* Return whether this submission has already been recorded. That happens once after a restart, if
+ * the previous process ended after it recorded the submission and before it recorded that the ring
  * entry was taken. */
 static bool is_repeated(struct trainer *t, const struct tensor_worker *tw, uint64_t round)
 {
@@ -400,7 +402,7 @@ static void note_submission(struct tensor_worker *tw, const struct local_sqe *e)
 	tw->op = e->op;
 	*ledger_submission_at(tw->live, e->round) =
 		(struct ledger_submission){.priority = e->priority, .op = e->op};
-	/* Release: pairs with the acquire load in handover_read.c, which the next process runs. */
+	/* Release: pairs with the acquire load of the next process in handover_read.c. */
 	atomic_store_explicit(&tw->live->submitted, e->round, memory_order_release);
 }
 
@@ -428,8 +430,8 @@ int tensor_on_submission(struct trainer *t, const struct local_sqe *e, struct er
 	tw->since_ns = t->quiet_since_ns = clock_now_ns();
 	t->calls++;
 	if (job->state == JOB_ENDED || tensor->failed) {
-		/* Report the tensor's own reason: it is more precise than the later end of the
-		 * job. */
+		/* Report the tensor's own failure first, because it is more precise than the later
+		 * end of the job. */
 		tensor_tell_done(tensor, t->worker, e->round,
 			tensor->failed  ? tensor->failed
 			: job->code < 0 ? job->code

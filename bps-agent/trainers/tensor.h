@@ -9,24 +9,24 @@ extern const struct tensor_kind host_tensor_kind;
 /* Find the job's tensor with that name. Returns NULL if no worker of this machine has declared
  * it. */
 struct tensor *tensor_find(struct job *job, const char *name);
-/* Create a tensor that no worker has declared yet, for that worker. NULL: out of memory. Owns: the
- * job owns the tensor. */
+/* Create a tensor because this worker is the first that declares it. The job owns the tensor. NULL:
+ * out of memory. */
 struct tensor *tensor_new(struct job *job, uint32_t worker, const struct local_decl *d);
 /* Free a tensor whose declaration was refused, so that its name can be declared again. Arena space
- * that it has is freed only with the job. */
+ * of the tensor is freed only with the job. */
 void tensor_forget(struct tensor *tensor);
-/* Add the tensor to the core and declare it to the scheduler, after all local workers have declared
- * it and its memory is there. If that fails, the tensor is refused. */
+/* Add the tensor to the core and declare it to the scheduler. Call this when all local workers have
+ * declared the tensor and its memory has been made. If an error occurs, the tensor is refused. */
 void tensor_complete(struct tensor *tensor);
 /* Resume a tensor from its records after a restart, and send its trainers completions that they may
  * have missed. */
 void tensor_resume(struct tensor *tensor);
-/* Fail the tensor: all its rounds end with code. cause: the worker that disagrees; NULL: not
- * known. */
+/* Fail the tensor: all its rounds end with the error `code`. cause: the worker whose declaration or
+ * submission disagrees; NULL: not known. */
 void tensor_refuse(
 	struct tensor *tensor, int code, const char *text, const struct ctl_cause *cause);
-/* Handle one entry of the trainer's ring, copied and not checked yet. Errors: negative, with a
- * text: the trainer broke the rules. */
+/* Handle one entry of the trainer's ring. e: a copy of the entry, not checked yet. Errors:
+ * BPS_EPROTO the trainer broke the rules; err gets the text. */
 int tensor_on_submission(struct trainer *t, const struct local_sqe *e, struct err_text *err);
 /* Submit a worker's next round to the core. Errors: BPS_EBUSY the core cannot accept it now. Any
  * other failure returns 0 and is reported to the trainer as the end of the round. */
@@ -46,9 +46,9 @@ void tensor_declare_unplanned(struct job *job);
 /* Handle a plan, or a failure of a tensor, from the scheduler. m is valid only during the call. */
 void tensor_on_plan(struct agent *a, const struct ctl_plan *m);
 void tensor_on_fail(struct agent *a, const struct ctl_tensor_fail *m);
-/* Report the end of a round to the trainers. The core's callback env->done. */
+/* The core's callback env->done: report the end of a round to the trainers. */
 void tensor_core_done(void *ctx, void *tensor_user, uint64_t round, int status, uint32_t workers);
-/* End the rounds that never reached the core, with the code of the job's end. */
+/* End the rounds that never reached the core, with the error code of the job's end. */
 void tensor_fail_pending(struct job *job);
 /* Free all tensors, after the core has released the job's memory. */
 void tensor_free_all(struct job *job);

@@ -8,13 +8,13 @@
  * With the proof, an agent has access to that one job while the job exists. A trainer cannot use
  * the proof. Neither token nor proof is logged.
  *
- * Pure; any thread. */
+ * Thread: any. The function has no state. */
 #include <stdint.h>
 
 #include "common/wire/codec.h"
 #include "common/wire/ctlmsg.h"
 
-/* Compute the proof of a token. token: CTL_TOKEN_BYTES long, else -EINVAL. Errors: -ENOMEM, -EIO
- * OpenSSL has failed. */
+/* Compute the proof of a token. Errors: -EINVAL the token is not CTL_TOKEN_BYTES long, -ENOMEM,
+ * -EIO OpenSSL has failed. */
 int token_proof(const struct blob *token, const char *job, uint8_t ret[static CTL_TOKEN_BYTES]);
 #endif

@@ -14,7 +14,7 @@
 #include "common/base/log.h"
 #include "common/base/state.h"
 
-/* Time limit for HELLO on a new connection. */
+/* Time limit for HELLO on a new connection, in ms. */
 #define GREETING_MS 5000
 /* Limit of submissions taken from one ring per turn. */
 #define RING_BATCH 256
@@ -98,7 +98,8 @@ static void unlist(struct trainer *t)
 	TAILQ_REMOVE(&t->agent->trainers, t, link);
 	t->agent->n_trainers--;
 	quota_give(t->user, QUOTA_TRAINERS, 1);
-	t->n_handles++; /* keep the memory until uv_close has been called for all handles */
+	/* keeps the trainer's memory until uv_close has been called for all handles */
+	t->n_handles++;
 	close_handle((uv_handle_t *)&t->sock_poll);
 	close_handle((uv_handle_t *)&t->efd_poll);
 	close_handle((uv_handle_t *)&t->pid_poll);
@@ -220,9 +221,9 @@ void trainer_flush(struct agent *a)
 
 /* ---- socket ---- */
 
-/* A message stays in the socket until it has been answered (it is only peeked), so that the next
- * process finds it after a crash. The crash may come after the answer. Therefore the first message
- * that the next process finds may have been answered already. */
+/* A message is only peeked at. It stays in the socket until it has been answered, so that the next
+ * process finds it after a crash. A crash may also happen between the answer and this function. So
+ * the first message that the next process finds may have been answered already. */
 void trainer_answered(struct trainer *t)
 {
 	char c;
@@ -242,7 +243,8 @@ static bool was_answered(const struct trainer *t, const struct local_msg *m)
 
 static void on_socket(uv_poll_t *p, int status, int events);
 
-/* Poll the socket for its end, and for messages unless they have to wait. */
+/* Poll the socket for the end of the connection. Poll it for messages, too, unless they must
+ * wait. */
 static void listen_to(struct trainer *t)
 {
 	bool is_deaf = t->is_slowed || t->is_held;
@@ -290,10 +292,10 @@ static bool has_turn(struct trainer *t)
 	return wait_ns == 0;
 }
 
-/* Peek at the next message, and return in *ret_brings_fds whether descriptors come with it. They
- * are not received, because the agent would have to close each one, and each close could block in a
- * file system of the trainer. Returns 1, 0 at the end of the connection or for an empty message, or
- * -errno. */
+/* Peek at the next message. *ret_brings_fds: whether descriptors come with the message. The
+ * descriptors are not received: the agent would have to close each of them, and each close could
+ * block in a file system of the trainer. Returns 1 if there is a message, 0 for an empty message or
+ * at the end of the connection, or -errno. */
 static int peek(int sock, bool *ret_brings_fds)
 {
 	char c;

@@ -29,10 +29,11 @@ void trainer_answered(struct trainer *t);
 /* Handle the submissions in the trainer's ring. Returns whether there were any. Disconnects the
  * trainer if an entry is invalid. */
 bool trainer_poll_ring(struct trainer *t);
-/* Set the flag that the agent is about to sleep. Returns false if the ring has entries: then the
- * agent must not sleep. */
+/* Set the flag in the trainer's ring which says that the agent is about to sleep. Returns false if
+ * the ring has entries: then the agent must not sleep. */
 bool trainer_may_sleep(struct trainer *t);
-/* Clear that flag: while the agent is awake, submissions need no system call. */
+/* Clear the flag of trainer_may_sleep: while the agent is awake, submissions need no system
+ * call. */
 void trainer_awake(struct trainer *t);
 /* Write to the trainer's control page that a round of one of its tensors is over. index: the
  * trainer's index of the tensor; status: 0 or a negative code; workers: contributors to the sum.
@@ -40,8 +41,8 @@ void trainer_awake(struct trainer *t);
 void trainer_done(struct trainer *t, uint32_t index, uint64_t round, int status, uint32_t workers);
 /* Wake the trainers that have new completions in their control pages. */
 void trainer_flush(struct agent *a);
-/* Disconnect the trainer, because it left or broke the rules. is_fault: it broke the rules, and why
- * is logged as a warning. */
+/* Disconnect the trainer, because it left or broke the rules. why: the reason. is_fault: the
+ * trainer broke the rules, so the reason is logged as a warning. */
 void trainer_drop(struct trainer *t, bool is_fault, const char *why);
 /* Free the trainer here, but leave its connection open for the next process. The trainer and the
  * scheduler do not notice it. */

@@ -11,9 +11,9 @@ struct agent;
  * the same fields as those of the scheduler (bps-scheduler/status/status.h). The field why is one
  * of
  *     join       the job has not formed
- *     submit     the missing workers of this machine have not submitted it
- *     elsewhere  all workers of this machine have submitted it
- * At most WAITS_MAX waits for a job. NULL: out of memory. */
+ *     submit     the missing workers of this machine have not submitted the round
+ *     elsewhere  all workers of this machine have submitted the round
+ * A job has at most WAITS_MAX waits. NULL: out of memory. */
 json_t *waits_report(const struct agent *a);
 #define WAITS_MAX 64
 #endif

@@ -15,7 +15,8 @@
 /* Time limit for the scheduler's answer to WHY. The scheduler collects reports of all agents of the
  * job for half a second. The trainer waits a little longer than this limit (SESSION_WHY_MS). */
 #define WHY_NS UINT64_C(700000000)
-/* If no tensor is named, a tensor is described only after workers have waited for it this long. */
+/* If a question names no tensor, a tensor is described only after workers have waited for it this
+ * long. */
 #define OLD_NS UINT64_C(1000000000)
 /* A worker that others wait for is logged as stalled after this time without a submission. */
 #define STALLED_MS 10000
@@ -33,7 +34,7 @@ static void answer_failure(
 	trainer_send(t, &m, NULL, 0);
 }
 
-/* Answer a trainer that only waits. */
+/* Answer a trainer whose call waits, but has not failed. */
 static void answer(struct trainer *t, uint32_t seq, const char *text)
 {
 	answer_failure(t, seq, 0, text, &(struct ctl_cause){0, NULL});
@@ -46,7 +47,7 @@ static uint32_t ms_since(uint64_t then_ns, uint64_t now_ns)
 	return ms > UINT32_MAX ? UINT32_MAX : (uint32_t)ms;
 }
 
-/* Return how the worker delays the round, as a clause; NULL: it does not. */
+/* Return a clause that says how the worker delays the round; NULL: the worker does not delay it. */
 static const char *culprit(const struct tensor *tensor, uint32_t w, uint64_t round)
 {
 	const struct tensor_worker *tw = &tensor->workers[w];
@@ -60,7 +61,8 @@ static const char *culprit(const struct tensor *tensor, uint32_t w, uint64_t rou
 		       : NULL;
 }
 
-/* Write to buf which local ranks delay the round, and how, as many as fit. Returns their number. */
+/* Write to buf which local ranks delay the round, and how. Names as many ranks as fit. Returns how
+ * many ranks delay it. */
 static unsigned local_culprits(const struct tensor *tensor, uint64_t round, char *buf, size_t room)
 {
 	const struct job *job = tensor->job;
@@ -94,9 +96,9 @@ static void append(char *buf, size_t room, const char *clause)
 			(int)(room - used - 3), clause);
 }
 
-/* Return whether the worker waits in bps_gpu_open (GPU_OPEN_WAITS), or others wait for it there
- * (GPU_OPEN_MISSING). *ret_ms: for how long. Returns GPU_OPEN_NONE after a restart of the agent,
- * because it is not recorded which workers have requested the executor. */
+/* Return GPU_OPEN_WAITS if the worker waits in bps_gpu_open, GPU_OPEN_MISSING if other workers wait
+ * there for it. *ret_ms: how long the wait has lasted. Returns GPU_OPEN_NONE after a restart of the
+ * agent, because it is not recorded which workers have requested the executor. */
 static enum ctl_gpu_open executor_opening(const struct job *job, uint32_t worker, uint32_t *ret_ms)
 {
 	const struct trainer *t = job->by_worker[worker];
@@ -121,8 +123,8 @@ static uint64_t executor_stands_ns(const struct executor_link *g, uint64_t now_n
 	return now_ns - g->beat_at_ns;
 }
 
-/* Append which workers have not called bps_gpu_open, while other workers of this machine wait
- * there. */
+/* Append to buf which workers have not called bps_gpu_open, while other workers of this machine
+ * wait in that call. */
 static void say_gpu_open(const struct job *job, char *buf, size_t room)
 {
 	char text[128];
@@ -138,7 +140,8 @@ static void say_gpu_open(const struct job *job, char *buf, size_t room)
 	}
 }
 
-/* Append that the executor makes no progress. The agent kills it if that lasts longer. */
+/* If the executor makes no progress, append that to buf. If this lasts longer, the agent kills
+ * the executor. */
 static void say_executor(const struct job *job, uint64_t now, char *buf, size_t room)
 {
 	uint64_t ns = executor_stands_ns(job->executor, now);
@@ -158,8 +161,8 @@ static void no_scheduler(const struct agent *a, char *buf, size_t room)
 		(double)member_down_ms(a->member) / 1000);
 }
 
-/* Send WHY to the scheduler, which asks all machines of the job. why_stuck_on_text adds the local
- * findings to its answer. */
+/* Send WHY to the scheduler, which asks all machines of the job. When the scheduler answers,
+ * why_stuck_on_text adds the local findings. */
 static void ask_scheduler(struct trainer *t, uint32_t seq, uint32_t tensor, uint64_t round)
 {
 	struct ctl_msg m = {.type = CTL_WHY};
@@ -208,7 +211,7 @@ uint64_t why_stuck_tick(struct agent *a, uint64_t now_ns)
 	return a->why_due_ns ? a->why_due_ns : UINT64_MAX;
 }
 
-/* Append which partition of the tensor has waited longest, and for what. */
+/* Append to buf which partition of the tensor has waited longest, and for what. */
 static void say_stall(const struct agent *a, const struct agt_tensor *t, char *buf, size_t room)
 {
 	static const char *const what[] = {[AGT_STALL_NOWHERE] = "has no server",
@@ -308,7 +311,7 @@ void why_stuck_on_text(struct agent *a, const struct ctl_why_text *m)
 		return;
 	t->why_seq = 0;
 	append(text, sizeof(text), m->text);
-	/* else the scheduler's text already contains this agent's report */
+	/* If `ours` is found, the scheduler's text already contains this agent's report. */
 	if (!strstr(m->text, ours))
 		append(text, sizeof(text), t->why_text);
 	answer(t, t->why_local_seq, text);
@@ -361,8 +364,8 @@ static uint64_t waited_since_ns(const struct tensor *tensor)
 	return since_ns;
 }
 
-/* Append what one tensor waits for. asked: its id; CTL_NO_ID: the tensor for which workers have
- * waited longest, if they have waited for longer than OLD_NS. */
+/* Append to buf what one tensor waits for. asked: the tensor's id. CTL_NO_ID: the tensor for which
+ * workers have waited longest, if that is longer than OLD_NS. */
 static void say_tensor(const struct agent *a, const struct job *job, uint32_t asked, uint64_t now,
 	char *buf, size_t room)
 {
@@ -386,8 +389,8 @@ static void say_tensor(const struct agent *a, const struct job *job, uint32_t as
 		say_stall(a, oldest->core, buf, room);
 }
 
-/* Log the local workers that have submitted nothing for a while, while a call elsewhere waits for
- * this tensor. */
+/* Log the local workers that have submitted nothing for STALLED_MS, while a call waits for the
+ * tensor that the probe names. */
 static void log_stalled(const struct job *job, const struct ctl_probe *p,
 	const struct ctl_report_worker *r, uint32_t n)
 {
