@@ -73,8 +73,8 @@ void cluster_identity_take(struct cluster_identity *p, struct fdstore *s)
 		cluster_identity_forget(p);
 }
 
-/* Remove the old ledger from the service manager. If two were stored under one name, the next
- * process would take the older one. */
+/* Remove the old ledger from the service manager. If two ledgers were stored under one name, the
+ * next process would take the older one. */
 static int say_forgotten(struct cluster_identity *p)
 {
 	int rc = fdstore_remove(NAME);

@@ -4,7 +4,7 @@
  * manager keeps the ledger's descriptor under the name "cluster"; handover_write.h has the other
  * names. A process that finds jobs continues them at once under the previous member number, and
  * accepts no scheduler of another cluster (C8). A process that finds no jobs starts as a new
- * member, because another cluster could end none of its jobs.
+ * member: it has no job that the scheduler of another cluster could end.
  *
  * Thread: the control thread. */
 #include <stdbool.h>
@@ -20,16 +20,16 @@ struct cluster_identity {
 	struct member_past known;
 	struct ledger *ledger;
 	struct cluster_live *live;
-	/* the service manager did not accept yet that the previous ledger is to be forgotten */
+	/* the service manager has not yet accepted the request to forget the previous ledger */
 	bool is_unsaid;
 };
 
-/* Read the identity that the previous process has left. Takes its descriptor out of s. p: zeroed by
- * the caller. */
+/* Read the identity that the previous process has left. Takes the descriptor of its ledger out of
+ * s. p: zeroed by the caller. */
 void cluster_identity_take(struct cluster_identity *p, struct fdstore *s);
 /* Record the identity after a WELCOME of the scheduler, or after a larger view. If that fails, the
- * next call tries again. If the agent is restarted before, it finds no identity and waits for the
- * scheduler. */
+ * next call tries again. If the agent is restarted before a call succeeds, it finds no identity and
+ * waits for the scheduler. */
 void cluster_identity_note(struct cluster_identity *p, const struct member_past *now);
 /* Forget the identity, because it is not valid any more. */
 void cluster_identity_forget(struct cluster_identity *p);

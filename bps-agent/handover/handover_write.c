@@ -22,10 +22,11 @@
 
 /* ---- a slow service manager ---- */
 
-/* A descriptor that the manager has not accepted yet. They are sent in the order of the list. */
+/* A request that the service manager has not accepted yet: to store a descriptor or to forget a
+ * name. Requests are sent in the order of the list. */
 struct unsent_fd {
 	STAILQ_ENTRY(unsent_fd) next;
-	int fd; /* a duplicate of the descriptor; -1: the manager has to forget the name instead */
+	int fd; /* duplicate of the descriptor to store; -1: the manager is to forget the name */
 	char name[FDSTORE_NAME_BYTES];
 };
 
@@ -82,7 +83,7 @@ static void put(struct agent *a, const char *name, int fd)
 		warn_lost(name, rc);
 }
 
-/* Remove unsent descriptors of that name from the queue. Returns whether there were any. */
+/* Remove the queue's entries with that name. Returns whether there were any. */
 static bool drop_unsent(struct agent *a, const char *name)
 {
 	struct unsent_fd *l, *next;
@@ -99,8 +100,9 @@ static bool drop_unsent(struct agent *a, const char *name)
 	return had_some;
 }
 
-/* Remove a name from the queue and from the manager. is_of_many: several descriptors share the name
- * (the arenas of a job), so the manager may have some even if others were still in the queue. */
+/* Remove the descriptors of that name from the queue and from the manager. is_of_many: several
+ * descriptors have the name (the arenas of a job). Then the manager may have some of them while
+ * others are in the queue. */
 static void take_back(struct agent *a, const char *name, bool is_of_many)
 {
 	if (drop_unsent(a, name) && !is_of_many)
@@ -109,7 +111,7 @@ static void take_back(struct agent *a, const char *name, bool is_of_many)
 		send_later(a, name, -1);
 }
 
-/* Remove the first unsent descriptor from the queue: the manager has accepted it, or it is lost. */
+/* Remove the first entry from the queue: the manager has accepted it (rc 0), or it is lost. */
 static void settle(struct agent *a, struct unsent_fd *l, int rc)
 {
 	if (rc < 0)
@@ -176,7 +178,7 @@ static void forget_parts(struct agent *a, char kind, uint64_t number, const char
 	}
 }
 
-/* Add a record with a fixed part, followed by a string. */
+/* Add a record whose fixed part is n bytes at `fixed`, followed by the string text. */
 static int add_with_text(struct ledger *l, enum ledger_type type, const void *fixed, size_t n,
 	const char *text, size_t n_live, void **ret_live)
 {
@@ -200,7 +202,8 @@ void handover_write_socket(struct trainer *t)
 	if (t->has_kept_socket && t->agent->cfg.can_hand_over)
 		return;
 	t->has_kept_socket = true;
-	/* before the socket: when the next process finds the socket, it expects the pidfd too */
+	/* Store the pidfd first: when the next process finds the socket, it expects the pidfd,
+	 * too. */
 	put_part(t->agent, 't', t->number, 'p', t->pidfd);
 	put_part(t->agent, 't', t->number, 's', t->sock);
 }
@@ -370,7 +373,8 @@ static int write_tensor(struct tensor *tensor)
 		return rc;
 	tensor->live = live;
 	tensor->idx = job->n_kept++;
-	if (tensor->failed) /* it failed while it waited for memory, when it had no record */
+	/* the tensor failed while it waited for memory, before it had a record */
+	if (tensor->failed)
 		handover_write_refused(tensor);
 	return 0;
 }
@@ -447,7 +451,7 @@ struct agt_kept_part *handover_write_parts(
 	void *live;
 
 	(void)ctx;
-	if (tensor->parts) /* after a restart the plan must be the same as before */
+	if (tensor->parts) /* after a restart, the plan must be the same as before the restart */
 		return tensor->kept_id == id && tensor->part_elems == part_elems &&
 				       tensor->n_parts == n_parts
 			       ? tensor->parts

@@ -29,20 +29,21 @@
 #include "bps-agent/model/agent.h"
 #include "common/daemon/fdstore.h"
 
-/* Store the socket of a trainer that has sent HELLO. Without HELLO there is no need: the trainer
- * can connect again. The descriptors are stored only once, even across restarts. A manager may keep
- * two descriptors under one name, and the next process would take the second for another
- * trainer. */
+/* Store the socket of a trainer that has sent HELLO. Without HELLO, storing is not necessary,
+ * because the trainer can connect again. The descriptors are stored only once, even across
+ * restarts. A manager may keep two descriptors under one name, and the next process would take the
+ * second for another trainer. */
 void handover_write_socket(struct trainer *t);
-/* Record a new job. Errors: -errno with a text. */
+/* Record a new job. Errors: -errno, and err gets the text. */
 int handover_write_job(struct job *job, struct err_text *err);
-/* Record that the trainer has joined that job, with its control page. Errors: -errno with a
- * text. */
+/* Record that the trainer has joined its job, and its control page. Errors: -errno, and err gets
+ * the text. */
 int handover_write_trainer(
 	struct trainer *t, uint32_t hello_seq, int control_fd, struct err_text *err);
 /* Record that the job runs, with its workers on this machine. Errors: -errno. */
 int handover_write_running(struct job *job, const struct ctl_job *m, uint16_t my_member);
-/* Record an arena of the job: the `adopted` callback of struct arena_set; ctx is the job. */
+/* The callback `adopted` of struct arena_set: record an arena of the job. ctx is the job. Errors:
+ * -errno. */
 int handover_write_arena(void *ctx, struct arena *arena);
 /* Record an arena of staging memory for the job's executor. */
 int handover_write_staging(struct job *job, struct arena *arena);
@@ -54,8 +55,8 @@ void handover_forget_executor(struct executor_link *g);
 /* Record that a worker has declared the tensor, with the places of the worker's input, the tensor's
  * outputs and its staging memory. Records that exist are not written again. Errors: -errno. */
 int handover_write_declared(struct tensor *tensor, uint32_t worker);
-/* Return the memory for the state of a tensor's partitions: the core's callback env->keep. NULL:
- * out of memory, or the kept state has other sizes. */
+/* The core's callback env->keep: return the memory for the state of a tensor's partitions. NULL:
+ * out of memory, or the state from before the restart belongs to a different plan. */
 struct agt_kept_part *handover_write_parts(
 	void *ctx, void *tensor_user, uint32_t id, uint32_t part_elems, uint32_t n_parts);
 void handover_write_refused(const struct tensor *tensor);
@@ -68,6 +69,6 @@ void handover_forget_job(const struct job *job);
 /* Try again to store the descriptors that the service manager has not accepted. Returns when it
  * must be called again. */
 uint64_t handover_write_tick(struct agent *a, uint64_t now_ns);
-/* Try a last time to store the unsent descriptors, at the end of the process. */
+/* At the end of the process, try a last time to store the unsent descriptors. */
 void handover_write_end(struct agent *a);
 #endif

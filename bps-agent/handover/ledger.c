@@ -15,21 +15,21 @@
 #include "common/data/crc32c.h"
 
 #define MAGIC 0x6c737062u /* "bpsl" */
-/* RANGE: address space reserved for a ledger, which limits its size. STEP: the file grows by this.
- * A job with 100 GB of gradients in partitions of 512 KiB needs 60 MB. */
+/* RANGE: bytes of address space reserved for a ledger, which limits its size. STEP: the file grows
+ * by this number of bytes. A job with 100 GB of gradients in partitions of 512 KiB needs 60 MB. */
 #define RANGE ((size_t)1 << 30)
 #define STEP  ((size_t)64 << 10)
 
 struct ledger_head {
 	uint32_t magic, version;
-	_Atomic uint64_t used; /* bytes of all complete records */
+	_Atomic uint64_t used; /* bytes of all complete records, without the head */
 	_Alignas(LEDGER_ALIGN) unsigned char records[];
 };
 struct ledger_entry {
 	uint64_t bytes; /* size of the whole record, a multiple of LEDGER_ALIGN */
 	uint32_t type, n_fixed;
 	uint64_t n_live;
-	uint32_t crc; /* of the fields above, and of the fixed part */
+	uint32_t crc; /* crc of the fields above and of the fixed part */
 	uint32_t unused;
 	unsigned char fixed[];
 };
@@ -58,8 +58,8 @@ static size_t live_at(size_t n_fixed)
 	return rounded(sizeof(struct ledger_entry) + n_fixed, LEDGER_ALIGN);
 }
 
-/* Extend the file so that it has at least that many bytes. The pages are allocated now: if one
- * could not be allocated later, the access would raise SIGBUS. */
+/* Extend the file to at least that many bytes. The pages are allocated now: if a page could not be
+ * allocated later, the access to it would raise SIGBUS. */
 static int grow(struct ledger *l, size_t bytes)
 {
 	size_t to = rounded(bytes, STEP);
@@ -186,11 +186,11 @@ int ledger_add(struct ledger *l, uint32_t type, const void *fixed, size_t n_fixe
 		.bytes = bytes, .type = type, .n_fixed = (uint32_t)n_fixed, .n_live = n_live};
 	if (n_fixed)
 		memcpy(r->fixed, fixed, n_fixed);
-	/* a previous process may have ended while it wrote a record here */
+	/* clear the live part: a previous process may have ended while it wrote a record here */
 	memset((unsigned char *)r + live, 0, n_live);
 	r->crc = crc_of(r);
-	/* Release: pairs with the acquire load in ledger_next of the next process, which then sees
-	 * the whole record. */
+	/* Release: pairs with the acquire load in ledger_next, so that the next process sees the
+	 * whole record. */
 	atomic_store_explicit(&l->head->used, used + bytes, memory_order_release);
 	if (ret_live)
 		*ret_live = (unsigned char *)r + live;

@@ -23,22 +23,24 @@
 
 struct ledger;
 
-/* Create a ledger. Errors: -errno with a text. */
+/* Create a ledger. Errors: -errno, and err gets the text. */
 int ledger_new(struct ledger **ret, struct err_text *err);
 /* Open the ledger of a previous process. Owns: takes fd, even if the call fails. Errors:
- * BPS_EVERSION, BPS_EPROTO not a ledger or damaged, -errno; with a text. */
+ * BPS_EVERSION the ledger has another version, BPS_EPROTO it is damaged or no ledger, -errno; err
+ * gets the text. */
 int ledger_open(int fd, struct ledger **ret, struct err_text *err);
 /* Unmap and close the ledger. The service manager still has its descriptor. NULL is allowed. */
 void ledger_free(struct ledger *l);
-/* Return the ledger's descriptor, which stays the ledger's. */
+/* Return the ledger's descriptor. The ledger still owns it. */
 int ledger_fd(const struct ledger *l);
 
-/* Append a record. *ret_live: n_live zeroed bytes, aligned, valid until ledger_free; may be NULL
- * when n_live is 0. Errors: -errno: no memory, nothing was appended. */
+/* Append a record. *ret_live: the record's live part, n_live zeroed and aligned bytes, valid until
+ * ledger_free. ret_live may be NULL when n_live is 0. Errors: -errno memory is short; nothing was
+ * appended. */
 int ledger_add(struct ledger *l, uint32_t type, const void *fixed, size_t n_fixed, size_t n_live,
 	void **ret_live);
 
-/* A record that was read. */
+/* A record that ledger_next has read. */
 struct ledger_record {
 	uint32_t type;
 	const void *fixed; /* aligned to 8 */
@@ -47,7 +49,7 @@ struct ledger_record {
 	size_t n_live;
 };
 /* Read the record at *at into *ret, and advance *at. Start with *at = 0. Returns 1, or 0 after the
- * last record. Errors: BPS_EPROTO the ledger is damaged; with a text. */
+ * last record. Errors: BPS_EPROTO the ledger is damaged; err gets the text. */
 int ledger_next(
 	const struct ledger *l, size_t *at, struct ledger_record *ret, struct err_text *err);
 #endif

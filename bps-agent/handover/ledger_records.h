@@ -23,8 +23,9 @@ enum ledger_type {
 	LEDGER_TYPES
 };
 
-/* Fixed parts. A number is the N in names with the service manager (handover_write.h). An index
- * counts the records of that type, from 0. */
+/* Fixed parts. A `number` is the N of a descriptor's name at the service manager
+ * (handover_write.h). A tensor's index is
+ * its position among the records of tensors. */
 struct ledger_job {
 	uint64_t number;
 	uint32_t uid, size, flags, has_token, backup, grace_ms, max_size;
@@ -40,13 +41,14 @@ struct ledger_running { /* followed by n_ranks of struct ledger_rank */
 	uint32_t id, n_members, my_member, n_ranks;
 };
 struct ledger_rank {
-	uint64_t trainer; /* number of its trainer */
+	uint64_t trainer; /* number of the trainer that has this rank */
 	uint32_t rank, unused;
 };
 struct ledger_arena {
 	uint64_t bytes, inode;
 	uint32_t id;
-	/* is_gpu: staging memory of the executor, whose ids are counted separately */
+	/* is_gpu: the arena is staging memory of the executor; such arenas have their own sequence
+	 * of ids */
 	uint8_t kind, is_gpu;
 	uint16_t node;
 };
@@ -86,8 +88,8 @@ struct ledger_refused { /* followed by the text and a zero byte */
 
 /* Live parts. */
 struct ledger_trainer_live {
-	uint32_t sq_head;     /* the ring's entries before this position have been taken */
-	uint32_t handled_seq; /* the last message that was answered */
+	uint32_t sq_head;     /* the agent has taken all ring entries before this position */
+	uint32_t handled_seq; /* sequence number of the last message that was answered */
 	uint32_t finish_seq, is_finishing;
 	uint32_t n_told;     /* output arenas with a smaller id were sent to the trainer */
 	uint32_t told_input; /* id + 1 of the last input arena that was sent to the trainer */
@@ -101,14 +103,14 @@ struct ledger_tensor_live {
 	uint64_t staging_offset;
 	uint32_t staging_arena; /* id + 1 of the arena, 0: none */
 };
-/* Submissions kept per worker and tensor. Must be more than the waiting ones (DEVICE_AHEAD), the
- * round under way and a finished one. */
+/* Number of submissions that are kept per worker and tensor. There must be room for DEVICE_AHEAD
+ * waiting submissions, the round under way and a finished round. */
 #define LEDGER_SUBMISSIONS 16
 struct ledger_submission {
 	uint16_t priority;
 	uint8_t op, unused;
 };
-struct ledger_worker_live { /* for each worker of a tensor; submitted is written last */
+struct ledger_worker_live { /* for each worker of a tensor; the field submitted is written last */
 	/* the last submissions, see ledger_submission_at */
 	struct ledger_submission of[LEDGER_SUBMISSIONS];
 	_Atomic uint64_t submitted;

@@ -43,8 +43,8 @@ int handover_take_fd(struct fdstore *s, char kind, uint64_t number, char what)
 	return fdstore_take(s, name);
 }
 
-/* Return the string that follows the first n bytes of the record's fixed part; NULL: no string ends
- * within the record. */
+/* Return the string that follows the first n bytes of the record's fixed part. NULL: the record has
+ * no zero byte there, which would end the string. */
 static const char *text_behind(const struct ledger_record *rec, size_t n)
 {
 	const char *text = (const char *)rec->fixed + n;
@@ -64,7 +64,7 @@ static void forget(char kind, uint64_t number, const char *parts)
 	}
 }
 
-/* Create a trainer for the socket of the previous process. NULL: not possible; both descriptors
+/* Create a trainer for a socket of the previous process. NULL: that is not possible; sock and pidfd
  * have been closed. */
 static struct trainer *trainer_again(struct agent *a, int sock, int pidfd, uint64_t number)
 {
@@ -137,7 +137,7 @@ static int attach(struct handover_reader *r, struct trainer *t, const struct led
 	t->job = r->job;
 	TAILQ_INSERT_TAIL(&r->job->trainers, t, of_job);
 	trainer_set_state(t, TRAINER_JOINING);
-	/* the previous process has answered no message of this trainer */
+	/* the previous process has recorded no answer, so WELCOME may be missing, too */
 	if (live->handled_seq == 0)
 		trainer_welcome(t, k->hello_seq, control_fd);
 	return 0;
@@ -170,7 +170,7 @@ static int on_trainer(struct handover_reader *r, const struct ledger_record *rec
 		if (*fd >= 0)
 			close(*fd);
 	if (!t)
-		/* the trainer has left; its place in the job stays empty */
+		/* the trainer has left; no trainer takes its rank in the job */
 		forget('t', k->number, "spec");
 	return rc;
 }
@@ -358,7 +358,7 @@ static bool declared_at(struct tensor *tensor, const struct ledger_declared *k)
 	if (!tensor->device)
 		return handover_place(&tensor->job->arenas, k->in_arena, ARENA_INPUT, k->in_offset,
 			handover_tensor_bytes(tensor), &tw->in_arena, &tw->in);
-	/* a region at the executor, which still has it */
+	/* the input lies in a region of device memory, which the executor still has */
 	tensor->device->workers[k->worker].region = k->in_arena;
 	tensor->device->workers[k->worker].offset = k->in_offset;
 	return tensor->device->has_kept_inputs;
@@ -474,8 +474,8 @@ static int find_staging(struct handover_reader *r)
 	return 0;
 }
 
-/* Resume the job when all its records have been read. A job that was still forming needs
- * nothing. */
+/* Resume the job when all its records have been read. A job that was still forming needs no work
+ * here. */
 static int go_on(struct handover_reader *r)
 {
 	struct ctl_job_member *members;
@@ -638,8 +638,8 @@ void handover_read(struct agent *a, struct fdstore *s)
 		if (*kind == 't' && what == 's')
 			greet_again(a, s, f, number);
 	}
-	/* nothing uses the remaining descriptors: make the manager forget them; fdstore_fini closes
-	 * them */
+	/* Nothing uses the remaining descriptors. Make the service manager forget them;
+	 * fdstore_fini closes them. */
 	for (size_t i = 0; i < s->n; i++)
 		if (s->fds[i].fd >= 0 && parse(s->fds[i].name, kind, &number, &what))
 			fdstore_remove(s->fds[i].name);

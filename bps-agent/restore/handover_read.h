@@ -5,8 +5,8 @@
 struct agent;
 struct fdstore;
 
-/* Restore jobs and trainers. Call it before the data thread runs. A restored job reads its
- * trainers' messages only when the scheduler has answered. Jobs that cannot continue are ended, and
- * their trainers get the reason. Takes descriptors out of s. */
+/* Restore jobs and trainers. Call it before the data thread runs. Messages from the trainers of a
+ * restored job are read only after the scheduler has answered. Jobs that cannot continue are ended,
+ * and their trainers get the reason. Takes the descriptors that it uses out of s. */
 void handover_read(struct agent *a, struct fdstore *s);
 #endif

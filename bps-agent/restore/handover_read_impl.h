@@ -2,7 +2,7 @@
 #define BPS_AGENT_RESTORE_HANDOVER_READ_IMPL_H
 /* Declarations that handover_read.c, which reads the ledgers, shares with handover_read_gpu.c,
  * which reads the records of device memory. Functions that return int return 0, BPS_EPROTO, -ENOMEM
- * or the error of an executor that has ended, with a text in r->err. */
+ * or the error of an executor that has ended. For an error, r->err gets the text. */
 #include "bps-agent/handover/ledger.h"
 #include "bps-agent/handover/ledger_records.h"
 #include "bps-agent/model/agent.h"
@@ -20,9 +20,11 @@ struct handover_reader {
 };
 
 /* handover_read.c */
-/* Set the error that a record contradicts itself or other records. Returns BPS_EPROTO. */
+/* Set r->err to the text that a record contradicts itself or other records. what: the record.
+ * Returns BPS_EPROTO. */
 int handover_contradicts(struct handover_reader *r, const char *what);
-/* Take a descriptor out of the store; -1: it is not there. Owns: the caller owns the descriptor. */
+/* Take a descriptor out of the store. The caller then owns the descriptor. -1: the store does not
+ * have it. */
 int handover_take_fd(struct fdstore *s, char kind, uint64_t number, char what);
 /* Find n_bytes at offset of the set's arena with that id. Returns false if the arena does not
  * exist, has another kind or is too small. */
@@ -37,6 +39,6 @@ int handover_read_route(struct handover_reader *r, const struct ledger_record *r
 int handover_read_inputs(struct handover_reader *r, const struct ledger_record *rec);
 /* Fail if the job has tensors on GPUs and its executor has ended. */
 int handover_check_executor(struct handover_reader *r);
-/* Request the executor again for the trainers that wait for an answer to DEVICE. */
+/* Request the executor again for the job's trainers that wait for an answer to DEVICE. */
 void handover_ask_again(struct job *job);
 #endif
