@@ -17,8 +17,8 @@
 
 /* ---- declaring ---- */
 
-/* Create the device part of the tensor under that id. Smaller ids may be unused: their tensors were
- * refused before a record was written. */
+/* Create the tensor's struct device_tensor. id: the tensor's id at the executor. Smaller ids may be
+ * unused, because their tensors were refused before a record was written. */
 static int new_on_device(struct executor_link *g, struct tensor *tensor, uint32_t id)
 {
 	struct device_tensor **v, *d;
@@ -44,12 +44,13 @@ static int new_on_device(struct executor_link *g, struct tensor *tensor, uint32_
 int device_tensor_restore(struct executor_link *g, struct tensor *tensor, uint32_t id)
 {
 	if (id < g->n_tensors || id >= LOCAL_TENSORS_MAX)
-		return BPS_EPROTO; /* ids were assigned in increasing order */
+		/* the records are invalid, because ids are assigned in increasing order */
+		return BPS_EPROTO;
 	return new_on_device(g, tensor, id);
 }
 
 /* Handle the end of a memory request: add the new arena, or fail the executor. Then continue the
- * DECLAREs that wait for it. */
+ * DECLAREs that wait for the arena. */
 static void made(struct memory_request *m)
 {
 	struct executor_link *g = m->user;
@@ -75,14 +76,15 @@ static void made(struct memory_request *m)
 	}
 }
 
-/* Allocate staging memory on that NUMA node. Errors: those of arena_alloc; -EINPROGRESS the memory
- * thread makes an arena for this executor, and declare_wake is called when it is ready. */
+/* Allocate staging memory. node: NUMA node + 1, 0: any. Errors: those of arena_alloc. -EINPROGRESS:
+ * the memory thread makes an arena for this executor, and declare_wake is called when the arena is
+ * ready. */
 static int alloc(struct executor_link *g, uint32_t node, size_t bytes, struct arena **ret_arena,
 	struct agt_mem *ret, struct err_text *err)
 {
 	int rc;
 
-	/* 0: the DECLARE has nothing to request itself, and waits for declare_wake */
+	/* 0 means: the DECLARE does not request memory itself, but waits for declare_wake */
 	g->job->arenas.want_bytes = 0;
 	if (g->is_making)
 		return -EINPROGRESS;
@@ -107,8 +109,8 @@ static int alloc(struct executor_link *g, uint32_t node, size_t bytes, struct ar
 	return -EINPROGRESS;
 }
 
-/* Allocate the staging memory that the tensor still lacks. After a restart it has its memory
- * already. */
+/* Allocate the staging memory that the tensor still lacks. A tensor restored after a restart has
+ * its memory already. */
 static int alloc_staging(struct job *job, struct tensor *tensor, size_t bytes, struct err_text *err)
 {
 	struct device_tensor *d = tensor->device;

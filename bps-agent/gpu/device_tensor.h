@@ -1,20 +1,20 @@
 #ifndef BPS_AGENT_GPU_DEVICE_TENSOR_H
 #define BPS_AGENT_GPU_DEVICE_TENSOR_H
-/* Tensors that lie on GPUs. The core only sees their staging memory in the host: it takes the
- * contribution from there, and writes the sum there. This file exchanges messages with the
- * executor, which copies between staging memory and the GPUs. Thread: the data thread. */
+/* Tensors that lie on GPUs. The core only sees the tensor's staging memory in the host. It takes
+ * the contribution from that memory, and writes the sum to it. This file exchanges messages with
+ * the executor, which copies between staging memory and the GPUs. Thread: the data thread. */
 #include "bps-agent/model/agent.h"
 #include "common/local/ring_pair.h"
 
 extern const struct tensor_kind device_tensor_kind;
 
-/* Restore the device part of a tensor after a restart. id: the executor's id of the tensor. Errors:
- * -ENOMEM, BPS_EPROTO the ids do not increase. */
+/* Create the struct device_tensor of a tensor again after a restart. id: the executor's id of the
+ * tensor. Errors: -ENOMEM, BPS_EPROTO the ids do not increase. */
 int device_tensor_restore(struct executor_link *g, struct tensor *tensor, uint32_t id);
 /* Callbacks of the core: env->stage and env->unstage. */
 void device_tensor_stage(
 	void *ctx, void *tensor_user, uint64_t round, uint8_t op, uint16_t priority);
 void device_tensor_unstage(void *ctx, void *tensor_user, uint32_t part, uint64_t round);
-/* Handle one entry of the executor's ring, copied and not checked yet. */
+/* Handle one entry of the executor's ring. e: a copy of the entry, not checked yet. */
 void device_tensor_on_entry(struct executor_link *g, const struct ring_pair_entry *e);
 #endif

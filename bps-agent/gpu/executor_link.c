@@ -1,5 +1,6 @@
-/* The agent's end of the connection to a job's executor: starts the child, exchanges messages with
- * it, watches it and handles its end. Tensors are in device_tensor.c. Thread: the data thread. */
+/* The agent's end of the connection to a job's executor: starts the executor's process, exchanges
+ * messages with it, watches it and handles its end. Tensors are in device_tensor.c. Thread: the
+ * data thread. */
 #include "bps-agent/gpu/executor_link.h"
 
 #include <errno.h>
@@ -23,13 +24,13 @@
 #include "common/base/clock.h"
 #include "common/base/log.h"
 
-/* KILL_MS: an executor that still runs this long after the request to end is killed; it may have to
- * wait for its GPUs. BATCH: limit of ring entries handled per turn. */
+/* KILL_MS: an executor is killed when it still runs this long after the request to end. It may have
+ * to wait for its GPUs before. BATCH: limit of ring entries handled per turn. */
 #define KILL_MS 5000
 #define BATCH   1024
 /* WATCH_MS: interval of checks that the executor makes progress. Its loop runs at least once a
- * second, but pinning much memory can delay it. HANG_NS: an executor without progress for this time
- * is killed. */
+ * second, but pinning much memory can delay the loop. HANG_NS: an executor without progress for
+ * this time is killed. */
 #define WATCH_MS 1000
 #define HANG_NS  UINT64_C(20000000000)
 
@@ -95,8 +96,8 @@ static void answer(struct trainer *t, int fd, int code, const char *text)
 	m.device_at = (struct local_text){.code = (uint32_t)-code, .text = text};
 	t->wants_device = false;
 	trainer_send(t, &m, &fd, fd >= 0);
-	/* cleared last: if the process ends before, the next one repeats the answer, which is
-	 * harmless */
+	/* Clear this last. If the process ends before, the next process repeats the answer, which
+	 * is harmless. */
 	t->live->device_seq = 0;
 }
 
@@ -111,8 +112,8 @@ static void answer_all(struct executor_link *g, int code, const char *text)
 			answer(t, -1, code, text);
 }
 
-/* Set the state OVER with the reason, and answer the trainers that wait. From now on messages of
- * the executor are ignored, but the end of its process is awaited. */
+/* Set the state OVER, and answer the trainers that wait. code, text: the reason. Later messages of
+ * the executor are ignored, but the agent still waits for the end of its process. */
 static void over(struct executor_link *g, int code, const char *text)
 {
 	g->code = code;
@@ -122,8 +123,8 @@ static void over(struct executor_link *g, int code, const char *text)
 	answer_all(g, code, g->text);
 }
 
-/* Kill the executor, by its pidfd: an adopted process may have ended, and its pid may belong to
- * another process now. */
+/* Kill the executor by its pidfd, not by its pid. An adopted executor may have ended, and its pid
+ * may belong to another process now. */
 static void end_process(const struct executor_link *g)
 {
 	(void)syscall(SYS_pidfd_send_signal, g->pidfd, SIGKILL, NULL, 0);
@@ -137,7 +138,7 @@ static void on_kill_due(uv_timer_t *timer)
 	end_process(g);
 }
 
-/* Request the executor to end. It is killed if it does not end within KILL_MS. */
+/* Request the executor to end. If it does not end within KILL_MS, the timer watchdog kills it. */
 static void send_end(struct executor_link *g, int code, const char *text)
 {
 	struct local_msg m = {.type = GPU_END, .gpu_text = {.code = (uint32_t)-code, .text = text}};
@@ -163,8 +164,8 @@ void executor_fail(struct executor_link *g, int code, const char *fmt, ...)
 	log_rated(LOG_WARN, "ending an executor that failed: job=%s pid=%d err=%s: %s",
 		job ? job->name : "-", (int)g->pid, err_str(code), text.s);
 	g->agent->executor_failures++;
-	/* All other causes are failures of this machine: a job that may shrink continues without
-	 * it. */
+	/* All other causes are failures of this machine. A job that may shrink continues without
+	 * the machine. */
 	if (code != BPS_EWORKER_LOST)
 		code = BPS_EDEVICE;
 	send_end(g, code, text.s);
@@ -234,7 +235,7 @@ static void on_process_end(uv_poll_t *p, int status, int events)
 	(void)events;
 	if (!g->is_adopted && waitpid(g->pid, &wstatus, WNOHANG) != g->pid)
 		return;
-	executor_read(g); /* its last messages state why it has ended */
+	executor_read(g); /* the last messages of the executor state why it has ended */
 	if (g->is_adopted)
 		err_set(&text, 0, "the executor of GPUs has ended");
 	else
@@ -271,16 +272,16 @@ static void on_wake(uv_poll_t *p, int status, int events)
 
 	(void)status;
 	(void)events;
-	/* the loop handles the rings after this callback */
+	/* only reset the eventfd; the loop handles the rings after this callback */
 	(void)!read(((struct executor_link *)p->data)->wake_fd, &n, sizeof(n));
 }
 
-/* Check that the executor's loop still runs: it increments `beat` in the shared page. */
+/* Check that the executor's loop still runs. The loop increments `beat` in the shared page. */
 static void on_watch(uv_timer_t *timer)
 {
 	struct executor_link *g = timer->data;
 	const struct ring_pair_page *page = g->page.mem;
-	/* Relaxed: only whether the value has changed is used. */
+	/* Relaxed: the value is only compared with the previous value. */
 	uint64_t beat = atomic_load_explicit(&page->beat, memory_order_relaxed);
 	uint64_t now_ns = clock_now_ns();
 
@@ -325,7 +326,7 @@ static int make_rings(struct executor_link *g, struct err_text *err)
 	return 0;
 }
 
-/* Send START. If that fails, the executor has ended, which on_process_end handles. */
+/* Send START. If sending fails, the executor has ended, and on_process_end handles its end. */
 static void say_start(struct executor_link *g)
 {
 	struct local_msg m = {.type = GPU_START};
@@ -340,7 +341,8 @@ static void say_start(struct executor_link *g)
 	local_send(g->sock, &m, (int[]){g->page.fd, g->exec_fd, g->wake_fd}, 3, 0);
 }
 
-/* Start the child process with its socket and rings. Errors: negative, with a text. */
+/* Start the child process, with its socket and rings. Errors: a negative code, and err gets the
+ * text. */
 static int start(struct executor_link *g, struct err_text *err)
 {
 	const struct gpu_config *cfg = &g->agent->cfg.gpu;
@@ -375,8 +377,8 @@ int executor_tell_arena(struct executor_link *g, uint32_t id, uint64_t bytes, in
 	return local_send(g->sock, &m, &fd, 1, 0);
 }
 
-/* Record a new arena of staging memory, and send it to the executor. The arena set's `adopted`
- * callback. */
+/* The callback `adopted` of the arena set: record a new arena of staging memory, and send it to the
+ * executor. */
 static int executor_arena_adopted(void *ctx, struct arena *a)
 {
 	struct job *job = ctx;
@@ -411,9 +413,10 @@ static struct executor_link *make(struct job *job)
 	return g;
 }
 
-/* Start the job's executor. Errors: -ENOMEM, BPS_EQUOTA; the job has no executor then. After
- * BPS_EQUOTA a trainer may request it again when another job of the user has ended. Any other
- * failure is final: the return value is 0, and job->executor is OVER with code and text. */
+/* Start the job's executor. Errors: -ENOMEM, BPS_EQUOTA; the job then has no executor. After
+ * BPS_EQUOTA, a trainer may request the executor again when another job of the user has ended. Any
+ * other failure is final. Then 0 is returned, and job->executor is OVER, with the failure in code
+ * and text. */
 static int executor_new(struct job *job, struct err_text *err)
 {
 	struct executor_link *g = make(job);
@@ -585,7 +588,8 @@ static void on_message(struct executor_link *g, const struct local_msg *m)
 {
 	if (g->state == EXECUTOR_OVER)
 		return;
-	/* An adopted executor repeats READY and ROUTE after the START of this process. */
+	/* An adopted executor sends READY and ROUTE again after it receives START from this
+	 * process. */
 	if (m->type == GPU_READY && (g->state == EXECUTOR_STARTING || g->is_adopted))
 		on_ready(g, &m->gpu_text);
 	else if (m->type == GPU_ROUTE && (g->state == EXECUTOR_MEETING || g->is_adopted))

@@ -17,13 +17,15 @@
 #include "bps-agent/gpu/spawn_child.h"
 #include "common/base/log.h"
 
-#define TEXT_BYTES 32768 /* room for a line for each of 64 GPUs, and for messages of libraries */
-#define END_TRIES  200   /* checks whether the killed child has ended, one per millisecond */
-#define LIMIT_S    20    /* the driver takes seconds to start if no other process uses it */
+#define TEXT_BYTES 32768 /* enough for a line for each of 64 GPUs, and for messages of libraries */
+/* number of checks whether the killed child has ended; there is one check per millisecond */
+#define END_TRIES 200
+/* time limit of the probe, in seconds: the driver takes seconds to start if no process uses it */
+#define LIMIT_S 20
 
 struct gpu_probe {
 	pid_t pid; /* 0: the child has ended */
-	int fd;    /* pipe from the child's output, -1: closed */
+	int fd;    /* reading end of the pipe with the child's output; -1: closed */
 	struct event *readable;
 	char text[TEXT_BYTES];
 	size_t n_text;
@@ -44,8 +46,8 @@ static void stop_reading(struct gpu_probe *p)
 }
 
 /* Kill the child and wait for its end, but not longer than END_TRIES ms: the watchdog of this
- * thread allows no long wait. A child that is stuck in the driver remains a zombie until the agent
- * ends. */
+ * thread allows no long wait. A child that hangs in the driver is not waited for any more, and may
+ * stay until the agent ends. */
 static void end_child(struct gpu_probe *p)
 {
 	if (!p->pid)
@@ -79,7 +81,7 @@ static void finish(struct gpu_probe *p, const char *why)
 	stop_reading(p);
 	end_child(p);
 	p->text[p->n_text] = '\0';
-	/* message of the dynamic loader */
+	/* the dynamic loader writes this message if the library is missing */
 	if (strstr(p->text, "loading shared libraries: libcuda.so.1"))
 		why = "there is no CUDA driver (libcuda.so.1 was not found)";
 	for (char *s = strtok_r(p->text, "\n", &save); s; s = strtok_r(NULL, "\n", &save))

@@ -4,7 +4,8 @@
  * the output of a child process (`bps-agent-cuda --gpus`) on the control loop. The result is only
  * shown in the status: the executor of a job finds its GPUs itself.
  *
- *   ASKING --its output ends--> KNOWN, or NONE with the reason       ASKING --20 s--> NONE
+ *   ASKING --the child's output ends--> KNOWN, or NONE with the reason
+ *   ASKING --20 s--> NONE
  *
  * Thread: the control thread. */
 #include "bps-agent/executor/plan/topology.h"
@@ -13,17 +14,17 @@
 struct event_base;
 struct gpu_probe;
 
-/* Start the child and the probe. program: path of the executor's program. Errors: -errno with a
- * text. */
+/* Start the child and the probe. program: path of the executor's program. Errors: -errno, and err
+ * gets the text. */
 int gpu_probe_start(
 	struct event_base *base, const char *program, struct gpu_probe **ret, struct err_text *err);
 /* End the child and free the probe. NULL is allowed. */
 void gpu_probe_free(struct gpu_probe *p);
 
-/* Return the number of GPUs found, 0 while it is not known. *ret: their descriptions, which stay
- * the probe's. *ret_has_cliques: NCCL can be used on all of them. p may be NULL. */
+/* Return the number of GPUs found; 0 while the probe runs. *ret: descriptions of the GPUs, which
+ * the probe owns. *ret_has_cliques: whether NCCL can be used on all of the GPUs. p may be NULL. */
 unsigned gpu_probe_reports(
 	const struct gpu_probe *p, const struct topo_report **ret, bool *ret_has_cliques);
-/* Return why no GPU was found; "" if some were, or while it is not known. */
+/* Return why no GPU was found; "" if GPUs were found, or while the probe runs. */
 const char *gpu_probe_why(const struct gpu_probe *p);
 #endif

@@ -9,8 +9,8 @@
 
 extern char **environ;
 
-/* Return whether the child must not get the variable: variables of the service manager, of
- * credentials and of the agent's settings. */
+/* Return whether the child must not get the environment variable. These are the variables of the
+ * service manager, of credentials and of the agent's settings. */
 static bool is_private(const char *variable)
 {
 	static const char *const ours[] = {
@@ -24,7 +24,8 @@ static bool is_private(const char *variable)
 	return false;
 }
 
-/* Build the child's environment. The caller frees the array; the strings stay the agent's. */
+/* Build the child's environment. The caller frees the array, but not the strings, which belong to
+ * the agent's environment. */
 static char **child_environment(void)
 {
 	size_t n = 0, k = 0;

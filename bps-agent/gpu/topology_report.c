@@ -13,7 +13,7 @@ static json_t *pci_json(uint64_t pci)
 	return json_string(text);
 }
 
-/* Convert an index; TOPO_NONE becomes null. */
+/* Convert an index to JSON; TOPO_NONE becomes null. */
 static json_t *index_json(uint32_t i)
 {
 	return i == TOPO_NONE ? json_null() : json_integer((json_int_t)i);

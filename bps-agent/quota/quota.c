@@ -1,6 +1,6 @@
 /* Accounts of users and jobs with their limits, and the rate of requests. quota.h explains the
- * accounts. These functions only decide and count: their callers refuse or delay requests. Pure.
- * Thread: the data thread. */
+ * accounts. These functions only decide and count: their callers refuse or delay requests. They do
+ * no I/O. Thread: the data thread. */
 #include "bps-agent/quota/quota.h"
 
 #include <assert.h>
@@ -12,10 +12,10 @@
 #define NS_PER_S UINT64_C(1000000000)
 /* Size of a user's bucket, in seconds of its rate. */
 #define BURST_S 2
-/* A connection is hopeless when this many seconds of its user's rate had to wait in a row. The
- * largest job sends far fewer requests when it declares its tensors. */
+/* A connection is hopeless when as many of its requests had to wait in a row as the user may send
+ * in this many seconds. The largest job sends far fewer requests when it declares its tensors. */
 #define HOPELESS_S 4
-/* Number of accounts that are kept for users without jobs or connections. */
+/* Largest number of accounts that are kept for users without jobs or connections. */
 #define IDLE_MAX 256
 
 static const struct {
@@ -45,7 +45,7 @@ struct quota_account {
 	uint32_t n_refs;
 	bool is_named;
 	uint64_t used[QUOTA_KINDS], refused, slowed;
-	/* time at which all requests so far will have been served, at the limited rate */
+	/* When all requests received so far will have been served, at the user's limited rate. */
 	uint64_t served_ns;
 };
 

@@ -7,8 +7,8 @@
 
 struct evbuffer;
 
-/* Write metrics per kind of quota. They have no label for users or jobs, because the number of
- * those is not bounded. */
+/* Write metrics for each kind of quota. The metrics have no label for a user or job, because the
+ * number of users and jobs is not bounded. */
 void quota_metrics(const struct quota_view *v, struct evbuffer *out);
 /* Return {"machine": [..], "user": [..], "job": [..]}: use and limit of each account; a limit of 0
  * means no limit. The caller owns the reference. */
