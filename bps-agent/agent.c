@@ -158,7 +158,8 @@ static uint64_t core_random(void *ctx)
 
 /* ---- messages of the scheduler ---- */
 
-/* Notify the core when a server's instance or state has changed. */
+/* Handle the scheduler's report of a server. Notify the core if the server's instance or state has
+ * changed. */
 static void on_peer(struct agent *a, const struct ctl_peer *p)
 {
 	uint32_t i = 0;
@@ -169,7 +170,7 @@ static void on_peer(struct agent *a, const struct ctl_peer *p)
 		struct known_server *v = realloc(a->servers, (i + 1) * sizeof(*v));
 
 		if (!v)
-			return; /* not fatal: the core retries its connections anyway */
+			return; /* not fatal: the core repeats its attempts to connect anyway */
 		a->servers = v;
 		a->n_servers++;
 	} else if (a->servers[i].instance == p->instance && a->servers[i].state == p->state) {
@@ -179,8 +180,8 @@ static void on_peer(struct agent *a, const struct ctl_peer *p)
 	agt_core_server_changed(a->core, p->id);
 }
 
-/* Handle SIGHT: the scheduler asks when this agent last received from a server that is silent (rule
- * C2). */
+/* Handle SIGHT: a server sends the scheduler nothing, and the scheduler asks when this agent last
+ * received something from that server (rule C2). */
 static void on_sight(struct agent *a, const struct ctl_sight *asked)
 {
 	uint64_t heard_ns = agt_core_heard_ns(a->core, asked->member, asked->instance);
@@ -297,7 +298,7 @@ void agent_figures(struct agent *a, struct agent_figures *ret)
 	*ret = (struct agent_figures){0};
 	if (!a)
 		return;
-	/* Only try to lock: a data thread that hangs must not block the control thread. */
+	/* Do not wait for the lock: a data thread that hangs must not block the control thread. */
 	if (pthread_mutex_trylock(&a->lock) == 0) {
 		a->seen_figures = a->figures;
 		pthread_mutex_unlock(&a->lock);
@@ -328,7 +329,7 @@ struct waits_question {
 	json_t *jobs;
 };
 
-/* Pass the answer to the requester. Runs on the control loop. */
+/* Pass the answer to the caller of agent_ask_waits. Runs on the control loop. */
 static void pass_waits(void *arg)
 {
 	struct waits_question *q = arg;
@@ -383,7 +384,7 @@ int agent_new(struct net *net, struct member *member, const struct agent_config 
 	a->cfg = *cfg;
 	a->net = net;
 	a->member = member;
-	a->next_number = 1; /* 0 means that there is none */
+	a->next_number = 1; /* the number 0 means "none" */
 	a->spare_fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
 	a->trainer_events = &trainer_events;
 	TAILQ_INIT(&a->trainers);
@@ -449,8 +450,8 @@ void agent_free(struct agent *a)
 
 	if (!a)
 		return;
-	/* Stop the memory thread first: memory that is ready is then posted before the trainers are
-	 * closed. Trainers get no answer about memory that is not ready. They are disconnected, or
+	/* Stop the memory thread first, so that memory that is ready is posted before the trainers
+	 * are closed. Trainers that wait for other memory get no answer. They are disconnected, or
 	 * the next process answers them. */
 	memory_thread_stop(a->memory_thread);
 	if (a->loop) {
@@ -458,9 +459,9 @@ void agent_free(struct agent *a)
 			sched_yield();
 		dataloop_stop(a->loop);
 	}
-	/* closes all connections and ends all reads, so that the core can be freed */
+	/* this closes all connections and ends all reads, so that the core can be freed */
 	xport_free(a->x);
-	dataloop_free(a->loop); /* also runs the last callbacks of the libuv handles */
+	dataloop_free(a->loop); /* this also runs the last callbacks of the libuv handles */
 	agt_core_free(a->core);
 	/* Free the jobs. The core and the transport have been freed already. */
 	while ((job = TAILQ_FIRST(&a->jobs))) {

@@ -31,8 +31,8 @@
 #include "common/daemon/notify.h"
 #include "common/local/local.h"
 
-/* Number of data threads. One thread owns all trainers, rings and partitions. One is enough,
- * because its only work per byte is summing the local workers and copying sums. */
+/* Number of data threads. One thread owns all trainers, rings and partitions. One thread is enough,
+ * because its only work per byte is to sum the local workers' tensors and to copy sums. */
 #define AGENT_THREADS 1
 #define AGAIN_NS      UINT64_C(2000000)
 #define LEAVE_US      200000 /* longest wait for the scheduler's answer to LEAVE, in microseconds */
@@ -128,17 +128,20 @@ static const struct settings_spec spec = {.program = "bps-agent",
 	.failpoints = FP_AGENT};
 
 struct agent_app {
-	/* must be the first field: node_refused and node_auth_changed convert its address */
+	/* must be the first field: node_refused and node_auth_changed convert its address to a
+	 * struct agent_app */
 	struct node node;
 	struct agent_opts opts;
 	struct gpu_probe *gpu_probe; /* NULL: no probe runs */
-	struct agent *agent;         /* set when this agent's id is known */
+	struct agent *agent;         /* NULL until this agent's id is known */
 	struct fdstore inherited;
 	struct cluster_identity identity;
-	struct event *stop; /* timer, runs after LEAVE was sent: time limit for the answer */
+	/* timer that runs after LEAVE was sent: limits the time until the answer */
+	struct event *stop;
 	int listen_fd;
 	bool owns_socket_file;
-	/* the service manager keeps descriptors for the next process, and keep-trainers is set */
+	/* the service manager keeps descriptors for the next process, and the setting keep-trainers
+	 * is on */
 	bool can_hand_over;
 	char scheduler[ADDR_TEXT_BYTES];
 };
@@ -215,7 +218,8 @@ static void ask_for_gpus(struct agent_app *app)
 		log_warn("%s", err.s);
 }
 
-/* Start the data thread, as the member with that id. Errors: negative, logged. */
+/* Start the data thread, as the member with that id. Errors: a negative code; the error is
+ * logged. */
 static int start_agent(struct agent_app *app, uint32_t id)
 {
 	const struct agent_opts *o = &app->opts;
@@ -273,7 +277,7 @@ static void member_up(void *ctx, uint32_t id)
 		post(app, AGENT_RESYNC_BEGIN, NULL);
 }
 
-/* Continue the jobs from before the restart, without waiting for the scheduler. */
+/* Continue the jobs that ran before the restart, without waiting for the scheduler. */
 static int go_on(struct agent_app *app, struct err_text *err)
 {
 	uint32_t id = app->identity.known.member_id;
@@ -508,7 +512,7 @@ static void http_status(void *arg, struct httpd_request *req)
 			(json_int_t)f.core.repushes, "shared_bytes", (json_int_t)f.shared_bytes));
 	agent_quotas(app->agent, &quotas);
 	json_object_set_new(root, "quotas", quota_json(&quotas));
-	/* the probe has not finished: collectives may be possible */
+	/* while the probe has not finished, assume that collectives are possible */
 	ask.has_collectives |= n_reports == 0;
 	if (httpd_query(req, "topology", wanted, sizeof(wanted)))
 		json_object_set_new(root, "topology",
@@ -536,8 +540,8 @@ static const struct daemon_reload_ops reload_ops = {
 
 /* ---- start ---- */
 
-/* Remove a socket file that no process serves any more from the path, so that bind can succeed.
- * Errors: the path is in use or is another file; with a text. */
+/* Remove from the path a socket file that no process serves any more, so that bind can succeed.
+ * Errors: a negative code if the path is in use or is no socket; err gets the text. */
 static int clear_path(const struct sockaddr_un *sun, struct err_text *err)
 {
 	struct ucred cred = {0};
@@ -583,8 +587,8 @@ static int give_to_group(const char *path, const char *group, struct err_text *e
 	return 0;
 }
 
-/* Take the listening socket that the previous process left with the service manager, if its path is
- * still the configured one. */
+/* Take the listening socket that the previous process stored with the service manager, if the
+ * socket's path is still the configured path. */
 static bool take_kept_socket(struct agent_app *app)
 {
 	struct sockaddr_un at = {0};
@@ -622,7 +626,7 @@ static bool take_activation(struct agent_app *app)
 	return app->listen_fd >= 0;
 }
 
-/* Use the listening socket that the service manager has passed, or open one. */
+/* Use the listening socket that the service manager has passed, or open a socket. */
 static int open_socket(struct agent_app *app, struct err_text *err)
 {
 	struct sockaddr_un sun = {.sun_family = AF_UNIX};

@@ -24,8 +24,7 @@ enum ledger_type {
 };
 
 /* Fixed parts. A `number` is the N of a descriptor's name at the service manager
- * (handover_write.h). A tensor's index is
- * its position among the records of tensors. */
+ * (handover_write.h). A tensor's index is its position among the records of tensors. */
 struct ledger_job {
 	uint64_t number;
 	uint32_t uid, size, flags, has_token, backup, grace_ms, max_size;
