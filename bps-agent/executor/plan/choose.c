@@ -1,5 +1,6 @@
-/* Chooses the route of a job and the NUMA nodes of its host memory: reads the machine, applies the
- * rule of strategy.c, converts its plan. Starts nothing. Thread: the executor's. */
+/* Chooses the route of a job and the NUMA nodes of its host memory. Reads the machine's topology,
+ * applies the rule of strategy.c, and converts the plan to a route. Starts no work. Thread: the
+ * executor's. */
 #include "bps-agent/executor/plan/choose.h"
 
 #include <errno.h>
@@ -100,7 +101,8 @@ static int parse(const char *want, enum strategy *ret, struct err_text *err)
 		"'%s' is not a strategy (auto, copy, rs_ag, switch_sum, roots, ce)", want);
 }
 
-/* Return whether two members share a GPU. Only the processor can sum those. */
+/* Return whether two members share a GPU. Only the processor can sum the tensors of such
+ * members. */
 static bool is_shared(const int *gpus, unsigned n)
 {
 	for (unsigned i = 0; i < n; i++)
@@ -149,7 +151,7 @@ static int read_machine(struct work *w, const char *sysfs, struct device *dev, s
 
 	if (rc < 0)
 		return rc;
-	/* a failure is ignored: without sysfs the GPUs have no uplinks */
+	/* Ignore a failure: without sysfs, the GPUs have no uplinks. */
 	topology_read(sysfs, &w->topology, NULL);
 	return topology_refine(&w->topology, w->reports, (unsigned)rc, err);
 }
@@ -177,7 +179,8 @@ static int choose(struct work *w, struct device *dev, const int *gpus, unsigned 
 
 /* ---- nodes ---- */
 
-/* The NUMA node that several objects have in common, if any. */
+/* The NUMA node that several objects have in common, if there is one. is_apart: the objects are on
+ * several nodes. */
 struct common_node {
 	bool is_any, is_apart;
 	int32_t numa;
@@ -190,7 +193,7 @@ static void common_add(struct common_node *c, int32_t numa)
 	c->numa = numa;
 }
 
-/* Return the node plus 1; 0: none. */
+/* Return the common node + 1; 0: there is none. */
 static uint16_t common_get(const struct common_node *c)
 {
 	return c->is_any && !c->is_apart && c->numa >= 0 ? (uint16_t)(c->numa + 1) : 0;
@@ -233,8 +236,8 @@ static void choose_nodes(const struct topology *t, const int *gpus, struct choic
 	ret->sum_node = node_of_fastest_cards(t);
 	for (unsigned g = 0; g < r->n_groups; g++)
 		if (!ret->input_nodes[g])
-			/* the group's GPUs are on several nodes: place the input near the network
-			 * card */
+			/* The group's GPUs are on several nodes. Place the input near the network
+			 * card. */
 			ret->input_nodes[g] = ret->sum_node;
 }
 

@@ -18,7 +18,8 @@ void report_write(const struct topo_report *r, bool has_cliques, char ret[REPORT
 		*r->pci ? r->pci : "-", uuid, (int)r->numa, r->links, r->peers, has_cliques, name);
 }
 
-/* Read the next word of *s and advance *s. Returns false if there is none or if it is too long. */
+/* Read the next word of *s and advance *s. Returns false if there is no word, or if the word is too
+ * long. */
 static bool take_word(const char **s, char *ret, size_t room)
 {
 	size_t n = strcspn(*s, " ");

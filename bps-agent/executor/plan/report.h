@@ -7,7 +7,8 @@
  *
  * The first word is the PCI address, "-": none; the second is the UUID. NODE is the NUMA node in
  * decimal, -1: not known. LINKS and PEERS are masks in hex; bit i stands for the GPU of line i.
- * CLIQUES is 1 if NCCL can be used. NAME is the rest of the line. Pure. Thread: any. */
+ * CLIQUES is 1 if NCCL can be used. NAME is the rest of the line. The functions have no state.
+ * Thread: any. */
 #include <stdbool.h>
 
 #include "bps-agent/executor/plan/topology.h"

@@ -2,9 +2,10 @@
 #define BPS_AGENT_EXECUTOR_PLAN_ROUTE_H
 /* A route describes, for the engine, how the sum over one machine's GPUs gets to host memory
  * ("up"), and how the sum over all machines gets back ("down"). choose.h chooses the route. Members
- * (local ranks, each with a GPU) form groups. A group sums among its members and copies the sum to
- * host memory once. A group of one member copies without a sum. If there are several groups, the
- * CPU adds their sums when the partition is pushed. So a tensor has n_groups inputs in host memory.
+ * (local ranks, each with a GPU) form groups. A group sums the tensors of its members and copies
+ * the sum to host memory once. A group of one member copies its tensor. If there are several
+ * groups, the CPU adds their sums when the partition is pushed. So a tensor has n_groups inputs in
+ * host memory.
  *
  *   name         groups           up                       down
  *   copy         n of 1           copy                     each member copies all
@@ -13,28 +14,30 @@
  *   roots        1 of n           reduce to a root, copy   copy to the root, broadcast
  *   ce           n of 1           copy                     copy a piece each, copies between GPUs
  *
- * Source: OSDI'20 section 4.2 for switch_sum and roots. Pure. Thread: any. */
+ * The strategies switch_sum and roots come from the OSDI'20 paper (strategy.h), section 4.2. The
+ * functions have no state. Thread: any. */
 #include <stdbool.h>
 #include <stdint.h>
 
 #include "bps-agent/executor/device/device.h"
 
 #define ROUTE_NAME_BYTES 16
-/* Partitions up to this size in all go through the collectives together, as a chunk. A smaller
- * collective is inefficient: its launch must wait until the GPU gives the executor a time slice
- * beside the trainer. */
+/* Size of a chunk: partitions of this many bytes in all go through the collectives together. A
+ * smaller collective is inefficient: its launch waits until the GPU, which the trainer uses too,
+ * gives the executor a time slice. */
 #define ROUTE_CHUNK_BYTES (UINT64_C(64) << 20)
 
 enum route_up {
-	UP_COPY,    /* groups have one member, which copies its tensor */
-	UP_SCATTER, /* reduce_scatter in the group, each member copies its piece */
-	/* reduce to one member, the root, which copies; the root changes from chunk to chunk */
+	UP_COPY,    /* each group has one member, which copies its tensor */
+	UP_SCATTER, /* reduce_scatter in the group, then each member copies its piece */
+	/* reduce to one member, the root, which then copies; the root changes from chunk to
+	 * chunk */
 	UP_REDUCE,
 };
 enum route_down {
 	DOWN_COPY,   /* each member copies all of the sum */
 	DOWN_GATHER, /* each member of a group copies its piece, then all_gather in the group */
-	DOWN_BCAST,  /* the chunk's root copies, then broadcast in the group */
+	DOWN_BCAST,  /* the chunk's root copies the sum, then broadcasts it in the group */
 	DOWN_PEER,   /* each member copies its piece from the host, then to all other members */
 };
 
@@ -48,22 +51,24 @@ struct route {
 	enum route_up up;
 	enum route_down down;
 	uint8_t n_members, n_groups;
-	/* size of a chunk, whose partitions go through up and down together; 0: each partition is a
-	 * chunk */
+	/* size of a chunk in bytes; the partitions of a chunk go through up and down together; 0:
+	 * each partition is a chunk */
 	uint64_t chunk_bytes;
 	struct route_group groups[DEVICE_GPUS_MAX];
-	uint8_t n_roots; /* used with UP_REDUCE; roots: positions in the only group */
+	/* used with UP_REDUCE; number of roots, whose positions in the only group are in the array
+	 * roots */
+	uint8_t n_roots;
 	uint8_t roots[DEVICE_GPUS_MAX];
 };
 
 /* Return whether the route sums on GPUs, and therefore needs cliques. */
 bool route_has_cliques(const struct route *s);
 
-/* Return the range [*ret_first, *ret_first + *ret_bytes) of a chunk of chunk_bytes that member i of
- * n has in a scatter or gather. The members have equal blocks, and the last one also has the
- * remainder. */
+/* Compute member i's piece of a chunk in a scatter or gather among n members. *ret_first: offset of
+ * the piece in the chunk; *ret_bytes: its size. The members have equal blocks, and the last member
+ * also has the remainder. */
 void route_piece(
 	uint64_t chunk_bytes, unsigned n, unsigned i, uint64_t *ret_first, uint64_t *ret_bytes);
-/* Return the bytes of an equal block of route_piece, a multiple of 256. */
+/* Return the size in bytes of the equal blocks of route_piece. It is a multiple of 256. */
 uint64_t route_block(uint64_t chunk_bytes, unsigned n);
 #endif

@@ -1,5 +1,5 @@
 /* The rule that chooses a machine's strategy, and the plan of steps for the strategy. strategy.h
- * explains the rule. Reads no files and moves no data. Pure. Thread: any. */
+ * explains the rule. Reads no files, moves no data and has no state. Thread: any. */
 #include "bps-agent/executor/plan/strategy.h"
 
 #include <errno.h>
@@ -39,8 +39,9 @@ struct facts {
 	bool has_mig;
 	bool has_tree;  /* at least one GPU is below a root port */
 	bool is_linked; /* NVLink joins all GPUs */
-	bool can_reach; /* every GPU can copy to every other, or that is not known yet */
-	/* uplinks with GPUs that have, or lack, a network card (Sn and Sg in the paper) */
+	bool can_reach; /* every GPU can copy to every other GPU, or this is not known yet */
+	/* number of uplinks with GPUs and a network card, and of uplinks with GPUs but without a
+	 * card (Sn and Sg in the paper) */
 	unsigned n_with_card, n_without_card;
 };
 
@@ -63,8 +64,8 @@ static bool shares_uplink(const struct topo_gpu *a, const struct topo_gpu *b)
 /* ---- groups ---- */
 
 /* Give the same label to GPUs that are connected by NVLinks, directly or over other GPUs.
- * by_uplink: GPUs that share an uplink are connected, too. The label is the least index among these
- * GPUs. Returns the number of different labels. */
+ * by_uplink: GPUs that share an uplink are connected, too. The label is the least index among the
+ * connected GPUs. Returns the number of different labels. */
 static unsigned label(const struct topology *t, const struct transfer_plan *p, bool by_uplink,
 	uint8_t ret[TOPO_GPUS_MAX])
 {
@@ -120,8 +121,8 @@ static void group_by_switch(struct transfer_plan *p, const struct topology *t)
 			add_group(p, labels, i);
 }
 
-/* Return the least number of units that the size of every group divides; 0: more than
- * PLAN_UNITS_MAX. */
+/* Return the least number of units that is a multiple of the size of every group; 0: this is more
+ * than PLAN_UNITS_MAX. */
 static uint32_t common_units(const struct transfer_plan *p)
 {
 	uint32_t units = 1;
@@ -162,7 +163,7 @@ static void add_sum(struct transfer_plan *p)
 				    .n = p->n_units});
 }
 
-/* Add a collective for each group of several GPUs. */
+/* Add a step with the collective op for each group that has several GPUs. */
 static void add_collectives(struct transfer_plan *p, enum plan_op op)
 {
 	for (unsigned g = 0; g < p->n_groups; g++)
@@ -173,7 +174,8 @@ static void add_collectives(struct transfer_plan *p, enum plan_op op)
 					    .n = p->n_units});
 }
 
-/* Add copies: every GPU copies its share of the tensor in its group. */
+/* Add a step for each GPU: it copies its share of the tensor. The GPUs of a group have equal
+ * shares. */
 static void add_shares(struct transfer_plan *p, const struct topology *t, enum plan_op op)
 {
 	for (unsigned g = 0; g < p->n_groups; g++) {
@@ -190,7 +192,7 @@ static void add_shares(struct transfer_plan *p, const struct topology *t, enum p
 	}
 }
 
-/* Add copies: every GPU copies the whole tensor, to or from a source of its own. */
+/* Add a step for each GPU: it copies the whole tensor, to or from a source of its own. */
 static void add_wholes(struct transfer_plan *p, const struct topology *t, enum plan_op op)
 {
 	for (unsigned i = 0; i < p->n_gpus; i++)
@@ -230,8 +232,9 @@ static void plan_ce(struct transfer_plan *p, const struct topology *t)
 				    .n = p->n_units});
 }
 
-/* Make the plan of reduce-scatter and all-gather in the existing groups. The processor adds the
- * sums of several groups. Returns false if the groups have no common units. */
+/* Make the plan of reduce-scatter and all-gather in the existing groups. If there are several
+ * groups, the processor adds their sums. Returns false if the groups have no common number of
+ * units. */
 static bool plan_scatter(struct transfer_plan *p, const struct topology *t)
 {
 	uint32_t units = common_units(p);
@@ -248,8 +251,8 @@ static bool plan_scatter(struct transfer_plan *p, const struct topology *t)
 	return true;
 }
 
-/* Choose the roots: one GPU of each uplink without a network card, or of each uplink if all have
- * cards. */
+/* Choose the roots: one GPU of each uplink without a network card. If all uplinks have cards, one
+ * GPU of each uplink. */
 static unsigned find_roots(
 	const struct facts *f, const struct transfer_plan *p, uint8_t ret[TOPO_GPUS_MAX])
 {

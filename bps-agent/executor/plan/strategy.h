@@ -24,10 +24,11 @@
  *                       strategy that needs them.
  *
  * A plan divides a tensor into n_units equal units, and its steps name ranges of units. Staging
- * memory holds n_sources copies of the tensor (sources), which the processor sums. A step of turn k
- * is for every n_turns-th tensor only, so that the roots share the work.
+ * memory holds n_sources copies of the tensor (sources), which the processor sums. Tensors take
+ * turns: a step of turn k is used for every n_turns-th tensor only, so that the roots share the
+ * work.
  *
- * Pure: no I/O, no state. Thread: any. */
+ * The functions do no I/O and have no state. Thread: any. */
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -46,14 +47,15 @@ enum strategy {
 extern const char *const strategy_words[];
 
 enum plan_op {
-	PLAN_REDUCE_SCATTER, /* in the group, in place: its i-th member then has the i-th share */
-	PLAN_REDUCE,         /* in the group, to gpu */
-	PLAN_COPY_OUT,       /* gpu copies these units to source, which is on node numa */
-	PLAN_SUM,            /* the processor sums all sources into one, which is then sent */
-	PLAN_COPY_IN,        /* gpu copies these units of the sum from host memory */
-	PLAN_ALL_GATHER,     /* in the group, in place */
-	PLAN_BROADCAST,      /* in the group, from gpu */
-	PLAN_PEER_COPY,      /* gpu copies the units that it lacks from the GPUs that have them */
+	/* in the group, in place: the group's i-th member then has the i-th share */
+	PLAN_REDUCE_SCATTER,
+	PLAN_REDUCE,     /* in the group, to gpu */
+	PLAN_COPY_OUT,   /* gpu copies these units to source, which is on node numa */
+	PLAN_SUM,        /* the processor adds all sources; the sum is then sent */
+	PLAN_COPY_IN,    /* gpu copies these units of the sum from host memory */
+	PLAN_ALL_GATHER, /* in the group, in place */
+	PLAN_BROADCAST,  /* in the group, from gpu */
+	PLAN_PEER_COPY,  /* gpu copies the units that it lacks from the GPUs that have them */
 };
 /* Return the name of an operation, such as "reduce-scatter". */
 const char *plan_op_name(enum plan_op op);
@@ -62,9 +64,11 @@ const char *plan_op_name(enum plan_op op);
  * in the list that use its units have ended. */
 struct plan_step {
 	enum plan_op op;
-	uint8_t group, gpu, turn, source; /* gpu: index in the plan's list gpus */
-	int32_t numa;                     /* node of the staging memory of a copy, -1: any */
-	uint32_t first, n;                /* range of units: the first one and their number */
+	uint8_t group, gpu, turn, source; /* gpu: index in the plan's array gpus */
+	/* NUMA node of the staging memory of a copy; -1: any node */
+	int32_t numa;
+	/* range of units: the first unit and the number of units */
+	uint32_t first, n;
 };
 
 #define PLAN_STEPS_MAX 512
@@ -83,20 +87,21 @@ struct transfer_plan {
 	unsigned n_gpus, n_groups, n_turns, n_sources, n_steps;
 	uint32_t n_units;
 	uint8_t gpus[TOPO_GPUS_MAX];             /* indexes of GPUs in the topology */
-	struct plan_group groups[TOPO_GPUS_MAX]; /* members are indexes in gpus */
+	struct plan_group groups[TOPO_GPUS_MAX]; /* the members of a group are indexes in gpus */
 	struct plan_step steps[PLAN_STEPS_MAX];
 };
 
 struct strategy_ask {
 	enum strategy want;   /* STRATEGY_AUTO, or the value of a setting */
-	bool has_collectives; /* NCCL is available, or it is not known yet */
-	/* indexes in the topology, in the order of the local ranks; stays the caller's */
+	bool has_collectives; /* NCCL is available, or this is not known yet */
+	/* indexes of the job's GPUs in the topology, in the order of the local ranks; the caller
+	 * owns the array */
 	const unsigned *gpus;
 	unsigned n_gpus; /* 0: all GPUs of the topology */
 };
 
 /* Make the plan. Errors: -EINVAL a GPU does not exist or is named twice; -ENODEV there is no GPU;
- * -EOPNOTSUPP the wanted strategy is not possible on these GPUs; with a text. */
+ * -EOPNOTSUPP the wanted strategy is not possible on these GPUs. err gets the text. */
 int strategy_plan(const struct topology *t, const struct strategy_ask *ask,
 	struct transfer_plan *ret, struct err_text *err);
 #endif

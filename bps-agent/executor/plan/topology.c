@@ -1,5 +1,5 @@
-/* Reads from sysfs where GPUs and network cards are, and refines that with the executor's report.
- * strategy.c chooses a strategy by the result. Has no state. Thread: any. */
+/* Reads from sysfs where GPUs and network cards are, and adds the facts of the executor's report.
+ * strategy.c chooses a strategy by the resulting topology. Has no state. Thread: any. */
 #include "bps-agent/executor/plan/topology.h"
 
 #include <dirent.h>
@@ -11,9 +11,9 @@
 #include <string.h>
 #include <unistd.h>
 
-#define DEVICES_MAX 8192 /* limit of the entries of bus/pci/devices that are read */
-#define DEPTH_MAX   32   /* limit of the bridges above a device */
-#define NAMES_MAX   8    /* limit of the interfaces of a card */
+#define DEVICES_MAX 8192 /* limit of the number of entries of bus/pci/devices that are read */
+#define DEPTH_MAX   32   /* limit of the number of bridges above a device */
+#define NAMES_MAX   8    /* limit of the number of interfaces of a card */
 #define ATTR_BYTES  64
 
 #define VENDOR_NVIDIA  0x10de
@@ -88,8 +88,8 @@ static bool is_host_bridge(const char *s)
 
 /* ---- attributes ---- */
 
-/* Read a small file that has one line of printable characters. Errors: -errno; -EBADMSG the content
- * is something else. */
+/* Read a small file that has one line of printable characters. Errors: -errno; -EBADMSG the file
+ * has other content. */
 static int read_line(int dir, const char *path, char ret[ATTR_BYTES])
 {
 	int fd = openat(dir, path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
@@ -131,8 +131,8 @@ static int read_number(int dir, const char *path, long long least, long long mos
 	return 0;
 }
 
-/* Return the number in the file name of a device. Returns the argument `otherwise` if there is none
- * or if it is invalid; an invalid value is counted in n_odd. */
+/* Return the number that a device's file `name` contains. Returns `otherwise` if there is no such
+ * file or the number is invalid. An invalid number is counted in t->n_odd. */
 static long long attr(struct topology *t, int devices, const char *device, const char *name,
 	long long least, long long most, long long otherwise)
 {
@@ -148,13 +148,14 @@ static long long attr(struct topology *t, int devices, const char *device, const
 /* ---- where a device is ---- */
 
 struct topo_place {
-	uint64_t port; /* address of the root port, TOPO_NO_PCI: none */
+	uint64_t port; /* address of the root port; TOPO_NO_PCI: there is none */
 	bool has_switch;
 	char bridge[TOPO_PCI_BYTES];
 };
 
 /* Parse the path of a device, such as "../../../devices/pci0000:15/0000:15:01.0/0000:16:00.0"; the
- * part before the host bridge may differ. Returns false if it is not such a path. Changes path. */
+ * part before the host bridge may differ. Returns false if `path` is not such a path. Overwrites
+ * path. */
 static bool topo_place_parse(char *path, uint64_t device, struct topo_place *ret)
 {
 	uint64_t above[DEPTH_MAX] = {0};
@@ -164,7 +165,8 @@ static bool topo_place_parse(char *path, uint64_t device, struct topo_place *ret
 
 	*ret = (struct topo_place){.port = TOPO_NO_PCI};
 	for (char *s = strtok_r(path, "/", &save); s; s = strtok_r(NULL, "/", &save)) {
-		/* a host bridge may be below a device of another one: the last one counts */
+		/* a host bridge may be below a device of another host bridge: the last one in the
+		 * path counts */
 		if (is_host_bridge(s)) {
 			snprintf(ret->bridge, sizeof(ret->bridge), "%.19s", s);
 			is_below = true;
@@ -256,7 +258,8 @@ static unsigned list_names(
 	return n;
 }
 
-/* Read state and speed of a card's network interfaces. The fastest interface that is up counts. */
+/* Read state and speed of a card's network interfaces. Use the values of the fastest interface that
+ * is up. */
 static void look_at_net(struct topology *t, int devices, const char *device, struct topo_nic *nic)
 {
 	char names[NAMES_MAX][TOPO_NAME_BYTES];
@@ -272,8 +275,8 @@ static void look_at_net(struct topology *t, int devices, const char *device, str
 			  strcmp(state, "unknown") != 0;
 		n_down += is_down;
 		snprintf(path, sizeof(path), "net/%.31s/speed", names[i]);
-		/* The kernel reports -1 if there is no speed, and an error while the interface is
-		 * down. */
+		/* The kernel reports a speed of -1 if there is none, and an error while the
+		 * interface is down. */
 		mbps = (uint32_t)attr(t, devices, device, path, -1, UINT32_MAX, 0);
 		mbps = mbps > LINK_MBPS_MAX ? 0 : mbps;
 		if (!*nic->name || (!is_down && mbps > nic->mbps))
@@ -359,7 +362,7 @@ static void count_uplinks(struct topology *t)
 			t->uplinks[t->nics[i].uplink].n_nics++;
 }
 
-/* Sort the uplinks by address, and adapt the indexes in GPUs and cards. */
+/* Sort the uplinks by address, and adapt the indexes of uplinks in GPUs and cards. */
 static void sort_uplinks(struct topology *t)
 {
 	uint32_t place[TOPO_PORTS_MAX] = {0};
@@ -413,8 +416,8 @@ int topology_read(const char *root, struct topology *ret, struct err_text *err)
 	return 0;
 }
 
-/* Return whether the GPU is a part of a GPU (MIG): the report states it, or another report has the
- * same address. */
+/* Return whether reports[self] describes a part of a GPU (MIG). This is so if the report states it,
+ * or if another report has the same address. */
 static bool is_part(const struct topo_report *reports, unsigned n, unsigned self)
 {
 	for (unsigned i = 0; i < n; i++)

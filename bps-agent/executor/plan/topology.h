@@ -23,7 +23,7 @@
 #include "common/base/error.h"
 
 #define TOPO_SYSFS      "/sys"
-#define TOPO_GPUS_MAX   64 /* a mask of GPUs must fit into 64 bits */
+#define TOPO_GPUS_MAX   64 /* a mask with one bit per GPU must fit into 64 bits */
 #define TOPO_NICS_MAX   64
 #define TOPO_PORTS_MAX  128
 #define TOPO_PCI_BYTES  20 /* "0000:15:01.0"; the domain has up to 8 digits */
@@ -35,39 +35,42 @@
 struct topo_uplink {
 	uint64_t pci;
 	bool has_switch;
-	char bridge[TOPO_PCI_BYTES]; /* its host bridge, such as "pci0000:15" */
+	char bridge[TOPO_PCI_BYTES]; /* name of its host bridge, such as "pci0000:15" */
 	unsigned n_gpus, n_nics;     /* n_nics: number of cards that are up */
 };
 
 struct topo_gpu {
 	uint64_t pci;    /* address, as topo_pci_parse returns it */
-	uint32_t uplink; /* index in uplinks, or TOPO_NONE */
+	uint32_t uplink; /* index of the GPU's uplink in the array uplinks, or TOPO_NONE */
 	int32_t numa;    /* NUMA node, -1: not known */
-	uint16_t device; /* PCI device number of the vendor; 0: not known */
-	/* a part of a GPU, which cannot copy to other GPUs; parts of one GPU have the same
-	 * address */
+	uint16_t device; /* device id that the vendor gave to this type of GPU; 0: not known */
+	/* A part of a GPU, which cannot copy to other GPUs. All parts of one GPU have the same
+	 * address. */
 	bool is_mig;
 	bool has_uuid;
 	uint8_t uuid[16];
 	char name[TOPO_NAME_BYTES]; /* "": not known */
-	uint64_t links;             /* bit i: NVLink to gpus[i], direct or through an NVSwitch */
-	uint64_t peers; /* bit i: can copy to gpus[i] directly; not known before topology_refine */
+	/* bit i: there is an NVLink to gpus[i], direct or through an NVSwitch */
+	uint64_t links;
+	/* bit i: the GPU can copy to gpus[i] directly; not known before topology_refine */
+	uint64_t peers;
 };
 
 struct topo_nic {
 	uint64_t pci;
 	uint32_t uplink;
 	int32_t numa;
-	uint32_t mbps;              /* 0: not known */
-	bool is_up;                 /* false: the card is down; true: it is up, or not known */
-	char name[TOPO_NAME_BYTES]; /* name of its network interface; "": none */
+	uint32_t mbps; /* speed of the card, in Mbit/s; 0: not known */
+	/* false: the card is down; true: the card is up, or its state is not known */
+	bool is_up;
+	char name[TOPO_NAME_BYTES]; /* name of the card's network interface; "": there is none */
 };
 
 struct topology {
-	bool is_refined; /* refined by the executor's report */
+	bool is_refined; /* topology_refine has added the executor's report */
 	unsigned n_gpus, n_nics, n_uplinks;
 	unsigned n_nvswitches;
-	unsigned n_odd; /* devices and attributes that were invalid, or too many */
+	unsigned n_odd; /* number of devices and attributes that were invalid or beyond a limit */
 	struct topo_gpu gpus[TOPO_GPUS_MAX];
 	struct topo_nic nics[TOPO_NICS_MAX];
 	struct topo_uplink uplinks[TOPO_PORTS_MAX];
@@ -85,17 +88,19 @@ struct topo_report {
 
 /* Read the topology from sysfs, mounted at root. GPUs and cards are sorted by address. If the
  * machine has NVSwitches, all its GPUs are assumed to be linked. A machine without devices is not
- * an error. Errors: -ENOENT and similar: there is no list of PCI devices; with a text. */
+ * an error. Errors: -errno if there is no list of PCI devices, such as -ENOENT; err gets the
+ * text. */
 int topology_read(const char *root, struct topology *ret, struct err_text *err);
 
-/* Replace t's GPUs by those of the executor's reports, in the order of the reports. Their uplinks
- * and nodes come from the GPU of t with the same address. A report with an invalid address becomes
- * a GPU without an uplink. Errors: -E2BIG, -ENOMEM, with a text; t is unchanged. */
+/* Replace t's GPUs by those of the executor's reports, in the order of the reports. A GPU's uplink
+ * and node are taken from the GPU of t with the same address. A report with an invalid address
+ * becomes a GPU without an uplink. Errors: -E2BIG, -ENOMEM; err gets the text, and t is
+ * unchanged. */
 int topology_refine(
 	struct topology *t, const struct topo_report *reports, unsigned n, struct err_text *err);
 
-/* Parse "0000:15:01.0", in lower or upper case; the domain has 4 to 8 digits. Returns false if
- * invalid. */
+/* Parse "0000:15:01.0", in lower or upper case; the domain has 4 to 8 digits. Returns false if the
+ * text is invalid. */
 bool topo_pci_parse(const char *s, uint64_t *ret);
 /* Write the address in lower case; "-" for TOPO_NO_PCI. */
 void topo_pci_text(uint64_t pci, char ret[TOPO_PCI_BYTES]);
