@@ -129,7 +129,7 @@ static int average_new(struct bps_tensor *t)
 	int rc;
 
 	if (!a)
-		return last_error_set(-ENOMEM, "out of memory");
+		return last_error_set(-ENOMEM, "tensor '%s': out of memory for averages", t->name);
 	a->out[0] = aligned_alloc(LOCAL_ALIGN, 2 * each);
 	if (!a->out[0]) {
 		free(a);

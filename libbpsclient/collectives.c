@@ -37,8 +37,9 @@ static int begin(struct collective *c, struct bps *b, uint32_t timeout_ms)
 	if (rc < 0)
 		return rc;
 	if (pthread_mutex_trylock(&b->collect_mutex))
-		return last_error_set(
-			BPS_EBUSY, "another thread is in a collective of job '%s'", b->options.job);
+		return last_error_set(BPS_EBUSY,
+			"another thread runs a collective of job '%s': call again after it",
+			b->options.job);
 	c->b = b;
 	c->timeout_ms = timeout_ms ? timeout_ms : b->options.timeout_ms;
 	c->deadline_ns = clock_deadline(c->timeout_ms);
@@ -75,7 +76,7 @@ static int check_root(const struct collective *c, struct bps_tensor *t, int root
 		return 0;
 	all = calloc(size, sizeof(*all));
 	if (!all)
-		return last_error_set(-ENOMEM, "out of memory");
+		return last_error_set(-ENOMEM, "broadcast: out of memory");
 	n = bps_contributor_list(t, all, size);
 	for (int i = 0; i < n && i < c->b->size; i++) {
 		if (all[i].rank != root)
@@ -302,8 +303,9 @@ int bps_allgather(struct bps *b, const void *src, size_t n_bytes, void *dst, uin
 	if (rc < 0)
 		return rc;
 	if (__builtin_mul_overflow(n_bytes, (size_t)b->size, &whole))
-		rc = last_error_set(
-			-EINVAL, "allgather: %zu bytes of %d workers", n_bytes, b->size);
+		rc = last_error_set(-EINVAL,
+			"allgather: %zu bytes of each of %d workers are too many", n_bytes,
+			b->size);
 	else
 		rc = check_memory(src && dst, whole, "allgather: src or dst");
 	if (!rc)

@@ -160,7 +160,7 @@ static void read_f64(float *restrict to, const double *restrict from, size_t n, 
 
 static int check_floats(const struct bps_tensor *t, const void *memory, const char *what)
 {
-	int rc = t ? client_check(t->b) : last_error_set(-EINVAL, "%s: no tensor", what);
+	int rc = t ? client_check(t->b) : last_error_set(-EINVAL, "%s: the tensor is NULL", what);
 
 	if (rc < 0)
 		return rc;

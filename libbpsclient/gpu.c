@@ -94,7 +94,7 @@ int bps_gpu_import(struct bps *b, void *ptr, uint64_t n_bytes)
 	if (rc < 0)
 		return rc;
 	if (!ptr || !n_bytes)
-		return last_error_set(-EINVAL, "bps_gpu_import: no memory");
+		return last_error_set(-EINVAL, "bps_gpu_import: ptr is NULL, or n_bytes is 0");
 	rc = gpu_link_import(b->gpu, ptr, n_bytes, b->options.timeout_ms, last_error_text());
 	return rc < 0 ? explain(rc, "bps_gpu_import") : 0;
 }
@@ -120,8 +120,8 @@ static int withdraw(struct bps *b, uint32_t region, bool is_released)
 	pthread_mutex_lock(&b->ring_mutex);
 	busy = is_released ? in_flight_there(b, region) : NULL;
 	if (busy)
-		rc = err_set(
-			last_error_text(), BPS_EBUSY, "tensor '%s' in it is in flight", busy->name);
+		rc = err_set(last_error_text(), BPS_EBUSY,
+			"tensor '%s' in this memory is in flight, wait for it first", busy->name);
 	for (unsigned i = 0; i < CLIENT_BUCKETS && rc == 0; i++)
 		for (struct bps_tensor *t = b->buckets[i]; t; t = t->next)
 			if (t->region == region)
@@ -249,7 +249,7 @@ static int failure(struct bps *b)
 
 static int check(struct bps_tensor *t, const char *what)
 {
-	int rc = t ? need(t->b, what) : last_error_set(-EINVAL, "%s: no tensor", what);
+	int rc = t ? need(t->b, what) : last_error_set(-EINVAL, "%s: the tensor is NULL", what);
 
 	if (rc == 0 && !t->region)
 		rc = last_error_set(-EINVAL, "%s: tensor '%s' lies in host memory", what, t->name);

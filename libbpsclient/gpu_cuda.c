@@ -70,7 +70,8 @@ static int load_entries(struct err_text *err)
 #define X(f, name)                                                                                 \
 	cu.p_##f = (__typeof__(f) *)(uintptr_t)dlsym(lib, name);                                   \
 	if (!cu.p_##f && !rc)                                                                      \
-		rc = err_set(err, BPS_EDEVICE, "this process's CUDA driver lacks %s", name);
+		rc = err_set(err, BPS_EDEVICE,                                                     \
+			"this process's CUDA driver lacks %s: install a newer driver", name);
 	ENTRIES(X)
 #undef X
 	/* the process itself keeps the library loaded */
@@ -138,7 +139,7 @@ static int cuda_uuid(struct client_gpu *g, uint8_t ret[GPU_UUID_BYTES], struct e
 			"the calling thread has no current CUDA context: choose a device first");
 	rc = fail(cu.p_cuCtxGetDevice(&dev), "no CUDA device", err);
 	if (rc == 0)
-		rc = fail(cu.p_cuDeviceGetUuid(&uuid, dev), "the GPU has no name", err);
+		rc = fail(cu.p_cuDeviceGetUuid(&uuid, dev), "cannot get the GPU's UUID", err);
 	if (rc < 0)
 		return rc;
 	memcpy(ret, uuid.bytes, GPU_UUID_BYTES);
@@ -218,13 +219,13 @@ static int map_all(struct cuda_mapping *h, const int *fds, unsigned n_fds, struc
 
 	if (rc == 0)
 		rc = fail(cu.p_cuMemAddressReserve(&h->addr, h->bytes, 0, 0, 0),
-			"no addresses for device memory", err);
+			"cannot reserve addresses for device memory", err);
 	for (unsigned i = 0; rc == 0 && i < n_fds; i++)
 		rc = map_chunk(h, fds[i], err);
 	access.location.id = dev;
 	if (rc == 0)
 		rc = fail(cu.p_cuMemSetAccess(h->addr, h->bytes, &access, 1),
-			"no access to device memory", err);
+			"cannot allow access to device memory", err);
 	return rc;
 }
 
@@ -279,10 +280,11 @@ static int share_legacy(CUdeviceptr addr, uint64_t bytes, struct gpu_memory *ret
 	CUdeviceptr base = 0;
 	CUipcMemHandle ipc;
 	size_t size = 0;
-	int rc = fail(cu.p_cuMemGetAddressRange(&base, &size, addr), "not device memory", err);
+	int rc = fail(cu.p_cuMemGetAddressRange(&base, &size, addr),
+		"the address is not in device memory", err);
 
 	if (rc == 0 && (addr < base || addr - base > size || bytes > size - (addr - base)))
-		rc = err_set(err, -EINVAL, "it reaches beyond its allocation");
+		rc = err_set(err, -EINVAL, "the memory reaches beyond its allocation");
 	if (rc == 0)
 		rc = fail(cu.p_cuIpcGetMemHandle(&ipc, base), "cannot share device memory", err);
 	if (rc < 0)
@@ -350,12 +352,14 @@ static int share_mappings(CUdeviceptr addr, uint64_t bytes, struct gpu_memory *r
 			break;
 		if (n && size != ret->chunk_bytes)
 			rc = err_set(err, -EOPNOTSUPP,
-				"its mappings are of unequal size (%zu bytes, then %llu): copy it "
+				"the mappings of this memory are of unequal size (%zu bytes, then "
+				"%llu): copy it "
 				"instead",
 				size, (unsigned long long)ret->chunk_bytes);
 		else if (n == max)
 			rc = err_set(err, -EOPNOTSUPP,
-				"it lies in more than %u mappings: share it in pieces", max);
+				"this memory lies in more than %u mappings: import it in pieces",
+				max);
 		else
 			rc = export_mapping(base, err);
 		if (rc < 0)

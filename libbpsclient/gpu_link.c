@@ -47,9 +47,10 @@ static int receive(
 	if (rc <= 0)
 		local_frame_free(a); /* a malformed frame may carry descriptors */
 	if (rc == -ETIMEDOUT || rc == -EAGAIN)
-		return err_set(err, BPS_ETIMEDOUT, "the executor does not answer");
+		return err_set(
+			err, BPS_ETIMEDOUT, "the executor of this job's GPUs does not answer");
 	if (rc <= 0)
-		return err_set(err, BPS_EDEVICE, "the executor has ended");
+		return err_set(err, BPS_EDEVICE, "the executor of this job's GPUs has ended");
 	if (a->msg.type == GPU_FAILED)
 		set_failure(g, local_code(a->msg.gpu_text.code, BPS_EDEVICE), a->msg.gpu_text.text);
 	return 1;
@@ -77,7 +78,7 @@ static int request(struct client_gpu *g, struct local_msg *m, const int *fds, un
 	if (gpu_link_failure(g, err))
 		return atomic_load_explicit(&g->failure, memory_order_relaxed);
 	return rc == -EPIPE || rc == -ECONNRESET
-		       ? err_set(err, BPS_EDEVICE, "the executor has ended")
+		       ? err_set(err, BPS_EDEVICE, "the executor of this job's GPUs has ended")
 		       : rc;
 }
 
@@ -131,13 +132,15 @@ static int start_watcher(struct client_gpu *g, struct err_text *err)
 
 	g->stop_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
 	if (g->stop_fd < 0)
-		return err_set(err, -errno, "no descriptor: %s", err_str(-errno));
+		return err_set(err, -errno, "cannot create an eventfd: %s", err_str(-errno));
 	sigfillset(&all);
 	pthread_sigmask(SIG_SETMASK, &all, &old);
 	rc = pthread_create(&g->watcher, NULL, watch, g);
 	pthread_sigmask(SIG_SETMASK, &old, NULL);
 	g->has_watcher = rc == 0;
-	return rc ? err_set(err, -rc, "cannot start a thread: %s", err_str(-rc)) : 0;
+	return rc ? err_set(err, -rc, "cannot start the thread that watches the executor: %s",
+			    err_str(-rc))
+		  : 0;
 }
 
 static void stop_watcher(struct client_gpu *g)
@@ -311,7 +314,7 @@ static int take_memory(struct client_gpu *g, const struct local_frame *a, uint64
 		return err_set(err, local_code(m->code, BPS_EDEVICE),
 			"no device memory of %llu bytes: %s", (unsigned long long)bytes, m->text);
 	if (m->n_memory != 1 || m->memory->bytes < bytes)
-		return err_set(err, BPS_EPROTO, "the executor sent no memory");
+		return err_set(err, BPS_EPROTO, "the executor sent less memory than was requested");
 	rc = g->driver->map(g, m->memory, a->fds, a->n_fds, &ptr, &handle, err);
 	if (rc < 0)
 		return rc;
@@ -392,7 +395,7 @@ static int release(struct client_gpu *g, struct client_gpu_region **at, uint32_t
 	 * came too late. */
 	if (a.msg.gpu_release.code && a.msg.gpu_release.code != ENOENT)
 		rc = err_set(err, local_code(a.msg.gpu_release.code, BPS_EDEVICE),
-			"memory cannot be released: %s", a.msg.gpu_release.text);
+			"the executor cannot release this memory: %s", a.msg.gpu_release.text);
 	local_frame_free(&a);
 	if (rc < 0)
 		return rc;

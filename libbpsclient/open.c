@@ -22,7 +22,7 @@ int client_check_own(const struct bps *b)
 {
 	last_error_clear();
 	if (!b)
-		return last_error_set(-EINVAL, "no job: the handle is NULL");
+		return last_error_set(-EINVAL, "the handle of the job is NULL");
 	if (!*b->is_ours || (b->pid && b->pid != getpid()))
 		return last_error_set(BPS_EFORKED,
 			"this process was forked from rank %d of job '%s': open the job again",
@@ -46,7 +46,7 @@ static int make_fork_guard(struct bps *b)
 	void *p = mmap(NULL, page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 
 	if (p == MAP_FAILED)
-		return process_limit_explain(-errno, "cannot map a page", last_error_text());
+		return process_limit_explain(-errno, "open: cannot map a page", last_error_text());
 	if (madvise(p, page, MADV_WIPEONFORK) < 0)
 		b->pid = getpid();
 	b->is_ours = p;
@@ -167,7 +167,7 @@ int bps_open(const struct bps_options *opt, struct bps **ret)
 		return rc;
 	b = calloc(1, sizeof(*b));
 	if (!b)
-		return last_error_set(-ENOMEM, "out of memory");
+		return last_error_set(-ENOMEM, "open: out of memory");
 	pthread_mutex_init(&b->declare_mutex, NULL);
 	pthread_mutex_init(&b->ring_mutex, NULL);
 	pthread_mutex_init(&b->collect_mutex, NULL);

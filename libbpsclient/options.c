@@ -225,7 +225,7 @@ static int take_launcher(bool is_placed, struct client_options *o)
 	const struct launcher *l = find_launcher();
 
 	if (!l && !is_placed && env("BPS_RANK"))
-		return last_error_set(-EINVAL, "BPS_RANK is set but BPS_SIZE is not");
+		return last_error_set(-EINVAL, "BPS_RANK is set but BPS_SIZE is not: set both");
 	if (!l)
 		return 0;
 	take_job(l, o);
@@ -356,7 +356,8 @@ static void take_given(const struct bps_options *opt, struct client_options *o)
 static int check_place(const struct client_options *o)
 {
 	if (o->size < 1 || o->size > CTL_WORKERS_MAX)
-		return last_error_set(-EINVAL, "size %d is not 1 to %d", o->size, CTL_WORKERS_MAX);
+		return last_error_set(
+			-EINVAL, "size %d is not from 1 to %d", o->size, CTL_WORKERS_MAX);
 	if (o->rank >= o->max_size)
 		return last_error_set(
 			-EINVAL, "rank %d is not below the size %d", o->rank, o->max_size);
@@ -421,7 +422,8 @@ int client_options_resolve(const struct bps_options *opt, struct client_options 
 		return rc;
 	take_given(opt, &o);
 	if (opt->on_agent_loss > BPS_LOSS_SHRINK)
-		return last_error_set(-EINVAL, "on_agent_loss %d is not known", opt->on_agent_loss);
+		return last_error_set(-EINVAL,
+			"on_agent_loss %d is neither 0 (abort) nor 1 (shrink)", opt->on_agent_loss);
 	if ((rc = settle_elastic(&o)) < 0 || (rc = check_place(&o)) < 0)
 		return rc;
 	if (o.backup && o.is_deterministic)

@@ -50,8 +50,10 @@ static int session_cut(struct session *s, int code, const char *why)
 			"killed?)",
 			s->options->socket, why);
 	else
-		err_set(&text, code, "the agent at '%s' broke the protocol: %s", s->options->socket,
-			why);
+		err_set(&text, code,
+			"the agent at '%s' broke the protocol: %s (are bps-agent and libbpsclient "
+			"of one release?)",
+			s->options->socket, why);
 	return session_fail(s, code, text.s);
 }
 
@@ -125,7 +127,9 @@ static int handle_unasked(struct session *s, struct local_frame *f)
 		return 0;
 	case LOCAL_ARENA:
 		rc = add_arena(s, f);
-		return rc < 0 ? session_cut(s, rc, "arena that cannot be mapped") : 0;
+		return rc < 0 ? session_cut(
+					s, rc, "it announced shared memory that cannot be mapped")
+			      : 0;
 	case LOCAL_WELCOME: /* the agent refused this worker before it read HELLO */
 		if (!f->msg.welcome.code && !s->control)
 			return session_cut(s, BPS_EPROTO, "WELCOME before HELLO");
@@ -258,7 +262,8 @@ static int explain_request(struct session *s, int rc, const char *what, struct e
 		return err_set(err, BPS_ETIMEDOUT, "%s: the agent at '%s' did not answer in time",
 			what, s->options->socket);
 	if (rc == -EOPNOTSUPP)
-		return err_set(err, rc, "%s: the agent is of an older release", what);
+		return err_set(
+			err, rc, "%s: the agent is of an older release: upgrade bps-agent", what);
 	return process_limit_explain(rc, what, err);
 }
 
@@ -299,9 +304,10 @@ static int map_control(struct session *s, struct local_frame *f, struct err_text
 		return process_limit_explain(
 			-EMFILE, "the agent's control page cannot be received", err);
 	if (f->n_fds != 2)
-		return err_set(err, BPS_EPROTO, "welcome with %u descriptors, not 2", f->n_fds);
+		return err_set(err, BPS_EPROTO,
+			"the agent sent %u descriptors with its WELCOME, not 2", f->n_fds);
 	if (fstat(f->fds[0], &st) < 0 || st.st_size <= 0 || (uint64_t)st.st_size > ARENA_MAX_BYTES)
-		return err_set(err, BPS_EPROTO, "control page of no size");
+		return err_set(err, BPS_EPROTO, "the agent's control page is empty or too large");
 	s->event_fd = take_fd(f, 1);
 	rc = arenas_map(f->fds[0], (uint64_t)st.st_size, true, &page);
 	if (rc)
@@ -376,8 +382,8 @@ static int await_job(struct session *s, uint64_t deadline_ns, struct err_text *e
 		return err_set(err, rc, "cannot join job '%s': %s", o->job, why.s);
 	if (!s->size || s->rank >= s->size || s->local_rank >= s->local_size ||
 		s->size > CTL_WORKERS_MAX || s->local_size > s->size)
-		return err_set(
-			err, BPS_EPROTO, "the agent assigned rank %u of %u", s->rank, s->size);
+		return err_set(err, BPS_EPROTO,
+			"the agent assigned rank %u of %u, which is invalid", s->rank, s->size);
 	return 0;
 late:
 	session_why(s, UINT32_MAX, 0, &why);
@@ -464,11 +470,12 @@ static int take_slot(struct session *s, const struct local_slot *m, uint64_t byt
 		lost = arenas_why_lost(&s->arenas, m->out_arena);
 	if (lost && (!ret->in || !ret->out[0])) {
 		ret->code = process_limit_explain(
-			lost, "its shared memory cannot be mapped", &ret->text);
+			lost, "the shared memory of the tensor cannot be mapped", &ret->text);
 		return 0;
 	}
 	if (!ret->in || !ret->out[0] || !ret->out[1] || m->tensor >= s->tensor_entries)
-		return session_cut(s, BPS_EPROTO, "tensor outside of its arena");
+		return session_cut(
+			s, BPS_EPROTO, "it placed a tensor outside of the shared memory");
 	return 0;
 }
 
@@ -483,7 +490,8 @@ static int ask(struct session *s, struct local_msg *m, uint16_t answer_type, uin
 
 	*f = (struct local_frame){.mem = NULL};
 	if (rc < 0)
-		return err_set(err, BPS_ETIMEDOUT, "%s: the agent is slow", what);
+		return err_set(err, BPS_ETIMEDOUT,
+			"%s: another thread still waits for an answer of the agent", what);
 	rc = request(s, m, answer_type, deadline_ns, f);
 	if (!rc)
 		return 0;
@@ -507,16 +515,16 @@ int session_declare(struct session *s, const struct local_decl *decls, const uin
 	int rc;
 
 	m.declare.tensors = (struct local_decl *)(uintptr_t)decls; /* not written to */
-	rc = ask(s, &m, LOCAL_DECLARED, s->options->timeout_ms, "cannot declare", &f, err);
+	rc = ask(s, &m, LOCAL_DECLARED, s->options->timeout_ms, "cannot declare tensors", &f, err);
 	if (rc < 0)
 		return rc;
 	if (f.msg.declared.n_slots != n)
-		rc = session_cut(s, BPS_EPROTO, "DECLARED does not fit to DECLARE");
+		rc = session_cut(s, BPS_EPROTO, "its DECLARED does not match our DECLARE");
 	for (uint32_t i = 0; !rc && i < n; i++)
 		rc = take_slot(
 			s, &f.msg.declared.slots[i], bytes[i], decls[i].region != 0, &ret[i]);
 	if (rc < 0)
-		rc = explain_request(s, rc, "cannot declare", err);
+		rc = explain_request(s, rc, "cannot declare tensors", err);
 	answered(s, &f);
 	return rc;
 }
@@ -527,7 +535,7 @@ int session_device(struct session *s, uint32_t timeout_ms, int *ret_sock, struct
 	struct local_frame f;
 	int rc;
 
-	rc = ask(s, &m, LOCAL_DEVICE_AT, timeout_ms, "cannot ask for the executor", &f, err);
+	rc = ask(s, &m, LOCAL_DEVICE_AT, timeout_ms, "cannot connect to the executor", &f, err);
 	if (rc < 0)
 		return rc;
 	if (s->has_lost_fds) {
@@ -578,7 +586,8 @@ static int ask_together(struct session *s, struct local_msg *m, uint16_t answer_
 	int rc = timed_lock_take(&s->lock, deadline_ns);
 
 	if (rc < 0)
-		return err_set(err, BPS_ETIMEDOUT, "%s: the agent is slow", what);
+		return err_set(err, BPS_ETIMEDOUT,
+			"%s: another thread still waits for an answer of the agent", what);
 	rc = request(s, m, answer_type, deadline_ns, &f);
 	if (rc < 0 && rc != -ETIMEDOUT)
 		rc = explain_request(s, rc, what, err);
@@ -611,7 +620,7 @@ int session_barrier(struct session *s, uint64_t number, uint64_t deadline_ns, ui
 {
 	struct local_msg m = {.type = LOCAL_BARRIER, .barrier = {.number = number}};
 
-	return ask_together(s, &m, LOCAL_PASSED, deadline_ns, timeout_ms, "barrier",
+	return ask_together(s, &m, LOCAL_PASSED, deadline_ns, timeout_ms, "cannot pass the barrier",
 		"reached the barrier", ret, err);
 }
 
@@ -622,8 +631,8 @@ int session_workers(struct session *s, uint32_t tensor, uint32_t first,
 	struct local_frame f;
 	int rc;
 
-	rc = ask(s, &m, LOCAL_PEOPLE, s->options->timeout_ms, "cannot ask for the list of workers",
-		&f, err);
+	rc = ask(s, &m, LOCAL_PEOPLE, s->options->timeout_ms, "cannot get the list of workers", &f,
+		err);
 	if (rc < 0)
 		return rc;
 	fn(ctx, &f.msg.people);
@@ -637,7 +646,7 @@ int session_traffic(struct session *s, struct local_traffic *ret, struct err_tex
 	struct local_frame f;
 	int rc;
 
-	rc = ask(s, &m, LOCAL_TRAFFIC, s->options->timeout_ms, "cannot ask for the traffic", &f,
+	rc = ask(s, &m, LOCAL_TRAFFIC, s->options->timeout_ms, "cannot get the network traffic", &f,
 		err);
 	if (rc < 0)
 		return rc;

@@ -81,7 +81,7 @@ static int declare_all(struct bps *b)
 	int rc;
 
 	if (!all)
-		return last_error_set(-ENOMEM, "out of memory");
+		return last_error_set(-ENOMEM, "resume: out of memory");
 	for (unsigned i = 0; i < CLIENT_BUCKETS; i++)
 		for (struct bps_tensor *t = b->buckets[i]; t && n < b->n_declared; t = t->next)
 			all[n++] = t;

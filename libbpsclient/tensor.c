@@ -97,12 +97,14 @@ int tensor_check_decl(const struct bps_decl *d)
 
 	n_name = d->name ? strnlen(d->name, NAME_MAX_BYTES + 1) : 0;
 	if (!n_name || n_name > NAME_MAX_BYTES)
-		return last_error_set(-EINVAL, "a tensor's name has 1 to %d bytes", NAME_MAX_BYTES);
+		return last_error_set(-EINVAL, "declare: a tensor's name must have 1 to %d bytes",
+			NAME_MAX_BYTES);
 	if (!bytes)
 		return last_error_set(
 			-EINVAL, "tensor '%s': %d is not an element type", d->name, (int)d->dtype);
 	if (!d->n_elems || d->n_elems > (uint64_t)INT64_MAX / 4 / bytes)
-		return last_error_set(-EINVAL, "tensor '%s': %llu elements", d->name,
+		return last_error_set(-EINVAL,
+			"tensor '%s': %llu is not a possible number of elements", d->name,
 			(unsigned long long)d->n_elems);
 	if (!strncmp(d->name, CLIENT_RESERVED, strlen(CLIENT_RESERVED)))
 		return last_error_set(-EINVAL,
@@ -123,8 +125,8 @@ static int check_agrees(
 	last_error_tensor(t->name);
 	if (!is_same_place)
 		return last_error_set(BPS_EMISMATCH,
-			"rank %d declares tensor '%s' in other memory than before", t->b->rank,
-			d->name);
+			"rank %d declares tensor '%s' again, in other memory: use another name",
+			t->b->rank, d->name);
 	return last_error_set(BPS_EMISMATCH,
 		"rank %d declares tensor '%s' as %s[%llu], but has declared it as %s[%llu]",
 		t->b->rank, d->name, dtype_name(d->dtype), (unsigned long long)d->n_elems,
@@ -148,7 +150,7 @@ static int collect_new(struct bps *b, const struct bps_decl *decls,
 		if (!t) {
 			t = add_tensor(b, &decls[i]);
 			if (!t)
-				return last_error_set(-ENOMEM, "out of memory");
+				return last_error_set(-ENOMEM, "declare: out of memory");
 			if (place) {
 				t->region = place->region;
 				t->region_offset = place->offset;
@@ -193,7 +195,7 @@ static int declare_chunk(struct bps *b, struct bps_tensor **tensors, uint32_t n)
 	int rc;
 
 	if (!slots)
-		return last_error_set(-ENOMEM, "out of memory");
+		return last_error_set(-ENOMEM, "declare: out of memory");
 	for (uint32_t i = 0; i < n; i++) {
 		decls[i] = (struct local_decl){.name = tensors[i]->name,
 			.dtype = (uint8_t)tensors[i]->dtype,
@@ -217,7 +219,7 @@ static int declare_new(struct bps *b, struct bps_tensor **tensors, size_t n)
 	if (b->is_single) {
 		for (size_t i = 0; !rc && i < n; i++)
 			rc = single_worker_declare(tensors[i]);
-		return rc < 0 ? last_error_set(rc, "out of memory") : 0;
+		return rc < 0 ? last_error_set(rc, "declare: out of memory") : 0;
 	}
 	for (size_t done = 0; !rc && done < n; done += chunk) {
 		chunk = n - done < LOCAL_DECLARE_MAX ? (uint32_t)(n - done) : LOCAL_DECLARE_MAX;
@@ -236,7 +238,7 @@ int tensor_declare(struct bps *b, const struct bps_decl *decls, const struct ten
 	int rc;
 
 	if (!pending || !found) {
-		rc = last_error_set(-ENOMEM, "out of memory");
+		rc = last_error_set(-ENOMEM, "declare: out of memory");
 		goto out;
 	}
 	pthread_mutex_lock(&b->declare_mutex);
@@ -429,8 +431,9 @@ static int explain_refusal(struct bps_tensor *t, int rc)
 	if (rc == BPS_EBUSY)
 		return tensor_explain_busy(t);
 	if (rc == -EAGAIN)
-		return last_error_set(
-			rc, "tensor '%s': the agent is too slow for the submissions", t->name);
+		return last_error_set(rc,
+			"tensor '%s': the queue to the agent is full: wait for a round first",
+			t->name);
 	tensor_status(t, &failed);
 	return tensor_explain(failed, rc);
 }
@@ -610,7 +613,7 @@ const void *bps_output(const struct bps_tensor *t)
 
 int bps_outputs(const struct bps_tensor *t, const void *ret[2])
 {
-	int rc = t ? client_check(t->b) : last_error_set(-EINVAL, "outputs: no tensor");
+	int rc = t ? client_check(t->b) : last_error_set(-EINVAL, "outputs: the tensor is NULL");
 
 	if (!rc && !ret)
 		rc = last_error_set(-EINVAL, "outputs: ret is NULL");
@@ -644,7 +647,8 @@ int bps_tensor_info(const struct bps_tensor *t, struct bps_info *ret)
 {
 	const struct local_entry *entry;
 	uint64_t done;
-	int rc = t ? client_check(t->b) : last_error_set(-EINVAL, "tensor_info: no tensor");
+	int rc =
+		t ? client_check(t->b) : last_error_set(-EINVAL, "tensor_info: the tensor is NULL");
 
 	if (!rc && !ret)
 		rc = last_error_set(-EINVAL, "tensor_info: ret is NULL");
@@ -665,7 +669,7 @@ int bps_contributors(const struct bps_tensor *t)
 	uint64_t done;
 
 	if (!t)
-		return last_error_set(-EINVAL, "contributors: no tensor");
+		return last_error_set(-EINVAL, "contributors: the tensor is NULL");
 	done = complete_round(t);
 	return done ? (int)atomic_load_explicit(&entry_of(t, done)->workers, memory_order_relaxed)
 		    : 0;

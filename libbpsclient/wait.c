@@ -255,7 +255,7 @@ int bps_poll(struct bps_tensor *t)
 	int rc;
 
 	if (!t)
-		return last_error_set(-EINVAL, "poll: no tensor");
+		return last_error_set(-EINVAL, "poll: the tensor is NULL");
 	rc = client_check(t->b);
 	if (rc < 0)
 		return rc;

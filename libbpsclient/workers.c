@@ -108,7 +108,8 @@ static const struct bps_tensor *last_carrier(const struct bps_tensor *t)
 int bps_contributor_list(struct bps_tensor *t, struct bps_worker *ret, size_t n)
 {
 	struct worker_list f = {.ret = ret, .room = ret ? n : 0};
-	int rc = t ? client_check(t->b) : last_error_set(-EINVAL, "contributor_list: no tensor");
+	int rc = t ? client_check(t->b)
+		   : last_error_set(-EINVAL, "contributor_list: the tensor is NULL");
 
 	if (rc < 0)
 		return rc;

@@ -37,7 +37,7 @@ static void show_status(struct bpsrun *r)
 		return;
 	p = (struct pollfd){.fd = c.pidfd, .events = POLLIN};
 	if (poll(&p, 1, STATUS_MS) == 0)
-		output_say("bpsctl does not answer");
+		output_say("bpsctl status has not ended after %d s", STATUS_MS / 1000);
 	child_stop_all(&c, 1, 0);
 }
 

@@ -85,7 +85,7 @@ int child_spawn(struct bpsrun_child *c, const struct spawn_plan *sp)
 	c->pid = fork();
 	if (c->pid < 0) {
 		c->pid = 0;
-		output_say("cannot fork: %s", strerror(errno));
+		output_say("cannot start a process: fork: %s", strerror(errno));
 		return -errno;
 	}
 	if (!c->pid)
@@ -95,7 +95,7 @@ int child_spawn(struct bpsrun_child *c, const struct spawn_plan *sp)
 	setpgid(c->pid, c->pid);
 	c->pidfd = (int)syscall(SYS_pidfd_open, c->pid, 0);
 	if (c->pidfd < 0) {
-		output_say("cannot watch a child: %s", strerror(errno));
+		output_say("cannot watch a process: pidfd_open: %s", strerror(errno));
 		return -errno;
 	}
 	fcntl(c->pidfd, F_SETFD, FD_CLOEXEC);

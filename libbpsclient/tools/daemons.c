@@ -66,7 +66,8 @@ static int await_ready(
 
 	while (got && n < sizeof(text) - 1) {
 		if (poll(p, 2, child_left_ms(deadline)) == 0) {
-			output_say("%s does not serve after %d s", c->name, READY_MS / 1000);
+			output_say("%s is not ready after %d s; its log ends with:", c->name,
+				READY_MS / 1000);
 			output_tail(c, LOG_TRACE);
 			return -ETIMEDOUT;
 		}
@@ -79,7 +80,7 @@ static int await_ready(
 	c->ready_fd = -1;
 	if (parse_ports(text, ret_port, ret_http))
 		return 0;
-	output_say("%s did not start", c->name);
+	output_say("%s did not start; its log ends with:", c->name);
 	output_tail(c, LOG_TRACE);
 	return -ECHILD;
 }

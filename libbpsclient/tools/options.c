@@ -40,7 +40,7 @@ static int parse_time(const char *text, uint32_t *ret_ms)
 		*ret_ms = (uint32_t)ms;
 		return 0;
 	}
-	output_say("time '%s' is not a number with a unit, such as 30s or 5min", text);
+	output_say("--timeout '%s' is not a number with a unit, such as 30s or 5min", text);
 	return -EINVAL;
 }
 
@@ -134,7 +134,7 @@ static int check_options(struct bpsrun_options *o)
 		return -EINVAL;
 	}
 	if (o->job && (!*o->job || strlen(o->job) > CTL_JOB_NAME_MAX)) {
-		output_say("--job has 1 to %d bytes", CTL_JOB_NAME_MAX);
+		output_say("--job must have 1 to %d bytes", CTL_JOB_NAME_MAX);
 		return -EINVAL;
 	}
 	if (o->on_agent_loss && strcmp(o->on_agent_loss, "abort") != 0 &&

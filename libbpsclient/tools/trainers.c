@@ -118,7 +118,8 @@ static void check_deadlines(struct bpsrun *r)
 	uint64_t now = clock_now_ms();
 
 	if (r->timeout_at && now >= r->timeout_at && !r->is_stopping) {
-		output_say("the job is not done after %u ms", r->o.timeout_ms);
+		output_say("the job has not ended after %u ms (--timeout): stopping it",
+			r->o.timeout_ms);
 		r->result = EXIT_TIMEOUT;
 		trainers_stop(r, SIGTERM);
 	}

@@ -470,5 +470,5 @@ def sum_rows(
     if op == AVG:
         all_values = (all_values / len(counts)).astype(values.dtype)
     elif op != SUM:
-        raise ValueError("op is Average or Sum for sparse tensors")
+        raise ValueError("op must be Average or Sum for sparse tensors")
     return all_values, all_indices

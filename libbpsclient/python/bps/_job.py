@@ -247,10 +247,14 @@ class Tensor:
         kind = np.dtype(DTYPES[self.dtype][1])
         src = np.asarray(src)
         if not np.can_cast(src.dtype, kind, "same_kind"):
-            raise ValueError(f"{self.name}: an array of {src.dtype}, not of {self.dtype} ({kind})")
+            raise ValueError(
+                f"{self.name}: an array of {src.dtype} cannot be sent as {self.dtype} ({kind})"
+            )
         src = np.ascontiguousarray(src, dtype=kind)
         if src.size != self.n_elems:
-            raise ValueError(f"{self.name}: {src.size} values for {self.n_elems}")
+            raise ValueError(
+                f"{self.name}: the array has {src.size} values, the tensor {self.n_elems}"
+            )
         if dst is not None and (
             dst.dtype != kind
             or dst.size != src.size

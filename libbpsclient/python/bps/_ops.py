@@ -48,7 +48,7 @@ def check_gradients(op: int, predivide: float = 1.0) -> None:
         ValueError: op or predivide is not allowed.
     """
     if op not in (Average, Sum):
-        raise ValueError("op is Average or Sum for gradients")
+        raise ValueError("op must be Average or Sum for gradients")
     if predivide != 1.0 and op != Average:
         raise ValueError("gradient_predivide_factor needs op=Average")
 

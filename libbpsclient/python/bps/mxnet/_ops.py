@@ -331,7 +331,7 @@ def grouped_reducescatter(
 def sum_sparse(tensor: Any, op: int, process_set: ProcessSet) -> Any:
     """Return the sum or the average of a row_sparse tensor over all workers."""
     if op not in (Average, Sum):
-        raise ValueError("op is Average or Sum for sparse tensors")
+        raise ValueError("op must be Average or Sum for sparse tensors")
     rows, indices = _arrays.sum_rows(
         process_set.runtime(), tensor.data.asnumpy(), tensor.indices.asnumpy(), op
     )

@@ -152,7 +152,7 @@ def _reduce_with_gradients(
 def sum_slices(slices: tf.IndexedSlices, op: int, process_set: ProcessSet) -> tf.IndexedSlices:
     """Sum or average sparse gradients over all workers, by gathering their rows."""
     if op not in (Average, Sum):
-        raise ValueError("op is Average or Sum for sparse tensors")
+        raise ValueError("op must be Average or Sum for sparse tensors")
 
     def gather(values: np.ndarray, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         return _arrays.sum_rows(process_set.runtime(), values, indices, op)

@@ -584,8 +584,8 @@ class _Collectives:
         flats = [self._flat(t) for t in inputs[0]]
         if len(flats) != self._size or flats[self._rank].numel() != outputs[0].numel():
             raise ValueError(
-                f"reduce_scatter: {self._size} inputs, of which number {self._rank} is as large as "
-                "the output"
+                f"reduce_scatter needs {self._size} inputs, and number {self._rank} must be as "
+                "large as the output"
             )
         at = sum(flat.numel() for flat in flats[: self._rank])
         taken = [(at, self._room(outputs[0], last))]
@@ -659,7 +659,7 @@ class _Collectives:
         workers."""
         n, me = self._size, self._rank
         if len(given) != n or len(taken) != n:
-            raise ValueError(f"all_to_all: lists of {n} tensors are needed")
+            raise ValueError(f"all_to_all needs lists of {n} tensors")
         mine = torch.tensor([flat.numel() for flat in given])
         table = torch.empty(n * n, dtype=torch.int64)
         self._gather_parts("all_to_all", mine, table.split(n), [table], opts, []).wait()

@@ -695,7 +695,7 @@ def sparse_allreduce_async(
         Handle: for :func:`synchronize`. The operation is complete already.
     """
     if op not in (Average, Sum):
-        raise ValueError("op is Average or Sum for sparse tensors")
+        raise ValueError("op must be Average or Sum for sparse tensors")
     if not tensor.is_sparse:
         raise ValueError("the tensor is dense: use allreduce_async")
     return Handle(gather_sparse(process_set.runtime(), [tensor], op)[0])

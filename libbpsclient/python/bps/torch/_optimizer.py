@@ -201,7 +201,7 @@ def DistributedOptimizer(  # noqa: N802 - the name that users know
         >>> optimizer.step()
     """
     if op not in (_ops.Average, _ops.Sum):
-        raise ValueError("op is Average or Sum for gradients")
+        raise ValueError("op must be Average or Sum for gradients")
     if gradient_predivide_factor != 1.0 and op != _ops.Average:
         raise ValueError("gradient_predivide_factor needs op=Average")
     if isinstance(getattr(optimizer, "_bps_reducer", None), Reducer):
