@@ -85,8 +85,8 @@ enum bps_code {
  * variables are named, the first one that is set counts. bpsclient(3) has the table. */
 struct bps_options {
 	uint32_t abi;             /* BPS_ABI, set by bps_options_init */
-	const char *job;          /* BPS_JOB, TORCHELASTIC_RUN_ID, SLURM_JOB_ID, ... */
-	const char *agent_socket; /* BPS_AGENT_SOCKET, default /run/bps/agent.sock */
+	const char *job;          /* name; NULL: BPS_JOB, TORCHELASTIC_RUN_ID, SLURM_JOB_ID, ... */
+	const char *agent_socket; /* NULL: BPS_AGENT_SOCKET, else /run/bps/agent.sock */
 	/* -1: environment (BPS_RANK, RANK, SLURM_PROCID, OMPI_COMM_WORLD_RANK, ...), else
 	 * assigned */
 	int32_t rank;
@@ -97,7 +97,7 @@ struct bps_options {
 	uint32_t timeout_ms;
 	/* how long bps_open waits for all workers. 0: BPS_OPEN_TIMEOUT, else timeout_ms */
 	uint32_t open_timeout_ms;
-	/* 1: equal inputs give equal bits in every run; -1: BPS_DETERMINISTIC */
+	/* 1: equal inputs give equal bits in every run. -1: BPS_DETERMINISTIC, else 0 */
 	int32_t deterministic;
 	/* Requested partition size. 0: BPS_PARTITION_BYTES or the scheduler's choice. */
 	uint32_t part_bytes;

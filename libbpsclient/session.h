@@ -33,7 +33,7 @@ struct session {
 	size_t control_bytes;
 	struct local_entry *entries;
 	uint32_t tensor_entries;
-	uint32_t rank, size, local_rank, local_size; /* from JOB */
+	uint32_t rank, size, local_rank, local_size; /* from the agent's message JOB */
 	bool is_complete;                            /* JOB has come: all workers have joined */
 	uint64_t barrier; /* number of the job's last barrier when JOB came */
 	bool is_new;      /* this worker joined at that barrier */

@@ -2,22 +2,22 @@
  * takes its share of each global batch. push_pull sums the gradients of all workers, so all workers
  * always hold the same weights.
  *
- * With the same global batch the weights must not depend on the number of workers W, except for the
- * rounding of f32 (u = 2^-24). Each worker adds its samples' gradients in double and rounds each
- * sum once; W rounded values then take W - 1 additions in f32, in whatever order. So an element of
- * the gradient's sum is off by at most
- *         W u sum_s |g_s|,
- * and between W workers and one by (W + 1) u sum_s |g_s|. A sample's gradient is (p - y) x^T with
- * |p - y| <= sqrt 2 and |x| <= X, so in the 2-norm the mean gradient is off by
- * (W + 1) u sqrt(2) X. A step w - lr g is computed in double and rounded to f32 in both runs:
- * another 2 u |w|. The loss is convex and L-smooth with L <= X^2 / 2 (the softmax's Hessian has a
- * norm of at most 1/2), and a gradient step with lr <= 2 / L does not drive two points apart
- * (Nesterov, Introductory Lectures on Convex Optimization, theorem 2.1.5). Errors therefore only
- * add up, over T steps to
+ * With the same global batch, a run with W workers and a run with one worker give the same weights,
+ * except for the rounding of f32. The program prints a bound of this difference as its tolerance.
+ * The bound follows in three steps. u = 2^-24 is the relative rounding error of f32, and |.| is the
+ * 2-norm of a vector.
  *
- * T u (lr (W + 1) sqrt(2) X + 2 max |w|)
- *
- * in the 2-norm, and so for each weight. The program prints this as its tolerance. */
+ * 1. Sum of the gradients g_s of all samples s. Each worker adds its gradients in double and rounds
+ *    the sum once to f32. The W sums are then added in f32, in any order. So an element of the
+ *    total has an error of at most W u sum_s |g_s|, and the two runs differ by at most
+ *    (W + 1) u sum_s |g_s|. The gradient of a sample is (p - y) x^T with |p - y| <= sqrt 2 and
+ *    |x| <= X. So the mean gradients of the two runs differ by at most (W + 1) u sqrt(2) X.
+ * 2. Step w - lr g. Each run computes it in double and rounds it to f32: another 2 u |w|.
+ * 3. T steps. The loss is convex, and its gradient has the Lipschitz constant L <= X^2 / 2, because
+ *    the Hessian of the softmax has a norm of at most 1/2. With lr <= 2 / L a gradient step does
+ *    not increase the distance of two points (Nesterov, Introductory Lectures on Convex
+ *    Optimization, theorem 2.1.5). So the errors of the steps only add up, to at most
+ *        T u (lr (W + 1) sqrt(2) X + 2 max |w|). */
 #include <errno.h>
 #include <getopt.h>
 #include <math.h>

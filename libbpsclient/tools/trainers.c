@@ -16,7 +16,7 @@
 #include "common/base/log.h"
 
 #define GRACE_MS     10000 /* time between TERM and KILL */
-#define EXIT_TIMEOUT 124   /* the code of timeout(1) */
+#define EXIT_TIMEOUT 124   /* after --timeout; the code of timeout(1), too */
 
 int trainers_start(struct bpsrun *r, unsigned i)
 {

@@ -32,7 +32,7 @@ def log(text: str) -> None:
 
 
 def make_conv(key: jax.Array, size: int, n_in: int, n_out: int) -> Params:
-    """Return the parameters of a convolution and of the normalization behind it."""
+    """Return the parameters of a convolution and of the normalization after it."""
     scale = (2 / (size * size * n_in)) ** 0.5
     w = scale * jax.random.normal(key, (size, size, n_in, n_out))
     return {"w": w, "gain": jnp.ones(n_out), "bias": jnp.zeros(n_out)}
@@ -96,7 +96,7 @@ def main() -> None:
 
     bps.init()
     blocks = BLOCKS[args.model]
-    # The first block of each stage but the first halves the image.
+    # The first block of each stage halves the image, except in the first stage.
     strides = tuple(2 if s and not b else 1 for s, n in enumerate(blocks) for b in range(n))
     params = bps.broadcast(make_model(jax.random.key(0), blocks, args.width))
     optimizer = bps.DistributedOptimizer(optax.sgd(0.01))

@@ -1,6 +1,6 @@
 """Collectives on NumPy arrays, for the front-ends whose tensors NumPy can access.
 
-Arrays that are reduced together make a :class:`Group`. A group places its arrays one behind the
+Arrays that are reduced together make a :class:`Group`. A group places its arrays one after the
 other, in buckets: declared tensors of limited size. So one bucket is on the network while the next
 one is filled. A caller that passes no outputs gets views of one block of memory. The block is used
 again when no view of it exists any more.

@@ -193,7 +193,7 @@ class Runtime:
         self.groups: dict[str, dict[Any, Any]] = {}  # used by bps._arrays: by name and shapes
         # Objects whose reopen() is called after resume() or reopen() of the job.
         self.reopened: weakref.WeakSet[Any] = weakref.WeakSet()
-        self.members: list[int] = []  # workers at the last sync of elastic training
+        self.members: list[int] = []  # ranks that took part in the last State.sync()
         self.n_users = 0  # number of process groups that use the job
         self._failure: BaseException | None = None  # error that left this worker out of step
 
@@ -407,7 +407,7 @@ class Runtime:
             self._failure = None
 
     def broadcast_bytes(self, data: bytes | None, root: int) -> bytes:
-        """Return root's bytes at every worker."""
+        """Return the bytes of rank ``root`` at every worker."""
         with self.submission():
             self.agree("broadcast_object", "u8", 0, root=root).finish()
             n = ctypes.c_uint64(len(data) if data is not None else 0)
@@ -433,7 +433,7 @@ class Runtime:
         return [bytes(raw[r * most : r * most + all_[r]]) for r in range(size)]
 
     def broadcast_object(self, obj: Any, root: int) -> Any:
-        """Return root's object, pickled, at every worker."""
+        """Return the object of rank ``root`` at every worker; it is sent pickled."""
         is_root = self.job.rank == root
         data = self.broadcast_bytes(_pack(obj) if is_root else None, root)
         return obj if is_root and data[:1] == _GOOD else _unpack(data, root)
@@ -593,7 +593,7 @@ def reopen() -> None:
 
 
 def has_failed() -> bool:
-    """Return whether an exception ends this process. Valid at exit."""
+    """Return whether an uncaught exception ends this process. Call this only at exit."""
     return getattr(sys, "last_value", None) is not None
 
 

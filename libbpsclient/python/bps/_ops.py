@@ -96,14 +96,14 @@ def broadcast_object(
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> Any:
-    """Return root's object, pickled, at every worker."""
+    """Return the object of rank ``root_rank`` at every worker; it is sent pickled."""
     return process_set.runtime().broadcast_object(obj, process_set.place(root_rank))
 
 
 def allgather_object(
     obj: Any, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> list[Any]:
-    """Return every worker's object, by rank."""
+    """Return the objects of all workers, ordered by rank."""
     return process_set.runtime().allgather_object(obj)
 
 

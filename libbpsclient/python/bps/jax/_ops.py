@@ -186,7 +186,7 @@ def _is_traced(array: Any) -> bool:
 
 
 def allgather(array: Any, process_set: ProcessSet = global_process_set) -> jax.Array:
-    """Concatenate all workers' arrays along the first dimension, by rank.
+    """Concatenate all workers' arrays along the first dimension, ordered by rank.
 
     Args:
         array: at least one dimension. Outside of jit the first dimension may differ between

@@ -77,7 +77,7 @@ def allreduce(
 
 
 def push_pull(value: Any, name: str | None = None, average: bool = True) -> np.ndarray:
-    """BytePS's form of :func:`allreduce`."""
+    """Do :func:`allreduce` with BytePS's arguments."""
     return allreduce(value, name, average)
 
 
@@ -95,7 +95,7 @@ def broadcast(
 def allgather(
     value: Any, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> np.ndarray:
-    """Concatenate all workers' values along the first dimension, by rank."""
+    """Concatenate all workers' values along the first dimension, ordered by rank."""
     return _arrays.gather(process_set.runtime(), _array(value))[0]
 
 

@@ -1,4 +1,4 @@
-"""Training that continues while machines leave and join the job, by Horovod's names.
+"""Training that continues while machines leave and join the job, with the names that Horovod uses.
 
 See :mod:`bps.torch.elastic` for how to start the workers.
 

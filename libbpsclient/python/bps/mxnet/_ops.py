@@ -1,4 +1,4 @@
-"""Collective operations on MXNet arrays, by BytePS's and by Horovod's names.
+"""Collective operations on MXNet arrays, with the names and arguments of BytePS and Horovod.
 
 MXNet's engine runs operations in the background. So an operation of this module first waits until
 the engine has no work left on its array. The operation reads and writes the memory of the array
@@ -251,7 +251,7 @@ def allgather(
     priority: int = 0,
     process_set: ProcessSet = global_process_set,
 ) -> mx.nd.NDArray:
-    """Concatenate all workers' tensors along the first dimension, by rank.
+    """Concatenate all workers' tensors along the first dimension, ordered by rank.
 
     Args:
         tensor (NDArray): the first dimension may differ between workers, the others must agree.

@@ -1,4 +1,4 @@
-"""Collective operations on TensorFlow tensors, by BytePS's and by Horovod's names.
+"""Collective operations on TensorFlow tensors, with the names and arguments of BytePS and Horovod.
 
 Every operation is one Python call that returns when the result is complete. Inside ``tf.function``,
 automatic control dependencies keep these calls in the order of the program. XLA cannot compile a
@@ -283,8 +283,8 @@ def broadcast(
     ignore_name_scope: bool = False,
     process_set: ProcessSet = global_process_set,
 ) -> tf.Tensor:
-    """Return the tensor of rank ``root_rank`` at every worker; differentiable. The gradient at root
-    is the average.
+    """Return the tensor of rank ``root_rank`` at every worker; differentiable. The gradient at
+    the root is the average over the workers.
 
     Args:
         tensor (Tensor): the same shape and type at all workers.
@@ -330,7 +330,8 @@ def broadcast_variables(
     root_rank: int = 0,
     process_set: ProcessSet = global_process_set,
 ) -> None:
-    """Overwrite the variables of a model or of an optimizer with root's, in one call.
+    """Overwrite the variables of a model or an optimizer with the values of rank ``root_rank``, in
+    one call.
 
     Example::
 
@@ -372,7 +373,7 @@ def allgather(
     ignore_name_scope: bool = False,
     process_set: ProcessSet = global_process_set,
 ) -> tf.Tensor:
-    """Concatenate all workers' tensors along the first dimension, by rank; differentiable.
+    """Concatenate all workers' tensors along the first dimension, ordered by rank; differentiable.
 
     The gradient is the average over the workers.
 

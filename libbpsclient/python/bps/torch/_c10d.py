@@ -421,7 +421,7 @@ class _Collectives:
         opts: Any,
         last: Sequence[Callable[[], Any]] = (),
     ) -> _Work:
-        """Reduce flat tensors over the group. `given` lie one behind the other in the memory."""
+        """Reduce flat tensors over the group. In the memory they lie one after the other."""
         op, dtype = _operation(opts.reduceOp), given[0].dtype
         if dtype.is_complex:
             if op not in (bps.SUM, bps.AVG):

@@ -1,4 +1,4 @@
-"""Collective operations on PyTorch tensors, by BytePS's and by Horovod's names."""
+"""Collective operations on PyTorch tensors, with the names and arguments of BytePS and Horovod."""
 
 from __future__ import annotations
 
@@ -303,7 +303,7 @@ def push_pull_async(
     version: int = 0,
     priority: int = 0,
 ) -> Handle:
-    """BytePS's form of :func:`allreduce_async`."""
+    """Do :func:`allreduce_async` with BytePS's arguments."""
     return allreduce_async(tensor, average, name, priority=priority)
 
 
@@ -314,7 +314,7 @@ def push_pull_inplace(
     version: int = 0,
     priority: int = 0,
 ) -> torch.Tensor:
-    """BytePS's form of :func:`allreduce_`."""
+    """Do :func:`allreduce_` with BytePS's arguments."""
     return push_pull_async_inplace(tensor, average, name, version, priority).wait()
 
 
@@ -326,7 +326,7 @@ def push_pull(
     priority: int = 0,
     compression: type[Compressor] = Compression.none,
 ) -> torch.Tensor:
-    """BytePS's form of :func:`allreduce`; differentiable."""
+    """Do :func:`allreduce` with BytePS's arguments; differentiable."""
     return allreduce(tensor, average, name, compression)
 
 
@@ -387,8 +387,8 @@ def broadcast(
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> torch.Tensor:
-    """Return the tensor of rank ``root_rank`` at every worker; differentiable. The gradient at root
-    is the average."""
+    """Return the tensor of rank ``root_rank`` at every worker; differentiable. The gradient at
+    the root is the average over the workers."""
     return _Broadcast.apply(tensor, root_rank, process_set)
 
 
@@ -464,7 +464,7 @@ class _Allgather(torch.autograd.Function):
 def allgather(
     tensor: torch.Tensor, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> torch.Tensor:
-    """Concatenate all workers' tensors along the first dimension, by rank; differentiable.
+    """Concatenate all workers' tensors along the first dimension, ordered by rank; differentiable.
 
     The gradient is the average over the workers.
 

@@ -257,7 +257,7 @@ def broadcast_parameters(
     prefix: str = "Parameter.",
     process_set: ProcessSet = global_process_set,
 ) -> None:
-    """Overwrite tensors with root's, in place.
+    """Overwrite tensors with the values of rank ``root_rank``, in place.
 
     Args:
         params: ``model.state_dict()``, ``model.named_parameters()``, or a list of tensors.

@@ -1,4 +1,4 @@
-"""Training that continues while machines leave and join the job, by Horovod's names.
+"""Training that continues while machines leave and join the job, with the names that Horovod uses.
 
 Start the workers with ``BPS_ELASTIC=1`` and ``BPS_MAX_SIZE``, see bps_checkpoint_barrier(3). When
 machines only leave, ``bpsrun --on-agent-loss shrink`` is enough.
