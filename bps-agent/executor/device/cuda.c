@@ -11,7 +11,7 @@
  * module parameter, and with attributes of mappings. */
 #define DRIVER_MIN 12000
 
-/* Initialise the driver and count the GPUs. Creates no context. Errors: DEVICE_NODEV, with a
+/* Initialise the driver and count the GPUs. Creates no context. Errors: DEVICE_NODEV; why gets the
  * text. */
 static int init(struct err_text *why, int *ret_count)
 {
@@ -96,9 +96,9 @@ static int describe(struct cuda_gpu *g, int ordinal, int n_gpus, struct err_text
 	return 0;
 }
 
-/* Set environment variables that the driver reads once, when it starts. All 32 hardware queues are
- * used, so that one stream does not delay another. Modules are loaded at the start, not during a
- * collective. */
+/* Set environment variables that the driver reads once, when it starts. With these values, all 32
+ * hardware queues are used, so that one stream does not delay another. Modules are loaded when the
+ * driver starts, not during a collective. */
 static void prepare_environment(void)
 {
 	setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);

@@ -1,12 +1,12 @@
 /* Cliques of the CUDA back-end. A clique has one nonblocking NCCL communicator per local GPU.
- * Thread: the executor's, which uses all of them.
+ * Thread: the executor's, which uses all communicators.
  *
  *   OPENING --all ready--> READY --group launched later--> LAUNCHING --all ready--> READY
  *      any of them --a communicator's error--> FAILED;   any --abort--> ABORTED
  *
- * Communicators are nonblocking because others cannot be aborted while they open or launch. After
- * an error, a communicator cannot be used again, and all communicators of this process must be
- * aborted. */
+ * The communicators are nonblocking, because blocking ones cannot be aborted while they open or
+ * launch. After an error, a communicator cannot be used again, and all communicators of this
+ * process must be aborted. */
 #include "bps-agent/executor/device/cuda_nccl.h"
 
 #include <stdio.h>
@@ -18,7 +18,8 @@
 #include "common/base/log.h"
 
 /* Limit of a communicator's channels. Each channel occupies a multiprocessor, and the trainer's
- * kernels need the others. The environment variable NCCL_MAX_CTAS overrides this limit. */
+ * kernels need the other multiprocessors. The environment variable NCCL_MAX_CTAS overrides this
+ * limit. */
 #define MAX_CTAS 8
 /* Time limit for leaving a clique; afterwards the clique is aborted. */
 #define LEAVE_NS (2 * UINT64_C(1000000000))
@@ -37,7 +38,7 @@ enum clique_state { OPENING, READY, LAUNCHING, FAILED, ABORTED };
 
 struct cuda_member {
 	int gpu, rank;
-	ncclComm_t comm; /* NULL: not created, or destroyed */
+	ncclComm_t comm; /* NULL: the communicator is not created yet, or was destroyed */
 };
 
 struct cuda_clique {
@@ -72,8 +73,9 @@ static void clique_set_state(struct cuda_clique *c, enum clique_state to, const 
 	c->state = to;
 }
 
-/* Find out whether an error of the driver, for which NCCL has a single code, is sticky. Returns
- * DEVICE_LOST if it is, else 0. A sticky error ends this process, not only the clique. */
+/* NCCL has a single code for all errors of the driver. Find out whether the driver's error is
+ * sticky. A sticky error ends this process, not only the clique. Returns DEVICE_LOST if the error
+ * is sticky, else 0. */
 static int driver_says(struct cuda_clique *c, const char *what)
 {
 	for (int i = 0; i < c->base.n_local; i++) {
@@ -87,8 +89,8 @@ static int driver_says(struct cuda_clique *c, const char *what)
 	return 0;
 }
 
-/* Convert a result of NCCL to a device error. The arguments were checked before, so every failure
- * means that the clique has failed. */
+/* Convert a result of NCCL to a device error. The arguments have been checked before, so every
+ * failure means that the clique has failed. */
 static int nccl_fail(struct cuda_clique *c, ncclResult_t r, const char *what)
 {
 	if (r == ncclSuccess || r == ncclInProgress)
@@ -120,8 +122,8 @@ int cuda_clique_id(struct device *dev, uint8_t ret_id[DEVICE_ID_BYTES])
 	return 0;
 }
 
-/* Return the least number of ranks of a clique. It is 2, because a single GPU needs no clique. Run
- * D of tests/gpu sets the variable to test NCCL on a single GPU. */
+/* Return the least number of ranks of a clique. The number is 2, because a single GPU needs no
+ * clique. Run D of tests/gpu sets the variable, so that NCCL can be tested on a single GPU. */
 static int least_ranks(void)
 {
 	const char *one = getenv("BPS_TEST_CLIQUE_OF_ONE");
@@ -129,8 +131,8 @@ static int least_ranks(void)
 	return one && !strcmp(one, "1") ? 1 : 2;
 }
 
-/* Check the members of a new clique. NCCL rejects two ranks on one GPU; since 2.30 an environment
- * variable allows them, for tests. */
+/* Check the members of a new clique. NCCL rejects two ranks on one GPU. Since version 2.30, an
+ * environment variable allows two ranks, for tests. */
 static int check_members(struct cuda_device *d, const struct nccl *nccl, int n_ranks,
 	const int *gpu, const int *rank, int n_local)
 {
@@ -293,7 +295,7 @@ int cuda_clique_launched(struct cuda_queue *q)
 	return rc;
 }
 
-/* Arguments of a collective for one piece. */
+/* Arguments of NCCL's functions for one piece of a collective. */
 struct nccl_part {
 	char *at;
 	struct cuda_queue *queue;
@@ -356,7 +358,8 @@ static int group_start(struct cuda_clique *c)
 	return nccl_fail(c, c->nccl->GroupStart(), "cannot begin a collective");
 }
 
-/* Start a collective. Its queues accept no other work until it has been launched. */
+/* Start a collective. The queues of its pieces accept no other work until the collective has been
+ * launched. */
 static int start(struct cuda_clique *c, const struct nccl_part *parts)
 {
 	int rc = 0;
@@ -384,7 +387,7 @@ static int check_root(struct cuda_clique *c, int root)
 		c->base.n_ranks);
 }
 
-/* Check all arguments, and start the collective. root: 0 if the collective has none. */
+/* Check all arguments, and start the collective. root: 0 if the collective has no root. */
 static int begin(struct cuda_clique *c, const struct device_piece *pieces, uint64_t blocks,
 	uint64_t count, enum dtype dtype, enum op op, int root, struct nccl_part *ret)
 {
@@ -396,7 +399,8 @@ static int begin(struct cuda_clique *c, const struct device_piece *pieces, uint6
 }
 
 /* End a group of NCCL calls. The end of the outermost group launches the collectives. If the launch
- * is not complete, the state becomes LAUNCHING, and clique_poll reports its end. */
+ * is not complete yet, the state becomes LAUNCHING, and clique_poll reports the end of the
+ * launch. */
 static int group_launch(struct cuda_clique *c, int rc)
 {
 	ncclResult_t r = c->nccl->GroupEnd();
@@ -506,7 +510,7 @@ int cuda_group_end(struct device_clique *clique)
 	return group_launch(c, usable(c));
 }
 
-/* An open group is ended first, because NCCL keeps it per thread and not per communicator. */
+/* End an open group first, because NCCL keeps the group per thread and not per communicator. */
 void cuda_clique_abort(struct device_clique *clique)
 {
 	struct cuda_clique *c = cuda_clique(clique);
@@ -536,9 +540,9 @@ static void finalize(struct cuda_clique *c)
 				"cannot leave a clique");
 }
 
-/* Leave the clique: finalize and destroy the communicators. Finalizing waits until peers have read
- * their data, which is quick if all peers leave. The wait has a time limit, because a peer may not
- * leave. Returns false if the clique must be aborted. */
+/* Leave the clique: finalize and destroy the communicators. Finalizing waits until the other
+ * members have read their data, which is quick if all members leave. The wait has a time limit,
+ * because a member may not leave. Returns false if the clique must be aborted. */
 static bool leave(struct cuda_clique *c)
 {
 	const struct timespec nap = {.tv_nsec = 200000};

@@ -3,9 +3,9 @@
 #include <stdarg.h>
 #include <stdio.h>
 
-/* Results of the driver with their device error, and a hint for the operator. 35 is a code of the
- * CUDA runtime, not of the driver: the runtime reports it for an old driver. A code that is not in
- * the table becomes DEVICE_LOST, because the state of the process is unknown. */
+/* Results of the driver, each with the device error for it and a hint for the operator. 35 is a
+ * code of the CUDA runtime, not of the driver: the runtime reports it for an old driver. A code
+ * that is not in the table becomes DEVICE_LOST, because the state of the process is unknown. */
 static const struct {
 	int code, error;
 	const char *hint;
@@ -57,7 +57,7 @@ static const struct {
 	{CUDA_ERROR_UNKNOWN, DEVICE_LOST, "unknown error (see dmesg for Xid)"},
 };
 
-/* The text has the code's name and number, so that users can find both in manuals. */
+/* The error text has the code's name and number, so that users can find them in manuals. */
 int cuda_error(CUresult r, struct err_text *why, const char *what)
 {
 	const char *name = NULL, *hint = NULL;
@@ -74,7 +74,7 @@ int cuda_error(CUresult r, struct err_text *why, const char *what)
 	if (error == DEVICE_AGAIN)
 		return error;
 	if (cuGetErrorName(r, &name) != CUDA_SUCCESS || !name)
-		name = "CUDA error"; /* the toolkit's stub library knows no names */
+		name = "CUDA error"; /* the toolkit's stub library has no names of errors */
 	return err_set(why, error, "%s: %s (%d)%s%s", what, name, (int)r, hint ? ": " : "",
 		hint ? hint : "");
 }

@@ -10,7 +10,7 @@ struct nccl; /* functions of the loaded NCCL, see cuda_nccl.h */
 
 struct cuda_gpu {
 	CUdevice dev;
-	CUcontext ctx; /* NULL until a call needs it */
+	CUcontext ctx; /* NULL until a call needs the context */
 	struct device_gpu info;
 };
 
@@ -28,16 +28,17 @@ enum cuda_mem_kind { CUDA_MEM_ALLOC, CUDA_MEM_FDS, CUDA_MEM_IPC, CUDA_MEM_PIN };
 struct cuda_mem {
 	struct device_mem base;
 	enum cuda_mem_kind kind;
-	/* bit i: GPU i may use it; for pinned memory: pin_addr[i] is known */
+	/* bit i: GPU i may use the memory; for pinned memory: pin_addr[i] is known */
 	uint64_t reach;
-	CUdeviceptr addr;                    /* address of byte 0; not used for pinned memory */
-	CUdeviceptr map;                     /* start of the reservation, or of the opened handle */
-	uint64_t map_bytes;                  /* bytes of the reservation */
-	uint64_t mapped_bytes;               /* bytes mapped, from the start of the reservation */
+	CUdeviceptr addr;   /* address of byte 0; not used for pinned memory */
+	CUdeviceptr map;    /* start of the reservation, or of the opened handle */
+	uint64_t map_bytes; /* bytes of the reservation */
+	/* number of bytes mapped, from the start of the reservation */
+	uint64_t mapped_bytes;
 	CUmemGenericAllocationHandle handle; /* set by alloc; 0: none */
 	uint64_t buffer_id;
 	char *host;     /* host memory that is pinned now or at the first use */
-	bool is_pinned; /* pinned in the context of pin_gpu */
+	bool is_pinned; /* the memory is pinned in the context of pin_gpu */
 	int pin_gpu;
 	CUdeviceptr pin_addr[DEVICE_GPUS_MAX];
 };
@@ -67,7 +68,8 @@ int cuda_fail(struct device *dev, CUresult r, const char *what);
 #define cuda_refuse(dev, code, ...) (cuda_say(dev, __VA_ARGS__), (code))
 void cuda_say(struct device *dev, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
-/* cuda.c: make a GPU's context current, and create it if there is none. Errors: DEVICE_LOST. */
+/* cuda.c: make a GPU's context current. Creates the context if there is none. Errors:
+ * DEVICE_LOST. */
 int cuda_enter(struct device *dev, int gpu);
 /* Return whether GPU a can use the memory of GPU b. */
 bool cuda_reaches(struct cuda_device *d, int a, int b);
@@ -80,14 +82,14 @@ int cuda_pin(struct device *dev, void *host, uint64_t bytes, struct device_mem *
 uint64_t cuda_addr(struct device_mem *mem, int gpu);
 void cuda_drop(struct device_mem *mem);
 struct cuda_mem *cuda_mem_new(struct device *dev, int gpu, enum cuda_mem_kind kind);
-/* Reserve device addresses for n handles of chunk bytes each, map the handles, and give the GPUs in
- * m->reach access. After a failure, cuda_drop undoes the completed steps. */
+/* Reserve device addresses for n handles of `chunk` bytes each, map the handles, and give access to
+ * the GPUs in m->reach. After a failure, cuda_drop undoes the completed steps. */
 int cuda_map(struct cuda_mem *m, const CUmemGenericAllocationHandle *handles, unsigned n,
 	uint64_t chunk);
 
 int cuda_share(struct device_mem *mem, struct device_desc *ret_desc, int *fds, int max);
-/* Export the handle as a file descriptor, which is returned. cuda_describe fills in a description
- * without descriptors and offset. */
+/* cuda_export_handle returns a new file descriptor for the handle. cuda_describe returns a
+ * description whose n_fds and offset are not set. */
 int cuda_export_handle(struct device *dev, CUmemGenericAllocationHandle handle);
 struct device_desc cuda_describe(
 	struct device *dev, int gpu, enum device_desc_kind kind, uint64_t bytes, uint64_t chunk);
@@ -101,8 +103,8 @@ int cuda_copy(struct device_queue *q, struct device_mem *dst, uint64_t dst_offse
 	struct device_mem *src, uint64_t src_offset, uint64_t bytes);
 int cuda_post(struct device_queue *q, struct device_mem *page, uint64_t offset, uint64_t value);
 
-/* Return whether work may be queued on q: 0, DEVICE_AGAIN while the clique launches a collective
- * there, or DEVICE_PEER. */
+/* Check whether work may be queued on q. Returns 0 if it may, DEVICE_AGAIN while a clique launches
+ * a collective on q, DEVICE_PEER if that clique has failed. */
 int cuda_clique_launched(struct cuda_queue *q);
 int cuda_clique_id(struct device *dev, uint8_t ret_id[DEVICE_ID_BYTES]);
 int cuda_clique_open(struct device *dev, const uint8_t id[DEVICE_ID_BYTES], int n_ranks,

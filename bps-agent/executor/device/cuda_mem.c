@@ -152,8 +152,8 @@ int cuda_alloc(struct device *dev, int gpu, uint64_t bytes, const int *also, int
 	return 0;
 }
 
-/* Pin the memory in the context of gpu, if it is not pinned yet. PORTABLE: it is then pinned for
- * the contexts of all GPUs, including contexts that are created later. */
+/* Pin the memory in the context of gpu, if the memory is not pinned yet. The flag PORTABLE pins it
+ * for the contexts of all GPUs, including contexts that are created later. */
 static int pin(struct cuda_mem *m, int gpu)
 {
 	struct device *dev = m->base.dev;
@@ -170,8 +170,9 @@ static int pin(struct cuda_mem *m, int gpu)
 	return rc;
 }
 
-/* Pin memory in the first context that exists. No context is created for this, because it could be
- * on a GPU that the job does not use. If there is none, pinned_addr pins the memory later. */
+/* Pin memory in the first context that exists. No context is created for this, because a new
+ * context could be on a GPU that the job does not use. If no context exists, pinned_addr pins the
+ * memory later. */
 int cuda_pin(struct device *dev, void *host, uint64_t bytes, struct device_mem **ret_mem)
 {
 	uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE);
@@ -200,8 +201,8 @@ int cuda_pin(struct device *dev, void *host, uint64_t bytes, struct device_mem *
 	return 0;
 }
 
-/* Return the address of pinned memory for a GPU, 0: not possible. The address may differ between
- * contexts, so it is requested once per context. */
+/* Return the address of pinned memory for a GPU; 0: the driver reports an error. The address may
+ * differ between contexts, so it is requested once per context. */
 static uint64_t pinned_addr(struct cuda_mem *m, int gpu)
 {
 	if (m->reach >> gpu & 1)
@@ -214,8 +215,8 @@ static uint64_t pinned_addr(struct cuda_mem *m, int gpu)
 	return m->pin_addr[gpu];
 }
 
-/* Give a GPU access to imported memory when a copy first needs it, because at the import the other
- * GPUs are not known. Returns whether the GPU has access. */
+/* Give a GPU access to imported memory when a copy first needs the access. At the import, it is not
+ * known which GPUs will copy. Returns whether the GPU has access. */
 static bool reach_now(struct cuda_mem *m, int gpu)
 {
 	uint64_t bit = UINT64_C(1) << gpu;

@@ -6,10 +6,10 @@
 
 #include "common/base/log.h"
 
-/* first version whose communicators can be aborted while they open */
+/* first version of NCCL whose communicators can be aborted while they open */
 #define VERSION_MIN NCCL_VERSION(2, 18, 0)
 
-/* Look up a function pointer, converted from dlsym's void pointer as POSIX intends. */
+/* Look up a function, and convert dlsym's void pointer to a function pointer as POSIX intends. */
 static bool lookup(void *lib, const char *name, void *ret_fn)
 {
 	void *sym = dlsym(lib, name);

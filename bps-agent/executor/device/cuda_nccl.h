@@ -1,8 +1,8 @@
 #ifndef BPS_AGENT_EXECUTOR_DEVICE_CUDA_NCCL_H
 #define BPS_AGENT_EXECUTOR_DEVICE_CUDA_NCCL_H
 /* Loads NCCL when the first clique needs it. So a single GPU works on machines without NCCL, and
- * processes that do not use NCCL save its 200 MB. The types come from NCCL's header. Its symbols
- * have no versions, so the version is checked after loading. NCCL is never unloaded, because it has
+ * processes that do not use NCCL save 200 MB. The types come from NCCL's header. NCCL's symbols
+ * have no versions, so its version is checked after loading. NCCL is never unloaded, because it has
  * threads and exit handlers. */
 #include <nccl.h>
 
@@ -26,7 +26,7 @@
 	X(Broadcast)
 
 struct nccl {
-	int version; /* for example 21800 for 2.18.0 */
+	int version; /* version number, for example 21800 for 2.18.0 */
 #define X(name) __typeof__(&nccl##name) name;
 	NCCL_CALLS(X)
 #undef X

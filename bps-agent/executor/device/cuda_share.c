@@ -61,9 +61,9 @@ int cuda_share(struct device_mem *mem, struct device_desc *ret_desc, int *fds, i
 	return 1;
 }
 
-/* Import a descriptor. If it is not device memory, the driver may report an unknown error. The
- * other process has caused that, so the error is not treated as sticky. If the driver really has
- * failed, the next call reports that. */
+/* Import a descriptor. If the descriptor is not device memory, the driver may report an unknown
+ * error. The other process has caused such an error, so it is not treated as sticky. If the driver
+ * really has failed, the next call reports the failure. */
 static int import_fd(struct device *dev, int fd, CUmemGenericAllocationHandle *ret_handle)
 {
 	CUresult r = cuMemImportFromShareableHandle(
@@ -97,8 +97,8 @@ static int check_chunk(struct device *dev, int gpu, uint64_t chunk)
 	return rc;
 }
 
-/* Import and map all descriptors. The handles are released at once, because a mapping keeps the
- * memory. */
+/* Import and map all descriptors. The handles are released at once, because a mapping alone keeps
+ * the memory alive. */
 static int import_fds(struct cuda_mem *m, const struct device_desc *desc, const int *fds)
 {
 	CUmemGenericAllocationHandle handles[DEVICE_FDS_MAX];
@@ -121,8 +121,8 @@ static int import_fds(struct cuda_mem *m, const struct device_desc *desc, const 
 }
 
 /* Import a legacy handle, and check the described range against the size that the driver reports.
- * If the driver reports none, the description is trusted: a wrong size harms only the job of the
- * exporting process. */
+ * If the driver reports no size, the size in the description is used. A wrong size harms only the
+ * job of the exporting process. */
 static int import_ipc(struct cuda_mem *m, const struct device_desc *desc)
 {
 	struct device *dev = m->base.dev;

@@ -7,7 +7,7 @@
  *
  * The implementation is a table (struct device_ops). host* emulates GPUs with plain memory and
  * threads, for development and tests. cuda* uses the CUDA driver and NCCL. The tests of the engine
- * have one that runs in virtual time.
+ * have a third implementation, which runs in virtual time.
  *
  *   memory   alloc / import / pin --> in use --> drop      drop only when no queue uses it any more
  *   queue    queue_open --> copy, post, collectives --> queue_close
@@ -16,22 +16,22 @@
  *
  * Promises:
  *   - No call waits for a GPU, another process or another rank. All work is queued. The caller
- *     detects its end by a counter that a later post writes, or by queue_poll. Calls that allocate,
- *     map, pin or open may take milliseconds in the driver.
+ *     detects the end of work by a counter that a later post writes, or by queue_poll. Calls that
+ *     allocate, map, pin or open may take milliseconds in the driver.
  *   - Work of one queue runs in the order of the calls. Different queues run in parallel. When the
  *     host sees a counter that post has written, it also sees the bytes of all earlier copies of
  *     that queue.
- *   - open and probe create no context on a GPU. A context takes memory of the GPU, so the first
- *     call that names the GPU creates it.
+ *   - open and probe create no context on a GPU, because a context takes memory of the GPU. The
+ *     first call that names a GPU creates the GPU's context.
  *   - Memory of alloc lives until the last process unmaps it, even if the process that allocated it
  *     has ended.
  *
- * Thread: the executor's, for all calls on a device and its objects; probe: any. No call runs a
- * callback.
+ * Thread: the executor's, for all calls on a device and its objects; any thread for probe. No call
+ * runs a callback.
  *
  * Errors: functions return 0 or a count, or one of enum device_error. After an error other than
- * DEVICE_AGAIN, the device's `why` has the text. DEVICE_LOST is sticky: from then on all functions
- * except those that free return DEVICE_LOST, and the process must end. */
+ * DEVICE_AGAIN, the device's `why` has the text. DEVICE_LOST is final: all later calls return
+ * DEVICE_LOST, except those that free, and the process must end. */
 #include <errno.h>
 #include <stdbool.h>
 #include <stdint.h>
@@ -40,26 +40,29 @@
 #include "common/data/dtype.h"
 
 enum device_error {
-	DEVICE_AGAIN = -EAGAIN, /* not possible yet: call again later; not a failure */
-	DEVICE_NODEV = -ENODEV, /* no driver, no such GPU, GPU not usable now */
+	DEVICE_AGAIN = -EAGAIN, /* not possible yet: call again later; this is no failure */
+	/* there is no driver or no such GPU, or the GPU is not usable now */
+	DEVICE_NODEV = -ENODEV,
 	/* not supported by this GPU, driver or back-end */
 	DEVICE_UNSUP = -EOPNOTSUPP,
-	/* no device memory, address space or pinned memory; may be temporary */
+	/* there is no device memory, address space or pinned memory left; may be temporary */
 	DEVICE_NOMEM = -ENOMEM,
-	DEVICE_ARG = -EINVAL,           /* invalid arguments of the caller; no effect */
+	/* the caller's arguments are invalid; the call has no effect */
+	DEVICE_ARG = -EINVAL,
 	DEVICE_PEER = -ECONNABORTED,    /* a member of the clique failed: abort the clique */
-	DEVICE_LOST = -ENOTRECOVERABLE, /* no call works any more in this process */
+	DEVICE_LOST = -ENOTRECOVERABLE, /* no call on the device works any more in this process */
 };
 
 enum device_cap {
-	DEVICE_CAP_VMM_FD = 1,     /* alloc can be shared as file descriptors */
-	DEVICE_CAP_LEGACY_IPC = 2, /* import takes legacy handles (same user id only) */
+	DEVICE_CAP_VMM_FD = 1,     /* memory of alloc can be shared as file descriptors */
+	DEVICE_CAP_LEGACY_IPC = 2, /* import accepts legacy handles (of the same user id only) */
 	DEVICE_CAP_MEMOP64 = 4,    /* queues can write counters (post) */
 	DEVICE_CAP_CLIQUE = 16,    /* the GPU can be a member of a clique */
-	DEVICE_CAP_PLAIN = 32,     /* plain host memory: a process that maps it needs no driver */
+	/* the device's memory is plain host memory: a process that maps it needs no driver */
+	DEVICE_CAP_PLAIN = 32,
 };
 
-/* How a GPU reaches the memory of another. */
+/* How a GPU reaches the memory of another GPU. */
 enum device_link {
 	DEVICE_LINK_NONE = 0, /* through host memory only */
 	DEVICE_LINK_PCI = 1,
@@ -69,24 +72,25 @@ enum device_link {
 #define DEVICE_UUID_BYTES 16
 #define DEVICE_ID_BYTES   128 /* size of a clique's id */
 #define DEVICE_GPUS_MAX   64
-#define DEVICE_FDS_MAX    253  /* per description: the limit of one SCM_RIGHTS message */
-#define DEVICE_HOST       (-1) /* value of `gpu` for pinned host memory */
+/* limit of descriptors per description: the limit of one SCM_RIGHTS message */
+#define DEVICE_FDS_MAX 253
+#define DEVICE_HOST    (-1) /* value of `gpu` for pinned host memory */
 
 /* A GPU or MIG instance. Its index in the result of gpus() is the argument `gpu` of all calls on
  * this device. Other processes may count GPUs differently: use the uuid to name a GPU to them. */
 struct device_gpu {
 	uint8_t uuid[DEVICE_UUID_BYTES];
-	char pci[16];   /* "0000:3b:00.0", as in sysfs; empty when it has none */
+	char pci[16];   /* PCI address such as "0000:3b:00.0", as in sysfs; "": there is none */
 	char name[64];  /* name for display */
-	int32_t numa;   /* NUMA node that is nearest to it, -1: not known */
-	uint32_t caps;  /* enum device_cap */
-	uint64_t bytes; /* total size of its memory */
+	int32_t numa;   /* NUMA node that is nearest to the GPU; -1: not known */
+	uint32_t caps;  /* what the GPU can do: bits of enum device_cap */
+	uint64_t bytes; /* total size of the GPU's memory */
 };
 
 enum device_desc_kind {
 	DEVICE_DESC_FD = 1,   /* device memory: n_fds handles of chunk_bytes each, in order */
 	DEVICE_DESC_IPC = 2,  /* device memory: legacy IPC handle in blob, no descriptor */
-	DEVICE_DESC_HOST = 3, /* one memfd (back-end host) */
+	DEVICE_DESC_HOST = 3, /* memory of the back-end host: one memfd */
 };
 #define DEVICE_DESC_VERSION 1
 
@@ -99,10 +103,11 @@ struct device_desc {
 	uint32_t n_fds;
 	uint8_t uuid[DEVICE_UUID_BYTES]; /* GPU that holds the memory */
 	uint64_t bytes;                  /* usable bytes from offset on */
-	/* bytes of memory per descriptor; for IPC: bytes of the whole allocation */
+	/* bytes of memory per descriptor; for DEVICE_DESC_IPC: bytes of the whole allocation */
 	uint64_t chunk_bytes;
 	uint64_t offset; /* offset of the first usable byte in the mapped memory */
-	/* number of the allocation, to detect that an address was reused; 0: not known */
+	/* unique number of the allocation, which shows whether an address was reused; 0: not
+	 * known */
 	uint64_t buffer_id;
 	uint8_t blob[64]; /* IPC handle */
 };
@@ -120,7 +125,7 @@ struct device_clique;
 /* A local member's part of a collective. Arrays of pieces are in the clique's order of local
  * members. */
 struct device_piece {
-	struct device_mem *mem; /* on the member's GPU */
+	struct device_mem *mem; /* memory on the member's GPU */
 	uint64_t offset;        /* offset in mem, in bytes */
 	/* queue of the member's GPU on which the collective is queued */
 	struct device_queue *queue;
@@ -130,46 +135,46 @@ struct device_ops {
 	const char *name; /* for example "host" or "cuda" */
 
 	/* Return how many GPUs this process could use. Creates no context, and needs no open
-	 * device. why may be NULL. Errors: DEVICE_NODEV with the cause in why: no driver, driver
-	 * too old, no GPU, ... Thread: any. */
+	 * device. why may be NULL. Errors: DEVICE_NODEV, with the cause in why: for example no
+	 * driver, a driver that is too old, or no GPU. Thread: any. */
 	int (*probe)(struct err_text *why);
 
-	/* Open the machine's GPUs for a job, whose name is used in logs and by debuggers. Creates
-	 * no context. Owns: the caller owns *ret_dev, and frees it with close. Before close, all
-	 * objects of the device must have been dropped or closed. close accepts NULL. */
+	/* Open the machine's GPUs for a job. job: the job's name, for logs and debuggers. Creates
+	 * no context. The caller owns *ret_dev, and frees it with close. Before close, all objects
+	 * of the device must have been dropped or closed. close accepts NULL. */
 	int (*open)(const char *job, struct device **ret_dev, struct err_text *why);
 	void (*close)(struct device *dev);
 
-	/* Describe up to max GPUs. Returns the number of all GPUs, 1..DEVICE_GPUS_MAX. */
+	/* Describe up to max GPUs. Returns the number of all GPUs, from 1 to DEVICE_GPUS_MAX. */
 	int (*gpus)(struct device *dev, struct device_gpu *ret_gpus, int max);
 	/* Return how GPU a reads the memory of GPU b: enum device_link, or an error. */
 	int (*peer)(struct device *dev, int a, int b);
 
-	/* Allocate zeroed memory on a GPU that can be shared with other processes. This GPU and the
-	 * GPUs also[0..n_also) can use it. bytes is rounded up (to 2 MiB on today's GPUs) and
-	 * returned in mem->bytes. Errors: DEVICE_NOMEM, DEVICE_UNSUP the GPU has no such memory, or
-	 * a GPU of `also` cannot reach it. */
+	/* Allocate zeroed memory on a GPU. The memory can be shared with other processes. This GPU
+	 * and the GPUs also[0..n_also) can use it. bytes is rounded up (to 2 MiB on today's GPUs)
+	 * and returned in mem->bytes. Errors: DEVICE_NOMEM, DEVICE_UNSUP the GPU has no such
+	 * memory, or a GPU of `also` cannot reach it. */
 	int (*alloc)(struct device *dev, int gpu, uint64_t bytes, const int *also, int n_also,
 		struct device_mem **ret_mem);
-	/* Describe memory of alloc for other processes. fds has room for max descriptors. Returns
-	 * their number. Owns: the caller owns the descriptors, which also keep the memory alive.
-	 * Errors: DEVICE_ARG more than max descriptors, DEVICE_UNSUP the memory is imported or
-	 * pinned. */
+	/* Describe memory of alloc for other processes. fds: array of max elements, which gets the
+	 * descriptors. Returns the number of descriptors. The caller owns the descriptors, which
+	 * also keep the memory alive. Errors: DEVICE_ARG more than max descriptors are needed,
+	 * DEVICE_UNSUP the memory is imported or pinned. */
 	int (*share)(struct device_mem *mem, struct device_desc *ret_desc, int *fds, int max);
 	/* Map memory that another process shared, for use by `gpu`. GPUs that can reach `gpu` may
-	 * also copy from and to it. desc was checked. mem->bytes is desc->bytes, offset 0 is the
-	 * first usable byte. Owns: fds stay the caller's, who may close them after the call.
-	 * Errors: DEVICE_ARG the handle is invalid; DEVICE_UNSUP a legacy handle of another user,
-	 * of this process, or of a GPU that `gpu` cannot reach. */
+	 * also copy from and to it. The caller must have checked desc. mem->bytes is desc->bytes,
+	 * and offset 0 is the first usable byte. The caller still owns fds, and may close them
+	 * after the call. Errors: DEVICE_ARG the handle is invalid; DEVICE_UNSUP it is a legacy
+	 * handle of another user, of this process, or of a GPU that `gpu` cannot reach. */
 	int (*import)(struct device *dev, int gpu, const struct device_desc *desc, const int *fds,
 		int n_fds, struct device_mem **ret_mem);
 	/* Make [host, host + bytes) of this process usable by all GPUs, for staging memory and
-	 * counter pages. host is page-aligned, bytes a multiple of the page size. Owns: the mapping
-	 * stays the caller's, and must live until drop. */
+	 * counter pages. host must be page-aligned, bytes a multiple of the page size. The caller
+	 * still owns the mapping, which must exist until drop. */
 	int (*pin)(struct device *dev, void *host, uint64_t bytes, struct device_mem **ret_mem);
-	/* Return the address at which `gpu` can use the memory; 0: it cannot. DEVICE_HOST: the
-	 * address in this process, which only pinned memory has (and all memory of back-end
-	 * host). */
+	/* Return the address at which `gpu` can use the memory; 0: the GPU cannot use it. If gpu is
+	 * DEVICE_HOST, return the address in this process. Only pinned memory has such an address,
+	 * and all memory of the back-end host. */
 	uint64_t (*addr)(struct device_mem *mem, int gpu);
 	/* Unmap and free the memory. No queued work may use it any more. NULL is allowed. */
 	void (*drop)(struct device_mem *mem);
@@ -178,30 +183,31 @@ struct device_ops {
 	 * first. */
 	int (*queue_open)(
 		struct device *dev, int gpu, int priority, struct device_queue **ret_queue);
-	/* Free the queue. Queued work would continue, so call queue_poll before until the queue is
+	/* Free the queue. Queued work would continue. So before, call queue_poll until the queue is
 	 * idle. NULL is allowed. */
 	void (*queue_close)(struct device_queue *q);
-	/* Return 0 if all queued work has run, DEVICE_AGAIN if not, DEVICE_LOST if some has
-	 * failed. */
+	/* Return 0 if all queued work has run, DEVICE_AGAIN if some has not, DEVICE_LOST if some
+	 * has failed. */
 	int (*queue_poll)(struct device_queue *q);
 
 	/* Queue a copy of bytes (> 0) between two pieces of memory, of which at most one is pinned.
-	 * Errors: DEVICE_ARG out of bounds, DEVICE_UNSUP the queue's GPU cannot reach one of
-	 * them. */
+	 * Errors: DEVICE_ARG a range is out of bounds, DEVICE_UNSUP the queue's GPU cannot reach
+	 * one of the two pieces. */
 	int (*copy)(struct device_queue *q, struct device_mem *dst, uint64_t dst_offset,
 		struct device_mem *src, uint64_t src_offset, uint64_t bytes);
-	/* Queue a write of value to the 64-bit counter at offset of the pinned memory page, after
-	 * all earlier work. offset is a multiple of 8. Pairs with an acquire load by the host. */
+	/* Queue a write of value to the 64-bit counter at offset in the pinned memory `page`. The
+	 * write follows all earlier work of the queue, and pairs with an acquire load by the host.
+	 * offset is a multiple of 8. */
 	int (*post)(
 		struct device_queue *q, struct device_mem *page, uint64_t offset, uint64_t value);
 
 	/* Create the id of a clique. One process creates it, and all members pass it to
 	 * clique_open. */
 	int (*clique_id)(struct device *dev, uint8_t ret_id[DEVICE_ID_BYTES]);
-	/* Start to join n_local members, on the GPUs gpu[i] with rank[i], into a clique of n_ranks
-	 * (at least 2). Returns at once. The clique can be used when clique_poll returns 0, after
-	 * all processes have joined. Errors: DEVICE_UNSUP there is no NCCL or it is too old, or two
-	 * members are on one GPU. */
+	/* Start to join n_local members into a clique of n_ranks ranks (at least 2). Local member i
+	 * has GPU gpu[i] and rank rank[i]. Returns at once. The clique can be used when clique_poll
+	 * returns 0, after all processes have joined. Errors: DEVICE_UNSUP there is no NCCL or it
+	 * is too old, or two members are on one GPU. */
 	int (*clique_open)(struct device *dev, const uint8_t id[DEVICE_ID_BYTES], int n_ranks,
 		const int *gpu, const int *rank, int n_local, struct device_clique **ret_clique);
 	/* Return 0 if the clique is READY, DEVICE_AGAIN if it is opening or launching, DEVICE_PEER
@@ -212,11 +218,12 @@ struct device_ops {
 	 * clique_poll and all calls for these queues return DEVICE_AGAIN, and the queues count as
 	 * busy. op is sum, prod, max or min; OP_AVG is not supported.
 	 *
-	 * All work in place. A piece of reduce_scatter and all_gather has n_ranks blocks of
-	 * count_per_rank elements. After reduce_scatter, block r of rank r has the sum, and its
-	 * other blocks are undefined. all_gather copies block r of rank r to all ranks. Blocks
-	 * should be a multiple of 256 bytes. After reduce, root's piece has the result, and the
-	 * other pieces are unchanged. broadcast copies root's piece to all. root is a rank. */
+	 * All collectives work in place. A piece of reduce_scatter and all_gather has n_ranks
+	 * blocks of count_per_rank elements. After reduce_scatter, block r of rank r's piece has
+	 * the sum, and the other blocks of that piece are undefined. all_gather copies block r of
+	 * rank r to all ranks. Blocks should be a multiple of 256 bytes. After reduce, the root's
+	 * piece has the result, and the other pieces are unchanged. broadcast copies the root's
+	 * piece to all ranks. root is a rank. */
 	int (*reduce_scatter)(struct device_clique *c, const struct device_piece *pieces,
 		uint64_t count_per_rank, enum dtype dtype, enum op op);
 	int (*all_gather)(struct device_clique *c, const struct device_piece *pieces,
@@ -233,22 +240,23 @@ struct device_ops {
 	 * time, even if a member never joins. The queues become idle. Afterwards only clique_close
 	 * may be called. */
 	void (*clique_abort)(struct device_clique *c);
-	/* Leave and free the clique. No work may be queued. Waits up to 2 s until the other members
-	 * leave, too, then aborts. A clique that is not READY is aborted at once. NULL is
-	 * allowed. */
+	/* Leave and free the clique. No work may be queued. Waits up to 2 s for the other members
+	 * to leave, too, then aborts the clique. A clique that is not READY is aborted at once.
+	 * NULL is allowed. */
 	void (*clique_close)(struct device_clique *c);
 };
 
 /* Base structs: the first member of each implementation's struct. Callers may read the fields. */
 struct device {
 	const struct device_ops *ops;
-	/* error text of the last call that failed with another code than DEVICE_AGAIN */
+	/* error text of the last call that failed with a code other than DEVICE_AGAIN */
 	struct err_text why;
 };
 struct device_mem {
 	struct device *dev;
 	uint64_t bytes; /* usable bytes */
-	/* GPU on which it lies (alloc) or for which it was mapped (import); DEVICE_HOST: pinned */
+	/* GPU on which the memory lies (alloc) or for which it was mapped (import); DEVICE_HOST:
+	 * the memory is pinned host memory */
 	int gpu;
 };
 static inline bool device_mem_holds(const struct device_mem *m, uint64_t offset, uint64_t bytes)

@@ -15,7 +15,8 @@
 
 #define GPUS_ENV     "BPS_DEVICE_HOST_GPUS"
 #define GPUS_DEFAULT 8
-#define GRAIN        ((uint64_t)2 << 20) /* allocations are multiples of this, as on today's GPUs */
+/* allocation sizes are multiples of this number of bytes, as on today's GPUs */
+#define GRAIN ((uint64_t)2 << 20)
 
 static int fail(struct device *dev, int rc, const char *what)
 {

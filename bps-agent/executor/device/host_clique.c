@@ -1,6 +1,6 @@
 /* Cliques of the back-end "host": the threads of the members' queues meet at a collective, and the
- * last one performs it. Members in other processes are not supported. Thread: the executor's, and
- * the queues' threads in host_coll_run. */
+ * last thread to arrive performs it. Members in other processes are not supported. Thread: the
+ * executor's, and the queues' threads in host_coll_run. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -14,7 +14,8 @@
 
 struct host_clique {
 	struct device_clique c;
-	/* references of the owner and of collectives; the device's lock protects both fields */
+	/* number of references, by the owner and by collectives; the device's lock protects refs
+	 * and is_aborted */
 	unsigned refs;
 	bool is_aborted;
 };
@@ -155,7 +156,7 @@ static int start(struct host_clique *c, struct host_coll *proto, const struct de
 	pthread_mutex_lock(&dev->lock);
 	c->refs++;
 	pthread_mutex_unlock(&dev->lock);
-	/* cannot fail: the queues have room, and no other thread pushes */
+	/* this cannot fail: the queues have room, and no other thread pushes jobs */
 	for (int i = 0; i < n; i++)
 		host_queue_push(
 			pieces[i].queue, &(struct host_job){.kind = HOST_COLL, .coll = coll});

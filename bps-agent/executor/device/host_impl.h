@@ -1,7 +1,7 @@
 #ifndef BPS_AGENT_EXECUTOR_DEVICE_HOST_IMPL_H
 #define BPS_AGENT_EXECUTOR_DEVICE_HOST_IMPL_H
-/* Declarations that the files of the back-end "host" share: host.c has memory and the table,
- * host_queue.c queues, host_clique.c collectives.
+/* Declarations that the files of the back-end "host" share: memory and the table of functions are
+ * in host.c, queues in host_queue.c, collectives in host_clique.c.
  *
  * A queue is a thread with a ring of jobs. In a collective, the threads of several queues wait for
  * each other on the device's condition variable. */
@@ -15,15 +15,15 @@
 struct host_device {
 	struct device d;
 	int n_gpus;
-	pthread_mutex_t lock; /* protects all counters that threads wait for */
+	pthread_mutex_t lock; /* protects the state of collectives, for which threads wait */
 	pthread_cond_t moved;
 };
 
 struct host_mem {
 	struct device_mem m;
-	int fd; /* memfd of memory made by alloc, else -1 */
+	int fd; /* memfd of memory that alloc has made, else -1 */
 	void *map;
-	uint64_t map_bytes; /* 0: pinned memory, whose mapping is the caller's */
+	uint64_t map_bytes; /* 0: the memory is pinned, and the caller owns the mapping */
 	char *base;
 };
 
@@ -36,9 +36,10 @@ struct host_coll {
 	enum dtype dtype;
 	enum op op;
 	int root, n;
-	uint64_t count; /* elements; for SCATTER and GATHER: elements per rank */
-	/* one reference per member's queue; the device's lock protects refs, n_arrived and
-	 * is_done */
+	/* number of elements; for SCATTER and GATHER: number of elements per rank */
+	uint64_t count;
+	/* number of references: one for the queue of each member. The device's lock protects refs,
+	 * n_arrived and is_done. */
 	unsigned refs;
 	int n_arrived;
 	bool is_done;

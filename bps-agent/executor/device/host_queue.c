@@ -40,7 +40,7 @@ static void run(struct host_queue *q, const struct host_job *job)
 		memcpy(job->dst, job->src, job->bytes);
 		break;
 	case HOST_POST:
-		/* Release: pairs with the host's acquire load. */
+		/* Release: pairs with the acquire load of the counter by the executor's thread. */
 		atomic_store_explicit(
 			(_Atomic uint64_t *)job->dst, job->value, memory_order_release);
 		break;
