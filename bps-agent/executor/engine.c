@@ -15,9 +15,9 @@
 
 #define WINDOW_DEFAULT (UINT64_C(32) << 20)
 #define STALL_DEFAULT  (UINT64_C(30) * 1000000000)
-/* A stream for which a round has waited this long is reported. */
+/* If a round has waited this long for a trainer's stream, env->late reports it. */
 #define LATE_NS UINT64_C(1000000000)
-/* If no work ends for this time, the queues are polled for errors. */
+/* If no work ends for this time, the GPUs' queues are polled for errors. */
 #define LOOK_NS    UINT64_C(5000000)
 #define PAGE_BYTES 4096u
 
@@ -28,7 +28,7 @@ static const struct state_row tensor_states[] = {
 	[TENSOR_DEAD] = {"dead", 0},
 };
 
-/* Set the state. Keeps the list e->waiting and the count e->n_running consistent with it. */
+/* Set the state. Keeps the list e->waiting and the count e->n_running consistent with the state. */
 static void engine_tensor_set_state(struct engine_tensor *t, enum engine_tensor_state state)
 {
 	struct engine *e = t->e;
@@ -377,8 +377,8 @@ void engine_mute(struct engine *e)
 			e->tensors[i]->is_mute = true;
 }
 
-/* Report the events of a round again that was started before, because the agent was restarted and
- * may not have received them. */
+/* Report the events of an already started round again. The agent was restarted and may not have
+ * received them. */
 static int report_again(struct engine_tensor *t, uint64_t round)
 {
 	struct engine *e = t->e;
@@ -504,8 +504,8 @@ int engine_missing(const struct engine *e, uint32_t id)
 	if (!t || t->state != TENSOR_WAITING)
 		return -1;
 	for (unsigned i = 0; i < e->route.n_members; i++)
-		/* Acquire: pairs with the write of the trainer's stream, which has written the
-		 * gradient before. */
+		/* Acquire: pairs with the write of `ready` by the trainer's stream, which follows
+		 * the write of the gradient. */
 		if (!gpu_slot_reached(
 			    atomic_load_explicit(&slot_of(t, i)->ready, memory_order_acquire),
 			    t->round))
@@ -513,8 +513,8 @@ int engine_missing(const struct engine *e, uint32_t id)
 	return -1;
 }
 
-/* Report that the round waits for that member, if it has waited for LATE_NS and this was not
- * reported. */
+/* Report that the round waits for that member. Does nothing before LATE_NS, or if this was reported
+ * already. */
 static void report_late(struct engine_tensor *t, int member)
 {
 	struct engine *e = t->e;
@@ -557,14 +557,15 @@ static bool poll_lanes(struct engine *e)
 	return any;
 }
 
-/* Return whether the engine waits for the GPUs. A collective that waits without any ticket waits
- * for its clique to be ready. */
+/* Return whether the engine waits for the GPUs. Without any ticket, a waiting collective waits
+ * until its clique is ready. */
 static bool is_owed(const struct engine *e)
 {
 	return e->n_tickets || e->reduce.n || e->gather.n;
 }
 
-/* Check the GPUs for errors and for a stall, because no work has ended for a while. */
+/* Check the GPUs for errors, and whether they have stalled. Called when no work has ended for a
+ * while. */
 static void look(struct engine *e)
 {
 	for (unsigned i = 0; i < e->route.n_members && !e->failed; i++)

@@ -1,9 +1,10 @@
 #ifndef BPS_AGENT_EXECUTOR_ENGINE_H
 #define BPS_AGENT_EXECUTOR_ENGINE_H
-/* The executor's engine: copies every partition from the GPUs of a machine to host memory, and its
- * sum back. A state machine without clock, threads or sockets. Its input is the agent's messages
- * and the time. Its output is calls of a device (device.h) and of struct engine_env. It does not
- * use the network. The route, which is chosen elsewhere (route.h), defines how the GPUs sum.
+/* The executor's engine: copies every partition from the GPUs of a machine to host memory, and the
+ * partition's sum back to the GPUs. A state machine without clock, threads or sockets. Its input is
+ * the agent's messages and the time. Its output is calls of a device (device.h) and of struct
+ * engine_env. It does not use the network. The route, which is chosen elsewhere (route.h), defines
+ * how the GPUs sum.
  *
  * A member is a local worker with its GPU. A tensor goes round by round. The agent starts a round.
  * The work begins when the GPU streams of all members have reached the round, which they show in
@@ -12,8 +13,8 @@
  *
  *   chunk:  IDLE -> REDUCING -> OPEN: partitions under way -> GATHERING -> IDLE
  *   part:   IDLE -> UP_WAIT -> UP -> STAGED -> DOWN_WAIT -> DOWN -> LANDED -> IDLE
- *                    copies to     the agent      copies from      with its chunk's
- *                    host memory   has it, until  host memory      gathering
+ *                    copies to     the agent      copies from      waits for
+ *                    host memory   has it, until  host memory      its chunk
  *                                  engine_landed
  *
  * Rules and their reasons:
@@ -21,13 +22,13 @@
  *     that is queued early would spin on the GPUs until the slowest rank arrives, and priorities
  *     would have no effect.
  *   - Every stage begins after the host has seen the end of the stage before. A copy from host
- *     memory is queued only after its sum has arrived. Otherwise two machines that queue their
- *     copies in different orders would deadlock.
+ *     memory is queued only after its sum has arrived. Otherwise two machines could deadlock, if
+ *     they queue their copies in different orders.
  *   - Copies to the host and from the host have separate queues. Enough copies are queued to keep
- *     both busy (window_bytes). Waiting copies start in the order of priority.
- *   - A round is done when the host has seen the last stage end. Then the counter `done` of all
- *     members is stored. A failure poisons the counters of all members (makes them so large that no
- *     wait blocks), so that no trainer's stream waits forever.
+ *     both queues busy (window_bytes). Waiting copies start in the order of priority.
+ *   - A round is done when the host has seen the end of the last stage. Then the counter `done` of
+ *     each member is stored. A failure poisons the counters of all members: it makes them so large
+ *     that no wait blocks. So no trainer's stream waits forever.
  *
  * After an error of the device, the end of a member's process or a call of engine_fail, no more
  * work is queued, cliques are aborted, and all rounds are over. Thread: the executor's. */
@@ -44,11 +45,11 @@ struct engine_env {
 	void *ctx;
 	/* The contribution of that partition is in host memory. */
 	void (*staged)(void *ctx, uint32_t tensor, uint32_t part, uint64_t round);
-	/* The sum of that round is in the tensors of all members, and their `done` counters are
-	 * stored. */
+	/* The sum of that round is in the tensor of each member, and the `done` counters of all
+	 * members are stored. */
 	void (*done)(void *ctx, uint32_t tensor, uint64_t round);
-	/* The tensor's round has waited long for the stream of that member. Called again when it
-	 * waits for another member. */
+	/* The tensor's round has waited long for the stream of that member. Called again when the
+	 * round waits for another member. */
 	void (*late)(void *ctx, uint32_t tensor, unsigned member);
 	/* The engine has stopped. Called at most once. */
 	void (*failed)(void *ctx, int code, const char *text);
@@ -56,17 +57,19 @@ struct engine_env {
 
 struct engine_member_desc {
 	int gpu;
-	struct gpu_slot *slots; /* array of n_slots; stays mapped until engine_free */
+	/* array of n_slots counters' slots; stays mapped until engine_free */
+	struct gpu_slot *slots;
 	uint32_t n_slots;
 };
 
 struct engine_config {
 	struct route route;
 	const struct engine_member_desc *members; /* array of route.n_members; copied */
-	/* limit of bytes in queued copies, for each direction; 0: default. A single partition may
-	 * exceed it */
+	/* limit of the bytes in queued copies, for each direction; 0: default. A single partition
+	 * may exceed the limit. */
 	uint64_t window_bytes;
-	uint64_t stall_ns; /* if work is queued and none ends for this time, the engine fails */
+	/* the engine fails if work is queued and no work ends for this time; 0: default */
+	uint64_t stall_ns;
 };
 
 /* A range of device memory. The memory must stay valid until engine_free or engine_forget. */
@@ -81,52 +84,55 @@ struct engine_place {
 };
 
 struct engine_tensor_desc {
-	uint32_t id; /* below ENGINE_TENSORS_MAX; ids index a table, so use small ones */
+	uint32_t id; /* below ENGINE_TENSORS_MAX; ids index an array, so use small numbers */
 	enum dtype dtype;
 	uint64_t n_elems;
-	uint64_t part_bytes;               /* a multiple of the element's size */
-	const struct engine_place *places; /* one per member; places and in are copied */
-	/* inputs in pinned host memory, one per group of the route */
+	uint64_t part_bytes; /* a multiple of the element's size */
+	/* array with one place per member; the arrays places and in are copied */
+	const struct engine_place *places;
+	/* array of the inputs in pinned host memory, one per group of the route */
 	const struct engine_range *in;
 	struct engine_range out[2]; /* outputs in pinned host memory, index round & 1 */
 };
 #define ENGINE_TENSORS_MAX (1u << 24)
 
 /* Create the engine, and open queues and cliques on the GPUs. Errors: those of the device, -ENOMEM;
- * with a text. */
+ * err gets the text. */
 int engine_new(struct device *dev, const struct engine_config *cfg, const struct engine_env *env,
 	struct engine **ret, struct err_text *err);
-/* Free the engine. No work may be queued (engine_is_quiet), except before the process exits. NULL
- * is allowed. */
+/* Free the engine. No work may be queued then (engine_is_quiet), unless the process exits next.
+ * NULL is allowed. */
 void engine_free(struct engine *e);
 
-/* Add a tensor. Errors: -EINVAL invalid or already there, -ENOMEM; with a text. */
+/* Add a tensor. Errors: -EINVAL the description is invalid or the id is in use, -ENOMEM; err gets
+ * the text. */
 int engine_add(struct engine *e, const struct engine_tensor_desc *t, struct err_text *err);
-/* Check whether a tensor with that id exists and is equal. Errors: -ENOENT there is none, -EINVAL
- * it differs. */
+/* Check whether the tensor with that id exists and equals the description. Errors: -ENOENT there is
+ * no such tensor, -EINVAL the tensor differs. */
 int engine_find(const struct engine *e, const struct engine_tensor_desc *t);
-/* Start the tensor's next round. After engine_mute the round may have been started before: then its
- * staged partitions, or its end, are reported again. Errors: -EINVAL no such tensor, or not its
- * next round. */
+/* Start the tensor's next round. After engine_mute, the round may have been started before. Then
+ * the round's staged partitions, or its end, are reported again. Errors: -EINVAL there is no such
+ * tensor, or `round` is not its next round. */
 int engine_run(struct engine *e, uint32_t tensor, uint64_t round, enum op op, uint16_t priority);
 /* Record that the sum of a staged partition is in out[round & 1]. A repeated call has no effect.
- * Errors: -EINVAL not staged. */
+ * Errors: -EINVAL the partition is not staged. */
 int engine_landed(struct engine *e, uint32_t tensor, uint32_t part, uint64_t round);
 /* Mute all tensors, because the agent was restarted. The engine reports no event of a tensor until
- * engine_run is called for it again. */
+ * engine_run is called again for that tensor. */
 void engine_mute(struct engine *e);
 /* Cancel a tensor that has failed: end its round, and release the streams that wait for it. */
 void engine_cancel(struct engine *e, uint32_t tensor);
-/* Cancel all tensors in memory that is about to be unmapped. Errors: -EBUSY one of them has a round
- * under way or work queued; nothing is changed. */
+/* Cancel all tensors in memory that is about to be unmapped. Errors: -EBUSY one of these tensors
+ * has a round under way or work queued; nothing is changed. */
 int engine_forget(struct engine *e, const struct device_mem *mem);
-/* Record the end of a member's process. The engine fails if a round is under way. */
+/* Record the end of a member's process. If a round is under way, the engine fails. */
 void engine_member_gone(struct engine *e, unsigned member);
 /* Stop the engine with that code and text. Only the first call has an effect. */
 void engine_fail(struct engine *e, int code, const char *fmt, ...)
 	__attribute__((format(printf, 3, 4)));
 
-/* Handle work that has ended, and queue work that can start. Returns whether there was any. */
+/* Handle work that has ended, and queue work that can start. Returns whether there was any such
+ * work. */
 bool engine_poll(struct engine *e, uint64_t now_ns);
 /* Return whether work is queued or a round waits for a counter. Then engine_poll must be called
  * again soon. */

@@ -1,9 +1,9 @@
 #ifndef BPS_AGENT_EXECUTOR_ENGINE_IMPL_H
 #define BPS_AGENT_EXECUTOR_ENGINE_IMPL_H
 /* Structures that all files of the engine share, and functions of engine.c for the other files:
- *   engine.c        start and end, tensors, calls of the agent, failure
+ *   engine.c        start and end, tensors, the functions of engine.h, failure
  *   engine_stage.c  chunks and partitions through their stages
- *   engine_lane.c   work queues of GPUs, and detecting that work has ended
+ *   engine_lane.c   work queues of GPUs (lanes), and detecting that their work has ended
  * Their invariants are in tests/invariants/engine_check.c. */
 #include <sys/queue.h>
 
@@ -37,11 +37,12 @@ struct engine_chunk {
 	struct heap_node node;
 	struct engine_tensor *tensor;
 	enum engine_chunk_state state;
-	uint32_t first, n;  /* index of its first partition, and number of partitions */
-	uint32_t n_left;    /* partitions that have not LANDED */
-	uint32_t n_tickets; /* tickets of its collective, or of its copies between GPUs */
-	/* used in REDUCE_WAIT and GATHER_WAIT: group, or pair of members, whose work is queued
-	 * next */
+	uint32_t first, n; /* index of the chunk's first partition, and number of its partitions */
+	uint32_t n_left;   /* number of the chunk's partitions that have not reached LANDED */
+	/* number of open tickets of the chunk's collective, or of its copies between GPUs */
+	uint32_t n_tickets;
+	/* used in REDUCE_WAIT and GATHER_WAIT: number of the group, or of the pair of members,
+	 * whose work is queued next */
 	uint32_t next;
 };
 
@@ -51,8 +52,9 @@ struct engine_part {
 	uint32_t index;
 	enum engine_part_state state;
 	uint32_t n_tickets;
-	uint8_t next;    /* used in UP_WAIT and DOWN_WAIT: member whose copy is queued next */
-	bool is_charged; /* counts in e->up_bytes or e->down_bytes */
+	/* used in UP_WAIT and DOWN_WAIT: index of the member whose copy is queued next */
+	uint8_t next;
+	bool is_charged; /* the partition's bytes count in e->up_bytes or e->down_bytes */
 };
 
 enum engine_tensor_state { TENSOR_IDLE, TENSOR_WAITING, TENSOR_RUNNING, TENSOR_DEAD };
@@ -65,17 +67,19 @@ struct engine_tensor {
 	enum dtype dtype;
 	enum op op;
 	uint16_t priority;
-	/* the agent was restarted and has not started the round again, see engine_mute */
+	/* the agent was restarted and has not started the round again since then, see
+	 * engine_mute */
 	bool is_mute;
 	bool is_done;    /* the round `round` is done */
-	uint64_t round;  /* the last done round, or the one under way */
-	uint64_t run_ns; /* when a poll first found the round WAITING, 0: not polled yet */
+	uint64_t round;  /* the round under way, or the last round that was done */
+	uint64_t run_ns; /* when engine_poll first found the round WAITING; 0: not polled yet */
 	/* position of the round in the order in which the rounds of all tensors started */
 	uint64_t run_seq;
-	int reported_late; /* the last member that env->late reported, -1: none */
+	/* index of the last member that env->late reported for this round; -1: none */
+	int reported_late;
 	uint64_t bytes, part_bytes;
 	uint32_t n_parts, n_chunks, chunks_left;
-	uint32_t n_tickets; /* tickets of all its chunks and partitions */
+	uint32_t n_tickets; /* number of open tickets of the tensor's chunks and partitions */
 	struct engine_place *places;
 	struct engine_range *in, out[2];
 	struct engine_part *parts;
@@ -85,7 +89,8 @@ struct engine_tensor {
 struct engine_member {
 	struct engine_member_desc m;
 	bool is_gone;
-	uint8_t group, place; /* group in the route, and position in that group */
+	/* index of the member's group in the route, and position in that group */
+	uint8_t group, place;
 	struct engine_lane lanes[LANES];
 };
 
@@ -97,25 +102,25 @@ struct engine {
 	uint64_t window_bytes, stall_ns, now_ns, moved_ns;
 	int failed;
 	struct engine_member *members;
-	/* one per group; NULL: the group has one member, or needs no clique */
+	/* one clique per group of the route; NULL: the group has one member, or needs no clique */
 	struct device_clique *cliques[DEVICE_GPUS_MAX];
 	char *counter_page;
 	uint64_t counter_bytes;
 	struct device_mem *counters;
 	struct engine_tensor **tensors; /* indexed by id */
 	uint32_t n_tensors;
-	uint64_t n_runs; /* rounds started so far, of all tensors */
+	uint64_t n_runs; /* number of rounds started so far, of all tensors */
 	TAILQ_HEAD(, engine_tensor) waiting;
-	uint32_t n_running; /* tensors in RUNNING */
+	uint32_t n_running; /* number of tensors in the state RUNNING */
 	struct heap reduce, gather, up, down;
 	size_t n_parts, n_chunks;
 	uint64_t up_bytes, down_bytes;
-	uint32_t n_collectives; /* chunks in REDUCING or GATHERING */
+	uint32_t n_collectives; /* number of chunks in the state REDUCING or GATHERING */
 	uint32_t n_tickets;
 };
 
 /* Stop the engine after a failed call of the device, with the device's text. */
 void engine_device_error(struct engine *e, int rc, const char *what);
-/* Finish the tensor's round: all its chunks are done. */
+/* Finish the tensor's round. Called when all its chunks are done. */
 void engine_tensor_done(struct engine_tensor *t);
 #endif

@@ -27,8 +27,8 @@ bool lane_has_room(const struct engine_lane *l)
 	return l->tail - l->head < LANE_TICKETS;
 }
 
-/* Queue the write of the last ticket's number to the counter. If the queue is full, a later write
- * covers this ticket, too. */
+/* Queue a write of the last ticket's number to the counter. If the queue is full, a later write
+ * with a larger number also ends this ticket. */
 static void post(struct engine_lane *l)
 {
 	int rc = l->e->ops->post(l->q, l->e->counters, l->counter, l->seq);
@@ -78,7 +78,7 @@ bool lane_poll(struct engine_lane *l)
 	if (l->posted != l->seq && !l->e->failed)
 		post(l);
 	counter = (_Atomic uint64_t *)(void *)(l->e->counter_page + l->counter);
-	/* Acquire: pairs with the GPU's write of the counter, which follows the bytes of earlier
+	/* Acquire: pairs with the GPU's write of the counter, which follows the writes of earlier
 	 * copies. */
 	seen = atomic_load_explicit(counter, memory_order_acquire);
 	while (l->head != l->tail && l->tickets[l->head % LANE_TICKETS].seq <= seen) {

@@ -1,7 +1,7 @@
 #ifndef BPS_AGENT_EXECUTOR_ENGINE_LANE_H
 #define BPS_AGENT_EXECUTOR_ENGINE_LANE_H
 /* A lane is a work queue of one GPU, with a list of tickets. A ticket stands for work that is
- * queued there. */
+ * queued on the lane. */
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -10,8 +10,8 @@ struct engine;
 struct engine_chunk;
 struct engine_part;
 
-/* A ticket: its work has ended when the lane's counter has reached seq. The work belongs to a
- * partition or to a chunk, and the other pointer is NULL. */
+/* A ticket. Its work has ended when the lane's counter has reached seq. The work belongs to a
+ * partition or to a chunk: one of the two pointers is NULL. */
 struct engine_ticket {
 	uint64_t seq;
 	struct engine_part *part;
@@ -23,10 +23,12 @@ struct engine_lane {
 	struct engine *e;
 	struct device_queue *q;
 	uint64_t counter; /* offset of the lane's counter in e->counters */
-	/* seq: number of the last ticket; posted: number that the last queued write to the counter
-	 * stores */
+	/* seq: number of the last ticket. posted: number that the last queued write to the counter
+	 * will store. */
 	uint64_t seq, posted;
-	uint32_t head, tail; /* positions in tickets; both only grow */
+	/* positions of the oldest ticket and after the newest one, modulo LANE_TICKETS; both only
+	 * grow */
+	uint32_t head, tail;
 	struct engine_ticket tickets[LANE_TICKETS];
 };
 enum engine_lane_kind { LANE_UP, LANE_DOWN, LANE_COLL, LANES };
@@ -36,7 +38,7 @@ void lane_close(struct engine_lane *l);
 bool lane_has_room(const struct engine_lane *l);
 /* Add a ticket for the work that was just queued for part or chunk. */
 void lane_ticket(struct engine_lane *l, struct engine_part *part, struct engine_chunk *chunk);
-/* Remove the tickets whose work has ended, and report them to their partition or chunk. Returns
+/* Remove the tickets whose work has ended, and report each to its partition or chunk. Returns
  * whether there were any. */
 bool lane_poll(struct engine_lane *l);
 /* Check the queue for errors of the device. Called when no work has ended for a while. */

@@ -7,8 +7,8 @@
 #include "common/base/log.h"
 #include "common/base/state.h"
 
-/* Limit of collectives under way. Some are queued behind the running one to keep the GPUs busy.
- * With more, an urgent collective would wait behind less urgent ones. */
+/* Limit of collectives under way. A few are queued behind the running collective, to keep the GPUs
+ * busy. If more were queued, an urgent collective would wait behind less urgent ones. */
 #define COLLECTIVES_MAX 4
 
 static const struct state_row part_states[PART_STATES] = {
@@ -73,8 +73,9 @@ static uint64_t chunk_bytes(const struct engine_chunk *c)
 	return left < n ? left : n;
 }
 
-/* Return the heap key, the smallest first: by priority, then by the order in which rounds began.
- * The agent's pushes have the same order (bps-agent/core/part.c). */
+/* Return the key in the engine's heaps, where the smallest key is first. The order is by priority,
+ * then by the order in which rounds began. The agent sends contributions in the same order
+ * (bps-agent/core/part.c). */
 static uint64_t key_of(const struct engine_tensor *t, uint32_t index)
 {
 	return heap_key_part(t->priority, t->run_seq, index);
@@ -91,7 +92,7 @@ static const struct engine_member *member(const struct engine *e, unsigned i)
 	return &e->members[i];
 }
 
-/* Return which GPU of each group is the chunk's root: its position in the group. */
+/* Return the position, in each group, of the GPU that is the chunk's root. */
 static unsigned root_of(const struct engine_chunk *c)
 {
 	const struct route *r = &c->tensor->e->route;
@@ -119,7 +120,7 @@ static struct range share_of(const struct engine_chunk *c, unsigned i, bool is_u
 	return s;
 }
 
-/* Return the part of share_of's range that lies in the partition; bytes 0: none. */
+/* Return the overlap of share_of's range with the partition; bytes is 0 if there is none. */
 static struct range part_share(const struct engine_part *p, unsigned i, bool is_up)
 {
 	struct range s = share_of(p->chunk, i, is_up);
@@ -223,8 +224,8 @@ static bool issue_parts(struct engine *e, bool is_up)
 		heap_remove(heap, node);
 		engine_part_set_state(p, is_up ? PART_UP : PART_DOWN);
 		any = true;
-		/* An extra ticket that ends at once. Otherwise the partition would stay in this
-		 * state if all copies have ended before. */
+		/* Add an extra ticket and end it at once. If all copies have ended already, this
+		 * moves the partition to its next state. */
 		p->n_tickets++;
 		engine_part_ticket_done(p);
 	}
@@ -271,7 +272,7 @@ void engine_part_landed(struct engine_part *p)
 
 bool engine_part_has_landed(const struct engine_part *p)
 {
-	/* When a chunk is done, its partitions are set to IDLE. */
+	/* When a chunk is done, its partitions are IDLE, so look at the chunk, too. */
 	bool is_chunk_done = p->chunk->state == CHUNK_IDLE && p->chunk->n_left == 0;
 
 	return p->chunk->tensor->state == TENSOR_RUNNING &&
@@ -319,7 +320,7 @@ void engine_chunk_ticket_done(struct engine_chunk *c)
 	if (--c->n_tickets > 0)
 		return;
 	if (c->state != CHUNK_REDUCING && c->state != CHUNK_GATHERING)
-		return; /* more work of the chunk must be queued, or its round is over */
+		return; /* more work of the chunk must be queued first, or its round is over */
 	e->n_collectives--;
 	if (c->tensor->state != TENSOR_RUNNING)
 		engine_chunk_set_state(c, CHUNK_IDLE);
@@ -329,8 +330,8 @@ void engine_chunk_ticket_done(struct engine_chunk *c)
 		chunk_done(c);
 }
 
-/* Queue the collective of one group. Each member gets an equal block of the chunk; the last member
- * also gets the remainder. */
+/* Queue the collective of one group. Without a root, each member has an equal block of the chunk,
+ * and the last member also has the remainder. */
 static int collective(struct engine_chunk *c, unsigned g, bool is_up)
 {
 	const struct engine_tensor *t = c->tensor;
@@ -443,8 +444,8 @@ static bool issue_chunks(struct engine *e, bool is_up)
 		any = true;
 		engine_chunk_set_state(c, is_up ? CHUNK_REDUCING : CHUNK_GATHERING);
 		e->n_collectives++;
-		/* An extra ticket that ends at once: the chunk may have no others, or all may have
-		 * ended before. */
+		/* Add an extra ticket and end it at once. The chunk may have no other tickets, or
+		 * all of them may have ended already. */
 		c->n_tickets++;
 		engine_chunk_ticket_done(c);
 	}
@@ -455,7 +456,8 @@ bool engine_issue(struct engine *e)
 {
 	bool any = false;
 
-	/* Gathering goes first, because rounds end after it and trainers wait for that. */
+	/* Queue gathering first, because it ends rounds, and trainers wait for the end of
+	 * rounds. */
 	any |= issue_chunks(e, false);
 	any |= issue_parts(e, false);
 	any |= issue_chunks(e, true);
@@ -503,7 +505,8 @@ void engine_tensor_stop(struct engine_tensor *t)
 		if (heap_has(&c->node))
 			heap_remove(
 				c->state == CHUNK_REDUCE_WAIT ? &e->reduce : &e->gather, &c->node);
-		/* A running collective keeps its state until its tickets have ended. */
+		/* A chunk whose collective runs keeps its state until the collective's tickets have
+		 * ended. */
 		if (c->state != CHUNK_REDUCING && c->state != CHUNK_GATHERING)
 			engine_chunk_set_state(c, CHUNK_IDLE);
 	}

@@ -8,7 +8,7 @@
 void engine_tensor_begin(struct engine_tensor *t);
 /* Remove the tensor from all heaps. Work that is queued on GPUs continues until it ends. */
 void engine_tensor_stop(struct engine_tensor *t);
-/* Queue all work that can be queued now. Returns whether there was any. */
+/* Queue all work that can be queued now. Returns whether any work was queued. */
 bool engine_issue(struct engine *e);
 void engine_part_ticket_done(struct engine_part *p);
 void engine_chunk_ticket_done(struct engine_chunk *c);

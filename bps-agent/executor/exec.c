@@ -1,6 +1,6 @@
-/* The executor's loop: handles the agent's socket and rings, has the route chosen, starts the
- * engine, and ends the process. exec.h draws the states. Trainers are in exec_trainer.c, tensors in
- * exec_tensor.c. Thread: the executor's only one. */
+/* The executor's loop: handles the agent's socket and rings, chooses the route with choose.h,
+ * starts the engine, and ends the process. exec.h draws the states. Trainers are in exec_trainer.c,
+ * tensors in exec_tensor.c. Thread: the executor's only one. */
 #include "bps-agent/executor/exec.h"
 
 #include <assert.h>
@@ -21,23 +21,24 @@
 #include "common/base/log.h"
 #include "common/base/state.h"
 
-#define START_MS 10000 /* time limit for START, which the agent sends at once */
+#define START_MS 10000 /* time limit for START, in ms; the agent sends START at once */
 #define DRAIN_NS (2000 * NS_PER_MS)
 #define IDLE_MS  1000
-/* While there is work, sockets are polled at this interval and not at each turn, because that is a
- * system call. */
+/* While there is work, the sockets are polled at this interval and not at each turn of the loop,
+ * because polling is a system call. */
 #define SOCKETS_NS (200 * UINT64_C(1000))
-/* Pauses of the loop while it waits for GPUs. There is none in the first SPIN_TURNS turns without
- * progress. Then a pause is PAUSE_NS, and after LONG_NS without progress PAUSE_LONG_NS. */
+/* Pauses of the loop while it waits for GPUs. In the first SPIN_TURNS turns without progress there
+ * is no pause. Then each pause is PAUSE_NS. After LONG_NS without progress, each pause is
+ * PAUSE_LONG_NS. */
 #define SPIN_TURNS    50
 #define PAUSE_NS      20000
 #define LONG_NS       (5 * NS_PER_MS)
 #define PAUSE_LONG_NS 200000
-/* Alarms (SIGALRM) that end this process if its loop hangs. If the agent lives, it kills a hung
- * executor after 20 s. If the agent has ended, the process ends itself after ALARMS_MAX alarms
- * without a turn of the loop, which is 25 s. While the process is stopped (by a debugger, or in a
- * frozen container), all alarms count as one. The alarm is set again every ALARM_SET_NS and not at
- * each turn, because that is a system call. */
+/* Alarms (SIGALRM) that end this process if its loop hangs. A running agent kills an executor that
+ * hangs after 20 s. If the agent has ended, the alarms end the process: after ALARMS_MAX alarms
+ * without a turn of the loop, which takes 25 s. While the process is stopped (by a debugger, or in
+ * a frozen container), all alarms count as one. The alarm is set again every ALARM_SET_NS and not
+ * at each turn, because setting it is a system call. */
 #define ALARM_S      5
 #define ALARMS_MAX   5
 #define ALARM_SET_NS (1000 * NS_PER_MS)
@@ -124,14 +125,14 @@ static void on_late(void *ctx, uint32_t tensor, unsigned member)
 {
 	struct exec *x = ctx;
 
-	/* The event is only displayed, so a failure is ignored. */
+	/* Ignore a failure, because this event is only displayed. */
 	(void)ring_pair_push(
 		&x->pipe, &(struct ring_pair_entry){
 				  .type = RING_PAIR_LATE, .b = (uint16_t)member, .id = tensor});
 }
 
-/* Choose the route for the trainers' GPUs. want: name of a route; "" or "auto": by where the GPUs
- * are. */
+/* Choose the route for the trainers' GPUs. want: name of a route; "" or "auto": choose by where the
+ * GPUs are. */
 static int choose(struct exec *x, const char *want, struct err_text *err)
 {
 	int gpus[DEVICE_GPUS_MAX];
@@ -188,8 +189,8 @@ static int send_route(struct exec *x)
 	return local_send(x->agent_sock, &m, NULL, 0, 0);
 }
 
-/* Format NUMA nodes for display: those of the inputs, then "/" and that of the sums. "-" means any
- * node. */
+/* Format NUMA nodes for display: the nodes of the inputs, then "/" and the node of the sums. "-"
+ * means any node. */
 static void nodes_text(const struct choice *c, char *ret, size_t room)
 {
 	unsigned n_inputs = c->route.n_groups;
@@ -224,7 +225,9 @@ static void start_when_met(struct exec *x)
 		x->ops->name, x->n_workers, x->choice.route.name, nodes, x->choice.why);
 	if (send_route(x) < 0)
 		end(x, 1);
-	else /* after the route, which the agent must have when a trainer declares a tensor */
+	/* WELCOME follows ROUTE, because the agent must know the route when a trainer declares a
+	 * tensor */
+	else
 		exec_welcome(x);
 }
 
@@ -258,7 +261,8 @@ static int check_start(
 	return 0;
 }
 
-/* Map the rings of fds[0], and take the eventfds out of fds. Errors: negative, with a text. */
+/* Map the rings of fds[0], and take the eventfds out of fds. Errors: a negative code, and err gets
+ * the text. */
 static int take_rings(struct exec *x, int *fds, struct err_text *err)
 {
 	void *page = NULL;
@@ -409,7 +413,7 @@ static void on_message(struct exec *x, const struct local_msg *m, int *fds, unsi
 		exec_trainer_add(x, m->gpu_trainer.worker, m->gpu_trainer.pid, fds[0]);
 		fds[0] = -1;
 	} else if (m->type == GPU_ARENA && n_fds == 1 && x->state == EXEC_RUNNING) {
-		/* it exists if the next agent process sends it again */
+		/* the arena exists already if the next agent process sends it again */
 		if (!exec_arena(x, m->gpu_arena.id))
 			on_arena(x, &m->gpu_arena, fds[0]);
 	} else if (m->type == GPU_END) {
@@ -425,8 +429,8 @@ static void on_message(struct exec *x, const struct local_msg *m, int *fds, unsi
 	}
 }
 
-/* End the executor, because the agent has ended and no next process of it has the socket: nothing
- * can be sent over the network any more. */
+/* End the executor, because no process has the other end of the agent's socket: the agent has
+ * ended, and there is no next process. So no sums can arrive any more. */
 static void orphaned(struct exec *x)
 {
 	close(x->agent_sock);
@@ -458,7 +462,8 @@ void exec_read_agent(struct exec *x)
 
 /* ---- the loop ---- */
 
-/* Wait until a descriptor is readable, at most for that time, and handle the readable ones. */
+/* Wait until a descriptor is readable, but at most wait_ns. Then handle the readable
+ * descriptors. */
 static void poll_sockets(struct exec *x, uint64_t wait_ns)
 {
 	struct timespec ts = {
@@ -523,7 +528,8 @@ static void on_alarm(int sig)
 	_exit(EX_SOFTWARE);
 }
 
-/* Let SIGALRM come every that many seconds, and clear the count; 0: stop it. */
+/* Clear the count of alarms, and set a timer that sends SIGALRM every `seconds` seconds; 0: stop
+ * the timer. */
 static void set_alarm(time_t seconds)
 {
 	struct itimerval t = {{seconds, 0}, {seconds, 0}};
@@ -572,8 +578,8 @@ static void release(struct exec *x)
 {
 	struct exec_arena *a;
 
-	/* Free nothing while work runs on a GPU, because the work may use all of the memory. The
-	 * end of the process frees it. */
+	/* Free nothing while work runs on a GPU, because the work may use any of the memory. The
+	 * end of the process frees the memory. */
 	if (x->engine && !engine_is_quiet(x->engine))
 		return;
 	engine_free(x->engine);

@@ -1,25 +1,25 @@
 #ifndef BPS_AGENT_EXECUTOR_EXEC_H
 #define BPS_AGENT_EXECUTOR_EXEC_H
 /* The executor: a child process of the agent that drives the GPUs of one job on this machine.
- * Trainers share their tensors in GPU memory with it; it can also allocate that memory for them.
- * The executor copies partitions between the GPUs and the agent's staging memory in the host
- * (engine.h). Only the agent uses the network.
+ * Trainers share their tensors in GPU memory with the executor. The executor can also allocate that
+ * memory for them. The executor copies partitions between the GPUs and the agent's staging memory
+ * in the host (engine.h). Only the agent uses the network.
  *
  *   exec: STARTING --START--> MEETING --all trainers have sent HELLO--> RUNNING
- *         any of them --END, error, EOF--> ENDING
+ *         any state --END, error, EOF of the agent's socket--> ENDING
  *
  * The agent may be restarted while the executor runs. The next agent process has the same socket,
- * and sends a second START with new rings. The executor still processes all messages of the first
- * process. The second process repeats its messages about memory, tensors and running rounds, and
- * gets the state in the answers (engine_mute).
+ * and sends a second START with new rings. Before that, the executor processes all messages of the
+ * first process. The second process repeats the messages about memory, tensors and running rounds.
+ * The answers tell it the executor's state (engine_mute).
  *
  *   exec.c          the loop, the agent's socket and rings, the end
  *   exec_trainer.c  trainers' sockets, their memory and counter pages
  *   exec_tensor.c   tensors, which the agent describes in several ring entries
  *
  * All input of trainers is checked. A trainer can harm only its own job, because the process serves
- * no other. The process has one thread. Exit status: 0 the job is over; 1 the agent has ended; 2
- * the executor cannot start, which it has reported to the agent; 3 the job has failed. */
+ * no other job. The process has one thread. Exit status: 0 the job is over; 1 the agent has ended;
+ * 2 the executor cannot start, which it has reported to the agent; 3 the job has failed. */
 #include <stdbool.h>
 #include <stdint.h>
 #include <sys/queue.h>
@@ -29,7 +29,7 @@
 #include "common/local/local.h"
 #include "common/local/ring_pair.h"
 
-#define EXEC_REGIONS_MAX 4096 /* limit per trainer */
+#define EXEC_REGIONS_MAX 4096 /* limit of the number of regions per trainer */
 
 enum exec_state { EXEC_STARTING, EXEC_MEETING, EXEC_RUNNING, EXEC_ENDING };
 
@@ -40,8 +40,9 @@ struct exec_region {
 };
 
 struct exec_trainer {
-	int sock; /* -1: not connected, or disconnected */
-	/* used in MEETING: another socket, which the trainer may use instead of sock; -1: none */
+	int sock; /* -1: the trainer is not connected */
+	/* used in MEETING: a second socket, which the trainer may use instead of sock; -1: there is
+	 * none */
 	int second;
 	uint32_t pid;
 	bool has_hello;
@@ -76,7 +77,7 @@ struct exec {
 	struct device *dev;
 	enum exec_state state;
 	int exit_status;
-	/* wake_fd: the executor's own eventfd; agent_fd: the agent's */
+	/* wake_fd: eventfd that wakes the executor; agent_fd: eventfd that wakes the agent */
 	int agent_sock, wake_fd, agent_fd;
 	struct ring_pair pipe;
 	struct ring_pair_page *page;
@@ -87,7 +88,8 @@ struct exec {
 	TAILQ_HEAD(, exec_arena) arenas;
 	struct exec_making making;
 	struct engine *engine; /* set from RUNNING on */
-	uint64_t end_ns;       /* ENDING ends at this time, even if work is queued */
+	/* the state ENDING lasts at most until this time, even if work is queued */
+	uint64_t end_ns;
 };
 
 /* exec.c */
@@ -105,7 +107,8 @@ struct device_mem *exec_arena(const struct exec *x, uint32_t id);
 /* Handle the agent's TRAINER message: sock is connected to that worker's process. Owns: takes
  * sock. */
 void exec_trainer_add(struct exec *x, uint32_t worker, uint32_t pid, int sock);
-/* Read a message from one of the worker's sockets, or handle the end of the socket. */
+/* Read a message from sock, which is one of the worker's sockets, or handle the end of that
+ * socket. */
 void exec_trainer_read(struct exec *x, uint32_t worker, int sock);
 /* In MEETING: return whether the trainer has sent HELLO and is still connected. */
 bool exec_trainer_waits(struct exec *x, uint32_t worker);
@@ -119,11 +122,11 @@ struct device_mem *exec_region(const struct exec *x, uint32_t worker, uint32_t r
 void exec_trainer_free(struct exec *x, uint32_t worker);
 
 /* exec_tensor.c */
-/* Handle one entry of the agent's ring, copied and not checked yet. */
+/* Handle one entry of the agent's ring. e: a copy of the entry, not checked yet. */
 void exec_entry(struct exec *x, const struct ring_pair_entry *e);
 /* Discard the tensor that is being described, because the agent process that described it has
  * ended. */
 void exec_entries_end(struct exec *x);
-/* Remove memory that is about to be freed from the tensor that is being described. */
+/* Remove mem, which is about to be freed, from the tensor that is being described. */
 void exec_entry_forget(struct exec *x, const struct device_mem *mem);
 #endif

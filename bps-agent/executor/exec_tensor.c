@@ -92,8 +92,8 @@ static void describe(struct exec *x, const struct ring_pair_entry *e)
 		add_buffer(x, e);
 	else
 		add_place(x, e);
-	/* exec_read_agent has found that the agent was restarted: the next process describes the
-	 * tensor again */
+	/* The description may have been discarded, because exec_read_agent found that the agent was
+	 * restarted. The next agent process describes the tensor again. */
 	if (!m->is_open)
 		return;
 	if (m->n_places == x->n_workers && m->n_out == 2 && m->n_in == engine_inputs(x->engine))

@@ -25,8 +25,8 @@ static void close_second(struct exec_trainer *t)
 	t->second = -1;
 }
 
-/* In MEETING: undo the HELLO of a trainer whose bps_gpu_open has timed out. The trainer may call it
- * again and send another HELLO. */
+/* In MEETING: undo the HELLO of a trainer whose bps_gpu_open has timed out. The trainer may call
+ * bps_gpu_open again and send another HELLO. */
 static void forget_hello(struct exec_trainer *t)
 {
 	if (t->slots)
@@ -38,8 +38,8 @@ static void forget_hello(struct exec_trainer *t)
 	t->has_hello = false;
 }
 
-/* Disconnect the trainer. In RUNNING its memory stays, because queued work may use it, until
- * exec_trainer_free. */
+/* Disconnect the trainer. In RUNNING, the trainer's memory stays until exec_trainer_free, because
+ * queued work may use it. */
 static void close_trainer(struct exec *x, uint32_t worker)
 {
 	struct exec_trainer *t = &x->trainers[worker];
@@ -70,8 +70,8 @@ static void send_to_trainer(
 	}
 }
 
-/* Keep this socket of the trainer, and close the other one. If HELLO came on the closed socket, it
- * is undone. */
+/* Keep this one of the trainer's two sockets, and close the other socket. If HELLO came on the
+ * closed socket, undo the HELLO. */
 static void keep_socket(struct exec_trainer *t, int sock)
 {
 	if (sock != t->sock) {
@@ -82,7 +82,7 @@ static void keep_socket(struct exec_trainer *t, int sock)
 	close_second(t);
 }
 
-/* Handle the end of one of the trainer's two sockets: keep the other. */
+/* Handle the end of one of the trainer's two sockets: keep the other socket. */
 static void lose_socket(struct exec_trainer *t, int sock)
 {
 	keep_socket(t, sock == t->sock ? t->second : t->sock);
@@ -118,10 +118,10 @@ void exec_trainer_add(struct exec *x, uint32_t worker, uint32_t pid, int sock)
 {
 	struct exec_trainer *t = worker < x->n_workers ? &x->trainers[worker] : NULL;
 
-	/* A trainer can have two sockets. After a restart of the agent, the next process may send
-	 * the trainer another socket, because the record of the first was not written; the trainer
-	 * uses the first that it receives. Or the trainer has closed an earlier socket, and its end
-	 * was not seen here yet. */
+	/* A trainer can have two sockets, for one of two reasons. After a restart, the agent may
+	 * send the trainer a second socket, because the first one was not recorded; the trainer
+	 * uses the first socket that it receives. Or the trainer has closed its earlier socket, and
+	 * the executor has not seen this yet. */
 	if (t && t->second >= 0 && is_hung_up(t->second))
 		lose_socket(t, t->second);
 	if (t && t->second >= 0 && is_hung_up(t->sock))
@@ -157,8 +157,8 @@ static int make_page(struct exec *x, struct exec_trainer *t, struct err_text *er
 
 /* ---- HELLO ---- */
 
-/* Find the trainer's GPU by the uuid in its HELLO. If HELLO names none, worker w gets GPU w modulo
- * their number. Errors: negative, with a text. */
+/* Find the trainer's GPU by the uuid in its HELLO. If HELLO names no GPU, worker w gets the GPU
+ * with index w modulo the number of GPUs. Errors: a negative code, and err gets the text. */
 static int choose_gpu(
 	struct exec *x, uint32_t worker, const struct gpu_hello *h, struct err_text *err)
 {
@@ -217,7 +217,8 @@ static void on_hello(struct exec *x, uint32_t worker, const struct local_msg *m)
 		rc = choose_gpu(x, worker, &m->gpu_hello, &err);
 	if (rc == 0)
 		rc = make_page(x, t, &err);
-	/* Only this trainer has failed: it may send HELLO again and name another GPU. */
+	/* Only this trainer's HELLO has failed. The trainer may send HELLO again and name another
+	 * GPU. */
 	if (rc == BPS_EDEVICE) {
 		refuse(x, worker, m->seq, rc, err.s);
 		return;
@@ -457,7 +458,7 @@ void exec_trainer_read(struct exec *x, uint32_t worker, int sock)
 	struct local_frame f;
 	int rc;
 
-	/* a HELLO that may still be in the closed socket is ignored */
+	/* keep the other socket; a HELLO that may still be in this socket is ignored */
 	if (t->second >= 0 && is_hung_up(sock)) {
 		lose_socket(t, sock);
 		return;
