@@ -207,3 +207,12 @@ def test_daemon_that_may_not_lock_memory_says_so_and_ends(verbs):
     for d, args in ((c.agents[0], ("--socket", str(c.dir / "another.sock"))), (c.servers[0], ())):
         status, text = end_of_another(c, d, *args, prefix=may_lock(8 << 20))
         assert status == 78 and "only 8192 KiB" in text and "LimitMEMLOCK=infinity" in text, text
+
+
+def test_auto_chooses_verbs_where_the_address_is_on_an_active_port(verbs):
+    c = verbs(agents=0, servers=0)
+    here = c.add_server(0, "--provider", "auto")
+    assert here.status()["provider"] == "verbs", here.log.read_text()
+    status, text = end_of_another(c, here, "--listen", "127.0.0.1:0")
+    assert status == 75 and "provider auto chooses sockets: address=127.0.0.1" in text, text
+    assert "server 's0' on server-host0 uses 'verbs': set `provider` to the same value" in text
