@@ -30,9 +30,9 @@ void check_add(json_t *list, enum check_level level, const char *name, const cha
 
 /* Append the checks of the machine (check_host.c). */
 void check_host(json_t *list, const struct host_needs *needs);
-/* Return the document for bpsctl(8), a new reference; NULL: out of memory. config_dir: folder of
- * the daemons' settings.
- * schema host checks[{name state("ok"|"warn"|"bad") what action}] ok warn bad */
+/* Run all checks and return the result as a document, a new reference; NULL: out of memory.
+ * config_dir: folder of the daemons' settings.
+ *  schema host checks[{name state("ok"|"warn"|"bad") what action}] ok warn bad */
 json_t *checks_json(const char *config_dir, const struct addr *scheduler_http);
 /* Print the checks. Returns 0: no findings, 1: warnings, 2: something is bad. */
 int screen_check(FILE *out, json_t *root);

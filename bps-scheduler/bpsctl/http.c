@@ -1,5 +1,5 @@
-/* HTTP GETs of JSON documents from daemons, several at once (http.h): connect, send, receive and
- * parse. Redirects, TLS and connections for several requests are not supported. One thread,
+/* HTTP GETs of JSON documents from daemons, several at once (http.h): connects, sends, receives and
+ * parses. Redirects, TLS and connections for several requests are not supported. One thread,
  * blocking but limited in time and size. */
 #include "bps-scheduler/bpsctl/http.h"
 

@@ -16,7 +16,8 @@ enum sched_finding_kind {
 struct sched_finding {
 	enum sched_finding_kind kind;
 	uint32_t agent; /* agent id; for a finding about workers, the agent of the first one */
-	/* For a finding about workers: the first one, and the number of others. */
+	/* For a finding about workers: rank and pid of the first late worker, and the number of
+	 * other late workers. */
 	uint32_t rank, pid, n_more;
 	uint32_t n_waiting;
 	uint32_t tensor; /* CTL_NO_ID: not known, because the job has no partitions on servers */

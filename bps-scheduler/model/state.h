@@ -96,12 +96,12 @@ struct state_mute {
 	const char *reason;
 	const char *who;
 	struct blob boot_id; /* STATE_ID_BYTES: the machine's boot from which end_ns counts */
-	uint64_t end_ns;     /* CLOCK_MONOTONIC */
+	uint64_t end_ns;     /* end of the mute, on CLOCK_MONOTONIC */
 	uint64_t end_unix_s; /* the same end on the wall clock, for use after another boot */
 };
 
 struct state_record {
-	struct blob cluster_id; /* STATE_ID_BYTES */
+	struct blob cluster_id; /* random id of the cluster, STATE_ID_BYTES */
 	struct blob secret; /* STATE_SECRET_BYTES; the keys of data connections derive from it */
 	uint32_t term;
 	uint64_t view;

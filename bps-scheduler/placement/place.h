@@ -43,19 +43,19 @@ struct place_machine {
 };
 
 struct place_server {
-	uint32_t machine;       /* index into the machines */
-	uint16_t n_threads;     /* >= 1 */
+	uint32_t machine;       /* its host, an index into the machines */
+	uint16_t n_threads;     /* at least 1 */
 	uint64_t bytes;         /* bytes of this job's partitions on it */
 	uint64_t *thread_bytes; /* [n_threads], bytes of all jobs' partitions on each thread */
 };
 
 struct placement {
-	uint32_t n_agents;  /* >= 1 */
+	uint32_t n_agents;  /* at least 1 */
 	uint64_t job_bytes; /* M: bytes of all tensors of the job, including those to be placed */
 	struct place_machine *machines;
 	uint32_t n_machines;
 	struct place_server *servers;
-	uint32_t n_servers; /* >= 1 */
+	uint32_t n_servers; /* at least 1 */
 };
 
 struct place_part {

@@ -38,8 +38,8 @@ void events_add(struct event_ring *ev, const struct sched_event *e, double unix_
  * now       present time on the clock of the events; web.c adds it
  * events[{seq time kind view text}]
  *     time: unix seconds; kind: scheduler, view, member, job, partitions, steer, health
- * A client may have got since before a restart of the scheduler, which it sees by a new term. Then
- * numbers up to restored still name the same events. Larger numbers may name other events. */
+ * The value of since may come from a previous process of the scheduler: the term has changed then.
+ * In that case numbers up to restored name the same events, and larger ones may name others. */
 json_t *events_json(const struct event_ring *ev, uint32_t term, uint64_t since);
 void events_free(struct event_ring *ev);
 #endif

@@ -7,7 +7,8 @@
 
 #include "bps-scheduler/status/status_impl.h"
 
-#define NAMED_MAX      16 /* entries in a list of workers or servers; the others are counted */
+/* most entries in a list of workers or servers; further ones are only counted */
+#define NAMED_MAX      16
 #define UNDECLARED_MAX 8
 
 struct wait_list {

@@ -194,7 +194,7 @@ void srv_core_arrivals(struct srv_core *core, struct arrivals_figures *ret)
 
 		if (ret->n_jobs == ARRIVALS_JOBS_MAX)
 			break;
-		if (!job->arrivals->rounds) /* no round of the job was summed on this thread */
+		if (!job->arrivals->rounds) /* no round of this job was summed on this thread */
 			continue;
 		arrivals_roll(job->arrivals, core->now_ns);
 		j->job = job->id;

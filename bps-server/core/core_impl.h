@@ -66,12 +66,11 @@ struct seat {
 	TAILQ_ENTRY(seat) parked;
 	TAILQ_ENTRY(seat) staged; /* in slot->staged when STAGED, in the order of addition */
 	TAILQ_ENTRY(seat) owing;  /* in peer->owing when owes != 0 */
-	struct heap_node
-		result;       /* in peer->results while the member is owed an offer of a result */
-	uint64_t have_round;  /* round that a waiting OWE_HAVE_OK confirms */
-	uint64_t retry_round; /* round of a waiting OWE_BAD_CRC or OWE_AGAIN */
-	uint32_t bad_crc;     /* crc that a waiting OWE_BAD_CRC rejects */
-	uint8_t owes;         /* bitmap of enum owe */
+	struct heap_node result;  /* in peer->results while an offer waits to be sent */
+	uint64_t have_round;      /* round that a waiting OWE_HAVE_OK confirms */
+	uint64_t retry_round;     /* round of a waiting OWE_BAD_CRC or OWE_AGAIN */
+	uint32_t bad_crc;         /* crc that a waiting OWE_BAD_CRC rejects */
+	uint8_t owes;             /* bitmap of enum owe */
 	/* bit per slot: the member may still read the result that it was offered */
 	uint8_t offered;
 	/* Only in jobs with backup machines. has_spoken: the member has sent HAVE or CONTRIB under
