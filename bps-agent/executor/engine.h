@@ -57,7 +57,7 @@ struct engine_env {
 
 struct engine_member_desc {
 	int gpu;
-	/* array of n_slots counters' slots; stays mapped until engine_free */
+	/* array of n_slots slots with counters (gpu_slot.h); stays mapped until engine_free */
 	struct gpu_slot *slots;
 	uint32_t n_slots;
 };

@@ -14,20 +14,20 @@
 
 enum engine_part_state {
 	PART_IDLE,
-	PART_UP_WAIT, /* in e->up */
+	PART_UP_WAIT, /* the partition is in the heap e->up */
 	PART_UP,
 	PART_STAGED,
-	PART_DOWN_WAIT, /* in e->down */
+	PART_DOWN_WAIT, /* the partition is in the heap e->down */
 	PART_DOWN,
 	PART_LANDED,
 	PART_STATES
 };
 enum engine_chunk_state {
 	CHUNK_IDLE,
-	CHUNK_REDUCE_WAIT, /* in e->reduce */
+	CHUNK_REDUCE_WAIT, /* the chunk is in the heap e->reduce */
 	CHUNK_REDUCING,
 	CHUNK_OPEN,
-	CHUNK_GATHER_WAIT, /* in e->gather */
+	CHUNK_GATHER_WAIT, /* the chunk is in the heap e->gather */
 	CHUNK_GATHERING,
 	CHUNK_STATES
 };

@@ -26,8 +26,8 @@ struct engine_lane {
 	/* seq: number of the last ticket. posted: number that the last queued write to the counter
 	 * will store. */
 	uint64_t seq, posted;
-	/* positions of the oldest ticket and after the newest one, modulo LANE_TICKETS; both only
-	 * grow */
+	/* Number of tickets removed (head) and added (tail) so far. The ticket with number i is in
+	 * tickets[i % LANE_TICKETS]. */
 	uint32_t head, tail;
 	struct engine_ticket tickets[LANE_TICKETS];
 };

@@ -84,7 +84,7 @@ static uint64_t key_of(const struct engine_tensor *t, uint32_t index)
 /* ---- byte ranges of members ---- */
 
 struct range {
-	uint64_t first, bytes; /* first: offset in the tensor */
+	uint64_t first, bytes; /* first: offset of the range in the tensor */
 };
 
 static const struct engine_member *member(const struct engine *e, unsigned i)

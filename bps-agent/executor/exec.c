@@ -1,6 +1,6 @@
 /* The executor's loop: handles the agent's socket and rings, chooses the route with choose.h,
  * starts the engine, and ends the process. exec.h draws the states. Trainers are in exec_trainer.c,
- * tensors in exec_tensor.c. Thread: the executor's only one. */
+ * tensors in exec_tensor.c. Thread: the executor's only thread. */
 #include "bps-agent/executor/exec.h"
 
 #include <assert.h>

@@ -9,9 +9,9 @@
  *         any state --END, error, EOF of the agent's socket--> ENDING
  *
  * The agent may be restarted while the executor runs. The next agent process has the same socket,
- * and sends a second START with new rings. Before that, the executor processes all messages of the
- * first process. The second process repeats the messages about memory, tensors and running rounds.
- * The answers tell it the executor's state (engine_mute).
+ * and sends a second START with new rings. Before the executor uses these rings, it processes all
+ * messages of the first process. The second process repeats the messages about memory, tensors and
+ * running rounds. From the answers it learns the executor's state (engine_mute).
  *
  *   exec.c          the loop, the agent's socket and rings, the end
  *   exec_trainer.c  trainers' sockets, their memory and counter pages

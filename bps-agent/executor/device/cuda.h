@@ -5,11 +5,11 @@
  * it, so a single GPU works without NCCL. The back-end is not compiled if the headers of the CUDA
  * toolkit are missing.
  *
- * The back-end uses the primary context of each GPU. The first call that needs a GPU retains its
- * context. It changes the current context of the calling thread. The function open sets environment
- * variables that the driver reads. Memory is VMM memory with POSIX descriptors. Queues are streams
- * that do not synchronize with the default stream. Counters are written by 64-bit stream memory
- * operations.
+ * The back-end uses the primary context of each GPU. The first call that needs a GPU retains the
+ * GPU's context. Calls change the current context of the calling thread. The function open sets
+ * environment variables that the driver reads. Memory is VMM memory with POSIX descriptors. Queues
+ * are streams that do not synchronize with the default stream. Counters are written by 64-bit
+ * stream memory operations.
  *
  * Tests run the back-end with the libraries of tests/gpu/fake/, which check the arguments, contexts
  * and lifetimes of every call. The following has not been tested, neither with these libraries nor

@@ -35,7 +35,7 @@ struct cuda_mem {
 	uint64_t map_bytes; /* bytes of the reservation */
 	/* number of bytes mapped, from the start of the reservation */
 	uint64_t mapped_bytes;
-	CUmemGenericAllocationHandle handle; /* set by alloc; 0: none */
+	CUmemGenericAllocationHandle handle; /* handle of memory that alloc has made; 0: none */
 	uint64_t buffer_id;
 	char *host;     /* host memory that is pinned now or at the first use */
 	bool is_pinned; /* the memory is pinned in the context of pin_gpu */

@@ -32,6 +32,7 @@ struct nccl {
 #undef X
 };
 
-/* Return the device's NCCL, loaded at the first call. Errors: DEVICE_UNSUP with the reason. */
+/* Write the device's NCCL to *ret_nccl. The first call loads NCCL. Errors: DEVICE_UNSUP,
+ * DEVICE_NOMEM; the device's why gets the reason. */
 int cuda_nccl(struct cuda_device *d, const struct nccl **ret_nccl);
 #endif

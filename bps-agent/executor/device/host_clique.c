@@ -8,8 +8,8 @@
 #include "common/data/reduce.h"
 
 #define BLOCK_ELEMS 4096
-/* Byte written where NCCL leaves undefined bytes, so that tests detect a caller that relies on
- * them. */
+/* Byte that this back-end writes where NCCL leaves bytes undefined. So tests detect a caller that
+ * relies on such bytes. */
 #define GARBAGE 0xa5
 
 struct host_clique {

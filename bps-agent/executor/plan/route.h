@@ -8,11 +8,11 @@
  * host memory.
  *
  *   name         groups           up                       down
- *   copy         n of 1           copy                     each member copies all
- *   rs_ag        1 of n           reduce-scatter, copy     copy a piece each, all-gather
+ *   copy         n groups of 1    copy                     each member copies all
+ *   rs_ag        1 group of n     reduce-scatter, copy     copy a piece each, all-gather
  *   switch_sum   one per switch   reduce-scatter, copy     copy a piece each, all-gather in group
- *   roots        1 of n           reduce to a root, copy   copy to the root, broadcast
- *   ce           n of 1           copy                     copy a piece each, copies between GPUs
+ *   roots        1 group of n     reduce to a root, copy   copy to the root, broadcast
+ *   ce           n groups of 1    copy                     copy a piece each, copies between GPUs
  *
  * The strategies switch_sum and roots come from the OSDI'20 paper (strategy.h), section 4.2. The
  * functions have no state. Thread: any. */

@@ -3,25 +3,30 @@
 /* Chooses how the gradients of a machine's GPUs are summed and get to the network and back, by
  * where the GPUs are (topology.h). The result is a plan, which choose.h converts to a route.
  *
- *   copy        each GPU copies all to host memory, the CPU sums; each GPU copies all back
- *   rs_ag       reduce-scatter over all GPUs, each copies its share and back; all-gather
- *   switch_sum  reduce-scatter among the GPUs of each switch, the processor adds the switches'
- *               sums; all-gather
- *   roots       reduce to GPUs (roots) whose switch has no network card, these copy; broadcast
- *   ce          each GPU copies all to host memory, the processor sums; each copies a share back,
- *               then copies among GPUs
+ *   copy        each GPU copies its tensor to host memory; the processor sums; each GPU copies the
+ *               sum back
+ *   rs_ag       reduce-scatter over all GPUs; each GPU copies its share of the sum to host memory
+ *               and back; all-gather
+ *   switch_sum  like rs_ag, but among the GPUs of each switch; the processor adds the sums of the
+ *               switches
+ *   roots       reduce to some GPUs, the roots, below switches without a network card; each root
+ *               copies the sum to host memory and back; broadcast
+ *   ce          each GPU copies its tensor to host memory; the processor sums; each GPU copies a
+ *               share of the sum back, then the other shares from the other GPUs
  *
  * The rule follows "A Unified Architecture for Accelerating Distributed DNN Training in
  * Heterogeneous GPU/CPU Clusters" (OSDI'20, section 4.2). It avoids direct copies across PCI
  * switches, and traffic on an uplink that a network card uses, too.
  *
- *   one GPU -> copy. Parts of GPUs (MIG), or no PCI tree and no NVLink -> copy.
- *   NVLink between all: some switches with GPUs have a card and some have none -> roots, under the
- *                       latter; else -> rs_ag.
- *   no NVLink:          one group -> rs_ag; several -> switch_sum. (A group shares an uplink, or
- *                       is linked by NVLink.)
- *   no collectives (NCCL is missing): ce where GPUs reach each other, else copy, in place of every
- *                       strategy that needs them.
+ *   one GPU, or parts of GPUs (MIG)        -> copy
+ *   no PCI tree and no NVLink              -> copy
+ *   NVLink joins all GPUs                  -> roots, if some switches with GPUs have a card and
+ *                                             others have none; the roots are below the others
+ *                                          -> rs_ag otherwise
+ *   NVLink does not join all GPUs          -> rs_ag if there is one group, switch_sum if there are
+ *                                             several (GPUs of a group share an uplink or NVLinks)
+ *   no collectives, as NCCL is missing     -> ce where a rule above needs collectives and the GPUs
+ *                                             reach each other; copy if they do not
  *
  * A plan divides a tensor into n_units equal units, and its steps name ranges of units. Staging
  * memory holds n_sources copies of the tensor (sources), which the processor sums. Tensors take
@@ -47,14 +52,14 @@ enum strategy {
 extern const char *const strategy_words[];
 
 enum plan_op {
-	/* in the group, in place: the group's i-th member then has the i-th share */
+	/* reduce-scatter in the group, in place: then the group's i-th member has the i-th share */
 	PLAN_REDUCE_SCATTER,
-	PLAN_REDUCE,     /* in the group, to gpu */
-	PLAN_COPY_OUT,   /* gpu copies these units to source, which is on node numa */
+	PLAN_REDUCE,     /* reduce in the group, to the member gpu */
+	PLAN_COPY_OUT,   /* gpu copies the step's units to its source, which is on NUMA node numa */
 	PLAN_SUM,        /* the processor adds all sources; the sum is then sent */
-	PLAN_COPY_IN,    /* gpu copies these units of the sum from host memory */
-	PLAN_ALL_GATHER, /* in the group, in place */
-	PLAN_BROADCAST,  /* in the group, from gpu */
+	PLAN_COPY_IN,    /* gpu copies the step's units of the sum from host memory */
+	PLAN_ALL_GATHER, /* all-gather in the group, in place */
+	PLAN_BROADCAST,  /* broadcast in the group, from the member gpu */
 	PLAN_PEER_COPY,  /* gpu copies the units that it lacks from the GPUs that have them */
 };
 /* Return the name of an operation, such as "reduce-scatter". */
@@ -82,8 +87,9 @@ struct plan_group {
 
 struct transfer_plan {
 	enum strategy strategy;
-	bool is_forced;           /* a setting requires this strategy */
-	char why[PLAN_WHY_BYTES]; /* the reason as a clause: "the 8 GPUs are linked by NVLink" */
+	bool is_forced; /* a setting requires this strategy */
+	/* reason for the strategy as a clause: "the 8 GPUs are linked by NVLink" */
+	char why[PLAN_WHY_BYTES];
 	unsigned n_gpus, n_groups, n_turns, n_sources, n_steps;
 	uint32_t n_units;
 	uint8_t gpus[TOPO_GPUS_MAX];             /* indexes of GPUs in the topology */

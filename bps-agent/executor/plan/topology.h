@@ -78,12 +78,13 @@ struct topology {
 
 /* A GPU as the CUDA driver sees it, reported by the executor's program. */
 struct topo_report {
-	char pci[TOPO_PCI_BYTES]; /* terminated */
+	char pci[TOPO_PCI_BYTES]; /* PCI address, zero-terminated */
 	uint8_t uuid[16];
 	int32_t numa; /* -1: not known */
 	bool is_mig;
-	char name[TOPO_NAME_BYTES]; /* terminated */
-	uint64_t links, peers;      /* bit i stands for reports[i] */
+	char name[TOPO_NAME_BYTES]; /* name for display, zero-terminated */
+	/* NVLinks, and GPUs that the GPU can copy to directly; bit i stands for reports[i] */
+	uint64_t links, peers;
 };
 
 /* Read the topology from sysfs, mounted at root. GPUs and cards are sorted by address. If the
