@@ -212,7 +212,7 @@ static void ask_for_gpus(struct agent_app *app)
 	if (strcmp(cfg.backend, "cuda") != 0)
 		return;
 	if (access(cfg.program, X_OK) < 0 && app->opts.gpu == GPU_AUTO)
-		return; /* this machine needs no GPU support */
+		return; /* the executor's program is not installed, and no setting requires GPUs */
 	if (gpu_probe_start(loop_base(app->node.daemon.loop), cfg.program, &app->gpu_probe, &err) <
 		0)
 		log_warn("%s", err.s);

@@ -145,7 +145,7 @@ void agt_job_members(struct agt_job *job, const struct ctl_job *msg)
 
 	job->n_members = (uint16_t)msg->n_members;
 	job->size = msg->size;
-	job->has_backup = msg->backup > 0; /* after a restart, agt_job_new did not get it */
+	job->has_backup = msg->backup > 0; /* after a restart, agt_job_new did not get this value */
 	job->may_shrink = msg->flags & JOB_SHRINK;
 	if (msg->border <= job->border)
 		return;

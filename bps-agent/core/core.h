@@ -54,9 +54,9 @@
  * K2  The slot r & 1 of the outputs, crc, workers and contributors is written for r only when
  *     landed is r - 1. A donation of r - 1, and CONTRIB(r), which carries the crc of r - 1, need
  *     the other slot.
- * K3  The tensor's last complete round is the least landed of its partitions. landed of each
- *     partition is that round or the next one. The next one occurs only when all workers have
- *     submitted it.
+ * K3  The tensor's last complete round is the least landed of its partitions. For each partition,
+ *     landed is that round or the round after it. It is the round after it only if all workers have
+ *     submitted that round.
  * K4  Placement (pgen) is not kept: the scheduler sends it again, and the servers accept a
  *     partition's messages under the pgen that they have. A new instance has new connections, so no
  *     message to the previous process reaches it (A4).
@@ -110,8 +110,8 @@ struct agt_kept_part {
 
 /* In a job with AGT_MUCH_BYTES or more of tensors, results of AGT_MUCH_PART_BYTES or more that come
  * from a server on this host are copied past the CPU's caches. In such a job the first sums of a
- * step would not stay in the caches until its end anyway. 16 and 64 MiB were measured
- * (docs/explanation/performance.md, point 15), smaller sizes were not. */
+ * step would not stay in the caches until its end anyway. Jobs with 16 and 64 MiB were measured
+ * (docs/explanation/performance.md, point 15), smaller jobs were not. */
 #define AGT_MUCH_BYTES      (UINT64_C(16) << 20)
 #define AGT_MUCH_PART_BYTES (UINT32_C(32) << 10)
 
@@ -220,10 +220,11 @@ int agt_tensor_unstaged(struct agt_tensor *t, uint64_t round);
  * yet. */
 uint64_t agt_tensor_part_bytes(const struct agt_tensor *t);
 /* Apply the scheduler's plan of the tensor: its id and the size of its partitions. A second plan is
- * ignored. If env->keep returns memory from before a restart, the tensor resumes there. Its last
- * round is complete. All workers have submitted that round and may submit the next, of which some
- * partitions may have landed. Errors: BPS_EPROTO the plan does not fit the tensor or contradicts
- * the kept state; BPS_EQUOTA one partition is more than a job may have under way; -ENOMEM. */
+ * ignored. If env->keep returns memory from before a restart, the tensor resumes after its last
+ * complete round. All workers have submitted that round, and may submit the next round. Some
+ * partitions of the next round may have landed already. Errors: BPS_EPROTO the plan does not fit
+ * the tensor or contradicts the kept state; BPS_EQUOTA one partition is more than a job may have
+ * under way; -ENOMEM. */
 int agt_tensor_plan(struct agt_tensor *t, const struct ctl_tensor *plan);
 /* Fail this tensor, but not its job: its rounds end with the error `code`. */
 void agt_tensor_fail(struct agt_tensor *t, int code);
@@ -261,8 +262,9 @@ uint64_t agt_core_heard_ns(struct agt_core *core, uint32_t server, uint64_t inst
 /* Return whether any server is connected. */
 bool agt_core_is_connected(const struct agt_core *core);
 
-/* Find the partition that has waited longest for its sum. Returns false when all have been summed,
- * or the job needs no server. O(partitions). */
+/* Reasons why a partition waits for its sum. agt_tensor_stall finds the partition that has waited
+ * longest. It returns false if all partitions have their sums, or the job needs no server. It looks
+ * at every partition. */
 enum agt_stall_kind {
 	AGT_STALL_NOWHERE, /* the partition has no server */
 	AGT_STALL_LINK,    /* the partition's server is not connected */
@@ -275,7 +277,7 @@ enum agt_stall_kind {
 struct agt_stall {
 	enum agt_stall_kind kind;
 	uint32_t part, n_parts, n_open; /* n_open: partitions without a sum */
-	uint32_t server;                /* 0: none */
+	uint32_t server;                /* server of the partition; 0: none */
 	uint64_t ns;                    /* how long the partition has waited there; 0: not known */
 };
 bool agt_tensor_stall(const struct agt_tensor *t, struct agt_stall *ret);

@@ -27,7 +27,7 @@
  *   - if it has only less urgent contributions. Only the connection furthest behind is checked: if
  *     its contributions are less urgent, no other connection is held either;
  *   - if it has sent nothing for longer than expected (is_late): it is slow for another reason, and
- *     the others use the time better;
+ *     the other connections can use the time;
  *   - if it uses no network card: a server on the same host.
  * Such connections are not held either. A connection may always send its most urgent contribution
  * if that is a repeated one. If a transport accepts offers without their bytes, it sends all of
@@ -242,7 +242,8 @@ static void release_some(struct agt_job *job)
 	while ((held = heap_min(&job->held)) && held->key <= reached)
 		release(of_wait(held));
 	if (job->behind_urgency <= before)
-		return; /* the usual case: the urgency changes only a few times in a round */
+		/* usually the urgency has not changed: it changes only a few times in a round */
+		return;
 	while ((s = more_urgent(job, job->behind_urgency)))
 		release(s);
 }

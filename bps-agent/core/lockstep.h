@@ -10,7 +10,8 @@ struct lockstep_server {
 	uint64_t bytes;
 };
 
-/* The part of one job on a link. On link->shares while the job has partitions on the link. */
+/* The share of one job on a link. It is on link->shares while the job has partitions on the
+ * link. */
 struct lockstep_share {
 	TAILQ_ENTRY(lockstep_share) of_link;
 	struct agt_link *link;

@@ -37,7 +37,7 @@ struct agt_part {
 	struct agt_link *link;
 	struct lockstep_share *share; /* the share of its job on that link, see lockstep.h */
 	uint64_t pgen;
-	uint64_t round;        /* in IDLE the last complete round, else the one under way */
+	uint64_t round;        /* in IDLE the last complete round, else the round under way */
 	uint64_t crc_round;    /* round of the contribution that crc belongs to */
 	struct heap_node node; /* used in READY */
 	/* In core->timers in the states SENT and WAITING, and in IDLE and READY while a HAVE is not

@@ -90,8 +90,8 @@ void part_send_got(struct agt_part *part)
 
 	if (!part->link || part_bytes(part) <= WIRE_INLINE_MAX)
 		return;
-	/* In SENT, CONTRIB implied GOT for the previous round. In FETCHING, the end of the read
-	 * sends GOT. */
+	/* In SENT, the CONTRIB that was sent implies GOT for the previous round. In FETCHING, GOT
+	 * is sent when the read ends. */
 	if (part->state == PART_SENT || part->state == PART_FETCHING)
 		return;
 	if (part->state == PART_READY || part->state == PART_WAITING)
@@ -167,8 +167,8 @@ int part_send_contrib(struct agt_part *part)
 }
 
 /* Return whether the sum of that round is in its out-slot. The sum of the round before the last one
- * stays there until the next round lands. In jobs with backup machines, late members need that sum
- * as a donation. */
+ * stays in its out-slot until the sum of the next round is read. In jobs with backup machines, late
+ * members need that sum as a donation. */
 static bool has_result(const struct agt_part *part, uint64_t round)
 {
 	uint64_t last = part_last_round(part);

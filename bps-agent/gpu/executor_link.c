@@ -189,7 +189,7 @@ static void executor_release(struct executor_link *g)
 {
 	if (!g)
 		return;
-	g->arenas.x = g->job->arenas.x; /* NULL when the agent ends */
+	g->arenas.x = g->job->arenas.x; /* arenas.x is NULL when the agent ends */
 	arena_set_fini(&g->arenas);
 	g->job = NULL;
 	free_if_unused(g);

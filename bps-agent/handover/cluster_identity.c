@@ -18,7 +18,8 @@ struct cluster_record {
 	uint32_t member_id, unused;
 };
 struct cluster_live {
-	_Atomic uint64_t view; /* the largest view; the term in its upper half is at most `term` */
+	/* the largest view received; its upper half is a term, which is at most the field term */
+	_Atomic uint64_t view;
 	_Atomic uint32_t term, unused;
 };
 

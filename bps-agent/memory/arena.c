@@ -58,9 +58,9 @@ void memory_prefer(struct memory *m, uint32_t node)
 	if (!node || node > 1024)
 		return;
 	mask[(node - 1) / bits] = 1ul << (node - 1) % bits;
-	/* Only a preference: if the node has no room, the kernel uses another one. For
-	 * shared memory the preference belongs to the file, so it also holds if another process
-	 * touches a page first. */
+	/* Only a preference: if the node has no room, the kernel uses another node. For shared
+	 * memory the preference belongs to the file, so it also holds if another process touches a
+	 * page first. */
 	if (mbind(m->mem, m->bytes, MPOL_PREFERRED, mask, 1024, 0) < 0)
 		log_debug("memory of node %u: %s", node - 1, strerror(errno));
 }
@@ -122,8 +122,8 @@ int arena_seals(const struct arena_set *set, enum arena_kind kind)
 	return kind == ARENA_OUTPUT && !set->keeps_outputs_writable ? F_SEAL_FUTURE_WRITE : 0;
 }
 
-/* Replace the writable descriptor of an output by a read-only one, for trainers. Makes the file's
- * mode read-only, too. */
+/* Replace the writable descriptor of an output arena by a read-only descriptor for trainers. Makes
+ * the file's mode read-only, too. */
 static int make_readonly(int *fd, struct err_text *err)
 {
 	char path[32];

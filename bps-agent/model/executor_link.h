@@ -5,7 +5,7 @@
  * Thread: the data thread.
  *
  *   STARTING --READY--> MEETING --ROUTE--> RUNNING --the job ends or the executor fails--> OVER
- *                       freed when the job is gone and the child has been waited for */
+ *                  freed when the job is gone and the executor's process has been waited for */
 #include <stdbool.h>
 #include <stdint.h>
 #include <sys/queue.h>

@@ -2,7 +2,7 @@
 #define BPS_AGENT_MODEL_JOB_H
 /* A job on this machine: its local trainers, its tensors and their memory.
  *
- *   FORMING --JOB--> RUNNING --JOB_END, or it failed--> ENDED --no trainer left, no read--> freed
+ *   FORMING --JOB--> RUNNING --JOB_END or failure--> ENDED --no trainer and no read left--> freed
  *
  * Thread: the data thread. */
 #include <stdbool.h>
@@ -51,7 +51,7 @@ struct job {
 	uint32_t *ranks;
 	struct trainer **by_worker; /* indexed by local worker; NULL: the worker has left */
 	struct agt_job *core;
-	struct executor_link *executor; /* NULL: no worker has requested one */
+	struct executor_link *executor; /* the job's executor; NULL: no worker has requested it */
 	uint64_t running_since_ns;      /* when this process set the state RUNNING */
 	/* the scheduler has named this job since the last reconnect */
 	bool is_told;

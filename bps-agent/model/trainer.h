@@ -48,8 +48,8 @@ struct trainer {
 	unsigned n_handles; /* libuv handles that are not closed yet */
 	uv_poll_t sock_poll, efd_poll, pid_poll;
 	uv_timer_t greeting; /* runs in GREETING: limits the time until HELLO */
-	/* Runs while the user exceeds the request rate. The socket is read again when it
-	 * expires. */
+	/* Timer that runs while the user exceeds the request rate. When it expires, the socket is
+	 * read again. */
 	uv_timer_t slowed;
 	struct quota_pace pace;
 	bool is_slowed;
@@ -66,7 +66,7 @@ struct trainer {
 	uid_t uid;
 	struct quota_account *user;
 	uint32_t asked_rank; /* rank that the trainer requests; CTL_NO_ID: any */
-	bool has_rank;       /* the scheduler has answered the last JOIN, with rank */
+	bool has_rank;       /* the scheduler has answered the trainer's last JOIN with the rank */
 	/* worker: index of the rank among the job's ranks on this machine, set when the job is
 	 * RUNNING */
 	uint32_t rank, worker;

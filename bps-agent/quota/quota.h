@@ -112,7 +112,7 @@ struct quota_view {
 	/* number of refused requests since the agent's start */
 	uint64_t refused[QUOTA_SCOPES][QUOTA_KINDS];
 	uint64_t slowed, hopeless;
-	/* fraction of its limit that an account uses; the largest of all accounts */
+	/* for each scope and kind, the largest fraction of its limit that any account uses */
 	double fullest[QUOTA_SCOPES][QUOTA_KINDS];
 };
 void quota_view(const struct quota *q, struct quota_view *ret);

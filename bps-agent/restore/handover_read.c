@@ -137,7 +137,8 @@ static int attach(struct handover_reader *r, struct trainer *t, const struct led
 	t->job = r->job;
 	TAILQ_INSERT_TAIL(&r->job->trainers, t, of_job);
 	trainer_set_state(t, TRAINER_JOINING);
-	/* the previous process has recorded no answer, so WELCOME may be missing, too */
+	/* the previous process has recorded no answer, so the trainer may not have received
+	 * WELCOME */
 	if (live->handled_seq == 0)
 		trainer_welcome(t, k->hello_seq, control_fd);
 	return 0;

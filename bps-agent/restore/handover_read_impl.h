@@ -26,8 +26,8 @@ int handover_contradicts(struct handover_reader *r, const char *what);
 /* Take a descriptor out of the store. The caller then owns the descriptor. -1: the store does not
  * have it. */
 int handover_take_fd(struct fdstore *s, char kind, uint64_t number, char what);
-/* Find n_bytes at offset of the set's arena with that id. Returns false if the arena does not
- * exist, has another kind or is too small. */
+/* Find n_bytes at `offset` in the arena with that id. Returns false if the arena does not exist,
+ * has another kind or is too small. */
 bool handover_place(const struct arena_set *set, uint32_t id, enum arena_kind kind, uint64_t offset,
 	uint64_t n_bytes, struct arena **ret_arena, struct agt_mem *ret);
 uint64_t handover_tensor_bytes(const struct tensor *tensor);

@@ -222,7 +222,7 @@ struct pending_declare {
 	void *mem; /* memory that holds the names of d's tensors */
 	struct local_slot slots[LOCAL_DECLARE_MAX];
 	struct err_text errs[LOCAL_DECLARE_MAX];
-	struct memory_request request; /* request for the next tensor's memory */
+	struct memory_request request; /* request for the memory of the tensor with index next */
 	enum arena_kind kind;
 };
 

@@ -560,7 +560,7 @@ void job_detach(struct trainer *t, const char *why)
 		send_worker(job->agent, job->id, t->rank, WORKER_LOST, text.s);
 	}
 	if (t->state == TRAINER_JOINING && !t->has_rank)
-		/* so that the other workers do not wait for this one */
+		/* withdraw the JOIN, so that the other workers do not wait for this worker */
 		member_send(job->agent->member, &unjoin);
 	if (TAILQ_EMPTY(&job->trainers) && job->state == JOB_RUNNING)
 		job_end(job, BPS_EWORKER_LOST, "all workers of this machine have left",

@@ -11,7 +11,7 @@ void job_fail(
 	struct agent *a, uint32_t job, int code, const char *text, const struct ctl_cause *cause);
 /* The core's callback env->fail: fail a job, without a known cause. ctx is the agent. */
 void job_core_fail(void *ctx, uint32_t job, int code, const char *text);
-/* Copy the cause of the job's failure to the job. NULL: the cause is not known. */
+/* Store the cause of the job's failure in job. cause NULL: not known. */
 void job_set_cause(struct job *job, const struct ctl_cause *cause);
 /* Return the code with which the trainer's job has ended. *ret: the text. *ret_cause: the cause;
  * the job or its tensor owns the host name. Another worker may have left because of a mismatch

@@ -28,8 +28,9 @@ void tensor_refuse(
 /* Handle one entry of the trainer's ring. e: a copy of the entry, not checked yet. Errors:
  * BPS_EPROTO the trainer broke the rules; err gets the text. */
 int tensor_on_submission(struct trainer *t, const struct local_sqe *e, struct err_text *err);
-/* Submit a worker's next round to the core. Errors: BPS_EBUSY the core cannot accept it now. Any
- * other failure returns 0 and is reported to the trainer as the end of the round. */
+/* Submit a worker's next round to the core. Errors: BPS_EBUSY the core cannot accept it now. For
+ * any other failure, 0 is returned, and the failure is reported to the trainer as the end of the
+ * round. */
 int tensor_to_core(struct tensor *tensor, uint32_t w, const struct pending_submission *p);
 /* Report to a worker that a round is over, if its trainer is still connected. A failure also
  * releases the worker's GPU stream, which waits for the round. */

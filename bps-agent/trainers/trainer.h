@@ -15,7 +15,7 @@ void trainer_set_state(struct trainer *t, enum trainer_state state);
 /* Keep the trainer's memory after it is GONE, until trainer_unref. */
 void trainer_ref(struct trainer *t);
 void trainer_unref(struct trainer *t);
-/* Send m with n_fds descriptors, which stay the caller's. A trainer whose socket is full is
+/* Send m with n_fds descriptors, which the caller still owns. A trainer whose socket is full is
  * disconnected later, not in this call. */
 void trainer_send(struct trainer *t, struct local_msg *m, const int *fds, unsigned n_fds);
 /* Report to the trainer that its job has failed, or that it cannot join. cause: NULL if it is not
