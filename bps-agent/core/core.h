@@ -18,18 +18,18 @@
  * connections are behind it (lockstep.c). While job_inflight_bytes of a job are under way, its
  * READY partitions are parked: they wait in a queue of the job instead. So partitions of other jobs
  * go on. Each sum that arrives may unpark a partition. The local sum and the crc of a READY
- * partition are computed just before it is sent, so a more urgent partition overtakes it before
- * that work. A job with one member needs no server: its READY partitions are summed into the
- * output.
+ * partition are computed just before it is sent. So a more urgent partition can overtake it before
+ * that work is done. A job with one member needs no server: its READY partitions are summed into
+ * the output.
  *
  * A tensor may lie on the workers' devices (GPUs). Then a READY partition first waits until the
  * executor has copied its bytes to the inputs (is_staging: the partition is in no queue). When all
- * sums of the round are in host memory, the round waits until they are on the devices. The messages
- * to servers are the same.
+ * sums of the round are in host memory, the round waits until the sums are on the devices. The
+ * messages to servers are the same.
  *
- * Buffers of a tensor: an in-slot per local worker, a staging buffer for their sum when there are
- * several, two out-slots (round & 1). The contribution stays unchanged until the round is done
- * (A1), result r until result r + 2 lands (A2).
+ * A tensor has an in-slot per local worker, and two out-slots (index round & 1). If there are
+ * several in-slots, it has a staging buffer for their sum, too. The contribution stays unchanged
+ * until the round is done (A1). Result r stays unchanged until result r + 2 lands (A2).
  *
  * This core uses the round numbers of the trainers. On the wire, rounds count from 1 again since
  * the job's last border (a barrier at which workers joined), because the new workers have done no
@@ -54,12 +54,12 @@
  * K2  The slot r & 1 of the outputs, crc, workers and contributors is written for r only when
  *     landed is r - 1. A donation of r - 1, and CONTRIB(r), which carries the crc of r - 1, need
  *     the other slot.
- * K3  The tensor's last complete round is the least landed of its partitions. For each partition,
- *     landed is that round or the round after it. It is the round after it only if all workers have
- *     submitted that round.
+ * K3  Let c be the tensor's last complete round, which is the least landed of its partitions. For
+ *     each partition, landed is c or c + 1. It is c + 1 only if all workers have submitted round c
+ *     + 1.
  * K4  Placement (pgen) is not kept: the scheduler sends it again, and the servers accept a
  *     partition's messages under the pgen that they have. A new instance has new connections, so no
- *     message to the previous process reaches it (A4).
+ *     message to the previous process reaches the new one (A4).
  * K6  If all partitions of a device tensor landed in one round, its sums may not be on the devices
  *     yet. The round is started once more, and is complete when agt_tensor_unstaged is called,
  *     again or for the first time. None of this uses the network. */

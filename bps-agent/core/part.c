@@ -145,8 +145,8 @@ void job_unpark(struct agt_job *job)
 		struct agt_part *part = part_of(node);
 
 		expected += part_bytes(part);
-		/* With nothing under way, unpark all partitions. If some of them cannot be sent, no
-		 * arriving sum would unpark the others. */
+		/* With nothing under way, unpark all partitions. If only some were unparked and
+		 * these cannot be sent, no arriving sum would unpark the rest. */
 		if (limit && job->inflight && expected > limit)
 			return;
 		part_dequeue(part);

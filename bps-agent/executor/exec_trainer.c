@@ -70,8 +70,8 @@ static void send_to_trainer(
 	}
 }
 
-/* Keep this one of the trainer's two sockets, and close the other socket. If HELLO came on the
- * closed socket, undo the HELLO. */
+/* Keep sock, which is one of the trainer's two sockets, and close the other socket. If HELLO came
+ * on the closed socket, undo the HELLO. */
 static void keep_socket(struct exec_trainer *t, int sock)
 {
 	if (sock != t->sock) {
@@ -437,7 +437,7 @@ static void on_message(struct exec *x, uint32_t worker, int sock, const struct l
 {
 	bool is_running = x->state == EXEC_RUNNING;
 
-	/* the trainer uses this socket, not the other one */
+	/* the trainer uses this socket, so close its other socket */
 	keep_socket(&x->trainers[worker], sock);
 	if (m->type == GPU_HELLO && x->state == EXEC_MEETING)
 		on_hello(x, worker, m);

@@ -103,8 +103,8 @@ int arena_restore(struct arena_set *set, enum arena_kind kind, uint32_t id, uint
 struct arena *arena_find(const struct arena_set *set, uint32_t id);
 /* Return the newest arena that was made for that node, or NULL. node: NUMA node + 1, 0: any. */
 struct arena *arena_newest(const struct arena_set *set, uint32_t node);
-/* Return the additional seals for an arena's memory: all arenas have those against shrinking and
- * growing. */
+/* Return which seals an arena of that kind gets, in addition to the seals against shrinking and
+ * growing, which all arenas have. */
 int arena_seals(const struct arena_set *set, enum arena_kind kind);
 
 /* Create a memfd of that size and map it, without allocating pages. Errors: -errno, and err gets

@@ -39,10 +39,11 @@ struct job {
 	struct quota_account *quota;
 	uint32_t size, flags, id; /* id: CTL_NO_ID until the scheduler has assigned it */
 	uint16_t backup;          /* number of machines that a round need not wait for */
-	uint32_t grace_ms;        /* how long a round waits for those machines */
-	uint32_t max_size;        /* largest number of workers of an elastic job */
-	uint64_t barrier;         /* number of the last barrier that the job passed */
-	bool is_local;            /* all workers are on this machine, so no server takes part */
+	/* how long, in ms, a round waits for the `backup` machines anyway */
+	uint32_t grace_ms;
+	uint32_t max_size; /* largest number of workers of an elastic job */
+	uint64_t barrier;  /* number of the last barrier that the job passed */
+	bool is_local;     /* all workers are on this machine, so no server takes part */
 	/* number of tensor ids that this agent has assigned, when is_local */
 	uint32_t n_tensors;
 	uint32_t n_workers;    /* local workers; set from RUNNING on */

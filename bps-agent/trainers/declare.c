@@ -125,8 +125,9 @@ static void tell_slot(struct trainer *t, const struct tensor *tensor, struct loc
 	slot->out_offset[1] = tensor->out[1].offset;
 }
 
-/* Fail the tensor and its job, because workers of this machine declare the tensor in both host and
- * GPU memory. No round of it is possible, and the workers of other machines would wait forever. */
+/* Fail the tensor and its job, because one worker of this machine declares the tensor in host
+ * memory and another in GPU memory. No round of the tensor is possible, and the workers of other
+ * machines would wait forever. */
 static void disagree(struct trainer *t, struct tensor *tensor, const struct err_text *why,
 	const struct ctl_cause *cause)
 {

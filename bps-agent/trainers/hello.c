@@ -157,8 +157,8 @@ void trainer_hello(struct trainer *t, const struct local_msg *m, void **mem)
 
 	FAILPOINT(AGENT_TRAINER_HELLO);
 	if (t->may_repeat_message && t->live)
-		/* HELLO was answered before: by the previous process, or by this one when it
-		 * restored the trainer. */
+		/* HELLO was answered already, by the previous process or when this process restored
+		 * the trainer. */
 		return;
 	if (t->state != TRAINER_GREETING) {
 		trainer_drop(t, true, "HELLO was sent twice");
