@@ -1,5 +1,5 @@
 /* Parse and format network addresses, and resolve host names. Only addr_lookup calls the resolver,
- * and no function opens a socket. No state; any thread. */
+ * and no function opens a socket. The functions keep no state and may be called on any thread. */
 #include "common/base/addr.h"
 
 #include <arpa/inet.h>

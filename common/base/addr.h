@@ -1,7 +1,7 @@
 #ifndef BPS_COMMON_BASE_ADDR_H
 #define BPS_COMMON_BASE_ADDR_H
-/* Network addresses as text: "host:port", "[v6]:port", "host", "*:port" (any local address). Values
- * without state; any thread. Only addr_lookup uses the network. */
+/* Network addresses as text: "host:port", "[v6]:port", "host", "*:port" (any local address). The
+ * functions keep no state and may be called on any thread. Only addr_lookup uses the network. */
 #include <stdbool.h>
 #include <stdint.h>
 #include <sys/socket.h>
@@ -12,14 +12,15 @@
 #define ADDR_TEXT_BYTES (ADDR_HOST_BYTES + 8)
 
 struct addr {
-	/* Name or numeric address, without brackets; "": unset; "*": any local address */
+	/* Host name or numeric address, without brackets. "" means that the address is unset, "*"
+	 * means any local address. */
 	char host[ADDR_HOST_BYTES];
 	uint16_t port;
 };
 
 /* Parse text. If it has no port, use default_port; with default_port 0 the port is required. A bare
  * IPv6 address needs brackets only together with a port.
- * Errors: -EINVAL with a sentence. */
+ * Errors: -EINVAL; err gets the text. */
 int addr_parse(
 	struct addr *ret_addr, const char *text, uint16_t default_port, struct err_text *err);
 
@@ -27,20 +28,20 @@ int addr_parse(
 const char *addr_format(const struct addr *a, char buf[static ADDR_TEXT_BYTES]);
 
 /* Convert a numeric host, "*" or "localhost" into a socket address, without the resolver.
- * Errors: -EINVAL the host is any other name. */
+ * Errors: -EINVAL if the host is another name. */
 int addr_number(const struct addr *a, struct sockaddr_storage *ret_sa, socklen_t *ret_len);
 
 /* Convert any host into a socket address. A name is resolved, and the first answer is used. Blocks
  * as long as the resolver does, so call it at program start, not in an event loop.
- * Errors: -EADDRNOTAVAIL with a sentence. */
+ * Errors: -EADDRNOTAVAIL; err gets the text. */
 int addr_lookup(const struct addr *a, struct sockaddr_storage *ret_sa, socklen_t *ret_len,
 	struct err_text *err);
 
-/* Return advice for an address that cannot be bound, as " (...)"; "" when there is none. rc: -errno
- * of bind(2) or listen(2). */
+/* Return advice for an address that cannot be bound, in the form " (...)", or "" when there is
+ * none. rc: the -errno that bind(2) or listen(2) has returned. */
 const char *addr_bind_hint(int rc);
 
-/* Return whether sa is 0.0.0.0 or ::, also as a v4-mapped address. */
+/* Return whether sa is 0.0.0.0, its v4-mapped form, or ::. */
 bool sockaddr_is_any(const struct sockaddr *sa);
 /* Return whether sa is in 127/8, is ::1, or is a v4-mapped address in 127/8. */
 bool sockaddr_is_loopback(const struct sockaddr *sa);

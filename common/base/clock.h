@@ -1,8 +1,8 @@
 #ifndef BPS_COMMON_BASE_CLOCK_H
 #define BPS_COMMON_BASE_CLOCK_H
 /* The clock of all programs: CLOCK_MONOTONIC, in nanoseconds. The cores (pure state machines) do
- * not read it; their callers pass the time. The wall clock is used only for display, never for a
- * deadline. Any thread. */
+ * not read the clock; their callers pass the time. The wall clock is used only for display, never
+ * for a deadline. Any thread may call the functions. */
 #include <stdint.h>
 #include <time.h>
 

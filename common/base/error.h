@@ -2,7 +2,8 @@
 #define BPS_COMMON_BASE_ERROR_H
 /* Error codes of all programs. 0 or a count is success, -errno is a system error, and the project's
  * own codes are below -10000, outside the ranges of libuv and libfabric. One table defines the enum
- * and the texts. The public names in libbpsclient/bps.h are checked against it at compile time.
+ * and the texts. The compiler checks that the public names in libbpsclient/bps.h have the same
+ * numbers.
  *
  * An error that a person will read has a text as well: struct err_text. The first function that
  * knows the error writes it: what failed, on what object, why, and what to do next. */
@@ -34,8 +35,8 @@
 	X(BPS_EDEVICE, 10024, "a GPU or its executor failed")                                      \
 	X(BPS_EISOLATED, 10025, "this machine receives nothing from the scheduler and all servers")
 
-/* When libbpsclient/bps.h is included before, it defines these names for users: check its
- * numbers */
+/* A file that includes libbpsclient/bps.h before this header has these names already. Then only
+ * check that bps.h gives them the same numbers. */
 #ifdef BPS_H
 #define X(name, num, text) _Static_assert((name) == -(num), #name);
 BPS_ERRORS(X)
@@ -50,7 +51,7 @@ enum bps_error {
 
 #define ERR_TEXT_BYTES 512
 
-/* Sentence for people about a failure; empty when there is nothing to add to the code. */
+/* Sentence that explains a failure to a person. Empty when the error code says enough. */
 struct err_text {
 	char s[ERR_TEXT_BYTES];
 };
@@ -59,7 +60,7 @@ struct err_text {
  * until the same thread calls err_str again. */
 const char *err_str(int code);
 
-/* Return the name of one of the project's codes, as "BPS_EBUSY"; NULL for any other number. */
+/* Return the name of one of the project's codes, such as "BPS_EBUSY"; NULL for any other number. */
 const char *err_name(int code);
 
 /* Write a sentence into err, which may be NULL, and return code. So a caller can write `return

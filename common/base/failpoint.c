@@ -222,8 +222,8 @@ int failpoint_set(const char *text, struct err_text *err)
 	the.plan = plan;
 	the.generation++;
 	for (int i = 0; i < FAILPOINT_COUNT; i++) {
-		/* Relaxed order suffices: a thread that sees the flag takes the lock, and then
-		 * finds the new plan, or no action. */
+		/* Relaxed order suffices: a thread that sees the flag takes the lock. Under the
+		 * lock it finds either the action of the new plan or no action. */
 		atomic_store_explicit(
 			&failpoint_armed[i], plan.arms[i].action != ACT_NONE, memory_order_relaxed);
 		n += plan.arms[i].action != ACT_NONE;
@@ -248,8 +248,9 @@ void failpoint_print(FILE *out, unsigned owners)
 
 /* ---- running ---- */
 
-/* Return a pseudo-random number from 0 to 1 for this pass of the point. The finalizer is that of
- * splitmix64 (Steele, Lea, Flood, OOPSLA 2014), as in Vigna's public domain code. */
+/* Return a pseudo-random number from 0 to 1 for this pass of the point. The last steps, which mix
+ * the bits, are those of splitmix64 (Steele, Lea, Flood, OOPSLA 2014), as in Vigna's public domain
+ * code. */
 static double chance(uint64_t seed, uint64_t point, uint64_t passed)
 {
 	uint64_t z = seed + (point << 48) + passed * UINT64_C(0x9e3779b97f4a7c15);

@@ -46,14 +46,14 @@ enum failpoint {
 	FAILPOINT_COUNT
 };
 
-/* For each point: whether it is armed. failpoint_set sets these flags; other threads may see a
- * change slightly later. */
+/* For each point: 1 if a fault is set for it, else 0. failpoint_set sets these flags; other threads
+ * may see a change slightly later. */
 extern _Atomic unsigned char failpoint_armed[FAILPOINT_COUNT];
 
 #define FAILPOINT_DROPPED 1
 /* Run the action of an armed point, which may take long or end the process. Returns 0: continue;
- * FAILPOINT_DROPPED: skip the step; negative: fail with this code. The last two are returned only
- * at points whose row in failpoints.def allows them. */
+ * FAILPOINT_DROPPED: skip the step; negative: fail with this code. A point returns
+ * FAILPOINT_DROPPED or a negative code only if its row in failpoints.def allows that. */
 int failpoint_pass(enum failpoint point);
 #define FAILPOINT(id)                                                                              \
 	(__builtin_expect(                                                                         \
@@ -61,9 +61,9 @@ int failpoint_pass(enum failpoint point);
 			? failpoint_pass(FP_##id)                                                  \
 			: 0)
 
-/* Replace all faults by those of text; NULL or "": none. Threads that hang or sleep at a point go
- * on. Returns how many points are armed.
- * Errors: -EINVAL with a sentence; nothing has changed. */
+/* Replace all faults by those that text lists. NULL or "" removes all faults. Threads that hang or
+ * sleep at a point go on. Returns how many points are armed.
+ * Errors: -EINVAL; err gets the text. Nothing has changed. */
 int failpoint_set(const char *text, struct err_text *err);
 /* Check the text as failpoint_set does, and change nothing. */
 int failpoint_check(const char *text, struct err_text *err);

@@ -1,9 +1,9 @@
 #ifndef BPS_COMMON_BASE_HEAP_H
 #define BPS_COMMON_BASE_HEAP_H
 /* Intrusive binary min-heap: the priority queues of the data path. A node is embedded in the object
- * that it orders. It has its position in the heap, so that it can be removed from the middle. Its
- * key must not change while it is in a heap. heap_push never allocates: call heap_reserve when
- * objects are made. One thread. */
+ * that it orders. The node stores its own position, so that a node in the middle can be removed.
+ * The key of a node must not change while the node is in a heap. heap_push never allocates: call
+ * heap_reserve when objects are made. One thread. */
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -40,7 +40,7 @@ static inline uint64_t heap_key_urgency(uint64_t key)
  * Errors: -ENOMEM. */
 int heap_reserve(struct heap *h, size_t cap);
 void heap_fini(struct heap *h);
-/* Insert n. It must be in no heap, and room must be reserved. */
+/* Insert n, which must be in no heap. heap_reserve must have reserved room for it. */
 void heap_push(struct heap *h, struct heap_node *n);
 /* Remove n, which must be in h. */
 void heap_remove(struct heap *h, struct heap_node *n);

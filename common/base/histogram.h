@@ -7,7 +7,7 @@
 #include <stdint.h>
 
 #define HISTOGRAM_BUCKETS 19
-/* Upper bound of bucket k is this << k; the last bucket has no bound */
+/* The upper bound of bucket k is HISTOGRAM_FIRST_NS << k. The last bucket has no upper bound. */
 #define HISTOGRAM_FIRST_NS UINT64_C(100000)
 
 struct histogram {

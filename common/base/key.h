@@ -2,10 +2,11 @@
 #define BPS_COMMON_BASE_KEY_H
 /* The cluster key: 32 secret bytes, and values derived from them. common/control/keyring.h reads
  * the key file. The scheduler's host has the master key. Every other host has a key that is derived
- * from the master key for its role and name, so that a stolen host can be excluded without the
- * others. The (job, tensor, partition) keys of the data plane are something else.
+ * from the master key for its role and name, so that a stolen host can be excluded without
+ * excluding the other hosts. The (job, tensor, partition) keys of the data plane have nothing to do
+ * with the cluster key.
  *
- * Values without state; any thread. The secret is never logged. */
+ * The functions keep no state and may be called on any thread. The secret is never logged. */
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -22,7 +23,7 @@ struct cluster_key {
 };
 
 /* Make a random key.
- * Errors: -EIO no random bytes are available. */
+ * Errors: -EIO: no random bytes are available. */
 int key_random(struct cluster_key *ret_key);
 
 /* Write a key as 64 hex digits, for a key file. */
@@ -52,8 +53,8 @@ int key_mac(const struct cluster_key *key, const void *data, size_t n_bytes,
  * Errors: those of key_mac. */
 int key_fingerprint(const struct cluster_key *key, char ret_print[static KEY_PRINT_BYTES]);
 
-/* Return whether two byte strings are equal. Takes the same time for all contents, so that it
- * reveals nothing. */
+/* Return whether two byte strings are equal. The time that this takes does not depend on the
+ * contents, so an attacker learns nothing from it. */
 bool key_bytes_equal(const void *a, const void *b, size_t n_bytes);
 
 /* Overwrite the secret; NULL is allowed. */

@@ -50,7 +50,8 @@ bool log_enabled(enum log_level level)
 
 /* ---- escaping ---- */
 
-/* Return the number of bytes of the UTF-8 character at s; 0: it is invalid or must be escaped. */
+/* Return the number of bytes of the UTF-8 character at s; 0: the character is invalid or must be
+ * escaped. */
 static size_t shown_bytes(const unsigned char *s, size_t n)
 {
 	static const uint32_t least[] = {0, 0, 0x80, 0x800, 0x10000};
@@ -161,10 +162,10 @@ static size_t put_head(char *buf, size_t room, unsigned level, const struct stat
 	return n + (size_t)snprintf(buf + n, room - n, "Z ");
 }
 
-/* Return whether the process may end right after this line: an error without an id. Such a line
- * goes to the stream stderr, not to the journal as a datagram. The reason: the journal looks up the
- * unit of a datagram's sender when it reads the datagram. If the process has ended by then, it
- * finds no unit. Of a stream it knows the unit from the start. */
+/* Return whether the process may end right after this line, which is an error without an id. Such a
+ * line is written to stderr, not sent to the journal as a datagram. The journal looks up the unit
+ * of a datagram's sender only when it reads the datagram. If the sender has ended by then, the
+ * journal finds no unit. For stderr the journal knows the unit from the start. */
 static bool is_last_word(unsigned level, enum log_id id)
 {
 	return level == LOG_ERROR && id == LOG_ID_NONE;

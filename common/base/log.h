@@ -9,11 +9,13 @@
  *   file                      <4>2026-11-20T09:10:11.123Z text
  *   pipe, socket              <4>text                 (sd-daemon(3); the reader adds the time)
  *   journal (JOURNAL_STREAM)  the journal's native protocol: field BPS_JOB=... for job=..., and
- *                             MESSAGE_ID= if the line has a LOG_ID. As for a pipe when the journal
- *                             cannot be reached, and for errors without a LOG_ID
+ *                             MESSAGE_ID= if the line has a LOG_ID. When the journal cannot be
+ *                             reached, a line has the form for a pipe. An error without a LOG_ID
+ *                             always has that form
  *
- * error: cannot continue as requested; warn: unexpected, with the reaction; info: starts, stops,
- * state changes; debug: per object; trace: per message (compiled in, off by default). */
+ * Levels: error: the program cannot continue as requested. warn: something unexpected, and what the
+ * program does about it. info: starts, stops and state changes. debug: events of single objects.
+ * trace: each message (compiled in, off by default). */
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -58,7 +60,7 @@ enum log_id {
 
 /* Set the least urgent level that is written. log_level_parse converts a name ("error" ...
  * "trace").
- * Errors: -EINVAL there is no such name. */
+ * Errors: -EINVAL: there is no such name. */
 void log_set_level(enum log_level level);
 int log_level_parse(const char *name, enum log_level *ret_level);
 
@@ -68,7 +70,7 @@ void log_write(unsigned level, const char *fmt, ...) __attribute__((format(print
 
 /* Copy n bytes of src to dst, escaped as in the log. Control characters, invalid UTF-8 and
  * characters that change the text's direction or line become \n, \t, \r or \xNN. The copy is cut to
- * `room`, NUL included. Returns its length. */
+ * `room` bytes, including its NUL byte. Returns the length of the copy. */
 size_t log_escape(char *dst, size_t room, const char *src, size_t n);
 /* Replace every byte that log_escape would escape by a question mark. For screens with columns,
  * because the length of the text stays the same. */
@@ -89,8 +91,9 @@ void log_blank(char *s);
 	} while (0)
 
 /* log_rated: log an event that any peer or user can cause, at most LOG_RATE_BURST lines per minute
- * and call site. The next line that is written reports how many were suppressed. log_limited: the
- * same with LOG_LIMIT_BURST, for normal events that a client can cause as often as it likes. */
+ * and call site. The next line that is written reports how many were suppressed. log_limited: log
+ * at most LOG_LIMIT_BURST lines per minute and call site, for normal events that a client can cause
+ * as often as it likes. */
 #define LOG_RATE_MS     60000
 #define LOG_RATE_BURST  5
 #define LOG_LIMIT_BURST 600

@@ -1,6 +1,7 @@
 /* Send log lines to the journal by its native protocol ("Native Journal Protocol" in systemd's
- * documentation). A datagram has lines FIELD=value. An escaped log line contains no newline, so the
- * protocol's binary form of fields is not needed. Any thread. */
+ * documentation). A datagram consists of lines FIELD=value. An escaped log line contains no
+ * newline, so the protocol's binary form of fields is not needed. Any thread may call the
+ * functions. */
 #include "common/base/log_impl.h"
 
 #include <ctype.h>
@@ -39,7 +40,8 @@ bool log_is_journal(const struct stat *st)
 }
 
 /* Return the process's socket to the journal, or -1. The first caller opens it. When two threads
- * open one at the same time, one of them closes its own and uses the other. */
+ * open a socket at the same time, one thread closes its socket and uses that of the other
+ * thread. */
 static int datagram_socket(void)
 {
 	static atomic_int sock = -1;

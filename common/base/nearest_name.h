@@ -1,7 +1,7 @@
 #ifndef BPS_COMMON_BASE_NEAREST_NAME_H
 #define BPS_COMMON_BASE_NEAREST_NAME_H
 /* Find the valid name that is nearest to an unknown one, for error texts: " (did you mean 'x'?)".
- * Any thread. */
+ * Any thread may call the functions. */
 #include <stddef.h>
 
 #define NEAREST_NAME_BYTES 64
@@ -18,8 +18,8 @@ struct nearest_name {
 	}
 /* Make candidate the best name if it is nearer to `wrong` than the best one so far. */
 void nearest_name_try(struct nearest_name *best, const char *wrong, const char *candidate);
-/* Write the hint with the best name into buf and return buf. prefix: text before the name, as "--".
- * The hint is empty when more than a third of the name differs. */
+/* Write the hint with the best name into buf and return buf. prefix: text before the name, such as
+ * "--". The hint is empty when more than a third of the name differs. */
 const char *nearest_name_hint(
 	const struct nearest_name *best, const char *prefix, char buf[static NEAREST_HINT_BYTES]);
 #endif

@@ -14,9 +14,10 @@
 #include "common/base/addr.h"
 
 #define BYTES_PER_MBIT 125000.0
-#define STACK_MAX      4 /* most layers of interfaces: a VLAN on a bond on cards, and one more */
-/* Longest time between two samples. When the timer fires later, the rate is not that of one
- * window. */
+/* most layers of interfaces. A VLAN on a bond of cards has three layers; one more is allowed */
+#define STACK_MAX 4
+/* Longest time between two samples. When the timer fires later than that, the rate is not that of
+ * one window. */
 #define LATE_NS (10 * NIC_WINDOW_NS)
 /* When a plateau is lower than the measured rate, the rate falls by this part of the difference. So
  * after half a minute of load it has nearly reached the plateau. */

@@ -1,17 +1,19 @@
 #ifndef BPS_COMMON_BASE_NICSPEED_H
 #define BPS_COMMON_BASE_NICSPEED_H
-/* Speed of the network card that carries this daemon's data: as its driver reports it or, if the
- * driver does not (veth, most clouds), as measured from the traffic.
+/* Speed of the network card that carries this daemon's data. The card's driver reports the speed.
+ * If it does not (veth, most clouds), the speed is measured from the traffic.
  *
  * The measurement reads the interface's counters of both directions, not those of the daemon's own
  * connections. A server and an agent of one machine share its card, so the connections of one
- * daemon have only part of the traffic. Traffic between the two on the loopback must not count.
+ * daemon have only part of the traffic. Traffic between the server and the agent on the loopback
+ * must not count.
  *
  * The measured rate is a lower bound, which rises at once and falls slowly. It is updated only from
  * a plateau: NIC_PLATEAU windows in a row, each NIC_WINDOW_NS long, whose rates agree within the
- * factor NIC_SPREAD. Then the link was busy, or evenly used, during all that time. Three kinds of
- * traffic have no plateau, and so give no figure instead of a wrong one: a burst that a token
- * bucket lets through, counters that a driver updates seldom, and rounds shorter than a window.
+ * factor NIC_SPREAD. In that case the link was busy, or evenly used, during all these windows.
+ * Three kinds of traffic have no plateau, and so give no figure instead of a wrong one: a burst
+ * that a token bucket lets through, counters that a driver updates seldom, and rounds shorter than
+ * a window.
  *
  * A server that sums a smaller share of a job's bytes does not measure a lower speed. At the start
  * of a round all agents have bytes for every server, so each card first runs at full speed, and
@@ -34,14 +36,14 @@
 
 /* Counter and rates of one direction: received or sent. */
 struct nic_way {
-	uint64_t bytes;              /* the counter at the last sample */
+	uint64_t bytes;              /* value of the interface's counter at the last sample */
 	double rates[NIC_PLATEAU];   /* bytes/s of the last windows, a ring */
 	unsigned n_rates, next_rate; /* number of valid rates, and index of the next one */
 };
 
 /* Measurement of one interface. A zeroed struct is a new measurement. */
 struct nic_meter {
-	uint64_t at_ns; /* time of the last sample; 0: none */
+	uint64_t at_ns; /* time of the last sample; 0: there is no sample yet */
 	struct nic_way ways[2];
 	double rate; /* the measured rate, in bytes/s; 0: unknown */
 };
@@ -62,11 +64,11 @@ struct nic {
 	uint64_t driver_mbps;   /* speed that the driver reports; 0: unknown */
 	int rx_fd, tx_fd;       /* open files of the counters; -1: nothing to measure */
 	struct nic_meter meter;
-	uint64_t looked_bytes; /* sum of both counters at the last call of nic_has_load */
+	uint64_t looked_bytes; /* sum of the two byte counters at the last call of nic_has_load */
 };
 
-/* Name the interface that has this numeric address (host of struct addr). False: none, or the
- * loopback. */
+/* Find the name of the interface that has this numeric address (host of struct addr). Returns false
+ * when no interface has it, or when that interface is the loopback. */
 bool nic_find(const char *host, char ret_name[IF_NAMESIZE]);
 /* Find the interface that has this numeric address (host of struct addr). Open its counters unless
  * the driver reports the speed. Never fails: without an interface the speed is unknown. */

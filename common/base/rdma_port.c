@@ -1,5 +1,5 @@
 /* Look up RDMA ports of network interfaces in sysfs. Reads files only; opens no device and needs no
- * library. Any thread. */
+ * library. Any thread may call the functions. */
 #include "common/base/rdma_port.h"
 
 #include <dirent.h>

@@ -6,7 +6,7 @@
 
 uint64_t fd_limit(void)
 {
-	struct rlimit r = {.rlim_cur = 1024}; /* the minimum of POSIX systems */
+	struct rlimit r = {.rlim_cur = 1024}; /* the limit to report if getrlimit fails */
 
 	getrlimit(RLIMIT_NOFILE, &r);
 	return r.rlim_cur;

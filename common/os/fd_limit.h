@@ -1,6 +1,6 @@
 #ifndef BPS_COMMON_OS_FD_LIMIT_H
 #define BPS_COMMON_OS_FD_LIMIT_H
-/* Limit of open descriptors of this process. Any thread. */
+/* Limit of open descriptors of this process. Any thread may call the functions. */
 #include <stdint.h>
 
 /* Raise the soft limit to the hard limit, at most to 1,048,576. Call it once at program start.

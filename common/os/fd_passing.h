@@ -1,6 +1,7 @@
 #ifndef BPS_COMMON_OS_FD_PASSING_H
 #define BPS_COMMON_OS_FD_PASSING_H
-/* Pass descriptors in messages over UNIX sockets (SCM_RIGHTS). Any thread. */
+/* Pass descriptors in messages over UNIX sockets (SCM_RIGHTS). Any thread may call the
+ * functions. */
 #include <sys/socket.h>
 
 #define FD_PASSING_MAX 253 /* limit per message: SCM_MAX_FD of the kernel */

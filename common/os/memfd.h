@@ -1,6 +1,7 @@
 #ifndef BPS_COMMON_OS_MEMFD_H
 #define BPS_COMMON_OS_MEMFD_H
-/* Memory that processes of one host share: a memfd of fixed size. Any thread. */
+/* Memory that processes of one host share: a memfd of fixed size. Any thread may call the
+ * functions. */
 #include <fcntl.h>
 #include <stdint.h>
 

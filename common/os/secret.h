@@ -1,7 +1,7 @@
 #ifndef BPS_COMMON_OS_SECRET_H
 #define BPS_COMMON_OS_SECRET_H
 /* Files that hold a secret: the key file and the private key of a certificate. A file that other
- * users could read or replace is refused. Any thread. */
+ * users could read or replace is refused. Any thread may call the functions. */
 #include <stdbool.h>
 #include <stddef.h>
 
@@ -9,11 +9,11 @@
 
 /* Read the whole file. Refuses a file that is not a plain file, is a symbolic link, belongs to a
  * user other than this process's user or root, or is open to the group or others.
- * what: name of the file's kind in the error sentence, as "key file". is_credential: the service
+ * what: name of the file's kind in error texts, such as "key file". is_credential: the service
  * manager made the file for this process. Then group permission is allowed, because the service
  * manager may grant access by an access list (ACL), which stat shows as group permission. Returns
- * the number of bytes, or `room` for a larger file.
- * Errors: -errno, -EPERM or -EINVAL, with a sentence. */
+ * the number of bytes, or `room` for a larger file. Errors: -errno, -EPERM or -EINVAL; err gets the
+ * text. */
 int secret_read(const char *path, const char *what, bool is_credential, void *ret_buf, size_t room,
 	struct err_text *err);
 
