@@ -1,5 +1,6 @@
 /* Copy with non-temporal stores, which every x86-64 processor has. Builds with sanitizers use
- * memcpy, because sanitizers do not see these stores. Pure; any thread. */
+ * memcpy, because sanitizers do not see these stores. The functions keep no state and may be called
+ * on any thread. */
 #include "common/data/copy_nontemporal.h"
 
 #include <stdint.h>

@@ -1,6 +1,6 @@
 #ifndef BPS_COMMON_DATA_COPY_NONTEMPORAL_H
 #define BPS_COMMON_DATA_COPY_NONTEMPORAL_H
-/* Memory copies. Pure; any thread. */
+/* Memory copies. The functions keep no state and may be called on any thread. */
 #include <stddef.h>
 
 /* Copy as memcpy does, but bypass the CPU caches if the processor can. Use this for data that is

@@ -1,5 +1,6 @@
 /* CRC-32C in three versions: with tables, with the CRC instruction of the CPU, and with wide
- * carry-less multiplication. crc32c selects one by the CPU and the length. Pure; any thread. */
+ * carry-less multiplication. crc32c selects a version by the CPU and by the number of bytes. The
+ * functions keep no state and may be called on any thread. */
 #include "common/data/crc32c.h"
 
 #include <pthread.h>
@@ -99,7 +100,7 @@ TARGET static inline uint64_t three_lanes(
 }
 
 #define TARGET_WIDE __attribute__((target("avx512f,vpclmulqdq,sse4.2,pclmul")))
-/* Below this number of bytes crc32c_sse42 is as fast. */
+/* For fewer bytes than this, crc32c_sse42 is as fast as crc32c_wide. */
 #define WIDE_MIN 1024
 
 /* Factors that move a 128-bit value by d bits, one for each half: x^(d + 32) and x^(d - 32) mod P,

@@ -1,8 +1,8 @@
 #ifndef BPS_COMMON_DATA_CRC32C_H
 #define BPS_COMMON_DATA_CRC32C_H
-/* CRC-32C (Castagnoli, RFC 3720 appendix B.4). It is computed with CPU instructions chosen at run
- * time, or with tables on other CPUs. A CRC detects accidental corruption only, not attacks. Any
- * thread. */
+/* CRC-32C (Castagnoli, RFC 3720 appendix B.4). crc32c uses CPU instructions, which it chooses at
+ * run time. On a CPU without them it uses tables. A CRC detects accidental corruption only, not
+ * attacks. Any thread may call the functions. */
 #include <stddef.h>
 #include <stdint.h>
 
@@ -10,6 +10,6 @@
  * are none. */
 uint32_t crc32c(uint32_t crc, const void *data, size_t n_bytes);
 
-/* Compute the same with tables: the fallback of crc32c, and the reference for its test. */
+/* Compute the same CRC with tables only: the fallback of crc32c, and the reference for its test. */
 uint32_t crc32c_portable(uint32_t crc, const void *data, size_t n_bytes);
 #endif

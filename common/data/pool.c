@@ -9,7 +9,8 @@
 
 struct pool_segment {
 	struct pool_segment *next;
-	/* Element for each POOL_MIN_BYTES; the first one of a block represents the whole block */
+	/* Elements, one for each POOL_MIN_BYTES of the segment. The first element of a block stands
+	 * for the whole block */
 	struct buf blocks[];
 };
 

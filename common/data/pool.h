@@ -15,7 +15,7 @@
 struct buf {
 	void *mem;       /* aligned to POOL_MIN_BYTES if the segment is */
 	uint64_t offset; /* position of mem in its segment */
-	size_t bytes;    /* size: that of the request, rounded up to a power of two */
+	size_t bytes;    /* size of the buffer: the requested bytes, rounded up to a power of two */
 	uint16_t segment;
 	bool is_head, is_free; /* used by the pool only */
 	/* Used by the pool while the buffer is free, else by the buffer's owner */
@@ -23,8 +23,9 @@ struct buf {
 	struct pool_segment *owner;
 };
 
-/* Make a segment of exactly `bytes` bytes. *ret_segment: number under which peers can read it.
- * Errors: -ENOMEM, ... */
+/* Make a segment of exactly `bytes` bytes. *ret_segment: number under which peers can read the
+ * segment.
+ * Errors: a negative code, such as -ENOMEM. */
 typedef int (*pool_segment_fn)(void *ctx, size_t bytes, void **ret_mem, uint16_t *ret_segment);
 
 struct pool;
@@ -50,7 +51,7 @@ void pool_free(struct pool *p);
 struct buf *pool_get(struct pool *p, size_t bytes);
 /* Return a buffer to the pool. NULL is allowed. */
 void pool_put(struct pool *p, struct buf *b);
-/* Return the bytes in use, their maximum so far, and the limit. */
+/* Return the bytes of all buffers in use, the maximum of that number so far, and the limit. */
 size_t pool_used(const struct pool *p);
 size_t pool_high(const struct pool *p);
 size_t pool_limit(const struct pool *p);

@@ -1,5 +1,6 @@
 /* Element-wise reduction: choose the instruction set, split the work into whole groups, and pad the
- * rest. The inner loops are in reduce_kernels.h. No state except the choice; any thread. */
+ * rest. The inner loops are in reduce_kernels.h. The only state is the chosen instruction set. Any
+ * thread may call the functions. */
 #include "common/data/reduce.h"
 
 #include <errno.h>
@@ -14,7 +15,7 @@
 #define REDUCE_VEC_BYTES 16 /* SSE2, NEON, VSX */
 #include "common/data/reduce_kernels.h"
 
-/* Tables, the preferred one first. */
+/* Tables of all instruction sets, in order of preference. */
 static const struct reduce_table *const tables[] = {
 #ifdef __x86_64__
 	&reduce_avx512, &reduce_avx2,
@@ -26,8 +27,8 @@ static const struct reduce_table *const tables[] = {
 static bool table_is_usable(const struct reduce_table *t)
 {
 #ifdef __x86_64__
-	/* The table also needs F16C, which every CPU with AVX2 has. It cannot be checked, because
-	 * clang's builtin does not know the name. */
+	/* The table also needs F16C, which every CPU with AVX2 has. F16C cannot be checked, because
+	 * clang's builtin does not know its name. */
 	if (t == &reduce_avx2)
 		return __builtin_cpu_supports("avx2");
 	if (t == &reduce_avx512)
@@ -133,8 +134,8 @@ static int64_t floor_div(int64_t x, uint32_t divisor)
 	return x % d < 0 ? q - 1 : q;
 }
 
-/* Divide without vector instructions: there are none for integers, and averages of integers are
- * rare. */
+/* Divide without vector instructions, because CPUs have none that divide integers. Averages of
+ * integers are rare. */
 #define FLOOR_DIV_ALL(type)                                                                        \
 	for (size_t i = 0; i < n_elems; i++) {                                                     \
 		type x;                                                                            \

@@ -1,7 +1,8 @@
 #ifndef BPS_COMMON_DATA_REDUCE_H
 #define BPS_COMMON_DATA_REDUCE_H
 /* Element-wise reduction: the arithmetic of the service. The server reduces over machines, the
- * agent over the workers of its machine. No state, any thread.
+ * agent over the workers of its machine. The functions keep no state and may be called on any
+ * thread.
  *
  * A reduction uses an accumulator: f32 for f16 and bf16, the element type itself for all others
  * (then the accumulator may be the destination). Integers wrap. min and max propagate NaN. f16 and
@@ -48,7 +49,7 @@ const char *reduce_isa(void);
 
 /* Use the named instruction set from now on. For tests and measurements; do not call it while a
  * reduction runs.
- * Errors: -ENOTSUP the name is unknown, or this machine or build does not have the instruction set;
- * nothing changes. */
+ * Errors: -ENOTSUP: the name is unknown, or this machine or build does not have the instruction
+ * set; nothing changes. */
 int reduce_select(const char *name);
 #endif

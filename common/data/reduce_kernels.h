@@ -28,8 +28,8 @@
  * element. */
 typedef void reduce_fold_fn(
 	void *acc, const void *const *src, unsigned n_src, size_t n_elems, bool is_first);
-/* Divide by divisor (1: do not divide) and round to the element type; n_elems as for
- * reduce_fold_fn. */
+/* Divide by divisor (1: do not divide) and round to the element type. n_elems is a multiple of the
+ * same number as in reduce_fold_fn. */
 typedef void reduce_finish_fn(void *dst, const void *acc, size_t n_elems, uint32_t divisor);
 /* Fold and finish all sources in one pass. */
 typedef void reduce_whole_fn(
@@ -82,8 +82,9 @@ INLINE v_u32 select_u32(v_i32 mask, v_u32 yes, v_u32 no)
 
 /* u16_load reads 16-bit numbers and extends each with zeros to 32 bits. u16_store truncates 32-bit
  * numbers and writes them. f16_load and f16_store do the same with f16 in memory and f32 in the
- * register. Only these functions and the search for NaNs below differ per instruction set: F16C and
- * a branch on a vector have no portable form, and gcc 12 widens vectors inefficiently. */
+ * register. Only these functions and the search for NaNs below differ between the instruction sets.
+ * The reasons: F16C and a branch on a vector have no portable form, and gcc 12 widens vectors
+ * inefficiently. */
 #if REDUCE_VEC_BYTES == 64
 INLINE v_u32 u16_load(const void *p)
 {
@@ -225,8 +226,8 @@ DEFINE_INT_OPS(v_i32, v_u32)
 DEFINE_INT_OPS(v_i64, v_u64)
 
 /* Operations on floats. min (max) returns a when a is less (greater) than b or a NaN, else b, which
- * may be a NaN. Equal operands have different bits only when they are zeros of different sign: OR
- * of the bits returns -0.0 for min, AND +0.0 for max. */
+ * may be a NaN. Equal operands have different bits only when they are zeros of different sign. Then
+ * min ORs their bits, which gives -0.0, and max ANDs their bits, which gives +0.0. */
 #define DEFINE_FLOAT_OPS(type, itype)                                                              \
 	INLINE type type##_apply(enum op op, type a, type b)                                       \
 	{                                                                                          \
@@ -252,8 +253,9 @@ DEFINE_INT_OPS(v_i64, v_u64)
 DEFINE_FLOAT_OPS(v_f32, v_i32)
 DEFINE_FLOAT_OPS(v_f64, v_i64)
 
-/* Return whether one of four registers may contain a NaN. Never returns false when one does. Always
- * returns true with an instruction set for which the check costs as much as replacing the NaNs. */
+/* Return whether one of four registers may contain a NaN. Never returns false when a register
+ * contains a NaN. Always returns true with an instruction set for which the check costs as much as
+ * replacing the NaNs. */
 #if REDUCE_VEC_BYTES == 64
 #define UNORDERED(type, a, b) _mm512_cmp_##type##_mask((a), (b), _CMP_UNORD_Q)
 INLINE bool f32_any_nan(v_f32 a, v_f32 b, v_f32 c, v_f32 d)
@@ -375,8 +377,8 @@ INLINE void finish_vec(
 		memcpy(dst, &v, sizeof(v));
 }
 
-/* Store a register of the accumulator after settle. divisor 0, always as a constant: store it
- * unchanged. Else divide by divisor, unless that is 1, and round to dtype. */
+/* Store a register of the accumulator after settle. If divisor is 0, which is always a constant,
+ * store the register unchanged. Else divide it by divisor, unless that is 1, and round to dtype. */
 INLINE void put(enum dtype dtype, unsigned char *to, size_t at, vec v, uint32_t divisor)
 {
 	if (divisor)

@@ -1,6 +1,6 @@
 /* A data thread: run the core's tick and work, poll the transport, run posted functions, then spin
- * or sleep. Messages and rounds are the core's business. All functions run on the data thread
- * unless the header says otherwise. */
+ * or sleep. Only the core knows messages and rounds. All functions run on the data thread unless
+ * the header says otherwise. */
 #include "common/loop/dataloop.h"
 
 #include <errno.h>
@@ -14,13 +14,13 @@
 #include "common/base/clock.h"
 #include "common/transport/xport.h"
 
-/* Time after which a turn ends, in nanoseconds, so that the descriptors are polled. */
+/* Nanoseconds after which a turn ends, so that the loop polls the descriptors. */
 #define TURN_NS 500000
 /* A sched_yield that takes longer than this shows that another process needs the processor. Then
  * the loop does not spin for a while. */
 #define YIELD_TOO_LONG_NS UINT64_C(100000)
-/* Pauses count as recent for this multiple of their length; measured:
- * docs/explanation/performance.md, point 12 */
+/* A pause counts as recent until this multiple of its length has passed. The value is measured
+ * (docs/explanation/performance.md, point 12) */
 #define RESPITE 8
 /* Most turns between two polls of the descriptors. */
 #define TURNS 8
@@ -46,8 +46,8 @@ struct dataloop {
 	uv_timer_t timer, beat;
 	uv_poll_t x_poll;
 	uv_async_t async;
-	/* Written by the data thread, read by others; relaxed, because no other data depends on
-	 * it */
+	/* The data thread writes it, other threads read it. Relaxed order suffices, because no
+	 * other data depends on it */
 	_Atomic uint64_t beat_ns;
 	pthread_mutex_t lock; /* guards the ring of posts */
 	struct dataloop_post *posts;
@@ -168,9 +168,9 @@ uint64_t dataloop_rest_ns(uint64_t last_ns, uint64_t quiet_ns)
 }
 
 /* Spin instead of sleeping, because a sleep costs a wake-up. Yield, so that the processes that send
- * the next message can run. If the yield takes long, some other process needs the processor. Then
- * stop spinning for a while: the scheduler runs a thread that is woken sooner than one that has
- * yielded. */
+ * the next message can run. If the yield takes long, another process needs the processor. Then stop
+ * spinning for a while, because the kernel runs a thread that wakes up sooner than a thread that
+ * has yielded. */
 static void spin(struct dataloop *l, uint64_t now_ns)
 {
 	uint64_t after;

@@ -5,9 +5,9 @@
  * to it. The owner may add its own descriptors, such as trainers' sockets, to the same libuv loop.
  *
  * In each turn the loop passes the time to the core, lets it work, polls the transport, repeats
- * this for at most about a millisecond, and then polls the descriptors. With nothing to do it spins
- * for the spin time, and then blocks if the transport's and the owner's may_sleep return true. A
- * descriptor, a post or the next deadline wakes it.
+ * this for at most about a millisecond, and then polls the descriptors. When there is nothing to
+ * do, the loop spins for the spin time. Then it blocks if may_sleep of the transport and may_sleep
+ * of the owner return true. A descriptor, a post or the next deadline wakes it.
  *
  * Order of calls: dataloop_new, dataloop_attach, dataloop_start, on any thread. Posted functions
  * run on the data thread. dataloop_stop ends and joins the thread. */
@@ -36,14 +36,15 @@ struct dataloop_ops {
 #define DATALOOP_REST_MIN_NS UINT64_C(10000000)
 #define DATALOOP_REST_MAX_NS UINT64_C(1000000000)
 /* Return for how long the loop should not spin, because another process needs the processor.
- * last_ns: the last such pause, 0: none yet. quiet_ns: time since it ended. The result is twice
- * last_ns, up to DATALOOP_REST_MAX_NS, if the last pause was recent, else DATALOOP_REST_MIN_NS:
- * even an idle machine has short tasks now and then. Pure. */
+ * last_ns: length of the last such pause; 0: there was none yet. quiet_ns: time since that pause
+ * ended. The result is twice last_ns, up to DATALOOP_REST_MAX_NS, if the last pause was recent.
+ * Else the result is DATALOOP_REST_MIN_NS, because even an idle machine has short tasks now and
+ * then. Pure. */
 uint64_t dataloop_rest_ns(uint64_t last_ns, uint64_t quiet_ns);
 
-/* Make a loop. name: of the thread. spin_us: how long to poll for work before blocking, in
+/* Make a loop. name: name of the thread. spin_us: how long to poll for work before blocking, in
  * microseconds. queue_count: most posted functions that may wait. ops must outlive the loop.
- * Errors: negative, with a sentence. */
+ * Errors: a negative code; err gets the text. */
 int dataloop_new(const char *name, uint32_t spin_us, size_t queue_count,
 	const struct dataloop_ops *ops, void *ctx, struct dataloop **ret, struct err_text *err);
 /* Set the transport that the loop polls. Call it before dataloop_start. */
@@ -52,21 +53,21 @@ void dataloop_attach(struct dataloop *l, struct xport *x);
  * thread. */
 uv_loop_t *dataloop_uv(struct dataloop *l);
 /* Start the thread.
- * Errors: -errno, with a sentence. */
+ * Errors: -errno; err gets the text. */
 int dataloop_start(struct dataloop *l, struct err_text *err);
 
 /* Run fn(arg) on the data thread, in the order of the posts. Thread: any.
- * Errors: -EAGAIN the queue is full. */
+ * Errors: -EAGAIN: the queue is full. */
 int dataloop_post(struct dataloop *l, void (*fn)(void *arg), void *arg);
 
-/* Run all posted functions, end the thread and join it. The owner must have closed its handles by
- * then, in a posted function. */
+/* Run all posted functions, end the thread and join it. Before this call the owner must have posted
+ * a function that closes its handles. */
 void dataloop_stop(struct dataloop *l);
 /* Stop the loop if it runs, and free it. NULL is allowed. */
 void dataloop_free(struct dataloop *l);
 
-/* Return the time of the last beat. In a healthy thread it is at most DATALOOP_BEAT_MS ago. Thread:
- * any. */
+/* Return the time at which the data thread last recorded that it runs (its beat). In a healthy
+ * thread that is at most DATALOOP_BEAT_MS ago. Thread: any. */
 #define DATALOOP_BEAT_MS 250
 uint64_t dataloop_beat_ns(const struct dataloop *l);
 #endif

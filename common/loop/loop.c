@@ -54,8 +54,8 @@ static bool take_post(struct loop *l, struct loop_post_entry *ret_post, bool *re
 	return found;
 }
 
-/* Run posted functions, at most as many as the queue holds, so that functions that post others
- * cannot keep the loop from its sockets. */
+/* Run posted functions, but at most as many as the queue has room for. So functions that post other
+ * functions cannot keep the loop from its sockets. */
 static void on_wake(evutil_socket_t fd, short what, void *arg)
 {
 	struct loop *l = arg;

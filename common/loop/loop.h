@@ -12,8 +12,9 @@ struct loop;
 
 typedef void loop_fn(void *arg);
 
-/* Make a loop. name: for error sentences. queue_count: most posted functions that may wait.
- * Errors: -ENOMEM, -errno with a sentence. */
+/* Make a loop. name: name of the loop in error texts. queue_count: most posted functions that may
+ * wait.
+ * Errors: -ENOMEM, -errno; err gets the text. */
 int loop_new(struct loop **ret_loop, const char *name, size_t queue_count, struct err_text *err);
 
 /* Return the libevent base, for use on the loop's thread. */
@@ -23,7 +24,7 @@ struct event_base *loop_base(const struct loop *l);
 void loop_run(struct loop *l);
 
 /* Run fn(arg) on the loop's thread, in the order of the posts. Thread: any.
- * Errors: -EAGAIN the queue is full, BPS_ECLOSED after loop_quit. After an error fn does not
+ * Errors: -EAGAIN: the queue is full; BPS_ECLOSED: loop_quit was called. After an error fn does not
  * run. */
 int loop_post(struct loop *l, loop_fn *fn, void *arg);
 
