@@ -1,5 +1,5 @@
 /* Encode and decode structs by field tables. Checks lengths, strings, counts and memory, not the
- * meaning of values. No state; any thread. */
+ * meaning of values. The functions keep no state and may be called on any thread. */
 #include "common/wire/codec.h"
 
 #include <endian.h>
@@ -10,8 +10,8 @@
 
 #include "common/base/error.h"
 
-/* Most lists inside each other. The tables define the depth. The limit is for a table that contains
- * itself: there a peer could choose the depth, and so how much stack is used. */
+/* Most lists inside each other. The field tables define the depth. The limit is for a table that
+ * contains itself: without a limit, a peer would choose the depth, and so the size of the stack. */
 #define DEPTH_MAX    4
 #define PREFIX_BYTES 4
 #define LIST_ALIGN   8
@@ -114,8 +114,8 @@ static bool bytes_get(
 	return true;
 }
 
-/* The functions for sizes return 0 for a value that cannot be encoded. Every other value takes at
- * least one byte. */
+/* The functions that compute sizes return 0 for a value that cannot be encoded. Every other value
+ * takes at least one byte. */
 static uint64_t struct_size(const struct layout *l, const uint8_t *msg, unsigned depth);
 
 static uint64_t list_size(const struct field *f, const uint8_t *msg, unsigned depth)
@@ -233,8 +233,8 @@ size_t codec_encode(const struct layout *l, const void *msg, void *buf)
 
 /* The decoder reads the bytes twice with the same code. The first pass, with mem and every output
  * NULL, checks everything and counts the memory that is needed. The second pass has a block of that
- * size as mem and fills it. It checks again: if the bytes have changed in between, it still cannot
- * write outside the block. */
+ * size as mem and fills it. The second pass checks everything again. So it cannot write outside the
+ * block, even if the bytes have changed between the passes. */
 struct reader {
 	const uint8_t *p;
 	const uint8_t *end; /* end of the struct being read */

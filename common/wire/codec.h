@@ -15,9 +15,10 @@
  *   blob             u32 length, bytes; `struct blob` in the struct
  *   list             u32 count, structs; a pointer and a uint32_t count in the struct
  *
- * Everything is checked: lengths against the buffer, strings for NUL bytes, the field's max
+ * The decoder checks everything: lengths against the buffer, strings for NUL bytes, the field's max
  * (longest string, largest blob, most list items), the depth of nested lists (at most 4), and the
- * memory for decoding against a limit. No state, any thread, no dependency except libc. */
+ * memory for decoding against a limit. The functions keep no state, may be called on any thread,
+ * and need only libc. */
 #include <stddef.h>
 #include <stdint.h>
 
@@ -80,8 +81,8 @@ struct layout {
 #S, sizeof(struct S), sizeof(table) / sizeof((table)[0]), table                    \
 	}
 
-/* Return the bytes that codec_encode will write for msg; 0 when msg does not fit in 32 bits or
- * exceeds a max. */
+/* Return the bytes that codec_encode will write for msg; 0 when that number does not fit in 32
+ * bits, or when a field of msg exceeds its max. */
 size_t codec_size(const struct layout *l, const void *msg);
 
 /* Write msg into buf, which has room for codec_size(l, msg) bytes; returns that number. A NULL
@@ -90,10 +91,10 @@ size_t codec_encode(const struct layout *l, const void *msg, void *buf);
 
 /* Decode exactly n_bytes into *ret_msg, which has l->bytes. Strings, blobs and lists are copied
  * into one block *ret_mem of at most mem_limit bytes; nothing in *ret_msg points into buf. *ret_mem
- * is NULL when no block was needed. Writes outputs only on success.
+ * is NULL when no block was needed. Writes *ret_msg and *ret_mem only on success.
  * Owns: the caller frees *ret_mem with free().
- * Errors: BPS_EPROTO the bytes are malformed; -E2BIG mem_limit exceeded; -ENOMEM. err names the
- * field. */
+ * Errors: BPS_EPROTO: the bytes are malformed; -E2BIG: more than mem_limit bytes are needed;
+ * -ENOMEM. err names the field. */
 struct err_text;
 int codec_decode(const struct layout *l, const void *buf, size_t n_bytes, size_t mem_limit,
 	void *ret_msg, void **ret_mem, struct err_text *err);

@@ -9,7 +9,7 @@
 #define CTLFRAME_HEAD_BYTES 6
 /* Most bytes of type and body from a peer that has authenticated */
 #define CTLFRAME_MAX_BYTES ((size_t)1 << 20)
-/* Most bytes of type and body from any other peer */
+/* Most bytes of type and body from a peer that has not authenticated */
 #define CTLFRAME_UNTRUSTED_BYTES ((size_t)4096)
 
 struct ctlframe {

@@ -47,8 +47,8 @@
 #define CTL_STEER_ARGS_MAX  8
 #define CTL_STEER_VALUE_MAX 255
 #define CTL_JSON_MAX        (512u << 10)
-/* Most memory of one decoded message, in bytes. By its other limits the largest message, a REPORT,
- * takes half of it. */
+/* Most memory of one decoded message, in bytes. The largest message that the other limits allow is
+ * a REPORT, which takes half of it. */
 #define CTL_MEM_MAX (8u << 20)
 
 enum ctl_type {
@@ -115,7 +115,7 @@ const struct layout *ctl_layout(unsigned type);
 const char *ctl_type_name(unsigned type);
 
 /* Decode the body of a frame into *ret. *ret_mem is as for codec_decode: the caller frees it.
- * Errors: those of codec_decode; BPS_EPROTO unknown type. */
+ * Errors: those of codec_decode; BPS_EPROTO also for an unknown type. */
 int ctl_decode(unsigned type, const void *buf, size_t n_bytes, struct ctl_msg *ret, void **ret_mem,
 	struct err_text *err);
 #endif

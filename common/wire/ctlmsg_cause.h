@@ -1,14 +1,16 @@
 #ifndef BPS_COMMON_WIRE_CTLMSG_CAUSE_H
 #define BPS_COMMON_WIRE_CTLMSG_CAUSE_H
 /* The worker that caused a failure, in messages that report the failure. Messages of the control
- * channel and of the trainers' socket have it beside their text. */
+ * channel and of the trainers' socket contain it in addition to their text. */
 #include <stdbool.h>
 #include <stdint.h>
 
 #include "common/wire/codec.h"
 
 struct ctl_cause {
-	uint32_t rank;    /* CTL_NO_ID: not one worker, but its machine; without a host: unused */
+	/* Rank of the worker. CTL_NO_ID: the cause is the whole machine. Not used when host is
+	 * empty */
+	uint32_t rank;
 	const char *host; /* machine of that worker; "" or NULL: the cause is not known */
 };
 

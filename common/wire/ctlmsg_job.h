@@ -27,13 +27,14 @@ struct ctl_join {
 	uint32_t seq;
 	uint32_t uid;
 	const char *job;
-	uint32_t rank; /* CTL_NO_ID: the scheduler assigns one */
+	uint32_t rank; /* the worker's rank; CTL_NO_ID: the scheduler assigns a rank */
 	uint32_t size;
 	uint32_t flags; /* enum job_flags; all workers of the job must send the same */
 	uint32_t pid;
 	/* Requested partition size, 0: the scheduler chooses; all workers must send the same */
 	uint32_t part_bytes;
-	/* CTL_TOKEN_BYTES, proves that the trainer has the job's token; empty: the job has none */
+	/* CTL_TOKEN_BYTES, proves that the trainer has the job's token; empty: the job has no
+	 * token */
 	struct blob token;
 	/* backup: number of machines that a round may go without. grace_ms: how long a round waits
 	 * for them after all others have contributed. All workers must send the same. */
@@ -49,8 +50,8 @@ struct ctl_join {
 struct ctl_unjoin {
 	uint32_t seq;
 };
-/* Answer to JOIN. job CTL_NO_ID: the worker waits until it is let in at the job's next barrier;
- * then another JOINED follows. */
+/* Answer to JOIN. If job is CTL_NO_ID, the worker waits until it is let in at the job's next
+ * barrier. Then another JOINED follows. */
 struct ctl_joined {
 	uint32_t seq;
 	uint32_t code; /* 0, or an error code as a positive number */
@@ -62,8 +63,8 @@ struct ctl_joined {
 struct ctl_rank {
 	uint32_t rank;
 };
-/* Sorted by member number; a lost member stays in the list, so that the others keep their
- * numbers */
+/* Item of a job's list of members, which is sorted by member number. A lost member stays in the
+ * list, so that the other members keep their numbers */
 struct ctl_job_member {
 	uint32_t agent; /* agent id */
 	const char *host;
@@ -81,12 +82,12 @@ struct ctl_job {
 	uint32_t job;
 	uint32_t uid;
 	const char *name;
-	uint32_t size; /* number of ranks; each rank is less */
+	uint32_t size; /* number of ranks; every rank is less than this number */
 	uint32_t flags;
 	struct ctl_job_member *members;
 	uint32_t n_members;
-	/* View in which the job formed; after a restart of the scheduler, another job may have the
-	 * same number */
+	/* View in which the job formed. It tells jobs apart that have the same number, because a
+	 * restarted scheduler may use a number again */
 	uint64_t formed;
 	uint16_t backup; /* backup and grace_ms: as in JOIN */
 	uint32_t grace_ms;
@@ -102,16 +103,17 @@ struct ctl_job_end {
 	struct ctl_cause cause;
 };
 
-/* FINISHED: the worker called bps_close and waits for JOB_END. LOST: it ended without bps_close.
- * AT_BARRIER: it waits for a JOB with the number of this barrier. The agent sends AT_BARRIER again
- * after each JOB with a smaller number. */
+/* FINISHED: the worker called bps_close and waits for JOB_END. LOST: the worker ended without
+ * bps_close. AT_BARRIER: the worker waits for a JOB with the number of this barrier. The agent
+ * sends AT_BARRIER again after each JOB with a smaller number. */
 enum worker_event { WORKER_FINISHED = 1, WORKER_LOST = 2, WORKER_AT_BARRIER = 3 };
 struct ctl_worker {
 	uint32_t job;
 	uint32_t rank;
 	uint8_t event;
 	const char *text; /* LOST: how the worker ended, with pid and signal */
-	uint64_t barrier; /* AT_BARRIER: number of this barrier, that of the previous one plus 1 */
+	/* AT_BARRIER: number of the barrier, which is that of the previous barrier plus 1 */
+	uint64_t barrier;
 };
 
 /* A member reports that a job cannot go on, and why. */

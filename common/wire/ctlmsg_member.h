@@ -17,7 +17,8 @@ struct ctl_hello {
 	const char *host;
 	const char *version;
 	uint32_t pid;
-	const char *addr; /* data plane: numeric address and port of the server's listener */
+	/* addr and port: numeric address and port of a server's listener for data connections */
+	const char *addr;
 	uint16_t port;
 	uint16_t threads; /* number of data threads */
 	/* Speed of the network card, from a setting or the driver; 0: unknown */
@@ -35,7 +36,7 @@ struct ctl_welcome {
 	uint32_t term;
 	uint64_t view;
 	uint32_t member_id; /* id of the member, the same after each restart */
-	uint32_t beat_ms;   /* send a BEAT this often */
+	uint32_t beat_ms;   /* interval at which the member sends a BEAT */
 	uint32_t dead_ms;   /* after this silence the member treats the scheduler as lost */
 	uint32_t restarts;  /* how often a member of this name has connected with a new instance */
 	/* A member that does not reconnect in this time after a loss counts as dead */
@@ -55,7 +56,8 @@ struct ctl_refuse {
 struct ctl_beat_late {
 	uint32_t agent;  /* agent id */
 	uint32_t rounds; /* number of rounds in which this agent was the last */
-	/* Median time from the contribution of half of the agents to that of this one */
+	/* Median time from the contribution of half of the agents to the contribution of this
+	 * agent */
 	uint32_t lag_us;
 };
 struct ctl_beat_job {
@@ -67,7 +69,8 @@ struct ctl_beat_job {
 	 * time from the first to the last contribution. */
 	uint32_t window_rounds;
 	uint32_t wait_p50_us, wait_p99_us;
-	struct ctl_beat_late *late; /* agents whose contributions were last, sorted by how often */
+	/* Agents whose contributions were last, sorted by how often they were last */
+	struct ctl_beat_late *late;
 	uint32_t n_late;
 };
 
@@ -76,7 +79,7 @@ struct ctl_beat_job {
 enum same_host_state { SAME_HOST_UNTOLD, SAME_HOST_OFF, SAME_HOST_NO_PLACE, SAME_HOST_ON };
 const char *ctl_same_host_name(unsigned state);
 
-/* Where nic_mbps of a HELLO comes from. */
+/* Source of nic_mbps in a HELLO. */
 enum nic_source { NIC_UNTOLD, NIC_SET, NIC_DRIVER };
 
 struct ctl_beat {
@@ -91,8 +94,9 @@ struct ctl_beat {
 	uint64_t mem_bytes;
 	uint32_t connections; /* open data connections */
 	uint32_t trainers;
-	/* jobs: those for which a server sums, at most the oldest CTL_BEAT_JOBS_MAX. */
-	uint32_t sum_us; /* recent time from the last contribution of a round to its sum */
+	/* Time that recent rounds took from their last contribution to their sum */
+	uint32_t sum_us;
+	/* Jobs for which the server sums; of more than CTL_BEAT_JOBS_MAX jobs only the oldest */
 	struct ctl_beat_job *jobs;
 	uint32_t n_jobs;
 	/* Shared memory with daemons of the same host, not included in the figures above. */
@@ -120,8 +124,8 @@ struct ctl_peer {
 };
 struct ctl_peers {
 	uint64_t view;
-	/* An agent receives the servers, a server the agents. After the first message, only those
-	 * that have changed are in the list. */
+	/* An agent receives a list of the servers, a server a list of the agents. After the first
+	 * message, the list contains only members that have changed. */
 	struct ctl_peer *peers;
 	uint32_t n_peers;
 };
@@ -129,18 +133,18 @@ struct ctl_peers {
 /* Rules C2 and C4 of docs/reference/faults.md. SIGHT: the scheduler receives nothing from a member
  * any more, and asks the members of the other role whether they can reach it. SEEN: the answer of a
  * server that has a data connection to this instance of an agent, or of an agent that has or had
- * one to this instance of a server. Others do not answer. */
+ * one to this instance of a server. Other members do not answer. */
 struct ctl_sight {
-	uint32_t member; /* its id */
+	uint32_t member; /* id of the silent member */
 	uint64_t instance;
 	uint32_t quiet_ms; /* SEEN: time since the last message from the member; SIGHT: 0 */
 };
 
 /* LEAVE: a server wants to end, and asks the scheduler to move its partitions to other servers
- * first; or an agent stops and leaves its trainers to the next process. LEFT: they have moved (code
- * 0), or they will not move and the server may end now (another code). */
+ * first; or an agent stops and leaves its trainers to the next process. LEFT: the partitions have
+ * moved (code 0), or they will not move and the server may end now (another code). */
 struct ctl_leave {
-	/* The server ends after this time, even without LEFT; 0: from an agent */
+	/* Time after which the server ends, even without LEFT; 0: an agent has sent the message */
 	uint32_t bound_ms;
 };
 struct ctl_left {

@@ -6,9 +6,9 @@
 
 #include "common/wire/codec.h"
 
-/* An agent asks why a round of a tensor does not complete. tensor CTL_NO_ID: why the job does not
- * form. The scheduler sends PROBE to all agents of the job, waits at most a second for their
- * REPORTs, then answers with WHY_TEXT. */
+/* An agent asks why a round of a tensor does not complete. If tensor is CTL_NO_ID, the agent asks
+ * why the job does not form. The scheduler sends PROBE to all agents of the job, waits at most a
+ * second for their REPORTs, then answers with WHY_TEXT. */
 struct ctl_why {
 	uint32_t seq;
 	uint32_t job;
@@ -22,14 +22,15 @@ struct ctl_why_text {
 struct ctl_probe {
 	uint32_t seq;
 	uint32_t job;
-	uint32_t tensor; /* CTL_NO_ID: report only what does not depend on a tensor */
+	uint32_t tensor; /* CTL_NO_ID: report only the facts that do not depend on a tensor */
 };
 /* State of a worker in bps_gpu_open, a call in which the workers of one machine wait for each
  * other */
 enum ctl_gpu_open {
 	GPU_OPEN_NONE,
-	GPU_OPEN_WAITS,   /* the worker has called it and waits */
-	GPU_OPEN_MISSING, /* the worker has not called it, and others wait for it */
+	GPU_OPEN_WAITS, /* the worker has called bps_gpu_open and waits */
+	/* The worker has not called bps_gpu_open, and other workers wait for this one */
+	GPU_OPEN_MISSING,
 };
 struct ctl_report_worker {
 	uint32_t rank;
@@ -38,7 +39,8 @@ struct ctl_report_worker {
 	uint64_t calls;     /* number of push_pulls submitted so far */
 	uint64_t completed;
 	uint32_t quiet_ms; /* time since the worker's last submission */
-	/* Tensor with the round that is longest in flight; CTL_NO_ID: none is */
+	/* Tensor with the round that is in flight for the longest time; CTL_NO_ID: no round is in
+	 * flight */
 	uint32_t oldest_tensor;
 	uint64_t oldest_round;
 	uint32_t oldest_ms;
@@ -60,12 +62,12 @@ struct ctl_steer_arg {
 	const char *value;
 };
 struct ctl_steer {
-	const char *verb;   /* the command, as "job kill" */
+	const char *verb;   /* the command, such as "job kill" */
 	const char *target; /* object of the command, "" for none */
 	struct ctl_steer_arg *args;
 	uint32_t n_args;
-	/* User who sent the command, as reported by the user's host: for the record, never for a
-	 * decision. */
+	/* User who sent the command, as the user's host reports it. The scheduler records these
+	 * fields, but never uses them for a decision. */
 	uint32_t uid;
 	const char *user;
 	const char *host;

@@ -33,13 +33,14 @@ struct ctl_run {
 	uint32_t tensor;
 	uint32_t first;
 	uint32_t n;
-	uint32_t server; /* id; CTL_NO_ID: no server is left, so the agent waits for another PLAN */
+	/* Id of the server; CTL_NO_ID: no server is left, so the agent waits for another PLAN */
+	uint32_t server;
 	uint64_t instance;
 	uint16_t thread;
 	uint64_t pgen;
 };
 /* New tensors, and the placement of partitions. A run replaces the older placement of its
- * partitions if its pgen is larger. An agent receives all runs. A server receives those of the
+ * partitions if its pgen is larger. An agent receives all runs. A server receives the runs of the
  * partitions that it has or had. */
 struct ctl_plan {
 	uint64_t view;

@@ -1,5 +1,6 @@
 /* Tickets and proofs of data connections: seal, parse, verify, and detect replays. The transports
- * send them; keys come from the scheduler. Pure; a struct replay has one thread. */
+ * send them; keys come from the scheduler. The functions keep no state of their own. Only one
+ * thread may use a struct replay. */
 #include "common/wire/ticket.h"
 
 #include <endian.h>

@@ -9,14 +9,16 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* 32 bytes of fields and 16 of MAC. A connect of verbs carries at most 55 bytes of data. */
+/* 32 bytes of fields and 16 bytes of MAC. A connect request of verbs carries at most 55 bytes of
+ * data. */
 #define TICKET_BYTES     48
 #define PROOF_BYTES      40
 #define TICKET_KEY_BYTES 32
-/* Least credits: with fewer, each CREDIT message would cause another one in answer, without end */
+/* Fewest credits that a side may grant. With fewer, each CREDIT message would cause another CREDIT
+ * message in answer, without end */
 #define TICKET_CREDITS_MIN 4
 #define TICKET_NO_CREDITS  64 /* value that a transport without credits sends; it is not used */
-/* Words for the reason of a refusal, sent to the peer; at most REFUSED_BYTES. */
+/* Words that are sent to the peer as the reason for a refusal; each has at most REFUSED_BYTES. */
 #define REFUSED_TICKET  "NO"
 #define REFUSED_VERSION "VERSION"
 #define REFUSED_FULL    "FULL"
@@ -38,8 +40,8 @@ struct ticket {
 	uint16_t credits; /* first credits that the connecting side grants to the accepting side */
 	uint16_t channel;
 	uint64_t instance;
-	/* Number of the ticket, counted by its sender << 32 | random tag of the sender << 16 |
-	 * slot */
+	/* Number of the ticket in the sender's count << 32 | random tag of the sender << 16 | slot
+	 * of the connection in the sender's table */
 	uint64_t nonce;
 };
 struct proof {
@@ -74,7 +76,7 @@ int ticket_verify(const void *buf, const void *key);
  * the word that were received. */
 const char *ticket_refusal(const void *word, size_t n_bytes);
 /* Record the nonce of a verified ticket. Returns 0, or BPS_EAUTH when the nonce was received
- * before, or is so old that the window does not show it. */
+ * before, or is so old that it lies before the window. */
 int replay_check(struct replay *r, const struct ticket *t);
 /* Write the proof for the ticket with this nonce, with its HMAC under the key. */
 void proof_seal(const struct proof *p, uint64_t nonce, const void *key, uint8_t ret[PROOF_BYTES]);

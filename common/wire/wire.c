@@ -1,5 +1,6 @@
 /* Encode and decode messages of the data plane by one table of types and one of fields. Checks
- * every length, flag and reserved bit, not the meaning of numbers. Pure; any thread. */
+ * every length, flag and reserved bit, not the meaning of numbers. The functions keep no state and
+ * may be called on any thread. */
 #include "common/wire/wire.h"
 
 #include <assert.h>
@@ -10,8 +11,8 @@
 #define ALIGN_BYTES 8
 
 /* Position of each field in the header's eight little-endian words: X(a, b, field, word, shift,
- * bits); a and b are arguments of the caller's X. Type, version, cookie and credits belong to every
- * message and are not listed. `inline` is the only known flag. */
+ * bits). a and b are two arguments that WIRE_FIELDS passes on to X. Type, version, cookie and
+ * credits belong to every message and are not listed. `inline` is the only known flag. */
 #define WIRE_FIELDS(X, a, b)                                                                       \
 	X(a, b, inline, 0, 16, 1)                                                                  \
 	X(a, b, crc, 0, 32, 32)                                                                    \
@@ -245,7 +246,8 @@ size_t wire_encode(const struct wire_msg *m, void *buf)
 	return n_bytes;
 }
 
-/* Return BPS_EPROTO with a sentence that names the field which the message's type does not use. */
+/* Return BPS_EPROTO, and write into err which field is set although the message's type does not use
+ * it. */
 static int refuse_unused(
 	const struct rule *rule, const uint64_t *w, const uint64_t *mask, struct err_text *err)
 {
@@ -371,8 +373,8 @@ static void hdr_decode(const uint64_t *w, struct wire_msg *ret)
 	ret->offset = w[7];
 }
 
-/* Read the number of members of a RESULT or DONATE, which sets the tail's length; 0 for other
- * types. */
+/* Return the number of members in a RESULT or DONATE, on which the length of the tail depends.
+ * Returns 0 for other types. */
 static int members_read(
 	const struct rule *rule, const uint8_t *tail, size_t n_bytes, struct err_text *err)
 {

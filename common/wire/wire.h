@@ -4,12 +4,12 @@
  * header, a tail whose length depends on the type, and for small partitions the payload itself
  * (WIRE_INLINE). Several messages, each padded to 8 bytes, may share one send.
  * docs/reference/protocol-data.md has the table; the rules are those of the round protocol in
- * docs/reference/faults.md. Pure functions, any thread.
+ * docs/reference/faults.md. Pure functions, which may be called on any thread.
  *
  * For each partition and round an agent sends one CONTRIB, and the server answers with one RESULT.
  * With more than WIRE_INLINE_MAX bytes of payload, a message only offers its bytes (segment,
- * offset), and the receiver reads them when it has room. A peer can never write memory of this
- * process. */
+ * offset), and the receiver reads the bytes when it has memory for them. A peer can never write
+ * memory of this process. */
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -28,20 +28,24 @@
 #define WIRE_MEMBERS_MAX 1024
 #define WIRE_NO_SEGMENT  UINT16_MAX
 
+/* Types of messages. Each comment begins with the sender; r is the round in the message. */
 enum wire_type {
 	WIRE_CONTRIB = 1, /* agent: contribution to round r, inline or offered */
 	WIRE_RESULT,      /* server: the sum of round r */
-	/* agent: no contribution to a later round has been sent; the last result here is r */
+	/* Agent: its last result is that of round r, and it has sent no contribution to a later
+	 * round */
 	WIRE_HAVE,
 	WIRE_HAVE_OK,    /* server: received HAVE(r) */
 	WIRE_DONATE_REQ, /* server: asks for an offer of result r, which other agents need */
 	WIRE_DONATE,     /* agent: result r, inline or offered */
-	WIRE_GOT,        /* agent: needs this RESULT no more; the server may reuse its memory */
+	/* Agent: no longer needs this RESULT; the server may reuse the memory of the result */
+	WIRE_GOT,
 	/* Server: does not know the partition or pgen yet; send CONTRIB or HAVE again soon */
 	WIRE_AGAIN,
-	WIRE_BAD_CRC, /* server: the bytes read do not match the CONTRIB or DONATE */
-	WIRE_CREDIT,  /* either: grants credits for more messages */
-	WIRE_PING,    /* either: check that the peer responds; answered by PONG */
+	/* Server: the bytes that it has read do not match the crc in the CONTRIB or DONATE */
+	WIRE_BAD_CRC,
+	WIRE_CREDIT, /* either: grants credits for more messages */
+	WIRE_PING,   /* either: check that the peer responds; answered by PONG */
 	WIRE_PONG,
 	WIRE_SEG_ADD, /* either: adds a segment, which later offers may name */
 	WIRE_SEG_DEL, /* either: removes a segment */
@@ -98,8 +102,8 @@ struct wire_msg {
 			uint64_t bytes;
 		} seg;
 	};
-	/* Inline payload, in the receive buffer, or in memory of the caller when sending; else
-	 * NULL */
+	/* Inline payload; NULL: none. It lies in the receive buffer, or, for a message to be sent,
+	 * in memory of the caller */
 	const void *payload;
 };
 
@@ -121,7 +125,7 @@ int wire_decode(const void *buf, size_t n_bytes, struct wire_msg *ret, struct er
  * member are those of m. */
 struct wire_msg wire_answer(const struct wire_msg *m, enum wire_type type);
 
-/* Return the name of a type, as "CONTRIB"; "?" for an unknown type. */
+/* Return the name of a type, such as "CONTRIB"; "?" for an unknown type. */
 const char *wire_type_name(unsigned type);
 
 static inline bool member_set_has(const struct member_set *s, unsigned i)
