@@ -10,11 +10,11 @@
 
 #include "common/base/log.h"
 
-/* Number of server threads for which failures over shared memory are remembered; the oldest are
- * forgotten. */
+/* Most server threads for which failures over shared memory are recorded. A new record replaces the
+ * oldest one. */
 #define TROUBLES_MAX 64
-/* Failures before the network is used. The first ones may only mean that the server does not know
- * this agent yet. */
+/* Number of failures in a row after which the network is used. The first ones may only mean that
+ * the server does not know this agent yet. */
 #define TRIES 3
 
 struct trouble {
@@ -22,9 +22,9 @@ struct trouble {
 	uint16_t thread;
 	unsigned n;
 };
-/* A connection through shared memory that is not up yet. */
+/* Connection through shared memory that is not up yet. */
 struct attempt {
-	const struct xconn *conn; /* NULL: free */
+	const struct xconn *conn; /* NULL: this element is free */
 	uint16_t thread;
 };
 
@@ -186,7 +186,7 @@ static int path_seg_share(struct xport *x, uint16_t segment, int fd)
 
 static void path_seg_del(struct xport *x, uint16_t segment)
 {
-	if (of(x)->shm) /* NULL in path_free, which frees it first */
+	if (of(x)->shm) /* NULL during path_free, which frees shm first */
 		of(x)->shm->ops->seg_del(of(x)->shm, segment);
 	of(x)->net->ops->seg_del(of(x)->net, segment);
 }
@@ -224,7 +224,8 @@ static void path_free(struct xport *x)
 
 	xport_free(d->shm);
 	d->shm = NULL;
-	/* Ends its reads; read_done of a job's last read removes segments (path_seg_del) */
+	/* Freeing d->net ends its reads; read_done of a job's last read removes segments
+	 * (path_seg_del) */
 	xport_free(d->net);
 	if (d->epoll_fd >= 0)
 		close(d->epoll_fd);

@@ -6,7 +6,7 @@
  *
  * A connect goes through shared memory when the peer's socket is in the directory, else through the
  * network. A connect through shared memory may fail although the socket exists, for example without
- * permission or with a peer of another release. Three failures in a row are logged. After them,
+ * permission or with a peer of another release. After three failures in a row, which are logged,
  * connects to that data thread go through the network.
  *
  * Both transports have the same segments under the same numbers. Thread: as in xport.h. */
@@ -16,7 +16,7 @@
 /* Make the transport; free it with xport_free. same_host: settings of shared memory; NULL: use the
  * network only. When shared memory cannot be set up, this is logged and the transport uses the
  * network only.
- * Errors: negative, with a sentence. */
+ * Errors: a negative code; err gets the text. */
 int datapath_new(struct net *net, const struct shm_config *same_host, unsigned thread,
 	const struct xport_events *ev, void *ctx, struct xport **ret, struct err_text *err);
 

@@ -4,20 +4,20 @@
  * includes all implementations of common/transport/net.h. */
 #include "common/transport/net.h"
 
-/* Values of the setting. auto: net_provider_auto chooses. sockets: our own transport over TCP. tcp
- * and verbs: libfabric's providers of these names. */
+/* Values of the setting `provider`. auto: net_provider_auto chooses. sockets: our own transport
+ * over TCP. tcp and verbs: libfabric's providers of these names. */
 extern const char *const net_provider_words[];
 
 /* Return what "auto" means on this address: "verbs" when the address belongs to an active RDMA
  * port, else "sockets". It never returns "tcp": no measurement has shown yet that libfabric's tcp
- * equals our sockets in every respect. sysfs: "/sys", or the folder of a test. */
+ * equals our sockets in every respect. sysfs: "/sys", or a folder that a test has made. */
 const char *net_provider_auto(const char *sysfs, const char *bind_addr);
 
-/* Open the provider cfg->provider on the address cfg->bind_addr, and listen if cfg->is_listener.
- * Where "auto" means verbs and that cannot be opened, log the reason and open sockets. Starts the
+/* Open the provider cfg->provider on the address cfg->bind_addr, and listen if cfg->is_listener. If
+ * "auto" means verbs and verbs cannot be opened, log the reason and open sockets. Starts the
  * connection thread. Call it before other threads read the environment, because it sets two
  * variables for libfabric.
- * Errors: negative, with a sentence that says what to do. */
+ * Errors: a negative code; err gets a text that says what to do. */
 int net_open(const struct net_config *cfg, net_key_fn key_fn, void *key_ctx, struct net **ret,
 	struct err_text *err);
 #endif

@@ -10,7 +10,8 @@
  * Both counters only grow. They are compared by their signed difference, which may wrap around,
  * because the GPU compares in that way. To poison a slot means to add GPU_SLOT_POISON to done,
  * once: then done is larger than every round, so that all waits end. The trainer's library also
- * poisons slots, when the agent or the executor has ended. So it has write access to the page. */
+ * poisons slots, when the agent or the executor has ended. For this the trainer has write access to
+ * the page. */
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
@@ -19,10 +20,11 @@
 #define GPU_SLOT_POISON (UINT64_C(1) << 62)
 
 struct gpu_slot {
-	/* Partner: the executor's acquire load; the GPU orders its write after those of the
-	 * gradient */
+	/* The GPU writes it after the gradient. Partner of this write: the executor's acquire
+	 * load */
 	_Atomic uint64_t ready;
-	/* Stored with release; partner: the GPU's wait, or the trainer's acquire load */
+	/* The executor stores it with release. Partner of this store: the GPU's wait, or the
+	 * trainer's acquire load */
 	_Atomic uint64_t done;
 	uint64_t reserved[6];
 };

@@ -1,6 +1,6 @@
 /* The shared page, ring and socket messages between a trainer and its agent, for both sides: layout
- * checks, push and pop, completions, encoding of frames. What to submit and when to complete is
- * decided by the callers. Thread: as the header says for each function. */
+ * checks, push and pop, completions, encoding of frames. The callers decide what to submit and when
+ * a round is complete. The header says for each function which side may call it. */
 #include "common/local/local.h"
 
 #include <errno.h>
@@ -88,8 +88,8 @@ uint32_t local_sq_room(const struct local_control *c)
 {
 	/* Relaxed, because only this side writes the tail */
 	uint32_t tail = atomic_load_explicit(&c->sq_tail, memory_order_relaxed);
-	/* Acquire: partner is the store in local_sq_pop. The agent has copied an entry before it
-	 * frees its place. */
+	/* Acquire: partner is the store in local_sq_pop. The agent copies an entry before it frees
+	 * the entry's place in the ring. */
 	uint32_t used = tail - atomic_load_explicit(&c->sq_head, memory_order_acquire);
 
 	return used < c->sq_entries ? c->sq_entries - used : 0;
@@ -197,8 +197,9 @@ void local_done_most(
 void local_done_wake(struct local_control *c)
 {
 	/* The trainer adds to trainer_waits, then the kernel compares done_seq (local_done_wait).
-	 * This side adds to done_seq, then loads trainer_waits. All are seq_cst: either the trainer
-	 * sees the new number and does not sleep, or this side sees that it waits. */
+	 * This side adds to done_seq, then loads trainer_waits. All four are seq_cst. So either the
+	 * trainer sees the new done_seq and does not sleep, or this side sees that the trainer
+	 * waits. */
 	atomic_fetch_add(&c->done_seq, 1);
 	if (atomic_load(&c->trainer_waits))
 		futex(&c->done_seq, FUTEX_WAKE, INT_MAX, NULL);
@@ -230,8 +231,8 @@ int local_done_wait(struct local_control *c, uint32_t seen, uint64_t spin_ns, ui
 /* ---- messages ---- */
 
 #define FRAME_HEAD_BYTES 8 /* u16 type, u16 0, u32 seq */
-/* Most memory for the strings and lists of one decoded frame: structs of a list take more bytes
- * than their encoding. */
+/* Most memory for the strings and lists of one decoded frame. It is larger than a frame, because
+ * the structs of a list take more bytes than their encoding. */
 #define DECODE_MEM_MAX (2 * LOCAL_FRAME_MAX)
 #define VERSION_MAX    63
 
@@ -374,7 +375,7 @@ bool local_is_sealed(int fd)
 {
 	int seals = fcntl(fd, F_GET_SEALS);
 
-	return seals >= 0 && seals & F_SEAL_SHRINK; /* -1: the file cannot have seals */
+	return seals >= 0 && seals & F_SEAL_SHRINK; /* seals is -1 if the file cannot have seals */
 }
 
 static const struct local_row *row_of(unsigned type)

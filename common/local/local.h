@@ -40,15 +40,15 @@
 struct msghdr;
 
 #define LOCAL_ABI 1
-/* Value of `round` in a WHY without tensor: asks why bps_gpu_open failed */
+/* Value of `round` in a WHY without a tensor, which asks why bps_gpu_open failed */
 #define LOCAL_WHY_GPU_OPEN 1
 #define LOCAL_MAGIC        0x31737062u /* the letters "bps1" */
 #define LOCAL_SOCKET       "/run/bps/agent.sock"
 #define LOCAL_FRAME_MAX    65536 /* most bytes of one socket message */
 /* Most tensors per DECLARE. With this limit a DECLARE with the longest names fits into a frame, and
- * so does a DECLARED that refuses all with the longest texts. */
+ * so does a DECLARED that refuses all tensors with the longest texts. */
 #define LOCAL_DECLARE_MAX 100
-/* Most descriptors of a frame; memory of a GPU may consist of many handles */
+/* Most descriptors of a frame. Memory of a GPU may need many, one for each of its handles */
 #define LOCAL_FDS_MAX 250
 /* FD_PASSING_MAX: most descriptors that the kernel passes with a message */
 #define LOCAL_FDS_ROOM 253
@@ -63,10 +63,10 @@ struct local_sqe {
 };
 
 struct local_entry { /* entry of a tensor, 64 bytes */
-	/* Largest completed round. The agent stores it with release; partner: the trainer's acquire
-	 * load */
+	/* Largest completed round. The agent stores it with release. Partner of this store: the
+	 * trainer's acquire load */
 	_Atomic uint64_t done_round;
-	/* Status of round done_round: 0 or a negative error code; after a failure it stays
+	/* Status of round done_round: 0 or a negative error code. After a failure the status stays
 	 * negative */
 	_Atomic int32_t status;
 	/* Workers in the sum of round done_round, in the partition with the fewest */
@@ -74,7 +74,8 @@ struct local_entry { /* entry of a tensor, 64 bytes */
 	/* Workers in the sum of round done_round, in the partition with the most */
 	_Atomic uint32_t workers_most;
 	uint32_t unused;
-	/* Position of this completion in the order of all completions of this trainer, from 1 */
+	/* Position of the round done_round in the order in which all rounds of this trainer
+	 * completed, from 1 */
 	_Atomic uint64_t done_order;
 	uint64_t reserved[4];
 };
@@ -88,9 +89,9 @@ struct local_control {
 	_Alignas(64) _Atomic uint32_t sq_tail; /* written by the trainer */
 	_Alignas(64) _Atomic uint32_t sq_head; /* written by the agent */
 	_Atomic uint32_t agent_sleeps;
-	/* Written by the agent: error code, why rounds that need a server cannot complete now; 0:
-	 * no such reason is known. The trainer reads it while it waits. It is independent of other
-	 * fields. */
+	/* Error code, written by the agent: the reason why rounds that need a server cannot
+	 * complete now. 0: the agent knows no such reason. The trainer reads the code while it
+	 * waits. Its order relative to other fields does not matter. */
 	_Atomic int32_t trouble;
 	/* The agent adds 1 for each batch of completions; the trainer's futex word */
 	_Alignas(64) _Atomic uint32_t done_seq;
@@ -161,15 +162,15 @@ int local_done_wait(struct local_control *c, uint32_t seen, uint64_t spin_ns, ui
  * encoded by common/wire/codec.h. An answer has the seq of its request; seq may be 0. */
 enum local_type {
 	LOCAL_HELLO = 1,
-	/* With the descriptors of the control memfd and the eventfd; or with code and text, then
-	 * the agent closes */
+	/* Answers HELLO. Carries the descriptors of the control memfd and the eventfd; or code and
+	 * text of an error, after which the agent closes the socket */
 	LOCAL_WELCOME,
 	/* The agent reports, without a request, that the job is complete (code 0) or has failed.
 	 * Only the first failure counts */
 	LOCAL_JOB,
 	LOCAL_DECLARE,
 	LOCAL_DECLARED, /* answers DECLARE; the ARENA messages for its arenas are sent before */
-	LOCAL_ARENA,    /* with the descriptor of the arena's memfd */
+	LOCAL_ARENA,    /* carries the descriptor of an arena's memfd */
 	LOCAL_WHY,      /* asks why a round or the job waits, or why it failed */
 	LOCAL_TEXT,     /* answers WHY */
 	LOCAL_FINISH,
@@ -214,11 +215,11 @@ struct local_job {
 	uint32_t local_rank; /* number of this worker among the ranks of this machine, from 0 */
 	uint32_t local_size;
 	uint64_t barrier; /* number of the last barrier that the job has passed */
-	/* 1: this worker joined while the job ran; the other workers learn of it from PASSED */
+	/* 1: this worker joined while the job ran. The other workers learn that from PASSED */
 	uint8_t is_new;
-	uint32_t root; /* the lowest rank of those that did not join while the job ran */
-	struct ctl_cause
-		cause; /* of the failure that code reports; the same in the other messages */
+	uint32_t root; /* the lowest rank of the workers that did not join while the job ran */
+	/* Cause of the failure that `code` reports; the same in the other messages */
+	struct ctl_cause cause;
 };
 struct local_decl {
 	const char *name;
@@ -272,12 +273,12 @@ struct local_finished {
 /* Most workers per answer; with the longest names they fit into a frame */
 #define LOCAL_PEOPLE_MAX 200
 struct local_ask {
-	/* Index of its entry: asks for the workers in its last sum; UINT32_MAX: for the workers of
-	 * the job */
+	/* Index of a tensor's entry: asks for the workers in the last sum of that tensor.
+	 * UINT32_MAX: asks for the workers of the job */
 	uint32_t tensor;
 	uint32_t first; /* index of the first worker in the answer */
 };
-/* Worker of the job, or one that was lost. */
+/* Worker of the job, or a worker that the job has lost. */
 struct local_person {
 	uint32_t rank;
 	uint8_t is_lost;
@@ -300,7 +301,7 @@ struct local_traffic {     /* bytes over the network, for all jobs of the agent 
 };
 
 struct local_barrier {
-	/* Number of this barrier: that of the last one that the worker passed, plus 1 */
+	/* Number of this barrier: the number of the last barrier that the worker passed, plus 1 */
 	uint64_t number;
 };
 struct local_passed {
@@ -355,7 +356,7 @@ const char *local_type_name(unsigned type);
  * Errors: -EAGAIN or -ETIMEDOUT, -EMSGSIZE, -EPIPE, ... */
 int local_send(
 	int sock, const struct local_msg *m, const int *fds, unsigned n_fds, uint32_t timeout_ms);
-/* Convert the positive error code of a message to the negative code. Returns fallback when the code
+/* Convert the positive error code in a message to the negative code. Returns fallback when the code
  * is invalid. */
 int local_code(uint32_t wire, int fallback);
 /* Received frame with its descriptors. Free it with local_frame_free. */
@@ -371,9 +372,10 @@ void local_frame_free(struct local_frame *f);
  * at all. The caller must free *ret also after an error. It may do so on another thread, because
  * the sender of a descriptor can make its close block. Returns 1, or 0 when the peer has closed the
  * socket.
- * Errors: -EAGAIN or -ETIMEDOUT, -ECONNRESET, -ENOMEM; BPS_EPROTO truncated, malformed, or more
- * than LOCAL_FDS_MAX descriptors; -EMFILE this process has reached its limit of descriptors: the
- * message is decoded, but some of its descriptors are lost. */
+ * Errors: -EAGAIN or -ETIMEDOUT, -ECONNRESET, -ENOMEM; BPS_EPROTO: the frame is truncated or
+ * malformed, or has more than LOCAL_FDS_MAX descriptors; -EMFILE: this process has reached its
+ * limit of descriptors. After -EMFILE the message is decoded, but some of its descriptors are
+ * lost. */
 int local_recv(int sock, struct local_frame *ret, uint32_t timeout_ms, struct err_text *err);
 /* Decode the next frame, as local_recv with timeout_ms 0, but leave it in the socket. No
  * descriptors are received. To remove the frame, receive one byte with recv(2). */

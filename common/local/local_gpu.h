@@ -63,7 +63,7 @@ struct gpu_hello {
 struct gpu_welcome {
 	uint32_t code;
 	const char *text;
-	const char *backend; /* name of the executor's back-end, as "cuda" or "host" */
+	const char *backend; /* name of the executor's back-end, such as "cuda" or "host" */
 	const char *route;
 	struct blob uuid; /* UUID of the GPU that is assigned to the trainer */
 	uint32_t n_slots;
@@ -94,7 +94,7 @@ struct gpu_import {
 	struct gpu_memory *memory; /* one entry */
 	uint32_t n_memory;
 };
-struct gpu_release { /* RELEASE and RELEASED; code: result, in RELEASED */
+struct gpu_release { /* RELEASE and RELEASED; code: the result; only RELEASED has it */
 	uint32_t code;
 	const char *text;
 	uint32_t region;
@@ -119,7 +119,7 @@ struct gpu_route {
 	uint32_t n_inputs;
 	/* NUMA node in which host memory for sums should lie, plus 1; 0: any node. */
 	uint32_t sum_node;
-	struct blob input_nodes; /* u16 for each input: its node, counted in the same way */
+	struct blob input_nodes; /* u16 for each input: its NUMA node plus 1; 0: any node */
 };
 struct gpu_arena {
 	uint32_t id;

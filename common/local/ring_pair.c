@@ -1,6 +1,6 @@
 /* The pair of rings between the agent and its executor: push, pop, and wake-ups. Entries that do
- * not fit into a ring stay in the sender's memory. What an entry means is up to the callers.
- * Thread: one on each side. */
+ * not fit into a ring stay in the sender's memory. The callers give the entries their meaning. Each
+ * side uses one thread. */
 #include "common/local/ring_pair.h"
 
 #include <errno.h>
@@ -24,8 +24,8 @@ void ring_pair_fini(struct ring_pair *p)
 static bool put(struct ring_pair *p, const struct ring_pair_entry *e)
 {
 	struct ring_pair_ring *r = &p->page->rings[p->out];
-	/* Acquire: partner is the store in ring_pair_pop. The reader has copied an entry before it
-	 * frees its place. */
+	/* Acquire: partner is the store in ring_pair_pop. The reader copies an entry before it
+	 * frees the entry's place in the ring. */
 	uint32_t used = p->tail - atomic_load_explicit(&r->head, memory_order_acquire);
 
 	if (used >= RING_PAIR_ENTRIES) /* full, or the reader's index is invalid */

@@ -10,7 +10,7 @@
  * order as in local.h.
  *
  * Neither side trusts the page: each has its own copy of its positions, and copies an entry once
- * before it uses it. Thread: one on each side. */
+ * before it uses it. Each side uses one thread. */
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
@@ -36,14 +36,16 @@ struct ring_pair_ring {
 };
 
 struct ring_pair_page {
-	struct ring_pair_ring rings[2]; /* [0]: from the agent to the executor; [1]: back */
-	/* The executor's loop adds to it, at least once a second */
+	/* [0]: from the agent to the executor; [1]: from the executor to the agent */
+	struct ring_pair_ring rings[2];
+	/* Counter to which the executor's loop adds at least once a second, so that the agent
+	 * notices a hang */
 	_Atomic uint64_t beat;
 };
 
 struct ring_pair {
 	struct ring_pair_page *page;  /* mapped by the caller, which also unmaps it */
-	int wake_fd;                  /* eventfd that wakes the other side; the caller's */
+	int wake_fd;                  /* eventfd that wakes the other side; owned by the caller */
 	unsigned out;                 /* index of the ring that this side fills */
 	uint32_t tail, head;          /* this side's own positions */
 	struct ring_pair_entry *late; /* entries that did not fit into the ring, in order */
