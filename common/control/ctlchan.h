@@ -75,7 +75,7 @@ struct ctllisten_refusal {
 };
 
 /* Start to listen. ops must outlive the listener; conf is copied.
- * Errors: -EPERM there is no key and addr is not a loopback address; -errno; all with a
+ * Errors: -EPERM: there is no key and addr is not a loopback address; -errno; all with a
  * sentence. */
 int ctllisten_new(struct ctllisten **ret_listen, struct event_base *base,
 	const struct ctllisten_conf *conf, const struct ctlchan_ops *ops, void *arg,
@@ -84,7 +84,7 @@ int ctllisten_new(struct ctllisten **ret_listen, struct event_base *base,
 /* Replace the credentials and revocations. Connections whose peer would now be refused are closed,
  * the others stay. auth must be empty if and only if the listener was made without credentials.
  * Returns how many connections are being closed.
- * Errors: -EINVAL, -EIO with a sentence; nothing has changed. */
+ * Errors: -EINVAL, -EIO; err gets the text. Nothing has changed. */
 int ctllisten_set_auth(struct ctllisten *l, const struct tls_conf *auth, struct err_text *err);
 
 /* Return the bound port, also when port 0 was requested. */
@@ -104,8 +104,8 @@ void ctllisten_free(struct ctllisten *l);
 /* Start to connect. opened() or closed() runs later, never inside this call. The connection is
  * TRUSTED when it opens. tls: takes a reference; NULL: there is no key, and sa must be a loopback
  * address. timeout_ms: limit for connect and handshake together.
- * Errors: -EPERM there is no key and sa is not a loopback address; -errno; all with a sentence, and
- * no callback runs. */
+ * Errors: -EPERM: there is no key and sa is not a loopback address; -errno; all with a sentence,
+ * and no callback runs. */
 int ctlchan_connect(struct ctlchan **ret_chan, struct event_base *base, const struct sockaddr *sa,
 	socklen_t sa_len, struct tls *tls, uint32_t timeout_ms, const struct ctlchan_ops *ops,
 	void *arg, struct err_text *err);
@@ -136,9 +136,9 @@ void *ctlchan_data(const struct ctlchan *c);
 void ctlchan_set_trusted(struct ctlchan *c);
 
 /* Queue one frame; the bytes are copied.
- * Errors: BPS_ECLOSED the connection is not open; -EMSGSIZE above CTLFRAME_MAX_BYTES; -ENOBUFS the
- * peer does not receive, and CTLCHAN_MAX_OUT_BYTES are queued; -ENOMEM. After the last two errors
- * the connection is being closed. */
+ * Errors: BPS_ECLOSED: the connection is not open; -EMSGSIZE: above CTLFRAME_MAX_BYTES; -ENOBUFS:
+ * the peer does not receive, and CTLCHAN_MAX_OUT_BYTES are queued; -ENOMEM. After the last two
+ * errors the connection is being closed. */
 int ctlchan_send(struct ctlchan *c, uint16_t type, const void *body, size_t n_body);
 #define CTLCHAN_MAX_OUT_BYTES ((size_t)64 << 20)
 

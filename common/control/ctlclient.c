@@ -278,7 +278,7 @@ static void on_retry(evutil_socket_t fd, short what, void *arg)
 }
 
 /* Make a context for each key.
- * Errors: negative, with a sentence; there is nothing to undo. */
+ * Errors: a negative code; err gets the text. There is nothing to undo. */
 static int make_tls(const struct ctlclient *c, const struct tls_conf *auth, struct tls *ret[N_TLS],
 	unsigned *ret_n, struct err_text *err)
 {

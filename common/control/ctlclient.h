@@ -50,7 +50,7 @@ struct ctlclient_conf {
 /* Make a client; its first attempt runs in the loop's next turn. ops must outlive the client; conf
  * is copied.
  * No callback runs inside this call.
- * Errors: -EINVAL, -ENOMEM, -EIO with a sentence. */
+ * Errors: -EINVAL, -ENOMEM, -EIO; err gets the text. */
 int ctlclient_new(struct ctlclient **ret_client, struct event_base *base,
 	const struct ctlclient_conf *conf, const struct ctlclient_ops *ops, void *arg,
 	struct err_text *err);
@@ -60,7 +60,7 @@ int ctlclient_new(struct ctlclient **ret_client, struct event_base *base,
  * one after the other. If not, the first connection stays, and later attempts use the new and the
  * old key in turn.
  * auth: copied; must be empty if and only if it was empty before.
- * Errors: -EINVAL, -EIO with a sentence, nothing has changed. */
+ * Errors: -EINVAL, -EIO; err gets the text. Nothing has changed. */
 int ctlclient_set_auth(struct ctlclient *c, const struct tls_conf *auth, struct err_text *err);
 
 /* Record that the peer has accepted this process on the current connection. window_ms: time in

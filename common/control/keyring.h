@@ -41,7 +41,7 @@ int keyring_load(struct keyring *ret_ring, const char *path, struct err_text *er
 
 /* Parse the content of a key file. text: n bytes, with room for one more; the function modifies it.
  * path: for the error sentence. Returns 1.
- * Errors: -EINVAL with a sentence. */
+ * Errors: -EINVAL; err gets the text. */
 int keyring_parse(
 	struct keyring *ret_ring, char *text, size_t n, const char *path, struct err_text *err);
 
@@ -51,7 +51,7 @@ size_t keyring_format(const struct keyring *r, char *ret_text, size_t room);
 
 /* Replace the key file by one with mode 0600 and the same owner. The new file is written next to
  * the old one, synced, and renamed, so that a complete file exists at all times.
- * Errors: -errno with a sentence; the old file stays. */
+ * Errors: -errno; err gets the text. The old file stays. */
 int keyring_store(const struct keyring *ring, const char *path, struct err_text *err);
 
 /* Rotate the keys: `fresh` becomes the current key, and the current key becomes the previous one.
@@ -59,10 +59,10 @@ int keyring_store(const struct keyring *ring, const char *path, struct err_text 
  * Errors: -ENOMEM, -EIO; the ring is unchanged. */
 int keyring_rotate(struct keyring *ring, const struct cluster_key *fresh);
 /* Remove the previous key.
- * Errors: -ENOENT there is none; those of keyring_rotate. */
+ * Errors: -ENOENT: there is none; those of keyring_rotate. */
 int keyring_retire(struct keyring *ring);
 /* Revoke the keys that were derived for identity ("server:node3") from any key of the ring.
- * Errors: -EINVAL invalid identity; -ENOSPC KEYRING_REVOKED keys are already revoked; -EEXIST the
+ * Errors: -EINVAL: invalid identity; -ENOSPC KEYRING_REVOKED keys are already revoked; -EEXIST: the
  * keys of this identity are already revoked; those of keyring_rotate. */
 int keyring_revoke(struct keyring *ring, const char *identity);
 

@@ -78,7 +78,7 @@ struct member_ops {
 
 /* Make a member, which starts to connect and sends HELLO by itself. cfg is copied; loop and ops
  * must outlive the member.
- * Errors: negative, with a sentence. */
+ * Errors: a negative code; err gets the text. */
 int member_new(struct member **ret, struct loop *loop, const struct member_config *cfg,
 	const struct member_ops *ops, void *ctx, struct err_text *err);
 /* Free the member, on the loop's thread or after the loop has stopped. NULL is allowed. */
@@ -89,7 +89,7 @@ int member_set_auth(struct member *m, const struct tls_conf *auth, struct err_te
 
 /* Queue a message for the scheduler. If the connection ends before it is sent, the message is lost,
  * and the owner has to send it again after up(). Thread: any.
- * Errors: BPS_ENOSCHED the connection is not up; -EAGAIN, -ENOMEM: the message is lost, and the
+ * Errors: BPS_ENOSCHED: the connection is not up; -EAGAIN, -ENOMEM: the message is lost, and the
  * connection is reset, so that up() runs again soon. */
 int member_send(struct member *m, const struct ctl_msg *msg);
 

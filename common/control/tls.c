@@ -200,7 +200,7 @@ static SSL_CTX *new_ctx(struct tls *t)
 
 /* Replace the SSL context of t by a new one for conf. who: the identity that a certificate must
  * have.
- * Errors: negative, with a sentence; the old context stays. */
+ * Errors: a negative code; err gets the text. The old context stays. */
 static int set_ctx(
 	struct tls *t, const struct tls_conf *conf, const char *who, struct err_text *err)
 {
@@ -227,7 +227,7 @@ static int set_ctx(
 }
 
 /* Make the TLS context of a listener or a client.
- * Errors: negative, with a sentence; there is nothing to undo. */
+ * Errors: a negative code; err gets the text. There is nothing to undo. */
 static int new_side(struct tls **ret, bool is_listener, const struct tls_conf *conf,
 	const char *who, struct err_text *err)
 {

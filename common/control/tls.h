@@ -49,7 +49,7 @@ struct tls_peer {
 struct tls; /* credentials and settings of a listener or a client, for all its connections */
 
 /* Make the TLS context of a listener. conf is copied.
- * Errors: -ENOMEM, -EIO with a sentence. */
+ * Errors: -ENOMEM, -EIO; err gets the text. */
 int tls_new_listener(struct tls **ret_tls, const struct tls_conf *conf, struct err_text *err);
 /* Replace the credentials of a listener, for future connections.
  * Errors: those of tls_new_listener; nothing has changed. */
@@ -61,7 +61,7 @@ bool tls_accepts(const struct tls *t, const struct tls_peer *peer, const SSL *ss
 /* Make the TLS context of a client. which: index of the key in conf; 0 with certificates. identity:
  * "role:name" of this client; NULL: any. The client's certificate must have this identity; a role
  * alone ("ctl:") matches every name.
- * Errors: those of tls_new_listener; -EINVAL the identity is invalid, or is not that of the
+ * Errors: those of tls_new_listener; -EINVAL: the identity is invalid, or is not that of the
  * certificate. */
 int tls_new_client(struct tls **ret_tls, const struct tls_conf *conf, unsigned which,
 	const char *identity, struct err_text *err);

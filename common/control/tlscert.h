@@ -18,7 +18,7 @@ int tlscert_set_up(
 	SSL_CTX *ctx, const struct tls_conf *conf, const char *who, struct err_text *err);
 
 /* Read identity and fingerprint of the peer's certificate after a complete handshake.
- * Errors: BPS_EAUTH the certificate has no valid identity. */
+ * Errors: BPS_EAUTH: the certificate has no valid identity. */
 int tlscert_peer(const SSL *ssl, struct tls_peer *ret_peer);
 
 /* Return whether ctx would accept the certificate of the peer of ssl. */

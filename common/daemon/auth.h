@@ -4,7 +4,7 @@
  * certificates (`auth = cert`). auth_load reads the credentials that the settings name
  * (common/control/tls.h).
  *
- * Values without state; any thread. */
+ * The functions keep no state and may be called on any thread. */
 #include "common/base/error.h"
 #include "common/control/tls.h"
 #include "common/daemon/settings.h"
@@ -37,7 +37,7 @@ struct auth_opts {
 
 /* Read the key or certificates that the settings name. Returns 1, or 0 when no key is set, so that
  * only loopback addresses are allowed. The strings in *ret belong to o.
- * Errors: -errno or -EINVAL with a sentence. */
+ * Errors: -errno or -EINVAL; err gets the text. */
 int auth_load(struct tls_conf *ret, const struct auth_opts *o, struct err_text *err);
 
 /* Return whether a and b have the same credentials. */

@@ -38,7 +38,7 @@ static void apply_log_level(const struct daemon_opts *opts)
 }
 
 /* Set the failpoints of the setting `faults`, and log that there are some.
- * Errors: negative, with a sentence. */
+ * Errors: a negative code; err gets the text. */
 static int apply_faults(const char *text, struct err_text *err)
 {
 	int n = failpoint_set(text, err);
@@ -52,7 +52,7 @@ static int apply_faults(const char *text, struct err_text *err)
 
 /* Load the credentials. Returns 1 when they differ from those in force, and writes them to *ret.
  * Else returns 0.
- * Errors: negative, with a sentence. */
+ * Errors: a negative code; err gets the text. */
 static int load_auth(const struct daemon *d, const struct auth_opts *o, struct tls_conf *ret,
 	struct err_text *err)
 {
@@ -71,8 +71,8 @@ static int load_auth(const struct daemon *d, const struct auth_opts *o, struct t
 }
 
 /* Put new credentials in force.
- * Errors: negative, with a sentence; for example, certificate and private key do not match. The old
- * credentials stay then. */
+ * Errors: a negative code; err gets the text. For example, certificate and private key do not
+ * match. The old credentials stay then. */
 static int take_auth(
 	struct daemon *d, const struct tls_conf *auth, const char *key_file, struct err_text *err)
 {

@@ -64,7 +64,7 @@ struct daemon_reload_ops {
 	void (*changed)(void *ctx);
 	/* The key file or a certificate has changed; daemon.auth has the new credentials. A reload
 	 * cannot add the first key or remove the last one.
-	 * Errors: negative, with a sentence; then the old credentials stay in force. */
+	 * Errors: a negative code; err gets the text. Then the old credentials stay in force. */
 	int (*auth_changed)(void *ctx, struct err_text *err);
 };
 
@@ -99,7 +99,7 @@ struct daemon {
  * before the constructor of any library. */
 void daemon_begin(void);
 /* Initialize d, which must be zeroed.
- * Errors: negative, with a sentence; there is nothing to undo. */
+ * Errors: a negative code; err gets the text. There is nothing to undo. */
 int daemon_init(struct daemon *d, const char *program, const struct daemon_opts *opts,
 	struct err_text *err);
 /* Let SIGHUP reload the settings s and the struct that settings_load filled, which begins with a
@@ -110,7 +110,7 @@ void daemon_on_reload(
  * daemon_quit in bounded time. A second signal ends daemon_run at once. */
 void daemon_on_stop(struct daemon *d, void (*fn)(void *ctx), void *ctx);
 /* Read only the credentials again, as SIGHUP does. Returns 1 when they have changed, else 0.
- * Errors: negative, with a sentence; nothing has changed. */
+ * Errors: a negative code; err gets the text. Nothing has changed. */
 int daemon_reload_auth(struct daemon *d, struct err_text *err);
 /* Start the HTTP server. Also report to the service manager's watchdog while ops->probe returns
  * true for HTTPD_LIVE, so while every loop of the process makes progress. */

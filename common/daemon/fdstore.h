@@ -29,7 +29,7 @@ struct fdstore {
 
 /* Read LISTEN_PID, LISTEN_FDS and LISTEN_FDNAMES, and list the descriptors that they name in *ret.
  * All of them become close-on-exec.
- * Errors: -ENOMEM, -errno with a sentence; then *ret is empty. */
+ * Errors: -ENOMEM, -errno; err gets the text. *ret is empty. */
 int fdstore_inherit(struct fdstore *ret, struct err_text *err);
 /* Close the descriptors that were not taken, and free the list. NULL is allowed. */
 void fdstore_fini(struct fdstore *s);
@@ -43,7 +43,7 @@ int fdstore_take(struct fdstore *s, const char *name);
 int fdstore_put(const char *name, const int *fds, unsigned n);
 /* Ask the manager to keep one descriptor, as fdstore_put does, but without waiting. fd -1: ask it
  * to close those of that name, as fdstore_remove does.
- * Errors: -EAGAIN the manager has not read the previous messages; -errno. */
+ * Errors: -EAGAIN: the manager has not read the previous messages; -errno. */
 int fdstore_offer(const char *name, int fd);
 /* Ask the manager to close all descriptors of that name.
  * Errors: -errno: the manager still keeps them. */

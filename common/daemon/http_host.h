@@ -5,7 +5,7 @@
  * address. Then a browser on this machine would let the page read the daemon's answers. But the
  * Host field of these requests has the page's host name.
  *
- * No state; any thread. */
+ * The functions keep no state and may be called on any thread. */
 #include <stdbool.h>
 #include <sys/socket.h>
 

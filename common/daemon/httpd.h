@@ -49,7 +49,7 @@ struct httpd_ops {
 
 /* Start a server on addr. status_timeout_ms: deadline for ops->status; 0: 1500, because bpsctl
  * waits for an answer for 2 s only. ops must outlive the server.
- * Errors: -errno with a sentence. */
+ * Errors: -errno; err gets the text. */
 int httpd_new(struct httpd **ret_httpd, struct event_base *base, const struct addr *addr,
 	uint32_t status_timeout_ms, const struct httpd_ops *ops, void *arg, struct err_text *err);
 

@@ -6,7 +6,7 @@
  * process ends, and reports which process has it. Each network namespace has its own claims.
  *
  * Any local user can make such a socket, so a claim counts only if its process belongs to this
- * process's user or to root. Any thread. */
+ * process's user or to root. Any thread may call the functions. */
 #include <sys/types.h>
 
 #include "common/base/error.h"

@@ -113,7 +113,7 @@ struct node {
 /* Open everything except the data threads: the program starts those when node_welcome has the id.
  * n: zeroed, except past. role: a ROLE_SERVER listens for agents. quota_bytes: memory for sums,
  * reported to the scheduler. Call node_close also after an error.
- * Errors: negative, with a sentence. */
+ * Errors: a negative code; err gets the text. */
 int node_open(struct node *n, const char *program, enum role role, const struct node_opts *opts,
 	unsigned n_threads, uint64_t quota_bytes, const struct member_ops *ops,
 	const struct httpd_ops *http_ops, void *ctx, struct err_text *err);

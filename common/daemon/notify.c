@@ -1,5 +1,5 @@
 /* Send messages to the service manager over $NOTIFY_SOCKET, with or without descriptors. Nothing is
- * received. Any thread. */
+ * received. Any thread may call the functions. */
 #include "common/daemon/notify.h"
 
 #include <errno.h>

@@ -1,8 +1,8 @@
 #ifndef BPS_COMMON_DAEMON_NOTIFY_H
 #define BPS_COMMON_DAEMON_NOTIFY_H
 /* Messages to the service manager over $NOTIFY_SOCKET, a path or an abstract socket, as
- * sd_notify(3) sends them. Without the variable all calls do nothing and return 0. Any thread. No
- * call blocks, except notify_send_fds for up to 200 ms.
+ * sd_notify(3) sends them. Without the variable all calls do nothing and return 0. Any thread may
+ * call the functions. No call blocks, except notify_send_fds for up to 200 ms.
  * Errors: -errno. They may be ignored. */
 #include <stdbool.h>
 #include <stdint.h>

@@ -1,6 +1,6 @@
 /* Metrics of this process and its threads, from /proc/self. Everything is read again for each
- * request, because requests are rare and threads start and end between them. Stateless; any
- * thread. */
+ * request, because requests are rare and threads start and end between them. The functions keep no
+ * state and may be called on any thread. */
 #include "common/daemon/process_metrics.h"
 
 #include <dirent.h>

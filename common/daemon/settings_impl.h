@@ -53,7 +53,7 @@ struct settings_entry *settings_entry(const struct settings *s, const struct set
 
 /* ---- settings_type.c ---- */
 /* Parse text and write the value to `at`. A string is not copied: the pointer at `at` is then text.
- * Errors: -EINVAL, -ERANGE, with a sentence. */
+ * Errors: -EINVAL, -ERANGE; err gets the text. */
 int setting_parse(const struct setting *row, void *at, char *text, struct err_text *err);
 /* Return whether the values at a and b are equal. */
 bool setting_is_same(const struct setting *row, const void *a, const void *b);
@@ -61,7 +61,7 @@ size_t setting_bytes(enum setting_type type);
 /* Return the text after the name of a flag in the help: "=SIZE", or the words of an enum, written
  * to buf. */
 const char *setting_form(const struct setting *row, char *buf, size_t n_buf);
-/* Write the limits of a row into buf, as "1 to 64". Returns false when the row has none. */
+/* Write the limits of a row into buf, such as "1 to 64". Returns false when the row has none. */
 bool setting_range(const struct setting *row, char *buf, size_t n_buf);
 
 /* ---- settings_file.c ---- */

@@ -1,5 +1,5 @@
 /* The types of settings: convert text to a value and back. The table `types` has one row per type.
- * Stateless; any thread. */
+ * The functions keep no state and may be called on any thread. */
 #include "common/daemon/settings_impl.h"
 
 #include <ctype.h>

@@ -1,5 +1,5 @@
-/* Choose the congestion control of data sockets, and set it. See congestion.h for the reasons. No
- * state; any thread. */
+/* Choose the congestion control of data sockets, and set it. See congestion.h for the reasons. The
+ * functions keep no state and may be called on any thread. */
 #include "common/transport/congestion.h"
 
 #include <errno.h>

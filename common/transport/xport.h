@@ -83,7 +83,7 @@ struct xport_ops {
 		struct xconn **ret_conn);
 	/* Queue one message; m and its payload are copied. Several small messages are sent
 	 * together, at the latest before the thread blocks.
-	 * Errors: -EAGAIN no credit (writable follows), -ENOTCONN. */
+	 * Errors: -EAGAIN: no credit (writable follows), -ENOTCONN. */
 	int (*send)(struct xconn *c, const struct wire_msg *m);
 	/* Send a message that offers bytes, and send the bytes as well, without waiting for a
 	 * request. The receiver must start a read of exactly these bytes when it receives the
@@ -92,12 +92,13 @@ struct xport_ops {
 	 * or queueing it behind many others. A receiver that discarded bytes gets offers without
 	 * bytes for a while. NULL: the transport has only send.
 	 * Owns: the memory must not change until the offer ends, same as for a read.
-	 * Errors: -EAGAIN no credit, or is_patient and too much waits (writable follows),
+	 * Errors: -EAGAIN: no credit, or is_patient and too much waits (writable follows),
 	 * -ENOTCONN. */
 	int (*send_eager)(struct xconn *c, const struct wire_msg *m, bool is_patient);
 	/* Start a read.
-	 * Errors: -EAGAIN too many in flight on this connection (retry after one of its read_done),
-	 * -ENOTCONN, BPS_EPROTO the peer has no such segment, or the bytes lie outside of it. */
+	 * Errors: -EAGAIN: too many in flight on this connection (retry after one of its
+	 * read_done), -ENOTCONN, BPS_EPROTO: the peer has no such segment, or the bytes lie outside
+	 * of it. */
 	int (*read)(struct xport_read *r);
 	/* Close a connection. Its reads end with -ECANCELED, then down runs, before close
 	 * returns. */

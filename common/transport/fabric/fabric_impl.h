@@ -286,7 +286,7 @@ int fabric_io_send(struct xconn *c, const struct wire_msg *m);
 int fabric_io_read(struct xport_read *r);
 /* Append a message to the open send buffer, or to a new one, which takes a credit. reserve: credits
  * that must remain after that.
- * Errors: -EAGAIN no credit or no buffer; -ENOTCONN. */
+ * Errors: -EAGAIN: no credit or no buffer; -ENOTCONN. */
 int fabric_io_put(struct fabric_conn *c, const struct wire_msg *m, uint32_t reserve);
 /* Put the connection on x->busy, the list of those that are served before the thread sleeps. */
 void fabric_io_touch(struct fabric_conn *c);
@@ -301,7 +301,7 @@ int fabric_io_grow_rx(struct fabric_xport *x, uint32_t n_posted);
 int fabric_io_renew(struct fabric_xport *x);
 void fabric_io_free(struct fabric_xport *x);
 /* Post the open send buffer.
- * Errors: -EAGAIN the endpoint is full; -ENOTCONN the connection is now doomed. */
+ * Errors: -EAGAIN: the endpoint is full; -ENOTCONN: the connection is now doomed. */
 int fabric_io_flush(struct fabric_conn *c);
 /* Post pieces of the queued reads, as many as fit into the read window. */
 void fabric_io_issue_reads(struct fabric_conn *c);

@@ -65,14 +65,14 @@ struct shm_config {
  * learns of this instance, because an agent that does not find the socket uses the network.
  * Owns: the caller puts the socket into cfg->listen_fds and owns it until an xport takes it and
  * sets the element to -1. shm_unlisten closes the sockets that were not taken.
- * Errors: -errno, with a sentence. */
+ * Errors: -errno; err gets the text. */
 int shm_listen(const struct shm_config *cfg, unsigned thread, struct err_text *err);
 /* Close and unlink the listening sockets of the first n threads that no xport has taken. */
 void shm_unlisten(const struct shm_config *cfg, unsigned n);
 
 /* Make the xport of data thread `thread`; cfg is copied. Thread: any, before that thread starts
  * using it.
- * Errors: -errno, with a sentence. */
+ * Errors: -errno; err gets the text. */
 int shm_xport_new(const struct shm_config *cfg, unsigned thread, const struct xport_events *ev,
 	void *ctx, struct xport **ret, struct err_text *err);
 

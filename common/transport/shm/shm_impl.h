@@ -154,7 +154,7 @@ int shm_read(struct xport_read *r);
 int shm_borrow(
 	struct xconn *c, uint16_t segment, uint64_t offset, uint32_t len, struct xport_loan *ret);
 /* Put a message into the ring to the peer, and wake the peer if it sleeps.
- * Errors: -EAGAIN; -ENOTCONN the connection is now doomed. */
+ * Errors: -EAGAIN; -ENOTCONN: the connection is now doomed. */
 int shm_put(struct shm_conn *c, const struct wire_msg *m);
 /* Handle received messages, copy started reads, send what is pending. Returns how many things were
  * done. */
@@ -171,7 +171,7 @@ int shm_send_fd(int sock, const void *buf, size_t n, int fd);
 /* Receive a message and the descriptor that came with it, which the caller then owns. ret_fd is -1
  * when no descriptor came, or several (there is room for two on 64 bits, due to rounding); several
  * are closed. Returns the length of the message; 0 also when the peer has closed the socket.
- * Errors: -EAGAIN, -errno; -EMSGSIZE the message is longer. */
+ * Errors: -EAGAIN, -errno; -EMSGSIZE: the message is longer. */
 ssize_t shm_recv_fd(int sock, void *buf, size_t room, int *ret_fd);
 int shm_seg_share(struct xport *x, uint16_t segment, int fd);
 int shm_seg_add(struct xport *x, void *mem, size_t bytes, uint16_t *ret_segment);
@@ -186,7 +186,7 @@ int shm_announce(struct shm_conn *c);
 void shm_note_seg(struct shm_conn *c, const struct wire_msg *m);
 /* Find the mapping that contains len bytes at offset of the peer's segment, and take a reference to
  * it.
- * Errors: BPS_EPROTO there is no such segment, or the bytes lie outside of it. */
+ * Errors: BPS_EPROTO: there is no such segment, or the bytes lie outside of it. */
 int shm_map_get(
 	struct shm_conn *c, uint16_t segment, uint64_t offset, uint32_t len, struct shm_map **ret);
 /* Release a reference to a struct shm_map; the last one unmaps it. */

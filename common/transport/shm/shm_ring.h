@@ -47,7 +47,7 @@ struct ring_end {
 void ring_init(struct ring_end *r, struct ring_shared *s, void *bytes);
 
 /* Producer: append an entry of n bytes (a multiple of 8, at most RING_BYTES / 2).
- * Errors: -EAGAIN no room; BPS_EPROTO the consumer's index is invalid. */
+ * Errors: -EAGAIN: no room; BPS_EPROTO: the consumer's index is invalid. */
 int ring_put(struct ring_end *r, const void *entry, size_t n);
 /* Producer: return whether an entry of n bytes would fit now. False also when the consumer's index
  * is invalid. */
@@ -61,7 +61,7 @@ bool ring_want_room(struct ring_end *r);
 
 /* Consumer: copy the next entry into `entry`, which has `room` bytes. Returns its length, or 0 when
  * the ring is empty.
- * Errors: BPS_EPROTO an index or a length is invalid, or larger than room. */
+ * Errors: BPS_EPROTO: an index or a length is invalid, or larger than room. */
 int ring_get(struct ring_end *r, void *entry, size_t room);
 /* Consumer: publish that the copied entries may be overwritten. Returns true when the producer
  * waits for room; then the caller must wake it. */

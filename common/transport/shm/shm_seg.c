@@ -165,7 +165,7 @@ void shm_segs_free(struct shm_xport *x)
 
 /* Send the memfd of a segment over the socket. Called before the message in the ring that names the
  * segment.
- * Errors: -EAGAIN; -ENOTCONN the connection is now doomed. */
+ * Errors: -EAGAIN; -ENOTCONN: the connection is now doomed. */
 static int send_memfd(struct shm_conn *c, uint16_t id)
 {
 	const struct shm_seg *s = &shm_of(c)->segs[id];

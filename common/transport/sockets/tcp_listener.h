@@ -47,7 +47,7 @@ struct tcp_net {
 };
 
 /* Listen on net's address and start the listener's thread.
- * Errors: -errno, with a sentence. */
+ * Errors: -errno; err gets the text. */
 int tcp_listener_open(struct tcp_net *net, struct err_text *err);
 /* Stop the thread and close the sockets. Call it also after a tcp_listener_open that failed. */
 void tcp_listener_close(struct tcp_net *net);
