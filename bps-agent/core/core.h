@@ -2,7 +2,7 @@
 #define BPS_AGENT_CORE_CORE_H
 /* The agent's core: moves every partition of every tensor of the jobs on this machine through its
  * rounds. A state machine without clock, threads or sockets; the simulator runs this same code.
- * Rules A1-A8, B2, B4: docs/reference/faults.md. One thread: that of the xport.
+ * Rules A1-A8, B2, B4, B6: docs/reference/faults.md. One thread: that of the xport.
  *
  * A tensor goes round by round. A round starts when all local workers have submitted it. From then
  * on each partition has its own state. Partitions of higher priority are sent first:
@@ -88,7 +88,7 @@ struct agt_mem {
 /* State of a partition that must survive a restart: see K1-K3 above. Zero at first. */
 struct agt_kept_part {
 	_Atomic uint64_t landed; /* last round whose sum is complete in its out-slot */
-	_Atomic uint64_t summed; /* last round whose local sum is in staging, see B6 */
+	_Atomic uint64_t summed; /* last round whose local sum is in staging, see rule B6 */
 	/* crc and number of workers of the last two sums, index round & 1 */
 	uint32_t result_crc[2], workers[2];
 	/* border: the view of the last border. base: the last local round before it, which all

@@ -26,7 +26,7 @@ static void link_set_state(struct agt_link *link, enum link_state state, const c
 	};
 
 	assert(next[link->state] >> state & 1);
-	log_debug("link: %s to %s: server=%u thread=%u why=%s", link_states[link->state],
+	log_debug("link goes from %s to %s: server=%u thread=%u why=%s", link_states[link->state],
 		link_states[state], link->server, link->thread, why);
 	link->state = state;
 }
@@ -292,8 +292,8 @@ bool link_pump(struct agt_link *link)
 	if (link->is_full && !part->sent_ns)
 		return false;
 	if (part_send_contrib(part) < 0) {
-		/* Cleared by event_writable or a new connection. Meanwhile GOTs and owed messages
-		 * are still tried, because they are small. */
+		/* event_writable or a new connection clears is_full. Until then, GOTs and owed
+		 * messages are still sent if possible, because they are small. */
 		link->is_full = true;
 		return false;
 	}

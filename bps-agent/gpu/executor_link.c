@@ -38,8 +38,8 @@ static const char *const states[] = {"starting", "meeting", "running", "over"};
 
 static void set_state(struct executor_link *g, enum executor_state state, const char *why)
 {
-	log_debug("executor %s to %s: job=%s pid=%d why=%s", states[g->state], states[state],
-		g->job ? g->job->name : "-", (int)g->pid, why);
+	log_debug("executor goes from %s to %s: job=%s pid=%d why=%s", states[g->state],
+		states[state], g->job ? g->job->name : "-", (int)g->pid, why);
 	g->state = state;
 }
 
@@ -164,8 +164,8 @@ void executor_fail(struct executor_link *g, int code, const char *fmt, ...)
 	log_rated(LOG_WARN, "ending an executor that failed: job=%s pid=%d err=%s: %s",
 		job ? job->name : "-", (int)g->pid, err_str(code), text.s);
 	g->agent->executor_failures++;
-	/* All other causes are failures of this machine. A job that may shrink continues without
-	 * the machine. */
+	/* Every code except BPS_EWORKER_LOST means that this machine has failed. A job that may
+	 * shrink then continues without the machine. */
 	if (code != BPS_EWORKER_LOST)
 		code = BPS_EDEVICE;
 	send_end(g, code, text.s);

@@ -51,8 +51,9 @@ static void finish(struct memory_request *m, int rc)
 		sched_yield(); /* the queue is full; the loop's thread empties it */
 }
 
-/* Take the oldest request of the user that has waited longest for a piece. NULL: there is no
- * request. Counts this as the next turn of all requests of that user. */
+/* Take the next request from the queue: the first one of the user whose last piece of memory was
+ * made earliest. All requests of that user then get the number of the new piece as their turn.
+ * NULL: there is no request. */
 static struct memory_request *take_request(struct memory_thread *m)
 {
 	struct memory_request *next = TAILQ_FIRST(&m->requests), *r;
@@ -130,7 +131,7 @@ static void *memory_thread_main(void *arg)
 	pthread_setname_np(pthread_self(), "bps-memory");
 	/* On Linux, this affects only this thread. */
 	if (setpriority(PRIO_PROCESS, (id_t)gettid(), NICE) < 0)
-		log_debug("priority of the memory thread: %s", strerror(errno));
+		log_debug("cannot lower the priority of the memory thread: %s", strerror(errno));
 	pthread_mutex_lock(&m->lock);
 	for (;;) {
 		d = TAILQ_FIRST(&m->drops);

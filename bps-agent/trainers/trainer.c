@@ -35,7 +35,7 @@ void trainer_set_state(struct trainer *t, enum trainer_state state)
 			states[state].name, (int)t->pid);
 		return;
 	}
-	log_debug("trainer: %s to %s: pid=%d job=%s rank=%d", states[t->state].name,
+	log_debug("trainer goes from %s to %s: pid=%d job=%s rank=%d", states[t->state].name,
 		states[state].name, (int)t->pid, t->job ? t->job->name : "-", (int)t->rank);
 	t->state = state;
 }

@@ -2,11 +2,12 @@
 #define BPS_SCHEDULER_BPSCTL_FETCH_H
 /* The documents that bpsctl shows, from the scheduler's answers. All requests end within one time
  * limit. The document's "missing" names each member and job without an answer. All documents have
- * "schema": 1.
+ * "schema": 1. The comments below list the fields of a document. x[y]: x is a list of y. x{y}: x is
+ * an object with the fields y.
  *
  * ret: the caller's reference. Errors: BPS_ENOSCHED, BPS_ETIMEDOUT, BPS_EPROTO as http_get_all;
- * BPS_ENOTFOUND the daemon answers with an error; -EINVAL it is not a scheduler; with a
- * sentence. */
+ * BPS_ENOTFOUND the daemon answers with an error; -EINVAL it is not a scheduler; err gets the
+ * text. */
 #include <stdbool.h>
 
 #include <jansson.h>
@@ -27,17 +28,17 @@ int fetch_path(const struct addr *addr, const char *path, json_t **ret, struct e
  * A server or an agent returns its own document. */
 int fetch_status(const struct addr *addr, json_t **ret, struct err_text *err);
 
-/* Fetch the members of one role: schema role view_text members[]. */
+/* Fetch the members of one role. Fields: schema role view_text members[as the cluster's]. */
 int fetch_members(const struct addr *addr, const char *role, json_t **ret, struct err_text *err);
 
-/* Fetch the jobs: schema role view_text jobs[as the cluster's, and rounds, calls_waiting,
+/* Fetch the jobs. Fields: schema role view_text jobs[as the cluster's, and rounds, calls_waiting,
  * longest_s] collected missing. rounds: push_pulls that the most advanced worker has completed. */
 int fetch_jobs(const struct addr *addr, json_t **ret, struct err_text *err);
 
-/* Fetch the wait reports: schema role jobs[documents of jobs] missing. name: NULL or "" for all
- * forming and running jobs. When the scheduler does not answer, the agent describes what the
- * workers of its machine wait for: role("agent") name host scheduler_error
- * jobs[as bps-agent/trainers/waits_report.h]. */
+/* Fetch the wait reports. Fields: schema role jobs[documents of jobs] missing. name: NULL or "" for
+ * all forming and running jobs. When the scheduler does not answer, the agent describes what the
+ * workers of its machine wait for. Then the fields are: role("agent") name host scheduler_error
+ * jobs[as in bps-agent/trainers/waits_report.h]. */
 int fetch_stuck(const struct addr *scheduler, const struct addr *agent, const char *name,
 	json_t **ret, struct err_text *err);
 

@@ -129,8 +129,8 @@ static int refuse_memory(const char *whose, uint64_t used, uint64_t more, uint64
 	uint32_t percent, const char *setting, struct err_text *err)
 {
 	return err_set(err, BPS_EQUOTA,
-		"it takes %.1f MiB of the servers' memory, of which %s has %.1f of %.1f MiB "
-		"(%u%% of all); see bps-scheduler's --%s",
+		"it takes %.1f MiB of the servers' memory; %s already takes %.1f MiB and may take "
+		"%.1f MiB (%u%% of all); see bps-scheduler's --%s",
 		(double)more / 0x1p20, whose, (double)used / 0x1p20,
 		(double)admission_share(all, percent) / 0x1p20, percent, setting);
 }

@@ -148,7 +148,7 @@ static void set_durable(struct sched_core *c)
 {
 	if (!c->is_undurable)
 		return;
-	log_write(LOG_AS(LOG_INFO, STATE_BACK), "the state is durable again view=%llx",
+	log_write(LOG_AS(LOG_INFO, STATE_BACK), "the state is durable again: view=%llx",
 		(unsigned long long)c->tx_view);
 	sched_note(c, EVENT_SCHEDULER, "the state is durable again");
 	c->is_undurable = false;

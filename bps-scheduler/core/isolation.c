@@ -1,7 +1,8 @@
 /* Rule C4, applied to the scheduler itself. If all connected members are silent at the same time,
  * this host is probably cut off from them, and they are alive. So the scheduler declares no member
  * dead. Otherwise it would end all jobs, although none of them was disturbed. When the first member
- * reports again, the others may need a little longer. So all members get their full time again.
+ * reports again, the others may need a little longer. So the time until a silent member is declared
+ * dead begins again for all.
  *
  *   connected --no message for ISOLATED_BEATS--> isolated --any message--> connected, with a grace
  *
@@ -44,10 +45,12 @@ void isolation_tick(struct sched_core *c)
 	is_isolated = n && quiet_ns > limit_ns;
 	if (is_isolated && !c->is_isolated)
 		log_warn("all members are silent: this host may be cut off, no member is declared "
-			 "dead until one reports again members=%u",
+			 "dead until one reports again: members=%u",
 			n);
 	if (!is_isolated && c->is_isolated)
-		log_info("members report again: all get their full time again");
+		log_info(
+			"members report again: the time until a silent one is declared dead begins "
+			"again for all");
 	if (is_isolated != c->is_isolated)
 		sched_note(c, EVENT_SCHEDULER, "%s",
 			is_isolated ? "all members are silent" : "members report again");

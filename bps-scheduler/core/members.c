@@ -333,7 +333,8 @@ static void member_back(struct sched_core *c, struct sched_member *m, const stru
 	 * connects */
 	if (m->conn && is_new)
 		log_limited(LOG_AS(LOG_WARN, MEMBER),
-			"%s %s replaces one that is still connected: host=%s pid=%u old_pid=%u",
+			"a new process of %s %s replaces one that is still connected: "
+			"host=%s pid=%u old_pid=%u",
 			sched_role_name(m->role), m->name, h->host, h->pid, m->pid);
 	/* Remove the agent's workers that wait to be let into a job. Those that still wait send
 	 * JOIN again after WELCOME. Others may have left while their UNJOIN was lost. */

@@ -64,9 +64,9 @@ static void silent_agents(const struct sched_core *c, const struct sched_job *j,
 	}
 }
 
-/* Add f, a finding about n_late workers, or replace a finding about the same worker with a shorter
- * wait. Nothing is added if the wait is shorter than stall_ms, except if a few workers are late and
- * many wait for them. */
+/* Add f, a finding about n_late workers. If the list has a finding about the same worker, only the
+ * one with the longer wait is kept. Nothing is added if the wait is shorter than stall_ms, except
+ * if a few workers are late and many wait for them. */
 static void late(const struct sched_core *c, const struct sched_job *j, uint32_t n_late,
 	struct sched_finding f, struct finding_list *l)
 {

@@ -71,8 +71,8 @@ void backup_slot_opened(struct srv_core *core, struct slot *slot)
 			slot_add_has(core, slot, &part->seats[i]);
 }
 
-/* Return whether all members have sent HAVE or CONTRIB under this pgen. A member that has not may
- * have a result of this round, and then no other result may exist. */
+/* Return whether all members have sent HAVE or CONTRIB under this pgen. A member that has
+ * sent neither possibly has a result of this round, and then no other result may exist. */
 static bool all_spoke(const struct slot *slot)
 {
 	const struct srv_part *part = slot->part;

@@ -7,8 +7,8 @@
 /* Record that the seat's member has reported that it has the results up to that round (0: none).
  * May complete rounds. */
 void backup_note_has(struct srv_core *core, struct seat *seat, uint64_t round);
-/* Return whether the member can have the result of that round. It cannot while this server is still
- * summing the round. */
+/* Return whether it is possible that the member has the result of that round. It is impossible
+ * while this server is still summing that round or an earlier one. */
 bool backup_may_have(const struct seat *seat, uint64_t round);
 /* Return whether the round may begin: all members must have the result of round - 2. */
 bool backup_can_open(const struct srv_part *part, uint64_t round);
@@ -16,8 +16,8 @@ bool backup_can_open(const struct srv_part *part, uint64_t round);
  * round. */
 void backup_slot_opened(struct srv_core *core, struct slot *slot);
 /* Return whether the round is complete and must be summed now. The slot must be OPEN, and no member
- * may have the result. If the round must wait for its grace time, a later call of backup_tick
- * checks it again. */
+ * has reported that it has the result. If the round must wait for its grace time, a later call of
+ * backup_tick checks it again. */
 bool backup_is_complete(struct srv_core *core, struct slot *slot);
 /* Complete the rounds whose deadline has passed. Returns the next deadline. */
 uint64_t backup_tick(struct srv_core *core);

@@ -188,7 +188,7 @@ struct srv_peer { /* a connection of an agent; stored in xconn->user */
 	struct xconn *conn;
 	struct seat_list owing;
 	struct heap results; /* seats with a result that is to be offered, the most urgent first */
-	uint64_t result_seq; /* sequence number for keys in results */
+	uint64_t result_seq; /* used for the order in the heap results */
 	struct heap want;    /* seats that WANT_READ, except parked ones */
 	TAILQ_ENTRY(srv_peer) ready; /* in core->ready when is_ready: it has reads to start */
 	bool is_ready;

@@ -33,8 +33,8 @@ static enum place slot_place(struct srv_part *part, uint64_t r)
 	return slot->round == r - 2 && is_over ? PLACE_HERE : PLACE_AHEAD;
 }
 
-/* Return whether the member can have the result of round r. It cannot while the server is still
- * making that result, unless the member reported the result before. */
+/* Return whether it is possible that the member has the result of round r. It is impossible while
+ * the server is still making that result, unless the member reported the result before. */
 static bool can_have(struct srv_part *part, const struct seat *seat, uint64_t r)
 {
 	const struct slot *slot = part_slot(part, r);

@@ -55,7 +55,7 @@ enum plan_op {
 	/* reduce-scatter in the group, in place: then the group's i-th member has the i-th share */
 	PLAN_REDUCE_SCATTER,
 	PLAN_REDUCE,     /* reduce in the group, to the member gpu */
-	PLAN_COPY_OUT,   /* gpu copies the step's units to its source, which is on NUMA node numa */
+	PLAN_COPY_OUT,   /* gpu copies the step's units to a source, which is on NUMA node numa */
 	PLAN_SUM,        /* the processor adds all sources; the sum is then sent */
 	PLAN_COPY_IN,    /* gpu copies the step's units of the sum from host memory */
 	PLAN_ALL_GATHER, /* all-gather in the group, in place */
@@ -69,7 +69,9 @@ const char *plan_op_name(enum plan_op op);
  * in the list that use its units have ended. */
 struct plan_step {
 	enum plan_op op;
-	uint8_t group, gpu, turn, source; /* gpu: index in the plan's array gpus */
+	/* gpu: index in the plan's array gpus. source: number of the copy of the tensor in staging
+	 * memory. */
+	uint8_t group, gpu, turn, source;
 	/* NUMA node of the staging memory of a copy; -1: any node */
 	int32_t numa;
 	/* range of units: the first unit and the number of units */

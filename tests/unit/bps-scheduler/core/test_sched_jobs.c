@@ -327,7 +327,8 @@ static void tensor_beyond_the_jobs_share_of_the_servers_is_refused_everywhere(vo
 	clear(&w);
 	declare(&w, 21, 0, "x", DTYPE_F32, 150000);
 	SAID(&w, "21 TENSOR_FAIL x code=10012 tensor 'x' of job 'x': it takes 0.6 MiB of the "
-		 "servers' memory, of which the job has 0.6 of 1.0 MiB (50% of all); see "
+		 "servers' memory; the job already takes 0.6 MiB and may take 1.0 MiB (50% of "
+		 "all); see "
 		 "bps-scheduler's --job-share");
 	declare(&w, 21, 0, "y", DTYPE_F32, 100000);
 	declare(&w, 22, 1, "w", DTYPE_F32, 150000);
@@ -417,9 +418,8 @@ static void tensors_of_all_jobs_of_a_user_count_for_its_share(void **state)
 	}
 	clear(&w);
 	declare(&w, 21, 0, "v", DTYPE_F32, 150000);
-	SAID(&w, "code=10012 tensor 'v' of job 'second': it takes 0.6 MiB of the servers' memory, "
-		 "of "
-		 "which the user with uid 1000 has 0.6 of 1.0 MiB");
+	SAID(&w, "code=10012 tensor 'v' of job 'second': it takes 0.6 MiB of the servers' memory; "
+		 "the user with uid 1000 already takes 0.6 MiB and may take 1.0 MiB");
 	msg.join.uid = 1001; /* the job of another user */
 	for (uint32_t i = 0; i < 2; i++) {
 		msg.join.rank = i;
