@@ -248,7 +248,7 @@ static void on_event(struct bufferevent *bev, short what, void *arg)
 			handshake_failed(c, why);
 		else
 			chan_opened(c);
-		/* NOLINTNEXTLINE(bugprone-branch-clone): two cases with the same end */
+		/* NOLINTNEXTLINE(bugprone-branch-clone): two different cases need the same call */
 	} else if (c->state == HANDSHAKE) {
 		handshake_failed(c, tls_failure(ssl, ssl_error));
 	} else if (c->tls && !c->has_opened && ssl_error) {
@@ -356,8 +356,8 @@ static void on_connected(evutil_socket_t fd, short what, void *arg)
 		chan_opened(c);
 }
 
-/* Start to connect. An error that connect(2) returns at once is reported by closed(), like a later
- * one. */
+/* Start to connect. closed() reports an error that connect(2) returns at once in the same way as a
+ * later error. */
 static int dial(struct ctlchan *c, const struct sockaddr *sa, socklen_t sa_len)
 {
 	int fd = socket(sa->sa_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);

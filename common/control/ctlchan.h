@@ -1,9 +1,9 @@
 #ifndef BPS_COMMON_CONTROL_CTLCHAN_H
 #define BPS_COMMON_CONTROL_CTLCHAN_H
 /* The control channel: frames (common/wire/ctlframe.h) over TCP, with TLS 1.3 and the cluster key
- * (common/control/tls.h). Without a key only loopback addresses are allowed. This module has a
- * connection, which is the same at both ends, and the listener. common/control/ctlclient.h keeps a
- * connection open and reconnects.
+ * (common/control/tls.h). Without a key only loopback addresses are allowed. This module has the
+ * code of a connection, which is the same at both ends, and of the listener.
+ * common/control/ctlclient.h keeps a connection open and reconnects.
  *
  *   DIALING ──> HANDSHAKE ──> UNTRUSTED ──> TRUSTED ──> FLUSHING ──> DEAD      (each may go DEAD)
  *   connector   TLS only      listener      1 MiB       ctlchan_     closed() runs on the next
@@ -40,9 +40,9 @@ struct ctlchan_ops {
 	/* Called for each frame. body is valid until this returns. */
 	void (*frame)(
 		void *arg, struct ctlchan *c, uint16_t type, const uint8_t *body, size_t n_body);
-	/* The connection has ended. Called exactly once for each connection that opened(), and for
-	 * every connection that ctlchan_connect made. Among the functions of this module only
-	 * ctllisten_free calls it directly. c is freed after it returns. */
+	/* The connection has ended. Called exactly once for each connection that ctlchan_connect
+	 * made, and for each accepted connection for which opened() was called. Of the functions of
+	 * this module, only ctllisten_free calls it directly. c is freed after it returns. */
 	void (*closed)(void *arg, struct ctlchan *c, const char *reason);
 };
 
@@ -65,25 +65,24 @@ struct ctllisten_stats {
 	uint64_t protocol_errors;    /* invalid frames, from any peer */
 	uint64_t trust_timeouts;     /* connections that did not become trusted in time */
 	uint64_t evicted;            /* untrusted connections that were closed for newer ones */
-	unsigned untrusted, trusted; /* current numbers */
+	unsigned untrusted, trusted; /* current numbers of connections */
 };
 
-/* A handshake that failed. identity: the one that the peer has claimed, without proof. */
+/* Handshake that failed. identity: the identity that the peer has claimed without proving it. */
 struct ctllisten_refusal {
 	uint64_t at_ms;
 	char identity[CTLLISTEN_IDENTITY_BYTES];
 };
 
 /* Start to listen. ops must outlive the listener; conf is copied.
- * Errors: -EPERM: there is no key and addr is not a loopback address; -errno; all with a
- * sentence. */
+ * Errors: -EPERM: there is no key and addr is not a loopback address; -errno. err gets the text. */
 int ctllisten_new(struct ctllisten **ret_listen, struct event_base *base,
 	const struct ctllisten_conf *conf, const struct ctlchan_ops *ops, void *arg,
 	struct err_text *err);
 
-/* Replace the credentials and revocations. Connections whose peer would now be refused are closed,
- * the others stay. auth must be empty if and only if the listener was made without credentials.
- * Returns how many connections are being closed.
+/* Replace the credentials and revocations. Connections whose peer would now be refused are closed;
+ * the other connections stay. auth must be empty if and only if the listener was made without
+ * credentials. Returns how many connections are being closed.
  * Errors: -EINVAL, -EIO; err gets the text. Nothing has changed. */
 int ctllisten_set_auth(struct ctllisten *l, const struct tls_conf *auth, struct err_text *err);
 
@@ -102,10 +101,10 @@ void ctllisten_free(struct ctllisten *l);
 /* --- connection ------------------------------------------------------------------------------- */
 
 /* Start to connect. opened() or closed() runs later, never inside this call. The connection is
- * TRUSTED when it opens. tls: takes a reference; NULL: there is no key, and sa must be a loopback
- * address. timeout_ms: limit for connect and handshake together.
- * Errors: -EPERM: there is no key and sa is not a loopback address; -errno; all with a sentence,
- * and no callback runs. */
+ * TRUSTED when it opens. tls: the connection takes a reference to it. tls is NULL when there is no
+ * key; then sa must be a loopback address. timeout_ms: limit for connect and handshake together.
+ * Errors: -EPERM: there is no key and sa is not a loopback address; -errno. err gets the text, and
+ * no callback runs. */
 int ctlchan_connect(struct ctlchan **ret_chan, struct event_base *base, const struct sockaddr *sa,
 	socklen_t sa_len, struct tls *tls, uint32_t timeout_ms, const struct ctlchan_ops *ops,
 	void *arg, struct err_text *err);
@@ -136,13 +135,13 @@ void *ctlchan_data(const struct ctlchan *c);
 void ctlchan_set_trusted(struct ctlchan *c);
 
 /* Queue one frame; the bytes are copied.
- * Errors: BPS_ECLOSED: the connection is not open; -EMSGSIZE: above CTLFRAME_MAX_BYTES; -ENOBUFS:
- * the peer does not receive, and CTLCHAN_MAX_OUT_BYTES are queued; -ENOMEM. After the last two
- * errors the connection is being closed. */
+ * Errors: BPS_ECLOSED: the connection is not open; -EMSGSIZE: the frame is larger than
+ * CTLFRAME_MAX_BYTES; -ENOBUFS: the peer does not receive, and CTLCHAN_MAX_OUT_BYTES are queued;
+ * -ENOMEM. After the last two errors the connection is being closed. */
 int ctlchan_send(struct ctlchan *c, uint16_t type, const void *body, size_t n_body);
 #define CTLCHAN_MAX_OUT_BYTES ((size_t)64 << 20)
 
-/* Close the connection when the queued frames are sent, or after a second. Nothing more is
+/* Close the connection when the queued frames are sent, or after a second. From now on no frame is
  * received. closed() gets the sentence as its reason. A second call has no effect. */
 void ctlchan_close(struct ctlchan *c, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 

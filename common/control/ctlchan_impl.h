@@ -19,7 +19,8 @@ struct ctlchan {
 	struct ctllisten *listener;
 	struct event_base *base;
 	struct bufferevent *bev;
-	/* Deadline of the state; in DEAD it fires at once, and its callback frees the connection */
+	/* Fires at the deadline of the state. In DEAD it fires at once, and its callback frees the
+	 * connection */
 	struct event *timer;
 	struct event *dial; /* DIALING: fires when the connect has finished */
 	struct tls *tls;
@@ -33,7 +34,7 @@ struct ctlchan {
 	char peer[ADDR_TEXT_BYTES];
 	struct sockaddr_storage peer_sa;
 	uint64_t born_ms;
-	size_t stranger_bytes; /* bytes of frames received before it was trusted */
+	size_t stranger_bytes; /* bytes of frames received before the peer was trusted */
 	char reason[ERR_TEXT_BYTES];
 };
 
@@ -51,7 +52,7 @@ struct ctllisten {
 	struct chan_list dying;
 	struct ctllisten_stats stats;
 	struct ctllisten_refusal refusals[CTLLISTEN_REFUSALS_KEPT];
-	unsigned next_refusal; /* index of the oldest one, which the next refusal replaces */
+	unsigned next_refusal; /* index of the oldest refusal, which the next refusal replaces */
 	uint64_t next_log_ms;
 	unsigned n_unlogged;
 };
@@ -64,11 +65,11 @@ static inline void chan_arm(struct event *timer, uint32_t ms)
 }
 
 /* Functions of ctlchan.c. */
-/* Make a connection in this state, on no list. Returns NULL when out of memory. */
+/* Make a connection in this state that is on no list. Returns NULL when out of memory. */
 struct ctlchan *chan_new(struct event_base *base, const struct sockaddr *sa, socklen_t sa_len,
 	enum chan_state state, const struct ctlchan_ops *ops, void *arg);
-/* Start TLS, if there is a key, and receive frames on a connected socket. Owns fd, also after a
- * failure.
+/* Start TLS, if there is a key, and receive frames on a connected socket. Takes ownership of fd,
+ * also when it fails.
  * Errors: -ENOMEM. */
 int chan_start(struct ctlchan *c, int fd);
 /* Mark the connection as open, so that frames may be sent, and call the owner's opened(). */
@@ -76,7 +77,7 @@ void chan_opened(struct ctlchan *c);
 /* End the connection now, with the reason. closed() runs and c is freed in the loop's next turn,
  * because the caller may be inside a callback of this connection. */
 void chan_fail(struct ctlchan *c, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
-/* Call closed() if the owner has to learn of the end, and free the connection. */
+/* Call closed() if the owner must be notified of the end, and free the connection. */
 void chan_reap(struct ctlchan *c);
 /* Return -EPERM with a sentence unless sa is a loopback address. */
 int chan_refuse_without_key(

@@ -23,11 +23,11 @@
 #define BACKOFF_MAX_MS     1500 /* members reconnect within 2 s after a scheduler restart */
 #define SETTLE_MS          500
 #define N_TLS              2
-/* After a loss the peer expects a reconnect within window_ms. Until then no pause is longer than
- * window_ms / WINDOW_SHARE. */
+/* After a loss the peer expects a reconnect within window_ms. Until the window has passed, no pause
+ * is longer than window_ms / WINDOW_SHARE. */
 #define WINDOW_SHARE 4
 /* When a connection lasted at least this long, the pauses between attempts start from the shortest
- * again. The limit keeps the client from flooding a peer that accepts and closes at once. */
+ * pause again. The limit keeps the client from flooding a peer that accepts and closes at once. */
 #define STABLE_MS 1000
 
 enum client_state { CLIENT_WAITING, CLIENT_RESOLVING, CLIENT_DIALING, CLIENT_UP };
@@ -38,11 +38,12 @@ struct ctlclient {
 	void *arg;
 	struct ctlclient_conf conf;
 	char identity[TLS_IDENTITY_BYTES];
-	/* Contexts, one per key, newest first; attempts use them in turn. Empty without a key. */
+	/* TLS contexts, one per key, that of the newest key first. Attempts use them in turn. Empty
+	 * when there is no key. */
 	struct tls *tls[N_TLS];
 	unsigned n_tls;
-	struct tls *used; /* context of chan, which holds a reference */
-	/* In UP: second connection, with tls[0], that may replace chan */
+	struct tls *used; /* context that chan uses; chan holds a reference to it */
+	/* In CLIENT_UP: second connection, which uses tls[0] and may replace chan */
 	struct ctlchan *trial;
 	struct sockaddr_storage sa; /* address of chan */
 	socklen_t sa_len;
@@ -54,7 +55,8 @@ struct ctlclient {
 	uint64_t up_since_ms;
 	bool is_accepted; /* ctlclient_accepted was called for chan */
 	uint32_t window_ms;
-	uint64_t lost_ms;  /* when the last accepted connection was lost; 0: none yet */
+	/* Time at which the last accepted connection was lost; 0: none was lost yet */
+	uint64_t lost_ms;
 	unsigned n_failed; /* number of attempts since a connection lasted STABLE_MS */
 	size_t next_addr;
 	size_t next_number; /* index into the addresses to which the name resolves */
@@ -66,7 +68,7 @@ static const struct state_row states[] = {
 	[CLIENT_RESOLVING] = {"resolving", TO(CLIENT_DIALING) | TO(CLIENT_WAITING)},
 	[CLIENT_DIALING] = {"dialing", TO(CLIENT_UP) | TO(CLIENT_WAITING)},
 	[CLIENT_UP] = {"up",
-		/* To DIALING: the trial replaces the connection */
+		/* The transition to DIALING happens when the trial replaces the connection */
 		TO(CLIENT_DIALING) | TO(CLIENT_WAITING)},
 };
 
@@ -80,7 +82,7 @@ static void client_set_state(struct ctlclient *c, enum client_state state)
 			states[c->state].name, states[state].name);
 }
 
-/* Return the longest pause between attempts. It is shorter within the peer's window. */
+/* Return the longest pause between attempts, which is shorter within the peer's window. */
 static uint32_t longest_ms(const struct ctlclient *c)
 {
 	uint32_t share = c->window_ms / WINDOW_SHARE;
@@ -174,7 +176,7 @@ static void on_settled(evutil_socket_t fd, short what, void *arg)
 
 /* Start the settle timer of an open trial. With certificates, the handshake of this side completes
  * before the listener has checked the certificate, and the listener sends nothing when it accepts
- * it. So wait whether the listener closes the connection. */
+ * it. So wait for a while to see whether the listener closes the connection. */
 static void chan_settle(struct ctlclient *c)
 {
 	struct timeval tv = {.tv_usec = tls_uses_cert(c->tls[0]) ? SETTLE_MS * 1000 : 0};

@@ -1,14 +1,14 @@
 #ifndef BPS_COMMON_CONTROL_CTLCLIENT_H
 #define BPS_COMMON_CONTROL_CTLCLIENT_H
 /* The connecting end of the control channel, which reconnects by itself. After a loss it tries at 0
- * ms, at about 100 ms and at about 300 ms; without the attempt at 0 ms if the connection was open
- * for less than a second. Before each later attempt it pauses for a random time of up to 1.5 s, so
- * that a thousand agents do not reconnect at the same time. The peer may have sent a window, the
- * time in which it expects a reconnect (ctlclient_accepted). Within the window a pause is at most a
- * quarter of it, so that there are several attempts in it. Each attempt uses the next of the given
- * addresses, and the next address to which a name resolves. Attempts go on until the owner frees
- * the client. With two keys (during a rotation) the attempts use them in turn, beginning with the
- * current key.
+ * ms, at about 100 ms and at about 300 ms. If the connection was open for less than a second, it
+ * omits the attempt at 0 ms. Before each later attempt it pauses for a random time of up to 1.5 s,
+ * so that a thousand agents do not reconnect at the same time. The peer may have sent a window,
+ * which is the time in which it expects a reconnect (ctlclient_accepted). Within the window a pause
+ * is at most a quarter of the window, so that the client makes several attempts. Each attempt uses
+ * the next of the given addresses, and the next address to which a name resolves. Attempts go on
+ * until the owner frees the client. With two keys (during a rotation) the attempts use them in
+ * turn, beginning with the current key.
  *
  *   WAITING ──> RESOLVING ──> DIALING ──> UP ──> WAITING        (each failure leads to WAITING)
  *                                <────────┘ a second connection replaces the first, because the
@@ -32,8 +32,8 @@ struct ctlclient_ops {
 	/* Called for each frame. body is valid until this returns. */
 	void (*frame)(
 		void *arg, struct ctlclient *c, uint16_t type, const uint8_t *body, size_t n_body);
-	/* was_up: the connection was lost; else one more attempt has failed. The client goes on
-	 * trying. */
+	/* was_up: true when an open connection was lost, false when an attempt has failed. The
+	 * client goes on trying. */
 	void (*down)(void *arg, struct ctlclient *c, const char *reason, bool was_up);
 };
 
@@ -57,8 +57,8 @@ int ctlclient_new(struct ctlclient **ret_client, struct event_base *base,
 
 /* Change the key. While a connection is up, the client opens a second connection with the new key.
  * If the peer accepts the new key, the second connection replaces the first: down() and up() run,
- * one after the other. If not, the first connection stays, and later attempts use the new and the
- * old key in turn.
+ * one after the other. If the peer refuses the new key, the first connection stays, and later
+ * attempts use the new and the old key in turn.
  * auth: copied; must be empty if and only if it was empty before.
  * Errors: -EINVAL, -EIO; err gets the text. Nothing has changed. */
 int ctlclient_set_auth(struct ctlclient *c, const struct tls_conf *auth, struct err_text *err);

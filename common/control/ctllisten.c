@@ -20,10 +20,11 @@
 #define MAX_UNTRUSTED          64
 #define MAX_UNTRUSTED_PER_HOST 16
 #define REFUSAL_LOG_MS         60000
-/* Pause after accept failed, most likely for want of descriptors */
+/* Pause after a failed accept, whose most likely reason is a lack of descriptors */
 #define ACCEPT_PAUSE_MS 100
-#define PLACE_MS        200 /* least age of a stranger that is closed for a newer one */
-#define LISTEN_BACKLOG  512
+/* Least age of a stranger that is closed to make room for a newer one */
+#define PLACE_MS       200
+#define LISTEN_BACKLOG 512
 
 /* Accept again after a pause. */
 static void go_on(struct ctllisten *l)
@@ -69,9 +70,10 @@ void listen_log_refusal(struct ctllisten *l, const struct ctlchan *c)
 	l->n_unlogged = 0;
 }
 
-/* Close the oldest stranger when there are too many. That is hardly ever a valid peer, which is a
- * stranger for some milliseconds only. At the total limit, wait_for_room has paused accepting until
- * the oldest is PLACE_MS old. So members that all reconnect at once do not displace each other. */
+/* Close the oldest stranger when there are too many. The oldest stranger is hardly ever a valid
+ * peer, because a valid peer is a stranger for some milliseconds only. At the total limit,
+ * wait_for_room has paused accepting until the oldest stranger is PLACE_MS old. So members that all
+ * reconnect at once do not displace each other. */
 static void make_room(struct ctllisten *l, const struct sockaddr *sa)
 {
 	struct ctlchan *c, *oldest_of_host = NULL, *victim = NULL;
@@ -94,8 +96,8 @@ static void make_room(struct ctllisten *l, const struct sockaddr *sa)
 	chan_fail(victim, "too many unauthenticated connections, this was the oldest");
 }
 
-/* Leave new connections in the kernel's accept queue until there are fewer strangers, or the oldest
- * one is PLACE_MS old. */
+/* Leave new connections in the kernel's accept queue until there are fewer strangers, or until the
+ * oldest stranger is PLACE_MS old. */
 static void wait_for_room(struct ctllisten *l)
 {
 	uint64_t age = clock_now_ms() - TAILQ_FIRST(&l->untrusted)->born_ms;

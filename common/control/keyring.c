@@ -161,8 +161,8 @@ size_t keyring_format(const struct keyring *r, char *buf, size_t room)
 	return used;
 }
 
-/* Write these bytes to a new file `path` and sync it. `of`: the file that it will replace, whose
- * owner it gets. */
+/* Write these bytes to a new file `path` and sync it. `of`: the file that the new file will
+ * replace. The new file gets the owner of that file. */
 static int write_new(const char *path, const char *of, const char *text, size_t n)
 {
 	struct stat st;

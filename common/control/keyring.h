@@ -22,7 +22,7 @@
 #define KEYRING_KEYS       2
 #define KEYRING_REVOKED    64
 #define KEYRING_ID_BYTES   128   /* "role:name#fingerprint" */
-#define KEYRING_FILE_BYTES 16384 /* more than a full ring needs */
+#define KEYRING_FILE_BYTES 16384 /* more than the text of a full ring needs */
 
 struct keyring {
 	struct cluster_key key[KEYRING_KEYS]; /* [0]: current key; [1]: previous key */
@@ -36,11 +36,11 @@ struct keyring {
  * path: the file; "" or NULL: `cluster.key` in systemd's $CREDENTIALS_DIRECTORY, which may be open
  * to the group. There the word "none" (from SetCredential= of the units) means that there is no
  * key. Returns 1 when a key was read, or 0 when no key is configured; then *ret_ring is unchanged.
- * Errors: -errno, -EPERM or -EINVAL with a sentence that advises what to do. */
+ * Errors: -errno, -EPERM or -EINVAL; err gets a text that advises what to do. */
 int keyring_load(struct keyring *ret_ring, const char *path, struct err_text *err);
 
 /* Parse the content of a key file. text: n bytes, with room for one more; the function modifies it.
- * path: for the error sentence. Returns 1.
+ * path: name of the file for the text in err. Returns 1.
  * Errors: -EINVAL; err gets the text. */
 int keyring_parse(
 	struct keyring *ret_ring, char *text, size_t n, const char *path, struct err_text *err);
@@ -59,14 +59,14 @@ int keyring_store(const struct keyring *ring, const char *path, struct err_text 
  * Errors: -ENOMEM, -EIO; the ring is unchanged. */
 int keyring_rotate(struct keyring *ring, const struct cluster_key *fresh);
 /* Remove the previous key.
- * Errors: -ENOENT: there is none; those of keyring_rotate. */
+ * Errors: -ENOENT: there is no previous key; those of keyring_rotate. */
 int keyring_retire(struct keyring *ring);
 /* Revoke the keys that were derived for identity ("server:node3") from any key of the ring.
- * Errors: -EINVAL: invalid identity; -ENOSPC KEYRING_REVOKED keys are already revoked; -EEXIST: the
- * keys of this identity are already revoked; those of keyring_rotate. */
+ * Errors: -EINVAL: invalid identity; -ENOSPC: KEYRING_REVOKED keys are already revoked; -EEXIST:
+ * the keys of this identity are already revoked; those of keyring_rotate. */
 int keyring_revoke(struct keyring *ring, const char *identity);
 
-/* Return whether all keys are revoked that the ring's master keys derive for identity. */
+/* Return whether all keys that the ring's master keys derive for identity are revoked. */
 bool keyring_is_out(const struct keyring *ring, const char *identity);
 /* Return whether the key with this identity and fingerprint is revoked. wire:
  * "server:node3#1a2b3c4d". */

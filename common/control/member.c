@@ -1,6 +1,6 @@
 /* Membership in the cluster: HELLO, WELCOME, BEAT, the table of peers, and the check that the
  * scheduler is that of this cluster (rule C8). The owner handles other messages. Thread: the
- * control loop's; any thread may send and look up. */
+ * control loop's. Any thread may send messages and look up peers. */
 #include "common/control/member.h"
 
 #include <errno.h>
@@ -38,12 +38,12 @@ struct member {
 	uint32_t id;
 	/* Written by the loop, read by any thread; independent of other fields */
 	_Atomic uint32_t term;
-	_Atomic uint32_t restarts; /* threads: as for term */
+	_Atomic uint32_t restarts; /* written and read by the same threads as term */
 	_Atomic uint64_t view;     /* largest view received */
-	/* Written by the loop, read by senders, for which it may be out of date */
+	/* Written by the loop, read by senders, which may see an outdated value */
 	_Atomic bool is_up;
 	_Atomic bool has_lost;       /* set by senders when a message could not be queued */
-	_Atomic uint64_t down_since; /* time of the loss, in ns */
+	_Atomic uint64_t down_since; /* time at which the connection was lost, in ns */
 	char down_why[200];
 	struct event *beat_timer;
 	uint32_t beat_ms, dead_ms;
@@ -174,9 +174,9 @@ static void peer_set(struct member *m, const struct ctl_peer *p)
 	m->peers[i].is_told = true;
 }
 
-/* Remove the peers that the scheduler has not named since the WELCOME: they have left while the
- * connection was down. Returns a PEERS message that lists them, which the caller must unref.
- * Returns NULL when there are none, or when out of memory. */
+/* Remove the peers that the scheduler has not named since the WELCOME. These peers have left while
+ * the connection was down. Returns a PEERS message that lists them, which the caller must unref.
+ * Returns NULL when there are no such peers, or when out of memory. */
 static struct member_msg *peers_forget(struct member *m)
 {
 	struct member_msg *ret = calloc(1, sizeof(*ret));
@@ -440,7 +440,8 @@ static void client_down(void *arg, struct ctlclient *c, const char *reason, bool
 	(void)c;
 	event_del(m->beat_timer);
 	copy_text(m->down_why, sizeof(m->down_why), reason);
-	if (was_up && atomic_load(&m->is_up)) /* else the connection was never accepted */
+	/* If is_up is false, the scheduler has never accepted the connection */
+	if (was_up && atomic_load(&m->is_up))
 		log_rated(LOG_AS(LOG_WARN, SCHEDULER_LOST),
 			"connection to the scheduler is lost, retrying: why=%s", reason);
 	else

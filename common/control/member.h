@@ -1,8 +1,8 @@
 #ifndef BPS_COMMON_CONTROL_MEMBER_H
 #define BPS_COMMON_CONTROL_MEMBER_H
-/* Membership of a server or agent in the cluster. It has the control connection to the scheduler,
- * which reconnects by itself, handles HELLO, WELCOME and BEAT, and keeps the table of peers with
- * their addresses and keys. The owner handles the other messages.
+/* Membership of a server or agent in the cluster. This module keeps the control connection to the
+ * scheduler open, handles HELLO, WELCOME and BEAT, and keeps the table of peers with their
+ * addresses and keys. The owner handles the other messages.
  *
  *   (connecting) --HELLO--> --WELCOME--> member --connection lost--> (connecting)
  *                           `-REFUSE--> fatal
@@ -37,18 +37,19 @@ struct member_config {
 	const char *data_addr; /* numeric address of the data plane's listener; "" for an agent */
 	uint16_t data_port;
 	uint16_t threads;
-	const char *provider; /* of data connections, a word that lives as long as the member */
+	/* Provider of data connections; the string must live as long as the member */
+	const char *provider;
 	uint64_t instance;
 	uint64_t nic_mbps;
 	uint64_t quota_bytes, memory_bytes;
 	/* Time for the scheduler to answer HELLO before a new attempt; 0: 3000. */
 	uint32_t welcome_ms;
-	/* State that the previous process has passed on, so that this one accepts only the same
-	 * scheduler (rule C8 of docs/reference/faults.md). NULL: none. */
+	/* State that the previous process has passed on, so that this process accepts only the same
+	 * scheduler (rule C8 of docs/reference/faults.md). NULL: there is no such state. */
 	const struct member_past *past;
 };
 
-/* Message that several threads may use. Each of them has a reference. */
+/* Message that several threads may use. Each of these threads has a reference. */
 struct member_msg {
 	struct ctl_msg msg;
 	void *mem;
@@ -60,11 +61,11 @@ struct member_msg *member_msg_ref(struct member_msg *m);
 void member_msg_unref(struct member_msg *m);
 
 struct member_ops {
-	/* The scheduler has accepted this member, under this id. It now sends its whole state as
-	 * messages; then told() runs. */
+	/* The scheduler has accepted this member, under this id. The scheduler now sends its whole
+	 * state as messages; then told() runs. */
 	void (*up)(void *ctx, uint32_t id);
-	/* The state is complete: objects that no message has named since up() do not exist any
-	 * more. */
+	/* The scheduler has sent its whole state. Objects that no message has named since up() do
+	 * not exist any more. */
 	void (*told)(void *ctx);
 	void (*down)(void *ctx, const char *why);
 	/* Called for each message except WELCOME, REFUSE and BEAT. Before a PEERS message, the
@@ -104,7 +105,8 @@ uint32_t member_restarts(const struct member *m);
 /* Copy the state that the next process needs (member_config.past). Returns false if neither this
  * process nor a previous one has received a WELCOME. Thread: the loop's. */
 bool member_now(const struct member *m, struct member_past *ret);
-/* Return the milliseconds since the control connection was lost; 0: it is up. Thread: any. */
+/* Return the milliseconds since the control connection was lost; 0: the connection is up. Thread:
+ * any. */
 uint64_t member_down_ms(const struct member *m);
 /* Return the milliseconds since the last message from the scheduler, or since the member was made.
  * Thread: any. */

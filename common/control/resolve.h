@@ -17,15 +17,15 @@ struct event_base;
 struct resolve;
 
 struct resolve_answer {
-	int rc; /* 0, or -EADDRNOTAVAIL with err */
+	int rc; /* 0; or -EADDRNOTAVAIL, and err has the reason */
 	size_t n_addrs;
 	struct sockaddr_storage addrs[RESOLVE_MAX_ADDRS];
 	socklen_t lens[RESOLVE_MAX_ADDRS];
 	struct err_text err;
 };
 
-/* Called once with the answer, on the loop's thread, never from inside resolve_start. The lookup is
- * freed before this call. */
+/* Called once with the answer, on the loop's thread, and never from inside resolve_start. The
+ * lookup is freed before this call. */
 typedef void resolve_done_fn(void *arg, const struct resolve_answer *answer);
 
 /* Start a lookup.

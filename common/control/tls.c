@@ -115,9 +115,9 @@ bool tls_accepts(const struct tls *t, const struct tls_peer *peer, const SSL *ss
 	return false;
 }
 
-/* Callback of a listener: select the key that the peer claims to have. To return 1 without a
- * session means that the key is unknown. Then OpenSSL falls back to certificates, has none, and the
- * handshake fails. */
+/* Callback of a listener: select the key that the peer claims to have. Returns 1 without a session
+ * when the key is unknown. Then OpenSSL tries certificates. There are none, so the handshake
+ * fails. */
 static int on_find_session(
 	SSL *ssl, const unsigned char *wire, size_t n_wire, SSL_SESSION **ret_session)
 {
@@ -155,9 +155,9 @@ static uint32_t stranger_limit(const struct tls *t)
 	return t->conf.cert ? 4 * TLS_STRANGER_BYTES : TLS_STRANGER_BYTES;
 }
 
-/* Callback of a listener: a record's header was received, and its body has not been read yet.
- * OpenSSL itself would accept a ClientHello of 128 KiB. Beyond the limit, replace the socket by an
- * empty source, which ends the handshake. */
+/* Callback of a listener, which runs when the header of a record was received and the body was not
+ * read yet. OpenSSL itself would accept a ClientHello of 128 KiB. When a peer announces more bytes
+ * than the limit, replace the socket by an empty source, which ends the handshake. */
 static void on_record(
 	int is_ours, int version, int type, const void *head, size_t n, SSL *ssl, void *arg)
 {
@@ -185,8 +185,8 @@ static SSL_CTX *new_ctx(struct tls *t)
 		SSL_CTX_free(ctx);
 		return NULL;
 	}
-	/* Accept an end of stream without a TLS close message: frames have their length, so a cut
-	 * one is noticed anyway. */
+	/* Accept an end of stream without a TLS close message. Frames contain their length, so a
+	 * truncated frame is noticed anyway. */
 	SSL_CTX_set_options(
 		ctx, SSL_OP_NO_TICKET | SSL_OP_IGNORE_UNEXPECTED_EOF | SSL_OP_NO_RENEGOTIATION);
 	SSL_CTX_set_session_cache_mode(ctx, SSL_SESS_CACHE_OFF);
@@ -220,7 +220,7 @@ static int set_ctx(
 		SSL_CTX_free(ctx);
 		return rc;
 	}
-	SSL_CTX_free(t->ctx); /* open connections have their own reference to it */
+	SSL_CTX_free(t->ctx); /* open connections have their own reference to the old context */
 	t->ctx = ctx;
 	t->conf = *conf;
 	return 0;
@@ -260,7 +260,8 @@ int tls_new_client(struct tls **ret_tls, const struct tls_conf *conf, unsigned w
 {
 	const struct cluster_key *key = &conf->keys.key[which];
 	char print[KEY_PRINT_BYTES], dummy[TLS_IDENTITY_BYTES];
-	/* Silences gcc -O2, which does not see that new_side sets it when it returns 0 */
+	/* The initial value silences gcc -O2, which does not see that new_side sets t when it
+	 * returns 0 */
 	struct tls *t = NULL;
 	int rc, n;
 
@@ -317,8 +318,8 @@ static const char *cert_unproven(const struct tls *t, const SSL *ssl)
 	if (tlscert_peer(ssl, at))
 		return "the certificate has no identity (its subject needs exactly one CN, "
 		       "ROLE:NAME)";
-	/* The handshake has used the context of its start. If tls_renew has replaced it meanwhile,
-	 * check again with the current one. */
+	/* The handshake has used the context of its start. If tls_renew has replaced that context
+	 * meanwhile, check again with the current context. */
 	if (t->ctx != SSL_get_SSL_CTX(ssl) && t->is_listener && !tlscert_accepts(t->ctx, ssl))
 		return "its certificate is no longer accepted";
 	if (!t->is_listener && strncmp(at->identity, "scheduler:", 10) != 0)

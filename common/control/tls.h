@@ -38,11 +38,12 @@ static inline bool tls_conf_is_empty(const struct tls_conf *conf)
 /* Peer of a listener. Its identity is proven only if tls_unproven returns NULL. */
 struct tls_peer {
 	char identity[TLS_IDENTITY_BYTES]; /* "role:name" */
-	char print[KEY_PRINT_BYTES];       /* fingerprint of its key or certificate */
-	uint32_t handshake_bytes;          /* bytes that its TLS records have announced so far */
+	char print[KEY_PRINT_BYTES];       /* fingerprint of the peer's key or certificate */
+	/* Bytes that the peer's TLS records have announced so far */
+	uint32_t handshake_bytes;
 	bool is_revoked;
-	/* Fingerprint of the master key that it has, or from which its key was derived; "" with
-	 * certificates */
+	/* Fingerprint of the master key that the peer has, or from which the peer's key was
+	 * derived; "" with certificates */
 	char master[KEY_PRINT_BYTES];
 };
 
@@ -73,20 +74,20 @@ bool tls_uses_cert(const struct tls *t);
 bool tls_is_same(const struct tls *a, const struct tls *b);
 
 /* Make an SSL object for one connection. The caller frees it with SSL_free, and keeps a reference
- * to t until then. ret_peer: of a listener, filled in during the handshake, must outlive the
- * object; of a client NULL. Returns NULL when out of memory. */
+ * to t until then. ret_peer: for a listener, a struct that the handshake fills in and that must
+ * outlive the object; for a client, NULL. Returns NULL when out of memory. */
 SSL *tls_session(struct tls *t, struct tls_peer *ret_peer);
 
-/* Return why the peer has not proven its identity, although the handshake is complete; NULL: it
- * has. */
+/* Return why the peer has not proven its identity, although the handshake is complete; NULL: the
+ * peer has proven it. */
 const char *tls_unproven(const SSL *ssl);
 
 /* Return a sentence that explains a failed handshake. ssl_error: error code of OpenSSL; 0: the peer
  * closed the connection. */
 const char *tls_failure(const SSL *ssl, unsigned long ssl_error);
 
-/* Take or release a reference. Each connection has its own, so the owner may call tls_free at any
- * time. Both accept NULL. */
+/* Take or release a reference. Each connection has its own reference, so the owner may call
+ * tls_free at any time. Both functions accept NULL. */
 struct tls *tls_ref(struct tls *t);
 void tls_free(struct tls *t);
 #endif

@@ -24,8 +24,8 @@ static const char *last_reason(void)
 	return reason ? reason : "not understood";
 }
 
-/* Turn on the check of revocation lists if the file with the authorities has one. It stays off
- * otherwise, because OpenSSL then treats a missing list as an error. */
+/* Turn on the check of revocation lists if the file with the authorities contains a list. Without a
+ * list the check stays off, because with the check OpenSSL treats a missing list as an error. */
 static void check_lists(X509_STORE *store)
 {
 	const STACK_OF(X509_OBJECT) *all = X509_STORE_get0_objects(store);
@@ -51,8 +51,8 @@ static int load_files(SSL_CTX *ctx, const struct tls_conf *conf, struct err_text
 	return 0;
 }
 
-/* Read the CN of the certificate's subject. There must be exactly one, of the form "role:name",
- * with only characters that are safe in logs.
+/* Read the CN of the certificate's subject. There must be exactly one CN. It must have the form
+ * "role:name", with only characters that are safe in logs.
  * Errors: BPS_EAUTH. */
 static int read_identity(X509 *cert, char ret[static TLS_IDENTITY_BYTES])
 {
