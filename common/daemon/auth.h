@@ -35,8 +35,9 @@ struct auth_opts {
 				"(PEM)"                                                            \
 	}
 
-/* Read the key or certificates that the settings name. Returns 1, or 0 when no key is set, so that
- * only loopback addresses are allowed. The strings in *ret belong to o.
+/* Read the key or certificates that the settings name. Returns 1 when they were read. Returns 0
+ * when the settings name none; then only loopback addresses are allowed. The strings in *ret belong
+ * to o.
  * Errors: -errno or -EINVAL; err gets the text. */
 int auth_load(struct tls_conf *ret, const struct auth_opts *o, struct err_text *err);
 

@@ -22,9 +22,9 @@
 #include "common/base/log.h"
 #include "common/daemon/notify.h"
 
-/* Multiplied by StartLimitBurst= of the systemd units, this is more than their
- * StartLimitIntervalSec=, so that the limit is never reached. It is less than their shortest
- * WatchdogSec=. */
+/* Wait of daemon_end in milliseconds. Multiplied by StartLimitBurst= of the systemd units, it is
+ * more than their StartLimitIntervalSec=, so that starts never reach the limit. It is less than
+ * their shortest WatchdogSec=. */
 #define PAUSE_MS 1500
 
 const char *const daemon_log_levels[] = {"error", "warn", "info", "debug", "trace", NULL};
@@ -71,8 +71,8 @@ static int load_auth(const struct daemon *d, const struct auth_opts *o, struct t
 }
 
 /* Put new credentials in force.
- * Errors: a negative code; err gets the text. For example, certificate and private key do not
- * match. The old credentials stay then. */
+ * Errors: a negative code; err gets the text. The old credentials then stay in force. One cause is
+ * a certificate that does not match the private key. */
 static int take_auth(
 	struct daemon *d, const struct tls_conf *auth, const char *key_file, struct err_text *err)
 {
@@ -125,7 +125,7 @@ static int reload(struct daemon *d, struct err_text *err)
 	if (rc < 0)
 		return rc;
 	opts = settings_values(fresh);
-	auth_opts.key_file = opts->auth.key_file; /* the other fields need a restart */
+	auth_opts.key_file = opts->auth.key_file; /* the other fields change only with a restart */
 	changed = renew_auth(d, &auth_opts, err);
 	if (changed < 0) {
 		settings_free(fresh);
@@ -137,7 +137,7 @@ static int reload(struct daemon *d, struct err_text *err)
 	d->opts.auth.key_file = opts->auth.key_file;
 	apply_log_level(&d->opts);
 	if (strcmp(d->opts.faults, opts->faults) != 0)
-		/* Cannot fail: settings_reread has checked the text */
+		/* apply_faults cannot fail here, because settings_reread has checked the text */
 		apply_faults(opts->faults, NULL);
 	d->opts.faults = opts->faults;
 	if (n && d->reload_ops->changed)

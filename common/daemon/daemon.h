@@ -5,10 +5,10 @@
  * daemon serves.
  *
  * SIGTERM and SIGINT end daemon_run, or call the program's stop function (daemon_on_stop). SIGHUP
- * reads the settings files and the key again. If they have an error, it is logged and nothing
- * changes. Else the settings that can change at run time take their new values. The three signals
- * are blocked before main (daemon_begin.c) and read from a descriptor. So no signal is lost, none
- * interrupts the start, and no signal handler of a library runs.
+ * reads the settings files and the key again. If a file or the key has an error, the daemon logs
+ * the error and nothing changes. Else the settings that can change at run time take their new
+ * values. The three signals are blocked before main (daemon_begin.c) and read from a descriptor. So
+ * no signal is lost, no signal interrupts the start, and no signal handler of a library runs.
  *
  * --ready-fd N receives "PORT=<port>\nHTTP=<port>\n" once the daemon serves.
  *
@@ -28,10 +28,10 @@
 struct daemon_opts {
 	struct auth_opts auth;
 	struct addr http;
-	const char *http_names; /* for httpd_set_names */
+	const char *http_names; /* argument of httpd_set_names */
 	unsigned log_level;     /* index into daemon_log_levels */
-	int64_t ready_fd;       /* -1: none */
-	const char *faults;     /* for failpoint_set */
+	int64_t ready_fd;       /* descriptor for the PORT= and HTTP= lines; -1: none */
+	const char *faults;     /* argument of failpoint_set */
 };
 extern const char *const daemon_log_levels[];
 /* Rows of the settings table for a struct whose first member is struct daemon_opts. */
@@ -59,16 +59,17 @@ extern const char *const daemon_log_levels[];
 
 /* Callbacks of a reload, on the control loop's thread. Each may be NULL. */
 struct daemon_reload_ops {
-	/* Settings that may change at run time have new values, in the struct that settings_load
-	 * filled: apply them. */
+	/* Called when settings that may change at run time have new values, which are in the struct
+	 * that settings_load filled. Apply these values. */
 	void (*changed)(void *ctx);
-	/* The key file or a certificate has changed; daemon.auth has the new credentials. A reload
-	 * cannot add the first key or remove the last one.
+	/* Called when the key file or a certificate has changed; daemon.auth has the new
+	 * credentials. A reload cannot add the first key or remove the last one.
 	 * Errors: a negative code; err gets the text. Then the old credentials stay in force. */
 	int (*auth_changed)(void *ctx, struct err_text *err);
 };
 
-/* Write one line for people about what the program does now ("summing: 3 connections, ..."). */
+/* Write one line that describes to people what the program does now ("summing: 3 connections,
+ * ..."). */
 typedef void (*daemon_line_fn)(void *ctx, char *ret, size_t room);
 #define DAEMON_LINE_BYTES 256
 
@@ -76,17 +77,17 @@ struct daemon {
 	struct daemon_opts opts;
 	struct loop *loop; /* the control loop, on the main thread */
 	struct httpd *http;
-	struct tls_conf auth; /* empty: loopback only */
+	struct tls_conf auth; /* credentials; empty: only loopback addresses */
 	int signal_fd;
 	struct event *signals, *watchdog, *teller;
 	bool is_ready; /* READY=1 was sent to the service manager */
 	daemon_line_fn line;
 	void *line_ctx;
 	char told[DAEMON_LINE_BYTES];
-	struct settings *settings; /* from daemon_on_reload */
+	struct settings *settings; /* set by daemon_on_reload */
 	const struct daemon_reload_ops *reload_ops;
 	void *reload_ctx;
-	void (*stop)(void *ctx); /* from daemon_on_stop; NULL after it was called */
+	void (*stop)(void *ctx); /* set by daemon_on_stop; NULL after it was called */
 	void *stop_ctx;
 	const struct httpd_ops *http_ops;
 	void *http_arg;
@@ -94,9 +95,9 @@ struct daemon {
 	double started_unix; /* start time, in seconds since 1970 */
 };
 
-/* Call this first in main. Ignores SIGPIPE and restores the default action of the signals of a
- * crash. A program that links daemon_begin.c has SIGTERM, SIGINT and SIGHUP blocked from its start,
- * before the constructor of any library. */
+/* Call this first in main. Ignores SIGPIPE, and restores the default action of the signals that a
+ * crash raises, such as SIGSEGV. A program that links daemon_begin.c has SIGTERM, SIGINT and SIGHUP
+ * blocked from its start, before the constructor of any library. */
 void daemon_begin(void);
 /* Initialize d, which must be zeroed.
  * Errors: a negative code; err gets the text. There is nothing to undo. */
@@ -113,7 +114,7 @@ void daemon_on_stop(struct daemon *d, void (*fn)(void *ctx), void *ctx);
  * Errors: a negative code; err gets the text. Nothing has changed. */
 int daemon_reload_auth(struct daemon *d, struct err_text *err);
 /* Start the HTTP server. Also report to the service manager's watchdog while ops->probe returns
- * true for HTTPD_LIVE, so while every loop of the process makes progress. */
+ * true for HTTPD_LIVE, which means that every loop of the process makes progress. */
 int daemon_http(struct daemon *d, const struct httpd_ops *ops, void *arg, struct err_text *err);
 /* Report to the service manager that the program is ready (READY=1). From then on call `line` each
  * second, and send the line when it has changed; `systemctl status` shows it. */
@@ -121,12 +122,12 @@ int daemon_tell(struct daemon *d, daemon_line_fn line, void *ctx, struct err_tex
 /* Send the line of daemon_tell now, if it has changed. */
 void daemon_tell_now(struct daemon *d);
 /* Log that the program serves, and report its ports to --ready-fd. port: its main port, 0 when it
- * has none. status: end of the log line. */
+ * has none. status: text for the end of the log line. */
 void daemon_ready(struct daemon *d, uint16_t port, const char *status);
 /* Return the exit status for a start that failed with rc. EX_TEMPFAIL (75): a later start may
- * succeed, because the cause may pass by itself or lies outside this daemon (an address in use or
- * not there yet, a full disk, no memory). EX_CONFIG (78): every start fails until the configuration
- * changes. */
+ * succeed, because the cause may pass by itself or lies outside this daemon. Examples are an
+ * address that is in use or does not exist yet, a full disk, and a lack of memory. EX_CONFIG (78):
+ * every start fails until the configuration changes. */
 int daemon_exit_status(int rc);
 /* Run the control loop until a signal or daemon_quit. Returns the exit status. */
 int daemon_run(struct daemon *d);
@@ -135,8 +136,9 @@ void daemon_quit(struct daemon *d, int exit_status);
 /* Free d. All objects on its loop must be freed before. */
 void daemon_fini(struct daemon *d);
 /* Call this last in main, and return its result. A service manager restarts a daemon at once, and
- * gives up after StartLimitBurst= starts in StartLimitIntervalSec=. With exit status 75 starts must
- * not reach that limit, so this function first waits. SIGTERM and SIGINT end the wait. */
+ * gives up after StartLimitBurst= starts in StartLimitIntervalSec=. Starts that end with exit
+ * status 75 must not reach that limit. So with this status the function waits before it returns.
+ * SIGTERM and SIGINT end the wait. */
 int daemon_end(int exit_status);
 
 /* Make a random instance number for this process, never 0. */

@@ -9,8 +9,8 @@
 
 #define BIT(sig) (UINT64_C(1) << ((sig)-1))
 
-/* libfabric loads libinfinipath. Its constructor makes SIGTERM and SIGINT call exit(1), and then
- * takes a tenth of a second. A stop during that time would look like a failure. So block the
+/* libfabric loads libinfinipath. Its constructor makes SIGTERM and SIGINT call exit(1), and goes on
+ * to run for a tenth of a second. A stop during that time would look like a failure. So block the
  * signals in .preinit_array, because only functions there run before the constructors of libraries.
  * Nothing is initialized at that time, not even a sanitizer, so use the system call directly. */
 __attribute__((no_sanitize("address", "thread", "undefined"))) static void block_signals(void)

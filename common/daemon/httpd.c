@@ -38,8 +38,8 @@
 	(EVHTTP_REQ_GET | EVHTTP_REQ_POST | EVHTTP_REQ_HEAD | EVHTTP_REQ_PUT | EVHTTP_REQ_DELETE | \
 		EVHTTP_REQ_OPTIONS | EVHTTP_REQ_TRACE | EVHTTP_REQ_CONNECT | EVHTTP_REQ_PATCH)
 
-/* A waiting status request. req is NULL after the client has closed the connection or has received
- * a 503. */
+/* Status request that waits for its answer. req is NULL after the client has closed the connection
+ * or has received a 503. */
 struct httpd_request {
 	LIST_ENTRY(httpd_request) link;
 	struct httpd *httpd;
@@ -49,11 +49,10 @@ struct httpd_request {
 
 LIST_HEAD(request_list, httpd_request);
 
-/* A connection, remembered by its descriptor and the socket's SO_COOKIE. evhttp does not report
- * when a connection ends. The cookie shows whether the descriptor still belongs to the same
- * socket. */
+/* Connection, identified by its descriptor and the socket's SO_COOKIE. evhttp does not report when
+ * a connection ends. The cookie shows whether the descriptor still belongs to the same socket. */
 struct http_connection {
-	struct bufferevent *bev; /* reference, held until the descriptor is known */
+	struct bufferevent *bev; /* reference to the bufferevent, held until fd is known */
 	struct event *learn;
 	evutil_socket_t fd;
 	uint64_t cookie;
@@ -72,7 +71,7 @@ struct httpd {
 	const char *names; /* from httpd_set_names */
 	uint32_t status_timeout_ms;
 	struct request_list waiting;
-	/* Ring; the element at next_seen is the oldest */
+	/* Ring of the last connections; the element at next_seen is the oldest */
 	struct http_connection seen[HTTPD_MAX_CONNECTIONS];
 	size_t next_seen;
 };
@@ -132,8 +131,8 @@ static struct bufferevent *on_connection(struct event_base *base, void *arg)
 	return bev;
 }
 
-/* arg is evhttp's and not the server, so the server's state cannot be changed here. Only stop the
- * listener; the timer `resume` starts it again. */
+/* evhttp passes its own arg, not the server, so this function cannot change the server's state. It
+ * only stops the listener. The timer `resume` starts the listener again. */
 static void on_accept_error(struct evconnlistener *listener, void *arg)
 {
 	(void)arg;
@@ -221,8 +220,8 @@ static void answer_probe(struct httpd *h, struct evhttp_request *req, enum httpd
 
 /* --- status ----------------------------------------------------------------------------------- */
 
-/* Separate r from evhttp's request, which is answered now or whose connection is closed. Returns
- * that request, or NULL. */
+/* Separate r from evhttp's request, because the request is answered now or its connection is
+ * closed. Returns evhttp's request, or NULL. */
 static struct evhttp_request *detach(struct httpd_request *r)
 {
 	struct evhttp_request *req = r->req;
@@ -482,7 +481,8 @@ void httpd_free(struct httpd *h)
 	if (!h)
 		return;
 	while ((r = LIST_FIRST(&h->waiting))) {
-		/* NOLINTNEXTLINE(clang-analyzer-unix.Malloc): it does not follow the unlinking */
+		/* NOLINTNEXTLINE(clang-analyzer-unix.Malloc): the analyzer does not follow the
+		 * unlinking */
 		detach(r);
 		request_free(r);
 	}

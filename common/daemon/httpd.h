@@ -1,17 +1,18 @@
 #ifndef BPS_COMMON_DAEMON_HTTPD_H
 #define BPS_COMMON_DAEMON_HTTPD_H
-/* The HTTP server of every daemon. It changes nothing; it answers GET and HEAD of
+/* The HTTP server of every daemon. A request cannot change the daemon. The server answers GET and
+ * HEAD of
  *   /metrics                    Prometheus text
  *   /healthz /livez /readyz     200 with "ok" or a notice, or 503 with the reason
  *   /status                     JSON; may be answered later, within a deadline
  *   /config                     the settings in force, as text
- * All else is 404, other methods are 405, and requests to a host that is not this daemon
- * (http_host.h) are 421. No authentication: it listens on loopback unless the setting http says
- * otherwise.
+ * Other paths get 404, other methods 405, and requests to a host that is not this daemon
+ * (http_host.h) 421. There is no authentication. So the server listens on a loopback address unless
+ * the setting http names another one.
  *
- * Limits: 8 KiB of headers, 4 KiB of body, 5 s of silence, 64 connections. At the limit of
- * connections, a new one replaces the oldest, so that silent connections cannot keep a monitoring
- * system out.
+ * Limits: 8 KiB of headers, 4 KiB of body, 5 s without a byte from the client, 64 connections. At
+ * the limit of connections, a new one replaces the oldest, so that silent connections cannot keep a
+ * monitoring system out.
  *
  * Thread: that of the event loop. SIGPIPE is ignored in the process from the first server on. */
 #include <stdbool.h>
@@ -31,7 +32,7 @@ struct httpd_request;
 
 enum httpd_probe {
 	HTTPD_HEALTH, /* /healthz: no problem is present */
-	HTTPD_LIVE,   /* /livez: the process is not stuck; a restart would not help */
+	HTTPD_LIVE,   /* /livez: the process is not stuck, so a restart would not help */
 	HTTPD_READY,  /* /readyz: the daemon can do its work */
 };
 
@@ -47,8 +48,8 @@ struct httpd_ops {
 	void (*status)(void *arg, struct httpd_request *req);
 };
 
-/* Start a server on addr. status_timeout_ms: deadline for ops->status; 0: 1500, because bpsctl
- * waits for an answer for 2 s only. ops must outlive the server.
+/* Start a server on addr. status_timeout_ms: deadline for ops->status. 0 means 1500 ms, because
+ * bpsctl waits for an answer for 2 s only. ops must outlive the server.
  * Errors: -errno; err gets the text. */
 int httpd_new(struct httpd **ret_httpd, struct event_base *base, const struct addr *addr,
 	uint32_t status_timeout_ms, const struct httpd_ops *ops, void *arg, struct err_text *err);

@@ -4,7 +4,7 @@
  * make a whole document invalid. Any thread may call the functions. */
 #include <jansson.h>
 
-/* Return s as a JSON string. When s is not UTF-8, each byte beyond ASCII becomes '?'. s NULL: the
- * empty string. Returns a new reference, or NULL when out of memory. */
+/* Return s as a JSON string. When s is not UTF-8, each byte beyond ASCII becomes '?'. If s is NULL,
+ * returns the empty string. Returns a new reference, or NULL when out of memory. */
 json_t *jsontext(const char *s);
 #endif

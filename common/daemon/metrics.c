@@ -1,5 +1,6 @@
 /* Write metrics in the Prometheus text format, and collect those that every process has. Each
- * program collects its own values. Stateless; the thread that owns the buffer. */
+ * program collects its own values. The functions keep no state. They run on the thread that owns
+ * the buffer. */
 #include "common/daemon/metrics.h"
 
 #include <dirent.h>
@@ -20,7 +21,7 @@ static void add_text(struct evbuffer *out, const char *text)
 	evbuffer_add(out, text, strlen(text));
 }
 
-/* Format a number for Prometheus. Whole numbers up to 2^53 have no exponent. */
+/* Format a number for Prometheus. Whole numbers up to 2^53 are written without an exponent. */
 static const char *format_value(double v, char buf[static 32])
 {
 	if (isnan(v))
@@ -61,7 +62,7 @@ static void add_label(struct evbuffer *out, char open, const char *name, const c
 }
 
 /* Write a sample of the metric `name` with `suffix`. ap: label names and values, then NULL. le: the
- * upper bound of a histogram's bucket, added as a label; NULL: none. */
+ * upper bound of a histogram's bucket, which is added as a label; NULL: no such label. */
 static void add_sample(struct evbuffer *out, const char *name, const char *suffix, double value,
 	const char *le, va_list ap)
 {

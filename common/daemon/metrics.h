@@ -8,7 +8,7 @@
  * Names of metrics begin with bps_, have base units, and end in _total for counters. Label values
  * may come from any source: quotes, backslashes and line ends are escaped. Other control bytes and
  * bytes beyond ASCII become '?', because one invalid byte would make Prometheus reject the whole
- * page. Stateless; the thread that owns `out`. */
+ * page. The functions keep no state. Call them on the thread that owns `out`. */
 struct evbuffer;
 
 /* Write the metrics that every process has: bps_build_info, bps_fds, bps_fds_limit,
@@ -25,7 +25,7 @@ void metric_value(struct evbuffer *out, const char *name, double value, ...)
 	__attribute__((sentinel));
 
 /* Write the samples of a histogram in seconds. Call metric_begin before. The arguments after h are
- * as those after value in metric_value. */
+ * pairs of label name and label value, then NULL, as in metric_value. */
 struct histogram;
 void metric_histogram(struct evbuffer *out, const char *name, const struct histogram *h, ...)
 	__attribute__((sentinel));

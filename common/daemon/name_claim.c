@@ -22,8 +22,9 @@ static socklen_t address_of(const char *name, struct sockaddr_un *ret)
 			   (size_t)(n > NAME_BYTES ? NAME_BYTES : n));
 }
 
-/* Find the process that listens on the socket: connect, and read the credentials that the kernel
- * recorded at listen(2). Returns false when no process listens or the connect fails. */
+/* Find the process that listens on the socket: connect to it, and read the credentials that the
+ * kernel recorded when that process called listen(2). Returns false when no process listens or the
+ * connect fails. */
 static bool ask_holder(const struct sockaddr_un *sun, socklen_t len, struct ucred *ret)
 {
 	socklen_t n = sizeof(*ret);

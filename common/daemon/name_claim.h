@@ -13,8 +13,8 @@
 
 /* Claim a name. name: any text, cut at 100 characters. Returns 0 with *ret_fd, which releases the
  * name when it is closed. *ret_fd is -1, and nothing is claimed, when a process of another user has
- * the name. After -EADDRINUSE *ret_holder is the pid of the process that has the name; 0: that
- * process is in another pid namespace.
+ * the name. After -EADDRINUSE *ret_holder is the pid of the process that has the name. It is 0 when
+ * that process is in another pid namespace.
  * Errors: -EADDRINUSE, -errno. */
 int name_claim(const char *name, int *ret_fd, pid_t *ret_holder);
 #endif

@@ -32,8 +32,8 @@ static void fill_names(struct node *n, const struct node_opts *o)
 		snprintf(n->host, sizeof(n->host), "%s", o->host);
 }
 
-/* Check at the start that the address exists here. An agent uses it only when it connects, which is
- * too late to report an error. */
+/* Check at the start that the address exists on this machine. An agent uses the address only when
+ * it connects, which is too late to report an error. */
 static int check_address(const char *host, struct err_text *err)
 {
 	struct sockaddr_storage sa;
@@ -71,7 +71,7 @@ static int check_listen(const struct node *n, const struct node_opts *o, struct 
 }
 
 /* Refuse a scheduler's address that can never work, instead of trying it without end. Accept a name
- * that cannot be resolved now: later it may resolve to an address of this machine. */
+ * that cannot be resolved now, because it may later resolve to an address of this machine. */
 static int check_scheduler(const struct node *n, const struct node_opts *o, struct err_text *err)
 {
 	struct sockaddr_storage sa;
@@ -183,8 +183,8 @@ static void on_sample(evutil_socket_t fd, short what, void *arg)
 		event_del(n->sample);
 }
 
-/* Start to measure the card when there is load. This is checked with each heartbeat, because a
- * timer of its own would wake an idle daemon. */
+/* Start to measure the card when there is load. The check runs with each heartbeat, because a
+ * separate timer would wake an idle daemon. */
 static void look_for_load(struct node *n)
 {
 	const struct timeval tv = {.tv_usec = NIC_WINDOW_NS / 1000};
@@ -324,8 +324,8 @@ int node_open(struct node *n, const char *program, enum role role, const struct 
 	if (rc < 0)
 		return rc;
 	open_same_host(n, role == ROLE_SERVER, n_threads, o);
-	/* The listener gets peers' keys from n->member, which is still NULL here. Until it is set,
-	 * member_peer_key finds no key, and tickets are refused. */
+	/* The listener gets peers' keys from n->member, which is still NULL here. Until n->member
+	 * is set, member_peer_key finds no key, and tickets are refused. */
 	rc = net_open(&fc, member_peer_key, &n->member, &n->net, err);
 	if (rc < 0)
 		return rc;
@@ -345,7 +345,7 @@ int node_auth_changed(void *ctx, struct err_text *err)
 
 void node_close(struct node *n)
 {
-	/* Close this before the member, because the transport's thread reads keys from the
+	/* Close the transport before the member, because the transport's thread reads keys from the
 	 * member */
 	net_close(n->net);
 	member_free(n->member);
@@ -401,7 +401,8 @@ bool node_line(const struct node *n, char *ret, size_t room)
 	return false;
 }
 
-/* Return for how long a data thread has been hung. 0: no thread hangs, or there is none yet. */
+/* Return for how many nanoseconds a data thread has been hung. 0: no data thread hangs, or none
+ * runs yet. */
 static uint64_t stuck_ns(uint64_t beat_ns)
 {
 	uint64_t now = clock_now_ns();
@@ -409,7 +410,7 @@ static uint64_t stuck_ns(uint64_t beat_ns)
 	return beat_ns && now > beat_ns && now - beat_ns > STUCK_NS ? now - beat_ns : 0;
 }
 
-/* Problems that a member reports of itself, in /healthz, in the metric bps_health and in the
+/* Problems that a member reports about itself in /healthz, in the metric bps_health and in the
  * status. */
 static const struct {
 	const char *code, *what, *effect, *action;

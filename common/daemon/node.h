@@ -90,29 +90,31 @@ struct node {
 	unsigned n_listen_fds;       /* number of same_host.listen_fds */
 	enum same_host_state same_host_state;
 	struct shm_counters same_host_counters;
-	struct member *_Atomic member; /* read by the transport's connection-management thread */
-	/* Claim of the name on this machine (name_claim.h); -1: none */
+	/* The transport's connection-management thread reads this pointer */
+	struct member *_Atomic member;
+	/* Socket that claims the name on this machine (name_claim.h); -1: none */
 	int claim_fd;
 	uint64_t instance;
 	struct event *look; /* timer that checks the data threads; NULL: no check */
 	uint32_t n_looks_dead, n_hung;
 	uint64_t nic_mbps;  /* speed from the setting or the driver; 0: unknown */
 	uint8_t nic_source; /* source of nic_mbps, enum nic_source */
-	/* The interface with the data address; zeroed when the setting nic-speed is not 0 */
+	/* Interface with the address for data connections; zeroed when the setting nic-speed is not
+	 * 0 */
 	struct nic nic;
 	struct event *sample; /* timer that samples the interface's counters while there is load */
 	uint32_t n_idle_samples;
 	const struct httpd_ops *http_ops;
 	void *ctx;
-	uint32_t id; /* 0 until the scheduler has assigned it */
-	/* For node_open: state that the previous process has passed on; NULL: none */
+	uint32_t id; /* member id; 0 until the scheduler has assigned it */
+	/* State that the previous process has passed on, set before node_open; NULL: none */
 	const struct member_past *past;
 	char name[CTL_NAME_MAX + 1], host[CTL_NAME_MAX + 1];
 };
 
-/* Open everything except the data threads: the program starts those when node_welcome has the id.
- * n: zeroed, except past. role: a ROLE_SERVER listens for agents. quota_bytes: memory for sums,
- * reported to the scheduler. Call node_close also after an error.
+/* Open everything except the data threads. The program starts the data threads when node_welcome
+ * has the id. n: zeroed, except past. role: a ROLE_SERVER listens for agents. quota_bytes: memory
+ * for sums, reported to the scheduler. Call node_close also after an error.
  * Errors: a negative code; err gets the text. */
 int node_open(struct node *n, const char *program, enum role role, const struct node_opts *opts,
 	unsigned n_threads, uint64_t quota_bytes, const struct member_ops *ops,
@@ -123,15 +125,16 @@ int node_auth_changed(void *ctx, struct err_text *err);
 /* Close n. The program's data threads must have ended before. */
 void node_close(struct node *n);
 
-/* Take the member id that the scheduler has assigned. Returns 1 the first time, and 0 when it is
- * the same id again. Returns BPS_EDUP when it is another id; then the process ends. */
+/* Take the member id that the scheduler has assigned. Returns 1 the first time, and 0 when the
+ * scheduler assigns the same id again. Returns BPS_EDUP when it assigns another id; then the
+ * process ends. */
 int node_welcome(struct node *n, uint32_t id);
 /* Implement refused of struct member_ops: end the process. ctx: a struct that begins with a struct
  * node. */
 void node_refused(void *ctx, int code, const char *text);
 
-/* Return the configuration with which data threads share memory within this host; NULL: they do
- * not. It is complete after node_welcome, and lives as long as the node. */
+/* Return the configuration with which data threads share memory within this host; NULL: they share
+ * none. It is complete after node_welcome, and lives as long as the node. */
 const struct shm_config *node_same_host(const struct node *n);
 
 /* Fill in the heartbeat's fields about shared memory and the network card. Call it for every
@@ -141,17 +144,17 @@ void node_beat(struct node *n, struct ctl_beat *b);
 /* Return half of the machine's memory, the default of some settings. */
 uint64_t node_half_memory_bytes(void);
 
-/* Return whether the scheduler can be reached. If not, write the line that the program's
- * daemon_line_fn has to report. */
+/* Return whether the scheduler can be reached. If it cannot, write the line that the program's
+ * daemon_line_fn has to return. */
 bool node_line(const struct node *n, char *ret, size_t room);
 
 /* Health of the program's threads. */
 struct node_health {
-	/* Time of the last turn of the data thread whose last turn is the oldest; 0: no thread
-	 * yet */
+	/* Each data thread has a time of its last turn; this is the oldest of these times. 0: no
+	 * data thread runs yet */
 	uint64_t beat_ns;
 	bool is_agent;
-	/* An agent has reached neither the scheduler nor any server for too long */
+	/* True if this agent has reached neither the scheduler nor any server for too long */
 	bool is_isolated;
 };
 

@@ -3,7 +3,7 @@
 /* Messages to the service manager over $NOTIFY_SOCKET, a path or an abstract socket, as
  * sd_notify(3) sends them. Without the variable all calls do nothing and return 0. Any thread may
  * call the functions. No call blocks, except notify_send_fds for up to 200 ms.
- * Errors: -errno. They may be ignored. */
+ * Errors: -errno. Callers may ignore errors. */
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -19,8 +19,8 @@ int notify_send(const char *lines, int fd);
 #define NOTIFY_FDS_MAX 64
 int notify_send_fds(const char *lines, const int *fds, unsigned n_fds);
 
-/* Send READY=1 with a status sentence. status may be NULL after notify_reloading: the sentence
- * stays. */
+/* Send READY=1 with a status sentence. status may be NULL after notify_reloading; then the previous
+ * sentence stays. */
 int notify_ready(const char *status);
 /* Send RELOADING=1 with the time, as systemd's Type=notify-reload requires. Call notify_ready when
  * the reload is done. */

@@ -1,5 +1,5 @@
-/* Metrics of this process and its threads, from /proc/self. Everything is read again for each
- * request, because requests are rare and threads start and end between them. The functions keep no
+/* Metrics of this process and its threads, from /proc/self. Each request reads all files again,
+ * because requests are rare, and threads start and end between two requests. The functions keep no
  * state and may be called on any thread. */
 #include "common/daemon/process_metrics.h"
 

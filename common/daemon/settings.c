@@ -149,8 +149,8 @@ static bool *builtin_switch(struct settings *s, const char *name, size_t n)
 	return NULL;
 }
 
-/* Read a flag `--name[=value]`. next: the argument after it, or NULL. Returns how many arguments
- * the flag has used: 1 or 2. */
+/* Read a flag `--name[=value]`. next: the argument after the flag, or NULL. Returns how many
+ * arguments the flag has used: 1 or 2. */
 static int read_flag(struct settings *s, const char *arg, const char *next, struct err_text *err)
 {
 	const char *name = arg + 2, *eq = strchr(name, '='), *value = eq ? eq + 1 : next;
@@ -475,7 +475,7 @@ unsigned settings_adopt(struct settings *s, struct settings *fresh)
 			keep_row(s, fresh, row);
 		}
 	}
-	if (n_changed) { /* keep fresh: it owns the replaced strings now */
+	if (n_changed) { /* keep fresh, because it now owns the replaced strings */
 		fresh->older = s->older;
 		s->older = fresh;
 	} else {

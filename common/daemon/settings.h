@@ -1,7 +1,7 @@
 #ifndef BPS_COMMON_DAEMON_SETTINGS_H
 #define BPS_COMMON_DAEMON_SETTINGS_H
-/* Settings of a program, from one table. A row has a setting's name, type, default, range and help,
- * and where its value is in the program's own struct.
+/* Settings of a program, from one table. A row has a setting's name, type, default, range and help
+ * text, and the place of its value in the program's own struct.
  *
  * A value comes from the first of these sources that has one: the flag (`--name value` or
  * `--name=value`; the last one if it is repeated), the environment (BPS_NAME, upper case, '-'
@@ -13,12 +13,13 @@
  * and the nearest valid name.
  *
  * Five flags are built in: --help, --version, --check-config, --print-config and --config FILE.
- * Without --config the file is that of BPS_CONFIG, else that of the table, which need not exist. A
- * table can enable a sixth flag, --failpoints. --print-config writes an INI file with the source of
- * each value after ';'.
+ * Without --config, BPS_CONFIG names the file. Without BPS_CONFIG, the table names the file, which
+ * need not exist. A table can enable a sixth flag, --failpoints. --print-config writes an INI file
+ * with the source of each value after ';'.
  *
  * The files can be read again while the program runs; flags and environment stay as they were at
- * its start. Rows with is_live then take their new values, other rows keep theirs until a restart:
+ * its start. Rows with is_live then take their new values; other rows keep their values until a
+ * restart:
  *
  *   settings_load ──> settings_reread ──> settings_adopt, any number of times ──> settings_free
  *                          └─refused: nothing has changed
@@ -78,8 +79,8 @@ struct setting {
 
 enum settings_args {
 	SETTINGS_NO_ARGS, /* an argument that is not a flag is refused */
-	/* After the first argument that is not a flag, all others are arguments (as of a command to
-	 * run) */
+	/* All words after the first argument that is not a flag are arguments, such as those of a
+	 * command to run */
 	SETTINGS_ARGS_LAST,
 	SETTINGS_ARGS_MIXED, /* flags before, between and after the arguments */
 };
@@ -92,17 +93,17 @@ struct settings_spec {
 	enum settings_args args;
 	const struct setting *rows;
 	size_t n_rows;
-	/* Bits of enum failpoint_owner: whose failpoints --failpoints lists; 0: there is no
-	 * such flag */
+	/* Bits of enum failpoint_owner: the owners whose failpoints --failpoints lists; 0: the
+	 * program does not have that flag */
 	unsigned failpoints;
-	/* Check values against each other; each of them is already checked alone. values: the
+	/* Check whether the values fit together; each value is already checked alone. values: the
 	 * struct with the values of the rows. NULL: no check. */
 	int (*check)(const void *values, struct err_text *err);
 };
 
 enum settings_verdict {
 	SETTINGS_RUN,    /* all values are set */
-	SETTINGS_DONE,   /* the answer was written to stdout; exit with 0 */
+	SETTINGS_DONE,   /* the output of --help or another such flag is on stdout; exit with 0 */
 	SETTINGS_USAGE,  /* the command line is invalid; exit with 64 (EX_USAGE) */
 	SETTINGS_CONFIG, /* file or environment is invalid; exit with 78 (EX_CONFIG) */
 };
@@ -111,7 +112,7 @@ struct settings;
 
 /* Read all sources, and write the values of all rows into the struct `values`.
  * ret_settings: owns the strings in `values` and the list of arguments. Free it after their last
- * use. It is set only when the verdict is SETTINGS_RUN. argv must live as long.
+ * use. It is set only when the verdict is SETTINGS_RUN. argv must live as long as *ret_settings.
  * err: the sentence when the verdict is SETTINGS_USAGE or SETTINGS_CONFIG. */
 enum settings_verdict settings_load(struct settings **ret_settings,
 	const struct settings_spec *spec, int argc, char *const *argv, void *values,
@@ -128,8 +129,9 @@ int settings_reread(struct settings *s, struct settings **ret_fresh, struct err_
 const void *settings_values(const struct settings *s);
 
 /* Copy the new values of rows with is_live to the struct that was passed to settings_load. Logs
- * "NAME: OLD -> NEW" for each of them, and warns of each other row whose value differs. Old strings
- * stay valid until settings_free(s). Frees fresh. Returns how many values have changed. */
+ * "NAME: OLD -> NEW" for each changed value. Warns of each row without is_live whose new value
+ * differs. Old strings stay valid until settings_free(s). Frees fresh. Returns how many values have
+ * changed. */
 unsigned settings_adopt(struct settings *s, struct settings *fresh);
 
 /* Print all values with their sources, as --print-config does, and the values that a restart will

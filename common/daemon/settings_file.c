@@ -19,8 +19,8 @@ struct ini_read {
 	struct err_text *err;
 };
 
-/* Return whether a section has the name of this program. Only this section is allowed: a file has
- * the settings of one program, and a section does not change what a name means. */
+/* Return whether a section has the name of this program. No other section is allowed, because a
+ * file has the settings of one program, and a section does not change the meaning of a name. */
 static bool is_own_section(const struct settings *s, const char *name, size_t n)
 {
 	const char *program = s->spec->program;
@@ -123,7 +123,7 @@ static int take_file(struct settings *s, const char *path, bool is_required, str
 	return rc;
 }
 
-/* Select files that end in .conf, because editors leave files with other names behind. */
+/* Select files whose names end in .conf, because editors leave behind files with other names. */
 static int is_drop_in(const struct dirent *d)
 {
 	size_t n = strlen(d->d_name);

@@ -1,5 +1,5 @@
-/* Names of settings, and the output of --help and --print-config. Reads no settings. Thread:
- * main. */
+/* Names of settings, and the output of --help and --print-config. This file does not read settings.
+ * Thread: main. */
 #include "common/daemon/settings_impl.h"
 
 #include <stdio.h>

@@ -16,9 +16,10 @@
 #define SETTINGS_HINT_BYTES   NEAREST_HINT_BYTES
 
 struct settings_entry {
-	char *text;       /* the value as text, as written in its source */
-	char *source;     /* NULL until a source sets it */
-	char *waiting;    /* value that a restart will put in force; NULL: the present one */
+	char *text;   /* the value as text, as written in its source */
+	char *source; /* source of the value; NULL until a source sets the value */
+	/* Value that a restart will put in force; NULL: the present value stays */
+	char *waiting;
 	const char *flag; /* value of the flag, in argv */
 	unsigned file;    /* number of the last file that set the value, from 1 */
 	int line;         /* line number in that file */
@@ -27,9 +28,10 @@ struct settings_entry {
 struct settings {
 	const struct settings_spec *spec;
 	void *values; /* the program's struct */
-	/* Values as read from the sources; the program may change those in its own struct */
+	/* Values as they were read from the sources. The program may change the values in its own
+	 * struct */
 	void *loaded;
-	/* From settings_reread: the values that settings_adopt will put in force */
+	/* Set by settings_reread: the values that settings_adopt will put in force */
 	void *effective;
 	struct settings_entry *entries; /* one per row */
 	/* Replaced settings, which own strings to which the program may still point */
@@ -52,7 +54,7 @@ int settings_take(struct settings *s, const struct setting *row, const char *tex
 struct settings_entry *settings_entry(const struct settings *s, const struct setting *row);
 
 /* ---- settings_type.c ---- */
-/* Parse text and write the value to `at`. A string is not copied: the pointer at `at` is then text.
+/* Parse text and write the value to `at`. A string is not copied: `at` then gets the pointer text.
  * Errors: -EINVAL, -ERANGE; err gets the text. */
 int setting_parse(const struct setting *row, void *at, char *text, struct err_text *err);
 /* Return whether the values at a and b are equal. */
