@@ -10,7 +10,8 @@
 
 struct handover_queue {
 	pthread_mutex_t lock;
-	/* May be read without the lock: a stale 0 only delays, because wake_fd is then readable */
+	/* Number of items. The data thread may read it without the lock: if it reads an outdated 0,
+	 * wake_fd is readable, so it takes the item a little later */
 	atomic_uint n;
 	unsigned head, max;
 	size_t item_bytes;

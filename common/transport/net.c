@@ -1,6 +1,6 @@
 /* The common part of the network transports: dispatch to the implementation, seal and check
- * tickets, count and log refusals. No sockets. net_stats runs on any thread; the ticket check on
- * the connection thread. */
+ * tickets, count and log refusals. This file does not use sockets. net_stats runs on any thread,
+ * the ticket check on the connection thread. */
 #include "common/transport/net_shared.h"
 
 #include <errno.h>
@@ -168,8 +168,8 @@ const char *net_check_ticket(
 	if (ticket_verify(buf, ret_key))
 		return "wrong key";
 	/* Do not check the count in a second channel's ticket against the window: any number of
-	 * other connects may have begun since the first channel. The ticket is valid once, for the
-	 * one connection that peer_conn_is_second finds. */
+	 * other connects may have begun since the first channel. The ticket is valid only once, for
+	 * the connection that peer_conn_is_second finds. */
 	if (ret->channel == CHANNEL_OF_CONNECTING && replay_check(&n->replay, ret))
 		return "replayed ticket";
 	return FAILPOINT(NET_ACCEPT) ? "ordered by a failpoint" : NULL;

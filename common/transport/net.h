@@ -1,7 +1,7 @@
 #ifndef BPS_COMMON_TRANSPORT_NET_H
 #define BPS_COMMON_TRANSPORT_NET_H
-/* Network transport of a process. It has the address of the process, one struct xport per data
- * thread (common/transport/xport.h) and, in a server, the listener, which checks tickets. Two
+/* Network transport of a process. A struct net has the address of the process, one struct xport per
+ * data thread (common/transport/xport.h) and, in a server, the listener, which checks tickets. Two
  * implementations: common/transport/sockets/tcp.h, our own sockets, and
  * common/transport/fabric/fabric.h, libfabric (its providers tcp and verbs).
  *
@@ -9,7 +9,7 @@
  * their HMAC under a key. The scheduler gives that key to these two instances only. The listener
  * checks the ticket before it receives anything else, and answers with a proof. A ticket has no
  * expiry. It is valid while the key function returns a key for its sender, and only once: the nonce
- * counts the connects of the sender, and the listener remembers the last counts. */
+ * counts the connects of the sender, and the listener records the last counts. */
 #include <stdint.h>
 
 #include "common/base/error.h"
@@ -20,15 +20,17 @@ struct net;
 struct net_config {
 	/* "sockets": our own; "tcp", "verbs": libfabric's. net_open also takes "auto". */
 	const char *provider;
-	const char *bind_addr; /* numeric address of the interface to use */
-	/* Congestion control of TCP connections: wanted of congestion_choose; NULL: "auto" */
+	const char *bind_addr; /* numeric address of the network interface to use */
+	/* Congestion control of TCP connections, as the argument wanted of congestion_choose; NULL:
+	 * "auto" */
 	const char *congestion;
 	uint16_t port;        /* listener's port; 0: any */
 	uint32_t is_listener; /* 1: a server, which listens; 0: an agent, which connects */
 	uint32_t my_id;       /* member id */
 	uint64_t my_instance;
 	uint32_t n_threads; /* number of data threads; each has one xport */
-	/* libfabric: receives granted to the peer per connection; 0: 64; at least 4 */
+	/* Only for libfabric: number of receives granted to the peer per connection, at least 4; 0:
+	 * 64 */
 	uint32_t credits;
 	uint32_t connect_timeout_ms; /* limit for connect and handshake; 0: 3000 */
 	uint32_t ping_ms;            /* a silent connection is pinged this often; 0: never */

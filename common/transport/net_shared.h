@@ -1,7 +1,7 @@
 #ifndef BPS_COMMON_TRANSPORT_NET_SHARED_H
 #define BPS_COMMON_TRANSPORT_NET_SHARED_H
-/* Code that the implementations of common/transport/net.h share: the process-wide object, and the
- * counters and the queue that it has for each data thread. */
+/* Code that the implementations of common/transport/net.h share: the process-wide object struct
+ * net, and the counters and the queue that this object has for each data thread. */
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -40,13 +40,15 @@ struct net_ops {
 /* First member of every implementation's object. */
 struct net {
 	const struct net_ops *ops;
-	/* Copy of the caller's; its strings are copies as well, except congestion, which is NULL */
+	/* Copy of the caller's configuration. Its strings are copies as well, except congestion,
+	 * which is NULL */
 	struct net_config cfg;
 	net_key_fn key_fn;
 	void *key_ctx;
 	uint16_t port;
 	_Atomic uint32_t my_id, nonces;
-	/* Random, in the nonces of this process, so that they differ after a restart */
+	/* Random number in all nonces of this process, so that the nonces of a restarted process
+	 * differ from earlier ones */
 	uint16_t tag;
 
 	pthread_mutex_t lock; /* guards threads and past */
@@ -72,8 +74,8 @@ struct net_thread *net_find_thread(const struct net *n, unsigned thread);
 /* Remove t from the list and add its counters to net->past. The caller holds net->lock. */
 void net_remove_thread(struct net *n, struct net_thread *t);
 
-/* Return the nonce of a new connection in this slot. The nonce of its second channel, which has the
- * next count, is reserved as well. */
+/* Return the nonce of a new connection in this slot. This also reserves the nonce of the second
+ * channel, which has the next count. */
 uint64_t net_new_nonce(struct net *n, unsigned slot);
 /* Make the ticket that c sends for a channel. */
 void net_seal_ticket(const struct net *n, const struct peer_conn *c, enum channel channel,

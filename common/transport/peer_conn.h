@@ -1,9 +1,9 @@
 #ifndef BPS_COMMON_TRANSPORT_PEER_CONN_H
 #define BPS_COMMON_TRANSPORT_PEER_CONN_H
-/* Life of a connection to a peer: states, the deadline of the handshake, pings when the peer is
- * silent. All transports share this code: their structs for connections and for data threads begin
- * with struct peer_conn and struct peer_xport. Closing sockets, cancelling reads and running
- * callbacks is the task of each transport.
+/* Life of a connection to a peer: its states, the deadline of its handshake, and pings when the
+ * peer is silent. All transports share this code: their structs for connections and for data
+ * threads begin with struct peer_conn and struct peer_xport. Closing sockets, cancelling reads and
+ * running callbacks is the task of each transport.
  *
  *   FREE --connect--> CONNECTING --proofs checked-> UP --error--> DOOMED --peer_reap--> GONE
  *   FREE --accept---> ACCEPTING  --first message--> UP        (xport_close goes straight to GONE)
@@ -31,14 +31,15 @@ struct peer_conn {
 	struct xconn pub; /* the first member, so that a pointer to it can be cast */
 	enum conn_state state;
 	uint16_t slot; /* index in the data thread's table of connections */
-	/* The owner has a pointer to it, from connect or from up, so down must run */
+	/* The owner got a pointer to this connection from connect or from the up callback, so the
+	 * down callback must run */
 	bool is_told;
-	bool is_pinged;         /* a ping was sent, and nothing was received since */
+	bool is_pinged;         /* a ping was sent, and nothing was received since then */
 	uint64_t rx_ns;         /* when the last message or byte was received */
 	uint64_t ping_ns;       /* when the last ping was sent */
 	uint64_t connect_by_ns; /* deadline of the handshake */
-	/* Nonce of the first channel's ticket. The count in the second channel's nonce is larger by
-	 * one */
+	/* Nonce of the ticket of the first channel. The count in the nonce of the second channel is
+	 * larger by one */
 	uint64_t nonce;
 	uint16_t peer_thread;
 	uint8_t key[TICKET_KEY_BYTES]; /* kept until the proofs are checked */
@@ -69,10 +70,10 @@ void peer_deadline(struct peer_xport *x, uint64_t at_ns);
 int peer_fd(struct xport *x);
 uint64_t peer_next_deadline(struct xport *x);
 uint64_t peer_heard_ns(const struct xconn *c);
-/* Close the doomed connections. Returns how many it closed. */
+/* Close the doomed connections. Returns how many connections were closed. */
 int peer_reap(struct peer_xport *x);
 
-/* Go to state `to`, which must be allowed, and log why. */
+/* Change the state to `to`, which the present state must allow, and log why. */
 void peer_conn_set_state(struct peer_conn *c, enum conn_state to, const char *why);
 /* Record the peer that c connects to. key: TICKET_KEY_BYTES. */
 void peer_conn_set_peer(struct peer_conn *c, uint16_t thread, uint32_t peer_id,
@@ -91,8 +92,8 @@ void peer_conn_doom(struct peer_conn *c, const char *fmt, ...)
 void peer_conn_broke_protocol(struct peer_conn *c, const char *what);
 /* Doom the connection if its handshake is late or its peer is dead. Returns whether the caller has
  * to send a ping: once, after ping_ms without a byte from the peer. A peer is dead after dead_ms of
- * silence, and only if it had a ping to answer: this process may itself have been stopped for that
- * long. */
+ * silence, but only if it has had a ping to answer, because this process may itself have been
+ * stopped for that long. */
 bool peer_conn_tick(struct peer_conn *c);
 
 static inline uint64_t peer_conn_nonce(const struct peer_conn *c, enum channel channel)

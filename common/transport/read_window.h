@@ -2,12 +2,12 @@
 #define BPS_COMMON_TRANSPORT_READ_WINDOW_H
 /* Limit of the bytes that are requested and not yet received on one connection. In one direction,
  * requested bytes and bytes sent without a request share one stream. With too many bytes in flight,
- * a new request is answered only after all of them. So the limit follows the time from request to
- * arrival: it shrinks when that time is long and grows when it is short. The least limit is what 1
- * Gbit/s carries in a millisecond. A read is split into pieces of half the limit. Reads for which
- * there is no room yet are queued. A transport that requests all its bytes queues only
- * READ_WINDOW_QUEUE reads, enough to keep the window full. Pure: no I/O, clock or threads. The
- * transports and the simulator of bandwidth (tests/scale) share it. */
+ * the answer to a new request waits behind all of them. So the limit follows the time from request
+ * to arrival: it shrinks when that time is long and grows when it is short. The least limit is what
+ * 1 Gbit/s carries in a millisecond. A read is split into pieces of half the limit. Reads that do
+ * not fit into the limit yet are queued. A transport that requests all its bytes queues only
+ * READ_WINDOW_QUEUE reads, which suffice to keep the window full. Pure: no I/O, clock or threads.
+ * The transports and the simulator of bandwidth (tests/scale) share it. */
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -32,7 +32,7 @@ static inline uint32_t read_window_piece(const struct read_window *w, uint32_t l
 }
 
 /* Return whether len more bytes may be requested. When nothing is in flight, a piece of any length
- * may. */
+ * may be requested. */
 static inline bool read_window_takes(const struct read_window *w, uint32_t len)
 {
 	return !w->bytes || w->bytes + len <= w->limit;

@@ -62,8 +62,8 @@ struct xport_loan {
 
 struct xport_events {
 	/* A connection can be used from now on. peer_id and peer_instance identify the peer; its
-	 * ticket has proven them. c->user is that of ops->connect; NULL for an accepted
-	 * connection. */
+	 * ticket has proven them. c->user is the pointer that was passed to ops->connect; NULL for
+	 * an accepted connection. */
 	void (*up)(void *ctx, struct xconn *c, uint32_t peer_id, uint64_t peer_instance);
 	/* The connection has ended. why: the reason, for the log. */
 	void (*down)(void *ctx, struct xconn *c, const char *why);
@@ -72,7 +72,8 @@ struct xport_events {
 	/* A read has ended. status: 0; negative: the read failed, and the content of dst is
 	 * undefined. */
 	void (*read_done)(void *ctx, struct xport_read *r, int status);
-	/* An earlier send returned -EAGAIN; now there may be room, so send again. */
+	/* An earlier send returned -EAGAIN. Now there may be room for the message, so the owner
+	 * should send again. */
 	void (*writable)(void *ctx, struct xconn *c);
 };
 
@@ -83,7 +84,7 @@ struct xport_ops {
 		struct xconn **ret_conn);
 	/* Queue one message; m and its payload are copied. Several small messages are sent
 	 * together, at the latest before the thread blocks.
-	 * Errors: -EAGAIN: no credit (writable follows), -ENOTCONN. */
+	 * Errors: -EAGAIN: there is no credit (writable follows); -ENOTCONN. */
 	int (*send)(struct xconn *c, const struct wire_msg *m);
 	/* Send a message that offers bytes, and send the bytes as well, without waiting for a
 	 * request. The receiver must start a read of exactly these bytes when it receives the
@@ -91,14 +92,15 @@ struct xport_ops {
 	 * it sends the offer alone. is_patient: return -EAGAIN instead of sending the offer alone
 	 * or queueing it behind many others. A receiver that discarded bytes gets offers without
 	 * bytes for a while. NULL: the transport has only send.
-	 * Owns: the memory must not change until the offer ends, same as for a read.
-	 * Errors: -EAGAIN: no credit, or is_patient and too much waits (writable follows),
-	 * -ENOTCONN. */
+	 * Owns: the offered memory must not change until the offer ends, as for an offer that the
+	 * peer reads.
+	 * Errors: -EAGAIN: there is no credit, or too many bytes wait for a patient sender
+	 * (writable follows); -ENOTCONN. */
 	int (*send_eager)(struct xconn *c, const struct wire_msg *m, bool is_patient);
 	/* Start a read.
-	 * Errors: -EAGAIN: too many in flight on this connection (retry after one of its
-	 * read_done), -ENOTCONN, BPS_EPROTO: the peer has no such segment, or the bytes lie outside
-	 * of it. */
+	 * Errors: -EAGAIN: too many reads are in flight on this connection, so retry after one of
+	 * its read_done; -ENOTCONN; BPS_EPROTO: the peer has no such segment, or the bytes lie
+	 * outside of it. */
 	int (*read)(struct xport_read *r);
 	/* Close a connection. Its reads end with -ECANCELED, then down runs, before close
 	 * returns. */
@@ -106,25 +108,27 @@ struct xport_ops {
 	/* Add a segment: memory that peers may read, and that this side's reads may write. The
 	 * memory must neither move nor shrink until seg_del. */
 	int (*seg_add)(struct xport *x, void *mem, size_t bytes, uint16_t *ret_segment);
-	/* Return the time at which the peer last sent anything (now_ns of that poll). This is at
-	 * most some seconds ago, because a silent connection goes down. */
+	/* Return the time at which this side last received anything from the peer: now_ns of the
+	 * poll that received it. That is at most some seconds ago, because a silent connection goes
+	 * down. */
 	uint64_t (*heard_ns)(const struct xconn *c);
 	/* Remove a segment. No read of this side may have its dst in the segment any more. */
 	void (*seg_del)(struct xport *x, uint16_t segment);
 	/* Declare that the segment is the whole of this sealed memfd, which peers on the same host
 	 * may map. Call it before the first offer of bytes in the segment. NULL: the transport
 	 * cannot map memory of a peer. fd stays the caller's.
-	 * Errors: -EMFILE, ... */
+	 * Errors: a negative code, such as -EMFILE. */
 	int (*seg_share)(struct xport *x, uint16_t segment, int fd);
 	/* Lend the memory of an offer, so that it can be read without a copy; only for a connection
-	 * with is_same_host. NULL: the transport cannot.
-	 * Errors: -ENOTCONN, BPS_EPROTO as for read. */
+	 * with is_same_host. NULL: the transport cannot lend memory.
+	 * Errors: -ENOTCONN and BPS_EPROTO, for the same reasons as in read. */
 	int (*borrow)(struct xconn *c, uint16_t segment, uint64_t offset, uint32_t len,
 		struct xport_loan *ret);
 
 	/* Functions for the loop of the data thread (common/loop/dataloop.h). The transports of the
 	 * tests do not have them. */
-	/* Send and receive, and run callbacks. Returns how many things were done; 0: nothing. */
+	/* Send and receive, and run callbacks. Returns 0 when there was nothing to do, else a
+	 * number that says how much was done. */
 	int (*poll)(struct xport *x, uint64_t now_ns);
 	/* Send the queued messages. Returns true when the thread may block on fd until
 	 * next_deadline; false: poll again. */
@@ -148,7 +152,7 @@ struct xport {
 };
 struct xconn {
 	struct xport *x;
-	void *user; /* for the owner: its object for this connection */
+	void *user; /* for the owner of the connection: the owner's object for it */
 	uint32_t peer_id;
 	uint64_t peer_instance;
 	bool is_same_host; /* shared memory, no network: ops->borrow works, and no crc is needed */

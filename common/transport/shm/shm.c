@@ -41,7 +41,8 @@ static void look_at_sockets(struct shm_xport *x)
 	for (int i = 0; i < n; i++) {
 		if (ev[i].data.u32 == LISTENER)
 			has_guests = true;
-		/* If the slot has a newer connection, that one just finds no data */
+		/* If the slot belongs to a newer connection by now, that connection finds no data,
+		 * which does no harm */
 		else if (x->conns[ev[i].data.u32])
 			shm_conn_socket(x->conns[ev[i].data.u32], ev[i].events);
 	}

@@ -1,7 +1,7 @@
 #ifndef BPS_COMMON_TRANSPORT_SHM_SHM_H
 #define BPS_COMMON_TRANSPORT_SHM_SHM_H
 /* Shared-memory back-end of common/transport/xport.h, for an agent and a server on the same host.
- * They map each other's segments, and messages go through two rings
+ * The two processes map each other's segments, and messages go through two rings
  * (common/transport/shm/shm_ring.h). A read is one memcpy. An offer can also be borrowed
  * (xport_ops.borrow); then nothing is copied. No network is involved, so there is no crc.
  *
@@ -15,16 +15,16 @@
  *   server -> agent   proof over the agent's nonce, and the memfd of the rings
  *
  * The socket stays open. It carries the memfds of segments, and wake-ups for a side that sleeps.
- * When it closes, the peer has died or ended. (An eventfd is not used for wake-ups, because the
- * peer could clear its O_NONBLOCK flag.) While both sides are awake, the only system call is a
- * check of the sockets each millisecond.
+ * When the peer closes the socket, it has died or ended. (An eventfd is not used for wake-ups,
+ * because the peer could clear its O_NONBLOCK flag.) While both sides are awake, the only system
+ * call is a check of the sockets each millisecond.
  *
  * Memory: memfds are sealed against shrinking and growing, so that a peer's memory never
  * disappears. The side that maps a memfd checks the seals. A side that closes a connection sets its
- * word in the rings' page before it changes memory that it had offered. A read counts only when
- * that word is still zero after the last byte was copied. A killed process sets no word, but it
- * changes no memory either. Loans may last longer than the connection: see
- * docs/reference/faults.md.
+ * word is_over in the page of the rings before it changes memory that it had offered. A read is
+ * valid only if the peer's is_over is still zero after the last byte was copied. A killed process
+ * does not set is_over, but it changes no memory either. Loans may last longer than the connection:
+ * see docs/reference/faults.md.
  *
  * A peer with a valid ticket cannot crash us. */
 #include <stdatomic.h>
@@ -48,8 +48,8 @@ struct shm_counters {
 struct shm_config {
 	const char *dir; /* directory of servers' sockets; at most SHM_DIR_MAX bytes */
 	bool is_listener;
-	/* Listener: sockets from shm_listen, indexed by data thread; NULL: each thread makes its
-	 * own */
+	/* Listener: sockets from shm_listen, indexed by data thread; NULL: each data thread makes
+	 * its own socket */
 	int *listen_fds;
 	uint32_t my_id;
 	uint64_t my_instance;
@@ -70,14 +70,14 @@ int shm_listen(const struct shm_config *cfg, unsigned thread, struct err_text *e
 /* Close and unlink the listening sockets of the first n threads that no xport has taken. */
 void shm_unlisten(const struct shm_config *cfg, unsigned n);
 
-/* Make the xport of data thread `thread`; cfg is copied. Thread: any, before that thread starts
- * using it.
+/* Make the xport of data thread `thread`; cfg is copied. Thread: any, before the data thread starts
+ * using the xport.
  * Errors: -errno; err gets the text. */
 int shm_xport_new(const struct shm_config *cfg, unsigned thread, const struct xport_events *ev,
 	void *ctx, struct xport **ret, struct err_text *err);
 
-/* Check that this process can make sockets in the directory, and unlink the sockets of dead
- * processes. Returns 0, or -1 with errno set. */
+/* Check that this process can make sockets in the directory, and unlink the sockets of processes
+ * that have ended. Returns 0, or -1 with errno set. */
 int shm_sweep(const char *dir);
 
 /* Return whether the socket of this server's data thread exists on this host. Costs one system

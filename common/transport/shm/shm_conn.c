@@ -143,7 +143,7 @@ int shm_connect(struct xport *xp, const char *addr, uint16_t port, uint16_t thre
 	return 0;
 }
 
-/* Return whether one more connection of that user, without a ticket yet, is allowed. The limit per
+/* Return whether that user may have one more connection that has sent no ticket yet. The limit per
  * user keeps one user from blocking the others. */
 static bool may_come(const struct shm_xport *x, uid_t uid)
 {
@@ -283,7 +283,7 @@ static void connecting_socket(struct shm_conn *c)
 			c->is_challenged = true;
 			send_hello(c, u.ch.nonce);
 		} else if (n == sizeof(u.w) && fd >= 0) {
-			take_welcome(c, &u.w, fd); /* takes fd */
+			take_welcome(c, &u.w, fd); /* take_welcome owns fd now */
 		} else {
 			if (fd >= 0)
 				close(fd);
@@ -405,8 +405,8 @@ static void drain_notes(struct shm_conn *c)
 
 void shm_conn_socket(struct shm_conn *c, uint32_t events)
 {
-	/* Check for the end first, because it may lie behind messages with memfds that will never
-	 * be read. */
+	/* Check for the end of the connection first, because it may lie behind messages with memfds
+	 * that will never be read. */
 	if (c->base.state == CONN_UP && events & (EPOLLHUP | EPOLLRDHUP | EPOLLERR))
 		peer_conn_doom(&c->base, "closed by the peer");
 	else if (c->base.state == CONN_UP)
@@ -430,11 +430,11 @@ void shm_down(struct shm_conn *c, const char *why)
 	struct shm_xport *x = shm_of(c);
 
 	if (c->base.state == CONN_GONE)
-		return; /* a callback of this same close has called it again */
+		return; /* a callback that runs during this close has closed the connection again */
 	peer_conn_set_state(&c->base, CONN_GONE, why);
 	if (c->page) {
-		/* From here on this process may overwrite memory that it had offered. See
-		 * is_intact. */
+		/* After this store, this process may overwrite memory that it had offered. The
+		 * peer's is_intact checks the stored value. */
 		atomic_exchange_explicit(&c->page->is_over[c->side], 1, memory_order_acq_rel);
 		atomic_fetch_sub_explicit(&x->cfg.counters->connections, 1, memory_order_relaxed);
 	}
@@ -463,8 +463,8 @@ void shm_tick(struct shm_xport *x)
 		if (!c)
 			continue;
 		if (peer_conn_tick(&c->base))
-			/* Without room the ping fails, but then the peer has messages to take
-			 * anyway */
+			/* If the ring has no room, the ping fails. Then the peer has other messages
+			 * to take, which have the same effect */
 			shm_put(c, &ping);
 		if (c->base.state == CONN_UP && c->is_sock_full)
 			peer_deadline(&x->base, c->sock_retry_ns);

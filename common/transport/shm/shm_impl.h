@@ -22,9 +22,9 @@
 #include "common/transport/shm/shm_ring.h"
 #include "common/wire/ticket.h"
 
-#define SHM_PATH_BYTES 108 /* size of a UNIX socket's address */
+#define SHM_PATH_BYTES 108 /* size of the path in the address of a UNIX socket */
 #define SHM_STRANGERS  16  /* most connections that have not sent a valid ticket yet */
-#define SHM_PER_USER   8   /* most of these connections per user */
+#define SHM_PER_USER   8   /* most connections without a valid ticket per user */
 #define SHM_LOOK_NS    UINT64_C(1000000)
 #define SHM_MAGIC      UINT32_C(0x48535042) /* the letters "BPSH" */
 #define SHM_VERSION    1
@@ -43,13 +43,13 @@ enum shm_side { SHM_AGENT, SHM_SERVER }; /* the side that writes into a ring */
 /* First page of the memfd of the rings; the bytes of both rings follow. */
 struct shm_page {
 	struct ring_shared dir[2]; /* index: enum shm_side of the producer */
-	/* Index: enum shm_side; not 0: that side has closed, and may change the memory that
-	 * it offered */
+	/* Index: enum shm_side. A value other than 0 means that this side has closed the
+	 * connection, and may change the memory that it offered */
 	_Alignas(64) _Atomic uint32_t is_over[2];
 };
 _Static_assert(sizeof(struct shm_page) <= SHM_PAGE, "the rings' page");
 
-/* Messages on the socket; little-endian, like all hosts that can share memory with us. */
+/* Messages on the socket. They are little-endian, like all hosts that can share memory. */
 struct shm_challenge {
 	uint32_t magic;
 	uint16_t version, zero;
@@ -72,7 +72,8 @@ struct shm_note {
 
 /* Segment of a peer, mapped into this process. */
 struct shm_map {
-	uint32_t refs; /* number of references: from the connection's table, reads and loans */
+	/* Number of references, which the connection's table, reads and loans have */
+	uint32_t refs;
 	bool is_withdrawn;
 	const uint8_t *mem;
 	size_t bytes;
@@ -91,7 +92,7 @@ struct shm_conn {
 	enum shm_side side;
 	int sock;
 	uid_t uid;             /* user of the peer, for the log and the limit on strangers */
-	struct shm_page *page; /* set while UP: mapping of SHM_AREA_BYTES */
+	struct shm_page *page; /* mapping of SHM_AREA_BYTES, which exists while the state is UP */
 	struct ring_end tx, rx;
 	bool is_challenged, has_want, has_pong, is_sock_full;
 	uint64_t sock_retry_ns;
@@ -107,7 +108,7 @@ struct shm_conn {
 struct shm_seg {
 	void *mem;
 	size_t bytes;
-	int fd; /* -1: not shared */
+	int fd; /* memfd of the segment; -1: the segment is not shared */
 };
 
 struct shm_xport {
@@ -115,7 +116,7 @@ struct shm_xport {
 	struct shm_config cfg;
 	char path[SHM_PATH_BYTES]; /* path of the listener's socket */
 	int listen_fd;
-	bool is_armed; /* the rings show the peers that this thread sleeps */
+	bool is_armed; /* the flags in the rings tell the peers that this thread sleeps */
 	uint64_t looked_ns;
 	struct shm_conn *conns[SHM_CONNS_MAX];
 	TAILQ_HEAD(, shm_conn) gone;
@@ -138,7 +139,7 @@ int shm_connect(struct xport *x, const char *addr, uint16_t port, uint16_t threa
 	uint64_t peer_instance, const void *key, void *user, struct xconn **ret_conn);
 /* Accept a connection from the listening socket. */
 void shm_accept(struct shm_xport *x);
-/* Handle an event of the connection's socket; events: of epoll_wait(2). */
+/* Handle an event of the connection's socket. events: the events that epoll_wait(2) returned. */
 void shm_conn_socket(struct shm_conn *c, uint32_t events);
 /* Take the connection down at once: end its reads, then run the down callback. */
 void shm_down(struct shm_conn *c, const char *why);
@@ -156,8 +157,8 @@ int shm_borrow(
 /* Put a message into the ring to the peer, and wake the peer if it sleeps.
  * Errors: -EAGAIN; -ENOTCONN: the connection is now doomed. */
 int shm_put(struct shm_conn *c, const struct wire_msg *m);
-/* Handle received messages, copy started reads, send what is pending. Returns how many things were
- * done. */
+/* Handle received messages, copy bytes of started reads, and send pending messages. Returns 0 when
+ * there was nothing to do, else a positive number. */
 int shm_turn(struct shm_conn *c);
 void shm_reads_init(struct shm_conn *c);
 void shm_reads_cancel(struct shm_conn *c);
@@ -169,9 +170,10 @@ void shm_wake(struct shm_conn *c);
  * Errors: -errno. */
 int shm_send_fd(int sock, const void *buf, size_t n, int fd);
 /* Receive a message and the descriptor that came with it, which the caller then owns. ret_fd is -1
- * when no descriptor came, or several (there is room for two on 64 bits, due to rounding); several
- * are closed. Returns the length of the message; 0 also when the peer has closed the socket.
- * Errors: -EAGAIN, -errno; -EMSGSIZE: the message is longer. */
+ * when no descriptor came. It is -1 also when two came, which are closed; on 64 bits there is room
+ * for two, due to rounding. Returns the length of the message; 0 also when the peer has closed the
+ * socket.
+ * Errors: -EAGAIN, -errno; -EMSGSIZE: the message is longer than room. */
 ssize_t shm_recv_fd(int sock, void *buf, size_t room, int *ret_fd);
 int shm_seg_share(struct xport *x, uint16_t segment, int fd);
 int shm_seg_add(struct xport *x, void *mem, size_t bytes, uint16_t *ret_segment);
@@ -185,14 +187,14 @@ int shm_announce(struct shm_conn *c);
 /* Handle a SEG_ADD or SEG_DEL message of the peer. */
 void shm_note_seg(struct shm_conn *c, const struct wire_msg *m);
 /* Find the mapping that contains len bytes at offset of the peer's segment, and take a reference to
- * it.
+ * the mapping.
  * Errors: BPS_EPROTO: there is no such segment, or the bytes lie outside of it. */
 int shm_map_get(
 	struct shm_conn *c, uint16_t segment, uint64_t offset, uint32_t len, struct shm_map **ret);
 /* Release a reference to a struct shm_map; the last one unmaps it. */
 void shm_map_put(void *map);
 void shm_maps_drop(struct shm_conn *c);
-/* Map a memfd that a peer sent. flags: of mmap(2), in addition to MAP_SHARED.
+/* Map a memfd that a peer sent. flags: flags of mmap(2) in addition to MAP_SHARED.
  * Owns: takes fd.
  * Returns NULL when the memfd is not sealed or is too small, or when mmap fails. */
 void *shm_map_fd(int fd, size_t bytes, int prot, int flags);

@@ -14,7 +14,8 @@ void shm_wake(struct shm_conn *c)
 {
 	const struct shm_note note = {.type = SHM_WAKE};
 
-	/* Ignore errors: a full socket already holds a wake-up, and epoll reports a closed one. */
+	/* Ignore errors: a full socket already holds a wake-up, and epoll reports a closed
+	 * socket. */
 	send(c->sock, &note, sizeof(note), MSG_DONTWAIT | MSG_NOSIGNAL);
 }
 
@@ -163,9 +164,10 @@ static bool is_intact(const struct shm_conn *c, const struct shm_map *map)
 {
 	enum shm_side peer = c->side == SHM_AGENT ? SHM_SERVER : SHM_AGENT;
 
-	/* Use a read-modify-write operation, as the exchange in the peer's shm_down is. So one of
-	 * the two comes first. If this one is first, the copy happened before any later write of
-	 * the peer (release to acquire). If the peer's is first, this one returns 1. */
+	/* Use a read-modify-write operation, like the exchange in the peer's shm_down. So one of
+	 * the two operations comes first. If this operation is first, the copy happened before any
+	 * later write of the peer (release to acquire). If the peer's operation is first, this
+	 * operation returns 1. */
 	return !map->is_withdrawn &&
 	       !atomic_fetch_or_explicit(&c->page->is_over[peer], 0, memory_order_acq_rel);
 }

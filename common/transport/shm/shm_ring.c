@@ -1,6 +1,6 @@
 /* Ring in shared memory for one direction of a connection: put and get entries, and set and check
- * the flags of sleepers. Pure: no system call; the caller wakes the peer. Thread: one producer, one
- * consumer. */
+ * the flags of sleepers. No function makes a system call; the caller wakes the peer. Each ring has
+ * one thread that produces and one that consumes. */
 #include "common/transport/shm/shm_ring.h"
 
 #include <errno.h>
@@ -34,8 +34,8 @@ static void copy_out(const struct ring_end *r, uint64_t at, void *dst, size_t n)
 /* Read the consumer's index. Returns false when it is invalid. */
 static bool see_head(struct ring_end *r)
 {
-	/* Pairs with the store in ring_took: the consumer has copied the bytes before this side
-	 * overwrites them. */
+	/* Pairs with the store in ring_took, so that the consumer has copied the bytes before this
+	 * side overwrites them. */
 	uint64_t head = atomic_load(&r->s->head);
 
 	if (head < r->theirs || head > r->mine)
@@ -66,7 +66,7 @@ int ring_put(struct ring_end *r, const void *entry, size_t n)
 	copy_in(r, r->mine + RING_LEN_BYTES, entry, n);
 	r->mine += RING_LEN_BYTES + n;
 	/* Pairs with the acquire in see_tail: the bytes are written before the index includes them.
-	 * Sequentially consistent because of `sleeps`: see the header. */
+	 * The store is sequentially consistent because of `sleeps`, as the header explains. */
 	atomic_store(&r->s->tail, r->mine);
 	return 0;
 }
@@ -84,9 +84,11 @@ bool ring_must_wake(struct ring_end *r)
 
 bool ring_want_room(struct ring_end *r)
 {
-	/* If this side sleeps, a peer that sees this flag sees `sleeps` as well */
+	/* A peer that sees `wants` sees `sleeps` as well, which this side has set before if it is
+	 * about to sleep */
 	atomic_store(&r->s->wants, 1);
-	/* Return true for an invalid index as well, because the next put reports it */
+	/* Return true for an invalid index as well, because the next ring_put reports the invalid
+	 * index */
 	return !see_head(r) || has_room(r, RING_BYTES / 2);
 }
 

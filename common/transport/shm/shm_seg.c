@@ -289,7 +289,8 @@ void shm_note_seg(struct shm_conn *c, const struct wire_msg *m)
 	}
 	map = calloc(1, sizeof(*map));
 	if (map)
-		map->mem = shm_map_fd(fd, m->seg.bytes, PROT_READ, 0); /* takes fd */
+		/* shm_map_fd owns fd, also when it fails */
+		map->mem = shm_map_fd(fd, m->seg.bytes, PROT_READ, 0);
 	else
 		close(fd);
 	if (!map || !map->mem) {
