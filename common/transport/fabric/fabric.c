@@ -111,7 +111,7 @@ static int get_info(struct fabric *f, int mr_mode, struct err_text *err)
 		return err_set(err, -ENOMEM, "out of memory");
 	rc = ask(f, hints, port);
 	/* Provider verbs tries to bind the port, and returns FI_ENODATA when the port is in use. If
-	 * it succeeds without the port, the port is the cause. */
+	 * verbs succeeds without the port, the port was the cause. */
 	if (rc == -FI_ENODATA && port)
 		is_taken = ask(f, hints, 0) == 0;
 	fi_freeinfo(hints);
@@ -155,11 +155,11 @@ static bool is_listener_on(int fd, const struct sockaddr_storage *addr, socklen_
 	       memcmp(&ss, addr, len) == 0;
 }
 
-/* Protect the listening socket of libfabric's provider tcp. libfabric does not give access to the
- * socket, and it reads the handshake of each client with a blocking receive. So find the socket
- * among this process's descriptors, and set options that accepted sockets inherit. Then connections
- * without a byte are not accepted for LISTEN_DEFER_S, incomplete handshakes end after
- * LISTEN_RECV_US, and the kernel detects dead peers. */
+/* Protect the listening socket of libfabric's provider tcp. libfabric does not give access to this
+ * socket, and reads the handshake of each client with a blocking receive. So find the socket among
+ * this process's descriptors, and set options that accepted sockets inherit. With these options a
+ * connection that sends no byte is not accepted for LISTEN_DEFER_S, an incomplete handshake ends
+ * after LISTEN_RECV_US, and the kernel detects dead peers. */
 static void harden_listener(const struct sockaddr_storage *addr, size_t addr_len)
 {
 	DIR *d = opendir("/proc/self/fd");
@@ -278,7 +278,7 @@ static void close_all(struct net *n)
 static int xport_new(struct net *n, unsigned thread, const struct xport_events *ev, void *ctx,
 	struct xport **ret, struct err_text *err);
 
-/* Choose the congestion control, where libfabric lets us set it. wanted: NULL is "auto". */
+/* Choose the congestion control, if libfabric allows to set it. wanted: NULL means "auto". */
 static int choose_congestion(struct fabric *f, const char *wanted, struct err_text *err)
 {
 	bool is_auto = !wanted || strcmp(wanted, "auto") == 0 || strcmp(wanted, "system") == 0;
@@ -305,8 +305,8 @@ int fabric_open_mr(const struct net_config *cfg, int mr_mode, net_key_fn key_fn,
 	int rc;
 
 	/* Turn off the cache of memory registrations: with it, closing a registration on verbs does
-	 * not revoke the peer's key. The second variable keeps a library of libfabric from handling
-	 * SIGSEGV and SIGABRT of this process. */
+	 * not revoke the peer's key. The second variable keeps a library that libfabric loads from
+	 * handling SIGSEGV and SIGABRT of this process. */
 	setenv("FI_MR_CACHE_MAX_COUNT", "0", 1);
 	setenv("IPATH_NO_BACKTRACE", "1", 1);
 	rc = libfabric_load(err);

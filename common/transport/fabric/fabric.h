@@ -7,7 +7,7 @@
  * thread. That thread reads the event queues and, in a server, checks the tickets of the listener's
  * connections. Each data thread has one struct fabric_xport: domain, completion queue, shared
  * receive context. It has at most 256 connections, or 1,024 with provider tcp of libfabric 1.19 and
- * later (fabric_gates.h). Progress is manual in libfabric's sense: data moves only inside poll.
+ * later (fabric_gates.h). Progress is manual (FI_PROGRESS_MANUAL): data moves only inside poll.
  * may_sleep asks libfabric whether the thread may block.
  *
  * A peer with a valid ticket must be trusted code, because it could crash libfabric's provider

@@ -76,7 +76,7 @@ static void conn_discard(struct fabric_conn *c)
 	c->rx_cookie = 0;
 }
 
-/* FI_GET_FD of libfabric 2.2, which the headers of 1.17 lack. */
+/* Value of FI_GET_FD in libfabric 2.2. The headers of 1.17 do not define it. */
 #define CONTROL_GET_FD (FI_EXPORT_FID + 1)
 
 int fabric_ep_socket(const struct fabric *f, struct fid_ep *ep)
@@ -86,13 +86,15 @@ int fabric_ep_socket(const struct fabric *f, struct fid_ep *ep)
 	return f->gates.has_get_fd && !fi_control(&ep->fid, CONTROL_GET_FD, &fd) ? fd : -1;
 }
 
-/* Set the options of an endpoint's socket, which exists from fi_endpoint on. */
+/* Set the options of an endpoint's socket, which exists as soon as fi_endpoint has returned. */
 static void tune(const struct fabric *f, struct fid_ep *ep)
 {
 	int fd = fabric_ep_socket(f, ep);
 	int rc = fd < 0 ? 0 : congestion_set(fd, f->congestion);
 
-	if (rc) /* the process was allowed to set it when it started */
+	/* unexpected, because at its start the process was allowed to set this congestion
+	 * control */
+	if (rc)
 		log_rated(LOG_WARN,
 			"cannot set congestion control '%s', a data connection keeps the system's: "
 			"%s",
@@ -208,7 +210,7 @@ fail:
 	return rc;
 }
 
-/* Accept a channel whose ticket is valid. Owns ev->info. */
+/* Accept a channel whose ticket is valid. Takes ownership of ev->info. */
 static int accept_channel(struct fabric_conn *c, struct fabric_cm_event *ev)
 {
 	struct fabric *f = fabric_xport_of(c)->f;
@@ -220,7 +222,7 @@ static int accept_channel(struct fabric_conn *c, struct fabric_cm_event *ev)
 		fabric_cm_reject(f, ev->info, REFUSED_BUSY);
 		return rc;
 	}
-	/* fi_endpoint has succeeded, so the endpoint owns the connection request from here on. */
+	/* fi_endpoint has succeeded, so the endpoint now owns the connection request. */
 	net_seal_proof(&f->base, &ev->ticket, ev->key, (uint16_t)c->granted, c->rx_cookie, sealed);
 	if (!rc)
 		rc = fi_accept(c->eps[channel], sealed, sizeof(sealed));
@@ -335,8 +337,8 @@ static void on_accepted(
 	c->info = NULL;
 	OPENSSL_cleanse(c->base.key, sizeof(c->base.key));
 	c->is_linked = true;
-	/* Send this before any message of the owner. The accepting side goes UP when it receives
-	 * the first message. */
+	/* Send this ping before any message of the owner. The accepting side goes UP when it
+	 * receives the first message. */
 	fabric_io_put(c, &hello, 1);
 	fabric_conn_up(c);
 }
@@ -374,8 +376,8 @@ void fabric_conn_cm_event(struct fabric_xport *x, const struct fabric_cm_event *
 	struct fabric_conn *c = NULL;
 
 	/* Compare only the addresses of the endpoints. A new endpoint may have the address of a
-	 * closed one, and then this event belongs to the old one. The check of the proof, or a
-	 * reconnect, repairs such a mistake. */
+	 * closed endpoint; then this event belongs to the closed endpoint. The check of the proof,
+	 * or a reconnect, repairs such a mistake. */
 	for (unsigned i = 0; i < FABRIC_CONNS_MAX * N_CHANNELS && !c; i++) {
 		struct fabric_conn *k = x->conns[i / N_CHANNELS];
 
@@ -411,15 +413,15 @@ void fabric_conn_down(struct fabric_conn *c, const char *why)
 	struct fabric_xport *x = fabric_xport_of(c);
 
 	if (c->base.state == CONN_GONE || c->base.state == CONN_FREE)
-		return; /* a callback of this same close has called it again */
+		return; /* a callback that runs during this close has closed the connection again */
 	if (c->is_busy)
 		TAILQ_REMOVE(c->is_stuck ? &x->stuck : &x->busy, c, link);
 	c->is_busy = c->is_stuck = false;
 	peer_conn_set_state(&c->base, CONN_GONE, why);
 	if (c->n_rops)
 		fabric_spoil(x);
-	/* From here on no byte is received, and the peer can read none. So the memory that this
-	 * side offered may change. */
+	/* After close_channels this side receives no byte, and the peer can read none. So the
+	 * memory that this side offered may change. */
 	close_channels(c);
 	fabric_io_abandon(c);
 	cancel_reads(c);
@@ -436,7 +438,8 @@ void fabric_conn_tick(struct fabric_xport *x)
 	const struct wire_msg ping = {.type = WIRE_PING};
 
 	x->base.next_deadline_ns = UINT64_MAX;
-	/* Without credits a ping fails. Then the peer has to send credits first anyway. */
+	/* A ping fails when there are no credits. That does no harm, because the peer has to send
+	 * credits first anyway. */
 	for (unsigned i = 0; i < FABRIC_CONNS_MAX; i++)
 		if (x->conns[i] && peer_conn_tick(&x->conns[i]->base))
 			fabric_io_put(x->conns[i], &ping, 1);

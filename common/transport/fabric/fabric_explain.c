@@ -1,6 +1,6 @@
-/* Explain errors of libfabric to people. For a provider that cannot use an address, libfabric
- * reports only "no data available", and for a limit of locked memory only "cannot allocate memory".
- * Any thread may call the functions. */
+/* Explain errors of libfabric to people. If a provider cannot use an address, libfabric reports
+ * only "no data available". If the limit of locked memory is too low, it reports only "cannot
+ * allocate memory". Any thread may call the functions. */
 #include "common/transport/fabric/fabric_impl.h"
 
 #include <linux/capability.h>

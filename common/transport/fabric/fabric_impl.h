@@ -12,22 +12,22 @@
  * Ownership: endpoints, completion queue, buffers and connections belong to the data thread. The
  * connection-management thread only reads the event queues, one per data thread, and passes the
  * events to the data threads (handover_queue.h). It never touches a connection. A client without a
- * ticket that sends half a handshake can block only that thread, never data.
+ * ticket that sends half a handshake can block only the connection-management thread, never data.
  *
  * The states are those of peer_conn.h. A doomed connection is closed in the next poll.
  * fabric_conn_down goes to GONE, runs the down callback, and goes to FREE before it returns.
  *
  * The connecting side opens the second channel after it has received the proof on the first one.
- * The count in the second ticket's nonce is larger by one. From it the accepting side finds the
- * connection.
+ * The count in the second ticket's nonce is larger by one. By this count the accepting side finds
+ * the connection.
  *
  * The accepting side sends nothing before the connecting side's first message. So no message can
  * overtake the proof that the connecting side still has to check.
  *
- * Each message has a cookie, which its receiver chose for this connection. Its low 16 bits are the
- * slot in the receiver's table of connections; other peers cannot guess the other 48 bits. The
- * cookie is needed because receives are shared by all connections (shared receive context): nothing
- * else identifies the connection of a message. */
+ * Each message has a cookie, which the receiver chose for this connection. The low 16 bits of the
+ * cookie are the slot in the receiver's table of connections. Other peers cannot guess the other 48
+ * bits. The cookie is needed because receives are shared by all connections (shared receive
+ * context): nothing else identifies the connection of a message. */
 #include <rdma/fabric.h>
 #include <rdma/fi_cm.h>
 #include <rdma/fi_domain.h>
@@ -57,16 +57,16 @@
  * because it has room for all sends and reads that a connection may post. */
 #define FABRIC_TX_DEPTH (FABRIC_TX_MAX + READS_MAX + 16)
 #define FABRIC_CREDITS  64
-/* Credits of each connection after the first FABRIC_CONNS_RICH of a data thread. A credit is a
- * posted buffer of FABRIC_BUF_BYTES: 1,024 connections have 22,528 buffers, 370 MB instead of 1.1
- * GB. */
+/* Credits of each connection of a data thread, except the first FABRIC_CONNS_RICH connections. A
+ * credit is a posted buffer of FABRIC_BUF_BYTES: 1,024 connections have 22,528 buffers, 370 MB
+ * instead of 1.1 GB. */
 #define FABRIC_CREDITS_FEW 8
 #define FABRIC_CONNS_RICH  256
 #define FABRIC_BUF_BYTES   (((size_t)WIRE_SEND_MAX + 63) & ~(size_t)63)
 #define FABRIC_ORPHAN_NS   UINT64_C(5000000000)
 #define FABRIC_CQ_DEPTH    16384
 #define FABRIC_CM_QUEUE    512
-/* Least bytes of lockable memory that any job needs */
+/* Lockable memory that every job needs at least, in bytes */
 #define FABRIC_LOCKED_MIN     (UINT64_C(128) << 20)
 #define FABRIC_WIRE_COOKIE_AT 8 /* byte offset of the cookie in the header (protocol-data.md) */
 
@@ -98,7 +98,8 @@ struct fabric_rop {
 	uint64_t asked_ns;
 };
 
-/* Memory of a pool of buffers, registered with libfabric; freed with the data thread's object. */
+/* Memory of a pool of buffers. It is registered with libfabric, and freed together with the data
+ * thread's object. */
 struct fabric_slab {
 	struct fabric_slab *next;
 	void *mem;
@@ -129,18 +130,19 @@ struct fabric_peer_seg {
 };
 
 /* Connection with two endpoints (enum channel). Each side posts its messages and reads on its own
- * endpoint. The bytes that a side sends answer the reads of the other side, and are sent on the
- * endpoint of the other side. So a message or request never waits behind the bytes that the same
- * side sends. */
+ * endpoint. The bytes that a side sends answer the reads of the other side. They are sent on the
+ * endpoint on which the other side posts its reads. So a message or a request to read never waits
+ * behind the bytes that the same side sends. */
 struct fabric_conn {
 	struct peer_conn base; /* the first member, so that a pointer to it can be cast */
 	bool has_want, has_pong, is_busy, is_stuck;
 	/* The channel on which this side posts messages and reads is open */
 	bool is_linked;
-	uint32_t granted; /* receives that are posted for it: the credits of the peer */
-	uint32_t credits; /* sends for which the peer still has receives */
+	/* Receives posted for this connection, which are the credits of the peer */
+	uint32_t granted;
+	uint32_t credits; /* number of sends for which the peer still has posted receives */
 	uint32_t tx_inflight;
-	uint32_t owed;     /* receives posted again and not yet granted to the peer */
+	uint32_t owed;     /* receives that were posted again and are not granted to the peer yet */
 	uint32_t rx_allow; /* receives granted to the peer and not yet used by it */
 	struct fabric_buf *open;
 	uint64_t rx_cookie, tx_cookie, last_cookie;
@@ -166,7 +168,7 @@ TAILQ_HEAD(fabric_conn_list, fabric_conn);
 enum fabric_cm_kind { CM_REQUEST, CM_CONNECTED, CM_DOWN };
 struct fabric_cm_event {
 	enum fabric_cm_kind kind;
-	int err;              /* CM_DOWN: 0: the peer has closed the connection */
+	int err;              /* CM_DOWN: the error; 0: the peer has closed the connection */
 	struct fid *fid;      /* the endpoint; only compared, because it may be closed already */
 	struct fi_info *info; /* CM_REQUEST: the data thread frees it */
 	struct ticket ticket;
@@ -190,7 +192,7 @@ struct fabric_xport {
 	struct fabric_slab *slabs;
 	struct fabric_rop_slab *rop_slabs;
 	uint32_t rx_posted;
-	uint32_t n_granted; /* sum over the connections */
+	uint32_t n_granted; /* sum of `granted` over all connections */
 	struct fabric_conn *conns[FABRIC_CONNS_MAX];
 
 	uint16_t seg_next;
@@ -200,7 +202,8 @@ struct fabric_xport {
 struct fabric {
 	struct net base; /* the first member, so that a pointer to it can be cast */
 	struct fabric_gates gates;
-	char congestion[CONGESTION_NAME_MAX + 1]; /* for data sockets; empty: the system's */
+	/* Congestion control of data sockets; empty: the system's default */
+	char congestion[CONGESTION_NAME_MAX + 1];
 	struct fi_info *info;
 	uint64_t mr_mode;
 	uint32_t tx_max;
@@ -234,12 +237,12 @@ int fabric_may_sleep(struct xport *x);
 void fabric_sweep_silent(struct fabric *f);
 
 /* Functions of fabric.c. */
-/* Mark the data thread for fabric_renew. Call it when a connection ends during a read. Then some
- * versions of libfabric give one entry of a pool to two later operations, whose bytes go to the
- * wrong place (is_spoiled_by_cut_reads in fabric_gates.h). So nothing more is posted until the next
- * poll calls fabric_renew. fabric_renew closes all connections of this data thread and replaces the
- * completion queue, which owns the pool. Peers reconnect within milliseconds. With other versions
- * of libfabric the call does nothing. */
+/* Mark the data thread for fabric_renew. Call this when a connection ends during a read. After such
+ * an end, some versions of libfabric give one entry of a pool to two later operations, whose bytes
+ * go to the wrong place (is_spoiled_by_cut_reads in fabric_gates.h). So nothing more is posted
+ * until the next poll calls fabric_renew. fabric_renew closes all connections of this data thread
+ * and replaces the completion queue, which owns the pool. Peers reconnect within milliseconds. With
+ * other versions of libfabric the call does nothing. */
 void fabric_spoil(struct fabric_xport *x);
 void fabric_renew(struct fabric_xport *x);
 
@@ -248,7 +251,7 @@ void fabric_renew(struct fabric_xport *x);
 int fabric_mr_reg(
 	struct fabric_xport *x, void *mem, size_t bytes, uint64_t access, struct fid_mr **ret);
 
-/* Function of fabric_listener.c. */
+/* Functions of fabric_listener.c. */
 void *fabric_cm_main(void *arg);
 void fabric_cm_reject(struct fabric *f, struct fi_info *info, const char *code);
 
@@ -262,8 +265,8 @@ void fabric_conn_up(struct fabric_conn *c);
 /* Take the connection down at once: close its endpoints, so that nothing more is received or read.
  * Then run read_done of all its reads, then down. */
 void fabric_conn_down(struct fabric_conn *c, const char *why);
-/* Return the socket of an endpoint of provider tcp, which the endpoint owns; -1: this version of
- * libfabric does not show it, or there is none. */
+/* Return the socket of an endpoint of provider tcp; the endpoint still owns it. -1: this version of
+ * libfabric does not return the socket, or the endpoint has none. */
 int fabric_ep_socket(const struct fabric *f, struct fid_ep *ep);
 void fabric_conn_tick(struct fabric_xport *x);
 int fabric_seg_add(struct xport *x, void *mem, size_t bytes, uint16_t *ret_segment);
@@ -285,8 +288,8 @@ uint64_t fabric_lockable_bytes(void);
 int fabric_io_send(struct xconn *c, const struct wire_msg *m);
 int fabric_io_read(struct xport_read *r);
 /* Append a message to the open send buffer, or to a new one, which takes a credit. reserve: credits
- * that must remain after that.
- * Errors: -EAGAIN: no credit or no buffer; -ENOTCONN. */
+ * that must remain after this call.
+ * Errors: -EAGAIN: there is no credit or no buffer; -ENOTCONN. */
 int fabric_io_put(struct fabric_conn *c, const struct wire_msg *m, uint32_t reserve);
 /* Put the connection on x->busy, the list of those that are served before the thread sleeps. */
 void fabric_io_touch(struct fabric_conn *c);

@@ -16,7 +16,7 @@
 /* Connection requests may fill half of a data thread's queue; the rest is for events of its
  * connections. */
 #define CM_REQUESTS_MAX (FABRIC_CM_QUEUE / 2)
-/* Most events that are handled of one queue before the next queue. */
+/* Most events of one queue that are handled before the next queue gets its turn. */
 #define CM_BATCH   64
 #define CM_IDLE_MS 1000
 
@@ -49,7 +49,7 @@ static void on_request(struct fabric *f, const struct fi_eq_cm_entry *e, size_t 
 static void tell(struct fabric_xport *x, struct fabric_cm_event *ev)
 {
 	/* If the queue is full, drop the event. A timeout, a ping or the completion queue reports
-	 * the same later. */
+	 * the end of the connection later. */
 	if (!handover_queue_push(&x->shared.queue, ev, FABRIC_CM_QUEUE))
 		log_rated(LOG_WARN,
 			"dropped the event of a connection, because its data thread is overloaded: "
@@ -113,9 +113,10 @@ static int drain_eq(struct fabric *f, struct fabric_xport *x, struct fid_eq *eq)
 		uint32_t event;
 		ssize_t n;
 
-		/* Reset errno, because provider tcp 1.17 reads it even when no call has set it.
-		 * When a handshake is too short because the peer has closed, an old EAGAIN makes
-		 * the provider wait without end. Then each such peer would cost a descriptor. */
+		/* Reset errno, because provider tcp 1.17 reads errno even when no call has set it.
+		 * When a peer closes in the middle of its handshake, an EAGAIN that is still in
+		 * errno makes the provider wait without end. Then each such peer would cost a
+		 * descriptor. */
 		errno = 0;
 		n = fi_eq_read(eq, &event, &u, sizeof(u), 0);
 

@@ -161,8 +161,8 @@ static void op_done(struct fabric_xport *x, struct fabric_op *op)
 	}
 	fabric_io_read_arrived(c, len, x->base.now_ns - asked_ns);
 	net_count(&x->shared.count.rx_bytes, len);
-	/* On verbs a completed read is no sign of life: the adapter serves reads even when the
-	 * peer's process hangs. */
+	/* On verbs a completed read does not show that the peer is alive, because its adapter
+	 * serves reads even when its process hangs. */
 	if (!x->is_verbs)
 		peer_conn_heard(&c->base);
 	rd->done += len;
@@ -183,7 +183,7 @@ static void cq_error(struct fabric_xport *x)
 	if (!op)
 		return;
 	if (op->kind == OP_RECV) {
-		/* A receive failed with its endpoint. Other events of that endpoint end its
+		/* A receive failed with its endpoint. Other events of that endpoint will end its
 		 * connection. */
 		if (fabric_io_post_rx(x, (struct fabric_buf *)op))
 			x->rx_posted--;
@@ -220,7 +220,7 @@ static int drain_cq(struct fabric_xport *x, bool *ret_more)
 		struct fabric_op *op = e[i].op_context;
 
 		if (!op)
-			/* A completion for remote CQ data, which no peer of this program sends */
+			/* Completion for remote CQ data, which no peer of this program sends */
 			continue;
 		if (op->kind == OP_RECV)
 			rx_done(x, (struct fabric_buf *)op, e[i].len);
@@ -244,7 +244,7 @@ static void service_up(struct fabric_conn *c)
 	fabric_io_issue_reads(c);
 }
 
-/* Send everything that is due on one connection. */
+/* Send everything that waits to be sent on one connection. */
 static void service(struct fabric_conn *c)
 {
 	struct fabric_xport *x = fabric_xport_of(c);
@@ -279,7 +279,7 @@ static void service_busy(struct fabric_xport *x)
 	}
 }
 
-/* Try again the connections whose endpoint was full. */
+/* Try again to send on the connections whose endpoint was full. */
 static void unstick(struct fabric_xport *x)
 {
 	struct fabric_conn *c;
@@ -313,8 +313,8 @@ static void run_cm_events(struct fabric_xport *x, unsigned n)
 int fabric_poll(struct xport *xp, uint64_t now_ns)
 {
 	struct fabric_xport *x = (struct fabric_xport *)xp;
-	/* Read the number before the completions. So messages that a peer sent before it closed are
-	 * handled before the event of the close. */
+	/* Read the number of events before the completions. So messages that a peer sent before it
+	 * closed are handled before the event of the close. */
 	unsigned n_events = cm_pending(x);
 	bool has_more = true;
 	int n = 0;

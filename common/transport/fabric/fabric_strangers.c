@@ -1,12 +1,12 @@
 /* End silent connections to the data port of libfabric's provider tcp. Our own transport
  * over TCP, common/transport/sockets, has its own code for this (tcp_listener.c).
- * TCP_DEFER_ACCEPT hides silent connections from the provider for a few seconds only. Then the
- * provider accepts them and waits for a handshake without end, and each costs a descriptor
- * (libfabric 1.17). libfabric has no call to list or close them. A valid peer sends its handshake
- * at once, so an accepted socket that has received no byte belongs to no valid peer. When such a
- * socket is shut down here, the provider sees an end of stream and closes it. In between, the
- * number of the descriptor may be reused for a data connection. Then that connection is lost and
- * opened again. */
+ * TCP_DEFER_ACCEPT hides silent connections from the provider for a few seconds only. After that
+ * the provider accepts them and waits without end for a handshake, so each of them costs a
+ * descriptor (libfabric 1.17). libfabric has no call to list or close them. A valid peer sends its
+ * handshake at once, so an accepted socket that has received no byte belongs to no valid peer. When
+ * such a socket is shut down here, the provider sees an end of stream and closes it. Between the
+ * check and the shutdown, the number of the descriptor may be reused for a data connection. Then
+ * the data connection is lost and opened again. */
 #include "common/transport/fabric/fabric_impl.h"
 
 #include <dirent.h>
@@ -21,7 +21,8 @@
 
 #define SWEEP_EVERY_NS UINT64_C(200000000)
 
-/* Start of the kernel's struct tcp_info (linux/tcp.h); netinet/tcp.h has an older one. */
+/* Start of the kernel's struct tcp_info (linux/tcp.h). netinet/tcp.h has an older version of the
+ * struct. */
 struct tcp_info_head {
 	struct tcp_info old;
 	uint64_t pacing_rate, max_pacing_rate, bytes_acked, bytes_received;

@@ -1,5 +1,5 @@
-/* Load libfabric at run time, and forward calls of the functions that its headers declare to it. No
- * part of a transport. Thread: one at a time, at program start. */
+/* Load libfabric at run time, and forward calls of the functions that its headers declare to it.
+ * This file is not part of a transport. Thread: one at a time, at program start. */
 #include "common/transport/fabric/libfabric.h"
 
 #include <dlfcn.h>
@@ -13,8 +13,8 @@
 
 #define LIBRARY "libfabric.so.1"
 
-/* The functions of libfabric that this program calls. The others are inline functions in its
- * headers, which call through tables in its objects. */
+/* The functions of libfabric that this program calls. libfabric's other functions are inline
+ * functions in its headers, which call through tables in its objects. */
 static struct {
 	void *handle;
 	uint32_t (*version)(void);
@@ -67,8 +67,8 @@ int libfabric_load(struct err_text *err)
 	return rc;
 }
 
-/* Definitions of the functions that libfabric's headers declare. They are not exported, so they do
- * not replace libfabric's own for other libraries. */
+/* Definitions of the functions that libfabric's headers declare. They are not exported, so other
+ * libraries still call libfabric's own functions. */
 
 uint32_t fi_version(void)
 {

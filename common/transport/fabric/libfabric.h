@@ -7,9 +7,10 @@
 #include "common/base/error.h"
 
 /* Load the library. Call this before any of its functions (fi_getinfo, fi_strerror, ...). A second
- * call returns at once; the library is never unloaded. Returns 0, or a negative errno with a
- * sentence in err: not installed, or a version that fabric_gates_check rejects.
- * Thread: one at a time, before other threads change the environment, because libfabric reads some
- * variables. */
+ * call returns at once; the library is never unloaded. Returns 0; or a negative errno when
+ * libfabric is not installed or has a version that fabric_gates_check rejects, and err gets the
+ * text.
+ * Thread: one at a time, and no other thread may change the environment meanwhile, because
+ * libfabric reads some variables. */
 int libfabric_load(struct err_text *err);
 #endif
