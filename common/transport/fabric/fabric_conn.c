@@ -92,7 +92,7 @@ static void tune(const struct fabric *f, struct fid_ep *ep)
 	int fd = fabric_ep_socket(f, ep);
 	int rc = fd < 0 ? 0 : congestion_set(fd, f->congestion);
 
-	/* unexpected, because at its start the process was allowed to set this congestion
+	/* Unexpected, because at its start the process was allowed to set this congestion
 	 * control */
 	if (rc)
 		log_rated(LOG_WARN,

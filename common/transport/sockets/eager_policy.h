@@ -3,19 +3,19 @@
 /* Policy of the sending side of a connection: decide whether the bytes of the next offer are sent
  * with the offer, before the peer requests them.
  *
- * A peer without room for such bytes discards them and requests them later, so they are sent twice.
+ * A peer that cannot take such bytes discards them and requests them later, so they are sent twice.
  * When the peer requests bytes that were already sent, the sender therefore sends offers without
  * bytes for a while. At intervals it sends EAGER_POLICY_TRIES offers with bytes, to test whether
- * the peer has room. The interval doubles when the peer requests bytes of such a test again. Else
- * the interval halves, until all offers are sent with their bytes. Pure: no I/O, clock or threads.
- * The transport and the simulator of bandwidth (tests/scale) share it. */
+ * the peer takes their bytes. The interval doubles when the peer again requests bytes that were
+ * sent in a test. Else the interval halves, until all offers are sent with their bytes. Pure: no
+ * I/O, clock or threads. The transport and the simulator of bandwidth (tests/scale) share it. */
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
 /* Number of offers sent with their bytes that the sender remembers. At 128 KiB each, they cover
  * what a server by default reads from one agent at a time (8 MiB). A request for the bytes of an
- * older offer is not recognized as a second one. */
+ * older offer does not count as a request for bytes that were already sent. */
 #define EAGER_POLICY_NOTED    64
 #define EAGER_POLICY_REST_MIN 8
 #define EAGER_POLICY_REST_MAX 512
@@ -97,7 +97,7 @@ static inline void eager_policy_asked(struct eager_policy *u, uint16_t segment, 
 
 	if (!o)
 		return;
-	o->len = 0; /* requests for other pieces of this offer must not count again */
+	o->len = 0; /* requests for other pieces of the same offer must not count once more */
 	u->is_refused = true;
 	if (u->rest)
 		return;

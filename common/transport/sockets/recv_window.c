@@ -1,14 +1,14 @@
 /* Choose the receive window of a data thread's sockets from the number of connections and their
  * round trips. The caller passes measured times as numbers; tcp_in.c sets the options of the
- * sockets. Pure. Thread: the data thread. */
+ * sockets. The functions do no I/O. Thread: the data thread. */
 #include "common/transport/sockets/recv_window.h"
 
 #include <limits.h>
 #include <stddef.h>
 
 /* Round trip times up to FAST_US are fast. The kernel measures with timestamps of one millisecond,
- * so 1000 us means "less than that". Above LONG_US the queue that the kernel's own windows cause is
- * too long: five times as long as with our windows at 1 Gbit/s. */
+ * so a value of 1000 us means less than 1000 us. Above LONG_US the queue that the kernel's own
+ * windows cause is too long. It is five times as long as the queue with our windows at 1 Gbit/s. */
 #define FAST_US 1000
 #define LONG_US 30000
 /* Round trip times above SLOW_US are slow. Measured: up to 1.6 ms between processes of one busy
@@ -23,7 +23,7 @@
 #define QUICK_TIMES 32u
 #define TARDY_TIMES 4u
 /* Numbers of samples in a row. The kernel may choose the window after FAST_TIMES << n_limited fast
- * ones: the number doubles each time the kernel's windows made the queue too long. */
+ * samples. So that number doubles each time the kernel's windows have made the queue too long. */
 #define FAST_TIMES  32u
 #define SLOW_TIMES  64u
 #define LONG_TIMES  8u
@@ -32,15 +32,15 @@
  * the bytes then arrive at 200 MB/s. */
 #define BOUNDED_TIMES 8u
 #define BOUNDED_NS    (BOUNDED_TIMES * QUICK_US * UINT64_C(1000))
-/* Divisor: each sample moves the kernel's average by this part of the difference between the
- * two. */
+/* Each sample moves the kernel's average by the difference between the sample and the average,
+ * divided by this number. */
 #define PAUSE_SHARE 8
 
-/* Window by number of connections: up to 3.5 MiB in total, except with more connections than
- * RECV_WINDOW_MIN allows for. A sender's kernel fills a window with segments of 64 KiB (TSO), and
- * waits until there is room for a whole segment. A window of 384 KiB holds five segments and the
- * bytes that wait to be read, one of 224 KiB three, one of 96 KiB one. 192 KiB would hold sometimes
- * three, sometimes two. */
+/* Window by number of connections. All windows together have up to 3.5 MiB, or more if
+ * RECV_WINDOW_MIN times the number of connections is more. A sender's kernel fills a window with
+ * segments of 64 KiB (TSO), and waits until there is room for a whole segment. A window of 384 KiB
+ * holds five segments and the bytes that wait to be read. A window of 224 KiB holds three segments,
+ * a window of 96 KiB one segment. 192 KiB would sometimes hold three segments and sometimes two. */
 static const struct {
 	unsigned n_conns;
 	int bytes;
@@ -142,7 +142,8 @@ bool recv_window_bounded(struct recv_window *w, uint32_t most_us, uint64_t now_n
 
 void recv_window_refused(struct recv_window *w)
 {
-	w->n_limited = LIMITED_MAX; /* so that it takes long until the kernel may choose again */
+	/* A high value, so that much time passes before the kernel may choose again */
+	w->n_limited = LIMITED_MAX;
 	set(w, w->share);
 }
 
@@ -151,8 +152,8 @@ void recv_rtt_heard(struct recv_rtt *r, uint64_t now_ns)
 	uint64_t gap_us = r->heard_ns ? (now_ns - r->heard_ns) / 1000 : 0;
 
 	r->heard_ns = now_ns;
-	/* A peer that has bytes to send is never silent for longer than this. So a shorter gap is
-	 * no pause. */
+	/* A peer that has bytes to send is never silent for longer than the average. So a shorter
+	 * gap is not a pause. */
 	if (gap_us <= r->us || gap_us <= FAST_US)
 		return;
 	gap_us = r->pause_us + gap_us / PAUSE_SHARE;
@@ -166,7 +167,7 @@ bool recv_rtt_measured(struct recv_rtt *r, uint32_t us, uint64_t now_ns)
 
 	r->us = us;
 	/* If half of the average were pauses, the kernel would have taken a sample at least every
-	 * half_ns. Each sample reduces the part that may be pauses by an eighth. */
+	 * half_ns. Each sample reduces pause_us, the part that may be pauses, by an eighth. */
 	for (; r->pause_us && now_ns - r->decayed_ns >= half_ns; r->decayed_ns += half_ns)
 		r->pause_us -= (r->pause_us + PAUSE_SHARE - 1) / PAUSE_SHARE;
 	if (!r->pause_us)

@@ -25,8 +25,8 @@ static void note_event(struct tcp_xport *x, const struct epoll_event *ev)
 	struct tcp_conn *c = x->conns[ev->data.u64 >> 8];
 	struct tcp_lane *l;
 
-	/* The connection went down after this event; its slot is not used again before all events
-	 * of this call are noted */
+	/* NULL: the connection went down after this event. Its slot is not used again before all
+	 * events of this call are noted */
 	if (!c)
 		return;
 	l = &c->lanes[ev->data.u64 & 0xff];
@@ -75,7 +75,7 @@ static void receive(struct tcp_conn *c)
 		tcp_take_messages(c);
 	if (c->is_held && c->lanes[LANE_BULK].is_ended && !c->lanes[LANE_MESSAGES].can_recv &&
 		c->base.state == CONN_UP)
-		/* The message that must come before the bytes cannot come any more */
+		/* The message that must arrive before the bytes can no longer arrive */
 		tcp_lost(c, 0);
 	if (c->lanes[LANE_BULK].can_recv && !c->is_held && c->base.state == CONN_UP)
 		tcp_take_bulk(c);
@@ -93,8 +93,8 @@ static void transmit(struct tcp_conn *c)
 	const struct wire_msg ping = {.type = WIRE_PING}, pong = {.type = WIRE_PONG};
 
 	if (tcp_tx_room(c) < TCP_TX_RESERVE)
-		/* Without this flush, pings and requests below would find no room, and no event
-		 * would report when there is room again. */
+		/* Without this flush, the pings and requests below would find no room in the
+		 * buffer, and no event would report when there is room again. */
 		tcp_flush(c);
 	if (c->has_pong && !tcp_put(c, &pong, TCP_READS_RESERVE))
 		c->has_pong = false;
@@ -144,8 +144,8 @@ static int serve(struct tcp_xport *x)
 	return n;
 }
 
-/* Receive from every connection before tcp_tick looks for silent peers. After this process was
- * stopped for a while, their bytes may wait unread in the sockets. */
+/* Receive from every connection before tcp_tick looks for silent peers. If this process was stopped
+ * for a while, bytes of its peers may wait unread in the sockets. */
 static void hear_all(struct tcp_xport *x)
 {
 	for (unsigned i = 0; i < N_LANES * TCP_CONNS_MAX / EVENTS_MAX; i++)
@@ -176,8 +176,8 @@ static int tcp_may_sleep(struct xport *xp)
 {
 	struct tcp_xport *x = (struct tcp_xport *)xp;
 
-	/* Send the messages queued since the poll. A callback of serve may have given the owner new
-	 * work, so do not sleep after it. */
+	/* Send the messages queued since the poll. If serve has run a callback, the owner may have
+	 * new work, so the thread must not sleep now. */
 	return !serve(x) && TAILQ_EMPTY(&x->busy);
 }
 

@@ -1,13 +1,13 @@
 #ifndef BPS_COMMON_TRANSPORT_SOCKETS_TCP_H
 #define BPS_COMMON_TRANSPORT_SOCKETS_TCP_H
 /* Transport over TCP sockets (common/transport/net.h, common/transport/xport.h).
- * docs/reference/protocol-data.md describes the bytes on them.
+ * docs/reference/protocol-data.md describes the bytes on the sockets.
  *
- * Why not libfabric's tcp provider: in addition to the cost of sockets it wakes itself up for each
- * completion, and calls epoll once more for each poll. With libfabric 1.17 we must also restart all
- * connections of a thread when a connection ends during a read
- * (docs/explanation/design/transports.md has the figures). So provider auto chooses our own sockets
- * where there is no RDMA.
+ * The reasons for not using libfabric's provider tcp: in addition to the cost of sockets, that
+ * provider wakes itself up for each completion, and calls epoll once more for each poll. With
+ * libfabric 1.17 we must also restart all connections of a thread when a connection ends during a
+ * read (docs/explanation/design/transports.md has the figures). So provider auto chooses our own
+ * sockets where there is no RDMA.
  *
  * A server has one connection thread, which accepts connections and checks tickets, so that a peer
  * without a valid ticket never delays data. When the ticket is valid, the connection thread passes

@@ -66,8 +66,7 @@ static struct tcp_conn *conn_new(struct tcp_xport *x, enum conn_state state)
 	return c;
 }
 
-/* Make fd the socket of a lane and watch it. The connection owns fd from here on, also after an
- * error.
+/* Make fd the socket of a lane and watch it. The connection now owns fd, also after an error.
  * Errors: -errno. */
 static int lane_open(
 	struct tcp_conn *c, enum tcp_lane_kind lane, int fd, enum tcp_handshake_step hs)
@@ -86,7 +85,7 @@ static int lane_open(
 	return epoll_ctl(x->base.epoll_fd, EPOLL_CTL_ADD, fd, &ev) ? -errno : 0;
 }
 
-/* Connect from our own address, so that routing by source works.
+/* Connect from the address in net->bind_addr, so that routing by source address works.
  * Errors: -errno. */
 static int dial(const struct tcp_net *net, const struct tcp_conn *c, int *ret_fd)
 {
@@ -123,7 +122,7 @@ static int dial_lane(struct tcp_conn *c, enum tcp_lane_kind lane)
 	return rc ? rc : lane_open(c, lane, fd, HS_CONNECT);
 }
 
-/* Remove c from the table and close its sockets. The memory stays until the next poll, because
+/* Remove c from the table and close its sockets. The memory of c stays until the next poll, because
  * callers still have a pointer to it. */
 static void conn_put(struct tcp_conn *c)
 {
@@ -313,8 +312,8 @@ static void on_proof(struct tcp_conn *c, enum tcp_lane_kind lane)
 		return;
 	}
 	OPENSSL_cleanse(c->base.key, sizeof(c->base.key));
-	/* Send this before any message of the owner. The accepting side goes UP when it receives
-	 * the first message. */
+	/* Send this ping before any message of the owner. The accepting side goes UP when it
+	 * receives the first message. */
 	tcp_put(c, &hello, 0);
 	go_up(c);
 }
@@ -369,7 +368,7 @@ void tcp_down(struct tcp_conn *c, const char *why)
 	struct tcp_xport *x = tcp_of(c);
 
 	if (c->base.state == CONN_GONE)
-		return; /* a callback of this same close has called it again */
+		return; /* a callback that runs during this close has closed the connection again */
 	if (c->is_busy)
 		TAILQ_REMOVE(&x->busy, c, link);
 	c->is_busy = false;

@@ -10,18 +10,21 @@
 #include "common/wire/wire.h"
 
 enum tcp_frame_type {
-	FRAME_MESSAGE = 1, /* one wire message of len bytes follows */
-	/* Request: the receiver answers with len bytes at offset of its segment */
+	FRAME_MESSAGE = 1, /* LANE_MESSAGES: one wire message of len bytes follows */
+	/* LANE_MESSAGES: request to read; the receiver answers with len bytes at offset of its
+	 * segment */
 	FRAME_READ,
-	FRAME_BYTES,  /* LANE_BULK: trailer after bytes; len and offset as in their head */
-	FRAME_ANSWER, /* LANE_BULK: head of an answer; len and offset as in its request */
+	/* LANE_BULK: trailer after bytes; len and offset are those of the head before the bytes */
+	FRAME_BYTES,
+	FRAME_ANSWER, /* LANE_BULK: head of an answer; len and offset are those of the request */
 	/* LANE_MESSAGES: the bytes that the next message offers are sent without a request (eager).
-	 * LANE_BULK: head of these bytes; offset is the number of eager offers before */
+	 * LANE_BULK: head of these bytes; offset is the number of eager offers before this one */
 	FRAME_EAGER,
 };
 struct tcp_frame {
 	uint8_t type;
-	/* FRAME_BYTES: 0; or 1: the segment does not exist, and zeros were sent instead */
+	/* In FRAME_BYTES: 1 if the segment does not exist and zeros were sent instead, else 0. In
+	 * other frames: 0 */
 	uint8_t status;
 	uint16_t segment;
 	uint32_t len;

@@ -12,23 +12,25 @@
  * The states are those of peer_conn.h. A doomed connection is closed in the same poll, and its
  * memory is freed in the next poll.
  *
- * A connection has two sockets, its lanes. LANE_MESSAGES carries messages and requests to read.
- * LANE_BULK carries the bytes of segments. So a small message never waits behind megabytes of
- * bytes, nor for their retransmission. On LANE_BULK bytes lie between a head, which identifies
- * them, and a trailer, which reports whether they are valid. There are two kinds:
+ * A connection has two sockets, which this code calls its lanes. LANE_MESSAGES carries messages and
+ * requests to read. LANE_BULK carries the bytes of segments. So a small message waits neither
+ * behind megabytes of segment bytes nor for their retransmission. On LANE_BULK bytes lie between a
+ * head, which identifies them, and a trailer, which reports whether they are valid. There are two
+ * kinds:
  *
  *   - answers to requests, in the order of the requests;
  *   - eager bytes, which are sent with an offer, without a request (xport_send_eager). A frame on
  *     LANE_MESSAGES announces them before the message with the offer, so that the receiver can read
- *     the offer without a request. They are sent in the order of their announcements. When bytes
- *     and message have arrived and no read takes the offer, the bytes are discarded. So they never
- *     delay other bytes, and the receiver can still request them. They are discarded also when
- *     their offer ended before they arrived, and the same memory is offered again.
+ *     the offer without a request. They are sent in the order of their announcements. When the
+ *     bytes and the message have arrived and no read takes the offer, the bytes are discarded. So
+ *     eager bytes never delay other bytes, and the receiver can still request them. Eager bytes are
+ *     discarded also when their offer ended before they arrived and the same memory is offered
+ *     again.
  *
  * All descriptors are watched edge-triggered; each is added to epoll once. can_recv and can_send
- * record what a socket may still receive or send. Every connection with work is on x->busy, and the
- * thread may sleep when that list is empty. During a read the kernel wakes the thread only when a
- * good part of the bytes has arrived (SO_RCVLOWAT).
+ * record what a socket may still receive or send. Every connection that has something to send or to
+ * receive is on x->busy. The thread may sleep when that list is empty. During a read the kernel
+ * wakes the thread only when many of the bytes have arrived (SO_RCVLOWAT).
  *
  * All of this belongs to the data thread. The connection thread has only tcp_listener.h. */
 #include <stdbool.h>
@@ -76,11 +78,13 @@ struct tcp_piece {
 /* Part of a segment that the peer requested, or that is sent eagerly. */
 struct tcp_answer {
 	uint16_t segment;
-	bool is_refused; /* zeros are sent instead of the bytes that are not sent yet */
+	/* The segment does not contain these bytes, or was removed: send zeros instead of the
+	 * remaining bytes */
+	bool is_refused;
 	bool is_eager;
 	uint32_t len;
 	uint64_t offset;
-	uint64_t count; /* is_eager: number of eager offers before this one */
+	uint64_t count; /* if is_eager: number of eager offers before this one */
 };
 /* Offer of the peer whose bytes are sent without a request. */
 struct tcp_eager {
@@ -91,7 +95,7 @@ struct tcp_eager {
 	bool is_old;
 	uint32_t len;
 	uint64_t offset, count;
-	uint64_t turn;       /* x->turn when the message was received */
+	uint64_t turn;       /* value of x->turn when the message was received */
 	struct tcp_read *rd; /* the read that takes the bytes */
 };
 /* State of the bytes being received on LANE_BULK. */
@@ -100,8 +104,8 @@ struct tcp_arrival {
 	bool is_eager;
 	uint32_t len;
 	uint64_t got; /* bytes received, including head and trailer */
-	/* From the head: offset in the segment; for eager bytes the number of eager offers
-	 * before */
+	/* Offset in the segment, from the head; for eager bytes the number of eager offers before
+	 * theirs */
 	uint64_t offset;
 	struct tcp_read *rd; /* NULL: the bytes are discarded */
 	uint8_t *dst;
@@ -126,7 +130,7 @@ struct tcp_seg {
 enum tcp_handshake_step { HS_CONNECT, HS_PROOF, HS_DONE };
 
 struct tcp_lane {
-	int fd; /* -1: none yet */
+	int fd; /* -1: there is no socket yet */
 	enum tcp_handshake_step hs;
 	bool can_recv, can_send;
 	bool is_ended; /* the peer has closed the socket: receive the rest until recv returns 0 */
@@ -147,7 +151,8 @@ struct tcp_conn {
 	uint32_t rx_used, tx_head, tx_tail;
 
 	/* Fields of LANE_BULK, receiving. pieces: requests without an answer, in order. eager:
-	 * announced offers, in order. */
+	 * announced offers whose bytes have not arrived yet, in the order of their
+	 * announcements. */
 	struct tcp_piece pieces[TCP_PIECES];
 	unsigned piece_first, n_pieces;
 	struct tcp_eager eager[TCP_EAGER_IN];
@@ -155,20 +160,22 @@ struct tcp_conn {
 	/* Offers announced so far, and offers whose bytes have arrived */
 	uint64_t eager_count, eager_done;
 	struct tcp_arrival in;
-	struct tcp_frame head; /* the head that is being received, or that of the present arrival */
-	/* Eager bytes wait for the message with their offer: receive nothing on LANE_BULK until a
-	 * message has arrived */
+	/* The head that is being received, or the head of the bytes in `in` */
+	struct tcp_frame head;
+	/* Eager bytes wait in the socket for the message with their offer, so receive nothing on
+	 * LANE_BULK until a message has arrived */
 	bool is_held;
 	struct recv_rtt rtt;
 	size_t unclamped; /* bytes received since this socket's window was set */
 	/* Fields of LANE_BULK, sending. answers: a queue of requested and eager bytes; the first of
-	 * them is being sent. n_asked: how many of them are requested. */
+	 * them is being sent. n_asked: how many elements of the queue the peer has requested. */
 	struct tcp_answer answers[TCP_ANSWERS];
 	unsigned answer_first, n_answers, n_asked;
 	uint32_t answer_sent; /* bytes sent of the first answer, including head and trailer */
 	uint32_t eager_bytes; /* sum of the lengths of the eager answers in the queue */
 	uint64_t eager_sent;  /* offers announced so far */
-	bool wants_eager;     /* a patient offer was refused: call writable when there is room */
+	/* A patient sender got -EAGAIN: call its writable callback when the queue has room */
+	bool wants_eager;
 	struct eager_policy policy;
 
 	uint32_t n_reads, n_queued;
@@ -209,18 +216,18 @@ static inline struct tcp_xport *tcp_of(const struct tcp_conn *c)
 	return (struct tcp_xport *)c->base.pub.x;
 }
 
-/* Values of x->base.pub.ahead_bytes. The same number of bytes may wait unsent in the kernel, which
- * keeps the link busy until this thread is woken. More urgent bytes that are offered meanwhile wait
+/* Values of x->base.pub.ahead_bytes. The kernel may hold the same number of unsent bytes, which
+ * keep the link busy until this thread is woken. More urgent bytes that are offered meanwhile wait
  * behind them, and one connection may get ahead of another by that many bytes. With short round
- * trip times (recv_window.h) that delay is short. Then TCP_AHEAD is used, so that one call sends
- * several offers. */
+ * trip times (recv_window.h) that delay is short, so TCP_AHEAD is used, and one call sends the
+ * bytes of several offers. */
 #define TCP_AHEAD_SLOW (64 << 10)
 #define TCP_AHEAD      (512 << 10)
 
 /* Functions of tcp_conn.c. */
 int tcp_connect(struct xport *x, const char *addr, uint16_t port, uint16_t thread, uint32_t peer_id,
 	uint64_t peer_instance, const void *key, void *user, struct xconn **ret_conn);
-/* Accept a socket whose ticket is valid. Owns guest->fd. */
+/* Accept a socket whose ticket is valid. Takes ownership of guest->fd. */
 void tcp_accept(struct tcp_xport *x, const struct tcp_accepted *guest);
 /* Do the next step of the handshake on a lane, if its socket is ready. */
 void tcp_handshake(struct tcp_conn *c, enum tcp_lane_kind lane);
@@ -229,8 +236,8 @@ void tcp_handshake(struct tcp_conn *c, enum tcp_lane_kind lane);
 void tcp_come_up(struct tcp_conn *c);
 /* Put the connection on x->busy, the list of those that are served before the thread sleeps. */
 void tcp_touch(struct tcp_conn *c);
-/* Doom a connection whose peer broke the protocol. This poll, or the next one, takes the connection
- * down. */
+/* Doom a connection whose peer broke the protocol. The connection goes down in this poll or in the
+ * next one. */
 void tcp_protocol_error(struct tcp_conn *c, const char *what);
 /* Doom a connection whose socket failed (err is an errno) or was closed by the peer (err is 0). */
 void tcp_lost(struct tcp_conn *c, int err);
@@ -253,7 +260,8 @@ int tcp_put(struct tcp_conn *c, const struct wire_msg *m, size_t reserve);
 int tcp_put_read(struct tcp_conn *c, uint16_t segment, uint64_t offset, uint32_t len);
 /* Send the frames in the send buffer, until the socket is full. */
 void tcp_flush(struct tcp_conn *c);
-/* Receive and handle the frames that have arrived. can_recv stays true when there may be more. */
+/* Receive and handle the frames that have arrived. can_recv stays true when there may be more
+ * frames. */
 void tcp_take_messages(struct tcp_conn *c);
 
 /* Functions of tcp_in.c. */
@@ -261,7 +269,7 @@ int tcp_read(struct xport_read *r);
 /* Request bytes of the queued reads, as many as fit into the read window. */
 void tcp_issue_reads(struct tcp_conn *c);
 /* Receive the bytes that have arrived, requested or eager. can_recv stays true when there may be
- * more. */
+ * more bytes. */
 void tcp_take_bulk(struct tcp_conn *c);
 /* End all reads with -ECANCELED. */
 void tcp_cancel_reads(struct tcp_conn *c);
@@ -279,12 +287,13 @@ void tcp_offer_heard(struct tcp_conn *c, const struct wire_msg *m);
 /* Functions of tcp_out.c. */
 /* Queue the answer to the peer's request f to read. */
 void tcp_asked(struct tcp_conn *c, const struct tcp_frame *f);
-/* Return whether the send queue has room for the bytes of one more offer. is_patient: require also
- * that less than ahead_bytes wait in the queue. */
+/* Return whether the send queue has room for the bytes of one more offer. If is_patient, fewer than
+ * ahead_bytes bytes must wait in the queue as well. */
 bool tcp_takes_eager(const struct tcp_conn *c, bool is_patient);
 /* Queue the bytes that m offers. The caller has just queued their announcement. */
 void tcp_push_eager(struct tcp_conn *c, const struct wire_msg *m);
-/* Send queued bytes until the socket is full. can_send stays true when it may take more. */
+/* Send queued bytes until the socket is full. can_send stays true when the socket may take more
+ * bytes. */
 void tcp_send_bulk(struct tcp_conn *c);
 /* Stop sending bytes of a segment that is being removed; zeros are sent instead. */
 void tcp_refuse_segment(struct tcp_conn *c, uint16_t segment);

@@ -18,11 +18,11 @@
 
 /* Most bytes that one call receives, so that other connections get their turn, and received bytes
  * are still in the cache when their crc is computed. docs/explanation/performance.md, point 10,
- * compares with half of it. */
+ * compares this value with half of it. */
 #define RECV_SLICE (UINT32_C(512) << 10)
 /* The kernel wakes this thread when all expected bytes have arrived, or this many of them. With a
- * fixed window the number is a quarter of the window instead. The number is a compromise: each
- * wake-up costs time, but bytes that wait in the kernel could already be copied. */
+ * fixed window, a quarter of the window is used instead. The number is a compromise: each wake-up
+ * costs time, but while bytes wait in the kernel, this thread could already copy them. */
 #define LOWAT_MAX (128 << 10)
 #define HEAD      sizeof(struct tcp_frame)
 /* Bytes received between two checks of the window. */
@@ -79,7 +79,7 @@ static bool is_same_memory(
 	return e->segment == segment && e->offset == offset && e->len == len;
 }
 
-/* Return 1 when the bytes of the first noted offer are arriving now, else 0. */
+/* Return 1 when the first noted offer is the one whose bytes are arriving now, else 0. */
 static unsigned n_arriving(struct tcp_conn *c)
 {
 	const struct tcp_arrival *in = &c->in;
@@ -123,7 +123,7 @@ int tcp_read(struct xport_read *r)
 	e = eager_of(c, r);
 	/* Accept up to READS_MAX reads, even if they wait for room in the read window. After
 	 * -EAGAIN the caller would stop reading. Eager bytes that arrive meanwhile would then be
-	 * discarded, and have to be requested as well. */
+	 * discarded, and the caller would have to request them. */
 	if (c->n_reads == READS_MAX)
 		return -EAGAIN;
 	rd = &c->reads[__builtin_ctz(~c->reads_used)];
@@ -216,8 +216,8 @@ static void open_answer(struct tcp_conn *c)
 }
 
 /* Handle the head of eager bytes. The bytes stay in the socket until the message with their offer
- * has arrived. Without a read they stay there for one more poll, because the owner may start the
- * read a little later. */
+ * has arrived. If the owner has started no read for them by then, they stay there for one more
+ * poll, because the owner may start the read a little later. */
 static void open_eager(struct tcp_conn *c)
 {
 	uint64_t count = le64toh(c->head.offset);
@@ -231,7 +231,7 @@ static void open_eager(struct tcp_conn *c)
 	c->is_held = count == c->eager_count;
 	if (c->is_held)
 		return;
-	/* The table had no room to note this offer: discard the bytes */
+	/* The table of offers had no room to note this offer, so discard its bytes */
 	if (!e || e->count > count) {
 		c->in.is_open = true;
 		return;
@@ -308,7 +308,7 @@ static void arrival_end(struct tcp_conn *c)
 	net_count(&tcp_of(c)->shared.count.rx_bytes, in.len);
 	if (in.rd && t->status)
 		in.rd->status = BPS_ENOTFOUND;
-	/* Clear it before the calls below, because these run callbacks */
+	/* Clear c->in before the calls below, because these calls run callbacks */
 	c->in = (struct tcp_arrival){0};
 	if (in.is_eager)
 		eager_end(c, &in);
@@ -321,7 +321,7 @@ static size_t min_size(size_t a, size_t b)
 	return a < b ? a : b;
 }
 
-/* Destinations of the next bytes from the socket. Heads and trailers go to `frames` first. */
+/* Destinations of the next bytes from the socket. Heads and trailers are received into `frames`. */
 struct tcp_recv_plan {
 	struct iovec iov[3 * PLAN_ITEMS];
 	unsigned n;
@@ -341,8 +341,8 @@ static void add_frame(struct tcp_recv_plan *p, size_t got)
 	add(p, &p->frames[p->n_frames++], HEAD - got);
 }
 
-/* Add the rest of len bytes, of which `got` have arrived, and the trailer after them. Returns false
- * when the plan has room for only a part. */
+/* Add a destination for the rest of len bytes, of which `got` have arrived, and for the trailer
+ * after them. Returns false when the plan has room for only a part. */
 static bool add_item(struct tcp_recv_plan *p, uint8_t *dst, size_t len, size_t got)
 {
 	size_t left = got < len ? len - got : 0;
@@ -356,8 +356,8 @@ static bool add_item(struct tcp_recv_plan *p, uint8_t *dst, size_t len, size_t g
 	return true;
 }
 
-/* Return the i-th noted offer if it is certain that its bytes come next: no answer can come before
- * them, and a read takes them. Else NULL. */
+/* Return the i-th noted offer if its bytes certainly come next, because no answer can come before
+ * them, and if a read takes these bytes. Else return NULL. */
 static const struct tcp_eager *next_eager(struct tcp_conn *c, unsigned i)
 {
 	const struct tcp_eager *e = eager_at(c, i);
@@ -393,8 +393,8 @@ static void make_plan(struct tcp_conn *c, struct tcp_recv_plan *p)
 	}
 }
 
-/* Account for len received bytes at mem. Returns how many of them belong to the current head, bytes
- * or trailer; 0: mem is not the destination of these bytes. */
+/* Account for len received bytes at mem. Returns how many of these bytes belong to the head, to the
+ * bytes or to the trailer that is being received. 0: mem is not the destination of these bytes. */
 static size_t take_part(struct tcp_conn *c, const uint8_t *mem, size_t len)
 {
 	struct tcp_arrival *in = &c->in;
@@ -465,15 +465,15 @@ static bool is_too_small(int fd, int window)
 	       info.tcpi_advmss > (uint32_t)window / 2;
 }
 
-/* Limit the window that the kernel advertises. SO_RCVBUF is never reduced instead, because bytes in
- * the buffer would be dropped. */
+/* Limit the window that the kernel advertises. Do not reduce SO_RCVBUF instead, because then the
+ * kernel would drop bytes in the buffer. */
 static int clamp(int fd, int bytes)
 {
 	return setsockopt(fd, IPPROTO_TCP, TCP_WINDOW_CLAMP, &bytes, sizeof(bytes)) ? -errno : 0;
 }
 
 /* Lock the size of the receive buffer, or let the kernel choose it. Kernels before 5.14 have no
- * such option. There the size is fixed since tcp_begin_window has set it.
+ * such option. With such a kernel the size is fixed, because tcp_begin_window has set it.
  * Errors: -errno. */
 static int lock_room(int fd, bool is_locked)
 {
@@ -535,7 +535,8 @@ void tcp_set_windows(struct tcp_xport *x)
 			continue;
 		if (!rc)
 			rc = set_window(fd, x->window.bytes);
-		/* After a failure the previous limit of unsent bytes stays, which does no harm */
+		/* If this fails, the previous limit of unsent bytes stays in force, which does no
+		 * harm */
 		set_sending(x, fd);
 	}
 	if (rc && !x->window.bytes)
@@ -543,8 +544,8 @@ void tcp_set_windows(struct tcp_xport *x)
 		recv_window_refused(&x->window);
 }
 
-/* Adapt x->window to the kernel's average of the time from window to window. Returns whether
- * x->window has changed. */
+/* Adapt x->window to rtt_us, the kernel's average time in which the bytes of one window arrive.
+ * Returns whether x->window has changed. */
 static bool judge(struct tcp_conn *c, uint32_t rtt_us)
 {
 	struct tcp_xport *x = tcp_of(c);
@@ -564,8 +565,8 @@ static void measure(struct tcp_conn *c, size_t n)
 	recv_rtt_heard(&c->rtt, x->base.now_ns);
 	c->unclamped += n;
 	if (c->unclamped >= MEASURE_BYTES) {
-		/* Set the limit again, because the kernel discards it when it learns how much
-		 * memory a segment takes. */
+		/* Set the window again, because the kernel discards it when it learns how much
+		 * memory a TCP segment takes. */
 		c->unclamped = 0;
 		if (x->window.bytes)
 			set_window(c->lanes[LANE_BULK].fd, x->window.bytes);

@@ -36,13 +36,15 @@ int tcp_tune(const struct tcp_net *net, int fd)
 	int rc = set_int(fd, IPPROTO_TCP, TCP_NODELAY, 1);
 	int not_set = congestion_set(fd, net->congestion);
 
-	if (not_set) /* the process was allowed to set it when it started */
+	/* Unexpected, because at its start the process was allowed to set this congestion
+	 * control */
+	if (not_set)
 		log_rated(LOG_WARN,
 			"cannot set congestion control '%s', a data connection keeps the system's: "
 			"%s",
 			net->congestion, strerror(-not_set));
-	/* Pings detect a dead peer long before this timeout. It only ends the kernel's attempts to
-	 * deliver bytes to such a peer. */
+	/* Pings detect a dead peer long before this timeout, which only ends the kernel's attempts
+	 * to deliver bytes to such a peer. */
 	return rc ? rc : set_int(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, USER_TIMEOUT_MS);
 }
 
@@ -57,8 +59,8 @@ void tcp_refuse(int fd, const char *word)
 	close(fd);
 }
 
-/* Pass the socket to the data thread that its ticket names. The lock keeps that thread from ending
- * meanwhile. Returns NULL, or the word for the refusal. */
+/* Pass the socket to the data thread that its ticket names. The lock keeps the data thread from
+ * ending meanwhile. Returns NULL, or the word for the refusal. */
 static const char *hand_over(struct tcp_net *net, const struct tcp_accepted *g)
 {
 	struct net_thread *t;
@@ -98,7 +100,8 @@ static void close_silent(struct tcp_net *net, struct tcp_pending *s)
 		(unsigned long)atomic_load_explicit(&net->base.silent, memory_order_relaxed));
 }
 
-/* Read the bytes of the ticket that have arrived. Close the socket when the peer has closed it. */
+/* Read the bytes of the ticket that have arrived. If the peer has closed the socket, close it on
+ * this side as well. */
 static void recv_ticket(struct tcp_net *net, struct tcp_pending *s)
 {
 	ssize_t n = recv(s->fd, s->ticket + s->n, TICKET_BYTES - s->n, MSG_DONTWAIT);
@@ -165,8 +168,8 @@ static void accept_waiting(struct tcp_net *net)
 			log_rated(LOG_ERROR,
 				"cannot accept data connections: %s; raise LimitNOFILE",
 				strerror(errno));
-			/* Wait a little, because the listening socket stays readable and the loop
-			 * would spin */
+			/* Wait a little, because the listening socket stays readable, and without a
+			 * wait the loop would spin */
 			usleep(NO_FD_US);
 		}
 		return;
@@ -185,7 +188,7 @@ static void sweep(struct tcp_net *net)
 	}
 }
 
-/* Values of epoll data that are no index of `pending`. */
+/* Values of epoll data that are not indexes into `pending`. */
 enum { EVENT_LISTENER = TCP_PENDING_MAX, EVENT_STOP };
 
 static void *listener_main(void *arg)
@@ -234,8 +237,8 @@ static int listen_on(struct tcp_net *net)
 	rc = set_int(fd, SOL_SOCKET, SO_REUSEADDR, 1);
 	if (!rc)
 		rc = set_int(fd, IPPROTO_TCP, TCP_DEFER_ACCEPT, DEFER_ACCEPT_S);
-	/* Set it here, because accepted sockets inherit it. Set later, it would replace a BBR that
-	 * has already turned on pacing. */
+	/* Set the congestion control here, because accepted sockets inherit it. On an accepted
+	 * socket it would replace a BBR that has already turned on pacing. */
 	congestion_set(fd, net->congestion);
 	if (!rc && bind(fd, (struct sockaddr *)&net->bind_addr, net->bind_len))
 		rc = -errno;

@@ -12,7 +12,7 @@
 #include "common/transport/congestion.h"
 #include "common/wire/ticket.h"
 
-#define TCP_QUEUE_MAX 512 /* most accepted sockets that wait for one data thread */
+#define TCP_QUEUE_MAX 512 /* most accepted sockets that may wait for one data thread */
 
 /* Accepted socket whose ticket was valid, on the way to its data thread. */
 struct tcp_accepted {
@@ -21,7 +21,7 @@ struct tcp_accepted {
 	uint8_t key[TICKET_KEY_BYTES];
 };
 
-/* Connection that has sent no ticket yet. */
+/* Accepted connection whose ticket has not arrived completely. */
 struct tcp_pending {
 	int fd; /* -1: this entry is free */
 	uint64_t since_ns;
@@ -41,7 +41,7 @@ struct tcp_net {
 	struct net base; /* the first member, so that a pointer to it can be cast */
 	struct sockaddr_storage bind_addr;
 	socklen_t bind_len;
-	/* For data sockets; empty: keep the system's default */
+	/* Congestion control of data sockets; empty: keep the system's default */
 	char congestion[CONGESTION_NAME_MAX + 1];
 	struct tcp_listener listener;
 };
@@ -49,7 +49,7 @@ struct tcp_net {
 /* Listen on net's address and start the listener's thread.
  * Errors: -errno; err gets the text. */
 int tcp_listener_open(struct tcp_net *net, struct err_text *err);
-/* Stop the thread and close the sockets. Call it also after a tcp_listener_open that failed. */
+/* Stop the thread and close the sockets. Call this also when tcp_listener_open has failed. */
 void tcp_listener_close(struct tcp_net *net);
 /* Send the reason for refusing the connection, a word of at most 8 letters (REFUSED_...), which the
  * peer logs. Closes fd. */

@@ -1,5 +1,6 @@
-/* Frames of a connection's LANE_MESSAGES: queue and send messages and requests to read, receive and
- * dispatch the peer's. Bytes go over LANE_BULK (tcp_in.c, tcp_out.c). Thread: the data thread. */
+/* Frames of a connection's LANE_MESSAGES: queue and send messages and requests to read; receive and
+ * dispatch the frames of the peer. Bytes go over LANE_BULK (tcp_in.c, tcp_out.c). Thread: the data
+ * thread. */
 #include "common/transport/sockets/tcp_impl.h"
 
 #include <assert.h>
@@ -49,7 +50,7 @@ int tcp_put_read(struct tcp_conn *c, uint16_t segment, uint64_t offset, uint32_t
 		.len = htole32(len),
 		.offset = htole64(offset)};
 
-	/* Happens only when a peer answers requests that this side has not sent yet. */
+	/* There is no room only when a peer answers requests that this side has not sent yet. */
 	if (!has_room(c, sizeof(f)))
 		return -EAGAIN;
 	memcpy(c->tx + c->tx_tail, &f, sizeof(f));
@@ -69,7 +70,7 @@ int tcp_send(struct xconn *xc, const struct wire_msg *m)
 	rc = tcp_put(c, m, TCP_TX_RESERVE);
 	if (rc == -EAGAIN)
 		c->has_want = true;
-	/* The bytes of this offer are not sent now, so the peer will request them */
+	/* The bytes of this offer are not sent with it, so the peer will request them */
 	else if (m->len && !(m->flags & WIRE_INLINE))
 		eager_policy_forget(&c->policy, m->segment, m->offset);
 	return rc;

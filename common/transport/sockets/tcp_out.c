@@ -75,7 +75,7 @@ void tcp_refuse_segment(struct tcp_conn *c, uint16_t segment)
 	}
 }
 
-/* Plan of one sendmsg call: what it sends, in order. Frames lie in `frames`, bytes in the
+/* Everything that one call of sendmsg sends, in order. The frames lie in `frames`, the bytes in the
  * segments. */
 struct tcp_send_plan {
 	struct iovec iov[IOV_ROOM];
@@ -105,8 +105,8 @@ static void add_frame(struct tcp_send_plan *p, const struct tcp_answer *a, enum 
 	add(p, (const uint8_t *)f + sent, HEAD - sent);
 }
 
-/* Add the rest of an answer, of which `sent` bytes are sent. Returns false when the plan has room
- * for only a part. */
+/* Add the rest of an answer, of which `sent` bytes are already sent. Returns false when the plan
+ * has room for only a part. */
 static bool add_answer(
 	struct tcp_send_plan *p, const struct tcp_conn *c, const struct tcp_answer *a, size_t sent)
 {
