@@ -36,7 +36,7 @@ int arenas_map(int fd, uint64_t bytes, bool is_writable, void **ret)
 
 static const struct mapped_arena *find(const struct mapped_arenas *as, uint32_t id)
 {
-	for (uint32_t i = as->n; i > 0; i--) /* the newest is looked up most often */
+	for (uint32_t i = as->n; i > 0; i--) /* the newest arena is looked up most often */
 		if (as->all[i - 1].id == id)
 			return &as->all[i - 1];
 	return NULL;

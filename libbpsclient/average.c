@@ -22,7 +22,7 @@ _Static_assert(CLIENT_WORKERS_MAX <= 1 << (64 - COUNT_BITS), "the count of worke
 _Static_assert(HALF_BITS + 16 <= COUNT_BITS, "the sum of lower halves fits");
 
 struct average {
-	struct bps_tensor *wide; /* owned by the job's table */
+	struct bps_tensor *wide; /* the companion; owned by the job's table of tensors */
 	/* results, as the tensor's type, of the last even and the last odd round */
 	void *out[2];
 	/* The companion's round that carries the tensor's last even and last odd round; 0: that

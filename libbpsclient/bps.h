@@ -52,7 +52,7 @@ enum bps_dtype {
 enum bps_op { BPS_SUM = 0, BPS_PROD = 1, BPS_MAX = 2, BPS_MIN = 3, BPS_AVG = 4 };
 
 enum bps_code {
-	/* the time-out passed; the sentence names the missing workers */
+	/* the time-out passed; bps_last_error() names the missing workers */
 	BPS_ETIMEDOUT = -10001,
 	BPS_EBUSY = -10002,          /* a push_pull of this tensor is in flight */
 	BPS_EMISMATCH = -10003,      /* workers disagree about a tensor, an operation or the job */
@@ -64,12 +64,12 @@ enum bps_code {
 	BPS_EEVICTED = -10009,       /* the job's other machines continued without this one */
 	BPS_EINPUT_CHANGED = -10010, /* an input buffer was written to while in flight */
 	BPS_EDIVERGED = -10011,      /* workers hold different results of one round */
-	BPS_EQUOTA = -10012,         /* a quota is exhausted; the sentence has limit and use */
+	BPS_EQUOTA = -10012,         /* a quota is exhausted; bps_last_error() has its limit */
 	BPS_EPROTO = -10013,         /* the peer violated the protocol */
 	BPS_EVERSION = -10014,       /* library and agent are not compatible */
 	BPS_EAUTH = -10015,          /* the job has another token (BPS_JOB_TOKEN) */
 	BPS_ENOTFOUND = -10016,
-	BPS_EDUP = -10017, /* this rank is already taken */
+	BPS_EDUP = -10017, /* another worker of the job has this rank */
 	BPS_ECLOSED = -10018,
 	BPS_EFORKED = -10019,
 	BPS_ENOTDURABLE = -10020,
@@ -232,7 +232,7 @@ struct bps_info {
 	uint64_t round; /* last completed round, 0: none */
 	/* number of workers that contributed to the partition that has the fewest */
 	uint32_t contributors;
-	uint32_t contributors_most; /* the same, for the partition that has the most */
+	uint32_t contributors_most; /* number of workers of the partition that has the most */
 };
 BPS_API int bps_tensor_info(const struct bps_tensor *t, struct bps_info *ret);
 
@@ -262,7 +262,7 @@ struct bps_traffic {
 	/* random number of the agent's process; a new process counts from 0 */
 	uint64_t instance;
 	uint64_t sent_bytes;     /* values to sum, counted when they are offered, and messages */
-	uint64_t received_bytes; /* sums and messages */
+	uint64_t received_bytes; /* results of sums, and messages */
 };
 BPS_API int bps_traffic(struct bps *b, struct bps_traffic *ret);
 

@@ -26,7 +26,7 @@
 #define F32_INF      0x7f800000u
 #define F16_INF      0x7c00u
 #define F16_NAN      0x7e00u
-#define F16_REBIAS   0x38000000u /* (127 - 15) << 23 */
+#define F16_REBIAS   0x38000000u /* difference of the biases: (127 - 15) << 23 */
 #define F16_END      0x47800000u /* 2^16 in f32 */
 #define F16_MIN      0x38800000u /* F16_NORMAL in f32 */
 #define HALF         0x3f000000u /* 0.5 in f32; its last bit is worth F16_LEAST */

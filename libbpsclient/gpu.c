@@ -137,7 +137,8 @@ static bool is_done_on_gpu_only(const struct bps_tensor *t, uint32_t region)
 
 	if (!t->region || (region && t->region != region) || !t->entry || tensor_is_done(t))
 		return false;
-	/* Relaxed: tensor_wait_round has an acquire of its own. */
+	/* Relaxed: the value only decides whether to call tensor_wait_round, which has an
+	 * acquire. */
 	done = atomic_load_explicit(&t->b->gpu->slots[t->idx].done, memory_order_relaxed);
 	return !gpu_slot_is_poisoned(done) && gpu_slot_reached(done, t->round);
 }

@@ -204,7 +204,7 @@ static int map_chunk(struct cuda_mapping *h, int fd, struct err_text *err)
 		return rc;
 	rc = fail(cu.p_cuMemMap(h->addr + h->n_mapped * h->chunk, h->chunk, 0, handle, 0),
 		"cannot map device memory", err);
-	cu.p_cuMemRelease(handle); /* the mapping keeps the memory */
+	cu.p_cuMemRelease(handle); /* the mapping keeps the memory allocated */
 	if (rc == 0)
 		h->n_mapped++;
 	return rc;

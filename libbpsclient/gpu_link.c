@@ -45,7 +45,7 @@ static int receive(
 	int rc = local_recv(g->sock, a, timeout_ms, err);
 
 	if (rc <= 0)
-		local_frame_free(a); /* a malformed frame may carry descriptors */
+		local_frame_free(a); /* closes descriptors that a malformed frame has carried */
 	if (rc == -ETIMEDOUT || rc == -EAGAIN)
 		return err_set(
 			err, BPS_ETIMEDOUT, "the executor of this job's GPUs does not answer");

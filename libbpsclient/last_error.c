@@ -61,7 +61,7 @@ void bps_last_failure(struct bps_failure *ret)
 
 int last_error_set(int code, const char *fmt, ...)
 {
-	struct err_text text; /* an argument may be the previous sentence */
+	struct err_text text; /* not written in place: an argument may point to the old sentence */
 	va_list ap;
 
 	va_start(ap, fmt);

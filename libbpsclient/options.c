@@ -17,7 +17,7 @@
 #define TIMEOUT_DEFAULT_MS 600000u
 #define SPIN_DEFAULT_US    30u
 #define GRACE_DEFAULT_MS   20u
-#define BACKUP_MAX         1023 /* at most 1,024 machines */
+#define BACKUP_MAX         1023 /* a job has at most 1,024 machines, and needs one of them */
 #define SPIN_MAX_US        1000000u
 
 _Static_assert(OPTIONS_JOB_BYTES == CTL_JOB_NAME_MAX + 1, "a job's name and its NUL");

@@ -17,9 +17,9 @@ struct bps_options;
 struct client_options {
 	char job[OPTIONS_JOB_BYTES];
 	char socket[OPTIONS_SOCKET_BYTES];
-	int32_t rank; /* -1: to be assigned */
+	int32_t rank; /* -1: the agent assigns one */
 	int32_t size;
-	int32_t local_rank; /* -1: not known */
+	int32_t local_rank; /* -1: the agent reports it */
 	int32_t local_size;
 	uint32_t timeout_ms;
 	uint32_t open_timeout_ms;

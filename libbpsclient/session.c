@@ -22,7 +22,7 @@
 #include "libbpsclient/last_error.h"
 #include "libbpsclient/process_limit.h"
 
-#define ATTACH_TRIES 3 /* for connections that end before WELCOME */
+#define ATTACH_TRIES 3 /* limit on the connections that end before WELCOME */
 
 /* ---- failure ---- */
 
@@ -62,7 +62,7 @@ int session_failure(struct session *s, struct err_text *ret)
 	int code = atomic_load_explicit(&s->failure, memory_order_acquire);
 
 	if (code)
-		*ret = s->failure_text; /* written once, before the code */
+		*ret = s->failure_text; /* failure_text is written once, before the code */
 	if (code)
 		last_error_cause(&(struct ctl_cause){s->cause_rank, s->cause_host});
 	return code;
@@ -514,7 +514,8 @@ int session_declare(struct session *s, const struct local_decl *decls, const uin
 	struct local_frame f;
 	int rc;
 
-	m.declare.tensors = (struct local_decl *)(uintptr_t)decls; /* not written to */
+	m.declare.tensors =
+		(struct local_decl *)(uintptr_t)decls; /* encoding does not write to decls */
 	rc = ask(s, &m, LOCAL_DECLARED, s->options->timeout_ms, "cannot declare tensors", &f, err);
 	if (rc < 0)
 		return rc;

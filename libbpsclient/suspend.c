@@ -57,7 +57,7 @@ int bps_suspend(struct bps *b, uint32_t timeout_ms)
 			rc = session_finish(&b->session,
 				timeout_ms ? timeout_ms : b->options.timeout_ms, last_error_text());
 		if (rc == BPS_ETIMEDOUT)
-			return rc; /* the caller may call again */
+			return rc; /* not all workers have left: the caller may call again */
 		session_close(&b->session);
 	}
 	b->is_suspended = true;

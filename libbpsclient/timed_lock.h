@@ -7,7 +7,7 @@
 #include <stdint.h>
 
 struct timed_lock {
-	pthread_mutex_t mutex; /* protects is_taken */
+	pthread_mutex_t mutex; /* protects is_taken; held briefly */
 	pthread_cond_t is_free;
 	bool is_taken;
 };

@@ -157,7 +157,7 @@ static uint64_t order_of(const struct bps_tensor *t)
 	const struct bps_tensor *wide = average_carrier(t, t->round, NULL);
 	uint64_t order, later = 0;
 
-	/* Relaxed: tensor_is_done has an acquire. */
+	/* Relaxed: the caller has called tensor_is_done, which has the acquire. */
 	order = atomic_load_explicit(&t->entry->done_order, memory_order_relaxed);
 	if (wide)
 		later = atomic_load_explicit(&wide->entry->done_order, memory_order_relaxed);

@@ -38,7 +38,7 @@
 #define U         0x1p-24
 
 struct sample {
-	double x[PIXELS]; /* 0..1 */
+	double x[PIXELS]; /* grey values of the pixels, 0 to 1 */
 	unsigned label;
 };
 
@@ -88,8 +88,8 @@ static int parse_line(char *line, struct sample *s)
 	return 0;
 }
 
-/* Open the data. Without a path, try the source tree (as seen from its top or from the program),
- * then the installed file. */
+/* Open the file of samples. path NULL: try the source tree, with the working directory at its top;
+ * then the source tree and the installed file, relative to the program. */
 static FILE *open_data(const char *path)
 {
 	static const char *const places[] = {"libbpsclient/examples/digits.csv",
@@ -161,7 +161,7 @@ static void shuffle(struct digits_trainer *t, unsigned *order)
 
 /* ---- model ---- */
 
-/* Compute the probabilities of the classes. Returns the sample's loss. */
+/* Compute the probability p[c] of each class c for a sample. Returns the sample's loss. */
 static double classify(const struct digits_trainer *t, const struct sample *s, double *p)
 {
 	double max = -INFINITY, sum = 0;
@@ -217,7 +217,8 @@ static double update(float *w, const float *sum, unsigned n, double rate)
 	return squares;
 }
 
-/* Do one step on n samples of the global batch, of which this worker computes its share. */
+/* Do one step on a global batch of n samples. This worker computes the gradients of its share of
+ * them. Adds the batch's loss to *loss. */
 static int step(struct digits_trainer *t, const unsigned *batch, unsigned n, double *loss)
 {
 	struct bps_tensor *tensors[] = {t->t_weight, t->t_bias, t->t_loss};
@@ -293,7 +294,7 @@ static unsigned count_right(const struct digits_trainer *t)
 	return right;
 }
 
-/* Return the largest norm of an input, including its constant 1. */
+/* Return the largest norm of an input vector, X above. The constant 1 for the bias counts, too. */
 static double largest_input(const struct digits_trainer *t)
 {
 	double largest = 0, squares;

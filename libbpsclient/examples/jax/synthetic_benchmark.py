@@ -26,7 +26,7 @@ Params = dict[str, Any]
 
 
 def log(text: str) -> None:
-    """Print at rank 0."""
+    """Print a text, only at rank 0."""
     if bps.rank() == 0:
         print(text, flush=True)
 
@@ -83,7 +83,7 @@ def loss_of(model: Params, strides: tuple[int, ...], x: jax.Array, y: jax.Array)
 
 
 def main() -> None:
-    """Train for some iterations of some batches each, and print the throughput."""
+    """Train for several iterations of several batches each, and print the throughput."""
     parser = argparse.ArgumentParser(description="Synthetic benchmark of bps and JAX.")
     parser.add_argument("--model", choices=BLOCKS, default="resnet50")
     parser.add_argument("--width", type=int, default=64, help="channels of the first stage")

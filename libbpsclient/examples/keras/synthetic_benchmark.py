@@ -16,7 +16,7 @@ import bps.keras as bps
 
 
 def log(text: str) -> None:
-    """Print at rank 0."""
+    """Print a text, only at rank 0."""
     if bps.rank() == 0:
         print(text, flush=True)
 
@@ -45,7 +45,7 @@ class Throughput(keras.callbacks.Callback):
 
 
 def main() -> None:
-    """Train for some iterations of some batches each, and print the throughput."""
+    """Train for several iterations of several batches each, and print the throughput."""
     parser = argparse.ArgumentParser(description="Synthetic benchmark of bps and Keras.")
     parser.add_argument("--model", default="ResNet50", help="a class of keras.applications")
     parser.add_argument("--image-size", type=int, default=224)

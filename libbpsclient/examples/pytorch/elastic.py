@@ -2,7 +2,8 @@
 
     bpsrun -n 4 --on-agent-loss shrink -- python elastic.py
 
-Kill one of the workers: the others go on, share the rest of the epoch, and end with status 0.
+If you kill one of the workers, the others continue, share the rest of the epoch, and end with
+status 0.
 """
 
 import argparse
@@ -46,7 +47,7 @@ def main() -> None:
             model.train()
             for i, (images, labels) in enumerate(loader):
                 if bps.rank() == args.leave and state.epoch == 2 and i == 3:
-                    os._exit(1)  # as if the machine had lost its power
+                    os._exit(1)  # simulates a machine that loses its power
                 optimizer.zero_grad()
                 loss = F.cross_entropy(model(images), labels)
                 loss.backward()

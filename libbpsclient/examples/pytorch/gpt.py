@@ -14,7 +14,7 @@ N_BYTES = 256
 
 
 class Block(nn.Module):
-    """Attention to earlier bytes, then a perceptron."""
+    """Transformer block: attention to earlier bytes, then a perceptron."""
 
     def __init__(self, width: int, n_heads: int) -> None:
         super().__init__()
@@ -41,10 +41,10 @@ class GPT(nn.Module):
     """Predicts the next byte at each place of a text.
 
     Args:
-        width (int): of the activations.
-        n_blocks (int): transformer blocks.
-        n_heads (int): attention heads of each.
-        length (int): the longest text.
+        width (int): number of channels of the activations.
+        n_blocks (int): number of transformer blocks.
+        n_heads (int): number of attention heads of each block.
+        length (int): largest number of bytes of a text.
     """
 
     def __init__(self, width: int, n_blocks: int, n_heads: int, length: int) -> None:
@@ -64,11 +64,11 @@ class GPT(nn.Module):
 
 
 class Text(Dataset):
-    """Pieces of a file, each with the bytes that follow.
+    """Pieces of a text file. The target of each byte is the byte that follows it.
 
     Args:
         path (Path): the file.
-        length (int): bytes of a piece.
+        length (int): number of bytes of a piece.
     """
 
     def __init__(self, path: Path, length: int) -> None:
@@ -84,7 +84,7 @@ class Text(Dataset):
 
 
 def arguments(description: str) -> argparse.ArgumentParser:
-    """Return the options that all ways of training share."""
+    """Return a parser with the options that all gpt_*.py programs share."""
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--text", type=Path, default=Path(__file__), help="default: this program")
     parser.add_argument("--steps", type=int, default=100)
@@ -99,7 +99,7 @@ def arguments(description: str) -> argparse.ArgumentParser:
 
 
 def build(args: argparse.Namespace) -> GPT:
-    """Return the model of the options."""
+    """Return the model that the options describe, with random parameters."""
     torch.manual_seed(args.seed)
     return GPT(args.width, args.blocks, args.heads, args.length)
 

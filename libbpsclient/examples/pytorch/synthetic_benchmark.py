@@ -50,8 +50,8 @@ class ResNet(nn.Module):
 
     Args:
         blocks (tuple[int, ...]): the number of blocks of each of the four stages.
-        width (int): channels of the first stage.
-        n_classes (int): of the output.
+        width (int): number of channels of the first stage.
+        n_classes (int): number of classes of the output.
     """
 
     def __init__(self, blocks: tuple[int, ...], width: int = 64, n_classes: int = 1000) -> None:
@@ -77,13 +77,13 @@ class ResNet(nn.Module):
 
 
 def log(text: str) -> None:
-    """Print at rank 0."""
+    """Print a text, only at rank 0."""
     if bps.rank() == 0:
         print(text, flush=True)
 
 
 def main() -> None:
-    """Train for some iterations of some batches each, and print the throughput."""
+    """Train for several iterations of several batches each, and print the throughput."""
     parser = argparse.ArgumentParser(description="Synthetic benchmark of bps and PyTorch.")
     parser.add_argument("--model", choices=BLOCKS, default="resnet50")
     parser.add_argument("--width", type=int, default=64, help="channels of the first stage")

@@ -17,13 +17,13 @@ import bps.tensorflow as bps
 
 
 def log(text: str) -> None:
-    """Print at rank 0."""
+    """Print a text, only at rank 0."""
     if bps.rank() == 0:
         print(text, flush=True)
 
 
 def main() -> None:
-    """Train for some iterations of some batches each, and print the throughput."""
+    """Train for several iterations of several batches each, and print the throughput."""
     parser = argparse.ArgumentParser(description="Synthetic benchmark of bps and TensorFlow.")
     parser.add_argument("--model", default="ResNet50", help="a class of keras.applications")
     parser.add_argument("--image-size", type=int, default=224)

@@ -52,7 +52,7 @@ KINDS = (
 )  # fmt: skip
 AGREEMENTS_IN_FLIGHT = 32
 OPS = ("sum", "prod", "max", "min", "avg")  # indexed by the number of the operation
-# Numbers that are compared, in the order in which a difference is reported.
+# Names of the compared numbers. If several differ, the first one in this order is reported.
 FIELDS = ("epoch", "history", "kind", "dtype", "n_elems", "op", "root")
 # A compared number n is sent as n * RANKS + rank, so that the MAX also names a worker. Ranks are
 # below RANKS.
@@ -625,7 +625,8 @@ def _at_exit(pid: int) -> None:
 
 
 def shutdown() -> None:
-    """Leave the job when all workers do; while an exception is handled, abort it instead."""
+    """Wait until all workers leave the job, and leave it. While an exception is handled, abort the
+    job instead."""
     leave(sys.exc_info()[0] is not None)
 
 
@@ -635,10 +636,10 @@ def is_initialized() -> bool:
 
 
 def runtime() -> Runtime:
-    """Return the process's runtime.
+    """Return the runtime of the process's job.
 
     Raises:
-        NotInitialized: before :func:`init`.
+        NotInitialized: :func:`init` has not been called.
     """
     if _runtime is None:
         raise NotInitialized(

@@ -65,7 +65,7 @@ class State:
         self._callbacks.extend(callbacks)
 
     def on_reset(self) -> None:
-        """Run the callbacks."""
+        """Call the functions of :meth:`register_reset_callbacks`."""
         for callback in self._callbacks:
             callback()
 

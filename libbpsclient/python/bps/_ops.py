@@ -13,7 +13,7 @@ Adasum = -1
 
 
 def check_op(average: bool | None, op: int | None) -> int:
-    """Return the operation that a caller's arguments mean.
+    """Return the operation that a caller has chosen with one of two arguments.
 
     Args:
         average (bool, optional): older form of `op`: True is Average, False is Sum.

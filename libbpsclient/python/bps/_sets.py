@@ -69,7 +69,7 @@ class ProcessSet:
 
 
 class _All(ProcessSet):
-    """All workers."""
+    """The process set of all workers."""
 
     process_set_id = 0
 

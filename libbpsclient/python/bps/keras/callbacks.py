@@ -52,7 +52,7 @@ class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):
         self.broadcast_done = False
 
     def set_model(self, model: Any) -> None:
-        """Prepare a model for training."""
+        """Switch off XLA on TensorFlow, and prepare a LossScaleOptimizer."""
         super().set_model(model)
         if keras.backend.backend() == "tensorflow":
             model.jit_compile = False

@@ -66,7 +66,7 @@ def _reducer(
 
 
 class _DistributedGradientTape(tf.GradientTape):
-    """Methods that :func:`DistributedGradientTape` adds to a tape's class."""
+    """Container of the methods that :func:`DistributedGradientTape` adds to a tape's class."""
 
     _bps_base: type[tf.GradientTape]
     _bps_reduce: Callable[[Sequence[Any]], list[Any]]

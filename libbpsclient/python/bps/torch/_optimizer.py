@@ -60,7 +60,7 @@ def _name_parameters(
 
 
 class _DistributedOptimizer(torch.optim.Optimizer):
-    """Methods that :func:`DistributedOptimizer` adds to an optimizer's class."""
+    """Container of the methods that :func:`DistributedOptimizer` adds to an optimizer's class."""
 
     _bps_base: type[torch.optim.Optimizer]
     _bps_reducer: Reducer
@@ -103,8 +103,8 @@ class _DistributedOptimizer(torch.optim.Optimizer):
         """Reduce the gradients over all workers, and step.
 
         Args:
-            closure (callable, optional): computes the loss and its gradients, which are reduced
-                after each call of it.
+            closure (callable, optional): computes the loss and its gradients. They are reduced
+                after each call of the closure.
         """
         if self._bps_skips:
             self._bps_is_synchronized = False  # the next step needs new gradients
