@@ -3,7 +3,7 @@
 /* Intrusive binary min-heap: the priority queues of the data path. A node is embedded in the object
  * that it orders. The node stores its own position, so that a node in the middle can be removed.
  * The key of a node must not change while the node is in a heap. heap_push never allocates: call
- * heap_reserve when objects are made. One thread. */
+ * heap_reserve when objects are made. Only one thread may use a heap. */
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -25,8 +25,9 @@ static inline uint64_t heap_key(uint16_t priority, uint64_t seq)
 	return (uint64_t)(UINT16_MAX - priority) << HEAP_KEY_SEQ_BITS |
 	       (seq & ((UINT64_C(1) << HEAP_KEY_SEQ_BITS) - 1));
 }
-/* Return a heap_key for a partition. Equal priorities are sorted by seq, the number of the round in
- * the order of their starts, then by the partition's index (less than 2^16: PLACE_PARTS_MAX). */
+/* Return a heap_key for a partition. Equal priorities are sorted by seq, then by the partition's
+ * index. seq: position of the round among all rounds, in the order of their starts. index: the
+ * partition's index (less than 2^16: PLACE_PARTS_MAX). */
 static inline uint64_t heap_key_part(uint16_t priority, uint64_t seq, uint32_t index)
 {
 	return heap_key(priority, seq << 16 | (index & 0xffff));

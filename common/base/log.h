@@ -11,7 +11,7 @@
  *   journal (JOURNAL_STREAM)  the journal's native protocol: field BPS_JOB=... for job=..., and
  *                             MESSAGE_ID= if the line has a LOG_ID. When the journal cannot be
  *                             reached, a line has the form for a pipe. An error without a LOG_ID
- *                             always has that form
+ *                             always has that form.
  *
  * Levels: error: the program cannot continue as requested. warn: something unexpected, and what the
  * program does about it. info: starts, stops and state changes. debug: events of single objects.

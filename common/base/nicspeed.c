@@ -20,7 +20,7 @@
  * one window. */
 #define LATE_NS (10 * NIC_WINDOW_NS)
 /* When a plateau is lower than the measured rate, the rate falls by this part of the difference. So
- * after half a minute of load it has nearly reached the plateau. */
+ * after half a minute of load the measured rate has nearly fallen to the plateau. */
 #define SINK (NIC_WINDOW_NS / 30e9)
 
 /* ---- measuring ---- */

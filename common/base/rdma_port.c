@@ -11,7 +11,8 @@
 
 #include "common/base/nicspeed.h"
 
-/* Read the first line of a file. The kernel reports an error for an unused entry of a table. */
+/* Read the first line of a file. Returns false when that fails, as for an unused entry of the
+ * port's table, for which the kernel reports an error. */
 static bool read_line(const char *path, char *ret, size_t room)
 {
 	FILE *f = fopen(path, "re");
@@ -45,7 +46,7 @@ static bool has_roce_address(const char *port, const char *interface)
 	return is_there;
 }
 
-/* Return whether the interface is IPoIB of this port. */
+/* Return whether the interface is the IPoIB interface of this port. */
 static bool is_ipoib(
 	const char *sysfs, const char *interface, const char *device, unsigned long port)
 {

@@ -2,7 +2,7 @@
 #define BPS_COMMON_DATA_POOL_H
 /* Buffers in memory that peers may read: a buddy allocator over segments (Knowlton 1965), so that
  * memory that was used for partitions of one size can be used for another size. Segments are kept
- * until pool_free, so in a steady state no memory is allocated. One thread. */
+ * until pool_free, so in a steady state no memory is allocated. Only one thread may use a pool. */
 #include <sys/queue.h>
 #include <stdbool.h>
 #include <stddef.h>

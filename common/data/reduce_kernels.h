@@ -3,7 +3,7 @@
 /* The inner loops of reduce.c, private to it: one table of functions per instruction set.
  *
  * The first part declares the tables. The second part has the code of all kernels. The source file
- * of each instruction set compiles it once. Before it includes this header, it defines
+ * of each instruction set compiles the second part once. Before it includes this header, it defines
  *   REDUCE_TABLE     name of the table to define
  *   REDUCE_NAME      name of the instruction set
  *   REDUCE_VEC_BYTES width of its registers: 16 (any CPU), 32 (AVX2, F16C) or 64 (AVX-512)
