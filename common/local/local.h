@@ -69,9 +69,11 @@ struct local_entry { /* entry of a tensor, 64 bytes */
 	/* Status of round done_round: 0 or a negative error code. After a failure the status stays
 	 * negative */
 	_Atomic int32_t status;
-	/* Workers in the sum of round done_round, in the partition with the fewest */
+	/* Number of workers in the sum of round done_round, in the partition with the fewest
+	 * workers */
 	_Atomic uint32_t workers;
-	/* Workers in the sum of round done_round, in the partition with the most */
+	/* Number of workers in the sum of round done_round, in the partition with the most
+	 * workers */
 	_Atomic uint32_t workers_most;
 	uint32_t unused;
 	/* Position of the round done_round in the order in which all rounds of this trainer
@@ -80,7 +82,7 @@ struct local_entry { /* entry of a tensor, 64 bytes */
 	uint64_t reserved[4];
 };
 
-/* At the start of the control memfd; the ring and the tensors' entries follow */
+/* Struct at the start of the control memfd. The ring and the tensors' entries follow it */
 struct local_control {
 	uint32_t magic, abi;
 	uint32_t sq_entries; /* entries of the ring, a power of two */
@@ -95,7 +97,8 @@ struct local_control {
 	_Atomic int32_t trouble;
 	/* The agent adds 1 for each batch of completions; the trainer's futex word */
 	_Alignas(64) _Atomic uint32_t done_seq;
-	/* Counts completions: done_order of the last one. Only the agent adds to it */
+	/* Number of completions, which is also done_order of the last completion. Only the agent
+	 * writes it */
 	_Atomic uint64_t n_done;
 	/* Number of the trainer's threads that wait on done_seq */
 	_Alignas(64) _Atomic uint32_t trainer_waits;
@@ -179,10 +182,10 @@ enum local_type {
 	LOCAL_ASK,
 	LOCAL_PEOPLE, /* answers ASK */
 	LOCAL_DEVICE, /* asks for the executor that drives this job's GPUs */
-	/* Answers DEVICE, with a socket to the executor, or with code and text */
+	/* Answers DEVICE. Carries a socket to the executor, or code and text of an error */
 	LOCAL_DEVICE_AT,
-	LOCAL_BARRIER,     /* waits for all other workers; this worker has no round in flight */
-	LOCAL_PASSED,      /* answers BARRIER: all workers have sent it, or the job failed */
+	LOCAL_BARRIER,     /* this worker has no round in flight, and waits for all other workers */
+	LOCAL_PASSED,      /* answers BARRIER: all workers have sent BARRIER, or the job failed */
 	LOCAL_ASK_TRAFFIC, /* asks for the bytes that the agent has sent and received */
 	LOCAL_TRAFFIC,     /* answers ASK_TRAFFIC */
 	LOCAL_TYPE_END
@@ -192,11 +195,11 @@ struct local_hello {
 	uint16_t abi;
 	const char *version;
 	const char *job;
-	uint32_t rank; /* UINT32_MAX: the scheduler assigns one */
+	uint32_t rank; /* the worker's rank; UINT32_MAX: the scheduler assigns a rank */
 	uint32_t size;
 	uint32_t flags; /* enum job_flags */
 	uint32_t part_bytes;
-	struct blob token; /* CTL_TOKEN_BYTES; empty: the job has none */
+	struct blob token; /* the job's token, CTL_TOKEN_BYTES long; empty: the job has none */
 	uint16_t backup;   /* backup, grace_ms and max_size: as in struct ctl_join */
 	uint32_t grace_ms;
 	uint32_t max_size;
@@ -237,7 +240,7 @@ struct local_declare {
 struct local_slot {
 	uint32_t code; /* 0, or the error code when the agent refuses this tensor */
 	const char *text;
-	uint32_t tensor; /* index of its entry in the control page */
+	uint32_t tensor; /* index of the tensor's entry in the control page */
 	uint32_t in_arena, out_arena;
 	uint64_t in_offset;
 	uint64_t out_offset[2]; /* index: round & 1; encoded as two u64 fields */
@@ -353,7 +356,7 @@ bool local_is_sealed(int fd);
 const char *local_type_name(unsigned type);
 /* Encode and send one frame with n_fds (<= LOCAL_FDS_MAX) descriptors. Blocks at most timeout_ms;
  * 0: not at all.
- * Errors: -EAGAIN or -ETIMEDOUT, -EMSGSIZE, -EPIPE, ... */
+ * Errors: -EAGAIN or -ETIMEDOUT; -EMSGSIZE; another -errno of sendmsg(2), such as -EPIPE. */
 int local_send(
 	int sock, const struct local_msg *m, const int *fds, unsigned n_fds, uint32_t timeout_ms);
 /* Convert the positive error code in a message to the negative code. Returns fallback when the code
@@ -366,12 +369,13 @@ struct local_frame {
 	int fds[LOCAL_FDS_ROOM];
 	unsigned n_fds;
 };
-/* Close the descriptors of a frame that are not negative, free its memory, and make it empty. */
+/* Free the memory of a frame, and make the frame empty. Closes those descriptors in it that are not
+ * negative. */
 void local_frame_free(struct local_frame *f);
 /* Receive one frame with its descriptors, which are close-on-exec. Waits at most timeout_ms; 0: not
- * at all. The caller must free *ret also after an error. It may do so on another thread, because
- * the sender of a descriptor can make its close block. Returns 1, or 0 when the peer has closed the
- * socket.
+ * at all. The caller must free *ret also after an error. The caller may free it on another thread,
+ * because the sender of a descriptor can make the close of that descriptor block. Returns 1, or 0
+ * when the peer has closed the socket.
  * Errors: -EAGAIN or -ETIMEDOUT, -ECONNRESET, -ENOMEM; BPS_EPROTO: the frame is truncated or
  * malformed, or has more than LOCAL_FDS_MAX descriptors; -EMFILE: this process has reached its
  * limit of descriptors. After -EMFILE the message is decoded, but some of its descriptors are

@@ -24,7 +24,7 @@
 #define GPU_WORD_MAX     31 /* most letters in the name of a back-end or route */
 #define GPU_PATH_MAX     255
 #define GPU_NODES_BYTES  (LOCAL_GPUS_MAX * sizeof(uint16_t))
-/* Number of the descriptor that an executor has at its start: the socket to its agent */
+/* Number of the one descriptor with which an executor starts. It is the socket to the agent */
 #define GPU_PIPE_FD 3
 
 /* Types of messages, whose numbers continue those of enum local_type; each comment begins with the
@@ -32,25 +32,27 @@
 enum {
 	GPU_TYPE_FIRST = 32,
 	GPU_HELLO = GPU_TYPE_FIRST, /* trainer: attaches to the executor */
-	/* executor: answers HELLO, with the memfd of the counter page, or with code and text */
+	/* Executor: answers HELLO. Carries the memfd of the counter page, or code and text of an
+	 * error */
 	GPU_WELCOME,
 	/* Trainer: asks the executor to allocate memory on the trainer's GPU; the answer is REGION
 	 * with handles */
 	GPU_ALLOC,
-	/* Trainer, with handles: asks the executor to use memory of the trainer; the answer is
-	 * REGION */
+	/* Trainer: asks the executor to use memory of the trainer, and carries the handles of that
+	 * memory; the answer is REGION */
 	GPU_IMPORT,
 	GPU_REGION,  /* executor: answers ALLOC (with handles) and IMPORT */
 	GPU_RELEASE, /* trainer: a region is no longer used; the answer is RELEASED */
 	GPU_RELEASED,
 	GPU_FAILED, /* executor to all: the job cannot continue */
-	/* Agent; with the memfd of the rings (ring_pair.h), the eventfd of the executor and that of
-	 * the agent */
+	/* Agent: starts the work of the executor. Carries the memfd of the rings (ring_pair.h), the
+	 * eventfd of the executor and the eventfd of the agent */
 	GPU_START,
-	GPU_READY,   /* executor: has started; or with code and text: cannot start, and ends */
-	GPU_TRAINER, /* agent: a trainer connects; with the socket to the trainer */
-	GPU_ROUTE,   /* executor: the route that it uses */
-	GPU_ARENA,   /* agent: staging memory; with its memfd */
+	/* Executor: has started; or cannot start and ends, for the reason in code and text */
+	GPU_READY,
+	GPU_TRAINER, /* Agent: a trainer connects. Carries the socket to the trainer */
+	GPU_ROUTE,   /* executor: reports the route that it uses */
+	GPU_ARENA,   /* agent: adds staging memory, and carries the memfd of that memory */
 	GPU_END,     /* agent: the job is over */
 	GPU_TYPE_END
 };
@@ -74,7 +76,8 @@ struct gpu_alloc {
 };
 /* Version of struct gpu_memory, as in the executor's struct device_desc. */
 #define GPU_MEMORY_VERSION 1
-/* How gpu_memory.handle or a descriptor names the memory */
+/* Values of gpu_memory.kind: how gpu_memory.handle, or a descriptor of the message, identifies the
+ * memory */
 enum { GPU_MEMORY_FD = 1, GPU_MEMORY_IPC, GPU_MEMORY_HOST };
 struct gpu_memory {
 	uint16_t version, kind;
@@ -86,7 +89,7 @@ struct gpu_region {
 	uint32_t code;
 	const char *text;
 	uint32_t region; /* number of the region, from 1 */
-	/* Answer to ALLOC: one entry; its descriptors are sent with this message */
+	/* In the answer to ALLOC: one entry, whose descriptors are sent with this message */
 	struct gpu_memory *memory;
 	uint32_t n_memory;
 };
@@ -94,7 +97,7 @@ struct gpu_import {
 	struct gpu_memory *memory; /* one entry */
 	uint32_t n_memory;
 };
-struct gpu_release { /* RELEASE and RELEASED; code: the result; only RELEASED has it */
+struct gpu_release { /* RELEASE and RELEASED; code is the result, which only RELEASED has */
 	uint32_t code;
 	const char *text;
 	uint32_t region;
@@ -117,7 +120,7 @@ struct gpu_trainer {
 struct gpu_route {
 	const char *route;
 	uint32_t n_inputs;
-	/* NUMA node in which host memory for sums should lie, plus 1; 0: any node. */
+	/* Number of the NUMA node in which host memory for sums should lie, plus 1; 0: any node. */
 	uint32_t sum_node;
 	struct blob input_nodes; /* u16 for each input: its NUMA node plus 1; 0: any node */
 };

@@ -30,7 +30,7 @@ _Static_assert(sizeof(struct ring_pair_entry) == 32, "part of the protocol");
 
 struct ring_pair_ring {
 	_Alignas(64) _Atomic uint32_t tail; /* written by the sender */
-	_Alignas(64) _Atomic uint32_t head; /* head and sleeps: written by the reader */
+	_Alignas(64) _Atomic uint32_t head; /* head and sleeps are written by the reader */
 	_Atomic uint32_t sleeps;
 	_Alignas(64) struct ring_pair_entry entries[RING_PAIR_ENTRIES];
 };
@@ -93,7 +93,7 @@ enum ring_pair_to_agent {
 	RING_PAIR_STAGED = 64,
 	RING_PAIR_DONE, /* the sum of a round is in the tensors of all trainers. x: round */
 	RING_PAIR_BAD,  /* the tensor is invalid. b: worker; x: error code (positive) */
-	/* The stream of a worker has not reached the round for a while. b: worker */
+	/* The GPU stream of a worker has not reached the round for a while. b: worker */
 	RING_PAIR_LATE,
 };
 #endif

@@ -33,15 +33,17 @@ struct ctl_join {
 	uint32_t pid;
 	/* Requested partition size, 0: the scheduler chooses; all workers must send the same */
 	uint32_t part_bytes;
-	/* CTL_TOKEN_BYTES, proves that the trainer has the job's token; empty: the job has no
+	/* Proof that the trainer has the job's token, CTL_TOKEN_BYTES long; empty: the job has no
 	 * token */
 	struct blob token;
 	/* backup: number of machines that a round may go without. grace_ms: how long a round waits
-	 * for them after all others have contributed. All workers must send the same. */
+	 * for these machines after all other machines have contributed. All workers must send the
+	 * same. */
 	uint16_t backup;
 	uint32_t grace_ms;
-	/* Elastic job. max_size: the most workers that the job may have, the same for all workers
-	 * (size is the number at its start). local_size: how many workers join on this machine. */
+	/* Only for an elastic job. max_size: the most workers that the job may have, the same for
+	 * all workers (size is the number at its start). local_size: how many workers join on this
+	 * machine. */
 	uint32_t max_size;
 	uint32_t local_size;
 };
@@ -92,8 +94,9 @@ struct ctl_job {
 	uint16_t backup; /* backup and grace_ms: as in JOIN */
 	uint32_t grace_ms;
 	uint64_t barrier; /* number of the last barrier that all workers have passed, from 1 */
-	/* View, and number of the barrier, at which newcomers were last let in. Since that view
-	 * rounds count from 1 again. 0: never. */
+	/* border: view in which newcomers were last let in; since that view rounds count from 1
+	 * again. border_barrier: number of the barrier at which they were let in. Both are 0 if the
+	 * job has let in no newcomers. */
 	uint64_t border, border_barrier;
 };
 struct ctl_job_end {

@@ -64,9 +64,9 @@ struct ctl_beat_job {
 	uint32_t job;
 	uint64_t round;  /* largest completed round, which is the step of the job */
 	uint64_t rounds; /* number of completed rounds, summed over all partitions */
-	uint64_t bytes;  /* bytes of the contributions to these rounds */
-	/* In the last seconds: number of measured rounds, and median and 99th percentile of the
-	 * time from the first to the last contribution. */
+	uint64_t bytes;  /* bytes of all contributions to these rounds */
+	/* Rounds of the last seconds: how many were measured, and the median and 99th percentile of
+	 * the time from the first to the last contribution of a round. */
 	uint32_t window_rounds;
 	uint32_t wait_p50_us, wait_p99_us;
 	/* Agents whose contributions were last, sorted by how often they were last */
@@ -74,8 +74,8 @@ struct ctl_beat_job {
 	uint32_t n_late;
 };
 
-/* State of shared memory between this member and others on its host. NO_PLACE: the folder for the
- * sockets does not exist. */
+/* State of the shared memory between this member and other members on its host. UNTOLD: not
+ * reported. NO_PLACE: the folder for the sockets does not exist. */
 enum same_host_state { SAME_HOST_UNTOLD, SAME_HOST_OFF, SAME_HOST_NO_PLACE, SAME_HOST_ON };
 const char *ctl_same_host_name(unsigned state);
 
@@ -104,12 +104,13 @@ struct ctl_beat {
 	uint32_t same_host_connections;
 	uint64_t same_host_bytes; /* bytes read from the memory of peers on this host */
 	uint8_t nic_source;       /* enum nic_source */
-	/* Measured throughput of the member's network card, when its speed is not known; 0: not
-	 * measured yet */
+	/* Measured throughput of the member's network card in Mbit/s, for a card whose speed is not
+	 * known; 0: not measured yet */
 	uint64_t measured_mbps;
 };
 
-/* State of a server or agent, as sent to those that exchange data with it. GONE: remove it. */
+/* State of a server or agent, as the scheduler sends it to the members that exchange data with it.
+ * GONE: remove the peer. */
 enum peer_state { PEER_UP = 1, PEER_DOWN = 2, PEER_GONE = 3 };
 struct ctl_peer {
 	uint32_t id;

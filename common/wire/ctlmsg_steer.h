@@ -51,7 +51,7 @@ struct ctl_report_worker {
 struct ctl_report {
 	uint32_t seq;
 	uint32_t job;
-	const char *text; /* why this agent waits for its servers; "": it does not */
+	const char *text; /* why this agent waits for its servers; "": it does not wait for them */
 	struct ctl_report_worker *workers;
 	uint32_t n_workers;
 };

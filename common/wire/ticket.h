@@ -1,8 +1,8 @@
 #ifndef BPS_COMMON_WIRE_TICKET_H
 #define BPS_COMMON_WIRE_TICKET_H
 /* Tickets and proofs. With them the two ends of a data connection prove to each other that they
- * have the key that the scheduler gave to these two instances only. Pure, except for random
- * numbers; all transports share it.
+ * have the key that the scheduler gave to these two instances only. The functions keep no state and
+ * make no system call except for random numbers. All transports share them.
  *
  * The connecting side first sends a ticket. The accepting side answers with a proof. The proof's
  * MAC includes the ticket's nonce, so that it is valid for this ticket only. */
@@ -40,8 +40,8 @@ struct ticket {
 	uint16_t credits; /* first credits that the connecting side grants to the accepting side */
 	uint16_t channel;
 	uint64_t instance;
-	/* Number of the ticket in the sender's count << 32 | random tag of the sender << 16 | slot
-	 * of the connection in the sender's table */
+	/* Three numbers: the sender's count of its tickets << 32 | the sender's random tag << 16 |
+	 * slot of the connection in the sender's table */
 	uint64_t nonce;
 };
 struct proof {
