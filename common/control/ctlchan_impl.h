@@ -79,7 +79,7 @@ void chan_opened(struct ctlchan *c);
 void chan_fail(struct ctlchan *c, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 /* Call closed() if the owner must be notified of the end, and free the connection. */
 void chan_reap(struct ctlchan *c);
-/* Return -EPERM with a sentence unless sa is a loopback address. */
+/* Return 0 if sa is a loopback address. Else return -EPERM; err gets the text. */
 int chan_refuse_without_key(
 	const struct sockaddr *sa, const char *verb, const char *option, struct err_text *err);
 

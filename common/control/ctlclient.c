@@ -57,7 +57,7 @@ struct ctlclient {
 	uint32_t window_ms;
 	/* Time at which the last accepted connection was lost; 0: none was lost yet */
 	uint64_t lost_ms;
-	unsigned n_failed; /* number of attempts since a connection lasted STABLE_MS */
+	unsigned n_failed; /* number of attempts since the last connection that lasted STABLE_MS */
 	size_t next_addr;
 	size_t next_number; /* index into the addresses to which the name resolves */
 };

@@ -12,7 +12,7 @@
  * key. When a master key is removed, the revocations of keys that were derived from it are removed
  * as well.
  *
- * Values without state or ownership; any thread. */
+ * The structs own no memory. Any thread may call the functions. */
 #include <stdbool.h>
 #include <stddef.h>
 
@@ -34,8 +34,9 @@ struct keyring {
 /* Read a key file. Refuses a file that is not a plain file, is a symbolic link, belongs to a user
  * other than this process's user or root, or is open to the group or others.
  * path: the file; "" or NULL: `cluster.key` in systemd's $CREDENTIALS_DIRECTORY, which may be open
- * to the group. There the word "none" (from SetCredential= of the units) means that there is no
- * key. Returns 1 when a key was read, or 0 when no key is configured; then *ret_ring is unchanged.
+ * to the group. In that file the word "none" (from SetCredential= of the units) means that there is
+ * no key. Returns 1 when a key was read, or 0 when no key is configured; then *ret_ring is
+ * unchanged.
  * Errors: -errno, -EPERM or -EINVAL; err gets a text that advises what to do. */
 int keyring_load(struct keyring *ret_ring, const char *path, struct err_text *err);
 

@@ -14,7 +14,7 @@
  * the limit of connections, a new one replaces the oldest, so that silent connections cannot keep a
  * monitoring system out.
  *
- * Thread: that of the event loop. SIGPIPE is ignored in the process from the first server on. */
+ * Thread: that of the event loop. The first server makes the process ignore SIGPIPE. */
 #include <stdbool.h>
 #include <stdint.h>
 

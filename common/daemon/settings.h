@@ -51,7 +51,8 @@ enum setting_type {
 	SET_STRING, /* const char *, owned by struct settings; "" when unset */
 	SET_FAULTS, /* same as SET_STRING: text for failpoint_set (common/base/failpoint.h) */
 	SET_ENUM,   /* unsigned: index into words */
-	SET_ADDR,   /* struct addr; host "" when unset (only if that is the default) */
+	/* Struct addr; host is "" when unset, which is allowed only if "" is the default */
+	SET_ADDR,
 };
 
 #define SETTING_US  ((int64_t)1)
@@ -66,11 +67,12 @@ struct setting {
 	enum setting_type type;
 	size_t offset, bytes; /* set with SETTING_AT */
 	const char *def;      /* default, as text */
-	/* Limits of the number, the bytes, the microseconds or the string's length. min == max: no
-	 * limits but those of the type */
+	/* Limits of the value: of the number, the bytes, the microseconds or the string's length.
+	 * If min == max, only the type limits the value */
 	int64_t min, max;
 	const char *const *words; /* SET_ENUM: NULL-terminated */
-	/* SET_ADDR: port of an address that names none; 0: the address must name a port */
+	/* SET_ADDR: port to use for an address that names no port; 0: the address must name a
+	 * port */
 	uint16_t port;
 	bool is_live;     /* a new value can be applied while the program runs */
 	const char *help; /* one line, lower case, no full stop */
@@ -121,11 +123,12 @@ enum settings_verdict settings_load(struct settings **ret_settings,
 /* Read the files again and check all values, also together with the values that need a restart to
  * change. *ret_fresh has the new values: pass it to settings_adopt, which frees it, or free it with
  * settings_free.
- * Errors: negative, with the sentence that settings_load would return; nothing has changed. */
+ * Errors: a negative code; err gets the text that settings_load would return. Nothing has
+ * changed. */
 int settings_reread(struct settings *s, struct settings **ret_fresh, struct err_text *err);
 
 /* Return the struct that was passed to settings_load. For settings from settings_reread: a struct
- * with the values that settings_adopt will put in force, valid until then. */
+ * with the values that settings_adopt will put in force, valid until settings_adopt is called. */
 const void *settings_values(const struct settings *s);
 
 /* Copy the new values of rows with is_live to the struct that was passed to settings_load. Logs

@@ -1,8 +1,8 @@
 #ifndef BPS_COMMON_TRANSPORT_HANDOVER_QUEUE_H
 #define BPS_COMMON_TRANSPORT_HANDOVER_QUEUE_H
 /* Bounded queue from a transport's connection thread to one data thread. An eventfd wakes the data
- * thread. Items are copied in and out. The queue's copy is erased when an item is taken, because
- * items hold keys. */
+ * thread. The queue copies items when they are pushed and popped. It erases its own copy of a
+ * popped item, because items contain keys. */
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdbool.h>

@@ -91,9 +91,9 @@ void peer_conn_doom(struct peer_conn *c, const char *fmt, ...)
 /* Log that the peer broke the protocol, and doom the connection. */
 void peer_conn_broke_protocol(struct peer_conn *c, const char *what);
 /* Doom the connection if its handshake is late or its peer is dead. Returns whether the caller has
- * to send a ping: once, after ping_ms without a byte from the peer. A peer is dead after dead_ms of
- * silence, but only if it has had a ping to answer, because this process may itself have been
- * stopped for that long. */
+ * to send a ping, which happens once after ping_ms without a byte from the peer. A peer is dead
+ * after dead_ms of silence, but only if it has had a ping to answer, because this process may
+ * itself have been stopped for that long. */
 bool peer_conn_tick(struct peer_conn *c);
 
 static inline uint64_t peer_conn_nonce(const struct peer_conn *c, enum channel channel)

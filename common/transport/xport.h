@@ -15,7 +15,8 @@
  *
  * Guarantees that the cores rely on:
  *   - for every xport_read that returned 0, read_done runs exactly once. When the connection goes
- *     down or is closed, it runs before the down callback. After read_done nothing writes to dst;
+ *     down or is closed, read_done runs before the down callback. After read_done nothing writes
+ *     to dst;
  *   - messages of one connection arrive in the order they were sent, or the connection goes down;
  *   - after down no callback has that connection as an argument;
  *   - memory of a segment is only ever read by peers, never written;

@@ -15,8 +15,8 @@ struct fabric_gates {
 	 * endpoint of the read closes or fails. libfabric's commit a74ea0fcd mends that in 1.18.0.
 	 * See fabric_spoil. */
 	bool is_spoiled_by_cut_reads;
-	/* Provider tcp has FI_GET_FD, with which fi_control returns the socket of an endpoint. It
-	 * exists since libfabric's commit 54253b517, in 2.2. */
+	/* Provider tcp has FI_GET_FD, with which fi_control returns the socket of an endpoint.
+	 * libfabric has it since commit 54253b517 (2.2). */
 	bool has_get_fd;
 	/* Most connections of a data thread. Provider tcp of 1.17 visits every endpoint in each
 	 * poll. From 1.19 on, the cost of a poll does not depend on the number of endpoints. For

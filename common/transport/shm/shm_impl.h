@@ -11,7 +11,7 @@
  * the accepting side when it receives a valid ticket. A doomed connection is closed in the same
  * poll, and its memory is freed in the next poll.
  *
- * Everything belongs to the data thread. */
+ * All this code and its objects belong to the data thread. */
 #include <sys/queue.h>
 #include <sys/types.h>
 
@@ -43,8 +43,8 @@ enum shm_side { SHM_AGENT, SHM_SERVER }; /* the side that writes into a ring */
 /* First page of the memfd of the rings; the bytes of both rings follow. */
 struct shm_page {
 	struct ring_shared dir[2]; /* index: enum shm_side of the producer */
-	/* Index: enum shm_side. A value other than 0 means that this side has closed the
-	 * connection, and may change the memory that it offered */
+	/* Index: enum shm_side. A value other than 0 means that the side has closed the connection,
+	 * and may change the memory that it offered */
 	_Alignas(64) _Atomic uint32_t is_over[2];
 };
 _Static_assert(sizeof(struct shm_page) <= SHM_PAGE, "the rings' page");
