@@ -205,7 +205,7 @@ int ctllisten_new(struct ctllisten **ret_listen, struct event_base *base,
 		rc = err_set(err, -ENOMEM, "out of memory");
 	if (!rc && !tls_conf_is_empty(&conf->auth))
 		rc = tls_new_listener(&l->tls, &conf->auth, err);
-	keyring_wipe(&l->conf.auth.keys); /* from here on only l->tls has the keys */
+	keyring_wipe(&l->conf.auth.keys); /* now only l->tls has the keys */
 	if (!rc)
 		rc = bind_listener(l, err);
 	if (rc)

@@ -36,7 +36,8 @@ struct member {
 	uint8_t cluster_id[16];
 	bool has_cluster_id;
 	uint32_t id;
-	/* Written by the loop, read by any thread; independent of other fields */
+	/* Written by the loop, read by any thread. Its order relative to other fields does not
+	 * matter */
 	_Atomic uint32_t term;
 	_Atomic uint32_t restarts; /* written and read by the same threads as term */
 	_Atomic uint64_t view;     /* largest view received */
@@ -48,7 +49,8 @@ struct member {
 	struct event *beat_timer;
 	uint32_t beat_ms, dead_ms;
 	uint64_t seq, last_seq;
-	/* Written by the loop, read by any thread; independent of other fields */
+	/* Written by the loop, read by any thread. Its order relative to other fields does not
+	 * matter */
 	_Atomic uint64_t last_heard_ns;
 	pthread_mutex_t lock; /* guards peers */
 	struct known_peer *peers;

@@ -13,8 +13,8 @@
 /* Most server threads for which failures over shared memory are recorded. A new record replaces the
  * oldest one. */
 #define TROUBLES_MAX 64
-/* Number of failures in a row after which the network is used. The first ones may only mean that
- * the server does not know this agent yet. */
+/* Number of failures in a row after which the network is used. The first failures may only mean
+ * that the server does not know this agent yet. */
 #define TRIES 3
 
 struct trouble {

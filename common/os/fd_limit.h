@@ -4,7 +4,7 @@
 #include <stdint.h>
 
 /* Raise the soft limit to the hard limit, at most to 1,048,576. Call it once at program start.
- * Systems keep the soft limit low for programs that use select(2); the daemons do not use it.
+ * Systems keep the soft limit low for programs that use select(2); the daemons do not use select.
  * Returns the soft limit now in force. */
 uint64_t fd_limit_raise(void);
 /* Return the soft limit now in force. */

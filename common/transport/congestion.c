@@ -15,7 +15,7 @@
 
 #define AUTO   "auto"
 #define SYSTEM "system"
-#define BBR    "bbr" /* prefix, which bbr2 and bbr3 of patched kernels have as well */
+#define BBR    "bbr" /* prefix of the names bbr, and bbr2 and bbr3 of patched kernels */
 
 static const char *const instead[] = {"cubic", "reno"};
 
@@ -89,7 +89,7 @@ int congestion_find(const char *wanted, char *ret, struct err_text *err)
 	if (strcmp(wanted, SYSTEM) == 0)
 		return 0;
 	fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, IPPROTO_TCP);
-	if (fd < 0) /* no IPv4 on this host */
+	if (fd < 0) /* this host has no IPv4 */
 		fd = socket(AF_INET6, SOCK_STREAM | SOCK_CLOEXEC, IPPROTO_TCP);
 	if (fd < 0)
 		return err_set(err, -errno, "cannot open a TCP socket: %s", strerror(errno));

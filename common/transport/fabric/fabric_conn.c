@@ -92,8 +92,7 @@ static void tune(const struct fabric *f, struct fid_ep *ep)
 	int fd = fabric_ep_socket(f, ep);
 	int rc = fd < 0 ? 0 : congestion_set(fd, f->congestion);
 
-	/* Unexpected, because at its start the process was allowed to set this congestion
-	 * control */
+	/* A failure is unexpected, because this process was allowed to set it when it started */
 	if (rc)
 		log_rated(LOG_WARN,
 			"cannot set congestion control '%s', a data connection keeps the system's: "

@@ -70,7 +70,7 @@ static void conn_put(struct shm_conn *c)
 	TAILQ_INSERT_TAIL(&x->gone, c, gone);
 }
 
-/* Return whether no process listens on the socket any more. */
+/* Return whether the process that listened on this socket has ended. */
 static bool is_dead(const char *path)
 {
 	struct sockaddr_un sun = {.sun_family = AF_UNIX};

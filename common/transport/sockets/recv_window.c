@@ -11,13 +11,13 @@
  * windows cause is too long. It is five times as long as the queue with our windows at 1 Gbit/s. */
 #define FAST_US 1000
 #define LONG_US 30000
-/* Round trip times above SLOW_US are slow. Measured: up to 1.6 ms between processes of one busy
- * machine, 2 to 5 ms with four peers at 1 Gbit/s. */
+/* Round trip times above SLOW_US are slow. Measured times are up to 1.6 ms between processes of one
+ * busy machine, and 2 to 5 ms with four peers at 1 Gbit/s. */
 #define SLOW_US 2000
-/* Round trip times up to QUICK_US are quick. Measured: up to 4 ms with a dozen processes on two
- * processors, 20 ms with two peers at 300 Mbit/s. QUICK_TIMES samples in a row are needed, because
- * a slow link also gives short samples. That happens until the link is full, and when its
- * connections do not send at the same time. 8 samples were too few for 8 + 8 hosts at 100
+/* Round trip times up to QUICK_US are quick. Measured times are up to 4 ms with a dozen processes
+ * on two processors, and 20 ms with two peers at 300 Mbit/s. QUICK_TIMES samples in a row are
+ * needed, because a slow link also gives short samples. That happens until the link is full, and
+ * when its connections do not send at the same time. 8 samples were too few for 8 + 8 hosts at 100
  * Mbit/s. */
 #define QUICK_US    5000
 #define QUICK_TIMES 32u

@@ -36,9 +36,9 @@ struct recv_window {
 	uint64_t bounded_ns; /* time of the first of the n_bounded samples */
 };
 
-/* Judges the kernel's average round trip time of one connection. The kernel takes one sample per
- * window, with a weight of an eighth. So a pause of the sender adds an eighth of the pause to the
- * average, and later samples reduce that part again. */
+/* State for judging the kernel's average round trip time of one connection. The kernel takes one
+ * sample per window, with a weight of an eighth. So a pause of the sender adds an eighth of the
+ * pause to the average, and later samples reduce that part again. */
 struct recv_rtt {
 	/* heard_ns: time of the last bytes. decayed_ns: time up to which pause_us was reduced */
 	uint64_t heard_ns, decayed_ns;

@@ -1,6 +1,6 @@
 /* The connection thread of the TCP transport: listen, accept, read and check tickets, refuse
- * connections without a valid ticket, pass the other sockets to the data threads. It receives no
- * data. */
+ * connections without a valid ticket, pass the other sockets to the data threads. The thread
+ * receives no data. */
 #include "common/transport/sockets/tcp_impl.h"
 
 #include <errno.h>
@@ -36,8 +36,7 @@ int tcp_tune(const struct tcp_net *net, int fd)
 	int rc = set_int(fd, IPPROTO_TCP, TCP_NODELAY, 1);
 	int not_set = congestion_set(fd, net->congestion);
 
-	/* Unexpected, because at its start the process was allowed to set this congestion
-	 * control */
+	/* A failure is unexpected, because this process was allowed to set it when it started */
 	if (not_set)
 		log_rated(LOG_WARN,
 			"cannot set congestion control '%s', a data connection keeps the system's: "
