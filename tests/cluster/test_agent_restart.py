@@ -74,7 +74,7 @@ def losses(agents):
 
 
 @pytest.mark.parametrize("sig", [signal.SIGKILL, signal.SIGTERM])
-def test_one_agent_that_dies_again_and_again_costs_pauses(cluster, sig):
+def test_agent_that_dies_repeatedly_only_pauses_its_jobs(cluster, sig):
     c = kept_cluster(cluster)
     job = Job(c, 4)
     job.goes_on()
@@ -135,7 +135,7 @@ def test_restarts_while_tensors_are_declared(cluster):
     assert kills > 1
 
 
-def test_restarts_at_barriers_pass_each_once(cluster):
+def test_barriers_are_passed_once_when_agents_restart(cluster):
     """Kill agents before and after barriers. Each barrier is passed exactly once."""
     c = kept_cluster(cluster)
     job = Job(c, 4, sizes=[100], args={"barrier_each": 1})
@@ -267,7 +267,7 @@ def test_drained_agent_that_is_stopped_is_not_waited_for(cluster):
         assert re.search("agent 'a0'.*is lost", w.text()), w.text()
 
 
-def test_agent_that_starts_without_scheduler_goes_on_where_it_can(cluster):
+def test_agent_that_restarts_without_scheduler_goes_on_without_servers(cluster):
     """A job without servers goes on.
 
     The servers of another job learn of the restart from the scheduler.
@@ -324,7 +324,7 @@ def test_agent_that_stays_away_for_too_long_is_lost(cluster):
         assert re.search("agent 'a0'.*is lost", w.text()), w.text()
 
 
-def test_manager_that_stands_still_gets_what_is_kept_later(cluster):
+def test_manager_that_stops_reading_gets_kept_descriptors_later(cluster):
     c = kept_cluster(cluster)
     a = c.agents[0]
     a.stand_still(True)
@@ -342,7 +342,7 @@ def test_manager_that_stands_still_gets_what_is_kept_later(cluster):
     c.wait_for("nothing is kept for long", lambda: a.names() == ["cluster", "listen"])
 
 
-def test_what_the_manager_lost_ends_its_job_with_a_clear_error(cluster):
+def test_descriptor_that_the_manager_lost_ends_its_job_with_a_clear_error(cluster):
     c = kept_cluster(cluster)
     jobs = two_jobs(c)
     a = c.agents[0]
@@ -372,7 +372,7 @@ def test_damaged_ledger_ends_its_job_with_a_clear_error(cluster):
     jobs[1].finish()
 
 
-def test_nothing_is_kept_when_it_shall_not_be(cluster):
+def test_agent_keeps_nothing_with_keep_trainers_no(cluster):
     c = kept_cluster(cluster, args=["--keep-trainers=no"])
     job = Job(c, 4)
     job.goes_on()

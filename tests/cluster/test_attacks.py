@@ -41,7 +41,7 @@ def begin(c):
 @pytest.mark.parametrize(
     "kind, rate", [("socket", 200), ("ring", 60), ("memory", 60), ("churn", 300)]
 )
-def test_hostile_user_slows_nobody_down_and_leaves_nothing_behind(cluster, kind, rate):
+def test_hostile_user_slows_no_other_and_leaves_nothing_behind(cluster, kind, rate):
     c = cluster(agents=2, servers=1)
     before = begin(c)
     honest = Honest(c)
@@ -80,7 +80,7 @@ def with_key(tmp_path):
     return {"scheduler_args": args, "server_args": args, "agent_args": args}
 
 
-def test_strangers_on_every_port_slow_nobody_down_and_leave_nothing_behind(cluster, tmp_path):
+def test_strangers_on_every_port_slow_no_job_and_leave_nothing_behind(cluster, tmp_path):
     c = cluster(agents=2, servers=1, **with_key(tmp_path))
     before = begin(c)
     honest = Honest(c)

@@ -58,7 +58,7 @@ def probe(*words):
     return json.loads(out.stdout)
 
 
-def test_what_processors_allow_is_cores_over_all_that_a_push_pull_costs(bars_module):
+def test_limit_of_processors_is_cores_over_the_costs_of_a_push_pull(bars_module):
     turn = {
         "cores": {"cores": 2},
         "raw 8": {"cpu_s_per_gb": 0.3},
@@ -83,7 +83,7 @@ def test_a_bar_is_the_median_of_the_rounds_ratios(bars):
     assert (row["measured"], row["least"], row["most"], row["holds"]) == (0.9, 0.8, 1.5, True)
 
 
-def test_program_that_fails_is_told_when_others_have_ended(bars):
+def test_program_that_fails_last_is_reported(bars):
     host = sys.modules["harness"].Host("127.0.0.1", [])
     with pytest.raises(RuntimeError, match="exit 3"):
         bars.processes.run(
@@ -91,7 +91,7 @@ def test_program_that_fails_is_told_when_others_have_ended(bars):
         )
 
 
-def test_run_draws_what_each_reached_of_a_stream(script):
+def test_run_draws_each_configurations_share_of_a_tcp_stream(script):
     def figures(*goodput):
         return [
             {"goodput_mbps": g, "median_us": 1, "p99_us": 1, "cpu_s_per_gb": 1, "drops": 0}
@@ -115,7 +115,7 @@ def test_run_draws_what_each_reached_of_a_stream(script):
 
 
 @pytest.mark.parametrize("wanted, holds", [((">=", 1.0), False), (("<=", 1.0), True), (None, None)])
-def test_a_bar_holds_on_its_side(bars, bars_module, wanted, holds):
+def test_a_bar_may_be_a_lower_or_an_upper_limit(bars, bars_module, wanted, holds):
     bars.bar("b", wanted, [0.99], {})
     assert bars.rows[0]["holds"] is holds
     assert ("**no**" in bars_module.row_text(bars.rows[0])) == (holds is False)
@@ -132,7 +132,7 @@ def test_groups_that_did_not_run_keep_their_rows(bars, bars_module, tmp_path):
     assert (tmp_path / "bars.svg").read_text().count("<rect") == 2
 
 
-def test_what_others_disturb_is_measured_again(bars, bars_module, monkeypatch):
+def test_measurement_that_other_programs_disturb_is_repeated(bars, bars_module, monkeypatch):
     busy = iter([0, 100, 100, 100.0])
     monkeypatch.setattr(bars_module.harness, "busy_s", lambda: next(busy))
     monkeypatch.setattr(bars_module.time, "monotonic", iter(range(0, 400, 100)).__next__)
@@ -140,12 +140,12 @@ def test_what_others_disturb_is_measured_again(bars, bars_module, monkeypatch):
     assert bars.measure(lambda: next(taken)) == {"n": 2, "others": 0}
 
 
-def test_peers_figures_are_ratios_of_their_best(bars_module):
+def test_figures_of_byteps_are_ratios_to_the_best_of_gloo(bars_module):
     assert bars_module.byteps_ratio(2, 64 << 10) == pytest.approx(178 / 378.6)
     assert bars_module.byteps_ratio(4, 64 << 20) == pytest.approx(406.7 / 618.9)
 
 
-def test_probe_sums_as_the_server_does_what_a_plain_loop_sums():
+def test_probes_sums_equal_those_of_a_plain_loop():
     # The probe itself fails if a sum of the server's core differs in any bit from that of a plain
     # loop.
     for members in (2, 4, 5):
@@ -154,7 +154,7 @@ def test_probe_sums_as_the_server_does_what_a_plain_loop_sums():
         assert all(r["of_add"] > 0 and r["of_sum"] > 0 for r in results)
 
 
-def test_probe_moves_both_ways_over_every_pair():
+def test_probe_streams_both_ways_between_every_pair():
     r = probe("raw", 2, 3, 3 << 16, 1 << 15, 0.01)
     assert r["rounds"] >= 2 and r["gbs"] > 0 and r["cpu_s_per_gb"] > 0
     assert os.sched_getaffinity(0) and 0 < probe("cores", 1, 0.05)["cores"] < 1.5

@@ -63,7 +63,7 @@ def test_copy_is_delivered_by_the_wait():
             t.push_pull_copy([1, 2, 3], np.zeros(3, np.float64))
 
 
-def test_some_are_reported_and_results_lie_at_two_places_in_turn():
+def test_wait_for_some_returns_completed_tensors_and_outputs_alternate():
     with bps.open() as job:
         a, b = job.declare_group([("a", "f32", 2), ("b", "i64", (1, 2))])
         for r in (1, 2, 3):
@@ -115,7 +115,7 @@ def test_error_has_code_and_sentence():
     assert e.value.code == bps.ENOAGENT
 
 
-def test_what_is_no_type_and_no_gpu_is_refused():
+def test_unknown_type_and_unknown_gpu_are_refused():
     with bps.open(rank=0, size=1) as job:
         for call in (
             lambda: job.declare("t", "float32", 3),
@@ -165,7 +165,7 @@ def test_closed_job_is_refused():
         assert e.value.code == bps.ECLOSED
 
 
-def test_every_name_of_the_map_is_exported():
+def test_every_name_in_the_linkers_map_is_exported():
     names = [
         line.strip(" \t;\n")
         for line in open(ROOT / "libbpsclient" / "libbpsclient.map")

@@ -111,12 +111,12 @@ def test_tensors_and_depth_are_kept_in_flight(bench):
     assert report["bytes_moved"] >= 5 * 4 * 65536
 
 
-def test_seconds_say_how_long(bench):
+def test_option_seconds_limits_the_duration(bench):
     (r,) = bench.json("--bytes", "4KiB", "--seconds", 0.5)["results"]
     assert 0.1 < r["elapsed_s"] < 5 and r["rounds"] > 10
 
 
-def test_text_is_a_table(bench):
+def test_text_output_is_a_table(bench):
     codes, out, err = bench.run("--bytes", "4KiB,64KiB", "--rounds", 2)
     assert codes == [0, 0] and not err
     what, head, *rows = out.splitlines()
@@ -131,7 +131,7 @@ def test_text_is_a_table(bench):
     "options",
     [("--bytes", "64KiB", "--rounds", 20), ("--replay", RESNET, "--shrink", 500, "--rounds", 2)],
 )
-def test_wrong_sum_ends_it(bench, tmp_path, options):
+def test_wrong_sum_ends_the_benchmark(bench, tmp_path, options):
     library = tmp_path / "wrong_sum.so"
     subprocess.run(
         ["gcc", "-O1", "-shared", "-fPIC", "-D_GNU_SOURCE", "-o", library, HERE / "wrong_sum.c"],
@@ -145,7 +145,7 @@ def test_wrong_sum_ends_it(bench, tmp_path, options):
 
 
 @pytest.mark.parametrize("mode", [(), ("--barrier",), ("--fifo",)])
-def test_replay_tells_of_steps_and_of_what_they_send(bench, mode):
+def test_replay_reports_steps_and_their_traffic(bench, mode):
     shrink = 20
     report = bench.json(
         "--replay",
@@ -211,7 +211,7 @@ def test_replay_does_not_count_what_two_processes_of_an_agent_sent(cluster):
     assert r["steps"] == 200 and r["sent_bytes"] is r["received_bytes"] is None
 
 
-def test_trainer_is_told_what_its_agent_moves(bench):
+def test_trainer_reads_the_traffic_of_its_agent(bench):
     n_elems, n_rounds = 100000, 5
     for ways in bench.cluster.run("traffic", 2, {"n_elems": n_elems, "n_rounds": n_rounds}):
         assert all(4 * n_elems * n_rounds <= n < 4.4 * n_elems * n_rounds for n in ways), ways
@@ -221,14 +221,14 @@ def test_trainer_is_told_what_its_agent_moves(bench):
         assert sent < 10000 and received < 10000, "the machine sums alone, and pings"
 
 
-def test_what_hosts_share_is_not_sent(meeting):
+def test_shared_memory_does_not_count_as_traffic(meeting):
     at = ("--same-host-dir", str(meeting))
     with Cluster(agents=2, servers=1, server_args=at, agent_args=at) as c:
         for sent, received in c.run("traffic", 2, {"n_elems": 100000, "n_rounds": 5}):
             assert sent < 10000 and received < 10000
 
 
-def test_worker_alone_sends_nothing():
+def test_single_worker_sends_nothing():
     p = subprocess.run(
         [BUILD / "bps-bench", "--replay", RESNET, "--shrink", "500", "--rounds", "2", "--json"],
         timeout=LIMIT_S,
@@ -271,7 +271,7 @@ def test_wrong_options_are_refused_with_the_reason(options, what):
     "text",
     ["", "conv1\n", "conv1\t0\t1\n", "conv1\tmany\t1\n", "conv1\t4\t1x\n", f"{'a' * 300}\t4\t1\n"],
 )
-def test_trace_that_is_none_is_refused_with_its_line(tmp_path, text):
+def test_invalid_trace_is_refused_with_the_line(tmp_path, text):
     trace = tmp_path / "t.tsv"
     trace.write_text("# a trace\n" + text)
     p = subprocess.run(

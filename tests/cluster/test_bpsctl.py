@@ -19,7 +19,7 @@ from screens import document, show, waiting_job, words
 COMPLETION = ROOT / "systemd" / "completion" / "bpsctl"
 
 
-def test_wrong_words_are_answered_with_what_is_missing():
+def test_wrong_commands_are_answered_with_what_is_missing():
     for args, status, text in (
         ([], 64, "a command is missing; `bpsctl help`"),
         (["statu"], 64, "no such command: statu (did you mean 'status'?);"),
@@ -140,7 +140,7 @@ def test_local_agent_names_its_own_late_workers_and_those_that_join(cluster):
     assert "these have not submitted it" in text and re.search("bps_open: 1 worker for", text), text
 
 
-def test_why_stuck_says_that_no_server_is_there(cluster):
+def test_why_stuck_reports_that_there_is_no_server(cluster):
     c = cluster(agents=2, servers=0)
     c.start_job("error", 2, {"what": "wait_for_servers", "args": {"timeout": 20}}, job="poor")
     c.wait_for(
@@ -164,7 +164,7 @@ def test_hung_agent_is_named_within_the_bound(cluster):
     c.agents[1].kill(signal.SIGCONT)
 
 
-def test_hung_scheduler_is_no_hung_bpsctl(cluster):
+def test_bpsctl_does_not_hang_with_the_scheduler(cluster):
     c = cluster(agents=0, servers=0)
     c.scheduler.kill(signal.SIGSTOP)
     for args in (("status",), ("servers",), ("jobs",), ("why-stuck",), ("events",), ("job", "x")):
@@ -223,7 +223,7 @@ def test_silent_member_is_a_problem_before_it_is_dead(cluster):
     assert "suspect" in show(c, "servers", status=1)
 
 
-def test_events_tell_what_happened_in_order(cluster):
+def test_events_report_what_happened_in_order(cluster):
     c = cluster(agents=2, servers=2, scheduler_args=["--server-window", "200ms"])
     c.run("rounds", 2, {"n_elems": 1000, "n_rounds": 2}, job="digits")
     c.servers[1].kill()
@@ -359,7 +359,7 @@ def test_single_daemon_shows_its_role_and_refuses_words_for_the_scheduler(cluste
         assert p.returncode == 2 and "scheduler" in p.stderr, p
 
 
-def test_codes_are_explained(cluster):
+def test_explain_explains_every_code(cluster):
     c = cluster(agents=0, servers=0)
     assert "action:" in show(c, "explain", "server_down", status=0)
     assert document(c, "explain", "BPS_ETIMEDOUT")["number"] == bps.ETIMEDOUT

@@ -112,7 +112,7 @@ def test_ranks_of_a_later_node_begin_behind_the_earlier_nodes(tmp_path):
     assert sorted(r.stdout.splitlines()) == ["4/6 0/2", "5/6 1/2"]
 
 
-def test_lines_stay_whole_and_each_stream_stays_itself(tmp_path):
+def test_lines_stay_whole_and_stdout_and_stderr_stay_separate(tmp_path):
     r = plain(tmp_path, "-n", 2, "--", "sh", "-c", "printf 'a\\nb'; echo err >&2")
     assert sorted(r.stdout.splitlines()) == ["[0] a", "[0] b", "[1] a", "[1] b"]
     assert sorted(r.stderr.splitlines()) == ["[0] err", "[1] err"]
@@ -155,7 +155,7 @@ def test_first_failure_is_the_result_and_ends_the_others(tmp_path):
     assert "rank 1 exited with code 7" in r.stderr
 
 
-def test_killed_worker_is_told_by_its_signal(tmp_path):
+def test_killed_worker_is_reported_with_its_signal(tmp_path):
     r = plain(tmp_path, "-n", 1, "--", "sh", "-c", "kill -9 $$")
     assert r.returncode == 128 + 9
     assert "rank 0 was killed by signal 9" in r.stderr
@@ -310,7 +310,7 @@ def test_deterministic_training_gives_the_same_bits_run_after_run(tmp_path, args
 
 
 @needs_daemons
-def test_job_without_an_agent_is_told_so(tmp_path):
+def test_job_without_an_agent_gets_a_clear_error(tmp_path):
     if os.path.exists("/run/bps/agent.sock"):
         pytest.skip("this machine has an agent")
     r = bpsrun(tmp_path, "-n", 1, "--", "true")
@@ -373,7 +373,7 @@ print("all sums are right", flush=True)
 
 
 @needs_daemons
-def test_agent_that_is_killed_is_started_anew_and_the_job_goes_on(tmp_path):
+def test_agent_that_is_killed_is_restarted_and_the_job_goes_on(tmp_path):
     script = tmp_path / "rounds.py"
     script.write_text(ROUNDS)
     env = dict(

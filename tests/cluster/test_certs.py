@@ -207,12 +207,12 @@ def test_expired_certificate_is_refused(certified, site):
 
 
 @pytest.mark.parametrize("who", ["server:s1", "agent:s0", "ctl:s0", "s0"])
-def test_certificate_of_somebody_else_does_not_start(certified, site, who):
+def test_daemon_with_the_certificate_of_another_name_does_not_start(certified, site, who):
     said = refused_start(certified, *site.sign(who))
     assert "its CN has to be server:s0" in said, said
 
 
-def test_no_operator_with_a_members_certificate(certified, site):
+def test_certificate_of_a_member_cannot_steer(certified, site):
     p = certified.steer(*site.sign("server:s0"), "key", "status")
     assert p.returncode == 2 and "its CN has to be ctl:NAME" in p.stderr, p
 
@@ -250,7 +250,7 @@ def test_scheduler_itself_checks_names_and_roles(certified, site):
     assert not members(c)
 
 
-def test_member_does_not_follow_who_is_no_scheduler(cluster, site):
+def test_scheduler_needs_a_certificate_of_its_role(cluster, site):
     c = cluster(agents=0, servers=0)
     args = site.sign("server:s0")
     p = subprocess.run(
@@ -291,7 +291,7 @@ def test_missing_and_open_files_are_refused_by_name(certified, site):
 
 
 @pytest.mark.parametrize("is_scheduler", [True, False])
-def test_key_on_one_side_and_certificates_on_the_other_do_not_meet(
+def test_peer_with_a_key_and_peer_with_certificates_refuse_each_other(
     cluster, site, tmp_path, is_scheduler
 ):
     key = tmp_path / "cluster.key"
@@ -304,7 +304,7 @@ def test_key_on_one_side_and_certificates_on_the_other_do_not_meet(
     assert not members(c)
 
 
-def test_revoked_certificate_is_refused_also_where_it_stands(cluster, site, tmp_path):
+def test_revoked_certificate_is_refused_and_its_connections_are_closed(cluster, site, tmp_path):
     ca = tmp_path / "ca-and-list.pem"
     shutil.copy(site.dir / "ca.crt", ca)
     site.sign("scheduler:x")
@@ -318,7 +318,7 @@ def test_revoked_certificate_is_refused_also_where_it_stands(cluster, site, tmp_
     says(c, c.servers[1], "refuses this certificate")
 
 
-def test_revocation_list_that_cannot_be_used_is_no_success(cluster, site, tmp_path):
+def test_reload_of_an_unusable_revocation_list_is_an_error(cluster, site, tmp_path):
     ca = tmp_path / "ca-and-list.pem"
     shutil.copy(site.dir / "ca.crt", ca)
     site.sign("scheduler:x")

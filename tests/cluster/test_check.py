@@ -89,7 +89,7 @@ def test_host_of_running_daemons_is_well_but_for_keys(host):
     assert "of the running daemon" in d["open files"][1]
 
 
-def test_wrong_setting_is_told_with_the_right_one(host):
+def test_wrong_setting_is_reported_with_the_right_one(host):
     put(host.conf, "server.conf", "lisen = 127.0.0.1:1\n")
     state, what = check(host.conf)["server settings"]
     assert (
@@ -97,7 +97,7 @@ def test_wrong_setting_is_told_with_the_right_one(host):
     )
 
 
-def test_port_of_somebody_else_is_told_from_ours(host):
+def test_port_of_another_program_is_distinguished_from_ours(host):
     with socket.socket() as s:
         s.bind(("127.0.0.1", 0))
         s.listen(64)
@@ -111,7 +111,7 @@ def test_port_of_somebody_else_is_told_from_ours(host):
     assert d["server http"] == ("ok", d["server http"][1]) and "is free" in d["server http"][1], d
 
 
-def test_daemon_that_runs_with_other_settings_is_told(host):
+def test_daemon_that_runs_with_other_settings_is_reported(host):
     put(
         host.conf,
         "server.conf",
@@ -121,7 +121,7 @@ def test_daemon_that_runs_with_other_settings_is_told(host):
     assert state == "warn" and "the running bps-server listens elsewhere" in what
 
 
-def test_roles_without_settings_are_none_of_this_host(host):
+def test_roles_without_a_settings_file_are_not_checked(host):
     names = {"server key", "server listen", "server http"}
     assert names <= set(check(host.conf))
     (host.conf / "server.conf").unlink()
@@ -133,7 +133,7 @@ def test_address_of_another_host_is_refused(host):
     assert check(host.conf)["server listen"][0] == "bad"
 
 
-def test_key_that_others_may_read_is_bad(host):
+def test_key_that_other_users_may_read_is_bad(host):
     key = host.conf / "server.key"
     key.write_text("ab" * 32)
     key.chmod(0o600)
@@ -144,7 +144,7 @@ def test_key_that_others_may_read_is_bad(host):
     assert check(host.conf)["server key"][0] == "warn"
 
 
-def test_rdma_that_is_asked_for_and_not_there_is_bad(host):
+def test_missing_rdma_that_a_setting_requires_is_bad(host):
     if os.path.isdir("/sys/class/infiniband") and os.listdir("/sys/class/infiniband"):
         pytest.skip("this machine has RDMA")
     assert check(host.conf)["RDMA"][0] == "ok"
@@ -183,7 +183,7 @@ def test_scheduler_on_another_host_is_not_asked_over_http(tmp_path):
     assert d["agent's scheduler"][0] == "ok", d
 
 
-def test_control_port_that_swallows_is_bad_within_the_bound(host):
+def test_control_port_that_never_answers_is_bad_within_the_bound(host):
     # With a full backlog the kernel drops new connections, as a firewall does.
     with socket.socket() as s:
         s.bind(("127.0.0.1", 0))

@@ -152,7 +152,7 @@ def test_a_trainer_that_dies_releases_all_streams(rig, workers, agents):
 
 
 @pytest.mark.parametrize("workers,agents", [(2, 1), (4, 2)])
-def test_who_waits_by_its_stream_alone_is_told_who_has_died(rig, workers, agents):
+def test_error_of_a_waiting_stream_names_the_dead_worker(rig, workers, agents):
     """The executor ends because a worker has died.
 
     The error must name the dead worker, not the executor.
@@ -251,7 +251,7 @@ def test_an_agent_that_ends_leaves_no_stream_waiting(rig, sig):
     check_ended(r.c.finish(job), LOST | {bps.ENOAGENT, bps.EAGENT_LOST}, bound_s=20)
 
 
-def test_a_member_that_never_arrives_is_no_hang(rig):
+def test_workers_get_an_error_when_an_absent_worker_is_killed(rig):
     """The other workers wait until the absent one is killed, and then get an error."""
     r = rig(agents=1)
     job = start_and_wait(r, 3, {"absent_rank": 2})
@@ -278,7 +278,7 @@ def test_nonsense_about_device_memory_is_refused(rig):
 
 @needs_cuda
 @pytest.mark.parametrize("way", ["abort", "close"])
-def test_streams_that_lag_are_done_before_a_job_takes_its_memory_and_counters_away(cluster, way):
+def test_queued_work_ends_before_a_job_frees_its_memory_and_counters(cluster, way):
     r = Rig(cluster, "cuda", agents=1, delay_us=100_000)
     assert r.run("device_leave_behind", 2, {"way": way}) == [True, True]
 
@@ -297,7 +297,7 @@ def test_nothing_leaks_job_after_job(rig):
 
 @needs_cuda
 @pytest.mark.parametrize("agents", [1, 2])
-def test_a_stream_that_does_not_come_is_named(cluster, agents):
+def test_worker_whose_stream_is_late_is_named(cluster, agents):
     r = Rig(cluster, "cuda", agents=agents)
     for text in r.run("device_late", 2, {"late_rank": 1}):
         assert "rank 1" in text and "stream has not reached" in text, text
@@ -309,7 +309,7 @@ def test_a_wait_for_a_worker_that_does_not_submit_names_it(cluster, agents):
     assert told[0] == bps.ETIMEDOUT and "'layer'" in told[1] and "rank 1" in told[1], told
 
 
-def test_who_has_not_called_bps_gpu_open_is_named(cluster):
+def test_worker_that_has_not_called_bps_gpu_open_is_named(cluster):
     r = Rig(cluster, "host", agents=1)
     go, told = r.c.dir / "go", r.c.dir / "told"
     job = r.start("device_late_open", 2, {"late_rank": 1, "go": str(go), "told": str(told)})
@@ -331,7 +331,7 @@ def test_who_has_not_called_bps_gpu_open_is_named(cluster):
     ), said
 
 
-def test_a_barrier_names_who_is_not_in_it_when_gpus_were_given_up(cluster):
+def test_barrier_names_missing_workers_when_gpus_were_given_up(cluster):
     r = Rig(cluster, "host", agents=1)
     go = r.c.dir / "go"
     job = r.start("device_given_up", 3, {"go": str(go)})
@@ -350,27 +350,27 @@ def test_a_barrier_names_who_is_not_in_it_when_gpus_were_given_up(cluster):
 # ---- no GPU ----
 
 
-def test_without_a_driver_the_reason_is_told_and_host_tensors_are_served(cluster):
+def test_without_a_driver_the_error_has_the_reason_and_host_tensors_work(cluster):
     c = cluster(agents=2, servers=1, agent_args=["--gpu", "cuda"])
     for text in c.run("no_device", 2, {"n_elems": 1000}):
         assert "libcuda.so.1" in text or "bps-agent-cuda" in text, text
 
 
 @needs_cuda
-def test_without_a_device_the_drivers_reason_is_told(cluster):
+def test_without_a_device_the_error_has_the_drivers_reason(cluster):
     r = Rig(cluster, "cuda", agents=2, gpus=0)
     for text in r.run("no_device", 2, {"n_elems": 1000}):
         assert "GPU" in text or "device" in text, text
 
 
-def test_an_agent_may_be_told_to_leave_gpus_alone(cluster):
+def test_setting_gpu_off_keeps_an_agent_from_gpus(cluster):
     c = cluster(agents=2, servers=1, agent_args=["--gpu", "off"])
     for text in c.run("no_device", 2, {"n_elems": 1000}):
         assert "--gpu" in text
 
 
 @needs_cuda
-def test_a_trainer_without_cuda_is_told_so(cluster):
+def test_trainer_without_cuda_gets_a_clear_error(cluster):
     r = Rig(cluster, "cuda", agents=2)
     r.env = {}
     for text in r.run("no_device", 2, {"n_elems": 1000}):

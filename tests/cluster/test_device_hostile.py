@@ -130,7 +130,7 @@ def r(cluster):
     return Rig(cluster, "host", agents=1)
 
 
-def test_random_words_to_the_executor(r):
+def test_random_messages_to_the_executor_harm_only_their_job(r):
     rng = random.Random(1)
     for i in range(60):
         out, ex, pages = two(r, f"bad{i}")
@@ -192,7 +192,7 @@ def test_random_words_to_the_executor(r):
     r.c.wait_for("no executor is left", lambda: not r.executors(0))
 
 
-def test_counters_that_run_backwards_and_poison_harm_nobody_else(r):
+def test_counters_that_run_backwards_or_are_huge_harm_no_other_job(r):
     out, ex, pages = two(r, "bad")
     regions = []
     for e in ex:
@@ -240,7 +240,7 @@ def test_a_trainer_that_reads_nothing_ends_its_job_only(r):
     r.c.wait_for("no executor is left", lambda: not r.executors(0))
 
 
-def test_who_asks_for_the_executor_again_and_again_leaves_nothing(r):
+def test_repeated_requests_for_an_executor_leave_nothing(r):
     out, ex, pages = two(r, "again")
 
     def open_files():

@@ -27,13 +27,13 @@ from test_topology import fakes, make
 
 
 @pytest.mark.parametrize("kind", ["host", "gpu"])
-def test_who_is_at_a_barrier_cannot_submit(rig, kind):
+def test_worker_at_a_barrier_cannot_submit(rig, kind):
     r = rig(agents=1)
     got = r.run("gpu_barrier", 2, {"d": str(r.c.dir), "kind": kind})[0]
     assert got[0] == bps.EBUSY and "barrier" in got[1], got
 
 
-def test_memory_with_a_submission_in_it_is_not_given_back(rig):
+def test_memory_with_a_submission_in_it_is_not_released(rig):
     r = rig(agents=1)
     got, end = zip(*r.run("gpu_release", 2, {"d": str(r.c.dir)}))
     assert got[0][0] == bps.EBUSY, got
@@ -41,7 +41,7 @@ def test_memory_with_a_submission_in_it_is_not_given_back(rig):
 
 
 @pytest.mark.parametrize("first", ["gpu", "host"])
-def test_workers_that_disagree_about_where_it_lies_are_all_told(rig, first):
+def test_tensor_on_gpu_and_on_host_is_an_error_at_all_workers(rig, first):
     r = rig(agents=1)
     results = r.run("gpu_unlike", 2, {"d": str(r.c.dir), "first": first})
     for mine, got, end, took in results:
@@ -51,7 +51,7 @@ def test_workers_that_disagree_about_where_it_lies_are_all_told(rig, first):
 
 
 @needs_cuda
-def test_who_opens_without_a_context_may_open_again(cluster):
+def test_open_without_a_context_may_be_repeated(cluster):
     r = Rig(cluster, "cuda", agents=1)
     results = r.run("gpu_no_context_then_again", 2, {"d": str(r.c.dir)})
     assert results[1][0][0] == bps.EDEVICE and "context" in results[1][0][1]
@@ -119,7 +119,7 @@ def test_servers_and_scheduler_come_and_go_under_device_tensors(rig, how):
     r.c.finish(job)
 
 
-def test_a_trainer_that_stands_still_only_delays(rig):
+def test_stopped_trainer_only_delays_the_job(rig):
     r = rig(agents=2)
     job = r.start("gpu_until", 4, {"d": str(r.c.dir), "n_elems": 10001})
     goes_on(r)
@@ -176,7 +176,7 @@ def test_executors_of_one_user_are_limited_and_another_user_goes_on(rig):
     assert 'quota_refused_total{quota="user-executors"} 2\n' in r.c.agents[0].get("/metrics")
 
 
-def test_an_executor_that_could_not_start_counts_for_nothing(cluster):
+def test_executor_that_could_not_start_does_not_count_for_the_limit(cluster):
     c = cluster(
         agents=1,
         servers=1,
@@ -191,7 +191,7 @@ def test_an_executor_that_could_not_start_counts_for_nothing(cluster):
         assert first[0] == second[0] == bps.EDEVICE
 
 
-def test_who_was_refused_an_executor_may_ask_again(cluster):
+def test_refused_request_for_an_executor_may_be_repeated(cluster):
     r = Rig(cluster, "host", agents=1, args=["--user-executors", "1"])
     (r.c.dir / "a").mkdir()
     a = r.start("gpu_until", 2, {"d": str(r.c.dir / "a"), "n_elems": 30001})
@@ -206,12 +206,12 @@ def test_who_was_refused_an_executor_may_ask_again(cluster):
         assert first[0] == bps.EQUOTA and second[0] == 0, (first, second)
 
 
-def test_memory_is_given_back_beside_a_thread_that_trains(cluster):
+def test_memory_is_released_while_another_thread_trains(cluster):
     r = Rig(cluster, "host", agents=2)
     assert max(r.run("gpu_release_beside", 2, {"n_steps": 3000})) < 5
 
 
-def test_an_element_that_lies_askew_is_refused(rig):
+def test_unaligned_tensor_is_refused(rig):
     r = rig(agents=1)
     for got, end, took, after in r.run("gpu_unaligned", 2):
         assert (got[0] or end[0]) < 0, (got, end)
@@ -236,7 +236,7 @@ def test_without_nccl_the_processor_sums(cluster):
     "program,word",
     [("/nonexistent/bps-agent-cuda", "installed"), ("/bin/false", "status 1"), ("/bin/cat", "")],
 )
-def test_another_program_than_an_executor(cluster, program, word):
+def test_program_that_is_no_executor_is_reported(cluster, program, word):
     c = cluster(agents=1, servers=1, agent_args=["--gpu", "host", "--gpu-program", program])
     for got, took in c.run("gpu_open", 2):
         print(got, took)
@@ -254,7 +254,7 @@ def test_an_executor_that_never_answers(cluster, tmp_path):
         assert got[0] < 0 and took < 35, (got, took)
 
 
-def test_a_dead_trainers_child_holds_up_nobody(rig):
+def test_forked_child_of_a_dead_trainer_delays_no_error(rig):
     r = rig(agents=1)
     pid_file = r.c.dir / "child"
     job = r.start("gpu_fork_and_die", 3, {"n_elems": 5000, "pid_file": str(pid_file)})
@@ -338,7 +338,7 @@ def test_a_machine_with_gpus_joins_a_running_job(rig):
     assert results[0] == results[1]
 
 
-def test_the_quota_on_staging_memory_is_told_and_smaller_ones_go_on(cluster):
+def test_tensor_beyond_the_staging_quota_is_refused_and_smaller_ones_work(cluster):
     c = cluster(agents=1, servers=1, agent_args=["--gpu", "host", "--job-memory", "64MiB"])
     for got, end, host in c.run(
         "gpu_fallback", 2, {"n_elems": 8 << 20}, env={"TEST_DEVICE": "host"}
@@ -415,7 +415,7 @@ def test_nothing_leaks_over_jobs_that_die(rig):
 
 
 @pytest.mark.parametrize("kind", ["host", pytest.param("cuda", marks=needs_cuda)])
-def test_agents_executors_and_trainers_stand_still_and_die_at_random(cluster, kind):
+def test_agents_that_die_and_processes_that_stop_at_random_cost_pauses(cluster, kind):
     """Kill agents, which restart, and stop processes for a while.
 
     Sums stay exact, rounds only pause.
@@ -488,7 +488,7 @@ def test_an_executor_that_hangs_when_its_agent_is_gone_ends_itself(cluster):
         ("one-switch", "pci", 4, "copy"),
     ],
 )
-def test_a_job_goes_the_way_that_bpsctl_shows(cluster, tmp_path, machine, links, workers, want):
+def test_job_takes_the_route_that_bpsctl_shows(cluster, tmp_path, machine, links, workers, want):
     """The executor reads the agent's setting sysfs, too, so it chooses the same route."""
     make(tmp_path / "m", machine)
     env = {"FAKE_CUDA_LINKS": links, **fakes(machine)}
@@ -554,7 +554,7 @@ def test_staging_memory_lies_where_its_gpus_and_cards_are(
 
 @needs_cuda
 @pytest.mark.parametrize("route", ["copy", "ce", "rs_ag", "roots"])
-def test_imported_memory_goes_every_way(cluster, route):
+def test_imported_memory_works_on_every_route(cluster, route):
     r = Rig(cluster, "cuda", agents=2, args=["--gpu-strategy", route])
     r.run(
         "device_rounds",
@@ -625,7 +625,7 @@ def test_executors_that_are_killed_at_any_moment_end_their_job_only(rig):
         "cuInit:1=100",
     ],
 )
-def test_whatever_fails_in_an_executor_ends_in_words(cluster, fault):
+def test_every_failure_in_an_executor_ends_with_a_sentence(cluster, fault):
     r = Rig(cluster, "cuda", agents=1, agent_env={"FAKE_CUDA_FAULTS": fault})
     r.env["FAKE_CUDA_FAULTS"] = ""
     for code, text, took in r.c.finish(r.start("gpu_fault", 2, {"n_elems": 5000}), 80):
@@ -698,7 +698,7 @@ def test_a_job_goes_on_without_a_machine_whose_gpu_fails(cluster):
     ]
 
 
-def test_averages_are_over_those_that_are_left(rig):
+def test_averages_are_over_the_remaining_workers(rig):
     """Averages first include ranks 0 to 5.
 
     After the loss of the machine of ranks 4 and 5: ranks 0 to 3.

@@ -40,7 +40,7 @@ def nothing_kept(r):
 
 
 @pytest.mark.parametrize("sig", [signal.SIGKILL, signal.SIGTERM])
-def test_agents_that_die_again_and_again_cost_pauses(kept, sig):
+def test_agents_that_die_repeatedly_only_pause_jobs(kept, sig):
     r = kept()
     job = device_job(r, 4)
     job.goes_on()
@@ -128,7 +128,7 @@ def test_an_agent_that_stops_for_good_leaves_no_stream_waiting(kept):
 
 
 @pytest.mark.parametrize("what", ["x", "p"])
-def test_what_the_manager_lost_of_an_executor_ends_its_job_with_a_clear_error(kept, what):
+def test_executor_descriptor_that_the_manager_lost_ends_its_job_with_an_error(kept, what):
     r = kept(kind="host")
     job = start_and_wait(r, 4, {})
     away(
@@ -179,7 +179,7 @@ def test_a_tensor_that_was_refused_stays_refused(kept):
     "function, memory", [("gpu_large", "memfd:bps-staging"), ("host_large", "memfd:bps-arena")]
 )
 @pytest.mark.parametrize("sig", [signal.SIGKILL, signal.SIGTERM])
-def test_memory_that_an_agent_was_making_when_it_ended_is_made_by_its_successor(
+def test_memory_that_an_ending_agent_was_allocating_is_allocated_by_the_next(
     kept, function, memory, sig
 ):
     """The trainers' declarations wait for the memory.
@@ -196,7 +196,7 @@ def test_memory_that_an_agent_was_making_when_it_ended_is_made_by_its_successor(
 
 
 @needs_cuda
-def test_memory_that_a_successor_makes_lies_on_the_nodes_that_were_told_before(cluster):
+def test_memory_of_a_restarted_agent_is_on_the_nodes_reported_before(cluster):
     cuda = {"FAKE_CUDA_NUMA": "0,0,0,0"}
     r = Rig(
         lambda agents, servers, agent_args: kept_cluster(cluster, agents, servers, agent_args),
@@ -220,7 +220,7 @@ def test_memory_that_a_successor_makes_lies_on_the_nodes_that_were_told_before(c
 
 
 @pytest.mark.parametrize("sig", [signal.SIGKILL, signal.SIGTERM])
-def test_an_agent_that_dies_while_a_worker_is_awaited_in_bps_gpu_open_costs_a_pause(kept, sig):
+def test_agent_that_dies_while_bps_gpu_open_waits_costs_a_pause(kept, sig):
     """The agent dies while a repeated call of bps_gpu_open waits for the other worker."""
     r = kept(agents=1)
     go, told = r.c.dir / "go", r.c.dir / "told"

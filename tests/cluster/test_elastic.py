@@ -39,7 +39,7 @@ def test_job_goes_on_without_a_machine_that_is_lost_with_its_agent(cluster):
     assert sorted(lost(results[0])) == [4, 5]
 
 
-def test_machine_that_the_others_went_on_without_is_told(cluster):
+def test_removed_machine_gets_an_error(cluster):
     c = cluster(agents=3, servers=1, scheduler_args=WINDOW)
     args = {"n_elems": 30000, "n_rounds": 150, "on_agent_loss": "shrink", "pause": 0.02}
     started, _ = c.start_running("elastic", 3, args)
@@ -199,7 +199,7 @@ def test_lost_machine_is_replaced_by_another_that_joins(cluster):
     assert results[0]["masks"][list(results[0]["masks"])[-1]] == [0b11]
 
 
-def test_machine_that_was_put_out_joins_again(cluster):
+def test_removed_machine_joins_again(cluster):
     c = cluster(agents=2, servers=1)
     go = c.dir / "go"
     args = {
@@ -226,7 +226,7 @@ def test_machine_that_was_put_out_joins_again(cluster):
     assert results[0]["masks"][list(results[0]["masks"])[-1]] == [0b11]
 
 
-def test_barrier_names_who_is_missing_and_is_passed_when_it_comes(cluster):
+def test_barrier_names_missing_workers_and_is_passed_when_they_come(cluster):
     c = cluster(agents=3, servers=1)
     results = c.run("barrier_late", 3, {"late_rank": 1, "timeout": 1.0})
     for r in (results[0], results[2]):
@@ -234,7 +234,7 @@ def test_barrier_names_who_is_missing_and_is_passed_when_it_comes(cluster):
         assert "is at a barrier" in r["busy"], r
 
 
-def test_nobody_joins_a_running_job_that_is_not_elastic(cluster):
+def test_no_worker_joins_a_running_job_that_is_not_elastic(cluster):
     c = cluster(agents=2, servers=1)
     args = {"n_elems": 100, "n_rounds": 300, "pause": 0.01}
     started, _ = c.start_running(
@@ -285,7 +285,7 @@ def test_workers_whose_results_differ_end_the_job_and_are_named(cluster):
         assert "agent-host2" in r["text"] and "another result" in r["text"], r["text"]
 
 
-def test_screens_tell_who_left_and_who_waits(cluster):
+def test_screens_show_workers_that_left_and_that_wait(cluster):
     c = cluster(agents=3, servers=1)
     go = c.dir / "go"
     args = {

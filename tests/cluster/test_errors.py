@@ -162,7 +162,7 @@ def test_death_of_an_agent_ends_its_jobs_and_names_the_host(cluster):
     assert "agent-host1" in r["text"], r["text"]
 
 
-def test_hung_server_is_left_behind_without_a_failed_round(cluster):
+def test_hung_server_is_replaced_without_a_failed_round(cluster):
     c = cluster(agents=2, servers=2, scheduler_args=["--server-dead", "1500ms"])
     started, _ = c.start_running(
         "rounds", 2, {"n_elems": 200000, "n_rounds": 400, "n_tensors": 4}, after=20
@@ -207,7 +207,7 @@ def test_killed_scheduler_is_not_noticed_by_running_jobs(cluster):
 
 
 @pytest.mark.parametrize("workers", [2, 3])
-def test_writing_into_a_submitted_buffer_is_found_out(cluster, workers):
+def test_writing_into_a_submitted_buffer_is_detected(cluster, workers):
     c = cluster(agents=2, servers=1)
     results = c.run(
         "error",
@@ -219,7 +219,7 @@ def test_writing_into_a_submitted_buffer_is_found_out(cluster, workers):
     assert f"rank {workers - 1}" in results[0]["text"], results[0]["text"]
 
 
-def test_strangers_and_garbage_disturb_nobody(cluster):
+def test_strangers_and_garbage_disturb_no_job(cluster):
     c = cluster(agents=2, servers=1)
     started, _ = c.start_running("rounds", 2, {"n_elems": 100000, "n_rounds": 200, "n_tensors": 2})
     held = []

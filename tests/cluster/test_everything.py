@@ -55,7 +55,7 @@ def everything(tmp_path, monkeypatch):
     return run
 
 
-def test_all_that_pass_is_a_pass(everything):
+def test_run_in_which_all_targets_pass_passes(everything):
     assert everything("good") == (0, {"good": ("passed", "3 passed, 0 failed")})
 
 
@@ -73,7 +73,7 @@ def test_interrupted_run_goes_on_with_the_targets_that_have_not_passed(everythin
     assert (tmp_path / "counts.txt").read_text() == "run\n"
 
 
-def test_target_that_has_not_run_is_no_pass(everything):
+def test_target_that_has_not_run_does_not_pass(everything):
     _, rows = everything("good", "counts", options=("--only", "good"))
     assert rows["counts"] == ("not run", "")
 
@@ -94,7 +94,7 @@ def test_results_of_another_commit_do_not_count(everything, tmp_path, commit):
         ("absent", "make ended with status 2"),
     ],
 )
-def test_one_that_does_not_pass_fails_all_and_the_others_still_run(everything, name, figures):
+def test_target_that_fails_fails_the_run_and_the_others_still_run(everything, name, figures):
     status, rows = everything(name, "good")
     assert status == 1
     assert rows == {name: ("**failed**", figures), "good": ("passed", "3 passed, 0 failed")}

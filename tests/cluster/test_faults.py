@@ -77,7 +77,7 @@ class Relay:
         self.listener.close()
 
 
-def test_agent_that_only_the_scheduler_does_not_hear_keeps_its_job(cluster):
+def test_agent_cut_off_only_from_the_scheduler_keeps_its_job(cluster):
     c = cluster(
         agents=1, servers=2, scheduler_args=["--agent-dead", "1500ms", "--agent-window", "1500ms"]
     )

@@ -78,20 +78,20 @@ A_ITEMS = [
 
 @needs_toolkit
 @pytest.mark.parametrize("item", [*A_ITEMS, "vmm_other_user", "host_store", "poison"])
-def test_run_a_finds_out_what_it_asks(item):
+def test_run_a_passes_all_items_over_fakes(item):
     p, answers = over_fakes("A", "--only", item)
     assert p.returncode == 0 and answers[item]["ok"], p
 
 
 @needs_toolkit
 @pytest.mark.parametrize("attribute, name", [(102, "vmm"), (103, "posix_fd"), (122, "memops64")])
-def test_run_a_tells_of_a_gpu_that_lacks_what_the_product_needs(attribute, name):
+def test_run_a_reports_attributes_that_a_gpu_lacks(attribute, name):
     p, answers = over_fakes("A", "--only", "attributes", FAKE_CUDA_LACKS=str(attribute))
     assert p.returncode == 1 and answers["attributes"]["why"] == f"{name} is not 1", p
 
 
 @needs_toolkit
-def test_run_a_tells_what_the_driver_says_about_addresses():
+def test_run_a_reports_the_drivers_attributes_of_addresses():
     p, answers = over_fakes("A", "--only", "pointer_attributes")
     kinds = {
         f"pointer_attributes_{kind}" for kind in ("alloc", "vmm", "first", "second", "imported")
@@ -106,7 +106,7 @@ def test_run_a_tells_what_the_driver_says_about_addresses():
 
 
 @needs_toolkit
-def test_run_a_tells_when_the_driver_does_not_know_mappings():
+def test_run_a_reports_a_driver_that_does_not_know_mappings():
     p, answers = over_fakes(
         "A", "--only", "pointer_attributes", FAKE_CUDA_FAULTS="cuPointerGetAttribute:18=801"
     )
@@ -115,7 +115,7 @@ def test_run_a_tells_when_the_driver_does_not_know_mappings():
 
 
 @needs_toolkit
-def test_run_a_tells_what_fails():
+def test_run_a_reports_the_call_that_fails():
     p, answers = over_fakes(
         "A", "--only", "vmm", FAKE_CUDA_FAULTS="cuMemExportToShareableHandle:1=801"
     )
@@ -177,7 +177,7 @@ def test_run_b_measures_only_what_is_asked_for(only, n):
 
 
 @needs_toolkit
-def test_run_b_tells_what_fails():
+def test_run_b_reports_the_call_that_fails():
     p, answers = over_fakes(
         "B", "--only", "post_only", FAKE_CUDA_FAULTS="cuStreamWriteValue64:9=700"
     )
@@ -196,7 +196,7 @@ def test_run_d_sees_one_gpu_without_nccl_and_refusals_handled():
 
 
 @needs_toolkit
-def test_run_d_tells_when_a_clique_on_two_gpus_does_not_work():
+def test_run_d_reports_a_clique_on_two_gpus_that_does_not_work():
     p, answers = over_fakes(
         "D", "--only", "two_gpus", FAKE_CUDA_GPUS="2", FAKE_CUDA_FAULTS="ncclReduceScatter:1=2"
     )
@@ -228,7 +228,7 @@ GOOD = """echo '{"item": "good", "ok": true}'"""
         ("exit 0", None, None),
     ],
 )
-def test_a_run_that_breaks_off_is_no_success(tmp_path, text, item, why):
+def test_run_that_breaks_off_fails(tmp_path, text, item, why):
     p = pretend(tmp_path, text)
     out, err = p.communicate(timeout=60)
     answers = {
@@ -269,7 +269,7 @@ def test_a_run_that_is_ended_leaves_nothing_and_has_its_table(tmp_path):
         ("ncclCommInitRankConfig", "does not open"),
     ],
 )
-def test_run_d_tells_when_a_clique_of_one_does_not_work(call, says):
+def test_run_d_reports_a_clique_of_one_that_does_not_work(call, says):
     p, answers = over_fakes("D", "--only", "one_rank", FAKE_CUDA_FAULTS=f"{call}:1=2")
     assert p.returncode == 1 and says in answers["one_rank"]["why"], p
 

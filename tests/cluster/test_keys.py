@@ -29,7 +29,7 @@ def members(c):
 
 
 @pytest.mark.parametrize("listen", ["127.0.0.1:7300", "0.0.0.0:7300", "127.0.0.1:7400"])
-def test_order_is_no_strangers_connection(master, listen):
+def test_orders_of_bpsctl_do_not_count_as_failed_connections(master, listen):
     """bpsctl without flags finds a local scheduler.
 
     The test runs in a network namespace, in which the default port is free.
@@ -61,7 +61,7 @@ def test_order_is_no_strangers_connection(master, listen):
     assert "refused a connection" not in log and "closed the connection" not in log, log
 
 
-def test_host_key_without_the_cluster_key_is_told_what_to_do(tmp_path):
+def test_error_of_a_host_key_without_the_cluster_key_names_the_next_step(tmp_path):
     p = subprocess.run(
         [str(BUILD / "bpsctl"), "key", "derive", "server:s0"],
         capture_output=True,
@@ -101,7 +101,7 @@ def test_keys_of_hosts_are_enough_for_members(cluster, master):
     c.run("rounds", 2, {"n_elems": 100000, "n_rounds": 5})
 
 
-def test_key_of_another_host_is_of_no_use(cluster, master):
+def test_key_of_another_host_is_refused(cluster, master):
     c = cluster(agents=0, servers=0, scheduler_args=["--key-file", master])
     key = derived(master, "server:s1")
     d = c.spawn(
@@ -129,7 +129,7 @@ def test_key_of_another_host_is_of_no_use(cluster, master):
 
 
 @pytest.mark.parametrize("with_key", [False, True])
-def test_member_without_the_key_is_turned_away(cluster, master, tmp_path, with_key):
+def test_member_without_the_key_is_refused(cluster, master, tmp_path, with_key):
     args = ["--key-file", new_key(tmp_path / "other.key", "key", "new")] if with_key else []
     c = cluster(agents=0, servers=0, scheduler_args=["--key-file", master])
     d = c.spawn(
@@ -160,7 +160,7 @@ def test_member_without_the_key_is_turned_away(cluster, master, tmp_path, with_k
 
 
 @pytest.mark.parametrize("address", ["0.0.0.0", "[::]:0", "[::ffff:0.0.0.0]:0", "*:0", "a-name"])
-def test_server_says_to_agents_where_it_is_so_that_any_address_is_none(cluster, master, address):
+def test_server_needs_one_numeric_address_for_agents_to_connect_to(cluster, master, address):
     c = cluster(agents=0, servers=0)
     status, text = output(
         c,

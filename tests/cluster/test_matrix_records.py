@@ -51,7 +51,7 @@ def missing(known, repeat):
     return sorted(c["cell"] for b in batches for c in b)
 
 
-def test_only_what_is_missing_is_passed(records):
+def test_only_missing_passes_are_run(records):
     known = records(
         record("FM-S-one", "passed"),
         record("FM-S-one", "passed", commit="c2"),
@@ -61,7 +61,7 @@ def test_only_what_is_missing_is_passed(records):
     assert missing(known, 3) == ["FM-S-one", "FM-S-two", "FM-S-two"]
 
 
-def test_disturbed_pass_counts_for_nothing_and_is_passed_anew(records):
+def test_disturbed_pass_does_not_count_and_is_repeated(records):
     known = records(
         record("FM-S-one", "passed"),
         record("FM-S-one", "disturbed", seconds=9),
@@ -72,7 +72,7 @@ def test_disturbed_pass_counts_for_nothing_and_is_passed_anew(records):
     assert not failed and "| FM-S-one | 1/1 | A1 | stall | 0.100 | 0.100 | 1 |" in text, text
 
 
-def test_failure_stays_until_it_is_explained_and_is_told_then(records):
+def test_failure_stays_until_it_is_explained_and_then_stands_in_the_table(records):
     known = records(record("FM-S-one", "failed", why="too late"), record("FM-S-two", "passed"))
     assert missing(known, 1) == []
     text, failed = matrix.table(known)
@@ -94,7 +94,7 @@ def test_failure_stays_until_it_is_explained_and_is_told_then(records):
         )
 
 
-def test_table_says_at_which_commits_and_marks_what_is_over(records):
+def test_table_has_the_commits_and_marks_times_over_the_bound(records):
     known = records(
         record("FM-S-one", "passed", commit="c2", at=9),
         record("FM-S-one", "passed", 1.5, commit="c1", at=5),
@@ -122,7 +122,7 @@ class Node:
         ("AssertionError: rank 0 ended with 1: AssertionError: round 7", 9.0, "failed"),
     ],
 )
-def test_only_what_ran_out_of_patience_is_put_down_to_the_machine(why, late_s, want, monkeypatch):
+def test_only_time_limits_are_attributed_to_the_machine(why, late_s, want, monkeypatch):
     import cells
 
     monkeypatch.setattr(cells, "RECORDS", "somewhere")
@@ -133,7 +133,7 @@ def test_only_what_ran_out_of_patience_is_put_down_to_the_machine(why, late_s, w
     assert cell.outcome == want and cell.name == "FM-X-y"
 
 
-def test_disk_that_holds_a_cell_up_is_seen(monkeypatch):
+def test_disk_that_delays_a_cell_is_detected(monkeypatch):
     import cells
 
     is_synced = threading.Event()

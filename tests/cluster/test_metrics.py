@@ -86,7 +86,7 @@ def names(files):
     }  # `le` is a label and no metric
 
 
-def test_every_daemon_has_what_all_have_and_what_it_measures(busy):
+def test_every_daemon_has_the_common_metrics_and_its_own(busy):
     texts = {d.name: d.get("/metrics") for d in busy.daemons}
     for name, text in texts.items():
         assert EVERYWHERE <= set(families(text)), (name, text)
@@ -130,7 +130,7 @@ def test_jobs_have_metrics_at_the_scheduler(busy):
     busy.wait_for("it goes on", lambda: value("bps_job_stalled_seconds") < 3)
 
 
-def test_no_label_is_one_of_prometheus_itself(busy):
+def test_no_label_has_a_name_that_prometheus_uses(busy):
     for d in busy.daemons:
         for name, values in samples(d.get("/metrics")).items():
             assert not {"job", "instance"} & {label for labels, _ in values for label in labels}, (

@@ -181,7 +181,7 @@ def test_declaration_that_is_refused_leaves_its_name_free(cluster):
     t.close()
 
 
-def test_declaration_that_is_refused_stays_for_who_has_declared_it(cluster):
+def test_refused_declaration_stays_refused_for_its_worker(cluster):
     c = open_cluster(cluster, "--user-memory", "8MiB")
     t, u = (Raw(c.agents[0], ALICE).open("j", r, 2) for r in range(2))
     assert t.job()[0] == u.job()[0] == 0
@@ -293,7 +293,7 @@ def why(t):
     t.send(WHY, struct.pack("<IQ", 0xFFFFFFFF, 0))
 
 
-def test_user_who_asks_too_often_is_slowed_and_another_user_is_not(cluster):
+def test_user_with_too_many_requests_is_slowed_and_another_user_is_not(cluster):
     c = open_cluster(cluster, "--user-requests", 20)
     t, u = worker(c, ALICE, "a"), worker(c, BOB, "b")
     start = time.monotonic()

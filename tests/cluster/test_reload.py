@@ -113,7 +113,7 @@ def test_limits_of_a_running_agent_change(cluster):
     c.run("rounds", 2, {"n_elems": 1000, "n_rounds": 3})
 
 
-def test_more_tensors_are_for_trainers_that_connect_then(cluster):
+def test_larger_limit_of_tensors_holds_for_trainers_that_connect_later(cluster):
     c = cluster(agents=0, servers=0)
     path = conf(c, "agent", "max-tensors = 16\n")
     c.add_agent(0, "--config", path)
@@ -167,7 +167,7 @@ def test_key_file_is_read_again(cluster):
 
 
 @pytest.mark.parametrize("which", ["scheduler", "s0", "a0"])
-def test_service_manager_is_told_of_a_reload(cluster, tmp_path, which):
+def test_service_manager_is_notified_of_a_reload(cluster, tmp_path, which):
     c = cluster(agents=1, servers=1)
     d = c.daemon(which)
     d.stop()

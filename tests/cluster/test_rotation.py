@@ -86,7 +86,7 @@ def test_scheduler_that_restarts_in_a_rotation_takes_both_keys(keyed):
     c.run("rounds", 2, {"n_elems": 1000, "n_rounds": 3})
 
 
-def test_new_key_that_the_scheduler_does_not_know_yet_harms_nobody(keyed, tmp_path):
+def test_new_key_that_the_scheduler_does_not_know_yet_costs_no_round(keyed, tmp_path):
     c = keyed
     workers, progress, stop = long_job(c)
     other = new_key(tmp_path / "other.key", "key", "new")
@@ -103,7 +103,7 @@ def test_new_key_that_the_scheduler_does_not_know_yet_harms_nobody(keyed, tmp_pa
     c.finish(workers)
 
 
-def test_retired_by_force_those_left_behind_come_back_with_the_new_key(keyed):
+def test_members_left_with_a_retired_key_return_with_the_new_key(keyed):
     c = keyed
     key(c, "rotate")
     for who in MEMBERS[:2]:
@@ -121,7 +121,7 @@ def test_retired_by_force_those_left_behind_come_back_with_the_new_key(keyed):
     c.run("rounds", 4, {"n_elems": 1000, "n_rounds": 3})
 
 
-def test_revoked_server_is_out_and_the_job_goes_on(keyed):
+def test_revoked_server_is_removed_and_the_job_goes_on(keyed):
     c = keyed
     workers, progress, stop = long_job(c)
     assert "connections closed: 1" in key(c, "revoke", "server:s1")
@@ -168,7 +168,7 @@ def test_revocation_outlives_the_scheduler(keyed):
     assert key_users(c) == {"current": 3}
 
 
-def test_scheduler_with_a_copy_of_the_file_is_to_be_restarted(cluster, master, tmp_path):
+def test_scheduler_with_a_copy_of_the_key_file_must_be_restarted(cluster, master, tmp_path):
     copy = tmp_path / "credential"
     shutil.copy(master, copy)
     c = cluster(agents=0, servers=0, scheduler_args=["--key-file", copy])

@@ -68,7 +68,7 @@ def test_sums_are_exact_with_some_agents_on_the_host_and_some_not(cluster, meeti
         assert min(sums(s)) > 1 << 20, s.name
 
 
-def test_metrics_count_what_went_through_memory_apart(cluster, meeting):
+def test_metrics_count_bytes_through_memory_separately(cluster, meeting):
     c = cluster(agents=2, servers=1, agent_args=at(meeting), server_args=at(meeting))
     c.run("rounds", 2, {"n_elems": 100000, "n_rounds": 10})
     for d in [*c.agents, *c.servers]:
@@ -227,7 +227,7 @@ def test_server_says_how_many_threads_it_has_chosen_and_why(cluster, meeting, so
     assert c.agents[0].status()["threads"] == 1
 
 
-def test_strangers_at_the_socket_get_nothing_and_hold_up_nobody(cluster, meeting):
+def test_strangers_at_the_socket_get_nothing_and_delay_no_job(cluster, meeting):
     c = cluster(agents=2, servers=1, agent_args=at(meeting), server_args=at(meeting))
     started, _ = c.start_running("rounds", 2, {"n_elems": 200000, "n_rounds": 100})
     held = []

@@ -44,7 +44,7 @@ def test_member_is_up_while_it_waits_for_the_scheduler_and_says_what_it_does(
     manager.wait_for("STATUS=running jobs go on; the scheduler cannot be reached for 0 s: ")
 
 
-def test_scheduler_says_who_is_there(cluster, tmp_path):
+def test_scheduler_reports_the_number_of_members_to_its_service_manager(cluster, tmp_path):
     c = cluster(agents=0, servers=0)
     c.scheduler.stop()
     manager = Manager(tmp_path / "notify")

@@ -175,7 +175,7 @@ def test_error_in_a_drop_in_is_named_with_its_file(place):
     place.refuses(78, [f"{drop_in}:1: http: 'here' has no port"], "bps-server", "--config", file)
 
 
-def test_bad_environment_ends_with_78_and_a_near_miss_is_told(place):
+def test_bad_environment_ends_with_78_and_similar_names_are_suggested(place):
     place.env["BPS_SERVER_DEAD"] = "soon"
     place.refuses(78, ["environment BPS_SERVER_DEAD: server-dead: 'soon'"], "bps-scheduler")
     place.env = {
@@ -200,7 +200,7 @@ def test_values_that_contradict_each_other_end_with_78(place):
     )
 
 
-def test_print_config_tells_file_and_line_of_each_value(place):
+def test_print_config_shows_file_and_line_of_each_value(place):
     file = place.path / "x.conf"
     file.write_text("[server]\nspin = 10us\nthreads = 2\n")
     (place.path / "x.conf.d").mkdir()
@@ -495,7 +495,7 @@ def libfabric():
 
 
 @pytest.mark.parametrize("program", ["bps-server", "bps-agent"])
-def test_only_who_uses_libfabric_misses_it(place, program):
+def test_missing_libfabric_stops_only_daemons_that_use_it(place, program):
     if os.geteuid() != 0 or not libfabric():
         pytest.skip("hides the library by a mount")
     hide = own_mounts(
@@ -513,7 +513,7 @@ def test_only_who_uses_libfabric_misses_it(place, program):
 
 
 @pytest.mark.parametrize("program, which", [("bps-server", "s0"), ("bps-agent", "a0")])
-def test_second_daemon_of_a_name_on_a_host_ends_with_75_and_disturbs_nobody(
+def test_second_daemon_of_a_name_on_a_host_ends_with_75_and_the_first_goes_on(
     cluster, place, program, which
 ):
     c = cluster(agents=1, servers=1)
@@ -592,7 +592,7 @@ def test_stop_in_the_first_moments_is_a_clean_end(place, program, sig):
 
 @pytest.mark.skipif(IS_ASAN, reason="the sanitizer handles crashes")
 @pytest.mark.parametrize("program", DAEMONS)
-def test_crash_shows_as_one(place, program):
+def test_crash_ends_with_its_signal(place, program):
     p = place.start(program)
     for line in p.stderr:
         if "starting: " in line:
@@ -605,7 +605,7 @@ def test_crash_shows_as_one(place, program):
 # ---- the peer's fault ----
 
 
-def test_member_of_another_protocol_is_told_both_versions(cluster):
+def test_member_of_another_protocol_gets_both_versions(cluster):
     c = cluster(agents=0, servers=0)
     answer = control.answer_to(c.scheduler.port, control.hello(77, "0.0.9"))
     assert struct.unpack_from("<H", answer, 4)[0] == control.REFUSE, answer
@@ -617,7 +617,7 @@ def test_member_of_another_protocol_is_told_both_versions(cluster):
         assert word in answer, answer
 
 
-def test_names_of_strangers_write_no_lines_of_their_own(cluster):
+def test_names_of_strangers_cannot_add_lines_to_the_log(cluster):
     c = cluster(agents=0, servers=0)
     evil = "x'\n<0>the disk is gone job=7\r\x1b[2J\u202e"
     for proto in (1, 77):

@@ -131,7 +131,7 @@ def test_agent_that_is_cut_off_is_given_up(faulty, cell, lab, how):
     cell.within("error at its own trainer", r["failed_at"] - at, 10)
 
 
-def test_agent_that_hears_nobody_tells_its_trainers(faulty, cell, lab):
+def test_agent_that_reaches_no_peer_fails_its_trainers_calls(faulty, cell, lab):
     """FM-A-isolated: the agent reaches no peer, but is not yet declared dead.
 
     After 10 s its trainers' calls fail with that reason. The job goes on when the agent is back.
@@ -162,7 +162,7 @@ def test_short_cut_costs_no_round(faulty, cell, lab):
 
 
 @pytest.mark.quick
-def test_connections_that_are_reset_are_made_anew(faulty, cell, lab):
+def test_connections_that_are_reset_are_opened_again(faulty, cell, lab):
     """FM-A-rst: every connection of the agent is reset, ten times. No round is lost."""
     c = faulty(lab=lab)
     job = c.steady(2).wait_rounds()
@@ -183,7 +183,7 @@ def test_half_open_connections_are_noticed(faulty, cell, lab):
     cell.within("stall", job.stall(at), 3.5)
 
 
-def test_agent_that_only_the_scheduler_does_not_hear_stays(faulty, cell, lab):
+def test_agent_cut_off_only_from_the_scheduler_stays(faulty, cell, lab):
     """FM-A-scheduler: the agent is cut off only from the scheduler, for twice --agent-dead.
 
     Its job goes on, because servers still receive from it.
@@ -213,7 +213,7 @@ def test_clock_of_an_agent_does_not_matter(faulty, cell, seconds, tmp_path):
     ).replace("-> running", "").replace("-> forming", "").replace("-> ended", "")
 
 
-def test_agent_of_another_version_is_told_both(faulty, cell):
+def test_agent_of_another_version_gets_both_versions(faulty, cell):
     """FM-A-version: an agent of another version is refused. The error has both versions."""
     c = faulty()
     job = c.steady(2).wait_rounds()

@@ -76,7 +76,7 @@ def all_have_the_same(c, workers):
 
 
 @pytest.mark.parametrize("when", ["waiting", "let-in", "let-in-machine"])
-def test_newcomer_that_is_lost_holds_nobody_up(faulty, cell, when):
+def test_newcomer_that_is_lost_delays_no_other(faulty, cell, when):
     """FM-E-join: the newcomer dies while it waits, or as it is admitted, maybe with its machine.
 
     Its place is free at once. The others go on, and another worker joins in its place.

@@ -99,7 +99,7 @@ def test_scheduler_without_memory_is_not_noticed(faulty, cell):
         cell.within("stall", job.wait_rounds(STAY).stall(at), 2)
 
 
-def test_slow_scheduler_gives_nobody_up(faulty, cell):
+def test_slow_scheduler_declares_no_member_dead(faulty, cell):
     """FM-H-slow: each heartbeat takes 60 ms of the scheduler's time. No member is declared dead."""
     c = faulty()
     job = c.steady(2).wait_rounds()
@@ -131,7 +131,7 @@ def test_scheduler_that_is_cut_off_is_not_noticed(faulty, cell, lab, how):
 
 
 @pytest.mark.quick
-def test_connections_of_the_scheduler_that_are_reset_are_made_anew(faulty, cell, lab):
+def test_connections_of_the_scheduler_that_are_reset_are_opened_again(faulty, cell, lab):
     """FM-H-rst: every control connection is reset, repeatedly. No member is declared dead.
 
     Each reset comes when all members have been connected for over a second, so they retry at once.
@@ -265,7 +265,7 @@ def test_state_of_a_newer_release_is_refused(faulty, cell):
     assert log.read_bytes() == bytes(data)
 
 
-def test_second_scheduler_rules_nobody(faulty, cell):
+def test_second_scheduler_gets_no_members(faulty, cell):
     """FM-H-duplicate: a second scheduler with the same state does not start.
 
     If it has another state, members refuse it.
@@ -308,7 +308,7 @@ def test_second_scheduler_rules_nobody(faulty, cell):
     cell.within("stall", job.wait_rounds(STAY).stall(at), UNNOTICED_S)
 
 
-def test_garbage_and_silence_on_its_ports_disturb_nobody(faulty, cell):
+def test_garbage_and_silence_on_its_ports_disturb_no_member(faulty, cell):
     """FM-H-hostile: sixty hostile peers use the scheduler's ports.
 
     Heartbeats and new jobs get through.

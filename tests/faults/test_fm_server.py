@@ -208,7 +208,7 @@ def test_short_cut_of_a_server_costs_no_round(faulty, cell, lab):
 
 
 @pytest.mark.quick
-def test_connections_of_a_server_that_are_reset_are_made_anew(faulty, cell, lab):
+def test_connections_of_a_server_that_are_reset_are_opened_again(faulty, cell, lab):
     """FM-S-rst: every connection of the server is reset, ten times. It keeps its partitions.
 
     Each reset comes as soon as the server is a member again.
@@ -251,7 +251,7 @@ def test_half_open_connections_to_a_server_are_noticed(faulty, cell, lab):
     cell.within("stall", job.stall(at), 3.5)
 
 
-def test_server_that_only_the_scheduler_does_not_hear_is_replaced(faulty, cell, lab):
+def test_server_cut_off_only_from_the_scheduler_is_replaced(faulty, cell, lab):
     """FM-S-scheduler: the server is cut off only from the scheduler.
 
     Its partitions move when the time of --server-dead has passed.
@@ -318,7 +318,7 @@ def test_clock_of_a_server_does_not_matter(faulty, cell, tmp_path):
     assert "-> down" not in c.scheduler.log.read_text()
 
 
-def test_garbage_and_silence_on_the_data_port_disturb_nobody(faulty, cell):
+def test_garbage_and_silence_on_the_data_port_disturb_no_round(faulty, cell):
     """FM-S-hostile: sixty hostile peers use the data and HTTP ports of each server."""
     c = faulty()
     job = c.steady(2).wait_rounds()
@@ -336,7 +336,7 @@ def test_garbage_and_silence_on_the_data_port_disturb_nobody(faulty, cell):
 
 
 @pytest.mark.parametrize("come_back", [True, False])
-def test_loss_of_all_servers_is_told_or_mended(faulty, cell, come_back):
+def test_loss_of_all_servers_is_an_error_unless_they_return(faulty, cell, come_back):
     """FM-S-all: both servers are killed at once.
 
     Calls wait 10 s for a server, and then fail with that reason.

@@ -155,7 +155,7 @@ def test_clock_of_a_trainer_does_not_matter(faulty, cell, seconds):
 
 
 @pytest.mark.quick
-def test_library_of_another_version_is_told_both(faulty, cell):
+def test_library_of_another_version_gets_both_versions(faulty, cell):
     """FM-T-version: a library of another version is refused at HELLO, with both versions."""
     c = faulty(agents=1)
     at = time.monotonic()
@@ -229,7 +229,7 @@ def test_hostile_trainer_harms_only_its_own_job(faulty, cell):
     cell.within("stall of another job", job.wait_rounds(STAY).stall(at), 0.5)
 
 
-def test_silent_connections_to_the_socket_keep_nobody_out(faulty, cell):
+def test_silent_connections_to_the_socket_block_no_job(faulty, cell):
     """FM-T-silent: a hundred silent connections of another user must not block a job."""
     c = faulty(agents=1)
     c.open_to_all()
@@ -248,7 +248,7 @@ def test_silent_connections_to_the_socket_keep_nobody_out(faulty, cell):
         s.close()
 
 
-def test_trainer_whose_machine_is_cut_off_is_told(faulty, cell, lab):
+def test_trainer_whose_machine_is_cut_off_gets_the_reason(faulty, cell, lab):
     """FM-T-isolated: the trainer's machine reaches neither the scheduler nor servers.
 
     Its call times out with that reason.

@@ -32,7 +32,7 @@ def notice(c, cell, daemon, lab, how):
 
 
 @pytest.mark.parametrize("how", HOW)
-def test_server_is_given_up_as_soon_as_is_set(faulty, cell, lab, how):
+def test_server_is_declared_dead_within_short_limits(faulty, cell, lab, how):
     """FM-S-tuned: the server hangs, its link is down, or packets are lost.
 
     Its partitions move in the time that is set, and no round is lost.
@@ -44,7 +44,7 @@ def test_server_is_given_up_as_soon_as_is_set(faulty, cell, lab, how):
 
 
 @pytest.mark.parametrize("how", HOW)
-def test_agent_is_given_up_as_soon_as_is_set(faulty, cell, lab, how):
+def test_agent_is_declared_dead_within_short_limits(faulty, cell, lab, how):
     """FM-A-tuned: the agent hangs, its link is down, or packets are lost.
 
     It is declared dead in the time that is set. Other jobs go on.

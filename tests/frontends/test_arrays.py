@@ -63,7 +63,7 @@ def test_an_array_larger_than_a_bucket_is_cut(monkeypatch):
         assert (out == np.arange(n) * _core.size() + sum(ranks())).all()
 
 
-def test_outputs_are_used_again_only_when_nobody_holds_them():
+def test_outputs_are_reused_only_when_no_reference_is_left():
     rt = _core.runtime()
     one = _arrays.group(rt, "again", [(np.dtype("f4"), 10), (np.dtype("f4"), 20)])
     held = []

@@ -284,7 +284,7 @@ def test_send_and_recv_name_the_way_out():
         dist.recv(torch.ones(1), (RANK + 1) % SIZE)
 
 
-def test_objects_travel():
+def test_objects_reach_all_workers():
     things = [None] * SIZE
     dist.all_gather_object(things, {"rank": RANK, "text": "ä" * 1000 * RANK})
     assert [t["rank"] for t in things] == list(range(SIZE))

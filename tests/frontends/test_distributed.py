@@ -119,7 +119,7 @@ def test_a_barrier_of_a_group_waits_for_its_members_alone(some):
         dist.barrier(some, async_op=True).wait()
 
 
-def test_nobody_leaves_a_barrier_before_the_last_has_come(tmp_path_factory):
+def test_no_worker_leaves_a_barrier_before_the_last_has_come(tmp_path_factory):
     box = [str(tmp_path_factory.mktemp("barrier") / "come")]
     dist.broadcast_object_list(box, 0)
     if RANK == 0:

@@ -355,7 +355,7 @@ def test_reducescatter_gives_the_first_ranks_one_row_more():
     assert torch.equal(bps.allgather(out), bps.size() * torch.arange(rows * 3.0).view(rows, 3))
 
 
-def test_objects_travel():
+def test_objects_reach_all_workers():
     assert bps.broadcast_object({"rank": bps.rank(), "text": "ä" * 5000}, 1) == {
         "rank": 1,
         "text": "ä" * 5000,

@@ -538,7 +538,7 @@ def test_wrong_setting_stops_the_unit_without_a_loop_of_restarts(site):
     site.wait_healthy()
 
 
-def test_address_that_comes_late_is_waited_for(site):
+def test_daemon_waits_for_an_address_that_appears_late(site):
     m = site.servers[1]
     with setting(m, "listen = 10.78.0.99\n"):
         m.run("systemctl", "restart", "bps-server", check=False)
@@ -549,7 +549,7 @@ def test_address_that_comes_late_is_waited_for(site):
     site.wait_healthy()
 
 
-def test_unit_with_a_key_that_others_may_not_use_says_so(site):
+def test_unit_with_the_key_of_another_name_reports_it(site):
     """A key that was derived for another name must be refused."""
     m = site.servers[1]
     m.run("cp", "-p", "/etc/bps/server.key", "/etc/bps/server.key.right")

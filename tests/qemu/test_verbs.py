@@ -184,7 +184,7 @@ def end_of_another(c, daemon, *args, prefix=()):
     return p.returncode, p.stderr
 
 
-def test_port_that_is_taken_is_said_to_be(verbs):
+def test_port_in_use_is_reported(verbs):
     c = verbs(agents=0, servers=1)
     status, text = end_of_another(c, c.servers[0], "--listen", f"10.9.9.100:{c.servers[0].port}")
     assert (

@@ -346,7 +346,7 @@ static void queues_of_a_collective_that_launches_take_nothing(void **state)
 	band_fini(&b);
 }
 
-static void what_would_hang_the_others_is_refused_before_nccl_hears_of_it(void **state)
+static void call_that_would_hang_other_ranks_is_refused_before_nccl(void **state)
 {
 	struct device_piece wrong[RANKS];
 	uint64_t starts;
@@ -566,7 +566,7 @@ int main(int argc, char **argv)
 		cmocka_unit_test(other_operations_reduce_too_and_averages_are_refused),
 		cmocka_unit_test(collectives_of_a_group_are_one_launch),
 		cmocka_unit_test(queues_of_a_collective_that_launches_take_nothing),
-		cmocka_unit_test(what_would_hang_the_others_is_refused_before_nccl_hears_of_it),
+		cmocka_unit_test(call_that_would_hang_other_ranks_is_refused_before_nccl),
 		cmocka_unit_test(members_that_make_no_clique_are_refused),
 		cmocka_unit_test(a_clique_whose_member_never_comes_is_aborted_in_time),
 		cmocka_unit_test(a_collective_that_hangs_is_aborted_and_the_queues_get_idle),

@@ -241,7 +241,7 @@ static const char *const may_fail[] = {"cuInit", "cuDriverGetVersion", "cuDevice
 	"cuMemcpyDtoHAsync", "cuMemcpyDtoDAsync", "cuStreamWriteValue64", "cuPointerGetAttribute",
 	"cuDeviceGetPCIBusId", "cuDeviceGetAttribute"};
 
-static void whichever_call_of_the_driver_fails_nothing_is_lost(void **state)
+static void nothing_leaks_whichever_call_of_the_driver_fails(void **state)
 {
 	unsigned char *host = cuda_rig_host_memory(RIG_BYTES);
 	unsigned fds = two_count_fds(), walked = 0;
@@ -376,7 +376,7 @@ int main(int argc, char **argv)
 		cmocka_unit_test(bytes_survive_a_journey_over_two_gpus),
 		cmocka_unit_test(a_counter_is_written_after_the_copies_before_it),
 		cmocka_unit_test(what_cannot_be_queued_is_refused_with_a_reason),
-		cmocka_unit_test(whichever_call_of_the_driver_fails_nothing_is_lost),
+		cmocka_unit_test(nothing_leaks_whichever_call_of_the_driver_fails),
 		cmocka_unit_test(errors_have_their_meaning_and_their_number),
 		cmocka_unit_test(after_a_sticky_error_everything_is_lost),
 	};

@@ -301,7 +301,7 @@ static void memory_that_must_not_be_shared_is_not(void **state)
 	cuda_rig_close(&r);
 }
 
-static void nonsense_of_another_process_is_refused_and_leaves_nothing(void **state)
+static void invalid_message_is_refused_and_leaves_nothing(void **state)
 {
 	struct two_message m = {.n_fds = 1};
 	unsigned fds = two_count_fds();
@@ -376,7 +376,7 @@ static void memory_outlives_a_killed_exporter(void **state)
 	assert_int_equal(two_count_fds(), fds);
 }
 
-static void a_killed_importer_takes_nothing_along(void **state)
+static void a_killed_importer_does_not_affect_the_exporter(void **state)
 {
 	struct two_message m = {.n_fds = 1};
 	struct two child;
@@ -407,9 +407,9 @@ int main(int argc, char **argv)
 		cmocka_unit_test(a_legacy_handle_of_less_than_it_says_is_refused),
 		cmocka_unit_test(a_growing_segment_travels_mapping_by_mapping),
 		cmocka_unit_test(memory_that_must_not_be_shared_is_not),
-		cmocka_unit_test(nonsense_of_another_process_is_refused_and_leaves_nothing),
+		cmocka_unit_test(invalid_message_is_refused_and_leaves_nothing),
 		cmocka_unit_test(memory_outlives_a_killed_exporter),
-		cmocka_unit_test(a_killed_importer_takes_nothing_along),
+		cmocka_unit_test(a_killed_importer_does_not_affect_the_exporter),
 	};
 
 	setenv("FAKE_CUDA_GPUS", "4", 1);

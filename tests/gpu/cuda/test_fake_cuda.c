@@ -425,7 +425,7 @@ static int traced(void)
 	return 0;
 }
 
-static void the_trace_tells_the_order(void **state)
+static void the_trace_shows_the_order(void **state)
 {
 	static const char *const order[] = {"cuInit", "cuDevicePrimaryCtxRetain", "cuMemCreate",
 		"cuMemAddressReserve", "cuMemMap", "cuMemSetAccess", "cuMemcpyDtoHAsync",
@@ -464,7 +464,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(every_misuse_ends_the_process_with_its_name),
 		cmocka_unit_test(the_host_cannot_look_at_device_memory),
-		cmocka_unit_test(the_trace_tells_the_order),
+		cmocka_unit_test(the_trace_shows_the_order),
 	};
 
 	setenv("FAKE_CUDA_GPUS", "2", 1);

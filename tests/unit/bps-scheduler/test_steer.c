@@ -246,7 +246,7 @@ static void keys_are_reloaded_for_the_master_key_only(void **state)
 	fixture_fini(&f);
 }
 
-static void anybody_on_loopback_steers_a_cluster_without_a_key(void **state)
+static void any_user_on_loopback_steers_a_cluster_without_a_key(void **state)
 {
 	struct steer_fixture f;
 
@@ -257,7 +257,7 @@ static void anybody_on_loopback_steers_a_cluster_without_a_key(void **state)
 	fixture_fini(&f);
 }
 
-static void change_leaves_an_event_whatever_came_of_it(void **state)
+static void change_leaves_an_event_with_any_outcome(void **state)
 {
 	struct steer_fixture f;
 	json_t *o;
@@ -274,7 +274,7 @@ static void change_leaves_an_event_whatever_came_of_it(void **state)
 	fixture_fini(&f);
 }
 
-static void request_that_makes_no_sense_is_refused_by_name(void **state)
+static void invalid_request_is_refused_by_name(void **state)
 {
 	struct ctl_steer_arg unknown = {"colour", "red"}, dirty = {"reason", "a\033[2Jb"};
 	struct steer_fixture f;
@@ -303,9 +303,9 @@ int main(void)
 		cmocka_unit_test(operators_key_steers),
 		cmocka_unit_test(members_key_cannot_steer),
 		cmocka_unit_test(keys_are_reloaded_for_the_master_key_only),
-		cmocka_unit_test(anybody_on_loopback_steers_a_cluster_without_a_key),
-		cmocka_unit_test(change_leaves_an_event_whatever_came_of_it),
-		cmocka_unit_test(request_that_makes_no_sense_is_refused_by_name),
+		cmocka_unit_test(any_user_on_loopback_steers_a_cluster_without_a_key),
+		cmocka_unit_test(change_leaves_an_event_with_any_outcome),
+		cmocka_unit_test(invalid_request_is_refused_by_name),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -34,7 +34,7 @@ static void server_beside_an_agent_takes_a_quarter_of_that(void **state)
 		assert_int_equal(count_threads(cpus, true), count_threads(cpus, false) / 4);
 }
 
-static void agent_is_seen_by_its_socket_and_by_nothing_else(void **state)
+static void agent_is_found_by_its_socket_alone(void **state)
 {
 	struct sockaddr_un sun = {.sun_family = AF_UNIX};
 	char dir[] = "/tmp/bps-count-XXXXXX";
@@ -62,7 +62,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(server_alone_takes_half_of_the_processors_up_to_eight),
 		cmocka_unit_test(server_beside_an_agent_takes_a_quarter_of_that),
-		cmocka_unit_test(agent_is_seen_by_its_socket_and_by_nothing_else),
+		cmocka_unit_test(agent_is_found_by_its_socket_alone),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

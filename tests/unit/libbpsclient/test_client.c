@@ -344,7 +344,7 @@ static void more_tensors_than_a_frame_holds_are_declared_in_one_call(void **stat
 	fake_agent_free(f);
 }
 
-static void refused_tensor_is_told_and_may_be_declared_again(void **state)
+static void refused_tensor_is_reported_and_may_be_declared_again(void **state)
 {
 	struct fake_agent *f = fake_agent_new();
 	struct bps_tensor *t;
@@ -618,7 +618,7 @@ int main(void)
 		T(many_threads_share_one_job),
 		T(bad_declarations_are_refused),
 		T(more_tensors_than_a_frame_holds_are_declared_in_one_call),
-		T(refused_tensor_is_told_and_may_be_declared_again),
+		T(refused_tensor_is_reported_and_may_be_declared_again),
 		T(slot_outside_of_its_arena_is_refused),
 		T(results_stay_until_the_round_after_the_next),
 		T(copies_are_taken_at_the_call_and_delivered_by_the_wait),

@@ -20,7 +20,7 @@ static void assert_failure(int32_t rank, const char *host, const char *tensor)
 	assert_string_equal(failure.tensor, tensor);
 }
 
-static void wait_that_times_out_says_who_is_missing_and_may_go_on(void **state)
+static void wait_that_times_out_names_missing_ranks_and_may_be_repeated(void **state)
 {
 	struct fake_agent *f = fake_agent_new();
 	struct bps_tensor *t;
@@ -264,7 +264,7 @@ static void close_returns_the_jobs_end(void **state)
 	fake_agent_free(f);
 }
 
-static void close_that_waits_in_vain_times_out(void **state)
+static void close_without_the_other_workers_times_out(void **state)
 {
 	struct fake_agent *f = fake_agent_new();
 	struct bps *b;
@@ -311,7 +311,7 @@ static void forked_child_is_refused_and_the_parent_goes_on(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		T(wait_that_times_out_says_who_is_missing_and_may_go_on),
+		T(wait_that_times_out_names_missing_ranks_and_may_be_repeated),
 		T(agent_that_does_not_explain_delays_the_time_out_by_its_bound_only),
 		T(agent_of_an_older_release_is_not_asked_for_traffic),
 		T(death_of_the_agent_ends_a_wait_within_a_second),
@@ -323,7 +323,7 @@ int main(void)
 		T(copy_into_a_tensor_that_has_failed_does_not_touch_its_bytes),
 		T(collective_behind_one_that_has_failed_does_not_touch_its_bytes),
 		T(close_returns_the_jobs_end),
-		T(close_that_waits_in_vain_times_out),
+		T(close_without_the_other_workers_times_out),
 		T(forked_child_is_refused_and_the_parent_goes_on),
 	};
 

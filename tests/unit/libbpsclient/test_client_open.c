@@ -24,7 +24,7 @@ static void open_without_an_agent_says_where_it_looked(void **state)
 		"or directory (is bps-agent running?)");
 }
 
-static void agent_that_dies_before_its_welcome_is_connected_anew(void **state)
+static void agent_that_dies_before_its_welcome_is_connected_again(void **state)
 {
 	struct fake_agent *f = fake_agent_new();
 	struct bps_options o;
@@ -45,7 +45,7 @@ static void agent_that_dies_before_its_welcome_is_connected_anew(void **state)
 	fake_agent_free(f);
 }
 
-static void what_a_successor_of_the_agent_says_again_changes_nothing(void **state)
+static void repeated_messages_of_a_restarted_agent_change_nothing(void **state)
 {
 	struct fake_agent *f = fake_agent_new();
 	struct bps_traffic traffic;
@@ -87,7 +87,7 @@ static void open_is_refused_with_the_agents_reason(void **state)
 	fake_agent_free(f);
 }
 
-static void open_that_waits_in_vain_names_who_is_missing(void **state)
+static void open_that_times_out_names_the_missing_ranks(void **state)
 {
 	struct fake_agent *f = fake_agent_new();
 	struct bps_options o;
@@ -134,7 +134,7 @@ static void control_page_that_is_bad_or_can_shrink_is_refused(void **state)
 	expect_open(unseal_control, BPS_EPROTO);
 }
 
-static void assigned_rank_is_told(void **state)
+static void assigned_rank_is_returned(void **state)
 {
 	struct fake_agent *f = fake_agent_new();
 	struct bps_options o;
@@ -285,12 +285,12 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		T(open_without_an_agent_says_where_it_looked),
-		T(agent_that_dies_before_its_welcome_is_connected_anew),
-		T(what_a_successor_of_the_agent_says_again_changes_nothing),
+		T(agent_that_dies_before_its_welcome_is_connected_again),
+		T(repeated_messages_of_a_restarted_agent_change_nothing),
 		T(open_is_refused_with_the_agents_reason),
-		T(open_that_waits_in_vain_names_who_is_missing),
+		T(open_that_times_out_names_the_missing_ranks),
 		T(control_page_that_is_bad_or_can_shrink_is_refused),
-		T(assigned_rank_is_told),
+		T(assigned_rank_is_returned),
 		T(each_launchers_variables_give_the_place),
 		T(given_place_leaves_only_the_job_to_the_launcher),
 		T(units_of_the_settings_are_understood),

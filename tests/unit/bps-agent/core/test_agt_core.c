@@ -297,7 +297,7 @@ static void failed_job_ends_every_waiting_round_once(void **state)
 	}
 }
 
-static void result_of_a_failed_job_is_given_back_unread(void **state)
+static void result_of_a_failed_job_is_released_without_a_read(void **state)
 {
 	struct agt_world *w = world(.n_elems = LARGE);
 
@@ -416,7 +416,7 @@ static void random_server(struct agt_world *w, unsigned s)
 	fake_deliver(c, &m);
 }
 
-static void random_talk_keeps_the_invariants(void **state)
+static void random_messages_keep_the_invariants(void **state)
 {
 	unsigned n_done = 0;
 
@@ -482,11 +482,11 @@ int main(void)
 		cmocka_unit_test(submissions_out_of_order_are_refused),
 		cmocka_unit_test(failed_tensor_ends_its_round_once_and_alone),
 		cmocka_unit_test(failed_job_ends_every_waiting_round_once),
-		cmocka_unit_test(result_of_a_failed_job_is_given_back_unread),
+		cmocka_unit_test(result_of_a_failed_job_is_released_without_a_read),
 		cmocka_unit_test(read_that_ends_after_the_job_failed_changes_nothing),
 		cmocka_unit_test(freed_job_is_released_once_no_read_runs),
 		cmocka_unit_test(freed_job_is_released_at_once_when_nothing_runs),
-		cmocka_unit_test(random_talk_keeps_the_invariants),
+		cmocka_unit_test(random_messages_keep_the_invariants),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -125,7 +125,7 @@ static void result_does_not_overwrite_what_is_being_staged(void **state)
 }
 
 /* On the wire, a job that has grown counts its rounds from 1 again. */
-static void result_of_a_grown_job_does_not_overwrite_it_either(void **state)
+static void result_of_a_grown_job_does_not_overwrite_staging_either(void **state)
 {
 	struct agt_world *w = world(.n_elems = SMALL, .n_in = 1, .is_unplanned = true);
 	struct wire_msg m;
@@ -187,7 +187,7 @@ static void device_tensor_of_one_machine_needs_no_server(void **state)
 
 /* Rule K6: after a restart of the agent the last round runs again, because its sum may not have
  * reached the devices. */
-static void successor_begins_the_last_round_once_more(void **state)
+static void restarted_agent_runs_the_last_round_again(void **state)
 {
 	(void)state;
 	for (unsigned was_told = 0; was_told < 2; was_told++) {
@@ -218,7 +218,7 @@ static void successor_begins_the_last_round_once_more(void **state)
 	}
 }
 
-static void successor_waits_for_what_has_not_landed(void **state)
+static void restarted_agent_waits_for_sums_that_have_not_landed(void **state)
 {
 	struct agt_world *w = world(.n_elems = SMALL, .n_parts = 2, .n_in = 1);
 	struct wire_msg m;
@@ -245,7 +245,7 @@ static void successor_waits_for_what_has_not_landed(void **state)
 	world_free(w);
 }
 
-static void failed_job_stages_nothing_any_more(void **state)
+static void failed_job_stages_no_more_partitions(void **state)
 {
 	(void)state;
 	for (unsigned when = 0; when < 3; when++) {
@@ -274,12 +274,12 @@ int main(void)
 		cmocka_unit_test(device_round_is_done_when_its_sums_are_on_the_devices),
 		cmocka_unit_test(device_inputs_are_summed_as_workers_are),
 		cmocka_unit_test(result_does_not_overwrite_what_is_being_staged),
-		cmocka_unit_test(result_of_a_grown_job_does_not_overwrite_it_either),
+		cmocka_unit_test(result_of_a_grown_job_does_not_overwrite_staging_either),
 		cmocka_unit_test(staging_goes_on_over_a_new_placement),
 		cmocka_unit_test(device_tensor_of_one_machine_needs_no_server),
-		cmocka_unit_test(successor_begins_the_last_round_once_more),
-		cmocka_unit_test(successor_waits_for_what_has_not_landed),
-		cmocka_unit_test(failed_job_stages_nothing_any_more),
+		cmocka_unit_test(restarted_agent_runs_the_last_round_again),
+		cmocka_unit_test(restarted_agent_waits_for_sums_that_have_not_landed),
+		cmocka_unit_test(failed_job_stages_no_more_partitions),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -47,7 +47,7 @@ static void submit_tensors(struct agt_world *w)
 	work(w);
 }
 
-static void nobody_runs_ahead_of_who_has_no_room(void **state)
+static void connection_does_not_run_ahead_of_one_without_room(void **state)
 {
 	struct agt_world *w = two_servers(0, SIZE_MAX);
 
@@ -66,7 +66,7 @@ static void nobody_runs_ahead_of_who_has_no_room(void **state)
 	world_free(w);
 }
 
-static void large_share_waits_for_a_small_one_too(void **state)
+static void connection_with_a_large_share_waits_for_a_small_one(void **state)
 {
 	struct agt_world *w = two_servers(SIZE_MAX, 0);
 
@@ -83,7 +83,7 @@ static void large_share_waits_for_a_small_one_too(void **state)
 }
 
 /* The transport takes four partitions at a time, so a connection may lead by these, too. */
-static void who_takes_more_at_a_time_may_be_ahead_by_that(void **state)
+static void connection_may_lead_by_what_its_transport_takes_at_a_time(void **state)
 {
 	struct agt_world *w = two_servers(0, SIZE_MAX);
 
@@ -97,7 +97,7 @@ static void who_takes_more_at_a_time_may_be_ahead_by_that(void **state)
 
 /* The first turn sends one partition. With a larger turn_bytes, the next turn sends three of one
  * connection. */
-static void several_of_a_connection_go_in_one_turn(void **state)
+static void several_partitions_of_a_connection_are_sent_in_one_turn(void **state)
 {
 	struct agt_world *w = two_servers(SIZE_MAX, SIZE_MAX);
 
@@ -113,7 +113,7 @@ static void several_of_a_connection_go_in_one_turn(void **state)
 	world_free(w);
 }
 
-static void turn_ends_however_much_it_may_offer(void **state)
+static void turn_ends_even_without_a_limit_on_its_bytes(void **state)
 {
 	struct agt_world *w = two_servers(SIZE_MAX, SIZE_MAX);
 
@@ -147,7 +147,7 @@ static void equal_shares_are_kept_in_step_too(void **state)
 	world_free(w);
 }
 
-static void urgent_ones_are_not_held_by_others(void **state)
+static void urgent_partitions_are_not_held_by_less_urgent_ones(void **state)
 {
 	struct agt_world *w = two_servers(0, SIZE_MAX);
 	struct ctl_run run = {.tensor = 13, .n = PARTS, .server = 1, .pgen = 7};
@@ -176,7 +176,7 @@ static void urgent_ones_are_not_held_by_others(void **state)
 
 /* A connection is held because another one is behind. It may send when that one has only less
  * urgent partitions left. */
-static void urgent_ones_go_when_the_one_behind_has_none_left(void **state)
+static void urgent_partitions_are_sent_when_the_slower_connection_has_none_left(void **state)
 {
 	struct agt_world *w = two_servers(0, SIZE_MAX);
 	struct ctl_run run = {.tensor = 13, .n = PARTS, .server = 1, .pgen = 7};
@@ -195,7 +195,7 @@ static void urgent_ones_go_when_the_one_behind_has_none_left(void **state)
 	world_free(w);
 }
 
-static void who_is_late_holds_nobody(void **state)
+static void late_connection_holds_no_other(void **state)
 {
 	struct agt_world *w = two_servers(0, SIZE_MAX);
 
@@ -210,7 +210,7 @@ static void who_is_late_holds_nobody(void **state)
 
 /* A connection that was late and sends again holds the others again, and for longer when it sends
  * rarely. */
-static void late_one_counts_when_it_is_back(void **state)
+static void late_connection_holds_others_again_when_it_sends(void **state)
 {
 	struct agt_world *w = two_servers(0, 0);
 
@@ -229,7 +229,7 @@ static void late_one_counts_when_it_is_back(void **state)
 	world_free(w);
 }
 
-static void lost_connection_holds_nobody(void **state)
+static void lost_connection_holds_no_other(void **state)
 {
 	struct agt_world *w = two_servers(0, SIZE_MAX);
 
@@ -243,7 +243,7 @@ static void lost_connection_holds_nobody(void **state)
 	world_free(w);
 }
 
-static void same_host_neither_waits_nor_is_waited_for(void **state)
+static void connection_within_a_host_neither_waits_nor_holds_others(void **state)
 {
 	struct agt_world *w = two_servers(0, SIZE_MAX);
 
@@ -268,7 +268,7 @@ static void same_host_neither_waits_nor_is_waited_for(void **state)
 
 /* Partitions move from one server to the other. In one case, they come from the connection that is
  * held. */
-static void partitions_move_between_shares(void **state)
+static void shares_change_when_partitions_move(void **state)
 {
 	(void)state;
 	for (uint32_t to = 0; to < 2; to++) {
@@ -287,7 +287,7 @@ static void partitions_move_between_shares(void **state)
 
 /* A connection gets its partitions when the others are half done. Its progress then starts at
  * theirs. */
-static void who_begins_later_begins_where_others_are(void **state)
+static void connection_that_starts_later_starts_at_the_others_progress(void **state)
 {
 	struct agt_world *w = two_servers(0, 0);
 	struct ctl_run run = {.tensor = 13, .n = PARTS, .server = 1, .pgen = 7};
@@ -316,7 +316,7 @@ static void who_begins_later_begins_where_others_are(void **state)
 }
 
 /* After a lost connection its offers are sent again. These repetitions do not count as progress. */
-static void repeats_are_no_progress(void **state)
+static void repeated_offers_do_not_count_as_progress(void **state)
 {
 	struct agt_world *w = two_servers(0, SIZE_MAX);
 	unsigned n = 6;
@@ -339,7 +339,7 @@ static void repeats_are_no_progress(void **state)
 	world_free(w);
 }
 
-static void time_without_a_connection_makes_nobody_patient(void **state)
+static void time_without_a_connection_does_not_lengthen_later_holds(void **state)
 {
 	struct agt_world *w = two_servers(0, 0);
 
@@ -362,7 +362,7 @@ static void time_without_a_connection_makes_nobody_patient(void **state)
 	world_free(w);
 }
 
-static void being_held_makes_nobody_late(void **state)
+static void held_connection_does_not_count_as_late(void **state)
 {
 	struct agt_world *w = two_servers(0, 1);
 
@@ -426,7 +426,7 @@ static void equal_shares_are_free_in_some_rounds(void **state)
 }
 
 /* Bytes that were sent in the previous round do not count in the next. */
-static void each_burst_begins_anew(void **state)
+static void each_burst_counts_from_zero(void **state)
 {
 	struct agt_world *w = two_servers(SIZE_MAX, SIZE_MAX);
 
@@ -474,25 +474,26 @@ static void jobs_do_not_wait_for_each_other(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(nobody_runs_ahead_of_who_has_no_room),
-		cmocka_unit_test(large_share_waits_for_a_small_one_too),
-		cmocka_unit_test(who_takes_more_at_a_time_may_be_ahead_by_that),
-		cmocka_unit_test(several_of_a_connection_go_in_one_turn),
-		cmocka_unit_test(turn_ends_however_much_it_may_offer),
+		cmocka_unit_test(connection_does_not_run_ahead_of_one_without_room),
+		cmocka_unit_test(connection_with_a_large_share_waits_for_a_small_one),
+		cmocka_unit_test(connection_may_lead_by_what_its_transport_takes_at_a_time),
+		cmocka_unit_test(several_partitions_of_a_connection_are_sent_in_one_turn),
+		cmocka_unit_test(turn_ends_even_without_a_limit_on_its_bytes),
 		cmocka_unit_test(equal_shares_are_kept_in_step_too),
 		cmocka_unit_test(equal_shares_are_free_in_some_rounds),
-		cmocka_unit_test(urgent_ones_are_not_held_by_others),
-		cmocka_unit_test(urgent_ones_go_when_the_one_behind_has_none_left),
-		cmocka_unit_test(who_is_late_holds_nobody),
-		cmocka_unit_test(late_one_counts_when_it_is_back),
-		cmocka_unit_test(lost_connection_holds_nobody),
-		cmocka_unit_test(same_host_neither_waits_nor_is_waited_for),
-		cmocka_unit_test(partitions_move_between_shares),
-		cmocka_unit_test(who_begins_later_begins_where_others_are),
-		cmocka_unit_test(repeats_are_no_progress),
-		cmocka_unit_test(time_without_a_connection_makes_nobody_patient),
-		cmocka_unit_test(being_held_makes_nobody_late),
-		cmocka_unit_test(each_burst_begins_anew),
+		cmocka_unit_test(urgent_partitions_are_not_held_by_less_urgent_ones),
+		cmocka_unit_test(
+			urgent_partitions_are_sent_when_the_slower_connection_has_none_left),
+		cmocka_unit_test(late_connection_holds_no_other),
+		cmocka_unit_test(late_connection_holds_others_again_when_it_sends),
+		cmocka_unit_test(lost_connection_holds_no_other),
+		cmocka_unit_test(connection_within_a_host_neither_waits_nor_holds_others),
+		cmocka_unit_test(shares_change_when_partitions_move),
+		cmocka_unit_test(connection_that_starts_later_starts_at_the_others_progress),
+		cmocka_unit_test(repeated_offers_do_not_count_as_progress),
+		cmocka_unit_test(time_without_a_connection_does_not_lengthen_later_holds),
+		cmocka_unit_test(held_connection_does_not_count_as_late),
+		cmocka_unit_test(each_burst_counts_from_zero),
 		cmocka_unit_test(jobs_do_not_wait_for_each_other),
 	};
 

@@ -61,7 +61,7 @@ static void partition_without_a_server_waits(void **state)
 	world_free(w);
 }
 
-static void idle_partition_says_what_it_has_until_it_is_heard(void **state)
+static void idle_partition_sends_have_until_it_is_acknowledged(void **state)
 {
 	struct agt_world *w = world(.n_elems = SMALL);
 
@@ -89,7 +89,7 @@ static void idle_partition_says_what_it_has_until_it_is_heard(void **state)
 	world_free(w);
 }
 
-static void partition_that_never_had_a_round_says_nothing(void **state)
+static void partition_without_a_round_sends_nothing(void **state)
 {
 	struct agt_world *w = world(.n_elems = SMALL);
 
@@ -101,7 +101,7 @@ static void partition_that_never_had_a_round_says_nothing(void **state)
 	world_free(w);
 }
 
-static void next_contribution_does_not_wait_for_an_unheard_have(void **state)
+static void next_contribution_does_not_wait_for_an_unacknowledged_have(void **state)
 {
 	struct agt_world *w = world(.n_elems = SMALL);
 
@@ -119,7 +119,7 @@ static void next_contribution_does_not_wait_for_an_unheard_have(void **state)
 	world_free(w);
 }
 
-static void parked_push_moves_with_its_partition(void **state)
+static void waiting_push_moves_with_its_partition(void **state)
 {
 	struct agt_world *w = world(.n_elems = LARGE, .n_parts = 3, .job_inflight = BYTES_MAX);
 
@@ -135,7 +135,7 @@ static void parked_push_moves_with_its_partition(void **state)
 	world_free(w);
 }
 
-static void have_is_said_also_while_the_contribution_waits_for_the_window(void **state)
+static void have_is_sent_while_the_contribution_waits_for_the_window(void **state)
 {
 	struct agt_world *w = world(.n_elems = LARGE, .n_parts = 2, .window = BYTES_MAX);
 	struct wire_msg m;
@@ -158,7 +158,7 @@ static void have_is_said_also_while_the_contribution_waits_for_the_window(void *
 	world_free(w);
 }
 
-static void delivered_sum_is_given_back_when_its_partition_leaves(void **state)
+static void got_is_sent_for_a_delivered_sum_when_its_partition_leaves(void **state)
 {
 	(void)state;
 	/* k = 0: the partition is idle; 1: its next push waits; 2: its job has ended */
@@ -248,7 +248,7 @@ static void come_back(struct agt_world *w)
 	work(w);
 }
 
-static void successor_sends_the_same_contribution_and_echo(void **state)
+static void restarted_agent_sends_the_same_contribution_and_echo(void **state)
 {
 	struct agt_world *w = world(.n_elems = LARGE);
 	struct wire_msg was, is;
@@ -274,7 +274,7 @@ static void successor_sends_the_same_contribution_and_echo(void **state)
 	world_free(w);
 }
 
-static void successor_has_what_landed_and_asks_for_the_rest(void **state)
+static void restarted_agent_has_landed_sums_and_requests_the_rest(void **state)
 {
 	struct agt_world *w = world(.n_elems = SMALL, .n_parts = 2);
 	struct wire_msg m;
@@ -300,7 +300,7 @@ static void successor_has_what_landed_and_asks_for_the_rest(void **state)
 	world_free(w);
 }
 
-static void successor_donates_what_its_predecessor_got(void **state)
+static void restarted_agent_donates_sums_from_before_the_restart(void **state)
 {
 	struct agt_world *w = world(.n_elems = SMALL);
 	struct member_set members;
@@ -322,7 +322,7 @@ static void successor_donates_what_its_predecessor_got(void **state)
 	world_free(w);
 }
 
-static void what_contradicts_itself_is_not_taken_for_kept(void **state)
+static void contradictory_kept_state_is_not_used(void **state)
 {
 	struct agt_world *w = world(.n_elems = SMALL, .n_parts = 2, .is_unplanned = true);
 	struct ctl_tensor plan = {.tensor = 10,
@@ -347,19 +347,19 @@ static void what_contradicts_itself_is_not_taken_for_kept(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(successor_sends_the_same_contribution_and_echo),
-		cmocka_unit_test(successor_has_what_landed_and_asks_for_the_rest),
-		cmocka_unit_test(successor_donates_what_its_predecessor_got),
-		cmocka_unit_test(what_contradicts_itself_is_not_taken_for_kept),
-		cmocka_unit_test(parked_push_moves_with_its_partition),
+		cmocka_unit_test(restarted_agent_sends_the_same_contribution_and_echo),
+		cmocka_unit_test(restarted_agent_has_landed_sums_and_requests_the_rest),
+		cmocka_unit_test(restarted_agent_donates_sums_from_before_the_restart),
+		cmocka_unit_test(contradictory_kept_state_is_not_used),
+		cmocka_unit_test(waiting_push_moves_with_its_partition),
 		cmocka_unit_test(push_goes_to_the_new_server_at_once),
 		cmocka_unit_test(smaller_pgen_is_never_applied),
 		cmocka_unit_test(partition_without_a_server_waits),
-		cmocka_unit_test(idle_partition_says_what_it_has_until_it_is_heard),
-		cmocka_unit_test(partition_that_never_had_a_round_says_nothing),
-		cmocka_unit_test(next_contribution_does_not_wait_for_an_unheard_have),
-		cmocka_unit_test(have_is_said_also_while_the_contribution_waits_for_the_window),
-		cmocka_unit_test(delivered_sum_is_given_back_when_its_partition_leaves),
+		cmocka_unit_test(idle_partition_sends_have_until_it_is_acknowledged),
+		cmocka_unit_test(partition_without_a_round_sends_nothing),
+		cmocka_unit_test(next_contribution_does_not_wait_for_an_unacknowledged_have),
+		cmocka_unit_test(have_is_sent_while_the_contribution_waits_for_the_window),
+		cmocka_unit_test(got_is_sent_for_a_delivered_sum_when_its_partition_leaves),
 		cmocka_unit_test(retained_sum_is_donated_on_request),
 		cmocka_unit_test(nothing_is_donated_to_an_older_pgen),
 	};

@@ -24,7 +24,7 @@ static void unanswered_push_is_repeated_with_the_same_bytes(void **state)
 	world_free(w);
 }
 
-static void server_that_is_not_ready_is_asked_after_a_pause(void **state)
+static void push_is_repeated_after_a_pause_when_the_server_is_not_ready(void **state)
 {
 	struct agt_world *w = world(.n_elems = SMALL);
 
@@ -45,7 +45,7 @@ static void server_that_is_not_ready_is_asked_after_a_pause(void **state)
 
 /* A server that answered AGAIN was not silent. When it becomes silent later, the first repetition
  * comes after the usual time. */
-static void pauses_that_were_asked_for_make_no_repetition_later(void **state)
+static void pauses_requested_by_the_server_do_not_delay_later_repetitions(void **state)
 {
 	struct agt_world *w = world(.n_elems = SMALL);
 
@@ -89,7 +89,7 @@ static void result_that_comes_while_waiting_or_before_a_repetition_counts(void *
 	}
 }
 
-static void reconnect_says_all_again(void **state)
+static void reconnection_repeats_all_messages(void **state)
 {
 	(void)state;
 	for (unsigned scene = 0; scene < SCENE_COUNT; scene++) {
@@ -107,7 +107,7 @@ static void reconnect_says_all_again(void **state)
 	}
 }
 
-static void reconnects_come_at_once_then_ever_later(void **state)
+static void reconnections_start_at_once_and_become_rarer(void **state)
 {
 	static const uint64_t delays_ms[] = {100, 300, 400, 400};
 	struct agt_world *w = world(.n_elems = SMALL);
@@ -175,11 +175,11 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(unanswered_push_is_repeated_with_the_same_bytes),
-		cmocka_unit_test(server_that_is_not_ready_is_asked_after_a_pause),
-		cmocka_unit_test(pauses_that_were_asked_for_make_no_repetition_later),
+		cmocka_unit_test(push_is_repeated_after_a_pause_when_the_server_is_not_ready),
+		cmocka_unit_test(pauses_requested_by_the_server_do_not_delay_later_repetitions),
 		cmocka_unit_test(result_that_comes_while_waiting_or_before_a_repetition_counts),
-		cmocka_unit_test(reconnect_says_all_again),
-		cmocka_unit_test(reconnects_come_at_once_then_ever_later),
+		cmocka_unit_test(reconnection_repeats_all_messages),
+		cmocka_unit_test(reconnections_start_at_once_and_become_rarer),
 		cmocka_unit_test(reconnects_are_never_more_than_a_second_apart),
 		cmocka_unit_test(server_that_has_changed_is_connected_at_once),
 	};

@@ -30,7 +30,7 @@ static void round_within_one_host_takes_no_crc(void **state)
 	}
 }
 
-static void much_is_read_past_the_caches(void **state)
+static void large_reads_bypass_the_caches(void **state)
 {
 	static const struct {
 		uint64_t job_bytes;
@@ -69,7 +69,7 @@ static void job_that_may_shrink_takes_a_crc_within_one_host_too(void **state)
 	world_free(w);
 }
 
-static void local_sum_is_made_once_also_when_the_network_takes_over(void **state)
+static void local_sum_is_computed_once_even_when_the_network_takes_over(void **state)
 {
 	struct agt_world *w = world(.n_elems = LARGE, .n_workers = 2);
 	const float *staged;
@@ -155,7 +155,7 @@ static void result_is_delivered_once(void **state)
 	world_free(w);
 }
 
-static void result_read_across_a_new_pgen_is_thrown_away(void **state)
+static void result_read_while_the_pgen_changes_is_discarded(void **state)
 {
 	struct agt_world *w = world(.n_elems = LARGE);
 
@@ -176,7 +176,7 @@ static void result_read_across_a_new_pgen_is_thrown_away(void **state)
 	world_free(w);
 }
 
-static void damaged_result_is_asked_for_again_and_then_fails(void **state)
+static void damaged_result_is_requested_again_and_then_fails_the_job(void **state)
 {
 	(void)state;
 	for (unsigned k = 0; k < 2; k++) {
@@ -202,7 +202,7 @@ static void damaged_result_is_asked_for_again_and_then_fails(void **state)
 	}
 }
 
-static void offer_from_no_segment_is_asked_for_again(void **state)
+static void offer_in_an_unknown_segment_is_requested_again(void **state)
 {
 	struct agt_world *w = world(.n_elems = LARGE);
 	struct wire_msg m = result_msg(w, 1, 0);
@@ -249,7 +249,7 @@ static void result_that_does_not_fit_closes_the_connection(void **state)
 	}
 }
 
-static void message_for_another_is_counted_and_dropped(void **state)
+static void message_for_another_job_tensor_partition_or_member_is_dropped(void **state)
 {
 	struct agt_world *w = world(.n_elems = SMALL);
 
@@ -322,7 +322,7 @@ static void push_damaged_on_its_way_is_repeated_a_few_times(void **state)
 
 /* The agent has found that its own input is undamaged, so another member caused the bad sum. A new
  * connection would bring the same sum again, and would break the rounds of other jobs. */
-static void sum_that_cannot_be_ends_the_job_when_it_comes_again(void **state)
+static void impossible_sum_ends_the_job_when_it_is_repeated(void **state)
 {
 	struct agt_world *w = world(.n_elems = LARGE);
 	struct wire_msg m;
@@ -351,18 +351,18 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(round_within_one_host_takes_no_crc),
-		cmocka_unit_test(much_is_read_past_the_caches),
+		cmocka_unit_test(large_reads_bypass_the_caches),
 		cmocka_unit_test(job_that_may_shrink_takes_a_crc_within_one_host_too),
-		cmocka_unit_test(local_sum_is_made_once_also_when_the_network_takes_over),
+		cmocka_unit_test(local_sum_is_computed_once_even_when_the_network_takes_over),
 		cmocka_unit_test(sum_that_came_without_crc_is_donated_with_one),
 		cmocka_unit_test(result_of_another_round_or_pgen_is_declined),
 		cmocka_unit_test(result_is_delivered_once),
-		cmocka_unit_test(result_read_across_a_new_pgen_is_thrown_away),
-		cmocka_unit_test(damaged_result_is_asked_for_again_and_then_fails),
-		cmocka_unit_test(offer_from_no_segment_is_asked_for_again),
+		cmocka_unit_test(result_read_while_the_pgen_changes_is_discarded),
+		cmocka_unit_test(damaged_result_is_requested_again_and_then_fails_the_job),
+		cmocka_unit_test(offer_in_an_unknown_segment_is_requested_again),
 		cmocka_unit_test(result_that_does_not_fit_closes_the_connection),
-		cmocka_unit_test(message_for_another_is_counted_and_dropped),
-		cmocka_unit_test(sum_that_cannot_be_ends_the_job_when_it_comes_again),
+		cmocka_unit_test(message_for_another_job_tensor_partition_or_member_is_dropped),
+		cmocka_unit_test(impossible_sum_ends_the_job_when_it_is_repeated),
 		cmocka_unit_test(input_that_changes_in_flight_ends_the_job),
 		cmocka_unit_test(push_damaged_on_its_way_is_repeated_a_few_times),
 	};

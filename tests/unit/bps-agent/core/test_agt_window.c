@@ -31,7 +31,7 @@ static void partition_larger_than_the_window_goes_alone(void **state)
 	world_free(w);
 }
 
-static void pushes_of_a_job_stay_within_what_it_may_have_under_way(void **state)
+static void pushes_of_a_job_stay_within_its_bytes_in_flight(void **state)
 {
 	struct agt_world *w = world(.n_elems = LARGE, .n_parts = 6, .job_inflight = 2 * BYTES_MAX);
 	struct wire_msg m;
@@ -55,7 +55,7 @@ static void pushes_of_a_job_stay_within_what_it_may_have_under_way(void **state)
 	world_free(w);
 }
 
-static void other_jobs_go_on_while_one_has_all_under_way_that_it_may(void **state)
+static void other_jobs_push_while_one_has_its_most_bytes_in_flight(void **state)
 {
 	struct agt_world *w = world(.n_elems = LARGE, .n_parts = 3, .job_inflight = BYTES_MAX);
 	struct agt_job *mine = w->job, *other;
@@ -165,7 +165,7 @@ static void urgent_tensor_overtakes_what_is_not_pushed_yet(void **state)
 	check_order(0, (uint16_t[]){1, 2}, (unsigned[]){10, 11, 11, 11, 10, 10});
 }
 
-static void equals_go_in_the_order_in_which_their_rounds_began(void **state)
+static void equal_priorities_are_pushed_in_the_order_of_their_rounds(void **state)
 {
 	(void)state;
 	check_order(0, (uint16_t[]){1, 1}, (unsigned[]){10, 10, 10, 11, 11, 11});
@@ -265,13 +265,13 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(pushes_stay_within_the_window),
 		cmocka_unit_test(partition_larger_than_the_window_goes_alone),
-		cmocka_unit_test(pushes_of_a_job_stay_within_what_it_may_have_under_way),
-		cmocka_unit_test(other_jobs_go_on_while_one_has_all_under_way_that_it_may),
+		cmocka_unit_test(pushes_of_a_job_stay_within_its_bytes_in_flight),
+		cmocka_unit_test(other_jobs_push_while_one_has_its_most_bytes_in_flight),
 		cmocka_unit_test(push_that_stays_unanswered_leaves_its_jobs_bytes_to_others),
 		cmocka_unit_test(larger_limit_lets_waiting_pushes_go),
 		cmocka_unit_test(partition_that_never_fits_is_refused),
 		cmocka_unit_test(urgent_tensor_overtakes_what_is_not_pushed_yet),
-		cmocka_unit_test(equals_go_in_the_order_in_which_their_rounds_began),
+		cmocka_unit_test(equal_priorities_are_pushed_in_the_order_of_their_rounds),
 		cmocka_unit_test(job_that_begins_later_does_not_overtake),
 		cmocka_unit_test(pushes_wait_for_credit),
 		cmocka_unit_test(offers_wait_for_room_to_read),

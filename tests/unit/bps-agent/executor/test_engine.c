@@ -325,7 +325,7 @@ static void every_route_sums_exactly_on_host_threads(void **state)
 
 /* ---- order ---- */
 
-static void nothing_begins_before_every_stream_has_come(void **state)
+static void a_round_starts_only_when_every_stream_is_ready(void **state)
 {
 	struct engine_rig r;
 
@@ -398,7 +398,7 @@ static void a_higher_priority_overtakes_what_is_not_queued_yet(void **state)
 	check_next(0, 1, 9, 1);
 }
 
-static void equals_are_staged_in_the_order_of_their_rounds(void **state)
+static void equal_priorities_are_staged_in_the_order_of_their_rounds(void **state)
 {
 	(void)state;
 	check_next(0, 1, 1, 0);
@@ -427,7 +427,7 @@ static void a_partition_is_pushed_while_others_are_copied(void **state)
 	unmake(&r);
 }
 
-static void small_collectives_travel_together(void **state)
+static void small_collectives_share_a_launch(void **state)
 {
 	struct engine_rig r;
 
@@ -481,7 +481,7 @@ static void have_successor(
 	check(r);
 }
 
-static void a_successor_of_the_agent_hears_what_it_has_missed(void **state)
+static void a_restarted_agent_receives_the_reports_that_it_missed(void **state)
 {
 	(void)state;
 	for (unsigned w = 0; w < N_WAYS; w++)
@@ -516,7 +516,7 @@ static void a_successor_of_the_agent_hears_what_it_has_missed(void **state)
 		}
 }
 
-static void a_successor_asks_for_rounds_that_are_over(void **state)
+static void a_restarted_agent_may_request_rounds_that_are_over(void **state)
 {
 	const uint64_t last[TENSORS] = {2, 2, 1};
 	bool none[TENSORS][PARTS_MAX] = {{0}};
@@ -603,7 +603,7 @@ static void a_full_queue_only_delays(void **state)
 		}
 }
 
-static void any_call_that_fails_ends_all_rounds_and_lets_all_streams_go(void **state)
+static void any_failed_call_ends_all_rounds_and_releases_all_streams(void **state)
 {
 	static const struct {
 		enum fake_call call;
@@ -734,7 +734,7 @@ static void a_member_that_dies_releases_the_others(void **state)
 	unmake(&r);
 }
 
-static void a_member_may_leave_when_nothing_is_under_way(void **state)
+static void a_member_may_leave_when_nothing_is_in_flight(void **state)
 {
 	struct engine_rig r;
 
@@ -776,7 +776,7 @@ static void a_cancelled_tensor_leaves_the_others_alone(void **state)
 		}
 }
 
-static void memory_in_use_is_not_given_back(void **state)
+static void memory_in_use_is_not_released(void **state)
 {
 	struct engine_rig r;
 
@@ -821,26 +821,26 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(every_route_sums_exactly_in_any_order_of_completions),
 		cmocka_unit_test(every_route_sums_exactly_on_host_threads),
-		cmocka_unit_test(nothing_begins_before_every_stream_has_come),
+		cmocka_unit_test(a_round_starts_only_when_every_stream_is_ready),
 		cmocka_unit_test(a_stream_that_is_late_is_named_once),
 		cmocka_unit_test(a_higher_priority_overtakes_what_is_not_queued_yet),
-		cmocka_unit_test(equals_are_staged_in_the_order_of_their_rounds),
+		cmocka_unit_test(equal_priorities_are_staged_in_the_order_of_their_rounds),
 		cmocka_unit_test(a_partition_is_pushed_while_others_are_copied),
-		cmocka_unit_test(small_collectives_travel_together),
+		cmocka_unit_test(small_collectives_share_a_launch),
 		cmocka_unit_test(a_landed_partition_must_have_been_staged),
-		cmocka_unit_test(a_successor_of_the_agent_hears_what_it_has_missed),
-		cmocka_unit_test(a_successor_asks_for_rounds_that_are_over),
+		cmocka_unit_test(a_restarted_agent_receives_the_reports_that_it_missed),
+		cmocka_unit_test(a_restarted_agent_may_request_rounds_that_are_over),
 		cmocka_unit_test(a_tensor_outside_of_its_memory_is_refused),
 		cmocka_unit_test(a_full_queue_only_delays),
-		cmocka_unit_test(any_call_that_fails_ends_all_rounds_and_lets_all_streams_go),
+		cmocka_unit_test(any_failed_call_ends_all_rounds_and_releases_all_streams),
 		cmocka_unit_test(a_queue_that_broke_is_noticed),
 		cmocka_unit_test(work_that_never_ends_is_given_up),
 		cmocka_unit_test(a_clique_that_never_opens_is_given_up),
 		cmocka_unit_test(a_slow_trainer_or_network_is_no_fault),
 		cmocka_unit_test(a_member_that_dies_releases_the_others),
-		cmocka_unit_test(a_member_may_leave_when_nothing_is_under_way),
+		cmocka_unit_test(a_member_may_leave_when_nothing_is_in_flight),
 		cmocka_unit_test(a_cancelled_tensor_leaves_the_others_alone),
-		cmocka_unit_test(memory_in_use_is_not_given_back),
+		cmocka_unit_test(memory_in_use_is_not_released),
 		cmocka_unit_test(an_engine_that_cannot_be_made_leaves_nothing),
 	};
 

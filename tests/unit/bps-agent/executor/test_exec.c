@@ -210,7 +210,7 @@ static uint32_t import(struct exec_rig *r, uint64_t bytes, uint64_t offset, int 
 	return m.gpu_region.code;
 }
 
-static void memory_that_could_shrink_is_not_taken(void **state)
+static void memory_that_can_shrink_is_refused(void **state)
 {
 	char path[] = "/tmp/bps-exec-XXXXXX";
 	int file = mkstemp(path), open_fd = memfd_create("open", MFD_ALLOW_SEALING), pipes[2], fd;
@@ -331,7 +331,7 @@ static void run(struct exec_rig *r, uint64_t round)
 	push(r, (struct ring_pair_entry){.type = RING_PAIR_RUN, .a = OP_SUM, .x = round});
 }
 
-static void a_second_start_is_of_the_agents_successor(void **state)
+static void a_second_start_connects_the_restarted_agent(void **state)
 {
 	uint32_t region[WORKERS];
 	struct local_msg m;
@@ -418,7 +418,7 @@ static unsigned n_descriptors(void)
 	return n;
 }
 
-static void a_hello_that_is_given_up_is_followed_by_another(void **state)
+static void an_abandoned_hello_may_be_followed_by_another(void **state)
 {
 	unsigned before = n_descriptors();
 	int sock = -1;
@@ -447,7 +447,7 @@ static void a_hello_that_is_given_up_is_followed_by_another(void **state)
 	assert_int_equal(n_descriptors(), before);
 }
 
-static void a_hello_whose_trainer_is_gone_begins_nothing(void **state)
+static void a_hello_of_a_closed_connection_starts_nothing(void **state)
 {
 	struct local_msg hello = {.type = GPU_HELLO,
 		.seq = 1,
@@ -499,12 +499,12 @@ static void noise_of_a_trainer_ends_its_connection_only(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(memory_that_could_shrink_is_not_taken),
+		cmocka_unit_test(memory_that_can_shrink_is_refused),
 		cmocka_unit_test(memory_released_while_a_tensor_is_described_is_not_used),
-		cmocka_unit_test(a_second_start_is_of_the_agents_successor),
+		cmocka_unit_test(a_second_start_connects_the_restarted_agent),
 		cmocka_unit_test(a_trainer_takes_one_of_two_sockets),
-		cmocka_unit_test(a_hello_that_is_given_up_is_followed_by_another),
-		cmocka_unit_test(a_hello_whose_trainer_is_gone_begins_nothing),
+		cmocka_unit_test(an_abandoned_hello_may_be_followed_by_another),
+		cmocka_unit_test(a_hello_of_a_closed_connection_starts_nothing),
 		cmocka_unit_test(noise_of_a_trainer_ends_its_connection_only),
 	};
 

@@ -138,7 +138,7 @@ static void take(struct cluster_identity *p, const struct manager *m, bool has_j
 	fdstore_fini(&s);
 }
 
-static void successor_with_jobs_is_of_the_same_cluster(void **state)
+static void restarted_agent_with_jobs_keeps_its_cluster(void **state)
 {
 	struct member_past want = of_cluster('a');
 	struct manager m;
@@ -157,7 +157,7 @@ static void successor_with_jobs_is_of_the_same_cluster(void **state)
 	manager_stop(&m);
 }
 
-static void cluster_that_a_slow_manager_was_to_forget_is_not_the_successors(void **state)
+static void restarted_agent_ignores_a_cluster_that_was_to_be_forgotten(void **state)
 {
 	struct manager m;
 	struct cluster_identity p = {0};
@@ -184,7 +184,7 @@ static void cluster_that_a_slow_manager_was_to_forget_is_not_the_successors(void
 }
 
 /* Try ledgers that are damaged or of another kind. */
-static void what_is_no_cluster_is_not_believed(void **state)
+static void damaged_identity_is_rejected(void **state)
 {
 	static const struct {
 		unsigned type;
@@ -226,9 +226,9 @@ static void what_is_no_cluster_is_not_believed(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(successor_with_jobs_is_of_the_same_cluster),
-		cmocka_unit_test(cluster_that_a_slow_manager_was_to_forget_is_not_the_successors),
-		cmocka_unit_test(what_is_no_cluster_is_not_believed),
+		cmocka_unit_test(restarted_agent_with_jobs_keeps_its_cluster),
+		cmocka_unit_test(restarted_agent_ignores_a_cluster_that_was_to_be_forgotten),
+		cmocka_unit_test(damaged_identity_is_rejected),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

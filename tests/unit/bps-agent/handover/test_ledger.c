@@ -82,7 +82,7 @@ static void live_parts_stay_where_they_are_while_it_grows(void **state)
 	ledger_free(l);
 }
 
-static void any_flipped_byte_of_what_was_written_once_is_noticed(void **state)
+static void any_flipped_byte_of_fixed_content_is_detected(void **state)
 {
 	static const char fixed[] = "what was written once";
 	(void)state;
@@ -106,7 +106,7 @@ static void any_flipped_byte_of_what_was_written_once_is_noticed(void **state)
 	}
 }
 
-static void what_is_no_ledger_is_refused(void **state)
+static void memory_that_is_no_ledger_is_refused(void **state)
 {
 	struct ledger *l = made();
 	struct err_text err = {""};
@@ -125,7 +125,7 @@ static void what_is_no_ledger_is_refused(void **state)
 	assert_int_equal(reopen(&l, &err), BPS_EVERSION);
 }
 
-static void random_bytes_are_never_believed(void **state)
+static void random_bytes_are_rejected(void **state)
 {
 	(void)state;
 	srand(1);
@@ -155,9 +155,9 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(records_are_found_by_the_next_process),
 		cmocka_unit_test(live_parts_stay_where_they_are_while_it_grows),
-		cmocka_unit_test(any_flipped_byte_of_what_was_written_once_is_noticed),
-		cmocka_unit_test(what_is_no_ledger_is_refused),
-		cmocka_unit_test(random_bytes_are_never_believed),
+		cmocka_unit_test(any_flipped_byte_of_fixed_content_is_detected),
+		cmocka_unit_test(memory_that_is_no_ledger_is_refused),
+		cmocka_unit_test(random_bytes_are_rejected),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -17,7 +17,7 @@
 
 #define MIB ((size_t)1 << 20)
 
-static void much_memory_is_made_in_pieces_and_whole(void **state)
+static void large_memory_is_allocated_in_pieces_and_completely(void **state)
 {
 	struct memory m;
 	struct err_text err;
@@ -84,7 +84,7 @@ static void drop(void *ctx, const struct memory *m)
 static const struct arena_owner owner = {
 	.admit = admit, .release = release, .room = room, .drop = drop};
 
-static void arena_is_wanted_made_elsewhere_and_adopted(void **state)
+static void arena_is_requested_allocated_elsewhere_and_adopted(void **state)
 {
 	const struct xport_events events = {0};
 	struct account account = {.limit = 30 * MIB};
@@ -124,7 +124,7 @@ static void arena_is_wanted_made_elsewhere_and_adopted(void **state)
 	fake_fini(&x);
 }
 
-static void memory_that_is_not_there_is_an_error_and_leaves_nothing(void **state)
+static void missing_memory_is_an_error_and_leaves_nothing(void **state)
 {
 	struct memory m;
 	struct err_text err = {""};
@@ -139,9 +139,9 @@ static void memory_that_is_not_there_is_an_error_and_leaves_nothing(void **state
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(much_memory_is_made_in_pieces_and_whole),
-		cmocka_unit_test(arena_is_wanted_made_elsewhere_and_adopted),
-		cmocka_unit_test(memory_that_is_not_there_is_an_error_and_leaves_nothing),
+		cmocka_unit_test(large_memory_is_allocated_in_pieces_and_completely),
+		cmocka_unit_test(arena_is_requested_allocated_elsewhere_and_adopted),
+		cmocka_unit_test(missing_memory_is_an_error_and_leaves_nothing),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

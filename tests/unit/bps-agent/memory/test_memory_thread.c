@@ -128,7 +128,7 @@ static void user_does_not_wait_for_the_many_requests_of_two_others(void **state)
 	teardown(&w);
 }
 
-static void memory_that_is_not_there_is_told_with_a_sentence(void **state)
+static void missing_memory_is_reported_with_a_sentence(void **state)
 {
 	struct memory_world w;
 
@@ -165,7 +165,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(small_request_does_not_wait_for_the_large_one_before_it),
 		cmocka_unit_test(user_does_not_wait_for_the_many_requests_of_two_others),
-		cmocka_unit_test(memory_that_is_not_there_is_told_with_a_sentence),
+		cmocka_unit_test(missing_memory_is_reported_with_a_sentence),
 		cmocka_unit_test(stop_cancels_what_waits_and_what_comes_behind_it),
 	};
 

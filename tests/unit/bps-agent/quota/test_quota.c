@@ -65,7 +65,7 @@ static void assert_refused(struct quota_world *w, struct quota_account *a, enum 
 	assert_int_equal(quota_used(a, kind), before);
 }
 
-static void users_at_their_limit_are_told_whose_it_is_and_what_to_do(void **state)
+static void refusal_names_the_limit_and_what_to_do(void **state)
 {
 	struct quota_world *w = *state;
 
@@ -87,7 +87,7 @@ static void users_at_their_limit_are_told_whose_it_is_and_what_to_do(void **stat
 	quota_give(w->bob, QUOTA_TRAINERS, 3);
 }
 
-static void what_a_job_takes_counts_for_its_user_and_the_machine(void **state)
+static void use_of_a_job_counts_for_its_user_and_the_machine(void **state)
 {
 	struct quota_world *w = *state;
 	struct quota_account *second = quota_job(w->alice, "eval"), *other = quota_job(w->bob, "x");
@@ -216,7 +216,7 @@ static void connections_of_one_user_share_its_rate(void **state)
 	assert_true(quota_request(w->alice, &two, NS_PER_S, &w->err) > 0);
 }
 
-static void who_never_pauses_is_hopeless_in_the_end(void **state)
+static void requests_that_never_pause_are_refused_in_the_end(void **state)
 {
 	struct quota_world *w = *state;
 	struct quota_pace pace = {0}, fresh = {0};
@@ -300,15 +300,15 @@ int main(void)
 {
 #define TEST(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
 	const struct CMUnitTest tests[] = {
-		TEST(users_at_their_limit_are_told_whose_it_is_and_what_to_do),
-		TEST(what_a_job_takes_counts_for_its_user_and_the_machine),
+		TEST(refusal_names_the_limit_and_what_to_do),
+		TEST(use_of_a_job_counts_for_its_user_and_the_machine),
 		TEST(every_limit_is_exact),
 		TEST(lowered_limit_lets_nothing_more_in_and_takes_nothing_away),
 		TEST(kind_without_a_limit_is_only_counted),
 		TEST(users_that_have_left_keep_their_name_and_at_most_some_are_kept),
 		TEST(burst_is_served_at_once_and_then_the_rate_holds),
 		TEST(connections_of_one_user_share_its_rate),
-		TEST(who_never_pauses_is_hopeless_in_the_end),
+		TEST(requests_that_never_pause_are_refused_in_the_end),
 		cmocka_unit_test(rate_of_0_is_no_limit),
 		TEST(view_has_use_limits_refusals_and_a_bound),
 		cmocka_unit_test(bytes_are_written_as_people_read_them),

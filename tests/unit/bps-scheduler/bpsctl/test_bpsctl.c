@@ -97,7 +97,7 @@ static void servers_show_each_with_its_state_and_why_it_is_down(void **state)
 	free(p.text);
 }
 
-static void agents_that_are_all_up_are_well(void **state)
+static void agents_that_are_all_up_are_shown_as_well(void **state)
 {
 	struct bpsctl_page p = render(screen_agents,
 		"{'members': [{'name': 'a0', 'host': 'node1', 'state': 'up', 'pid': 4711,"
@@ -330,7 +330,7 @@ static void jobs_show_users_by_name_and_what_was_not_asked_as_a_dash(void **stat
 	free(p.text);
 }
 
-static void running_jobs_without_old_calls_are_well(void **state)
+static void running_jobs_without_old_calls_are_shown_as_well(void **state)
 {
 	struct bpsctl_page p = render(screen_jobs,
 		"{'jobs': [{'name': 'x', 'state': 'running', 'rounds': 1, 'longest_s': 0.1}]}");
@@ -409,7 +409,7 @@ static void job_that_flows_is_not_stuck(void **state)
 	free(p.text);
 }
 
-static void nothing_waits_where_no_job_is(void **state)
+static void without_a_job_nothing_waits(void **state)
 {
 	struct bpsctl_page p = render(screen_stuck, "{'jobs': []}");
 
@@ -573,7 +573,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(servers_show_each_with_its_state_and_why_it_is_down),
-		cmocka_unit_test(agents_that_are_all_up_are_well),
+		cmocka_unit_test(agents_that_are_all_up_are_shown_as_well),
 		cmocka_unit_test(tables_without_rows_say_so),
 		cmocka_unit_test(long_names_and_huge_numbers_stay_within_the_columns),
 		cmocka_unit_test(status_has_a_line_for_each_job_and_server),
@@ -583,12 +583,12 @@ int main(void)
 		cmocka_unit_test(strange_documents_are_shown_without_harm),
 		cmocka_unit_test(text_that_is_missing_is_shown_as_a_dash),
 		cmocka_unit_test(jobs_show_users_by_name_and_what_was_not_asked_as_a_dash),
-		cmocka_unit_test(running_jobs_without_old_calls_are_well),
+		cmocka_unit_test(running_jobs_without_old_calls_are_shown_as_well),
 		cmocka_unit_test(stuck_names_tensor_round_and_who_is_missing),
 		cmocka_unit_test(stuck_sum_names_servers_conditions_and_networks),
 		cmocka_unit_test(stuck_forming_job_names_ranks),
 		cmocka_unit_test(job_that_flows_is_not_stuck),
-		cmocka_unit_test(nothing_waits_where_no_job_is),
+		cmocka_unit_test(without_a_job_nothing_waits),
 		cmocka_unit_test(events_have_number_time_kind_and_text),
 		cmocka_unit_test(status_of_one_daemon_shows_its_role_and_figures),
 		cmocka_unit_test(missing_answers_and_their_problems_are_shown_in_the_status),

@@ -256,7 +256,7 @@ static void straggler_is_raised_after_seconds_and_cleared_after_seconds(void **s
 	sched_free(w.core);
 }
 
-static void chance_and_noise_make_no_straggler(void **state)
+static void random_delays_make_no_straggler(void **state)
 {
 	struct progress_world w;
 	unsigned step = 0;
@@ -276,7 +276,7 @@ static void chance_and_noise_make_no_straggler(void **state)
 	sched_free(w.core);
 }
 
-static void another_straggler_has_to_earn_its_name(void **state)
+static void new_straggler_is_named_only_after_seconds(void **state)
 {
 	struct progress_world w;
 	unsigned step = 0, n;
@@ -305,8 +305,8 @@ int main(void)
 		cmocka_unit_test(rates_and_waits_are_added_up_over_the_servers),
 		cmocka_unit_test(server_whose_sums_take_long_is_named_until_it_recovers),
 		cmocka_unit_test(straggler_is_raised_after_seconds_and_cleared_after_seconds),
-		cmocka_unit_test(chance_and_noise_make_no_straggler),
-		cmocka_unit_test(another_straggler_has_to_earn_its_name),
+		cmocka_unit_test(random_delays_make_no_straggler),
+		cmocka_unit_test(new_straggler_is_named_only_after_seconds),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -532,7 +532,7 @@ static void lost_worker_ends_the_job_and_is_named(void **state)
 	world_fini(&w);
 }
 
-static void worker_lost_after_it_finished_harms_nobody(void **state)
+static void worker_lost_after_it_finished_does_not_fail_the_job(void **state)
 {
 	struct sched_world w;
 
@@ -545,7 +545,7 @@ static void worker_lost_after_it_finished_harms_nobody(void **state)
 	world_fini(&w);
 }
 
-static void agent_cannot_speak_for_ranks_of_another(void **state)
+static void agent_cannot_send_for_ranks_of_another(void **state)
 {
 	struct sched_world w;
 
@@ -644,8 +644,8 @@ int main(void)
 		cmocka_unit_test(numbers_of_jobs_are_never_used_twice),
 		cmocka_unit_test(only_the_last_ended_jobs_are_kept),
 		cmocka_unit_test(lost_worker_ends_the_job_and_is_named),
-		cmocka_unit_test(worker_lost_after_it_finished_harms_nobody),
-		cmocka_unit_test(agent_cannot_speak_for_ranks_of_another),
+		cmocka_unit_test(worker_lost_after_it_finished_does_not_fail_the_job),
+		cmocka_unit_test(agent_cannot_send_for_ranks_of_another),
 		cmocka_unit_test(dead_agent_ends_its_jobs_and_is_named),
 		cmocka_unit_test(fail_ends_the_job_with_its_code_and_text),
 		cmocka_unit_test(killed_job_ends_with_the_text_for_all_its_agents),

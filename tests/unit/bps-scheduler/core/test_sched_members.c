@@ -1,7 +1,7 @@
 /* Members in the scheduler's core: how they connect, are recognised, and are declared dead. */
 #include "tests/unit/sched_world.h"
 
-static void hello_is_welcomed_and_told_of_the_other_side(void **state)
+static void hello_is_answered_with_welcome_and_the_other_members(void **state)
 {
 	struct sched_world w;
 
@@ -145,7 +145,7 @@ static void shorter_dead_time_counts_from_now_on(void **state)
 	world_fini(&w);
 }
 
-static void longer_window_is_for_the_losses_to_come(void **state)
+static void longer_window_holds_for_later_losses(void **state)
 {
 	struct sched_world w;
 	struct sched_config cfg;
@@ -201,7 +201,7 @@ static void replaced_instance_does_not_take_its_name_back(void **state)
 }
 
 /* Instance 102 was killed. Its HELLO arrives after that of the next instance, 103. */
-static void late_hello_of_a_dead_instance_locks_nobody_out(void **state)
+static void late_hello_of_a_dead_instance_does_not_lock_out_the_next(void **state)
 {
 	struct sched_world w;
 
@@ -273,7 +273,7 @@ static void silent_server_is_declared_dead_after_its_time(void **state)
 	world_fini(&w);
 }
 
-static void scheduler_that_hears_nobody_gives_nobody_up(void **state)
+static void scheduler_that_receives_nothing_declares_no_member_dead(void **state)
 {
 	struct sched_world w;
 
@@ -344,7 +344,7 @@ static void pass_seen(struct sched_world *w, uint32_t ms, uint32_t quiet_ms)
 	}
 }
 
-static void agent_that_only_the_scheduler_does_not_hear_lives(void **state)
+static void agent_cut_off_only_from_the_scheduler_stays_alive(void **state)
 {
 	struct sched_world w;
 
@@ -366,7 +366,7 @@ static void agent_that_only_the_scheduler_does_not_hear_lives(void **state)
 	world_fini(&w);
 }
 
-static void agent_that_nobody_hears_is_dead_in_time_whatever_servers_say(void **state)
+static void agent_that_no_member_receives_from_is_dead_in_time(void **state)
 {
 	struct sched_world w;
 	const struct ctl_msg unasked = {CTL_SEEN, .sight = {4, 202, 0}};
@@ -385,7 +385,7 @@ static void agent_that_nobody_hears_is_dead_in_time_whatever_servers_say(void **
 	world_fini(&w);
 }
 
-static void agent_whose_job_changed_behind_its_back_is_not_kept(void **state)
+static void agent_whose_job_changed_while_it_was_away_is_not_kept(void **state)
 {
 	struct sched_world w;
 
@@ -459,26 +459,26 @@ static void expelled_agent_dies_when_the_state_can_be_written_again(void **state
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(hello_is_welcomed_and_told_of_the_other_side),
+		cmocka_unit_test(hello_is_answered_with_welcome_and_the_other_members),
 		cmocka_unit_test(wrong_hello_is_refused_with_a_sentence),
 		cmocka_unit_test(member_with_another_provider_is_refused_and_both_are_named),
 		cmocka_unit_test(restarted_scheduler_remembers_the_provider),
 		cmocka_unit_test(first_message_must_be_hello_and_must_come),
 		cmocka_unit_test(same_name_on_another_host_is_refused_while_the_holder_lives),
 		cmocka_unit_test(shorter_dead_time_counts_from_now_on),
-		cmocka_unit_test(longer_window_is_for_the_losses_to_come),
+		cmocka_unit_test(longer_window_holds_for_later_losses),
 		cmocka_unit_test(new_instance_on_the_same_host_replaces_the_old_at_once),
 		cmocka_unit_test(replaced_instance_does_not_take_its_name_back),
-		cmocka_unit_test(late_hello_of_a_dead_instance_locks_nobody_out),
+		cmocka_unit_test(late_hello_of_a_dead_instance_does_not_lock_out_the_next),
 		cmocka_unit_test(reconnect_of_the_same_instance_changes_no_view),
 		cmocka_unit_test(half_open_connection_gives_way_to_the_new_one),
 		cmocka_unit_test(silent_server_is_declared_dead_after_its_time),
-		cmocka_unit_test(scheduler_that_hears_nobody_gives_nobody_up),
+		cmocka_unit_test(scheduler_that_receives_nothing_declares_no_member_dead),
 		cmocka_unit_test(late_tick_extends_the_deadlines),
 		cmocka_unit_test(evicted_instance_that_returns_relearns_what_it_has),
-		cmocka_unit_test(agent_that_only_the_scheduler_does_not_hear_lives),
-		cmocka_unit_test(agent_that_nobody_hears_is_dead_in_time_whatever_servers_say),
-		cmocka_unit_test(agent_whose_job_changed_behind_its_back_is_not_kept),
+		cmocka_unit_test(agent_cut_off_only_from_the_scheduler_stays_alive),
+		cmocka_unit_test(agent_that_no_member_receives_from_is_dead_in_time),
+		cmocka_unit_test(agent_whose_job_changed_while_it_was_away_is_not_kept),
 		cmocka_unit_test(agent_that_restarts_within_its_window_keeps_its_job),
 		cmocka_unit_test(expelled_agent_is_dead_at_once_unless_it_is_connected),
 		cmocka_unit_test(expelled_agent_dies_when_the_state_can_be_written_again),

@@ -145,7 +145,7 @@ static void failed_tensor_is_named_by_each_machine_that_leaves_and_by_the_end(vo
 	world_fini(&w);
 }
 
-static void tensor_that_only_the_lost_has_not_declared_is_placed(void **state)
+static void tensor_that_only_the_lost_machine_had_not_declared_is_placed(void **state)
 {
 	struct sched_world w;
 
@@ -159,7 +159,7 @@ static void tensor_that_only_the_lost_has_not_declared_is_placed(void **state)
 	world_fini(&w);
 }
 
-static void who_has_left_a_job_is_known_after_a_restart(void **state)
+static void machines_that_left_a_job_are_known_after_a_restart(void **state)
 {
 	struct sched_world w;
 
@@ -188,7 +188,7 @@ static void at_barrier(struct sched_world *w, uint32_t conn, uint32_t rank, uint
 	send_msg(w, conn, &msg);
 }
 
-static void barrier_is_passed_when_all_that_are_left_are_there_in_one_view(void **state)
+static void barrier_is_passed_when_all_remaining_members_confirm_one_view(void **state)
 {
 	struct sched_world w;
 
@@ -235,7 +235,7 @@ static void elastic_job(struct sched_world *w)
 	clear(w);
 }
 
-static void newcomers_are_let_in_at_a_barrier_and_told_of_everything(void **state)
+static void newcomers_are_admitted_at_a_barrier_with_all_state(void **state)
 {
 	struct sched_world w;
 
@@ -264,7 +264,7 @@ static void newcomers_are_let_in_at_a_barrier_and_told_of_everything(void **stat
 	world_fini(&w);
 }
 
-static void lost_machines_rank_and_number_go_to_who_joins(void **state)
+static void rank_and_number_of_a_lost_machine_go_to_a_newcomer(void **state)
 {
 	struct sched_world w;
 
@@ -376,7 +376,7 @@ static void newcomers_of_an_agent_that_reconnects_join_again(void **state)
 	world_fini(&w);
 }
 
-static void newcomers_hear_that_the_job_has_ended(void **state)
+static void newcomers_receive_the_end_of_the_job(void **state)
 {
 	struct sched_world w;
 
@@ -398,15 +398,15 @@ int main(void)
 		cmocka_unit_test(machine_whose_gpus_fail_leaves_a_job_that_may_shrink),
 		cmocka_unit_test(last_machine_of_a_job_that_may_shrink_ends_it),
 		cmocka_unit_test(failed_tensor_is_named_by_each_machine_that_leaves_and_by_the_end),
-		cmocka_unit_test(tensor_that_only_the_lost_has_not_declared_is_placed),
-		cmocka_unit_test(who_has_left_a_job_is_known_after_a_restart),
-		cmocka_unit_test(barrier_is_passed_when_all_that_are_left_are_there_in_one_view),
-		cmocka_unit_test(newcomers_are_let_in_at_a_barrier_and_told_of_everything),
-		cmocka_unit_test(lost_machines_rank_and_number_go_to_who_joins),
+		cmocka_unit_test(tensor_that_only_the_lost_machine_had_not_declared_is_placed),
+		cmocka_unit_test(machines_that_left_a_job_are_known_after_a_restart),
+		cmocka_unit_test(barrier_is_passed_when_all_remaining_members_confirm_one_view),
+		cmocka_unit_test(newcomers_are_admitted_at_a_barrier_with_all_state),
+		cmocka_unit_test(rank_and_number_of_a_lost_machine_go_to_a_newcomer),
 		cmocka_unit_test(machines_that_wait_count_for_the_limit_of_machines),
 		cmocka_unit_test(place_of_a_newcomer_that_has_left_is_free_at_once),
 		cmocka_unit_test(newcomers_of_an_agent_that_reconnects_join_again),
-		cmocka_unit_test(newcomers_hear_that_the_job_has_ended),
+		cmocka_unit_test(newcomers_receive_the_end_of_the_job),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -113,7 +113,7 @@ static void answer_both(struct sched_world *w, uint32_t seq, uint32_t ms)
 	}
 }
 
-static void job_that_moves_is_not_probed(void **state)
+static void job_that_completes_rounds_is_not_probed(void **state)
 {
 	struct sched_world w;
 
@@ -126,7 +126,7 @@ static void job_that_moves_is_not_probed(void **state)
 	world_fini(&w);
 }
 
-static void job_that_stands_is_probed_at_half_of_the_limit_and_again(void **state)
+static void job_without_progress_is_probed_at_half_of_the_limit_and_again(void **state)
 {
 	struct ctl_report_worker a = waits(0), b = hangs(0);
 	struct sched_world w;
@@ -226,7 +226,7 @@ static void silent_agent_is_reported_until_it_answers(void **state)
 	world_fini(&w);
 }
 
-static void job_that_servers_do_not_report_moves_by_its_calls(void **state)
+static void calls_show_the_progress_of_a_job_that_servers_do_not_report(void **state)
 {
 	struct ctl_report_worker a = waits(900), b = hangs(900);
 	struct sched_world w;
@@ -297,7 +297,7 @@ static void sixteen_jobs_are_probed_at_a_time_and_all_in_turn(void **state)
 	world_fini(&w);
 }
 
-static void job_on_one_machine_is_known_by_its_calls(void **state)
+static void calls_show_the_progress_of_a_job_on_one_machine(void **state)
 {
 	struct ctl_report_worker two[2] = {waits(0), hangs(0)};
 	struct sched_world w;
@@ -329,16 +329,16 @@ static void job_on_one_machine_is_known_by_its_calls(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(job_that_moves_is_not_probed),
-		cmocka_unit_test(job_that_stands_is_probed_at_half_of_the_limit_and_again),
+		cmocka_unit_test(job_that_completes_rounds_is_not_probed),
+		cmocka_unit_test(job_without_progress_is_probed_at_half_of_the_limit_and_again),
 		cmocka_unit_test(hung_trainer_is_reported_until_a_round_completes),
 		cmocka_unit_test(limit_is_a_setting),
 		cmocka_unit_test(answers_that_come_after_a_round_are_dropped),
 		cmocka_unit_test(silent_agent_is_reported_until_it_answers),
-		cmocka_unit_test(job_that_servers_do_not_report_moves_by_its_calls),
+		cmocka_unit_test(calls_show_the_progress_of_a_job_that_servers_do_not_report),
 		cmocka_unit_test(job_end_ends_its_findings),
 		cmocka_unit_test(sixteen_jobs_are_probed_at_a_time_and_all_in_turn),
-		cmocka_unit_test(job_on_one_machine_is_known_by_its_calls),
+		cmocka_unit_test(calls_show_the_progress_of_a_job_on_one_machine),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

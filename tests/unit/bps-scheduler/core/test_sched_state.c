@@ -28,7 +28,7 @@ static void restarted_scheduler_knows_its_members_and_jobs(void **state)
 	world_fini(&w);
 }
 
-static void nobody_dies_in_the_grace_after_a_restart(void **state)
+static void no_member_is_declared_dead_in_the_grace_after_a_restart(void **state)
 {
 	struct sched_world w;
 
@@ -73,7 +73,7 @@ static void restart_without_s1(struct sched_world *w)
 	clear(w);
 }
 
-static void server_that_agents_do_not_hear_either_is_dead_in_the_grace(void **state)
+static void server_that_agents_do_not_receive_from_is_dead_in_the_grace(void **state)
 {
 	struct sched_world w;
 
@@ -87,7 +87,7 @@ static void server_that_agents_do_not_hear_either_is_dead_in_the_grace(void **st
 	world_fini(&w);
 }
 
-static void server_that_agents_hear_or_never_heard_has_the_whole_grace(void **state)
+static void server_that_agents_receive_from_or_never_met_has_the_whole_grace(void **state)
 {
 	struct sched_world w;
 
@@ -233,7 +233,7 @@ static void log_without_its_last_record_ends_the_jobs_that_it_has(void **state)
 	world_fini(&w);
 }
 
-static void older_copy_is_seen_also_where_the_term_is_the_same(void **state)
+static void older_copy_of_the_state_is_detected_within_a_term(void **state)
 {
 	struct sched_world w;
 	uint64_t before, view;
@@ -259,7 +259,7 @@ static void older_copy_is_seen_also_where_the_term_is_the_same(void **state)
 	world_fini(&w);
 }
 
-static void members_that_know_only_what_the_log_has_end_nothing(void **state)
+static void members_without_newer_state_end_no_job(void **state)
 {
 	struct sched_world w;
 	uint64_t view;
@@ -297,7 +297,7 @@ static void forming_job_can_be_joined_again_after_a_restart(void **state)
 	world_fini(&w);
 }
 
-static void ended_job_is_told_to_members_that_missed_it(void **state)
+static void end_of_a_job_is_sent_to_members_that_missed_it(void **state)
 {
 	struct sched_world w;
 
@@ -345,7 +345,7 @@ static void ended_job_keeps_its_age_over_restarts_and_boots(void **state)
 	world_fini(&w);
 }
 
-static void scheduler_without_state_goes_above_its_members(void **state)
+static void scheduler_without_state_takes_a_term_above_its_members(void **state)
 {
 	struct sched_world w;
 	struct ctl_msg msg = hello_of(ROLE_AGENT, "a", "a", 201);
@@ -361,7 +361,7 @@ static void scheduler_without_state_goes_above_its_members(void **state)
 	world_fini(&w);
 }
 
-static void nothing_is_told_that_is_not_durable(void **state)
+static void nothing_is_sent_that_is_not_durable(void **state)
 {
 	struct sched_world w;
 	uint64_t view;
@@ -395,7 +395,7 @@ static void nothing_is_told_that_is_not_durable(void **state)
 	world_fini(&w);
 }
 
-static void member_that_cannot_be_kept_is_refused(void **state)
+static void member_that_cannot_be_recorded_is_refused(void **state)
 {
 	struct sched_world w;
 
@@ -494,22 +494,22 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(restarted_scheduler_knows_its_members_and_jobs),
-		cmocka_unit_test(nobody_dies_in_the_grace_after_a_restart),
+		cmocka_unit_test(no_member_is_declared_dead_in_the_grace_after_a_restart),
 		cmocka_unit_test(silent_server_dies_in_time_once_all_members_are_back),
-		cmocka_unit_test(server_that_agents_do_not_hear_either_is_dead_in_the_grace),
-		cmocka_unit_test(server_that_agents_hear_or_never_heard_has_the_whole_grace),
+		cmocka_unit_test(server_that_agents_do_not_receive_from_is_dead_in_the_grace),
+		cmocka_unit_test(server_that_agents_receive_from_or_never_met_has_the_whole_grace),
 		cmocka_unit_test(silent_server_is_dead_in_the_grace_of_another_member),
 		cmocka_unit_test(grace_also_covers_members_that_leave_again),
 		cmocka_unit_test(server_that_restarted_meanwhile_gets_a_new_pgen),
 		cmocka_unit_test(log_without_its_last_record_ends_the_jobs_that_it_has),
-		cmocka_unit_test(older_copy_is_seen_also_where_the_term_is_the_same),
-		cmocka_unit_test(members_that_know_only_what_the_log_has_end_nothing),
+		cmocka_unit_test(older_copy_of_the_state_is_detected_within_a_term),
+		cmocka_unit_test(members_without_newer_state_end_no_job),
 		cmocka_unit_test(forming_job_can_be_joined_again_after_a_restart),
-		cmocka_unit_test(ended_job_is_told_to_members_that_missed_it),
+		cmocka_unit_test(end_of_a_job_is_sent_to_members_that_missed_it),
 		cmocka_unit_test(ended_job_keeps_its_age_over_restarts_and_boots),
-		cmocka_unit_test(scheduler_without_state_goes_above_its_members),
-		cmocka_unit_test(nothing_is_told_that_is_not_durable),
-		cmocka_unit_test(member_that_cannot_be_kept_is_refused),
+		cmocka_unit_test(scheduler_without_state_takes_a_term_above_its_members),
+		cmocka_unit_test(nothing_is_sent_that_is_not_durable),
+		cmocka_unit_test(member_that_cannot_be_recorded_is_refused),
 		cmocka_unit_test(known_member_is_not_refused_while_the_state_cannot_be_written),
 		cmocka_unit_test(snapshot_holds_everything),
 		cmocka_unit_test(contradicting_record_is_refused),

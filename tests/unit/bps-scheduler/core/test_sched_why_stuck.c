@@ -22,7 +22,7 @@ static void report(struct sched_world *w, uint32_t conn, uint32_t seq,
 	send_msg(w, conn, &msg);
 }
 
-static void end_that_is_not_durable_is_told_to_nobody(void **state)
+static void end_that_is_not_durable_is_not_sent(void **state)
 {
 	struct sched_world w;
 
@@ -58,7 +58,7 @@ static void why_of_a_forming_job_names_the_missing(void **state)
 	world_fini(&w);
 }
 
-static void why_of_what_is_not_durable_names_the_disk(void **state)
+static void why_of_a_job_that_is_not_durable_names_the_disk(void **state)
 {
 	struct sched_world w;
 
@@ -110,7 +110,7 @@ static void why_of_a_round_names_who_is_late(void **state)
 	world_fini(&w);
 }
 
-static void why_ends_in_half_a_second_and_names_the_mute(void **state)
+static void why_ends_in_half_a_second_and_names_silent_agents(void **state)
 {
 	struct sched_world w;
 	struct ctl_report_worker a = {.rank = 0, .pid = 10, .submitted = 7, .is_attached = 1};
@@ -184,7 +184,7 @@ static const char *text_of(json_t *o, const char *list, const char *key)
 	return json_is_string(v) ? json_string_value(v) : "";
 }
 
-static void probe_for_the_status_asks_on_for_who_has_not_submitted(void **state)
+static void probe_for_the_status_finds_workers_that_have_not_submitted(void **state)
 {
 	struct sched_world w;
 	struct ctl_report_worker a = WAITS(0, 10);
@@ -235,7 +235,7 @@ static void probe_for_the_status_names_the_servers_of_a_complete_round(void **st
 	world_fini(&w);
 }
 
-static void probe_for_the_status_ends_in_its_bound_and_names_the_mute(void **state)
+static void probe_for_the_status_ends_in_its_bound_and_names_silent_members(void **state)
 {
 	struct sched_world w;
 	struct ctl_report_worker a = WAITS(0, 10);
@@ -414,17 +414,17 @@ static void events_are_kept_and_answered_within_their_bounds(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(end_that_is_not_durable_is_told_to_nobody),
+		cmocka_unit_test(end_that_is_not_durable_is_not_sent),
 		cmocka_unit_test(why_of_a_forming_job_names_the_missing),
-		cmocka_unit_test(why_of_what_is_not_durable_names_the_disk),
+		cmocka_unit_test(why_of_a_job_that_is_not_durable_names_the_disk),
 		cmocka_unit_test(why_of_a_large_forming_job_names_eight_ranks),
 		cmocka_unit_test(why_of_a_round_names_who_is_late),
-		cmocka_unit_test(why_ends_in_half_a_second_and_names_the_mute),
+		cmocka_unit_test(why_ends_in_half_a_second_and_names_silent_agents),
 		cmocka_unit_test(why_names_a_tensor_that_not_all_declare),
 		cmocka_unit_test(probe_for_the_status_gathers_what_answers),
-		cmocka_unit_test(probe_for_the_status_asks_on_for_who_has_not_submitted),
+		cmocka_unit_test(probe_for_the_status_finds_workers_that_have_not_submitted),
 		cmocka_unit_test(probe_for_the_status_names_the_servers_of_a_complete_round),
-		cmocka_unit_test(probe_for_the_status_ends_in_its_bound_and_names_the_mute),
+		cmocka_unit_test(probe_for_the_status_ends_in_its_bound_and_names_silent_members),
 		cmocka_unit_test(probe_for_the_status_outlives_its_job),
 		cmocka_unit_test(status_names_who_has_to_join_or_declare),
 		cmocka_unit_test(events_tell_of_members_jobs_partitions_and_views),

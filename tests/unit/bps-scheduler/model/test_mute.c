@@ -100,7 +100,7 @@ static bool is_muted(struct mute_world *w, const char *code)
 	return mute_find(w->core, code, w->now) != NULL;
 }
 
-static void mute_ends_by_itself_or_when_told(void **state)
+static void mute_ends_at_its_time_or_by_an_order(void **state)
 {
 	struct mute_world w;
 
@@ -154,7 +154,7 @@ static void restart_of_the_scheduler_changes_neither_mute_nor_end(void **state)
 	world_fini(&w);
 }
 
-static void after_another_boot_the_wall_clock_tells_the_end(void **state)
+static void after_another_boot_the_wall_clock_gives_the_end(void **state)
 {
 	struct mute_world w;
 
@@ -173,7 +173,7 @@ static void after_another_boot_the_wall_clock_tells_the_end(void **state)
 	world_fini(&w);
 }
 
-static void what_cannot_be_written_is_muted_and_written_later(void **state)
+static void mute_that_cannot_be_written_holds_and_is_written_later(void **state)
 {
 	struct mute_world w;
 
@@ -191,7 +191,7 @@ static void what_cannot_be_written_is_muted_and_written_later(void **state)
 	world_fini(&w);
 }
 
-static void only_so_many_are_kept(void **state)
+static void number_of_mutes_is_limited(void **state)
 {
 	struct mute_world w;
 	char code[16];
@@ -239,12 +239,12 @@ static void muted_problem_leaves_the_health_but_not_the_list(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(mute_ends_by_itself_or_when_told),
+		cmocka_unit_test(mute_ends_at_its_time_or_by_an_order),
 		cmocka_unit_test(muting_again_sets_a_new_end),
 		cmocka_unit_test(restart_of_the_scheduler_changes_neither_mute_nor_end),
-		cmocka_unit_test(after_another_boot_the_wall_clock_tells_the_end),
-		cmocka_unit_test(what_cannot_be_written_is_muted_and_written_later),
-		cmocka_unit_test(only_so_many_are_kept),
+		cmocka_unit_test(after_another_boot_the_wall_clock_gives_the_end),
+		cmocka_unit_test(mute_that_cannot_be_written_holds_and_is_written_later),
+		cmocka_unit_test(number_of_mutes_is_limited),
 		cmocka_unit_test(muted_problem_leaves_the_health_but_not_the_list),
 	};
 

@@ -323,7 +323,7 @@ static void drained_server_loses_its_partitions_some_at_a_time(void **state)
 	world_fini(&w);
 }
 
-static void next_ones_wait_for_every_agent_to_hear_of_the_last(void **state)
+static void next_batch_waits_until_every_agent_has_the_last_one(void **state)
 {
 	struct drain_world w;
 	uint64_t n;
@@ -503,7 +503,7 @@ static void interrupted_drain_goes_on_after_a_restart_of_the_scheduler(void **st
 	world_fini(&w);
 }
 
-static void server_that_comes_gets_its_share_and_then_all_is_quiet(void **state)
+static void new_server_gets_its_share_and_then_nothing_moves(void **state)
 {
 	struct drain_world w;
 	uint32_t plans;
@@ -669,7 +669,7 @@ static void card_of_a_restarted_server_is_as_fast_as_before_until_it_is_measured
 	world_fini(&w);
 }
 
-static void member_that_restarts_again_and_again_holds_up_no_measures(void **state)
+static void member_that_keeps_restarting_does_not_delay_measured_speeds(void **state)
 {
 	const uint32_t n_most = 2 * SPEED_WAIT_NS / MS / 2000;
 	struct drain_world w;
@@ -686,7 +686,7 @@ static void member_that_restarts_again_and_again_holds_up_no_measures(void **sta
 	world_fini(&w);
 }
 
-static void measure_that_no_card_has_is_cut(void **state)
+static void impossible_measured_speed_is_capped(void **state)
 {
 	struct drain_world w;
 
@@ -738,7 +738,7 @@ static void speeds_are_used_seldom_however_they_change(void **state)
 
 static const struct ctl_msg leave = {CTL_LEAVE, .leave = {20000}};
 
-static void leaving_server_is_told_when_it_is_empty(void **state)
+static void leaving_server_receives_left_when_it_is_empty(void **state)
 {
 	struct drain_world w;
 
@@ -844,7 +844,7 @@ static void drained_agent_gets_no_new_job_and_keeps_those_it_has(void **state)
 
 /* An agent that restarts stops in the same way. Only the operator's drain shows that it does not
  * return. */
-static void drained_agent_that_stops_is_gone_at_once_and_no_other(void **state)
+static void only_a_drained_agent_that_stops_is_dead_at_once(void **state)
 {
 	(void)state;
 	for (int is_drained = 0; is_drained < 2; is_drained++) {
@@ -884,7 +884,7 @@ static void second_drain_without_a_reason_keeps_the_first_ones(void **state)
 	world_fini(&w);
 }
 
-static void one_name_of_two_roles_has_to_be_told(void **state)
+static void name_of_two_members_needs_a_role(void **state)
 {
 	struct drain_world w;
 
@@ -902,7 +902,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(drained_server_loses_its_partitions_some_at_a_time),
-		cmocka_unit_test(next_ones_wait_for_every_agent_to_hear_of_the_last),
+		cmocka_unit_test(next_batch_waits_until_every_agent_has_the_last_one),
 		cmocka_unit_test(last_server_is_not_drained),
 		cmocka_unit_test(server_is_not_drained_when_the_others_lack_memory),
 		cmocka_unit_test(memory_of_a_suspect_server_is_no_room_for_a_drain),
@@ -910,25 +910,25 @@ int main(void)
 		cmocka_unit_test(losses_that_are_tolerated_count_the_servers_that_a_drain_counts),
 		cmocka_unit_test(drain_outlives_server_and_scheduler),
 		cmocka_unit_test(interrupted_drain_goes_on_after_a_restart_of_the_scheduler),
-		cmocka_unit_test(server_that_comes_gets_its_share_and_then_all_is_quiet),
+		cmocka_unit_test(new_server_gets_its_share_and_then_nothing_moves),
 		cmocka_unit_test(nothing_moves_for_a_small_gain),
 		cmocka_unit_test(server_with_a_slow_card_gets_less_when_that_is_measured),
 		cmocka_unit_test(speed_that_is_set_is_not_measured),
-		cmocka_unit_test(member_that_restarts_again_and_again_holds_up_no_measures),
-		cmocka_unit_test(measure_that_no_card_has_is_cut),
+		cmocka_unit_test(member_that_keeps_restarting_does_not_delay_measured_speeds),
+		cmocka_unit_test(impossible_measured_speed_is_capped),
 		cmocka_unit_test(noise_moves_nothing),
 		cmocka_unit_test(
 			card_of_a_restarted_server_is_as_fast_as_before_until_it_is_measured_anew),
 		cmocka_unit_test(restart_of_the_scheduler_moves_nothing_back),
 		cmocka_unit_test(speeds_are_used_seldom_however_they_change),
-		cmocka_unit_test(leaving_server_is_told_when_it_is_empty),
+		cmocka_unit_test(leaving_server_receives_left_when_it_is_empty),
 		cmocka_unit_test(last_server_that_leaves_need_not_wait),
 		cmocka_unit_test(server_that_has_left_is_better_than_none),
 		cmocka_unit_test(drained_server_is_better_than_none),
-		cmocka_unit_test(drained_agent_that_stops_is_gone_at_once_and_no_other),
+		cmocka_unit_test(only_a_drained_agent_that_stops_is_dead_at_once),
 		cmocka_unit_test(drained_agent_gets_no_new_job_and_keeps_those_it_has),
 		cmocka_unit_test(second_drain_without_a_reason_keeps_the_first_ones),
-		cmocka_unit_test(one_name_of_two_roles_has_to_be_told),
+		cmocka_unit_test(name_of_two_members_needs_a_role),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

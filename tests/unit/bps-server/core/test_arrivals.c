@@ -91,7 +91,7 @@ static void last_one_is_named_with_its_lag_behind_half_of_all(void **state)
 	free(a);
 }
 
-static void what_is_long_ago_counts_only_in_all(void **state)
+static void old_rounds_count_only_in_the_totals(void **state)
 {
 	struct arrivals *a = new_arrivals(2);
 	struct arrivals_job j = {.job = 1};
@@ -114,7 +114,7 @@ static void what_is_long_ago_counts_only_in_all(void **state)
 	free(a);
 }
 
-static void round_in_which_somebody_spoke_twice_is_not_measured(void **state)
+static void round_with_a_repeated_contribution_is_not_measured(void **state)
 {
 	struct arrivals *a = new_arrivals(2);
 	struct arrivals_round r = {.n = 0};
@@ -132,7 +132,7 @@ static void round_in_which_somebody_spoke_twice_is_not_measured(void **state)
 	free(a);
 }
 
-static void only_the_worst_of_many_are_told_of(void **state)
+static void only_the_worst_of_many_members_are_reported(void **state)
 {
 	struct arrivals *a = new_arrivals(64);
 	struct arrivals_job j = {.job = 1};
@@ -191,9 +191,9 @@ int main(void)
 		cmocka_unit_test(durations_fall_into_the_bucket_that_ends_at_or_above_them),
 		cmocka_unit_test(quantiles_lie_in_the_bucket_of_the_value),
 		cmocka_unit_test(last_one_is_named_with_its_lag_behind_half_of_all),
-		cmocka_unit_test(what_is_long_ago_counts_only_in_all),
-		cmocka_unit_test(round_in_which_somebody_spoke_twice_is_not_measured),
-		cmocka_unit_test(only_the_worst_of_many_are_told_of),
+		cmocka_unit_test(old_rounds_count_only_in_the_totals),
+		cmocka_unit_test(round_with_a_repeated_contribution_is_not_measured),
+		cmocka_unit_test(only_the_worst_of_many_members_are_reported),
 		cmocka_unit_test(threads_are_added_up_by_job_and_agent),
 	};
 

@@ -4,7 +4,7 @@
 
 /* ---- faults that end a job, and faults that close a peer ---- */
 
-static void different_results_of_the_round_before_are_found(void **state)
+static void different_results_of_the_previous_round_are_detected(void **state)
 {
 	(void)state;
 	for (unsigned k = 0; k < 2; k++) {
@@ -45,7 +45,7 @@ static void different_operations_are_found(void **state)
 	world_free(w);
 }
 
-static void message_that_makes_no_sense_closes_only_its_sender(void **state)
+static void invalid_message_closes_only_its_sender(void **state)
 {
 	(void)state;
 	for (unsigned k = 0; k < 12; k++) {
@@ -111,7 +111,7 @@ static void message_that_makes_no_sense_closes_only_its_sender(void **state)
 	}
 }
 
-static void stranger_gets_nothing_into_a_job(void **state)
+static void contribution_of_an_unknown_agent_closes_its_connection(void **state)
 {
 	struct srv_world *w = world(.n_members = 2, .n_elems = SMALL);
 	struct fake_conn *c = fake_accept(&w->x, 999, 1);
@@ -255,7 +255,7 @@ static uint32_t expected_echo(struct srv_world *w, uint64_t r, unsigned part)
 
 /* Run a long random exchange. Most messages are invalid, connections are lost, and placements
  * change. */
-static void random_talk_keeps_the_invariants(void **state)
+static void random_messages_keep_the_invariants(void **state)
 {
 	(void)state;
 	for (unsigned seed = 1; seed <= 24; seed++) {
@@ -331,12 +331,12 @@ static void random_talk_keeps_the_invariants(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(different_results_of_the_round_before_are_found),
+		cmocka_unit_test(different_results_of_the_previous_round_are_detected),
 		cmocka_unit_test(different_operations_are_found),
-		cmocka_unit_test(message_that_makes_no_sense_closes_only_its_sender),
-		cmocka_unit_test(stranger_gets_nothing_into_a_job),
+		cmocka_unit_test(invalid_message_closes_only_its_sender),
+		cmocka_unit_test(contribution_of_an_unknown_agent_closes_its_connection),
 		cmocka_unit_test(every_message_in_every_state_keeps_the_invariants),
-		cmocka_unit_test(random_talk_keeps_the_invariants),
+		cmocka_unit_test(random_messages_keep_the_invariants),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

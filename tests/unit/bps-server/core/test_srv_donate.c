@@ -2,7 +2,7 @@
  * member donates its sum to the other members. */
 #include "tests/unit/srv_world.h"
 
-static void sum_that_somebody_has_is_donated_to_the_rest(void **state)
+static void sum_that_a_member_has_is_donated_to_the_rest(void **state)
 {
 	(void)state;
 	for (unsigned k = 0; k < 2; k++) {
@@ -28,7 +28,7 @@ static void sum_that_somebody_has_is_donated_to_the_rest(void **state)
 	}
 }
 
-static void nothing_is_asked_for_when_all_have_the_sum(void **state)
+static void no_donation_is_requested_when_all_have_the_sum(void **state)
 {
 	struct srv_world *w = world(.n_members = 2, .n_elems = SMALL);
 
@@ -45,7 +45,7 @@ static void nothing_is_asked_for_when_all_have_the_sum(void **state)
 	world_free(w);
 }
 
-static void have_that_comes_late_throws_the_sum_away(void **state)
+static void late_have_discards_the_sum(void **state)
 {
 	struct srv_world *w = world(.n_members = 3, .n_elems = LARGE);
 	struct wire_msg d;
@@ -178,7 +178,7 @@ static void donation_waits_for_staging(void **state)
 	world_free(w);
 }
 
-static void donation_that_nobody_asked_for_is_dropped(void **state)
+static void unrequested_donation_is_dropped(void **state)
 {
 	struct srv_world *w = world(.n_members = 2, .n_elems = SMALL);
 	struct wire_msg d = donate_msg(w, 0, 1);
@@ -247,14 +247,14 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(donated_sum_waits_by_the_priority_it_was_asked_with),
-		cmocka_unit_test(sum_that_somebody_has_is_donated_to_the_rest),
-		cmocka_unit_test(nothing_is_asked_for_when_all_have_the_sum),
-		cmocka_unit_test(have_that_comes_late_throws_the_sum_away),
+		cmocka_unit_test(sum_that_a_member_has_is_donated_to_the_rest),
+		cmocka_unit_test(no_donation_is_requested_when_all_have_the_sum),
+		cmocka_unit_test(late_have_discards_the_sum),
 		cmocka_unit_test(next_donor_is_asked_when_one_is_lost),
 		cmocka_unit_test(idle_donor_is_asked_again_on_its_next_connection),
 		cmocka_unit_test(damaged_donation_is_asked_for_again),
 		cmocka_unit_test(donation_waits_for_staging),
-		cmocka_unit_test(donation_that_nobody_asked_for_is_dropped),
+		cmocka_unit_test(unrequested_donation_is_dropped),
 		cmocka_unit_test(contribution_to_a_donated_round_gets_the_donation),
 	};
 

@@ -126,7 +126,7 @@ static void loan_ends_when_its_slot_is_cleared(void **state)
 	world_free(w);
 }
 
-static void sum_without_crc_gets_one_for_who_takes_it_through_a_network(void **state)
+static void sum_without_crc_gets_one_for_a_member_on_the_network(void **state)
 {
 	struct srv_world *w = world(.n_members = 2, .n_elems = LARGE);
 	struct wire_msg m;
@@ -155,7 +155,7 @@ static void sum_without_crc_gets_one_for_who_takes_it_through_a_network(void **s
 	world_free(w);
 }
 
-static void nonsense_offer_within_one_host_is_forgotten(void **state)
+static void invalid_offer_within_one_host_is_dropped(void **state)
 {
 	struct srv_world *w = world(.n_members = 2, .n_elems = LARGE);
 	struct wire_msg m = contrib_msg(w, 0, 1, 0);
@@ -183,8 +183,8 @@ int main(void)
 		cmocka_unit_test(small_contribution_within_one_host_needs_no_crc),
 		cmocka_unit_test(loan_outlives_its_connection_and_still_counts),
 		cmocka_unit_test(loan_ends_when_its_slot_is_cleared),
-		cmocka_unit_test(sum_without_crc_gets_one_for_who_takes_it_through_a_network),
-		cmocka_unit_test(nonsense_offer_within_one_host_is_forgotten),
+		cmocka_unit_test(sum_without_crc_gets_one_for_a_member_on_the_network),
+		cmocka_unit_test(invalid_offer_within_one_host_is_dropped),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

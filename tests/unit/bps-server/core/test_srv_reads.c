@@ -71,7 +71,7 @@ static void connection_of_an_agent_that_is_gone_is_closed(void **state)
 	world_free(w);
 }
 
-static void read_of_an_older_pgen_is_thrown_away(void **state)
+static void read_of_an_older_pgen_is_discarded(void **state)
 {
 	struct srv_world *w = world(.n_members = 2, .n_elems = LARGE);
 
@@ -99,7 +99,7 @@ static void failed_read_waits_for_the_next_offer(void **state)
 	world_free(w);
 }
 
-static void offer_from_no_segment_is_forgotten(void **state)
+static void offer_in_an_unknown_segment_is_dropped(void **state)
 {
 	struct srv_world *w = world(.n_members = 2, .n_elems = LARGE);
 	struct wire_msg m = contrib_msg(w, 0, 1, 0);
@@ -217,7 +217,7 @@ static void offered_sums_outlive_their_job(void **state)
 	world_free(w);
 }
 
-static void sums_that_are_read_for_ever_end_the_job_when_memory_is_out(void **state)
+static void reads_without_end_fail_the_job_when_memory_is_used_up(void **state)
 {
 	struct srv_world *w = world(.n_members = 2, .n_elems = LARGE, .sums = SEGMENT);
 
@@ -277,7 +277,7 @@ static void reads_of_one_peer_stay_within_its_window(void **state)
 	world_free(w);
 }
 
-static void transport_that_takes_few_reads_is_asked_again(void **state)
+static void reads_that_the_transport_refuses_are_tried_again(void **state)
 {
 	struct srv_world *w = world(.n_members = 2, .n_elems = LARGE, .n_parts = 8);
 
@@ -571,17 +571,17 @@ int main(void)
 		cmocka_unit_test(read_cut_by_a_lost_connection_leaves_no_trace),
 		cmocka_unit_test(contribution_survives_its_connection_once_it_is_read),
 		cmocka_unit_test(newer_connection_of_an_agent_replaces_the_older),
-		cmocka_unit_test(read_of_an_older_pgen_is_thrown_away),
+		cmocka_unit_test(read_of_an_older_pgen_is_discarded),
 		cmocka_unit_test(failed_read_waits_for_the_next_offer),
-		cmocka_unit_test(offer_from_no_segment_is_forgotten),
+		cmocka_unit_test(offer_in_an_unknown_segment_is_dropped),
 		cmocka_unit_test(damaged_contribution_is_refused_with_its_crc),
 		cmocka_unit_test(offered_sum_stays_unchanged_over_a_new_pgen),
 		cmocka_unit_test(offered_sum_is_kept_until_its_reader_has_it_or_is_gone),
 		cmocka_unit_test(offered_sums_outlive_their_job),
-		cmocka_unit_test(sums_that_are_read_for_ever_end_the_job_when_memory_is_out),
+		cmocka_unit_test(reads_without_end_fail_the_job_when_memory_is_used_up),
 		cmocka_unit_test(reads_go_by_priority),
 		cmocka_unit_test(reads_of_one_peer_stay_within_its_window),
-		cmocka_unit_test(transport_that_takes_few_reads_is_asked_again),
+		cmocka_unit_test(reads_that_the_transport_refuses_are_tried_again),
 		cmocka_unit_test(answers_wait_for_credit),
 		cmocka_unit_test(most_urgent_result_leaves_first),
 		cmocka_unit_test(small_answers_pass_results_that_wait),

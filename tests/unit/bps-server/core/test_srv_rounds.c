@@ -135,7 +135,7 @@ static void message_of_a_newer_pgen_or_unknown_partition_is_told_to_come_again(v
 	world_free(w);
 }
 
-static void contribution_says_that_the_round_before_is_here(void **state)
+static void contribution_states_that_the_previous_result_arrived(void **state)
 {
 	struct srv_world *w = world(.n_members = 2, .n_elems = LARGE);
 
@@ -149,7 +149,7 @@ static void contribution_says_that_the_round_before_is_here(void **state)
 	world_free(w);
 }
 
-static void sum_takes_the_memory_of_the_one_before_that_everybody_has(void **state)
+static void sum_reuses_the_memory_of_a_result_that_all_members_have(void **state)
 {
 	struct srv_world *w = world(.n_members = 2, .n_elems = LARGE);
 	struct wire_msg first;
@@ -185,7 +185,7 @@ static void sum_of_many_passes_stays_where_it_began(void **state)
 	world_free(w);
 }
 
-static void sum_is_made_when_the_memory_of_one_is_retired(void **state)
+static void sum_is_made_while_the_memory_of_a_result_is_retired(void **state)
 {
 	struct srv_world *w = world(.n_members = 2, .n_elems = LARGE);
 
@@ -225,7 +225,7 @@ static void round_ahead_of_the_others_closes_the_peer(void **state)
 	}
 }
 
-static void nobody_has_a_sum_that_is_being_made(void **state)
+static void have_for_a_sum_in_progress_closes_the_peer(void **state)
 {
 	(void)state;
 	for (unsigned k = 0; k < 4; k++) {
@@ -263,7 +263,7 @@ static void slot_is_empty_again_for_a_new_pgen(void **state)
 	world_free(w);
 }
 
-static void plan_told_twice_changes_nothing(void **state)
+static void repeated_plan_changes_nothing(void **state)
 {
 	struct srv_world *w = world(.n_members = 2, .n_elems = SMALL);
 
@@ -343,7 +343,7 @@ static void job_that_needs_too_much_memory_fails_with_quota(void **state)
 	world_free(w);
 }
 
-static void failure_is_told_again_with_the_job(void **state)
+static void failure_is_reported_again_with_the_job(void **state)
 {
 	struct srv_world *w =
 		world(.n_members = 2, .n_elems = LARGE, .n_parts = 8, .sums = 2 * SEGMENT);
@@ -361,7 +361,7 @@ static void failure_is_told_again_with_the_job(void **state)
 
 /* A scheduler that lost its state assigns the id of an old job again. Nothing of the old job may be
  * left, even if the new one has the same size. */
-static void job_that_gets_a_number_again_starts_anew(void **state)
+static void job_with_a_reused_number_starts_from_scratch(void **state)
 {
 	struct srv_world *w = world(.n_members = 2, .n_elems = SMALL);
 	struct wire_msg m;
@@ -433,7 +433,7 @@ static void expect_sum_without_third(struct srv_world *w, unsigned i, uint64_t r
 	assert_int_equal(m.result.contributors.w[0], 3);
 }
 
-static void round_goes_on_without_who_is_late_and_answers_it_with_the_result(void **state)
+static void round_completes_without_a_late_member_and_answers_it_later(void **state)
 {
 	struct srv_world *w = world(.n_members = 3, .n_elems = SMALL, .backup = 1);
 
@@ -456,7 +456,7 @@ static void round_goes_on_without_who_is_late_and_answers_it_with_the_result(voi
 	world_free(w);
 }
 
-static void sum_leaves_alone_what_one_who_is_late_has_not_got(void **state)
+static void sum_does_not_overwrite_results_that_a_late_member_lacks(void **state)
 {
 	struct srv_world *w = world(.n_members = 3, .n_elems = LARGE, .backup = 1);
 
@@ -482,7 +482,7 @@ static void sum_leaves_alone_what_one_who_is_late_has_not_got(void **state)
 	world_free(w);
 }
 
-static void collective_waits_for_everybody_also_with_backup_machines(void **state)
+static void collective_waits_for_all_members_even_with_backup_machines(void **state)
 {
 	struct srv_world *w = world(.n_members = 3, .n_elems = SMALL, .backup = 1,
 		.tensor = CTL_OWN_TENSORS "bytes");
@@ -523,7 +523,7 @@ static void contribution_within_the_grace_is_part_of_the_sum(void **state)
 	world_free(w);
 }
 
-static void round_waits_for_who_has_said_nothing_under_this_pgen(void **state)
+static void round_waits_for_members_silent_under_this_pgen(void **state)
 {
 	struct srv_world *w = world(.n_members = 3, .n_elems = SMALL, .backup = 1);
 
@@ -541,7 +541,7 @@ static void round_waits_for_who_has_said_nothing_under_this_pgen(void **state)
 	world_free(w);
 }
 
-static void nobody_is_more_than_two_rounds_ahead_of_who_is_late(void **state)
+static void no_member_is_more_than_two_rounds_ahead_of_a_late_one(void **state)
 {
 	struct srv_world *w =
 		world(.n_members = 3, .n_elems = SMALL, .backup = 1, .dtype = DTYPE_I32 + 1);
@@ -583,27 +583,27 @@ int main(void)
 		cmocka_unit_test(message_of_an_older_pgen_is_dropped_and_counted),
 		cmocka_unit_test(
 			message_of_a_newer_pgen_or_unknown_partition_is_told_to_come_again),
-		cmocka_unit_test(contribution_says_that_the_round_before_is_here),
-		cmocka_unit_test(sum_takes_the_memory_of_the_one_before_that_everybody_has),
+		cmocka_unit_test(contribution_states_that_the_previous_result_arrived),
+		cmocka_unit_test(sum_reuses_the_memory_of_a_result_that_all_members_have),
 		cmocka_unit_test(sum_of_many_passes_stays_where_it_began),
-		cmocka_unit_test(sum_is_made_when_the_memory_of_one_is_retired),
+		cmocka_unit_test(sum_is_made_while_the_memory_of_a_result_is_retired),
 		cmocka_unit_test(round_ahead_of_the_others_closes_the_peer),
-		cmocka_unit_test(nobody_has_a_sum_that_is_being_made),
+		cmocka_unit_test(have_for_a_sum_in_progress_closes_the_peer),
 		cmocka_unit_test(slot_is_empty_again_for_a_new_pgen),
-		cmocka_unit_test(plan_told_twice_changes_nothing),
+		cmocka_unit_test(repeated_plan_changes_nothing),
 		cmocka_unit_test(partition_moves_away_and_back),
 		cmocka_unit_test(another_instance_of_this_server_is_another_server),
 		cmocka_unit_test(plan_that_does_not_fit_fails_the_job),
 		cmocka_unit_test(job_that_needs_too_much_memory_fails_with_quota),
-		cmocka_unit_test(failure_is_told_again_with_the_job),
-		cmocka_unit_test(job_that_gets_a_number_again_starts_anew),
+		cmocka_unit_test(failure_is_reported_again_with_the_job),
+		cmocka_unit_test(job_with_a_reused_number_starts_from_scratch),
 		cmocka_unit_test(job_end_waits_for_running_reads_only_with_their_memory),
-		cmocka_unit_test(round_goes_on_without_who_is_late_and_answers_it_with_the_result),
-		cmocka_unit_test(sum_leaves_alone_what_one_who_is_late_has_not_got),
-		cmocka_unit_test(collective_waits_for_everybody_also_with_backup_machines),
+		cmocka_unit_test(round_completes_without_a_late_member_and_answers_it_later),
+		cmocka_unit_test(sum_does_not_overwrite_results_that_a_late_member_lacks),
+		cmocka_unit_test(collective_waits_for_all_members_even_with_backup_machines),
 		cmocka_unit_test(contribution_within_the_grace_is_part_of_the_sum),
-		cmocka_unit_test(round_waits_for_who_has_said_nothing_under_this_pgen),
-		cmocka_unit_test(nobody_is_more_than_two_rounds_ahead_of_who_is_late),
+		cmocka_unit_test(round_waits_for_members_silent_under_this_pgen),
+		cmocka_unit_test(no_member_is_more_than_two_rounds_ahead_of_a_late_one),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

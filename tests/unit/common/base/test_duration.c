@@ -22,7 +22,7 @@ static void number_with_a_unit_is_a_span(void **state)
 	assert_int_equal(duration_ms("90d", MAX_MS), MAX_MS);
 }
 
-static void what_is_larger_than_the_most_is_none(void **state)
+static void span_above_the_maximum_is_refused(void **state)
 {
 	(void)state;
 	assert_int_equal(duration_ms("91d", MAX_MS), 0);
@@ -30,7 +30,7 @@ static void what_is_larger_than_the_most_is_none(void **state)
 	assert_int_equal(duration_ms("18446744073709551617s", MAX_MS), 0);
 }
 
-static void anything_else_is_none(void **state)
+static void other_text_is_refused(void **state)
 {
 	static const char *const wrong[] = {"", "h", "-4h", "4", "4h ", "0s", " 4h", "4 h", "4x"};
 
@@ -43,8 +43,8 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(number_with_a_unit_is_a_span),
-		cmocka_unit_test(what_is_larger_than_the_most_is_none),
-		cmocka_unit_test(anything_else_is_none),
+		cmocka_unit_test(span_above_the_maximum_is_refused),
+		cmocka_unit_test(other_text_is_refused),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

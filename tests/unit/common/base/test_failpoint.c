@@ -23,7 +23,7 @@ static int disarm(void **state)
 	return failpoint_set(NULL, NULL);
 }
 
-static void points_that_nobody_named_do_nothing(void **state)
+static void points_that_are_not_named_do_nothing(void **state)
 {
 	(void)state;
 	assert_int_equal(FAILPOINT(SCHED_LOG_FSYNC), 0);
@@ -39,7 +39,7 @@ static void error_fails_with_the_code_that_was_named(void **state)
 	assert_int_equal(FAILPOINT(SERVER_JOB_NEW), BPS_EPROTO);
 }
 
-static void counted_point_acts_so_often_and_not_before(void **state)
+static void counted_point_acts_the_given_number_of_times(void **state)
 {
 	(void)state;
 	failpoint_set("server.result.before-send=drop,after=2,count=3", NULL);
@@ -176,9 +176,9 @@ static void each_program_lists_its_own_points(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test_teardown(points_that_nobody_named_do_nothing, disarm),
+		cmocka_unit_test_teardown(points_that_are_not_named_do_nothing, disarm),
 		cmocka_unit_test_teardown(error_fails_with_the_code_that_was_named, disarm),
-		cmocka_unit_test_teardown(counted_point_acts_so_often_and_not_before, disarm),
+		cmocka_unit_test_teardown(counted_point_acts_the_given_number_of_times, disarm),
 		cmocka_unit_test_teardown(chance_is_the_same_from_the_same_seed, disarm),
 		cmocka_unit_test_teardown(wrong_faults_are_refused_with_what_is_meant, disarm),
 		cmocka_unit_test_teardown(hanging_thread_goes_on_when_the_faults_change, disarm),

@@ -69,7 +69,7 @@ static void name_cannot_make_a_second_line(void **state)
 		got, "<4>a peer calls itself 'x'\\n<0>the disk is gone\\r\\t\\x1b[2J\\x7f'\n");
 }
 
-static void text_in_utf8_stays_readable_and_what_is_none_is_escaped(void **state)
+static void valid_utf8_stays_readable_and_other_bytes_are_escaped(void **state)
 {
 	static const struct {
 		const char *in, *out;
@@ -124,7 +124,7 @@ static void long_line_is_cut_and_still_one_line(void **state)
 	assert_ptr_equal(strchr(got, '\n'), got + strlen(got) - 1);
 }
 
-static void only_a_file_has_the_time_for_there_is_no_other_clock(void **state)
+static void only_a_file_gets_time_stamps(void **state)
 {
 	regex_t re;
 
@@ -233,10 +233,10 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(name_cannot_make_a_second_line),
-		cmocka_unit_test(text_in_utf8_stays_readable_and_what_is_none_is_escaped),
+		cmocka_unit_test(valid_utf8_stays_readable_and_other_bytes_are_escaped),
 		cmocka_unit_test(escaped_text_is_cut_between_characters),
 		cmocka_unit_test(long_line_is_cut_and_still_one_line),
-		cmocka_unit_test(only_a_file_has_the_time_for_there_is_no_other_clock),
+		cmocka_unit_test(only_a_file_gets_time_stamps),
 		cmocka_unit_test(stranger_gets_five_lines_a_minute),
 		cmocka_unit_test(swallowed_lines_are_counted),
 		cmocka_unit_test(less_urgent_lines_are_left_out),

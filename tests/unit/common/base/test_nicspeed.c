@@ -86,14 +86,14 @@ static int drop_root(void **state)
 	return system(command);
 }
 
-static void driver_tells_the_speed_of_a_card(void **state)
+static void driver_reports_the_speed_of_a_card(void **state)
 {
 	(void)state;
 	make_card("eth0", true, "25000\n", "");
 	assert_int_equal(nic_driver_mbps(root, "eth0"), 25000);
 }
 
-static void made_up_and_unknown_speeds_count_for_nothing(void **state)
+static void invented_and_unknown_speeds_are_ignored(void **state)
 {
 	(void)state;
 	make_card("veth0", false, "10000\n", "");
@@ -107,7 +107,7 @@ static void made_up_and_unknown_speeds_count_for_nothing(void **state)
 	assert_int_equal(nic_driver_mbps(root, "none0"), 0);
 }
 
-static void bond_and_vlan_stand_on_cards_and_a_bridge_does_not(void **state)
+static void bond_and_vlan_have_the_speed_of_cards_and_a_bridge_has_none(void **state)
 {
 	(void)state;
 	make_card("card0", true, "10000\n", "");
@@ -178,7 +178,7 @@ static void load(struct fake_nic *l, unsigned n, uint64_t rx_mbps, uint64_t tx_m
 	}
 }
 
-static void plateau_of_either_way_is_the_speed(void **state)
+static void plateau_in_either_direction_is_the_speed(void **state)
 {
 	struct fake_nic a = {.now_ns = 1}, b = {.now_ns = 1};
 
@@ -250,7 +250,7 @@ static void speed_rises_at_once_and_sinks_slowly(void **state)
 	assert_int_equal(nic_meter_mbps(&l.meter), 2000);
 }
 
-static void pauses_of_the_timer_and_counters_that_begin_anew_are_no_window(void **state)
+static void windows_with_pauses_or_reset_counters_are_ignored(void **state)
 {
 	struct fake_nic l = {.now_ns = 1};
 
@@ -267,16 +267,16 @@ static void pauses_of_the_timer_and_counters_that_begin_anew_are_no_window(void 
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(driver_tells_the_speed_of_a_card),
-		cmocka_unit_test(made_up_and_unknown_speeds_count_for_nothing),
-		cmocka_unit_test(bond_and_vlan_stand_on_cards_and_a_bridge_does_not),
+		cmocka_unit_test(driver_reports_the_speed_of_a_card),
+		cmocka_unit_test(invented_and_unknown_speeds_are_ignored),
+		cmocka_unit_test(bond_and_vlan_have_the_speed_of_cards_and_a_bridge_has_none),
 		cmocka_unit_test(counters_are_read_only_where_the_driver_is_silent),
-		cmocka_unit_test(plateau_of_either_way_is_the_speed),
+		cmocka_unit_test(plateau_in_either_direction_is_the_speed),
 		cmocka_unit_test(bursts_and_seldom_updated_counters_are_no_speed),
 		cmocka_unit_test(light_load_is_no_speed),
 		cmocka_unit_test(less_load_per_round_does_not_look_slower),
 		cmocka_unit_test(speed_rises_at_once_and_sinks_slowly),
-		cmocka_unit_test(pauses_of_the_timer_and_counters_that_begin_anew_are_no_window),
+		cmocka_unit_test(windows_with_pauses_or_reset_counters_are_ignored),
 	};
 
 	return cmocka_run_group_tests(tests, make_root, drop_root);

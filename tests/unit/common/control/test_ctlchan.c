@@ -367,7 +367,7 @@ static void connection_with_a_dropped_key_is_closed(void **state)
 	fixture_free(f);
 }
 
-static void revoked_host_key_is_refused_also_where_it_stands(void **state)
+static void revoked_host_key_is_refused_and_its_connections_are_closed(void **state)
 {
 	struct keyring ring = one_key(key_a);
 	struct ctlchan_fixture *f = fixture_new();
@@ -399,7 +399,7 @@ static int client_set_key(struct ctlchan_fixture *f, struct cluster_key key)
 	return ctlclient_set_auth(f->client, &auth, &err);
 }
 
-static void client_takes_the_new_key_without_a_moment_alone(void **state)
+static void client_changes_to_the_new_key_without_a_gap(void **state)
 {
 	struct keyring both = {.key = {key_b, key_a}, .n_keys = 2};
 	struct ctlchan_fixture *f = fixture_new();
@@ -507,7 +507,7 @@ static void wrong_key_is_refused_and_logged_once(void **state)
 	fixture_free(f);
 }
 
-static void peer_without_key_is_refused_by_one_with(void **state)
+static void peer_without_key_is_refused_by_a_peer_with_key(void **state)
 {
 	struct ctlchan_fixture *f = fixture_new();
 
@@ -523,7 +523,7 @@ static void peer_without_key_is_refused_by_one_with(void **state)
 	fixture_free(f);
 }
 
-static void peer_with_key_refuses_one_without(void **state)
+static void client_with_key_refuses_a_listener_without(void **state)
 {
 	struct ctlchan_fixture *f = fixture_new();
 
@@ -696,7 +696,7 @@ static void silent_connection_is_closed_after_its_time(void **state)
 	}
 }
 
-static void talking_without_registering_does_not_buy_time(void **state)
+static void frames_before_registration_do_not_extend_the_deadline(void **state)
 {
 	struct ctlchan_fixture *f = fixture_new();
 	int fd;
@@ -733,7 +733,7 @@ static void seventy_silent_connections_do_not_stop_a_good_one(void **state)
 	fixture_free(f);
 }
 
-static void strangers_of_many_hosts_share_a_limit_and_stop_nobody(void **state)
+static void strangers_of_many_hosts_share_a_limit_and_block_no_member(void **state)
 {
 	struct ctlchan_fixture *f = fixture_new();
 	int fds[6 * 16];
@@ -757,7 +757,7 @@ static void strangers_of_many_hosts_share_a_limit_and_stop_nobody(void **state)
 	fixture_free(f);
 }
 
-static void crowd_that_comes_back_at_once_gets_in(void **state)
+static void many_members_that_reconnect_at_once_are_accepted(void **state)
 {
 	struct ctlchan_fixture *f = fixture_new();
 	struct ctlclient *crowd[150];
@@ -903,7 +903,7 @@ static void garbage_is_refused(void **state)
 	}
 }
 
-static void half_frame_then_close_is_no_frame(void **state)
+static void incomplete_frame_before_the_close_is_dropped(void **state)
 {
 	static const uint8_t half[] = {10, 0, 0, 0, SAY, 0, 'x'};
 	struct ctlchan_fixture *f = fixture_new();
@@ -985,7 +985,7 @@ static void parser_asks_for_exactly_what_is_missing(void **state)
 	assert_int_equal(ctlframe_parse(wire, sizeof(wire), 100, &frame, &n_bytes), BPS_EPROTO);
 }
 
-static void last_words_arrive_before_the_close(void **state)
+static void last_messages_arrive_before_the_close(void **state)
 {
 	struct keyring keys[] = {no_key(), one_key(key_a)};
 
@@ -1119,7 +1119,7 @@ static void dropped_connection_is_made_again(void **state)
 }
 
 /* The scheduler declares a member dead that does not return within this window. */
-static void client_that_is_waited_for_comes_back_in_time(void **state)
+static void client_reconnects_within_the_window(void **state)
 {
 	const uint32_t window_ms = 1000;
 	struct ctlchan_fixture *f = fixture_new();
@@ -1163,38 +1163,38 @@ int main(void)
 		cmocka_unit_test(host_key_works_for_its_own_name_only),
 		cmocka_unit_test(current_and_previous_key_both_work),
 		cmocka_unit_test(connection_with_a_dropped_key_is_closed),
-		cmocka_unit_test(revoked_host_key_is_refused_also_where_it_stands),
-		cmocka_unit_test(client_takes_the_new_key_without_a_moment_alone),
+		cmocka_unit_test(revoked_host_key_is_refused_and_its_connections_are_closed),
+		cmocka_unit_test(client_changes_to_the_new_key_without_a_gap),
 		cmocka_unit_test(client_keeps_its_connection_while_the_new_key_is_refused),
 		cmocka_unit_test(wrong_key_soon_after_a_good_one_costs_no_connection),
 		cmocka_unit_test(wrong_key_is_refused_and_logged_once),
-		cmocka_unit_test(peer_without_key_is_refused_by_one_with),
-		cmocka_unit_test(peer_with_key_refuses_one_without),
+		cmocka_unit_test(peer_without_key_is_refused_by_a_peer_with_key),
+		cmocka_unit_test(client_with_key_refuses_a_listener_without),
 		cmocka_unit_test(listener_with_a_certificate_instead_of_the_key_is_refused),
 		cmocka_unit_test(without_key_only_loopback_is_allowed),
 		cmocka_unit_test(with_key_any_address_is_allowed),
 		cmocka_unit_test(ipv6_loopback_works),
 		cmocka_unit_test(silent_connection_is_closed_after_its_time),
-		cmocka_unit_test(talking_without_registering_does_not_buy_time),
+		cmocka_unit_test(frames_before_registration_do_not_extend_the_deadline),
 		cmocka_unit_test(seventy_silent_connections_do_not_stop_a_good_one),
-		cmocka_unit_test(strangers_of_many_hosts_share_a_limit_and_stop_nobody),
-		cmocka_unit_test(crowd_that_comes_back_at_once_gets_in),
+		cmocka_unit_test(strangers_of_many_hosts_share_a_limit_and_block_no_member),
+		cmocka_unit_test(many_members_that_reconnect_at_once_are_accepted),
 		cmocka_unit_test(handshake_of_more_than_its_limit_is_cut_off),
 		cmocka_unit_test(many_small_frames_of_a_stranger_are_too_many),
 		cmocka_unit_test(oversized_frame_closes_only_its_connection),
 		cmocka_unit_test(large_frame_needs_trust),
 		cmocka_unit_test(garbage_is_refused),
-		cmocka_unit_test(half_frame_then_close_is_no_frame),
+		cmocka_unit_test(incomplete_frame_before_the_close_is_dropped),
 		cmocka_unit_test(frames_sent_byte_by_byte_decode_the_same),
 		cmocka_unit_test(parser_asks_for_exactly_what_is_missing),
-		cmocka_unit_test(last_words_arrive_before_the_close),
+		cmocka_unit_test(last_messages_arrive_before_the_close),
 		cmocka_unit_test(peer_that_does_not_read_is_closed),
 		cmocka_unit_test(too_large_a_send_is_refused_without_harm),
 		cmocka_unit_test(client_comes_back_after_a_listener_restart),
 		cmocka_unit_test(client_tries_its_addresses_in_turn),
 		cmocka_unit_test(unknown_name_is_a_failed_attempt_with_the_name),
 		cmocka_unit_test(dropped_connection_is_made_again),
-		cmocka_unit_test(client_that_is_waited_for_comes_back_in_time),
+		cmocka_unit_test(client_reconnects_within_the_window),
 		cmocka_unit_test(name_that_cannot_be_an_identity_is_refused),
 	};
 

@@ -246,7 +246,7 @@ static void file_with_two_keys_and_revocations_is_read(void **state)
 	assert_false(keyring_is_revoked(&ring, "server:n3#1a2b3c4e"));
 }
 
-static void line_that_means_nothing_is_refused_by_its_number(void **state)
+static void unknown_line_is_refused_by_its_number(void **state)
 {
 	static const struct {
 		const char *text, *part;
@@ -313,7 +313,7 @@ static void ring_that_cannot_be_stored_leaves_the_file(void **state)
 	assert_counting_key(&key);
 }
 
-static void revocation_goes_with_the_key_that_it_is_of(void **state)
+static void revocation_ends_with_its_key(void **state)
 {
 	struct keyring ring = {.key = {{{1}}}, .n_keys = 1};
 	struct cluster_key second = {{2}}, third = {{3}};
@@ -350,10 +350,10 @@ int main(void)
 		IN_FOLDER(credential_that_says_none_is_no_key),
 		IN_FOLDER(credential_of_root_is_read_by_the_service),
 		IN_FOLDER(file_with_two_keys_and_revocations_is_read),
-		IN_FOLDER(line_that_means_nothing_is_refused_by_its_number),
+		IN_FOLDER(unknown_line_is_refused_by_its_number),
 		IN_FOLDER(stored_ring_reads_back_as_it_was),
 		IN_FOLDER(ring_that_cannot_be_stored_leaves_the_file),
-		cmocka_unit_test(revocation_goes_with_the_key_that_it_is_of),
+		cmocka_unit_test(revocation_ends_with_its_key),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

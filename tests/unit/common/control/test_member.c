@@ -207,7 +207,7 @@ static void scheduler_that_does_not_answer_is_tried_again(void **state)
 	assert_int_equal(f.n_mute, 0);
 }
 
-static void message_that_finds_the_queue_full_has_all_said_anew(void **state)
+static void full_queue_makes_the_member_send_everything_again(void **state)
 {
 	struct member_config cfg = usual;
 	struct member_fixture f = {.wanted_up = 2};
@@ -220,7 +220,7 @@ static void message_that_finds_the_queue_full_has_all_said_anew(void **state)
 }
 
 /* If the member kept such a peer, it would wait for it, and accept its key, without end. */
-static void peer_that_is_not_named_behind_a_welcome_is_gone(void **state)
+static void peer_not_named_after_a_welcome_is_removed(void **state)
 {
 	struct member_config cfg = usual;
 	struct member_fixture f = {.wanted_up = 2, .n_named = 1};
@@ -248,8 +248,8 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(scheduler_that_does_not_answer_is_tried_again),
-		cmocka_unit_test(message_that_finds_the_queue_full_has_all_said_anew),
-		cmocka_unit_test(peer_that_is_not_named_behind_a_welcome_is_gone),
+		cmocka_unit_test(full_queue_makes_the_member_send_everything_again),
+		cmocka_unit_test(peer_not_named_after_a_welcome_is_removed),
 		cmocka_unit_test(peer_that_is_named_again_stays),
 	};
 

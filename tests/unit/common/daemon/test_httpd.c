@@ -216,7 +216,7 @@ static void metrics_are_prometheus_text(void **state)
 		body_of(reply), "# HELP bps_up always one\n# TYPE bps_up gauge\nbps_up 1\n");
 }
 
-static void probes_say_why_not(void **state)
+static void failed_probes_state_the_reason(void **state)
 {
 	struct httpd_fixture *f = *state;
 	const char *reply = request(f, "GET", "/healthz");
@@ -425,7 +425,7 @@ static void silent_connections_give_way_to_a_scrape(void **state)
 		close(fds[i]);
 }
 
-static void address_in_use_is_said(void **state)
+static void address_in_use_is_reported(void **state)
 {
 	struct httpd_fixture *f = *state;
 	struct addr addr = {.host = "127.0.0.1", .port = httpd_port(f->httpd)};
@@ -481,7 +481,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		WITH_SERVER(metrics_are_prometheus_text),
-		WITH_SERVER(probes_say_why_not),
+		WITH_SERVER(failed_probes_state_the_reason),
 		WITH_SERVER(status_is_json_with_its_query),
 		WITH_SERVER(status_may_be_answered_later),
 		WITH_SERVER(unanswered_status_is_503_at_the_deadline),
@@ -494,7 +494,7 @@ int main(void)
 		WITH_SERVER(oversized_requests_are_refused),
 		WITH_SERVER(garbage_does_not_stop_the_server),
 		WITH_SERVER(silent_connections_give_way_to_a_scrape),
-		WITH_SERVER(address_in_use_is_said),
+		WITH_SERVER(address_in_use_is_reported),
 		cmocka_unit_test(labels_are_escaped),
 		cmocka_unit_test(values_are_exact),
 	};

@@ -89,7 +89,7 @@ static void name_is_free_after_the_holder_was_killed(void **state)
 	close(fd);
 }
 
-static void stranger_cannot_keep_a_name_from_us(void **state)
+static void other_user_cannot_block_a_name(void **state)
 {
 	const char *name = own_name("squatted");
 	pid_t child, holder = 0;
@@ -124,7 +124,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(second_claim_is_refused_and_names_the_holder),
 		cmocka_unit_test(name_is_free_after_the_holder_was_killed),
-		cmocka_unit_test(stranger_cannot_keep_a_name_from_us),
+		cmocka_unit_test(other_user_cannot_block_a_name),
 		cmocka_unit_test(long_names_are_cut),
 	};
 

@@ -97,7 +97,7 @@ static void nothing_appended_changes_nothing(void **state)
 }
 
 /* Lengths around 768 and 12,288, at which three interleaved streams of 256 or 4,096 bytes start. */
-static void both_ways_agree_with_bits_at_every_length_and_alignment(void **state)
+static void both_implementations_agree_with_a_bit_loop_at_every_length(void **state)
 {
 	static const size_t longer[] = {
 		1535, 1536, 1537, 12287, 12288, 12289, 12295, 13063, 24583, 100003};
@@ -126,7 +126,7 @@ static void both_ways_agree_with_bits_at_every_length_and_alignment(void **state
 
 /* The wide implementation is used from 1,024 bytes on. It leaves the rest beyond a multiple of 64
  * bytes to the other one. */
-static void wide_way_agrees_around_its_shortest_lengths(void **state)
+static void wide_implementation_agrees_around_its_shortest_lengths(void **state)
 {
 	unsigned char buf[1344 + 64];
 
@@ -179,8 +179,8 @@ int main(void)
 		cmocka_unit_test(threads_that_meet_at_first_use_agree),
 		cmocka_unit_test(published_values_come_out),
 		cmocka_unit_test(nothing_appended_changes_nothing),
-		cmocka_unit_test(both_ways_agree_with_bits_at_every_length_and_alignment),
-		cmocka_unit_test(wide_way_agrees_around_its_shortest_lengths),
+		cmocka_unit_test(both_implementations_agree_with_a_bit_loop_at_every_length),
+		cmocka_unit_test(wide_implementation_agrees_around_its_shortest_lengths),
 		cmocka_unit_test(pieces_give_the_crc_of_the_whole),
 		cmocka_unit_test(one_flipped_bit_is_seen),
 	};

@@ -122,7 +122,7 @@ static void ring_works_across_the_wrap_of_its_positions(void **state)
 	free(c);
 }
 
-static void tail_that_is_nonsense_gives_nothing_and_lets_the_agent_sleep(void **state)
+static void invalid_tail_gives_no_entry_and_lets_the_agent_sleep(void **state)
 {
 	struct local_control *c = control_new(SQ, TENSORS);
 	struct local_sqe got;
@@ -648,7 +648,7 @@ int main(void)
 		cmocka_unit_test(control_page_that_does_not_fit_is_refused),
 		cmocka_unit_test(full_ring_refuses_and_has_room_again_after_a_pop),
 		cmocka_unit_test(ring_works_across_the_wrap_of_its_positions),
-		cmocka_unit_test(tail_that_is_nonsense_gives_nothing_and_lets_the_agent_sleep),
+		cmocka_unit_test(invalid_tail_gives_no_entry_and_lets_the_agent_sleep),
 		cmocka_unit_test(sleep_is_refused_while_something_is_in_the_ring),
 		cmocka_unit_test(wait_for_a_completion_ends_at_its_time_out),
 		cmocka_unit_test(million_submissions_lose_no_wake_up),

@@ -71,7 +71,7 @@ static void entries_come_in_order_both_ways(void **state)
 	rig_free(&r);
 }
 
-static void what_does_not_fit_comes_later_in_order(void **state)
+static void entries_that_do_not_fit_come_later_in_order(void **state)
 {
 	uint64_t n = 5 * RING_PAIR_ENTRIES + 3, next = 0;
 	struct ring_rig r = rig_new();
@@ -90,7 +90,7 @@ static void what_does_not_fit_comes_later_in_order(void **state)
 	rig_free(&r);
 }
 
-static void a_sleeper_is_woken_and_nobody_else(void **state)
+static void only_a_sleeping_end_is_woken(void **state)
 {
 	struct ring_rig r = rig_new();
 	struct ring_pair_entry e;
@@ -113,7 +113,7 @@ static void a_sleeper_is_woken_and_nobody_else(void **state)
 	rig_free(&r);
 }
 
-static void nonsense_in_the_page_is_not_followed(void **state)
+static void invalid_counters_in_the_page_are_not_followed(void **state)
 {
 	struct ring_rig r = rig_new();
 	struct ring_pair_entry e;
@@ -132,9 +132,9 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(entries_come_in_order_both_ways),
-		cmocka_unit_test(what_does_not_fit_comes_later_in_order),
-		cmocka_unit_test(a_sleeper_is_woken_and_nobody_else),
-		cmocka_unit_test(nonsense_in_the_page_is_not_followed),
+		cmocka_unit_test(entries_that_do_not_fit_come_later_in_order),
+		cmocka_unit_test(only_a_sleeping_end_is_woken),
+		cmocka_unit_test(invalid_counters_in_the_page_are_not_followed),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -166,7 +166,7 @@ static void loop_in_the_callers_thread_ends_on_quit(void **state)
 	loop_free(l);
 }
 
-static void rest_from_spinning_doubles_only_where_it_is_soon_wanted_again(void **state)
+static void pause_of_a_spinning_loop_doubles_only_under_load(void **state)
 {
 	const uint64_t ms = 1000000, min = DATALOOP_REST_MIN_NS, max = DATALOOP_REST_MAX_NS;
 	uint64_t rest = dataloop_rest_ns(0, 5 * ms);
@@ -226,7 +226,7 @@ static void assert_told(int fd, const char *text)
 	assert_string_equal(buf, text);
 }
 
-static void manager_is_told_over_path_and_abstract_socket(void **state)
+static void manager_is_notified_over_path_and_abstract_socket(void **state)
 {
 	char paths[2][64];
 
@@ -254,7 +254,7 @@ static void manager_is_told_over_path_and_abstract_socket(void **state)
 	assert_int_equal(notify_ready("x"), 0);
 }
 
-static void descriptor_goes_along(void **state)
+static void notification_carries_a_descriptor(void **state)
 {
 	union {
 		struct cmsghdr head;
@@ -307,10 +307,10 @@ int main(void)
 		cmocka_unit_test(posts_run_in_order_and_all_before_the_stop),
 		cmocka_unit_test(full_queue_refuses_and_recovers),
 		cmocka_unit_test(loop_in_the_callers_thread_ends_on_quit),
-		cmocka_unit_test(rest_from_spinning_doubles_only_where_it_is_soon_wanted_again),
+		cmocka_unit_test(pause_of_a_spinning_loop_doubles_only_under_load),
 		cmocka_unit_test(free_of_a_loop_that_never_ran_is_fine),
-		cmocka_unit_test(manager_is_told_over_path_and_abstract_socket),
-		cmocka_unit_test(descriptor_goes_along),
+		cmocka_unit_test(manager_is_notified_over_path_and_abstract_socket),
+		cmocka_unit_test(notification_carries_a_descriptor),
 		cmocka_unit_test(watchdog_of_another_process_is_not_ours),
 	};
 

@@ -71,7 +71,7 @@ static void system_and_a_name_are_taken_as_they_are(void **state)
 	assert_string_equal(choose("cubic", "cubic", k), "cubic");
 }
 
-static void what_cannot_be_had_is_said(void **state)
+static void unavailable_control_is_reported(void **state)
 {
 	struct kernel k = {"reno", "cubic"};
 	struct err_text err = {""};
@@ -84,7 +84,7 @@ static void what_cannot_be_had_is_said(void **state)
 	assert_null(congestion_choose("", "reno", may_use, &k, &err));
 }
 
-static void sockets_get_what_was_found(void **state)
+static void sockets_get_the_chosen_control(void **state)
 {
 	char name[CONGESTION_NAME_MAX + 1] = "x", has[CONGESTION_NAME_MAX + 2] = "";
 	socklen_t len = CONGESTION_NAME_MAX + 1;
@@ -115,8 +115,8 @@ int main(void)
 		cmocka_unit_test(auto_keeps_what_the_administrator_chose),
 		cmocka_unit_test(auto_takes_the_best_allowed_in_the_place_of_bbr),
 		cmocka_unit_test(system_and_a_name_are_taken_as_they_are),
-		cmocka_unit_test(what_cannot_be_had_is_said),
-		cmocka_unit_test(sockets_get_what_was_found),
+		cmocka_unit_test(unavailable_control_is_reported),
+		cmocka_unit_test(sockets_get_the_chosen_control),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

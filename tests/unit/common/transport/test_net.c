@@ -189,7 +189,7 @@ static void strangers_that_hang_up_leave_no_descriptor(void **state)
 	net_rig_close(&r);
 }
 
-static void idle_connection_wakes_nobody(void **state)
+static void idle_connection_wakes_no_thread(void **state)
 {
 	struct pollfd p[2] = {{.events = POLLIN}, {.events = POLLIN}};
 	struct net_rig r;
@@ -535,7 +535,7 @@ static void hear_at(struct net_rig *r, uint64_t client_ns)
 }
 
 /* Stop the test's own process for a while. The peer could not answer a ping that was not sent. */
-static void own_standstill_is_not_held_against_the_peer(void **state)
+static void stop_of_the_own_process_does_not_end_the_connection(void **state)
 {
 	struct net_rig r;
 
@@ -547,7 +547,7 @@ static void own_standstill_is_not_held_against_the_peer(void **state)
 }
 
 /* Stop the test's own process as in the previous test. The peer's answer waits in the socket. */
-static void answer_that_waited_out_a_standstill_counts(void **state)
+static void answer_that_arrived_during_a_stop_counts(void **state)
 {
 	struct net_rig r;
 	struct pollfd p;
@@ -629,7 +629,7 @@ static void fill_up(struct net_node *n, struct xconn *c)
 	} while (RUN_ONE(n, n->n_writable > writable, 50));
 }
 
-static void peer_that_does_not_read_slows_nobody_else(void **state)
+static void peer_that_does_not_read_slows_no_other(void **state)
 {
 	struct net_config cfg = config_of(false);
 	struct xconn *lazy;
@@ -694,7 +694,7 @@ static void sleeping_threads_wake_each_other(void **state)
 	net_rig_close(&r);
 }
 
-static void opening_says_what_is_wrong(void **state)
+static void failed_opening_names_the_reason(void **state)
 {
 	struct net_config cfg = config_of(true);
 	struct net *f = NULL;
@@ -762,7 +762,7 @@ int main(void)
 		cmocka_unit_test(connect_to_a_silent_listener_times_out),
 		cmocka_unit_test(crowd_of_connections_that_begin_at_once_all_come_up),
 		cmocka_unit_test(strangers_that_hang_up_leave_no_descriptor),
-		cmocka_unit_test(idle_connection_wakes_nobody),
+		cmocka_unit_test(idle_connection_wakes_no_thread),
 		cmocka_unit_test(connection_may_be_closed_from_its_own_callback),
 		cmocka_unit_test(freeing_a_data_thread_takes_its_connections_down),
 		cmocka_unit_test(thousand_messages_of_all_sizes_come_back_intact),
@@ -773,12 +773,12 @@ int main(void)
 		cmocka_unit_test(close_completes_reads_once_and_nothing_writes_later),
 		cmocka_unit_test(killed_peer_is_noticed_within_100_ms),
 		cmocka_unit_test(stopped_peer_is_noticed_by_its_silence),
-		cmocka_unit_test(own_standstill_is_not_held_against_the_peer),
-		cmocka_unit_test(answer_that_waited_out_a_standstill_counts),
+		cmocka_unit_test(stop_of_the_own_process_does_not_end_the_connection),
+		cmocka_unit_test(answer_that_arrived_during_a_stop_counts),
 		cmocka_unit_test(strangers_on_the_port_do_not_disturb_a_stream),
-		cmocka_unit_test(peer_that_does_not_read_slows_nobody_else),
+		cmocka_unit_test(peer_that_does_not_read_slows_no_other),
 		cmocka_unit_test(sleeping_threads_wake_each_other),
-		cmocka_unit_test(opening_says_what_is_wrong),
+		cmocka_unit_test(failed_opening_names_the_reason),
 		cmocka_unit_test(auto_means_sockets_without_an_rdma_port),
 	};
 	int n_failed = 0;

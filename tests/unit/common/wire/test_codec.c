@@ -406,7 +406,7 @@ static void many_tiny_items_cost_no_more_than_the_limit(void **state)
 	free(bytes);
 }
 
-static void what_breaks_a_max_has_no_size_and_is_not_written(void **state)
+static void message_beyond_a_maximum_is_not_encoded(void **state)
 {
 	struct leaf leaves[4] = {{1, "a"}, {2, "b"}, {3, "c"}, {4, "d"}};
 	uint8_t buf[1] = {0x5a};
@@ -434,7 +434,7 @@ static void what_breaks_a_max_has_no_size_and_is_not_written(void **state)
 	assert_int_equal(buf[0], 0x5a);
 }
 
-static void what_reaches_a_max_is_carried(void **state)
+static void message_at_a_maximum_is_encoded(void **state)
 {
 	struct all m = sample, back;
 	uint8_t buf[128];
@@ -512,8 +512,8 @@ int main(void)
 		cmocka_unit_test(memory_is_exact_and_limited),
 		cmocka_unit_test(a_message_without_strings_and_lists_needs_no_memory),
 		cmocka_unit_test(many_tiny_items_cost_no_more_than_the_limit),
-		cmocka_unit_test(what_breaks_a_max_has_no_size_and_is_not_written),
-		cmocka_unit_test(what_reaches_a_max_is_carried),
+		cmocka_unit_test(message_beyond_a_maximum_is_not_encoded),
+		cmocka_unit_test(message_at_a_maximum_is_encoded),
 		cmocka_unit_test(four_nested_lists_are_carried_and_five_refused),
 	};
 

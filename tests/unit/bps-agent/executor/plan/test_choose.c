@@ -178,7 +178,7 @@ static void workers_that_share_a_gpu_are_summed_by_the_processor(void **state)
 		choose("two-switches-both", "ce", DEVICE_CAP_CLIQUE, shared, 3), -EOPNOTSUPP);
 }
 
-static void what_is_wrong_is_refused(void **state)
+static void invalid_strategies_and_gpus_are_refused(void **state)
 {
 	static const int missing[] = {0, 9};
 
@@ -210,7 +210,7 @@ int main(void)
 		cmocka_unit_test(members_keep_their_order),
 		cmocka_unit_test(memory_lies_where_gpus_and_cards_are),
 		cmocka_unit_test(workers_that_share_a_gpu_are_summed_by_the_processor),
-		cmocka_unit_test(what_is_wrong_is_refused),
+		cmocka_unit_test(invalid_strategies_and_gpus_are_refused),
 		cmocka_unit_test(without_sysfs_nvlink_still_counts),
 	};
 

@@ -17,7 +17,7 @@ static const struct topo_report model = {.pci = "0000:3b:00.0",
 	.links = 0xfe,
 	.peers = UINT64_MAX};
 
-static void what_is_written_is_read_back(void **state)
+static void written_lines_are_read_back(void **state)
 {
 	struct topo_report r;
 	char line[REPORT_LINE_BYTES];
@@ -37,7 +37,7 @@ static void what_is_written_is_read_back(void **state)
 	assert_int_equal(r.peers, UINT64_MAX);
 }
 
-static void what_is_not_known_has_a_word_too(void **state)
+static void unknown_values_are_written_as_a_word(void **state)
 {
 	struct topo_report r = {.numa = -1}, back;
 	char line[REPORT_LINE_BYTES];
@@ -51,7 +51,7 @@ static void what_is_not_known_has_a_word_too(void **state)
 	assert_int_equal(back.numa, -1);
 }
 
-static void names_cannot_make_lines_or_outgrow_theirs(void **state)
+static void names_cannot_add_or_lengthen_lines(void **state)
 {
 	struct topo_report r = model, back;
 	char line[REPORT_LINE_BYTES];
@@ -69,7 +69,7 @@ static void names_cannot_make_lines_or_outgrow_theirs(void **state)
 	assert_int_equal(strlen(back.name), TOPO_NAME_BYTES - 1);
 }
 
-static void nonsense_is_not_taken_for_a_gpu(void **state)
+static void invalid_lines_are_not_read_as_gpus(void **state)
 {
 	static const char *const lines[] = {"", " ", "no driver: libcuda.so.1 is missing",
 		"0000:3b:00.0", "0000:3b:00.0 6a000102030405060708090a0b0c0dff 1 fe 0 1",
@@ -96,10 +96,10 @@ static void nonsense_is_not_taken_for_a_gpu(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(what_is_written_is_read_back),
-		cmocka_unit_test(what_is_not_known_has_a_word_too),
-		cmocka_unit_test(names_cannot_make_lines_or_outgrow_theirs),
-		cmocka_unit_test(nonsense_is_not_taken_for_a_gpu),
+		cmocka_unit_test(written_lines_are_read_back),
+		cmocka_unit_test(unknown_values_are_written_as_a_word),
+		cmocka_unit_test(names_cannot_add_or_lengthen_lines),
+		cmocka_unit_test(invalid_lines_are_not_read_as_gpus),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

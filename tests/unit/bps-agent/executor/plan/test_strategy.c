@@ -350,7 +350,7 @@ static void without_nccl_the_processor_sums(void **state)
 	assert_int_equal(plan.strategy, STRATEGY_SWITCH_SUM);
 }
 
-static void what_cannot_be_had_is_refused_with_the_way_out(void **state)
+static void impossible_strategy_is_refused_with_an_alternative(void **state)
 {
 	struct err_text err = {""};
 
@@ -396,7 +396,7 @@ static void a_job_on_some_of_the_gpus_gets_a_plan_for_those(void **state)
 }
 
 /* Check plans on random machines. */
-static void any_machine_at_all_gets_a_plan_that_sums(void **state)
+static void random_machines_get_plans_that_sum(void **state)
 {
 	uint64_t seed = 1;
 
@@ -444,9 +444,9 @@ int main(void)
 		cmocka_unit_test(unequal_groups_share_common_units),
 		cmocka_unit_test(linked_pairs_are_groups),
 		cmocka_unit_test(without_nccl_the_processor_sums),
-		cmocka_unit_test(what_cannot_be_had_is_refused_with_the_way_out),
+		cmocka_unit_test(impossible_strategy_is_refused_with_an_alternative),
 		cmocka_unit_test(a_job_on_some_of_the_gpus_gets_a_plan_for_those),
-		cmocka_unit_test(any_machine_at_all_gets_a_plan_that_sums),
+		cmocka_unit_test(random_machines_get_plans_that_sum),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -131,7 +131,7 @@ static void a_card_without_its_cable_does_not_count(void **state)
 	assert_int_equal(topo.uplinks[topo.gpus[4].uplink].n_nics, 1);
 }
 
-static void what_makes_no_sense_is_counted_and_left_out(void **state)
+static void invalid_devices_are_counted_and_left_out(void **state)
 {
 	(void)state;
 	make("broken");
@@ -197,7 +197,7 @@ static void a_domain_below_another_device_has_its_own_tree(void **state)
 	assert_string_equal(topo.uplinks[0].bridge, "pci10000:00");
 }
 
-static void a_machine_without_pci_is_told_of(void **state)
+static void a_machine_without_pci_is_reported(void **state)
 {
 	struct err_text err = {""};
 
@@ -207,7 +207,7 @@ static void a_machine_without_pci_is_told_of(void **state)
 				   "No such file or directory");
 }
 
-static void reports_bring_what_only_the_driver_knows(void **state)
+static void reports_add_what_only_the_driver_knows(void **state)
 {
 	(void)state;
 	make("two-switches-roots");
@@ -221,7 +221,7 @@ static void reports_bring_what_only_the_driver_knows(void **state)
 	assert_int_not_equal(topo.gpus[5].uplink, TOPO_NONE);
 }
 
-static void parts_of_a_gpu_are_gpus_that_reach_nobody(void **state)
+static void instances_of_a_gpu_reach_no_other_gpu(void **state)
 {
 	(void)state;
 	make("mig");
@@ -261,15 +261,15 @@ int main(void)
 		cmocka_unit_test(a_switch_below_a_switch_shares_its_uplink),
 		cmocka_unit_test(devices_of_a_virtual_machine_have_no_uplink),
 		cmocka_unit_test(a_card_without_its_cable_does_not_count),
-		cmocka_unit_test(what_makes_no_sense_is_counted_and_left_out),
+		cmocka_unit_test(invalid_devices_are_counted_and_left_out),
 		cmocka_unit_test_setup_teardown(more_devices_than_fit_are_counted, empty, removed),
 		cmocka_unit_test_setup_teardown(
 			long_lines_control_characters_and_deep_paths_are_refused, empty, removed),
 		cmocka_unit_test_setup_teardown(
 			a_domain_below_another_device_has_its_own_tree, empty, removed),
-		cmocka_unit_test(a_machine_without_pci_is_told_of),
-		cmocka_unit_test(reports_bring_what_only_the_driver_knows),
-		cmocka_unit_test(parts_of_a_gpu_are_gpus_that_reach_nobody),
+		cmocka_unit_test(a_machine_without_pci_is_reported),
+		cmocka_unit_test(reports_add_what_only_the_driver_knows),
+		cmocka_unit_test(instances_of_a_gpu_reach_no_other_gpu),
 		cmocka_unit_test_setup_teardown(
 			reports_are_checked_like_any_other_bytes, empty, removed),
 	};

@@ -40,7 +40,7 @@ static void rig_open_hint(struct net_rig *r, int hint)
 
 /* ---- connecting ---- */
 
-static void peer_without_the_key_is_not_believed(void **state)
+static void peer_without_the_key_is_rejected(void **state)
 {
 	struct net_rig r;
 	struct fabric_cm_event ev = {.kind = CM_CONNECTED};
@@ -496,7 +496,7 @@ static void read_window_follows_the_time_that_reads_take(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(peer_without_the_key_is_not_believed),
+		cmocka_unit_test(peer_without_the_key_is_rejected),
 		cmocka_unit_test(only_fresh_and_genuine_tickets_are_accepted),
 		cmocka_unit_test(no_byte_of_a_ticket_may_be_wrong_or_missing),
 		cmocka_unit_test(connection_ends_with_either_channel),

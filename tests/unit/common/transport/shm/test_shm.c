@@ -250,7 +250,7 @@ static void ring_open(struct shm_ring_rig *r)
 	ring_init(&r->rx, &r->s, r->bytes);
 }
 
-static void entries_come_out_as_they_went_in_also_round_the_end(void **state)
+static void entries_are_intact_even_across_the_wrap(void **state)
 {
 	static uint8_t in[16 * 1024], out[16 * 1024];
 	struct shm_ring_rig r;
@@ -323,7 +323,7 @@ static void put_length(struct shm_ring_rig *r, uint64_t len, uint64_t tail)
 	atomic_store(&r->s.tail, tail);
 }
 
-static void nonsense_in_a_ring_is_refused(void **state)
+static void invalid_content_of_a_ring_is_refused(void **state)
 {
 	uint64_t e[4] = {0};
 	struct shm_ring_rig r;
@@ -457,7 +457,7 @@ static int raw_socket(const struct shm_rig *r, bool is_listener)
 	return fd;
 }
 
-static void server_without_the_key_is_not_believed(void **state)
+static void server_without_the_key_is_rejected(void **state)
 {
 	struct shm_challenge ch = {.magic = SHM_MAGIC, .version = SHM_VERSION, .nonce = 5};
 	struct shm_hello hello;
@@ -525,7 +525,7 @@ static void ticket_of_another_challenge_is_refused(void **state)
 	rig_close(&r);
 }
 
-static void strangers_take_nobody_elses_place(void **state)
+static void strangers_take_no_place_of_others(void **state)
 {
 	struct shm_rig r;
 	int fds[SHM_CONNS_MAX + 8];
@@ -600,7 +600,7 @@ static void descriptors_of_a_stranger_are_closed(void **state)
 	rig_close(&r);
 }
 
-static void listener_that_sends_descriptors_for_a_challenge_is_left(void **state)
+static void listener_that_sends_descriptors_with_its_challenge_is_left(void **state)
 {
 	uint8_t junk[SHM_PAGE] = {0};
 	struct shm_rig r;
@@ -968,7 +968,7 @@ static void withdrawn_segment_can_not_be_read(void **state)
 
 /* The owner may reuse offered memory once it has closed the connection. A read that completes later
  * must fail. */
-static void read_that_the_owner_closed_under_does_not_count(void **state)
+static void read_fails_when_the_owner_closes_meanwhile(void **state)
 {
 	struct xport_read rd;
 	struct shm_rig r;
@@ -1130,19 +1130,19 @@ static void quiet_connection_is_kept_alive_by_pings(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(entries_come_out_as_they_went_in_also_round_the_end),
+		cmocka_unit_test(entries_are_intact_even_across_the_wrap),
 		cmocka_unit_test(producer_without_room_is_woken_when_there_is_some),
 		cmocka_unit_test(consumer_sleeps_only_when_nothing_has_come_in),
-		cmocka_unit_test(nonsense_in_a_ring_is_refused),
+		cmocka_unit_test(invalid_content_of_a_ring_is_refused),
 		cmocka_unit_test(right_key_brings_both_sides_up_with_identities),
 		cmocka_unit_test(server_is_found_before_its_thread_runs),
 		cmocka_unit_test(wrong_key_is_refused),
 		cmocka_unit_test(forgotten_instance_is_refused),
-		cmocka_unit_test(server_without_the_key_is_not_believed),
+		cmocka_unit_test(server_without_the_key_is_rejected),
 		cmocka_unit_test(ticket_of_another_challenge_is_refused),
-		cmocka_unit_test(strangers_take_nobody_elses_place),
+		cmocka_unit_test(strangers_take_no_place_of_others),
 		cmocka_unit_test(descriptors_of_a_stranger_are_closed),
-		cmocka_unit_test(listener_that_sends_descriptors_for_a_challenge_is_left),
+		cmocka_unit_test(listener_that_sends_descriptors_with_its_challenge_is_left),
 		cmocka_unit_test(two_descriptors_for_a_segment_close_the_connection_and_both),
 		cmocka_unit_test(silent_listener_times_out),
 		cmocka_unit_test(messages_of_all_sizes_arrive_intact_and_in_order),
@@ -1154,7 +1154,7 @@ int main(void)
 		cmocka_unit_test(offers_beyond_a_segment_are_refused),
 		cmocka_unit_test(loan_is_the_peers_memory_and_outlives_the_connection),
 		cmocka_unit_test(withdrawn_segment_can_not_be_read),
-		cmocka_unit_test(read_that_the_owner_closed_under_does_not_count),
+		cmocka_unit_test(read_fails_when_the_owner_closes_meanwhile),
 		cmocka_unit_test(memory_that_is_not_sealed_closes_the_connection),
 		cmocka_unit_test(memory_smaller_than_announced_closes_the_connection),
 		cmocka_unit_test(loan_of_a_killed_peer_stays_readable),

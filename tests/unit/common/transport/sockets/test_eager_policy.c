@@ -52,7 +52,7 @@ static unsigned rest(struct policy_side *s, bool has_room)
 	return n;
 }
 
-static void peer_with_room_has_all_sent_along(void **state)
+static void bytes_are_sent_with_every_offer_to_a_peer_with_room(void **state)
 {
 	struct policy_side s = {.places = 7};
 
@@ -61,7 +61,7 @@ static void peer_with_room_has_all_sent_along(void **state)
 		assert_true(offer(&s, true));
 }
 
-static void one_that_is_asked_for_costs_a_few(void **state)
+static void requested_bytes_make_a_few_offers_go_without_bytes(void **state)
 {
 	struct policy_side s = {.places = 7};
 
@@ -76,7 +76,7 @@ static void one_that_is_asked_for_costs_a_few(void **state)
 		assert_true(offer(&s, true));
 }
 
-static void peer_without_room_is_tried_ever_more_seldom(void **state)
+static void peer_without_room_is_tried_more_and_more_rarely(void **state)
 {
 	struct policy_side s = {.places = 7};
 	unsigned want = EAGER_POLICY_REST_MIN;
@@ -114,7 +114,7 @@ static void room_is_found_again(void **state)
 }
 
 /* A request shows wasted bytes only if the offer's bytes had been sent with it. */
-static void request_for_what_did_not_go_along_says_nothing(void **state)
+static void request_for_bytes_that_were_not_sent_has_no_effect(void **state)
 {
 	struct policy_side s = {.places = 1};
 
@@ -143,11 +143,11 @@ static void request_for_what_did_not_go_along_says_nothing(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(peer_with_room_has_all_sent_along),
-		cmocka_unit_test(one_that_is_asked_for_costs_a_few),
-		cmocka_unit_test(peer_without_room_is_tried_ever_more_seldom),
+		cmocka_unit_test(bytes_are_sent_with_every_offer_to_a_peer_with_room),
+		cmocka_unit_test(requested_bytes_make_a_few_offers_go_without_bytes),
+		cmocka_unit_test(peer_without_room_is_tried_more_and_more_rarely),
 		cmocka_unit_test(room_is_found_again),
-		cmocka_unit_test(request_for_what_did_not_go_along_says_nothing),
+		cmocka_unit_test(request_for_bytes_that_were_not_sent_has_no_effect),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

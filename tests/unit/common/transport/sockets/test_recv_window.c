@@ -52,7 +52,7 @@ static void queue_of_middle_length_changes_nothing(void **state)
 	assert_int_equal(until_change(&w, MIDDLE, 100000), 0);
 }
 
-static void connections_share_alike(void **state)
+static void connections_share_the_window_equally(void **state)
 {
 	static const struct {
 		unsigned n;
@@ -93,7 +93,7 @@ static void share_counts_once_the_kernel_does_not_choose(void **state)
 
 /* A connection that is opened and lost again and again, since its peer is gone, must not restart
  * the count. */
-static void who_comes_and_goes_does_not_end_the_count(void **state)
+static void reconnections_do_not_restart_the_count(void **state)
 {
 	struct recv_window w;
 
@@ -107,7 +107,7 @@ static void who_comes_and_goes_does_not_end_the_count(void **state)
 	assert_int_equal(w.bytes, 0);
 }
 
-static void one_short_sample_starts_the_count_of_long_ones_anew(void **state)
+static void one_short_sample_restarts_the_count_of_long_ones(void **state)
 {
 	struct recv_window w;
 
@@ -141,7 +141,7 @@ static void kernel_chooses_on_a_fast_link_until_its_queue_is_long(void **state)
 	assert_int_equal(want, 32 << 10);
 }
 
-static void what_waits_to_leave_may_be_more_while_round_trips_are_short(void **state)
+static void more_bytes_may_wait_while_round_trips_are_short(void **state)
 {
 	struct recv_window w;
 
@@ -364,12 +364,12 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(queue_of_middle_length_changes_nothing),
-		cmocka_unit_test(connections_share_alike),
+		cmocka_unit_test(connections_share_the_window_equally),
 		cmocka_unit_test(share_counts_once_the_kernel_does_not_choose),
-		cmocka_unit_test(who_comes_and_goes_does_not_end_the_count),
-		cmocka_unit_test(one_short_sample_starts_the_count_of_long_ones_anew),
+		cmocka_unit_test(reconnections_do_not_restart_the_count),
+		cmocka_unit_test(one_short_sample_restarts_the_count_of_long_ones),
 		cmocka_unit_test(kernel_chooses_on_a_fast_link_until_its_queue_is_long),
-		cmocka_unit_test(what_waits_to_leave_may_be_more_while_round_trips_are_short),
+		cmocka_unit_test(more_bytes_may_wait_while_round_trips_are_short),
 		cmocka_unit_test(pauses_do_not_hide_that_round_trips_are_short),
 		cmocka_unit_test(slow_link_is_paced_until_it_is_fast),
 		cmocka_unit_test(kernel_that_refuses_is_not_asked_again_soon),

@@ -75,7 +75,7 @@ static void malformed_or_foreign_message_closes_its_connection(void **state)
 	net_rig_close(&r);
 }
 
-static void frame_that_ends_in_the_middle_is_not_heard(void **state)
+static void incomplete_frame_is_not_processed(void **state)
 {
 	const struct wire_msg m = inline_message(1, "12345678", 8);
 	uint8_t b[256];
@@ -95,7 +95,7 @@ static void frame_that_ends_in_the_middle_is_not_heard(void **state)
 	net_rig_close(&r);
 }
 
-static void bytes_that_nobody_asked_for_close_the_connection(void **state)
+static void unrequested_bytes_close_the_connection(void **state)
 {
 	static const struct tcp_frame heads[] = {
 		{.type = FRAME_ANSWER, .len = 8},
@@ -123,7 +123,7 @@ static void bytes_that_nobody_asked_for_close_the_connection(void **state)
 	net_rig_close(&r);
 }
 
-static void more_requests_than_anybody_has_close_the_connection(void **state)
+static void too_many_requests_close_the_connection(void **state)
 {
 	struct tcp_frame f = {.type = FRAME_READ, .len = READ_WINDOW_MAX};
 	struct mem from;
@@ -328,7 +328,7 @@ static struct xport_read raw_read(const struct net_node *n, const struct mem *to
 		.len = len};
 }
 
-static void answer_that_is_not_what_was_asked_for_closes_the_connection(void **state)
+static void wrong_answer_closes_the_connection(void **state)
 {
 	static const struct tcp_frame heads[] = {
 		{.type = FRAME_ANSWER, .len = 999, .offset = 4096},
@@ -688,13 +688,13 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(malformed_frame_closes_its_connection),
 		cmocka_unit_test(malformed_or_foreign_message_closes_its_connection),
-		cmocka_unit_test(frame_that_ends_in_the_middle_is_not_heard),
-		cmocka_unit_test(bytes_that_nobody_asked_for_close_the_connection),
-		cmocka_unit_test(more_requests_than_anybody_has_close_the_connection),
+		cmocka_unit_test(incomplete_frame_is_not_processed),
+		cmocka_unit_test(unrequested_bytes_close_the_connection),
+		cmocka_unit_test(too_many_requests_close_the_connection),
 		cmocka_unit_test(peer_that_pings_and_does_not_read_leaves_room_for_requests),
 		cmocka_unit_test(ping_that_found_no_room_is_sent_when_there_is),
 		cmocka_unit_test(thread_does_not_sleep_after_a_callback),
-		cmocka_unit_test(answer_that_is_not_what_was_asked_for_closes_the_connection),
+		cmocka_unit_test(wrong_answer_closes_the_connection),
 		cmocka_unit_test(peer_that_ends_in_the_middle_of_an_answer_is_noticed),
 		cmocka_unit_test(answer_may_come_byte_by_byte),
 		cmocka_unit_test(reads_beyond_the_window_are_refused),

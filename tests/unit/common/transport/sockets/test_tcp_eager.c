@@ -157,7 +157,7 @@ static void bytes_come_with_their_offer(void **state)
 	offer_both_ways(false);
 }
 
-static void offer_may_be_read_after_the_turn_that_heard_it(void **state)
+static void offer_may_be_read_after_the_turn_that_received_it(void **state)
 {
 	(void)state;
 	offer_both_ways(true);
@@ -188,7 +188,7 @@ static void pair_close(struct eager_pair *p)
 	mem_free(&p->t->to);
 }
 
-static void offer_that_nobody_reads_is_thrown_away(void **state)
+static void bytes_of_an_unread_offer_are_discarded(void **state)
 {
 	const uint32_t len = 300000;
 	struct eager_pair p;
@@ -214,7 +214,7 @@ static void offer_that_nobody_reads_is_thrown_away(void **state)
 	pair_close(&p);
 }
 
-static void read_of_other_bytes_goes_by_asking(void **state)
+static void read_of_other_bytes_requests_them(void **state)
 {
 	const uint32_t len = 50000;
 	struct mem other;
@@ -318,19 +318,19 @@ static void check_patience(bool is_slow, uint32_t ahead)
 	pair_close(&p);
 }
 
-static void who_is_patient_is_told_when_there_is_room(void **state)
+static void patient_sender_is_notified_when_there_is_room(void **state)
 {
 	(void)state;
 	check_patience(false, TCP_AHEAD);
 }
 
-static void who_is_patient_has_less_waiting_on_a_slow_link(void **state)
+static void patient_sender_queues_less_on_a_slow_link(void **state)
 {
 	(void)state;
 	check_patience(true, TCP_AHEAD_SLOW);
 }
 
-static void who_is_impatient_has_the_offer_sent_like_any_other(void **state)
+static void impatient_sender_offers_without_bytes_when_there_is_no_room(void **state)
 {
 	const uint32_t len = 20000;
 	const unsigned n_all = TCP_EAGER_OUT + 9;
@@ -526,7 +526,7 @@ static void check_item(const struct lone *l, unsigned i)
 }
 
 /* All items are sent in one batch, so that the receiver can plan far ahead. */
-static void answers_and_unasked_bytes_come_in_any_order(void **state)
+static void answers_and_eager_bytes_come_in_any_order(void **state)
 {
 	(void)state;
 	for (unsigned k = 0; k < 16; k++) {
@@ -645,7 +645,7 @@ static void hear_and_take_some(struct net_node *n, struct xconn *c, const struct
 }
 
 /* The bytes of offers beyond the limit are discarded. The receiver can still request them. */
-static void more_offers_than_are_noted_go_by_asking(void **state)
+static void bytes_of_offers_beyond_the_limit_are_requested(void **state)
 {
 	static const unsigned asked[] = {TCP_EAGER_IN, 149};
 	struct lone l;
@@ -696,7 +696,7 @@ static void take_the_second(struct net_node *n, struct xconn *c, const struct wi
 
 /* The owner may have changed the memory between the two offers. The bytes of the first offer must
  * not be taken for the second. */
-static void memory_offered_again_is_read_as_it_is_then(void **state)
+static void memory_offered_again_is_read_with_its_new_bytes(void **state)
 {
 	uint8_t b[2 * (ITEM + 2 * HEAD)];
 	struct lone l;
@@ -718,7 +718,7 @@ static void memory_offered_again_is_read_as_it_is_then(void **state)
 	lone_close(&l);
 }
 
-static void offer_that_is_being_thrown_away_is_read_by_asking(void **state)
+static void offer_that_is_being_discarded_is_read_by_request(void **state)
 {
 	uint8_t b[ITEM + 2 * HEAD];
 	struct lone l;
@@ -743,7 +743,7 @@ static void offer_that_is_being_thrown_away_is_read_by_asking(void **state)
 	lone_close(&l);
 }
 
-static void bytes_that_the_peer_does_not_have_any_more_end_their_read(void **state)
+static void eager_bytes_that_the_peer_has_lost_end_their_read(void **state)
 {
 	uint8_t b[ITEM + 2 * HEAD];
 	struct lone l;
@@ -840,7 +840,7 @@ static void connection_may_be_closed_from_the_end_of_a_read(void **state)
 	lone_close(&l);
 }
 
-static void connection_may_be_closed_when_an_offer_is_heard(void **state)
+static void connection_may_be_closed_when_an_offer_is_received(void **state)
 {
 	struct lone l;
 
@@ -995,7 +995,7 @@ static void ask_in_read_done(struct net_node *n, struct xport_read *rd, int stat
 
 /* When the first read ends, the second requests its bytes. The peer has sent the answer before that
  * request, to the memory of the second read. It would be accepted as read, with a correct CRC. */
-static void answer_that_was_guessed_closes_the_connection(void **state)
+static void answer_sent_before_its_request_closes_the_connection(void **state)
 {
 	uint8_t b[2 * (ITEM + 2 * HEAD)];
 	struct lone l;
@@ -1234,30 +1234,30 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(bytes_come_with_their_offer),
-		cmocka_unit_test(offer_may_be_read_after_the_turn_that_heard_it),
-		cmocka_unit_test(offer_that_nobody_reads_is_thrown_away),
-		cmocka_unit_test(read_of_other_bytes_goes_by_asking),
+		cmocka_unit_test(offer_may_be_read_after_the_turn_that_received_it),
+		cmocka_unit_test(bytes_of_an_unread_offer_are_discarded),
+		cmocka_unit_test(read_of_other_bytes_requests_them),
 		cmocka_unit_test(offers_ahead_may_be_read_in_another_order),
-		cmocka_unit_test(who_is_patient_is_told_when_there_is_room),
-		cmocka_unit_test(who_is_patient_has_less_waiting_on_a_slow_link),
-		cmocka_unit_test(who_is_impatient_has_the_offer_sent_like_any_other),
+		cmocka_unit_test(patient_sender_is_notified_when_there_is_room),
+		cmocka_unit_test(patient_sender_queues_less_on_a_slow_link),
+		cmocka_unit_test(impatient_sender_offers_without_bytes_when_there_is_no_room),
 		cmocka_unit_test(window_stays_what_was_chosen),
 		cmocka_unit_test(smallest_window_does_not_wait_for_timers),
 		cmocka_unit_test(withdrawn_segment_is_not_sent_any_more),
-		cmocka_unit_test(answers_and_unasked_bytes_come_in_any_order),
+		cmocka_unit_test(answers_and_eager_bytes_come_in_any_order),
 		cmocka_unit_test(bytes_wait_for_their_announcement_and_its_message),
 		cmocka_unit_test(announcement_without_an_offer_costs_nothing),
-		cmocka_unit_test(more_offers_than_are_noted_go_by_asking),
-		cmocka_unit_test(memory_offered_again_is_read_as_it_is_then),
-		cmocka_unit_test(offer_that_is_being_thrown_away_is_read_by_asking),
-		cmocka_unit_test(bytes_that_the_peer_does_not_have_any_more_end_their_read),
+		cmocka_unit_test(bytes_of_offers_beyond_the_limit_are_requested),
+		cmocka_unit_test(memory_offered_again_is_read_with_its_new_bytes),
+		cmocka_unit_test(offer_that_is_being_discarded_is_read_by_request),
+		cmocka_unit_test(eager_bytes_that_the_peer_has_lost_end_their_read),
 		cmocka_unit_test(peer_that_ends_in_the_middle_is_noticed),
 		cmocka_unit_test(connection_may_be_closed_from_the_end_of_a_read),
-		cmocka_unit_test(connection_may_be_closed_when_an_offer_is_heard),
+		cmocka_unit_test(connection_may_be_closed_when_an_offer_is_received),
 		cmocka_unit_test(all_may_come_byte_by_byte),
 		cmocka_unit_test(malformed_announcement_closes_its_connection),
 		cmocka_unit_test(other_bytes_than_were_announced_close_the_connection),
-		cmocka_unit_test(answer_that_was_guessed_closes_the_connection),
+		cmocka_unit_test(answer_sent_before_its_request_closes_the_connection),
 		cmocka_unit_test(largest_length_is_counted_right),
 		cmocka_unit_test(hundreds_of_offers_pass_each_other_in_small_sockets),
 	};

@@ -192,7 +192,7 @@ static void seal_proof(const struct ticket *t, uint8_t ret[PROOF_BYTES])
 	proof_seal(&p, t->nonce, the_key, ret);
 }
 
-static void word_of_refusal_and_end_are_heard_in_one_go(void **state)
+static void refusal_and_close_are_processed_together(void **state)
 {
 	static const struct {
 		const char *word, *why;
@@ -258,7 +258,7 @@ static void proof_may_come_byte_by_byte(void **state)
 	net_node_close(&n);
 }
 
-static void peer_without_the_key_is_not_believed(void **state)
+static void peer_without_the_key_is_rejected(void **state)
 {
 	struct net_config cfg = config_of(false);
 	uint8_t proof[PROOF_BYTES];
@@ -289,7 +289,7 @@ static void peer_without_the_key_is_not_believed(void **state)
 
 /* ---- strangers ---- */
 
-static void flood_of_strangers_keeps_nobody_out(void **state)
+static void flood_of_strangers_blocks_no_peer(void **state)
 {
 	uint8_t ticket[TICKET_BYTES];
 	struct net_stats s;
@@ -534,10 +534,10 @@ int main(void)
 		cmocka_unit_test(each_channel_comes_once_and_in_order),
 		cmocka_unit_test(message_before_the_second_channel_is_refused),
 		cmocka_unit_test(connection_that_does_not_go_on_is_dropped),
-		cmocka_unit_test(word_of_refusal_and_end_are_heard_in_one_go),
+		cmocka_unit_test(refusal_and_close_are_processed_together),
 		cmocka_unit_test(proof_may_come_byte_by_byte),
-		cmocka_unit_test(peer_without_the_key_is_not_believed),
-		cmocka_unit_test(flood_of_strangers_keeps_nobody_out),
+		cmocka_unit_test(peer_without_the_key_is_rejected),
+		cmocka_unit_test(flood_of_strangers_blocks_no_peer),
 		cmocka_unit_test(listener_recovers_from_too_many_open_files),
 		cmocka_unit_test(refused_and_ended_connections_leave_no_descriptor),
 		cmocka_unit_test(connections_beyond_the_limit_are_refused),

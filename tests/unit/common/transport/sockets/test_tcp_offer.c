@@ -77,19 +77,19 @@ static void offer_twice(bool is_eager)
 	mem_free(&to);
 }
 
-static void read_of_an_offer_does_not_take_bytes_of_one_before(void **state)
+static void read_of_an_offer_does_not_take_bytes_of_an_earlier_one(void **state)
 {
 	(void)state;
 	offer_twice(true);
 }
 
-static void read_of_an_offer_that_must_be_asked_for_is_asked_for(void **state)
+static void read_of_an_offer_without_bytes_requests_them(void **state)
 {
 	(void)state;
 	offer_twice(false);
 }
 
-static void who_is_patient_hears_of_room_whatever_was_sent_meanwhile(void **state)
+static void patient_sender_is_notified_of_room_after_other_sends(void **state)
 {
 	struct wire_msg m = offer;
 	struct xconn *c;
@@ -116,9 +116,9 @@ static void who_is_patient_hears_of_room_whatever_was_sent_meanwhile(void **stat
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(read_of_an_offer_does_not_take_bytes_of_one_before),
-		cmocka_unit_test(who_is_patient_hears_of_room_whatever_was_sent_meanwhile),
-		cmocka_unit_test(read_of_an_offer_that_must_be_asked_for_is_asked_for),
+		cmocka_unit_test(read_of_an_offer_does_not_take_bytes_of_an_earlier_one),
+		cmocka_unit_test(patient_sender_is_notified_of_room_after_other_sends),
+		cmocka_unit_test(read_of_an_offer_without_bytes_requests_them),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
