@@ -14,11 +14,13 @@
 #include "common/loop/loop.h"
 
 #define LOOK_MS  20
-#define LAST_MS  1000 /* longest time in the state EMPTYING */
-#define STALE_MS 250  /* maximum age of the data threads' figures */
-/* without a connection to the scheduler for this time, its answer would be too late */
+#define LAST_MS  1000 /* longest time in the state EMPTYING, in milliseconds */
+#define STALE_MS 250  /* greatest age of the data threads' figures, in milliseconds */
+/* After this time without a connection to the scheduler, the server stops waiting for its
+ * answer. */
 #define AWAY_MS 2000
-/* LEAVEs until giving up: an older scheduler closes the connection and does not answer */
+/* Most LEAVE messages that are sent. An older scheduler closes the connection and does not
+ * answer. */
 #define ASKS_MAX 3
 
 static const struct state_row states[LEAVE_STATES] = {

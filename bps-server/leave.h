@@ -7,8 +7,8 @@
  *                    `--refused, no scheduler, or too late----------------^
  *
  * EMPTYING: the scheduler has moved all partitions. Agents may still read their last results here,
- * for at most a second. If this fails at some point, the effect is that of a crash: the scheduler
- * moves the partitions when the connection closes.
+ * for at most a second. If leaving fails, the process ends as after a crash: the scheduler moves
+ * the partitions when the connection closes.
  *
  * Thread: the control loop's. */
 #include <stdbool.h>
@@ -27,7 +27,7 @@ struct leave_ops {
 	/* Return the number of partitions on this server, plus the results that may still be read.
 	 * The number may be a moment old. */
 	uint64_t (*busy)(void *ctx);
-	/* End the process now. Called once. */
+	/* End the process now. Called at most once. */
 	void (*over)(void *ctx);
 };
 
@@ -44,7 +44,7 @@ struct leave {
 	bool is_over;
 };
 
-/* Initialize l, which must be zeroed. member and ops must outlive it. Errors: -ENOMEM with a
+/* Initialize l, which must be zeroed. member and ops must outlive it. Errors: -ENOMEM; err has the
  * text. */
 int leave_init(struct leave *l, struct loop *loop, struct member *member,
 	const struct leave_ops *ops, void *ctx, struct err_text *err);

@@ -35,13 +35,13 @@ struct data_thread {
 	/* Protects stats and arrivals. Both threads only try to lock it: the data thread must not
 	 * wait, and the control thread answers HTTP even when a data thread hangs. */
 	pthread_mutex_t lock;
-	/* seen_stats: the copy that the control thread got last */
+	/* seen_stats and seen_arrivals: the control thread's latest copies of stats and arrivals */
 	struct srv_stats stats, seen_stats;
 	struct arrivals_figures arrivals, seen_arrivals;
 };
 
-/* Map memory that only this process can access. It is not populated here or in map_shared: zeroing
- * would block the thread, and unused pages cost nothing. */
+/* Map memory that only this process can access. Neither this function nor map_shared populates the
+ * memory: zeroing would block the thread, and unused pages cost nothing. */
 static int map_private(struct segment *s)
 {
 	void *mem =

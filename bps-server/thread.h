@@ -12,7 +12,8 @@ struct data_thread;
 struct thread_config {
 	struct srv_config core;
 	uint32_t spin_us;
-	const struct shm_config *same_host; /* NULL: off; outlives the thread */
+	/* settings of the same-host path, which must outlive the thread; NULL: the path is off */
+	const struct shm_config *same_host;
 	/* Called when the job cannot go on; may run on any thread. */
 	void (*fail)(void *ctx, uint32_t job, int code, const char *text);
 	/* Called with the answer to a SIGHT message; may run on any thread. */
@@ -20,8 +21,9 @@ struct thread_config {
 	void *ctx;
 };
 
-/* Create the thread and start it. net must outlive it; cfg is copied. Errors: negative, with a
- * text. Thread: control, as for all functions below. */
+/* Create the thread and start it. net must outlive the thread; cfg is copied. Returns 0, or a
+ * negative error code with a text in err. Only the control thread may call this function and those
+ * below. */
 int thread_new(struct net *net, const struct thread_config *cfg, struct data_thread **ret,
 	struct err_text *err);
 /* Close all connections, join the thread and free it. NULL is allowed. */

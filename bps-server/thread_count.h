@@ -1,9 +1,9 @@
 #ifndef BPS_SERVER_THREAD_COUNT_H
 #define BPS_SERVER_THREAD_COUNT_H
-/* Chooses the number of data threads of a server when the configuration does not. Alone on a
- * machine: half of the processors, since the kernel's network code needs the others, and at most 8,
- * which are enough for any network card. With an agent on the same host it is a quarter of that,
- * because the trainers need the processors. Pure functions, except the last. */
+/* Chooses the number of data threads of a server when the configuration does not. A server alone on
+ * its machine gets a thread for half of the processors, because the kernel's network code needs the
+ * others. It gets at most 8 threads, which are enough for any network card. With an agent on the
+ * same host the server gets a quarter of that number, because the trainers need the processors. */
 #include <stdbool.h>
 
 #define COUNT_THREADS_MAX 8

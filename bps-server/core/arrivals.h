@@ -9,8 +9,9 @@
  * A round is not measured if a member sent two messages for it (a resend after a lost connection)
  * or already had the sum: the fault distorts its times.
  *
- * Figures for operators cover the last five to ten seconds: two windows. A full window replaces the
- * older one. Counters for Prometheus cover the job's lifetime on this thread.
+ * Figures for operators cover the present window of five seconds and the previous window. When the
+ * present window is full, a new one begins and the previous one is dropped. Counters for Prometheus
+ * cover the job's lifetime on this thread.
  *
  * Memory is allocated only when the job is created. The core of a data thread owns it. */
 #include <stdbool.h>
@@ -24,17 +25,19 @@
 /* most members of a job in a report: those that are last most often */
 #define ARRIVALS_LATE_MAX CTL_BEAT_LATE_MAX
 
-/* Arrival times of the offers for the round in a slot. All zero: no offer yet. */
+/* Arrival times of the offers for the round in a slot, and their number n. half_ns: when half of
+ * the members had offered. All fields are zero before the first offer. */
 struct arrivals_round {
 	uint64_t first_ns, half_ns, last_ns;
 	uint16_t n, last_member;
 };
 
 struct arrivals_member {
-	uint32_t agent;                            /* agent id */
-	uint64_t last;                             /* rounds in which this member was last */
-	uint32_t window_last[2];                   /* [0]: present window, [1]: previous window */
-	uint32_t window_lag[2][HISTOGRAM_BUCKETS]; /* lags in these rounds, per window */
+	uint32_t agent;          /* agent id */
+	uint64_t last;           /* rounds in which this member was last */
+	uint32_t window_last[2]; /* [0]: present window, [1]: previous window */
+	/* histogram of the member's lags in these rounds, per window */
+	uint32_t window_lag[2][HISTOGRAM_BUCKETS];
 };
 
 /* Arrival figures of one job and of its members. */
@@ -52,7 +55,8 @@ struct arrivals_late {
 	uint32_t agent;
 	uint64_t last;        /* rounds in which this member was last, in total */
 	uint32_t window_last; /* rounds of both windows in which this member was last */
-	struct histogram lag; /* lags in these rounds; the histogram's sum is not set */
+	/* histogram of the member's lags in these rounds; its sum is not set */
+	struct histogram lag;
 };
 struct arrivals_job {
 	uint32_t job;
@@ -60,7 +64,8 @@ struct arrivals_job {
 	uint64_t rounds, bytes, round;
 	struct histogram wait, window_wait;
 	unsigned n_late;
-	struct arrivals_late late[ARRIVALS_LATE_MAX]; /* first the member that is last most often */
+	/* sorted: the member that is last most often comes first */
+	struct arrivals_late late[ARRIVALS_LATE_MAX];
 };
 /* Figures of one data thread, or of all data threads together. */
 struct arrivals_figures {

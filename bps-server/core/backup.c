@@ -1,12 +1,12 @@
 /* Rounds that do not wait for all members (jobs with backup machines; docs/reference/faults.md, J6
  * to J10). Thread: the data thread that owns the core.
  *
- *   slot OPEN --n - backup contributed, all have sent CONTRIB or HAVE, none HAVE--> CUTTING
+ *   slot OPEN --n - backup contributed, all reported (*), none has the result--> CUTTING
  *        --grace over, no read runs--> SUMMING
  *
  * CUTTING is OPEN with a deadline. A contribution that arrives before the deadline becomes part of
  * the sum. When all have contributed, the round is complete at once. The server answers a later
- * contribution with the result.
+ * contribution with the result. (*) All members have sent CONTRIB or HAVE under this pgen.
  *
  * Tensors of collectives always wait for all members. In their sums, all bytes except one worker's
  * are zero, so the result would be lost without that worker.
@@ -71,8 +71,9 @@ void backup_slot_opened(struct srv_core *core, struct slot *slot)
 			slot_add_has(core, slot, &part->seats[i]);
 }
 
-/* Return whether all members have sent HAVE or CONTRIB under this pgen. A member that has
- * sent neither possibly has a result of this round, and then no other result may exist. */
+/* Return whether all members have sent HAVE or CONTRIB under this pgen. A member that has sent
+ * neither may already have a result of this round. Then the server must not make a different
+ * result. */
 static bool all_spoke(const struct slot *slot)
 {
 	const struct srv_part *part = slot->part;

@@ -90,7 +90,8 @@ void slot_ask_donor(struct srv_core *core, struct slot *slot)
 	TAILQ_REMOVE(&core->donating, slot, waiting);
 	TAILQ_INSERT_TAIL(&core->donating, slot, waiting);
 	if (slot->fetch)
-		/* the donation is being read; slots_peer_down runs if its connection is lost */
+		/* the donation is being read; if the donor's connection is lost, slots_peer_down
+		 * runs */
 		return;
 	slot->wants_fetch = false;
 	for (unsigned k = 1; k <= part->n_seats; k++) {
@@ -247,7 +248,8 @@ static void part_peer_down(struct srv_core *core, struct srv_part *part, struct 
 			reads_forget(core, seat);
 		for (unsigned k = 0; k < 2; k++)
 			slot_unoffer(
-				&part->slots[k], seat); /* closing the endpoint ended its reads */
+				/* the agent's reads ended when the connection closed */
+				&part->slots[k], seat);
 		seat->peer = NULL;
 	}
 	for (unsigned k = 0; k < 2; k++) {

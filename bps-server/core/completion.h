@@ -7,7 +7,7 @@
  * (retired.h). */
 void slot_clear(struct srv_core *core, struct slot *slot);
 /* Reset the seat to its state at the start of a pgen. The seat must not be STAGED, so clear the
- * slots before. */
+ * partition's slots first. */
 void seat_clear(struct srv_core *core, struct seat *seat);
 /* Count the contribution of the seat's member, which is in seat->buf or seat->loan and is valid.
  * May complete the round. */

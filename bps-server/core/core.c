@@ -94,7 +94,8 @@ static void event_up(void *ctx, struct xconn *c, uint32_t peer_id, uint64_t peer
 	FAILPOINT(SERVER_PEER_UP);
 	c->user = peer;
 	if (!peer)
-		return; /* its messages are dropped; the agent times out and retries */
+		/* the messages of this connection are dropped; the agent times out and retries */
+		return;
 	peer->conn = c;
 	TAILQ_INIT(&peer->owing);
 	if (plan_reserve_peer(core, peer) < 0) {

@@ -6,8 +6,9 @@
  *
  * The core is a state machine without clock, threads or sockets. Messages and finished reads arrive
  * as events of the transport. The core sends messages and starts reads through the transport. It
- * sums in slices, when its owner calls srv_core_work. The simulator runs this same code. Rules
- * S1-S6 and B1, B3, B5: docs/reference/faults.md. One thread.
+ * sums in slices, when its owner calls srv_core_work. The simulator runs this same code.
+ * docs/reference/faults.md defines the rules S1-S6, B1, B3 and B5. All calls must come from one
+ * thread.
  *
  * A partition has two slots, of which round r uses slot r & 1, and a seat for each member:
  *
@@ -37,11 +38,12 @@ struct srv_config {
 	uint16_t thread;
 	size_t sums_bytes;    /* memory for sums: results and accumulators */
 	size_t staging_bytes; /* memory for contributions until they are added to a sum */
-	size_t segment_bytes; /* size of the pieces in which both are allocated */
-	/* limit of the contributions that are read from one agent at a time */
+	/* size of one allocation; sums and staging memory consist of such allocations */
+	size_t segment_bytes;
+	/* limit of the bytes that are being read from one agent at a time */
 	size_t peer_window_bytes;
-	/* If a member that was asked for a result (a donor) has not answered for this time, ask it
-	 * again, or another one. */
+	/* If a member that was asked for a result (a donor) has not answered for this time, request
+	 * the result again, from the next donor. */
 	uint64_t retry_ns;
 };
 
@@ -61,14 +63,15 @@ struct srv_stats {
 	uint64_t late; /* contributions for which a round with backup machines did not wait */
 	size_t sums_used, sums_high, staging_used, staging_high;
 	uint32_t parts, retired;
-	uint64_t sum_ns; /* time from the last contribution to the sum, a mean of the last sums */
+	/* moving mean of the time from a round's last contribution to its complete sum */
+	uint64_t sum_ns;
 	uint64_t offered_bytes; /* bytes of results that were offered to agents for reading */
 	struct histogram wait; /* time from the first to the last contribution of complete rounds */
 };
 
 /* Create a core. cfg and env are copied. Errors: -ENOMEM. */
 int srv_core_new(const struct srv_config *cfg, const struct srv_env *env, struct srv_core **ret);
-/* Free the core. All its connections must be closed before. NULL is allowed. */
+/* Free the core. Close all its connections first. NULL is allowed. */
 void srv_core_free(struct srv_core *core);
 
 /* Events for the thread's xport, whose ctx is the core. */
@@ -76,12 +79,14 @@ extern const struct xport_events srv_core_events;
 
 /* Apply a message of the scheduler: JOB (a job and its members), PLAN (which server sums which
  * partition) or JOB_END. A job must be known before its plan. A plan that needs more memory than is
- * left fails the job with BPS_EQUOTA through env->fail. The messages are borrowed. Errors of
- * srv_core_job: BPS_EPROTO too many members, -ENOMEM: the job is not known. */
+ * left fails the job with BPS_EQUOTA through env->fail. The messages stay the caller's.
+ * srv_core_job returns BPS_EPROTO if the job has too many members, or -ENOMEM. After such an error
+ * the core does not know a new job. */
 int srv_core_job(struct srv_core *core, const struct ctl_job *job);
 void srv_core_plan(struct srv_core *core, const struct ctl_plan *plan);
 void srv_core_job_end(struct srv_core *core, uint32_t job);
-/* Return the time of the last message from this process of an agent; 0: it has no connection. */
+/* Return when the last message arrived from the agent's process with this instance. Returns 0 if
+ * that process has no connection. */
 uint64_t srv_core_heard_ns(const struct srv_core *core, uint32_t agent, uint64_t instance);
 
 /* Close the connection to an agent that the scheduler reports as gone: it is dead, or its key is
@@ -111,7 +116,7 @@ void srv_core_set_peer_window(struct srv_core *core, size_t bytes);
 /* Return the current counters. Only the core's own thread may call it. */
 void srv_core_stats(const struct srv_core *core, struct srv_stats *ret);
 
-/* Return which members arrive last, and when. Only the core's own thread may call it, a few times a
- * second, because the cost is O(members). */
+/* Fill in the arrival figures of the jobs: which members contribute last, and how late. Only the
+ * core's own thread may call it, a few times a second, because the cost is O(members). */
 void srv_core_arrivals(struct srv_core *core, struct arrivals_figures *ret);
 #endif

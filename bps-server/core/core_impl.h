@@ -1,6 +1,6 @@
 #ifndef BPS_SERVER_CORE_CORE_IMPL_H
 #define BPS_SERVER_CORE_CORE_IMPL_H
-/* Objects of the server's core, which all of its files share. Each file has a header of its own:
+/* Objects that all files of the server's core share. Each file has a header of its own:
  *   core.c        the core as a whole, peers, the transport's events
  *   plan.c        jobs and partitions, as the scheduler announces and places them
  *   rounds.c      the effect of each message on slots and seats
@@ -56,22 +56,32 @@ struct offer {
 /* A seat: the state of one member of the job for one partition. */
 struct seat {
 	struct srv_part *part;
-	struct srv_peer *peer;  /* connection of its last message; NULL: none, or closed */
-	struct fetch *fetch;    /* set when READING */
-	struct buf *buf;        /* set when STAGED and copied to staging memory */
-	struct xport_loan loan; /* set when STAGED and read in place */
+	/* connection on which the member's last message arrived; NULL: there is none, or it is
+	 * closed */
+	struct srv_peer *peer;
+	struct fetch *fetch; /* running read of the contribution; set when READING */
+	/* copy of the contribution in staging memory; may be set when STAGED */
+	struct buf *buf;
+	/* access to the contribution in the agent's memory; used when STAGED and not copied to
+	 * buf */
+	struct xport_loan loan;
 	struct offer offer;
-	struct heap_node read_node; /* when WANT_READ and not parked: in peer->want */
-	/* when WANT_READ and is_parked, for lack of staging memory: in core->parked */
+	/* node in the heap peer->want; used when WANT_READ and not parked */
+	struct heap_node read_node;
+	/* Link in the list core->parked. Used when WANT_READ and is_parked: the read waits for
+	 * staging memory. */
 	TAILQ_ENTRY(seat) parked;
-	TAILQ_ENTRY(seat) staged; /* in slot->staged when STAGED, in the order of addition */
-	TAILQ_ENTRY(seat) owing;  /* in peer->owing when owes != 0 */
-	struct heap_node result;  /* in peer->results while an offer waits to be sent */
-	uint64_t have_round;      /* round that a waiting OWE_HAVE_OK confirms */
-	uint64_t retry_round;     /* round of a waiting OWE_BAD_CRC or OWE_AGAIN */
-	uint32_t bad_crc;         /* crc that a waiting OWE_BAD_CRC rejects */
-	uint8_t owes;             /* bitmap of enum owe */
-	/* bit per slot: the member may still read the result that it was offered */
+	/* link in the list slot->staged, which has the order of addition; used when STAGED */
+	TAILQ_ENTRY(seat) staged;
+	TAILQ_ENTRY(seat) owing; /* link in the list peer->owing; used when owes is not 0 */
+	/* node in the heap peer->results; used while an offer of a result waits to be sent */
+	struct heap_node result;
+	uint64_t have_round;  /* round that a waiting OWE_HAVE_OK confirms */
+	uint64_t retry_round; /* round of a waiting OWE_BAD_CRC or OWE_AGAIN */
+	uint32_t bad_crc;     /* crc that a waiting OWE_BAD_CRC rejects */
+	uint8_t owes;         /* bitmap of enum owe */
+	/* bitmap of the two slots: those whose result was offered to the member, which may still
+	 * read it */
 	uint8_t offered;
 	/* Only in jobs with backup machines. has_spoken: the member has sent HAVE or CONTRIB under
 	 * this pgen. has_round: newest round whose result the member has. */
@@ -93,24 +103,27 @@ struct slot {
 	/* Members that have contributed (set C of docs/reference/faults.md), and members that
 	 * already have the result (set H). */
 	struct member_set contributed, has;
-	/* number of members in contributed, in has, and in either of the two */
+	/* number of members in the set contributed, in the set has, and in the union of both
+	 * sets */
 	unsigned n_contributed, n_has, n_spoken;
 	unsigned n_offered; /* members that may still read this slot's result (seat.offered) */
 	unsigned n_staged;
 	struct seat_list staged;
-	/* memory of the sum: n_elems of dtype; also the accumulator, unless that has a wider
-	 * type */
+	/* Memory of the sum, n_elems elements of dtype. The sum is also accumulated here, unless
+	 * part->acc holds an accumulator of a wider type. */
 	struct buf *result;
-	unsigned n_folded; /* contributions added so far */
-	/* staged contributions that can be added next; only in sums with a fixed order */
+	unsigned n_folded; /* number of contributions that were added to the sum so far */
+	/* number of staged contributions that can be added next; only used in sums with a fixed
+	 * order */
 	unsigned n_in_order;
 	size_t pos;      /* number of elements that the current pass has summed */
 	unsigned pass_n; /* number of staged contributions that the current pass adds */
 	bool has_pass, is_last_pass;
 	uint32_t crc, workers;
-	bool has_crc;           /* false: not computed, because no network peer needed it yet */
+	/* false: crc is not computed, because no member on another host has needed it yet */
+	bool has_crc;
 	uint32_t crc_prev;      /* crc of the result of round - 1, as a member reported it */
-	uint16_t crc_prev_from; /* the member that reported it */
+	uint16_t crc_prev_from; /* number of the member that reported crc_prev */
 	struct member_set contributors;
 	struct arrivals_round arrivals;
 	uint64_t complete_ns; /* time when SUMMING began */
@@ -121,12 +134,13 @@ struct slot {
 	struct fetch *fetch;
 	bool wants_fetch;
 	uint64_t donor_deadline_ns;
-	TAILQ_ENTRY(slot) work;    /* in core->work when is_queued */
-	TAILQ_ENTRY(slot) waiting; /* in core->donating when DONATING */
-	/* In core->holding when is_holding: the slot is OPEN and has staged contributions. */
+	TAILQ_ENTRY(slot) work;    /* link in the list core->work; used when is_queued */
+	TAILQ_ENTRY(slot) waiting; /* link in the list core->donating; used when DONATING */
+	/* Link in the list core->holding. Used when is_holding: the slot is OPEN and has staged
+	 * contributions. */
 	TAILQ_ENTRY(slot) holding;
-	/* In core->cutting when is_cutting: the slot is OPEN, and its round ends at cut_ns without
-	 * the late members. */
+	/* Link in the list core->cutting. Used when is_cutting: the slot is OPEN, and its round
+	 * ends at cut_ns without the late members. */
 	TAILQ_ENTRY(slot) cutting;
 	uint64_t cut_ns;
 };
@@ -138,12 +152,15 @@ struct srv_part {
 	uint32_t bytes;
 	uint8_t dtype;
 	uint64_t pgen;
-	bool is_confirmed;  /* a plan has named it since the last resynchronization began */
-	bool waits_for_all; /* waits for all members, even in jobs with backup machines */
-	/* f32 accumulator of f16 and bf16; used by the slot that is being summed */
+	/* a plan has named this partition since the last resynchronization began */
+	bool is_confirmed;
+	/* each round waits for all members, even in jobs with backup machines */
+	bool waits_for_all;
+	/* f32 accumulator for sums of f16 and bf16; used by the slot that is being summed */
 	struct buf *acc;
 	struct slot slots[2];
-	/* Members under the present pgen. Only they may send, and a round needs all of them. */
+	/* Members of the job under the present pgen. Only these members may send, and a round needs
+	 * the contributions of all of them. */
 	struct member_set live;
 	uint16_t n_live;
 	uint16_t n_seats; /* number of seats, including those of members that are gone */
@@ -154,7 +171,8 @@ struct srv_tensor {
 	uint32_t n_parts, part_elems;
 	uint64_t n_elems;
 	uint8_t dtype;
-	bool is_of_library;      /* the library made it for its collectives, see CTL_OWN_TENSORS */
+	/* the library made this tensor for its collectives, see CTL_OWN_TENSORS */
+	bool is_of_library;
 	struct srv_part **parts; /* NULL entry: the partition is not on this thread */
 };
 
@@ -166,11 +184,13 @@ struct srv_job_member {
 struct srv_job {
 	TAILQ_ENTRY(srv_job) link;
 	uint32_t id, flags;
-	/* view in which it formed; a different job with the same number formed in another view */
+	/* View in which the job formed. A different job with the same number formed in another
+	 * view. */
 	uint64_t formed;
-	uint64_t view; /* view of its list of members */
+	uint64_t view; /* view in which the list of members last changed */
 	uint16_t n_members, n_live;
-	uint16_t backup; /* contributions that a round need not wait for; 0: needs all */
+	/* number of contributions that a round need not wait for; 0: a round needs all */
+	uint16_t backup;
 	uint64_t grace_ns;
 	struct member_set live; /* members that are not gone */
 	bool has_failed, is_confirmed;
@@ -187,15 +207,20 @@ struct srv_peer { /* a connection of an agent; stored in xconn->user */
 	TAILQ_ENTRY(srv_peer) link;
 	struct xconn *conn;
 	struct seat_list owing;
-	struct heap results; /* seats with a result that is to be offered, the most urgent first */
-	uint64_t result_seq; /* used for the order in the heap results */
-	struct heap want;    /* seats that WANT_READ, except parked ones */
-	TAILQ_ENTRY(srv_peer) ready; /* in core->ready when is_ready: it has reads to start */
+	/* seats whose result must be offered to the agent, the most urgent first */
+	struct heap results;
+	/* counts the results queued; orders results of the same priority in the heap */
+	uint64_t result_seq;
+	struct heap want; /* seats in the state WANT_READ, except parked seats */
+	/* link in the list core->ready; used when is_ready: the peer has reads to start */
+	TAILQ_ENTRY(srv_peer) ready;
 	bool is_ready;
 	size_t reading_bytes;
-	bool is_stuck; /* xport_send returned -EAGAIN; the writable event follows */
-	/* an offer of a result was not sent, because the send queue is long or there is no credit;
-	 * the writable event follows */
+	/* xport_send returned -EAGAIN; the transport reports when the connection is writable
+	 * again */
+	bool is_stuck;
+	/* An offer of a result was not sent, because the send queue is long or there is no credit.
+	 * The transport reports when the connection is writable again. */
 	bool is_full;
 };
 
@@ -218,7 +243,8 @@ struct srv_core {
 	TAILQ_HEAD(, srv_peer) peers;
 	TAILQ_HEAD(, srv_peer) ready;
 	struct slot_list work, donating, holding, cutting;
-	uint64_t cut_due_ns; /* at or before the deadline of the first slot in cutting */
+	/* time of the next check of the slots in cutting; no later than any slot's cut_ns */
+	uint64_t cut_due_ns;
 	struct seat_list parked;
 	TAILQ_HEAD(, retired_result) retired;
 	TAILQ_HEAD(, fetch) fetches, free_fetches;
@@ -232,7 +258,8 @@ struct srv_core {
 };
 
 #ifndef SRV_BLOCK_ELEMS /* smaller in the simulator */
-/* a block of operands of this size fits in the first levels of the CPU's cache */
+/* Number of elements that are summed at a time. The operands of such a block fit in the first
+ * levels of the CPU's cache. */
 #define SRV_BLOCK_ELEMS 8192
 #endif
 #endif

@@ -84,7 +84,7 @@ static int send_result(struct seat *seat)
 			slot = s;
 	}
 	if (!slot)
-		return 0; /* meanwhile the member has reported that it has the result */
+		return 0; /* the member has since reported that it has the result */
 	if (FAILPOINT(SERVER_RESULT_BEFORE_SEND))
 		return 0;
 	if (!slot->has_crc && !seat->peer->conn->is_same_host)

@@ -174,7 +174,7 @@ static int tensor_add(struct srv_job *job, const struct ctl_tensor *t)
 	}
 	tensor = &job->tensors[t->tensor];
 	if (tensor->parts)
-		return 0; /* sent again after a reconnect */
+		return 0; /* the scheduler sent the tensor again after a reconnect */
 	tensor->parts = calloc(n_parts, sizeof(struct srv_part *));
 	if (!tensor->parts)
 		return -ENOMEM;

@@ -78,7 +78,8 @@ struct buf *staging_get(struct srv_core *core, const struct slot *slot, uint16_t
 	struct buf *buf;
 
 	/* In a sum with a fixed order, contributions that came too early use at most half of the
-	 * staging memory. So the next one in order always finds room. */
+	 * staging memory. So there is always staging memory for the contribution that is next in
+	 * order. */
 	*ret_is_early = part_is_ordered(slot->part) &&
 			member != part_nth_member(slot->part, slot->n_folded + slot->n_in_order) &&
 			!is_early_room(core);
@@ -224,7 +225,8 @@ static bool is_waiting_for_staging(const struct srv_core *core)
 
 /* Park the peer's most urgent read and let other reads pass. Contributions that came too early have
  * fragmented the staging memory, so this read finds no free piece that is large enough. The
- * contribution that must be added before them is no larger than they are, so it does find one. */
+ * contribution that must be added before them is no larger than they are, so it does find a free
+ * piece. */
 static void set_aside(struct srv_core *core, struct srv_peer *peer)
 {
 	struct heap_node *node = heap_min(&peer->want);

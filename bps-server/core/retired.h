@@ -6,7 +6,7 @@
 /* Take the result out of the slot. Its buffer is kept until no member that was offered the result
  * can be reading it. */
 void retired_add(struct srv_core *core, struct slot *slot);
-/* Release the retired results that the peer will not read any more, as its message implies. */
+/* Release the retired results that the peer will not read any more, according to its message m. */
 void retired_acknowledged(struct srv_core *core, struct srv_peer *peer, const struct wire_msg *m);
 /* Release the retired results that the peer may have been reading, because its connection is
  * lost. */

@@ -17,7 +17,8 @@
 #include "common/data/crc32c.h"
 
 /* Relation of a round to its slot (S3). HERE: the slot holds this round, or can be taken for it
- * now. OVER: the slot holds a later round. AHEAD: a correct peer cannot be that far ahead. */
+ * now. OVER: the slot holds a later round. AHEAD: the round is further ahead than a correct peer
+ * can be. */
 enum place { PLACE_HERE, PLACE_OVER, PLACE_AHEAD };
 
 static enum place slot_place(struct srv_part *part, uint64_t r)
@@ -81,7 +82,7 @@ static bool echo_agrees(
 	uint32_t echo = m->contrib.crc_prev, want = echo;
 	const struct srv_job_member *me, *other;
 
-	/* echo 0: the member got the result without a crc, within this host */
+	/* echo is 0 if the member got the result over the same-host path, without a crc */
 	if (m->round == 1 || !echo)
 		return true;
 	if (prev->state == SLOT_DONE && prev->round == m->round - 1)
@@ -169,8 +170,9 @@ static bool contrib_borrow(struct srv_core *core, struct seat *seat, const struc
 	return true;
 }
 
-/* Return the slot to which a contribution belongs. NULL: it needs no slot, or was answered
- * already. */
+/* Return the slot to which a contribution belongs. Returns NULL if the contribution is a duplicate
+ * of an earlier round, or if its round is invalid. In the second case the error was already
+ * sent. */
 static struct slot *contrib_slot(struct srv_core *core, struct seat *seat, const struct wire_msg *m)
 {
 	struct srv_part *part = seat->part;
@@ -192,8 +194,8 @@ static struct slot *contrib_slot(struct srv_core *core, struct seat *seat, const
 	return slot;
 }
 
-/* Do the same as contrib_slot, for a job with backup machines. A member that is too far ahead of a
- * late member is answered AGAIN. */
+/* Do the same as contrib_slot, for a job with backup machines. If the member is too far ahead of a
+ * late member, queue the answer AGAIN and return NULL. */
 static struct slot *contrib_slot_backup(
 	struct srv_core *core, struct seat *seat, const struct wire_msg *m)
 {
@@ -347,8 +349,8 @@ static void on_got(struct seat *seat, const struct wire_msg *m)
 		slot_unoffer(slot, seat);
 }
 
-/* Answer AGAIN to a message about a partition that is not on this server, or not yet under that
- * pgen. The plan may still be on its way to this server. */
+/* Answer AGAIN to a message about a partition that is not on this server, or that this server does
+ * not have under the message's pgen yet. The plan may still be on its way to this server. */
 static void reply_again(struct srv_peer *peer, const struct wire_msg *m)
 {
 	struct wire_msg r = wire_answer(m, WIRE_AGAIN);

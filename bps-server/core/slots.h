@@ -14,10 +14,11 @@ void seat_set_state(struct seat *seat, enum seat_state state);
 void slot_add_contributed(struct slot *slot, unsigned member);
 /* Record that the member will not read the slot's result any more. */
 void slot_unoffer(struct slot *slot, struct seat *seat);
-/* Return the memory of the slot's result. NULL: no memory is left, and the job has failed. */
+/* Return the memory of the slot's result. Returns NULL if no memory is left; then the job has
+ * failed. */
 void *slot_result(struct srv_core *core, struct slot *slot);
-/* Return the nth live member (from 0) of the partition, in the order of member numbers. n_seats:
- * there are fewer. */
+/* Return the nth live member (from 0) of the partition, in the order of member numbers. Returns
+ * n_seats if there is no nth live member. */
 uint16_t part_nth_member(const struct srv_part *part, unsigned nth);
 
 static inline bool part_is_ordered(const struct srv_part *part)
