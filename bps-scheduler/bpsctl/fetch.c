@@ -69,7 +69,8 @@ static int scheduler_only(json_t *root, struct err_text *err)
 
 struct job_details {
 	struct http_get gets[JOBS_MAX];
-	json_t *jobs[JOBS_MAX]; /* the jobs of gets, in the document of the cluster */
+	/* for each element of gets: its job in the document of the cluster */
+	json_t *jobs[JOBS_MAX];
 	size_t n, not_asked;
 };
 
@@ -161,7 +162,7 @@ static size_t count_heard(json_t *root, json_t *silent, json_t *missing, size_t 
 		n += is_heard;
 		if (is_heard || is_silent || !name)
 			continue;
-		/* label each of the first ones only: a label scans all members */
+		/* make labels only for the first names, because each label scans all members */
 		if (json_array_size(missing) < SCREEN_MISSING_MAX)
 			json_array_append_new(missing, member_label(root, m));
 		else

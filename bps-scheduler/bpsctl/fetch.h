@@ -1,13 +1,13 @@
 #ifndef BPS_SCHEDULER_BPSCTL_FETCH_H
 #define BPS_SCHEDULER_BPSCTL_FETCH_H
-/* The documents that bpsctl shows, from the scheduler's answers. All requests end within one time
- * limit. The document's "missing" names each member and job without an answer. All documents have
- * "schema": 1. The comments below list the fields of a document. x[y]: x is a list of y. x{y}: x is
- * an object with the fields y.
+/* Fetches the documents that bpsctl shows, mostly from the scheduler. All requests for a document
+ * end within one time limit. The document's "missing" names each member and job without an answer.
+ * All documents have "schema": 1. The comments below list the fields of a document. x[y]: x is a
+ * list of y. x{y}: x is an object with the fields y.
  *
- * ret: the caller's reference. Errors: BPS_ENOSCHED, BPS_ETIMEDOUT, BPS_EPROTO as http_get_all;
- * BPS_ENOTFOUND the daemon answers with an error; -EINVAL it is not a scheduler; err gets the
- * text. */
+ * ret: the document, a new reference. Errors: BPS_ENOSCHED, BPS_ETIMEDOUT, BPS_EPROTO as
+ * http_get_all; BPS_ENOTFOUND the daemon answers with an error; -EINVAL it is not a scheduler; err
+ * gets the text. */
 #include <stdbool.h>
 
 #include <jansson.h>

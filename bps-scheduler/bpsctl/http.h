@@ -28,8 +28,8 @@ struct http_get {
  * resolver takes longer. */
 void http_get_all(const struct addr *addr, struct http_get *gets, size_t n, uint32_t timeout_ms);
 
-/* Check that a process accepts connections at the address. Returns 0, or BPS_ENOSCHED or
- * BPS_ETIMEDOUT with a sentence. */
+/* Check that a process accepts connections at the address. Returns 0, BPS_ENOSCHED or
+ * BPS_ETIMEDOUT; in case of an error err gets a sentence. */
 int http_can_connect(const struct addr *addr, uint32_t timeout_ms, struct err_text *err);
 
 /* Escape a string for a query ("a b" -> "a%20b") into buf. Returns false if it does not fit. */

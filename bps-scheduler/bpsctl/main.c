@@ -253,7 +253,8 @@ static const struct {
 } aliases[] = {{"-f", "--follow"}, {"-v", "--verbose"}, {"--host", "--scheduler-http"},
 	{"--daemon", "--scheduler-http"}};
 
-/* Convert the interval after --watch to its flag: a bare number means seconds. */
+/* Convert the interval after --watch to the flag --interval. A number without a unit means
+ * seconds. */
 static char *interval_flag(const char *s)
 {
 	char *text = NULL;

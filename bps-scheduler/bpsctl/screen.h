@@ -15,22 +15,22 @@
 /* Show the whole cluster. If the document is that of a server or agent, show it with
  * screen_daemon. */
 int screen_status(FILE *out, json_t *root);
-/* Show the figures of one server or agent. 1: it is not connected to the scheduler. */
+/* Show the figures of one server or agent. Returns 1 if it is not connected to the scheduler. */
 int screen_daemon(FILE *out, json_t *root);
 
-/* Show an agent's GPUs and their strategy. 1: the configured strategy is not possible. */
+/* Show an agent's GPUs and their strategy. Returns 1 if the configured strategy is not possible. */
 int screen_topology(FILE *out, json_t *root);
 
-/* Show a job, the cause of a delay first. 1: it waits or an agent did not answer; 2: it has
- * failed. */
+/* Show a job, the cause of a delay first. Returns 1 if the job waits or an agent did not answer, 2
+ * if the job has failed. */
 int screen_job(FILE *out, json_t *root);
 
-/* Show full tables. 1: an entry has a problem. */
+/* Show full tables. Returns 1 if an entry has a problem. */
 int screen_servers(FILE *out, json_t *root);
 int screen_agents(FILE *out, json_t *root);
 int screen_jobs(FILE *out, json_t *root);
 
-/* Show what each call that has waited for long waits for. 1: there is such a call. */
+/* Show what each call that has waited for long waits for. Returns 1 if there is such a call. */
 int screen_stuck(FILE *out, json_t *root);
 
 /* Show each event on one line. Returns 0. */

@@ -39,7 +39,7 @@ const char *steer_key_path(const struct steer_conf *conf);
  * answer, two seconds at most. ret_text: what the scheduler did. ret_json: its document, a new
  * reference, or NULL if there is none; ret_json may be NULL. Errors: the scheduler's code, or
  * BPS_ENOSCHED no scheduler answers, BPS_ETIMEDOUT not in time, BPS_EPROTO an invalid answer,
- * -errno of the key file; all with a sentence. */
+ * -errno of the key file. For each error, err gets a sentence. */
 int steer_call(const struct steer_conf *conf, const char *verb, const char *target,
 	const struct steer_arg *args, size_t n_args, struct err_text *ret_text, json_t **ret_json,
 	struct err_text *err);

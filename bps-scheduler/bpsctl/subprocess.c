@@ -20,7 +20,8 @@ extern char **environ;
 struct running_subprocess {
 	struct subprocess *child;
 	pid_t pid;
-	int fd; /* pipe from its stdout and stderr; -1: read to the end */
+	/* pipe from the program's stdout and stderr; -1: closed, because all output was read */
+	int fd;
 	size_t used;
 };
 

@@ -41,7 +41,7 @@ struct table_cell cell_state(json_t *m);
 /* Return the time since the last message of a member that is up, otherwise the time since it went
  * down. */
 struct table_cell cell_last_heard(json_t *m);
-/* Return the name of a user of this machine, or the number if it has none. */
+/* Return the name of a user of this machine, or the user's number if it has no name here. */
 struct table_cell cell_user(uint64_t uid);
 
 /* Print s after head. Wrapped lines are indented below s. cell_wrapped_key prints the string with
