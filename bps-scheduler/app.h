@@ -1,7 +1,8 @@
 #ifndef BPS_SCHEDULER_APP_H
 #define BPS_SCHEDULER_APP_H
 /* The parts of the process bps-scheduler around its core: main.c has the settings, the state file
- * and the start, conns.c the members' connections, web.c HTTP. One thread, the control loop's.
+ * and the start, conns.c the members' connections, web.c HTTP. All of them run on the control
+ * loop's thread.
  *
  * Each input from outside (a message, an HTTP request, a timer, a reload) is passed to the core.
  * Then app_after_event is called. */
@@ -40,7 +41,8 @@ struct sched_app {
 	unsigned n_closed;          /* connections that the last change of keys has closed */
 	struct event *timer, *look; /* look: checks the health regularly */
 	struct health_watch *health;
-	struct sched_app_conn **conns; /* by the connection's number in the core; NULL: free */
+	/* indexed by the connection's number in the core; NULL: the number is free */
+	struct sched_app_conn **conns;
 	uint32_t n_conns;
 	struct { /* HTTP requests that wait for a probe; the probe's token is the index */
 		struct httpd_request *req;
@@ -49,8 +51,8 @@ struct sched_app {
 };
 
 /* ---- main.c ---- */
-/* Let the core do what is due, compact the state file if it is long, and set the timer. Must be
- * called after each event. */
+/* Let the core handle the deadlines that have passed, compact the state file if it is long, and set
+ * the timer. Must be called after each event. */
 void app_after_event(struct sched_app *app);
 
 /* ---- conns.c ---- */
@@ -60,8 +62,8 @@ void conns_send(void *app, uint32_t id, const struct ctl_msg *msg);
 void conns_drop(void *app, uint32_t id, const char *why);
 /* Return the channel of the connection with this number in the core. It stays owned by conns.c. */
 struct ctlchan *conns_chan(void *app, uint32_t id);
-/* Declare members dead whose key is revoked, also members that are not connected. Otherwise an
- * agent would count as alive while servers receive from it. */
+/* Declare all members dead whose key is revoked, including those that are not connected. Otherwise
+ * an agent would count as alive while servers still receive data from it. */
 void conns_expel_revoked(struct sched_app *app);
 
 /* ---- web.c ---- */

@@ -146,9 +146,9 @@ static int compact(void *ctx, const struct state_record *rec)
 	return rc;
 }
 
-/* Do here what is due instead of waiting for the timer. libevent runs an expired timer that is set
- * again only after all messages that have arrived. So under a steady stream of messages it would
- * never run. */
+/* Handle passed deadlines here instead of waiting for the timer. libevent runs an expired timer
+ * only after all messages that have arrived, and each message sets the timer again. So under a
+ * steady stream of messages the timer would never run. */
 void app_after_event(struct sched_app *app)
 {
 	uint64_t due, now = clock_now_ns();

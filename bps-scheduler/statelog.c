@@ -171,7 +171,7 @@ static int write_snapshot(
 	return r;
 }
 
-/* Replace the log by a new file that has this record, or none if rec is NULL. */
+/* Replace the log by a new file that has this record, or no record if rec is NULL. */
 static int replace(struct statelog *l, const struct state_record *rec)
 {
 	uint64_t bytes;
@@ -280,8 +280,8 @@ static int64_t load_record(const struct log_reader *ld, uint64_t at)
 	return (int64_t)(sizeof(head) + n);
 }
 
-/* Return whether a valid record begins anywhere behind `at`. If so, the damage at `at` is not just
- * a last record that was cut off. */
+/* Return whether a valid record begins anywhere behind `at`. If so, the damage at `at` is more than
+ * an incomplete last record. */
 static bool has_record_behind(const struct log_reader *ld, uint64_t at)
 {
 	uint64_t n = ld->size - at;
@@ -290,7 +290,7 @@ static bool has_record_behind(const struct log_reader *ld, uint64_t at)
 
 	if (!tail || read_all(ld->l->fd, tail, n, at) < 0) {
 		free(tail);
-		return true; /* cannot tell: do not cut the file */
+		return true; /* out of memory: a record may follow, so do not cut the file */
 	}
 	for (uint64_t i = 1; !found && i + sizeof(struct record_head) < n; i++) {
 		struct record_head head;

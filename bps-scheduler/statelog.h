@@ -25,10 +25,10 @@
 
 struct statelog;
 
-/* Open the log in dir, or create both. Passes every record to fn, in order. If fn returns an error,
- * the log counts as broken. Errors: -EBUSY another scheduler uses dir; BPS_EVERSION a newer release
- * wrote the log; -EBADMSG the log is broken; -errno. err: a sentence with the next step for the
- * operator. */
+/* Open the log in dir. Creates dir and the log if they do not exist. Passes every record to fn, in
+ * order. If fn returns an error, the log counts as broken. Errors: -EBUSY another scheduler uses
+ * dir; BPS_EVERSION a newer release wrote the log; -EBADMSG the log is broken; -errno. err: a
+ * sentence with the next step for the operator. */
 int statelog_open(struct statelog **ret, const char *dir,
 	int (*fn)(void *ctx, const struct state_record *rec, struct err_text *err), void *ctx,
 	struct err_text *err);
@@ -47,7 +47,7 @@ int statelog_compact(struct statelog *l, const struct state_record *rec);
 
 /* Return the size of the file in bytes. */
 uint64_t statelog_bytes(const struct statelog *l);
-/* Return the duration of the last sync. */
+/* Return the duration of the last sync in nanoseconds. */
 uint64_t statelog_sync_ns(const struct statelog *l);
 
 void statelog_close(struct statelog *l);

@@ -31,8 +31,8 @@ static const char *arg_of(const struct steer_call *call, const char *name)
 
 /* ---- verbs ---- */
 
-/* Find the forming or running job with this name or number. An error if several users have a job of
- * this name. */
+/* Find the forming or running job with this name or number. Returns an error if several users have
+ * a job of this name. */
 static int find_job(
 	const struct sched_core *c, const char *name, uint32_t *ret_job, struct err_text *err)
 {
@@ -158,7 +158,7 @@ static int drain_status(struct steer *s, const struct steer_call *call, struct s
 static const struct verb {
 	const char *name;
 	bool wants_target;
-	bool changes; /* each call is recorded as an event */
+	bool changes; /* the verb changes something, so each call is recorded as an event */
 	const char *args[4];
 	verb_fn *run;
 } verbs[] = {

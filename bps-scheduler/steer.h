@@ -2,8 +2,8 @@
 #define BPS_SCHEDULER_STEER_H
 /* Requests of operators over the control port: STEER, answered by STEERED (common/wire/ctlmsg.h).
  * HTTP requests only read. The key of the peer decides whether it may steer: it needs the identity
- * `ctl:NAME`. In a cluster without a key, any process on loopback may. The user that STEER names is
- * recorded, not checked.
+ * `ctl:NAME`. In a cluster without a key, any process on loopback may steer. The user that STEER
+ * names is recorded, not checked.
  *
  * A verb (a command, such as "drain") is a row of the table in steer.c and a function that acts at
  * once: it may change the core, and must not wait. To add one:
@@ -35,9 +35,9 @@ struct steer {
 	/* Return the channel of the connection that has this number in the core. */
 	struct ctlchan *(*chan)(void *ctx, uint32_t conn);
 	const struct tls_conf *auth; /* the keys in use */
-	/* Read the key file again. Returns 1 if it has changed, 0 if not, or an error with a
-	 * sentence. ret_closed: number of connections that were closed, because their keys are not
-	 * accepted any more. */
+	/* Read the key file again. Returns 1 if the file has changed, 0 if not, or a negative
+	 * error; err then gets a sentence. ret_closed: number of connections that were closed,
+	 * because their keys are not accepted any more. */
 	int (*reload_keys)(void *ctx, unsigned *ret_closed, struct err_text *err);
 };
 

@@ -4,34 +4,34 @@
 #include "common/base/error.h"
 
 /* Find the job that a JOIN names; *ret is NULL if there is none yet. Errors: BPS_EAUTH the job
- * exists and the token is wrong; with a sentence. */
+ * exists and the token is wrong; err gets a sentence. */
 int admission_find_job(const struct sched_core *c, const struct ctl_join *q, struct sched_job **ret,
 	struct err_text *err);
-/* Check that the user may have one more job. Errors: BPS_EQUOTA with a sentence. */
+/* Check that the user may have one more job. Errors: BPS_EQUOTA; err gets a sentence. */
 int admission_check_job(struct sched_core *c, uint32_t uid, struct err_text *err);
 /* Rule I12: a user counts as one with little memory up to this fraction (1/8) of the reserve
- * (--small-user-reserve). So 8 such users fit into the reserve. The sums of all other users stay
- * outside of it. */
+ * (--small-user-reserve). So 8 such users fit into the reserve. The sums of all other users must
+ * not use the reserve. */
 #define ADMISSION_SMALL_USERS 8
-/* Check that the job may have one more tensor like t. Errors: BPS_EQUOTA with a sentence. */
+/* Check that the job may have one more tensor like t. Errors: BPS_EQUOTA; err gets a sentence. */
 int admission_check_tensor(struct sched_core *c, const struct sched_job *j,
 	const struct sched_tensor *t, struct err_text *err);
 /* Count the memory of t as used by the job; admission_unclaim undoes that. */
 void admission_claim(struct sched_core *c, struct sched_job *j, const struct sched_tensor *t);
 void admission_unclaim(struct sched_job *j, const struct sched_tensor *t);
 /* Check the tensors that were accepted while no server was there: the memory was unknown then, so
- * none was refused. Once there are servers, end jobs that do not fit beside the reserve. The
- * largest job ends first; jobs of users with little memory stay. Must run before the partitions are
- * placed. */
+ * no tensor was refused. Once there are servers, end jobs whose sums do not fit into the memory
+ * outside the reserve. The largest job ends first; jobs of users with little memory stay. Must run
+ * before the partitions are placed. */
 void admission_check_waiting(struct sched_core *c);
-/* Return the memory that the sums of all jobs need, by their declared tensors. */
+/* Return the memory, in bytes, that the sums of all jobs' declared tensors need. */
 uint64_t admission_all_sums(const struct sched_core *c);
 /* Return the usage that counts against a quota: jobs of a user that have not ended, and bytes of
  * the tensors of a job or user on servers. */
 uint32_t admission_user_jobs(const struct sched_core *c, uint32_t uid);
 uint64_t admission_job_bytes(const struct sched_job *j);
 uint64_t admission_user_bytes(const struct sched_core *c, uint32_t uid);
-/* Return the memory of all usable servers for sums; 0: not known. */
+/* Return the memory, in bytes, that all usable servers together have for sums; 0: not known. */
 uint64_t admission_servers_bytes(const struct sched_core *c);
 uint64_t admission_share(uint64_t all_bytes, uint32_t percent);
 #endif

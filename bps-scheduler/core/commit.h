@@ -9,7 +9,7 @@
  * again. Errors: BPS_ENOTDURABLE, or the error of the disk: the changes stay in memory, and nothing
  * is sent. */
 int sched_commit(struct sched_core *c, bool is_retry);
-/* Return an id that no job has had. CTL_NO_ID: the next block of ids cannot be written to the
- * disk. */
+/* Return an id that no job has had. Returns CTL_NO_ID if the next block of ids cannot be written to
+ * the disk. */
 uint32_t sched_job_id_take(struct sched_core *c);
 #endif

@@ -1,6 +1,6 @@
 /* Entry points of the core (core.h): connections, messages, time, operators' changes, start and
- * end. Each passes its event to the file that handles it, then commits. Thread: the caller's,
- * always the same. */
+ * end. Each entry point passes its event to the file that handles it, then commits. Thread: the
+ * caller's, always the same. */
 #include "bps-scheduler/core/core.h"
 
 #include <assert.h>

@@ -27,8 +27,8 @@
  * there are any; JOB and PLAN for each job that concerns it (an agent: the jobs of its workers; a
  * server: all jobs, but only the partitions placed on it); JOB_END for its jobs that ended
  * recently; and, as the end mark, a PEERS without peers. Then the member drops all jobs and
- * partitions that these messages did not name. In this way a server also learns which partitions
- * moved away while it was considered dead.
+ * partitions that these messages did not name. In this way a server also drops the partitions that
+ * moved away while it counted as dead.
  *
  * Messages that a member repeats after each WELCOME, since the scheduler may have restarted: JOIN
  * of every attached worker whose JOB has not come, DECLARE of every tensor without an answer,
@@ -39,7 +39,7 @@
  *
  * A restarted agent (new instance, same name) stays a member of its running jobs, and their
  * partitions keep their pgen (the view in which they were placed). That is safe, because the
- * agent's contributions are in memory that outlives its process. If it has lost a worker, it
+ * agent's contributions are in memory that outlives its process. If the agent has lost a worker, it
  * reports that (WORKER LOST). */
 #include <stdbool.h>
 #include <stdint.h>
@@ -62,13 +62,14 @@ void sched_free(struct sched_core *c);
 int sched_restore(struct sched_core *c, const struct state_record *rec, struct err_text *err);
 
 /* Begin a new term, which is larger than all previous ones and durable when this returns. Members
- * of the restored state have twice the dead time to return. Errors: the result of persist; then the
+ * of the restored state have twice the dead time to return. Errors: those of env.persist; then the
  * core has not started. */
 int sched_start(struct sched_core *c, uint64_t now_ns);
 
-/* Apply the times in cfg: after which silence members are dead, the windows, and when the status
- * reports slow or stalled jobs and servers. Windows that have begun keep their end. The beat
- * interval does not change, so the caller must keep the dead times well above it. */
+/* Apply the times in cfg: the silence after which members are dead, the windows, and the delays
+ * after which the status reports slow or stalled jobs and servers. Windows that have begun keep
+ * their end. The beat interval does not change, so the caller must keep the dead times well above
+ * it. */
 void sched_set_times(struct sched_core *c, const struct sched_config *cfg, uint64_t now_ns);
 
 /* Change the quotas to those of cfg. Jobs and tensors that already exceed them stay. */
@@ -90,13 +91,14 @@ void sched_conn_closed(struct sched_core *c, uint32_t conn, uint64_t now_ns);
  * over. No effect if the member is connected, unknown or already dead. */
 void sched_expel(struct sched_core *c, enum role role, const char *name, uint64_t now_ns);
 
-/* Call sched_tick at the time that sched_next_deadline returns. It changes with every event;
+/* Call sched_tick at the time that sched_next_deadline returns. That time changes with every event;
  * UINT64_MAX: no deadline. If a tick comes more than 100 ms late, this process was delayed, so the
  * deadlines of all members move by the delay. */
 uint64_t sched_next_deadline(const struct sched_core *c);
 void sched_tick(struct sched_core *c, uint64_t now_ns);
 
-/* Return the number of this start; before sched_start, that of the previous start. */
+/* Return the term, which is the number of this start of the scheduler. Before sched_start, this is
+ * the term of the previous start. */
 uint32_t sched_term(const struct sched_core *c);
 /* Return the last durable view. */
 uint64_t sched_view(const struct sched_core *c);

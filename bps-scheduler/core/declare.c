@@ -1,6 +1,6 @@
 /* DECLARE: the message with which agents declare tensors. Declarations of a tensor are compared.
- * The tensor becomes READY when all agents have declared it alike. place_apply.c numbers the
- * tensors. Thread: the core's. */
+ * The tensor becomes READY when all agents have declared it with the same type and shape.
+ * place_apply.c numbers the tensors. Thread: the core's. */
 #include "bps-scheduler/core/declare.h"
 
 #include <errno.h>
@@ -151,7 +151,7 @@ static void declare_one(const struct declare_request *in, const struct ctl_decl 
 	} else if (t->dtype != d->dtype || t->n_elems != d->n_elems) {
 		tensor_mismatch(in, t, d);
 	} else if (t->state == TENSOR_PLACED) {
-		if (in->c->tx_view) /* its present place may not be durable yet */
+		if (in->c->tx_view) /* the tensor's present place may not be durable yet */
 			j->owes_plans = j->members[in->member].is_owed_plan = true;
 		else
 			sched_send_tensor(in->c, in->m, j, t);

@@ -7,11 +7,11 @@
 void sched_at_barrier(struct sched_core *c, const struct sched_member *m, struct sched_job *j,
 	uint32_t rank, uint64_t n);
 /* Register a worker that wants to join the running job j. It is let in at a barrier, together with
- * all other workers of its machine. Errors: BPS_EDUP, BPS_EQUOTA with a sentence. */
+ * all other workers of its machine. Errors: BPS_EDUP, BPS_EQUOTA; err gets a sentence. */
 int sched_newcomer(struct sched_core *c, const struct sched_member *m, struct sched_job *j,
 	const struct ctl_join *q, struct err_text *err);
-/* Handle UNJOIN: the worker of m whose JOIN had the number seq no longer waits. No effect if it is
- * not waiting. Then it has already been let in, and its loss is reported as for any worker, or its
- * JOIN never arrived. */
+/* Handle UNJOIN: the worker of m whose JOIN had the number seq no longer waits. No effect if the
+ * worker is not waiting. In that case its JOIN never arrived, or the worker was already let in. The
+ * loss of a worker that was let in is reported as for any worker. */
 void sched_unjoin(struct sched_core *c, const struct sched_member *m, uint32_t seq);
 #endif

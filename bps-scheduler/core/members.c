@@ -26,8 +26,8 @@
  * jobs need nothing from the scheduler. So before the agent's time is over, the scheduler asks the
  * servers when they last received data from this agent process (message SIGHT). The agent's time
  * then counts from that moment. An agent from which no server receives is declared dead no later
- * than without the question. An agent whose jobs have changed meanwhile is declared dead all the
- * same: it does not know of the change and would delay these jobs. */
+ * than if the scheduler had not asked. An agent that has not received a change of its jobs is
+ * declared dead in any case: it does not know of the change and would delay these jobs. */
 
 /* The scheduler begins to ask when a SIGHT_SHARE-th of the dead time is left, and repeats the
  * question after each such span. */
@@ -52,8 +52,9 @@ static void ask_others(struct sched_core *c, struct sched_member *m)
 	m->asked_ns = c->now_ns;
 }
 
-/* Ask about m when a span is left until silent_at_ns, the time at which its silence makes it dead,
- * and again after each span. Until then only schedule the question. */
+/* Ask about m once silent_at_ns, the time at which its silence makes it dead, is less than a span
+ * away. A span is a SIGHT_SHARE-th of the dead time. Ask again after each span. Before the first
+ * question is due, only schedule it. */
 static void ask_before(struct sched_core *c, struct sched_member *m, uint64_t silent_at_ns)
 {
 	uint64_t span = sched_member_dead_ns(c, m) / SIGHT_SHARE, at = silent_at_ns - span;
@@ -136,8 +137,8 @@ void sched_member_expel(struct sched_core *c, enum role role, const char *name)
 
 	if (!m || m->conn || m->state == MEMBER_DOWN)
 		return;
-	/* while the state cannot be written, no member is declared dead: do it later, even if
-	 * servers still receive from this one */
+	/* While the state cannot be written, no member is declared dead. Then is_behind makes this
+	 * member dead later, even if servers still receive from it. */
 	if (c->is_undurable)
 		m->is_behind = true;
 	else
@@ -421,8 +422,9 @@ void sched_hello_undo(struct sched_core *c, struct sched_conn *conn)
 	turn_away(c, conn->id, conn->is_known);
 }
 
-/* Return whether the grace period of the start still lasts (rule C2). It is meant for members that
- * are away. Once all are back, a silent member is dead after the usual time. */
+/* Return whether the grace period of the start still lasts (rule C2). The grace period is meant for
+ * members that are away. Once all members are back, a silent member is dead after the usual
+ * time. */
 static bool is_grace(const struct sched_core *c)
 {
 	if (c->now_ns >= c->grace_ns)

@@ -2,19 +2,20 @@
 #define BPS_SCHEDULER_CORE_MEMBERS_H
 #include "bps-scheduler/model/model.h"
 
-/* Handle HELLO: assign the connection to the member that it names, which may be new or return.
- * Returns false if the member was refused. Otherwise the caller commits, and then sends WELCOME, or
- * calls sched_hello_undo if the commit failed. */
+/* Handle HELLO: assign the connection to the member that it names, which may be a new or a
+ * returning member. Returns false if the member was refused. Otherwise the caller commits, and then
+ * sends WELCOME, or calls sched_hello_undo if the commit failed. */
 bool sched_hello(struct sched_core *c, struct sched_conn *conn, const struct ctl_hello *h);
 /* Undo sched_hello, because the state cannot be written. Until it can be, the member must not get
  * the new state. */
 void sched_hello_undo(struct sched_core *c, struct sched_conn *conn);
 /* Do the work of sched_expel (core.h), without the commit. */
 void sched_member_expel(struct sched_core *c, enum role role, const char *name);
-/* Handle SEEN, the answer to SIGHT: when `by` last received from a member of the other role that is
- * silent here. */
+/* Handle SEEN, the answer to SIGHT: the member `by` reports when it last received from a member of
+ * the other role. The scheduler receives nothing from that other member. */
 void sched_seen(struct sched_core *c, const struct sched_member *by, const struct ctl_sight *s);
-/* Declare the member dead if its time is over; otherwise schedule the next check. */
+/* Declare the member dead if it has been silent or away for too long; otherwise schedule the next
+ * check. */
 void sched_member_check(struct sched_core *c, struct sched_member *m);
 /* Detect whether this host is cut off from all members (isolation.c). Must run before
  * sched_member_check. */

@@ -26,9 +26,9 @@ static void rate_sample(struct sched_traffic *r, const struct ctl_beat *b, uint6
 	r->tx_bytes = b->tx_bytes;
 }
 
-/* Count one more observation. looks: 1 for the raised state, -1 against it, 0 undecided. Sets
- * *is_raised when the score reaches PROGRESS_SURE, and clears it when the score reaches 0. Returns
- * whether *is_raised has changed. */
+/* Count one more observation. looks: 1 if the observation speaks for the state, -1 if it speaks
+ * against the state, 0 if undecided. Sets *is_raised when the score reaches PROGRESS_SURE, and
+ * clears it when the score reaches 0. Returns whether *is_raised has changed. */
 static bool hysteresis(unsigned *score, bool *is_raised, int looks)
 {
 	if (looks > 0)
@@ -170,8 +170,7 @@ static void set_rates(struct sched_progress *p, const struct job_totals *t, uint
 	p->bytes_then = t->bytes;
 }
 
-/* Find the agent that is last most often. While there is a straggler, keep that one until it is
- * cleared. */
+/* Find the agent that is last most often. While an agent counts as a straggler, keep that agent. */
 static void set_slowest(struct sched_progress *p, const struct job_totals *t)
 {
 	unsigned worst = CANDIDATES_MAX;

@@ -1,14 +1,17 @@
 #ifndef BPS_SCHEDULER_CORE_PROGRESS_H
 #define BPS_SCHEDULER_CORE_PROGRESS_H
-/* The pace of jobs and members, and the agent that delays a job, from the servers' heartbeats
- * (ctl_beat.jobs). These are figures for users: they are not durable, and no decision depends on
+/* Figures from the servers' heartbeats (ctl_beat.jobs): the pace of jobs and members, and the agent
+ * that delays a job. The figures are for users: they are not durable, and no decision depends on
  * them.
  *
  * A straggler is the one agent that is last in most rounds of the last seconds by a relevant time.
- * Its state has hysteresis: one slow step does not raise it, and one quick step does not clear it:
+ * Its state has hysteresis: one slow step does not set the state, and one quick step does not clear
+ * it.
  *
- * score 0 .. PROGRESS_SURE, each second: +1 if it looks like a straggler, -1 if it does not, else
- * unchanged. Raised when the score reaches PROGRESS_SURE, cleared when it reaches 0.
+ * A job has a score between 0 and PROGRESS_SURE. Each second the score rises by 1 if the job's
+ * slowest agent looks like a straggler, and falls by 1 if that agent does not. The score stays the
+ * same if the figures allow no judgement. The agent becomes a straggler when the score reaches
+ * PROGRESS_SURE, and stops being one when the score reaches 0.
  *
  * Thread: the core's. */
 #include <stdint.h>
@@ -18,11 +21,12 @@
 struct sched_core;
 struct sched_member;
 
-#define PROGRESS_SURE       3
-#define PROGRESS_ROUNDS_MIN 8    /* with fewer rounds, no agent counts as a straggler */
+#define PROGRESS_SURE 3
+/* with fewer rounds in the last seconds, no agent counts as a straggler */
+#define PROGRESS_ROUNDS_MIN 8
 #define PROGRESS_LAG_MIN_US 5000 /* a smaller delay is noise */
-#define PROGRESS_STEP_SHARE 0.02 /* part of a step's time; a smaller delay is not reported */
-/* a value below this factor times its limit counts against the state */
+#define PROGRESS_STEP_SHARE 0.02 /* a delay below this fraction of a step's time is not reported */
+/* a value below this factor times its limit lowers the score */
 #define PROGRESS_CLEAR_FACTOR 0.8
 #define PROGRESS_EVERY_NS     UINT64_C(1000000000)
 #define PROGRESS_RATE_NS      UINT64_C(2000000000) /* minimum time over which rates are computed */

@@ -1,6 +1,6 @@
 /* Conversion between the core's objects and durable records. A record has the changes of a
- * transaction, or everything (a snapshot). At the start, records are converted back to objects.
- * Thread: the core's. */
+ * transaction, or the whole state (a snapshot). At the start, records are converted back to
+ * objects. Thread: the core's. */
 #include "bps-scheduler/core/record.h"
 
 #include <errno.h>
@@ -347,8 +347,8 @@ static int restore_members(
 	return 0;
 }
 
-/* Restore a job. It has a record when it has formed, when its machines have changed, when it has
- * passed a barrier, and when it has ended. */
+/* Restore a job. A record of a job is written when the job forms, when its machines change, when it
+ * passes a barrier, and when it ends. */
 static int restore_job(struct sched_core *c, const struct state_job *s, struct err_text *err)
 {
 	struct sched_job *j = sched_job(c, s->id);

@@ -3,7 +3,7 @@
 /* Conversion between the core's objects and state records. */
 #include "bps-scheduler/model/model.h"
 
-/* Write the changes of the open transaction as one record, through env.persist. Errors: the result
- * of persist. */
+/* Write the changes of the open transaction as one record, through env.persist. Errors: those of
+ * env.persist. */
 int sched_persist(struct sched_core *c);
 #endif

@@ -122,10 +122,10 @@ static void late_for_tensor(const struct sched_core *c, const struct sched_job *
 	late(c, j, n_late, f, l);
 }
 
-/* Find late workers of a job on one machine. It needs no servers, so its tensors have no numbers
- * that a probe could name. Late are workers without a call in flight while others have one. The
- * time of the last completed call is known only from probes. That is too coarse to find stragglers,
- * so only stalled workers are reported. */
+/* Find late workers of a job on one machine. Such a job needs no servers, so its tensors have no
+ * numbers that a probe could name. A worker is late if it has no call in flight while others have
+ * one. The time of the last completed call is known only from probes. That is too coarse to find
+ * stragglers, so only stalled workers are reported. */
 static void late_on_one_machine(const struct sched_core *c, const struct sched_job *j,
 	const struct sched_probe *p, struct finding_list *l)
 {
@@ -172,8 +172,8 @@ uint32_t stalls_find(const struct sched_core *c, const struct sched_job *j,
 
 /* ---- states ---- */
 
-/* Return whether the workers have completed calls since the previous probe. False for the first
- * probe. */
+/* Return whether the workers have completed calls since the previous probe. Returns false for the
+ * first probe. */
 static bool has_moved_on(struct sched_stall *s, const struct sched_probe *p)
 {
 	uint64_t completed = 0, before = s->completed;
@@ -229,7 +229,7 @@ static bool has_connected_agent(const struct sched_core *c, const struct sched_j
 	return false;
 }
 
-/* Return the job that has waited longest for its probe; NULL: none waits. A job is skipped while
+/* Return the job that has waited longest for its probe; NULL: no job waits. A job is skipped while
  * none of its agents is connected. */
 static struct sched_job *next_to_probe(const struct sched_core *c)
 {

@@ -4,15 +4,15 @@
  * findings until a round completes. Status, metrics, events and /healthz show these findings. They
  * are not durable, and no decision depends on them.
  *
- * MOVING --no round for stall_ms / 2--> STANDING --one of the places is free--> PROBING
+ * MOVING --no round for stall_ms / 2--> STANDING --fewer probes than allowed--> PROBING
  *   ^                                      ^                                       |
  *   |                                      `---stall_ms / 2--- PROBED <--answers, or timeout
  *   `--a round completes: from every state; findings are dropped
  *
  * A round completes when the servers' heartbeats count more rounds (ctl_beat_job.rounds). Servers
- * do not report a job whose workers are all on one machine. They leave out jobs if they have too
- * many. For a job without such reports, a round completes when a probe finds more completed calls
- * than the previous one. A job that is not running has no state.
+ * do not report a job whose workers are all on one machine. A server with too many jobs leaves some
+ * of them out of its heartbeats. For a job without such reports, a round completes when a probe
+ * finds more completed calls than the previous one. A job that is not running has no state.
  *
  * Thread: the core's. */
 #include <stdint.h>
@@ -31,6 +31,6 @@ void stalls_probed(struct sched_core *c, struct sched_job *j, const struct sched
  * p: a finished probe of the whole job (without a tensor). */
 uint32_t stalls_find(const struct sched_core *c, const struct sched_job *j,
 	const struct sched_probe *p, struct sched_finding *ret);
-/* Check the consistency of j's state. Returns 0, or -EINVAL with the violated rule. */
+/* Check the consistency of j's state. Returns 0, or -EINVAL; err then names the violated rule. */
 int stalls_check(const struct sched_core *c, const struct sched_job *j, struct err_text *err);
 #endif

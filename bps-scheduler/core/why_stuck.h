@@ -3,8 +3,9 @@
 #include "bps-scheduler/core/core.h"
 #include "bps-scheduler/model/model.h"
 
-/* Describe what delays j apart from its workers, as sentences: agents, servers, and a state that
- * cannot be written. ret is "" if there is nothing. p: a finished probe of j, or NULL. */
+/* Describe in sentences what delays j apart from its workers: its agents, the servers, or a
+ * scheduler state that cannot be written. ret is "" if there is nothing. p: a finished probe of j,
+ * or NULL. */
 void why_stuck_conditions(const struct sched_core *c, const struct sched_job *j,
 	const struct sched_probe *p, char ret[CTL_TEXT_MAX + 1]);
 /* Handle WHY, with which an agent asks why a call waits, or REPORT, the answer of an agent to a

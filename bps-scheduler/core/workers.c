@@ -20,7 +20,8 @@ static const struct sched_worker *worker_get(const struct sched_job *j, uint32_t
 	return rank < j->n_room ? &j->workers[rank] : NULL;
 }
 
-/* Remove a worker from a forming job, and its machine if that was its last worker. */
+/* Remove a worker from a forming job. If it was the last worker of its machine, remove the machine
+ * too. */
 static void job_detach(struct sched_job *j, uint32_t rank)
 {
 	uint32_t i = sched_job_member(j, j->workers[rank].agent);

@@ -7,8 +7,8 @@
 void sched_join(struct sched_core *c, struct sched_member *m, const struct ctl_join *msg);
 void sched_worker(struct sched_core *c, struct sched_member *m, const struct ctl_worker *msg);
 void sched_fail(struct sched_core *c, struct sched_member *m, const struct ctl_fail *msg);
-/* Handle an agent that is dead (is_dead) or has restarted. If it is dead, its running jobs end, or
- * go on without it if they may shrink. In both cases its workers leave the jobs that are still
- * forming. A restarted agent sends JOIN for them again. */
+/* Handle an agent that is dead (is_dead) or has restarted. The running jobs of a dead agent end, or
+ * go on without it if they may shrink. Whether the agent is dead or has restarted, its workers
+ * leave the jobs that are still forming. A restarted agent sends JOIN for them again. */
 void sched_agent_gone(struct sched_core *c, struct sched_member *m, bool is_dead);
 #endif

@@ -16,7 +16,8 @@
 #define SCHED_DETAILS_MAX      8  /* tensors about which one status probe asks in detail */
 
 struct sched_config {
-	const char *cluster; /* shown to users; must outlive the core */
+	/* name of the cluster, shown to users; the string must outlive the core */
+	const char *cluster;
 	uint32_t beat_ms;
 	uint32_t server_dead_ms; /* silence after which a server is declared dead */
 	uint32_t agent_dead_ms;

@@ -15,6 +15,6 @@ struct sched_job *sched_job_any(const struct sched_core *c, uint32_t id); /* inc
 uint32_t sched_job_member(const struct sched_job *j, uint32_t agent);
 /* Return the same number as sched_job_member, but also for an agent that has left the job. */
 uint32_t sched_job_member_ever(const struct sched_job *j, uint32_t agent);
-/* Return the host of that agent, or "?" if there is no such agent. */
+/* Return the name of the agent's host, or "?" if there is no such agent. */
 const char *sched_host_of(const struct sched_core *c, uint32_t agent);
 #endif

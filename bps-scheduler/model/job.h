@@ -22,7 +22,8 @@ struct sched_progress {
 	uint32_t rounds; /* rounds of the last seconds, from which the next fields are computed */
 	/* time from the first to the last contribution of a round */
 	uint32_t wait_p50_us, wait_p99_us;
-	/* the agent that is last most often (0: none), in how many rounds, and its mean delay */
+	/* id of the agent that is last most often (0: none), the number of rounds in which it was
+	 * last, and its mean delay in these rounds */
 	uint32_t slowest, slowest_rounds, slowest_lag_us;
 	unsigned score;
 	bool is_straggling; /* the slowest agent is a straggler */
@@ -44,12 +45,12 @@ enum job_state { JOB_FORMING, JOB_RUNNING, JOB_ENDED, JOB_STATES };
  * keeps its number, because the contributors of earlier results are named by number. */
 struct sched_job_member {
 	uint32_t agent, n_ranks, low_rank;
-	uint32_t local_size; /* in an elastic job: number of workers on this machine */
+	uint32_t local_size; /* number of workers on this machine; only used in an elastic job */
 	bool is_gone;
 	bool is_untold; /* the member is gone, and its agent has not been notified yet */
-	/* its agent waits for PLAN, which is sent once the open transaction is durable */
+	/* the member's agent waits for PLAN, which is sent once the open transaction is durable */
 	bool is_owed_plan;
-	char *why;      /* reason why it is gone */
+	char *why;      /* reason why the member is gone; set when is_gone */
 	uint64_t since; /* view in which it became a member */
 };
 /* A worker that waits to be let into a running job. */
@@ -65,8 +66,8 @@ struct sched_job {
 	uint32_t grace_ms;
 	uint32_t max_size; /* 0: not elastic, size is fixed */
 	uint64_t barrier;  /* number of the last barrier that all workers have passed */
-	/* border_barrier: number of the last barrier at which workers were let in; border: its
-	 * view, from which on rounds count from 1 again */
+	/* border_barrier: number of the last barrier at which workers were let in; border: the view
+	 * of that barrier, since which rounds count from 1 again */
 	uint64_t border, border_barrier;
 	uint32_t n_at_barrier; /* workers that already wait at the next barrier */
 	struct sched_newcomer *newcomers;
@@ -75,9 +76,9 @@ struct sched_job {
 	/* proof of the job token, not the token itself; see admission.c */
 	uint8_t token[CTL_TOKEN_BYTES];
 	uint64_t view;   /* view in which its members or its barrier last changed */
-	uint64_t formed; /* view in which it formed */
-	/* When the present state began. For an ended job that may be before the machine's boot,
-	 * which is the zero of this clock: then the value wraps around. */
+	uint64_t formed; /* view in which the job formed */
+	/* When the present state began, on a clock that starts at the boot of the machine. If a job
+	 * ended before the boot, the value would be negative and wraps around. */
 	uint64_t since_ns;
 	struct sched_worker *workers; /* [n_room], indexed by rank */
 	uint32_t n_room, next_free_rank;
@@ -95,7 +96,8 @@ struct sched_job {
 	struct sched_tensor *fresh, **fresh_tail;
 	uint64_t bytes;         /* size of all PLACED tensors */
 	uint64_t claimed_bytes; /* size of all declared tensors except FAILED ones */
-	uint64_t claimed_sums;  /* memory that those tensors need on servers */
+	/* memory that the sums of all declared tensors, except FAILED ones, need on servers */
+	uint64_t claimed_sums;
 	/* some tensors were accepted unchecked, while the servers' memory was unknown */
 	bool is_unchecked;
 	uint64_t *loads; /* [n_loads], bytes of its partitions on each server, by server id */
@@ -105,8 +107,8 @@ struct sched_job {
 	struct sched_stall stall;
 	uint32_t stalled_tensor; /* tensor and round of the last event about a stalled worker */
 	uint64_t stalled_round;  /* 0: no such event */
-	/* Why it ended: error code, text, and host and rank of the cause. cause_host: NULL if the
-	 * cause is not known. cause_rank: CTL_NO_ID if the cause is a whole machine. */
+	/* Why the job ended: error code, text, and host and rank of the cause. cause_host: NULL if
+	 * the cause is not known. cause_rank: CTL_NO_ID if the cause is a whole machine. */
 	uint32_t code;
 	char *end_text, *cause_host;
 	uint32_t cause_rank;
@@ -116,14 +118,16 @@ struct sched_job {
 	char *first_failure;
 	/* the first machine that the job lost, and why; NULL: none; not durable */
 	char *first_loss;
-	bool is_dirty; /* part of the open transaction: in c->dirty_jobs */
+	/* the open transaction has changed the job, which is in the list c->dirty_jobs */
+	bool is_dirty;
 	/* the open transaction changed the job itself: JOB or JOB_END must be sent */
 	bool is_changed;
 	/* the open transaction moved partitions of tensors that were placed before */
 	bool has_moved;
 	bool owes_plans; /* is_owed_plan is set for some of its members */
 	/* State of planned moves, from one live server to another (balance.h). */
-	/* check whether moves would balance it, because servers came or speeds changed */
+	/* the next check computes whether moves would balance the job, because servers came or
+	 * speeds changed */
 	bool wants_balance;
 	uint32_t batch;                /* partitions per batch of moves; 0: no moves under way */
 	uint64_t moved_ns, moved_view; /* time and view of the last move */
@@ -161,7 +165,7 @@ void sched_job_attach(
 /* Mark member i and its workers as gone. why: the reason, which is copied. */
 void sched_job_member_drop(struct sched_core *c, struct sched_job *j, uint32_t i, const char *why);
 /* Update the scaled_bytes of the servers that hold partitions of j, after its number of members
- * changed from `was` to n_members. */
+ * changed from `was` to j->n_members. */
 void sched_job_rescale(struct sched_core *c, const struct sched_job *j, uint32_t was);
 /* Remove the newcomers of that agent. CTL_NO_ID: remove the newcomers of all agents, and notify the
  * agents that the job has ended. */

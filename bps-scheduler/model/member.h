@@ -12,15 +12,15 @@
 struct sched_core;
 struct sched_conn;
 
-/* Bytes that a member had received and sent in total at time at_ns, and the rates since the sample
- * before that one. */
+/* Bytes that a member had received and sent in total at time at_ns, and the rates since the
+ * previous sample. */
 struct sched_traffic {
 	uint64_t at_ns, rx_bytes, tx_bytes;
 	double rx_bytes_s, tx_bytes_s;
 };
 
-/* Report of one server about a job, from its last heartbeat. A copy, because the message is freed
- * after its handling. */
+/* Report of one server about a job, from its last heartbeat. It is a copy, because the message is
+ * freed after it was handled. */
 struct sched_server_report {
 	struct ctl_beat_job job; /* its pointer `late` is NULL: use the next field */
 	struct ctl_beat_late late[CTL_BEAT_LATE_MAX];
@@ -37,11 +37,11 @@ struct sched_sum_delay {
 /* The measured speed of a member's network card (placement/speed.h). Zeroed: not measured. */
 struct sched_nic_speed {
 	uint64_t span_ns; /* start of the present measuring span (SPEED_SPAN_NS) */
-	/* highest values in Mbit/s, in the present span and in the previous one */
+	/* highest measured speeds in Mbit/s, in the present span and in the previous span */
 	uint64_t best, past;
-	/* measured value when placement last updated its speeds; 0: not measured */
+	/* speed that was measured when placement last updated its speeds; 0: not measured */
 	uint64_t then_mbps;
-	uint64_t used_mbps; /* the value that placement uses */
+	uint64_t used_mbps; /* speed that placement uses, in Mbit/s */
 };
 
 enum member_state { MEMBER_EXPECTED, MEMBER_UP, MEMBER_SUSPECT, MEMBER_DOWN, MEMBER_STATES };
@@ -50,9 +50,11 @@ struct sched_member {
 	uint32_t id;
 	enum role role;
 	enum member_state state;
-	bool is_dirty; /* part of the open transaction: in c->dirty_members */
+	/* the open transaction has changed the member, which is in the list c->dirty_members */
+	bool is_dirty;
 	bool needs_sync;
-	/* it has connected since the scheduler's start, so it may know views of this term */
+	/* the member has connected since the scheduler's start, so it may know views of this
+	 * term */
 	bool has_come;
 	char *name, *host, *addr, *version;
 	char *provider;    /* transport of its data connections, such as "sockets"; "": unknown */
@@ -62,21 +64,23 @@ struct sched_member {
 	uint64_t nic_mbps, quota_bytes, memory_bytes, instance;
 	uint64_t former_instance; /* instance of the live process that this one replaced; 0: none */
 	struct sched_conn *conn;
-	uint64_t heard_ns;    /* when its last message arrived */
-	uint64_t deadline_ns; /* in EXPECTED and SUSPECT: time at which it is declared dead */
-	uint64_t since_ns;    /* when the present state began */
-	uint64_t moved_ns;    /* when its heartbeats last showed progress */
+	uint64_t heard_ns; /* when its last message arrived */
+	/* time at which a member that is EXPECTED or SUSPECT is declared dead */
+	uint64_t deadline_ns;
+	uint64_t since_ns; /* when the present state began */
+	uint64_t moved_ns; /* when its heartbeats last showed progress */
 	/* For rules C2 and C4 of docs/reference/faults.md. seen_ns: when a member of the other role
 	 * last received data from this one. asked_ns: when the scheduler last asked the members of
 	 * the other role for that time. answered_ns: when one of them last answered. 0: never. */
 	uint64_t seen_ns, asked_ns, answered_ns;
 	bool is_drained; /* an operator has drained it: it gets no new work (drain.h); durable */
-	bool is_leaving; /* this process announced its end: a server, or a drained agent */
+	/* the process has announced that it is about to end; set for servers and drained agents */
+	bool is_leaving;
 	/* set for a leaving server when LEFT was sent, because it has no partitions any more */
 	bool has_left;
 	char *drain_reason, *drain_who; /* set when is_drained */
-	/* agent: its jobs have changed and it cannot know that, or its key is revoked. It is then
-	 * declared dead even if servers still receive from it. */
+	/* Set for an agent that has not received a change of its jobs, or whose key is revoked.
+	 * Such an agent is declared dead even if servers still receive from it. */
 	bool is_behind;
 	char why_down[64];
 	struct ctl_beat beat; /* its last heartbeat, without the lists of jobs */
@@ -88,9 +92,11 @@ struct sched_member {
 	struct sched_sum_delay sums; /* for a server */
 	uint64_t last_rounds;        /* number of rounds in the previous heartbeat */
 	uint64_t tx_seq;
-	/* server: [threads], bytes of the partitions on each data thread, over all jobs */
+	/* for a server: [threads], bytes of the partitions of all jobs on each of its data
+	 * threads */
 	uint64_t *thread_bytes;
-	/* server: sum over its partitions of their bytes times the members of the job */
+	/* for a server: sum, over its partitions, of the partition's bytes times the number of the
+	 * job's members */
 	uint64_t scaled_bytes;
 	uint32_t restart_count;
 	struct sched_member *next_dirty;
@@ -100,7 +106,8 @@ static inline bool sched_is_usable(const struct sched_member *m)
 {
 	return m->state != MEMBER_DOWN;
 }
-/* Return whether the member accepts new work: a server partitions, an agent jobs. */
+/* Return whether the member accepts new work, which is partitions for a server and jobs for an
+ * agent. */
 static inline bool sched_is_open(const struct sched_member *m)
 {
 	return sched_is_usable(m) && !m->is_drained && !m->is_leaving;

@@ -26,7 +26,8 @@
 
 /* When placement updates its speeds from measurements (placement/speed.h). */
 struct sched_nic_speeds {
-	uint64_t first_ns; /* when a member last made its first measurement; 0: never */
+	/* latest time at which some member made its first measurement; 0: none has */
+	uint64_t first_ns;
 	uint64_t taken_ns; /* last update; 0: never */
 	uint64_t count;    /* number of updates */
 	/* an update is due: some measurement differs by SPEED_STEP from the value used */

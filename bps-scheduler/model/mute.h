@@ -1,13 +1,13 @@
 #ifndef BPS_SCHEDULER_MODEL_MUTE_H
 #define BPS_SCHEDULER_MODEL_MUTE_H
 /* Mutes: an operator hides a known problem for a while. A mute names the problem's code, a reason
- * and an end. Until then the health in the status and bpsctl's exit status ignore that problem. The
- * metric bps_health and the JSON output still report it.
+ * and an end. Until its end the health in the status and bpsctl's exit status ignore that problem.
+ * The metric bps_health and the JSON output still report it.
  *
  * Mutes are durable, so that a restart of the scheduler does not alert again. The end is a time on
- * CLOCK_MONOTONIC, which continues when only the process restarts. The state log also has the boot
- * from which that clock counts, and the end on the wall clock. After another boot, or on another
- * machine, the end on the wall clock applies.
+ * CLOCK_MONOTONIC, which continues when only the process restarts. The state log also stores the
+ * boot from which that clock counts, and the end on the wall clock. After another boot, or on
+ * another machine, the end on the wall clock applies.
  *
  * Part of the core: runs in its thread and reads no clock. */
 #include <stdint.h>
@@ -41,6 +41,7 @@ const struct sched_mute *mute_find(const struct sched_core *c, const char *code,
 /* Describe all mutes in ret, which has room for MUTES_MAX, for a state record. The strings belong
  * to the core. Returns the number of mutes. */
 uint32_t mute_record(const struct sched_core *c, struct state_mute *ret);
-/* Replace all mutes by those of a state record. Errors: -EINVAL too many. */
+/* Replace all mutes by those of a state record. Errors: -EINVAL the record has more than MUTES_MAX
+ * mutes. */
 int mute_restore(struct sched_core *c, const struct state_mute *list, uint32_t n);
 #endif

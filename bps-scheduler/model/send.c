@@ -8,7 +8,7 @@
 
 #include "bps-scheduler/model/model.h"
 
-/* peers per message, so that a message stays below the channel's limit of 1 MiB */
+/* most peers in one message, so that the message stays below the channel's limit of 1 MiB */
 #define PEERS_MAX       1024
 #define PLAN_NAME_BYTES (256u << 10) /* most bytes of tensor names in one PLAN */
 

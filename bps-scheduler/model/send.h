@@ -25,11 +25,11 @@ bool sched_send_evicted(
 /* Send JOINED for each worker of m that this transaction lets in, with its rank. */
 void sched_send_joined(
 	struct sched_core *c, const struct sched_member *m, const struct sched_job *j);
-/* Answer a message about a job that does not run: send JOB_END with the way it ended, or with the
- * error that there is no such job. */
+/* Answer a message about a job that does not run: send JOB_END. Its error says how the job ended,
+ * or that there is no such job. */
 void sched_send_unknown_job(struct sched_core *c, const struct sched_member *m, uint32_t id);
 /* Send TENSOR_FAIL: the tensor is refused, with this error. cause: the worker or host that is the
- * reason; its host is NULL if there is none. */
+ * cause; cause->host is NULL if there is none. */
 void sched_send_tensor_fail(struct sched_core *c, const struct sched_member *m, struct sched_job *j,
 	const char *name, int code, const char *text, const struct ctl_cause *cause);
 void sched_send_left(

@@ -10,7 +10,8 @@ struct sched_core;
 struct sched_job;
 struct sched_member;
 
-#define SERVER_ANY 0 /* matches any server and none; member ids start at 1 */
+/* matches partitions on any server and partitions without a server; member ids start at 1 */
+#define SERVER_ANY 0
 
 struct sched_part {
 	uint64_t pgen, instance;
@@ -22,7 +23,7 @@ struct sched_part {
 
 enum tensor_state { TENSOR_COLLECTING, TENSOR_READY, TENSOR_PLACED, TENSOR_FAILED, TENSOR_STATES };
 struct sched_tensor {
-	uint32_t id; /* CTL_NO_ID until READY */
+	uint32_t id; /* CTL_NO_ID until the tensor is placed */
 	enum tensor_state state;
 	uint8_t dtype;
 	uint64_t n_elems;
@@ -36,7 +37,8 @@ struct sched_tensor {
 	uint32_t first_rank; /* rank whose declaration came first */
 	uint64_t since_ns;   /* time of the first declaration; 0: restored from the state log */
 	uint32_t n_declared;
-	/* bitmap of the members that have declared it; NULL once placed or restored */
+	/* bitmap of the members that have declared the tensor; NULL once the tensor is placed or
+	 * restored */
 	uint64_t *declared;
 	struct sched_tensor *next_hash, *next_fresh;
 };
@@ -73,10 +75,10 @@ struct sched_part_ref {
  * on no server. Returns false at the end. */
 bool sched_part_next(const struct sched_job *j, uint32_t server, struct sched_part_ref *ref);
 uint64_t sched_part_bytes(const struct sched_tensor *t, uint32_t i);
-/* Find the next run from *at on: consecutive partitions of t with the same place. Advances *at
- * behind the run. Returns false at the end. pgen: consider only partitions that were placed in that
- * view; 0: all. server: consider only partitions on that server, or taken from it in view pgen;
- * SERVER_ANY: all. */
+/* Find the next run from *at on: consecutive partitions of t with the same place. Sets *at to the
+ * partition after the run. Returns false at the end. pgen: consider only partitions that were
+ * placed in that view; 0: all. server: consider only partitions on that server, or taken from it in
+ * view pgen; SERVER_ANY: all. */
 bool sched_run_next(const struct sched_tensor *t, uint32_t *at, uint64_t pgen, uint32_t server,
 	struct ctl_run *ret);
 #endif

@@ -222,7 +222,7 @@ static void rebalance_init(struct sched_core *c, struct sched_job *j, struct reb
 	struct sched_part_ref p = {NULL, 0};
 	uint64_t *needs = balance_needs(c);
 	struct host_memory *hosts = host_memory_new(c);
-	/* index + 1 by member id; 0: none */
+	/* indexed by member id: index of the server in e->servers, plus 1; 0: not in e->servers */
 	uint32_t *index = sched_alloc(c->n_members + 1, sizeof(*index));
 
 	*e = (struct rebalance){.n = 0};

@@ -56,7 +56,7 @@ uint64_t *balance_needs(const struct sched_core *c);
  * the job may get. */
 uint64_t balance_tensor_need(const struct sched_job *j, const struct sched_tensor *t);
 /* Return the memory that a server has left for sums. all: result of host_memory_of, 0: unknown.
- * need: memory that its sums take already. If all is unknown, the result is UINT64_MAX. */
+ * need: memory that the server's sums take already. If all is 0, the result is UINT64_MAX. */
 uint64_t balance_room(uint64_t all, uint64_t need);
 static inline uint64_t balance_add_room(uint64_t a, uint64_t b)
 {

@@ -25,7 +25,7 @@ struct state_member;
 
 /* Find a member. target: "NAME" of a server or agent. If a server and an agent have the same name,
  * target must be "server:NAME" or "agent:NAME". Errors: BPS_ENOTFOUND, -EINVAL the name is
- * ambiguous; with a sentence. */
+ * ambiguous; err gets a sentence. */
 int drain_find(
 	struct sched_core *c, const char *target, struct sched_member **ret, struct err_text *err);
 
@@ -42,9 +42,9 @@ int drain_describe(
 	const struct sched_core *c, const struct sched_member *m, struct err_text *ret_text);
 
 /* Return how many servers the cluster can lose, one after the other, before the remaining ones have
- * no memory for all sums. At least one server must remain. The same rules as for a drain say which
- * servers take the partitions and which memory counts. Set *ret_lacks_memory if memory is the
- * limit. */
+ * no memory for all sums. At least one server must remain. The rules of a drain decide which
+ * servers take the partitions and how much of their memory counts. Set *ret_lacks_memory if memory
+ * is the limit. */
 uint32_t drain_losses(const struct sched_core *c, bool *ret_lacks_memory);
 
 /* Return the number of partitions of all jobs on a server. */

@@ -7,8 +7,8 @@
 
 #define BISECTIONS     100 /* steps of a bisection; more than a double has bits */
 #define BYTES_PER_MBIT 125000.0
-/* Down to this size, smaller partitions shorten the end of a round. Smaller ones are made only if a
- * server would otherwise have too few partitions. */
+/* Smaller partitions shorten the end of a round, but not below this size. Partitions below this
+ * size are made only if a server would otherwise have too few partitions. */
 #define PART_BYTES_QUICK (UINT64_C(128) << 10)
 
 static int by_value(const void *a, const void *b)
@@ -209,9 +209,9 @@ double place_optimum_s(const struct placement *p)
 /* Return the partition size for a tensor. With 512 KiB, LPT (place.h) is within a few percent of
  * the optimum while each server has 8 or more partitions of the job. For small models on many
  * servers, the size is halved until that holds. Also, the last sums of a round are fetched after
- * all agents have pushed everything. To keep that short, a partition larger than PART_BYTES_QUICK
- * is at most a 128th of its server's bytes. With more than 32 MiB per server, a large tensor has
- * partitions of 1 MiB: half the messages at the same balance. */
+ * all agents have pushed everything. To keep that time short, a partition larger than
+ * PART_BYTES_QUICK is at most a 128th of its server's bytes. With more than 32 MiB per server, a
+ * large tensor has partitions of 1 MiB: half the messages at the same balance. */
 static uint64_t part_bytes_wanted(uint64_t tensor_bytes, uint32_t n_servers, uint64_t job_bytes)
 {
 	uint64_t per_server = job_bytes / (n_servers ? n_servers : 1), bytes = PLACE_PART_BYTES;

@@ -1,9 +1,9 @@
 #ifndef BPS_SCHEDULER_PLACEMENT_PLACE_H
 #define BPS_SCHEDULER_PLACEMENT_PLACE_H
 /* Placement of partitions on servers, largest partition first. Each machine has a share of the job.
- * A partition goes to the machine whose share is the least filled with it. If it fits into no
- * share, it goes to the machine that would finish first with it (LPT, longest processing time
- * first). Pure functions over the caller's arrays; no state.
+ * A partition goes to the machine whose share is the least filled after it gets the partition. A
+ * partition that fits into no share goes to the machine that would finish first with it (LPT,
+ * longest processing time first). Pure functions over the caller's arrays; no state.
  *
  * For a job with n agents and M bytes, of which one machine sums x bytes, that machine's NIC
  * carries in each direction (OSDI'20 "A Unified Architecture for Accelerating Distributed DNN
@@ -36,7 +36,7 @@ struct place_machine {
 	uint64_t nic_mbps;
 	bool has_agent; /* an agent of this job runs there */
 	bool has_server;
-	/* bytes that its network card moves per round and direction for other jobs */
+	/* bytes of other jobs that its network card moves per round in each direction */
 	uint64_t other_bytes;
 	uint64_t bytes;     /* bytes of this job's partitions on its servers */
 	double share_bytes; /* set by place_shares: bytes of this job that it should sum */
@@ -69,26 +69,26 @@ void place_parts(struct placement *p, struct place_part *parts, size_t n_parts);
 
 uint16_t place_idlest_thread(const uint64_t *thread_bytes, uint16_t n_threads);
 
-/* Set the machines' shares of the job. place_parts does this first. */
+/* Set the machines' shares of the job. place_parts calls this function first. */
 void place_shares(struct placement *p);
 
-/* Return the seconds that the slowest machine takes per round. If some bandwidths are unknown,
- * their median is used; if all are unknown, 1 Mbit/s, and then only ratios of times are
- * meaningful. */
+/* Return the seconds that the slowest machine takes per round. The median of the known bandwidths
+ * replaces unknown ones. If all bandwidths are unknown, 1 Mbit/s replaces them, and then only
+ * ratios of times are meaningful. */
 double place_time_s(const struct placement *p);
 
 /* Return the smallest time in seconds that any division of the job's bytes on these machines can
- * reach, without other jobs. Found by bisection: the smallest t for which the sum of all x_i and
- * y_j is at least M, with
+ * reach, without other jobs. The time is found by bisection. It is the smallest t for which the sum
+ * of all x_i and y_j is at least M, with
  *   x_i = max(0, (t B_i - M) / (n-2)) on machines with an agent,
- *   y_j = t C_j / n on others, sum of all >= M.
+ *   y_j = t C_j / n on machines without an agent.
  * Loads in p do not matter. */
 double place_optimum_s(const struct placement *p);
 
 /* Return the number of elements of each partition of a tensor; the last one may be shorter.
- * job_bytes: the job so far, with this tensor and those declared with it. want_bytes: size that the
- * job requests, 0: none. The result is a multiple of PLACE_ALIGN_ELEMS. The tensor has at most
- * PLACE_PARTS_MAX partitions. */
+ * job_bytes: bytes of all tensors of the job so far, including this tensor and those declared with
+ * it. want_bytes: size that the job requests, 0: none. The result is a multiple of
+ * PLACE_ALIGN_ELEMS. The tensor has at most PLACE_PARTS_MAX partitions. */
 uint32_t place_part_elems(uint64_t n_elems, uint32_t elem_bytes, uint32_t n_servers,
 	uint64_t job_bytes, uint32_t want_bytes);
 #endif

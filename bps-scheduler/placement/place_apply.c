@@ -154,8 +154,8 @@ void place_fresh(struct sched_core *c)
 			place_fresh_of(c, j);
 }
 
-/* Report an event about n partitions that were placed again. from: the server that had them; NULL
- * if none had. */
+/* Report an event about n partitions that were placed again. from: the server that had these
+ * partitions; NULL if they had no server. */
 static void note_moved(struct sched_core *c, const struct sched_job *j, uint32_t n,
 	const struct sched_member *from)
 {

@@ -1,6 +1,6 @@
 #ifndef BPS_SCHEDULER_PLACEMENT_REBALANCE_PLAN_H
 #define BPS_SCHEDULER_PLACEMENT_REBALANCE_PLAN_H
-/* Plan which partitions must move so that each server has its share of the job. (place.h places
+/* Plans which partitions must move so that each server has its share of the job. (place.h places
  * partitions that have no server yet.) Pure functions over the caller's arrays; no state.
  *
  * Each server has a share of the job (place_shares). Its fill is its bytes divided by its share.
@@ -24,14 +24,15 @@ struct rebalance_part {
 };
 
 struct rebalance_gain {
-	/* fill of the fullest server before and after the moves; 1: exactly its share */
+	/* fill of the fullest server before and after the moves; 1.0: the server has exactly its
+	 * share */
 	double before, after;
 	uint32_t n_moves;
 };
 
 /* Plan all moves and write them to parts. p: machines and servers with their present loads; this
- * function sets their shares. rooms: bytes left in each server's memory; the plan subtracts from
- * them. parts: sorted in place. */
+ * function sets their shares. rooms: bytes left in each server's memory, from which the plan
+ * subtracts what it uses. parts: sorted in place. */
 struct rebalance_gain rebalance_plan(
 	struct placement *p, uint64_t *rooms, struct rebalance_part *parts, size_t n_parts);
 #endif

@@ -7,10 +7,10 @@
  *
  * Measured speeds are lower bounds with some noise. So placement does not follow each measurement,
  * but updates all speeds at once. An update is due when one measured speed differs by the factor
- * SPEED_STEP from its value at the last update. A measured speed is the best measurement of the
- * last SPEED_SPAN_NS to twice that. In an update, a speed that is lower than another one by less
- * than the factor SPEED_EQUAL counts as equal to it, so that equal cards have equal shares. After
- * an update all jobs are checked for planned moves (balance.h).
+ * SPEED_STEP from its value at the last update. A measured speed is the best measurement of a
+ * period of SPEED_SPAN_NS to twice SPEED_SPAN_NS. In an update, a speed that is lower than another
+ * one by less than the factor SPEED_EQUAL counts as equal to it, so that equal cards have equal
+ * shares. After an update all jobs are checked for planned moves (balance.h).
  *
  * There is no update within SPEED_SETTLE_NS of a member's first measurement, because the first
  * measurements of other members follow then. A member that restarts repeatedly delays an update by
@@ -55,6 +55,7 @@ bool speed_tick(struct sched_core *c);
 uint64_t speed_settles_ns(const struct sched_core *c);
 /* Return the speed that placement uses for m, in Mbit/s; 0: not known. */
 uint64_t speed_mbps(const struct sched_member *m);
-/* Return where that speed comes from: "set", "driver", "measured" or "unknown". */
+/* Return the source of the speed that placement uses for m: "set", "driver", "measured" or
+ * "unknown". */
 const char *speed_source(const struct sched_member *m);
 #endif

@@ -1,7 +1,7 @@
 #ifndef BPS_SCHEDULER_STATUS_HEALTH_WATCH_H
 #define BPS_SCHEDULER_STATUS_HEALTH_WATCH_H
-/* Problems of the cluster (problems.c) as events: one when a problem appears, one when it is over.
- * A problem is identified by its code and its subject. Thread: the core's. */
+/* Reports an event when a problem of the cluster (problems.c) appears, and another event when the
+ * problem is over. A problem is identified by its code and its subject. Thread: the core's. */
 #include "bps-scheduler/status/status.h"
 
 /* problems that are watched at a time; further problems cause no events */

@@ -14,7 +14,7 @@
 #define STATUS_SCHEMA      1
 #define STATUS_MISSING_MAX 8 /* most missing ranks that are listed */
 
-/* Add one value to o. It is left out if there is no memory. */
+/* Add one value to o. The value is left out if there is no memory. */
 void status_put_str(json_t *o, const char *key, const char *s);
 void status_put_num(json_t *o, const char *key, uint64_t v);
 void status_put_sec(json_t *o, const char *key, double v);
@@ -26,7 +26,7 @@ struct problem_lines {
 	char what[1024], effect[256], action[256];
 };
 /* Append a problem to list. subject: the affected object, such as "server s1", or "" for the
- * cluster. It must not change while the problem lasts. */
+ * cluster. The subject must not change while the problem lasts. */
 void status_problem(json_t *list, const char *code, bool is_error, const char *subject,
 	const struct problem_lines *l);
 
@@ -56,7 +56,7 @@ void status_job_metrics(
 	const struct sched_core *c, const struct status_info *info, struct evbuffer *out);
 
 /* Set "muted" to true or false in each problem of list. *ret_is_any: at least one problem is not
- * muted. *ret_is_error: at least one of those is an error. */
+ * muted. *ret_is_error: at least one problem that is not muted is an error. */
 void status_mark_muted(const struct sched_core *c, const struct status_info *info, json_t *list,
 	bool *ret_is_error, bool *ret_is_any);
 
