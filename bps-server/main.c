@@ -55,7 +55,9 @@ static const struct settings_spec spec = {.program = "bps-server",
 	.failpoints = FP_SERVER};
 
 struct srv_app {
-	struct node node; /* must be first: node_refused and node_auth_changed cast the app to it */
+	/* must be the first field: node_refused and node_auth_changed cast a pointer to the app to
+	 * a node */
+	struct node node;
 	struct srv_opts opts;
 	struct data_thread *threads[MAX_THREADS];
 	unsigned n_threads, n_started;
@@ -86,7 +88,8 @@ static void agent_seen(void *ctx, const struct ctl_sight *s)
 	struct srv_app *app = ctx;
 	struct ctl_msg m = {.type = CTL_SEEN, .sight = *s};
 
-	member_send(app->node.member, &m); /* if it cannot be sent, the scheduler asks again */
+	/* if the answer cannot be sent, the scheduler asks again */
+	member_send(app->node.member, &m);
 }
 
 static int start_threads(struct srv_app *app, struct err_text *err)

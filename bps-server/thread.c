@@ -186,7 +186,7 @@ void thread_free(struct data_thread *t)
 	if (!t)
 		return;
 	dataloop_free(t->loop);
-	xport_free(t->x); /* ends every connection and read */
+	xport_free(t->x); /* this ends every connection and read */
 	srv_core_free(t->core);
 	while ((s = t->segments)) {
 		t->segments = s->next;
@@ -201,7 +201,7 @@ struct thread_message {
 	struct data_thread *thread;
 	enum thread_event event;
 	struct member_msg *msg;
-	size_t window_bytes; /* set for PEER_WINDOW */
+	size_t window_bytes; /* new value of peer_window_bytes; set for PEER_WINDOW */
 };
 
 static void on_sight(struct data_thread *t, const struct ctl_sight *asked)

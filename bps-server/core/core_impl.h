@@ -30,13 +30,14 @@ TAILQ_HEAD(slot_list, slot);
  * any more, and its end only frees this object. */
 struct fetch {
 	struct xport_read rd;
-	struct seat *seat; /* set for a contribution */
-	struct slot *slot; /* set for a donation */
+	struct seat *seat; /* seat whose contribution is read; NULL for a donation */
+	struct slot *slot; /* slot whose result is read from a donor; NULL for a contribution */
 	struct buf *buf;
 	struct srv_peer *peer;
 	uint64_t round;
 	uint32_t crc;
-	TAILQ_ENTRY(fetch) link; /* in core->fetches, or in core->free_fetches when unused */
+	/* link in the list core->fetches, or in core->free_fetches when unused */
+	TAILQ_ENTRY(fetch) link;
 };
 
 enum seat_state { SEAT_IDLE, SEAT_WANT_READ, SEAT_READING, SEAT_STAGED };
@@ -106,7 +107,8 @@ struct slot {
 	/* number of members in the set contributed, in the set has, and in the union of both
 	 * sets */
 	unsigned n_contributed, n_has, n_spoken;
-	unsigned n_offered; /* members that may still read this slot's result (seat.offered) */
+	/* number of members that may still read this slot's result (seat.offered) */
+	unsigned n_offered;
 	unsigned n_staged;
 	struct seat_list staged;
 	/* Memory of the sum, n_elems elements of dtype. The sum is also accumulated here, unless
@@ -173,11 +175,12 @@ struct srv_tensor {
 	uint8_t dtype;
 	/* the library made this tensor for its collectives, see CTL_OWN_TENSORS */
 	bool is_of_library;
-	struct srv_part **parts; /* NULL entry: the partition is not on this thread */
+	/* [n_parts], indexed by partition; NULL entry: the partition is not on this thread */
+	struct srv_part **parts;
 };
 
 struct srv_job_member {
-	uint32_t agent; /* agent id */
+	uint32_t agent; /* id of the member's agent */
 	uint32_t workers;
 	char host[CTL_NAME_MAX + 1];
 };
@@ -192,9 +195,9 @@ struct srv_job {
 	/* number of contributions that a round need not wait for; 0: a round needs all */
 	uint16_t backup;
 	uint64_t grace_ns;
-	struct member_set live; /* members that are not gone */
+	struct member_set live; /* set of the members that are not gone */
 	bool has_failed, is_confirmed;
-	int fail_code; /* error code after a failure */
+	int fail_code; /* error code of the failure; set when has_failed */
 	char *fail_text;
 	char name[CTL_JOB_NAME_MAX + 1];
 	struct arrivals *arrivals;
@@ -249,7 +252,7 @@ struct srv_core {
 	TAILQ_HEAD(, retired_result) retired;
 	TAILQ_HEAD(, fetch) fetches, free_fetches;
 	uint64_t now_ns, read_seq;
-	struct srv_job *last_job; /* result of the last srv_job_find */
+	struct srv_job *last_job; /* the job that srv_job_find found last */
 	struct srv_stats stats;
 	bool is_pumping;
 	/* a read found no staging memory, and a running read or sum will free some */

@@ -85,7 +85,8 @@ uint16_t part_nth_member(const struct srv_part *part, unsigned nth)
 
 void *slot_result(struct srv_core *core, struct slot *slot)
 {
-	if (!slot->result) /* the previous memory is still read (retired.h) */
+	/* the slot has no memory, because members may still read the previous one (retired.h) */
+	if (!slot->result)
 		slot->result = pool_get(core->sums, slot->part->bytes);
 	if (!slot->result)
 		srv_job_fail(core, slot->part->job, BPS_EQUOTA,
