@@ -25,10 +25,12 @@ struct bpsctl_opts {
 	struct addr scheduler_http, agent_http;
 	struct steer_conf steer;
 	const char *reason, *config_dir;
-	const char *more; /* the second argument, "" if there is none */
+	const char *more; /* second argument of the command; "" if there is none */
 	bool json, watch, follow, verbose, force, wait, topology;
 	uint64_t interval_us, timeout_us;
-	const char *since; /* a number, or a span such as "10min"; "": not given */
+	/* value of --since: an event number, or a time span such as "10min"; "": --since is not
+	 * given */
+	const char *since;
 };
 
 /* ---- output.c ---- */

@@ -24,8 +24,10 @@
 
 /* Time limits of single steps. Their sum is less than the two seconds that a command of bpsctl may
  * take. */
-#define CHILDREN_MS  600
-#define DAEMON_MS    150 /* for each of three daemons, and for two connections to control ports */
+#define CHILDREN_MS 600
+/* limit for the answer of each of three daemons, and for each of two connections to control
+ * ports */
+#define DAEMON_MS    150
 #define SCHEDULER_MS 350
 
 static const char *const level_names[] = {"ok", "warn", "bad"};
@@ -51,8 +53,10 @@ struct checked_daemon {
 	/* name: name of the settings file without ".conf"; key_file: name of the key file. Both are
 	 * in the settings folder, where the systemd units load them. */
 	const char *name, *key_file;
-	uint16_t port, http_port; /* 0: not listening */
-	bool has_file; /* it has a settings file, which means that this host should run it */
+	/* ports for data and for HTTP; 0: the daemon does not listen on that port */
+	uint16_t port, http_port;
+	/* the daemon has a settings file, which means that this host should run it */
+	bool has_file;
 	char program[512], file[512],
 		conf[SUBPROCESS_TEXT_BYTES]; /* conf: output of the daemon's --print-config */
 	bool is_valid, is_running;
@@ -424,7 +428,9 @@ static void check_role(
 	if (r->pid)
 		needs->pid = r->pid;
 	if (!r->has_file)
-		return; /* this host should not run it, or it was started with other settings */
+		/* this host should not run the daemon, or the daemon was started with other
+		 * settings */
+		return;
 	check_key(list, r, config_dir);
 	conf_get(r, "provider", provider, sizeof(provider));
 	if (r->port && !uses_rdma(r, provider))

@@ -17,10 +17,11 @@ enum check_level { CHECK_OK, CHECK_WARN, CHECK_BAD };
 struct host_needs {
 	bool has_verbs;     /* a daemon's settings select RDMA */
 	bool has_libfabric; /* a daemon's settings select a provider of libfabric */
-	/* a server or agent will run there, which needs many descriptors and locked memory */
+	/* a server or agent will run on this host, which needs many descriptors and locked
+	 * memory */
 	bool has_server;
-	/* a running daemon whose limits are checked; 0: none runs, check the limits of this
-	 * process */
+	/* pid of a running daemon whose limits are checked; 0: no daemon runs, so the limits of
+	 * this process are checked */
 	int pid;
 };
 

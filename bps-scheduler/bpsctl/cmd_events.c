@@ -106,7 +106,8 @@ static int since_parse(
 		err, -EINVAL, "--since needs a number, or a time such as 10min, not '%s'", text);
 }
 
-/* Keep only the events of the last span_s seconds, by the scheduler's own clock; 0: all. */
+/* Keep only the events of the last span_s seconds by the scheduler's clock. If span_s is 0, keep
+ * all events. */
 static void drop_older(json_t *root, double span_s)
 {
 	json_t *list = json_object_get(root, "events");
@@ -119,7 +120,8 @@ static void drop_older(json_t *root, double span_s)
 		json_object_set_new(root, "lost", json_integer(0));
 }
 
-/* Find the number after which to follow: from --since, or a few events before the newest. */
+/* Find the event number after which --follow begins: from --since, or a few events before the
+ * newest. */
 static int follow_start(
 	const struct bpsctl_opts *o, uint64_t *ret_since, double *ret_span_s, struct err_text *err)
 {

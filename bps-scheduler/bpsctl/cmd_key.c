@@ -97,7 +97,8 @@ int cmd_key_derive(const struct bpsctl_opts *o, const char *arg)
 
 /* ---- commands that change the key file ---- */
 
-/* Return whether the scheduler uses the keys of ring. root: its answer to `key reload`. */
+/* Return whether the scheduler uses the keys of ring. root: the scheduler's answer to `key
+ * reload`. */
 static bool has_taken(json_t *root, const struct keyring *ring)
 {
 	json_t *first = json_array_get(json_object_get(root, "keys"), 0);
@@ -274,7 +275,8 @@ int cmd_key_revoke(const struct bpsctl_opts *o, const char *arg)
 	if (load_keys(o, &ring) <= 0)
 		return EXIT_ERR;
 	rc = keyring_revoke(&ring, arg);
-	/* if it was revoked before, store it again: the scheduler may not have read it */
+	/* if the key was revoked before, store it again: the scheduler may not have read the file
+	 * since */
 	if (rc == 0 || rc == -EEXIST)
 		status = store(o, &ring, "the key is revoked");
 	else

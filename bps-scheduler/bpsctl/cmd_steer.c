@@ -12,7 +12,7 @@
 #include "common/base/clock.h"
 #include "common/wire/ctlmsg.h"
 
-#define WAIT_MS 200 /* time between two checks of --wait */
+#define WAIT_MS 200 /* milliseconds between two checks of --wait */
 
 /* Return whether the address stands for all addresses of this host. */
 static bool is_any(const struct addr *a)
@@ -143,7 +143,8 @@ int cmd_drain(const struct bpsctl_opts *o, const char *arg)
 		return print_failure(rc, &err);
 	if (!o->wait)
 		return print_text(o, text.s);
-	if (!o->json) /* with --json, only the end of the wait is printed, as the one document */
+	/* with --json, only one document may be printed, which is the result of the wait */
+	if (!o->json)
 		print_text(o, text.s);
 	return wait_empty(o, arg);
 }
@@ -160,7 +161,7 @@ int cmd_job_kill(const struct bpsctl_opts *o, const char *arg)
 	return order(o, "job kill", arg, &reason, 1);
 }
 
-/* Convert to capitals, because codes are written in capitals. */
+/* Convert a code to capitals, because all codes are written in capitals. */
 static void upper(const char *s, char *ret, size_t room)
 {
 	size_t n = 0;

@@ -13,7 +13,7 @@
 
 struct explanation {
 	const char *code;
-	int number; /* 0: code of a problem, not of an error */
+	int number; /* number of an error; 0: the code is that of a problem */
 	const char *what, *effect, *action;
 };
 

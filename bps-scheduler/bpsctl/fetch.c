@@ -15,12 +15,13 @@
 #include "common/base/clock.h"
 #include "common/wire/ctlmsg.h"
 
-#define ANSWER_MS 1900 /* every answer takes less than two seconds, even with failures */
-/* limit for the scheduler if an agent may have to be queried afterwards */
+/* time limit of a command's requests in milliseconds, so that bpsctl answers within two seconds */
+#define ANSWER_MS 1900
+/* time limit for the scheduler if an agent may have to be queried afterwards */
 #define STUCK_MS 1500
 #define AGENT_MS 350
-#define JOBS_MAX 32 /* jobs whose details are requested at once */
-/* an agent that is down for longer is left out, as in the scheduler's problems */
+#define JOBS_MAX 32 /* largest number of jobs whose details are requested at once */
+/* an agent that is down for longer is not named as missing, as in the scheduler's problems */
 #define DOWN_AGENT_S 600
 
 /* Get the document from the answer to a GET. Errors: as fetch.h. */
@@ -74,7 +75,7 @@ struct job_details {
 	size_t n, not_asked;
 };
 
-/* Request the details of the jobs; forming jobs only if has_forming is set. */
+/* Request the details of the jobs; those of forming jobs only if has_forming is set. */
 static void details_get(struct job_details *d, const struct addr *addr, json_t *cluster,
 	bool has_forming, uint32_t timeout_ms)
 {
@@ -171,7 +172,7 @@ static size_t count_heard(json_t *root, json_t *silent, json_t *missing, size_t 
 	return n;
 }
 
-/* Add figures from the job's workers to the job. */
+/* Add figures to job, computed from the workers in detail, the job's own document. */
 static void add_figures(json_t *job, json_t *detail)
 {
 	uint64_t rounds = 0, waiting = 0;
@@ -220,7 +221,8 @@ static void put_collected(json_t *root, const struct job_details *d, uint64_t st
 		add_missing(missing, json_object_get(d->gets[i].root, "missing"));
 	}
 	silent = json_copy(missing);
-	heard = 1 + count_heard(root, silent, missing, &daemons); /* 1 for the scheduler itself */
+	/* the 1 counts the scheduler itself */
+	heard = 1 + count_heard(root, silent, missing, &daemons);
 	json_decref(silent);
 	json_object_set_new(root, "missing", missing);
 	json_object_set_new(root, "collected",

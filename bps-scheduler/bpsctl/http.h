@@ -14,7 +14,7 @@
 #define HTTP_PATH_BYTES 512
 
 struct http_get {
-	char path[HTTP_PATH_BYTES]; /* path with its query, already escaped */
+	char path[HTTP_PATH_BYTES]; /* path of the request with its query, already escaped */
 	/* The answer. rc: 0, or an error, and then err has a sentence: BPS_ENOSCHED no daemon
 	 * answers there, BPS_ETIMEDOUT, BPS_EPROTO the answer is not JSON, -E2BIG, -ENOMEM. status:
 	 * HTTP status. root: the JSON of the answer, which the caller must release; NULL unless rc

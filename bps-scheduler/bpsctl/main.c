@@ -63,12 +63,17 @@ static const struct settings_spec spec = {.program = "bpsctl",
 	.n_rows = sizeof(rows) / sizeof(rows[0])};
 
 struct bpsctl_command {
-	const char *words;    /* words of the command, such as "status" or "key derive" */
-	const char *argument; /* NULL: takes no argument; "[NAME]": optional, "" if left out */
-	const char *second;   /* second argument, in the same form; passed in opts.more */
+	const char *words; /* words of the command, such as "status" or "key derive" */
+	/* first argument, such as "NAME". NULL: the command takes none. "[NAME]": it may be left
+	 * out and is "" then. */
+	const char *argument;
+	/* second argument, in the same form as the first; its value is passed in opts.more */
+	const char *second;
 	const char *help;
-	int (*run)(const struct bpsctl_opts *o, const char *arg); /* NULL: show view instead */
-	const struct document_view *view;                         /* set if run is NULL */
+	/* function of the command; NULL: the command shows the document of view */
+	int (*run)(const struct bpsctl_opts *o, const char *arg);
+	/* document that the command shows; set if run is NULL */
+	const struct document_view *view;
 };
 
 static int cmd_help(const struct bpsctl_opts *o, const char *arg);
@@ -263,7 +268,7 @@ static char *interval_flag(const char *s)
 
 	if (!n || (*unit && strcmp(unit, "s") != 0 && strcmp(unit, "ms") != 0 &&
 			  strcmp(unit, "min") != 0))
-		return NULL; /* not an interval, so it belongs to the command */
+		return NULL; /* s is not an interval, so it belongs to the command */
 	if ((*unit ? asprintf(&text, "--interval=%s", s)
 		   : asprintf(&text, "--interval=%.0fms", strtod(s, NULL) * 1e3)) < 0)
 		return NULL;

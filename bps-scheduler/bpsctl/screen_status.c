@@ -6,7 +6,7 @@
 #include "bps-scheduler/bpsctl/screen.h"
 #include "bps-scheduler/bpsctl/table_cells.h"
 
-#define JOBS_MAX 24 /* most rows of jobs; further jobs are only counted */
+#define JOBS_MAX 24 /* largest number of rows for jobs; further jobs are only counted */
 /* show all servers if there are at most this number, else only those with a problem */
 #define SERVERS_MAX   8
 #define OUTLIERS_MAX  16

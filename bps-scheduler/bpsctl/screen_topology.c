@@ -127,7 +127,7 @@ static void tree(FILE *out, json_t *root)
 
 /* ---- NVLink ---- */
 
-/* Write a list of GPU numbers as "0 1 2 3", or as "0-7" if they follow each other. */
+/* Write a list of GPU numbers as "0 1 2 3", or as "0-7" if the numbers are consecutive. */
 static void list_gpus(json_t *list, char *ret, size_t room)
 {
 	size_t n = json_array_size(list), used = 0;

@@ -21,7 +21,7 @@
 struct steer_request {
 	const struct steer_conf *conf;
 	struct event_base *base;
-	struct ctlchan *chan; /* NULL once closed */
+	struct ctlchan *chan; /* connection to the scheduler; NULL once it is closed */
 	struct ctl_steer steer;
 	struct ctl_steer_arg args[CTL_STEER_ARGS_MAX];
 	char user[NAME_BYTES], host[NAME_BYTES];
@@ -187,7 +187,7 @@ static int put_args(struct steer_request *call, const struct steer_arg *args, si
 	return 0;
 }
 
-/* Send the request with one of the keys in auth. auth NULL: without a key. */
+/* Send the request with key number `which` of auth. If auth is NULL, send it without a key. */
 static int ask(struct steer_request *call, const struct tls_conf *auth, unsigned which)
 {
 	const char *as = *call->conf->as ? call->conf->as : call->user;

@@ -21,11 +21,11 @@ struct steer_conf {
 		/* key_file "": the key from systemd's credentials, else STEER_KEY_FILE if it
 		 * exists */
 		auth;
-	const char *as; /* NAME of ctl:NAME; "": the user's login name */
+	const char *as; /* NAME in the identity ctl:NAME; "": the user's login name is used */
 };
 
 struct steer_arg {
-	const char *name, *value; /* value "": as if the argument were left out */
+	const char *name, *value; /* if value is "", the argument counts as left out */
 };
 
 /* Load the keys of conf. Returns 1, or 0 if there are none. Errors: as keyring_load; -EINVAL conf

@@ -8,7 +8,8 @@
 #define SUBPROCESS_TEXT_BYTES 16384
 
 struct subprocess {
-	const char *argv[8]; /* argv[0]: a path; NULL after the last argument */
+	/* argv[0] is the path of the program; NULL follows the last argument */
+	const char *argv[8];
 	/* The result. status: that of waitpid(2); -ETIMEDOUT if the program was killed because the
 	 * time was over; another -errno if it could not be started. text: its stdout and stderr, as
 	 * much as fits. */

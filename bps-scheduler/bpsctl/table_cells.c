@@ -9,7 +9,8 @@
 
 #include "common/base/log.h"
 
-#define PROBLEMS_OF_A_CODE 3 /* problems shown per code; the others are counted */
+/* number of problems that are shown for each code; further problems are only counted */
+#define PROBLEMS_OF_A_CODE 3
 /* limit of seconds; large enough for a point in time until the year 5138 */
 #define SEC_MAX 1e11
 
@@ -224,7 +225,7 @@ static void problem(FILE *out, json_t *p)
 	cell_wrapped_key(out, "    see:     ", p, "see");
 }
 
-/* Count the problems before the i-th that have the same code. */
+/* Count the problems before list[i] that have the same code as list[i]. */
 static size_t same_before(json_t *list, size_t i)
 {
 	const char *code = cell_code(json_array_get(list, i));
