@@ -17,7 +17,8 @@
 #include "common/control/ctlchan.h"
 #include "common/daemon/daemon.h"
 
-#define STATUS_WAIT_MAX 64 /* HTTP requests that may wait for answers of agents at a time */
+/* largest number of HTTP requests that wait for answers of agents at a time */
+#define STATUS_WAIT_MAX 64
 
 struct sched_opts {
 	struct daemon_opts daemon;
@@ -35,10 +36,11 @@ struct sched_app {
 	struct daemon daemon;
 	struct ctllisten *listen;
 	struct sched_core *core;
-	struct statelog *log; /* state log; NULL: the state is only in memory */
+	struct statelog *log; /* state log on disk; NULL: the state is only in memory */
 	struct event_ring *events;
 	struct steer steer;
-	unsigned n_closed;          /* connections that the last change of keys has closed */
+	/* number of connections that the last change of keys has closed */
+	unsigned n_closed;
 	struct event *timer, *look; /* look: checks the health regularly */
 	struct health_watch *health;
 	/* indexed by the connection's number in the core; NULL: the number is free */

@@ -19,9 +19,10 @@
 #include "common/base/log.h"
 #include "common/data/crc32c.h"
 
-#define LOG_NAME        "state.log"
-#define NEW_NAME        "state.log.new"
-#define MEMORY_PER_BYTE 64 /* most memory for a decoded record, per byte of the record */
+#define LOG_NAME "state.log"
+#define NEW_NAME "state.log.new"
+/* limit of the memory for a decoded record, in bytes per byte of the encoded record */
+#define MEMORY_PER_BYTE 64
 
 static const char magic[8] = {'B', 'P', 'S', 'S', 'T', 'A', 'T', 'E'};
 

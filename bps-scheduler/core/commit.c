@@ -51,7 +51,8 @@ static void job_tell(struct sched_core *c, struct sched_job *j)
 
 			if (!m->conn && m->role == ROLE_AGENT &&
 				sched_job_member(j, m->id) != CTL_NO_ID)
-				m->is_behind = true; /* until it connects again */
+				/* this stays set until the agent connects again */
+				m->is_behind = true;
 			if (!is_audience(j, m, order[r]))
 				continue;
 			if (j->state == JOB_ENDED) {
@@ -199,7 +200,7 @@ static void note_job_view(struct sched_core *c, const struct sched_job *j)
 			n_fresh == 1 ? "" : "s", j->name);
 }
 
-/* Report the reason of the view that has just become durable, as an event. */
+/* Report an event that states what the view that has just become durable changed. */
 static void note_view(struct sched_core *c)
 {
 	if (!c->env.event)

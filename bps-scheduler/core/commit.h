@@ -2,7 +2,7 @@
 #define BPS_SCHEDULER_CORE_COMMIT_H
 #include "bps-scheduler/model/model.h"
 
-#define JOB_ID_BLOCK 1024 /* ids that one transaction reserves */
+#define JOB_ID_BLOCK 1024 /* number of job ids that one transaction reserves */
 
 /* End an event: give its changes a view, make them durable, then send them to the members. Only the
  * functions of core.h and sched_job_id_take call this. is_retry: the last write failed; try it

@@ -147,21 +147,24 @@ struct sched_probe {
 	uint64_t round;
 	/* agent whose WHY message started the probe; 0: sched_probe_start or the core started it */
 	uint32_t asker;
-	bool is_own; /* started by the core itself, because the job makes no progress (stalls.h) */
+	/* the core started the probe itself, because the job makes no progress (stalls.h) */
+	bool is_own;
 	uint32_t asker_seq;
 	uint64_t token;
 	uint64_t deadline_ns;
-	uint32_t bound_ms;  /* longest duration of the probe */
-	uint32_t n_members; /* members of the job */
-	uint32_t n_open;    /* agents that have not answered yet */
+	uint32_t bound_ms;  /* longest duration of the probe, in milliseconds */
+	uint32_t n_members; /* number of the job's members, including those that are gone */
+	uint32_t n_open;    /* number of agents that have not answered yet */
 	bool *has_answered; /* [n_members], by member number: whether the agent has answered */
 	/* [n_members], by member number: a text about the state of the agent's network, or NULL */
 	char **texts;
 	struct sched_probe_worker *workers;
 	uint32_t n_workers;
-	/* The second step of a status probe: further probes, each about one tensor. */
-	struct sched_probe *parent; /* in a probe of the second step: the status probe */
-	/* finished probes of the second step; their workers have w.submitted */
+	/* For the second step of a status probe, which consists of further probes, each about one
+	 * tensor. */
+	/* in a probe of the second step: the status probe that started it */
+	struct sched_probe *parent;
+	/* finished probes of the second step, whose workers have the field w.submitted */
 	struct sched_probe *details;
 	uint32_t n_details_open;
 	struct sched_probe *next;

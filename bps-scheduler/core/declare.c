@@ -15,7 +15,7 @@ struct declare_request {
 	struct sched_core *c;
 	struct sched_member *m;
 	struct sched_job *j;
-	uint32_t member; /* member number in the job */
+	uint32_t member; /* number of the agent m as a member of the job */
 };
 
 static void mismatch_text(const struct declare_request *in, const struct sched_tensor *t,

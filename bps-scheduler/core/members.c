@@ -18,7 +18,8 @@
 #include "common/base/log.h"
 
 #define THREADS_MAX 1024
-#define TERM_MAX    (UINT32_MAX - 0xffff) /* a view with a larger term can only be forged */
+/* largest valid term; a view with a larger term can only be forged */
+#define TERM_MAX (UINT32_MAX - 0xffff)
 
 /* ---- sight ----
  *

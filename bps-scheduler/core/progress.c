@@ -99,12 +99,14 @@ static void take_reports(struct sched_member *m, const struct ctl_beat *b)
 struct job_totals {
 	bool is_known;
 	uint64_t round, bytes, rounds, partition_rounds;
-	double wait_p50; /* sum over the reports, each weighted by its rounds */
+	/* sum of the reports' medians, each multiplied by the number of its rounds */
+	double wait_p50;
 	uint32_t wait_p99_us;
 	struct {
 		uint32_t agent;
 		uint64_t rounds;
-		double lag; /* weighted by rounds */
+		/* sum of the agent's mean lags, each multiplied by the number of its rounds */
+		double lag;
 	} late[CANDIDATES_MAX];
 	unsigned n_late;
 };
@@ -160,7 +162,7 @@ static void set_rates(struct sched_progress *p, const struct job_totals *t, uint
 	p->bytes = t->bytes;
 	if (p->at_ns && now_ns - p->at_ns < PROGRESS_RATE_NS)
 		return;
-	/* A server that restarts counts from 0 again. */
+	/* A restarted server counts from 0 again, which makes the total smaller than before. */
 	if (p->at_ns && t->bytes >= p->bytes_then) {
 		p->steps_s = (double)(p->round - p->round_then) / s;
 		p->bytes_s = (double)(t->bytes - p->bytes_then) / s;

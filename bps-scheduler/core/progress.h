@@ -24,7 +24,7 @@ struct sched_member;
 #define PROGRESS_SURE 3
 /* with fewer rounds in the last seconds, no agent counts as a straggler */
 #define PROGRESS_ROUNDS_MIN 8
-#define PROGRESS_LAG_MIN_US 5000 /* a smaller delay is noise */
+#define PROGRESS_LAG_MIN_US 5000 /* a delay below this limit counts as noise */
 #define PROGRESS_STEP_SHARE 0.02 /* a delay below this fraction of a step's time is not reported */
 /* a value below this factor times its limit lowers the score */
 #define PROGRESS_CLEAR_FACTOR 0.8

@@ -222,7 +222,7 @@ int sched_snapshot(
 	add_mutes(&b, c);
 	for (uint32_t i = 1; i <= c->n_members; i++)
 		add_member(&b, c->members[i]);
-	for (uint32_t i = c->n_ended; i-- > 0;) /* oldest first, in the order of their ends */
+	for (uint32_t i = c->n_ended; i-- > 0;) /* the jobs that ended first come first */
 		add_job(&b, c, nth_ended(c, i));
 	for (const struct sched_job *j = c->jobs; j; j = j->next) {
 		if (j->state != JOB_RUNNING)

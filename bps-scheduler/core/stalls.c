@@ -7,7 +7,8 @@
 
 #include "bps-scheduler/core/why_stuck.h"
 
-#define LOOK_NS      (500 * NS_PER_MS) /* interval of the checks; heartbeats are no more frequent */
+/* interval of the checks; heartbeats are not more frequent than that */
+#define LOOK_NS      (500 * NS_PER_MS)
 #define STRAGGLER_MS 500
 
 static const struct {

@@ -20,7 +20,7 @@
 #include "bps-scheduler/core/core.h"
 #include "bps-scheduler/model/model.h"
 
-#define STALLS_PROBES_MAX 16 /* probes that the core runs at a time */
+#define STALLS_PROBES_MAX 16 /* largest number of probes that the core runs for itself at a time */
 
 const char *sched_stall_state_name(enum stall_state s);
 /* Check all jobs at regular times, and start probes of those without progress. */

@@ -13,8 +13,9 @@
 
 #define NAMES_MAX        8
 #define PROBES_PER_AGENT 16
-#define STALLED_MS       1000 /* if a worker is quiet for less, the call ended for another reason */
-#define DOWN_RECENT_NS   (60 * NS_PER_S)
+/* if a worker is quiet for less than this, the call ended for another reason */
+#define STALLED_MS     1000
+#define DOWN_RECENT_NS (60 * NS_PER_S)
 
 /* ---- sentences ---- */
 
@@ -460,7 +461,7 @@ static void probe_answer(struct sched_core *c, struct sched_probe *p)
 	struct why_text t = {.n = 0};
 
 	if (j) {
-		say_round(c, j, p, &t); /* this sorts p->workers */
+		say_round(c, j, p, &t); /* say_round also sorts p->workers */
 		note_stalled(c, j, p);
 	} else {
 		add(&t, "the job has ended");
@@ -534,7 +535,7 @@ void sched_why(struct sched_core *c, struct sched_member *m, const struct ctl_wh
 		answer(c, m->id, msg->seq, "too many requests at once, retry");
 		return;
 	}
-	/* short, because the waiting call returns only after the answer */
+	/* the time limit is short, because the waiting call returns only after the answer */
 	p = probe_new(c, j, msg->tensor, c->cfg.probe_ms / 2);
 	p->round = msg->round;
 	p->asker = m->id;
@@ -617,7 +618,7 @@ void sched_probe_tick(struct sched_core *c)
 			p = p->next;
 			continue;
 		}
-		probe_done(c, p); /* this may also free other probes: begin again */
+		probe_done(c, p); /* probe_done may also free other probes, so begin again */
 		p = c->probes;
 	}
 }

@@ -7,13 +7,16 @@
 #include "bps-scheduler/model/state.h"
 #include "common/wire/ctlmsg.h"
 
-#define SCHED_MEMBERS_MAX      65536
-#define SCHED_JOBS_MAX         4096   /* jobs that form or run; ended jobs do not count */
-#define SCHED_TENSORS_MAX      100000 /* tensors per job */
+#define SCHED_MEMBERS_MAX 65536
+/* largest number of jobs that form or run; ended jobs do not count */
+#define SCHED_JOBS_MAX         4096
+#define SCHED_TENSORS_MAX      100000 /* largest number of tensors per job */
 #define SCHED_TENSOR_BYTES_MAX (UINT64_C(1) << 40)
 #define SCHED_PROBES_MAX       1024
-#define SCHED_STATUS_PROBES    64 /* probes that run at a time for status requests */
-#define SCHED_DETAILS_MAX      8  /* tensors about which one status probe asks in detail */
+/* largest number of probes for status requests that run at a time */
+#define SCHED_STATUS_PROBES 64
+/* largest number of tensors about which one status probe asks in detail */
+#define SCHED_DETAILS_MAX 8
 
 struct sched_config {
 	/* name of the cluster, shown to users; the string must outlive the core */
@@ -47,7 +50,9 @@ struct sched_config {
 	 * state log must stay valid after a reboot (mute.h). */
 	/* identifies the boot of this machine, from which the core's clock counts */
 	uint8_t boot_id[STATE_ID_BYTES];
-	int64_t unix_offset_s; /* wall clock minus the core's clock when the scheduler started */
+	/* seconds of the wall clock minus seconds of the core's clock, taken at the scheduler's
+	 * start */
+	int64_t unix_offset_s;
 };
 
 struct sched_probe; /* defined in core.h */
@@ -67,7 +72,8 @@ enum sched_event_kind {
 struct sched_event {
 	enum sched_event_kind kind;
 	uint64_t view;
-	const char *text; /* one sentence; owned by the core, valid during the call */
+	/* one sentence, which belongs to the core and is valid only during the call */
+	const char *text;
 };
 #define SCHED_EVENT_BYTES 256
 

@@ -5,10 +5,12 @@
 
 struct sched_conn {
 	uint32_t id;
-	struct sched_member *member; /* NULL before HELLO */
-	bool is_known;               /* its HELLO named a member that already existed */
-	bool has_master;             /* the peer has the cluster's master key */
-	uint64_t deadline_ns;        /* time by which HELLO must have arrived */
+	struct sched_member *member; /* member that uses the connection; NULL before its HELLO */
+	/* the HELLO of this connection named a member that already existed */
+	bool is_known;
+	/* the peer proved its identity with the cluster's master key */
+	bool has_master;
+	uint64_t deadline_ns; /* time by which HELLO must have arrived */
 	struct sched_conn *next;
 };
 

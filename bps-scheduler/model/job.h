@@ -11,7 +11,7 @@
 struct sched_core;
 struct sched_tensor;
 
-/* The progress of a job (core/progress.h). Zeroed: nothing is known. */
+/* The progress of a job (core/progress.h). All fields are zero while nothing is known. */
 struct sched_progress {
 	bool is_known; /* at least one server has reported the job */
 	uint64_t at_ns, round_then, bytes_then;
@@ -19,7 +19,8 @@ struct sched_progress {
 	/* rounds of single partitions that are complete, summed over all servers that are up */
 	uint64_t partition_rounds;
 	double steps_s, bytes_s;
-	uint32_t rounds; /* rounds of the last seconds, from which the next fields are computed */
+	/* number of rounds in the last seconds, from which the fields below are computed */
+	uint32_t rounds;
 	/* time from the first to the last contribution of a round */
 	uint32_t wait_p50_us, wait_p99_us;
 	/* id of the agent that is last most often (0: none), the number of rounds in which it was
@@ -51,7 +52,7 @@ struct sched_job_member {
 	/* the member's agent waits for PLAN, which is sent once the open transaction is durable */
 	bool is_owed_plan;
 	char *why;      /* reason why the member is gone; set when is_gone */
-	uint64_t since; /* view in which it became a member */
+	uint64_t since; /* view in which the machine became a member */
 };
 /* A worker that waits to be let into a running job. */
 struct sched_newcomer {
@@ -62,51 +63,55 @@ struct sched_job {
 	enum job_state state;
 	char *name;
 	uint32_t size, flags, part_bytes;
-	uint16_t backup; /* number of machines for which a round need not wait */
+	/* number of backup machines: a round need not wait for that many machines */
+	uint16_t backup;
 	uint32_t grace_ms;
-	uint32_t max_size; /* 0: not elastic, size is fixed */
-	uint64_t barrier;  /* number of the last barrier that all workers have passed */
+	/* largest number of workers of an elastic job; 0: the job is not elastic, its size is
+	 * fixed */
+	uint32_t max_size;
+	uint64_t barrier; /* number of the last barrier that all workers have passed */
 	/* border_barrier: number of the last barrier at which workers were let in; border: the view
 	 * of that barrier, since which rounds count from 1 again */
 	uint64_t border, border_barrier;
-	uint32_t n_at_barrier; /* workers that already wait at the next barrier */
+	uint32_t n_at_barrier; /* number of workers that already wait at the next barrier */
 	struct sched_newcomer *newcomers;
 	uint32_t n_newcomers, newcomers_room;
 	bool has_token;
 	/* proof of the job token, not the token itself; see admission.c */
 	uint8_t token[CTL_TOKEN_BYTES];
-	uint64_t view;   /* view in which its members or its barrier last changed */
+	uint64_t view;   /* view in which the job's members or its barrier last changed */
 	uint64_t formed; /* view in which the job formed */
 	/* When the present state began, on a clock that starts at the boot of the machine. If a job
 	 * ended before the boot, the value would be negative and wraps around. */
 	uint64_t since_ns;
 	struct sched_worker *workers; /* [n_room], indexed by rank */
 	uint32_t n_room, next_free_rank;
-	/* workers that have joined and are not gone; workers that are gone */
+	/* number of workers that have joined and are not gone; number of workers that are gone */
 	uint32_t n_joined, n_gone;
-	uint32_t n_done; /* workers that have finished; n_joined includes them */
+	uint32_t n_done; /* number of workers that have finished; n_joined counts them too */
 	struct sched_job_member *members;
 	uint32_t n_members, members_room;
-	uint32_t n_left;               /* members that are gone */
-	struct sched_tensor **buckets; /* [n_buckets], hash table by name */
+	uint32_t n_left;               /* number of members that are gone */
+	struct sched_tensor **buckets; /* [n_buckets], hash table of the tensors by name */
 	uint32_t n_buckets, n_tensors;
-	struct sched_tensor **placed; /* [n_placed], indexed by tensor id */
+	struct sched_tensor **placed; /* [n_placed], the PLACED tensors, indexed by tensor id */
 	uint32_t n_placed, placed_room;
 	/* tensors that became READY or PLACED in the open transaction */
 	struct sched_tensor *fresh, **fresh_tail;
-	uint64_t bytes;         /* size of all PLACED tensors */
-	uint64_t claimed_bytes; /* size of all declared tensors except FAILED ones */
-	/* memory that the sums of all declared tensors, except FAILED ones, need on servers */
+	uint64_t bytes;         /* size of all PLACED tensors together, in bytes */
+	uint64_t claimed_bytes; /* size of all declared tensors except FAILED ones, in bytes */
+	/* memory that the sums of these tensors need on servers, in bytes */
 	uint64_t claimed_sums;
 	/* some tensors were accepted unchecked, while the servers' memory was unknown */
 	bool is_unchecked;
-	uint64_t *loads; /* [n_loads], bytes of its partitions on each server, by server id */
+	/* [n_loads], indexed by server id: bytes of the job's partitions on that server */
+	uint64_t *loads;
 	uint32_t n_loads;
-	uint32_t n_orphans; /* partitions without a server */
+	uint32_t n_orphans; /* number of the job's partitions without a server */
 	struct sched_progress progress;
 	struct sched_stall stall;
 	uint32_t stalled_tensor; /* tensor and round of the last event about a stalled worker */
-	uint64_t stalled_round;  /* 0: no such event */
+	uint64_t stalled_round;  /* 0: there was no such event */
 	/* Why the job ended: error code, text, and host and rank of the cause. cause_host: NULL if
 	 * the cause is not known. cause_rank: CTL_NO_ID if the cause is a whole machine. */
 	uint32_t code;
@@ -125,11 +130,13 @@ struct sched_job {
 	/* the open transaction moved partitions of tensors that were placed before */
 	bool has_moved;
 	bool owes_plans; /* is_owed_plan is set for some of its members */
-	/* State of planned moves, from one live server to another (balance.h). */
+	/* The fields below are the state of planned moves, from one live server to another
+	 * (balance.h). */
 	/* the next check computes whether moves would balance the job, because servers came or
 	 * speeds changed */
 	bool wants_balance;
-	uint32_t batch;                /* partitions per batch of moves; 0: no moves under way */
+	/* number of partitions per batch of moves; 0: no moves are under way */
+	uint32_t batch;
 	uint64_t moved_ns, moved_view; /* time and view of the last move */
 	struct sched_job *next, *next_dirty;
 };

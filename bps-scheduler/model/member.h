@@ -22,7 +22,8 @@ struct sched_traffic {
 /* Report of one server about a job, from its last heartbeat. It is a copy, because the message is
  * freed after it was handled. */
 struct sched_server_report {
-	struct ctl_beat_job job; /* its pointer `late` is NULL: use the next field */
+	/* the report; its pointer `late` is NULL, because the next field holds that list */
+	struct ctl_beat_job job;
 	struct ctl_beat_late late[CTL_BEAT_LATE_MAX];
 };
 
@@ -57,40 +58,42 @@ struct sched_member {
 	 * term */
 	bool has_come;
 	char *name, *host, *addr, *version;
-	char *provider;    /* transport of its data connections, such as "sockets"; "": unknown */
-	uint32_t host_idx; /* index of its host in c->hosts */
+	/* transport of the member's data connections, such as "sockets"; "": unknown */
+	char *provider;
+	uint32_t host_idx; /* index of the member's host in c->hosts */
 	uint32_t pid;
 	uint16_t port, threads;
 	uint64_t nic_mbps, quota_bytes, memory_bytes, instance;
 	uint64_t former_instance; /* instance of the live process that this one replaced; 0: none */
 	struct sched_conn *conn;
-	uint64_t heard_ns; /* when its last message arrived */
+	uint64_t heard_ns; /* when the member's last message arrived */
 	/* time at which a member that is EXPECTED or SUSPECT is declared dead */
 	uint64_t deadline_ns;
 	uint64_t since_ns; /* when the present state began */
-	uint64_t moved_ns; /* when its heartbeats last showed progress */
+	uint64_t moved_ns; /* when the member's heartbeats last showed progress */
 	/* For rules C2 and C4 of docs/reference/faults.md. seen_ns: when a member of the other role
 	 * last received data from this one. asked_ns: when the scheduler last asked the members of
 	 * the other role for that time. answered_ns: when one of them last answered. 0: never. */
 	uint64_t seen_ns, asked_ns, answered_ns;
-	bool is_drained; /* an operator has drained it: it gets no new work (drain.h); durable */
+	/* an operator has drained the member, so it gets no new work (drain.h); durable */
+	bool is_drained;
 	/* the process has announced that it is about to end; set for servers and drained agents */
 	bool is_leaving;
 	/* set for a leaving server when LEFT was sent, because it has no partitions any more */
 	bool has_left;
-	char *drain_reason, *drain_who; /* set when is_drained */
+	char *drain_reason, *drain_who; /* reason and operator of the drain; set when is_drained */
 	/* Set for an agent that has not received a change of its jobs, or whose key is revoked.
 	 * Such an agent is declared dead even if servers still receive from it. */
 	bool is_behind;
 	char why_down[64];
-	struct ctl_beat beat; /* its last heartbeat, without the lists of jobs */
+	struct ctl_beat beat; /* the member's last heartbeat, without the lists of jobs */
 	struct sched_server_report
 		*reports; /* jobs of the last heartbeat; an array of CTL_BEAT_JOBS_MAX, or NULL */
 	uint32_t n_reports;
 	struct sched_traffic rate;
 	struct sched_nic_speed speed;
-	struct sched_sum_delay sums; /* for a server */
-	uint64_t last_rounds;        /* number of rounds in the previous heartbeat */
+	struct sched_sum_delay sums; /* for a server: whether its sums take too long */
+	uint64_t last_rounds;        /* number of rounds that the previous heartbeat reported */
 	uint64_t tx_seq;
 	/* for a server: [threads], bytes of the partitions of all jobs on each of its data
 	 * threads */

@@ -28,8 +28,8 @@
 struct sched_nic_speeds {
 	/* latest time at which some member made its first measurement; 0: none has */
 	uint64_t first_ns;
-	uint64_t taken_ns; /* last update; 0: never */
-	uint64_t count;    /* number of updates */
+	uint64_t taken_ns; /* when placement last updated its speeds; 0: never */
+	uint64_t count;    /* number of updates since the start */
 	/* an update is due: some measurement differs by SPEED_STEP from the value used */
 	bool is_due;
 	uint64_t since_ns; /* when is_due was set */
@@ -57,7 +57,8 @@ struct sched_core {
 	uint64_t behind_ns;
 	uint64_t tx_view; /* view of the open transaction; 0: none is open */
 	bool is_undurable;
-	bool is_isolated; /* no member sends anything, so this host may be cut off: isolation.c */
+	/* all connected members are silent, so this host may be cut off (isolation.c) */
+	bool is_isolated;
 	/* when is_isolated was last true; 0: never. The silence of members counts from then. */
 	uint64_t isolated_ns;
 	uint32_t next_job, job_id_limit;
@@ -65,21 +66,22 @@ struct sched_core {
 	uint64_t due_ns, beat_ns, grace_ns, retry_ns, started_ns;
 	struct sched_nic_speeds speeds;
 	uint64_t progress_ns; /* when the progress of all jobs was last computed */
-	uint64_t stalls_ns;   /* next time to check the jobs (core/stalls.h) */
-	uint64_t balance_ns;  /* next time to check for planned moves; 0: none are due */
-	uint64_t gathered_ns; /* last time that a server came or returned */
+	uint64_t stalls_ns;   /* when to check next whether jobs make progress (core/stalls.h) */
+	uint64_t balance_ns;  /* when to check next for planned moves; 0: no check is due */
+	uint64_t gathered_ns; /* when a server last came or returned */
 	uint64_t n_planned;   /* number of partitions in planned moves since the start */
 	uint64_t changes;     /* number of transactions made durable since the start */
 	struct sched_conn *conns[CONN_BUCKETS];
 	uint32_t n_silent;             /* number of connections that have not sent HELLO */
-	struct sched_member **members; /* indexed by member id; [0] is unused */
+	struct sched_member **members; /* all members, indexed by member id; [0] is unused */
 	uint32_t n_members, members_room;
 	char **hosts;
 	uint32_t n_hosts, hosts_room;
-	struct sched_job *jobs;  /* forming and running, newest first */
-	struct sched_job *ended; /* newest first */
+	struct sched_job *jobs;  /* list of the forming and running jobs, newest first */
+	struct sched_job *ended; /* list of the ended jobs, newest first */
 	uint32_t n_jobs, n_ended;
-	uint64_t refused[SCHED_QUOTAS]; /* number of refusals since the start, per quota */
+	/* number of requests that each quota has refused since the start */
+	uint64_t refused[SCHED_QUOTAS];
 	struct sched_mute mutes[MUTES_MAX];
 	uint32_t n_mutes;
 	bool has_new_mutes; /* the open transaction changed the mutes */

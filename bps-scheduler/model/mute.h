@@ -26,7 +26,7 @@ struct state_mute;
 
 struct sched_mute {
 	char code[MUTE_CODE_MAX + 1], reason[MUTE_REASON_MAX + 1], who[MUTE_WHO_MAX + 1];
-	uint64_t end_ns; /* on the core's clock */
+	uint64_t end_ns; /* end of the mute, on the core's clock */
 };
 
 /* Hide problems with this code for span_ms from now on. If the code is already muted, replace its

@@ -10,7 +10,7 @@
 
 /* most peers in one message, so that the message stays below the channel's limit of 1 MiB */
 #define PEERS_MAX       1024
-#define PLAN_NAME_BYTES (256u << 10) /* most bytes of tensor names in one PLAN */
+#define PLAN_NAME_BYTES (256u << 10) /* largest number of bytes of tensor names in one PLAN */
 
 void sched_send(struct sched_core *c, const struct sched_member *m, const struct ctl_msg *msg)
 {
@@ -22,7 +22,7 @@ void sched_send_job(struct sched_core *c, const struct sched_member *m, const st
 {
 	struct ctl_job_member *members = sched_alloc(j->n_members, sizeof(*members));
 	struct ctl_rank *ranks = sched_alloc(j->n_room, sizeof(*ranks)), *next = ranks;
-	/* member numbers, indexed by agent id */
+	/* numbers of the job's members, indexed by agent id */
 	uint32_t *number = sched_alloc(c->n_members + 1, sizeof(*number));
 	struct ctl_msg msg = {.type = CTL_JOB,
 		.job = {.view = j->view,

@@ -21,7 +21,7 @@ struct sched_finding {
 	uint32_t rank, pid, n_more;
 	uint32_t n_waiting;
 	uint32_t tensor; /* CTL_NO_ID: not known, because the job has no partitions on servers */
-	uint64_t round;  /* round that the late workers have not submitted */
+	uint64_t round;  /* round for which the late workers have not submitted the tensor */
 	uint64_t since_ns;
 };
 
@@ -30,11 +30,12 @@ struct sched_stall {
 	enum stall_state state;
 	uint64_t moved_ns; /* when a round of the job last completed */
 	uint64_t due_ns;   /* time of the next probe; unused when MOVING */
-	/* rounds of single partitions that the servers had completed at the last check */
+	/* number of rounds of single partitions that the servers had completed at the last check */
 	uint64_t rounds;
-	uint64_t completed; /* calls completed by all workers together, as of the last probe */
+	/* number of calls that all workers together had completed at the last probe */
+	uint64_t completed;
 	bool has_completed;
-	uint32_t probe_seq; /* in PROBING: number of the running probe */
+	uint32_t probe_seq; /* number of the running probe; only valid in PROBING */
 	struct sched_finding findings[SCHED_FINDINGS_MAX];
 	uint32_t n_findings;
 };

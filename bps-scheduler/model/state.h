@@ -18,7 +18,7 @@
 struct state_member {
 	uint32_t id;
 	uint8_t role;  /* value of enum role */
-	uint8_t is_up; /* 0: declared dead */
+	uint8_t is_up; /* 0: the member was declared dead */
 	uint64_t instance;
 	const char *name;
 	const char *host;
@@ -30,10 +30,10 @@ struct state_member {
 	uint64_t nic_mbps;
 	uint64_t quota_bytes;
 	uint8_t is_drained;
-	const char *drain_reason; /* "" when it is not drained */
+	const char *drain_reason; /* reason of the drain; "" when the member is not drained */
 	const char *drain_who;
-	uint64_t memory_bytes; /* memory of its machine */
-	const char *provider;  /* transport of its data connections */
+	uint64_t memory_bytes; /* memory of the member's machine, in bytes */
+	const char *provider;  /* transport of the member's data connections */
 };
 
 struct state_worker {
@@ -46,8 +46,8 @@ struct state_job_member {
 	struct state_worker *workers;
 	uint32_t n_workers;
 	uint8_t is_gone;
-	const char *why; /* reason why it is gone; "": it is a member */
-	uint64_t since;  /* view in which it became a member */
+	const char *why; /* reason why the member is gone; "" if it is not gone */
+	uint64_t since;  /* view in which the agent became a member of the job */
 };
 struct state_job {
 	uint32_t id;
@@ -56,19 +56,20 @@ struct state_job {
 	uint32_t size;
 	uint32_t flags;
 	uint32_t part_bytes;
-	uint64_t view;    /* view in which its state, members or barrier last changed */
+	uint64_t view;    /* view in which the job's state, members or barrier last changed */
 	uint8_t is_ended; /* the job has ended; its record stays for members that missed JOB_END */
 	uint32_t code;
 	const char *text;
 	struct state_job_member *members; /* indexed by member number */
 	uint32_t n_members;
 	struct blob token; /* proof of the job token (core/admission.c); empty: the job has none */
-	uint64_t formed;   /* view in which it formed */
+	uint64_t formed;   /* view in which the job formed */
 	uint16_t backup;
 	uint32_t grace_ms;
 	uint32_t max_size;
 	uint64_t barrier, border, border_barrier;
-	uint64_t ended_unix_s;  /* 0: the job has not ended, or an older release wrote the record */
+	/* time of the job's end; 0: the job has not ended, or an older release wrote the record */
+	uint64_t ended_unix_s;
 	struct ctl_cause cause; /* worker or host that caused the end of the job */
 };
 
@@ -92,20 +93,23 @@ struct state_run { /* consecutive partitions with the same place, as in struct c
 };
 
 struct state_mute {
-	const char *code; /* code of a problem */
+	const char *code; /* code of the muted problem */
 	const char *reason;
 	const char *who;
-	struct blob boot_id; /* STATE_ID_BYTES: the machine's boot from which end_ns counts */
+	/* id of the machine's boot from which end_ns counts, STATE_ID_BYTES long */
+	struct blob boot_id;
 	uint64_t end_ns;     /* end of the mute, on CLOCK_MONOTONIC */
 	uint64_t end_unix_s; /* the same end on the wall clock, for use after another boot */
 };
 
 struct state_record {
-	struct blob cluster_id; /* random id of the cluster, STATE_ID_BYTES */
-	struct blob secret; /* STATE_SECRET_BYTES; the keys of data connections derive from it */
+	struct blob cluster_id; /* random id of the cluster, STATE_ID_BYTES long */
+	/* random secret, STATE_SECRET_BYTES long, from which the keys of data connections are
+	 * derived */
+	struct blob secret;
 	uint32_t term;
 	uint64_t view;
-	uint32_t job_id_limit; /* job ids from here on have never been assigned */
+	uint32_t job_id_limit; /* job ids from this number on have never been assigned */
 	struct state_member *members;
 	uint32_t n_members;
 	struct state_job *jobs;
@@ -114,7 +118,8 @@ struct state_record {
 	uint32_t n_tensors;
 	struct state_run *runs;
 	uint32_t n_runs;
-	uint8_t has_mutes; /* 1: the list below is complete; 0: mutes are unchanged */
+	/* 1: the list below has all mutes; 0: the record does not change the mutes */
+	uint8_t has_mutes;
 	struct state_mute *mutes;
 	uint32_t n_mutes;
 };

@@ -32,7 +32,7 @@ void sched_tensor_set_state(
 
 static uint32_t name_hash(const char *s)
 {
-	uint32_t h = 2166136261u; /* FNV-1a */
+	uint32_t h = 2166136261u; /* the hash function is FNV-1a */
 
 	while (*s)
 		h = (h ^ (uint8_t)*s++) * 16777619u;

@@ -15,7 +15,7 @@ struct sched_member;
 
 struct sched_part {
 	uint64_t pgen, instance;
-	uint32_t server; /* CTL_NO_ID: none */
+	uint32_t server; /* id of the server that sums the partition; CTL_NO_ID: no server */
 	/* server that had the partition before this pgen and must be notified; 0: none */
 	uint32_t former;
 	uint16_t thread;
@@ -28,14 +28,15 @@ struct sched_tensor {
 	uint8_t dtype;
 	uint64_t n_elems;
 	uint32_t part_elems, n_parts;
-	/* NULL if the job needs no servers, because it runs on one machine */
+	/* [n_parts], the partitions; NULL if the job runs on one machine and needs no servers */
 	struct sched_part *parts;
 	/* cause_host, cause_rank: worker whose declaration differs; cause_host NULL: none does */
 	char *name, *fail_text, *cause_host;
 	int fail_code;
 	uint32_t cause_rank;
-	uint32_t first_rank; /* rank whose declaration came first */
-	uint64_t since_ns;   /* time of the first declaration; 0: restored from the state log */
+	uint32_t first_rank; /* rank of the worker whose declaration arrived first */
+	/* time of the first declaration; 0: the tensor was restored from the state log */
+	uint64_t since_ns;
 	uint32_t n_declared;
 	/* bitmap of the members that have declared the tensor; NULL once the tensor is placed or
 	 * restored */

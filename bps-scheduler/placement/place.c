@@ -5,7 +5,8 @@
 #include <math.h>
 #include <stdlib.h>
 
-#define BISECTIONS     100 /* steps of a bisection; more than a double has bits */
+/* number of steps of a bisection, which is more than a double has bits */
+#define BISECTIONS     100
 #define BYTES_PER_MBIT 125000.0
 /* Smaller partitions shorten the end of a round, but not below this size. Partitions below this
  * size are made only if a server would otherwise have too few partitions. */

@@ -29,39 +29,40 @@
 #define PLACE_ALIGN_ELEMS    64
 #define PLACE_PART_BYTES     (512u << 10)
 #define PLACE_PART_BYTES_MIN (64u << 10)
-#define PLACE_PARTS_MAX      32768 /* partitions per tensor */
+#define PLACE_PARTS_MAX      32768 /* largest number of partitions of a tensor */
 
 struct place_machine {
-	/* speed of its network card; 0: not known, the median of the known ones is used */
+	/* speed of the machine's network card; 0: not known, so the median of the known speeds is
+	 * used */
 	uint64_t nic_mbps;
 	bool has_agent; /* an agent of this job runs there */
 	bool has_server;
 	/* bytes of other jobs that its network card moves per round in each direction */
 	uint64_t other_bytes;
-	uint64_t bytes;     /* bytes of this job's partitions on its servers */
-	double share_bytes; /* set by place_shares: bytes of this job that it should sum */
+	uint64_t bytes;     /* bytes of this job's partitions on the servers of the machine */
+	double share_bytes; /* bytes of this job that the machine should sum; set by place_shares */
 };
 
 struct place_server {
-	uint32_t machine;       /* its host, an index into the machines */
-	uint16_t n_threads;     /* at least 1 */
-	uint64_t bytes;         /* bytes of this job's partitions on it */
+	uint32_t machine;       /* the server's machine, as an index into placement.machines */
+	uint16_t n_threads;     /* number of the server's data threads, at least 1 */
+	uint64_t bytes;         /* bytes of this job's partitions on the server */
 	uint64_t *thread_bytes; /* [n_threads], bytes of all jobs' partitions on each thread */
 };
 
 struct placement {
-	uint32_t n_agents;  /* at least 1 */
+	uint32_t n_agents;  /* number of the job's agents, at least 1 */
 	uint64_t job_bytes; /* M: bytes of all tensors of the job, including those to be placed */
 	struct place_machine *machines;
 	uint32_t n_machines;
 	struct place_server *servers;
-	uint32_t n_servers; /* at least 1 */
+	uint32_t n_servers; /* number of usable servers, at least 1 */
 };
 
 struct place_part {
 	uint64_t bytes;
-	uint32_t server; /* out: index into the servers */
-	uint16_t thread; /* out */
+	uint32_t server; /* result: the partition's server, as an index into placement.servers */
+	uint16_t thread; /* result: the partition's data thread on that server */
 };
 
 /* Place parts and add them to the loads of p. parts must be in descending order of bytes. */

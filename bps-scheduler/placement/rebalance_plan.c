@@ -21,7 +21,7 @@ struct rebalance_server {
 	uint64_t bytes;
 	size_t at, end;
 	uint32_t id;
-	bool is_out; /* no partition can move to this server any more */
+	bool is_out; /* no further partition can move to this server */
 };
 
 static int by_server_and_size(const void *a, const void *b)

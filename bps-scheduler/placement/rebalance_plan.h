@@ -15,12 +15,14 @@
 struct placement;
 
 struct rebalance_part {
-	uint64_t bytes, need; /* need: memory for its sums on a server */
-	uint32_t server;      /* present server, an index into place.servers */
-	/* out: new server, an index into place.servers; equal to `server` if the partition stays */
+	/* size of the partition; need: bytes of memory that its sums take on a server */
+	uint64_t bytes, need;
+	uint32_t server; /* present server, an index into place.servers */
+	/* result: new server, an index into place.servers; equal to `server` if the partition
+	 * stays */
 	uint32_t to;
-	uint32_t order; /* out: order among the moves, from 0 */
-	uint32_t ref;   /* for the caller's use */
+	uint32_t order; /* result: position of this move in the order of the moves, from 0 */
+	uint32_t ref;   /* any value of the caller; the plan does not use it */
 };
 
 struct rebalance_gain {

@@ -23,10 +23,10 @@ struct entry {
 struct event_ring {
 	uint64_t last; /* number of the newest entry; entry n is at n % EVENTS_KEPT */
 	struct entry ring[EVENTS_KEPT];
-	uint64_t start;    /* events below this number are not known */
+	uint64_t start;    /* number of the first event that is known */
 	uint64_t restored; /* number of the last event that was read from the file */
-	char *path;        /* path of the file; NULL: there is no file */
-	FILE *file;        /* open for appending; NULL: the file could not be written */
+	char *path;        /* path of the file with the copy; NULL: there is no file */
+	FILE *file;        /* the file, open for appending; NULL: it could not be written */
 	unsigned n_lines;
 };
 
@@ -78,7 +78,7 @@ static bool print_entry(const struct event_ring *ev, uint64_t seq, FILE *f)
 	char text[SCHED_EVENT_BYTES];
 
 	snprintf(text, sizeof(text), "%s", e->text);
-	log_blank(text); /* replace line breaks */
+	log_blank(text); /* this replaces line breaks */
 	return fprintf(f, "%" PRIu64 " %.17g %" PRIu64 " %s %s\n", seq, e->unix_s, e->view,
 		       kinds[e->kind], text) > 0;
 }

@@ -15,7 +15,7 @@
 #include "bps-scheduler/core/core.h"
 
 #define EVENTS_KEPT       1000
-#define EVENTS_ANSWER_MAX 250 /* most events in one answer */
+#define EVENTS_ANSWER_MAX 250 /* largest number of events in one answer */
 
 struct event_ring;
 

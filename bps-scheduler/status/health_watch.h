@@ -4,7 +4,7 @@
  * problem is over. A problem is identified by its code and its subject. Thread: the core's. */
 #include "bps-scheduler/status/status.h"
 
-/* problems that are watched at a time; further problems cause no events */
+/* largest number of problems that are watched at a time; further problems cause no events */
 #define HEALTH_WATCHED_MAX 256
 
 struct health_watch;

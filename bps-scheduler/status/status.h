@@ -66,8 +66,8 @@ struct evbuffer;
 
 /* Values for the status that the core does not have. */
 struct status_info {
-	uint64_t now_ns;     /* on the core's clock */
-	double started_unix; /* wall clock, in seconds */
+	uint64_t now_ns;     /* present time on the core's clock */
+	double started_unix; /* time of the scheduler's start on the wall clock, in seconds */
 	uint64_t log_bytes, log_sync_ns;
 	bool has_log;
 	uint64_t auth_failures, protocol_errors, trust_timeouts;

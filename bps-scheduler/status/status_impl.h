@@ -12,7 +12,7 @@
 #include "common/daemon/jsontext.h"
 
 #define STATUS_SCHEMA      1
-#define STATUS_MISSING_MAX 8 /* most missing ranks that are listed */
+#define STATUS_MISSING_MAX 8 /* largest number of missing ranks that are listed */
 
 /* Add one value to o. The value is left out if there is no memory. */
 void status_put_str(json_t *o, const char *key, const char *s);
