@@ -1,6 +1,7 @@
 """bps.torch: all workers of a job run these tests in the same order."""
 
 import os
+import time
 
 import pytest
 import torch
@@ -685,6 +686,42 @@ def test_ddp_hook_averages_like_gloo():
                 assert (p.grad - q.grad).abs().max() <= 1e-12
     finally:
         dist.destroy_process_group()
+
+
+def test_ddp_hook_of_buckets_that_differ_is_an_error_at_all_workers():
+    dist = torch.distributed
+    store = bps.broadcast_object(f"/tmp/bps-frontend-{torch.randint(1 << 60, ()).item()}")
+    dist.init_process_group(
+        "gloo", init_method=f"file://{store}", rank=bps.rank(), world_size=bps.size()
+    )
+    try:
+        # With this search DDP keeps its first buckets; those that it cuts again are rank 0's.
+        model = torch.nn.parallel.DistributedDataParallel(
+            torch.nn.Sequential(*[torch.nn.Linear(400, 400) for _ in range(4)]),
+            bucket_cap_mb=0.5 if bps.rank() == 0 else 25,
+            find_unused_parameters=True,
+        )
+        model.register_comm_hook(bps.HookState(), bps.ddp_hook)
+        begun = time.monotonic()
+        with pytest.raises(Exception, match=r"rank \d .*declares f32 x \d+, rank \d"):
+            model(torch.ones(2, 400)).sum().backward()
+        assert time.monotonic() - begun < 5
+    finally:
+        dist.destroy_process_group()
+
+
+def test_ddp_hook_of_a_bucket_that_only_one_worker_has_is_an_error_at_all_workers():
+    class Bucket:
+        def __init__(self, is_last):
+            self.is_last = lambda: is_last
+
+        index = staticmethod(lambda: 0)
+        buffer = staticmethod(lambda: torch.ones(10))
+
+    with pytest.raises(bps.Error, match="declares f32 x 1"):
+        channel = bps.HookState().channel(Bucket(bps.rank() == 0))
+        channel.push(bps.Average)
+        channel.finish()
 
 
 def test_a_backward_pass_that_raises_does_not_spoil_the_next():

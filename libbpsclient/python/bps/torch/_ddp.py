@@ -1,6 +1,7 @@
 """Data parallelism for PyTorch: the module wrapper of BytePS, and a communication hook for
 PyTorch's own DistributedDataParallel (DDP)."""
 
+import collections
 import contextlib
 from collections.abc import Iterator
 from typing import Any
@@ -14,6 +15,9 @@ from bps.torch._compression import Compression, Compressor
 from bps.torch._memory import wire_dtype
 from bps.torch._optimizer import broadcast_parameters
 from bps.torch._reducer import BUCKET_BYTES, Reducer
+
+Shape = tuple[torch.dtype, int, bool]  # type, number of elements, whether it is the last bucket
+Averages = torch.futures.Future[torch.Tensor]
 
 
 def _at_end_of_backward(call: Any) -> None:
@@ -97,6 +101,11 @@ class DistributedDataParallel(torch.nn.Module):
 class HookState:
     """State of :func:`ddp_hook`: the memory for DDP's buckets of gradients.
 
+    DDP cuts its buckets again after the first step. A bucket's n-th shape is the tensor
+    ``ddp/NUMBER.BUCKET#n`` at each worker. If the shapes of the workers differ, that tensor's
+    mismatch is an error at all of them. The last bucket has one more element, so that another
+    number of buckets is a mismatch, too.
+
     Args:
         wire (torch.dtype, optional): type in which gradients are sent; None: their own type.
     """
@@ -104,39 +113,50 @@ class HookState:
     def __init__(self, wire: torch.dtype | None = None) -> None:
         self.wire = wire
         self.number = _core.runtime().next_set()
-        self.channels: dict[tuple[int, torch.dtype, int], Channel] = {}
-        self.pending: list[tuple[Channel, torch.dtype, torch.futures.Future[torch.Tensor]]] = []
+        self.channels: dict[int, tuple[Shape, Channel]] = {}  # by number of the bucket
+        self.n_shapes: collections.Counter[int] = collections.Counter()
+        self.pending: list[tuple[Channel, int, torch.dtype, Averages]] = []
         _core.runtime().reopened.add(self)
 
     def reopen(self) -> None:
         """Forget all channels, whose memory belonged to the previous job. They are opened again at
         their next use."""
         self.channels.clear()
+        self.n_shapes.clear()
         self.pending.clear()
 
     def channel(self, bucket: Any) -> Channel:
-        """Return the channel for a bucket. At the bucket's first use its tensor is declared."""
-        buffer = bucket.buffer()
-        key = (bucket.index(), buffer.dtype, buffer.numel())
-        if key not in self.channels:
+        """Return the channel for a bucket. Its tensor is declared at the first use of its shape."""
+        buffer, index = bucket.buffer(), bucket.index()
+        shape = (buffer.dtype, buffer.numel(), bucket.is_last())
+        known, channel = self.channels.get(index, (None, None))
+        if known != shape:
             check_gradient(buffer)
+            self.n_shapes[index] += 1
             wire = self.wire or wire_dtype(buffer.dtype)
-            kind = str(wire).removeprefix("torch.")
-            name = f"ddp/{self.number}.{key[0]}.{key[2]}.{kind}"
-            decl = (name, wire, key[2], buffer.device)
-            (self.channels[key],) = open_channels(_core.runtime(), [decl])
-        return self.channels[key]
+            name = f"ddp/{self.number}.{index}#{self.n_shapes[index]}"
+            decl = (name, wire, buffer.numel() + bucket.is_last(), buffer.device)
+            (channel,) = open_channels(_core.runtime(), [decl])
+            self.channels[index] = (shape, channel)
+        return channel
 
     def finish(self) -> None:
-        """Wait for all buckets of this backward pass, and complete their futures with the
-        averages."""
+        """Wait for all buckets of this backward pass, and complete their futures with the averages.
+
+        After a failure the other buckets get the same error at once, because their sums may never
+        come.
+        """
         pending, self.pending = self.pending, []
-        for channel, dtype, future in pending:
+        failure: Exception | None = None
+        for channel, n_elems, dtype, future in pending:
             try:
-                channel.finish()
-                future.set_result(channel.output.to(dtype))
+                if failure is None:
+                    channel.finish()
+                    future.set_result(channel.output[:n_elems].to(dtype))
+                    continue
             except Exception as error:  # DDP raises it in the trainer when it waits for the future
-                future.set_exception(error)
+                failure = error
+            future.set_exception(failure)
 
 
 # DDP checks the types in the hook's annotations. So this file has no `from __future__ import
@@ -173,9 +193,9 @@ def ddp_hook(
         raise RuntimeError(
             f"bucket {bucket.index()} is still in flight after a time-out: the job cannot continue"
         )
-    channel.input.copy_(buffer)
+    channel.input[: buffer.numel()].copy_(buffer)
     channel.push(bps.AVG)
     devices = [] if buffer.device.type == "cpu" else [buffer.device]
     future: torch.futures.Future[torch.Tensor] = torch.futures.Future(devices=devices)
-    state.pending.append((channel, buffer.dtype, future))
+    state.pending.append((channel, buffer.numel(), buffer.dtype, future))
     return future
