@@ -2,6 +2,7 @@
 
 import os
 import time
+import warnings
 
 import pytest
 import torch
@@ -791,6 +792,22 @@ def test_a_second_optimizer_takes_the_first_ones_place():
     assert all((p - q).abs().max() <= 1e-12 for p, q in zip(model.parameters(), alone.parameters()))
     with pytest.raises(ValueError, match="already"):
         bps.DistributedOptimizer(optimizer, model.named_parameters())
+
+
+def test_a_scheduler_made_before_changes_the_rate_without_a_warning():
+    model = network()
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0, momentum=0.9)
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1, gamma=0.5)
+    wrapped = bps.DistributedOptimizer(optimizer, model.named_parameters())
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for n in range(3):
+            wrapped.zero_grad()
+            model(batch()[0][mine()]).sum().backward()
+            wrapped.step()
+            scheduler.step()
+            assert wrapped.param_groups[0]["lr"] == 0.5 ** (n + 1)
+            bps.broadcast_optimizer_state(wrapped, 0)  # replaces the groups at other ranks
 
 
 def test_an_object_that_cannot_be_pickled_is_an_error_at_all():

@@ -63,6 +63,7 @@ class _DistributedOptimizer(torch.optim.Optimizer):
     """Container of the methods that :func:`DistributedOptimizer` adds to an optimizer's class."""
 
     _bps_base: type[torch.optim.Optimizer]
+    _bps_original: torch.optim.Optimizer  # a learning-rate scheduler may have it
     _bps_reducer: Reducer
     _bps_is_synchronized: bool
     _bps_skips: bool
@@ -106,6 +107,10 @@ class _DistributedOptimizer(torch.optim.Optimizer):
             closure (callable, optional): computes the loss and its gradients. They are reduced
                 after each call of the closure.
         """
+        # A scheduler of the original optimizer reads the first attribute from PyTorch 2.4 on, and
+        # the second one before.
+        self._bps_original._opt_called = True
+        self._bps_original._step_count = getattr(self._bps_original, "_step_count", 0) + 1
         if self._bps_skips:
             self._bps_is_synchronized = False  # the next step needs new gradients
             return self._bps_base.step(self, closure)
@@ -135,6 +140,12 @@ class _DistributedOptimizer(torch.optim.Optimizer):
         if self._bps_cross is not None:
             self._bps_cross.flush()
         return self._bps_base.state_dict(self)
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Load a state of :meth:`state_dict`. A scheduler goes on with the parameter groups."""
+        self._bps_base.load_state_dict(self, state_dict)
+        shared = {"param_groups": self.param_groups, "state": self.state}
+        self._bps_original.__dict__.update(shared)
 
     def zero_grad(self, *args: Any, **kwargs: Any) -> None:
         """Clear the gradients. Must not be called between backward() and step()."""
@@ -216,6 +227,7 @@ def DistributedOptimizer(  # noqa: N802 - the name that users know
     wrapped = object.__new__(type(base.__name__, (base,), methods))
     wrapped.__dict__.update(optimizer.__dict__)
     wrapped.__dict__.pop("step", None)  # a learning-rate scheduler has wrapped the old step()
+    wrapped._bps_original = optimizer
     wrapped._bps_skips = wrapped._bps_is_synchronized = False
     wrapped._bps_reducer = Reducer(
         named,
