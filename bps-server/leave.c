@@ -16,10 +16,10 @@
 #define LOOK_MS  20
 #define LAST_MS  1000 /* longest time in the state EMPTYING, in milliseconds */
 #define STALE_MS 250  /* greatest age of the data threads' figures, in milliseconds */
-/* After this time without a connection to the scheduler, the server stops waiting for its
- * answer. */
+/* After this time without a connection to the scheduler, the server stops waiting for the answer to
+ * LEAVE. */
 #define AWAY_MS 2000
-/* Most LEAVE messages that are sent. An older scheduler closes the connection and does not
+/* largest number of LEAVE messages to send. An older scheduler closes the connection and does not
  * answer. */
 #define ASKS_MAX 3
 

@@ -1,7 +1,8 @@
 #ifndef BPS_SERVER_LEAVE_H
 #define BPS_SERVER_LEAVE_H
 /* A server that is stopped moves its partitions to other servers first, so that no round waits for
- * it. It sends LEAVE to the scheduler, goes on summing, and ends when it has no partitions left.
+ * the server. The server sends LEAVE to the scheduler, continues to sum, and ends when it has no
+ * partitions left.
  *
  *   IDLE --stop--> ASKED --LEFT--> EMPTYING --no partitions, no reads--> the end
  *                    `--refused, no scheduler, or too late----------------^
@@ -44,7 +45,7 @@ struct leave {
 	bool is_over;
 };
 
-/* Initialize l, which must be zeroed. member and ops must outlive it. Errors: -ENOMEM; err has the
+/* Initialize l, which must be zeroed. member and ops must outlive l. Errors: -ENOMEM; err has the
  * text. */
 int leave_init(struct leave *l, struct loop *loop, struct member *member,
 	const struct leave_ops *ops, void *ctx, struct err_text *err);

@@ -341,8 +341,8 @@ static void job_sample(
 	metric_value(out, name, (double)value, "bps_job", j->name, "id", id, NULL);
 }
 
-/* Write metrics of the oldest ARRIVALS_JOBS_MAX jobs, and of the ARRIVALS_LATE_MAX agents of each
- * that are last most often. These limits keep the number of labels small. */
+/* Write metrics of the oldest ARRIVALS_JOBS_MAX jobs, and for each job of the ARRIVALS_LATE_MAX
+ * agents that are last most often. These limits keep the number of labels small. */
 static void job_metrics(struct srv_app *app, struct evbuffer *out)
 {
 	const struct arrivals_figures *f = &app->arrivals;

@@ -1,9 +1,10 @@
 #ifndef BPS_SERVER_THREAD_COUNT_H
 #define BPS_SERVER_THREAD_COUNT_H
 /* Chooses the number of data threads of a server when the configuration does not. A server alone on
- * its machine gets a thread for half of the processors, because the kernel's network code needs the
- * others. It gets at most 8 threads, which are enough for any network card. With an agent on the
- * same host the server gets a quarter of that number, because the trainers need the processors. */
+ * its machine gets one thread per two processors, because the kernel's network code needs the other
+ * processors. It gets at most 8 threads, which are enough for any network card. With an agent on
+ * the same host the server gets a quarter of that number, because the trainers need the
+ * processors. */
 #include <stdbool.h>
 
 #define COUNT_THREADS_MAX 8

@@ -1,6 +1,6 @@
 #ifndef BPS_SERVER_CORE_ARRIVALS_H
 #define BPS_SERVER_CORE_ARRIVALS_H
-/* Measures which member of a job is last. Only a server can measure it: an agent knows when it
+/* Measures which member of a job is last. Only a server can measure this: an agent knows when it
  * pushed, but not when the other agents did. For each complete round of a partition, the server
  * records the time from the first to the last offer, the last member and its lag. The lag is
  * counted from the moment when half of the machines had offered: if two machines of sixteen are
@@ -13,7 +13,7 @@
  * present window is full, a new one begins and the previous one is dropped. Counters for Prometheus
  * cover the job's lifetime on this thread.
  *
- * Memory is allocated only when the job is created. The core of a data thread owns it. */
+ * Memory is allocated only when the job is created. The core of a data thread owns this memory. */
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -92,8 +92,8 @@ struct arrivals *arrivals_new(unsigned n_members, uint64_t now_ns);
 /* Record that the round is complete. bytes: size of all its contributions. */
 void arrivals_complete(
 	struct arrivals *a, const struct arrivals_round *r, uint64_t round, uint64_t bytes);
-/* Record that a round with backup machines ended without this member. is_first: the first such
- * member of the round. */
+/* Record that a round with backup machines ended without this member. is_first: this member is the
+ * first one of the round for which arrivals_late is called. */
 void arrivals_late(struct arrivals *a, const struct arrivals_round *r, uint16_t member,
 	bool is_first, uint64_t now_ns);
 /* Start a new window when one is due. O(members): do not call it for each message. */

@@ -159,8 +159,8 @@ void slot_add_has(struct srv_core *core, struct slot *slot, struct seat *seat)
 	if (slot->state != SLOT_OPEN)
 		return;
 	if (slot->n_has == 1) {
-		/* A member has the result, so the round must not be summed again. The bytes of the
-		 * contributions are not needed any more, only their senders. */
+		/* A member has the result, so the round must not be summed again. Discard the bytes
+		 * of the contributions, but keep the set of members that sent them. */
 		sums_discard(core, slot);
 		for (unsigned i = 0; i < part->n_seats; i++) {
 			struct seat *s = &part->seats[i];
@@ -230,7 +230,7 @@ void seat_staged(struct srv_core *core, struct seat *seat)
 		TAILQ_INSERT_TAIL(&core->holding, slot, holding);
 	}
 	/* is_starved: a read waits for staging memory, and there was no contribution whose addition
-	 * would free some. Now there is one. */
+	 * would free staging memory. Now there is such a contribution. */
 	if ((slot->n_staged > 2 * REDUCE_MAX_SRC || core->is_starved) && sums_can_fold(slot))
 		sums_queue(core, slot);
 	slot_check_complete(core, slot);

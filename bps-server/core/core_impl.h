@@ -26,8 +26,8 @@ struct seat;
 TAILQ_HEAD(seat_list, seat);
 TAILQ_HEAD(slot_list, slot);
 
-/* A running read of a contribution or donation. If seat and slot are NULL, its data is not needed
- * any more, and its end only frees this object. */
+/* A running read of a contribution or donation. If seat and slot are NULL, the data is not needed
+ * any more, and the end of the read only frees this object. */
 struct fetch {
 	struct xport_read rd;
 	struct seat *seat; /* seat whose contribution is read; NULL for a donation */
@@ -84,8 +84,8 @@ struct seat {
 	/* bitmap of the two slots: those whose result was offered to the member, which may still
 	 * read it */
 	uint8_t offered;
-	/* Only in jobs with backup machines. has_spoken: the member has sent HAVE or CONTRIB under
-	 * this pgen. has_round: newest round whose result the member has. */
+	/* Used only in jobs with backup machines. has_spoken: the member has sent HAVE or CONTRIB
+	 * under this pgen. has_round: newest round whose result the member has. */
 	bool has_spoken;
 	uint64_t has_round;
 	bool is_parked;
@@ -129,8 +129,8 @@ struct slot {
 	struct member_set contributors;
 	struct arrivals_round arrivals;
 	uint64_t complete_ns; /* time when SUMMING began */
-	/* Used in the state DONATING: the result is requested from the member `donor`, which
-	 * already has it. */
+	/* The next five fields are used in the state DONATING: the result is requested from the
+	 * member `donor`, which already has the result. */
 	uint16_t donor;
 	struct offer donation;
 	struct fetch *fetch;

@@ -63,7 +63,7 @@ static struct wire_msg message_to(const struct seat *seat, enum wire_type type, 
 }
 
 /* Compute the missing crc of a result. When the round was summed, all members were on this host and
- * needed no crc. Now one of them is on another host. */
+ * needed no crc. Now one of the members is on another host. */
 static void take_crc(struct slot *slot)
 {
 	slot->crc = crc32c(0, slot->result->mem, slot->part->bytes);

@@ -74,8 +74,8 @@ static void job_take_members(struct srv_job *job, const struct ctl_job *msg)
 	job->arrivals->n_live = job->n_live;
 }
 
-/* Enlarge the job's lists for more members. Its partitions get seats for them with their next
- * pgen. */
+/* Enlarge the job's lists for more members. Each partition gets seats for the new members with its
+ * next pgen. */
 static int job_widen(struct srv_core *core, struct srv_job *job, uint32_t n_members)
 {
 	struct arrivals *a = arrivals_new(n_members, core->now_ns);

@@ -44,8 +44,8 @@ static bool can_have(struct srv_part *part, const struct seat *seat, uint64_t r)
 	       member_set_has(&slot->has, seat->member);
 }
 
-/* Return the slot of round r, for which slot_place must return PLACE_HERE. Opens the slot if it
- * does not hold this round yet. */
+/* Return the slot of round r, for which slot_place must return PLACE_HERE. If the slot does not
+ * hold this round yet, open the slot for it. */
 static struct slot *slot_for(struct srv_core *core, struct srv_part *part, uint64_t r)
 {
 	struct slot *slot = part_slot(part, r);
@@ -72,8 +72,8 @@ static void peer_error(
 }
 
 /* Check that all members have received the same result of the previous round (A6). CONTRIB carries
- * the crc of that result. If the crcs of two members differ, the job fails, and this returns
- * false. */
+ * the crc of that result. If the crcs of two members differ, the job fails, and this function
+ * returns false. */
 static bool echo_agrees(
 	struct srv_core *core, struct slot *slot, const struct seat *seat, const struct wire_msg *m)
 {
@@ -157,8 +157,8 @@ static void contrib_inline(
 
 /* Use a contribution from this host in place, without a copy. Its bytes do not change before the
  * member gets this round's result (B6). Returns false if the contribution must be read and checked.
- * That is also the case if the job may shrink, because a round may then have ended without a member
- * that still waits for it. */
+ * In a job that may shrink, every contribution must be read, because a round may end without a
+ * member that still waits for the result. */
 static bool contrib_borrow(struct srv_core *core, struct seat *seat, const struct wire_msg *m)
 {
 	struct xconn *c = seat->peer->conn;

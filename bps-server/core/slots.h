@@ -5,8 +5,8 @@
 
 /* Return the slot of a round (S3); the slot may hold another round. */
 struct slot *part_slot(struct srv_part *part, uint64_t round);
-/* Set the state of a slot or a seat. No other function writes it. The tables of allowed changes are
- * in slots.c. */
+/* Set the state of a slot or a seat. No other function writes the state. The tables of allowed
+ * changes are in slots.c. */
 void slot_set_state(struct srv_core *core, struct slot *slot, enum slot_state state);
 void seat_set_state(struct seat *seat, enum seat_state state);
 /* Record that the member has contributed to the slot's round (set C). Repeating it has no

@@ -89,7 +89,7 @@ static bool is_for_network(const struct srv_part *part)
 }
 
 /* If all members have the result of the other slot, swap the memory of the two slots before the
- * first addition. Then most rounds use the same memory, and more of it is in the cache. */
+ * first addition. Then most rounds use the same memory, and more of that memory is in the cache. */
 static void swap_spent(struct slot *slot)
 {
 	struct srv_part *part = slot->part;
