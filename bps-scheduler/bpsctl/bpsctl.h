@@ -1,8 +1,8 @@
 #ifndef BPS_SCHEDULER_BPSCTL_BPSCTL_H
 #define BPS_SCHEDULER_BPSCTL_BPSCTL_H
 /* Functions that bpsctl's commands share: flags, printing, the time limit. A document is a JSON
- * object that a daemon answers with, or that bpsctl makes from several answers. main.c has the
- * table of commands. cmd_show.c has the commands that show a document, cmd_events.c the command for
+ * object: the answer of a daemon, or what bpsctl makes from several answers. main.c has the table
+ * of commands. cmd_show.c has the commands that show a document, cmd_events.c the command for
  * events, cmd_steer.c the commands that change something, cmd_key.c the commands about keys.
  * screen_*.c format documents as text.
  *
@@ -40,14 +40,15 @@ void print_as_json(bool is_json);
 int print_error(const char *text, int status);
 /* With --json, print the error as a document. Its text must be on stderr already. */
 void print_error_json(const char *text);
-/* Print an error that a function of fetch.h or steer_client.h returned, as print_error does.
- * Returns the exit code. */
+/* Print an error that a function of fetch.h or steer_client.h returned, in the same way as
+ * print_error. Returns the exit code. */
 int print_failure(int rc, const struct err_text *err);
 /* Print a document as text or as JSON, and free it. screen: function that writes the text
  * (screen.h). Returns the exit code. */
 int print_document(
 	const struct bpsctl_opts *o, json_t *root, int (*screen)(FILE *out, json_t *root));
-/* Print a short answer: with --json doc, otherwise text and a line end. Frees doc. Returns 0. */
+/* Print a short answer: doc if --json is given, otherwise text and a line end. Frees doc. Returns
+ * 0. */
 int print_answer(const struct bpsctl_opts *o, const char *text, json_t *doc);
 /* Print an object on a line of its own. */
 void print_json_line(json_t *o);
@@ -79,7 +80,7 @@ int cmd_events(const struct bpsctl_opts *o, const char *arg);
 
 /* ---- cmd_steer.c: commands that change something ---- */
 /* Call steer_call. If --scheduler is not given and the default port does not answer, ask the
- * scheduler of this host for its port over HTTP, and try that one. */
+ * scheduler of this host for its port over HTTP, and try again with that port. */
 int ask_scheduler(const struct bpsctl_opts *o, const char *verb, const char *target,
 	const struct steer_arg *args, size_t n_args, struct err_text *ret_text, json_t **ret_json,
 	struct err_text *err);

@@ -159,8 +159,8 @@ static unsigned ports_up(const char *device, char *ret, size_t room)
 	return n;
 }
 
-/* Only the providers tcp and verbs need libfabric. Check it where one of them is set, or where RDMA
- * devices exist. */
+/* Only the providers tcp and verbs need libfabric. Check libfabric if a daemon's settings select
+ * one of the two, or if the host has RDMA devices. */
 static void check_libfabric(json_t *list, const struct host_needs *needs)
 {
 	struct err_text err = {0};

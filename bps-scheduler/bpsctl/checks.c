@@ -50,8 +50,8 @@ void check_add(json_t *list, enum check_level level, const char *name, const cha
 /* ---- our daemons on this host ---- */
 
 struct checked_daemon {
-	/* name: name of the settings file without ".conf"; key_file: name of the key file. Both are
-	 * in the settings folder, where the systemd units load them. */
+	/* name: name of the settings file without ".conf"; key_file: name of the key file. Both
+	 * files are in the settings folder, from which the systemd units load them. */
 	const char *name, *key_file;
 	/* ports for data and for HTTP; 0: the daemon does not listen on that port */
 	uint16_t port, http_port;
@@ -323,8 +323,9 @@ static bool is_loopback(const struct addr *a)
 }
 
 /* Return whether the scheduler runs on another host: the settings of a daemon name a remote
- * scheduler, and this host should not run one. Then the scheduler's HTTP port cannot be checked,
- * because it is on the loopback of that host. Its control port was checked already. */
+ * scheduler, and this host should not run a scheduler. Then the scheduler's HTTP port cannot be
+ * checked, because it listens on loopback of the other host. The control port was checked
+ * already. */
 static bool is_elsewhere(const struct checked_daemon *roles, size_t n, const struct addr *http)
 {
 	char text[ADDR_TEXT_BYTES];

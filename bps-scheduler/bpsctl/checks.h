@@ -3,7 +3,8 @@
 /* The command `bpsctl check`: checks whether this host is ready for the daemons that will run on
  * it. The result is a list of lines, each ok, warn or bad, with the action to take. checks.c checks
  * the daemons of bps and the scheduler, check_host.c the machine. The checks change nothing.
- * Programs and sockets that they open are closed again at once. Blocking, but limited in time. */
+ * Programs and sockets that they open are closed again at once. The functions block, but for a
+ * limited time. */
 #include <stdbool.h>
 #include <stdio.h>
 

@@ -38,7 +38,7 @@ static int get_events(
 }
 
 /* Get all events with numbers above since, as one document. If the scheduler has restarted (another
- * term), its numbers above `restored` name new events, so start from there. */
+ * term), the numbers above `restored` belong to new events, so get the events after `restored`. */
 static int get_all_events(const struct bpsctl_opts *o, uint64_t since, uint64_t term, json_t **ret,
 	struct err_text *err)
 {

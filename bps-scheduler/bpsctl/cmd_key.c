@@ -39,7 +39,8 @@ int cmd_key_new(const struct bpsctl_opts *o, const char *arg)
 	return 0;
 }
 
-/* Derive the key of an identity. Returns -EKEYREVOKED if the scheduler would refuse it. */
+/* Derive the key of an identity. Returns -EKEYREVOKED if the scheduler would refuse the key,
+ * because it is revoked. */
 static int derive(struct cluster_key *ret_key, const struct keyring *ring, const char *identity)
 {
 	char print[KEY_PRINT_BYTES], wire[KEYRING_ID_BYTES];
@@ -54,8 +55,8 @@ static int derive(struct cluster_key *ret_key, const struct keyring *ring, const
 	return keyring_is_revoked(ring, wire) ? -EKEYREVOKED : 0;
 }
 
-/* Load the file with the master key. Prints an error on stderr if that fails. Returns as
- * steer_keys. */
+/* Load the file with the master key. If there is no key, or loading fails, print an error on
+ * stderr. Returns the result of steer_keys. */
 static int load_keys(const struct bpsctl_opts *o, struct keyring *ret_ring)
 {
 	struct err_text err = {""};
@@ -214,8 +215,8 @@ out:
 	return status;
 }
 
-/* Return whether no member uses the previous key. If some do, or if that is not known, print it and
- * return false. */
+/* Return whether no member uses the previous key. If some members use it, or if that is not known,
+ * print a message and return false. */
 static bool is_previous_unused(const struct bpsctl_opts *o)
 {
 	struct err_text text = {""}, err = {""};

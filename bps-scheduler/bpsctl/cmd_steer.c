@@ -24,7 +24,8 @@ static bool is_any(const struct addr *a)
 }
 
 /* Find the address on which the scheduler of this host really listens, if it is not the default
- * one. So users need not give --scheduler. Returns false if the default applies. */
+ * one. With this function, users need not give --scheduler. Returns false if the scheduler listens
+ * on the default address. */
 static bool find_scheduler(const struct bpsctl_opts *o, struct addr *ret_addr)
 {
 	struct addr found, asked = o->steer.scheduler;

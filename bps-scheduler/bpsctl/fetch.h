@@ -5,9 +5,9 @@
  * All documents have "schema": 1. The comments below list the fields of a document. x[y]: x is a
  * list of y. x{y}: x is an object with the fields y.
  *
- * ret: the document, a new reference. Errors: BPS_ENOSCHED, BPS_ETIMEDOUT, BPS_EPROTO as
- * http_get_all; BPS_ENOTFOUND the daemon answers with an error; -EINVAL it is not a scheduler; err
- * gets the text. */
+ * ret: the document, a new reference. Errors: BPS_ENOSCHED, BPS_ETIMEDOUT and BPS_EPROTO as
+ * http_get_all; BPS_ENOTFOUND the daemon answers with an error; -EINVAL the daemon is not a
+ * scheduler. For each error, err gets a text. */
 #include <stdbool.h>
 
 #include <jansson.h>
@@ -18,21 +18,21 @@
 /* Fetch one document unchanged. */
 int fetch_path(const struct addr *addr, const char *path, json_t **ret, struct err_text *err);
 
-/* Fetch the cluster's document from the scheduler (bps-scheduler/status/status.h), with the answers
- * of its running jobs' agents:
- * problems       also those of the jobs; the health includes them
- * collected{s jobs asked answered not_asked daemons heard}
+/* Fetch the cluster's document from the scheduler (bps-scheduler/status/status.h). bpsctl adds
+ * these fields, from the answers of the running jobs' agents: problems       also those of the
+ * jobs; the health includes them collected{s jobs asked answered not_asked daemons heard}
  *                jobs: those requested; asked, answered: their agents; daemons, heard: of the
  *                whole cluster
- * missing[name of member or job]
- * A server or an agent returns its own document. */
+ * missing[name of member or job] A server or an agent returns its own document. */
 int fetch_status(const struct addr *addr, json_t **ret, struct err_text *err);
 
-/* Fetch the members of one role. Fields: schema role view_text members[as the cluster's]. */
+/* Fetch the members of one role. Fields: schema role view_text members[as in the cluster's
+ * document]. */
 int fetch_members(const struct addr *addr, const char *role, json_t **ret, struct err_text *err);
 
-/* Fetch the jobs. Fields: schema role view_text jobs[as the cluster's, and rounds, calls_waiting,
- * longest_s] collected missing. rounds: push_pulls that the most advanced worker has completed. */
+/* Fetch the jobs. Fields: schema role view_text jobs[as in the cluster's document, and rounds,
+ * calls_waiting, longest_s] collected missing. rounds: number of push_pulls that the most advanced
+ * worker has completed. */
 int fetch_jobs(const struct addr *addr, json_t **ret, struct err_text *err);
 
 /* Fetch the wait reports. Fields: schema role jobs[documents of jobs] missing. name: NULL or "" for

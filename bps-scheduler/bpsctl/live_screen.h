@@ -1,7 +1,7 @@
 #ifndef BPS_SCHEDULER_BPSCTL_LIVE_SCREEN_H
 #define BPS_SCHEDULER_BPSCTL_LIVE_SCREEN_H
-/* Repeated output until SIGINT or SIGTERM. On a terminal, each screen is drawn over the previous
- * one with one write. Other output gets the screens one after another. */
+/* Repeated output until SIGINT or SIGTERM. On a terminal, a single write draws each screen over the
+ * previous one. A pipe or file gets the screens one after another. */
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>

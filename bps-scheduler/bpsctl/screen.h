@@ -1,7 +1,7 @@
 #ifndef BPS_SCHEDULER_BPSCTL_SCREEN_H
 #define BPS_SCHEDULER_BPSCTL_SCREEN_H
-/* The screens of bpsctl: its documents (fetch.h) as plain text below 100 columns, with names
- * instead of numbers, without colour. A value that is missing or invalid in the document is shown
+/* Prints bpsctl's documents (fetch.h) as plain text of less than 100 columns. The text has names
+ * instead of numbers, and no colours. A value that is missing or invalid in the document is shown
  * as "-". If the document has "verbose", numbers are shown too. Each function returns the exit
  * code: 0 OK, 1 WARN, 2 ERR. */
 #include <stdio.h>
@@ -15,7 +15,8 @@
 /* Show the whole cluster. If the document is that of a server or agent, show it with
  * screen_daemon. */
 int screen_status(FILE *out, json_t *root);
-/* Show the figures of one server or agent. Returns 1 if it is not connected to the scheduler. */
+/* Show the figures of one server or agent. Returns 1 if the daemon is not connected to the
+ * scheduler. */
 int screen_daemon(FILE *out, json_t *root);
 
 /* Show an agent's GPUs and their strategy. Returns 1 if the configured strategy is not possible. */
@@ -30,7 +31,8 @@ int screen_servers(FILE *out, json_t *root);
 int screen_agents(FILE *out, json_t *root);
 int screen_jobs(FILE *out, json_t *root);
 
-/* Show what each call that has waited for long waits for. Returns 1 if there is such a call. */
+/* For each call that has waited for longer than SCREEN_STUCK_S, show what it waits for. Returns 1
+ * if there is such a call. */
 int screen_stuck(FILE *out, json_t *root);
 
 /* Show each event on one line. Returns 0. */

@@ -50,8 +50,8 @@ static void job_pace(FILE *out, json_t *pace)
 			cell_str(slowest, "host").s, cell_lag(slowest).s);
 }
 
-/* Show the machines that have left, the workers that wait to join or at a barrier, and the backup
- * machines. */
+/* Show the machines that have left, the workers that wait to join, the workers that wait at a
+ * barrier, and the backup machines. */
 static void job_changes(FILE *out, json_t *job)
 {
 	json_t *m;

@@ -127,7 +127,7 @@ static void refused(FILE *out, json_t *root)
 	}
 }
 
-/* Print a blank line before a section, unless the previous output already ended with one
+/* Print a blank line before a section, unless the previous output already ended with a blank line
  * (*has_gap). */
 static void gap(FILE *out, bool *has_gap)
 {

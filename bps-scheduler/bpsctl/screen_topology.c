@@ -88,8 +88,8 @@ static void nic_line(FILE *out, json_t *nic)
 		speed, is_up ? "" : "  down");
 }
 
-/* Print the devices below one uplink; SIZE_MAX: those without an uplink. head: printed before the
- * first device. */
+/* Print the devices below one uplink. uplink: SIZE_MAX for the devices without an uplink. head:
+ * text to print before the first device. */
 static void below(FILE *out, json_t *root, size_t uplink, const char *head)
 {
 	json_t *v;

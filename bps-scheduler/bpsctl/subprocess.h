@@ -10,14 +10,14 @@
 struct subprocess {
 	/* argv[0] is the path of the program; NULL follows the last argument */
 	const char *argv[8];
-	/* The result. status: that of waitpid(2); -ETIMEDOUT if the program was killed because the
-	 * time was over; another -errno if it could not be started. text: its stdout and stderr, as
-	 * much as fits. */
+	/* The result. status: the status from waitpid(2); -ETIMEDOUT if the program was killed
+	 * because the time was over; another -errno if the program could not be started. text: the
+	 * program's stdout and stderr, as much as fits. */
 	int status;
 	char text[SUBPROCESS_TEXT_BYTES];
 };
 
-/* Run all n programs at once. Returns when they have ended, at the latest after timeout_ms; then
- * programs that still run are killed. */
+/* Run all n programs at once. Returns when they have ended, or after timeout_ms, when the programs
+ * that still run are killed. */
 void subprocess_run_all(struct subprocess *children, size_t n, uint32_t timeout_ms);
 #endif

@@ -1,7 +1,7 @@
 #ifndef BPS_SCHEDULER_BPSCTL_TABLE_CELLS_H
 #define BPS_SCHEDULER_BPSCTL_TABLE_CELLS_H
 /* Pieces of bpsctl's screens: values of a JSON document as text that is safe for a terminal, and
- * lines that wrap. A missing value, or one of another type, is "-" or 0. */
+ * lines that wrap. A value that is missing or has the wrong type is shown as "-" or 0. */
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -48,10 +48,11 @@ struct table_cell cell_user(uint64_t uid);
  * that key in o, if it exists. */
 void cell_wrapped(FILE *out, const char *head, const char *s);
 void cell_wrapped_key(FILE *out, const char *head, json_t *o, const char *key);
-/* Print the problems of a document, each with its lines. If a code has many problems, print only
- * the first ones. */
+/* Print the problems of a document, each with its three lines (what, effect, action). If a code has
+ * many problems, print only the first ones. */
 void cell_problems(FILE *out, json_t *root);
-/* Count the problems that are not muted; cell_count_code counts those of a code, muted or not. */
+/* Count the problems that are not muted. cell_count_code counts all problems with that code, also
+ * the muted ones. */
 size_t cell_count_problems(json_t *root);
 size_t cell_count_code(json_t *root, const char *code);
 /* Format a worker as "rank 3 (host node7, pid 4711)"; pid and host only if they are known. */
