@@ -62,7 +62,8 @@ extern const struct ctlchan_ops conns_ops; /* callbacks for app.listen, with the
 /* The callbacks send and drop of struct sched_env. */
 void conns_send(void *app, uint32_t id, const struct ctl_msg *msg);
 void conns_drop(void *app, uint32_t id, const char *why);
-/* Return the channel of the connection with this number in the core. It stays owned by conns.c. */
+/* Return the channel of the connection with this number in the core. The channel stays owned by
+ * conns.c. */
 struct ctlchan *conns_chan(void *app, uint32_t id);
 /* Declare all members dead whose key is revoked, including those that are not connected. Otherwise
  * an agent would count as alive while servers still receive data from it. */

@@ -102,8 +102,8 @@ static void chan_opened(void *arg, struct ctlchan *chan)
 	app_after_event(app);
 }
 
-/* Declare the member with this identity dead. identity: such as "server:node3". Identities of
- * operators have no effect. */
+/* Declare the member with this identity, such as "server:node3", dead. Does nothing for the
+ * identity of an operator. */
 static void expel(struct sched_app *app, const char *identity)
 {
 	static const struct {

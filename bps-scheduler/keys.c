@@ -36,7 +36,7 @@ static const char *member_print(const struct steer *s, const struct sched_member
 }
 
 /* Return a word for the key that a member uses: "current" or "previous" for a key of this
- * scheduler; "dropped" for an older one; "certificate"; "none" in a cluster without a key; "away"
+ * scheduler; "dropped" for an older key; "certificate"; "none" in a cluster without a key; "away"
  * if the member is not connected. */
 static const char *member_word(
 	const struct steer *s, const struct prints *p, const struct sched_member *m)
@@ -49,7 +49,8 @@ static const char *member_word(
 	return !m->conn ? "away" : s->auth->cert ? "certificate" : *print ? "dropped" : "none";
 }
 
-/* Append to list the members that are not down: those with the current key, or all others. */
+/* Append members that are not down to list. is_current: the members with the current key; otherwise
+ * all others. */
 static void list_members(
 	const struct steer *s, const struct prints *p, bool is_current, json_t *list)
 {

@@ -248,8 +248,9 @@ static int load_body(const struct log_reader *ld, uint64_t at, const char *body,
 	return 0;
 }
 
-/* Load the record at offset `at`. Returns its size in bytes; 0 if it was not written completely: it
- * is cut off, or it is the last one and its checksum is wrong. */
+/* Load the record at offset `at`. Returns the size of the record in bytes, or 0 if the record was
+ * not written completely. That is the case if the record is cut off, or if it is the last record
+ * and its checksum is wrong. */
 static int64_t load_record(const struct log_reader *ld, uint64_t at)
 {
 	struct record_head head;
@@ -356,8 +357,8 @@ static int load(const struct log_reader *ld)
 {
 	int r;
 
-	/* An empty file has just been created. A shorter file than the head is not a log of ours: a
-	 * log gets its name only after its head was synced. */
+	/* An empty file has just been created. A file that is shorter than the head is not a log of
+	 * the scheduler: a log gets its name only after its head was synced. */
 	if (ld->size == 0) {
 		r = replace(ld->l, NULL);
 		return r < 0 ? cannot(ld->err, r, "write", ld->l->path) : 0;

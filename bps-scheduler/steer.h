@@ -1,9 +1,9 @@
 #ifndef BPS_SCHEDULER_STEER_H
 #define BPS_SCHEDULER_STEER_H
 /* Requests of operators over the control port: STEER, answered by STEERED (common/wire/ctlmsg.h).
- * HTTP requests only read. The key of the peer decides whether it may steer: it needs the identity
- * `ctl:NAME`. In a cluster without a key, any process on loopback may steer. The user that STEER
- * names is recorded, not checked.
+ * HTTP requests only read. The key of the peer decides whether the peer may steer: the peer needs
+ * the identity `ctl:NAME`. In a cluster without a key, any process on loopback may steer. The user
+ * that STEER names is recorded, not checked.
  *
  * A verb (a command, such as "drain") is a row of the table in steer.c and a function that acts at
  * once: it may change the core, and must not wait. To add one:

@@ -9,7 +9,7 @@ int admission_find_job(const struct sched_core *c, const struct ctl_join *q, str
 	struct err_text *err);
 /* Check that the user may have one more job. Errors: BPS_EQUOTA; err gets a sentence. */
 int admission_check_job(struct sched_core *c, uint32_t uid, struct err_text *err);
-/* Rule I12: a user counts as one with little memory up to this fraction (1/8) of the reserve
+/* Rule I12: users with little memory are those whose sums need at most 1/8 of the reserve
  * (--small-user-reserve). So 8 such users fit into the reserve. The sums of all other users must
  * not use the reserve. */
 #define ADMISSION_SMALL_USERS 8
@@ -26,8 +26,8 @@ void admission_unclaim(struct sched_job *j, const struct sched_tensor *t);
 void admission_check_waiting(struct sched_core *c);
 /* Return the memory, in bytes, that the sums of all jobs' declared tensors need. */
 uint64_t admission_all_sums(const struct sched_core *c);
-/* Return the usage that counts against a quota: jobs of a user that have not ended, and bytes of
- * the tensors of a job or user on servers. */
+/* Return what a quota counts: the number of a user's jobs that have not ended, or the bytes of the
+ * tensors that a job or user has on servers. */
 uint32_t admission_user_jobs(const struct sched_core *c, uint32_t uid);
 uint64_t admission_job_bytes(const struct sched_job *j);
 uint64_t admission_user_bytes(const struct sched_core *c, uint32_t uid);

@@ -10,7 +10,8 @@
 #include "common/base/failpoint.h"
 #include "common/base/log.h"
 
-/* Send the members of that role that this transaction changed to all members of the other role. */
+/* Send the states of the members of role `changed` that this transaction changed to all members of
+ * the other role. */
 static void tell_members(struct sched_core *c, enum role changed)
 {
 	const struct sched_member **list = NULL;
@@ -74,7 +75,7 @@ static void job_tell(struct sched_core *c, struct sched_job *j)
 	}
 }
 
-/* Send all places of the job's partitions to the members that requested them during the
+/* Send the places of all partitions of the job to the members that requested them during the
  * transaction. */
 static void tell_owed(struct sched_core *c, struct sched_job *j)
 {

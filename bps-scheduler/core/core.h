@@ -31,11 +31,11 @@
  * moved away while it counted as dead.
  *
  * Messages that a member repeats after each WELCOME, since the scheduler may have restarted: JOIN
- * of every attached worker whose JOB has not come, DECLARE of every tensor without an answer,
- * WORKER FINISHED and LOST of jobs that have not ended, WHY. JOIN is repeated as it was first sent,
- * without the rank that was assigned, because a restarted scheduler may assign another rank. So the
- * scheduler sends JOB only after the new JOINED. All of these messages are idempotent. A message
- * about an unknown job is answered by JOB_END.
+ * for every attached worker for which no JOB has arrived; DECLARE for every tensor without an
+ * answer; WORKER FINISHED and LOST for jobs that have not ended; and WHY. JOIN is repeated as it
+ * was first sent, without the rank that was assigned, because a restarted scheduler may assign
+ * another rank. So the scheduler sends JOB only after the new JOINED. All of these messages are
+ * idempotent. A message about an unknown job is answered by JOB_END.
  *
  * A restarted agent (new instance, same name) stays a member of its running jobs, and their
  * partitions keep their pgen (the view in which they were placed). That is safe, because the
@@ -61,9 +61,9 @@ void sched_free(struct sched_core *c);
  * Errors: -EINVAL the record contradicts itself or earlier records; err names the place. */
 int sched_restore(struct sched_core *c, const struct state_record *rec, struct err_text *err);
 
-/* Begin a new term, which is larger than all previous ones and durable when this returns. Members
- * of the restored state have twice the dead time to return. Errors: those of env.persist; then the
- * core has not started. */
+/* Begin a new term, which is larger than all previous terms and durable when this function returns.
+ * Members of the restored state have twice the dead time to return. Errors: those of env.persist;
+ * then the core has not started. */
 int sched_start(struct sched_core *c, uint64_t now_ns);
 
 /* Apply the times in cfg: the silence after which members are dead, the windows, and the delays
@@ -102,8 +102,8 @@ void sched_tick(struct sched_core *c, uint64_t now_ns);
 uint32_t sched_term(const struct sched_core *c);
 /* Return the last durable view. */
 uint64_t sched_view(const struct sched_core *c);
-/* Return false while the state cannot be written. Until it can be, members and jobs do not
- * change. */
+/* Return false while the state cannot be written to the disk. During that time members and jobs do
+ * not change. */
 bool sched_is_durable(const struct sched_core *c);
 
 /* Pass the whole state to fn as one record, valid during fn. Returns the result of fn. */
@@ -117,20 +117,20 @@ int sched_snapshot(const struct sched_core *c, int (*fn)(void *ctx, const struct
 int sched_probe_start(struct sched_core *c, uint32_t job, uint64_t token, uint64_t now_ns);
 
 /* End a job that forms or runs, with BPS_EJOB_FAILED and this text for its workers. Errors:
- * BPS_ENOTFOUND; BPS_ENOTDURABLE the state cannot be written, and the job is unchanged; the result
- * of persist: the job ends when the state can be written again. */
+ * BPS_ENOTFOUND; BPS_ENOTDURABLE the state cannot be written, and the job is unchanged; an error of
+ * env.persist: the job ends when the state can be written again. */
 int sched_job_kill(struct sched_core *c, uint32_t job, const char *text, uint64_t now_ns);
 
 /* Mute a problem's code, or remove the mute (mute.h). Durable when it returns 0. Errors: as
- * mute_set and mute_clear; BPS_ENOTDURABLE, or the result of persist: the change is in effect, and
+ * mute_set and mute_clear; BPS_ENOTDURABLE or an error of env.persist: the change is in effect, and
  * is written when the state can be written again. */
 int sched_mute(struct sched_core *c, const char *code, uint64_t span_ms, const char *reason,
 	const char *who, uint64_t now_ns);
 int sched_unmute(struct sched_core *c, const char *code, uint64_t now_ns);
 
 /* Drain a member, or undrain it (drain.h). Durable when it returns 0. ret_text: the consequences,
- * or the reason of the error. Errors: as drain_set and drain_clear; BPS_ENOTDURABLE, or the result
- * of persist: the change is in effect, and is written when the state can be written again. */
+ * or the reason of the error. Errors: as drain_set and drain_clear; BPS_ENOTDURABLE or an error of
+ * env.persist: the change is in effect, and is written when the state can be written again. */
 int sched_drain(struct sched_core *c, const char *target, const char *reason, const char *who,
 	uint64_t now_ns, struct err_text *ret_text);
 int sched_undrain(
@@ -145,7 +145,8 @@ struct sched_probe {
 	uint32_t job;
 	uint32_t tensor;
 	uint64_t round;
-	/* agent whose WHY message started the probe; 0: sched_probe_start or the core started it */
+	/* agent whose WHY message started the probe; 0: sched_probe_start or the core started the
+	 * probe */
 	uint32_t asker;
 	/* the core started the probe itself, because the job makes no progress (stalls.h) */
 	bool is_own;

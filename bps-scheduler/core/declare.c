@@ -113,9 +113,9 @@ static bool has_room(const struct declare_request *in, const struct ctl_decl *d)
 	return false;
 }
 
-/* Accept or refuse a tensor that is declared for the first time. A refused tensor stays, in state
- * FAILED (rule C9). All agents must get the same answer, even if the servers have more memory
- * later. And no tensor of that name with another shape may be placed. */
+/* Accept or refuse a tensor that is declared for the first time. A refused tensor stays in the
+ * table, in state FAILED (rule C9). All agents must get the same answer, even if the servers have
+ * more memory later. And no tensor of that name with another shape may be placed. */
 static void claim(
 	const struct declare_request *in, struct sched_tensor *t, const struct ctl_decl *d)
 {
@@ -163,7 +163,7 @@ static void declare_one(const struct declare_request *in, const struct ctl_decl 
 
 /* Make a tensor READY if all members have declared it. Runs after all declarations of a message
  * were handled. Two declarations of one tensor in a message come from two workers, which may
- * disagree. That must be known before the tensor counts as agreed. */
+ * disagree. Therefore all declarations must be compared before the tensor becomes READY. */
 static void check_named(const struct declare_request *in, const char *name)
 {
 	struct sched_tensor *t = sched_tensor_find(in->j, name);

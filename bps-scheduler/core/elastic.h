@@ -6,8 +6,9 @@
 /* Handle the report of agent m that its worker with this rank waits at barrier n. */
 void sched_at_barrier(struct sched_core *c, const struct sched_member *m, struct sched_job *j,
 	uint32_t rank, uint64_t n);
-/* Register a worker that wants to join the running job j. It is let in at a barrier, together with
- * all other workers of its machine. Errors: BPS_EDUP, BPS_EQUOTA; err gets a sentence. */
+/* Register a worker that wants to join the running job j. The worker is let in at a barrier,
+ * together with all other workers of its machine. Errors: BPS_EDUP, BPS_EQUOTA; err gets a
+ * sentence. */
 int sched_newcomer(struct sched_core *c, const struct sched_member *m, struct sched_job *j,
 	const struct ctl_join *q, struct err_text *err);
 /* Handle UNJOIN: the worker of m whose JOIN had the number seq no longer waits. No effect if the

@@ -34,8 +34,8 @@ static void add_first_failure(const struct sched_job *j, char *text, size_t room
 		snprintf(text + n, room - n, "; first: %s", j->first_failure);
 }
 
-/* Append the first machine that the job has lost. If a tensor failed, that is the first cause, and
- * nothing is appended. */
+/* Append the first machine that the job has lost. If a tensor has failed, the failure of the tensor
+ * is the first cause, and nothing is appended. */
 static void add_first_loss(const struct sched_job *j, char *text, size_t room)
 {
 	size_t n = strlen(text);
@@ -117,8 +117,8 @@ static void note_first_loss(struct sched_job *j, const char *agent, const char *
 	j->first_loss = sched_dup(text);
 }
 
-/* Continue the job without member i. itself: the direct reason. The state log, the log, the event
- * and JOB all name the machine that left and the reason. */
+/* Continue the job without member i. itself: the direct reason of the loss. The state log, the log,
+ * the event and JOB all name the machine that left and the reason. */
 static void shrink(struct sched_core *c, struct sched_job *j, uint32_t i, const char *itself)
 {
 	struct sched_job_member *m = &j->members[i];

@@ -12,9 +12,9 @@ void sched_job_check_done(struct sched_core *c, struct sched_job *j);
 /* End a job that runs or forms, with BPS_EJOB_FAILED and this text for its workers. */
 void sched_job_abort(struct sched_core *c, struct sched_job *j, const char *text);
 /* Handle the final loss of member i of a running job. The job ends with code, or continues without
- * the member if it may shrink. rank: the lost worker; CTL_NO_ID: the whole machine is lost. fmt:
- * the reason. The text for the end of the job or for the lost member also names the first cause.
- * That is the first failed tensor, else the first machine that the job has lost. */
+ * the member if the job may shrink. rank: the lost worker; CTL_NO_ID: the whole machine is lost.
+ * fmt: the reason. The text for the end of the job or for the lost member also names the first
+ * cause. That is the first failed tensor, else the first machine that the job has lost. */
 void sched_machine_lost(struct sched_core *c, struct sched_job *j, uint32_t i, uint32_t rank,
 	int code, const char *fmt, ...) __attribute__((format(printf, 6, 7)));
 #endif

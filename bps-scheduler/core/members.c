@@ -82,7 +82,7 @@ static void look_for(struct sched_core *c, struct sched_member *m, uint64_t dead
  * ends. Agents that had a data connection to this server process report when they last received
  * from it. Only recent reports count, because an agent may receive from the server again at any
  * time. at_ns: when the end of the grace makes the server dead. Returns the time at which the
- * reports make it dead, or at_ns if that is earlier. */
+ * reports make the server dead, or at_ns if at_ns is earlier. */
 static uint64_t hung_end(struct sched_core *c, struct sched_member *m, uint64_t at_ns)
 {
 	uint64_t dead_ns = sched_member_dead_ns(c, m), span = dead_ns / SIGHT_SHARE;
@@ -204,8 +204,8 @@ static void go_above(struct sched_core *c, uint64_t view)
 }
 
 /* Return whether the member knows views that this scheduler has lost. A view of the present term
- * proves that only if this process is in the restored state and has not connected since the start.
- * Otherwise the present scheduler may have sent it. */
+ * proves a loss only if the member's process is in the restored state and has not connected since
+ * the start. Otherwise the present scheduler may have sent that view. */
 static bool is_ahead(
 	const struct sched_core *c, const struct sched_member *m, const struct ctl_hello *h)
 {
@@ -245,8 +245,8 @@ static void end_stale_jobs(struct sched_core *c, const struct ctl_hello *h)
 /* Return whether the new process may have the name that m holds (rule C6). A live process keeps its
  * name, unless the new process is its successor on the same host. The process that m replaced is
  * not a successor. Otherwise two processes of one name would replace each other without end. If m
- * has no connection, even the process that it replaced gets the name: m may be a dead process whose
- * HELLO arrived after its successor's. */
+ * has no connection, even the process that m replaced gets the name: m may be a dead process whose
+ * HELLO arrived after the HELLO of its successor. */
 static bool is_name_free(const struct sched_member *m, const struct ctl_hello *h)
 {
 	return !m || m->state == MEMBER_DOWN || m->instance == h->instance ||
@@ -331,7 +331,7 @@ static void member_back(struct sched_core *c, struct sched_member *m, const stru
 {
 	bool is_new = m->instance != h->instance, was_usable = sched_is_usable(m);
 
-	/* unusual: when a process dies, its connection normally closes before its successor
+	/* this is unusual: when a process dies, its connection normally closes before its successor
 	 * connects */
 	if (m->conn && is_new)
 		log_limited(LOG_AS(LOG_WARN, MEMBER),
@@ -339,7 +339,7 @@ static void member_back(struct sched_core *c, struct sched_member *m, const stru
 			"host=%s pid=%u old_pid=%u",
 			sched_role_name(m->role), m->name, h->host, h->pid, m->pid);
 	/* Remove the agent's workers that wait to be let into a job. Those that still wait send
-	 * JOIN again after WELCOME. Others may have left while their UNJOIN was lost. */
+	 * JOIN again after WELCOME. The other workers may have left, and their UNJOIN was lost. */
 	for (struct sched_job *j = c->jobs; j; j = j->next)
 		sched_newcomers_drop(c, j, m->id);
 	if (m->conn)

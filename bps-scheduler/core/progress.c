@@ -41,7 +41,8 @@ static bool hysteresis(unsigned *score, bool *is_raised, int looks)
 	return true;
 }
 
-/* Judge from a heartbeat whether a server takes too long to sum, and report when that changes. */
+/* Judge from a heartbeat whether a server takes too long to sum, and report an event when the
+ * judgement changes. */
 static void judge_sums(struct sched_core *c, struct sched_member *m, const struct ctl_beat *b)
 {
 	struct sched_sum_delay *s = &m->sums;
@@ -206,7 +207,8 @@ static double straggler_share(uint32_t n_agents)
 	return n_agents ? 0.5 + 0.5 / n_agents : 1;
 }
 
-/* Judge the slowest agent of a job. 1: it looks like a straggler, -1: it does not, 0: undecided. */
+/* Judge the slowest agent of a job. Returns 1 if it looks like a straggler, -1 if it does not, 0 if
+ * the figures do not decide. */
 static int judge(const struct sched_progress *p, uint32_t n_agents)
 {
 	double share = p->rounds ? (double)p->slowest_rounds / p->rounds : 0;

@@ -46,8 +46,8 @@ static void add_member(struct record_builder *b, const struct sched_member *m)
 		.provider = m->provider};
 }
 
-/* Convert to seconds of the wall clock. The end of a job is stored in this form, because the
- * machine may reboot before the record is read. */
+/* Convert a time on the core's clock to seconds of the wall clock. The end of a job is stored in
+ * this form, because the machine may reboot before the record is read. */
 static uint64_t unix_of(const struct sched_core *c, uint64_t ns)
 {
 	return (uint64_t)((int64_t)ns / (int64_t)NS_PER_S + c->cfg.unix_offset_s);

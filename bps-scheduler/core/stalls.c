@@ -66,8 +66,8 @@ static void silent_agents(const struct sched_core *c, const struct sched_job *j,
 }
 
 /* Add f, a finding about n_late workers. If the list has a finding about the same worker, only the
- * one with the longer wait is kept. Nothing is added if the wait is shorter than stall_ms, except
- * if a few workers are late and many wait for them. */
+ * finding with the longer wait is kept. Nothing is added if the wait is shorter than stall_ms,
+ * except if a few workers are late and many wait for them. */
 static void late(const struct sched_core *c, const struct sched_job *j, uint32_t n_late,
 	struct sched_finding f, struct finding_list *l)
 {
@@ -125,8 +125,8 @@ static void late_for_tensor(const struct sched_core *c, const struct sched_job *
 
 /* Find late workers of a job on one machine. Such a job needs no servers, so its tensors have no
  * numbers that a probe could name. A worker is late if it has no call in flight while others have
- * one. The time of the last completed call is known only from probes. That is too coarse to find
- * stragglers, so only stalled workers are reported. */
+ * one. The time of the last completed call is known only from probes. This time is too coarse to
+ * find stragglers, so only stalled workers are reported. */
 static void late_on_one_machine(const struct sched_core *c, const struct sched_job *j,
 	const struct sched_probe *p, struct finding_list *l)
 {

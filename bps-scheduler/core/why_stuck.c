@@ -361,8 +361,8 @@ static void probe_ask(struct sched_core *c, const struct sched_job *j, struct sc
 		sched_arm(c, p->deadline_ns = c->now_ns);
 }
 
-/* Return the worker whose call has waited longest for a tensor that is not among the n in `asked`.
- * NULL: there is none. */
+/* Return the worker whose call has waited longest for a tensor that is not among the n tensors in
+ * `asked`. NULL: there is no such worker. */
 static const struct ctl_report_worker *next_wait(
 	const struct sched_probe *p, const uint32_t *asked, uint32_t n)
 {

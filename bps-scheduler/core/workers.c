@@ -152,8 +152,8 @@ static bool join_sound(const struct join_request *in)
 	return false;
 }
 
-/* Check that the worker wants the same options as the job has. If not, refuse it, and name a worker
- * that has joined. */
+/* Check that the worker wants the options that the job has. If not, refuse the worker; the error
+ * names a worker that has joined. */
 static bool join_agrees(const struct join_request *in, const struct sched_job *j)
 {
 	const struct ctl_join *q = in->msg;

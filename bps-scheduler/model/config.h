@@ -25,16 +25,16 @@ struct sched_config {
 	uint32_t server_dead_ms; /* silence after which a server is declared dead */
 	uint32_t agent_dead_ms;
 	uint32_t server_window_ms; /* time for a server to return after its connection closed */
-	/* The status reports a server as slow if its sums are ready later than this after the last
-	 * contribution. 0: never. */
+	/* The status reports a server as slow if it takes longer than this from a round's last
+	 * contribution to the sum. 0: the status never does. */
 	uint32_t server_slow_ms;
 	/* time for an agent to return after its connection closed; longer than for a server,
 	 * because losing an agent ends jobs */
 	uint32_t agent_window_ms;
 	uint32_t probe_ms; /* time for agents to answer a PROBE */
 	uint32_t hello_ms; /* time for a new connection to send HELLO */
-	/* A worker counts as stalled when others have waited for it for this long. Probes of the
-	 * job's agents start after half of this time. */
+	/* A worker counts as stalled when other workers have waited for it for this time. Probes of
+	 * the job's agents start after half of this time. */
 	uint32_t stall_ms;
 	/* the status reports a job that waits longer than this for its workers to join */
 	uint32_t forming_ms;
@@ -79,9 +79,9 @@ struct sched_event {
 
 struct sched_env {
 	void *ctx;
-	/* Queue msg on a connection. The memory behind its pointers belongs to the core and is
-	 * valid only during the call. Must not call the core. If the connection breaks, report that
-	 * later with sched_conn_closed. */
+	/* Queue msg on a connection. The memory behind the pointers in msg belongs to the core and
+	 * is valid only during the call. The callback must not call the core. If the connection
+	 * breaks, call sched_conn_closed later. */
 	void (*send)(void *ctx, uint32_t conn, const struct ctl_msg *msg);
 	/* Close conn after the queued messages were sent. The core has already freed its record of
 	 * conn, so do not report later events of conn to the core. */

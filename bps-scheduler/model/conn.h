@@ -14,8 +14,9 @@ struct sched_conn {
 	struct sched_conn *next;
 };
 
-/* Find a connection by id. Returns the address of the pointer that links it into its hash chain, so
- * that the caller can unlink it. That pointer is NULL if there is no such connection. */
+/* Find a connection by id. Returns the address of the pointer that links the connection into its
+ * hash chain, so that the caller can unlink the connection. That pointer is NULL if there is no
+ * such connection. */
 struct sched_conn **sched_conn_at(struct sched_core *c, uint32_t id);
 /* Free the record of a connection without closing it. Its member keeps its state. */
 void sched_conn_forget(struct sched_core *c, uint32_t id);

@@ -2,9 +2,9 @@
 #define BPS_SCHEDULER_MODEL_HOST_MEMORY_H
 /* The memory of the hosts, and how much of it each daemon can really use. Each daemon has its own
  * memory limit, but the daemons of one host share the memory of that host. If their limits add up
- * to more than the host has, each limit counts only in part: all are scaled down by the same
- * factor. All decisions about free memory on servers use this: drains, moves, quotas, and the
- * number of servers that the cluster can lose. Thread: the core's. */
+ * to more than the host has, each limit counts only in part: all limits are scaled down by the same
+ * factor. All decisions about free memory on servers use the scaled limits: drains, moves, quotas,
+ * and the number of servers that the cluster can lose. Thread: the core's. */
 #include <stdint.h>
 
 struct sched_core;

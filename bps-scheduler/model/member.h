@@ -28,8 +28,8 @@ struct sched_server_report {
 };
 
 /* Detects a slow server: one that takes long from the last contribution to the sum. A few slow
- * beats in a row set is_slow, a few fast ones clear it (score counts them, as for stragglers in
- * core/progress.h). A beat without new sums counts as fast. */
+ * beats in a row set is_slow, a few fast ones clear it (score counts the beats, as for stragglers
+ * in core/progress.h). A beat without new sums counts as fast. */
 struct sched_sum_delay {
 	unsigned score;
 	bool is_slow;
@@ -73,7 +73,8 @@ struct sched_member {
 	uint64_t moved_ns; /* when the member's heartbeats last showed progress */
 	/* For rules C2 and C4 of docs/reference/faults.md. seen_ns: when a member of the other role
 	 * last received data from this one. asked_ns: when the scheduler last asked the members of
-	 * the other role for that time. answered_ns: when one of them last answered. 0: never. */
+	 * the other role for seen_ns. answered_ns: when one of these members last answered. 0:
+	 * never. */
 	uint64_t seen_ns, asked_ns, answered_ns;
 	/* an operator has drained the member, so it gets no new work (drain.h); durable */
 	bool is_drained;

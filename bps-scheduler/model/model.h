@@ -59,7 +59,8 @@ struct sched_core {
 	bool is_undurable;
 	/* all connected members are silent, so this host may be cut off (isolation.c) */
 	bool is_isolated;
-	/* when is_isolated was last true; 0: never. The silence of members counts from then. */
+	/* When is_isolated was last true; 0: never. The silence of members counts from that time at
+	 * the earliest. */
 	uint64_t isolated_ns;
 	uint32_t next_job, job_id_limit;
 	uint64_t now_ns; /* time of the present event */

@@ -37,6 +37,7 @@ void sched_send_left(
 /* Send PEERS: the addresses and states of these members, which have the other role than `to`. */
 void sched_send_peers(struct sched_core *c, const struct sched_member *to,
 	const struct sched_member *const *list, uint32_t n);
-/* Send WELCOME and then all members, jobs and partitions that concern m, in the order of core.h. */
+/* Send WELCOME and then all members, jobs and partitions that concern m, in the order that core.h
+ * describes. */
 void sched_send_sync(struct sched_core *c, struct sched_member *m);
 #endif

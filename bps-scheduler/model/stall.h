@@ -1,7 +1,8 @@
 #ifndef BPS_SCHEDULER_MODEL_STALL_H
 #define BPS_SCHEDULER_MODEL_STALL_H
 /* A job whose round makes no progress, and the findings of the last probe of its agents.
- * core/stalls.h has the states and the rules. Zeroed: a job that makes progress. */
+ * core/stalls.h has the states and the rules. A zeroed struct sched_stall means a job that makes
+ * progress. */
 #include <stdbool.h>
 #include <stdint.h>
 

@@ -64,16 +64,17 @@ void sched_tensor_publish(struct sched_job *j, struct sched_tensor *t);
 /* Free all tensors of j and remove their load from servers. */
 void sched_job_drop_tensors(struct sched_core *c, struct sched_job *j);
 /* Set the server, thread and pgen of partition i of t, and update the loads of servers and threads.
- * No other code writes them. server: NULL for none. */
+ * No other code writes these fields. server: NULL if the partition has no server. */
 void sched_part_set(struct sched_core *c, struct sched_job *j, struct sched_tensor *t, uint32_t i,
 	struct sched_member *server, uint16_t thread, uint64_t pgen);
-/* Cursor over all partitions of a job (sched_part_next). Zeroed: before the first partition. */
+/* Cursor over all partitions of a job (sched_part_next). A zeroed cursor is before the first
+ * partition. */
 struct sched_part_ref {
 	struct sched_tensor *t;
 	uint32_t i;
 };
-/* Advance to the job's next partition on that server. SERVER_ANY: on any server or none; CTL_NO_ID:
- * on no server. Returns false at the end. */
+/* Advance to the job's next partition on that server. server: SERVER_ANY selects all partitions,
+ * CTL_NO_ID those without a server. Returns false at the end. */
 bool sched_part_next(const struct sched_job *j, uint32_t server, struct sched_part_ref *ref);
 uint64_t sched_part_bytes(const struct sched_tensor *t, uint32_t i);
 /* Find the next run from *at on: consecutive partitions of t with the same place. Sets *at to the

@@ -51,8 +51,8 @@ void balance_gathered(struct sched_core *c)
 /* ---- memory ---- */
 
 /* Return the memory for the sums of a partition with n_elems elements: two results, and an
- * accumulator if its type differs from that of the results. Servers round each up to a power of
- * two. */
+ * accumulator if its type differs from that of the results. Servers round the size of each of these
+ * buffers up to a power of two. */
 static uint64_t elems_need(const struct sched_tensor *t, uint64_t n_elems)
 {
 	uint64_t bytes = dtype_bytes(t->dtype), acc = dtype_acc_bytes(t->dtype);
@@ -158,7 +158,8 @@ static void batch_moved(struct sched_core *c, struct sched_job *j, uint32_t n)
 	again(c, c->now_ns + GAP_NS);
 }
 
-/* Return how many of n partitions move at once. The number stays the same until all have moved. */
+/* Return how many of n partitions move at once. The number stays the same until all partitions have
+ * moved. */
 static uint32_t batch_of(struct sched_job *j, uint32_t n)
 {
 	if (!j->batch)

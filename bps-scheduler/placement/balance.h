@@ -5,8 +5,8 @@
  * whose network cards turned out to be faster than others' (speed.h).
  *
  * A move gives the partition another server and a new pgen (the view of its placement). By rule S4
- * it takes effect between two rounds for all members. If a member already has the result of the
- * present round, the new server gets the result from that member. Otherwise the round is summed
+ * the move takes effect between two rounds for all members. If a member already has the result of
+ * the present round, the new server gets the result from that member. Otherwise the round is summed
  * again from scratch. No round fails. Contributions in flight for a moving partition are sent
  * again, so only a few partitions move at a time:
  *
@@ -21,9 +21,9 @@
  * Moves do not oscillate. A job is evened out only after servers came and stayed for
  * BALANCE_SETTLE_NS, or after placement began to use other speeds. The fill of a server is its
  * bytes divided by its share (place.h). Moves begin if they lower the fill of the fullest server by
- * BALANCE_GAIN, a fraction. They go on until no more than BALANCE_REST can be gained. Each move
- * lowers the fill of the fuller of the two servers, so the moves end. A partition moves only if its
- * sums fit into the memory of the new server.
+ * BALANCE_GAIN, a fraction. The moves go on until they can lower the fill by no more than
+ * BALANCE_REST. Each move lowers the fill of the fuller of the two servers, so the moves end. A
+ * partition moves only if its sums fit into the memory of the new server.
  *
  * Part of the core: runs in its thread and reads no clock. */
 #include <stdint.h>

@@ -30,11 +30,12 @@ int drain_find(
 	struct sched_core *c, const char *target, struct sched_member **ret, struct err_text *err);
 
 /* Drain the target. If it is already drained, replace the reason; an empty reason keeps the
- * previous one. The caller commits. ret: the member. Errors: as drain_find; -EBUSY it is the last
- * server that accepts partitions, or the others have no memory for its sums. */
+ * previous one. The caller commits. ret: the member. Errors: as drain_find; -EBUSY the target is
+ * the last server that accepts partitions, or the other servers have no memory for its sums. */
 int drain_set(struct sched_core *c, const char *target, const char *reason, const char *who,
 	struct sched_member **ret, struct err_text *err);
-/* Undrain the target. The caller commits. Errors: as drain_find; -EALREADY it is not drained. */
+/* Undrain the target. The caller commits. Errors: as drain_find; -EALREADY the target is not
+ * drained. */
 int drain_clear(
 	struct sched_core *c, const char *target, struct sched_member **ret, struct err_text *err);
 /* Write a sentence about the effect of draining or undraining m. Returns 0. */

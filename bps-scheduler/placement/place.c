@@ -209,8 +209,8 @@ double place_optimum_s(const struct placement *p)
 
 /* Return the partition size for a tensor. With 512 KiB, LPT (place.h) is within a few percent of
  * the optimum while each server has 8 or more partitions of the job. For small models on many
- * servers, the size is halved until that holds. Also, the last sums of a round are fetched after
- * all agents have pushed everything. To keep that time short, a partition larger than
+ * servers, the size is halved until each server has that many. Also, the last sums of a round are
+ * fetched after all agents have pushed everything. To keep that time short, a partition larger than
  * PART_BYTES_QUICK is at most a 128th of its server's bytes. With more than 32 MiB per server, a
  * large tensor has partitions of 1 MiB: half the messages at the same balance. */
 static uint64_t part_bytes_wanted(uint64_t tensor_bytes, uint32_t n_servers, uint64_t job_bytes)

@@ -10,15 +10,15 @@
  * Training", equations 3 and 4):
  *   machine with an agent of the job:  M + (n-2) x
  *   machine without:                   n x
- * The time of a machine is that number divided by its bandwidth, plus the time for other jobs'
- * partitions there. With the resulting shares all machines end at the same time. Hashing reaches
- * that paper's optimum only on average. With a few hundred partitions, a round takes 1.1 to 3 times
- * the optimum with hashing, and a few percent more than the optimum with LPT.
+ * The time of a machine is that number of bytes divided by its bandwidth, plus the time for other
+ * jobs' partitions there. The shares are chosen so that all machines end at the same time. Hashing
+ * reaches that paper's optimum only on average. With a few hundred partitions, a round takes 1.1 to
+ * 3 times the optimum with hashing, and a few percent more than the optimum with LPT.
  *
  * Reason for shares: ending at the same time is not enough, all machines must be busy all the time.
  * LPT alone gives the first tensors to the machines without agents, which start with no load, and
- * the last ones to those with agents. While the first tensors are sent, half of the network cards
- * are idle.
+ * the last tensors to the machines with agents. While the first tensors are sent, half of the
+ * network cards are idle.
  *
  * Several servers of one machine share its NIC. Of these servers, the one with the fewest bytes
  * gets the partition, in its data thread with the fewest bytes. */

@@ -79,7 +79,7 @@ static void extremes(struct rebalance_server *sides, uint32_t n, struct rebalanc
 }
 
 /* Choose a partition of `from` to move to `to`, where `room` bytes of memory are left. NULL: no
- * move is worth it. */
+ * move lowers the fill of `from` enough. */
 static struct rebalance_part *pick(struct rebalance_part *parts, struct rebalance_server *from,
 	const struct rebalance_server *to, uint64_t room)
 {

@@ -4,11 +4,11 @@
  * partitions that have no server yet.) Pure functions over the caller's arrays; no state.
  *
  * Each server has a share of the job (place_shares). Its fill is its bytes divided by its share.
- * The plan repeatedly moves a partition from the server with the largest fill to the one with the
- * smallest. It chooses the largest partition that does not make the receiver the fuller of the two.
- * If there is none, it chooses the smallest partition, provided that the receiver stays below the
- * sender's fill before the move. So every move lowers the larger fill of two servers, and no move
- * undoes another. */
+ * The plan repeatedly moves a partition from the server with the largest fill to the server with
+ * the smallest fill. It chooses the largest partition that does not make the receiver the fuller of
+ * the two. If there is no such partition, it chooses the smallest partition, provided that the
+ * receiver stays below the sender's fill before the move. So every move lowers the larger fill of
+ * two servers, and no move undoes another. */
 #include <stddef.h>
 #include <stdint.h>
 

@@ -9,23 +9,24 @@
  * but updates all speeds at once. An update is due when one measured speed differs by the factor
  * SPEED_STEP from its value at the last update. A measured speed is the best measurement of a
  * period of SPEED_SPAN_NS to twice SPEED_SPAN_NS. In an update, a speed that is lower than another
- * one by less than the factor SPEED_EQUAL counts as equal to it, so that equal cards have equal
- * shares. After an update all jobs are checked for planned moves (balance.h).
+ * one by less than the factor SPEED_EQUAL counts as equal to the other speed, so that equal cards
+ * have equal shares. After an update all jobs are checked for planned moves (balance.h).
  *
  * There is no update within SPEED_SETTLE_NS of a member's first measurement, because the first
  * measurements of other members follow then. A member that restarts repeatedly delays an update by
  * at most SPEED_WAIT_NS. Two updates are at least SPEED_GAP_NS apart. If the first update is due,
  * no job is evened out before it. Otherwise a restart of the scheduler would undo earlier moves. A
- * restarted member measures again from scratch. Until then its previous speed stays in use.
+ * restarted member measures again from scratch. Until it has measured, its previous speed stays in
+ * use.
  *
  * Updates neither oscillate nor slow a job down, for these reasons. A measured speed is at least
  * the mean rate of the card while the network was busy, and at most what the card can do. Because
  * of the lower bound, the present placement takes no longer at the measured speeds than it really
- * took. The best placement at the measured speeds takes no longer than the present one. Because of
- * the upper bound, the real cards need no more time for it. A card with less load does not measure
- * a lower speed (nicspeed.h). Partitions of a job move only if that lowers the fill of its fullest
- * server by BALANCE_GAIN. So while no speed changes by SPEED_STEP, there is no update and no
- * partition moves.
+ * took. The best placement at the measured speeds takes no longer than the present placement.
+ * Because of the upper bound, the real cards need no more time for the best placement. A card with
+ * less load does not measure a lower speed (nicspeed.h). Partitions of a job move only if that
+ * lowers the fill of its fullest server by BALANCE_GAIN. So while no speed changes by SPEED_STEP,
+ * there is no update and no partition moves.
  *
  * Part of the core: runs in its thread and reads no clock. */
 #include <stdbool.h>
@@ -44,8 +45,8 @@ struct ctl_beat;
 
 /* Note the speed that a member's heartbeat reports. */
 void speed_beat(struct sched_core *c, struct sched_member *m, const struct ctl_beat *b);
-/* Forget the measurements of m, because its process is a new one. is_moved: it runs on another
- * machine, so forget the speed in use too. */
+/* Forget the measurements of m, because its process is a new one. is_moved: the new process runs on
+ * another machine, so forget the speed in use too. */
 void speed_reset(struct sched_member *m, bool is_moved);
 /* Update the speeds in use if that is due. Returns true if an update took place; then the caller
  * must call balance_all. */

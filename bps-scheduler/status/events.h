@@ -6,8 +6,8 @@
  *
  * The file has a line per event: number, time, view, kind and text, separated by blanks. The file
  * is not synced. Errors are logged and otherwise ignored, because no other part depends on the
- * events. When the file has twice as many lines as the ring has entries, it is written again from
- * the ring. */
+ * events. When the file has twice as many lines as the ring has entries, the file is written again
+ * from the ring. */
 #include <stdint.h>
 
 #include <jansson.h>

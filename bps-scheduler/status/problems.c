@@ -91,8 +91,8 @@ static void down_problem(const struct sched_core *c, const struct status_info *i
 	member_problem(p, m, is_server ? "SERVER_DOWN" : "AGENT_DOWN", is_error, &l);
 }
 
-/* Add the problem that an agent is cut off from the scheduler, while servers still receive from
- * it. */
+/* Add a problem for an agent from which the scheduler receives nothing, while servers still receive
+ * from it. */
 static void cut_problem(
 	const struct status_info *info, const struct sched_member *m, struct problem_list *p)
 {

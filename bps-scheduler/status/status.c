@@ -101,8 +101,8 @@ static uint64_t placed_bytes(const struct sched_member *m)
 	return n;
 }
 
-/* Return whether the member has sent no message for QUIET_BEATS beats and at least 1 s. It may
- * hang. */
+/* Return whether the member has sent no message for QUIET_BEATS beats and at least 1 s. Such a
+ * member may hang. */
 static bool is_quiet(
 	const struct sched_core *c, const struct status_info *info, const struct sched_member *m)
 {
@@ -162,8 +162,8 @@ static json_t *member_json(const struct sched_core *c, const struct status_info 
 	return o;
 }
 
-/* Return the progress of the job, as the servers report it. JSON null before their first report, or
- * if the job's sums stay on one machine. */
+/* Return the progress of the job, as the servers report it. Returns JSON null before the first
+ * report of a server, or if the job's sums stay on one machine. */
 static json_t *progress_json(const struct sched_core *c, const struct sched_job *j)
 {
 	const struct sched_progress *p = &j->progress;

@@ -47,7 +47,8 @@
 
 struct evbuffer;
 
-/* Codes of the scheduler's problems: in its status, /healthz, bps_health and events. */
+/* Codes of the problems that the scheduler reports in its status, /healthz, bps_health and
+ * events. */
 #define STATUS_CODES(X)                                                                            \
 	X(STATE_NOT_DURABLE)                                                                       \
 	X(STATE_BEHIND)                                                                            \
@@ -84,9 +85,9 @@ bool status_health(
 /* Return the status of the cluster as JSON, a new reference. NULL: out of memory. */
 json_t *status_cluster(const struct sched_core *c, const struct status_info *info);
 
-/* Find a job by its name, or by its number in digits; after '#' only by number. If several jobs
- * have the name, a running job comes before a forming one and an ended one. Returns the job's
- * number; 0: no such job. */
+/* Find a job by its name or by its number in digits. If name begins with '#', find the job only by
+ * number. If several jobs have the name, a running job comes before a forming job, and a forming
+ * job before an ended job. Returns the job's number; 0: no such job. */
 uint32_t status_find_job(const struct sched_core *c, const char *name);
 
 /* Return the status of a job as JSON, a new reference. p: the finished probe of its agents; NULL if

@@ -42,12 +42,12 @@ uint32_t status_missing_ranks(const struct sched_job *j, uint32_t *ret, uint32_t
 json_t *status_job_brief(
 	const struct sched_core *c, const struct status_info *info, const struct sched_job *j);
 /* Return all problems of the cluster, muted ones too, as a new reference. *ret_is_error: at least
- * one is an error. */
+ * one problem is an error. */
 json_t *status_problems(
 	const struct sched_core *c, const struct status_info *info, bool *ret_is_error);
 
-/* Return what a job, or each user with a job, uses of its quotas, and the limits (user_quotas.c). A
- * limit of 0 means unlimited. The results are new references. */
+/* Return the quotas of a job, or of each user with a job: the use and the limit of each quota
+ * (user_quotas.c). A limit of 0 means unlimited. The results are new references. */
 json_t *status_job_quota(const struct sched_core *c, const struct sched_job *j);
 json_t *status_users(const struct sched_core *c);
 void status_quota_metrics(const struct sched_core *c, struct evbuffer *out);
