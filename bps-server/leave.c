@@ -1,6 +1,6 @@
 /* Ends a server without a pause for its jobs: the scheduler moves its partitions away first.
- * leave.h draws the states. This file sums nothing. It calls ops->over, which ends the process.
- * Thread: the control loop's. */
+ * leave.h draws the states. This file sums nothing. It calls ops->over, which ends the process. All
+ * functions run on the control loop's thread. */
 #include "bps-server/leave.h"
 
 #include <assert.h>

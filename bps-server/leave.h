@@ -11,7 +11,7 @@
  * for at most a second. If leaving fails, the process ends as after a crash: the scheduler moves
  * the partitions when the connection closes.
  *
- * Thread: the control loop's. */
+ * All functions run on the control loop's thread. */
 #include <stdbool.h>
 #include <stdint.h>
 

@@ -1,6 +1,6 @@
 /* Measures which members of a job contribute last, in windows of a few seconds. arrivals.h
- * describes the figures. This file sends nothing and delays no round. Thread: the data thread that
- * owns the core. */
+ * describes the figures. This file sends nothing and delays no round. All functions run on the data
+ * thread that owns the core. */
 #include "bps-server/core/arrivals.h"
 
 #include <stdbool.h>

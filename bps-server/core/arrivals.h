@@ -96,15 +96,16 @@ void arrivals_complete(
  * first one of the round for which arrivals_late is called. */
 void arrivals_late(struct arrivals *a, const struct arrivals_round *r, uint16_t member,
 	bool is_first, uint64_t now_ns);
-/* Start a new window when one is due. O(members): do not call it for each message. */
+/* Start a new window if the present one is full. The cost is O(members), so do not call this for
+ * each message. */
 void arrivals_roll(struct arrivals *a, uint64_t now_ns);
 /* Fill in the figures of a job, except its number and name. */
 void arrivals_report(const struct arrivals *a, struct arrivals_job *ret);
 /* Add the figures of a thread to the sum over all threads. */
 void arrivals_merge(struct arrivals_figures *to, const struct arrivals_figures *from);
 /* Convert the figures for the heartbeat. ret has room for ARRIVALS_JOBS_MAX jobs. late has room for
- * ARRIVALS_JOBS_MAX * ARRIVALS_LATE_MAX entries, to which the jobs will point. Returns the number
- * of jobs. */
+ * ARRIVALS_JOBS_MAX * ARRIVALS_LATE_MAX entries. The field `late` of each job points into it.
+ * Returns the number of jobs. */
 uint32_t arrivals_fill_beat(
 	const struct arrivals_figures *f, struct ctl_beat_job *ret, struct ctl_beat_late *late);
 #endif

@@ -1,5 +1,5 @@
-/* Rounds that do not wait for all members (jobs with backup machines; docs/reference/faults.md, J6
- * to J10). Thread: the data thread that owns the core.
+/* Completes rounds of jobs with backup machines, which do not wait for all members
+ * (docs/reference/faults.md, J6 to J10). All functions run on the data thread that owns the core.
  *
  *   slot OPEN --n - backup contributed, all reported (*), none has the result--> CUTTING
  *        --grace over, no read runs--> SUMMING

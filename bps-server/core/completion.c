@@ -1,6 +1,6 @@
 /* Decides when a round is complete (S4 to S6), and what follows: sum its contributions, or request
- * the result from a member that has it (a donation). Then queue the result for the members that
- * wait. Sums are made in sums.c. Thread: the data thread that owns the core. */
+ * the result from a member that has it (a donation). Then the result is queued for the members that
+ * wait. sums.c makes the sums. All functions run on the data thread that owns the core. */
 #include "bps-server/core/completion.h"
 
 #include <assert.h>

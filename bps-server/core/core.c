@@ -1,6 +1,6 @@
 /* The server's core: its creation and end, its connections (peers), and the events of the
- * transport. The rules of rounds are in rounds.c and completion.c. Thread: the data thread that
- * owns the core. */
+ * transport. The rules of rounds are in rounds.c and completion.c. All functions run on the data
+ * thread that owns the core. */
 #include "bps-server/core/core_impl.h"
 
 #include <errno.h>

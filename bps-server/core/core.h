@@ -105,8 +105,8 @@ void srv_core_resync_end(struct srv_core *core);
 #endif
 bool srv_core_work(struct srv_core *core);
 
-/* Set the time, before each batch of events, and run what is due. Returns the next deadline,
- * UINT64_MAX for none. */
+/* Set the time, before each batch of events, and handle the deadlines that have passed. Returns the
+ * next deadline; UINT64_MAX: there is none. */
 uint64_t srv_core_tick(struct srv_core *core, uint64_t now_ns);
 
 /* Change the limit of bytes that are read from one agent at a time. Running reads are not

@@ -1,6 +1,6 @@
-/* Messages that wait to be sent to members: results, confirmations and requests. Nothing here
- * blocks: a message without credit stays queued and is sent when the transport is writable. Thread:
- * the data thread that owns the core. */
+/* Queues and sends the messages for members: results, confirmations and requests. Nothing here
+ * blocks: a message without credit stays queued and is sent when the transport is writable. All
+ * functions run on the data thread that owns the core. */
 #include "bps-server/core/owed.h"
 
 #include <errno.h>

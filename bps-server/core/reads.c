@@ -1,7 +1,7 @@
-/* Reads of contributions that members offered (B1, B5). Each connection has a queue by priority and
- * a window in bytes. All connections share the staging memory. The data of a read is stored in
- * staging memory and counts only if its crc is right. Thread: the data thread that owns the
- * core. */
+/* Reads the contributions that members offered (B1, B5). Each connection has a queue by priority
+ * and a window in bytes. All connections share the staging memory. The data of a read is stored in
+ * staging memory and counts only if its crc is right. All functions run on the data thread that
+ * owns the core. */
 #include "bps-server/core/reads.h"
 
 #include <errno.h>

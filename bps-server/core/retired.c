@@ -1,5 +1,5 @@
-/* Results of an older placement that may still be read (B3). The buffer is kept until each member
- * that was offered the result has acknowledged it or lost its connection. */
+/* Keeps results of an older placement that may still be read (B3). The buffer is kept until each
+ * member that was offered the result has acknowledged it or lost its connection. */
 #include "bps-server/core/retired.h"
 
 #include <stdlib.h>

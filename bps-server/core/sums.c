@@ -1,7 +1,7 @@
-/* The summing of contributions. A pass adds all staged contributions of a slot to its sum, block by
- * block. The last pass of a round also rounds, divides for averages, and computes the crc while the
- * block is in cache. A pass may be interrupted after any block. Thread: the data thread that owns
- * the core. */
+/* Sums contributions. A pass adds all staged contributions of a slot to its sum, block by block.
+ * The last pass of a round also rounds, divides for averages, and computes the crc while the block
+ * is in cache. A pass may be interrupted after any block. All functions run on the data thread that
+ * owns the core. */
 #include "bps-server/core/sums.h"
 
 #include <assert.h>
