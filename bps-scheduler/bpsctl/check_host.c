@@ -1,4 +1,4 @@
-/* Checks of the machine for `bpsctl check`: kernel, libraries, limits, huge pages, RDMA and GPU
+/* Checks the machine for `bpsctl check`: kernel, libraries, limits, huge pages, RDMA and GPU
  * devices. This file changes nothing; checks.c checks the daemons. One thread. */
 #include <dirent.h>
 #include <event2/event.h>

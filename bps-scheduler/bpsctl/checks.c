@@ -1,6 +1,6 @@
-/* Checks of this host's daemons for `bpsctl check`: programs, settings, keys, ports, and the
- * scheduler's answers. This file changes nothing; check_host.c checks the machine. One thread,
- * blocking but limited in time. */
+/* Checks this host's daemons for `bpsctl check`: programs, settings, keys, ports, and the
+ * scheduler's answers. This file changes nothing; check_host.c checks the machine. The functions
+ * block for a limited time. One thread. */
 #include "bps-scheduler/bpsctl/checks.h"
 
 #include <errno.h>

@@ -1,5 +1,5 @@
-/* Explanations of problem codes and error codes (explain.h), as a table and a document. This file
- * asks no daemon. One thread. */
+/* Explains problem codes and error codes (explain.h): the table of explanations, and its output as
+ * a document. This file asks no daemon. One thread. */
 #include "bps-scheduler/bpsctl/explain.h"
 
 #include <ctype.h>

@@ -1,6 +1,6 @@
 /* Fetches the documents that bpsctl shows (fetch.h): requests them over HTTP, and merges a
- * cluster's document with details of its jobs. This file prints nothing. One thread, blocking but
- * limited in time. */
+ * cluster's document with details of its jobs. This file prints nothing. The functions block for a
+ * limited time. One thread. */
 #include "bps-scheduler/bpsctl/fetch.h"
 
 #include <errno.h>

@@ -1,6 +1,6 @@
-/* HTTP GETs of JSON documents from daemons, several at once (http.h): connects, sends, receives and
- * parses. Redirects, TLS and connections for several requests are not supported. One thread,
- * blocking but limited in time and size. */
+/* Gets JSON documents from daemons over HTTP, several at once (http.h): connects, sends, receives
+ * and parses. Redirects, TLS and connections for several requests are not supported. The functions
+ * block for a limited time and limit the size of the answers. One thread. */
 #include "bps-scheduler/bpsctl/http.h"
 
 #include <ctype.h>
@@ -99,7 +99,7 @@ static void parse(struct http_exchange *x)
 	hang_up(x);
 }
 
-/* Make room for at least one byte and the terminating zero. */
+/* Enlarge the buffer so that at least one more byte and the terminating zero fit. */
 static bool grow(struct http_exchange *x)
 {
 	size_t room = x->room ? 2 * x->room : ANSWER_START;

@@ -1,5 +1,5 @@
-/* Repeated output on a terminal or a pipe (live_screen.h): signals, waits and frames. This file
- * formats no documents. One thread. */
+/* Prints screens repeatedly to a terminal or a pipe (live_screen.h), and handles signals between
+ * them. This file formats no documents. One thread. */
 #include "bps-scheduler/bpsctl/live_screen.h"
 
 #include <errno.h>

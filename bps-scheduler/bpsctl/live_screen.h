@@ -1,7 +1,7 @@
 #ifndef BPS_SCHEDULER_BPSCTL_LIVE_SCREEN_H
 #define BPS_SCHEDULER_BPSCTL_LIVE_SCREEN_H
-/* Repeated output until SIGINT or SIGTERM. On a terminal, a single write draws each screen over the
- * previous one. A pipe or file gets the screens one after another. */
+/* Prints screens repeatedly until SIGINT or SIGTERM. On a terminal, a single write draws each
+ * screen over the previous one. A pipe or file gets the screens one after another. */
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -17,7 +17,7 @@ struct live_screen {
 int live_screen_begin(struct live_screen *w);
 /* Show one screen on stdout. */
 void live_screen_show(struct live_screen *w, const char *text);
-/* Wait for ms. Returns false if the program must end, because a signal has come. */
+/* Wait for ms milliseconds. Returns false if the program must end, because it received a signal. */
 bool live_screen_wait(struct live_screen *w, uint32_t ms);
 void live_screen_end(struct live_screen *w);
 

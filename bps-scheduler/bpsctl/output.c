@@ -1,4 +1,5 @@
-/* Output of bpsctl: text or JSON on stdout, errors on stderr, within a time limit. One thread. */
+/* Prints bpsctl's output: text or JSON on stdout, and errors on stderr. Ends bpsctl when its time
+ * limit is over. One thread. */
 #include <errno.h>
 #include <signal.h>
 #include <stdio.h>

@@ -1,5 +1,5 @@
-/* The screen of a single job (screen.h): its pace, its workers and its problems. This file fetches
- * nothing. One thread. */
+/* Prints the screen of a single job (screen.h): its pace, its workers and its problems. This file
+ * fetches nothing. One thread. */
 #include "bps-scheduler/bpsctl/screen.h"
 
 #include <inttypes.h>

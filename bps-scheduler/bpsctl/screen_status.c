@@ -1,5 +1,5 @@
-/* The screen of `bpsctl status`: the cluster on one screen. This file fetches nothing. One
- * thread. */
+/* Prints the screen of `bpsctl status`, which shows the whole cluster. This file fetches nothing.
+ * One thread. */
 #include <inttypes.h>
 #include <stdbool.h>
 

@@ -1,5 +1,5 @@
-/* The screen of `bpsctl why-stuck`: what each waiting call waits for. This file fetches nothing.
- * One thread. */
+/* Prints the screen of `bpsctl why-stuck`: what each waiting call waits for. This file fetches
+ * nothing. One thread. */
 #include <inttypes.h>
 #include <stdbool.h>
 

@@ -1,5 +1,5 @@
-/* The full tables of bpsctl: servers, agents, jobs, events, and the figures of one daemon
- * (screen.h). This file fetches nothing. One thread. */
+/* Prints bpsctl's full tables (screen.h): servers, agents, jobs, events, and the figures of one
+ * daemon. This file fetches nothing. One thread. */
 #include <inttypes.h>
 #include <stdbool.h>
 #include <string.h>

@@ -1,6 +1,5 @@
 /* Fetches an agent's own document, and shows the GPUs of its machine for `bpsctl agent --topology`:
- * the links that they share on the way to the processor, and the route of their gradients. One
- * thread. */
+ * the links to the processor that the GPUs share, and the route of their gradients. One thread. */
 #include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>

@@ -1,6 +1,6 @@
-/* Requests to the scheduler's control port (steer_client.h): keys, connection, request and answer.
- * The caller chooses the address and prints the result. Any thread, blocking but limited in
- * time. */
+/* Sends requests to the scheduler's control port (steer_client.h): loads keys, connects, sends the
+ * request and receives the answer. The caller chooses the address and prints the result. The
+ * functions block for a limited time; any thread may call them. */
 #include "bps-scheduler/bpsctl/steer_client.h"
 
 #include <errno.h>

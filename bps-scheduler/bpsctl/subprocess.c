@@ -1,5 +1,5 @@
 /* Runs programs and collects their output (subprocess.h), several at once. The caller interprets
- * the output. One thread, blocking but limited in time. */
+ * the output. The functions block for a limited time. One thread. */
 #include "bps-scheduler/bpsctl/subprocess.h"
 
 #include <errno.h>

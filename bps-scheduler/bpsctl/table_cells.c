@@ -1,5 +1,5 @@
-/* Pieces of bpsctl's screens (table_cells.h): values of a document as safe text, and wrapped lines.
- * This file fetches nothing. One thread. */
+/* Formats pieces of bpsctl's screens (table_cells.h): values of a document as safe text, and
+ * wrapped lines. This file fetches nothing. One thread. */
 #include "bps-scheduler/bpsctl/table_cells.h"
 
 #include <inttypes.h>
