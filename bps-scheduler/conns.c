@@ -1,5 +1,6 @@
-/* Connections of servers, agents and operators: pass their messages to the core, send the core's
- * messages, and close the connections that the core drops. Thread: the control loop's. */
+/* Handles the connections of servers, agents and operators: passes their messages to the core,
+ * sends the core's messages, and closes the connections that the core drops. All functions run on
+ * the control loop's thread. */
 #include "bps-scheduler/app.h"
 
 #include <errno.h>

@@ -1,5 +1,5 @@
-/* Verbs about keys (steer.h): report which member uses which key, and read the key file again.
- * Thread: the control loop's. */
+/* Verbs about keys (steer.h): report which member uses which key, and read the key file again. All
+ * functions run on the control loop's thread. */
 #include "bps-scheduler/steer.h"
 
 #include <string.h>

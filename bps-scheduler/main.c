@@ -1,8 +1,8 @@
 /* bps-scheduler: registers members, forms jobs, and places their partitions on servers. This file
- * has the settings, the start and the end of the process. One thread: the control loop with the
- * members' connections and HTTP around the core (core.h). Writing the state blocks the loop until
- * the disk has synced it. That is intended: no message about a change may be sent before the change
- * is durable. */
+ * has the settings, the start and the end of the process. One thread runs the control loop, which
+ * serves the members' connections and HTTP, and calls the core (core.h). Writing the state blocks
+ * the loop until the disk has synced it. That is intended: no message about a change may be sent
+ * before the change is durable. */
 #include <errno.h>
 #include <event2/event.h>
 #include <stdio.h>

@@ -1,6 +1,6 @@
-/* The scheduler's state log: reading, appending, compacting. statelog.h describes the format,
- * core/record.c creates and applies the records. Every append is synced before it returns. Thread:
- * the core's. */
+/* Reads, appends to and compacts the scheduler's state log. statelog.h describes the format,
+ * core/record.c creates and applies the records. Every append is synced before it returns. All
+ * functions run on the core's thread. */
 #include "bps-scheduler/statelog.h"
 
 #include <endian.h>

@@ -1,6 +1,6 @@
 /* The verbs, which are the requests of operators (steer.h): their table, the check whether the
  * caller may use them, and one function for each. The functions change the core at once and never
- * wait. Thread: the core's. */
+ * wait. All functions run on the core's thread. */
 #include "bps-scheduler/steer.h"
 
 #include <errno.h>

@@ -15,7 +15,7 @@
  *   - add a row to docs/reference/protocol.md, a command of bpsctl that calls steer_call, a section
  *     to bpsctl(8), and a test.
  *
- * Thread: the control loop's. */
+ * All functions run on the control loop's thread. */
 #include <stdbool.h>
 #include <stdint.h>
 

@@ -1,6 +1,6 @@
-/* HTTP of the scheduler: status and metrics. Requests change nothing. A request about one job is
- * answered when the job's agents have answered a probe, or when the probe's time is over. Thread:
- * the control loop's. */
+/* Serves the scheduler's status and metrics over HTTP. Requests change nothing. A request about one
+ * job is answered when the job's agents have answered a probe, or when the probe's time is over.
+ * All functions run on the control loop's thread. */
 #include "bps-scheduler/app.h"
 
 #include <stdio.h>

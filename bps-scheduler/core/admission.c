@@ -1,9 +1,9 @@
-/* Admission: who may join a job, how many jobs a user may have, and how much of the servers' memory
- * a user or job may use. Thread: the core's.
+/* Decides which workers may join a job, how many jobs a user may have, and how much memory of the
+ * servers a user or job may use. All functions run on the core's thread.
  *
  * A job is identified by its user and name, or by its name and token if its first worker had a
- * token. In the second case, workers of other users may join if they have the token (containers,
- * where users have other numbers). The scheduler receives only the proof of the token, see
+ * token. In the second case, workers of other users may join if they have the token (in containers
+ * the same users have other numbers). The scheduler receives only the proof of the token, see
  * bps-agent/trainers/token.h. Jobs with the same name and different users are unrelated, so that no
  * user can reserve a name. */
 #include "bps-scheduler/core/admission.h"

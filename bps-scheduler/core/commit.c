@@ -1,5 +1,5 @@
-/* The end of an event: its changes get a view, are made durable, and are then sent to the members
- * that need them. Thread: the core's. */
+/* Ends an event: gives its changes a view, makes them durable, and then sends them to the members
+ * that need them. All functions run on the core's thread. */
 #include "bps-scheduler/core/commit.h"
 
 #include <stdlib.h>
@@ -154,7 +154,7 @@ static void set_durable(struct sched_core *c)
 		(unsigned long long)c->tx_view);
 	sched_note(c, EVENT_SCHEDULER, "the state is durable again");
 	c->is_undurable = false;
-	/* Members that were refused meanwhile now get time to return. */
+	/* Members that were refused while the state could not be written now get time to return. */
 	c->grace_ns = sched_grace_end_ns(c);
 	for (uint32_t i = 1; i <= c->n_members; i++) {
 		struct sched_member *m = c->members[i];

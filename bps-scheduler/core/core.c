@@ -1,6 +1,6 @@
-/* Entry points of the core (core.h): connections, messages, time, operators' changes, start and
- * end. Each entry point passes its event to the file that handles it, then commits. Thread: the
- * caller's, always the same. */
+/* Entry points of the core (core.h), for connections, messages, time, operators' changes, the start
+ * and the end. Each entry point passes its event to the file that handles it, then commits. The
+ * caller must always use the same thread. */
 #include "bps-scheduler/core/core.h"
 
 #include <assert.h>

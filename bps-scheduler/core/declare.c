@@ -1,6 +1,6 @@
-/* DECLARE: the message with which agents declare tensors. Declarations of a tensor are compared.
- * The tensor becomes READY when all agents have declared it with the same type and shape.
- * place_apply.c numbers the tensors. Thread: the core's. */
+/* Handles DECLARE, the message with which agents declare tensors. This file compares the
+ * declarations of a tensor. The tensor becomes READY when all agents have declared it with the same
+ * type and shape. place_apply.c numbers the tensors. All functions run on the core's thread. */
 #include "bps-scheduler/core/declare.h"
 
 #include <errno.h>

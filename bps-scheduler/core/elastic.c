@@ -1,9 +1,10 @@
-/* Machines that join a running job, and barriers (docs/reference/faults.md, jobs that change).
+/* Lets machines join a running job, and handles barriers (docs/reference/faults.md, jobs that
+ * change).
  *
  * newcomer: JOIN --> waits --all workers of its machine wait, the job passes a barrier--> LIVE
  *                     `--UNJOIN--> it has left
  *
- * A machine that has left a job returns in the same way. Thread: the core's. */
+ * A machine that has left a job returns in the same way. All functions run on the core's thread. */
 #include "bps-scheduler/core/elastic.h"
 
 #include <stdlib.h>

@@ -1,16 +1,16 @@
-/* The end of a job, or its continuation without a lost machine (docs/reference/faults.md, jobs that
+/* Ends a job, or lets it continue without a lost machine (docs/reference/faults.md, jobs that
  * change).
  *
  *   member of a job:  LIVE --lost, or one of its workers is, job may shrink--> GONE
  *                       ^                                                       |
  *                       `------ its workers join again, at a barrier -----------'
  *
- * A machine leaves as a whole, because the contributions of its workers are summed into one. It
- * keeps its member number in the job. One transaction removes the machine and gives every partition
- * a new pgen (the view of its placement), so that no round can complete with the old members. Then
- * the rule for a replaced server applies (S4). The remaining members report which results they
- * have. If one of them has the result of a round, it sends that result, and all others get the
- * same. Thread: the core's. */
+ * A machine leaves as a whole, because the contributions of its workers are summed into one. The
+ * machine keeps its member number in the job. One transaction removes the machine and gives every
+ * partition a new pgen (the view of its placement), so that no round can complete with the old
+ * members. Then the rule for a replaced server applies (S4). The remaining members report which
+ * results they have. If one of these members has the result of a round, it sends that result to the
+ * server, and all other members get the same result. All functions run on the core's thread. */
 #include "bps-scheduler/core/job_end.h"
 
 #include <stdarg.h>

@@ -1,5 +1,5 @@
-/* Liveness of members: HELLO, returns, silence and death. model/member.c has their data. Thread:
- * the core's. */
+/* Tracks which members are alive: HELLO, returns, silence and death. model/member.c stores the data
+ * of members. All functions run on the core's thread. */
 #include "bps-scheduler/core/members.h"
 
 #include <errno.h>

@@ -1,6 +1,6 @@
 /* The pace of jobs and members, and the stragglers among agents and servers (progress.h), from the
- * servers' heartbeats. This file makes nothing durable and changes no placement. Thread: the
- * core's. */
+ * servers' heartbeats. This file makes nothing durable and changes no placement. All functions run
+ * on the core's thread. */
 #include "bps-scheduler/core/progress.h"
 
 #include <stdlib.h>

@@ -13,7 +13,7 @@
  * same if the figures allow no judgement. The agent becomes a straggler when the score reaches
  * PROGRESS_SURE, and stops being one when the score reaches 0.
  *
- * Thread: the core's. */
+ * All functions run on the core's thread. */
 #include <stdint.h>
 
 #include "common/wire/ctlmsg.h"

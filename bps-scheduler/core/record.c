@@ -1,6 +1,6 @@
 /* Conversion between the core's objects and durable records. A record has the changes of a
  * transaction, or the whole state (a snapshot). At the start, records are converted back to
- * objects. Thread: the core's. */
+ * objects. All functions run on the core's thread. */
 #include "bps-scheduler/core/record.h"
 
 #include <errno.h>

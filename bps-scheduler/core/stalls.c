@@ -1,5 +1,6 @@
 /* The scheduler's own probes of a job's agents: when they start, and what the answers mean.
- * why_stuck.c runs the probes. status/findings.c turns findings into text. Thread: the core's. */
+ * why_stuck.c runs the probes. status/findings.c turns findings into text. All functions run on the
+ * core's thread. */
 #include "bps-scheduler/core/stalls.h"
 
 #include <assert.h>

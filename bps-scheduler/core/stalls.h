@@ -1,8 +1,8 @@
 #ifndef BPS_SCHEDULER_CORE_STALLS_H
 #define BPS_SCHEDULER_CORE_STALLS_H
-/* Jobs whose round makes no progress. The scheduler probes their agents by itself and keeps the
- * findings until a round completes. Status, metrics, events and /healthz show these findings. They
- * are not durable, and no decision depends on them.
+/* Finds jobs whose round makes no progress. The scheduler probes their agents by itself and keeps
+ * the findings until a round completes. Status, metrics, events and /healthz show these findings.
+ * They are not durable, and no decision depends on them.
  *
  * MOVING --no round for stall_ms / 2--> STANDING --fewer probes than allowed--> PROBING
  *   ^                                      ^                                       |
@@ -14,7 +14,7 @@
  * of them out of its heartbeats. For a job without such reports, a round completes when a probe
  * finds more completed calls than the previous one. A job that is not running has no state.
  *
- * Thread: the core's. */
+ * All functions run on the core's thread. */
 #include <stdint.h>
 
 #include "bps-scheduler/core/core.h"

@@ -1,5 +1,6 @@
-/* Why a call waits: probes of the agents of a job, and sentences about their answers and the
- * scheduler's own state. Nothing here changes a member or a job. Thread: the core's. */
+/* Finds out why a call waits: probes the agents of a job, and describes their answers and the
+ * scheduler's own state in sentences. Nothing here changes a member or a job. All functions run on
+ * the core's thread. */
 #include "bps-scheduler/core/why_stuck.h"
 
 #include <stdarg.h>

@@ -1,6 +1,7 @@
-/* Messages about workers: JOIN, WORKER (a worker finished, was lost, or waits at a barrier) and
- * FAIL. A job forms here, when its workers have joined. core/elastic.c lets more workers into a
- * running job, core/job_end.c ends it. Thread: the core's. */
+/* Handles the messages about workers: JOIN, WORKER (a worker finished, was lost, or waits at a
+ * barrier) and FAIL. When the workers of a job have joined, this file starts the job.
+ * core/elastic.c lets more workers into a running job, and core/job_end.c ends jobs. All functions
+ * run on the core's thread. */
 #include "bps-scheduler/core/workers.h"
 
 #include <errno.h>

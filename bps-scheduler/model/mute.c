@@ -1,5 +1,5 @@
-/* Mutes of problems, by code: set, cleared, found, and converted to and from records. This file
- * does not write records and does not read a clock. Thread: the core's. */
+/* Sets, removes and finds mutes of problem codes, and converts mutes to and from records. This file
+ * does not write records and does not read a clock. All functions run on the core's thread. */
 #include "bps-scheduler/model/mute.h"
 
 #include <errno.h>

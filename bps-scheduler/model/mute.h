@@ -9,7 +9,7 @@
  * boot from which that clock counts, and the end on the wall clock. After another boot, or on
  * another machine, the end on the wall clock applies.
  *
- * Part of the core: runs in its thread and reads no clock. */
+ * This file is part of the core: it runs on the core's thread and reads no clock. */
 #include <stdint.h>
 
 #include "common/base/error.h"
@@ -38,8 +38,8 @@ int mute_clear(struct sched_core *c, const char *code);
 /* Find a mute. NULL: the code is not muted. */
 const struct sched_mute *mute_find(const struct sched_core *c, const char *code, uint64_t now_ns);
 
-/* Describe all mutes in ret, which has room for MUTES_MAX, for a state record. The strings belong
- * to the core. Returns the number of mutes. */
+/* Describe all mutes in ret for a state record. ret is an array of MUTES_MAX entries. The strings
+ * belong to the core. Returns the number of mutes. */
 uint32_t mute_record(const struct sched_core *c, struct state_mute *ret);
 /* Replace all mutes by those of a state record. Errors: -EINVAL the record has more than MUTES_MAX
  * mutes. */

@@ -1,5 +1,6 @@
-/* Senders: messages to members about jobs, tensors, partitions and each other. The callers choose
- * the receivers and the time. A change is sent only after it is durable. One thread, the core's. */
+/* Sends messages to members about jobs, tensors, partitions and other members. The callers choose
+ * the receivers and the time. A change is sent only after it is durable. All functions run on the
+ * core's thread. */
 #include "bps-scheduler/model/send.h"
 
 #include <stdio.h>

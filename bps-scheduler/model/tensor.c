@@ -1,5 +1,6 @@
 /* Tensors of a job as a data structure: states, the table by name, numbers, partitions and the
- * loads that partitions put on servers. core/declare.c handles DECLARE. One thread, the core's. */
+ * loads that partitions put on servers. core/declare.c handles DECLARE. All functions run on the
+ * core's thread. */
 #include "bps-scheduler/model/tensor.h"
 
 #include <assert.h>

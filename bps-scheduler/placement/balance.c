@@ -1,6 +1,6 @@
 /* Planned moves of partitions (balance.h): when jobs are checked, which partitions move, and in
- * which batches. rebalance_plan.c computes the moves that even out a job. This file sends nothing.
- * Thread: the core's. */
+ * which batches. rebalance_plan.c computes the moves that balance a job. This file sends nothing.
+ * All functions run on the core's thread. */
 #include "bps-scheduler/placement/balance.h"
 
 #include <stdlib.h>

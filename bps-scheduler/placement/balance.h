@@ -18,14 +18,14 @@
  *   would take partitions must have sent a heartbeat recently, too.
  * - Each batch is durable before it is sent, like any change of the placement.
  *
- * Moves do not oscillate. A job is evened out only after servers came and stayed for
+ * Moves do not oscillate. A job is balanced only after servers came and stayed for
  * BALANCE_SETTLE_NS, or after placement began to use other speeds. The fill of a server is its
  * bytes divided by its share (place.h). Moves begin if they lower the fill of the fullest server by
  * BALANCE_GAIN, a fraction. The moves go on until they can lower the fill by no more than
  * BALANCE_REST. Each move lowers the fill of the fuller of the two servers, so the moves end. A
  * partition moves only if its sums fit into the memory of the new server.
  *
- * Part of the core: runs in its thread and reads no clock. */
+ * This file is part of the core: it runs on the core's thread and reads no clock. */
 #include <stdint.h>
 
 struct sched_core;
@@ -41,12 +41,12 @@ struct sched_tensor;
 
 /* Check all jobs at the next tick, because some partitions must leave their server. */
 void balance_soon(struct sched_core *c);
-/* Check at the next tick whether moves can even out the load of each job's servers. */
+/* Check at the next tick whether moves can balance the load of each job's servers. */
 void balance_all(struct sched_core *c);
 /* Handle a server that came and accepts partitions: after BALANCE_SETTLE_NS, check which partitions
  * move to it. */
 void balance_gathered(struct sched_core *c);
-/* Move the next batches of partitions, if any are due. The caller commits. */
+/* Move the next batches of partitions whose time has come. The caller commits. */
 void balance_tick(struct sched_core *c);
 
 /* Return an array, indexed by member id, with the memory that the sums of each server's partitions

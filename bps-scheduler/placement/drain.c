@@ -1,5 +1,5 @@
-/* Draining and leaving of members (drain.h): the check whether it is allowed, its start and its
- * end. balance.c moves the partitions. Thread: the core's. */
+/* Draining and leaving of members (drain.h): the checks whether they are allowed, and their start
+ * and end. balance.c moves the partitions. All functions run on the core's thread. */
 #include "bps-scheduler/placement/drain.h"
 
 #include <errno.h>

@@ -13,7 +13,7 @@
  * server could take its partitions. If all other servers are lost later, a drained server takes
  * their partitions after all.
  *
- * Part of the core: runs in its thread and reads no clock. */
+ * This file is part of the core: it runs on the core's thread and reads no clock. */
 #include <stdbool.h>
 #include <stdint.h>
 

@@ -1,6 +1,6 @@
-/* Assign partitions to servers: for new tensors, after the loss of a server, and after a server's
- * restart. balance.c makes the planned moves; place.c computes the placement. Thread: the
- * core's. */
+/* Assigns partitions to servers: for new tensors, after the loss of a server, and after a server's
+ * restart. balance.c makes the planned moves; place.c computes the placement. All functions run on
+ * the core's thread. */
 #include "bps-scheduler/placement/place_apply.h"
 
 #include <stdlib.h>

@@ -1,6 +1,6 @@
-/* The plan of moves that evens out a job's partitions (rebalance_plan.h): repeatedly from the
- * fullest server to the emptiest. balance.c decides when to move and moves the partitions. Pure
- * functions; any thread. */
+/* Plans the moves that balance a job's partitions (rebalance_plan.h). Each move takes a partition
+ * from the fullest server to the emptiest server. balance.c decides when to move and moves the
+ * partitions. Pure functions; any thread. */
 #include "bps-scheduler/placement/rebalance_plan.h"
 
 #include <math.h>

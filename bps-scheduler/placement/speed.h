@@ -15,7 +15,7 @@
  * There is no update within SPEED_SETTLE_NS of a member's first measurement, because the first
  * measurements of other members follow then. A member that restarts repeatedly delays an update by
  * at most SPEED_WAIT_NS. Two updates are at least SPEED_GAP_NS apart. If the first update is due,
- * no job is evened out before it. Otherwise a restart of the scheduler would undo earlier moves. A
+ * no job is balanced before it. Otherwise a restart of the scheduler would undo earlier moves. A
  * restarted member measures again from scratch. Until it has measured, its previous speed stays in
  * use.
  *
@@ -28,7 +28,7 @@
  * lowers the fill of its fullest server by BALANCE_GAIN. So while no speed changes by SPEED_STEP,
  * there is no update and no partition moves.
  *
- * Part of the core: runs in its thread and reads no clock. */
+ * This file is part of the core: it runs on the core's thread and reads no clock. */
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -48,11 +48,11 @@ void speed_beat(struct sched_core *c, struct sched_member *m, const struct ctl_b
 /* Forget the measurements of m, because its process is a new one. is_moved: the new process runs on
  * another machine, so forget the speed in use too. */
 void speed_reset(struct sched_member *m, bool is_moved);
-/* Update the speeds in use if that is due. Returns true if an update took place; then the caller
- * must call balance_all. */
+/* Update the speeds in use if an update is due. Returns true if an update took place; then the
+ * caller must call balance_all. */
 bool speed_tick(struct sched_core *c);
-/* Return the time until which no job is evened out, because the first measurements are coming in.
- * 0: no need to wait. */
+/* Return the time until which no job is balanced, because the first measurements are still
+ * arriving. 0: there is no need to wait. */
 uint64_t speed_settles_ns(const struct sched_core *c);
 /* Return the speed that placement uses for m, in Mbit/s; 0: not known. */
 uint64_t speed_mbps(const struct sched_member *m);

@@ -1,4 +1,5 @@
-/* The ring of events, the file with its copy, and its JSON form. Thread: the core's. */
+/* Implements the ring of events, the file with a copy of the ring, and its JSON form. All functions
+ * run on the core's thread. */
 #include "bps-scheduler/status/events.h"
 
 #include <errno.h>

@@ -2,7 +2,7 @@
 #define BPS_SCHEDULER_STATUS_EVENTS_H
 /* The last events of the core (struct sched_event), for users: a ring in memory, and a copy of it
  * in a file, which the next process reads. Each event has the wall clock's time and a number, which
- * counts from 1. Thread: the core's.
+ * counts from 1. All functions run on the core's thread.
  *
  * The file has a line per event: number, time, view, kind and text, separated by blanks. The file
  * is not synced. Errors are logged and otherwise ignored, because no other part depends on the

@@ -1,4 +1,4 @@
-/* The scheduler's metrics, as Prometheus text. Thread: the core's. */
+/* Writes the scheduler's metrics as Prometheus text. All functions run on the core's thread. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,7 +1,8 @@
 #ifndef BPS_SCHEDULER_STATUS_HEALTH_WATCH_H
 #define BPS_SCHEDULER_STATUS_HEALTH_WATCH_H
 /* Reports an event when a problem of the cluster (problems.c) appears, and another event when the
- * problem is over. A problem is identified by its code and its subject. Thread: the core's. */
+ * problem is over. A problem is identified by its code and its subject. All functions run on the
+ * core's thread. */
 #include "bps-scheduler/status/status.h"
 
 /* largest number of problems that are watched at a time; further problems cause no events */

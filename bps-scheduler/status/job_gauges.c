@@ -1,4 +1,5 @@
-/* Metrics of single jobs. The number of jobs is limited, to limit the number of labels. */
+/* Writes the metrics of single jobs. The number of these jobs is limited, to limit the number of
+ * labels. */
 #include <stdio.h>
 
 #include "bps-scheduler/status/status_impl.h"

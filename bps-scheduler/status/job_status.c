@@ -1,5 +1,5 @@
-/* Status of a single job for /status: its agents, its workers, and what its calls wait for.
- * core/why_stuck.c sends the probes. Thread: the core's. */
+/* Writes the status of a single job for /status: its agents, its workers, and what its calls wait
+ * for. core/why_stuck.c sends the probes. All functions run on the core's thread. */
 #include <stdlib.h>
 #include <string.h>
 

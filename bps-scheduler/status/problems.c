@@ -1,5 +1,6 @@
-/* The problems of the cluster, found in the core's state, and the health that follows from them.
- * This file changes nothing; findings.c adds the problems found by probes. Thread: the core's. */
+/* Finds the problems of the cluster in the core's state, and derives the health from them. This
+ * file changes nothing; findings.c adds the problems found by probes. All functions run on the
+ * core's thread. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,6 +1,6 @@
-/* The JSON status of the cluster (status.h): members, jobs, tolerated losses, and its summary line.
- * job_status.c writes single jobs, gauges.c metrics. This file reads the core and changes nothing.
- * Thread: the core's. */
+/* Writes the JSON status of the cluster (status.h): members, jobs, tolerated losses, and its
+ * summary line. job_status.c writes single jobs, gauges.c metrics. This file reads the core and
+ * changes nothing. All functions run on the core's thread. */
 #include "bps-scheduler/status/status.h"
 
 #include <stdio.h>

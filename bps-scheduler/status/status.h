@@ -1,13 +1,12 @@
 #ifndef BPS_SCHEDULER_STATUS_STATUS_H
 #define BPS_SCHEDULER_STATUS_STATUS_H
 /* The scheduler's status: JSON for bpsctl and other programs, and metrics as Prometheus text. Reads
- * the core and changes nothing. Thread: the core's.
+ * the core and changes nothing. All functions run on the core's thread.
  *
- * /status, schema 1 (times in seconds; fields are only added):
- * schema role cluster version commit pid health("OK"|"WARN"|"ERR") view view_text("term.counter")
- * term up_s is_durable  state{kind("file"|"memory") bytes sync_s}
- * tolerates{server_losses limit("memory"|"servers") scheduler_loss}
- * problems[{code severity("WARN"|"ERR") subject what effect action see muted}]
+ * /status, schema 1 (times in seconds; fields are only added): schema role cluster version commit
+ * pid health("OK"|"WARN"|"ERR") view view_text("term.counter") term up_s is_durable
+ * state{kind("file"|"memory") bytes sync_s} tolerates{server_losses limit("memory"|"servers")
+ * scheduler_loss} problems[{code severity("WARN"|"ERR") subject what effect action see muted}]
  *                                                      subject: "" is the cluster
  * muted[{code left_s reason who}]                      these problems do not count in the health
  * members[{id role name host addr port pid version provider instance state state_s quiet_s
@@ -25,9 +24,8 @@
  *
  * /status?job=NAME describes one job. The number of a job may stand for its name; #NUMBER is always
  * a number. The job's agents are asked first: they have a second to answer, and another quarter of
- * a second to answer about the tensors that calls wait for:
- * schema role view view_text  job{as above}
- * agents[{name host has_answered text}]                text: conditions of its network
+ * a second to answer about the tensors that calls wait for: schema role view view_text  job{as
+ * above} agents[{name host has_answered text}]                text: conditions of its network
  * workers[{rank host agent pid attached submitted completed quiet_s behind
  *     oldest{tensor round s}}]           the one with the fewest calls first; behind: calls
  * missing[name of an agent that did not answer]

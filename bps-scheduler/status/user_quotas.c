@@ -1,4 +1,5 @@
-/* Quotas and their use, for the status and the metrics. Thread: the core's. */
+/* Writes the quotas and their use for the status and the metrics. All functions run on the core's
+ * thread. */
 #include "bps-scheduler/core/admission.h"
 #include "bps-scheduler/status/status_impl.h"
 #include "common/daemon/metrics.h"

@@ -1,7 +1,7 @@
-/* The wait report of a job, as JSON: the tensor and round that calls wait for, and the workers or
- * servers that are missing. For a running job, a status probe and its second step report the
- * waiting calls (why_stuck.c). The core itself knows which workers have not joined and which
- * tensors are not declared. Thread: the core's. */
+/* Writes the wait report of a job as JSON: the tensor and round that calls wait for, and the
+ * workers or servers that are missing. For a running job, a status probe and its second step report
+ * the waiting calls (why_stuck.c). The core itself knows which workers have not joined and which
+ * tensors are not declared. All functions run on the core's thread. */
 #include <stdio.h>
 #include <stdlib.h>
 
