@@ -9,8 +9,10 @@
 #include "common/base/nearest_name.h"
 
 /* Explain a code: "SERVER_DOWN", "BPS_ETIMEDOUT", "ETIMEDOUT", "10001" or "-10001"; case is
- * ignored. Returns a new reference; NULL: the code is unknown. schema code what effect action
- * [number] For "": schema codes[each as above]. */
+ * ignored. Returns a document, a new reference; NULL: the code is unknown. Its fields:
+ *   schema code what effect action [number]
+ * If code is "", the document has the explanations of all codes:
+ *   schema codes[each as above] */
 json_t *explain_json(const char *code);
 /* Write a hint that names the known code most similar to the unknown `code`. See
  * nearest_name_hint. */

@@ -18,12 +18,17 @@
 /* Fetch one document unchanged. */
 int fetch_path(const struct addr *addr, const char *path, json_t **ret, struct err_text *err);
 
-/* Fetch the cluster's document from the scheduler (bps-scheduler/status/status.h). bpsctl adds
- * these fields, from the answers of the running jobs' agents: problems       also those of the
- * jobs; the health includes them collected{s jobs asked answered not_asked daemons heard}
- *                jobs: those requested; asked, answered: their agents; daemons, heard: of the
- *                whole cluster
- * missing[name of member or job] A server or an agent returns its own document. */
+/* Fetch the cluster's document from the scheduler (bps-scheduler/status/status.h). If the daemon is
+ * a server or an agent, fetch its own document. bpsctl extends the cluster's document with answers
+ * of the running jobs' agents:
+ *   problems    now has the problems of the jobs too, and the health takes them into account
+ *   collected{s jobs asked answered not_asked daemons heard}
+ *               s: duration in seconds; jobs, not_asked: number of jobs whose documents were and
+ *               were not requested; asked, answered: number of agents of these jobs, and of those
+ *               that answered; daemons, heard: number of all daemons of the cluster, and of those
+ *               from which the scheduler receives
+ *   missing[name of member or job]
+ *               members and jobs without an answer */
 int fetch_status(const struct addr *addr, json_t **ret, struct err_text *err);
 
 /* Fetch the members of one role. Fields: schema role view_text members[as in the cluster's

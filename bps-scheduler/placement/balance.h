@@ -12,10 +12,10 @@
  *
  * - A batch is 1/BALANCE_BATCHES of the partitions that will move, but at least BALANCE_BATCH_MIN.
  * - The next batch follows when every agent of the job has applied the view of the last batch and
- *   has sent a heartbeat recently. An agent that is silent at the scheduler stops the moves,
- *   because it would not know of them and would delay its job (C4). Only the partitions of a server
- *   that is about to end do not wait for that, because they must move in any case. All servers that
- *   would take partitions must have sent a heartbeat recently, too.
+ *   has sent a heartbeat recently. An agent whose heartbeats do not arrive stops the moves, because
+ *   it would not receive the new placement and would delay its job (C4). Only the partitions of a
+ *   server that is about to end move without waiting for such an agent. In both cases, all servers
+ *   that would take partitions must have sent a heartbeat recently.
  * - Each batch is durable before it is sent, like any change of the placement.
  *
  * Moves do not oscillate. A job is balanced only after servers came and stayed for

@@ -1,13 +1,14 @@
 #ifndef BPS_SCHEDULER_PLACEMENT_DRAIN_H
 #define BPS_SCHEDULER_PLACEMENT_DRAIN_H
-/* Members that get no new work, and servers whose partitions move to other servers.
+/* Drains members, which then get no new work, and empties servers that are drained or leaving.
  *
- * drained   by an operator, until an operator undrains it. Durable, by the member's name, so it
- *           survives restarts of the member and of the scheduler. A server's partitions move to
- *           the others (balance.h). An agent's machine gets no new jobs; running jobs continue.
- * leaving   a server's process sends LEAVE because it is about to end. Only that instance is
- *           leaving. The scheduler answers LEFT when no partition is placed on that server any
- *           more, or at once, with the reason why its partitions cannot move.
+ * drained   An operator has drained the member, until an operator undrains it. The state is durable
+ *           and belongs to the member's name, so it survives restarts of the member and of the
+ *           scheduler. The partitions of a drained server move to other servers (balance.h). The
+ *           machine of a drained agent gets no new jobs, but its running jobs continue.
+ * leaving   A server's process has sent LEAVE because it is about to end. Only that process is
+ *           leaving. The scheduler answers LEFT when the server has no partitions any more. If its
+ *           partitions cannot move, the scheduler answers at once, with the reason.
  *
  * The last server that accepts partitions can be neither drained nor leaving, because no other
  * server could take its partitions. If all other servers are lost later, a drained server takes

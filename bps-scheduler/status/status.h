@@ -3,11 +3,12 @@
 /* The scheduler's status: JSON for bpsctl and other programs, and metrics as Prometheus text. Reads
  * the core and changes nothing. All functions run on the core's thread.
  *
- * /status, schema 1 (times in seconds; fields are only added): schema role cluster version commit
- * pid health("OK"|"WARN"|"ERR") view view_text("term.counter") term up_s is_durable
- * state{kind("file"|"memory") bytes sync_s} tolerates{server_losses limit("memory"|"servers")
- * scheduler_loss} problems[{code severity("WARN"|"ERR") subject what effect action see muted}]
- *                                                      subject: "" is the cluster
+ * The fields of /status, schema 1. Times are in seconds. Later releases may add fields:
+ * schema role cluster version commit pid health("OK"|"WARN"|"ERR") view view_text("term.counter")
+ * term up_s is_durable  state{kind("file"|"memory") bytes sync_s}
+ * tolerates{server_losses limit("memory"|"servers") scheduler_loss}
+ * problems[{code severity("WARN"|"ERR") subject what effect action see muted}]
+ *                                                      subject "": the cluster
  * muted[{code left_s reason who}]                      these problems do not count in the health
  * members[{id role name host addr port pid version provider instance state state_s quiet_s
  *     is_quiet why is_drained is_leaving drain_reason drain_who
@@ -24,10 +25,11 @@
  *
  * /status?job=NAME describes one job. The number of a job may stand for its name; #NUMBER is always
  * a number. The job's agents are asked first: they have a second to answer, and another quarter of
- * a second to answer about the tensors that calls wait for: schema role view view_text  job{as
- * above} agents[{name host has_answered text}]                text: conditions of its network
+ * a second to answer about the tensors that calls wait for:
+ * schema role view view_text  job{as above}
+ * agents[{name host has_answered text}]                text: state of its network
  * workers[{rank host agent pid attached submitted completed quiet_s behind
- *     oldest{tensor round s}}]           the one with the fewest calls first; behind: calls
+ *     oldest{tensor round s}}]           sorted by completed calls; behind: number of calls
  * missing[name of an agent that did not answer]
  * waits[{why("join"|"gpu_open"|"declare"|"submit"|"sum"|"unknown") tensor(name, null: none) round s
  *     waiting[{rank host agent pid}] n_waiting                    at most 16, and the total
@@ -36,7 +38,7 @@
  * condition                               of servers, agents and the scheduler; "" if none
  * problems[as above]                      STRAGGLER, TRAINER_STALLED, NO_ANSWER
  *
- * /status?events=SEQ: events.h */
+ * /status?events=SEQ returns events (events.h). */
 #include <stdint.h>
 
 #include <jansson.h>
