@@ -91,10 +91,10 @@ check-asan:
 	$(Q)tests/install-deps.sh test
 	$(STEP) BUILD=asan check-run
 # With ThreadSanitizer, only the tests with real daemons that drive GPUs run. Their workers are
-# Python processes, which load the library of the debug build.
+# Python processes, which load the library and the fake CUDA driver of the debug build.
 check-tsan:
 	$(Q)tests/install-deps.sh test
-	$(STEP) BUILD=debug all
+	$(STEP) BUILD=debug all fakes
 	$(STEP) BUILD=tsan check-run CHECKFLAGS="--cluster test_device $(CHECKFLAGS)"
 
 # The fuzz targets, linked with libFuzzer's main. All code that they call has libFuzzer's counters.

@@ -17,6 +17,9 @@ CUDATEST	:= $(call src,tests/gpu/cuda/test_*.c)
 CUDAHELP	:= $(addprefix tests/gpu/cuda/,rig.c share_ptr.c two.c)
 CUDAALL	:= $(FAKECUDA) $(FAKENCCL) $(CUDASRC) $(CUDATEST) $(CUDAHELP) tests/gpu/cuda/probe.c
 FAKELIBS := $(B)/fake/libcuda.so.1 $(B)/fake/libnccl.so.2
+# The fake libraries, where the toolkit to build them is installed.
+fakes: $(if $(filter yes,$(CUDA)),$(FAKELIBS))
+.PHONY: fakes
 CUDATESTS	:= $(patsubst tests/gpu/cuda/%.c,$(B)/tests/%,$(CUDATEST))
 
 ifeq ($(CUDA),yes)
