@@ -181,7 +181,8 @@ static void member_told(void *ctx)
 struct srv_figures {
 	struct srv_stats core;
 	struct net_stats net;
-	/* time at which the data thread that is furthest behind last ran; 0: none has run */
+	/* time at which the data thread that is furthest behind last ran; 0: no data thread has run
+	 * yet */
 	uint64_t oldest_beat;
 };
 

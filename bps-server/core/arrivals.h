@@ -21,8 +21,10 @@
 #include "common/wire/ctlmsg.h"
 
 #define ARRIVALS_WINDOW_NS UINT64_C(5000000000)
-#define ARRIVALS_JOBS_MAX  CTL_BEAT_JOBS_MAX /* most jobs in a report: the oldest ones */
-/* most members of a job in a report: those that are last most often */
+/* largest number of jobs in a report; if there are more, the report has the oldest jobs */
+#define ARRIVALS_JOBS_MAX CTL_BEAT_JOBS_MAX
+/* largest number of members of a job in a report; if there are more, the report has those that are
+ * last most often */
 #define ARRIVALS_LATE_MAX CTL_BEAT_LATE_MAX
 
 /* Arrival times of the offers for the round in a slot, and their number n. half_ns: when half of

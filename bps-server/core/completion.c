@@ -174,8 +174,8 @@ void slot_add_has(struct srv_core *core, struct slot *slot, struct seat *seat)
 	slot_check_complete(core, slot);
 }
 
-/* In a sum with a fixed order, count the staged contributions that follow those already added
- * without a gap. */
+/* In a sum with a fixed order, count the staged contributions that can be added next. These follow
+ * the contributions that were already added, without a gap. */
 static void count_in_order(struct slot *slot)
 {
 	struct seat *s = TAILQ_FIRST(&slot->staged);

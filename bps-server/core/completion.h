@@ -9,8 +9,8 @@ void slot_clear(struct srv_core *core, struct slot *slot);
 /* Reset the seat to its state at the start of a pgen. The seat must not be STAGED, so clear the
  * partition's slots first. */
 void seat_clear(struct srv_core *core, struct seat *seat);
-/* Count the contribution of the seat's member, which is in seat->buf or seat->loan and is valid.
- * May complete the round. */
+/* Count the contribution of the seat's member. The contribution must be valid, and seat->buf or
+ * seat->loan must refer to it. May complete the round. */
 void seat_staged(struct srv_core *core, struct seat *seat);
 /* Record that the seat's member has the result of the slot's round (set H). Repeating it has no
  * effect. May complete the round. */

@@ -60,7 +60,8 @@ struct srv_env {
 struct srv_stats {
 	uint64_t rounds, contributions, duplicates, fenced_old, fenced_new, donations, crc_errors,
 		protocol_errors, bytes_summed;
-	uint64_t late; /* contributions for which a round with backup machines did not wait */
+	/* number of contributions for which a round with backup machines did not wait */
+	uint64_t late;
 	size_t sums_used, sums_high, staging_used, staging_high;
 	uint32_t parts, retired;
 	/* moving mean of the time from a round's last contribution to its complete sum */

@@ -1,6 +1,6 @@
 #ifndef BPS_SERVER_CORE_ROUNDS_H
 #define BPS_SERVER_CORE_ROUNDS_H
-/* Effect of each message of a member on the slots and seats of its partition (S1-S3). */
+/* Applies each message of a member to the slots and seats of its partition (S1-S3). */
 #include "bps-server/core/core_impl.h"
 
 /* The callback message of struct xport_events; ctx is the core. Invalid bytes at worst close the
