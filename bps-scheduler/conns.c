@@ -152,7 +152,7 @@ static void chan_closed(void *arg, struct ctlchan *chan, const char *reason)
 	free(conn);
 }
 
-/* Return whether the name in HELLO is the one for which the peer's key was made. Without a cluster
+/* Return whether the name in HELLO is the name for which the peer's key was made. Without a cluster
  * key, any name is valid. */
 static bool is_who_it_says(const struct ctlchan *chan, const struct ctl_hello *h)
 {

@@ -7,7 +7,7 @@
 #include "bps-scheduler/status/status_impl.h"
 #include "common/control/ctlchan.h"
 
-#define STATUS_MEMBERS_MAX 2048 /* most members in one answer */
+#define STATUS_MEMBERS_MAX 2048 /* largest number of members in one answer */
 
 /* Fingerprints of the current and the previous key. */
 struct prints {

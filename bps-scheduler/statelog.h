@@ -7,9 +7,9 @@
  *           bps-scheduler/model/state.h)
  *
  * Numbers are little-endian. A record is valid when it is complete and synced. A process that died
- * while it wrote leaves an incomplete last record. Its contents were sent to no member, so the
- * record is cut off. If a broken record has other records behind it, the disk has lost data that it
- * had reported as synced. That is an error: the broken record is never skipped.
+ * while it wrote leaves an incomplete last record. The contents of that record were sent to no
+ * member, so the record is removed. If a broken record has other records behind it, the disk has
+ * lost data that it had reported as synced. That is an error: the broken record is never skipped.
  *
  * A log of more than STATELOG_COMPACT_BYTES is replaced by a snapshot. The snapshot is written to a
  * new file, synced, and renamed over the log. The file `lock` in the same folder keeps a second

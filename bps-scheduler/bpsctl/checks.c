@@ -25,8 +25,8 @@
 /* Time limits of single steps. Their sum is less than the two seconds that a command of bpsctl may
  * take. */
 #define CHILDREN_MS 600
-/* limit for the answer of each of three daemons, and for each of two connections to control
- * ports */
+/* limit in milliseconds for each of three daemons to answer, and for each of two connections to
+ * control ports */
 #define DAEMON_MS    150
 #define SCHEDULER_MS 350
 
@@ -287,7 +287,7 @@ static void check_key(json_t *list, const struct checked_daemon *r, const char *
 
 /* ---- the scheduler ---- */
 
-/* Add a line about the members with another release than this bpsctl. */
+/* Add a line about the members that run another release than this bpsctl. */
 static void check_versions(json_t *list, json_t *root)
 {
 	char others[256] = "";

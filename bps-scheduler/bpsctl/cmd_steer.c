@@ -23,9 +23,9 @@ static bool is_any(const struct addr *a)
 	return addr_number(a, &ss, &len) == 0 && sockaddr_is_any((struct sockaddr *)&ss);
 }
 
-/* Find the address on which the scheduler of this host really listens, if it is not the default
- * one. With this function, users need not give --scheduler. Returns false if the scheduler listens
- * on the default address. */
+/* Find the address on which the scheduler of this host really listens, if that is not the default
+ * address. With this function, users need not give --scheduler. Returns false if the scheduler
+ * listens on the default address. */
 static bool find_scheduler(const struct bpsctl_opts *o, struct addr *ret_addr)
 {
 	struct addr found, asked = o->steer.scheduler;

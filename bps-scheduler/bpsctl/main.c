@@ -159,7 +159,7 @@ static int cmd_help(const struct bpsctl_opts *o, const char *arg)
 	return 0;
 }
 
-/* Return how many of args are the words of this command; 0: args name another command. */
+/* Return the number of args that are words of this command's name; 0: args name another command. */
 static size_t matches(const struct bpsctl_command *c, char *const *args, size_t n)
 {
 	const char *space = strchr(c->words, ' ');
@@ -281,8 +281,8 @@ static bool is_negative(const char *s)
 	return s[0] == '-' && s[1] && !s[1 + strspn(s + 1, "0123456789")];
 }
 
-/* Return argv with the flags' full names. mem holds new strings; the caller frees it. NULL: out of
- * memory. */
+/* Return argv with short flags replaced by their full names. mem gets the new strings; the caller
+ * frees them. NULL: out of memory. */
 static char **expand(int argc, char **argv, char **mem)
 {
 	char **args = calloc((size_t)argc + 1, sizeof(*args));

@@ -240,7 +240,7 @@ static struct table_cell state_cell(json_t *m)
 	struct table_cell c;
 
 	snprintf(c.s, sizeof(c.s), "%.10s%s", cell_state(m).s,
-		is_well(m) ? "" : "*"); /* a star marks a member with a problem */
+		is_well(m) ? "" : "*"); /* the star marks a member with a problem */
 	return c;
 }
 

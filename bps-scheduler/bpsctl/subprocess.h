@@ -1,7 +1,7 @@
 #ifndef BPS_SCHEDULER_BPSCTL_SUBPROCESS_H
 #define BPS_SCHEDULER_BPSCTL_SUBPROCESS_H
-/* Running programs and reading their output, several at once, limited in time and size.
- * Blocking. */
+/* Runs several programs at once and reads their output, with limits on time and size. The function
+ * blocks. */
 #include <stddef.h>
 #include <stdint.h>
 

@@ -26,7 +26,8 @@ struct table_cell cell_digits(json_t *o, const char *key);
 bool cell_is(json_t *o, const char *key, const char *value);
 struct table_cell cell_span(double s);
 struct table_cell cell_size(uint64_t bytes);
-/* Format a number as "18,412", from ten million on as "12.3 M": at most 7 columns up to 1e15. */
+/* Format a number, such as "18,412". Numbers from ten million on get a unit, such as "12.3 M". The
+ * text has at most 7 columns for numbers up to 1e15. */
 struct table_cell cell_count(uint64_t n);
 /* Format a number per second, in at most 7 columns. */
 struct table_cell cell_rate(double v);

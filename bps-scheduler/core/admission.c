@@ -228,7 +228,7 @@ static bool is_waiting(const struct sched_job *j)
 }
 
 /* Return the largest running job that has waited for servers and whose user needs more than `small`
- * bytes for sums. NULL: none. */
+ * bytes for sums. NULL: there is no such job. */
 static struct sched_job *largest_waiting(const struct sched_core *c, uint64_t small)
 {
 	struct sched_job *largest = NULL;

@@ -201,7 +201,7 @@ static void note_job_view(struct sched_core *c, const struct sched_job *j)
 			n_fresh == 1 ? "" : "s", j->name);
 }
 
-/* Report an event that states what the view that has just become durable changed. */
+/* Report an event that names the change which has just become durable. */
 static void note_view(struct sched_core *c)
 {
 	if (!c->env.event)

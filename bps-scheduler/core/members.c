@@ -266,8 +266,8 @@ static void turn_away(struct sched_core *c, uint32_t conn, bool is_known)
 }
 
 /* Return a member that cannot exchange data with the sender of HELLO, because it uses another
- * provider (transport). NULL: none. Members that are down do not count, because their data
- * connections are no longer used. */
+ * provider (transport). NULL: there is no such member. Members that are down do not count, because
+ * their data connections are no longer used. */
 static const struct sched_member *other_provider(
 	const struct sched_core *c, const struct ctl_hello *h, const struct sched_member *self)
 {

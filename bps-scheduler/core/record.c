@@ -1,4 +1,4 @@
-/* Conversion between the core's objects and durable records. A record has the changes of a
+/* Converts between the core's objects and durable records. A record has the changes of a
  * transaction, or the whole state (a snapshot). At the start, records are converted back to
  * objects. All functions run on the core's thread. */
 #include "bps-scheduler/core/record.h"

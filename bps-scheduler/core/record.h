@@ -1,6 +1,6 @@
 #ifndef BPS_SCHEDULER_CORE_RECORD_H
 #define BPS_SCHEDULER_CORE_RECORD_H
-/* Conversion between the core's objects and state records. */
+/* Converts between the core's objects and state records. */
 #include "bps-scheduler/model/model.h"
 
 /* Write the changes of the open transaction as one record, through env.persist. Errors: those of

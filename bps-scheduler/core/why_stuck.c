@@ -415,7 +415,7 @@ static bool ask_details(struct sched_core *c, struct sched_probe *p)
 		p->n_details_open++;
 		probe_ask(c, j, d);
 	}
-	if (n) { /* later answers to the first step do not count */
+	if (n) { /* answers to the first step that arrive later do not count */
 		p->n_open = 0;
 		p->deadline_ns = UINT64_MAX;
 	}

@@ -24,15 +24,16 @@ struct sched_config {
 	uint32_t beat_ms;
 	uint32_t server_dead_ms; /* silence after which a server is declared dead */
 	uint32_t agent_dead_ms;
-	uint32_t server_window_ms; /* time for a server to return after its connection closed */
+	/* time within which a server may return after its connection closed */
+	uint32_t server_window_ms;
 	/* The status reports a server as slow if it takes longer than this from a round's last
 	 * contribution to the sum. 0: the status never does. */
 	uint32_t server_slow_ms;
-	/* time for an agent to return after its connection closed; longer than for a server,
-	 * because losing an agent ends jobs */
+	/* Time within which an agent may return after its connection closed. The default is longer
+	 * than for a server, because the loss of an agent ends jobs. */
 	uint32_t agent_window_ms;
-	uint32_t probe_ms; /* time for agents to answer a PROBE */
-	uint32_t hello_ms; /* time for a new connection to send HELLO */
+	uint32_t probe_ms; /* time within which agents must answer a PROBE */
+	uint32_t hello_ms; /* time within which a new connection must send HELLO */
 	/* A worker counts as stalled when other workers have waited for it for this time. Probes of
 	 * the job's agents start after half of this time. */
 	uint32_t stall_ms;

@@ -117,11 +117,12 @@ struct sched_job {
 	uint32_t code;
 	char *end_text, *cause_host;
 	uint32_t cause_rank;
-	/* Text of the first TENSOR_FAIL message that was sent, which refuses a tensor; NULL: none.
-	 * A worker ends when its tensor is refused, so this text explains why workers are lost. Not
-	 * durable. */
+	/* Text of the first TENSOR_FAIL message that was sent, which refuses a tensor; NULL: no
+	 * tensor was refused. A worker ends when its tensor is refused, so this text explains why
+	 * workers are lost. Not durable. */
 	char *first_failure;
-	/* the first machine that the job lost, and why; NULL: none; not durable */
+	/* Text about the first machine that the job lost, and why. NULL: the job has lost no
+	 * machine. Not durable. */
 	char *first_loss;
 	/* the open transaction has changed the job, which is in the list c->dirty_jobs */
 	bool is_dirty;

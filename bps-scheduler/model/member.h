@@ -64,7 +64,8 @@ struct sched_member {
 	uint32_t pid;
 	uint16_t port, threads;
 	uint64_t nic_mbps, quota_bytes, memory_bytes, instance;
-	uint64_t former_instance; /* instance of the live process that this one replaced; 0: none */
+	/* instance of the live process that this process replaced; 0: it replaced none */
+	uint64_t former_instance;
 	struct sched_conn *conn;
 	uint64_t heard_ns; /* when the member's last message arrived */
 	/* time at which a member that is EXPECTED or SUSPECT is declared dead */

@@ -9,7 +9,8 @@
 
 #include "bps-scheduler/model/model.h"
 
-/* most peers in one message, so that the message stays below the channel's limit of 1 MiB */
+/* largest number of peers in one message, so that the message stays below the channel's limit of 1
+ * MiB */
 #define PEERS_MAX       1024
 #define PLAN_NAME_BYTES (256u << 10) /* largest number of bytes of tensor names in one PLAN */
 

@@ -16,7 +16,8 @@ struct sched_member;
 struct sched_part {
 	uint64_t pgen, instance;
 	uint32_t server; /* id of the server that sums the partition; CTL_NO_ID: no server */
-	/* server that had the partition before this pgen and must be notified; 0: none */
+	/* server that had the partition before this pgen and must be notified; 0: there is no such
+	 * server */
 	uint32_t former;
 	uint16_t thread;
 };

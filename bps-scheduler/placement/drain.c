@@ -56,7 +56,7 @@ uint64_t drain_parts(const struct sched_core *c, const struct sched_member *m)
 }
 
 /* Return whether m is a server that can take over partitions of another server. A server without a
- * connection cannot, because it may not come back. */
+ * connection cannot do so, because it may never connect again. */
 static bool is_taker(const struct sched_member *m)
 {
 	return m->role == ROLE_SERVER && m->state == MEMBER_UP && sched_is_open(m);

@@ -88,8 +88,8 @@ double place_optimum_s(const struct placement *p);
 
 /* Return the number of elements of each partition of a tensor; the last one may be shorter.
  * job_bytes: bytes of all tensors of the job so far, including this tensor and those declared with
- * it. want_bytes: size that the job requests, 0: none. The result is a multiple of
- * PLACE_ALIGN_ELEMS. The tensor has at most PLACE_PARTS_MAX partitions. */
+ * it. want_bytes: partition size that the job requests; 0: the job requests no size. The result is
+ * a multiple of PLACE_ALIGN_ELEMS. The tensor has at most PLACE_PARTS_MAX partitions. */
 uint32_t place_part_elems(uint64_t n_elems, uint32_t elem_bytes, uint32_t n_servers,
 	uint64_t job_bytes, uint32_t want_bytes);
 #endif

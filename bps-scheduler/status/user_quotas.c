@@ -4,7 +4,7 @@
 #include "bps-scheduler/status/status_impl.h"
 #include "common/daemon/metrics.h"
 
-#define USERS_MAX 256 /* most users that are listed */
+#define USERS_MAX 256 /* largest number of users that are listed */
 
 static json_t *use_json(uint64_t used, uint64_t limit)
 {

@@ -7,7 +7,7 @@
 
 #include "bps-scheduler/status/status_impl.h"
 
-/* most entries in a list of workers or servers; further ones are only counted */
+/* largest number of entries in a list of workers or servers; further entries are only counted */
 #define NAMED_MAX      16
 #define UNDECLARED_MAX 8
 
