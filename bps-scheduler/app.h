@@ -58,7 +58,7 @@ struct sched_app {
 void app_after_event(struct sched_app *app);
 
 /* ---- conns.c ---- */
-extern const struct ctlchan_ops conns_ops; /* callbacks for app.listen; they get the app */
+extern const struct ctlchan_ops conns_ops; /* callbacks for app.listen; their argument is the app */
 /* The callbacks send and drop of struct sched_env. */
 void conns_send(void *app, uint32_t id, const struct ctl_msg *msg);
 void conns_drop(void *app, uint32_t id, const char *why);
@@ -70,7 +70,7 @@ struct ctlchan *conns_chan(void *app, uint32_t id);
 void conns_expel_revoked(struct sched_app *app);
 
 /* ---- web.c ---- */
-extern const struct httpd_ops web_ops; /* callbacks for HTTP; they get the app */
+extern const struct httpd_ops web_ops; /* callbacks for HTTP; their argument is the app */
 /* Fill in the values for the status that the core does not have. */
 void web_info(struct sched_app *app, struct status_info *ret);
 /* The callback probe_done of struct sched_env: answer the HTTP request that waits for the probe. */
