@@ -333,6 +333,7 @@ static void declare_run(struct trainer *t)
 		struct err_text *err = &x->errs[x->next];
 		int rc;
 
+		x->slots[x->next] = (struct local_slot){.text = ""};
 		if (t->state != TRAINER_OVER)
 			rc = declare_one(t, &x->d.tensors[x->next], &x->slots[x->next], err);
 		else if (t->job->code < 0)
