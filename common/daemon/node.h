@@ -47,9 +47,9 @@ extern const char *const node_same_host_words[]; /* auto, off */
 				"name"},                                                           \
 		{"provider", SET_ENUM, SETTING_AT(struct node_opts, provider), .def = "auto",      \
 			.words = net_provider_words,                                               \
-			.help = "transport of data connections, the same on all members: sockets " \
-				"(our own TCP), tcp or verbs (RDMA) of libfabric; auto: verbs "    \
-				"where listen is on an active RDMA port, else sockets"},           \
+			.help = "transport of data connections, the same on all members; "         \
+				"tcp, verbs: of libfabric; auto: verbs on an active RDMA port, "   \
+				"else sockets"},                                                   \
 		{"congestion-control", SET_STRING, SETTING_AT(struct node_opts, congestion),       \
 			.def = "auto", .min = 1, .max = CONGESTION_NAME_MAX,                       \
 			.help = "of data connections over TCP; auto: the system's, "               \
