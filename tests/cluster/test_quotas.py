@@ -276,7 +276,7 @@ def test_memory_of_servers_is_shared_out_and_another_user_goes_on(cluster, setti
         "tensor 'too-much'" in text
         and whose in text
         and f"--{setting}" in text
-        and "4.0 of 5.1 MiB" in text
+        and "already takes 4.0 MiB and may take 5.1 MiB" in text
     ), text
     c.run(
         "rounds",
