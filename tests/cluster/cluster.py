@@ -249,7 +249,7 @@ class Cluster:
         # daemons of a build with a sanitizer check for leaks.
         drop = ("BPS_", "DMLC_", "BYTEPS_", "LD_PRELOAD", "ASAN_OPTIONS")
         self.env = {k: v for k, v in os.environ.items() if not k.startswith(drop)}
-        # The C library fills the memory of malloc with this byte, so that a field that nobody has
+        # The C library fills the memory of malloc with this byte, so that a field that no code has
         # set is noticed each time. Sanitizers replace malloc and ignore the variable.
         self.env["MALLOC_PERTURB_"] = "165"
         if PROVIDER:
