@@ -2,6 +2,7 @@
 
 import os
 import time
+import uuid
 import warnings
 
 import pytest
@@ -668,7 +669,7 @@ def test_module_wrapper_keeps_buffers_equal():
 
 def test_ddp_hook_averages_like_gloo():
     dist = torch.distributed
-    store = bps.broadcast_object(f"/tmp/bps-frontend-{torch.randint(1 << 60, ()).item()}")
+    store = bps.broadcast_object(f"/tmp/bps-frontend-{uuid.uuid4()}")
     dist.init_process_group(
         "gloo", init_method=f"file://{store}", rank=bps.rank(), world_size=bps.size()
     )
@@ -691,7 +692,7 @@ def test_ddp_hook_averages_like_gloo():
 
 def test_ddp_hook_of_buckets_that_differ_is_an_error_at_all_workers():
     dist = torch.distributed
-    store = bps.broadcast_object(f"/tmp/bps-frontend-{torch.randint(1 << 60, ()).item()}")
+    store = bps.broadcast_object(f"/tmp/bps-frontend-{uuid.uuid4()}")
     dist.init_process_group(
         "gloo", init_method=f"file://{store}", rank=bps.rank(), world_size=bps.size()
     )
@@ -819,7 +820,7 @@ def test_an_object_that_cannot_be_pickled_is_an_error_at_all():
 
 def test_ddp_hook_leaves_nothing_pending():
     dist = torch.distributed
-    store = bps.broadcast_object(f"/tmp/bps-frontend-{torch.randint(1 << 60, ()).item()}")
+    store = bps.broadcast_object(f"/tmp/bps-frontend-{uuid.uuid4()}")
     dist.init_process_group(
         "gloo", init_method=f"file://{store}", rank=bps.rank(), world_size=bps.size()
     )
