@@ -12,6 +12,7 @@
 
 #include "bps-scheduler/bpsctl/checks.h"
 #include "bps-scheduler/bpsctl/table_cells.h"
+#include "common/base/first_line.h"
 #include "common/transport/fabric/fabric_gates.h"
 #include "common/transport/fabric/libfabric.h"
 
@@ -129,18 +130,6 @@ static void check_huge_pages(json_t *list)
 
 /* ---- RDMA ---- */
 
-static bool first_line(const char *path, char *ret, size_t room)
-{
-	FILE *f = fopen(path, "re");
-	bool is_read = f && fgets(ret, (int)room, f);
-
-	if (f)
-		fclose(f);
-	if (is_read)
-		ret[strcspn(ret, "\n")] = '\0';
-	return is_read;
-}
-
 /* Append the active ports of a device to ret, as "mlx5_0/1". */
 static unsigned ports_up(const char *device, char *ret, size_t room)
 {
@@ -151,7 +140,7 @@ static unsigned ports_up(const char *device, char *ret, size_t room)
 		size_t used = strlen(ret);
 
 		snprintf(path, sizeof(path), IB_CLASS "/%.64s/ports/%u/state", device, port);
-		if (!first_line(path, state, sizeof(state)) || !strstr(state, "ACTIVE"))
+		if (!first_line_read(path, state, sizeof(state)) || !strstr(state, "ACTIVE"))
 			continue;
 		snprintf(ret + used, room - used, "%s%.32s/%u", used ? " " : "", device, port);
 		n++;
@@ -223,7 +212,7 @@ static void check_gpu(json_t *list)
 			list, CHECK_OK, "GPU", "", "no NVIDIA driver; tensors are in host memory");
 		return;
 	}
-	first_line("/proc/driver/nvidia/version", version, sizeof(version));
+	first_line_read("/proc/driver/nvidia/version", version, sizeof(version));
 	if (!n || access("/dev/nvidiactl", F_OK) < 0 || access("/dev/nvidia-uvm", F_OK) < 0)
 		check_add(list, CHECK_WARN, "GPU",
 			"systemctl enable --now nvidia-persistenced (or run nvidia-modprobe -u)",

@@ -9,21 +9,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "common/base/first_line.h"
 #include "common/base/nicspeed.h"
-
-/* Read the first line of a file. Returns false when that fails, as for an unused entry of the
- * port's table, for which the kernel reports an error. */
-static bool read_line(const char *path, char *ret, size_t room)
-{
-	FILE *f = fopen(path, "re");
-	bool is_read = f && fgets(ret, (int)room, f);
-
-	if (f)
-		fclose(f);
-	if (is_read)
-		ret[strcspn(ret, "\n")] = '\0';
-	return is_read;
-}
 
 /* Return whether one of the port's addresses is on the interface. */
 static bool has_roce_address(const char *port, const char *interface)
@@ -39,7 +26,8 @@ static bool has_roce_address(const char *port, const char *interface)
 		return false;
 	while (!is_there && (e = readdir(dir))) {
 		snprintf(path, sizeof(path), "%.3000s/gid_attrs/ndevs/%.64s", port, e->d_name);
-		is_there = e->d_name[0] != '.' && read_line(path, name, sizeof(name)) &&
+		/* the kernel reports an error for an unused entry of the port's table */
+		is_there = e->d_name[0] != '.' && first_line_read(path, name, sizeof(name)) &&
 			   strcmp(name, interface) == 0;
 	}
 	closedir(dir);
@@ -57,7 +45,7 @@ static bool is_ipoib(
 	if (access(path, F_OK) < 0)
 		return false;
 	snprintf(path, sizeof(path), "%.2000s/class/net/%s/dev_port", sysfs, interface);
-	return read_line(path, text, sizeof(text)) && strtoul(text, NULL, 10) + 1 == port;
+	return first_line_read(path, text, sizeof(text)) && strtoul(text, NULL, 10) + 1 == port;
 }
 
 static bool device_has(const char *sysfs, const char *device, const char *interface)
@@ -76,7 +64,7 @@ static bool device_has(const char *sysfs, const char *device, const char *interf
 			continue;
 		snprintf(port, sizeof(port), "%.2900s/%.64s", ports, e->d_name);
 		snprintf(path, sizeof(path), "%.3000s/state", port);
-		if (!read_line(path, state, sizeof(state)) || !strstr(state, "ACTIVE"))
+		if (!first_line_read(path, state, sizeof(state)) || !strstr(state, "ACTIVE"))
 			continue;
 		is_there = has_roce_address(port, interface) ||
 			   is_ipoib(sysfs, interface, device, strtoul(e->d_name, NULL, 10));

@@ -13,6 +13,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "common/base/first_line.h"
 #include "common/daemon/metrics.h"
 
 #define THREAD_NAMES_MAX 64
@@ -30,20 +31,12 @@ struct thread_list {
 };
 
 /* Read the first line of a file of a thread into buf. Returns false when the thread has ended. */
-static bool read_line(const char *tid, const char *file, char *buf, int n_buf)
+static bool read_line(const char *tid, const char *file, char *buf, size_t room)
 {
 	char path[64];
-	bool is_read;
-	FILE *f;
 
 	snprintf(path, sizeof(path), "/proc/self/task/%.16s/%s", tid, file);
-	f = fopen(path, "re");
-	if (!f)
-		return false;
-	is_read = fgets(buf, n_buf, f) != NULL;
-	fclose(f);
-	buf[strcspn(buf, "\n")] = '\0';
-	return is_read;
+	return first_line_read(path, buf, room);
 }
 
 static void add_thread(struct thread_list *l, const char *tid)
