@@ -5,7 +5,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-/* Read the first line of the file into ret, without the newline. A line that is longer than the room
+/* Read the first line of the file into ret, without the newline. A line that does not fit into ret
  * is cut. Returns false when the file cannot be opened or read, or is empty. */
 bool first_line_read(const char *path, char *ret, size_t room);
 #endif
