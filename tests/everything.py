@@ -57,7 +57,7 @@ class Target:
 TARGETS = (
     Target("test", 30, COUNTS),
     Target("lint", 30, r"lint: clean"),
-    Target("test-frontends", 25, COUNTS),
+    Target("test-frontends", 40, COUNTS),
     Target("wheel-test", 15, r"\d+ passed.*"),
     Target("check-providers", 45, r"libfabric \d.*|\d+ passed, \d+ failed.*", most=5),
     Target("check-asan", 75, COUNTS),
