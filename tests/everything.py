@@ -1,7 +1,10 @@
 #!/usr/bin/env python3
-"""Run every slow target of the Makefile in turn and write one table of their results.
+"""Run the slow targets of the Makefile in turn and write one table of their results.
 
     tests/everything.py [--only TARGET[,TARGET...]] [--again] [--out docs/results/everything.md]
+
+.ci/run makes `test`, `lint`, `wheel-test` and two lists of front-ends for each commit. All other
+targets that check something are here, at sizes that together fit two hours on two processors.
 
 Each target runs in a process group of its own with a time limit. Its output goes to
 build/everything/TARGET.log. The table has the commit, and for each target its result, its time and
@@ -9,17 +12,19 @@ its figures. The figures are the lines of its output that match the target's pat
 output has no figure has failed, since it printed no result.
 
 When a run is interrupted, the next run continues at the target where it stopped. A target that
-passed on the same commit is not repeated, unless --again is given. The exit status is 1 when a
-chosen target did not pass.
+passed at the same size on the same code is not repeated, unless --again is given. Changes of docs/
+and of this script leave the code the same. The exit status is 1 when a chosen target did not pass.
 """
 
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 import os
 import platform
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -30,7 +35,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 LOGS = ROOT / "build" / "everything"
-RESULTS = "results.json"  # in LOGS: the commit, and (passed, seconds, figures) of each target
+RESULTS = "results.json"  # in LOGS: the code, and (passed, seconds, figures) of each command
+NOT_CODE = ("docs", "tests/everything.py")  # changes here leave the results valid
 Result = tuple[bool, float, list[str]]
 COUNTS = r"\d+ passed, \d+ failed.*"
 
@@ -53,12 +59,14 @@ class Target:
     args: tuple[str, ...] = ()
     most: int = field(default=1)
 
+    @property
+    def command(self) -> str:
+        """The command as a user would type it."""
+        return shlex.join(("make", self.name, *self.args))
+
 
 TARGETS = (
-    Target("test", 30, COUNTS),
-    Target("lint", 30, r"lint: clean"),
-    Target("test-frontends", 40, COUNTS),
-    Target("wheel-test", 15, r"\d+ passed.*"),
+    Target("test-frontends", 25, COUNTS, ("LISTS=torch-2.1 tensorflow mxnet",)),
     Target("check-providers", 45, r"libfabric \d.*|\d+ passed, \d+ failed.*", most=5),
     Target("check-asan", 75, COUNTS),
     Target("check-tsan", 60, COUNTS),
@@ -105,12 +113,18 @@ TARGETS = (
 )
 
 
-def revision() -> str:
-    """Return the commit, followed by "with changes" when tracked files differ from it."""
-    git = ("git", "-C", str(ROOT))
-    head = subprocess.check_output((*git, "rev-parse", "--short", "HEAD"), text=True).strip()
-    changed = subprocess.check_output((*git, "status", "--porcelain", "-uno"), text=True)
-    return f"{head} with changes" if changed.strip() else head
+def git(*words: str) -> str:
+    """Return the output of a git command in this repository."""
+    return subprocess.check_output(("git", "-C", str(ROOT), *words), text=True).strip()
+
+
+def revision() -> tuple[str, str]:
+    """Return the commit, and a hash of its code, which is empty when tracked files have changes."""
+    commit = git("rev-parse", "--short", "HEAD")
+    code = git("ls-files", "-s", "--", ".", *(f":!{path}" for path in NOT_CODE))
+    if git("status", "--porcelain", "-uno"):
+        return f"{commit} with changes", ""
+    return commit, hashlib.sha256(code.encode()).hexdigest()
 
 
 def stop(process: subprocess.Popen[bytes]) -> None:
@@ -161,39 +175,45 @@ def run(target: Target) -> Result:
     return True, seconds, found
 
 
-def known(commit: str) -> dict[str, Result]:
-    """Return the results of earlier runs on the same commit without changes."""
+def known(code: str) -> dict[str, Result]:
+    """Return the results of earlier runs on the same code."""
     try:
         record = json.loads((LOGS / RESULTS).read_text())
     except FileNotFoundError:
         return {}
-    return record["targets"] if record["commit"] == commit and " " not in commit else {}
+    return record["results"] if code and record.get("code") == code else {}
 
 
 def table(commit: str, results: dict[str, Result]) -> str:
-    """Return the page: a heading with commit and machine, then a row for each target."""
+    """Return the page: a heading with commit and machine, then a row for each target.
+
+    Args:
+        commit: the commit on which the targets ran.
+        results: the results by command.
+    """
+    rows = {target.command: results.get(target.command) for target in TARGETS}
     date = datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC")
-    minutes = sum(seconds for _, seconds, _ in results.values()) / 60
+    done = [result for result in rows.values() if result]
+    minutes = sum(seconds for _, seconds, _ in done) / 60
     lines = [
-        "# Every target of the Makefile",
+        "# Every slow target of the Makefile",
         "",
         f"Written by `make everything` at {commit}, {date}; {platform.system()} "
         f"{platform.release()}, {os.cpu_count()} processors.",
-        f"{sum(ok for ok, _, _ in results.values())} of {len(TARGETS)} targets passed in "
-        f"{minutes:.0f} min.",
+        "`.ci/run` makes `test`, `lint`, `wheel-test` and the other front-ends for each commit.",
+        f"{sum(ok for ok, _, _ in done)} of {len(TARGETS)} targets passed in {minutes:.0f} min.",
         "",
         "| target | result | min | figures |",
         "|---|---|---|---|",
     ]
-    for target in TARGETS:
-        command = " ".join(("make", target.name, *target.args))
-        if target.name not in results:
+    for command, result in rows.items():
+        if not result:
             lines.append(f"| `{command}` | not run | | |")
             continue
-        ok, seconds, figures = results[target.name]
+        ok, seconds, figures = result
         text = "; ".join(figures).replace("|", "/")
-        result = "passed" if ok else "**failed**"
-        lines.append(f"| `{command}` | {result} | {seconds / 60:.1f} | {text} |")
+        passed = "passed" if ok else "**failed**"
+        lines.append(f"| `{command}` | {passed} | {seconds / 60:.1f} | {text} |")
     return "\n".join(lines) + "\n"
 
 
@@ -210,19 +230,20 @@ def main() -> int:
     if unknown:
         parser.error(f"no target {', '.join(unknown)}; there are {', '.join(names)}")
     LOGS.mkdir(parents=True, exist_ok=True)
-    commit = revision()
-    results = known(commit)
-    for target in (t for t in TARGETS if t.name in chosen):
+    commit, code = revision()
+    results = known(code)
+    targets = [t for t in TARGETS if t.name in chosen]
+    for target in targets:
         print(f"{target.name} ...", end=" ", flush=True)
-        if not args.again and results.get(target.name, (False,))[0]:
+        if not args.again and results.get(target.command, (False,))[0]:
             print("passed before", flush=True)
             continue
-        results[target.name] = ok, seconds, figures = run(target)
+        results[target.command] = ok, seconds, figures = run(target)
         result = "passed" if ok else "FAILED"
         print(f"{result} in {seconds / 60:.1f} min: {'; '.join(figures)}", flush=True)
-        (LOGS / RESULTS).write_text(json.dumps({"commit": commit, "targets": results}))
+        (LOGS / RESULTS).write_text(json.dumps({"code": code, "results": results}))
         args.out.write_text(table(commit, results))
-    return 0 if all(results[name][0] for name in chosen) else 1
+    return 0 if all(results[t.command][0] for t in targets) else 1
 
 
 if __name__ == "__main__":

@@ -32,8 +32,8 @@ help:
 	@echo '                 gcc -fanalyzer, shellcheck, manual pages, units, alert rules'
 	@echo 'make hooks       let git check commit messages (docs/CONTRIBUTING.md)'
 	@echo 'make fuzz        each fuzz target for FUZZ_S seconds (60) with libFuzzer'
-	@echo 'make everything  every slow target, within two hours; ONLY=a,b runs some;'
-	@echo '                 writes docs/results/everything.md'
+	@echo 'make everything  the slow targets that .ci/run leaves out, within two hours;'
+	@echo '                 ONLY=a,b runs some; writes docs/results/everything.md'
 	@echo 'make huge        one tensor of more than 2^32 elements (20 GiB of memory)'
 	@echo 'make latency     4 KiB push_pull against Gloo, in one run'
 	@echo 'make bench-bars  every bar of the data path, into docs/results/performance'
@@ -140,8 +140,8 @@ bench-torch:
 	$(Q)tests/bench/torch_steps.py build/release --out docs/results/performance/torch.md $(BARS)
 .PHONY: huge latency bench-build bench-bars bench-torch
 
-# Run every slow target in turn, at sizes that fit two hours on two processors. ONLY=a,b chooses
-# some.
+# Run the slow targets that .ci/run leaves out in turn, at sizes that fit two hours on two
+# processors. ONLY=a,b chooses some.
 everything:
 	$(Q)$(PYTHON) tests/everything.py \
 		$(if $(ONLY),--only $(ONLY) --out build/everything/some.md)

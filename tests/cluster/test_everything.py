@@ -42,7 +42,8 @@ def everything(tmp_path, monkeypatch):
 
         Return its exit status, and {target: (result, figures)} of the page it writes.
         """
-        monkeypatch.setattr(script, "revision", lambda: commit)
+        code = "" if commit.endswith("with changes") else commit
+        monkeypatch.setattr(script, "revision", lambda: (commit, code))
         limits = {"endless": NEVER_MIN}
         targets = tuple(script.Target(name, limits.get(name, 5), script.COUNTS) for name in names)
         monkeypatch.setattr(script, "TARGETS", targets)
