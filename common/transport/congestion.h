@@ -2,15 +2,15 @@
 #define BPS_COMMON_TRANSPORT_CONGESTION_H
 /* The congestion control of data sockets.
  *
- * BBR measures the least round trip time. For that, a connection that was busy for ten seconds
- * keeps only four packets in flight for 200 ms, and all connections of a data thread do so at once.
- * BBR also paces each connection with a timer. Our receive windows are small and equal
- * (common/transport/sockets/recv_window.h), so queues are short under any congestion control. BBR
- * therefore has no benefit here, only costs: at 1 Gbit/s 4 to 7 % of the throughput, and more
+ * BBR measures the minimum round trip time. For this measurement, a connection that was busy for
+ * ten seconds keeps only four packets in flight for 200 ms. All connections of a data thread do so
+ * at the same time. BBR also paces each connection with a timer. Our receive windows are small and
+ * equal (common/transport/sockets/recv_window.h), so queues are short under any congestion control.
+ * BBR therefore has no benefit here, only costs: at 1 Gbit/s 4 to 7 % of the throughput, and more
  * processor time (docs/explanation/performance.md, point 7). */
 #include "common/base/error.h"
 
-/* Letters of a name (the kernel's TCP_CA_NAME_MAX includes the NUL byte) */
+/* Most bytes of a name without the NUL byte. The kernel's TCP_CA_NAME_MAX includes the NUL byte */
 #define CONGESTION_NAME_MAX 15
 
 /* Choose the congestion control to set on each data socket. system: the kernel's default.
@@ -23,8 +23,9 @@
 const char *congestion_choose(const char *wanted, const char *system,
 	int (*may_use)(void *ctx, const char *name), void *ctx, struct err_text *err);
 
-/* Call congestion_choose with what this kernel reports in the caller's network namespace, and log
- * the choice. ret: room for CONGESTION_NAME_MAX + 1 bytes; receives the name or "".
+/* Choose the congestion control for data sockets: call congestion_choose with the kernel's default
+ * in the caller's network namespace, and log the choice. ret: room for CONGESTION_NAME_MAX + 1
+ * bytes; receives the name or "".
  * Errors: -EINVAL, or the -errno of socket(). */
 int congestion_find(const char *wanted, char *ret, struct err_text *err);
 /* Set the congestion control of a socket. name: as congestion_find returned it; "" changes nothing.

@@ -10,8 +10,8 @@
 
 struct handover_queue {
 	pthread_mutex_t lock;
-	/* Number of items. The data thread may read it without the lock: if it reads an outdated 0,
-	 * wake_fd is readable, so it takes the item a little later */
+	/* Number of items. The data thread may read n without the lock. After an outdated 0, the
+	 * thread still finds wake_fd readable, and takes the item in its next poll */
 	atomic_uint n;
 	unsigned head, max;
 	size_t item_bytes;
@@ -19,7 +19,7 @@ struct handover_queue {
 	int wake_fd; /* readable after a push */
 };
 
-/* Initialize the queue. Call handover_queue_fini even when this fails.
+/* Initialize the queue. Call handover_queue_fini even when the initialization fails.
  * Errors: -errno. */
 int handover_queue_init(struct handover_queue *q, unsigned max, size_t item_bytes);
 void handover_queue_fini(struct handover_queue *q);
@@ -28,6 +28,7 @@ void handover_queue_fini(struct handover_queue *q);
 bool handover_queue_push(struct handover_queue *q, const void *item, unsigned limit);
 /* Remove the first item and copy it to ret_item. Returns false when the queue is empty. */
 bool handover_queue_pop(struct handover_queue *q, void *ret_item);
-/* Reset wake_fd, so that it is not readable. Call it before taking the items. */
+/* Reset wake_fd, so that it is not readable until the next push. Call this before taking the items.
+ * Else the wake-up for an item that is pushed meanwhile would be lost. */
 void handover_queue_clear_wake(const struct handover_queue *q);
 #endif

@@ -1,15 +1,16 @@
 #ifndef BPS_COMMON_TRANSPORT_NET_H
 #define BPS_COMMON_TRANSPORT_NET_H
 /* Network transport of a process. A struct net has the address of the process, one struct xport per
- * data thread (common/transport/xport.h) and, in a server, the listener, which checks tickets. Two
- * implementations: common/transport/sockets/tcp.h, our own sockets, and
- * common/transport/fabric/fabric.h, libfabric (its providers tcp and verbs).
+ * data thread (common/transport/xport.h) and, in a server, the listener, which checks tickets.
+ * There are two implementations: common/transport/sockets/tcp.h uses our own sockets, and
+ * common/transport/fabric/fabric.h uses libfabric (its providers tcp and verbs).
  *
  * The connecting side first sends a ticket: 48 bytes with thread, peer id, instance and nonce, and
  * their HMAC under a key. The scheduler gives that key to these two instances only. The listener
  * checks the ticket before it receives anything else, and answers with a proof. A ticket has no
- * expiry. It is valid while the key function returns a key for its sender, and only once: the nonce
- * counts the connects of the sender, and the listener records the last counts. */
+ * expiry time. It is valid while the key function returns a key for its sender. Each ticket is
+ * valid only once: its nonce contains a count of the sender's connects, and the listener records
+ * the last counts. */
 #include <stdint.h>
 
 #include "common/base/error.h"
@@ -18,10 +19,11 @@
 struct net;
 
 struct net_config {
-	/* "sockets": our own; "tcp", "verbs": libfabric's. net_open also takes "auto". */
+	/* "sockets": our own transport; "tcp" or "verbs": the provider of libfabric with this name.
+	 * net_open also accepts "auto". */
 	const char *provider;
 	const char *bind_addr; /* numeric address of the network interface to use */
-	/* Congestion control of TCP connections, as the argument wanted of congestion_choose; NULL:
+	/* Congestion control of TCP connections: the argument `wanted` of congestion_choose. NULL:
 	 * "auto" */
 	const char *congestion;
 	uint16_t port;        /* listener's port; 0: any */
@@ -29,24 +31,25 @@ struct net_config {
 	uint32_t my_id;       /* member id */
 	uint64_t my_instance;
 	uint32_t n_threads; /* number of data threads; each has one xport */
-	/* Only for libfabric: number of receives granted to the peer per connection, at least 4; 0:
-	 * 64 */
+	/* Only for libfabric: number of receives granted to the peer per connection. 0: 64; a value
+	 * below 4 is raised to 4 */
 	uint32_t credits;
 	uint32_t connect_timeout_ms; /* limit for connect and handshake; 0: 3000 */
-	uint32_t ping_ms;            /* a silent connection is pinged this often; 0: never */
-	uint32_t dead_ms; /* a connection silent for this long is closed; at least 2 * ping_ms */
+	uint32_t ping_ms;            /* silence after which a ping is sent; 0: never */
+	uint32_t dead_ms;            /* silence that closes a connection; at least 2 * ping_ms */
 };
 
-/* Look up the key shared with the peer of this id and instance. Runs on the connection thread, so
- * the implementation must lock its data; it must not call the transport. Returns 0 and writes 32
- * bytes, or BPS_ENOTFOUND. */
+/* Look up the key shared with the peer of this id and instance. Runs on the connection thread, or
+ * on a data thread for shared memory. So the implementation must lock its data. The implementation
+ * must not call the transport. Returns 0 and writes 32 bytes, or BPS_ENOTFOUND. */
 typedef int (*net_key_fn)(void *ctx, uint32_t peer_id, uint64_t peer_instance, void *ret_key);
 
 struct net_stats {
-	/* Bytes of messages and of reads. Bytes that a peer reads from this process are in the
-	 * peer's rx_bytes, not in tx_bytes */
+	/* rx_bytes: bytes of received messages and of this process's reads. tx_bytes: bytes of sent
+	 * messages. Bytes that a peer reads are in the peer's rx_bytes, not in tx_bytes */
 	uint64_t rx_bytes, tx_bytes;
-	/* Part of rx_bytes: bytes sent with an offer that no read was waiting for */
+	/* Part of rx_bytes: eager bytes that were discarded, because no read of their offer was
+	 * open */
 	uint64_t discarded_bytes;
 	uint64_t messages_in, messages_out, reads, protocol_errors, refused_tickets,
 		silent_strangers;
@@ -55,14 +58,14 @@ struct net_stats {
 
 /* Stop the listener and free n. All its xports must be freed before. NULL is allowed. */
 void net_close(struct net *n);
-/* Return the provider in use: "sockets", "tcp" or "verbs". Lives as long as n. */
+/* Return the provider in use: "sockets", "tcp" or "verbs". The string is valid as long as n. */
 const char *net_provider(const struct net *n);
 /* Return the listener's port. */
 uint16_t net_port(const struct net *n);
 /* Set the member id that the scheduler has assigned to this process. Call it before the first
  * connect. */
 void net_set_id(struct net *n, uint32_t my_id);
-/* Make the xport of data thread `thread`. Call it on any thread before that thread starts using the
+/* Make the xport of data thread `thread`. Thread: any, before the data thread starts using the
  * xport. */
 int net_xport_new(struct net *n, unsigned thread, const struct xport_events *ev, void *ctx,
 	struct xport **ret, struct err_text *err);

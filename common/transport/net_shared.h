@@ -1,7 +1,7 @@
 #ifndef BPS_COMMON_TRANSPORT_NET_SHARED_H
 #define BPS_COMMON_TRANSPORT_NET_SHARED_H
-/* Code that the implementations of common/transport/net.h share: the process-wide object struct
- * net, and the counters and the queue that this object has for each data thread. */
+/* Code that the implementations of common/transport/net.h share. struct net is the object of the
+ * process. For each data thread, struct net_thread has counters and a queue. */
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -47,8 +47,8 @@ struct net {
 	void *key_ctx;
 	uint16_t port;
 	_Atomic uint32_t my_id, nonces;
-	/* Random number in all nonces of this process, so that the nonces of a restarted process
-	 * differ from earlier ones */
+	/* Random number in all nonces of this process, so that the nonces differ from those before
+	 * a restart of the process */
 	uint16_t tag;
 
 	pthread_mutex_t lock; /* guards threads and past */
@@ -74,8 +74,8 @@ struct net_thread *net_find_thread(const struct net *n, unsigned thread);
 /* Remove t from the list and add its counters to net->past. The caller holds net->lock. */
 void net_remove_thread(struct net *n, struct net_thread *t);
 
-/* Return the nonce of a new connection in this slot. This also reserves the nonce of the second
- * channel, which has the next count. */
+/* Return the nonce of a new connection in this slot. Also reserve the nonce of its second channel,
+ * which has the next count. */
 uint64_t net_new_nonce(struct net *n, unsigned slot);
 /* Make the ticket that c sends for a channel. */
 void net_seal_ticket(const struct net *n, const struct peer_conn *c, enum channel channel,

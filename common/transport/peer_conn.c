@@ -1,5 +1,5 @@
-/* Life of a connection to a peer, shared by all transports: state changes, deadlines, pings, and
- * the check of proofs. Each transport has its own sockets or endpoints. Thread: the data thread. */
+/* Connections to peers, for all transports: state changes, deadlines, pings, and the check of
+ * proofs. Each transport has its own sockets or endpoints. Thread: the data thread. */
 #include "common/transport/peer_conn.h"
 
 #include <assert.h>

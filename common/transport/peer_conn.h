@@ -1,15 +1,15 @@
 #ifndef BPS_COMMON_TRANSPORT_PEER_CONN_H
 #define BPS_COMMON_TRANSPORT_PEER_CONN_H
-/* Life of a connection to a peer: its states, the deadline of its handshake, and pings when the
- * peer is silent. All transports share this code: their structs for connections and for data
- * threads begin with struct peer_conn and struct peer_xport. Closing sockets, cancelling reads and
- * running callbacks is the task of each transport.
+/* Connection to a peer: its states, the deadline of its handshake, and pings when the peer is
+ * silent. All transports share this code: their structs for connections and for data threads begin
+ * with struct peer_conn and struct peer_xport. Closing sockets, cancelling reads and running
+ * callbacks is the task of each transport.
  *
  *   FREE --connect--> CONNECTING --proofs checked-> UP --error--> DOOMED --peer_reap--> GONE
  *   FREE --accept---> ACCEPTING  --first message--> UP        (xport_close goes straight to GONE)
  *
- * Memory of a connection is freed, or its slot becomes FREE, after GONE. Thread: the data
- * thread. */
+ * A DOOMED connection has failed, and peer_reap closes it later. After GONE, the memory of the
+ * connection is freed, or its slot becomes FREE. Thread: the data thread. */
 #include <stdbool.h>
 #include <stdint.h>
 #include <sys/queue.h>
@@ -42,7 +42,7 @@ struct peer_conn {
 	 * larger by one */
 	uint64_t nonce;
 	uint16_t peer_thread;
-	uint8_t key[TICKET_KEY_BYTES]; /* kept until the proofs are checked */
+	uint8_t key[TICKET_KEY_BYTES]; /* erased after the proofs are checked */
 	TAILQ_ENTRY(peer_conn) doomed;
 	char why[192];
 };
@@ -66,11 +66,11 @@ void peer_xport_init(struct peer_xport *x, const struct xport_ops *ops,
 	const struct xport_events *ev, void *ctx, unsigned thread, struct peer_times times);
 /* Make the data thread poll x at at_ns at the latest. */
 void peer_deadline(struct peer_xport *x, uint64_t at_ns);
-/* Implement fd of struct xport_ops. */
+/* Implement fd, next_deadline and heard_ns of struct xport_ops. */
 int peer_fd(struct xport *x);
 uint64_t peer_next_deadline(struct xport *x);
 uint64_t peer_heard_ns(const struct xconn *c);
-/* Close the doomed connections. Returns how many connections were closed. */
+/* Close the DOOMED connections. Returns how many connections were closed. */
 int peer_reap(struct peer_xport *x);
 
 /* Change the state to `to`, which the present state must allow, and log why. */
@@ -84,16 +84,16 @@ void peer_conn_begin(struct peer_conn *c, enum conn_state state, const char *why
 void peer_conn_come_up(struct peer_conn *c);
 /* Record that bytes were received from the peer. */
 void peer_conn_heard(struct peer_conn *c);
-/* Mark the connection as failed, with the reason; peer_reap closes it later. A second call changes
- * nothing, so the first reason stays. */
+/* Mark the connection as failed (DOOMED) and record the reason. peer_reap closes it later. A second
+ * call changes nothing, so the first reason stays. */
 void peer_conn_doom(struct peer_conn *c, const char *fmt, ...)
 	__attribute__((format(printf, 2, 3)));
-/* Log that the peer broke the protocol, and doom the connection. */
+/* Log that the peer broke the protocol, and mark the connection as failed. */
 void peer_conn_broke_protocol(struct peer_conn *c, const char *what);
-/* Doom the connection if its handshake is late or its peer is dead. Returns whether the caller has
- * to send a ping, which happens once after ping_ms without a byte from the peer. A peer is dead
- * after dead_ms of silence, but only if it has had a ping to answer, because this process may
- * itself have been stopped for that long. */
+/* Mark the connection as failed if its handshake exceeds the deadline or its peer is dead. Returns
+ * whether the caller has to send a ping, which is needed once after ping_ms without a byte from the
+ * peer. A peer is dead after dead_ms of silence, if it also had dead_ms - ping_ms to answer a ping.
+ * The ping is required, because this process may itself have been stopped during the silence. */
 bool peer_conn_tick(struct peer_conn *c);
 
 static inline uint64_t peer_conn_nonce(const struct peer_conn *c, enum channel channel)

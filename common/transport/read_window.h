@@ -5,7 +5,7 @@
  * the answer to a new request waits behind all of them. So the limit follows the time from request
  * to arrival: it shrinks when that time is long and grows when it is short. The least limit is what
  * 1 Gbit/s carries in a millisecond. A read is split into pieces of half the limit. Reads that do
- * not fit into the limit yet are queued. A transport that requests all its bytes queues only
+ * not fit into the limit yet are queued. A transport without eager bytes queues only
  * READ_WINDOW_QUEUE reads, which suffice to keep the window full. Pure: no I/O, clock or threads.
  * The transports and the simulator of bandwidth (tests/scale) share it. */
 #include <stdbool.h>
@@ -14,7 +14,7 @@
 #define READ_WINDOW_MIN   (UINT32_C(128) << 10)
 #define READ_WINDOW_FIRST (UINT32_C(1) << 20)
 #define READ_WINDOW_MAX   (UINT32_C(8) << 20)
-/* Most reads that wait for the window, in a transport that requests all its bytes */
+/* Most reads that wait for the window, in a transport without eager bytes */
 #define READ_WINDOW_QUEUE 2
 #define READ_FAST_NS      UINT64_C(1000000)
 #define READ_SLOW_NS      UINT64_C(4000000)

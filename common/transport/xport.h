@@ -3,7 +3,8 @@
 /* The transport of the data plane, as a data thread sees it. A connection carries wire messages, at
  * most as many as the receiver has granted (its credits). A message may offer bytes in memory of
  * its sender, and the receiver reads them with xport_read. Each data thread has one struct xport;
- * all calls and callbacks run on that thread. The implementation is a table (struct xport_ops):
+ * all calls and callbacks run on that thread. Each implementation is a table of functions (struct
+ * xport_ops):
  *   common/transport/sockets/tcp.c    our own sockets
  *   common/transport/fabric/fabric.c  libfabric FI_EP_MSG (verbs)
  *   common/transport/shm/shm.c        memory of a peer on the same host
@@ -54,7 +55,7 @@ struct xport_read {
 
 /* Memory of a peer, read in place. It stays readable until xport_loan_end, also when the connection
  * is down. The transport does not stop the peer from changing the bytes; the rules in
- * docs/reference/faults.md say when the peer must not. */
+ * docs/reference/faults.md define when the peer must not change them. */
 struct xport_loan {
 	const void *mem; /* NULL: this loan is empty */
 	void (*end)(void *impl);
@@ -62,9 +63,9 @@ struct xport_loan {
 };
 
 struct xport_events {
-	/* A connection can be used from now on. peer_id and peer_instance identify the peer; its
-	 * ticket has proven them. c->user is the pointer that was passed to ops->connect; NULL for
-	 * an accepted connection. */
+	/* A connection can be used from now on. peer_id and peer_instance identify the peer; the
+	 * handshake has proven them. c->user is the pointer that was passed to ops->connect; NULL
+	 * for an accepted connection. */
 	void (*up)(void *ctx, struct xconn *c, uint32_t peer_id, uint64_t peer_instance);
 	/* The connection has ended. why: the reason, for the log. */
 	void (*down)(void *ctx, struct xconn *c, const char *why);
@@ -73,8 +74,8 @@ struct xport_events {
 	/* A read has ended. status: 0; negative: the read failed, and the content of dst is
 	 * undefined. */
 	void (*read_done)(void *ctx, struct xport_read *r, int status);
-	/* An earlier send returned -EAGAIN. Now there may be room for the message, so the owner
-	 * should send again. */
+	/* There may be room again after an earlier send returned -EAGAIN, so the owner should
+	 * repeat that send. */
 	void (*writable)(void *ctx, struct xconn *c);
 };
 
@@ -91,17 +92,17 @@ struct xport_ops {
 	 * request. The receiver must start a read of exactly these bytes when it receives the
 	 * offer; else it discards them on arrival. When this side has no room to queue the bytes,
 	 * it sends the offer alone. is_patient: return -EAGAIN instead of sending the offer alone
-	 * or queueing it behind many others. A receiver that discarded bytes gets offers without
-	 * bytes for a while. NULL: the transport has only send.
+	 * or queueing it behind many other offers. A receiver that discarded bytes gets offers
+	 * without bytes for a while. NULL: the transport has only send.
 	 * Owns: the offered memory must not change until the offer ends, as for an offer that the
 	 * peer reads.
 	 * Errors: -EAGAIN: there is no credit, or too many bytes wait for a patient sender
 	 * (writable follows); -ENOTCONN. */
 	int (*send_eager)(struct xconn *c, const struct wire_msg *m, bool is_patient);
 	/* Start a read.
-	 * Errors: -EAGAIN: too many reads are in flight on this connection, so retry after one of
-	 * its read_done; -ENOTCONN; BPS_EPROTO: the peer has no such segment, or the bytes lie
-	 * outside of it. */
+	 * Errors: -ENOTCONN. -EAGAIN: too many reads are in flight on this connection; retry after
+	 * a read_done of the connection. BPS_EPROTO: the peer has no such segment, or the bytes lie
+	 * outside of the segment. */
 	int (*read)(struct xport_read *r);
 	/* Close a connection. Its reads end with -ECANCELED, then down runs, before close
 	 * returns. */
@@ -110,8 +111,8 @@ struct xport_ops {
 	 * memory must neither move nor shrink until seg_del. */
 	int (*seg_add)(struct xport *x, void *mem, size_t bytes, uint16_t *ret_segment);
 	/* Return the time at which this side last received anything from the peer: now_ns of the
-	 * poll that received it. That is at most some seconds ago, because a silent connection goes
-	 * down. */
+	 * poll that received it. The time is at most some seconds ago, because a silent connection
+	 * goes down. */
 	uint64_t (*heard_ns)(const struct xconn *c);
 	/* Remove a segment. No read of this side may have its dst in the segment any more. */
 	void (*seg_del)(struct xport *x, uint16_t segment);
@@ -120,8 +121,8 @@ struct xport_ops {
 	 * cannot map memory of a peer. fd stays the caller's.
 	 * Errors: a negative code, such as -EMFILE. */
 	int (*seg_share)(struct xport *x, uint16_t segment, int fd);
-	/* Lend the memory of an offer, so that it can be read without a copy; only for a connection
-	 * with is_same_host. NULL: the transport cannot lend memory.
+	/* Borrow the memory that the peer offers, so that it can be read without a copy. Only for a
+	 * connection with is_same_host. NULL: the transport cannot borrow memory.
 	 * Errors: -ENOTCONN and BPS_EPROTO, for the same reasons as in read. */
 	int (*borrow)(struct xconn *c, uint16_t segment, uint64_t offset, uint32_t len,
 		struct xport_loan *ret);
@@ -129,7 +130,7 @@ struct xport_ops {
 	/* Functions for the loop of the data thread (common/loop/dataloop.h). The transports of the
 	 * tests do not have them. */
 	/* Send and receive, and run callbacks. Returns 0 when there was nothing to do, else a
-	 * number that says how much was done. */
+	 * positive number. */
 	int (*poll)(struct xport *x, uint64_t now_ns);
 	/* Send the queued messages. Returns true when the thread may block on fd until
 	 * next_deadline; false: poll again. */
@@ -153,10 +154,10 @@ struct xport {
 };
 struct xconn {
 	struct xport *x;
-	void *user; /* for the owner of the connection: the owner's object for it */
+	void *user; /* pointer for the owner of the connection; not used by the transport */
 	uint32_t peer_id;
 	uint64_t peer_instance;
-	bool is_same_host; /* shared memory, no network: ops->borrow works, and no crc is needed */
+	bool is_same_host; /* uses shared memory: ops->borrow works, and no crc is needed */
 };
 
 static inline int xport_send(struct xconn *c, const struct wire_msg *m)

@@ -157,8 +157,8 @@ static bool is_listener_on(int fd, const struct sockaddr_storage *addr, socklen_
 
 /* Protect the listening socket of libfabric's provider tcp. libfabric does not give access to this
  * socket, and reads the handshake of each client with a blocking receive. So find the socket among
- * this process's descriptors, and set options that accepted sockets inherit. With these options a
- * connection that sends no byte is not accepted for LISTEN_DEFER_S, an incomplete handshake ends
+ * this process's descriptors, and set options that accepted sockets inherit. With these options, a
+ * connection that sends no byte is not accepted for LISTEN_DEFER_S. An incomplete handshake ends
  * after LISTEN_RECV_US, and the kernel detects dead peers. */
 static void harden_listener(const struct sockaddr_storage *addr, size_t addr_len)
 {
@@ -278,7 +278,8 @@ static void close_all(struct net *n)
 static int xport_new(struct net *n, unsigned thread, const struct xport_events *ev, void *ctx,
 	struct xport **ret, struct err_text *err);
 
-/* Choose the congestion control, if libfabric allows to set it. wanted: NULL means "auto". */
+/* Choose the congestion control, if this version of libfabric can set it. wanted: NULL means
+ * "auto". */
 static int choose_congestion(struct fabric *f, const char *wanted, struct err_text *err)
 {
 	bool is_auto = !wanted || strcmp(wanted, "auto") == 0 || strcmp(wanted, "system") == 0;
@@ -304,9 +305,9 @@ int fabric_open_mr(const struct net_config *cfg, int mr_mode, net_key_fn key_fn,
 	struct fabric *f;
 	int rc;
 
-	/* Turn off the cache of memory registrations: with it, closing a registration on verbs does
-	 * not revoke the peer's key. The second variable keeps a library that libfabric loads from
-	 * handling SIGSEGV and SIGABRT of this process. */
+	/* Turn off the cache of memory registrations. With the cache, verbs does not revoke the
+	 * peer's key when a registration is closed. The second variable keeps a library that
+	 * libfabric loads from handling SIGSEGV and SIGABRT of this process. */
 	setenv("FI_MR_CACHE_MAX_COUNT", "0", 1);
 	setenv("IPATH_NO_BACKTRACE", "1", 1);
 	rc = libfabric_load(err);

@@ -92,7 +92,8 @@ static void tune(const struct fabric *f, struct fid_ep *ep)
 	int fd = fabric_ep_socket(f, ep);
 	int rc = fd < 0 ? 0 : congestion_set(fd, f->congestion);
 
-	/* A failure is unexpected, because this process was allowed to set it when it started */
+	/* A failure is unexpected, because this congestion control worked in congestion_find when
+	 * the process started */
 	if (rc)
 		log_rated(LOG_WARN,
 			"cannot set congestion control '%s', a data connection keeps the system's: "
@@ -374,9 +375,9 @@ void fabric_conn_cm_event(struct fabric_xport *x, const struct fabric_cm_event *
 	enum channel channel = 0;
 	struct fabric_conn *c = NULL;
 
-	/* Compare only the addresses of the endpoints. A new endpoint may have the address of a
-	 * closed endpoint; then this event belongs to the closed endpoint. The check of the proof,
-	 * or a reconnect, repairs such a mistake. */
+	/* Compare only the addresses of the endpoints. If a new endpoint has the address of a
+	 * closed endpoint, an event of the closed endpoint may reach the new connection. Then the
+	 * check of the proof fails or the connection ends, and the peers connect again. */
 	for (unsigned i = 0; i < FABRIC_CONNS_MAX * N_CHANNELS && !c; i++) {
 		struct fabric_conn *k = x->conns[i / N_CHANNELS];
 
@@ -412,7 +413,7 @@ void fabric_conn_down(struct fabric_conn *c, const char *why)
 	struct fabric_xport *x = fabric_xport_of(c);
 
 	if (c->base.state == CONN_GONE || c->base.state == CONN_FREE)
-		return; /* a callback that runs during this close has closed the connection again */
+		return; /* a callback of the first call has closed the connection a second time */
 	if (c->is_busy)
 		TAILQ_REMOVE(c->is_stuck ? &x->stuck : &x->busy, c, link);
 	c->is_busy = c->is_stuck = false;
@@ -437,8 +438,8 @@ void fabric_conn_tick(struct fabric_xport *x)
 	const struct wire_msg ping = {.type = WIRE_PING};
 
 	x->base.next_deadline_ns = UINT64_MAX;
-	/* A ping fails when there are no credits. That does no harm, because the peer has to send
-	 * credits first anyway. */
+	/* A ping is not sent when there are no credits. That does no harm, because the peer then
+	 * has to send credits, which show that the peer is alive. */
 	for (unsigned i = 0; i < FABRIC_CONNS_MAX; i++)
 		if (x->conns[i] && peer_conn_tick(&x->conns[i]->base))
 			fabric_io_put(x->conns[i], &ping, 1);

@@ -1,7 +1,8 @@
 #ifndef BPS_COMMON_TRANSPORT_FABRIC_FABRIC_GATES_H
 #define BPS_COMMON_TRANSPORT_FABRIC_FABRIC_GATES_H
 /* Properties of the versions of libfabric: which versions are accepted, and what this transport can
- * do with each version. Versions are numbers of fi_version, which have no revision. Pure. */
+ * do with each version. Versions are the numbers that fi_version returns. The numbers do not
+ * distinguish revisions, such as 1.17.0 and 1.17.1. Pure. */
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -12,22 +13,22 @@
 /* Properties of one provider in one version of libfabric. */
 struct fabric_gates {
 	/* Provider tcp of 1.17.0 and 1.17.1 frees the entry of an arriving read twice when the
-	 * endpoint of the read closes or fails. libfabric's commit a74ea0fcd mends that in 1.18.0.
-	 * See fabric_spoil. */
+	 * endpoint of the read closes or fails. libfabric's commit a74ea0fcd fixes this error in
+	 * 1.18.0. See fabric_spoil. */
 	bool is_spoiled_by_cut_reads;
 	/* Provider tcp has FI_GET_FD, with which fi_control returns the socket of an endpoint.
 	 * libfabric has it since commit 54253b517 (2.2). */
 	bool has_get_fd;
 	/* Most connections of a data thread. Provider tcp of 1.17 visits every endpoint in each
 	 * poll. From 1.19 on, the cost of a poll does not depend on the number of endpoints. For
-	 * verbs the adapter sets the limit, because each connection needs two of its queue
-	 * pairs. */
+	 * verbs the network adapter limits the number, because each connection needs two of the
+	 * adapter's queue pairs. */
 	uint32_t conns_max;
 };
 
 /* Check that this version can be used.
  * Errors: -ENOSYS for versions older than 1.17 and for 1.18; err gets the text. With 1.18 an idle
- * thread never sleeps; libfabric's commit 9057c4c95 mends that in 1.19. */
+ * thread never sleeps; libfabric's commit 9057c4c95 fixes this error in 1.19. */
 int fabric_gates_check(uint32_t version, struct err_text *err);
 /* Return the properties of an accepted version. */
 struct fabric_gates fabric_gates_of(uint32_t version, bool is_verbs);

@@ -5,7 +5,7 @@
  *
  *   fabric.c           process-wide object, data-thread object, listener, statistics
  *   fabric_listener.c  connection-management thread: event queues, ticket check, refusals
- *   fabric_conn.c      life of a connection: connect, accept, up, down, pings, segments
+ *   fabric_conn.c      connections: connect, accept, up, down, pings, segments
  *   fabric_io.c        buffers, messages under credit, reads
  *   fabric_poll.c      completions and the poll loop
  *
@@ -14,7 +14,7 @@
  * events to the data threads (handover_queue.h). It never touches a connection. A client without a
  * ticket that sends half a handshake can block only the connection-management thread, never data.
  *
- * The states are those of peer_conn.h. A doomed connection is closed in the next poll.
+ * The states are those of peer_conn.h. A DOOMED connection is closed in the next poll.
  * fabric_conn_down goes to GONE, runs the down callback, and goes to FREE before it returns.
  *
  * The connecting side opens the second channel after it has received the proof on the first one.
@@ -25,9 +25,9 @@
  * overtake the proof that the connecting side still has to check.
  *
  * Each message has a cookie, which the receiver chose for this connection. The low 16 bits of the
- * cookie are the slot in the receiver's table of connections. Other peers cannot guess the other 48
- * bits. The cookie is needed because receives are shared by all connections (shared receive
- * context): nothing else identifies the connection of a message. */
+ * cookie are the slot in the receiver's table of connections. Other peers cannot guess the
+ * remaining 48 bits. The cookie is needed because receives are shared by all connections (shared
+ * receive context): nothing else identifies the connection of a message. */
 #include <rdma/fabric.h>
 #include <rdma/fi_cm.h>
 #include <rdma/fi_domain.h>
@@ -48,7 +48,8 @@
 #include "common/transport/read_window.h"
 #include "common/wire/ticket.h"
 
-/* Most connections of a data thread in any version. struct fabric_gates has the present limit. */
+/* Most connections of a data thread with any version of libfabric. conns_max of struct fabric_gates
+ * is the limit of the loaded version. */
 #define FABRIC_CONNS_MAX 1024
 #define FABRIC_SEGS_MAX  4096
 #define FABRIC_SEG_CHUNK 64 /* entries by which the table of a peer's segments grows */
@@ -66,7 +67,7 @@
 #define FABRIC_ORPHAN_NS   UINT64_C(5000000000)
 #define FABRIC_CQ_DEPTH    16384
 #define FABRIC_CM_QUEUE    512
-/* Lockable memory that every job needs at least, in bytes */
+/* Least memory that this process must be allowed to lock, in bytes, because every job needs it */
 #define FABRIC_LOCKED_MIN     (UINT64_C(128) << 20)
 #define FABRIC_WIRE_COOKIE_AT 8 /* byte offset of the cookie in the header (protocol-data.md) */
 
@@ -159,7 +160,7 @@ struct fabric_conn {
 
 	struct fi_info *info; /* address of the peer, kept until both channels are open */
 	uint32_t n_dirty;
-	/* Bitmap of own segments that were added or removed without a message to the peer yet */
+	/* Bitmap of own segments whose addition or removal was not yet sent to the peer */
 	uint64_t dirty[FABRIC_SEGS_MAX / 64];
 	struct fabric_peer_seg *peer_segs[FABRIC_SEGS_MAX / FABRIC_SEG_CHUNK];
 };
@@ -181,7 +182,7 @@ struct fabric_xport {
 	struct net_thread shared;
 	struct fabric *f;
 	bool is_verbs;
-	bool is_spoiled; /* set by fabric_spoil */
+	bool is_spoiled; /* set by fabric_spoil, cleared by fabric_renew */
 	struct fid_domain *domain;
 	struct fid_eq *eq;
 	struct fid_cq *cq;
@@ -237,17 +238,17 @@ int fabric_may_sleep(struct xport *x);
 void fabric_sweep_silent(struct fabric *f);
 
 /* Functions of fabric.c. */
-/* Mark the data thread for fabric_renew. Call this when a connection ends during a read. After such
- * an end, some versions of libfabric give one entry of a pool to two later operations, whose bytes
- * go to the wrong place (is_spoiled_by_cut_reads in fabric_gates.h). So nothing more is posted
- * until the next poll calls fabric_renew. fabric_renew closes all connections of this data thread
- * and replaces the completion queue, which owns the pool. Peers reconnect within milliseconds. With
- * other versions of libfabric the call does nothing. */
+/* Mark the data thread for fabric_renew. Call this when a connection ends during a read. After
+ * that, some versions of libfabric use one entry of a pool for two later operations. The bytes of
+ * these operations go to the wrong place (is_spoiled_by_cut_reads in fabric_gates.h). So nothing
+ * more is posted until the next poll calls fabric_renew. fabric_renew closes all connections of
+ * this data thread and replaces the completion queue, which owns the pool. Peers reconnect within
+ * milliseconds. With other versions of libfabric the call does nothing. */
 void fabric_spoil(struct fabric_xport *x);
 void fabric_renew(struct fabric_xport *x);
 
-/* Register memory. Its key is random, so that others cannot guess it, unless the provider chooses
- * the key. */
+/* Register memory. The key is random, so that other peers cannot guess it, unless the provider
+ * chooses the key. */
 int fabric_mr_reg(
 	struct fabric_xport *x, void *mem, size_t bytes, uint64_t access, struct fid_mr **ret);
 
@@ -265,8 +266,8 @@ void fabric_conn_up(struct fabric_conn *c);
 /* Take the connection down at once: close its endpoints, so that nothing more is received or read.
  * Then run read_done of all its reads, then down. */
 void fabric_conn_down(struct fabric_conn *c, const char *why);
-/* Return the socket of an endpoint of provider tcp; the endpoint still owns it. -1: this version of
- * libfabric does not return the socket, or the endpoint has none. */
+/* Return the socket of an endpoint of provider tcp. The endpoint still owns the socket. Returns -1
+ * when this version of libfabric does not return the socket, or when the endpoint has none. */
 int fabric_ep_socket(const struct fabric *f, struct fid_ep *ep);
 void fabric_conn_tick(struct fabric_xport *x);
 int fabric_seg_add(struct xport *x, void *mem, size_t bytes, uint16_t *ret_segment);
@@ -278,10 +279,10 @@ void fabric_seg_note(struct fabric_conn *c, const struct wire_msg *m);
 const struct fabric_peer_seg *fabric_seg_find(const struct fabric_conn *c, uint16_t segment);
 
 /* Functions of fabric_explain.c. */
-/* Write the sentence for the error rc that fi_getinfo returned for cfg. Returns rc. */
+/* Write to err a sentence that explains the error rc of fi_getinfo for cfg. Returns rc. */
 int fabric_explain(const struct net_config *cfg, int rc, struct err_text *err);
-/* Return how many bytes of memory this process may lock; UINT64_MAX: no limit. Provider verbs locks
- * all memory that is registered. */
+/* Return how many bytes of memory this process may lock. UINT64_MAX: there is no limit. Provider
+ * verbs locks all memory that is registered. */
 uint64_t fabric_lockable_bytes(void);
 
 /* Functions of fabric_io.c. */
@@ -291,20 +292,20 @@ int fabric_io_read(struct xport_read *r);
  * that must remain after this call.
  * Errors: -EAGAIN: there is no credit or no buffer; -ENOTCONN. */
 int fabric_io_put(struct fabric_conn *c, const struct wire_msg *m, uint32_t reserve);
-/* Put the connection on x->busy, the list of those that are served before the thread sleeps. */
+/* Put the connection on x->busy, the list of connections to serve before the thread sleeps. */
 void fabric_io_touch(struct fabric_conn *c);
 /* Turn all operations of c into orphans (struct fabric_op), and discard its open send buffer. Call
  * it after the endpoints of c are closed. */
 void fabric_io_abandon(struct fabric_conn *c);
 /* Reuse the orphans that are older than FABRIC_ORPHAN_NS. */
 void fabric_io_reclaim(struct fabric_xport *x);
-/* Post receives until n_posted are posted. */
+/* Post receives until n_posted receives are posted in total. */
 int fabric_io_grow_rx(struct fabric_xport *x, uint32_t n_posted);
 /* Reclaim all orphans of the closed completion queue, and post the receives to the new one. */
 int fabric_io_renew(struct fabric_xport *x);
 void fabric_io_free(struct fabric_xport *x);
 /* Post the open send buffer.
- * Errors: -EAGAIN: the endpoint is full; -ENOTCONN: the connection is now doomed. */
+ * Errors: -EAGAIN: the endpoint is full; -ENOTCONN: the connection has failed (DOOMED). */
 int fabric_io_flush(struct fabric_conn *c);
 /* Post pieces of the queued reads, as many as fit into the read window. */
 void fabric_io_issue_reads(struct fabric_conn *c);

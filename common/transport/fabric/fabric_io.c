@@ -275,8 +275,8 @@ int fabric_io_send(struct xconn *xc, const struct wire_msg *m)
 
 /* ---- reads ---- */
 
-/* Post a read of the next len bytes. Returns false when that is not possible now, or when the
- * connection is now doomed. */
+/* Post a read of the next len bytes. Returns false when the read cannot be posted now, or when the
+ * connection has failed. */
 static bool piece_issue(struct fabric_conn *c, struct fabric_read *rd, uint32_t len)
 {
 	struct fabric_xport *x = fabric_xport_of(c);

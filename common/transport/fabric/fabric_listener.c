@@ -13,8 +13,8 @@
 
 #include "common/base/log.h"
 
-/* Connection requests may fill half of a data thread's queue; the rest is for events of its
- * connections. */
+/* Connection requests may fill half of a data thread's queue. The other half is for events of the
+ * thread's connections. */
 #define CM_REQUESTS_MAX (FABRIC_CM_QUEUE / 2)
 /* Most events of one queue that are handled before the next queue gets its turn. */
 #define CM_BATCH   64

@@ -90,7 +90,7 @@ static struct fabric_conn *rx_owner(struct fabric_xport *x, const uint8_t *data,
 	if (c && c->rx_cookie == cookie)
 		return c;
 	if (c && c->last_cookie == cookie)
-		return NULL; /* a late message for the previous connection in this slot */
+		return NULL; /* a delayed message for the previous connection in this slot */
 unknown:
 	net_count(&x->shared.count.protocol_errors, 1);
 	log_rated(
@@ -161,8 +161,8 @@ static void op_done(struct fabric_xport *x, struct fabric_op *op)
 	}
 	fabric_io_read_arrived(c, len, x->base.now_ns - asked_ns);
 	net_count(&x->shared.count.rx_bytes, len);
-	/* On verbs a completed read does not show that the peer is alive, because its adapter
-	 * serves reads even when its process hangs. */
+	/* On verbs a completed read does not show that the peer is alive. The peer's network
+	 * adapter serves reads even when the peer's process hangs. */
 	if (!x->is_verbs)
 		peer_conn_heard(&c->base);
 	rd->done += len;

@@ -1,5 +1,6 @@
-/* Load libfabric at run time, and forward calls of the functions that its headers declare to it.
- * This file is not part of a transport. Thread: one at a time, at program start. */
+/* Load libfabric at run time. Define the functions that libfabric's headers declare, so that they
+ * forward their calls to the loaded library. This file is not part of a transport. Thread: one at a
+ * time, at program start. */
 #include "common/transport/fabric/libfabric.h"
 
 #include <dlfcn.h>

@@ -41,8 +41,8 @@ static void look_at_sockets(struct shm_xport *x)
 	for (int i = 0; i < n; i++) {
 		if (ev[i].data.u32 == LISTENER)
 			has_guests = true;
-		/* If the slot belongs to a newer connection by now, that connection finds no data,
-		 * which does no harm */
+		/* The slot may belong to a newer connection by now. The event does no harm there,
+		 * because the socket of the newer connection has no data */
 		else if (x->conns[ev[i].data.u32])
 			shm_conn_socket(x->conns[ev[i].data.u32], ev[i].events);
 	}
@@ -88,8 +88,8 @@ static int shm_poll(struct xport *xp, uint64_t now_ns)
 
 static bool conn_may_sleep(struct shm_conn *c)
 {
-	/* Keep this order, so that a peer that sees the request for room also sees that this side
-	 * sleeps, and wakes it. */
+	/* Set the flag `sleeps` before the flag `wants` (ring_want_room). So a peer that sees
+	 * `wants` also sees `sleeps`, and wakes this side. */
 	bool may = ring_may_sleep(&c->rx);
 
 	if (c->has_want && !c->is_sock_full && ring_want_room(&c->tx))

@@ -26,7 +26,7 @@
  * does not set is_over, but it changes no memory either. Loans may last longer than the connection:
  * see docs/reference/faults.md.
  *
- * A peer with a valid ticket cannot crash us. */
+ * A peer with a valid ticket cannot crash this process. */
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
@@ -35,7 +35,8 @@
 #include "common/transport/net.h"
 #include "common/transport/xport.h"
 
-/* Most bytes of the directory's path; with the socket's name it must fit into a UNIX address */
+/* Most bytes of the directory's path. The path and the name of the socket must fit into the address
+ * of a UNIX socket */
 #define SHM_DIR_MAX   80
 #define SHM_CONNS_MAX 64 /* most connections of a data thread, including those in the handshake */
 
@@ -81,7 +82,7 @@ int shm_xport_new(const struct shm_config *cfg, unsigned thread, const struct xp
 int shm_sweep(const char *dir);
 
 /* Return whether the socket of this server's data thread exists on this host. Costs one system
- * call. Only xport_ops.connect finds out whether the server accepts. */
+ * call. Only xport_ops.connect finds out whether the server accepts a connection. */
 bool shm_is_here(const struct shm_config *cfg, uint64_t peer_instance, uint16_t thread);
 
 /* Add a segment under the number that another transport of this thread has assigned. mem and bytes

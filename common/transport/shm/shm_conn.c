@@ -212,8 +212,8 @@ static void come_up(struct shm_conn *c, void *area)
 }
 
 /* Receive one message of the handshake, with at most one descriptor (ret_fd; -1: none). Returns the
- * length of the message, 0 when none has arrived yet, or BPS_EPROTO after dooming the
- * connection. */
+ * length of the message, 0 when none has arrived yet, or BPS_EPROTO after marking the connection as
+ * failed. */
 static ssize_t handshake_recv(struct shm_conn *c, void *buf, size_t room, int *ret_fd)
 {
 	ssize_t n = shm_recv_fd(c->sock, buf, room, ret_fd);
@@ -405,8 +405,8 @@ static void drain_notes(struct shm_conn *c)
 
 void shm_conn_socket(struct shm_conn *c, uint32_t events)
 {
-	/* Check for the end of the connection first, because it may lie behind messages with memfds
-	 * that will never be read. */
+	/* Check first whether the peer has closed the socket. Reading would not find the end of the
+	 * stream behind messages with memfds, because these messages may never be read. */
 	if (c->base.state == CONN_UP && events & (EPOLLHUP | EPOLLRDHUP | EPOLLERR))
 		peer_conn_doom(&c->base, "closed by the peer");
 	else if (c->base.state == CONN_UP)
@@ -430,7 +430,7 @@ void shm_down(struct shm_conn *c, const char *why)
 	struct shm_xport *x = shm_of(c);
 
 	if (c->base.state == CONN_GONE)
-		return; /* a callback that runs during this close has closed the connection again */
+		return; /* a callback of the first call has closed the connection a second time */
 	peer_conn_set_state(&c->base, CONN_GONE, why);
 	if (c->page) {
 		/* After this store, this process may overwrite memory that it had offered. The
@@ -463,8 +463,8 @@ void shm_tick(struct shm_xport *x)
 		if (!c)
 			continue;
 		if (peer_conn_tick(&c->base))
-			/* If the ring has no room, the ping fails. Then the peer has other messages
-			 * to take, which have the same effect */
+			/* If the ring has no room, the ping is not sent. The peer then has unread
+			 * messages, which have the same effect as a ping */
 			shm_put(c, &ping);
 		if (c->base.state == CONN_UP && c->is_sock_full)
 			peer_deadline(&x->base, c->sock_retry_ns);

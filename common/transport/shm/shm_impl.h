@@ -3,12 +3,12 @@
 /* Internal declarations of common/transport/shm/shm.h, shared by its files and its unit test only.
  *
  *   shm.c       the data thread's object, the poll loop
- *   shm_conn.c  life of a connection: handshake, up, down, pings
+ *   shm_conn.c  connections: handshake, up, down, pings
  *   shm_io.c    messages, reads, loans
  *   shm_seg.c   segments: own ones, peers' mappings
  *
  * The states are those of peer_conn.h. The connecting side goes UP when it receives the welcome,
- * the accepting side when it receives a valid ticket. A doomed connection is closed in the same
+ * the accepting side when it receives a valid ticket. A DOOMED connection is closed in the same
  * poll, and its memory is freed in the next poll.
  *
  * All this code and its objects belong to the data thread. */
@@ -30,10 +30,10 @@
 #define SHM_VERSION    1
 #define SHM_PAGE       4096
 #define SHM_AREA_BYTES (SHM_PAGE + 2 * (size_t)RING_BYTES)
-/* Most bytes that one poll copies, which takes about 0.1 ms */
+/* Most bytes that one poll copies for one connection. Copying them takes about 0.1 ms */
 #define SHM_COPY_SLICE   ((size_t)512 << 10)
 #define SHM_RX_BATCH     64
-#define SHM_NOTE_ROOM    128 /* most bytes of a message about a segment in the ring */
+#define SHM_NOTE_ROOM    128 /* most bytes of a SEG_ADD or SEG_DEL message in the ring */
 #define SHM_SOCK_FULL_NS UINT64_C(1000000)
 #define SHM_SEGS_MAX     4096
 #define SHM_BUF_BYTES    (((size_t)WIRE_SEND_MAX + 63) & ~(size_t)63)
@@ -72,7 +72,7 @@ struct shm_note {
 
 /* Segment of a peer, mapped into this process. */
 struct shm_map {
-	/* Number of references, which the connection's table, reads and loans have */
+	/* Number of references from the connection's table, from reads and from loans */
 	uint32_t refs;
 	bool is_withdrawn;
 	const uint8_t *mem;
@@ -99,7 +99,7 @@ struct shm_conn {
 	struct shm_read_list reads, free_reads;
 	struct shm_read read_room[READS_MAX];
 	uint32_t n_dirty;
-	/* Bitmap of own segments that were added or removed without a message to the peer yet */
+	/* Bitmap of own segments whose addition or removal was not yet sent to the peer */
 	uint64_t dirty[SHM_SEGS_MAX / 64];
 	struct shm_map *maps[SHM_SEGS_MAX];
 	TAILQ_ENTRY(shm_conn) gone;
@@ -116,7 +116,7 @@ struct shm_xport {
 	struct shm_config cfg;
 	char path[SHM_PATH_BYTES]; /* path of the listener's socket */
 	int listen_fd;
-	bool is_armed; /* the flags in the rings tell the peers that this thread sleeps */
+	bool is_armed; /* this thread has set the flags `sleeps` in the rings */
 	uint64_t looked_ns;
 	struct shm_conn *conns[SHM_CONNS_MAX];
 	TAILQ_HEAD(, shm_conn) gone;
@@ -144,7 +144,7 @@ void shm_conn_socket(struct shm_conn *c, uint32_t events);
 /* Take the connection down at once: end its reads, then run the down callback. */
 void shm_down(struct shm_conn *c, const char *why);
 void shm_protocol_error(struct shm_conn *c, const char *what);
-/* Send the due pings and end late connections. */
+/* Send the due pings. Mark connections as failed whose handshake or answer to a ping is overdue. */
 void shm_tick(struct shm_xport *x);
 void shm_socket_path(
 	const struct shm_config *cfg, uint64_t instance, unsigned thread, char *ret, size_t room);
@@ -155,7 +155,7 @@ int shm_read(struct xport_read *r);
 int shm_borrow(
 	struct xconn *c, uint16_t segment, uint64_t offset, uint32_t len, struct xport_loan *ret);
 /* Put a message into the ring to the peer, and wake the peer if it sleeps.
- * Errors: -EAGAIN; -ENOTCONN: the connection is now doomed. */
+ * Errors: -EAGAIN: the ring has no room; -ENOTCONN: the connection has failed (DOOMED). */
 int shm_put(struct shm_conn *c, const struct wire_msg *m);
 /* Handle received messages, copy bytes of started reads, and send pending messages. Returns 0 when
  * there was nothing to do, else a positive number. */
@@ -169,10 +169,10 @@ void shm_wake(struct shm_conn *c);
  * Owns: fd stays the caller's.
  * Errors: -errno. */
 int shm_send_fd(int sock, const void *buf, size_t n, int fd);
-/* Receive a message and the descriptor that came with it, which the caller then owns. ret_fd is -1
- * when no descriptor came. It is -1 also when two came, which are closed; on 64 bits there is room
- * for two, due to rounding. Returns the length of the message; 0 also when the peer has closed the
- * socket.
+/* Receive a message and the descriptor sent with it, which the caller then owns. ret_fd is -1 when
+ * the message has no descriptor. A message can have two descriptors, because CMSG_SPACE rounds up
+ * on 64-bit machines. Then the function closes the two, and ret_fd is -1. Returns the length of the
+ * message; 0 also when the peer has closed the socket.
  * Errors: -EAGAIN, -errno; -EMSGSIZE: the message is longer than room. */
 ssize_t shm_recv_fd(int sock, void *buf, size_t room, int *ret_fd);
 int shm_seg_share(struct xport *x, uint16_t segment, int fd);

@@ -14,7 +14,7 @@ void shm_wake(struct shm_conn *c)
 {
 	const struct shm_note note = {.type = SHM_WAKE};
 
-	/* Ignore errors: a full socket already holds a wake-up, and epoll reports a closed
+	/* Ignore errors: a full socket already contains a wake-up, and epoll reports a closed
 	 * socket. */
 	send(c->sock, &note, sizeof(note), MSG_DONTWAIT | MSG_NOSIGNAL);
 }
@@ -172,8 +172,8 @@ static bool is_intact(const struct shm_conn *c, const struct shm_map *map)
 	       !atomic_fetch_or_explicit(&c->page->is_over[peer], 0, memory_order_acq_rel);
 }
 
-/* Copy at most SHM_COPY_SLICE bytes of the started reads. Returns the number of reads on which it
- * worked. */
+/* Copy at most SHM_COPY_SLICE bytes of the started reads. Returns the number of reads of which
+ * bytes were copied. */
 static int copy(struct shm_conn *c)
 {
 	size_t left = SHM_COPY_SLICE;

@@ -84,8 +84,8 @@ bool ring_must_wake(struct ring_end *r)
 
 bool ring_want_room(struct ring_end *r)
 {
-	/* A peer that sees `wants` sees `sleeps` as well, which this side has set before if it is
-	 * about to sleep */
+	/* If this side is about to sleep, it has set `sleeps` before `wants`. So a peer that sees
+	 * `wants` also sees `sleeps` */
 	atomic_store(&r->s->wants, 1);
 	/* Return true for an invalid index as well, because the next ring_put reports the invalid
 	 * index */

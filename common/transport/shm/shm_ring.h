@@ -4,11 +4,11 @@
  * different processes, which do not trust each other. An entry is a length (u64, a multiple of 8),
  * then that many bytes. An entry may wrap around the end of the ring.
  *
- * All values on which this process decides are in its own memory (struct ring_end), where the peer
- * cannot change them. This side writes its own index to shared memory, but never reads it there.
- * This side reads the other side's index once and checks the value. It copies an entry once and
- * examines only the copy. So a hostile peer can only make ring_get return BPS_EPROTO, make ring_put
- * return -EAGAIN, or send invalid messages.
+ * All values on which this process bases decisions are in its own memory (struct ring_end), where
+ * the peer cannot change them. This side writes its own index to shared memory, but never reads it
+ * there. This side reads the other side's index once and checks the value. It copies an entry once
+ * and examines only the copy. So a hostile peer can only make ring_get return BPS_EPROTO, make
+ * ring_put return -EAGAIN, or send invalid messages.
  *
  * Sleeping: a consumer sets `sleeps`, checks the ring again, and blocks. A producer publishes an
  * entry, then checks `sleeps` and wakes the consumer. A producer without room sets `wants` and

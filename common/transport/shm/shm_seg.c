@@ -1,5 +1,6 @@
-/* Segments of the shared-memory transport: send the memfds of own segments, map those of a peer,
- * count references to the mappings. shm_io.c reads from them. Thread: the data thread. */
+/* Segments of the shared-memory transport: send the memfds of own segments, map the memfds of a
+ * peer, and count references to the mappings. shm_io.c reads from the mappings. Thread: the data
+ * thread. */
 #include "common/transport/shm/shm_impl.h"
 
 #include <errno.h>
@@ -163,9 +164,10 @@ void shm_segs_free(struct shm_xport *x)
 	x->segs = NULL;
 }
 
-/* Send the memfd of a segment over the socket. Called before the message in the ring that names the
- * segment.
- * Errors: -EAGAIN; -ENOTCONN: the connection is now doomed. */
+/* Send the memfd of a segment over the socket. Call this before the message that names the segment
+ * is put into the ring.
+ * Errors: -EAGAIN: the socket cannot take the memfd now; -ENOTCONN: the connection has failed
+ * (DOOMED). */
 static int send_memfd(struct shm_conn *c, uint16_t id)
 {
 	const struct shm_seg *s = &shm_of(c)->segs[id];

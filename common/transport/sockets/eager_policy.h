@@ -1,14 +1,15 @@
 #ifndef BPS_COMMON_TRANSPORT_SOCKETS_EAGER_POLICY_H
 #define BPS_COMMON_TRANSPORT_SOCKETS_EAGER_POLICY_H
-/* Policy of the sending side of a connection: decide whether the bytes of the next offer are sent
- * with the offer, before the peer requests them.
+/* Policy of the sending side of a connection: decide whether the next offer is sent with its bytes,
+ * before the peer requests them.
  *
- * A peer that cannot take such bytes discards them and requests them later, so they are sent twice.
- * When the peer requests bytes that were already sent, the sender therefore sends offers without
- * bytes for a while. At intervals it sends EAGER_POLICY_TRIES offers with bytes, to test whether
- * the peer takes their bytes. The interval doubles when the peer again requests bytes that were
- * sent in a test. Else the interval halves, until all offers are sent with their bytes. Pure: no
- * I/O, clock or threads. The transport and the simulator of bandwidth (tests/scale) share it. */
+ * A peer that cannot receive the bytes of an offer yet discards them and requests them later, so
+ * they are sent twice. When the peer requests bytes that were already sent, the sender therefore
+ * sends offers without bytes for a while. At intervals it sends EAGER_POLICY_TRIES offers with
+ * bytes, to test whether the peer takes their bytes. The interval doubles when the peer again
+ * requests bytes that were sent in a test. Else the interval halves, until all offers are sent with
+ * their bytes. Pure: no I/O, clock or threads. The transport and the simulator of bandwidth
+ * (tests/scale) share it. */
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -97,12 +98,12 @@ static inline void eager_policy_asked(struct eager_policy *u, uint16_t segment, 
 
 	if (!o)
 		return;
-	o->len = 0; /* requests for other pieces of the same offer must not count once more */
+	o->len = 0; /* do not count requests for other pieces of this offer */
 	u->is_refused = true;
 	if (u->rest)
 		return;
 	u->rest_left = EAGER_POLICY_REST_MIN;
-	/* eager_policy_held_back doubles this before the first test */
+	/* eager_policy_held_back doubles `rest` before the first test */
 	u->rest = EAGER_POLICY_REST_MIN / 2;
 }
 #endif

@@ -7,18 +7,17 @@
 #include <stddef.h>
 
 /* Round trip times up to FAST_US are fast. The kernel measures with timestamps of one millisecond,
- * so a value of 1000 us means less than 1000 us. Above LONG_US the queue that the kernel's own
- * windows cause is too long. It is five times as long as the queue with our windows at 1 Gbit/s. */
+ * so a value of 1000 us means less than 1000 us. Above LONG_US, the kernel's own windows cause a
+ * queue that is too long: five times as long as with our windows at 1 Gbit/s. */
 #define FAST_US 1000
 #define LONG_US 30000
 /* Round trip times above SLOW_US are slow. Measured times are up to 1.6 ms between processes of one
  * busy machine, and 2 to 5 ms with four peers at 1 Gbit/s. */
 #define SLOW_US 2000
 /* Round trip times up to QUICK_US are quick. Measured times are up to 4 ms with a dozen processes
- * on two processors, and 20 ms with two peers at 300 Mbit/s. QUICK_TIMES samples in a row are
- * needed, because a slow link also gives short samples. That happens until the link is full, and
- * when its connections do not send at the same time. 8 samples were too few for 8 + 8 hosts at 100
- * Mbit/s. */
+ * on two processors, and 20 ms with two peers at 300 Mbit/s. A slow link also gives short samples
+ * until it is full, and when its connections do not send at the same time. So QUICK_TIMES samples
+ * in a row are needed. 8 samples were too few for 8 + 8 hosts at 100 Mbit/s. */
 #define QUICK_US    5000
 #define QUICK_TIMES 32u
 #define TARDY_TIMES 4u

@@ -40,7 +40,8 @@ struct recv_window {
  * sample per window, with a weight of an eighth. So a pause of the sender adds an eighth of the
  * pause to the average, and later samples reduce that part again. */
 struct recv_rtt {
-	/* heard_ns: time of the last bytes. decayed_ns: time up to which pause_us was reduced */
+	/* heard_ns: time when the last bytes arrived. decayed_ns: time up to which pause_us was
+	 * reduced */
 	uint64_t heard_ns, decayed_ns;
 	/* The kernel's last average of the time in which the bytes of one window arrive, in
 	 * microseconds */

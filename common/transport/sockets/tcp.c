@@ -75,7 +75,8 @@ static void receive(struct tcp_conn *c)
 		tcp_take_messages(c);
 	if (c->is_held && c->lanes[LANE_BULK].is_ended && !c->lanes[LANE_MESSAGES].can_recv &&
 		c->base.state == CONN_UP)
-		/* The message that must arrive before the bytes can no longer arrive */
+		/* The peer has closed the connection, so the message with the offer of the waiting
+		 * bytes can no longer arrive */
 		tcp_lost(c, 0);
 	if (c->lanes[LANE_BULK].can_recv && !c->is_held && c->base.state == CONN_UP)
 		tcp_take_bulk(c);

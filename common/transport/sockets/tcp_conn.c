@@ -278,7 +278,7 @@ static void on_connected(struct tcp_conn *c, enum tcp_lane_kind lane)
 }
 
 /* Handle a peer that closed the connection instead of sending its proof. l->hs_buf may contain the
- * reason that it sent. */
+ * reason that the peer sent. */
 static void on_refused(struct tcp_conn *c, const struct tcp_lane *l, int err)
 {
 	const char *why = ticket_refusal(l->hs_buf, l->n_hs);
@@ -368,7 +368,7 @@ void tcp_down(struct tcp_conn *c, const char *why)
 	struct tcp_xport *x = tcp_of(c);
 
 	if (c->base.state == CONN_GONE)
-		return; /* a callback that runs during this close has closed the connection again */
+		return; /* a callback of the first call has closed the connection a second time */
 	if (c->is_busy)
 		TAILQ_REMOVE(&x->busy, c, link);
 	c->is_busy = false;

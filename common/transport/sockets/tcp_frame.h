@@ -1,10 +1,10 @@
 #ifndef BPS_COMMON_TRANSPORT_SOCKETS_TCP_FRAME_H
 #define BPS_COMMON_TRANSPORT_SOCKETS_TCP_FRAME_H
 /* Frame of the TCP transport. A connection has two sockets (common/transport/sockets/tcp_impl.h).
- * On LANE_MESSAGES, the socket for messages, a frame precedes each item. On LANE_BULK, the socket
- * for bytes of segments, a frame precedes the bytes (head) and another follows them (trailer).
- * Little-endian, like the whole wire protocol. The lengths of frames and of the data after them are
- * multiples of 8 bytes. */
+ * LANE_MESSAGES is the socket for messages. On it, a frame precedes each message; frames of other
+ * types are complete in themselves. LANE_BULK is the socket for bytes of segments. On it, a frame
+ * precedes the bytes (head) and another frame follows them (trailer). Little-endian, like the whole
+ * wire protocol. The lengths of frames and of the data after them are multiples of 8 bytes. */
 #include <stdint.h>
 
 #include "common/wire/wire.h"

@@ -4,19 +4,19 @@
  * only.
  *
  *   tcp.c       process-wide object, data-thread object, the poll loop
- *   tcp_conn.c  life of a connection: connect, accept, up, down, pings
- *   tcp_msg.c   its socket for messages and requests to read
- *   tcp_in.c    its socket for bytes: receiving
- *   tcp_out.c   its socket for bytes: sending
+ *   tcp_conn.c  connections: connect, accept, up, down, pings
+ *   tcp_msg.c   the socket for messages and requests to read
+ *   tcp_in.c    the socket for bytes: receiving
+ *   tcp_out.c   the socket for bytes: sending
  *
- * The states are those of peer_conn.h. A doomed connection is closed in the same poll, and its
+ * The states are those of peer_conn.h. A DOOMED connection is closed in the same poll, and its
  * memory is freed in the next poll.
  *
  * A connection has two sockets, which this code calls its lanes. LANE_MESSAGES carries messages and
  * requests to read. LANE_BULK carries the bytes of segments. So a small message waits neither
  * behind megabytes of segment bytes nor for their retransmission. On LANE_BULK bytes lie between a
  * head, which identifies them, and a trailer, which reports whether they are valid. There are two
- * kinds:
+ * kinds of bytes:
  *
  *   - answers to requests, in the order of the requests;
  *   - eager bytes, which are sent with an offer, without a request (xport_send_eager). A frame on
@@ -32,7 +32,8 @@
  * receive is on x->busy. The thread may sleep when that list is empty. During a read the kernel
  * wakes the thread only when many of the bytes have arrived (SO_RCVLOWAT).
  *
- * All of this belongs to the data thread. The connection thread has only tcp_listener.h. */
+ * All of this code and data belongs to the data thread. The connection thread uses only
+ * tcp_listener.h. */
 #include <stdbool.h>
 #include <sys/queue.h>
 #include <sys/socket.h>
@@ -51,8 +52,8 @@
 #define TCP_PIECES READS_MAX
 /* TCP_EAGER_OUT: most offers whose eager bytes wait to be sent; further offers are sent without
  * bytes.
- * TCP_EAGER_IN: most offers of the peer that are noted until their eager bytes arrive; the bytes of
- * further offers are discarded. */
+ * TCP_EAGER_IN: most offers of the peer that are recorded until their eager bytes arrive; the bytes
+ * of further offers are discarded. */
 #define TCP_EAGER_OUT 32
 #define TCP_EAGER_IN  128
 #define TCP_ANSWERS   (TCP_PIECES + TCP_EAGER_OUT)
@@ -61,8 +62,8 @@
 #define TCP_TX_BYTES ((size_t)256 << 10)
 /* Bytes of the send buffer that only requests to read, pings and answers to pings may use. */
 #define TCP_TX_RESERVE 2048
-/* Part of TCP_TX_RESERVE that only requests to read may use. Else a peer that sends pings and never
- * receives would fill the whole reserve with answers to them. */
+/* Part of TCP_TX_RESERVE that only requests to read may use. Without this part, a peer that sends
+ * pings and never receives would cause answers that fill the whole reserve. */
 #define TCP_READS_RESERVE (TCP_PIECES * sizeof(struct tcp_frame))
 _Static_assert(TCP_RX_BYTES >= 2 * TCP_FRAME_MAX, "a frame fits, wherever it begins");
 
@@ -104,8 +105,8 @@ struct tcp_arrival {
 	bool is_eager;
 	uint32_t len;
 	uint64_t got; /* bytes received, including head and trailer */
-	/* Offset in the segment, from the head; for eager bytes the number of eager offers before
-	 * theirs */
+	/* The offset in the head: offset in the segment, or for eager bytes the number of eager
+	 * offers before their offer */
 	uint64_t offset;
 	struct tcp_read *rd; /* NULL: the bytes are discarded */
 	uint8_t *dst;
@@ -133,7 +134,7 @@ struct tcp_lane {
 	int fd; /* -1: there is no socket yet */
 	enum tcp_handshake_step hs;
 	bool can_recv, can_send;
-	bool is_ended; /* the peer has closed the socket: receive the rest until recv returns 0 */
+	bool is_ended; /* the peer has closed the socket: receive until recv returns 0 */
 	int lowat;     /* current SO_RCVLOWAT */
 	unsigned n_hs; /* bytes of the proof received */
 	uint8_t hs_buf[PROOF_BYTES];
@@ -157,7 +158,8 @@ struct tcp_conn {
 	unsigned piece_first, n_pieces;
 	struct tcp_eager eager[TCP_EAGER_IN];
 	unsigned eager_first, n_eager;
-	/* Offers announced so far, and offers whose bytes have arrived */
+	/* eager_count: eager offers that the peer has announced so far. eager_done: those of them
+	 * whose bytes have arrived */
 	uint64_t eager_count, eager_done;
 	struct tcp_arrival in;
 	/* The head that is being received, or the head of the bytes in `in` */
@@ -173,7 +175,7 @@ struct tcp_conn {
 	unsigned answer_first, n_answers, n_asked;
 	uint32_t answer_sent; /* bytes sent of the first answer, including head and trailer */
 	uint32_t eager_bytes; /* sum of the lengths of the eager answers in the queue */
-	uint64_t eager_sent;  /* offers announced so far */
+	uint64_t eager_sent;  /* eager offers announced to the peer so far */
 	/* A patient sender got -EAGAIN: call its writable callback when the queue has room */
 	bool wants_eager;
 	struct eager_policy policy;
@@ -216,11 +218,11 @@ static inline struct tcp_xport *tcp_of(const struct tcp_conn *c)
 	return (struct tcp_xport *)c->base.pub.x;
 }
 
-/* Values of x->base.pub.ahead_bytes. The kernel may hold the same number of unsent bytes, which
- * keep the link busy until this thread is woken. More urgent bytes that are offered meanwhile wait
- * behind them, and one connection may get ahead of another by that many bytes. With short round
- * trip times (recv_window.h) that delay is short, so TCP_AHEAD is used, and one call sends the
- * bytes of several offers. */
+/* Values of x->base.pub.ahead_bytes. The kernel may also contain this number of unsent bytes, which
+ * keep the link busy until this thread wakes up. More urgent bytes that are offered meanwhile wait
+ * behind the unsent bytes. One connection may also get ahead of another by this number of bytes.
+ * With short round trip times (recv_window.h) the wait is short. Then TCP_AHEAD is used, so that
+ * one call sends the bytes of several offers. */
 #define TCP_AHEAD_SLOW (64 << 10)
 #define TCP_AHEAD      (512 << 10)
 
@@ -234,17 +236,18 @@ void tcp_handshake(struct tcp_conn *c, enum tcp_lane_kind lane);
 /* Finish the handshake of the accepting side: the first message of the connecting side has
  * arrived. */
 void tcp_come_up(struct tcp_conn *c);
-/* Put the connection on x->busy, the list of those that are served before the thread sleeps. */
+/* Put the connection on x->busy, the list of connections to serve before the thread sleeps. */
 void tcp_touch(struct tcp_conn *c);
-/* Doom a connection whose peer broke the protocol. The connection goes down in this poll or in the
- * next one. */
+/* Mark the connection as failed, because its peer broke the protocol. The connection goes down in
+ * this poll or in the next one. */
 void tcp_protocol_error(struct tcp_conn *c, const char *what);
-/* Doom a connection whose socket failed (err is an errno) or was closed by the peer (err is 0). */
+/* Mark the connection as failed, because its socket failed (err is an errno) or was closed by the
+ * peer (err is 0). */
 void tcp_lost(struct tcp_conn *c, int err);
 /* Take the connection down at once: close the sockets, then run read_done of all its reads, then
  * down. */
 void tcp_down(struct tcp_conn *c, const char *why);
-/* Send the due pings and end late connections. */
+/* Send the due pings. Mark connections as failed whose handshake or answer to a ping is overdue. */
 void tcp_tick(struct tcp_xport *x);
 /* Free the memory of connections that went down since the last poll. */
 void tcp_free_gone(struct tcp_xport *x);
@@ -273,7 +276,7 @@ void tcp_issue_reads(struct tcp_conn *c);
 void tcp_take_bulk(struct tcp_conn *c);
 /* End all reads with -ECANCELED. */
 void tcp_cancel_reads(struct tcp_conn *c);
-/* Set the receive window of a new LANE_BULK socket to that of x, or to a larger one when TCP
+/* Set the receive window of a new LANE_BULK socket to that of x. Use a larger window when TCP
  * segments of the peer would not fit.
  * Errors: -errno. */
 int tcp_begin_window(const struct tcp_xport *x, int fd);
@@ -281,7 +284,8 @@ int tcp_begin_window(const struct tcp_xport *x, int fd);
 void tcp_set_windows(struct tcp_xport *x);
 /* Record the announcement f of eager bytes. */
 void tcp_announced(struct tcp_conn *c, const struct tcp_frame *f);
-/* Record that message m was received: the eager bytes announced before it may be taken. */
+/* Record that message m was received. From now on, reads may take the eager bytes that were
+ * announced before m. */
 void tcp_offer_heard(struct tcp_conn *c, const struct wire_msg *m);
 
 /* Functions of tcp_out.c. */

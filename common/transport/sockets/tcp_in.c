@@ -16,9 +16,9 @@
 
 #include "common/base/failpoint.h"
 
-/* Most bytes that one call receives, so that other connections get their turn, and received bytes
- * are still in the cache when their crc is computed. docs/explanation/performance.md, point 10,
- * compares this value with half of it. */
+/* Most bytes that one call receives. With this limit, other connections get their turn, and
+ * received bytes are still in the cache when their crc is computed.
+ * docs/explanation/performance.md, point 10, compares this limit with half of it. */
 #define RECV_SLICE (UINT32_C(512) << 10)
 /* The kernel wakes this thread when all expected bytes have arrived, or this many of them. With a
  * fixed window, a quarter of the window is used instead. The number is a compromise: each wake-up
@@ -79,7 +79,7 @@ static bool is_same_memory(
 	return e->segment == segment && e->offset == offset && e->len == len;
 }
 
-/* Return 1 when the first noted offer is the one whose bytes are arriving now, else 0. */
+/* Return 1 when the bytes of the first recorded offer are arriving now, else 0. */
 static unsigned n_arriving(struct tcp_conn *c)
 {
 	const struct tcp_arrival *in = &c->in;
@@ -87,8 +87,8 @@ static unsigned n_arriving(struct tcp_conn *c)
 	return in->is_open && in->is_eager && c->n_eager && eager_at(c, 0)->count == in->offset;
 }
 
-/* Find the noted offer that r reads. Returns NULL when its bytes are not sent eagerly or are
- * already being discarded, so that r must request them. */
+/* Find the recorded offer that r reads. Returns NULL when r must request the bytes, because they
+ * are not sent eagerly or are already being discarded. */
 static struct tcp_eager *eager_of(struct tcp_conn *c, const struct xport_read *r)
 {
 	for (unsigned i = n_arriving(c); i < c->n_eager; i++) {
@@ -179,7 +179,7 @@ void tcp_announced(struct tcp_conn *c, const struct tcp_frame *f)
 		*eager_at(c, c->n_eager++) = e;
 }
 
-/* Called before the owner receives the message, because the owner may start the read at once. */
+/* Call this before the owner receives the message, because the owner may start the read at once. */
 void tcp_offer_heard(struct tcp_conn *c, const struct wire_msg *m)
 {
 	for (unsigned i = 0; i < c->n_eager; i++) {
@@ -216,8 +216,8 @@ static void open_answer(struct tcp_conn *c)
 }
 
 /* Handle the head of eager bytes. The bytes stay in the socket until the message with their offer
- * has arrived. If the owner has started no read for them by then, they stay there for one more
- * poll, because the owner may start the read a little later. */
+ * has arrived. If no read takes them then, they stay for one more poll, because the owner may start
+ * the read a little later. */
 static void open_eager(struct tcp_conn *c)
 {
 	uint64_t count = le64toh(c->head.offset);
@@ -231,7 +231,7 @@ static void open_eager(struct tcp_conn *c)
 	c->is_held = count == c->eager_count;
 	if (c->is_held)
 		return;
-	/* The table of offers had no room to note this offer, so discard its bytes */
+	/* The table of offers had no room to record this offer, so discard its bytes */
 	if (!e || e->count > count) {
 		c->in.is_open = true;
 		return;
@@ -356,8 +356,8 @@ static bool add_item(struct tcp_recv_plan *p, uint8_t *dst, size_t len, size_t g
 	return true;
 }
 
-/* Return the i-th noted offer if its bytes certainly come next, because no answer can come before
- * them, and if a read takes these bytes. Else return NULL. */
+/* Return the i-th recorded offer if a read takes its bytes and no answer can arrive before these
+ * bytes. Else return NULL. */
 static const struct tcp_eager *next_eager(struct tcp_conn *c, unsigned i)
 {
 	const struct tcp_eager *e = eager_at(c, i);

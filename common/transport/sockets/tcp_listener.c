@@ -1,6 +1,6 @@
-/* The connection thread of the TCP transport: listen, accept, read and check tickets, refuse
- * connections without a valid ticket, pass the other sockets to the data threads. The thread
- * receives no data. */
+/* The connection thread of the TCP transport. The thread listens, accepts connections, and reads
+ * and checks their tickets. It refuses connections without a valid ticket, and passes the other
+ * sockets to the data threads. It receives no data. */
 #include "common/transport/sockets/tcp_impl.h"
 
 #include <errno.h>
@@ -36,14 +36,15 @@ int tcp_tune(const struct tcp_net *net, int fd)
 	int rc = set_int(fd, IPPROTO_TCP, TCP_NODELAY, 1);
 	int not_set = congestion_set(fd, net->congestion);
 
-	/* A failure is unexpected, because this process was allowed to set it when it started */
+	/* A failure is unexpected, because this congestion control worked in congestion_find when
+	 * the process started */
 	if (not_set)
 		log_rated(LOG_WARN,
 			"cannot set congestion control '%s', a data connection keeps the system's: "
 			"%s",
 			net->congestion, strerror(-not_set));
-	/* Pings detect a dead peer long before this timeout, which only ends the kernel's attempts
-	 * to deliver bytes to such a peer. */
+	/* Pings detect a dead peer long before this timeout. The timeout only ends the kernel's
+	 * attempts to deliver bytes to a dead peer. */
 	return rc ? rc : set_int(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, USER_TIMEOUT_MS);
 }
 
@@ -237,7 +238,7 @@ static int listen_on(struct tcp_net *net)
 	if (!rc)
 		rc = set_int(fd, IPPROTO_TCP, TCP_DEFER_ACCEPT, DEFER_ACCEPT_S);
 	/* Set the congestion control here, because accepted sockets inherit it. On an accepted
-	 * socket it would replace a BBR that has already turned on pacing. */
+	 * socket the change would come too late, because BBR has already turned on pacing there. */
 	congestion_set(fd, net->congestion);
 	if (!rc && bind(fd, (struct sockaddr *)&net->bind_addr, net->bind_len))
 		rc = -errno;

@@ -14,7 +14,7 @@
 
 #define TCP_QUEUE_MAX 512 /* most accepted sockets that may wait for one data thread */
 
-/* Accepted socket whose ticket was valid, on the way to its data thread. */
+/* Accepted socket with a valid ticket, as an item of the queue to its data thread. */
 struct tcp_accepted {
 	int fd;
 	struct ticket ticket;

@@ -70,7 +70,7 @@ int tcp_send(struct xconn *xc, const struct wire_msg *m)
 	rc = tcp_put(c, m, TCP_TX_RESERVE);
 	if (rc == -EAGAIN)
 		c->has_want = true;
-	/* The bytes of this offer are not sent with it, so the peer will request them */
+	/* The offer is sent without its bytes, so the peer will request them */
 	else if (m->len && !(m->flags & WIRE_INLINE))
 		eager_policy_forget(&c->policy, m->segment, m->offset);
 	return rc;
@@ -164,7 +164,7 @@ static void message(struct tcp_conn *c, const struct wire_msg *m)
 }
 
 /* Handle the frame at the start of `data`. Returns its length; 0: the frame is incomplete, or the
- * connection is doomed. */
+ * connection has failed. */
 static size_t take_frame(struct tcp_conn *c, const uint8_t *data, size_t n_bytes)
 {
 	struct err_text err;
