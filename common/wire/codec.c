@@ -1,5 +1,6 @@
-/* Encode and decode structs by field tables. Checks lengths, strings, counts and memory, not the
- * meaning of values. The functions keep no state and may be called on any thread. */
+/* Encode and decode structs by field tables. The decoder checks lengths, strings, counts and
+ * memory, but not the meaning of values. The functions keep no state and may be called on any
+ * thread. */
 #include "common/wire/codec.h"
 
 #include <endian.h>
@@ -10,8 +11,8 @@
 
 #include "common/base/error.h"
 
-/* Most lists inside each other. The field tables define the depth. The limit is for a table that
- * contains itself: without a limit, a peer would choose the depth, and so the size of the stack. */
+/* Greatest depth of nested lists. The limit matters only for a field table that contains itself.
+ * Without the limit, a peer would choose the depth, and so the size of the stack. */
 #define DEPTH_MAX    4
 #define PREFIX_BYTES 4
 #define LIST_ALIGN   8

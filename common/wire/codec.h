@@ -15,9 +15,9 @@
  *   blob             u32 length, bytes; `struct blob` in the struct
  *   list             u32 count, structs; a pointer and a uint32_t count in the struct
  *
- * The decoder checks everything: lengths against the buffer, strings for NUL bytes, the field's max
- * (longest string, largest blob, most list items), the depth of nested lists (at most 4), and the
- * memory for decoding against a limit. The functions keep no state, may be called on any thread,
+ * The decoder checks lengths against the buffer, strings for NUL bytes, and each field against its
+ * max (longest string, largest blob, most list items). It also limits the depth of nested lists (at
+ * most 4) and the memory for decoding. The functions keep no state, may be called on any thread,
  * and need only libc. */
 #include <stddef.h>
 #include <stdint.h>
@@ -81,8 +81,8 @@ struct layout {
 #S, sizeof(struct S), sizeof(table) / sizeof((table)[0]), table                    \
 	}
 
-/* Return the bytes that codec_encode will write for msg; 0 when that number does not fit in 32
- * bits, or when a field of msg exceeds its max. */
+/* Return the number of bytes that codec_encode will write for msg. Returns 0 when that number does
+ * not fit in 32 bits, or when a field of msg exceeds its max. */
 size_t codec_size(const struct layout *l, const void *msg);
 
 /* Write msg into buf, which has room for codec_size(l, msg) bytes; returns that number. A NULL

@@ -1,8 +1,8 @@
 #ifndef BPS_COMMON_WIRE_CTLFRAME_H
 #define BPS_COMMON_WIRE_CTLFRAME_H
-/* Frames of the control channel, as pure functions over bytes, which the channel and the fuzzer
- * share. A frame is u32 length, u16 type, body; little-endian. The length counts the bytes after
- * it: 2 + the body's bytes. */
+/* Parse and write frames of the control channel. The functions are pure. The control channel and
+ * the fuzzer share them. A frame is u32 length, u16 type, body; little-endian. The length counts
+ * the bytes after it: 2 + the body's bytes. */
 #include <stddef.h>
 #include <stdint.h>
 
@@ -19,9 +19,9 @@ struct ctlframe {
 };
 
 /* Parse the frame at the start of buf; its type and body may have at most max_bytes. Returns 1: the
- * frame is complete, and takes *ret_bytes of buf. Returns 0: the frame is incomplete, and
- * *ret_bytes are needed to go on (those of the head, or of the whole frame). Returns BPS_EPROTO:
- * the length is invalid, and nothing is written. */
+ * frame is complete, and takes *ret_bytes of buf. Returns 0: the frame is incomplete, and buf must
+ * have *ret_bytes before the next call (the head, or the whole frame). Returns BPS_EPROTO: the
+ * length is invalid, and nothing is written. */
 int ctlframe_parse(const uint8_t *buf, size_t n_bytes, size_t max_bytes, struct ctlframe *ret_frame,
 	size_t *ret_bytes);
 

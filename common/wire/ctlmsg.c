@@ -1,5 +1,6 @@
-/* Field tables of the control channel's messages, and their decoder. Checks the encoding only; the
- * receivers check the values. The functions keep no state and may be called on any thread. */
+/* Field tables of the control channel's messages, and their decoder. The decoder checks only the
+ * encoding; the receivers check the values. The functions keep no state and may be called on any
+ * thread. */
 #include "common/wire/ctlmsg.h"
 
 #include "common/base/error.h"

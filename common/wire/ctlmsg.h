@@ -34,21 +34,21 @@
 #define CTL_JOB_NAME_MAX    127
 #define CTL_TENSOR_NAME_MAX 255
 #define CTL_TEXT_MAX        511
-#define CTL_WHY_GONE_MAX    127 /* reason why a machine is no longer part of a job */
+#define CTL_WHY_GONE_MAX    127 /* longest reason why a machine is no longer part of a job */
 #define CTL_KEY_BYTES       32
 #define CTL_TOKEN_BYTES     32
-/* Value of an id or a rank that does not exist. A worker that requests this rank gets one from the
- * scheduler. */
+/* Value of an id or a rank that does not exist. A worker that requests this rank gets a rank from
+ * the scheduler. */
 #define CTL_NO_ID       UINT32_MAX
 #define CTL_WORKERS_MAX 65536      /* most workers of a job */
 #define CTL_LIST_MAX    4096       /* most items in a list of one DECLARE, PLAN or PEERS */
-#define CTL_TENSORS_MAX (1u << 20) /* tensor ids of a job are below this */
+#define CTL_TENSORS_MAX (1u << 20) /* tensor ids of a job are below this number */
 /* Most arguments of one STEER, which must fit into CTLFRAME_UNTRUSTED_BYTES */
 #define CTL_STEER_ARGS_MAX  8
 #define CTL_STEER_VALUE_MAX 255
 #define CTL_JSON_MAX        (512u << 10)
 /* Most memory of one decoded message, in bytes. The largest message that the other limits allow is
- * a REPORT, which takes half of it. */
+ * a REPORT, which takes half of this memory. */
 #define CTL_MEM_MAX (8u << 20)
 
 enum ctl_type {

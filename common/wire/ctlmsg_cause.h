@@ -1,7 +1,7 @@
 #ifndef BPS_COMMON_WIRE_CTLMSG_CAUSE_H
 #define BPS_COMMON_WIRE_CTLMSG_CAUSE_H
 /* The worker that caused a failure, in messages that report the failure. Messages of the control
- * channel and of the trainers' socket contain it in addition to their text. */
+ * channel and of the trainers' socket contain the cause in addition to their text. */
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -14,7 +14,7 @@ struct ctl_cause {
 	const char *host; /* machine of that worker; "" or NULL: the cause is not known */
 };
 
-/* Return whether the message names a cause. A message of an older release does not. */
+/* Return whether the message names a cause. Messages of older releases name no cause. */
 static inline bool ctl_has_cause(const struct ctl_cause *cause)
 {
 	return cause->host && *cause->host;

@@ -29,16 +29,16 @@ struct ctl_join {
 	const char *job;
 	uint32_t rank; /* the worker's rank; CTL_NO_ID: the scheduler assigns a rank */
 	uint32_t size;
-	uint32_t flags; /* enum job_flags; all workers of the job must send the same */
+	uint32_t flags; /* enum job_flags; all workers of the job must send the same flags */
 	uint32_t pid;
-	/* Requested partition size, 0: the scheduler chooses; all workers must send the same */
+	/* Requested partition size in bytes, the same for all workers. 0: the scheduler chooses */
 	uint32_t part_bytes;
 	/* Proof that the trainer has the job's token, CTL_TOKEN_BYTES long; empty: the job has no
 	 * token */
 	struct blob token;
-	/* backup: number of machines that a round may go without. grace_ms: how long a round waits
-	 * for these machines after all other machines have contributed. All workers must send the
-	 * same. */
+	/* backup: number of machines that a round need not wait for. grace_ms: how long a round
+	 * still waits for these machines after all other machines have contributed. All workers
+	 * must send the same values. */
 	uint16_t backup;
 	uint32_t grace_ms;
 	/* Only for an elastic job. max_size: the most workers that the job may have, the same for
@@ -88,8 +88,8 @@ struct ctl_job {
 	uint32_t flags;
 	struct ctl_job_member *members;
 	uint32_t n_members;
-	/* View in which the job formed. It tells jobs apart that have the same number, because a
-	 * restarted scheduler may use a number again */
+	/* View in which the job was formed. The view distinguishes jobs with the same id, because a
+	 * restarted scheduler may use an id again */
 	uint64_t formed;
 	uint16_t backup; /* backup and grace_ms: as in JOIN */
 	uint32_t grace_ms;
@@ -108,7 +108,7 @@ struct ctl_job_end {
 
 /* FINISHED: the worker called bps_close and waits for JOB_END. LOST: the worker ended without
  * bps_close. AT_BARRIER: the worker waits for a JOB with the number of this barrier. The agent
- * sends AT_BARRIER again after each JOB with a smaller number. */
+ * sends AT_BARRIER again after each JOB with a smaller barrier number. */
 enum worker_event { WORKER_FINISHED = 1, WORKER_LOST = 2, WORKER_AT_BARRIER = 3 };
 struct ctl_worker {
 	uint32_t job;

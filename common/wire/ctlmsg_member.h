@@ -39,7 +39,8 @@ struct ctl_welcome {
 	uint32_t beat_ms;   /* interval at which the member sends a BEAT */
 	uint32_t dead_ms;   /* after this silence the member treats the scheduler as lost */
 	uint32_t restarts;  /* how often a member of this name has connected with a new instance */
-	/* A member that does not reconnect in this time after a loss counts as dead */
+	/* A member that loses its connection and does not reconnect within this time counts as
+	 * dead */
 	uint32_t window_ms;
 	/* 1: the member has proven its identity with the master key of the cluster */
 	uint8_t has_master;
@@ -52,7 +53,7 @@ struct ctl_refuse {
 
 #define CTL_BEAT_JOBS_MAX 16
 #define CTL_BEAT_LATE_MAX 8
-/* Agent whose contribution was the last in some rounds of the last seconds. */
+/* Agent whose contribution arrived last in some rounds of the past few seconds. */
 struct ctl_beat_late {
 	uint32_t agent;  /* agent id */
 	uint32_t rounds; /* number of rounds in which this agent was the last */
@@ -65,8 +66,9 @@ struct ctl_beat_job {
 	uint64_t round;  /* largest completed round, which is the step of the job */
 	uint64_t rounds; /* number of completed rounds, summed over all partitions */
 	uint64_t bytes;  /* bytes of all contributions to these rounds */
-	/* Rounds of the last seconds: how many were measured, and the median and 99th percentile of
-	 * the time from the first to the last contribution of a round. */
+	/* Rounds of the past few seconds. window_rounds: how many were measured. wait_p50_us,
+	 * wait_p99_us: median and 99th percentile of the time from the first to the last
+	 * contribution of a round. */
 	uint32_t window_rounds;
 	uint32_t wait_p50_us, wait_p99_us;
 	/* Agents whose contributions were last, sorted by how often they were last */
@@ -131,21 +133,23 @@ struct ctl_peers {
 	uint32_t n_peers;
 };
 
-/* Rules C2 and C4 of docs/reference/faults.md. SIGHT: the scheduler receives nothing from a member
- * any more, and asks the members of the other role whether they can reach it. SEEN: the answer of a
- * server that has a data connection to this instance of an agent, or of an agent that has or had
- * one to this instance of a server. Other members do not answer. */
+/* Rules C2 and C4 of docs/reference/faults.md. SIGHT: the scheduler no longer receives anything
+ * from a member, and asks the members of the other role whether they can reach that member. SEEN:
+ * the answer. A server answers if it has a data connection to this instance of the agent. An agent
+ * answers if it has or had a data connection to this instance of the server. */
 struct ctl_sight {
 	uint32_t member; /* id of the silent member */
 	uint64_t instance;
 	uint32_t quiet_ms; /* SEEN: time since the last message from the member; SIGHT: 0 */
 };
 
-/* LEAVE: a server wants to end, and asks the scheduler to move its partitions to other servers
- * first; or an agent stops and leaves its trainers to the next process. LEFT: the partitions have
- * moved (code 0), or they will not move and the server may end now (another code). */
+/* LEAVE of a server: the server is about to end, and asks the scheduler to move its partitions to
+ * other servers first. LEAVE of an agent: the agent stops, and its next process continues to serve
+ * the trainers. LEFT is the answer to LEAVE. An agent receives code 0 at once. For a server, code 0
+ * means that its partitions have moved. Another code means that the partitions will not move, and
+ * the server may end now. */
 struct ctl_leave {
-	/* Time after which the server ends, even without LEFT; 0: an agent has sent the message */
+	/* Time after which the server ends, even without LEFT. 0: the sender is an agent */
 	uint32_t bound_ms;
 };
 struct ctl_left {

@@ -29,7 +29,8 @@ struct ctl_probe {
 enum ctl_gpu_open {
 	GPU_OPEN_NONE,
 	GPU_OPEN_WAITS, /* the worker has called bps_gpu_open and waits */
-	/* The worker has not called bps_gpu_open, and other workers wait for this one */
+	/* The worker has not called bps_gpu_open, and other workers of the machine wait for this
+	 * worker */
 	GPU_OPEN_MISSING,
 };
 struct ctl_report_worker {

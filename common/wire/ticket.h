@@ -1,8 +1,9 @@
 #ifndef BPS_COMMON_WIRE_TICKET_H
 #define BPS_COMMON_WIRE_TICKET_H
-/* Tickets and proofs. With them the two ends of a data connection prove to each other that they
- * have the key that the scheduler gave to these two instances only. The functions keep no state and
- * make no system call except for random numbers. All transports share them.
+/* Tickets and proofs of data connections. The scheduler gives a key to two instances only. With a
+ * ticket and a proof, the two ends of a connection prove to each other that they have this key. The
+ * functions keep no state and make no system call except for random numbers. All transports share
+ * them.
  *
  * The connecting side first sends a ticket. The accepting side answers with a proof. The proof's
  * MAC includes the ticket's nonce, so that it is valid for this ticket only. */
@@ -53,8 +54,8 @@ struct proof {
 };
 
 /* Numbers of the tickets received from one sender, as a sliding window: bit i of `window` stands
- * for number last - i. This needs bounded memory and no clock. One instance may have several
- * senders; the tag tells them apart. */
+ * for number last - i. The window needs bounded memory and no clock. One instance may have several
+ * senders, which have different tags. */
 struct replay_peer {
 	uint64_t instance, window, used_at;
 	uint32_t peer_id, last;
@@ -72,8 +73,8 @@ void ticket_seal(const struct ticket *t, const void *key, uint8_t ret[TICKET_BYT
 int ticket_parse(const void *buf, size_t n_bytes, struct ticket *ret);
 /* Check the HMAC of a ticket. Returns 0 or BPS_EAUTH. */
 int ticket_verify(const void *buf, const void *key);
-/* Return the sentence for the word of a refusal; NULL: the word is unknown. n_bytes: the bytes of
- * the word that were received. */
+/* Return the sentence that explains a refusal; NULL: the word is unknown. word: REFUSED_..., of
+ * which n_bytes were received. */
 const char *ticket_refusal(const void *word, size_t n_bytes);
 /* Record the nonce of a verified ticket. Returns 0, or BPS_EAUTH when the nonce was received
  * before, or is so old that it lies before the window. */

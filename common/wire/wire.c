@@ -1,6 +1,6 @@
-/* Encode and decode messages of the data plane by one table of types and one of fields. Checks
- * every length, flag and reserved bit, not the meaning of numbers. The functions keep no state and
- * may be called on any thread. */
+/* Encode and decode messages of the data plane with a table of types and a table of fields. The
+ * decoder checks every length, flag and reserved bit, but not the meaning of numbers. The functions
+ * keep no state and may be called on any thread. */
 #include "common/wire/wire.h"
 
 #include <assert.h>
@@ -262,7 +262,7 @@ static int refuse_unused(
 		err, BPS_EPROTO, "%s has %s set, which this type does not use", rule->name, name);
 }
 
-/* Check the header before the rest of the message is read with the lengths in it. */
+/* Check the header, because the rest of the message is read with the lengths in the header. */
 static int hdr_check(
 	const struct rule *rule, const uint64_t *w, bool is_inline, struct err_text *err)
 {

@@ -3,13 +3,13 @@
 /* Messages of the data plane between an agent and a server. A message is a 64-byte little-endian
  * header, a tail whose length depends on the type, and for small partitions the payload itself
  * (WIRE_INLINE). Several messages, each padded to 8 bytes, may share one send.
- * docs/reference/protocol-data.md has the table; the rules are those of the round protocol in
- * docs/reference/faults.md. Pure functions, which may be called on any thread.
+ * docs/reference/protocol-data.md has the table of messages and fields. docs/reference/faults.md
+ * has the rules of the round protocol. The functions are pure and may be called on any thread.
  *
  * For each partition and round an agent sends one CONTRIB, and the server answers with one RESULT.
  * With more than WIRE_INLINE_MAX bytes of payload, a message only offers its bytes (segment,
- * offset), and the receiver reads the bytes when it has memory for them. A peer can never write
- * memory of this process. */
+ * offset). The receiver reads the bytes when it has memory for them. A peer can never write memory
+ * of this process. */
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -19,7 +19,7 @@
 #define WIRE_VERSION   1
 #define WIRE_HDR_BYTES 64
 #define WIRE_TAIL_MAX  (16 + WIRE_MEMBERS_MAX / 8)
-#ifndef WIRE_INLINE_MAX /* the simulator defines a smaller one */
+#ifndef WIRE_INLINE_MAX /* the simulator defines a smaller value */
 #define WIRE_INLINE_MAX (16 * 1024)
 #endif
 /* Bytes of the largest message. Buffers for receiving messages have this size. */
@@ -40,7 +40,8 @@ enum wire_type {
 	WIRE_DONATE,     /* agent: result r, inline or offered */
 	/* Agent: no longer needs this RESULT; the server may reuse the memory of the result */
 	WIRE_GOT,
-	/* Server: does not know the partition or pgen yet; send CONTRIB or HAVE again soon */
+	/* Server: does not know the partition or the pgen yet; the agent must send its CONTRIB or
+	 * HAVE again soon */
 	WIRE_AGAIN,
 	/* Server: the bytes that it has read do not match the crc in the CONTRIB or DONATE */
 	WIRE_BAD_CRC,
@@ -107,7 +108,8 @@ struct wire_msg {
 	const void *payload;
 };
 
-/* Return the bytes that wire_encode writes for m, padded to 8, with its inline payload. */
+/* Return the number of bytes that wire_encode writes for m: a multiple of 8, including the inline
+ * payload. */
 size_t wire_size(const struct wire_msg *m);
 
 /* Write m (header, tail, inline payload, zero padding) to buf, which has room for wire_size(m)
