@@ -39,14 +39,13 @@ const char *congestion_choose(const char *wanted, const char *system,
 		return wanted;
 	if (rc == -EPERM)
 		err_set(err, -EINVAL,
-			"congestion-control '%s' is not allowed to this user: add it to sysctl "
+			"this user may not use congestion-control '%s': add it to sysctl "
 			"net.ipv4.tcp_allowed_congestion_control, or choose auto",
 			wanted);
 	else
 		err_set(err, -EINVAL,
-			"this kernel has no congestion-control '%s': sysctl "
-			"net.ipv4.tcp_available_congestion_control lists the known ones; auto and "
-			"system are possible too",
+			"this kernel has no congestion-control '%s': choose auto, system, or a "
+			"name in sysctl net.ipv4.tcp_available_congestion_control",
 			wanted);
 	return NULL;
 }
@@ -69,7 +68,8 @@ static void tell(const char *wanted, const char *system, const char *name)
 	if (strcmp(wanted, AUTO) != 0 || strncmp(system, BBR, strlen(BBR)) != 0)
 		return;
 	if (*name)
-		log_info("data connections use %s, not the system's %s (congestion-control = auto)",
+		log_info("data connections use congestion control %s, not the system's default %s "
+			 "(congestion-control = auto)",
 			name, system);
 	if (strcmp(name, instead[0]) != 0)
 		log_info("congestion control %s would be faster for data connections: add it to "

@@ -152,7 +152,7 @@ void net_seal_proof(const struct net *n, const struct ticket *t, const void *key
 	proof_seal(&p, t->nonce, key, ret);
 }
 
-static const char other_version[] = "another version of the data protocol";
+static const char other_version[] = "the peer uses another version of the data protocol";
 
 const char *net_check_ticket(
 	struct net *n, const void *buf, size_t n_bytes, struct ticket *ret, void *ret_key)
@@ -164,7 +164,7 @@ const char *net_check_ticket(
 	if (ret->channel >= N_CHANNELS)
 		return "ticket for shared memory on the network port";
 	if (n->key_fn(n->key_ctx, ret->peer_id, ret->instance, ret_key))
-		return "unknown or replaced instance";
+		return "the peer is unknown, or a newer process has replaced it";
 	if (ticket_verify(buf, ret_key))
 		return "wrong key";
 	/* Do not check the ticket of a second channel for a replay. Its count may lie before the

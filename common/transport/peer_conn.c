@@ -165,7 +165,7 @@ static bool tick_up(struct peer_conn *c)
 	}
 	at_ns = c->is_pinged ? dead_at(c, &x->times) : ping_at_ns;
 	if (c->is_pinged && x->now_ns >= at_ns) {
-		peer_conn_doom(c, "no sign of life for %lu ms",
+		peer_conn_doom(c, "no byte was received from the peer for %lu ms",
 			(unsigned long)((x->now_ns - c->rx_ns) / NS_PER_MS));
 		return false;
 	}
@@ -184,7 +184,8 @@ bool peer_conn_tick(struct peer_conn *c)
 	if (x->now_ns < c->connect_by_ns)
 		peer_deadline(x, c->connect_by_ns);
 	else
-		peer_conn_doom(c, "no connection within %u ms", x->times.connect_timeout_ms);
+		peer_conn_doom(c, "the handshake was not complete after %u ms",
+			x->times.connect_timeout_ms);
 	return false;
 }
 

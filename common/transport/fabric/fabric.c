@@ -44,10 +44,10 @@ int fabric_mr_reg(
 	for (int tries = 0; rc == -FI_ENOKEY && tries < 8; tries++)
 		rc = fi_mr_reg(x->domain, mem, bytes, access, 0, ticket_random64(), 0, ret, NULL);
 	if (rc)
-		log_rated(LOG_ERROR, "cannot register %zu bytes with libfabric: %s%s", bytes,
-			fi_strerror(-rc),
+		log_rated(LOG_ERROR, "cannot register %zu bytes of memory with libfabric: %s%s",
+			bytes, fi_strerror(-rc),
 			x->is_verbs && rc == -FI_ENOMEM && fabric_lockable_bytes() != UINT64_MAX
-				? " (verbs locks them: " LOCK_HINT ")"
+				? " (verbs locks this memory, so raise the limit: " LOCK_HINT ")"
 				: "");
 	return rc;
 }
@@ -93,10 +93,10 @@ static int listen_failed(const struct fabric *f, int rc, struct err_text *err)
 {
 	bool is_other = rc == -EADDRINUSE && is_verbs(f);
 
-	return err_set(err, rc, "cannot listen for data on %s port %u: %s%s", f->base.cfg.bind_addr,
-		f->base.cfg.port, fi_strerror(-rc),
-		is_other ? " (another program listens there, `rdma resource show cm_id` shows "
-			   "which: stop it, or choose another port)"
+	return err_set(err, rc, "cannot listen for data connections on %s port %u: %s%s",
+		f->base.cfg.bind_addr, f->base.cfg.port, fi_strerror(-rc),
+		is_other ? " (another program uses the port: find it with `rdma resource show "
+			   "cm_id` and stop it, or choose another port)"
 			 : addr_bind_hint(rc));
 }
 
@@ -126,12 +126,13 @@ static int get_info(struct fabric *f, int mr_mode, struct err_text *err)
 	if (f->info->tx_attr->size && f->info->tx_attr->size < FABRIC_TX_DEPTH)
 		f->tx_max = (uint32_t)(f->info->tx_attr->size * FABRIC_TX_MAX / FABRIC_TX_DEPTH);
 	if (!f->tx_max)
-		return err_set(err, -EINVAL, "libfabric provider '%s' has too small a send queue",
+		return err_set(err, -EINVAL,
+			"the send queue of libfabric provider '%s' is too small",
 			f->base.cfg.provider);
 	if (is_verbs(f) && fabric_lockable_bytes() < FABRIC_LOCKED_MIN)
 		return err_set(err, -EPERM,
 			"libfabric provider 'verbs' locks the memory that it uses, and this "
-			"process may lock only %llu KiB: " LOCK_HINT,
+			"process may lock only %llu KiB, so raise the limit: " LOCK_HINT,
 			(unsigned long long)fabric_lockable_bytes() >> 10);
 	return 0;
 }
@@ -189,8 +190,8 @@ static void harden_listener(const struct sockaddr_storage *addr, size_t addr_len
 	closedir(d);
 out:
 	if (!found)
-		log_warn("cannot find the socket of the data port, so it is not protected against "
-			 "silent clients");
+		log_warn("cannot find the socket of the data port, so the port is not protected "
+			 "against silent clients");
 }
 
 static int open_eq(struct fabric *f, struct fid_eq **ret)
@@ -289,7 +290,8 @@ static int choose_congestion(struct fabric *f, const char *wanted, struct err_te
 	if (!is_auto && !is_verbs(f))
 		return err_set(err, -EINVAL,
 			"congestion-control '%s' needs libfabric 2.2 or newer with provider tcp, "
-			"this is %u.%u: set it to auto, or use provider sockets",
+			"and this is %u.%u: set congestion-control to auto, or use provider "
+			"sockets",
 			wanted, FI_MAJOR(fi_version()), FI_MINOR(fi_version()));
 	return 0;
 }
@@ -424,13 +426,13 @@ void fabric_renew(struct fabric_xport *x)
 	log_info("a connection ended during a read, so all connections of the data thread are "
 		 "opened again: thread=%u connections=%u",
 		x->base.thread, x->base.n_conns);
-	close_conns(x, "libfabric restarts after a read was cut short");
+	close_conns(x, "all connections of the data thread restart after an incomplete read");
 	close_cq(x);
 	rc = open_cq(x);
 	if (!rc)
 		rc = fabric_io_renew(x);
 	if (rc) {
-		log_error("cannot open a completion queue again, ending this process: %s",
+		log_error("cannot open libfabric's completion queue again, ending this process: %s",
 			fi_strerror(-rc));
 		abort(); /* the service manager restarts this process */
 	}
@@ -543,7 +545,7 @@ static int xport_new(struct net *n, unsigned thread, const struct xport_events *
 	*ret = &x->base.pub;
 	return 0;
 fail:
-	err_set(err, rc, "cannot open a data thread on provider '%s': %s", f->base.cfg.provider,
+	err_set(err, rc, "cannot set up a data thread with provider '%s': %s", f->base.cfg.provider,
 		fi_strerror(-rc));
 	xport_destroy(x);
 	return rc;

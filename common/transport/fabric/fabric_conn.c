@@ -96,8 +96,8 @@ static void tune(const struct fabric *f, struct fid_ep *ep)
 	 * the process started */
 	if (rc)
 		log_rated(LOG_WARN,
-			"cannot set congestion control '%s', a data connection keeps the system's: "
-			"%s",
+			"cannot set congestion control '%s', so a data connection uses the "
+			"system's default: %s",
 			f->congestion, strerror(-rc));
 }
 
@@ -183,7 +183,8 @@ int fabric_conn_connect(struct xport *xp, const char *addr, uint16_t port, uint1
 	c = conn_get(x);
 	if (!c) {
 		log_rated(LOG_WARN,
-			"data thread %u has the maximum of %u connections, cannot connect to %s",
+			"data thread %u has the maximum of %u connections, so it cannot connect "
+			"to %s",
 			x->base.thread, x->f->gates.conns_max, addr);
 		return -EMFILE;
 	}
@@ -264,7 +265,7 @@ void fabric_conn_accept(struct fabric_xport *x, struct fabric_cm_event *ev)
 	c = conn_get(x);
 	if (!c) {
 		log_rated(LOG_WARN,
-			"data thread %u has the maximum of %u connections, refused peer=%u",
+			"data thread %u has the maximum of %u connections, so it refused peer=%u",
 			x->base.thread, x->f->gates.conns_max, ev->ticket.peer_id);
 		fabric_cm_reject(x->f, ev->info, "FULL");
 		return;
@@ -544,7 +545,8 @@ void fabric_seg_note(struct fabric_conn *c, const struct wire_msg *m)
 
 	if (m->segment >= FABRIC_SEGS_MAX) {
 		net_count(&fabric_xport_of(c)->shared.count.protocol_errors, 1);
-		peer_conn_doom(&c->base, "protocol: segment %u is beyond the table", m->segment);
+		peer_conn_doom(
+			&c->base, "protocol: segment number %u is above the limit", m->segment);
 		return;
 	}
 	chunk = &c->peer_segs[m->segment / FABRIC_SEG_CHUNK];

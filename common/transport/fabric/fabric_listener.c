@@ -33,7 +33,7 @@ static void on_request(struct fabric *f, const struct fi_eq_cm_entry *e, size_t 
 	struct net_thread *t = NULL;
 
 	if (!why && !(t = net_find_thread(&f->base, ev.ticket.thread)))
-		why = "no such data thread";
+		why = "its data thread does not exist";
 	if (why) {
 		fabric_cm_reject(f, e->info, net_refuse(&f->base, &ev.ticket, why));
 	} else if (!handover_queue_push(&t->queue, &ev, CM_REQUESTS_MAX)) {

@@ -26,7 +26,7 @@ static void rx_message(struct fabric_conn *c, const struct wire_msg *m)
 	if (m->credits) {
 		c->credits += m->credits;
 		if (c->credits > UINT16_MAX) {
-			protocol_error(c, "more credits than possible");
+			protocol_error(c, "the peer granted too many credits");
 			return;
 		}
 		if (c->has_want)
@@ -64,7 +64,7 @@ static void rx_messages(struct fabric_conn *c, const uint8_t *data, size_t n_byt
 			return;
 		}
 		if (m.cookie != cookie) {
-			protocol_error(c, "cookie of another connection");
+			protocol_error(c, "a message with the cookie of another connection");
 			return;
 		}
 		data += n;
@@ -106,7 +106,7 @@ static void rx_done(struct fabric_xport *x, struct fabric_buf *b, size_t n_bytes
 
 	net_count(&x->shared.count.rx_bytes, n_bytes);
 	if (c && c->base.state == CONN_CONNECTING)
-		protocol_error(c, "a message before this side has sent one");
+		protocol_error(c, "a message before the end of the handshake");
 	if (c && c->base.state == CONN_ACCEPTING)
 		fabric_conn_up(c);
 	if (c && c->base.state == CONN_UP) {

@@ -169,10 +169,10 @@ static void accept_one(struct shm_xport *x, int fd)
 		return;
 	if (!may_come(x, c->uid)) {
 		log_rated(LOG_WARN,
-			"refused a same-host connection, because too many of this user have sent "
-			"no ticket: uid=%u",
+			"refused a same-host connection, because too many connections have not "
+			"sent a ticket yet: uid=%u",
 			(unsigned)c->uid);
-		shm_down(c, "too many");
+		shm_down(c, "too many connections have not sent a ticket yet");
 		return;
 	}
 	c->base.nonce = ch.nonce = ticket_random64();
@@ -261,7 +261,8 @@ static void take_welcome(struct shm_conn *c, const struct shm_welcome *w, int fd
 	if (area)
 		come_up(c, area);
 	else
-		peer_conn_doom(&c->base, "the peer's rings are not sealed, or cannot be mapped");
+		peer_conn_doom(
+			&c->base, "the peer's shared memory is not sealed, or cannot be mapped");
 }
 
 /* Handshake of the connecting side: receive first the challenge, then the welcome. */
@@ -302,9 +303,9 @@ static const char *check_hello(
 	if (ticket_parse(hello->ticket, sizeof(hello->ticket), t) || t->channel != TICKET_SAME_HOST)
 		return "malformed ticket";
 	if (t->nonce != c->base.nonce || t->thread != x->base.thread)
-		return "ticket of another connection";
+		return "the ticket belongs to another connection";
 	if (x->cfg.key_fn(x->cfg.key_ctx, t->peer_id, t->instance, ret_key))
-		return "unknown or replaced instance";
+		return "the peer is unknown, or a newer process has replaced it";
 	return ticket_verify(hello->ticket, ret_key) ? "wrong key" : NULL;
 }
 
@@ -342,7 +343,7 @@ static void welcome(struct shm_conn *c, const struct shm_hello *hello, const voi
 	int fd = -1, rc = make_area(&fd, &area);
 
 	if (rc < 0) {
-		peer_conn_doom(&c->base, "cannot make the rings: %s", strerror(-rc));
+		peer_conn_doom(&c->base, "cannot make shared memory: %s", strerror(-rc));
 		return;
 	}
 	proof_seal(&p, hello->nonce, key, w.proof);
@@ -350,7 +351,8 @@ static void welcome(struct shm_conn *c, const struct shm_hello *hello, const voi
 	close(fd);
 	if (rc < 0) {
 		munmap(area, SHM_AREA_BYTES);
-		peer_conn_doom(&c->base, "cannot send the rings: %s", strerror(-rc));
+		peer_conn_doom(
+			&c->base, "cannot send the shared memory to the peer: %s", strerror(-rc));
 		return;
 	}
 	come_up(c, area);

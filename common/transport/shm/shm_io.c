@@ -31,7 +31,7 @@ int shm_put(struct shm_conn *c, const struct wire_msg *m)
 	n = wire_encode(&out, x->tx_buf);
 	rc = ring_put(&c->tx, x->tx_buf, n);
 	if (rc == BPS_EPROTO) {
-		shm_protocol_error(c, "its position in the ring is invalid");
+		shm_protocol_error(c, "an invalid read index in the ring");
 		return -ENOTCONN;
 	}
 	if (rc)
@@ -100,7 +100,7 @@ static int receive(struct shm_conn *c)
 		message(c, &m);
 	}
 	if (n < 0)
-		shm_protocol_error(c, "an invalid index or entry in its ring");
+		shm_protocol_error(c, "an invalid write index or entry in the ring");
 	if (i && c->base.state == CONN_UP && ring_took(&c->rx) && ring_must_wake(&c->tx))
 		shm_wake(c);
 	return i;

@@ -276,7 +276,7 @@ void shm_note_seg(struct shm_conn *c, const struct wire_msg *m)
 	int fd;
 
 	if (m->segment >= SHM_SEGS_MAX) {
-		shm_protocol_error(c, "a segment number beyond the table");
+		shm_protocol_error(c, "a segment number above the limit");
 		return;
 	}
 	withdraw(c, m->segment);

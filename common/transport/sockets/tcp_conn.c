@@ -198,7 +198,7 @@ static void accept_lane(struct tcp_conn *c, enum tcp_lane_kind lane, const struc
 	if (!rc)
 		rc = send_proof(c, lane, g);
 	if (rc)
-		peer_conn_doom(&c->base, "cannot accept: %s", strerror(-rc));
+		peer_conn_doom(&c->base, "cannot accept the connection: %s", strerror(-rc));
 }
 
 /* Find the connection to which the second channel with ticket t belongs. Returns NULL when there is
@@ -221,7 +221,7 @@ void tcp_accept(struct tcp_xport *x, const struct tcp_accepted *g)
 
 	if (!c) {
 		log_rated(LOG_WARN, "refused a data connection of peer=%u: %s", g->ticket.peer_id,
-			is_first ? "no room" : "its first channel is closed");
+			is_first ? "no room for a connection" : "its first channel is closed");
 		tcp_refuse(g->fd, is_first ? REFUSED_FULL : REFUSED_TICKET);
 		return;
 	}
@@ -245,7 +245,7 @@ static void go_up(struct tcp_conn *c)
 void tcp_come_up(struct tcp_conn *c)
 {
 	if (c->lanes[LANE_BULK].fd < 0)
-		tcp_protocol_error(c, "a message before the second channel");
+		tcp_protocol_error(c, "a message before the second channel was open");
 	else
 		go_up(c);
 }
@@ -286,7 +286,7 @@ static void on_refused(struct tcp_conn *c, const struct tcp_lane *l, int err)
 	if (why)
 		peer_conn_doom(&c->base, "%s", why);
 	else
-		peer_conn_doom(&c->base, "no proof from the peer: %s",
+		peer_conn_doom(&c->base, "the peer sent no proof of its identity: %s",
 			err ? strerror(err) : "it closed the connection");
 }
 

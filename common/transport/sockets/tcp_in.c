@@ -237,7 +237,7 @@ static void open_eager(struct tcp_conn *c)
 		return;
 	}
 	if (e->len != le32toh(c->head.len)) {
-		tcp_protocol_error(c, "bytes differ from the announced ones");
+		tcp_protocol_error(c, "eager bytes with another length than announced");
 		return;
 	}
 	c->is_held = !e->rd && !e->is_heard;

@@ -40,8 +40,8 @@ int tcp_tune(const struct tcp_net *net, int fd)
 	 * the process started */
 	if (not_set)
 		log_rated(LOG_WARN,
-			"cannot set congestion control '%s', a data connection keeps the system's: "
-			"%s",
+			"cannot set congestion control '%s', so a data connection uses the "
+			"system's default: %s",
 			net->congestion, strerror(-not_set));
 	/* Pings detect a dead peer long before this timeout. The timeout only ends the kernel's
 	 * attempts to deliver bytes to a dead peer. */
@@ -54,8 +54,8 @@ void tcp_refuse(int fd, const char *word)
 
 	memcpy(out, word, strlen(word));
 	if (send(fd, out, sizeof(out), MSG_DONTWAIT | MSG_NOSIGNAL) < 0)
-		log_debug(
-			"cannot send the reason of a refused data connection: %s", strerror(errno));
+		log_debug("cannot send the reason for refusing a data connection: %s",
+			strerror(errno));
 	close(fd);
 }
 
@@ -80,7 +80,8 @@ static void decide(struct tcp_net *net, const struct tcp_pending *s)
 	const char *word = why ? net_refuse(&net->base, &g.ticket, why) : hand_over(net, &g);
 
 	if (word && !why)
-		net_refuse(&net->base, &g.ticket, "no such data thread, or it is overloaded");
+		net_refuse(
+			&net->base, &g.ticket, "its data thread does not exist or is overloaded");
 	if (word)
 		tcp_refuse(s->fd, word);
 	OPENSSL_cleanse(&g, sizeof(g));
@@ -257,7 +258,7 @@ int tcp_listener_open(struct tcp_net *net, struct err_text *err)
 	int rc = listen_on(net);
 
 	if (rc)
-		return err_set(err, rc, "cannot listen for data on %s port %u: %s%s",
+		return err_set(err, rc, "cannot listen for data connections on %s port %u: %s%s",
 			net->base.cfg.bind_addr, net->base.cfg.port, strerror(-rc),
 			addr_bind_hint(rc));
 	d->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
