@@ -288,7 +288,7 @@ static int read_bytes(struct reader *r, const struct layout *l, const struct fie
 	if (n == 0)
 		return 0;
 	if (f->kind == FIELD_STR && memchr(r->p, 0, n))
-		return err_set(r->err, BPS_EPROTO, "%s.%s has a NUL inside", l->name, f->name);
+		return err_set(r->err, BPS_EPROTO, "%s.%s contains a NUL byte", l->name, f->name);
 	rc = mem_take(r, n + (f->kind == FIELD_STR), 1, &at);
 	if (rc)
 		return rc;

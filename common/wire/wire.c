@@ -315,7 +315,8 @@ static int tail_check(
 		base = load64(tail);
 		n_bytes = load64(tail + 16);
 		if (n_bytes == 0 || n_bytes - 1 > UINT64_MAX - base)
-			return err_set(err, BPS_EPROTO, "%s has an invalid size", rule->name);
+			return err_set(
+				err, BPS_EPROTO, "%s has an invalid segment size", rule->name);
 		return 0;
 	}
 	return err_set(err, BPS_EPROTO, "%s has a reserved field that is not 0", rule->name);
@@ -405,7 +406,8 @@ int wire_decode(const void *buf, size_t n_bytes, struct wire_msg *ret, struct er
 	for (size_t i = 0; i < HDR_WORDS; i++)
 		w[i] = load64(p + 8 * i);
 	if ((uint8_t)(w[0] >> 8) != WIRE_VERSION)
-		return err_set(err, BPS_EPROTO, "message of version %u, only %u is known",
+		return err_set(err, BPS_EPROTO,
+			"message has version %u, but only version %u is supported",
 			(unsigned)(uint8_t)(w[0] >> 8), WIRE_VERSION);
 	rule = rule_find((uint8_t)w[0]);
 	if (!rule)

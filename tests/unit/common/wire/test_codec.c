@@ -329,7 +329,7 @@ static void a_nul_inside_a_string_is_refused(void **state)
 	bytes[AT_S + 5] = 0;
 	assert_int_equal(
 		decode(&all_layout, bytes, sizeof(bytes), NO_LIMIT, &m, &mem, &err), BPS_EPROTO);
-	assert_string_equal(err.s, "all.s has a NUL inside");
+	assert_string_equal(err.s, "all.s contains a NUL byte");
 }
 
 static void outputs_stay_untouched_when_decoding_fails(void **state)

@@ -375,8 +375,8 @@ static void bad_values_are_refused_with_a_sentence(void **state)
 		{WIRE_HAVE, 0, 0, 1, 0, "unknown message type 0"},
 		{WIRE_HAVE, 0, 0, 1, WIRE_TYPE_END, "unknown message type 15"},
 		{WIRE_HAVE, 0, 0, 1, 255, "unknown message type 255"},
-		{WIRE_HAVE, 0, 1, 1, 0, "message of version 0, only 1 is known"},
-		{WIRE_HAVE, 0, 1, 1, 2, "message of version 2, only 1 is known"},
+		{WIRE_HAVE, 0, 1, 1, 0, "message has version 0, but only version 1 is supported"},
+		{WIRE_HAVE, 0, 1, 1, 2, "message has version 2, but only version 1 is supported"},
 		{WIRE_HAVE, 0, 2, 2, 1, "HAVE has inline set, which this type does not use"},
 		{WIRE_CONTRIB, 0, 2, 2, 2, "CONTRIB has flags set, which this type does not use"},
 		{WIRE_CONTRIB, 0, 2, 2, 0x8000,
@@ -412,8 +412,8 @@ static void bad_values_are_refused_with_a_sentence(void **state)
 		{WIRE_RESULT, 0, 68, 2, 129, "RESULT needs 96 bytes, only 88 were received"},
 		{WIRE_CONTRIB, WIRE_INLINE, 85, 1, 1, "CONTRIB has padding that is not zero"},
 		{WIRE_CONTRIB, WIRE_INLINE, 87, 1, 1, "CONTRIB has padding that is not zero"},
-		{WIRE_SEG_ADD, 0, 80, 8, 0, "SEG_ADD has an invalid size"},
-		{WIRE_SEG_ADD, 0, 80, 8, UINT64_MAX, "SEG_ADD has an invalid size"},
+		{WIRE_SEG_ADD, 0, 80, 8, 0, "SEG_ADD has an invalid segment size"},
+		{WIRE_SEG_ADD, 0, 80, 8, UINT64_MAX, "SEG_ADD has an invalid segment size"},
 	};
 
 	(void)state;
