@@ -28,7 +28,7 @@ enum conn_state {
 };
 
 struct peer_conn {
-	struct xconn pub; /* the first member, so that a pointer to it can be cast */
+	struct xconn pub; /* first member, so a pointer to it can be cast to this struct */
 	enum conn_state state;
 	uint16_t slot; /* index in the data thread's table of connections */
 	/* The owner got a pointer to this connection from connect or from the up callback, so the
@@ -52,7 +52,7 @@ struct peer_times {
 	uint32_t ping_ms, dead_ms;   /* as in struct net_config */
 };
 struct peer_xport {
-	struct xport pub; /* the first member, so that a pointer to it can be cast */
+	struct xport pub; /* first member, so a pointer to it can be cast to this struct */
 	unsigned thread;
 	int epoll_fd; /* opened and closed by the transport */
 	struct peer_times times;

@@ -135,7 +135,7 @@ struct fabric_peer_seg {
  * endpoint on which the other side posts its reads. So a message or a request to read never waits
  * behind the bytes that the same side sends. */
 struct fabric_conn {
-	struct peer_conn base; /* the first member, so that a pointer to it can be cast */
+	struct peer_conn base; /* first member, so a pointer to it can be cast to this struct */
 	bool has_want, has_pong, is_busy, is_stuck;
 	/* The channel on which this side posts messages and reads is open */
 	bool is_linked;
@@ -178,7 +178,7 @@ struct fabric_cm_event {
 	uint8_t key[TICKET_KEY_BYTES];
 };
 struct fabric_xport {
-	struct peer_xport base; /* the first member, so that a pointer to it can be cast */
+	struct peer_xport base; /* first member, so a pointer to it can be cast to this struct */
 	struct net_thread shared;
 	struct fabric *f;
 	bool is_verbs;
@@ -201,7 +201,7 @@ struct fabric_xport {
 };
 
 struct fabric {
-	struct net base; /* the first member, so that a pointer to it can be cast */
+	struct net base; /* first member, so a pointer to it can be cast to this struct */
 	struct fabric_gates gates;
 	/* Congestion control of data sockets; empty: the system's default */
 	char congestion[CONGESTION_NAME_MAX + 1];
@@ -264,7 +264,7 @@ void fabric_conn_accept(struct fabric_xport *x, struct fabric_cm_event *ev);
 void fabric_conn_cm_event(struct fabric_xport *x, const struct fabric_cm_event *ev);
 void fabric_conn_up(struct fabric_conn *c);
 /* Take the connection down at once: close its endpoints, so that nothing more is received or read.
- * Then run read_done of all its reads, then down. */
+ * Then run read_done of all its reads, then the down callback. */
 void fabric_conn_down(struct fabric_conn *c, const char *why);
 /* Return the socket of an endpoint of provider tcp. The endpoint still owns the socket. Returns -1
  * when this version of libfabric does not return the socket, or when the endpoint has none. */

@@ -88,7 +88,7 @@ struct shm_read {
 TAILQ_HEAD(shm_read_list, shm_read);
 
 struct shm_conn {
-	struct peer_conn base; /* the first member, so that a pointer to it can be cast */
+	struct peer_conn base; /* first member, so a pointer to it can be cast to this struct */
 	enum shm_side side;
 	int sock;
 	uid_t uid;             /* user of the peer, for the log and the limit on strangers */
@@ -112,7 +112,7 @@ struct shm_seg {
 };
 
 struct shm_xport {
-	struct peer_xport base; /* the first member, so that a pointer to it can be cast */
+	struct peer_xport base; /* first member, so a pointer to it can be cast to this struct */
 	struct shm_config cfg;
 	char path[SHM_PATH_BYTES]; /* path of the listener's socket */
 	int listen_fd;
@@ -191,11 +191,11 @@ void shm_note_seg(struct shm_conn *c, const struct wire_msg *m);
  * Errors: BPS_EPROTO: there is no such segment, or the bytes lie outside of it. */
 int shm_map_get(
 	struct shm_conn *c, uint16_t segment, uint64_t offset, uint32_t len, struct shm_map **ret);
-/* Release a reference to a struct shm_map; the last one unmaps it. */
+/* Release a reference to a struct shm_map. The last release unmaps the memory. */
 void shm_map_put(void *map);
 void shm_maps_drop(struct shm_conn *c);
 /* Map a memfd that a peer sent. flags: flags of mmap(2) in addition to MAP_SHARED.
- * Owns: takes fd.
- * Returns NULL when the memfd is not sealed or is too small, or when mmap fails. */
+ * Owns: closes fd, also after an error. Returns NULL when the memfd is not sealed or is too small,
+ * or when mmap fails. */
 void *shm_map_fd(int fd, size_t bytes, int prot, int flags);
 #endif

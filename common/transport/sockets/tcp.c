@@ -26,7 +26,7 @@ static void note_event(struct tcp_xport *x, const struct epoll_event *ev)
 	struct tcp_lane *l;
 
 	/* NULL: the connection went down after this event. Its slot is not used again before all
-	 * events of this call are noted */
+	 * events of this call are recorded */
 	if (!c)
 		return;
 	l = &c->lanes[ev->data.u64 & 0xff];
@@ -193,8 +193,8 @@ static int tcp_seg_add(struct xport *xp, void *mem, size_t bytes, uint16_t *ret_
 		return rc;
 	if (!mem || !bytes)
 		return -EINVAL;
-	/* Take numbers in turn, so that a freed number is reused for other memory as late as
-	 * possible. */
+	/* Assign the segment numbers in turn, so that a freed number is reused for other memory as
+	 * late as possible. */
 	for (unsigned i = 0; i < TCP_SEGS_MAX; i++) {
 		uint16_t id = (uint16_t)((x->seg_next + i) % TCP_SEGS_MAX);
 

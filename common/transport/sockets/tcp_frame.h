@@ -18,7 +18,7 @@ enum tcp_frame_type {
 	FRAME_BYTES,
 	FRAME_ANSWER, /* LANE_BULK: head of an answer; len and offset are those of the request */
 	/* LANE_MESSAGES: the bytes that the next message offers are sent without a request (eager).
-	 * LANE_BULK: head of these bytes; offset is the number of eager offers before this one */
+	 * LANE_BULK: head of these bytes; offset is the number of eager offers before this offer */
 	FRAME_EAGER,
 };
 struct tcp_frame {

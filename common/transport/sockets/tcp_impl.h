@@ -85,7 +85,7 @@ struct tcp_answer {
 	bool is_eager;
 	uint32_t len;
 	uint64_t offset;
-	uint64_t count; /* if is_eager: number of eager offers before this one */
+	uint64_t count; /* if is_eager: number of eager offers before this offer */
 };
 /* Offer of the peer whose bytes are sent without a request. */
 struct tcp_eager {
@@ -141,7 +141,7 @@ struct tcp_lane {
 };
 
 struct tcp_conn {
-	struct peer_conn base; /* the first member, so that a pointer to it can be cast */
+	struct peer_conn base; /* first member, so a pointer to it can be cast to this struct */
 	bool is_busy, has_want, has_ping, has_pong;
 	struct tcp_lane lanes[N_LANES];
 	TAILQ_ENTRY(tcp_conn) link; /* on x->busy */
@@ -151,8 +151,8 @@ struct tcp_conn {
 	uint8_t *rx, *tx;
 	uint32_t rx_used, tx_head, tx_tail;
 
-	/* Fields of LANE_BULK, receiving. pieces: requests without an answer, in order. eager:
-	 * announced offers whose bytes have not arrived yet, in the order of their
+	/* Fields of LANE_BULK, receiving. pieces: requests without an answer, in the order of
+	 * sending. eager: announced offers whose bytes have not arrived yet, in the order of their
 	 * announcements. */
 	struct tcp_piece pieces[TCP_PIECES];
 	unsigned piece_first, n_pieces;
@@ -192,7 +192,7 @@ struct tcp_conn {
 TAILQ_HEAD(tcp_conn_list, tcp_conn);
 
 struct tcp_xport {
-	struct peer_xport base; /* the first member, so that a pointer to it can be cast */
+	struct peer_xport base; /* first member, so a pointer to it can be cast to this struct */
 	struct net_thread shared;
 	struct tcp_net *net;
 	uint64_t turn; /* number of polls so far */
@@ -245,7 +245,7 @@ void tcp_protocol_error(struct tcp_conn *c, const char *what);
  * peer (err is 0). */
 void tcp_lost(struct tcp_conn *c, int err);
 /* Take the connection down at once: close the sockets, then run read_done of all its reads, then
- * down. */
+ * the down callback. */
 void tcp_down(struct tcp_conn *c, const char *why);
 /* Send the due pings. Mark connections as failed whose handshake or answer to a ping is overdue. */
 void tcp_tick(struct tcp_xport *x);

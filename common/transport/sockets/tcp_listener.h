@@ -38,7 +38,7 @@ struct tcp_listener {
 };
 
 struct tcp_net {
-	struct net base; /* the first member, so that a pointer to it can be cast */
+	struct net base; /* first member, so a pointer to it can be cast to this struct */
 	struct sockaddr_storage bind_addr;
 	socklen_t bind_len;
 	/* Congestion control of data sockets; empty: keep the system's default */
