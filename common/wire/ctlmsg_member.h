@@ -96,7 +96,8 @@ struct ctl_beat {
 	uint64_t mem_bytes;
 	uint32_t connections; /* open data connections */
 	uint32_t trainers;
-	/* Time that recent rounds took from their last contribution to their sum */
+	/* Moving mean of the time from the last contribution of a round to its sum. The largest
+	 * value of all data threads */
 	uint32_t sum_us;
 	/* Jobs for which the server sums; of more than CTL_BEAT_JOBS_MAX jobs only the oldest */
 	struct ctl_beat_job *jobs;

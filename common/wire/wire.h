@@ -83,7 +83,7 @@ struct wire_msg {
 	uint64_t offset;  /* offset of the offered bytes in the segment */
 	union {
 		struct { /* CONTRIB */
-			/* Crc of the result of the previous round that the agent delivered; 0 when
+			/* Crc of the previous round's result, as the agent delivered it; 0 when
 			 * round is 1 */
 			uint32_t crc_prev;
 			uint8_t codec; /* 0: none */
