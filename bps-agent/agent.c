@@ -1,7 +1,7 @@
 /* The agent's data thread: its loop, the callbacks of the core (struct agt_env), and the events
- * that the control thread posts. Trainers are served in trainers/, partitions in core/. Thread: the
- * data thread, except agent_new, agent_free, agent_post and the figures, which the control thread
- * calls. */
+ * that the control thread posts. trainers/ serves the trainers, and core/ moves the partitions.
+ * Thread: the data thread. The control thread calls agent_new, agent_free, agent_post,
+ * agent_ask_waits and the functions that read figures. */
 
 #include "bps-agent/agent.h"
 
@@ -170,7 +170,9 @@ static void on_peer(struct agent *a, const struct ctl_peer *p)
 		struct known_server *v = realloc(a->servers, (i + 1) * sizeof(*v));
 
 		if (!v)
-			return; /* not fatal: the core repeats its attempts to connect anyway */
+			/* no error: the core retries its connections even without this
+			 * notification */
+			return;
 		a->servers = v;
 		a->n_servers++;
 	} else if (a->servers[i].instance == p->instance && a->servers[i].state == p->state) {
@@ -180,8 +182,8 @@ static void on_peer(struct agent *a, const struct ctl_peer *p)
 	agt_core_server_changed(a->core, p->id);
 }
 
-/* Handle SIGHT: a server sends the scheduler nothing, and the scheduler asks when this agent last
- * received something from that server (rule C2). */
+/* Handle SIGHT. The scheduler receives nothing from a server, so it requests the time at which this
+ * agent last received something from that server (rule C2). */
 static void on_sight(struct agent *a, const struct ctl_sight *asked)
 {
 	uint64_t heard_ns = agt_core_heard_ns(a->core, asked->member, asked->instance);
@@ -329,7 +331,7 @@ struct waits_question {
 	json_t *jobs;
 };
 
-/* Pass the answer to the caller of agent_ask_waits. Runs on the control loop. */
+/* Pass the description to the caller of agent_ask_waits. Runs on the control loop. */
 static void pass_waits(void *arg)
 {
 	struct waits_question *q = arg;
@@ -384,7 +386,7 @@ int agent_new(struct net *net, struct member *member, const struct agent_config 
 	a->cfg = *cfg;
 	a->net = net;
 	a->member = member;
-	a->next_number = 1; /* the number 0 means "none" */
+	a->next_number = 1; /* numbers of trainers and jobs start at 1, because 0 means "none" */
 	a->spare_fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
 	a->trainer_events = &trainer_events;
 	TAILQ_INIT(&a->trainers);
@@ -429,8 +431,8 @@ failed:
 	return rc;
 }
 
-/* Close the listener, all executors and all trainers. Runs on the data thread, as its last
- * function. */
+/* Close the listener and the connections to all executors and trainers. Runs on the data thread, as
+ * its last function. */
 static void drop_all(void *arg)
 {
 	struct agent *a = arg;
@@ -450,20 +452,20 @@ void agent_free(struct agent *a)
 
 	if (!a)
 		return;
-	/* Stop the memory thread first, so that memory that is ready is posted before the trainers
-	 * are closed. Trainers that wait for other memory get no answer. They are disconnected, or
-	 * the next process answers them. */
+	/* Stop the memory thread before the trainers are closed. The thread then posts the memory
+	 * that is ready, and cancels the other requests. Trainers of cancelled requests get no
+	 * answer from this process. They are disconnected, or the next process answers them. */
 	memory_thread_stop(a->memory_thread);
 	if (a->loop) {
 		while (dataloop_post(a->loop, drop_all, a) == -EAGAIN)
 			sched_yield();
 		dataloop_stop(a->loop);
 	}
-	/* this closes all connections and ends all reads, so that the core can be freed */
+	/* close all connections and end all reads, so that the core can be freed */
 	xport_free(a->x);
-	dataloop_free(a->loop); /* this also runs the last callbacks of the libuv handles */
+	dataloop_free(a->loop); /* runs the last callbacks of the libuv handles, too */
 	agt_core_free(a->core);
-	/* Free the jobs. The core and the transport have been freed already. */
+	/* Free the jobs. Their arenas must not use the transport, which has been freed already. */
 	while ((job = TAILQ_FIRST(&a->jobs))) {
 		job->arenas.x = NULL;
 		job_leave(job);

@@ -1,7 +1,8 @@
-/* bps-agent: the daemon of a machine that trains. Trainers submit tensors to it; the agent sums
- * them with the servers and returns the results. The main thread runs the control loop (scheduler,
- * HTTP, signals). The data thread serves trainers and exchanges data with servers (agent.h). Two
- * more threads manage the transport's connections and make shared memory (memory_thread.h). */
+/* bps-agent: the daemon of a machine that trains. Trainers submit tensors to the agent. The agent
+ * has the servers sum these tensors, and returns the results. The main thread runs the control loop
+ * (scheduler, HTTP, signals). The data thread serves trainers and exchanges data with servers
+ * (agent.h). A third thread manages the transport's connections, and a fourth thread creates shared
+ * memory (memory_thread.h). */
 #include <errno.h>
 #include <event2/buffer.h>
 #include <event2/event.h>
@@ -36,7 +37,7 @@
 #define AGENT_THREADS 1
 #define AGAIN_NS      UINT64_C(2000000)
 #define LEAVE_US      200000 /* longest wait for the scheduler's answer to LEAVE, in microseconds */
-/* Name under which the service manager keeps the listening socket. */
+/* Name under which the service manager stores the listening socket for the next process. */
 #define LISTEN_NAME "listen"
 
 struct agent_opts {
@@ -132,16 +133,16 @@ struct agent_app {
 	 * struct agent_app */
 	struct node node;
 	struct agent_opts opts;
-	struct gpu_probe *gpu_probe; /* NULL: no probe runs */
+	struct gpu_probe *gpu_probe; /* NULL: no probe was started */
 	struct agent *agent;         /* NULL until this agent's id is known */
 	struct fdstore inherited;
 	struct cluster_identity identity;
-	/* timer that runs after LEAVE was sent: limits the time until the answer */
+	/* timer that limits the wait for the scheduler's answer to LEAVE */
 	struct event *stop;
 	int listen_fd;
 	bool owns_socket_file;
-	/* the service manager keeps descriptors for the next process, and the setting keep-trainers
-	 * is on */
+	/* Set when the service manager keeps descriptors for the next process, and the setting
+	 * keep-trainers is on. */
 	bool can_hand_over;
 	char scheduler[ADDR_TEXT_BYTES];
 };
@@ -156,8 +157,8 @@ static void post(struct agent_app *app, enum agent_event event, struct member_ms
 	daemon_quit(&app->node.daemon, EX_TEMPFAIL);
 }
 
-/* Convert options to limits. A zero in an option means the default, a zero in the result means no
- * limit. */
+/* Convert options to limits. A limit of memory or descriptors that is 0 becomes its default. A
+ * window of 0 becomes SIZE_MAX, which means no limit. Any other limit of 0 means no limit. */
 static struct agent_limits limits_of(const struct agent_opts *o)
 {
 	uint64_t all = o->max_bytes ? o->max_bytes : node_half_memory_bytes();
@@ -182,7 +183,8 @@ static struct agent_limits limits_of(const struct agent_opts *o)
 	return l;
 }
 
-/* Return the settings of the executor. By default, its program is in the folder of this program. */
+/* Return the settings of the executors. By default, their program is in the folder of this
+ * program. */
 static struct gpu_config gpu_of(struct agent_opts *o)
 {
 	const char *backend = o->gpu == GPU_HOST ? "host" : "cuda";
@@ -202,7 +204,7 @@ static struct gpu_config gpu_of(struct agent_opts *o)
 		.sysfs = o->sysfs};
 }
 
-/* Start a process that looks for GPUs. Its result is only shown in the status: a job's executor
+/* Start a process that looks for GPUs. Only the status shows the result: the executor of a job
  * finds its GPUs itself. */
 static void ask_for_gpus(struct agent_app *app)
 {
@@ -218,7 +220,7 @@ static void ask_for_gpus(struct agent_app *app)
 		log_warn("%s", err.s);
 }
 
-/* Start the data thread, as the member with that id. Errors: a negative code; the error is
+/* Start the data thread under the member number id. Errors: a negative code; the error is
  * logged. */
 static int start_agent(struct agent_app *app, uint32_t id)
 {
@@ -540,7 +542,7 @@ static const struct daemon_reload_ops reload_ops = {
 
 /* ---- start ---- */
 
-/* Remove from the path a socket file that no process serves any more, so that bind can succeed.
+/* Remove the socket file from the path if no process serves it any more, so that bind can succeed.
  * Errors: a negative code if the path is in use or is no socket; err gets the text. */
 static int clear_path(const struct sockaddr_un *sun, struct err_text *err)
 {
@@ -551,7 +553,7 @@ static int clear_path(const struct sockaddr_un *sun, struct err_text *err)
 	int fd;
 
 	if (lstat(sun->sun_path, &st) < 0)
-		return 0; /* bind reports the error */
+		return 0; /* no file, or an error that bind reports */
 	if (!S_ISSOCK(st.st_mode))
 		return err_set(err, -EEXIST,
 			"'%s' exists and is not a socket: remove it, or choose another --socket",

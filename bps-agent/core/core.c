@@ -1,6 +1,6 @@
-/* Jobs, tensors and plans of the agent's core: the functions that the rest of the agent calls to
- * add, submit and place them, and the work of each turn of the loop. Single partitions are in
- * part.c, connections in link.c. Thread: that of the xport. */
+/* Jobs, tensors and plans of the agent's core: functions that add and submit tensors and place
+ * their partitions, and the work of each turn of the loop. Single partitions are in part.c,
+ * connections in link.c. Thread: that of the xport. */
 #include "bps-agent/core/core_impl.h"
 
 #include <assert.h>
@@ -15,7 +15,7 @@
 
 /* Partition size, in bytes, of jobs with one member, which need no server. */
 #define LOCAL_PART_BYTES (256u << 10)
-/* Limit of calls of link_pump per turn, even if they send few bytes. */
+/* Limit of calls of link_pump per turn, even if the calls send few bytes. */
 #define TURN_PUMPS 16
 
 int agt_core_new(const struct agt_config *cfg, const struct agt_env *env, struct xport *x,
@@ -145,12 +145,13 @@ void agt_job_members(struct agt_job *job, const struct ctl_job *msg)
 
 	job->n_members = (uint16_t)msg->n_members;
 	job->size = msg->size;
-	job->has_backup = msg->backup > 0; /* after a restart, agt_job_new did not get this value */
+	/* after a restart, the JOB message that agt_job_new got had no backup */
+	job->has_backup = msg->backup > 0;
 	job->may_shrink = msg->flags & JOB_SHRINK;
 	if (msg->border <= job->border)
 		return;
-	/* Rounds submitted from now on belong to the new members. Take the partitions off their
-	 * servers until the placement of the border arrives. */
+	/* Rounds submitted from now on belong to the new members. Remove the partitions from their
+	 * servers until the placement for the border arrives. */
 	job->border = msg->border;
 	TAILQ_FOREACH (t, &job->tensors, link)
 		for (uint32_t i = 0; i < t->n_parts; i++)
@@ -203,7 +204,8 @@ void agt_tensor_contributors(const struct agt_tensor *t, struct member_set *ret_
 	}
 }
 
-/* End the round under way, or the next round, if some worker has submitted it already. */
+/* End the round in progress. If no round is in progress, end the next round, which some worker has
+ * submitted already. */
 static void tensor_end(struct agt_tensor *t, int status)
 {
 	struct agt_core *core = t->job->core;
@@ -306,8 +308,8 @@ int agt_tensor_new_device(struct agt_job *job, uint8_t dtype, uint64_t n_elems,
 	return rc;
 }
 
-/* Start a device round. Sums that landed before a restart may not have reached the executor, so
- * report them again. */
+/* Start a round of a device tensor. Sums that landed before a restart may not have reached the
+ * executor. Report them again. */
 static void device_start(struct agt_tensor *t, uint64_t round)
 {
 	struct agt_env *env = &t->job->core->env;
@@ -414,7 +416,8 @@ static bool is_too_large(const struct agt_job *job, uint64_t bytes)
 	return !job->is_local && limit && bytes > limit;
 }
 
-/* Return the memory that keeps the partitions' state across restarts. NULL: out of memory. */
+/* Return the memory that keeps the partitions' state across restarts, or NULL if memory is
+ * short. */
 static struct agt_kept_part *keep(
 	struct agt_tensor *t, uint32_t id, uint32_t part_elems, uint32_t n_parts)
 {
@@ -443,7 +446,7 @@ static int last_complete(
 	return most - least > 1 || most == UINT64_MAX ? BPS_EPROTO : 0;
 }
 
-/* Create the tensor's partitions, in the rounds that their kept state names. Errors: -ENOMEM,
+/* Create the tensor's partitions. Their rounds are those of the kept state. Errors: -ENOMEM,
  * BPS_EPROTO. */
 static int parts_make(struct agt_tensor *t, uint32_t id, uint32_t part_elems, uint32_t n_parts)
 {
@@ -620,8 +623,8 @@ uint64_t agt_core_tick(struct agt_core *core, uint64_t now_ns)
 	while ((n = heap_min(&core->link_timers)) && n->key <= now_ns) {
 		link_retry((struct agt_link *)((char *)n - offsetof(struct agt_link, timer)));
 		if (heap_min(&core->link_timers) == n)
-			/* the attempt failed at once, and the link is due again: handle other
-			 * events first */
+			/* connecting failed at once, and the link is due again: handle other events
+			 * first */
 			break;
 	}
 	n = heap_min(&core->link_timers);

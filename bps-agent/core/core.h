@@ -1,8 +1,8 @@
 #ifndef BPS_AGENT_CORE_CORE_H
 #define BPS_AGENT_CORE_CORE_H
-/* The agent's core: moves every partition of every tensor of the jobs on this machine through its
- * rounds. A state machine without clock, threads or sockets; the simulator runs this same code.
- * Rules A1-A8, B2, B4, B6: docs/reference/faults.md. One thread: that of the xport.
+/* The agent's core moves every partition of every tensor of the jobs on this machine through its
+ * rounds. The core is a state machine without clock, threads or sockets. The simulator runs the
+ * same code. Rules A1-A8, B2, B4, B6: docs/reference/faults.md. Thread: the thread of the xport.
  *
  * A tensor goes round by round. A round starts when all local workers have submitted it. From then
  * on each partition has its own state. Partitions of higher priority are sent first:
@@ -15,31 +15,31 @@
  *     `--- all partitions IDLE: the round is done
  *
  * A READY partition waits in the queue of its connection. A connection may be held while other
- * connections are behind it (lockstep.c). While job_inflight_bytes of a job are under way, its
- * READY partitions are parked: they wait in a queue of the job instead. So partitions of other jobs
- * go on. Each sum that arrives may unpark a partition. The local sum and the crc of a READY
- * partition are computed just before it is sent. So a more urgent partition can overtake it before
- * that work is done. A job with one member needs no server: its READY partitions are summed into
- * the output.
+ * connections are behind it (lockstep.c). A job may have at most job_inflight_bytes in flight. At
+ * that limit, the job's READY partitions move to the queue job->parked, so that partitions of other
+ * jobs can be sent. Each sum that arrives may move partitions back to their connections' queues.
  *
- * A tensor may lie on the workers' devices (GPUs). Then a READY partition first waits until the
- * executor has copied its bytes to the inputs (is_staging: the partition is in no queue). When all
- * sums of the round are in host memory, the round waits until the sums are on the devices. The
- * messages to servers are the same.
+ * The local sum and the crc of a READY partition are computed just before it is sent. Until then, a
+ * more urgent partition can be sent first. A job with one member needs no server: its READY
+ * partitions are summed into the output.
  *
- * A tensor has an in-slot per local worker, and two out-slots (index round & 1). If there are
- * several in-slots, it has a staging buffer for their sum, too. The contribution stays unchanged
- * until the round is done (A1). Result r stays unchanged until result r + 2 lands (A2).
+ * A tensor may be in the memory of the workers' devices (GPUs). Then a READY partition first waits
+ * until the executor has copied its bytes to the inputs (is_staging: the partition is in no queue).
+ * When all sums of the round are in host memory, the round waits until the executor has copied the
+ * sums to the devices. The messages to servers are the same.
+ *
+ * A tensor has an in-slot per local worker, and two out-slots (index round & 1). A tensor with
+ * several in-slots also has a staging buffer for their sum. The contribution stays unchanged until
+ * the round is done (A1). Result r stays unchanged until result r + 2 lands (A2).
  *
  * This core uses the round numbers of the trainers. On the wire, rounds count from 1 again since
  * the job's last border (a barrier at which workers joined), because the new workers have done no
- * rounds. All members cross the border between the same two rounds. Each partition crosses it with
- * its new pgen.
+ * rounds. All members cross the border between the same two rounds. Each partition crosses the
+ * border with its new pgen.
  *
  * Restart. A process may end at any instruction. The next process has the same memory (buffers and
- * struct agt_kept_part), and the code around its core repeats what each worker has submitted. Its
- * new core continues. The table shows how a partition continues when its round r may be under
- * way:
+ * struct agt_kept_part), and submits again what each worker had submitted. The table shows how a
+ * partition continues if its round r was in flight:
  *
  *   landed  out[r & 1]    messages                       why no other state is needed
  *   r - 1   anything      CONTRIB(r), later HAVE(r - 1)  inputs do not change until all of r has
@@ -49,20 +49,21 @@
  *   r       the sum of r  HAVE(r), donates it            no peer may receive another sum of r (I2)
  *
  * K1  landed = r is stored after the sum of r was read and checked, and after its crc, workers and
- *     contributors. Before that, no message may imply the sum: neither HAVE(r) nor CONTRIB(r + 1),
- *     nor the end of the round at the trainers.
+ *     contributors. Before that, no message may imply the sum. HAVE(r), CONTRIB(r + 1) and the end
+ *     of the round at the trainers would imply it.
  * K2  The slot r & 1 of the outputs, crc, workers and contributors is written for r only when
- *     landed is r - 1. A donation of r - 1, and CONTRIB(r), which carries the crc of r - 1, need
- *     the other slot.
+ *     landed is r - 1. The other slot must stay unchanged: a donation of r - 1 needs it, and so
+ *     does CONTRIB(r), which carries the crc of r - 1.
  * K3  Let c be the tensor's last complete round, which is the least landed of its partitions. For
  *     each partition, landed is c or c + 1. It is c + 1 only if all workers have submitted round c
  *     + 1.
- * K4  Placement (pgen) is not kept: the scheduler sends it again, and the servers accept a
- *     partition's messages under the pgen that they have. A new instance has new connections, so no
- *     message to the previous process reaches the new one (A4).
- * K6  If all partitions of a device tensor landed in one round, its sums may not be on the devices
- *     yet. The round is started once more, and is complete when agt_tensor_unstaged is called,
- *     again or for the first time. None of this uses the network. */
+ * K4  Placement (pgen) does not survive a restart: the scheduler sends it again. Servers accept the
+ *     messages of a partition under the pgen that they have. A new instance has new connections, so
+ *     messages to the previous process do not reach the next process (A4).
+ * K6  If all partitions of a device tensor have landed in the same round, the sums may not be on
+ *     the devices yet. The next process starts that round again. The round is complete when
+ *     agt_tensor_unstaged is called, even if the previous process received that call, too. No step
+ *     of this uses the network. */
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
@@ -78,53 +79,53 @@ struct agt_job;
 struct agt_tensor;
 
 /* A piece of memory that servers may read. segment: number of the registered memory that contains
- * mem, at offset. */
+ * mem. offset: position of mem in that memory, in bytes. */
 struct agt_mem {
 	void *mem;
 	uint64_t offset;
 	uint16_t segment;
 };
 
-/* State of a partition that must survive a restart: see K1-K3 above. Zero at first. */
+/* State of a partition that must survive a restart: see K1-K3 above. A new partition has zeros. */
 struct agt_kept_part {
 	_Atomic uint64_t landed; /* last round whose sum is complete in its out-slot */
 	_Atomic uint64_t summed; /* last round whose local sum is in staging, see rule B6 */
 	/* crc and number of workers of the last two sums, index round & 1 */
 	uint32_t result_crc[2], workers[2];
-	/* border: the view of the last border. base: the last local round before it, which all
-	 * members have completed. Round base + 1 is round 1 on the wire. border is written after
-	 * base. */
+	/* border: the view of the last border. base: the last local round before that border, which
+	 * all members have completed. Round base + 1 is round 1 on the wire. border is written
+	 * after base. */
 	uint64_t base, border;
 	struct member_set contributors[2];
 };
 
 /* Default of lead_bytes. One server may have a partition of a tensor while another server has none.
  * With a lead of 0, that difference alone makes connections wait (3 % of a round of ResNet-50).
- * With a much larger lead, connections with few bytes finish too early. On a fast link, 64 KiB take
- * less time than the system call that sends them. */
+ * With a much larger lead, connections with few bytes finish too early. On a fast link, sending 64
+ * KiB takes less time than the system call. */
 #define AGT_LEAD_BYTES (UINT64_C(64) << 10)
-/* Default of turn_bytes. With several contributions per turn, one system call sends them all, and
- * their bytes are still in the cache from the CRC. If a turn sent all that is ready, the first
- * contribution would leave late. */
+/* Default of turn_bytes. With several contributions per turn, one system call sends all of them,
+ * and their bytes are still in the cache from the CRC. If a turn sent everything that is ready, the
+ * first contribution would be delayed. */
 #define AGT_TURN_BYTES (UINT64_C(512) << 10)
 
-/* In a job with AGT_MUCH_BYTES or more of tensors, results of AGT_MUCH_PART_BYTES or more that come
- * from a server on this host are copied past the CPU's caches. In such a job the first sums of a
- * step would not stay in the caches until its end anyway. Jobs with 16 and 64 MiB were measured
- * (docs/explanation/performance.md, point 15), smaller jobs were not. */
+/* In a job with AGT_MUCH_BYTES or more of tensors, results of AGT_MUCH_PART_BYTES or more from a
+ * server on this host are copied without filling the CPU's caches. In such a job, the first sums of
+ * a step would leave the caches before the end of the step anyway. Jobs with 16 and 64 MiB were
+ * measured (docs/explanation/performance.md, point 15), smaller jobs were not. */
 #define AGT_MUCH_BYTES      (UINT64_C(16) << 20)
 #define AGT_MUCH_PART_BYTES (UINT32_C(32) << 10)
 
 struct agt_config {
-	/* limit of contributions under way to one server thread, in bytes; SIZE_MAX: no limit */
+	/* limit of contributions in flight to one server thread, in bytes; SIZE_MAX: no limit */
 	size_t window_bytes;
-	/* limit of one job's contributions under way, in bytes; 0: no limit */
+	/* limit of one job's contributions in flight, in bytes; 0: no limit */
 	uint64_t job_inflight_bytes;
-	/* after this time without an answer, messages are sent again */
+	/* time without an answer after which a message is sent again */
 	uint64_t retry_ns;
-	uint64_t again_ns; /* pause after a server has answered AGAIN */
+	uint64_t again_ns; /* delay before a message is sent again after AGAIN */
 	/* How many bytes a connection may be ahead of the connection furthest behind (lockstep.c).
-	 * If ahead_bytes of struct xport is larger, that value is used instead. */
+	 * A larger ahead_bytes of struct xport replaces this value. */
 	uint64_t lead_bytes;
 	/* bytes of contributions that one call of agt_core_work sends; 0: one contribution */
 	uint64_t turn_bytes;
@@ -132,29 +133,29 @@ struct agt_config {
 
 struct agt_env {
 	void *ctx;
-	/* Start connecting to a server's data thread, whose address the callback knows. The
-	 * callback sets xconn->user to `link`. Errors: -ENOTCONN the server is not known yet; call
-	 * agt_core_server_changed when it is. */
+	/* Start to connect to a data thread of a server. The callback looks up the address, and
+	 * sets xconn->user to `link`. Errors: -ENOTCONN the server is not known yet; call
+	 * agt_core_server_changed when the server becomes known. */
 	int (*connect)(
 		void *ctx, uint32_t server, uint16_t thread, void *link, struct xconn **ret_conn);
-	/* A round is complete (status 0) or failed. workers: contributors to the result. */
+	/* Report that a round is complete (status 0) or has failed (a negative code). workers:
+	 * number of workers whose values are in the result. */
 	void (*done)(void *ctx, void *tensor_user, uint64_t round, int status, uint32_t workers);
-	/* The next round of a device tensor has started: copy its bytes to the inputs, then call
-	 * agt_part_staged for each partition. After a restart, a round that the previous process
-	 * started is started again, even if it is over on the devices. Then unstage is called for
-	 * each partition that has landed. stage and unstage may be NULL when there are no device
+	/* Copy the bytes of a device tensor to the inputs, because its next round has started. Then
+	 * call agt_part_staged for each partition. After a restart, the round in flight is started
+	 * again, even if the devices already have all its sums. Then unstage is called for each
+	 * partition that has landed. stage and unstage may be NULL when there are no device
 	 * tensors. */
 	void (*stage)(void *ctx, void *tensor_user, uint64_t round, uint8_t op, uint16_t priority);
-	/* The sum of a device tensor's partition is in the round's output: copy it to the
-	 * devices. */
+	/* Copy the sum of a device tensor's partition from the round's output to the devices. */
 	void (*unstage)(void *ctx, void *tensor_user, uint32_t part, uint64_t round);
 	/* Report to the scheduler that the job cannot go on. */
 	void (*fail)(void *ctx, uint32_t job, int code, const char *text);
-	/* Return a random number, which spreads the attempts to reconnect. */
+	/* Return a random number. The core spreads the attempts to reconnect with it. */
 	uint64_t (*random)(void *ctx);
 	/* Return the memory that keeps the state of a tensor's n_parts partitions. Called when id
 	 * and part_elems are known. The memory is zeroed, or comes from the previous process. It
-	 * stays valid until agt_job_free calls release. The callback returns NULL if memory is
+	 * must stay valid until agt_job_free calls release. The callback returns NULL if memory is
 	 * short. env->keep may be NULL: then no state survives a restart. */
 	struct agt_kept_part *(*keep)(
 		void *ctx, void *tensor_user, uint32_t id, uint32_t part_elems, uint32_t n_parts);
@@ -166,8 +167,8 @@ struct agt_stats {
 	/* bytes of contributions offered to servers on other hosts; a repeated offer does not
 	 * count */
 	uint64_t offered_bytes;
-	/* Times of a partition. push: from the contribution to the offer of its sum, which other
-	 * members may delay. pull: from the offer until the sum has been read. */
+	/* Times of a partition. push: from sending the contribution to the offer of its sum; other
+	 * members may delay that offer. pull: from the offer until the sum has been read. */
 	struct histogram push, pull;
 };
 
@@ -191,80 +192,83 @@ int agt_job_new(
  * pgens. */
 void agt_job_members(struct agt_job *job, const struct ctl_job *msg);
 /* Free a job and its tensors. Rounds in flight are not reported. Running reads still write to the
- * job's memory. So release(release_ctx) is called when no read runs any more, possibly at once. */
+ * job's memory, so release(release_ctx) is called when no read runs any more, possibly at once. */
 void agt_job_free(struct agt_job *job, void (*release)(void *ctx), void *release_ctx);
 /* End every round in flight and every later round with the error `code`. */
 void agt_job_fail(struct agt_job *job, int code);
 
 /* Add a tensor in host memory. It may be submitted before its plan is known. in: one in-slot per
- * local worker. staging: memory for their sum; may be NULL with one worker. All memory stays valid
- * until agt_job_free calls release. user: passed to env->done. The job owns the tensor, and
- * agt_job_free frees it. Errors: -ENOMEM. */
+ * local worker. staging: memory for the sum of the in-slots; may be NULL with one worker. All
+ * memory must stay valid until agt_job_free calls release. user: passed to env->done. The job owns
+ * the tensor, and agt_job_free frees it. Errors: -ENOMEM. */
 int agt_tensor_new(struct agt_job *job, uint8_t dtype, uint64_t n_elems, const struct agt_mem *in,
 	const struct agt_mem *staging, const struct agt_mem out[2], void *user,
 	struct agt_tensor **ret);
-/* Add a tensor that lies on the workers' devices. The executor copies values to n_in inputs in host
- * memory. The sum of these inputs is the contribution of all local workers. The executor takes the
- * result from the outputs. staging: memory for their sum; may be NULL with one input. A round is
- * done when agt_tensor_unstaged has been called. */
+/* Add a tensor in the memory of the workers' devices. The executor copies values to n_in inputs in
+ * host memory. The sum of these inputs is the contribution of all local workers. The executor takes
+ * the result from the outputs. staging: memory for the sum of the inputs; may be NULL with one
+ * input. A round is done when agt_tensor_unstaged has been called. */
 int agt_tensor_new_device(struct agt_job *job, uint8_t dtype, uint64_t n_elems,
 	const struct agt_mem *in, uint32_t n_in, const struct agt_mem *staging,
 	const struct agt_mem out[2], void *user, struct agt_tensor **ret);
-/* Report that the partition's bytes of the round are in the inputs. Errors: -EINVAL the core does
- * not wait for these bytes. */
+/* Report that the executor has copied the partition's bytes of the round to the inputs. Errors:
+ * -EINVAL the core does not wait for these bytes. */
 int agt_part_staged(struct agt_tensor *t, uint32_t part, uint64_t round);
 /* Report that all sums of the round are on the devices, which ends the round. Errors: -EINVAL not
  * all sums of that round have landed. */
 int agt_tensor_unstaged(struct agt_tensor *t, uint64_t round);
-/* Return the bytes of a partition of the tensor (the last one may be smaller); 0: not planned
- * yet. */
+/* Return the size of the tensor's partitions in bytes; the last partition may be smaller. 0: the
+ * tensor has no plan yet. */
 uint64_t agt_tensor_part_bytes(const struct agt_tensor *t);
 /* Apply the scheduler's plan of the tensor: its id and the size of its partitions. A second plan is
  * ignored. If env->keep returns memory from before a restart, the tensor resumes after its last
  * complete round. All workers have submitted that round, and may submit the next round. Some
  * partitions of the next round may have landed already. Errors: BPS_EPROTO the plan does not fit
- * the tensor or contradicts the kept state; BPS_EQUOTA one partition is more than a job may have
- * under way; -ENOMEM. */
+ * the tensor or contradicts the kept state; BPS_EQUOTA one partition is larger than the limit of a
+ * job's bytes in flight; -ENOMEM. */
 int agt_tensor_plan(struct agt_tensor *t, const struct ctl_tensor *plan);
 /* Fail this tensor, but not its job: its rounds end with the error `code`. */
 void agt_tensor_fail(struct agt_tensor *t, int code);
-/* Place partitions on servers, as the scheduler's plan states. runs: each names a range of
- * partitions and their server. */
+/* Place partitions on servers, as the scheduler's plan states. Each element of runs names a range
+ * of partitions and their server. */
 void agt_job_runs(struct agt_job *job, const struct ctl_run *runs, uint32_t n_runs);
 
-/* Submit the next round of t for local worker `worker`. Errors: BPS_EBUSY round is not the next
- * one, BPS_EMISMATCH op differs from that of the other local workers. If the job or tensor fails,
- * env->done reports it. A worker that submits the same round after the failure gets the failure's
- * code as the return value. */
+/* Submit the next round of t for local worker `worker`. Errors: BPS_EBUSY round is not the worker's
+ * next round, BPS_EMISMATCH op differs from that of the other local workers. If the job or tensor
+ * fails, env->done reports the failure for each round. A worker that submits a round after
+ * env->done has reported its failure gets the failure's code as the return value. */
 int agt_submit(
 	struct agt_tensor *t, uint32_t worker, uint64_t round, uint8_t op, uint16_t priority);
 
-/* Return the contributors to t's last complete sum: the members that contributed to all of its
- * partitions, and the least and the largest number of workers of a partition. */
+/* Return who contributed to t's last complete sum. *ret_members: the members that contributed to
+ * all partitions. *ret_least, *ret_most: the least and the largest number of workers of a
+ * partition. */
 void agt_tensor_contributors(const struct agt_tensor *t, struct member_set *ret_members,
 	uint32_t *ret_least, uint32_t *ret_most);
-/* Return how many local rounds are before round 1 of the wire, see base in struct agt_kept_part. */
+/* Return the number of local rounds before round 1 of the wire, see base in struct
+ * agt_kept_part. */
 uint64_t agt_tensor_base(const struct agt_tensor *t);
-/* Return the last complete round. */
+/* Return the number of the last complete round. */
 uint64_t agt_tensor_round(const struct agt_tensor *t);
 uint32_t agt_tensor_id(const struct agt_tensor *t);
 
 /* Close the connections to the server and reconnect at once, because the server's address or
  * instance has changed. */
 void agt_core_server_changed(struct agt_core *core, uint32_t server);
-/* Return whether every server is connected and no partition of the job is parked. Otherwise
- * ret_text lists the connections that are missing, and the parked partitions. */
+/* Return whether all links with partitions are up, and job->parked is empty. Otherwise ret_text
+ * lists the missing connections, and the number of partitions in job->parked. Links of other jobs
+ * count, too. */
 bool agt_job_network(const struct agt_job *job, char *ret_text, size_t text_bytes);
 
-/* Return when that instance of a server last sent anything on a data connection, including
- * connections that are closed. 0: there was no connection. */
+/* Return when that instance of a server last sent anything on a data connection. Closed connections
+ * count, too. 0: no connection to that instance has existed. */
 uint64_t agt_core_heard_ns(struct agt_core *core, uint32_t server, uint64_t instance);
 /* Return whether any server is connected. */
 bool agt_core_is_connected(const struct agt_core *core);
 
 /* Reasons why a partition waits for its sum. agt_tensor_stall finds the partition that has waited
- * longest. It returns false if all partitions have their sums, or the job needs no server. It looks
- * at every partition. */
+ * longest. It returns false if all partitions have their sums, or if the job needs no server. Its
+ * run time grows with the number of partitions. */
 enum agt_stall_kind {
 	AGT_STALL_NOWHERE, /* the partition has no server */
 	AGT_STALL_LINK,    /* the partition's server is not connected */
@@ -276,27 +280,27 @@ enum agt_stall_kind {
 };
 struct agt_stall {
 	enum agt_stall_kind kind;
-	uint32_t part, n_parts, n_open; /* n_open: partitions without a sum */
+	uint32_t part, n_parts, n_open; /* n_open: number of partitions without a sum */
 	uint32_t server;                /* server of the partition; 0: none */
-	uint64_t ns;                    /* how long the partition has waited there; 0: not known */
+	uint64_t ns;                    /* how long this wait has lasted; 0: not known */
 };
 bool agt_tensor_stall(const struct agt_tensor *t, struct agt_stall *ret);
 
-/* Do the work of one turn: send contributions of cfg.turn_bytes (the last one may exceed this), and
- * sum one partition of a job with one member. Return whether there is more to do. */
+/* Do the work of one turn: send contributions of turn_bytes (the last contribution may exceed this
+ * limit), and sum one partition of a job with one member. Return whether there is more to do. */
 bool agt_core_work(struct agt_core *core);
-/* Set the core's time and handle the timers that are due. Call it before each batch of events.
- * Returns the next deadline. */
+/* Set the core's time and handle the timers that are due. Returns the next deadline, in ns. The
+ * caller must call agt_core_tick before each batch of events. */
 uint64_t agt_core_tick(struct agt_core *core, uint64_t now_ns);
 
-/* Change the window (see struct agt_config). Contributions under way are not affected. */
+/* Change the window (see struct agt_config). Contributions in flight are not affected. */
 void agt_core_set_window(struct agt_core *core, size_t window_bytes);
-/* Change the limit of one job's contributions under way; 0: no limit. Parked partitions that fit
- * now are queued on their links again. */
+/* Change the limit of one job's contributions in flight; 0: no limit. Partitions in job->parked
+ * that fit now return to the queues of their links. */
 void agt_core_set_job_inflight(struct agt_core *core, uint64_t bytes);
 /* Return the bytes of the job's contributions whose sums have not arrived. */
 uint64_t agt_job_inflight(const struct agt_job *job);
 
-/* Write the current figures to *ret. Only the core's own thread calls it. */
+/* Write the current figures to *ret. Thread: the core's thread. */
 void agt_core_stats(const struct agt_core *core, struct agt_stats *ret);
 #endif

@@ -22,11 +22,12 @@ struct agt_tensor {
 	void *user;
 	uint8_t dtype, op;
 	bool is_planned;
-	bool is_running; /* round + 1 is under way */
-	/* the executor copies the tensor's bytes to the inputs and from the outputs */
+	bool is_running; /* round + 1 is in progress */
+	/* the tensor is on devices: the executor copies its bytes to the inputs and from the
+	 * outputs */
 	bool is_device;
 	bool is_unstaging; /* all sums are in host memory, but not all are on the devices */
-	/* some partitions of round + 1 landed before a restart, and that round has not started
+	/* some partitions of round + 1 landed before a restart, and round + 1 has not started
 	 * again */
 	bool has_landed;
 	/* error code with which the tensor's rounds end; 0: the tensor has not failed */
@@ -56,13 +57,14 @@ struct agt_job {
 	uint32_t n_workers; /* local workers */
 	uint64_t tensor_bytes;
 	int failed;
-	bool is_local; /* no server takes part */
+	bool is_local; /* the job has one member, so no server takes part */
 	/* view of the last border; a partition with an older pgen waits for its new placement */
 	uint64_t border;
-	/* The job goes on without a lost machine. Contributions to servers on this host have a crc,
-	 * too (B6). */
+	/* The job continues when a machine is lost. So contributions to servers on this host have a
+	 * crc, too (B6). */
 	bool may_shrink;
-	/* rounds may complete without some machines, so other members wait for this agent's HAVE */
+	/* Rounds may complete without some machines. Other members therefore wait for this agent's
+	 * HAVE. */
 	bool has_backup;
 	bool is_closing;
 	uint32_t n_reads; /* running reads; the last one frees a closing job */
@@ -72,29 +74,28 @@ struct agt_job {
 	struct agt_tensor **by_id;
 	uint32_t n_by_id;
 	uint32_t *ranks;   /* rank of each local worker */
-	uint64_t inflight; /* bytes of the job's contributions under way */
+	uint64_t inflight; /* bytes of the job's contributions in flight */
 	size_t n_parts;
 	/* READY partitions that wait until fewer bytes of the job are in flight */
 	struct heap parked;
-	/* lagging: the shares that other shares may have to wait for; the share furthest behind
-	 * comes first. held: the shares that wait for the first share of lagging. */
+	/* lagging: shares that other shares may have to wait for; the first is the share furthest
+	 * behind. held: shares that wait for the first share of lagging. */
 	struct heap lagging, held;
 	size_t n_shares;
 	struct lockstep_server *homes; /* bytes of the job's partitions on each server */
 	size_t n_homes, homes_room;
-	bool is_in_step; /* in this burst, connections that are ahead are held */
-	/* number of bursts so far; a burst begins when the empty heap lagging gets its first
-	 * share */
+	bool is_in_step; /* whether connections that are ahead are held in this burst */
+	/* number of bursts so far; a burst begins when the empty heap lagging gets a first share */
 	uint64_t burst;
-	/* Urgency of the next contribution of the first share in lagging, when held shares were
-	 * last released. */
+	/* Urgency of the next contribution of the first share in lagging, at the time when held
+	 * shares were last released. */
 	uint64_t behind_urgency;
 };
 
 struct agt_core {
 	struct agt_config cfg;
 	struct agt_env env;
-	uint64_t n_begun; /* rounds started so far, of all tensors */
+	uint64_t n_begun; /* number of rounds of all tensors that have started */
 	struct xport *x;
 	TAILQ_HEAD(, agt_job) jobs;
 	TAILQ_HEAD(, agt_link) links, active;
@@ -111,16 +112,16 @@ struct agt_core {
 
 /* Find the job with that id. Returns NULL if no job has the id, or the job is closing. */
 struct agt_job *agt_job_find(struct agt_core *core, uint32_t id);
-/* Count one more complete partition of the round under way; the last one ends the round. */
+/* Count one more complete partition of the round in progress; the last partition ends the round. */
 void agt_tensor_part_done(struct agt_tensor *t);
-/* Fail the job because of an error that this agent has found: its rounds end with code, and
- * env->fail reports the text. */
+/* Fail the job because this agent has found an error. The job's rounds end with code, and env->fail
+ * reports the text. */
 void agt_job_error(struct agt_job *job, int code, const char *fmt, ...)
 	__attribute__((format(printf, 3, 4)));
-/* Free a job that is closing once none of its reads runs. */
+/* Free the job if it is closing and none of its reads runs. */
 void agt_job_reads_ended(struct agt_job *job);
 
-/* Queue parked partitions on their links again, as far as the job's limit of bytes in flight
- * allows. */
+/* Move partitions from job->parked back to the queues of their links, as far as the limit of the
+ * job's bytes in flight allows. */
 void job_unpark(struct agt_job *job);
 #endif

@@ -1,8 +1,8 @@
-/* Connections to servers' data threads: the partitions that wait to be sent on each, the window of
- * bytes under way, and reconnecting after a loss. The first attempt to reconnect follows at once,
- * the next after 100 ms, the third after 300 ms. Later attempts follow after a random time of 0.4
- * to 1 s. The interval stays short because the scheduler soon moves the partitions of a lost server
- * elsewhere. Thread: the core's thread. */
+/* Connections to servers' data threads: the partitions that wait to be sent on each connection, the
+ * window of bytes in flight, and reconnecting after a loss. The first attempt to reconnect follows
+ * at once, the next attempt after 100 ms, the third after 300 ms. Later attempts follow after a
+ * random time of 0.4 to 1 s. The interval stays short because the scheduler soon moves the
+ * partitions of a lost server to other servers. Thread: the core's thread. */
 #include "bps-agent/core/link.h"
 
 #include <assert.h>
@@ -243,8 +243,8 @@ static void pump_offered(struct agt_link *link)
 			return;
 }
 
-/* Return the link's most urgent partition that may be sent; NULL: there is none. Add shares that
- * may not send now to job->held. Their release activates the link. */
+/* Return the link's most urgent partition that may be sent; NULL: no partition may be sent. Add
+ * shares that may not send now to job->held. Their release activates the link. */
 static struct agt_part *next_part(struct agt_link *link)
 {
 	struct agt_part *best = NULL;
@@ -282,18 +282,18 @@ bool link_pump(struct agt_link *link)
 	if (!part)
 		return false;
 	if (!part_fits_job(part)) {
-		part_park(part); /* other partitions of this link need not wait for it */
+		part_park(part); /* meanwhile the link can send other partitions */
 		link_activate(link);
 		return true;
 	}
 	if (!part->is_overdue && link->inflight &&
 		link->inflight + part_bytes(part) > core->cfg.window_bytes)
-		return false; /* part_uncharge activates the link when a result has arrived */
+		return false; /* part_uncharge activates the link when a result arrives */
 	if (link->is_full && !part->sent_ns)
 		return false;
 	if (part_send_contrib(part) < 0) {
-		/* event_writable or a new connection clears is_full. Until then, GOTs and owed
-		 * messages are still sent if possible, because they are small. */
+		/* event_writable or a new connection clears is_full. Until then, the link still
+		 * sends GOTs, HAVEs and donations if possible, because these messages are small. */
 		link->is_full = true;
 		return false;
 	}

@@ -1,12 +1,14 @@
 #ifndef BPS_AGENT_CORE_LINK_H
 #define BPS_AGENT_CORE_LINK_H
-/* The connection to one data thread of one server: the partitions that wait to be sent on it, the
- * window of bytes under way, and reconnecting. The core frees it. Thread: the core's thread.
+/* The connection to one data thread of one server: the partitions that wait to be sent on this
+ * connection, the window of bytes in flight, and reconnecting. The core frees the link. Thread: the
+ * core's thread.
  *
  *   DOWN --needed, time to try--> CONNECTING --connected--> UP --lost--> DOWN */
 #include "bps-agent/core/part.h"
 
-/* A GOT that waits for credit. When it is sent, its partition may have moved or been freed. */
+/* A GOT message that waits for credit. When the message is sent, the partition may have moved or
+ * been freed, so the message is stored here. */
 struct agt_owed_got {
 	TAILQ_ENTRY(agt_owed_got) link;
 	struct wire_msg m;
@@ -25,38 +27,40 @@ struct agt_link {
 	/* A GOT, HAVE or donation could not be sent for lack of credit. Nothing is sent until
 	 * event_writable is called. */
 	bool is_stuck;
-	/* The transport refused a contribution. No new contribution is sent until event_writable is
-	 * called. */
+	/* The transport has rejected a contribution. No new contribution is sent until
+	 * event_writable is called. */
 	bool is_full;
 	enum link_state state;
 	struct xconn *conn;     /* set in CONNECTING and UP */
-	struct heap_node timer; /* in core->link_timers when DOWN and needed */
+	struct heap_node timer; /* in core->link_timers while DOWN if partitions need the link */
 	unsigned n_tries;
 	uint64_t down_since_ns;
 	/* instance: the server's instance on the last connection. heard_ns: when that instance last
-	 * sent anything. Both are 0 before the first connection. */
+	 * sent anything. instance and heard_ns are 0 before the first connection. */
 	uint64_t instance, heard_ns;
-	size_t inflight; /* bytes of contributions under way on this link */
+	size_t inflight; /* bytes of contributions in flight on this link */
 	size_t n_parts;
 	struct part_list parts, offered, owing;
 	TAILQ_HEAD(, lockstep_share) shares;
 	TAILQ_HEAD(, agt_owed_got) gots;
 };
 
-/* Return the link to that server thread. Creates it if there is none. NULL: out of memory. */
+/* Return the link to that server thread, and create the link if there is none. NULL: out of
+ * memory. */
 struct agt_link *link_get(struct agt_core *core, uint32_t server, uint16_t thread);
 /* Attach a partition that has no link. Connects if necessary. Errors: -ENOMEM. */
 int link_attach(struct agt_link *link, struct agt_part *part);
 /* Detach the partition from its link. Before the call, the partition must be neither in
  * share->ready nor in link->offered. */
 void link_detach(struct agt_part *part);
-/* Queue a message: part_send_owed(part, what) runs when the link is up and has credit. Does nothing
- * for a partition without a link. */
+/* Queue a message of the partition. part_send_owed(part, what) sends the message when the link is
+ * up and has credit. Does nothing for a partition without a link. */
 void link_owe(struct agt_part *part, enum part_owe what);
 void link_drop_owed(struct agt_part *part);
 /* Send GOT for the result that m names, now or when there is credit. */
 void link_send_got(struct agt_link *link, const struct wire_msg *m);
-/* Put an UP link on core->active, because it may have something to send. link_pump checks that. */
+/* Add an UP link to core->active, because it may have something to send. link_pump checks whether
+ * it has. */
 void link_activate(struct agt_link *link);
 /* Start the reads and send the messages that are possible now, with at most one contribution.
  * Returns true if another call may send more. */
@@ -66,6 +70,6 @@ bool link_pump(struct agt_link *link);
 uint64_t link_heard_ns(struct agt_link *link, uint64_t instance);
 /* Free a link that has no connection, no partitions and no GOTs. */
 void link_free(struct agt_link *link);
-/* Connect, because the link's timer in core->link_timers is due. */
+/* Connect. Called when the link's timer in core->link_timers is due. */
 void link_retry(struct agt_link *link);
 #endif

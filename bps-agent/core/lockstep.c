@@ -2,36 +2,39 @@
  * shares of connections. link.c sends the contributions. Thread: the core's thread.
  *
  * Servers sum different amounts. A server that shares its machine with an agent gets fewer bytes to
- * sum than a server with a network card of its own. A server with a slow card gets fewer bytes too
+ * sum than a server with a network card of its own. A server with a slow card gets fewer bytes, too
  * (bps-scheduler/placement/place.h). But a card gives each of its connections the same rate, even
- * if one has more to send than another. So without control, connections with few bytes finish
- * early. Then all agents wait for the few servers with many bytes, while the cards of the other
- * servers are idle. With 4 agents and 2 separate servers a round took a third longer.
+ * if one connection has more to send than another. So without control, connections with few bytes
+ * finish early. Then all agents wait for the few servers with many bytes, while the cards of the
+ * other servers are idle. With 4 agents and 2 separate servers, a round took a third longer.
  *
  * Connections with equal bytes do not stay in step by themselves either. Agent 1 may have sent much
  * to server 1 and little to server 2, and agent 2 the opposite. All cards are busy, but no sum is
- * complete before nearly all bytes are pushed. Then the results come when no push is left to
- * overlap with them. 8 agents and 8 servers at 100 Mbit/s got into that state and stayed there, at
+ * complete before nearly all bytes are pushed. The results then arrive when no push is left to
+ * overlap with them. 8 agents and 8 servers at 100 Mbit/s got into that state and stayed in it, at
  * 60 % of the throughput.
  *
  * Therefore a connection is held (sends no new contribution) while its progress is ahead of the
- * connection furthest behind. Progress is the fraction, already sent, of all bytes that the
- * connection has to send in a burst of its job. A burst lasts as long as the job has something to
- * send. A partition that is added during a burst starts at the progress of the connection furthest
- * behind. So all connections finish at the same time, at the rate of the server with the most
- * bytes. Holding is useless if the servers have different amounts and each receives at most as much
+ * connection furthest behind. A connection has a number of bytes to send in a burst of its job. Its
+ * progress is the fraction of these bytes that it has sent. A burst lasts as long as the job has
+ * something to send. A partition that is added during a burst starts at the progress of the
+ * connection furthest behind. So all connections finish at the same time, at the rate of the server
+ * with the most bytes.
+ *
+ * Holding is useless if the servers have different amounts and each server receives at most as much
  * as one agent sends. Then the agents' own cards are the limit, and no connection is held. An
  * example is two agents with some servers on machines of their own.
  *
- * A connection does not hold others back
+ * A connection does not hold other connections
  *   - if it has only less urgent contributions. Only the connection furthest behind is checked: if
- *     its contributions are less urgent, no other connection is held either;
+ *     its contributions are less urgent, no connection is held;
  *   - if it has sent nothing for longer than expected (is_late): it is slow for another reason, and
  *     the other connections can use the time;
- *   - if it uses no network card: a server on the same host.
- * Such connections are not held either. A connection may always send its most urgent contribution
- * if that is a repeated one. If a transport accepts offers without their bytes, it sends all of
- * them within one turn, and holding has no effect. */
+ *   - if it uses no network card: its server is on the same host.
+ * A connection that holds no other for the last two reasons is not held either. A connection may
+ * always send its most urgent contribution if that contribution was sent before. If a transport
+ * accepts offers without their bytes, it sends all of them within one turn, and holding has no
+ * effect. */
 #include "bps-agent/core/lockstep.h"
 
 #include <assert.h>
@@ -43,8 +46,8 @@
 
 /* A share is late when it has sent nothing for PATIENCE_NS plus GAPS times its mean gap between two
  * contributions. The gap is some milliseconds when a card carries several connections. PATIENCE_NS
- * is longer than a thread usually waits for a processor. The mean weighs the last gap by 1 /
- * GAP_WEIGHT. A gap longer than GAP_MAX_NS counts as GAP_MAX_NS. */
+ * is longer than a thread usually waits for a processor. The last gap has the weight 1 / GAP_WEIGHT
+ * in the mean. A gap longer than GAP_MAX_NS counts as GAP_MAX_NS. */
 #define PATIENCE_NS  (20 * NS_PER_MS)
 #define GAPS         4
 #define GAP_WEIGHT   8
@@ -55,12 +58,12 @@
 #define FULLER 1.02
 #define ALIKE  1.15
 /* If all servers sum equal amounts, the connections are not kept in step in one of LOOSE_EVERY
- * rounds. Then each card carries what it can, which distinguishes fast cards from slow ones
- * (common/base/nicspeed.h). */
+ * rounds. In that round each card carries as much as it can, which distinguishes fast cards from
+ * slow cards (common/base/nicspeed.h). */
 #define LOOSE_EVERY 32
 #define LOOSE_AT    2
-/* A partition that is added during a burst adds some bytes to the sent bytes of its share
- * (sent_before). Their limit is this multiple of the partition's own bytes. */
+/* Limit of the sent bytes that a partition adds to its share when it is added during a burst
+ * (sent_before), as a multiple of the partition's own bytes. */
 #define BEHIND_MAX 64
 
 /* ---- bytes per server ---- */
@@ -90,7 +93,7 @@ static struct lockstep_server *home_of(struct agt_job *job, uint32_t server)
 	return &job->homes[job->n_homes++];
 }
 
-/* Return whether connections that are ahead are to be held. This is useful if one server receives
+/* Return whether connections that are ahead must be held. Holding is useful if one server receives
  * more than one agent sends, or if all servers receive equal amounts. Servers on this host are
  * counted, so that all agents get the same result. */
 static bool wants_step(const struct agt_job *job, uint64_t round)
@@ -183,8 +186,7 @@ static uint64_t progress(const struct lockstep_share *s, uint64_t sent_bytes)
 		   : PROGRESS_ONE;
 }
 
-/* Return the progress that the share furthest behind must have reached before this share may
- * send. */
+/* Return the progress that the share furthest behind must have reached before share s may send. */
 static uint64_t wanted_progress(const struct lockstep_share *s)
 {
 	uint64_t lead = s->job->core->cfg.lead_bytes, ahead = s->link->conn->x->ahead_bytes;
@@ -242,7 +244,7 @@ static void release_some(struct agt_job *job)
 	while ((held = heap_min(&job->held)) && held->key <= reached)
 		release(of_wait(held));
 	if (job->behind_urgency <= before)
-		/* usually the urgency has not changed: it changes only a few times in a round */
+		/* the urgency usually has not changed: it changes only a few times in a round */
 		return;
 	while ((s = more_urgent(job, job->behind_urgency)))
 		release(s);
@@ -267,15 +269,15 @@ void lockstep_changed(struct lockstep_share *s)
 	release_some(job);
 }
 
-/* Return the bytes that go to the server. A repeated contribution counts 0, because only its offer
- * is sent, without the bytes. */
+/* Return the bytes of the partition that are sent to the server. For a repeated contribution,
+ * return 0, because only its offer is sent, without the bytes. */
 static uint64_t bytes_of(const struct agt_part *part)
 {
 	return part->sent_ns ? 0 : part_bytes(part);
 }
 
-/* Return how many bytes to count as sent when a partition of `bytes` is added to a share. The added
- * partition then has the progress of the share furthest behind. */
+/* Return how many bytes to count as sent when a partition of `bytes` is added to a share. With
+ * these bytes, the added partition has the progress of the share furthest behind. */
 static uint64_t sent_before(const struct agt_job *job, uint64_t bytes)
 {
 	double behind =

@@ -1,58 +1,63 @@
 #ifndef BPS_AGENT_CORE_LOCKSTEP_H
 #define BPS_AGENT_CORE_LOCKSTEP_H
 /* Keeps the connections of a job in step (A8); lockstep.c explains why. A share is one job's part
- * of one link: the job's partitions there. Thread: the core's thread. */
+ * of one link: the partitions of the job that are placed on that link. Thread: the core's
+ * thread. */
 #include "bps-agent/core/link.h"
 
-/* The bytes of a job's partitions on one server. */
+/* Size of a job's partitions on one server. */
 struct lockstep_server {
 	uint32_t server;
 	uint64_t bytes;
 };
 
-/* The share of one job on a link. It is on link->shares while the job has partitions on the
+/* The share of one job on a link. The share is in link->shares while the job has partitions on the
  * link. */
 struct lockstep_share {
 	TAILQ_ENTRY(lockstep_share) of_link;
 	struct agt_link *link;
 	struct agt_job *job;
-	struct heap ready;    /* READY partitions, except parked ones */
+	struct heap ready;    /* READY partitions, except those in job->parked */
 	struct heap_node lag; /* in job->lagging while lockstep_counts(share); key: progress */
-	/* In job->held while the share is held. Key: the progress that the share furthest behind
+	/* In job->held while the share is held. key: the progress that the share furthest behind
 	 * must reach before this share is released. */
 	struct heap_node wait;
 	size_t n_parts;
 	/* number of the last burst of the job in which the share had something to send */
 	uint64_t burst;
-	uint64_t sent_bytes, ready_bytes; /* bytes sent in that burst; bytes waiting in ready */
+	uint64_t sent_bytes, ready_bytes; /* bytes sent in that burst; bytes that wait in ready */
 	/* moved_ns: when the share last sent a contribution, or became able to send one. gap_ns:
 	 * mean time between two contributions. */
 	uint64_t moved_ns, gap_ns;
-	/* the share has sent nothing for too long: no share waits for it until it sends again */
+	/* the share has sent nothing for too long: other shares do not wait for it until it sends
+	 * again */
 	bool is_late;
 };
 
-/* Return the job's share of the link. Creates it if there is none. NULL: out of memory. */
+/* Return the job's share of the link, and create the share if there is none. NULL: out of
+ * memory. */
 struct lockstep_share *lockstep_share_get(struct agt_link *link, struct agt_job *job);
 /* Free the share if it has no partitions. */
 void lockstep_share_put(struct lockstep_share *s);
-/* Count a partition that is placed on the share's link, or stop counting it. */
+/* Count a partition that is placed on the share's link, or stop counting a partition. */
 void lockstep_add_part(struct lockstep_share *s, const struct agt_part *part);
 void lockstep_drop_part(struct lockstep_share *s, const struct agt_part *part);
 /* Update the share after the state of its link or its ready heap has changed. */
 void lockstep_changed(struct lockstep_share *s);
-/* Record that a partition can be sent (push), cannot be sent any more (remove), or was sent. */
+/* Record that a partition can be sent (push), cannot be sent any more (remove), or has been sent
+ * (sent). */
 void lockstep_push(struct agt_part *part);
 void lockstep_remove(struct agt_part *part);
 void lockstep_sent(struct agt_part *part);
-/* Return whether the share must not send now, because another share is too far behind. */
+/* Return whether the share must wait because another share is too far behind. */
 bool lockstep_is_held(const struct lockstep_share *s);
 /* Add the share to job->held. Its link is activated when the share may send again. */
 void lockstep_hold(struct lockstep_share *s);
-/* Return whether the share is kept in step: others wait for it, and it waits for others. */
+/* Return whether the share takes part in the step: other shares wait for it, and it waits for other
+ * shares. */
 bool lockstep_counts(const struct lockstep_share *s);
-/* Stop waiting for shares that have sent nothing for too long. Returns when the next share becomes
- * late, UINT64_MAX: never. */
+/* Mark shares that have sent nothing for too long as late, so that other shares do not wait for
+ * them. Returns when the next share becomes late, UINT64_MAX: never. */
 uint64_t lockstep_tick(struct agt_job *job);
 
 #endif

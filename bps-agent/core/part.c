@@ -1,6 +1,6 @@
 /* States, timers, queues and placement of one partition: see the diagram in core.h. No function
- * blocks; a wait for a server's answer is a state with a timer. Messages are in part_send.c and
- * part_receive.c. Thread: the core's thread. */
+ * blocks: a partition that waits for a server's answer has a state and a timer. Messages are in
+ * part_send.c and part_receive.c. Thread: the core's thread. */
 #include "bps-agent/core/part.h"
 
 #include <assert.h>
@@ -66,8 +66,8 @@ void part_stop_timer(struct agt_part *part)
 		heap_remove(&part_core(part)->timers, &part->timer);
 }
 
-/* Start the timer, longer with each count. Callers count AGAIN separately from missing answers,
- * because AGAIN is an answer. */
+/* Start the timer, which is longer for a larger *count. AGAIN and missing answers have separate
+ * counts, because AGAIN shows that the server works. */
 void part_start_timer(struct agt_part *part, uint64_t span_ns, uint8_t *count)
 {
 	part_stop_timer(part);
@@ -145,8 +145,9 @@ void job_unpark(struct agt_job *job)
 		struct agt_part *part = part_of(node);
 
 		expected += part_bytes(part);
-		/* With nothing under way, unpark all partitions. If only some were unparked and
-		 * these cannot be sent, no arriving sum would unpark the rest. */
+		/* With nothing in flight, move all partitions to their links. If only some were
+		 * moved and none of them could be sent, no sum would arrive and move the other
+		 * partitions. */
 		if (limit && job->inflight && expected > limit)
 			return;
 		part_dequeue(part);
@@ -217,7 +218,7 @@ static void resend_all(struct agt_part *part, const char *why)
 	part->n_tries = part->n_agains = 0;
 	part->is_overdue = false;
 	if (part->state == PART_FETCHING)
-		return; /* part_read_done continues when the stale read has ended */
+		return; /* part_read_done makes the partition READY when the stale read has ended */
 	if (part->state != PART_IDLE && part->state != PART_READY)
 		part_set_state(part, PART_READY, why);
 	if (part->state == PART_READY && !heap_has(&part->node))
@@ -245,8 +246,8 @@ void part_abandon(struct agt_part *part, const char *why)
 void part_move(struct agt_part *part, struct agt_link *link, uint64_t pgen)
 {
 	FAILPOINT(AGENT_PART_MOVE);
-	/* If the partition stays on its server, the next CONTRIB or HAVE implies GOT. This is not
-	 * so if an offer has not been read. */
+	/* If the partition stays on its server, the next CONTRIB or HAVE implies GOT. If an offer
+	 * has not been read, no message implies GOT. */
 	if (part->link != link || part->state == PART_OFFERED)
 		part_send_got(part);
 	part_stop(part);
@@ -279,7 +280,7 @@ void part_timer(struct agt_part *part)
 
 void part_store_landed(struct agt_part *part)
 {
-	/* Release: pairs with the acquire load in last_complete, so that the next process sees all
+	/* Release: pairs with the acquire load in last_complete. The next process then sees all
 	 * earlier stores. */
 	atomic_store_explicit(&part->kept->landed, part->round, memory_order_release);
 }

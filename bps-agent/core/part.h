@@ -3,7 +3,7 @@
 /* A partition of a tensor, and its states in a round: see the diagram in core.h.
  *   part.c          states, timers, queues, placement
  *   part_send.c     contributions, HAVE, GOT, donations, sums of jobs of one member
- *   part_receive.c  results and the reads that fetch them, answers of the server
+ *   part_receive.c  results, the reads that fetch results, other messages of the server
  * A partition belongs to its tensor. Thread: the core's thread. */
 #include <sys/queue.h>
 
@@ -14,14 +14,15 @@ struct agt_link;
 struct lockstep_share;
 
 enum agt_part_state {
-	PART_IDLE, /* the round is complete, or none has started */
-	/* The contribution is to be sent. The partition is in share->ready, job->parked or
-	 * core->local, or waits for its placement or for its bytes. */
+	PART_IDLE, /* the last round is complete, or no round has started */
+	/* The contribution must be sent. The partition is in share->ready, job->parked or
+	 * core->local, or waits for its placement or for its bytes from the devices. */
 	PART_READY,
-	PART_SENT, /* the contribution was sent and not answered yet: the timer runs */
-	/* the server answered AGAIN: the timer runs, then the contribution is sent again */
+	PART_SENT, /* the contribution was sent, and the timer for the answer runs */
+	/* the server answered AGAIN: the contribution is sent again when the timer expires */
 	PART_WAITING,
-	/* the sum is offered: the partition is on link->offered until the read can start */
+	/* the server has offered the sum: the partition is in link->offered until the read
+	 * starts */
 	PART_OFFERED,
 	PART_FETCHING, /* the sum is being read */
 };
@@ -32,43 +33,43 @@ struct agt_part {
 	struct agt_tensor *tensor;
 	uint32_t index;
 	enum agt_part_state state;
-	/* connection to the partition's server thread; NULL: not placed, or the job has one
-	 * member */
+	/* connection to the partition's server thread; NULL: the partition has no server, or the
+	 * job has one member */
 	struct agt_link *link;
-	struct lockstep_share *share; /* the share of its job on that link, see lockstep.h */
+	/* the share of the tensor's job on that link, see lockstep.h */
+	struct lockstep_share *share;
 	uint64_t pgen;
-	uint64_t round;        /* in IDLE the last complete round, else the round under way */
+	uint64_t round;        /* in IDLE the last complete round, else the round in progress */
 	uint64_t crc_round;    /* round of the contribution that crc belongs to */
 	struct heap_node node; /* used in READY */
-	/* In core->timers in the states SENT and WAITING, and in IDLE and READY while a HAVE is not
-	 * confirmed. */
+	/* Timer in core->timers. It runs in the states SENT and WAITING, and in IDLE and READY
+	 * while the server has not confirmed a HAVE. */
 	struct heap_node timer;
 	TAILQ_ENTRY(agt_part) offered; /* used in OFFERED */
 	TAILQ_ENTRY(agt_part) owing;   /* in link->owing when owes != 0 */
 	TAILQ_ENTRY(agt_part) home;    /* in link->parts */
-	/* messages that the partition has to send: bits of enum part_owe */
+	/* messages that wait to be sent: bits of enum part_owe */
 	uint8_t owes;
-	/* the partition's bytes count in link->inflight and job->inflight */
+	/* the partition's bytes are included in link->inflight and job->inflight */
 	bool is_charged;
-	bool is_parked;  /* READY: in job->parked, not share->ready */
-	bool is_staging; /* READY: the partition's bytes are not in the inputs yet */
-	/* FETCHING: the result of the read is to be discarded, for example after a change of
-	 * pgen */
+	bool is_parked;  /* READY: the partition is in job->parked */
+	bool is_staging; /* READY: the executor has not copied all bytes */
+	/* FETCHING: the result of the read must be discarded, for example after a change of pgen */
 	bool is_stale;
 	/* the server has not acknowledged HAVE since the last change of pgen */
 	bool is_have_unconfirmed;
-	/* the contribution is sent again because no answer came: its bytes do not count in the
+	/* the contribution is sent again because no answer came: its bytes do not count against the
 	 * window */
 	bool is_overdue;
 	uint8_t n_tries, n_agains; /* number of sends without an answer; number of AGAIN answers */
 	uint8_t n_bad_crc, n_misfits;
 	uint32_t crc; /* crc of the contribution */
-	/* sent_ns: when this round's first CONTRIB was sent, 0: none yet; offered_ns: when its sum
-	 * was offered */
+	/* sent_ns: when this round's first CONTRIB was sent; 0: not sent yet. offered_ns: when the
+	 * server offered this round's sum. */
 	uint64_t sent_ns, offered_ns;
 	uint64_t donate_round;
-	/* offer: the RESULT that offers the sum; read: the read of its bytes. Used in OFFERED and
-	 * FETCHING. */
+	/* offer: the RESULT that offers the sum. read: the read of the sum's bytes. Used in OFFERED
+	 * and FETCHING. */
 	struct xport_read read;
 	struct wire_msg offer;
 	struct agt_kept_part *kept;
@@ -76,14 +77,15 @@ struct agt_part {
 TAILQ_HEAD(part_list, agt_part);
 
 /* ---- part.c ---- */
-/* Set the state. Only this function writes it; the table of allowed changes is in part.c. */
+/* Set the partition's state. Only this function writes the state. The table of allowed changes is
+ * in part.c. */
 void part_set_state(struct agt_part *part, enum agt_part_state state, const char *why);
 struct agt_core *part_core(const struct agt_part *part);
 size_t part_elems(const struct agt_part *part);
 uint32_t part_bytes(const struct agt_part *part);
 /* Return the offset of the partition's first byte in each buffer of its tensor. */
 uint64_t part_offset(const struct agt_part *part);
-/* Return where the sum of the partition's round is written. */
+/* Return the address to which the sum of the partition's round is written. */
 char *part_output(const struct agt_part *part);
 /* Return the last round whose sum is in its out-slot. */
 uint64_t part_last_round(const struct agt_part *part);
@@ -102,10 +104,10 @@ void part_stop(struct agt_part *part);
 /* Place the partition on link under pgen, and queue its messages to the server. link NULL: the
  * partition has no server yet. */
 void part_move(struct agt_part *part, struct agt_link *link, uint64_t pgen);
-/* Queue the partition's messages to the server again (A3), because the connection is lost or
+/* Queue the partition's messages to the server again (A3), because the connection was lost or is
  * new. */
 void part_restart(struct agt_part *part);
-/* Handle the partition's timer, which is due. */
+/* Handle the expiry of the partition's timer. */
 void part_timer(struct agt_part *part);
 /* Return the partition that contains this heap node. */
 static inline struct agt_part *part_of(struct heap_node *node)
@@ -114,52 +116,51 @@ static inline struct agt_part *part_of(struct heap_node *node)
 }
 /* Return whether the partition can be sent within its job's limit of bytes in flight. */
 bool part_fits_job(const struct agt_part *part);
-/* Move the partition from share->ready to job->parked, until fewer bytes of its job are under
- * way. */
+/* Move the partition from share->ready to job->parked, until the job has fewer bytes in flight. */
 void part_park(struct agt_part *part);
 
-/* Store the partition's round as landed (K1). Before that, the sum, crc, workers and contributors
- * must have been stored. */
+/* Store that the partition's round has landed (K1). Before the call, the sum, crc, workers and
+ * contributors must have been stored. */
 void part_store_landed(struct agt_part *part);
-/* Report to the partition's tensor that the sum is in the output. For a device tensor, report it to
- * the executor, too. */
+/* Report to the partition's tensor that the sum is in the output. For a device tensor, report the
+ * sum to the executor, too. */
 void part_report_sum(struct agt_part *part);
 /* Set the state READY and queue the partition. */
 void part_make_ready(struct agt_part *part, const char *why);
 void part_dequeue(struct agt_part *part);
-/* Start the partition's timer. It expires after span_ns, doubled *count times. Then increment
- * *count, up to a limit. */
+/* Start the partition's timer. The timer expires after span_ns << *count. Then increment *count, up
+ * to a limit. */
 void part_start_timer(struct agt_part *part, uint64_t span_ns, uint8_t *count);
 void part_await_answer(struct agt_part *part);
 void part_stop_timer(struct agt_part *part);
-/* Stop counting the partition's bytes as under way. */
+/* Stop counting the partition's bytes as bytes in flight. */
 void part_uncharge(struct agt_part *part);
-/* Return whether HAVE of the last round is unconfirmed and may be sent now. */
+/* Return whether HAVE of the last round has not been confirmed and may be sent now. */
 bool part_is_have_due(const struct agt_part *part);
-/* Queue HAVE if it is due. CONTRIB(r) implies HAVE(r - 1), but may have to wait for the window,
- * while other members wait for this information. */
+/* Queue HAVE if it is due. CONTRIB(r) implies HAVE(r - 1), but CONTRIB(r) may have to wait for the
+ * window. Meanwhile other members may need HAVE. */
 void part_owe_have(struct agt_part *part);
 
 /* ---- part_send.c ---- */
-/* Send GOT for a result that the server has offered and that will not be read, before the partition
- * moves or ends its round. */
+/* Send GOT for a result that the server has offered and this agent will not read. Call this before
+ * the partition moves or ends its round. */
 void part_send_got(struct agt_part *part);
 /* Send the contribution. Errors: those of xport_send. */
 int part_send_contrib(struct agt_part *part);
 int part_send_owed(struct agt_part *part, enum part_owe what);
-/* Compute the local sum, and the crc if wants_crc. Both are computed block by block, so that the
- * bytes are still in the cache for the crc. The sum is made once per round, even after a restart: a
- * server on this host may be reading it (B6). */
+/* Compute the local sum, and the crc if wants_crc. The function works block by block, so that each
+ * block is still in the cache for the crc. The sum is computed once per round, even after a
+ * restart, because a server on this host may be reading the sum (B6). */
 void part_prepare_contrib(struct agt_part *part, bool wants_crc);
 /* Sum the partition into the output. Used for jobs with one member. */
 void part_sum_local(struct agt_part *part);
 
 /* ---- part_receive.c ---- */
 /* Handle a message that arrived on link. A message about an older state is counted as stale. A
- * message that no server may send closes the connection. */
+ * message of a type that no agent handles closes the connection. */
 void part_receive(struct agt_link *link, const struct wire_msg *m);
 /* Handle the end of the read of the partition's sum. status: see xport_events.read_done. */
 void part_read_done(struct agt_part *part, int status);
-/* Start reading the offered sum. Returns false if no read can start on this connection now. */
+/* Start reading the offered sum. Returns false if the connection cannot start a read now. */
 bool part_fetch(struct agt_part *part);
 #endif

@@ -1,7 +1,7 @@
-/* Messages that a partition receives: the result of its round, inline or by a read, and the answers
- * by which a server delays a contribution or requests it again. A result is accepted only for the
- * awaited round and the present pgen (A4). Contributions are sent in part_send.c. Thread: the
- * core's. */
+/* Messages that a partition receives: the result of its round (inline or by a read), and messages
+ * by which a server delays a contribution or requests a message again. A result is accepted only
+ * for the awaited round and the present pgen (A4). Contributions are sent in part_send.c. Thread:
+ * the core's thread. */
 #include "bps-agent/core/part.h"
 
 #include <errno.h>
@@ -13,8 +13,8 @@
 #include "common/base/log.h"
 #include "common/data/crc32c.h"
 
-/* A job fails if one partition has more wrong crcs than this in a round, because only a defect
- * causes that many. */
+/* Limit of wrong crcs of one partition in a round. The job fails beyond this limit, because only a
+ * defect causes that many wrong crcs. */
 #define MAX_BAD_CRC 4
 
 static void complete_round(struct agt_part *part, const struct wire_msg *m)
@@ -27,7 +27,8 @@ static void complete_round(struct agt_part *part, const struct wire_msg *m)
 	kept->workers[i] = m->result.workers;
 	kept->contributors[i] = m->result.contributors;
 	part_store_landed(part);
-	/* In jobs with backup machines, members that are ahead may wait for this HAVE. */
+	/* In jobs with backup machines, members that are ahead may wait for this partition's
+	 * HAVE. */
 	part->is_have_unconfirmed = part->tensor->job->has_backup;
 	part_core(part)->stats.pulled_bytes += m->len;
 	part_uncharge(part);
@@ -55,7 +56,7 @@ bool part_fetch(struct agt_part *part)
 	if (rc == -EAGAIN)
 		return false;
 	TAILQ_REMOVE(&link->offered, part, offered);
-	/* The offer is invalid, or the connection is being closed. Wait for the timer, then send
+	/* The offer is invalid, or the connection is being closed. Wait for the timer, which sends
 	 * the contribution again. */
 	if (rc < 0) {
 		part_set_state(part, PART_SENT, "offer cannot be read");
@@ -119,22 +120,23 @@ void part_read_done(struct agt_part *part, int status)
 	part_make_ready(part, "the result of the read is outdated");
 }
 
-/* Return whether the result that m offers is being read, or queued to be read. The end of that read
- * sends GOT. */
+/* Return whether the result that m offers is being read, or queued to be read. GOT is then sent
+ * when that read ends. */
 static bool is_being_read(const struct agt_part *part, const struct wire_msg *m)
 {
 	return part && (part->state == PART_OFFERED || part->state == PART_FETCHING) &&
 	       part->offer.pgen == m->pgen && part->offer.round == m->round;
 }
 
-/* Send GOT for an offer that will not be read, so that the server can free its memory. */
+/* Reject a result that will not be used. If the result is an offer, send GOT, so that the server
+ * can free its memory. */
 static void decline(struct agt_part *part, const struct wire_msg *m)
 {
 	part_core(part)->stats.stale++;
 	if (m->flags & WIRE_INLINE)
 		return;
 	if (is_being_read(part, m))
-		return; /* the server has repeated an offer that is being read */
+		return; /* the server has repeated the offer of a result that is being read */
 	link_send_got(part->link, m);
 }
 
@@ -143,14 +145,15 @@ static void note_offered(struct agt_part *part)
 	struct agt_core *core = part_core(part);
 
 	part->offered_ns = core->now_ns;
-	/* 0: this process has not sent the contribution, so there is no time to measure */
+	/* If sent_ns is 0, this process has not sent the contribution, so there is no time to
+	 * measure. */
 	if (part->sent_ns)
 		histogram_add(&core->stats.push, core->now_ns - part->sent_ns);
 }
 
-/* Handle a result whose length or numbers do not fit the partition. The first time, reconnect: a
- * new connection may help. The second time, fail the job: a wrong donated sum stays wrong, and
- * other jobs use this connection too. */
+/* Handle a result whose length or numbers do not fit the partition. After the first such result,
+ * reconnect: a new connection may help. After the second, fail the job: a wrong donated sum stays
+ * wrong, and closing the connection disturbs other jobs. */
 static void on_misfit(struct agt_part *part, const struct wire_msg *m)
 {
 	log_rated(LOG_WARN,
@@ -173,7 +176,7 @@ static void on_result(struct agt_part *part, const struct wire_msg *m)
 	const struct agt_job *job = part->tensor->job;
 
 	/* The inputs are still being copied from a device, so the round cannot end yet. Ignore the
-	 * result: the server keeps the sum, and offers it again in answer to the contribution. */
+	 * result. The server keeps the sum, and offers it again when the contribution arrives. */
 	if (part->is_staging && m->pgen == part->pgen &&
 		m->round == part_wire_round(part, part->round))
 		return;
@@ -192,7 +195,7 @@ static void on_result(struct agt_part *part, const struct wire_msg *m)
 	if (m->flags & WIRE_INLINE) {
 		if (!part->link->conn->is_same_host && crc32c(0, m->payload, m->len) != m->crc) {
 			bad_result(part);
-			/* when the partition's timer expires, it sends the contribution again */
+			/* the contribution is sent again when the partition's timer expires */
 			return;
 		}
 		part_stop(part);
@@ -210,8 +213,8 @@ static void on_result(struct agt_part *part, const struct wire_msg *m)
 	part_fetch(part);
 }
 
-/* Handle a wrong crc that the server reports. Either the bytes were damaged on their way, or a
- * trainer wrote into its input after submitting it. */
+/* Handle the server's report that the crc of a contribution is wrong. Either the network damaged
+ * the bytes, or a trainer wrote into its input after submitting the input. */
 static void on_bad_crc(struct agt_part *part, const struct wire_msg *m)
 {
 	struct agt_tensor *t = part->tensor;
@@ -221,8 +224,8 @@ static void on_bad_crc(struct agt_part *part, const struct wire_msg *m)
 		m->crc != part->crc)
 		return; /* the report is about an older contribution */
 	part_core(part)->stats.crc_errors++;
-	/* compute the local sum again: the server read and discarded the old one, so no peer reads
-	 * it now */
+	/* Compute the local sum again. The server has discarded the first sum, so no peer reads
+	 * that memory now. */
 	atomic_store(&part->kept->summed, 0);
 	part_prepare_contrib(part, true);
 	if (++part->n_bad_crc > 1 && part->crc != was) {
@@ -257,7 +260,7 @@ static void on_again(struct agt_part *part, const struct wire_msg *m)
 	}
 	part->n_tries = 0;
 	if (part->tensor->job->has_backup)
-		/* do not lengthen the pause: the contribution may be wanted at any time */
+		/* do not lengthen the delay: the server may accept the contribution at any time */
 		part->n_agains = 0;
 	part_start_timer(part, part_core(part)->cfg.again_ns, &part->n_agains);
 }
@@ -286,7 +289,7 @@ void part_receive(struct agt_link *link, const struct wire_msg *m)
 		link->core->stats.stale++;
 		return;
 	}
-	if (part->link != link) { /* the result comes from a server that had the partition before */
+	if (part->link != link) { /* the result comes from the partition's previous server */
 		link->core->stats.stale++;
 		if (!(m->flags & WIRE_INLINE) && !is_being_read(part, m))
 			link_send_got(link, m);

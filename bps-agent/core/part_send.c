@@ -1,6 +1,7 @@
 /* Messages that a partition sends: its contribution (the sum of this machine's workers, with a
- * crc), HAVE, GOT and donations. Jobs of one member send none and sum into the output. link.c
- * decides when each message is sent, by credit and window. Thread: the core's thread. */
+ * crc), HAVE, GOT and donations. Partitions of jobs with one member send no messages: their sum is
+ * written to the output. link.c decides when each message is sent, by credit and window. Thread:
+ * the core's thread. */
 #include "bps-agent/core/part.h"
 
 #include "bps-agent/core/core_impl.h"
@@ -8,7 +9,7 @@
 #include "common/base/failpoint.h"
 #include "common/data/crc32c.h"
 
-/* Compute the local sum of one block of the contribution into dst. */
+/* Compute the local sum of one block of the partition into dst. */
 static void sum_block(
 	struct agt_part *part, size_t first, size_t n, char *dst, enum op op, uint32_t divisor)
 {
@@ -65,7 +66,9 @@ void part_prepare_contrib(struct agt_part *part, bool wants_crc)
 	}
 	part->crc = crc;
 	part->crc_round = wants_crc ? part->round : 0;
-	if (wants_sum) /* release: the next process loads it with acquire, and so sees the sum */
+	/* release: pairs with the acquire load above in the next process, which then sees the
+	 * sum */
+	if (wants_sum)
 		atomic_store_explicit(summed, part->round, memory_order_release);
 }
 
@@ -130,8 +133,9 @@ int part_send_contrib(struct agt_part *part)
 	const struct agt_tensor *t = part->tensor;
 	bool is_same_host = part->link->conn->is_same_host;
 	bool has_crc = !is_same_host || t->job->may_shrink;
-	/* Send the bytes with the offer only the first time, because later an earlier copy may have
-	 * arrived. So a repeated offer need not wait for space in the send queue. */
+	/* Send the bytes with the offer only the first time. A repeated offer carries no bytes,
+	 * because the server may have received the bytes of the first offer. So a repeated offer
+	 * need not wait for space in the send queue. */
 	bool is_eager = !part->sent_ns && part_bytes(part) > WIRE_INLINE_MAX;
 	struct agt_mem mem = contrib_mem(part);
 	struct wire_msg m;
@@ -166,9 +170,9 @@ int part_send_contrib(struct agt_part *part)
 	return 0;
 }
 
-/* Return whether the sum of that round is in its out-slot. The sum of the round before the last one
- * stays in its out-slot until the sum of the next round is read. In jobs with backup machines, late
- * members need that sum as a donation. */
+/* Return whether the sum of that round is in its out-slot. The sum of the last round is in its
+ * out-slot. The sum of the round before is in the other out-slot until the sum of the next round is
+ * read. In jobs with backup machines, members that are behind need that older sum as a donation. */
 static bool has_result(const struct agt_part *part, uint64_t round)
 {
 	uint64_t last = part_last_round(part);
@@ -189,7 +193,7 @@ static int send_donate(struct agt_part *part)
 		return 0;
 	mem.mem = (char *)mem.mem + part_offset(part);
 	mem.offset += part_offset(part);
-	/* the result came from a server on this host, without a crc */
+	/* a result from a server on this host has no crc, so compute the crc for the donation */
 	if (!part->kept->result_crc[r & 1])
 		part->kept->result_crc[r & 1] = crc32c(0, mem.mem, part_bytes(part));
 	m.result.workers = part->kept->workers[r & 1];

@@ -1,5 +1,5 @@
-/* Finds out what a round waits for: counts its partitions without a sum, and describes the one that
- * has waited longest. Thread: the core's thread. */
+/* Finds out what a round waits for: counts the partitions without a sum, and describes the
+ * partition that has waited longest. Thread: the core's thread. */
 #include "bps-agent/core/core_impl.h"
 #include "bps-agent/core/link.h"
 
