@@ -1,5 +1,5 @@
 /* bps-agent: the daemon of a machine that trains. Trainers submit tensors to the agent. The agent
- * has the servers sum these tensors, and returns the results. The main thread runs the control loop
+ * sums them together with the servers, and returns the sums. The main thread runs the control loop
  * (scheduler, HTTP, signals). The data thread serves trainers and exchanges data with servers
  * (agent.h). A third thread manages the transport's connections, and a fourth thread creates shared
  * memory (memory_thread.h). */

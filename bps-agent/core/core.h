@@ -57,9 +57,9 @@
  * K3  Let c be the tensor's last complete round, which is the least landed of its partitions. For
  *     each partition, landed is c or c + 1. It is c + 1 only if all workers have submitted round c
  *     + 1.
- * K4  Placement (pgen) does not survive a restart: the scheduler sends it again. Servers accept the
- *     messages of a partition under the pgen that they have. A new instance has new connections, so
- *     messages to the previous process do not reach the next process (A4).
+ * K4  Placement (pgen) does not survive a restart: the scheduler sends it again. A server accepts
+ *     the messages of a partition under the pgen that the server has. A new instance has new
+ *     connections, so messages to the previous process do not reach the next process (A4).
  * K6  If all partitions of a device tensor have landed in the same round, the sums may not be on
  *     the devices yet. The next process starts that round again. The round is complete when
  *     agt_tensor_unstaged is called, even if the previous process received that call, too. No step
@@ -149,7 +149,7 @@ struct agt_env {
 	void (*stage)(void *ctx, void *tensor_user, uint64_t round, uint8_t op, uint16_t priority);
 	/* Copy the sum of a device tensor's partition from the round's output to the devices. */
 	void (*unstage)(void *ctx, void *tensor_user, uint32_t part, uint64_t round);
-	/* Report to the scheduler that the job cannot go on. */
+	/* Report to the scheduler that the job cannot continue. */
 	void (*fail)(void *ctx, uint32_t job, int code, const char *text);
 	/* Return a random number. The core spreads the attempts to reconnect with it. */
 	uint64_t (*random)(void *ctx);

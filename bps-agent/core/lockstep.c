@@ -1,12 +1,13 @@
 /* Keeps the connections of a job in step (A8 of docs/reference/faults.md), and manages the job's
  * shares of connections. link.c sends the contributions. Thread: the core's thread.
  *
- * Servers sum different amounts. A server that shares its machine with an agent gets fewer bytes to
- * sum than a server with a network card of its own. A server with a slow card gets fewer bytes, too
- * (bps-scheduler/placement/place.h). But a card gives each of its connections the same rate, even
- * if one connection has more to send than another. So without control, connections with few bytes
- * finish early. Then all agents wait for the few servers with many bytes, while the cards of the
- * other servers are idle. With 4 agents and 2 separate servers, a round took a third longer.
+ * Servers sum different amounts of data. A server that shares its machine with an agent gets fewer
+ * bytes to sum than a server with a network card of its own. A server with a slow card gets fewer
+ * bytes, too (bps-scheduler/placement/place.h). But a card gives each of its connections the same
+ * rate, even if one connection has more to send than another. So without control, connections with
+ * few bytes finish early. Then all agents wait for the few servers with many bytes, while the cards
+ * of the other servers are idle. With 4 agents and 2 separate servers, a round took a third
+ * longer.
  *
  * Connections with equal bytes do not stay in step by themselves either. Agent 1 may have sent much
  * to server 1 and little to server 2, and agent 2 the opposite. All cards are busy, but no sum is

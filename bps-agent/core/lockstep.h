@@ -53,7 +53,7 @@ void lockstep_sent(struct agt_part *part);
 bool lockstep_is_held(const struct lockstep_share *s);
 /* Add the share to job->held. Its link is activated when the share may send again. */
 void lockstep_hold(struct lockstep_share *s);
-/* Return whether the share takes part in the step: other shares wait for it, and it waits for other
+/* Return whether the share is kept in step: other shares wait for it, and it waits for other
  * shares. */
 bool lockstep_counts(const struct lockstep_share *s);
 /* Mark shares that have sent nothing for too long as late, so that other shares do not wait for

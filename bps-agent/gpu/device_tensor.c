@@ -1,5 +1,5 @@
-/* Tensors that lie on GPUs: their staging memory, and the messages about their rounds from and to
- * the executor. The executor copies the data. Thread: the data thread. */
+/* Tensors in the memory of GPUs: their staging memory, and the messages about their rounds from and
+ * to the executor. The executor copies the data. Thread: the data thread. */
 #include "bps-agent/gpu/device_tensor.h"
 
 #include <errno.h>
@@ -17,8 +17,8 @@
 
 /* ---- declaring ---- */
 
-/* Create the tensor's struct device_tensor. id: the tensor's id at the executor. Smaller ids may be
- * unused, because their tensors were refused before a record was written. */
+/* Create the tensor's struct device_tensor. id: the executor's id of the tensor. Smaller ids may be
+ * unused: their tensors were refused before a record was written. */
 static int new_on_device(struct executor_link *g, struct tensor *tensor, uint32_t id)
 {
 	struct device_tensor **v, *d;
@@ -84,7 +84,7 @@ static int alloc(struct executor_link *g, uint32_t node, size_t bytes, struct ar
 {
 	int rc;
 
-	/* 0 means: the DECLARE does not request memory itself, but waits for declare_wake */
+	/* With want_bytes 0, the DECLARE requests no memory itself, but waits for declare_wake. */
 	g->job->arenas.want_bytes = 0;
 	if (g->is_making)
 		return -EINPROGRESS;
@@ -109,8 +109,8 @@ static int alloc(struct executor_link *g, uint32_t node, size_t bytes, struct ar
 	return -EINPROGRESS;
 }
 
-/* Allocate the staging memory that the tensor still lacks. A tensor restored after a restart has
- * its memory already. */
+/* Allocate the staging memory that the tensor still lacks. A tensor that was restored after a
+ * restart has its memory already. */
 static int alloc_staging(struct job *job, struct tensor *tensor, size_t bytes, struct err_text *err)
 {
 	struct device_tensor *d = tensor->device;
@@ -144,7 +144,7 @@ static int device_declare(struct trainer *t, struct tensor *tensor, const struct
 	int rc = 0;
 
 	if (g && g->state == EXECUTOR_MEETING)
-		/* the trainer may have received the route before the agent has read it */
+		/* the trainer may have received the route before this agent: read the route now */
 		executor_read(g);
 	if (!g || g->state != EXECUTOR_RUNNING)
 		return err_set(err, BPS_EDEVICE, "%s",
@@ -363,7 +363,7 @@ void device_tensor_on_entry(struct executor_link *g, const struct ring_pair_entr
 	switch (e->type) {
 	case RING_PAIR_STAGED:
 		d->tensor->awaited_stream = 0;
-		/* An error is ignored: the round may have failed meanwhile. */
+		/* Ignore an error: the round may have failed meanwhile. */
 		agt_part_staged(core, (uint32_t)e->y, e->x);
 		break;
 	case RING_PAIR_DONE:

@@ -1,15 +1,15 @@
 #ifndef BPS_AGENT_GPU_DEVICE_TENSOR_H
 #define BPS_AGENT_GPU_DEVICE_TENSOR_H
-/* Tensors that lie on GPUs. The core only sees the tensor's staging memory in the host. It takes
- * the contribution from that memory, and writes the sum to it. This file exchanges messages with
+/* Tensors in the memory of GPUs. The core uses only the tensor's staging memory in the host: the
+ * contribution is read from there, and the sum is written there. This file exchanges messages with
  * the executor, which copies between staging memory and the GPUs. Thread: the data thread. */
 #include "bps-agent/model/agent.h"
 #include "common/local/ring_pair.h"
 
 extern const struct tensor_kind device_tensor_kind;
 
-/* Create the struct device_tensor of a tensor again after a restart. id: the executor's id of the
- * tensor. Errors: -ENOMEM, BPS_EPROTO the ids do not increase. */
+/* Create the struct device_tensor of a tensor after a restart. id: the executor's id of the tensor.
+ * Errors: -ENOMEM, BPS_EPROTO the ids do not increase. */
 int device_tensor_restore(struct executor_link *g, struct tensor *tensor, uint32_t id);
 /* Callbacks of the core: env->stage and env->unstage. */
 void device_tensor_stage(

@@ -24,13 +24,13 @@
 #include "common/base/clock.h"
 #include "common/base/log.h"
 
-/* KILL_MS: an executor is killed when it still runs this long after the request to end. It may have
- * to wait for its GPUs before. BATCH: limit of ring entries handled per turn. */
+/* KILL_MS: time limit for an executor to end after GPU_END; then it is killed. The executor may
+ * have to wait for its GPUs first. BATCH: limit of ring entries handled per turn. */
 #define KILL_MS 5000
 #define BATCH   1024
-/* WATCH_MS: interval of checks that the executor makes progress. Its loop runs at least once a
- * second, but pinning much memory can delay the loop. HANG_NS: an executor without progress for
- * this time is killed. */
+/* WATCH_MS: interval of checks that the executor makes progress. The executor's loop runs at least
+ * once a second, but pinning much memory can delay the loop. HANG_NS: an executor without progress
+ * for this time is killed. */
 #define WATCH_MS 1000
 #define HANG_NS  UINT64_C(20000000000)
 
@@ -96,8 +96,8 @@ static void answer(struct trainer *t, int fd, int code, const char *text)
 	m.device_at = (struct local_text){.code = (uint32_t)-code, .text = text};
 	t->wants_device = false;
 	trainer_send(t, &m, &fd, fd >= 0);
-	/* Clear this last. If the process ends before, the next process repeats the answer, which
-	 * is harmless. */
+	/* Clear device_seq last. If the process ends before this store, the next process repeats
+	 * the answer, which is harmless. */
 	t->live->device_seq = 0;
 }
 
@@ -112,8 +112,9 @@ static void answer_all(struct executor_link *g, int code, const char *text)
 			answer(t, -1, code, text);
 }
 
-/* Set the state OVER, and answer the trainers that wait. code, text: the reason. Later messages of
- * the executor are ignored, but the agent still waits for the end of its process. */
+/* Set the state OVER, and answer the trainers that wait for the executor. code, text: the reason.
+ * Later messages of the executor are ignored, but the agent still waits for the end of its
+ * process. */
 static void over(struct executor_link *g, int code, const char *text)
 {
 	g->code = code;
@@ -138,7 +139,8 @@ static void on_kill_due(uv_timer_t *timer)
 	end_process(g);
 }
 
-/* Request the executor to end. If it does not end within KILL_MS, the timer watchdog kills it. */
+/* Send GPU_END to the executor. If the executor does not end within KILL_MS, the timer watchdog
+ * kills it. */
 static void send_end(struct executor_link *g, int code, const char *text)
 {
 	struct local_msg m = {.type = GPU_END, .gpu_text = {.code = (uint32_t)-code, .text = text}};
@@ -164,8 +166,8 @@ void executor_fail(struct executor_link *g, int code, const char *fmt, ...)
 	log_rated(LOG_WARN, "ending an executor that failed: job=%s pid=%d err=%s: %s",
 		job ? job->name : "-", (int)g->pid, err_str(code), text.s);
 	g->agent->executor_failures++;
-	/* Every code except BPS_EWORKER_LOST means that this machine has failed. A job that may
-	 * shrink then continues without the machine. */
+	/* A code other than BPS_EWORKER_LOST means that this machine has failed. A job that may
+	 * shrink then continues without this machine. */
 	if (code != BPS_EWORKER_LOST)
 		code = BPS_EDEVICE;
 	send_end(g, code, text.s);
@@ -200,8 +202,8 @@ void executor_stop_all(struct agent *a)
 	struct executor_link *g;
 
 	TAILQ_FOREACH (g, &a->executors, link) {
-		/* An executor that was handed over keeps running for the next process. If there is
-		 * no next process, the executor sees the end of its socket. */
+		/* An executor that was handed over keeps running for the next process. If no next
+		 * process starts, the executor sees the end of its socket. */
 		if (!g->is_handed_over) {
 			executor_end(g, BPS_ENOAGENT, "bps-agent is stopping");
 			shutdown(g->sock, SHUT_RDWR);
@@ -272,7 +274,7 @@ static void on_wake(uv_poll_t *p, int status, int events)
 
 	(void)status;
 	(void)events;
-	/* only reset the eventfd; the loop handles the rings after this callback */
+	/* reset the eventfd; the loop handles the rings after this callback */
 	(void)!read(((struct executor_link *)p->data)->wake_fd, &n, sizeof(n));
 }
 
@@ -341,8 +343,8 @@ static void say_start(struct executor_link *g)
 	local_send(g->sock, &m, (int[]){g->page.fd, g->exec_fd, g->wake_fd}, 3, 0);
 }
 
-/* Start the child process, with its socket and rings. Errors: a negative code, and err gets the
- * text. */
+/* Start the executor's process, with its socket and rings. Errors: a negative code, and err gets
+ * the text. */
 static int start(struct executor_link *g, struct err_text *err)
 {
 	const struct gpu_config *cfg = &g->agent->cfg.gpu;
@@ -414,9 +416,9 @@ static struct executor_link *make(struct job *job)
 }
 
 /* Start the job's executor. Errors: -ENOMEM, BPS_EQUOTA; the job then has no executor. After
- * BPS_EQUOTA, a trainer may request the executor again when another job of the user has ended. Any
- * other failure is final. Then 0 is returned, and job->executor is OVER, with the failure in code
- * and text. */
+ * BPS_EQUOTA, a trainer may request the executor again when another job of the user has ended.
+ * After any other failure, the function returns 0, and job->executor is OVER, with the failure in
+ * code and text. Such a failure is final. */
 static int executor_new(struct job *job, struct err_text *err)
 {
 	struct executor_link *g = make(job);
@@ -491,7 +493,7 @@ int executor_restore_route(struct executor_link *g, const struct ledger_route *k
 
 /* ---- trainers ---- */
 
-/* Connect trainer and executor: send each of them one end of a new socket pair. */
+/* Connect the trainer and the executor: send each of them one end of a new socket pair. */
 static void introduce(struct executor_link *g, struct trainer *t)
 {
 	struct local_msg m = {

@@ -3,9 +3,9 @@
 /* The agent's end of the connection to a job's executor: the child process, its socket and its
  * rings.
  *
- * After a restart of the agent, the next process uses the executor that still runs
- * (handover_write.h). That process sends START, and the executor then accepts it as its agent. The
- * process starts all rounds again, and the executor reports the state of each (K6, core.h).
+ * An executor keeps running when the agent restarts (handover_write.h). The next agent process
+ * sends START, and the executor then works for that process. The next process starts all rounds
+ * again, and the executor reports the state of each round (K6, core.h).
  *
  * Thread: the data thread. */
 #include "bps-agent/model/agent.h"
@@ -15,18 +15,18 @@ struct ledger_route;
 
 extern const struct executor_ops executor_ops;
 
-/* Continue with the executor of the previous process. sock -1: the executor has ended, and the
- * job's executor is OVER. Owns: takes the descriptors. Errors: a negative code, and err gets the
- * text. */
+/* Continue with the executor that the previous process started. sock -1: the executor has ended, so
+ * the new executor_link is OVER. Owns: takes the descriptors. Errors: a negative code, and err gets
+ * the text. */
 int executor_restore(struct job *job, int sock, int pidfd, pid_t pid, struct err_text *err);
 /* Restore the executor's route, and set the state RUNNING. Errors: BPS_EPROTO the record is
  * invalid. */
 int executor_restore_route(struct executor_link *g, const struct ledger_route *k);
 /* Close the agent's handles of all executors when the agent ends. Executors whose descriptors are
- * stored for the next process keep running. The other executors are ended. */
+ * stored for the next process keep running. The agent ends all other executors. */
 void executor_stop_all(struct agent *a);
 /* Handle the entries in the rings of all executors, and send the entries that wait for space.
- * Returns whether there were any entries. The loop calls this function at each turn. */
+ * Returns whether there was any work. The loop calls this function at each turn. */
 bool executor_work(struct agent *a);
 bool executor_may_sleep(struct agent *a);
 void executor_awake(struct agent *a);
@@ -35,9 +35,9 @@ uint32_t executor_count(const struct agent *a);
 /* Read the executor's socket until it is empty. */
 void executor_read(struct executor_link *g);
 void executor_send(struct executor_link *g, const struct ring_pair_entry *e);
-/* End an executor that has failed or broken the protocol. The job fails, too, unless it may shrink:
- * then it continues without this machine. code: the cause, for the log. If code is
- * BPS_EWORKER_LOST, the job ends with that code, else with BPS_EDEVICE. */
+/* End an executor that has failed or has violated the protocol. Its job fails, too. A job that may
+ * shrink continues without this machine. code: the cause, for the log. If code is BPS_EWORKER_LOST,
+ * the job ends with that code, else with BPS_EDEVICE. */
 void executor_fail(struct executor_link *g, int code, const char *fmt, ...)
 	__attribute__((format(printf, 3, 4)));
 /* Send an arena of staging memory to the executor, which maps it. Errors: those of local_send. */

@@ -1,5 +1,5 @@
-/* The probe for GPUs: runs the executor's program with --gpus and parses its output. gpu_probe.h
- * draws the states. The agent itself loads no CUDA. Thread: the control thread. */
+/* The probe for GPUs: runs the executor's program with --gpus and parses its output. The diagram of
+ * the states is in gpu_probe.h. The agent itself loads no CUDA. Thread: the control thread. */
 #include "bps-agent/gpu/gpu_probe.h"
 
 #include <errno.h>
@@ -18,7 +18,7 @@
 #include "common/base/log.h"
 
 #define TEXT_BYTES 32768 /* enough for a line for each of 64 GPUs, and for messages of libraries */
-/* number of checks whether the killed child has ended; there is one check per millisecond */
+/* limit of checks whether the killed child has ended; there is one check per millisecond */
 #define END_TRIES 200
 /* time limit of the probe, in seconds: the driver takes seconds to start if no process uses it */
 #define LIMIT_S 20
@@ -45,8 +45,8 @@ static void stop_reading(struct gpu_probe *p)
 	p->fd = -1;
 }
 
-/* Kill the child and wait for its end, but not longer than END_TRIES ms: the watchdog of this
- * thread allows no long wait. A child that hangs in the driver is not waited for any more, and may
+/* Kill the child and wait for its end, but at most END_TRIES ms, because the watchdog of this
+ * thread allows no long wait. A child that hangs in the driver does not end in that time, and may
  * stay until the agent ends. */
 static void end_child(struct gpu_probe *p)
 {
@@ -59,8 +59,8 @@ static void end_child(struct gpu_probe *p)
 	p->pid = 0;
 }
 
-/* Handle a line of the child's output. A line that does not describe a GPU is an error message. The
- * last error is kept, because it is usually the most precise. */
+/* Handle a line of the child's output. A line that does not describe a GPU is an error message.
+ * Keep the last error, because it is usually the most precise. */
 static void take_line(struct gpu_probe *p, const char *line)
 {
 	bool has_cliques;

@@ -1,8 +1,8 @@
 #ifndef BPS_AGENT_GPU_GPU_PROBE_H
 #define BPS_AGENT_GPU_GPU_PROBE_H
-/* Finds the machine's GPUs once, when the agent starts. The agent itself never loads CUDA. It reads
- * the output of a child process (`bps-agent-cuda --gpus`) on the control loop. The result is only
- * shown in the status: the executor of a job finds its GPUs itself.
+/* Finds the machine's GPUs once, when the agent starts. The agent itself never loads CUDA: on the
+ * control loop, it reads the output of a child process (`bps-agent-cuda --gpus`). Only the status
+ * shows the result, because the executor of a job finds its GPUs itself.
  *
  *   ASKING --the child's output ends--> KNOWN, or NONE with the reason
  *   ASKING --20 s--> NONE

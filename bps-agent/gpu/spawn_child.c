@@ -9,8 +9,8 @@
 
 extern char **environ;
 
-/* Return whether the child must not get the environment variable. These are the variables of the
- * service manager, of credentials and of the agent's settings. */
+/* Return whether the child must not get the environment variable. Private variables are those of
+ * the service manager, of credentials and of the agent's settings. */
 static bool is_private(const char *variable)
 {
 	static const char *const ours[] = {

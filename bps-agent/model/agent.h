@@ -1,8 +1,7 @@
 #ifndef BPS_AGENT_MODEL_AGENT_H
 #define BPS_AGENT_MODEL_AGENT_H
 /* State of the agent's data thread: its event loop, its core (bps-agent/core/core.h), and all
- * trainers, jobs and executors. Unless a comment names another thread, only the data thread uses
- * it. */
+ * trainers, jobs and executors. Thread: the data thread, unless a comment names another thread. */
 #include <pthread.h>
 #include <sys/queue.h>
 #include <uv.h>
@@ -25,7 +24,7 @@ struct known_server {
 
 struct agent {
 	struct agent_config cfg;
-	/* Reserve descriptor. When the process has no free descriptor, the agent closes this one,
+	/* Reserve descriptor. When the process has no free descriptor, the agent closes spare_fd,
 	 * so that it can accept a trainer's connection and refuse it. */
 	int spare_fd;
 	struct dataloop *loop;
@@ -46,8 +45,8 @@ struct agent {
 	/* descriptors that the service manager has not accepted yet */
 	STAILQ_HEAD(, unsent_fd) unsent;
 	uint64_t unsent_since_ns, unsent_due_ns;
-	/* deadline of the oldest WHY message that the scheduler has not answered; 0: there is
-	 * none */
+	/* deadline of the oldest WHY message that the scheduler has not answered; 0: no WHY is
+	 * unanswered */
 	uint64_t why_due_ns;
 	bool has_dirty;
 	struct known_server *servers; /* the last known state of each server, to detect changes */

@@ -1,7 +1,7 @@
 #ifndef BPS_AGENT_MODEL_CONTROL_H
 #define BPS_AGENT_MODEL_CONTROL_H
-/* Settings that the control thread passes to the data thread, and figures that it gets back. All
- * are copied by value. */
+/* Settings that the control thread passes to the data thread, and figures that the data thread
+ * returns. Settings and figures are copied by value. */
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -16,7 +16,7 @@ struct shm_config;
 /* Settings that may change while the agent runs. */
 struct agent_limits {
 	struct quota_limits quotas;
-	/* most tensors of one trainer; a change applies to trainers that connect later */
+	/* limit of the tensors of one trainer; a change applies to trainers that connect later */
 	uint32_t max_tensors;
 	/* see struct agt_config; the limit of a job's bytes in flight is in quotas */
 	size_t window_bytes;
@@ -38,15 +38,15 @@ struct agent_config {
 	 * agent_free */
 	int listen_fd;
 	uint32_t spin_us;
-	/* Settings of the memory shared with servers of this host; they outlive the agent. NULL: no
-	 * memory is shared with servers. */
+	/* Settings of the memory shared with servers of this host. The caller keeps them until
+	 * after agent_free. NULL: no memory is shared with servers. */
 	const struct shm_config *same_host;
 	struct agent_limits limits;
 	const char *host;       /* name of this machine, for messages */
 	struct agt_config core; /* settings of the core, except window_bytes, which is in limits */
 	const char *scheduler;  /* the scheduler's address, for messages */
-	/* The service manager keeps descriptors for the next process. When this process ends,
-	 * trainers stay connected. */
+	/* Set if the service manager keeps descriptors for the next process. Trainers then stay
+	 * connected when this process ends. */
 	bool can_hand_over;
 	/* descriptors that the previous process left with the service manager; only agent_new uses
 	 * them */
@@ -63,8 +63,8 @@ struct agent_figures {
 	int stranded;
 };
 
-/* Return the bytes sent over the network since the start: messages, and contributions when they are
- * first offered. core, net: recent figures. */
+/* Return the bytes sent over the network since the start: messages, and contributions (a repeated
+ * offer does not count). core, net: recent figures. */
 static inline uint64_t agent_sent_bytes(const struct agt_stats *core, const struct net_stats *net)
 {
 	return net->tx_bytes + core->offered_bytes;

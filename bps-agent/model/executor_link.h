@@ -1,11 +1,11 @@
 #ifndef BPS_AGENT_MODEL_EXECUTOR_LINK_H
 #define BPS_AGENT_MODEL_EXECUTOR_LINK_H
-/* The agent's end of the connection to an executor, and the tensors that lie on its GPUs. An
- * executor is a child process that drives the GPUs of one job on this machine (executor/exec.h).
- * Thread: the data thread.
+/* The agent's end of the connection to an executor, and the tensors in the memory of the executor's
+ * GPUs. An executor is a child process that drives the GPUs of one job on this machine
+ * (executor/exec.h). Thread: the data thread.
  *
  *   STARTING --READY--> MEETING --ROUTE--> RUNNING --the job ends or the executor fails--> OVER
- *                  freed when the job is gone and the executor's process has been waited for */
+ *                  freed when the job has been freed and the executor's process has ended */
 #include <stdbool.h>
 #include <stdint.h>
 #include <sys/queue.h>
@@ -30,12 +30,12 @@ struct executor_link {
 	struct agent *agent;
 	struct job *job; /* NULL: the job has been freed */
 	struct quota_account *user;
-	bool is_counted; /* counted among the user's executors */
+	bool is_counted; /* counted in the user's quota */
 	enum executor_state state;
-	int code; /* error code and text of the executor's end; set in OVER */
+	int code; /* code, text: reason of the executor's end; set in OVER */
 	char text[CTL_TEXT_MAX + 1];
 	pid_t pid;
-	/* the executor's descriptors are stored with the service manager, for the next process */
+	/* the service manager stores the executor's descriptors for the next process */
 	bool is_handed_over;
 	/* The previous process of the agent started the executor. The executor is not a child of
 	 * this process, and may repeat messages. */
@@ -44,8 +44,9 @@ struct executor_link {
 	int sock, wake_fd, exec_fd, pidfd;
 	unsigned n_handles;
 	uv_poll_t sock_poll, wake_poll, pid_poll;
-	uv_timer_t watchdog; /* runs in OVER; when the timer expires, the child is killed */
-	uint64_t asked_ns;   /* when the first worker requested the executor */
+	/* checks that the executor makes progress; in OVER, kills an executor that does not end */
+	uv_timer_t watchdog;
+	uint64_t asked_ns; /* when the first worker requested the executor */
 	uint64_t beat, beat_at_ns;
 	struct ring_pair pipe;
 	struct memory page;
@@ -58,16 +59,16 @@ struct executor_link {
 	bool is_making;
 	struct device_tensor **tensors; /* indexed by the tensor's id at the executor */
 	uint32_t n_tensors;
-	/* tensors that have just ended a round: the next turn submits their waiting rounds */
+	/* tensors whose round has just ended: the next turn submits their waiting rounds */
 	TAILQ_HEAD(, device_tensor) again;
 };
 
 struct device_worker {
 	uint32_t region;
 	uint64_t offset;
-	/* Rounds that the worker has submitted and the core has not taken yet. Two entries more
-	 * than DEVICE_AHEAD: one for a round under way, one for a round that was complete before a
-	 * restart. */
+	/* Rounds that the worker has submitted and the core has not accepted yet. The array has two
+	 * entries more than DEVICE_AHEAD for the rounds after a restart: one for the round in
+	 * progress, one for a round that was already complete. */
 	struct pending_submission ahead[DEVICE_AHEAD + 2];
 	unsigned n_ahead;
 };
@@ -86,12 +87,12 @@ struct device_tensor {
 /* Functions of gpu/executor_link.c that the files in trainers/ call. */
 struct executor_ops {
 	const struct tensor_kind *tensors; /* the kind of tensors in device memory */
-	/* Request the executor of the trainer's job. The trainer gets an answer when the executor
-	 * runs, or the reason why there is none. */
+	/* Request the executor of the trainer's job. The trainer gets the answer when the executor
+	 * runs, or an error if there is no executor. */
 	void (*ask)(struct trainer *t, uint32_t seq);
 	/* End the executor, because its job has ended. g may be NULL. */
 	void (*end)(struct executor_link *g, int code, const char *text);
-	/* Detach the executor from its job, which is about to be freed. g may be NULL. */
+	/* Detach the executor from its job, because the job is about to be freed. g may be NULL. */
 	void (*release)(struct executor_link *g);
 };
 #endif

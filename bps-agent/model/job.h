@@ -31,7 +31,7 @@ struct job {
 	enum job_state state;
 	uint64_t number; /* unique on this machine, also across restarts */
 	struct ledger *ledger;
-	uint32_t n_kept; /* number of tensors recorded in the ledger */
+	uint32_t n_kept; /* number of tensors in the ledger */
 	char name[CTL_JOB_NAME_MAX + 1];
 	uid_t uid; /* owner of the job on this machine */
 	bool has_token;
@@ -39,12 +39,12 @@ struct job {
 	struct quota_account *quota;
 	uint32_t size, flags, id; /* id: CTL_NO_ID until the scheduler has assigned it */
 	uint16_t backup;          /* number of machines that a round need not wait for */
-	/* how long, in ms, a round waits for the `backup` machines anyway */
+	/* how long a round waits for the `backup` machines anyway, in ms */
 	uint32_t grace_ms;
 	uint32_t max_size; /* largest number of workers of an elastic job */
 	uint64_t barrier;  /* number of the last barrier that the job passed */
 	bool is_local;     /* all workers are on this machine, so no server takes part */
-	/* number of tensor ids that this agent has assigned, when is_local */
+	/* number of tensor ids that this agent has assigned; used if is_local */
 	uint32_t n_tensors;
 	uint32_t n_workers;    /* local workers; set from RUNNING on */
 	uint64_t view;         /* view in which the job got its present members */
@@ -56,17 +56,17 @@ struct job {
 	uint64_t running_since_ns;      /* when this process set the state RUNNING */
 	/* the scheduler has named this job since the last reconnect */
 	bool is_told;
-	/* Set after a restart until the scheduler answers. Meanwhile no message of the job's
-	 * trainers is read. */
+	/* Set after a restart until the scheduler reports the job. Meanwhile no message of the
+	 * job's trainers is read. */
 	bool is_resumed;
 	bool is_busy;      /* the core may still write to the job's memory */
 	uint32_t n_making; /* number of open requests to the memory thread */
-	/* An open request is for output memory. Until that request is done, no other
-	 * worker requests output memory. */
+	/* The memory thread is making output memory. Until this memory is ready, no other worker
+	 * requests output memory. */
 	bool makes_output;
 	TAILQ_HEAD(, pending_declare) waiting;
-	/* error code of the job's end, 0: the job has not ended; text and cause (struct ctl_cause)
-	 * follow */
+	/* code: error code of the job's failure, 0: the job has not failed. text, cause_rank,
+	 * cause_host: text and cause (struct ctl_cause) of the failure. */
 	int code;
 	char text[CTL_TEXT_MAX + 1];
 	uint32_t cause_rank;
@@ -75,12 +75,12 @@ struct job {
 	TAILQ_HEAD(, tensor) tensors;
 	void *by_name; /* tsearch(3) tree of tensors */
 	struct arena_set arenas;
-	struct arena *output, *staging;   /* the newest arena of each kind */
+	struct arena *output, *staging;   /* newest arena of outputs, and of staging memory */
 	struct ctl_decl batch[JOB_BATCH]; /* declarations that wait to be sent to the scheduler */
 	uint32_t n_batch;
 };
 
-/* Return the cause of the job's end. Its host name belongs to the job. */
+/* Return the cause of the job's failure. The job owns the host name in it. */
 static inline struct ctl_cause job_cause(const struct job *job)
 {
 	return (struct ctl_cause){job->cause_rank, job->cause_host};

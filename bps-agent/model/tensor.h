@@ -1,7 +1,7 @@
 #ifndef BPS_AGENT_MODEL_TENSOR_H
 #define BPS_AGENT_MODEL_TENSOR_H
-/* A tensor of a job on this machine. When all local workers have declared it, the core runs its
- * rounds. Thread: the data thread. */
+/* A tensor of a job on this machine. When all local workers have declared the tensor, the core runs
+ * its rounds. Thread: the data thread. */
 #include <stdbool.h>
 #include <stdint.h>
 #include <sys/queue.h>
@@ -18,7 +18,7 @@ struct ledger_worker_live;
 struct tensor;
 struct trainer;
 
-/* A worker's submission of a round, which waits until the core can take it. */
+/* A worker's submission of a round. The submission waits until the core can accept it. */
 struct pending_submission {
 	bool is_set;
 	uint8_t op;
@@ -39,12 +39,12 @@ struct tensor_worker {
 	uint8_t op;        /* operation of the last submission */
 };
 
-/* A kind of tensor: where its slots lie, and how its submissions get to the core. Kinds: host
+/* A kind of tensor: the memory of its slots, and how its submissions get to the core. Kinds: host
  * memory (trainers/tensor.c, declare.c) and device memory (gpu/device_tensor.c). A new tensor is in
  * host memory until a worker declares it in device memory. */
 struct tensor_kind {
-	/* The workers' GPU streams wait for rounds of such tensors. A failure must release these
-	 * streams. */
+	/* The workers' GPU streams wait for rounds of tensors of this kind. A failure must release
+	 * these streams. */
 	bool has_streams;
 	/* Declare the tensor for a worker: make the memory that the tensor still lacks. Errors: a
 	 * negative code, and err gets the text. -EINPROGRESS: the memory is being made, and
@@ -54,14 +54,14 @@ struct tensor_kind {
 		size_t bytes, struct err_text *err);
 	/* Add the tensor to the core, after all local workers have declared it. Errors: -ENOMEM. */
 	int (*to_core)(struct tensor *tensor);
-	/* Submit a round to the core, or queue it while an earlier round is under way. Errors:
-	 * BPS_EBUSY too many rounds are queued. */
+	/* Submit a round to the core, or queue the round while an earlier round is in progress.
+	 * Errors: BPS_EBUSY too many rounds are queued. */
 	int (*submit)(struct tensor *tensor, uint32_t worker, const struct pending_submission *p);
 	/* Pass to the core the waiting submissions that the core can accept now. */
 	void (*submit_waiting)(struct tensor *tensor);
 	/* After a restart, submit again the worker's rounds that follow the round `complete`. */
 	void (*resubmit)(struct tensor *tensor, uint32_t worker, uint64_t complete);
-	/* End the submitted rounds that the core has not taken. Their trainers get the error
+	/* End the submitted rounds that the core has not accepted. Their trainers get the error
 	 * `code`. */
 	void (*fail_waiting)(struct tensor *tensor, int code);
 	/* The functions below exist only when has_streams. round_over is called when a round is
@@ -83,20 +83,22 @@ struct tensor {
 	/* the worker that declared the tensor first; its declaration may still wait for memory */
 	uint32_t first_worker;
 	uint32_t n_declared;
-	uint32_t idx; /* index of the tensor in the ledger; CTL_NO_ID: not recorded yet */
+	/* index of the tensor in the ledger; CTL_NO_ID: the ledger does not contain it */
+	uint32_t idx;
 	struct ledger_tensor_live *live;
 	/* state of the partitions that survives a restart; NULL until the tensor has been
 	 * planned */
 	struct agt_kept_part *parts;
 	uint32_t kept_id, part_elems, n_parts; /* set when parts is set */
-	/* error code of the tensor's failure, 0: none; text and cause (struct ctl_cause) follow */
+	/* failed: error code of the tensor's failure, 0: not failed. fail_text, cause_host,
+	 * cause_rank: text and cause (struct ctl_cause) of the failure. */
 	int failed;
 	char *fail_text, *cause_host;
 	uint32_t cause_rank;
-	struct agt_tensor *core; /* set when all local workers have declared it */
+	struct agt_tensor *core; /* set when all local workers have declared the tensor */
 	struct arena *out_arena, *staging_arena;
 	struct device_tensor *device; /* set for a tensor in device memory, else NULL */
-	/* 1 + the worker whose stream the round under way waits for; 0: none */
+	/* 1 + the worker whose stream the round in progress waits for; 0: none */
 	uint32_t awaited_stream;
 	struct agt_mem out[2], staging;
 	struct tensor_worker workers[]; /* array of job->n_workers */

@@ -42,8 +42,8 @@ struct trainer {
 	struct job *job;                  /* set from HELLO on */
 	enum trainer_state state;
 	int sock, efd;
-	/* Readable when the process has ended, even if a forked child keeps the socket open. -1:
-	 * there is no pidfd. */
+	/* pidfd of the trainer's process. Readable when the process has ended, even if a forked
+	 * child keeps the socket open. -1: there is no pidfd. */
 	int pidfd;
 	unsigned n_handles; /* libuv handles that are not closed yet */
 	uv_poll_t sock_poll, efd_poll, pid_poll;
@@ -53,12 +53,12 @@ struct trainer {
 	uv_timer_t slowed;
 	struct quota_pace pace;
 	bool is_slowed;
-	/* the next message has already been delayed, and counted in the request rate */
+	/* the next message has already been delayed and counted in the request rate */
 	bool has_waited;
-	/* A message is being handled. It stays in the socket until it is answered, so that the next
-	 * process finds it after a restart. */
+	/* A message is being handled. The message stays in the socket until it is answered, so that
+	 * the next process finds it after a restart. */
 	bool is_asking;
-	uint32_t asked_seq; /* sequence number of that message */
+	uint32_t asked_seq; /* sequence number of the message that is being handled */
 	/* Set after a restart: the last message, submission or barrier may have been processed but
 	 * not recorded. Accept one duplicate of each. */
 	bool may_repeat_message, may_repeat_submission, may_have_passed;
@@ -71,7 +71,8 @@ struct trainer {
 	 * RUNNING */
 	uint32_t rank, worker;
 	uint32_t join_seq, part_bytes, machine_size;
-	bool is_waiting; /* used in JOINING: the trainer waits to be let into a running job */
+	/* used in JOINING: the job runs already, and the trainer waits to be let in */
+	bool is_waiting;
 	struct local_control *control;
 	size_t control_bytes;
 	uint32_t sq_head;
@@ -84,11 +85,11 @@ struct trainer {
 	bool is_dirty;
 	struct tensor **tensors; /* indexed by the trainer's own tensor index */
 	uint32_t n_tensors;
-	/* input: the newest arena; told_input: the newest arena whose descriptor was sent to the
-	 * trainer */
+	/* input: the newest arena of inputs. told_input: the newest arena of inputs whose
+	 * descriptor was sent to the trainer. */
 	struct arena *input, *told_input;
-	struct pending_declare *declaring; /* the DECLARE under way, or NULL */
-	bool is_held;                      /* the trainer's socket is not read for now */
+	struct pending_declare *declaring; /* the DECLARE in progress, or NULL */
+	bool is_held;                      /* no message of the trainer is read at present */
 	/* the trainer stays connected when this process ends, and the next process serves it */
 	bool is_left;
 	/* the trainer waits for the answer to its request for the executor */
@@ -96,28 +97,29 @@ struct trainer {
 	/* the trainer has requested the executor from this process, and has not stopped waiting for
 	 * it */
 	bool has_asked_device;
-	/* The trainer's WHY that is not answered yet: its number at the scheduler, and the
-	 * trainer's own. 0: there is none. */
+	/* Numbers of the trainer's WHY that has no answer yet. why_seq: its number at the
+	 * scheduler; 0: there is no such WHY. why_local_seq: its number at the trainer. */
 	uint32_t why_seq, why_local_seq;
 	uint64_t why_due_ns; /* time limit for the scheduler's answer to that WHY */
-	/* this agent's own findings, which are added to the answer to that WHY */
+	/* this agent's own findings, which are added to the scheduler's answer */
 	char why_text[CTL_TEXT_MAX + 1];
 	uint64_t calls, completed, quiet_since_ns;
 };
 
-/* Events of a trainer that trainer.c reports. requests.c implements the functions. */
+/* Functions that trainer.c calls when a trainer has sent something or ends. requests.c implements
+ * them. */
 struct trainer_events {
-	/* Handle a message that arrived. m is valid only during the call. *mem holds the strings of
-	 * m; set *mem to NULL to keep that memory. */
+	/* Handle a message of the trainer. m is valid only during the call. *mem holds the strings
+	 * of m; set *mem to NULL to keep that memory. */
 	void (*message)(struct trainer *t, const struct local_msg *m, void **mem);
 	/* Handle one entry of the trainer's ring. e: a copy of the entry, not checked yet. Errors:
-	 * a negative code, and err gets the text; the trainer broke the rules and is
-	 * disconnected. */
+	 * a negative code, and err gets the text. After an error, the trainer is disconnected,
+	 * because it has violated the protocol. */
 	int (*submission)(struct trainer *t, const struct local_sqe *e, struct err_text *err);
-	/* The trainer's state is about to become GONE. why: the reason; NULL: the next process of
-	 * the agent serves the trainer. */
+	/* Called before the trainer's state becomes GONE. why: the reason; NULL: the next process
+	 * of the agent serves the trainer. */
 	void (*going)(struct trainer *t, const char *why);
-	/* The trainer's memory is about to be freed. */
+	/* Called before the trainer's memory is freed. */
 	void (*freed)(struct trainer *t);
 };
 #endif

@@ -1,7 +1,7 @@
 /* Serves trainers that wait at a barrier of their job (bps_checkpoint_barrier). The scheduler
- * counts the workers that wait. A barrier is passed when a JOB message reports it, with the
- * newcomers that were let in. The agent reports its waiting workers again after each WELCOME and
- * after each JOB that does not report the barrier. So a lost report delays no worker for long.
+ * counts the workers that wait. A barrier is passed when a JOB message reports the barrier, with
+ * the newcomers that were let in. The agent reports its waiting workers again after each WELCOME,
+ * and after each JOB that does not report the barrier. So a lost report delays no worker for long.
  * Thread: the data thread. */
 #include "bps-agent/trainers/barrier.h"
 
@@ -31,14 +31,14 @@ static void answer(struct trainer *t, int code, const char *text, const struct c
 		m.passed.cause = *cause;
 	roster_newcomers(t->job, t->live->barrier, &m.passed.n_new, &m.passed.root);
 	trainer_send(t, &m, NULL, 0);
-	/* Clear this last. If the process ends before, the next process repeats the answer, which
-	 * is harmless. */
+	/* Clear barrier_seq last. If the process ends before this store, the next process repeats
+	 * the answer, which is harmless. */
 	t->live->barrier_seq = 0;
 }
 
 /* Return whether the trainer has received the answer to its BARRIER, although the previous process
- * did not record that. Call this when the trainer sends something: a trainer that waits at a
- * barrier sends nothing. */
+ * did not record the answer. Call this function when the trainer has sent a message or submission:
+ * a trainer that waits at a barrier sends nothing. */
 static bool has_passed(struct trainer *t)
 {
 	bool may = t->may_have_passed;
@@ -81,7 +81,7 @@ void barrier_over(struct trainer *t, int code, const char *text, const struct ct
 }
 
 /* Return whether all rounds that the trainer has submitted are over. Then no worker of the job can
- * have completed a round that this worker has not submitted. */
+ * have completed a round that this trainer has not submitted. */
 static bool is_quiet(const struct trainer *t)
 {
 	for (uint32_t i = 0; i < t->n_tensors; i++) {
@@ -96,13 +96,14 @@ static bool is_quiet(const struct trainer *t)
 	return true;
 }
 
-/* Return whether `number` is that of the next barrier, or of a barrier that has been passed. */
+/* Return whether `number` is the number of the next barrier, or of a barrier that has been
+ * passed. */
 static bool is_next(struct trainer *t, uint64_t number)
 {
 	uint64_t passed = t->job->barrier;
 
 	if (has_passed(t) && passed < t->live->barrier)
-		/* the JOB message that reports this barrier is still to come */
+		/* the JOB message that reports this barrier has not arrived yet */
 		passed = t->live->barrier;
 	return number <= passed + 1;
 }
@@ -128,7 +129,7 @@ void barrier_ask(struct trainer *t, uint32_t seq, uint64_t number)
 		return;
 	}
 	t->live->barrier = number;
-	/* if an earlier call has timed out, the last call gets the answer */
+	/* if an earlier call of the trainer has timed out, its last call gets the answer */
 	t->live->barrier_seq = seq;
 	if (job->barrier >= number)
 		answer(t, 0, "", NULL);

@@ -4,17 +4,17 @@
  * thread. */
 #include "bps-agent/model/agent.h"
 
-/* Serve the trainer's BARRIER request. */
+/* Serve the trainer's BARRIER message. */
 void barrier_ask(struct trainer *t, uint32_t seq, uint64_t number);
-/* Return whether the trainer may submit, because it waits at no barrier. */
+/* Return whether the trainer may submit. A trainer that waits at a barrier may not. */
 bool barrier_is_over(struct trainer *t);
-/* Handle a changed JOB message. Answer the trainers that wait at a barrier which the message
+/* Handle a JOB message that has changed the job. Answer the trainers whose barrier the message
  * reports as passed. Report the other waiting trainers to the scheduler again. */
 void barrier_look(struct job *job);
-/* If the trainer waits at a barrier, report this to the scheduler again, because a new scheduler
- * process may not know it. */
+/* Report a trainer that waits at a barrier to the scheduler again, because a new scheduler process
+ * may not have this report. Does nothing for other trainers. */
 void barrier_again(struct trainer *t);
-/* Answer a trainer that waits at a barrier when its job is over. Does nothing for other
+/* Answer a trainer that waits at a barrier, because its job is over. Does nothing for other
  * trainers. */
 void barrier_over(struct trainer *t, int code, const char *text, const struct ctl_cause *cause);
 #endif

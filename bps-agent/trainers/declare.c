@@ -1,6 +1,6 @@
 /* Serves DECLARE: creates the tensors that a trainer declares, and allocates memory for them.
  * Another thread makes the memory (memory_thread.h). Meanwhile no message of the trainer is read.
- * When the memory is there, the DECLARE continues with the same tensor. Thread: the data thread. */
+ * When the memory is ready, the DECLARE continues with the same tensor. Thread: the data thread. */
 #include "bps-agent/trainers/declare.h"
 
 #include <errno.h>
@@ -32,8 +32,8 @@ static void tell_arena(struct trainer *t, const struct arena *a)
 	trainer_send(t, &m, &a->fd, 1);
 }
 
-/* Send the descriptors of the output arenas that the trainer does not have, the oldest first. a:
- * head of the arenas' list, which goes from the newest arena to the oldest. */
+/* Send the descriptors of the output arenas that the trainer does not have. The oldest arena is
+ * sent first. a: first arena of a list that is sorted from the newest to the oldest arena. */
 static void tell_outputs(struct trainer *t, const struct arena *a)
 {
 	if (!a || a->id < t->live->n_told)
@@ -59,10 +59,9 @@ static int declare_again(
 		d->name, t->job->name, other, dtype_name(tensor->dtype),
 		(unsigned long long)tensor->n_elems, t->rank, dtype_name(d->dtype),
 		(unsigned long long)d->n_elems);
-	/* Fail the tensor for all workers of the job, unless this worker itself has declared it
-	 * before. The two declarations go to the scheduler in one message, because the scheduler
-	 * compares the declarations of one message (check_named in
-	 * bps-scheduler/core/declare.c). */
+	/* Fail the tensor for all workers of the job, unless this worker has declared the tensor
+	 * before. Send both declarations in one message, because the scheduler compares the
+	 * declarations of one message (check_named in bps-scheduler/core/declare.c). */
 	if (!tensor->workers[t->worker].is_declared) {
 		if (t->job->n_batch > JOB_BATCH - 2)
 			tensor_flush_declares(t->job);
@@ -139,10 +138,10 @@ static void disagree(struct trainer *t, struct tensor *tensor, const struct err_
 	job_fail(t->agent, t->job->id, BPS_EMISMATCH, text.s, cause);
 }
 
-/* Undo the refused declaration of that worker. Free the tensor too, unless another worker has
- * declared it or waits for its memory. The scheduler must never get a shape for which there is no
- * memory here, and the worker may declare the name again with a smaller shape. A tensor that has
- * failed or that is in the ledger stays. */
+/* Undo the refused declaration of that worker. Free the tensor, too, unless another worker has
+ * declared it or waits for its memory. The scheduler must never get a shape for which this machine
+ * has no memory, and the worker may declare the name again with a smaller shape. A tensor that has
+ * failed or is in the ledger is not freed. */
 static void forget_refused(struct tensor *tensor, uint32_t worker)
 {
 	tensor->workers[worker].is_declaring = false;
@@ -220,7 +219,7 @@ struct pending_declare {
 	struct job *job;
 	uint32_t seq, next;
 	struct local_declare d;
-	void *mem; /* memory that holds the names of d's tensors */
+	void *mem; /* memory of the names of d's tensors */
 	struct local_slot slots[LOCAL_DECLARE_MAX];
 	struct err_text errs[LOCAL_DECLARE_MAX];
 	struct memory_request request; /* request for the memory of the tensor with index next */
@@ -290,7 +289,7 @@ void declare_cancel(struct trainer *t)
 	x->is_waiting = false;
 }
 
-/* Request the arena that arena_alloc wants, and stop reading the trainer's messages until the arena
+/* Request the arena that arena_alloc needs, and stop reading the trainer's messages until the arena
  * has been made. */
 static int make_wanted(struct pending_declare *x, struct err_text *err)
 {
@@ -323,8 +322,8 @@ static int make_wanted(struct pending_declare *x, struct err_text *err)
 	return 0;
 }
 
-/* Declare the remaining tensors. Returns early if memory must be made first. After the last tensor,
- * sends the answer. */
+/* Declare the remaining tensors of the trainer's DECLARE. Returns early if memory must be made
+ * first. After the last tensor, sends the answer. */
 static void declare_run(struct trainer *t)
 {
 	struct pending_declare *x = t->declaring;
@@ -361,7 +360,8 @@ static struct arena **newest(struct pending_declare *x)
 					 : &x->job->staging;
 }
 
-/* Continue the waiting DECLAREs. The list is emptied first: a DECLARE may start to wait again. */
+/* Continue the waiting DECLAREs. Empty the list first, because a DECLARE may start to wait
+ * again. */
 void declare_wake(struct job *job)
 {
 	TAILQ_HEAD(, pending_declare) all = TAILQ_HEAD_INITIALIZER(all);

@@ -1,5 +1,5 @@
-/* Serves HELLO, after which a trainer has its control page and joins its job. Jobs are in job.c.
- * Thread: the data thread. */
+/* Serves HELLO: requests the trainer's control page, attaches the trainer to its job and answers.
+ * Jobs are in job.c. Thread: the data thread. */
 #include "bps-agent/trainers/hello.h"
 
 #include <errno.h>
@@ -94,7 +94,8 @@ static void control_made(struct memory_request *m)
 		quota_give(t->user, QUOTA_MEMORY, m->bytes);
 		if (m->rc == 0)
 			memory_thread_drop(t->agent->memory_thread, &m->memory);
-		/* cancelled: the agent ends, and the next process serves the trainer */
+		/* after a cancellation send no answer: the agent ends, and the next process serves
+		 * the trainer */
 		else if (m->rc != -ECANCELED)
 			refuse_hello(t, g->m.seq, m->rc, m->err.s);
 	} else {
@@ -107,8 +108,8 @@ static void control_made(struct memory_request *m)
 }
 
 /* Request the trainer's control page from the memory thread. Zeroing the page takes time, and a
- * trainer that reconnects again and again must not delay others. Owns: takes *mem, unless the call
- * fails. */
+ * trainer that reconnects again and again must not delay other trainers. Owns: takes *mem, unless
+ * the call fails. */
 static int make_control(
 	struct trainer *t, const struct local_msg *m, void **mem, struct err_text *err)
 {
@@ -157,8 +158,8 @@ void trainer_hello(struct trainer *t, const struct local_msg *m, void **mem)
 
 	FAILPOINT(AGENT_TRAINER_HELLO);
 	if (t->may_repeat_message && t->live)
-		/* HELLO was answered already, by the previous process or when this process restored
-		 * the trainer. */
+		/* Ignore a HELLO that was answered already, by the previous process or when this
+		 * process restored the trainer. */
 		return;
 	if (t->state != TRAINER_GREETING) {
 		trainer_drop(t, true, "HELLO was sent twice");

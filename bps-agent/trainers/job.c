@@ -1,4 +1,4 @@
-/* Jobs on this machine: how trainers join, finish and are lost, and the scheduler's messages about
+/* Jobs on this machine: trainers that join, finish or are lost, and the scheduler's messages about
  * jobs. Tensors are in tensor.c. Thread: the data thread. */
 #include "bps-agent/trainers/job.h"
 
@@ -38,7 +38,7 @@ static void job_set_state(struct job *job, enum job_state state, const char *why
 		job->running_since_ns = clock_now_ns();
 }
 
-/* Find the FORMING job with that name which the trainer may join. proof: proof of the trainer's job
+/* Find the FORMING job of that name that the trainer may join. proof: proof of the trainer's job
  * token; NULL: the trainer has no token. With a token, job and trainer may have different uids. */
 static struct job *job_forming(struct agent *a, uid_t uid, const char *name, const uint8_t *proof)
 {
@@ -54,8 +54,8 @@ static struct job *job_forming(struct agent *a, uid_t uid, const char *name, con
 	return NULL;
 }
 
-/* Return whether the scheduler has assigned the job's id. This is so when one of its trainers has
- * the answer to its last JOIN. */
+/* Return whether the scheduler has assigned the job's id. The id is in the answer to JOIN, so this
+ * is the case when a trainer of the job has the answer to its last JOIN. */
 static bool is_numbered(const struct job *job)
 {
 	const struct trainer *t;
@@ -66,9 +66,9 @@ static bool is_numbered(const struct job *job)
 	return false;
 }
 
-/* Find the FORMING job that a JOB message describes, although no JOIN of that job has been
- * answered. The search may find another job of the same name. This is harmless, because the workers
- * of that job have no ranks yet. */
+/* Find the FORMING job that a JOB message describes when no JOIN of that job has been answered. The
+ * search may find another job of the same name. Finding the wrong job is harmless, because its
+ * workers have no ranks yet. */
 static struct job *job_unnumbered(struct agent *a, uid_t uid, const char *name)
 {
 	struct job *job;
@@ -133,7 +133,7 @@ static void tell_end(struct job *job, struct trainer *t)
 	int code = job_why_over(t, &text, &cause);
 
 	if (t->state == TRAINER_OVER)
-		return; /* the trainer was refused before */
+		return; /* the trainer has been refused already */
 	barrier_over(t, code, text.s, &cause);
 	if (t->state == TRAINER_FINISHING) {
 		send_finished(t);
@@ -143,8 +143,8 @@ static void tell_end(struct job *job, struct trainer *t)
 	trainer_set_state(t, TRAINER_OVER);
 }
 
-/* Start reading the messages of a resumed job's trainers: the scheduler has reported the job's
- * state. */
+/* Start reading the messages of a resumed job's trainers. Called when the scheduler has reported
+ * the job's state, or when the job has ended. */
 static void hear_trainers(struct job *job)
 {
 	struct trainer *t;
@@ -214,8 +214,8 @@ void job_join(struct trainer *t)
 		.local_size = t->machine_size};
 	if (t->job->has_token)
 		m.join.token = (struct blob){t->job->token, CTL_TOKEN_BYTES};
-	/* without a connection to the scheduler the message is lost; job_resync_begin sends it
-	 * again */
+	/* Without a connection to the scheduler, the message is lost. job_resync_begin then sends
+	 * it again. */
 	member_send(t->agent->member, &m);
 }
 
@@ -357,7 +357,8 @@ void job_on_joined(struct agent *a, const struct ctl_joined *m)
 	TAILQ_FOREACH (t, &a->trainers, link)
 		if (t->join_seq == m->seq)
 			break;
-	/* The worker left before this answer, which is the first message that contains its rank. */
+	/* The worker left before this answer arrived. No earlier message contains the worker's
+	 * rank, so report the loss now. */
 	if (!t && m->code == 0 && m->job != CTL_NO_ID)
 		send_worker(a, m->job, m->rank, WORKER_LOST, "left before it joined");
 	if (!t || t->state != TRAINER_JOINING)
@@ -385,10 +386,10 @@ static struct trainer *job_trainer(const struct job *job, uint32_t rank)
 	return NULL;
 }
 
-/* Return whether each rank of this machine has its trainer. A rank without a trainer has left. It
- * is reported to the scheduler, which then ends the job. But while a JOIN of the job is not
- * answered, a rank may be missing only because that answer is still to come. Then nothing is
- * reported, and another JOB message follows. */
+/* Return whether each rank of this machine has its trainer. A rank without a trainer has left.
+ * Report such a rank to the scheduler, which then ends the job. But a rank may also be missing
+ * because a JOIN of the job has not been answered yet. In that case report no loss: another JOB
+ * message follows. */
 static bool has_all_ranks(struct job *job, const struct ctl_job *m, const struct ctl_job_member *me)
 {
 	const struct trainer *t;
@@ -471,8 +472,8 @@ int job_resume(struct job *job, const struct ctl_job *m, uint16_t my_member)
 			continue;
 		t->rank = job->ranks[w];
 		t->has_rank = true;
-		/* repeat the message: the trainer may not have received it from the previous
-		 * process */
+		/* Repeat the message, because the trainer may not have received it from the
+		 * previous process. */
 		welcome_worker(job, w);
 		trainer_hold(t, true);
 		if (t->live->is_finishing)
@@ -481,8 +482,8 @@ int job_resume(struct job *job, const struct ctl_job *m, uint16_t my_member)
 	return 0;
 }
 
-/* Apply a changed JOB to a running job: workers have left or joined, or all have passed a
- * barrier. */
+/* Apply a JOB message that changes a running job: workers have left or joined, or all workers have
+ * passed a barrier. */
 static void job_change(struct job *job, const struct ctl_job *m)
 {
 	if (m->view <= job->view || !job->core)
@@ -516,8 +517,8 @@ void job_on_job(struct agent *a, const struct ctl_job *m)
 	if (!job)
 		job = job_unnumbered(a, m->uid, m->name);
 	if (!job) {
-		/* A previous process of this agent had the job, but left no record of it. Report
-		 * its workers as lost. */
+		/* A previous process of this agent had the job, but left no record of the job.
+		 * Report the workers of this machine as lost. */
 		for (uint32_t r = 0; r < m->members[i].n_ranks; r++)
 			send_worker(a, m->job, m->members[i].ranks[r].rank, WORKER_LOST,
 				"its bps-agent was restarted");
@@ -564,7 +565,7 @@ void job_detach(struct trainer *t, const char *why)
 		member_send(job->agent->member, &unjoin);
 	if (TAILQ_EMPTY(&job->trainers) && job->state == JOB_RUNNING)
 		job_end(job, BPS_EWORKER_LOST, "all workers of this machine have left",
-			NULL); /* this call may free the job */
+			NULL); /* may free the job */
 	else
 		job_free_if_unused(job);
 }
@@ -575,8 +576,8 @@ void job_finish(struct trainer *t, uint32_t seq)
 
 	FAILPOINT(AGENT_TRAINER_FINISH);
 	if (t->state == TRAINER_OVER || t->state == TRAINER_FINISHING) {
-		/* In FINISHING, the trainer repeats FINISH after a time-out or a restart. Answer
-		 * the last one. */
+		/* In FINISHING, the trainer repeats FINISH after a time-out or a restart. Only its
+		 * last FINISH gets the answer. */
 		t->live->finish_seq = seq;
 		if (t->state == TRAINER_OVER)
 			send_finished(t);

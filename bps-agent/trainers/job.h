@@ -1,6 +1,6 @@
 #ifndef BPS_AGENT_TRAINERS_JOB_H
 #define BPS_AGENT_TRAINERS_JOB_H
-/* Jobs on this machine: how trainers join, finish and are lost. Thread: the data thread. */
+/* Jobs on this machine: trainers that join, finish or are lost. Thread: the data thread. */
 #include "bps-agent/model/agent.h"
 
 /* Create a job in the state FORMING. NULL: out of memory. */
@@ -16,8 +16,8 @@ void job_join(struct trainer *t);
 int job_resume(struct job *job, const struct ctl_job *m, uint16_t my_member);
 /* Handle the trainer's FINISH. The trainer gets the answer when the job ends. */
 void job_finish(struct trainer *t, uint32_t seq);
-/* Detach a trainer that is about to be GONE. If its job is not over, the loss is reported to the
- * scheduler, with why as the reason. why NULL: this process ends, and the next process serves the
+/* Detach a trainer whose state is about to become GONE. If its job is not over, report the loss to
+ * the scheduler, with the reason why. why NULL: this process ends, and the next process serves the
  * trainer and the job. */
 void job_detach(struct trainer *t, const char *why);
 /* Free the job at the end of the process, but keep its records for the next process. */
@@ -28,9 +28,11 @@ void job_free_if_unused(struct job *job);
 void job_on_joined(struct agent *a, const struct ctl_joined *m);
 void job_on_job(struct agent *a, const struct ctl_job *m);
 void job_on_end(struct agent *a, const struct ctl_job_end *m);
-/* Send all unanswered requests again after a WELCOME, because the scheduler may have lost them. */
+/* Send all unanswered requests again after a WELCOME, because the scheduler may have lost the
+ * requests. */
 void job_resync_begin(struct agent *a);
-/* End the running jobs that the scheduler did not name in the complete state that it sent. */
+/* End the running jobs that the scheduler's complete state does not contain. Called when the
+ * scheduler has sent that state. */
 void job_resync_end(struct agent *a);
 /* End all running jobs, because the scheduler does not know this agent any more. */
 void job_forget_all(struct agent *a);

@@ -15,9 +15,9 @@ struct job *job_find(struct agent *a, uint32_t id)
 	return NULL;
 }
 
-/* Find a tensor that has failed because workers disagree about it. Only a tensor of which this
- * trainer has submitted no round is found, because no call of this trainer has reported its
- * failure. NULL: there is none. */
+/* Find a tensor that has failed because workers disagree about it. Skip the tensors of which this
+ * trainer has submitted a round, because a call of the trainer has reported their failure. NULL:
+ * there is none. */
 static const struct tensor *unheard_mismatch(const struct job *job, const struct trainer *t)
 {
 	const struct tensor *tensor;
@@ -52,9 +52,9 @@ int job_why_over(const struct trainer *t, struct err_text *ret, struct ctl_cause
 	return err_set(ret, job->code, "%s", job->text);
 }
 
-/* Report the job's failure to its trainers before any round ends with an error. Servers of this
- * host may still read the inputs. So the library protects the inputs from later writes when it
- * receives the failure (libbpsclient/session.h). */
+/* Report the job's failure to its trainers before any round ends with an error. When the library
+ * receives the failure, it protects the inputs from later writes (libbpsclient/session.h), because
+ * servers of this host may still read the inputs. */
 static void warn_trainers(struct job *job)
 {
 	const struct ctl_cause cause = job_cause(job);

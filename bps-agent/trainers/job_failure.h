@@ -3,19 +3,19 @@
 /* Reports a job's failure to the scheduler and to its trainers. Thread: the data thread. */
 #include "bps-agent/model/agent.h"
 
-/* Find the job that has the scheduler's id and has not ended, or NULL. */
+/* Return the job that has this id of the scheduler and has not ended. NULL: there is none. */
 struct job *job_find(struct agent *a, uint32_t id);
 /* Fail a job: record the reason, and report it to the job's trainers and to the scheduler. cause:
  * the worker and host that caused the failure; NULL: not known. */
 void job_fail(
 	struct agent *a, uint32_t job, int code, const char *text, const struct ctl_cause *cause);
-/* The core's callback env->fail: fail a job, without a known cause. ctx is the agent. */
+/* The core's callback env->fail: fail a job without a known cause. ctx is the agent. */
 void job_core_fail(void *ctx, uint32_t job, int code, const char *text);
 /* Store the cause of the job's failure in job. cause NULL: not known. */
 void job_set_cause(struct job *job, const struct ctl_cause *cause);
 /* Return the code with which the trainer's job has ended. *ret: the text. *ret_cause: the cause;
  * the job or its tensor owns the host name. Another worker may have left because of a mismatch
- * between declarations. Then the text names both the mismatch and the lost worker, and the cause is
- * the mismatch's. */
+ * between declarations. Then the text names both the mismatch and the lost worker, and *ret_cause
+ * is the cause of the mismatch. */
 int job_why_over(const struct trainer *t, struct err_text *ret, struct ctl_cause *ret_cause);
 #endif

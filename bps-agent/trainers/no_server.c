@@ -1,6 +1,7 @@
 /* Notifies trainers whose rounds need a server when no server has been available for a while. The
  * notification is the field `trouble` of their control page, which the library reads while it
- * waits. The rounds stay in flight, and complete when a server comes. Thread: the data thread. */
+ * waits. The rounds stay in flight, and complete when a server is available again. Thread: the data
+ * thread. */
 #include "bps-agent/trainers/no_server.h"
 
 #include "common/base/log.h"
@@ -15,9 +16,10 @@ static bool has_server(const struct agent *a)
 	return false;
 }
 
-/* Return the error code for the trainers when no server has been available for longer than the
- * limit, else 0. BPS_EISOLATED: the agent has received nothing from the scheduler or any server.
- * BPS_ENOSERVER: no server in the scheduler's list is up. */
+/* Return the error code for the trainers. 0: a server has been available within the limit, or there
+ * is no limit. BPS_EISOLATED: the agent has received nothing from the scheduler or any server for
+ * longer than the limit. BPS_ENOSERVER: no server in the scheduler's list has been up for longer
+ * than the limit. */
 static int judge(struct agent *a, uint64_t now_ns)
 {
 	uint64_t limit_ns = a->cfg.limits.stranded_ns;
@@ -44,7 +46,7 @@ static void tell(struct job *job, int code)
 		if (t->control &&
 			atomic_load_explicit(&t->control->trouble, memory_order_relaxed) != code) {
 			/* Relaxed: no other data depends on this field. The wake-up makes the
-			 * library read it. */
+			 * library read the field. */
 			atomic_store_explicit(&t->control->trouble, code, memory_order_relaxed);
 			local_done_wake(t->control);
 		}

@@ -1,6 +1,7 @@
 #ifndef BPS_AGENT_TRAINERS_NO_SERVER_H
 #define BPS_AGENT_TRAINERS_NO_SERVER_H
-/* Notifies trainers whose rounds need a server while there is none. Thread: the data thread. */
+/* Notifies trainers when their rounds need a server and no server is available. Thread: the data
+ * thread. */
 #include "bps-agent/model/agent.h"
 
 /* Check whether a server is available. If no server has been available for longer than stranded_ns,

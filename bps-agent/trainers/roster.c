@@ -1,6 +1,6 @@
-/* The workers and machines of a job, copied from the last JOB message, for trainers that ask:
- * workers by rank with the name of their machine, and lost workers with the reason. Thread: the
- * data thread. */
+/* List of the workers and machines of a job, copied from the last JOB message. Trainers can request
+ * the list: workers by rank with the name of their machine, and lost workers with the reason.
+ * Thread: the data thread. */
 #include "bps-agent/trainers/roster.h"
 
 #include <errno.h>

@@ -1,4 +1,4 @@
-/* Closes the sockets of trainers, which may take long to close, on the threads of libuv's pool.
+/* Closes sockets of trainers on the threads of libuv's pool, because closing them may take long.
  * Thread: slow_close runs on the data thread, close_it on a thread of the pool. */
 #include "bps-agent/trainers/slow_close.h"
 
@@ -11,8 +11,8 @@
 
 #include "bps-agent/model/agent.h"
 
-/* Limit of unread messages that are discarded before closing. The queue of a socket never has that
- * many. */
+/* Limit of unread messages that are discarded before closing. The queue of a socket never has as
+ * many messages. */
 #define DRAIN_MAX 4096
 /* Interval, in ns, between two signals to a thread that closes a socket. A trainer can hardly
  * create lingering sockets faster than one per interval. */
@@ -40,13 +40,13 @@ static void drain(int sock)
 
 static void on_hurry(int sig)
 {
-	(void)sig; /* do nothing: the signal only has to interrupt a blocking call */
+	(void)sig; /* no work: the signal only interrupts a blocking call */
 }
 
 /* Start a timer that interrupts this thread again and again. An interrupted close of a lingering
- * socket gives up waiting. Otherwise a few such sockets could block all threads of the pool for as
- * long as their sender wants. Then all other sockets would stay open, and the agent could not
- * end. */
+ * socket stops waiting. Without the timer, a trainer could block all threads of the pool with a few
+ * lingering sockets, for as long as the trainer chooses. Then all other sockets would stay open,
+ * and the agent could not end. */
 static bool hurry_begin(timer_t *ret)
 {
 	struct sigaction act = {.sa_handler = on_hurry};

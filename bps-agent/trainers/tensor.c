@@ -1,4 +1,4 @@
-/* Tensors of a job on this machine: submissions by trainers, the messages to and from the scheduler
+/* Tensors of a job on this machine: submissions by trainers, messages from and to the scheduler
  * about tensors, and the memory of tensors in host memory. Declarations are in declare.c. When all
  * local workers have declared a tensor, the core runs its rounds. Thread: the data thread. */
 #include "bps-agent/trainers/tensor.h"
@@ -78,8 +78,8 @@ void tensor_flush_declares(struct job *job)
 
 	if (job->n_batch)
 		member_send(job->agent->member,
-			/* without a connection to the scheduler the message is lost;
-			 * tensor_declare_unplanned sends it again */
+			/* Without a connection to the scheduler, the message is lost.
+			 * tensor_declare_unplanned then sends it again. */
 			&m);
 	job->n_batch = 0;
 }
@@ -132,8 +132,8 @@ static int plan_locally(struct tensor *tensor, uint32_t id)
 	return agt_tensor_plan(tensor->core, &plan);
 }
 
-/* Fail the job, because two workers of this machine submit the same round with different
- * operations. w: the second of these workers, which submits op. */
+/* Fail the job, because two workers of this machine have submitted the same round with different
+ * operations. w: the second of these workers. op: the operation of that worker. */
 static void op_mismatch(struct tensor *tensor, uint32_t w, uint64_t round, uint8_t op)
 {
 	struct job *job = tensor->job;
@@ -173,8 +173,8 @@ int tensor_to_core(struct tensor *tensor, uint32_t w, const struct pending_submi
 
 /* ---- in host memory ---- */
 
-/* Check that the quota has room for the tensor's outputs and for the first worker's input.
- * Otherwise the outputs might be allocated and then be of no use, because memory of a refused
+/* Check that the quota has room for the tensor's outputs and for the first worker's input. Without
+ * this check, the outputs could be allocated and then not be used, because memory of a refused
  * declaration is freed only with the job. Errors: BPS_EQUOTA; err gets the text. */
 static int check_room(const struct trainer *t, size_t each, size_t bytes, struct err_text *err)
 {
@@ -187,11 +187,12 @@ static int check_room(const struct trainer *t, size_t each, size_t bytes, struct
 	return rc;
 }
 
-/* Allocate what the tensor still lacks: its outputs when the first worker declares it, the worker's
- * input, and staging memory for the sum of the workers when the last one declares it. While an
- * output arena is being made for the job, no other worker requests an output arena, because the new
- * arena may be large enough for all. Errors: those of arena_alloc; -EINPROGRESS with want_bytes 0
- * means to wait for that arena. Memory that the tensor had before a restart is used again. */
+/* Allocate the memory that the tensor still lacks: its outputs when the first worker declares it,
+ * the worker's input, and staging memory for the sum of the inputs when the last worker declares
+ * it. Memory that the tensor had before a restart is used again. While an output arena is being
+ * made for the job, no other worker requests an output arena, because the new arena may be large
+ * enough for all. Errors: those of arena_alloc; -EINPROGRESS with want_bytes 0: wait for that
+ * arena. */
 static int host_declare(struct trainer *t, struct tensor *tensor, const struct local_decl *d,
 	size_t bytes, struct err_text *err)
 {
@@ -281,7 +282,7 @@ static void host_resubmit(struct tensor *tensor, uint32_t w, uint64_t complete)
 		agt_tensor_contributors(tensor->core, &members, &least, &most);
 		local_done_most(t->control, t->sq_entries, tw->index, most);
 		trainer_done(t, tw->index, complete, 0, least);
-		/* trainer_done counts one round; add the rounds before that one */
+		/* trainer_done counts one round: add the rounds before that round */
 		t->completed += complete - 1;
 	}
 	if (tw->submitted > complete)
@@ -334,7 +335,7 @@ void tensor_complete(struct tensor *tensor)
 
 /* ---- after a restart ---- */
 
-/* Apply the plan that the tensor had before the restart, if it had one. */
+/* Apply the tensor's plan from before the restart, if there was one. */
 static int plan_again(struct tensor *tensor)
 {
 	struct ctl_tensor plan = {.tensor = tensor->kept_id,
@@ -385,9 +386,9 @@ void tensor_resume(struct tensor *tensor)
 
 /* ---- submissions ---- */
 
-/* Return whether this submission has already been recorded. That happens once after a restart, if
- * the previous process ended after it recorded the submission and before it recorded that the ring
- * entry was taken. */
+/* Return whether this submission has already been recorded. Such a submission can come once after a
+ * restart. The previous process then ended after it recorded the submission, and before it recorded
+ * that the ring entry was taken. */
 static bool is_repeated(struct trainer *t, const struct tensor_worker *tw, uint64_t round)
 {
 	bool may = t->may_repeat_submission;
@@ -430,8 +431,8 @@ int tensor_on_submission(struct trainer *t, const struct local_sqe *e, struct er
 	tw->since_ns = t->quiet_since_ns = clock_now_ns();
 	t->calls++;
 	if (job->state == JOB_ENDED || tensor->failed) {
-		/* Report the tensor's own failure first, because it is more precise than the later
-		 * end of the job. */
+		/* Report the tensor's own failure rather than the job's end, because that failure
+		 * is more precise. */
 		tensor_tell_done(tensor, t->worker, e->round,
 			tensor->failed  ? tensor->failed
 			: job->code < 0 ? job->code

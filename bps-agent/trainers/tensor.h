@@ -1,7 +1,7 @@
 #ifndef BPS_AGENT_TRAINERS_TENSOR_H
 #define BPS_AGENT_TRAINERS_TENSOR_H
-/* Tensors of a job on this machine: finding, submitting and refusing them. Thread: the data
- * thread. */
+/* Tensors of a job on this machine: functions that find, submit and refuse tensors. Thread: the
+ * data thread. */
 #include "bps-agent/model/agent.h"
 
 extern const struct tensor_kind host_tensor_kind;
@@ -9,16 +9,17 @@ extern const struct tensor_kind host_tensor_kind;
 /* Find the job's tensor with that name. Returns NULL if no worker of this machine has declared
  * it. */
 struct tensor *tensor_find(struct job *job, const char *name);
-/* Create a tensor because this worker is the first that declares it. The job owns the tensor. NULL:
- * out of memory. */
+/* Create a tensor. worker: the first worker that declares the tensor. The job owns the tensor.
+ * NULL: out of memory. */
 struct tensor *tensor_new(struct job *job, uint32_t worker, const struct local_decl *d);
 /* Free a tensor whose declaration was refused, so that its name can be declared again. Arena space
  * of the tensor is freed only with the job. */
 void tensor_forget(struct tensor *tensor);
-/* Add the tensor to the core and declare it to the scheduler. Call this when all local workers have
- * declared the tensor and its memory has been made. If an error occurs, the tensor is refused. */
+/* Add the tensor to the core and declare it to the scheduler. Call this function when all local
+ * workers have declared the tensor and its memory has been made. If an error occurs, the tensor is
+ * refused. */
 void tensor_complete(struct tensor *tensor);
-/* Resume a tensor from its records after a restart, and send its trainers completions that they may
+/* Resume a tensor from its records after a restart. Send its trainers the completions that they may
  * have missed. */
 void tensor_resume(struct tensor *tensor);
 /* Fail the tensor: all its rounds end with the error `code`. cause: the worker whose declaration or
@@ -26,19 +27,19 @@ void tensor_resume(struct tensor *tensor);
 void tensor_refuse(
 	struct tensor *tensor, int code, const char *text, const struct ctl_cause *cause);
 /* Handle one entry of the trainer's ring. e: a copy of the entry, not checked yet. Errors:
- * BPS_EPROTO the trainer broke the rules; err gets the text. */
+ * BPS_EPROTO the trainer has violated the protocol; err gets the text. */
 int tensor_on_submission(struct trainer *t, const struct local_sqe *e, struct err_text *err);
-/* Submit a worker's next round to the core. Errors: BPS_EBUSY the core cannot accept it now. For
- * any other failure, 0 is returned, and the failure is reported to the trainer as the end of the
+/* Submit a worker's next round to the core. Errors: BPS_EBUSY the core cannot accept the round now.
+ * For any other failure, 0 is returned, and the trainer receives the failure as the end of the
  * round. */
 int tensor_to_core(struct tensor *tensor, uint32_t w, const struct pending_submission *p);
-/* Report to a worker that a round is over, if its trainer is still connected. A failure also
- * releases the worker's GPU stream, which waits for the round. */
+/* Report to a worker that a round is over, if its trainer is still connected. After a failure, also
+ * release the worker's GPU stream, which waits for the round. */
 void tensor_tell_done(
 	struct tensor *tensor, uint32_t w, uint64_t round, int status, uint32_t workers);
-/* Add a declaration to the job's batch for the scheduler. Batches exist because each message costs
- * the scheduler a sync of its disk. tensor_flush_declares sends the batch; call it before the
- * memory of the names is freed. */
+/* Add a declaration to the job's batch for the scheduler. Declarations are sent in batches, because
+ * the scheduler syncs its disk for each message. tensor_flush_declares sends the batch. Call it
+ * before the memory of the names is freed. */
 void tensor_add_declare(
 	struct job *job, uint32_t rank, const char *name, uint8_t dtype, uint64_t n_elems);
 void tensor_flush_declares(struct job *job);

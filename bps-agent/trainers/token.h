@@ -1,12 +1,12 @@
 #ifndef BPS_AGENT_TRAINERS_TOKEN_H
 #define BPS_AGENT_TRAINERS_TOKEN_H
 /* Job tokens: 32 random bytes that the workers of a job share. A process that has the token may
- * join the job under any uid. A process without it cannot join.
+ * join the job under any uid. A process that does not have the token cannot join.
  *
- * The token itself is sent to this machine's agent only. The scheduler gets its proof, under the
- * TLS of the control channel: HMAC-SHA256(token, "bps job token", a zero byte, the job's name).
- * With the proof, an agent has access to that one job while the job exists. A trainer cannot use
- * the proof. Neither token nor proof is logged.
+ * A trainer sends the token to the agent of its machine only. The agent sends the scheduler a proof
+ * of the token, under the TLS of the control channel. The proof is HMAC-SHA256(token, "bps job
+ * token", a zero byte, the job's name). With the proof, an agent has access to that one job while
+ * the job exists. A trainer cannot use the proof. Neither token nor proof is logged.
  *
  * Thread: any. The function has no state. */
 #include <stdint.h>

@@ -98,7 +98,7 @@ static void unlist(struct trainer *t)
 	TAILQ_REMOVE(&t->agent->trainers, t, link);
 	t->agent->n_trainers--;
 	quota_give(t->user, QUOTA_TRAINERS, 1);
-	/* keeps the trainer's memory until uv_close has been called for all handles */
+	/* keep the trainer's memory until uv_close has been called for all handles */
 	t->n_handles++;
 	close_handle((uv_handle_t *)&t->sock_poll);
 	close_handle((uv_handle_t *)&t->efd_poll);
@@ -141,8 +141,8 @@ void trainer_send(struct trainer *t, struct local_msg *m, const int *fds, unsign
 	if (t->state == TRAINER_GONE)
 		return;
 	rc = local_send(t->sock, m, fds, n_fds, 0);
-	/* Do not disconnect the trainer here, because the caller may be walking the list of
-	 * trainers. After shutdown the poll reports the end. */
+	/* Do not disconnect the trainer here, because the caller may be iterating over the list of
+	 * trainers. After shutdown, the poll of the socket reports the end of the connection. */
 	if (rc < 0) {
 		log_rated(LOG_WARN,
 			"disconnecting a trainer that does not accept a message: pid=%d type=%s "
@@ -221,9 +221,10 @@ void trainer_flush(struct agent *a)
 
 /* ---- socket ---- */
 
-/* A message is only peeked at. It stays in the socket until it has been answered, so that the next
- * process finds it after a crash. A crash may also happen between the answer and this function. So
- * the first message that the next process finds may have been answered already. */
+/* Remove the message that has been answered. on_socket only peeks at a message, so that the message
+ * stays in the socket until it has been answered. After a crash, the next process finds the message
+ * there. A crash may also happen after the answer and before this function. So the first message
+ * that the next process finds may have been answered already. */
 void trainer_answered(struct trainer *t)
 {
 	char c;
@@ -243,7 +244,7 @@ static bool was_answered(const struct trainer *t, const struct local_msg *m)
 
 static void on_socket(uv_poll_t *p, int status, int events);
 
-/* Poll the socket for the end of the connection. Poll it for messages, too, unless they must
+/* Poll the socket for the end of the connection. Also poll it for messages, unless messages must
  * wait. */
 static void listen_to(struct trainer *t)
 {
@@ -268,8 +269,8 @@ static void on_slowed(uv_timer_t *timer)
 	listen_to(t);
 }
 
-/* Return whether the next message may be read now, within the user's request rate. Otherwise the
- * message stays in the socket and is read later, or the trainer is disconnected. */
+/* Return whether the user's request rate allows reading the next message now. Otherwise the message
+ * stays in the socket and is read later, or the trainer is disconnected. */
 static bool has_turn(struct trainer *t)
 {
 	struct err_text err;
@@ -293,9 +294,9 @@ static bool has_turn(struct trainer *t)
 }
 
 /* Peek at the next message. *ret_brings_fds: whether descriptors come with the message. The
- * descriptors are not received: the agent would have to close each of them, and each close could
- * block in a file system of the trainer. Returns 1 if there is a message, 0 for an empty message or
- * at the end of the connection, or -errno. */
+ * descriptors are not received, because the agent would have to close each of them, and closing
+ * could block in a file system of the trainer. Returns 1 if there is a message, 0 for an empty
+ * message or at the end of the connection, or -errno. */
 static int peek(int sock, bool *ret_brings_fds)
 {
 	char c;
@@ -318,7 +319,7 @@ static void on_socket(uv_poll_t *p, int status, int events)
 	void *mem = NULL;
 	int rc, n;
 
-	(void)status; /* the receive call reports the error more precisely */
+	(void)status; /* the receive call below reports the error more precisely */
 	if (t->is_slowed || t->is_held) {
 		if (events & UV_DISCONNECT)
 			trainer_drop(t, false, "it closed its socket");

@@ -8,32 +8,32 @@
  * pidfd. */
 #define TRAINER_FDS 3
 
-/* Start polling the socket of a new trainer. Disconnects it if no HELLO comes in time. */
+/* Start polling the socket of a new trainer. Disconnects the trainer if no HELLO comes in time. */
 void trainer_watch(struct trainer *t);
 /* Set the trainer's state. The table of allowed changes is in trainer.c. */
 void trainer_set_state(struct trainer *t, enum trainer_state state);
-/* Keep the trainer's memory after it is GONE, until trainer_unref. */
+/* Keep the trainer's memory after its state is GONE, until trainer_unref is called. */
 void trainer_ref(struct trainer *t);
 void trainer_unref(struct trainer *t);
 /* Send m with n_fds descriptors, which the caller still owns. A trainer whose socket is full is
  * disconnected later, not in this call. */
 void trainer_send(struct trainer *t, struct local_msg *m, const int *fds, unsigned n_fds);
-/* Report to the trainer that its job has failed, or that it cannot join. cause: NULL if it is not
- * known. */
+/* Report to the trainer that its job has failed, or that the trainer cannot join. cause: NULL if
+ * the cause is not known. */
 void trainer_send_job_failure(
 	struct trainer *t, int code, const char *text, const struct ctl_cause *cause);
-/* Stop reading the trainer's messages, or start again. */
+/* Stop (is_held) or continue (not is_held) reading the trainer's messages. */
 void trainer_hold(struct trainer *t, bool is_held);
-/* Remove the answered message from the trainer's socket, so that the next one can be read. */
+/* Remove the answered message from the trainer's socket, so that the next message can be read. */
 void trainer_answered(struct trainer *t);
-/* Handle the submissions in the trainer's ring. Returns whether there were any. Disconnects the
- * trainer if an entry is invalid. */
+/* Handle the submissions in the trainer's ring. Returns whether the ring had submissions.
+ * Disconnects the trainer if an entry is invalid. */
 bool trainer_poll_ring(struct trainer *t);
-/* Set the flag in the trainer's ring which says that the agent is about to sleep. Returns false if
- * the ring has entries: then the agent must not sleep. */
+/* Set the flag in the trainer's ring that makes the trainer wake the agent after a submission.
+ * Returns false if the ring has entries: then the agent must not sleep. */
 bool trainer_may_sleep(struct trainer *t);
-/* Clear the flag of trainer_may_sleep: while the agent is awake, submissions need no system
- * call. */
+/* Clear the flag that trainer_may_sleep has set. While the agent is awake, submissions need no
+ * system call. */
 void trainer_awake(struct trainer *t);
 /* Write to the trainer's control page that a round of one of its tensors is over. index: the
  * trainer's index of the tensor; status: 0 or a negative code; workers: contributors to the sum.
@@ -41,10 +41,10 @@ void trainer_awake(struct trainer *t);
 void trainer_done(struct trainer *t, uint32_t index, uint64_t round, int status, uint32_t workers);
 /* Wake the trainers that have new completions in their control pages. */
 void trainer_flush(struct agent *a);
-/* Disconnect the trainer, because it left or broke the rules. why: the reason. is_fault: the
- * trainer broke the rules, so the reason is logged as a warning. */
+/* Disconnect the trainer, because it has left or has violated the protocol. why: the reason.
+ * is_fault: the trainer has violated the protocol, so the reason is logged as a warning. */
 void trainer_drop(struct trainer *t, bool is_fault, const char *why);
-/* Free the trainer here, but leave its connection open for the next process. The trainer and the
- * scheduler do not notice it. */
+/* Free the trainer's memory, but leave its connection open for the next process. The trainer and
+ * the scheduler receive no message about this change. */
 void trainer_leave(struct trainer *t);
 #endif

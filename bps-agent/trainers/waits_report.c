@@ -1,5 +1,5 @@
-/* Describes the waiting calls of this machine's workers (waits_report.h). Jobs are only read, not
- * changed. Thread: the data thread. */
+/* Describes the waiting calls of this machine's workers (waits_report.h). The functions read jobs,
+ * but do not change them. Thread: the data thread. */
 #include "bps-agent/trainers/waits_report.h"
 
 #include "bps-agent/trainers/why_stuck.h"

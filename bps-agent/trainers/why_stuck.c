@@ -1,6 +1,6 @@
-/* Describes what a call waits for. A trainer asks when its call has timed out or failed. The
- * scheduler asks on behalf of a trainer of another machine, or of bpsctl. Jobs and rounds are only
- * read, not changed. Thread: the data thread. */
+/* Describes what a call waits for. A trainer requests the description when its call has timed out
+ * or failed. The scheduler requests it for a trainer of another machine, or for bpsctl. The
+ * functions read jobs and rounds, but do not change them. Thread: the data thread. */
 #include "bps-agent/trainers/why_stuck.h"
 
 #include <stdio.h>
@@ -15,13 +15,14 @@
 /* Time limit for the scheduler's answer to WHY. The scheduler collects reports of all agents of the
  * job for half a second. The trainer waits a little longer than this limit (SESSION_WHY_MS). */
 #define WHY_NS UINT64_C(700000000)
-/* If a question names no tensor, a tensor is described only after workers have waited for it this
- * long. */
+/* If a request names no tensor, a tensor is described only if workers have waited for it longer
+ * than OLD_NS. */
 #define OLD_NS UINT64_C(1000000000)
-/* A worker that others wait for is logged as stalled after this time without a submission. */
+/* A worker that other workers wait for is logged as stalled after this time without a
+ * submission. */
 #define STALLED_MS 10000
-/* An executor is described as hung after this time without progress; its beat is read every
- * second. */
+/* An executor is described as hung after this time without progress. The agent reads the executor's
+ * beat every second. */
 #define STANDS_NS UINT64_C(3000000000)
 
 static void answer_failure(
@@ -47,7 +48,8 @@ static uint32_t ms_since(uint64_t then_ns, uint64_t now_ns)
 	return ms > UINT32_MAX ? UINT32_MAX : (uint32_t)ms;
 }
 
-/* Return a clause that says how the worker delays the round; NULL: the worker does not delay it. */
+/* Return a clause that describes how the worker delays the round; NULL: the worker does not delay
+ * the round. */
 static const char *culprit(const struct tensor *tensor, uint32_t w, uint64_t round)
 {
 	const struct tensor_worker *tw = &tensor->workers[w];
@@ -62,7 +64,7 @@ static const char *culprit(const struct tensor *tensor, uint32_t w, uint64_t rou
 }
 
 /* Write to buf which local ranks delay the round, and how. Names as many ranks as fit. Returns how
- * many ranks delay it. */
+ * many ranks delay the round. */
 static unsigned local_culprits(const struct tensor *tensor, uint64_t round, char *buf, size_t room)
 {
 	const struct job *job = tensor->job;
@@ -86,7 +88,8 @@ static unsigned local_culprits(const struct tensor *tensor, uint64_t round, char
 	return n;
 }
 
-/* Append a clause to the text in buf, after "; ". Cuts what does not fit. */
+/* Append a clause to the text in buf, after "; ". Cuts off the part of the clause that does not
+ * fit. */
 static void append(char *buf, size_t room, const char *clause)
 {
 	size_t used = strlen(buf);
@@ -97,8 +100,8 @@ static void append(char *buf, size_t room, const char *clause)
 }
 
 /* Return GPU_OPEN_WAITS if the worker waits in bps_gpu_open, GPU_OPEN_MISSING if other workers wait
- * there for it. *ret_ms: how long the wait has lasted. Returns GPU_OPEN_NONE after a restart of the
- * agent, because it is not recorded which workers have requested the executor. */
+ * in that call for this worker. *ret_ms: how long the wait has lasted. Returns GPU_OPEN_NONE after
+ * a restart of the agent, because no record states which workers have requested the executor. */
 static enum ctl_gpu_open executor_opening(const struct job *job, uint32_t worker, uint32_t *ret_ms)
 {
 	const struct trainer *t = job->by_worker[worker];
@@ -114,8 +117,8 @@ static enum ctl_gpu_open executor_opening(const struct job *job, uint32_t worker
 	return t->has_asked_device ? GPU_OPEN_WAITS : GPU_OPEN_MISSING;
 }
 
-/* Return for how many ns the executor has made no progress; 0: it makes progress, or there is no
- * executor. */
+/* Return for how many ns the executor has made no progress; 0: the executor makes progress, or
+ * there is no executor. */
 static uint64_t executor_stands_ns(const struct executor_link *g, uint64_t now_ns)
 {
 	if (!g || g->state == EXECUTOR_OVER || now_ns - g->beat_at_ns < STANDS_NS)
@@ -123,8 +126,8 @@ static uint64_t executor_stands_ns(const struct executor_link *g, uint64_t now_n
 	return now_ns - g->beat_at_ns;
 }
 
-/* Append to buf which workers have not called bps_gpu_open, while other workers of this machine
- * wait in that call. */
+/* Append to buf which workers have not called bps_gpu_open while other workers of this machine wait
+ * in that call. */
 static void say_gpu_open(const struct job *job, char *buf, size_t room)
 {
 	char text[128];
@@ -140,8 +143,8 @@ static void say_gpu_open(const struct job *job, char *buf, size_t room)
 	}
 }
 
-/* If the executor makes no progress, append that to buf. If this lasts longer, the agent kills
- * the executor. */
+/* If the executor has made no progress for STANDS_NS, append this fact to buf. The agent kills an
+ * executor that makes no progress for much longer. */
 static void say_executor(const struct job *job, uint64_t now, char *buf, size_t room)
 {
 	uint64_t ns = executor_stands_ns(job->executor, now);
@@ -161,8 +164,8 @@ static void no_scheduler(const struct agent *a, char *buf, size_t room)
 		(double)member_down_ms(a->member) / 1000);
 }
 
-/* Send WHY to the scheduler, which asks all machines of the job. When the scheduler answers,
- * why_stuck_on_text adds the local findings. */
+/* Send WHY to the scheduler, which collects reports of all machines of the job. When the scheduler
+ * answers, why_stuck_on_text adds the local findings. */
 static void ask_scheduler(struct trainer *t, uint32_t seq, uint32_t tensor, uint64_t round)
 {
 	struct ctl_msg m = {.type = CTL_WHY};
@@ -311,7 +314,7 @@ void why_stuck_on_text(struct agent *a, const struct ctl_why_text *m)
 		return;
 	t->why_seq = 0;
 	append(text, sizeof(text), m->text);
-	/* If `ours` is found, the scheduler's text already contains this agent's report. */
+	/* If the scheduler's text contains `ours`, it already contains this agent's report. */
 	if (!strstr(m->text, ours))
 		append(text, sizeof(text), t->why_text);
 	answer(t, t->why_local_seq, text);
@@ -364,8 +367,8 @@ static uint64_t waited_since_ns(const struct tensor *tensor)
 	return since_ns;
 }
 
-/* Append to buf what one tensor waits for. asked: the tensor's id. CTL_NO_ID: the tensor for which
- * workers have waited longest, if that is longer than OLD_NS. */
+/* Append to buf what one tensor waits for. asked: the tensor's id. If asked is CTL_NO_ID, describe
+ * the tensor for which workers have waited longest, if they have waited longer than OLD_NS. */
 static void say_tensor(const struct agent *a, const struct job *job, uint32_t asked, uint64_t now,
 	char *buf, size_t room)
 {

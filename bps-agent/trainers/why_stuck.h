@@ -4,15 +4,15 @@
 #include "bps-agent/model/agent.h"
 
 /* Serve WHY: describe what the trainer's call waits for. The answer is sent at once if this machine
- * is the cause. Otherwise the agent asks the scheduler, and sends the answer in
- * why_stuck_on_text. */
+ * causes the wait. Otherwise the agent sends WHY to the scheduler, and why_stuck_on_text sends the
+ * answer. */
 void why_stuck_ask(struct trainer *t, uint32_t seq, const struct local_why *w);
 void why_stuck_on_text(struct agent *a, const struct ctl_why_text *m);
-/* Answer each WHY that the scheduler has not answered in time with this agent's own findings.
- * Returns the next deadline. */
+/* Answer each WHY for which the scheduler has not answered in time. The answer contains only this
+ * agent's own findings. Returns the next deadline. */
 uint64_t why_stuck_tick(struct agent *a, uint64_t now_ns);
 /* Append to buf what the tensor's partitions without a sum wait for. Also append problems of the
- * executor and of the connections to servers. tensor: an id; CTL_NO_ID: the tensor for which
+ * executor and of the connections to servers. tensor: a tensor id; CTL_NO_ID: the tensor for which
  * workers have waited longest. */
 void why_stuck_describe(const struct agent *a, const struct job *job, uint32_t tensor,
 	uint64_t now_ns, char *buf, size_t room);
