@@ -142,8 +142,8 @@ bool part_is_have_due(const struct agt_part *part);
 void part_owe_have(struct agt_part *part);
 
 /* ---- part_send.c ---- */
-/* Send GOT for a result that the server has offered and this agent will not read. Call this before
- * the partition moves or ends its round. */
+/* Send GOT for the last result that the server has offered: it has been read, or will not be read.
+ * Call part_send_got before the partition moves or ends its round. */
 void part_send_got(struct agt_part *part);
 /* Send the contribution. Errors: those of xport_send. */
 int part_send_contrib(struct agt_part *part);
