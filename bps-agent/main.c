@@ -64,60 +64,67 @@ static const struct setting rows[] = {
 		.max = (int64_t)sizeof(((struct sockaddr_un *)0)->sun_path) - 1,
 		.help = "UNIX socket that trainers connect to"},
 	{"socket-group", SET_STRING, SETTING_AT(struct agent_opts, group), .def = "", .max = 63,
-		.help = "group that may connect (mode 0660); empty: the agent's own"},
+		.help = "group whose users may connect to the socket (mode 0660); empty: the "
+			"agent's own group"},
 	{"keep-trainers", SET_BOOL, SETTING_AT(struct agent_opts, keeps_trainers), .def = "yes",
-		.help = "continue their jobs after a restart, if the service manager keeps "
+		.help = "continue the trainers' jobs after a restart, if the service manager keeps "
 			"descriptors"},
 	{"gpu", SET_ENUM, SETTING_AT(struct agent_opts, gpu), .def = "auto", .words = gpu_words,
-		.help = "back-end for GPUs; auto: cuda, if it is installed; host: plain memory "
-			"instead, for development"},
+		.help = "back-end for GPUs; auto: cuda, if it is installed; off: no GPUs; host: "
+			"host memory instead of GPUs, for development"},
 	{"gpu-program", SET_STRING, SETTING_AT(struct agent_opts, gpu_program), .def = "",
 		.max = PATH_MAX - 1,
 		.help = "program that drives GPUs; empty: bps-agent-cuda (-host) in the folder of "
 			"bps-agent"},
 	{"window", SET_SIZE, SETTING_AT(struct agent_opts, window_bytes), .def = "0",
 		.max = 1024 * SETTING_GIB, .is_live = true,
-		.help = "bytes offered to one data thread of a server; 0: no limit"},
+		.help = "limit of bytes in flight to one data thread of a server; 0: no limit"},
 	{"memory", SET_SIZE, SETTING_AT(struct agent_opts, max_bytes), .def = "0", .is_live = true,
-		.help = "shared memory for tensors in all; 0: half of the machine's"},
+		.help = "limit of the memory shared with all trainers; 0: half of the machine's "
+			"memory"},
 	{"job-inflight", SET_SIZE, SETTING_AT(struct agent_opts, job_inflight_bytes), .def = "4GiB",
 		.max = 1024 * SETTING_GIB, .is_live = true,
-		.help = "bytes of one job pushed and not answered, others wait; 0: no limit"},
+		.help = "limit of bytes in flight of one job; further bytes wait; 0: no limit"},
 	{"user-memory", SET_SIZE, SETTING_AT(struct agent_opts, user_bytes), .def = "0",
-		.is_live = true, .help = "of it for one user; 0: half"},
+		.is_live = true,
+		.help = "limit of the memory shared with one user's trainers; 0: half of --memory"},
 	{"job-memory", SET_SIZE, SETTING_AT(struct agent_opts, job_bytes), .def = "0",
-		.is_live = true, .help = "of it for one job; 0: as user-memory"},
+		.is_live = true,
+		.help = "limit of the memory shared with one job; 0: the same as --user-memory"},
 	{"max-trainers", SET_INT, SETTING_AT(struct agent_opts, max_trainers), .def = "256",
-		.min = 1, .max = 4096, .is_live = true, .help = "trainers connected at a time"},
+		.min = 1, .max = 4096, .is_live = true, .help = "limit of connected trainers"},
 	{"user-trainers", SET_INT, SETTING_AT(struct agent_opts, user_trainers), .def = "64",
-		.min = 1, .max = 4096, .is_live = true, .help = "of them of one user"},
+		.min = 1, .max = 4096, .is_live = true,
+		.help = "limit of connected trainers of one user"},
 	{"max-tensors", SET_INT, SETTING_AT(struct agent_opts, max_tensors), .def = "16384",
 		.min = 16, .max = 1 << 20, .is_live = true,
-		.help = "tensors that one trainer may declare"},
+		.help = "limit of tensors that one trainer may declare"},
 	{"job-tensors", SET_INT, SETTING_AT(struct agent_opts, job_tensors), .def = "100000",
 		.min = 16, .max = 1 << 24, .is_live = true,
-		.help = "tensors of one job on this machine"},
+		.help = "limit of tensors of one job on this machine"},
 	{"user-tensors", SET_INT, SETTING_AT(struct agent_opts, user_tensors), .def = "100000",
 		.min = 16, .max = 1 << 24, .is_live = true,
-		.help = "tensors of one user's jobs on this machine"},
+		.help = "limit of tensors of one user's jobs on this machine"},
 	{"user-executors", SET_INT, SETTING_AT(struct agent_opts, user_executors), .def = "16",
 		.min = 1, .max = 4096, .is_live = true,
-		.help = "processes that drive GPUs for one user's jobs, one for each job"},
+		.help = "limit of executors of one user; each job with GPUs has one executor "
+			"process"},
 	{"user-requests", SET_INT, SETTING_AT(struct agent_opts, user_requests), .def = "1000",
 		.max = 1000000, .is_live = true,
-		.help = "messages of one user's trainers in a second, others wait; 0: no limit"},
+		.help = "limit of messages per second of one user's trainers; further messages "
+			"wait; 0: no limit"},
 	{"user-descriptors", SET_INT, SETTING_AT(struct agent_opts, user_descriptors), .def = "0",
 		.max = 1 << 20, .is_live = true,
-		.help = "descriptors kept open for one user; 0: a quarter of what the system "
-			"allows"},
+		.help = "limit of descriptors that the agent keeps open for one user; 0: a quarter "
+			"of the agent's own limit"},
 	{"stranded-after", SET_DURATION, SETTING_AT(struct agent_opts, stranded_us),
 		.is_live = true, .def = "10s", .min = 0, .max = 3600 * SETTING_S,
 		.help = "time without any server after which waiting calls end with BPS_ENOSERVER; "
 			"0: never"},
 	{"gpu-strategy", SET_ENUM, SETTING_AT(struct agent_opts, gpu_strategy), .def = "auto",
 		.words = strategy_words,
-		.help = "how the gradients of several GPUs are gathered; auto: by their places on "
-			"the buses"},
+		.help = "how the gradients of several GPUs are gathered; auto: according to the "
+			"GPUs' places on the buses"},
 	{"sysfs", SET_STRING, SETTING_AT(struct agent_opts, sysfs), .def = TOPO_SYSFS, .max = 255,
 		.help = "folder in which the kernel describes this machine's devices"},
 };
@@ -418,18 +425,19 @@ static void http_metrics(void *arg, struct evbuffer *out)
 	net_stats(app->node.net, &net);
 	node_metrics(&app->node, &health, out);
 	metric_one(out, "bps_agent_restarts_total", "counter",
-		"times that an agent of this name returned, as counted by the scheduler",
+		"restarts of the agent of this name that the scheduler has counted",
 		member_restarts(app->node.member));
 	metric_one(out, "bps_agent_received_bytes_total", "counter", "bytes received from servers",
 		(double)net.rx_bytes);
 	metric_one(out, "bps_agent_discarded_bytes_total", "counter",
-		"bytes that came with an offer and were discarded, since no read was open then",
+		"bytes sent with an offer and discarded, because no read of the offer was open",
 		(double)net.discarded_bytes);
 	metric_one(out, "bps_agent_sent_bytes_total", "counter",
 		"bytes sent to servers, or offered to them for reading",
 		(double)agent_sent_bytes(&f.core, &net));
 	metric_one(out, "bps_agent_inflight_bytes", "gauge",
-		"bytes pushed whose sum has not arrived", (double)f.core.inflight_bytes);
+		"bytes of contributions whose sums have not arrived",
+		(double)f.core.inflight_bytes);
 	metric_one(out, "bps_agent_repush_total", "counter", "contributions sent again",
 		(double)f.core.repushes);
 	metric_one(out, "bps_agent_reconnects_total", "counter", "data connections lost",
@@ -439,17 +447,18 @@ static void http_metrics(void *arg, struct evbuffer *out)
 	metric_one(out, "bps_agent_rounds_total", "counter", "tensor rounds completed",
 		(double)f.core.rounds);
 	metric_begin(out, "bps_agent_push_seconds", "histogram",
-		"from sending a partition to the notice of its sum");
+		"time from sending a contribution to the offer of its sum");
 	metric_histogram(out, "bps_agent_push_seconds", &f.core.push, NULL);
 	metric_begin(out, "bps_agent_pull_seconds", "histogram",
-		"from that notice until the sum has been read");
+		"time from the offer of a sum until the sum has been read");
 	metric_histogram(out, "bps_agent_pull_seconds", &f.core.pull, NULL);
 	metric_one(out, "bps_agent_jobs", "gauge", "jobs with trainers on this machine", f.jobs);
 	metric_one(out, "bps_agent_trainers", "gauge", "trainers connected", f.trainers);
-	metric_one(out, "bps_agent_executors", "gauge", "processes that drive jobs' GPUs",
-		f.executors);
+	metric_one(out, "bps_agent_executors", "gauge",
+		"executors: processes that drive the GPUs of jobs", f.executors);
 	metric_one(out, "bps_agent_executor_failures_total", "counter",
-		"of them, ended before their job, or not started", (double)f.executor_failures);
+		"executors that ended before their job, or did not start",
+		(double)f.executor_failures);
 	metric_one(out, "bps_agent_shared_bytes", "gauge", "memory shared with trainers",
 		(double)f.shared_bytes);
 	agent_quotas(app->agent, &quotas);
@@ -534,7 +543,7 @@ static void settings_changed(void *ctx)
 	struct agent_limits limits = limits_of(&app->opts);
 
 	if (app->agent && agent_post(app->agent, AGENT_LIMITS, NULL, &limits) < 0)
-		log_error("the data thread did not accept the new limits, reload again");
+		log_error("the data thread did not accept the new limits: reload bps-agent again");
 }
 
 static const struct daemon_reload_ops reload_ops = {
@@ -582,10 +591,11 @@ static int give_to_group(const char *path, const char *group, struct err_text *e
 		return err_set(err, -EINVAL,
 			"no such group '%s': create it, or choose another --socket-group", group);
 	if (gr && chown(path, (uid_t)-1, gr->gr_gid) < 0)
-		return err_set(err, -errno, "cannot give '%s' to group %s: %s", path, group,
-			strerror(errno));
+		return err_set(err, -errno, "cannot change the group of socket '%s' to %s: %s",
+			path, group, strerror(errno));
 	if (chmod(path, 0660) < 0)
-		return err_set(err, -errno, "cannot chmod '%s': %s", path, strerror(errno));
+		return err_set(err, -errno, "cannot set the mode of socket '%s' to 0660: %s", path,
+			strerror(errno));
 	return 0;
 }
 
@@ -644,7 +654,8 @@ static int open_socket(struct agent_app *app, struct err_text *err)
 	if (take_activation(app) || take_kept_socket(app)) {
 		if (fcntl(app->listen_fd, F_SETFL, O_NONBLOCK) < 0)
 			return err_set(err, -errno,
-				"cannot use the socket of the service manager: %s",
+				"cannot use the listening socket that the service manager has "
+				"passed: %s",
 				strerror(errno));
 		return 0;
 	}
