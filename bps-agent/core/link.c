@@ -26,8 +26,8 @@ static void link_set_state(struct agt_link *link, enum link_state state, const c
 	};
 
 	assert(next[link->state] >> state & 1);
-	log_debug("link goes from %s to %s: server=%u thread=%u why=%s", link_states[link->state],
-		link_states[state], link->server, link->thread, why);
+	log_debug("connection to a server goes from %s to %s: server=%u thread=%u why=%s",
+		link_states[link->state], link_states[state], link->server, link->thread, why);
 	link->state = state;
 }
 
@@ -416,7 +416,7 @@ void agt_core_server_changed(struct agt_core *core, uint32_t server)
 		if (link->server != server)
 			continue;
 		if (link->conn)
-			xport_close(link->conn, "the server has changed");
+			xport_close(link->conn, "the server's address or instance has changed");
 		link->n_tries = 0;
 		if (heap_has(&link->timer))
 			heap_remove(&core->link_timers, &link->timer);

@@ -29,7 +29,7 @@ static const struct state_row part_states[] = {
 void part_set_state(struct agt_part *part, enum agt_part_state state, const char *why)
 {
 	assert(part_states[part->state].next >> state & 1);
-	log_trace("part goes from %s to %s: job=%u tensor=%u part=%u round=%llu why=%s",
+	log_trace("partition goes from %s to %s: job=%u tensor=%u part=%u round=%llu why=%s",
 		part_states[part->state].name, part_states[state].name, part->tensor->job->id,
 		part->tensor->id, part->index, (unsigned long long)part->round, why);
 	part->state = state;
@@ -230,7 +230,7 @@ void part_restart(struct agt_part *part)
 {
 	link_drop_owed(part);
 	part_stop(part);
-	resend_all(part, "connection");
+	resend_all(part, "the connection has changed");
 }
 
 void part_abandon(struct agt_part *part, const char *why)

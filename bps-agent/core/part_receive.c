@@ -32,7 +32,7 @@ static void complete_round(struct agt_part *part, const struct wire_msg *m)
 	part->is_have_unconfirmed = part->tensor->job->has_backup;
 	part_core(part)->stats.pulled_bytes += m->len;
 	part_uncharge(part);
-	part_set_state(part, PART_IDLE, "result is in");
+	part_set_state(part, PART_IDLE, "result received");
 	part_owe_have(part);
 	part_report_sum(part);
 }
@@ -59,7 +59,7 @@ bool part_fetch(struct agt_part *part)
 	/* The offer is invalid, or the connection is being closed. Wait for the timer, which sends
 	 * the contribution again. */
 	if (rc < 0) {
-		part_set_state(part, PART_SENT, "offer cannot be read");
+		part_set_state(part, PART_SENT, "the offer cannot be read");
 		part_await_answer(part);
 		return true;
 	}
@@ -162,11 +162,12 @@ static void on_misfit(struct agt_part *part, const struct wire_msg *m)
 		part->link->server, m->job, m->tensor, m->part, m->len, m->result.n_members,
 		m->result.workers);
 	if (part->n_misfits++ == 0)
-		xport_close(part->link->conn, "result does not fit its partition");
+		xport_close(part->link->conn, "the result does not fit its partition");
 	else
 		agt_job_error(part->tensor->job, BPS_EPROTO,
 			"tensor %u partition %u round %llu: server %u offers a sum of %u bytes by "
-			"%u workers, which is impossible; do all machines run the same release?",
+			"%u workers, which does not fit the partition; check that all machines run "
+			"the same release",
 			part->tensor->id, part->index, (unsigned long long)part->round,
 			part->link->server, m->len, m->result.workers);
 }
@@ -253,7 +254,7 @@ static void on_again(struct agt_part *part, const struct wire_msg *m)
 {
 	if (part->state == PART_SENT && m->round == part_wire_round(part, part->round)) {
 		part_uncharge(part);
-		part_set_state(part, PART_WAITING, "server asked for a pause");
+		part_set_state(part, PART_WAITING, "the server answered AGAIN");
 	} else if (!part_is_have_due(part) ||
 		   m->round != part_wire_round(part, part_last_round(part))) {
 		return;
@@ -315,9 +316,9 @@ void part_receive(struct agt_link *link, const struct wire_msg *m)
 		break;
 	default:
 		log_rated(LOG_WARN,
-			"closing a connection to a server, which sent a message that no agent "
+			"closing the connection to a server that has sent a message that no agent "
 			"handles: server=%u type=%s",
 			link->server, wire_type_name(m->type));
-		xport_close(link->conn, "not a message for an agent");
+		xport_close(link->conn, "the server sent a message that no agent handles");
 	}
 }

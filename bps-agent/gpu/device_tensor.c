@@ -67,7 +67,7 @@ static void made(struct memory_request *m)
 		rc = arena_adopt(&g->arenas, ARENA_PRIVATE, &m->memory, &a, &m->err);
 	}
 	if (rc < 0 && rc != -ECANCELED && g->state == EXECUTOR_RUNNING)
-		executor_fail(g, rc, "no staging memory for the GPUs: %s", m->err.s);
+		executor_fail(g, rc, "cannot make staging memory for the GPUs: %s", m->err.s);
 	if (job) {
 		job->n_making--;
 		if (rc != -ECANCELED)
@@ -153,10 +153,10 @@ static int device_declare(struct trainer *t, struct tensor *tensor, const struct
 				: "the job has no executor for its GPUs; call bps_gpu_open first");
 	if (!tensor->device && tensor->n_declared)
 		return err_set(err, BPS_EMISMATCH,
-			"another worker of this machine has declared it in host memory");
+			"another worker of this machine has declared the tensor in host memory");
 	if (d->region_offset % dtype_bytes(d->dtype))
-		return err_set(
-			err, -EINVAL, "its address is not a multiple of the size of an element");
+		return err_set(err, -EINVAL,
+			"the tensor's address is not a multiple of the size of an element");
 	if (!tensor->device && new_on_device(g, tensor, g->n_tensors) < 0)
 		rc = err_set(err, -ENOMEM, "the agent is out of memory");
 	if (rc == 0)
@@ -343,8 +343,8 @@ static void on_bad(
 	struct err_text text;
 
 	err_set(&text, -EINVAL,
-		"tensor '%s' of job '%s': the executor cannot use it (%s); does it lie in device "
-		"memory that its workers have shared?",
+		"tensor '%s' of job '%s': the executor cannot use the tensor (%s); check that it "
+		"is in device memory that its workers have shared",
 		tensor->name, tensor->job->name, err_str(-(int)(e->x & 0xfff)));
 	tensor_refuse(tensor, -EINVAL, text.s, NULL);
 	/* Fail the whole job, because other machines would wait for this tensor in GPU streams,
@@ -381,6 +381,6 @@ void device_tensor_on_entry(struct executor_link *g, const struct ring_pair_entr
 	if (rc < 0 && !d->tensor->failed && d->tensor->job->code == 0)
 		executor_fail(g, BPS_EPROTO,
 			"the executor sent report %u of tensor '%s' round %llu, which is "
-			"impossible now",
+			"invalid in the present state of the tensor",
 			(unsigned)e->type, d->tensor->name, (unsigned long long)e->x);
 }

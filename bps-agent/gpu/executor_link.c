@@ -221,7 +221,8 @@ static void describe_end(int status, const char *backend, struct err_text *ret)
 			WTERMSIG(status), strsignal(WTERMSIG(status)));
 	else if (WEXITSTATUS(status) == 127)
 		err_set(ret, 0,
-			"bps-agent-%s cannot be run; is the driver's libcuda.so.1 installed?",
+			"bps-agent-%s cannot be run; check that the driver's libcuda.so.1 is "
+			"installed",
 			backend);
 	else
 		err_set(ret, 0, "bps-agent-%s ended with status %d", backend, WEXITSTATUS(status));
@@ -239,7 +240,7 @@ static void on_process_end(uv_poll_t *p, int status, int events)
 		return;
 	executor_read(g); /* the last messages of the executor state why it has ended */
 	if (g->is_adopted)
-		err_set(&text, 0, "the executor of GPUs has ended");
+		err_set(&text, 0, "the executor of the job's GPUs has ended");
 	else
 		describe_end(wstatus, g->agent->cfg.gpu.backend, &text);
 	log_debug("executor has ended: pid=%d: %s", (int)g->pid, text.s);
@@ -291,7 +292,8 @@ static void on_watch(uv_timer_t *timer)
 		g->beat = beat;
 		g->beat_at_ns = now_ns;
 	} else if (now_ns - g->beat_at_ns > HANG_NS) {
-		executor_fail(g, BPS_EDEVICE, "bps-agent-%s hangs: no sign of life for %.0f s",
+		executor_fail(g, BPS_EDEVICE,
+			"bps-agent-%s hangs: the process has made no progress for %.0f s",
 			g->agent->cfg.gpu.backend, (double)HANG_NS / 1e9);
 		end_process(g);
 	}
@@ -323,7 +325,8 @@ static int make_rings(struct executor_link *g, struct err_text *err)
 	g->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
 	g->exec_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
 	if (g->wake_fd < 0 || g->exec_fd < 0)
-		return err_set(err, -errno, "no descriptor for an executor: %s", strerror(errno));
+		return err_set(err, -errno, "cannot create descriptors for an executor: %s",
+			strerror(errno));
 	ring_pair_init(&g->pipe, g->page.mem, g->exec_fd, true);
 	return 0;
 }
@@ -353,7 +356,8 @@ static int start(struct executor_link *g, struct err_text *err)
 	if (rc < 0)
 		return rc;
 	if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, sv) < 0)
-		return err_set(err, -errno, "no descriptor for an executor: %s", strerror(errno));
+		return err_set(err, -errno, "cannot create descriptors for an executor: %s",
+			strerror(errno));
 	g->sock = sv[0];
 	rc = spawn_executor(cfg, sv[1], &g->pid);
 	close(sv[1]);
@@ -487,7 +491,7 @@ int executor_restore_route(struct executor_link *g, const struct ledger_route *k
 	memcpy(g->input_nodes, k->input_nodes, sizeof(g->input_nodes));
 	g->sum_node = k->sum_node;
 	if (g->state != EXECUTOR_OVER)
-		set_state(g, EXECUTOR_RUNNING, "it ran before the restart");
+		set_state(g, EXECUTOR_RUNNING, "the executor ran before the restart");
 	return 0;
 }
 
@@ -522,7 +526,7 @@ static void executor_ask(struct trainer *t, uint32_t seq)
 	t->live->device_seq = seq;
 	if (t->state != TRAINER_ATTACHED || job->state != JOB_RUNNING) {
 		answer(t, -1, job && job->code < 0 ? job->code : BPS_ECLOSED,
-			job && *job->text ? job->text : "the job does not run");
+			job && *job->text ? job->text : "the job is not running");
 		return;
 	}
 	if (!job->executor)

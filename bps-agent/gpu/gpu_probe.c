@@ -87,7 +87,8 @@ static void finish(struct gpu_probe *p, const char *why)
 	for (char *s = strtok_r(p->text, "\n", &save); s; s = strtok_r(NULL, "\n", &save))
 		take_line(p, s);
 	if (why || (p->n_reports == 0 && !*p->why))
-		snprintf(p->why, sizeof(p->why), "%s", why ? why : "no output");
+		snprintf(p->why, sizeof(p->why), "%s",
+			why ? why : "the probe for GPUs wrote no output");
 	if (why)
 		p->n_reports = 0;
 	if (p->n_reports) {
@@ -104,7 +105,7 @@ static void on_readable(evutil_socket_t fd, short what, void *arg)
 	ssize_t n;
 
 	if (what & EV_TIMEOUT) {
-		finish(p, "no answer in time");
+		finish(p, "the probe for GPUs did not end within 20 s");
 		return;
 	}
 	n = read(fd, p->text + p->n_text, sizeof(p->text) - 1 - p->n_text);
@@ -113,7 +114,7 @@ static void on_readable(evutil_socket_t fd, short what, void *arg)
 	if (n > 0)
 		p->n_text += (size_t)n;
 	if (p->n_text == sizeof(p->text) - 1)
-		finish(p, "too much output");
+		finish(p, "the probe for GPUs wrote too much output");
 	else if (n <= 0)
 		finish(p, NULL);
 }

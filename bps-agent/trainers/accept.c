@@ -129,7 +129,8 @@ void trainer_accept(struct agent *a)
 	if (t && getsockopt(sock, SOL_SOCKET, SO_PEERCRED, &cred, &len) == 0)
 		user = quota_user(a->quota, cred.uid);
 	if (!user) {
-		log_rated(LOG_WARN, "cannot accept a trainer: out of memory or no credentials");
+		log_rated(LOG_WARN,
+			"cannot accept a trainer: out of memory, or its user is not known");
 		free(t);
 		close(sock);
 		return;

@@ -124,8 +124,9 @@ void barrier_ask(struct trainer *t, uint32_t seq, uint64_t number)
 	}
 	if (t->state != TRAINER_ATTACHED || !t->live || !seq || !is_next(t, number) ||
 		!is_quiet(t)) {
-		trainer_drop(
-			t, true, "BARRIER came out of order, or before all rounds were complete");
+		trainer_drop(t, true,
+			"the trainer sent BARRIER out of order, or before all rounds were "
+			"complete");
 		return;
 	}
 	t->live->barrier = number;

@@ -166,7 +166,8 @@ static int declare_one(struct trainer *t, const struct local_decl *d, struct loc
 
 	if (!elem || !d->n_elems || !*d->name ||
 		__builtin_mul_overflow((size_t)d->n_elems, elem, &bytes) || bytes > SIZE_MAX / 4)
-		return err_set(err, -EINVAL, "tensor '%s' cannot be %s x %llu", d->name,
+		return err_set(err, -EINVAL,
+			"tensor '%s' cannot have the type %s and %llu elements", d->name,
 			dtype_name(d->dtype), (unsigned long long)d->n_elems);
 	rc = tensor_for(t, d, &tensor, err);
 	if (rc == BPS_EMISMATCH)
@@ -416,7 +417,7 @@ void declare_begin(struct trainer *t, uint32_t seq, const struct local_declare *
 
 	FAILPOINT(AGENT_TRAINER_DECLARE);
 	if (t->state != TRAINER_ATTACHED && t->state != TRAINER_OVER) {
-		trainer_drop(t, true, "DECLARE without a running job");
+		trainer_drop(t, true, "the trainer sent DECLARE without a running job");
 		return;
 	}
 	x = malloc(sizeof(*x));

@@ -162,7 +162,7 @@ void trainer_hello(struct trainer *t, const struct local_msg *m, void **mem)
 		 * process restored the trainer. */
 		return;
 	if (t->state != TRAINER_GREETING) {
-		trainer_drop(t, true, "HELLO was sent twice");
+		trainer_drop(t, true, "the trainer sent HELLO twice");
 		return;
 	}
 	uv_timer_stop(&t->greeting);

@@ -168,7 +168,7 @@ static void job_end(struct job *job, int code, const char *text, const struct ct
 	job->code = code;
 	snprintf(job->text, sizeof(job->text), "%s", text);
 	job_set_cause(job, cause);
-	job_set_state(job, JOB_ENDED, code < 0 ? text : "all have finished");
+	job_set_state(job, JOB_ENDED, code < 0 ? text : "all workers have finished");
 	if (core) {
 		agt_job_fail(core, code < 0 ? code : BPS_ECLOSED);
 		TAILQ_FOREACH (tensor, &job->tensors, link)
@@ -314,12 +314,12 @@ int job_attach(struct trainer *t, const struct local_hello *h, struct err_text *
 			(!(h->flags & JOB_ELASTIC) || h->rank >= h->max_size)) ||
 		(h->flags & ~(uint32_t)JOB_FLAGS_KNOWN))
 		return err_set(err, -EINVAL,
-			"a job needs a name, a size of 1 to %u and ranks below it; got job '%s', "
-			"rank %d of %u",
+			"a job needs a name, a size of 1 to %u and ranks below its size; got job "
+			"'%s', rank %d of %u",
 			CTL_WORKERS_MAX, h->job, (int)h->rank, h->size);
 	if (h->token.bytes && (rc = token_proof(&h->token, h->job, token)) < 0)
 		return err_set(
-			err, rc, "job '%s': its token cannot be used: %s", h->job, err_str(rc));
+			err, rc, "job '%s': the job token cannot be used: %s", h->job, err_str(rc));
 	proof = h->token.bytes ? token : NULL;
 	job = job_forming(a, t->uid, h->job, proof);
 	if (!job && (rc = job_begin(t, h, proof, &job, err)) < 0)
@@ -327,8 +327,8 @@ int job_attach(struct trainer *t, const struct local_hello *h, struct err_text *
 	if (job->size != h->size || job->flags != h->flags || job->backup != h->backup ||
 		job->grace_ms != h->grace_ms)
 		return err_set(err, BPS_EMISMATCH,
-			"job '%s': pid %d wants %u workers, flags %u, another worker of this "
-			"machine %u, flags %u: give all workers the same options",
+			"job '%s': pid %d requests %u workers and flags %u, another worker of this "
+			"machine %u workers and flags %u: give all workers the same options",
 			h->job, (int)t->pid, h->size, h->flags, job->size, job->flags);
 	t->job = job;
 	t->asked_rank = t->rank = h->rank;
@@ -360,7 +360,8 @@ void job_on_joined(struct agent *a, const struct ctl_joined *m)
 	/* The worker left before this answer arrived. No earlier message contains the worker's
 	 * rank, so report the loss now. */
 	if (!t && m->code == 0 && m->job != CTL_NO_ID)
-		send_worker(a, m->job, m->rank, WORKER_LOST, "left before it joined");
+		send_worker(
+			a, m->job, m->rank, WORKER_LOST, "the worker left before it had joined");
 	if (!t || t->state != TRAINER_JOINING)
 		return;
 	t->is_waiting = m->code == 0 && m->job == CTL_NO_ID;
@@ -405,7 +406,7 @@ static bool has_all_ranks(struct job *job, const struct ctl_job *m, const struct
 	for (uint32_t i = 0; i < me->n_ranks; i++)
 		if (!job_trainer(job, me->ranks[i].rank))
 			send_worker(job->agent, m->job, me->ranks[i].rank, WORKER_LOST,
-				"left while the job formed");
+				"the worker left while the job formed");
 	return false;
 }
 
@@ -463,7 +464,7 @@ int job_resume(struct job *job, const struct ctl_job *m, uint16_t my_member)
 		return rc;
 	job->id = m->job;
 	job->is_local = job_is_local(m->n_members, m->flags);
-	job_set_state(job, JOB_RUNNING, "started before this agent");
+	job_set_state(job, JOB_RUNNING, "the job ran before the restart of bps-agent");
 	job->is_resumed = true;
 	for (uint32_t w = 0; w < job->n_workers; w++) {
 		struct trainer *t = job->by_worker[w];
@@ -491,7 +492,8 @@ static void job_change(struct job *job, const struct ctl_job *m)
 	job->view = m->view;
 	agt_job_members(job->core, m);
 	if (roster_update(job, m) < 0)
-		log_rated(LOG_WARN, "out of memory: trainers of job %s see an old list of members",
+		log_rated(LOG_WARN,
+			"out of memory: trainers of job %s receive an outdated list of members",
 			job->name);
 	job->barrier = m->barrier;
 }
@@ -521,7 +523,7 @@ void job_on_job(struct agent *a, const struct ctl_job *m)
 		 * Report the workers of this machine as lost. */
 		for (uint32_t r = 0; r < m->members[i].n_ranks; r++)
 			send_worker(a, m->job, m->members[i].ranks[r].rank, WORKER_LOST,
-				"its bps-agent was restarted");
+				"its bps-agent was restarted and has no record of the job");
 		return;
 	}
 	if (!has_all_ranks(job, m, &m->members[i]))
@@ -536,7 +538,7 @@ void job_on_job(struct agent *a, const struct ctl_job *m)
 		job_end(job, rc, "the agent is out of memory", NULL);
 		return;
 	}
-	job_set_state(job, JOB_RUNNING, "all workers are there");
+	job_set_state(job, JOB_RUNNING, "all workers have joined");
 	for (uint32_t w = 0; w < job->n_workers; w++)
 		welcome_worker(job, w);
 }
@@ -584,7 +586,7 @@ void job_finish(struct trainer *t, uint32_t seq)
 		return;
 	}
 	if (t->state != TRAINER_ATTACHED) {
-		trainer_drop(t, true, "FINISH without a running job");
+		trainer_drop(t, true, "the trainer sent FINISH without a running job");
 		return;
 	}
 	t->live->finish_seq = seq;
@@ -610,7 +612,8 @@ void job_resync_begin(struct agent *a)
 			job_fail(a, job->id, job->code, job->text, &cause);
 		for (uint32_t w = 0; w < job->n_workers; w++)
 			if (!job->by_worker[w])
-				send_worker(a, job->id, job->ranks[w], WORKER_LOST, "it left");
+				send_worker(
+					a, job->id, job->ranks[w], WORKER_LOST, "the worker left");
 	}
 	TAILQ_FOREACH (t, &a->trainers, link) {
 		if (t->state == TRAINER_JOINING)

@@ -29,7 +29,7 @@ static void send_traffic(struct trainer *t, uint32_t seq)
 static void on_message(struct trainer *t, const struct local_msg *m, void **mem)
 {
 	if (t->state == TRAINER_GREETING && m->type != LOCAL_HELLO) {
-		trainer_drop(t, true, "the first message is not HELLO");
+		trainer_drop(t, true, "the trainer's first message is not HELLO");
 		return;
 	}
 	switch (m->type) {
@@ -58,7 +58,8 @@ static void on_message(struct trainer *t, const struct local_msg *m, void **mem)
 		send_traffic(t, m->seq);
 		break;
 	default:
-		trainer_drop(t, true, "the agent does not handle messages of this type");
+		trainer_drop(t, true,
+			"the trainer sent a message of a type that the agent does not handle");
 	}
 }
 

@@ -206,7 +206,7 @@ static int host_declare(struct trainer *t, struct tensor *tensor, const struct l
 	(void)d;
 	if (tensor->kind != &host_tensor_kind)
 		return err_set(err, BPS_EMISMATCH,
-			"another worker of this machine has declared it on a GPU");
+			"another worker of this machine has declared the tensor on a GPU");
 	if (!tensor->out_arena && job->makes_output) {
 		job->arenas.want_bytes = 0;
 		return -EINPROGRESS;
@@ -364,7 +364,8 @@ void tensor_resume(struct tensor *tensor)
 		rc = plan_again(tensor);
 	if (rc < 0)
 		tensor_refuse(tensor, rc,
-			"the data of this tensor that was kept for the restart is inconsistent",
+			"the agent's records of this tensor from before the restart are "
+			"inconsistent",
 			NULL);
 	if (tensor->core)
 		complete = agt_tensor_round(tensor->core);
@@ -442,8 +443,8 @@ int tensor_on_submission(struct trainer *t, const struct local_sqe *e, struct er
 	}
 	rc = tensor->kind->submit(tensor, t->worker, &p);
 	return rc < 0 ? err_set(err, rc,
-				"tensor '%s': round %llu was submitted while too many are in "
-				"flight",
+				"tensor '%s': round %llu was submitted while too many rounds are "
+				"in flight",
 				tensor->name, (unsigned long long)e->round)
 		      : 0;
 }
@@ -484,8 +485,9 @@ static void refuse_parts(struct tensor *tensor, const struct ctl_tensor *plan)
 	struct err_text text;
 
 	err_set(&text, BPS_EQUOTA,
-		"tensor '%s' of job '%s' has partitions of %llu bytes, and a job may have %llu in "
-		"flight on %s; see bps-agent's --job-inflight, or ask for smaller partitions",
+		"tensor '%s' of job '%s' has partitions of %llu bytes, and a job may have %llu "
+		"bytes in flight on %s; raise bps-agent's --job-inflight, or request smaller "
+		"partitions",
 		tensor->name, tensor->job->name,
 		(unsigned long long)plan->part_elems * dtype_bytes(tensor->dtype),
 		(unsigned long long)a->cfg.limits.quotas.of[QUOTA_JOB][QUOTA_INFLIGHT],

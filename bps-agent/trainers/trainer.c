@@ -116,7 +116,7 @@ void trainer_drop(struct trainer *t, bool is_fault, const char *why)
 	FAILPOINT(AGENT_TRAINER_DROP);
 	if (is_fault)
 		log_rated(LOG_WARN,
-			"disconnecting a trainer that broke the rules: pid=%d uid=%u job=%s "
+			"disconnecting a trainer that violated the protocol: pid=%d uid=%u job=%s "
 			"rank=%d why=%s",
 			(int)t->pid, (unsigned)t->uid, t->job ? t->job->name : "-", (int)t->rank,
 			why);
@@ -322,7 +322,7 @@ static void on_socket(uv_poll_t *p, int status, int events)
 	(void)status; /* the receive call below reports the error more precisely */
 	if (t->is_slowed || t->is_held) {
 		if (events & UV_DISCONNECT)
-			trainer_drop(t, false, "it closed its socket");
+			trainer_drop(t, false, "the trainer closed its socket");
 		return;
 	}
 	if (!has_turn(t))
@@ -331,8 +331,8 @@ static void on_socket(uv_poll_t *p, int status, int events)
 	if (n == -EAGAIN)
 		return;
 	if (brings_fds) {
-		trainer_drop(t, true,
-			"a message came with descriptors, which the agent does not accept");
+		trainer_drop(
+			t, true, "the trainer sent descriptors, which the agent does not accept");
 		return;
 	}
 	rc = local_peek(t->sock, &m, &mem, &err);
@@ -349,7 +349,7 @@ static void on_socket(uv_poll_t *p, int status, int events)
 		return;
 	}
 	trainer_drop(t, rc == BPS_EPROTO,
-		rc == 0  ? "it closed its socket"
+		rc == 0  ? "the trainer closed its socket"
 		: *err.s ? err.s
 			 : err_str(rc));
 }
@@ -358,14 +358,14 @@ static void on_process_end(uv_poll_t *p, int status, int events)
 {
 	(void)status;
 	(void)events;
-	trainer_drop(p->data, false, "its process has ended");
+	trainer_drop(p->data, false, "the trainer's process has ended");
 }
 
 static void on_greeting(uv_timer_t *timer)
 {
 	struct trainer *t = timer->data;
 
-	trainer_drop(t, true, "HELLO did not come within 5 s");
+	trainer_drop(t, true, "the trainer sent no HELLO within 5 s");
 }
 
 void trainer_watch(struct trainer *t)

@@ -221,7 +221,7 @@ static void say_stall(const struct agent *a, const struct agt_tensor *t, char *b
 		[AGT_STALL_LINK] = "waits for a connection to",
 		[AGT_STALL_QUEUE] = "waits for its turn to be sent to",
 		[AGT_STALL_SENT] = "was sent and is not summed yet by",
-		[AGT_STALL_READ] = "is summed and still read from",
+		[AGT_STALL_READ] = "is summed and is still being read from",
 		[AGT_STALL_DEVICE] = "has not arrived from the GPUs"};
 	char where[2 * CTL_NAME_MAX + 32] = "", span[32] = "", text[CTL_TEXT_MAX + 1];
 	struct member_peer peer;
@@ -235,8 +235,8 @@ static void say_stall(const struct agent *a, const struct agt_tensor *t, char *b
 		snprintf(where, sizeof(where), " server %u", s.server);
 	if (s.ns)
 		snprintf(span, sizeof(span), ", for %.1f s", (double)s.ns / 1e9);
-	snprintf(text, sizeof(text), "%u of %u partitions are open, partition %u %s%s%s", s.n_open,
-		s.n_parts, s.part, what[s.kind], where, span);
+	snprintf(text, sizeof(text), "%u of %u partitions have no sum yet, partition %u %s%s%s",
+		s.n_open, s.n_parts, s.part, what[s.kind], where, span);
 	append(buf, room, text);
 }
 

@@ -417,7 +417,7 @@ def test_submission_into_a_failing_job_ends_with_its_code(cluster):
     c.scheduler.kill(signal.SIGCONT)
     for t in trainers:
         assert t.job()[0] == -bps.EMISMATCH
-    assert "broke the rules" not in c.agents[0].log.read_text()
+    assert "violated the protocol" not in c.agents[0].log.read_text()
 
 
 def test_output_memory_cannot_be_written_by_a_trainer(cluster):
