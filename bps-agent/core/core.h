@@ -32,10 +32,10 @@
  * several in-slots also has a staging buffer for their sum. The contribution stays unchanged until
  * the round is done (A1). Result r stays unchanged until result r + 2 lands (A2).
  *
- * This core uses the round numbers of the trainers. On the wire, rounds count from 1 again since
- * the job's last border (a barrier at which workers joined), because the new workers have done no
- * rounds. All members cross the border between the same two rounds. Each partition crosses the
- * border with its new pgen.
+ * This core uses the round numbers of the trainers. The job's last border is a barrier at which
+ * workers joined. On the wire, rounds count from 1 again since that border, because the new workers
+ * have done no rounds. All members cross the border between the same two rounds. Each partition
+ * crosses the border with its new pgen.
  *
  * Restart. A process may end at any instruction. The next process has the same memory (buffers and
  * struct agt_kept_part), and submits again what each worker had submitted. The table shows how a
@@ -109,10 +109,11 @@ struct agt_kept_part {
  * first contribution would be delayed. */
 #define AGT_TURN_BYTES (UINT64_C(512) << 10)
 
-/* In a job with AGT_MUCH_BYTES or more of tensors, results of AGT_MUCH_PART_BYTES or more from a
- * server on this host are copied without filling the CPU's caches. In such a job, the first sums of
- * a step would leave the caches before the end of the step anyway. Jobs with 16 and 64 MiB were
- * measured (docs/explanation/performance.md, point 15), smaller jobs were not. */
+/* Limits for copies that do not fill the CPU's caches. In a job with AGT_MUCH_BYTES or more of
+ * tensors, results of AGT_MUCH_PART_BYTES or more from a server on this host are copied so. In such
+ * a job, the first sums of a step would leave the caches before the end of the step anyway. Jobs
+ * with 16 and 64 MiB were measured (docs/explanation/performance.md, point 15), smaller jobs were
+ * not. */
 #define AGT_MUCH_BYTES      (UINT64_C(16) << 20)
 #define AGT_MUCH_PART_BYTES (UINT32_C(32) << 10)
 

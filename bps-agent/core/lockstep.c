@@ -63,8 +63,7 @@
  * slow cards (common/base/nicspeed.h). */
 #define LOOSE_EVERY 32
 #define LOOSE_AT    2
-/* Limit of the sent bytes that a partition adds to its share when it is added during a burst
- * (sent_before), as a multiple of the partition's own bytes. */
+/* Limit for sent_before, as a multiple of the bytes of the partition that is added. */
 #define BEHIND_MAX 64
 
 /* ---- bytes per server ---- */

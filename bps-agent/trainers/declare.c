@@ -140,7 +140,7 @@ static void disagree(struct trainer *t, struct tensor *tensor, const struct err_
 
 /* Undo the refused declaration of that worker. Free the tensor, too, unless another worker has
  * declared it or waits for its memory. The scheduler must never get a shape for which this machine
- * has no memory, and the worker may declare the name again with a smaller shape. A tensor that has
+ * has no memory. The worker may declare the name again with a smaller shape. A tensor that has
  * failed or is in the ledger is not freed. */
 static void forget_refused(struct tensor *tensor, uint32_t worker)
 {

@@ -54,8 +54,8 @@ static struct job *job_forming(struct agent *a, uid_t uid, const char *name, con
 	return NULL;
 }
 
-/* Return whether the scheduler has assigned the job's id. The id is in the answer to JOIN, so this
- * is the case when a trainer of the job has the answer to its last JOIN. */
+/* Return whether the scheduler has assigned the job's id. The answer to JOIN contains the id. So
+ * the id is assigned if a trainer of the job has the answer to its last JOIN. */
 static bool is_numbered(const struct job *job)
 {
 	const struct trainer *t;

@@ -187,12 +187,12 @@ static int check_room(const struct trainer *t, size_t each, size_t bytes, struct
 	return rc;
 }
 
-/* Allocate the memory that the tensor still lacks: its outputs when the first worker declares it,
- * the worker's input, and staging memory for the sum of the inputs when the last worker declares
- * it. Memory that the tensor had before a restart is used again. While an output arena is being
- * made for the job, no other worker requests an output arena, because the new arena may be large
- * enough for all. Errors: those of arena_alloc; -EINPROGRESS with want_bytes 0: wait for that
- * arena. */
+/* Allocate the memory that the tensor still lacks. The first worker's declaration needs the
+ * outputs, and each worker's declaration needs that worker's input. The last worker's declaration
+ * needs staging memory for the sum of the inputs. Memory that the tensor had before a restart is
+ * used again. While an output arena is being made for the job, no other worker requests one,
+ * because the new arena may be large enough for all. Errors: those of arena_alloc; -EINPROGRESS
+ * with want_bytes 0: wait for that arena. */
 static int host_declare(struct trainer *t, struct tensor *tensor, const struct local_decl *d,
 	size_t bytes, struct err_text *err)
 {

@@ -294,9 +294,9 @@ static bool has_turn(struct trainer *t)
 }
 
 /* Peek at the next message. *ret_brings_fds: whether descriptors come with the message. The
- * descriptors are not received, because the agent would have to close each of them, and closing
- * could block in a file system of the trainer. Returns 1 if there is a message, 0 for an empty
- * message or at the end of the connection, or -errno. */
+ * descriptors are not received. Otherwise the agent would have to close each of them, which could
+ * block in a file system of the trainer. Returns 1 if there is a message, 0 for an empty message or
+ * at the end of the connection, or -errno. */
 static int peek(int sock, bool *ret_brings_fds)
 {
 	char c;
