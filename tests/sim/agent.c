@@ -19,7 +19,7 @@
 /* byte that overwrites a trainer's input once its round is done, like the next gradient */
 #define SCRIBBLE 0xee
 
-/* ---- around every event ---- */
+/* ---- before and after every event ---- */
 
 static void on_tick(struct sim *s, struct sim_event *e)
 {
@@ -97,8 +97,8 @@ struct sim_submit { /* stored in the bytes of an event */
 	unsigned worker;
 };
 
-/* With mixed priorities, agents rank their tensors differently. Trainers must make progress all the
- * same, and must not wait for each other forever. */
+/* With mixed priorities, agents rank their tensors differently. Trainers must still make progress,
+ * and must not wait for each other forever. */
 static uint16_t priority_of(const struct sim_agent *a, unsigned t)
 {
 	unsigned n = a->s->o.n_tensors;
@@ -117,7 +117,7 @@ void agent_submit(struct sim_agent *a, struct sim_tensor_state *ts, unsigned w, 
 }
 
 /* Submit the round that a worker has put into its ring since the last call. While an old round runs
- * again after a restart, the ring waits. */
+ * again after a restart, leave new rounds in the ring. */
 void agent_take_ring(struct sim_agent *a, struct sim_tensor_state *ts, unsigned w)
 {
 	if (ts->taken[w] == ts->ring[w] || ts->again)
@@ -155,7 +155,9 @@ static void on_submit(struct sim *s, struct sim_event *e)
 		a->workers[sub.worker].rank, (unsigned long long)round, sub.ts->idx);
 	sub.ts->ring[sub.worker] = round;
 	if (!a->job)
-		return; /* the agent restarts: its next process takes the round from the ring */
+		/* while the agent restarts, do nothing: its next process takes the round from the
+		 * ring */
+		return;
 	agent_enter(a);
 	agent_take_ring(a, sub.ts, sub.worker);
 	agent_leave(a);
@@ -202,8 +204,8 @@ static bool is_at_barrier(const struct sim_agent *a)
 	return a->s->o.barrier_every && a->n_at_barrier == a->s->o.n_tensors;
 }
 
-/* A JOB message has arrived: if the agent waits at a barrier that has been passed, submit the next
- * rounds. Otherwise report again that it waits. */
+/* Handle the arrival of a JOB message. When the agent waits at a barrier that has been passed,
+ * submit the next rounds. Otherwise report again that the agent waits. */
 static void look_at_barrier(struct sim_agent *a, uint64_t passed)
 {
 	if (!is_at_barrier(a))
@@ -248,7 +250,7 @@ void agent_done(void *ctx, void *tensor_user, uint64_t round, int status, uint32
 	struct sim *s = a->s;
 	unsigned old = (unsigned)(round - 1) & 1;
 
-	if (a->dies_at_done && status == 0) { /* dies before its trainers are notified */
+	if (a->dies_at_done && status == 0) { /* the agent dies before its trainers are notified */
 		a->dies_at_done = false;
 		agent_restart(s, a->idx, 0);
 	}
@@ -325,8 +327,7 @@ static void join(struct sim_agent *a, unsigned w)
 	join_now(a, w);
 }
 
-/* Withdraw some trainers that wait for admission. New trainers take their places with the next
- * JOIN. */
+/* Withdraw some trainers that wait for admission. New trainers replace them at the next JOIN. */
 static void unjoin(struct sim_agent *a)
 {
 	for (unsigned w = 0; w < a->n_workers; w++) {
@@ -468,8 +469,8 @@ static void say_lost(struct sim_agent *a, uint32_t job, uint32_t rank)
 	sim_member_send(&a->m, &lost);
 }
 
-/* The scheduler names a job whose trainers here have given up waiting. Report each of its ranks
- * here as lost, as the daemon's disown() does. */
+/* Handle a JOB message whose trainers on this agent have stopped waiting. Report each of its ranks
+ * on this agent as lost, as the daemon's disown() does. */
 static void disown(struct sim_agent *a, const struct ctl_job *msg)
 {
 	for (uint32_t i = 0; i < msg->n_members; i++)
@@ -481,7 +482,8 @@ static void disown(struct sim_agent *a, const struct ctl_job *msg)
 static void job_told(struct sim_agent *a, const struct ctl_msg *msg)
 {
 	if (a->s->o.is_elastic && a->s->oracle.has_end && !a->has_job_msg && !all_joined(a))
-		a->has_ended = true; /* the agent's trainers do not join another job */
+		/* the trainers have received the end of a job and do not join another one */
+		a->has_ended = true;
 	if (a->has_ended && !a->has_job_msg) {
 		disown(a, &msg->job);
 		return;
@@ -493,7 +495,7 @@ static void job_told(struct sim_agent *a, const struct ctl_msg *msg)
 	}
 	if (a->job)
 		look_at_barrier(a, msg->job.barrier);
-	/* otherwise the scheduler sends the job again after JOINED */
+	/* if some trainers have not joined yet, the scheduler sends the job again after JOINED */
 	if (!a->has_job_msg && all_joined(a))
 		job_start(a, &msg->job);
 }
@@ -628,8 +630,8 @@ static void repeat(struct sim_agent *a)
 		declare(a);
 }
 
-/* Answer the scheduler's question about stuck rounds. The first worker reports one round less than
- * the others, so that the scheduler asks again about tensor 0. */
+/* Answer the scheduler's PROBE about stuck rounds. The first worker reports one round less than the
+ * others, so that the scheduler asks again about tensor 0. */
 static void report(struct sim_agent *a, const struct ctl_probe *p)
 {
 	const struct sim_tensor_state *ts = &a->tensors[0];

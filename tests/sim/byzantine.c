@@ -27,7 +27,7 @@ static uint32_t any_job(struct sim *s)
 	}
 }
 
-/* Return a pgen. In most cases it is the current pgen of some partition. */
+/* Return the pgen of some partition, a pgen of recent views or, rarely, an invented one. */
 static uint64_t any_pgen(struct sim *s)
 {
 	uint64_t pgen = rnd(s);

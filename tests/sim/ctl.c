@@ -13,8 +13,9 @@
 #define ATTEMPT_NS      (2 * S)
 #define CTL_CHECK_EVERY 8
 
-/* Most messages are heartbeats without lists. To save time they skip the codec, except for one in
- * CODED_BEATS. RAW marks an event that holds the struct itself instead of its encoding. */
+/* Most messages are heartbeats without lists. To save time the simulator does not encode them,
+ * except for one in CODED_BEATS. RAW marks an event that holds the struct itself instead of its
+ * encoding. */
 #define RAW         0x100
 #define CODED_BEATS 16
 
@@ -234,7 +235,8 @@ static void on_ctl_accept(struct sim *s, struct sim_event *e)
 		sim_post(s, m->node, ATTEMPT_NS, on_attempt_failed)->p = m;
 		return;
 	}
-	/* The kernel accepts the connection at once. The paused scheduler answers later. */
+	/* The kernel accepts the connection at once. A paused scheduler handles it after the
+	 * pause. */
 	if (wait) {
 		again = sim_post(s, NULL, wait, on_ctl_accept);
 		again->p = m;
@@ -289,7 +291,7 @@ static int env_persist(void *ctx, const struct state_record *rec)
 	if (sc->is_dying)
 		return 0;
 	if (countdown(sc) && rnd_chance(s, 500))
-		return 0; /* the scheduler is killed before it wrote the record */
+		return 0; /* kill the scheduler before it writes the record */
 	r = malloc(sizeof(*r) + n);
 	if (!r || !n)
 		abort();
@@ -426,7 +428,7 @@ void sched_node_start(struct sim *s)
 			return;
 	rc = sched_start(sc->core, s->now);
 	trace(s, "sched: started, term %u", sched_term(sc->core));
-	if (rc < 0) { /* the core failed to start: the service manager restarts the scheduler */
+	if (rc < 0) { /* when the core fails to start: the service manager restarts the scheduler */
 		sc->node.is_up = false;
 		sched_free(sc->core);
 		sc->core = NULL;

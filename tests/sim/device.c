@@ -1,9 +1,9 @@
-/* Tensors on devices. Trainers write to device memory. An executor (bps-agent/executor/engine.h)
- * copies partitions from there to the agent's input memory, and sums from its output memory back.
- * Each copy takes a random time, so copies end in any order. The executor survives a restart of its
- * agent. The agent's last message to it and its reports during the restart may be lost. The agent's
- * next process runs rounds again, and the executor repeats the reports that were lost. The seed
- * decides everything. */
+/* Tensors on devices. Trainers write to device memory. The executor (bps-agent/executor/engine.h)
+ * copies partitions from device memory to the agent's input memory. It copies sums from the agent's
+ * output memory back to the devices. Each copy takes a random time, so copies end in any order. The
+ * executor survives a restart of its agent. Messages between the two may be lost during the
+ * restart. The agent's next process runs rounds again, and the executor repeats the lost reports.
+ * The seed determines every delay and fault. */
 #include "tests/sim/sim.h"
 
 #include <errno.h>
@@ -48,8 +48,8 @@ static void later(struct sim_tensor_state *ts, uint32_t part, uint64_t round, si
 	post_step(ts, trainers_of(ts->agent), rnd_below(s, 2 * s->o.delay_ns), part, round, fn);
 }
 
-/* Schedule a report to the agent. It is lost when the agent's process dies first. Reports stay in
- * order, since the delay is constant. */
+/* Schedule a report to the agent. The report is lost when the agent's process dies before the
+ * report arrives. Reports stay in order, since the delay is constant. */
 static void say(struct sim_tensor_state *ts, uint32_t part, uint64_t round, sim_event_fn *fn)
 {
 	post_step(ts, &ts->agent->node, ts->agent->s->o.delay_ns / 4, part, round, fn);
@@ -78,8 +78,8 @@ static void on_say_staged(struct sim *s, struct sim_event *e)
 	if (is_over(step.ts))
 		return;
 	agent_enter(a);
-	/* A refused report is fine after a restart: the executor repeats a report, and the agent
-	 * has found the sum in its kept memory already. */
+	/* The agent may refuse a report after a restart: the executor repeats reports, and the
+	 * agent may already have found the sum in the memory that survived the restart. */
 	if (agt_part_staged(step.ts->t, step.part, e->a) < 0 &&
 		atomic_load(&step.ts->kept[step.part].landed) < e->a)
 		violation(s, "%s tensor %u: partition %u of round %llu has no waiting trainer",
@@ -182,7 +182,7 @@ static void on_land(struct sim *s, struct sim_event *e)
 	struct sim_executor *x = &step.ts->exec;
 
 	if (e->a < x->round || x->is_done || x->part[step.part] > STAGED)
-		return; /* a repeated report */
+		return; /* ignore a repeated report */
 	if (e->a != x->round || x->part[step.part] != STAGED)
 		violation(s, "%s tensor %u: partition %u of round %llu has landed unstaged",
 			step.ts->agent->node.name, step.ts->idx, step.part,

@@ -9,8 +9,9 @@
 
 #define LEAVE_BOUND_NS (20 * S)
 #define LAST_NS        (1 * S)
-/* Time in which a drained server becomes empty when nothing else fails. Its few partitions move in
- * one batch. The next batch would wait for a heartbeat of every agent. */
+/* Time in which a drained server must become empty when nothing else fails. The server has few
+ * partitions, so they move in one batch. A second batch would wait for a heartbeat of every
+ * agent. */
 #define EMPTY_NS (3 * S)
 
 static bool is_calm(const struct sim *s)
@@ -20,8 +21,8 @@ static bool is_calm(const struct sim *s)
 
 /* ---- operators ---- */
 
-/* e->a: the server. e->b: its count of orders at the time of the drain. A later order cancels the
- * check. */
+/* e->a: the server. e->b: number of operators' orders about the server at the time of the drain. A
+ * later order cancels the check. */
 static void on_should_be_empty(struct sim *s, struct sim_event *e)
 {
 	const struct sim_server *srv = &s->servers[e->a];
@@ -103,8 +104,8 @@ void server_say_leave(struct sim_server *srv)
 }
 
 /* Check that a server that received LEFT has no partitions. Runs in each thread between the plans
- * that arrived before LEFT and those that arrive after it. The later ones may add partitions again,
- * when no other server is left. */
+ * that arrived before LEFT and the plans that arrive after LEFT. Later plans may add partitions
+ * again when no other server is left. */
 static void on_left_thread(struct sim *s, struct sim_event *e)
 {
 	const struct sim_thread *t = e->p;
@@ -151,7 +152,7 @@ static void stop(struct sim_server *srv)
 	sim_post(srv->s, &srv->node, 20 * MS, on_leaving)->p = srv;
 }
 
-/* ---- when ---- */
+/* ---- timing ---- */
 
 static void on_drain_event(struct sim *s, struct sim_event *e)
 {
@@ -180,8 +181,9 @@ void drains_draw(struct sim *s)
 
 	o->drain_gap_ns = (20 * MS) << rnd_below(s, 7);
 	o->has_old_plans = o->ctl_again_permille > 0;
-	/* A server that ends does not wait for silent agents. In histories with silent agents
-	 * alone, jobs must survive, but the end of a server would end them. */
+	/* A server that ends does not wait for silent agents. In histories whose only fault is
+	 * silent agents, jobs must survive. The end of a server would end the jobs, so no server
+	 * ends in these histories. */
 	if (o->has_deaf)
 		return;
 	o->is_forming_calm = rnd_chance(s, 800);

@@ -16,13 +16,13 @@ struct sim_eager {
 	uint16_t segment;
 	uint64_t offset;
 	uint32_t len, piece;
-	uint32_t taken; /* copied from the sender's memory so far */
-	uint32_t crc;   /* of the bytes when the offer was sent */
+	uint32_t taken; /* number of bytes copied from the sender's memory so far */
+	uint32_t crc;   /* CRC of the bytes when the offer was sent */
 	int status;
-	bool is_here;  /* the bytes have arrived and wait for their message */
-	bool is_heard; /* the message has arrived */
-	bool is_old;   /* a later message that offers the same memory has arrived, too */
-	bool is_open;  /* decided: the bytes go to rd, or are discarded when rd is NULL */
+	bool is_here;  /* the bytes have arrived and wait for the message with their offer */
+	bool is_heard; /* the message with the offer has arrived */
+	bool is_old;   /* a later message that offers the same memory has arrived */
+	bool is_open;  /* it is decided where the bytes go: to rd, or to nowhere when rd is NULL */
 	struct sim_read *rd;
 	uint8_t *bytes;
 };
@@ -36,7 +36,7 @@ bool eager_takes(const struct sim_end *from, bool is_patient)
 {
 	struct sim *s = from->port->s;
 
-	/* An impatient sender may queue twice as many offers as a patient one. */
+	/* An impatient sender may have twice as many offers in progress as a patient one. */
 	return !from->pipe->is_near && from->n_eager < s->o.eager_max * (is_patient ? 1 : 2) &&
 	       !rnd_chance(s, s->o.eagain_permille);
 }
@@ -48,7 +48,7 @@ static bool is_in_segment(const struct sim_eager *e)
 	return e->segment < p->n_segs && e->offset + e->len <= p->segs[e->segment].bytes;
 }
 
-/* All bytes have arrived: end the read, if any, and free them. */
+/* All bytes have arrived: end the read that takes them, if any, and free the bytes. */
 static void eager_end(struct sim_eager *e)
 {
 	struct sim *s = e->from->port->s;
@@ -99,7 +99,7 @@ static void on_open(struct sim *s, struct sim_event *e)
 	struct sim_eager *eager = e->p;
 	struct sim_end *to = eager->from->peer;
 
-	/* The receiver does not know yet that the sender accepted the connection: try again. */
+	/* The receiver has not yet received the acceptance of the connection. Try again later. */
 	if (to->is_connecting) {
 		sim_post(s, to->port->node, sim_net_delay(s), on_open)->p = eager;
 		return;
@@ -164,8 +164,8 @@ void eager_heard(struct sim_end *to, const struct wire_msg *m, uint64_t number)
 		if (e->number != number || e->is_heard)
 			continue;
 		e->is_heard = true;
-		/* Decide in a later event, since the receiver need not read as soon as the offer
-		 * arrives. */
+		/* Decide in a later event whether a read takes the bytes, since the receiver need
+		 * not read as soon as the offer arrives. */
 		if (e->is_here)
 			sim_post(s, to->port->node, rnd_below(s, s->o.delay_ns), on_open)->p = e;
 	}

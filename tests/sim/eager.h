@@ -2,9 +2,9 @@
 #define BPS_TESTS_SIM_EAGER_H
 /* Eager bytes: bytes sent with an offer and without a request (xport_send_eager). They leave the
  * sender's memory piece by piece, whether or not a read takes them. They arrive at a random moment
- * and wait until their offer arrives. If the offer starts a read, it takes them; otherwise they are
- * discarded. Bytes of different offers may overtake each other. Our own sockets keep their order,
- * but the transport interface does not promise it. */
+ * and wait until their offer arrives. If the receiver then reads the offer, the read takes the
+ * bytes. Otherwise they are discarded. Bytes of different offers may overtake each other. Our own
+ * sockets keep their order, but the transport interface does not guarantee an order. */
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -15,14 +15,14 @@ struct sim_eager;
 struct sim_read;
 struct sim;
 
-/* Draw from the seed how many offers of one end of a connection may be in progress at a time. 0:
- * the transport has no eager bytes. */
+/* Draw from the seed how many eager offers one end of a connection may have in progress. 0: the
+ * transport has no eager bytes. */
 void eager_draw(struct sim *s);
-/* Return whether the bytes of one more offer may leave this end now. */
+/* Return whether this end may send one more offer with eager bytes now. */
 bool eager_takes(const struct sim_end *from, bool is_patient);
 /* Send the bytes that message m offers. number: the message's number on this connection. */
 void eager_send(struct sim_end *from, const struct wire_msg *m, uint64_t number);
-/* Note that message m has arrived at this end. Its eager bytes may arrive from now on. Bytes of
+/* Record that message m has arrived at this end. Its eager bytes may arrive from now on. Bytes of
  * earlier offers of the same memory are out of date. */
 void eager_heard(struct sim_end *to, const struct wire_msg *m, uint64_t number);
 /* Let the read rd take its bytes from an eager offer. False: there is none, and rd has to request

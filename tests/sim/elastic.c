@@ -1,8 +1,8 @@
 /* Jobs whose members change. In other histories all partitions of a round are compared with one
- * sum. Here partitions of one round may have different contributors, so each is compared with the
- * sum over the contributors that it names. A machine that was removed may hold a result that no
- * other machine has. So results are only compared among the machines that were in the job at its
- * end. */
+ * sum. Here partitions of one round may have different contributors, so each partition is compared
+ * with the sum over the contributors that its result names. A machine that was removed may hold a
+ * result that no other machine has. So results are only compared among the machines that were in
+ * the job at its end. */
 #include "tests/sim/move.h"
 #include "tests/sim/peek.h"
 #include "tests/sim/sim.h"
@@ -32,7 +32,7 @@ static void draw_shrink(struct sim *s)
 		o->faults |= 1u << F_AGT_LONG;
 }
 
-/* Jobs with backup machines. Some of them may shrink, too. */
+/* Draw the options of jobs with backup machines. Some of these jobs may also shrink. */
 static void draw_backup(struct sim *s)
 {
 	struct sim_options *o = &s->o;
@@ -68,8 +68,8 @@ void elastic_draw(struct sim *s)
 {
 	struct sim_options *o = &s->o;
 
-	/* The last digit of the seed decides. Older seeds with another last digit keep their
-	 * histories. */
+	/* The last digit of the seed selects the kind of job. Seeds with other last digits, which
+	 * were recorded earlier, keep their histories. */
 	if (o->n_agents < 2)
 		return;
 	if (s->seed % 10 == 5)
@@ -90,8 +90,9 @@ static unsigned agent_of(const struct sim *s, uint32_t member_id)
 }
 
 /* Return whether an agent never learned that it was in the job. Its trainers joined again before
- * they received the end of their first job, or replaced others that gave up waiting. The scheduler
- * admits such an agent. It leaves when that end arrives, and has no sum of the job. */
+ * they received the end of their first job, or they replaced trainers that stopped waiting. The
+ * scheduler admits such an agent to the job. The agent leaves when that end arrives, and has no sum
+ * of the job. */
 static bool does_not_know(const struct sim *s, uint32_t agent)
 {
 	for (unsigned i = 0; i < s->o.n_agents; i++)
@@ -113,8 +114,8 @@ void elastic_job(struct sim *s, const struct ctl_job *job)
 	o->n_members = job->n_members;
 	for (unsigned i = 0; i < job->n_members; i++) {
 		o->agents[i] = job->members[i].agent;
-		/* Keep the first ranks of each machine. The ranks of a removed machine may be given
-		 * to others, but the machine uses them until it is notified. */
+		/* Keep the first ranks of each machine. When a machine is removed, its ranks may be
+		 * given to others, but the machine uses them until it is notified. */
 		for (unsigned k = 0; !o->n_ranks[i] && k < job->members[i].n_ranks; k++)
 			o->ranks[i][k] = job->members[i].ranks[k].rank;
 		if (!o->n_ranks[i])
@@ -130,7 +131,7 @@ void elastic_job(struct sim *s, const struct ctl_job *job)
 bool elastic_may_end(const struct sim *s, uint32_t code)
 {
 	if (!s->o.is_shrink)
-		return true; /* an elastic job that does not shrink may end with any code */
+		return true; /* an elastic job that may not shrink may end with any code */
 	return code == 0 ||
 	       ((code == (uint32_t)-BPS_EAGENT_LOST || code == (uint32_t)-BPS_EDEVICE) &&
 		       move_machines_left(s->sched.core, s->oracle.job) <= 1);
@@ -156,7 +157,7 @@ void elastic_result(
 	}
 }
 
-/* Return the subset of the members `all` that already took part in that round. */
+/* Return which of the members `all` already took part in the round. */
 static uint32_t members_then(const struct sim *s, unsigned round, uint32_t all)
 {
 	for (unsigned i = 0; i < s->oracle.n_members; i++) {

@@ -7,7 +7,7 @@
 
 #include <string.h>
 
-/* The time T of invariant I9: everything must have ended this long after the last fault. */
+/* I9: everything must have ended this long after the last fault. */
 #define SETTLE_NS (60 * S)
 /* The total time of faults between agents and scheduler that a job must survive. It is below the
  * time that the scheduler waits for an agent (5 s). */
@@ -84,8 +84,8 @@ static void draw_net(struct sim *s)
 	o->job_inflight_bytes = s->seed % 4 ? 0 : (size_t)1024 << (s->seed / 4 % 3);
 }
 
-/* Let reads take longer than a placement lasts. A server that reuses memory too early then changes
- * it while a peer still reads it (B3). */
+/* Let reads last longer than the placement under which they start. A server that reuses memory too
+ * early then changes the memory while a peer still reads it (B3). */
 static void draw_long_reads(struct sim *s)
 {
 	struct sim_options *o = &s->o;
@@ -172,7 +172,7 @@ void options_draw(struct sim *s)
 	}
 }
 
-/* ---- while it runs ---- */
+/* ---- during a history ---- */
 
 static unsigned servers_left(const struct sim *s)
 {
@@ -254,7 +254,8 @@ static void fault_agent(struct sim *s, enum fault f)
 	case F_AGT_LOSS:
 		if (!rnd_chance(s, 300))
 			break;
-		/* mix() makes no random draw, so that recorded seeds keep their later draws. */
+		/* mix() makes no random draw, so the later draws of recorded seeds stay the
+		 * same. */
 		if (s->o.is_shrink && mix(s->seed ^ s->now) % 2)
 			device_lose(a);
 		else

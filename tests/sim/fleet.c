@@ -11,7 +11,7 @@
 
 #include "tests/sim/sim.h"
 
-#define BLOCK 1000 /* seeds that a process runs between two looks at is_over */
+#define BLOCK 1000 /* number of seeds that a process runs before it reads is_over again */
 
 struct sim_share {
 	struct sim_totals tot;
@@ -24,7 +24,7 @@ struct sim_board {
 	struct sim_share shares[];
 };
 
-/* Add the counters of another process, and keep the slower of the two slowest histories. */
+/* Add the counters of another process, and take over its slowest history if that one is slower. */
 static void add(struct sim_totals *to, const struct sim_totals *from)
 {
 	uint64_t *t = (uint64_t *)to;
@@ -53,7 +53,7 @@ static void work(struct sim_board *b, unsigned me, unsigned n_jobs, uint64_t fir
 	}
 }
 
-/* Wait for one process to end. Return 0, or 1 when it died. */
+/* Wait for one process to end. Return 0 when its exit status is 0, else 1. */
 static unsigned reap(struct sim_board *b, bool keeps_going)
 {
 	int status = 0;

@@ -1,19 +1,20 @@
 #ifndef BPS_TESTS_SIM_FLEET_H
 #define BPS_TESTS_SIM_FLEET_H
-/* A range of seeds in several processes. Process k of n runs the blocks k, k + n, k + 2n, ... Their
- * counters are added in shared memory. Each history runs within one process. */
+/* Run a range of seeds in several processes. Process k of n runs the blocks k, k + n, k + 2n, ...
+ * The counters of all processes are added in shared memory. Each history runs within one
+ * process. */
 #include <stdbool.h>
 #include <stdint.h>
 
 struct sim_totals;
 
 /* Run the seeds first to last in the calling process, add the counters to tot, and return the
- * number of seeds with a violation. If that is not 0, the process stops, unless keeps_going is
+ * number of seeds with a violation. After a violation the process stops, unless keeps_going is
  * set. */
 typedef uint64_t fleet_run_fn(void *ctx, uint64_t first, uint64_t last, struct sim_totals *tot);
 
-/* Return the number of violations of all processes. A process that dies counts as one violation,
- * and has printed its seed. */
+/* Return the number of violations of all processes. A process that dies counts as one violation. It
+ * has printed its seed before. */
 uint64_t fleet_run(unsigned n_jobs, uint64_t first, uint64_t last, bool keeps_going,
 	fleet_run_fn *fn, void *ctx, struct sim_totals *ret_tot);
 #endif

@@ -1,7 +1,8 @@
 /* Rule C2, in histories without other faults. The scheduler restarts. Meanwhile a server either
- * hangs (case 1), or loses only its connection to the scheduler (case 2). All agents, which had
- * connections to that server, reconnect to the scheduler. It must then declare the server of case 1
- * dead long before the end of its grace period, and never declare the server of case 2 dead. */
+ * hangs (case 1), or loses only its connection to the scheduler (case 2). All agents have
+ * connections to that server, and reconnect to the scheduler. The scheduler must then declare the
+ * server of case 1 dead long before the end of its grace period. It must never declare the server
+ * of case 2 dead. */
 #include "tests/sim/move.h"
 #include "tests/sim/peek.h"
 #include "tests/sim/sim.h"
@@ -10,8 +11,9 @@
 
 #define LOOK_NS    (50 * MS)
 #define DEAD_NS    (3 * S)     /* --server-dead of the simulated scheduler */
-#define GRACE_NS   (10 * S)    /* twice its --agent-dead */
-#define SLACK_NS   (1700 * MS) /* time for two questions to the agents and their answers */
+#define GRACE_NS   (10 * S)    /* twice the --agent-dead of the simulated scheduler */
+/* time for two questions from the scheduler to the agents, and their answers */
+#define SLACK_NS   (1700 * MS)
 #define HANG_NS    (15 * S)
 #define SETTLED_NS (100 * MS)
 

@@ -1,10 +1,10 @@
 /* More than one job. Guests are agents of one worker each. Two guests form a job, on the same
  * scheduler and servers as the main job. Their machines do not fail, so their jobs must succeed
  * with exact sums, whatever happens to the main job. In some histories one guest misbehaves
- * (byzantine.c). Its own job alone may then end in any way. In other histories the second job has
- * no agents of its own and runs in those of the first. A core then has two jobs, with one window
- * and the same connections. In that case a struct guest is one job's part of an agent, and
- * guest.agent is the guest whose process it shares. */
+ * (byzantine.c). Then only its own job may end in any way. In other histories the guests of the
+ * second job have no processes of their own: they share the processes of the first job's guests. A
+ * core then has two jobs, with one window and the same connections. In that case a struct guest is
+ * one job's part of an agent, and guest.agent is the guest whose process it shares. */
 #include "tests/sim/move.h"
 #include "tests/invariants/invariants.h"
 #include "tests/sim/peek.h"
@@ -21,15 +21,16 @@
 #define AGAIN_NS    (10 * MS)
 #define WORK_LIMIT  100000
 #define CHECK_EVERY 16
-#define TENANTS     0x7e4a47 /* salt for a random draw that changes no other draw */
+/* salt of a hash that replaces a random draw, so that the other draws stay the same */
+#define TENANTS     0x7e4a47
 /* Number of tensors that each worker of a greedy job declares, and the time between two of them. */
 #define N_GREEDY     64
 #define GREED_GAP_NS (5 * MS)
-#define LATE_NS      (1500 * MS) /* delay of the other jobs' start after that of the greedy job */
+#define LATE_NS      (1500 * MS) /* how much later the other jobs start than the greedy job */
 /* A job with a misbehaving agent is killed this long after the last fault. */
 #define KILL_NS (1 * S)
 
-/* ---- around every event ---- */
+/* ---- before and after every event ---- */
 
 static void guest_enter(void *owner);
 static void guest_leave(void *owner);
@@ -111,8 +112,8 @@ static uint32_t value(const struct guest *g, unsigned t, uint32_t rank, uint64_t
 	return (uint32_t)seed + i * ((uint32_t)(seed >> 32) | 1);
 }
 
-/* Return the guest after g in the process of agent a, or NULL. The first guest of the process is
- * a. */
+/* Return the next guest after g that shares the process of agent a, or NULL. The first guest of the
+ * process is a itself. */
 static struct guest *next_in(struct guest *a, const struct guest *g)
 {
 	struct sim *s = a->s;
@@ -253,7 +254,7 @@ static void declare(struct guest *g)
 		sim_member_send(&g->agent->m, &msg);
 }
 
-/* C10: both workers of the job declare tensors without end, until the servers are full. */
+/* C10: both workers of the greedy job declare tensors without end, until the servers are full. */
 static void on_greed(struct sim *s, struct sim_event *e)
 {
 	uint64_t k = e->a, n_elems = 1 + mix(s->seed ^ k << 8) % (SUMS_BYTES / 16);
@@ -402,7 +403,7 @@ static void welcome(struct guest *a)
 static void joined(struct guest *g, const struct ctl_joined *msg)
 {
 	if (msg->seq != join_seq(g))
-		/* The answer is for another guest in this process, or for another job of the
+		/* The message answers another guest in this process, or concerns another job of the
 		 * misbehaving agent. */
 		return;
 	if (msg->code && msg->code != (uint32_t)-BPS_ENOTDURABLE && !job_of(g)->has_liar)
@@ -451,7 +452,7 @@ void guest_message(struct sim *s, unsigned idx, const struct ctl_msg *msg)
 	case CTL_PEERS:
 		peers(a, &msg->peers);
 		break;
-	case CTL_PROBE: /* not answered: the scheduler's time limit ends the question */
+	case CTL_PROBE: /* send no answer: the scheduler's question then ends by its time limit */
 	case CTL_SIGHT:
 		break;
 	default:
@@ -535,7 +536,7 @@ static void guest_start(struct sim *s, struct sim_event *e)
 		sim_post(s, &g->agent->node, g->agent == g ? 500 * MS : 0, on_join_timer)->p = g;
 		return;
 	}
-	/* the agent whose process it shares has not started yet: try again */
+	/* the guest shares the process of another agent, which has not started yet: try again */
 	sim_post(s, NULL, 10 * MS, guest_start)->a = e->a;
 }
 
@@ -553,7 +554,7 @@ static void on_kill(struct sim *s, struct sim_event *e)
 	do {
 		rc = sched_job_kill(s->sched.core, id, "it has a liar", s->now);
 		trace(s, "operator: job kill #%u: %s", id, rc ? err_str(rc) : "done");
-		/* a job that the misbehaving agent opened in addition */
+		/* take a further job that the misbehaving agent opened */
 		id = move_job_of(s->sched.core, LIAR_UID);
 	} while (id && (rc == 0 || rc == BPS_ENOTFOUND) && ++n < 64);
 	sched_settle(s);
@@ -570,7 +571,9 @@ void guests_draw(struct sim *s)
 			.rounds = (unsigned)rnd_between(s, 4, ROUNDS_MAX)};
 	if (o->has_greedy)
 		o->n_guests = GUESTS_MAX;
-	if (o->has_greedy) { /* a lost server would reduce the memory whose exhaustion is tested */
+	/* No fault may reduce the memory of the servers, since the history tests how it is
+	 * exhausted. */
+	if (o->has_greedy) {
 		o->faults = 0;
 		o->is_forming_calm = true;
 	}
@@ -600,8 +603,8 @@ void guests_start(struct sim *s)
 		sim_post(s, NULL, KILL_NS, on_kill)->a = 0;
 }
 
-/* Return whether a guest's job has ended as it must. A misbehaving agent may have sent LEAVE for
- * its own worker while the job formed. It then receives no end. */
+/* Return whether a guest's job has ended as required. A misbehaving agent may have sent LEAVE for
+ * its own worker while the job formed. It then receives no JOB_END. */
 static bool has_its_end(const struct guest *g)
 {
 	return g->has_job_msg ? g->has_ended && g->is_released : g->has_ended || g->is_liar;

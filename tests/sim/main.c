@@ -199,7 +199,7 @@ static uint64_t run_all(struct sim *s, const struct sim_args *a, struct sim_tota
 		return run_file(s, a->file, a->keeps_going);
 	if (a->n_jobs < 2)
 		return run_range(s, a);
-	alarm(0); /* cancel the parent's alarm, since each child sets its own */
+	alarm(0); /* cancel the alarm of this parent process: each child sets its own */
 	return fleet_run(a->n_jobs, a->first, a->last, a->keeps_going, run_block, &crew, tot);
 }
 

@@ -17,7 +17,7 @@ static void on_connect(struct sim *s, struct sim_event *e)
 		ctl_connect(m);
 }
 
-/* Connect after the delays of common/control/ctlclient.h. */
+/* Connect after a delay. The delays are like those of common/control/ctlclient.h. */
 static void connect_later(struct sim_member *m)
 {
 	static const uint64_t delays_ms[] = {0, 100, 300};
@@ -27,9 +27,9 @@ static void connect_later(struct sim_member *m)
 	sim_post(m->s, m->node, delay, on_connect)->p = m;
 }
 
-/* Return whether speeds of network cards are measured, in one seed of four. In the others they are
- * configured. Measured speeds change all the time by a factor of up to 8. The draw is separate, so
- * that the other faults stay the same. */
+/* Return whether speeds of network cards are measured, which holds for one seed of four. For the
+ * other seeds they are configured. Measured speeds change all the time by a factor of up to 8. The
+ * draw is separate, so that the other faults stay the same. */
 static bool is_measured(const struct sim *s)
 {
 	return mix(s->seed) % 4 == 0;
@@ -72,7 +72,7 @@ void member_start(struct sim_member *m)
 	struct sim *s = m->s;
 	const char *host = m->host;
 
-	/* The new process knows nothing of the previous one. */
+	/* The new process has no state of the previous one. */
 	*m = (struct sim_member){
 		.s = s, .node = m->node, .role = m->role, .idx = m->idx, .host = host};
 	m->instance = rnd(s) | 1;
@@ -93,8 +93,8 @@ void sim_member_send(struct sim_member *m, const struct ctl_msg *msg)
 		ctl_send_up(m->conn, msg);
 }
 
-/* Return the memory that a server reports for sums. 0: unknown, in all histories that are not about
- * this memory. */
+/* Return the memory that a server reports for sums. Return 0 (unknown) in all histories that do not
+ * test this limit. */
 static uint64_t sums_bytes(const struct sim_member *m)
 {
 	if (!m->s->o.has_greedy || m->role != ROLE_SERVER)
@@ -136,7 +136,7 @@ void member_conn_down(struct sim_member *m, const char *why)
 	connect_later(m);
 }
 
-/* I6: no member receives a smaller view than it has. */
+/* I6: a member never receives a smaller view than the one that it has. */
 static void view_seen(struct sim_member *m, uint64_t view, const char *what)
 {
 	if (view < m->view)
@@ -178,9 +178,9 @@ void member_message(struct sim_member *m, const struct ctl_msg *msg)
 		oracle_plan(m->s, &msg->plan);
 	} else if (msg->type == CTL_REFUSE) {
 		/* The scheduler will close the connection. As in the real cluster, the daemon ends
-		 * and its service manager starts another. (An agent is only restarted where its
-		 * memory outlives its process.) A late HELLO of the previous process may have taken
-		 * this one's place. */
+		 * and its service manager starts it again. An agent is only restarted in histories
+		 * where its memory survives its process. The reason for REFUSE may be a HELLO of
+		 * the member's previous process that arrived after the HELLO of this process. */
 		if (m->role == ROLE_SERVER)
 			server_restart(m->s, m->idx, REFUSED_NS);
 		else if (m->s->o.has_restarts && m->idx < AGENTS_MAX)

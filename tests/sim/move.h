@@ -1,20 +1,20 @@
 #ifndef BPS_TESTS_SIM_MOVE_H
 #define BPS_TESTS_SIM_MOVE_H
 /* A fault that no event causes: some partitions of the running job get a new pgen, at another
- * server or at the same one. The file also has look-ups in the scheduler's core. It is a separate
- * file because names of the core clash with those of sim.h. */
+ * server or at the same one. The file also looks up state in the scheduler's core. These functions
+ * need a separate file because names of the core clash with those of sim.h. */
 #include <stdint.h>
 
 struct sched_core;
 
-/* Move about half of the partitions. The core makes the move durable and sends it at its next
- * event. draw(ctx, n): returns a random number from 0 to n - 1. */
+/* Give a new pgen to about half of the partitions. The core makes the move durable and sends it at
+ * its next event. draw(ctx, n): returns a random number from 0 to n - 1. */
 void move_parts(struct sched_core *c, uint64_t (*draw)(void *ctx, uint64_t n), void *ctx);
 
-/* Return the number of partitions on the server of that name. */
+/* Return the number of partitions on the server with the given name. */
 uint64_t move_parts_at(const struct sched_core *c, const char *name);
-/* Return the id of a forming or running job of that user, or 0. */
+/* Return the id of a forming or running job of the user, or 0. */
 uint32_t move_job_of(const struct sched_core *c, uint32_t uid);
-/* Return the number of machines that have not left that job. The job may have ended. */
+/* Return the number of machines that have not left the job, even if the job has ended. */
 unsigned move_machines_left(const struct sched_core *core, uint32_t job);
 #endif

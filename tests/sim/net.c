@@ -48,7 +48,7 @@ int port_segment(struct sim_port *p, size_t n_bytes, void **ret_mem, uint16_t *r
 	return 0;
 }
 
-/* ---- ends ---- */
+/* ---- ends of connections ---- */
 
 static void read_end(struct sim_read *rd, int status)
 {
@@ -95,14 +95,14 @@ static void post_down(struct sim *s, struct sim_end *end, uint64_t delay_ns)
 
 	if (!end->port || (!end->is_open && !end->is_connecting))
 		return;
-	/* it is noticed after the messages that were sent earlier */
+	/* the end notices the break after the messages that were sent earlier have arrived */
 	if (!end->pipe->has_lost && at < end->last_at)
 		at = end->last_at;
 	sim_post(s, end->port->node, at - s->now, on_down)->p = end;
 }
 
-/* Return how long an end takes to notice a broken connection. In most cases this is no time,
- * sometimes it lasts until the pings fail. */
+/* Return how long an end takes to notice a broken connection. In most cases the time is short.
+ * Sometimes it lasts until the pings fail. */
 static uint64_t notice_delay(struct sim *s)
 {
 	return rnd_chance(s, 200) ? rnd_below(s, 2 * S) : rnd_below(s, 5 * MS);
@@ -227,9 +227,9 @@ static void on_message(struct sim *s, struct sim_event *e)
 	end->port->leave(end->port->owner);
 }
 
-/* Change bytes that no checksum of the transport covers. The number of changes is limited: a job
- * ends when a daemon sees the same partition damaged repeatedly. Where messages are duplicated, the
- * reports of damage are duplicated, too, so such a change counts twice. */
+/* Change bytes that no checksum of the transport covers. The number of changes is limited, because
+ * a job ends when a daemon receives the same partition damaged repeatedly. In histories with
+ * duplicated messages, reports of damage are duplicated, too, so a change counts twice. */
 static void corrupt(struct sim *s, const struct sim_pipe *p, void *payload, size_t n_bytes)
 {
 	if (p->is_near || !rnd_chance(s, s->o.corrupt_permille) || s->n_corrupted == CORRUPTED_MAX)
@@ -372,9 +372,9 @@ static void on_read_done(struct sim *s, struct sim_event *e)
 
 /* Check the bytes of a read. Bytes of a sum that were offered must not change while the reader is
  * connected (B3), unless the reader has declined them. For eager bytes, which arrive before the
- * read starts, the rule holds from the offer on. They may also arrive after the server has closed
- * and reused the memory. The bytes of a contribution may change when its round has ended elsewhere
- * (B2). Its CRC must then detect the change. */
+ * read starts, the rule holds from the offer on. Eager bytes may also arrive after the server has
+ * closed the connection and reused the memory. The bytes of a contribution may change when its
+ * round has ended elsewhere (B2). The CRC of the contribution must then detect the change. */
 static void check_torn(struct sim *s, const struct sim_read *rd)
 {
 	const struct sim_end *far = rd->end->peer;
@@ -417,7 +417,8 @@ static void on_piece(struct sim *s, struct sim_event *e)
 	far = rd->end->peer->port->node;
 	if (rd->end->pipe->is_near)
 		at = near->paused_until > at ? near->paused_until : at;
-	/* over TCP, the process itself moves the bytes, so none move while it is paused */
+	/* over TCP the processes of both ends move the bytes, so none move while one of them is
+	 * paused */
 	else if (!s->o.is_nic_alone) {
 		at = near->paused_until > at ? near->paused_until : at;
 		at = far->paused_until > at ? far->paused_until : at;
@@ -506,8 +507,8 @@ static int net_borrow(
 	return 0;
 }
 
-/* Return whether an agent and a server share a host. Some pairs do in some histories. Even these
- * pairs use the network now and then. */
+/* Return whether the connection is within one host. In some histories, some pairs of an agent and a
+ * server share a host. Even these pairs use the network for some of their connections. */
 static bool is_near(const struct sim *s, const struct sim_pipe *p, unsigned agent_idx)
 {
 	uint64_t pair = mix(s->seed ^ (uint64_t)agent_idx << 40 ^ (uint64_t)p->server_idx << 48);
@@ -567,7 +568,7 @@ static void on_accept(struct sim *s, struct sim_event *e)
 		.peer_id = m->id,
 		.peer_instance = p->agent_instance,
 		.is_same_host = p->is_near};
-	/* The agent learns that it is connected before the server's first messages arrive. */
+	/* The agent must learn that it is connected before the server's first messages arrive. */
 	p->agent.last_at = s->now + sim_net_delay(s);
 	sim_post(s, p->agent.port->node, p->agent.last_at - s->now, on_agent_up)->p = &p->agent;
 	p->server.port->enter(p->server.port->owner);
@@ -641,8 +642,8 @@ static void net_seg_del(struct xport *x, uint16_t segment)
 	((struct sim_port *)x)->segs[segment].bytes = 0;
 }
 
-/* Return when this end last received from its peer. Pings are not simulated, so for a live peer the
- * answer is now. */
+/* Return when this end last received from its peer. Pings are not simulated, so return the present
+ * time for a live peer. */
 static uint64_t net_heard_ns(const struct xconn *c)
 {
 	const struct sim_end *end = (const struct sim_end *)c;

@@ -1,5 +1,5 @@
 /* Checks by an observer outside of the cores: sums are exact, all members receive the same bytes,
- * and a partition under one pgen has one home. */
+ * and a partition has only one home under a pgen. */
 #include "tests/sim/peek.h"
 #include "tests/sim/sim.h"
 
@@ -20,15 +20,15 @@ static uint64_t seed_of(const struct sim *s, unsigned t, uint32_t rank, uint64_t
 	return mix(s->seed << 24 ^ round << 16 ^ (uint64_t)t << 8 ^ rank);
 }
 
-/* Get the seed of each rank's values for that tensor and round. */
+/* Store the seed of each rank's values for the tensor and the round in ret. */
 static void seeds_of(const struct sim *s, unsigned t, uint64_t round, uint64_t ret[RANKS_MAX])
 {
 	for (uint32_t r = 0; r < RANKS_MAX; r++)
 		ret[r] = seed_of(s, t, r, round);
 }
 
-/* Element i of an i32 tensor. Its bits are arbitrary. For an average the value is small, so that
- * the sum does not overflow. */
+/* Return element i of an i32 tensor. The bits are arbitrary. For an average the value is small, so
+ * that the sum does not overflow. */
 static uint32_t int_at(uint64_t seed, uint8_t op, uint32_t i)
 {
 	uint32_t v = (uint32_t)seed + i * ((uint32_t)(seed >> 32) | 1);
@@ -36,8 +36,8 @@ static uint32_t int_at(uint64_t seed, uint8_t op, uint32_t i)
 	return op == OP_SUM ? v : (uint32_t)((int32_t)v >> 8);
 }
 
-/* Element i of an f32 tensor. Magnitudes differ so much that another order of additions changes the
- * bits of the sum. */
+/* Return element i of an f32 tensor. Magnitudes differ so much that another order of additions
+ * changes the bits of the sum. */
 static float float_at(uint64_t seed, uint32_t i)
 {
 	uint32_t v = (uint32_t)seed + i * ((uint32_t)(seed >> 32) | 1);
@@ -48,7 +48,7 @@ static float float_at(uint64_t seed, uint32_t i)
 	return (float)((int32_t)v >> 8) * scale;
 }
 
-/* Element i of a bf16 tensor: a small integer, so that sums are exact in every order. */
+/* Return element i of a bf16 tensor: a small integer, so that sums are exact in every order. */
 static uint16_t half_at(uint64_t seed, uint32_t i)
 {
 	float f = (float)((int)((seed + i) % 15) - 7);
@@ -325,7 +325,7 @@ void oracle_taken(struct sim *s, const struct peek *p)
 	if (p->job != o->job)
 		return;
 	if (s->o.is_shrink)
-		return; /* a result that only lost machines have may be computed again */
+		return; /* A result may be computed again when all machines that had it are lost. */
 	if (p->tensor >= TENSORS_MAX || p->part >= PARTS_MAX || p->round > ROUNDS_MAX)
 		return;
 	made = &o->made[p->tensor][p->part][p->round];
@@ -353,16 +353,18 @@ void oracle_job(struct sim *s, const struct ctl_job *job)
 	struct oracle *o = &s->oracle;
 
 	if (strcmp(job->name, "j") != 0 || job->uid != 1000)
-		return; /* the job of a guest or of a misbehaving agent */
+		return; /* the job of a guest or of a misbehaving agent: not checked here */
 	if (o->job && o->job != job->job && s->o.is_elastic)
-		return; /* the job of agents that joined after the end of the first */
+		/* In an elastic history, agents that join after the end of the first job form
+		 * another job. */
+		return;
 	if (o->job && o->job != job->job) {
 		if (has_results(o)) {
 			violation(s, "the job formed twice");
 			return;
 		}
-		/* The job ended before any of its workers learned that it had formed, since all
-		 * their agents died repeatedly. The workers join again and form another job. */
+		/* The job ended before any of its workers learned that the job had formed, since
+		 * all their agents died repeatedly. The workers join again and form another job. */
 		*o = (struct oracle){0};
 	}
 	if (elastic_is(s))
@@ -379,7 +381,7 @@ void oracle_job(struct sim *s, const struct ctl_job *job)
 	}
 }
 
-/* Check that partitions under a pgen are always at the same server, instance and thread. */
+/* Check that every plan gives a partition the same server, instance and thread under a pgen. */
 static void home_seen(struct sim *s, uint32_t job, const struct ctl_run *run, uint32_t part)
 {
 	struct oracle *o = &s->oracle;
@@ -439,8 +441,8 @@ void oracle_sched_sends(struct sim *s, const struct sim_member *to, const struct
 		view = msg->plan.view;
 	else if (msg->type == CTL_BEAT)
 		view = msg->beat.view;
-	/* A misbehaving agent, which is a guest, may receive JOB_END for a job that it asked
-	 * about. */
+	/* Ignore the misbehaving agent here. The agent is a guest, and may receive JOB_END for a
+	 * job that it asked about. */
 	else if (msg->type == CTL_JOB_END && to->idx < AGENTS_MAX)
 		job_ends(s, &msg->job_end);
 	if (view > s->sched.durable_view)

@@ -1,8 +1,9 @@
 #ifndef BPS_TESTS_SIM_PEEK_H
 #define BPS_TESTS_SIM_PEEK_H
 /* Look-ups in the agent's core: which result a partition has accepted and under which pgen, and
- * whether all connections are up. The pgen is needed because equal bits do not reveal a sum that
- * was computed twice. The file is separate because names of the core clash with those of sim.h. */
+ * whether all connections are up. A check needs the pgen to detect a sum that was computed twice,
+ * since equal bits do not reveal it. The functions need a separate file because names of the core
+ * clash with those of sim.h. */
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -12,14 +13,14 @@ struct xport_read;
 
 struct peek {
 	uint32_t job, tensor, part;
-	uint64_t round, pgen; /* of the result that is looked up */
+	uint64_t round, pgen; /* identify the result to look up */
 };
 
 /* Return whether the partition has accepted the result of that round. False for an unknown
  * partition. */
 bool peek_has(const struct agt_core *core, const struct peek *p);
-/* Return whether every partition of a job has a connection to its server. n_tensors: how many
- * tensors the job will have. */
+/* Return whether every partition of a job has a connection to its server. n_tensors: the number of
+ * tensors that the job will have. */
 bool peek_is_settled(const struct agt_job *job, unsigned n_tensors);
 /* Return what the last result of a partition of t stated: the index of its first element, the
  * number of elements, and a bit for each contributor. False: there is no such partition. */
@@ -28,12 +29,12 @@ bool peek_contributors(const struct agt_tensor *t, uint32_t part, uint32_t *ret_
 	uint32_t *ret_n, uint32_t *ret_members);
 /* Return which partition, round and pgen a read of an agent fetches. */
 struct peek peek_read(const struct xport_read *r);
-/* Return whether the scheduler has no tensor of that name in the job, or has refused it. */
+/* Return whether the scheduler has no tensor with the given name in the job, or has refused it. */
 struct sched_core;
 bool peek_is_refused(const struct sched_core *core, uint32_t job, const char *name);
-/* Return whether the scheduler has declared the server of that name dead. */
+/* Return whether the scheduler has declared the server with the given name dead. */
 bool peek_is_down(const struct sched_core *core, const char *server);
-/* Return how many jobs a server's thread has. */
+/* Return the number of jobs of a server's thread. */
 struct srv_core;
 unsigned peek_server_jobs(const struct srv_core *core);
 #endif

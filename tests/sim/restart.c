@@ -1,7 +1,8 @@
 /* The process of an agent dies at any moment, and a new one starts. Trainers, their rings and all
  * shared memory remain, and the real core continues from them (bps-agent/core/core.h, K1-K6). The
- * shell works as in the daemon: it records what it takes from a ring before it passes it to the
- * core. When the kept memory shows that a round is complete, the shell reports the round again. */
+ * shell works as in the daemon: it records each submission that it takes from a ring, and then
+ * passes the submission to the core. When the surviving memory shows that a round is complete, the
+ * shell reports the round again. */
 #include "tests/sim/sim.h"
 
 #include <stdlib.h>
@@ -69,7 +70,7 @@ static void job_again(struct sim_agent *a)
 		abort();
 	for (unsigned t = 0; t < a->s->o.n_tensors; t++)
 		tensor_again(a, t);
-	/* The executor is gone, as in handover_check_executor of the daemon. */
+	/* The executor has died, so the job fails, as in handover_check_executor of the daemon. */
 	if (a->has_failed_gpus) {
 		a->has_dropped_trainers = true;
 		agt_job_fail(a->job, BPS_EDEVICE);
@@ -99,7 +100,7 @@ static void on_kill(struct sim *s, struct sim_event *e)
 {
 	struct sim_agent *a = &s->agents[e->a];
 
-	if (!a->node.is_up) { /* its whole machine was lost meanwhile */
+	if (!a->node.is_up) { /* the machine of the agent was lost during the restart */
 		a->is_restarting = false;
 		return;
 	}
@@ -127,7 +128,8 @@ void agent_restart(struct sim *s, unsigned idx, uint64_t span_ns)
 	if (a->is_restarting || !a->node.is_up)
 		return;
 	a->is_restarting = true;
-	/* posted, since a function of the core that is killed may be on the stack */
+	/* Kill the process in a later event, since a function of its core may be on the stack
+	 * now. */
 	e = sim_post(s, NULL, 0, on_kill);
 	e->a = idx;
 	e->b = span_ns;

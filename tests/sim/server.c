@@ -35,7 +35,7 @@ static void env_fail(void *ctx, uint32_t job, int code, const char *text)
 		text);
 }
 
-/* ---- around every event of a thread ---- */
+/* ---- before and after every event of a thread ---- */
 
 static void thread_enter(void *owner);
 static void thread_leave(void *owner);
@@ -143,7 +143,7 @@ static void on_handover(struct sim *s, struct sim_event *e)
 	} else if (msg.type == CTL_WELCOME) {
 		srv_core_resync_begin(t->core);
 	} else if (msg.type == CTL_PEERS) {
-		/* jobs that the scheduler has not named since WELCOME are gone */
+		/* drop the jobs that the scheduler has not named since WELCOME */
 		srv_core_resync_end(t->core);
 	} else {
 		srv_core_job_end(t->core, msg.job_end.job);
@@ -243,7 +243,7 @@ void server_message(struct sim *s, unsigned idx, const struct ctl_msg *msg)
 	}
 }
 
-/* ---- life ---- */
+/* ---- start and end of the process ---- */
 
 bool server_has_job(const struct sim_server *srv)
 {

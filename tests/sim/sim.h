@@ -44,19 +44,19 @@
 #define SERVERS_MAX     3
 #define THREADS_MAX     2
 #define AGENTS_MAX      4
-#define WORKERS_MAX     2 /* of each agent */
+#define WORKERS_MAX     2 /* maximum for each agent */
 #define TENSORS_MAX     3
 #define PARTS_MAX       4
 #define ROUNDS_MAX      12
-#define ELEMS_MAX       512 /* of each tensor */
+#define ELEMS_MAX       512 /* maximum for each tensor */
 #define GUEST_JOBS      2
 #define GUESTS_OF_JOB   2
 #define GUESTS_MAX      (GUEST_JOBS * GUESTS_OF_JOB)
-#define LIAR_UID        2000 /* user of the jobs that the misbehaving agent opens in addition */
+#define LIAR_UID        2000 /* user of the additional jobs that the misbehaving agent opens */
 #define GUEST_TENSORS   2
 #define GUEST_ELEMS_MAX 400
 #define SUMS_BYTES      (256u << 10) /* memory for sums of each thread of a server */
-#define CONNS_MAX       4096         /* control connections in one history */
+#define CONNS_MAX       4096         /* limit of control connections in one history */
 #define SEGS_MAX        256
 #define HOMES_MAX       512
 #define DONATIONS_MAX   512
@@ -68,8 +68,8 @@ typedef void sim_event_fn(struct sim *s, struct sim_event *e);
 
 /* ---- nodes and events ---- */
 
-/* A process. Events for it wait while it is paused. Events for an earlier run of the process
- * (`life`) are dropped. */
+/* A process. Events for a paused process wait until the pause ends. Events for an earlier run of
+ * the process (`life`) are dropped. */
 struct sim_node {
 	char name[24];
 	bool is_up;
@@ -79,7 +79,8 @@ struct sim_node {
 
 struct sim_event {
 	uint64_t at, seq;
-	struct sim_node *node; /* the process that gets the event; NULL: the simulated world */
+	/* the process that gets the event; NULL: the event belongs to no process */
+	struct sim_node *node;
 	uint32_t life, n;
 	sim_event_fn *fn;
 	void *p;
@@ -94,7 +95,7 @@ struct sim_event {
 /* Post an event after delay_ns. The caller fills in the event that is returned. */
 struct sim_event *sim_post(
 	struct sim *s, struct sim_node *node, uint64_t delay_ns, sim_event_fn *fn);
-/* Make room for n bytes in the event. Returns where they go. */
+/* Make room for n bytes in the event. Return the address of the room. */
 uint8_t *event_room(struct sim_event *e, uint32_t n);
 static inline uint8_t *event_bytes(struct sim_event *e)
 {
@@ -114,10 +115,10 @@ void trace_write(struct sim *s, const char *fmt, ...) __attribute__((format(prin
 	} while (0)
 
 uint64_t rnd(struct sim *s);
-uint64_t rnd_below(struct sim *s, uint64_t n); /* returns a number from 0 to n - 1 */
+uint64_t rnd_below(struct sim *s, uint64_t n); /* return a random number from 0 to n - 1 */
 uint64_t rnd_between(struct sim *s, uint64_t lo, uint64_t hi);
 bool rnd_chance(struct sim *s, uint32_t permille);
-/* a hash function; unlike rnd() it draws nothing, so it does not change later draws */
+/* Hash x. Unlike rnd(), the function draws no random number, so it does not change later draws. */
 uint64_t mix(uint64_t x);
 
 /* ---- options: drawn from the seed ---- */
@@ -152,10 +153,11 @@ struct sim_options {
 		has_liar, is_late, has_old_plans, has_tenants, has_hung, has_greedy;
 	unsigned backup; /* machines that a round need not wait for */
 	uint32_t grace_ms;
-	uint32_t slow_permille; /* share of the submissions that are late */
+	uint32_t slow_permille; /* how many of 1000 submissions are delayed */
 	bool has_near;          /* some agents and servers share a host */
 	bool is_elastic;
-	bool has_unjoins;       /* workers that wait for admission leave, and others replace them */
+	/* workers that wait for admission leave, and new workers replace them */
+	bool has_unjoins;
 	unsigned n_first;       /* agents at the start; the other agents start later */
 	unsigned barrier_every; /* rounds between barriers; 0: no barriers */
 	uint32_t part_bytes;
@@ -170,7 +172,7 @@ struct sim_options {
 	unsigned credits, reads_max, eager_max;
 	uint64_t lead_bytes; /* lead_bytes and turn_bytes of the agents' cores (see agt_config) */
 	uint64_t turn_bytes;
-	uint32_t ahead_bytes; /* how far a connection's transport may be ahead, as it reports */
+	uint32_t ahead_bytes; /* the ahead_bytes that the transport reports for each connection */
 	size_t staging_bytes, peer_window_bytes, window_bytes, job_inflight_bytes;
 	uint32_t faults; /* one bit per enum fault */
 	uint64_t faults_ns, fault_gap_ns, restart_gap_ns, drain_gap_ns, lie_gap_ns;
@@ -186,16 +188,16 @@ struct sim_read {
 	struct sim_read *next, **prev;
 	struct xport_read *r;
 	struct sim_end *end;
-	/* the eager bytes that the read takes; NULL: it requests its bytes */
+	/* the eager bytes that the read takes; NULL: the read requests its bytes */
 	struct sim_eager *eager;
 	uint32_t done, piece;
-	/* CRC of the source when the read started, or when the eager offer was sent */
+	/* CRC of the source, computed when the read started or when the eager offer was sent */
 	uint32_t crc;
 	int status;
 	bool is_over;
 };
 
-struct sim_port { /* one xport, which belongs to an agent or to a thread of a server */
+struct sim_port { /* one xport of an agent or of a server's thread */
 	struct xport x;
 	struct sim *s;
 	struct sim_node *node;
@@ -207,7 +209,8 @@ struct sim_port { /* one xport, which belongs to an agent or to a thread of a se
 		size_t bytes;
 	} segs[SEGS_MAX];
 	unsigned n_segs;
-	const struct sim_member *m; /* for an agent: the identity under which servers know it */
+	/* for an agent: the member whose id and instance servers expect from it */
+	const struct sim_member *m;
 	bool is_liar;               /* byzantine.c may change the messages that this port sends */
 };
 
@@ -219,12 +222,12 @@ struct sim_end {
 	bool is_open, is_connecting, is_refused;
 	unsigned in_flight; /* number of messages sent from this end that have not arrived */
 	uint64_t last_at;   /* when the message that was sent last arrives at this end */
-	uint64_t cut_until; /* nothing arrives at this end before this time */
+	uint64_t cut_until; /* messages that would arrive earlier arrive at this time */
 	struct sim_read *reads;
 	unsigned n_reads;
 	uint64_t n_sent;         /* number of messages sent */
 	struct sim_eager *eager; /* eager offers sent from this end, newest first */
-	unsigned n_eager;        /* how many of them are still leaving this end */
+	unsigned n_eager;        /* number of eager offers whose bytes are still leaving this end */
 };
 
 struct sim_pipe {
@@ -242,23 +245,23 @@ void port_init(struct sim *s, struct sim_port *p, struct sim_node *node,
 	void (*leave)(void *));
 /* Add a segment of n bytes to the port, filled with a pattern. */
 int port_segment(struct sim_port *p, size_t n_bytes, void **ret_mem, uint16_t *ret_segment);
-/* Add memory that exists already as a segment, after a restart. */
+/* Add existing memory as a segment again, after a restart. */
 int port_segment_again(struct sim_port *p, void *mem, size_t n_bytes, uint16_t *ret_segment);
 int sim_net_connect(struct sim *s, struct sim_port *agent, uint32_t peer_id, unsigned server_idx,
 	unsigned thread, uint64_t instance, void *user, struct xconn **ret_conn);
-/* Break the connection. Its two ends notice that at different times. */
+/* Break the connection. Its two ends notice the break at different times. */
 void pipe_break(struct sim *s, struct sim_pipe *p);
-/* Send m without any change, if there is credit. */
+/* Send m unchanged. Do nothing if the end is closed or m cannot be encoded validly. */
 void sim_net_say(struct sim_end *end, const struct wire_msg *m);
-/* For eager.c: all bytes of a read are in its dst. Or they cannot be there, for the reason in
- * status. */
+/* Complete a read for eager.c. status: 0 when all bytes are in the read's dst, or the reason why
+ * they cannot arrive. */
 void read_arrived(struct sim_read *rd, int status);
 void sim_net_room(struct sim_end *from);
 uint64_t read_delay(struct sim *s);
-/* End the process of this port. Its ends are closed, and the peers notice that later. is_silent:
- * only by a time-out. */
+/* End the process of this port. Its ends are closed, and the peers notice the end later. is_silent:
+ * they notice it only by a time-out. */
 void sim_net_kill(struct sim *s, struct sim_port *port, bool is_silent);
-/* Close all ends of this port, in the way its owner would. */
+/* Close all ends of this port, as their owner would. */
 void sim_net_close_all(struct sim *s, struct sim_port *port);
 
 /* ---- control plane ---- */
@@ -267,9 +270,10 @@ struct sim_member;
 struct sim_ctlconn {
 	uint32_t id;
 	struct sim_member *m;
-	bool is_open_m, is_open_s; /* as the member sees it, and as the scheduler sees it */
+	/* is_open_m: open for the member. is_open_s: open for the scheduler. */
+	bool is_open_m, is_open_s;
 	bool is_broken;
-	/* when the latest message arrives at the member, and at the scheduler */
+	/* arrival times of the latest message at the member and at the scheduler */
 	uint64_t last_m, last_s;
 };
 
@@ -283,7 +287,7 @@ struct sim_member {
 	unsigned n_tries;
 	uint64_t instance, view, seq, echo, heard_ns;
 	uint32_t id, term;
-	/* nothing arrives at the member until cut_to, and nothing leaves it until cut_from */
+	/* messages reach the member only after cut_to, and leave it only after cut_from */
 	uint64_t cut_to, cut_from;
 	uint8_t cluster_id[16];
 	bool has_cluster_id;
@@ -318,8 +322,7 @@ struct sim_sched {
 	uint64_t tick_at;
 	struct sim_record *records, **tail;
 	uint64_t durable_view, eio_until;
-	/* The scheduler is killed after it has written or sent this many times; 0: it is not
-	 * killed. */
+	/* Number of writes and sends after which the scheduler is killed; 0: it is not killed. */
 	int die_after;
 	bool is_dying;
 	unsigned n_lives;
@@ -337,7 +340,8 @@ struct sim_thread {
 	struct srv_core *core;
 	uint64_t tick_at;
 	bool is_work_posted;
-	uint64_t last_ctl; /* when the latest item from the control thread arrives at this thread */
+	/* when the latest message from the control thread arrives at this thread */
+	uint64_t last_ctl;
 };
 struct sim_server {
 	struct sim_node node;
@@ -345,19 +349,19 @@ struct sim_server {
 	struct sim_member m;
 	struct sim_thread threads[THREADS_MAX];
 	bool is_gone, has_cores;
-	/* instances of the agents that the scheduler has named; 0: unknown */
+	/* instances that the scheduler has reported for the agents; 0: none yet */
 	uint64_t agents_known[AGENTS_MAX + GUESTS_MAX];
 	struct {
 		uint32_t job, code;
-	} fail;            /* failure to report to the scheduler until the job ends */
+	} fail;            /* a failed job, reported to the scheduler until the job ends */
 	unsigned n_orders; /* number of operators' orders about this server */
-	uint64_t leave_ns; /* the process ends at this time at the latest; 0: it does not end */
+	uint64_t leave_ns; /* latest time at which the process ends; 0: the process does not end */
 	bool has_left;
 };
 void server_start(struct sim *s, unsigned idx);
 void server_kill(struct sim *s, unsigned idx, bool is_silent);
-/* Restart the server at once. When it receives a control message, none of its cores is on the
- * stack, so it can be freed. */
+/* End the server's process and start the next one after span_ns. Call it where none of the server's
+ * cores is on the stack, since the cores are freed. This holds when a control message arrives. */
 void server_restart(struct sim *s, unsigned idx, uint64_t span_ns);
 bool server_has_job(const struct sim_server *srv);
 /* Send LEAVE, since the server's process is about to end (drain.c). */
@@ -368,8 +372,8 @@ uint64_t server_start_delay(struct sim *s, unsigned idx);
 struct sim_hung {
 	unsigned server;
 	bool is_cut;
-	/* Times of the fault, of the scheduler's restart, and of the return of all agents; 0: not
-	 * yet. */
+	/* Times at which the fault began, the scheduler ran again, and all agents were connected
+	 * again; 0: not yet. */
 	uint64_t begun_ns, started_ns, back_ns;
 };
 void hung_draw(struct sim *s);
@@ -381,14 +385,14 @@ void drains_start(struct sim *s);
 
 struct sim_worker {
 	bool has_joined, is_finished, has_ended;
-	/* slot: the worker's number in its machine's part of the job */
+	/* slot: the worker's index among the workers of its machine */
 	uint32_t asked_rank, rank, slot;
 	int code;
 	unsigned tensors_left;
 };
-struct sim_executor {   /* the executor's state of a tensor on devices */
-	uint64_t round; /* the last round that is done, or the one in progress */
-	/* is_mute: the agent's next process has not run the round again yet */
+struct sim_executor {   /* the executor's state of one tensor */
+	uint64_t round; /* the round in progress, or the last round that is done */
+	/* is_mute: set by a restart until the agent's next process has run the round again */
 	bool is_done, is_mute;
 	uint32_t n_parts, part_bytes, n_landed;
 	uint8_t part[PARTS_MAX];
@@ -398,7 +402,7 @@ struct sim_tensor_state {
 	unsigned idx;
 	struct agt_tensor *t;
 	bool is_planned;
-	uint64_t round; /* the last round that the trainers know to be done */
+	uint64_t round; /* the last round whose end was reported to the trainers */
 	int failed;
 	uint8_t *in[WORKERS_MAX], *out[2];
 	uint8_t *dev[WORKERS_MAX]; /* memory into which trainers write: device memory, or `in` */
@@ -435,8 +439,9 @@ struct sim_agent {
 	bool has_dropped_trainers;
 	uint32_t job_id, named_job;
 	uint64_t job_view;
-	uint64_t barrier;      /* the last barrier that this agent knows to be passed */
-	uint64_t skipped;      /* rounds that the job did before this agent joined */
+	/* number of the last passed barrier that was reported to this agent */
+	uint64_t barrier;
+	uint64_t skipped;      /* number of rounds that the job did before this agent joined */
 	unsigned n_at_barrier; /* number of tensors that have reached the barrier */
 	unsigned n_workers;
 	struct sim_worker workers[WORKERS_MAX];
@@ -451,20 +456,21 @@ struct sim_agent {
 };
 void agent_start(struct sim *s, unsigned idx);
 void agent_lose(struct sim *s, unsigned idx);
-/* End the agent's process for span_ns. Its trainers and its memory remain. */
+/* Kill the agent's process and start the next one after span_ns. The trainers and the shared memory
+ * remain. */
 void agent_restart(struct sim *s, unsigned idx, uint64_t span_ns);
-/* For restart.c. Make a core, and attach the memory that the agent's next process has kept. */
+/* For restart.c: make a core and attach the memory that survived the agent's previous process. */
 void agent_core_make(struct sim_agent *a);
 void agent_tensor_attach(struct sim_agent *a, unsigned t);
 void agent_take_ring(struct sim_agent *a, struct sim_tensor_state *ts, unsigned w);
 /* Submit a round of that worker to the core. */
 void agent_submit(struct sim_agent *a, struct sim_tensor_state *ts, unsigned w, uint64_t round);
-/* Return the node of the trainers' own events. Without restarts in this history, it is that of the
- * agent. */
+/* Return the node of the trainers' own events. In histories without restarts, return the node of
+ * the agent. */
 struct sim_node *trainers_of(struct sim_agent *a);
 void agent_done(void *ctx, void *tensor_user, uint64_t round, int status, uint32_t workers);
 void agent_join_timer(struct sim_agent *a);
-/* Start to kill agents' processes as the options say. */
+/* Start the restarts of agents that the options demand. */
 void restarts_start(struct sim *s);
 /* Return whether every worker has received JOB_END. */
 bool agent_is_over(const struct sim_agent *a);
@@ -482,11 +488,11 @@ void device_stage(void *ctx, void *tensor_user, uint64_t round, uint8_t op, uint
 void device_unstage(void *ctx, void *tensor_user, uint32_t part, uint64_t round);
 /* Check, when a round is done, that all of its sums are on the devices. */
 void device_done(struct sim_tensor_state *ts, uint64_t round);
-/* Set up a tensor after a restart, with its plan. Returns the round that the agent has to run again
- * although the trainers know that it is done (K6), or 0. */
+/* Set up a tensor with its plan after a restart. Returns the round that the agent has to run again
+ * although its end was reported to the trainers (K6), or 0. */
 uint64_t device_restart(struct sim_tensor_state *ts);
-/* Lose the executor or its GPUs. The agent fails the job and notifies the scheduler; without a job,
- * nothing happens. Only for jobs that may shrink, since others would end. */
+/* Lose the executor or its GPUs. The agent fails the job and notifies the scheduler. Without a job,
+ * do nothing. Call it only for jobs that may shrink, since other jobs would end. */
 void device_lose(struct sim_agent *a);
 /* Notify the scheduler of the lost GPUs again, after a reconnection. */
 void device_tell_lost(struct sim_agent *a);
@@ -503,10 +509,10 @@ struct guest_tensor {
 	uint64_t round; /* the last round that is done */
 	uint8_t *in, *out[2];
 };
-/* Rule C10: percent of the servers' memory that is reserved for users with little. An eighth of it
- * is enough for the jobs of the other users. */
+/* Rule C10: percent of the servers' memory that is reserved for users with little use. An eighth of
+ * the reserved memory is enough for the jobs of the other users. */
 #define GREEDY_RESERVE 60
-/* The extra tensors that a greedy job declares are numbered from here in their names. */
+/* First number in the names of the extra tensors that a greedy job declares. */
 #define GREEDY_FIRST 100
 struct guest_job {
 	uint32_t id; /* 0: no worker has joined yet */
@@ -515,18 +521,18 @@ struct guest_job {
 	bool has_liar;
 };
 struct guest {
-	/* the guest whose process this guest shares; in most histories itself */
+	/* the guest whose process this guest shares; in most histories the guest itself */
 	struct guest *agent;
 	struct sim_node node;
 	struct sim *s;
-	unsigned idx; /* each GUESTS_OF_JOB consecutive guests form a job */
+	unsigned idx; /* every GUESTS_OF_JOB consecutive guests form a job */
 	struct sim_member m;
 	struct sim_port port;
 	struct agt_core *core;
 	struct agt_job *job;
 	bool has_joined, has_job_msg, is_finished, has_ended, is_released, is_syncing, is_named,
 		is_liar, is_work_posted;
-	/* joined_id: the job that the guest has joined, which may still be forming */
+	/* joined_id: the job that the guest has joined and that may still be forming */
 	uint32_t job_id, joined_id, rank;
 	unsigned tensors_left;
 	struct guest_tensor tensors[GUEST_TENSORS];
@@ -545,7 +551,7 @@ void guests_close(struct sim *s);
 void guests_end(struct sim *s);
 /* Describe the guests that have not ended, for an error text. */
 size_t guests_describe(const struct sim *s, char *ret, size_t room);
-/* Return whether this is the job of a misbehaving agent, which may fail. */
+/* Return whether the job is that of a misbehaving agent, which may fail. */
 bool guests_may_fail(const struct sim *s, uint32_t job);
 void liar_start(struct guest *g);
 /* Change a message m that the misbehaving agent's core sends. */
@@ -555,7 +561,7 @@ void liar_check(struct sim *s);
 
 /* ---- oracle ---- */
 
-struct sim_home { /* where a partition is under a pgen */
+struct sim_home { /* the home of a partition under a pgen */
 	uint64_t pgen, instance;
 	uint32_t server, job;
 	uint16_t tensor, part, thread;
@@ -567,7 +573,7 @@ struct oracle {
 	uint32_t ranks[AGENTS_MAX][WORKERS_MAX];
 	struct sim_home homes[HOMES_MAX];
 	unsigned n_homes;
-	/* The first delivered result of each tensor and round. All others must equal it. */
+	/* The first delivered result of each tensor and round. All later results must equal it. */
 	struct result {
 		bool is_known;
 		uint32_t crc;
@@ -581,7 +587,7 @@ struct oracle {
 	unsigned n_donations;
 	bool has_end;
 	uint32_t end_code;
-	/* For jobs whose members change: the members that were removed (a bit each), and the
+	/* For jobs whose members change: the members that were removed (a bit for each), and the
 	 * results of each agent. */
 	uint32_t gone;
 	uint32_t agents[AGENTS_MAX]; /* agent id of each member */
@@ -608,11 +614,12 @@ void oracle_donated(struct sim *s, const struct peek *p);
 /* ---- jobs whose members change (elastic.c) ---- */
 
 bool elastic_is(const struct sim *s);
-/* Draw the options of such jobs. Call it after the other draws, so that these stay the same. */
+/* Draw the options of jobs whose members change. Call it after all other draws, so that the other
+ * draws stay the same. */
 void elastic_draw(struct sim *s);
 /* Record a JOB message that was sent to any member. */
 void elastic_job(struct sim *s, const struct ctl_job *job);
-/* Return whether an agent that has done all tensors of this round has to wait at a barrier. */
+/* Return whether an agent that has done all tensors of the round must wait at a barrier. */
 bool elastic_waits(const struct sim *s, uint64_t round);
 /* Return whether the rules allow the job to end with that code. */
 bool elastic_may_end(const struct sim *s, uint32_t code);
@@ -626,7 +633,7 @@ void elastic_end(struct sim *s);
 bool oracle_is_sum(const struct sim *s, unsigned t, uint64_t round, uint32_t first, uint32_t n,
 	uint32_t members, const void *v);
 
-/* Check a message that the scheduler sends: it must not state anything that is not durable. */
+/* Check a message that the scheduler sends: its view must be durable. */
 void oracle_sched_sends(struct sim *s, const struct sim_member *to, const struct ctl_msg *msg);
 
 /* ---- the world ---- */
@@ -672,7 +679,7 @@ struct sim {
 	uint64_t agent_fault_ns;
 	struct sim_hung hung;
 	unsigned n_faults;
-	/* Number of damaged payloads. A payload counts twice if reports of damage may be
+	/* Number of damaged payloads so far. A payload counts twice if reports of damage may be
 	 * duplicated. */
 	unsigned n_corrupted;
 	uint64_t n_loans; /* loans that servers hold now */
@@ -681,10 +688,10 @@ struct sim {
 
 void options_draw(struct sim *s);
 void faults_start(struct sim *s);
-/* Return how long an agent may be cut off from the scheduler, at most most_ns and the rest of the
- * allowed total. */
+/* Return for how long a fault separates an agent from the scheduler: at most most_ns. In histories
+ * whose jobs must succeed, all these faults together last at most AGENT_FAULT_NS. */
 uint64_t agent_span(struct sim *s, uint64_t most_ns);
-/* the job has formed; in most histories the faults start now */
+/* Record that the job has formed. In most histories the faults start at that time. */
 void faults_job_formed(struct sim *s);
 /* Run the history of a seed. Returns false on a violation, which s->reason describes. */
 bool sim_run(struct sim *s, uint64_t seed);

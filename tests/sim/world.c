@@ -9,11 +9,11 @@
 #include <string.h>
 
 #define ARENA_BYTES (256u << 10)
-#define EVENTS_MAX  400000 /* more events mean an endless loop */
+#define EVENTS_MAX  400000 /* limit that only an endless loop exceeds */
 
 /* ---- random ---- */
 
-uint64_t mix(uint64_t x) /* splitmix64 by Steele, 2014 */
+uint64_t mix(uint64_t x) /* splitmix64 (Steele and others, 2014) */
 {
 	x ^= x >> 30;
 	x *= UINT64_C(0xbf58476d1ce4e5b9);
@@ -220,7 +220,7 @@ static void start_server(struct sim *s, struct sim_event *e)
 static void start_agent(struct sim *s, struct sim_event *e)
 {
 	if (s->o.is_elastic && s->oracle.has_end)
-		/* the agent would start after the end of the job, so it never joins */
+		/* the agent would start after the end of the job, so do not start it */
 		s->agents[e->a].node.life = 1;
 	else
 		agent_start(s, (unsigned)e->a);
@@ -290,7 +290,8 @@ static void hung(struct sim *s)
 	violation(s, "hung:%s", text);
 }
 
-/* Close everything that is open. No pool may have memory in use afterwards. */
+/* Close everything that is open. No pool may have memory in use afterwards, and no loan may be
+ * open. */
 static void check_leaks(struct sim *s)
 {
 	struct srv_stats st;
