@@ -418,7 +418,7 @@ static void job_start(struct sim_agent *a, const struct ctl_job *msg)
 	while (my < msg->n_members && msg->members[my].agent != a->m.id)
 		my++;
 	if (my == msg->n_members || msg->members[my].n_ranks != a->n_workers) {
-		violation(s, "%s gets a job without its ranks", a->node.name);
+		violation(s, "%s gets a job in which its ranks are missing", a->node.name);
 		return;
 	}
 	for (unsigned w = 0; w < a->n_workers; w++) {
@@ -555,7 +555,7 @@ static void job_end(struct sim_agent *a, uint32_t code)
 	a->is_evicted = code == (uint32_t)-BPS_EEVICTED;
 	for (unsigned w = 0; w < a->n_workers; w++)
 		if (code == 0 && !a->workers[w].is_finished)
-			violation(s, "C7: the job ends well, but rank %u has not finished",
+			violation(s, "C7: the job succeeds, but rank %u has not finished",
 				a->workers[w].rank);
 	if (!a->job)
 		return;
@@ -573,7 +573,7 @@ static void plan(struct sim_agent *a, const struct ctl_plan *msg)
 		struct sim_tensor_state *ts = &a->tensors[t];
 
 		if (agt_tensor_plan(ts->t, &msg->tensors[i]) < 0)
-			violation(a->s, "%s cannot take the plan of tensor %u", a->node.name, t);
+			violation(a->s, "%s rejects the plan of tensor %u", a->node.name, t);
 		ts->is_planned = true;
 	}
 	agt_job_runs(a->job, msg->runs, msg->n_runs);

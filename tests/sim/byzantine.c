@@ -232,7 +232,7 @@ void liar_check(struct sim *s)
 {
 	for (unsigned i = 0; i < GUEST_JOBS; i++)
 		if (!peek_is_refused(s->sched.core, s->guest_jobs[i].id, REFUSED))
-			violation(s, "C9: a refused declaration is taken in another shape");
+			violation(s, "C9: a refused tensor was accepted in another shape");
 }
 
 void liar_start(struct guest *g)

@@ -184,7 +184,7 @@ static void on_land(struct sim *s, struct sim_event *e)
 	if (e->a < x->round || x->is_done || x->part[step.part] > STAGED)
 		return; /* ignore a repeated report */
 	if (e->a != x->round || x->part[step.part] != STAGED)
-		violation(s, "%s tensor %u: partition %u of round %llu has landed unstaged",
+		violation(s, "%s tensor %u: partition %u of round %llu lands, but was not staged",
 			step.ts->agent->node.name, step.ts->idx, step.part,
 			(unsigned long long)e->a);
 	x->part[step.part] = LANDING;
@@ -222,7 +222,7 @@ void device_done(struct sim_tensor_state *ts, uint64_t round)
 	for (unsigned w = 0; w < ts->agent->n_workers; w++)
 		if (memcmp(ts->dev[w], ts->out[round & 1], bytes) != 0)
 			violation(ts->agent->s,
-				"%s tensor %u: round %llu is done, and its sum is not on device %u",
+				"%s tensor %u: round %llu is done, but its sum is not on device %u",
 				ts->agent->node.name, ts->idx, (unsigned long long)round, w);
 }
 
@@ -234,7 +234,8 @@ uint64_t device_restart(struct sim_tensor_state *ts)
 	if (!device_is(ts->agent->s) || complete >= ts->round)
 		return 0;
 	if (complete + 1 < ts->round)
-		violation(ts->agent->s, "K6: %s tensor %u: round %llu is followed by round %llu",
+		violation(ts->agent->s,
+			"K6: %s tensor %u: trainers have round %llu, the agent has only round %llu",
 			ts->agent->node.name, ts->idx, (unsigned long long)ts->round,
 			(unsigned long long)complete);
 	return ts->round;
@@ -252,7 +253,7 @@ void device_lose(struct sim_agent *a)
 {
 	if (!a->job || a->has_ended || a->has_failed_gpus)
 		return;
-	trace(a->s, "%s: its GPUs are lost", a->node.name);
+	trace(a->s, "%s has lost its GPUs", a->node.name);
 	a->has_failed_gpus = true;
 	agent_enter(a);
 	device_tell_lost(a);

@@ -32,7 +32,7 @@ static void on_should_be_empty(struct sim *s, struct sim_event *e)
 		return;
 	snprintf(name, sizeof(name), "n%u", (unsigned)e->a);
 	if (move_parts_at(s->sched.core, name))
-		violation(s, "%s is drained and still has partitions", srv->node.name);
+		violation(s, "%s is drained, but still has partitions", srv->node.name);
 }
 
 static void order(struct sim *s, unsigned idx)
@@ -113,7 +113,7 @@ static void on_left_thread(struct sim *s, struct sim_event *e)
 
 	srv_core_stats(t->core, &st);
 	if (st.parts)
-		violation(s, "%s was reported as empty and has %u partitions", t->server->node.name,
+		violation(s, "%s received LEFT, but has %u partitions", t->server->node.name,
 			st.parts);
 }
 
@@ -145,7 +145,7 @@ static void stop(struct sim_server *srv)
 {
 	if (!srv->node.is_up || srv->leave_ns || !srv->has_cores)
 		return;
-	trace(srv->s, "%s: is told to stop", srv->node.name);
+	trace(srv->s, "%s receives a stop signal", srv->node.name);
 	srv->leave_ns = srv->s->now + LEAVE_BOUND_NS;
 	srv->s->tot->leaves++;
 	server_say_leave(srv);

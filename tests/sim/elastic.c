@@ -109,7 +109,8 @@ void elastic_job(struct sim *s, const struct ctl_job *job)
 	if (job->view < o->view || job->n_members > AGENTS_MAX)
 		return;
 	if (job->barrier < o->barrier)
-		violation(s, "barrier %llu is passed again", (unsigned long long)job->barrier);
+		violation(s, "barrier %llu is passed after a later one",
+			(unsigned long long)job->barrier);
 	o->barrier = job->barrier;
 	o->n_members = job->n_members;
 	for (unsigned i = 0; i < job->n_members; i++) {
@@ -189,7 +190,7 @@ static void compare(struct sim *s, unsigned a, unsigned b, uint32_t all)
 					    members_then(s, r, all) & ~x->members) > s->o.backup)
 					violation(s,
 						"I4: tensor %u part %u round %u is the sum of %x, "
-						"not of all that stayed (%x)",
+						"not of all members that stayed (%x)",
 						t, p, r, x->members, all);
 			}
 		}

@@ -406,7 +406,7 @@ static void on_deaf(struct sim *s, struct sim_event *e)
 	sim_post(s, NULL, rnd_below(s, 4 * S), on_deaf);
 	if (!agent_is_settled(a))
 		return;
-	trace(s, "fault: %s and the scheduler do not hear each other", a->node.name);
+	trace(s, "fault: %s is cut off from the scheduler", a->node.name);
 	if (ways & 1)
 		a->m.cut_to = until;
 	if (ways & 2)

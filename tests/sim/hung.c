@@ -9,9 +9,9 @@
 
 #include <stdio.h>
 
-#define LOOK_NS    (50 * MS)
-#define DEAD_NS    (3 * S)     /* --server-dead of the simulated scheduler */
-#define GRACE_NS   (10 * S)    /* twice the --agent-dead of the simulated scheduler */
+#define LOOK_NS  (50 * MS)
+#define DEAD_NS  (3 * S)  /* --server-dead of the simulated scheduler */
+#define GRACE_NS (10 * S) /* twice the --agent-dead of the simulated scheduler */
 /* time for two questions from the scheduler to the agents, and their answers */
 #define SLACK_NS   (1700 * MS)
 #define HANG_NS    (15 * S)
@@ -74,10 +74,11 @@ static void on_look(struct sim *s, struct sim_event *e)
 		return;
 	due_ns = h->started_ns + DEAD_NS > h->back_ns ? h->started_ns + DEAD_NS : h->back_ns;
 	if (h->is_cut && is_dead(s, h))
-		violation(s, "C2: server%u is dead, though agents receive from it", h->server);
+		violation(s, "C2: server%u was declared dead, though agents receive from it",
+			h->server);
 	if (!h->is_cut && s->now > due_ns + SLACK_NS && !is_dead(s, h))
-		violation(s, "C2: server%u hangs and is not dead after %.1f s", h->server,
-			(double)(s->now - h->started_ns) / 1e9);
+		violation(s, "C2: server%u hangs, but was not declared dead within %.1f s",
+			h->server, (double)(s->now - h->started_ns) / 1e9);
 }
 
 /* Return whether every agent of the job has a connection for each of its partitions, and this
@@ -113,7 +114,7 @@ static void on_hang(struct sim *s, struct sim_event *e)
 	h->begun_ns = s->now;
 	h->is_cut = rnd_chance(s, 500);
 	trace(s, "fault: server%u %s while the scheduler restarts", h->server,
-		h->is_cut ? "does not reach the scheduler" : "hangs");
+		h->is_cut ? "cannot reach the scheduler" : "hangs");
 	if (h->is_cut)
 		srv->m.cut_to = srv->m.cut_from = s->now + HANG_NS;
 	else

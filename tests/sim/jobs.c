@@ -299,7 +299,7 @@ static void job_start(struct guest *g, const struct ctl_job *msg)
 	while (my < msg->n_members && msg->members[my].agent != g->agent->m.id)
 		my++;
 	if (my == msg->n_members) {
-		violation(g->s, "%s gets a job of another agent", g->node.name);
+		violation(g->s, "%s gets a job that does not name its agent", g->node.name);
 		return;
 	}
 	if (agt_job_new(g->agent->core, msg, my, &g->job) < 0)
@@ -333,12 +333,13 @@ static void job_end(struct guest *g, uint32_t code, const char *text)
 {
 	if (g->has_ended)
 		return;
-	trace(g->s, "%s: its job ends with %u", g->node.name, code);
+	trace(g->s, "%s: its job ends with code %u", g->node.name, code);
 	g->has_ended = true;
 	if (code && !job_of(g)->has_liar)
 		violation(g->s, "I12: the job of %s failed: %s", g->node.name, text);
 	if (!code && !g->is_finished && !job_of(g)->has_liar)
-		violation(g->s, "C7: the job of %s ends well before it has finished", g->node.name);
+		violation(g->s, "C7: the job of %s succeeds before its worker has finished",
+			g->node.name);
 	if (!g->job)
 		return;
 	agt_job_fail(g->job, code ? -(int)code : BPS_ECLOSED);
@@ -356,7 +357,7 @@ static void plan(struct guest *g, const struct ctl_plan *msg)
 		if (t >= GUEST_TENSORS)
 			continue; /* a tensor that the misbehaving agent of the job made up */
 		if (agt_tensor_plan(g->tensors[t].t, &msg->tensors[i]) < 0)
-			violation(g->s, "%s cannot take the plan of tensor %u", g->node.name, t);
+			violation(g->s, "%s rejects the plan of tensor %u", g->node.name, t);
 		g->tensors[t].is_planned = true;
 	}
 	agt_job_runs(g->job, msg->runs, msg->n_runs);
@@ -381,7 +382,8 @@ static void peers(struct guest *a, const struct ctl_peers *msg)
 	a->is_syncing = false;
 	FOREACH_IN (g, a)
 		if (g->has_job_msg && !g->is_named)
-			job_end(g, (uint32_t)-BPS_EJOB_FAILED, "it was not named");
+			job_end(g, (uint32_t)-BPS_EJOB_FAILED,
+				"the scheduler did not name the job after WELCOME");
 }
 
 static void welcome(struct guest *a)

@@ -21,14 +21,14 @@
 static const char usage[] =
 	"usage: sim [--seed N | --seeds A..B | --file FILE] [--trace] [--report | --json]\n"
 	"           [--keep-going] [--jobs N] [--mutant NAME]\n"
-	"  --seed N        one history\n"
-	"  --seeds A..B    all of them (default 1..1000)\n"
-	"  --file FILE     the seeds that are the first words of its lines\n"
-	"  --trace         every event on stderr\n"
-	"  --report        figures at the end\n"
-	"  --json          the same for programs, as the last line\n"
-	"  --keep-going    do not stop at the first violation\n"
-	"  --jobs N        seeds A..B in N processes\n"
+	"  --seed N        run the history of one seed\n"
+	"  --seeds A..B    run the histories of these seeds (default 1..1000)\n"
+	"  --file FILE     run the seeds that are the first words of the lines of FILE\n"
+	"  --trace         print every event on stderr\n"
+	"  --report        print figures at the end\n"
+	"  --json          print the figures as JSON in the last line\n"
+	"  --keep-going    run the other seeds after a violation\n"
+	"  --jobs N        run the seeds A..B in N processes\n"
 	"  --mutant NAME   run the program with that defect (make sim-mutants builds them)\n";
 
 struct sim_args {
@@ -94,13 +94,15 @@ static void report(const struct sim_totals *t, double took_s, uint64_t n_bad)
 		(double)t->virtual_ns / 3.6e12);
 	printf("%" PRIu64 " messages (%" PRIu64 " lost, %" PRIu64 " duplicated, %" PRIu64
 	       " reordered, %" PRIu64 " corrupted, %" PRIu64 " AGAIN), %" PRIu64 " reads (%" PRIu64
-	       " of %" PRIu64 " eager offers, %" PRIu64 " in vain), %" PRIu64 " loans, %" PRIu64
-	       " views, %" PRIu64 " scheduler lives, %" PRIu64 " agent restarts, %" PRIu64
+	       " of %" PRIu64 " eager offers, %" PRIu64 " discarded), %" PRIu64 " loans, %" PRIu64
+	       " views, %" PRIu64 " scheduler starts, %" PRIu64 " agent restarts, %" PRIu64
 	       " drains, %" PRIu64 " servers stopped, %" PRIu64 " jobs failed\n",
 		t->messages, t->lost, t->dups, t->reordered, t->corrupted, t->agains, t->reads,
 		t->eager_reads, t->eager, t->thrown, t->loans, t->views, t->lives, t->restarts,
 		t->drains, t->leaves, t->failed_jobs);
-	printf("%" PRIu64 " rounds of other jobs, %" PRIu64 " lies\n", t->guest_rounds, t->lies);
+	printf("%" PRIu64 " rounds of other jobs, %" PRIu64
+	       " forged messages of misbehaving agents\n",
+		t->guest_rounds, t->lies);
 	printf("slowest end after the last fault: %.1f s (seed %" PRIu64 ")\n",
 		(double)t->slowest_ns / 1e9, t->slowest_seed);
 	for (unsigned i = 0; i < F_COUNT; i++)

@@ -140,7 +140,7 @@ void member_conn_down(struct sim_member *m, const char *why)
 static void view_seen(struct sim_member *m, uint64_t view, const char *what)
 {
 	if (view < m->view)
-		violation(m->s, "I6: %s has view %llx and receives %llx from %s", m->node->name,
+		violation(m->s, "I6: %s has view %llx, but receives view %llx in %s", m->node->name,
 			(unsigned long long)m->view, (unsigned long long)view, what);
 	m->view = view;
 }
@@ -148,12 +148,13 @@ static void view_seen(struct sim_member *m, uint64_t view, const char *what)
 static void welcome(struct sim_member *m, const struct ctl_welcome *w)
 {
 	if (w->term < m->term)
-		violation(m->s, "I6: %s has seen term %u and is welcomed by term %u", m->node->name,
-			m->term, w->term);
+		violation(m->s, "I6: %s has seen term %u, but gets WELCOME of term %u",
+			m->node->name, m->term, w->term);
 	if (m->id && m->id != w->member_id)
-		violation(m->s, "%s had id %u and gets %u", m->node->name, m->id, w->member_id);
+		violation(m->s, "%s had member id %u, but gets %u", m->node->name, m->id,
+			w->member_id);
 	if (m->has_cluster_id && memcmp(m->cluster_id, w->cluster_id.data, 16) != 0)
-		violation(m->s, "%s is welcomed to another cluster", m->node->name);
+		violation(m->s, "%s gets WELCOME of another cluster", m->node->name);
 	memcpy(m->cluster_id, w->cluster_id.data, 16);
 	m->has_cluster_id = true;
 	m->term = w->term;

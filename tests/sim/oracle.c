@@ -286,8 +286,8 @@ void oracle_result(struct sim *s, struct sim_agent *a, unsigned t, uint64_t roun
 		return;
 	}
 	if (workers != s->o.size)
-		violation(s, "I4: %s tensor %u round %llu: %u workers of %u", a->node.name, t,
-			(unsigned long long)round, workers, s->o.size);
+		violation(s, "I4: %s tensor %u round %llu: sum of %u workers, not of %u",
+			a->node.name, t, (unsigned long long)round, workers, s->o.size);
 	if (r->is_known && r->crc != crc)
 		violation(s,
 			"I2: %s tensor %u round %llu: bytes differ from those of another agent",
@@ -417,12 +417,12 @@ static void job_ends(struct sim *s, const struct ctl_job_end *msg)
 	if (msg->job != o->job || msg->code == (uint32_t)-BPS_EEVICTED)
 		return;
 	if (o->has_end && o->end_code != msg->code)
-		violation(s, "C7: the job ended with %u for some, %u for others: %s", o->end_code,
-			msg->code, msg->text);
+		violation(s, "C7: the job ended with code %u for some workers, %u for others: %s",
+			o->end_code, msg->code, msg->text);
 	if (elastic_is(s) && !elastic_may_end(s, msg->code))
-		violation(s, "the job failed, and some workers remained: %s", msg->text);
+		violation(s, "the job failed although some workers remained: %s", msg->text);
 	if (msg->code && !s->o.may_fail)
-		violation(s, "the job failed, and no fault excuses it: %s", msg->text);
+		violation(s, "the job failed although no fault allows it: %s", msg->text);
 	o->has_end = true;
 	o->end_code = msg->code;
 }
@@ -446,6 +446,6 @@ void oracle_sched_sends(struct sim *s, const struct sim_member *to, const struct
 	else if (msg->type == CTL_JOB_END && to->idx < AGENTS_MAX)
 		job_ends(s, &msg->job_end);
 	if (view > s->sched.durable_view)
-		violation(s, "I10: view %llx is sent, %llx is durable", (unsigned long long)view,
-			(unsigned long long)s->sched.durable_view);
+		violation(s, "I10: the scheduler sends view %llx, but only view %llx is durable",
+			(unsigned long long)view, (unsigned long long)s->sched.durable_view);
 }

@@ -27,7 +27,7 @@ static struct agt_tensor *tensor_again(struct sim_agent *a, unsigned t)
 
 	agent_tensor_attach(a, t);
 	if (ts->is_planned && agt_tensor_plan(ts->t, &plan) < 0)
-		violation(a->s, "%s rejects its kept state", a->node.name);
+		violation(a->s, "%s rejects the state of its previous process", a->node.name);
 	round = agt_tensor_round(ts->t);
 	agt_tensor_contributors(ts->t, &members, &least, &most);
 	if (round > ts->round)

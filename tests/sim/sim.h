@@ -211,7 +211,7 @@ struct sim_port { /* one xport of an agent or of a server's thread */
 	unsigned n_segs;
 	/* for an agent: the member whose id and instance servers expect from it */
 	const struct sim_member *m;
-	bool is_liar;               /* byzantine.c may change the messages that this port sends */
+	bool is_liar; /* byzantine.c may change the messages that this port sends */
 };
 
 struct sim_end {

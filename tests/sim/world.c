@@ -314,7 +314,7 @@ static void check_leaks(struct sim *s)
 		}
 	}
 	if (s->n_loans)
-		violation(s, "%" PRIu64 " loans were not given back", s->n_loans);
+		violation(s, "%" PRIu64 " loans were not returned", s->n_loans);
 	for (unsigned i = 0; i < s->o.n_agents; i++)
 		if (s->agents[i].node.is_up && s->agents[i].has_job_msg &&
 			!s->agents[i].is_released)
@@ -374,7 +374,7 @@ static void run_events(struct sim *s)
 			break;
 		}
 		if (++n > EVENTS_MAX) {
-			violation(s, "too many events");
+			violation(s, "the history has too many events, so it may never end");
 			break;
 		}
 	}
