@@ -1,5 +1,5 @@
-/* Lower bounds for the bandwidth simulator, and the time of a ring all-reduce. The bounds are times
- * that no placement of sums and no order of sending can beat. This file has formulas only and no
+/* Lower bounds for the bandwidth simulator, and the time of a ring all-reduce. No placement of sums
+ * and no order of sending can be faster than a lower bound. This file has formulas only and no
  * state. */
 #include "tests/scale/scale.h"
 
@@ -19,7 +19,8 @@ static double server_rate(const struct scale_options *o, uint32_t i)
 
 /* Return the most bytes of sums that all machines can exchange within t seconds. Let M be the bytes
  * of the model, n the number of agents and x the bytes that a machine's server sums. The card of a
- * machine with an agent carries M + (n-2) x, that of a machine with a server alone n x. */
+ * machine with an agent carries M + (n-2) x. The card of a machine with only a server carries n
+ * x. */
 static double capacity(const struct scale_options *o, double bytes, double t)
 {
 	double n = o->agents, sum = 0;
@@ -78,7 +79,8 @@ double bound_step_s(const struct scale_options *o, const struct scale_trace *t)
 {
 	double compute = o->compute_ms / 1e3, per_byte = bound_push_pull_s(o, t->bytes) / t->bytes;
 	double worst = fmax(compute, bound_push_pull_s(o, t->bytes));
-	/* share of the forward time before the layer; bytes of the layers up to and including it */
+	/* done: share of the forward time before the layer. bytes: bytes of all layers up to this
+	 * one. */
 	double done = 0, bytes = 0;
 
 	for (uint32_t i = 0; i < t->n_layers; i++) {
@@ -105,7 +107,7 @@ double bound_ring_step_s(const struct scale_options *o, const struct scale_trace
 
 	if (t->n_layers > sizeof(ready) / sizeof(ready[0]))
 		return 0;
-	for (int k = 0; k < 4; k++) { /* simulate steps until their duration is stable */
+	for (int k = 0; k < 4; k++) { /* simulate steps until the duration of a step is stable */
 		n_buckets = 0;
 		full = 0;
 		for (uint32_t i = t->n_layers; i-- > 0;) {

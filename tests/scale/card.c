@@ -1,13 +1,13 @@
 /* Hosts and their network cards. A lane is one direction of a connection's channel. Bytes that
- * leave a host wait for its card. The card serves its lanes in turn, a quantum of bytes each. One
- * latency later the bytes reach the other card, and wait there for earlier bytes. So a card is busy
- * while it has work, connections share it as TCP connections do, and the switch between the cards
- * never blocks. A lane with a window has at most that many bytes in flight until the receiving
- * thread has had time to process them. */
+ * leave a host wait for its card. The card serves its lanes in turn, and sends one quantum of bytes
+ * of each. One latency later the bytes reach the other card, and wait there for earlier bytes. A
+ * card sends whenever it has bytes to send. Connections share the card as TCP connections do. The
+ * switch between the cards never blocks. A lane with a window has at most that many bytes in
+ * flight. Bytes count as in flight until the receiving thread has had time to process them. */
 #include "tests/scale/scale.h"
 
 #define KERNEL_BYTES                                                                               \
-	(UINT32_C(64) << 10) /* TCP_AHEAD_SLOW of common/transport/sockets/tcp_impl.h */
+	(UINT32_C(64) << 10) /* value of TCP_AHEAD_SLOW in common/transport/sockets/tcp_impl.h */
 
 static struct scale_lane *lane_of(const struct scale_item *it)
 {

@@ -1,6 +1,6 @@
-/* Small cases with limits that they must keep. They test the joint effect of placement, priority
- * and the flow of partitions on an undisturbed network. Each takes well under a second in a debug
- * build. */
+/* Small cases with limits that their figures must keep. They test the joint effect of placement,
+ * priority and the flow of partitions on an undisturbed network. Each case takes much less than a
+ * second in a debug build. */
 #include "tests/scale/scale.h"
 
 #include <stdio.h>
@@ -54,8 +54,8 @@ static double over_ring(const struct scale_options *o)
 	return r.comm_s / r.ring_s;
 }
 
-/* Return the bytes of the busiest card of the machines that have only a server, divided by the fair
- * share of such a card. */
+/* Return the bytes of the busiest card among the machines that have only a server, divided by the
+ * fair share of such a card. */
 static double server_share(const struct scale_options *o)
 {
 	struct scale_result r = measure(o);
@@ -75,8 +75,8 @@ static double efficiency(const struct scale_options *o)
 	return measure(o).efficiency;
 }
 
-/* Return by how many times priorities shorten a step: its time without them divided by its time
- * with them. */
+/* Return by which factor priorities shorten a step: the step time without them, divided by the step
+ * time with them. */
 static double gain_of_priority(const struct scale_options *o)
 {
 	struct scale_options fifo = *o;
@@ -85,8 +85,8 @@ static double gain_of_priority(const struct scale_options *o)
 	return measure(&fifo).step_s / measure(o).step_s;
 }
 
-/* Return by how many times eager bytes shorten a step: its time with requested bytes divided by its
- * time with eager bytes. */
+/* Return by which factor eager bytes shorten a step: the step time with requested bytes, divided by
+ * the step time with eager bytes. */
 static double gain_of_eager(const struct scale_options *o)
 {
 	struct scale_options asking = *o;
@@ -127,8 +127,8 @@ static void half_the_servers(struct scale_options *o)
 	o->servers = 4;
 }
 
-/* A model whose embedding comes first: its gradient is computed last, and its sum is needed
- * first. */
+/* Use a model whose embedding is its first layer: the embedding's gradient is computed last, and
+ * its sum is needed first. */
 static void one_server_of_its_own(struct scale_options *o)
 {
 	o->trace = "tests/traces/bert-large.tsv";
@@ -145,8 +145,8 @@ static void one_server_of_its_own(struct scale_options *o)
  * (bps-agent/core/lockstep.c), a round takes 1.34 times as long as needed. */
 static void large_and_small_shares(struct scale_options *o)
 {
-	/* Each connection has two quanta in flight. With quanta of the default size, rounding would
-	 * dominate the result. */
+	/* Each connection has two quanta in flight. The quantum is small, because with the default
+	 * size, rounding would dominate the result. */
 	o->trace = "tests/traces/vgg16.tsv";
 	o->servers = 2;
 	o->quantum = 16u << 10;

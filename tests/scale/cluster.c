@@ -15,8 +15,8 @@
 #define RETRY_NS      (2 * S)
 #define AGAIN_NS      (2 * MS)
 
-/* The number of a scheduler's connection is the index of the agent, or o.agents plus that of the
- * server. */
+/* The number of a scheduler's connection is the agent's index, or o.agents plus the server's
+ * index. */
 static struct scale_agent *agent_of(struct scale_world *w, uint32_t conn)
 {
 	return conn < w->o.agents ? &w->agents[conn] : NULL;

@@ -1,7 +1,7 @@
 /* Connections. They carry messages, under credit, and the bytes that messages offer. A receiver may
- * request the bytes in pieces. Or the bytes are eager: they follow their offer without a request.
- * When the receiver reads the offer by the time that they start to arrive, the read takes them.
- * Otherwise they are discarded (docs/reference/protocol-data.md, "Over TCP"). */
+ * request the bytes in pieces. Eager bytes follow their offer without a request. If the receiver
+ * has started to read the offer when they begin to arrive, the read takes them. Otherwise they are
+ * discarded (docs/reference/protocol-data.md, "Over TCP"). */
 #include "tests/scale/scale.h"
 
 #include <errno.h>
@@ -142,8 +142,8 @@ static bool is_same_memory(
 	return e->segment == segment && e->offset == offset && e->bytes->len == len;
 }
 
-/* Called before the node processes an offer, since the node may read it at once. Earlier eager
- * bytes of the same memory are out of date from now on. */
+/* Record the arrival of an offer, before the node processes it, since the node may read the offer
+ * at once. Earlier eager bytes of the same memory are out of date from now on. */
 static void offer_heard(struct scale_end *e, const struct scale_item *it)
 {
 	for (struct scale_eager *i = e->eager; i && i->is_heard; i = i->next)
@@ -152,8 +152,8 @@ static void offer_heard(struct scale_end *e, const struct scale_item *it)
 		it->eager->offer->is_heard = true;
 }
 
-/* Called after the node has processed an offer. If its bytes are arriving and it has no read, they
- * are discarded. */
+/* Handle the end of the node's work on an offer. If eager bytes of the offer are arriving and no
+ * read takes them, discard them. */
 static void offer_told(struct scale_node *n, struct scale_eager *e)
 {
 	e->is_thrown |= e->is_begun && !e->read;
@@ -167,7 +167,7 @@ void scale_net_begun(struct scale_eager *e)
 	e->is_thrown |= e->is_heard && !e->read;
 }
 
-/* Return the offer whose eager bytes the read r can take, or NULL. The bytes must not be
+/* Return the offer whose eager bytes the read r can take, or NULL. Skip offers whose bytes were
  * discarded. */
 static struct scale_eager *eager_of(const struct scale_end *e, const struct xport_read *r)
 {
@@ -251,8 +251,8 @@ static int net_send(struct xconn *c, const struct wire_msg *m)
 	return send_it((struct scale_end *)c, m, false);
 }
 
-/* Send a message with eager bytes. Hosts do not send bytes to themselves: they are shared in
- * memory. */
+/* Send a message with eager bytes. Within one host, send the message alone, because the receiver
+ * reads the bytes in shared memory. */
 static int net_send_eager(struct xconn *c, const struct wire_msg *m, bool is_patient)
 {
 	struct scale_end *e = (struct scale_end *)c;
@@ -445,8 +445,8 @@ static void net_close(struct xconn *c, const char *why)
 	fatal("peer %u is closed: %s", c->peer_id, why);
 }
 
-/* Return when the peer was last received from. Simulated peers never fail, so this is always
- * now. */
+/* Return the time of the last message from the peer. Simulated peers never fail, so return the
+ * present time. */
 static uint64_t net_heard_ns(const struct xconn *c)
 {
 	return ((const struct scale_end *)c)->node->w->now;

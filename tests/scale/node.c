@@ -1,5 +1,5 @@
-/* A data thread. It processes one item after the other. The messages that an item causes are sent
- * after the time that processing it takes. */
+/* A data thread. It processes one item after the other. Processing an item takes time. The messages
+ * that the item causes are sent at the end of that time. */
 #include "tests/scale/scale.h"
 
 static void node_run(struct scale_node *n);

@@ -44,31 +44,32 @@ struct scale_options {
 	uint32_t agents, servers; /* machines that train; machines that have only a server */
 	bool is_colocated;        /* each agent's machine also runs a server */
 	uint32_t threads;         /* data threads of a server */
-	/* like threads, but of a server on an agent's machine; 0: the same */
+	/* like threads, but for a server on an agent's machine; 0: the same number as threads */
 	uint32_t beside_threads;
-	double rate_gbps; /* of a card, in each direction */
-	/* how many of the agents and of the servers have slow_gbps instead */
+	double rate_gbps; /* rate of a card, in each direction */
+	/* number of agents and number of servers whose cards have slow_gbps instead */
 	uint32_t slow_agents, slow_servers;
 	double slow_gbps;
-	double local_gbps;            /* between processes of one host */
-	double latency_us;            /* from card to card */
-	uint32_t header_bytes;        /* on the wire for each message */
-	uint32_t quantum;             /* bytes after which a card turns to its next connection */
-	uint32_t part_bytes;          /* 0: the scheduler's choice */
-	uint64_t window, peer_window; /* of agents (0: none), of servers */
-	uint32_t read_window;         /* of a read; 0: the transport chooses it */
-	bool is_asking;          /* as with libfabric, all bytes are requested and none are eager */
-	uint32_t socket_window;  /* most bytes in flight of a TCP connection; 0: no limit */
-	double sum_gbs, crc_gbs; /* rates of one thread: summing operands, checking CRC */
-	double compute_ms;       /* time of the forward and backward pass of a step */
-	uint32_t gpus;           /* on each machine */
+	double local_gbps;     /* rate between processes of one host */
+	double latency_us;     /* time from card to card */
+	uint32_t header_bytes; /* bytes on the wire for the header of each message */
+	/* bytes that a card sends before it turns to its next connection */
+	uint32_t quantum;
+	uint32_t part_bytes;          /* 0: the scheduler chooses the size */
+	uint64_t window, peer_window; /* window of agents (0: no window), window of servers */
+	uint32_t read_window;         /* window of reads; 0: the transport chooses it */
+	bool is_asking;               /* request all bytes, send none eagerly (libfabric) */
+	uint32_t socket_window;       /* most bytes in flight of a TCP connection; 0: no limit */
+	double sum_gbs, crc_gbs;      /* rates of one thread that sums operands or checks CRCs */
+	double compute_ms;            /* time of the forward and backward pass of a step */
+	uint32_t gpus;                /* number of accelerators of each machine */
 	/* rate at which an accelerator reduces, or copies to another one */
 	double gpu_gbs;
 	uint32_t batch; /* samples per accelerator and step, to compute samples/s */
 	uint8_t dtype;
 	bool is_fifo;          /* send tensors in the order of submission, without priorities */
-	uint32_t steps;        /* measured steps; STEP_WARMUP others come first */
-	uint64_t bucket_bytes; /* bucket size of the all-reduce that is compared */
+	uint32_t steps;        /* number of measured steps, after STEP_WARMUP other steps */
+	uint64_t bucket_bytes; /* bucket size of the all-reduce with which the step is compared */
 };
 void scale_options_default(struct scale_options *o);
 
@@ -79,7 +80,8 @@ struct scale_tensor_def {
 	uint64_t elems, bytes;
 	uint64_t macs;
 };
-/* Consecutive tensors [first, first + n) that the model computes together. */
+/* Consecutive tensors [first, first + n) that the model computes together, for example a weight and
+ * its bias. */
 struct scale_layer {
 	uint32_t first, n;
 	double share;      /* share of the step's computing time */
@@ -93,25 +95,26 @@ struct scale_trace {
 	double bytes;
 };
 /* Read a trace and make its layers, as bps-bench --replay does. A row with a value for macs
- * (computing cost) starts a layer, and the rows without one that follow belong to it. Rows before
- * the first such row form a layer without computing. Errors: -1, and a line on stderr. */
+ * (computing cost) starts a layer. The following rows without such a value belong to the same
+ * layer. Rows before the first row with a value form a layer without computing. Errors: -1, and a
+ * line on stderr. */
 int trace_read(struct scale_trace *t, const struct scale_options *o);
 void trace_free(struct scale_trace *t);
 
 /* ---- results ---- */
 
 struct scale_card_bytes {
-	uint64_t tx, rx; /* bytes of the busiest card, per step */
+	uint64_t tx, rx; /* bytes that the busiest card sends and receives per step */
 };
 struct scale_result {
 	double step_s, compute_s;
-	double comm_s;      /* duration of the communication of a step alone */
-	double optimum_s;   /* lower bound of comm_s, with the best division of the sums */
+	double comm_s;      /* duration of a step's communication when nothing is computed */
+	double optimum_s;   /* lower bound of comm_s, with the best placement of the sums */
 	double bound_s;     /* lower bound of step_s: see bound_step_s */
 	double ring_s;      /* comm_s of a ring all-reduce */
 	double ring_step_s; /* step_s of a ring all-reduce over buckets */
 	double efficiency, overlap, ring_efficiency;
-	/* machines that train; machines with a server only */
+	/* cards of machines that train; cards of machines with only a server */
 	struct scale_card_bytes agent, server;
 	/* bytes that were sent eagerly; the part of them that was discarded */
 	uint64_t unasked, thrown;
@@ -119,14 +122,15 @@ struct scale_result {
 	double wall_s;
 };
 
-/* Measure the communication without computing (unless is_step_only), then whole steps. Errors: -1,
- * and a line on stderr. */
+/* Measure the communication without computing (unless is_step_only), and then measure whole steps.
+ * Errors: -1, and a line on stderr. */
 int scale_measure(const struct scale_options *o, bool is_step_only, struct scale_result *ret);
 
 /* ---- bounds (bound.c) ---- */
 
-/* Return the seconds to push_pull that many bytes with the best division of the sums among the
- * servers. The function finds the time by bisection, see docs/explanation/design/placement.md. */
+/* Return the seconds of a push_pull of the given bytes, with the best division of the sums among
+ * the servers. The function finds the time by bisection, see
+ * docs/explanation/design/placement.md. */
 double bound_push_pull_s(const struct scale_options *o, double bytes);
 /* Compute bound_push_pull_s by a formula: 2n(n-1)M / ((n^2 + kn - 2k) B). The formula holds for
  * equal cards, a server on each agent's machine, and 2 <= n, k <= n; otherwise return 0. Source:
@@ -135,9 +139,9 @@ double bound_formula_s(const struct scale_options *o, double bytes);
 /* Return the seconds of a ring all-reduce. The slowest card limits it, and each of its steps adds a
  * latency. */
 double bound_ring_s(const struct scale_options *o, double bytes);
-/* Return a step time that no schedule can beat. It is the largest sum, over all layers, of three
- * times: the backward pass reaches the layer's gradient; this gradient and all before it are moved;
- * the forward pass runs the layers from this one on. */
+/* Return a step time that no schedule can beat: the maximum, over all layers i, of the sum of three
+ * times. They are the backward pass down to layer i, the transfer of the gradients of layers 0 to
+ * i, and the forward pass from layer i on. */
 double bound_step_s(const struct scale_options *o, const struct scale_trace *t);
 /* Return the step time of an all-reduce of buckets. Buckets are reduced one after the other, in the
  * order in which they fill. The forward pass of a layer waits only for that layer's bucket. */
@@ -158,7 +162,8 @@ struct scale_host {
 	uint32_t idx;
 	double tx_ns, rx_ns; /* nanoseconds per byte */
 	bool is_sending;
-	struct scale_lane *turn, **turn_tail; /* queue of the lanes that have something to send */
+	/* queue of the lanes whose next bytes the card may send */
+	struct scale_lane *turn, **turn_tail;
 	uint64_t rx_free, local_free;
 	uint64_t tx_bytes, rx_bytes;
 };
@@ -169,18 +174,18 @@ struct scale_node;
 struct scale_item;
 typedef void scale_item_fn(struct scale_node *n, struct scale_item *it);
 
-/* A message or read in flight, or another item that waits until its node processes it. */
+/* A message in flight, a read in flight, or an item that waits until its node processes it. */
 struct scale_item {
 	struct scale_item *next;
 	scale_item_fn *fn;
-	struct scale_end *end; /* end of the connection at which it arrives */
+	struct scale_end *end; /* end of the connection at which the item arrives */
 	bool is_answer;
 	uint32_t left; /* bytes that the card has not sent yet */
 	uint32_t len;
 	struct scale_pending_read *read;
 	uint64_t asked_ns, a;
-	struct scale_item *eager;  /* of an offer: its eager bytes */
-	struct scale_eager *offer; /* of eager bytes: their offer */
+	struct scale_item *eager;  /* for an offer: its eager bytes */
+	struct scale_eager *offer; /* for eager bytes: their offer */
 	void *p;
 	struct wire_msg m;
 };
@@ -203,9 +208,9 @@ struct scale_node {
 	uint32_t n_segments;
 };
 void scale_node_init(struct scale_world *w, struct scale_node *n, struct scale_host *host);
-/* Give an item to the node, which processes it when it is free. */
+/* Give an item to the node. The node processes the item when it is free. */
 void scale_node_post(struct scale_node *n, struct scale_item *it);
-/* Let the node continue after a call of its core from outside of the node's items. */
+/* Let the node continue after a call of its core that none of the node's items caused. */
 void scale_node_kick(struct scale_node *n);
 /* Send an item when the node has finished its current one. */
 void scale_node_send(struct scale_node *n, struct scale_item *it);
@@ -213,47 +218,49 @@ void scale_node_send(struct scale_node *n, struct scale_item *it);
 /* ---- network ---- */
 
 struct scale_pending_read {
-	/* queue of end->queue, while some of its pieces are not requested yet */
+	/* the next read of the queue end->queue, while some pieces of the read are not requested
+	 * yet */
 	struct scale_pending_read *next;
 	struct scale_pending_read *next_read, **prev_read;
 	struct xport_read *r;
 	uint32_t issued, arrived;
 };
-/* An offer with eager bytes, as its receiver sees it. */
+/* An offer with eager bytes, as seen by its receiver. */
 struct scale_eager {
 	struct scale_eager *next;
 	struct scale_item *bytes;
 	uint16_t segment;
 	bool is_heard; /* the message with the offer has arrived */
-	bool is_old;   /* the same memory was offered again since */
+	bool is_old;   /* a later offer of the same memory has arrived */
 	bool is_begun; /* its bytes are arriving */
 	bool is_here;  /* all of its bytes have arrived and wait for the offer */
 	bool is_thrown;
 	uint64_t offset;
-	struct scale_pending_read *read; /* the read that takes them */
+	struct scale_pending_read *read; /* the read that takes the bytes; NULL: none */
 };
 /* A lane is one direction of one channel. A connection has two channels, so that messages and
  * requests never wait behind requested bytes. Items wait in the process until the kernel has room
- * for them. In the kernel they wait until the card and the receiver's window let them go. */
+ * for them. In the kernel they wait for the card and for room in the receiver's window. */
 struct scale_lane {
 	struct scale_host *host;
 	struct scale_item *out, **out_tail;
 	struct scale_item *outside; /* the first item that is not yet completely in the kernel */
 	/* bytes of the items before `outside` that the card has not sent yet */
 	uint32_t inside_bytes;
-	uint32_t window, on_way; /* bytes; window 0: no bound */
-	/* number of eager offers, and bytes of them, that are not yet completely in the kernel */
+	/* on_way: bytes in flight, at most `window` bytes. window 0: no limit. */
+	uint32_t window, on_way;
+	/* number and bytes of eager offers that are not yet completely in the kernel */
 	uint32_t n_eager, eager_bytes;
 	struct scale_lane *next_turn;
 	bool has_turn;
 };
 struct scale_end {
-	struct xconn c; /* first */
+	struct xconn c; /* must be the first field */
 	struct scale_node *node;
 	struct scale_end *peer, *next_all;
 	struct scale_lane say, answer;
 	bool is_open, is_refused;
-	/* the node waits until few bytes are queued, then it may send eager bytes */
+	/* set while the node waits until few bytes are queued and it may send eager bytes */
 	bool wants_eager;
 	struct eager_policy unasked;
 	uint32_t in_flight; /* messages that the peer has not received yet */
@@ -265,15 +272,15 @@ struct scale_end {
 extern const struct xport_ops scale_eager_ops, scale_asking_ops;
 struct scale_item *item_new(struct scale_world *w, scale_item_fn *fn, struct scale_end *end);
 void item_free(struct scale_world *w, struct scale_item *it);
-/* Connect an agent's node to a server's thread. The nodes of both ends are notified. */
+/* Connect an agent's node to a server's thread, and notify the nodes of both ends. */
 struct xconn *scale_net_connect(struct scale_node *agent, struct scale_node *server,
 	uint32_t agent_id, uint32_t server_id, void *user);
-/* Close all connections. Their reads end, and their nodes are notified. */
+/* Close all connections, end their reads, and notify their nodes. */
 void scale_net_end(struct scale_world *w);
 /* Send more of the items that wait at this end. Call it when the kernel may have room again. */
 void scale_net_room(struct scale_world *w, struct scale_end *from);
-/* Note that the first eager bytes of an offer arrive. If the offer was processed and has no read,
- * discard them. */
+/* Record that the first eager bytes of an offer arrive. Discard the bytes if the offer was
+ * processed before and no read takes them. */
 void scale_net_begun(struct scale_eager *e);
 /* Send an item from its node to the connection's end it->end (card.c). */
 void card_transmit(struct scale_node *from, struct scale_item *it);
@@ -292,7 +299,7 @@ struct scale_tensor {
 	struct scale_agent *agent;
 	uint32_t idx;
 	struct agt_tensor *t;
-	uint64_t here; /* last round whose sum is on the accelerators */
+	uint64_t here; /* last round whose sum has arrived on the accelerators */
 };
 struct scale_agent {
 	struct scale_world *w;
@@ -306,7 +313,7 @@ struct scale_agent {
 	uint32_t layer;
 	bool is_backward, is_waiting;
 	uint64_t reduce_free, copy_free;
-	uint64_t starts[STEP_MAX]; /* when each backward pass started */
+	uint64_t starts[STEP_MAX]; /* start times of the backward passes */
 };
 
 struct scale_mark {
@@ -332,14 +339,15 @@ struct scale_world {
 	/* one buffer that all tensors and sums share, since their content is never used */
 	uint8_t *memory;
 	size_t memory_bytes;
-	/* a mark for each host: its counters at the start of the measured steps */
+	/* for each host: its counters at the start of the measured steps */
 	struct scale_mark *marks;
 };
 
 void scale_post(struct scale_world *w, uint64_t at_ns, scale_event_fn *fn, void *p, uint64_t a);
-/* Allocate zeroed memory until the end of the run; ends the program when there is none. */
+/* Allocate zeroed memory that is freed at the end of the run. End the program when there is no
+ * memory. */
 void *scale_alloc(struct scale_world *w, size_t n_bytes);
-/* Report an assumption that does not hold, and end the program. */
+/* Report an assumption that is not true, and end the program. */
 void fatal(const char *fmt, ...) __attribute__((format(printf, 1, 2), noreturn));
 
 /* Set up members, job, tensors, placement and connections, before virtual time starts. */
@@ -347,7 +355,7 @@ void cluster_start(struct scale_world *w);
 void cluster_stop(struct scale_world *w);
 
 void scale_trainer_start(struct scale_agent *a);
-/* Note that the sum of a round has arrived at the agent. */
+/* Record that the sum of a round has arrived at the agent. */
 void scale_trainer_sum(struct scale_tensor *t, uint64_t round);
 
 int check_all(void);

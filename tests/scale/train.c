@@ -1,7 +1,7 @@
 /* The trainer of a machine. Its accelerators compute in step. The forward pass of a layer starts
  * when the previous step's sums of the layer's tensors are on all accelerators. After the backward
- * pass of a layer, its gradients are reduced inside the machine and then submitted, one layer after
- * the other. */
+ * pass of a layer, the accelerators of the machine reduce its gradients, and then the trainer
+ * submits them. Layers are reduced one after the other. */
 #include "tests/scale/scale.h"
 
 #include "common/data/dtype.h"
@@ -11,7 +11,7 @@
 
 static void go(struct scale_agent *a);
 
-/* Return the time of a ring inside the machine. Each accelerator passes on all but one of n
+/* Return the time of a ring inside the machine. With n accelerators, each of them sends n - 1 of n
  * parts. */
 static uint64_t machine_ns(const struct scale_options *o, uint64_t bytes)
 {
@@ -92,8 +92,8 @@ static bool has_sums(const struct scale_agent *a, const struct scale_layer *laye
 	return true;
 }
 
-/* Start the backward pass: all sums of the previous step have been used. A measured step ends
- * here. */
+/* Start the backward pass, after the forward pass has used all sums of the previous step. A
+ * measured step ends here. */
 static void start_backward(struct scale_agent *a)
 {
 	struct scale_world *w = a->w;

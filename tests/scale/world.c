@@ -170,7 +170,7 @@ static struct scale_card_bytes busiest(const struct scale_world *w, uint32_t fir
 	return (struct scale_card_bytes){b.tx / w->o.steps, b.rx / w->o.steps};
 }
 
-/* Return the mean duration of the measured steps of the slowest agent. */
+/* Return the mean duration of the slowest agent's measured steps. */
 static double step_s(const struct scale_world *w)
 {
 	uint64_t worst = 0;
