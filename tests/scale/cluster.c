@@ -71,7 +71,8 @@ static void env_done(void *ctx, void *user, uint64_t round, int status, uint32_t
 	struct scale_agent *a = ctx;
 
 	if (status < 0 || workers != a->w->o.agents)
-		fatal("round %llu has ended with %s", (unsigned long long)round, err_str(status));
+		fatal("round %llu failed or misses workers: %s", (unsigned long long)round,
+			err_str(status));
 	scale_trainer_sum(user, round);
 }
 
@@ -168,7 +169,7 @@ static struct agt_tensor *tensor_named(struct scale_agent *a, const char *name)
 			return a->tensors[at].t;
 		}
 	}
-	fatal("a plan for '%s', which nobody declared", name);
+	fatal("the scheduler sends a plan for the undeclared tensor '%s'", name);
 }
 
 static void agent_plan(struct scale_agent *a, const struct ctl_plan *msg)
@@ -177,7 +178,7 @@ static void agent_plan(struct scale_agent *a, const struct ctl_plan *msg)
 		const struct ctl_tensor *p = &msg->tensors[i];
 
 		if (agt_tensor_plan(tensor_named(a, p->name), p) < 0)
-			fatal("the plan of '%s' does not fit", p->name);
+			fatal("the agent rejects the plan of tensor '%s'", p->name);
 		if (a->idx == 0)
 			a->w->n_parts += (p->n_elems - 1) / p->part_elems + 1;
 	}
@@ -407,7 +408,7 @@ void cluster_start(struct scale_world *w)
 	sched_config_default(&cfg);
 	w->sched = sched_new(&cfg, &env);
 	if (sched_start(w->sched, 0) < 0)
-		fatal("the scheduler does not start");
+		fatal("the scheduler's core cannot start");
 	for (uint32_t i = 0; i < w->n_servers; i++)
 		hello(w, w->o.agents + i, ROLE_SERVER, w->servers[i].host, w->servers[i].n_threads);
 	for (uint32_t i = 0; i < w->o.agents; i++)

@@ -28,43 +28,48 @@ static const struct option_def {
 	const char *help;
 } defs[] = {
 #define AT(field) offsetof(struct scale_options, field)
-	{"trace", KIND_TEXT, AT(trace), "the model's tensors (tests/traces/)"},
-	{"label", KIND_TEXT, AT(label), "first column of a row"},
-	{"agents", KIND_U32, AT(agents), "n, machines that train"},
-	{"servers", KIND_U32, AT(servers), "k, machines with a server only"},
-	{"no-colocated", KIND_NO, AT(is_colocated), "no servers beside the agents"},
-	{"threads", KIND_U32, AT(threads), "data threads of a server"},
+	{"trace", KIND_TEXT, AT(trace), "file with the model's tensors (tests/traces/)"},
+	{"label", KIND_TEXT, AT(label), "text in the first column of a row"},
+	{"agents", KIND_U32, AT(agents), "number n of machines that train"},
+	{"servers", KIND_U32, AT(servers), "number k of machines with only a server"},
+	{"no-colocated", KIND_NO, AT(is_colocated), "start no server on the agents' machines"},
+	{"threads", KIND_U32, AT(threads), "number of a server's data threads"},
 	{"beside-threads", KIND_U32, AT(beside_threads),
-		"of a server beside an agent; 0: the same"},
-	{"rate", KIND_NUMBER, AT(rate_gbps), "Gbit/s of payload of a network card, each way"},
-	{"slow-agents", KIND_U32, AT(slow_agents), "so many agents' machines have --slow-rate"},
-	{"slow-servers", KIND_U32, AT(slow_servers), "so many servers' machines have --slow-rate"},
-	{"slow-rate", KIND_NUMBER, AT(slow_gbps), "Gbit/s of those"},
-	{"local-rate", KIND_NUMBER, AT(local_gbps), "Gbit/s between agent and server of one host"},
-	{"latency-us", KIND_NUMBER, AT(latency_us), "from card to card"},
-	{"header", KIND_BYTES32, AT(header_bytes), "bytes on the wire beside each message"},
+		"data threads of a server on an agent's machine; 0: as --threads"},
+	{"rate", KIND_NUMBER, AT(rate_gbps),
+		"Gbit/s of payload of a network card, in each direction"},
+	{"slow-agents", KIND_U32, AT(slow_agents),
+		"number of agents' machines that have --slow-rate"},
+	{"slow-servers", KIND_U32, AT(slow_servers),
+		"number of servers' machines that have --slow-rate"},
+	{"slow-rate", KIND_NUMBER, AT(slow_gbps), "Gbit/s of the slow machines"},
+	{"local-rate", KIND_NUMBER, AT(local_gbps), "Gbit/s between agent and server of a host"},
+	{"latency-us", KIND_NUMBER, AT(latency_us), "latency from card to card"},
+	{"header", KIND_BYTES32, AT(header_bytes), "bytes of the header of each message"},
 	{"quantum", KIND_BYTES32, AT(quantum),
-		"bytes after which a card turns to the next connection"},
-	{"part-bytes", KIND_BYTES32, AT(part_bytes), "partition size; 0: the scheduler's choice"},
-	{"window", KIND_BYTES, AT(window), "agents' window of contributions; 0: none"},
-	{"peer-window", KIND_BYTES, AT(peer_window), "servers' window of reads from one agent"},
+		"bytes that a card sends before it turns to the next connection"},
+	{"part-bytes", KIND_BYTES32, AT(part_bytes), "partition size; 0: the scheduler chooses it"},
+	{"window", KIND_BYTES, AT(window), "an agent's window of contributions; 0: no limit"},
+	{"peer-window", KIND_BYTES, AT(peer_window), "a server's window of reads from one agent"},
 	{"read-window", KIND_BYTES32, AT(read_window),
-		"a connection's; 0: follows the time, as shipped"},
+		"window of a connection's reads; 0: adapts, as in the daemons"},
 	{"asking", KIND_FLAG, AT(is_asking),
-		"all bytes are asked for, as over libfabric; else they go unasked, as over TCP"},
+		"request all bytes, as over libfabric; default: send eager bytes, as over TCP"},
 	{"socket-window", KIND_BYTES32, AT(socket_window),
-		"bytes on the way of a connection over TCP; 0: no bound"},
-	{"sum-gbs", KIND_NUMBER, AT(sum_gbs), "GB/s of operands that a thread sums; 0: no cost"},
-	{"crc-gbs", KIND_NUMBER, AT(crc_gbs), "GB/s that a thread checks; 0: no cost"},
-	{"compute-ms", KIND_NUMBER, AT(compute_ms), "forward and backward of a step; 0: none"},
-	{"gpus", KIND_U32, AT(gpus), "accelerators of a machine"},
-	{"gpu-gbs", KIND_NUMBER, AT(gpu_gbs), "GB/s of the ring inside a machine; 0: no cost"},
-	{"batch", KIND_U32, AT(batch), "samples a step and accelerator"},
-	{"dtype", KIND_DTYPE, AT(dtype), "f16, f32, ..."},
+		"bytes in flight of a connection over TCP; 0: no limit"},
+	{"sum-gbs", KIND_NUMBER, AT(sum_gbs), "GB/s of operands that a thread sums; 0: no time"},
+	{"crc-gbs", KIND_NUMBER, AT(crc_gbs), "GB/s whose CRC a thread checks; 0: no time"},
+	{"compute-ms", KIND_NUMBER, AT(compute_ms),
+		"time of the forward and backward pass of a step; 0: no computing"},
+	{"gpus", KIND_U32, AT(gpus), "number of accelerators of a machine"},
+	{"gpu-gbs", KIND_NUMBER, AT(gpu_gbs),
+		"GB/s of the ring all-reduce inside a machine; 0: no time"},
+	{"batch", KIND_U32, AT(batch), "samples per step and accelerator"},
+	{"dtype", KIND_DTYPE, AT(dtype), "type of the gradients: f16, f32, ..."},
 	{"fifo", KIND_FLAG, AT(is_fifo),
-		"what was submitted first goes first, whatever layer it is of"},
-	{"steps", KIND_U32, AT(steps), "to be measured"},
-	{"bucket", KIND_BYTES, AT(bucket_bytes), "of the all-reduce to compare with"},
+		"send tensors in the order of submission, without priorities"},
+	{"steps", KIND_U32, AT(steps), "number of measured steps"},
+	{"bucket", KIND_BYTES, AT(bucket_bytes), "bucket size of the all-reduce to compare with"},
 };
 
 void scale_options_default(struct scale_options *o)
@@ -97,11 +102,11 @@ void scale_options_default(struct scale_options *o)
 
 static int usage(void)
 {
-	puts("sim-scale [options]: predict a training step of many machines\n"
-	     "  --check                run the cases of `make test`\n"
-	     "  --json                 one object instead of text\n"
-	     "  --row                  one row of a table; --head: its head\n"
-	     "  --step-only            without the communication alone");
+	puts("sim-scale [options]: predict the time of a training step on many machines\n"
+	     "  --check                run the cases that `make test` runs\n"
+	     "  --json                 print a JSON object instead of text\n"
+	     "  --row                  print a row of a table; --head: print the table's head\n"
+	     "  --step-only            do not measure the communication without computing");
 	for (size_t i = 0; i < sizeof(defs) / sizeof(defs[0]); i++)
 		printf("  --%-20s %s\n", defs[i].name, defs[i].help);
 	return 0;
@@ -178,11 +183,11 @@ static int option(struct scale_options *o, char **argv)
 	bool has_value = d && d->kind != KIND_FLAG && d->kind != KIND_NO;
 
 	if (!d) {
-		fprintf(stderr, "sim-scale: no option %s (--help lists them)\n", argv[0]);
+		fprintf(stderr, "sim-scale: unknown option %s (--help lists all)\n", argv[0]);
 		return -1;
 	}
 	if ((has_value && !argv[1]) || set(o, d, argv[1]) < 0) {
-		fprintf(stderr, "sim-scale: %s: not a value for it\n", argv[0]);
+		fprintf(stderr, "sim-scale: %s has no value or an invalid one\n", argv[0]);
 		return -1;
 	}
 	return has_value ? 2 : 1;
@@ -206,25 +211,27 @@ static void print_text(const struct scale_options *o, const struct scale_result 
 {
 	double formula = r->optimum_s > 0 ? bound_formula_s(o, 1) : 0;
 
-	printf("%s, %u machines x %u, %u with a server only, %.4g Gbit/s, %s, %s\n", model(o),
-		o->agents, o->gpus, o->servers, o->rate_gbps, dtype_name(o->dtype),
-		o->is_fifo ? "no priority" : "by priority");
+	printf("%s, %u machines with %u accelerators each, %u machines with only a server, %.4g "
+	       "Gbit/s, %s, %s\n",
+		model(o), o->agents, o->gpus, o->servers, o->rate_gbps, dtype_name(o->dtype),
+		o->is_fifo ? "without priorities" : "with priorities");
 	printf("step %.3f ms, computing %.3f ms: scaling efficiency %.2f %%, %.0f samples/s\n",
 		r->step_s * 1e3, r->compute_s * 1e3, r->efficiency * 100, samples_per_s(o, r));
-	printf("no schedule is below %.3f ms (%.2f %%)\n", r->bound_s * 1e3,
+	printf("lower bound of a step for any schedule: %.3f ms (%.2f %%)\n", r->bound_s * 1e3,
 		r->compute_s / r->bound_s * 100);
 	if (r->comm_s > 0)
-		printf("communication alone %.3f ms, overlap %.1f %%; optimum %.3f ms (%s), which "
-		       "is %.1f %% less\n",
+		printf("communication without computing %.3f ms, overlap %.1f %%; optimum %.3f ms "
+		       "(%s), which is %.1f %% less\n",
 			r->comm_s * 1e3, r->overlap * 100, r->optimum_s * 1e3,
 			formula > 0 ? "t_opt" : "unequal machines",
 			(1 - r->optimum_s / r->comm_s) * 100);
-	printf("ring all-reduce: alone %.3f ms, step %.3f ms (%.2f %%)\n", r->ring_s * 1e3,
-		r->ring_step_s * 1e3, r->ring_efficiency * 100);
-	printf("busiest card, MB a step: trains %.1f out, %.1f in; sums only %.1f out, %.1f in\n",
+	printf("ring all-reduce: without computing %.3f ms, step %.3f ms (%.2f %%)\n",
+		r->ring_s * 1e3, r->ring_step_s * 1e3, r->ring_efficiency * 100);
+	printf("MB per step of the busiest card: %.1f sent, %.1f received by a machine that "
+	       "trains; %.1f sent, %.1f received by a machine with only a server\n",
 		(double)r->agent.tx / 1e6, (double)r->agent.rx / 1e6, (double)r->server.tx / 1e6,
 		(double)r->server.rx / 1e6);
-	printf("%.1f MB unasked, %.1f of it thrown away\n", (double)r->unasked / 1e6,
+	printf("%.1f MB sent eagerly, %.1f MB of them discarded\n", (double)r->unasked / 1e6,
 		(double)r->thrown / 1e6);
 	printf("%llu partitions, %.2e events in %.1f s\n", (unsigned long long)r->n_parts,
 		(double)r->events, r->wall_s);

@@ -41,7 +41,8 @@ static int read_rows(struct scale_trace *t, FILE *f, const char *path)
 			continue;
 		if (t->n_tensors == ROWS_MAX || read_row(line, &t->tensors[t->n_tensors]) < 0) {
 			fprintf(stderr,
-				"sim-scale: %s:%u: name, elements and macs with tabs wanted\n",
+				"sim-scale: %s:%u: the line needs name, elements and macs "
+				"with tabs between them\n",
 				path, number);
 			return -1;
 		}

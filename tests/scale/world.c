@@ -37,7 +37,7 @@ void *scale_alloc(struct scale_world *w, size_t n_bytes)
 
 	n_bytes = (n_bytes + 15) & ~(size_t)15;
 	if (n_bytes > SLAB_BYTES)
-		fatal("%zu bytes in one piece", n_bytes);
+		fatal("cannot allocate %zu bytes in one piece", n_bytes);
 	if (!s || s->used + n_bytes > SLAB_BYTES) {
 		s = calloc(1, sizeof(*s));
 		if (!s)
@@ -199,7 +199,8 @@ static double run(
 		struct scale_event e;
 
 		if (!w.n_heap)
-			fatal("nothing happens any more at %.6f s", (double)w.now / 1e9);
+			fatal("no event is left at %.6f s, before all steps are done",
+				(double)w.now / 1e9);
 		e = next_event(&w);
 		w.now = e.at;
 		w.n_events++;
@@ -223,16 +224,16 @@ static double run(
 static void options_fit(const struct scale_options *o)
 {
 	if (o->agents < 2 || o->agents > WIRE_MEMBERS_MAX)
-		fatal("2 to %u machines", WIRE_MEMBERS_MAX);
+		fatal("--agents must be 2 to %u", WIRE_MEMBERS_MAX);
 	if (!o->servers && !o->is_colocated)
-		fatal("no servers at all");
+		fatal("--no-colocated needs --servers of at least 1");
 	if (o->steps < 1 || o->steps > STEP_MAX - STEP_WARMUP - 1)
-		fatal("1 to %d steps", STEP_MAX - STEP_WARMUP - 1);
+		fatal("--steps must be 1 to %d", STEP_MAX - STEP_WARMUP - 1);
 	if (o->slow_agents > o->agents || o->slow_servers > o->servers)
-		fatal("more slow machines than there are");
+		fatal("--slow-agents or --slow-servers exceeds the number of machines");
 	if (!dtype_bytes(o->dtype) || o->rate_gbps <= 0 || o->quantum < 1024 || o->threads < 1 ||
 		(o->read_window && o->read_window < 4096))
-		fatal("a setting out of its range");
+		fatal("--dtype, --rate, --quantum, --threads or --read-window is out of range");
 }
 
 int scale_measure(const struct scale_options *o, bool is_step_only, struct scale_result *ret)
