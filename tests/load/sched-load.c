@@ -1,6 +1,6 @@
-/* Tests a real bps-scheduler with many members, all of which this program simulates. Servers and
- * agents send HELLO, join one job, declare thousands of tensors and send heartbeats. One member
- * becomes silent. There is no key, and all connections are on loopback.
+/* Tests a real bps-scheduler with many members. This program simulates the members. Servers and
+ * agents send HELLO, join one job, declare thousands of tensors and send heartbeats. One server
+ * becomes silent. There is no cluster key, and all connections are on loopback.
  *
  *   sched-load build/release/bps-scheduler/bps-scheduler [agents servers tensors]
  *
@@ -34,16 +34,16 @@
 
 #define S  UINT64_C(1000000000)
 #define MS UINT64_C(1000000)
-/* Connections that are opened at a time. The listener accepts 16 unauthenticated ones from one
- * host. */
+/* Connections that may wait for WELCOME at a time. The listener accepts 16 unauthenticated
+ * connections from one host. */
 #define PENDING_MAX 12
 #define BEAT_MS     500
 #define PHASE_S     120
 #define SERVER_DEAD "3s"
 #define DEAD_S      3.0 /* SERVER_DEAD in seconds */
 #define LATE_S      1.0
-/* An agent declares the scheduler lost after this silence. The time is long, because this one
- * process is slower than 1,000 agents. */
+/* Longest silence of the scheduler that passes the test, in seconds. An agent would declare the
+ * scheduler lost then. The limit is long, because this one process is slower than 1,000 agents. */
 #define QUIET_S      5.0
 #define TENSOR_ELEMS 65536u
 #define DECLARE_MAX  1000 /* tensors in one message */
@@ -218,8 +218,8 @@ static void flush(struct load_generator *l, struct load_member *m)
 		ssize_t n = send(m->fd, m->out.v + m->out.at, m->out.n - m->out.at, MSG_NOSIGNAL);
 
 		if (n < 0)
-			/* continue when the socket is writable; the next read reports a lost
-			 * connection */
+			/* Send the rest when the socket is writable. The next read detects a lost
+			 * connection. */
 			break;
 		m->out.at += (size_t)n;
 	}
