@@ -115,7 +115,7 @@ static void wait_ready(int fd)
 
 	do {
 		if (poll(&p, 1, 10000) <= 0)
-			die("the scheduler is not ready within 10 s");
+			die("the scheduler does not report READY=1 within 10 s");
 		n = recv(fd, text, sizeof(text) - 1, 0);
 		text[n > 0 ? n : 0] = 0;
 	} while (!strstr(text, "READY=1"));
@@ -128,15 +128,15 @@ static void start_scheduler(struct load_generator *l, const char *program)
 	int fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
 
 	if (!mkdtemp(l->dir))
-		die("cannot make a folder: %s", strerror(errno));
+		die("cannot create a temporary folder: %s", strerror(errno));
 	if ((size_t)snprintf(sa.sun_path, sizeof(sa.sun_path), "%s/notify", l->dir) >=
 		sizeof(sa.sun_path))
-		die("%s is too long for a socket's name", l->dir);
+		die("the path %s is too long for a Unix socket", l->dir);
 	snprintf(state, sizeof(state), "%s/state", l->dir);
 	snprintf(listen, sizeof(listen), "127.0.0.1:%d", l->port);
 	if (fd < 0 || bind(fd, (struct sockaddr *)&sa, sizeof(sa)) < 0 || mkdir(state, 0700) < 0 ||
 		setenv("NOTIFY_SOCKET", sa.sun_path, 1) < 0)
-		die("cannot prepare for the scheduler: %s", strerror(errno));
+		die("cannot create the notify socket or the state folder: %s", strerror(errno));
 	l->pid = fork();
 	if (l->pid < 0)
 		die("cannot fork: %s", strerror(errno));
@@ -328,7 +328,8 @@ static void on_peers(struct load_generator *l, struct load_member *m, const stru
 		if (p->peers[i].state == PEER_UP)
 			continue;
 		if (p->peers[i].id != l->silent) {
-			fprintf(stderr, "sched-load: member %u is declared dead\n", p->peers[i].id);
+			fprintf(stderr, "sched-load: live member %u was declared dead\n",
+				p->peers[i].id);
 			l->has_failed = true;
 		} else if (!m->dead_ns) {
 			m->dead_ns = clock_now_ns();
@@ -376,11 +377,11 @@ static void on_msg(struct load_generator *l, struct load_member *m, const struct
 		on_plan(l, m, &msg->plan);
 		break;
 	case CTL_REFUSE:
-		die("member %u is refused: %s", m->idx, msg->refuse.text);
+		die("the scheduler refuses member %u: %s", m->idx, msg->refuse.text);
 	case CTL_JOB_END:
 		die("the job has ended: %s", msg->job_end.text);
 	case CTL_TENSOR_FAIL:
-		die("a tensor is refused: %s", msg->tensor_fail.text);
+		die("the scheduler refuses a tensor: %s", msg->tensor_fail.text);
 	default:
 		break;
 	}
@@ -415,7 +416,7 @@ static void on_readable(struct load_generator *l, struct load_member *m)
 		void *mem = NULL;
 
 		if (ctl_decode(frame.type, frame.body, frame.n_body, &msg, &mem, &err) < 0)
-			die("a message does not decode: %s", err.s);
+			die("a message of the scheduler cannot be decoded: %s", err.s);
 		on_msg(l, m, &msg);
 		free(mem);
 		m->in.at += used;
@@ -488,7 +489,7 @@ static void wait_for(
 
 	while (*count < want) {
 		if (clock_now_ns() > deadline)
-			die("%s: %u of %u within %d s", what, *count, want, PHASE_S);
+			die("%s: only %u of %u after %d s", what, *count, want, PHASE_S);
 		turn(l);
 	}
 }
@@ -522,7 +523,7 @@ static void run_phases(struct load_generator *l)
 	struct phase p = phase_begin(l, "register");
 	double dead_s;
 
-	wait_for(l, &l->n_synced, l->n_members, "registered");
+	wait_for(l, &l->n_synced, l->n_members, "registered members");
 	phase_end(l, &p);
 	p = phase_begin(l, "idle, 5 s");
 	idle(l, 5 * S);
@@ -530,12 +531,12 @@ static void run_phases(struct load_generator *l)
 	p = phase_begin(l, "job forms");
 	for (uint32_t i = l->n_servers; i < l->n_members; i++)
 		join(l, &l->members[i]);
-	wait_for(l, &l->n_jobs, l->n_agents, "job");
+	wait_for(l, &l->n_jobs, l->n_agents, "agents with the job");
 	phase_end(l, &p);
 	p = phase_begin(l, "tensors declared and placed");
 	for (uint32_t i = l->n_servers; i < l->n_members; i++)
 		declare(l, &l->members[i]);
-	wait_for(l, &l->n_planned, l->n_agents, "planned");
+	wait_for(l, &l->n_planned, l->n_agents, "agents with all plans");
 	phase_end(l, &p);
 	p = phase_begin(l, "idle, 5 s");
 	idle(l, 5 * S);
@@ -543,10 +544,11 @@ static void run_phases(struct load_generator *l)
 	l->members[0].is_silent = true;
 	l->silent = l->members[0].id;
 	p = phase_begin(l, "a silent server is declared dead, its partitions moved");
-	wait_for(l, &l->n_dead, l->n_agents, "told of the death");
+	wait_for(l, &l->n_dead, l->n_agents, "agents notified of the death");
 	dead_s = phase_end(l, &p);
 	if (dead_s < DEAD_S - BEAT_MS / 1e3 || dead_s > DEAD_S + LATE_S) {
-		fprintf(stderr, "sched-load: told of the death after %.2f s\n", dead_s);
+		fprintf(stderr, "sched-load: agents were notified of the death after %.2f s\n",
+			dead_s);
 		l->has_failed = true;
 	}
 	p = phase_begin(l, "idle, 5 s");
@@ -569,7 +571,7 @@ int main(int argc, char **argv)
 	int status;
 
 	if (argc != 2 && argc != 5) {
-		fputs("sched-load bps-scheduler [agents servers tensors]\n", stderr);
+		fputs("usage: sched-load PATH-OF-BPS-SCHEDULER [AGENTS SERVERS TENSORS]\n", stderr);
 		return 2;
 	}
 	if (argc == 5) {
@@ -587,9 +589,9 @@ int main(int argc, char **argv)
 		l.n_tensors, TENSOR_ELEMS * 2 / 1024);
 	puts("| phase | s | CPU s of the scheduler | CPU | MB |\n|---|---|---|---|---|");
 	run_phases(&l);
-	printf("\nlargest memory %.0f MB, %.0f MB sent to members\n", memory_mb(&l, "VmHWM:"),
-		(double)l.rx_bytes / 1e6);
-	printf("longest time between two beats of the scheduler %.2f s\n",
+	printf("\nlargest memory of the scheduler %.0f MB, %.0f MB sent to members\n",
+		memory_mb(&l, "VmHWM:"), (double)l.rx_bytes / 1e6);
+	printf("longest time between two heartbeats of the scheduler %.2f s\n",
 		(double)l.quiet_ns / 1e9);
 	l.has_failed |= (double)l.quiet_ns / 1e9 > QUIET_S;
 	kill(l.pid, SIGTERM);
