@@ -55,7 +55,8 @@ struct agt_world {
 	int connect_rc, done_status, fail_code;
 	char fail_text[512];
 	bool submits_again;
-	/* For tensors on devices: rounds that the core requested, and sums that it handed back. */
+	/* For tensors on devices: rounds whose inputs the core requested, and sums that it handed
+	 * back. */
 	bool is_device;
 	uint32_t n_in;
 	uint64_t staged_round;
@@ -275,7 +276,7 @@ static inline void restart(struct agt_world *w)
 	core_make(w);
 	w->n_tensors = 0;
 	add_tensor(w);
-	tell_plan(w, 0); /* the agent's shell has kept the plan */
+	tell_plan(w, 0); /* the agent's shell stores the plan across restarts */
 }
 
 static inline struct agt_world *world_new(struct agt_shape s)

@@ -221,7 +221,7 @@ static void fake_read(struct fake_agent *f, struct fake_trainer *t)
 	}
 	if (m.type == LOCAL_HELLO && f->n_deaths > 0) {
 		f->n_deaths--;
-		f->n_trainers--; /* a newcomer that is rejected is the last in the list */
+		f->n_trainers--; /* the newcomer is always the last in the list */
 		fake_close(t);
 	} else if (m.type == LOCAL_HELLO)
 		fake_welcome(f, t, &m);

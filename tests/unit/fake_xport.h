@@ -39,7 +39,8 @@ struct fake_conn {
 	size_t credit;     /* number of sends that succeed before -EAGAIN */
 	size_t room;       /* number of patient offers that succeed before -EAGAIN */
 	size_t read_limit; /* number of reads that succeed before -EAGAIN */
-	uint64_t heard_ns; /* when the transport claims to have received last */
+	/* time at which the transport reports that it last received from the peer */
+	uint64_t heard_ns;
 	bool is_up, is_closed, was_refused;
 	char why[128]; /* the reason for the close */
 };

@@ -1,7 +1,8 @@
 #ifndef BPS_TESTS_HALF_H
 #define BPS_TESTS_HALF_H
-/* IEEE binary16 in double arithmetic, as a reference for tests, because some compilers lack the
- * type. Only for finite numbers within its range. */
+/* Half-precision numbers (IEEE binary16) computed with doubles. Tests use them as a reference,
+ * because some compilers lack a half-precision type. Only for finite numbers within the range of
+ * binary16. */
 #include <math.h>
 #include <stdint.h>
 

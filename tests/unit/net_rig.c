@@ -128,7 +128,7 @@ static int node_sleep_ms(struct net_node *n, uint64_t now_ns, uint64_t until_ns)
 	return at <= now_ns ? 0 : (int)((at - now_ns) / MS + 1);
 }
 
-/* Run each node once. Sleep when no node is ready and all of them may sleep. */
+/* Run each node once. Sleep when no node is ready and all nodes allow it. */
 void turn(struct net_node **n, unsigned n_nodes, uint64_t until_ns)
 {
 	struct pollfd p[4];
@@ -342,7 +342,7 @@ struct xport_read read_of(const struct net_node *n, const struct mem *to, const 
 		.own_segment = to->seg,
 		.segment = from->seg,
 		.offset = offset,
-		.is_past_caches = len > 4096, /* so both methods of copying are tested */
+		.is_past_caches = len > 4096, /* test both methods of copying */
 		.len = len};
 }
 

@@ -2,9 +2,9 @@
 #define BPS_TESTS_NET_RIG_H
 /* Two ends of a network transport (common/transport/net.h) in one process, on the loopback and any
  * free port. BPS_TEST_PROVIDER and BPS_TEST_ADDRESS choose another provider or address
- * (tests/qemu). A server and a client count their callbacks. A test runs both in one thread, and
- * sleeps whenever both may. Some tests use more threads, or forked peers. A forked peer is started
- * before this process opens its end. */
+ * (tests/qemu). A server and a client count their callbacks. A test runs both ends in one thread.
+ * It sleeps when both ends allow it. Some tests use more threads, or forked peers. A forked peer is
+ * started before this process opens its end. */
 #include <pthread.h>
 #include <stdarg.h>
 #include <stdatomic.h>
@@ -30,7 +30,8 @@
 
 extern const uint8_t the_key[32];
 extern const char *rig_provider; /* the provider of the group of tests that runs now */
-extern int rig_watched_fd;       /* a descriptor of the test that also wakes turn; -1: none */
+/* a descriptor of the test whose events also end the sleep of turn; -1: none */
+extern int rig_watched_fd;
 
 /* Return whether the rig runs over TCP. Some tests concern TCP itself, or cannot run with another
  * provider. */
@@ -48,7 +49,7 @@ struct net_node {
 	uint64_t peer_instance;
 	char why[200];
 	uint64_t down_ns;
-	_Atomic bool is_known; /* whether the node's key function knows the peer */
+	_Atomic bool is_known; /* whether the node's key function has a key for the peer */
 	void (*on_message)(struct net_node *n, struct xconn *c, const struct wire_msg *m);
 	void (*on_writable)(struct net_node *n, struct xconn *c);
 	void (*on_read_done)(struct net_node *n, struct xport_read *r, int status);
@@ -68,7 +69,8 @@ extern const struct xport_events rig_events;
 
 int rig_key_of(void *ctx, uint32_t peer_id, uint64_t peer_instance, void *ret_key);
 struct net_config config_of(bool is_server);
-/* Start n with its given net, or without one. */
+/* net_node_begin: reset a node that has no net. net_node_attach: make the transport of a node whose
+ * net is open. net_node_open: do both, with a new net. */
 void net_node_begin(struct net_node *n);
 void net_node_attach(struct net_node *n);
 void net_node_open(struct net_node *n, const struct net_config *cfg);
@@ -82,9 +84,11 @@ void net_rig_close(struct net_rig *r);
 int dial(struct net_node *n, uint16_t port, const uint8_t *key);
 void rig_connect(struct net_rig *r);
 
-/* Run each node once. When no node is ready and all may sleep, sleep until until_ns at most. */
+/* Run each node once. When no node is ready and all nodes allow it, sleep until until_ns at
+ * most. */
 void turn(struct net_node **n, unsigned n_nodes, uint64_t until_ns);
-/* Run both ends until cond is true. False when it is not true after ms. */
+/* Run both ends until cond is true. The value is false when cond is not true after ms
+ * milliseconds. */
 #define RUN_MS(r, cond, ms)                                                                        \
 	({                                                                                         \
 		struct net_node *all_[] = {&(r)->server, &(r)->client, (r)->third};                \
@@ -126,13 +130,13 @@ struct mem {
 	size_t bytes;
 	uint16_t seg;
 };
-/* Make memory that n offers. It is filled from the seed; seed 0: zeros. */
+/* Make memory that the node offers, and fill it from the seed. Seed 0 fills it with zeros. */
 struct mem mem_new(struct net_node *n, size_t bytes, uint32_t seed);
 void mem_free(struct mem *m);
 /* Describe a read from `from` into the same range of `to`. */
 struct xport_read read_of(const struct net_node *n, const struct mem *to, const struct mem *from,
 	uint64_t offset, uint32_t len);
-/* Start a read once the transport knows the peer's segment. */
+/* Start a read as soon as the peer has announced its segment to the transport. */
 void begin_read(struct net_rig *r, struct xport_read *rd);
 void read_both_ways(struct net_rig *r);
 #endif

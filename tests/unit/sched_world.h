@@ -1,8 +1,9 @@
 #ifndef BPS_TESTS_SCHED_WORLD_H
 #define BPS_TESTS_SCHED_WORLD_H
 /* A test world for the scheduler's core (bps-scheduler/core/core.h). Connections are numbers.
- * Messages of the core become lines of text, which SAID checks. Its records are kept for a restart.
- * After each step the core's invariants are checked. One thread, and the test sets the time. */
+ * Messages of the core become lines of text, which SAID checks. The core's records are stored, so a
+ * test can restart the core from them. After each step the core's invariants are checked. One
+ * thread, and the test sets the time. */
 #include <errno.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -173,7 +174,7 @@ static inline void on_send(void *ctx, uint32_t conn, const struct ctl_msg *m)
 	size_t n = codec_size(ctl_layout(m->type), &m->hello);
 
 	assert_true(n > 0);                      /* every message can be encoded */
-	assert_true(view_of(m) <= w->kept_view); /* I10 */
+	assert_true(view_of(m) <= w->kept_view); /* I10: the view is durable */
 	if (m->type == CTL_BEAT)
 		return;
 	note(w, "%u %s", conn, ctl_type_name(m->type));
@@ -194,7 +195,7 @@ static inline int on_persist(void *ctx, const struct state_record *rec)
 	if (w->persist_error)
 		return w->persist_error;
 	assert_true(n > 0 && w->n_records < RECORDS);
-	assert_true(rec->view > w->kept_view); /* I6 */
+	assert_true(rec->view > w->kept_view); /* I6: the view grows */
 	w->records[w->n_records].bytes = malloc(n);
 	w->records[w->n_records].n =
 		codec_encode(state_layout(), rec, w->records[w->n_records].bytes);
@@ -298,7 +299,8 @@ static inline void kill_scheduler(struct sched_world *w)
 	check(w);
 }
 
-/* Let ms pass. The members on conns (a list that ends with 0) send heartbeats. */
+/* Advance the time by ms milliseconds. The members on conns (a list that ends with 0) send
+ * heartbeats. */
 static inline void pass(struct sched_world *w, uint64_t ms, const uint32_t *conns)
 {
 	uint64_t end = w->now + ms * MS, next_beat = w->now;
@@ -366,7 +368,7 @@ static inline void lose_records(struct sched_world *w, size_t n, uint64_t view)
 	w->kept_view = view;
 }
 
-/* Send HELLO as a member that has already seen that view. */
+/* Send HELLO as a member that has already seen the given view. */
 static inline void hello_seen(struct sched_world *w, uint32_t conn, enum role role,
 	const char *name, uint64_t instance, uint64_t view)
 {

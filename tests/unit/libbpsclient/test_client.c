@@ -132,8 +132,8 @@ static char pattern(size_t i, size_t key)
 	return (char)(i * 7 + i / 251 + 31 * key + 1);
 }
 
-/* Broadcast and gather n bytes, and check them. Values that an earlier call left in the inputs
- * would spoil them. */
+/* Broadcast and gather n bytes, and check the results. The calls reuse tensors of earlier calls,
+ * whose inputs still contain old values. These values must not appear in the results. */
 static void collect_bytes(struct client_worker *w, struct bps *b, size_t n, int root)
 {
 	char *data = malloc(2 * n), *mine = malloc(n);

@@ -6,7 +6,7 @@
 #include "tests/unit/client_rig.h"
 #include "tests/unit/half.h"
 
-#define N_VALUES 5003 /* not a multiple of a block */
+#define N_VALUES 5003 /* not a multiple of the block size of a conversion */
 
 static uint32_t bits_of_float(float x)
 {

@@ -179,8 +179,8 @@ static void mismatch_is_the_error_of_the_first_push_pull(void **state)
 	fake_agent_free(f);
 }
 
-/* Other workers may not have received the end of the failed tensor, and still sum its bytes
- * (session.h). */
+/* The wait reports a failed tensor although another tensor is not done. Other workers may not have
+ * received the end of the failed tensor and may still sum its bytes (session.h). */
 static void failed_tensor_is_reported_to_the_wait_for_some(void **state)
 {
 	struct fake_agent *f = fake_agent_new();
@@ -273,7 +273,8 @@ static void close_without_the_other_workers_times_out(void **state)
 	f->why = "rank 1 has not finished";
 	fake_agent_start(f);
 	b = open_one(f);
-	f->size = 2; /* after this, only the end of the job reads the size */
+	/* from here on, the agent uses the size only to decide whether all workers have finished */
+	f->size = 2;
 	assert_int_equal(bps_close(b, 20), BPS_ETIMEDOUT);
 	assert_error_has("rank 1 has not finished");
 	fake_agent_free(f);

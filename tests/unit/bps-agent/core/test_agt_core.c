@@ -124,7 +124,7 @@ static void half_precision_of_many_workers_is_rounded_once(void **state)
 {
 	struct agt_world *w = world(.n_elems = 1, .n_workers = 12, .dtype = 1 + DTYPE_F16);
 	const uint16_t one = half_round(1);
-	/* adding it alone to 1 in half precision changes nothing */
+	/* adding one of these to 1 in half precision changes nothing */
 	const uint16_t tiny = half_round(0.0004);
 	struct wire_msg m;
 	uint16_t got;
@@ -463,7 +463,8 @@ static void random_messages_keep_the_invariants(void **state)
 		n_done += w->n_done;
 		world_free(w);
 	}
-	assert_true(n_done > 400); /* so enough rounds complete to be a test */
+	/* the random messages must let a fair number of rounds complete */
+	assert_true(n_done > 400);
 }
 
 int main(void)

@@ -1,4 +1,4 @@
-/* Tensors on devices in the agent's core. It requests that inputs are copied to host memory
+/* Tensors on devices in the agent's core. The core requests that inputs are copied to host memory
  * (staging), and hands sums back. */
 #include "tests/unit/agt_world.h"
 
@@ -57,7 +57,8 @@ static void device_partition_is_pushed_when_its_own_bytes_are_staged(void **stat
 	stage(w, 1, 1);
 	m = expect_msg(w, 0, WIRE_CONTRIB, 1);
 	assert_int_equal(m.part, 1);
-	assert_int_equal(m.contrib.workers, 2); /* one input, which contains two workers */
+	/* the machine's one input contains the contributions of its two workers */
+	assert_int_equal(m.contrib.workers, 2);
 	expect_nothing(w, 0);
 	assert_int_equal(agt_part_staged(w->t[0], 1, 1), -EINVAL);
 	assert_int_equal(agt_part_staged(w->t[0], 0, 2), -EINVAL);
@@ -235,7 +236,8 @@ static void restarted_agent_waits_for_sums_that_have_not_landed(void **state)
 	assert_int_equal(agt_tensor_round(w->t[0]), 1);
 	w->n_unstaged = 0;
 	submit_all(w, 2);
-	assert_int_equal(w->n_unstaged, 1); /* only the job that holds the sum */
+	/* the core hands back only the sum that it has, of partition 1 */
+	assert_int_equal(w->n_unstaged, 1);
 	assert_int_equal(agt_tensor_unstaged(w->t[0], 2), -EINVAL);
 	stage(w, 0, 2);
 	expect_msg(w, 0, WIRE_CONTRIB, 2);

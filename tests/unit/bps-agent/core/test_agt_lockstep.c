@@ -160,7 +160,8 @@ static void urgent_partitions_are_not_held_by_less_urgent_ones(void **state)
 		submit(w, t, 0, 1, 0);
 	work(w);
 	n_before = w->conn[1]->n_sent;
-	assert_int_equal(n_before, LEAD); /* of six partitions */
+	/* these are three of the six partitions of the less urgent tensors on server 1 */
+	assert_int_equal(n_before, LEAD);
 	for (size_t i = 0; i < n_before; i++)
 		assert_int_not_equal(expect_msg(w, 1, WIRE_CONTRIB, 1).tensor, 13);
 	submit(w, 3, 0, 1, 9);
@@ -174,8 +175,8 @@ static void urgent_partitions_are_not_held_by_less_urgent_ones(void **state)
 	world_free(w);
 }
 
-/* A connection is held because another one is behind. It may send when that one has only less
- * urgent partitions left. */
+/* A connection is held because another connection is behind. The held connection may send when the
+ * other one only has less urgent partitions left. */
 static void urgent_partitions_are_sent_when_the_slower_connection_has_none_left(void **state)
 {
 	struct agt_world *w = two_servers(0, SIZE_MAX);
@@ -208,8 +209,8 @@ static void late_connection_holds_no_other(void **state)
 	world_free(w);
 }
 
-/* A connection that was late and sends again holds the others again, and for longer when it sends
- * rarely. */
+/* A late connection has sent nothing for longer than expected, so no other connection is held for
+ * it. When it sends again, others are held again. The rarer it sends, the longer they are held. */
 static void late_connection_holds_others_again_when_it_sends(void **state)
 {
 	struct agt_world *w = two_servers(0, 0);
@@ -222,7 +223,9 @@ static void late_connection_holds_others_again_when_it_sends(void **state)
 	work(w);
 	assert_int_equal(w->conn[0]->n_sent, 3);
 	assert_int_equal(w->conn[1]->n_sent, LEAD + 1);
-	tick(w, 21); /* a pause of 40 ms adds an eighth of itself to the mean, which decays twice */
+	/* The pause of 40 ms adds an eighth of itself to the mean gap. Two further gaps reduce the
+	 * mean again. */
+	tick(w, 21);
 	assert_int_equal(w->conn[1]->n_sent, LEAD + 1);
 	tick(w, 20);
 	assert_int_equal(w->conn[1]->n_sent, TO_1);
@@ -266,8 +269,8 @@ static void connection_within_a_host_neither_waits_nor_holds_others(void **state
 	world_free(w);
 }
 
-/* Partitions move from one server to the other. In one case, they come from the connection that is
- * held. */
+/* Partitions move from one server to the other. In one of the two cases, they leave the connection
+ * that is held. */
 static void shares_change_when_partitions_move(void **state)
 {
 	(void)state;
@@ -285,8 +288,8 @@ static void shares_change_when_partitions_move(void **state)
 	}
 }
 
-/* A connection gets its partitions when the others are half done. Its progress then starts at
- * theirs. */
+/* A connection gets its partitions when the others are half done. Its progress then starts at the
+ * progress of the others. */
 static void connection_that_starts_later_starts_at_the_others_progress(void **state)
 {
 	struct agt_world *w = two_servers(0, 0);
@@ -401,8 +404,8 @@ static void answer(struct agt_world *w, unsigned server)
 	}
 }
 
-/* In some rounds connections are not kept in step, so that each card can show its full speed. The
- * second card has priority there. */
+/* In some rounds connections are not kept in step, so that each card can show its full speed. In
+ * these rounds the second card has priority. */
 static void equal_shares_are_free_in_some_rounds(void **state)
 {
 	const unsigned half = TENSORS * PARTS / 2;
@@ -444,7 +447,7 @@ static void each_burst_counts_from_zero(void **state)
 	world_free(w);
 }
 
-/* Two jobs share the same connections. Each is kept in step separately. */
+/* Two jobs share the same connections. The connections of each job are kept in step separately. */
 static void jobs_do_not_wait_for_each_other(void **state)
 {
 	struct agt_world *w = two_servers(0, SIZE_MAX);

@@ -112,7 +112,8 @@ static void next_contribution_does_not_wait_for_an_unacknowledged_have(void **st
 	expect_msg(w, 1, WIRE_HAVE, 1);
 	submit_all(w, 2);
 	expect_msg(w, 1, WIRE_CONTRIB, 2);
-	say_result(w, 1, 2); /* the contribution stated HAVE already */
+	/* the contribution already stated that the agent has the sum of round 1 */
+	say_result(w, 1, 2);
 	expect_delivered(w, 2, 2);
 	tick(w, 100 * RETRY_MS);
 	expect_nothing(w, 1);
@@ -199,7 +200,7 @@ static void retained_sum_is_donated_on_request(void **state)
 		one_round(w, 0, 1);
 		one_round(w, 0, 2);
 		sum = result_msg(w, 2, 0);
-		if (k & 2) { /* the same during the next round */
+		if (k & 2) { /* the same requests during the next round */
 			submit_all(w, 3);
 			expect_msg(w, 0, WIRE_CONTRIB, 3);
 		}

@@ -1,6 +1,6 @@
 /* The executor's engine on two back-ends: "fake", where work completes in any order and each call
- * can fail, and "host". The test plays the agent: it sums the groups' inputs as if there were
- * several machines, and returns the result. */
+ * can fail, and "host". The test takes the role of the agent: it sums the groups' inputs as if
+ * there were several machines, and returns the result. */
 #include "bps-agent/executor/engine.h"
 
 #include <setjmp.h>
@@ -457,8 +457,8 @@ static void a_landed_partition_must_have_been_staged(void **state)
 	unmake(&r);
 }
 
-/* Connect the agent's next process, which knows only which sums have arrived. It runs the last
- * round of each tensor again, and reports again which sums have landed. */
+/* Connect the agent's next process, which only has the list of the sums that have arrived. The
+ * process runs the last round of each tensor again, and reports again which sums have landed. */
 static void have_successor(
 	struct engine_rig *r, const uint64_t rounds[TENSORS], bool has_landed[TENSORS][PARTS_MAX])
 {

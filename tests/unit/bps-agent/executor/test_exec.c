@@ -1,5 +1,5 @@
-/* The executor with a misbehaving trainer, on the host back-end. The test plays the agent and the
- * trainers. */
+/* The executor with a misbehaving trainer, on the host back-end. The test takes the roles of the
+ * agent and of the trainers. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -23,7 +23,8 @@
 
 #define FDS_MAX 8
 
-/* A service manager that keeps descriptors. It does so only while it reads its socket. */
+/* A service manager that stores descriptors. A descriptor is stored when the test reads the
+ * socket. */
 struct manager {
 	int sock, fds[FDS_MAX];
 	size_t n;

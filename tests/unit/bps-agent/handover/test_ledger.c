@@ -25,7 +25,7 @@ static struct ledger *made(void)
 	return l;
 }
 
-/* Reopen the ledger as the next process does, which gets only its descriptor. */
+/* Reopen the ledger from its descriptor, which is all that the next process gets. */
 static int reopen(struct ledger **l, struct err_text *err)
 {
 	int fd = dup(ledger_fd(*l));

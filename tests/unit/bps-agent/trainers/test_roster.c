@@ -24,7 +24,7 @@ void trainer_send(struct trainer *t, struct local_msg *m, const int *fds, unsign
 	fail_msg("a trainer is told something");
 }
 
-/* Note a JOB message with machines of ranks 0, 1 and 2. The third machine was admitted at a
+/* Record a JOB message with machines of ranks 0, 1 and 2. The third machine was admitted at a
  * barrier. */
 static void note(struct job *job, uint64_t view, int gone)
 {

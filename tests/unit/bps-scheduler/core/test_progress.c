@@ -1,5 +1,5 @@
-/* Servers report their results in heartbeats. The scheduler derives rates from them, and the agent
- * that delays a job. */
+/* Servers report their results in heartbeats. From these reports the scheduler computes rates, and
+ * finds the agent that delays a job. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -105,8 +105,8 @@ static void beat_agents(struct progress_world *w)
 		sched_message(w->core, 21 + i, &msg, w->now);
 }
 
-/* Let a second pass. The two servers report that agent `last` came last in of_100 percent of the
- * rounds, with a delay of lag_us. */
+/* Let a second pass. The two servers report that agent `last` contributed last in of_100 percent of
+ * the rounds, with a delay of lag_us. */
 static void second(
 	struct progress_world *w, uint64_t step, unsigned last, uint32_t of_100, uint32_t lag_us)
 {

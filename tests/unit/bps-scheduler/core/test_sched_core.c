@@ -139,7 +139,7 @@ static void chaos_pass(struct chaos *h)
 	uint32_t i = draw(h, MEMBERS), conn = h->conn[i];
 	uint64_t ms = draw(h, 4) ? 200 : 4000;
 
-	/* let this member be silent, and with it all members after it in the list */
+	/* this member is silent, and so are all members after it in the list */
 	if (draw(h, 4) == 0)
 		h->conn[i] = 0;
 	pass(&h->w, ms, h->conn);

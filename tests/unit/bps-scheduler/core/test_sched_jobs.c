@@ -342,8 +342,7 @@ static void tensor_beyond_the_jobs_share_of_the_servers_is_refused_everywhere(vo
 	world_fini(&w);
 }
 
-/* Rule C10: of 2 MiB, 1 MiB is reserved for users who use little. That is at most an eighth of the
- * reserve. */
+/* Rule C10: of 2 MiB, 1 MiB is reserved for users who use at most an eighth of the reserve. */
 static void only_users_with_little_get_the_reserve(void **state)
 {
 	struct ctl_msg msg = {

@@ -106,7 +106,7 @@ static void last_machine_of_a_job_that_may_shrink_ends_it(void **state)
 	worker(&w, 23, 2, WORKER_LOST);
 	worker(&w, 21, 0, WORKER_FINISHED);
 	worker(&w, 22, 1, WORKER_LOST);
-	/* the job ends well, because all remaining workers had finished */
+	/* the job ends with success, because all remaining workers had finished */
 	SAID(&w, "21 JOB_END job=1 code=0");
 	world_fini(&w);
 	shrinking_job(&w);

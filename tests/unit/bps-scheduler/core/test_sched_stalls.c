@@ -20,7 +20,7 @@ static void rounds(struct sched_world *w, uint64_t n)
 	send_msg(w, 11, &msg);
 }
 
-/* Let ms pass without another completed round. */
+/* Let ms milliseconds pass without another completed round. */
 static void stand(struct sched_world *w, uint64_t ms, uint64_t n)
 {
 	for (uint64_t at = 0; at < ms; at += 100) {
@@ -290,9 +290,9 @@ static void sixteen_jobs_are_probed_at_a_time_and_all_in_turn(void **state)
 		snprintf(line, sizeof(line), " job=%u\n", i);
 		assert_int_equal(count(&w, line), 1);
 	}
-	/* one problem, and not one per job */
+	/* one problem for the agent, and not one per job */
 	assert_int_equal(count_problems(&w, "NO_ANSWER", "agent a"), 1);
-	/* Probes for operators do not count against the limit of these. */
+	/* A probe for an operator does not count against the limit of the probes above. */
 	assert_int_equal(sched_probe_start(w.core, 1, 77, w.now), 0);
 	world_fini(&w);
 }

@@ -45,8 +45,8 @@ static void no_member_is_declared_dead_in_the_grace_after_a_restart(void **state
 	world_fini(&w);
 }
 
-/* Let ms pass after a restart, while agents a and b are connected and server s1 (member 1) is away.
- * Agent a answers each question about s1 that it received nothing from it for quiet_ms. */
+/* Let ms milliseconds pass after a restart. Agents a and b are connected and server s1 (member 1)
+ * is not. Agent a answers each question about s1: it received nothing from s1 for quiet_ms. */
 static void pass_without_s1(struct sched_world *w, uint32_t ms, uint32_t quiet_ms)
 {
 	const struct ctl_msg seen = {CTL_SEEN, .sight = {1, 101, quiet_ms}};
@@ -114,7 +114,7 @@ static void silent_server_is_dead_in_the_grace_of_another_member(void **state)
 	kill_scheduler(&w);
 	server(&w, 11, "s1", 101);
 	server(&w, 12, "s2", 102);
-	agent(&w, 21, "a", 201); /* agent b stays away */
+	agent(&w, 21, "a", 201); /* agent b does not reconnect */
 	clear(&w);
 	for (uint32_t at = 0; at < w.cfg.server_dead_ms + 300; at += 100) {
 		const struct ctl_msg seen = {CTL_SEEN, .sight = {1, 101, 200 + at}};

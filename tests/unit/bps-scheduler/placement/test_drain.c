@@ -378,7 +378,8 @@ static void server_is_not_drained_when_the_others_lack_memory(void **state)
 	world_fini(&w);
 }
 
-/* A suspect server may be lost, and its memory with it, so a drain cannot count on it. */
+/* A suspect server may be lost, and its memory with it. So its memory does not count as room for
+ * the sums of a drained server. */
 static void memory_of_a_suspect_server_is_no_room_for_a_drain(void **state)
 {
 	struct drain_world w;
@@ -842,8 +843,8 @@ static void drained_agent_gets_no_new_job_and_keeps_those_it_has(void **state)
 	world_fini(&w);
 }
 
-/* An agent that restarts stops in the same way. Only the operator's drain shows that it does not
- * return. */
+/* An agent that restarts stops in the same way. Only the operator's drain shows that the agent does
+ * not return. */
 static void only_a_drained_agent_that_stops_is_dead_at_once(void **state)
 {
 	(void)state;

@@ -294,8 +294,8 @@ static void every_stretch_of_equal_partitions_is_shared_by_bandwidth(void **stat
 
 		for (size_t i = first; i < first + STRETCH; i++)
 			n_beside += parts[i].server < 4;
-		/* t_opt = 1.2 M / B: of the sums, each machine with an agent does 0.1 M, each other
-		 * one 0.3 M. */
+		/* t_opt = 1.2 M / B. Each machine with an agent sums 0.1 M bytes, and each other
+		 * machine 0.3 M. */
 		assert_in_range(n_beside, STRETCH * 0.36, STRETCH * 0.44);
 	}
 }

@@ -18,7 +18,7 @@ static void on_health(void *ctx, const struct sched_event *e)
 	snprintf(l->text + n, sizeof(l->text) - n, "%s\n", e->text);
 }
 
-/* Let the watch look once. Returns the new events as text. */
+/* Let the watch check the problems once. Returns the new events as text. */
 static const char *look(struct health_log *l)
 {
 	l->text[0] = '\0';

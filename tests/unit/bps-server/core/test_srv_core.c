@@ -12,8 +12,8 @@ static void different_results_of_the_previous_round_are_detected(void **state)
 		struct wire_msg m;
 
 		if (k == 0)
-			/* a member that has the other sum makes the core donate it; else the core
-			 * sees only the difference */
+			/* In the first case the server still has the sum of round 1. In the second
+			 * case it only sees that the members' CRCs differ. */
 			contribute_all(w, 1);
 		say_contrib(w, 0, 2);
 		assert_int_equal(w->n_fails, 0);

@@ -39,7 +39,7 @@ static void no_donation_is_requested_when_all_have_the_sum(void **state)
 		expect_nothing(w, i);
 	}
 	contribute_all(w, 5);
-	contribute_all(w, 6); /* uses the slot in which the sum of round 4 was */
+	contribute_all(w, 6); /* uses the slot that would have the sum of round 4 */
 	expect_sum(w, 0, 5);
 	expect_sum(w, 0, 6);
 	world_free(w);
@@ -53,7 +53,7 @@ static void late_have_discards_the_sum(void **state)
 	(void)state;
 	say_contrib(w, 0, 4);
 	end_read(w, 0, 0, 0);
-	say_contrib(w, 1, 4); /* the bytes of its read are not used */
+	say_contrib(w, 1, 4); /* these bytes are read, but not used */
 	say_contrib(w, 2, 5); /* states that member 2 has the sum of round 4 */
 	assert_int_equal(w->m[1].conn->n_reads, 1);
 	expect_msg(w, 2, WIRE_DONATE_REQ, 4);
@@ -63,7 +63,7 @@ static void late_have_discards_the_sum(void **state)
 	settle(w);
 	expect_sum(w, 0, 4);
 	expect_sum(w, 1, 4);
-	/* those of member 0 to round 4 and of member 2 to round 5 */
+	/* contributions of member 0 to round 4 and of member 2 to round 5 */
 	assert_int_equal(stats(w).contributions, 2);
 	world_free(w);
 }

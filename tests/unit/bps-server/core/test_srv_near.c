@@ -48,8 +48,8 @@ static void offer_of_a_peer_on_this_host_is_summed_where_it_lies(void **state)
 	world_free(w);
 }
 
-/* A removed member that does not know it yet may still receive the sum of an old round. Members
- * that went on have overwritten their inputs by then, so a job that may shrink does not sum in
+/* A removed member that was not notified yet may still receive the sum of an old round. By then,
+ * the members that continue have overwritten their inputs. So a job that may shrink does not sum in
  * place. */
 static void offer_within_one_host_is_read_and_checked_when_the_job_may_shrink(void **state)
 {
@@ -121,7 +121,8 @@ static void loan_ends_when_its_slot_is_cleared(void **state)
 	assert_int_equal(w->x.n_loans, 0);
 	say_near(w, 0, 1);
 	assert_int_equal(w->x.n_loans, 1);
-	say_key(w, 1, WIRE_HAVE, 1); /* this stated HAVE, so the input must not be summed again */
+	/* HAVE states that a sum exists, so the input must not be summed again */
+	say_key(w, 1, WIRE_HAVE, 1);
 	assert_int_equal(w->x.n_loans, 0);
 	world_free(w);
 }

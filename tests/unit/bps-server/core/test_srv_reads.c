@@ -469,8 +469,8 @@ static void little_staging_is_enough_in_any_order(void **state)
 }
 
 /* Early contributions of small partitions are scattered over the staging memory. A large
- * contribution then finds no contiguous room. The contributions that the small ones wait for are
- * queued behind it. This must not become a deadlock. */
+ * contribution then finds no contiguous room. Behind it in the queue are the contributions that the
+ * small ones wait for. The server must not deadlock. */
 static void scattered_staging_does_not_stop_ordered_sums(void **state)
 {
 	(void)state;
@@ -554,7 +554,8 @@ static void ordered_contribution_that_was_early_goes_on_when_it_is_next(void **s
 			say(w, i, &m);
 		}
 	assert_int_equal(w->m[0].conn->n_reads, 3);
-	/* not started: it is early, and more than half of the staging memory is in use */
+	/* The read is not started: the contribution is not the next one in the fixed order, and
+	 * more than half of the staging memory is in use. */
 	assert_int_equal(w->m[1].conn->n_reads, 0);
 	for (unsigned p = 0; p < 3; p++)
 		end_read(w, 0, 0, 0);

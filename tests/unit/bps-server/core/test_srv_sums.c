@@ -42,7 +42,7 @@ static void fill_wild(struct srv_world *w, unsigned seed)
 		}
 }
 
-/* Return the CRC of the same sum, computed by a simple loop in the order of the members. */
+/* Return the CRC of the members' sum, computed by a simple loop in the order of the members. */
 static uint32_t ordered_crc(struct srv_world *w)
 {
 	unsigned char out[BYTES_MAX];
@@ -114,7 +114,7 @@ static void half_precision_is_rounded_once(void **state)
 {
 	struct srv_world *w = world(.n_members = MEMBERS_MAX, .n_elems = 1, .dtype = 1 + DTYPE_F16);
 	const uint16_t one = half_round(1);
-	/* adding it alone to 1 in half precision changes nothing */
+	/* adding one of these to 1 in half precision changes nothing */
 	const uint16_t tiny = half_round(0.0004);
 	struct wire_msg r;
 	uint16_t got;

@@ -215,7 +215,8 @@ static void light_load_is_no_speed(void **state)
 	assert_int_equal(nic_meter_mbps(&l.meter), 0);
 }
 
-/* The second card has half of the load per round, sent at the same speed in half of the time. */
+/* The second card has half of the load per round. It sends this load at the same speed, in half of
+ * the time. */
 static void less_load_per_round_does_not_look_slower(void **state)
 {
 	struct fake_nic a = {.now_ns = 1}, b = {.now_ns = 1};
@@ -238,7 +239,7 @@ static void speed_rises_at_once_and_sinks_slowly(void **state)
 
 	(void)state;
 	load(&l, 10, 1000, 0);
-	load(&l, 50, 500, 0); /* takes a second */
+	load(&l, 50, 500, 0); /* 50 windows take a second */
 	mbps = nic_meter_mbps(&l.meter);
 	assert_true(mbps > 950 && mbps < 1000);
 	load(&l, 100 * 50, 500, 0);

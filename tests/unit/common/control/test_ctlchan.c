@@ -785,8 +785,8 @@ static void many_members_that_reconnect_at_once_are_accepted(void **state)
 
 static void handshake_of_more_than_its_limit_is_cut_off(void **state)
 {
-	/* Only the header of a TLS record: a handshake of which 4,091 bytes follow, and one with a
-	 * byte more, which is over the limit. */
+	/* Headers of two TLS records, without the records' bytes. The first announces a handshake
+	 * of 4,091 bytes, which is the limit. The second announces one byte more. */
 	static const uint8_t most[] = {22, 3, 1, 0x0f, 0xfb}, more[] = {22, 3, 1, 0x0f, 0xfc};
 	struct ctlchan_fixture *f = fixture_new();
 	int loud, quiet;

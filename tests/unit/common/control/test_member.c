@@ -219,7 +219,8 @@ static void full_queue_makes_the_member_send_everything_again(void **state)
 	assert_int_equal(f.n_up, 2);
 }
 
-/* If the member kept such a peer, it would wait for it, and accept its key, without end. */
+/* A peer that the scheduler no longer names does not exist. If the member did not remove the peer,
+ * it would accept the peer's key forever. */
 static void peer_not_named_after_a_welcome_is_removed(void **state)
 {
 	struct member_config cfg = usual;

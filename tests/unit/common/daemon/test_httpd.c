@@ -34,14 +34,15 @@ struct httpd_fixture {
 	pthread_t thread;
 	struct httpd *httpd;
 	struct sockaddr_in sin;
-	bool is_well; /* what the daemon reports as its health, with this remark */
+	bool is_well; /* the health that the daemon reports, with this remark */
 	const char *remark;
 	enum answer_mode mode;
 	struct httpd_request *held;
 	struct event *later;
 	pthread_mutex_t mutex;
 	pthread_cond_t cond;
-	bool is_held; /* protected by mutex; the handler holds a status request back */
+	/* protected by mutex; the handler has received a status request and delays the response */
+	bool is_held;
 };
 
 static void on_metrics(void *arg, struct evbuffer *out)

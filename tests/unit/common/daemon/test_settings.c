@@ -297,7 +297,7 @@ static void missing_default_file_is_no_error(void **state)
 	settings_free(r.s);
 }
 
-/* Write a drop-in file, which stands in the folder "FILE.d" beside the settings file. */
+/* Write a drop-in file in the folder "FILE.d" beside the settings file. */
 static void drop_in(const char *name, const char *text)
 {
 	char path[128];
@@ -403,7 +403,7 @@ static void reread_changes_live_values_and_keeps_the_others(void **state)
 	(void)state;
 	load_into(&r, (const char *const[]){config, "--dead-after=2s", NULL});
 	old_name = r.opts.name;
-	r.opts.threads = 17; /* a program may change the value that it got */
+	r.opts.threads = 17; /* a program may change its copy of a value */
 	with_ini("\nthreads = 4\nname = new\nwindow = 16KiB\ndead-after = 4s\n");
 	assert_int_equal(settings_reread(r.s, &fresh, &err), 0);
 	later = settings_values(fresh);
@@ -492,7 +492,7 @@ static void reread_checks_the_new_values_together_with_those_that_stay(void **st
 	(void)state;
 	spec.check = odd_window;
 	load_into(&r, (const char *const[]){config, NULL});
-	/* would be valid after a restart, but not before */
+	/* A window of 4 KiB fits 4 threads, which need a restart, but not the present 8 threads. */
 	with_ini("window = 4KiB\nthreads = 4\n");
 	assert_true(settings_reread(r.s, &fresh, &err) < 0);
 	assert_string_equal(err.s,

@@ -1,6 +1,6 @@
 /* The pool of buffers for large messages: segments, runs of pages, limits and reuse. The test
- * predicts each answer with a model, a map of free pages. One thread, and memory of the test's
- * own. */
+ * predicts each answer with a model, a map of free pages. One thread. The test provides the pool's
+ * memory. */
 #include "common/data/pool.h"
 
 #include <errno.h>
@@ -132,7 +132,7 @@ static void pool_grows_by_segments_up_to_its_limit(void **state)
 	struct pool_world w;
 
 	(void)state;
-	/* the limit leaves a rest that is smaller than a segment */
+	/* the limit is two segments and one page */
 	world_init(&w, 2 * SEGMENT + PAGE);
 	assert_int_equal(w.n_segments, 0);
 	b[0] = get(&w, SEGMENT);
@@ -214,7 +214,8 @@ static void pool_agrees_with_a_map_of_pages(void **state)
 		srand(limit);
 		for (unsigned k = 0; k < 20000; k++) {
 			unsigned n_pages = 1u << (unsigned)rand() % 4;
-			/* Mostly requests in one phase, mostly releases in the next. */
+			/* In every other phase, most operations are requests. In the phases
+			 * between, most are releases. */
 			bool is_get = n == 0 || rand() % 5 < (k / 64 % 2 ? 2 : 3);
 
 			if (is_get) {

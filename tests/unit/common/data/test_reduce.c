@@ -31,7 +31,7 @@ static const char *const isas[] = {"portable", "avx2", "avx512"};
 
 #define COUNT(a) (sizeof(a) / sizeof((a)[0]))
 
-/* Buffers for the largest case in the widest type, with a guard behind each. */
+/* Buffers for the largest case in the widest type, each followed by guard bytes. */
 struct bufs {
 	unsigned char *src[N_SRC], *acc, *dst, *other_acc, *other_dst;
 };
@@ -420,8 +420,8 @@ static float f32_bits(uint32_t u)
 	return f;
 }
 
-/* Return op(x, y), computed in 128 places that must all agree. They cover full vectors and the
- * padded rest. */
+/* Return op(x, y), computed in all 128 elements of an array, which must give equal results. The
+ * elements cover full vectors and the padded remainder. */
 static uint32_t fold_two(float x, float y, enum op op)
 {
 	float a[128], c[128], acc[128];
@@ -506,8 +506,8 @@ static void nans_of(const struct half_bits *h, unsigned n_src, enum op op)
 	}
 }
 
-/* When the operands include a NaN, or infinity minus infinity, a single pass gives the one NaN of
- * the half type. */
+/* When the operands include a NaN, or infinity minus infinity, a single pass returns the default
+ * NaN of the half type. */
 static void nans_of_halves_become_one_in_a_single_pass(void **state)
 {
 	const struct half_bits f16 = {DTYPE_F16, 0xfd23, 0x7c00, 0xfc00, 0x7e00};

@@ -181,8 +181,8 @@ static void strangers_that_hang_up_leave_no_descriptor(void **state)
 		fds[i] = stranger(net_port(r.server.f), kinds[i % 4].data, kinds[i % 4].n_bytes);
 	for (unsigned i = 0; i < 40; i++)
 		close(fds[i]);
-	/* The client's connection is queued after theirs, so the listener has accepted all of
-	 * them. */
+	/* The client's connection is queued after the connections above, so the listener has
+	 * accepted all of them. */
 	assert_int_equal(dial(&r.client, net_port(r.server.f), the_key), 0);
 	RUN(&r, r.client.n_up == 2 && r.server.n_up == 2);
 	RUN(&r, count_fds() <= before + 2 * N_CHANNELS);
@@ -201,7 +201,7 @@ static void idle_connection_wakes_no_thread(void **state)
 	p[0].fd = r.server.x->ops->fd(r.server.x);
 	p[1].fd = r.client.x->ops->fd(r.client.x);
 	assert_int_equal(poll(p, 2, 100), 0);
-	/* Only the deadline of the handshake may remain, and it has nothing to do. */
+	/* Only the deadline of the handshake may remain. It is later and ends without any work. */
 	assert_true(r.server.x->ops->next_deadline(r.server.x) > clock_now_ns() + 1000 * MS);
 	assert_true(r.client.x->ops->next_deadline(r.client.x) > clock_now_ns() + 1000 * MS);
 	net_rig_close(&r);
@@ -217,8 +217,8 @@ static void close_and_redial(struct net_node *n, struct xconn *c, const struct w
 	n->is_wrong |= dial(n, (uint16_t)n->next_round, the_key) != 0;
 }
 
-/* The new connection takes the slot of the closed one, while a message of that one is still being
- * processed. */
+/* The new connection takes the slot of the closed one, while a message of the closed connection is
+ * still being processed. */
 static void connection_may_be_closed_from_its_own_callback(void **state)
 {
 	struct net_rig r;
@@ -534,7 +534,8 @@ static void hear_at(struct net_rig *r, uint64_t client_ns)
 	assert_int_equal(r->client.x->ops->heard_ns(r->client.conn), client_ns);
 }
 
-/* Stop the test's own process for a while. The peer could not answer a ping that was not sent. */
+/* Simulate a stop of the test's own process. The silence of the peer must not count, because no
+ * ping was sent during the stop. */
 static void stop_of_the_own_process_does_not_end_the_connection(void **state)
 {
 	struct net_rig r;
@@ -546,7 +547,8 @@ static void stop_of_the_own_process_does_not_end_the_connection(void **state)
 	net_rig_close(&r);
 }
 
-/* Stop the test's own process as in the previous test. The peer's answer waits in the socket. */
+/* Simulate a stop of the test's own process. The peer has answered a ping before, and the answer
+ * waits in the socket. */
 static void answer_that_arrived_during_a_stop_counts(void **state)
 {
 	struct net_rig r;

@@ -307,7 +307,8 @@ static void roots_leave_the_uplink_of_the_card_free(void **state)
 static void roots_take_turns(void **state)
 {
 	(void)state;
-	make("two-switches-both"); /* no uplink is free, so each has a root */
+	/* no uplink is free of network cards, so there is a root behind each uplink */
+	make("two-switches-both");
 	must(STRATEGY_ROOTS, true);
 	assert_true(plan.is_forced);
 	assert_int_equal(plan.n_turns, 2);

@@ -1,4 +1,5 @@
-/* Properties of each version of libfabric, as the gates know them. libfabric itself is not used. */
+/* The table of fabric_gates.h, which lists the faults of each version of libfabric. libfabric
+ * itself is not used. */
 #include <errno.h>
 #include <setjmp.h>
 #include <stdarg.h>

@@ -56,7 +56,7 @@ struct shm_node {
 
 struct shm_rig {
 	char dir[32];
-	int *listen_fds; /* as in struct shm_config */
+	int *listen_fds; /* array for the field listen_fds of struct shm_config */
 	struct shm_node server, client;
 };
 
@@ -181,7 +181,7 @@ static int turn(struct shm_node *n)
 	return n->x ? n->x->ops->poll(n->x, clock_now_ns()) : 0;
 }
 
-/* Drive both ends until *count reaches want. Sleep whenever both ends may. */
+/* Drive both ends until *count reaches want. Sleep when both ends allow it. */
 static void drive(struct shm_rig *r, const unsigned *count, unsigned want)
 {
 	uint64_t end = clock_now_ns() + DEADLINE_MS * MS;
@@ -292,7 +292,7 @@ static void producer_without_room_is_woken_when_there_is_some(void **state)
 	while (ring_get(&r.rx, e, sizeof(e)) > 0)
 		;
 	assert_true(ring_took(&r.rx));
-	assert_false(ring_took(&r.rx)); /* the ring reports it only once */
+	assert_false(ring_took(&r.rx)); /* the ring reports the need for a wake-up only once */
 	assert_true(ring_want_room(&r.tx));
 	assert_int_equal(ring_put(&r.tx, e, sizeof(e)), 0);
 	free(r.bytes);
@@ -308,7 +308,7 @@ static void consumer_sleeps_only_when_nothing_has_come_in(void **state)
 	assert_true(ring_may_sleep(&r.rx));
 	assert_int_equal(ring_put(&r.tx, &e, 8), 0);
 	assert_true(ring_must_wake(&r.tx));
-	assert_false(ring_must_wake(&r.tx)); /* needed only once */
+	assert_false(ring_must_wake(&r.tx)); /* the wake-up is needed only once */
 	assert_false(ring_may_sleep(&r.rx));
 	ring_awake(&r.rx);
 	assert_int_equal(ring_put(&r.tx, &e, 8), 0);
@@ -664,7 +664,7 @@ static void silent_listener_times_out(void **state)
 	remove_fake(&r);
 }
 
-/* Run until each end knows the other's segments. */
+/* Run until each end has mapped the other's segment. */
 static void know_segments(struct shm_rig *r)
 {
 	uint64_t end = clock_now_ns() + DEADLINE_MS * MS;
@@ -724,7 +724,7 @@ static void send_back(struct shm_node *n, struct xconn *c, const struct wire_msg
 		n->is_wrong |= xport_send(c, &back) != 0;
 }
 
-/* Run a node. Sleep whenever the node may, so that each message has to wake this thread. */
+/* Run a node. Sleep when the node allows it, so that each message has to wake this thread. */
 static void *turn_and_sleep(void *arg)
 {
 	struct shm_node *n = arg;
@@ -765,7 +765,7 @@ static void count_to_flood(struct shm_node *n, struct xconn *c, const struct wir
 	n->is_wrong |= m->round != ++n->next_round;
 }
 
-/* Receive messages so slowly that the ring fills up. Sleep in between. */
+/* Receive messages so slowly that the ring fills up. Sleep between messages. */
 static void *take_flood(void *arg)
 {
 	struct shm_node *n = arg;
@@ -798,7 +798,7 @@ static void sender_without_room_sleeps_until_there_is_some(void **state)
 			round++;
 			continue;
 		}
-		if (!n_writable) /* start the receiver when the ring was full once */
+		if (!n_writable) /* start the receiver when the ring is full for the first time */
 			assert_int_equal(pthread_create(&th, NULL, take_flood, &r.server), 0);
 		while (r.client.n_writable == n_writable && !r.client.is_wrong)
 			if (!turn(&r.client) && r.client.n_writable == n_writable &&

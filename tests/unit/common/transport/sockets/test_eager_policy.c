@@ -11,7 +11,8 @@
 
 #define LEN 1000
 
-/* A sender's policy and counters. Offers use `places` places in memory in turn. */
+/* A sender's policy and counters. Successive offers use `places` different places in memory in
+ * turn. */
 struct policy_side {
 	struct eager_policy u;
 	unsigned n_offers, n_sent, places;
@@ -113,7 +114,7 @@ static void room_is_found_again(void **state)
 		assert_true(offer(&s, true));
 }
 
-/* A request shows wasted bytes only if the offer's bytes had been sent with it. */
+/* A request shows that bytes were wasted only if these bytes had been sent with the offer. */
 static void request_for_bytes_that_were_not_sent_has_no_effect(void **state)
 {
 	struct policy_side s = {.places = 1};

@@ -15,8 +15,8 @@
 #define MIDDLE 23000
 #define LONG   42000
 
-/* Feed samples of rtt_us, at most `most`, until the window changes. Return their number. 0: no
- * change. */
+/* Add up to `most` samples of rtt_us, until the window changes. Return the number of added samples,
+ * or 0 when the window did not change. */
 static unsigned until_change(struct recv_window *w, uint32_t rtt_us, unsigned most)
 {
 	int before = w->bytes;
@@ -120,8 +120,8 @@ static void one_short_sample_restarts_the_count_of_long_ones(void **state)
 	}
 }
 
-/* After many short samples the kernel chooses the window. When its queue is long, the window is
- * fixed again. Each time, twice as many short samples are needed. */
+/* After a series of short samples the kernel chooses the window. When round trips become long, the
+ * window is fixed again. After that, the next series must be twice as long. */
 static void kernel_chooses_on_a_fast_link_until_its_queue_is_long(void **state)
 {
 	struct recv_window w;
@@ -162,7 +162,8 @@ static void more_bytes_may_wait_while_round_trips_are_short(void **state)
 		assert_true(recv_window_measured(&w, TARDY));
 		assert_false(w.is_quick);
 	}
-	/* SLOW round trips are short, too. But after 64 of them the sender is paced. */
+	/* 32 SLOW round trips are short enough for is_quick. After 64 of them, sends are paced
+	 * instead. */
 	for (unsigned k = 0; k < 32; k++)
 		recv_window_measured(&w, SLOW);
 	assert_true(w.is_quick);
@@ -183,10 +184,10 @@ static void pauses_do_not_hide_that_round_trips_are_short(void **state)
 
 	(void)state;
 	recv_window_init(&w);
-	/* At the rate of 1 Gbit/s round trips may be short because the link is not full. */
+	/* At this rate of 1 Gbit/s, round trips may be short only because the link is not full. */
 	for (unsigned k = 0; k < 1000; k++)
 		assert_false(recv_window_bounded(&w, FAST, now_ns += 8400000));
-	/* The rate is four times as high, but one of seven samples follows a pause. */
+	/* The rate is four times as high, but every seventh sample follows a pause. */
 	for (unsigned k = 0; k < 1000; k++)
 		assert_false(recv_window_bounded(&w, FAST, now_ns += k % 7 ? 2100000 : 40000000));
 	/* Only short samples in a row count. */
@@ -206,7 +207,7 @@ static void pauses_do_not_hide_that_round_trips_are_short(void **state)
 	assert_true(recv_window_bounded(&w, TARDY - 200, now_ns += 2100000));
 	assert_true(w.is_quick);
 	assert_int_equal(w.bytes, RECV_WINDOW_MAX);
-	/* A short sample restarts the count of long ones, but does not end it. */
+	/* Short samples do not reset the count of long ones when recv_window_bounded adds them. */
 	for (unsigned k = 0; k < 3; k++)
 		assert_false(recv_window_measured(&w, TARDY));
 	for (unsigned k = 0; k < 9; k++)
@@ -347,7 +348,7 @@ static void long_queue_is_seen_in_spite_of_pauses(void **state)
 	(void)state;
 	for (unsigned step = 0; step < 10; step++) {
 		wait_for_more(&s, 1000000);
-		seen = stream(&s, LONG, 40); /* windows for half a second */
+		seen = stream(&s, LONG, 40); /* as many windows as fill half a second */
 		assert_true(seen >= LONG);
 	}
 }

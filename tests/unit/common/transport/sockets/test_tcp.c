@@ -253,8 +253,8 @@ static bool has_message(struct raw_conn *p, uint8_t *buf, size_t *used, enum wir
 	return is_found;
 }
 
-/* The ping was due when the queue was full. It must be sent when there is room again. Otherwise the
- * peer would be declared dead. */
+/* The ping was due when the queue was full. The ping must be sent when there is room again.
+ * Otherwise the peer would be declared dead. */
 static void ping_that_found_no_room_is_sent_when_there_is(void **state)
 {
 	uint8_t *buf = malloc(TCP_RX_BYTES);
@@ -280,8 +280,8 @@ static void ping_that_found_no_room_is_sent_when_there_is(void **state)
 	free(buf);
 }
 
-/* A callback may give the thread more work. If the transport then allowed sleep, this work would be
- * delayed. */
+/* A callback may give the thread more work. The transport must not allow sleep then, since sleep
+ * would delay the work. */
 static void thread_does_not_sleep_after_a_callback(void **state)
 {
 	const struct linger at_once = {.l_onoff = 1};
@@ -403,7 +403,7 @@ static void peer_that_ends_in_the_middle_of_an_answer_is_noticed(void **state)
 		raw_send(&p, LANE_BULK, answer, cut);
 		if (n % 2)
 			RUN_MS(&r, false, 2);
-		/* ends one of two connections; the other one works on */
+		/* ends one of two connections; the other one still works */
 		shutdown(p.fds[LANE_BULK], SHUT_WR);
 		RUN(&r, r.server.n_down == n + 1);
 		assert_int_equal(r.server.n_read_failed, n + 1);
@@ -517,7 +517,7 @@ static void note_refusal(struct net_node *n, struct xport_read *rd, int status)
 	n->is_wrong |= status != (n->n_read_done == 1 ? BPS_ENOTFOUND : 0);
 }
 
-/* The segment is withdrawn while some answers wait and one is half sent. Its memory may vanish at
+/* The segment is withdrawn while some answers wait and one is half sent. Its memory may be freed at
  * once. */
 static void withdrawn_segment_is_not_read_any_more(void **state)
 {

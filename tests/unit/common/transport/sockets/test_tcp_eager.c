@@ -198,13 +198,13 @@ static void bytes_of_an_unread_offer_are_discarded(void **state)
 	p.r.client.on_message = hear;
 	assert_int_equal(send_offer(&p.r.server, &p.from, 1, 0, len), 0);
 	RUN(&p.r, discarded(&p.r.client) == len);
-	/* Messages, offers and reads work as before, */
+	/* After the discarded bytes, messages, offers and reads still work. */
 	p.r.client.on_message = hear_and_take;
 	assert_int_equal(send_offer(&p.r.server, &p.from, 2, len, len), 0);
 	RUN(&p.r, p.r.client.n_read_done == 1);
 	check_bytes(p.t, 1, &p.from);
 	assert_false(p.t->is_asked);
-	/* and so does a read of the same bytes. */
+	/* The discarded bytes can be read, too. */
 	assert_int_equal(take(&p.r.client, 0), 0);
 	assert_true(p.t->is_asked);
 	RUN(&p.r, p.r.client.n_read_done == 2);
@@ -303,8 +303,8 @@ static void check_patience(bool is_slow, uint32_t ahead)
 		assert_in_range(tcp_conn_of(&p.r.server)->eager_bytes, ahead, ahead + len - 1);
 		assert_true(n_sent < MANY - 10);
 		n_first = p.r.server.n_writable;
-		/* Offers of one segment do not delay those of another, and do not take their
-		 * turn. */
+		/* Impatient offers do not wait for the patient offer, and do not cause its
+		 * on_writable. */
 		for (unsigned i = 0; i <= TCP_EAGER_OUT; i++)
 			assert_int_equal(send_offer(&p.r.server, &p.from, 1, 0, 1), 0);
 		assert_int_equal(xport_send_eager(p.r.server.conn, &m, true), -EAGAIN);
@@ -610,8 +610,8 @@ static void bytes_wait_for_their_announcement_and_its_message(void **state)
 	}
 }
 
-/* The peer announces bytes but makes no offer of them. They are discarded when another message
- * shows that. */
+/* The peer announces bytes but makes no offer of them. The bytes are discarded when another message
+ * arrives in place of the offer. */
 static void announcement_without_an_offer_costs_nothing(void **state)
 {
 	struct lone l;
@@ -678,7 +678,7 @@ static void bytes_of_offers_beyond_the_limit_are_requested(void **state)
 	check_item(&l, TCP_EAGER_IN - 1);
 	check_item(&l, TCP_EAGER_IN);
 	check_item(&l, 149);
-	/* The offers after these are noted again. */
+	/* Later offers are recorded again, since there is room. */
 	l.r.server.on_message = hear_and_take;
 	announce(&l.p, 150);
 	say_eager(&l.p, 150);
@@ -831,7 +831,8 @@ static void connection_may_be_closed_from_the_end_of_a_read(void **state)
 	x->unmeasured = 1 << 20;
 	raw_send(&l.p, LANE_BULK, b, n);
 	RUN(&l.r, l.r.server.n_down == 1);
-	assert_int_equal(x->unmeasured, 1 << 20); /* the kernel kept its own window */
+	/* the transport neither counted bytes nor set options for the closed connection */
+	assert_int_equal(x->unmeasured, 1 << 20);
 	assert_int_equal(l.r.server.n_read_done, 4);
 	assert_int_equal(l.r.server.n_read_failed, 3);
 	assert_int_equal(l.r.server.downs_at_read, 0);
@@ -993,8 +994,9 @@ static void ask_in_read_done(struct net_node *n, struct xport_read *rd, int stat
 	n->is_wrong |= xport_read(&asked) != 0;
 }
 
-/* When the first read ends, the second requests its bytes. The peer has sent the answer before that
- * request, to the memory of the second read. It would be accepted as read, with a correct CRC. */
+/* When the first read ends, the second read requests its bytes. The peer has already sent an answer
+ * to that request, for the memory of the second read. The answer must not complete the second read,
+ * although its CRC is correct. */
 static void answer_sent_before_its_request_closes_the_connection(void **state)
 {
 	uint8_t b[2 * (ITEM + 2 * HEAD)];

@@ -307,7 +307,7 @@ static void flood_of_strangers_blocks_no_peer(void **state)
 	rig_connect(&r);
 	assert_in_range(count_fds(), before,
 		before + 3 * TCP_PENDING_MAX + TCP_PENDING_MAX + 2 * N_CHANNELS);
-	/* The listener closes all of these connections in time. */
+	/* The listener closes all of these connections at their deadline. */
 	RUN(&r, (net_stats(r.server.f, &s), s.silent_strangers) == 3 * TCP_PENDING_MAX);
 	assert_int_equal(count_fds(), before + 3 * TCP_PENDING_MAX + 2 * N_CHANNELS);
 	assert_int_equal(r.server.n_down + r.client.n_down, 0);
@@ -376,7 +376,7 @@ static void refused_and_ended_connections_leave_no_descriptor(void **state)
 
 static void connections_beyond_the_limit_are_refused(void **state)
 {
-	/* The process has both ends of each channel. */
+	/* The test's process needs descriptors for both ends of each channel. */
 	const rlim_t need = 2 * N_CHANNELS * TCP_CONNS_MAX + 100;
 	struct err_text err;
 	struct net_node second = {0};
