@@ -11,8 +11,8 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n_bytes);
 
-/* Build the frame that carries m. Returns its size, or 0 when the frame would be too large. It may
- * be larger than the input, since missing fields of a list's items decode as zero. */
+/* Build the frame that carries m. Returns the frame's size, or 0 when the frame would be too large.
+ * The frame may be larger than the input, since missing fields of a list's items decode as zero. */
 static size_t frame_of(const struct local_msg *m, uint8_t *buf)
 {
 	ssize_t n = 0;

@@ -191,8 +191,8 @@ static void check(const struct tcp_conn *c)
 	must(n == c->n_reads);
 }
 
-/* Return whether bytes have arrived that wait for the turn after the one that processed their
- * offer. */
+/* Return whether bytes have arrived whose offer was processed in this turn. Such bytes wait until
+ * the next turn. */
 static bool is_early(const struct tcp_conn *c)
 {
 	const struct tcp_eager *e = &c->eager[c->eager_first];
@@ -218,8 +218,8 @@ static void hear(struct fuzzed *f, enum tcp_lane_kind lane)
 	}
 }
 
-/* Send bytes to the connection. Bytes for which the socket has no room are dropped, since nothing
- * reads them meanwhile. */
+/* Send bytes to the connection. When the socket has no room, drop the rest of the bytes, since no
+ * other thread reads from the socket. */
 static void say(struct fuzzed *f, enum tcp_lane_kind lane, const void *data, size_t n_bytes)
 {
 	while (n_bytes && f->c->base.state == CONN_UP) {
@@ -229,7 +229,7 @@ static void say(struct fuzzed *f, enum tcp_lane_kind lane, const void *data, siz
 		if (n <= 0)
 			return;
 		hear(f, lane);
-		hear(f, LANE_BULK); /* the lane may have waited for a message */
+		hear(f, LANE_BULK); /* the bulk lane may have waited for a message */
 		data = (const uint8_t *)data + n;
 		n_bytes -= (size_t)n;
 	}
@@ -273,8 +273,8 @@ static void ping(struct fuzzed *f)
 	say(f, LANE_MESSAGES, b, sizeof(b));
 }
 
-/* Send an item with the head h, or the rest of an item that was started. n says which byte is
- * damaged. */
+/* Send an item with the head h, or the rest of an item that was started. n selects the byte to
+ * damage. */
 static void say_item(struct fuzzed *f, struct tcp_frame h, uint8_t n)
 {
 	static const uint8_t payload[WANTED];

@@ -12,9 +12,10 @@ struct agt_tally {
 	size_t n_parts, n_local, n_timers, n_ready, n_offered, n_owing, n_homes, n_shares,
 		n_lagging, n_held;
 	size_t charged_bytes;
-	uint32_t n_fetching; /* of the current job, like n_parked and job_bytes */
+	/* n_fetching, n_parked and job_bytes count only the job that is checked now */
+	uint32_t n_fetching;
 	size_t n_parked;
-	uint64_t job_bytes; /* bytes that are charged to the job */
+	uint64_t job_bytes; /* bytes that are charged to the job that is checked now */
 	size_t n_reads;     /* reads of all jobs */
 };
 
@@ -138,8 +139,8 @@ static void check_round(struct agt_checker *c, const struct agt_part *part)
 		part->round == t->round + is_running ||
 			(t->has_landed && part->round == t->round + 1),
 		"a partition is in its tensor's round");
-	/* There is an exception (K6): a process before the restart may have done so, in the round
-	 * before the one that runs again. */
+	/* Exception (K6): the previous process may already have summed the round that runs again
+	 * after the restart. The partition is still IDLE in the round before. */
 	expect(c,
 		part->kept->summed <= part->round + (t->is_device && part->state == PART_IDLE) &&
 			part->crc_round <= part->round,
@@ -211,8 +212,8 @@ static void check_homes(struct agt_checker *c, const struct agt_link *link)
 	c->n.charged_bytes -= inflight;
 }
 
-/* Return whether a share should be sending: it has ready partitions, and is not held back by a
- * timer that will wake it. */
+/* Return whether a share of the link should be sending: it has ready partitions, and does not wait
+ * in the job's list of held shares. */
 static bool can_send(const struct agt_link *link)
 {
 	const struct lockstep_share *s;

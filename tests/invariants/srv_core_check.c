@@ -8,7 +8,8 @@
 
 /* Sums over all objects. They are compared with the counters and lists of the core. */
 struct srv_tally {
-	size_t sums_bytes, staging_bytes; /* bytes that the pools have counted */
+	/* bytes that the objects use, compared with the counters of the pools */
+	size_t sums_bytes, staging_bytes;
 	size_t n_parts, n_work, n_holding, n_donating;
 	size_t n_owing, n_results, n_parked, n_want, n_fetches;
 	bool has_failed_job;
@@ -20,7 +21,7 @@ struct srv_checker {
 	int rc;
 	/* The partition that is checked now, for the error text. */
 	const struct srv_part *part;
-	int slot, seat; /* -1: none */
+	int slot, seat; /* indexes of the slot and the seat that are checked now; -1: none */
 	struct srv_tally n;
 };
 
@@ -128,7 +129,8 @@ static void check_sum(struct srv_checker *c, const struct slot *slot)
 		set_count(&slot->contributors, NULL, slot->part->n_seats) ==
 			slot->n_folded + slot->n_staged,
 		"|contributors| = folded + staged");
-	/* with backup machines, members that came too late are also in the set `contributed` */
+	/* with backup machines, the set `contributed` also has members whose contributions came
+	 * after the end of the sum */
 	if (slot->part->job->backup)
 		expect(c,
 			set_count(&slot->contributors, &slot->contributed, slot->part->n_seats) ==
@@ -136,8 +138,8 @@ static void check_sum(struct srv_checker *c, const struct slot *slot)
 			"contributors are in C");
 	else
 		expect(c, set_equal(&slot->contributors, &slot->contributed), "contributors = C");
-	/* From a change of the members until the new pgen, the job's list of workers differs from
-	 * that of the contributors. */
+	/* When the members change, the job's list has the new numbers of workers at once. The
+	 * contributors keep the old numbers until the partition gets its new pgen. */
 	if (slot->part->pgen >= slot->part->job->view)
 		expect(c, workers == slot->workers, "workers = those of the contributors");
 }
