@@ -1,5 +1,5 @@
-/* Run A, second part: undocumented behaviour of the driver on which the product relies. That is:
- * the attributes of addresses, adjacent mappings, and counters on the default stream. */
+/* Run A, second part: undocumented behaviour of the driver on which the product relies. The tests
+ * cover the attributes of addresses, adjacent mappings, and counters on the default stream. */
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -45,8 +45,8 @@ static const struct {
 	[MAP_BASE] = {"mapping_base", CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR, true},
 };
 
-/* The driver's answers about an address. The driver may write fewer bytes than a value has; the
- * rest are zero. */
+/* The driver's answers about an address. The driver may write fewer bytes than a value has. The
+ * other bytes are zero. */
 struct told {
 	CUresult rc[N_ASKS];
 	uint64_t value[N_ASKS];
@@ -66,12 +66,12 @@ static struct told ask(CUdeviceptr addr)
 	return t;
 }
 
-/* How the memory can be shared with another process: by descriptor, by a legacy handle, or not at
+/* Ways to share the memory with another process: by descriptor, by a legacy handle, or not at
  * all. */
 enum way { BY_FD, BY_LEGACY, NOT_SHARED };
 
-/* Return whether the answers are those that the product expects of such memory. See
- * bps-agent/executor/device/cuda_share.c and libbpsclient/gpu_cuda.c. */
+/* Return whether the answers are those that the product expects of memory that can be shared in
+ * this way. See bps-agent/executor/device/cuda_share.c and libbpsclient/gpu_cuda.c. */
 static bool is_expected(const struct told *t, CUdeviceptr at, enum way way)
 {
 	bool has_fd = t->value[HANDLE_TYPES] & CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
@@ -261,7 +261,7 @@ static bool default_stream_freed(struct gpu_side *s, struct rely_page *page)
 {
 	uint64_t begin_ns;
 
-	usleep(10000); /* the stream must still wait, which no event can show */
+	usleep(10000); /* the stream must still wait; no event can show this, so wait for a while */
 	if (atomic_load_explicit(&page->done, memory_order_acquire) != 0)
 		return gpu_fail("the stream did not wait");
 	begin_ns = now_ns();

@@ -17,7 +17,7 @@
 static const struct {
 	const char *name;
 	CUdevice_attribute attr;
-	int must; /* the value that the attribute must have; ANY: only reported */
+	int must; /* value that the attribute must have; ANY: the attribute is only reported */
 } attrs[] = {
 	{"vmm", CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED, 1},
 	{"posix_fd", CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED, 1},
@@ -39,8 +39,8 @@ static const struct {
 	{"minor", CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, ANY},
 };
 
-/* Write all attributes as a list of `,"name":value`. ret_wrong: the attributes whose value is not
- * the required one, or "". */
+/* Write all attributes as a list of `,"name":value`. ret_wrong: the attributes that do not have the
+ * required value, or "". */
 static void read_attrs(CUdevice dev, char *list, size_t size, char *ret_wrong, size_t wrong_size)
 {
 	*list = *ret_wrong = '\0';

@@ -19,7 +19,7 @@
 #define ROUNDS 2000
 #define WARM   50
 
-/* Where the word is for which the right side's stream waits, and who writes it: the host or a
+/* The place of the word for which the right side's stream waits, and its writer: the host or a
  * stream. */
 enum way { HOST_STORE, STREAM_TO_HOST, STREAM_TO_DEVICE };
 
@@ -85,8 +85,9 @@ static bool say(struct counters *c, enum way way, uint64_t v)
 		v, 0);
 }
 
-#define LOOK_CLOCK 4096 /* turns of the wait loop before it looks at the clock */
-/* turns before it looks at the socket: a millisecond, too rare to affect the measurement */
+#define LOOK_CLOCK 4096 /* turns of the wait loop between two checks of the clock */
+/* turns of the wait loop between two checks of the socket: about a millisecond, too rare to affect
+ * the measurement */
 #define LOOK_SOCKET (1 << 20)
 
 static bool has_answered(struct counters *c, uint64_t v)
@@ -140,8 +141,8 @@ static bool latency_left(struct gpu_side *s, enum way way)
 	return side_await(s, 4);
 }
 
-/* For each round, queue a wait for the left side's word and then the answer. A few rounds are
- * queued ahead. */
+/* In each round, queue a wait for the left side's word and then the write of the answer. A few
+ * rounds are queued ahead. */
 static bool latency_right(struct gpu_side *s, enum way way)
 {
 	struct counters c;
@@ -193,14 +194,14 @@ static bool to_device_right(struct gpu_side *s)
 	return latency_right(s, STREAM_TO_DEVICE);
 }
 
-/* The right process dies while the left stream waits for its word. The host then stores a large
- * value, which must release the stream. */
+/* The left process is killed while the right side's stream waits for the left side's word. The
+ * right side's host then stores a large value, which must release the stream. */
 static bool poison_left(struct gpu_side *s)
 {
 	struct counters c;
 
 	return counters_make(s, &c) && side_tell(s, (uint64_t)getpid()) && side_await(s, 1) &&
-	       side_await(s, 99); /* never arrives, because this process is killed */
+	       side_await(s, 99); /* the word never arrives, because this process is killed */
 }
 
 static bool poison_right(struct gpu_side *s)
@@ -286,8 +287,8 @@ static bool medians(
 	return true;
 }
 
-/* Compare shared with plain memory. Variants with only one kind of shared memory show which part is
- * slow. */
+/* Compare the bandwidth of shared memory with plain memory. In two variants only the device memory
+ * or only the host memory is shared, which shows the part that is slow. */
 static bool compare(struct gpu_side *s, const char *what, const struct lanes *l, unsigned first,
 	unsigned n, size_t bytes)
 {

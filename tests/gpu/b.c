@@ -23,7 +23,7 @@
 #define PART_BYTES  (4 * MIB) /* size of the executor's partitions */
 #define PARTS       8         /* partitions in flight */
 #define PAGE_BYTES  4096
-/* turns of a wait loop before it looks elsewhere, about a millisecond */
+/* turns of a wait loop between two checks of other conditions, about a millisecond */
 #define LOOK         (1 << 20)
 #define SAMPLES_MAX  (1 << 22)
 #define SECONDS      8.0
@@ -32,8 +32,9 @@
 #define BAR_COPY     0.9
 #define ALL_KINDS    "beside" /* the item that includes all kinds of work */
 
-/* Words that the two sides send to each other. BEGIN plus its index starts a kind of work. */
-enum word { BEGIN = 100 /* + kind */, STOP = 1, FIGURES = 2, READY = 3, OVER = 4 };
+/* Words that the two sides send to each other. BEGIN plus the index of a kind of work starts that
+ * kind. */
+enum word { BEGIN = 100, STOP = 1, FIGURES = 2, READY = 3, OVER = 4 };
 
 /* Durations of one measurement, in microseconds. */
 struct times {
@@ -154,14 +155,14 @@ struct second {
 /* A kind of work of the second process. */
 struct kind {
 	const char *name;
-	/* Do the work once and return its duration. If several are in flight, wait for the
-	 * oldest. */
+	/* Do the work once and return its duration. If several pieces of work are in flight, wait
+	 * for the oldest one. */
 	bool (*once)(struct second *w, const struct kind *k, double *ret_us);
 	size_t bytes; /* bytes in each direction; a kernel reads and writes this much GPU memory */
 	bool is_out, is_in;
 	unsigned in_flight;
 	bool has_bars;
-	/* share of the measuring time; kinds without a bar, or with many samples, need less */
+	/* share of the measuring time; kinds without a limit, or with many samples, need less */
 	double share;
 };
 
@@ -386,7 +387,8 @@ static double seconds_of_stretch(void)
 	return v > 0 && v <= SECONDS_MAX ? v : SECONDS;
 }
 
-/* Return whether this kind of work was chosen: by its name, by a prefix of it, or as one of all. */
+/* Return whether this kind of work was chosen, by its name, by a prefix of its name, or by the item
+ * for all kinds. */
 static bool is_wanted(const struct gpu_side *s, const struct kind *k)
 {
 	return strcmp(s->item, ALL_KINDS) == 0 || strncmp(k->name, s->item, strlen(s->item)) == 0;
@@ -411,7 +413,7 @@ static bool measure(struct gpu_side *s, struct b_trainer *t, const struct kind *
 static bool trainer_side(struct gpu_side *s)
 {
 	double seconds = seconds_of_stretch(), flops;
-	static struct b_trainer t; /* static, like the work of the other side */
+	static struct b_trainer t; /* static, because the stream uses it until the process ends */
 	struct report idle;
 
 	/* warm up */
@@ -433,7 +435,7 @@ static bool trainer_side(struct gpu_side *s)
 }
 
 /* Return the time limit: two measurements for each kind of work, and a minute to start. Even with
- * SECONDS_MAX it is below the limit of tests/gpu/run. */
+ * SECONDS_MAX this limit is below the limit of tests/gpu/run. */
 static unsigned limit_s(void)
 {
 	double stretches = 0.5;

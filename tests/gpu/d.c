@@ -1,8 +1,8 @@
-/* Run D: the product's own CUDA back-end on one GPU. One GPU needs no NCCL, so NCCL must not
- * even be loaded. Two ranks on one GPU are refused by NCCL; a new version allows them if
- * configured, and then its collectives are checked. A clique of one rank needs no second GPU,
- * and uses all NCCL calls of the product. It must be possible to give up a member that never
- * joins, in bounded time. */
+/* Run D: the product's own CUDA back-end on one GPU. One GPU needs no NCCL, so NCCL must not even
+ * be loaded. NCCL refuses two ranks on one GPU. A new version allows them if configured, and then
+ * the run checks its collectives. A clique of one rank needs no second GPU, and uses all NCCL calls
+ * of the product. A process must be able to abort a clique whose other member never joins, in
+ * bounded time. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -225,8 +225,9 @@ static bool give_up(struct d_rig *r, const uint8_t id[DEVICE_ID_BYTES], struct w
 	return true;
 }
 
-/* Opening must not block, and the abort must end soon. The first attempt loads modules, maybe from
- * a slow disk, so it has no bar. */
+/* Open and abort a clique whose other member never joins. Opening must not block, and the abort
+ * must end soon. The first attempt has no time limit, because it loads modules, maybe from a slow
+ * disk. */
 static bool nobody_comes(struct gpu_side *s)
 {
 	uint8_t id[DEVICE_ID_BYTES];
@@ -440,8 +441,8 @@ static bool collectives(struct d_rig *r, struct device_clique *c, int first, int
 	return true;
 }
 
-/* Report in one word how joining ended. Then leave the clique, and check that the GPU still
- * works. */
+/* Report in one word to the other side how joining ended. Then leave the clique, and check that the
+ * GPU still works. */
 static bool tell_outcome(struct gpu_side *s, struct d_rig *r, struct device_clique *c, int rc,
 	bool may_hang, uint64_t begin_ns)
 {
@@ -463,7 +464,7 @@ static bool tell_outcome(struct gpu_side *s, struct d_rig *r, struct device_cliq
 }
 
 /* Let two processes join on the same GPU. Polling must return an error, unless a new NCCL allows
- * it. Then the clique must work. */
+ * two ranks on a GPU. Then the clique must work. */
 static bool two_ranks(
 	struct gpu_side *s, int rank, const uint8_t id[DEVICE_ID_BYTES], struct d_rig *r)
 {

@@ -1,5 +1,5 @@
 /* Helpers of the GPU programs: the driver, loaded at run time; memory that can be shared; a clock;
- * figures; answers as JSON. Only one thread of a process uses them at a time. */
+ * figures; answers as JSON. Only one thread of a process uses these helpers at a time. */
 #include "tests/gpu/gpu.h"
 
 #include <dlfcn.h>

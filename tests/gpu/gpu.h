@@ -3,8 +3,8 @@
 /* Helpers of the programs in tests/gpu. The CUDA driver is loaded at run time, so that a program
  * can report that there is none. Answers are lines of JSON. There is also a clock.
  *
- * Only one thread of a process uses them at a time. gpu_load fills the table cu, which is only read
- * afterwards. */
+ * Only one thread of a process uses these helpers at a time. gpu_load fills the table cu, which is
+ * only read afterwards. */
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -87,8 +87,8 @@ static inline bool gpu_ok(CUresult rc, const char *call)
 /* Return the sentence of the last failure in this process. */
 const char *gpu_why(void);
 int gpu_last(void); /* CUresult of that failure, or the code of gpu_fail_as */
-/* Set the sentence of a failure, and the code for gpu_last, which is below 0. gpu_fail sets the
- * code -1. */
+/* Set the sentence of a failure, and the negative code that gpu_last then returns. gpu_fail sets
+ * the code -1. */
 void gpu_say_why(int code, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 static inline bool gpu_false(void)
 {

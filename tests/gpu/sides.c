@@ -146,8 +146,8 @@ bool side_kill(struct gpu_side *s, pid_t pid)
 
 /* ---- the parent ---- */
 
-/* Let this process die when its parent dies. A change of the user clears this setting, so call it
- * after that. */
+/* Let this process die when its parent dies. A change of the user clears this setting, so change
+ * the user before the call. */
 static bool die_with_parent(pid_t parent)
 {
 	if (prctl(PR_SET_PDEATHSIG, SIGKILL) < 0)
@@ -193,8 +193,8 @@ static bool ends_until(pid_t pid, uint64_t deadline_ns, int *ret_status)
 	return true;
 }
 
-/* Wait for a child until the deadline, then kill it. If the kernel holds it inside a driver call,
- * it does not die, and is left. */
+/* Wait for a child until the deadline, then kill it. If the kernel holds the child inside a driver
+ * call, the child does not die, and the parent stops waiting. */
 static enum end reap(pid_t pid, uint64_t deadline_ns, int *ret_status)
 {
 	*ret_status = 0;

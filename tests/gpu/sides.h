@@ -5,7 +5,8 @@
  * process that has used it must not fork.
  *
  * A side that fails reports the reason (gpu_fail) and returns false. The other side then finds that
- * its peer has ended. At the time limit both are killed. A process that survives this is left. */
+ * its peer has ended. At the time limit both sides are killed. The parent does not wait long for a
+ * process that survives SIGKILL. */
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -24,7 +25,7 @@ struct gpu_pair {
 	const char *item;
 	side_fn left, right;
 	unsigned limit_s;
-	enum side_death dies; /* the side that the other one kills on purpose */
+	enum side_death dies; /* the side that the other side kills on purpose */
 	bool is_stranger;     /* the right side has another user id (only root can do that) */
 };
 
@@ -34,13 +35,13 @@ bool pair_run(const struct gpu_pair *p);
 
 /* ---- between the sides; each call waits until the deadline at most, and reports a failure ---- */
 bool side_send(struct gpu_side *s, uint64_t word, const void *data, size_t n, int fd);
-/* ret_fd: -1 when no descriptor came. Pass NULL when none is expected. */
+/* *ret_fd is -1 when no descriptor came. Pass NULL as ret_fd when no descriptor is expected. */
 bool side_recv(struct gpu_side *s, uint64_t *ret_word, void *data, size_t n, int *ret_fd);
-/* side_tell sends a word without data. side_await receives a word, which must be this one. */
+/* side_tell sends a word without data. side_await receives a word, which must be the given one. */
 bool side_tell(struct gpu_side *s, uint64_t word);
 bool side_await(struct gpu_side *s, uint64_t word);
-/* Return at once whether the other side still exists. For loops that wait for other things than its
- * words. */
+/* Return at once whether the other side still exists. Call it in loops that do not wait for words
+ * of the other side. */
 bool side_is_there(struct gpu_side *s);
 /* Kill the other side and wait until it has ended. pid: as the other side reported it. */
 bool side_kill(struct gpu_side *s, pid_t pid);

@@ -193,7 +193,8 @@ static int all_sum(int n, int rank, unsigned i)
 	return sum(n, i) + 0 * rank;
 }
 
-/* The owner of a block has the sum there. The other members have another value. */
+/* Values before an all-gather: the owner of a block has the sum of the block, and the other members
+ * have another value. */
 static int own_block(int n, int rank, unsigned i)
 {
 	return (int)(i / COUNT) == rank ? sum(n, i) : 77;
@@ -278,8 +279,8 @@ static void other_operations_reduce_too_and_averages_are_refused(void **state)
 	band_close(&b);
 }
 
-/* Two tensors in one launch: while it launches the clique must not be used, then both sums are
- * there. */
+/* Sum two tensors in one launch. During the launch the clique must not be used. After the launch
+ * both sums are there. */
 static void collectives_of_a_group_are_one_launch(void **state)
 {
 	struct band b;
@@ -329,7 +330,7 @@ static void queues_of_a_collective_that_launches_take_nothing(void **state)
 	assert_int_equal(rc, 0);
 	cuda_rig_await(host, 1);
 	expect(&b, 0, DTYPE_I32, COUNT * (unsigned)b.rank[0], COUNT, all_sum);
-	/* A queue that accepts nothing more may be closed, and so may the clique. */
+	/* A queue that accepts no more work may be closed, and so may its clique. */
 	cuda_rig_drain(b.piece[0].queue);
 	cuda_rig_drain(b.piece[1].queue);
 	ops->queue_close(b.piece[0].queue);
@@ -369,8 +370,8 @@ static void call_that_would_hang_other_ranks_is_refused_before_nccl(void **state
 	assert_int_equal(ops->broadcast(b.clique, b.piece, COUNT, DTYPE_F32, 2), DEVICE_ARG);
 	assert_int_equal(ops->reduce(b.clique, b.piece, COUNT, DTYPE_F32, OP_SUM, -1), DEVICE_ARG);
 	assert_int_equal(fakecuda_calls("ncclGroupStart"), starts);
-	/* While a collective launches, the next one has to wait until poll reports the end of the
-	 * launch. */
+	/* While a collective launches, the next collective has to wait until poll reports the end
+	 * of the launch. */
 	assert_int_equal(ops->all_gather(b.clique, b.piece, COUNT, DTYPE_F32), 0);
 	assert_int_equal(ops->all_gather(b.clique, b.piece, COUNT, DTYPE_F32), DEVICE_ARG);
 	assert_non_null(strstr(b.dev->why.s, "launching"));
@@ -432,7 +433,7 @@ static void a_collective_that_hangs_is_aborted_and_the_queues_get_idle(void **st
 	begin_ns = clock_now_ns();
 	ops->clique_abort(b.clique);
 	assert_true(clock_now_ns() - begin_ns < UINT64_C(1000000000));
-	fakecuda_faults(NULL); /* the GPU that hung can be closed as well */
+	fakecuda_faults(NULL); /* end the fault, so that the GPU that hung can be closed as well */
 	band_close(&b);
 }
 

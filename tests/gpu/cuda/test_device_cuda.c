@@ -1,5 +1,5 @@
 /* The CUDA back-end in one process, over the fake driver, which ends the process at each misuse.
- * Queued work starts after random delays, so that a missing ordering shows. */
+ * Queued work starts after random delays, so that a missing order between queues is detected. */
 #include "bps-agent/executor/device/cuda.h"
 
 #include <setjmp.h>
@@ -115,8 +115,8 @@ static void memory_begins_as_zeros_and_is_rounded_up(void **state)
 	cuda_rig_close(&r);
 }
 
-/* Copy bytes from the host to GPU 0, to GPU 1 and back, on two queues. Each copy waits for the one
- * before. */
+/* Copy bytes from the host to GPU 0, to GPU 1 and back, on two queues. Each copy waits for the
+ * previous copy. */
 static void bytes_survive_a_journey_over_two_gpus(void **state)
 {
 	const int also[] = {1};

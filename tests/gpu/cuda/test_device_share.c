@@ -1,5 +1,5 @@
-/* Device memory that two processes share, over the fake driver. Tests exact bytes in both
- * directions, processes that are killed, and malicious messages. The other process is a child. */
+/* Device memory that two processes share, over the fake driver. The tests check exact bytes in both
+ * directions, kill processes, and send malicious messages. The other process is a child. */
 #include <cuda.h>
 #include <setjmp.h>
 #include <stdarg.h>

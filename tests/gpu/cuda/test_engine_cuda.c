@@ -28,8 +28,8 @@
 
 static const struct device_ops *const ops = &device_cuda;
 
-/* A machine's engine and what the agent does: it adds the groups' sums, as if there were ten such
- * machines. */
+/* A machine's engine. The test acts as the agent: it adds the groups' sums, as if there were ten
+ * such machines. */
 struct stage {
 	struct device *dev;
 	struct engine *e;
@@ -239,7 +239,7 @@ static void fail_with(const char *route, const char *fault, const char *word)
 
 	stage_open(&s, route, 4);
 	for (int i = 0; i < 200; i++)
-		engine_poll(s.e, clock_now_ns()); /* opens the cliques */
+		engine_poll(s.e, clock_now_ns()); /* let the engine open its cliques */
 	fakecuda_faults(fault);
 	for (uint32_t t = 0; t < TENSORS; t++)
 		submit(&s, t, 1);
@@ -275,7 +275,7 @@ static void a_fault_of_the_gpu_ends_all_rounds_and_frees_the_waiters(void **stat
 	assert_int_equal(two_end(&lost), 0);
 }
 
-/* Runs in a child: the fault is a sticky error. */
+/* Runs in a child process, because the fault is a sticky error. */
 static int lose(char *route_fault)
 {
 	char *fault = strchr(route_fault, ',');

@@ -315,7 +315,7 @@ static void ranks_that_differ(void)
 	open_pair(comm);
 	broadcast(comm, 8, 9);
 	for (;;)
-		pause(); /* the threads of the streams detect the misuse */
+		pause(); /* wait, since the threads of the streams detect the misuse */
 }
 
 static void stream_while_a_group_launches(void)

@@ -1,7 +1,8 @@
 #ifndef BPS_TESTS_GPU_CUDA_TWO_H
 #define BPS_TESTS_GPU_CUDA_TWO_H
-/* Tests with two processes. The program starts itself again with a role. The two communicate over a
- * socket, which also carries descriptors of device memory. Each wait has a deadline. */
+/* Tests with two processes. The program starts itself again with a role as its argument. The two
+ * processes communicate over a socket, which also carries descriptors of device memory. Each wait
+ * has a deadline. */
 #include <stdbool.h>
 #include <stdint.h>
 #include <sys/types.h>
@@ -15,7 +16,7 @@ struct two_message {
 	struct device_desc desc;
 	uint64_t word;
 	int32_t n_fds;
-	int32_t fds[DEVICE_FDS_MAX]; /* in the receiver, which has to close them */
+	int32_t fds[DEVICE_FDS_MAX]; /* valid in the receiver, which has to close them */
 };
 
 struct two {

@@ -1,7 +1,7 @@
 #ifndef BPS_TESTS_GPU_FAKE_CONTROL_H
 #define BPS_TESTS_GPU_FAKE_CONTROL_H
 /* How a test controls the fake libcuda.so.1 (tests/gpu/fake/fake.h). A program that is linked with
- * the fake calls these functions. For others, these variables of the environment are read:
+ * the fake calls these functions. In all programs, the fake reads these environment variables:
  *
  *   FAKE_CUDA_GPUS=n       number of GPUs of this machine (1)
  *   FAKE_CUDA_VISIBLE=...  like CUDA_VISIBLE_DEVICES, but only numbers

@@ -88,7 +88,7 @@ static int context_dev(CUcontext ctx)
 	return c->dev;
 }
 
-/* The two addresses are each in the GPU of the context that is named with it. */
+/* Copy between GPUs. dst must be in the GPU of dst_ctx, and src in the GPU of src_ctx. */
 FAKE_EXPORT CUresult CUDAAPI cuMemcpyPeerAsync(CUdeviceptr dst, CUcontext dst_ctx, CUdeviceptr src,
 	CUcontext src_ctx, size_t bytes, CUstream stream)
 {
@@ -102,8 +102,8 @@ FAKE_EXPORT CUresult CUDAAPI cuMemcpyPeerAsync(CUdeviceptr dst, CUcontext dst_ct
 		device_end(src, bytes, context_dev(src_ctx)), bytes);
 }
 
-/* Wait for the default stream. Blocking copies accept any host memory, and run after that stream's
- * work. */
+/* Wait for the default stream, because blocking copies run after its work. These copies accept any
+ * host memory. */
 static char *after_default(CUdeviceptr addr, size_t bytes)
 {
 	CUstream s = fake_stream(NULL);

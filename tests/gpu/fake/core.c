@@ -355,8 +355,8 @@ FAKE_EXPORT CUresult CUDAAPI cuGetErrorString(CUresult error, const char **ret)
 	return cuGetErrorName(error, ret);
 }
 
-/* Return the newest version of a function, as the driver does for the version that a caller
- * names. */
+/* Return the newest version of a function. The real driver returns the newest version that the
+ * argument `version` allows. */
 FAKE_EXPORT CUresult CUDAAPI cuGetProcAddress(const char *symbol, void **ret, int version,
 	cuuint64_t flags, CUdriverProcAddressQueryResult *ret_status)
 {

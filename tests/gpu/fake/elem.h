@@ -1,6 +1,6 @@
 #ifndef BPS_TESTS_GPU_FAKE_ELEM_H
 #define BPS_TESTS_GPU_FAKE_ELEM_H
-/* Elements of NCCL's types: integers are computed in 64 bits, other types in doubles. */
+/* Elements of NCCL's types. Integers are computed in 64 bits, other types in doubles. */
 #include <nccl.h>
 #include <stddef.h>
 

@@ -40,7 +40,7 @@ struct fake_handle {
 	int fd;
 	size_t bytes;
 	int dev;
-	unsigned refs; /* references of the program, and one for each mapping */
+	unsigned refs; /* references that the program holds; each mapping adds one more reference */
 	unsigned user_refs;
 	bool is_exportable;
 };
@@ -103,7 +103,7 @@ struct CUstream_st {
 struct CUevent_st {
 	LIST_ENTRY(CUevent_st) entry;
 	struct fake_ctx *ctx;
-	struct fake_marker *marker; /* where the event was recorded last */
+	struct fake_marker *marker; /* the point at which the event was recorded last */
 };
 
 struct fake {
@@ -122,7 +122,7 @@ struct fake {
 	unsigned live_communicators;
 	uint64_t last_id;
 	int sticky;
-	/* number of the current set of faults; a call that hangs does so until this changes */
+	/* number of the current set of faults; a hanging call returns when it changes */
 	unsigned epoch;
 	int trace_fd; /* 0: none */
 	unsigned delay_us;
@@ -149,7 +149,8 @@ void fake_trace(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 /* Return the code of an injected fault for the next call of name, or 0. Call with the lock held. */
 int fake_fault(const char *name);
 bool fake_is_sticky(int code);
-/* Return the current context. Having none is a misuse. Call these two with the lock held. */
+/* Return the current context. It is a misuse to have no current context. Call these two functions
+ * with the lock held. */
 struct fake_ctx *fake_current(void);
 int fake_dev(CUdevice dev);
 
@@ -166,8 +167,8 @@ struct fake_area *fake_area_new(enum area_kind kind, size_t bytes, struct fake_h
 void fake_area_free(struct fake_area *a);
 struct fake_handle *fake_handle_new(int fd, size_t bytes, int dev);
 void fake_handle_unref(struct fake_handle *h);
-/* Make a memfd, whose name contains the memory's GPU. The second function reads the GPU from a
- * descriptor; -1: it is not a memfd of the fake. */
+/* fake_memfd: make a memfd, whose name contains the memory's GPU. fake_memfd_dev: read the GPU from
+ * a descriptor, or return -1 if the descriptor is no memfd of the fake. */
 int fake_memfd(size_t bytes, int dev);
 int fake_memfd_dev(int fd, size_t *ret_bytes);
 
@@ -176,9 +177,9 @@ struct fake_work *fake_work_new(enum work_kind kind);
 void fake_queue(CUstream stream, struct fake_work *w);
 CUstream fake_stream(CUstream stream);
 
-/* Functions for the fake NCCL. They queue a function on a stream and keep up to two areas alive,
- * return where the bytes of a device address are, and forbid other work on a stream during a
- * launch. */
+/* Functions for the fake NCCL. fakecuda_stream_call: queue a function on a stream and keep up to
+ * two areas alive. fakecuda_stream_bytes: return where the bytes of a device address are.
+ * fakecuda_stream_launching: forbid other work on a stream during a launch. */
 FAKE_EXPORT void fakecuda_stream_call(CUstream stream, void (*fn)(void *), void *arg,
 	const CUdeviceptr addr[2], const size_t bytes[2]);
 FAKE_EXPORT char *fakecuda_stream_bytes(CUstream stream, CUdeviceptr addr, size_t bytes);

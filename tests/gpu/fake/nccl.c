@@ -30,7 +30,7 @@ struct what { /* arguments of a collective that must be equal on all ranks */
 	int type, op, root;
 };
 
-struct meeting { /* one collective: where its ranks' work meets */
+struct meeting { /* one collective, in which the calls of all ranks meet */
 	TAILQ_ENTRY(meeting) entry;
 	struct clique *clique;
 	uint64_t seq;
@@ -86,8 +86,8 @@ static _Thread_local int n_opening;
 static _Thread_local struct ncclComm *calling[FAKE_GPUS_MAX * 64];
 static _Thread_local int n_calling;
 
-/* The first polls return InProgress before something is ready, so that a program that does not poll
- * is detected. */
+/* Number of polls that return InProgress before something is ready. A program that does not poll is
+ * detected by this. */
 #define POLLS 3
 
 static ncclResult_t enter(const char *name)
@@ -206,8 +206,7 @@ static void open_all(void)
 	n_opening = 0;
 }
 
-/* Launch the calls of a group. They go to their streams only when all communicators are
- * connected. */
+/* Launch the calls of a group. Their work is queued only when all communicators are connected. */
 static void launch_all(void)
 {
 	struct nccl_call *call;
@@ -448,7 +447,7 @@ FAKE_EXPORT ncclResult_t ncclCommDestroy(ncclComm_t comm)
 	return ncclSuccess;
 }
 
-/* Check whether a call is in place: NCCL requires exactly these addresses. */
+/* Check that an in-place call uses exactly the addresses that NCCL requires. */
 static void check_place(ncclComm_t comm, const struct nccl_call *k, size_t block)
 {
 	size_t own = (size_t)comm->rank * block;

@@ -8,8 +8,8 @@
 #include <time.h>
 #include <unistd.h>
 
-/* Time between two looks at a value. Another process may change the value, which wakes no thread
- * here. */
+/* Time between two checks of a value. Another process may change the value without waking a thread
+ * of this process. */
 #define LOOK_NS 50000
 
 struct fake_work *fake_work_new(enum work_kind kind)
@@ -37,7 +37,7 @@ static void wait_progress(void)
 	pthread_cond_timedwait(&fake.progress, &fake.lock, &t);
 }
 
-/* Wait for a value. A sticky error, or the end of the injected faults, also ends the wait. */
+/* Wait for a value. A sticky error also ends the wait. */
 static void wait_value(const struct fake_work *w)
 {
 	_Atomic uint64_t *counter = (_Atomic uint64_t *)(void *)w->dst;

@@ -1,5 +1,4 @@
-/* The table of fabric_gates.h, which lists the faults of each version of libfabric. libfabric
- * itself is not used. */
+/* The properties of libfabric versions that fabric_gates.h lists. libfabric itself is not used. */
 #include <errno.h>
 #include <setjmp.h>
 #include <stdarg.h>
