@@ -155,8 +155,8 @@ static void agent_job(struct scale_agent *a, const struct ctl_job *msg)
 	}
 }
 
-/* Plans arrive nearly in the order of declaration, so start the search behind the tensor found
- * last. */
+/* Plans arrive nearly in the order of declaration, so start the search after the tensor that was
+ * found last. */
 static struct agt_tensor *tensor_named(struct scale_agent *a, const char *name)
 {
 	const struct scale_trace *t = a->w->trace;

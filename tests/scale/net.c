@@ -1,7 +1,7 @@
 /* Connections. They carry messages, under credit, and the bytes that messages offer. A receiver may
  * request the bytes in pieces. Eager bytes follow their offer without a request. If the receiver
- * has started to read the offer when they begin to arrive, the read takes them. Otherwise they are
- * discarded (docs/reference/protocol-data.md, "Over TCP"). */
+ * has started to read the offer when the bytes begin to arrive, the read takes the bytes. Otherwise
+ * the bytes are discarded (docs/reference/protocol-data.md, "Over TCP"). */
 #include "tests/scale/scale.h"
 
 #include <errno.h>
@@ -104,7 +104,7 @@ static void item_eager(struct scale_node *n, struct scale_item *it)
 	read_end(n, rd);
 }
 
-/* Make the item for the eager bytes of the offer m. It is sent after the offer. */
+/* Make the item for the eager bytes of the offer m. The item is sent after the offer. */
 static struct scale_item *eager_new(struct scale_end *from, const struct wire_msg *m)
 {
 	struct scale_world *w = from->node->w;

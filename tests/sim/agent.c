@@ -469,8 +469,8 @@ static void say_lost(struct sim_agent *a, uint32_t job, uint32_t rank)
 	sim_member_send(&a->m, &lost);
 }
 
-/* Handle a JOB message whose trainers on this agent have stopped waiting. Report each of its ranks
- * on this agent as lost, as the daemon's disown() does. */
+/* Handle a JOB message of a job whose trainers on this agent have stopped waiting. Report each rank
+ * of the job on this agent as lost, as the daemon's disown() does. */
 static void disown(struct sim_agent *a, const struct ctl_job *msg)
 {
 	for (uint32_t i = 0; i < msg->n_members; i++)

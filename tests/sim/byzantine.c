@@ -1,7 +1,7 @@
 /* A misbehaving agent (I12). It changes messages of its core before they are sent, and makes up
- * messages that no core would send. These concern its own job and other jobs, with existing and
- * invented pgens, rounds and members. All of them are well-formed, since the tests and fuzzers of
- * the decoders cover malformed ones. The agent may damage its own job and nothing else. */
+ * messages that no core would send. The messages concern its own job and other jobs, with existing
+ * and invented pgens, rounds and members. All of them are well-formed, since the tests and fuzzers
+ * of the decoders cover malformed ones. The agent may damage its own job and nothing else. */
 #include "tests/sim/peek.h"
 #include "tests/sim/sim.h"
 

@@ -91,8 +91,8 @@ static unsigned agent_of(const struct sim *s, uint32_t member_id)
 
 /* Return whether an agent never learned that it was in the job. Its trainers joined again before
  * they received the end of their first job, or they replaced trainers that stopped waiting. The
- * scheduler admits such an agent to the job. The agent leaves when that end arrives, and has no sum
- * of the job. */
+ * scheduler admits such an agent to the job. The agent leaves when the end of the first job
+ * arrives, and has no sum of the job. */
 static bool does_not_know(const struct sim *s, uint32_t agent)
 {
 	for (unsigned i = 0; i < s->o.n_agents; i++)

@@ -22,7 +22,7 @@
 #define WORK_LIMIT  100000
 #define CHECK_EVERY 16
 /* salt of a hash that replaces a random draw, so that the other draws stay the same */
-#define TENANTS     0x7e4a47
+#define TENANTS 0x7e4a47
 /* Number of tensors that each worker of a greedy job declares, and the time between two of them. */
 #define N_GREEDY     64
 #define GREED_GAP_NS (5 * MS)
@@ -606,7 +606,7 @@ void guests_start(struct sim *s)
 }
 
 /* Return whether a guest's job has ended as required. A misbehaving agent may have sent LEAVE for
- * its own worker while the job formed. It then receives no JOB_END. */
+ * its own worker while the job formed. Such a guest receives no JOB_END. */
 static bool has_its_end(const struct guest *g)
 {
 	return g->has_job_msg ? g->has_ended && g->is_released : g->has_ended || g->is_liar;

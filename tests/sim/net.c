@@ -102,7 +102,7 @@ static void post_down(struct sim *s, struct sim_end *end, uint64_t delay_ns)
 }
 
 /* Return how long an end takes to notice a broken connection. In most cases the time is short.
- * Sometimes it lasts until the pings fail. */
+ * Sometimes the end notices nothing until the pings fail. */
 static uint64_t notice_delay(struct sim *s)
 {
 	return rnd_chance(s, 200) ? rnd_below(s, 2 * S) : rnd_below(s, 5 * MS);
@@ -371,8 +371,8 @@ static void on_read_done(struct sim *s, struct sim_event *e)
 }
 
 /* Check the bytes of a read. Bytes of a sum that were offered must not change while the reader is
- * connected (B3), unless the reader has declined them. For eager bytes, which arrive before the
- * read starts, the rule holds from the offer on. Eager bytes may also arrive after the server has
+ * connected (B3), unless the reader has declined them. Eager bytes arrive before the read starts,
+ * so for them the rule applies from the offer on. Eager bytes may also arrive after the server has
  * closed the connection and reused the memory. The bytes of a contribution may change when its
  * round has ended elsewhere (B2). The CRC of the contribution must then detect the change. */
 static void check_torn(struct sim *s, const struct sim_read *rd)

@@ -360,8 +360,8 @@ struct sim_server {
 };
 void server_start(struct sim *s, unsigned idx);
 void server_kill(struct sim *s, unsigned idx, bool is_silent);
-/* End the server's process and start the next one after span_ns. Call it where none of the server's
- * cores is on the stack, since the cores are freed. This holds when a control message arrives. */
+/* End the server's process and start the next one after span_ns. The server's cores are freed, so
+ * none of them may be on the stack. Call it, for example, when a control message arrives. */
 void server_restart(struct sim *s, unsigned idx, uint64_t span_ns);
 bool server_has_job(const struct sim_server *srv);
 /* Send LEAVE, since the server's process is about to end (drain.c). */
