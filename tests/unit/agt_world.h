@@ -406,7 +406,7 @@ static inline uint32_t bytes_of(const struct agt_world *w)
 	return (uint32_t)(w->n_elems * dtype_bytes(w->dtype));
 }
 
-/* Return the result of round r as the server sends it. Its bytes depend on the round. */
+/* Return the result of round r as the server sends it. The bytes depend on the round. */
 static inline struct wire_msg result_msg(struct agt_world *w, uint64_t r, uint32_t part)
 {
 	struct wire_msg m = key_msg(w, WIRE_RESULT, r);

@@ -1,8 +1,8 @@
 #ifndef BPS_TESTS_FAKE_AGENT_H
 #define BPS_TESTS_FAKE_AGENT_H
 /* A fake agent for unit tests of the client library. A thread serves the protocol of
- * common/local/local.h at a socket. It sums f32, f64 and integers for the trainers of one job,
- * and misbehaves when the test orders it. Fields that a test may read while the agent runs are
+ * common/local/local.h at a socket. The agent sums f32, f64 and integers for the trainers of one
+ * job, and misbehaves when the test orders it. Fields that a test may read while the agent runs are
  * atomic. */
 #include <pthread.h>
 #include <stdatomic.h>

@@ -80,7 +80,7 @@ const struct xport_read *fake_read_at(const struct fake_conn *c, unsigned i);
 /* End the i-th read. If status is 0, its bytes are first copied from the peer's memory. */
 void fake_end_read(struct fake_conn *c, unsigned i, int status);
 
-/* Return the bytes at an offset of one of the core's own segments, or NULL if they are outside of
- * it. */
+/* Return the bytes at an offset of one of the core's own segments, or NULL if the range is outside
+ * of the segment. */
 const void *fake_own(const struct fake_xport *x, uint16_t segment, uint64_t offset, size_t bytes);
 #endif

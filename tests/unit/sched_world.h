@@ -27,7 +27,8 @@
 #define RECORDS   16384
 #define LOG_BYTES (4u << 20)
 
-/* The world around one core. It keeps every message as a line, and every record for a restart. */
+/* The world around one core. It stores every message as a line of text, and every record for a
+ * restart. */
 struct sched_world {
 	struct sched_core *core;
 	struct sched_config cfg;

@@ -82,7 +82,8 @@ static void connection_with_a_large_share_waits_for_a_small_one(void **state)
 	world_free(w);
 }
 
-/* The transport takes four partitions at a time, so a connection may lead by these, too. */
+/* The transport takes four partitions at a time, so a connection may lead by four more
+ * partitions. */
 static void connection_may_lead_by_what_its_transport_takes_at_a_time(void **state)
 {
 	struct agt_world *w = two_servers(0, SIZE_MAX);
@@ -318,7 +319,8 @@ static void connection_that_starts_later_starts_at_the_others_progress(void **st
 	world_free(w);
 }
 
-/* After a lost connection its offers are sent again. These repetitions do not count as progress. */
+/* The agent sends the offers of a lost connection again. The repeated offers do not count as
+ * progress. */
 static void repeated_offers_do_not_count_as_progress(void **state)
 {
 	struct agt_world *w = two_servers(0, SIZE_MAX);

@@ -81,8 +81,8 @@ static void local_sum_is_computed_once_even_when_the_network_takes_over(void **s
 	m = expect_msg(w, 0, WIRE_CONTRIB, 1);
 	staged = (const float *)w->a->staging;
 	assert_float_equal(staged[0], input(0, 1, 0) + input(1, 1, 0), 0);
-	/* The server may still read the local sum. If the agent computed it a second time from the
-	 * changed inputs, the server would see other bytes. */
+	/* The server may still read the local sum. If the agent computed the sum a second time from
+	 * the changed inputs, the server would read other bytes. */
 	memset(w->a->in[0], 0, m.len);
 	cut(w, 0);
 	fake_up(w->conn[0]);
@@ -144,7 +144,7 @@ static void result_is_delivered_once(void **state)
 	(void)state;
 	submit_all(w, 1);
 	say_result(w, 0, 1);
-	say_result(w, 0, 1); /* the result comes again during its read: no second read, no GOT */
+	say_result(w, 0, 1); /* the repeated result causes no second read and no GOT */
 	assert_int_equal(w->conn[0]->n_reads, 1);
 	expect_msg(w, 0, WIRE_CONTRIB, 1);
 	expect_nothing(w, 0);

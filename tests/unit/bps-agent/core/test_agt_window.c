@@ -77,7 +77,7 @@ static void other_jobs_push_while_one_has_its_most_bytes_in_flight(void **state)
 	world_free(w);
 }
 
-/* Check that a push without an answer stops to count after a while. w has room for one of its two
+/* Check that a push without an answer no longer counts after a while. w has room for one of its two
  * partitions at a time. Frees w. */
 static void check_unanswered_push_leaves_room(struct agt_world *w)
 {
@@ -131,8 +131,8 @@ static void partition_that_never_fits_is_refused(void **state)
 	world_free(w);
 }
 
-/* Submit tensor `first` and then the other one, with these priorities, and check the order of the
- * contributions. want: the tensor of each of the six contributions, plus 10. */
+/* Submit tensor `first` and then the other tensor, with these priorities, and check the order of
+ * the contributions. want: the tensor of each of the six contributions, plus 10. */
 static void check_order(unsigned first, const uint16_t priority[2], const unsigned want[6])
 {
 	struct agt_world *w =

@@ -36,8 +36,8 @@ static void member_with_another_provider_is_refused_and_both_are_named(void **st
 	sched_conn_open(w.core, 22, w.now);
 	send_msg(&w, 22, &msg);
 	SAID(&w, "22 REFUSE code=22");
-	/* When the only member has died, a member with another provider is accepted, and fixes it
-	 * again. */
+	/* When the only member has died, a member with another provider is accepted. From then on
+	 * the cluster has that provider. */
 	pass(&w, 60000, NULL);
 	clear(&w);
 	sched_conn_open(w.core, 23, w.now);

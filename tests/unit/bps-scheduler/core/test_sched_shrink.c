@@ -355,7 +355,7 @@ static void place_of_a_newcomer_that_has_left_is_free_at_once(void **state)
 	SAID(&w, "24 JOINED code=0 job=1 rank=2");
 	NOT_SAID(&w, "23 JOINED");
 	clear(&w);
-	unjoin(&w, 24, 14); /* the agent does not know yet that the worker is admitted */
+	unjoin(&w, 24, 14); /* the agent was not notified yet that the worker is admitted */
 	NOT_SAID(&w, "JOB");
 	world_fini(&w);
 }
@@ -368,7 +368,7 @@ static void newcomers_of_an_agent_that_reconnects_join_again(void **state)
 	elastic_job(&w);
 	join(&w, 23, CTL_NO_ID, 2, 12);
 	w.last_job = 1;
-	agent(&w, 33, "c", 203); /* the agent's worker has left meanwhile */
+	agent(&w, 33, "c", 203); /* the agent's worker left before the reconnection */
 	agent(&w, 24, "d", 204);
 	clear(&w);
 	join(&w, 24, CTL_NO_ID, 2, 14);

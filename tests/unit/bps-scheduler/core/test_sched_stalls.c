@@ -307,7 +307,8 @@ static void calls_show_the_progress_of_a_job_on_one_machine(void **state)
 	agent(&w, 21, "a", 201);
 	join(&w, 21, 0, 2, 10);
 	join(&w, 21, 1, 2, 20);
-	two[0].oldest_tensor = CTL_NO_ID;         /* no server has the tensor */
+	/* rank 0 has no round in flight, since no server has the tensor */
+	two[0].oldest_tensor = CTL_NO_ID;
 	for (uint32_t seq = 1; seq <= 4; seq++) { /* rank 1 is always late, but rounds complete */
 		pass(&w, 5600, (const uint32_t[]){21, 0});
 		two[0].calls++;

@@ -161,7 +161,7 @@ static void silent_server_dies_in_time_once_all_members_are_back(void **state)
 	server(&w, 12, "s2", 102);
 	agent(&w, 21, "a", 201);
 	pass(&w, w.cfg.server_dead_ms + 500, (const uint32_t[]){11, 21, 0});
-	NOT_SAID(&w, "down"); /* not yet, because agent b is still away */
+	NOT_SAID(&w, "down"); /* not dead yet, because agent b has not reconnected */
 	agent(&w, 22, "b", 202);
 	pass(&w, 20, (const uint32_t[]){11, 21, 22, 0});
 	SAID(&w, "12 DROP silent");
@@ -209,13 +209,14 @@ static void log_without_its_last_record_ends_the_jobs_that_it_has(void **state)
 	running_job(&w);
 	n = w.n_records;
 	before = sched_view(w.core);
-	server(&w, 31, "s1", 111); /* partitions move, and the record of this gets lost */
+	server(&w, 31, "s1", 111); /* partitions move, but the record of the move will be lost */
 	view = sched_view(w.core);
 	assert_true(view > before);
 	lose_records(&w, n, before);
 	kill_scheduler(&w);
 	clear(&w);
-	agent(&w, 22, "b", 202); /* agent b was away, so it has not seen anything newer */
+	/* agent b was not connected during the move, so it has seen no newer view */
+	agent(&w, 22, "b", 202);
 	NOT_SAID(&w, "JOB_END");
 	assert_false(has_problem(&w, "STATE_BEHIND"));
 	hello_seen(&w, 21, ROLE_AGENT, "a", 201, view);

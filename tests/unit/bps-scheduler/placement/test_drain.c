@@ -661,7 +661,8 @@ static void card_of_a_restarted_server_is_as_fast_as_before_until_it_is_measured
 	server(&w, 4, "s2", 112); /* the new server has no measurement yet */
 	pass(&w, 3 * WAIT_MS);
 	assert_third_is_on_s2(&w);
-	w.conns[4].mbps = 1000; /* as with a new card, or when other load on it has ended */
+	/* for example with a new card, or when other load on the card has ended */
+	w.conns[4].mbps = 1000;
 	pass(&w, 2 * WAIT_MS);
 	assert_in_range(parts(&w, "s2"), N_PARTS / 2 - 1, N_PARTS / 2);
 	w.conns[4].mbps = 500;

@@ -413,8 +413,8 @@ static void results_that_wait_are_offered_once(void **state)
 
 /* ---- staging ---- */
 
-/* Members offer all partitions in random order, and reads end in random order. When a member
- * receives AGAIN, it repeats the same offer. It repeats nothing without AGAIN. All rounds must
+/* Members offer all partitions in random order, and reads end in random order. A member that
+ * receives AGAIN repeats the same offer. Without AGAIN it repeats nothing. All rounds must
  * complete. */
 static void press(struct srv_shape s, unsigned seed)
 {

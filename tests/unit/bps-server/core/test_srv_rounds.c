@@ -412,7 +412,7 @@ static void job_end_waits_for_running_reads_only_with_their_memory(void **state)
 
 /* ---- rounds that do not wait for all members ---- */
 
-/* Let all members send HAVE for the result of round r. r = 0: they have none. */
+/* Let all members send HAVE for the result of round r. r = 0: the members have no result. */
 static void say_have_all(struct srv_world *w, uint64_t r)
 {
 	for (unsigned i = 0; i < w->n_members; i++) {

@@ -165,7 +165,7 @@ static int open_connection(const struct httpd_fixture *f)
 	return fd;
 }
 
-/* Send text and return all that comes back until the connection ends. */
+/* Send text and return all bytes that the server sends until the connection ends. */
 static const char *talk(const struct httpd_fixture *f, const char *text)
 {
 	static char reply[8192];
@@ -276,7 +276,7 @@ static void unanswered_status_is_503_at_the_deadline(void **state)
 	assert_status(reply, "503");
 	assert_string_equal(
 		body_of(reply), "{\"error\":\"no answer in time\",\"timeout_ms\":200}\n");
-	/* comes after the time-out, so it has no effect */
+	/* the answer comes after the time-out, so it has no effect */
 	assert_int_equal(loop_post(f->loop, answer_held, f), 0);
 	assert_status(request(f, "GET", "/livez"), "200");
 }

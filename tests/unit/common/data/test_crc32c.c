@@ -1,5 +1,6 @@
 /* crc32c is compared with published values and with a bit-by-bit loop. Its two implementations are
- * compared with each other at each length and alignment at which they change their method. */
+ * compared with each other at each length and alignment at which one of them switches to another
+ * method. */
 #include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -124,8 +125,8 @@ static void both_implementations_agree_with_a_bit_loop_at_every_length(void **st
 	free(buf);
 }
 
-/* The wide implementation is used from 1,024 bytes on. It leaves the rest beyond a multiple of 64
- * bytes to the other one. */
+/* The wide implementation is used from 1,024 bytes on. It leaves the bytes beyond a multiple of 64
+ * to the other implementation. */
 static void wide_implementation_agrees_around_its_shortest_lengths(void **state)
 {
 	unsigned char buf[1344 + 64];

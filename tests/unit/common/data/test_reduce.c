@@ -195,12 +195,13 @@ static double unit_roundoff(enum dtype dtype)
 	}
 }
 
-/* Return the largest allowed difference from the exact result. The accumulator has roundoff u. It
- * is rounded once for each operand after the first, and once in a division. Each time the error is
- * relative to a partial result, which is at most sum |x| (for products: the product). To first
- * order, k operands have the error k u. This is doubled to cover higher orders and the rounding of
- * the reference. f16 and bf16 are rounded once more. Inputs are no subnormals, since they are at
- * least 2^-4. But sums may cancel to less than 2^-14, where steps of an f16 are 2^-24. */
+/* Return the largest allowed difference from the exact result. The accumulator has roundoff u. The
+ * accumulator is rounded once for each operand after the first, and once in a division. Each time
+ * the error is relative to a partial result, which is at most sum |x| (for products: the product).
+ * To first order, k operands have the error k u. The bound is doubled to cover higher orders and
+ * the rounding of the reference. f16 and bf16 are rounded once more. Inputs are no subnormals,
+ * since they are at least 2^-4. But sums may cancel to less than 2^-14, where steps of an f16 are
+ * 2^-24. */
 static double bound(enum dtype dtype, enum op op, double magnitude, double want)
 {
 	double acc = unit_roundoff(dtype == DTYPE_F64 ? DTYPE_F64 : DTYPE_F32);

@@ -201,7 +201,8 @@ static void idle_connection_wakes_no_thread(void **state)
 	p[0].fd = r.server.x->ops->fd(r.server.x);
 	p[1].fd = r.client.x->ops->fd(r.client.x);
 	assert_int_equal(poll(p, 2, 100), 0);
-	/* Only the deadline of the handshake may remain. It is later and ends without any work. */
+	/* The only timer that may remain is the deadline of the handshake. It does nothing on an
+	 * established connection. */
 	assert_true(r.server.x->ops->next_deadline(r.server.x) > clock_now_ns() + 1000 * MS);
 	assert_true(r.client.x->ops->next_deadline(r.client.x) > clock_now_ns() + 1000 * MS);
 	net_rig_close(&r);
@@ -257,8 +258,8 @@ static void freeing_a_data_thread_takes_its_connections_down(void **state)
 	assert_true(RUN_ONE(&r.client, r.client.n_down == 1, DEADLINE_MS));
 	r.server.x = NULL;
 	/* No listener has this thread number now. libfabric may report the end of the first
-	 * connection for the next one, because their addresses are equal (conn_cm_event). Then dial
-	 * again. */
+	 * connection for the next connection, because their addresses are equal (conn_cm_event). In
+	 * that case dial again. */
 	for (unsigned n = 2; n == 2 || (n == 3 && !refused(&r.server)); n++) {
 		assert_int_equal(dial(&r.client, net_port(r.server.f), the_key), 0);
 		assert_true(RUN_ONE(&r.client, r.client.n_down == n, DEADLINE_MS));

@@ -214,8 +214,8 @@ static void assert_same(const struct layout *l, const uint8_t *a, const uint8_t 
 	}
 }
 
-/* A generator of random messages from the tables of fields. Their memory is a list of blocks, which
- * the test frees. */
+/* A generator of random messages from the tables of fields. The memory of a message is a list of
+ * blocks, which the test frees. */
 struct gen {
 	uint64_t state;
 	struct block {
@@ -532,8 +532,8 @@ static void the_largest_report_and_job_fit_in_the_memory_limit(void **state)
 	free(ranks);
 }
 
-/* A message has 1,024 members of 65,536 ranks each. Each list obeys its limit, but all together
- * must not be allocated. */
+/* A message has 1,024 members of 65,536 ranks each. Each list obeys its limit, but memory for all
+ * lists together must not be allocated. */
 static void a_job_of_too_many_ranks_in_all_is_refused(void **state)
 {
 	struct ctl_rank *ranks = calloc(CTL_WORKERS_MAX, sizeof(*ranks));

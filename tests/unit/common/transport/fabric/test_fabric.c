@@ -395,7 +395,8 @@ static void reads_beyond_the_window_or_the_segment_are_refused(void **state)
 	to = mem_new(&r.server, 1 << 20, 0);
 	rig_connect(&r);
 	RUN(&r, has_segment(&r.server, from.seg));
-	/* Reads are queued up to a small limit until the end's own channel is up. */
+	/* Reads are only queued until the end's own channel is up, up to a small limit. So wait for
+	 * the channel. */
 	RUN(&r, ((const struct fabric_conn *)r.server.conn)->is_linked);
 	for (unsigned i = 0; i <= READS_MAX; i++) {
 		reads[i] = read_of(&r.server, &to, &from, i * 60000, 60000);

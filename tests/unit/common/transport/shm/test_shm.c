@@ -557,8 +557,8 @@ static unsigned open_descriptors(void)
 	return n;
 }
 
-/* Send n bytes with two descriptors. A receive buffer for one descriptor holds two, because its
- * size is rounded up. */
+/* Send n bytes with two descriptors. A receive buffer for one descriptor has room for two, because
+ * the buffer's size is rounded up. */
 static void send_with_two(int sock, void *bytes, size_t n, int fd)
 {
 	union {

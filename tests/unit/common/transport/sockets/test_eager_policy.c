@@ -43,7 +43,8 @@ static bool offer(struct policy_side *s, bool has_room)
 	return is_sent;
 }
 
-/* Make offers until the bytes of one are sent with it. Return how many were sent without bytes. */
+/* Make offers until an offer's bytes are sent with it. Return how many offers were sent without
+ * bytes. */
 static unsigned rest(struct policy_side *s, bool has_room)
 {
 	unsigned n = 0;
@@ -130,7 +131,7 @@ static void request_for_bytes_that_were_not_sent_has_no_effect(void **state)
 	eager_policy_held_back(&s.u, 3, 0);
 	eager_policy_asked(&s.u, 3, 0);
 	assert_true(eager_policy_may_go(&s.u));
-	/* Offers that are too old are not remembered, so a request for their bytes has no
+	/* Offers that are too old are not recorded any more, so a request for their bytes has no
 	 * effect. */
 	s.places = EAGER_POLICY_NOTED + 1;
 	for (unsigned i = 0; i < 2 * s.places; i++)

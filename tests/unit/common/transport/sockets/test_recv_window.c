@@ -240,7 +240,7 @@ static void slow_link_is_paced_until_it_is_fast(void **state)
 	assert_int_equal(until_change(&w, FAST, 1000), 32);
 	assert_int_equal(w.bytes, 0);
 	assert_false(w.is_paced);
-	/* the kernel chooses its own windows, and they build queues */
+	/* Windows of the kernel build queues, so SLOW round trips do not show a slow link. */
 	for (unsigned k = 0; k < 1000; k++)
 		assert_true(stays(&w, SLOW));
 	assert_int_equal(until_change(&w, LONG, 1000), 8);

@@ -349,8 +349,8 @@ static void impatient_sender_offers_without_bytes_when_there_is_no_room(void **s
 		assert_int_equal(p.r.client.read_status, 0);
 		check_bytes(p.t, i, &p.from);
 	}
-	/* There is room again. But bytes of earlier offers were requested, so the policy does not
-	 * send the next ones eagerly at once. */
+	/* There is room again. But the receiver requested bytes of earlier offers, so the policy
+	 * does not send the next offers eagerly at once. */
 	for (unsigned i = 0; i <= EAGER_POLICY_REST_MIN; i++) {
 		assert_int_equal(tcp_conn_of(&p.r.server)->eager_sent, TCP_EAGER_OUT);
 		assert_int_equal(send_offer(&p.r.server, &p.from, 1, 0, len), 0);
@@ -883,8 +883,8 @@ static void all_may_come_byte_by_byte(void **state)
 			assert_int_equal(l.r.server.n_read_done, 0);
 			assert_int_equal(discarded(&l.r.server), i * ITEM);
 			raw_send(&l.p, LANE_BULK, b + k, 1);
-			/* The kernel would not wake the thread for this few bytes, so simulate
-			 * it. */
+			/* The kernel would not wake the thread for so few bytes, so simulate the
+			 * wake-up. */
 			c->lanes[LANE_BULK].can_recv = true;
 			tcp_touch(c);
 			l.r.server.x->ops->poll(l.r.server.x, clock_now_ns());

@@ -248,7 +248,7 @@ static void connect_anew(struct net_rig *r)
 	RUN(r, r->client.n_up == n_up && r->server.n_up == n_up);
 }
 
-/* Let both ends act until the test is over. Return how often they reconnected. */
+/* Let both ends act until the test is over. Return how often the ends reconnected. */
 static unsigned play_all(struct net_rig *r)
 {
 	struct net_node *both[] = {&r->server, &r->client};
