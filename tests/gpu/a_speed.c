@@ -1,6 +1,6 @@
-/* Run A, last part. It measures how fast counters notify a process. It also measures how fast the
- * importer of device memory copies it to host memory and back, compared with a plain pinned copy in
- * the same run. */
+/* Run A, last part: measurements. The first part measures how fast counters notify a process. The
+ * second part measures how fast the importer of device memory copies it to host memory and back. A
+ * plain pinned copy in the same run is the comparison. */
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -240,7 +240,8 @@ struct speed_lane {
 	bool is_out;
 };
 
-/* Variants of a lane: whose device memory it uses, and which kind of host memory. */
+/* Variants of a lane. They differ in the owner of the device memory and in the kind of host
+ * memory. */
 enum mix { SHARED, PLAIN, OWN_MEMFD, IMPORTED_ALLOC, N_MIXES };
 struct lanes {
 	struct speed_lane mix[N_MIXES][2];

@@ -1,7 +1,7 @@
 /* Run B, which decides whether an executor in a second process is acceptable. A trainer's process
- * keeps the GPU busy with matrix products. A second process copies, or launches small or large
- * kernels. The run measures how much the trainer slows down, and how long the second process waits
- * for each piece of work. Each kind of work is also measured while the trainer is idle. See
+ * keeps the GPU busy with matrix products. A second process copies memory, or launches small or
+ * large kernels. The run measures how much the trainer slows down, and how long the second process
+ * waits for each piece of work. Each kind of work is also measured while the trainer is idle. See
  * docs/guides/gpu-tests.md. */
 #include <poll.h>
 #include <stdatomic.h>

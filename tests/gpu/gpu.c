@@ -195,8 +195,8 @@ bool gpu_pin(void *host, size_t bytes, CUdeviceptr *ret_at)
 	       CU(cuMemHostGetDevicePointer, ret_at ? ret_at : &unused, host, 0);
 }
 
-/* Return a word of the pattern. It differs from the neighbouring words, and from words of other
- * seeds. */
+/* Return a word of the pattern. The word differs from the neighbouring words, and from words of
+ * other seeds. */
 static uint32_t word_at(size_t i, uint32_t seed)
 {
 	return (uint32_t)i * 2654435761u ^ seed * 40503u;

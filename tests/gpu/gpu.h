@@ -142,14 +142,14 @@ struct gpu_figures {
 } gpu_figures(double *v, size_t n);
 
 /* ---- answers: one line of JSON each, in one write ---- */
-/* Print the answer of an item. is_ok: false when the item does not work or misses its bar. fmt:
+/* Print the answer of an item. is_ok: false when the item does not work or misses its limit. fmt:
  * more fields of the JSON object, such as `"a":1`, or "". */
 void gpu_answer(const char *item, bool is_ok, const char *fmt, ...)
 	__attribute__((format(printf, 3, 4)));
 /* Report that an item could not run, with the sentence of gpu_why. is_skip: the machine lacks
  * something, which is no failure. */
 void answer_why(const char *item, bool is_skip);
-/* Return s in a form that can stand between quotes in JSON. It is valid until the next call in this
- * process. */
+/* Return s with escapes, so that it can be put between quotes in JSON. The result is valid until
+ * the next call in this process. */
 const char *json_safe(const char *s);
 #endif

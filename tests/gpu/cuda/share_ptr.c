@@ -13,7 +13,7 @@ static void close_all(const int *fds, int n)
 		close(fds[i]);
 }
 
-/* The driver's attributes of an address; 0 for attributes that it does not know. */
+/* The driver's attributes of an address; 0 for attributes that the driver does not support. */
 struct about {
 	unsigned type, is_managed;
 	int ordinal, is_legacy;

@@ -138,7 +138,8 @@ static int importer(int gpu)
 	return 0;
 }
 
-/* Share memory at addr with a child, by n_fds descriptors or a handle. The parent fills it. */
+/* Share memory at addr with a child, by n_fds descriptors or a handle. The parent fills the
+ * memory. */
 static void share_with_importer(const char *role, struct two_message *m, uint64_t addr)
 {
 	struct two child = two_start(role);

@@ -252,7 +252,7 @@ static void fail_with(const char *route, const char *fault, const char *word)
 		for (uint32_t t = 0; t < TENSORS; t++)
 			assert_true(gpu_slot_is_poisoned(atomic_load(&s.slots[m][t].done)));
 	if (!strcmp(word, "(LOST)"))
-		_Exit(0); /* after a sticky error the process is unusable, so end it here */
+		_Exit(0); /* after a sticky error the process is unusable, so end the process now */
 	fakecuda_faults(NULL);
 	while (!engine_is_quiet(s.e) && clock_now_ns() < end_ns)
 		engine_poll(s.e, clock_now_ns());

@@ -34,8 +34,8 @@ void fakecuda_live(struct fakecuda_live *ret);
 /* Return the number of calls of a function in this process. The name has no suffix such as _v2. */
 uint64_t fakecuda_calls(const char *name);
 
-/* Copy bytes from or to device memory, so that the host can check them. A real GPU does not allow
- * this. */
+/* Copy bytes from or to device memory, so that the host can check or set them. With a real GPU this
+ * is not possible. */
 void fakecuda_peek(uint64_t addr, void *dst, uint64_t bytes);
 void fakecuda_poke(uint64_t addr, const void *src, uint64_t bytes);
 #endif

@@ -140,7 +140,7 @@ static inline void *fake_alloc(size_t bytes)
 		abort();
 	return p;
 }
-/* Begin a call of the driver: take the lock, count and trace the call, and look for an injected
+/* Begin a call of the driver: take the lock, count and trace the call, and check for an injected
  * fault. Returns 0 with the lock held, or the code that the call must return, without the lock. */
 CUresult fake_enter(const char *name, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 /* End a call of the driver: release the lock and return r. */

@@ -17,7 +17,8 @@ struct ipc {
 _Static_assert(sizeof(struct ipc) <= sizeof(CUipcMemHandle), "ipc");
 #define MAGIC "fakeipc"
 
-/* Allocate memory. As in the driver, blocks have 2 MiB. Here each allocation has its own block. */
+/* Allocate memory. As in the driver, blocks have 2 MiB. In the fake, each allocation has a block of
+ * its own. */
 FAKE_EXPORT CUresult CUDAAPI cuMemAlloc(CUdeviceptr *ret, size_t bytes)
 {
 	CUresult r = fake_enter(__func__, "%zu", bytes);

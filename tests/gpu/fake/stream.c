@@ -300,7 +300,7 @@ static bool is_settled(const struct fake_ctx *c)
 	return true;
 }
 
-/* Wait for all work that the context's streams have when this is called. */
+/* Wait for all work that the context's streams have at the time of the call. */
 FAKE_EXPORT CUresult CUDAAPI cuCtxSynchronize(void)
 {
 	CUresult r = fake_enter(__func__, "%s", "");
