@@ -38,7 +38,7 @@ struct bpsctl_opts {
 void print_as_json(bool is_json);
 /* Print an error on stderr, and with --json also as a document on stdout. Returns status. */
 int print_error(const char *text, int status);
-/* With --json, print the error as a document. Its text must be on stderr already. */
+/* With --json, print the error as a document. The caller has already printed the text on stderr. */
 void print_error_json(const char *text);
 /* Print an error that a function of fetch.h or steer_client.h returned, in the same way as
  * print_error. Returns the exit code. */
@@ -50,10 +50,10 @@ int print_document(
 /* Print a short answer: doc if --json is given, otherwise text and a line end. Frees doc. Returns
  * 0. */
 int print_answer(const struct bpsctl_opts *o, const char *text, json_t *doc);
-/* Print an object on a line of its own. */
+/* Print a JSON object on one line of stdout. */
 void print_json_line(json_t *o);
-/* Set a time limit: the program ends after two seconds, even while the resolver blocks. false:
- * remove the limit. */
+/* Set (true) or remove (false) the time limit. The program ends two seconds after the call that set
+ * the limit, even while the resolver blocks. */
 void limit_time(bool is_bounded);
 static inline uint32_t interval_ms(const struct bpsctl_opts *o)
 {

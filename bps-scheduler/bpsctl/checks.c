@@ -53,7 +53,7 @@ struct checked_daemon {
 	/* name: name of the settings file without ".conf"; key_file: name of the key file. Both
 	 * files are in the settings folder, from which the systemd units load them. */
 	const char *name, *key_file;
-	/* ports for data and for HTTP; 0: the daemon does not listen on that port */
+	/* default ports of the settings listen and http; 0: the setting is not checked */
 	uint16_t port, http_port;
 	/* the daemon has a settings file, which means that this host should run it */
 	bool has_file;
@@ -86,7 +86,8 @@ static bool find_program(struct checked_daemon *r)
 	return false;
 }
 
-/* Get the value of a daemon's setting from its --print-config; "" if it is not set. */
+/* Get the value of a setting from the output of the daemon's --print-config; "" if it is not
+ * set. */
 static void conf_get(const struct checked_daemon *r, const char *name, char *ret, size_t room)
 {
 	const char *line = r->conf;
@@ -195,7 +196,9 @@ static void check_port(
 	conf_get(r, setting, text, sizeof(text));
 	snprintf(name, sizeof(name), "%s %s", r->name, setting);
 	if (addr_parse(&a, text, port, &err) < 0 || !a.port)
-		return; /* the daemon takes any free port, or rejects its settings itself */
+		/* nothing to check: the daemon binds to any free port, or rejects the address
+		 * itself */
+		return;
 	rc = try_bind(&a);
 	if (rc == -EADDRINUSE && r->is_running)
 		check_add(list, CHECK_OK, name, "", "%s is the running bps-%s", text, r->name);
@@ -215,7 +218,7 @@ static void check_port(
 			r->name);
 }
 
-/* Check whether the daemon of this role answers on its port. */
+/* Check whether the daemon of this role answers on its HTTP port. */
 static void ask_daemon(json_t *list, struct checked_daemon *r)
 {
 	struct http_get g = {.path = "/status"};

@@ -2,9 +2,9 @@
 #define BPS_SCHEDULER_BPSCTL_CHECKS_H
 /* The command `bpsctl check`: checks whether this host is ready for the daemons that will run on
  * it. The result is a list of lines, each ok, warn or bad, with the action to take. checks.c checks
- * the daemons of bps and the scheduler, check_host.c the machine. The checks change nothing.
- * Programs and sockets that they open are closed again at once. The functions block, but for a
- * limited time. */
+ * the daemons of bps and the scheduler, check_host.c the machine. The checks change nothing. Before
+ * checks_json returns, it ends the programs that it has started and closes the sockets that it has
+ * opened. The functions block, but for a limited time. */
 #include <stdbool.h>
 #include <stdio.h>
 
@@ -18,7 +18,7 @@ enum check_level { CHECK_OK, CHECK_WARN, CHECK_BAD };
 struct host_needs {
 	bool has_verbs;     /* a daemon's settings select RDMA */
 	bool has_libfabric; /* a daemon's settings select a provider of libfabric */
-	/* a server or agent will run on this host, which needs many descriptors and locked
+	/* a server or an agent will run on this host; both need many descriptors and locked
 	 * memory */
 	bool has_server;
 	/* pid of a running daemon whose limits are checked; 0: no daemon runs, so the limits of

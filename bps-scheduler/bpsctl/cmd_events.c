@@ -1,5 +1,5 @@
-/* The command `bpsctl events`: prints the events once, or follows them. The scheduler keeps the
- * events (status/events.h). One thread. */
+/* The command `bpsctl events`: prints the recent events, and with --follow also new ones as they
+ * occur. The scheduler keeps the events (status/events.h). One thread. */
 #include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
@@ -37,8 +37,9 @@ static int get_events(
 	return 0;
 }
 
-/* Get all events with numbers above since, as one document. If the scheduler has restarted (another
- * term), the numbers above `restored` belong to new events, so get the events after `restored`. */
+/* Get all events with numbers above `since`, as one document. A new term shows that the scheduler
+ * has restarted. The scheduler then gives the numbers above `restored` to new events, so get all
+ * events above `restored` even if `since` is larger. */
 static int get_all_events(const struct bpsctl_opts *o, uint64_t since, uint64_t term, json_t **ret,
 	struct err_text *err)
 {
@@ -86,8 +87,8 @@ static void print_events(const struct bpsctl_opts *o, json_t *root)
 	fflush(stdout);
 }
 
-/* Parse --since: the number after which to start, or a span in seconds (0: all). Errors:
- * -EINVAL. */
+/* Parse the value of --since. *ret_number: the number of the event after which to start, or 0.
+ * *ret_span_s: the time span in seconds, or 0. Errors: -EINVAL. */
 static int since_parse(
 	const char *text, uint64_t *ret_number, double *ret_span_s, struct err_text *err)
 {

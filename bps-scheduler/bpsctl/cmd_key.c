@@ -1,5 +1,5 @@
-/* The commands of bpsctl about keys: create, derive, rotate, revoke and show them. They change the
- * key file, and then request the scheduler to read it. One thread. */
+/* Commands of bpsctl that create, derive, rotate, retire, revoke and show keys. A command that
+ * changes the key file then requests the scheduler to read the file. One thread. */
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
@@ -215,8 +215,8 @@ out:
 	return status;
 }
 
-/* Return whether no member uses the previous key. If some members use it, or if that is not known,
- * print a message and return false. */
+/* Return whether no member uses the previous key. If some members use the key, or the scheduler
+ * does not answer, print a message and return false. */
 static bool is_previous_unused(const struct bpsctl_opts *o)
 {
 	struct err_text text = {""}, err = {""};
@@ -276,8 +276,8 @@ int cmd_key_revoke(const struct bpsctl_opts *o, const char *arg)
 	if (load_keys(o, &ring) <= 0)
 		return EXIT_ERR;
 	rc = keyring_revoke(&ring, arg);
-	/* if the key was revoked before, store it again: the scheduler may not have read the file
-	 * since */
+	/* -EEXIST: the key was revoked by an earlier command. Write the file again even so, because
+	 * the scheduler may not have read it since. */
 	if (rc == 0 || rc == -EEXIST)
 		status = store(o, &ring, "the key is revoked");
 	else

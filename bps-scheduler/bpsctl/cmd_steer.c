@@ -24,8 +24,8 @@ static bool is_any(const struct addr *a)
 }
 
 /* Find the address on which the scheduler of this host really listens, if that is not the default
- * address. With this function, users need not give --scheduler. Returns false if the scheduler
- * listens on the default address. */
+ * address. With this function, users need not give --scheduler. Returns false if --scheduler is
+ * given, or if the scheduler reports no other address. */
 static bool find_scheduler(const struct bpsctl_opts *o, struct addr *ret_addr)
 {
 	struct addr found, asked = o->steer.scheduler;
@@ -79,7 +79,7 @@ static int order(const struct bpsctl_opts *o, const char *verb, const char *targ
 
 /* ---- drain ---- */
 
-/* Return the number of partitions that are still on target. Errors: as steer_call. */
+/* Get the number of partitions that are still on target. Errors: as steer_call. */
 static int parts_left(
 	const struct bpsctl_opts *o, const char *target, uint64_t *ret_n, struct err_text *err)
 {
@@ -105,8 +105,8 @@ static int say_empty(const struct bpsctl_opts *o, const char *target, double too
 	return print_text(o, text);
 }
 
-/* Wait until the target has no partitions, or until the time is over. Keep waiting while the
- * scheduler is unreachable. */
+/* Wait until the target has no partitions, or until the time of --timeout is over. Keep waiting
+ * while the scheduler is unreachable. */
 static int wait_empty(const struct bpsctl_opts *o, const char *target)
 {
 	uint64_t begin = clock_now_ns(), n = 1, took_ns;

@@ -1,5 +1,5 @@
 /* Explains problem codes and error codes (explain.h): the table of explanations, and its output as
- * a document. This file asks no daemon. One thread. */
+ * a document. This file queries no daemon. One thread. */
 #include "bps-scheduler/bpsctl/explain.h"
 
 #include <ctype.h>

@@ -21,7 +21,8 @@
 #define STUCK_MS 1500
 #define AGENT_MS 350
 #define JOBS_MAX 32 /* largest number of jobs whose details are requested at once */
-/* an agent that is down for longer is not named as missing, as in the scheduler's problems */
+/* seconds; an agent that has been down for longer is not listed as missing. The scheduler's
+ * AGENT_DOWN has the same limit. */
 #define DOWN_AGENT_S 600
 
 /* Get the document from the answer to a GET. Errors: as fetch.h. */
@@ -163,7 +164,8 @@ static size_t count_heard(json_t *root, json_t *silent, json_t *missing, size_t 
 		n += is_heard;
 		if (is_heard || is_silent || !name)
 			continue;
-		/* make labels only for the first names, because each label scans all members */
+		/* make labels only for the first names, because making a label takes a scan of all
+		 * members */
 		if (json_array_size(missing) < SCREEN_MISSING_MAX)
 			json_array_append_new(missing, member_label(root, m));
 		else
@@ -172,7 +174,8 @@ static size_t count_heard(json_t *root, json_t *silent, json_t *missing, size_t 
 	return n;
 }
 
-/* Add figures to job, computed from the workers in detail, the job's own document. */
+/* Add figures to `job`, an entry of the cluster's document. The figures are computed from the
+ * workers in `detail`, the job's own document. */
 static void add_figures(json_t *job, json_t *detail)
 {
 	uint64_t rounds = 0, waiting = 0;
@@ -407,8 +410,8 @@ static bool is_job(json_t *doc, const char *name)
 	       strcmp(name, number + 1) == 0;
 }
 
-/* Remove all jobs from the document except those with this name or number. Returns whether one is
- * left. */
+/* Remove all jobs from the document except those with this name or number. Returns whether any job
+ * is left. */
 static bool keep_job(json_t *root, const char *name)
 {
 	json_t *jobs = json_array(), *doc;
@@ -421,8 +424,8 @@ static bool keep_job(json_t *root, const char *name)
 	return json_array_size(jobs) > 0;
 }
 
-/* Get the wait report from the agent of this host. why: the scheduler's error; if the agent cannot
- * answer either, its reason is appended. */
+/* Get the wait report from the agent of this host. why: the scheduler's error; if the agent does
+ * not answer either, the agent's error is appended. */
 static int stuck_of_agent(
 	const struct addr *addr, const char *name, json_t **ret, struct err_text *why)
 {

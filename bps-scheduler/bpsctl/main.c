@@ -1,6 +1,6 @@
 /* bpsctl: queries the daemons over HTTP and prints their answers. Commands that change something go
- * to the scheduler's control port. Each answer takes less than two seconds, even with failures.
- * Exit codes: 0 OK, 1 WARN, 2 ERR, 3 no daemon answers, 64 usage. One thread. */
+ * to the scheduler's control port. Each answer takes less than two seconds, even if a daemon does
+ * not answer. Exit codes: 0 OK, 1 WARN, 2 ERR, 3 no daemon answers, 64 usage. One thread. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -64,8 +64,8 @@ static const struct settings_spec spec = {.program = "bpsctl",
 
 struct bpsctl_command {
 	const char *words; /* words of the command, such as "status" or "key derive" */
-	/* first argument, such as "NAME". NULL: the command takes none. "[NAME]": it may be left
-	 * out and is "" then. */
+	/* first argument, such as "NAME". NULL: the command takes no argument. "[NAME]": the
+	 * argument is optional, and its value is "" if it is left out. */
 	const char *argument;
 	/* second argument, in the same form as the first; its value is passed in opts.more */
 	const char *second;
@@ -188,7 +188,7 @@ static void complain_of(const char *word)
 static int unknown(char *const *args, size_t n)
 {
 	size_t first = n ? strlen(args[0]) : 0;
-	/* only the first word is known: "key" alone, or "key" and an unknown word */
+	/* only the first word matches a command: "key" alone, or "key" and an unknown word */
 	bool is_half = false;
 
 	for (size_t i = 0; first && i < N_COMMANDS; i++) {
@@ -323,7 +323,7 @@ static void expand_free(int argc, char **args, char **mem)
 	free(args);
 }
 
-/* Return whether --json is given, for errors in flags that could not be parsed. */
+/* Return whether --json is given. Does not parse the other flags, which may be invalid. */
 static bool is_json_asked(char *const *argv)
 {
 	for (; *argv; argv++)

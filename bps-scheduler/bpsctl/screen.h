@@ -8,7 +8,7 @@
 
 #include <jansson.h>
 
-/* a call that has waited for longer than this is reported; a shorter wait is normal */
+/* seconds; a call that has waited for longer is reported, because shorter waits are normal */
 #define SCREEN_STUCK_S     0.5
 #define SCREEN_MISSING_MAX 16
 

@@ -7,7 +7,8 @@
 
 #include "bps-scheduler/bpsctl/table_cells.h"
 
-#define QUIET_LONG_S    5.0 /* a worker that is behind and quiet for this time is reported */
+/* seconds; the exit code is 1 if a worker is behind and has submitted nothing for longer */
+#define QUIET_LONG_S    5.0
 #define WORKER_ROWS_MAX 32
 
 /* ---- one job ---- */

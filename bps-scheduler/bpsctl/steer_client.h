@@ -30,7 +30,7 @@ struct steer_arg {
 };
 
 /* Load the keys of conf. Returns 1, or 0 if there are none. Errors: as keyring_load; -EINVAL conf
- * says that certificates are used instead. */
+ * selects certificates instead of keys. */
 int steer_keys(const struct steer_conf *conf, struct keyring *ret_ring, struct err_text *err);
 /* Return the path of the key file, which `key rotate` and other commands write. The caller must not
  * free the string. */
