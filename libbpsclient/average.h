@@ -2,8 +2,9 @@
 #define BPSCLIENT_AVERAGE_H
 /* Averages of integers. Their sum may not fit into the tensor's type. So an integer tensor that is
  * averaged has a companion: a second tensor, of a wider type and under a reserved name, that
- * carries the values of these rounds. The tensor itself is submitted too: its rounds stay numbered,
- * and the service compares the types and operations of all workers, as in any other round.
+ * carries the values of the averaged rounds. The tensor itself is submitted too. So its rounds stay
+ * numbered, and the service compares the types and operations of all workers, as in any other
+ * round.
  *
  *   tensor       companion
  *   i8, u8 [n]   i32[n]    the server divides, and the floor fits into the tensor's type

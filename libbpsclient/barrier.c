@@ -1,7 +1,7 @@
 /* Barriers of all workers of a job, bps_checkpoint_barrier(3). While the worker is at a barrier, it
- * cannot submit anything (submissions check is_at_barrier under ring_mutex). That is so even after
- * the call has timed out: the agent still has the request, and the other workers may pass the
- * barrier meanwhile. So the worker must call again, from any thread. Thread: any. */
+ * cannot submit anything (submissions check is_at_barrier under ring_mutex). After a time-out of
+ * the call the worker stays at the barrier: the agent still has the request, and the other workers
+ * may pass the barrier. So the worker must call again, from any thread. Thread: any. */
 #include "libbpsclient/bps.h"
 #include "libbpsclient/client.h"
 #include "libbpsclient/gpu.h"
@@ -56,7 +56,8 @@ int bps_checkpoint_barrier(struct bps *b, uint32_t timeout_ms)
 	rc = session_barrier(
 		&b->session, b->barrier + 1, deadline_ns, timeout_ms, &passed, last_error_text());
 	if (rc < 0)
-		/* still at the barrier if this is a time-out; otherwise the job is over */
+		/* after a time-out the worker is still at the barrier; after any other error the
+		 * job is over */
 		return rc;
 	b->barrier++;
 	b->is_new = false;

@@ -32,7 +32,7 @@ extern "C" {
 #define BPS_ABI 2
 
 struct bps;        /* one worker's handle of its job */
-struct bps_tensor; /* a declared tensor; lives as long as its struct bps */
+struct bps_tensor; /* a declared tensor; valid as long as its struct bps */
 
 /* Element types, numbered like NCCL's. */
 enum bps_dtype {
@@ -63,11 +63,11 @@ enum bps_code {
 	BPS_EAGENT_LOST = -10008,    /* another machine died */
 	BPS_EEVICTED = -10009,       /* the job's other machines continued without this one */
 	BPS_EINPUT_CHANGED = -10010, /* an input buffer was written to while in flight */
-	BPS_EDIVERGED = -10011,      /* workers hold different results of one round */
+	BPS_EDIVERGED = -10011,      /* workers have different results of one round */
 	BPS_EQUOTA = -10012,         /* a quota is exhausted; bps_last_error() has its limit */
 	BPS_EPROTO = -10013,         /* the peer violated the protocol */
 	BPS_EVERSION = -10014,       /* library and agent are not compatible */
-	BPS_EAUTH = -10015,          /* the job has another token (BPS_JOB_TOKEN) */
+	BPS_EAUTH = -10015,          /* this worker's token is not the job's (BPS_JOB_TOKEN) */
 	BPS_ENOTFOUND = -10016,
 	BPS_EDUP = -10017, /* another worker of the job has this rank */
 	BPS_ECLOSED = -10018,
@@ -87,8 +87,8 @@ struct bps_options {
 	uint32_t abi;             /* BPS_ABI, set by bps_options_init */
 	const char *job;          /* name; NULL: BPS_JOB, TORCHELASTIC_RUN_ID, SLURM_JOB_ID, ... */
 	const char *agent_socket; /* NULL: BPS_AGENT_SOCKET, else /run/bps/agent.sock */
-	/* -1: environment (BPS_RANK, RANK, SLURM_PROCID, OMPI_COMM_WORLD_RANK, ...), else
-	 * assigned */
+	/* -1: environment (BPS_RANK, RANK, SLURM_PROCID, OMPI_COMM_WORLD_RANK, ...), else the agent
+	 * assigns it */
 	int32_t rank;
 	int32_t size;       /* -1: environment (BPS_SIZE, WORLD_SIZE, ...), else 1 */
 	int32_t local_rank; /* -1: environment */
@@ -106,8 +106,8 @@ struct bps_options {
 	 * "shrink"), else abort. */
 	int32_t on_agent_loss;
 	/* Number of machines that a round need not wait for if they are late. -1: BPS_BACKUP, else
-	 * 0. The grace is the time that the round waits for these machines after the last required
-	 * one. 0: BPS_BACKUP_GRACE, else 20. */
+	 * 0. backup_grace_ms is the time that the round waits for late machines after the last
+	 * required machine. 0: BPS_BACKUP_GRACE, else 20. */
 	int32_t backup;
 	uint32_t backup_grace_ms;
 	/* 1: more machines may join while the job runs, up to max_size workers in all; size is the
@@ -126,9 +126,9 @@ BPS_API void bps_options_init(struct bps_options *opt);
  * BPS_EMISMATCH, BPS_EAUTH, BPS_EQUOTA, BPS_EVERSION, -EINVAL. */
 BPS_API int bps_open(const struct bps_options *opt, struct bps **ret);
 
-/* Leave the job. Waits until every worker has called it (at most timeout_ms, 0: the default), so
- * that no worker's last result is lost. Frees everything, even if it returns an error. b may be
- * NULL. Errors: those of bps_wait. */
+/* Leave the job. Waits until every worker has called bps_close (at most timeout_ms, 0: the
+ * default), so that no worker's last result is lost. Frees everything, even if it returns an error.
+ * b may be NULL. Errors: those of bps_wait. */
 BPS_API int bps_close(struct bps *b, uint32_t timeout_ms);
 /* Leave the job without waiting. The job then fails at the other workers, unless all workers have
  * called bps_close. */
@@ -190,9 +190,10 @@ BPS_API enum bps_dtype bps_dtype(const struct bps_tensor *t);
 BPS_API const char *bps_name(const struct bps_tensor *t);
 
 /* Start a round: submit the values of bps_input(t) for reduction over all workers. Returns at once.
- * priority: a tensor of a larger one is sent first; among equals, the earlier submission goes
- * first. With BPS_PRIORITY_AUTO, the default, the tensor that was declared first goes first.
- * Errors: BPS_EBUSY a round is in flight; BPS_ECLOSED; the error with which the job has failed. */
+ * priority: tensors with a larger priority are sent first; among equal priorities, the earlier
+ * submission is sent first. With BPS_PRIORITY_AUTO, the default, the tensor that was declared first
+ * is sent first. Errors: BPS_EBUSY a round is in flight; BPS_ECLOSED; the error with which the job
+ * has failed. */
 #define BPS_PRIORITY_AUTO INT32_MIN
 BPS_API int bps_push_pull(struct bps_tensor *t, enum bps_op op, int32_t priority);
 /* Do bps_push_pull with buffers of the caller. src is copied before the call returns. The bps_wait
@@ -222,8 +223,8 @@ BPS_API int bps_wait_group(struct bps_tensor *const *tensors, size_t n, uint32_t
 BPS_API int bps_wait_some(
 	struct bps_tensor *const *tensors, size_t n, uint32_t timeout_ms, size_t *ret_idx);
 /* Return the number of workers whose values are in the last completed round. Partitions of a tensor
- * are summed separately: if their numbers differ, the smallest counts. Errors: -EINVAL t is
- * NULL. */
+ * are summed separately: if their numbers of workers differ, returns the smallest. Errors: -EINVAL
+ * t is NULL. */
 BPS_API int bps_contributors(const struct bps_tensor *t);
 /* Details of the last completed round. If a machine was lost during the round, partitions may
  * differ in their number of contributors. An average divides each partition by the number of
@@ -241,14 +242,14 @@ struct bps_worker {
 	int32_t rank;
 	int32_t is_lost;
 	int32_t is_new; /* the worker joined at the last barrier, while the job was running */
-	/* set by bps_contributor_list: the last round lacks this worker's values, in some
-	 * partition */
+	/* set by bps_contributor_list: one or more partitions of the last round lack this worker's
+	 * values */
 	int32_t is_missing;
 	char host[64];
 	char why[128]; /* reason why the worker was lost; "" if it was not lost */
 };
-/* Write up to n workers to ret and return how many there are. *ret_view grows with every change of
- * the list; ret_view may be NULL. Errors: those of bps_wait. */
+/* Write up to n workers to ret, and return the number of workers in the list. *ret_view grows with
+ * every change of the list; ret_view may be NULL. Errors: those of bps_wait. */
 BPS_API int bps_workers(struct bps *b, struct bps_worker *ret, size_t n, uint64_t *ret_view);
 /* Do the same as bps_workers, and set is_missing for the tensor's last round. The tensor must be
  * idle: not in flight, and not used by another thread. */
@@ -259,7 +260,7 @@ BPS_API int bps_contributor_list(struct bps_tensor *t, struct bps_worker *ret, s
  * failed. Errors: BPS_ENOAGENT, BPS_ETIMEDOUT, BPS_ECLOSED while suspended, -EOPNOTSUPP the agent
  * is of an older release. */
 struct bps_traffic {
-	/* random number of the agent's process; a new process counts from 0 */
+	/* random number of the agent's process; a new process has another one, and counts from 0 */
 	uint64_t instance;
 	uint64_t sent_bytes;     /* values to sum, counted when they are offered, and messages */
 	uint64_t received_bytes; /* results of sums, and messages */
@@ -326,7 +327,8 @@ BPS_API int bps_gpu_push_pull(struct bps_tensor *t, enum bps_op op, int32_t prio
 /* Make the stream wait: work queued from now on runs when the last submitted round is complete, or
  * has failed. The next call on the tensor reports such a failure. */
 BPS_API int bps_gpu_wait_stream(struct bps_tensor *t, void *stream);
-/* Return how this machine's GPUs are summed ("copy", "ce", "rs_ag", ...); "" without GPUs. */
+/* Return the route by which this machine's GPUs are summed ("copy", "ce", "rs_ag", ...); "" without
+ * GPUs. */
 BPS_API const char *bps_gpu_route(const struct bps *b);
 
 BPS_API const char *bps_strerror(int code);
@@ -334,7 +336,7 @@ BPS_API const char *bps_strerror(int code);
  * thread's next call. */
 BPS_API const char *bps_last_error(void);
 /* Worker, machine and tensor that the sentence of bps_last_error names, as fields for programs. The
- * fields are about this thread's last call, if it failed. */
+ * fields describe this thread's last call, if it failed. */
 struct bps_failure {
 	int32_t rank;     /* the worker that caused the failure; -1: none, or it is not known */
 	char host[64];    /* machine of that worker, or the machine that failed; "": not known */

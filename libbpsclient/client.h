@@ -4,7 +4,7 @@
  *
  *   open.c     joins and leaves            tensor.c   declares and submits, wait.c waits
  *   barrier.c  barriers of all workers     workers.c  lists the workers
- *   average.c  averages of integers        suspend.c  leaves for a while
+ *   average.c  averages of integers        suspend.c  leaves, and joins again
  *
  * Locks, in the order of taking: declare_mutex (the table of tensors), ring_mutex (submissions;
  * held briefly), the session's lock. collect_mutex allows one collective at a time.
@@ -13,8 +13,8 @@
  * thread that operates on the tensor uses it. entry->done_round, in shared memory, is the last
  * round that the agent has finished. A round is in flight while done_round < round. When a round
  * fails, the agent sets the entry's status, and the tensor stays failed. An average of integers has
- * a second, wider tensor, its companion (average.h). Its entry counts too: tensor_is_done and
- * tensor_status check both tensors.
+ * a second, wider tensor, its companion (average.h). tensor_is_done and tensor_status check the
+ * companion's entry too.
  *
  * A job of one worker (is_single) has no session: bps_push_pull itself computes the result
  * (single_worker.c). */
@@ -53,7 +53,8 @@ struct bps_tensor {
 	uint32_t idx;
 	void *in;
 	const void *out[2];
-	/* region of device memory that holds the tensor; 0: host memory. The offset in it */
+	/* region of device memory that holds the tensor; 0: host memory. region_offset: the
+	 * tensor's offset in the region */
 	uint32_t region;
 	uint64_t region_offset;
 	bool is_released; /* under ring_mutex: the region is released, or about to be */
@@ -63,7 +64,7 @@ struct bps_tensor {
 
 	/* the companion and its results; set by the first average of integers */
 	struct average *average;
-	/* if this is a companion: the tensor whose averages it carries; else NULL */
+	/* in a companion: the tensor whose averages the companion carries; else NULL */
 	struct bps_tensor *owner;
 
 	struct local_entry own_entry;

@@ -189,7 +189,7 @@ static void drain_lanes(struct collective *c, const struct piece *pieces, size_t
 	*last_error_text() = why;
 }
 
-/* Tensors for the pieces of one collective: n pieces of the largest size, in `lanes` by turns. If
+/* Tensors for the pieces of one collective: n pieces of the largest size, in `lanes` in turn. If
  * the last piece is smaller, `last` is its tensor; else NULL. */
 struct cut {
 	size_t n;

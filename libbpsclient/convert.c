@@ -17,7 +17,7 @@
 
 /* Bits of fraction: f64 has 52, f32 23, f16 10, bf16 7. Biases of the exponent: f32 has 127, f16
  * 15. */
-#define BF16_DROPPED 45 /* bits that bf16 has less than the fraction of an f64: 52 - 7 */
+#define BF16_DROPPED 45 /* bits by which the fraction of bf16 is shorter than that of f64: 52 - 7 */
 #define F16_DROPPED  42
 #define BF16_NORMAL  0x1p-126 /* the smallest normal number */
 #define F16_NORMAL   0x1p-14
@@ -47,9 +47,10 @@ static inline float float_of(uint32_t bits)
 	return x;
 }
 
-/* Round x to a type whose fraction has `dropped` bits less than f64. normal: the type's smallest
- * normal number. A number below that is a multiple of `least`, the type's smallest number. Adding a
- * number whose last bit is worth `least`, and subtracting it again, rounds to such a multiple. */
+/* Round x to a type whose fraction is `dropped` bits shorter than that of f64. normal: the type's
+ * smallest normal number. A number below that is a multiple of `least`, the type's smallest number.
+ * Adding a number whose last bit is worth `least`, and subtracting it again, rounds to such a
+ * multiple. */
 static inline double round_even(double x, unsigned dropped, double normal, double least)
 {
 	double rounder = 0x1.8p52 * least, small = (x + rounder) - rounder, large;

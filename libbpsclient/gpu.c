@@ -143,8 +143,8 @@ static bool is_done_on_gpu_only(const struct bps_tensor *t, uint32_t region)
 	return !gpu_slot_is_poisoned(done) && gpu_slot_reached(done, t->round);
 }
 
-/* Find a tensor whose last round is complete on its stream, while the agent has not reported that
- * yet. Returns NULL if there is none. region: as in gpu_await_agent. */
+/* Find a tensor whose last round is complete on its stream, but not yet reported by the agent.
+ * Returns NULL if there is none. region: as in gpu_await_agent. */
 static struct bps_tensor *done_on_gpu_only(struct bps *b, uint32_t region, uint64_t *ret_round)
 {
 	struct bps_tensor *found = NULL;
@@ -287,7 +287,8 @@ int bps_gpu_push_pull(struct bps_tensor *t, enum bps_op op, int32_t priority, vo
 	rc = t->is_released
 		     ? last_error_set(-EINVAL, "tensor '%s': its memory was released", t->name)
 		     : tensor_may_run_ahead(t, AHEAD_MAX);
-	/* the counter first: after a submission whose counter fails, the round never ends */
+	/* write the counter before the submission: if the write failed after it, the round would
+	 * never end */
 	if (rc == 0)
 		rc = g->driver->write(
 			g, stream, &g->slots[t->idx].ready, t->round + 1, last_error_text());

@@ -1,9 +1,10 @@
 #ifndef BPSCLIENT_GPU_H
 #define BPSCLIENT_GPU_H
 /* Internals of the library: tensors in the memory of GPUs. The trainer (this process) shares that
- * memory with the executor, the process that drives the job's GPUs on this machine. Both also share
- * a page of counters, with which they order their work (common/local/gpu_slot.h). The trainer
- * submits such a tensor to the agent like any other, but the executor moves its values.
+ * memory with the executor, the process that drives the job's GPUs on this machine. Trainer and
+ * executor also share a page of counters, with which they order their work
+ * (common/local/gpu_slot.h). The trainer submits such a tensor to the agent like any other, but the
+ * executor moves its values.
  *
  *   gpu.c        bps_gpu_...        gpu_cuda.c   the process's own CUDA driver
  *   gpu_link.c   the socket, requests, regions, the watcher     gpu_host.c   plain memory
@@ -25,7 +26,8 @@
 struct client_gpu;
 
 /* A kind of device memory and streams: CUDA, or plain memory in its place. There is one object of
- * each kind for the whole process. Its only state is what it loads once. */
+ * each kind for the whole process. The object has no state except the library functions that it
+ * looks up once. */
 struct client_gpu_driver {
 	const char *name; /* name of the executor's back-end that uses the same kind of memory */
 	/* Return the GPU that the calling thread uses. Errors: BPS_EDEVICE this process has no
@@ -34,8 +36,8 @@ struct client_gpu_driver {
 	/* Make the counter page accessible to the GPU. unpin reverses that. */
 	int (*pin)(struct client_gpu *g, struct err_text *err);
 	void (*unpin)(struct client_gpu *g);
-	/* Map memory of the executor into this process. *ret_handle is for unmap. Owns: the caller
-	 * keeps fds. */
+	/* Map memory of the executor into this process. *ret_handle: to be passed to unmap. Owns:
+	 * the caller keeps fds. */
 	int (*map)(struct client_gpu *g, const struct gpu_memory *m, const int *fds, unsigned n_fds,
 		void **ret_ptr, void **ret_handle, struct err_text *err);
 	void (*unmap)(struct client_gpu *g, void *ptr, uint64_t bytes, void *handle);
@@ -80,8 +82,8 @@ struct client_gpu {
 	bool has_watcher;
 	int stop_fd;
 	_Atomic int failure; /* 0, or the code of the first failure; stored after failure_text */
-	/* The executor has ended without a reason; the agent may know one. Set before `failure`.
-	 * The thread that reads the failure resets it, and asks the agent. */
+	/* The executor has ended without reporting a reason; the agent may report one. Set before
+	 * `failure`. The thread that reads the failure resets it, and asks the agent. */
 	atomic_bool is_unexplained;
 	struct err_text failure_text;
 };

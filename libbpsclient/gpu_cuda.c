@@ -79,8 +79,8 @@ static int load_entries(struct err_text *err)
 	return rc;
 }
 
-/* Look up the entry points, unless that is done. After a failure the next call tries again, because
- * the process may have loaded CUDA meanwhile. */
+/* Look up the entry points, unless an earlier call has done so. After a failure the next call tries
+ * again, because the process may have loaded CUDA meanwhile. */
 static int load(struct err_text *err)
 {
 	int rc = 0;
@@ -456,7 +456,7 @@ static void cuda_settle(struct client_gpu *g)
 	CUcontext old;
 	if (enter(g, &old, NULL) < 0)
 		return;
-	/* if the GPU has failed, this returns at once: nothing runs any more */
+	/* if the GPU has failed, the call returns at once, because no work runs any more */
 	cu.p_cuCtxSynchronize();
 	leave(g, old);
 }

@@ -9,7 +9,9 @@
 #include "common/base/clock.h"
 #include "libbpsclient/gpu.h"
 
-#define LOOK_NS 50000 /* time between two looks at a counter: the executor does not wake waiters */
+/* nanoseconds between two checks of a counter: a waiter polls, because the executor does not wake
+ * it */
+#define LOOK_NS 50000
 
 static int host_uuid(struct client_gpu *g, uint8_t ret[GPU_UUID_BYTES], struct err_text *err)
 {
@@ -74,8 +76,8 @@ static int host_write(struct client_gpu *g, void *stream, _Atomic uint64_t *coun
 	(void)g;
 	if (stream)
 		return err_set(err, -EINVAL, "this back-end has no streams: pass NULL");
-	/* Release: partner is the executor's load of the counter; it reads the tensor's values
-	 * next. */
+	/* Release: pairs with the executor's load of the counter, after which the executor reads
+	 * the tensor's values. */
 	atomic_store_explicit(counter, value, memory_order_release);
 	return 0;
 }

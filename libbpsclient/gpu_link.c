@@ -16,7 +16,8 @@
 #include "common/base/clock.h"
 #include "libbpsclient/gpu.h"
 
-/* longest sleep of the watcher; the end of a connection or stop_fd wakes it before */
+/* longest sleep of the watcher in milliseconds; the end of a connection or stop_fd wakes it
+ * earlier */
 #define WATCH_MS 10000
 
 /* Record a failure, unless one is recorded already. The caller holds the lock. */

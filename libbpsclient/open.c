@@ -122,8 +122,8 @@ static int set_faults(void)
 	return 0;
 }
 
-/* Environment variables of BytePS, a similar service, that select a mode which bps does not have.
- * Their user expects another result than bps gives, so rank 0 prints a warning. */
+/* Environment variables of BytePS, a similar service, that select a mode which bps does not have. A
+ * user who sets one of them expects another result than bps gives, so rank 0 prints a warning. */
 static const struct {
 	const char *name, *advice;
 } ignored[] = {
@@ -201,7 +201,8 @@ int bps_close(struct bps *b, uint32_t timeout_ms)
 		if (!rc)
 			rc = session_finish(&b->session,
 				timeout_ms ? timeout_ms : b->options.timeout_ms, last_error_text());
-		/* its watcher thread polls the session's socket, which closes next */
+		/* close the link before the session: the link's watcher thread polls the session's
+		 * socket */
 		gpu_link_close(b->gpu);
 		b->gpu = NULL;
 		session_close(&b->session);

@@ -304,7 +304,7 @@ static int take_token(struct client_options *o)
 	return 0;
 }
 
-/* Check the caller's numbers: -1 means not given, a smaller number is an error. */
+/* Check the caller's numbers: -1 means not given; a smaller number is an error. */
 static int check_given(const struct bps_options *opt)
 {
 	const struct {
@@ -431,7 +431,8 @@ int client_options_resolve(const struct bps_options *opt, struct client_options 
 			"deterministic sums wait for every machine, with backup machines they do "
 			"not: choose one (BPS_DETERMINISTIC, BPS_BACKUP)");
 	if (!o.backup)
-		/* unused without backup machines, and must be equal at all workers */
+		/* without backup machines the grace is unused, but must be equal at all workers:
+		 * use 0 */
 		o.grace_ms = 0;
 	else if (!o.grace_ms)
 		o.grace_ms = GRACE_DEFAULT_MS;

@@ -37,8 +37,8 @@ static int session_fail(struct session *s, int code, const char *text)
 	return code;
 }
 
-/* Stop using the connection, because it is closed or broke the protocol. Records the session's
- * failure and returns its code. The caller holds the lock. */
+/* Stop using the connection, because it was closed or the agent broke the protocol. Records the
+ * session's failure and returns its code. The caller holds the lock. */
 static int session_cut(struct session *s, int code, const char *why)
 {
 	struct err_text text;
@@ -198,7 +198,8 @@ static int send_msg(struct session *s, const struct local_msg *m, uint64_t deadl
 	return rc == -EAGAIN ? -ETIMEDOUT : rc;
 }
 
-/* Trigger the failpoints (places where tests inject faults) behind the sending of a request. */
+/* Trigger the failpoints (places where tests inject faults) that follow the sending of a
+ * request. */
 static void sent(uint16_t type)
 {
 	if (type == LOCAL_HELLO)
@@ -209,8 +210,8 @@ static void sent(uint16_t type)
 		FAILPOINT(CLIENT_CLOSE_SENT);
 }
 
-/* Receive frames until the answer to request number seq has come. WELCOME counts whatever its
- * number, because there is only one. The caller holds the lock. */
+/* Receive frames until the answer to request number seq has come. A WELCOME is accepted with any
+ * number, because it answers only one request, HELLO. The caller holds the lock. */
 static int await_answer(
 	struct session *s, uint16_t type, uint32_t seq, uint64_t deadline_ns, struct local_frame *f)
 {
@@ -691,8 +692,8 @@ int session_poll(struct session *s)
 	uint64_t now = clock_now_ns();
 	uint64_t due = atomic_load_explicit(&s->poll_due_ns, memory_order_relaxed);
 
-	/* Relaxed: the exchange only chooses the thread that reads. Its data is protected by the
-	 * lock. */
+	/* Relaxed: the exchange only chooses the thread that reads. The lock protects the data that
+	 * it reads. */
 	if (now >= due &&
 		atomic_compare_exchange_strong_explicit(&s->poll_due_ns, &due,
 			now + (uint64_t)SESSION_POLL_MS * 1000000, memory_order_relaxed,

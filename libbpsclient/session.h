@@ -1,8 +1,8 @@
 #ifndef BPSCLIENT_SESSION_H
 #define BPSCLIENT_SESSION_H
 /* A worker's connection to the agent of its machine: the socket, the control page (shared memory
- * with the agent), the arenas (shared memory that holds tensors). This file knows neither tensors
- * nor the completion of rounds (client.h).
+ * with the agent), and the arenas (shared memory that holds tensors). This file handles neither
+ * tensors nor the completion of rounds (client.h).
  *
  * session_open ── JOINED ── session_fail (job, agent or protocol failed) ── session_close
  *
@@ -34,8 +34,8 @@ struct session {
 	struct local_entry *entries;
 	uint32_t tensor_entries;
 	uint32_t rank, size, local_rank, local_size; /* from the agent's message JOB */
-	bool is_complete;                            /* JOB has come: all workers have joined */
-	uint64_t barrier; /* number of the job's last barrier when JOB came */
+	bool is_complete;                            /* JOB was received: all workers have joined */
+	uint64_t barrier; /* number of the job's last barrier when JOB was sent */
 	bool is_new;      /* this worker joined at that barrier */
 	uint32_t root;    /* the lowest rank that had joined before that barrier */
 
@@ -48,7 +48,7 @@ struct session {
 	/* descriptors of the last frame were lost: this process can open no more files
 	 * (local_recv) */
 	bool has_lost_fds;
-	uint16_t n_types; /* number of message types that the agent knows: all types below this */
+	uint16_t n_types; /* the agent accepts the message types below this number */
 	struct err_text failure_text;
 	uint32_t cause_rank; /* rank and machine that caused the failure (struct ctl_cause) */
 	char cause_host[CTL_NAME_MAX + 1];
@@ -97,8 +97,9 @@ int session_finish(struct session *s, uint32_t timeout_ms, struct err_text *err)
 #define SESSION_WHY_MS 900
 int session_why(struct session *s, uint32_t tensor, uint64_t round, struct err_text *ret);
 /* Wait for the other workers at the barrier of that number until deadline_ns, which is timeout_ms
- * after the call's start. ret: how many workers the barrier let in, and the lowest rank present
- * before. Errors, with a sentence in err: BPS_ETIMEDOUT, the session's or the job's failure. */
+ * after the call's start. ret: how many workers the barrier let in, and the lowest rank that was
+ * present before them. Errors, with a sentence in err: BPS_ETIMEDOUT, the session's or the job's
+ * failure. */
 struct session_passed {
 	uint32_t n_new, root;
 };

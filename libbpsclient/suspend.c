@@ -1,7 +1,7 @@
 /* Suspending and resuming a job. For all other workers a suspended job has ended. Rounds in flight
- * are abandoned, as in bps_close: once all workers have called, none waits for such a round. This
- * process keeps the declarations: names, types, counts, and the callers' handles. Resuming joins a
- * new job of the same name and declares all tensors again. Thread: the caller's.
+ * are abandoned, as in bps_close: once all workers have called bps_suspend, none waits for such a
+ * round. This process keeps the declarations: names, types, counts, and the callers' handles.
+ * Resuming joins a new job of the same name and declares all tensors again. Thread: the caller's.
  *
  *   OPEN --bps_suspend: all workers have left--> SUSPENDED --bps_resume--> OPEN
  *
@@ -57,7 +57,8 @@ int bps_suspend(struct bps *b, uint32_t timeout_ms)
 			rc = session_finish(&b->session,
 				timeout_ms ? timeout_ms : b->options.timeout_ms, last_error_text());
 		if (rc == BPS_ETIMEDOUT)
-			return rc; /* not all workers have left: the caller may call again */
+			/* not all workers have left: the caller may call bps_suspend again */
+			return rc;
 		session_close(&b->session);
 	}
 	b->is_suspended = true;
@@ -117,7 +118,8 @@ int bps_resume(struct bps *b, int32_t rank, int32_t size)
 	}
 	b->is_suspended = false;
 	rc = declare_all(b);
-	/* some tensors have no buffers: stay suspended, the caller may resume again */
+	/* some tensors have no buffers: stay suspended, so that the caller may call bps_resume
+	 * again */
 	if (rc < 0) {
 		if (!b->is_single)
 			session_close(&b->session);

@@ -133,9 +133,9 @@ static int check_agrees(
 		dtype_name(t->dtype), (unsigned long long)t->n_elems);
 }
 
-/* Find the declared tensors in the table, or add them to it. Those that were added are listed in
- * pending; the others must agree with their declaration. place: NULL for host memory. Errors:
- * -ENOMEM, BPS_EMISMATCH. Sets bps_last_error. */
+/* Find the declared tensors in the table, or add them to it. The added tensors are listed in
+ * pending; the type, count and place of the others must agree with the new declaration. place: NULL
+ * for host memory. Errors: -ENOMEM, BPS_EMISMATCH. Sets bps_last_error. */
 static int collect_new(struct bps *b, const struct bps_decl *decls,
 	const struct tensor_place *place, size_t n, struct bps_tensor **ret,
 	struct bps_tensor **pending, size_t *n_pending)
@@ -185,8 +185,8 @@ static int adopt_slot(struct bps_tensor *t, const struct session_slot *slot)
 }
 
 /* Declare n tensors in one request to the agent, and store their buffers. Stops at the first tensor
- * that the agent refuses, and returns the code. That tensor and those behind it keep no entry, so
- * tensor_declare removes them. */
+ * that the agent refuses, and returns the code. That tensor and the tensors after it get no entry,
+ * so tensor_declare removes them. */
 static int declare_chunk(struct bps *b, struct bps_tensor **tensors, uint32_t n)
 {
 	struct local_decl decls[LOCAL_DECLARE_MAX];

@@ -1,7 +1,7 @@
 #ifndef BPSCLIENT_TIMED_LOCK_H
 #define BPSCLIENT_TIMED_LOCK_H
 /* A lock whose wait has a time-out on the monotonic clock. A thread may hold it across system
- * calls. Thread: any may take it; the one that holds it releases it. */
+ * calls. Thread: any thread may take the lock; the thread that holds it releases it. */
 #include <pthread.h>
 #include <stdbool.h>
 #include <stdint.h>

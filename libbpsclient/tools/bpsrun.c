@@ -42,8 +42,8 @@ static void show_status(struct bpsrun *r)
 }
 
 /* Set the job's token, without which no process can join the job. The environment's token is used
- * if there is one. Otherwise bpsrun makes a random one; but with several nodes the other nodes
- * would not know it, so the job then has no token. Errors: -EINVAL, -EIO. */
+ * if there is one. Otherwise bpsrun makes a random one; but a job on several nodes then has no
+ * token, because the other nodes would not have the random one. Errors: -EINVAL, -EIO. */
 static int make_token(struct bpsrun *r)
 {
 	const char *given = getenv("BPS_JOB_TOKEN");

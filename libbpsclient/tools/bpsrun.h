@@ -52,7 +52,7 @@ struct bpsrun_child {
 	pid_t pid; /* 0: the process was not started, or has been reaped */
 	int pidfd;
 	char log[PATH_MAX];
-	/* a daemon writes its ports there when it is ready; -1: closed */
+	/* pipe from which bpsrun reads the ports of a daemon that is ready; -1: closed */
 	int ready_fd;
 	/* agent only: stores its descriptors for its next process */
 	struct fdstore_server *fdstore;

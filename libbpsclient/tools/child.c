@@ -38,7 +38,7 @@ static void hand_over(const struct spawn_plan *sp)
 
 		if (high < 0)
 			_exit(EXIT_OWN);
-		/* the child's own copy of the array, after fork */
+		/* fork(2) has copied the array, so the parent's array does not change */
 		((int *)(uintptr_t)sp->fds)[i] = high;
 	}
 	for (unsigned i = 0; i < sp->n_fds; i++)

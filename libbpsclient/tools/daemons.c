@@ -20,7 +20,7 @@
 #include "common/local/local.h"
 
 #define READY_MS 20000 /* time limit for a daemon to become ready */
-/* limit on the starts of one agent: after that many, another one would fail too */
+/* limit on the starts of one agent: after that many, a further start would probably fail too */
 #define LIVES_MAX 20
 
 static bool is_program(const char *path)
@@ -194,8 +194,8 @@ static int start_scheduler(struct bpsrun *r)
 }
 
 /* Write how many bytes a server or an agent may use: the environment variable's value, else an
- * equal share of the machine's memory. Their own default, half of the memory, would be too much for
- * three of them. */
+ * equal share of the machine's memory. The daemons' own default, half of the machine's memory,
+ * would be too much for three daemons. */
 static void memory_setting(const struct bpsrun *r, const char *variable, char *ret, size_t room)
 {
 	uint64_t all = (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE);
@@ -282,8 +282,8 @@ static int make_dir(struct bpsrun *r)
 	return 0;
 }
 
-/* Start the scheduler first, because the others need its port. Then start these in parallel, and
- * wait for each. */
+/* Start the scheduler first, because the other daemons need its port. Then start the others in
+ * parallel, and wait for each. */
 int daemons_start(struct bpsrun *r)
 {
 	unsigned port, http;

@@ -16,7 +16,7 @@
 #include "common/base/log.h"
 
 #define GRACE_MS     10000 /* time between TERM and KILL */
-#define EXIT_TIMEOUT 124   /* after --timeout; the code of timeout(1), too */
+#define EXIT_TIMEOUT 124   /* exit code after --timeout, the same as that of timeout(1) */
 
 int trainers_start(struct bpsrun *r, unsigned i)
 {
@@ -156,8 +156,8 @@ static bool has_trainers(const struct bpsrun *r)
 }
 
 /* Return whether the job continues when a machine is lost, by option or environment. Trainers may
- * also choose that in their own code, which bpsrun cannot see; then the first failure stops all
- * trainers of this node. */
+ * also choose this in their own code. bpsrun does not see that choice, so the first failure then
+ * stops all trainers of this node. */
 static bool may_shrink(const struct bpsrun *r)
 {
 	const char *env = getenv("BPS_ON_AGENT_LOSS"), *elastic = getenv("BPS_ELASTIC");
