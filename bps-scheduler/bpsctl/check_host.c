@@ -28,7 +28,7 @@ static void check_kernel(json_t *list)
 	int major = 0, minor = 0;
 
 	if (uname(&u) < 0 || sscanf(u.release, "%d.%d", &major, &minor) != 2)
-		check_add(list, CHECK_WARN, "kernel", "", "its version cannot be read");
+		check_add(list, CHECK_WARN, "kernel", "", "cannot read the kernel's version");
 	else if (major < KERNEL_MAJOR || (major == KERNEL_MAJOR && minor < KERNEL_MINOR))
 		check_add(list, CHECK_BAD, "kernel", "upgrade to 5.3 or newer (pidfd_open)",
 			"%.64s is too old", u.release);
@@ -87,7 +87,7 @@ static void check_limits(json_t *list, const struct host_needs *needs)
 {
 	uint64_t files = limit(needs, "Max open files", RLIMIT_NOFILE);
 	uint64_t locked = limit(needs, "Max locked memory", RLIMIT_MEMLOCK);
-	const char *whose = needs->pid ? "of the running daemon" : "of this shell";
+	const char *whose = needs->pid ? "(limit of the running daemon)" : "(limit of this shell)";
 
 	if (files < FILES_MIN)
 		check_add(list, CHECK_WARN, "open files",
@@ -100,11 +100,12 @@ static void check_limits(json_t *list, const struct host_needs *needs)
 	if (locked < MEMLOCK_MIN && needs->has_verbs)
 		check_add(list, CHECK_BAD, "locked memory",
 			"LimitMEMLOCK=infinity in the unit, or ulimit -l unlimited",
-			"%s %s: RDMA has to lock its memory", cell_size(locked).s, whose);
+			"%s %s: too little for RDMA, which locks the memory that it uses",
+			cell_size(locked).s, whose);
 	else
 		check_add(list, CHECK_OK, "locked memory", "", "%s %s%s",
 			locked == UINT64_MAX ? "unlimited" : cell_size(locked).s, whose,
-			needs->has_verbs ? "" : "; TCP needs none");
+			needs->has_verbs ? "" : "; TCP locks no memory");
 }
 
 static void check_huge_pages(json_t *list)
@@ -121,11 +122,10 @@ static void check_huge_pages(json_t *list)
 		fclose(f);
 	if (total && unused == total)
 		check_add(list, CHECK_WARN, "huge pages",
-			"none are needed: release them (vm.nr_hugepages=0) unless other programs "
-			"use them",
-			"%lu are reserved and unused", total);
+			"release them (vm.nr_hugepages=0), unless other programs need them",
+			"%lu are reserved but unused; bps needs none", total);
 	else
-		check_add(list, CHECK_OK, "huge pages", "", "%lu reserved; none are needed", total);
+		check_add(list, CHECK_OK, "huge pages", "", "%lu reserved; bps needs none", total);
 }
 
 /* ---- RDMA ---- */
@@ -183,15 +183,17 @@ static void check_rdma(json_t *list, const struct host_needs *needs)
 		check_libfabric(list, needs);
 	if (!n_devices)
 		check_add(list, needs->has_verbs ? CHECK_BAD : CHECK_OK, "RDMA",
-			needs->has_verbs ? "load its driver, or set provider = sockets" : "",
+			needs->has_verbs
+				? "load the driver of the RDMA device, or set provider = sockets"
+				: "",
 			"no RDMA device%s", needs->has_verbs ? "" : "; TCP is used");
 	else if (!n_ports)
 		check_add(list, needs->has_verbs ? CHECK_BAD : CHECK_WARN, "RDMA",
-			"look at the cable, the switch, and the subnet manager",
-			"%u devices, no port is up", n_devices);
+			"check the cable, the switch, and the subnet manager",
+			"%u RDMA devices, but no port is up", n_devices);
 	else if (access("/dev/infiniband/rdma_cm", F_OK) < 0)
 		check_add(list, needs->has_verbs ? CHECK_BAD : CHECK_WARN, "RDMA",
-			"modprobe rdma_ucm", "/dev/infiniband/rdma_cm is not there");
+			"modprobe rdma_ucm", "/dev/infiniband/rdma_cm does not exist");
 	else
 		check_add(list, CHECK_OK, "RDMA", "", "ports up: %s", ports);
 }
@@ -216,7 +218,7 @@ static void check_gpu(json_t *list)
 	if (!n || access("/dev/nvidiactl", F_OK) < 0 || access("/dev/nvidia-uvm", F_OK) < 0)
 		check_add(list, CHECK_WARN, "GPU",
 			"systemctl enable --now nvidia-persistenced (or run nvidia-modprobe -u)",
-			"the NVIDIA driver is loaded, and its device nodes are not all there");
+			"the NVIDIA driver is loaded, but some of its device nodes are missing");
 	else
 		check_add(list, CHECK_OK, "GPU", "", "%u NVIDIA devices, %.60s", n, version);
 }

@@ -128,11 +128,11 @@ static void take_settings(json_t *list, struct checked_daemon *r, struct subproc
 		snprintf(r->conf, sizeof(r->conf), "%s", c->text);
 		check_add(list, CHECK_OK, name, "", "%s", r->has_file ? r->file : "the defaults");
 	} else if (c->status < 0) {
-		check_add(list, CHECK_WARN, name, "run it with --check-config",
-			"bps-%s did not check them: %s", r->name, strerror(-c->status));
+		check_add(list, CHECK_WARN, name, "run bps-DAEMON --check-config",
+			"bps-%s did not check its settings: %s", r->name, strerror(-c->status));
 	} else {
 		check_add(list, CHECK_BAD, name,
-			"correct it; bps-DAEMON --check-config has the details", "%s",
+			"correct the settings; bps-DAEMON --check-config reports the details", "%s",
 			complaint(c->text));
 	}
 }
@@ -148,8 +148,9 @@ static void check_settings(json_t *list, struct checked_daemon *roles, size_t n)
 
 		if (!find_program(r)) {
 			if (r->has_file)
-				check_add(list, CHECK_WARN, r->name, "install it",
-					"%s is there, and no bps-%s", r->file, r->name);
+				check_add(list, CHECK_WARN, r->name, "install the program",
+					"%s exists, but there is no program bps-%s", r->file,
+					r->name);
 			continue;
 		}
 		c->argv[0] = r->program;
@@ -201,20 +202,21 @@ static void check_port(
 		return;
 	rc = try_bind(&a);
 	if (rc == -EADDRINUSE && r->is_running)
-		check_add(list, CHECK_OK, name, "", "%s is the running bps-%s", text, r->name);
+		check_add(list, CHECK_OK, name, "", "%s is used by the running bps-%s", text,
+			r->name);
 	else if (rc == -EADDRINUSE)
 		check_add(list, CHECK_BAD, name,
-			"ss -ltnp shows who; stop it, or choose another port",
+			"`ss -ltnp` shows the program: stop it, or choose another port",
 			"%s is used by another program", text);
 	else if (rc < 0)
-		check_add(list, CHECK_BAD, name, "name an address of this host", "%s: %s", text,
+		check_add(list, CHECK_BAD, name, "set an address of this host", "%s: %s", text,
 			strerror(-rc));
 	else if (r->is_running)
 		check_add(list, CHECK_WARN, name,
-			"restart it, or set the address that it was started with",
-			"%s is free: the running bps-%s listens elsewhere", text, r->name);
+			"restart the daemon, or set the address with which it was started",
+			"%s is free: the running bps-%s listens on another address", text, r->name);
 	else
-		check_add(list, CHECK_OK, name, "", "%s is free: bps-%s does not run there", text,
+		check_add(list, CHECK_OK, name, "", "%s is free: bps-%s is not running", text,
 			r->name);
 }
 
@@ -236,21 +238,23 @@ static void ask_daemon(json_t *list, struct checked_daemon *r)
 	snprintf(name, sizeof(name), "%s daemon", r->name);
 	if (g.rc == BPS_ETIMEDOUT) {
 		r->is_running = true;
-		check_add(list, CHECK_BAD, name, "restart it; its log and /livez have the reason",
-			"a program accepts connections on %s and does not answer in %d ms", text,
-			DAEMON_MS);
+		check_add(list, CHECK_BAD, name,
+			"restart the daemon; its log and /livez report the reason",
+			"a program accepts connections on %s, but does not answer within %d ms",
+			text, DAEMON_MS);
 	} else if (g.rc == 0 && cell_is(g.root, "role", role)) {
 		r->is_running = true;
 		r->pid = (int)cell_num(g.root, "pid");
 		if (json_is_false(json_object_get(g.root, "scheduler_up")))
 			check_add(list, CHECK_WARN, name,
-				"its log has the reason: key, address, firewall, or no scheduler",
-				"runs, and has no connection to the scheduler");
+				"see the daemon's log: its key or address may be wrong, a firewall "
+				"may block it, or no scheduler runs",
+				"runs, but has no connection to the scheduler");
 		else if (cell_is(g.root, "version", BPS_VERSION))
 			check_add(list, CHECK_OK, name, "", "runs, release " BPS_VERSION);
 		else
-			check_add(list, CHECK_WARN, name, "restart it after the upgrade",
-				"runs release %.32s, this bpsctl is " BPS_VERSION,
+			check_add(list, CHECK_WARN, name, "restart the daemon after the upgrade",
+				"runs release %.32s, but this bpsctl is of release " BPS_VERSION,
 				cell_str(g.root, "version").s);
 	}
 	json_decref(g.root);
@@ -271,19 +275,21 @@ static void check_key(json_t *list, const struct checked_daemon *r, const char *
 	snprintf(name, sizeof(name), "%s key", r->name);
 	if (access(path, F_OK) < 0) {
 		check_add(list, CHECK_WARN, name,
-			"`bpsctl key new` makes the cluster's, `bpsctl key derive` a host's",
-			"there is no %s: it uses loopback only", path);
+			"create the cluster's key with `bpsctl key new`, or this host's with "
+			"`bpsctl key derive`",
+			"there is no %s, so the daemon uses loopback only", path);
 		return;
 	}
 	rc = keyring_load(&ring, path, &err);
 	if (rc > 0)
 		check_add(list, CHECK_OK, name, "", "%s", path);
 	else if (rc == -EACCES)
-		check_add(list, CHECK_WARN, name, "run this check as root", "%s may not be read",
-			path);
+		check_add(list, CHECK_WARN, name, "run this check as root",
+			"this user may not read %s", path);
 	else
-		check_add(list, CHECK_BAD, name, "chmod 600 and chown it, or create a new one",
-			"%s", *err.s ? err.s : path);
+		check_add(list, CHECK_BAD, name,
+			"chmod 600 and chown the file, or create a new key", "%s",
+			*err.s ? err.s : path);
 	if (rc > 0)
 		keyring_wipe(&ring);
 }
@@ -310,11 +316,11 @@ static void check_versions(json_t *list, json_t *root)
 	if (n)
 		check_add(list, CHECK_WARN, "releases",
 			"upgrade the scheduler, then servers, then agents",
-			"%u daemons have another release than " BPS_VERSION " (%s%s)", n, others,
+			"%u daemons do not run release " BPS_VERSION " (%s%s)", n, others,
 			n > 4 ? ", ..." : "");
 	else
-		check_add(
-			list, CHECK_OK, "releases", "", "all connected daemons have " BPS_VERSION);
+		check_add(list, CHECK_OK, "releases", "",
+			"all connected daemons run release " BPS_VERSION);
 }
 
 static bool is_loopback(const struct addr *a)
@@ -353,7 +359,7 @@ static void check_scheduler(
 
 	if (is_elsewhere(roles, n_roles, http)) {
 		check_add(list, CHECK_OK, "scheduler", "",
-			"on another host; `bpsctl status` there shows the cluster");
+			"runs on another host; `bpsctl status` there shows the cluster");
 		return;
 	}
 	http_get_all(http, &g, 1, SCHEDULER_MS);
@@ -361,7 +367,7 @@ static void check_scheduler(
 	if (g.rc < 0 || !cell_is(g.root, "role", "scheduler")) {
 		check_add(list, CHECK_BAD, "scheduler",
 			"start bps-scheduler, or set its address with --scheduler-http", "%s",
-			g.rc < 0 ? g.err.s : "that is another daemon");
+			g.rc < 0 ? g.err.s : "the daemon that answers is not a scheduler");
 	} else {
 		check_add(list, CHECK_OK, "scheduler", "",
 			"answers at %s, release %.32s, health %.8s", text,
@@ -385,10 +391,10 @@ static void check_control(json_t *list, const struct checked_daemon *r)
 	snprintf(name, sizeof(name), "%s's scheduler", r->name);
 	rc = http_can_connect(&a, DAEMON_MS, &err);
 	if (rc < 0)
-		check_add(list, CHECK_BAD, name, "look at --scheduler, the network, and a firewall",
+		check_add(list, CHECK_BAD, name, "check --scheduler, the network and the firewall",
 			"%s", err.s);
 	else
-		check_add(list, CHECK_OK, name, "", "%s takes connections", text);
+		check_add(list, CHECK_OK, name, "", "%s accepts connections", text);
 }
 
 /* ---- all ---- */

@@ -31,7 +31,9 @@ static int get_events(
 		return rc;
 	if (!json_object_get(root, "events")) {
 		json_decref(root);
-		return err_set(err, -EINVAL, "only a bps-scheduler keeps events");
+		return err_set(err, -EINVAL,
+			"the daemon at --scheduler-http is not a bps-scheduler, and only a "
+			"scheduler keeps events");
 	}
 	*ret = root;
 	return 0;
@@ -103,8 +105,8 @@ static int since_parse(
 	*ret_number = strtoull(text, &end, 10);
 	if (*text >= '0' && *text <= '9' && !*end && !errno)
 		return 0;
-	return err_set(
-		err, -EINVAL, "--since needs a number, or a time such as 10min, not '%s'", text);
+	return err_set(err, -EINVAL,
+		"--since '%s' is neither an event number nor a time span such as 10min", text);
 }
 
 /* Keep only the events of the last span_s seconds by the scheduler's clock. If span_s is 0, keep

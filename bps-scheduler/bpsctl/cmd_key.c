@@ -64,8 +64,8 @@ static int load_keys(const struct bpsctl_opts *o, struct keyring *ret_ring)
 
 	if (rc <= 0)
 		print_error(rc < 0 ? err.s
-				   : "set --key-file to the cluster's key file, or make one with "
-				     "`bpsctl key new`",
+				   : "there is no cluster key: set --key-file to the cluster's key "
+				     "file, or create a key with `bpsctl key new`",
 			EXIT_ERR);
 	return rc;
 }
@@ -79,14 +79,14 @@ int cmd_key_derive(const struct bpsctl_opts *o, const char *arg)
 
 	if (!is_identity(arg))
 		return print_error(
-			"`key derive` wants server:NAME, agent:NAME or ctl:NAME", EX_USAGE);
+			"`key derive` needs server:NAME, agent:NAME or ctl:NAME", EX_USAGE);
 	if (load_keys(o, &ring) <= 0)
 		return EXIT_ERR;
 	rc = derive(&key, &ring, arg);
 	keyring_wipe(&ring);
 	if (rc == -EKEYREVOKED)
-		return print_error("the key of this name is revoked: `bpsctl key rotate` first, "
-				   "the next key gives a new one",
+		return print_error("the key of this name is revoked: run `bpsctl key rotate`, then "
+				   "derive a new key",
 			EXIT_ERR);
 	if (rc < 0)
 		return print_error(err_str(rc), EXIT_ERR);
@@ -121,8 +121,9 @@ static int tell_scheduler(const struct bpsctl_opts *o, const struct keyring *rin
 	json_decref(root);
 	if (rc < 0) {
 		fprintf(stderr,
-			"bpsctl: the file is written, but the scheduler did not get the order: "
-			"%s\nIt reads the file when it starts and at SIGHUP.\n",
+			"bpsctl: the key file is written, but the scheduler did not receive the "
+			"request to read it: %s\n"
+			"The scheduler reads the file when it starts and at SIGHUP.\n",
 			err.s);
 		return EXIT_WARN;
 	}
@@ -132,10 +133,10 @@ static int tell_scheduler(const struct bpsctl_opts *o, const struct keyring *rin
 		return 0;
 	}
 	fprintf(stderr,
-		"bpsctl: the file is written, but the scheduler has a copy of its own, such as a\n"
-		"credential of systemd, which only a restart renews: systemctl restart "
+		"bpsctl: the key file is written, but the scheduler reads a copy of it, such as a\n"
+		"credential of systemd, which only a restart renews. Run systemctl restart "
 		"bps-scheduler\n"
-		"(jobs run on).\n");
+		"(jobs go on meanwhile).\n");
 	return EXIT_WARN;
 }
 
@@ -189,9 +190,8 @@ int cmd_key_rotate(const struct bpsctl_opts *o, const char *arg)
 	if (load_keys(o, &ring) <= 0)
 		return EXIT_ERR;
 	if (ring.n_keys == KEYRING_KEYS && !o->force) {
-		print_error(
-			"the previous key is still accepted: `bpsctl key retire` first (--force "
-			"drops it)",
+		print_error("the previous key is still accepted: run `bpsctl key retire` first "
+			    "(--force drops the previous key)",
 			EXIT_ERR);
 		goto out;
 	}
@@ -207,8 +207,9 @@ int cmd_key_rotate(const struct bpsctl_opts *o, const char *arg)
 		goto out;
 	print_prints(&ring);
 	printf("Next: give each host its new key (bpsctl key derive ROLE:NAME) and reload its "
-	       "daemon\n(SIGHUP); when `bpsctl key status` shows no member with the previous "
-	       "one:\nbpsctl key retire\n");
+	       "daemon\n"
+	       "(SIGHUP). When `bpsctl key status` shows no member with the previous key, run\n"
+	       "bpsctl key retire\n");
 out:
 	keyring_wipe(&ring);
 	key_wipe(&fresh);
@@ -252,7 +253,7 @@ int cmd_key_retire(const struct bpsctl_opts *o, const char *arg)
 	if (load_keys(o, &ring) <= 0)
 		return EXIT_ERR;
 	if (!o->force && ring.n_keys == KEYRING_KEYS && !is_previous_unused(o)) {
-		print_error("the previous key stays (--force drops it)", EXIT_ERR);
+		print_error("the previous key is not retired (--force retires it)", EXIT_ERR);
 		goto out;
 	}
 	rc = keyring_retire(&ring);
@@ -272,7 +273,7 @@ int cmd_key_revoke(const struct bpsctl_opts *o, const char *arg)
 
 	if (!is_identity(arg))
 		return print_error(
-			"`key revoke` wants server:NAME, agent:NAME or ctl:NAME", EX_USAGE);
+			"`key revoke` needs server:NAME, agent:NAME or ctl:NAME", EX_USAGE);
 	if (load_keys(o, &ring) <= 0)
 		return EXIT_ERR;
 	rc = keyring_revoke(&ring, arg);
@@ -325,7 +326,7 @@ static int screen_keys(FILE *out, json_t *root)
 			cell_is(o, "key", "certificate"))
 			continue;
 		if (n_shown++ == 0)
-			fprintf(out, "\n%-24s %-24s %s\n", "NOT YET", "HOST", "KEY");
+			fprintf(out, "\n%-24s %-24s %s\n", "NOT ON CURRENT KEY", "HOST", "KEY");
 		if (n_shown <= SCREEN_MISSING_MAX)
 			fprintf(out, "%-6s %-17s %-24s %s\n", cell_str(o, "role").s,
 				cell_str(o, "name").s, cell_str(o, "host").s, cell_str(o, "key").s);

@@ -128,8 +128,8 @@ static int wait_empty(const struct bpsctl_opts *o, const char *target)
 	if (rc < 0)
 		return print_failure(rc, &err);
 	err_set(&late, 0,
-		"%" PRIu64 " partitions are still on %.70s after %.0f s; they go on moving "
-		"(`bpsctl servers`, `bpsctl events`)",
+		"%" PRIu64 " partitions are still on %.70s after %.0f s; the scheduler continues "
+			   "to move them (see `bpsctl servers` and `bpsctl events`)",
 		n, target, (double)took_ns / 1e9);
 	return print_error(late.s, EXIT_WARN);
 }

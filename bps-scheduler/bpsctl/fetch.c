@@ -35,7 +35,7 @@ static int take(struct http_get *g, json_t **ret, struct err_text *err)
 		return g->rc;
 	}
 	if (g->status != 200) {
-		err_set(err, BPS_ENOTFOUND, "%s", text ? text : "the daemon refuses to answer");
+		err_set(err, BPS_ENOTFOUND, "%s", text ? text : "the daemon rejected the request");
 		json_decref(g->root);
 		return BPS_ENOTFOUND;
 	}
@@ -63,7 +63,7 @@ static int scheduler_only(json_t *root, struct err_text *err)
 	if (cell_is(root, "role", "scheduler"))
 		return 0;
 	return err_set(err, -EINVAL,
-		"that is a bps-%s: this command needs the scheduler, set by --scheduler-http",
+		"the daemon at --scheduler-http is a bps-%s, but this command needs the scheduler",
 		cell_str(root, "role").s);
 }
 
@@ -346,7 +346,8 @@ static int job_within(const struct addr *addr, const char *name, uint32_t timeou
 	int rc;
 
 	if (!http_escape(name, escaped, sizeof(escaped)))
-		return err_set(err, BPS_ENOTFOUND, "no job's name is that long");
+		return err_set(
+			err, BPS_ENOTFOUND, "there is no such job: the name is too long for a job");
 	snprintf(path, sizeof(path), "/status?job=%s", escaped);
 	rc = fetch_within(addr, path, timeout_ms, &root, err);
 	if (rc < 0)
@@ -355,7 +356,8 @@ static int job_within(const struct addr *addr, const char *name, uint32_t timeou
 	if (!json_object_get(root, "job")) {
 		rc = scheduler_only(root, err);
 		json_decref(root);
-		return rc < 0 ? rc : err_set(err, BPS_EPROTO, "the answer names no job");
+		return rc < 0 ? rc
+			      : err_set(err, BPS_EPROTO, "the scheduler's answer describes no job");
 	}
 	*ret = root;
 	return 0;
@@ -433,8 +435,9 @@ static int stuck_of_agent(
 	json_t *root = NULL;
 
 	if (fetch_within(addr, "/status?waits=1", AGENT_MS, &root, &err) < 0)
-		return err_set(why, BPS_ENOSCHED, "%.300s; nor is there an agent at %.80s:%u",
-			silent.s, addr->host, addr->port);
+		return err_set(why, BPS_ENOSCHED,
+			"%.300s; no agent answers at %.80s:%u, either (--agent-http)", silent.s,
+			addr->host, addr->port);
 	if (!cell_is(root, "role", "agent") || !json_object_get(root, "jobs") ||
 		(*name && !keep_job(root, name))) {
 		json_decref(root);

@@ -43,8 +43,8 @@ static void fail(struct http_exchange *x, int rc, const char *why)
 static void unreachable(struct http_exchange *x, int code)
 {
 	x->get->rc = err_set(&x->get->err, BPS_ENOSCHED,
-		"cannot reach a daemon's HTTP at %s: %s (is bps-scheduler running there? else set "
-		"--scheduler-http)",
+		"cannot connect to the HTTP port of a daemon at %s: %s (is the daemon running "
+		"there? --scheduler-http sets another address)",
 		x->where, strerror(code));
 	hang_up(x);
 }
@@ -83,7 +83,7 @@ static void parse(struct http_exchange *x)
 	json_error_t je;
 
 	if (!body || sscanf(x->text, "HTTP/1.%*d %d", &x->get->status) != 1) {
-		fail(x, BPS_EPROTO, "is not an HTTP server: is the port right?");
+		fail(x, BPS_EPROTO, "is not an HTTP server (is the port right?)");
 		return;
 	}
 	body += 4;
@@ -92,7 +92,7 @@ static void parse(struct http_exchange *x)
 	if (!json_is_object(x->get->root)) {
 		json_decref(x->get->root);
 		x->get->root = NULL;
-		fail(x, BPS_EPROTO, "does not answer with JSON: is it a bps daemon?");
+		fail(x, BPS_EPROTO, "does not answer with JSON (is it a bps daemon?)");
 		return;
 	}
 	x->get->rc = 0;
@@ -190,8 +190,7 @@ void http_get_all(const struct addr *addr, struct http_get *gets, size_t n, uint
 	for (size_t i = 0; rc == 0 && i < n; i++) {
 		if (x[i].fd >= 0)
 			fail(&x[i], BPS_ETIMEDOUT,
-				"does not answer in time (another daemon may: bpsctl "
-				"--daemon "
+				"does not answer in time (to query another daemon: bpsctl --daemon "
 				"HOST:PORT status)");
 		free(x[i].text);
 	}
@@ -223,7 +222,7 @@ int http_can_connect(const struct addr *addr, uint32_t timeout_ms, struct err_te
 	close(p.fd);
 	if (error == ETIMEDOUT)
 		return err_set(
-			err, BPS_ETIMEDOUT, "%s does not answer in %u ms", where, timeout_ms);
+			err, BPS_ETIMEDOUT, "%s does not answer within %u ms", where, timeout_ms);
 	return error ? err_set(err, BPS_ENOSCHED, "%s: %s", where, strerror(error)) : 0;
 }
 

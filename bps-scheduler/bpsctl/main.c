@@ -14,46 +14,50 @@
 static const struct setting rows[] = {
 	{"scheduler-http", SET_ADDR, SETTING_AT(struct bpsctl_opts, scheduler_http),
 		.def = "127.0.0.1:7301", .port = 7301,
-		.help = "HTTP address of bps-scheduler; for `status` of any daemon (--daemon, "
-			"--host)"},
+		.help = "HTTP address of bps-scheduler, also --host; for `status` the HTTP address "
+			"of any daemon, also --daemon"},
 	{"agent-http", SET_ADDR, SETTING_AT(struct bpsctl_opts, agent_http),
 		.def = "127.0.0.1:7304", .port = 7304,
 		.help = "HTTP address of this host's bps-agent, for `why-stuck` while the "
 			"scheduler does not answer"},
 	{"json", SET_BOOL, SETTING_AT(struct bpsctl_opts, json), .def = "no",
-		.help = "print the same facts as JSON (schema 1)"},
+		.help = "print JSON (schema 1) instead of text"},
 	{"watch", SET_BOOL, SETTING_AT(struct bpsctl_opts, watch), .def = "no",
-		.help = "repeat until interrupted, also `--watch SECONDS`; with --json one object "
-			"per line"},
+		.help = "repeat the command until SIGINT; `--watch SECONDS` also sets --interval; "
+			"with --json, print one object per line"},
 	{"interval", SET_DURATION, SETTING_AT(struct bpsctl_opts, interval_us), .def = "2s",
 		.min = 100 * SETTING_MS, .max = 3600 * SETTING_S,
 		.help = "time between two screens of --watch, or two polls of --follow"},
 	{"verbose", SET_BOOL, SETTING_AT(struct bpsctl_opts, verbose), .def = "no",
-		.help = "numbers too, not names alone (-v)"},
+		.help = "show numbers in addition to names (-v)"},
 	{"topology", SET_BOOL, SETTING_AT(struct bpsctl_opts, topology), .def = "no",
-		.help = "`agent` with its GPUs, what they share, and how gradients travel"},
+		.help = "`agent`: show its GPUs, the links that they share, and the route of the "
+			"gradients"},
 	{"follow", SET_BOOL, SETTING_AT(struct bpsctl_opts, follow), .def = "no",
-		.help = "`events` as they come, until SIGINT (-f)"},
+		.help = "`events`: print new events as they occur, until SIGINT (-f)"},
 	{"since", SET_STRING, SETTING_AT(struct bpsctl_opts, since), .def = "", .max = 32,
-		.help = "`events` of the last 30s, 10min, 4h or 2d, or those above a number"},
+		.help = "`events`: print those of a time span, such as 30s, 10min, 4h or 2d, or "
+			"those above an event number"},
 	{"scheduler", SET_ADDR, SETTING_AT(struct bpsctl_opts, steer.scheduler),
 		.def = STEER_SCHEDULER, .port = 7300,
 		.help = "address of bps-scheduler, for commands that change something"},
 	AUTH_SETTINGS(struct bpsctl_opts, steer.auth,
-		"master key, or for orders that of `key derive ctl:NAME`; empty: "
-		"/etc/bps/cluster.key if it exists"),
+		"file with the master key or, for commands that change something, a key that `key "
+		"derive ctl:NAME` printed; empty: /etc/bps/cluster.key if it exists"),
 	{"as", SET_STRING, SETTING_AT(struct bpsctl_opts, steer.as), .def = "", .max = CTL_NAME_MAX,
-		.help = "NAME of the key of `key derive ctl:NAME`; empty: the login name"},
+		.help = "NAME of the key that `key derive ctl:NAME` printed; empty: the login "
+			"name"},
 	{"force", SET_BOOL, SETTING_AT(struct bpsctl_opts, force), .def = "no",
-		.help = "let `key retire` and `key rotate` cut off members"},
+		.help = "`key retire`, `key rotate`: drop the previous key even if members still "
+			"use it"},
 	{"config-dir", SET_STRING, SETTING_AT(struct bpsctl_opts, config_dir), .def = "/etc/bps",
-		.help = "where `check` finds the daemons' settings and keys"},
+		.help = "folder in which `check` finds the daemons' settings and keys"},
 	{"reason", SET_STRING, SETTING_AT(struct bpsctl_opts, reason), .def = "",
 		.max = CTL_STEER_VALUE_MAX, .help = "reason, shown to the affected users"},
 	{"wait", SET_BOOL, SETTING_AT(struct bpsctl_opts, wait), .def = "no",
-		.help = "`drain`: return when nothing is placed there any more"},
+		.help = "`drain`: return only when the server has no partitions any more"},
 	{"timeout", SET_DURATION, SETTING_AT(struct bpsctl_opts, timeout_us), .def = "60s",
-		.min = SETTING_S, .max = 86400 * SETTING_S, .help = "longest time of --wait"},
+		.min = SETTING_S, .max = 86400 * SETTING_S, .help = "time limit of --wait"},
 };
 static const struct settings_spec spec = {.program = "bpsctl",
 	.usage = "COMMAND [argument]; `bpsctl help` lists the commands",
@@ -89,31 +93,32 @@ static const struct bpsctl_command commands[] = {
 		.view = &view_jobs},
 	{"job", "NAME", NULL, "one job: which workers have submitted what, the slowest first", NULL,
 		&view_job},
-	{"job kill", "NAME", NULL, "end a job; --reason TEXT tells its workers why",
+	{"job kill", "NAME", NULL, "end a job; --reason TEXT is shown to its workers",
 		.run = cmd_job_kill},
-	{"why-stuck", "[NAME]", NULL, "the cause of every waiting call, and the missing workers",
+	{"why-stuck", "[NAME]", NULL, "what every waiting call waits for, and the missing workers",
 		NULL, &view_why_stuck},
-	{"events", NULL, NULL, "recent events; --since 10min, -f follows", .run = cmd_events},
-	{"explain", "[CODE]", NULL, "meaning and remedy of a problem or an error",
+	{"events", NULL, NULL, "recent events; --since 10min; -f prints new events, too",
+		.run = cmd_events},
+	{"explain", "[CODE]", NULL, "meaning of a problem or an error, and what to do",
 		.run = cmd_explain},
 	{"drain", "NAME", NULL,
-		"take a server (partitions) or agent (jobs) out of use; --reason, --wait",
+		"take partitions from a server or new jobs from an agent; --reason, --wait",
 		.run = cmd_drain},
-	{"undrain", "NAME", NULL, "take a drained server or agent into use again",
-		.run = cmd_undrain},
-	{"mute", "CODE", "[DURATION]", "leave a problem out of the health; 4h, --reason TEXT",
+	{"undrain", "NAME", NULL, "use a drained server or agent again", .run = cmd_undrain},
+	{"mute", "CODE", "[DURATION]",
+		"leave a problem code out of the health for 4h or DURATION; --reason TEXT",
 		.run = cmd_mute},
-	{"unmute", "CODE", NULL, "count a muted problem again", .run = cmd_unmute},
+	{"unmute", "CODE", NULL, "count problems of a muted code again", .run = cmd_unmute},
 	{"check", NULL, NULL, "check this host: settings, keys, ports, limits, devices", NULL,
 		&view_check},
 	{"key new", NULL, NULL, "print a new random cluster key", .run = cmd_key_new},
-	{"key derive", "ROLE:NAME", NULL, "print the key of one host, such as server:node7",
-		.run = cmd_key_derive},
+	{"key derive", "ROLE:NAME", NULL,
+		"print the key of a host or operator, such as server:node7", .run = cmd_key_derive},
 	{"key rotate", NULL, NULL, "write a new current key; the old one stays valid",
 		.run = cmd_key_rotate},
-	{"key retire", NULL, NULL, "drop the previous key, when no member uses it",
+	{"key retire", NULL, NULL, "drop the previous key, if no member uses it",
 		.run = cmd_key_retire},
-	{"key revoke", "ROLE:NAME", NULL, "refuse the key of a host that is lost",
+	{"key revoke", "ROLE:NAME", NULL, "make the scheduler refuse the key of a host or operator",
 		.run = cmd_key_revoke},
 	{"key status", NULL, NULL, "the cluster's keys, and the members that use each",
 		.run = cmd_key_status},
@@ -352,7 +357,7 @@ static int run(int argc, char **argv)
 	status = dispatch(&opts, args, n);
 	settings_free(settings);
 	if (fflush(stdout) != 0)
-		status = print_error("cannot write the answer", EXIT_ERR);
+		status = print_error("cannot write the answer to stdout", EXIT_ERR);
 	return status;
 }
 

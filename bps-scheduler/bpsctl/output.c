@@ -11,7 +11,7 @@
 #include "common/daemon/jsontext.h"
 
 #define BOUND_S 2
-#define LATE    "no answer in time"
+#define LATE    "no daemon answered within 2 s"
 
 /* With --json, a command prints one document. An error is printed as a document only if none was
  * printed before. */

@@ -59,10 +59,10 @@ static void job_changes(FILE *out, json_t *job)
 	size_t i;
 
 	json_array_foreach (json_object_get(job, "lost"), i, m)
-		fprintf(out, "! went on without %.40s (%" PRIu64 " workers): %.200s\n",
+		fprintf(out, "! the job goes on without host %.40s (%" PRIu64 " workers): %.200s\n",
 			cell_str(m, "host").s, cell_num(m, "workers"), cell_str(m, "why").s);
 	if (cell_num(job, "newcomers"))
-		fprintf(out, "  %" PRIu64 " workers wait for admission at its next barrier\n",
+		fprintf(out, "  %" PRIu64 " workers wait for admission at the job's next barrier\n",
 			cell_num(job, "newcomers"));
 	if (cell_num(job, "at_barrier"))
 		fprintf(out, "  %" PRIu64 " workers wait at barrier %" PRIu64 "\n",
@@ -123,7 +123,7 @@ static void culprits(FILE *out, json_t *workers)
 			snprintf(text, sizeof(text), "%s has left", cell_worker(w).s);
 		else
 			snprintf(text, sizeof(text),
-				"%s is %" PRIu64 " push_pulls behind, quiet for %s",
+				"%s is %" PRIu64 " push_pulls behind, has submitted nothing for %s",
 				cell_worker(w).s, cell_num(w, "behind"),
 				cell_span(cell_sec(w, "quiet_s")).s);
 		cell_wrapped(out, "! ", text);
@@ -162,7 +162,7 @@ static void worker_rows(FILE *out, json_t *workers)
 		worker_row(out, w);
 	}
 	if (n > WORKER_ROWS_MAX)
-		fprintf(out, "(and %zu more, ahead of these; all with --json)\n",
+		fprintf(out, "(and %zu more workers, which are ahead of these; --json shows all)\n",
 			n - WORKER_ROWS_MAX);
 }
 

@@ -29,7 +29,7 @@ static const char *reason(json_t *wait)
 	if (cell_is(wait, "why", "submit"))
 		return "these have not submitted it:";
 	if (cell_is(wait, "why", "sum"))
-		return "all have submitted it, it is summed by:";
+		return "all workers have submitted it; these servers sum it:";
 	if (cell_is(wait, "why", "elsewhere"))
 		return "all workers of this host have submitted it";
 	return "the missing worker is unknown, because some agents do not answer";
@@ -42,22 +42,24 @@ static void wait_head(FILE *out, json_t *wait)
 	char text[512];
 
 	if (cell_is(wait, "why", "join"))
-		snprintf(text, sizeof(text), "bps_open: %" PRIu64 " worker%s for %s%s", n,
+		snprintf(text, sizeof(text), "bps_open: %" PRIu64 " worker%s waiting for %s%s", n,
 			plural(n), cell_span(cell_sec(wait, "s")).s,
 			cell_num(wait, "n_missing") ? "; these have not joined:" : "");
 	else if (cell_is(wait, "why", "gpu_open"))
-		snprintf(text, sizeof(text), "bps_gpu_open: %" PRIu64 " worker%s for %s; %s", n,
-			plural(n), cell_span(cell_sec(wait, "s")).s,
-			cell_num(wait, "n_missing") ? "these of the machine have not called it:"
-						    : "the executor of their GPUs is not ready");
+		snprintf(text, sizeof(text),
+			"bps_gpu_open: %" PRIu64 " worker%s waiting for %s; %s", n, plural(n),
+			cell_span(cell_sec(wait, "s")).s,
+			cell_num(wait, "n_missing")
+				? "these workers of the machine have not called it:"
+				: "the executor of their GPUs is not ready");
 	else if (cell_is(wait, "why", "declare"))
 		snprintf(text, sizeof(text),
-			"'%.255s' for %s; these agents' workers have not "
-			"declared it:",
+			"'%.255s' not ready for %s; workers of these agents "
+			"have not declared it:",
 			tensor ? tensor : "-", cell_span(cell_sec(wait, "s")).s);
 	else
 		snprintf(text, sizeof(text),
-			"'%.255s' round %" PRIu64 ": %" PRIu64 " worker%s for %s; %s",
+			"'%.255s' round %" PRIu64 ": %" PRIu64 " worker%s waiting for %s; %s",
 			tensor ? tensor : "-", cell_num(wait, "round"), n, plural(n),
 			cell_span(cell_sec(wait, "s")).s, reason(wait));
 	cell_wrapped(out, "  ! ", text);
@@ -70,7 +72,8 @@ static void missing_row(FILE *out, json_t *w, bool is_round)
 	if (is_round && json_is_false(json_object_get(w, "attached")))
 		snprintf(text, sizeof(text), "%s has left", cell_worker(w).s);
 	else if (is_round)
-		snprintf(text, sizeof(text), "%s is at round %" PRIu64 ", quiet for %s",
+		snprintf(text, sizeof(text),
+			"%s is at round %" PRIu64 ", has submitted nothing for %s",
 			cell_worker(w).s, cell_num(w, "submitted"),
 			cell_span(cell_sec(w, "quiet_s")).s);
 	else
@@ -160,7 +163,7 @@ static bool show_job(FILE *out, json_t *doc)
 	if (n_stuck)
 		fprintf(out, "%zu wait%s\n", n_stuck, plural(n_stuck));
 	else if (n_quick)
-		fprintf(out, "calls are in flight, none is old\n");
+		fprintf(out, "calls are in flight, but none has waited for long\n");
 	else
 		fprintf(out, "%s\n", is_mute ? "no waiting call is known" : "nothing waits");
 	json_array_foreach (json_object_get(doc, "waits"), i, wait) {
@@ -185,9 +188,8 @@ static void agent_head(FILE *out, json_t *root)
 	char text[600];
 
 	cell_wrapped_key(out, "! ", root, "scheduler_error");
-	snprintf(text, sizeof(text),
-		"agent %.63s on %.63s reports of its own workers:", cell_str(root, "name").s,
-		cell_str(root, "host").s);
+	snprintf(text, sizeof(text), "agent %.63s on %.63s reports what its own workers wait for:",
+		cell_str(root, "name").s, cell_str(root, "host").s);
 	cell_wrapped(out, "  ", text);
 }
 

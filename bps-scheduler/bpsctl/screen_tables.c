@@ -33,7 +33,7 @@ void screen_missing(FILE *out, json_t *root)
 
 	name_missing(missing, names, sizeof(names));
 	if (cell_num(c, "not_asked"))
-		fprintf(out, "! %" PRIu64 " more jobs are not shown; `bpsctl job NAME`\n",
+		fprintf(out, "! %" PRIu64 " more jobs are not shown; `bpsctl job NAME` shows one\n",
 			cell_num(c, "not_asked"));
 	if (cell_num(c, "daemons")) {
 		snprintf(text, sizeof(text),
@@ -79,7 +79,7 @@ static void same_host_note(FILE *out, json_t *m)
 	else if (cell_num(s, "connections") > 0)
 		fprintf(out,
 			"    shares memory within its host: %" PRIu64
-			" connections, %s received so\n",
+			" connections, %s received through them\n",
 			cell_num(s, "connections"), cell_size(cell_num(s, "received_bytes")).s);
 }
 

@@ -28,11 +28,12 @@ int fetch_agent(const char *host, bool has_topology, json_t **ret, struct err_te
 		return rc;
 	if (!cell_is(*ret, "role", "agent"))
 		rc = err_set(err, -EINVAL,
-			"that is a bps-%.32s, not an agent (its HTTP port is "
-			"7304, or its --http)",
+			"the daemon at this address is a bps-%.32s, not an agent (the HTTP port of "
+			"an agent is 7304 or that of its --http)",
 			cell_str(*ret, "role").s);
 	else if (has_topology && !json_object_get(*ret, "topology"))
-		rc = err_set(err, BPS_ENOTFOUND, "that agent is too old to report its GPUs");
+		rc = err_set(err, BPS_ENOTFOUND,
+			"the agent is of an older release, which does not report its GPUs");
 	if (rc == 0)
 		return 0;
 	json_decref(*ret);
@@ -218,21 +219,23 @@ static void steps(FILE *out, json_t *strategy)
 			continue;
 		last = op;
 		if (strstr(op, "copy-"))
-			snprintf(text, sizeof(text), "%s, staged beside its processor",
-				cell_num(s, "units") == units ? "each GPU all of it"
-							      : "each GPU its share");
+			snprintf(text, sizeof(text),
+				"%s, between its memory and host memory at its processor",
+				cell_num(s, "units") == units ? "each GPU copies all values"
+							      : "each GPU copies its share");
 		else if (strcmp(op, "sum") == 0)
 			snprintf(text, sizeof(text), "the processor adds %" PRIu64 " pieces",
 				sources);
 		else if (strcmp(op, "peer-copy") == 0)
-			snprintf(text, sizeof(text), "each GPU takes the rest from the others");
+			snprintf(text, sizeof(text),
+				"each GPU copies the other shares from the other GPUs");
 		else
 			snprintf(text, sizeof(text), "GPUs %s", groups);
 		snprintf(head, sizeof(head), "    %-15.20s ", op);
 		cell_wrapped(out, head, text);
 	}
 	if (cell_num(strategy, "turns") > 1)
-		fprintf(out, "    %" PRIu64 " GPUs take turns, a tensor each\n",
+		fprintf(out, "    %" PRIu64 " GPUs take turns, from tensor to tensor\n",
 			cell_num(strategy, "turns"));
 }
 

@@ -54,8 +54,8 @@ static void on_opened(void *arg, struct ctlchan *chan)
 	free(buf);
 	if (rc < 0)
 		over(call, err_set(call->err, rc,
-				   "cannot send the order: %s (names have at most %d characters, "
-				   "texts %d)",
+				   "cannot send the request to the scheduler: %s (a name has at "
+				   "most %d characters, a text %d)",
 				   err_str(rc), CTL_NAME_MAX, CTL_STEER_VALUE_MAX));
 }
 
@@ -71,7 +71,8 @@ static void on_frame(
 	if (type == CTL_STEERED)
 		rc = ctl_decode(type, body, n_body, &call->msg, &call->mem, call->err);
 	else
-		err_set(call->err, rc, "the scheduler's answer is not STEERED");
+		err_set(call->err, rc,
+			"the scheduler sent another message than the answer, STEERED");
 	over(call, rc);
 }
 
@@ -85,9 +86,8 @@ static void on_closed(void *arg, struct ctlchan *chan, const char *reason)
 	if (call->is_over)
 		return;
 	over(call, err_set(call->err, BPS_ENOSCHED,
-			   "the scheduler's control port %s does not answer: %s (--scheduler "
-			   "names "
-			   "another one)",
+			   "the scheduler's control port %s does not answer: %s (--scheduler sets "
+			   "another address)",
 			   addr_format(&call->conf->scheduler, text), reason));
 }
 
@@ -103,7 +103,7 @@ int steer_keys(const struct steer_conf *conf, struct keyring *ret_ring, struct e
 	int rc;
 
 	if (conf->auth.kind == AUTH_CERT)
-		return err_set(err, -EINVAL, "there is no cluster key where auth = cert");
+		return err_set(err, -EINVAL, "with auth = cert there is no cluster key");
 	rc = keyring_load(ret_ring, conf->auth.key_file, err);
 	if (rc != 0 || *conf->auth.key_file)
 		return rc;
@@ -179,8 +179,8 @@ static int put_args(struct steer_request *call, const struct steer_arg *args, si
 		if (!*args[i].value)
 			continue;
 		if (s->n_args == CTL_STEER_ARGS_MAX)
-			return err_set(
-				call->err, -E2BIG, "more than %d arguments", CTL_STEER_ARGS_MAX);
+			return err_set(call->err, -E2BIG, "the request has more than %d arguments",
+				CTL_STEER_ARGS_MAX);
 		call->args[s->n_args++] = (struct ctl_steer_arg){args[i].name, args[i].value};
 	}
 	s->args = call->args;

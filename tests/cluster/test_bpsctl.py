@@ -107,13 +107,13 @@ def test_why_stuck_asks_the_local_agent_while_the_scheduler_is_silent(cluster):
     agents = [("--agent-http", f"127.0.0.1:{a.http}") for a in c.agents]
     who = f"rank 0 (host agent-host0, pid {started[0].process.pid})"
     c.scheduler.kill(signal.SIGSTOP)
-    assert "'w' round 2: 1 worker for" in show(c, *agents[0], "why-stuck", status=1)
+    assert "'w' round 2: 1 worker waiting for" in show(c, *agents[0], "why-stuck", status=1)
     c.scheduler.kill()
     for args in (("why-stuck",), ("why-stuck", "digits")):
         text = show(c, *agents[0], *args, status=1)
-        assert "agent a0 on agent-host0 reports of its own workers" in text, text
+        assert "agent a0 on agent-host0 reports what its own workers wait for" in text, text
         assert (
-            "'w' round 2: 1 worker for" in text
+            "'w' round 2: 1 worker waiting for" in text
             and "all workers of this host have submitted it" in text
         ), text
         assert (
@@ -137,7 +137,9 @@ def test_local_agent_names_its_own_late_workers_and_those_that_join(cluster):
     c.scheduler.kill()
     text = show(c, "--agent-http", f"127.0.0.1:{c.agents[0].http}", "why-stuck", status=1)
     assert f"rank 1 (host agent-host0, pid {started[1].process.pid}) is at round 1" in text, text
-    assert "these have not submitted it" in text and re.search("bps_open: 1 worker for", text), text
+    assert "these have not submitted it" in text and re.search(
+        "bps_open: 1 worker waiting for", text
+    ), text
 
 
 def test_why_stuck_reports_that_there_is_no_server(cluster):

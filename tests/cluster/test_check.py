@@ -79,8 +79,8 @@ def test_host_of_running_daemons_is_well_but_for_keys(host):
     bad = {name: v for name, v in d.items() if v[0] != "ok"}
     assert set(bad) <= {"scheduler key", "server key", "agent key", "open files", "huge pages"}, bad
     assert (
-        "is the running bps-server" in d["server listen"][1]
-        and "is the running bps-agent" in d["agent http"][1]
+        "is used by the running bps-server" in d["server listen"][1]
+        and "is used by the running bps-agent" in d["agent http"][1]
     ), d
     assert (
         d["agent's scheduler"][0] == "ok" and d["scheduler"][0] == "ok" and d["releases"][0] == "ok"
@@ -118,7 +118,7 @@ def test_daemon_that_runs_with_other_settings_is_reported(host):
         f"listen = 127.0.0.1:{free_port()}\nhttp = 127.0.0.1:{host.servers[0].http}\n",
     )
     state, what = check(host.conf)["server listen"]
-    assert state == "warn" and "the running bps-server listens elsewhere" in what
+    assert state == "warn" and "the running bps-server listens on another address" in what
 
 
 def test_roles_without_a_settings_file_are_not_checked(host):

@@ -316,9 +316,9 @@ def test_worker_that_has_not_called_bps_gpu_open_is_named(cluster):
     late = f"pid {job[1].process.pid})"
     r.c.wait_for("it is shown", lambda: "have not called it" in r.c.bpsctl("why-stuck").stdout)
     text = r.c.bpsctl("why-stuck").stdout
-    assert "bps_gpu_open: 1 worker for" in text and f"rank 1 (host agent-host0, {late}" in text, (
-        text
-    )
+    assert (
+        "bps_gpu_open: 1 worker waiting for" in text and f"rank 1 (host agent-host0, {late}" in text
+    ), text
     assert f"waiting: rank 0 (host agent-host0, pid {job[0].process.pid})" in text, text
     (wait,) = json.loads(r.c.bpsctl("--json", "why-stuck").stdout)["jobs"][0]["waits"]
     assert (wait["why"], wait["n_missing"], wait["tensor"]) == ("gpu_open", 1, None), wait

@@ -175,7 +175,7 @@ def test_scheduler_with_a_copy_of_the_key_file_must_be_restarted(cluster, master
     c.master = master
     assert "systemctl restart bps-scheduler" in key(c, "rotate", status=1)
     c.scheduler.kill()
-    assert "did not get the order" in key(c, "--force", "retire", status=1)
+    assert "did not receive the request" in key(c, "--force", "retire", status=1)
 
 
 def test_reload_by_signal_takes_the_file_too(keyed):

@@ -354,8 +354,10 @@ static void stuck_names_tensor_round_and_who_is_missing(void **state)
 
 	(void)state;
 	assert_int_equal(p.status, 1);
-	assert_has(&p, "'layer3.w' round 12: 7 workers for 2.1 s; these have not submitted it:");
-	assert_has(&p, "rank 9 (host node9, pid 99) is at round 11, quiet for 2.3 s");
+	assert_has(&p,
+		"'layer3.w' round 12: 7 workers waiting for 2.1 s; these have not submitted it:");
+	assert_has(
+		&p, "rank 9 (host node9, pid 99) is at round 11, has submitted nothing for 2.3 s");
 	assert_has(&p, "waiting: rank 0 (host node0, pid 10) and 6 more");
 	assert_lacks(&p, "quick");
 	free(p.text);
@@ -373,7 +375,7 @@ static void stuck_sum_names_servers_conditions_and_networks(void **state)
 
 	(void)state;
 	assert_int_equal(p.status, 1);
-	assert_has(&p, "all have submitted it, it is summed by:");
+	assert_has(&p, "all workers have submitted it; these servers sum it:");
 	assert_has(&p, "server s1 (host node1), suspect, last message 2.5 s ago");
 	assert_has(&p, "agent a0 on node0: connecting to s1");
 	assert_has(&p, "! server s1 (host node1) is down since 0.5 s");
@@ -403,7 +405,7 @@ static void job_that_flows_is_not_stuck(void **state)
 
 	(void)state;
 	assert_int_equal(p.status, 0);
-	assert_has(&p, "calls are in flight, none is old");
+	assert_has(&p, "calls are in flight, but none has waited for long");
 	assert_has(&p, "nothing waits");
 	assert_lacks(&p, "s9");
 	free(p.text);
