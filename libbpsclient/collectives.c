@@ -38,7 +38,8 @@ static int begin(struct collective *c, struct bps *b, uint32_t timeout_ms)
 		return rc;
 	if (pthread_mutex_trylock(&b->collect_mutex))
 		return last_error_set(BPS_EBUSY,
-			"another thread runs a collective of job '%s': call again after it",
+			"another thread runs a collective of job '%s': wait until that call "
+			"returns, then call again",
 			b->options.job);
 	c->b = b;
 	c->timeout_ms = timeout_ms ? timeout_ms : b->options.timeout_ms;
@@ -76,7 +77,7 @@ static int check_root(const struct collective *c, struct bps_tensor *t, int root
 		return 0;
 	all = calloc(size, sizeof(*all));
 	if (!all)
-		return last_error_set(-ENOMEM, "broadcast: out of memory");
+		return last_error_set(-ENOMEM, "broadcast: out of memory for the list of workers");
 	n = bps_contributor_list(t, all, size);
 	for (int i = 0; i < n && i < c->b->size; i++) {
 		if (all[i].rank != root)
@@ -136,8 +137,8 @@ static int declare_lanes(struct bps *b, uint32_t bytes, unsigned n, struct bps_t
 		/* other workers may still sum its bytes, so do not write to it */
 		if (!tensor_is_done(ret[i]))
 			return last_error_set(BPS_EBUSY,
-				"a collective of job '%s' that ended with an error is still in "
-				"flight",
+				"an earlier collective of job '%s' ended with an error, and its "
+				"round is still in flight: call again later",
 				b->options.job);
 		rc = tensor_may_fill(ret[i]);
 	}
@@ -304,8 +305,9 @@ int bps_allgather(struct bps *b, const void *src, size_t n_bytes, void *dst, uin
 		return rc;
 	if (__builtin_mul_overflow(n_bytes, (size_t)b->size, &whole))
 		rc = last_error_set(-EINVAL,
-			"allgather: %zu bytes of each of %d workers are too many", n_bytes,
-			b->size);
+			"allgather: %zu bytes from each of %d workers are more than a process can "
+			"address",
+			n_bytes, b->size);
 	else
 		rc = check_memory(src && dst, whole, "allgather: src or dst");
 	if (!rc)

@@ -175,7 +175,7 @@ static int check_floats(const struct bps_tensor *t, const void *memory, const ch
 		t->dtype == BPS_F64)
 		return 0;
 	return last_error_set(-EINVAL,
-		"%s: tensor '%s' has elements of %s: use bps_input and bps_output for integers",
+		"%s: tensor '%s' has elements of type %s, not floats: use bps_input and bps_output",
 		what, t->name, dtype_name(t->dtype));
 }
 
@@ -208,7 +208,8 @@ int bps_read_f32(const struct bps_tensor *t, float *dst, float scale)
 	out = bps_output(t);
 	if (!out)
 		return last_error_set(-EINVAL,
-			"read_f32: no round of tensor '%s' is complete: push_pull it first",
+			"read_f32: no round of tensor '%s' is complete: call bps_push_pull and "
+			"bps_wait first",
 			t->name);
 	if (t->dtype == BPS_BF16)
 		read_bf16(dst, out, t->n_elems, scale);

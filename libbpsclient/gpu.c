@@ -30,7 +30,8 @@ static int need(struct bps *b, const char *what)
 			"one)",
 			what);
 	if (!b->gpu)
-		return last_error_set(-EINVAL, "%s: call bps_gpu_open first", what);
+		return last_error_set(-EINVAL,
+			"%s: this worker has not opened its GPU: call bps_gpu_open first", what);
 	return 0;
 }
 
@@ -63,7 +64,8 @@ int bps_gpu_open(struct bps *b, const unsigned char *uuid)
 	if (b->is_single)
 		return need(b, "bps_gpu_open");
 	if (b->gpu)
-		return last_error_set(BPS_EDUP, "bps_gpu_open has already been called");
+		return last_error_set(
+			BPS_EDUP, "bps_gpu_open: this worker has already opened its GPU");
 	timeout_ms = b->options.open_timeout_ms;
 	deadline_ns = clock_deadline(timeout_ms);
 	rc = session_device(&b->session, timeout_ms, &sock, last_error_text());
@@ -72,7 +74,7 @@ int bps_gpu_open(struct bps *b, const unsigned char *uuid)
 			last_error_text());
 	if (rc == BPS_ETIMEDOUT)
 		add_why(b);
-	return rc < 0 ? explain(rc, "no GPU for this job") : 0;
+	return rc < 0 ? explain(rc, "bps_gpu_open") : 0;
 }
 
 int bps_gpu_alloc(struct bps *b, uint64_t n_bytes, void **ret)
@@ -121,7 +123,8 @@ static int withdraw(struct bps *b, uint32_t region, bool is_released)
 	busy = is_released ? in_flight_there(b, region) : NULL;
 	if (busy)
 		rc = err_set(last_error_text(), BPS_EBUSY,
-			"tensor '%s' in this memory is in flight, wait for it first", busy->name);
+			"tensor '%s' in this memory is in flight: wait for its round first",
+			busy->name);
 	for (unsigned i = 0; i < CLIENT_BUCKETS && rc == 0; i++)
 		for (struct bps_tensor *t = b->buckets[i]; t; t = t->next)
 			if (t->region == region)
@@ -189,7 +192,8 @@ int bps_gpu_release(struct bps *b, void *ptr)
 	deadline_ns = clock_deadline(timeout_ms);
 	if (!gpu_link_find(b->gpu, ptr, 1, &region, &offset) || offset)
 		return last_error_set(-EINVAL,
-			"bps_gpu_release: %p was not returned by bps_gpu_alloc or bps_gpu_import",
+			"bps_gpu_release: %p was not returned by bps_gpu_alloc or passed to "
+			"bps_gpu_import",
 			ptr);
 	rc = gpu_await_agent(b, region, deadline_ns, timeout_ms);
 	if (rc == 0)
@@ -285,7 +289,8 @@ int bps_gpu_push_pull(struct bps_tensor *t, enum bps_op op, int32_t priority, vo
 	g = t->b->gpu;
 	pthread_mutex_lock(&t->b->ring_mutex);
 	rc = t->is_released
-		     ? last_error_set(-EINVAL, "tensor '%s': its memory was released", t->name)
+		     ? last_error_set(-EINVAL,
+			       "tensor '%s': its memory was released by bps_gpu_release", t->name)
 		     : tensor_may_run_ahead(t, AHEAD_MAX);
 	/* write the counter before the submission: if the write failed after it, the round would
 	 * never end */

@@ -157,10 +157,12 @@ static int cuda_pin(struct client_gpu *g, struct err_text *err)
 		return rc;
 	rc = fail(cu.p_cuMemHostRegister(g->slots, g->page_bytes,
 			  CU_MEMHOSTREGISTER_DEVICEMAP | CU_MEMHOSTREGISTER_PORTABLE),
-		"cannot register the counter page (see LimitMEMLOCK)", err);
+		"cannot register the counter page with CUDA (is the limit on locked memory too "
+		"low?)",
+		err);
 	if (rc == 0) {
 		rc = fail(cu.p_cuMemHostGetDevicePointer(&addr, g->slots, 0),
-			"the GPU does not reach the counter page", err);
+			"the GPU cannot access the counter page", err);
 		if (rc < 0)
 			cu.p_cuMemHostUnregister(g->slots);
 	}
@@ -284,7 +286,7 @@ static int share_legacy(CUdeviceptr addr, uint64_t bytes, struct gpu_memory *ret
 		"the address is not in device memory", err);
 
 	if (rc == 0 && (addr < base || addr - base > size || bytes > size - (addr - base)))
-		rc = err_set(err, -EINVAL, "the memory reaches beyond its allocation");
+		rc = err_set(err, -EINVAL, "the memory extends beyond its CUDA allocation");
 	if (rc == 0)
 		rc = fail(cu.p_cuIpcGetMemHandle(&ipc, base), "cannot share device memory", err);
 	if (rc < 0)
@@ -329,7 +331,8 @@ static int find_mapping(
 			"cannot find a mapping's size", err);
 	if (rc == 0 && (*ret_base > at || at - *ret_base >= *ret_size))
 		rc = err_set(err, BPS_EDEVICE,
-			"the driver reports that 0x%llx is mapped by %zu bytes at 0x%llx",
+			"the CUDA driver reports for address 0x%llx a mapping of %zu bytes at "
+			"0x%llx, which does not contain the address",
 			(unsigned long long)at, *ret_size, (unsigned long long)*ret_base);
 	return rc;
 }
@@ -352,9 +355,9 @@ static int share_mappings(CUdeviceptr addr, uint64_t bytes, struct gpu_memory *r
 			break;
 		if (n && size != ret->chunk_bytes)
 			rc = err_set(err, -EOPNOTSUPP,
-				"the mappings of this memory are of unequal size (%zu bytes, then "
-				"%llu): copy it "
-				"instead",
+				"this memory has a mapping of %zu bytes after mappings of %llu "
+				"bytes, but all must have one size: copy the values into memory of "
+				"bps_gpu_alloc",
 				size, (unsigned long long)ret->chunk_bytes);
 		else if (n == max)
 			rc = err_set(err, -EOPNOTSUPP,
@@ -407,8 +410,8 @@ static int cuda_share(struct client_gpu *g, const void *ptr, uint64_t bytes, str
 		rc = share_mappings(addr, bytes, ret, fds, max, err);
 	else
 		rc = err_set(err, -EOPNOTSUPP,
-			"this memory cannot be shared (of a pool, managed, or not on the GPU; "
-			"handle types 0x%llx): copy it into memory of bps_gpu_alloc",
+			"CUDA cannot share this memory (it is from a pool, managed, or not on the "
+			"GPU; handle types 0x%llx): copy the values into memory of bps_gpu_alloc",
 			types);
 	leave(g, old);
 	return rc;
@@ -430,7 +433,8 @@ static int queue(struct client_gpu *g, __typeof__(cu.p_cuStreamWriteValue64) fn,
 
 	if (rc < 0)
 		return rc;
-	rc = fail(fn(stream, addr_of(g, counter), value, flags), "cannot queue on the stream", err);
+	rc = fail(fn(stream, addr_of(g, counter), value, flags),
+		"cannot queue an operation on the stream", err);
 	leave(g, old);
 	return rc;
 }

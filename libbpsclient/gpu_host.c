@@ -17,7 +17,8 @@ static int host_uuid(struct client_gpu *g, uint8_t ret[GPU_UUID_BYTES], struct e
 {
 	(void)g;
 	(void)ret;
-	return err_set(err, BPS_EDEVICE, "there are no GPUs in plain memory");
+	return err_set(err, BPS_EDEVICE,
+		"there are no GPUs: plain memory takes the place of device memory");
 }
 
 static int host_pin(struct client_gpu *g, struct err_text *err)
@@ -67,7 +68,9 @@ static int host_share(struct client_gpu *g, const void *ptr, uint64_t bytes, str
 	(void)handle;
 	(void)fds;
 	(void)max;
-	return err_set(err, -EOPNOTSUPP, "a process's plain memory cannot be shared: copy it");
+	return err_set(err, -EOPNOTSUPP,
+		"this process's plain memory cannot be shared with the executor: copy the values "
+		"into memory of bps_gpu_alloc");
 }
 
 static int host_write(struct client_gpu *g, void *stream, _Atomic uint64_t *counter, uint64_t value,
@@ -75,7 +78,9 @@ static int host_write(struct client_gpu *g, void *stream, _Atomic uint64_t *coun
 {
 	(void)g;
 	if (stream)
-		return err_set(err, -EINVAL, "this back-end has no streams: pass NULL");
+		return err_set(err, -EINVAL,
+			"this agent uses plain memory instead of GPUs, so there are no streams: "
+			"pass NULL");
 	/* Release: pairs with the executor's load of the counter, after which the executor reads
 	 * the tensor's values. */
 	atomic_store_explicit(counter, value, memory_order_release);
@@ -89,7 +94,9 @@ static int host_wait(struct client_gpu *g, void *stream, _Atomic uint64_t *count
 
 	(void)g;
 	if (stream)
-		return err_set(err, -EINVAL, "this back-end has no streams: pass NULL");
+		return err_set(err, -EINVAL,
+			"this agent uses plain memory instead of GPUs, so there are no streams: "
+			"pass NULL");
 	while (!gpu_slot_reached(atomic_load_explicit(counter, memory_order_acquire), value)) {
 		if (clock_now_ns() > deadline_ns)
 			return err_set(err, BPS_ETIMEDOUT, "round %llu did not complete in time",

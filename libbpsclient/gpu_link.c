@@ -133,7 +133,9 @@ static int start_watcher(struct client_gpu *g, struct err_text *err)
 
 	g->stop_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
 	if (g->stop_fd < 0)
-		return err_set(err, -errno, "cannot create an eventfd: %s", err_str(-errno));
+		return err_set(err, -errno,
+			"cannot create an eventfd for the thread that watches the executor: %s",
+			err_str(-errno));
 	sigfillset(&all);
 	pthread_sigmask(SIG_SETMASK, &all, &old);
 	rc = pthread_create(&g->watcher, NULL, watch, g);
@@ -313,7 +315,8 @@ static int take_memory(struct client_gpu *g, const struct local_frame *a, uint64
 
 	if (m->code)
 		return err_set(err, local_code(m->code, BPS_EDEVICE),
-			"no device memory of %llu bytes: %s", (unsigned long long)bytes, m->text);
+			"the executor cannot allocate %llu bytes of device memory: %s",
+			(unsigned long long)bytes, m->text);
 	if (m->n_memory != 1 || m->memory->bytes < bytes)
 		return err_set(err, BPS_EPROTO, "the executor sent less memory than was requested");
 	rc = g->driver->map(g, m->memory, a->fds, a->n_fds, &ptr, &handle, err);
@@ -416,7 +419,8 @@ int gpu_link_release(struct client_gpu *g, void *ptr, uint32_t timeout_ms, struc
 	for (at = &g->regions; *at && (*at)->ptr != ptr;)
 		at = &(*at)->next;
 	rc = *at ? release(g, at, timeout_ms, err)
-		 : err_set(err, -EINVAL, "%p is no memory of bps_gpu_alloc or bps_gpu_import", ptr);
+		 : err_set(err, -EINVAL,
+			   "%p was not returned by bps_gpu_alloc or passed to bps_gpu_import", ptr);
 	pthread_mutex_unlock(&g->lock);
 	return rc;
 }

@@ -35,8 +35,8 @@ int client_check(const struct bps *b)
 	int rc = client_check_own(b);
 
 	if (!rc && b->is_suspended)
-		return last_error_set(
-			BPS_ECLOSED, "job '%s' is suspended: bps_resume it first", b->options.job);
+		return last_error_set(BPS_ECLOSED, "job '%s' is suspended: call bps_resume first",
+			b->options.job);
 	return rc;
 }
 
@@ -46,7 +46,8 @@ static int make_fork_guard(struct bps *b)
 	void *p = mmap(NULL, page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 
 	if (p == MAP_FAILED)
-		return process_limit_explain(-errno, "open: cannot map a page", last_error_text());
+		return process_limit_explain(
+			-errno, "bps_open: cannot map a page", last_error_text());
 	if (madvise(p, page, MADV_WIPEONFORK) < 0)
 		b->pid = getpid();
 	b->is_ours = p;
@@ -167,7 +168,7 @@ int bps_open(const struct bps_options *opt, struct bps **ret)
 		return rc;
 	b = calloc(1, sizeof(*b));
 	if (!b)
-		return last_error_set(-ENOMEM, "open: out of memory");
+		return last_error_set(-ENOMEM, "bps_open: out of memory");
 	pthread_mutex_init(&b->declare_mutex, NULL);
 	pthread_mutex_init(&b->ring_mutex, NULL);
 	pthread_mutex_init(&b->collect_mutex, NULL);

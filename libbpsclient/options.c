@@ -182,7 +182,7 @@ static int scale_machines(const struct launcher *l, struct client_options *o)
 	int32_t local = o->local_rank >= 0 ? o->local_rank : 0;
 
 	if ((int64_t)o->size * per > CTL_WORKERS_MAX)
-		return last_error_set(-EINVAL, "%s x %s is more than %d workers", l->size,
+		return last_error_set(-EINVAL, "%s times %s is more than %d workers", l->size,
 			l->local_size, CTL_WORKERS_MAX);
 	o->size *= per;
 	o->rank = o->rank < o->size ? o->rank * per + local : o->rank;
@@ -210,7 +210,7 @@ static int take_place(const struct launcher *l, struct client_options *o)
 		return rc;
 	if (o->size < 1)
 		return last_error_set(
-			-EINVAL, "%s='%s' is not a number of workers", l->size, env(l->size));
+			-EINVAL, "%s='%s' is not a valid number of workers", l->size, env(l->size));
 	if (o->rank >= o->size && !o->is_elastic)
 		return last_error_set(-EINVAL,
 			"rank %d (%s='%s') is not below the size %d (%s='%s')", o->rank, l->rank,
@@ -297,7 +297,8 @@ static int take_token(struct client_options *o)
 		int high = hex_digit(hex[2 * i]), low = hex_digit(hex[2 * i + 1]);
 
 		if (high < 0 || low < 0)
-			return last_error_set(-EINVAL, "BPS_JOB_TOKEN is not all hex digits");
+			return last_error_set(
+				-EINVAL, "BPS_JOB_TOKEN has characters that are not hex digits");
 		o->token[i] = (uint8_t)(high << 4 | low);
 	}
 	o->has_token = true;
@@ -318,8 +319,8 @@ static int check_given(const struct bps_options *opt)
 	for (size_t i = 0; i < sizeof(given) / sizeof(given[0]); i++)
 		if (given[i].value < -1)
 			return last_error_set(-EINVAL,
-				"%s %d is below -1 (-1: from the environment)", given[i].name,
-				given[i].value);
+				"%s %d is below -1 (-1 takes the value from the environment)",
+				given[i].name, given[i].value);
 	return 0;
 }
 
@@ -376,7 +377,7 @@ static int settle_elastic(struct client_options *o)
 		o->max_size = o->size;
 	if (o->max_size < o->size || o->max_size > CTL_WORKERS_MAX)
 		return last_error_set(-EINVAL,
-			"max_size %d (BPS_MAX_SIZE) has to be from %d, the size with which the job "
+			"max_size %d (BPS_MAX_SIZE) is not from %d, the size with which the job "
 			"begins, to %d",
 			o->max_size, o->size, CTL_WORKERS_MAX);
 	o->may_shrink |= o->is_elastic;
@@ -403,7 +404,8 @@ int client_options_resolve(const struct bps_options *opt, struct client_options 
 	}
 	if (opt->abi != BPS_ABI)
 		return last_error_set(-EINVAL,
-			"options have ABI %u, the library %u (was bps_options_init called?)",
+			"the options have ABI %u, but the library has ABI %u (was bps_options_init "
+			"called?)",
 			opt->abi, BPS_ABI);
 	rc = check_given(opt);
 	if (rc < 0)
@@ -428,8 +430,8 @@ int client_options_resolve(const struct bps_options *opt, struct client_options 
 		return rc;
 	if (o.backup && o.is_deterministic)
 		return last_error_set(-EINVAL,
-			"deterministic sums wait for every machine, with backup machines they do "
-			"not: choose one (BPS_DETERMINISTIC, BPS_BACKUP)");
+			"deterministic sums wait for every machine, but sums with backup machines "
+			"do not: set only one of BPS_DETERMINISTIC and BPS_BACKUP");
 	if (!o.backup)
 		/* without backup machines the grace is unused, but must be equal at all workers:
 		 * use 0 */

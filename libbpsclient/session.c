@@ -132,7 +132,7 @@ static int handle_unasked(struct session *s, struct local_frame *f)
 			      : 0;
 	case LOCAL_WELCOME: /* the agent refused this worker before it read HELLO */
 		if (!f->msg.welcome.code && !s->control)
-			return session_cut(s, BPS_EPROTO, "WELCOME before HELLO");
+			return session_cut(s, BPS_EPROTO, "it sent WELCOME before HELLO");
 		if (!f->msg.welcome.code) { /* a second WELCOME, from a restarted agent */
 			s->n_types = f->msg.welcome.n_types;
 			return 0;
@@ -285,7 +285,7 @@ static int connect_agent(struct session *s, struct err_text *err)
 	memcpy(addr.sun_path, o->socket, strnlen(o->socket, sizeof(addr.sun_path)));
 	s->sock = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
 	if (s->sock < 0)
-		return process_limit_explain(-errno, "cannot make a socket", err);
+		return process_limit_explain(-errno, "cannot create a socket for the agent", err);
 	setsockopt(s->sock, SOL_SOCKET, SO_SNDTIMEO, &tv, sizeof(tv));
 	if (!connect(s->sock, (struct sockaddr *)&addr, sizeof(addr)))
 		return 0;
@@ -521,7 +521,8 @@ int session_declare(struct session *s, const struct local_decl *decls, const uin
 	if (rc < 0)
 		return rc;
 	if (f.msg.declared.n_slots != n)
-		rc = session_cut(s, BPS_EPROTO, "its DECLARED does not match our DECLARE");
+		rc = session_cut(s, BPS_EPROTO,
+			"its answer DECLARED has another number of tensors than the request");
 	for (uint32_t i = 0; !rc && i < n; i++)
 		rc = take_slot(
 			s, &f.msg.declared.slots[i], bytes[i], decls[i].region != 0, &ret[i]);

@@ -49,7 +49,8 @@ int bps_suspend(struct bps *b, uint32_t timeout_ms)
 		return rc;
 	if (b->gpu)
 		return last_error_set(-EOPNOTSUPP,
-			"suspend: job '%s' has tensors in the memory of GPUs: close and open it",
+			"suspend: job '%s' has tensors in the memory of GPUs: call bps_close and "
+			"bps_open instead",
 			b->options.job);
 	if (!b->is_single) {
 		rc = session_failure(&b->session, last_error_text());
@@ -102,7 +103,8 @@ int bps_resume(struct bps *b, int32_t rank, int32_t size)
 	if (!b->is_suspended)
 		return last_error_set(-EINVAL, "resume: job '%s' is not suspended", b->options.job);
 	if (size < 1 || size > CLIENT_WORKERS_MAX || rank < -1 || rank >= size)
-		return last_error_set(-EINVAL, "resume: rank %d of %d workers", rank, size);
+		return last_error_set(
+			-EINVAL, "resume: rank %d of %d workers is not valid", rank, size);
 	was = b->options;
 	b->options.rank = rank;
 	b->options.size = size;

@@ -125,7 +125,7 @@ static int check_agrees(
 	last_error_tensor(t->name);
 	if (!is_same_place)
 		return last_error_set(BPS_EMISMATCH,
-			"rank %d declares tensor '%s' again, in other memory: use another name",
+			"rank %d declares tensor '%s' again, but in other memory: use another name",
 			t->b->rank, d->name);
 	return last_error_set(BPS_EMISMATCH,
 		"rank %d declares tensor '%s' as %s[%llu], but has declared it as %s[%llu]",
@@ -280,7 +280,7 @@ int bps_declare_group(
 	if (rc || !n)
 		return rc;
 	if (!decls)
-		return last_error_set(-EINVAL, "declare: the declarations are NULL");
+		return last_error_set(-EINVAL, "declare: decls is NULL");
 	rc = tensor_check_ret(ret);
 	for (size_t i = 0; !rc && i < n; i++)
 		rc = tensor_check_decl(&decls[i]);
@@ -414,7 +414,7 @@ void tensor_push(struct bps_tensor *t, enum bps_op op, int32_t priority)
 int tensor_explain_busy(const struct bps_tensor *t)
 {
 	last_error_tensor(t->name);
-	return last_error_set(BPS_EBUSY, "tensor '%s': round %llu is in flight, wait for it first",
+	return last_error_set(BPS_EBUSY, "tensor '%s': round %llu is in flight: wait for it first",
 		t->name, (unsigned long long)t->round);
 }
 
@@ -453,7 +453,7 @@ int tensor_may_run_ahead(struct bps_tensor *t, uint64_t max)
 		return explain_refusal(t, BPS_EBUSY);
 	if (!rc && t->round - done_round(t) >= max)
 		return last_error_set(BPS_EBUSY,
-			"tensor '%s': rounds up to %llu are in flight, wait for one of them",
+			"tensor '%s': rounds up to %llu are in flight: wait for one of them first",
 			t->name, (unsigned long long)t->round);
 	if (!rc && !local_sq_room(t->b->session.control))
 		rc = -EAGAIN;
@@ -463,7 +463,7 @@ int tensor_may_run_ahead(struct bps_tensor *t, uint64_t max)
 int tensor_check_group(struct bps_tensor *const *tensors, size_t n, const char *what)
 {
 	if (!tensors)
-		return last_error_set(-EINVAL, "%s: the group is NULL", what);
+		return last_error_set(-EINVAL, "%s: the array of tensors is NULL", what);
 	for (size_t i = 0; i < n; i++)
 		if (!tensors[i] || tensors[i]->b != tensors[0]->b)
 			return last_error_set(
@@ -480,8 +480,8 @@ static int check_tensors(struct bps_tensor *const *tensors, size_t n, enum bps_o
 	for (size_t i = 0; i < n; i++)
 		if (tensors[i]->region)
 			return last_error_set(-EINVAL,
-				"push_pull: tensor '%s' lies in device memory, "
-				"bps_gpu_push_pull submits it",
+				"push_pull: tensor '%s' lies in device memory: submit it with "
+				"bps_gpu_push_pull",
 				tensors[i]->name);
 	if ((unsigned)op >= OP_COUNT)
 		return last_error_set(-EINVAL, "push_pull: %d is not an operation", (int)op);

@@ -132,7 +132,9 @@ static int read_data(struct digits_trainer *t)
 	}
 	fclose(f);
 	if (rc || !t->n_train || !t->n_test) {
-		fprintf(stderr, "bps-digits: line %u is not 64 pixels and a label\n", n);
+		fprintf(stderr,
+			"bps-digits: line %u of the samples does not have 64 pixels and a label\n",
+			n);
 		return -1;
 	}
 	return 0;
@@ -413,7 +415,7 @@ static int parse_options(int argc, char **argv, struct digits_options *o)
 			return -1;
 	}
 	if (!o->epochs || !o->batch || !(o->lr > 0)) {
-		fputs("bps-digits: epochs, batch and lr have to be numbers above 0\n", stderr);
+		fputs("bps-digits: --epochs, --batch and --lr must be numbers above 0\n", stderr);
 		return -1;
 	}
 	return optind == argc ? 0 : -1;

@@ -37,7 +37,8 @@ static void show_status(struct bpsrun *r)
 		return;
 	p = (struct pollfd){.fd = c.pidfd, .events = POLLIN};
 	if (poll(&p, 1, STATUS_MS) == 0)
-		output_say("bpsctl status has not ended after %d s", STATUS_MS / 1000);
+		output_say(
+			"`bpsctl status` has not ended after %d s: stopping it", STATUS_MS / 1000);
 	child_stop_all(&c, 1, 0);
 }
 
@@ -61,7 +62,7 @@ static int make_token(struct bpsrun *r)
 	if (r->o.nnodes > 1)
 		return 0;
 	if (getrandom(bytes, sizeof(bytes), 0) != (ssize_t)sizeof(bytes)) {
-		output_say("no random bytes for a job token: %s", strerror(errno));
+		output_say("cannot get random bytes for the job's token: %s", strerror(errno));
 		return -EIO;
 	}
 	for (unsigned i = 0; i < CTL_TOKEN_BYTES; i++)
@@ -105,8 +106,8 @@ static int run_job(struct bpsrun *r)
 
 	r->o.agent = daemons_choose(&r->o);
 	if (!r->o.agent && r->o.nnodes > 1) {
-		output_say("a job on several nodes needs a running agent on each (--agent, or "
-			   "BPS_AGENT_SOCKET)");
+		output_say("a job on several nodes needs a running agent on each node: set --agent "
+			   "or BPS_AGENT_SOCKET");
 		return -EINVAL;
 	}
 	if (!r->o.agent)

@@ -275,7 +275,7 @@ static int make_dir(struct bpsrun *r)
 		base = "/tmp";
 	snprintf(r->dir, sizeof(r->dir), "%s/bpsrun-XXXXXX", base);
 	if (!mkdtemp(r->dir)) {
-		output_say("cannot make '%s': %s", r->dir, strerror(errno));
+		output_say("cannot create the folder '%s': %s", r->dir, strerror(errno));
 		r->dir[0] = 0;
 		return -errno;
 	}
@@ -356,8 +356,10 @@ const char *daemons_choose(const struct bpsrun_options *o)
 		return env;
 	rc = try_connect(LOCAL_SOCKET);
 	if (rc < 0) /* print why: a user who has an agent expects the job to use it */
-		output_say("%s: %s%s; starting a separate cluster for the job", LOCAL_SOCKET,
-			strerror(-rc),
-			rc == -EACCES || rc == -EPERM ? " (is this user in its group?)" : "");
+		output_say("cannot connect to the agent at %s: %s%s; starting a separate cluster "
+			   "for the job",
+			LOCAL_SOCKET, strerror(-rc),
+			rc == -EACCES || rc == -EPERM ? " (is this user in the socket's group?)"
+						      : "");
 	return rc == 0 ? LOCAL_SOCKET : NULL;
 }

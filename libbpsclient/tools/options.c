@@ -130,7 +130,7 @@ static int check_options(struct bpsrun_options *o)
 		return -EINVAL;
 	}
 	if (o->nnodes > 1 && !o->job) {
-		output_say("a job on several nodes needs --job, the same everywhere");
+		output_say("a job on several nodes needs --job, with the same name on each node");
 		return -EINVAL;
 	}
 	if (o->job && (!*o->job || strlen(o->job) > CTL_JOB_NAME_MAX)) {
@@ -143,7 +143,7 @@ static int check_options(struct bpsrun_options *o)
 		return -EINVAL;
 	}
 	if (o->agents > o->n) {
-		output_say("--agents %u is more than the %u workers", o->agents, o->n);
+		output_say("--agents %u is more than the number of workers, %u", o->agents, o->n);
 		return -EINVAL;
 	}
 	if (o->agent && (o->has_agents || o->has_servers)) {

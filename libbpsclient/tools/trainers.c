@@ -82,7 +82,7 @@ static void check_child(struct bpsrun *r, struct bpsrun_child *c)
 	if (c->is_daemon) {
 		describe_exit(c->name, code);
 		if (!r->is_stopping && daemons_revive(r, c, code))
-			output_say("%s was restarted, the job goes on", c->name);
+			output_say("%s was restarted; the job goes on", c->name);
 		else
 			output_tail(c, LOG_TRACE);
 		return;

@@ -93,7 +93,7 @@ def test_floats_are_filled_and_read_with_a_factor(dtype):
         for wrong in (values.astype(np.float64), values[:1]):
             with pytest.raises(ValueError, match="are not 6 of f32"):
                 t.fill(wrong)
-        with pytest.raises(bps.Error, match="use bps_input and bps_output for integers"):
+        with pytest.raises(bps.Error, match="use bps_input and bps_output"):
             job.declare("i", "i32", 6).fill(values)
 
 

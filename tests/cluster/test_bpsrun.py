@@ -408,4 +408,4 @@ def test_agent_that_is_killed_is_restarted_and_the_job_goes_on(tmp_path):
         assert p.wait(LIMIT_S) == 0, "".join(out)
     text = "".join(out)
     assert text.count("all sums are right") == 4, text
-    assert kills == 3 and text.count("was restarted, the job goes on") == 3, text
+    assert kills == 3 and text.count("was restarted; the job goes on") == 3, text

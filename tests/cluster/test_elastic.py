@@ -145,7 +145,7 @@ def test_deterministic_sums_and_backup_machines_exclude_each_other(cluster):
     c = cluster(agents=2, servers=1)
     options = {"backup": 1, "deterministic": 1, "open_timeout": 5}
     for r in c.run("error", 2, {"what": "nothing", "open": options}):
-        assert r["code"] == -22 and "choose one" in r["text"], r
+        assert r["code"] == -22 and "set only one of" in r["text"], r
 
 
 def test_machine_joins_a_running_job_and_has_the_weights_of_the_others(cluster):

@@ -23,9 +23,9 @@ static void group_that_is_null_is_refused(void **state)
 
 	(void)state;
 	assert_int_equal(bps_push_pull_group(NULL, 2, BPS_SUM, 0), -EINVAL);
-	assert_error_has("push_pull: the group is NULL");
+	assert_error_has("push_pull: the array of tensors is NULL");
 	assert_int_equal(bps_wait_group(NULL, 2, 0), -EINVAL);
-	assert_error_has("wait: the group is NULL");
+	assert_error_has("wait: the array of tensors is NULL");
 	assert_int_equal(bps_wait_group(group, 2, 0), -EINVAL);
 	assert_error_has("wait: tensor 1 is NULL");
 	assert_int_equal(bps_push_pull_group(group, 2, BPS_SUM, 0), -EINVAL);
@@ -160,7 +160,7 @@ static void option_below_minus_one_is_refused_by_name(void **state)
 		*cases[i].member = -2;
 		assert_int_equal(bps_open(&o, &b), -EINVAL);
 		assert_error_has(cases[i].text);
-		assert_error_has("-1: from the environment");
+		assert_error_has("-1 takes the value from the environment");
 	}
 }
 
