@@ -1,5 +1,5 @@
 /* The agent's shared memory, as this process has mapped it (arenas.h): map, add, find, freeze,
- * unmap. This file knows neither tensors nor rounds. Thread: the one that holds the session's
+ * unmap. This file handles neither tensors nor rounds. Thread: the one that holds the session's
  * lock. */
 #include "libbpsclient/arenas.h"
 
@@ -50,8 +50,8 @@ int arenas_add(struct mapped_arenas *as, const struct local_arena *m, int *fd)
 	int rc;
 
 	if (known && known->bytes == m->bytes && known->is_writable == m->is_writable)
-		/* A restarted agent does not know which arenas its previous process has announced,
-		 * so it announces them again. */
+		/* A restarted agent has no record of the arenas that its previous process has
+		 * announced, so it announces all arenas again. */
 		return 0;
 	if (*fd == -1 || m->bytes > ARENA_MAX_BYTES || as->n == ARENAS_MAX || known)
 		return BPS_EPROTO;

@@ -19,7 +19,7 @@ struct mapped_arena {
 	char *base;
 	uint64_t bytes;
 	int fd;   /* descriptor of a writable arena, kept for arenas_freeze; else -1 */
-	int code; /* if base is NULL: the error that kept this process from mapping it */
+	int code; /* if base is NULL: the error with which the mapping failed */
 };
 struct mapped_arenas {
 	struct mapped_arena *all;
@@ -33,10 +33,10 @@ struct mapped_arenas {
  * -errno. */
 int arenas_map(int fd, uint64_t bytes, bool is_writable, void **ret);
 /* Map the arena that message m announces. *fd: its descriptor; -1: the message had none; -EMFILE:
- * the descriptor was lost, because this process has too many open. An arena that is mapped already
- * is not changed. If descriptors or memory run out, returns 0 and records that: tensors in this
- * arena cannot be used (arenas_why_lost). Owns: sets *fd to -1 if it keeps the descriptor;
- * otherwise the caller keeps it. Errors: BPS_EPROTO the announcement is invalid. */
+ * the descriptor was lost, because this process has too many descriptors open. An arena that is
+ * mapped already is not changed. If descriptors or memory run out, returns 0 and records that:
+ * tensors in this arena cannot be used (arenas_why_lost). Owns: sets *fd to -1 if it keeps the
+ * descriptor; otherwise the caller keeps it. Errors: BPS_EPROTO the announcement is invalid. */
 int arenas_add(struct mapped_arenas *as, const struct local_arena *m, int *fd);
 /* Return why arena `id` could not be mapped: -errno; 0 if it was mapped or never announced. */
 int arenas_why_lost(const struct mapped_arenas *as, uint32_t id);

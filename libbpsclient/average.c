@@ -11,9 +11,9 @@
 #include "common/data/dtype.h"
 #include "libbpsclient/last_error.h"
 
-/* An i64 is summed as an upper and a lower half. The lower half has 32 bits, so the sum over at
- * most 2^16 workers has 48. The 16 bits above the sum count the workers; a count of 2^16 wraps to
- * 0. */
+/* An i64 is summed as an upper and a lower half. The lower half has 32 bits, so the sum of the
+ * lower halves of at most 2^16 workers has 48. The 16 bits above the sum count the workers; a count
+ * of 2^16 wraps to 0. */
 #define HALF_BITS  32
 #define COUNT_BITS 48
 #define COUNT_ONE  (UINT64_C(1) << COUNT_BITS)
@@ -25,8 +25,8 @@ struct average {
 	struct bps_tensor *wide; /* the companion; owned by the job's table of tensors */
 	/* results, as the tensor's type, of the last even and the last odd round */
 	void *out[2];
-	/* The companion's round that carries the tensor's last even and last odd round; 0: that
-	 * round is no average. */
+	/* Rounds of the companion that carry the tensor's last even and last odd round; 0: that
+	 * round is no average of integers. */
 	uint64_t wide_round[2];
 	uint64_t converted[2]; /* the companion's round whose result is in out[]; 0: none */
 };

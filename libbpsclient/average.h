@@ -19,8 +19,8 @@
 
 #include "libbpsclient/client.h"
 
-/* Prefix of the companions' names. bps_last_error removes it, so that error texts have the name
- * that the user knows. */
+/* Prefix of the companions' names. bps_last_error removes the prefix, so that error texts have the
+ * name that the user knows. */
 #define AVERAGE_PREFIX CLIENT_RESERVED "_avg."
 
 /* Return whether the operation on that tensor needs a companion: an average of integers does. */
@@ -40,8 +40,8 @@ void average_skip(struct bps_tensor *t);
  * submitted round, or the one before. *ret_round: the companion's round; may be NULL. */
 struct bps_tensor *average_carrier(const struct bps_tensor *t, uint64_t round, uint64_t *ret_round);
 /* Convert the average of that round, which is complete, to the tensor's type. average_output
- * returns memory of the tensor, which is valid until it converts the result of the second round
- * after that one. average_copy writes to dst. */
+ * returns memory of the tensor, which is valid until a call converts the average of the second
+ * round after this one. average_copy writes to dst. */
 const void *average_output(const struct bps_tensor *t, uint64_t round);
 void average_copy(const struct bps_tensor *t, uint64_t round, void *dst);
 

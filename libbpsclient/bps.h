@@ -64,7 +64,7 @@ enum bps_code {
 	BPS_EEVICTED = -10009,       /* the job's other machines continued without this one */
 	BPS_EINPUT_CHANGED = -10010, /* an input buffer was written to while in flight */
 	BPS_EDIVERGED = -10011,      /* workers have different results of one round */
-	BPS_EQUOTA = -10012,         /* a quota is exhausted; bps_last_error() has its limit */
+	BPS_EQUOTA = -10012,         /* a quota is exhausted; bps_last_error() has the limit */
 	BPS_EPROTO = -10013,         /* the peer violated the protocol */
 	BPS_EVERSION = -10014,       /* library and agent are not compatible */
 	BPS_EAUTH = -10015,          /* this worker's token is not the job's (BPS_JOB_TOKEN) */
@@ -93,7 +93,8 @@ struct bps_options {
 	int32_t size;       /* -1: environment (BPS_SIZE, WORLD_SIZE, ...), else 1 */
 	int32_t local_rank; /* -1: environment */
 	int32_t local_size; /* -1: environment */
-	/* time-out of calls that pass timeout_ms 0. 0: BPS_TIMEOUT, else 600,000 */
+	/* time-out, in milliseconds, of calls that pass timeout_ms 0. 0: BPS_TIMEOUT, else
+	 * 600,000 */
 	uint32_t timeout_ms;
 	/* how long bps_open waits for all workers. 0: BPS_OPEN_TIMEOUT, else timeout_ms */
 	uint32_t open_timeout_ms;
@@ -135,12 +136,12 @@ BPS_API int bps_close(struct bps *b, uint32_t timeout_ms);
 BPS_API void bps_abort(struct bps *b);
 
 /* Suspend and resume. bps_suspend leaves the job as bps_close does, but keeps the handle and the
- * declarations. bps_resume then joins a job of the same name, as worker `rank` (-1: assigned) of
- * `size`, and declares all tensors again. Handles of tensors stay valid, but their buffers get
- * other addresses and their rounds count from 1. Between the two calls, servers may be added or
- * removed. A worker that will not return calls bps_close; a worker that is new calls bps_open.
- * Rounds in flight are abandoned. Errors: those of bps_open; BPS_ETIMEDOUT not all workers have
- * left, call bps_suspend again. */
+ * declarations. bps_resume then joins a job of the same name, as worker `rank` (-1: the agent
+ * assigns it) of `size`, and declares all tensors again. Handles of tensors stay valid, but their
+ * buffers get other addresses and their rounds count from 1. Between the two calls, servers may be
+ * added or removed. A worker that will not return calls bps_close; a worker that is new calls
+ * bps_open. Rounds in flight are abandoned. Errors: those of bps_open; BPS_ETIMEDOUT not all
+ * workers have left, call bps_suspend again. */
 BPS_API int bps_suspend(struct bps *b, uint32_t timeout_ms);
 BPS_API int bps_resume(struct bps *b, int32_t rank, int32_t size);
 
@@ -177,9 +178,9 @@ BPS_API const void *bps_output(const struct bps_tensor *t);
  * BPS_ECLOSED. */
 BPS_API int bps_outputs(const struct bps_tensor *t, const void *ret[2]);
 /* Multiply the bps_count(t) values of src by scale, and write the products to the input of a tensor
- * of floats. Each exact product is rounded once, to the nearest value; a tie goes to the even one.
- * Errors: BPS_EBUSY a round is in flight; -EINVAL the tensor has integers or lies in device memory;
- * the error with which the job has failed. */
+ * of floats. Each exact product is rounded once, to the nearest value, ties to even. Errors:
+ * BPS_EBUSY a round is in flight; -EINVAL the tensor has integers or lies in device memory; the
+ * error with which the job has failed. */
 BPS_API int bps_fill_f32(struct bps_tensor *t, const float *src, float scale);
 /* Multiply the output of a tensor of floats by scale, and write the products to dst. If the tensor
  * has f64, each product is rounded twice: to f64, then to f32. Errors: -EINVAL the tensor has
@@ -217,9 +218,9 @@ BPS_API int bps_wait_group(struct bps_tensor *const *tensors, size_t n, uint32_t
 /* Wait, at most timeout_ms, until the round of one or more of n tensors is complete or has failed.
  * Writes the indices of these tensors to ret_idx, which has room for n, in the order of their
  * completion on this machine, and returns their number. A tensor without a round in flight is
- * listed too. Call bps_poll for each listed tensor: it returns whether the round failed, and writes
- * its dst. Entries that are NULL are skipped; if all are NULL, returns 0. Errors: those of
- * bps_wait; then no tensor is complete. */
+ * listed too. Call bps_poll for each listed tensor: bps_poll returns whether the round failed, and
+ * writes the dst of bps_push_pull_copy. Entries that are NULL are skipped; if all are NULL, returns
+ * 0. Errors: those of bps_wait; then no tensor is complete. */
 BPS_API int bps_wait_some(
 	struct bps_tensor *const *tensors, size_t n, uint32_t timeout_ms, size_t *ret_idx);
 /* Return the number of workers whose values are in the last completed round. Partitions of a tensor
@@ -281,14 +282,15 @@ BPS_API int bps_allgather(
 
 /* Wait until every worker has called this function, with no round in flight. Then all workers have
  * the same state, so a checkpoint is valid only after this call. The barrier lets in workers that
- * wait to join an elastic job. Returns how many were let in, the same number at all workers. All
- * workers, including the new ones, then make the same calls to pass on the state (bps_broadcast
- * from bps_root). After BPS_ETIMEDOUT call it again. Errors: BPS_EBUSY a round is in flight; those
- * of bps_wait. */
+ * wait to join an elastic job. Returns the number of these workers, which is the same at all
+ * workers. All workers, including the new ones, then make the same calls to pass on the state
+ * (bps_broadcast from bps_root). After BPS_ETIMEDOUT call it again. Errors: BPS_EBUSY a round is in
+ * flight; those of bps_wait. */
 BPS_API int bps_checkpoint_barrier(struct bps *b, uint32_t timeout_ms);
-/* Return 1 if this worker joined while the job was running, and needs the state of the others. */
+/* Return 1 if this worker joined while the job was running, and needs the state of the other
+ * workers. */
 BPS_API int bps_is_new(const struct bps *b);
-/* Return the lowest rank among the workers that were present before the last ones joined. */
+/* Return the lowest rank among the workers that were present before the last new workers joined. */
 BPS_API int bps_root(const struct bps *b);
 
 /* Tensors in the memory of a GPU: see bps_gpu(3). CUDA streams order a push_pull of such a tensor.
@@ -298,12 +300,12 @@ BPS_API int bps_root(const struct bps *b);
  * stream: a CUstream or cudaStream_t; NULL is the default stream. The library uses the CUDA library
  * that the process has loaded, and links none itself.
  *
- * bps_gpu_open: either all workers of a machine call it, or none. It connects to the executor, the
- * agent's process that drives the GPUs for this job. uuid: the 16 bytes that identify the GPU;
- * NULL: the calling thread's current device. Errors: BPS_EDEVICE this process or the agent has no
- * CUDA, or CUDA failed; BPS_EQUOTA the user's other jobs use all executors that the user may have;
- * BPS_ETIMEDOUT not all workers of this machine have called it. The call may be repeated after an
- * error. */
+ * bps_gpu_open: either all workers of a machine call it, or none. bps_gpu_open connects to the
+ * executor, the agent's process that drives the GPUs for this job. uuid: the 16 bytes that identify
+ * the GPU; NULL: the calling thread's current device. Errors: BPS_EDEVICE this process or the agent
+ * has no CUDA, or CUDA failed; BPS_EQUOTA the user's other jobs use all executors that the user may
+ * have; BPS_ETIMEDOUT not all workers of this machine have called it. The call may be repeated
+ * after an error. */
 BPS_API int bps_gpu_open(struct bps *b, const unsigned char *uuid);
 /* Allocate memory of this worker's GPU through the job's executor: n_bytes, zeroed, valid until
  * bps_close or bps_gpu_release. Errors: BPS_EDEVICE, -ENOMEM. */

@@ -57,7 +57,7 @@ struct bps_tensor {
 	 * tensor's offset in the region */
 	uint32_t region;
 	uint64_t region_offset;
-	bool is_released; /* under ring_mutex: the region is released, or about to be */
+	bool is_released; /* under ring_mutex: the region is released, or about to be released */
 	uint64_t round;
 	void *copy_dst;  /* destination of a copy of the result, or NULL */
 	size_t n_filled; /* in a tensor of a collective: the input is zero from this byte on */
@@ -129,7 +129,7 @@ int tensor_check_ret(struct bps_tensor *const *ret);
  * for the error text. Errors: -EINVAL and those of client_check. Sets bps_last_error. */
 int tensor_check_group(struct bps_tensor *const *tensors, size_t n, const char *what);
 /* Check that the caller may write to the tensor's input. While a round is in flight, the agent sums
- * the input. Servers may do so even after the round has failed, until they learn of the failure
+ * the input. Servers may do so even after the round has failed, until they receive the failure
  * (session.h). Errors: BPS_EBUSY, or the tensor's failure. Sets bps_last_error. */
 int tensor_may_fill(struct bps_tensor *t);
 /* Check that a tensor in device memory may be submitted: fewer than max rounds are in flight. The
@@ -150,8 +150,8 @@ bool tensor_is_done(const struct bps_tensor *t);
 /* Return the tensor whose round is not done yet: t, or the companion that carries its average. If
  * no round is in flight, returns t. */
 struct bps_tensor *tensor_awaited(struct bps_tensor *t);
-/* Return the code with which the tensor has failed, or 0. *ret_failed: t, or its companion if that
- * one has failed; may be NULL. */
+/* Return the code with which the tensor has failed, or 0. *ret_failed: t, or the companion if the
+ * companion has failed; may be NULL. */
 int tensor_status(const struct bps_tensor *t, const struct bps_tensor **ret_failed);
 /* Set bps_last_error to why the tensor, or its session, has failed. Asks the agent for the reason.
  * Returns code. */

@@ -1,5 +1,5 @@
-/* Barrier, broadcast and all-gather of host data, built on push_pull (bps.h). They need no messages
- * of their own. Thread: any; one collective of a job at a time. */
+/* Barrier, broadcast and all-gather of host data, built on push_pull (bps.h). These calls need no
+ * messages of their own. Thread: any; one collective of a job at a time. */
 #include "libbpsclient/bps.h"
 #include "libbpsclient/client.h"
 
@@ -13,11 +13,10 @@
 #include "common/base/clock.h"
 
 /* A broadcast is a sum of bytes in which all workers except the root contribute zeros. In an
- * all-gather, each worker contributes zeros outside its own part. The data is cut into pieces,
- * whose sizes are a few fixed ones. Up to LANES pieces are in flight, each in a tensor of its own:
- * while one piece is on the wire, another one is copied. So any amount of data needs few tensors
- * and little memory. The pieces have a higher priority than gradients, because the callers of
- * collectives block. */
+ * all-gather, each worker contributes zeros outside its own part. The data is cut into pieces of a
+ * few fixed sizes. Up to LANES pieces are in flight, each in a tensor of its own: while one piece
+ * is on the wire, another one is copied. So any amount of data needs few tensors and little memory.
+ * The pieces have a higher priority than gradients, because the callers of collectives block. */
 
 static const uint32_t piece_bytes[] = {64, 4096, 64u << 10, 1u << 20};
 #define N_SIZES          (sizeof(piece_bytes) / sizeof(piece_bytes[0]))
@@ -261,9 +260,9 @@ int bps_barrier(struct bps *b, uint32_t timeout_ms)
 	return end(&c, rc);
 }
 
-/* Check the memory of the caller. has_data: it is not NULL, which is required unless n_bytes is 0.
- * what: name of the call and of its argument, for the error text. Errors: -EINVAL. Sets
- * bps_last_error. */
+/* Check the memory of the caller. has_data: the pointer to the memory is not NULL, which is
+ * required unless n_bytes is 0. what: name of the call and of its argument, for the error text.
+ * Errors: -EINVAL. Sets bps_last_error. */
 static int check_memory(bool has_data, size_t n_bytes, const char *what)
 {
 	if (n_bytes > PTRDIFF_MAX)

@@ -1,8 +1,8 @@
 /* Copies between the caller's f32 and a tensor's floats, multiplied by a factor: bps_fill_f32 and
  * bps_read_f32. The product of two f32 is exact in f64, and is rounded once: to the nearest number,
- * a tie to the even one. The loops have no branches, and all values in one loop have the same
- * width, so that the compiler vectorizes them (the Makefile compiles this file with -O3). Thread:
- * the caller's, any. */
+ * ties to even. The loops have no branches, and all values in one loop have the same width, so that
+ * the compiler vectorizes them (the Makefile compiles this file with -O3). Thread: the caller's,
+ * any. */
 #include "libbpsclient/bps.h"
 #include "libbpsclient/client.h"
 
@@ -64,8 +64,8 @@ static inline double round_even(double x, unsigned dropped, double normal, doubl
 	return __builtin_fabs(x) < normal ? small : large;
 }
 
-/* Return the f16 with the value of an f32, which is given as its bits. The caller has rounded it to
- * f16's precision. A value that is too large gives infinity. */
+/* Return the f16 with the value of an f32, which is given as its bits. The caller has rounded the
+ * value to f16's precision. A value that is too large gives infinity. */
 static inline uint16_t f16_of(uint32_t bits)
 {
 	uint32_t sign = bits >> 16 & 0x8000, size = bits & 0x7fffffff;

@@ -13,9 +13,9 @@
 
 /* Number of rounds of one tensor that may be in flight. bps-agent has the same limit. */
 #define AHEAD_MAX 8
-/* Time that a call waits for the agent to report why an executor has ended without a message.
- * Executor and agent learn the cause at the same time; on a loaded machine, the report takes some
- * tens of milliseconds. */
+/* Milliseconds that a call waits for the agent to report why an executor has ended without a
+ * message. The agent detects the cause at the same time as the executor; on a loaded machine, the
+ * report takes some tens of milliseconds. */
 #define EXPLAIN_MS 500
 
 static int need(struct bps *b, const char *what)

@@ -10,10 +10,10 @@
  *   gpu_link.c   the socket, requests, regions, the watcher     gpu_host.c   plain memory
  *
  * The watcher is a thread that waits for the agent or the executor to close its connection. The
- * watcher then releases every stream that waits for a sum, because no sum will come. It calls
- * neither CUDA nor the caller's code.
+ * watcher then releases every stream that waits for a sum, because no sum will come. The watcher
+ * calls neither CUDA nor the caller's code.
  *
- * Locks: `lock` serialises requests and the list of regions. It is taken after the locks in
+ * Locks: `lock` serialises requests and the list of regions. `lock` is taken after the locks in
  * client.h. */
 #include <pthread.h>
 #include <stdatomic.h>
@@ -108,8 +108,8 @@ int gpu_link_open(int sock, int agent_sock, const uint8_t *uuid, uint64_t deadli
 void gpu_link_close(struct client_gpu *g);
 /* Manage memory on the GPU. alloc makes the executor allocate memory, and maps it into this
  * process. import makes the executor map the caller's memory. release ends either. Owns: *ret is
- * the caller's until gpu_link_release. Imported memory stays the caller's, who must not free it
- * before that. Errors: those of bps_gpu(3), with a sentence in err. Thread: any. */
+ * the caller's until gpu_link_release. Imported memory stays the caller's, and must not be freed
+ * before gpu_link_release. Errors: those of bps_gpu(3), with a sentence in err. Thread: any. */
 int gpu_link_alloc(struct client_gpu *g, uint64_t bytes, uint32_t timeout_ms, void **ret,
 	struct err_text *err);
 int gpu_link_import(

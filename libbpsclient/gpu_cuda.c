@@ -1,7 +1,7 @@
 /* Tensors in CUDA memory, with the CUDA driver that the training process itself has loaded. The
- * library does not link CUDA. It looks up the entry points in the loaded libcuda.so.1, by the
- * versioned names that programs bind to. Without cuda.h at build time, cuda_uuid reports that, and
- * no other function is called. Thread: any. */
+ * library does not link CUDA. This file looks up the entry points in the loaded libcuda.so.1, by
+ * the versioned names that programs bind to. Without cuda.h at build time, cuda_uuid returns an
+ * error, and no other function is called. Thread: any. */
 #include <errno.h>
 
 #include "libbpsclient/gpu.h"

@@ -142,7 +142,7 @@ static bool is_switched_on(const char *value)
 	return value && *value && strcmp(value, "0") != 0 && strcasecmp(value, "false") != 0;
 }
 
-/* Print a warning on stderr for each of these variables that is switched on. */
+/* Print a warning on stderr for each variable in `ignored` that is switched on. */
 static void warn_ignored(void)
 {
 	for (size_t i = 0; i < sizeof(ignored) / sizeof(ignored[0]); i++) {

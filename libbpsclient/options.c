@@ -17,8 +17,9 @@
 #define TIMEOUT_DEFAULT_MS 600000u
 #define SPIN_DEFAULT_US    30u
 #define GRACE_DEFAULT_MS   20u
-#define BACKUP_MAX         1023 /* a job has at most 1,024 machines, and needs one of them */
-#define SPIN_MAX_US        1000000u
+/* a job has at most 1,024 machines, and a round needs one of them */
+#define BACKUP_MAX  1023
+#define SPIN_MAX_US 1000000u
 
 _Static_assert(OPTIONS_JOB_BYTES == CTL_JOB_NAME_MAX + 1, "a job's name and its NUL");
 _Static_assert(OPTIONS_TOKEN_BYTES == CTL_TOKEN_BYTES, "a job's token");
@@ -119,10 +120,10 @@ static int env_loss(bool *ret)
 
 /* ---- launchers ---- */
 
-/* The variables of a launcher. job: the first of these that is set is the job's name, to which
- * ".job_step" is appended. is_per_machine: rank and size count machines, with local_size workers
- * each; global_rank, if it is set, is then the worker's rank. is_rank_optional: the agent may
- * assign the rank. */
+/* The variables of a launcher. job: variables of which the first that is set has the job's name.
+ * job_step: variable whose value is appended to the name after a dot. is_per_machine: rank and size
+ * count machines, with local_size workers each; global_rank, if it is set, is then the worker's
+ * rank. is_rank_optional: the agent may assign the rank. */
 struct launcher {
 	const char *rank, *size, *local_rank, *local_size;
 	const char *job[2];

@@ -130,7 +130,7 @@ static int handle_unasked(struct session *s, struct local_frame *f)
 		return rc < 0 ? session_cut(
 					s, rc, "it announced shared memory that cannot be mapped")
 			      : 0;
-	case LOCAL_WELCOME: /* the agent refused this worker before it read HELLO */
+	case LOCAL_WELCOME: /* the agent refused this worker before reading HELLO */
 		if (!f->msg.welcome.code && !s->control)
 			return session_cut(s, BPS_EPROTO, "it sent WELCOME before HELLO");
 		if (!f->msg.welcome.code) { /* a second WELCOME, from a restarted agent */
@@ -190,7 +190,8 @@ static int send_msg(struct session *s, const struct local_msg *m, uint64_t deadl
 	int rc = local_send(s->sock, m, NULL, 0, clock_left_ms(deadline_ns));
 
 	if ((rc == -EPIPE || rc == -ECONNRESET) && m->type == LOCAL_HELLO)
-		return 0; /* the agent refused before it read HELLO: its WELCOME has the reason */
+		/* the agent refused this worker before reading HELLO: its WELCOME has the reason */
+		return 0;
 	if (rc == -EPIPE || rc == -ECONNRESET) {
 		drain(s); /* the agent's last frames may report the reason */
 		return session_cut(s, BPS_ENOAGENT, err_str(rc));
@@ -231,7 +232,8 @@ static int await_answer(
 }
 
 /* Send m and receive its answer in f, which the caller frees. Errors: -EOPNOTSUPP the agent does
- * not know this type of message; -ETIMEDOUT; the session's failure. The caller holds the lock. */
+ * not support this type of message; -ETIMEDOUT; the session's failure. The caller holds the
+ * lock. */
 static int request(struct session *s, struct local_msg *m, uint16_t answer_type,
 	uint64_t deadline_ns, struct local_frame *f)
 {
@@ -394,7 +396,7 @@ late:
 }
 
 /* Connect and send HELLO. If the agent dies before it has accepted HELLO, the connection ends. The
- * agent's next process listens at the same socket but does not know this worker, so connect
+ * agent's next process listens at the same socket but has no record of this worker, so connect
  * again. */
 static int connect_and_attach(struct session *s, uint64_t deadline_ns, struct err_text *err)
 {
@@ -480,9 +482,9 @@ static int take_slot(struct session *s, const struct local_slot *m, uint64_t byt
 	return 0;
 }
 
-/* Take the lock, send m and receive its answer. After 0 the caller holds the lock, reads the answer
- * and calls answered(), which releases the lock. what: what fails, the beginning of the error
- * sentence. Errors: those of request(). */
+/* Take the lock, send m and receive its answer. If ask() returns 0, the caller holds the lock,
+ * reads the answer and calls answered(), which releases the lock. what: what fails, the beginning
+ * of the error sentence. Errors: those of request(). */
 static int ask(struct session *s, struct local_msg *m, uint16_t answer_type, uint32_t timeout_ms,
 	const char *what, struct local_frame *f, struct err_text *err)
 {
@@ -578,8 +580,9 @@ static int job_refusal(const struct session *s, uint32_t wire_code, const char *
 	return err_set(err, rc, "job '%s': %s", s->options->job, *text ? text : err_str(rc));
 }
 
-/* Send m, which the agent answers when all workers of the job have sent it. For the error
- * sentences: what, e.g. `cannot finish`; deed, what some workers have not done, e.g. `finished`. */
+/* Send m, which the agent answers when all workers of the job have sent it. The error sentences
+ * contain what, such as `cannot finish`, and deed, what some workers have not done, such as
+ * `finished`. */
 static int ask_together(struct session *s, struct local_msg *m, uint16_t answer_type,
 	uint64_t deadline_ns, uint32_t timeout_ms, const char *what, const char *deed,
 	struct session_passed *ret, struct err_text *err)

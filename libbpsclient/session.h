@@ -115,8 +115,9 @@ int session_workers(struct session *s, uint32_t tensor, uint32_t first,
 int session_traffic(struct session *s, struct local_traffic *ret, struct err_text *err);
 /* Make submissions visible to the agent, and wake it if it sleeps. The caller has pushed them. */
 void session_publish(struct session *s);
-/* Read the agent's messages, for at most timeout_ms, until one reports why the session has failed.
- * Requests of other threads wait meanwhile. Returns the failure's code, or 0. Thread: any. */
+/* Read the agent's messages, for at most timeout_ms, until a message reports why the session has
+ * failed. Requests of other threads wait meanwhile. Returns the failure's code, or 0. Thread:
+ * any. */
 int session_await_failure(struct session *s, uint32_t timeout_ms);
 /* Read messages that have arrived, or notice the end of the agent. All threads together do this at
  * most once per SESSION_POLL_MS. Returns the failure's code, or 0. */

@@ -75,7 +75,8 @@ static int by_order(const void *a, const void *b)
 	return (x->auto_priority < y->auto_priority) - (x->auto_priority > y->auto_priority);
 }
 
-/* Declare all tensors again, in their original order: it decides their default priorities. */
+/* Declare all tensors again, in their original order, because the order decides their default
+ * priorities. */
 static int declare_all(struct bps *b)
 {
 	struct bps_tensor **all = calloc(b->n_declared + 1u, sizeof(struct bps_tensor *));

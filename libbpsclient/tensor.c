@@ -299,7 +299,7 @@ int bps_declare(struct bps *b, const char *name, enum bps_dtype dtype, uint64_t 
 
 static uint64_t done_round(const struct bps_tensor *t)
 {
-	/* Acquire: partner is the store in local_done, or in single_worker_submit. */
+	/* Acquire: pairs with the store in local_done, or in single_worker_submit. */
 	return atomic_load_explicit(&t->entry->done_round, memory_order_acquire);
 }
 

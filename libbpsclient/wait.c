@@ -173,8 +173,8 @@ static int by_order(const void *a, const void *b, void *ctx)
 	return (x > y) - (x < y);
 }
 
-/* Write the indices of the tensors that are done, in the order of completion, and return how many
- * there are. *ret_pending: a tensor that is not done, or NULL. */
+/* Write the indices of the tensors that are done, in the order of completion, and return their
+ * number. *ret_pending: a tensor that is not done, or NULL. */
 static size_t list_done(struct bps_tensor *const *tensors, size_t n, size_t *ret_idx,
 	struct bps_tensor **ret_pending)
 {
@@ -191,7 +191,8 @@ static size_t list_done(struct bps_tensor *const *tensors, size_t n, size_t *ret
 	return n_done;
 }
 
-/* Wait until at least one of the tensors is done. Returns how many are; 0 if all are NULL. */
+/* Wait until at least one of the tensors is done. Returns the number of tensors that are done; 0 if
+ * all entries are NULL. */
 static int wait_some(struct bps *b, struct bps_tensor *const *tensors, size_t n,
 	uint32_t timeout_ms, size_t *ret_idx)
 {
@@ -213,7 +214,9 @@ static int wait_some(struct bps *b, struct bps_tensor *const *tensors, size_t n,
 			return tensor_explain(pending, rc);
 		rc = session_poll(&b->session);
 		if (rc)
-			continue; /* look once more: a result that came before the failure counts */
+			/* check the rounds again: a round that was complete before the failure
+			 * counts */
+			continue;
 		rc = trouble_of(pending);
 		if (rc)
 			return explain_trouble(pending, pending->round, rc);

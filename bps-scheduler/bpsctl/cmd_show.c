@@ -15,7 +15,8 @@
 #include "common/base/version.h"
 #include "common/wire/ctlmsg.h"
 
-/* Fetch and show one screen. If the daemon is unreachable, show the error; --watch goes on. */
+/* Fetch and show one screen. If the daemon is unreachable, show the error instead; --watch goes
+ * on. */
 static int watch_once(const struct document_view *v, const struct bpsctl_opts *o, const char *arg,
 	struct live_screen *w)
 {

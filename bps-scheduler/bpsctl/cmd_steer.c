@@ -48,7 +48,7 @@ static bool find_scheduler(const struct bpsctl_opts *o, struct addr *ret_addr)
 	return is_found;
 }
 
-/* The port is not tested before the request, because the scheduler would count the test as a
+/* Send the request without a test of the port, because the scheduler would count the test as a
  * connection of an unknown peer. */
 int ask_scheduler(const struct bpsctl_opts *o, const char *verb, const char *target,
 	const struct steer_arg *args, size_t n_args, struct err_text *ret_text, json_t **ret_json,
@@ -129,7 +129,7 @@ static int wait_empty(const struct bpsctl_opts *o, const char *target)
 		return print_failure(rc, &err);
 	err_set(&late, 0,
 		"%" PRIu64 " partitions are still on %.70s after %.0f s; the scheduler continues "
-			   "to move them (see `bpsctl servers` and `bpsctl events`)",
+		"to move them (see `bpsctl servers` and `bpsctl events`)",
 		n, target, (double)took_ns / 1e9);
 	return print_error(late.s, EXIT_WARN);
 }
@@ -144,7 +144,7 @@ int cmd_drain(const struct bpsctl_opts *o, const char *arg)
 		return print_failure(rc, &err);
 	if (!o->wait)
 		return print_text(o, text.s);
-	/* with --json, only one document may be printed, which is the result of the wait */
+	/* with --json, print only one document, the result of the wait */
 	if (!o->json)
 		print_text(o, text.s);
 	return wait_empty(o, arg);

@@ -1,7 +1,7 @@
 #ifndef BPS_SCHEDULER_BPSCTL_HTTP_H
 #define BPS_SCHEDULER_BPSCTL_HTTP_H
-/* HTTP GETs of JSON documents from a daemon, several at once, limited in time and size. All
- * functions block. */
+/* Fetches JSON documents from a daemon over HTTP, several at once, with limits on time and size.
+ * All functions block. */
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -31,6 +31,7 @@ void http_get_all(const struct addr *addr, struct http_get *gets, size_t n, uint
  * BPS_ETIMEDOUT; in case of an error err gets a sentence. */
 int http_can_connect(const struct addr *addr, uint32_t timeout_ms, struct err_text *err);
 
-/* Escape a string for a query ("a b" -> "a%20b") into buf. Returns false if it does not fit. */
+/* Escape a string for a query ("a b" -> "a%20b") into buf. Returns false if the result does not
+ * fit. */
 bool http_escape(const char *s, char *buf, size_t n_buf);
 #endif

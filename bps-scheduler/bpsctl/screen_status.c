@@ -283,7 +283,7 @@ static void server_rows(FILE *out, json_t *root, bool *has_gap)
 		fprintf(out, "(%zu more: bpsctl servers)\n", n - shown);
 }
 
-/* Show only the agents with a problem. The others are in the rows of their jobs. */
+/* Show only the agents with a problem. The rows of the jobs count the other agents. */
 static void agent_rows(FILE *out, json_t *root, bool *has_gap)
 {
 	size_t i, n = 0, shown = 0;

@@ -142,7 +142,7 @@ static void networks(FILE *out, json_t *job)
 	}
 }
 
-/* Show a job. Returns whether any of its calls is delayed. */
+/* Show a job. Returns whether any of its calls is delayed, or any of its agents did not answer. */
 static bool show_job(FILE *out, json_t *doc)
 {
 	json_t *job = json_object_get(doc, "job"), *wait;

@@ -65,7 +65,7 @@ static void hear(struct running_subprocess *r)
 	r->fd = -1;
 }
 
-/* Read all output until the programs close it or the deadline passes. */
+/* Read the output of the programs until all of them have closed it, or the deadline passes. */
 static void hear_all(struct running_subprocess *runs, size_t n, uint64_t deadline_ms)
 {
 	for (;;) {

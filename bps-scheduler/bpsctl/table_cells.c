@@ -153,8 +153,8 @@ struct table_cell cell_lag(json_t *slowest)
 	return c;
 }
 
-/* The name is read from /etc/passwd, because a directory service might exceed bpsctl's time
- * limit. */
+/* Read the name from /etc/passwd only, because the query of a directory service might exceed
+ * bpsctl's time limit. */
 struct table_cell cell_user(uint64_t uid)
 {
 	FILE *f = fopen("/etc/passwd", "re");

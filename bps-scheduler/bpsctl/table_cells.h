@@ -42,7 +42,8 @@ struct table_cell cell_state(json_t *m);
 /* Return the time since the last message of a member that is up, otherwise the time since it went
  * down. */
 struct table_cell cell_last_heard(json_t *m);
-/* Return the name of a user of this machine, or the user's number if it has no name here. */
+/* Return the name of a user of this machine, or the user's number if this machine has no name for
+ * it. */
 struct table_cell cell_user(uint64_t uid);
 
 /* Print s after head. Wrapped lines are indented below s. cell_wrapped_key prints the string with
@@ -56,6 +57,6 @@ void cell_problems(FILE *out, json_t *root);
  * the muted ones. */
 size_t cell_count_problems(json_t *root);
 size_t cell_count_code(json_t *root, const char *code);
-/* Format a worker as "rank 3 (host node7, pid 4711)"; pid and host only if they are known. */
+/* Format a worker as "rank 3 (host node7, pid 4711)"; without host and pid if they are unknown. */
 struct table_cell cell_worker(json_t *w);
 #endif

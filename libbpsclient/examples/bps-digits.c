@@ -296,7 +296,8 @@ static unsigned count_right(const struct digits_trainer *t)
 	return right;
 }
 
-/* Return the largest norm of an input vector, X above. The constant 1 for the bias counts, too. */
+/* Return the largest norm of an input vector: X in the opening comment. The constant 1 for the bias
+ * is an element of the vector. */
 static double largest_input(const struct digits_trainer *t)
 {
 	double largest = 0, squares;

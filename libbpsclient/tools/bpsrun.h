@@ -54,7 +54,7 @@ struct bpsrun_child {
 	char log[PATH_MAX];
 	/* pipe from which bpsrun reads the ports of a daemon that is ready; -1: closed */
 	int ready_fd;
-	/* agent only: stores its descriptors for its next process */
+	/* agent only: the server that stores the agent's descriptors for its next process */
 	struct fdstore_server *fdstore;
 	unsigned n_lives;
 	struct output_stream out, err;
@@ -70,7 +70,7 @@ struct bpsrun {
 	int signal_fd;
 	struct bpsrun_child *daemons, *trainers;
 	unsigned n_daemons;
-	int result;      /* exit code that bpsrun returns, so far */
+	int result;      /* exit code of bpsrun; 0: no failure so far */
 	bool may_shrink; /* the job continues when trainers fail */
 	unsigned n_well; /* number of trainers that exited with code 0 */
 	int failed;      /* last exit code of a failed trainer, in a job that continues */
@@ -110,7 +110,8 @@ struct spawn_plan {
 	int out, err;           /* stdout and stderr of the child; -1: those of bpsrun */
 	int keep;               /* another descriptor that the child inherits; -1: none */
 	/* Descriptors that the child gets as from a service manager, with numbers from 3 on
-	 * (sd_listen_fds(3)). The number of keep is above them. fd_names: separated by ':'. */
+	 * (sd_listen_fds(3)). The descriptor `keep` has a number above them. fd_names: separated by
+	 * ':'. */
 	const int *fds;
 	unsigned n_fds;
 	const char *fd_names;
@@ -127,7 +128,7 @@ int child_reap(struct bpsrun_child *c);
  * ended. */
 void child_stop_all(struct bpsrun_child *c, unsigned n, uint64_t grace_ms);
 /* Return the time-out for poll(2) in ms, so that poll ends at deadline_ms of the monotonic clock.
- * 0: no deadline, so -1. */
+ * deadline_ms 0: there is no deadline, so returns -1. */
 int child_left_ms(uint64_t deadline_ms);
 
 /* ---- daemons.c ---- */
@@ -152,8 +153,8 @@ void daemons_program(const struct bpsrun *r, const char *name, char *ret, size_t
 void daemons_socket(const struct bpsrun *r, unsigned i, char *ret, size_t room);
 
 /* ---- fdstore_server.c ---- */
-/* Create the server. path: where to create its socket, which the agent gets as $NOTIFY_SOCKET.
- * Errors: -ENOMEM, -errno. */
+/* Create the server. path: path of the socket that it creates, which the agent gets as
+ * $NOTIFY_SOCKET. Errors: -ENOMEM, -errno. */
 int fdstore_server_open(const char *path, struct fdstore_server **ret);
 /* Close the server and all stored descriptors. k may be NULL. */
 void fdstore_server_close(struct fdstore_server *k);
