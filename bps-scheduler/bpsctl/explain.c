@@ -60,7 +60,7 @@ static const struct explanation rows[] = {
 	{"STRAGGLER", 0,
 		"one machine is last in most rounds of a job, by a significant time; or many "
 		"workers have waited for half a second for a few that have not submitted",
-		"each step takes as long as the slowest of them",
+		"each step takes as long as the slowest worker",
 		"check the named process and its machine; `bpsctl job JOB` shows the round of each "
 		"worker"},
 	{"TRAINER_STALLED", 0,
@@ -75,8 +75,8 @@ static const struct explanation rows[] = {
 		"check the load of its machine; `bpsctl drain SERVER` moves its partitions to "
 		"others"},
 	{"MASTER_KEY", 0, "a server or an agent uses the cluster's master key",
-		"every key is derived from it: a user who reads it on that host can pose as any "
-		"member and operate the cluster",
+		"every key is derived from the master key: a user who reads it on that host can "
+		"pose as any member and operate the cluster",
 		"give the member the key of its name (`bpsctl key derive ROLE:NAME`) and reload "
 		"the member; if other users may have read the master key, rotate it"},
 	{"HOST_MEMORY", 0,
@@ -110,12 +110,12 @@ static const struct explanation rows[] = {
 		"workers disagree about a tensor's type or count, an operation, or the job's size "
 		"or "
 		"settings",
-		"the tensor, or the job, is refused for all of them",
+		"the tensor, or the job, is refused for all workers",
 		"the message names two workers and their values: run the same program on both"},
 	{ERROR_ROW(BPS_ENOSERVER), "for its --stranded-after, the agent has had no server",
 		"waiting calls end with this error; the round is still in flight, and a call may "
 		"wait for it again",
-		"start bps-server; `bpsctl servers` lists the known ones"},
+		"start bps-server; `bpsctl servers` lists the known servers"},
 	{ERROR_ROW(BPS_ENOSCHED), "the scheduler cannot be reached",
 		"running jobs go on; new jobs, and the replacement of lost servers, wait",
 		"start bps-scheduler, and check that --scheduler points to it"},
@@ -151,7 +151,7 @@ static const struct explanation rows[] = {
 		"give the daemon the key of its role and name (`bpsctl key derive`) with "
 		"--key-file; give all workers of a job the same BPS_JOB_TOKEN"},
 	{ERROR_ROW(BPS_ENOTFOUND), "there is no such job or object", "the call did nothing",
-		"`bpsctl jobs` lists the existing ones"},
+		"`bpsctl jobs` lists the existing jobs"},
 	{ERROR_ROW(BPS_EDUP), "a rank, or the name of a daemon, is already taken",
 		"the second worker or daemon is refused",
 		"the message names the present holder; choose another rank or --name"},
@@ -160,7 +160,8 @@ static const struct explanation rows[] = {
 	{ERROR_ROW(BPS_EFORKED), "the handle belongs to the parent process of a fork",
 		"the call did nothing", "open the job in the child"},
 	{ERROR_ROW(BPS_ENOTDURABLE), "the scheduler cannot write its state",
-		"it accepts no new jobs or members", "check the disk of its --state-dir"},
+		"the scheduler accepts no new jobs or members",
+		"check the disk of its --state-dir"},
 	{ERROR_ROW(BPS_EJOB_FAILED), "the job has failed", "all its workers get this error",
 		"the message has the cause; `bpsctl job JOB` shows it for a while"},
 	{ERROR_ROW(BPS_EROUND_LOST), "a round was lost with its server", "the job ends",
@@ -177,7 +178,7 @@ static const struct explanation rows[] = {
 		"wait for it again",
 		"check the network of that machine"},
 	{ERROR_ROW(BPS_EDRAINED), "an operator has drained the agent of this machine",
-		"it accepts no new jobs; its running jobs go on",
+		"the agent accepts no new jobs; its running jobs go on",
 		"use other machines; `bpsctl agents` shows who drained it and why"},
 };
 

@@ -123,7 +123,8 @@ static void culprits(FILE *out, json_t *workers)
 			snprintf(text, sizeof(text), "%s has left", cell_worker(w).s);
 		else
 			snprintf(text, sizeof(text),
-				"%s is %" PRIu64 " push_pulls behind, has submitted nothing for %s",
+				"%s is %" PRIu64
+				" push_pulls behind, and has submitted nothing for %s",
 				cell_worker(w).s, cell_num(w, "behind"),
 				cell_span(cell_sec(w, "quiet_s")).s);
 		cell_wrapped(out, "! ", text);

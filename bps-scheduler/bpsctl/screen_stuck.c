@@ -73,7 +73,7 @@ static void missing_row(FILE *out, json_t *w, bool is_round)
 		snprintf(text, sizeof(text), "%s has left", cell_worker(w).s);
 	else if (is_round)
 		snprintf(text, sizeof(text),
-			"%s is at round %" PRIu64 ", has submitted nothing for %s",
+			"%s is at round %" PRIu64 ", and has submitted nothing for %s",
 			cell_worker(w).s, cell_num(w, "submitted"),
 			cell_span(cell_sec(w, "quiet_s")).s);
 	else

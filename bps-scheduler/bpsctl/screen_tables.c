@@ -122,7 +122,7 @@ int screen_servers(FILE *out, json_t *root)
 		status |= !cell_is(m, "state", "up") && !is_drained(m);
 	}
 	if (!i)
-		fprintf(out, "(none has ever joined)\n");
+		fprintf(out, "(no server has ever joined)\n");
 	return status;
 }
 
@@ -145,7 +145,7 @@ int screen_agents(FILE *out, json_t *root)
 		status |= !cell_is(m, "state", "up") && !is_drained(m);
 	}
 	if (!i)
-		fprintf(out, "(none has ever joined)\n");
+		fprintf(out, "(no agent has ever joined)\n");
 	return status;
 }
 

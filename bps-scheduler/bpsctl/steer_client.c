@@ -103,7 +103,8 @@ int steer_keys(const struct steer_conf *conf, struct keyring *ret_ring, struct e
 	int rc;
 
 	if (conf->auth.kind == AUTH_CERT)
-		return err_set(err, -EINVAL, "with auth = cert there is no cluster key");
+		return err_set(err, -EINVAL,
+			"this command needs the cluster key, but with auth = cert there is none");
 	rc = keyring_load(ret_ring, conf->auth.key_file, err);
 	if (rc != 0 || *conf->auth.key_file)
 		return rc;

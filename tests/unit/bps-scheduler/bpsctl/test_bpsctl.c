@@ -115,7 +115,7 @@ static void tables_without_rows_say_so(void **state)
 	struct bpsctl_page p = render(screen_servers, "{}");
 
 	(void)state;
-	assert_has(&p, "(none has ever joined)");
+	assert_has(&p, "(no server has ever joined)");
 	free(p.text);
 	p = render(screen_jobs, "{}");
 	assert_has(&p, "(no job forms or runs)");
@@ -356,8 +356,8 @@ static void stuck_names_tensor_round_and_who_is_missing(void **state)
 	assert_int_equal(p.status, 1);
 	assert_has(&p,
 		"'layer3.w' round 12: 7 workers waiting for 2.1 s; these have not submitted it:");
-	assert_has(
-		&p, "rank 9 (host node9, pid 99) is at round 11, has submitted nothing for 2.3 s");
+	assert_has(&p,
+		"rank 9 (host node9, pid 99) is at round 11, and has submitted nothing for 2.3 s");
 	assert_has(&p, "waiting: rank 0 (host node0, pid 10) and 6 more");
 	assert_lacks(&p, "quick");
 	free(p.text);
