@@ -1,11 +1,11 @@
 #ifndef BPS_SCHEDULER_APP_H
 #define BPS_SCHEDULER_APP_H
-/* The parts of the process bps-scheduler around its core: main.c has the settings, the state file
- * and the start, conns.c the members' connections, web.c HTTP. All of them run on the control
- * loop's thread.
+/* Declares the parts of bps-scheduler that surround its core. main.c reads the settings, opens the
+ * state log and starts the process. conns.c handles the connections of members and operators. web.c
+ * serves HTTP. All functions run on the control loop's thread.
  *
- * Each input from outside (a message, an HTTP request, a timer, a reload) is passed to the core.
- * Then app_after_event is called. */
+ * Events from outside (a message, an HTTP request, a timer, a reload) are passed to the core. The
+ * function that passes an event must then call app_after_event. */
 #include <stdint.h>
 
 #include "bps-scheduler/core/core.h"
@@ -41,7 +41,9 @@ struct sched_app {
 	struct steer steer;
 	/* number of connections that the last change of keys has closed */
 	unsigned n_closed;
-	struct event *timer, *look; /* look: checks the health regularly */
+	/* timer: fires at the core's next deadline; look: fires every LOOK_S seconds, to check the
+	 * cluster's health */
+	struct event *timer, *look;
 	struct health_watch *health;
 	/* indexed by the connection's number in the core; NULL: the number is free */
 	struct sched_app_conn **conns;
@@ -53,26 +55,27 @@ struct sched_app {
 };
 
 /* ---- main.c ---- */
-/* Let the core handle the deadlines that have passed, compact the state file if it is long, and set
+/* Let the core handle the deadlines that have passed, compact the state log if it is long, and set
  * the timer. Must be called after each event. */
 void app_after_event(struct sched_app *app);
 
 /* ---- conns.c ---- */
-extern const struct ctlchan_ops conns_ops; /* callbacks for app.listen; their argument is the app */
-/* The callbacks send and drop of struct sched_env. */
+extern const struct ctlchan_ops conns_ops; /* callbacks for app.listen; arg: struct sched_app */
+/* Implement the callbacks send and drop of struct sched_env. */
 void conns_send(void *app, uint32_t id, const struct ctl_msg *msg);
 void conns_drop(void *app, uint32_t id, const char *why);
 /* Return the channel of the connection with this number in the core. The channel stays owned by
  * conns.c. */
 struct ctlchan *conns_chan(void *app, uint32_t id);
-/* Declare all members dead whose key is revoked, including those that are not connected. Otherwise
- * an agent would count as alive while servers still receive data from it. */
+/* Declare each member dead whose key is revoked, even if the member is not connected. Without this
+ * call, a revoked agent would count as alive while servers still receive data from it. */
 void conns_expel_revoked(struct sched_app *app);
 
 /* ---- web.c ---- */
-extern const struct httpd_ops web_ops; /* callbacks for HTTP; their argument is the app */
-/* Fill in the values for the status that the core does not have. */
+extern const struct httpd_ops web_ops; /* callbacks for HTTP; arg: struct sched_app */
+/* Fill in the status values that the core does not have. */
 void web_info(struct sched_app *app, struct status_info *ret);
-/* The callback probe_done of struct sched_env: answer the HTTP request that waits for the probe. */
+/* Implement the callback probe_done of struct sched_env: answer the HTTP request that waits for the
+ * probe. */
 void web_probe_done(void *app, uint64_t token, const struct sched_probe *p);
 #endif

@@ -1,4 +1,4 @@
-/* Handles the connections of servers, agents and operators: passes their messages to the core,
+/* Handles the connections of servers, agents and operators. Passes their messages to the core,
  * sends the core's messages, and closes the connections that the core drops. All functions run on
  * the control loop's thread. */
 #include "bps-scheduler/app.h"
@@ -18,11 +18,11 @@
 struct sched_app_conn {
 	struct ctlchan *chan;
 	uint32_t id;
-	bool is_dropped; /* the core has dropped the connection and freed its record of it */
-	bool is_member;  /* the core has accepted its HELLO */
+	bool is_dropped; /* the core has dropped the connection and ignores later events of it */
+	bool is_member;  /* the core has accepted the peer's HELLO */
 };
 
-/* ---- what the core wants done ---- */
+/* ---- callbacks of the core ---- */
 
 void conns_send(void *ctx, uint32_t id, const struct ctl_msg *msg)
 {
@@ -61,7 +61,7 @@ struct ctlchan *conns_chan(void *ctx, uint32_t conn)
 	return app->conns[conn]->chan;
 }
 
-/* ---- what comes ---- */
+/* ---- events of connections ---- */
 
 static uint32_t free_conn(struct sched_app *app)
 {
@@ -103,8 +103,8 @@ static void chan_opened(void *arg, struct ctlchan *chan)
 	app_after_event(app);
 }
 
-/* Declare the member with this identity, such as "server:node3", dead. Does nothing for the
- * identity of an operator. */
+/* Declare a member dead. identity: role and name, such as "server:node3"; the identity of an
+ * operator has no effect. */
 static void expel(struct sched_app *app, const char *identity)
 {
 	static const struct {

@@ -1,5 +1,5 @@
-/* Verbs about keys (steer.h): report which member uses which key, and read the key file again. All
- * functions run on the control loop's thread. */
+/* Implements the verbs about keys (steer.h): report which member uses which key, and read the key
+ * file again. All functions run on the control loop's thread. */
 #include "bps-scheduler/steer.h"
 
 #include <string.h>
@@ -7,7 +7,7 @@
 #include "bps-scheduler/status/status_impl.h"
 #include "common/control/ctlchan.h"
 
-#define STATUS_MEMBERS_MAX 2048 /* largest number of members in one answer */
+#define STATUS_MEMBERS_MAX 2048 /* largest number of members in one reply */
 
 /* Fingerprints of the current and the previous key. */
 struct prints {
@@ -49,8 +49,8 @@ static const char *member_word(
 	return !m->conn ? "away" : s->auth->cert ? "certificate" : *print ? "dropped" : "none";
 }
 
-/* Append members that are not down to list. is_current: the members with the current key; otherwise
- * all others. */
+/* Append to list the members that are not down. is_current: only members that use the current key;
+ * otherwise only members that do not use the current key. */
 static void list_members(
 	const struct steer *s, const struct prints *p, bool is_current, json_t *list)
 {

@@ -1,8 +1,8 @@
 /* bps-scheduler: registers members, forms jobs, and places their partitions on servers. This file
- * has the settings, the start and the end of the process. One thread runs the control loop, which
- * serves the members' connections and HTTP, and calls the core (core.h). Writing the state blocks
- * the loop until the disk has synced it. That is intended: no message about a change may be sent
- * before the change is durable. */
+ * contains the settings, and the start and the end of the process. One thread runs the control
+ * loop, which serves the members' connections and HTTP, and calls the core (core.h). Writing the
+ * state blocks the loop until the disk has synced it. The loop blocks on purpose, because no
+ * message about a change may be sent before the change is durable. */
 #include <errno.h>
 #include <event2/event.h>
 #include <stdio.h>
@@ -17,7 +17,7 @@
 #include "common/base/log.h"
 
 #define LOOK_S     1 /* seconds between two checks of the health */
-#define DEAD_BEATS 3 /* a member must not be dead because of one or two late beats */
+#define DEAD_BEATS 3 /* smallest dead time, in beats; one or two delayed beats do no harm */
 
 static const struct setting rows[] = {
 	DAEMON_SETTINGS("127.0.0.1:7301"),
@@ -93,7 +93,7 @@ static const struct settings_spec spec = {.program = "bps-scheduler",
 	.failpoints = FP_SCHED,
 	.check = check_times};
 
-/* ---- what the core wants done ---- */
+/* ---- callbacks of the core ---- */
 
 static int env_persist(void *ctx, const struct state_record *rec)
 {
@@ -105,7 +105,7 @@ static int env_persist(void *ctx, const struct state_record *rec)
 static void env_random(void *ctx, void *ret, size_t n)
 {
 	(void)ctx;
-	if (getrandom(ret, n, 0) != (ssize_t)n) { /* cannot fail for so few bytes */
+	if (getrandom(ret, n, 0) != (ssize_t)n) { /* does not fail for up to 256 bytes */
 		log_error("cannot get random bytes: %s", strerror(errno));
 		abort();
 	}
@@ -121,7 +121,8 @@ static void env_pair_key(
 
 	(void)ctx;
 	memcpy(key.b, secret, sizeof(key.b));
-	/* on failure, use a random key, so that these two cannot connect */
+	/* if the key cannot be derived, use a random key, so that the agent and the server cannot
+	 * connect */
 	if (key_mac(&key, text, (size_t)n, ret) < 0)
 		env_random(NULL, ret, CTL_KEY_BYTES);
 	key_wipe(&key);

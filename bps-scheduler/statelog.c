@@ -1,4 +1,4 @@
-/* Reads, appends to and compacts the scheduler's state log. statelog.h describes the format,
+/* Reads, appends to and compacts the scheduler's state log. statelog.h describes the format.
  * core/record.c creates and applies the records. Every append is synced before it returns. All
  * functions run on the core's thread. */
 #include "bps-scheduler/statelog.h"
@@ -192,8 +192,8 @@ static int replace(struct statelog *l, const struct state_record *rec)
 		return r;
 	}
 	/* From here on the new file is the log of this process. The rename becomes durable when the
-	 * folder is synced. If a crash comes before that, the old log may come back. Its records
-	 * give the same state as the snapshot. */
+	 * folder is synced. If the machine crashes before the sync, the old log may reappear. The
+	 * records of the old log give the same state as the snapshot. */
 	if (fsync(l->dir_fd) < 0)
 		r = -errno;
 	if (l->fd >= 0)
@@ -249,8 +249,8 @@ static int load_body(const struct log_reader *ld, uint64_t at, const char *body,
 }
 
 /* Load the record at offset `at`. Returns the size of the record in bytes, or 0 if the record was
- * not written completely. That is the case if the record is cut off, or if it is the last record
- * and its checksum is wrong. */
+ * not written completely. A record counts as incomplete if it is cut off, or if it is the last
+ * record and its checksum is wrong. */
 static int64_t load_record(const struct log_reader *ld, uint64_t at)
 {
 	struct record_head head;
@@ -282,7 +282,7 @@ static int64_t load_record(const struct log_reader *ld, uint64_t at)
 	return (int64_t)(sizeof(head) + n);
 }
 
-/* Return whether a valid record begins anywhere behind `at`. If so, the damage at `at` is more than
+/* Return whether a valid record begins anywhere after `at`. If so, the damage at `at` is more than
  * an incomplete last record. */
 static bool has_record_behind(const struct log_reader *ld, uint64_t at)
 {
@@ -292,7 +292,7 @@ static bool has_record_behind(const struct log_reader *ld, uint64_t at)
 
 	if (!tail || read_all(ld->l->fd, tail, n, at) < 0) {
 		free(tail);
-		return true; /* out of memory: a record may follow, so do not cut the file */
+		return true; /* the tail cannot be checked, so do not cut the file */
 	}
 	for (uint64_t i = 1; !found && i + sizeof(struct record_head) < n; i++) {
 		struct record_head head;
@@ -357,8 +357,8 @@ static int load(const struct log_reader *ld)
 {
 	int r;
 
-	/* An empty file has just been created. A file that is shorter than the head is not a log of
-	 * the scheduler: a log gets its name only after its head was synced. */
+	/* An empty file has just been created. A file that is shorter than the head is damaged,
+	 * because replace() gives a log its name only after the head was synced. */
 	if (ld->size == 0) {
 		r = replace(ld->l, NULL);
 		return r < 0 ? cannot(ld->err, r, "write", ld->l->path) : 0;
@@ -369,7 +369,7 @@ static int load(const struct log_reader *ld)
 	return r < 0 ? r : load_records(ld);
 }
 
-/* ---- life ---- */
+/* ---- open and close ---- */
 
 static int open_files(struct statelog *l, const char *dir, struct err_text *err)
 {

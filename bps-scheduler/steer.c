@@ -1,6 +1,6 @@
-/* The verbs, which are the requests of operators (steer.h): their table, the check whether the
- * caller may use them, and one function for each. The functions change the core at once and never
- * wait. All functions run on the core's thread. */
+/* Implements the verbs, which are the commands of operators (steer.h). Contains the table of verbs,
+ * the check whether the caller may use them, and one function for each verb. The functions change
+ * the core at once and never wait. All functions run on the core's thread. */
 #include "bps-scheduler/steer.h"
 
 #include <errno.h>
@@ -234,8 +234,8 @@ static const struct verb *find_verb(const char *name)
 	return NULL;
 }
 
-/* Record a call and its result as an event and in the log. Text: "alice (uid 1000) on login1: job
- * kill mnist: RESULT". */
+/* Record a call and its result as an event and in the log. The text is like "alice (uid 1000) on
+ * login1: job kill mnist: RESULT". */
 static void keep_event(struct steer *s, const struct steer_call *call, const char *identity, int rc,
 	const char *result)
 {
@@ -274,7 +274,7 @@ static int carry_out(struct steer *s, const struct ctlchan *chan, const struct c
 	return rc;
 }
 
-/* Send STEERED, the answer. Returns false if it cannot be encoded. */
+/* Send STEERED, the answer to STEER. Returns false if the message cannot be encoded. */
 static bool answer(struct ctlchan *chan, int rc, const char *text, const char *json)
 {
 	struct ctl_steered msg = {rc < 0 ? (uint32_t)-rc : 0, text, json};
@@ -285,7 +285,7 @@ static bool answer(struct ctlchan *chan, int rc, const char *text, const char *j
 	if (!buf)
 		return false;
 	codec_encode(layout, &msg, buf);
-	ctlchan_send(chan, CTL_STEERED, buf, n); /* fails only if chan is closed already */
+	ctlchan_send(chan, CTL_STEERED, buf, n); /* fails only if chan is already closed */
 	free(buf);
 	return true;
 }

@@ -1,17 +1,19 @@
 #ifndef BPS_SCHEDULER_STEER_H
 #define BPS_SCHEDULER_STEER_H
-/* Requests of operators over the control port: STEER, answered by STEERED (common/wire/ctlmsg.h).
- * HTTP requests only read. The key of the peer decides whether the peer may steer: the peer needs
- * the identity `ctl:NAME`. In a cluster without a key, any process on loopback may steer. The user
- * that STEER names is recorded, not checked.
+/* Handles the requests of operators. An operator sends STEER to the control port, and the scheduler
+ * answers with STEERED (common/wire/ctlmsg.h). HTTP requests cannot change anything. The key of the
+ * peer decides whether the peer may send STEER: the peer needs the identity `ctl:NAME`. In a
+ * cluster without a key, any process on loopback may send STEER. The user that STEER names is
+ * recorded, but not checked.
  *
- * A verb (a command, such as "drain") is a row of the table in steer.c and a function that acts at
- * once: it may change the core, and must not wait. To add one:
+ * A verb is a command, such as "drain". Each verb has a row in the table of steer.c and a function.
+ * The function may change the core and must not wait. To add a verb:
  *   - write the function, `int my_verb(struct steer *s, const struct steer_call *call,
  *     struct steer_reply *reply)`, in steer.c or in a file of its own. If it needs more objects,
  *     add them to struct steer and set them in main.c;
- *   - add its row: name, whether it needs a target, its arguments, whether it changes anything. If
- *     it does, each call is recorded as an event, also if it fails;
+ *   - add a row to the table: the verb's name, whether the verb needs a target, its arguments, and
+ *     whether it changes anything. Each call of a verb that changes something is recorded as an
+ *     event, even if the call fails;
  *   - add a row to docs/reference/protocol.md, a command of bpsctl that calls steer_call, a section
  *     to bpsctl(8), and a test.
  *
@@ -45,7 +47,7 @@ struct steer_call {
 	const struct ctl_steer *msg;
 	const char *target; /* belongs to msg */
 	const char *who;    /* the user, such as "alice (uid 1000) on login1" */
-	bool has_master;    /* the operator has the master key, or there is no key at all */
+	bool has_master;    /* the operator has the master key, or the cluster has no key */
 	uint64_t now_ns;
 };
 
@@ -54,7 +56,7 @@ struct steer_call {
 struct steer_reply {
 	/* a sentence for the operator: what was done, or why nothing was done */
 	struct err_text text;
-	json_t *json; /* a new reference from the verb; NULL: none */
+	json_t *json; /* data for the operator, a new reference; NULL: no data */
 };
 
 /* Verbs in keys.c. */

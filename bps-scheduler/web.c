@@ -1,6 +1,6 @@
 /* Serves the scheduler's status and metrics over HTTP. Requests change nothing. A request about one
- * job is answered when the job's agents have answered a probe, or when the probe's time is over.
- * All functions run on the control loop's thread. */
+ * job is answered when the job's agents have answered a probe, or when the time limit of the probe
+ * has passed. All functions run on the control loop's thread. */
 #include "bps-scheduler/app.h"
 
 #include <stdio.h>
