@@ -2,10 +2,10 @@
  * servers a user or job may use. All functions run on the core's thread.
  *
  * A job is identified by its user and name, or by its name and token if its first worker had a
- * token. In the second case, workers of other users may join if they have the token (in containers
- * the same users have other numbers). The scheduler receives only the proof of the token, see
- * bps-agent/trainers/token.h. Jobs with the same name and different users are unrelated, so that no
- * user can reserve a name. */
+ * token. In the second case, workers of other users may join if they have the token, because one
+ * user may have different uids in different containers. The scheduler receives only the proof of
+ * the token, see bps-agent/trainers/token.h. Jobs with the same name and different users are
+ * unrelated, so that no user can reserve a name. */
 #include "bps-scheduler/core/admission.h"
 
 #include <stdio.h>
@@ -178,8 +178,9 @@ static uint64_t user_sums(const struct sched_core *c, uint32_t uid)
 	return n;
 }
 
-/* Check the reserve of memory (rule I12). Only users whose sums need little memory may use it. So
- * no declaration of another user, however large, makes the declarations of such users fail. */
+/* Check the reserve of memory (rule I12). Only users whose sums need little memory may use the
+ * reserve. So the declarations of these users do not fail because another user declares large
+ * tensors. */
 static int check_reserve(struct sched_core *c, const struct sched_job *j, uint64_t all,
 	uint64_t more, struct err_text *err)
 {
@@ -221,7 +222,7 @@ int admission_check_tensor(struct sched_core *c, const struct sched_job *j,
 }
 
 /* Return whether a job has waited for servers: it has partitions without a server, or tensors that
- * were accepted unchecked because no server was there. */
+ * were accepted unchecked because the cluster had no server. */
 static bool is_waiting(const struct sched_job *j)
 {
 	return j->n_orphans || j->is_unchecked;

@@ -10,8 +10,8 @@
 #include "common/base/failpoint.h"
 #include "common/base/log.h"
 
-/* Send the states of the members of role `changed` that this transaction changed to all members of
- * the other role. */
+/* Send PEERS to all members of the other role. PEERS lists the members of role `changed` that this
+ * transaction has changed. */
 static void tell_members(struct sched_core *c, enum role changed)
 {
 	const struct sched_member **list = NULL;
@@ -43,7 +43,8 @@ static bool is_audience(const struct sched_job *j, const struct sched_member *m,
 
 static void job_tell(struct sched_core *c, struct sched_job *j)
 {
-	/* Servers first, so that they know a partition before a contribution to it arrives. */
+	/* Send to servers first, so that a server has received the place of a partition before a
+	 * contribution to the partition arrives. */
 	static const enum role order[] = {ROLE_SERVER, ROLE_AGENT};
 
 	for (size_t r = 0; r < sizeof(order) / sizeof(order[0]); r++) {
@@ -52,7 +53,7 @@ static void job_tell(struct sched_core *c, struct sched_job *j)
 
 			if (!m->conn && m->role == ROLE_AGENT &&
 				sched_job_member(j, m->id) != CTL_NO_ID)
-				/* this stays set until the agent connects again */
+				/* stays set until the agent connects again */
 				m->is_behind = true;
 			if (!is_audience(j, m, order[r]))
 				continue;

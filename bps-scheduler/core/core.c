@@ -1,6 +1,6 @@
-/* Entry points of the core (core.h), for connections, messages, time, operators' changes, the start
- * and the end. Each entry point passes its event to the file that handles it, then commits. The
- * caller must always use the same thread. */
+/* Implements the entry points of the core (core.h): connections, messages, time, changes by
+ * operators, start and end. Each entry point passes its event to the file that handles it, then
+ * commits. The caller must always use the same thread. */
 #include "bps-scheduler/core/core.h"
 
 #include <assert.h>
@@ -226,8 +226,8 @@ void sched_expel(struct sched_core *c, enum role role, const char *name, uint64_
 
 /* ---- time ---- */
 
-/* Move the deadlines of all members by span_ns. The scheduler itself was late, so this time must
- * not count as their silence. */
+/* Move the deadlines of all members by span_ns. The scheduler itself was delayed by span_ns, and
+ * this delay must not count as silence of the members. */
 static void extend(struct sched_core *c, uint64_t span_ns)
 {
 	for (uint32_t i = 1; i <= c->n_members; i++) {
@@ -359,7 +359,8 @@ int sched_start(struct sched_core *c, uint64_t now_ns)
 	c->term++;
 	c->tx_view = (uint64_t)c->term << 32 | 1;
 	c->kept_view = c->view;
-	/* ids that the previous process assigned to jobs still forming are not used again */
+	/* skip the ids that the previous process may have assigned to jobs that were still
+	 * forming */
 	c->next_job = c->job_id_limit;
 	c->job_id_limit += JOB_ID_BLOCK;
 	for (uint32_t i = 1; i <= c->n_members; i++) {
@@ -372,7 +373,7 @@ int sched_start(struct sched_core *c, uint64_t now_ns)
 	}
 	for (struct sched_job *j = c->jobs; j; j = j->next)
 		j->since_ns = now_ns;
-	balance_gathered(c); /* planned moves that the previous process began continue */
+	balance_gathered(c); /* continue the planned moves that the previous process began */
 	r = sched_persist(c);
 	if (r < 0)
 		return r;

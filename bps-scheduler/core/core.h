@@ -4,8 +4,8 @@
  * workers form a job, when all agents have declared a tensor, and which server sums which
  * partition. It is a state machine without I/O, clock or threads. The caller passes in the events
  * of connections and the time. Messages and durable records go out through struct sched_env. The
- * daemon, the unit tests and the simulator run this same code. One thread; a core is cheap to
- * create and to free.
+ * daemon, the unit tests and the simulator run this same code. A core must always be used by the
+ * same thread. A core is cheap to create and to free.
  *
  *   member   EXPECTED -----------grace over------------.       (EXPECTED: from the state log)
  *                |        ,---------silence------------.|
@@ -23,24 +23,28 @@
  * workers are refused with BPS_ENOTDURABLE. If a known member returns, its connection is closed, so
  * that it tries again. The write is retried on every beat.
  *
- * Messages to a member after its HELLO: WELCOME; PEERS with all live members of the other role, if
- * there are any; JOB and PLAN for each job that concerns it (an agent: the jobs of its workers; a
- * server: all jobs, but only the partitions placed on it); JOB_END for its jobs that ended
- * recently; and, as the end mark, a PEERS without peers. Then the member drops all jobs and
- * partitions that these messages did not name. In this way a server also drops the partitions that
- * moved away while it counted as dead.
+ * After HELLO, the scheduler sends these messages to the member, in this order:
+ * - WELCOME.
+ * - PEERS with all live members of the other role, if there are any.
+ * - JOB and PLAN for each running job. An agent receives only the jobs of its workers. A server
+ *   receives all jobs, but only the partitions that are placed on this server.
+ * - JOB_END for each job that ended recently. An agent receives only the jobs of its workers.
+ * - PEERS without peers, which marks the end.
+ * Then the member drops all jobs and partitions that these messages did not name. In this way a
+ * server also drops the partitions that moved away while it counted as dead.
  *
- * Messages that a member repeats after each WELCOME, since the scheduler may have restarted: JOIN
- * for every attached worker for which no JOB has arrived; DECLARE for every tensor without an
- * answer; WORKER FINISHED and LOST for jobs that have not ended; and WHY. JOIN is repeated as it
- * was first sent, without the rank that was assigned, because a restarted scheduler may assign
- * another rank. So the scheduler sends JOB only after the new JOINED. All of these messages are
- * idempotent. A message about an unknown job is answered by JOB_END.
+ * After each WELCOME, a member repeats these messages, because the scheduler may have restarted:
+ * - JOIN for every attached worker for which no JOB has arrived. The message is the same as the
+ *   first JOIN, without the rank that was assigned, because a restarted scheduler may assign
+ *   another rank. So the scheduler sends JOB only after the new JOINED.
+ * - DECLARE for every tensor without an answer.
+ * - WORKER FINISHED and WORKER LOST for jobs that have not ended.
+ * All of these messages are idempotent. JOB_END answers a message about an unknown job.
  *
  * A restarted agent (new instance, same name) stays a member of its running jobs, and their
- * partitions keep their pgen (the view in which they were placed). That is safe, because the
- * agent's contributions are in memory that outlives its process. If the agent has lost a worker, it
- * reports that (WORKER LOST). */
+ * partitions keep their pgen (the view in which they were placed). The old pgen is safe, because
+ * the agent's contributions are in memory that outlives its process. If the agent has lost a
+ * worker, the agent sends WORKER LOST. */
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -49,8 +53,9 @@
 
 struct sched_core;
 
-/* Set the defaults: a heartbeat every 500 ms, servers dead after 3 s of silence and agents after 5
- * s, windows of 1 s and 5 s, probes of 1 s. */
+/* Set the defaults. Heartbeats are sent every 500 ms. A server is dead after 3 s of silence, and
+ * has 1 s to return after its connection closed. For an agent, both times are 5 s. Agents must
+ * answer a probe within 1 s. */
 void sched_config_default(struct sched_config *cfg);
 
 /* Create a core without state. cfg and env are copied. */
@@ -58,7 +63,7 @@ struct sched_core *sched_new(const struct sched_config *cfg, const struct sched_
 void sched_free(struct sched_core *c);
 
 /* Apply a record of a previous process. May be called any number of times before sched_start.
- * Errors: -EINVAL the record contradicts itself or earlier records; err names the place. */
+ * Errors: -EINVAL the record contradicts itself or earlier records; err names the object. */
 int sched_restore(struct sched_core *c, const struct state_record *rec, struct err_text *err);
 
 /* Begin a new term, which is larger than all previous terms and durable when this function returns.
@@ -75,11 +80,11 @@ void sched_set_times(struct sched_core *c, const struct sched_config *cfg, uint6
 /* Change the quotas to those of cfg. Jobs and tensors that already exceed them stay. */
 void sched_set_quotas(struct sched_core *c, const struct sched_config *cfg);
 
-/* Report a new connection, for which the caller chose the number conn. No open connection has the
- * same number. */
+/* Report a new connection. The caller chooses its number, conn, which no other open connection may
+ * have. */
 void sched_conn_open(struct sched_core *c, uint32_t conn, uint64_t now_ns);
 /* Note that the peer of an open connection has proven its identity with the cluster's master key.
- * Members should have keys of their own, so the status shows a warning. */
+ * The status then shows a warning, because each member should have a key of its own. */
 void sched_conn_note_master(struct sched_core *c, uint32_t conn);
 /* Handle a decoded message; msg stays the caller's. Messages of connections that the core dropped
  * are ignored. */
@@ -121,16 +126,17 @@ int sched_probe_start(struct sched_core *c, uint32_t job, uint64_t token, uint64
  * env.persist: the job ends when the state can be written again. */
 int sched_job_kill(struct sched_core *c, uint32_t job, const char *text, uint64_t now_ns);
 
-/* Mute a problem's code, or remove the mute (mute.h). Durable when it returns 0. Errors: as
- * mute_set and mute_clear; BPS_ENOTDURABLE or an error of env.persist: the change is in effect, and
- * is written when the state can be written again. */
+/* Mute a problem's code, or remove the mute (mute.h). The change is durable when the function
+ * returns 0. Errors: as mute_set and mute_clear; BPS_ENOTDURABLE or an error of env.persist: the
+ * change is in effect, and is written when the state can be written again. */
 int sched_mute(struct sched_core *c, const char *code, uint64_t span_ms, const char *reason,
 	const char *who, uint64_t now_ns);
 int sched_unmute(struct sched_core *c, const char *code, uint64_t now_ns);
 
-/* Drain a member, or undrain it (drain.h). Durable when it returns 0. ret_text: the consequences,
- * or the reason of the error. Errors: as drain_set and drain_clear; BPS_ENOTDURABLE or an error of
- * env.persist: the change is in effect, and is written when the state can be written again. */
+/* Drain a member, or undrain it (drain.h). The change is durable when the function returns 0.
+ * ret_text: the consequences, or the reason of the error. Errors: as drain_set and drain_clear;
+ * BPS_ENOTDURABLE or an error of env.persist: the change is in effect, and is written when the
+ * state can be written again. */
 int sched_drain(struct sched_core *c, const char *target, const char *reason, const char *who,
 	uint64_t now_ns, struct err_text *ret_text);
 int sched_undrain(

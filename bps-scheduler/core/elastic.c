@@ -79,7 +79,7 @@ static void rank_forget(struct sched_job *j, uint32_t rank)
 	*w = (struct sched_worker){.state = WORKER_ABSENT};
 }
 
-/* Make an agent that had left the job a member again. Its former workers are forgotten. */
+/* Make an agent that has left the job a member again, and remove its previous workers. */
 static void member_revive(struct sched_job *j, struct sched_job_member *jm)
 {
 	for (uint32_t r = 0; r < j->n_room; r++)
@@ -114,7 +114,8 @@ static void let_in(struct sched_core *c, struct sched_job *j, const struct sched
 		rank, j->name, j->id, sched_host_of(c, n->agent), n->pid);
 }
 
-/* Return whether all workers of the newcomer's machine wait and its agent is connected. */
+/* Return whether all workers of the newcomer's machine wait and the agent of the machine is
+ * connected. */
 static bool is_ready(
 	const struct sched_core *c, const struct sched_job *j, const struct sched_newcomer *n)
 {
@@ -157,9 +158,9 @@ static void widen_declared(struct sched_job *j, uint32_t was)
 	}
 }
 
-/* Let in all newcomers whose machines are complete. At a barrier, all workers wait and have nothing
- * in flight, so no worker needs an earlier result. Therefore rounds count from 1 again for all
- * members. */
+/* Let in the newcomers of each machine whose workers all wait. At a barrier, no worker of the job
+ * has anything in flight, so no worker needs an earlier result. Therefore rounds count from 1 again
+ * for all members. */
 static void let_all_in(struct sched_core *c, struct sched_job *j)
 {
 	uint32_t was = j->n_members, kept = 0, n = j->n_newcomers, let = 0;

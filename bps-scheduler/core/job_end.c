@@ -1,9 +1,9 @@
 /* Ends a job, or lets it continue without a lost machine (docs/reference/faults.md, jobs that
  * change).
  *
- *   member of a job:  LIVE --lost, or one of its workers is, job may shrink--> GONE
- *                       ^                                                       |
- *                       `------ its workers join again, at a barrier -----------'
+ *   machine of a job:  LIVE --the machine or one of its workers is lost--> GONE
+ *                        ^                (if the job may shrink)           |
+ *                        `------ its workers join again, at a barrier ------'
  *
  * A machine leaves as a whole, because the contributions of its workers are summed into one. The
  * machine keeps its member number in the job. One transaction removes the machine and gives every
@@ -98,7 +98,7 @@ void sched_job_abort(struct sched_core *c, struct sched_job *j, const char *text
 }
 
 /* Forget which workers wait at the next barrier. All workers must reach a barrier in the same view,
- * so they report again when they know the new view. */
+ * so they report again after they have received the new view. */
 static void barrier_again(struct sched_job *j)
 {
 	for (uint32_t r = 0; r < j->n_room; r++)

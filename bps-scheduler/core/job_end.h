@@ -2,7 +2,7 @@
 #define BPS_SCHEDULER_CORE_JOB_END_H
 #include "bps-scheduler/model/model.h"
 
-/* End a running job. Every member is notified when the end is durable. cause: NULL if the cause is
+/* End a running job. The members are notified when the end is durable. cause: NULL if the cause is
  * not known. fmt: the reason; "" when all workers have finished. The text of a failed job also
  * names its first failed tensor. */
 void sched_job_end(struct sched_core *c, struct sched_job *j, int code,
@@ -14,7 +14,8 @@ void sched_job_abort(struct sched_core *c, struct sched_job *j, const char *text
 /* Handle the final loss of member i of a running job. The job ends with code, or continues without
  * the member if the job may shrink. rank: the lost worker; CTL_NO_ID: the whole machine is lost.
  * fmt: the reason. The text for the end of the job or for the lost member also names the first
- * cause. That is the first failed tensor, else the first machine that the job has lost. */
+ * cause. The first cause is the first failed tensor, or otherwise the first machine that the job
+ * has lost. */
 void sched_machine_lost(struct sched_core *c, struct sched_job *j, uint32_t i, uint32_t rank,
 	int code, const char *fmt, ...) __attribute__((format(printf, 6, 7)));
 #endif

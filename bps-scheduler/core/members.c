@@ -24,14 +24,14 @@
 /* ---- sight ----
  *
  * Rule C4: an agent that is silent at the scheduler is alive if servers still receive from it. Its
- * jobs need nothing from the scheduler. So before the agent's time is over, the scheduler asks the
- * servers when they last received data from this agent process (message SIGHT). The agent's time
- * then counts from that moment. An agent from which no server receives is declared dead no later
- * than if the scheduler had not asked. An agent that has not received a change of its jobs is
- * declared dead in any case: it does not know of the change and would delay these jobs. */
+ * jobs need nothing from the scheduler. So before the agent's dead time is over, the scheduler asks
+ * the servers when they last received data from this agent process (message SIGHT). The dead time
+ * then counts from that moment. The question does not delay the death of an agent from which no
+ * server receives. An agent that has not received a change of its jobs is declared dead in any
+ * case, because it would delay these jobs. */
 
-/* The scheduler begins to ask when a SIGHT_SHARE-th of the dead time is left, and repeats the
- * question after each such span. */
+/* The scheduler first asks when 1/SIGHT_SHARE of the dead time is left, and asks again after each
+ * 1/SIGHT_SHARE of the dead time. */
 #define SIGHT_SHARE 5
 
 static uint64_t sight_end(const struct sched_core *c, const struct sched_member *m)
@@ -53,9 +53,9 @@ static void ask_others(struct sched_core *c, struct sched_member *m)
 	m->asked_ns = c->now_ns;
 }
 
-/* Ask about m once silent_at_ns, the time at which its silence makes it dead, is less than a span
- * away. A span is a SIGHT_SHARE-th of the dead time. Ask again after each span. Before the first
- * question is due, only schedule it. */
+/* Ask the members of the other role about m, or schedule the question if it is not due yet. The
+ * first question is due one span before silent_at_ns, at which time the silence of m makes it dead.
+ * A span is 1/SIGHT_SHARE of the dead time. The next question is due after another span. */
 static void ask_before(struct sched_core *c, struct sched_member *m, uint64_t silent_at_ns)
 {
 	uint64_t span = sched_member_dead_ns(c, m) / SIGHT_SHARE, at = silent_at_ns - span;
@@ -82,7 +82,8 @@ static void look_for(struct sched_core *c, struct sched_member *m, uint64_t dead
  * ends. Agents that had a data connection to this server process report when they last received
  * from it. Only recent reports count, because an agent may receive from the server again at any
  * time. at_ns: when the end of the grace makes the server dead. Returns the time at which the
- * reports make the server dead, or at_ns if at_ns is earlier. */
+ * reports make the server dead. Returns at_ns if at_ns is earlier or if there are no recent
+ * reports. */
 static uint64_t hung_end(struct sched_core *c, struct sched_member *m, uint64_t at_ns)
 {
 	uint64_t dead_ns = sched_member_dead_ns(c, m), span = dead_ns / SIGHT_SHARE;
@@ -138,8 +139,9 @@ void sched_member_expel(struct sched_core *c, enum role role, const char *name)
 
 	if (!m || m->conn || m->state == MEMBER_DOWN)
 		return;
-	/* While the state cannot be written, no member is declared dead. Then is_behind makes this
-	 * member dead later, even if servers still receive from it. */
+	/* While the state cannot be written, no member is declared dead. In that case, set
+	 * is_behind, so that this member is declared dead later, even if servers still receive from
+	 * it. */
 	if (c->is_undurable)
 		m->is_behind = true;
 	else
@@ -216,7 +218,7 @@ static bool is_ahead(
 }
 
 /* End the restored jobs, because the lost views may have changed their members or moved any of
- * their partitions. Their rounds would wait without end (rule C2). */
+ * their partitions. A round of such a job could wait without end (rule C2). */
 static void end_stale_jobs(struct sched_core *c, const struct ctl_hello *h)
 {
 	struct sched_job *next;
@@ -331,15 +333,16 @@ static void member_back(struct sched_core *c, struct sched_member *m, const stru
 {
 	bool is_new = m->instance != h->instance, was_usable = sched_is_usable(m);
 
-	/* this is unusual: when a process dies, its connection normally closes before its successor
+	/* unusual, because the connection of a dead process normally closes before its successor
 	 * connects */
 	if (m->conn && is_new)
 		log_limited(LOG_AS(LOG_WARN, MEMBER),
 			"a new process of %s %s replaces one that is still connected: "
 			"host=%s pid=%u old_pid=%u",
 			sched_role_name(m->role), m->name, h->host, h->pid, m->pid);
-	/* Remove the agent's workers that wait to be let into a job. Those that still wait send
-	 * JOIN again after WELCOME. The other workers may have left, and their UNJOIN was lost. */
+	/* Remove the agent's workers that wait to be let into a job. After WELCOME, the agent sends
+	 * JOIN again for each worker that still waits. A worker that left may still be in the list,
+	 * because its UNJOIN was lost. */
 	for (struct sched_job *j = c->jobs; j; j = j->next)
 		sched_newcomers_drop(c, j, m->id);
 	if (m->conn)
@@ -406,7 +409,7 @@ bool sched_hello(struct sched_core *c, struct sched_conn *conn, const struct ctl
 	m->seen_ns = m->asked_ns = m->answered_ns = 0;
 	m->heard_ns = c->now_ns;
 	m->needs_sync = m->has_come = true;
-	/* If this was the last member that was away, the grace period of all members ends now. */
+	/* If all members have returned now, the grace period ends for all of them. */
 	sched_arm(c, c->beat_ns && c->now_ns >= c->grace_ns ? c->beat_ns : c->now_ns);
 	return true;
 }
@@ -424,8 +427,8 @@ void sched_hello_undo(struct sched_core *c, struct sched_conn *conn)
 }
 
 /* Return whether the grace period of the start still lasts (rule C2). The grace period is meant for
- * members that are away. Once all members are back, a silent member is dead after the usual
- * time. */
+ * members that are not connected. Once all members are connected, a silent member is dead after the
+ * usual time. */
 static bool is_grace(const struct sched_core *c)
 {
 	if (c->now_ns >= c->grace_ns)

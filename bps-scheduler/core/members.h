@@ -6,16 +6,16 @@
  * returning member. Returns false if the member was refused. Otherwise the caller commits, and then
  * sends WELCOME, or calls sched_hello_undo if the commit failed. */
 bool sched_hello(struct sched_core *c, struct sched_conn *conn, const struct ctl_hello *h);
-/* Undo sched_hello, because the state cannot be written. Until it can be, the member must not get
- * the new state. */
+/* Undo sched_hello, because the state cannot be written. The member must not receive a state that
+ * is not durable. */
 void sched_hello_undo(struct sched_core *c, struct sched_conn *conn);
 /* Do the work of sched_expel (core.h), without the commit. */
 void sched_member_expel(struct sched_core *c, enum role role, const char *name);
-/* Handle SEEN, the answer to SIGHT: the member `by` reports when it last received from a member of
- * the other role. The scheduler receives nothing from that other member. */
+/* Handle SEEN, the answer to SIGHT. The member `by` reports when it last received data from the
+ * member that SIGHT names. The scheduler sends SIGHT about a member that is silent. */
 void sched_seen(struct sched_core *c, const struct sched_member *by, const struct ctl_sight *s);
-/* Declare the member dead if it has been silent or away for too long; otherwise schedule the next
- * check. */
+/* Declare the member dead if it has been silent or disconnected for too long; otherwise schedule
+ * the next check. */
 void sched_member_check(struct sched_core *c, struct sched_member *m);
 /* Detect whether this host is cut off from all members (isolation.c). Must run before
  * sched_member_check. */

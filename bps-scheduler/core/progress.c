@@ -1,5 +1,5 @@
-/* The pace of jobs and members, and the stragglers among agents and servers (progress.h), from the
- * servers' heartbeats. This file makes nothing durable and changes no placement. All functions run
+/* Computes the pace of jobs and members from heartbeats, and finds the stragglers among agents and
+ * servers (progress.h). This file makes nothing durable and changes no placement. All functions run
  * on the core's thread. */
 #include "bps-scheduler/core/progress.h"
 

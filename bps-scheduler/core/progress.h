@@ -1,8 +1,8 @@
 #ifndef BPS_SCHEDULER_CORE_PROGRESS_H
 #define BPS_SCHEDULER_CORE_PROGRESS_H
-/* Figures from the servers' heartbeats (ctl_beat.jobs): the pace of jobs and members, and the agent
- * that delays a job. The figures are for users: they are not durable, and no decision depends on
- * them.
+/* Computes figures from the servers' heartbeats (ctl_beat.jobs): the pace of jobs and members, and
+ * the agent that delays a job. The figures are for users: they are not durable, and no decision
+ * depends on them.
  *
  * A straggler is the one agent that is last in most rounds of the last seconds by a relevant time.
  * Its state has hysteresis: one slow step does not set the state, and one quick step does not clear

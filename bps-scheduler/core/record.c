@@ -222,7 +222,7 @@ int sched_snapshot(
 	add_mutes(&b, c);
 	for (uint32_t i = 1; i <= c->n_members; i++)
 		add_member(&b, c->members[i]);
-	for (uint32_t i = c->n_ended; i-- > 0;) /* the jobs that ended first come first */
+	for (uint32_t i = c->n_ended; i-- > 0;) /* in the order in which the jobs ended */
 		add_job(&b, c, nth_ended(c, i));
 	for (const struct sched_job *j = c->jobs; j; j = j->next) {
 		if (j->state != JOB_RUNNING)
@@ -260,7 +260,7 @@ static int restore_member(struct sched_core *c, const struct state_member *s, st
 		return err_set(err, -EINVAL, "member %u '%s' does not fit", s->id, s->name);
 	if (!m)
 		m = sched_member_add(c, s->id, s->role, s->name);
-	/* A server may restart with another number of threads while it holds partitions: adjust the
+	/* A server may restart with another number of threads while it has partitions. Adjust its
 	 * partitions and the loads of its threads. */
 	if (m->thread_bytes && m->threads != s->threads)
 		place_server_rethread(c, m, s->threads);

@@ -1,4 +1,4 @@
-/* The scheduler's own probes of a job's agents: when they start, and what the answers mean.
+/* Decides when the scheduler itself probes a job's agents, and derives findings from the answers.
  * why_stuck.c runs the probes. status/findings.c turns findings into text. All functions run on the
  * core's thread. */
 #include "bps-scheduler/core/stalls.h"
@@ -8,7 +8,7 @@
 
 #include "bps-scheduler/core/why_stuck.h"
 
-/* interval of the checks; heartbeats are not more frequent than that */
+/* interval of the checks, equal to the default interval of heartbeats */
 #define LOOK_NS      (500 * NS_PER_MS)
 #define STRAGGLER_MS 500
 
@@ -66,9 +66,9 @@ static void silent_agents(const struct sched_core *c, const struct sched_job *j,
 	}
 }
 
-/* Add f, a finding about n_late workers. If the list has a finding about the same worker, only the
- * finding with the longer wait is kept. Nothing is added if the wait is shorter than stall_ms,
- * except if a few workers are late and many wait for them. */
+/* Add f, a finding about n_late workers, if others have waited for them for stall_ms. A shorter
+ * wait of at least STRAGGLER_MS is enough if only a few workers are late. If the list has a finding
+ * about the same worker, only the finding with the longer wait is kept. */
 static void late(const struct sched_core *c, const struct sched_job *j, uint32_t n_late,
 	struct sched_finding f, struct finding_list *l)
 {
@@ -195,7 +195,7 @@ void stalls_probed(struct sched_core *c, struct sched_job *j, const struct sched
 	struct sched_stall *s = &j->stall;
 
 	if (j->state != JOB_RUNNING || s->state != STALL_PROBING || s->probe_seq != p->seq)
-		return; /* a round has completed since the probe began */
+		return; /* a round has completed since probe p began */
 	set_state(s, STALL_PROBED);
 	s->due_ns = c->now_ns + stand_ns(c);
 	if (has_moved_on(s, p)) {

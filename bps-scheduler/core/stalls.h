@@ -11,8 +11,8 @@
  *
  * A round completes when the servers' heartbeats count more rounds (ctl_beat_job.rounds). Servers
  * do not report a job whose workers are all on one machine. A server with too many jobs leaves some
- * of them out of its heartbeats. For a job without such reports, a round completes when a probe
- * finds more completed calls than the previous one. A job that is not running has no state.
+ * of them out of its heartbeats. For a job without such reports, a round counts as completed when a
+ * probe finds more completed calls than the previous probe. A job that is not running has no state.
  *
  * All functions run on the core's thread. */
 #include <stdint.h>
@@ -20,7 +20,7 @@
 #include "bps-scheduler/core/core.h"
 #include "bps-scheduler/model/model.h"
 
-#define STALLS_PROBES_MAX 16 /* largest number of probes that the core runs for itself at a time */
+#define STALLS_PROBES_MAX 16 /* largest number of the core's own probes at a time */
 
 const char *sched_stall_state_name(enum stall_state s);
 /* Check all jobs at regular times, and start probes of those without progress. */

@@ -1,6 +1,6 @@
 /* Finds out why a call waits: probes the agents of a job, and describes their answers and the
- * scheduler's own state in sentences. Nothing here changes a member or a job. All functions run on
- * the core's thread. */
+ * scheduler's own state in sentences. This file changes neither members nor jobs. All functions run
+ * on the core's thread. */
 #include "bps-scheduler/core/why_stuck.h"
 
 #include <stdarg.h>
@@ -14,7 +14,7 @@
 
 #define NAMES_MAX        8
 #define PROBES_PER_AGENT 16
-/* if a worker is quiet for less than this, the call ended for another reason */
+/* a worker that was quiet for less than this time did not cause the call to end */
 #define STALLED_MS     1000
 #define DOWN_RECENT_NS (60 * NS_PER_S)
 
@@ -433,7 +433,8 @@ static void probe_unlink(struct sched_core *c, struct sched_probe *p)
 	c->n_probes--;
 }
 
-/* Report an event when a call has ended because of a late worker, once for each round. */
+/* Report an event when a call has ended because a worker did not submit its tensor in time. Each
+ * round is reported once. */
 static void note_stalled(struct sched_core *c, struct sched_job *j, const struct sched_probe *p)
 {
 	const struct sched_tensor *tensor = p->tensor < j->n_placed ? j->placed[p->tensor] : NULL;

@@ -21,8 +21,8 @@ static const struct sched_worker *worker_get(const struct sched_job *j, uint32_t
 	return rank < j->n_room ? &j->workers[rank] : NULL;
 }
 
-/* Remove a worker from a forming job. If it was the last worker of its machine, remove the machine
- * too. */
+/* Remove a worker from a forming job. If the worker was the last one on its machine, remove the
+ * machine too. */
 static void job_detach(struct sched_job *j, uint32_t rank)
 {
 	uint32_t i = sched_job_member(j, j->workers[rank].agent);
@@ -153,8 +153,8 @@ static bool join_sound(const struct join_request *in)
 	return false;
 }
 
-/* Check that the worker wants the options that the job has. If not, refuse the worker; the error
- * names a worker that has joined. */
+/* Check that the worker requests the same options as the job has. If not, refuse the worker. The
+ * error names a worker that has already joined. */
 static bool join_agrees(const struct join_request *in, const struct sched_job *j)
 {
 	const struct ctl_join *q = in->msg;
