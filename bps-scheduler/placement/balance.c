@@ -1,6 +1,6 @@
-/* Planned moves of partitions (balance.h): when jobs are checked, which partitions move, and in
- * which batches. rebalance_plan.c computes the moves that balance a job. This file sends nothing.
- * All functions run on the core's thread. */
+/* Makes planned moves of partitions (balance.h): decides when to check a job, which partitions
+ * move, and in which batches. rebalance_plan.c computes the moves that balance a job. This file
+ * sends nothing. All functions run on the core's thread. */
 #include "bps-scheduler/placement/balance.h"
 
 #include <stdlib.h>
@@ -20,7 +20,7 @@
  * of its memory but slightly different loads, so a thread may be full before the others. */
 #define MEMORY_SHARE 0.8
 
-/* ---- when ---- */
+/* ---- time of the next check ---- */
 
 static void again(struct sched_core *c, uint64_t at_ns)
 {
@@ -176,8 +176,8 @@ static bool is_to_leave(const struct sched_core *c, const struct sched_part *p)
 	return m && !sched_is_open(m);
 }
 
-/* Move a batch of partitions away from servers that are drained or about to end. Nothing moves
- * while no other server accepts partitions. */
+/* Move a batch of partitions away from servers that are drained or about to end. Partitions move
+ * only if at least one server accepts partitions. */
 static void evacuate(struct sched_core *c, struct sched_job *j)
 {
 	struct sched_part_ref p = {NULL, 0};
@@ -207,7 +207,7 @@ static void evacuate(struct sched_core *c, struct sched_job *j)
 	free(w.v);
 }
 
-/* ---- evening out ---- */
+/* ---- moves that balance a job ---- */
 
 struct rebalance {
 	struct placement place;

@@ -1,7 +1,7 @@
 #ifndef BPS_SCHEDULER_PLACEMENT_BALANCE_H
 #define BPS_SCHEDULER_PLACEMENT_BALANCE_H
-/* Planned moves: partitions that move although their server is alive. They move away from servers
- * that are drained or leaving. They move towards servers that came or returned while a job runs, or
+/* Makes planned moves: partitions move although their server is alive. They move away from servers
+ * that are drained or leaving. They move to servers that joined or returned while a job runs, or
  * whose network cards turned out to be faster than others' (speed.h).
  *
  * A move gives the partition another server and a new pgen (the view of its placement). By rule S4
@@ -18,10 +18,10 @@
  *   that would take partitions must have sent a heartbeat recently.
  * - Each batch is durable before it is sent, like any change of the placement.
  *
- * Moves do not oscillate. A job is balanced only after servers came and stayed for
- * BALANCE_SETTLE_NS, or after placement began to use other speeds. The fill of a server is its
- * bytes divided by its share (place.h). Moves begin if they lower the fill of the fullest server by
- * BALANCE_GAIN, a fraction. The moves go on until they can lower the fill by no more than
+ * Moves do not oscillate. A job is balanced only when BALANCE_SETTLE_NS have passed since a server
+ * last joined or returned, or after placement began to use other speeds. The fill of a server is
+ * its bytes divided by its share (place.h). Moves begin if they lower the fill of the fullest
+ * server by BALANCE_GAIN, a fraction. The moves go on until they can lower the fill by no more than
  * BALANCE_REST. Each move lowers the fill of the fuller of the two servers, so the moves end. A
  * partition moves only if its sums fit into the memory of the new server.
  *
@@ -43,10 +43,10 @@ struct sched_tensor;
 void balance_soon(struct sched_core *c);
 /* Check at the next tick whether moves can balance the load of each job's servers. */
 void balance_all(struct sched_core *c);
-/* Handle a server that came and accepts partitions: after BALANCE_SETTLE_NS, check which partitions
- * move to it. */
+/* Handle a server that has joined or returned and accepts partitions: after BALANCE_SETTLE_NS,
+ * check which partitions move to the server. */
 void balance_gathered(struct sched_core *c);
-/* Move the next batches of partitions whose time has come. The caller commits. */
+/* Move the batches of partitions that are due. The caller commits. */
 void balance_tick(struct sched_core *c);
 
 /* Return an array, indexed by member id, with the memory that the sums of each server's partitions

@@ -1,5 +1,5 @@
-/* Draining and leaving of members (drain.h): the checks whether they are allowed, and their start
- * and end. balance.c moves the partitions. All functions run on the core's thread. */
+/* Starts and ends the draining and the leaving of members (drain.h), and checks whether they are
+ * allowed. balance.c moves the partitions. All functions run on the core's thread. */
 #include "bps-scheduler/placement/drain.h"
 
 #include <errno.h>
@@ -73,7 +73,7 @@ static uint32_t others_open(const struct sched_core *c, const struct sched_membe
 }
 
 /* Return whether the sums of m's partitions fit into the memory of the servers that would take
- * them. If one of these servers does not report its memory, they fit. */
+ * them. If one of these servers does not report its memory, the sums count as fitting. */
 static bool has_room_elsewhere(const struct sched_core *c, const struct sched_member *m)
 {
 	uint64_t *needs = balance_needs(c), need = needs[m->id], room = 0;
@@ -98,7 +98,7 @@ static int largest_first(const void *a, const void *b)
 	return (x < y) - (x > y);
 }
 
-/* The worst case is counted: the servers with the most memory are lost first. */
+/* Count the losses in the worst case: the servers with the most memory are lost first. */
 uint32_t drain_losses(const struct sched_core *c, bool *ret_lacks_memory)
 {
 	uint64_t *needs = balance_needs(c), used = 0, room = 0;

@@ -1,5 +1,6 @@
-/* Placement of partitions on servers (place.h): shares by network bandwidth, then the choice of a
- * server for each partition. Pure functions: no state of the scheduler, no messages. Any thread. */
+/* Places partitions on servers (place.h): computes shares by network bandwidth, then chooses a
+ * server for each partition. The functions are pure: they use no state of the scheduler and send no
+ * messages. Any thread may call them. */
 #include "bps-scheduler/placement/place.h"
 
 #include <math.h>
@@ -209,10 +210,10 @@ double place_optimum_s(const struct placement *p)
 
 /* Return the partition size for a tensor. With 512 KiB, LPT (place.h) is within a few percent of
  * the optimum while each server has 8 or more partitions of the job. For small models on many
- * servers, the size is halved until each server has that many. Also, the last sums of a round are
- * fetched after all agents have pushed everything. To keep that time short, a partition larger than
- * PART_BYTES_QUICK is at most a 128th of its server's bytes. With more than 32 MiB per server, a
- * large tensor has partitions of 1 MiB: half the messages at the same balance. */
+ * servers, the size is halved until each server has 8 partitions. Also, the last sums of a round
+ * are fetched after all agents have pushed everything. To keep that time short, a partition larger
+ * than PART_BYTES_QUICK is at most a 128th of its server's bytes. With more than 32 MiB per server,
+ * a large tensor has partitions of 1 MiB: half the messages at the same balance. */
 static uint64_t part_bytes_wanted(uint64_t tensor_bytes, uint32_t n_servers, uint64_t job_bytes)
 {
 	uint64_t per_server = job_bytes / (n_servers ? n_servers : 1), bytes = PLACE_PART_BYTES;

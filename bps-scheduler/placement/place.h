@@ -1,9 +1,9 @@
 #ifndef BPS_SCHEDULER_PLACEMENT_PLACE_H
 #define BPS_SCHEDULER_PLACEMENT_PLACE_H
-/* Placement of partitions on servers, largest partition first. Each machine has a share of the job.
- * A partition goes to the machine whose share is the least filled after it gets the partition. A
- * partition that fits into no share goes to the machine that would finish first with it (LPT,
- * longest processing time first). Pure functions over the caller's arrays; no state.
+/* Places partitions on servers, the largest partition first. Each machine has a share of the job. A
+ * partition is placed on the machine whose share would be the least filled with the partition. A
+ * partition that fits into no share is placed on the machine that would finish first (LPT, longest
+ * processing time first). Pure functions over the caller's arrays; no state.
  *
  * For a job with n agents and M bytes, of which one machine sums x bytes, that machine's NIC
  * carries in each direction (OSDI'20 "A Unified Architecture for Accelerating Distributed DNN
@@ -15,13 +15,13 @@
  * reaches that paper's optimum only on average. With a few hundred partitions, a round takes 1.1 to
  * 3 times the optimum with hashing, and a few percent more than the optimum with LPT.
  *
- * Reason for shares: ending at the same time is not enough, all machines must be busy all the time.
- * LPT alone gives the first tensors to the machines without agents, which start with no load, and
- * the last tensors to the machines with agents. While the first tensors are sent, half of the
- * network cards are idle.
+ * The shares are needed because all machines must be busy during the whole round. LPT alone gives
+ * the first tensors to the machines without agents, which start with no load, and the last tensors
+ * to the machines with agents. While the first tensors are sent, half of the network cards are
+ * idle.
  *
- * Several servers of one machine share its NIC. Of these servers, the one with the fewest bytes
- * gets the partition, in its data thread with the fewest bytes. */
+ * Several servers of one machine share its NIC. The partition is placed on the server with the
+ * fewest bytes among them, on its data thread with the fewest bytes. */
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>

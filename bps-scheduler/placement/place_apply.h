@@ -14,8 +14,8 @@ struct place_wants {
 	uint32_t n, room;
 };
 void place_want_add(struct place_wants *w, struct sched_tensor *t, uint32_t i);
-/* Assign servers to the partitions in w, which belong to j, under a new pgen. They have no server,
- * or must leave their server. Sorts w. */
+/* Assign servers to the partitions in w, under a new pgen. The partitions belong to j, and either
+ * have no server or must leave it. Sorts w. */
 void place_apply(struct sched_core *c, struct sched_job *j, struct place_wants *w);
 /* Give ids to the tensors that all agents have declared since the last transaction, and place their
  * partitions. */

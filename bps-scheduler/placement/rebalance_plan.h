@@ -15,7 +15,7 @@
 struct placement;
 
 struct rebalance_part {
-	/* size of the partition; need: bytes of memory that its sums take on a server */
+	/* bytes: size of the partition; need: bytes of memory that its sums take on a server */
 	uint64_t bytes, need;
 	uint32_t server; /* present server, an index into place.servers */
 	/* result: new server, an index into place.servers; equal to `server` if the partition

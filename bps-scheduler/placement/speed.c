@@ -1,6 +1,6 @@
-/* The network speeds that placement uses (speed.h): the measured speeds, and when they replace the
- * speeds in use. Members measure (common/base/nicspeed.h); balance.c moves partitions. All
- * functions run on the core's thread. */
+/* Stores the measured network speeds and decides when they replace the speeds that placement uses
+ * (speed.h). Members measure (common/base/nicspeed.h); balance.c moves partitions. All functions
+ * run on the core's thread. */
 #include "bps-scheduler/placement/speed.h"
 
 #include <stdlib.h>

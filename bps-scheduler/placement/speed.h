@@ -1,23 +1,23 @@
 #ifndef BPS_SCHEDULER_PLACEMENT_SPEED_H
 #define BPS_SCHEDULER_PLACEMENT_SPEED_H
-/* The speed that placement uses for each member's network card. Of these values, the first that is
- * known counts: the configured speed, the speed that the driver reports (both come in HELLO), the
- * speed that the member measures (comes in its heartbeats; common/base/nicspeed.h). Otherwise the
- * speed is unknown, and place.h uses the median of the other cards.
+/* Determines the speed that placement uses for each member's network card. Placement uses the first
+ * known one of three values: the configured speed, the speed that the driver reports, and the speed
+ * that the member measures (common/base/nicspeed.h). HELLO contains the first two values, and
+ * heartbeats contain the third. If none is known, place.h uses the median of the other cards.
  *
  * Measured speeds are lower bounds with some noise. So placement does not follow each measurement,
  * but updates all speeds at once. An update is due when one measured speed differs by the factor
- * SPEED_STEP from its value at the last update. A measured speed is the best measurement of a
- * period of SPEED_SPAN_NS to twice SPEED_SPAN_NS. In an update, a speed that is lower than another
- * one by less than the factor SPEED_EQUAL counts as equal to the other speed, so that equal cards
- * have equal shares. After an update all jobs are checked for planned moves (balance.h).
+ * SPEED_STEP from its value at the last update. A measured speed is the highest measurement of the
+ * last SPEED_SPAN_NS to 2 * SPEED_SPAN_NS. An update treats two speeds as equal if they differ by
+ * less than the factor SPEED_EQUAL, so that equal cards have equal shares. After an update all jobs
+ * are checked for planned moves (balance.h).
  *
- * There is no update within SPEED_SETTLE_NS of a member's first measurement, because the first
- * measurements of other members follow then. A member that restarts repeatedly delays an update by
- * at most SPEED_WAIT_NS. Two updates are at least SPEED_GAP_NS apart. If the first update is due,
- * no job is balanced before it. Otherwise a restart of the scheduler would undo earlier moves. A
- * restarted member measures again from scratch. Until it has measured, its previous speed stays in
- * use.
+ * There is no update within SPEED_SETTLE_NS after a member's first measurement, because other
+ * members usually make their first measurements during this time. A member that restarts repeatedly
+ * delays an update by at most SPEED_WAIT_NS. Two updates are at least SPEED_GAP_NS apart. While the
+ * first update is due, no job is balanced. Otherwise a restart of the scheduler would undo earlier
+ * moves. A restarted member measures again from scratch. Until it has measured, its previous speed
+ * stays in use.
  *
  * Updates neither oscillate nor slow a job down, for these reasons. A measured speed is at least
  * the mean rate of the card while the network was busy, and at most what the card can do. Because
