@@ -1,4 +1,4 @@
-/* Connections, and the effect of a lost connection on the state of its member. */
+/* Finds and drops connections, and handles the effect of a lost connection on its member. */
 #include "bps-scheduler/model/conn.h"
 
 #include <stdlib.h>

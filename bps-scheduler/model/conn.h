@@ -18,7 +18,8 @@ struct sched_conn {
  * hash chain, so that the caller can unlink the connection. That pointer is NULL if there is no
  * such connection. */
 struct sched_conn **sched_conn_at(struct sched_core *c, uint32_t id);
-/* Free the record of a connection without closing it. Its member keeps its state. */
+/* Free the record of a connection without closing the connection. The state of its member does not
+ * change. */
 void sched_conn_forget(struct sched_core *c, uint32_t id);
 /* Close the connection and free its record. */
 void sched_conn_drop(struct sched_core *c, uint32_t id, const char *why);

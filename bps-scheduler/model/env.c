@@ -1,6 +1,6 @@
-/* The environment of the core: memory, events for users and the next deadline. Running out of
- * memory ends the process. That is safe: all essential state is durable, the data path does not
- * need the scheduler, and every table is bounded. */
+/* Provides memory, events for users and the next deadline to the core. Running out of memory ends
+ * the process. That is safe: all essential state is durable, the data path does not need the
+ * scheduler, and every table is bounded. */
 #include "bps-scheduler/model/env.h"
 
 #include <stdarg.h>

@@ -1,4 +1,4 @@
-/* Jobs as a data structure: states, workers, machines, newcomers and the lists of jobs.
+/* Implements jobs as a data structure: states, workers, machines, newcomers and the lists of jobs.
  * core/workers.c and core/elastic.c handle messages about jobs. core/job_end.c ends jobs. All
  * functions run on the core's thread. */
 #include "bps-scheduler/model/job.h"

@@ -36,7 +36,8 @@ enum worker_state { WORKER_ABSENT, WORKER_ATTACHED, WORKER_DONE, WORKER_GONE };
 struct sched_worker {
 	enum worker_state state;
 	uint32_t agent, pid, seq;
-	/* the open transaction lets this worker in; JOINED is sent once that is durable */
+	/* the open transaction lets this worker in; JOINED is sent once the transaction is
+	 * durable */
 	bool is_fresh;
 	uint64_t barrier; /* number of the barrier at which the worker waits, or last waited */
 };
@@ -71,7 +72,7 @@ struct sched_job {
 	uint32_t max_size;
 	uint64_t barrier; /* number of the last barrier that all workers have passed */
 	/* border_barrier: number of the last barrier at which workers were let in; border: the view
-	 * of that barrier, since which rounds count from 1 again */
+	 * of that barrier, in which rounds began to count from 1 again */
 	uint64_t border, border_barrier;
 	uint32_t n_at_barrier; /* number of workers that already wait at the next barrier */
 	struct sched_newcomer *newcomers;
@@ -100,7 +101,8 @@ struct sched_job {
 	struct sched_tensor *fresh, **fresh_tail;
 	uint64_t bytes;         /* size of all PLACED tensors together, in bytes */
 	uint64_t claimed_bytes; /* size of all declared tensors except FAILED ones, in bytes */
-	/* memory that the sums of these tensors need on servers, in bytes */
+	/* memory that the sums of all declared tensors except FAILED ones need on servers, in
+	 * bytes */
 	uint64_t claimed_sums;
 	/* some tensors were accepted unchecked, while the servers' memory was unknown */
 	bool is_unchecked;
@@ -133,7 +135,7 @@ struct sched_job {
 	bool owes_plans; /* is_owed_plan is set for some of its members */
 	/* The fields below are the state of planned moves, from one live server to another
 	 * (balance.h). */
-	/* the next check computes whether moves would balance the job, because servers came or
+	/* the next check computes whether moves would balance the job, because servers joined or
 	 * speeds changed */
 	bool wants_balance;
 	/* number of partitions per batch of moves; 0: no moves are under way */
@@ -172,7 +174,7 @@ void sched_job_attach(
 	struct sched_job *j, uint32_t rank, uint32_t agent, uint32_t pid, uint32_t seq);
 /* Mark member i and its workers as gone. why: the reason, which is copied. */
 void sched_job_member_drop(struct sched_core *c, struct sched_job *j, uint32_t i, const char *why);
-/* Update the scaled_bytes of the servers that hold partitions of j, after its number of members
+/* Update the scaled_bytes of the servers that have partitions of j, after its number of members
  * changed from `was` to j->n_members. */
 void sched_job_rescale(struct sched_core *c, const struct sched_job *j, uint32_t was);
 /* Remove the newcomers of that agent. CTL_NO_ID: remove the newcomers of all agents, and notify the

@@ -1,5 +1,5 @@
-/* Members: their states, creation, description and end. Connections are in conn.c. core/members.c
- * handles the consequences of a state. All functions run on the core's thread. */
+/* Creates, describes and frees members, and changes their states. conn.c handles connections.
+ * core/members.c handles the consequences of a state. All functions run on the core's thread. */
 #include "bps-scheduler/model/member.h"
 
 #include <assert.h>

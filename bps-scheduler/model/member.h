@@ -19,17 +19,17 @@ struct sched_traffic {
 	double rx_bytes_s, tx_bytes_s;
 };
 
-/* Report of one server about a job, from its last heartbeat. It is a copy, because the message is
- * freed after it was handled. */
+/* Report of one server about a job, from its last heartbeat. The report is a copy, because the
+ * message is freed after the core has handled it. */
 struct sched_server_report {
 	/* the report; its pointer `late` is NULL, because the next field holds that list */
 	struct ctl_beat_job job;
 	struct ctl_beat_late late[CTL_BEAT_LATE_MAX];
 };
 
-/* Detects a slow server: one that takes long from the last contribution to the sum. A few slow
- * beats in a row set is_slow, a few fast ones clear it (score counts the beats, as for stragglers
- * in core/progress.h). A beat without new sums counts as fast. */
+/* Detects a server that takes long from the last contribution to the sum. The score rises with a
+ * slow beat and falls with a fast beat, as for stragglers (core/progress.h). A beat without new
+ * sums counts as fast. */
 struct sched_sum_delay {
 	unsigned score;
 	bool is_slow;
@@ -54,8 +54,8 @@ struct sched_member {
 	/* the open transaction has changed the member, which is in the list c->dirty_members */
 	bool is_dirty;
 	bool needs_sync;
-	/* the member has connected since the scheduler's start, so it may know views of this
-	 * term */
+	/* the member has connected since the scheduler's start, so it may have received views of
+	 * this term */
 	bool has_come;
 	char *name, *host, *addr, *version;
 	/* transport of the member's data connections, such as "sockets"; "": unknown */
@@ -73,8 +73,8 @@ struct sched_member {
 	uint64_t since_ns; /* when the present state began */
 	uint64_t moved_ns; /* when the member's heartbeats last showed progress */
 	/* For rules C2 and C4 of docs/reference/faults.md. seen_ns: when a member of the other role
-	 * last received data from this one. asked_ns: when the scheduler last asked the members of
-	 * the other role for seen_ns. answered_ns: when one of these members last answered. 0:
+	 * last received data from this member. asked_ns: when the scheduler last asked the members
+	 * of the other role for seen_ns. answered_ns: when one of these members last answered. 0:
 	 * never. */
 	uint64_t seen_ns, asked_ns, answered_ns;
 	/* an operator has drained the member, so it gets no new work (drain.h); durable */
@@ -89,8 +89,8 @@ struct sched_member {
 	bool is_behind;
 	char why_down[64];
 	struct ctl_beat beat; /* the member's last heartbeat, without the lists of jobs */
-	struct sched_server_report
-		*reports; /* jobs of the last heartbeat; an array of CTL_BEAT_JOBS_MAX, or NULL */
+	/* reports of the last heartbeat about jobs; an array of CTL_BEAT_JOBS_MAX, or NULL */
+	struct sched_server_report *reports;
 	uint32_t n_reports;
 	struct sched_traffic rate;
 	struct sched_nic_speed speed;

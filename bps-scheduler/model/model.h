@@ -24,14 +24,15 @@
 #define ENDED_MAX    64
 #define STATE_BIT(s) (1u << (s)) /* the bit of state s in a bitmap of states */
 
-/* When placement updates its speeds from measurements (placement/speed.h). */
+/* Determines when placement updates its speeds from measurements (placement/speed.h). */
 struct sched_nic_speeds {
 	/* latest time at which some member made its first measurement; 0: no member has measured
 	 * yet */
 	uint64_t first_ns;
 	uint64_t taken_ns; /* when placement last updated its speeds; 0: never */
 	uint64_t count;    /* number of updates since the start */
-	/* an update is due: some measurement differs by SPEED_STEP from the value used */
+	/* an update is due: some measurement differs by the factor SPEED_STEP from its value at the
+	 * last update */
 	bool is_due;
 	uint64_t since_ns; /* when is_due was set */
 };
@@ -53,8 +54,8 @@ struct sched_core {
 	uint32_t term;
 	uint64_t view;      /* last durable view */
 	uint64_t kept_view; /* view of the state that was restored at this start */
-	/* when a member first showed a view later than kept_view, which means that the restored
-	 * state is outdated; 0: no member has */
+	/* when a HELLO first reported a view that this scheduler has lost, so the restored state is
+	 * outdated; 0: never */
 	uint64_t behind_ns;
 	uint64_t tx_view; /* view of the open transaction; 0: none is open */
 	bool is_undurable;
@@ -70,7 +71,7 @@ struct sched_core {
 	uint64_t progress_ns; /* when the progress of all jobs was last computed */
 	uint64_t stalls_ns;   /* when to check next whether jobs make progress (core/stalls.h) */
 	uint64_t balance_ns;  /* when to check next for planned moves; 0: no check is due */
-	uint64_t gathered_ns; /* when a server last came or returned */
+	uint64_t gathered_ns; /* when a server last joined or returned */
 	uint64_t n_planned;   /* number of partitions in planned moves since the start */
 	uint64_t changes;     /* number of transactions made durable since the start */
 	struct sched_conn *conns[CONN_BUCKETS];

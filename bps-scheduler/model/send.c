@@ -123,8 +123,8 @@ static void plan_add_run(struct plan_message *p, const struct ctl_run *run)
 	plan->runs[plan->n_runs++] = *run;
 }
 
-/* Add the tensor and its runs that concern the receiver (pgen: as in sched_run_next). Without such
- * a run the tensor is added only for an agent, and only if pgen is 0. */
+/* Add the tensor and its runs that concern the receiver (pgen: as in sched_run_next). A tensor
+ * without such a run is added only for an agent, and only if pgen is 0. */
 static void plan_add(struct plan_message *p, const struct sched_tensor *t, uint64_t pgen)
 {
 	uint32_t server = p->m->role == ROLE_SERVER ? p->m->id : SERVER_ANY, at = 0;

@@ -15,7 +15,7 @@ void sched_send_job_end(
  * that the present transaction placed or moved. */
 void sched_send_plan(
 	struct sched_core *c, const struct sched_member *m, struct sched_job *j, bool everything);
-/* Send PLAN with one tensor and its places to an agent. */
+/* Send PLAN with one tensor and the places of its partitions to an agent. */
 void sched_send_tensor(struct sched_core *c, const struct sched_member *m,
 	const struct sched_job *j, const struct sched_tensor *t);
 /* If m was removed from j, send JOB_END to m and return true. JOB_END waits until the removal is
@@ -25,8 +25,8 @@ bool sched_send_evicted(
 /* Send JOINED for each worker of m that this transaction lets in, with its rank. */
 void sched_send_joined(
 	struct sched_core *c, const struct sched_member *m, const struct sched_job *j);
-/* Answer a message about a job that does not run: send JOB_END. Its error says how the job ended,
- * or that there is no such job. */
+/* Answer a message about a job that does not run: send JOB_END. The message reports how the job
+ * ended, or that there is no such job. */
 void sched_send_unknown_job(struct sched_core *c, const struct sched_member *m, uint32_t id);
 /* Send TENSOR_FAIL: the tensor is refused, with this error. cause: the worker or host that is the
  * cause; cause->host is NULL if there is none. */

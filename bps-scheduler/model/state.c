@@ -7,8 +7,8 @@
 #include "bps-scheduler/model/mute.h"
 #include "common/wire/ctlmsg.h"
 
-/* Limit on the length of a list, which no list reaches. The length of the record, which the
- * scheduler itself wrote, bounds its contents. */
+/* Limit on the length of a list. No list reaches this limit, because the length of the record
+ * bounds its contents. */
 #define MANY (1u << 28)
 
 static const struct field member_fields[] = {

@@ -1,9 +1,9 @@
 #ifndef BPS_SCHEDULER_MODEL_STATE_H
 #define BPS_SCHEDULER_MODEL_STATE_H
-/* The scheduler's durable state, as records of a log. There is one kind of record: the objects that
- * one transaction (one view) changed. Applying the records in order gives the state. A snapshot is
- * one record that holds the whole state. An object in a record replaces earlier records about the
- * same object.
+/* Defines the records of the state log, which contain the scheduler's durable state. There is one
+ * kind of record: the objects that one transaction (one view) changed. Applying the records in
+ * order gives the state. A snapshot is one record that holds the whole state. An object in a record
+ * replaces earlier records about the same object.
  *
  * Some state is not durable, because the members report it again: connections, jobs that have not
  * formed, declarations that not all agents have made, and which workers have finished. */

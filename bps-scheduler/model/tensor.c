@@ -1,6 +1,6 @@
-/* Tensors of a job as a data structure: states, the table by name, numbers, partitions and the
- * loads that partitions put on servers. core/declare.c handles DECLARE. All functions run on the
- * core's thread. */
+/* Implements the tensors of a job as a data structure: states, the table by name, numbers,
+ * partitions and the loads that partitions put on servers. core/declare.c handles DECLARE. All
+ * functions run on the core's thread. */
 #include "bps-scheduler/model/tensor.h"
 
 #include <assert.h>
@@ -229,8 +229,8 @@ void sched_job_drop_tensors(struct sched_core *c, struct sched_job *j)
 }
 
 /* Return whether a message to that server must contain the place of p (pgen, server: as in
- * sched_run_next). A server that lost p in view pgen gets the new place too. Otherwise it would
- * keep the memory of the sums. */
+ * sched_run_next). A server that lost p in view pgen gets the new place too. Otherwise that server
+ * would not free the memory of the sums. */
 static bool concerns(const struct sched_part *p, uint64_t pgen, uint32_t server)
 {
 	return (!pgen || p->pgen == pgen) &&

@@ -79,7 +79,7 @@ static bool print_entry(const struct event_ring *ev, uint64_t seq, FILE *f)
 	char text[SCHED_EVENT_BYTES];
 
 	snprintf(text, sizeof(text), "%s", e->text);
-	log_blank(text); /* this replaces line breaks */
+	log_blank(text); /* replaces line breaks by '?' */
 	return fprintf(f, "%" PRIu64 " %.17g %" PRIu64 " %s %s\n", seq, e->unix_s, e->view,
 		       kinds[e->kind], text) > 0;
 }

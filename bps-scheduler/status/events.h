@@ -1,8 +1,8 @@
 #ifndef BPS_SCHEDULER_STATUS_EVENTS_H
 #define BPS_SCHEDULER_STATUS_EVENTS_H
-/* The last events of the core (struct sched_event), for users: a ring in memory, and a copy of it
- * in a file, which the next process reads. Each event has the wall clock's time and a number, which
- * counts from 1. All functions run on the core's thread.
+/* Keeps the last events of the core (struct sched_event) for users: in a ring in memory, and in a
+ * file that the next process reads. Each event has the wall clock's time and a number. The numbers
+ * count from 1. All functions run on the core's thread.
  *
  * The file has a line per event: number, time, view, kind and text, separated by blanks. The file
  * is not synced. Errors are logged and otherwise ignored, because no other part depends on the
@@ -32,14 +32,15 @@ void events_add(struct event_ring *ev, const struct sched_event *e, double unix_
  * result is a new reference:
  * schema role("scheduler") term first last next
  *     first, last: numbers of the oldest and newest event that is kept (last 0: there is none);
- *     next: the value of since that requests the events after these
+ *     next: the value of since for a request of the events that follow
  * restored  number of the last event of the previous processes, 0: none is known
  * lost      number of events above since that are not kept any more
  * now       present time on the clock of the events; web.c adds it
  * events[{seq time kind view text}]
  *     time: unix seconds; kind: scheduler, view, member, job, partitions, steer, health
- * The value of since may come from a previous process of the scheduler: the term has changed then.
- * In that case numbers up to restored name the same events, and larger ones may name others. */
+ * The value of since may come from an answer of a previous scheduler process, whose term differs.
+ * In that case, numbers up to restored still name the same events, but larger numbers may name
+ * others. */
 json_t *events_json(const struct event_ring *ev, uint32_t term, uint64_t since);
 void events_free(struct event_ring *ev);
 #endif

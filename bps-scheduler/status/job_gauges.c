@@ -5,7 +5,8 @@
 #include "bps-scheduler/status/status_impl.h"
 #include "common/daemon/metrics.h"
 
-#define JOBS_MAX 64 /* number of running jobs with metrics: the newest ones */
+/* largest number of jobs with metrics; only the newest running jobs have metrics */
+#define JOBS_MAX 64
 
 typedef double (*job_value_fn)(const struct status_info *info, const struct sched_job *j);
 

@@ -8,7 +8,7 @@
 #include "bps-scheduler/model/host_memory.h"
 #include "bps-scheduler/status/status_impl.h"
 
-/* an agent that is down for longer is not reported: its machine was taken away */
+/* an agent that is down for longer is not reported, because its machine was probably removed */
 #define AGENT_DOWN_NS (600 * NS_PER_S)
 #define BEHIND_NS     (3600 * NS_PER_S)
 #define SILENT_SHARE  2 /* a member is reported as silent after 1/SILENT_SHARE of its dead time */
@@ -71,7 +71,7 @@ static void down_problem(const struct sched_core *c, const struct status_info *i
 
 	if (!is_server && info->now_ns - m->since_ns > AGENT_DOWN_NS)
 		return;
-	/* an operator is working on the member, and no partition waits */
+	/* an operator has drained the member on purpose, and no partition waits for a server */
 	if (m->is_drained && !is_error)
 		return;
 	snprintf(l.what, sizeof(l.what), "%s on %s: down for %.0f s (%s)", m->name, m->host,

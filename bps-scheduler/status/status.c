@@ -1,6 +1,6 @@
-/* Writes the JSON status of the cluster (status.h): members, jobs, tolerated losses, and its
- * summary line. job_status.c writes single jobs, gauges.c metrics. This file reads the core and
- * changes nothing. All functions run on the core's thread. */
+/* Writes the JSON status of the cluster (status.h) with its members, jobs and tolerated losses, and
+ * a summary in one line. job_status.c writes single jobs, gauges.c writes metrics. This file reads
+ * the core and changes nothing. All functions run on the core's thread. */
 #include "bps-scheduler/status/status.h"
 
 #include <stdio.h>
@@ -163,7 +163,7 @@ static json_t *member_json(const struct sched_core *c, const struct status_info 
 }
 
 /* Return the progress of the job, as the servers report it. Returns JSON null before the first
- * report of a server, or if the job's sums stay on one machine. */
+ * report of a server. Servers do not report a job that runs on one machine. */
 static json_t *progress_json(const struct sched_core *c, const struct sched_job *j)
 {
 	const struct sched_progress *p = &j->progress;

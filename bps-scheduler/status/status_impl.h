@@ -1,8 +1,8 @@
 #ifndef BPS_SCHEDULER_STATUS_STATUS_IMPL_H
 #define BPS_SCHEDULER_STATUS_STATUS_IMPL_H
-/* Functions that the files of this folder share. They write the scheduler's JSON and metrics:
- * status.c the cluster, problems.c its problems, job_status.c one job, wait_report.c the calls that
- * wait, gauges.c metrics, events.c events. */
+/* Declares the functions that the files of this folder share. status.c writes the JSON of the
+ * cluster, problems.c its problems, job_status.c one job, wait_report.c the calls that wait,
+ * events.c the events. gauges.c writes the metrics. */
 #include <stdint.h>
 
 #include <jansson.h>
@@ -18,7 +18,7 @@
 void status_put_str(json_t *o, const char *key, const char *s);
 void status_put_num(json_t *o, const char *key, uint64_t v);
 void status_put_sec(json_t *o, const char *key, double v);
-/* Return the seconds since since_ns; 0 if that is in the future. */
+/* Return the seconds since since_ns; 0 if since_ns is in the future. */
 double status_span_s(const struct status_info *info, uint64_t since_ns);
 /* The three lines of a problem: what is wrong, the effect on jobs, and what the operator should
  * do. */
