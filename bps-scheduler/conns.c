@@ -165,8 +165,8 @@ static bool is_who_it_says(const struct ctlchan *chan, const struct ctl_hello *h
 		h->name);
 	if (strcmp(identity, claimed) == 0)
 		return true;
-	log_rated(LOG_WARN, "%s has the key of %s and claims to be %s", ctlchan_peer(chan),
-		identity, claimed);
+	log_rated(LOG_WARN, "%s has the key of %s but claims to be %s: closing the connection",
+		ctlchan_peer(chan), identity, claimed);
 	return false;
 }
 
@@ -201,12 +201,13 @@ static void chan_frame(
 	if (!conn || conn->is_dropped || fails(type))
 		return;
 	if (ctl_decode(type, body, n_body, &msg, &mem, &err) < 0) {
-		log_rated(LOG_WARN, "cannot decode a message of %s: %s", ctlchan_peer(chan), err.s);
+		log_rated(
+			LOG_WARN, "cannot decode a message from %s: %s", ctlchan_peer(chan), err.s);
 		ctlchan_close(chan, "protocol error: %s", err.s);
 		return;
 	}
 	if (type == CTL_HELLO && !is_who_it_says(chan, &msg.hello)) {
-		ctlchan_close(chan, "the name differs from the key's");
+		ctlchan_close(chan, "the name in HELLO differs from the name of the key");
 	} else if (type == CTL_STEER && !conn->is_member) {
 		steer_handle(&app->steer, chan, &msg.steer, clock_now_ns());
 		app_after_event(app);

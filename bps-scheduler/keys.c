@@ -127,16 +127,16 @@ int keys_reload(struct steer *s, const struct steer_call *call, struct steer_rep
 	int rc;
 
 	if (!call->has_master)
-		return err_set(&reply->text, BPS_EAUTH, "this order needs the master key");
+		return err_set(&reply->text, BPS_EAUTH, "this command needs the master key");
 	rc = s->reload_keys(s->ctx, &n_closed, &reply->text);
 	if (rc < 0)
 		return rc;
 	reply->json = keys_json(s);
 	if (s->auth->cert)
 		return err_set(&reply->text, 0, "the certificates %s; connections closed: %u",
-			rc ? "have changed" : "are as before", n_closed);
+			rc ? "have changed" : "have not changed", n_closed);
 	return err_set(&reply->text, 0,
 		"the key file %s; keys: %u, revoked: %u, connections closed: %u",
-		rc ? "has changed" : "is as before", s->auth->keys.n_keys, s->auth->keys.n_revoked,
-		n_closed);
+		rc ? "has changed" : "has not changed", s->auth->keys.n_keys,
+		s->auth->keys.n_revoked, n_closed);
 }

@@ -23,12 +23,13 @@ static const struct setting rows[] = {
 	DAEMON_SETTINGS("127.0.0.1:7301"),
 	{"listen", SET_ADDR, SETTING_AT(struct sched_opts, listen), .def = "127.0.0.1:7300",
 		.port = 7300,
-		.help = "address for servers and agents; needs a key unless it is loopback"},
+		.help = "address to which servers and agents connect; needs a key unless it is "
+			"loopback"},
 	{"state-dir", SET_STRING, SETTING_AT(struct sched_opts, state_dir), .def = "",
-		.help = "folder of the durable state; empty: the service manager's, else in "
-			"memory, so that a restart ends all jobs"},
+		.help = "folder for the durable state; empty: the folder of the service manager, "
+			"or memory only, so that a restart ends all jobs"},
 	{"name", SET_STRING, SETTING_AT(struct sched_opts, name), .def = "bps", .max = CTL_NAME_MAX,
-		.help = "name of the cluster, for people"},
+		.help = "name of the cluster, shown to users"},
 	{"server-dead", SET_DURATION, SETTING_AT(struct sched_opts, server_dead_us),
 		.is_live = true, .def = "2400ms", .min = 100 * SETTING_MS, .max = 3600 * SETTING_S,
 		.help = "silence after which a server is dead and its partitions move"},
@@ -46,29 +47,33 @@ static const struct setting rows[] = {
 		.help = "time between two heartbeats, in both directions"},
 	{"server-slow", SET_DURATION, SETTING_AT(struct sched_opts, server_slow_us),
 		.is_live = true, .def = "500ms", .min = 0, .max = 3600 * SETTING_S,
-		.help = "a server that takes longer from the last contribution to the sum is "
-			"reported; 0: never"},
+		.help = "report a server that takes longer than this from the last contribution to "
+			"the sum; 0: never"},
 	{"stalled-after", SET_DURATION, SETTING_AT(struct sched_opts, stalled_after_us),
 		.is_live = true, .def = "10s", .min = 1 * SETTING_S, .max = 3600 * SETTING_S,
-		.help = "a worker is reported when others have waited for it for this time; a job "
-			"is probed when its round has not progressed for half of it"},
+		.help = "report a worker when others have waited for it this long; probe a job "
+			"when its round has made no progress for half of this time"},
 	{"forming-after", SET_DURATION, SETTING_AT(struct sched_opts, forming_after_us),
 		.is_live = true, .def = "60s", .min = 1 * SETTING_S, .max = 86400 * SETTING_S,
-		.help = "a job is reported when it has waited for its workers for this time"},
+		.help = "report a job when it has waited this long for its workers to join"},
 	{"user-jobs", SET_INT, SETTING_AT(struct sched_opts, user_jobs), .is_live = true,
-		.def = "64", .min = 1, .max = SCHED_JOBS_MAX, .help = "jobs of one user at a time"},
+		.def = "64", .min = 1, .max = SCHED_JOBS_MAX,
+		.help = "largest number of jobs of one user"},
 	{"job-tensors", SET_INT, SETTING_AT(struct sched_opts, job_tensors), .is_live = true,
-		.def = "100000", .min = 16, .max = SCHED_TENSORS_MAX, .help = "tensors of one job"},
+		.def = "100000", .min = 16, .max = SCHED_TENSORS_MAX,
+		.help = "largest number of tensors of one job"},
 	{"user-share", SET_INT, SETTING_AT(struct sched_opts, user_share), .is_live = true,
 		.def = "0", .min = 0, .max = 1000,
-		.help = "percent of the servers' memory that tensors of one user may take; 0: any"},
+		.help = "percent of the servers' memory that tensors of one user may take; 0: no "
+			"limit"},
 	{"job-share", SET_INT, SETTING_AT(struct sched_opts, job_share), .is_live = true,
 		.def = "0", .min = 0, .max = 1000,
-		.help = "percent of the servers' memory that tensors of one job may take; 0: any"},
+		.help = "percent of the servers' memory that tensors of one job may take; 0: no "
+			"limit"},
 	{"small-user-reserve", SET_INT, SETTING_AT(struct sched_opts, small_reserve),
 		.is_live = true, .def = "10", .min = 0, .max = 90,
-		.help = "percent of the servers' memory that only users with an eighth of it or "
-			"less may take; 0: none"},
+		.help = "percent of the servers' memory that is reserved for users who need at "
+			"most an eighth of this reserve; 0: no reserve"},
 };
 
 static int check_times(const void *values, struct err_text *err)
@@ -194,7 +199,7 @@ static int watch_health(struct sched_app *app, struct err_text *err)
 	app->health = health_watch_new(env_event, app);
 	app->look = event_new(loop_base(app->daemon.loop), -1, EV_PERSIST, on_look, app);
 	if (!app->health || !app->look || event_add(app->look, &tv) < 0)
-		return err_set(err, -ENOMEM, "cannot watch the health: out of memory");
+		return err_set(err, -ENOMEM, "cannot watch the cluster's health: out of memory");
 	return 0;
 }
 
@@ -301,7 +306,8 @@ static int start_core(struct sched_app *app, struct err_text *err)
 			return rc;
 		events_open(app->events, o->state_dir);
 	} else {
-		log_warn("no --state-dir: the state is in memory, a restart ends all running jobs");
+		log_warn("no --state-dir is set: the state is only in memory, so a restart ends "
+			 "all running jobs");
 	}
 	rc = sched_start(app->core, clock_now_ns());
 	if (rc < 0)
@@ -363,7 +369,7 @@ static int start(struct sched_app *app, struct err_text *err)
 	rc = daemon_tell(&app->daemon, say, app, err);
 	if (rc < 0)
 		return rc;
-	daemon_ready(&app->daemon, ctllisten_port(app->listen), "keeping the cluster");
+	daemon_ready(&app->daemon, ctllisten_port(app->listen), "managing the cluster");
 	return 0;
 }
 

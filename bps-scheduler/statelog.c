@@ -143,7 +143,7 @@ int statelog_append(struct statelog *l, const struct state_record *rec)
 	if (r == 0)
 		l->bytes += n;
 	else if (ftruncate(l->fd, (off_t)l->bytes) < 0)
-		log_rated(LOG_WARN, "cannot cut a failed record off '%s': %s", l->path,
+		log_rated(LOG_WARN, "cannot remove a failed record from '%s': %s", l->path,
 			strerror(errno));
 	return r;
 }
@@ -227,8 +227,8 @@ static int broken(const struct log_reader *ld, uint64_t at, const char *what)
 {
 	return err_set(ld->err, -EBADMSG,
 		"'%s' is broken at byte %llu of %llu (%s): the disk lost written data. Move the "
-		"file away: running jobs then end, and the members register again. An older copy "
-		"ends the jobs, too",
+		"file away: running jobs then end, and the members register again. Restoring an "
+		"older copy of the file ends the jobs, too",
 		ld->l->path, (unsigned long long)at, (unsigned long long)ld->size, what);
 }
 
@@ -268,7 +268,7 @@ static int64_t load_record(const struct log_reader *ld, uint64_t at)
 		return 0;
 	body = malloc(n ? n : 1);
 	if (!body)
-		return err_set(ld->err, -ENOMEM, "no memory for '%s'", ld->l->path);
+		return err_set(ld->err, -ENOMEM, "cannot read '%s': out of memory", ld->l->path);
 	r = read_all(ld->l->fd, body, n, at + sizeof(head));
 	if (r < 0)
 		err_set(ld->err, r, "cannot read '%s': %s", ld->l->path, err_str(r));
@@ -324,11 +324,12 @@ static int load_records(const struct log_reader *ld)
 		if (has_record_behind(ld, at))
 			return broken(ld, at, "length");
 		log_write(LOG_AS(LOG_WARN, STATE_CUT),
-			"'%s' ends in an incomplete record, which was never sent: removing its "
-			"%llu bytes",
+			"'%s' ends in an incomplete record, whose changes no member has received: "
+			"removing its %llu bytes",
 			ld->l->path, (unsigned long long)(ld->size - at));
 		if (ftruncate(ld->l->fd, (off_t)at) < 0)
-			return err_set(ld->err, -errno, "cannot cut '%s': %s", ld->l->path,
+			return err_set(ld->err, -errno,
+				"cannot remove the incomplete record from '%s': %s", ld->l->path,
 				strerror(errno));
 	}
 	ld->l->bytes = ld->l->bytes_at_compact = at;
@@ -347,8 +348,8 @@ static int check_head(const struct log_reader *ld)
 			ld->l->path);
 	if (le32toh(head.version) != STATELOG_VERSION)
 		return err_set(ld->err, BPS_EVERSION,
-			"'%s' has format %u, this release reads %u: install the release that wrote "
-			"it",
+			"'%s' has format %u, but this release reads format %u: install the release "
+			"that wrote the file",
 			ld->l->path, le32toh(head.version), STATELOG_VERSION);
 	return 0;
 }
@@ -401,7 +402,7 @@ int statelog_open(struct statelog **ret, const char *dir,
 	int r;
 
 	if (!l)
-		return err_set(err, -ENOMEM, "no memory for the state log");
+		return err_set(err, -ENOMEM, "cannot open the state log: out of memory");
 	l->dir_fd = l->lock_fd = l->fd = -1;
 	snprintf(l->path, sizeof(l->path), "%s/%s", dir, LOG_NAME);
 	r = open_files(l, dir, err);

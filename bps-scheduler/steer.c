@@ -43,8 +43,8 @@ static int find_job(
 			continue;
 		if (found)
 			return err_set(err, -EINVAL,
-				"several users have a job '%s': name it by number, #%u of uid %u "
-				"or #%u of uid %u",
+				"several users have a job '%s': use the number #%u (uid %u) or "
+				"#%u (uid %u)",
 				name, found->id, found->uid, j->id, j->uid);
 		found = j;
 	}
@@ -97,19 +97,20 @@ static int mute(struct steer *s, const struct steer_call *call, struct steer_rep
 		for (size_t i = 0; i < sizeof(codes) / sizeof(codes[0]); i++)
 			nearest_name_try(&best, call->target, codes[i]);
 		return err_set(&reply->text, BPS_ENOTFOUND,
-			"no problem has the code '%s'%s; `bpsctl explain` lists them", call->target,
-			nearest_name_hint(&best, "", hint));
+			"no problem has the code '%s'%s; `bpsctl explain` lists all codes",
+			call->target, nearest_name_hint(&best, "", hint));
 	}
 	if (!ms)
 		return err_set(&reply->text, -EINVAL,
 			"'%s' is not a duration from 1ms to 90d, such as 30min, 4h or 2d", span);
 	rc = sched_mute(s->core, call->target, ms, arg_of(call, "reason"), call->who, call->now_ns);
 	if (rc == BPS_EQUOTA)
-		return err_set(&reply->text, rc, "%u codes are muted already", MUTES_MAX);
+		return err_set(&reply->text, rc,
+			"%u codes are muted, which is the limit: unmute one first", MUTES_MAX);
 	if (rc < 0)
 		return err_set(&reply->text, rc,
-			"the problem is muted now, but the scheduler cannot store that; see its "
-			"log");
+			"the problem is muted now, but the scheduler cannot store the mute; see "
+			"its log");
 	return err_set(
 		&reply->text, 0, "%s is muted for %.1f h", call->target, (double)ms / 3600e3);
 }
@@ -122,8 +123,8 @@ static int unmute(struct steer *s, const struct steer_call *call, struct steer_r
 		return err_set(&reply->text, rc, "'%s' is not muted", call->target);
 	if (rc < 0)
 		return err_set(&reply->text, rc,
-			"the problem is unmuted now, but the scheduler cannot store that; see its "
-			"log");
+			"the problem is unmuted now, but the scheduler cannot store this change; "
+			"see its log");
 	return err_set(&reply->text, 0, "%s is unmuted", call->target);
 }
 
@@ -182,7 +183,8 @@ static bool is_operator(const struct ctlchan *chan, struct err_text *err)
 	if (!*identity || strncmp(identity, "ctl:", 4) == 0)
 		return true;
 	err_set(err, BPS_EAUTH,
-		"the key of %s is not for orders (`bpsctl key derive ctl:NAME` makes one that is)",
+		"the key of %s does not allow commands: use a key from "
+		"`bpsctl key derive ctl:NAME`",
 		identity);
 	return false;
 }
@@ -243,7 +245,7 @@ static void keep_event(struct steer *s, const struct steer_call *call, const cha
 
 	err_set(&text, 0, "%s: %s%s%s: %s%s", call->who, call->msg->verb, *call->target ? " " : "",
 		call->target, rc < 0 ? "refused: " : "", result);
-	log_limited(LOG_AS(LOG_INFO, STEERED), "steered: %s identity=%s", text.s,
+	log_limited(LOG_AS(LOG_INFO, STEERED), "operator's command: %s identity=%s", text.s,
 		*identity ? identity : "none");
 	events_add(s->events, &(struct sched_event){EVENT_STEER, sched_view(s->core), text.s},
 		clock_unix_s());
@@ -298,8 +300,8 @@ void steer_handle(
 	char *json = reply.json ? json_dumps(reply.json, JSON_COMPACT) : NULL;
 
 	if (rc == BPS_EAUTH)
-		log_rated(
-			LOG_WARN, "refused an order: %s peer=%s", reply.text.s, ctlchan_peer(chan));
+		log_rated(LOG_WARN, "rejected an operator's command: %s peer=%s", reply.text.s,
+			ctlchan_peer(chan));
 	if (!answer(chan, rc, reply.text.s, json))
 		answer(chan, rc, reply.text.s, NULL);
 	ctlchan_close(chan, "steered");

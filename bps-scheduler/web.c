@@ -107,7 +107,7 @@ static bool http_probe(void *arg, enum httpd_probe probe, struct err_text *err)
 	}
 	if (probe == HTTPD_LIVE || sched_is_durable(app->core))
 		return true;
-	err_set(err, BPS_ENOTDURABLE, "the state cannot be written");
+	err_set(err, BPS_ENOTDURABLE, "the scheduler cannot write its state");
 	return false;
 }
 
@@ -119,13 +119,13 @@ static void http_job(struct sched_app *app, struct httpd_request *req, const cha
 	int rc;
 
 	if (!job) {
-		answer_error(req, 404, "no such job: `bpsctl jobs` lists them");
+		answer_error(req, 404, "there is no such job; `bpsctl jobs` lists all jobs");
 		return;
 	}
 	while (token < STATUS_WAIT_MAX && app->waiting[token].req)
 		token++;
 	if (token == STATUS_WAIT_MAX) {
-		answer_error(req, 503, "too many requests at once");
+		answer_error(req, 503, "too many requests at once; try again");
 		return;
 	}
 	app->waiting[token].req = req;
@@ -136,7 +136,7 @@ static void http_job(struct sched_app *app, struct httpd_request *req, const cha
 		return;
 	app->waiting[token].req = NULL;
 	if (rc != BPS_ENOTFOUND) {
-		answer_error(req, 503, "too many requests at once");
+		answer_error(req, 503, "too many requests at once; try again");
 		return;
 	}
 	web_info(app, &info);

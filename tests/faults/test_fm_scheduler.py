@@ -261,7 +261,7 @@ def test_state_of_a_newer_release_is_refused(faulty, cell):
         check=False,
     )
     cell.within("refusal", time.monotonic() - at, 1)
-    assert p.returncode == 78 and "has format 99, this release reads" in p.stderr, p
+    assert p.returncode == 78 and "has format 99, but this release reads" in p.stderr, p
     assert log.read_bytes() == bytes(data)
 
 
