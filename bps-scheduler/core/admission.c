@@ -76,8 +76,8 @@ int admission_check_job(struct sched_core *c, uint32_t uid, struct err_text *err
 	uint32_t n = admission_user_jobs(c, uid);
 
 	if (c->n_jobs >= SCHED_JOBS_MAX)
-		return err_set(err, BPS_EQUOTA, "the scheduler has %u of %u jobs", c->n_jobs,
-			SCHED_JOBS_MAX);
+		return err_set(err, BPS_EQUOTA, "the scheduler has %u jobs, its limit is %u",
+			c->n_jobs, SCHED_JOBS_MAX);
 	if (!c->cfg.user_jobs || n < c->cfg.user_jobs)
 		return 0;
 	c->refused[QUOTA_USER_JOBS]++;
@@ -192,8 +192,9 @@ static int check_reserve(struct sched_core *c, const struct sched_job *j, uint64
 		return 0;
 	c->refused[QUOTA_SMALL_RESERVE]++;
 	return err_set(err, BPS_EQUOTA,
-		"it takes %.1f MiB for sums, and the servers have %.1f of %.1f MiB left; %u%% of "
-		"all is for users with at most %.1f MiB; see bps-scheduler's --small-user-reserve",
+		"its sums take %.1f MiB, but the servers have only %.1f of %.1f MiB left; %u%% of "
+		"all is reserved for users who need at most %.1f MiB; see bps-scheduler's "
+		"--small-user-reserve",
 		(double)more / 0x1p20, used < left ? (double)(left - used) / 0x1p20 : 0,
 		(double)all / 0x1p20, c->cfg.small_reserve, (double)small / 0x1p20);
 }
@@ -261,9 +262,9 @@ void admission_check_waiting(struct sched_core *c)
 		(j = largest_waiting(c, reserve / ADMISSION_SMALL_USERS))) {
 		c->refused[QUOTA_SMALL_RESERVE]++;
 		sched_job_end(c, j, BPS_EQUOTA, NULL,
-			"job '%s' waited for servers, and takes %.1f MiB for sums: those that are "
-			"there now have %.1f MiB, of which %u%% is for users with little; see "
-			"bps-scheduler's --small-user-reserve",
+			"job '%s' waited for servers, and its sums take %.1f MiB: the present "
+			"servers have %.1f MiB, of which %u%% is reserved for users who need "
+			"little; see bps-scheduler's --small-user-reserve",
 			j->name, (double)job_sums(j) / 0x1p20, (double)all / 0x1p20,
 			c->cfg.small_reserve);
 	}

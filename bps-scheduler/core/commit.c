@@ -137,10 +137,11 @@ static void set_undurable(struct sched_core *c, int r)
 {
 	if (!c->is_undurable) {
 		log_write(LOG_AS(LOG_ERROR, STATE_LOST),
-			"cannot write the state: %s; no new jobs and views until this succeeds "
-			"view=%llx",
+			"cannot write the state: %s; rejecting new jobs and members until a write "
+			"succeeds view=%llx",
 			err_str(r), (unsigned long long)c->view);
-		sched_note(c, EVENT_SCHEDULER, "the state cannot be written: %s", err_str(r));
+		sched_note(
+			c, EVENT_SCHEDULER, "the scheduler cannot write its state: %s", err_str(r));
 	}
 	c->is_undurable = true;
 	c->retry_ns = c->now_ns + c->cfg.beat_ms * NS_PER_MS;
@@ -173,8 +174,8 @@ static void note_member_view(struct sched_core *c)
 	for (const struct sched_member *i = m->next_dirty; i; i = i->next_dirty)
 		more++;
 	sched_note(c, EVENT_VIEW, "%s %s %s%s", sched_role_name(m->role), m->name,
-		m->state == MEMBER_DOWN ? "is gone" : "is there",
-		more ? ", and others changed too" : "");
+		m->state == MEMBER_DOWN ? "is down" : "has joined or changed",
+		more ? ", and other members have changed" : "");
 }
 
 static void note_job_view(struct sched_core *c, const struct sched_job *j)
@@ -196,9 +197,9 @@ static void note_job_view(struct sched_core *c, const struct sched_job *j)
 		sched_note(c, EVENT_VIEW, "job '%s' continues with %u of %u machines", j->name,
 			j->n_members - j->n_left, j->n_members);
 	else if (j->has_moved)
-		sched_note(c, EVENT_VIEW, "partitions of job '%s' have new places", j->name);
+		sched_note(c, EVENT_VIEW, "partitions of job '%s' were placed again", j->name);
 	else
-		sched_note(c, EVENT_VIEW, "%u tensor%s of job '%s' placed", n_fresh,
+		sched_note(c, EVENT_VIEW, "placed %u tensor%s of job '%s'", n_fresh,
 			n_fresh == 1 ? "" : "s", j->name);
 }
 
@@ -214,7 +215,7 @@ static void note_view(struct sched_core *c)
 	else if (c->has_new_mutes)
 		sched_note(c, EVENT_VIEW, "the muted problems have changed");
 	else
-		sched_note(c, EVENT_VIEW, "the scheduler reserved ids");
+		sched_note(c, EVENT_VIEW, "the scheduler has reserved ids for jobs");
 }
 
 int sched_commit(struct sched_core *c, bool is_retry)

@@ -58,7 +58,7 @@ static void dispatch(struct sched_core *c, struct sched_member *m, const struct 
 		return;
 	}
 	if (m->role != ROLE_AGENT) {
-		sched_kick(c, m, "a message that only agents send");
+		sched_kick(c, m, "sent a message that only agents may send");
 		return;
 	}
 	switch ((enum ctl_type)msg->type) {
@@ -81,7 +81,7 @@ static void dispatch(struct sched_core *c, struct sched_member *m, const struct 
 		sched_report(c, m, &msg->report);
 		break;
 	default:
-		sched_kick(c, m, "a message that members do not send");
+		sched_kick(c, m, "sent a message that members must not send");
 		break;
 	}
 }
@@ -156,7 +156,7 @@ static int drain_commit(
 	if (rc == 0)
 		return drain_describe(c, m, ret_text);
 	return err_set(ret_text, rc,
-		"%s %s is %s, but the scheduler cannot store that; see its log",
+		"%s %s is %s, but the scheduler cannot store this change; see its log",
 		sched_role_name(m->role), m->name, m->is_drained ? "drained" : "no longer drained");
 }
 

@@ -25,7 +25,7 @@ static void mismatch_text(const struct declare_request *in, const struct sched_t
 
 	snprintf(ret, n,
 		"tensor '%s' of job '%s': rank %u (host %s) declares %s x %llu, rank %u (host %s)"
-		" %s x %llu",
+		" declares %s x %llu",
 		t->name, in->j->name, t->first_rank, sched_host_of(in->c, w->agent),
 		dtype_name(t->dtype), (unsigned long long)t->n_elems, d->rank, in->m->host,
 		dtype_name(d->dtype), (unsigned long long)d->n_elems);
@@ -79,7 +79,7 @@ static bool is_decl_sound(const struct declare_request *in, const struct ctl_dec
 
 	if (d->name[0] && d->rank < in->j->n_room && in->j->workers[d->rank].agent == in->m->id)
 		return true;
-	sched_kick(c, in->m, "an invalid declaration");
+	sched_kick(c, in->m, "sent an invalid declaration");
 	return false;
 }
 
@@ -89,9 +89,9 @@ static int check_shape(const struct ctl_decl *d, struct err_text *err)
 	size_t bytes = dtype_bytes(d->dtype);
 
 	if (!bytes || !d->n_elems)
-		return err_set(err, -EINVAL, "unknown type or no elements");
+		return err_set(err, -EINVAL, "its type is unknown, or it has no elements");
 	if (d->n_elems > SCHED_TENSOR_BYTES_MAX / bytes)
-		return err_set(err, BPS_EQUOTA, "it has more than 1 TiB, the limit");
+		return err_set(err, BPS_EQUOTA, "it is larger than 1 TiB, which is the limit");
 	return 0;
 }
 
@@ -185,7 +185,8 @@ void sched_declare(struct sched_core *c, struct sched_member *m, const struct ct
 	in.member = sched_job_member(in.j, m->id);
 	if (in.member == CTL_NO_ID || in.j->state != JOB_RUNNING) {
 		sched_kick(c, m,
-			"DECLARE for a job to which it does not belong, or that has not formed");
+			"sent DECLARE for a job that has not formed, or to which it does not "
+			"belong");
 		return;
 	}
 	for (uint32_t i = 0; i < msg->n_tensors && m->conn; i++)

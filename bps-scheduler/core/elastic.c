@@ -26,8 +26,8 @@ int sched_newcomer(struct sched_core *c, const struct sched_member *m, struct sc
 	}
 	if (sched_job_member(j, m->id) != CTL_NO_ID)
 		return err_set(err, BPS_EDUP,
-			"host %s is already in job '%s': a machine joins with all its workers at "
-			"once",
+			"host %s is already in job '%s': all workers of a machine must join "
+			"together",
 			m->host, j->name);
 	if (j->n_joined + j->n_newcomers >= j->max_size)
 		return err_set(err, BPS_EDUP, "job '%s' already has all its %u workers", j->name,
@@ -35,12 +35,13 @@ int sched_newcomer(struct sched_core *c, const struct sched_member *m, struct sc
 	if (q->rank != CTL_NO_ID && q->rank < j->n_room &&
 		(j->workers[q->rank].state == WORKER_ATTACHED ||
 			j->workers[q->rank].state == WORKER_DONE))
-		return err_set(err, BPS_EDUP, "rank %u of job '%s' is held by pid %u on host %s",
-			q->rank, j->name, j->workers[q->rank].pid,
+		return err_set(err, BPS_EDUP,
+			"rank %u of job '%s' is already taken by pid %u on host %s", q->rank,
+			j->name, j->workers[q->rank].pid,
 			sched_host_of(c, j->workers[q->rank].agent));
 	if (j->n_members >= WIRE_MEMBERS_MAX && sched_job_member_ever(j, m->id) == CTL_NO_ID)
-		return err_set(err, BPS_EQUOTA, "job '%s' has had %u machines, the limit", j->name,
-			WIRE_MEMBERS_MAX);
+		return err_set(err, BPS_EQUOTA, "job '%s' has had %u machines, which is the limit",
+			j->name, WIRE_MEMBERS_MAX);
 	j->newcomers = sched_grow(
 		j->newcomers, &j->newcomers_room, j->n_newcomers + 1, sizeof(*j->newcomers));
 	j->newcomers[j->n_newcomers++] =
@@ -133,7 +134,7 @@ static bool has_number(
 {
 	struct ctl_msg msg = {.type = CTL_JOINED,
 		.joined = {n->seq, (uint32_t)-BPS_EQUOTA,
-			"the job has had the largest number of machines", CTL_NO_ID, CTL_NO_ID}};
+			"the job has reached its limit of machines", CTL_NO_ID, CTL_NO_ID}};
 
 	if (j->n_members < WIRE_MEMBERS_MAX || sched_job_member_ever(j, n->agent) != CTL_NO_ID)
 		return true;
@@ -204,8 +205,8 @@ static void pass_barrier(struct sched_core *c, struct sched_job *j)
 	j->view = sched_change(c);
 	j->is_changed = true;
 	sched_job_dirty(c, j);
-	log_debug("barrier %llu is passed: job='%s' id=%u", (unsigned long long)j->barrier, j->name,
-		j->id);
+	log_debug("all workers have reached barrier %llu: job='%s' id=%u",
+		(unsigned long long)j->barrier, j->name, j->id);
 	let_all_in(c, j);
 }
 
@@ -220,7 +221,9 @@ void sched_at_barrier(struct sched_core *c, const struct sched_member *m, struct
 		return;
 	}
 	if (n != j->barrier + 1) {
-		log_rated(LOG_WARN, "agent %s reports barrier %llu of job '%s', the next is %llu",
+		log_rated(LOG_WARN,
+			"agent %s reports barrier %llu of job '%s', but the next barrier is %llu: "
+			"ignoring the report",
 			m->name, (unsigned long long)n, j->name,
 			(unsigned long long)j->barrier + 1);
 		return;

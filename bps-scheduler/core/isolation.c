@@ -44,13 +44,12 @@ void isolation_tick(struct sched_core *c)
 	quiet_ns = c->now_ns > last ? c->now_ns - last : 0;
 	is_isolated = n && quiet_ns > limit_ns;
 	if (is_isolated && !c->is_isolated)
-		log_warn("all members are silent: this host may be cut off, no member is declared "
-			 "dead until one reports again: members=%u",
+		log_warn("all members are silent: this host may be cut off, so no member is "
+			 "declared dead until one reports again: members=%u",
 			n);
 	if (!is_isolated && c->is_isolated)
-		log_info(
-			"members report again: the time until a silent one is declared dead begins "
-			"again for all");
+		log_info("members report again: restarting the time after which a silent member "
+			 "is declared dead");
 	if (is_isolated != c->is_isolated)
 		sched_note(c, EVENT_SCHEDULER, "%s",
 			is_isolated ? "all members are silent" : "members report again");

@@ -159,7 +159,7 @@ static void refuse(struct sched_core *c, uint32_t conn, int code, const char *fm
 	va_start(ap, fmt);
 	vsnprintf(text.s, sizeof(text.s), fmt, ap);
 	va_end(ap);
-	log_rated(LOG_AS(LOG_WARN, REFUSED), "refused: %s", text.s);
+	log_rated(LOG_AS(LOG_WARN, REFUSED), "refused a member: %s", text.s);
 	c->env.send(c->env.ctx, conn, &msg);
 	sched_conn_drop(c, conn, "refused");
 }
@@ -183,7 +183,8 @@ static bool adopt_cluster(struct sched_core *c, const struct ctl_hello *h)
 	if (c->is_restored || c->n_members)
 		return false;
 	memcpy(c->cluster_id, h->cluster_id.data, STATE_ID_BYTES);
-	log_rated(LOG_WARN, "no state here: taking over the cluster that %s '%s' on %s belongs to",
+	log_rated(LOG_WARN,
+		"this scheduler has no state: taking over the cluster id of %s '%s' on %s",
 		sched_role_name(h->role), h->name, h->host);
 	sched_change(c);
 	return true;
@@ -198,8 +199,8 @@ static void go_above(struct sched_core *c, uint64_t view)
 	if (term < c->term)
 		term = c->term;
 	log_rated(LOG_WARN,
-		"a member has view %llx, this scheduler's state ends at %llx: continuing above "
-		"that view",
+		"a member has view %llx, but this scheduler's state ends at view %llx: continuing "
+		"after the member's view",
 		(unsigned long long)view, (unsigned long long)c->view);
 	c->term = term + 1;
 	c->tx_view = (uint64_t)c->term << 32 | 1;
@@ -232,7 +233,7 @@ static void end_stale_jobs(struct sched_core *c, const struct ctl_hello *h)
 		"was cut, or replaced by an older copy; its jobs end",
 		(unsigned long long)c->kept_view, sched_role_name(h->role), h->name, h->host,
 		(unsigned long long)h->view);
-	sched_note(c, EVENT_SCHEDULER, "the state is older than that of %s '%s'",
+	sched_note(c, EVENT_SCHEDULER, "the scheduler's state is older than the state of %s '%s'",
 		sched_role_name(h->role), h->name);
 	for (struct sched_job *j = c->jobs; j; j = next) {
 		next = j->next;
@@ -300,8 +301,8 @@ static bool hello_refused(struct sched_core *c, uint32_t conn, const struct ctl_
 
 	if (h->proto != CTL_PROTO) {
 		refuse(c, conn, BPS_EVERSION,
-			"'%s' on %s (release %s) uses control protocol %u, the scheduler (release "
-			"%s) %u: install the same release",
+			"'%s' on %s (release %s) uses control protocol %u, but the scheduler "
+			"(release %s) uses %u: install the same release",
 			h->name, h->host, h->version, h->proto, BPS_VERSION, CTL_PROTO);
 	} else if (!is_hello_sound(h)) {
 		refuse(c, conn, BPS_EPROTO, "HELLO of '%s' on '%s' is invalid", h->name, h->host);
@@ -309,12 +310,12 @@ static bool hello_refused(struct sched_core *c, uint32_t conn, const struct ctl_
 		turn_away(c, conn, m != NULL);
 	} else if (!is_name_free(m, h)) {
 		refuse(c, conn, BPS_EDUP,
-			"the name '%s' is held by a live %s on %s (pid %u, %s:%u), this one is pid "
-			"%u on %s: stop one of them, or choose another --name",
+			"the name '%s' is already used by a live %s on %s (pid %u, %s:%u), and "
+			"this process is pid %u on %s: stop one of them, or choose another --name",
 			h->name, sched_role_name(h->role), m->host, m->pid, m->addr, m->port,
 			h->pid, h->host);
 	} else if (!m && c->n_members >= SCHED_MEMBERS_MAX) {
-		refuse(c, conn, BPS_EQUOTA, "the scheduler has %u members, its limit",
+		refuse(c, conn, BPS_EQUOTA, "the scheduler has %u members, which is its limit",
 			SCHED_MEMBERS_MAX);
 	} else if (!adopt_cluster(c, h)) {
 		refuse(c, conn, BPS_EMISMATCH,
@@ -337,7 +338,7 @@ static void member_back(struct sched_core *c, struct sched_member *m, const stru
 	 * connects */
 	if (m->conn && is_new)
 		log_limited(LOG_AS(LOG_WARN, MEMBER),
-			"a new process of %s %s replaces one that is still connected: "
+			"a new process of %s %s replaces a process that is still connected: "
 			"host=%s pid=%u old_pid=%u",
 			sched_role_name(m->role), m->name, h->host, h->pid, m->pid);
 	/* Remove the agent's workers that wait to be let into a job. After WELCOME, the agent sends
@@ -458,8 +459,8 @@ void sched_member_check(struct sched_core *c, struct sched_member *m)
 	at = hung_end(c, m, at);
 	if (at <= c->now_ns && seen_to > c->now_ns && m->state == MEMBER_UP) {
 		sched_conn_drop(c, m->conn->id, "silent, but servers receive from it");
-		sched_member_set_state(
-			c, m, MEMBER_SUSPECT, "silent here, but servers receive from it");
+		sched_member_set_state(c, m, MEMBER_SUSPECT,
+			"silent at the scheduler, but servers receive from it");
 		m->deadline_ns = c->now_ns;
 	}
 	if (at < seen_to)

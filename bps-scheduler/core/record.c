@@ -257,7 +257,8 @@ static int restore_member(struct sched_core *c, const struct state_member *s, st
 	if ((!m && s->id != c->n_members + 1) || (m && m->role != s->role) ||
 		(s->role != ROLE_SERVER && s->role != ROLE_AGENT) ||
 		(s->role == ROLE_SERVER && !s->threads))
-		return err_set(err, -EINVAL, "member %u '%s' does not fit", s->id, s->name);
+		return err_set(err, -EINVAL,
+			"member %u '%s' is invalid or contradicts earlier records", s->id, s->name);
 	if (!m)
 		m = sched_member_add(c, s->id, s->role, s->name);
 	/* A server may restart with another number of threads while it has partitions. Adjust its
@@ -338,7 +339,8 @@ static int restore_members(
 	memset(j->workers, 0, j->n_room * sizeof(*j->workers));
 	j->n_members = j->n_left = j->n_joined = j->n_gone = j->n_done = 0;
 	if (j->formed != s->formed || restore_workers(c, j, s) < 0)
-		return err_set(err, -EINVAL, "machines of job %u '%s' do not fit", s->id, s->name);
+		return err_set(err, -EINVAL,
+			"the machines of job %u '%s' contradict earlier records", s->id, s->name);
 	sched_job_rescale(c, j, was);
 	j->view = s->view;
 	j->barrier = s->barrier;
@@ -361,11 +363,13 @@ static int restore_job(struct sched_core *c, const struct state_job *s, struct e
 	}
 	if (!s->name[0] || !s->size || s->size > CTL_WORKERS_MAX || s->id >= c->job_id_limit ||
 		sched_job_any(c, s->id))
-		return err_set(err, -EINVAL, "job %u '%s' does not fit", s->id, s->name);
+		return err_set(err, -EINVAL,
+			"job %u '%s' is invalid or contradicts earlier records", s->id, s->name);
 	j = job_of_record(c, s);
 	if (restore_workers(c, j, s) < 0) {
 		sched_job_free(c, j);
-		return err_set(err, -EINVAL, "workers of job %u '%s' do not fit", s->id, s->name);
+		return err_set(err, -EINVAL,
+			"the workers of job %u '%s' contradict earlier records", s->id, s->name);
 	}
 	sched_job_link(c, j);
 	sched_ended_trim(c);
@@ -381,7 +385,9 @@ static int restore_tensor(struct sched_core *c, const struct state_tensor *s, st
 		!s->n_elems || s->n_elems > SCHED_TENSOR_BYTES_MAX ||
 		(s->n_elems - 1) / s->part_elems >= PLACE_PARTS_MAX ||
 		sched_tensor_find(j, s->name))
-		return err_set(err, -EINVAL, "tensor '%s' of job %u does not fit", s->name, s->job);
+		return err_set(err, -EINVAL,
+			"tensor '%s' of job %u is invalid or contradicts earlier records", s->name,
+			s->job);
 	t = sched_alloc(1, sizeof(*t));
 	t->id = CTL_NO_ID;
 	t->name = sched_dup(s->name);
@@ -404,11 +410,13 @@ static int restore_run(struct sched_core *c, const struct state_run *s, struct e
 	if (!t || !s->n || (uint64_t)s->first + s->n > t->n_parts || !t->parts ||
 		(s->server != CTL_NO_ID && (!m || m->role != ROLE_SERVER)) ||
 		(m && (s->thread >= m->threads || s->instance != m->instance)))
-		return err_set(err, -EINVAL, "partitions %u.. of tensor %u of job %u do not fit",
+		return err_set(err, -EINVAL,
+			"the partitions from %u of tensor %u of job %u contradict earlier records",
 			s->first, s->tensor, s->job);
 	for (uint32_t i = s->first; i < s->first + s->n; i++) {
 		if (s->pgen < t->parts[i].pgen)
-			return err_set(err, -EINVAL, "pgen of job %u goes back", s->job);
+			return err_set(err, -EINVAL,
+				"a pgen of job %u is smaller than in earlier records", s->job);
 		sched_part_set(c, j, t, i, m, s->thread, s->pgen);
 	}
 	return 0;
@@ -417,9 +425,10 @@ static int restore_run(struct sched_core *c, const struct state_run *s, struct e
 static int restore_head(struct sched_core *c, const struct state_record *rec, struct err_text *err)
 {
 	if (rec->cluster_id.bytes != STATE_ID_BYTES || rec->secret.bytes != STATE_SECRET_BYTES)
-		return err_set(err, -EINVAL, "no identity of the cluster");
+		return err_set(err, -EINVAL, "the cluster id or the secret has a wrong length");
 	if (rec->term < c->term || rec->view < c->view || rec->job_id_limit < c->job_id_limit)
-		return err_set(err, -EINVAL, "term or view goes back");
+		return err_set(
+			err, -EINVAL, "term, view or job id is smaller than in earlier records");
 	memcpy(c->cluster_id, rec->cluster_id.data, STATE_ID_BYTES);
 	memcpy(c->secret, rec->secret.data, STATE_SECRET_BYTES);
 	c->is_restored = true;

@@ -285,12 +285,12 @@ int stalls_check(const struct sched_core *c, const struct sched_job *j, struct e
 
 	if (s->state >= STALL_STATES || s->n_findings > SCHED_FINDINGS_MAX ||
 		(s->state == STALL_MOVING && s->n_findings))
-		return err_set(err, -EINVAL, "stall of job %u: state %u, %u findings", j->id,
-			s->state, s->n_findings);
+		return err_set(err, -EINVAL, "job %u has an invalid stall: state %u, %u findings",
+			j->id, s->state, s->n_findings);
 	for (const struct sched_probe *p = c->probes; p; p = p->next)
 		n += p->seq == s->probe_seq && p->job == j->id && p->is_own && !p->parent;
 	if (s->state == STALL_PROBING && j->state == JOB_RUNNING && n != 1)
-		return err_set(err, -EINVAL, "job %u is probing, without a probe", j->id);
+		return err_set(err, -EINVAL, "job %u is in state probing, but has no probe", j->id);
 	if (count_probing(c) > STALLS_PROBES_MAX)
 		return err_set(err, -EINVAL, "too many jobs are probed");
 	return 0;

@@ -84,7 +84,7 @@ static void say_state(const struct sched_core *c, struct why_text *t)
 	if (!c->is_undurable)
 		return;
 	add_clause(t);
-	add(t, "the scheduler cannot write its state: no view changes");
+	add(t, "the scheduler cannot write its state, so no partition can move");
 }
 
 static void say_servers(const struct sched_core *c, const struct sched_job *j, struct why_text *t)
@@ -105,7 +105,7 @@ static void say_servers(const struct sched_core *c, const struct sched_job *j, s
 			if (quiet_ns <= c->cfg.server_dead_ms * NS_PER_MS / 3)
 				continue;
 			add_clause(t);
-			add(t, "server %s (host %s) is silent for %.1f s", m->name, m->host,
+			add(t, "server %s (host %s) has been silent for %.1f s", m->name, m->host,
 				seconds(quiet_ns));
 		} else {
 			if (m->state == MEMBER_DOWN && since_ns > DOWN_RECENT_NS &&
@@ -517,7 +517,7 @@ void sched_why(struct sched_core *c, struct sched_member *m, const struct ctl_wh
 	if (sched_send_evicted(c, m, j))
 		return;
 	if (sched_job_member(j, m->id) == CTL_NO_ID) {
-		sched_kick(c, m, "WHY for a job to which it does not belong");
+		sched_kick(c, m, "sent WHY for a job to which it does not belong");
 		return;
 	}
 	if (j->state == JOB_FORMING) {
@@ -600,7 +600,8 @@ void sched_report(struct sched_core *c, struct sched_member *m, const struct ctl
 	i = j ? sched_job_member(j, m->id) : CTL_NO_ID;
 	if (i == CTL_NO_ID || i >= p->n_members || p->has_answered[i] ||
 		msg->n_workers > j->members[i].n_ranks) {
-		log_debug("agent %s: a late or unrequested REPORT seq=%u", m->name, msg->seq);
+		log_debug("ignored a late or unrequested REPORT of agent %s: seq=%u", m->name,
+			msg->seq);
 		return;
 	}
 	p->has_answered[i] = true;

@@ -119,32 +119,32 @@ static bool join_sound(const struct join_request *in)
 	const struct ctl_join *q = in->msg;
 
 	if (!q->job[0])
-		join_refuse(in, -EINVAL, "a job needs a name");
+		join_refuse(in, -EINVAL, "the name of the job is empty");
 	else if (!q->size || q->size > CTL_WORKERS_MAX)
 		join_refuse(in, -EINVAL, "job '%s': %u workers requested, 1 to %u are possible",
 			q->job, q->size, CTL_WORKERS_MAX);
 	else if (q->flags & JOB_ELASTIC && (!(q->flags & JOB_SHRINK) || q->max_size < q->size ||
 						   q->max_size > CTL_WORKERS_MAX))
 		join_refuse(in, -EINVAL,
-			"job '%s': %u to %u workers of an elastic job, which must be able to "
-			"shrink",
+			"job '%s': an elastic job of %u to %u workers needs a valid range and must "
+			"be able to shrink",
 			q->job, q->size, q->max_size);
 	else if (q->rank != CTL_NO_ID &&
 		 q->rank >= (q->flags & JOB_ELASTIC ? q->max_size : q->size))
-		join_refuse(
-			in, -EINVAL, "job '%s': rank %u of %u workers", q->job, q->rank, q->size);
+		join_refuse(in, -EINVAL, "job '%s': rank %u is too large for %u workers", q->job,
+			q->rank, q->size);
 	else if (q->flags & ~(uint32_t)JOB_FLAGS_KNOWN)
 		join_refuse(in, BPS_EVERSION,
-			"job '%s': options %#x are not known to the scheduler", q->job,
+			"job '%s': the scheduler does not support the option flags %#x", q->job,
 			q->flags & ~(uint32_t)JOB_FLAGS_KNOWN);
 	else if (q->backup && q->flags & JOB_DETERMINISTIC)
 		join_refuse(in, -EINVAL,
-			"job '%s': deterministic sums wait for all machines, with backup machines "
-			"rounds do not wait for late ones: choose one",
+			"job '%s': deterministic sums wait for all machines, but rounds with "
+			"backup machines do not: choose one of the two",
 			q->job);
 	else if (q->token.bytes && q->token.bytes != CTL_TOKEN_BYTES)
-		join_refuse(
-			in, -EINVAL, "job '%s': the token has %u bytes", q->job, q->token.bytes);
+		join_refuse(in, -EINVAL, "job '%s': the job token has a wrong length of %u bytes",
+			q->job, q->token.bytes);
 	else if (in->c->is_undurable)
 		join_refuse(in, BPS_ENOTDURABLE,
 			"the scheduler cannot write its state and accepts no workers; see its log");
@@ -168,7 +168,7 @@ static bool join_agrees(const struct join_request *in, const struct sched_job *j
 		{"partition bytes", j->part_bytes, q->part_bytes},
 		{"backup machines", j->backup, q->backup},
 		{"workers at most", j->max_size, is_elastic ? q->max_size : j->max_size},
-		{"ms of grace for late ones", j->grace_ms, q->grace_ms},
+		{"ms of grace for late machines", j->grace_ms, q->grace_ms},
 	};
 	uint32_t rank = 0;
 	const struct sched_worker *w = any_worker(j, &rank);
@@ -177,8 +177,8 @@ static bool join_agrees(const struct join_request *in, const struct sched_job *j
 		if (options[i].theirs == options[i].ours)
 			continue;
 		join_refuse(in, BPS_EMISMATCH,
-			"job '%s': rank %u (host %s, pid %u) has %u %s, this worker (host %s, pid "
-			"%u) %u",
+			"job '%s': rank %u (host %s, pid %u) has %u %s, but this worker (host %s, "
+			"pid %u) has %u",
 			j->name, rank, sched_host_of(in->c, w->agent), w->pid, options[i].theirs,
 			options[i].what, in->m->host, q->pid, options[i].ours);
 		return false;
@@ -194,11 +194,12 @@ static bool join_has_room(const struct join_request *in, const struct sched_job 
 		join_refuse(in, BPS_EDUP, "job '%s' already has all its %u workers", j->name,
 			sched_rank_bound(j));
 	else if (w && w->state != WORKER_ABSENT)
-		join_refuse(in, BPS_EDUP, "rank %u of job '%s' is held by pid %u on host %s", rank,
-			j->name, w->pid, sched_host_of(in->c, w->agent));
+		join_refuse(in, BPS_EDUP,
+			"rank %u of job '%s' is already taken by pid %u on host %s", rank, j->name,
+			w->pid, sched_host_of(in->c, w->agent));
 	else if (j->n_members >= WIRE_MEMBERS_MAX && sched_job_member(j, in->m->id) == CTL_NO_ID)
-		join_refuse(in, BPS_EQUOTA, "job '%s' spans %u machines, the limit", j->name,
-			WIRE_MEMBERS_MAX);
+		join_refuse(in, BPS_EQUOTA, "job '%s' spans %u machines, which is the limit",
+			j->name, WIRE_MEMBERS_MAX);
 	else
 		return true;
 	return false;
@@ -353,7 +354,8 @@ void sched_join(struct sched_core *c, struct sched_member *m, const struct ctl_j
 /* Remove a forming job whose last worker has left. */
 static void forming_end(struct sched_core *c, struct sched_job *j)
 {
-	sched_note(c, EVENT_JOB, "job '%s' (%u workers, uid %u): all left before it had formed",
+	sched_note(c, EVENT_JOB,
+		"job '%s' (%u workers, uid %u): all workers left before the job had formed",
 		j->name, j->size, j->uid);
 	sched_job_unlink(c, j);
 	sched_job_free(c, j);
@@ -390,9 +392,11 @@ void sched_worker(struct sched_core *c, struct sched_member *m, const struct ctl
 		return;
 	w = msg->rank < j->n_room ? &j->workers[msg->rank] : NULL;
 	if (msg->event < WORKER_FINISHED || msg->event > WORKER_AT_BARRIER) {
-		sched_kick(c, m, "an unknown event of a worker");
+		sched_kick(c, m, "sent an unknown event of a worker");
 	} else if (!w || w->state == WORKER_ABSENT || w->agent != m->id) {
-		log_rated(LOG_WARN, "agent %s reports rank %u of job '%s', which is not its own",
+		log_rated(LOG_WARN,
+			"ignoring an event of agent %s about rank %u of job '%s', which is not on "
+			"its machine",
 			m->name, msg->rank, j->name);
 	} else if (j->state == JOB_FORMING) {
 		forming_lost(c, j, msg->rank);
@@ -419,7 +423,7 @@ void sched_fail(struct sched_core *c, struct sched_member *m, const struct ctl_f
 	if (sched_send_evicted(c, m, j))
 		return;
 	if (m->role == ROLE_AGENT && sched_job_member(j, m->id) == CTL_NO_ID) {
-		sched_kick(c, m, "FAIL for a job to which it does not belong");
+		sched_kick(c, m, "sent FAIL for a job to which it does not belong");
 		return;
 	}
 	if (m->role == ROLE_AGENT && (code == BPS_EDEVICE || code == BPS_EWORKER_LOST))

@@ -16,7 +16,7 @@ void *sched_alloc(size_t n, size_t bytes)
 	void *p = calloc(n ? n : 1, bytes);
 
 	if (!p) {
-		log_error("out of memory: ending, the state is durable");
+		log_error("out of memory: ending this process; its state is durable");
 		abort();
 	}
 	return p;
@@ -32,7 +32,7 @@ void *sched_grow(void *p, uint32_t *room, uint32_t need, size_t bytes)
 		n *= 2;
 	p = realloc(p, n * bytes);
 	if (!p) {
-		log_error("out of memory: ending, the state is durable");
+		log_error("out of memory: ending this process; its state is durable");
 		abort();
 	}
 	memset((char *)p + *room * bytes, 0, (n - *room) * bytes);

@@ -199,7 +199,7 @@ void sched_send_unknown_job(struct sched_core *c, const struct sched_member *m, 
 {
 	struct ctl_msg msg = {.type = CTL_JOB_END,
 		.job_end = {id, (uint32_t)-BPS_EJOB_FAILED,
-			"the scheduler has no such job (any more)", {0, NULL}}};
+			"there is no such job, or it ended long ago", {0, NULL}}};
 	const struct sched_job *j = sched_job_any(c, id);
 
 	if (j && j->is_dirty)

@@ -91,7 +91,10 @@ def test_agent_cut_off_only_from_the_scheduler_keeps_its_job(cluster):
         relay.is_open.clear()
         c.wait_for(
             "it is missed",
-            lambda: "silent here, but servers receive from it" in c.scheduler.log.read_text(),
+            lambda: (
+                "silent at the scheduler, but servers receive from it"
+                in c.scheduler.log.read_text()
+            ),
         )
         at = progress.rounds()
         # more than three times the time that the scheduler waits for a silent agent

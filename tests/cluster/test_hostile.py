@@ -265,7 +265,7 @@ def test_rank_that_one_process_opens_twice_is_refused_the_second_time(cluster):
     c.wait_for("it has joined", lambda: c.scheduler.status()["jobs"])
     second = Raw(c.agents[0]).open("j", 0, 2)
     code, text, *_ = second.job()
-    assert code == -bps.EDUP and "rank 0 of job 'j' is held by pid" in text, (code, text)
+    assert code == -bps.EDUP and "rank 0 of job 'j' is already taken" in text, (code, text)
     other = Raw(c.agents[0]).open("j", 1, 2)
     assert first.job()[0] == other.job()[0] == 0
 

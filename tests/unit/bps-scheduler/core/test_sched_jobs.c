@@ -93,8 +93,8 @@ static void duplicate_rank_is_refused_with_the_holder(void **state)
 	agent(&w, 22, "b", 202);
 	join(&w, 21, 1, 3, 10);
 	join(&w, 22, 1, 3, 20);
-	SAID(&w, "22 JOINED code=10017 job=4294967295 rank=4294967295 rank 1 of job 'x' is held by"
-		 " pid 10 on host a");
+	SAID(&w, "22 JOINED code=10017 job=4294967295 rank=4294967295 rank 1 of job 'x' is already"
+		 " taken by pid 10 on host a");
 	world_fini(&w);
 }
 
@@ -109,16 +109,18 @@ static void workers_that_disagree_are_both_named(void **state)
 	agent(&w, 22, "b", 202);
 	join(&w, 21, 0, 3, 10);
 	join(&w, 22, 1, 4, 20);
-	SAID(&w, "job 'x': rank 0 (host a, pid 10) has 3 workers, this worker (host b, pid 20) 4");
+	SAID(&w, "job 'x': rank 0 (host a, pid 10) has 3 workers, but this worker (host b, pid 20) "
+		 "has 4");
 	msg = (struct ctl_msg){.type = CTL_JOIN,
 		.join = {1, 1000, "x", 1, 3, JOB_DETERMINISTIC, 20, 0, .token = no_token}};
 	send_msg(&w, 22, &msg);
-	SAID(&w, "rank 0 (host a, pid 10) has 0 option flags, this worker (host b, pid 20) 1");
+	SAID(&w, "rank 0 (host a, pid 10) has 0 option flags, but this worker (host b, pid 20) has "
+		 "1");
 	msg.join.flags = 0;
 	msg.join.part_bytes = 4096;
 	send_msg(&w, 22, &msg);
-	SAID(&w,
-		"rank 0 (host a, pid 10) has 0 partition bytes, this worker (host b, pid 20) 4096");
+	SAID(&w, "rank 0 (host a, pid 10) has 0 partition bytes, but this worker (host b, pid 20) "
+		 "has 4096");
 	world_fini(&w);
 }
 
@@ -171,7 +173,8 @@ static void process_that_opens_a_rank_twice_is_refused_the_second_time(void **st
 	msg.join.seq = 2;
 	clear(&w);
 	send_msg(&w, 21, &msg);
-	SAID(&w, "code=10017 job=4294967295 rank=4294967295 rank 0 of job 'x' is held by pid 10");
+	SAID(&w, "code=10017 job=4294967295 rank=4294967295 rank 0 of job 'x' is already taken by "
+		 "pid 10");
 	world_fini(&w);
 }
 
@@ -358,9 +361,9 @@ static void only_users_with_little_get_the_reserve(void **state)
 	declare(&w, 22, 1, "w", DTYPE_F32, 131072);
 	clear(&w);
 	declare(&w, 21, 0, "x", DTYPE_F32, 1);
-	SAID(&w, "21 TENSOR_FAIL x code=10012 tensor 'x' of job 'x': it takes 0.0 MiB for sums, "
-		 "and the servers have 0.0 of 2.0 MiB left; 50% of all is for users with at most "
-		 "0.1 MiB; see bps-scheduler's --small-user-reserve");
+	SAID(&w, "21 TENSOR_FAIL x code=10012 tensor 'x' of job 'x': its sums take 0.0 MiB, but "
+		 "the servers have only 0.0 of 2.0 MiB left; 50% of all is reserved for users who "
+		 "need at most 0.1 MiB; see bps-scheduler's --small-user-reserve");
 	for (uint32_t i = 0; i < 2; i++) {
 		msg.join.rank = i;
 		msg.join.pid = msg.join.seq = 40 + i;
@@ -397,7 +400,8 @@ static void largest_job_that_waited_for_servers_ends_when_it_does_not_fit(void *
 	msg.hello.quota_bytes = 1 << 20;
 	sched_conn_open(w.core, 11, w.now);
 	send_msg(&w, 11, &msg);
-	SAID(&w, "21 JOB_END job=1 code=10012 job 'x' waited for servers, and takes 8.0 MiB");
+	SAID(&w, "21 JOB_END job=1 code=10012 job 'x' waited for servers, and its sums take 8.0 "
+		 "MiB");
 	world_fini(&w);
 }
 
@@ -442,7 +446,7 @@ static void worker_that_leaves_a_forming_job_frees_its_rank(void **state)
 	agent(&w, 21, "a", 201);
 	join(&w, 21, 0, 2, 10);
 	join(&w, 21, 0, 2, 11);
-	SAID(&w, "held by pid 10");
+	SAID(&w, "taken by pid 10");
 	w.last_job = 1;
 	worker(&w, 21, 0, WORKER_LOST);
 	clear(&w);

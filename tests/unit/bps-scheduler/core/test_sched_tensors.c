@@ -94,7 +94,7 @@ static void mismatched_declaration_fails_that_tensor_for_all(void **state)
 	declare(&w, 21, 0, "v", DTYPE_F32, 1000);
 	declare(&w, 22, 1, "v", DTYPE_F32, 1001);
 	SAID(&w, "21 TENSOR_FAIL v code=10003 tensor 'v' of job 'x': rank 0 (host a) declares f32 x"
-		 " 1000, rank 1 (host b) f32 x 1001\nCAUSE rank=1 host=b\n");
+		 " 1000, rank 1 (host b) declares f32 x 1001\nCAUSE rank=1 host=b\n");
 	SAID(&w, "22 TENSOR_FAIL v code=10003");
 	clear(&w);
 	declare(&w, 21, 0, "v", DTYPE_F32, 1000);
@@ -123,7 +123,7 @@ static void job_that_ends_after_a_failed_tensor_names_it(void **state)
 	clear(&w);
 	send_msg(&w, 22, &lost);
 	SAID(&w, "was lost: it closed its socket; first: tensor 'v' of job 'x': rank 0 (host a)"
-		 " declares f32 x 1000, rank 1 (host b) f32 x 1001\n");
+		 " declares f32 x 1000, rank 1 (host b) declares f32 x 1001\n");
 	world_fini(&w);
 }
 
@@ -176,8 +176,8 @@ static void name_of_a_refused_declaration_is_not_placed_in_another_shape(void **
 	running_job(&w);
 	clear(&w);
 	send_msg(&w, 21, &msg);
-	SAID(&w, "21 TENSOR_FAIL v code=10012 tensor 'v' of job 'x': it has more than 1 TiB, the "
-		 "limit");
+	SAID(&w, "21 TENSOR_FAIL v code=10012 tensor 'v' of job 'x': it is larger than 1 TiB, "
+		 "which is the limit");
 	clear(&w);
 	declare(&w, 22, 1, "v", DTYPE_U8, 1000);
 	SAID(&w, "22 TENSOR_FAIL v code=10012");
