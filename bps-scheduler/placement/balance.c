@@ -201,8 +201,8 @@ static void evacuate(struct sched_core *c, struct sched_job *j)
 	place_apply(c, j, &w);
 	batch_moved(c, j, w.n);
 	sched_note(c, EVENT_PARTITIONS,
-		"%u partitions of job '%s' move away from servers that are drained or end, %u are "
-		"left there",
+		"%u partitions of job '%s' move away from servers that are drained or about to "
+		"end, %u are still there",
 		w.n, j->name, n - w.n);
 	free(w.v);
 }
@@ -280,7 +280,7 @@ static void apply(
 	}
 	batch_moved(c, j, n);
 	sched_note(c, EVENT_PARTITIONS,
-		"%u partitions of job '%s' move to balance its servers, %u are to follow", n,
+		"%u partitions of job '%s' move to balance its servers, %u more will follow", n,
 		j->name, n_moves - n);
 }
 

@@ -160,7 +160,8 @@ static void note_moved(struct sched_core *c, const struct sched_job *j, uint32_t
 	const struct sched_member *from)
 {
 	if (j->n_orphans)
-		sched_note(c, EVENT_PARTITIONS, "%u partitions of job '%s' have no server left", n,
+		sched_note(c, EVENT_PARTITIONS,
+			"%u partitions of job '%s' have no server, because no server is alive", n,
 			j->name);
 	else if (from)
 		sched_note(c, EVENT_PARTITIONS,
@@ -168,7 +169,7 @@ static void note_moved(struct sched_core *c, const struct sched_job *j, uint32_t
 			from->name);
 	else
 		sched_note(c, EVENT_PARTITIONS,
-			"%u partitions of job '%s' that waited have a server", n, j->name);
+			"%u waiting partitions of job '%s' have a server now", n, j->name);
 }
 
 static void replace_from(struct sched_core *c, struct sched_job *j, uint32_t server)

@@ -95,8 +95,9 @@ static void take_over(struct sched_core *c)
 	}
 	if (n)
 		sched_note(c, EVENT_MEMBER,
-			"the measured speeds of %u network cards are used: %llu to %llu Mbit/s", n,
-			(unsigned long long)by_speed[n - 1]->speed.used_mbps,
+			"placement uses new measured speeds of %u network cards: %llu to %llu "
+			"Mbit/s",
+			n, (unsigned long long)by_speed[n - 1]->speed.used_mbps,
 			(unsigned long long)by_speed[0]->speed.used_mbps);
 	free(by_speed);
 }

@@ -27,11 +27,13 @@ static void no_answer(const struct sched_core *c, const struct sched_finding *f,
 	/* an agent without connection is reported as CONTROL_SILENT */
 	if (!m->conn || has_problem_of(list, "NO_ANSWER", subject))
 		return;
-	snprintf(l.what, sizeof(l.what), "agent %.60s on %.60s: no answer within %.1f s", m->name,
-		m->host, c->cfg.probe_ms / 1e3);
-	snprintf(l.effect, sizeof(l.effect), "the waits of its workers are unknown; it may hang");
+	snprintf(l.what, sizeof(l.what), "agent %.60s on %.60s: no answer to a probe within %.1f s",
+		m->name, m->host, c->cfg.probe_ms / 1e3);
+	snprintf(l.effect, sizeof(l.effect),
+		"it is not known what its workers wait for; the agent may hang");
 	snprintf(l.action, sizeof(l.action),
-		"`systemctl status bps-agent` on %.60s; it is declared dead automatically",
+		"run `systemctl status bps-agent` on %.60s; a silent agent is declared dead "
+		"automatically",
 		m->host);
 	status_problem(list, "NO_ANSWER", false, subject, &l);
 }
@@ -56,9 +58,9 @@ static void late_workers(const struct sched_core *c, const struct status_info *i
 	else
 		snprintf(l.what + n, sizeof(l.what) - (size_t)n, "its call number %llu",
 			(unsigned long long)f->round);
-	snprintf(l.effect, sizeof(l.effect), "%u of the others waited for it for %.0f ms so far",
+	snprintf(l.effect, sizeof(l.effect), "%u other workers have waited for it for %.0f ms",
 		f->n_waiting, 1e3 * status_span_s(info, f->since_ns));
-	snprintf(l.action, sizeof(l.action), "check that process on %.40s; `bpsctl job %.60s`",
+	snprintf(l.action, sizeof(l.action), "check that process on %.40s; see `bpsctl job %.60s`",
 		host, j->name);
 	status_problem(list, f->kind == FINDING_STALLED ? "TRAINER_STALLED" : "STRAGGLER", false,
 		subject, &l);

@@ -55,8 +55,9 @@ void status_job_metrics(
 {
 	gauge(c, info, out, "bps_job_round",
 		"largest round of the job that is complete at a server", job_round);
-	gauge(c, info, out, "bps_job_steps_per_second", "recent rounds of the job", job_steps);
+	gauge(c, info, out, "bps_job_steps_per_second", "recent rounds of the job per second",
+		job_steps);
 	gauge(c, info, out, "bps_job_stalled_seconds",
-		"since a round of the job was last seen to complete", job_stalled);
+		"seconds since a round of the job last completed", job_stalled);
 	gauge(c, info, out, "bps_job_workers", "workers of the job", job_workers);
 }

@@ -76,7 +76,7 @@ static void down_problem(const struct sched_core *c, const struct status_info *i
 		return;
 	snprintf(l.what, sizeof(l.what), "%s on %s: down for %.0f s (%s)", m->name, m->host,
 		status_span_s(info, m->since_ns),
-		m->why_down[0] ? m->why_down : "since before the restart");
+		m->why_down[0] ? m->why_down : "declared dead before the scheduler's restart");
 	if (is_error)
 		snprintf(l.effect, sizeof(l.effect),
 			"no server is alive; %llu partitions wait for one",
@@ -87,7 +87,7 @@ static void down_problem(const struct sched_core *c, const struct status_info *i
 	else
 		snprintf(l.effect, sizeof(l.effect),
 			"its running jobs ended with BPS_EAGENT_LOST; those that may shrink go on");
-	snprintf(l.action, sizeof(l.action), "`systemctl status bps-%s` on %s",
+	snprintf(l.action, sizeof(l.action), "run `systemctl status bps-%s` on %s",
 		sched_role_name(m->role), m->host);
 	member_problem(p, m, is_server ? "SERVER_DOWN" : "AGENT_DOWN", is_error, &l);
 }
@@ -100,12 +100,13 @@ static void cut_problem(
 	struct problem_lines l;
 
 	snprintf(l.what, sizeof(l.what),
-		"agent %s on %s: silent at the scheduler for %.1f s, but servers received from it "
-		"%.1f s ago",
+		"agent %s on %s: silent at the scheduler for %.1f s, but servers received data "
+		"from it %.1f s ago",
 		m->name, m->host, status_span_s(info, m->heard_ns),
 		status_span_s(info, m->seen_ns));
 	snprintf(l.effect, sizeof(l.effect),
-		"none while servers receive from it; its jobs end when partitions have to move");
+		"none while servers receive data from it; if partitions have to move, its jobs "
+		"end");
 	snprintf(l.action, sizeof(l.action), "look at the network between %s and the scheduler",
 		m->host);
 	member_problem(p, m, "CONTROL_SILENT", false, &l);
@@ -132,7 +133,7 @@ static void silent_problem(const struct sched_core *c, const struct status_info 
 		status_span_s(info, m->state == MEMBER_UP ? m->heard_ns : m->since_ns));
 	snprintf(l.effect, sizeof(l.effect), "declared dead in %.1f s",
 		dead_ns > info->now_ns ? (double)(dead_ns - info->now_ns) / 1e9 : 0);
-	snprintf(l.action, sizeof(l.action), "wait; then `systemctl status bps-%s` on %s",
+	snprintf(l.action, sizeof(l.action), "wait, then run `systemctl status bps-%s` on %s",
 		sched_role_name(m->role), m->host);
 	member_problem(p, m, "CONTROL_SILENT", false, &l);
 }
@@ -146,7 +147,8 @@ static void stuck_problem(
 		"%s %s on %s: alive, but a thread has made no progress for %.0f s",
 		sched_role_name(m->role), m->name, m->host, status_span_s(info, m->moved_ns));
 	snprintf(l.effect, sizeof(l.effect), "rounds may wait for it");
-	snprintf(l.action, sizeof(l.action), "its watchdog restarts it; else restart bps-%s on %s",
+	snprintf(l.action, sizeof(l.action),
+		"wait until its watchdog restarts it, or restart bps-%s on %s",
 		sched_role_name(m->role), m->host);
 	member_problem(p, m, "MEMBER_STUCK", false, &l);
 }
@@ -172,7 +174,7 @@ static void behind_problem(
 	struct problem_lines l;
 
 	snprintf(l.what, sizeof(l.what),
-		"the state log was older than that of a member; seen %.0f s ago",
+		"the state log was older than the state of a member; detected %.0f s ago",
 		status_span_s(info, c->behind_ns));
 	snprintf(l.effect, sizeof(l.effect), "earlier jobs have ended with BPS_EJOB_FAILED");
 	snprintf(l.action, sizeof(l.action),
@@ -192,12 +194,13 @@ static void memory_problems(const struct sched_core *c, struct problem_list *p)
 			continue;
 		snprintf(subject, sizeof(subject), "host %s", c->hosts[i]);
 		snprintf(l.what, sizeof(l.what),
-			"host %s: its daemons may take %.1f GiB of memory, and it has %.1f GiB",
+			"host %s: its daemons may take %.1f GiB of memory, but it has only %.1f "
+			"GiB",
 			c->hosts[i], (double)hosts[i].promised_bytes / 0x1p30,
 			(double)hosts[i].bytes / 0x1p30);
 		snprintf(l.effect, sizeof(l.effect),
-			"the kernel may end one of them; each server there counts with %.0f %% of "
-			"its sums-memory",
+			"the kernel may kill one of them; only %.0f %% of the sums-memory of each "
+			"server there counts",
 			100.0 * (double)hosts[i].bytes / (double)hosts[i].promised_bytes);
 		snprintf(l.action, sizeof(l.action),
 			"lower sums-memory of the servers or memory of the agents on %s",
@@ -226,12 +229,13 @@ static void master_problem(const struct sched_core *c, struct problem_list *p)
 		return;
 	if (n > 1)
 		snprintf(more, sizeof(more), " and %u more", n - 1);
-	snprintf(l.what, sizeof(l.what), "%s %s on %s%s: on the cluster's master key",
+	snprintf(l.what, sizeof(l.what), "%s %s on %s%s: using the cluster's master key",
 		sched_role_name(first->role), first->name, first->host, more);
 	snprintf(l.effect, sizeof(l.effect),
 		"a user who reads that key can pose as any member and operate the cluster");
 	snprintf(l.action, sizeof(l.action),
-		"`bpsctl key status`; give it the key of its name (bpsctl key derive %s:%s)",
+		"run `bpsctl key status`; give each member the key of its name (bpsctl key derive "
+		"%s:%s)",
 		sched_role_name(first->role), first->name);
 	problem(p, "MASTER_KEY", false, &l);
 }
@@ -294,7 +298,7 @@ static void straggler_problem(
 	snprintf(l.effect, sizeof(l.effect), "about %.0f %% of each step is spent waiting for it",
 		100 * (share < 1 ? share : 1));
 	snprintf(l.action, sizeof(l.action),
-		"check load, clock and input of that machine; `bpsctl job %.80s`", j->name);
+		"check load, clock and input of that machine; see `bpsctl job %.80s`", j->name);
 	job_problem(p, j, "STRAGGLER", &l);
 }
 

@@ -92,7 +92,7 @@ void status_quota_metrics(const struct sched_core *c, struct evbuffer *out)
 			&fullest[QUOTA_USER_SHARE], admission_user_bytes(c, j->uid), user_limit);
 	}
 	metric_begin(out, "bps_quota_used_ratio", "gauge",
-		"largest share of its limit that a user or a job has");
+		"largest share of its limit that a user or a job uses");
 	for (unsigned i = 0; i < SCHED_QUOTAS; i++)
 		metric_value(out, "bps_quota_used_ratio", fullest[i], "quota", names[i], NULL);
 	metric_begin(out, "bps_quota_refused_total", "counter", "requests that exceeded a limit");

@@ -193,7 +193,7 @@ def test_agent_cut_off_only_from_the_scheduler_stays(faulty, cell, lab):
     at = time.monotonic()
     lab.cut(c.agents[1].host, other=c.scheduler.host)
     wait_until(at + 2 * MUST_SEE_S)
-    assert "but servers received from it" in " ".join(c.bpsctl("status").stdout.split())
+    assert "but servers received data from it" in " ".join(c.bpsctl("status").stdout.split())
     lab.mend(c.agents[1].host)
     cell.within("stall", job.wait_rounds(STAY).stall(at), 0.5)
 
