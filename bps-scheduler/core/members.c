@@ -475,7 +475,7 @@ void sched_member_check(struct sched_core *c, struct sched_member *m)
 	else if (m->state == MEMBER_SUSPECT && drain_has_stopped(m))
 		snprintf(why, sizeof(why), "drained, and stopped");
 	else if (m->state != MEMBER_UP && m->seen_ns)
-		snprintf(why, sizeof(why), "silent for %.1f s, also at the %s",
+		snprintf(why, sizeof(why), "silent for %.1f s, and the %s receive nothing",
 			(double)(c->now_ns - m->seen_ns) / 1e9,
 			m->role == ROLE_AGENT ? "servers" : "agents");
 	else if (m->state == MEMBER_SUSPECT)
