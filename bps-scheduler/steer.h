@@ -36,7 +36,7 @@ struct steer {
 	struct event_ring *events;
 	/* Return the channel of the connection that has this number in the core. */
 	struct ctlchan *(*chan)(void *ctx, uint32_t conn);
-	const struct tls_conf *auth; /* the keys in use */
+	const struct tls_conf *auth; /* keys or certificates that the control port uses */
 	/* Read the key file again. Returns 1 if the file has changed, 0 if not, or a negative
 	 * error; err then gets a sentence. ret_closed: number of connections that were closed,
 	 * because their keys are not accepted any more. */

@@ -16,7 +16,7 @@ int admission_check_job(struct sched_core *c, uint32_t uid, struct err_text *err
 /* Check that the job may have one more tensor like t. Errors: BPS_EQUOTA; err gets a sentence. */
 int admission_check_tensor(struct sched_core *c, const struct sched_job *j,
 	const struct sched_tensor *t, struct err_text *err);
-/* Count the memory of t as used by the job; admission_unclaim undoes that. */
+/* Count the memory of t as used by the job. admission_unclaim subtracts this memory. */
 void admission_claim(struct sched_core *c, struct sched_job *j, const struct sched_tensor *t);
 void admission_unclaim(struct sched_job *j, const struct sched_tensor *t);
 /* Check the tensors that were accepted while the cluster had no server. At that time the memory was

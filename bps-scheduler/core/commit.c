@@ -156,7 +156,8 @@ static void set_durable(struct sched_core *c)
 		(unsigned long long)c->tx_view);
 	sched_note(c, EVENT_SCHEDULER, "the state is durable again");
 	c->is_undurable = false;
-	/* Members that were refused while the state could not be written now get time to return. */
+	/* Members were refused while the state could not be written. Give these members time to
+	 * return. */
 	c->grace_ns = sched_grace_end_ns(c);
 	for (uint32_t i = 1; i <= c->n_members; i++) {
 		struct sched_member *m = c->members[i];

@@ -393,7 +393,7 @@ void sched_set_times(struct sched_core *c, const struct sched_config *cfg, uint6
 	c->cfg.stall_ms = cfg->stall_ms;
 	c->cfg.forming_ms = cfg->forming_ms;
 	c->cfg.server_slow_ms = cfg->server_slow_ms;
-	sched_arm(c, now_ns); /* a tick recomputes all deadlines */
+	sched_arm(c, now_ns); /* run a tick now, which computes all deadlines again */
 }
 
 void sched_set_quotas(struct sched_core *c, const struct sched_config *cfg)

@@ -169,7 +169,7 @@ struct sched_probe {
 	uint32_t n_workers;
 	/* For the second step of a status probe, which consists of further probes, each about one
 	 * tensor. */
-	/* in a probe of the second step: the status probe that started it */
+	/* for a probe of the second step: the status probe that started the second step */
 	struct sched_probe *parent;
 	/* finished probes of the second step, whose workers have the field w.submitted */
 	struct sched_probe *details;

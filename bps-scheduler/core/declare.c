@@ -151,7 +151,8 @@ static void declare_one(const struct declare_request *in, const struct ctl_decl 
 	} else if (t->dtype != d->dtype || t->n_elems != d->n_elems) {
 		tensor_mismatch(in, t, d);
 	} else if (t->state == TENSOR_PLACED) {
-		if (in->c->tx_view) /* the tensor's present place may not be durable yet */
+		/* the place of the tensor may not be durable yet, so send PLAN after the commit */
+		if (in->c->tx_view)
 			j->owes_plans = j->members[in->member].is_owed_plan = true;
 		else
 			sched_send_tensor(in->c, in->m, j, t);

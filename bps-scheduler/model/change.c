@@ -1,4 +1,4 @@
-/* The open transaction: the list of objects that have changed and are not durable yet. */
+/* Maintains the open transaction: the list of objects that have changed and are not durable yet. */
 #include "bps-scheduler/model/change.h"
 
 #include "bps-scheduler/model/model.h"

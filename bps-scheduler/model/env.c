@@ -1,6 +1,6 @@
-/* Provides memory, events for users and the next deadline to the core. Running out of memory ends
- * the process. That is safe: all essential state is durable, the data path does not need the
- * scheduler, and every table is bounded. */
+/* Provides memory, events for users and the next deadline to the core. If memory runs out, the
+ * process ends. The end does no harm, because all essential state is durable and the data path does
+ * not need the scheduler. All tables are bounded. */
 #include "bps-scheduler/model/env.h"
 
 #include <stdarg.h>

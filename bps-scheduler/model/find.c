@@ -1,4 +1,4 @@
-/* Lookups of members and jobs. */
+/* Finds members and jobs. */
 #include "bps-scheduler/model/find.h"
 
 #include <string.h>

@@ -30,7 +30,7 @@ enum stall_state { STALL_MOVING, STALL_STANDING, STALL_PROBING, STALL_PROBED, ST
 struct sched_stall {
 	enum stall_state state;
 	uint64_t moved_ns; /* when a round of the job last completed */
-	uint64_t due_ns;   /* time of the next probe; unused when MOVING */
+	uint64_t due_ns;   /* time of the next probe; unused in MOVING */
 	/* number of rounds of single partitions that the servers had completed at the last check */
 	uint64_t rounds;
 	/* number of calls that all workers together had completed at the last probe */

@@ -10,7 +10,7 @@ struct sched_core;
 struct sched_job;
 struct sched_member;
 
-/* matches partitions on any server and partitions without a server; member ids start at 1 */
+/* selects all partitions, with or without a server; 0 is the id of no member */
 #define SERVER_ANY 0
 
 struct sched_part {

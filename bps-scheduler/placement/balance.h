@@ -52,7 +52,7 @@ void balance_tick(struct sched_core *c);
 /* Return an array, indexed by member id, with the memory that the sums of each server's partitions
  * take. The caller frees it. */
 uint64_t *balance_needs(const struct sched_core *c);
-/* Return the memory that the sums of t will take on servers, in partitions of the largest size that
+/* Return the memory that the sums of t will take on servers if t has the largest partitions that
  * the job may get. */
 uint64_t balance_tensor_need(const struct sched_job *j, const struct sched_tensor *t);
 /* Return the memory that a server has left for sums. all: result of host_memory_of, 0: unknown.
