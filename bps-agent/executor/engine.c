@@ -15,7 +15,7 @@
 
 #define WINDOW_DEFAULT (UINT64_C(32) << 20)
 #define STALL_DEFAULT  (UINT64_C(30) * 1000000000)
-/* If a round has waited this long for a trainer's stream, env->late reports it. */
+/* Waiting time of a round for a trainer's stream after which env->late is called. */
 #define LATE_NS UINT64_C(1000000000)
 /* If no work ends for this time, the GPUs' queues are polled for errors. */
 #define LOOK_NS    UINT64_C(5000000)
@@ -513,8 +513,8 @@ int engine_missing(const struct engine *e, uint32_t id)
 	return -1;
 }
 
-/* Report that the round waits for that member. Does nothing before LATE_NS, or if this was reported
- * already. */
+/* Report that the round waits for that member's stream. Does nothing before the round has waited
+ * for LATE_NS, or if the same member was reported already. */
 static void report_late(struct engine_tensor *t, int member)
 {
 	struct engine *e = t->e;
@@ -557,15 +557,14 @@ static bool poll_lanes(struct engine *e)
 	return any;
 }
 
-/* Return whether the engine waits for the GPUs. Without any ticket, a waiting collective waits
- * until its clique is ready. */
+/* Return whether the engine waits for the GPUs: either for queued work, or for a clique to become
+ * ready for a waiting collective. */
 static bool is_owed(const struct engine *e)
 {
 	return e->n_tickets || e->reduce.n || e->gather.n;
 }
 
-/* Check the GPUs for errors, and whether they have stalled. Called when no work has ended for a
- * while. */
+/* Check the GPUs for errors and for a stall. Called when no work has ended for LOOK_NS. */
 static void look(struct engine *e)
 {
 	for (unsigned i = 0; i < e->route.n_members && !e->failed; i++)

@@ -6,10 +6,11 @@
  * engine_env. It does not use the network. The route, which is chosen elsewhere (route.h), defines
  * how the GPUs sum.
  *
- * A member is a local worker with its GPU. A tensor goes round by round. The agent starts a round.
- * The work begins when the GPU streams of all members have reached the round, which they show in
- * counters (gpu_slot.h). A tensor is cut into chunks, and a chunk into partitions. The GPUs sum a
- * chunk with one collective. Without collectives, a chunk is one partition.
+ * A member is a local worker with its GPU. A tensor is summed in rounds, which the agent starts.
+ * The work of a round begins when the GPU streams of all members have reached the round. The
+ * streams show their progress in counters (gpu_slot.h). A tensor is cut into chunks, and a chunk
+ * into partitions. The GPUs sum a chunk with one collective. Without collectives, a chunk is one
+ * partition.
  *
  *   chunk:  IDLE -> REDUCING -> OPEN: partitions under way -> GATHERING -> IDLE
  *   part:   IDLE -> UP_WAIT -> UP -> STAGED -> DOWN_WAIT -> DOWN -> LANDED -> IDLE
@@ -21,17 +22,18 @@
  *   - The engine polls the ready counters, and does not let a GPU queue wait for them. A collective
  *     that is queued early would spin on the GPUs until the slowest rank arrives, and priorities
  *     would have no effect.
- *   - Every stage begins after the host has seen the end of the stage before. A copy from host
- *     memory is queued only after its sum has arrived. Otherwise two machines could deadlock, if
- *     they queue their copies in different orders.
+ *   - A stage begins only after the host has detected the end of the previous stage. So a copy from
+ *     host memory is queued only after the sum to be copied has arrived. Otherwise two machines
+ *     that queue copies in different orders could deadlock.
  *   - Copies to the host and from the host have separate queues. Enough copies are queued to keep
  *     both queues busy (window_bytes). Waiting copies start in the order of priority.
- *   - A round is done when the host has seen the end of the last stage. Then the counter `done` of
- *     each member is stored. A failure poisons the counters of all members: it makes them so large
- *     that no wait blocks. So no trainer's stream waits forever.
+ *   - A round is done when the host has detected the end of the last stage. Then the counter `done`
+ *     of each member is stored. A failure poisons the counters of all members: the engine makes the
+ *     counters so large that no wait blocks. So no trainer's stream waits forever.
  *
- * After an error of the device, the end of a member's process or a call of engine_fail, no more
- * work is queued, cliques are aborted, and all rounds are over. Thread: the executor's. */
+ * The engine fails after a device error, or if a member's process ends during a round, or
+ * by a call of engine_fail. Then the engine queues no more work, aborts all cliques and ends all
+ * rounds. Thread: the executor's. */
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -43,15 +45,15 @@ struct engine;
 
 struct engine_env {
 	void *ctx;
-	/* The contribution of that partition is in host memory. */
+	/* Called when the machine's contribution to that partition is in host memory. */
 	void (*staged)(void *ctx, uint32_t tensor, uint32_t part, uint64_t round);
-	/* The sum of that round is in the tensor of each member, and the `done` counters of all
-	 * members are stored. */
+	/* Called when the sum of that round is in the tensor of each member, and the `done`
+	 * counters of all members are stored. */
 	void (*done)(void *ctx, uint32_t tensor, uint64_t round);
-	/* The tensor's round has waited long for the stream of that member. Called again when the
-	 * round waits for another member. */
+	/* Called when the tensor's round has waited for 1 s and that member's stream has not
+	 * reached the round. Called again when the round waits for another member. */
 	void (*late)(void *ctx, uint32_t tensor, unsigned member);
-	/* The engine has stopped. Called at most once. */
+	/* Called at most once, when the engine has stopped after a failure. */
 	void (*failed)(void *ctx, int code, const char *text);
 };
 
@@ -110,9 +112,9 @@ int engine_add(struct engine *e, const struct engine_tensor_desc *t, struct err_
 /* Check whether the tensor with that id exists and equals the description. Errors: -ENOENT there is
  * no such tensor, -EINVAL the tensor differs. */
 int engine_find(const struct engine *e, const struct engine_tensor_desc *t);
-/* Start the tensor's next round. After engine_mute, the round may have been started before. Then
- * the round's staged partitions, or its end, are reported again. Errors: -EINVAL there is no such
- * tensor, or `round` is not its next round. */
+/* Start the tensor's next round. After engine_mute, the round may already be running or done. If
+ * so, report the round's staged partitions, or the round's end, again. Errors: -EINVAL there is no
+ * such tensor, or `round` is not its next round. */
 int engine_run(struct engine *e, uint32_t tensor, uint64_t round, enum op op, uint16_t priority);
 /* Record that the sum of a staged partition is in out[round & 1]. A repeated call has no effect.
  * Errors: -EINVAL the partition is not staged. */
@@ -131,10 +133,10 @@ void engine_member_gone(struct engine *e, unsigned member);
 void engine_fail(struct engine *e, int code, const char *fmt, ...)
 	__attribute__((format(printf, 3, 4)));
 
-/* Handle work that has ended, and queue work that can start. Returns whether there was any such
- * work. */
+/* Handle work that has ended, and queue work that can start. Returns whether any work has ended or
+ * was started. */
 bool engine_poll(struct engine *e, uint64_t now_ns);
-/* Return whether work is queued or a round waits for a counter. Then engine_poll must be called
+/* Return whether work is queued or a round waits for a counter. If so, engine_poll must be called
  * again soon. */
 bool engine_is_busy(const struct engine *e);
 /* Return whether no work is queued on any GPU. */

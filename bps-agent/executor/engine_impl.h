@@ -4,7 +4,7 @@
  *   engine.c        start and end, tensors, the functions of engine.h, failure
  *   engine_stage.c  chunks and partitions through their stages
  *   engine_lane.c   work queues of GPUs (lanes), and detecting that their work has ended
- * Their invariants are in tests/invariants/engine_check.c. */
+ * The invariants of the structures are in tests/invariants/engine_check.c. */
 #include <sys/queue.h>
 
 #include "bps-agent/executor/engine.h"
@@ -54,21 +54,22 @@ struct engine_part {
 	uint32_t n_tickets;
 	/* used in UP_WAIT and DOWN_WAIT: index of the member whose copy is queued next */
 	uint8_t next;
-	bool is_charged; /* the partition's bytes count in e->up_bytes or e->down_bytes */
+	bool is_charged; /* e->up_bytes or e->down_bytes includes the partition's bytes */
 };
 
 enum engine_tensor_state { TENSOR_IDLE, TENSOR_WAITING, TENSOR_RUNNING, TENSOR_DEAD };
 
 struct engine_tensor {
-	TAILQ_ENTRY(engine_tensor) link; /* in e->waiting when WAITING */
+	/* link in the list e->waiting, used in the state WAITING */
+	TAILQ_ENTRY(engine_tensor) link;
 	struct engine *e;
 	enum engine_tensor_state state;
 	uint32_t id;
 	enum dtype dtype;
 	enum op op;
 	uint16_t priority;
-	/* the agent was restarted and has not started the round again since then, see
-	 * engine_mute */
+	/* The engine reports no events of the tensor. Set by engine_mute after a restart of the
+	 * agent, cleared when the agent starts the round again. */
 	bool is_mute;
 	bool is_done;    /* the round `round` is done */
 	uint64_t round;  /* the round under way, or the last round that was done */

@@ -27,8 +27,8 @@ bool lane_has_room(const struct engine_lane *l)
 	return l->tail - l->head < LANE_TICKETS;
 }
 
-/* Queue a write of the last ticket's number to the counter. If the queue is full, a later write
- * with a larger number also ends this ticket. */
+/* Queue a write of the last ticket's number to the counter. If the queue is full, lane_poll tries
+ * again later. */
 static void post(struct engine_lane *l)
 {
 	int rc = l->e->ops->post(l->q, l->e->counters, l->counter, l->seq);

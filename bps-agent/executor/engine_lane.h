@@ -39,7 +39,7 @@ bool lane_has_room(const struct engine_lane *l);
 /* Add a ticket for the work that was just queued for part or chunk. */
 void lane_ticket(struct engine_lane *l, struct engine_part *part, struct engine_chunk *chunk);
 /* Remove the tickets whose work has ended, and report each to its partition or chunk. Returns
- * whether there were any. */
+ * whether any ticket was removed. */
 bool lane_poll(struct engine_lane *l);
 /* Check the queue for errors of the device. Called when no work has ended for a while. */
 void lane_look(struct engine_lane *l);

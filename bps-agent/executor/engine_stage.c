@@ -224,8 +224,8 @@ static bool issue_parts(struct engine *e, bool is_up)
 		heap_remove(heap, node);
 		engine_part_set_state(p, is_up ? PART_UP : PART_DOWN);
 		any = true;
-		/* Add an extra ticket and end it at once. If all copies have ended already, this
-		 * moves the partition to its next state. */
+		/* Add an extra ticket and end it at once. If all copies have ended already, the end
+		 * of the extra ticket moves the partition to its next state. */
 		p->n_tickets++;
 		engine_part_ticket_done(p);
 	}
@@ -341,7 +341,7 @@ static int collective(struct engine_chunk *c, unsigned g, bool is_up)
 	struct device_piece pieces[DEVICE_GPUS_MAX], tails[DEVICE_GPUS_MAX];
 	uint64_t elem = dtype_bytes(t->dtype), all = chunk_bytes(c) / elem, count, tail;
 	bool has_root = e->route.up == UP_REDUCE;
-	/* the servers divide by the number of workers */
+	/* the GPUs only sum, because the servers divide an average by the number of workers */
 	enum op op = t->op == OP_AVG ? OP_SUM : t->op;
 	int root = has_root ? (int)root_of(c) : group->n - 1, rc, end;
 
@@ -392,8 +392,8 @@ static int issue_collectives(struct engine_chunk *c, bool is_up)
 	return 0;
 }
 
-/* Queue the copies by which each member sends the piece that it has received from host memory to
- * all other members. c->next counts pairs of members. */
+/* Queue the copies between GPUs. Each member has received one piece of the chunk from host memory,
+ * and copies this piece to all other members. c->next is the index of the next pair of members. */
 static int issue_peer_copies(struct engine_chunk *c)
 {
 	const struct engine_tensor *t = c->tensor;
@@ -444,8 +444,9 @@ static bool issue_chunks(struct engine *e, bool is_up)
 		any = true;
 		engine_chunk_set_state(c, is_up ? CHUNK_REDUCING : CHUNK_GATHERING);
 		e->n_collectives++;
-		/* Add an extra ticket and end it at once. The chunk may have no other tickets, or
-		 * all of them may have ended already. */
+		/* Add an extra ticket and end it at once. If the chunk has no other tickets, or all
+		 * of them have ended already, the end of the extra ticket moves the chunk to its
+		 * next state. */
 		c->n_tickets++;
 		engine_chunk_ticket_done(c);
 	}
@@ -456,8 +457,8 @@ bool engine_issue(struct engine *e)
 {
 	bool any = false;
 
-	/* Queue gathering first, because it ends rounds, and trainers wait for the end of
-	 * rounds. */
+	/* Queue gathering first: the end of gathering ends a round, and trainers wait for the end
+	 * of rounds. */
 	any |= issue_chunks(e, false);
 	any |= issue_parts(e, false);
 	any |= issue_chunks(e, true);

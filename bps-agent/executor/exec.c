@@ -1,6 +1,6 @@
 /* The executor's loop: handles the agent's socket and rings, chooses the route with choose.h,
- * starts the engine, and ends the process. exec.h draws the states. Trainers are in exec_trainer.c,
- * tensors in exec_tensor.c. Thread: the executor's only thread. */
+ * starts the engine, and ends the process. A diagram of the states is in exec.h. Trainers are in
+ * exec_trainer.c, tensors in exec_tensor.c. Thread: the executor's only thread. */
 #include "bps-agent/executor/exec.h"
 
 #include <assert.h>
@@ -34,8 +34,8 @@
 #define PAUSE_NS      20000
 #define LONG_NS       (5 * NS_PER_MS)
 #define PAUSE_LONG_NS 200000
-/* Alarms (SIGALRM) that end this process if its loop hangs. A running agent kills an executor that
- * hangs after 20 s. If the agent has ended, the alarms end the process: after ALARMS_MAX alarms
+/* Alarms (SIGALRM) that end this process if its loop hangs. A running agent kills an executor whose
+ * loop has hung for 20 s. If the agent has ended, the process ends itself after ALARMS_MAX alarms
  * without a turn of the loop, which takes 25 s. While the process is stopped (by a debugger, or in
  * a frozen container), all alarms count as one. The alarm is set again every ALARM_SET_NS and not
  * at each turn, because setting it is a system call. */
@@ -131,8 +131,8 @@ static void on_late(void *ctx, uint32_t tensor, unsigned member)
 				  .type = RING_PAIR_LATE, .b = (uint16_t)member, .id = tensor});
 }
 
-/* Choose the route for the trainers' GPUs. want: name of a route; "" or "auto": choose by where the
- * GPUs are. */
+/* Choose the route for the trainers' GPUs. want: name of a route; "" or "auto": choose by the
+ * location of the GPUs. */
 static int choose(struct exec *x, const char *want, struct err_text *err)
 {
 	int gpus[DEVICE_GPUS_MAX];
@@ -413,7 +413,7 @@ static void on_message(struct exec *x, const struct local_msg *m, int *fds, unsi
 		exec_trainer_add(x, m->gpu_trainer.worker, m->gpu_trainer.pid, fds[0]);
 		fds[0] = -1;
 	} else if (m->type == GPU_ARENA && n_fds == 1 && x->state == EXEC_RUNNING) {
-		/* the arena exists already if the next agent process sends it again */
+		/* after a restart of the agent, the next process sends existing arenas again */
 		if (!exec_arena(x, m->gpu_arena.id))
 			on_arena(x, &m->gpu_arena, fds[0]);
 	} else if (m->type == GPU_END) {
@@ -430,7 +430,7 @@ static void on_message(struct exec *x, const struct local_msg *m, int *fds, unsi
 }
 
 /* End the executor, because no process has the other end of the agent's socket: the agent has
- * ended, and there is no next process. So no sums can arrive any more. */
+ * ended, and there is no next process. So no further sums can arrive. */
 static void orphaned(struct exec *x)
 {
 	close(x->agent_sock);

@@ -8,10 +8,10 @@
  *   exec: STARTING --START--> MEETING --all trainers have sent HELLO--> RUNNING
  *         any state --END, error, EOF of the agent's socket--> ENDING
  *
- * The agent may be restarted while the executor runs. The next agent process has the same socket,
- * and sends a second START with new rings. Before the executor uses these rings, it processes all
+ * The agent may be restarted while the executor runs. The next agent process inherits the socket,
+ * and sends a second START with new rings. Before the executor uses the new rings, it processes all
  * messages of the first process. The second process repeats the messages about memory, tensors and
- * running rounds. From the answers it learns the executor's state (engine_mute).
+ * running rounds. The executor's answers show the second process the current state (engine_mute).
  *
  *   exec.c          the loop, the agent's socket and rings, the end
  *   exec_trainer.c  trainers' sockets, their memory and counter pages
@@ -41,8 +41,8 @@ struct exec_region {
 
 struct exec_trainer {
 	int sock; /* -1: the trainer is not connected */
-	/* used in MEETING: a second socket, which the trainer may use instead of sock; -1: there is
-	 * none */
+	/* used in MEETING: a second socket, which the trainer may use instead of sock (see
+	 * exec_trainer_add); -1: there is none */
 	int second;
 	uint32_t pid;
 	bool has_hello;
@@ -63,7 +63,8 @@ struct exec_arena {
 	struct device_mem *mem;
 };
 
-/* The tensor that the agent is describing: some BUFFER or PLACE entries are still to come. */
+/* The tensor that the agent is describing. is_open: some BUFFER or PLACE entries have not arrived
+ * yet. */
 struct exec_making {
 	bool is_open, is_bad;
 	struct engine_tensor_desc t;
@@ -95,10 +96,10 @@ struct exec {
 /* exec.c */
 /* Run the executor until it ends. Returns the exit status. Owns: takes agent_sock. */
 int exec_main(const struct device_ops *ops, int agent_sock);
-/* Fail the job: report the failure to the agent and all trainers, and start to end. Only the first
- * call has an effect. */
+/* Fail the job: report the failure to the agent and all trainers, and set the state ENDING. Only
+ * the first call has an effect. */
 void exec_fail(struct exec *x, int code, const char *text);
-/* Read all messages in the agent's socket, which may add arenas. */
+/* Handle all messages in the agent's socket. Messages may add arenas. */
 void exec_read_agent(struct exec *x);
 /* Return the memory of the arena with that id, pinned for the GPUs, or NULL. */
 struct device_mem *exec_arena(const struct exec *x, uint32_t id);
@@ -112,7 +113,8 @@ void exec_trainer_add(struct exec *x, uint32_t worker, uint32_t pid, int sock);
 void exec_trainer_read(struct exec *x, uint32_t worker, int sock);
 /* In MEETING: return whether the trainer has sent HELLO and is still connected. */
 bool exec_trainer_waits(struct exec *x, uint32_t worker);
-/* Close the second sockets, after all trainers have sent HELLO. From now on a HELLO is final. */
+/* Close the second sockets, after all trainers have sent HELLO. Afterwards a trainer cannot change
+ * its socket or repeat its HELLO. */
 void exec_trainers_met(struct exec *x);
 /* Answer HELLO of all trainers with WELCOME, which names the route. */
 void exec_welcome(struct exec *x);

@@ -128,7 +128,7 @@ void exec_entry(struct exec *x, const struct ring_pair_entry *e)
 		return;
 	}
 	if (!x->engine || x->state != EXEC_RUNNING)
-		return; /* the job has failed meanwhile */
+		return; /* the job has failed, so ignore the entry */
 	switch (e->type) {
 	case RING_PAIR_TENSOR:
 	case RING_PAIR_BUFFER:

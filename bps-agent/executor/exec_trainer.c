@@ -39,7 +39,7 @@ static void forget_hello(struct exec_trainer *t)
 }
 
 /* Disconnect the trainer. In RUNNING, the trainer's memory stays until exec_trainer_free, because
- * queued work may use it. */
+ * queued work may use the memory. */
 static void close_trainer(struct exec *x, uint32_t worker)
 {
 	struct exec_trainer *t = &x->trainers[worker];
@@ -118,10 +118,10 @@ void exec_trainer_add(struct exec *x, uint32_t worker, uint32_t pid, int sock)
 {
 	struct exec_trainer *t = worker < x->n_workers ? &x->trainers[worker] : NULL;
 
-	/* A trainer can have two sockets, for one of two reasons. After a restart, the agent may
-	 * send the trainer a second socket, because the first one was not recorded; the trainer
-	 * uses the first socket that it receives. Or the trainer has closed its earlier socket, and
-	 * the executor has not seen this yet. */
+	/* A trainer can have two sockets, for one of two reasons. First, a restarted agent sends
+	 * the trainer a second socket if the previous process has not recorded the first one. The
+	 * trainer uses the socket that it receives first. Second, the trainer may have closed its
+	 * earlier socket, and the executor has not detected the end of the socket yet. */
 	if (t && t->second >= 0 && is_hung_up(t->second))
 		lose_socket(t, t->second);
 	if (t && t->second >= 0 && is_hung_up(t->sock))
@@ -458,7 +458,8 @@ void exec_trainer_read(struct exec *x, uint32_t worker, int sock)
 	struct local_frame f;
 	int rc;
 
-	/* keep the other socket; a HELLO that may still be in this socket is ignored */
+	/* The trainer has closed this socket. Keep the trainer's other socket, and ignore a HELLO
+	 * that this socket may still contain. */
 	if (t->second >= 0 && is_hung_up(sock)) {
 		lose_socket(t, sock);
 		return;

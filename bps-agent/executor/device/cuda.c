@@ -7,8 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Oldest driver that can be used, CUDA 12.0: the first with 64-bit memory operations without a
- * module parameter, and with attributes of mappings. */
+/* Oldest driver that can be used, CUDA 12.0. Older drivers need a module parameter for 64-bit
+ * memory operations, and have no attributes of mappings. */
 #define DRIVER_MIN 12000
 
 /* Initialise the driver and count the GPUs. Creates no context. Errors: DEVICE_NODEV; why gets the
@@ -96,9 +96,9 @@ static int describe(struct cuda_gpu *g, int ordinal, int n_gpus, struct err_text
 	return 0;
 }
 
-/* Set environment variables that the driver reads once, when it starts. With these values, all 32
- * hardware queues are used, so that one stream does not delay another. Modules are loaded when the
- * driver starts, not during a collective. */
+/* Set environment variables that the driver reads once, when it starts. The first makes the driver
+ * use all 32 hardware queues, so that one stream does not delay another. The second loads modules
+ * when the driver starts, not during a collective. */
 static void prepare_environment(void)
 {
 	setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
@@ -162,8 +162,8 @@ bool cuda_reaches(struct cuda_device *d, int a, int b)
 	return cuDeviceCanAccessPeer(&can, d->gpu[a].dev, d->gpu[b].dev) == CUDA_SUCCESS && can;
 }
 
-/* Return how GPU a reaches GPU b. Atomics between GPUs are native over NVLink, but not over
- * PCIe. */
+/* Return how GPU a reaches GPU b. The test for NVLink is native atomics between the GPUs, which
+ * PCIe does not have. */
 static int cuda_peer(struct device *dev, int a, int b)
 {
 	struct cuda_device *d = cuda_device(dev);

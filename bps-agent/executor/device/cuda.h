@@ -1,8 +1,8 @@
 #ifndef BPS_AGENT_EXECUTOR_DEVICE_CUDA_H
 #define BPS_AGENT_EXECUTOR_DEVICE_CUDA_H
 /* The device back-end for the CUDA driver API and NCCL. Only the program bps-agent-cuda and its
- * tests contain the back-end; they link libcuda.so.1. NCCL is loaded when the first clique needs
- * it, so a single GPU works without NCCL. The back-end is not compiled if the headers of the CUDA
+ * tests contain the back-end and link libcuda.so.1. NCCL is loaded when the first clique is opened,
+ * so a single GPU works without NCCL. The back-end is not compiled if the headers of the CUDA
  * toolkit are missing.
  *
  * The back-end uses the primary context of each GPU. The first call that needs a GPU retains the
@@ -12,8 +12,8 @@
  * stream memory operations.
  *
  * Tests run the back-end with the libraries of tests/gpu/fake/, which check the arguments, contexts
- * and lifetimes of every call. The following has not been tested, neither with these libraries nor
- * on several GPUs: the kind of link between two GPUs (native atomics distinguish NVLink from PCIe),
+ * and lifetimes of every call. The following has been tested neither with these libraries nor on
+ * several GPUs: the kind of link between two GPUs (native atomics distinguish NVLink from PCIe),
  * access of `also` GPUs, NCCL's order of finalization and abort with real kernels, queue
  * priorities, dma-bufs, legacy handles across containers, and the separate reports of mappings of
  * expandable segments. */

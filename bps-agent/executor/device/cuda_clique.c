@@ -4,9 +4,9 @@
  *   OPENING --all ready--> READY --group launched later--> LAUNCHING --all ready--> READY
  *      any of them --a communicator's error--> FAILED;   any --abort--> ABORTED
  *
- * The communicators are nonblocking, because blocking ones cannot be aborted while they open or
- * launch. After an error, a communicator cannot be used again, and all communicators of this
- * process must be aborted. */
+ * The communicators are nonblocking, because a blocking communicator cannot be aborted while it
+ * opens or launches. After an error, a communicator cannot be used again, and all communicators of
+ * this process must be aborted. */
 #include "bps-agent/executor/device/cuda_nccl.h"
 
 #include <stdio.h>
@@ -21,7 +21,7 @@
  * kernels need the other multiprocessors. The environment variable NCCL_MAX_CTAS overrides this
  * limit. */
 #define MAX_CTAS 8
-/* Time limit for leaving a clique; afterwards the clique is aborted. */
+/* Time limit for leaving a clique. When the time is over, the clique is aborted. */
 #define LEAVE_NS (2 * UINT64_C(1000000000))
 
 _Static_assert(sizeof(ncclUniqueId) == DEVICE_ID_BYTES, "clique id");
@@ -74,8 +74,8 @@ static void clique_set_state(struct cuda_clique *c, enum clique_state to, const 
 }
 
 /* NCCL has a single code for all errors of the driver. Find out whether the driver's error is
- * sticky. A sticky error ends this process, not only the clique. Returns DEVICE_LOST if the error
- * is sticky, else 0. */
+ * sticky. After a sticky error, the process cannot use the driver any more. Returns DEVICE_LOST if
+ * the error is sticky, else 0. */
 static int driver_says(struct cuda_clique *c, const char *what)
 {
 	for (int i = 0; i < c->base.n_local; i++) {
@@ -132,7 +132,7 @@ static int least_ranks(void)
 }
 
 /* Check the members of a new clique. NCCL rejects two ranks on one GPU. Since version 2.30, an
- * environment variable allows two ranks, for tests. */
+ * environment variable allows two ranks on one GPU, for tests. */
 static int check_members(struct cuda_device *d, const struct nccl *nccl, int n_ranks,
 	const int *gpu, const int *rank, int n_local)
 {
@@ -221,8 +221,8 @@ int cuda_clique_open(struct device *dev, const uint8_t id[DEVICE_ID_BYTES], int 
 	return 0;
 }
 
-/* Poll all communicators. Returns the first error, else ncclInProgress if one is busy, else
- * ncclSuccess. */
+/* Poll all communicators. Returns the first error. Without an error, returns ncclInProgress if a
+ * communicator is busy, else ncclSuccess. */
 static ncclResult_t ask_all(struct cuda_clique *c)
 {
 	ncclResult_t worst = ncclSuccess;
@@ -327,7 +327,7 @@ static int check_piece(struct cuda_clique *c, int i, const struct device_piece *
 }
 
 /* Check all arguments before NCCL is called, because a collective that only some members start
- * blocks these members. */
+ * would block these members forever. */
 static int check(struct cuda_clique *c, const struct device_piece *pieces, uint64_t blocks,
 	uint64_t count, enum dtype dtype, enum op op, struct nccl_part *ret)
 {
@@ -542,7 +542,7 @@ static void finalize(struct cuda_clique *c)
 
 /* Leave the clique: finalize and destroy the communicators. Finalizing waits until the other
  * members have read their data, which is quick if all members leave. The wait has a time limit,
- * because a member may not leave. Returns false if the clique must be aborted. */
+ * because another member may never leave. Returns false if the clique must be aborted. */
 static bool leave(struct cuda_clique *c)
 {
 	const struct timespec nap = {.tv_nsec = 200000};

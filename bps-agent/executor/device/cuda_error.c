@@ -3,9 +3,9 @@
 #include <stdarg.h>
 #include <stdio.h>
 
-/* Results of the driver, each with the device error for it and a hint for the operator. 35 is a
- * code of the CUDA runtime, not of the driver: the runtime reports it for an old driver. A code
- * that is not in the table becomes DEVICE_LOST, because the state of the process is unknown. */
+/* Results of the driver, each with the device error for it and a hint for the operator. Code 35
+ * belongs to the CUDA runtime, which reports the code for a driver that is too old. A code that is
+ * not in the table becomes DEVICE_LOST, because the state of the process is unknown. */
 static const struct {
 	int code, error;
 	const char *hint;

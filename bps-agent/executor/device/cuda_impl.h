@@ -28,14 +28,15 @@ enum cuda_mem_kind { CUDA_MEM_ALLOC, CUDA_MEM_FDS, CUDA_MEM_IPC, CUDA_MEM_PIN };
 struct cuda_mem {
 	struct device_mem base;
 	enum cuda_mem_kind kind;
-	/* bit i: GPU i may use the memory; for pinned memory: pin_addr[i] is known */
+	/* bit i: GPU i has access to the memory; for pinned memory: pin_addr[i] is set */
 	uint64_t reach;
 	CUdeviceptr addr;   /* address of byte 0; not used for pinned memory */
 	CUdeviceptr map;    /* start of the reservation, or of the opened handle */
 	uint64_t map_bytes; /* bytes of the reservation */
 	/* number of bytes mapped, from the start of the reservation */
 	uint64_t mapped_bytes;
-	CUmemGenericAllocationHandle handle; /* handle of memory that alloc has made; 0: none */
+	/* handle of memory that cuda_alloc has allocated; 0: none */
+	CUmemGenericAllocationHandle handle;
 	uint64_t buffer_id;
 	char *host;     /* host memory that is pinned now or at the first use */
 	bool is_pinned; /* the memory is pinned in the context of pin_gpu */
@@ -47,7 +48,7 @@ struct cuda_clique;
 
 struct cuda_queue {
 	struct device_queue base;
-	LIST_ENTRY(cuda_queue) entry; /* in clique->launching */
+	LIST_ENTRY(cuda_queue) entry; /* link in the list clique->launching */
 	/* the clique that launches a collective on this queue; NULL: none */
 	struct cuda_clique *clique;
 	CUstream stream;
@@ -63,8 +64,8 @@ static inline struct cuda_device *cuda_device(struct device *dev)
  * sticky error. */
 int cuda_error(CUresult r, struct err_text *why, const char *what);
 int cuda_fail(struct device *dev, CUresult r, const char *what);
-/* Report a failure that this back-end has detected: set dev->why, and return code. A macro, so that
- * static analysis of one file sees the value. */
+/* Report a failure that this back-end has detected: set dev->why, and return code. A macro, because
+ * static analysis of a single file must know the value that is returned. */
 #define cuda_refuse(dev, code, ...) (cuda_say(dev, __VA_ARGS__), (code))
 void cuda_say(struct device *dev, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
@@ -103,8 +104,8 @@ int cuda_copy(struct device_queue *q, struct device_mem *dst, uint64_t dst_offse
 	struct device_mem *src, uint64_t src_offset, uint64_t bytes);
 int cuda_post(struct device_queue *q, struct device_mem *page, uint64_t offset, uint64_t value);
 
-/* Check whether work may be queued on q. Returns 0 if it may, DEVICE_AGAIN while a clique launches
- * a collective on q, DEVICE_PEER if that clique has failed. */
+/* Check whether work may be queued on q. Returns 0 if work may be queued, DEVICE_AGAIN while a
+ * clique launches a collective on q, DEVICE_PEER if that clique has failed. */
 int cuda_clique_launched(struct cuda_queue *q);
 int cuda_clique_id(struct device *dev, uint8_t ret_id[DEVICE_ID_BYTES]);
 int cuda_clique_open(struct device *dev, const uint8_t id[DEVICE_ID_BYTES], int n_ranks,

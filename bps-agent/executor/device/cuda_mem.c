@@ -91,8 +91,8 @@ static int create(struct cuda_mem *m, uint64_t bytes)
 		"cannot allocate device memory");
 }
 
-/* Zero the memory, because it may have belonged to another process. This waits for the default
- * stream, which no other work uses, and takes no longer than the allocation. */
+/* Zero the memory, because it may have belonged to another process. The wait for the default
+ * stream, which no other work uses, takes no longer than the allocation. */
 static int zero(struct cuda_mem *m)
 {
 	struct device *dev = m->base.dev;
@@ -152,8 +152,8 @@ int cuda_alloc(struct device *dev, int gpu, uint64_t bytes, const int *also, int
 	return 0;
 }
 
-/* Pin the memory in the context of gpu, if the memory is not pinned yet. The flag PORTABLE pins it
- * for the contexts of all GPUs, including contexts that are created later. */
+/* Pin the memory in the context of gpu, if the memory is not pinned yet. The flag PORTABLE pins the
+ * memory for the contexts of all GPUs, including contexts that are created later. */
 static int pin(struct cuda_mem *m, int gpu)
 {
 	struct device *dev = m->base.dev;
@@ -170,9 +170,8 @@ static int pin(struct cuda_mem *m, int gpu)
 	return rc;
 }
 
-/* Pin memory in the first context that exists. No context is created for this, because a new
- * context could be on a GPU that the job does not use. If no context exists, pinned_addr pins the
- * memory later. */
+/* Pin memory in the first existing context. Creates no context, because a new context could be on a
+ * GPU that the job does not use. If no context exists, pinned_addr pins the memory later. */
 int cuda_pin(struct device *dev, void *host, uint64_t bytes, struct device_mem **ret_mem)
 {
 	uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE);
@@ -202,7 +201,7 @@ int cuda_pin(struct device *dev, void *host, uint64_t bytes, struct device_mem *
 }
 
 /* Return the address of pinned memory for a GPU; 0: the driver reports an error. The address may
- * differ between contexts, so it is requested once per context. */
+ * differ between contexts, so the driver is asked once per context. */
 static uint64_t pinned_addr(struct cuda_mem *m, int gpu)
 {
 	if (m->reach >> gpu & 1)
@@ -215,8 +214,9 @@ static uint64_t pinned_addr(struct cuda_mem *m, int gpu)
 	return m->pin_addr[gpu];
 }
 
-/* Give a GPU access to imported memory when a copy first needs the access. At the import, it is not
- * known which GPUs will copy. Returns whether the GPU has access. */
+/* Give a GPU access to imported memory when a copy first needs the access. The import cannot give
+ * the access, because the GPUs that will copy are not known then. Returns whether the GPU has
+ * access. */
 static bool reach_now(struct cuda_mem *m, int gpu)
 {
 	uint64_t bit = UINT64_C(1) << gpu;

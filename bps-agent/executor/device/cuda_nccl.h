@@ -1,9 +1,9 @@
 #ifndef BPS_AGENT_EXECUTOR_DEVICE_CUDA_NCCL_H
 #define BPS_AGENT_EXECUTOR_DEVICE_CUDA_NCCL_H
-/* Loads NCCL when the first clique needs it. So a single GPU works on machines without NCCL, and
- * processes that do not use NCCL save 200 MB. The types come from NCCL's header. NCCL's symbols
- * have no versions, so its version is checked after loading. NCCL is never unloaded, because it has
- * threads and exit handlers. */
+/* Loads NCCL when the first clique is opened. So a single GPU works on machines without NCCL, and
+ * processes that do not use NCCL save 200 MB of memory. The types come from NCCL's header. NCCL's
+ * symbols have no versions, so NCCL's version is checked after loading. NCCL is never unloaded,
+ * because it has threads and exit handlers. */
 #include <nccl.h>
 
 #include "bps-agent/executor/device/cuda_impl.h"

@@ -1,7 +1,7 @@
 /* Queues of the CUDA back-end: each is a stream. All work is checked before it is queued, because a
  * bad address that the GPU detects would end the process. While a clique launches a collective on a
- * stream, no other work may be queued there. During the launch, the stream may be idle although the
- * collective has not run. Thread: the executor's. */
+ * stream, no other work may be queued on the stream. During the launch, the driver may report an
+ * idle stream although the collective has not run. Thread: the executor's. */
 #include "bps-agent/executor/device/cuda_impl.h"
 
 #include <stdlib.h>
@@ -15,7 +15,8 @@ static int enter(struct cuda_queue *q)
 	return rc ? rc : cuda_clique_launched(q);
 }
 
-/* Convert a priority to a priority of the driver, for which smaller numbers are more urgent. */
+/* Convert a priority of device.h to a priority of the driver, where smaller numbers are more
+ * urgent. */
 static int driver_priority(int priority)
 {
 	int least = 0, greatest = 0;
@@ -69,8 +70,8 @@ int cuda_queue_poll(struct device_queue *queue)
 	return rc ? rc : cuda_fail(queue->dev, cuStreamQuery(q->stream), "work of a queue failed");
 }
 
-/* Return whether the memory cannot be used in this GPU's context. This is so for a legacy handle of
- * another GPU, which is open in the other GPU's context only. */
+/* Return whether the memory cannot be used in this GPU's context. True for memory of a legacy
+ * handle that another GPU has imported: only that GPU's context can use the memory. */
 static bool is_foreign(const struct device_mem *mem, int gpu)
 {
 	return ((const struct cuda_mem *)mem)->kind == CUDA_MEM_IPC && mem->gpu != gpu;

@@ -1,9 +1,9 @@
 #ifndef BPS_AGENT_EXECUTOR_DEVICE_DEVICE_H
 #define BPS_AGENT_EXECUTOR_DEVICE_DEVICE_H
-/* The GPUs of one machine, as the executor's engine sees them. There is memory that other processes
- * can map, and there are queues of copies that run in order. Queues write counters in host memory.
- * Cliques are groups of GPUs that do collectives (NCCL communicators). This interface has no
- * tensors, rounds or network, and no types of CUDA or NCCL.
+/* Interface of the executor's engine to the GPUs of one machine. A GPU has memory that other
+ * processes can map, and queues that run copies in order. Queues also write counters in host
+ * memory. Cliques are groups of GPUs that do collectives (NCCL communicators). This interface has
+ * no tensors, rounds or network, and no types of CUDA or NCCL.
  *
  * The implementation is a table (struct device_ops). host* emulates GPUs with plain memory and
  * threads, for development and tests. cuda* uses the CUDA driver and NCCL. The tests of the engine
@@ -11,7 +11,7 @@
  *
  *   memory   alloc / import / pin --> in use --> drop      drop only when no queue uses it any more
  *   queue    queue_open --> copy, post, collectives --> queue_close
- *   clique   clique_open --> OPENING --clique_poll 0--> READY <--> LAUNCHING (poll says -EAGAIN)
+ *   clique   clique_open --> OPENING --clique_poll 0--> READY <--> LAUNCHING (poll: -EAGAIN)
  *                    any --DEVICE_PEER--> FAILED --clique_abort--> ABORTED;   then clique_close
  *
  * Promises:
@@ -19,8 +19,8 @@
  *     detects the end of work by a counter that a later post writes, or by queue_poll. Calls that
  *     allocate, map, pin or open may take milliseconds in the driver.
  *   - Work of one queue runs in the order of the calls. Different queues run in parallel. When the
- *     host sees a counter that post has written, it also sees the bytes of all earlier copies of
- *     that queue.
+ *     host reads a counter value that post has written, the bytes of all earlier copies of that
+ *     queue are visible, too.
  *   - open and probe create no context on a GPU, because a context takes memory of the GPU. The
  *     first call that names a GPU creates the GPU's context.
  *   - Memory of alloc lives until the last process unmaps it, even if the process that allocated it
@@ -40,7 +40,8 @@
 #include "common/data/dtype.h"
 
 enum device_error {
-	DEVICE_AGAIN = -EAGAIN, /* not possible yet: call again later; this is no failure */
+	/* not a failure: the call is not possible yet, so call again later */
+	DEVICE_AGAIN = -EAGAIN,
 	/* there is no driver or no such GPU, or the GPU is not usable now */
 	DEVICE_NODEV = -ENODEV,
 	/* not supported by this GPU, driver or back-end */
@@ -62,7 +63,7 @@ enum device_cap {
 	DEVICE_CAP_PLAIN = 32,
 };
 
-/* How a GPU reaches the memory of another GPU. */
+/* Ways in which a GPU accesses the memory of another GPU. */
 enum device_link {
 	DEVICE_LINK_NONE = 0, /* through host memory only */
 	DEVICE_LINK_PCI = 1,
@@ -164,8 +165,8 @@ struct device_ops {
 	/* Map memory that another process shared, for use by `gpu`. GPUs that can reach `gpu` may
 	 * also copy from and to it. The caller must have checked desc. mem->bytes is desc->bytes,
 	 * and offset 0 is the first usable byte. The caller still owns fds, and may close them
-	 * after the call. Errors: DEVICE_ARG the handle is invalid; DEVICE_UNSUP it is a legacy
-	 * handle of another user, of this process, or of a GPU that `gpu` cannot reach. */
+	 * after the call. Errors: DEVICE_ARG the handle is invalid; DEVICE_UNSUP the handle is a
+	 * legacy handle of another user, of this process, or of a GPU that `gpu` cannot reach. */
 	int (*import)(struct device *dev, int gpu, const struct device_desc *desc, const int *fds,
 		int n_fds, struct device_mem **ret_mem);
 	/* Make [host, host + bytes) of this process usable by all GPUs, for staging memory and
@@ -173,21 +174,22 @@ struct device_ops {
 	 * still owns the mapping, which must exist until drop. */
 	int (*pin)(struct device *dev, void *host, uint64_t bytes, struct device_mem **ret_mem);
 	/* Return the address at which `gpu` can use the memory; 0: the GPU cannot use it. If gpu is
-	 * DEVICE_HOST, return the address in this process. Only pinned memory has such an address,
-	 * and all memory of the back-end host. */
+	 * DEVICE_HOST, return the address in this process. Only pinned memory and memory of the
+	 * back-end host have an address there. */
 	uint64_t (*addr)(struct device_mem *mem, int gpu);
-	/* Unmap and free the memory. No queued work may use it any more. NULL is allowed. */
+	/* Unmap and free the memory. Queued work must not use the memory any more. NULL is
+	 * allowed. */
 	void (*drop)(struct device_mem *mem);
 
 	/* Open a queue on a GPU. If the GPU supports priorities, queues with a larger priority run
 	 * first. */
 	int (*queue_open)(
 		struct device *dev, int gpu, int priority, struct device_queue **ret_queue);
-	/* Free the queue. Queued work would continue. So before, call queue_poll until the queue is
-	 * idle. NULL is allowed. */
+	/* Free the queue. Call queue_poll before until the queue is idle, because this call does
+	 * not stop queued work. NULL is allowed. */
 	void (*queue_close)(struct device_queue *q);
-	/* Return 0 if all queued work has run, DEVICE_AGAIN if some has not, DEVICE_LOST if some
-	 * has failed. */
+	/* Return 0 if all queued work has run, DEVICE_AGAIN if some work has not, DEVICE_LOST if
+	 * some work has failed. */
 	int (*queue_poll)(struct device_queue *q);
 
 	/* Queue a copy of bytes (> 0) between two pieces of memory, of which at most one is pinned.
@@ -201,13 +203,13 @@ struct device_ops {
 	int (*post)(
 		struct device_queue *q, struct device_mem *page, uint64_t offset, uint64_t value);
 
-	/* Create the id of a clique. One process creates it, and all members pass it to
+	/* Create the id of a clique. One process creates the id, and all members pass the id to
 	 * clique_open. */
 	int (*clique_id)(struct device *dev, uint8_t ret_id[DEVICE_ID_BYTES]);
 	/* Start to join n_local members into a clique of n_ranks ranks (at least 2). Local member i
 	 * has GPU gpu[i] and rank rank[i]. Returns at once. The clique can be used when clique_poll
-	 * returns 0, after all processes have joined. Errors: DEVICE_UNSUP there is no NCCL or it
-	 * is too old, or two members are on one GPU. */
+	 * returns 0, after all processes have joined. Errors: DEVICE_UNSUP NCCL is missing or too
+	 * old, or two members are on one GPU. */
 	int (*clique_open)(struct device *dev, const uint8_t id[DEVICE_ID_BYTES], int n_ranks,
 		const int *gpu, const int *rank, int n_local, struct device_clique **ret_clique);
 	/* Return 0 if the clique is READY, DEVICE_AGAIN if it is opening or launching, DEVICE_PEER
@@ -255,7 +257,7 @@ struct device {
 struct device_mem {
 	struct device *dev;
 	uint64_t bytes; /* usable bytes */
-	/* GPU on which the memory lies (alloc) or for which it was mapped (import); DEVICE_HOST:
+	/* GPU that has the memory (alloc) or for which the memory was mapped (import); DEVICE_HOST:
 	 * the memory is pinned host memory */
 	int gpu;
 };

@@ -8,14 +8,14 @@
 #include "common/data/reduce.h"
 
 #define BLOCK_ELEMS 4096
-/* Byte that this back-end writes where NCCL leaves bytes undefined. So tests detect a caller that
- * relies on such bytes. */
+/* Value that this back-end writes to bytes that NCCL leaves undefined, so that tests detect a
+ * caller that relies on undefined bytes. */
 #define GARBAGE 0xa5
 
 struct host_clique {
 	struct device_clique c;
-	/* number of references, by the owner and by collectives; the device's lock protects refs
-	 * and is_aborted */
+	/* Number of references: one of the owner, and one of each collective that has not ended.
+	 * The device's lock protects refs and is_aborted. */
 	unsigned refs;
 	bool is_aborted;
 };
@@ -156,7 +156,7 @@ static int start(struct host_clique *c, struct host_coll *proto, const struct de
 	pthread_mutex_lock(&dev->lock);
 	c->refs++;
 	pthread_mutex_unlock(&dev->lock);
-	/* this cannot fail: the queues have room, and no other thread pushes jobs */
+	/* the push cannot fail: the queues have room, and no other thread pushes jobs */
 	for (int i = 0; i < n; i++)
 		host_queue_push(
 			pieces[i].queue, &(struct host_job){.kind = HOST_COLL, .coll = coll});

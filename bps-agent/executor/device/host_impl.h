@@ -15,13 +15,14 @@
 struct host_device {
 	struct device d;
 	int n_gpus;
-	pthread_mutex_t lock; /* protects the state of collectives, for which threads wait */
+	/* protects the state of collectives; threads wait for changes of the state */
+	pthread_mutex_t lock;
 	pthread_cond_t moved;
 };
 
 struct host_mem {
 	struct device_mem m;
-	int fd; /* memfd of memory that alloc has made, else -1 */
+	int fd; /* memfd of memory that host_alloc has allocated, else -1 */
 	void *map;
 	uint64_t map_bytes; /* 0: the memory is pinned, and the caller owns the mapping */
 	char *base;
@@ -83,11 +84,11 @@ int host_broadcast(struct device_clique *c, const struct device_piece *pieces, u
 int host_group(struct device_clique *c);
 void host_clique_abort(struct device_clique *c);
 void host_clique_close(struct device_clique *c);
-/* Wait until the queues of all members have reached the collective, or until it is aborted. The
- * last queue's thread performs it. Thread: the queue's. */
+/* Wait until the queues of all members have reached the collective, or until the clique is aborted.
+ * The thread that arrives last performs the collective. Thread: the queue's. */
 void host_coll_run(struct host_coll *coll, struct host_device *dev);
 /* Do the arithmetic of the collective. */
 void host_coll_perform(struct host_coll *coll);
-/* Drop one member's reference. */
+/* Drop one member's reference to the collective. */
 void host_coll_put(struct host_coll *coll, struct host_device *dev);
 #endif

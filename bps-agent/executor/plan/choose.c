@@ -68,7 +68,7 @@ static void roots_of_plan(const struct transfer_plan *p, struct route *r)
 			r->roots[r->n_roots++] = p->steps[i].gpu;
 }
 
-/* Convert the plan to the form that the engine follows. */
+/* Convert the plan to a route, which the engine follows. */
 static void route_of_plan(const struct transfer_plan *p, struct route *ret)
 {
 	struct route r = {.n_members = (uint8_t)p->n_gpus};
@@ -101,8 +101,8 @@ static int parse(const char *want, enum strategy *ret, struct err_text *err)
 		"'%s' is not a strategy (auto, copy, rs_ag, switch_sum, roots, ce)", want);
 }
 
-/* Return whether two members share a GPU. Only the processor can sum the tensors of such
- * members. */
+/* Return whether two members share a GPU. If so, only the processor can sum the members'
+ * tensors. */
 static bool is_shared(const int *gpus, unsigned n)
 {
 	for (unsigned i = 0; i < n; i++)
@@ -179,8 +179,8 @@ static int choose(struct work *w, struct device *dev, const int *gpus, unsigned 
 
 /* ---- nodes ---- */
 
-/* The NUMA node that several objects have in common, if there is one. is_apart: the objects are on
- * several nodes. */
+/* The NUMA node that all added objects have in common. is_any: an object was added. is_apart: the
+ * objects are on several nodes. */
 struct common_node {
 	bool is_any, is_apart;
 	int32_t numa;

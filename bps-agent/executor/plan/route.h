@@ -1,11 +1,10 @@
 #ifndef BPS_AGENT_EXECUTOR_PLAN_ROUTE_H
 #define BPS_AGENT_EXECUTOR_PLAN_ROUTE_H
-/* A route describes, for the engine, how the sum over one machine's GPUs gets to host memory
- * ("up"), and how the sum over all machines gets back ("down"). choose.h chooses the route. Members
- * (local ranks, each with a GPU) form groups. A group sums the tensors of its members and copies
- * the sum to host memory once. A group of one member copies its tensor. If there are several
- * groups, the CPU adds their sums when the partition is pushed. So a tensor has n_groups inputs in
- * host memory.
+/* A route defines how the engine moves the sum over one machine's GPUs to host memory ("up"), and
+ * the sum over all machines back to the GPUs ("down"). choose.h chooses the route. Members (local
+ * ranks, each with a GPU) form groups. A group sums the tensors of its members and copies the sum
+ * to host memory once. A group of one member copies its tensor. If there are several groups, the
+ * CPU adds their sums when the partition is pushed. So a tensor has n_groups inputs in host memory.
  *
  *   name         groups           up                       down
  *   copy         n groups of 1    copy                     each member copies all
@@ -22,9 +21,9 @@
 #include "bps-agent/executor/device/device.h"
 
 #define ROUTE_NAME_BYTES 16
-/* Size of a chunk: partitions of this many bytes in all go through the collectives together. A
- * smaller collective is inefficient: its launch waits until the GPU, which the trainer uses too,
- * gives the executor a time slice. */
+/* Size of a chunk: total bytes of the partitions that one collective sums. A smaller collective is
+ * inefficient, because each launch must wait for a time slice of the GPU: the trainer uses the GPU,
+ * too. */
 #define ROUTE_CHUNK_BYTES (UINT64_C(64) << 20)
 
 enum route_up {
@@ -51,12 +50,11 @@ struct route {
 	enum route_up up;
 	enum route_down down;
 	uint8_t n_members, n_groups;
-	/* size of a chunk in bytes; the partitions of a chunk go through up and down together; 0:
-	 * each partition is a chunk */
+	/* size of a chunk in bytes; 0: each partition is a chunk */
 	uint64_t chunk_bytes;
 	struct route_group groups[DEVICE_GPUS_MAX];
-	/* used with UP_REDUCE; number of roots, whose positions in the only group are in the array
-	 * roots */
+	/* used with UP_REDUCE: number of entries in the array roots. An entry is the position of a
+	 * root in the route's only group. */
 	uint8_t n_roots;
 	uint8_t roots[DEVICE_GPUS_MAX];
 };
@@ -69,6 +67,6 @@ bool route_has_cliques(const struct route *s);
  * also has the remainder. */
 void route_piece(
 	uint64_t chunk_bytes, unsigned n, unsigned i, uint64_t *ret_first, uint64_t *ret_bytes);
-/* Return the size in bytes of the equal blocks of route_piece. It is a multiple of 256. */
+/* Return the size in bytes of the equal blocks of route_piece, which is a multiple of 256. */
 uint64_t route_block(uint64_t chunk_bytes, unsigned n);
 #endif

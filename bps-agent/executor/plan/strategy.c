@@ -121,8 +121,8 @@ static void group_by_switch(struct transfer_plan *p, const struct topology *t)
 			add_group(p, labels, i);
 }
 
-/* Return the least number of units that is a multiple of the size of every group; 0: this is more
- * than PLAN_UNITS_MAX. */
+/* Return the least number of units that is a multiple of the size of every group; 0: the number
+ * exceeds PLAN_UNITS_MAX. */
 static uint32_t common_units(const struct transfer_plan *p)
 {
 	uint32_t units = 1;
@@ -174,8 +174,8 @@ static void add_collectives(struct transfer_plan *p, enum plan_op op)
 					    .n = p->n_units});
 }
 
-/* Add a step for each GPU: it copies its share of the tensor. The GPUs of a group have equal
- * shares. */
+/* Add a step for each GPU, which copies the GPU's share of the tensor. The GPUs of a group have
+ * equal shares. */
 static void add_shares(struct transfer_plan *p, const struct topology *t, enum plan_op op)
 {
 	for (unsigned g = 0; g < p->n_groups; g++) {
@@ -192,7 +192,7 @@ static void add_shares(struct transfer_plan *p, const struct topology *t, enum p
 	}
 }
 
-/* Add a step for each GPU: it copies the whole tensor, to or from a source of its own. */
+/* Add a step for each GPU, which copies the whole tensor. Each GPU has a source of its own. */
 static void add_wholes(struct transfer_plan *p, const struct topology *t, enum plan_op op)
 {
 	for (unsigned i = 0; i < p->n_gpus; i++)

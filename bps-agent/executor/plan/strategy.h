@@ -1,7 +1,8 @@
 #ifndef BPS_AGENT_EXECUTOR_PLAN_STRATEGY_H
 #define BPS_AGENT_EXECUTOR_PLAN_STRATEGY_H
-/* Chooses how the gradients of a machine's GPUs are summed and get to the network and back, by
- * where the GPUs are (topology.h). The result is a plan, which choose.h converts to a route.
+/* Chooses how a machine sums the gradients of its GPUs, and how it copies sums between the GPUs and
+ * host memory. The choice depends on the location of the GPUs (topology.h). The result is a plan,
+ * which choose.h converts to a route.
  *
  *   copy        each GPU copies its tensor to host memory; the processor sums; each GPU copies the
  *               sum back
@@ -15,23 +16,22 @@
  *               share of the sum back, then the other shares from the other GPUs
  *
  * The rule follows "A Unified Architecture for Accelerating Distributed DNN Training in
- * Heterogeneous GPU/CPU Clusters" (OSDI'20, section 4.2). It avoids direct copies across PCI
- * switches, and traffic on an uplink that a network card uses, too.
+ * Heterogeneous GPU/CPU Clusters" (OSDI'20, section 4.2). The rule avoids direct copies across PCI
+ * switches, and traffic on an uplink that a network card also uses.
  *
  *   one GPU, or parts of GPUs (MIG)        -> copy
  *   no PCI tree and no NVLink              -> copy
- *   NVLink joins all GPUs                  -> roots, if some switches with GPUs have a card and
- *                                             others have none; the roots are below the others
+ *   NVLink joins all GPUs                  -> roots, if only some switches with GPUs have a
+ *                                             card; the roots are below those without a card
  *                                          -> rs_ag otherwise
  *   NVLink does not join all GPUs          -> rs_ag if there is one group, switch_sum if there are
  *                                             several (GPUs of a group share an uplink or NVLinks)
- *   no collectives, as NCCL is missing     -> ce where a rule above needs collectives and the GPUs
- *                                             reach each other; copy if they do not
+ *   NCCL is missing, so no collectives     -> ce where a rule above needs collectives and the GPUs
+ *                                             can copy to each other; copy if they cannot
  *
  * A plan divides a tensor into n_units equal units, and its steps name ranges of units. Staging
- * memory holds n_sources copies of the tensor (sources), which the processor sums. Tensors take
- * turns: a step of turn k is used for every n_turns-th tensor only, so that the roots share the
- * work.
+ * memory holds n_sources copies of the tensor (sources), which the processor sums. The roots share
+ * the work: a step of turn k is used only for every n_turns-th tensor.
  *
  * The functions do no I/O and have no state. Thread: any. */
 #include <stdbool.h>
@@ -65,8 +65,8 @@ enum plan_op {
 /* Return the name of an operation, such as "reduce-scatter". */
 const char *plan_op_name(enum plan_op op);
 
-/* A step of a plan. All steps of one op can run in parallel. A step starts when the steps before it
- * in the list that use its units have ended. */
+/* A step of a plan. All steps of one op can run in parallel. A step starts when all earlier steps
+ * of the list that use the same units have ended. */
 struct plan_step {
 	enum plan_op op;
 	/* gpu: index in the plan's array gpus. source: number of the copy of the tensor in staging

@@ -154,7 +154,7 @@ struct topo_place {
 };
 
 /* Parse the path of a device, such as "../../../devices/pci0000:15/0000:15:01.0/0000:16:00.0"; the
- * part before the host bridge may differ. Returns false if `path` is not such a path. Overwrites
+ * part before the host bridge may differ. Returns false if the path has another form. Overwrites
  * path. */
 static bool topo_place_parse(char *path, uint64_t device, struct topo_place *ret)
 {
@@ -165,8 +165,8 @@ static bool topo_place_parse(char *path, uint64_t device, struct topo_place *ret
 
 	*ret = (struct topo_place){.port = TOPO_NO_PCI};
 	for (char *s = strtok_r(path, "/", &save); s; s = strtok_r(NULL, "/", &save)) {
-		/* a host bridge may be below a device of another host bridge: the last one in the
-		 * path counts */
+		/* use the last host bridge of the path, because a host bridge can be below a device
+		 * of another host bridge */
 		if (is_host_bridge(s)) {
 			snprintf(ret->bridge, sizeof(ret->bridge), "%.19s", s);
 			is_below = true;
@@ -275,8 +275,8 @@ static void look_at_net(struct topology *t, int devices, const char *device, str
 			  strcmp(state, "unknown") != 0;
 		n_down += is_down;
 		snprintf(path, sizeof(path), "net/%.31s/speed", names[i]);
-		/* The kernel reports a speed of -1 if there is none, and an error while the
-		 * interface is down. */
+		/* The kernel reports a speed of -1 if the speed is not known, and an error while
+		 * the interface is down. */
 		mbps = (uint32_t)attr(t, devices, device, path, -1, UINT32_MAX, 0);
 		mbps = mbps > LINK_MBPS_MAX ? 0 : mbps;
 		if (!*nic->name || (!is_down && mbps > nic->mbps))
@@ -416,8 +416,8 @@ int topology_read(const char *root, struct topology *ret, struct err_text *err)
 	return 0;
 }
 
-/* Return whether reports[self] describes a part of a GPU (MIG). This is so if the report states it,
- * or if another report has the same address. */
+/* Return whether reports[self] describes a part of a GPU (MIG). True if the report states so, or if
+ * another report has the same PCI address. */
 static bool is_part(const struct topo_report *reports, unsigned n, unsigned self)
 {
 	for (unsigned i = 0; i < n; i++)

@@ -1,12 +1,12 @@
 #ifndef BPS_AGENT_EXECUTOR_PLAN_TOPOLOGY_H
 #define BPS_AGENT_EXECUTOR_PLAN_TOPOLOGY_H
 /* Topology of this machine's PCI buses: its GPUs, its network cards, and the uplinks that they
- * share. strategy.h uses it to choose how gradients travel.
+ * share. strategy.h chooses by the topology how gradients are copied and summed.
  *
- *   pci0000:15 (host bridge) ── 0000:15:01.0 (root port) ── switch ─┬─ GPU    these share one
- *                                                                   ├─ GPU    uplink, the port
+ *   pci0000:15 (host bridge) ── 0000:15:01.0 (root port) ── switch ─┬─ GPU    share an
+ *                                                                   ├─ GPU    uplink, port
  *                                                                   └─ card   0000:15:01.0
- *                            └─ 0000:15:02.0 (root port) ── GPU               one of its own
+ *                            └─ 0000:15:02.0 (root port) ── GPU               own uplink
  *
  * An uplink is the root port above a device, even if there are switches between the two. All
  * devices below a root port share its bandwidth. A device directly on a host bridge has no uplink.
@@ -35,8 +35,9 @@
 struct topo_uplink {
 	uint64_t pci;
 	bool has_switch;
-	char bridge[TOPO_PCI_BYTES]; /* name of its host bridge, such as "pci0000:15" */
-	unsigned n_gpus, n_nics;     /* n_nics: number of cards that are up */
+	/* name of the host bridge above the uplink, such as "pci0000:15" */
+	char bridge[TOPO_PCI_BYTES];
+	unsigned n_gpus, n_nics; /* n_nics: number of cards that are up */
 };
 
 struct topo_gpu {
@@ -44,8 +45,8 @@ struct topo_gpu {
 	uint32_t uplink; /* index of the GPU's uplink in the array uplinks, or TOPO_NONE */
 	int32_t numa;    /* NUMA node, -1: not known */
 	uint16_t device; /* device id that the vendor gave to this type of GPU; 0: not known */
-	/* A part of a GPU, which cannot copy to other GPUs. All parts of one GPU have the same
-	 * address. */
+	/* The entry is a part of a GPU (MIG instance), which cannot copy to other GPUs. All parts
+	 * of one GPU have the same address. */
 	bool is_mig;
 	bool has_uuid;
 	uint8_t uuid[16];
@@ -89,7 +90,7 @@ struct topo_report {
 
 /* Read the topology from sysfs, mounted at root. GPUs and cards are sorted by address. If the
  * machine has NVSwitches, all its GPUs are assumed to be linked. A machine without devices is not
- * an error. Errors: -errno if there is no list of PCI devices, such as -ENOENT; err gets the
+ * an error. Errors: -errno, such as -ENOENT, if the PCI devices cannot be listed; err gets the
  * text. */
 int topology_read(const char *root, struct topology *ret, struct err_text *err);
 
