@@ -263,7 +263,8 @@ static int check(const struct engine *e, const struct engine_tensor_desc *d, str
 	if (!elem || d->id >= ENGINE_TENSORS_MAX || find(e, d->id) || !d->n_elems ||
 		__builtin_mul_overflow(d->n_elems, elem, &bytes) || !d->part_bytes ||
 		d->part_bytes % elem || (bytes - 1) / d->part_bytes >= UINT32_MAX)
-		return err_set(err, -EINVAL, "tensor %u is invalid, or exists already", d->id);
+		return err_set(err, -EINVAL,
+			"tensor %u has an invalid description, or exists already", d->id);
 	for (unsigned i = 0; i < e->route.n_members; i++)
 		if (!is_inside(&d->places[i].at, bytes) || d->places[i].at.offset % elem ||
 			d->places[i].slot >= e->members[i].m.n_slots)
@@ -492,7 +493,7 @@ void engine_member_gone(struct engine *e, unsigned member)
 	e->members[member].is_gone = true;
 	if (e->n_running || !TAILQ_EMPTY(&e->waiting))
 		engine_fail(e, BPS_EWORKER_LOST,
-			"local rank %u has left while tensors were under way", member);
+			"local rank %u has left while tensors were in flight", member);
 }
 
 /* ---- time ---- */
@@ -574,12 +575,12 @@ static void look(struct engine *e)
 		int rc = e->cliques[g] ? e->ops->clique_poll(e->cliques[g]) : 0;
 
 		if (rc < 0 && rc != DEVICE_AGAIN)
-			engine_device_error(e, rc, "the GPUs' communication has failed");
+			engine_device_error(e, rc, "communication between the GPUs has failed");
 	}
 	if (is_owed(e) && e->now_ns - e->moved_ns > e->stall_ns)
 		engine_fail(e, BPS_EDEVICE,
 			e->n_tickets ? "the GPUs have completed no work for %.0f s"
-				     : "the GPUs' communication is not ready after %.0f s",
+				     : "communication between the GPUs is not ready after %.0f s",
 			(double)e->stall_ns / 1e9);
 }
 

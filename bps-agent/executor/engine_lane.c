@@ -36,7 +36,7 @@ static void post(struct engine_lane *l)
 	if (rc == 0)
 		l->posted = l->seq;
 	else if (rc != DEVICE_AGAIN)
-		engine_device_error(l->e, rc, "cannot queue a counter");
+		engine_device_error(l->e, rc, "cannot queue the write of a counter");
 }
 
 void lane_ticket(struct engine_lane *l, struct engine_part *part, struct engine_chunk *chunk)

@@ -66,10 +66,11 @@ static void send_text(struct exec *x, uint16_t type, int code, const char *text)
 
 	m.gpu_text = (struct gpu_text){.code = (uint32_t)-code, .text = text};
 	if (x->agent_sock >= 0 && local_send(x->agent_sock, &m, NULL, 0, 0) < 0)
-		log_debug("cannot send to the agent: %s", text);
+		log_debug("cannot send this text to the agent: %s", text);
 	for (uint32_t w = 0; type == GPU_FAILED && x->trainers && w < x->n_workers; w++)
 		if (x->trainers[w].sock >= 0 && local_send(x->trainers[w].sock, &m, NULL, 0, 0) < 0)
-			log_debug("cannot send to a trainer: pid=%u", x->trainers[w].pid);
+			log_debug(
+				"cannot report a failure to a trainer: pid=%u", x->trainers[w].pid);
 }
 
 /* Set the state ENDING: no new work begins, and queued work has DRAIN_NS to end. */
@@ -252,11 +253,12 @@ static int check_start(
 {
 	if (n_fds != 3 || !m->n_workers || m->n_workers > DEVICE_GPUS_MAX || !m->n_slots)
 		return err_set(err, BPS_EPROTO,
-			"START for %u workers with %u descriptors is invalid", m->n_workers, n_fds);
+			"the agent's START message for %u workers with %u descriptors is invalid",
+			m->n_workers, n_fds);
 	if (m->abi != LOCAL_ABI)
 		return err_set(err, BPS_EVERSION,
 			"bps-agent %s and bps-agent-%s %s are different releases: install both "
-			"from one",
+			"from one release",
 			m->version, x->ops->name, BPS_VERSION);
 	return 0;
 }
@@ -269,7 +271,8 @@ static int take_rings(struct exec *x, int *fds, struct err_text *err)
 	int rc = map_sealed(fds[0], sizeof(*x->page), &page);
 
 	if (rc < 0)
-		return err_set(err, rc, "cannot map the rings: %s", err_str(rc));
+		return err_set(
+			err, rc, "cannot map the memory of the agent's rings: %s", err_str(rc));
 	x->page = page;
 	x->wake_fd = fds[1];
 	x->agent_fd = fds[2];
@@ -342,7 +345,8 @@ static void on_successor(struct exec *x, const struct gpu_start *m, int *fds, un
 	int rc = check_start(x, m, n_fds, &err);
 
 	if (rc == 0 && (strcmp(m->job, x->job) != 0 || m->n_workers != x->n_workers))
-		rc = err_set(&err, BPS_EPROTO, "START names another job");
+		rc = err_set(
+			&err, BPS_EPROTO, "the restarted agent's START message names another job");
 	if (rc == 0) {
 		pop_all(x);
 		exec_entries_end(x);
@@ -424,7 +428,7 @@ static void on_message(struct exec *x, const struct local_msg *m, int *fds, unsi
 				*m->gpu_text.text ? m->gpu_text.text : "the job is over");
 	} else if (x->state != EXEC_ENDING) {
 		log_rated(LOG_WARN,
-			"ignoring a message of the agent that no executor handles: type=%s",
+			"ignoring an unexpected message of the agent: type=%s",
 			local_type_name(m->type));
 	}
 }
@@ -519,7 +523,7 @@ static volatile sig_atomic_t n_alarms; /* volatile: the signal handler increment
 
 static void on_alarm(int sig)
 {
-	static const char text[] = "<3>the executor of GPUs hangs and its agent is gone: ending\n";
+	static const char text[] = "<3>ending a GPU executor that hangs and whose agent is gone\n";
 
 	(void)sig;
 	if (++n_alarms < ALARMS_MAX)

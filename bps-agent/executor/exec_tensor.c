@@ -68,7 +68,7 @@ static void add_place(struct exec *x, const struct ring_pair_entry *e)
 static void finish(struct exec *x)
 {
 	struct exec_making *m = &x->making;
-	struct err_text err = {"its description is invalid"};
+	struct err_text err = {"the agent's description is invalid"};
 	int rc = m->is_bad ? -EINVAL : engine_find(x->engine, &m->t);
 
 	if (rc == -ENOENT)
@@ -139,7 +139,7 @@ void exec_entry(struct exec *x, const struct ring_pair_entry *e)
 		rc = e->a < OP_COUNT ? engine_run(x->engine, e->id, e->x, e->a, e->b) : -EINVAL;
 		if (rc < 0)
 			report_bad(x, e->id, rc,
-				"its round is not the next one, or has an invalid operation");
+				"the agent has named a wrong round or an invalid operation");
 		break;
 	case RING_PAIR_LANDED:
 		rc = engine_landed(x->engine, e->id, (uint32_t)e->y, e->x);

@@ -169,7 +169,7 @@ static int choose_gpu(
 	if (n <= 0)
 		return err_set(err, BPS_EDEVICE, "the executor finds no GPU: %s", x->dev->why.s);
 	if (!h->uuid.bytes && !(gpus[0].caps & DEVICE_CAP_PLAIN))
-		return err_set(err, BPS_EDEVICE, "the trainer's HELLO names no GPU");
+		return err_set(err, BPS_EDEVICE, "the trainer has not named its GPU");
 	if (!h->uuid.bytes)
 		t->gpu = (int)worker % n;
 	else if (h->uuid.bytes == GPU_UUID_BYTES)
@@ -178,8 +178,8 @@ static int choose_gpu(
 		t->gpu = -1;
 	if (t->gpu < 0)
 		return err_set(err, BPS_EDEVICE,
-			"the executor does not see the GPU of local rank %u among its %d (is it "
-			"hidden from bps-agent?)",
+			"the GPU of local rank %u is not among the %d GPUs that bps-agent can use "
+			"(is the GPU hidden from bps-agent?)",
 			worker, n);
 	memcpy(t->uuid, gpus[t->gpu].uuid, GPU_UUID_BYTES);
 	return 0;
@@ -211,7 +211,7 @@ static void on_hello(struct exec *x, uint32_t worker, const struct local_msg *m)
 	if (m->gpu_hello.abi != LOCAL_ABI)
 		rc = err_set(&err, BPS_EVERSION,
 			"libbpsclient %s and bps-agent-%s %s are different releases: install both "
-			"from one",
+			"from one release",
 			m->gpu_hello.version, x->ops->name, BPS_VERSION);
 	else
 		rc = choose_gpu(x, worker, &m->gpu_hello, &err);
@@ -354,7 +354,9 @@ static void on_alloc(struct exec *x, uint32_t worker, const struct local_msg *in
 		n = alloc(x, t, in->gpu_alloc.bytes, &id, &desc, fds);
 	if (n < 0) {
 		answer_region(x, worker, in->seq, n,
-			n == -EMFILE ? "too many pieces of memory" : x->dev->why.s, 0);
+			n == -EMFILE ? "the trainer has too many regions of GPU memory"
+				     : x->dev->why.s,
+			0);
 		return;
 	}
 	memory = describe(&desc);
@@ -372,7 +374,7 @@ static int to_desc(
 
 	if (m->n_memory != 1 || g->uuid.bytes != GPU_UUID_BYTES ||
 		g->handle.bytes > sizeof(ret->blob))
-		return err_set(err, -EINVAL, "the description of the memory is missing or invalid");
+		return err_set(err, -EINVAL, "the description of GPU memory is missing or invalid");
 	*ret = (struct device_desc){.version = g->version,
 		.kind = g->kind,
 		.n_fds = n_fds,
@@ -389,7 +391,7 @@ static void on_import(
 	struct exec *x, uint32_t worker, const struct local_msg *m, const int *fds, unsigned n_fds)
 {
 	struct exec_trainer *t = &x->trainers[worker];
-	struct err_text err = {"too many pieces of memory"};
+	struct err_text err = {"the trainer has too many regions of GPU memory"};
 	struct device_mem *mem = NULL;
 	struct device_desc desc;
 	uint32_t id = 0;
@@ -418,7 +420,7 @@ static void on_release(struct exec *x, uint32_t worker, const struct local_msg *
 	int rc = r ? engine_forget(x->engine, r->mem) : -ENOENT;
 
 	m.gpu_release = (struct gpu_release){.code = (uint32_t)-rc,
-		.text = rc == -EBUSY ? "a tensor in it is in flight" : "",
+		.text = rc == -EBUSY ? "a tensor in the memory is in flight" : "",
 		.region = in->gpu_release.region};
 	if (rc == 0) {
 		exec_entry_forget(x, r->mem);

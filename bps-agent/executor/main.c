@@ -45,7 +45,7 @@ static int tell_gpus(void)
 	if (n == 0)
 		n = choose_reports(dev, reports, &why);
 	if (n > 0 && BACKEND->gpus(dev, gpus, DEVICE_GPUS_MAX) != n)
-		n = err_set(&why, DEVICE_NODEV, "the number of GPUs changes");
+		n = err_set(&why, DEVICE_NODEV, "the number of GPUs changed during the listing");
 	for (int i = 0; i < n; i++) {
 		report_write(&reports[i], gpus[i].caps & DEVICE_CAP_CLIQUE, line);
 		puts(line);
@@ -74,8 +74,8 @@ int main(int argc, char **argv)
 	if (argc > 1 || getsockopt(GPU_PIPE_FD, SOL_SOCKET, SO_TYPE, &type, &len) < 0 ||
 		type != SOCK_SEQPACKET) {
 		fprintf(stderr,
-			"bps-agent starts bps-agent-%s. By hand: --probe counts its GPUs, --gpus "
-			"lists them, --version prints the release\n",
+			"bps-agent-%s can be started by bps-agent only. By hand: --probe prints "
+			"the number of GPUs, --gpus lists the GPUs, --version prints the release\n",
 			BACKEND->name);
 		return EX_USAGE;
 	}

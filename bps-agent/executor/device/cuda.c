@@ -25,7 +25,7 @@ static int init(struct err_text *why, int *ret_count)
 		return DEVICE_NODEV;
 	if (version < DRIVER_MIN)
 		return err_set(why, DEVICE_NODEV,
-			"the NVIDIA driver is for CUDA %d.%d, too old (12.0 is needed)",
+			"the NVIDIA driver is too old: it is for CUDA %d.%d, but 12.0 is needed",
 			version / 1000, version % 1000 / 10);
 	rc = cuda_error(cuDeviceGetCount(&count), why, "cannot count GPUs");
 	if (rc)
@@ -116,7 +116,7 @@ static int cuda_open(const char *job, struct device **ret_dev, struct err_text *
 		return rc;
 	d = calloc(1, sizeof(*d));
 	if (!d)
-		return err_set(why, DEVICE_NOMEM, "no memory for the table of GPUs");
+		return err_set(why, DEVICE_NOMEM, "out of memory for the table of GPUs");
 	d->base.ops = &device_cuda;
 	snprintf(d->job, sizeof(d->job), "%s", job);
 	d->n_gpus = count;
@@ -192,13 +192,13 @@ int cuda_enter(struct device *dev, int gpu)
 		return DEVICE_LOST;
 	if (gpu < 0 || gpu >= d->n_gpus)
 		return cuda_refuse(dev, DEVICE_ARG,
-			"GPU %d does not exist among the %d of this machine", gpu, d->n_gpus);
+			"GPU %d does not exist on this machine, which has %d GPUs", gpu, d->n_gpus);
 	g = &d->gpu[gpu];
 	if (!g->ctx) {
 		r = cuDevicePrimaryCtxRetain(&g->ctx, g->dev);
 		if (r != CUDA_SUCCESS) {
 			g->ctx = NULL;
-			return cuda_fail(dev, r, "cannot make a context on the GPU");
+			return cuda_fail(dev, r, "cannot create a context on the GPU");
 		}
 	}
 	return cuda_fail(dev, cuCtxSetCurrent(g->ctx), "cannot use the GPU's context");

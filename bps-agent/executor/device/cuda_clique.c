@@ -116,7 +116,7 @@ int cuda_clique_id(struct device *dev, uint8_t ret_id[DEVICE_ID_BYTES])
 		return rc;
 	r = nccl->GetUniqueId(&id);
 	if (r != ncclSuccess)
-		return cuda_refuse(dev, DEVICE_UNSUP, "cannot make a clique's id: %s",
+		return cuda_refuse(dev, DEVICE_UNSUP, "cannot create the id of a clique: %s",
 			nccl->GetErrorString(r));
 	memcpy(ret_id, id.internal, DEVICE_ID_BYTES);
 	return 0;
@@ -142,17 +142,17 @@ static int check_members(struct cuda_device *d, const struct nccl *nccl, int n_r
 	if (n_ranks < least_ranks() || n_local < 1 || n_local > n_ranks ||
 		n_local > DEVICE_GPUS_MAX)
 		return cuda_refuse(&d->base, DEVICE_ARG,
-			"a clique of %d ranks, of which %d are here, is not possible", n_ranks,
-			n_local);
+			"a clique of %d ranks, of which %d are in this process, is not possible",
+			n_ranks, n_local);
 	for (int i = 0; i < n_local; i++) {
 		if (gpu[i] < 0 || gpu[i] >= d->n_gpus || rank[i] < 0 || rank[i] >= n_ranks)
 			return cuda_refuse(&d->base, DEVICE_ARG,
-				"rank %d of %d on GPU %d is not a valid member", rank[i], n_ranks,
-				gpu[i]);
+				"rank %d of %d on GPU %d cannot be a member of a clique", rank[i],
+				n_ranks, gpu[i]);
 		for (int j = 0; j < i; j++) {
 			if (rank[i] == rank[j])
-				return cuda_refuse(
-					&d->base, DEVICE_ARG, "two members have rank %d", rank[i]);
+				return cuda_refuse(&d->base, DEVICE_ARG,
+					"two members of a clique have rank %d", rank[i]);
 			if (gpu[i] == gpu[j] && !may_share)
 				return cuda_refuse(&d->base, DEVICE_UNSUP,
 					"NCCL does not accept two members on one GPU (%d)", gpu[i]);
@@ -207,7 +207,7 @@ int cuda_clique_open(struct device *dev, const uint8_t id[DEVICE_ID_BYTES], int 
 		return rc;
 	c = calloc(1, sizeof(*c) + (size_t)n_local * sizeof(c->member[0]));
 	if (!c)
-		return cuda_refuse(dev, DEVICE_NOMEM, "no memory for a clique");
+		return cuda_refuse(dev, DEVICE_NOMEM, "out of memory for a clique");
 	c->base = (struct device_clique){.dev = dev, .n_ranks = n_ranks, .n_local = n_local};
 	c->nccl = nccl;
 	for (int i = 0; i < n_local; i++)
@@ -312,10 +312,11 @@ static int check_piece(struct cuda_clique *c, int i, const struct device_piece *
 	uint64_t addr = cuda_addr(p->mem, m->gpu);
 
 	if (p->queue->gpu != m->gpu || !addr || p->mem->gpu == DEVICE_HOST)
-		return cuda_refuse(dev, DEVICE_ARG, "the piece of member %d is not on its GPU %d",
+		return cuda_refuse(dev, DEVICE_ARG,
+			"the memory of the clique's member %d is not on the member's GPU %d",
 			m->rank, m->gpu);
 	if (p->offset > p->mem->bytes || bytes > p->mem->bytes - p->offset)
-		return cuda_refuse(dev, DEVICE_ARG, "a collective exceeds the memory of its piece");
+		return cuda_refuse(dev, DEVICE_ARG, "a collective exceeds the memory of a member");
 	*ret = (struct nccl_part){
 		.at = (char *)(uintptr_t)addr + p->offset,
 		.queue = (struct cuda_queue *)p->queue,
@@ -383,8 +384,8 @@ static int check_root(struct cuda_clique *c, int root)
 {
 	if (root >= 0 && root < c->base.n_ranks)
 		return 0;
-	return cuda_refuse(c->base.dev, DEVICE_ARG, "the root %d is not one of the %d ranks", root,
-		c->base.n_ranks);
+	return cuda_refuse(c->base.dev, DEVICE_ARG,
+		"root %d of a collective is not one of the %d ranks", root, c->base.n_ranks);
 }
 
 /* Check all arguments, and start the collective. root: 0 if the collective has no root. */
@@ -491,8 +492,8 @@ int cuda_group_begin(struct device_clique *clique)
 	if (rc)
 		return rc;
 	if (c->group_depth)
-		return cuda_refuse(
-			clique->dev, DEVICE_ARG, "a group of collectives begins inside another");
+		return cuda_refuse(clique->dev, DEVICE_ARG,
+			"a group of collectives begins inside another group");
 	rc = group_start(c);
 	if (!rc)
 		c->group_depth = 1;
@@ -504,8 +505,8 @@ int cuda_group_end(struct device_clique *clique)
 	struct cuda_clique *c = cuda_clique(clique);
 
 	if (!c->group_depth)
-		return cuda_refuse(
-			clique->dev, DEVICE_ARG, "the end of a group that was not started");
+		return cuda_refuse(clique->dev, DEVICE_ARG,
+			"a group of collectives ends that was not started");
 	c->group_depth = 0;
 	return group_launch(c, usable(c));
 }
@@ -529,7 +530,7 @@ void cuda_clique_abort(struct device_clique *clique)
 		m->comm = NULL;
 	}
 	release_queues(c);
-	clique_set_state(c, ABORTED, "as asked");
+	clique_set_state(c, ABORTED, "abort requested");
 }
 
 static void finalize(struct cuda_clique *c)

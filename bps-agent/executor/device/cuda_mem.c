@@ -11,7 +11,7 @@ struct cuda_mem *cuda_mem_new(struct device *dev, int gpu, enum cuda_mem_kind ki
 	struct cuda_mem *m = calloc(1, sizeof(*m));
 
 	if (!m) {
-		cuda_say(dev, "no memory to describe device memory");
+		cuda_say(dev, "out of memory for the description of device memory");
 		return NULL;
 	}
 	m->base.dev = dev;
@@ -85,7 +85,8 @@ static int create(struct cuda_mem *m, uint64_t bytes)
 	if (rc)
 		return rc;
 	if (bytes > UINT64_MAX - grain)
-		return cuda_refuse(dev, DEVICE_ARG, "invalid size of device memory");
+		return cuda_refuse(
+			dev, DEVICE_ARG, "the requested size of device memory is too large");
 	m->base.bytes = (bytes + grain - 1) / grain * grain;
 	return cuda_fail(dev, cuMemCreate(&m->handle, m->base.bytes, &prop, 0),
 		"cannot allocate device memory");
@@ -126,7 +127,7 @@ int cuda_alloc(struct device *dev, int gpu, uint64_t bytes, const int *also, int
 	if (rc)
 		return rc;
 	if (!bytes)
-		return cuda_refuse(dev, DEVICE_ARG, "0 bytes of device memory requested");
+		return cuda_refuse(dev, DEVICE_ARG, "0 bytes of device memory are requested");
 	if (!(cuda_device(dev)->gpu[gpu].info.caps & DEVICE_CAP_VMM_FD))
 		return cuda_refuse(
 			dev, DEVICE_UNSUP, "GPU %d cannot share memory by file descriptor", gpu);
@@ -183,7 +184,7 @@ int cuda_pin(struct device *dev, void *host, uint64_t bytes, struct device_mem *
 		return DEVICE_LOST;
 	if (!host || !bytes || (uintptr_t)host % page || bytes % page)
 		return cuda_refuse(
-			dev, DEVICE_ARG, "host memory can be pinned in whole pages only");
+			dev, DEVICE_ARG, "host memory to pin does not consist of whole pages");
 	m = cuda_mem_new(dev, DEVICE_HOST, CUDA_MEM_PIN);
 	if (!m)
 		return DEVICE_NOMEM;

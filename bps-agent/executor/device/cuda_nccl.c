@@ -25,7 +25,9 @@ static int load(struct cuda_device *d, struct nccl *n)
 
 	if (!lib)
 		return cuda_refuse(&d->base, DEVICE_UNSUP,
-			"several GPUs need NCCL: %s (package libnccl2?)", dlerror());
+			"cannot load NCCL, which several GPUs need: %s (is package libnccl2 "
+			"installed?)",
+			dlerror());
 #define X(name)                                                                                    \
 	if (!lookup(lib, "nccl" #name, &n->name))                                                  \
 		missing = "nccl" #name;
@@ -33,11 +35,13 @@ static int load(struct cuda_device *d, struct nccl *n)
 #undef X
 	if (missing)
 		return cuda_refuse(
-			&d->base, DEVICE_UNSUP, "NCCL is too old, it has no %s", missing);
+			&d->base, DEVICE_UNSUP, "NCCL is too old: it has no function %s", missing);
 	if (n->GetVersion(&n->version) != ncclSuccess || n->version < VERSION_MIN)
 		return cuda_refuse(&d->base, DEVICE_UNSUP,
-			"NCCL is too old: version code %d (2.18 is needed)", n->version);
-	log_info("NCCL %d.%d.%d", n->version / 10000, n->version / 100 % 100, n->version % 100);
+			"NCCL is too old: its version code is %d, but version 2.18 is needed",
+			n->version);
+	log_info("loaded NCCL: version=%d.%d.%d", n->version / 10000, n->version / 100 % 100,
+		n->version % 100);
 	return 0;
 }
 
@@ -49,7 +53,8 @@ int cuda_nccl(struct cuda_device *d, const struct nccl **ret_nccl)
 	if (!n) {
 		n = calloc(1, sizeof(*n));
 		if (!n)
-			return cuda_refuse(&d->base, DEVICE_NOMEM, "no memory for NCCL's table");
+			return cuda_refuse(&d->base, DEVICE_NOMEM,
+				"out of memory for the table of NCCL's functions");
 		rc = load(d, n);
 		if (rc) {
 			free(n);

@@ -35,12 +35,12 @@ int cuda_queue_open(struct device *dev, int gpu, int priority, struct device_que
 		return rc;
 	q = calloc(1, sizeof(*q));
 	if (!q)
-		return cuda_refuse(dev, DEVICE_NOMEM, "no memory for a queue");
+		return cuda_refuse(dev, DEVICE_NOMEM, "out of memory for a queue");
 	q->base = (struct device_queue){dev, gpu};
 	rc = cuda_fail(dev,
 		cuStreamCreateWithPriority(
 			&q->stream, CU_STREAM_NON_BLOCKING, driver_priority(priority)),
-		"cannot make a stream");
+		"cannot create a stream");
 	if (rc) {
 		cuda_queue_close(&q->base);
 		return rc;
@@ -67,7 +67,7 @@ int cuda_queue_poll(struct device_queue *queue)
 	struct cuda_queue *q = (struct cuda_queue *)queue;
 	int rc = enter(q);
 
-	return rc ? rc : cuda_fail(queue->dev, cuStreamQuery(q->stream), "work of a queue failed");
+	return rc ? rc : cuda_fail(queue->dev, cuStreamQuery(q->stream), "work on a GPU failed");
 }
 
 /* Return whether the memory cannot be used in this GPU's context. True for memory of a legacy
@@ -136,7 +136,7 @@ int cuda_post(struct device_queue *queue, struct device_mem *page, uint64_t offs
 		return rc;
 	if (page->gpu != DEVICE_HOST || offset % 8 || !device_mem_holds(page, offset, 8))
 		return cuda_refuse(dev, DEVICE_ARG,
-			"offset %llu of pinned memory is not a valid place of a counter",
+			"offset %llu of pinned memory is not a valid offset of a counter",
 			(unsigned long long)offset);
 	if (!(cuda_device(dev)->gpu[queue->gpu].info.caps & DEVICE_CAP_MEMOP64))
 		return cuda_refuse(dev, DEVICE_UNSUP,

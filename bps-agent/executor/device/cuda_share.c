@@ -47,7 +47,7 @@ int cuda_share(struct device_mem *mem, struct device_desc *ret_desc, int *fds, i
 		return cuda_refuse(dev, DEVICE_UNSUP,
 			"only memory that this process has allocated can be shared");
 	if (max < 1)
-		return cuda_refuse(dev, DEVICE_ARG, "no room for a descriptor");
+		return cuda_refuse(dev, DEVICE_ARG, "no room for the descriptor of shared memory");
 	rc = cuda_enter(dev, mem->gpu);
 	if (rc)
 		return rc;
@@ -92,7 +92,8 @@ static int check_chunk(struct device *dev, int gpu, uint64_t chunk)
 		"cannot get the granularity of device memory");
 	if (!rc && chunk % grain)
 		rc = cuda_refuse(dev, DEVICE_ARG,
-			"handles of %llu bytes cannot be mapped: not a multiple of the granularity",
+			"handles of %llu bytes cannot be mapped: the size is not a multiple of the "
+			"GPU's granularity",
 			(unsigned long long)chunk);
 	return rc;
 }
@@ -159,7 +160,7 @@ int cuda_import(struct device *dev, int gpu, const struct device_desc *desc, con
 		return DEVICE_ARG;
 	if (desc->kind != DEVICE_DESC_FD && desc->kind != DEVICE_DESC_IPC)
 		return cuda_refuse(
-			dev, DEVICE_UNSUP, "host memory cannot be imported, only pinned");
+			dev, DEVICE_UNSUP, "host memory cannot be imported as memory of a GPU");
 	m = cuda_mem_new(dev, gpu, desc->kind == DEVICE_DESC_FD ? CUDA_MEM_FDS : CUDA_MEM_IPC);
 	if (!m)
 		return DEVICE_NOMEM;

@@ -6,11 +6,11 @@ static int check_fds(const struct device_desc *d, struct err_text *err)
 {
 	if (!d->n_fds || d->n_fds > DEVICE_FDS_MAX)
 		return err_set(err, DEVICE_ARG,
-			"device memory is described by %u descriptors (1 to %d are possible)",
+			"device memory is described by %u file descriptors (1 to %d are possible)",
 			d->n_fds, DEVICE_FDS_MAX);
 	if (d->kind == DEVICE_DESC_HOST && d->n_fds != 1)
 		return err_set(err, DEVICE_ARG,
-			"host memory is described by %u descriptors, not one", d->n_fds);
+			"host memory is described by %u file descriptors instead of one", d->n_fds);
 	return 0;
 }
 
@@ -25,7 +25,8 @@ int device_desc_check(const struct device_desc *d, unsigned n_fds, struct err_te
 			DEVICE_DESC_VERSION);
 	if (d->n_fds != n_fds)
 		return err_set(err, DEVICE_ARG,
-			"%u descriptors came with a description of device memory that names %u",
+			"%u file descriptors arrived with a description of device memory that "
+			"names %u",
 			n_fds, d->n_fds);
 	switch (d->kind) {
 	case DEVICE_DESC_FD:
@@ -37,7 +38,7 @@ int device_desc_check(const struct device_desc *d, unsigned n_fds, struct err_te
 	case DEVICE_DESC_IPC:
 		if (n_fds)
 			return err_set(err, DEVICE_ARG,
-				"descriptors came with a legacy handle, which has none");
+				"file descriptors arrived with a legacy handle, which has none");
 		handles = 1;
 		break;
 	default:
@@ -48,7 +49,7 @@ int device_desc_check(const struct device_desc *d, unsigned n_fds, struct err_te
 		__builtin_mul_overflow(handles, d->chunk_bytes, &mapped) || d->offset > mapped ||
 		d->bytes > mapped - d->offset)
 		return err_set(err, DEVICE_ARG,
-			"device memory of %llu bytes at %llu is not inside of %u handles of %llu "
+			"device memory of %llu bytes at offset %llu exceeds %u handles of %llu "
 			"bytes",
 			(unsigned long long)d->bytes, (unsigned long long)d->offset,
 			(unsigned)handles, (unsigned long long)d->chunk_bytes);

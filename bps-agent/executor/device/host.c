@@ -134,7 +134,7 @@ static int host_alloc(struct device *dev, int gpu, uint64_t bytes, const int *al
 	(void)n_also;
 	if (gpu < 0 || gpu >= ((struct host_device *)dev)->n_gpus || bytes > INT64_MAX / 2)
 		return err_set(&dev->why, DEVICE_ARG,
-			"GPU %d does not exist, or too much memory is requested", gpu);
+			"GPU %d does not exist, or too many bytes of memory are requested", gpu);
 	rc = mem_new(dev, gpu, (bytes + GRAIN - 1) / GRAIN * GRAIN, &m);
 	if (rc < 0)
 		return rc;
@@ -150,7 +150,7 @@ static int host_alloc(struct device *dev, int gpu, uint64_t bytes, const int *al
 	*ret = &m->m;
 	return 0;
 failed:
-	rc = fail(dev, DEVICE_NOMEM, "cannot make memory");
+	rc = fail(dev, DEVICE_NOMEM, "cannot allocate device memory");
 	host_drop(&m->m);
 	return rc;
 }
@@ -163,10 +163,12 @@ static int host_share(struct device_mem *mem, struct device_desc *ret, int *fds,
 		return err_set(&mem->dev->why, DEVICE_UNSUP,
 			"only memory that this process has allocated can be shared");
 	if (max < 1)
-		return err_set(&mem->dev->why, DEVICE_ARG, "no room for a descriptor");
+		return err_set(
+			&mem->dev->why, DEVICE_ARG, "no room for the descriptor of shared memory");
 	fds[0] = fcntl(m->fd, F_DUPFD_CLOEXEC, 0);
 	if (fds[0] < 0)
-		return fail(mem->dev, DEVICE_NOMEM, "cannot duplicate a descriptor");
+		return fail(
+			mem->dev, DEVICE_NOMEM, "cannot duplicate the descriptor of shared memory");
 	*ret = (struct device_desc){.version = DEVICE_DESC_VERSION,
 		.kind = DEVICE_DESC_HOST,
 		.n_fds = 1,
@@ -185,17 +187,18 @@ static int host_import(struct device *dev, int gpu, const struct device_desc *de
 	int rc;
 
 	if (desc->kind != DEVICE_DESC_HOST || n_fds != 1)
-		return err_set(&dev->why, DEVICE_ARG, "the descriptor is not host memory");
+		return err_set(&dev->why, DEVICE_ARG,
+			"the imported memory is not a memfd of back-end host");
 	if (fstat(fds[0], &st) < 0 || (uint64_t)st.st_size < desc->chunk_bytes ||
 		!local_is_sealed(fds[0]))
-		return err_set(
-			&dev->why, DEVICE_ARG, "the descriptor is not a sealed memfd of that size");
+		return err_set(&dev->why, DEVICE_ARG,
+			"the imported memory is not a sealed memfd of the described size");
 	rc = mem_new(dev, gpu, desc->bytes, &m);
 	if (rc < 0)
 		return rc;
 	m->map = mmap(NULL, desc->chunk_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fds[0], 0);
 	if (m->map == MAP_FAILED) {
-		rc = fail(dev, DEVICE_ARG, "cannot map the memory");
+		rc = fail(dev, DEVICE_ARG, "cannot map imported memory");
 		host_drop(&m->m);
 		return rc;
 	}
@@ -211,7 +214,8 @@ static int host_pin(struct device *dev, void *host, uint64_t bytes, struct devic
 	int rc;
 
 	if ((uintptr_t)host % 4096 || bytes % 4096)
-		return err_set(&dev->why, DEVICE_ARG, "memory to pin is not in whole pages");
+		return err_set(&dev->why, DEVICE_ARG,
+			"host memory to pin does not consist of whole pages");
 	rc = mem_new(dev, DEVICE_HOST, bytes, &m);
 	if (rc < 0)
 		return rc;

@@ -135,12 +135,12 @@ static int start(struct host_clique *c, struct host_coll *proto, const struct de
 	int n = c->c.n_local;
 
 	if (n < 1)
-		return err_set(&c->c.dev->why, DEVICE_ARG, "a collective without members");
+		return err_set(&c->c.dev->why, DEVICE_ARG, "a collective has no members");
 	for (int i = 0; i < n; i++)
 		if (!bytes || bytes > pieces[i].mem->bytes ||
 			pieces[i].offset > pieces[i].mem->bytes - bytes)
 			return err_set(&c->c.dev->why, DEVICE_ARG,
-				"a collective exceeds the memory of its piece");
+				"a collective exceeds the memory of a member");
 	for (int i = 0; i < n; i++)
 		if (!host_queue_has_room(pieces[i].queue))
 			return DEVICE_AGAIN;
@@ -224,11 +224,11 @@ int host_clique_open(struct device *dev, const uint8_t id[DEVICE_ID_BYTES], int 
 			&dev->why, DEVICE_ARG, "a clique of %d ranks is not possible", n_ranks);
 	if (n_local != n_ranks)
 		return err_set(&dev->why, DEVICE_UNSUP,
-			"back-end host has no cliques over several processes");
+			"back-end host does not support cliques over several processes");
 	for (int i = 0; i < n_local; i++) {
 		if (rank[i] != i)
 			return err_set(&dev->why, DEVICE_ARG,
-				"the members are not in the order of their ranks");
+				"the members of a clique are not in the order of their ranks");
 		for (int j = 0; j < i; j++)
 			if (gpu[i] == gpu[j])
 				return err_set(&dev->why, DEVICE_UNSUP,

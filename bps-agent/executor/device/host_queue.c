@@ -91,8 +91,8 @@ int host_queue_open(struct device *dev, int gpu, int priority, struct device_que
 	pthread_sigmask(SIG_SETMASK, &old, NULL);
 	if (rc) {
 		queue_free(q);
-		return err_set(&dev->why, DEVICE_NOMEM, "cannot start the thread of a queue: %s",
-			strerror(rc));
+		return err_set(&dev->why, DEVICE_NOMEM,
+			"cannot start the thread of a device queue: %s", strerror(rc));
 	}
 	*ret = &q->q;
 	return 0;
@@ -174,7 +174,8 @@ int host_post(struct device_queue *q, struct device_mem *page, uint64_t offset, 
 	struct host_job job = {.kind = HOST_POST, .value = value};
 
 	if (offset % 8 || !device_mem_holds(page, offset, 8))
-		return err_set(&q->dev->why, DEVICE_ARG, "a counter is outside of its memory");
+		return err_set(
+			&q->dev->why, DEVICE_ARG, "a counter is outside of the pinned memory");
 	job.dst = at(page, offset);
 	return host_queue_push(q, &job);
 }

@@ -8,8 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-_Static_assert(DEVICE_GPUS_MAX <= TOPO_GPUS_MAX, "a GPU of the device is one of the topology");
-_Static_assert(TOPO_GPUS_MAX <= UINT8_MAX, "members are bytes");
+_Static_assert(DEVICE_GPUS_MAX <= TOPO_GPUS_MAX, "the topology has room for all GPUs of a device");
+_Static_assert(TOPO_GPUS_MAX <= UINT8_MAX, "the index of a member fits into a byte");
 
 int choose_reports(struct device *dev, struct topo_report ret[TOPO_GPUS_MAX], struct err_text *err)
 {
@@ -98,7 +98,8 @@ static int parse(const char *want, enum strategy *ret, struct err_text *err)
 			return 0;
 		}
 	return err_set(err, -EINVAL,
-		"'%s' is not a strategy (auto, copy, rs_ag, switch_sum, roots, ce)", want);
+		"gpu-strategy '%s' does not exist: use auto, copy, rs_ag, switch_sum, roots or ce",
+		want);
 }
 
 /* Return whether two members share a GPU. If so, only the processor can sum the members'
@@ -252,8 +253,8 @@ int choose_route(const char *sysfs, struct device *dev, const int *gpus, unsigne
 		return rc;
 	if (n_members < 1 || n_members > DEVICE_GPUS_MAX)
 		return err_set(err, -EINVAL,
-			"%u workers use GPUs of this machine, but at most %d can", n_members,
-			DEVICE_GPUS_MAX);
+			"%u workers use GPUs of this machine, but at most %d are possible",
+			n_members, DEVICE_GPUS_MAX);
 	memset(ret, 0, sizeof(*ret));
 	w = calloc(1, sizeof(*w));
 	if (!w)

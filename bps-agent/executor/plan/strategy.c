@@ -339,18 +339,18 @@ static enum strategy by_rule(struct transfer_plan *p, const struct facts *f, uns
 	}
 	if (f->has_mig) {
 		set_reason(
-			p, "parts of a GPU (MIG) do not reach each other, so the processor sums");
+			p, "parts of a GPU (MIG) cannot copy to each other, so the processor sums");
 		return STRATEGY_COPY;
 	}
 	if (f->is_linked && f->n_with_card && f->n_without_card) {
 		set_reason(p,
-			"NVLink joins the %u GPUs, and %u of their %u uplinks are free of network "
-			"cards: those copy",
+			"NVLink joins the %u GPUs, and %u of their %u uplinks have no network "
+			"card: GPUs on these uplinks copy",
 			n, f->n_without_card, f->n_with_card + f->n_without_card);
 		return STRATEGY_ROOTS;
 	}
 	if (f->is_linked) {
-		set_reason(p, "NVLink joins the %u GPUs, and all uplinks are equally free", n);
+		set_reason(p, "NVLink joins the %u GPUs, and no uplink is freer than another", n);
 		return STRATEGY_RS_AG;
 	}
 	if (!f->has_tree) {
@@ -363,8 +363,8 @@ static enum strategy by_rule(struct transfer_plan *p, const struct facts *f, uns
 		return STRATEGY_RS_AG;
 	}
 	set_reason(p,
-		"the %u GPUs have %u uplinks and no NVLink between them: nothing is copied "
-		"across",
+		"the %u GPUs have %u uplinks and no NVLink between the uplinks, so GPUs copy "
+		"only within an uplink",
 		n, n_groups);
 	return STRATEGY_SWITCH_SUM;
 }
@@ -390,8 +390,8 @@ static int check_wanted(
 			name);
 	if (s == STRATEGY_CE && !f->can_reach)
 		return err_set(err, -EOPNOTSUPP,
-			"gpu-strategy ce needs GPUs that can copy to each other, which these "
-			"cannot; use copy");
+			"the GPUs cannot copy to each other, as gpu-strategy ce requires: use "
+			"copy");
 	return 0;
 }
 
@@ -409,8 +409,8 @@ static void build(struct transfer_plan *p, const struct facts *f)
 		p->n_groups = 0;
 		p->strategy = STRATEGY_COPY;
 		set_reason(p,
-			"the groups of GPUs are too unequal to share a tensor, so the processor "
-			"sums");
+			"the sizes of the groups of GPUs are too unequal for equal shares of a "
+			"tensor, so the processor sums");
 		plan_copy(p, f->t);
 		return;
 	case STRATEGY_ROOTS:
@@ -439,8 +439,8 @@ static int choose(struct transfer_plan *p, const struct facts *f, struct err_tex
 			return rc;
 		if (needs_collectives(want, p->n_gpus, n_groups) && !f->ask->has_collectives)
 			return err_set(err, -EOPNOTSUPP,
-				"gpu-strategy %s needs NCCL, which cannot be used here; use ce or "
-				"copy",
+				"NCCL cannot be used here, but gpu-strategy %s needs NCCL: use ce "
+				"or copy",
 				strategy_words[want]);
 		if (want != s)
 			set_reason(
@@ -473,7 +473,7 @@ static int take_gpus(struct transfer_plan *p, const struct topology *t,
 
 		if (gpu >= t->n_gpus || seen >> gpu & 1)
 			return err_set(err, -EINVAL, "GPU %u is %s", gpu,
-				gpu >= t->n_gpus ? "not there" : "requested twice");
+				gpu >= t->n_gpus ? "not on this machine" : "requested twice");
 		seen |= UINT64_C(1) << gpu;
 		p->gpus[i] = (uint8_t)gpu;
 	}

@@ -457,8 +457,9 @@ int topology_refine(
 	struct topo_gpu *gpus;
 
 	if (n > TOPO_GPUS_MAX)
-		return err_set(err, -E2BIG, "the executor reports %u GPUs, at most %u can be used",
-			n, TOPO_GPUS_MAX);
+		return err_set(err, -E2BIG,
+			"the executor reports %u GPUs, but at most %u can be used", n,
+			TOPO_GPUS_MAX);
 	gpus = calloc(TOPO_GPUS_MAX, sizeof(*gpus));
 	if (!gpus)
 		return err_set(err, -ENOMEM, "out of memory");

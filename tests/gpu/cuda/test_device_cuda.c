@@ -183,7 +183,7 @@ static void what_cannot_be_queued_is_refused_with_a_reason(void **state)
 	cuda_rig_said(&r, "cannot reach");
 	assert_int_equal(ops->copy(r.q, r.pinned, 0, r.pinned, RIG_PAGE, 2), DEVICE_UNSUP);
 	assert_int_equal(ops->post(r.q, r.pinned, 4, 1), DEVICE_ARG);
-	cuda_rig_said(&r, "place of a counter");
+	cuda_rig_said(&r, "offset of a counter");
 	assert_int_equal(ops->post(r.q, r.pinned, RIG_BYTES, 1), DEVICE_ARG);
 	assert_int_equal(ops->post(r.q, r.mem, 0, 1), DEVICE_ARG);
 	assert_int_equal(ops->pin(r.dev, r.host + 1, RIG_PAGE, &mem), DEVICE_ARG);
@@ -278,7 +278,7 @@ static void errors_have_their_meaning_and_their_number(void **state)
 	} cases[] = {
 		{"cuMemCreate:1=2", "(2)", DEVICE_NOMEM},
 		{"cuMemCreate:1=801", "(801)", DEVICE_UNSUP},
-		{"cuMemSetAccess:1=217", "do not reach", DEVICE_UNSUP},
+		{"cuMemSetAccess:1=217", "cannot access", DEVICE_UNSUP},
 		{"cuMemMap:1=1", "(1)", DEVICE_ARG},
 		{"cuMemAddressReserve:1=46", "exclusive", DEVICE_NODEV},
 	};

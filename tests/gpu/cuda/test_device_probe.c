@@ -83,7 +83,7 @@ static void each_reason_for_no_gpu_has_its_sentence(void **state)
 		{"FAKE_CUDA_FAULTS=cuInit:1=46", "exclusive"},
 		{"FAKE_CUDA_FAULTS=cuInit:1=3", "kernel module"},
 		{"FAKE_CUDA_FAULTS=cuInit:1=999", "dmesg"},
-		{"FAKE_CUDA_VERSION=11080", "11.8, too old"},
+		{"FAKE_CUDA_VERSION=11080", "too old: it is for CUDA 11.8,"},
 	};
 	char out[4000];
 

@@ -47,18 +47,19 @@ static void every_field_of_a_description_is_checked(void **state)
 
 	(void)state;
 	d = fine, d.version++, refused(d, 3, "version 2");
-	d = fine, d.kind = 0, refused(d, 3, "kind 0");
-	d = fine, d.kind = 9, refused(d, 3, "kind 9");
-	d = fine, refused(d, 2, "2 descriptors came");
-	d = fine, d.n_fds = 0, refused(d, 0, "0 descriptors");
-	d = fine, d.n_fds = DEVICE_FDS_MAX + 1, refused(d, DEVICE_FDS_MAX + 1, "254 descriptors");
+	d = fine, d.kind = 0, refused(d, 3, "unknown kind 0");
+	d = fine, d.kind = 9, refused(d, 3, "unknown kind 9");
+	d = fine, refused(d, 2, "2 file descriptors arrived");
+	d = fine, d.n_fds = 0, refused(d, 0, "by 0 file descriptors");
+	d = fine, d.n_fds = DEVICE_FDS_MAX + 1,
+	refused(d, DEVICE_FDS_MAX + 1, "254 file descriptors");
 	d = fine, d.kind = DEVICE_DESC_IPC, refused(d, 3, "legacy");
-	d = fine, d.kind = DEVICE_DESC_HOST, refused(d, 3, "not one");
+	d = fine, d.kind = DEVICE_DESC_HOST, refused(d, 3, "instead of one");
 	d = fine, d.bytes = 0, refused(d, 3, "0 bytes");
 	d = fine, d.chunk_bytes = 0, refused(d, 3, "handles of 0");
 	d = fine, d.bytes += 1, refused(d, 3, "5242881");
-	d = fine, d.offset = (6 << 20) + 1, refused(d, 3, "at 6291457");
-	d = fine, d.offset = UINT64_MAX, refused(d, 3, "at 1844");
+	d = fine, d.offset = (6 << 20) + 1, refused(d, 3, "at offset 6291457");
+	d = fine, d.offset = UINT64_MAX, refused(d, 3, "at offset 1844");
 	d = fine, d.bytes = UINT64_MAX, refused(d, 3, "of 1844");
 	d = fine, d.chunk_bytes = UINT64_MAX / 2, refused(d, 3, "3 handles");
 }

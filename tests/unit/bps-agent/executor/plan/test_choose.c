@@ -184,8 +184,8 @@ static void invalid_strategies_and_gpus_are_refused(void **state)
 
 	(void)state;
 	assert_int_equal(choose("two-switches-both", "ring", 0, all, 8), -EINVAL);
-	assert_string_equal(
-		err.s, "'ring' is not a strategy (auto, copy, rs_ag, switch_sum, roots, ce)");
+	assert_string_equal(err.s, "gpu-strategy 'ring' does not exist: use auto, copy, rs_ag, "
+				   "switch_sum, roots or ce");
 	assert_int_equal(choose("two-switches-both", "auto", 0, missing, 2), -EINVAL);
 	assert_int_equal(choose("two-switches-both", "auto", 0, all, 0), -EINVAL);
 }

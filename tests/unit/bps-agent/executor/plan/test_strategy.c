@@ -300,8 +300,8 @@ static void roots_leave_the_uplink_of_the_card_free(void **state)
 	assert_int_equal(plan.n_turns, 1);
 	assert_int_equal(out_units(topo.gpus[0].uplink), 1);
 	assert_int_equal(out_units(topo.gpus[7].uplink), 0);
-	assert_string_equal(plan.why, "NVLink joins the 8 GPUs, and 1 of their 2 uplinks are free "
-				      "of network cards: those copy");
+	assert_string_equal(plan.why, "NVLink joins the 8 GPUs, and 1 of their 2 uplinks have no "
+				      "network card: GPUs on these uplinks copy");
 }
 
 static void roots_take_turns(void **state)
@@ -358,11 +358,11 @@ static void impossible_strategy_is_refused_with_an_alternative(void **state)
 	(void)state;
 	make("two-switches-both");
 	assert_int_equal(ask(STRATEGY_CE, true, &err), -EOPNOTSUPP);
-	assert_string_equal(err.s, "gpu-strategy ce needs GPUs that can copy to each other, which "
-				   "these cannot; use copy");
+	assert_string_equal(err.s, "the GPUs cannot copy to each other, as gpu-strategy ce "
+				   "requires: use copy");
 	assert_int_equal(ask(STRATEGY_RS_AG, false, &err), -EOPNOTSUPP);
-	assert_string_equal(
-		err.s, "gpu-strategy rs_ag needs NCCL, which cannot be used here; use ce or copy");
+	assert_string_equal(err.s, "NCCL cannot be used here, but gpu-strategy rs_ag needs NCCL: "
+				   "use ce or copy");
 	make("mig");
 	assert_int_equal(ask(STRATEGY_RS_AG, true, &err), -EOPNOTSUPP);
 }
@@ -385,7 +385,7 @@ static void a_job_on_some_of_the_gpus_gets_a_plan_for_those(void **state)
 	assert_int_equal(plan.strategy, STRATEGY_COPY);
 	a.gpus = wrong;
 	assert_int_equal(strategy_plan(&topo, &a, &plan, &err), -EINVAL);
-	assert_string_equal(err.s, "GPU 8 is not there");
+	assert_string_equal(err.s, "GPU 8 is not on this machine");
 	a.gpus = twice;
 	a.n_gpus = 2;
 	assert_int_equal(strategy_plan(&topo, &a, &plan, &err), -EINVAL);
