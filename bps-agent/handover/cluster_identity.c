@@ -1,5 +1,5 @@
 /* Keeps the identity of this agent's cluster for the next process, in a ledger of its own.
- * cluster_identity.h describes its use. Thread: the control thread. */
+ * cluster_identity.h describes the use of the identity. Thread: the control thread. */
 #include "bps-agent/handover/cluster_identity.h"
 
 #include <errno.h>
@@ -18,7 +18,8 @@ struct cluster_record {
 	uint32_t member_id, unused;
 };
 struct cluster_live {
-	/* the largest view received; its upper half is a term, which is at most the field term */
+	/* largest view that this agent has received; the upper half of a view is a term, which is
+	 * at most the field `term` */
 	_Atomic uint64_t view;
 	_Atomic uint32_t term, unused;
 };

@@ -1,7 +1,7 @@
 #ifndef BPS_AGENT_HANDOVER_CLUSTER_IDENTITY_H
 #define BPS_AGENT_HANDOVER_CLUSTER_IDENTITY_H
 /* Identity of this agent's cluster, kept for the next process in a ledger of its own. The service
- * manager keeps the ledger's descriptor under the name "cluster"; handover_write.h has the other
+ * manager keeps the ledger's descriptor under the name "cluster"; handover_write.h lists the other
  * names. A process that finds jobs continues them at once under the previous member number, and
  * accepts no scheduler of another cluster (C8). A process that finds no jobs starts as a new
  * member: it has no job that the scheduler of another cluster could end.
@@ -27,9 +27,9 @@ struct cluster_identity {
 /* Read the identity that the previous process has left. Takes the descriptor of its ledger out of
  * s. p: zeroed by the caller. */
 void cluster_identity_take(struct cluster_identity *p, struct fdstore *s);
-/* Record the identity after a WELCOME of the scheduler, or after a larger view. If that fails, the
- * next call tries again. If the agent is restarted before a call succeeds, it finds no identity and
- * waits for the scheduler. */
+/* Record the identity after a WELCOME of the scheduler, or after a larger view. If recording fails,
+ * the next call tries again. If the agent is restarted before a call succeeds, the next process
+ * finds no identity and waits for the scheduler. */
 void cluster_identity_note(struct cluster_identity *p, const struct member_past *now);
 /* Forget the identity, because it is not valid any more. */
 void cluster_identity_forget(struct cluster_identity *p);

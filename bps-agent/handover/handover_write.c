@@ -83,7 +83,7 @@ static void put(struct agent *a, const char *name, int fd)
 		warn_lost(name, rc);
 }
 
-/* Remove the queue's entries with that name. Returns whether there were any. */
+/* Remove the queue's entries with that name. Returns whether any entry was removed. */
 static bool drop_unsent(struct agent *a, const char *name)
 {
 	struct unsent_fd *l, *next;
@@ -101,8 +101,8 @@ static bool drop_unsent(struct agent *a, const char *name)
 }
 
 /* Remove the descriptors of that name from the queue and from the manager. is_of_many: several
- * descriptors have the name (the arenas of a job). Then the manager may have some of them while
- * others are in the queue. */
+ * descriptors have the name (the arenas of a job). In that case, the manager may have some of the
+ * descriptors while others are in the queue. */
 static void take_back(struct agent *a, const char *name, bool is_of_many)
 {
 	if (drop_unsent(a, name) && !is_of_many)
@@ -111,7 +111,8 @@ static void take_back(struct agent *a, const char *name, bool is_of_many)
 		send_later(a, name, -1);
 }
 
-/* Remove the first entry from the queue: the manager has accepted it (rc 0), or it is lost. */
+/* Remove the first entry from the queue. rc 0: the manager has accepted the entry; negative: the
+ * entry is lost. */
 static void settle(struct agent *a, struct unsent_fd *l, int rc)
 {
 	if (rc < 0)
@@ -202,7 +203,7 @@ void handover_write_socket(struct trainer *t)
 	if (t->has_kept_socket && t->agent->cfg.can_hand_over)
 		return;
 	t->has_kept_socket = true;
-	/* Store the pidfd first: when the next process finds the socket, it expects the pidfd,
+	/* Store the pidfd first, because a process that restores the socket expects the pidfd,
 	 * too. */
 	put_part(t->agent, 't', t->number, 'p', t->pidfd);
 	put_part(t->agent, 't', t->number, 's', t->sock);

@@ -11,14 +11,15 @@
  * "listen" is the listening socket, if the agent has opened it; "cluster" is explained in
  * cluster_identity.h. All other state is in the job's ledger.
  *
- * While the manager accepts no descriptors (systemd pauses when it reloads), they wait in a queue
- * and are sent later, in the same order. If the agent dies before that, they are lost.
+ * While the manager accepts no descriptors (systemd pauses during a reload), the descriptors wait
+ * in a queue and are sent later, in the same order. If the agent dies before, the waiting
+ * descriptors are lost.
  *
  * Order: first store the descriptor, then write the record, then answer the processes that rely on
- * it. If the next process finds a record without its descriptor, the manager has lost the
- * descriptor, and the trainer or job ends. If it finds a descriptor without a record, the trainer
- * has received no answer yet. A trainer's message stays in its socket until it is answered
- * (trainer.c), so the next process finds the message there.
+ * the record. If the next process finds a record without its descriptor, the manager has lost the
+ * descriptor, and the trainer or job ends. If the next process finds a descriptor without a record,
+ * the trainer has received no answer yet. A trainer's message stays in its socket until it is
+ * answered (trainer.c), so the next process finds the message there.
  *
  * An executor keeps running across a restart of the agent. It is not a child of the next process,
  * which sends the entries of the executor's ring again (executor/exec.h). An executor ends when no
@@ -31,13 +32,13 @@
 
 /* Store the socket of a trainer that has sent HELLO. Without HELLO, storing is not necessary,
  * because the trainer can connect again. The descriptors are stored only once, even across
- * restarts. A manager may keep two descriptors under one name, and the next process would take the
- * second for another trainer. */
+ * restarts: a manager can store two descriptors under one name, and the next process would treat
+ * the second one as another trainer. */
 void handover_write_socket(struct trainer *t);
 /* Record a new job. Errors: -errno, and err gets the text. */
 int handover_write_job(struct job *job, struct err_text *err);
-/* Record that the trainer has joined its job, and its control page. Errors: -errno, and err gets
- * the text. */
+/* Record that the trainer has joined its job, and store the descriptor of the trainer's control
+ * page. Errors: -errno, and err gets the text. */
 int handover_write_trainer(
 	struct trainer *t, uint32_t hello_seq, int control_fd, struct err_text *err);
 /* Record that the job runs, with its workers on this machine. Errors: -errno. */
@@ -52,8 +53,9 @@ int handover_write_executor(struct executor_link *g);
 int handover_write_route(const struct executor_link *g);
 /* Remove the descriptors of an executor that has ended from the service manager. */
 void handover_forget_executor(struct executor_link *g);
-/* Record that a worker has declared the tensor, with the places of the worker's input, the tensor's
- * outputs and its staging memory. Records that exist are not written again. Errors: -errno. */
+/* Record that a worker has declared the tensor, with the places of the worker's input, of the
+ * tensor's outputs and of the tensor's staging memory. Existing records are not written again.
+ * Errors: -errno. */
 int handover_write_declared(struct tensor *tensor, uint32_t worker);
 /* The core's callback env->keep: return the memory for the state of a tensor's partitions. NULL:
  * out of memory, or the state from before the restart belongs to a different plan. */
@@ -61,13 +63,13 @@ struct agt_kept_part *handover_write_parts(
 	void *ctx, void *tensor_user, uint32_t id, uint32_t part_elems, uint32_t n_parts);
 void handover_write_refused(const struct tensor *tensor);
 
-/* Remove the descriptors of a trainer or job from the service manager, because it has ended and the
- * next process must not restore it. */
+/* Remove the descriptors of a trainer or job from the service manager, because the trainer or job
+ * has ended and must not be restored. */
 void handover_forget_trainer(const struct trainer *t);
 void handover_forget_job(const struct job *job);
 
-/* Try again to store the descriptors that the service manager has not accepted. Returns when it
- * must be called again. */
+/* Try again to store the descriptors that the service manager has not accepted. Returns the time of
+ * the next call; UINT64_MAX: none is necessary. */
 uint64_t handover_write_tick(struct agent *a, uint64_t now_ns);
 /* At the end of the process, try a last time to store the unsent descriptors. */
 void handover_write_end(struct agent *a);

@@ -15,8 +15,9 @@
 #include "common/data/crc32c.h"
 
 #define MAGIC 0x6c737062u /* "bpsl" */
-/* RANGE: bytes of address space reserved for a ledger, which limits its size. STEP: the file grows
- * by this number of bytes. A job with 100 GB of gradients in partitions of 512 KiB needs 60 MB. */
+/* RANGE: bytes of address space reserved for a ledger, which limit the ledger's size. STEP: number
+ * of bytes by which the file grows. A job with 100 GB of gradients in partitions of 512 KiB needs
+ * 60 MB. */
 #define RANGE ((size_t)1 << 30)
 #define STEP  ((size_t)64 << 10)
 
@@ -58,8 +59,8 @@ static size_t live_at(size_t n_fixed)
 	return rounded(sizeof(struct ledger_entry) + n_fixed, LEDGER_ALIGN);
 }
 
-/* Extend the file to at least that many bytes. The pages are allocated now: if a page could not be
- * allocated later, the access to it would raise SIGBUS. */
+/* Extend the file to at least that many bytes. The pages are allocated at once, because a page that
+ * cannot be allocated at a later access would raise SIGBUS. */
 static int grow(struct ledger *l, size_t bytes)
 {
 	size_t to = rounded(bytes, STEP);

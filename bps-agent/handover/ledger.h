@@ -1,14 +1,14 @@
 #ifndef BPS_AGENT_HANDOVER_LEDGER_H
 #define BPS_AGENT_HANDOVER_LEDGER_H
-/* A ledger: records that survive a restart. They lie in sequence in a memfd whose descriptor the
- * service manager keeps (common/daemon/fdstore.h). Records are appended and never moved or removed.
- * So if the process is killed at any instruction, all complete records are still valid. A record
- * has a fixed part, which is written once and has a crc, and a live part, which its owner updates
- * in place. The owner is responsible for the order of these updates.
+/* A ledger: records that survive a restart. The records are stored in sequence in a memfd, whose
+ * descriptor the service manager keeps (common/daemon/fdstore.h). Records are appended and never
+ * moved or removed. So if the process is killed at any instruction, all complete records are still
+ * valid. A record has a fixed part, which is written once and has a crc, and a live part, which the
+ * record's owner updates in place. The owner is responsible for the order of the updates.
  *
  *   head: magic, version, used      record: bytes, type, n_fixed, n_live, crc | fixed | live
  *
- * `used` is increased past a record when the record is complete. No other program has the
+ * When a record is complete, `used` is increased by the record's size. No other program has the
  * descriptor. The data is checked nevertheless when it is read: this file checks sizes and crc, its
  * callers check the fields.
  *
@@ -26,17 +26,17 @@ struct ledger;
 /* Create a ledger. Errors: -errno, and err gets the text. */
 int ledger_new(struct ledger **ret, struct err_text *err);
 /* Open the ledger of a previous process. Owns: takes fd, even if the call fails. Errors:
- * BPS_EVERSION the ledger has another version, BPS_EPROTO it is damaged or no ledger, -errno; err
- * gets the text. */
+ * BPS_EVERSION the ledger has another version, BPS_EPROTO the file is damaged or not a ledger,
+ * -errno; err gets the text. */
 int ledger_open(int fd, struct ledger **ret, struct err_text *err);
 /* Unmap and close the ledger. The service manager still has its descriptor. NULL is allowed. */
 void ledger_free(struct ledger *l);
-/* Return the ledger's descriptor. The ledger still owns it. */
+/* Return the ledger's descriptor. The ledger still owns the descriptor. */
 int ledger_fd(const struct ledger *l);
 
 /* Append a record. *ret_live: the record's live part, n_live zeroed and aligned bytes, valid until
- * ledger_free. ret_live may be NULL when n_live is 0. Errors: -errno memory is short; nothing was
- * appended. */
+ * ledger_free. ret_live may be NULL when n_live is 0. Errors: -errno, such as -ENOMEM; then nothing
+ * was appended. */
 int ledger_add(struct ledger *l, uint32_t type, const void *fixed, size_t n_fixed, size_t n_live,
 	void **ret_live);
 

@@ -1,7 +1,7 @@
 #ifndef BPS_AGENT_HANDOVER_LEDGER_RECORDS_H
 #define BPS_AGENT_HANDOVER_LEDGER_RECORDS_H
 /* Records of a job's ledger: fixed parts, which are written once, and live parts, which are
- * updated. handover_write.c writes them, handover_read.c reads them. */
+ * updated. handover_write.c writes the records, handover_read.c reads them. */
 #include <stdatomic.h>
 #include <stdint.h>
 
@@ -109,7 +109,7 @@ struct ledger_submission {
 	uint16_t priority;
 	uint8_t op, unused;
 };
-struct ledger_worker_live { /* for each worker of a tensor; the field submitted is written last */
+struct ledger_worker_live { /* one per worker of a tensor; the field submitted is written last */
 	/* the last submissions, see ledger_submission_at */
 	struct ledger_submission of[LEDGER_SUBMISSIONS];
 	_Atomic uint64_t submitted;

@@ -59,8 +59,8 @@ void memory_prefer(struct memory *m, uint32_t node)
 		return;
 	mask[(node - 1) / bits] = 1ul << (node - 1) % bits;
 	/* Only a preference: if the node has no room, the kernel uses another node. For shared
-	 * memory the preference belongs to the file, so it also holds if another process touches a
-	 * page first. */
+	 * memory the preference belongs to the file, so the preference also applies to pages that
+	 * another process touches first. */
 	if (mbind(m->mem, m->bytes, MPOL_PREFERRED, mask, 1024, 0) < 0)
 		log_debug("memory of node %u: %s", node - 1, strerror(errno));
 }
@@ -68,14 +68,15 @@ void memory_prefer(struct memory *m, uint32_t node)
 int memory_step(struct memory *m, struct err_text *err)
 {
 	size_t n = m->bytes - m->n_made < PIECE ? m->bytes - m->n_made : PIECE;
-	/* allocate the pages now: if one could not be allocated later, the access would raise
-	 * SIGBUS */
+	/* allocate the pages at once, because a page that cannot be allocated at a later access
+	 * would raise SIGBUS */
 	int rc = posix_fallocate(m->fd, (off_t)m->n_made, (off_t)n);
 
 	if (rc)
 		return err_set(err, -rc, "cannot allocate %zu bytes of shared memory: %s", m->bytes,
 			strerror(rc));
-	/* not supported before Linux 5.14; then each page costs a page fault later */
+	/* ignore a failure: before Linux 5.14 the call is not supported, and each page costs a page
+	 * fault later */
 	madvise((char *)m->mem + m->n_made, n, MADV_POPULATE_WRITE);
 	m->n_made += n;
 	if (m->n_made < m->bytes)
@@ -123,7 +124,7 @@ int arena_seals(const struct arena_set *set, enum arena_kind kind)
 }
 
 /* Replace the writable descriptor of an output arena by a read-only descriptor for trainers. Makes
- * the file's mode read-only, too. */
+ * the file's mode read-only, too, so that a trainer cannot reopen the file for writing. */
 static int make_readonly(int *fd, struct err_text *err)
 {
 	char path[32];
@@ -178,7 +179,7 @@ static int offer(struct xport *x, struct arena *a)
 	return rc;
 }
 
-/* Replace or close the arena's writable descriptor, so that fd is as struct arena describes. */
+/* Replace or close the arena's writable descriptor, so that a->fd is as struct arena describes. */
 static int give_fd(const struct arena_set *set, struct arena *a, struct err_text *err)
 {
 	if (a->kind == ARENA_OUTPUT && set->keeps_outputs_writable)
@@ -190,8 +191,8 @@ static int give_fd(const struct arena_set *set, struct arena *a, struct err_text
 	return 0;
 }
 
-/* Offer the arena to servers and add it to the set. is_new: also record it for the next process.
- * Errors: a negative code, and err gets the text; the arena is not offered then. */
+/* Offer the arena to servers and add it to the set. is_new: also record the arena for the next
+ * process. Errors: a negative code, and err gets the text; the arena is not offered then. */
 static int enlist(struct arena_set *set, struct arena *a, bool is_new, struct err_text *err)
 {
 	int rc = offer(set->x, a);

@@ -1,8 +1,8 @@
 #ifndef BPS_AGENT_MEMORY_ARENA_H
 #define BPS_AGENT_MEMORY_ARENA_H
-/* Memory that the agent makes and shares with trainers, or keeps for itself: memfds of fixed size,
- * sealed against shrinking and growing, offered to servers as segments. Space in an arena is
- * allocated from front to back. It is freed only together with all arenas of the job.
+/* Memory that the agent allocates for trainers or for its own use: memfds of fixed size, sealed
+ * against shrinking and growing, and offered to servers as segments. Space in an arena is allocated
+ * from front to back. It is freed only together with all arenas of the job.
  *
  * Thread: the data thread. */
 #include <stdbool.h>
@@ -14,8 +14,8 @@
 #include "common/transport/xport.h"
 
 enum arena_kind {
-	ARENA_INPUT,   /* one trainer writes to it */
-	ARENA_OUTPUT,  /* trainers map it read-only */
+	ARENA_INPUT,   /* one trainer writes to the arena */
+	ARENA_OUTPUT,  /* trainers map the arena read-only */
 	ARENA_PRIVATE, /* not shared with trainers */
 };
 
@@ -29,11 +29,11 @@ struct arena {
 	char *mem;
 	size_t bytes, used;
 	uint64_t *kept_used; /* copy of `used` in the ledger, for the next process; may be NULL */
-	uint32_t node;       /* NUMA node + 1 of its memory, 0: any */
+	uint32_t node;       /* NUMA node + 1 of the arena's memory, 0: any */
 	uint16_t segment;
 };
 
-/* A memfd and its mapping. mem NULL: there is none. */
+/* A memfd and its mapping. mem NULL: there is no mapping. */
 struct memory {
 	int fd; /* -1: closed */
 	void *mem;
@@ -42,7 +42,7 @@ struct memory {
 	uint32_t node; /* see memory_prefer */
 };
 
-/* The quota account that arenas count in. */
+/* Functions of the quota account that is charged for arenas. */
 struct arena_owner {
 	/* Charge the account with that many bytes and open descriptors. Errors: a negative code if
 	 * a limit would be exceeded; err gets the text. */
@@ -55,7 +55,7 @@ struct arena_owner {
 /* The arenas of one job, or of its executor. Zeroing takes long, so memory is made on another
  * thread (memory_thread.h). If the arena `prefer` has no room, arena_alloc returns -EINPROGRESS and
  * sets want_bytes and want_kind. The caller then requests the memory from that thread and adds it
- * with arena_adopt. After that, it calls arena_alloc again with the new arena as `prefer`. */
+ * with arena_adopt. Then the caller calls arena_alloc again with the new arena as `prefer`. */
 struct arena_set {
 	struct xport *x; /* NULL: the transport has been freed */
 	const struct arena_owner *owner;
@@ -75,28 +75,30 @@ struct arena_set {
 };
 
 /* Allocate zero-filled memory for n_bytes, 64-byte aligned (page-aligned for a page and more).
- * prefer: the newest arena of this kind, or NULL; the memory is taken from it if there is room.
- * *ret_arena: the arena, *ret: the memory. Errors: those of admit, and err gets the text.
+ * prefer: the newest arena of this kind, or NULL; the memory is taken from this arena if it has
+ * room. *ret_arena: the arena, *ret: the memory. Errors: those of admit, and err gets the text.
  * -EINPROGRESS: prefer has no room. A new arena has been charged to the account, and the caller
  * must call arena_adopt or arena_forgo. */
 int arena_alloc(struct arena_set *set, enum arena_kind kind, struct arena *prefer, size_t n_bytes,
 	struct arena **ret_arena, struct agt_mem *ret, struct err_text *err);
-/* Return how large a new arena must be at least to hold n_bytes; 0: arena a has room for them. */
+/* Return the least size of a new arena that can hold n_bytes; 0: arena a has room for n_bytes. */
 size_t arena_growth(const struct arena *a, size_t n_bytes);
 /* Return how many bytes of an arena an allocation of n_bytes takes, with alignment. */
 size_t arena_round(size_t n_bytes);
-/* Withdraw all arenas from servers, and unmap them. No read may write to them any more. */
+/* Withdraw all arenas from servers, and unmap them. All reads into the arenas must have ended. */
 void arena_set_fini(struct arena_set *set);
 
-/* Add the wanted memory to the set, after it was made. Owns: takes m. Errors: -errno, and err gets
- * the text; m is freed, and its bytes are returned to the account. */
+/* Add memory that arena_alloc has requested to the set, after the memory thread has made it. Owns:
+ * takes m. Errors: -errno, and err gets the text; m is freed, and its bytes are returned to the
+ * account. */
 int arena_adopt(struct arena_set *set, enum arena_kind kind, struct memory *m, struct arena **ret,
 	struct err_text *err);
 /* Return to the account the bytes that arena_alloc has charged for an arena that was not made. */
 void arena_forgo(struct arena_set *set, enum arena_kind kind, size_t bytes);
 /* Restore an arena after a restart. node: NUMA node + 1, 0: any. Owns: takes fd, unless the call
- * fails. kept_used: the copy of `used` in the ledger; it is read now and updated from now on.
- * Errors: -errno, or BPS_EPROTO: fd has another size, or lacks the seals. err gets the text. */
+ * fails. kept_used: the copy of `used` in the ledger, which this call reads and later allocations
+ * update. Errors: -errno, or BPS_EPROTO: fd has another size, or lacks the seals. err gets the
+ * text. */
 int arena_restore(struct arena_set *set, enum arena_kind kind, uint32_t id, uint32_t node, int fd,
 	size_t bytes, uint64_t *kept_used, struct err_text *err);
 /* Return the arena with that id, or NULL. */

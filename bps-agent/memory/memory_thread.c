@@ -71,8 +71,8 @@ static struct memory_request *take_request(struct memory_thread *m)
 	return next;
 }
 
-/* Queue a request. If its user has other requests, it shares their turn. Otherwise its turn comes
- * after the users that wait already. */
+/* Queue a request. If the request's user has other requests, the new request gets the same turn.
+ * Otherwise the request is served after the users that wait already. */
 static void add_request(struct memory_thread *m, struct memory_request *request)
 {
 	struct memory_request *r;
@@ -129,7 +129,7 @@ static void *memory_thread_main(void *arg)
 	struct memory_request *r;
 
 	pthread_setname_np(pthread_self(), "bps-memory");
-	/* On Linux, this affects only this thread. */
+	/* On Linux, setpriority with a thread's id affects only that thread. */
 	if (setpriority(PRIO_PROCESS, (id_t)gettid(), NICE) < 0)
 		log_debug("cannot lower the priority of the memory thread: %s", strerror(errno));
 	pthread_mutex_lock(&m->lock);

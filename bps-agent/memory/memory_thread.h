@@ -7,8 +7,9 @@
  *
  *   memory_thread_make --> waiting --piece by piece--> made, failed or cancelled --> done() on loop
  *
- * A request that is not finished when the agent ends is cancelled (-ECANCELED). The trainer behind
- * the request gets no answer, and its message is handled again by the next process of the agent.
+ * A request that is not finished when the agent ends is cancelled (-ECANCELED). The trainer that
+ * sent the request gets no answer, and the next process of the agent handles the trainer's message
+ * again.
  *
  * Thread: the functions are called on the data thread. */
 #include <sys/queue.h>
@@ -51,6 +52,6 @@ void memory_thread_free(struct memory_thread *m);
  * done is not called. */
 int memory_thread_make(struct memory_thread *m, struct memory_request *request);
 /* Unmap and close the memory later, on the thread. Owns: takes the memory. If m is NULL or stopped,
- * the caller's thread does it at once. */
+ * the caller's thread frees the memory at once. */
 void memory_thread_drop(struct memory_thread *m, const struct memory *memory);
 #endif

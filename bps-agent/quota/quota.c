@@ -1,6 +1,6 @@
 /* Accounts of users and jobs with their limits, and the rate of requests. quota.h explains the
- * accounts. These functions only decide and count: their callers refuse or delay requests. They do
- * no I/O. Thread: the data thread. */
+ * accounts. The functions only count and decide: the callers refuse or delay requests. No function
+ * does I/O. Thread: the data thread. */
 #include "bps-agent/quota/quota.h"
 
 #include <assert.h>
@@ -10,10 +10,11 @@
 #include <sys/queue.h>
 
 #define NS_PER_S UINT64_C(1000000000)
-/* Size of a user's bucket, in seconds of its rate. */
+/* Size of a user's token bucket, in seconds of the user's rate. */
 #define BURST_S 2
-/* A connection is hopeless when as many of its requests had to wait in a row as the user may send
- * in this many seconds. The largest job sends far fewer requests when it declares its tensors. */
+/* Limit of a connection's requests in a row that had to wait, in seconds of the user's rate. Beyond
+ * the limit, the connection is hopeless. The largest job sends far fewer requests when it declares
+ * its tensors. */
 #define HOPELESS_S 4
 /* Largest number of accounts that are kept for users without jobs or connections. */
 #define IDLE_MAX 256
@@ -45,7 +46,7 @@ struct quota_account {
 	uint32_t n_refs;
 	bool is_named;
 	uint64_t used[QUOTA_KINDS], refused, slowed;
-	/* When all requests received so far will have been served, at the user's limited rate. */
+	/* Time at which all requests received so far are served, at the user's limited rate. */
 	uint64_t served_ns;
 };
 
@@ -112,7 +113,7 @@ void quota_free(struct quota *q)
 	if (!q)
 		return;
 	while ((a = TAILQ_FIRST(&q->accounts))) {
-		/* NOLINTNEXTLINE(clang-analyzer-unix.Malloc): it does not follow the unlinking */
+		/* NOLINTNEXTLINE(clang-analyzer-unix.Malloc): freed accounts are unlinked */
 		assert(a->scope == QUOTA_USER && a->n_refs == 0);
 		TAILQ_REMOVE(&q->accounts, a, link);
 		free(a);

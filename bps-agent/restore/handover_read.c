@@ -43,8 +43,8 @@ int handover_take_fd(struct fdstore *s, char kind, uint64_t number, char what)
 	return fdstore_take(s, name);
 }
 
-/* Return the string that follows the first n bytes of the record's fixed part. NULL: the record has
- * no zero byte there, which would end the string. */
+/* Return the string that follows the first n bytes of the record's fixed part. NULL: no zero byte
+ * ends the string within the record. */
 static const char *text_behind(const struct ledger_record *rec, size_t n)
 {
 	const char *text = (const char *)rec->fixed + n;
@@ -108,7 +108,7 @@ static int map_control(struct trainer *t, int fd, uint64_t bytes)
 	return 0;
 }
 
-/* Attach the trainer to its job again. Repeats WELCOME, which the trainer may have missed. */
+/* Attach the trainer to its job again. Repeats WELCOME if the trainer may not have received it. */
 static int attach(struct handover_reader *r, struct trainer *t, const struct ledger_trainer *k,
 	struct ledger_trainer_live *live, int control_fd)
 {
@@ -171,7 +171,8 @@ static int on_trainer(struct handover_reader *r, const struct ledger_record *rec
 		if (*fd >= 0)
 			close(*fd);
 	if (!t)
-		/* the trainer has left; no trainer takes its rank in the job */
+		/* descriptors are missing, because the trainer has left; its rank in the job stays
+		 * empty */
 		forget('t', k->number, "spec");
 	return rc;
 }
@@ -315,7 +316,7 @@ uint64_t handover_tensor_bytes(const struct tensor *tensor)
 	return tensor->n_elems * dtype_bytes(tensor->dtype);
 }
 
-/* Return the arena set in which the tensor's memory lies. */
+/* Return the arena set that contains the tensor's memory. */
 static const struct arena_set *arenas_of(const struct tensor *tensor)
 {
 	return tensor->device ? &tensor->device->executor->arenas : &tensor->job->arenas;
@@ -359,7 +360,7 @@ static bool declared_at(struct tensor *tensor, const struct ledger_declared *k)
 	if (!tensor->device)
 		return handover_place(&tensor->job->arenas, k->in_arena, ARENA_INPUT, k->in_offset,
 			handover_tensor_bytes(tensor), &tw->in_arena, &tw->in);
-	/* the input lies in a region of device memory, which the executor still has */
+	/* the input is in a region of device memory, which the executor still has */
 	tensor->device->workers[k->worker].region = k->in_arena;
 	tensor->device->workers[k->worker].offset = k->in_offset;
 	return tensor->device->has_kept_inputs;
@@ -458,8 +459,8 @@ static int on_record(struct handover_reader *r, const struct ledger_record *rec)
 	return readers[rec->type](r, rec);
 }
 
-/* Find the staging memory of each tensor. It is allocated after the tensor is recorded, so its
- * place is in the live part. */
+/* Find the staging memory of each tensor. Staging memory is allocated after the tensor is recorded,
+ * so the live part has the place of the memory. */
 static int find_staging(struct handover_reader *r)
 {
 	for (uint32_t i = 0; i < r->n_tensors; i++) {
@@ -579,7 +580,7 @@ static void job_again(struct agent *a, struct fdstore *s, int fd, uint64_t numbe
 	free(r.tensors);
 }
 
-/* Parse a name such as t12.s or j3.l. Returns whether it is valid. */
+/* Parse a name such as t12.s or j3.l. Returns whether the name is valid. */
 static bool parse(const char *name, char ret_kind[2], uint64_t *ret_number, char *ret_what)
 {
 	int n = 0;
@@ -600,8 +601,8 @@ static bool is_greeting(const struct trainer *t)
 	return is;
 }
 
-/* Restore a trainer that no ledger has named: it has sent HELLO and has no answer yet, or its
- * ledger is not valid. In the second case the trainer gets an error. */
+/* Restore a trainer that no ledger has named. Either the trainer has sent HELLO and has no answer
+ * yet, or the ledger of its job is not valid. In the second case the trainer gets an error. */
 static void greet_again(struct agent *a, struct fdstore *s, struct fdstore_fd *f, uint64_t number)
 {
 	struct trainer *t = trainer_again(a, f->fd, handover_take_fd(s, 't', number, 'p'), number);

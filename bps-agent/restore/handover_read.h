@@ -7,6 +7,7 @@ struct fdstore;
 
 /* Restore jobs and trainers. Call it before the data thread runs. Messages from the trainers of a
  * restored job are read only after the scheduler has answered. Jobs that cannot continue are ended,
- * and their trainers get the reason. Takes the descriptors that it uses out of s. */
+ * and their trainers get the reason. Takes the descriptors of restored jobs and trainers out of
+ * s. */
 void handover_read(struct agent *a, struct fdstore *s);
 #endif

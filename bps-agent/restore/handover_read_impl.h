@@ -23,8 +23,8 @@ struct handover_reader {
 /* Set r->err to the text that a record contradicts itself or other records. what: the record.
  * Returns BPS_EPROTO. */
 int handover_contradicts(struct handover_reader *r, const char *what);
-/* Take a descriptor out of the store. The caller then owns the descriptor. -1: the store does not
- * have it. */
+/* Take a descriptor out of the store. The caller then owns the descriptor. -1: the store has no
+ * such descriptor. */
 int handover_take_fd(struct fdstore *s, char kind, uint64_t number, char what);
 /* Find n_bytes at `offset` in the arena with that id. Returns false if the arena does not exist,
  * has another kind or is too small. */
