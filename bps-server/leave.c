@@ -1,6 +1,6 @@
-/* Ends a server without a pause for its jobs: the scheduler moves its partitions away first.
- * leave.h draws the states. This file sums nothing. It calls ops->over, which ends the process. All
- * functions run on the control loop's thread. */
+/* Stops a server without delaying jobs: the scheduler moves the server's partitions to other
+ * servers first. A diagram of the states is in leave.h. Calls ops->over, which ends the process.
+ * All functions run on the control loop's thread. */
 #include "bps-server/leave.h"
 
 #include <assert.h>
@@ -19,8 +19,8 @@
 /* After this time without a connection to the scheduler, the server stops waiting for the answer to
  * LEAVE. */
 #define AWAY_MS 2000
-/* largest number of LEAVE messages to send. An older scheduler closes the connection and does not
- * answer. */
+/* largest number of LEAVE messages to send. A scheduler of an older release closes the connection
+ * instead of answering LEAVE. */
 #define ASKS_MAX 3
 
 static const struct state_row states[LEAVE_STATES] = {
@@ -85,7 +85,7 @@ static void ask(struct leave *l)
 	struct ctl_msg msg = {.type = CTL_LEAVE, .leave = {.bound_ms = (uint32_t)l->bound_ms}};
 
 	l->n_asked++;
-	/* without a connection, leave_welcomed asks again after the next WELCOME */
+	/* without a connection, leave_welcomed sends LEAVE again after the next WELCOME */
 	member_send(l->member, &msg);
 }
 

@@ -7,9 +7,9 @@
  *   IDLE --stop--> ASKED --LEFT--> EMPTYING --no partitions, no reads--> the end
  *                    `--refused, no scheduler, or too late----------------^
  *
- * EMPTYING: the scheduler has moved all partitions. Agents may still read their last results here,
- * for at most a second. If leaving fails, the process ends as after a crash: the scheduler moves
- * the partitions when the connection closes.
+ * EMPTYING: the scheduler has moved all partitions. Agents may still read their last results from
+ * this server, for at most a second. If leaving fails, the process ends as after a crash: the
+ * scheduler moves the partitions when the connection closes.
  *
  * All functions run on the control loop's thread. */
 #include <stdbool.h>
@@ -26,7 +26,7 @@ enum leave_state { LEAVE_IDLE, LEAVE_ASKED, LEAVE_EMPTYING, LEAVE_STATES };
 
 struct leave_ops {
 	/* Return the number of partitions on this server, plus the results that may still be read.
-	 * The number may be a moment old. */
+	 * The number may be a fraction of a second old. */
 	uint64_t (*busy)(void *ctx);
 	/* End the process now. Called at most once. */
 	void (*over)(void *ctx);
@@ -39,7 +39,8 @@ struct leave {
 	struct member *member;
 	struct event *timer;
 	uint64_t bound_ms, deadline_ns, begun_ns;
-	/* EMPTYING: from this time on, ops->busy includes the effect of the last plan */
+	/* used in EMPTYING: time after which the result of ops->busy includes the effect of the
+	 * last plan */
 	uint64_t trusted_ns;
 	unsigned n_asked;
 	bool is_over;
@@ -52,7 +53,8 @@ int leave_init(struct leave *l, struct loop *loop, struct member *member,
 /* Free what leave_init created. l may be zeroed or partly initialized. */
 void leave_fini(struct leave *l);
 
-/* Start to leave: send LEAVE. The process ends within bound_ms. May call ops->over at once. */
+/* Begin to stop the server: send LEAVE. The process ends within bound_ms. May call ops->over at
+ * once. */
 void leave_begin(struct leave *l, uint64_t bound_ms);
 /* Handle a WELCOME after a reconnect: send LEAVE again. */
 void leave_welcomed(struct leave *l);

@@ -55,8 +55,8 @@ static const struct settings_spec spec = {.program = "bps-server",
 	.failpoints = FP_SERVER};
 
 struct srv_app {
-	/* must be the first field: node_refused and node_auth_changed cast a pointer to the app to
-	 * a node */
+	/* first field, because node_refused and node_auth_changed cast a pointer to this struct to
+	 * a pointer to struct node */
 	struct node node;
 	struct srv_opts opts;
 	struct data_thread *threads[MAX_THREADS];
@@ -342,8 +342,8 @@ static void job_sample(
 	metric_value(out, name, (double)value, "bps_job", j->name, "id", id, NULL);
 }
 
-/* Write metrics of the oldest ARRIVALS_JOBS_MAX jobs, and for each job of the ARRIVALS_LATE_MAX
- * agents that are last most often. These limits keep the number of labels small. */
+/* Write metrics of the ARRIVALS_JOBS_MAX oldest jobs. For each job, list only the ARRIVALS_LATE_MAX
+ * agents that are most often last. These limits keep the number of labels small. */
 static void job_metrics(struct srv_app *app, struct evbuffer *out)
 {
 	const struct arrivals_figures *f = &app->arrivals;

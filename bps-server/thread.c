@@ -33,7 +33,7 @@ struct data_thread {
 	struct segment *segments;
 	uint64_t stats_at_ns;
 	/* Protects stats and arrivals. Both threads lock this mutex only with trylock: the data
-	 * thread must not wait, and the control thread answers HTTP even when a data thread
+	 * thread must not wait, and the control thread must answer HTTP even when a data thread
 	 * hangs. */
 	pthread_mutex_t lock;
 	/* seen_stats and seen_arrivals: the control thread's latest copies of stats and arrivals */
@@ -187,7 +187,7 @@ void thread_free(struct data_thread *t)
 	if (!t)
 		return;
 	dataloop_free(t->loop);
-	xport_free(t->x); /* this ends every connection and read */
+	xport_free(t->x); /* xport_free ends every connection and read */
 	srv_core_free(t->core);
 	while ((s = t->segments)) {
 		t->segments = s->next;
@@ -202,7 +202,7 @@ struct thread_message {
 	struct data_thread *thread;
 	enum thread_event event;
 	struct member_msg *msg;
-	size_t window_bytes; /* new value of peer_window_bytes; set for PEER_WINDOW */
+	size_t window_bytes; /* new value of peer_window_bytes; set for THREAD_PEER_WINDOW */
 };
 
 static void on_sight(struct data_thread *t, const struct ctl_sight *asked)

@@ -2,7 +2,7 @@
 #define BPS_SERVER_THREAD_H
 /* A data thread of the server: one libuv loop with one transport and one core. The thread starts
  * when the scheduler has assigned an id to this server. The control thread posts the scheduler's
- * messages to it. */
+ * messages to the data thread. */
 #include "bps-server/core/core.h"
 #include "common/control/member.h"
 #include "common/datapath/datapath.h"
@@ -14,7 +14,7 @@ struct thread_config {
 	uint32_t spin_us;
 	/* settings of the same-host path, which must outlive the thread; NULL: the path is off */
 	const struct shm_config *same_host;
-	/* Called when the job cannot go on; may run on any thread. */
+	/* Called when the job cannot continue; may run on any thread. */
 	void (*fail)(void *ctx, uint32_t job, int code, const char *text);
 	/* Called with the answer to a SIGHT message; may run on any thread. */
 	void (*seen)(void *ctx, const struct ctl_sight *s);
@@ -22,8 +22,8 @@ struct thread_config {
 };
 
 /* Create the thread and start it. net must outlive the thread; cfg is copied. Returns 0, or a
- * negative error code with a text in err. Only the control thread may call this function and those
- * below. */
+ * negative error code with a text in err. Only the control thread may call this function and the
+ * functions below. */
 int thread_new(struct net *net, const struct thread_config *cfg, struct data_thread **ret,
 	struct err_text *err);
 /* Close all connections, join the thread and free it. NULL is allowed. */

@@ -2,8 +2,8 @@
 #define BPS_SERVER_THREAD_COUNT_H
 /* Chooses the number of data threads of a server when the configuration does not. A server alone on
  * its machine gets one thread per two processors, because the kernel's network code needs the other
- * processors. It gets at most 8 threads, which are enough for any network card. With an agent on
- * the same host the server gets a quarter of that number, because the trainers need the
+ * processors. The server gets at most 8 threads, which are enough for any network card. With an
+ * agent on the same host the server gets a quarter of this number, because the trainers need the
  * processors. */
 #include <stdbool.h>
 

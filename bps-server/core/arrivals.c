@@ -69,8 +69,8 @@ void arrivals_roll(struct arrivals *a, uint64_t now_ns)
 	}
 }
 
-/* Return whether a was last in more rounds than b: compare the rounds of both windows or, if these
- * numbers are equal, all rounds. */
+/* Return whether a was last in more rounds than b. Compares the rounds of the two windows. If these
+ * numbers are equal, compares all rounds. */
 static bool is_worse(const struct arrivals_late *a, const struct arrivals_late *b)
 {
 	if (a->window_last != b->window_last)

@@ -1,17 +1,17 @@
 #ifndef BPS_SERVER_CORE_ARRIVALS_H
 #define BPS_SERVER_CORE_ARRIVALS_H
-/* Measures which member of a job is last. Only a server can measure this: an agent knows when it
- * pushed, but not when the other agents did. For each complete round of a partition, the server
- * records the time from the first to the last offer, the last member and its lag. The lag is
- * counted from the moment when half of the machines had offered: if two machines of sixteen are
- * slow, both count as late, not only the very last one.
+/* Measures which member of a job contributes last. Only a server can measure this, because an agent
+ * does not know when the other agents contribute. For each complete round of a partition, the
+ * server records the time from the first to the last offer, the last member and its lag. The lag
+ * begins when half of the members have offered. So if two of sixteen machines are slow, each shows
+ * its whole lag in the rounds in which it is last.
  *
- * A round is not measured if a member sent two messages for it (a resend after a lost connection)
- * or already had the sum: the fault distorts its times.
+ * A round is not measured if a member sent two offers (after a lost connection) or already had the
+ * sum, because the fault distorts the times of the round.
  *
  * Figures for operators cover the present window of five seconds and the previous window. When the
- * present window is full, a new one begins and the previous one is dropped. Counters for Prometheus
- * cover the job's lifetime on this thread.
+ * present window is full, a new window begins and the previous window is dropped. Counters for
+ * Prometheus cover the job's lifetime on this thread.
  *
  * Memory is allocated only when the job is created. The core of a data thread owns this memory. */
 #include <stdbool.h>
@@ -23,8 +23,8 @@
 #define ARRIVALS_WINDOW_NS UINT64_C(5000000000)
 /* largest number of jobs in a report; if there are more, the report has the oldest jobs */
 #define ARRIVALS_JOBS_MAX CTL_BEAT_JOBS_MAX
-/* largest number of members of a job in a report; if there are more, the report has those that are
- * last most often */
+/* largest number of members of a job in a report; if there are more, the report has the members
+ * that are most often last */
 #define ARRIVALS_LATE_MAX CTL_BEAT_LATE_MAX
 
 /* Arrival times of the offers for the round in a slot, and their number n. half_ns: when half of
@@ -35,10 +35,12 @@ struct arrivals_round {
 };
 
 struct arrivals_member {
-	uint32_t agent;          /* agent id */
-	uint64_t last;           /* rounds in which this member was last */
-	uint32_t window_last[2]; /* [0]: present window, [1]: previous window */
-	/* histogram of the member's lags in these rounds, per window */
+	uint32_t agent; /* agent id */
+	uint64_t last;  /* rounds in which this member was last */
+	/* rounds in which the member was last, in the present window [0] and the previous window
+	 * [1] */
+	uint32_t window_last[2];
+	/* histogram of the member's lags in the rounds in which it was last, per window */
 	uint32_t window_lag[2][HISTOGRAM_BUCKETS];
 };
 
@@ -49,7 +51,7 @@ struct arrivals {
 	struct histogram wait;
 	struct histogram window_wait[2];
 	uint64_t window_ns;         /* start of the present window */
-	unsigned n_members, n_live; /* n_live: without members that have left */
+	unsigned n_members, n_live; /* n_live: members that have not left */
 	struct arrivals_member members[];
 };
 
@@ -57,7 +59,7 @@ struct arrivals_late {
 	uint32_t agent;
 	uint64_t last;        /* rounds in which this member was last, in total */
 	uint32_t window_last; /* rounds of both windows in which this member was last */
-	/* histogram of the member's lags in these rounds; its sum is not set */
+	/* histogram of the member's lags in the rounds of window_last; its field sum is not set */
 	struct histogram lag;
 };
 struct arrivals_job {
@@ -106,8 +108,8 @@ void arrivals_report(const struct arrivals *a, struct arrivals_job *ret);
 /* Add the figures of a thread to the sum over all threads. */
 void arrivals_merge(struct arrivals_figures *to, const struct arrivals_figures *from);
 /* Convert the figures for the heartbeat. ret has room for ARRIVALS_JOBS_MAX jobs. late has room for
- * ARRIVALS_JOBS_MAX * ARRIVALS_LATE_MAX entries. The field `late` of each job points into it.
- * Returns the number of jobs. */
+ * ARRIVALS_JOBS_MAX * ARRIVALS_LATE_MAX entries. The field `late` of each job points into the array
+ * late. Returns the number of jobs. */
 uint32_t arrivals_fill_beat(
 	const struct arrivals_figures *f, struct ctl_beat_job *ret, struct ctl_beat_late *late);
 #endif

@@ -8,14 +8,15 @@
  * the sum. When all have contributed, the round is complete at once. The server answers a later
  * contribution with the result. (*) All members have sent CONTRIB or HAVE under this pgen.
  *
- * Tensors of collectives always wait for all members. In their sums, all bytes except one worker's
- * are zero, so the result would be lost without that worker.
+ * Rounds of tensors that the library uses for collectives always wait for all members. In such a
+ * sum, all contributions except one worker's are zero, so the result would be lost without that
+ * worker.
  *
  * In jobs without backup machines, no member can be more than one round ahead: CONTRIB(r) of one
  * member implies that all members have the result of r - 2. With backup machines, a member may be
- * late. Therefore each seat records, for the lifetime of the pgen, which results its member has.
- * Round r begins only when all members have the result of r - 2. So no member needs a result older
- * than the two that agents keep. */
+ * further behind. Therefore each seat records, for the lifetime of the pgen, which results its
+ * member has. Round r begins only when all members have the result of r - 2. So no member needs a
+ * result older than the two that agents keep. */
 #include "bps-server/core/backup.h"
 
 #include "bps-server/core/completion.h"

@@ -12,12 +12,12 @@ void backup_note_has(struct srv_core *core, struct seat *seat, uint64_t round);
 bool backup_may_have(const struct seat *seat, uint64_t round);
 /* Return whether the round may begin: all members must have the result of round - 2. */
 bool backup_can_open(const struct srv_part *part, uint64_t round);
-/* Must be called after a slot was opened: records which members already have the result of its
- * round. */
+/* Must be called after a slot was opened: records which members already have the result of the
+ * slot's round. */
 void backup_slot_opened(struct srv_core *core, struct slot *slot);
-/* Return whether the round is complete and must be summed now. Call this only for an OPEN slot
- * whose result no member has reported to have. If the round must wait for its grace time, a later
- * call of backup_tick checks it again. */
+/* Return whether the round is complete and must be summed now. Call this only if the slot is OPEN
+ * and no member has the result. If the round must wait for its grace time, a later call of
+ * backup_tick checks the round again. */
 bool backup_is_complete(struct srv_core *core, struct slot *slot);
 /* Complete the rounds whose deadline has passed. Returns the next deadline. */
 uint64_t backup_tick(struct srv_core *core);

@@ -1,6 +1,6 @@
-/* Decides when a round is complete (S4 to S6), and what follows: sum its contributions, or request
- * the result from a member that has it (a donation). Then the result is queued for the members that
- * wait. sums.c makes the sums. All functions run on the data thread that owns the core. */
+/* Decides when a round is complete (S4 to S6). Then the round's contributions are summed (sums.c),
+ * or the result is requested from a member that has it (a donation). Finally the result is queued
+ * for the members that wait for it. All functions run on the data thread that owns the core. */
 #include "bps-server/core/completion.h"
 
 #include <assert.h>
@@ -90,8 +90,8 @@ void slot_ask_donor(struct srv_core *core, struct slot *slot)
 	TAILQ_REMOVE(&core->donating, slot, waiting);
 	TAILQ_INSERT_TAIL(&core->donating, slot, waiting);
 	if (slot->fetch)
-		/* the donation is being read; if the donor's connection is lost, slots_peer_down
-		 * runs */
+		/* the donation is being read; if the read fails, donation_read_done calls this
+		 * function again */
 		return;
 	slot->wants_fetch = false;
 	for (unsigned k = 1; k <= part->n_seats; k++) {
@@ -174,8 +174,8 @@ void slot_add_has(struct srv_core *core, struct slot *slot, struct seat *seat)
 	slot_check_complete(core, slot);
 }
 
-/* In a sum with a fixed order, count the staged contributions that can be added next. These follow
- * the contributions that were already added, without a gap. */
+/* In a sum with a fixed order, count the staged contributions that can be added next. The next
+ * member in order must follow the last added or counted member without a gap. */
 static void count_in_order(struct slot *slot)
 {
 	struct seat *s = TAILQ_FIRST(&slot->staged);
@@ -187,8 +187,8 @@ static void count_in_order(struct slot *slot)
 		slot->n_in_order++;
 }
 
-/* In a sum with a fixed order, queue the read of the contribution that must be added next, if that
- * read is parked. */
+/* In a sum with a fixed order, queue the read of the contribution that must be added next, if this
+ * read was postponed (is_parked). */
 static void call_next(struct srv_core *core, struct slot *slot)
 {
 	unsigned next = part_nth_member(slot->part, slot->n_folded + slot->n_in_order);
@@ -230,7 +230,7 @@ void seat_staged(struct srv_core *core, struct seat *seat)
 		TAILQ_INSERT_TAIL(&core->holding, slot, holding);
 	}
 	/* is_starved: a read waits for staging memory, and there was no contribution whose addition
-	 * would free staging memory. Now there is such a contribution. */
+	 * would free staging memory. Now this contribution can be added. */
 	if ((slot->n_staged > 2 * REDUCE_MAX_SRC || core->is_starved) && sums_can_fold(slot))
 		sums_queue(core, slot);
 	slot_check_complete(core, slot);

@@ -12,7 +12,7 @@ void seat_clear(struct srv_core *core, struct seat *seat);
 /* Count the contribution of the seat's member. The contribution must be valid, and seat->buf or
  * seat->loan must refer to it. May complete the round. */
 void seat_staged(struct srv_core *core, struct seat *seat);
-/* Record that the seat's member has the result of the slot's round (set H). Repeating it has no
+/* Record that the seat's member has the result of the slot's round (set H). A repeated call has no
  * effect. May complete the round. */
 void slot_add_has(struct srv_core *core, struct slot *slot, struct seat *seat);
 /* Complete the round if enough members have sent CONTRIB or HAVE (S4). If no member has the result,
@@ -22,7 +22,7 @@ void slot_check_complete(struct srv_core *core, struct slot *slot);
 void slot_done(struct srv_core *core, struct slot *slot);
 /* Request the result of a DONATING slot from the next member that has it. */
 void slot_ask_donor(struct srv_core *core, struct slot *slot);
-/* Handle the loss of the peer's connection: drop its queued reads and messages, and detach its
- * seats from it. */
+/* Handle the loss of the peer's connection: drop the peer's queued reads and messages, and detach
+ * the seats from the peer. */
 void slots_peer_down(struct srv_core *core, struct srv_peer *peer);
 #endif

@@ -20,7 +20,7 @@
  *          STAGED --added--> IDLE      (a small contribution arrives inline and is STAGED at once)
  *
  * A member counts as having contributed (set C) only when its contribution is STAGED, so an
- * interrupted read leaves no trace. */
+ * interrupted read has no effect. */
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -50,9 +50,9 @@ struct srv_config {
 struct srv_env {
 	void *ctx;
 	/* Allocate memory that peers may read (common/data/pool.h). The caller of srv_core_new
-	 * frees it after srv_core_free. */
+	 * frees the memory after srv_core_free. */
 	pool_segment_fn segment;
-	/* Report to the scheduler that the job cannot go on. code: negative error code. */
+	/* Report to the scheduler that the job cannot continue. code: negative error code. */
 	void (*fail)(void *ctx, uint32_t job, int code, const char *text);
 };
 
@@ -79,15 +79,15 @@ void srv_core_free(struct srv_core *core);
 extern const struct xport_events srv_core_events;
 
 /* Apply a message of the scheduler: JOB (a job and its members), PLAN (which server sums which
- * partition) or JOB_END. A job must be known before its plan. A plan that needs more memory than is
- * left fails the job with BPS_EQUOTA through env->fail. The messages stay the caller's.
- * srv_core_job returns BPS_EPROTO if the job has too many members, or -ENOMEM. After such an error
- * the core does not know a new job. */
+ * partition) or JOB_END. The JOB of a job must be applied before its PLAN. A plan that needs more
+ * memory than is left fails the job with BPS_EQUOTA through env->fail. The caller still owns the
+ * messages. srv_core_job returns BPS_EPROTO if the job has too many members, or -ENOMEM. After an
+ * error, a new job does not exist. */
 int srv_core_job(struct srv_core *core, const struct ctl_job *job);
 void srv_core_plan(struct srv_core *core, const struct ctl_plan *plan);
 void srv_core_job_end(struct srv_core *core, uint32_t job);
-/* Return when the last message arrived from the agent's process with this instance. Returns 0 if
- * that process has no connection. */
+/* Return the time at which the last message arrived from the agent's process with this instance.
+ * Returns 0 if that process has no connection. */
 uint64_t srv_core_heard_ns(const struct srv_core *core, uint32_t agent, uint64_t instance);
 
 /* Close the connection to an agent that the scheduler reports as gone: it is dead, or its key is
@@ -114,10 +114,11 @@ uint64_t srv_core_tick(struct srv_core *core, uint64_t now_ns);
  * affected. */
 void srv_core_set_peer_window(struct srv_core *core, size_t bytes);
 
-/* Return the current counters. Only the core's own thread may call it. */
+/* Return the current counters. Only the core's own thread may call this function. */
 void srv_core_stats(const struct srv_core *core, struct srv_stats *ret);
 
 /* Fill in the arrival figures of the jobs: which members contribute last, and how late. Only the
- * core's own thread may call it, a few times a second, because the cost is O(members). */
+ * core's own thread may call this function, and only a few times a second, because the cost is
+ * O(members). */
 void srv_core_arrivals(struct srv_core *core, struct arrivals_figures *ret);
 #endif

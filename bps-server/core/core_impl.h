@@ -47,7 +47,7 @@ enum seat_state { SEAT_IDLE, SEAT_WANT_READ, SEAT_READING, SEAT_STAGED };
  * instead. */
 enum owe { OWE_RESULT = 1, OWE_HAVE_OK = 2, OWE_DONATE_REQ = 4, OWE_BAD_CRC = 8, OWE_AGAIN = 16 };
 
-/* Where a contribution or donation can be read. */
+/* Place from which a contribution or donation can be read. */
 struct offer {
 	uint64_t round, offset;
 	uint32_t crc, workers;
@@ -67,7 +67,7 @@ struct seat {
 	 * buf */
 	struct xport_loan loan;
 	struct offer offer;
-	/* node in the heap peer->want; used when WANT_READ and not parked */
+	/* node in the heap peer->want; used when WANT_READ and not is_parked */
 	struct heap_node read_node;
 	/* Link in the list core->parked. Used when WANT_READ and is_parked: the read waits for
 	 * staging memory. */
@@ -81,8 +81,8 @@ struct seat {
 	uint64_t retry_round; /* round of a waiting OWE_BAD_CRC or OWE_AGAIN */
 	uint32_t bad_crc;     /* crc that a waiting OWE_BAD_CRC rejects */
 	uint8_t owes;         /* bitmap of enum owe */
-	/* bitmap of the two slots: those whose result was offered to the member, which may still
-	 * read it */
+	/* bitmap with one bit per slot: the slot's result was offered to the member, and the member
+	 * may still read the result */
 	uint8_t offered;
 	/* Used only in jobs with backup machines. has_spoken: the member has sent HAVE or CONTRIB
 	 * under this pgen. has_round: newest round whose result the member has. */
@@ -192,7 +192,8 @@ struct srv_job {
 	uint64_t formed;
 	uint64_t view; /* view in which the list of members last changed */
 	uint16_t n_members, n_live;
-	/* number of contributions that a round need not wait for; 0: a round needs all */
+	/* number of contributions that a round need not wait for; 0: a round needs all
+	 * contributions */
 	uint16_t backup;
 	uint64_t grace_ns;
 	struct member_set live; /* set of the members that are not gone */
@@ -214,7 +215,7 @@ struct srv_peer { /* a connection of an agent; stored in xconn->user */
 	struct heap results;
 	/* counts the results queued; orders results of the same priority in the heap */
 	uint64_t result_seq;
-	struct heap want; /* seats in the state WANT_READ, except parked seats */
+	struct heap want; /* seats in the state WANT_READ, except those with is_parked */
 	/* link in the list core->ready; used when is_ready: the peer has reads to start */
 	TAILQ_ENTRY(srv_peer) ready;
 	bool is_ready;
@@ -255,9 +256,11 @@ struct srv_core {
 	struct srv_job *last_job; /* the job that srv_job_find found last */
 	struct srv_stats stats;
 	bool is_pumping;
-	/* a read found no staging memory, and a running read or sum will free some */
+	/* a read found no staging memory, and a running read or sum will free memory */
 	bool is_starved;
-	bool is_scattered; /* some seats are parked because the free staging memory is fragmented */
+	/* reads of some seats are postponed (is_parked) because the free staging memory is
+	 * fragmented */
+	bool is_scattered;
 };
 
 #ifndef SRV_BLOCK_ELEMS /* smaller in the simulator */

@@ -3,11 +3,12 @@
 /* Look-ups of jobs and partitions, and the failure of a job. */
 #include "bps-server/core/core_impl.h"
 
-/* Find a job. Returns NULL if the job is not known here. */
+/* Find a job. Returns NULL if this server has no job with that id. */
 struct srv_job *srv_job_find(struct srv_core *core, uint32_t id);
-/* Find a partition. Returns NULL if it is not known here, or belongs to another thread. */
+/* Find a partition. Returns NULL if the partition is not on this server, or belongs to another
+ * thread. */
 struct srv_part *srv_part_find(const struct srv_job *job, uint32_t tensor, uint32_t part);
-/* Fail a job: record the error and report it by env->fail. From then on nothing is summed for the
+/* Fail a job: record the error and report it by env->fail. Afterwards nothing is summed for the
  * job. Only the first failure counts. */
 void srv_job_fail(struct srv_core *core, struct srv_job *job, int code, const char *fmt, ...)
 	__attribute__((format(printf, 4, 5)));

@@ -1,4 +1,4 @@
-/* Queues and sends the messages for members: results, confirmations and requests. Nothing here
+/* Queues and sends the messages for members: results, confirmations and requests. No function
  * blocks: a message without credit stays queued and is sent when the transport is writable. All
  * functions run on the data thread that owns the core. */
 #include "bps-server/core/owed.h"

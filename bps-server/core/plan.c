@@ -1,6 +1,6 @@
-/* Creates and frees jobs and their partitions on this server, as the scheduler announces, places
- * and withdraws them. rounds.c handles the messages of members. All functions run on the data
- * thread that owns the core. */
+/* Creates and frees jobs and their partitions on this server, according to the scheduler's
+ * messages. rounds.c handles the messages of members. All functions run on the data thread that
+ * owns the core. */
 #include "bps-server/core/plan.h"
 
 #include <errno.h>

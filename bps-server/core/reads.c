@@ -1,6 +1,6 @@
 /* Reads the contributions that members offered (B1, B5). Each connection has a queue by priority
  * and a window in bytes. All connections share the staging memory. The data of a read is stored in
- * staging memory and counts only if its crc is right. All functions run on the data thread that
+ * staging memory and is used only if the crc is right. All functions run on the data thread that
  * owns the core. */
 #include "bps-server/core/reads.h"
 
@@ -77,9 +77,9 @@ struct buf *staging_get(struct srv_core *core, const struct slot *slot, uint16_t
 {
 	struct buf *buf;
 
-	/* In a sum with a fixed order, contributions that came too early use at most half of the
-	 * staging memory. So there is always staging memory for the contribution that is next in
-	 * order. */
+	/* In a sum with a fixed order, contributions that arrive before their turn use at most half
+	 * of the staging memory. So there is always staging memory for the contribution that is
+	 * next in order. */
 	*ret_is_early = part_is_ordered(slot->part) &&
 			member != part_nth_member(slot->part, slot->n_folded + slot->n_in_order) &&
 			!is_early_room(core);
@@ -208,7 +208,8 @@ static bool peer_start_read(struct srv_core *core, struct srv_peer *peer)
 		pool_put(core->staging, buf);
 		if (rc == -EAGAIN)
 			return false;
-		reads_forget(core, seat); /* an invalid offer, or the connection is being closed */
+		/* the offer is invalid, or the connection is being closed */
+		reads_forget(core, seat);
 		return true;
 	}
 	seat->fetch->seat = seat;
@@ -223,10 +224,10 @@ static bool is_waiting_for_staging(const struct srv_core *core)
 	return core->is_starved && (!TAILQ_EMPTY(&core->fetches) || !TAILQ_EMPTY(&core->work));
 }
 
-/* Park the peer's most urgent read and let other reads pass. Contributions that came too early have
- * fragmented the staging memory, so this read finds no free piece that is large enough. The
- * contribution that must be added before them is no larger than they are, so it does find a free
- * piece. */
+/* Postpone the peer's most urgent read (is_parked), so that other reads can start. Contributions
+ * that arrived before their turn have fragmented the staging memory, so no free piece is large
+ * enough for this read. The contribution that must be added next is no larger than the
+ * contributions that wait for it, so its read does find a free piece. */
 static void set_aside(struct srv_core *core, struct srv_peer *peer)
 {
 	struct heap_node *node = heap_min(&peer->want);

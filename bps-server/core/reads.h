@@ -8,13 +8,13 @@
 void reads_want(struct srv_core *core, struct seat *seat);
 /* Drop the seat's offer. A running read ends without effect. A STAGED seat stays STAGED. */
 void reads_forget(struct srv_core *core, struct seat *seat);
-/* Queue the read of a parked seat again. */
+/* Queue a seat's read that was postponed (is_parked). */
 void reads_unpark(struct srv_core *core, struct seat *seat);
 /* Start as many queued reads as the windows and the staging memory allow. */
 void reads_pump(struct srv_core *core);
 /* The callback read_done of struct xport_events; ctx is the core. */
 void reads_done(void *ctx, struct xport_read *rd, int status);
-/* Mark a running read as not needed: its data is discarded when it ends. */
+/* Mark a running read as not needed: its data is discarded when the read ends. */
 void fetch_detach(struct fetch *f);
 /* Get staging memory for a member's contribution; staging_put frees it. Returns NULL if no memory
  * is free now, but some will be freed. *ret_is_early is set if NULL has another reason: staging

@@ -1,10 +1,9 @@
 #ifndef BPS_SERVER_CORE_RETIRED_H
 #define BPS_SERVER_CORE_RETIRED_H
-/* Retired results: they were replaced in their slots, but may still be read (B3). */
+/* Retired results: results that were replaced in their slots, but may still be read (B3). */
 #include "bps-server/core/core_impl.h"
 
-/* Take the result out of the slot. Its buffer is kept until no member that was offered the result
- * can be reading it. */
+/* Take the result out of the slot. The result's buffer is kept as long as a member may read it. */
 void retired_add(struct srv_core *core, struct slot *slot);
 /* Release the retired results that the peer will not read any more, according to its message m. */
 void retired_acknowledged(struct srv_core *core, struct srv_peer *peer, const struct wire_msg *m);

@@ -16,9 +16,9 @@
 #include "common/base/log.h"
 #include "common/data/crc32c.h"
 
-/* Relation of a round to its slot (S3). HERE: the slot holds this round, or can be taken for it
- * now. OVER: the slot holds a later round. AHEAD: the round is further ahead than a correct peer
- * can be. */
+/* Relation of a round to its slot (S3). HERE: the slot holds this round, or can be used for this
+ * round now. OVER: the slot holds a later round. AHEAD: the round is further ahead than a correct
+ * peer can be. */
 enum place { PLACE_HERE, PLACE_OVER, PLACE_AHEAD };
 
 static enum place slot_place(struct srv_part *part, uint64_t r)
@@ -34,8 +34,8 @@ static enum place slot_place(struct srv_part *part, uint64_t r)
 	return slot->round == r - 2 && is_over ? PLACE_HERE : PLACE_AHEAD;
 }
 
-/* Return whether it is possible that the member has the result of round r. It is impossible while
- * the server is still making that result, unless the member reported the result before. */
+/* Return whether it is possible that the member has the result of round r. False while the server
+ * is still computing that result, unless the member reported the result before. */
 static bool can_have(struct srv_part *part, const struct seat *seat, uint64_t r)
 {
 	const struct slot *slot = part_slot(part, r);
@@ -171,8 +171,8 @@ static bool contrib_borrow(struct srv_core *core, struct seat *seat, const struc
 }
 
 /* Return the slot to which a contribution belongs. Returns NULL if the contribution is a duplicate
- * of an earlier round, or if its round is invalid. In the second case the error was already
- * sent. */
+ * of an earlier round, or if its round is invalid. In the second case the connection is being
+ * closed. */
 static struct slot *contrib_slot(struct srv_core *core, struct seat *seat, const struct wire_msg *m)
 {
 	struct srv_part *part = seat->part;
@@ -349,14 +349,14 @@ static void on_got(struct seat *seat, const struct wire_msg *m)
 		slot_unoffer(slot, seat);
 }
 
-/* Answer AGAIN to a message about a partition that is not on this server, or that this server does
- * not have under the message's pgen yet. The plan may still be on its way to this server. */
+/* Answer AGAIN to a message about a partition that this server does not have, or not yet under the
+ * message's pgen. The scheduler's plan may not have arrived yet. */
 static void reply_again(struct srv_peer *peer, const struct wire_msg *m)
 {
 	struct wire_msg r = wire_answer(m, WIRE_AGAIN);
 
 	if (m->type == WIRE_CONTRIB || m->type == WIRE_HAVE)
-		xport_send(peer->conn, &r); /* if that fails, the agent's own timer retries */
+		xport_send(peer->conn, &r); /* if the send fails, the agent's own timer retries */
 }
 
 static struct seat *seat_of(struct srv_core *core, struct srv_peer *peer, struct srv_part *part,

@@ -1,5 +1,5 @@
 /* Slots and seats: their states, which members have contributed or have the result, the memory of
- * results. This is the lowest layer of the core: nothing here sends, reads or sums. */
+ * results. No function sends, reads or sums. */
 #include "bps-server/core/slots.h"
 
 #include <assert.h>
@@ -85,7 +85,8 @@ uint16_t part_nth_member(const struct srv_part *part, unsigned nth)
 
 void *slot_result(struct srv_core *core, struct slot *slot)
 {
-	/* the slot has no memory, because members may still read the previous one (retired.h) */
+	/* a slot without memory gave its memory to a retired result, which members may still
+	 * read */
 	if (!slot->result)
 		slot->result = pool_get(core->sums, slot->part->bytes);
 	if (!slot->result)

@@ -9,7 +9,7 @@ struct slot *part_slot(struct srv_part *part, uint64_t round);
  * changes are in slots.c. */
 void slot_set_state(struct srv_core *core, struct slot *slot, enum slot_state state);
 void seat_set_state(struct seat *seat, enum seat_state state);
-/* Record that the member has contributed to the slot's round (set C). Repeating it has no
+/* Record that the member has contributed to the slot's round (set C). A repeated call has no
  * effect. */
 void slot_add_contributed(struct slot *slot, unsigned member);
 /* Record that the member will not read the slot's result any more. */
@@ -17,8 +17,8 @@ void slot_unoffer(struct slot *slot, struct seat *seat);
 /* Return the memory of the slot's result. Returns NULL if no memory is left; then the job has
  * failed. */
 void *slot_result(struct srv_core *core, struct slot *slot);
-/* Return the nth live member (from 0) of the partition, in the order of member numbers. Returns
- * n_seats if there is no nth live member. */
+/* Return the nth member (from 0) of the partition that is not gone, in the order of member numbers.
+ * Returns n_seats if there is none. */
 uint16_t part_nth_member(const struct srv_part *part, unsigned nth);
 
 static inline bool part_is_ordered(const struct srv_part *part)

@@ -3,9 +3,9 @@
 /* The summing of contributions, which srv_core_work performs in slices. */
 #include "bps-server/core/core_impl.h"
 
-/* Queue the slot: srv_core_work adds its staged contributions to its sum. */
+/* Queue the slot: srv_core_work then adds the slot's staged contributions to the slot's sum. */
 void sums_queue(struct srv_core *core, struct slot *slot);
-/* Discard the slot's staged contributions, and what has been added up so far. */
+/* Discard the slot's staged contributions and the sum so far. */
 void sums_discard(struct srv_core *core, struct slot *slot);
 /* Return whether a pass over the slot would free staging memory. */
 bool sums_can_fold(const struct slot *slot);
