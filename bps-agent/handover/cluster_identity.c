@@ -51,7 +51,8 @@ static int read_back(struct cluster_identity *p, int fd, struct err_text *err)
 	fixed = rc ? r.fixed : NULL;
 	if (!fixed || r.type != LEDGER_CLUSTER || r.n_fixed != sizeof(*fixed) ||
 		r.n_live != sizeof(*p->live) || !fixed->member_id)
-		return err_set(err, BPS_EPROTO, "the kept data is not the identity of a cluster");
+		return err_set(err, BPS_EPROTO,
+			"the record of the previous process is not the identity of a cluster");
 	p->live = r.live;
 	p->known.member_id = fixed->member_id;
 	memcpy(p->known.cluster_id, fixed->cluster_id, sizeof(fixed->cluster_id));
@@ -68,8 +69,8 @@ void cluster_identity_take(struct cluster_identity *p, struct fdstore *s)
 	if (fd < 0)
 		return;
 	if (read_back(p, fd, &err) < 0)
-		log_warn("cannot read the cluster of the previous process, waiting for the "
-			 "scheduler: %s",
+		log_warn("cannot restore the cluster's identity from the previous process, so "
+			 "the agent waits for the scheduler: %s",
 			err.s);
 	if (!p->live || !has_jobs(s))
 		cluster_identity_forget(p);
@@ -110,8 +111,8 @@ void cluster_identity_note(struct cluster_identity *p, const struct member_past 
 
 	if (rc < 0) {
 		log_rated(rc == -EAGAIN ? LOG_INFO : LOG_WARN,
-			"the service manager does not keep the cluster's id, so a restart would "
-			"wait for the scheduler: %s",
+			"the service manager has not stored the cluster's identity, so after a "
+			"restart this agent must wait for the scheduler: %s",
 			err_str(rc));
 		cluster_identity_fini(p);
 	}

@@ -54,7 +54,7 @@ static int send_later(struct agent *a, const char *name, int fd)
 	if (STAILQ_EMPTY(&a->unsent)) {
 		a->unsent_since_ns = clock_now_ns();
 		a->unsent_due_ns = a->unsent_since_ns + RESEND_NS;
-		log_info("the service manager is slow, sending %s again", name);
+		log_info("the service manager is slow, sending the descriptor %s again", name);
 	}
 	STAILQ_INSERT_TAIL(&a->unsent, l, next);
 	return 0;
@@ -63,8 +63,8 @@ static int send_later(struct agent *a, const char *name, int fd)
 static void warn_lost(const char *name, int rc)
 {
 	log_rated(LOG_WARN,
-		"the service manager does not keep the descriptor %s, so a restart will lose it: "
-		"%s",
+		"the service manager has not stored the descriptor %s, so a restart of this agent "
+		"loses the trainer or job of the descriptor: %s",
 		name, strerror(-rc));
 }
 
@@ -137,13 +137,13 @@ uint64_t handover_write_tick(struct agent *a, uint64_t now_ns)
 		settle(a, l, rc);
 	}
 	if (!l) {
-		log_info("the service manager keeps all descriptors again");
+		log_info("the service manager has accepted all waiting descriptors");
 		return UINT64_MAX;
 	}
 	if (now_ns - a->unsent_since_ns > UNSENT_WARN_NS)
 		log_rated(LOG_WARN,
-			"the service manager has accepted no descriptors for %.0f s, a restart "
-			"would lose those that wait: first=%s",
+			"the service manager has accepted no descriptors for %.0f s, so a restart "
+			"of this agent would lose the descriptors that wait: first=%s",
 			(double)(now_ns - a->unsent_since_ns) / 1e9, l->name);
 	return a->unsent_due_ns = now_ns + RESEND_NS;
 }

@@ -100,8 +100,8 @@ int ledger_new(struct ledger **ret, struct err_text *err)
 		rc = map(l);
 	if (rc < 0 || !l->head) {
 		ledger_free(l);
-		return err_set(
-			err, rc, "cannot make memory that outlives the process: %s", strerror(-rc));
+		return err_set(err, rc, "cannot create the record for the next process: %s",
+			strerror(-rc));
 	}
 	l->head->magic = MAGIC;
 	l->head->version = LEDGER_VERSION;
@@ -117,17 +117,19 @@ static int check_head(struct ledger *l, struct err_text *err)
 	ssize_t n = pread(l->fd, &head, sizeof(head), 0);
 
 	if (fstat(l->fd, &st) < 0 || n < 0)
-		return err_set(err, -errno, "cannot read the kept ledger: %s", strerror(errno));
+		return err_set(err, -errno, "cannot read the ledger of the previous process: %s",
+			strerror(errno));
 	if ((size_t)n < sizeof(head) || head.magic != MAGIC || st.st_size > (off_t)RANGE)
-		return err_set(err, BPS_EPROTO, "the kept data is not a ledger");
+		return err_set(
+			err, BPS_EPROTO, "the stored file of the previous process is not a ledger");
 	if (head.version != LEDGER_VERSION)
 		return err_set(err, BPS_EVERSION,
-			"the kept data has version %u of another release, this one reads version "
-			"%u",
+			"the ledger of the previous process has version %u, but this release of "
+			"bps-agent reads version %u",
 			head.version, LEDGER_VERSION);
 	l->file_bytes = (size_t)st.st_size;
 	if (head.used > l->file_bytes - sizeof(head))
-		return err_set(err, BPS_EPROTO, "the kept ledger is cut off");
+		return err_set(err, BPS_EPROTO, "the ledger of the previous process is truncated");
 	return 0;
 }
 
@@ -143,7 +145,8 @@ int ledger_open(int fd, struct ledger **ret, struct err_text *err)
 	l->fd = fd;
 	rc = check_head(l, err);
 	if (rc == 0 && (rc = map(l)) < 0)
-		err_set(err, rc, "cannot map the kept ledger: %s", strerror(-rc));
+		err_set(err, rc, "cannot map the ledger of the previous process: %s",
+			strerror(-rc));
 	if (rc < 0) {
 		ledger_free(l);
 		return rc;
@@ -211,7 +214,8 @@ int ledger_next(const struct ledger *l, size_t *at, struct ledger_record *ret, s
 		r->n_live > r->bytes || r->n_fixed > r->bytes ||
 		live_at(r->n_fixed) + rounded(r->n_live, LEDGER_ALIGN) != r->bytes ||
 		r->crc != crc_of(r))
-		return err_set(err, BPS_EPROTO, "the kept data is damaged at byte %zu of %llu", *at,
+		return err_set(err, BPS_EPROTO,
+			"the ledger of the previous process is damaged at byte %zu of %llu", *at,
 			(unsigned long long)used);
 	*ret = (struct ledger_record){.type = r->type,
 		.fixed = r->fixed,

@@ -34,11 +34,11 @@ int memory_begin(
 	int rc = FAILPOINT(AGENT_MEMORY_MAKE);
 
 	if (rc < 0)
-		return err_set(err, rc, "cannot make shared memory: %s", err_str(rc));
+		return err_set(err, rc, "cannot create shared memory: %s", err_str(rc));
 	*m = (struct memory){.bytes = bytes, .more_seals = more_seals, .fd = -1};
 	rc = memfd_new(name, bytes, 0, &m->fd);
 	if (rc)
-		return err_set(err, rc, "cannot make shared memory: %s", strerror(-rc));
+		return err_set(err, rc, "cannot create shared memory: %s", strerror(-rc));
 	m->mem = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, m->fd, 0);
 	if (m->mem != MAP_FAILED)
 		return 0;
@@ -62,7 +62,8 @@ void memory_prefer(struct memory *m, uint32_t node)
 	 * memory the preference belongs to the file, so the preference also applies to pages that
 	 * another process touches first. */
 	if (mbind(m->mem, m->bytes, MPOL_PREFERRED, mask, 1024, 0) < 0)
-		log_debug("memory of node %u: %s", node - 1, strerror(errno));
+		log_debug("cannot place shared memory on a NUMA node: node=%u err=%s", node - 1,
+			strerror(errno));
 }
 
 int memory_step(struct memory *m, struct err_text *err)
@@ -132,7 +133,8 @@ static int make_readonly(int *fd, struct err_text *err)
 
 	snprintf(path, sizeof(path), "/proc/self/fd/%d", *fd);
 	if (fchmod(*fd, 0444) < 0 || (ro = open(path, O_RDONLY | O_CLOEXEC)) < 0)
-		return err_set(err, -errno, "cannot protect shared memory: %s", strerror(errno));
+		return err_set(
+			err, -errno, "cannot make shared memory read-only: %s", strerror(errno));
 	close(*fd);
 	*fd = ro;
 	return 0;
@@ -198,7 +200,8 @@ static int enlist(struct arena_set *set, struct arena *a, bool is_new, struct er
 	int rc = offer(set->x, a);
 
 	if (rc < 0)
-		return err_set(err, rc, "cannot offer memory to servers: %s", err_str(rc));
+		return err_set(
+			err, rc, "cannot offer shared memory to the servers: %s", err_str(rc));
 	if (is_new && set->adopted && (rc = set->adopted(set->owner_ctx, a)) < 0)
 		err_set(err, rc, "the agent is out of memory");
 	if (rc == 0)

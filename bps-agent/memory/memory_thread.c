@@ -185,7 +185,7 @@ int memory_thread_new(struct dataloop *loop, struct memory_thread **ret, struct 
 	if (rc) {
 		m->is_stopped = true;
 		memory_thread_free(m);
-		return err_set(err, -rc, "cannot start a thread: %s", strerror(rc));
+		return err_set(err, -rc, "cannot start the memory thread: %s", strerror(rc));
 	}
 	*ret = m;
 	return 0;

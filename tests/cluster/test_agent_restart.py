@@ -332,10 +332,10 @@ def test_manager_that_stops_reading_gets_kept_descriptors_later(cluster):
     c.wait_for("it is slow", lambda: "the service manager is slow" in a.log.read_text())
     for job in jobs:
         job.goes_on(10)
-    assert "keeps all descriptors again" not in a.log.read_text()
+    assert "accepted all waiting descriptors" not in a.log.read_text()
     jobs[1].finish()  # the manager has not received what the agent keeps since
     a.stand_still(False)
-    c.wait_for("all is kept", lambda: "keeps all descriptors again" in a.log.read_text())
+    c.wait_for("all is kept", lambda: "accepted all waiting descriptors" in a.log.read_text())
     a.die()
     jobs[0].goes_on(10)
     jobs[0].finish()
@@ -367,7 +367,7 @@ def test_damaged_ledger_ends_its_job_with_a_clear_error(cluster):
     os.pwrite(dict(a.store)[ledger], b"\xff", 64 + 32 + 5)
     a.die()
     must_fail(c, jobs[0])
-    assert "the kept data is damaged" in a.log.read_text()
+    assert "the ledger of the previous process is damaged" in a.log.read_text()
     jobs[1].goes_on()
     jobs[1].finish()
 
