@@ -32,7 +32,7 @@ static const struct state_row states[LEAVE_STATES] = {
 static void leave_set_state(struct leave *l, enum leave_state to, const char *why)
 {
 	assert(states[l->state].next >> to & 1);
-	log_info("leaving: %s -> %s, %s", states[l->state].name, states[to].name, why);
+	log_info("stopping the server: %s -> %s, %s", states[l->state].name, states[to].name, why);
 	l->state = to;
 }
 
@@ -42,7 +42,7 @@ static void over(struct leave *l, const char *why)
 		return;
 	l->is_over = true;
 	event_del(l->timer);
-	log_info("ending: %s partitions=%llu after=%.3fs", why,
+	log_info("ending the server: %s partitions=%llu after=%.3fs", why,
 		(unsigned long long)l->ops->busy(l->ctx),
 		(double)(clock_now_ns() - l->begun_ns) / 1e9);
 	l->ops->over(l->ctx);
@@ -100,7 +100,7 @@ void leave_begin(struct leave *l, uint64_t bound_ms)
 	l->bound_ms = bound_ms;
 	l->deadline_ns = l->begun_ns + bound_ms * NS_PER_MS;
 	if (!member_view(l->member)) {
-		over(l, "not a member yet");
+		over(l, "the scheduler has not accepted this server yet");
 		return;
 	}
 	event_add(l->timer, &tv);

@@ -28,20 +28,20 @@ struct srv_opts {
 
 static const struct setting rows[] = {
 	NODE_SETTINGS("127.0.0.1:7303", "127.0.0.1:7302",
-		"numeric address of the network that agents push over"),
+		"numeric address in the network over which agents send contributions"),
 	{"threads", SET_INT, SETTING_AT(struct srv_opts, threads), .def = "0", .max = MAX_THREADS,
 		.help = "data threads; 0: half of the processors, at most 8; with an agent on the "
 			"host a quarter of that"},
 	{"agent-socket", SET_STRING, SETTING_AT(struct srv_opts, agent_socket), .def = LOCAL_SOCKET,
-		.max = 107, .help = "an agent is on this host when there is a socket at its start"},
+		.max = 107, .help = "a socket at this path means that an agent is on this host"},
 	{"sums-memory", SET_SIZE, SETTING_AT(struct srv_opts, sums_bytes), .def = "0",
 		.help = "memory for sums; 0: half of the machine's"},
 	{"staging-memory", SET_SIZE, SETTING_AT(struct srv_opts, staging_bytes), .def = "256MiB",
 		.min = 32 * SETTING_MIB, .max = 1024 * SETTING_GIB,
-		.help = "memory for contributions on their way into a sum"},
+		.help = "memory for contributions that are not added to a sum yet"},
 	{"peer-window", SET_SIZE, SETTING_AT(struct srv_opts, window_bytes), .def = "8MiB",
 		.min = SETTING_MIB, .max = SETTING_GIB, .is_live = true,
-		.help = "bytes being read from one agent at a time, per data thread"},
+		.help = "limit of bytes being read from one agent at a time, per data thread"},
 	{"leave-time", SET_DURATION, SETTING_AT(struct srv_opts, leave_us), .def = "20s",
 		.max = 3600 * SETTING_S, .is_live = true,
 		.help = "longest time to hand partitions to other servers at a stop; 0: end at "
@@ -80,7 +80,7 @@ static void job_failed(void *ctx, uint32_t job, int code, const char *text)
 	log_limited(LOG_AS(LOG_WARN, JOB_FAILED), "job failed on this host: job=%u err=%s: %s", job,
 		err_str(code), text);
 	if (member_send(app->node.member, &m) < 0)
-		log_limited(LOG_WARN, "cannot report to the scheduler: job=%u", job);
+		log_limited(LOG_WARN, "cannot report a failed job to the scheduler: job=%u", job);
 }
 
 static void agent_seen(void *ctx, const struct ctl_sight *s)
@@ -128,7 +128,7 @@ static void post_all(struct srv_app *app, enum thread_event event, struct member
 			continue;
 		/* A lost plan would leave agents waiting. Therefore restart: a new process receives
 		 * the complete state. */
-		log_error("a data thread no longer accepts messages, restarting: thread=%u", i);
+		log_error("a data thread accepts no messages, restarting the server: thread=%u", i);
 		daemon_quit(&app->node.daemon, EX_TEMPFAIL);
 	}
 }
@@ -149,7 +149,7 @@ static void member_up(void *ctx, uint32_t id)
 		daemon_quit(&app->node.daemon, EX_TEMPFAIL);
 		return;
 	}
-	log_info("data threads: %u, %s", app->n_threads, app->threads_why);
+	log_info("started data threads: %u, %s", app->n_threads, app->threads_why);
 	daemon_ready(&app->node.daemon, net_port(app->node.net), "summing");
 	daemon_tell_now(&app->node.daemon);
 }
@@ -418,20 +418,22 @@ static void http_metrics(void *arg, struct evbuffer *out)
 	counter(out, "bps_server_discarded_bytes_total",
 		"bytes that came with an offer and were discarded, since no read was open then",
 		f.net.discarded_bytes);
-	counter(out, "bps_server_contributions_total", "contributions taken", f.core.contributions);
-	counter(out, "bps_server_duplicates_total", "messages that repeated an earlier one",
+	counter(out, "bps_server_contributions_total", "contributions accepted",
+		f.core.contributions);
+	counter(out, "bps_server_duplicates_total", "messages that repeated an earlier message",
 		f.core.duplicates);
-	metric_begin(out, "bps_server_fenced_total", "counter", "messages of another placement");
+	metric_begin(out, "bps_server_fenced_total", "counter",
+		"messages of an older or newer placement");
 	metric_value(out, "bps_server_fenced_total", (double)f.core.fenced_old, "dir", "old", NULL);
 	metric_value(out, "bps_server_fenced_total", (double)f.core.fenced_new, "dir", "new", NULL);
 	counter(out, "bps_server_donations_total", "results donated by agents", f.core.donations);
-	counter(out, "bps_server_late_total", "contributions that their round did not wait for",
+	counter(out, "bps_server_late_total", "contributions for which their round did not wait",
 		f.core.late);
 	counter(out, "bps_server_crc_errors_total", "payloads with a wrong crc", f.core.crc_errors);
 	counter(out, "bps_server_protocol_errors_total", "connections closed for protocol errors",
 		f.core.protocol_errors + f.net.protocol_errors);
-	counter(out, "bps_server_refused_tickets_total", "strangers refused",
-		f.net.refused_tickets);
+	counter(out, "bps_server_refused_tickets_total",
+		"connections refused because of an invalid ticket", f.net.refused_tickets);
 	counter(out, "bps_server_silent_strangers_total",
 		"connections closed because they sent no ticket", f.net.silent_strangers);
 	metric_begin(out, "bps_server_memory_bytes", "gauge", "memory in use by kind");
@@ -446,10 +448,10 @@ static void http_metrics(void *arg, struct evbuffer *out)
 		"staging", NULL);
 	metric_one(out, "bps_server_connections", "gauge", "data connections", f.net.connections);
 	metric_begin(out, "bps_server_round_wait_seconds", "histogram",
-		"from the first to the last arrival of a partition's round");
+		"time from the first to the last arrival of a partition's round");
 	metric_histogram(out, "bps_server_round_wait_seconds", &f.core.wait, NULL);
 	metric_one(out, "bps_server_sum_seconds", "gauge",
-		"from the last arrival to the sum, mean of the last few",
+		"time from the last arrival of a round to its sum, mean of the last few rounds",
 		(double)f.core.sum_ns / 1e9);
 	metric_one(out, "bps_server_partitions", "gauge", "partitions placed here", f.core.parts);
 	job_metrics(app, out);
@@ -500,7 +502,7 @@ static void fill_defaults(struct srv_app *app)
 	bool is_beside = count_sees_agent(o->agent_socket);
 
 	app->n_threads = o->threads ? (unsigned)o->threads : count_threads(count_cpus(), is_beside);
-	app->threads_why = o->threads  ? "as set"
+	app->threads_why = o->threads  ? "by the setting threads"
 			   : is_beside ? "with an agent on this host"
 				       : "no agent on this host";
 	if (!o->sums_bytes)

@@ -158,7 +158,7 @@ int thread_new(struct net *net, const struct thread_config *cfg, struct data_thr
 	env.ctx = t;
 	rc = srv_core_new(&cfg->core, &env, &t->core);
 	if (rc < 0) {
-		err_set(err, rc, "cannot make a data thread's core: %s", err_str(rc));
+		err_set(err, rc, "cannot create the state of a data thread: %s", err_str(rc));
 		goto failed;
 	}
 	rc = datapath_new(

@@ -117,7 +117,7 @@ static void name_late(struct srv_core *core, struct slot *slot)
 		arrivals_late(part->job->arrivals, &slot->arrivals, i, is_first, core->now_ns);
 		is_first = false;
 		log_debug(
-			"round %llu continues without agent %u (host %s): job=%u tensor=%u part=%u",
+			"round %llu ends without agent %u (host %s): job=%u tensor=%u part=%u",
 			(unsigned long long)slot->round, part->job->members[i].agent,
 			part->job->members[i].host, part->job->id, part->tensor, part->index);
 	}

@@ -261,8 +261,9 @@ static int part_add(
  * messages of the old pgen are ignored from now on. */
 static void part_fence(struct srv_core *core, struct srv_part *part, uint64_t pgen)
 {
-	log_debug("partition fenced: job=%u tensor=%u part=%u pgen=%llu to=%llu", part->job->id,
-		part->tensor, part->index, (unsigned long long)part->pgen,
+	log_debug(
+		"partition restarts in a new placement: job=%u tensor=%u part=%u pgen=%llu to=%llu",
+		part->job->id, part->tensor, part->index, (unsigned long long)part->pgen,
 		(unsigned long long)pgen);
 	for (unsigned i = 0; i < 2; i++)
 		slot_clear(core, &part->slots[i]);
@@ -304,7 +305,8 @@ static void plan_failed(struct srv_core *core, struct srv_job *job, int rc)
 			core->cfg.server_id, core->cfg.thread, pool_used(core->sums),
 			pool_limit(core->sums));
 	else
-		srv_job_fail(core, job, rc, "server %u cannot apply a plan: %s",
+		srv_job_fail(core, job, rc,
+			"server %u cannot apply the scheduler's plan of the job: %s",
 			core->cfg.server_id, err_str(rc));
 }
 
@@ -315,7 +317,7 @@ void srv_core_plan(struct srv_core *core, const struct ctl_plan *plan)
 
 	FAILPOINT(SERVER_PLAN_APPLY);
 	if (!job) {
-		log_rated(LOG_WARN, "plan for an unknown job: job=%u", plan->job);
+		log_rated(LOG_WARN, "ignoring a plan for an unknown job: job=%u", plan->job);
 		return;
 	}
 	for (uint32_t t = 0; rc == 0 && t < plan->n_tensors; t++)

@@ -30,7 +30,9 @@ void retired_add(struct srv_core *core, struct slot *slot)
 
 	if (!l) {
 		/* Without this record the buffer can never be reused safely, so leak it. */
-		log_error("out of memory: %u bytes of sums memory are lost", part->bytes);
+		log_error("out of memory for the record of a result, so %u bytes of memory for "
+			  "sums stay unused",
+			part->bytes);
 		slot->result = NULL;
 		return;
 	}

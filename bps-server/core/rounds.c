@@ -64,8 +64,8 @@ static void peer_error(
 {
 	core->stats.protocol_errors++;
 	log_rated(LOG_WARN,
-		"peer broke the protocol, closing it: %s agent=%u type=%s job=%u tensor=%u part=%u "
-		"round=%llu member=%u",
+		"closing the connection of an agent that broke the protocol: %s agent=%u type=%s "
+		"job=%u tensor=%u part=%u round=%llu member=%u",
 		what, peer->conn->peer_id, wire_type_name(m->type), m->job, m->tensor, m->part,
 		(unsigned long long)m->round, m->member);
 	xport_close(peer->conn, what);
@@ -100,9 +100,9 @@ static bool echo_agrees(
 	me = &part->job->members[seat->member];
 	other = &part->job->members[slot->crc_prev_from];
 	srv_job_fail(core, part->job, BPS_EDIVERGED,
-		"tensor %u partition %u: member %u (agent %u, host %s) holds another result of "
-		"round %llu than %s%s (crc %08x against %08x); memory corruption or a bug, restart "
-		"from a checkpoint",
+		"tensor %u partition %u: member %u (agent %u, host %s) has another result of round "
+		"%llu than %s%s (crc %08x against %08x): memory is corrupt or the program has a "
+		"bug, so restart the job from a checkpoint",
 		part->tensor, part->index, seat->member, me->agent, me->host,
 		(unsigned long long)m->round - 1,
 		me == other ? "what was summed" : "the one on host ",
@@ -128,7 +128,7 @@ static bool op_agrees(struct srv_core *core, struct slot *slot, const struct wir
 	if (slot->op == m->contrib.op)
 		return true;
 	srv_job_fail(core, slot->part->job, BPS_EMISMATCH,
-		"round %llu of tensor %u: member %u (agent %u) submitted op %s, others %s",
+		"round %llu of tensor %u: member %u (agent %u) submitted operation %s, others %s",
 		(unsigned long long)m->round, m->tensor, m->member,
 		slot->part->job->members[m->member].agent, op_name(m->contrib.op),
 		op_name(slot->op));
@@ -232,7 +232,7 @@ static void on_contrib(struct srv_core *core, struct seat *seat, const struct wi
 	struct slot *slot;
 
 	if (!contrib_is_valid(part, seat, m)) {
-		peer_error(core, seat->peer, m, "contribution does not fit its partition");
+		peer_error(core, seat->peer, m, "the contribution does not fit its partition");
 		return;
 	}
 	slot = part->job->backup ? contrib_slot_backup(core, seat, m) : contrib_slot(core, seat, m);
@@ -315,7 +315,7 @@ static void on_donate(struct srv_core *core, struct seat *seat, const struct wir
 	}
 	if (m->len != seat->part->bytes || m->result.n_members != seat->part->n_seats ||
 		m->result.workers == 0) {
-		peer_error(core, seat->peer, m, "donation does not fit its partition");
+		peer_error(core, seat->peer, m, "the donation does not fit its partition");
 		return;
 	}
 	slot->donor = seat->member;
@@ -366,14 +366,14 @@ static struct seat *seat_of(struct srv_core *core, struct srv_peer *peer, struct
 
 	if (m->member >= part->n_seats || !member_set_has(&part->live, m->member) ||
 		part->job->members[m->member].agent != peer->conn->peer_id) {
-		peer_error(core, peer, m, "not a member of that job");
+		peer_error(core, peer, m, "the agent is not a member of the job");
 		return NULL;
 	}
 	seat = &part->seats[m->member];
 	if (!seat->peer)
 		seat->peer = peer;
 	if (seat->peer != peer) {
-		peer_error(core, peer, m, "a second connection of the same agent");
+		peer_error(core, peer, m, "the agent has a second connection");
 		return NULL;
 	}
 	return seat;
@@ -415,7 +415,7 @@ static void peer_message(struct srv_core *core, struct srv_peer *peer, const str
 		on_got(seat, m);
 		break;
 	default:
-		peer_error(core, peer, m, "not a message for a server");
+		peer_error(core, peer, m, "the message is not for a server");
 	}
 }
 

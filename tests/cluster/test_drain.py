@@ -119,7 +119,7 @@ def test_rolling_restart_of_all_daemons_costs_no_round(cluster):
     for s in c.servers:
         restart(s)
         log = s.log.read_text()
-        assert "ending: no partition is left" in log, log[-2000:]
+        assert "ending the server: no partition is left" in log, log[-2000:]
         c.wait_for(
             "it has its share again", lambda s=s: c.member(s.name)["partitions"] > N_TENSORS // 4
         )
@@ -148,7 +148,7 @@ def test_server_without_a_scheduler_ends_in_bounded_time(cluster):
     c.scheduler.kill()
     c.servers[0].kill(signal.SIGTERM)
     log = c.servers[0].log.read_text()
-    assert "ending: the scheduler cannot be reached" in log, log
+    assert "ending the server: the scheduler cannot be reached" in log, log
     c.scheduler.pin()
     c.scheduler.start()
     c.servers[0].start()
@@ -162,10 +162,10 @@ def test_second_signal_ends_a_server_at_once(cluster):
     c.scheduler.kill(signal.SIGSTOP)
     s = c.servers[0]
     s.process.terminate()
-    c.wait_for("it waits", lambda: "leaving: idle -> asked" in s.log.read_text())
+    c.wait_for("it waits", lambda: "stopping the server: idle -> asked" in s.log.read_text())
     assert s.process.poll() is None
     s.kill(signal.SIGTERM)
-    assert "ending:" not in s.log.read_text()
+    assert "ending the server:" not in s.log.read_text()
     c.scheduler.kill(signal.SIGCONT)
     s.start()
     progress.goes_on()

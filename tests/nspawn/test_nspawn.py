@@ -349,7 +349,7 @@ def test_rolling_restart_of_all_daemons_under_load_fails_no_round(site):
         site.wait_healthy()
         assert m.show(f"bps-{role}", "MainPID") != before
         if role == "server":
-            assert "ending: no partition is left" in m.journal("bps-server"), m.journal(
+            assert "ending the server: no partition is left" in m.journal("bps-server"), m.journal(
                 "bps-server"
             )[-2000:]
         made = site.rounds("rolling")
