@@ -1,10 +1,10 @@
 #ifndef BPS_AGENT_EXECUTOR_ENGINE_H
 #define BPS_AGENT_EXECUTOR_ENGINE_H
 /* The executor's engine: copies every partition from the GPUs of a machine to host memory, and the
- * partition's sum back to the GPUs. A state machine without clock, threads or sockets. Its input is
- * the agent's messages and the time. Its output is calls of a device (device.h) and of struct
- * engine_env. It does not use the network. The route, which is chosen elsewhere (route.h), defines
- * how the GPUs sum.
+ * partition's sum back to the GPUs. The engine is a state machine without clock, threads or
+ * sockets. The input is the agent's messages and the time. The output is calls of a device
+ * (device.h) and of struct engine_env. The engine does not use the network. The route, which is
+ * chosen elsewhere (route.h), defines how the GPUs sum.
  *
  * A member is a local worker with its GPU. A tensor is summed in rounds, which the agent starts.
  * The work of a round begins when the GPU streams of all members have reached the round. The
@@ -125,7 +125,7 @@ void engine_mute(struct engine *e);
 /* Cancel a tensor that has failed: end its round, and release the streams that wait for it. */
 void engine_cancel(struct engine *e, uint32_t tensor);
 /* Cancel all tensors in memory that is about to be unmapped. Errors: -EBUSY one of these tensors
- * has a round under way or work queued; nothing is changed. */
+ * has a round under way or work queued; then nothing is changed. */
 int engine_forget(struct engine *e, const struct device_mem *mem);
 /* Record the end of a member's process. If a round is under way, the engine fails. */
 void engine_member_gone(struct engine *e, unsigned member);

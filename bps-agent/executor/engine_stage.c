@@ -444,9 +444,9 @@ static bool issue_chunks(struct engine *e, bool is_up)
 		any = true;
 		engine_chunk_set_state(c, is_up ? CHUNK_REDUCING : CHUNK_GATHERING);
 		e->n_collectives++;
-		/* Add an extra ticket and end it at once. If the chunk has no other tickets, or all
-		 * of them have ended already, the end of the extra ticket moves the chunk to its
-		 * next state. */
+		/* Add an extra ticket and end it at once. The chunk may have no other tickets, or
+		 * all of them may have ended already. If so, the end of the extra ticket moves the
+		 * chunk to its next state. */
 		c->n_tickets++;
 		engine_chunk_ticket_done(c);
 	}

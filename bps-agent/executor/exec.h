@@ -18,8 +18,9 @@
  *   exec_tensor.c   tensors, which the agent describes in several ring entries
  *
  * All input of trainers is checked. A trainer can harm only its own job, because the process serves
- * no other job. The process has one thread. Exit status: 0 the job is over; 1 the agent has ended;
- * 2 the executor cannot start, which it has reported to the agent; 3 the job has failed. */
+ * no other job. The process has one thread. Exit status: 0: the job is over. 1: the agent has
+ * ended. 2: the executor cannot start, and has reported the reason to the agent. 3: the job has
+ * failed. */
 #include <stdbool.h>
 #include <stdint.h>
 #include <sys/queue.h>
@@ -120,7 +121,7 @@ void exec_trainers_met(struct exec *x);
 void exec_welcome(struct exec *x);
 /* Return the memory of a worker's region, or NULL. */
 struct device_mem *exec_region(const struct exec *x, uint32_t worker, uint32_t region);
-/* Free the resources of a trainer. No work that uses them may be queued on a GPU. */
+/* Free the resources of a trainer. No queued work of a GPU may use these resources. */
 void exec_trainer_free(struct exec *x, uint32_t worker);
 
 /* exec_tensor.c */

@@ -1,6 +1,6 @@
 /* Writes the agent's records for the next process, and gives their descriptors to the service
- * manager. handover_write.h describes names and order; handover_read.c reads them. Thread: the data
- * thread. */
+ * manager. handover_write.h describes names and order. handover_read.c reads the records. Thread:
+ * the data thread. */
 #include "bps-agent/handover/handover_write.h"
 
 #include <errno.h>
@@ -68,8 +68,8 @@ static void warn_lost(const char *name, int rc)
 		name, strerror(-rc));
 }
 
-/* Store a descriptor with the service manager, or queue it. A failure is logged: the agent goes on,
- * but a restart loses the descriptor. */
+/* Store a descriptor with the service manager, or queue it. A failure is logged: the agent
+ * continues, but a restart loses the descriptor. */
 static void put(struct agent *a, const char *name, int fd)
 {
 	int rc;

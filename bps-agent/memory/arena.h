@@ -2,7 +2,7 @@
 #define BPS_AGENT_MEMORY_ARENA_H
 /* Memory that the agent allocates for trainers or for its own use: memfds of fixed size, sealed
  * against shrinking and growing, and offered to servers as segments. Space in an arena is allocated
- * from front to back. It is freed only together with all arenas of the job.
+ * from front to back. Space is freed only together with all arenas of the job.
  *
  * Thread: the data thread. */
 #include <stdbool.h>
@@ -117,8 +117,8 @@ int memory_begin(
  * of a page. The last step seals the size. Returns 1 when there is more to do, 0 when all is done.
  * Errors: -errno, and err gets the text; the caller must call memory_drop then. */
 int memory_step(struct memory *m, struct err_text *err);
-/* Place the pages on NUMA node `node` - 1, if there is room; node 0: on any. Call it before the
- * first memory_step. */
+/* Place the pages on NUMA node `node` - 1, if there is room; node 0: on any. Call this function
+ * before the first memory_step. */
 void memory_prefer(struct memory *m, uint32_t node);
 /* Unmap and close the memory. */
 void memory_drop(struct memory *m);

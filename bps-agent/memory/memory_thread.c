@@ -1,6 +1,6 @@
 /* The thread that makes and frees shared memory, piece by piece. memory_thread.h describes requests
  * and their order. Arenas are in arena.c. Thread: the functions of the header run on the data
- * thread, the others on the memory thread, unless stated. */
+ * thread, the others on the memory thread, unless stated otherwise. */
 #include "bps-agent/memory/memory_thread.h"
 
 #include <errno.h>
@@ -51,9 +51,9 @@ static void finish(struct memory_request *m, int rc)
 		sched_yield(); /* the queue is full; the loop's thread empties it */
 }
 
-/* Take the next request from the queue: the first one of the user whose last piece of memory was
- * made earliest. All requests of that user then get the number of the new piece as their turn.
- * NULL: there is no request. */
+/* Take the next request from the queue. The next user is the one whose last piece of memory was
+ * made earliest. The user's first request is taken, and all requests of the user get the number of
+ * the new piece as their turn. NULL: there is no request. */
 static struct memory_request *take_request(struct memory_thread *m)
 {
 	struct memory_request *next = TAILQ_FIRST(&m->requests), *r;

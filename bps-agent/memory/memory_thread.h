@@ -45,7 +45,7 @@ struct memory_request {
 int memory_thread_new(struct dataloop *loop, struct memory_thread **ret, struct err_text *err);
 /* End the thread. Requests that wait or come later are cancelled: done is called for each. */
 void memory_thread_stop(struct memory_thread *m);
-/* Free m. Call it after done has run for every request. NULL is allowed. */
+/* Free m. Call this function after done has run for every request. NULL is allowed. */
 void memory_thread_free(struct memory_thread *m);
 /* Start a request, given by name, bytes, more_seals, node, uid, done and user; the other fields
  * need not be set. Errors: -ECANCELED the thread has been stopped and the loop's queue is full;

@@ -3,7 +3,7 @@
 /* Counts and limits the use of this agent's resources in accounts: one per job, one per user that
  * owns jobs, and one for the machine. An amount counts in its account and in all accounts above
  * that account. A request that would exceed the limit of one of these accounts is refused, and the
- * caller gets a text. Other users are not affected.
+ * caller gets an error text. Other users are not affected.
  *
  *   machine <── user (uid) <── job        QUOTA_TRAINERS, QUOTA_MEMORY, QUOTA_TENSORS, ...
  *

@@ -64,8 +64,8 @@ static void forget(char kind, uint64_t number, const char *parts)
 	}
 }
 
-/* Create a trainer for a socket of the previous process. NULL: that is not possible; sock and pidfd
- * have been closed. */
+/* Create a trainer for a socket of the previous process. NULL: out of memory, or the peer's user is
+ * not known; sock and pidfd have been closed. */
 static struct trainer *trainer_again(struct agent *a, int sock, int pidfd, uint64_t number)
 {
 	struct trainer *t = calloc(1, sizeof(*t));
@@ -476,8 +476,7 @@ static int find_staging(struct handover_reader *r)
 	return 0;
 }
 
-/* Resume the job when all its records have been read. A job that was still forming needs no work
- * here. */
+/* Resume the job when all its records have been read. A job that is still forming needs no work. */
 static int go_on(struct handover_reader *r)
 {
 	struct ctl_job_member *members;

@@ -64,8 +64,8 @@ static inline struct cuda_device *cuda_device(struct device *dev)
  * sticky error. */
 int cuda_error(CUresult r, struct err_text *why, const char *what);
 int cuda_fail(struct device *dev, CUresult r, const char *what);
-/* Report a failure that this back-end has detected: set dev->why, and return code. A macro, because
- * static analysis of a single file must know the value that is returned. */
+/* Report a failure that this back-end has detected: set dev->why, and return code. cuda_refuse is a
+ * macro, because static analysis of a single file must know the returned value. */
 #define cuda_refuse(dev, code, ...) (cuda_say(dev, __VA_ARGS__), (code))
 void cuda_say(struct device *dev, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 

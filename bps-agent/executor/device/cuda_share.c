@@ -74,7 +74,7 @@ static int import_fd(struct device *dev, int fd, CUmemGenericAllocationHandle *r
 	return cuda_fail(dev, r, "cannot import device memory");
 }
 
-/* Check the chunk size, which the exporting process has chosen: it must be a multiple of the
+/* Check the chunk size, which the exporting process has chosen. The size must be a multiple of the
  * granularity. */
 static int check_chunk(struct device *dev, int gpu, uint64_t chunk)
 {

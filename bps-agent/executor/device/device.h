@@ -77,8 +77,9 @@ enum device_link {
 #define DEVICE_FDS_MAX 253
 #define DEVICE_HOST    (-1) /* value of `gpu` for pinned host memory */
 
-/* A GPU or MIG instance. Its index in the result of gpus() is the argument `gpu` of all calls on
- * this device. Other processes may count GPUs differently: use the uuid to name a GPU to them. */
+/* A GPU or MIG instance. The GPU's index in the result of gpus() is the argument `gpu` of all calls
+ * on this device. Other processes may count GPUs differently, so use the uuid to name a GPU to
+ * another process. */
 struct device_gpu {
 	uint8_t uuid[DEVICE_UUID_BYTES];
 	char pci[16];   /* PCI address such as "0000:3b:00.0", as in sysfs; "": there is none */
@@ -152,9 +153,9 @@ struct device_ops {
 	int (*peer)(struct device *dev, int a, int b);
 
 	/* Allocate zeroed memory on a GPU. The memory can be shared with other processes. This GPU
-	 * and the GPUs also[0..n_also) can use it. bytes is rounded up (to 2 MiB on today's GPUs)
-	 * and returned in mem->bytes. Errors: DEVICE_NOMEM, DEVICE_UNSUP the GPU has no such
-	 * memory, or a GPU of `also` cannot reach it. */
+	 * and the GPUs also[0..n_also) can use the memory. bytes is rounded up (to 2 MiB on today's
+	 * GPUs) and returned in mem->bytes. Errors: DEVICE_NOMEM, DEVICE_UNSUP the GPU has no such
+	 * memory, or a GPU of `also` cannot reach the memory. */
 	int (*alloc)(struct device *dev, int gpu, uint64_t bytes, const int *also, int n_also,
 		struct device_mem **ret_mem);
 	/* Describe memory of alloc for other processes. fds: array of max elements, which gets the
@@ -163,10 +164,11 @@ struct device_ops {
 	 * DEVICE_UNSUP the memory is imported or pinned. */
 	int (*share)(struct device_mem *mem, struct device_desc *ret_desc, int *fds, int max);
 	/* Map memory that another process shared, for use by `gpu`. GPUs that can reach `gpu` may
-	 * also copy from and to it. The caller must have checked desc. mem->bytes is desc->bytes,
-	 * and offset 0 is the first usable byte. The caller still owns fds, and may close them
-	 * after the call. Errors: DEVICE_ARG the handle is invalid; DEVICE_UNSUP the handle is a
-	 * legacy handle of another user, of this process, or of a GPU that `gpu` cannot reach. */
+	 * also copy from and to the memory. The caller must have checked desc. mem->bytes is
+	 * desc->bytes, and offset 0 is the first usable byte. The caller still owns fds, and may
+	 * close them after the call. Errors: DEVICE_ARG the handle is invalid; DEVICE_UNSUP the
+	 * handle is a legacy handle of another user, of this process, or of a GPU that `gpu` cannot
+	 * reach. */
 	int (*import)(struct device *dev, int gpu, const struct device_desc *desc, const int *fds,
 		int n_fds, struct device_mem **ret_mem);
 	/* Make [host, host + bytes) of this process usable by all GPUs, for staging memory and
@@ -212,8 +214,8 @@ struct device_ops {
 	 * old, or two members are on one GPU. */
 	int (*clique_open)(struct device *dev, const uint8_t id[DEVICE_ID_BYTES], int n_ranks,
 		const int *gpu, const int *rank, int n_local, struct device_clique **ret_clique);
-	/* Return 0 if the clique is READY, DEVICE_AGAIN if it is opening or launching, DEVICE_PEER
-	 * if a member has failed and the clique must be aborted. */
+	/* Return 0 if the clique is READY, DEVICE_AGAIN if the clique is opening or launching,
+	 * DEVICE_PEER if a member has failed. After DEVICE_PEER, the clique must be aborted. */
 	int (*clique_poll)(struct device_clique *c);
 	/* The next functions queue a collective on the pieces' queues. All members must call them
 	 * in the same order, each when clique_poll returns 0. Launching may take a while. Meanwhile

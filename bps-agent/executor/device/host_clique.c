@@ -1,6 +1,6 @@
-/* Cliques of the back-end "host": the threads of the members' queues meet at a collective, and the
- * last thread to arrive performs it. Members in other processes are not supported. Thread: the
- * executor's, and the queues' threads in host_coll_run. */
+/* Cliques of the back-end "host": in a collective, the threads of the members' queues wait for each
+ * other. The thread that arrives last performs the collective. Members in other processes are not
+ * supported. Thread: the executor's, and the queues' threads in host_coll_run. */
 #include <stdlib.h>
 #include <string.h>
 

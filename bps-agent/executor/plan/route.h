@@ -1,10 +1,11 @@
 #ifndef BPS_AGENT_EXECUTOR_PLAN_ROUTE_H
 #define BPS_AGENT_EXECUTOR_PLAN_ROUTE_H
-/* A route defines how the engine moves the sum over one machine's GPUs to host memory ("up"), and
- * the sum over all machines back to the GPUs ("down"). choose.h chooses the route. Members (local
- * ranks, each with a GPU) form groups. A group sums the tensors of its members and copies the sum
- * to host memory once. A group of one member copies its tensor. If there are several groups, the
- * CPU adds their sums when the partition is pushed. So a tensor has n_groups inputs in host memory.
+/* A route defines how the engine moves sums between a machine's GPUs and host memory. The sum over
+ * the machine's GPUs moves "up" to host memory. The sum over all machines moves "down" to the GPUs.
+ * choose.h chooses the route. Members (local ranks, each with a GPU) form groups. A group sums the
+ * tensors of its members and copies the sum to host memory once. A group of one member copies its
+ * tensor. If there are several groups, the CPU adds their sums when the partition is pushed. So a
+ * tensor has n_groups inputs in host memory.
  *
  *   name         groups           up                       down
  *   copy         n groups of 1    copy                     each member copies all
