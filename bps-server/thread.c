@@ -1,6 +1,6 @@
-/* A data thread of the server: its loop, transport, core and memory, and the events posted to it.
- * The rules of rounds are in core/. Thread: callbacks and posted events run on the data thread, the
- * functions of thread.h on the control thread. */
+/* A data thread of the server: its loop, transport, core and memory, and the events posted to the
+ * thread. The rules of rounds are in core/. Thread: callbacks and posted events run on the data
+ * thread, the functions of thread.h on the control thread. */
 #include "bps-server/thread.h"
 
 #include <errno.h>

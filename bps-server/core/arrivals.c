@@ -78,7 +78,7 @@ static bool is_worse(const struct arrivals_late *a, const struct arrivals_late *
 	return a->last > b->last;
 }
 
-/* Insert `late` into the job's list if it is among the members that are last most often. */
+/* Insert `late` into the job's list if its member is among those that are most often last. */
 static void place(struct arrivals_job *j, const struct arrivals_late *late)
 {
 	unsigned at = j->n_late;

@@ -7,7 +7,7 @@
  * its whole lag in the rounds in which it is last.
  *
  * A round is not measured if a member sent two offers (after a lost connection) or already had the
- * sum, because the fault distorts the times of the round.
+ * sum. Such a fault distorts the times of the round.
  *
  * Figures for operators cover the present window of five seconds and the previous window. When the
  * present window is full, a new window begins and the previous window is dropped. Counters for

@@ -73,8 +73,8 @@ void backup_slot_opened(struct srv_core *core, struct slot *slot)
 }
 
 /* Return whether all members have sent HAVE or CONTRIB under this pgen. A member that has sent
- * neither may already have a result of this round. Then the server must not make a different
- * result. */
+ * neither may already have a result of this round. In this case the server must not compute a
+ * different result. */
 static bool all_spoke(const struct slot *slot)
 {
 	const struct srv_part *part = slot->part;

@@ -7,8 +7,8 @@
 /* Record that the seat's member has reported to have the results of all rounds up to `round`. 0:
  * the member has no result. May complete rounds. */
 void backup_note_has(struct srv_core *core, struct seat *seat, uint64_t round);
-/* Return whether it is possible that the member has the result of that round. It is impossible
- * while this server is still summing that round or an earlier round. */
+/* Return whether it is possible that the member has the result of that round. False while this
+ * server is still summing that round or an earlier round. */
 bool backup_may_have(const struct seat *seat, uint64_t round);
 /* Return whether the round may begin: all members must have the result of round - 2. */
 bool backup_can_open(const struct srv_part *part, uint64_t round);

@@ -18,7 +18,7 @@ void slot_add_has(struct srv_core *core, struct slot *slot, struct seat *seat);
 /* Complete the round if enough members have sent CONTRIB or HAVE (S4). If no member has the result,
  * the contributions are summed. Otherwise the result is requested from a member that has it. */
 void slot_check_complete(struct srv_core *core, struct slot *slot);
-/* Handle the completion of the slot's result: queue it for the members that wait. */
+/* Handle the completion of the slot's result: queue the result for the members that wait for it. */
 void slot_done(struct srv_core *core, struct slot *slot);
 /* Request the result of a DONATING slot from the next member that has it. */
 void slot_ask_donor(struct srv_core *core, struct slot *slot);

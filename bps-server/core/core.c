@@ -83,8 +83,8 @@ static void event_up(void *ctx, struct xconn *c, uint32_t peer_id, uint64_t peer
 	struct srv_peer *peer = calloc(1, sizeof(*peer)), *old, *next;
 
 	/* An agent keeps one connection to a data thread and closes the old connection before it
-	 * opens a new one. All its reads on the old connection have ended, even if the transport
-	 * has not reported the end of the old connection yet. */
+	 * opens a new one. The agent's reads on the old connection have ended, even if the
+	 * transport has not reported the end of the old connection yet. */
 	for (old = TAILQ_FIRST(&core->peers); old; old = next) {
 		next = TAILQ_NEXT(old, link);
 		if (old->conn->peer_id == peer_id)

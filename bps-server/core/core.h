@@ -5,12 +5,12 @@
  * contributions, sums them, and offers the result to all members.
  *
  * The core is a state machine without clock, threads or sockets. Messages and finished reads arrive
- * as events of the transport. The core sends messages and starts reads through the transport. It
- * sums in slices, when its owner calls srv_core_work. The simulator runs this same code.
+ * as events of the transport. The core sends messages and starts reads through the transport. The
+ * core sums in slices, when its owner calls srv_core_work. The simulator runs the same code.
  * docs/reference/faults.md defines the rules S1-S6, B1, B3 and B5. All calls must come from one
  * thread.
  *
- * A partition has two slots, of which round r uses slot r & 1, and a seat for each member:
+ * A partition has two slots, and a seat for each member. Round r uses slot r & 1.
  *
  *   slot:  EMPTY --CONTRIB/HAVE--> OPEN --all contributed--> SUMMING --> DONE --> (round + 2) OPEN
  *                                   |                                     ^
@@ -90,8 +90,8 @@ void srv_core_job_end(struct srv_core *core, uint32_t job);
  * Returns 0 if that process has no connection. */
 uint64_t srv_core_heard_ns(const struct srv_core *core, uint32_t agent, uint64_t instance);
 
-/* Close the connection to an agent that the scheduler reports as gone: it is dead, or its key is
- * revoked. */
+/* Close the connection to an agent that the scheduler reports as gone: the agent is dead, or its
+ * key is revoked. */
 void srv_core_agent_gone(struct srv_core *core, uint32_t agent);
 
 /* Begin or end a resynchronization. After a reconnect the scheduler sends its complete state again.

@@ -57,8 +57,8 @@ struct offer {
 /* A seat: the state of one member of the job for one partition. */
 struct seat {
 	struct srv_part *part;
-	/* connection on which the member's last message arrived; NULL: there is none, or it is
-	 * closed */
+	/* connection on which the member's last message arrived; NULL: there is none, or the
+	 * connection is closed */
 	struct srv_peer *peer;
 	struct fetch *fetch; /* running read of the contribution; set when READING */
 	/* copy of the contribution in staging memory; may be set when STAGED */
@@ -111,8 +111,8 @@ struct slot {
 	unsigned n_offered;
 	unsigned n_staged;
 	struct seat_list staged;
-	/* Memory of the sum, n_elems elements of dtype. The sum is also accumulated here, unless
-	 * part->acc holds an accumulator of a wider type. */
+	/* Memory of the sum, n_elems elements of dtype. The sum is also accumulated in this memory,
+	 * unless part->acc holds an accumulator of a wider type. */
 	struct buf *result;
 	unsigned n_folded; /* number of contributions that were added to the sum so far */
 	/* number of staged contributions that can be added next; only used in sums with a fixed
@@ -122,7 +122,7 @@ struct slot {
 	unsigned pass_n; /* number of staged contributions that the current pass adds */
 	bool has_pass, is_last_pass;
 	uint32_t crc, workers;
-	/* false: crc is not computed, because no member on another host has needed it yet */
+	/* false: crc is not computed, because no member on another host has needed the crc yet */
 	bool has_crc;
 	uint32_t crc_prev;      /* crc of the result of round - 1, as a member reported it */
 	uint16_t crc_prev_from; /* number of the member that reported crc_prev */
@@ -142,7 +142,7 @@ struct slot {
 	 * contributions. */
 	TAILQ_ENTRY(slot) holding;
 	/* Link in the list core->cutting. Used when is_cutting: the slot is OPEN, and its round
-	 * ends at cut_ns without the late members. */
+	 * ends at cut_ns without the members that have not contributed. */
 	TAILQ_ENTRY(slot) cutting;
 	uint64_t cut_ns;
 };

@@ -17,9 +17,9 @@ void reads_done(void *ctx, struct xport_read *rd, int status);
 /* Mark a running read as not needed: its data is discarded when the read ends. */
 void fetch_detach(struct fetch *f);
 /* Get staging memory for a member's contribution; staging_put frees it. Returns NULL if no memory
- * is free now, but some will be freed. *ret_is_early is set if NULL has another reason: staging
+ * is free now, but memory will be freed. *ret_is_early is set if NULL has another reason: staging
  * memory is short, the sum has a fixed order, and other contributions must be added before this
- * one. */
+ * contribution. */
 struct buf *staging_get(struct srv_core *core, const struct slot *slot, uint16_t member,
 	size_t bytes, bool *ret_is_early);
 void staging_put(struct srv_core *core, struct buf *buf);

@@ -29,7 +29,7 @@ void retired_add(struct srv_core *core, struct slot *slot)
 	unsigned bit = (unsigned)(slot - part->slots);
 
 	if (!l) {
-		/* Without this record the buffer can never be reused safely, so leak it. */
+		/* Without this record the buffer can never be reused safely, so leak the buffer. */
 		log_error("out of memory for the record of a result, so %u bytes of memory for "
 			  "sums stay unused",
 			part->bytes);

@@ -155,10 +155,10 @@ static void contrib_inline(
 	seat_staged(core, seat);
 }
 
-/* Use a contribution from this host in place, without a copy. Its bytes do not change before the
- * member gets this round's result (B6). Returns false if the contribution must be read and checked.
- * In a job that may shrink, every contribution must be read, because a round may end without a
- * member that still waits for the result. */
+/* Use a contribution from this host in place, without a copy. The contribution's bytes do not
+ * change before the member gets this round's result (B6). Returns false if the contribution must be
+ * read and checked. In a job that may shrink, every contribution must be read, because a round may
+ * end without a member that still waits for the result. */
 static bool contrib_borrow(struct srv_core *core, struct seat *seat, const struct wire_msg *m)
 {
 	struct xconn *c = seat->peer->conn;
@@ -194,8 +194,8 @@ static struct slot *contrib_slot(struct srv_core *core, struct seat *seat, const
 	return slot;
 }
 
-/* Do the same as contrib_slot, for a job with backup machines. If the member is too far ahead of a
- * late member, queue the answer AGAIN and return NULL. */
+/* Do the same as contrib_slot, for a job with backup machines. If the member is too far ahead of
+ * another member, queue the answer AGAIN and return NULL. */
 static struct slot *contrib_slot_backup(
 	struct srv_core *core, struct seat *seat, const struct wire_msg *m)
 {
