@@ -427,8 +427,7 @@ static void on_message(struct exec *x, const struct local_msg *m, int *fds, unsi
 				m->gpu_text.code ? -(int)m->gpu_text.code : BPS_ECLOSED, "%s",
 				*m->gpu_text.text ? m->gpu_text.text : "the job is over");
 	} else if (x->state != EXEC_ENDING) {
-		log_rated(LOG_WARN,
-			"ignoring an unexpected message of the agent: type=%s",
+		log_rated(LOG_WARN, "ignoring an unexpected message of the agent: type=%s",
 			local_type_name(m->type));
 	}
 }
@@ -440,9 +439,9 @@ static void orphaned(struct exec *x)
 	close(x->agent_sock);
 	x->agent_sock = -1;
 	if (x->state != EXEC_ENDING && x->engine) {
-		send_text(x, GPU_FAILED, BPS_ENOAGENT, "bps-agent is gone");
+		send_text(x, GPU_FAILED, BPS_ENOAGENT, "bps-agent has ended");
 		end(x, 1);
-		engine_fail(x->engine, BPS_ENOAGENT, "bps-agent is gone");
+		engine_fail(x->engine, BPS_ENOAGENT, "bps-agent has ended");
 	}
 	end(x, 1);
 }
@@ -523,7 +522,7 @@ static volatile sig_atomic_t n_alarms; /* volatile: the signal handler increment
 
 static void on_alarm(int sig)
 {
-	static const char text[] = "<3>ending a GPU executor that hangs and whose agent is gone\n";
+	static const char text[] = "<3>ending a hung GPU executor whose agent has ended\n";
 
 	(void)sig;
 	if (++n_alarms < ALARMS_MAX)

@@ -16,7 +16,7 @@ _Static_assert(GPU_MEMORY_VERSION == DEVICE_DESC_VERSION && GPU_MEMORY_FD == (in
 		       GPU_MEMORY_IPC == (int)DEVICE_DESC_IPC &&
 		       GPU_MEMORY_HOST == (int)DEVICE_DESC_HOST &&
 		       GPU_UUID_BYTES == DEVICE_UUID_BYTES,
-	"one description of memory");
+	"devices and messages describe memory in the same way");
 
 static void close_second(struct exec_trainer *t)
 {

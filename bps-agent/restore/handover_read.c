@@ -533,8 +533,8 @@ static void give_up(struct handover_reader *r, uint64_t number)
 	struct trainer *t;
 
 	err_set(&text, 0, "bps-agent was restarted and cannot continue this job: %s", r->err.s);
-	log_error("a job from before the restart is lost: job=%s why=%s", job ? job->name : "?",
-		r->err.s);
+	log_error("cannot continue a job of the previous process: job=%s why=%s",
+		job ? job->name : "?", r->err.s);
 	forget('j', number, "lmxp");
 	if (!job)
 		return;

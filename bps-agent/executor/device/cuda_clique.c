@@ -29,10 +29,10 @@ _Static_assert((int)ncclInt8 == DTYPE_I8 && (int)ncclUint8 == DTYPE_U8 &&
 		       (int)ncclInt32 == DTYPE_I32 && (int)ncclInt64 == DTYPE_I64 &&
 		       (int)ncclFloat16 == DTYPE_F16 && (int)ncclFloat32 == DTYPE_F32 &&
 		       (int)ncclFloat64 == DTYPE_F64 && (int)ncclBfloat16 == DTYPE_BF16,
-	"dtype numbers are NCCL's");
+	"the numbers of data types equal NCCL's");
 _Static_assert((int)ncclSum == OP_SUM && (int)ncclProd == OP_PROD && (int)ncclMax == OP_MAX &&
 		       (int)ncclMin == OP_MIN,
-	"op numbers are NCCL's");
+	"the numbers of operations equal NCCL's");
 
 enum clique_state { OPENING, READY, LAUNCHING, FAILED, ABORTED };
 

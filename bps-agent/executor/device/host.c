@@ -35,7 +35,7 @@ static int host_probe(struct err_text *why)
 {
 	int n = n_gpus();
 
-	return n > 0 ? n : err_set(why, DEVICE_NODEV, "%s does not set 1 to 64 GPUs", GPUS_ENV);
+	return n > 0 ? n : err_set(why, DEVICE_NODEV, "%s is not a number from 1 to 64", GPUS_ENV);
 }
 
 static int host_open(const char *job, struct device **ret, struct err_text *why)
@@ -164,7 +164,7 @@ static int host_share(struct device_mem *mem, struct device_desc *ret, int *fds,
 			"only memory that this process has allocated can be shared");
 	if (max < 1)
 		return err_set(
-			&mem->dev->why, DEVICE_ARG, "no room for the descriptor of shared memory");
+			&mem->dev->why, DEVICE_ARG, "no room for the file descriptor of memory");
 	fds[0] = fcntl(m->fd, F_DUPFD_CLOEXEC, 0);
 	if (fds[0] < 0)
 		return fail(

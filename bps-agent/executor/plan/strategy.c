@@ -350,7 +350,10 @@ static enum strategy by_rule(struct transfer_plan *p, const struct facts *f, uns
 		return STRATEGY_ROOTS;
 	}
 	if (f->is_linked) {
-		set_reason(p, "NVLink joins the %u GPUs, and no uplink is freer than another", n);
+		set_reason(p,
+			"NVLink joins the %u GPUs, and all or none of their uplinks have a network "
+			"card",
+			n);
 		return STRATEGY_RS_AG;
 	}
 	if (!f->has_tree) {
