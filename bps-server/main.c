@@ -30,12 +30,12 @@ static const struct setting rows[] = {
 	NODE_SETTINGS("127.0.0.1:7303", "127.0.0.1:7302",
 		"numeric address in the network over which agents send contributions"),
 	{"threads", SET_INT, SETTING_AT(struct srv_opts, threads), .def = "0", .max = MAX_THREADS,
-		.help = "data threads; 0: half of the processors, at most 8; with an agent on the "
-			"host a quarter of that"},
+		.help = "number of data threads; 0: half of the processors, at most 8, and a "
+			"quarter of this number with an agent on the host"},
 	{"agent-socket", SET_STRING, SETTING_AT(struct srv_opts, agent_socket), .def = LOCAL_SOCKET,
 		.max = 107, .help = "a socket at this path means that an agent is on this host"},
 	{"sums-memory", SET_SIZE, SETTING_AT(struct srv_opts, sums_bytes), .def = "0",
-		.help = "memory for sums; 0: half of the machine's"},
+		.help = "memory for sums; 0: half of the machine's memory"},
 	{"staging-memory", SET_SIZE, SETTING_AT(struct srv_opts, staging_bytes), .def = "256MiB",
 		.min = 32 * SETTING_MIB, .max = 1024 * SETTING_GIB,
 		.help = "memory for contributions that are not added to a sum yet"},
@@ -44,8 +44,8 @@ static const struct setting rows[] = {
 		.help = "limit of bytes being read from one agent at a time, per data thread"},
 	{"leave-time", SET_DURATION, SETTING_AT(struct srv_opts, leave_us), .def = "20s",
 		.max = 3600 * SETTING_S, .is_live = true,
-		.help = "longest time to hand partitions to other servers at a stop; 0: end at "
-			"once"},
+		.help = "longest time for moving partitions to other servers at a stop; 0: end "
+			"at once"},
 };
 static const struct settings_spec spec = {.program = "bps-server",
 	.about = "sums the tensors that bps-agents push",
@@ -77,8 +77,8 @@ static void job_failed(void *ctx, uint32_t job, int code, const char *text)
 	struct ctl_msg m = {
 		.type = CTL_FAIL, .fail = {.job = job, .code = (uint32_t)-code, .text = text}};
 
-	log_limited(LOG_AS(LOG_WARN, JOB_FAILED), "job failed on this host: job=%u err=%s: %s", job,
-		err_str(code), text);
+	log_limited(LOG_AS(LOG_WARN, JOB_FAILED), "a job failed on this server: job=%u err=%s: %s",
+		job, err_str(code), text);
 	if (member_send(app->node.member, &m) < 0)
 		log_limited(LOG_WARN, "cannot report a failed job to the scheduler: job=%u", job);
 }
@@ -416,7 +416,7 @@ static void http_metrics(void *arg, struct evbuffer *out)
 		"bytes sent to agents, or offered to them for reading",
 		f.net.tx_bytes + f.core.offered_bytes);
 	counter(out, "bps_server_discarded_bytes_total",
-		"bytes that came with an offer and were discarded, since no read was open then",
+		"bytes that arrived with an offer and were discarded, because no read was open",
 		f.net.discarded_bytes);
 	counter(out, "bps_server_contributions_total", "contributions accepted",
 		f.core.contributions);
@@ -502,7 +502,7 @@ static void fill_defaults(struct srv_app *app)
 	bool is_beside = count_sees_agent(o->agent_socket);
 
 	app->n_threads = o->threads ? (unsigned)o->threads : count_threads(count_cpus(), is_beside);
-	app->threads_why = o->threads  ? "by the setting threads"
+	app->threads_why = o->threads  ? "as set by --threads"
 			   : is_beside ? "with an agent on this host"
 				       : "no agent on this host";
 	if (!o->sums_bytes)

@@ -116,8 +116,7 @@ static void name_late(struct srv_core *core, struct slot *slot)
 		core->stats.late++;
 		arrivals_late(part->job->arrivals, &slot->arrivals, i, is_first, core->now_ns);
 		is_first = false;
-		log_debug(
-			"round %llu ends without agent %u (host %s): job=%u tensor=%u part=%u",
+		log_debug("round %llu ends without agent %u (host %s): job=%u tensor=%u part=%u",
 			(unsigned long long)slot->round, part->job->members[i].agent,
 			part->job->members[i].host, part->job->id, part->tensor, part->index);
 	}

@@ -301,7 +301,7 @@ static void plan_failed(struct srv_core *core, struct srv_job *job, int rc)
 	if (rc == BPS_EQUOTA)
 		srv_job_fail(core, job, rc,
 			"server %u, thread %u: memory for sums is exhausted (%zu of %zu bytes in "
-			"use); raise sums-memory there or add servers",
+			"use); raise the server's sums-memory or add servers",
 			core->cfg.server_id, core->cfg.thread, pool_used(core->sums),
 			pool_limit(core->sums));
 	else

@@ -64,7 +64,7 @@ static void peer_error(
 {
 	core->stats.protocol_errors++;
 	log_rated(LOG_WARN,
-		"closing the connection of an agent that broke the protocol: %s agent=%u type=%s "
+		"closing the connection of an agent that broke the protocol: %s: agent=%u type=%s "
 		"job=%u tensor=%u part=%u round=%llu member=%u",
 		what, peer->conn->peer_id, wire_type_name(m->type), m->job, m->tensor, m->part,
 		(unsigned long long)m->round, m->member);
@@ -185,7 +185,7 @@ static struct slot *contrib_slot(struct srv_core *core, struct seat *seat, const
 		return NULL;
 	}
 	if (here == PLACE_AHEAD || before == PLACE_AHEAD || !can_have(part, seat, m->round - 1)) {
-		peer_error(core, seat->peer, m, "round in the wrong order");
+		peer_error(core, seat->peer, m, "the round is out of order");
 		return NULL;
 	}
 	slot = slot_for(core, part, m->round);
@@ -203,7 +203,7 @@ static struct slot *contrib_slot_backup(
 	struct slot *slot = part_slot(part, m->round);
 
 	if (!backup_may_have(seat, m->round - 1)) {
-		peer_error(core, seat->peer, m, "round in the wrong order");
+		peer_error(core, seat->peer, m, "the round is out of order");
 		return NULL;
 	}
 	backup_note_has(core, seat, m->round - 1);
@@ -218,7 +218,7 @@ static struct slot *contrib_slot_backup(
 		return NULL;
 	}
 	if (slot_place(part, m->round) != PLACE_HERE) {
-		peer_error(core, seat->peer, m, "round in the wrong order");
+		peer_error(core, seat->peer, m, "the round is out of order");
 		return NULL;
 	}
 	slot = slot_for(core, part, m->round);
@@ -287,16 +287,16 @@ static void on_have(struct srv_core *core, struct seat *seat, const struct wire_
 			backup_note_has(core, seat, m->round);
 			seat_owe(seat, OWE_HAVE_OK, m->round);
 		} else {
-			peer_error(core, seat->peer, m, "round in the wrong order");
+			peer_error(core, seat->peer, m, "the round is out of order");
 		}
 		return;
 	}
 	if (!m->round) {
-		peer_error(core, seat->peer, m, "round in the wrong order");
+		peer_error(core, seat->peer, m, "the round is out of order");
 		return;
 	}
 	if (here == PLACE_AHEAD || !can_have(seat->part, seat, m->round)) {
-		peer_error(core, seat->peer, m, "round in the wrong order");
+		peer_error(core, seat->peer, m, "the round is out of order");
 		return;
 	}
 	if (here == PLACE_HERE)

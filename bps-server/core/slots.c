@@ -92,7 +92,7 @@ void *slot_result(struct srv_core *core, struct slot *slot)
 	if (!slot->result)
 		srv_job_fail(core, slot->part->job, BPS_EQUOTA,
 			"server %u: memory for sums is exhausted by results that are still being "
-			"read; raise sums-memory",
+			"read; raise the server's sums-memory",
 			core->cfg.server_id);
 	return slot->result ? slot->result->mem : NULL;
 }

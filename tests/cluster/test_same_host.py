@@ -208,7 +208,7 @@ def test_agent_that_dies_and_comes_back_costs_no_round(cluster, meeting):
     [
         ("no", 0, "no agent on this host"),
         ("yes", 0, "with an agent on this host"),
-        ("yes", 3, "by the setting threads"),
+        ("yes", 3, "as set by --threads"),
     ],
 )
 def test_server_says_how_many_threads_it_has_chosen_and_why(cluster, meeting, sock, threads, why):
