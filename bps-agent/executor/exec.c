@@ -337,8 +337,8 @@ static bool pop_all(struct exec *x)
 	return any;
 }
 
-/* Handle the START of the next agent process after a restart of the agent. That process knows
- * nothing about the executor's state yet. */
+/* Handle the START of the next agent process after a restart of the agent. The new process has no
+ * information about the executor's state yet. */
 static void on_successor(struct exec *x, const struct gpu_start *m, int *fds, unsigned n_fds)
 {
 	struct err_text err = {""};

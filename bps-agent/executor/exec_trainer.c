@@ -70,8 +70,8 @@ static void send_to_trainer(
 	}
 }
 
-/* Keep sock, which is one of the trainer's two sockets, and close the other socket. If HELLO came
- * on the closed socket, undo the HELLO. */
+/* Keep sock, which is one of the trainer's two sockets, and close the other socket. If HELLO has
+ * arrived on the closed socket, undo the HELLO. */
 static void keep_socket(struct exec_trainer *t, int sock)
 {
 	if (sock != t->sock) {

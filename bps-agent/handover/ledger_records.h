@@ -93,9 +93,9 @@ struct ledger_trainer_live {
 	uint32_t n_told;     /* output arenas with a smaller id were sent to the trainer */
 	uint32_t told_input; /* id + 1 of the last input arena that was sent to the trainer */
 	uint64_t barrier;    /* number of the barrier at which the trainer waits */
-	/* sequence number of the BARRIER whose answer the trainer waits for, 0: none */
+	/* sequence number of the trainer's BARRIER message that is not answered yet, 0: none */
 	uint32_t barrier_seq;
-	/* sequence number of the DEVICE whose answer the trainer waits for, 0: none */
+	/* sequence number of the trainer's DEVICE message that is not answered yet, 0: none */
 	uint32_t device_seq;
 };
 struct ledger_tensor_live {

@@ -315,7 +315,7 @@ int arena_alloc(struct arena_set *set, enum arena_kind kind, struct arena *prefe
 		bytes = prefer ? prefer->bytes * 2 : ARENA_FIRST;
 		if (bytes > ARENA_LARGEST)
 			bytes = ARENA_LARGEST;
-		/* If the account is near its quota, make no more than requested. */
+		/* If the account is near its quota, allocate no more than requested. */
 		if (bytes < need || bytes > set->owner->room(set->owner_ctx) / 4)
 			bytes = (need + PAGE - 1) / PAGE * PAGE;
 		rc = set->owner->admit(set->owner_ctx, bytes, fds_of(kind), err);

@@ -123,7 +123,8 @@ int cuda_clique_id(struct device *dev, uint8_t ret_id[DEVICE_ID_BYTES])
 }
 
 /* Return the least number of ranks of a clique. The number is 2, because a single GPU needs no
- * clique. Run D of tests/gpu sets the variable, so that NCCL can be tested on a single GPU. */
+ * clique. Run D of tests/gpu sets an environment variable that allows 1, so that NCCL can be tested
+ * on a single GPU. */
 static int least_ranks(void)
 {
 	const char *one = getenv("BPS_TEST_CLIQUE_OF_ONE");
