@@ -12,14 +12,14 @@
 #define ADDR_TEXT_BYTES (ADDR_HOST_BYTES + 8)
 
 struct addr {
-	/* Host name or numeric address, without brackets. "" means that the address is unset, "*"
+	/* Host name or numeric address, without brackets. "" means that the address is unset. "*"
 	 * means any local address. */
 	char host[ADDR_HOST_BYTES];
 	uint16_t port;
 };
 
-/* Parse text. If it has no port, use default_port; with default_port 0 the port is required. A bare
- * IPv6 address needs brackets only together with a port.
+/* Parse text. If text has no port, use default_port. If default_port is 0, text must have a port.
+ * An IPv6 address needs brackets only if a port follows.
  * Errors: -EINVAL; err gets the text. */
 int addr_parse(
 	struct addr *ret_addr, const char *text, uint16_t default_port, struct err_text *err);
@@ -28,11 +28,11 @@ int addr_parse(
 const char *addr_format(const struct addr *a, char buf[static ADDR_TEXT_BYTES]);
 
 /* Convert a numeric host, "*" or "localhost" into a socket address, without the resolver.
- * Errors: -EINVAL if the host is another name. */
+ * Errors: -EINVAL: the host is any other name. */
 int addr_number(const struct addr *a, struct sockaddr_storage *ret_sa, socklen_t *ret_len);
 
-/* Convert any host into a socket address. A name is resolved, and the first answer is used. Blocks
- * as long as the resolver does, so call it at program start, not in an event loop.
+/* Convert any host into a socket address. A name is resolved, and the first answer is used. The
+ * resolver may block for seconds, so call the function at program start, not in an event loop.
  * Errors: -EADDRNOTAVAIL; err gets the text. */
 int addr_lookup(const struct addr *a, struct sockaddr_storage *ret_sa, socklen_t *ret_len,
 	struct err_text *err);

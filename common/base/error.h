@@ -51,7 +51,7 @@ enum bps_error {
 
 #define ERR_TEXT_BYTES 512
 
-/* Sentence that explains a failure to a person. Empty when the error code says enough. */
+/* Sentence that explains a failure to a person. Empty when the error code needs no explanation. */
 struct err_text {
 	char s[ERR_TEXT_BYTES];
 };

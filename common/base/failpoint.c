@@ -1,6 +1,6 @@
 /* Failpoints: parse the faults, arm the points, and run the action of an armed point when a thread
- * reaches it. failpoints.def lists the points. Any thread may read failpoint_armed; a mutex guards
- * the plan. */
+ * reaches it. failpoints.def lists the points. Any thread may read failpoint_armed. A mutex guards
+ * the plan, which has the action of each point. */
 #include "common/base/failpoint.h"
 
 #include <errno.h>
@@ -45,7 +45,7 @@ static const struct {
 #undef X
 };
 
-/* Global variables, as for the log, because any code can contain a failpoint. */
+/* Global variables, because any code can contain a failpoint and has no object to pass to it. */
 _Atomic unsigned char failpoint_armed[FAILPOINT_COUNT];
 static struct {
 	pthread_mutex_t lock;
@@ -248,9 +248,8 @@ void failpoint_print(FILE *out, unsigned owners)
 
 /* ---- running ---- */
 
-/* Return a pseudo-random number from 0 to 1 for this pass of the point. The last steps, which mix
- * the bits, are those of splitmix64 (Steele, Lea, Flood, OOPSLA 2014), as in Vigna's public domain
- * code. */
+/* Return a pseudo-random number from 0 to 1 for this pass of the point. The steps that mix the bits
+ * are those of splitmix64 (Steele, Lea, Flood, OOPSLA 2014), as in Vigna's public domain code. */
 static double chance(uint64_t seed, uint64_t point, uint64_t passed)
 {
 	uint64_t z = seed + (point << 48) + passed * UINT64_C(0x9e3779b97f4a7c15);
@@ -261,7 +260,8 @@ static double chance(uint64_t seed, uint64_t point, uint64_t passed)
 	return (double)(z >> 11) / (double)(UINT64_C(1) << 53);
 }
 
-/* Return whether the point's action runs this time. The caller holds the lock. */
+/* Count a pass of the point, and return whether the point's action runs in this pass. The caller
+ * holds the lock. */
 static bool acts(struct arm *a, enum failpoint point)
 {
 	uint64_t n = a->passed++;
@@ -274,7 +274,8 @@ static bool acts(struct arm *a, enum failpoint point)
 	return true;
 }
 
-/* Wait until ms have passed or the faults change. The caller holds the lock. */
+/* Wait until `ms` milliseconds have passed or the faults change. The caller holds the lock, which
+ * the wait releases. */
 static void linger(uint64_t ms)
 {
 	uint64_t generation = the.generation;

@@ -1,13 +1,13 @@
 #ifndef BPS_COMMON_BASE_FAILPOINT_H
 #define BPS_COMMON_BASE_FAILPOINT_H
-/* Failpoints: named places in the programs and the library where a fault can be injected. They are
- * always compiled in, so that the tested code is the shipped code. All are off unless configured. A
- * point that is off costs one load and one predictable branch.
+/* Failpoints: named places in the programs and the library where a fault can be injected.
+ * Failpoints are compiled into every build, so that the tested code is the shipped code. Without a
+ * configuration, all points are off. A point that is off costs one load and one predictable branch.
  *
  * Only a user who starts the process or may change its settings file can set faults. A daemon reads
  * them from its setting `faults` (flag, BPS_FAULTS or file). SIGHUP reads the file again. The
- * library reads BPS_FAULTS of its own process, and injects faults only there. No message and no
- * HTTP request can set a fault.
+ * library reads BPS_FAULTS of its own process, and injects faults only into that process. No
+ * message and no HTTP request can set a fault.
  *
  *   faults = server.result.before-send=drop,prob=0.01 server.thread.tick=hang,after=5000 seed=7
  *
@@ -16,13 +16,13 @@
  *   sleep:200ms  the thread sleeps
  *   hang         the thread hangs until the faults change
  *   error:NAME   the step fails with this errno or error code (ENOSPC, BPS_EPROTO)
- *   drop         the step is skipped; for steps that are repeated later or may be lost
- *   after=N      skip the first N times
- *   count=N      act at most N times
- *   prob=P       act with probability P each time
+ *   drop         the step is skipped (only for steps that are repeated later or may be lost)
+ *   after=N      the first N passes of the point have no effect
+ *   count=N      the action runs at most N times
+ *   prob=P       the action runs with probability P in each pass
  * seed=N makes prob=P repeatable: with the same seed, the n-th pass of a point always has the same
- * outcome. An unknown name is refused, with the nearest known one in the error. An action that the
- * point does not support is refused as well.
+ * outcome. An unknown name is an error whose text suggests the nearest known name. An action that
+ * the point does not support is an error, too.
  *
  * Thread: any thread may pass a point. Only the main thread calls failpoint_set; in the library,
  * the first bps_open calls it. */
@@ -46,13 +46,13 @@ enum failpoint {
 	FAILPOINT_COUNT
 };
 
-/* For each point: 1 if a fault is set for it, else 0. failpoint_set sets these flags; other threads
- * may see a change slightly later. */
+/* For each point: 1 if a fault is set for the point, else 0. failpoint_set sets these flags; other
+ * threads may see a change slightly later. */
 extern _Atomic unsigned char failpoint_armed[FAILPOINT_COUNT];
 
 #define FAILPOINT_DROPPED 1
-/* Run the action of an armed point, which may take long or end the process. Returns 0: continue;
- * FAILPOINT_DROPPED: skip the step; negative: fail with this code. A point returns
+/* Run the action of a point that has a fault. The action may take long or end the process. Returns
+ * 0: continue; FAILPOINT_DROPPED: skip the step; negative: fail with this code. A point returns
  * FAILPOINT_DROPPED or a negative code only if its row in failpoints.def allows that. */
 int failpoint_pass(enum failpoint point);
 #define FAILPOINT(id)                                                                              \
@@ -62,10 +62,10 @@ int failpoint_pass(enum failpoint point);
 			: 0)
 
 /* Replace all faults by those that text lists. NULL or "" removes all faults. Threads that hang or
- * sleep at a point go on. Returns how many points are armed.
- * Errors: -EINVAL; err gets the text. Nothing has changed. */
+ * sleep at a point continue. Returns the number of points that have a fault.
+ * Errors: -EINVAL; err gets the text, and the previous faults stay. */
 int failpoint_set(const char *text, struct err_text *err);
-/* Check the text as failpoint_set does, and change nothing. */
+/* Check text as failpoint_set does, but do not change the faults. Returns 0 or the same errors. */
 int failpoint_check(const char *text, struct err_text *err);
 /* Print the points of these owners (enum failpoint_owner), one per line. */
 void failpoint_print(FILE *out, unsigned owners);

@@ -18,8 +18,8 @@ struct heap {
 };
 
 #define HEAP_KEY_SEQ_BITS 48
-/* Return a key that sorts larger priorities first, and equal priorities by seq, of which only the
- * low HEAP_KEY_SEQ_BITS bits are used. */
+/* Return a key that sorts larger priorities first, and equal priorities by seq. Only the low
+ * HEAP_KEY_SEQ_BITS bits of seq are used. */
 static inline uint64_t heap_key(uint16_t priority, uint64_t seq)
 {
 	return (uint64_t)(UINT16_MAX - priority) << HEAP_KEY_SEQ_BITS |
@@ -32,7 +32,7 @@ static inline uint64_t heap_key_part(uint16_t priority, uint64_t seq, uint32_t i
 {
 	return heap_key(priority, seq << 16 | (index & 0xffff));
 }
-/* Return the part of a heap_key that stands for the priority: smaller is more urgent. */
+/* Return the part of a heap_key that represents the priority. A smaller result is more urgent. */
 static inline uint64_t heap_key_urgency(uint64_t key)
 {
 	return key >> HEAP_KEY_SEQ_BITS;
@@ -41,7 +41,7 @@ static inline uint64_t heap_key_urgency(uint64_t key)
  * Errors: -ENOMEM. */
 int heap_reserve(struct heap *h, size_t cap);
 void heap_fini(struct heap *h);
-/* Insert n, which must be in no heap. heap_reserve must have reserved room for it. */
+/* Insert n, which must be in no heap. heap_reserve must have reserved room for n. */
 void heap_push(struct heap *h, struct heap_node *n);
 /* Remove n, which must be in h. */
 void heap_remove(struct heap *h, struct heap_node *n);
@@ -53,6 +53,7 @@ static inline bool heap_has(const struct heap_node *n)
 {
 	return n->pos != 0;
 }
-/* Return whether the order and the position of every node are right. For tests; O(n). */
+/* Return whether the order and the stored position of every node are correct. For tests; takes O(n)
+ * time. */
 bool heap_is_valid(const struct heap *h);
 #endif

@@ -3,7 +3,8 @@
 /* Histogram of durations: buckets that double from 100 us to 13 s, and one for longer durations.
  * Adding a duration takes a few instructions and no memory, so the data path may do it. All
  * histograms have the same buckets, so histograms of several threads and processes can be added. A
- * zeroed struct is an empty histogram. Thread: the owner's. */
+ * zeroed struct is an empty histogram. Only the thread that owns a histogram may use the
+ * histogram. */
 #include <stdint.h>
 
 #define HISTOGRAM_BUCKETS 19
@@ -33,8 +34,8 @@ static inline void histogram_add(struct histogram *h, uint64_t ns)
 /* Add the counts and the sum of `from` to h. */
 void histogram_merge(struct histogram *h, const struct histogram *from);
 uint64_t histogram_count(const struct histogram *h);
-/* Return the q-quantile in nanoseconds: the value below which a share q (0 to 1) of all durations
- * lie, if the durations in each bucket are spread evenly. Returns 0 for an empty histogram, and the
- * largest bound when the value is above it. */
+/* Return the q-quantile in nanoseconds: a share q (0 to 1) of all durations is below this value.
+ * The durations in each bucket are assumed to be spread evenly. Returns 0 for an empty histogram,
+ * and the largest bound of a bucket when the quantile is in the last bucket. */
 uint64_t histogram_quantile(const struct histogram *h, double q);
 #endif

@@ -1,6 +1,6 @@
-/* Operations on the cluster key: random keys, hex form, derivation, HMAC, fingerprint. OpenSSL does
- * the cryptography. common/control/keyring.c reads key files. The functions keep no state and may
- * be called on any thread. */
+/* Operations on the cluster key: random keys, hex form, derivation, HMAC, fingerprint. OpenSSL
+ * provides the cryptography. common/control/keyring.c reads key files. The functions keep no state
+ * and may be called on any thread. */
 #include "common/base/key.h"
 
 #include <errno.h>

@@ -3,8 +3,8 @@
 /* The cluster key: 32 secret bytes, and values derived from them. common/control/keyring.h reads
  * the key file. The scheduler's host has the master key. Every other host has a key that is derived
  * from the master key for its role and name, so that a stolen host can be excluded without
- * excluding the other hosts. The (job, tensor, partition) keys of the data plane have nothing to do
- * with the cluster key.
+ * excluding the other hosts. The (job, tensor, partition) keys of the data plane are not related to
+ * the cluster key.
  *
  * The functions keep no state and may be called on any thread. The secret is never logged. */
 #include <stdbool.h>
@@ -40,7 +40,7 @@ int key_parse_hex(struct cluster_key *ret_key, const char *text);
 int key_derive(struct cluster_key *ret_key, const struct cluster_key *key, const char *label,
 	const char *context);
 
-/* Derive the host key of an identity ("role:name"), the same that `bpsctl key derive` prints. */
+/* Derive the host key of an identity ("role:name"). `bpsctl key derive` prints the same key. */
 int key_for_host(
 	struct cluster_key *ret_key, const struct cluster_key *master, const char *identity);
 
@@ -49,12 +49,12 @@ int key_for_host(
 int key_mac(const struct cluster_key *key, const void *data, size_t n_bytes,
 	uint8_t ret_mac[static KEY_MAC_BYTES]);
 
-/* Compute a short fingerprint of the key; it is not secret and may be shown.
+/* Compute a short fingerprint of the key. The fingerprint is not secret and may be shown.
  * Errors: those of key_mac. */
 int key_fingerprint(const struct cluster_key *key, char ret_print[static KEY_PRINT_BYTES]);
 
-/* Return whether two byte strings are equal. The time that this takes does not depend on the
- * contents, so an attacker learns nothing from it. */
+/* Return whether two byte strings are equal. The comparison takes the same time for all contents,
+ * so an attacker learns nothing from the time. */
 bool key_bytes_equal(const void *a, const void *b, size_t n_bytes);
 
 /* Overwrite the secret; NULL is allowed. */

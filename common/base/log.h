@@ -2,7 +2,7 @@
 #define BPS_COMMON_BASE_LOG_H
 /* The log: one line per event on stderr, lower case, no full stop, `key=value` for the fields that
  * an operator searches for. Thread-safe: one write per line. Characters that cannot be printed, or
- * that could make one line look like two, are escaped, so that the name of a peer or user cannot
+ * that could make one line look like two lines, are escaped. So the name of a peer or user cannot
  * forge a line. The format of a line depends on what stderr is:
  *
  *   terminal                  09:10:11.123 warn  text
@@ -13,9 +13,9 @@
  *                             reached, a line has the form for a pipe. An error without a LOG_ID
  *                             always has that form.
  *
- * Levels: error: the program cannot continue as requested. warn: something unexpected, and what the
- * program does about it. info: starts, stops and state changes. debug: events of single objects.
- * trace: each message (compiled in, off by default). */
+ * Levels: error: the program cannot continue as requested. warn: something unexpected has happened;
+ * the line also names the program's reaction. info: starts, stops and state changes. debug: events
+ * of single objects. trace: each message that is sent or received (compiled in, off by default). */
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -23,7 +23,7 @@
 enum log_level { LOG_ERROR = 3, LOG_WARN = 4, LOG_INFO = 6, LOG_DEBUG = 7, LOG_TRACE = 8 };
 
 /* Kinds of lines for which tools search by MESSAGE_ID in the journal. An id is never reused for
- * another event. docs/reference/logs.md describes them. */
+ * another event. docs/reference/logs.md describes the ids. */
 #define LOG_IDS(X)                                                                                 \
 	X(START, "b096ad5a5e794e7c8b0c08bdba811ecc")                                               \
 	X(SERVING, "a47d0cd388ff4e35924b8ffa3dcd430c")                                             \
@@ -55,7 +55,7 @@ enum log_id {
 	LOG_IDS(X)
 #undef X
 };
-/* Combine a level with the kind of the line, as the level argument of log_write and its macros. */
+/* Combine a level and a LOG_ID into a value for the level argument of log_write and its macros. */
 #define LOG_AS(level, id) ((unsigned)(level) | (unsigned)(LOG_ID_##id) << 8)
 
 /* Set the least urgent level that is written. log_level_parse converts a name ("error" ...
@@ -72,8 +72,8 @@ void log_write(unsigned level, const char *fmt, ...) __attribute__((format(print
  * characters that change the text's direction or line become \n, \t, \r or \xNN. The copy is cut to
  * `room` bytes, including its NUL byte. Returns the length of the copy. */
 size_t log_escape(char *dst, size_t room, const char *src, size_t n);
-/* Replace every byte that log_escape would escape by a question mark. For screens with columns,
- * because the length of the text stays the same. */
+/* Put a question mark in the place of every byte that log_escape would escape. Use the function for
+ * screens with columns, because the length of the text stays the same. */
 void log_blank(char *s);
 
 #define log_error(...) log_write(LOG_ERROR, __VA_ARGS__)
@@ -91,9 +91,9 @@ void log_blank(char *s);
 	} while (0)
 
 /* log_rated: log an event that any peer or user can cause, at most LOG_RATE_BURST lines per minute
- * and call site. The next line that is written reports how many were suppressed. log_limited: log
- * at most LOG_LIMIT_BURST lines per minute and call site, for normal events that a client can cause
- * as often as it likes. */
+ * and call site. The next line that is written reports how many lines were suppressed. log_limited:
+ * log at most LOG_LIMIT_BURST lines per minute and call site, for normal events that a client can
+ * cause at any rate. */
 #define LOG_RATE_MS     60000
 #define LOG_RATE_BURST  5
 #define LOG_LIMIT_BURST 600

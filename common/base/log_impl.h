@@ -7,14 +7,14 @@
 
 #include "common/base/log.h"
 
-/* Return whether stderr goes to the journal: JOURNAL_STREAM names the device and inode of st
- * (systemd.exec(5)). st: status of stderr. */
+/* Return whether stderr is connected to the journal. In this case JOURNAL_STREAM names the device
+ * and inode of stderr (systemd.exec(5)). st: status of stderr. */
 bool log_is_journal(const struct stat *st);
 #define LOG_DATAGRAM_BYTES 8192
 /* Write the datagram for an escaped line into buf. Returns its length. */
 size_t log_datagram(char buf[static LOG_DATAGRAM_BYTES], int priority, enum log_id id,
 	const char *text, size_t n);
 /* Send an escaped line to the journal. Returns false when the journal cannot be reached. Any thread
- * may call this. */
+ * may call this function. */
 bool log_to_journal(int priority, enum log_id id, const char *text, size_t n);
 #endif

@@ -15,8 +15,8 @@
 #include <unistd.h>
 
 #define JOURNAL_SOCKET "/run/systemd/journal/socket"
-#define FIELD_MAX      32 /* longest key, in letters */
-#define FIELDS_MAX     16 /* most fields of a line */
+#define FIELD_MAX      32 /* most letters in the key of a word such as job=7 */
+#define FIELDS_MAX     16 /* most fields that are added for the words of one line */
 
 static const char *const uuids[] = {[LOG_ID_NONE] = NULL,
 #define X(name, uuid) [LOG_ID_##name] = uuid,
@@ -40,8 +40,8 @@ bool log_is_journal(const struct stat *st)
 }
 
 /* Return the process's socket to the journal, or -1. The first caller opens it. When two threads
- * open a socket at the same time, one thread closes its socket and uses that of the other
- * thread. */
+ * open a socket at the same time, one of the threads closes its socket and uses the other
+ * socket. */
 static int datagram_socket(void)
 {
 	static atomic_int sock = -1;
@@ -91,8 +91,8 @@ static void add_word(struct fields *f, const char *word, size_t n)
 	f->count++;
 }
 
-/* Add a field for each word of the form key=value. A blank inside quotes does not end a word. An
- * apostrophe inside a word starts no quote. */
+/* Add a field for each word of the form key=value. A blank between quotes does not end a word. An
+ * apostrophe inside a word does not start a quotation. */
 static void add_words(struct fields *f, const char *text, size_t n)
 {
 	size_t start = 0;

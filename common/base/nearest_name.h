@@ -1,6 +1,6 @@
 #ifndef BPS_COMMON_BASE_NEAREST_NAME_H
 #define BPS_COMMON_BASE_NEAREST_NAME_H
-/* Find the valid name that is nearest to an unknown one, for error texts: " (did you mean 'x'?)".
+/* Find the valid name that is nearest to an unknown name, for error texts: " (did you mean 'x'?)".
  * Any thread may call the functions. */
 #include <stddef.h>
 
@@ -16,7 +16,7 @@ struct nearest_name {
 	{                                                                                          \
 		NULL, NEAREST_NAME_BYTES                                                           \
 	}
-/* Make candidate the best name if it is nearer to `wrong` than the best one so far. */
+/* Make candidate the best name if candidate is nearer to `wrong` than the best name so far. */
 void nearest_name_try(struct nearest_name *best, const char *wrong, const char *candidate);
 /* Write the hint with the best name into buf and return buf. prefix: text before the name, such as
  * "--". The hint is empty when more than a third of the name differs. */

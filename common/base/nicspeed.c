@@ -14,13 +14,14 @@
 #include "common/base/addr.h"
 
 #define BYTES_PER_MBIT 125000.0
-/* most layers of interfaces. A VLAN on a bond of cards has three layers; one more is allowed */
+/* Most layers of interfaces. A VLAN on a bond of cards has three layers, and one more layer is
+ * allowed. */
 #define STACK_MAX 4
-/* Longest time between two samples. When the timer fires later than that, the rate is not that of
- * one window. */
+/* Longest time between two samples. After a longer time the rate would be the mean of several
+ * windows, so the measurement starts from scratch. */
 #define LATE_NS (10 * NIC_WINDOW_NS)
-/* When a plateau is lower than the measured rate, the rate falls by this part of the difference. So
- * after half a minute of load the measured rate has nearly fallen to the plateau. */
+/* When a plateau is lower than the measured rate, each sample lowers the rate by this part of the
+ * difference. So the measured rate approaches the plateau with a time constant of 30 s of load. */
 #define SINK (NIC_WINDOW_NS / 30e9)
 
 /* ---- measuring ---- */
@@ -131,7 +132,7 @@ uint64_t nic_driver_mbps(const char *sysfs, const char *name)
 		n = read(fd, text, sizeof(text) - 1);
 		close(fd);
 	}
-	/* The driver reports -1, or 4294967295, for an unknown speed */
+	/* A driver reports -1 or 4294967295 for an unknown speed */
 	mbps = n > 0 ? strtol(text, NULL, 10) : 0;
 	return mbps > 0 && mbps <= NIC_MAX_MBPS ? (uint64_t)mbps : 0;
 }

@@ -3,21 +3,20 @@
 /* Speed of the network card that carries this daemon's data. The card's driver reports the speed.
  * If it does not (veth, most clouds), the speed is measured from the traffic.
  *
- * The measurement reads the interface's counters of both directions, not those of the daemon's own
- * connections. A server and an agent of one machine share its card, so the connections of one
- * daemon have only part of the traffic. Traffic between the server and the agent on the loopback
- * must not count.
+ * The measurement reads the interface's counters of both directions. It does not use the counters
+ * of the daemon's own connections. A server and an agent of one machine share its card, so the
+ * connections of one daemon have only part of the traffic. The interface's counters also exclude
+ * the traffic between that server and that agent, which uses the loopback.
  *
  * The measured rate is a lower bound, which rises at once and falls slowly. It is updated only from
  * a plateau: NIC_PLATEAU windows in a row, each NIC_WINDOW_NS long, whose rates agree within the
  * factor NIC_SPREAD. In that case the link was busy, or evenly used, during all these windows.
- * Three kinds of traffic have no plateau, and so give no figure instead of a wrong one: a burst
- * that a token bucket lets through, counters that a driver updates seldom, and rounds shorter than
- * a window.
+ * Three kinds of traffic have no plateau, so they cannot produce a wrong rate: a burst that a token
+ * bucket lets through, counters that a driver updates seldom, and rounds shorter than a window.
  *
  * A server that sums a smaller share of a job's bytes does not measure a lower speed. At the start
- * of a round all agents have bytes for every server, so each card first runs at full speed, and
- * later is idle. A mean would include the idle time; the best plateau does not. When agents keep
+ * of a round all agents have bytes for every server, so each card runs at full speed first, and is
+ * idle later. A mean would include the idle time, but the best plateau does not. When agents keep
  * their connections in step, no card is idle if the shares match the speeds of the cards. When the
  * shares are equal because no speed is known, agents run some rounds out of step for this
  * measurement (bps-agent/core/lockstep.c). Without a plateau the measured rate stays as it was.
@@ -56,7 +55,8 @@ bool nic_meter_add(struct nic_meter *m, uint64_t now_ns, uint64_t rx_bytes, uint
 uint64_t nic_meter_mbps(const struct nic_meter *m);
 
 /* Return the speed in Mbit/s that the driver reports; 0: unknown. The interface must have a device,
- * or be made of interfaces with one (bond, VLAN), because other drivers report made-up figures. */
+ * or consist of interfaces that have devices (bond, VLAN). Drivers of other interfaces report
+ * made-up figures. */
 uint64_t nic_driver_mbps(const char *sysfs, const char *name);
 
 struct nic {
@@ -73,7 +73,7 @@ bool nic_find(const char *host, char ret_name[IF_NAMESIZE]);
 /* Find the interface that has this numeric address (host of struct addr). Open its counters unless
  * the driver reports the speed. Never fails: without an interface the speed is unknown. */
 void nic_open(struct nic *nic, const char *sysfs, const char *host);
-/* Open an interface by its name. Its counters are opened as nic_open does. */
+/* Open an interface by its name. Open its counters unless the driver reports the speed. */
 void nic_open_name(struct nic *nic, const char *sysfs, const char *name);
 /* Close the counters. A zeroed struct that was never opened is allowed. */
 void nic_close(struct nic *nic);
@@ -85,6 +85,7 @@ static inline bool nic_is_measured(const struct nic *nic)
 /* Read the counters and add a sample. Returns the result of nic_meter_add, or false when there is
  * nothing to measure. */
 bool nic_sample(struct nic *nic, uint64_t now_ns);
-/* Return whether the interface has moved enough bytes for a plateau since the last call. */
+/* Return whether the interface has sent and received enough bytes for a plateau since the last
+ * call. */
 bool nic_has_load(struct nic *nic);
 #endif

@@ -12,7 +12,7 @@
 #include "common/base/first_line.h"
 #include "common/base/nicspeed.h"
 
-/* Return whether one of the port's addresses is on the interface. */
+/* Return whether the interface has one of the port's addresses. */
 static bool has_roce_address(const char *port, const char *interface)
 {
 	char path[PATH_MAX], name[IF_NAMESIZE + 1];
@@ -26,7 +26,7 @@ static bool has_roce_address(const char *port, const char *interface)
 		return false;
 	while (!is_there && (e = readdir(dir))) {
 		snprintf(path, sizeof(path), "%.3000s/gid_attrs/ndevs/%.64s", port, e->d_name);
-		/* the kernel reports an error for an unused entry of the port's table */
+		/* Reading an unused entry of the port's table fails with an error of the kernel */
 		is_there = e->d_name[0] != '.' && first_line_read(path, name, sizeof(name)) &&
 			   strcmp(name, interface) == 0;
 	}

@@ -1,6 +1,6 @@
 #include "common/base/version.h"
 
-#ifndef BPS_COMMIT /* the Makefile defines it for this file only */
+#ifndef BPS_COMMIT /* the Makefile defines BPS_COMMIT for this file only */
 #define BPS_COMMIT "unknown"
 #endif
 
