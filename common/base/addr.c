@@ -162,13 +162,13 @@ const char *addr_bind_hint(int rc)
 {
 	switch (rc) {
 	case -EADDRINUSE:
-		return " (another program listens there, see `ss -ltnp`: stop it, or choose "
-		       "another port)";
+		return " (another program listens on this port: `ss -ltnp` shows the program; stop "
+		       "it, or choose another port)";
 	case -EADDRNOTAVAIL:
-		return " (no interface of this machine has that address: choose another, or bring "
-		       "it up)";
+		return " (no interface of this machine has that address: choose another address, "
+		       "or bring its interface up)";
 	case -EACCES:
-		return " (ports below 1024 need privileges: choose a higher one)";
+		return " (ports below 1024 need privileges: choose a higher port)";
 	default:
 		return "";
 	}

@@ -33,7 +33,7 @@
 	X(BPS_EROUND_LOST, 10022, "a round was lost with its server")                              \
 	X(BPS_EDRAINED, 10023, "this machine accepts no new jobs")                                 \
 	X(BPS_EDEVICE, 10024, "a GPU or its executor failed")                                      \
-	X(BPS_EISOLATED, 10025, "this machine receives nothing from the scheduler and all servers")
+	X(BPS_EISOLATED, 10025, "this machine receives nothing from the scheduler or any server")
 
 /* A file that includes libbpsclient/bps.h before this header has these names already. Then only
  * check that bps.h gives them the same numbers. */

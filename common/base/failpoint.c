@@ -103,14 +103,15 @@ static int read_action(struct arm *a, const char *name, const char *arg, struct 
 			a->action = (enum action)i;
 	}
 	if (!a->action)
-		return err_set(err, -EINVAL, "'%s' is none of crash, sleep, hang, error, drop%s",
+		return err_set(err, -EINVAL,
+			"'%s' is not an action of a fault (allowed: crash, sleep, hang, error, drop)%s",
 			name, nearest_name_hint(&best, "", hint));
 	if ((a->action == ACT_SLEEP || a->action == ACT_ERROR) != (arg != NULL))
 		return err_set(err, -EINVAL, "%s",
-			arg ? "only sleep and error have an argument after ':' (sleep:TIME, "
-			      "error:NAME)"
-			    : "sleep and error need an argument after ':', as in sleep:200ms or "
-			      "error:EIO");
+			arg ? "only sleep and error have an argument after ':', as in sleep:200ms "
+			      "and error:EIO"
+			    : "the actions sleep and error need an argument after ':', as in "
+			      "sleep:200ms and error:EIO");
 	if (a->action == ACT_SLEEP && !(a->sleep_ms = duration_ms(arg, SLEEP_MAX_MS)))
 		return err_set(err, -EINVAL, "'%s' is not a time such as 200ms or 5s", arg);
 	if (a->action == ACT_ERROR && !(a->code = find_code(arg)))
@@ -132,7 +133,8 @@ static int read_option(struct arm *a, char *text, struct err_text *err)
 	char *value = strchr(text, '='), *end;
 
 	if (!value)
-		return err_set(err, -EINVAL, "'%s' is none of after=N, count=N, prob=P", text);
+		return err_set(err, -EINVAL,
+			"'%s' is not an option of a fault (allowed: after=N, count=N, prob=P)", text);
 	*value++ = '\0';
 	if (strcmp(text, "after") == 0 && read_u64(value, &a->after) == 0)
 		return 0;
@@ -143,7 +145,9 @@ static int read_option(struct arm *a, char *text, struct err_text *err)
 		if (end != value && !*end && a->prob > 0 && a->prob <= 1)
 			return 0;
 	}
-	return err_set(err, -EINVAL, "'%s=%s' is none of after=N, count=N, prob=P (0 < P <= 1)",
+	return err_set(err, -EINVAL,
+		"'%s=%s' is not a valid option (allowed: after=N, count=N with N > 0, prob=P with "
+		"0 < P <= 1)",
 		text, value);
 }
 
@@ -154,11 +158,12 @@ static int read_word(struct failpoint_plan *plan, char *word, struct err_text *e
 	int point, rc;
 
 	if (!action)
-		return err_set(err, -EINVAL, "'%s' does not have the form POINT=ACTION", word);
+		return err_set(
+			err, -EINVAL, "the fault '%s' does not have the form POINT=ACTION", word);
 	*action++ = '\0';
 	if (strcmp(word, "seed") == 0)
 		return read_u64(action, &plan->seed) < 0
-			       ? err_set(err, -EINVAL, "seed '%s' is not a number", action)
+			       ? err_set(err, -EINVAL, "the seed '%s' is not a number", action)
 			       : 0;
 	point = find_point(word, err);
 	if (point < 0)
@@ -194,7 +199,8 @@ static int read_plan(const char *text, struct failpoint_plan *ret, struct err_te
 		size_t n = strcspn(text, blanks);
 
 		if (n >= sizeof(word))
-			return err_set(err, -EINVAL, "'%.20s...' is longer than %d characters",
+			return err_set(err, -EINVAL,
+				"the fault '%.20s...' is longer than %d characters",
 				text, WORD_BYTES - 1);
 		memcpy(word, text, n);
 		word[n] = '\0';
