@@ -104,7 +104,7 @@ static int read_action(struct arm *a, const char *name, const char *arg, struct 
 	}
 	if (!a->action)
 		return err_set(err, -EINVAL,
-			"'%s' is not an action of a fault (allowed: crash, sleep, hang, error, drop)%s",
+			"'%s' is not an action (allowed: crash, sleep, hang, error, drop)%s",
 			name, nearest_name_hint(&best, "", hint));
 	if ((a->action == ACT_SLEEP || a->action == ACT_ERROR) != (arg != NULL))
 		return err_set(err, -EINVAL, "%s",
@@ -134,7 +134,7 @@ static int read_option(struct arm *a, char *text, struct err_text *err)
 
 	if (!value)
 		return err_set(err, -EINVAL,
-			"'%s' is not an option of a fault (allowed: after=N, count=N, prob=P)", text);
+			"'%s' is not an option (allowed: after=N, count=N, prob=P)", text);
 	*value++ = '\0';
 	if (strcmp(text, "after") == 0 && read_u64(value, &a->after) == 0)
 		return 0;
