@@ -158,9 +158,9 @@ static int next_frame(
 	return bytes ? ctlframe_parse(bytes, *ret_bytes, max, ret_frame, ret_bytes) : -ENOMEM;
 }
 
-/* Return a hint for a user whose process has no key while the listener has one. The listener takes
- * the first frame of such a process for an invalid handshake and closes the connection, because
- * without TLS it cannot answer. */
+/* Return a hint for the user if this process has no key and the listener may have one. Such a
+ * listener treats the first frame as an invalid TLS handshake and closes the connection without an
+ * answer. Returns "" if the hint does not apply. */
 static const char *keyless_hint(const struct ctlchan *c)
 {
 	bool is_turned_away = !c->listener && !c->tls && !c->has_heard;
@@ -285,8 +285,8 @@ int chan_start(struct ctlchan *c, int fd)
 {
 	int one = 1;
 
-	/* Turn off Nagle's algorithm, because frames are small and a process waits for each. A
-	 * failure costs only latency. */
+	/* Turn off Nagle's algorithm, because frames are small and a process waits for each frame.
+	 * Ignore a failure, which would only increase the latency. */
 	setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one));
 	c->bev = new_bufferevent(c, fd);
 	if (!c->bev) {
@@ -356,8 +356,8 @@ static void on_connected(evutil_socket_t fd, short what, void *arg)
 		chan_opened(c);
 }
 
-/* Start to connect. closed() reports an error that connect(2) returns at once in the same way as a
- * later error. */
+/* Start to connect. An error that connect(2) returns at once is reported like a later error: by
+ * closed(). */
 static int dial(struct ctlchan *c, const struct sockaddr *sa, socklen_t sa_len)
 {
 	int fd = socket(sa->sa_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);

@@ -12,12 +12,12 @@
  * The listener limits strangers: peers that have not proven their identity yet, or that the owner
  * has not accepted yet (ctlchan_set_trusted). A connection must become TRUSTED within
  * trust_timeout_ms. The number of untrusted connections is limited, in total and per host. Beyond a
- * limit the oldest one is closed, so that silent connections cannot block other peers. At the total
- * limit, a connection is closed only when it is 200 ms old; meanwhile new ones wait in the kernel's
- * accept queue. So a thousand members that reconnect at once all get through, one after the other.
- * The bytes of a stranger are limited as well: 4 KiB before its handshake is complete (16 KiB with
- * certificates), and 4 KiB of frames before it is trusted. A listener logs at most one refusal per
- * minute.
+ * limit the oldest untrusted connection is closed, so that silent connections cannot block other
+ * peers. At the total limit, a connection is closed only when it is 200 ms old. Until then new
+ * connections wait in the kernel's accept queue. So a thousand members that reconnect at once can
+ * all connect, one after the other. The bytes of a stranger are limited as well: 4 KiB before its
+ * handshake is complete (16 KiB with certificates), and 4 KiB of frames before it is trusted. A
+ * listener logs at most one refusal per minute.
  *
  * Thread: the event loop's, for all functions. The first listener or connection makes the process
  * ignore SIGPIPE. */
@@ -37,12 +37,13 @@ struct ctllisten;
 struct ctlchan_ops {
 	/* The connection is open. If there is a key, the peer has proven its identity. */
 	void (*opened)(void *arg, struct ctlchan *c);
-	/* Called for each frame. body is valid until this returns. */
+	/* Called for each frame. body is valid until the callback returns. */
 	void (*frame)(
 		void *arg, struct ctlchan *c, uint16_t type, const uint8_t *body, size_t n_body);
-	/* The connection has ended. Called exactly once for each connection that ctlchan_connect
-	 * made, and for each accepted connection for which opened() was called. Of the functions of
-	 * this module, only ctllisten_free calls it directly. c is freed after it returns. */
+	/* The connection has ended. closed() is called exactly once for each connection that
+	 * ctlchan_connect made, and for each accepted connection for which opened() was called. The
+	 * call comes from the event loop or from ctllisten_free. c is freed after closed()
+	 * returns. */
 	void (*closed)(void *arg, struct ctlchan *c, const char *reason);
 };
 
@@ -68,7 +69,7 @@ struct ctllisten_stats {
 	unsigned untrusted, trusted; /* current numbers of connections */
 };
 
-/* Handshake that failed. identity: the identity that the peer has claimed without proving it. */
+/* Handshake that failed. identity: the identity that the peer has claimed but not proven. */
 struct ctllisten_refusal {
 	uint64_t at_ms;
 	char identity[CTLLISTEN_IDENTITY_BYTES];
@@ -83,46 +84,48 @@ int ctllisten_new(struct ctllisten **ret_listen, struct event_base *base,
 /* Replace the credentials and revocations. Connections whose peer would now be refused are closed;
  * the other connections stay. auth must be empty if and only if the listener was made without
  * credentials. Returns how many connections are being closed.
- * Errors: -EINVAL, -EIO; err gets the text. Nothing has changed. */
+ * Errors: -EINVAL, -EIO; err gets the text, and the old credentials stay. */
 int ctllisten_set_auth(struct ctllisten *l, const struct tls_conf *auth, struct err_text *err);
 
 /* Return the bound port, also when port 0 was requested. */
 uint16_t ctllisten_port(const struct ctllisten *l);
 void ctllisten_stats(const struct ctllisten *l, struct ctllisten_stats *ret_stats);
-/* Copy the failed handshakes of the last span_ms in which the peer claimed an identity to ret,
- * newest first. At most the last CTLLISTEN_REFUSALS_KEPT are known. Returns their number. */
+/* Copy to ret, newest first, the handshakes that failed in the last span_ms and in which the peer
+ * claimed an identity. The listener remembers at most CTLLISTEN_REFUSALS_KEPT failures. Returns the
+ * number of copied failures. */
 unsigned ctllisten_refusals(const struct ctllisten *l, uint32_t span_ms,
 	struct ctllisten_refusal ret[static CTLLISTEN_REFUSALS_KEPT]);
 
-/* Stop listening and close all connections. closed() runs for each before this returns. Do not call
- * this from inside a callback. */
+/* Stop listening and close all connections. closed() runs for each connection for which opened()
+ * was called, before the function returns. Do not call this function from inside a callback. */
 void ctllisten_free(struct ctllisten *l);
 
 /* --- connection ------------------------------------------------------------------------------- */
 
 /* Start to connect. opened() or closed() runs later, never inside this call. The connection is
- * TRUSTED when it opens. tls: the connection takes a reference to it. tls is NULL when there is no
- * key; then sa must be a loopback address. timeout_ms: limit for connect and handshake together.
+ * TRUSTED when it opens. tls: credentials; the connection takes a reference. NULL: there is no key,
+ * and sa must be a loopback address. timeout_ms: limit for connect and handshake together.
  * Errors: -EPERM: there is no key and sa is not a loopback address; -errno. err gets the text, and
  * no callback runs. */
 int ctlchan_connect(struct ctlchan **ret_chan, struct event_base *base, const struct sockaddr *sa,
 	socklen_t sa_len, struct tls *tls, uint32_t timeout_ms, const struct ctlchan_ops *ops,
 	void *arg, struct err_text *err);
 
-/* Return the "role:name" that the peer has proven. This and the next two functions return "" at the
- * connecting end and without a key. */
+/* Return the "role:name" that the peer has proven. ctlchan_identity, ctlchan_print and
+ * ctlchan_master return "" at the connecting end and without a key. */
 const char *ctlchan_identity(const struct ctlchan *c);
 /* Return the fingerprint of the peer's key or certificate. */
 const char *ctlchan_print(const struct ctlchan *c);
-/* Return the fingerprint of the master key that the peer has, or from which its key was derived. */
+/* Return the fingerprint of the peer's master key, or of the master key from which the peer's host
+ * key was derived. */
 const char *ctlchan_master(const struct ctlchan *c);
 /* Return whether the peer has proven its identity with the master key itself. */
 bool ctlchan_uses_master(const struct ctlchan *c);
-/* Return whether the peer may do what needs the master key: it has used the master key, or no
- * master key exists (no keys, or certificates). */
+/* Return whether the peer may perform the operations that are reserved for the holder of the master
+ * key. The peer has used the master key, or no master key exists (no keys, or certificates). */
 bool ctlchan_has_master(const struct ctlchan *c);
-/* Return whether the connection is being closed because its key is no longer accepted
- * (ctllisten_set_auth). */
+/* Return whether the connection is being closed because the listener no longer accepts the peer's
+ * key or certificate (ctllisten_set_auth). */
 bool ctlchan_is_expelled(const struct ctlchan *c);
 /* Return the peer's address: "10.0.0.1:4711". */
 const char *ctlchan_peer(const struct ctlchan *c);
@@ -141,14 +144,14 @@ void ctlchan_set_trusted(struct ctlchan *c);
 int ctlchan_send(struct ctlchan *c, uint16_t type, const void *body, size_t n_body);
 #define CTLCHAN_MAX_OUT_BYTES ((size_t)64 << 20)
 
-/* Close the connection when the queued frames are sent, or after a second. From now on no frame is
- * received. closed() gets the sentence as its reason. A second call has no effect. */
+/* Close the connection when the queued frames are sent, or after a second. No more frames are
+ * received. closed() gets the formatted text as its reason. A second call has no effect. */
 void ctlchan_close(struct ctlchan *c, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
 /* Close the connection as ctlchan_close does, but at once. Queued frames are discarded. */
 void ctlchan_abort(struct ctlchan *c, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
-/* Close and free the connection now; closed() does not run. Do not call this from inside a callback
- * of c. NULL is allowed. */
+/* Close and free the connection now; closed() does not run. Do not call this function from inside a
+ * callback of c. NULL is allowed. */
 void ctlchan_free(struct ctlchan *c);
 #endif

@@ -14,13 +14,13 @@ enum chan_state { DIALING, HANDSHAKE, UNTRUSTED, TRUSTED, FLUSHING, DEAD };
 TAILQ_HEAD(chan_list, ctlchan);
 
 struct ctlchan {
-	TAILQ_ENTRY(ctlchan) link; /* in one of the listener's lists */
-	struct chan_list *list;    /* NULL for a connection made by ctlchan_connect */
+	TAILQ_ENTRY(ctlchan) link; /* link in the list that `list` points to */
+	struct chan_list *list;    /* list of the listener; NULL: no list */
 	struct ctllisten *listener;
 	struct event_base *base;
 	struct bufferevent *bev;
-	/* Fires at the deadline of the state. In DEAD it fires at once, and its callback frees the
-	 * connection */
+	/* Fires at the deadline of the state. In state DEAD the timer fires at once, and its
+	 * callback frees the connection */
 	struct event *timer;
 	struct event *dial; /* DIALING: fires when the connect has finished */
 	struct tls *tls;
@@ -29,7 +29,7 @@ struct ctlchan {
 	void *data;
 	enum chan_state state;
 	bool has_opened, is_expelled;
-	bool has_heard; /* a frame was received */
+	bool has_heard; /* at least one frame was received */
 	struct tls_peer who;
 	char peer[ADDR_TEXT_BYTES];
 	struct sockaddr_storage peer_sa;
@@ -41,8 +41,8 @@ struct ctlchan {
 struct ctllisten {
 	struct event_base *base;
 	struct evconnlistener *listener;
-	struct event *resume; /* ends a pause of accepting */
-	bool is_full;         /* accepting pauses, because there are too many strangers */
+	struct event *resume; /* timer that ends a pause in accepting */
+	bool is_full;         /* accepting is paused, because there are too many strangers */
 	struct tls *tls;
 	struct ctllisten_conf conf;
 	const struct ctlchan_ops *ops;
@@ -65,11 +65,12 @@ static inline void chan_arm(struct event *timer, uint32_t ms)
 }
 
 /* Functions of ctlchan.c. */
-/* Make a connection in this state that is on no list. Returns NULL when out of memory. */
+/* Make a connection in this state. The connection is in no list. Returns NULL when out of
+ * memory. */
 struct ctlchan *chan_new(struct event_base *base, const struct sockaddr *sa, socklen_t sa_len,
 	enum chan_state state, const struct ctlchan_ops *ops, void *arg);
-/* Start TLS, if there is a key, and receive frames on a connected socket. Takes ownership of fd,
- * also when it fails.
+/* Start to receive frames on a connected socket, with TLS if there is a key. Takes ownership of fd,
+ * also when the function fails.
  * Errors: -ENOMEM. */
 int chan_start(struct ctlchan *c, int fd);
 /* Mark the connection as open, so that frames may be sent, and call the owner's opened(). */
@@ -84,8 +85,8 @@ int chan_refuse_without_key(
 	const struct sockaddr *sa, const char *verb, const char *option, struct err_text *err);
 
 /* Functions of ctllisten.c. */
-/* Move a connection to one of its listener's lists; NULL: to none. Does nothing for a connection
- * made by ctlchan_connect. */
+/* Move a connection to one of its listener's lists. list: NULL: only remove the connection from its
+ * list. Does nothing for a connection made by ctlchan_connect. */
 void listen_move(struct ctlchan *c, struct chan_list *list);
 /* Record the failed handshake of a peer that claimed this identity ("": none). */
 void listen_note_refusal(struct ctllisten *l, const char *identity);

@@ -1,5 +1,5 @@
-/* Keep one control connection open: connect, reconnect after a pause, resolve the name again each
- * time, and replace the key of a connection. ctlchan.c has the frames and the handshake. All
+/* Keep one control connection open: connect, reconnect after a pause, resolve the name before each
+ * attempt, and replace the key of a connection. ctlchan.c has the frames and the handshake. All
  * functions run on the event loop's thread. */
 #include "common/control/ctlclient.h"
 
@@ -23,11 +23,12 @@
 #define BACKOFF_MAX_MS     1500 /* members reconnect within 2 s after a scheduler restart */
 #define SETTLE_MS          500
 #define N_TLS              2
-/* After a loss the peer expects a reconnect within window_ms. Until the window has passed, no pause
- * is longer than window_ms / WINDOW_SHARE. */
+/* After a connection is lost, the peer expects a reconnect within window_ms. During this time no
+ * pause between attempts is longer than window_ms / WINDOW_SHARE. */
 #define WINDOW_SHARE 4
-/* When a connection lasted at least this long, the pauses between attempts start from the shortest
- * pause again. The limit keeps the client from flooding a peer that accepts and closes at once. */
+/* After a connection that lasted at least this long, the pauses between attempts start from the
+ * shortest pause. After a shorter connection the pauses continue to grow, so that the client does
+ * not flood a peer that accepts and closes at once. */
 #define STABLE_MS 1000
 
 enum client_state { CLIENT_WAITING, CLIENT_RESOLVING, CLIENT_DIALING, CLIENT_UP };
@@ -38,14 +39,14 @@ struct ctlclient {
 	void *arg;
 	struct ctlclient_conf conf;
 	char identity[TLS_IDENTITY_BYTES];
-	/* TLS contexts, one per key, that of the newest key first. Attempts use them in turn. Empty
-	 * when there is no key. */
+	/* TLS contexts, one per key. The context of the newest key is first. Attempts use the
+	 * contexts in turn. The array is empty when there is no key. */
 	struct tls *tls[N_TLS];
 	unsigned n_tls;
 	struct tls *used; /* context that chan uses; chan holds a reference to it */
 	/* In CLIENT_UP: second connection, which uses tls[0] and may replace chan */
 	struct ctlchan *trial;
-	struct sockaddr_storage sa; /* address of chan */
+	struct sockaddr_storage sa; /* peer address of chan */
 	socklen_t sa_len;
 	struct event *retry;
 	struct event *settle;    /* fires when the trial has been open long enough */
@@ -55,7 +56,8 @@ struct ctlclient {
 	uint64_t up_since_ms;
 	bool is_accepted; /* ctlclient_accepted was called for chan */
 	uint32_t window_ms;
-	/* Time at which the last accepted connection was lost; 0: none was lost yet */
+	/* Time at which the last accepted connection was lost; 0: no accepted connection was lost
+	 * yet */
 	uint64_t lost_ms;
 	unsigned n_failed; /* number of attempts since the last connection that lasted STABLE_MS */
 	size_t next_addr;
@@ -82,7 +84,8 @@ static void client_set_state(struct ctlclient *c, enum client_state state)
 			states[c->state].name, states[state].name);
 }
 
-/* Return the longest pause between attempts, which is shorter within the peer's window. */
+/* Return the longest allowed pause between attempts. The limit is shorter while the peer's window
+ * is open. */
 static uint32_t longest_ms(const struct ctlclient *c)
 {
 	uint32_t share = c->window_ms / WINDOW_SHARE;
@@ -93,7 +96,7 @@ static uint32_t longest_ms(const struct ctlclient *c)
 }
 
 /* Return the pause before an attempt, in milliseconds. The first attempts are at 0, about 100 and
- * about 300 ms; later ones are 0.4 to 1.5 s apart. longest: upper limit of the pause. */
+ * about 300 ms. Later attempts are 0.4 to 1.5 s apart. longest: upper limit of the pause. */
 static uint32_t backoff_ms(unsigned n_failed, uint32_t longest)
 {
 	static const uint32_t first[] = {0, 100, 200};
@@ -175,8 +178,8 @@ static void on_settled(evutil_socket_t fd, short what, void *arg)
 }
 
 /* Start the settle timer of an open trial. With certificates, the handshake of this side completes
- * before the listener has checked the certificate, and the listener sends nothing when it accepts
- * it. So wait for a while to see whether the listener closes the connection. */
+ * before the listener has checked the client's certificate. When the check succeeds, the listener
+ * sends nothing. So wait for SETTLE_MS to see whether the listener closes the connection. */
 static void chan_settle(struct ctlclient *c)
 {
 	struct timeval tv = {.tv_usec = tls_uses_cert(c->tls[0]) ? SETTLE_MS * 1000 : 0};
@@ -203,7 +206,8 @@ static void on_frame(
 	if (chan != c->chan)
 		return;
 	if (c->used == c->tls[0])
-		drop_tls(c, 1); /* a frame was received, so the peer accepts the newest key */
+		/* a frame on this connection proves that the peer accepts the newest key */
+		drop_tls(c, 1);
 	c->ops->frame(c->arg, c, type, body, n_body);
 }
 
@@ -280,7 +284,7 @@ static void on_retry(evutil_socket_t fd, short what, void *arg)
 }
 
 /* Make a context for each key.
- * Errors: a negative code; err gets the text. There is nothing to undo. */
+ * Errors: a negative code; err gets the text, and no context is left to free. */
 static int make_tls(const struct ctlclient *c, const struct tls_conf *auth, struct tls *ret[N_TLS],
 	unsigned *ret_n, struct err_text *err)
 {

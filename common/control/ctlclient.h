@@ -1,14 +1,15 @@
 #ifndef BPS_COMMON_CONTROL_CTLCLIENT_H
 #define BPS_COMMON_CONTROL_CTLCLIENT_H
-/* The connecting end of the control channel, which reconnects by itself. After a loss it tries at 0
- * ms, at about 100 ms and at about 300 ms. If the connection was open for less than a second, it
- * omits the attempt at 0 ms. Before each later attempt it pauses for a random time of up to 1.5 s,
- * so that a thousand agents do not reconnect at the same time. The peer may have sent a window,
- * which is the time in which it expects a reconnect (ctlclient_accepted). Within the window a pause
- * is at most a quarter of the window, so that the client makes several attempts. Each attempt uses
- * the next of the given addresses, and the next address to which a name resolves. Attempts go on
- * until the owner frees the client. With two keys (during a rotation) the attempts use them in
- * turn, beginning with the current key.
+/* The connecting end of the control channel, which reconnects by itself. After a connection is
+ * lost, the client tries to reconnect immediately, after about 100 ms and after about 300 ms. If
+ * the lost connection was open for less than a second, the client omits the immediate attempt.
+ * Before each later attempt the client pauses for a random time of up to 1.5 s, so that a thousand
+ * agents do not reconnect at the same time. The peer may have sent a window, which is the time in
+ * which it expects a reconnect (ctlclient_accepted). Within the window a pause is at most a quarter
+ * of the window, so that the client makes several attempts. Each attempt uses the next address of
+ * the configuration. If this address is a name, each attempt uses the next result of the name
+ * lookup. Attempts continue until the owner frees the client. With two keys (during a rotation) the
+ * attempts use them in turn, beginning with the current key.
  *
  *   WAITING ──> RESOLVING ──> DIALING ──> UP ──> WAITING        (each failure leads to WAITING)
  *                                <────────┘ a second connection replaces the first, because the
@@ -29,11 +30,11 @@ struct ctlclient;
 struct ctlclient_ops {
 	/* The connection is open; send the first message. */
 	void (*up)(void *arg, struct ctlclient *c);
-	/* Called for each frame. body is valid until this returns. */
+	/* Called for each frame. body is valid until the callback returns. */
 	void (*frame)(
 		void *arg, struct ctlclient *c, uint16_t type, const uint8_t *body, size_t n_body);
-	/* was_up: true when an open connection was lost, false when an attempt has failed. The
-	 * client goes on trying. */
+	/* Called when an open connection was lost (was_up is true) or an attempt has failed (was_up
+	 * is false). The client continues its attempts. */
 	void (*down)(void *arg, struct ctlclient *c, const char *reason, bool was_up);
 };
 
@@ -47,9 +48,8 @@ struct ctlclient_conf {
 	uint32_t attempt_timeout_ms; /* limit for connect and handshake; 0: 2000 */
 };
 
-/* Make a client; its first attempt runs in the loop's next turn. ops must outlive the client; conf
- * is copied.
- * No callback runs inside this call.
+/* Make a client. Its first attempt starts in the loop's next turn, so no callback runs inside this
+ * call. ops must outlive the client; conf is copied.
  * Errors: -EINVAL, -ENOMEM, -EIO; err gets the text. */
 int ctlclient_new(struct ctlclient **ret_client, struct event_base *base,
 	const struct ctlclient_conf *conf, const struct ctlclient_ops *ops, void *arg,
@@ -60,7 +60,7 @@ int ctlclient_new(struct ctlclient **ret_client, struct event_base *base,
  * one after the other. If the peer refuses the new key, the first connection stays, and later
  * attempts use the new and the old key in turn.
  * auth: copied; must be empty if and only if it was empty before.
- * Errors: -EINVAL, -EIO; err gets the text. Nothing has changed. */
+ * Errors: -EINVAL, -EIO; err gets the text, and the client keeps its key. */
 int ctlclient_set_auth(struct ctlclient *c, const struct tls_conf *auth, struct err_text *err);
 
 /* Record that the peer has accepted this process on the current connection. window_ms: time in
@@ -75,6 +75,6 @@ int ctlclient_send(struct ctlclient *c, uint16_t type, const void *body, size_t 
 void ctlclient_drop(struct ctlclient *c, const char *reason);
 
 /* Close the connection and free the client; down() does not run, and queued frames are discarded.
- * Do not call this from inside a callback. NULL is allowed. */
+ * Do not call this function from inside a callback. NULL is allowed. */
 void ctlclient_free(struct ctlclient *c);
 #endif

@@ -1,5 +1,6 @@
-/* The listener of the control channel: accept connections, limit how many strangers there are and
- * how long they may stay, and close the oldest for a newer one. ctlchan.h explains the limits.
+/* The listener of the control channel: accept connections, limit the number of strangers and the
+ * time that they may stay, and close the oldest stranger for a newer one. ctlchan.h explains the
+ * limits.
  * Thread: the event loop's. */
 #include "common/control/ctlchan_impl.h"
 
@@ -20,13 +21,14 @@
 #define MAX_UNTRUSTED          64
 #define MAX_UNTRUSTED_PER_HOST 16
 #define REFUSAL_LOG_MS         60000
-/* Pause after a failed accept, whose most likely reason is a lack of descriptors */
+/* Pause after a failed accept. The most likely cause is that the process has no free
+ * descriptors. */
 #define ACCEPT_PAUSE_MS 100
-/* Least age of a stranger that is closed to make room for a newer one */
+/* Age that a stranger must have before it is closed at the total limit */
 #define PLACE_MS       200
 #define LISTEN_BACKLOG 512
 
-/* Accept again after a pause. */
+/* Accept connections again after a pause. */
 static void go_on(struct ctllisten *l)
 {
 	l->is_full = false;
@@ -96,8 +98,8 @@ static void make_room(struct ctllisten *l, const struct sockaddr *sa)
 	chan_fail(victim, "too many unauthenticated connections, this was the oldest");
 }
 
-/* Leave new connections in the kernel's accept queue until there are fewer strangers, or until the
- * oldest stranger is PLACE_MS old. */
+/* Leave new connections in the kernel's accept queue until the number of strangers is below the
+ * limit, or until the oldest stranger is PLACE_MS old. */
 static void wait_for_room(struct ctllisten *l)
 {
 	uint64_t age = clock_now_ms() - TAILQ_FIRST(&l->untrusted)->born_ms;
@@ -205,7 +207,7 @@ int ctllisten_new(struct ctllisten **ret_listen, struct event_base *base,
 		rc = err_set(err, -ENOMEM, "out of memory");
 	if (!rc && !tls_conf_is_empty(&conf->auth))
 		rc = tls_new_listener(&l->tls, &conf->auth, err);
-	keyring_wipe(&l->conf.auth.keys); /* now only l->tls has the keys */
+	keyring_wipe(&l->conf.auth.keys); /* from now on only l->tls has the keys */
 	if (!rc)
 		rc = bind_listener(l, err);
 	if (rc)
@@ -295,8 +297,8 @@ static void close_all(struct chan_list *list)
 	struct ctlchan *c;
 
 	while ((c = TAILQ_FIRST(list))) {
-		/* NOLINTNEXTLINE(clang-analyzer-unix.Malloc): the analyzer does not follow the
-		 * unlinking */
+		/* NOLINTNEXTLINE(clang-analyzer-unix.Malloc): the analyzer does not see that
+		 * chan_reap removes c from the list */
 		if (c->state != DEAD)
 			snprintf(c->reason, sizeof(c->reason), "shutting down");
 		chan_reap(c);

@@ -21,7 +21,8 @@
 
 static const char previous_word[] = "previous ", revoked_word[] = "revoked ";
 
-/* Content of the credential when there is no key file, from SetCredential= of the systemd units. */
+/* Content of the credential when the host has no key file. SetCredential= of the systemd units sets
+ * this default. */
 static const char no_key[] = "none";
 
 bool keyring_is_identity(const char *text)
@@ -161,8 +162,8 @@ size_t keyring_format(const struct keyring *r, char *buf, size_t room)
 	return used;
 }
 
-/* Write these bytes to a new file `path` and sync it. `of`: the file that the new file will
- * replace. The new file gets the owner of that file. */
+/* Write n bytes of text to a new file `path`, and sync the file. of: path of the file that the new
+ * file will replace. The new file gets the owner of that file. */
 static int write_new(const char *path, const char *of, const char *text, size_t n)
 {
 	struct stat st;
@@ -256,7 +257,7 @@ static int is_from(const struct cluster_key *master, const char *wire, bool *ret
 	return rc;
 }
 
-/* Remove the revocations of all keys that were not derived from this master key. */
+/* Keep only the revocations of keys that were derived from this master key. */
 static int keep_revoked(struct keyring *r, const struct cluster_key *master)
 {
 	struct keyring kept = *r;

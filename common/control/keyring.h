@@ -1,16 +1,16 @@
 #ifndef BPS_COMMON_CONTROL_KEYRING_H
 #define BPS_COMMON_CONTROL_KEYRING_H
-/* The key file. It has the cluster key, during a rotation also the previous cluster key, and the
- * revoked host keys. The file is either 32 raw bytes, or lines of text:
+/* The key file. The file has the cluster key and a list of revoked host keys. During a rotation it
+ * also has the previous cluster key. The file is either 32 raw bytes, or lines of text:
  *
  *   <64 hex digits>                 the current key
  *   previous <64 hex digits>        the previous key, which is accepted as well
  *   revoked server:node3#1a2b3c4d   the key of this identity with this fingerprint is refused
  *
- * All of this is in one file, so that one rename replaces it and systemd can pass it as one
- * credential. A revocation names a key, not a host: after the next rotation the host may get a new
- * key. When a master key is removed, the revocations of keys that were derived from it are removed
- * as well.
+ * Keys and revocations are in one file, so that one rename replaces both and systemd can pass the
+ * file as one credential. A revocation excludes a key, not a host. After the next rotation the host
+ * may get a new key. When a master key is removed, the revocations of keys that were derived from
+ * it are removed as well.
  *
  * The structs own no memory. Any thread may call the functions. */
 #include <stdbool.h>
@@ -22,7 +22,7 @@
 #define KEYRING_KEYS       2
 #define KEYRING_REVOKED    64
 #define KEYRING_ID_BYTES   128   /* "role:name#fingerprint" */
-#define KEYRING_FILE_BYTES 16384 /* more than the text of a full ring needs */
+#define KEYRING_FILE_BYTES 16384 /* more than the text of a keyring with all entries needs */
 
 struct keyring {
 	struct cluster_key key[KEYRING_KEYS]; /* [0]: current key; [1]: previous key */
@@ -31,17 +31,17 @@ struct keyring {
 	unsigned n_revoked;
 };
 
-/* Read a key file. Refuses a file that is not a plain file, is a symbolic link, belongs to a user
- * other than this process's user or root, or is open to the group or others.
- * path: the file; "" or NULL: `cluster.key` in systemd's $CREDENTIALS_DIRECTORY, which may be open
- * to the group. In that file the word "none" (from SetCredential= of the units) means that there is
- * no key. Returns 1 when a key was read, or 0 when no key is configured; then *ret_ring is
- * unchanged.
+/* Read a key file. Refuses a file that is not a regular file, or that belongs to a user other than
+ * root and this process's user. Also refuses a symbolic link, and a file that the group or others
+ * can access. path: the file; "" or NULL: `cluster.key` in systemd's $CREDENTIALS_DIRECTORY. The
+ * group may access that file. The word "none" in that file (from SetCredential= of the units) means
+ * that there is no key. Returns 1 when a key was read, or 0 when no key is configured; then
+ * *ret_ring is unchanged.
  * Errors: -errno, -EPERM or -EINVAL; err gets a text that advises what to do. */
 int keyring_load(struct keyring *ret_ring, const char *path, struct err_text *err);
 
-/* Parse the content of a key file. text: n bytes, with room for one more; the function modifies it.
- * path: name of the file for the text in err. Returns 1.
+/* Parse the content of a key file. text: n bytes, with room for one more byte; the function
+ * modifies text. path: name of the file for the text in err. Returns 1.
  * Errors: -EINVAL; err gets the text. */
 int keyring_parse(
 	struct keyring *ret_ring, char *text, size_t n, const char *path, struct err_text *err);
@@ -52,7 +52,7 @@ size_t keyring_format(const struct keyring *r, char *ret_text, size_t room);
 
 /* Replace the key file by one with mode 0600 and the same owner. The new file is written next to
  * the old one, synced, and renamed, so that a complete file exists at all times.
- * Errors: -errno; err gets the text. The old file stays. */
+ * Errors: -errno; err gets the text, and the old file stays. */
 int keyring_store(const struct keyring *ring, const char *path, struct err_text *err);
 
 /* Rotate the keys: `fresh` becomes the current key, and the current key becomes the previous one.
@@ -67,7 +67,8 @@ int keyring_retire(struct keyring *ring);
  * the keys of this identity are already revoked; those of keyring_rotate. */
 int keyring_revoke(struct keyring *ring, const char *identity);
 
-/* Return whether all keys that the ring's master keys derive for identity are revoked. */
+/* Return whether all host keys of identity are revoked: for each master key of the ring, the host
+ * key that is derived from the master key. */
 bool keyring_is_out(const struct keyring *ring, const char *identity);
 /* Return whether the key with this identity and fingerprint is revoked. wire:
  * "server:node3#1a2b3c4d". */

@@ -18,12 +18,14 @@
 #include "common/control/ctlclient.h"
 #include "common/loop/loop.h"
 
-/* Time for the answer to HELLO. It suffices for a scheduler whose state log is on a slow disk. */
+/* Time for the answer to HELLO. The time is long enough for a scheduler whose state log is on a
+ * slow disk. */
 #define WELCOME_MS 3000
 
 struct known_peer {
 	struct member_peer pub;
-	bool is_told; /* a message of the scheduler has named the peer since the last WELCOME */
+	/* the scheduler has sent the peer in a PEERS message since the last WELCOME */
+	bool is_told;
 };
 
 struct member {
@@ -39,11 +41,11 @@ struct member {
 	/* Written by the loop, read by any thread. Its order relative to other fields does not
 	 * matter */
 	_Atomic uint32_t term;
-	_Atomic uint32_t restarts; /* written and read by the same threads as term */
+	_Atomic uint32_t restarts; /* written and read like term */
 	_Atomic uint64_t view;     /* largest view received */
-	/* Written by the loop, read by senders, which may see an outdated value */
+	/* Written by the loop. Read by senders, which may see an outdated value */
 	_Atomic bool is_up;
-	_Atomic bool has_lost;       /* set by senders when a message could not be queued */
+	_Atomic bool has_lost;       /* set by a sender when it could not queue a message */
 	_Atomic uint64_t down_since; /* time at which the connection was lost, in ns */
 	char down_why[200];
 	struct event *beat_timer;
@@ -176,9 +178,9 @@ static void peer_set(struct member *m, const struct ctl_peer *p)
 	m->peers[i].is_told = true;
 }
 
-/* Remove the peers that the scheduler has not named since the WELCOME. These peers have left while
- * the connection was down. Returns a PEERS message that lists them, which the caller must unref.
- * Returns NULL when there are no such peers, or when out of memory. */
+/* Remove the peers that the scheduler has not sent since the WELCOME. These peers have left while
+ * the connection was down. Returns a PEERS message that lists the removed peers. The caller must
+ * release the message. Returns NULL when there are no such peers, or when out of memory. */
 static struct member_msg *peers_forget(struct member *m)
 {
 	struct member_msg *ret = calloc(1, sizeof(*ret));
@@ -368,8 +370,9 @@ static void dispatch(struct member *m, struct member_msg *in)
 		return;
 	case CTL_REFUSE:
 		if (m->has_cluster_id && msg->refuse.code == (uint32_t)-BPS_EMISMATCH) {
-			/* Rule C8: this is not the scheduler of this member's cluster, so it must
-			 * not end this process. */
+			/* Rule C8: only the scheduler of the member's own cluster may end this
+			 * process. BPS_EMISMATCH shows that this scheduler belongs to another
+			 * cluster. */
 			log_rated(LOG_WARN,
 				"rejected another scheduler, which belongs to another cluster, "
 				"retrying (see --scheduler): %s",
@@ -442,7 +445,7 @@ static void client_down(void *arg, struct ctlclient *c, const char *reason, bool
 	(void)c;
 	event_del(m->beat_timer);
 	copy_text(m->down_why, sizeof(m->down_why), reason);
-	/* If is_up is false, the scheduler has never accepted the connection */
+	/* If is_up is false, the scheduler did not accept this member on the connection */
 	if (was_up && atomic_load(&m->is_up))
 		log_rated(LOG_AS(LOG_WARN, SCHEDULER_LOST),
 			"connection to the scheduler is lost, retrying: why=%s", reason);

@@ -1,7 +1,7 @@
 #ifndef BPS_COMMON_CONTROL_MEMBER_H
 #define BPS_COMMON_CONTROL_MEMBER_H
-/* Membership of a server or agent in the cluster. This module keeps the control connection to the
- * scheduler open, handles HELLO, WELCOME and BEAT, and keeps the table of peers with their
+/* Membership of a server or agent in the cluster. This module maintains the control connection to
+ * the scheduler, handles HELLO, WELCOME and BEAT, and maintains the table of peers with their
  * addresses and keys. The owner handles the other messages.
  *
  *   (connecting) --HELLO--> --WELCOME--> member --connection lost--> (connecting)
@@ -20,7 +20,7 @@
 struct loop;
 struct member;
 
-/* State of a membership that a process passes to the next one. */
+/* State of a membership that a process passes to the process that replaces it after a restart. */
 struct member_past {
 	uint8_t cluster_id[16];
 	uint32_t member_id, term;
@@ -42,14 +42,16 @@ struct member_config {
 	uint64_t instance;
 	uint64_t nic_mbps;
 	uint64_t quota_bytes, memory_bytes;
-	/* Time for the scheduler to answer HELLO before a new attempt; 0: 3000. */
+	/* Time in milliseconds for the scheduler to answer HELLO, before the member reconnects; 0:
+	 * 3000. */
 	uint32_t welcome_ms;
-	/* State that the previous process has passed on, so that this process accepts only the same
-	 * scheduler (rule C8 of docs/reference/faults.md). NULL: there is no such state. */
+	/* State from the previous process of this member. With this state, the member rejects a
+	 * scheduler of another cluster or with an older term (rule C8 of docs/reference/faults.md).
+	 * NULL: there is no such state. */
 	const struct member_past *past;
 };
 
-/* Message that several threads may use. Each of these threads has a reference. */
+/* Message that several threads may use. Each of these threads has its own reference. */
 struct member_msg {
 	struct ctl_msg msg;
 	void *mem;
@@ -61,19 +63,19 @@ struct member_msg *member_msg_ref(struct member_msg *m);
 void member_msg_unref(struct member_msg *m);
 
 struct member_ops {
-	/* The scheduler has accepted this member, under this id. The scheduler now sends its whole
-	 * state as messages; then told() runs. */
+	/* Called when the scheduler has accepted this member. id: the member's id. The scheduler
+	 * now sends its whole state as messages. told() runs after the last of these messages. */
 	void (*up)(void *ctx, uint32_t id);
-	/* The scheduler has sent its whole state. Objects that no message has named since up() do
-	 * not exist any more. */
+	/* Called when the scheduler has sent its whole state. Objects that no message has named
+	 * since up() do not exist any more. */
 	void (*told)(void *ctx);
 	void (*down)(void *ctx, const char *why);
-	/* Called for each message except WELCOME, REFUSE and BEAT. Before a PEERS message, the
-	 * table of peers is already updated. To keep m after the call, take a reference. */
+	/* Called for each message except WELCOME, REFUSE and BEAT. When the message is PEERS, the
+	 * table of peers is already updated. To use m after the call, take a reference. */
 	void (*message)(void *ctx, struct member_msg *m);
 	/* Fill in the counters of the next BEAT. */
 	void (*beat)(void *ctx, struct ctl_beat *ret);
-	/* The scheduler refuses this member for good: the process should end. */
+	/* Called when the scheduler has refused this member for good. The process should end. */
 	void (*refused)(void *ctx, int code, const char *text);
 };
 
@@ -88,8 +90,8 @@ void member_free(struct member *m);
 /* Change the key, as ctlclient_set_auth does. Thread: the loop's. */
 int member_set_auth(struct member *m, const struct tls_conf *auth, struct err_text *err);
 
-/* Queue a message for the scheduler. If the connection ends before it is sent, the message is lost,
- * and the owner has to send it again after up(). Thread: any.
+/* Queue a message for the scheduler. If the connection ends before the message is sent, the message
+ * is lost, and the owner must send it again after up(). Thread: any.
  * Errors: BPS_ENOSCHED: the connection is not up; -EAGAIN, -ENOMEM: the message is lost, and the
  * connection is reset, so that up() runs again soon. */
 int member_send(struct member *m, const struct ctl_msg *msg);
@@ -97,13 +99,13 @@ int member_send(struct member *m, const struct ctl_msg *msg);
 /* Return whether the scheduler has accepted this member on the current connection. Thread: any. */
 bool member_is_up(const struct member *m);
 /* Return the largest view that was received, the scheduler's term, and how often a new process has
- * connected under this member's name. All are 0 before the first WELCOME, except those from
- * cfg->past. Thread: any. */
+ * connected under this member's name. Before the first WELCOME, view and term are those of
+ * member_config.past, or 0, and the number of restarts is 0. Thread: any. */
 uint64_t member_view(const struct member *m);
 uint32_t member_term(const struct member *m);
 uint32_t member_restarts(const struct member *m);
-/* Copy the state that the next process needs (member_config.past). Returns false if neither this
- * process nor a previous one has received a WELCOME. Thread: the loop's. */
+/* Copy the state that the next process needs in its member_config.past. Returns false if neither
+ * this process nor a previous one has received a WELCOME. Thread: the loop's. */
 bool member_now(const struct member *m, struct member_past *ret);
 /* Return the milliseconds since the control connection was lost; 0: the connection is up. Thread:
  * any. */
@@ -111,8 +113,8 @@ uint64_t member_down_ms(const struct member *m);
 /* Return the milliseconds since the last message from the scheduler, or since the member was made.
  * Thread: any. */
 uint64_t member_quiet_ms(const struct member *m);
-/* Return why the last connection or attempt ended; "" at first. The string is valid until the next
- * attempt ends. Thread: the loop's. */
+/* Return the reason why the last connection or attempt ended; "": none has ended yet. The string is
+ * valid until the next attempt ends. Thread: the loop's. */
 const char *member_down_why(const struct member *m);
 
 struct member_peer {

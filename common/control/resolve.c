@@ -18,11 +18,11 @@ struct resolve {
 	struct addr addr;
 	resolve_done_fn *done;
 	void *arg;
-	struct event *ready; /* event of fd, which is readable when the thread has written answer */
+	struct event *ready; /* fires when fd is readable, after the thread has written answer */
 	int fd;
 	bool has_thread;
 	pthread_t thread;
-	struct resolve_answer answer; /* belongs to the thread until the thread has written to fd */
+	struct resolve_answer answer; /* written only by the thread until the thread writes to fd */
 };
 
 static void *lookup(void *arg)
@@ -34,8 +34,8 @@ static void *lookup(void *arg)
 	char port[8];
 	int rc;
 
-	/* Limit the lookup to one second per name server and two rounds. This state of the resolver
-	 * is per thread. */
+	/* Wait for each name server one second, and try all name servers twice. Each thread has its
+	 * own _res, so the limits apply to this lookup only. */
 	if (res_init() == 0) {
 		_res.retrans = 1;
 		_res.retry = 2;

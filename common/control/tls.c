@@ -18,7 +18,7 @@ struct tls {
 	unsigned refs; /* number of references besides the first one */
 	SSL_CTX *ctx;
 	bool is_listener;
-	struct cluster_key key; /* key of a client */
+	struct cluster_key key; /* key of a client; unused by a listener */
 	struct tls_conf conf;
 	char wire_identity[TLS_IDENTITY_BYTES]; /* identity and fingerprint that a client sends */
 };
@@ -31,7 +31,7 @@ static bool has_fingerprint(const struct cluster_key *key, const char *text)
 }
 
 /* Find the key with the fingerprint `print`: the master key, or the host key that is derived from
- * it for this identity. Returns 0 or BPS_EAUTH. */
+ * the master key for this identity. Returns 0 or BPS_EAUTH. */
 static int match_key(const struct cluster_key *master, const char *identity, const char *print,
 	struct cluster_key *ret_key)
 {
@@ -115,9 +115,9 @@ bool tls_accepts(const struct tls *t, const struct tls_peer *peer, const SSL *ss
 	return false;
 }
 
-/* Callback of a listener: select the key that the peer claims to have. Returns 1 without a session
- * when the key is unknown. Then OpenSSL tries certificates. There are none, so the handshake
- * fails. */
+/* Callback of a listener: select the key that the peer claims to have. When the key is unknown or
+ * revoked, returns 1 without a session. OpenSSL then tries certificates. The listener has no
+ * certificate, so the handshake fails. */
 static int on_find_session(
 	SSL *ssl, const unsigned char *wire, size_t n_wire, SSL_SESSION **ret_session)
 {
@@ -155,9 +155,9 @@ static uint32_t stranger_limit(const struct tls *t)
 	return t->conf.cert ? 4 * TLS_STRANGER_BYTES : TLS_STRANGER_BYTES;
 }
 
-/* Callback of a listener, which runs when the header of a record was received and the body was not
- * read yet. OpenSSL itself would accept a ClientHello of 128 KiB. When a peer announces more bytes
- * than the limit, replace the socket by an empty source, which ends the handshake. */
+/* Callback of a listener. OpenSSL calls it when the header of a record was received and before the
+ * body is read. OpenSSL itself would accept a ClientHello of 128 KiB. When a peer announces more
+ * bytes than the limit, replace the socket by an empty source, which ends the handshake. */
 static void on_record(
 	int is_ours, int version, int type, const void *head, size_t n, SSL *ssl, void *arg)
 {
@@ -186,7 +186,7 @@ static SSL_CTX *new_ctx(struct tls *t)
 		return NULL;
 	}
 	/* Accept an end of stream without a TLS close message. Frames contain their length, so a
-	 * truncated frame is noticed anyway. */
+	 * truncated frame is detected without that message. */
 	SSL_CTX_set_options(
 		ctx, SSL_OP_NO_TICKET | SSL_OP_IGNORE_UNEXPECTED_EOF | SSL_OP_NO_RENEGOTIATION);
 	SSL_CTX_set_session_cache_mode(ctx, SSL_SESS_CACHE_OFF);
@@ -198,7 +198,7 @@ static SSL_CTX *new_ctx(struct tls *t)
 	return ctx;
 }
 
-/* Replace the SSL context of t by a new one for conf. who: the identity that a certificate must
+/* Replace the SSL context of t by a new context for conf. who: the identity that a certificate must
  * have.
  * Errors: a negative code; err gets the text. The old context stays. */
 static int set_ctx(
@@ -227,7 +227,7 @@ static int set_ctx(
 }
 
 /* Make the TLS context of a listener or a client.
- * Errors: a negative code; err gets the text. There is nothing to undo. */
+ * Errors: a negative code; err gets the text, and *ret is unchanged. */
 static int new_side(struct tls **ret, bool is_listener, const struct tls_conf *conf,
 	const char *who, struct err_text *err)
 {
@@ -260,8 +260,8 @@ int tls_new_client(struct tls **ret_tls, const struct tls_conf *conf, unsigned w
 {
 	const struct cluster_key *key = &conf->keys.key[which];
 	char print[KEY_PRINT_BYTES], dummy[TLS_IDENTITY_BYTES];
-	/* The initial value silences gcc -O2, which does not see that new_side sets t when it
-	 * returns 0 */
+	/* The initial value prevents a warning of gcc -O2, which does not see that new_side sets t
+	 * when it returns 0 */
 	struct tls *t = NULL;
 	int rc, n;
 
@@ -308,7 +308,7 @@ bool tls_uses_cert(const struct tls *t)
 	return t->conf.cert != NULL;
 }
 
-/* Read the peer's certificate; at a listener, fill in its struct tls_peer. Returns the reason for
+/* Read the peer's certificate. A listener also fills in its struct tls_peer. Returns the reason for
  * refusing the certificate, or NULL. */
 static const char *cert_unproven(const struct tls *t, const SSL *ssl)
 {
@@ -318,8 +318,9 @@ static const char *cert_unproven(const struct tls *t, const SSL *ssl)
 	if (tlscert_peer(ssl, at))
 		return "the certificate has no identity (its subject needs exactly one CN, "
 		       "ROLE:NAME)";
-	/* The handshake has used the context of its start. If tls_renew has replaced that context
-	 * meanwhile, check again with the current context. */
+	/* The handshake has used the context that was current when the handshake started. If
+	 * tls_renew has replaced that context since then, check the certificate with the current
+	 * context. */
 	if (t->ctx != SSL_get_SSL_CTX(ssl) && t->is_listener && !tlscert_accepts(t->ctx, ssl))
 		return "its certificate is no longer accepted";
 	if (!t->is_listener && strncmp(at->identity, "scheduler:", 10) != 0)

@@ -10,11 +10,11 @@
  * that has a master key, or the host key derived for the client's identity, unless that key is
  * revoked (common/control/keyring.h).
  *
- * A peer may announce only a limited number of bytes before its handshake is complete; beyond the
- * limit nothing more is read:
- *   TLS_STRANGER_BYTES with keys, four times as much with certificates
+ * The headers of a peer's TLS records announce how many bytes follow. Until the handshake is
+ * complete, a peer may announce at most TLS_STRANGER_BYTES with keys, and four times as many with
+ * certificates. Beyond the limit nothing more is read.
  *
- * Thread: that of the event loop that uses it. */
+ * Thread: the event loop's. */
 #include <openssl/ssl.h>
 
 #include "common/base/error.h"
@@ -27,7 +27,7 @@
  * TLS. */
 struct tls_conf {
 	struct keyring keys;
-	const char *cert, *key, *ca; /* PEM files, instead of keys; NULL: none */
+	const char *cert, *key, *ca; /* PEM files, used instead of keys; NULL: no files */
 	uint8_t digest[32];          /* digest of the contents of these files */
 };
 static inline bool tls_conf_is_empty(const struct tls_conf *conf)
@@ -35,7 +35,7 @@ static inline bool tls_conf_is_empty(const struct tls_conf *conf)
 	return !conf->keys.n_keys && !conf->cert;
 }
 
-/* Peer of a listener. Its identity is proven only if tls_unproven returns NULL. */
+/* Peer of a listener. The identity is proven only if tls_unproven returns NULL. */
 struct tls_peer {
 	char identity[TLS_IDENTITY_BYTES]; /* "role:name" */
 	char print[KEY_PRINT_BYTES];       /* fingerprint of the peer's key or certificate */
@@ -53,7 +53,7 @@ struct tls; /* credentials and settings of a listener or a client, for all its c
  * Errors: -ENOMEM, -EIO; err gets the text. */
 int tls_new_listener(struct tls **ret_tls, const struct tls_conf *conf, struct err_text *err);
 /* Replace the credentials of a listener, for future connections.
- * Errors: those of tls_new_listener; nothing has changed. */
+ * Errors: those of tls_new_listener; the old credentials stay. */
 int tls_renew(struct tls *t, const struct tls_conf *conf, struct err_text *err);
 /* Return whether the listener would accept this peer with its present credentials: the peer's key
  * or certificate is still valid and not revoked. */
@@ -70,16 +70,17 @@ int tls_new_client(struct tls **ret_tls, const struct tls_conf *conf, unsigned w
 /* Return whether t uses certificates, not keys. */
 bool tls_uses_cert(const struct tls *t);
 
-/* Return whether both clients use the same identity and key. */
+/* Return whether both clients use the same identity and the same key. Returns false for
+ * certificates. */
 bool tls_is_same(const struct tls *a, const struct tls *b);
 
-/* Make an SSL object for one connection. The caller frees it with SSL_free, and keeps a reference
- * to t until then. ret_peer: for a listener, a struct that the handshake fills in and that must
- * outlive the object; for a client, NULL. Returns NULL when out of memory. */
+/* Make an SSL object for one connection. The caller frees the object with SSL_free, and needs a
+ * reference to t until then. ret_peer: for a listener, a struct that the handshake fills in and
+ * that must outlive the object; for a client, NULL. Returns NULL when out of memory. */
 SSL *tls_session(struct tls *t, struct tls_peer *ret_peer);
 
-/* Return why the peer has not proven its identity, although the handshake is complete; NULL: the
- * peer has proven it. */
+/* Return the reason why a peer with a complete handshake has not proven its identity; NULL: the
+ * peer has proven its identity. */
 const char *tls_unproven(const SSL *ssl);
 
 /* Return a sentence that explains a failed handshake. ssl_error: error code of OpenSSL; 0: the peer

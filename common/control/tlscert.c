@@ -1,5 +1,5 @@
 /* Certificates for the control channel: load them, require them from both sides, and read the
- * identity from the subject. Keys and sessions are in tls.c. Thread: as in tls.h. */
+ * identity from the subject. Keys and sessions are in tls.c. Thread: the event loop's. */
 #include "common/control/tlscert.h"
 
 #include <errno.h>
@@ -24,8 +24,8 @@ static const char *last_reason(void)
 	return reason ? reason : "not understood";
 }
 
-/* Turn on the check of revocation lists if the file with the authorities contains a list. Without a
- * list the check stays off, because with the check OpenSSL treats a missing list as an error. */
+/* Turn on the check of revocation lists if the file with the authorities contains a list. Otherwise
+ * leave the check off, because OpenSSL would treat the missing list as an error. */
 static void check_lists(X509_STORE *store)
 {
 	const STACK_OF(X509_OBJECT) *all = X509_STORE_get0_objects(store);

@@ -3,9 +3,9 @@
 /* Certificates for common/control/tls.h. Each side has a certificate that an authority of the site
  * has signed. The identity of a peer is the CN of its certificate's subject, "role:name":
  * "server:node3", "agent:node7", "ctl:alice", "scheduler:bps". A client accepts only a scheduler.
- * Revocation lists are checked if the file with the authorities contains a list.
+ * Revocation lists are checked if the file with the authorities contains a revocation list.
  *
- * Thread: as in common/control/tls.h. */
+ * Thread: the event loop's. */
 #include <openssl/ssl.h>
 
 #include "common/base/error.h"
@@ -21,6 +21,6 @@ int tlscert_set_up(
  * Errors: BPS_EAUTH: the certificate has no valid identity. */
 int tlscert_peer(const SSL *ssl, struct tls_peer *ret_peer);
 
-/* Return whether ctx would accept the certificate of the peer of ssl. */
+/* Return whether the authorities of ctx accept the certificate that the peer of ssl has sent. */
 bool tlscert_accepts(SSL_CTX *ctx, const SSL *ssl);
 #endif
