@@ -129,7 +129,7 @@ static void on_timer(evutil_socket_t fd, short what, void *arg)
 	case TRUSTED:
 		break;
 	case FLUSHING:
-		chan_fail(c, "the peer did not close the connection");
+		chan_fail(c, "the peer did not close the connection in time");
 		break;
 	case DEAD:
 		chan_reap(c);
@@ -166,7 +166,8 @@ static const char *keyless_hint(const struct ctlchan *c)
 	bool is_turned_away = !c->listener && !c->tls && !c->has_heard;
 
 	return is_turned_away
-		       ? " (before it sent anything: it may require a cluster key, see --key-file)"
+		       ? " (the peer sent no valid message before; it may require a cluster key, "
+			 "see --key-file)"
 		       : "";
 }
 

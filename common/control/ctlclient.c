@@ -128,7 +128,7 @@ static void wait_for_retry(struct ctlclient *c)
 
 static void attempt_failed(struct ctlclient *c, const char *reason)
 {
-	log_debug("control client: attempt %u failed: %s", c->n_failed, reason);
+	log_debug("attempt %u to connect to the scheduler failed: %s", c->n_failed, reason);
 	wait_for_retry(c);
 	c->ops->down(c->arg, c, reason, false);
 }
@@ -308,8 +308,8 @@ static void start_trial(struct ctlclient *c)
 
 	if (ctlchan_connect(&c->trial, c->base, (const struct sockaddr *)&c->sa, c->sa_len,
 		    c->tls[0], c->conf.attempt_timeout_ms, &chan_ops, c, &err))
-		log_warn("cannot open a connection with the new key, keeping the one with the "
-			 "previous key: %s",
+		log_warn("cannot connect to the scheduler with the new key, keeping the connection "
+			 "with the previous key: %s",
 			err.s);
 }
 
@@ -322,7 +322,7 @@ int ctlclient_set_auth(struct ctlclient *c, const struct tls_conf *auth, struct 
 
 	if (tls_conf_is_empty(auth) != (c->n_tls == 0))
 		return err_set(err, -EINVAL,
-			"adding the first key or removing the last one needs a restart");
+			"adding the first key or removing the last key needs a restart");
 	rc = make_tls(c, auth, fresh, &n, err);
 	if (rc < 0 || !n)
 		return rc;
@@ -347,7 +347,8 @@ int ctlclient_new(struct ctlclient **ret_client, struct event_base *base,
 	int rc = 0;
 
 	if (conf->n_addrs < 1 || conf->n_addrs > CTLCLIENT_MAX_ADDRS)
-		return err_set(err, -EINVAL, "give one to %d addresses to connect to",
+		return err_set(err, -EINVAL,
+			"the number of addresses to connect to is not between 1 and %d",
 			CTLCLIENT_MAX_ADDRS);
 	c = calloc(1, sizeof(*c));
 	if (!c)

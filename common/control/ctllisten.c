@@ -95,7 +95,7 @@ static void make_room(struct ctllisten *l, const struct sockaddr *sa)
 	if (!victim)
 		return;
 	l->stats.evicted++;
-	chan_fail(victim, "too many unauthenticated connections, this was the oldest");
+	chan_fail(victim, "too many unauthenticated connections, closing the oldest");
 }
 
 /* Leave new connections in the kernel's accept queue until the number of strangers is below the
@@ -139,7 +139,7 @@ static void on_accept_error(struct evconnlistener *listener, void *arg)
 {
 	struct ctllisten *l = arg;
 
-	log_rated(LOG_WARN, "control channel: cannot accept, pausing for %d ms: %s",
+	log_rated(LOG_WARN, "control channel: cannot accept connections, pausing for %d ms: %s",
 		ACCEPT_PAUSE_MS, strerror(EVUTIL_SOCKET_ERROR()));
 	evconnlistener_disable(listener);
 	chan_arm(l->resume, ACCEPT_PAUSE_MS);
@@ -240,7 +240,7 @@ int ctllisten_set_auth(struct ctllisten *l, const struct tls_conf *auth, struct 
 
 	if (tls_conf_is_empty(auth) != (l->tls == NULL))
 		return err_set(err, -EINVAL,
-			"adding the first key or removing the last one needs a restart");
+			"adding the first key or removing the last key needs a restart");
 	if (!l->tls)
 		return 0;
 	rc = tls_renew(l->tls, auth, err);

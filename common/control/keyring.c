@@ -95,8 +95,8 @@ static int parse(struct keyring *ret, char *buf, size_t n, const char *path, str
 		return 1;
 	if (bad > 1)
 		return err_set(err, -EINVAL,
-			"line %u of key file '%s' is neither 'previous' with 64 hex digits, once, "
-			"nor 'revoked' with ROLE:NAME#FINGERPRINT",
+			"line %u of key file '%s' is invalid: allowed are 'previous' with 64 hex "
+			"digits, once, and 'revoked' with ROLE:NAME#FINGERPRINT",
 			bad, path);
 	return err_set(err, -EINVAL,
 		"key file '%s' holds neither 32 bytes nor 64 hex digits (make one with `openssl "

@@ -156,8 +156,8 @@ static void peer_set(struct member *m, const struct ctl_peer *p)
 		struct known_peer *v = realloc(m->peers, (i + 1) * sizeof(*v));
 
 		if (!v) {
-			log_error("out of memory: peer %u is ignored until the scheduler sends it "
-				  "again",
+			log_error("out of memory: ignoring peer %u until the scheduler sends its "
+				  "address again",
 				p->id);
 			return;
 		}
@@ -285,9 +285,10 @@ static void on_welcome(struct member *m, const struct ctl_welcome *w)
 			memcmp(m->cluster_id, w->cluster_id.data, sizeof(m->cluster_id)) != 0)) {
 		log_rated(LOG_WARN,
 			"rejected another scheduler, which belongs to another cluster or has an "
-			"older term (see --scheduler): term=%u known=%u",
+			"older term (check --scheduler): term=%u known=%u",
 			w->term, m->term);
-		ctlclient_drop(m->client, "the scheduler of another cluster");
+		ctlclient_drop(
+			m->client, "the scheduler belongs to another cluster or has an older term");
 		return;
 	}
 	m->id = w->member_id;
@@ -324,12 +325,13 @@ static void on_beat_timer(evutil_socket_t fd, short what, void *arg)
 		return;
 	}
 	if (clock_now_ns() - m->last_heard_ns > (uint64_t)m->dead_ms * 1000000) {
-		ctlclient_drop(m->client, "the scheduler is silent");
+		ctlclient_drop(m->client, "nothing was received from the scheduler for too long");
 		return;
 	}
 	if (atomic_exchange(&m->has_lost, false)) {
-		ctlclient_drop(
-			m->client, "messages to the scheduler were lost, all are sent again");
+		ctlclient_drop(m->client,
+			"messages to the scheduler could not be queued; they are sent again after "
+			"a reconnect");
 		return;
 	}
 	m->ops->beat(m->ctx, &msg.beat);
@@ -375,9 +377,9 @@ static void dispatch(struct member *m, struct member_msg *in)
 			 * cluster. */
 			log_rated(LOG_WARN,
 				"rejected another scheduler, which belongs to another cluster, "
-				"retrying (see --scheduler): %s",
+				"retrying (check --scheduler): %s",
 				msg->refuse.text);
-			ctlclient_drop(m->client, "the scheduler of another cluster");
+			ctlclient_drop(m->client, "the scheduler belongs to another cluster");
 			return;
 		}
 		log_write(LOG_AS(LOG_ERROR, REFUSED), "the scheduler refuses this member: %s",
@@ -429,9 +431,9 @@ static void client_frame(
 		return;
 	in->refs = 1;
 	if (ctl_decode(type, body, n, &in->msg, &in->mem, &err) < 0) {
-		log_rated(
-			LOG_WARN, "malformed message from the scheduler, reconnecting: %s", err.s);
-		ctlclient_drop(c, "bad message");
+		log_rated(LOG_WARN,
+			"received a malformed message from the scheduler, reconnecting: %s", err.s);
+		ctlclient_drop(c, "the scheduler sent a malformed message");
 	} else {
 		dispatch(m, in);
 	}

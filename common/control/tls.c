@@ -316,15 +316,16 @@ static const char *cert_unproven(const struct tls *t, const SSL *ssl)
 	struct tls_peer *at = t->is_listener ? SSL_get_app_data(ssl) : &peer;
 
 	if (tlscert_peer(ssl, at))
-		return "the certificate has no identity (its subject needs exactly one CN, "
+		return "the peer's certificate has no identity (its subject needs exactly one CN, "
 		       "ROLE:NAME)";
 	/* The handshake has used the context that was current when the handshake started. If
 	 * tls_renew has replaced that context since then, check the certificate with the current
 	 * context. */
 	if (t->ctx != SSL_get_SSL_CTX(ssl) && t->is_listener && !tlscert_accepts(t->ctx, ssl))
-		return "its certificate is no longer accepted";
+		return "the peer's certificate is no longer accepted";
 	if (!t->is_listener && strncmp(at->identity, "scheduler:", 10) != 0)
-		return "the certificate of the other side is not a scheduler's (CN scheduler:NAME)";
+		return "the peer's certificate is not that of a scheduler (its CN must be "
+		       "scheduler:NAME)";
 	return NULL;
 }
 
@@ -333,7 +334,7 @@ const char *tls_unproven(const SSL *ssl)
 	const struct tls *t = SSL_CTX_get_app_data(SSL_get_SSL_CTX(ssl));
 
 	if (!SSL_is_init_finished(ssl) || SSL_version(ssl) != TLS1_3_VERSION)
-		return "it is not TLS 1.3";
+		return "the peer does not use TLS 1.3";
 	if (t->conf.cert)
 		return cert_unproven(t, ssl);
 	return SSL_session_reused(ssl) ? NULL : "the peer did not use the cluster key";
@@ -341,16 +342,17 @@ const char *tls_unproven(const SSL *ssl)
 
 const char *tls_failure(const SSL *ssl, unsigned long ssl_error)
 {
-	static const char cert_refused[] = "the other side refuses this certificate: another "
-					   "authority, expired or revoked (its log has the reason)";
+	static const char cert_refused[] = "the other side refuses this certificate: its authority "
+					   "is unknown, or it is expired or revoked (see the log "
+					   "of the other side)";
 	const struct tls *t = ssl ? SSL_CTX_get_app_data(SSL_get_SSL_CTX(ssl)) : NULL;
 	const char *reason = ERR_reason_error_string(ssl_error);
 	const struct tls_peer *peer = t && t->is_listener ? SSL_get_app_data(ssl) : NULL;
 
 	if (peer && peer->handshake_bytes > stranger_limit(t))
-		return "it sent too much before it proved its identity";
+		return "the peer sent too many bytes before it proved its identity";
 	if (peer && peer->is_revoked)
-		return "its key is revoked (`bpsctl key status` lists revoked keys)";
+		return "the peer's key is revoked (`bpsctl key status` lists revoked keys)";
 	if (!ssl_error)
 		return "the peer closed the connection during the TLS handshake (does it lack a "
 		       "key, or belong "

@@ -21,7 +21,7 @@ static const char *last_reason(void)
 	ERR_clear_error();
 	if (ERR_GET_LIB(e) == ERR_LIB_SYS)
 		return strerror(ERR_GET_REASON(e));
-	return reason ? reason : "not understood";
+	return reason ? reason : "unknown error of OpenSSL";
 }
 
 /* Turn on the check of revocation lists if the file with the authorities contains a list. Otherwise

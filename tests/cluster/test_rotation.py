@@ -164,7 +164,7 @@ def test_revocation_outlives_the_scheduler(keyed):
     log = daemon(c, "agent:a1").log
     size = log.stat().st_size
     c.wait_for("a1 is turned away again", lambda: log.stat().st_size > size)
-    c.wait_for("it is said why", lambda: "its key is revoked" in c.scheduler.log.read_text())
+    c.wait_for("it is said why", lambda: "the peer's key is revoked" in c.scheduler.log.read_text())
     assert key_users(c) == {"current": 3}
 
 
