@@ -13,7 +13,8 @@
 
 const char *const auth_words[] = {"psk", "cert", NULL};
 
-/* Add the content of a file to the digest. auth_equal compares digests to detect changed files. */
+/* Add the content of a file to the digest. auth_equal compares digests, to detect that a file has
+ * changed. */
 static int digest_file(EVP_MD_CTX *ctx, const char *path, struct err_text *err)
 {
 	uint8_t buf[4096];

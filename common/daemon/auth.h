@@ -18,7 +18,7 @@ struct auth_opts {
 	const char *cert, *key, *ca; /* PEM files */
 };
 
-/* Rows of a settings table; S: the program's struct, m: its struct auth_opts. */
+/* Rows of a settings table. S: the program's struct of options; m: the struct auth_opts in S. */
 #define AUTH_SETTINGS(S, m, key_file_help)                                                         \
 	{"auth", SET_ENUM, SETTING_AT(S, m.kind), .def = "psk", .words = auth_words,               \
 		.help = "how daemons prove who they are: by the cluster key, or certificates"},    \
@@ -35,9 +35,9 @@ struct auth_opts {
 				"(PEM)"                                                            \
 	}
 
-/* Read the key or certificates that the settings name. Returns 1 when they were read. Returns 0
- * when the settings name none; then only loopback addresses are allowed. The strings in *ret belong
- * to o.
+/* Read the key or the certificates that the settings name. Returns 1 when the credentials were
+ * read. Returns 0 when the settings name no credentials; then only loopback addresses are allowed.
+ * The strings in *ret belong to o.
  * Errors: -errno or -EINVAL; err gets the text. */
 int auth_load(struct tls_conf *ret, const struct auth_opts *o, struct err_text *err);
 

@@ -22,9 +22,9 @@
 #include "common/base/log.h"
 #include "common/daemon/notify.h"
 
-/* Wait of daemon_end in milliseconds. Multiplied by StartLimitBurst= of the systemd units, it is
- * more than their StartLimitIntervalSec=, so that starts never reach the limit. It is less than
- * their shortest WatchdogSec=. */
+/* Time that daemon_end waits, in milliseconds. PAUSE_MS times StartLimitBurst= of the systemd units
+ * is more than their StartLimitIntervalSec=, so that starts never reach the limit. PAUSE_MS is less
+ * than the shortest WatchdogSec= of the units. */
 #define PAUSE_MS 1500
 
 const char *const daemon_log_levels[] = {"error", "warn", "info", "debug", "trace", NULL};
@@ -37,7 +37,7 @@ static void apply_log_level(const struct daemon_opts *opts)
 	log_set_level(level);
 }
 
-/* Set the failpoints of the setting `faults`, and log that there are some.
+/* Set the failpoints of the setting `faults`. Log a warning if the setting is not empty.
  * Errors: a negative code; err gets the text. */
 static int apply_faults(const char *text, struct err_text *err)
 {
@@ -50,8 +50,8 @@ static int apply_faults(const char *text, struct err_text *err)
 
 /* ---- reload ---- */
 
-/* Load the credentials. Returns 1 when they differ from those in force, and writes them to *ret.
- * Else returns 0.
+/* Load the credentials into *ret. Returns 1 when they differ from the credentials in force and can
+ * replace them. Otherwise returns 0.
  * Errors: a negative code; err gets the text. */
 static int load_auth(const struct daemon *d, const struct auth_opts *o, struct tls_conf *ret,
 	struct err_text *err)
@@ -71,8 +71,8 @@ static int load_auth(const struct daemon *d, const struct auth_opts *o, struct t
 }
 
 /* Put new credentials in force.
- * Errors: a negative code; err gets the text. The old credentials then stay in force. One cause is
- * a certificate that does not match the private key. */
+ * Errors: a negative code; err gets the text, and the old credentials stay in force. One cause is a
+ * certificate that does not match the private key. */
 static int take_auth(
 	struct daemon *d, const struct tls_conf *auth, const char *key_file, struct err_text *err)
 {
@@ -96,7 +96,8 @@ static int take_auth(
 	return rc;
 }
 
-/* Read the credentials again and put them in force. Returns 1 when they have changed, else 0.
+/* Read the credentials again and put them in force if they have changed. Returns 1 when they have
+ * changed, else 0.
  * Errors: those of load_auth and take_auth. */
 static int renew_auth(struct daemon *d, const struct auth_opts *o, struct err_text *err)
 {

@@ -5,10 +5,11 @@
  * daemon serves.
  *
  * SIGTERM and SIGINT end daemon_run, or call the program's stop function (daemon_on_stop). SIGHUP
- * reads the settings files and the key again. If a file or the key has an error, the daemon logs
- * the error and nothing changes. Else the settings that can change at run time take their new
- * values. The three signals are blocked before main (daemon_begin.c) and read from a descriptor. So
- * no signal is lost, no signal interrupts the start, and no signal handler of a library runs.
+ * makes the daemon read the settings files and the key again. If a file or the key has an error,
+ * the daemon logs the error and changes nothing. Otherwise the settings that can change at run time
+ * take their new values. The three signals are blocked before main (daemon_begin.c), and the
+ * control loop reads them from a signalfd. So no signal is lost, no signal interrupts the start,
+ * and no signal handler of a library runs.
  *
  * --ready-fd N receives "PORT=<port>\nHTTP=<port>\n" once the daemon serves.
  *
@@ -59,16 +60,17 @@ extern const char *const daemon_log_levels[];
 
 /* Callbacks of a reload, on the control loop's thread. Each may be NULL. */
 struct daemon_reload_ops {
-	/* Called when settings that may change at run time have new values, which are in the struct
-	 * that settings_load filled. Apply these values. */
+	/* Called when settings that may change at run time have new values. The struct that
+	 * settings_load filled has the new values, and the callback must apply them. */
 	void (*changed)(void *ctx);
-	/* Called when the key file or a certificate has changed; daemon.auth has the new
-	 * credentials. A reload cannot add the first key or remove the last one.
-	 * Errors: a negative code; err gets the text. Then the old credentials stay in force. */
+	/* Called when the key file or a certificate has changed. daemon.auth has the new
+	 * credentials. The callback must apply them. A reload cannot add the first key or remove
+	 * the last key.
+	 * Errors: a negative code; err gets the text, and the old credentials stay in force. */
 	int (*auth_changed)(void *ctx, struct err_text *err);
 };
 
-/* Write one line that describes to people what the program does now ("summing: 3 connections,
+/* Write one line for people that describes what the program does now ("summing: 3 connections,
  * ..."). */
 typedef void (*daemon_line_fn)(void *ctx, char *ret, size_t room);
 #define DAEMON_LINE_BYTES 256
@@ -80,7 +82,7 @@ struct daemon {
 	struct tls_conf auth; /* credentials; empty: only loopback addresses */
 	int signal_fd;
 	struct event *signals, *watchdog, *teller;
-	bool is_ready; /* READY=1 was sent to the service manager */
+	bool is_ready; /* true after READY=1 was sent to the service manager */
 	daemon_line_fn line;
 	void *line_ctx;
 	char told[DAEMON_LINE_BYTES];
@@ -95,39 +97,39 @@ struct daemon {
 	double started_unix; /* start time, in seconds since 1970 */
 };
 
-/* Call this first in main. Ignores SIGPIPE, and restores the default action of the signals that a
- * crash raises, such as SIGSEGV. A program that links daemon_begin.c has SIGTERM, SIGINT and SIGHUP
- * blocked from its start, before the constructor of any library. */
+/* Call this function first in main. It ignores SIGPIPE, and restores the default action of the
+ * signals that a crash raises, such as SIGSEGV. A program that links daemon_begin.c has SIGTERM,
+ * SIGINT and SIGHUP blocked from its start, before the constructor of any library. */
 void daemon_begin(void);
 /* Initialize d, which must be zeroed.
  * Errors: a negative code; err gets the text. There is nothing to undo. */
 int daemon_init(struct daemon *d, const char *program, const struct daemon_opts *opts,
 	struct err_text *err);
-/* Let SIGHUP reload the settings s and the struct that settings_load filled, which begins with a
- * struct daemon_opts. s must outlive d. */
+/* Make SIGHUP reload the settings s. The struct that settings_load filled must begin with a struct
+ * daemon_opts. s must outlive d. */
 void daemon_on_reload(
 	struct daemon *d, struct settings *s, const struct daemon_reload_ops *ops, void *ctx);
-/* Make the first SIGTERM or SIGINT call fn instead of ending daemon_run. fn cleans up and calls
- * daemon_quit in bounded time. A second signal ends daemon_run at once. */
+/* Make the first SIGTERM or SIGINT call fn instead of ending daemon_run. fn must clean up and call
+ * daemon_quit within a limited time. A second signal ends daemon_run at once. */
 void daemon_on_stop(struct daemon *d, void (*fn)(void *ctx), void *ctx);
 /* Read only the credentials again, as SIGHUP does. Returns 1 when they have changed, else 0.
- * Errors: a negative code; err gets the text. Nothing has changed. */
+ * Errors: a negative code; err gets the text, and the old credentials stay. */
 int daemon_reload_auth(struct daemon *d, struct err_text *err);
-/* Start the HTTP server. Also report to the service manager's watchdog while ops->probe returns
- * true for HTTPD_LIVE, which means that every loop of the process makes progress. */
+/* Start the HTTP server. Also send WATCHDOG=1 to the service manager while ops->probe returns true
+ * for HTTPD_LIVE. That result means that every loop of the process makes progress. */
 int daemon_http(struct daemon *d, const struct httpd_ops *ops, void *arg, struct err_text *err);
 /* Report to the service manager that the program is ready (READY=1). From then on call `line` each
  * second, and send the line when it has changed; `systemctl status` shows it. */
 int daemon_tell(struct daemon *d, daemon_line_fn line, void *ctx, struct err_text *err);
 /* Send the line of daemon_tell now, if it has changed. */
 void daemon_tell_now(struct daemon *d);
-/* Log that the program serves, and report its ports to --ready-fd. port: its main port, 0 when it
- * has none. status: text for the end of the log line. */
+/* Log that the program serves, and write its ports to the descriptor of --ready-fd. port: the
+ * program's main port; 0: it has none. status: text for the end of the log line. */
 void daemon_ready(struct daemon *d, uint16_t port, const char *status);
 /* Return the exit status for a start that failed with rc. EX_TEMPFAIL (75): a later start may
- * succeed, because the cause may pass by itself or lies outside this daemon. Examples are an
- * address that is in use or does not exist yet, a full disk, and a lack of memory. EX_CONFIG (78):
- * every start fails until the configuration changes. */
+ * succeed without a change of the configuration. Examples of such causes are an address that is in
+ * use or does not exist yet, a full disk, and a lack of memory. EX_CONFIG (78): every start fails
+ * until the configuration changes. */
 int daemon_exit_status(int rc);
 /* Run the control loop until a signal or daemon_quit. Returns the exit status. */
 int daemon_run(struct daemon *d);
@@ -135,10 +137,10 @@ int daemon_run(struct daemon *d);
 void daemon_quit(struct daemon *d, int exit_status);
 /* Free d. All objects on its loop must be freed before. */
 void daemon_fini(struct daemon *d);
-/* Call this last in main, and return its result. A service manager restarts a daemon at once, and
- * gives up after StartLimitBurst= starts in StartLimitIntervalSec=. Starts that end with exit
- * status 75 must not reach that limit. So with this status the function waits before it returns.
- * SIGTERM and SIGINT end the wait. */
+/* Call this function last in main, and return its result. A service manager restarts a daemon at
+ * once, and gives up after StartLimitBurst= starts in StartLimitIntervalSec=. Starts that end with
+ * exit status 75 must not reach that limit. So for this status the function waits before it
+ * returns. SIGTERM and SIGINT end the wait. */
 int daemon_end(int exit_status);
 
 /* Make a random instance number for this process, never 0. */

@@ -1,5 +1,5 @@
-/* Actions that must happen before main. They are not in daemon.c, so that only programs that call
- * daemon_begin have them. */
+/* Actions at the start of a program, some of them before main. They are not in daemon.c, so that
+ * only programs that call daemon_begin link this file. */
 #include <signal.h>
 #include <stdint.h>
 #include <sys/syscall.h>
@@ -9,10 +9,11 @@
 
 #define BIT(sig) (UINT64_C(1) << ((sig)-1))
 
-/* libfabric loads libinfinipath. Its constructor makes SIGTERM and SIGINT call exit(1), and goes on
- * to run for a tenth of a second. A stop during that time would look like a failure. So block the
- * signals in .preinit_array, because only functions there run before the constructors of libraries.
- * Nothing is initialized at that time, not even a sanitizer, so use the system call directly. */
+/* libfabric loads libinfinipath. The constructor of libinfinipath makes SIGTERM and SIGINT call
+ * exit(1), and runs for another tenth of a second. A stop during that time would look like a
+ * failure. So block the signals in .preinit_array, because only functions there run before the
+ * constructors of libraries. Nothing is initialized at that time, not even a sanitizer. So use the
+ * system call directly. */
 __attribute__((no_sanitize("address", "thread", "undefined"))) static void block_signals(void)
 {
 	static const uint64_t mask = BIT(SIGTERM) | BIT(SIGINT) | BIT(SIGHUP);

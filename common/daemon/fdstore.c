@@ -1,6 +1,6 @@
-/* Descriptors that the service manager keeps for the next process: inherit, take, put, remove.
- * notify.c sends the messages. fdstore_inherit and fdstore_take run on the main thread, the
- * functions that send messages on any thread. */
+/* Descriptors that the service manager stores for the next process: inherit, take, put, remove.
+ * notify.c sends the messages. fdstore_inherit and fdstore_take run on the main thread. The
+ * functions that send messages run on any thread. */
 #include "common/daemon/fdstore.h"
 
 #include <errno.h>

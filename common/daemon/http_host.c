@@ -51,7 +51,8 @@ bool http_host_is_ours(const char *host, const struct addr *listen, const struct
 	if (addr_parse(&a, host, 80, NULL))
 		return false;
 	n = strlen(a.host);
-	if (n > 1 && a.host[n - 1] == '.') /* a full domain name may end in a dot */
+	/* remove the dot at the end of a fully qualified domain name */
+	if (n > 1 && a.host[n - 1] == '.')
 		a.host[n - 1] = '\0';
 	return strcasecmp(a.host, "localhost") == 0 || is_our_number(&a, local) ||
 	       (*listen->host && strcasecmp(a.host, listen->host) == 0 &&

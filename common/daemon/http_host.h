@@ -2,8 +2,8 @@
 #define BPS_COMMON_DAEMON_HTTP_HOST_H
 /* Check that the Host of an HTTP request names this daemon. The check stops DNS rebinding. In such
  * an attack, the owner of a web page changes the address of the page's own host name to a loopback
- * address. Then a browser on this machine would let the page read the daemon's answers. But the
- * Host field of these requests has the page's host name.
+ * address. A browser on this machine then lets the page read the daemon's answers. The check
+ * detects the attack, because the Host field of these requests has the page's host name.
  *
  * The functions keep no state and may be called on any thread. */
 #include <stdbool.h>
@@ -11,9 +11,9 @@
 
 #include "common/base/addr.h"
 
-/* Return whether host is one of these: a loopback name or address, the host of `listen`, the local
- * address of the connection (local; NULL: unknown), this machine's name with or without its domain,
- * or a name in `names` (separated by blanks or commas).
+/* Return whether host names this daemon. Allowed are a loopback name or address, the host of
+ * `listen`, this machine's name with or without its domain, and the names in `names` (separated by
+ * blanks or commas). Also allowed is the local address of the connection (local; NULL: unknown).
  * host: the field's value, with or without a port. */
 bool http_host_is_ours(const char *host, const struct addr *listen, const struct sockaddr *local,
 	const char *names);

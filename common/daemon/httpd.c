@@ -50,9 +50,10 @@ struct httpd_request {
 LIST_HEAD(request_list, httpd_request);
 
 /* Connection, identified by its descriptor and the socket's SO_COOKIE. evhttp does not report when
- * a connection ends. The cookie shows whether the descriptor still belongs to the same socket. */
+ * a connection ends, and the descriptor may then belong to another socket. The cookie shows whether
+ * the descriptor still belongs to the same socket. */
 struct http_connection {
-	struct bufferevent *bev; /* reference to the bufferevent, held until fd is known */
+	struct bufferevent *bev; /* referenced until fd is set; NULL after that */
 	struct event *learn;
 	evutil_socket_t fd;
 	uint64_t cookie;
@@ -62,7 +63,8 @@ struct httpd {
 	struct event_base *base;
 	struct evhttp *http;
 	struct evconnlistener *listener; /* owned by http */
-	struct event *resume;            /* timer of one second, which ends a pause of accepting */
+	/* timer that fires each second and ends a pause in accepting */
+	struct event *resume;
 	const struct httpd_ops *ops;
 	void *arg;
 	void (*config)(void *arg, struct evbuffer *out);
@@ -71,7 +73,7 @@ struct httpd {
 	const char *names; /* from httpd_set_names */
 	uint32_t status_timeout_ms;
 	struct request_list waiting;
-	/* Ring of the last connections; the element at next_seen is the oldest */
+	/* Ring of the last connections. The element at next_seen is the oldest */
 	struct http_connection seen[HTTPD_MAX_CONNECTIONS];
 	size_t next_seen;
 };
@@ -98,8 +100,8 @@ static void learn_descriptor(evutil_socket_t fd, short what, void *arg)
 	s->bev = NULL;
 }
 
-/* Close the oldest connection, if it is still open. evhttp then sees the end of the stream and
- * frees the connection. */
+/* Close a connection if it is still open. evhttp then reads the end of the stream and frees the
+ * connection. */
 static void seen_close(struct http_connection *s)
 {
 	uint64_t cookie;
@@ -113,8 +115,8 @@ static void seen_close(struct http_connection *s)
 	s->fd = -1;
 }
 
-/* evhttp calls this for a new connection, before it sets the descriptor in the bufferevent. So
- * learn_descriptor reads the descriptor in the next turn of the loop. */
+/* Callback of evhttp for a new connection. evhttp sets the descriptor in the bufferevent only after
+ * this callback. So learn_descriptor reads the descriptor in the next turn of the loop. */
 static struct bufferevent *on_connection(struct event_base *base, void *arg)
 {
 	struct httpd *h = arg;
@@ -131,8 +133,9 @@ static struct bufferevent *on_connection(struct event_base *base, void *arg)
 	return bev;
 }
 
-/* evhttp passes its own arg, not the server, so this function cannot change the server's state. It
- * only stops the listener. The timer `resume` starts the listener again. */
+/* Stop the listener after a failed accept. The arg is that of evhttp, not the server, so this
+ * function cannot start a timer. The timer `resume`, which always runs, starts the listener
+ * again. */
 static void on_accept_error(struct evconnlistener *listener, void *arg)
 {
 	(void)arg;
@@ -152,7 +155,8 @@ static void on_resume(evutil_socket_t fd, short what, void *arg)
 
 /* --- answers ---------------------------------------------------------------------------------- */
 
-/* Send the content of `out` as the answer. out is NULL when there was no memory for it. */
+/* Send the content of `out` as the answer. out: NULL when the caller could not allocate the
+ * buffer. */
 static void reply(struct evhttp_request *req, int code, const char *type, struct evbuffer *out)
 {
 	struct evkeyvalq *headers = evhttp_request_get_output_headers(req);
@@ -220,8 +224,8 @@ static void answer_probe(struct httpd *h, struct evhttp_request *req, enum httpd
 
 /* --- status ----------------------------------------------------------------------------------- */
 
-/* Separate r from evhttp's request, because the request is answered now or its connection is
- * closed. Returns evhttp's request, or NULL. */
+/* Separate r from evhttp's request, because evhttp frees that request when it is answered or its
+ * connection is closed. Returns evhttp's request, or NULL when r has none any more. */
 static struct evhttp_request *detach(struct httpd_request *r)
 {
 	struct evhttp_request *req = r->req;
@@ -311,8 +315,8 @@ bool httpd_query(const struct httpd_request *r, const char *name, char *buf, siz
 
 /* --- routes ----------------------------------------------------------------------------------- */
 
-/* Return whether the Host of the request, if it has one, names this daemon. A request without a
- * Host does not come from a browser, so it is safe. */
+/* Return whether the Host of the request names this daemon. Also return true for a request without
+ * a Host. Such a request cannot be an attack, because browsers always send a Host. */
 static bool is_for_us(const struct httpd *h, struct evhttp_request *req)
 {
 	const struct evhttp_uri *uri = evhttp_request_get_evhttp_uri(req);
@@ -481,8 +485,8 @@ void httpd_free(struct httpd *h)
 	if (!h)
 		return;
 	while ((r = LIST_FIRST(&h->waiting))) {
-		/* NOLINTNEXTLINE(clang-analyzer-unix.Malloc): the analyzer does not follow the
-		 * unlinking */
+		/* NOLINTNEXTLINE(clang-analyzer-unix.Malloc): the analyzer does not see that
+		 * request_free removes r from the list */
 		detach(r);
 		request_free(r);
 	}

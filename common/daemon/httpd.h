@@ -6,13 +6,13 @@
  *   /healthz /livez /readyz     200 with "ok" or a notice, or 503 with the reason
  *   /status                     JSON; may be answered later, within a deadline
  *   /config                     the settings in force, as text
- * Other paths get 404, other methods 405, and requests to a host that is not this daemon
- * (http_host.h) 421. There is no authentication. So the server listens on a loopback address unless
- * the setting http names another one.
+ * Other paths get 404, and other methods get 405. Requests whose Host field does not name this
+ * daemon (http_host.h) get 421. There is no authentication. So the server listens on a loopback
+ * address unless the setting http names another address.
  *
  * Limits: 8 KiB of headers, 4 KiB of body, 5 s without a byte from the client, 64 connections. At
- * the limit of connections, a new one replaces the oldest, so that silent connections cannot keep a
- * monitoring system out.
+ * the limit of connections, a new connection replaces the oldest. So silent connections cannot
+ * exclude a monitoring system.
  *
  * Thread: that of the event loop. The first server makes the process ignore SIGPIPE. */
 #include <stdbool.h>
@@ -32,40 +32,40 @@ struct httpd_request;
 
 enum httpd_probe {
 	HTTPD_HEALTH, /* /healthz: no problem is present */
-	HTTPD_LIVE,   /* /livez: the process is not stuck, so a restart would not help */
+	HTTPD_LIVE,   /* /livez: all loops of the process make progress, so no restart is needed */
 	HTTPD_READY,  /* /readyz: the daemon can do its work */
 };
 
-/* Functions that fill the pages. Each may be NULL: then its paths are answered with 404. */
+/* Functions that write the pages. Each may be NULL. Its paths are then answered with 404. */
 struct httpd_ops {
 	void (*metrics)(void *arg, struct evbuffer *out);
-	/* Return whether the probe succeeds. False: err has the reason. True: err is empty, or has
-	 * a notice for the answer. */
+	/* Return whether the probe succeeds. If the probe fails, err gets the reason. If the probe
+	 * succeeds, err stays empty or gets a notice for the answer. */
 	bool (*probe)(void *arg, enum httpd_probe probe, struct err_text *err);
-	/* Call httpd_answer exactly once, now or later. After the deadline the client has already
-	 * received a 503 and the answer is discarded, but httpd_answer must be called all the
-	 * same. */
+	/* Call httpd_answer exactly once, inside this callback or later. At the deadline the server
+	 * answers the client with 503. After the deadline httpd_answer must still be called, but
+	 * the answer is discarded. */
 	void (*status)(void *arg, struct httpd_request *req);
 };
 
-/* Start a server on addr. status_timeout_ms: deadline for ops->status. 0 means 1500 ms, because
- * bpsctl waits for an answer for 2 s only. ops must outlive the server.
+/* Start a server on addr. status_timeout_ms: time for the answer of ops->status; 0: 1500, less than
+ * the 2 s that bpsctl waits. ops must outlive the server.
  * Errors: -errno; err gets the text. */
 int httpd_new(struct httpd **ret_httpd, struct event_base *base, const struct addr *addr,
 	uint32_t status_timeout_ms, const struct httpd_ops *ops, void *arg, struct err_text *err);
 
-/* Add the page /config, which `config` writes. */
+/* Add the page /config. `config` writes the content of the page. */
 void httpd_set_config(struct httpd *h, void (*config)(void *arg, struct evbuffer *out), void *arg);
 
 /* Also accept requests whose Host field is one of these names, separated by blanks or commas. The
- * string must live as long as the server. Call this before the loop runs. */
+ * string must live as long as the server. Call this function before the loop runs. */
 void httpd_set_names(struct httpd *h, const char *names);
 
 /* Return the bound port, also when port 0 was requested. */
 uint16_t httpd_port(const struct httpd *h);
 
-/* Answer a status request and free it. code: HTTP status, usually 200. root: the document; NULL:
- * answer 500.
+/* Answer a status request and free the request. code: HTTP status, usually 200. root: the document;
+ * NULL: the answer is 500.
  * Owns: takes the reference to root. */
 void httpd_answer(struct httpd_request *req, int code, json_t *root);
 
@@ -73,8 +73,8 @@ void httpd_answer(struct httpd_request *req, int code, json_t *root);
  * when the parameter is missing or too long, or when the client has closed the connection. */
 bool httpd_query(const struct httpd_request *req, const char *name, char *buf, size_t n_buf);
 
-/* Close all connections and free the server. Waiting status requests are freed as well, so do not
- * call httpd_answer for them afterwards. Do not call this from inside a callback. NULL is
- * allowed. */
+/* Close all connections and free the server. Status requests without an answer are freed as well,
+ * so do not call httpd_answer for them afterwards. Do not call this function from inside a
+ * callback. NULL is allowed. */
 void httpd_free(struct httpd *h);
 #endif

@@ -1,7 +1,8 @@
 #ifndef BPS_COMMON_DAEMON_JSONTEXT_H
 #define BPS_COMMON_DAEMON_JSONTEXT_H
-/* Convert text from any source, such as a job's name, to JSON. A text that is not UTF-8 must not
- * make a whole document invalid. Any thread may call the functions. */
+/* Convert text from any source, such as a job's name, to JSON. Bytes that are not UTF-8 would make
+ * the whole JSON document invalid, so the functions replace such bytes. Any thread may call the
+ * functions. */
 #include <jansson.h>
 
 /* Return s as a JSON string. When s is not UTF-8, each byte beyond ASCII becomes '?'. If s is NULL,

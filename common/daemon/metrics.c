@@ -1,6 +1,6 @@
-/* Write metrics in the Prometheus text format, and collect those that every process has. Each
- * program collects its own values. The functions keep no state. They run on the thread that owns
- * the buffer. */
+/* Write metrics in the Prometheus text format, and collect the metrics that every process has. Each
+ * program collects its other metrics itself. The functions keep no state. They run on the thread
+ * that owns the buffer. */
 #include "common/daemon/metrics.h"
 
 #include <dirent.h>
@@ -129,7 +129,7 @@ void metric_one(
 	metric_value(out, name, value, NULL);
 }
 
-/* Count the descriptors that this process has open, without the one used for counting. */
+/* Count the open descriptors of this process, without the descriptor that is open for the count. */
 static double count_fds(void)
 {
 	DIR *dir = opendir("/proc/self/fd");

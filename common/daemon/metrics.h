@@ -8,12 +8,12 @@
  * Names of metrics begin with bps_, have base units, and end in _total for counters. Label values
  * may come from any source: quotes, backslashes and line ends are escaped. Other control bytes and
  * bytes beyond ASCII become '?', because one invalid byte would make Prometheus reject the whole
- * page. The functions keep no state. Call them on the thread that owns `out`. */
+ * page. The functions keep no state. Call them on the thread that owns the buffer `out`. */
 struct evbuffer;
 
 /* Write the metrics that every process has: bps_build_info, bps_fds, bps_fds_limit,
- * bps_up_since_seconds, and those of process_metrics.h. started_unix: start time of the process, in
- * seconds since 1970. */
+ * bps_up_since_seconds, and the metrics of process_metrics.h. started_unix: start time of the
+ * process, in seconds since 1970. */
 void metrics_process(struct evbuffer *out, double started_unix);
 
 /* Write the HELP and TYPE lines, once before the values of a metric. type: "counter", "gauge" or

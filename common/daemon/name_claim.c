@@ -9,7 +9,7 @@
 #include <unistd.h>
 
 #define BACKLOG 16
-/* Limit that name_claim.h promises; sun_path has 108 bytes, of which the first is zero */
+/* Most characters of a name (name_claim.h). sun_path has 108 bytes, of which the first is zero. */
 #define NAME_BYTES 100
 
 static socklen_t address_of(const char *name, struct sockaddr_un *ret)

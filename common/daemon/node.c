@@ -21,7 +21,8 @@
 #define STUCK_NS           UINT64_C(1500000000)
 #define LOOK_US            250000
 #define CONNECT_TIMEOUT_MS 3000
-/* Number of samples without load after which the timer stops, until a heartbeat sees load again. */
+/* Number of samples without load after which the timer stops. A heartbeat starts the timer again
+ * when there is load. */
 #define IDLE_SAMPLES 50
 
 static void fill_names(struct node *n, const struct node_opts *o)
@@ -33,7 +34,7 @@ static void fill_names(struct node *n, const struct node_opts *o)
 }
 
 /* Check at the start that the address exists on this machine. An agent uses the address only when
- * it connects, which is too late to report an error. */
+ * it connects to a server, which is too late to reject the setting. */
 static int check_address(const char *host, struct err_text *err)
 {
 	struct sockaddr_storage sa;
@@ -70,8 +71,9 @@ static int check_listen(const struct node *n, const struct node_opts *o, struct 
 	return check_address(o->listen.host, err);
 }
 
-/* Refuse a scheduler's address that can never work, instead of trying it without end. Accept a name
- * that cannot be resolved now, because it may later resolve to an address of this machine. */
+/* Refuse an address of the scheduler that can never work, instead of trying to connect without end.
+ * Accept a name that cannot be resolved now, because the name may later resolve to a loopback
+ * address. */
 static int check_scheduler(const struct node *n, const struct node_opts *o, struct err_text *err)
 {
 	struct sockaddr_storage sa;
@@ -122,8 +124,9 @@ static int claim_our_name(
 
 const char *const node_same_host_words[] = {"auto", "off", NULL};
 
-/* Make the same-host sockets of all data threads before the scheduler, and so any agent, learns of
- * this server. If a socket cannot be made, its thread tries again later and reports the error. */
+/* Make the same-host sockets of all data threads before this server reports to the scheduler, so
+ * that the sockets exist when an agent looks for them. If a socket cannot be made, its thread tries
+ * again later and reports the error. */
 static void listen_same_host(struct node *n, unsigned n_threads)
 {
 	struct err_text unused;
@@ -134,7 +137,7 @@ static void listen_same_host(struct node *n, unsigned n_threads)
 		n->same_host.listen_fds[i] = shm_listen(&n->same_host, i, &unused);
 }
 
-/* Set up shared memory with daemons of this host. A server checks that it can make sockets; an
+/* Set up shared memory with daemons of this host. A server checks that it can make sockets. An
  * agent looks for the server's socket at each connect. */
 static void open_same_host(
 	struct node *n, bool is_server, unsigned n_threads, const struct node_opts *o)
@@ -183,8 +186,8 @@ static void on_sample(evutil_socket_t fd, short what, void *arg)
 		event_del(n->sample);
 }
 
-/* Start to measure the card when there is load. The check runs with each heartbeat, because a
- * separate timer would wake an idle daemon. */
+/* Start to measure the card when there is load. The check for load runs with each heartbeat,
+ * because a separate timer would wake an idle daemon. */
 static void look_for_load(struct node *n)
 {
 	const struct timeval tv = {.tv_usec = NIC_WINDOW_NS / 1000};
@@ -254,9 +257,9 @@ static int open_member(struct node *n, enum role role, const struct node_opts *o
 }
 
 /* End the process when a data thread hangs. Peers wait for the thread's partitions until the
- * process ends and is restarted. A service manager's watchdog may act sooner. n_hung counts checks
- * that found the thread hung, instead of time, because time also passes while the whole process is
- * stopped. */
+ * process ends and is restarted. A service manager's watchdog may act sooner. n_hung counts the
+ * checks that found a hung thread. A time would be wrong, because time also passes while the whole
+ * process is stopped. */
 static void on_look(evutil_socket_t fd, short what, void *arg)
 {
 	struct node *n = arg;
@@ -401,8 +404,8 @@ bool node_line(const struct node *n, char *ret, size_t room)
 	return false;
 }
 
-/* Return for how many nanoseconds a data thread has been hung. 0: no data thread hangs, or none
- * runs yet. */
+/* Return for how many nanoseconds a data thread has been hung. 0: no data thread hangs, or no data
+ * thread runs yet. */
 static uint64_t stuck_ns(uint64_t beat_ns)
 {
 	uint64_t now = clock_now_ns();
@@ -410,8 +413,8 @@ static uint64_t stuck_ns(uint64_t beat_ns)
 	return beat_ns && now > beat_ns && now - beat_ns > STUCK_NS ? now - beat_ns : 0;
 }
 
-/* Problems that a member reports about itself in /healthz, in the metric bps_health and in the
- * status. */
+/* Problems that a server or agent reports about itself in /healthz, in the metric bps_health and in
+ * /status. */
 static const struct {
 	const char *code, *what, *effect, *action;
 	bool is_of_agents;
@@ -442,7 +445,7 @@ static bool has_problem(const struct node *n, size_t i, const struct node_health
 	return is_there[i];
 }
 
-/* Write all present problems in one line. Returns how many there are. */
+/* Write all present problems in one line. Returns the number of problems. */
 static unsigned name_problems(
 	const struct node *n, const struct node_health *h, struct err_text *ret_text)
 {

@@ -1,8 +1,9 @@
 #ifndef BPS_COMMON_DAEMON_NODE_H
 #define BPS_COMMON_DAEMON_NODE_H
-/* The common parts of bps-server and bps-agent. A node is a daemon (common/daemon/daemon.h), a
- * member of the cluster (common/control/member.h), and the network transport
- * (common/transport/net.h), with the settings of all three. The data threads belong to the program.
+/* The common parts of bps-server and bps-agent. A node combines a daemon (common/daemon/daemon.h),
+ * a membership in the cluster (common/control/member.h), the network transport
+ * (common/transport/net.h), and the settings of these parts. The data threads belong to the
+ * program.
  *
  * Thread: the control loop's, which is the main thread. */
 #include <jansson.h>
@@ -80,7 +81,8 @@ extern const char *const node_same_host_words[]; /* auto, off */
 				"never"                                                            \
 	}
 
-/* Time without an answer after which server and agent send a message of the data plane again. */
+/* Time without an answer after which a server or an agent sends a message of the data plane
+ * again. */
 #define NODE_RETRY_NS UINT64_C(2000000000)
 
 struct node {
@@ -90,7 +92,7 @@ struct node {
 	unsigned n_listen_fds;       /* number of same_host.listen_fds */
 	enum same_host_state same_host_state;
 	struct shm_counters same_host_counters;
-	/* The transport's connection-management thread reads this pointer */
+	/* Set by node_open. The transport's connection-management thread reads this pointer */
 	struct member *_Atomic member;
 	/* Socket that claims the name on this machine (name_claim.h); -1: none */
 	int claim_fd;
@@ -99,7 +101,7 @@ struct node {
 	uint32_t n_looks_dead, n_hung;
 	uint64_t nic_mbps;  /* speed from the setting or the driver; 0: unknown */
 	uint8_t nic_source; /* source of nic_mbps, enum nic_source */
-	/* Interface with the address for data connections; zeroed when the setting nic-speed is not
+	/* Interface with the address for data connections. Zeroed when the setting nic-speed is not
 	 * 0 */
 	struct nic nic;
 	struct event *sample; /* timer that samples the interface's counters while there is load */
@@ -112,9 +114,10 @@ struct node {
 	char name[CTL_NAME_MAX + 1], host[CTL_NAME_MAX + 1];
 };
 
-/* Open everything except the data threads. The program starts the data threads when node_welcome
- * has the id. n: zeroed, except past. role: a ROLE_SERVER listens for agents. quota_bytes: memory
- * for sums, reported to the scheduler. Call node_close also after an error.
+/* Open all parts of the node except the data threads. The program starts the data threads when
+ * node_welcome has taken the member id. n: zeroed, except past. role: a node with ROLE_SERVER
+ * listens for agents. quota_bytes: memory for sums, reported to the scheduler. Call node_close also
+ * after an error.
  * Errors: a negative code; err gets the text. */
 int node_open(struct node *n, const char *program, enum role role, const struct node_opts *opts,
 	unsigned n_threads, uint64_t quota_bytes, const struct member_ops *ops,
@@ -122,43 +125,43 @@ int node_open(struct node *n, const char *program, enum role role, const struct 
 /* Implement auth_changed of struct daemon_reload_ops. ctx: a struct that begins with a struct
  * node. */
 int node_auth_changed(void *ctx, struct err_text *err);
-/* Close n. The program's data threads must have ended before. */
+/* Close n. The program's data threads must already have ended. */
 void node_close(struct node *n);
 
 /* Take the member id that the scheduler has assigned. Returns 1 the first time, and 0 when the
- * scheduler assigns the same id again. Returns BPS_EDUP when it assigns another id; then the
- * process ends. */
+ * scheduler assigns the same id again. When the scheduler assigns another id, returns BPS_EDUP and
+ * ends the process. */
 int node_welcome(struct node *n, uint32_t id);
 /* Implement refused of struct member_ops: end the process. ctx: a struct that begins with a struct
  * node. */
 void node_refused(void *ctx, int code, const char *text);
 
-/* Return the configuration with which data threads share memory within this host; NULL: they share
- * none. It is complete after node_welcome, and lives as long as the node. */
+/* Return the configuration with which data threads share memory within this host; NULL: no memory
+ * is shared. The configuration is complete after node_welcome, and lives as long as the node. */
 const struct shm_config *node_same_host(const struct node *n);
 
-/* Fill in the heartbeat's fields about shared memory and the network card. Call it for every
- * heartbeat, because it also starts the measurement of the card when there is load. */
+/* Fill in the heartbeat's fields about shared memory and the network card. Call this function for
+ * every heartbeat, because it also starts the measurement of the card when there is load. */
 void node_beat(struct node *n, struct ctl_beat *b);
 
 /* Return half of the machine's memory, the default of some settings. */
 uint64_t node_half_memory_bytes(void);
 
-/* Return whether the scheduler can be reached. If it cannot, write the line that the program's
- * daemon_line_fn has to return. */
+/* Return whether the scheduler can be reached. If the scheduler cannot be reached, write the line
+ * that the program's daemon_line_fn must return. */
 bool node_line(const struct node *n, char *ret, size_t room);
 
 /* Health of the program's threads. */
 struct node_health {
-	/* Each data thread has a time of its last turn; this is the oldest of these times. 0: no
-	 * data thread runs yet */
+	/* Each data thread stores the time of the last turn of its loop. beat_ns is the oldest of
+	 * these times; 0: no data thread runs yet */
 	uint64_t beat_ns;
 	bool is_agent;
 	/* True if this agent has reached neither the scheduler nor any server for too long */
 	bool is_isolated;
 };
 
-/* Return whether the probe succeeds. Else err has the reason. */
+/* Return whether the probe succeeds. If the probe fails, err gets the reason. */
 bool node_probe(const struct node *n, enum httpd_probe probe, const struct node_health *h,
 	struct err_text *err);
 /* Write the first part of /metrics, the same for both programs. */

@@ -1,17 +1,17 @@
 #ifndef BPS_COMMON_DAEMON_NOTIFY_H
 #define BPS_COMMON_DAEMON_NOTIFY_H
-/* Messages to the service manager over $NOTIFY_SOCKET, a path or an abstract socket, as
- * sd_notify(3) sends them. Without the variable all calls do nothing and return 0. Any thread may
- * call the functions. No call blocks, except notify_send_fds for up to 200 ms.
+/* Messages to the service manager, in the form of sd_notify(3). $NOTIFY_SOCKET names the manager's
+ * socket, a path or an abstract socket. Without this variable all calls do nothing and return 0.
+ * Any thread may call the functions. No call blocks, except notify_send_fds for up to 200 ms.
  * Errors: -errno. Callers may ignore errors. */
 #include <stdbool.h>
 #include <stdint.h>
 
-/* Return whether $NOTIFY_SOCKET names a service manager. */
+/* Return whether $NOTIFY_SOCKET is set, so that messages reach a service manager. */
 bool notify_is_heard(void);
 
-/* Send lines such as "READY=1\nSTATUS=...". fd >= 0: send this descriptor as well, for
- * FDSTORE=1. */
+/* Send lines such as "READY=1\nSTATUS=...". fd: descriptor to send with the lines, for FDSTORE=1;
+ * negative: no descriptor. */
 int notify_send(const char *lines, int fd);
 
 /* Send a message that must not get lost, with n_fds <= NOTIFY_FDS_MAX descriptors (for FDSTORE=1,
@@ -19,18 +19,18 @@ int notify_send(const char *lines, int fd);
 #define NOTIFY_FDS_MAX 64
 int notify_send_fds(const char *lines, const int *fds, unsigned n_fds);
 
-/* Send READY=1 with a status sentence. status may be NULL after notify_reloading; then the previous
- * sentence stays. */
+/* Send READY=1 with a status sentence. status: NULL (after notify_reloading): the previous sentence
+ * stays. */
 int notify_ready(const char *status);
-/* Send RELOADING=1 with the time, as systemd's Type=notify-reload requires. Call notify_ready when
- * the reload is done. */
+/* Send RELOADING=1 with the present time, as systemd's Type=notify-reload requires. Call
+ * notify_ready when the reload is done. */
 int notify_reloading(void);
 /* Send STATUS= with a sentence for people, STOPPING=1, or WATCHDOG=1. */
 int notify_status(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 int notify_stopping(void);
 int notify_watchdog(void);
 
-/* Return after how many microseconds without a WATCHDOG=1 the service manager kills this process;
- * 0: there is no watchdog. Send WATCHDOG=1 at least twice in that time. */
+/* Return the time in microseconds without a WATCHDOG=1 after which the service manager kills this
+ * process; 0: there is no watchdog. Send WATCHDOG=1 at least twice in this time. */
 uint64_t notify_watchdog_us(void);
 #endif

@@ -30,7 +30,8 @@ struct thread_list {
 	unsigned n;
 };
 
-/* Read the first line of a file of a thread into buf. Returns false when the thread has ended. */
+/* Read the first line of a file in the thread's /proc folder into buf. Returns false when the
+ * thread has ended. */
 static bool read_line(const char *tid, const char *file, char *buf, size_t room)
 {
 	char path[64];

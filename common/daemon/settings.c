@@ -1,5 +1,6 @@
-/* Settings from flags, environment and files: read them in order, check them, reread the files at
- * run time. Types, INI files and help texts are in settings_*.c. Thread: main. */
+/* Settings from flags, environment and files: read the sources in order, check the values, and
+ * reread the files at run time. Types, INI files and help texts are in settings_*.c. Thread:
+ * main. */
 #include "common/daemon/settings.h"
 
 #include <assert.h>
@@ -91,9 +92,9 @@ static int take_environment(struct settings *s, struct err_text *err)
 	return rc;
 }
 
-/* Warn of a variable whose name is probably misspelt. All programs use the prefix BPS_, so an
- * unknown name is no error. Warn when at most one letter in four differs from the name of a
- * setting. */
+/* Log a warning for a variable whose name is probably misspelt: at most one letter in four differs
+ * from the name of a setting. Any other unknown name may belong to another program of the suite,
+ * because all programs use the prefix BPS_. */
 static void warn_of_slip(const struct settings *s, const char *name, size_t n_name)
 {
 	struct nearest_name best = NEAREST_NONE;
@@ -215,7 +216,8 @@ static int read_command_line(struct settings *s, struct err_text *err)
 
 /* ---- load and free ---- */
 
-/* Check the program's table with assertions, because an error in it is a bug of the program. */
+/* Check the program's table with assertions, because an error in the table is a bug of the
+ * program. */
 static void check_table(const struct settings_spec *spec)
 {
 	for (size_t i = 0; i < spec->n_rows; i++) {
@@ -368,8 +370,8 @@ void settings_free(struct settings *s)
 
 /* ---- reread ---- */
 
-/* Compute the values that will be in force: those of fresh for rows with is_live, those of s for
- * other rows. */
+/* Compute the values that will be in force. Rows with is_live take the value of fresh, and other
+ * rows take the value of s. */
 static void make_effective(struct settings *s, struct settings *fresh)
 {
 	for (size_t i = 0; i < s->spec->n_rows; i++) {
@@ -444,8 +446,8 @@ static void adopt_row(struct settings *s, struct settings *fresh, const struct s
 	memcpy(value_of(s->values, row), value_of(fresh->loaded, row), row->bytes);
 }
 
-/* Keep the present value of a row that needs a restart. settings_print shows the new value and its
- * source. */
+/* Keep the present value of a row that needs a restart. Store the new value and its source for
+ * settings_print. */
 static void keep_row(struct settings *s, struct settings *fresh, const struct setting *row)
 {
 	struct settings_entry *e = settings_entry(s, row), *f = settings_entry(fresh, row);
@@ -475,7 +477,7 @@ unsigned settings_adopt(struct settings *s, struct settings *fresh)
 			keep_row(s, fresh, row);
 		}
 	}
-	if (n_changed) { /* keep fresh, because it now owns the replaced strings */
+	if (n_changed) { /* do not free `fresh`, because `fresh` now owns the replaced strings */
 		fresh->older = s->older;
 		s->older = fresh;
 	} else {

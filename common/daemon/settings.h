@@ -1,25 +1,25 @@
 #ifndef BPS_COMMON_DAEMON_SETTINGS_H
 #define BPS_COMMON_DAEMON_SETTINGS_H
 /* Settings of a program, from one table. A row has a setting's name, type, default, range and help
- * text, and the place of its value in the program's own struct.
+ * text, and the offset of its value in the program's own struct.
  *
- * A value comes from the first of these sources that has one: the flag (`--name value` or
- * `--name=value`; the last one if it is repeated), the environment (BPS_NAME, upper case, '-'
- * becomes '_'), the INI files, the default. An INI file has lines `name = value` ('_' may replace
- * '-'). After FILE, the files in FILE.d/ whose names end in .conf are read in the order of their
- * names; the last value counts. A file may have a section with the program's name ([server] or
- * [bps-server]), which changes nothing. All values are checked, also those that another source
- * overrides. The error text for a bad value or an unknown name has the source, the allowed values,
- * and the nearest valid name.
+ * A value comes from the first of these sources that sets it: the flag (`--name value` or
+ * `--name=value`), the environment (BPS_NAME, upper case, '-' becomes '_'), the INI files, the
+ * default. Of a repeated flag the last value counts. An INI file has lines `name = value` ('_' may
+ * replace '-'). After FILE, the files in FILE.d/ whose names end in .conf are read in the order of
+ * their names; the last value counts. A file may have a section with the program's name ([server]
+ * or [bps-server]), which has no effect. All values are checked, including values that another
+ * source overrides. The error text for a bad value or an unknown name has the source, the allowed
+ * values, and the nearest valid name.
  *
  * Five flags are built in: --help, --version, --check-config, --print-config and --config FILE.
  * Without --config, BPS_CONFIG names the file. Without BPS_CONFIG, the table names the file, which
  * need not exist. A table can enable a sixth flag, --failpoints. --print-config writes an INI file
  * with the source of each value after ';'.
  *
- * The files can be read again while the program runs; flags and environment stay as they were at
- * its start. Rows with is_live then take their new values; other rows keep their values until a
- * restart:
+ * The files can be read again while the program runs. Flags and environment stay as they were when
+ * the program started. When the files are read again, rows with is_live take their new values.
+ * Other rows keep their values until a restart:
  *
  *   settings_load ──> settings_reread ──> settings_adopt, any number of times ──> settings_free
  *                          └─refused: nothing has changed
@@ -44,9 +44,10 @@
 enum setting_type {
 	SET_BOOL, /* bool: yes|no|true|false|on|off|1|0; a bare flag is yes */
 	SET_INT,  /* int64_t */
-	/* uint64_t bytes: a number with B, KiB, MiB, GiB or TiB; without a unit it means bytes */
+	/* uint64_t bytes: a number with B, KiB, MiB, GiB or TiB. A number without a unit means
+	 * bytes */
 	SET_SIZE,
-	/* uint64_t microseconds: a number with us, ms, s, min or h; 0 needs no unit */
+	/* uint64_t microseconds: a number with us, ms, s, min or h. Only 0 needs no unit */
 	SET_DURATION,
 	SET_STRING, /* const char *, owned by struct settings; "" when unset */
 	SET_FAULTS, /* same as SET_STRING: text for failpoint_set (common/base/failpoint.h) */
@@ -67,12 +68,11 @@ struct setting {
 	enum setting_type type;
 	size_t offset, bytes; /* set with SETTING_AT */
 	const char *def;      /* default, as text */
-	/* Limits of the value: of the number, the bytes, the microseconds or the string's length.
-	 * If min == max, only the type limits the value */
+	/* Limits of the number, the bytes, the microseconds or the string's length. If min == max,
+	 * only the type limits the value */
 	int64_t min, max;
 	const char *const *words; /* SET_ENUM: NULL-terminated */
-	/* SET_ADDR: port to use for an address that names no port; 0: the address must name a
-	 * port */
+	/* SET_ADDR: default port for an address without a port; 0: the address must have a port */
 	uint16_t port;
 	bool is_live;     /* a new value can be applied while the program runs */
 	const char *help; /* one line, lower case, no full stop */
@@ -98,8 +98,9 @@ struct settings_spec {
 	/* Bits of enum failpoint_owner: the owners whose failpoints --failpoints lists; 0: the
 	 * program does not have that flag */
 	unsigned failpoints;
-	/* Check whether the values fit together; each value is already checked alone. values: the
-	 * struct with the values of the rows. NULL: no check. */
+	/* Check whether the values are consistent with each other. Each single value is already
+	 * checked. values: the struct with the values of the rows. A NULL pointer means no
+	 * check. */
 	int (*check)(const void *values, struct err_text *err);
 };
 
@@ -112,19 +113,19 @@ enum settings_verdict {
 
 struct settings;
 
-/* Read all sources, and write the values of all rows into the struct `values`.
- * ret_settings: owns the strings in `values` and the list of arguments. Free it after their last
- * use. It is set only when the verdict is SETTINGS_RUN. argv must live as long as *ret_settings.
- * err: the sentence when the verdict is SETTINGS_USAGE or SETTINGS_CONFIG. */
+/* Read all sources, and write the values of all rows into the struct `values`. ret_settings: set
+ * only when the verdict is SETTINGS_RUN. *ret_settings owns the strings in `values` and the list of
+ * arguments, so free it only after the last use of both. argv: must live as long as *ret_settings.
+ * err: gets the text when the verdict is SETTINGS_USAGE or SETTINGS_CONFIG. */
 enum settings_verdict settings_load(struct settings **ret_settings,
 	const struct settings_spec *spec, int argc, char *const *argv, void *values,
 	struct err_text *err);
 
-/* Read the files again and check all values, also together with the values that need a restart to
- * change. *ret_fresh has the new values: pass it to settings_adopt, which frees it, or free it with
- * settings_free.
- * Errors: a negative code; err gets the text that settings_load would return. Nothing has
- * changed. */
+/* Read the files again and check all values. Also check that the new values are consistent with the
+ * values in force that need a restart to change. *ret_fresh has the new values. Pass *ret_fresh to
+ * settings_adopt, which takes ownership, or free it with settings_free.
+ * Errors: a negative code; err gets the text that settings_load would return, and the old values
+ * stay. */
 int settings_reread(struct settings *s, struct settings **ret_fresh, struct err_text *err);
 
 /* Return the struct that was passed to settings_load. For settings from settings_reread: a struct
@@ -132,17 +133,17 @@ int settings_reread(struct settings *s, struct settings **ret_fresh, struct err_
 const void *settings_values(const struct settings *s);
 
 /* Copy the new values of rows with is_live to the struct that was passed to settings_load. Logs
- * "NAME: OLD -> NEW" for each changed value. Warns of each row without is_live whose new value
- * differs. Old strings stay valid until settings_free(s). Frees fresh. Returns how many values have
- * changed. */
+ * "NAME: OLD -> NEW" for each changed value. Logs a warning for each row without is_live whose new
+ * value differs. Old strings stay valid until settings_free(s). The caller must no longer use
+ * `fresh`. Returns how many values have changed. */
 unsigned settings_adopt(struct settings *s, struct settings *fresh);
 
-/* Print all values with their sources, as --print-config does, and the values that a restart will
- * put in force. */
+/* Print all values with their sources, as --print-config does. Also print the values that a restart
+ * will put in force. */
 void settings_print(const struct settings *s, FILE *out);
 
-/* Return the exit status of main for a verdict other than SETTINGS_RUN, and log the sentence of an
- * error. */
+/* Return the exit status of main for a verdict other than SETTINGS_RUN. If the verdict is an error,
+ * log err. */
 int settings_exit_status(enum settings_verdict verdict, const struct err_text *err);
 
 /* Return the arguments that are not flags, as a NULL-terminated list that lives as long as s and

@@ -19,8 +19,8 @@ struct ini_read {
 	struct err_text *err;
 };
 
-/* Return whether a section has the name of this program. No other section is allowed, because a
- * file has the settings of one program, and a section does not change the meaning of a name. */
+/* Return whether a section has the name of this program. Other sections are not allowed, because a
+ * file has only the settings of one program. */
 static bool is_own_section(const struct settings *s, const char *name, size_t n)
 {
 	const char *program = s->spec->program;
@@ -45,8 +45,8 @@ static void check_section(struct ini_read *r, const char *line)
 }
 
 /* Read one line for libinih. Count the lines here, because libinih does not pass line numbers to
- * its handler. Remove leading blanks, because libinih takes an indented line as the continuation of
- * the previous one. */
+ * its handler. Remove leading blanks, because libinih would treat an indented line as the
+ * continuation of the previous line. */
 static char *read_line(char *buf, int n_bytes, void *arg)
 {
 	struct ini_read *r = arg;
@@ -123,7 +123,7 @@ static int take_file(struct settings *s, const char *path, bool is_required, str
 	return rc;
 }
 
-/* Select files whose names end in .conf, because editors leave behind files with other names. */
+/* Select files whose names end in .conf, because editors leave backup files with other names. */
 static int is_drop_in(const struct dirent *d)
 {
 	size_t n = strlen(d->d_name);

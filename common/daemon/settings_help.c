@@ -1,4 +1,5 @@
-/* Names of settings, and the output of --help and --print-config. This file does not read settings.
+/* Names of settings, and the output of --help and --print-config. The functions do not read the
+ * sources of settings.
  * Thread: main. */
 #include "common/daemon/settings_impl.h"
 

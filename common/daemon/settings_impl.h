@@ -18,9 +18,9 @@
 struct settings_entry {
 	char *text;   /* the value as text, as written in its source */
 	char *source; /* source of the value; NULL until a source sets the value */
-	/* Value that a restart will put in force; NULL: the present value stays */
+	/* Value that a restart will put in force, with its source; NULL: the present value stays */
 	char *waiting;
-	const char *flag; /* value of the flag, in argv */
+	const char *flag; /* value of the flag, in argv; NULL: no flag */
 	unsigned file;    /* number of the last file that set the value, from 1 */
 	int line;         /* line number in that file */
 };
@@ -28,13 +28,13 @@ struct settings_entry {
 struct settings {
 	const struct settings_spec *spec;
 	void *values; /* the program's struct */
-	/* Values as they were read from the sources. The program may change the values in its own
+	/* Values as they were read from the sources. In contrast, the program may change its own
 	 * struct */
 	void *loaded;
 	/* Set by settings_reread: the values that settings_adopt will put in force */
 	void *effective;
 	struct settings_entry *entries; /* one per row */
-	/* Replaced settings, which own strings to which the program may still point */
+	/* Settings from earlier rereads, which own strings to which the program may still point */
 	struct settings *older;
 	int argc;
 	char *const *argv;
@@ -47,21 +47,22 @@ struct settings {
 };
 
 /* ---- settings.c ---- */
-/* Set the value of a row from text. source: where text comes from; an error sentence starts with
- * it. */
+/* Set the value of a row from text. source: where text comes from; the text of an error starts with
+ * source. */
 int settings_take(struct settings *s, const struct setting *row, const char *text,
 	const char *source, struct err_text *err);
 struct settings_entry *settings_entry(const struct settings *s, const struct setting *row);
 
 /* ---- settings_type.c ---- */
-/* Parse text and write the value to `at`. A string is not copied: `at` then gets the pointer text.
+/* Parse text and write the value to `at`. For a setting of a string type, `at` gets the pointer
+ * text, not a copy of the string.
  * Errors: -EINVAL, -ERANGE; err gets the text. */
 int setting_parse(const struct setting *row, void *at, char *text, struct err_text *err);
 /* Return whether the values at a and b are equal. */
 bool setting_is_same(const struct setting *row, const void *a, const void *b);
 size_t setting_bytes(enum setting_type type);
-/* Return the text after the name of a flag in the help: "=SIZE", or the words of an enum, written
- * to buf. */
+/* Return the text that the help prints after the name of a flag, such as "=SIZE". For an enum, the
+ * text is a list of its words, written to buf. */
 const char *setting_form(const struct setting *row, char *buf, size_t n_buf);
 /* Write the limits of a row into buf, such as "1 to 64". Returns false when the row has none. */
 bool setting_range(const struct setting *row, char *buf, size_t n_buf);
@@ -69,8 +70,8 @@ bool setting_range(const struct setting *row, char *buf, size_t n_buf);
 /* ---- settings_file.c ---- */
 /* Read the INI file, from --config or the default, and the .conf files in its FILE.d. */
 int settings_take_files(struct settings *s, struct err_text *err);
-/* Read an open INI file into s->loaded; the file stays open. path: its name in messages.
- * Errors: -EIO, and those of settings_take, with a sentence that starts with path. */
+/* Read an open INI file into s->loaded; the file stays open. path: name of the file for messages.
+ * Errors: -EIO, -EINVAL, and those of settings_take; err gets a text that names path. */
 int settings_take_stream(struct settings *s, FILE *file, const char *path, struct err_text *err);
 
 /* ---- settings_help.c ---- */
@@ -80,8 +81,8 @@ bool settings_same_name(const char *written, size_t n_written, const char *name)
 /* Find a row by its name. Returns NULL when there is none. */
 const struct setting *settings_find(const struct settings *s, const char *name, size_t n);
 
-/* Return a hint with the nearest valid name for an unknown setting; with prefix "--", for an
- * unknown flag. */
+/* Return a hint with the nearest valid name for the unknown name `wrong`. prefix: "" for a setting
+ * in a file, "--" for a flag. */
 const char *settings_name_hint(const struct settings *s, const char *wrong, const char *prefix,
 	char buf[static SETTINGS_HINT_BYTES]);
 void settings_print_help(const struct settings *s);

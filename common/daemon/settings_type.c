@@ -30,7 +30,7 @@ static const struct setting_unit *units_of(enum setting_type type)
 	return type == SET_SIZE ? size_units : type == SET_DURATION ? duration_units : no_units;
 }
 
-/* Write the number in the largest unit that divides it. */
+/* Write the number v in the largest unit of which v is a multiple. */
 static void format_number(enum setting_type type, int64_t v, char *buf, size_t n)
 {
 	const struct setting_unit *u = units_of(type);
