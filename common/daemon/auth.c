@@ -30,7 +30,7 @@ static int digest_file(EVP_MD_CTX *ctx, const char *path, struct err_text *err)
 		if (n < 0)
 			rc = err_set(err, -errno, "cannot read '%s': %s", path, strerror(errno));
 		else if (total > PEM_MAX_BYTES || !EVP_DigestUpdate(ctx, buf, (size_t)n))
-			rc = err_set(err, -EINVAL, "'%s' is too large for a PEM file", path);
+			rc = err_set(err, -EINVAL, "file '%s' is too large for a PEM file", path);
 	}
 	close(fd);
 	return rc;
@@ -48,7 +48,7 @@ static int digest_files(struct tls_conf *conf, struct err_text *err)
 	for (size_t i = 0; rc == 0 && i < sizeof(paths) / sizeof(paths[0]); i++)
 		rc = digest_file(ctx, paths[i], err);
 	if (rc == 0 && !EVP_DigestFinal_ex(ctx, conf->digest, &n))
-		rc = err_set(err, -EIO, "cannot compute a digest");
+		rc = err_set(err, -EIO, "cannot compute a digest of the certificate files");
 	EVP_MD_CTX_free(ctx);
 	return rc;
 }
@@ -62,7 +62,8 @@ static int load_cert(struct tls_conf *ret, const struct auth_opts *o, struct err
 
 	for (size_t i = 0; i < sizeof(files) / sizeof(files[0]); i++)
 		if (!*files[i].value)
-			return err_set(err, -EINVAL, "auth = cert needs %s", files[i].name);
+			return err_set(
+				err, -EINVAL, "auth = cert needs %s to name a file", files[i].name);
 	*ret = (struct tls_conf){.cert = o->cert, .key = o->key, .ca = o->ca};
 	rc = secret_check(o->key, "private key", err);
 	if (rc == 0)

@@ -21,7 +21,7 @@ struct auth_opts {
 /* Rows of a settings table. S: the program's struct of options; m: the struct auth_opts in S. */
 #define AUTH_SETTINGS(S, m, key_file_help)                                                         \
 	{"auth", SET_ENUM, SETTING_AT(S, m.kind), .def = "psk", .words = auth_words,               \
-		.help = "how daemons prove who they are: by the cluster key, or certificates"},    \
+		.help = "how daemons authenticate: psk (cluster key) or cert (certificates)"},     \
 		{"key-file", SET_STRING, SETTING_AT(S, m.key_file), .def = "", .is_live = true,    \
 			.help = key_file_help},                                                    \
 		{"tls-cert", SET_STRING, SETTING_AT(S, m.cert), .def = "",                         \

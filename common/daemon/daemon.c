@@ -61,8 +61,8 @@ static int load_auth(const struct daemon *d, const struct auth_opts *o, struct t
 	if (rc < 0)
 		return rc;
 	if (tls_conf_is_empty(ret) != tls_conf_is_empty(&d->auth)) {
-		log_warn("a key was %s, which needs a restart to take effect: the daemon goes on "
-			 "%s a key",
+		log_warn("a key was %s, which takes effect only after a restart: the daemon "
+			 "continues %s a key",
 			tls_conf_is_empty(ret) ? "removed" : "added",
 			tls_conf_is_empty(ret) ? "with" : "without");
 		return 0;
@@ -153,8 +153,8 @@ static void on_hangup(struct daemon *d)
 	struct err_text err;
 
 	if (!d->settings) {
-		log_warn(
-			"received signal HUP during the start, nothing is reloaded: send it again");
+		log_warn("received signal HUP during the start, reloaded nothing: send the signal "
+			 "again");
 		return;
 	}
 	if (d->is_ready)
@@ -313,7 +313,8 @@ int daemon_http(struct daemon *d, const struct httpd_ops *ops, void *arg, struct
 	d->http_arg = arg;
 	d->watchdog = event_new(loop_base(d->loop), -1, EV_PERSIST, on_watchdog, d);
 	if (!d->watchdog || event_add(d->watchdog, &tv) < 0)
-		return err_set(err, -ENOMEM, "cannot feed the watchdog: out of memory");
+		return err_set(err, -ENOMEM,
+			"cannot report to the service manager's watchdog: out of memory");
 	return 0;
 }
 
@@ -420,7 +421,8 @@ int daemon_end(int exit_status)
 
 	if (exit_status != EX_TEMPFAIL || !notify_is_heard())
 		return exit_status;
-	log_info("waiting %d ms before the exit, so that the service manager does not give up",
+	log_info("waiting %d ms before the exit, so that the service manager continues to restart "
+		 "this program",
 		PAUSE_MS);
 	our_signals(&set);
 	sigdelset(&set, SIGHUP);

@@ -38,12 +38,12 @@ extern const char *const daemon_log_levels[];
 /* Rows of the settings table for a struct whose first member is struct daemon_opts. */
 #define DAEMON_SETTINGS(http_default)                                                              \
 	AUTH_SETTINGS(struct daemon_opts, auth,                                                    \
-		"cluster key; without one only loopback addresses are used"),                      \
+		"file with the cluster key; without a key only loopback addresses are used"),      \
 		{"http", SET_ADDR, SETTING_AT(struct daemon_opts, http), .def = http_default,      \
 			.help = "address of /metrics, /healthz and /status"},                      \
 		{"http-names", SET_STRING, SETTING_AT(struct daemon_opts, http_names), .def = "",  \
 			.max = 4096,                                                               \
-			.help = "more names by which HTTP clients may call this daemon"},          \
+			.help = "more host names that HTTP clients may use for this daemon"},      \
 		{"log-level", SET_ENUM, SETTING_AT(struct daemon_opts, log_level), .def = "info",  \
 			.words = daemon_log_levels, .is_live = true,                               \
 			.help = "least urgent messages that are logged"},                          \

@@ -139,7 +139,7 @@ static struct bufferevent *on_connection(struct event_base *base, void *arg)
 static void on_accept_error(struct evconnlistener *listener, void *arg)
 {
 	(void)arg;
-	log_rated(LOG_WARN, "http: cannot accept, pausing for a second: %s",
+	log_rated(LOG_WARN, "HTTP server: cannot accept connections, pausing for a second: %s",
 		strerror(EVUTIL_SOCKET_ERROR()));
 	evconnlistener_disable(listener);
 }
@@ -193,7 +193,7 @@ static void reply_json(struct evhttp_request *req, int code, const json_t *root)
 		reply(req, code, JSON_TYPE, out);
 		evbuffer_free(out);
 	} else {
-		reply_text(req, HTTP_INTERNAL, "the answer could not be made");
+		reply_text(req, HTTP_INTERNAL, "cannot create the answer");
 	}
 	free(text);
 }
@@ -353,7 +353,7 @@ static void on_request(struct evhttp_request *req, void *arg)
 	}
 	if (method != EVHTTP_REQ_GET && method != EVHTTP_REQ_HEAD) {
 		evhttp_add_header(evhttp_request_get_output_headers(req), "Allow", "GET, HEAD");
-		reply_text(req, HTTP_BADMETHOD, "only GET is allowed here");
+		reply_text(req, HTTP_BADMETHOD, "only GET and HEAD are allowed");
 		return;
 	}
 	if (path && h->ops->metrics && strcmp(path, "/metrics") == 0) {

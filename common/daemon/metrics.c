@@ -151,11 +151,11 @@ void metrics_process(struct evbuffer *out, double started_unix)
 	metric_begin(out, "bps_build_info", "gauge", "version of this program, and its commit");
 	metric_value(
 		out, "bps_build_info", 1, "version", BPS_VERSION, "commit", bps_commit(), NULL);
-	metric_one(out, "bps_fds", "gauge", "descriptors open", count_fds());
+	metric_one(out, "bps_fds", "gauge", "open descriptors", count_fds());
 	if (getrlimit(RLIMIT_NOFILE, &limit) == 0)
-		metric_one(out, "bps_fds_limit", "gauge", "descriptors that may be open",
+		metric_one(out, "bps_fds_limit", "gauge", "limit of open descriptors",
 			limit.rlim_cur == RLIM_INFINITY ? INFINITY : (double)limit.rlim_cur);
-	metric_one(out, "bps_up_since_seconds", "gauge", "start of this process, unix time",
-		started_unix);
+	metric_one(out, "bps_up_since_seconds", "gauge",
+		"start time of this process, in seconds since 1970", started_unix);
 	process_metrics(out);
 }

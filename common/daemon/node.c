@@ -65,8 +65,8 @@ static int check_listen(const struct node *n, const struct node_opts *o, struct 
 			o->listen.host);
 	if (tls_conf_is_empty(&n->daemon.auth) && !sockaddr_is_loopback((struct sockaddr *)&sa))
 		return err_set(err, -EPERM,
-			"without a cluster key only loopback addresses are used, not '%s'; set "
-			"--key-file",
+			"cannot use --listen '%s': without a cluster key only loopback addresses "
+			"are allowed (set --key-file)",
 			o->listen.host);
 	return check_address(o->listen.host, err);
 }
@@ -85,8 +85,8 @@ static int check_scheduler(const struct node *n, const struct node_opts *o, stru
 		sockaddr_is_loopback((struct sockaddr *)&sa))
 		return 0;
 	return err_set(err, -EPERM,
-		"without a cluster key only a scheduler on loopback can be joined, not '%s'; set "
-		"--key-file (`bpsctl key derive` makes it)",
+		"cannot join the scheduler at '%s': without a cluster key only a loopback address "
+		"is allowed (set --key-file; `bpsctl key derive` makes the key)",
 		o->scheduler.host);
 }
 
@@ -111,8 +111,8 @@ static int claim_our_name(
 			"pid %d): stop it, or choose another --name",
 			program, n->name, pid, (int)getpid());
 	if (rc == 0 && n->claim_fd < 0)
-		log_warn("another user's process has claimed the name of %s '%s' on this machine; "
-			 "continuing, because it may not be a daemon",
+		log_warn("a process of another user has claimed the name of %s '%s' on this "
+			 "machine; continuing, because that process may not be a daemon",
 			program, n->name);
 	if (rc < 0) {
 		log_warn("cannot check whether another %s has the name '%s': %s", program, n->name,
@@ -147,7 +147,8 @@ static void open_same_host(
 		return;
 	if (is_server && shm_sweep(o->same_host_dir) < 0) {
 		log_info("no memory is shared with agents of this host: cannot make a socket in "
-			 "'%s': %s (create it for this user, or choose another --same-host-dir)",
+			 "'%s': %s (create the folder for this user, or choose another "
+			 "--same-host-dir)",
 			o->same_host_dir, strerror(errno));
 		return;
 	}
@@ -274,7 +275,7 @@ static void on_look(evutil_socket_t fd, short what, void *arg)
 	if (++n->n_hung < n->n_looks_dead)
 		return;
 	log_write(LOG_AS(LOG_ERROR, STUCK),
-		"ending, so that the service manager restarts this process: %s", err.s);
+		"ending this process, so that the service manager restarts it: %s", err.s);
 	_exit(EX_SOFTWARE);
 }
 
@@ -367,7 +368,9 @@ void node_close(struct node *n)
 int node_welcome(struct node *n, uint32_t id)
 {
 	if (n->id && n->id != id) {
-		log_error("the scheduler assigned another id, restarting: id=%u was=%u", id, n->id);
+		log_error("the scheduler assigned another member id, ending for a restart: id=%u "
+			  "was=%u",
+			id, n->id);
 		daemon_quit(&n->daemon, EX_TEMPFAIL);
 		return BPS_EDUP;
 	}
@@ -485,7 +488,8 @@ void node_metrics(const struct node *n, const struct node_health *h, struct evbu
 	metric_one(out, "bps_term", "gauge", "starts of this cluster's schedulers",
 		member_term(n->member));
 	metric_one(out, "bps_same_host_received_bytes_total", "counter",
-		"bytes read from the memory of daemons on this host; not in the network's figures",
+		"bytes read from the memory of daemons on this host; not included in the network "
+		"metrics",
 		(double)n->same_host_counters.received_bytes);
 	metric_one(out, "bps_same_host_connections", "gauge",
 		"data connections through shared memory", n->same_host_counters.connections);

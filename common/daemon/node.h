@@ -41,11 +41,11 @@ extern const char *const node_same_host_words[]; /* auto, off */
 			.help = "address of bps-scheduler"},                                       \
 		{"name", SET_STRING, SETTING_AT(struct node_opts, name), .def = "",                \
 			.max = CTL_NAME_MAX,                                                       \
-			.help = "unique in its role; empty: the host's name"},                     \
+			.help = "unique name of this daemon in its role; empty: the host name"},   \
 		{"host", SET_STRING, SETTING_AT(struct node_opts, host), .def = "",                \
 			.max = CTL_NAME_MAX,                                                       \
-			.help = "name of this machine, equal for its daemons; empty: the host's "  \
-				"name"},                                                           \
+			.help = "name of this machine, the same for all its daemons; empty: the "  \
+				"host name"},                                                      \
 		{"provider", SET_ENUM, SETTING_AT(struct node_opts, provider), .def = "auto",      \
 			.words = net_provider_words,                                               \
 			.help = "transport of data connections, the same on all members; "         \
@@ -53,12 +53,12 @@ extern const char *const node_same_host_words[]; /* auto, off */
 				"else sockets"},                                                   \
 		{"congestion-control", SET_STRING, SETTING_AT(struct node_opts, congestion),       \
 			.def = "auto", .min = 1, .max = CONGESTION_NAME_MAX,                       \
-			.help = "of data connections over TCP; auto: the system's, "               \
-				"except BBR; system; or a name that the kernel supports"},         \
+			.help = "congestion control over TCP: auto (the system's, except BBR), "   \
+				"system, or a name that the kernel supports"},                     \
 		{"nic-speed", SET_INT, SETTING_AT(struct node_opts, nic_mbps), .def = "0",         \
 			.max = 10000000,                                                           \
-			.help = "Mbit/s of the network card; 0: as reported by its driver, else "  \
-				"as measured"},                                                    \
+			.help = "speed of the network card in Mbit/s; 0: the speed that the "      \
+				"driver reports, else the measured speed"},                        \
 		{"spin", SET_DURATION, SETTING_AT(struct node_opts, spin_us), .def = "50us",       \
 			.max = 10 * SETTING_MS,                                                    \
 			.help = "how long an idle data thread looks for work before it sleeps"},   \

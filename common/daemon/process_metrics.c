@@ -92,11 +92,12 @@ static void thread_metrics(struct evbuffer *out)
 	struct thread_list l;
 
 	read_threads(&l);
-	metric_begin(out, "bps_thread_busy_seconds_total", "counter", "time on a processor");
+	metric_begin(out, "bps_thread_busy_seconds_total", "counter",
+		"time that threads ran on a processor");
 	for (unsigned i = 0; i < l.n; i++)
 		thread_sample(out, "bps_thread_busy_seconds_total", &l.t[i], l.t[i].busy_ns);
 	metric_begin(out, "bps_thread_runqueue_seconds_total", "counter",
-		"time ready to run, but without a processor");
+		"time that threads waited for a processor, ready to run");
 	for (unsigned i = 0; i < l.n; i++)
 		thread_sample(
 			out, "bps_thread_runqueue_seconds_total", &l.t[i], l.t[i].runqueue_ns);
@@ -127,6 +128,6 @@ void process_metrics(struct evbuffer *out)
 			(double)t.tv_sec + (double)t.tv_nsec / 1e9);
 	if (resident > 0)
 		metric_one(out, "process_resident_memory_bytes", "gauge",
-			"memory that is resident, shared memory included", resident);
+			"resident memory, shared memory included", resident);
 	thread_metrics(out);
 }

@@ -111,7 +111,8 @@ static void warn_of_slip(const struct settings *s, const char *name, size_t n_na
 	nearest_name_try(&best, wrong, "config");
 	if (best.distance == 0 || 4 * best.distance > strlen(best.name))
 		return;
-	log_warn("environment %.*s is not a setting and has no effect (did you mean '%s'?)",
+	log_warn("environment variable %.*s is not a setting and has no effect (did you mean "
+		 "'%s'?)",
 		(int)n_name, name, env_name(best.name, right));
 }
 

@@ -104,7 +104,8 @@ int settings_take_stream(struct settings *s, FILE *file, const char *path, struc
 	if (!r.rc && ferror(file))
 		r.rc = err_set(err, -EIO, "cannot read '%s': %s", path, strerror(errno));
 	else if (!r.rc && bad_line)
-		r.rc = err_set(err, -EINVAL, "%s:%d: neither 'name = value' nor '[section]'", path,
+		r.rc = err_set(err, -EINVAL,
+			"%s:%d: the line is neither 'name = value' nor '[section]'", path,
 			bad_line);
 	return r.rc;
 }

@@ -78,20 +78,21 @@ void settings_print_help(const struct settings *s)
 	printf("\n");
 	for (size_t i = 0; i < spec->n_rows; i++)
 		print_row_help(&spec->rows[i]);
-	printf("  --config=FILE\n          INI file with the same names");
+	printf("  --config=FILE\n          INI file with settings of these names");
 	if (spec->config_path)
 		printf(" (default %s)", spec->config_path);
-	printf("; FILE.d/*.conf follow it\n"
+	printf("; the files FILE.d/*.conf are read after FILE\n"
 	       "  --check-config  check all settings and exit\n"
 	       "  --print-config  print all settings with their sources and exit\n"
 	       "  --version       print the version and exit\n");
 	if (spec->failpoints)
 		printf("  --failpoints    list the points that --faults can name and exit\n");
-	printf("  --help, -h      print this and exit\n\n"
+	printf("  --help, -h      print this help and exit\n\n"
 	       "Each setting may also come from the environment (BPS_NAME) or the INI file; "
-	       "a flag wins.\n");
+	       "a flag has priority.\n");
 	if (has_live(spec))
-		printf("SIGHUP reads the files again; settings marked live change at once.\n");
+		printf("After SIGHUP the program reads the files again; settings marked live "
+		       "change at once.\n");
 }
 
 void settings_print(const struct settings *s, FILE *out)

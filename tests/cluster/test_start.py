@@ -115,7 +115,7 @@ def test_bad_command_line_ends_with_64(place, program, flags, words):
 @pytest.mark.parametrize(
     "text, words",
     [
-        ("log-level = info\nrubbish\n", [":2: neither 'name = value' nor '[section]'"]),
+        ("log-level = info\nrubbish\n", [":2: the line is neither 'name = value' nor '[section]'"]),
         (
             "listen = 127.0.0.1:1\n\nlisten = 127.0.0.1:2\n",
             [":3: 'listen' is already set in line 1"],
@@ -187,8 +187,8 @@ def test_bad_environment_ends_with_78_and_similar_names_are_suggested(place):
     p = place.run("bps-scheduler", "--check-config")
     assert p.returncode == 0
     assert p.stderr == (
-        "<4>environment BPS_SERVER_DAED is not a setting and has no effect (did you mean "
-        "'BPS_SERVER_DEAD'?)\n"
+        "<4>environment variable BPS_SERVER_DAED is not a setting and has no effect "
+        "(did you mean 'BPS_SERVER_DEAD'?)\n"
     )
 
 

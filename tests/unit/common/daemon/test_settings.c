@@ -253,7 +253,8 @@ static void bad_files_are_refused_with_file_and_line(void **state)
 		"2: unknown section '[server]' (sections are not needed; only '[test]' is "
 		"allowed)");
 	assert_ini_refused("threads = 65\n", "1: threads: '65' is out of range (allowed: 1 to 64)");
-	assert_ini_refused("threads = 2\nrubbish\n", "2: neither 'name = value' nor '[section]'");
+	assert_ini_refused(
+		"threads = 2\nrubbish\n", "2: the line is neither 'name = value' nor '[section]'");
 	memset(line, 'x', sizeof(line));
 	line[sizeof(line) - 1] = '\0';
 	assert_ini_refused(line, "1: the line is longer than 198 characters");
