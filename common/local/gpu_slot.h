@@ -1,7 +1,7 @@
 #ifndef BPS_COMMON_LOCAL_GPU_SLOT_H
 #define BPS_COMMON_LOCAL_GPU_SLOT_H
-/* Page of counters that orders the work of a trainer's GPU streams and of its job's executor. The
- * page is a sealed memfd. It has one slot for each tensor of the trainer, at the tensor's index.
+/* Page of counters that synchronizes a trainer's GPU streams with the executor of its job. The page
+ * is a sealed memfd. It has one slot for each tensor of the trainer, at the tensor's index.
  *
  *   ready   the trainer's stream writes round r after the kernels that compute the gradient
  *   done    the executor writes r when the sum of round r lies in the tensor; the trainer's
@@ -9,9 +9,9 @@
  *
  * Both counters only grow. They are compared by their signed difference, which may wrap around,
  * because the GPU compares in that way. To poison a slot means to add GPU_SLOT_POISON to done,
- * once: then done is larger than every round, so that all waits end. The trainer's library also
- * poisons slots, when the agent or the executor has ended. For this the trainer has write access to
- * the page. */
+ * once. Then done is larger than every round, so that all waits end. The executor poisons slots,
+ * and the trainer's library also poisons slots when the agent or the executor has ended. So the
+ * trainer needs write access to the page. */
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
@@ -20,10 +20,10 @@
 #define GPU_SLOT_POISON (UINT64_C(1) << 62)
 
 struct gpu_slot {
-	/* The GPU writes it after the gradient. Partner of this write: the executor's acquire
+	/* Written by the GPU after the gradient. Partner of this write: the executor's acquire
 	 * load */
 	_Atomic uint64_t ready;
-	/* The executor stores it with release. Partner of this store: the GPU's wait, or the
+	/* Stored by the executor with release. Partner of this store: the GPU's wait, or the
 	 * trainer's acquire load */
 	_Atomic uint64_t done;
 	uint64_t reserved[6];
@@ -52,8 +52,8 @@ static inline void gpu_slot_poison(struct gpu_slot *s)
 		;
 }
 
-/* Mark the round as done, unless another process has poisoned the slot. Release: the sum must be
- * written before done; partner is the wait of the trainer's stream. */
+/* Mark the round as done, unless the slot is poisoned. Release: the sum must be written before
+ * done. Partner is the wait of the trainer's stream. */
 static inline void gpu_slot_finish(struct gpu_slot *s, uint64_t round)
 {
 	uint64_t done = atomic_load_explicit(&s->done, memory_order_relaxed);

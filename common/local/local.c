@@ -1,6 +1,6 @@
 /* The shared page, ring and socket messages between a trainer and its agent, for both sides: layout
  * checks, push and pop, completions, encoding of frames. The callers decide what to submit and when
- * a round is complete. The header says for each function which side may call it. */
+ * a round is complete. The comments in local.h name the side that may call a function. */
 #include "common/local/local.h"
 
 #include <errno.h>
@@ -86,7 +86,7 @@ struct local_entry *local_entries(struct local_control *c, uint32_t sq_entries)
 
 uint32_t local_sq_room(const struct local_control *c)
 {
-	/* Relaxed, because only this side writes the tail */
+	/* Relaxed, because only the trainer, which calls this function, writes the tail */
 	uint32_t tail = atomic_load_explicit(&c->sq_tail, memory_order_relaxed);
 	/* Acquire: partner is the store in local_sq_pop. The agent copies an entry before it frees
 	 * the entry's place in the ring. */
@@ -111,10 +111,10 @@ int local_sq_push(struct local_control *c, const struct local_sqe *e)
 bool local_sq_publish(struct local_control *c)
 {
 	/* The agent stores agent_sleeps, then loads sq_tail (local_sq_sleep). This side stores
-	 * sq_tail, then loads agent_sleeps. All are seq_cst, so at least one side sees the other's
-	 * store, and an agent that is about to block is woken. The store in local_sq_push is not
-	 * seq_cst, so write the tail again here. Add 0 instead of storing a value, because another
-	 * thread may push meanwhile. */
+	 * sq_tail, then loads agent_sleeps. All four accesses are seq_cst. So at least one side
+	 * reads the other side's store, and an agent that is about to block is woken. The store in
+	 * local_sq_push is not seq_cst, so write the tail again here. Add 0 instead of storing a
+	 * value, because another thread may push at the same time. */
 	atomic_fetch_add(&c->sq_tail, 0);
 	return atomic_load(&c->agent_sleeps) != 0;
 }
@@ -133,8 +133,8 @@ bool local_sq_pop(
 		return false;
 	*ret = local_sq(c)[*head & (sq_entries - 1)];
 	*head += 1;
-	/* Release: partner is the load in local_sq_room. After it the trainer may overwrite the
-	 * entry. */
+	/* Release: partner is the load in local_sq_room. After this store the trainer may overwrite
+	 * the entry. */
 	atomic_store_explicit(&c->sq_head, *head, memory_order_release);
 	return true;
 }
@@ -179,8 +179,8 @@ void local_done(struct local_control *c, uint32_t sq_entries, uint32_t tensor, u
 	atomic_store_explicit(&e->done_order,
 		atomic_fetch_add_explicit(&c->n_done, 1, memory_order_relaxed) + 1,
 		memory_order_relaxed);
-	/* Release: partner is the trainer's acquire load of done_round. A trainer that sees the
-	 * round then also sees the fields above and the sum. */
+	/* Release: partner is the trainer's acquire load of done_round. A trainer that reads this
+	 * round also reads the values that were stored above, and the sum. */
 	atomic_store_explicit(&e->done_round, round, memory_order_release);
 }
 
@@ -189,8 +189,8 @@ void local_done_most(
 {
 	struct local_entry *e = &local_entries(c, sq_entries)[tensor];
 
-	/* Relaxed, because the release in local_done, which the caller calls next, orders this
-	 * store as well. */
+	/* Relaxed, because the caller calls local_done next, whose release store also orders this
+	 * store. */
 	atomic_store_explicit(&e->workers_most, workers, memory_order_relaxed);
 }
 
@@ -198,8 +198,8 @@ void local_done_wake(struct local_control *c)
 {
 	/* The trainer adds to trainer_waits, then the kernel compares done_seq (local_done_wait).
 	 * This side adds to done_seq, then loads trainer_waits. All four are seq_cst. So either the
-	 * trainer sees the new done_seq and does not sleep, or this side sees that the trainer
-	 * waits. */
+	 * kernel compares the new done_seq and the trainer does not sleep, or this side reads that
+	 * the trainer waits. */
 	atomic_fetch_add(&c->done_seq, 1);
 	if (atomic_load(&c->trainer_waits))
 		futex(&c->done_seq, FUTEX_WAKE, INT_MAX, NULL);
@@ -231,8 +231,8 @@ int local_done_wait(struct local_control *c, uint32_t seen, uint64_t spin_ns, ui
 /* ---- messages ---- */
 
 #define FRAME_HEAD_BYTES 8 /* u16 type, u16 0, u32 seq */
-/* Most memory for the strings and lists of one decoded frame. It is larger than a frame, because
- * the structs of a list take more bytes than their encoding. */
+/* Most bytes of memory for the strings and lists of one decoded frame. The limit is larger than a
+ * frame, because the structs of a list take more bytes than their encoding. */
 #define DECODE_MEM_MAX (2 * LOCAL_FRAME_MAX)
 #define VERSION_MAX    63
 
@@ -437,8 +437,8 @@ int local_decode(const void *buf, size_t n_bytes, struct local_msg *ret, void **
 	return 0;
 }
 
-/* Wait until sock is ready for events or the deadline passes. Returns 0, -ETIMEDOUT, or -EAGAIN at
- * once when deadline_ns is 0. */
+/* Wait until sock is ready for `events`, or until the deadline. Returns 0, -ETIMEDOUT or another
+ * -errno. When deadline_ns is 0, returns -EAGAIN at once. */
 static int wait_ready(int sock, short events, uint64_t deadline_ns)
 {
 	struct pollfd pfd = {.fd = sock, .events = events};
@@ -606,7 +606,8 @@ int local_recv(int sock, struct local_frame *ret, uint32_t timeout_ms, struct er
 	if (rc == 1 && ret->msg.type == LOCAL_HELLO)
 		explicit_bzero(iov.iov_base, (size_t)n); /* the frame may hold a token */
 	/* The control buffer has room for all descriptors that a message can have. So MSG_CTRUNC
-	 * means that some could not be opened, because of the limit of descriptors. */
+	 * means that this process could not open some of the descriptors, because it has reached
+	 * its limit. */
 	if (rc == 1 && (mh.msg_flags & MSG_CTRUNC))
 		rc = err_set(err, -EMFILE, "cannot receive the descriptors of a frame: %s",
 			err_str(-EMFILE));

@@ -1,11 +1,11 @@
 #ifndef BPS_COMMON_LOCAL_LOCAL_H
 #define BPS_COMMON_LOCAL_LOCAL_H
-/* Interface between a trainer and its machine's agent: messages on a SOCK_SEQPACKET UNIX socket
- * (rare: attach, declare, finish, ask why), and one control page of shared memory per trainer
- * (frequent: submissions and completions).
+/* Interface between a trainer and its machine's agent. Rare events (attach, declare, finish, ask
+ * for a reason) use messages on a SOCK_SEQPACKET UNIX socket. Frequent events (submissions and
+ * completions) use one control page of shared memory per trainer.
  *
- * The agent makes all shared memory (memfd, sealed against shrinking and growing) and passes it
- * over the socket:
+ * The agent creates all shared memory (memfds that are sealed against shrinking and growing) and
+ * passes the descriptors over the socket:
  *   control   per trainer, both write: ring of submissions, one entry per tensor
  *   input     arenas per trainer, the trainer writes, the agent reads: the in-slots of its tensors
  *   output    arenas per job, the agent writes, trainers map read-only: two out-slots per tensor,
@@ -13,8 +13,8 @@
  *
  * Ring: one producer (the trainer, under a mutex of its library), one consumer (the agent). A
  * submission is {tensor index, op, priority, round}. Rounds of a tensor count from 1, and a trainer
- * has at most one round in flight per tensor. So there is no second ring for completions: round r
- * is complete when done_round of the tensor's entry is >= r. A restarted agent reads sq_head,
+ * has at most one round in flight per tensor. So a second ring for completions is not needed: round
+ * r is complete when done_round of the tensor's entry is >= r. A restarted agent reads sq_head,
  * done_round and the ring, and continues.
  *
  * Wake-up of the agent: the trainer stores sq_tail (seq_cst) and, if agent_sleeps is set, writes
@@ -24,9 +24,9 @@
  * trainer_waits (seq_cst), checks done_round again, and waits on done_seq with the value that it
  * read.
  *
- * The agent relies on no value in memory that a trainer can write. It has its own copies of
- * positions, rounds and sizes, and copies each submission once before it checks it. So a trainer
- * that writes invalid values harms its own job only. */
+ * The agent does not trust memory that a trainer can write. The agent has its own copies of
+ * positions, rounds and sizes, and copies each submission once before it checks the copy. So a
+ * trainer that writes invalid values harms only its own job. */
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
@@ -40,15 +40,17 @@
 struct msghdr;
 
 #define LOCAL_ABI 1
-/* Value of `round` in a WHY without a tensor, which asks why bps_gpu_open failed */
+/* Value of local_why.round in a WHY without a tensor, to ask for the reason why bps_gpu_open
+ * failed */
 #define LOCAL_WHY_GPU_OPEN 1
 #define LOCAL_MAGIC        0x31737062u /* the letters "bps1" */
 #define LOCAL_SOCKET       "/run/bps/agent.sock"
 #define LOCAL_FRAME_MAX    65536 /* most bytes of one socket message */
-/* Most tensors per DECLARE. With this limit a DECLARE with the longest names fits into a frame, and
- * so does a DECLARED that refuses all tensors with the longest texts. */
+/* Most tensors per DECLARE. With this limit a DECLARE with the longest names fits into a frame. A
+ * DECLARED that refuses all tensors with the longest texts fits into a frame as well. */
 #define LOCAL_DECLARE_MAX 100
-/* Most descriptors of a frame. Memory of a GPU may need many, one for each of its handles */
+/* Most descriptors of a frame. Memory of a GPU may need many descriptors, one for each of its
+ * handles */
 #define LOCAL_FDS_MAX 250
 /* FD_PASSING_MAX: most descriptors that the kernel passes with a message */
 #define LOCAL_FDS_ROOM 253
@@ -63,7 +65,7 @@ struct local_sqe {
 };
 
 struct local_entry { /* entry of a tensor, 64 bytes */
-	/* Largest completed round. The agent stores it with release. Partner of this store: the
+	/* Largest completed round. Stored by the agent with release. Partner of this store: the
 	 * trainer's acquire load */
 	_Atomic uint64_t done_round;
 	/* Status of round done_round: 0 or a negative error code. After a failure the status stays
@@ -76,13 +78,13 @@ struct local_entry { /* entry of a tensor, 64 bytes */
 	 * workers */
 	_Atomic uint32_t workers_most;
 	uint32_t unused;
-	/* Position of the round done_round in the order in which all rounds of this trainer
-	 * completed, from 1 */
+	/* Position of round done_round among all completed rounds of this trainer, in the order of
+	 * completion, from 1 */
 	_Atomic uint64_t done_order;
 	uint64_t reserved[4];
 };
 
-/* Struct at the start of the control memfd. The ring and the tensors' entries follow it */
+/* Struct at the start of the control memfd. The ring and the tensors' entries follow the struct */
 struct local_control {
 	uint32_t magic, abi;
 	uint32_t sq_entries; /* entries of the ring, a power of two */
@@ -93,12 +95,12 @@ struct local_control {
 	_Atomic uint32_t agent_sleeps;
 	/* Error code, written by the agent: the reason why rounds that need a server cannot
 	 * complete now. 0: the agent knows no such reason. The trainer reads the code while it
-	 * waits. Its order relative to other fields does not matter. */
+	 * waits. No memory order relative to other fields is needed. */
 	_Atomic int32_t trouble;
-	/* The agent adds 1 for each batch of completions; the trainer's futex word */
+	/* Futex word of the trainer. The agent adds 1 for each batch of completions */
 	_Alignas(64) _Atomic uint32_t done_seq;
-	/* Number of completions, which is also done_order of the last completion. Only the agent
-	 * writes it */
+	/* Number of completions, equal to done_order of the last completion. Written only by the
+	 * agent */
 	_Atomic uint64_t n_done;
 	/* Number of the trainer's threads that wait on done_seq */
 	_Alignas(64) _Atomic uint32_t trainer_waits;
@@ -107,13 +109,13 @@ struct local_control {
 #define LOCAL_SQ_MAX      (1u << 20) /* most ring entries */
 #define LOCAL_TENSORS_MAX (1u << 24) /* most tensor entries */
 
-/* Return the bytes of a control page with that many ring and tensor entries, including
- * alignment. */
+/* Return the size in bytes of a control page with this number of ring entries and tensor entries,
+ * including alignment. */
 size_t local_control_bytes(uint32_t sq_entries, uint32_t tensor_entries);
 /* Fill in the constant fields of a zeroed page. */
 void local_control_init(struct local_control *c, uint32_t sq_entries, uint32_t tensor_entries);
-/* Check the control page of the other process: magic, ABI version, and sizes against the mapped
- * bytes.
+/* Check the control page of the other process: magic number, ABI version, and whether the sizes fit
+ * the mapped bytes.
  * Errors: BPS_EPROTO, BPS_EVERSION. */
 int local_control_check(const struct local_control *c, size_t mapped_bytes, struct err_text *err);
 
@@ -130,63 +132,64 @@ struct local_entry *local_entries(struct local_control *c, uint32_t sq_entries);
 /* Trainer: return how many submissions fit into the ring now. */
 uint32_t local_sq_room(const struct local_control *c);
 /* Trainer: append one submission. Returns 0, or -EAGAIN when the ring is full. The caller holds the
- * library's mutex. This does not wake the agent: call local_sq_publish once after the last
- * submission. */
+ * library's mutex. The function does not wake the agent, so call local_sq_publish once after the
+ * last submission. */
 int local_sq_push(struct local_control *c, const struct local_sqe *e);
-/* Trainer: return whether the agent sleeps, so that the caller must write its eventfd. Needs no
- * mutex. */
+/* Trainer: make the appended submissions visible to an agent that is about to sleep. Returns true
+ * if the agent sleeps; the caller must then write the agent's eventfd. Needs no mutex. */
 bool local_sq_publish(struct local_control *c);
-/* Agent: copy the next submission. *head is the agent's own position. Returns false when the ring
- * is empty, or when the trainer's tail is invalid (more than sq_entries ahead of *head). In both
- * cases local_sq_sleep returns true, so that the agent may block. */
+/* Agent: copy the next submission, and advance *head, the agent's own position. Returns false when
+ * the ring is empty, or when the trainer's tail is invalid (more than sq_entries ahead of *head).
+ * In these two cases local_sq_sleep returns true, so that the agent may block. */
 bool local_sq_pop(
 	struct local_control *c, uint32_t sq_entries, uint32_t *head, struct local_sqe *ret);
-/* Agent, before it blocks: set its sleep flag and return true. Returns false, with the flag
- * cleared, when the ring has an entry. */
+/* Agent: set the agent's sleep flag before the agent blocks, and return true. Returns false, with
+ * the flag cleared, when the ring has an entry. */
 bool local_sq_sleep(struct local_control *c, uint32_t sq_entries, uint32_t head);
-/* Agent: clear its sleep flag. */
+/* Agent: clear the agent's sleep flag. */
 void local_sq_awake(struct local_control *c);
 /* Agent: mark a round of a tensor as complete. tensor: index of its entry, checked by the caller.
  * Call local_done_wake once after a batch. */
 void local_done(struct local_control *c, uint32_t sq_entries, uint32_t tensor, uint64_t round,
 	int status, uint32_t workers);
-/* Agent: set workers_most of a tensor's entry. Call it before local_done. */
+/* Agent: set workers_most of a tensor's entry. Call this function before local_done. */
 void local_done_most(
 	struct local_control *c, uint32_t sq_entries, uint32_t tensor, uint32_t workers);
 /* Agent: wake the trainer's waiting threads, if there are any. */
 void local_done_wake(struct local_control *c);
 /* Trainer: block until done_seq differs from `seen`, at most for timeout_ns. Polls for spin_ns
- * first. Returns 0 (also when done_seq may be unchanged) or -ETIMEDOUT.
+ * first. Returns -ETIMEDOUT, or 0. After 0 done_seq may still be unchanged, for example after a
+ * signal.
  * Usage: seen = done_seq; if not complete: local_done_wait(c, seen, ...); repeat. */
 int local_done_wait(struct local_control *c, uint32_t seen, uint64_t spin_ns, uint64_t timeout_ns);
 
 /* Messages. Trainer to agent: HELLO DECLARE FINISH WHY ASK BARRIER. Agent to trainer: WELCOME JOB
  * DECLARED ARENA TEXT FINISHED PEOPLE. A frame is u16 type, u16 0, u32 seq, then the struct,
- * encoded by common/wire/codec.h. An answer has the seq of its request; seq may be 0. */
+ * encoded by common/wire/codec.h. An answer has the seq of its request. seq may be 0. */
 enum local_type {
 	LOCAL_HELLO = 1,
-	/* Answers HELLO. Carries the descriptors of the control memfd and the eventfd; or code and
-	 * text of an error, after which the agent closes the socket */
+	/* Answers HELLO. Carries the descriptors of the control memfd and the eventfd, or the code
+	 * and text of an error. After an error the agent closes the socket */
 	LOCAL_WELCOME,
-	/* The agent reports, without a request, that the job is complete (code 0) or has failed.
-	 * Only the first failure counts */
+	/* Sent without a request: all workers of the job have joined (code 0), or the job has
+	 * failed. Only the first failure counts */
 	LOCAL_JOB,
 	LOCAL_DECLARE,
-	LOCAL_DECLARED, /* answers DECLARE; the ARENA messages for its arenas are sent before */
+	LOCAL_DECLARED, /* answers DECLARE; sent after the ARENA messages of the new arenas */
 	LOCAL_ARENA,    /* carries the descriptor of an arena's memfd */
-	LOCAL_WHY,      /* asks why a round or the job waits, or why it failed */
+	LOCAL_WHY,      /* requests the reason why a round or the job waits or has failed */
 	LOCAL_TEXT,     /* answers WHY */
 	LOCAL_FINISH,
-	LOCAL_FINISHED, /* answers FINISH: every worker has finished, or the job failed */
-	/* Asks for the workers of the job, or for those in the last sum of a tensor */
+	LOCAL_FINISHED, /* answers FINISH: all workers have finished, or the job has failed */
+	/* Requests the list of the job's workers, or of the workers in the last sum of a tensor */
 	LOCAL_ASK,
 	LOCAL_PEOPLE, /* answers ASK */
-	LOCAL_DEVICE, /* asks for the executor that drives this job's GPUs */
-	/* Answers DEVICE. Carries a socket to the executor, or code and text of an error */
+	LOCAL_DEVICE, /* requests a connection to the executor of this job's GPUs */
+	/* Answers DEVICE. Carries a socket to the executor, or the code and text of an error */
 	LOCAL_DEVICE_AT,
 	LOCAL_BARRIER,     /* this worker has no round in flight, and waits for all other workers */
 	LOCAL_PASSED,      /* answers BARRIER: all workers have sent BARRIER, or the job failed */
-	LOCAL_ASK_TRAFFIC, /* asks for the bytes that the agent has sent and received */
+	LOCAL_ASK_TRAFFIC, /* requests the numbers of bytes that the agent has sent and received */
 	LOCAL_TRAFFIC,     /* answers ASK_TRAFFIC */
 	LOCAL_TYPE_END
 };
@@ -195,40 +198,44 @@ struct local_hello {
 	uint16_t abi;
 	const char *version;
 	const char *job;
-	uint32_t rank; /* the worker's rank; UINT32_MAX: the scheduler assigns a rank */
+	uint32_t rank; /* rank of the worker; UINT32_MAX: the scheduler assigns a rank */
 	uint32_t size;
 	uint32_t flags; /* enum job_flags */
 	uint32_t part_bytes;
 	struct blob token; /* the job's token, CTL_TOKEN_BYTES long; empty: the job has none */
-	uint16_t backup;   /* backup, grace_ms and max_size: as in struct ctl_join */
+	/* backup, grace_ms and max_size have the meaning that they have in struct ctl_join */
+	uint16_t backup;
 	uint32_t grace_ms;
 	uint32_t max_size;
-	uint32_t machine_size; /* same as local_size in struct ctl_join */
+	uint32_t machine_size; /* has the meaning of local_size in struct ctl_join */
 };
 struct local_welcome {
 	uint32_t code; /* 0 or the positive value of an error code */
 	const char *text;
-	uint16_t n_types; /* the agent's LOCAL_TYPE_END: the agent supports the types below it */
+	uint16_t n_types; /* the agent's LOCAL_TYPE_END: the agent supports all smaller types */
 };
 struct local_job {
 	uint32_t code;
 	const char *text;
 	uint32_t rank;
 	uint32_t size;
-	uint32_t local_rank; /* number of this worker among the ranks of this machine, from 0 */
+	/* number of this worker among the job's workers on this machine, from 0 */
+	uint32_t local_rank;
 	uint32_t local_size;
 	uint64_t barrier; /* number of the last barrier that the job has passed */
-	/* 1: this worker joined while the job ran. The other workers learn that from PASSED */
+	/* 1: this worker was let in while the job ran. The other workers receive the number of
+	 * newcomers in PASSED */
 	uint8_t is_new;
-	uint32_t root; /* the lowest rank of the workers that did not join while the job ran */
-	/* Cause of the failure that `code` reports; the same in the other messages */
+	/* lowest rank of the workers that were not let in at the last barrier with newcomers */
+	uint32_t root;
+	/* Cause of the failure that `code` reports. The field has this meaning in all messages */
 	struct ctl_cause cause;
 };
 struct local_decl {
 	const char *name;
 	uint8_t dtype;
 	uint64_t n_elems;
-	/* Region of the executor in which the tensor lies; 0: the tensor is in host
+	/* Number of the executor's region that contains the tensor; 0: the tensor is in host
 	 * memory */
 	uint32_t region;
 	uint64_t region_offset;
@@ -260,11 +267,11 @@ struct local_why {
 	uint64_t round;
 };
 struct local_text {
-	uint32_t code; /* error code of the failure; 0: no failure, the round or job only waits */
+	uint32_t code; /* error code of the failure; 0: no failure: the round or job waits */
 	const char *text;
 	struct ctl_cause cause;
 };
-struct local_none { /* for messages without fields, which need at least one */
+struct local_none { /* for messages without content, because a layout needs at least one field */
 	uint8_t unused;
 };
 struct local_finished {
@@ -273,11 +280,11 @@ struct local_finished {
 	struct ctl_cause cause;
 };
 
-/* Most workers per answer; with the longest names they fit into a frame */
+/* Most workers per answer. Even with the longest names, this number of workers fits into a frame */
 #define LOCAL_PEOPLE_MAX 200
 struct local_ask {
-	/* Index of a tensor's entry: asks for the workers in the last sum of that tensor.
-	 * UINT32_MAX: asks for the workers of the job */
+	/* Index of a tensor's entry: requests the workers in the last sum of that tensor.
+	 * UINT32_MAX: requests the workers of the job */
 	uint32_t tensor;
 	uint32_t first; /* index of the first worker in the answer */
 };
@@ -285,34 +292,37 @@ struct local_ask {
 struct local_person {
 	uint32_t rank;
 	uint8_t is_lost;
-	uint8_t is_new; /* the worker was let in at the last barrier with newcomers */
-	/* Answer for a tensor: the worker's gradient is missing in the last sum of a partition */
+	uint8_t is_new; /* 1: the worker was let in at the last barrier with newcomers */
+	/* In an answer about a tensor, 1: in at least one partition, the last sum does not contain
+	 * the worker's gradient */
 	uint8_t is_missing;
 	const char *host;
-	const char *why; /* non-empty: the worker was lost, for this reason */
+	const char *why; /* reason why the worker was lost; "": the worker was not lost */
 };
 struct local_people {
-	uint64_t view; /* larger after each change of the workers */
+	/* view of the job in which this list is valid; grows with each change of the workers */
+	uint64_t view;
 	uint32_t n_all;
 	struct local_person *people; /* sorted by rank */
 	uint32_t n_people;
 };
 
 struct local_traffic {     /* bytes over the network, for all jobs of the agent */
-	uint64_t instance; /* instance of the agent; a restarted agent counts from 0 again */
+	uint64_t instance; /* instance of the agent; a new instance counts from 0 again */
 	uint64_t sent_bytes, received_bytes;
 };
 
 struct local_barrier {
-	/* Number of this barrier: the number of the last barrier that the worker passed, plus 1 */
+	/* Number of this barrier: 1 more than the number of the last barrier that the worker has
+	 * passed */
 	uint64_t number;
 };
 struct local_passed {
 	uint32_t code;
 	const char *text;
 	uint64_t barrier;
-	uint32_t n_new; /* workers that were let in at this barrier */
-	/* The lowest rank of the workers that were in the job before this barrier */
+	uint32_t n_new; /* number of workers that were let in at this barrier */
+	/* Lowest rank of the workers that were in the job before this barrier */
 	uint32_t root;
 	struct ctl_cause cause;
 };
@@ -351,11 +361,12 @@ struct local_msg {
 	};
 };
 
-/* Return whether fd is a memfd that cannot shrink, so that its mapped memory stays valid. */
+/* Return whether fd is a memfd that is sealed against shrinking, so that its mapped memory stays
+ * valid. */
 bool local_is_sealed(int fd);
 const char *local_type_name(unsigned type);
 /* Encode and send one frame with n_fds (<= LOCAL_FDS_MAX) descriptors. Blocks at most timeout_ms;
- * 0: not at all.
+ * 0: does not block.
  * Errors: -EAGAIN or -ETIMEDOUT; -EMSGSIZE; another -errno of sendmsg(2), such as -EPIPE. */
 int local_send(
 	int sock, const struct local_msg *m, const int *fds, unsigned n_fds, uint32_t timeout_ms);
@@ -369,20 +380,20 @@ struct local_frame {
 	int fds[LOCAL_FDS_ROOM];
 	unsigned n_fds;
 };
-/* Free the memory of a frame, and make the frame empty. Closes those descriptors in it that are not
- * negative. */
+/* Free the memory of a frame, close its descriptors, and make the frame empty. To keep a descriptor
+ * open, set its element of fds to -1 before. */
 void local_frame_free(struct local_frame *f);
-/* Receive one frame with its descriptors, which are close-on-exec. Waits at most timeout_ms; 0: not
- * at all. The caller must free *ret also after an error. The caller may free it on another thread,
- * because the sender of a descriptor can make the close of that descriptor block. Returns 1, or 0
- * when the peer has closed the socket.
+/* Receive one frame with its descriptors, which are close-on-exec. Waits at most timeout_ms; 0:
+ * does not wait. The caller must free *ret also after an error. The sender of a descriptor can make
+ * the close of that descriptor block, so the caller may free *ret on another thread. Returns 1, or
+ * 0 when the peer has closed the socket.
  * Errors: -EAGAIN or -ETIMEDOUT, -ECONNRESET, -ENOMEM; BPS_EPROTO: the frame is truncated or
  * malformed, or has more than LOCAL_FDS_MAX descriptors; -EMFILE: this process has reached its
  * limit of descriptors. After -EMFILE the message is decoded, but some of its descriptors are
  * lost. */
 int local_recv(int sock, struct local_frame *ret, uint32_t timeout_ms, struct err_text *err);
-/* Decode the next frame, as local_recv with timeout_ms 0, but leave it in the socket. No
- * descriptors are received. To remove the frame, receive one byte with recv(2). */
+/* Decode the next frame, as local_recv with timeout_ms 0 does, but leave the frame in the socket.
+ * Descriptors are not received. To remove the frame, receive one byte with recv(2). */
 int local_peek(int sock, struct local_msg *ret, void **ret_mem, struct err_text *err);
 /* Decode the bytes of a frame. local_recv and the fuzz target use it. */
 int local_decode(const void *buf, size_t n_bytes, struct local_msg *ret, void **ret_mem,

@@ -1,8 +1,9 @@
 #ifndef BPS_COMMON_LOCAL_LOCAL_GPU_H
 #define BPS_COMMON_LOCAL_LOCAL_GPU_H
-/* Messages about device memory, in the frames of local.h (which includes this): between a trainer
- * and its job's executor (bps-agent-cuda), and between the agent and the executor. Frequent events
- * use counters (gpu_slot.h) and rings (ring_pair.h).
+/* Messages about device memory, between a trainer and its job's executor (bps-agent-cuda), and
+ * between the agent and the executor. The messages have the frame format of local.h, which includes
+ * this header. Frequent events use counters (gpu_slot.h) and rings (ring_pair.h) instead of
+ * messages.
  *
  *   trainer                     agent                        executor
  *      DEVICE ------------------->  START, the first time ------>
@@ -24,36 +25,38 @@
 #define GPU_WORD_MAX     31 /* most letters in the name of a back-end or route */
 #define GPU_PATH_MAX     255
 #define GPU_NODES_BYTES  (LOCAL_GPUS_MAX * sizeof(uint16_t))
-/* Number of the one descriptor with which an executor starts. It is the socket to the agent */
+/* Number of the only descriptor that an executor has at its start besides stdin, stdout and stderr:
+ * the socket to the agent */
 #define GPU_PIPE_FD 3
 
-/* Types of messages, whose numbers continue those of enum local_type; each comment begins with the
- * sender */
+/* Types of messages. The numbers do not overlap those of enum local_type. Each comment begins with
+ * the sender */
 enum {
 	GPU_TYPE_FIRST = 32,
 	GPU_HELLO = GPU_TYPE_FIRST, /* trainer: attaches to the executor */
-	/* Executor: answers HELLO. Carries the memfd of the counter page, or code and text of an
-	 * error */
+	/* Executor: answers HELLO. Carries the memfd of the counter page, or the code and text of
+	 * an error */
 	GPU_WELCOME,
-	/* Trainer: asks the executor to allocate memory on the trainer's GPU; the answer is REGION
-	 * with handles */
+	/* Trainer: requests that the executor allocate memory on the trainer's GPU. The answer is
+	 * REGION with handles */
 	GPU_ALLOC,
-	/* Trainer: asks the executor to use memory of the trainer, and carries the handles of that
-	 * memory; the answer is REGION */
+	/* Trainer: requests that the executor use memory of the trainer. Carries the handles of
+	 * that memory. The answer is REGION */
 	GPU_IMPORT,
-	GPU_REGION,  /* executor: answers ALLOC (with handles) and IMPORT */
-	GPU_RELEASE, /* trainer: a region is no longer used; the answer is RELEASED */
+	GPU_REGION,  /* executor: answers ALLOC (with handles) or IMPORT */
+	GPU_RELEASE, /* trainer: releases a region that it no longer uses; the answer is RELEASED */
 	GPU_RELEASED,
-	GPU_FAILED, /* executor to all: the job cannot continue */
+	GPU_FAILED, /* executor, to the agent and all trainers: the job cannot continue */
 	/* Agent: starts the work of the executor. Carries the memfd of the rings (ring_pair.h), the
 	 * eventfd of the executor and the eventfd of the agent */
 	GPU_START,
-	/* Executor: has started; or cannot start and ends, for the reason in code and text */
+	/* Executor: reports that it has started (code 0), or that it ends because of the error in
+	 * code and text */
 	GPU_READY,
-	GPU_TRAINER, /* Agent: a trainer connects. Carries the socket to the trainer */
+	GPU_TRAINER, /* Agent: announces a trainer, and carries the socket to the trainer */
 	GPU_ROUTE,   /* executor: reports the route that it uses */
 	GPU_ARENA,   /* agent: adds staging memory, and carries the memfd of that memory */
-	GPU_END,     /* agent: the job is over */
+	GPU_END,     /* agent: the job has ended */
 	GPU_TYPE_END
 };
 
@@ -76,8 +79,8 @@ struct gpu_alloc {
 };
 /* Version of struct gpu_memory, as in the executor's struct device_desc. */
 #define GPU_MEMORY_VERSION 1
-/* Values of gpu_memory.kind: how gpu_memory.handle, or a descriptor of the message, identifies the
- * memory */
+/* Values of gpu_memory.kind: whether gpu_memory.handle or a descriptor of the message identifies
+ * the memory, and how */
 enum { GPU_MEMORY_FD = 1, GPU_MEMORY_IPC, GPU_MEMORY_HOST };
 struct gpu_memory {
 	uint16_t version, kind;
@@ -89,7 +92,8 @@ struct gpu_region {
 	uint32_t code;
 	const char *text;
 	uint32_t region; /* number of the region, from 1 */
-	/* In the answer to ALLOC: one entry, whose descriptors are sent with this message */
+	/* Memory of the region: one entry in the answer to ALLOC, whose descriptors are sent with
+	 * this message. No entry in the answer to IMPORT */
 	struct gpu_memory *memory;
 	uint32_t n_memory;
 };
@@ -97,7 +101,7 @@ struct gpu_import {
 	struct gpu_memory *memory; /* one entry */
 	uint32_t n_memory;
 };
-struct gpu_release { /* RELEASE and RELEASED; code is the result, which only RELEASED has */
+struct gpu_release { /* RELEASE and RELEASED; code and text: result, only in RELEASED */
 	uint32_t code;
 	const char *text;
 	uint32_t region;
@@ -120,16 +124,18 @@ struct gpu_trainer {
 struct gpu_route {
 	const char *route;
 	uint32_t n_inputs;
-	/* Number of the NUMA node in which host memory for sums should lie, plus 1; 0: any node. */
+	/* Number of the NUMA node that should have the host memory for sums, plus 1; 0: any
+	 * node. */
 	uint32_t sum_node;
-	struct blob input_nodes; /* u16 for each input: its NUMA node plus 1; 0: any node */
+	/* u16 for each input: the number of its NUMA node, plus 1; 0: any node */
+	struct blob input_nodes;
 };
 struct gpu_arena {
 	uint32_t id;
 	uint64_t bytes;
 };
 
-/* Names and layouts of the types from GPU_TYPE_FIRST on. */
+/* Names and layouts of the message types from GPU_TYPE_FIRST on. */
 struct local_row {
 	const char *name;
 	struct layout layout;

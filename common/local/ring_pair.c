@@ -1,5 +1,5 @@
-/* The pair of rings between the agent and its executor: push, pop, and wake-ups. Entries that do
- * not fit into a ring stay in the sender's memory. The callers give the entries their meaning. Each
+/* The pair of rings between the agent and an executor: push, pop, and wake-ups. Entries that do not
+ * fit into a ring stay in the sender's memory. The functions do not interpret the entries. Each
  * side uses one thread. */
 #include "common/local/ring_pair.h"
 
@@ -28,7 +28,8 @@ static bool put(struct ring_pair *p, const struct ring_pair_entry *e)
 	 * frees the entry's place in the ring. */
 	uint32_t used = p->tail - atomic_load_explicit(&r->head, memory_order_acquire);
 
-	if (used >= RING_PAIR_ENTRIES) /* full, or the reader's index is invalid */
+	/* the ring is full, or the reader has written an invalid head */
+	if (used >= RING_PAIR_ENTRIES)
 		return false;
 	r->entries[p->tail++ & MASK] = *e;
 	/* Release: partner is the load in ring_pair_pop. The entry must be written before the
@@ -82,7 +83,8 @@ bool ring_pair_flush(struct ring_pair *p)
 		return p->n_late;
 	p->is_dirty = false;
 	/* The reader stores sleeps, then loads tail (ring_pair_sleep). This side adds 0 to tail,
-	 * then loads sleeps. All are seq_cst, so at least one side sees the other's store. */
+	 * then loads sleeps. All four accesses are seq_cst, so at least one side reads the other
+	 * side's store. */
 	atomic_fetch_add(&r->tail, 0);
 	if (atomic_load(&r->sleeps))
 		/* Ignore the result: write fails only when a wake-up is already pending */

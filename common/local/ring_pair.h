@@ -1,16 +1,16 @@
 #ifndef BPS_COMMON_LOCAL_RING_PAIR_H
 #define BPS_COMMON_LOCAL_RING_PAIR_H
-/* Two rings in shared memory between the agent and its executor, one for each direction. They carry
- * events about partitions, as entries of a fixed size. Each ring has an eventfd that wakes its
- * reader; while both processes are awake, no system call is needed. When a ring is full, entries
- * wait in the memory of their sender, so a full ring never makes a push fail.
+/* Two rings in shared memory between the agent and an executor, one for each direction. The rings
+ * carry events about partitions, as entries of a fixed size. Each ring has an eventfd that wakes
+ * its reader. While both processes are awake, no system call is needed. When a ring is full,
+ * entries wait in the memory of their sender, so a full ring does not make a push fail.
  *
  * The sender fills the entry, stores tail (seq_cst) and, if sleeps is set, writes the eventfd of
- * the reader. The reader sets sleeps (seq_cst), checks tail once more, and blocks. This is the same
- * order as in local.h.
+ * the reader. The reader sets sleeps (seq_cst), checks tail once more, and blocks. Submissions to
+ * the agent use the same order (local.h).
  *
- * Neither side trusts the page: each has its own copy of its positions, and copies an entry once
- * before it uses it. Each side uses one thread. */
+ * Neither side trusts the page. Each side has its own copy of its positions, and copies an entry
+ * once before it uses the copy. Each side uses one thread. */
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
@@ -38,33 +38,33 @@ struct ring_pair_ring {
 struct ring_pair_page {
 	/* [0]: from the agent to the executor; [1]: from the executor to the agent */
 	struct ring_pair_ring rings[2];
-	/* Counter to which the executor's loop adds at least once a second, so that the agent
-	 * notices a hang */
+	/* Counter that the executor's loop increases at least once a second, so that the agent can
+	 * detect a hang */
 	_Atomic uint64_t beat;
 };
 
 struct ring_pair {
-	struct ring_pair_page *page;  /* mapped by the caller, which also unmaps it */
-	int wake_fd;                  /* eventfd that wakes the other side; owned by the caller */
+	struct ring_pair_page *page;  /* mapped and unmapped by the caller */
+	int wake_fd;                  /* eventfd that wakes the other side; the caller closes it */
 	unsigned out;                 /* index of the ring that this side fills */
 	uint32_t tail, head;          /* this side's own positions */
-	struct ring_pair_entry *late; /* entries that did not fit into the ring, in order */
+	struct ring_pair_entry *late; /* entries that did not fit into the ring, oldest first */
 	size_t n_late, first_late, cap_late;
-	bool is_dirty; /* entries were put into the ring since the last flush */
+	bool is_dirty; /* entries were written to the ring since the last flush */
 };
 
 /* Initialize one side. is_agent: this side is the agent, else the executor. */
 void ring_pair_init(struct ring_pair *p, struct ring_pair_page *page, int wake_fd, bool is_agent);
 void ring_pair_fini(struct ring_pair *p);
-/* Push an entry. The other side may not see it before ring_pair_flush.
+/* Push an entry. The other side may see the entry only after ring_pair_flush.
  * Errors: -ENOMEM. */
 int ring_pair_push(struct ring_pair *p, const struct ring_pair_entry *e);
 /* Move waiting entries into the ring, as many as fit, and wake the reader if it sleeps. Returns
- * true when entries still wait. */
+ * true when some entries did not fit and still wait. */
 bool ring_pair_flush(struct ring_pair *p);
-/* Copy the next entry from the other side. Returns false when there is none. */
+/* Copy the next entry from the other side. Returns false when there is no entry. */
 bool ring_pair_pop(struct ring_pair *p, struct ring_pair_entry *ret);
-/* Call before blocking: set this side's sleep flag and return true. Returns false, with the flag
+/* Set this side's sleep flag before this side blocks, and return true. Returns false, with the flag
  * cleared, when there is an entry to pop or when entries wait to be moved into the ring. */
 bool ring_pair_sleep(struct ring_pair *p);
 /* Clear this side's sleep flag. */
@@ -76,24 +76,25 @@ enum ring_pair_to_executor {
 		/* New tensor. a: dtype; x: elements; y: bytes of a partition. BUFFER and PLACE
 		 * entries follow */
 	1,
-	/* Host buffer of the tensor. a: enum ring_pair_buffer; b: index; x: arena; y: offset */
+	/* Host buffer of the tensor. a: enum ring_pair_buffer; b: index of the buffer; x: arena; y:
+	 * offset */
 	RING_PAIR_BUFFER,
 	/* Memory of a worker's tensor. b: worker; x: region; y: offset; z: slot */
 	RING_PAIR_PLACE,
 	RING_PAIR_RUN, /* start a round. a: op; b: priority; x: round */
-	/* The sum of a partition lies in the out-buffer of the round. x: round; y: partition */
+	/* The out-buffer of the round contains the sum of a partition. x: round; y: partition */
 	RING_PAIR_LANDED,
-	RING_PAIR_CANCEL, /* the tensor has failed */
-	RING_PAIR_POISON, /* no sum will come: poison the slot. b: worker; z: slot */
+	RING_PAIR_CANCEL, /* cancel the work on the tensor after a failure */
+	RING_PAIR_POISON, /* poison the slot, because no sum will follow. b: worker; z: slot */
 };
 enum ring_pair_buffer { RING_PAIR_IN, RING_PAIR_OUT };
 /* Entries from the executor. */
 enum ring_pair_to_agent {
-	/* The contribution of a partition lies in the in-buffers. x: round; y: partition */
+	/* The in-buffers contain the contribution of a partition. x: round; y: partition */
 	RING_PAIR_STAGED = 64,
 	RING_PAIR_DONE, /* the sum of a round is in the tensors of all trainers. x: round */
 	RING_PAIR_BAD,  /* the tensor is invalid. b: worker; x: error code (positive) */
-	/* The GPU stream of a worker has not reached the round for a while. b: worker */
+	/* The round has waited for the GPU stream of a worker for more than a second. b: worker */
 	RING_PAIR_LATE,
 };
 #endif
