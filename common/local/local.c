@@ -52,27 +52,31 @@ void local_control_init(struct local_control *c, uint32_t sq_entries, uint32_t t
 int local_control_check(const struct local_control *c, size_t mapped_bytes, struct err_text *err)
 {
 	if (mapped_bytes < sizeof(*c))
-		return err_set(
-			err, BPS_EPROTO, "control page of %zu bytes is too small", mapped_bytes);
+		return err_set(err, BPS_EPROTO,
+			"the agent's control page of %zu bytes is too small", mapped_bytes);
 	if (c->magic != LOCAL_MAGIC)
-		return err_set(err, BPS_EPROTO, "control page has magic %#x, not %#x", c->magic,
+		return err_set(err, BPS_EPROTO,
+			"the agent's control page has magic number %#x, not %#x", c->magic,
 			LOCAL_MAGIC);
 	if (c->abi != LOCAL_ABI)
-		return err_set(err, BPS_EVERSION, "control page has ABI %u, not %u", c->abi,
-			(unsigned)LOCAL_ABI);
+		return err_set(err, BPS_EVERSION,
+			"the agent's control page has ABI version %u, but this library needs "
+			"version %u",
+			c->abi, (unsigned)LOCAL_ABI);
 	if (!c->sq_entries || c->sq_entries > LOCAL_SQ_MAX || (c->sq_entries & (c->sq_entries - 1)))
 		return err_set(err, BPS_EPROTO,
-			"control page has a ring of %u entries, which is not allowed",
+			"the agent's control page has an invalid ring size of %u entries",
 			c->sq_entries);
 	if (!c->tensor_entries || c->tensor_entries > LOCAL_TENSORS_MAX)
 		return err_set(err, BPS_EPROTO,
-			"control page has %u tensor entries, which is not allowed",
+			"the agent's control page has an invalid number of tensor entries: %u",
 			c->tensor_entries);
 	if (c->sq_offset != sizeof(*c) ||
 		c->entries_offset != sizeof(*c) + sq_bytes(c->sq_entries) ||
 		c->bytes != local_control_bytes(c->sq_entries, c->tensor_entries) ||
 		c->bytes > mapped_bytes)
-		return err_set(err, BPS_EPROTO, "control page of %zu bytes has a wrong layout",
+		return err_set(err, BPS_EPROTO,
+			"the agent's control page of %zu bytes has an invalid layout",
 			mapped_bytes);
 	return 0;
 }
@@ -416,17 +420,18 @@ int local_decode(const void *buf, size_t n_bytes, struct local_msg *ret, void **
 	int rc;
 
 	if (n_bytes < FRAME_HEAD_BYTES || n_bytes > LOCAL_FRAME_MAX)
-		return err_set(
-			err, BPS_EPROTO, "a frame has %zu bytes, which is not allowed", n_bytes);
+		return err_set(err, BPS_EPROTO, "a received frame has an invalid size of %zu bytes",
+			n_bytes);
 	memset(&m, 0, sizeof(m));
 	m.type = (uint16_t)get_le(p, 2);
 	m.seq = get_le(p + 4, 4);
 	row = row_of(m.type);
 	if (!row)
-		return err_set(
-			err, BPS_EPROTO, "a frame has the unknown type %u", (unsigned)m.type);
+		return err_set(err, BPS_EPROTO, "a received frame has the unknown message type %u",
+			(unsigned)m.type);
 	if (get_le(p + 2, 2))
-		return err_set(err, BPS_EPROTO, "frame %s has unknown flags", row->name);
+		return err_set(
+			err, BPS_EPROTO, "a received frame (%s) has unknown flags", row->name);
 	rc = codec_decode(&row->layout, p + FRAME_HEAD_BYTES, n_bytes - FRAME_HEAD_BYTES,
 		DECODE_MEM_MAX, &m.hello, ret_mem, err);
 	if (rc == -E2BIG)
@@ -563,7 +568,8 @@ int local_peek(int sock, struct local_msg *ret, void **ret_mem, struct err_text 
 	if (n < 0)
 		rc = err_set(err, -errno, "cannot receive: %s", strerror(errno));
 	else if (n > LOCAL_FRAME_MAX)
-		rc = err_set(err, BPS_EPROTO, "a frame has more than %u bytes", LOCAL_FRAME_MAX);
+		rc = err_set(err, BPS_EPROTO, "a received frame has more than %u bytes",
+			LOCAL_FRAME_MAX);
 	else
 		rc = n ? local_decode(buf, (size_t)n, ret, ret_mem, err) : 0;
 	if (n > 0 && rc == 0)
@@ -596,9 +602,10 @@ int local_recv(int sock, struct local_frame *ret, uint32_t timeout_ms, struct er
 	}
 	ret->n_fds = fd_passing_detach(&mh, ret->fds, LOCAL_FDS_ROOM);
 	if (ret->n_fds > LOCAL_FDS_MAX)
-		rc = err_set(err, BPS_EPROTO, "a frame has too many descriptors");
+		rc = err_set(err, BPS_EPROTO, "a received frame has too many descriptors");
 	else if (mh.msg_flags & MSG_TRUNC)
-		rc = err_set(err, BPS_EPROTO, "a frame has more than %u bytes", LOCAL_FRAME_MAX);
+		rc = err_set(err, BPS_EPROTO, "a received frame has more than %u bytes",
+			LOCAL_FRAME_MAX);
 	else
 		rc = n ? local_decode(iov.iov_base, (size_t)n, &ret->msg, &ret->mem, err) : 0;
 	if (n && rc == 0)
