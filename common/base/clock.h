@@ -27,7 +27,7 @@ static inline uint64_t clock_deadline(uint32_t timeout_ms)
 	return clock_now_ns() + timeout_ms * NS_PER_MS;
 }
 
-/* Return the milliseconds until deadline_ns, rounded up; 0 when it has passed. */
+/* Return the milliseconds until deadline_ns, rounded up; 0 when the deadline has passed. */
 static inline uint32_t clock_left_ms(uint64_t deadline_ns)
 {
 	uint64_t now = clock_now_ns();

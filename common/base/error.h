@@ -1,12 +1,12 @@
 #ifndef BPS_COMMON_BASE_ERROR_H
 #define BPS_COMMON_BASE_ERROR_H
-/* Error codes of all programs. 0 or a count is success, -errno is a system error, and the project's
+/* Error codes of all programs. 0 or a count means success. A system error is -errno. The project's
  * own codes are below -10000, outside the ranges of libuv and libfabric. One table defines the enum
  * and the texts. The compiler checks that the public names in libbpsclient/bps.h have the same
  * numbers.
  *
- * An error that a person will read has a text as well: struct err_text. The first function that
- * knows the error writes it: what failed, on what object, why, and what to do next. */
+ * An error that a person will read also has a text: struct err_text. The function that detects the
+ * error writes the text: what failed, on what object, why, and what to do next. */
 
 #define BPS_ERRORS(X)                                                                              \
 	X(BPS_ETIMEDOUT, 10001, "timed out")                                                       \
@@ -63,7 +63,7 @@ const char *err_str(int code);
 /* Return the name of one of the project's codes, such as "BPS_EBUSY"; NULL for any other number. */
 const char *err_name(int code);
 
-/* Write a sentence into err, which may be NULL, and return code. So a caller can write `return
+/* Write a sentence into err, which may be NULL, and return code. So a function can end with `return
  * err_set(err, -ENOENT, "cannot open '%s'", path);`. A long sentence is cut. */
 int err_set(struct err_text *err, int code, const char *fmt, ...)
 	__attribute__((format(printf, 3, 4)));

@@ -104,8 +104,8 @@ static int read_action(struct arm *a, const char *name, const char *arg, struct 
 	}
 	if (!a->action)
 		return err_set(err, -EINVAL,
-			"'%s' is not an action (allowed: crash, sleep, hang, error, drop)%s",
-			name, nearest_name_hint(&best, "", hint));
+			"'%s' is not an action (allowed: crash, sleep, hang, error, drop)%s", name,
+			nearest_name_hint(&best, "", hint));
 	if ((a->action == ACT_SLEEP || a->action == ACT_ERROR) != (arg != NULL))
 		return err_set(err, -EINVAL, "%s",
 			arg ? "only sleep and error have an argument after ':', as in sleep:200ms "
@@ -200,8 +200,8 @@ static int read_plan(const char *text, struct failpoint_plan *ret, struct err_te
 
 		if (n >= sizeof(word))
 			return err_set(err, -EINVAL,
-				"the fault '%.20s...' is longer than %d characters",
-				text, WORD_BYTES - 1);
+				"the fault '%.20s...' is longer than %d characters", text,
+				WORD_BYTES - 1);
 		memcpy(word, text, n);
 		word[n] = '\0';
 		text += n;
@@ -228,8 +228,8 @@ int failpoint_set(const char *text, struct err_text *err)
 	the.plan = plan;
 	the.generation++;
 	for (int i = 0; i < FAILPOINT_COUNT; i++) {
-		/* Relaxed order suffices: a thread that sees the flag takes the lock. Under the
-		 * lock it finds either the action of the new plan or no action. */
+		/* Relaxed order suffices, because a thread that reads 1 takes the lock. Under the
+		 * lock the thread finds either the action of the new plan or no action. */
 		atomic_store_explicit(
 			&failpoint_armed[i], plan.arms[i].action != ACT_NONE, memory_order_relaxed);
 		n += plan.arms[i].action != ACT_NONE;

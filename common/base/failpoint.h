@@ -5,7 +5,7 @@
  * configuration, all points are off. A point that is off costs one load and one predictable branch.
  *
  * Only a user who starts the process or may change its settings file can set faults. A daemon reads
- * them from its setting `faults` (flag, BPS_FAULTS or file). SIGHUP reads the file again. The
+ * the faults from its setting `faults` (flag, BPS_FAULTS or file). SIGHUP reads the file again. The
  * library reads BPS_FAULTS of its own process, and injects faults only into that process. No
  * message and no HTTP request can set a fault.
  *
@@ -24,8 +24,8 @@
  * outcome. An unknown name is an error whose text suggests the nearest known name. An action that
  * the point does not support is an error, too.
  *
- * Thread: any thread may pass a point. Only the main thread calls failpoint_set; in the library,
- * the first bps_open calls it. */
+ * Thread: any thread may pass a point. Only the main thread calls failpoint_set. In the library,
+ * the first bps_open calls failpoint_set. */
 #include <stdatomic.h>
 #include <stdio.h>
 
@@ -61,12 +61,12 @@ int failpoint_pass(enum failpoint point);
 			? failpoint_pass(FP_##id)                                                  \
 			: 0)
 
-/* Replace all faults by those that text lists. NULL or "" removes all faults. Threads that hang or
- * sleep at a point continue. Returns the number of points that have a fault.
+/* Replace all faults by the faults that text lists. NULL or "" removes all faults. Threads that
+ * hang or sleep at a point continue. Returns the number of points that have a fault.
  * Errors: -EINVAL; err gets the text, and the previous faults stay. */
 int failpoint_set(const char *text, struct err_text *err);
 /* Check text as failpoint_set does, but do not change the faults. Returns 0 or the same errors. */
 int failpoint_check(const char *text, struct err_text *err);
-/* Print the points of these owners (enum failpoint_owner), one per line. */
+/* Print the points of these owners, one per line. owners: bits of enum failpoint_owner. */
 void failpoint_print(FILE *out, unsigned owners);
 #endif

@@ -1,6 +1,6 @@
 #ifndef BPS_COMMON_BASE_FIRST_LINE_H
 #define BPS_COMMON_BASE_FIRST_LINE_H
-/* Reads small files of the kernel, such as those of /proc and sysfs. Any thread may call the
+/* Reads small files of the kernel, such as files in /proc and sysfs. Any thread may call the
  * function. */
 #include <stdbool.h>
 #include <stddef.h>

@@ -162,9 +162,9 @@ static size_t put_head(char *buf, size_t room, unsigned level, const struct stat
 	return n + (size_t)snprintf(buf + n, room - n, "Z ");
 }
 
-/* Return whether the process may end right after this line, which is an error without an id. Such a
- * line is written to stderr, not sent to the journal as a datagram. The journal looks up the unit
- * of a datagram's sender only when it reads the datagram. If the sender has ended by then, the
+/* Return whether the process may end right after this line: the line is an error without an id.
+ * Such a line is written to stderr, not sent to the journal as a datagram. The journal looks up the
+ * unit of a datagram's sender only when it reads the datagram. If the sender has ended by then, the
  * journal finds no unit. For stderr the journal knows the unit from the start. */
 static bool is_last_word(unsigned level, enum log_id id)
 {
@@ -214,8 +214,8 @@ void log_write(unsigned level, const char *fmt, ...)
 
 bool log_rate_pass(struct log_rate *r, uint32_t burst, uint32_t *ret_swallowed)
 {
-	/* Add the length of a window to the time, so that a zeroed limit, whose window starts at 0,
-	 * counts as expired even just after boot. */
+	/* Add the length of a window to the time. So the window of a zeroed struct log_rate, which
+	 * starts at 0, counts as expired even just after boot. */
 	uint64_t now_ms = clock_now_ms() + LOG_RATE_MS;
 	uint64_t window = atomic_load(&r->window_ms);
 

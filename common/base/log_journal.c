@@ -39,8 +39,8 @@ bool log_is_journal(const struct stat *st)
 	       st->st_ino == ino;
 }
 
-/* Return the process's socket to the journal, or -1. The first caller opens it. When two threads
- * open a socket at the same time, one of the threads closes its socket and uses the other
+/* Return the process's socket to the journal, or -1. The first caller opens the socket. When two
+ * threads open a socket at the same time, one of the threads closes its socket and uses the other
  * socket. */
 static int datagram_socket(void)
 {

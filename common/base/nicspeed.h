@@ -1,18 +1,19 @@
 #ifndef BPS_COMMON_BASE_NICSPEED_H
 #define BPS_COMMON_BASE_NICSPEED_H
 /* Speed of the network card that carries this daemon's data. The card's driver reports the speed.
- * If it does not (veth, most clouds), the speed is measured from the traffic.
+ * If the driver reports no speed (veth, most clouds), the speed is measured from the traffic.
  *
  * The measurement reads the interface's counters of both directions. It does not use the counters
  * of the daemon's own connections. A server and an agent of one machine share its card, so the
  * connections of one daemon have only part of the traffic. The interface's counters also exclude
  * the traffic between that server and that agent, which uses the loopback.
  *
- * The measured rate is a lower bound, which rises at once and falls slowly. It is updated only from
- * a plateau: NIC_PLATEAU windows in a row, each NIC_WINDOW_NS long, whose rates agree within the
- * factor NIC_SPREAD. In that case the link was busy, or evenly used, during all these windows.
- * Three kinds of traffic have no plateau, so they cannot produce a wrong rate: a burst that a token
- * bucket lets through, counters that a driver updates seldom, and rounds shorter than a window.
+ * The measured rate is a lower bound, which rises at once and falls slowly. The rate is updated
+ * only from a plateau: NIC_PLATEAU windows in a row, each NIC_WINDOW_NS long, whose rates agree
+ * within the factor NIC_SPREAD. In that case the link was busy, or evenly used, during all these
+ * windows. Three cases have no plateau, so none of them can produce a wrong rate. These are a burst
+ * that a token bucket lets through, counters that a driver updates seldom, and rounds shorter than
+ * a window.
  *
  * A server that sums a smaller share of a job's bytes does not measure a lower speed. At the start
  * of a round all agents have bytes for every server, so each card runs at full speed first, and is
@@ -60,7 +61,7 @@ uint64_t nic_meter_mbps(const struct nic_meter *m);
 uint64_t nic_driver_mbps(const char *sysfs, const char *name);
 
 struct nic {
-	char name[IF_NAMESIZE]; /* "": no interface was found, or it is the loopback */
+	char name[IF_NAMESIZE]; /* "": no interface was found, or only the loopback */
 	uint64_t driver_mbps;   /* speed that the driver reports; 0: unknown */
 	int rx_fd, tx_fd;       /* open files of the counters; -1: nothing to measure */
 	struct nic_meter meter;
@@ -68,7 +69,7 @@ struct nic {
 };
 
 /* Find the name of the interface that has this numeric address (host of struct addr). Returns false
- * when no interface has it, or when that interface is the loopback. */
+ * when no interface has the address, or only the loopback. */
 bool nic_find(const char *host, char ret_name[IF_NAMESIZE]);
 /* Find the interface that has this numeric address (host of struct addr). Open its counters unless
  * the driver reports the speed. Never fails: without an interface the speed is unknown. */

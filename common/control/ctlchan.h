@@ -2,7 +2,7 @@
 #define BPS_COMMON_CONTROL_CTLCHAN_H
 /* The control channel: frames (common/wire/ctlframe.h) over TCP, with TLS 1.3 and the cluster key
  * (common/control/tls.h). Without a key only loopback addresses are allowed. This module has the
- * code of a connection, which is the same at both ends, and of the listener.
+ * code of the listener and of a connection. Both ends of a connection use the same code.
  * common/control/ctlclient.h keeps a connection open and reconnects.
  *
  *   DIALING ──> HANDSHAKE ──> UNTRUSTED ──> TRUSTED ──> FLUSHING ──> DEAD      (each may go DEAD)
@@ -15,9 +15,9 @@
  * limit the oldest untrusted connection is closed, so that silent connections cannot block other
  * peers. At the total limit, a connection is closed only when it is 200 ms old. Until then new
  * connections wait in the kernel's accept queue. So a thousand members that reconnect at once can
- * all connect, one after the other. The bytes of a stranger are limited as well: 4 KiB before its
- * handshake is complete (16 KiB with certificates), and 4 KiB of frames before it is trusted. A
- * listener logs at most one refusal per minute.
+ * all connect, one after the other. The bytes of a stranger are limited as well. The limit is 4 KiB
+ * until its handshake is complete (16 KiB with certificates). Then it is 4 KiB of frames until the
+ * stranger is trusted. A listener logs at most one refusal per minute.
  *
  * Thread: the event loop's, for all functions. The first listener or connection makes the process
  * ignore SIGPIPE. */

@@ -43,7 +43,7 @@ struct ctlclient {
 	 * contexts in turn. The array is empty when there is no key. */
 	struct tls *tls[N_TLS];
 	unsigned n_tls;
-	struct tls *used; /* context that chan uses; chan holds a reference to it */
+	struct tls *used; /* context that chan uses; chan has a reference to the context */
 	/* In CLIENT_UP: second connection, which uses tls[0] and may replace chan */
 	struct ctlchan *trial;
 	struct sockaddr_storage sa; /* peer address of chan */
@@ -217,7 +217,7 @@ static void on_closed(void *arg, struct ctlchan *chan, const char *reason)
 	bool was_up = c->state == CLIENT_UP;
 
 	if (chan == c->trial) {
-		c->trial = NULL; /* ctlchan frees it after this callback */
+		c->trial = NULL; /* ctlchan frees chan after this callback */
 		drop_trial(c);
 		log_warn("the scheduler does not accept the new key yet, keeping the connection "
 			 "with the previous key: why=%s",

@@ -3,13 +3,13 @@
 /* The connecting end of the control channel, which reconnects by itself. After a connection is
  * lost, the client tries to reconnect immediately, after about 100 ms and after about 300 ms. If
  * the lost connection was open for less than a second, the client omits the immediate attempt.
- * Before each later attempt the client pauses for a random time of up to 1.5 s, so that a thousand
- * agents do not reconnect at the same time. The peer may have sent a window, which is the time in
- * which it expects a reconnect (ctlclient_accepted). Within the window a pause is at most a quarter
- * of the window, so that the client makes several attempts. Each attempt uses the next address of
- * the configuration. If this address is a name, each attempt uses the next result of the name
- * lookup. Attempts continue until the owner frees the client. With two keys (during a rotation) the
- * attempts use them in turn, beginning with the current key.
+ * Before each later attempt the client pauses for a random time of up to 1.5 s. So a thousand
+ * agents do not reconnect at the same time. The peer may have sent a window: the time in which the
+ * peer expects a reconnect (ctlclient_accepted). Within the window a pause is at most a quarter of
+ * the window, so that the client makes several attempts. Each attempt uses the next address of the
+ * configuration. If this address is a name, each attempt uses the next result of the name lookup.
+ * Attempts continue until the owner frees the client. With two keys (during a rotation) the
+ * attempts use the keys in turn, beginning with the current key.
  *
  *   WAITING ──> RESOLVING ──> DIALING ──> UP ──> WAITING        (each failure leads to WAITING)
  *                                <────────┘ a second connection replaces the first, because the
@@ -58,8 +58,8 @@ int ctlclient_new(struct ctlclient **ret_client, struct event_base *base,
 /* Change the key. While a connection is up, the client opens a second connection with the new key.
  * If the peer accepts the new key, the second connection replaces the first: down() and up() run,
  * one after the other. If the peer refuses the new key, the first connection stays, and later
- * attempts use the new and the old key in turn.
- * auth: copied; must be empty if and only if it was empty before.
+ * attempts use the new and the old key in turn. auth: copied; must be empty if and only if the
+ * client was made without credentials.
  * Errors: -EINVAL, -EIO; err gets the text, and the client keeps its key. */
 int ctlclient_set_auth(struct ctlclient *c, const struct tls_conf *auth, struct err_text *err);
 

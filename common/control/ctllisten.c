@@ -1,6 +1,6 @@
-/* The listener of the control channel: accept connections, limit the number of strangers and the
- * time that they may stay, and close the oldest stranger for a newer one. ctlchan.h explains the
- * limits.
+/* The listener of the control channel: accept connections, limit the number of strangers, limit the
+ * time until a stranger must be trusted, and close the oldest stranger for a newer stranger.
+ * ctlchan.h explains the limits.
  * Thread: the event loop's. */
 #include "common/control/ctlchan_impl.h"
 

@@ -1,5 +1,6 @@
-/* The key file: read, write and replace it; rotate, retire and revoke keys. common/control/tls.c
- * applies the keys to connections. The functions keep no state and may be called on any thread. */
+/* The key file: read, write and replace the file; rotate, retire and revoke keys.
+ * common/control/tls.c applies the keys to connections. The functions keep no state and may be
+ * called on any thread. */
 #include "common/control/keyring.h"
 
 #include <errno.h>

@@ -1,7 +1,7 @@
 #ifndef BPS_COMMON_CONTROL_KEYRING_H
 #define BPS_COMMON_CONTROL_KEYRING_H
-/* The key file. The file has the cluster key and a list of revoked host keys. During a rotation it
- * also has the previous cluster key. The file is either 32 raw bytes, or lines of text:
+/* The key file. The file has the cluster key and a list of revoked host keys. During a rotation the
+ * file also has the previous cluster key. The file is either 32 raw bytes, or lines of text:
  *
  *   <64 hex digits>                 the current key
  *   previous <64 hex digits>        the previous key, which is accepted as well
@@ -9,8 +9,8 @@
  *
  * Keys and revocations are in one file, so that one rename replaces both and systemd can pass the
  * file as one credential. A revocation excludes a key, not a host. After the next rotation the host
- * may get a new key. When a master key is removed, the revocations of keys that were derived from
- * it are removed as well.
+ * may get a new key. The removal of a master key also removes the revocations of keys that were
+ * derived from that master key.
  *
  * The structs own no memory. Any thread may call the functions. */
 #include <stdbool.h>
@@ -60,15 +60,15 @@ int keyring_store(const struct keyring *ring, const char *path, struct err_text 
  * Errors: -ENOMEM, -EIO; the ring is unchanged. */
 int keyring_rotate(struct keyring *ring, const struct cluster_key *fresh);
 /* Remove the previous key.
- * Errors: -ENOENT: there is no previous key; those of keyring_rotate. */
+ * Errors: -ENOENT: there is no previous key. Also those of keyring_rotate. */
 int keyring_retire(struct keyring *ring);
 /* Revoke the keys that were derived for identity ("server:node3") from any key of the ring.
  * Errors: -EINVAL: invalid identity; -ENOSPC: KEYRING_REVOKED keys are already revoked; -EEXIST:
  * the keys of this identity are already revoked; those of keyring_rotate. */
 int keyring_revoke(struct keyring *ring, const char *identity);
 
-/* Return whether all host keys of identity are revoked: for each master key of the ring, the host
- * key that is derived from the master key. */
+/* Return whether all host keys of identity are revoked. Each master key of the ring gives one host
+ * key of identity. */
 bool keyring_is_out(const struct keyring *ring, const char *identity);
 /* Return whether the key with this identity and fingerprint is revoked. wire:
  * "server:node3#1a2b3c4d". */

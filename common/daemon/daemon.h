@@ -2,7 +2,7 @@
 #define BPS_COMMON_DAEMON_DAEMON_H
 /* The common parts of every daemon's main function: log level, cluster key, the control loop on the
  * main thread, signals, the HTTP server, messages to the service manager, and the report that the
- * daemon serves.
+ * daemon is ready.
  *
  * SIGTERM and SIGINT end daemon_run, or call the program's stop function (daemon_on_stop). SIGHUP
  * makes the daemon read the settings files and the key again. If a file or the key has an error,
@@ -11,7 +11,7 @@
  * control loop reads them from a signalfd. So no signal is lost, no signal interrupts the start,
  * and no signal handler of a library runs.
  *
- * --ready-fd N receives "PORT=<port>\nHTTP=<port>\n" once the daemon serves.
+ * When the daemon is ready, it writes "PORT=<port>\nHTTP=<port>\n" to the descriptor of --ready-fd.
  *
  *   daemon_begin ──> settings_load ──> daemon_init ──> daemon_on_reload, daemon_http
  *      ──> daemon_tell ──> daemon_ready, daemon_run ──> daemon_fini ──> daemon_end */
@@ -89,7 +89,7 @@ struct daemon {
 	struct settings *settings; /* set by daemon_on_reload */
 	const struct daemon_reload_ops *reload_ops;
 	void *reload_ctx;
-	void (*stop)(void *ctx); /* set by daemon_on_stop; NULL after it was called */
+	void (*stop)(void *ctx); /* set by daemon_on_stop; NULL after the call */
 	void *stop_ctx;
 	const struct httpd_ops *http_ops;
 	void *http_arg;
@@ -119,12 +119,12 @@ int daemon_reload_auth(struct daemon *d, struct err_text *err);
  * for HTTPD_LIVE. That result means that every loop of the process makes progress. */
 int daemon_http(struct daemon *d, const struct httpd_ops *ops, void *arg, struct err_text *err);
 /* Report to the service manager that the program is ready (READY=1). From then on call `line` each
- * second, and send the line when it has changed; `systemctl status` shows it. */
+ * second, and send the line when it has changed. `systemctl status` shows the line. */
 int daemon_tell(struct daemon *d, daemon_line_fn line, void *ctx, struct err_text *err);
 /* Send the line of daemon_tell now, if it has changed. */
 void daemon_tell_now(struct daemon *d);
-/* Log that the program serves, and write its ports to the descriptor of --ready-fd. port: the
- * program's main port; 0: it has none. status: text for the end of the log line. */
+/* Log that the program is ready to serve, and write its ports to the descriptor of --ready-fd.
+ * port: the program's main port; 0: it has none. status: text for the end of the log line. */
 void daemon_ready(struct daemon *d, uint16_t port, const char *status);
 /* Return the exit status for a start that failed with rc. EX_TEMPFAIL (75): a later start may
  * succeed without a change of the configuration. Examples of such causes are an address that is in

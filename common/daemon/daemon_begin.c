@@ -26,9 +26,9 @@ void daemon_begin(void)
 {
 	signal(SIGPIPE, SIG_IGN);
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
-	/* Undo the handlers of libinfinipath. After a crash they would print a backtrace and exit
-	 * with 1. Then there would be no core dump, and the service manager could not see that the
-	 * process crashed. */
+	/* Undo the handlers of libinfinipath. After a crash the handlers would print a backtrace
+	 * and exit with 1. Then the kernel would write no core dump, and the service manager could
+	 * not detect the crash. */
 	static const int crashes[] = {SIGSEGV, SIGBUS, SIGILL, SIGABRT};
 
 	for (size_t i = 0; i < sizeof(crashes) / sizeof(crashes[0]); i++)

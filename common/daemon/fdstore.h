@@ -1,9 +1,10 @@
 #ifndef BPS_COMMON_DAEMON_FDSTORE_H
 #define BPS_COMMON_DAEMON_FDSTORE_H
 /* Descriptors that outlive the process: the service manager stores them under names and passes them
- * to the next process of the service (systemd's file descriptor store, sd_pid_notify_with_fds(3);
- * bpsrun implements the same). Without a service manager that stores descriptors, fdstore_put does
- * nothing, and fdstore_inherit returns an empty list.
+ * to the next process of the service. The manager is systemd (file descriptor store,
+ * sd_pid_notify_with_fds(3)) or bpsrun, which implements the same protocol. Without a service
+ * manager that stores descriptors, fdstore_put does nothing, and fdstore_inherit returns an empty
+ * list.
  *
  * The manager keeps a descriptor that was sent before the process ended, even when the manager
  * reads the message after the end. The manager sends no answer. So if the manager has no room for a

@@ -12,9 +12,9 @@
 #include "common/base/addr.h"
 
 /* Return whether host names this daemon. Allowed are a loopback name or address, the host of
- * `listen`, this machine's name with or without its domain, and the names in `names` (separated by
- * blanks or commas). Also allowed is the local address of the connection (local; NULL: unknown).
- * host: the field's value, with or without a port. */
+ * `listen`, and this machine's name with or without its domain. Also allowed are the names in
+ * `names` (separated by blanks or commas). local: local address of the connection, which is allowed
+ * as well; NULL: unknown. host: the field's value, with or without a port. */
 bool http_host_is_ours(const char *host, const struct addr *listen, const struct sockaddr *local,
 	const char *names);
 #endif

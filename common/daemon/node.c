@@ -1,5 +1,5 @@
-/* The common parts of bps-server and bps-agent: open the daemon, the membership and the data plane,
- * measure the network card, watch the data threads, report health. The data threads belong to the
+/* The common parts of bps-server and bps-agent: open the daemon, the membership and the data plane;
+ * measure the network card; watch the data threads; report health. The data threads belong to the
  * program. Thread: the control loop's, which is the main thread. */
 #include "common/daemon/node.h"
 
@@ -17,7 +17,7 @@
 #include "common/daemon/metrics.h"
 #include "common/daemon/name_claim.h"
 
-/* A data thread that has made no turn for this time counts as hung. */
+/* A data thread whose loop has made no turn for this time counts as hung. */
 #define STUCK_NS           UINT64_C(1500000000)
 #define LOOK_US            250000
 #define CONNECT_TIMEOUT_MS 3000
@@ -124,8 +124,8 @@ static int claim_our_name(
 
 const char *const node_same_host_words[] = {"auto", "off", NULL};
 
-/* Make the same-host sockets of all data threads before this server reports to the scheduler, so
- * that the sockets exist when an agent looks for them. If a socket cannot be made, its thread tries
+/* Make the same-host sockets of all data threads before this server reports to the scheduler. So
+ * the sockets exist when an agent looks for them. If a socket cannot be made, its thread tries
  * again later and reports the error. */
 static void listen_same_host(struct node *n, unsigned n_threads)
 {

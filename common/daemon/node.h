@@ -108,7 +108,7 @@ struct node {
 	uint32_t n_idle_samples;
 	const struct httpd_ops *http_ops;
 	void *ctx;
-	uint32_t id; /* member id; 0 until the scheduler has assigned it */
+	uint32_t id; /* member id; 0 until the scheduler has assigned the id */
 	/* State that the previous process has passed on, set before node_open; NULL: none */
 	const struct member_past *past;
 	char name[CTL_NAME_MAX + 1], host[CTL_NAME_MAX + 1];

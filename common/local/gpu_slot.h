@@ -41,7 +41,7 @@ static inline bool gpu_slot_is_poisoned(uint64_t done)
 	return done >= GPU_SLOT_POISON;
 }
 
-/* Poison the slot, which ends every wait on it. A second call has no effect. */
+/* Poison the slot, which ends every wait on the slot. A second call has no effect. */
 static inline void gpu_slot_poison(struct gpu_slot *s)
 {
 	uint64_t done = atomic_load_explicit(&s->done, memory_order_relaxed);

@@ -94,8 +94,8 @@ struct local_control {
 	_Alignas(64) _Atomic uint32_t sq_head; /* written by the agent */
 	_Atomic uint32_t agent_sleeps;
 	/* Error code, written by the agent: the reason why rounds that need a server cannot
-	 * complete now. 0: the agent knows no such reason. The trainer reads the code while it
-	 * waits. No memory order relative to other fields is needed. */
+	 * complete now. 0: no reason is known. The trainer reads the code while it waits. No memory
+	 * order relative to other fields is needed. */
 	_Atomic int32_t trouble;
 	/* Futex word of the trainer. The agent adds 1 for each batch of completions */
 	_Alignas(64) _Atomic uint32_t done_seq;
@@ -187,7 +187,7 @@ enum local_type {
 	LOCAL_DEVICE, /* requests a connection to the executor of this job's GPUs */
 	/* Answers DEVICE. Carries a socket to the executor, or the code and text of an error */
 	LOCAL_DEVICE_AT,
-	LOCAL_BARRIER,     /* this worker has no round in flight, and waits for all other workers */
+	LOCAL_BARRIER,     /* this worker has no round in flight and waits for all other workers */
 	LOCAL_PASSED,      /* answers BARRIER: all workers have sent BARRIER, or the job failed */
 	LOCAL_ASK_TRAFFIC, /* requests the numbers of bytes that the agent has sent and received */
 	LOCAL_TRAFFIC,     /* answers ASK_TRAFFIC */
@@ -267,7 +267,7 @@ struct local_why {
 	uint64_t round;
 };
 struct local_text {
-	uint32_t code; /* error code of the failure; 0: no failure: the round or job waits */
+	uint32_t code; /* error code of the failure; 0: the round or job has not failed but waits */
 	const char *text;
 	struct ctl_cause cause;
 };
@@ -373,7 +373,7 @@ int local_send(
 /* Convert the positive error code in a message to the negative code. Returns fallback when the code
  * is invalid. */
 int local_code(uint32_t wire, int fallback);
-/* Received frame with its descriptors. Free it with local_frame_free. */
+/* Received frame with its descriptors. Free the frame with local_frame_free. */
 struct local_frame {
 	struct local_msg msg;
 	void *mem; /* memory of msg, as from codec_decode */
@@ -395,7 +395,7 @@ int local_recv(int sock, struct local_frame *ret, uint32_t timeout_ms, struct er
 /* Decode the next frame, as local_recv with timeout_ms 0 does, but leave the frame in the socket.
  * Descriptors are not received. To remove the frame, receive one byte with recv(2). */
 int local_peek(int sock, struct local_msg *ret, void **ret_mem, struct err_text *err);
-/* Decode the bytes of a frame. local_recv and the fuzz target use it. */
+/* Decode the bytes of a frame. local_recv and the fuzz target call this function. */
 int local_decode(const void *buf, size_t n_bytes, struct local_msg *ret, void **ret_mem,
 	struct err_text *err);
 #endif

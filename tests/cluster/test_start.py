@@ -241,12 +241,12 @@ def test_print_config_shows_file_and_line_of_each_value(place):
         (
             "bps-server",
             ["--scheduler", "192.0.2.1:7300"],
-            ["only a scheduler on loopback", "'192.0.2.1'", "--key-file"],
+            ["only a loopback address", "'192.0.2.1'", "--key-file"],
         ),
         (
             "bps-agent",
             ["--scheduler", "192.0.2.1:7300"],
-            ["only a scheduler on loopback", "'192.0.2.1'", "--key-file"],
+            ["only a loopback address", "'192.0.2.1'", "--key-file"],
         ),
     ],
 )
