@@ -16,8 +16,8 @@
  * peers. At the total limit, a connection is closed only when it is 200 ms old. Until then new
  * connections wait in the kernel's accept queue. So a thousand members that reconnect at once can
  * all connect, one after the other. The bytes of a stranger are limited as well. The limit is 4 KiB
- * until its handshake is complete (16 KiB with certificates). Then it is 4 KiB of frames until the
- * stranger is trusted. A listener logs at most one refusal per minute.
+ * until its handshake is complete (16 KiB with certificates). After the handshake, the limit is 4
+ * KiB of frames until the stranger is trusted. A listener logs at most one refusal per minute.
  *
  * Thread: the event loop's, for all functions. The first listener or connection makes the process
  * ignore SIGPIPE. */

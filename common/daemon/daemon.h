@@ -127,15 +127,15 @@ void daemon_tell_now(struct daemon *d);
  * port: the program's main port; 0: it has none. status: text for the end of the log line. */
 void daemon_ready(struct daemon *d, uint16_t port, const char *status);
 /* Return the exit status for a start that failed with rc. EX_TEMPFAIL (75): a later start may
- * succeed without a change of the configuration. Examples of such causes are an address that is in
- * use or does not exist yet, a full disk, and a lack of memory. EX_CONFIG (78): every start fails
- * until the configuration changes. */
+ * succeed without a change of the configuration. Examples are an address that is in use or does not
+ * exist yet, a full disk, and a lack of memory. EX_CONFIG (78): every start fails until the
+ * configuration changes. */
 int daemon_exit_status(int rc);
 /* Run the control loop until a signal or daemon_quit. Returns the exit status. */
 int daemon_run(struct daemon *d);
 /* Make daemon_run return this exit status. Thread: the loop's. */
 void daemon_quit(struct daemon *d, int exit_status);
-/* Free d. All objects on its loop must be freed before. */
+/* Free d. All objects on its loop must already have been freed. */
 void daemon_fini(struct daemon *d);
 /* Call this function last in main, and return its result. A service manager restarts a daemon at
  * once, and gives up after StartLimitBurst= starts in StartLimitIntervalSec=. Starts that end with
@@ -145,6 +145,6 @@ int daemon_end(int exit_status);
 
 /* Make a random instance number for this process, never 0. */
 uint64_t daemon_instance(void);
-/* Write this machine's name without its domain. */
+/* Write this machine's host name, without its domain, to ret. */
 void daemon_host(char *ret, size_t room);
 #endif

@@ -109,7 +109,7 @@ struct node {
 	const struct httpd_ops *http_ops;
 	void *ctx;
 	uint32_t id; /* member id; 0 until the scheduler has assigned the id */
-	/* State that the previous process has passed on, set before node_open; NULL: none */
+	/* State from the previous process of this member, set before node_open; NULL: none */
 	const struct member_past *past;
 	char name[CTL_NAME_MAX + 1], host[CTL_NAME_MAX + 1];
 };

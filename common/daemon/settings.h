@@ -66,7 +66,7 @@ enum setting_type {
 struct setting {
 	const char *name; /* lower case, words joined by '-' */
 	enum setting_type type;
-	size_t offset, bytes; /* set with SETTING_AT */
+	size_t offset, bytes; /* place and size of the value in the program's struct (SETTING_AT) */
 	const char *def;      /* default, as text */
 	/* Limits of the number, the bytes, the microseconds or the string's length. If min == max,
 	 * only the type limits the value */
@@ -88,9 +88,9 @@ enum settings_args {
 };
 
 struct settings_spec {
-	const char *program;     /* "bps-server" */
+	const char *program;     /* name of the program, such as "bps-server" */
 	const char *usage;       /* text after "[flags]" in the help, or NULL */
-	const char *about;       /* one line, or NULL */
+	const char *about;       /* one line about the program for the help, or NULL */
 	const char *config_path; /* default INI file, or NULL */
 	enum settings_args args;
 	const struct setting *rows;
@@ -99,8 +99,8 @@ struct settings_spec {
 	 * program does not have that flag */
 	unsigned failpoints;
 	/* Check whether the values are consistent with each other. Each single value is already
-	 * checked. values: the struct with the values of the rows. A NULL pointer means no
-	 * check. */
+	 * checked. values: the struct with the values of the rows. If check is NULL, there is no
+	 * such check. */
 	int (*check)(const void *values, struct err_text *err);
 };
 

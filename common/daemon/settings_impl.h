@@ -28,8 +28,8 @@ struct settings_entry {
 struct settings {
 	const struct settings_spec *spec;
 	void *values; /* the program's struct */
-	/* Values as they were read from the sources. In contrast, the program may change its own
-	 * struct */
+	/* Values as they were read from the sources. In contrast to `values`, the program does not
+	 * change these values */
 	void *loaded;
 	/* Set by settings_reread: the values that settings_adopt will put in force */
 	void *effective;

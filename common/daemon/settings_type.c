@@ -199,7 +199,7 @@ static bool is_same_addr(const void *a, const void *b)
 
 struct setting_type_row {
 	size_t bytes;
-	const char *form; /* NULL: the words of the row */
+	const char *form; /* text after the flag's name in the help; NULL: the row's words */
 	int (*parse)(const struct setting *row, void *at, char *text, struct err_text *err);
 	bool (*is_same)(const void *a, const void *b); /* NULL: compare bytes */
 	bool has_limits;
