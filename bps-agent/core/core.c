@@ -638,6 +638,16 @@ uint64_t agt_core_tick(struct agt_core *core, uint64_t now_ns)
 	return next;
 }
 
+static bool link_carries(const struct agt_link *link, const struct agt_job *job)
+{
+	const struct agt_part *part;
+
+	TAILQ_FOREACH (part, &link->parts, home)
+		if (part->tensor->job == job)
+			return true;
+	return false;
+}
+
 bool agt_job_network(const struct agt_job *job, char *ret_text, size_t text_bytes)
 {
 	const struct agt_core *core = job->core;
@@ -650,7 +660,7 @@ bool agt_job_network(const struct agt_job *job, char *ret_text, size_t text_byte
 	TAILQ_FOREACH (link, &core->links, link) {
 		int n;
 
-		if (link->state == LINK_UP || !link->n_parts || used >= text_bytes)
+		if (link->state == LINK_UP || used >= text_bytes || !link_carries(link, job))
 			continue;
 		n = snprintf(ret_text + used, text_bytes - used,
 			"%sno connection to server %u thread %u for %.1f s", used ? ", " : "",

@@ -111,6 +111,7 @@ static void reconnections_start_at_once_and_become_rarer(void **state)
 {
 	static const uint64_t delays_ms[] = {100, 300, 400, 400};
 	struct agt_world *w = world(.n_elems = SMALL);
+	struct agt_job *other;
 	char text[200];
 
 	(void)state;
@@ -118,6 +119,11 @@ static void reconnections_start_at_once_and_become_rarer(void **state)
 	assert_int_equal(w->n_connects, 2);
 	assert_false(agt_job_network(w->job, text, sizeof(text)));
 	assert_non_null(strstr(text, "server 0 thread 0"));
+	/* a job without partitions at this server does not name the server */
+	other = second_job(w);
+	assert_true(agt_job_network(other, text, sizeof(text)));
+	assert_string_equal(text, "");
+	agt_job_free(other, NULL, NULL);
 	for (unsigned k = 0; k < 4; k++) {
 		fake_down(w->conn[0], "refused");
 		tick(w, delays_ms[k] - 1);
