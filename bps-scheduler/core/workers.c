@@ -117,6 +117,7 @@ static uint32_t join_repeated(const struct join_request *in, const struct sched_
 static bool join_sound(const struct join_request *in)
 {
 	const struct ctl_join *q = in->msg;
+	uint32_t most = q->flags & JOB_ELASTIC ? q->max_size : q->size;
 
 	if (!q->job[0])
 		join_refuse(in, -EINVAL, "the name of the job is empty");
@@ -129,10 +130,9 @@ static bool join_sound(const struct join_request *in)
 			"job '%s': an elastic job of %u to %u workers needs a valid range and must "
 			"be able to shrink",
 			q->job, q->size, q->max_size);
-	else if (q->rank != CTL_NO_ID &&
-		 q->rank >= (q->flags & JOB_ELASTIC ? q->max_size : q->size))
-		join_refuse(in, -EINVAL, "job '%s': rank %u is too large for %u workers", q->job,
-			q->rank, q->size);
+	else if (q->rank != CTL_NO_ID && q->rank >= most)
+		join_refuse(in, -EINVAL, "job '%s': rank %u is too large for at most %u workers",
+			q->job, q->rank, most);
 	else if (q->flags & ~(uint32_t)JOB_FLAGS_KNOWN)
 		join_refuse(in, BPS_EVERSION,
 			"job '%s': the scheduler does not support the option flags %#x", q->job,

@@ -235,6 +235,18 @@ static void elastic_job(struct sched_world *w)
 	clear(w);
 }
 
+static void rank_beyond_an_elastic_jobs_range_is_refused_with_its_maximum(void **state)
+{
+	struct sched_world w;
+
+	(void)state;
+	elastic_job(&w);
+	join(&w, 23, 3, 2, 12);
+	SAID(&w, "23 JOINED code=22");
+	SAID(&w, "rank 3 is too large for at most 3 workers");
+	world_fini(&w);
+}
+
 static void newcomers_are_admitted_at_a_barrier_with_all_state(void **state)
 {
 	struct sched_world w;
@@ -401,6 +413,7 @@ int main(void)
 		cmocka_unit_test(tensor_that_only_the_lost_machine_had_not_declared_is_placed),
 		cmocka_unit_test(machines_that_left_a_job_are_known_after_a_restart),
 		cmocka_unit_test(barrier_is_passed_when_all_remaining_members_confirm_one_view),
+		cmocka_unit_test(rank_beyond_an_elastic_jobs_range_is_refused_with_its_maximum),
 		cmocka_unit_test(newcomers_are_admitted_at_a_barrier_with_all_state),
 		cmocka_unit_test(rank_and_number_of_a_lost_machine_go_to_a_newcomer),
 		cmocka_unit_test(machines_that_wait_count_for_the_limit_of_machines),
