@@ -219,11 +219,15 @@ static void on_sight(struct data_thread *t, const struct ctl_sight *asked)
 static void on_message(struct data_thread *t, const struct ctl_msg *msg)
 {
 	struct srv_core *core = t->core;
+	int rc;
 
 	switch (msg->type) {
 	case CTL_JOB:
-		if (srv_core_job(core, &msg->job) < 0)
-			core_fail(t, msg->job.job, -ENOMEM, "a server is out of memory");
+		rc = srv_core_job(core, &msg->job);
+		if (rc < 0)
+			core_fail(t, msg->job.job, rc,
+				rc == -ENOMEM ? "a server is out of memory"
+					      : "a server rejected the list of the job's members");
 		break;
 	case CTL_PLAN:
 		srv_core_plan(core, &msg->plan);
