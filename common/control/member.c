@@ -427,8 +427,11 @@ static void client_frame(
 	struct err_text err = {0};
 
 	m->last_heard_ns = clock_now_ns();
-	if (!in)
+	if (!in) {
+		/* The scheduler sends its state again on the next connection */
+		ctlclient_drop(c, "out of memory for a message of the scheduler");
 		return;
+	}
 	in->refs = 1;
 	if (ctl_decode(type, body, n, &in->msg, &in->mem, &err) < 0) {
 		log_rated(LOG_WARN,
