@@ -610,7 +610,7 @@ int local_recv(int sock, struct local_frame *ret, uint32_t timeout_ms, struct er
 		rc = n ? local_decode(iov.iov_base, (size_t)n, &ret->msg, &ret->mem, err) : 0;
 	if (n && rc == 0)
 		rc = 1;
-	if (rc == 1 && ret->msg.type == LOCAL_HELLO)
+	if (rc < 0 || ret->msg.type == LOCAL_HELLO)
 		explicit_bzero(iov.iov_base, (size_t)n); /* the frame may hold a token */
 	/* The control buffer has room for all descriptors that a message can have. So MSG_CTRUNC
 	 * means that this process could not open some of the descriptors, because it has reached
