@@ -86,8 +86,10 @@ static int run_init(struct bpsrun *r)
 		return -EINVAL;
 	r->daemons = calloc(DAEMONS_MAX, sizeof(*r->daemons));
 	r->trainers = calloc(r->o.n, sizeof(*r->trainers));
-	if (!r->daemons || !r->trainers)
+	if (!r->daemons || !r->trainers) {
+		output_say("out of memory for %u workers", r->o.n);
 		return -ENOMEM;
+	}
 	for (unsigned i = 0; i < r->o.n; i++)
 		r->trainers[i].pidfd = r->trainers[i].out.fd = r->trainers[i].err.fd = -1;
 	signal(SIGPIPE, SIG_IGN);
@@ -97,7 +99,13 @@ static int run_init(struct bpsrun *r)
 	sigaddset(&set, SIGHUP);
 	sigprocmask(SIG_BLOCK, &set, NULL);
 	r->signal_fd = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
-	return r->signal_fd < 0 ? -errno : 0;
+	if (r->signal_fd < 0) {
+		int rc = -errno;
+
+		output_say("cannot receive signals: %s", strerror(-rc));
+		return rc;
+	}
+	return 0;
 }
 
 static int run_job(struct bpsrun *r)

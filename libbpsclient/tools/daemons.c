@@ -181,8 +181,11 @@ static int start_scheduler(struct bpsrun *r)
 	int rc;
 
 	snprintf(state, sizeof(state), "%s/state", r->dir);
-	if (mkdir(state, 0700) < 0)
-		return -errno;
+	if (mkdir(state, 0700) < 0) {
+		rc = -errno;
+		output_say("cannot create the folder '%s': %s", state, strerror(-rc));
+		return rc;
+	}
 	rc = start_daemon(r, c, "bps-scheduler", args);
 	if (!rc)
 		rc = await_ready(r, &r->daemons[0], &port, &http);

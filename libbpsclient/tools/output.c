@@ -81,8 +81,12 @@ int output_open(struct output_stream *s, int to, int *ret_write)
 {
 	int p[2];
 
-	if (pipe2(p, O_CLOEXEC) < 0)
-		return -errno;
+	if (pipe2(p, O_CLOEXEC) < 0) {
+		int rc = -errno;
+
+		output_say("cannot make a pipe for a worker's output: %s", strerror(-rc));
+		return rc;
+	}
 	fcntl(p[0], F_SETFL, O_NONBLOCK);
 	s->fd = p[0];
 	s->to = to;
