@@ -18,9 +18,6 @@ enum check_level { CHECK_OK, CHECK_WARN, CHECK_BAD };
 struct host_needs {
 	bool has_verbs;     /* a daemon's settings select RDMA */
 	bool has_libfabric; /* a daemon's settings select a provider of libfabric */
-	/* a server or an agent will run on this host; both need many descriptors and locked
-	 * memory */
-	bool has_server;
 	/* pid of a running daemon whose limits are checked; 0: no daemon runs, so the limits of
 	 * this process are checked */
 	int pid;
