@@ -570,6 +570,7 @@ class Errors:
         t = job.declare("w", "f32", 5000)
         t.push_pull()
         t.wait(timeout)
+        job.close()  # the abort of the first worker would end the other worker's wait
 
     @staticmethod
     def input_changed(job, n_elems, writer):
