@@ -5,8 +5,9 @@ other, in buckets: declared tensors of limited size. So one bucket is on the net
 one is filled. A caller that passes no outputs gets views of one block of memory. The block is used
 again when no view of it exists any more.
 
-A single array without a name travels in slots, reusable tensors of :mod:`bps._core`: at its first
-use in pieces of fixed sizes, later in a slot of its own size.
+A single array without a name is sent in slots, the reusable tensors of :mod:`bps._core`. The first
+array of a size is sent in pieces of fixed sizes. Later arrays of this size can get a slot of their
+own size.
 """
 
 from __future__ import annotations
@@ -27,12 +28,12 @@ from bps._ops import split_table
 from bps._sets import ProcessSet
 
 BUCKET_BYTES = 16 << 20
-# TensorFlow and XLA use memory without a copy if its address is a multiple of this.
+# Alignment of memory that TensorFlow and XLA use without a copy.
 ALIGN_BYTES = 64
 BLOCKS_KEPT = 2
 
-# NAMES: types that servers sum, with the service's names. CARRIERS: types that are converted to
-# another type for the reduction.
+# NAMES: NumPy types that servers can sum, each with the service's name for the type.
+# CARRIERS: NumPy types that are converted to another type for the reduction.
 NAMES = {
     "float32": "f32",
     "float64": "f64",
@@ -99,8 +100,8 @@ def _copy(target: np.ndarray, source: np.ndarray, factor: float) -> None:
 
 
 class _Span:
-    """The part of one array that lies in one bucket: elements first to last of array i, from
-    element ``start`` of the bucket on."""
+    """The part of one array that one bucket holds: elements ``first`` to ``last - 1`` of array
+    ``i``. In the bucket they begin at element ``start``."""
 
     __slots__ = ("first", "i", "input", "last", "start")
 
@@ -110,7 +111,7 @@ class _Span:
 
 
 class _Bucket:
-    """A declared tensor, and the parts of arrays (spans) in it."""
+    """A declared tensor and the parts of arrays (spans) that it holds."""
 
     def __init__(self, dtype: np.dtype) -> None:
         self.dtype = dtype
@@ -194,15 +195,15 @@ class Group:
         postscale: float = 1.0,
         priority: int = PRIORITY_AUTO,
     ) -> Sequence[np.ndarray]:
-        """Reduce the arrays over all workers; returns when the results are complete.
+        """Reduce the arrays over all workers, and wait for the results.
 
         Args:
             arrays: flat arrays of the group's types and sizes.
             outputs (sequence of array, optional): flat writable arrays for the results; None: new
-                ones.
+                arrays.
             op (int): one of SUM, PROD, MAX, MIN, AVG.
             prescale, postscale (float): factors before and after the reduction.
-            priority (int): tensors with a larger one are sent first.
+            priority (int): tensors with a larger priority are sent first.
 
         Raises:
             Error: the reduction has failed. The group cannot be used any more.
@@ -248,10 +249,11 @@ class Group:
 def group(
     rt: Runtime, name: str, kinds: Sequence[tuple[np.dtype, int]], compress: str | None = None
 ) -> Group:
-    """Return the group of this name, types and sizes. At its first use the group is created.
+    """Return the group of this name, types and sizes. Create the group at the first call.
 
-    The n-th list of types and sizes under one name is declared as ``NAME#n``. If the lists of two
-    workers differ, both declare this name, and the mismatch is an error at all workers.
+    The first list of types and sizes under one name is declared as ``NAME``, the n-th list as
+    ``NAME#n``. So two workers with different lists declare the same name, and the mismatch is an
+    error at all workers.
     """
     key = (tuple(kinds), compress)
     with rt.lock:
@@ -292,14 +294,14 @@ def reduce(
 
     Args:
         rt (Runtime): the workers that take part.
-        arrays: arrays of any shapes, which are the same at all workers.
-        outputs (sequence of array, optional): contiguous arrays for the results; None: new ones.
+        arrays: arrays of any shapes. All workers must pass the same shapes.
+        outputs (sequence of array, optional): contiguous arrays for the results; None: new arrays.
         name (str, optional): name of the operation, the same at all workers. A single array needs
-            none: it is sent in reusable tensors.
+            no name, because it is sent in reusable tensors.
         op (int): one of SUM, PROD, MAX, MIN, AVG.
         prescale, postscale (float): factors before and after the reduction.
         compress (str, optional): type in which floating-point arrays are sent.
-        priority (int): tensors with a larger one are sent first.
+        priority (int): tensors with a larger priority are sent first.
 
     Returns:
         list of array: the outputs.
@@ -405,7 +407,7 @@ def gather(
         rt (Runtime): the workers that take part.
         array: an array whose shape may differ between workers in the first dimension.
         what (str): name of the operation, for error messages.
-        extra: an object, which the others get too.
+        extra: an object that is sent to all workers together with the array.
 
     Returns:
         tuple: one array with the rows of all workers, the number of rows of each worker, and the
@@ -447,7 +449,8 @@ def exchange(
         splits (sequence of int, optional): number of rows for each worker; None: equal numbers.
 
     Returns:
-        tuple: the rows that all workers have sent to this one, and how many each has sent.
+        tuple: the rows that all workers have sent to this worker, and the number of rows from each
+        worker.
     """
     rows = array.shape[0] if array.ndim else 0
     table = split_table(rows, splits, process_set.size())

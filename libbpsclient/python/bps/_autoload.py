@@ -3,7 +3,7 @@ imported."""
 
 
 def load() -> None:
-    """Make the back-end "bps" known to ``torch.distributed``.
+    """Register the back-end "bps" with ``torch.distributed``.
 
     PyTorch 2.14 and later find the back-end by another entry point, when a script names it. There
     this function does nothing, so that importing PyTorch takes no longer.

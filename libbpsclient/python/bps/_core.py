@@ -4,13 +4,14 @@ All workers must use the same tensor of the job for the same operation. So the n
 tensors follow from the order of the calls, which all workers share, never from the order of
 completion.
 
-Named operations: the n-th shape that a worker uses under one name is the tensor ``u/NAME#n``. If
-two workers use different shapes, both declare this tensor, and the mismatch is an error at all
-workers.
+Named operations: the first shape that a worker uses under one name is the tensor ``u/NAME``, the
+n-th shape is ``u/NAME#n``. So two workers with different shapes declare the same tensor, and the
+mismatch is an error at all workers.
 
-Unnamed operations: their values travel in reusable tensors, which are called slots. Workers that
-make different calls would mix their values there. So each worker also writes its call into a small
-tensor, whose MAX over the workers shows a difference. The difference is an error at all workers.
+Unnamed operations: their values are sent in reusable tensors, which are called slots. If workers
+made different calls, their values would be mixed in the slots. So each worker also writes its call
+into a small tensor. The MAX of this tensor over the workers shows whether the calls differ. A
+difference is an error at all workers.
 """
 
 from __future__ import annotations
@@ -35,16 +36,16 @@ from bps._job import Job, Tensor
 from bps._job import open as open_job
 from bps._library import CODES, DTYPES, MAX, SUM, Error, Timeout
 
-# Unnamed tensors travel in pieces. These are the sizes of pieces in bytes, and the number of pieces
-# of each size that may be in flight.
+# Unnamed tensors are sent in pieces. PIECES: sizes of the pieces in bytes. PIECES_IN_FLIGHT: number
+# of pieces of each size that may be in flight.
 PIECES = tuple(1 << n for n in range(8, 23))
 PIECES_IN_FLIGHT = 4
-# An unnamed tensor of a size that is used again gets a slot of exactly this size, if it has at
-# least OWN_SLOT_BYTES. All these slots together have at most OWN_SLOTS_BYTES.
+# From the second use of a size on, an unnamed tensor of at least OWN_SLOT_BYTES gets a slot of its
+# own size. All these slots together have at most OWN_SLOTS_BYTES.
 OWN_SLOT_BYTES, OWN_SLOTS_BYTES = 64 << 10, 1 << 30
 PRIORITY_MOST = 2**31 - 1
-# Unnamed operations, which the workers compare, and the number of comparisons that may be in
-# flight.
+# KINDS: unnamed operations, which the workers compare before the values are reduced.
+# AGREEMENTS_IN_FLIGHT: number of comparisons that may be in flight.
 KINDS = (
     "all_reduce", "reduce", "broadcast", "all_gather", "all_gather_single", "gather", "scatter",
     "reduce_scatter", "reduce_scatter_single", "all_to_all", "barrier", "broadcast_object",
@@ -59,7 +60,7 @@ FIELDS = ("epoch", "history", "kind", "dtype", "n_elems", "op", "root")
 RANKS = 1 << 16
 # After these errors the operation is still in flight, and the caller may wait again.
 IN_FLIGHT = {CODES[name] for name in ("ETIMEDOUT", "ENOSERVER", "EISOLATED")}
-# Errors that an operation gives to all workers alike, so they still make the same calls afterwards.
+# Errors that an operation raises at all workers. The workers still make the same calls afterwards.
 ALIKE = {CODES["EMISMATCH"], CODES["EWORKER_LOST"], -errno.EINVAL}
 
 
@@ -170,9 +171,9 @@ class Runtime:
     """A job of this process, with the tensors that front-ends declare in it.
 
     Args:
-        job (Job): joined already.
-        prefix (str): beginning of the names of its tensors. Different prefixes let several runtimes
-            share a job.
+        job (Job): a job that this process has joined.
+        prefix (str): beginning of the tensors' names. Different prefixes let several runtimes share
+            a job.
     """
 
     def __init__(self, job: Job, prefix: str = "") -> None:
@@ -190,15 +191,15 @@ class Runtime:
         self._n_agreements = 0
         self._epoch, self._next_epoch, self._history = 0, 0, 0
         self._sets = 0
-        self.groups: dict[str, dict[Any, Any]] = {}  # used by bps._arrays: by name and shapes
+        self.groups: dict[str, dict[Any, Any]] = {}  # Groups of bps._arrays by name
         # Objects whose reopen() is called after resume() or reopen() of the job.
         self.reopened: weakref.WeakSet[Any] = weakref.WeakSet()
         self.members: list[int] = []  # ranks that took part in the last State.sync()
         self.n_users = 0  # number of process groups that use the job
-        self._failure: BaseException | None = None  # error that left this worker out of step
+        self._failure: BaseException | None = None  # error of submission()
 
     def next_set(self) -> int:
-        """Return a number for a new set of gradients: 0, 1, ... in the order of the calls."""
+        """Return the next number for a set of gradients or a process set: 0, 1, ..."""
         with self.lock:
             self._sets += 1
             return self._sets - 1
@@ -228,9 +229,9 @@ class Runtime:
     def submission(self, is_compared: bool = False) -> Iterator[None]:
         """Hold the lock while an unnamed operation is compared and submitted.
 
-        An error between these two leaves this worker out of step: the other workers would take the
-        values of its next operation for those of this one. So after such an error, :meth:`agree`
-        refuses all further operations.
+        If an error occurs after the comparison and before the submission, the other workers still
+        wait for this worker's values. They would take the values of its next operation instead. So
+        after such an error, :meth:`agree` rejects all further operations.
 
         Args:
             is_compared (bool): the workers have already compared the operation.
@@ -248,9 +249,9 @@ class Runtime:
     def agree(self, kind: str, dtype: str, n_elems: int, op: int = SUM, root: int = 0) -> Operation:
         """Compare this worker's next unnamed operation with those of the other workers.
 
-        After a difference all workers use new slots for unnamed operations, because they have used
-        the old ones differently. The slots' names begin with the number of the epoch, which grows
-        with each difference.
+        After a difference, all workers use new slots for unnamed operations, because the workers
+        have used the old slots for different operations. The names of the new slots begin with the
+        number of the epoch, which grows with each difference.
 
         Args:
             kind (str): one of KINDS.
@@ -294,7 +295,7 @@ class Runtime:
             return Operation(slot, lambda: self._compare(slot))
 
     def _compare(self, slot: Slot) -> None:
-        """Raise an error about the first difference between the workers; none if there is none."""
+        """Raise an error about the first field in which the workers differ, if any."""
         n = len(FIELDS)
         memory = (ctypes.c_int64 * (2 * n)).from_address(slot.tensor.output_address)
         most = [divmod(x, RANKS) for x in memory[:n]]
@@ -327,8 +328,8 @@ class Runtime:
         return f"{self.prefix}{epoch}{kind}/{dtype}.{OPS[op]}.{size}.{i}"
 
     def piece(self, dtype: str, op: int, n_elems: int) -> Slot:
-        """Return the next slot for a piece of at most n_elems. If an operation still uses the slot,
-        finish that operation first."""
+        """Return the next slot for a piece of n_elems elements or fewer. If an operation still uses
+        the slot, finish that operation first."""
         item = int(DTYPES[dtype][1][1:])
         with self.lock:
             size = next((p for p in PIECES if p >= n_elems * item), PIECES[-1])
@@ -443,8 +444,8 @@ class Runtime:
         return [_unpack(data, rank) for rank, data in enumerate(self.allgather_bytes(_pack(obj)))]
 
     def allgather_present(self, obj: Any) -> list[Any]:
-        """Return the objects of the workers that are present. Workers that are lost, or have not
-        joined yet, have none."""
+        """Return the objects of the workers that are present. Leave out workers that are lost or
+        have not joined yet."""
         data = self.allgather_bytes(_pack(obj))
         return [_unpack(one, rank) for rank, one in enumerate(data) if one]
 
@@ -464,8 +465,8 @@ _GOOD, _BAD = b"+", b"-"
 
 
 def _pack(obj: Any) -> bytes:
-    """Pickle an object. If that fails, return the error instead of the object: the other workers
-    wait for this worker's bytes."""
+    """Pickle an object. If pickling fails, return the error instead of the object, because the
+    other workers wait for this worker's bytes."""
     try:
         return _GOOD + pickle.dumps(obj)
     except Exception as error:
@@ -497,8 +498,8 @@ def host_key() -> str:
 
 
 def job_name(part: str = "") -> str:
-    """Return a name for a new job: the launcher's name of the job, the given part, random
-    digits."""
+    """Return a name for a new job. The name consists of the launcher's name of the job, the given
+    part and random digits."""
     names = ("BPS_JOB", "TORCHELASTIC_RUN_ID", "SLURM_JOB_ID")
     base = next((os.environ[name] for name in names if os.environ.get(name)), "torch")
     return f"{base}.{part}"[:150].rstrip(".") + f".{secrets.token_hex(4)}"
@@ -529,7 +530,7 @@ def _check_unshared(what: str) -> None:
     """Check that no process set or process group uses the job, which the caller is about to leave.
 
     Raises:
-        RuntimeError: one of them uses the job.
+        RuntimeError: a process set or process group uses the job.
     """
     if subjobs or runtime().n_users:
         raise RuntimeError(
@@ -539,14 +540,16 @@ def _check_unshared(what: str) -> None:
 
 
 def suspend(timeout: float | None = None) -> None:
-    """Leave the job when all workers do, and keep the process ready for :func:`resume`.
+    """Wait until all workers leave the job, leave it, and keep the process ready for
+    :func:`resume`.
 
     Args:
         timeout (float, optional): seconds; None: the job's time-out.
 
     Raises:
         RuntimeError: process sets or groups of a framework use the job.
-        Error: a result is late, or not all workers have called this in time.
+        Error: before the time-out, a result was not complete, or not all workers had called this
+            function.
     """
     rt = runtime()
     _check_unshared("suspend")

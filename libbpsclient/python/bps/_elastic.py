@@ -15,12 +15,12 @@ from typing import Any
 from bps import _core
 from bps._library import CODES, Error
 
-# Failures after which the workers open the job again. A job that an operator has ended is not
-# opened again, so other codes are not here.
+# Failures after which the workers open the job again. EJOB_FAILED is not among them, so a job that
+# an operator has ended is not opened again.
 REOPENED = {
     CODES[name] for name in ("EWORKER_LOST", "EAGENT_LOST", "ENOAGENT", "EROUND_LOST", "EDEVICE")
 }
-# Limit on the number of such failures in a row, without a commit in between.
+# Largest number of these failures in a row without a commit in between.
 FAILURES_MOST = 3
 
 
@@ -36,10 +36,10 @@ def members() -> list[int]:
 
 
 class State:
-    """State that is equal at all workers, and that workers which join later receive.
+    """State that is equal at all workers. Workers that join later receive it.
 
     Args:
-        values: values that can be copied and pickled, which become attributes.
+        values: values that can be copied and pickled. Each becomes an attribute.
     """
 
     def __init__(self, **values: Any) -> None:
@@ -105,9 +105,9 @@ class State:
     def sync(self) -> None:
         """Broadcast the state of one worker to all others.
 
-        The worker is one with the most commits: after a failure, some workers may have made one
-        commit more than the others. Among these, a worker that was in the job before the last ones
-        joined is preferred.
+        After a failure, some workers may have made one commit more than the others. The state of a
+        worker with the most commits is used, preferably of :attr:`Job.root`, which was in the job
+        before the newest workers joined.
         """
         rt = _core.runtime()
         given = rt.allgather_present((rt.job.rank, self._n_commits))
@@ -131,7 +131,7 @@ def run(func: Callable[..., Any]) -> Callable[..., Any]:
     a new process in the place of a lost worker: it receives the state of the others.
 
     Only the loss of a worker, a machine, an agent, a round or a GPU is handled in this way. Other
-    errors are raised, and so is such a loss after several of them without a commit in between.
+    errors are raised. The fourth loss in a row without a commit in between is raised, too.
 
     Args:
         func (callable): its first argument is a :class:`State`, from which it continues training.

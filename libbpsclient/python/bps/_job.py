@@ -165,13 +165,13 @@ class Tensor:
         return views
 
     def fill(self, src: Any, scale: float = 1.0) -> None:
-        """Multiply values by a factor and write them to the input of a tensor of floats, also of
-        bf16.
+        """Multiply values by a factor, and write the products to the input. The tensor must have a
+        floating-point type; bf16 is allowed.
 
         Args:
-            src: an array of n_elems values, of f32 or a narrower type of floats.
+            src: an array of n_elems values, of f32 or of a type that NumPy converts to f32 safely.
             scale (float): the factor, rounded to f32. Each product is rounded once, to the nearest
-                value; a tie goes to the even one.
+                value, ties to even.
 
         Raises:
             Error: EBUSY while a push_pull of this tensor is in flight; -EINVAL for a tensor of
@@ -188,7 +188,8 @@ class Tensor:
         check(lib.bps_fill_f32(self.handle, src.ctypes.data, scale))
 
     def read(self, scale: float = 1.0) -> np.ndarray:
-        """Return the output of a tensor of floats, also of bf16, multiplied by a factor.
+        """Return the output, multiplied by a factor. The tensor must have a floating-point type;
+        bf16 is allowed.
 
         Args:
             scale (float): the factor, rounded to f32.
@@ -218,18 +219,18 @@ class Tensor:
         return Info(raw.round, raw.contributors, raw.contributors_most)
 
     def contributor_list(self) -> list[Worker]:
-        """Return the workers of the job. ``is_missing`` of a worker: some part of this tensor's
-        last round lacks its values."""
+        """Return the workers of the job. ``is_missing`` is set for each worker whose values are
+        missing in some part of this tensor's last round."""
         return _workers(lambda raw, n: lib.bps_contributor_list(self.handle, raw, n))
 
     def push_pull(self, op: int = SUM, priority: int = PRIORITY_AUTO) -> None:
-        """Submit the input for reduction over all workers; returns at once.
+        """Submit the input for reduction over all workers, and return at once.
 
         Args:
             op (int): one of SUM, PROD, MAX, MIN, AVG. Sums of integers wrap; AVG of integers is the
                 floor of the exact mean.
-            priority (int): tensors with a larger one are sent first. By default the tensor that was
-                declared first goes first.
+            priority (int): tensors with a larger priority are sent first. By default the tensor
+                that was declared first is sent first.
 
         Raises:
             Error: EBUSY while a push_pull of this tensor is in flight; the error with which the job
@@ -284,8 +285,8 @@ class Tensor:
 
 
 class GpuTensor:
-    """A tensor in device memory at ``address``. The result of a push_pull replaces its values. A
-    CUDA stream is given as its address (a number); 0 is the default stream."""
+    """A tensor in device memory at ``address``. The result of a push_pull replaces its values.
+    Methods take a CUDA stream as a number, the stream's address; 0 is the default stream."""
 
     def __init__(
         self, job: Job, handle: ctypes.c_void_p, name: str, dtype: str, n_elems: int, address: int
@@ -311,8 +312,8 @@ class GpuTensor:
         return lib.bps_contributors(self.handle)
 
     def push_pull(self, op: int = SUM, priority: int = PRIORITY_AUTO, stream: int = 0) -> None:
-        """Submit the values for reduction once the stream has done its work so far; returns at
-        once.
+        """Submit the values for reduction as soon as the stream has completed the work queued so
+        far. Return at once.
 
         Raises:
             Error: -EOPNOTSUPP for AVG of integers; EBUSY while 8 rounds are in flight.
@@ -320,7 +321,7 @@ class GpuTensor:
         check(lib.bps_gpu_push_pull(self.handle, op, priority, stream))
 
     def wait_stream(self, stream: int = 0) -> None:
-        """Make later work of the stream wait for the result of the last push_pull; returns at
+        """Make later work of the stream wait for the result of the last push_pull. Return at
         once."""
         check(lib.bps_gpu_wait_stream(self.handle, stream))
 
@@ -334,7 +335,7 @@ class GpuTensor:
 
 
 class Job:
-    """Worker of a job: this process. :func:`bps.open` returns it.
+    """A job that this process has joined as a worker. :func:`bps.open` returns it.
 
     The end of a ``with`` block closes the job, or aborts it after an exception.
     """
@@ -366,7 +367,8 @@ class Job:
             The tensors in that order. A name that was declared before gives the same tensor.
 
         Raises:
-            Error: EMISMATCH if this worker has declared a name with another type or size; EQUOTA.
+            Error: EMISMATCH if this worker has declared a name with another type or size; EQUOTA if
+                the tensors would exceed a quota.
         """
         known = [(n, d, tuple(s) if isinstance(s, Iterable) else (int(s),)) for n, d, s in decls]
         raw = (DeclStruct * len(known))(
@@ -383,8 +385,8 @@ class Job:
     def push_pull(
         self, tensors: Sequence[Tensor], op: int = SUM, priority: int = PRIORITY_AUTO
     ) -> None:
-        """Submit several tensors with one wake-up of the agent. After an error none was
-        submitted."""
+        """Submit several tensors with one wake-up of the agent. If an error is raised, no tensor
+        was submitted."""
         handles = (ctypes.c_void_p * len(tensors))(*[t.handle for t in tensors])
         check(lib.bps_push_pull_group(handles, len(tensors), op, priority))
 
@@ -432,9 +434,13 @@ class Job:
         return Traffic(raw.instance, raw.sent_bytes, raw.received_bytes)
 
     def gpu_open(self, uuid: Any = None) -> None:
-        """Prepare for tensors in the memory of a GPU. All workers of a machine must call this.
-        uuid: identifies the GPU, as 16 bytes or "GPU-8a2f..."; None: this thread's current
-        device."""
+        """Prepare for tensors in the memory of a GPU. All workers of a machine must call this
+        method.
+
+        Args:
+            uuid: UUID of the GPU, as 16 bytes or "GPU-8a2f..."; None: this thread's current
+                device.
+        """
         check(lib.bps_gpu_open(self.handle, _uuid(uuid)))
 
     gpu_route = property(lambda self: lib.bps_gpu_route(self.handle).decode())
@@ -474,14 +480,14 @@ class Job:
         check(lib.bps_barrier(self.handle, milliseconds(timeout)))
 
     def checkpoint_barrier(self, timeout: float | None = None) -> int:
-        """Wait until all workers have called this method, with no round in flight. Returns how many
-        workers have joined the job at this barrier."""
+        """Wait until all workers have called this method and have no round in flight. Return the
+        number of workers that have joined the job at this barrier."""
         return check(lib.bps_checkpoint_barrier(self.handle, milliseconds(timeout)))
 
     @property
     def is_new(self) -> bool:
-        """Whether this worker has joined a running job, so that it needs the state of the
-        others."""
+        """Whether this worker has joined a running job, so that it needs the state of the other
+        workers."""
         return bool(lib.bps_is_new(self.handle))
 
     @property
@@ -505,7 +511,7 @@ class Job:
         check(lib.bps_broadcast(self.handle, address, n_bytes, root, milliseconds(timeout)))
 
     def allgather(self, array: Any, timeout: float | None = None) -> np.ndarray:
-        """Return the arrays of all workers in one array: that of rank r is at index [r]."""
+        """Return the arrays of all workers in one array. The array of rank r is at index [r]."""
         import numpy as np
 
         array = np.ascontiguousarray(array)
@@ -516,12 +522,12 @@ class Job:
     def allgather_memory(
         self, src: int, n_bytes: int, dst: int, timeout: float | None = None
     ) -> None:
-        """Collect the n_bytes at src of all workers at dst, ordered by rank."""
+        """Copy the n_bytes at address src of every worker to address dst, ordered by rank."""
         check(lib.bps_allgather(self.handle, src, n_bytes, dst, milliseconds(timeout)))
 
     def close(self, timeout: float | None = None) -> None:
-        """Wait until all workers call this method, and leave the job. After an error, too, the job
-        is closed in this process."""
+        """Wait until all workers call this method, and leave the job. Even if an error is raised,
+        the job is closed in this process."""
         if self._handle is not None:
             handle, self._handle = self._handle, None
             check(lib.bps_close(handle, milliseconds(timeout)))
@@ -541,8 +547,8 @@ class Job:
         self._is_suspended = False
 
     def abort(self) -> None:
-        """Leave the job without waiting. It then fails at the other workers, unless all have closed
-        it."""
+        """Leave the job without waiting. The job then fails at the other workers, unless all of
+        them have closed it."""
         if self._handle is not None:
             handle, self._handle = self._handle, None
             lib.bps_abort(handle)
@@ -574,7 +580,7 @@ def open(
     elastic: bool | None = None,
     max_size: int = -1,
 ) -> Job:
-    """Join a job; returns when all its workers have joined.
+    """Join a job, and wait until all its workers have joined.
 
     An argument that is not given comes from the environment, see bpsclient(3). Times are in
     seconds.
@@ -584,15 +590,15 @@ def open(
         agent_socket: path of the agent's socket.
         rank, size: this worker's number, and the number of workers in the job.
         local_rank, local_size: the same among the job's workers on this machine.
-        timeout: limit of every wait that has no other.
+        timeout: limit of every wait for which the caller passes no limit.
         open_timeout: limit of the wait for all workers to join.
         deterministic: whether equal inputs give equal bits in every run.
         part_bytes: requested size of a partition, the part of a tensor that is summed at one
             server.
         on_agent_loss: what happens when a machine is lost: "abort" ends the job, "shrink" lets it
             continue.
-        backup: number of machines for which a round need not wait if they are late.
-        backup_grace: how long a round waits for them anyway.
+        backup: number of slow machines for which a round does not wait.
+        backup_grace: how long a round waits for these machines before it completes without them.
         elastic: whether machines may join while the job runs.
         max_size: largest number of workers of an elastic job.
 

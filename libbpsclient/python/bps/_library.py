@@ -13,8 +13,8 @@ SUM, PROD, MAX, MIN, AVG = range(5)
 PRIORITY_AUTO = -(2**31)
 ABI = 2  # version of the structures below, BPS_ABI of bps.h
 
-# Name of an element type: (its number, its NumPy type). NumPy has no bf16, so its 16 bits are seen
-# as uint16.
+# Name of an element type: (its number, its NumPy type). NumPy has no bf16, so each bf16 value is
+# accessed as a uint16.
 DTYPES: dict[str, tuple[int, str]] = {
     "i8": (0, "i1"),
     "u8": (1, "u1"),
@@ -60,7 +60,8 @@ class Error(Exception):
 
     Attributes:
         code (int): a negative number: one of this package's ``E...`` constants, or ``-errno``.
-        rank (int, optional): the worker that caused the failure; None: a machine, or not known.
+        rank (int, optional): the worker that caused the failure; None if a machine caused it, or if
+            the cause is not known.
         host (str, optional): the machine of that worker, or the machine that failed.
         tensor (str, optional): the tensor of the call.
 
@@ -144,8 +145,8 @@ class WorkerStruct(ctypes.Structure):
 
 
 class Worker(NamedTuple):
-    """A worker of the job, which may be lost. ``is_missing``: some part of the tensor's last round
-    lacks this worker's values."""
+    """A worker of the job, which may be lost. ``is_missing``: the worker's values are missing in
+    some part of the tensor's last round."""
 
     rank: int
     is_lost: bool
@@ -165,7 +166,8 @@ class InfoStruct(ctypes.Structure):
 
 class Info(NamedTuple):
     """The number of the last completed round, and how many workers contributed to it. A tensor is
-    summed in partitions: the smallest and the largest number for one partition."""
+    summed in partitions, whose numbers of workers can differ: ``contributors`` is the smallest of
+    these numbers, ``contributors_most`` the largest."""
 
     round: int
     contributors: int
@@ -181,8 +183,8 @@ class TrafficStruct(ctypes.Structure):
 
 
 class Traffic(NamedTuple):
-    """Bytes that this machine's agent has moved over the network, for all its jobs. ``instance``: a
-    number of the agent's process; a new process counts from 0."""
+    """Bytes that this machine's agent has moved over the network, for all its jobs. ``instance``
+    identifies the agent's process. A new process starts to count at 0."""
 
     instance: int
     sent_bytes: int
@@ -197,7 +199,7 @@ def load() -> ctypes.CDLL:
     """Load the library and declare its functions.
 
     Raises:
-        OSError: the file is not found, or is no library of this kind.
+        OSError: the file is not found, or cannot be loaded.
     """
     here = os.path.dirname(os.path.abspath(__file__))
     beside = [os.path.join(folder, "libbpsclient.so.0") for folder in (here, os.path.dirname(here))]

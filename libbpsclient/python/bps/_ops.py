@@ -59,8 +59,8 @@ def group_names(name: str | None, n: int) -> list[str | None]:
 
 
 def share(n: int, process_set: ProcessSet) -> tuple[int, int]:
-    """Return the first row and the number of rows that this worker gets of n. If n is not
-    divisible, the first ranks get one more."""
+    """Return this worker's part of n rows: its first row and its number of rows. If the number of
+    workers does not divide n, the first ranks get one row more."""
     rank, size = process_set.rank(), process_set.size()
     return rank * (n // size) + min(rank, n % size), n // size + (rank < n % size)
 
@@ -108,5 +108,5 @@ def allgather_object(
 
 
 def declare(name: str) -> None:
-    """Do nothing; Horovod and BytePS have this function. A tensor's type and size are not known
-    here, so bps declares the tensor at its first use."""
+    """Do nothing. The function exists for scripts of Horovod and BytePS. A tensor's type and size
+    are not known here, so bps declares the tensor at its first use."""

@@ -19,7 +19,7 @@ class ProcessSet:
         ranks (iterable of int): ranks of these workers in the job.
 
     Attributes:
-        ranks (list[int]): the same in ascending order.
+        ranks (list[int]): these ranks in ascending order.
         process_set_id (int, optional): number of the set; None before :func:`add_process_set`.
     """
 
@@ -47,7 +47,7 @@ class ProcessSet:
         return self.place(_core.rank())
 
     def place(self, rank: int) -> int:
-        """Return the rank in the set of the worker that has this rank in the job.
+        """Convert a worker's rank in the job to its rank in the set.
 
         Raises:
             ValueError: the worker is not in the set.
@@ -100,8 +100,8 @@ global_process_set = _All()
 
 
 def add_process_set(process_set: ProcessSet | Iterable[int]) -> ProcessSet:
-    """Create a process set. All workers of the job must call this, for the same sets in the same
-    order, also workers that are not in the set.
+    """Create a process set. All workers of the job must call this function, including workers that
+    are not in the set. They must create the same sets in the same order.
 
     Args:
         process_set (ProcessSet or iterable of int): the set, or the ranks in it.
@@ -151,8 +151,8 @@ def add_process_set(process_set: ProcessSet | Iterable[int]) -> ProcessSet:
 
 
 def remove_process_set(process_set: ProcessSet) -> bool:
-    """End a process set. All workers of the job must call this, for the same sets in the same
-    order.
+    """End a process set. All workers of the job must call this function for the same sets in the
+    same order.
 
     Returns:
         bool: False for the set of all workers, and for a set that add_process_set did not create.

@@ -25,8 +25,8 @@ def main() -> None:
         return
     if not os.path.exists(words[0]):
         sys.exit(f"python -m bps.compat: there is no script '{words[0]}'")
-    # Python has put the current folder there, because of -m. A script expects its own folder, to
-    # import modules beside it.
+    # Because of -m, Python has put the current folder into sys.path[0]. A script expects its own
+    # folder there, so that it can import modules from this folder.
     sys.path[0] = os.path.dirname(os.path.abspath(words[0]))
     runpy.run_path(words[0], run_name="__main__")
 

@@ -64,7 +64,7 @@ def install(package: str, modules: Mapping[str, Names], lacking: Mapping[str, st
     """Make imports of a package find these modules. Further calls for the package do nothing.
 
     Raises:
-        ImportError: the script has imported the package itself already.
+        ImportError: the script has already imported the real package.
     """
     if any(isinstance(f, _Alias) and f.package == package for f in sys.meta_path):
         return

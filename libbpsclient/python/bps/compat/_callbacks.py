@@ -1,5 +1,5 @@
-"""Callbacks of Keras with the arguments of BytePS's callbacks. There the initial learning rate is
-optional: by default it is the optimizer's."""
+"""Callbacks of Keras with the arguments of BytePS's callbacks. In these callbacks the initial
+learning rate is optional. By default it is the optimizer's learning rate."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class LearningRateScheduleCallback(callbacks.LearningRateScheduleCallback):
     Args:
         multiplier (float or callable): a factor, or a function of the epoch.
         initial_lr (float, optional): learning rate to start from; None: the optimizer's.
-        options: the others of :class:`bps.keras.callbacks.LearningRateScheduleCallback`.
+        options: further arguments of :class:`bps.keras.callbacks.LearningRateScheduleCallback`.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class LearningRateWarmupCallback(callbacks.LearningRateWarmupCallback):
     Args:
         warmup_epochs (int): number of epochs in which the rate rises.
         initial_lr (float, optional): learning rate to start from; None: the optimizer's.
-        options: the others of :class:`bps.keras.callbacks.LearningRateWarmupCallback`.
+        options: further arguments of :class:`bps.keras.callbacks.LearningRateWarmupCallback`.
     """
 
     def __init__(
