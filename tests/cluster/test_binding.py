@@ -91,7 +91,7 @@ def test_floats_are_filled_and_read_with_a_factor(dtype):
         if dtype != "bf16":
             assert (t.output == values / 2).all()
         for wrong in (values.astype(np.float64), values[:1]):
-            with pytest.raises(ValueError, match="are not 6 of f32"):
+            with pytest.raises(ValueError, match="needs 6 of f32"):
                 t.fill(wrong)
         with pytest.raises(bps.Error, match="use bps_input and bps_output"):
             job.declare("i", "i32", 6).fill(values)
@@ -122,7 +122,7 @@ def test_unknown_type_and_unknown_gpu_are_refused():
             lambda: job.gpu_declare("t", "float32", 3, 4096),
         ):
             with pytest.raises(
-                bps.Error, match="'float32' is not an element type, these are: i8, .*f32"
+                bps.Error, match="'float32' is not an element type: use one of i8, .*f32"
             ) as e:
                 call()
             assert e.value.code == -errno.EINVAL

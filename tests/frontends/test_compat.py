@@ -155,7 +155,7 @@ def test_a_module_runs_as_a_script_does(tmp_path):
     [
         (
             "import horovod.spark",
-            "ModuleNotFoundError: bps has no counterpart of horovod.spark, only of: horov",
+            "ModuleNotFoundError: bps does not replace horovod.spark; it replaces horov",
         ),
         (
             "import byteps.torch; byteps.torch.get_pushpull_speed()",

@@ -79,7 +79,7 @@ def wire_type(dtype: np.dtype, compress: str | None = None) -> np.dtype:
     name = CARRIERS.get(dtype.name, dtype.name)
     if name not in NAMES:
         raise TypeError(
-            f"{dtype.name} cannot be summed; these types can: {', '.join((*NAMES, *CARRIERS))}"
+            f"{dtype.name} cannot be summed: use one of {', '.join((*NAMES, *CARRIERS))}"
         )
     return dtype if name == dtype.name else np.dtype(name)
 
@@ -211,8 +211,8 @@ class Group:
         with self._lock:
             if self._failure is not None:
                 raise RuntimeError(
-                    "an operation on these tensors failed before it was complete: this worker is "
-                    "out of step with the others"
+                    "an earlier reduction of these tensors failed, so this worker is out of step "
+                    "with the others: start the job again"
                 ) from self._failure
             if outputs is None:
                 outputs = self._new_outputs()
@@ -424,7 +424,7 @@ def gather(
         if (other, name) != (rest, kind):
             raise ValueError(
                 f"{what}: rank {r} has shape [?, {', '.join(map(str, other))}] of {name}, "
-                f"this one {list(array.shape)} of {kind}"
+                f"this worker has {list(array.shape)} of {kind}"
             )
     rows, extras = [n for _, _, n, _ in given], [extra for _, _, _, extra in given]
     most, row_bytes = max(rows), array.dtype.itemsize * math.prod(rest)

@@ -220,8 +220,8 @@ class Runtime:
                 )
             if slot.owner is not None:
                 raise ValueError(
-                    f"tensor '{name}' is in flight already: names in flight must differ, "
-                    "synchronize the first one"
+                    f"tensor '{name}' is in flight already: synchronize the first operation, or "
+                    "use another name"
                 )
             return slot
 
@@ -268,8 +268,8 @@ class Runtime:
         """
         if self._failure is not None:
             raise RuntimeError(
-                "an operation without a name failed after a part of it had been submitted: "
-                "this worker is out of step with the others"
+                "an earlier operation without a name failed while it was submitted, so "
+                "this worker is out of step with the others: start the job again"
             ) from self._failure
         with self.lock:
             if self._next_epoch > self._epoch:
@@ -306,14 +306,14 @@ class Runtime:
             self._next_epoch = max(self._next_epoch, most[0][0] + 1)
             what = f"workers disagree in {KINDS[most[FIELDS.index('kind')][0]]}"
             if field in ("epoch", "history"):
-                text = "an operation before it differed between them, too"
+                text = "an earlier operation already differed between the workers"
             else:
                 text = f"rank {other} has {_described(field, b)}, rank {rank} "
                 text += _described(field, a)
             raise Error(
                 CODES["EMISMATCH"],
                 f"{what}: {text}. All workers must make the same calls in the same order, with "
-                "tensors of one shape and type",
+                "tensors of the same shape and type",
                 other,
             )
 
@@ -478,7 +478,7 @@ def _unpack(data: bytes, rank: int) -> Any:
         return pickle.loads(data[1:])
     if data:
         raise ValueError(f"rank {rank} cannot pickle its object: {data[1:].decode()}")
-    raise Error(CODES["EWORKER_LOST"], f"rank {rank} is lost, its object is missing", rank)
+    raise Error(CODES["EWORKER_LOST"], f"rank {rank} is lost, so its object is missing", rank)
 
 
 _runtime: Runtime | None = None
@@ -534,7 +534,7 @@ def _check_unshared(what: str) -> None:
     """
     if subjobs or runtime().n_users:
         raise RuntimeError(
-            f"{what}: process sets and process groups end with the job: remove and destroy them "
+            f"{what}: process sets or process groups still use the job: remove and destroy them "
             "first"
         )
 

@@ -154,7 +154,7 @@ def run(func: Callable[..., Any]) -> Callable[..., Any]:
                 n_commits = state._n_commits
                 if error.code not in REOPENED or n_failures > FAILURES_MOST:
                     raise
-                warnings.warn(f"{error}; the job is opened again", stacklevel=2)
+                warnings.warn(f"{error}; this worker opens the job again", stacklevel=2)
                 _core.reopen()
                 state.restore()
             state.on_reset()

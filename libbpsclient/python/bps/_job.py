@@ -58,7 +58,9 @@ def _uuid(gpu: Any) -> bytes | None:
         pass  # raw stays empty, and the check below raises
     if len(raw) != 16:
         raise Error(
-            -errno.EINVAL, "a GPU's UUID is 16 bytes, or as nvidia-smi -L prints it: GPU-8a2f..."
+            -errno.EINVAL,
+            "the argument is not a GPU's UUID: pass 16 bytes, or GPU-8a2f... as nvidia-smi -L "
+            "prints it",
         )
     return raw
 
@@ -182,7 +184,8 @@ class Tensor:
         src = np.asarray(src)
         if not np.can_cast(src.dtype, np.float32) or src.size != self.n_elems:
             raise ValueError(
-                f"{self.name}: {src.size} of {src.dtype} are not {self.n_elems} of f32"
+                f"{self.name}: the array has {src.size} values of {src.dtype}, fill() needs "
+                f"{self.n_elems} of f32"
             )
         src = np.ascontiguousarray(src, dtype=np.float32)
         check(lib.bps_fill_f32(self.handle, src.ctypes.data, scale))
@@ -254,7 +257,7 @@ class Tensor:
         src = np.ascontiguousarray(src, dtype=kind)
         if src.size != self.n_elems:
             raise ValueError(
-                f"{self.name}: the array has {src.size} values, the tensor {self.n_elems}"
+                f"{self.name}: the array has {src.size} values, the tensor has {self.n_elems}"
             )
         if dst is not None and (
             dst.dtype != kind
@@ -263,7 +266,7 @@ class Tensor:
             or not dst.flags.writeable
         ):
             raise ValueError(
-                f"{self.name}: dst must be a contiguous writable {kind} array of {src.size}"
+                f"{self.name}: dst must be a contiguous writable {kind} array of {src.size} values"
             )
         address = dst.ctypes.data if dst is not None else None
         check(lib.bps_push_pull_copy(self.handle, src.ctypes.data, address, op, priority))
@@ -609,7 +612,7 @@ def open(
     lib.bps_options_init(ctypes.byref(opt))
     if opt.abi != ABI:
         text = (
-            f"package bps is for ABI {ABI}, libbpsclient has {opt.abi}: install both of one release"
+            f"package bps needs ABI {ABI}, libbpsclient has {opt.abi}: install one release of both"
         )
         raise Error(CODES["EVERSION"], text)
     opt.job, opt.agent_socket = encode(job), encode(agent_socket)
@@ -618,7 +621,7 @@ def open(
     opt.deterministic = -1 if deterministic is None else int(deterministic)
     opt.part_bytes = part_bytes
     if on_agent_loss not in (None, "abort", "shrink"):
-        raise ValueError(f"on_agent_loss is {on_agent_loss!r}, it must be 'abort' or 'shrink'")
+        raise ValueError(f"on_agent_loss is {on_agent_loss!r}, but must be 'abort' or 'shrink'")
     opt.on_agent_loss = {None: -1, "abort": 0, "shrink": 1}[on_agent_loss]
     opt.backup = -1 if backup is None else backup
     opt.backup_grace_ms = milliseconds(backup_grace)

@@ -100,7 +100,7 @@ def dtype_number(name: str) -> int:
     """
     if not isinstance(name, str) or name not in DTYPES:
         known = ", ".join(DTYPES)
-        raise Error(-errno.EINVAL, f"{name!r} is not an element type, these are: {known}")
+        raise Error(-errno.EINVAL, f"{name!r} is not an element type: use one of {known}")
     return DTYPES[name][0]
 
 
@@ -210,7 +210,7 @@ def load() -> ctypes.CDLL:
         lib = ctypes.CDLL(path)
     except OSError as e:
         raise OSError(
-            f"{e} (LD_LIBRARY_PATH names the library's folder, or BPS_LIBRARY the file)"
+            f"{e} (set LD_LIBRARY_PATH to the library's folder, or BPS_LIBRARY to the file)"
         ) from None
     ptr, u32, i32, size_t = ctypes.c_void_p, ctypes.c_uint32, ctypes.c_int32, ctypes.c_size_t
     int_, str_ = ctypes.c_int, ctypes.c_char_p

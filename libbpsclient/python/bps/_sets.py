@@ -29,7 +29,7 @@ class ProcessSet:
     def __init__(self, ranks: Iterable[int]) -> None:
         self.ranks = sorted(ranks)
         if not self.ranks or len(set(self.ranks)) < len(self.ranks):
-            raise ValueError(f"a process set needs ranks that differ, not {self.ranks}")
+            raise ValueError(f"a process set needs one or more ranks that differ, not {self.ranks}")
 
     def __repr__(self) -> str:
         return f"ProcessSet({self.ranks})"
@@ -125,7 +125,9 @@ def add_process_set(process_set: ProcessSet | Iterable[int]) -> ProcessSet:
     given = rt.allgather_object((one.ranks, _core.host_key(), _core.job_name(f"set{number}")))
     for rank, (ranks, _, _) in enumerate(given):
         if ranks != one.ranks:
-            raise ValueError(f"rank {rank} adds a process set of {ranks}, this one {one.ranks}")
+            raise ValueError(
+                f"rank {rank} adds a process set of {ranks}, this worker adds one of {one.ranks}"
+            )
     if one.process_set_id is not None:
         raise ValueError(f"{one} has been added already")
     if not 0 <= one.ranks[0] <= one.ranks[-1] < rt.job.size:

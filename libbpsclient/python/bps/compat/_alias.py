@@ -38,7 +38,7 @@ class _Alias(MetaPathFinder, Loader):
             return None
         if fullname not in self._modules:
             raise ModuleNotFoundError(
-                f"bps has no counterpart of {fullname}, only of: {', '.join(self._modules)}",
+                f"bps does not replace {fullname}; it replaces {', '.join(self._modules)}",
                 name=fullname,
             )
         return ModuleSpec(fullname, self, is_package=True)

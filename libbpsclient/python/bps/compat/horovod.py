@@ -25,7 +25,7 @@ LACKING = {
     "stop_timeline": "watch the job with bpsctl, or use torch.profiler",
     "run": "start the script with bpsrun",
     "BroadcastGlobalVariablesHook": "use broadcast_variables(model.variables, root_rank)",
-    "SyncBatchNormalization": "average its batches' sums with allreduce",
+    "SyncBatchNormalization": "average the batch statistics with allreduce",
 }
 
 

@@ -33,7 +33,7 @@ def wire_dtype(dtype: torch.dtype) -> torch.dtype:
     wire = CARRIERS.get(dtype, dtype)
     if wire not in NAMES:
         known = ", ".join(str(t).removeprefix("torch.") for t in (*NAMES, *CARRIERS))
-        raise TypeError(f"{dtype} cannot be summed; these types can: {known}")
+        raise TypeError(f"{dtype} cannot be summed: use one of {known}")
     return wire
 
 
