@@ -3,13 +3,13 @@
 XLA's foreign-function interface (FFI) calls a C function with the addresses of arguments and
 results. Here ctypes makes this C function from a Python function, so nothing is compiled or linked.
 The Python function reads arguments and writes results in XLA's memory.
-``jax.experimental.io_callback`` would copy both, and takes longer for each array.
+``jax.experimental.io_callback`` would copy arguments and results, and takes longer for each array.
 
 The structures are those of ``xla/ffi/api/c_api.h``, version 0.3. XLA accepts functions for a
 version of this interface for at least 12 months.
 
-To run such calls in the order of the program, JAX needs an "effect" that orders them. It has no
-public name. In a release of JAX where the private name is missing, :func:`call` uses
+To run such calls in the order of the program, JAX needs an "effect" that orders them. This effect
+has no public name. In a release of JAX where the private name is missing, :func:`call` uses
 ``io_callback``.
 
 Threads: XLA calls :func:`_handle` in one of its own threads; ctypes takes the interpreter's lock.
@@ -40,7 +40,7 @@ except (ImportError, AttributeError):
     _EFFECT = None
 
 API_VERSION = (0, 3)
-METADATA, EXECUTE = 1, 3  # XLA's numbers: type of an extension, stage of execution
+METADATA, EXECUTE = 1, 3  # numbers of XLA: an extension type and a stage
 INTERNAL = 13  # XLA's code of an internal error
 TARGET = "bps_call"
 _p, _size, _i64 = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int64
@@ -137,8 +137,8 @@ class _Frame(ctypes.Structure):
 
 
 class _Call:
-    """A function that compiled code calls. The code names it by a random number, so that code from
-    a cache of another process cannot call a wrong function.
+    """A function that compiled code calls. The code refers to the function by a random number.
+    Code that another process has compiled and cached thus cannot call a wrong function.
 
     Args:
         function (callable): its arguments are the arguments and the results, as flat arrays.
@@ -164,8 +164,8 @@ class _Call:
 
 
 def _kinds(leaves: Sequence[Any]) -> list[tuple[np.dtype, Any]]:
-    """Return the type of each leaf, and the ctypes type of its memory; None if it has no
-    elements."""
+    """Return the type of each leaf, and the ctypes type of the leaf's memory. The ctypes type is
+    None if the leaf has no elements."""
     kinds = []
     for leaf in leaves:
         dtype = np.dtype(leaf.dtype)
@@ -193,7 +193,7 @@ _calls: weakref.WeakValueDictionary[int, _Call] = weakref.WeakValueDictionary()
 
 @ctypes.CFUNCTYPE(_p, ctypes.POINTER(_Frame))
 def _handle(pointer: Any) -> int | None:
-    """Run the call whose number XLA passes as an attribute. Returns an error object of XLA, or
+    """Run the call whose number XLA passes as an attribute. Return an error object of XLA, or
     None."""
     frame = pointer.contents
     if frame.extension and frame.extension.contents.type == METADATA:
@@ -214,7 +214,7 @@ def _handle(pointer: Any) -> int | None:
 
 
 def _lower(ctx: Any, *operands: Any, one: _Call, results: Any) -> Any:
-    """Add the call to a module that JAX compiles, after the calls that the module has already."""
+    """Add the call to a module that JAX compiles, after the calls that were added before."""
     # Allow XLA to use the memory of the arguments for the results, if their shapes agree.
     is_alike = results == tuple(ctx.avals_in)
     aliases = {i + 1: i + 1 for i in range(len(operands))} if is_alike else None
@@ -260,7 +260,7 @@ def call(
 
     Args:
         function (callable): its arguments are the leaves and the results, as flat arrays. It writes
-            the results. If leaves and results have the same shapes and types, both may be the same
+            the results. If leaves and results have the same shapes and types, they may share
             memory.
         leaves: arguments of the function.
         results: shapes and types of its results.

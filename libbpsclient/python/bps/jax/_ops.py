@@ -57,11 +57,12 @@ def call(
     leaves: Sequence[jax.Array],
     results: Sequence[jax.ShapeDtypeStruct],
 ) -> list[jax.Array]:
-    """Call a function on arrays: now, or inside jit each time that the compiled code runs.
+    """Call a function on arrays. Outside of jit call it now; inside jit call it each time that the
+    compiled code runs.
 
     Args:
         function (callable): its arguments are a list of NumPy arrays, one for each leaf, and a list
-            of flat arrays for its results, or None. It returns the results.
+            of flat arrays for its results, or None. The function returns the results.
         leaves: arguments of the function.
         results: shapes and types of its results.
     """
@@ -118,10 +119,10 @@ def push_pull(
         tree: arrays of any shapes. Structure and shapes are the same at all workers.
         op (int, optional): Average (default), Sum, Min, Max or Product.
         name (str, optional): name of the operation, the same at all workers. A tree that is reduced
-            repeatedly should have one.
+            repeatedly should have a name.
         average (bool, optional): older form of `op`: True is Average, False is Sum.
-        prescale_factor, postscale_factor (float): multiply the arrays before, and the results
-            after the reduction.
+        prescale_factor, postscale_factor (float): factors for the arrays before the reduction and
+            for the results after it.
         compression (Compressor): type in which the tensors are sent.
         process_set (ProcessSet): the workers that take part.
 
@@ -167,8 +168,8 @@ def broadcast(tree: Tree, root_rank: int = 0, process_set: ProcessSet = global_p
 
     Args:
         tree: arrays of the same shapes and types at all workers.
-        root_rank (int): worker whose values all workers get, by its rank in the job, also with a
-            process set.
+        root_rank (int): rank of the worker whose values all workers get. With a process set, too,
+            the rank in the job.
         process_set (ProcessSet): the workers that take part.
     """
     leaves, structure = jax.tree.flatten(tree)
@@ -190,7 +191,7 @@ def allgather(array: Any, process_set: ProcessSet = global_process_set) -> jax.A
 
     Args:
         array: at least one dimension. Outside of jit the first dimension may differ between
-            workers; inside jit, where shapes are fixed, it must not differ.
+            workers. Inside jit it must be equal, because shapes are fixed.
         process_set (ProcessSet): the workers that take part.
     """
     array = jnp.asarray(array)
@@ -230,12 +231,12 @@ def alltoall(
     array: Any, splits: Sequence[int] | None = None, process_set: ProcessSet = global_process_set
 ) -> Any:
     """Send rows of an array to each worker, and return the rows that all workers have sent to this
-    one.
+    worker.
 
     Args:
         array: at least one dimension; the other dimensions are the same at all workers.
         splits (list of int, optional): number of rows for each worker, by rank; None: equal
-            numbers. Not inside jit, where shapes are fixed.
+            numbers. Not allowed inside jit, because shapes are fixed there.
         process_set (ProcessSet): the workers that take part.
 
     Returns:

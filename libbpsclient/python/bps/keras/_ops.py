@@ -63,10 +63,10 @@ def allreduce(
     Args:
         value: a tensor, a variable, an array or a number.
         name (str, optional): name of the operation, the same at all workers. A value that is
-            reduced repeatedly should have one.
+            reduced repeatedly should have a name.
         average (bool, optional): older form of `op`: True is Average, False is Sum.
-        prescale_factor, postscale_factor (float): multiply the value before, and the result after
-            the reduction.
+        prescale_factor, postscale_factor (float): factors for the value before the reduction and
+            for the result after it.
         op (int, optional): Average (default), Sum, Min, Max or Product.
         compression (Compressor): type in which the tensors are sent.
         process_set (ProcessSet): the workers that take part.
@@ -134,7 +134,8 @@ def broadcast_variables(
 
 
 def broadcast_global_variables(root_rank: int = 0) -> None:
-    """Raise an error, because Keras 3 has no global variables. Older scripts of Horovod call this.
+    """Raise an error, because Keras 3 has no global variables. Older scripts of Horovod call this
+    function.
 
     Raises:
         RuntimeError: always. The text says what to call instead.

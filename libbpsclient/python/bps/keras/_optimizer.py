@@ -1,6 +1,6 @@
 """An optimizer of Keras that averages gradients over all workers.
 
-The optimizer gets a subclass of its class, which overrides the method that clips gradients. On
+The optimizer's class is replaced by a subclass, which overrides the method that clips gradients. On
 every back-end, Keras calls this method once for each update, after it has accumulated gradients.
 The subclass has the name and module of its base class, so that a saved model names the base class.
 """
@@ -41,7 +41,8 @@ def _on_jax(op: int, factors: tuple[float, float], wire: Any, options: Any) -> R
         steps = optimizer.gradient_accumulation_steps
         if not steps:
             return over_workers(list(grads))
-        # On JAX, Keras computes an update in every step, and uses it in every n-th step only.
+        # On JAX, Keras computes an update in every step, but applies it only in every n-th step. So
+        # reduce the gradients only in these steps.
         is_update = (optimizer._iterations + 1) % steps == 0
         return jax.lax.cond(is_update, over_workers, lambda given: given, list(grads))
 
@@ -99,7 +100,7 @@ def agreeing(optimizer: Any, process_set: ProcessSet = global_process_set) -> An
 
     def check_finite(self: Any, grads: Sequence[Any]) -> Any:
         is_finite = self._bps_base.check_finite(self, grads)
-        # An int32 tensor of one element, because the reducer takes gradients, which are tensors.
+        # The reducer takes a list of tensors, so convert the boolean to an int32 tensor.
         flag = keras.ops.reshape(keras.ops.cast(is_finite, "int32"), (1,))
         return keras.ops.reshape(reduce(self, [flag])[0], ()) > 0
 
@@ -129,8 +130,8 @@ def DistributedOptimizer(  # noqa: N802 - the name that users know
         name (str, optional), device_dense, device_sparse (str): ignored; kept for scripts of BytePS
             and Horovod.
         compression (Compressor): type in which the tensors are sent.
-        sparse_as_dense (bool): sum IndexedSlices of TensorFlow as dense tensors, instead of
-            gathering their rows.
+        sparse_as_dense (bool): convert IndexedSlices of TensorFlow to dense tensors and sum them,
+            instead of gathering their rows.
         backward_passes_per_step (int): sets the optimizer's ``gradient_accumulation_steps``.
         op (int): Average or Sum.
         gradient_predivide_factor (float): divisor of gradients before the sum. The sum is then
@@ -142,7 +143,8 @@ def DistributedOptimizer(  # noqa: N802 - the name that users know
         process_set (ProcessSet): the workers over which gradients are averaged.
 
     Returns:
-        Optimizer: an optimizer whose class is a subclass of the given one's, with the same name.
+        Optimizer: an optimizer whose class is a subclass of the given optimizer's class, with the
+            same name.
 
     Raises:
         ValueError: op, the factor or the state of the optimizer is not allowed.

@@ -33,7 +33,7 @@ __all__ = [
 
 
 class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):
-    """Broadcasts the model and the optimizer of one worker to all, before the first batch.
+    """Broadcasts the model and the optimizer of one worker to all workers before the first batch.
 
     A model that Keras builds at its first batch is broadcast after that batch. On TensorFlow the
     callback also switches off XLA, which cannot compile calls of bps.
@@ -64,14 +64,14 @@ class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):
 
     def on_train_begin(self, logs: Any = None) -> None:
         """Broadcast the variables if the model is built at all workers."""
-        # All workers must decide alike, although one worker may have loaded a built model.
+        # All workers must make the same decision, but the model may be built at some workers only.
         if all(self.process_set.runtime().allgather_object(bool(self.model.built))):
             if not self.model.optimizer.built:
                 self.model.optimizer.build(self.model.trainable_variables)
             self._send()
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        """Broadcast the variables after the first batch, unless that is done."""
+        """Broadcast the variables after the first batch, unless they were broadcast before."""
         if not self.broadcast_done:
             self._send()
 
@@ -112,9 +112,10 @@ class LearningRateScheduleCallback(keras.callbacks.Callback):
         initial_lr (float): the learning rate that is multiplied.
         multiplier (float or callable): the factor, or a function that returns it for an epoch.
         start_epoch (int): first epoch in which the factor applies.
-        end_epoch (int, optional): epoch before which the factor ends to apply; None: never.
-        staircase (bool): set the rate once at the beginning of each epoch. Else it is set in every
-            batch, and the function gets epochs with a fraction.
+        end_epoch (int, optional): first epoch in which the factor does not apply any more; None:
+            the factor applies to the end.
+        staircase (bool): True: set the rate at the beginning of each epoch. False: set the rate at
+            each batch, and pass fractions of epochs to the function.
         momentum_correction (bool): ignored; Keras 3 compiles the momentum into the step.
         steps_per_epoch (int, optional): number of batches of an epoch, for fractions. None: the
             number that ``fit`` reports.
@@ -133,7 +134,7 @@ class LearningRateScheduleCallback(keras.callbacks.Callback):
         super().__init__()
         self.initial_lr, self.start_epoch, self.end_epoch = initial_lr, start_epoch, end_epoch
         self.multiplier = multiplier if callable(multiplier) else lambda _: multiplier
-        # A constant factor needs no fractions of epochs.
+        # A constant factor does not depend on fractions of epochs, so set the rate once an epoch.
         self.staircase = staircase or not callable(multiplier)
         self.steps_per_epoch = steps_per_epoch
         self._epoch = 0
@@ -186,7 +187,7 @@ class LearningRateWarmupCallback(LearningRateScheduleCallback):
     ) -> None:
         def multiplier(epoch: float) -> float:
             if steps := self.steps_per_epoch or (self.params or {}).get("steps"):
-                epoch += 1.0 / steps  # so the last batch of the warm-up has the full rate
+                epoch += 1.0 / steps  # the last batch of the warm-up gets the full rate
             return 1.0 / _core.size() * (epoch * (_core.size() - 1) / warmup_epochs + 1)
 
         super().__init__(
@@ -203,13 +204,13 @@ class LearningRateWarmupCallback(LearningRateScheduleCallback):
 
 
 class BestModelCheckpoint(keras.callbacks.ModelCheckpoint):
-    """Saves the best model so far, only at rank 0. MetricAverageCallback must come before it in the
-    list of callbacks.
+    """Saves the best model so far, at rank 0 only. In the list of callbacks, MetricAverageCallback
+    must come before this callback.
 
     Args:
         filepath (str): path of the saved model.
         monitor (str): name of the metric that decides which model is best.
-        options: the others of ``keras.callbacks.ModelCheckpoint``.
+        options: further arguments of ``keras.callbacks.ModelCheckpoint``.
     """
 
     def __init__(self, filepath: Any, monitor: str = "val_loss", **options: Any) -> None:

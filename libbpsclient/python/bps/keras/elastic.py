@@ -43,20 +43,20 @@ __all__ = [
 
 
 def sync_variables(model: Any) -> None:
-    """Copy the results of the last training step into the model's variables. Only on JAX, where
-    Keras does this later."""
+    """On JAX, copy the results of the last training step into the model's variables. Keras itself
+    copies them later."""
     if keras.backend.backend() == "jax":
         model.jax_state_sync()
 
 
 class KerasState(State):
-    """A model, its optimizer and other values, which are equal at all workers.
+    """A model, its optimizer and other values. The state is equal at all workers.
 
     Args:
         model (Model): a model that is built.
-        optimizer (Optimizer, optional): optimizer of the model; None: the one given to
-            ``compile()``.
-        values: values that can be copied and pickled, which become attributes.
+        optimizer (Optimizer, optional): optimizer of the model; None: the optimizer that was passed
+            to ``compile()``.
+        values: values that can be copied and pickled. Each becomes an attribute.
     """
 
     def __init__(self, model: Any, optimizer: Any = None, **values: Any) -> None:
@@ -110,8 +110,8 @@ class CommitStateCallback(keras.callbacks.Callback):
 
 
 class UpdateBatchStateCallback(keras.callbacks.Callback):
-    """Stores the number of the next batch in ``state.batch``. It must come before
-    CommitStateCallback.
+    """Stores the number of the next batch in ``state.batch``. In the list of callbacks, this
+    callback must come before CommitStateCallback.
 
     Args:
         state (KerasState): a state with the attribute ``batch``.
@@ -126,13 +126,13 @@ class UpdateBatchStateCallback(keras.callbacks.Callback):
         self.state.batch = batch + 1
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-        """Set the number to 0 for the next epoch."""
+        """Set the number of the next batch to 0, because a new epoch begins."""
         self.state.batch = 0
 
 
 class UpdateEpochStateCallback(keras.callbacks.Callback):
-    """Stores the number of the next epoch in ``state.epoch``. It must come before
-    CommitStateCallback.
+    """Stores the number of the next epoch in ``state.epoch``. In the list of callbacks, this
+    callback must come before CommitStateCallback.
 
     Args:
         state (KerasState): a state with the attribute ``epoch``.

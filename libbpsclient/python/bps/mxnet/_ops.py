@@ -1,8 +1,8 @@
 """Collective operations on MXNet arrays, with the names and arguments of BytePS and Horovod.
 
 MXNet's engine runs operations in the background. So an operation of this module first waits until
-the engine has no work left on its array. The operation reads and writes the memory of the array
-itself, and returns when the result is complete.
+the engine has completed its work on the array. Then the operation reads and writes the array's
+memory directly, and returns when the result is complete.
 """
 
 from __future__ import annotations
@@ -57,7 +57,8 @@ class Compression:
 
 
 def view(tensor: mx.nd.NDArray) -> np.ndarray:
-    """Return the tensor's memory as an array, once the engine has no work left on it.
+    """Wait until the engine has completed its work on the tensor, and return the tensor's memory as
+    an array.
 
     Raises:
         NotImplementedError: the tensor is sparse, or not in host memory.
@@ -98,7 +99,7 @@ def grouped_allreduce_(
 ) -> list[mx.nd.NDArray]:
     """Reduce tensors over all workers in one call, in place.
 
-    Args: those of :func:`allreduce_`, for all tensors.
+    The arguments are those of :func:`allreduce_` and apply to all tensors.
     """
     arrays = [view(t) for t in tensors]
     _arrays.reduce(
@@ -144,10 +145,10 @@ def allreduce_(
         tensor (NDArray): any shape, the same at all workers.
         average (bool, optional): older form of `op`: True is Average, False is Sum.
         name (str, optional): name of the operation, the same at all workers. A tensor that is
-            reduced repeatedly should have one.
-        priority (int): tensors with a larger one are sent first.
-        prescale_factor, postscale_factor (float): multiply the tensor before, and the result after
-            the reduction.
+            reduced repeatedly should have a name.
+        priority (int): tensors with a larger priority are sent first.
+        prescale_factor, postscale_factor (float): factors for the tensor before the reduction and
+            for the result after it.
         process_set (ProcessSet): the workers that take part.
         op (int, optional): Average (default), Sum, Min, Max or Product.
         compression (Compressor): type in which the tensors are sent.
@@ -200,8 +201,8 @@ def byteps_push_pull(
 
 
 def byteps_declare_tensor(name: str, **options: Any) -> None:
-    """Do nothing; BytePS has this function. A tensor's type and size are not known here, so bps
-    declares the tensor at its first use.
+    """Do nothing. The function exists for scripts of BytePS. A tensor's type and size are not known
+    here, so bps declares the tensor at its first use.
 
     Raises:
         NotImplementedError: the options choose a compression that bps does not have.
@@ -224,8 +225,8 @@ def broadcast_(
 
     Args:
         tensor (NDArray): the same shape and type at all workers.
-        root_rank (int): worker whose values all workers get, by its rank in the job, also with a
-            process set.
+        root_rank (int): rank of the worker whose values all workers get. With a process set, too,
+            the rank in the job.
         process_set (ProcessSet): the workers that take part.
     """
     target = view(tensor)
@@ -254,7 +255,8 @@ def allgather(
     """Concatenate all workers' tensors along the first dimension, ordered by rank.
 
     Args:
-        tensor (NDArray): the first dimension may differ between workers, the others must agree.
+        tensor (NDArray): the first dimension may differ between workers, the other dimensions must
+            be equal.
         process_set (ProcessSet): the workers that take part.
     """
     return as_tensor(_arrays.gather(process_set.runtime(), view(tensor))[0], tensor)
@@ -278,7 +280,7 @@ def alltoall(
     process_set: ProcessSet = global_process_set,
 ) -> Any:
     """Send rows of a tensor to each worker, and return the rows that all workers have sent to this
-    one.
+    worker.
 
     Args:
         tensor (NDArray): at least one dimension; the other dimensions are the same at all workers.

@@ -17,7 +17,8 @@ from bps._sets import ProcessSet, global_process_set
 from bps.mxnet import _ops
 from bps.mxnet._ops import Compression, Compressor
 
-# Number of gradients that MXNet passes in one call of the optimizer: more than any model has.
+# Largest number of gradients that MXNet passes in one call of the optimizer. The value is larger
+# than the number of gradients of any model.
 AGGREGATE = 1 << 20
 
 
@@ -29,8 +30,8 @@ def reduce_gradients(
     wire: str | None,
     process_set: ProcessSet,
 ) -> None:
-    """Reduce gradients over all workers, in place: all dense ones in one call, and each sparse one
-    by gathering its rows."""
+    """Reduce gradients over all workers, in place. All dense gradients are reduced in one call. The
+    rows of each sparse gradient are gathered."""
     for grad in grads:
         if grad.stype != "default":
             _ops.sum_sparse(grad, op, process_set).copyto(grad)
@@ -75,7 +76,7 @@ class DistributedOptimizer(mx.optimizer.Optimizer):
         self.aggregate_num = AGGREGATE
 
     def __getattr__(self, name: str) -> Any:
-        if name == "_optimizer":  # copy.copy() asks before the attribute is set
+        if name == "_optimizer":  # copy.copy() reads the attribute before it is set
             raise AttributeError(name)
         return getattr(self._optimizer, name)
 
@@ -84,7 +85,8 @@ class DistributedOptimizer(mx.optimizer.Optimizer):
         return self._optimizer.create_state(index, weight)
 
     def create_state_multi_precision(self, index: int, weight: mx.nd.NDArray) -> Any:
-        """Return the wrapped optimizer's state for a weight, with a copy of the weight in f32."""
+        """Return the wrapped optimizer's state for a weight. The state has an f32 copy of the
+        weight."""
         return self._optimizer.create_state_multi_precision(index, weight)
 
     def _reduce(self, index: Any, grad: Any) -> None:
@@ -93,7 +95,7 @@ class DistributedOptimizer(mx.optimizer.Optimizer):
         reduce_gradients(grads, name, self._op, self._factor, self._wire, self._process_set)
 
     def _each(self, update: Any, index: Any, weight: Any, grad: Any, state: Any) -> None:
-        """Update all weights, as many in one call as the wrapped optimizer accepts."""
+        """Update all weights. Each call passes as many weights as the wrapped optimizer accepts."""
         if not isinstance(index, (list, tuple)):
             update(index, weight, grad, state)
             return
@@ -204,7 +206,7 @@ class DistributedTrainer(gluon.Trainer):
 
 
 def _broadcast_when_made(param: Any, root_rank: int, process_set: ProcessSet) -> None:
-    """Broadcast a parameter whose shape is not known yet when MXNet initializes it."""
+    """When MXNet initializes a parameter whose shape was not known before, broadcast it."""
     make = param._init_impl
 
     @functools.wraps(make)
@@ -232,7 +234,7 @@ def broadcast_parameters(
         process_set (ProcessSet): the workers that take part.
 
     Raises:
-        ValueError: ``params`` is no dict.
+        ValueError: ``params`` is not a dict.
     """
     if not isinstance(params, Mapping) and not hasattr(params, "items"):
         raise ValueError(f"params must be a dict of parameters or tensors, not {type(params)}")

@@ -16,9 +16,9 @@ class CrossDeviceOps(tf.distribute.ReductionToOneDevice):
     """Lets ``tf.distribute.MirroredStrategy`` also reduce gradients over all workers of the job.
 
     TensorFlow reduces over the devices of this worker, then bps reduces over the workers. A
-    strategy scales the loss by the number of its own replicas, those in this process. So the
-    default op is the average over the workers. First give all workers the same variables, with
-    :func:`bps.tensorflow.broadcast_variables`.
+    strategy scales the loss by the number of replicas in this process, not by the number of
+    workers. So the default op is the average over the workers. First give all workers the same
+    variables, with :func:`bps.tensorflow.broadcast_variables`.
 
     Args:
         op (int): Average or Sum over the workers.
@@ -37,7 +37,7 @@ class CrossDeviceOps(tf.distribute.ReductionToOneDevice):
 
     @property
     def _num_between_graph_workers(self) -> int:
-        # if this is above 1, TensorFlow calls the methods below for one device, too
+        # If the number is above 1, TensorFlow calls the methods below even for a single device.
         return _core.size()
 
     def reduce_implementation(

@@ -75,10 +75,11 @@ def call(
     types: Sequence[tf.DType],
     shapes: Sequence[Any],
 ) -> list[tf.Tensor]:
-    """Call a function on the tensors' values as arrays: now, or each time that the graph runs.
+    """Call a function on the tensors' values as arrays. In eager mode call it now; in a graph call
+    it each time that the graph runs.
 
     Args:
-        function (callable): its arguments are arrays, one for each tensor; it returns arrays.
+        function (callable): its arguments are arrays, one for each tensor. It returns arrays.
         tensors: arguments of the function.
         types, shapes: types and shapes of its results.
 
@@ -177,7 +178,7 @@ def grouped_allreduce(
 ) -> list[Any]:
     """Reduce tensors over all workers in one call; differentiable.
 
-    Args: those of :func:`allreduce`, for all tensors.
+    The arguments are those of :func:`allreduce` and apply to all tensors.
     """
     op = check_op(average, op)
     options = (prescale_factor, postscale_factor, compression.wire, process_set)
@@ -214,10 +215,10 @@ def allreduce(
         device_dense, device_sparse (str): ignored; kept for scripts of BytePS and Horovod.
         compression (Compressor): type in which the tensors are sent.
         op (int, optional): Average (default), Sum, Min, Max or Product.
-        prescale_factor, postscale_factor (float): multiply the tensor before, and the result after
-            the reduction.
+        prescale_factor, postscale_factor (float): factors for the tensor before the reduction and
+            for the result after it.
         name (str, optional): name of the operation, the same at all workers. A tensor that is
-            reduced repeatedly should have one.
+            reduced repeatedly should have a name.
         process_set (ProcessSet): the workers that take part.
         ignore_name_scope (bool): ignored; kept for scripts of Horovod.
 
@@ -259,7 +260,7 @@ def push_pull(
 
     Args:
         scope (str): ignored; kept for scripts of BytePS.
-        enable_async (bool): must be False: bps has no asynchronous training.
+        enable_async (bool): must be False, because bps has no asynchronous training.
     """
     if enable_async:
         raise NotImplementedError("push_pull: enable_async=True has no counterpart in bps")
@@ -288,8 +289,8 @@ def broadcast(
 
     Args:
         tensor (Tensor): the same shape and type at all workers.
-        root_rank (int): worker whose values all workers get, by its rank in the job, also with a
-            process set.
+        root_rank (int): rank of the worker whose values all workers get. With a process set, too,
+            the rank in the job.
         process_set (ProcessSet): the workers that take part.
     """
 
@@ -378,7 +379,8 @@ def allgather(
     The gradient is the average over the workers.
 
     Args:
-        tensor (Tensor): the first dimension may differ between workers, the others must agree.
+        tensor (Tensor): the first dimension may differ between workers, the other dimensions must
+            be equal.
         process_set (ProcessSet): the workers that take part.
     """
 
@@ -428,9 +430,10 @@ def alltoall(
     process_set: ProcessSet = global_process_set,
 ) -> Any:
     """Send rows of a tensor to each worker, and return the rows that all workers have sent to this
-    one; differentiable.
+    worker; differentiable.
 
-    Internally each worker receives all rows of all workers, so use this only for small tensors.
+    Internally each worker receives all rows of all workers, so use this function only for small
+    tensors.
 
     Args:
         tensor (Tensor): at least one dimension; the other dimensions are the same at all workers.

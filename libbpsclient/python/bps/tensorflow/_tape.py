@@ -22,8 +22,8 @@ def reduce_gradients(
     sparse_as_dense: bool = False,
     process_set: ProcessSet = global_process_set,
 ) -> list[Any]:
-    """Reduce gradients over all workers, the dense ones in one call. A gradient that is None stays
-    None.
+    """Reduce gradients over all workers. All dense gradients are reduced in one call. A gradient
+    that is None stays None.
 
     Args:
         grads: tensors, IndexedSlices and None.
@@ -31,7 +31,8 @@ def reduce_gradients(
         op (int): Average or Sum.
         prescale, postscale (float): factors before and after the reduction.
         wire (str, optional): type in which the gradients are sent; None: their own type.
-        sparse_as_dense (bool): make IndexedSlices dense, instead of gathering their rows.
+        sparse_as_dense (bool): convert IndexedSlices to dense tensors and sum them, instead of
+            gathering their rows.
         process_set (ProcessSet): the workers that take part.
     """
     outputs = list(grads)
@@ -111,19 +112,20 @@ def DistributedGradientTape(  # noqa: N802 - the name that users know
         gradtape (GradientTape): a tape, before or after it has recorded the forward pass.
         device_dense, device_sparse (str): ignored; kept for scripts of BytePS and Horovod.
         compression (Compressor): type in which the tensors are sent.
-        sparse_as_dense (bool): sum IndexedSlices as dense tensors, instead of gathering their rows.
+        sparse_as_dense (bool): convert IndexedSlices to dense tensors and sum them, instead of
+            gathering their rows.
         op (int): Average or Sum.
         gradient_predivide_factor (float): divisor of gradients before the sum. The sum is then
             divided by size / factor. Only with Average.
         num_groups (int), groups: ignored; kept for scripts of Horovod. Buckets have a fixed size in
             bytes.
         process_set (ProcessSet): the workers over which gradients are averaged.
-        scale_local_gradients (bool): divide by the number of workers the gradients of local
-            variables, those of ``register_local_source``.
+        scale_local_gradients (bool): divide the gradients of local variables by the number of
+            workers. Local variables are those of ``register_local_source``.
 
     Returns:
-        GradientTape: a tape with the method ``register_local_source(variable)``: the gradient of
-            that variable is not reduced over the workers.
+        GradientTape: a tape with the method ``register_local_source(variable)``. The gradient of
+            such a variable is not reduced over the workers.
 
     Example::
 
@@ -184,7 +186,8 @@ def DistributedOptimizer(  # noqa: N802 - the name that users know
         name (str, optional), use_locking (bool), device_dense, device_sparse (str): ignored; kept
             for scripts of BytePS and Horovod.
         compression (Compressor): type in which the tensors are sent.
-        sparse_as_dense (bool): sum IndexedSlices as dense tensors, instead of gathering their rows.
+        sparse_as_dense (bool): convert IndexedSlices to dense tensors and sum them, instead of
+            gathering their rows.
         backward_passes_per_step (int): number of calls whose gradients are added up before they
             are sent. Only for Keras.
         op (int): Average or Sum.
@@ -197,7 +200,8 @@ def DistributedOptimizer(  # noqa: N802 - the name that users know
         process_set (ProcessSet): the workers over which gradients are averaged.
 
     Returns:
-        Optimizer: an optimizer whose class is a subclass of the given one's, with the same name.
+        Optimizer: an optimizer whose class is a subclass of the given optimizer's class, with the
+            same name.
     """
     if not isinstance(optimizer, tf.compat.v1.train.Optimizer):
         import bps.keras

@@ -30,12 +30,12 @@ __all__ = ["HostsUpdatedInterrupt", "State", "TensorFlowKerasState", "TensorFlow
 
 
 class TensorFlowState(State):
-    """Variables and other values that are equal at all workers, and that workers which join
-    receive.
+    """Variables and other values that are equal at all workers. Workers that join later receive
+    them.
 
     Args:
         variables (sequence, optional): variables of TensorFlow or Keras.
-        values: values that can be copied and pickled, which become attributes.
+        values: values that can be copied and pickled. Each becomes an attribute.
     """
 
     def __init__(self, variables: Sequence[Any] | None = None, **values: Any) -> None:
@@ -58,9 +58,9 @@ class TensorFlowKerasState(TensorFlowState):
 
     Args:
         model (Model): a model that is built.
-        optimizer (Optimizer, optional): optimizer of the model; None: the one given to
-            ``compile()``.
-        values: values that can be copied and pickled, which become attributes.
+        optimizer (Optimizer, optional): optimizer of the model; None: the optimizer that was passed
+            to ``compile()``.
+        values: values that can be copied and pickled. Each becomes an attribute.
     """
 
     def __init__(self, model: Any, optimizer: Any = None, **values: Any) -> None:

@@ -3,12 +3,12 @@
 Every collective is a sum of memory over the workers. In a broadcast, all workers but the root add
 zeros. In an all-gather, each worker adds its bytes at its place, and zeros elsewhere. With each
 collective the workers also compare their calls (``Runtime.agree``), so different calls are an
-error. The memory of a collective lies in slots, reusable tensors (:mod:`bps._core`), which a group
-takes in the order of the program.
+error. A collective sends its memory in slots, the reusable tensors of :mod:`bps._core`. A group
+uses its slots in the order of the program.
 
-A group of all workers shares the process's job; any other group has a job of its own. An operation
-in flight is a :class:`_Work`. The thread that waits for a work also writes its results. Futures are
-completed by a thread of the group, which starts with the first future.
+A group of all workers shares the process's job; any other group has a job of its own. A
+:class:`_Work` is an operation in flight. The thread that waits for an operation also writes its
+results. A thread of the group completes futures. The first future starts this thread.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ OPS = {
     dist.ReduceOp.MAX: bps.MAX,
     dist.ReduceOp.PRODUCT: bps.PROD,
 }
-# The thread of a group waits for at most this time at once, so that it notices the end of the
-# group.
+# SLICE_S: longest single wait of a group's thread. Between two waits, the thread checks whether the
+# group has ended. RETRY_S: pause before the next attempt while no server can be reached.
 SLICE_S = 1.0
 RETRY_S = 0.1
-# Limit on the operations of one group that are kept until a caller waits for them (PyTorch before
-# 2.14).
+# Largest number of operations of one group that are kept alive until a caller waits for them. Used
+# with PyTorch before 2.14.
 KEPT_WORKS = 1024
 
 # A flat tensor and its place in the memory of an operation, counted in elements.
@@ -84,7 +84,7 @@ class _Work(Work):
         group (_Collectives): the group that runs the operation.
         what (str): name of the operation in messages.
         output (list[Tensor]): value of the operation's future.
-        timeout (float): time-out in seconds of a wait that has no other.
+        timeout (float): time-out in seconds of waits for which the caller passes no time-out.
     """
 
     def __init__(self, group: _Collectives, what: str, output: Any, timeout: float) -> None:
@@ -105,7 +105,7 @@ class _Work(Work):
             is_sliced (bool): wait in slices, so that the end of the group ends the wait.
 
         Raises:
-            DistBackendError: the operation has failed or is late.
+            DistBackendError: the operation has failed, or was not complete in time.
         """
         for operation in self._operations:
             has_warned = False
@@ -142,8 +142,8 @@ class _Work(Work):
             timeout (timedelta, optional): zero or None is the time-out of the operation.
 
         Raises:
-            DistBackendError: the operation has failed or is late. After a time-out the caller may
-                wait again.
+            DistBackendError: the operation has failed, or was not complete in time. After a
+                time-out the caller may wait again.
         """
         seconds = timeout.total_seconds() if timeout else 0
         self._finish(time.monotonic() + (seconds if seconds > 0 else self._timeout))
@@ -204,7 +204,7 @@ class _Work(Work):
 
 
 class _Many(_Work):
-    """Several operations that the caller sees as one."""
+    """Several operations that are returned as one operation."""
 
     def __init__(self, works: Sequence[_Work]) -> None:
         first = works[0]
@@ -216,8 +216,8 @@ class _Many(_Work):
 
 
 def _overlap(parts: Sequence[Part], start: int, n: int) -> Iterator[tuple[slice, torch.Tensor]]:
-    """Yield the elements of the parts that lie in [start, start + n) of an operation's memory:
-    their place, counted from start, and a view of the tensor that has them."""
+    """Yield the parts of tensors that belong to [start, start + n) of an operation's memory. Each
+    item is a slice, counted from start, and a view of the elements."""
     for at, flat in parts:
         first, last = max(at, start), min(at + flat.numel(), start + n)
         if first < last:
@@ -248,7 +248,7 @@ class _Collectives:
         runtime (Runtime): runs the group's operations in its job.
         rank (int): this worker's number in the group.
         size (int): number of workers in the group.
-        timeout (float): time-out in seconds of operations that have no other.
+        timeout (float): time-out in seconds of operations for which the caller passes no time-out.
         title (str): name of the group in messages.
         leave (callable): leaves the group's job; its argument is whether to abort the job.
     """
@@ -272,7 +272,7 @@ class _Collectives:
         self._thread: threading.Thread | None = None
         atexit.register(self._at_exit, os.getpid())
 
-    # ---- life ----
+    # ---- start and end ----
 
     def getBackendName(self) -> str:  # noqa: N802
         """Return "bps"."""
@@ -281,8 +281,8 @@ class _Collectives:
     def complete(self, work: _Work) -> None:
         """Make the group's thread complete the future of an operation.
 
-        That thread also runs callbacks of futures. If a callback waits for another operation, the
-        thread itself calls this, and completes that operation at once.
+        The group's thread also runs callbacks of futures. If a callback requests the future of
+        another operation, this method runs in that thread, and completes the operation at once.
         """
         if threading.current_thread() is self._thread:
             work._complete()
@@ -311,22 +311,23 @@ class _Collectives:
             self._end(_core.has_failed())
 
     def shutdown(self) -> None:
-        """Leave the group, when all its workers leave it."""
+        """Wait until all workers leave the group, and leave it."""
         self._end(False)
 
     def abort(self) -> None:
-        """Leave the group without waiting for the others."""
+        """Leave the group without waiting for the other workers."""
         self._end(True)
 
     def set_timeout(self, timeout: timedelta) -> None:
-        """Set the time-out of operations that have no other."""
+        """Set the time-out of operations for which the caller passes no time-out."""
         self._timeout = timeout.total_seconds()
 
     def keep(self, work: _Work) -> None:
-        """Note an operation that begins. Only a subclass needs this."""
+        """Do nothing when an operation begins. A subclass overrides this method."""
 
     def release(self, work: _Work) -> None:
-        """Note an operation whose caller has waited for it. Only a subclass needs this."""
+        """Do nothing after a caller has waited for an operation. A subclass overrides this
+        method."""
 
     # ---- one operation ----
 
@@ -348,7 +349,7 @@ class _Collectives:
             what (str): name of the operation.
             dtype (torch.dtype): type of the elements.
             op (int): number of the reduction.
-            given: parts of the memory that this worker fills; the rest is zeros.
+            given: parts of the memory that this worker fills. All other parts are zeros.
             taken: parts of the memory to which the result is copied.
             output: value of the operation's future.
             n_elems (int): number of elements of the memory.
@@ -398,7 +399,7 @@ class _Collectives:
         return work
 
     def _flat(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Return the elements of a tensor as a flat tensor that is only read."""
+        """Return the elements of a tensor as a flat tensor, which the caller must not write to."""
         check_device(tensor)
         return flatten(tensor.contiguous())
 
@@ -421,7 +422,8 @@ class _Collectives:
         opts: Any,
         last: Sequence[Callable[[], Any]] = (),
     ) -> _Work:
-        """Reduce flat tensors over the group. In the memory they lie one after the other."""
+        """Reduce flat tensors over the group. The operation's memory holds the tensors one after
+        the other."""
         op, dtype = _operation(opts.reduceOp), given[0].dtype
         if dtype.is_complex:
             if op not in (bps.SUM, bps.AVG):
@@ -444,8 +446,8 @@ class _Collectives:
         opts: Any,
         last: Sequence[Callable[[], Any]] = (),
     ) -> _Work:
-        """Copy flat tensors to other workers, as a sum of bytes: each worker takes the parts of the
-        memory that it needs. item: bytes of an element."""
+        """Copy flat tensors to other workers, as a sum of bytes. Each worker takes the parts of the
+        sum that it needs. item: size of an element in bytes."""
         given = [(at * item, _as_bytes(flat)) for at, flat in given]
         taken = [(at * item, _as_bytes(flat)) for at, flat in taken]
         return self._submit(
@@ -495,8 +497,8 @@ class _Collectives:
         opts: Any,
         last: list[Callable[[], Any]],
     ) -> _Work:
-        """Gather flat tensors of all workers, whose lengths may differ, in `outputs` at all
-        workers."""
+        """Gather the flat tensors of all workers into `outputs` at every worker. The lengths of the
+        tensors may differ."""
         if len(outputs) != self._size or outputs[self._rank].numel() != flat.numel():
             raise ValueError(
                 f"{what}: the outputs must be {self._size} tensors, number {self._rank} of "
@@ -612,8 +614,8 @@ class _Collectives:
         return _Many([self.reduce_scatter_single(out, t, opts) for out, t in zip(outputs, inputs)])
 
     def alltoall(self, outputs: list[torch.Tensor], inputs: list[torch.Tensor], opts: Any) -> Work:
-        """Send tensor r of the list to rank r. Internally every worker receives all tensors of the
-        group."""
+        """Send tensor r of the list to rank r. Internally every worker receives the tensors of all
+        workers."""
         last: list[Callable[[], Any]] = []
         given = [self._flat(t) for t in inputs]
         taken = [self._room(out, last) for out in outputs]
@@ -627,8 +629,8 @@ class _Collectives:
         input_splits: list[int],
         opts: Any,
     ) -> Work:
-        """Send part r of a tensor to rank r. Internally every worker receives all tensors of the
-        group."""
+        """Send part r of a tensor to rank r. Internally every worker receives the tensors of all
+        workers."""
         last: list[Callable[[], Any]] = []
         flats = []
         pairs = [
@@ -683,7 +685,8 @@ class _Collectives:
         )
 
     def barrier(self, opts: Any) -> Work:
-        """Return an operation that is complete when all workers of the group have called this."""
+        """Return an operation that is complete when all workers of the group have called this
+        method."""
         return self._submit("barrier", torch.uint8, bps.SUM, [], [], [], 0, opts)
 
     def allreduce_sparse(self, tensors: list[torch.Tensor], opts: Any) -> Work:
@@ -706,7 +709,7 @@ class _Collectives:
 if torch.__version__ >= (2, 14):
 
     class _Group(_Collectives, torch._C._distributed_c10d.Backend):
-        """Back-end object, which a process group of PyTorch calls."""
+        """A back-end of PyTorch. A process group of PyTorch calls its methods."""
 
 else:  # PyTorch has no base class for back-ends in Python yet: derive from the process group
 
@@ -725,15 +728,15 @@ else:  # PyTorch has no base class for back-ends in Python yet: derive from the 
             self._kept: dict[int, _Work] = {}
 
         def keep(self, work: _Work) -> None:
-            """Keep the Python object of an operation alive: before PyTorch 2.7, callers in C++ do
-            not keep it. If callers never wait, the oldest operation beyond KEPT_WORKS is
-            dropped."""
+            """Keep the Python object of an operation alive, because callers in C++ hold no
+            reference to it before PyTorch 2.7. Drop the oldest operation if there are more than
+            KEPT_WORKS, which happens when callers never wait."""
             self._kept[id(work)] = work
             if len(self._kept) > KEPT_WORKS:
                 self._kept.pop(next(iter(self._kept)), None)
 
         def release(self, work: _Work) -> None:
-            """Drop an operation, because its caller has waited for it."""
+            """Drop the reference to an operation, because its caller has waited for it."""
             self._kept.pop(id(work), None)
 
         def getGroupName(self) -> str:  # noqa: N802
@@ -757,8 +760,9 @@ else:  # PyTorch has no base class for back-ends in Python yet: derive from the 
 
 
 def _meet(store: Any, rank: int, size: int, part: str) -> tuple[str, int, int]:
-    """Agree with the workers of a group on the name of its job, through PyTorch's store. Returns
-    the name, this worker's local rank, and the group's number of workers on this machine."""
+    """Agree with the workers of a group on the name of the group's job, through PyTorch's store.
+    Return the name, this worker's local rank, and the group's number of workers on this
+    machine."""
     store.set(f"host/{rank}", _core.host_key())
     if rank == 0:
         hosts = [store.get(f"host/{r}").decode() for r in range(size)]
@@ -769,7 +773,7 @@ def _meet(store: Any, rank: int, size: int, part: str) -> tuple[str, int, int]:
 
 _world: Job | None = None  # the job that all groups of all workers share
 _world_users = 0
-_world_is_ours = False  # a group has opened this job; otherwise init() has
+_world_is_ours = False  # True: a group has opened the job; False: init() has
 
 
 def _leave_world(has_failed: bool) -> None:
@@ -826,8 +830,8 @@ def _export(store: Any, rank: int, size: int) -> None:
     """Set the environment variables of torchrun, which libraries such as Accelerate and Lightning
     read.
 
-    This is done only in workers that bpsrun has started. There the variables of bpsrun take
-    precedence when this process opens a job again, so those of torchrun do no harm.
+    The variables are set only in workers that bpsrun has started. If such a worker opens a job
+    again, the variables of bpsrun take precedence, so the variables of torchrun do no harm.
     """
     if "BPS_RANK" not in os.environ:
         return
@@ -839,8 +843,8 @@ def _export(store: Any, rank: int, size: int) -> None:
 
 
 def _rendezvous(url: str, **options: Any) -> Iterator[tuple[Any, int, int]]:
-    """Serve the address ``bps://``: rank, size and the address of the store come from bps's job, so
-    a script need not pass them."""
+    """Handle the address ``bps://``. Rank, size and the address of the store come from the job of
+    bps, so a script need not pass them."""
     if not _core.is_initialized():
         _core.init()
     rt = _core.runtime()

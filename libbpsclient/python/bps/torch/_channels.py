@@ -1,10 +1,10 @@
 """Channels: memory that is reduced over all workers, for one bucket (group) of gradients each.
 
 The caller writes gradients to the flat tensor ``input``. ``push`` submits it, ``finish`` waits for
-the result, and ``output`` is the result. There are two kinds. Host memory is shared with the agent.
-GPU memory is shared with the executor, the agent's process that drives the GPUs. There, CUDA
-streams order the exchange, so the host does not wait, and the result replaces the values
-(``is_in_place``).
+the result, and ``output`` is the result. There are two kinds of channels. Host memory is shared
+with the agent. GPU memory is shared with the executor, the agent's process that drives the GPUs. In
+GPU memory, CUDA streams order the exchange, so the host does not wait, and the result replaces the
+values (``is_in_place``).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class HostChannel:
     """Gradients in memory that is shared with the agent.
 
     Args:
-        slot (Slot): a declared tensor that nothing else uses.
+        slot (Slot): a declared tensor that only this channel uses.
     """
 
     is_in_place = False
@@ -95,8 +95,8 @@ _gpus: weakref.WeakKeyDictionary[Job, torch.device | None] = weakref.WeakKeyDict
 
 
 def _open_gpu(job: Job, device: torch.device) -> bool:
-    """Connect a job to the executor unless that is done. Return False if a job of one worker has
-    none.
+    """Connect a job to the executor, unless it is connected. Return False if the job has no
+    executor because it has one worker.
 
     Raises:
         NotImplementedError: the job uses another GPU already.
@@ -143,23 +143,23 @@ class GpuChannel:
         self._tensor.handle  # noqa: B018 - the property raises
 
     def push(self, op: int) -> None:
-        """Submit the values, once the current stream has done its work so far."""
+        """Submit the values as soon as the current stream has completed the work queued so far."""
         stream = self._kind.stream(self._device)
         try:
             self._tensor.push_pull(op, stream=stream)
         except Error as error:
             if error.code != CODES["EBUSY"]:
                 raise
-            self._tensor.wait()  # eight exchanges are in flight, which is the limit
+            self._tensor.wait()  # the limit of eight exchanges in flight is reached
             self._tensor.push_pull(op, stream=stream)
 
     def poll(self) -> bool:
-        """Return True: a new exchange may always be submitted, because streams order the
-        exchanges."""
+        """Return True, because streams order the exchanges. So a new exchange may be submitted at
+        any time."""
         return True
 
     def finish(self) -> None:
-        """Make the current stream wait for the result. Raises an error if an earlier exchange has
+        """Make the current stream wait for the result. Raise an error if an earlier exchange has
         failed."""
         self._tensor.wait_stream(self._kind.stream(self._device))
         self._tensor.poll()

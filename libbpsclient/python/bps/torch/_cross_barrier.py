@@ -1,5 +1,5 @@
-"""Optimizer steps that do not wait for all gradients: before each layer, the next forward pass
-waits for the gradients of that layer and updates it."""
+"""Optimizer steps that do not wait for all gradients. In the next forward pass, each layer first
+waits for its own gradients and updates its parameters."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class CrossBarrier:
         weakref.finalize(self, handle.remove)
 
     def step(self) -> None:
-        """Send the gradients that are not sent yet, and return without waiting for sums."""
+        """Send the remaining gradients, and return without waiting for sums."""
         self.flush()  # updates layers that the last forward pass did not use
         self._groups = [dict(group) for group in self._optimizer.param_groups]
         self._reducer.send()
@@ -80,8 +80,8 @@ class CrossBarrier:
         some = [{**g, "params": [p for p in g["params"] if id(p) in members]} for g in self._groups]
         self._optimizer.param_groups = [g for g in some if g["params"]]
         try:
-            # A forward pass in inference mode may call this. The optimizer's first step creates
-            # state tensors, which must be ordinary tensors, not those of inference mode.
+            # A forward pass in inference mode may call this method. Leave inference mode, because
+            # the optimizer's first step creates state tensors, which must be ordinary tensors.
             with torch.inference_mode(False):
                 self._base.step(self._optimizer)
         finally:

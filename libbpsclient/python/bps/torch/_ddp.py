@@ -32,7 +32,8 @@ class DistributedDataParallel(torch.nn.Module):
     Args:
         module (Module): the model.
         device_ids (list, optional): ignored; kept for scripts of BytePS.
-        broadcast_buffers (bool): broadcast the buffers of rank 0 before each forward in training.
+        broadcast_buffers (bool): broadcast the buffers of rank 0 before each forward pass of
+            training.
         compression (Compressor): type in which the tensors are sent.
         bucket_bytes (int): size of the groups in which gradients are sent.
 
@@ -77,7 +78,7 @@ class DistributedDataParallel(torch.nn.Module):
     @contextlib.contextmanager
     def no_sync(self) -> Iterator[None]:
         """Add up the gradients of backward passes in this context, without sending them. The first
-        pass after it sends the sums.
+        backward pass after the context sends the sums.
 
         Example::
 
@@ -92,8 +93,8 @@ class DistributedDataParallel(torch.nn.Module):
             self._reducer.is_paused = was_paused
 
     def synchronize(self) -> None:
-        """Wait until the gradients are reduced. After a backward pass this does nothing, because
-        backward() has waited."""
+        """Wait until the gradients are reduced. A call after a backward pass does nothing, because
+        backward() has already waited."""
         if self._reducer.begun:
             self._reducer.finish()
 
@@ -101,10 +102,10 @@ class DistributedDataParallel(torch.nn.Module):
 class HookState:
     """State of :func:`ddp_hook`: the memory for DDP's buckets of gradients.
 
-    DDP cuts its buckets again after the first step. A bucket's n-th shape is the tensor
-    ``ddp/NUMBER.BUCKET#n`` at each worker. If the shapes of the workers differ, that tensor's
-    mismatch is an error at all of them. The last bucket has one more element, so that another
-    number of buckets is a mismatch, too.
+    After the first step, DDP assigns gradients to other buckets. A bucket's n-th shape is the
+    tensor ``ddp/NUMBER.BUCKET#n`` at each worker. If the shapes of the workers differ, the mismatch
+    of this tensor is an error at all workers. The last bucket has one more element, so that
+    different numbers of buckets are a mismatch, too.
 
     Args:
         wire (torch.dtype, optional): type in which gradients are sent; None: their own type.
@@ -119,14 +120,15 @@ class HookState:
         _core.runtime().reopened.add(self)
 
     def reopen(self) -> None:
-        """Forget all channels, whose memory belonged to the previous job. They are opened again at
-        their next use."""
+        """Forget all channels, because their memory belonged to the previous job. :meth:`channel`
+        opens new channels."""
         self.channels.clear()
         self.n_shapes.clear()
         self.pending.clear()
 
     def channel(self, bucket: Any) -> Channel:
-        """Return the channel for a bucket. Its tensor is declared at the first use of its shape."""
+        """Return the channel for a bucket. If the bucket has a new shape, declare a tensor for
+        it."""
         buffer, index = bucket.buffer(), bucket.index()
         shape = (buffer.dtype, buffer.numel(), bucket.is_last())
         known, channel = self.channels.get(index, (None, None))
@@ -143,8 +145,8 @@ class HookState:
     def finish(self) -> None:
         """Wait for all buckets of this backward pass, and complete their futures with the averages.
 
-        After a failure the other buckets get the same error at once, because their sums may never
-        come.
+        After a failure, set the same error for the remaining buckets at once, because their sums
+        may never arrive.
         """
         pending, self.pending = self.pending, []
         failure: Exception | None = None
@@ -154,20 +156,20 @@ class HookState:
                     channel.finish()
                     future.set_result(channel.output[:n_elems].to(dtype))
                     continue
-            except Exception as error:  # DDP raises it in the trainer when it waits for the future
+            except Exception as error:  # DDP waits for the future and raises the error
                 failure = error
             future.set_exception(failure)
 
 
 # DDP checks the types in the hook's annotations. So this file has no `from __future__ import
-# annotations`, which would turn them into strings.
+# annotations`, which would turn annotations into strings.
 def ddp_hook(
     state: HookState | None, bucket: torch.distributed.GradBucket
 ) -> torch.futures.Future[torch.Tensor]:
     """Average DDP's buckets over all workers, as its communication hook.
 
     Args:
-        state (HookState): a ``HookState()`` of its own for each DDP module.
+        state (HookState): a ``HookState()``. Each DDP module needs its own state.
         bucket (GradBucket): the bucket that DDP passes.
 
     Returns:

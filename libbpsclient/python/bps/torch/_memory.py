@@ -8,8 +8,8 @@ import torch
 
 from bps._core import Slot
 
-# NAMES: types that servers sum, with the service's names. CARRIERS: types that are converted to
-# another type for the reduction.
+# NAMES: types of PyTorch that servers can sum, each with the service's name for the type.
+# CARRIERS: types of PyTorch that are converted to another type for the reduction.
 NAMES = {
     torch.float32: "f32",
     torch.float64: "f64",
@@ -46,8 +46,8 @@ def view(address: int, dtype: torch.dtype, n_elems: int) -> torch.Tensor:
 def flatten(tensor: torch.Tensor) -> torch.Tensor:
     """Return the elements of a contiguous tensor as a vector that shares its memory.
 
-    The stride of the vector is 1. With view(-1) it would be 0 for an expanded tensor of one
-    element, and such a vector cannot be viewed as bytes.
+    The stride of the vector is 1. With view(-1) the stride would be 0 for an expanded tensor of one
+    element, and a vector with stride 0 cannot be viewed as bytes.
     """
     return tensor.detach().as_strided((tensor.numel(),), (1,))
 
@@ -74,10 +74,10 @@ def output_view(slot: Slot) -> torch.Tensor:
 
 
 def check_device(tensor: torch.Tensor) -> None:
-    """Check that a tensor is dense, and lies in host memory or on a CUDA device.
+    """Check that a tensor is dense, and is in host memory or on a CUDA device.
 
     Raises:
-        NotImplementedError: another layout or device. The text says what to do.
+        NotImplementedError: the layout or the device is not supported. The text says what to do.
     """
     if tensor.device.type not in ("cpu", "cuda"):
         raise NotImplementedError(

@@ -135,18 +135,18 @@ def allreduce_async_(
     process_set: ProcessSet = global_process_set,
     priority: int = bps.PRIORITY_AUTO,
 ) -> Handle:
-    """Reduce a tensor over all workers, in place; returns at once.
+    """Reduce a tensor over all workers, in place. Return at once.
 
     Args:
         tensor (Tensor): any shape, the same at all workers.
         average (bool, optional): older form of `op`: True is Average, False is Sum.
         name (str, optional): name of the operation, the same at all workers. A tensor that is
-            reduced repeatedly should have one.
+            reduced repeatedly should have a name.
         op (int, optional): Average (default), Sum, Min, Max or Product.
-        prescale_factor, postscale_factor (float): multiply the tensor before, and the result after
-            the reduction.
+        prescale_factor, postscale_factor (float): factors for the tensor before the reduction and
+            for the result after it.
         process_set (ProcessSet): the workers that take part.
-        priority (int): tensors with a larger one are sent first.
+        priority (int): tensors with a larger priority are sent first.
 
     Returns:
         Handle: for :func:`synchronize` and :func:`poll`.
@@ -201,8 +201,8 @@ def allreduce(
 ) -> torch.Tensor:
     """Reduce a tensor over all workers and return the result; differentiable.
 
-    Args: those of :func:`allreduce_async_`, and `compression`, which chooses the type in which
-        the tensor is sent.
+    The arguments are those of :func:`allreduce_async_` and `compression`, which chooses the type in
+    which the tensor is sent.
 
     Example::
 
@@ -227,7 +227,7 @@ def allreduce_(
 
 
 class _Group(Handle):
-    """Several operations that the caller sees as one."""
+    """Several operations that are returned as one operation."""
 
     def __init__(self, handles: list[Handle]) -> None:
         super().__init__()
@@ -246,7 +246,7 @@ def grouped_allreduce_async(
     name: str | None = None,
     **options: Any,
 ) -> Handle:
-    """Same as :func:`allreduce_async` of each tensor; the result is the list of outputs."""
+    """Same as :func:`allreduce_async` of each tensor. The output is the list of all outputs."""
     names = group_names(name, len(tensors))
     return _Group([allreduce_async(t, average, n, **options) for t, n in zip(tensors, names)])
 
@@ -350,8 +350,8 @@ def broadcast_(
 
     Args:
         tensor (Tensor): the same shape and type at all workers.
-        root_rank (int): worker whose values all workers get, by its rank in the job, also with a
-            process set.
+        root_rank (int): rank of the worker whose values all workers get. With a process set, too,
+            the rank in the job.
         process_set (ProcessSet): the workers that take part.
     """
     rt = process_set.runtime()
@@ -399,7 +399,7 @@ def broadcast_async(
     process_set: ProcessSet = global_process_set,
 ) -> Handle:
     """Same as :func:`broadcast`, but return a handle for :func:`synchronize`. The operation is
-    complete when this returns."""
+    complete when the function returns."""
     return Handle(broadcast(tensor, root_rank, name, process_set))
 
 
@@ -410,7 +410,7 @@ def broadcast_async_(
     process_set: ProcessSet = global_process_set,
 ) -> Handle:
     """Same as :func:`broadcast_`, but return a handle for :func:`synchronize`. The operation is
-    complete when this returns."""
+    complete when the function returns."""
     return Handle(broadcast_(tensor, root_rank, name, process_set))
 
 
@@ -469,7 +469,8 @@ def allgather(
     The gradient is the average over the workers.
 
     Args:
-        tensor (Tensor): the first dimension may differ between workers, the others must agree.
+        tensor (Tensor): the first dimension may differ between workers, the other dimensions must
+            be equal.
         process_set (ProcessSet): the workers that take part.
     """
     return _Allgather.apply(tensor, process_set)
@@ -479,7 +480,7 @@ def allgather_async(
     tensor: torch.Tensor, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> Handle:
     """Same as :func:`allgather`, but return a handle for :func:`synchronize`. The operation is
-    complete when this returns."""
+    complete when the function returns."""
     return Handle(allgather(tensor, name, process_set))
 
 
@@ -498,7 +499,7 @@ def grouped_allgather_async(
     process_set: ProcessSet = global_process_set,
 ) -> Handle:
     """Same as :func:`grouped_allgather`, but return a handle for :func:`synchronize`. The operation
-    is complete when this returns."""
+    is complete when the function returns."""
     return Handle(grouped_allgather(tensors, name, process_set))
 
 
@@ -530,9 +531,10 @@ def alltoall(
     process_set: ProcessSet = global_process_set,
 ) -> Any:
     """Send rows of a tensor to each worker, and return the rows that all workers have sent to this
-    one; differentiable.
+    worker; differentiable.
 
-    Internally each worker receives all rows of all workers, so use this only for small tensors.
+    Internally each worker receives all rows of all workers, so use this function only for small
+    tensors.
 
     Args:
         tensor (Tensor): at least one dimension; the other dimensions are the same at all workers.
@@ -565,7 +567,7 @@ def alltoall_async(
     process_set: ProcessSet = global_process_set,
 ) -> Handle:
     """Same as :func:`alltoall`, but return a handle for :func:`synchronize`. The operation is
-    complete when this returns."""
+    complete when the function returns."""
     return Handle(alltoall(tensor, splits, name, process_set))
 
 
@@ -618,7 +620,7 @@ def reducescatter(
 
 def reducescatter_async(tensor: torch.Tensor, name: str | None = None, **options: Any) -> Handle:
     """Same as :func:`reducescatter`, but return a handle for :func:`synchronize`. The operation is
-    complete when this returns."""
+    complete when the function returns."""
     return Handle(reducescatter(tensor, name, **options))
 
 
@@ -630,7 +632,7 @@ def grouped_reducescatter(tensors: Sequence[torch.Tensor], **options: Any) -> li
 
 def grouped_reducescatter_async(tensors: Sequence[torch.Tensor], **options: Any) -> Handle:
     """Same as :func:`grouped_reducescatter`, but return a handle for :func:`synchronize`. The
-    operation is complete when this returns."""
+    operation is complete when the function returns."""
     return Handle(grouped_reducescatter(tensors, **options))
 
 
@@ -645,7 +647,8 @@ def gather_sparse(
 
     Args:
         rt (Runtime): the workers that take part.
-        tensors: tensors of this worker. None adds nothing; a dense tensor adds all its rows.
+        tensors: tensors of this worker, or None for each tensor to which it adds nothing. A dense
+            tensor adds all its rows.
         op (int): Average or Sum.
         factor (float): factor for the results.
         wire (torch.dtype, optional): type in which values are sent; None: their own type.
@@ -692,7 +695,7 @@ def sparse_allreduce_async(
         process_set (ProcessSet): the workers that take part.
 
     Returns:
-        Handle: for :func:`synchronize`. The operation is complete already.
+        Handle: for :func:`synchronize`. The operation is complete when the function returns.
     """
     if op not in (Average, Sum):
         raise ValueError("op must be Average or Sum for sparse tensors")

@@ -24,8 +24,8 @@ from bps.torch._reducer import BUCKET_BYTES, Reducer
 def _name_parameters(
     optimizer: torch.optim.Optimizer, named: Iterable[tuple[str, torch.Tensor]] | None
 ) -> list[tuple[str, torch.Tensor]]:
-    """Return (name, parameter) for all parameters of the optimizer that can have gradients, in the
-    order of `named`; None: in the order of the optimizer."""
+    """Return (name, parameter) for all parameters of the optimizer that can have gradients. They
+    have the order of `named`. If `named` is None, they have the order of the optimizer."""
     params = [p for group in optimizer.param_groups for p in group["params"]]
     if named is None:
         pairs = [(f"param.{i}", p) for i, p in enumerate(params)]
@@ -63,7 +63,7 @@ class _DistributedOptimizer(torch.optim.Optimizer):
     """Container of the methods that :func:`DistributedOptimizer` adds to an optimizer's class."""
 
     _bps_base: type[torch.optim.Optimizer]
-    _bps_original: torch.optim.Optimizer  # a learning-rate scheduler may have it
+    _bps_original: torch.optim.Optimizer  # a learning-rate scheduler may refer to it
     _bps_reducer: Reducer
     _bps_is_synchronized: bool
     _bps_skips: bool
@@ -73,7 +73,7 @@ class _DistributedOptimizer(torch.optim.Optimizer):
         """Wait until the gradients are reduced. To step without another reduction, call
         :meth:`step` inside :meth:`skip_synchronize`.
 
-        With ``cross_barrier=True``, after ``step()``, this waits until all parameters are updated.
+        With ``cross_barrier=True``, a call after ``step()`` waits until all parameters are updated.
         """
         if self._bps_cross is not None:
             self._bps_cross.flush()
@@ -84,8 +84,8 @@ class _DistributedOptimizer(torch.optim.Optimizer):
 
     @contextlib.contextmanager
     def skip_synchronize(self) -> Iterator[None]:
-        """Make :meth:`step` in this context use the gradients as they are, after
-        :meth:`synchronize`."""
+        """In this context, let :meth:`step` use the gradients without another reduction. Call
+        :meth:`synchronize` first."""
         self._bps_skips = True
         try:
             yield
@@ -104,11 +104,11 @@ class _DistributedOptimizer(torch.optim.Optimizer):
         """Reduce the gradients over all workers, and step.
 
         Args:
-            closure (callable, optional): computes the loss and its gradients. They are reduced
-                after each call of the closure.
+            closure (callable, optional): computes the loss and its gradients. The gradients are
+                reduced after each call of the closure.
         """
-        # A scheduler of the original optimizer reads the first attribute from PyTorch 2.4 on, and
-        # the second one before.
+        # To check that step() was called, a scheduler of the original optimizer reads _opt_called
+        # from PyTorch 2.4 on, and _step_count in older releases.
         self._bps_original._opt_called = True
         self._bps_original._step_count = getattr(self._bps_original, "_step_count", 0) + 1
         if self._bps_skips:
@@ -136,13 +136,14 @@ class _DistributedOptimizer(torch.optim.Optimizer):
         return self._bps_base.step(self)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the optimizer's state. With ``cross_barrier=True`` all updates are done first."""
+        """Return the optimizer's state. With ``cross_barrier=True`` first finish all updates."""
         if self._bps_cross is not None:
             self._bps_cross.flush()
         return self._bps_base.state_dict(self)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Load a state of :meth:`state_dict`. A scheduler goes on with the parameter groups."""
+        """Load a state of :meth:`state_dict`. A scheduler of the original optimizer uses the loaded
+        parameter groups, too."""
         self._bps_base.load_state_dict(self, state_dict)
         shared = {"param_groups": self.param_groups, "state": self.state}
         self._bps_original.__dict__.update(shared)
@@ -187,17 +188,18 @@ def DistributedOptimizer(  # noqa: N802 - the name that users know
             divided by size / factor. Only with Average.
         num_groups (int), groups: ignored; kept for scripts of Horovod. Buckets have a fixed size in
             bytes.
-        sparse_as_dense (bool): sum sparse gradients as dense ones, instead of gathering their rows.
+        sparse_as_dense (bool): convert sparse gradients to dense gradients and sum them, instead of
+            gathering their rows.
         process_set (ProcessSet): the workers over which gradients are averaged.
         cross_barrier (bool): ``step()`` returns at once. In the next forward pass, each module
-            first waits for the gradients of its own parameters and updates these. Call
-            ``synchronize()`` before other code reads parameters; ``.grad`` is None after
-            ``step()``. With smaller buckets each wait is shorter.
+            first waits for the gradients of its own parameters and updates its parameters. Call
+            ``synchronize()`` before other code reads parameters. After ``step()``, ``.grad`` is
+            None. With smaller buckets each wait is shorter.
         bucket_bytes (int): size of the groups in which gradients are sent.
 
     Returns:
-        Optimizer: an optimizer whose class is a subclass of the given one's, with the same name. It
-            also has ``synchronize()``, ``skip_synchronize()`` and
+        Optimizer: an optimizer whose class is a subclass of the given optimizer's class, with the
+            same name. It also has ``synchronize()``, ``skip_synchronize()`` and
             ``set_backward_passes_per_step()``.
 
     Raises:
@@ -286,7 +288,7 @@ def broadcast_parameters(
         at = 0
         for p in tensors:
             n = p.numel() * p.element_size()
-            # Copy first: a view as another type needs an aligned address.
+            # Copy the bytes, because the view as another type needs an aligned address.
             p.copy_(flat[at : at + n].clone().view(p.dtype).view(p.shape))
             at += n
 
@@ -336,7 +338,7 @@ def broadcast_optimizer_state(
 
 
 class _Missing:
-    """Placeholder for a tensor in an optimizer's state, which is sent without its tensors."""
+    """Placeholder for a tensor in an optimizer's state. The state is sent without its tensors."""
 
     def __init__(self, shape: tuple[int, ...], dtype: torch.dtype) -> None:
         self.shape, self.dtype = shape, dtype

@@ -1,15 +1,15 @@
 """Reduction of gradients in buckets, which are groups of gradients that are sent together.
 
 When autograd has computed a gradient, a hook copies it into its bucket, and a full bucket is sent.
-A bucket is the input of one bps tensor. Its result is copied once, into a permanent buffer. Each
-parameter's ``.grad`` is a view of that buffer, so autograd's own memory for the gradient is free
-again at once. No thread is started: the caller of :meth:`Reducer.finish` waits for the sums.
+A bucket is the input of one bps tensor. The result of the tensor is copied once, into a permanent
+buffer. Each parameter's ``.grad`` is a view of this buffer, so autograd can free its own memory for
+the gradient at once. No thread is started: the caller of :meth:`Reducer.finish` waits for the sums.
 
-Gradients are assigned to buckets at the end of the first step. Before that, the workers agree on
-which parameters have sparse gradients: these are gathered instead of summed.
+Gradients are assigned to buckets at the end of the first step. First the workers agree on which
+parameters have sparse gradients. Sparse gradients are gathered instead of summed.
 
 The first bucket has one more element at its end. A worker that trains sends 1 in this element, and
-a worker that has called :func:`join` sends 0. If the sum is 0, all workers have called it.
+a worker that has called :func:`join` sends 0. If the sum is 0, all workers have called ``join``.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Place:
 
     def __init__(self, name: str, param: torch.Tensor) -> None:
         self.name, self.param = name, param
-        self.bucket: Bucket | None = None  # None: sparse gradients, or not assigned yet
+        self.bucket: Bucket | None = None  # None: not assigned yet, or sparse
         self.n_passes = 0  # number of backward passes since the last finish()
         self.is_filled = False  # the gradient has been copied into the bucket
 
@@ -52,7 +52,7 @@ class Bucket:
     def __init__(self) -> None:
         self.places: list[Place] = []
         self.n_ready = 0
-        self.is_handed_over = False  # in flight after step(), until CrossBarrier collects it
+        self.is_handed_over = False  # after step(), until CrossBarrier collects it
 
     def n_elems(self) -> int:
         """Return the number of elements of all gradients in the bucket."""
@@ -74,8 +74,8 @@ class Bucket:
 
 
 def _shaped(flat: torch.Tensor, param: torch.Tensor) -> torch.Tensor:
-    """Return a view of flat memory with the parameter's shape. It also has the parameter's strides
-    if these leave no gaps, as in the format channels_last."""
+    """Return a view of flat memory with the parameter's shape. The view also has the parameter's
+    strides if they leave no gaps, for example in the format channels_last."""
     if param.is_contiguous() or not torch.ops.aten.is_non_overlapping_and_dense(param):
         return flat.view(param.shape)
     return flat.as_strided(param.shape, param.stride())
@@ -98,7 +98,8 @@ class Reducer:
         passes (int): number of backward passes whose gradients are added up before they are sent.
         prescale, postscale (float): factors before and after the sum.
         wire (torch.dtype, optional): type in which gradients are sent; None: their own type.
-        sparse_as_dense (bool): make sparse gradients dense, instead of gathering them.
+        sparse_as_dense (bool): convert sparse gradients to dense gradients and sum them, instead of
+            gathering their rows.
         bucket_bytes (int): size of a bucket.
         process_set (ProcessSet): the workers that take part.
     """
@@ -125,8 +126,8 @@ class Reducer:
         self.begun = False  # autograd has computed a gradient since the last finish()
         self.is_paused = False  # gradients are added up and not sent (no_sync)
         self.on_begin: Callable[[], None] | None = None  # called at the first gradient of a step
-        self.on_reopen: Callable[[], None] | None = None  # CrossBarrier then forgets its buckets
-        self.on_join: Callable[[], None] | None = None  # CrossBarrier then collects its buckets
+        self.on_reopen: Callable[[], None] | None = None  # CrossBarrier forgets its buckets
+        self.on_join: Callable[[], None] | None = None  # CrossBarrier collects its buckets
         for _, param in named:
             check_gradient(param)
             wire_dtype(param.dtype)
@@ -134,7 +135,7 @@ class Reducer:
         mine = {id(place.param) for place in self._places}
         for other in list(_reducers):
             if any(id(place.param) in mine for place in other._places):
-                other.close()  # only one reducer may reduce a gradient: the newest one
+                other.close()  # only the newest reducer may reduce a gradient
         _reducers.add(self)
         self._hooks = [
             place.param.register_post_accumulate_grad_hook(self._hook(i))
@@ -146,8 +147,9 @@ class Reducer:
         self._runtime.reopened.add(self)
 
     def reopen(self) -> None:
-        """Forget all buckets, as in a new reducer. This is called after the job was joined again:
-        some workers may be new, and the buckets' memory belonged to the previous job."""
+        """Forget all buckets, as in a new reducer. The runtime calls this method after this worker
+        has joined the job again. Some workers may then be new, and the buckets' memory belonged to
+        the previous job."""
         self._buckets, self._sparse, self._in_flight, self._is_cut = [], [], [], False
         if self.on_reopen is not None:
             self.on_reopen()
@@ -158,9 +160,10 @@ class Reducer:
             self._cut(set())
 
     def _agree(self) -> None:
-        """Agree with the other workers on which gradients are sparse, and assign the others to
-        buckets."""
-        # Each reducer has its own tensor for this, so that several reducers may agree in any order.
+        """Agree with the other workers on which gradients are sparse, and assign the dense
+        gradients to buckets."""
+        # Each reducer has its own tensor for the agreement. So the order in which several reducers
+        # agree may differ between workers.
         rt, n = self._runtime, len(self._places)
         name = f"{rt.prefix}grad/{self.number}.sparse"
         with rt.lock:
@@ -182,11 +185,10 @@ class Reducer:
         return known if self._is_cut else None
 
     def adopt(self, sparse: set[int] | None) -> None:
-        """Assign gradients to buckets as the other workers have done in a step before this one
-        joined.
+        """Assign gradients to buckets as the other workers did before this worker joined.
 
         Args:
-            sparse (set, optional): their :attr:`sparse`.
+            sparse (set, optional): :attr:`sparse` of the other workers.
         """
         if sparse is not None and not self._is_cut:
             self._cut(sparse)
@@ -219,9 +221,9 @@ class Reducer:
         self._is_cut = True
 
     def _hook(self, i: int) -> Callable[[torch.Tensor], None]:
-        """Return a hook for parameter i. It has only a weak reference to the reducer: the garbage
-        collector cannot follow references from hooks, so a strong one would keep the reducer
-        alive."""
+        """Return a hook for parameter i. The hook has only a weak reference to the reducer, because
+        the garbage collector cannot follow references from hooks. A strong reference would keep
+        the reducer alive."""
         ref = weakref.ref(self)
 
         def on_gradient(_: torch.Tensor) -> None:
@@ -292,7 +294,8 @@ class Reducer:
                 self._fill(place)
 
     def sum_sparse(self) -> list[torch.Tensor]:
-        """Replace sparse gradients by their sums over all workers, and return the parameters."""
+        """Replace sparse gradients by their sums over all workers. Return the parameters that have
+        sparse gradients."""
         if not self._sparse:
             return []
         grads = [place.param.grad for place in self._sparse]
@@ -321,10 +324,9 @@ class Reducer:
         return list(self._in_flight)
 
     def finish(self) -> None:
-        """Send the buckets that are not sent yet, wait for all sums and write them into the
-        gradients.
+        """Send the remaining buckets, wait for all sums and write them into the gradients.
 
-        After a time-out the sums are still in flight, and the caller may call this again.
+        After a time-out the sums are still in flight, and the caller may call this method again.
         """
         self.send()
         while self._in_flight:
@@ -340,10 +342,11 @@ class Reducer:
             place.n_passes, place.is_filled = 0, False
 
     def send_zeros(self) -> int:
-        """Take part in the other workers' steps with zeros as gradients, until all workers do so.
+        """Take part in the other workers' steps with zeros as gradients, until all workers send
+        zeros.
 
         Returns:
-            int: the number of these steps.
+            int: number of steps in which this worker has sent zeros.
 
         Raises:
             NotImplementedError: a parameter has sparse gradients.
@@ -378,18 +381,19 @@ class Reducer:
 
 
 def join(device: int = -1) -> int:
-    """Take part in the other workers' steps, with zeros for gradients, until all workers call this.
+    """Take part in the other workers' steps, with zeros for gradients, until all workers have
+    called this function.
 
-    A worker that has fewer batches than others calls this after its last batch. Averages are still
-    over all workers. Only the steps of ``DistributedOptimizer`` and ``DistributedDataParallel``
-    (with ``broadcast_buffers=False``) are possible meanwhile: the other workers must call no other
-    collective before they join.
+    A worker that has fewer batches than other workers calls this function after its last batch.
+    Averages are still over all workers. Meanwhile, the other workers may only run the steps of
+    ``DistributedOptimizer`` and of ``DistributedDataParallel`` with ``broadcast_buffers=False``.
+    They must call no other collective before they call ``join``.
 
     Args:
         device (int): ignored; kept for scripts of Horovod.
 
     Returns:
-        int: rank of one of the workers that joined last. Its model is the newest.
+        int: rank of one of the workers that called ``join`` last, whose model is the newest.
 
     Raises:
         NotImplementedError: an optimizer gathers sparse gradients.
@@ -401,7 +405,7 @@ def join(device: int = -1) -> int:
         >>> newest = bps.torch.join()
         >>> bps.torch.broadcast_parameters(model.state_dict(), root_rank=newest)
     """
-    gc.collect()  # frees reducers of unused models: other workers may have freed theirs already
+    gc.collect()  # all workers must have the same reducers, so free those of unused models
     reducers = sorted(_reducers, key=lambda r: r.number)
     with futures.ThreadPoolExecutor(max(1, len(reducers))) as threads:
         n_steps = sum(threads.map(Reducer.send_zeros, reducers))

@@ -11,14 +11,14 @@ from bps.torch import _ops
 class SyncBatchNorm(torch.nn.modules.batchnorm._BatchNorm):
     """Batch normalization whose mean and variance are those of all workers' batches.
 
-    Batches may differ in size. In evaluation the module does PyTorch's own batch
+    The batches of the workers may differ in size. In evaluation the module runs PyTorch's own batch
     normalization, without the other workers.
 
     Args:
         num_features (int): number of channels of the input.
         eps (float): constant that is added to the variance.
-        momentum (float, optional): weight of a new batch in the running statistics; None: these are
-            the average over all batches.
+        momentum (float, optional): weight of a new batch in the running statistics; None: the
+            statistics are the average over all batches.
         affine (bool): learn a weight and a bias.
         track_running_stats (bool): keep running statistics for evaluation.
         process_set (ProcessSet): the workers that take part.

@@ -22,10 +22,11 @@ Example::
 
     train(state)
 
-The loss of a machine raises no error: from then on the sums lack its values. An interrupted epoch
-continues with the remaining samples, which are divided among the remaining workers. In a job that
-may not shrink, a loss ends the job, and :func:`run` opens it again: start a process in the place of
-each lost worker. Process sets and ``torch.distributed`` groups cannot be used in such a script.
+The loss of a machine raises no error: from then on the sums lack the machine's values. An
+interrupted epoch continues with the remaining samples, which are divided among the remaining
+workers. In a job that may not shrink, a loss ends the job, and :func:`run` opens the job again. In
+such a job, start a new process for each lost worker. Process sets and ``torch.distributed`` groups
+cannot be used in an elastic script.
 """
 
 from __future__ import annotations
@@ -87,8 +88,8 @@ class ElasticSampler(torch.utils.data.Sampler):
             generator = torch.Generator().manual_seed(self.seed + self.epoch)
             left = [left[i] for i in torch.randperm(len(left), generator=generator)]
         self.num_samples = math.ceil(len(left) / len(there))
-        # If the number is not divisible, use the first samples twice, so that all workers have
-        # equally many.
+        # If the number of workers does not divide the number of samples, use the first samples
+        # twice, so that all workers have the same number of samples.
         total = self.num_samples * len(there)
         left = (left * math.ceil(total / len(left)))[:total] if left else []
         self.indices = left[there.index(_core.rank()) :: len(there)]
@@ -110,13 +111,13 @@ class ElasticSampler(torch.utils.data.Sampler):
 
 
 class TorchState(State):
-    """State that is equal at all workers, and that workers which join later receive.
+    """State that is equal at all workers. Workers that join later receive it.
 
     Args:
         model (Module, optional): a model, whose parameters and buffers are in the state.
         optimizer (Optimizer, optional): an optimizer, whose state is included.
         objects: other modules, optimizers and samplers, and values that can be copied and pickled.
-            They become attributes.
+            Each becomes an attribute.
 
     Example::
 
