@@ -172,7 +172,7 @@ def test_a_pytorch_that_is_too_old_is_refused_with_the_version_needed(cluster, t
     (tmp_path / "torch" / "__init__.py").write_text("__version__ = '2.0.1+cpu'\n")
     path = f"{tmp_path}:{os.environ['PYTHONPATH']}"
     (code,), (output,) = processes.finish([processes.process("import bps.torch", PYTHONPATH=path)])
-    assert code != 0 and "bps.torch needs PyTorch 2.1 or later, this is 2.0.1+cpu" in output, output
+    assert code != 0 and "bps.torch needs PyTorch 2.1 or later, not 2.0.1+cpu" in output, output
 
 
 def test_another_rank_than_that_of_init_is_refused(cluster):

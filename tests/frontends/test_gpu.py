@@ -159,7 +159,7 @@ def test_a_gradient_in_the_memory_of_another_is_an_error():
     (first.sum() + second.sum()).backward()
     optimizer.step()
     first.grad, second.grad = second.grad, first.grad
-    with pytest.raises(RuntimeError, match="'first' lies in the memory of another"):
+    with pytest.raises(RuntimeError, match="'first' shares memory with another"):
         optimizer.synchronize()
 
 

@@ -201,7 +201,9 @@ def allgather(array: Any, process_set: ProcessSet = global_process_set) -> jax.A
     def gather(given: Sequence[np.ndarray], _: Any) -> list[np.ndarray]:
         all_, rows, _ = _arrays.gather(process_set.runtime(), given[0])
         if is_fixed and len(set(rows)) > 1:
-            raise ValueError(f"allgather: the workers have {rows} rows; inside jit all need one")
+            raise ValueError(
+                f"allgather: the workers have {rows} rows, but inside jit all need the same number"
+            )
         return [all_]
 
     return call(gather, [array], [jax.ShapeDtypeStruct(shape, array.dtype)])[0]
@@ -246,7 +248,7 @@ def alltoall(
     array = jnp.asarray(array)
     if splits is not None:
         if _is_traced(array):
-            raise NotImplementedError("alltoall: inside jit shapes are fixed, leave splits out")
+            raise NotImplementedError("alltoall: inside jit shapes are fixed: leave splits out")
         rows, received = _arrays.exchange(process_set, np.asarray(array), splits)
         return jnp.asarray(rows), jnp.asarray(received, jnp.int32)
 

@@ -141,6 +141,6 @@ def broadcast_global_variables(root_rank: int = 0) -> None:
         RuntimeError: always. The text says what to call instead.
     """
     raise RuntimeError(
-        "broadcast_global_variables: Keras 3 has no global variables, use "
+        "broadcast_global_variables: Keras 3 has no global variables: use "
         "callbacks.BroadcastGlobalVariablesCallback or broadcast_variables(model.variables)"
     )

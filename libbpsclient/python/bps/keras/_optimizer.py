@@ -54,8 +54,8 @@ def _on_torch(op: int, factors: tuple[float, float], wire: Any, options: Any) ->
         for grad in grads:
             if grad.device.type != "cpu":
                 raise NotImplementedError(
-                    f"a gradient on {grad.device}: keep the model on the processor, only host "
-                    "memory is supported"
+                    f"a gradient on {grad.device} is not supported, only host memory is: keep the "
+                    "model on the CPU"
                 )
         given = [grad.detach().contiguous() for grad in grads]
         arrays = [grad.numpy() for grad in given]
@@ -72,7 +72,7 @@ def _reducer(*given: Any) -> Reduce:
     name = keras.backend.backend()
     if name not in BACKENDS:
         raise NotImplementedError(
-            f"Keras runs on {name}: bps needs KERAS_BACKEND={', '.join(BACKENDS)}"
+            f"Keras runs on {name}: set KERAS_BACKEND to one of {', '.join(BACKENDS)}"
         )
     return BACKENDS[name](*given)
 
@@ -177,7 +177,7 @@ def DistributedOptimizer(  # noqa: N802 - the name that users know
     if backward_passes_per_step > 1:
         if optimizer.built:
             raise ValueError(
-                "backward_passes_per_step: the optimizer has been used already, pass a new one"
+                "backward_passes_per_step: the optimizer has been used already: pass a new one"
             )
         optimizer.gradient_accumulation_steps = backward_passes_per_step
         if not average_aggregated_gradients:

@@ -156,7 +156,7 @@ class LearningRateScheduleCallback(keras.callbacks.Callback):
         if not self.staircase:
             steps = self.steps_per_epoch or (self.params or {}).get("steps")
             if not steps:
-                raise ValueError("the number of batches is unknown: give steps_per_epoch")
+                raise ValueError("the number of batches per epoch is unknown: pass steps_per_epoch")
             self._set(self._epoch + batch / steps)
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:

@@ -65,12 +65,13 @@ def view(tensor: mx.nd.NDArray) -> np.ndarray:
     """
     if tensor.stype != "default":
         raise NotImplementedError(
-            f"a tensor of storage type {tensor.stype}: make it dense with .tostype('default') first"
+            f"a tensor of storage type {tensor.stype} is not supported: make it dense with "
+            ".tostype('default') first"
         )
     if tensor.context.device_type not in ("cpu", "cpu_pinned", "cpu_shared"):
         raise NotImplementedError(
-            f"a tensor on {tensor.context}: copy it with .as_in_context(mx.cpu()) first, only host "
-            "memory is supported"
+            f"a tensor on {tensor.context} is not supported, only host memory is: copy it with "
+            ".as_in_context(mx.cpu()) first"
         )
     dtype = np.dtype(tensor.dtype)
     if tensor.size == 0:
@@ -209,7 +210,7 @@ def byteps_declare_tensor(name: str, **options: Any) -> None:
     """
     if options:
         raise NotImplementedError(
-            f"byteps_declare_tensor: there are no codings: {', '.join(options)}. Use "
+            f"byteps_declare_tensor: bps does not support {', '.join(options)}: use "
             "compression=Compression.fp16"
         )
 

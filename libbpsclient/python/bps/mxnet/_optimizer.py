@@ -135,7 +135,7 @@ def _wire(compression: type[Compressor], params: Mapping[str, Any] | None) -> st
         compression = Compression.fp16
     if known:
         raise NotImplementedError(
-            f"compression_params: there are no codings: {', '.join(known)}. Use {{'fp16': True}}"
+            f"compression_params: bps does not support {', '.join(known)}: use {{'fp16': True}}"
         )
     return compression.wire
 
@@ -181,8 +181,8 @@ class DistributedTrainer(gluon.Trainer):
     ) -> None:
         if isinstance(optimizer, DistributedOptimizer):
             warnings.warn(
-                "DistributedTrainer averages gradients itself: the optimizer inside the "
-                "DistributedOptimizer is used",
+                "DistributedTrainer averages gradients itself: it uses the optimizer inside the "
+                "DistributedOptimizer",
                 stacklevel=2,
             )
             optimizer = optimizer._optimizer
@@ -190,7 +190,8 @@ class DistributedTrainer(gluon.Trainer):
         super().__init__(params, optimizer, optimizer_params, kvstore=None)
         if len(self._contexts) > 1:
             raise NotImplementedError(
-                f"parameters on {len(self._contexts)} devices: start one worker for each device"
+                f"the model has parameters on {len(self._contexts)} devices: start one worker for "
+                "each device"
             )
         self._root, self._factor = root_rank, gradient_predivide_factor
         self._name, self._process_set = f"grad.{prefix}" if prefix else "grad", process_set

@@ -263,7 +263,7 @@ def push_pull(
         enable_async (bool): must be False, because bps has no asynchronous training.
     """
     if enable_async:
-        raise NotImplementedError("push_pull: enable_async=True has no counterpart in bps")
+        raise NotImplementedError("push_pull: bps does not support enable_async=True")
     return allreduce(tensor, average, compression=compression, op=op, name=name)
 
 
@@ -350,7 +350,7 @@ def broadcast_global_variables(root_rank: int = 0) -> None:
     """
     if tf.executing_eagerly():
         raise RuntimeError(
-            "broadcast_global_variables: TensorFlow 2 has no global variables, use "
+            "broadcast_global_variables: TensorFlow 2 has no global variables: use "
             "broadcast_variables(model.variables, root_rank)"
         )
     broadcast_variables(tf.compat.v1.global_variables(), root_rank)

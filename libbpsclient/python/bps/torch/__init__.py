@@ -16,7 +16,7 @@ agent runs.
 import torch
 
 if tuple(int(n) for n in torch.__version__.split(".")[:2]) < (2, 1):
-    raise ImportError(f"bps.torch needs PyTorch 2.1 or later, this is {torch.__version__}")
+    raise ImportError(f"bps.torch needs PyTorch 2.1 or later, not {torch.__version__}")
 
 from bps._core import (
     NotInitialized,

@@ -61,7 +61,7 @@ def _operation(op: Any) -> int:
         if op == theirs:
             return ours
     raise NotImplementedError(
-        f"bps reduces with SUM, AVG, MIN, MAX and PRODUCT, not with {op}: use a gloo group for it"
+        f"bps reduces with SUM, AVG, MIN, MAX and PRODUCT, not with {op}: use a gloo group instead"
     )
 
 
@@ -120,7 +120,7 @@ class _Work(Work):
                         raise self._error(error) from error
                     if error.code != CODES["ETIMEDOUT"]:
                         if not has_warned:
-                            warnings.warn(f"{self._what}: {error}; waiting", stacklevel=2)
+                            warnings.warn(f"{self._what} still waits: {error}", stacklevel=2)
                             has_warned = True
                         self._group.closing.wait(RETRY_S)
         with self._lock, torch.no_grad():
@@ -501,11 +501,11 @@ class _Collectives:
         tensors may differ."""
         if len(outputs) != self._size or outputs[self._rank].numel() != flat.numel():
             raise ValueError(
-                f"{what}: the outputs must be {self._size} tensors, number {self._rank} of "
-                f"{flat.numel()} elements"
+                f"{what}: the outputs must be {self._size} tensors, and tensor {self._rank} must "
+                f"have {flat.numel()} elements"
             )
         if any(out.dtype != flat.dtype for out in outputs):
-            raise ValueError(f"{what}: input and outputs must have one type")
+            raise ValueError(f"{what}: input and outputs must have the same type")
         taken = _consecutive(outputs)
         given = [(taken[self._rank][0], flat)]
         n, item = _length(taken), flat.element_size()
@@ -556,7 +556,7 @@ class _Collectives:
         n = flat.numel()
         if opts.rootRank == self._rank:
             if len(outputs[0]) != self._size or any(out.numel() != n for out in outputs[0]):
-                raise ValueError(f"gather: root needs {self._size} outputs of {n} elements")
+                raise ValueError(f"gather: the root needs {self._size} outputs of {n} elements")
             taken = _consecutive([self._room(out, last) for out in outputs[0]])
         given = [(self._rank * n, flat)]
         size = self._size * n
@@ -572,7 +572,7 @@ class _Collectives:
         n = flat.numel()
         if opts.rootRank == self._rank:
             if len(inputs[0]) != self._size or any(t.numel() != n for t in inputs[0]):
-                raise ValueError(f"scatter: root needs {self._size} inputs of {n} elements")
+                raise ValueError(f"scatter: the root needs {self._size} inputs of {n} elements")
             given = _consecutive([self._flat(t) for t in inputs[0]])
         taken, size = [(self._rank * n, flat)], self._size * n
         return self._move("scatter", given, taken, outputs, size, flat.element_size(), opts, last)
@@ -586,8 +586,8 @@ class _Collectives:
         flats = [self._flat(t) for t in inputs[0]]
         if len(flats) != self._size or flats[self._rank].numel() != outputs[0].numel():
             raise ValueError(
-                f"reduce_scatter needs {self._size} inputs, and number {self._rank} must be as "
-                "large as the output"
+                f"reduce_scatter needs {self._size} inputs, and input {self._rank} must have as "
+                "many elements as the output"
             )
         at = sum(flat.numel() for flat in flats[: self._rank])
         taken = [(at, self._room(outputs[0], last))]
@@ -670,8 +670,8 @@ class _Collectives:
         for r in range(n):
             if taken[r].numel() != table[r * n + me]:
                 raise ValueError(
-                    f"all_to_all: rank {r} sends {table[r * n + me]} elements, the output has room "
-                    f"for {taken[r].numel()}"
+                    f"all_to_all: rank {r} sends {table[r * n + me]} elements, but the output "
+                    f"holds {taken[r].numel()}"
                 )
         return self._move(
             "all_to_all",
@@ -695,11 +695,13 @@ class _Collectives:
         Raises:
             NotImplementedError: always.
         """
-        raise NotImplementedError("bps reduces dense tensors: make it dense with .to_dense() first")
+        raise NotImplementedError(
+            "bps reduces only dense tensors: convert the tensor with .to_dense() first"
+        )
 
     def _no_pairs(self, *args: Any) -> Work:
         raise NotImplementedError(
-            "bps has no send and recv: make a group for them with "
+            "bps has no send and recv: create a group for these calls with "
             "torch.distributed.new_group(backend='gloo')"
         )
 
@@ -808,8 +810,8 @@ def _create(options: Any, _: Any = None) -> _Group:
             _world, _world_users = _core.runtime().job, 0
             if (_world.rank, _world.size) != (rank, size):
                 text = (
-                    f"bps.init() made this worker {_world.rank} of {_world.size}, "
-                    f"init_process_group {rank} of {size}: give both the same rank and size"
+                    f"bps.init() made this worker rank {_world.rank} of {_world.size}, but "
+                    f"init_process_group passes {rank} of {size}: give both the same rank and size"
                 )
                 _world = None
                 raise ValueError(text)

@@ -111,8 +111,8 @@ def _open_gpu(job: Job, device: torch.device) -> bool:
             _gpus[job] = None
     if _gpus[job] not in (None, device):
         raise NotImplementedError(
-            f"gradients on {device} and on {_gpus[job]}: a worker uses one GPU, so start a worker "
-            "for each GPU"
+            f"this worker has gradients on {device} and on {_gpus[job]}, but a worker uses one "
+            "GPU: start a worker for each GPU"
         )
     return _gpus[job] is not None
 
@@ -203,8 +203,8 @@ def check_gradient(param: torch.Tensor) -> None:
     """
     if param.device.type != "cpu" and param.device.type not in KINDS:
         raise NotImplementedError(
-            f"a parameter on {param.device}: only gradients in host memory and on CUDA devices can "
-            "be exchanged, so move the model to one of them"
+            f"a parameter on {param.device} is not supported, only host memory and CUDA devices "
+            "are: move the model to one of them"
         )
 
 

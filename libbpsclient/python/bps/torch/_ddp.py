@@ -58,7 +58,7 @@ class DistributedDataParallel(torch.nn.Module):
         named = [(name, p) for name, p in module.named_parameters() if p.requires_grad]
         if not named:
             raise ValueError(
-                "no parameter of the module needs a gradient: the module needs no "
+                "no parameter of the module needs a gradient: use the module without "
                 "DistributedDataParallel"
             )
         self._reducer = Reducer(named, wire=compression.wire, bucket_bytes=bucket_bytes)
@@ -184,7 +184,7 @@ def ddp_hook(
     """
     if state is None:
         raise ValueError(
-            "ddp_hook needs a state: model.register_comm_hook(bps.torch.HookState(), "
+            "ddp_hook needs a state: call model.register_comm_hook(bps.torch.HookState(), "
             "bps.torch.ddp_hook)"
         )
     channel, buffer = state.channel(bucket), bucket.buffer()

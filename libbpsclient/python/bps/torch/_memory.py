@@ -81,10 +81,10 @@ def check_device(tensor: torch.Tensor) -> None:
     """
     if tensor.device.type not in ("cpu", "cuda"):
         raise NotImplementedError(
-            f"a tensor on {tensor.device}: copy it with .cpu() first, only host memory and CUDA "
-            "devices are supported"
+            f"a tensor on {tensor.device} is not supported, only host memory and CUDA devices are: "
+            "copy it with .cpu() first"
         )
     if tensor.layout != torch.strided:
         raise NotImplementedError(
-            f"a tensor of layout {tensor.layout}: make it dense with .to_dense() first"
+            f"a tensor of layout {tensor.layout} is not supported: convert it with .to_dense()"
         )

@@ -431,7 +431,7 @@ def _gather(
             mine = f"{list(tensor.shape)} of {tensor.dtype}"
             raise ValueError(
                 f"{what}: rank {r} has shape [?, {', '.join(map(str, rest))}] of {dtype}, "
-                f"this one {mine}"
+                f"this worker has {mine}"
             )
     rows, extras = [n for _, _, n, _ in shapes], [extra for _, _, _, extra in shapes]
     most, size = max(rows), len(rows)

@@ -33,7 +33,7 @@ def _name_parameters(
         pairs = list(named)
         if any(not isinstance(pair, tuple) or len(pair) != 2 for pair in pairs):
             raise ValueError(
-                "named_parameters must be a sequence of tuples (name, parameter): "
+                "named_parameters must be a sequence of tuples (name, parameter): pass "
                 "model.named_parameters()"
             )
         names = [name for name, _ in pairs]
@@ -44,15 +44,15 @@ def _name_parameters(
         )
         if twice:
             raise ValueError(
-                "names in named_parameters must differ, these come more than once: "
+                "names in named_parameters must differ, but these names occur more than once: "
                 + ", ".join(twice)
             )
         if len({id(p) for _, p in pairs}) < len(pairs):
-            raise ValueError("named_parameters has one parameter under two names")
+            raise ValueError("named_parameters has two names for one parameter")
         unnamed = {id(p) for p in params} - {id(p) for _, p in pairs}
         if unnamed:
             raise ValueError(
-                f"named_parameters lacks {len(unnamed)} parameters of the optimizer: give all of "
+                f"named_parameters lacks {len(unnamed)} parameters of the optimizer: pass all of "
                 "them"
             )
     mine = {id(p) for p in params}
@@ -95,7 +95,7 @@ class _DistributedOptimizer(torch.optim.Optimizer):
     def set_backward_passes_per_step(self, passes: int) -> None:
         """Set the number of backward passes whose gradients are added up before they are sent."""
         if passes < 1:
-            raise ValueError(f"backward_passes_per_step is {passes}, it must be 1 or more")
+            raise ValueError(f"backward_passes_per_step is {passes}, but must be 1 or more")
         if self._bps_reducer.begun:
             raise ValueError("backward_passes_per_step cannot change between backward() and step()")
         self._bps_reducer.passes = passes
@@ -220,7 +220,7 @@ def DistributedOptimizer(  # noqa: N802 - the name that users know
     if isinstance(getattr(optimizer, "_bps_reducer", None), Reducer):
         raise ValueError("the optimizer is a DistributedOptimizer already")
     if compression.compress.__func__ is not Compressor.compress.__func__:
-        raise ValueError("compression has a compress() of its own: set its attribute wire instead")
+        raise ValueError("compression overrides compress(): set its attribute wire instead")
     named = _name_parameters(optimizer, named_parameters)
     base = type(optimizer)
     hidden = ("__dict__", "__weakref__", "__doc__")

@@ -236,8 +236,8 @@ class Reducer:
     def _on_gradient(self, place: Place) -> None:
         if place.bucket is not None and place.bucket.is_handed_over:
             raise RuntimeError(
-                f"parameter '{place.name}' was used before its update: no module called its "
-                "forward. Use cross_barrier=False for this model"
+                f"parameter '{place.name}' was used before its update, because no module's forward "
+                "pass uses it: use cross_barrier=False for this model"
             )
         place.n_passes += 1
         if not self.begun:
@@ -251,7 +251,7 @@ class Reducer:
             raise AssertionError(
                 f"parameter '{place.name}' got a gradient more than "
                 f"backward_passes_per_step={self.passes} times "
-                "before step() or synchronize(): raise backward_passes_per_step to "
+                "before step() or synchronize(): increase backward_passes_per_step to "
                 "accumulate gradients"
             )
 
@@ -267,8 +267,8 @@ class Reducer:
             if not bucket.is_in_place or grad.data_ptr() != place.input.data_ptr():
                 if bucket.is_in_place and _same_memory(grad, place.input):
                     raise RuntimeError(
-                        f"the gradient of parameter '{place.name}' lies in the memory of another "
-                        "parameter's, which this exchange overwrites: assign a clone() of it"
+                        f"the gradient of parameter '{place.name}' shares memory with another "
+                        "gradient, which the exchange would overwrite: assign a clone() of it"
                     )
                 place.input.copy_(grad.to_dense() if grad.is_sparse else grad)
             if self._prescale != 1.0:
