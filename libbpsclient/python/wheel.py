@@ -4,9 +4,9 @@
     wheel.py VERSION FOLDER --license NAME=FILE... LIBRARY PROGRAM...
 
 The Python modules and the library become the package ``bps``. pip puts the programs into the
-``bin`` folder of the environment, where bpsrun finds the daemons beside itself. The platform tag
-has the newest version of glibc that one of the files needs. A file that needs a library other than
-those of glibc is an error. The same inputs give the same bytes.
+``bin`` folder of the environment, where bpsrun finds the daemons in its own folder. The platform
+tag has the newest version of glibc that one of the files needs. If a file needs a library that is
+not part of glibc, the program fails. The same inputs give the same bytes.
 """
 
 import argparse
@@ -23,7 +23,7 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 GLIBC = {"libc.so.6", "libm.so.6", "libpthread.so.0", "libdl.so.2", "librt.so.1"}
 LOADER = re.compile(r"ld-linux.*\.so\.\d")
-# Programs for GPUs need the library of the driver, which the machine itself must have.
+# Programs for GPUs need the driver's library, which the wheel cannot contain: the machine has it.
 DRIVER = {"libcuda.so.1"}
 EPOCH = (1980, 1, 1, 0, 0, 0)
 

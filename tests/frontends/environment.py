@@ -32,14 +32,15 @@ def output(*command: object) -> str:
 
 
 def stub_function(name: str) -> str:
-    """Return C source of a function that fails. PyTorch reads error texts, so those return text."""
+    """Return C source of a function that fails. Functions for error texts return a text, because
+    PyTorch reads it."""
     if re.search("Error(String|Name)$", name):
         return f'const char *{name}(void) {{ return "no device"; }}\n'
     return f"int {name}(void) {{ return 100; }}\n"
 
 
 def make_stub(site: Path) -> None:
-    """Put a small library in the places of the CUDA libraries that PyTorch loads."""
+    """Install one small library under the names of all CUDA libraries that PyTorch loads."""
     folder = site / "torch" / "lib"  # all of PyTorch's libraries search here
     sonames, nodes = set(), collections.defaultdict(set)
     for library in (site / "torch" / "lib").glob("*.so*"):

@@ -2,7 +2,7 @@
 
     python example.py SCRIPT [ARGUMENT...]
 
-The hash is that of this worker's parameters after the last step of the last optimizer.
+The hash covers this worker's parameters after the last step of the last optimizer.
 """
 
 import hashlib

@@ -9,7 +9,8 @@ from pathlib import Path
 LIMIT_S = 120
 _numbers = itertools.count()
 
-# Code by which a worker kills itself, and by which another one measures the time until its error.
+# Python code for workers. kill_me() records the time and kills the calling worker. report() prints
+# the time from this record to an error at another worker.
 KILL_ME = """
 def kill_me():
     import os, signal, time

@@ -19,7 +19,7 @@ PIPES = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
 
 
 def environment(**more):
-    """Return this process's environment without the variables that name its place in a job."""
+    """Return this process's environment without the variables of its job, such as BPS_RANK."""
     keep = ("BPS_LIBRARY", "BPS_TIMEOUT")
     env = {k: v for k, v in os.environ.items() if not k.startswith("BPS_") or k in keep}
     return env | {k: str(v) for k, v in more.items()}

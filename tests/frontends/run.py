@@ -5,8 +5,8 @@
         [-k X]
 
 For each list of requirements, all workers of a job run the same tests in the same order, on
-clusters of one agent and of two. A list that cannot be installed is skipped, and the reason is
-printed. The options choose some of the runs; -k is passed to pytest.
+clusters of one agent and of two agents. A list that cannot be installed is skipped, and the reason
+is printed. The options choose some of the runs. -k is passed to pytest.
 """
 
 import argparse
@@ -19,11 +19,11 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
 LIMIT_S = 900
-# For each list of requirements, its parts, and for each part WORKERSxAGENTS. With 3x2, two workers
-# are on the first agent and one on the second.
+# Clusters, as WORKERSxAGENTS, for each part of each list of requirements. With 3x2, two workers are
+# on the first agent and one worker is on the second agent.
 CLUSTERS = ("2x1", "3x1", "2x2", "3x2")
 ONE_AGENT = ("2x1", "3x1")
-# A single worker, for parts in which rank 0 starts more jobs.
+# A cluster for parts in which rank 0 starts all further jobs.
 ALONE = ("1x1",)
 FRONTENDS = {
     "torch": {
@@ -39,7 +39,7 @@ FRONTENDS = {
         "trainers": ("2x1",),
         "keras": ("2x1",),
     },
-    # The oldest PyTorch, in which a back-end is another class.
+    # The oldest supported PyTorch. Its class for back-ends differs from that of newer releases.
     "torch-2.1": {
         "torch": ("2x2",),
         "collectives": ("2x1",),
@@ -105,9 +105,9 @@ def run_tests(
 
 
 def check_form(python: str) -> int:
-    """Return the number of ruff's checks that fail.
+    """Run ruff, and return how many of its checks fail.
 
-    An environment without ruff checks nothing.
+    In an environment without ruff, return 0.
     """
     if subprocess.run([python, "-c", "import ruff"], stderr=subprocess.DEVNULL).returncode:
         return 0

@@ -198,7 +198,7 @@ def test_all_reduce_leaves_autograd_alone():
 # ---- work ----
 
 
-@pytest.mark.skipif(torch.__version__ >= (2, 14), reason="PyTorch asks its own half of the work")
+@pytest.mark.skipif(torch.__version__ >= (2, 14), reason="is_completed() is always False")
 def test_a_work_reports_its_state():
     work = dist.all_reduce(x := mine(), async_op=True)
     work.wait()
@@ -566,7 +566,8 @@ def test_ddp_reports_the_back_end():
 def test_ddp_refuses_models_that_differ_at_all_workers():
     with pytest.raises(RuntimeError):
         DistributedDataParallel(torch.nn.Linear(2, 2 + RANK))
-    # the other ranks have compared their models with rank 0's, which notices it in its next call
+    # The other ranks compare their models with rank 0's model, and raise the error. Rank 0 raises an
+    # error in its next collective, because that collective differs from barrier().
     if RANK:
         with pytest.raises(dist.DistBackendError, match="workers disagree"):
             dist.barrier()

@@ -53,7 +53,7 @@ def die(grad):
         print("killed at", time.monotonic(), flush=True)
         os.kill(os.getpid(), signal.SIGKILL)
 
-parameters[0].register_hook(die)  # its gradient is the last one: the others are on the way
+parameters[0].register_hook(die)  # its gradient is computed last, when the others are in flight
 try:
     for step in range(1000):
         optimizer.zero_grad()
@@ -61,7 +61,7 @@ try:
         optimizer.step()
 except Exception as error:
     print("noticed at", time.monotonic(), str(error).replace(chr(10), " "), flush=True)
-    if way != "optimizer":  # PyTorch makes another exception of a hook's and of a future's
+    if way != "optimizer":  # PyTorch replaces exceptions of hooks and of futures
         try:
             bps.allreduce(torch.ones(1)) if way == "hook" else dist.all_reduce(torch.ones(1))
         except (bps.Error, dist.DistBackendError) as failure:
@@ -108,7 +108,7 @@ class Data(torch.utils.data.Dataset):
 bps.init()
 child = os.fork()
 if child == 0:
-    sys.exit(0)  # runs what the parent has registered for its end
+    sys.exit(0)  # runs the exit handlers that the parent has registered
 assert os.waitpid(child, 0)[1] == 0
 model = torch.nn.Linear(4, 1)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.001)

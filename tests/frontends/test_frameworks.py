@@ -1,6 +1,6 @@
 """The examples and tutorials of the frameworks other than PyTorch, with two workers.
 
-Each test starts one of them as a job of its own.
+Each test starts one example or tutorial as a job of its own.
 """
 
 import importlib.util

@@ -1,4 +1,4 @@
-"""Gradients in device memory, on an executor that uses plain memory for it (BPS_GPU=host).
+"""Gradients in device memory. The executor uses host memory in place of GPU memory (BPS_GPU=host).
 
 Only the address space differs from a GPU. The executor allocates the buckets, results replace the
 values in place, and PyTorch's tensors are on device cpu.
@@ -18,7 +18,7 @@ IS_ALONE = os.environ.get("BPS_SIZE") == "1"
 
 
 class PlainMemory:
-    """The executor's memory, which is plain host memory in place of a GPU's."""
+    """The executor's memory: plain host memory in place of GPU memory."""
 
     @staticmethod
     def open(job: Job, device: torch.device) -> None:

@@ -100,7 +100,7 @@ def test_allreduce_leaves_its_input_alone_and_in_place_does_not():
 def test_allreduce_waits_for_the_engine_and_the_engine_sees_its_result():
     x = full((1000, 100), 1.0)
     for _ in range(5):
-        x *= 2.0  # MXNet may still compute this when the operation begins
+        x *= 2.0  # MXNet may still compute x when allreduce_() begins
         bps.allreduce_(x, name="engine")
         x /= 2.0
     assert near(x, 1.0)

@@ -199,8 +199,8 @@ def test_shapes_that_differ_between_workers_are_an_error_at_all():
         bps.allreduce(torch.ones(3 + bps.rank()), name="differ")
 
 
-# Pairs of calls without a name that do not match: the first rank makes the first call, the others
-# the second.
+# Pairs of different calls without a name. The first rank makes the first call of a pair, the other
+# ranks make the second call.
 DIFFERENT = {
     "a few elements": (lambda: bps.allreduce(torch.ones(3)), lambda: bps.allreduce(torch.ones(4))),
     "many elements": (
@@ -697,7 +697,8 @@ def test_ddp_hook_of_buckets_that_differ_is_an_error_at_all_workers():
         "gloo", init_method=f"file://{store}", rank=bps.rank(), world_size=bps.size()
     )
     try:
-        # With this search DDP keeps its first buckets; those that it cuts again are rank 0's.
+        # With find_unused_parameters, DDP keeps the first buckets, whose sizes differ between the
+        # workers. Otherwise DDP would replace them after the first step by the buckets of rank 0.
         model = torch.nn.parallel.DistributedDataParallel(
             torch.nn.Sequential(*[torch.nn.Linear(400, 400) for _ in range(4)]),
             bucket_cap_mb=0.5 if bps.rank() == 0 else 25,
@@ -808,7 +809,7 @@ def test_a_scheduler_made_before_changes_the_rate_without_a_warning():
             wrapped.step()
             scheduler.step()
             assert wrapped.param_groups[0]["lr"] == 0.5 ** (n + 1)
-            bps.broadcast_optimizer_state(wrapped, 0)  # replaces the groups at other ranks
+            bps.broadcast_optimizer_state(wrapped, 0)  # replaces param_groups at other ranks
 
 
 def test_an_object_that_cannot_be_pickled_is_an_error_at_all():

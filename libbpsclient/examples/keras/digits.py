@@ -29,7 +29,7 @@ def main() -> None:
     table = np.loadtxt(DIGITS, delimiter=",")
     images, labels = (table[:, :64] / 16).astype("f4"), table[:, 64].astype("i4")
     n = len(table) - TEST_SAMPLES
-    # bps: of bps.size() workers, each takes every bps.size()-th sample, and all take equally many
+    # bps: each worker takes every bps.size()-th sample, and all workers take the same number
     mine = slice(bps.rank(), n // bps.size() * bps.size(), bps.size())
 
     dense = keras.layers.Dense

@@ -40,7 +40,7 @@ class Net(nn.Module):
 
 
 def load(path: Path) -> tuple[TensorDataset, TensorDataset]:
-    """Return the samples to train with and those to test with."""
+    """Return the samples for training and the samples for testing."""
     rows = [[int(number) for number in line.split(",")] for line in path.read_text().split()]
     table = torch.tensor(rows)
     images = (table[:, :64] / 16.0).reshape(-1, 1, 8, 8)

@@ -2,8 +2,8 @@
 
     bpsrun -n 4 --on-agent-loss shrink -- python elastic.py
 
-If you kill one of the workers, the others continue, share the rest of the epoch, and end with
-status 0.
+If you kill one of the workers, the other workers divide the remaining samples of the epoch among
+themselves, continue, and exit with status 0.
 """
 
 import argparse

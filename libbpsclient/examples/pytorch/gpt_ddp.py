@@ -3,8 +3,8 @@
     bpsrun -n 4 -- python gpt_ddp.py
     bpsrun -n 4 -- python gpt_ddp.py --hook
 
-The first form uses the back-end "bps" of torch.distributed. The second one keeps the script's
-Gloo group and lets bps average the gradients.
+The first command uses the back-end "bps" of torch.distributed. The second command keeps the
+script's Gloo group and lets bps average the gradients.
 """
 
 import torch
@@ -18,7 +18,7 @@ import gpt
 def main() -> None:
     """Train, and print the loss of all workers."""
     parser = gpt.arguments(__doc__)
-    parser.add_argument("--hook", action="store_true", help="a Gloo group with bps's hook")
+    parser.add_argument("--hook", action="store_true", help="use a Gloo group and the hook of bps")
     args = parser.parse_args()
 
     # bps:// takes rank and size from bpsrun, torchrun, Slurm or Open MPI.

@@ -10,7 +10,7 @@ import torch.distributed as dist
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
 from torch.distributed.fsdp import fully_shard
 
-import bps.torch  # noqa: F401  makes the address bps:// known to torch.distributed
+import bps.torch  # noqa: F401  registers the address bps:// with torch.distributed
 import gpt
 
 

@@ -13,12 +13,13 @@ from torch import Tensor
 from torch.utils.data import Dataset
 from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainingArguments
 
-import bps.torch  # noqa: F401  makes the address bps:// known to torch.distributed
+import bps.torch  # noqa: F401  registers the address bps:// with torch.distributed
 import gpt
 
 
 class Pieces(Dataset):
-    """The text in the form of Hugging Face's language models, which shift the labels themselves."""
+    """The text as samples for Hugging Face's language models. Labels equal the inputs, because the
+    models shift the labels themselves."""
 
     def __init__(self, text: gpt.Text) -> None:
         self.text = text
@@ -35,7 +36,7 @@ def main() -> None:
     """Train, and print the Trainer's log at rank 0."""
     args = gpt.arguments(__doc__).parse_args()
 
-    # Trainer uses the process group that exists. Otherwise it would create one of Gloo on CPUs.
+    # Create the process group first. Without a group, Trainer would create a Gloo group on CPUs.
     dist.init_process_group("bps", init_method="bps://")
     torch.manual_seed(args.seed)
     config = GPT2Config(

@@ -1,4 +1,4 @@
-"""Train a network on handwritten digits with any number of workers, in a loop of its own.
+"""Train a network on handwritten digits with any number of workers, in a custom training loop.
 
     bpsrun -n 4 -- python digits.py
 
@@ -30,7 +30,7 @@ def main() -> None:
     table = np.loadtxt(DIGITS, delimiter=",")
     images, labels = (table[:, :64] / 16).astype("f4"), table[:, 64].astype("i4")
     n = len(table) - TEST_SAMPLES
-    # bps: of bps.size() workers, each takes every bps.size()-th sample, and all take equally many
+    # bps: each worker takes every bps.size()-th sample, and all workers take the same number
     samples = tf.data.Dataset.from_tensor_slices((images[:n], labels[:n])).shuffle(n, seed=1)
     batches = samples.shard(bps.size(), bps.rank()).batch(args.batch_size)
     batches = batches.take(n // bps.size() // args.batch_size)
