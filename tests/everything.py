@@ -37,7 +37,7 @@ ROOT = Path(__file__).resolve().parent.parent
 LOGS = ROOT / "build" / "everything"
 RESULTS = "results.json"  # in LOGS: the code, and (passed, seconds, figures) of each command
 NOT_CODE = ("docs", "tests/everything.py")  # changes here leave the results valid
-Result = tuple[bool, float, list[str]]
+Result = tuple[bool, float, list[str]]  # whether the target passed, its seconds, its figures
 COUNTS = r"\d+ passed, \d+ failed.*"
 
 
@@ -50,7 +50,7 @@ class Target:
         limit_min: minutes after which the target is stopped and counts as failed.
         figures: a regular expression; each match in the output is a figure.
         args: variables for ``make``.
-        most: how many of the last figures go into the table.
+        most: largest number of figures in the table. The last figures are kept.
     """
 
     name: str
@@ -143,7 +143,7 @@ def stop(process: subprocess.Popen[bytes]) -> None:
 def run(target: Target) -> Result:
     """Run one target; return whether it passed, its seconds and its figures."""
     for left in LOGS.glob(f"{target.name}.*"):
-        left.unlink()  # files of an earlier commit would count as results of this one
+        left.unlink()  # files of an earlier run would count as results of this run
     log = LOGS / f"{target.name}.log"
     start = time.monotonic()
     with log.open("wb") as out:
@@ -228,7 +228,7 @@ def main() -> int:
     chosen = args.only.split(",") if args.only else names
     unknown = [n for n in chosen if n not in names]
     if unknown:
-        parser.error(f"no target {', '.join(unknown)}; there are {', '.join(names)}")
+        parser.error(f"no target {', '.join(unknown)}: use some of {', '.join(names)}")
     LOGS.mkdir(parents=True, exist_ok=True)
     commit, code = revision()
     results = known(code)

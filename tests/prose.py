@@ -36,8 +36,8 @@ OPENS = re.compile(
     r"|(Is|Are|Has|Have|Does|Can|Was|Were|May|Must|Should) [^.?]*\?"
 )
 
-# Words that have a standard term, each with that term. For example, programs report and receive;
-# they do not speak or hear.
+# Expressions that comments must not contain, each with the term to use instead. For example,
+# programs report and receive messages; they do not speak or hear.
 WORDS = {
     r"former lives?|in a former life|lives of the": "restart, previous process",
     r"anew": "again, from scratch",
@@ -70,7 +70,7 @@ Finding = tuple[int, str, str]
 
 
 def c_comments(text: str) -> Iterator[tuple[int, str]]:
-    """Yield line and text of each comment of a C source. Skip comment signs inside of strings."""
+    """Yield line and text of each comment of a C source. Ignore comment signs inside of strings."""
     token = re.compile(
         r'"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])*\'|/\*(.*?)\*/|//([^\n]*)', re.DOTALL
     )

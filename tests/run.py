@@ -26,8 +26,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 LIMIT_S = 300
-# Parts of the names of files in tests/cluster whose tests send every message over data connections:
-# all of them, and those that run with a second provider in each run.
+# Test files in tests/cluster that can run with another provider, by parts of their names.
+# PROVIDER_FILES: all such files. PROVIDER_SHORT: files that also run with provider tcp in each run.
 PROVIDER_FILES = (
     *("exactness", "averages", "flow", "combined", "agent_restart", "elastic", "drain"),
     *("faults", "errors", "hangs", "steady", "attacks", "hostile"),
@@ -89,7 +89,7 @@ def run(command, env=None, limit_s=LIMIT_S, on_line=None):
         p.kill()
         p.wait()
         status, end = 124, f"\nno end within {limit_s} s\n"
-    reader.join(10)  # the command's children may still hold the pipe open, so do not wait longer
+    reader.join(10)  # do not wait longer: children may keep the pipe open
     return status, "".join(lines) + end
 
 
@@ -124,7 +124,7 @@ def run_unit(build, counts, only):
         skipped = len(re.findall(r"^ok \d+.*# SKIP", out, re.M))
         failed = len(re.findall(r"^not ok \d+", out, re.M))
         if status != 0 and not failed or not passed + skipped + failed:
-            failed += 1  # the program failed outside of a test: crash, sanitizer's report, time-out
+            failed += 1  # crash, report of a sanitizer or time-out outside of a test
         counts.add(passed, failed, skipped)
         report(
             program.name, time.monotonic() - start, not failed, f"{passed} passed, {failed} failed"
@@ -168,8 +168,9 @@ def test_files(name, words=("",)):
 def run_pytest(build, counts, only, name, beside=False, files=("",), title="", **more):
     """Run the tests in tests/NAME, which start real daemons.
 
-    beside: run several tests at a time, except for those that measure. files: run only the files
-    whose names contain one of these words. title: the name of this part, if not NAME.
+    beside: run the tests that are not marked `alone`, several at a time; otherwise run the marked
+    tests, one at a time. files: run only the files whose names contain one of these words. title:
+    the name of this part, if not NAME.
     """
     title = title or name
     if only and only not in title:
@@ -177,12 +178,12 @@ def run_pytest(build, counts, only, name, beside=False, files=("",), title="", *
     env = environment(
         BPS_BUILD=str(build), PYTHONDONTWRITEBYTECODE="1", PYTHONUNBUFFERED="1", **more
     )
-    if build.name == "asan":  # Python itself leaks, and it loads the sanitized library
+    if build.name == "asan":  # Python loads the sanitized library, and leaks memory itself
         asan = subprocess.run(
             ["gcc", "-print-file-name=libasan.so"], capture_output=True, text=True, check=True
         )
         env.update(LD_PRELOAD=asan.stdout.strip(), ASAN_OPTIONS="detect_leaks=0")
-    # Tests mostly wait, so several run at a time. Tests that measure run one after the other.
+    # Tests mostly wait, so several run at a time. Tests that measure times run one after the other.
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--durations=5"]
     command += test_files(name, files)
     if beside and find_spec("xdist"):
@@ -224,7 +225,8 @@ def libfabric_version():
 
 
 def run_provider(build, counts, only, provider, files, *, has_faults):
-    """Run those cluster tests, and the quick faults if wanted, with that provider."""
+    """Run the cluster tests of these files, and the quick fault cells if has_faults, with the
+    provider."""
     part = {"BPS_TEST_PROVIDER": provider}
     run_pytest(
         build,
@@ -243,7 +245,7 @@ def run_provider(build, counts, only, provider, files, *, has_faults):
 
 
 def check_provider(build, counts, args):
-    """Run everything whose bytes go over data connections."""
+    """Run all tests whose bytes are sent over data connections."""
     if args.libfabric:
         os.environ["LD_LIBRARY_PATH"] = str(args.libfabric.resolve())
     print(f"     provider {args.provider}, libfabric {libfabric_version()}", flush=True)
@@ -260,15 +262,15 @@ def main():
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("build", type=Path)
-    parser.add_argument("--only", help="run only what has this in its name")
+    parser.add_argument("--only", help="run only parts whose names contain this word")
     parser.add_argument(
-        "--no-cluster", action="store_true", help="leave the tests with real daemons out"
+        "--no-cluster", action="store_true", help="leave out the tests with real daemons"
     )
     parser.add_argument(
         "--cluster",
         metavar="WORD",
         default="",
-        help="of those only what has this in its file's name, and no faults",
+        help="of the cluster tests, run only files whose names contain this word, and no faults",
     )
     parser.add_argument("--provider", help="run the tests of data connections with this provider")
     parser.add_argument(
@@ -276,9 +278,9 @@ def main():
     )
     args = parser.parse_args()
     if args.libfabric and not args.provider:
-        parser.error("--libfabric wants --provider")
+        parser.error("--libfabric needs --provider")
     if not test_files("cluster", [args.cluster]):
-        parser.error(f"--cluster {args.cluster}: no file in tests/cluster has this in its name")
+        parser.error(f"--cluster {args.cluster}: no file in tests/cluster has the word in its name")
     build = args.build.resolve()
     counts = Counts()
     if args.provider:
@@ -316,7 +318,7 @@ def main():
         )
         if libfabric_version():
             run_provider(build, counts, args.only, "tcp", PROVIDER_SHORT, has_faults=False)
-        if build.name != "asan":  # with asan, Python's own forks would be counted as well
+        if build.name != "asan":  # with asan, the counts would include Python's own forks
             crashes = [sys.executable, "tests/faults/crashes.py", str(build), "--crashes", "100"]
             run_program("100 deaths of trainers", crashes, counts, args.only, 4000)
     return finish(counts)

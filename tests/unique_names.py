@@ -12,11 +12,11 @@ import sys
 
 # Names that are defined more than once on purpose.
 EXCEPTIONS = {
-    "main": "one for each program",
-    "LLVMFuzzerTestOneInput": "libFuzzer's entry point, one for each target",
-    "bps_output": "tests/cluster/wrong_sum.c is preloaded over the library's",
-    "copy_nontemporal": "one for each processor",
-    "trainer_send": "test_roster.c replaces it by linking",
+    "main": "each program has one",
+    "LLVMFuzzerTestOneInput": "libFuzzer's entry point, which each target has",
+    "bps_output": "tests/cluster/wrong_sum.c is preloaded to replace the library's function",
+    "copy_nontemporal": "each processor architecture has one",
+    "trainer_send": "test_roster.c is linked with a function of its own",
 }
 # tests/scale/stub.c is linked instead of the sources that define these functions.
 EXCEPTIONS |= dict.fromkeys(("crc32c", "crc32c_portable", "reduce_all", "reduce_finish"), "stub")

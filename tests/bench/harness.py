@@ -1,7 +1,8 @@
 """Helpers of the programs in this folder.
 
-They make hosts with shaped network cards, run processes that measure, start our daemons on those
-hosts, and run the competitors. The caller decides when. No state is kept between runs.
+The helpers make hosts with shaped network cards, run programs that measure, start our daemons on
+these hosts, and run the competitors. The caller decides in which order. No state is kept between
+runs.
 """
 
 import argparse
@@ -23,14 +24,14 @@ HERE = Path(__file__).resolve().parent
 NETLAB = HERE.parent / "netlab.sh"
 TICK = os.sysconf("SC_CLK_TCK")
 DEADLINE_S = 600
-TCP_PAYLOAD = 1448 / 1514  # payload's share of the rate: MTU 1500, TCP timestamps
+TCP_PAYLOAD = 1448 / 1514  # fraction of the link rate: MTU 1500, TCP timestamps
 
 
 def size_bytes(text):
     found = re.fullmatch(r"(\d+)\s*(B|KiB|MiB|GiB|)", text)
     if not found:
         raise argparse.ArgumentTypeError(
-            f"'{text}' is no size: use a whole number of B, KiB, MiB or GiB, such as 16MiB"
+            f"'{text}' is not a size: use a whole number of B, KiB, MiB or GiB, such as 16MiB"
         )
     number, unit = found.groups()
     return int(number) << {"B": 0, "": 0, "KiB": 10, "MiB": 20, "GiB": 30}[unit]
@@ -49,7 +50,8 @@ class Host:
 
 
 class Lab:
-    """Hosts 0 .. count-1 with cards of that rate. rate None: the hosts are loopback addresses."""
+    """Hosts 0 to count - 1 with network cards of the given rate. If rate is None, the hosts are
+    loopback addresses."""
 
     def __init__(self, count, rate=None, queue=None, cc=None, prefix=None):
         self.prefix, self.rate, self.queue, self.cc = None, rate, queue, cc
@@ -78,7 +80,7 @@ class Lab:
     def slow_down(self, i, mbps):
         """Set the rate of host i's card in both directions.
 
-        Queue and burst hold bytes for the same time as before.
+        Queue and burst are set to the bytes of the same time at the new rate.
         """
         burst, queue = max(mbps * 1000 // 16, 80000), max(mbps * 2000, 2000000)
         for ns, device in ((f"{self.prefix}-{i + 1}", "eth0"), (f"{self.prefix}-sw", f"p{i + 1}")):
@@ -136,12 +138,12 @@ def busy_s():
 
 
 class Processes:
-    """Programs on hosts. Some measure and end, others are daemons.
+    """Programs on hosts: programs that measure and end, and daemons.
 
-    priority: "rt" runs all of them, including daemons, before other programs. "nice" gives them
-    nearly all processor time under the normal scheduler. None changes nothing. With more busy
-    threads than processors, "rt" distorts the result: threads that spin, as Gloo's do, keep the
-    others from running.
+    priority: "rt" runs all these programs, including daemons, before other programs. "nice" gives
+    them nearly all processor time under the normal scheduler. None changes nothing. With more busy
+    threads than processors, "rt" distorts the result: threads that spin, such as Gloo's, keep other
+    threads from running.
     """
 
     PRIORITIES = {"rt": ["chrt", "-f", "10"], "nice": ["nice", "-n", "-20"], None: []}
@@ -152,7 +154,7 @@ class Processes:
         self.ended_cpu_s = 0.0
 
     def cpu_s(self):
-        """Return the CPU seconds of everything that this object has started."""
+        """Return the CPU seconds of all processes that this object has started."""
         return self.ended_cpu_s + sum(cpu_s(p.pid) for p in self.daemons)
 
     def spawn(self, host, command, env=None, **kw):
@@ -167,7 +169,7 @@ class Processes:
     def run(self, started):
         """Run (host, command, env) triples at the same time.
 
-        Return the output of the first, and the CPU seconds of all.
+        Return the output of the first command, and the CPU seconds of all commands.
         """
         ps, cpu, failed = [], 0.0, []
         with tempfile.TemporaryFile("w+") as out:
@@ -197,11 +199,11 @@ class Processes:
 class Suite:
     """Our daemons, which are idle while competitors are measured.
 
-    Host 0 of the lab has the scheduler. The next hosts have the agents, and those after them
-    servers. beside: number of servers on agents' hosts (server i with agent i, cyclically). alone:
-    number of servers on separate hosts. provider: transport of data connections. meet: "all": all
-    loopback addresses count as one host, so that the same-host path is used; otherwise each counts
-    as a host. Shaped hosts are always separate.
+    Host 0 of the lab has the scheduler. The next hosts have the agents, and the hosts after them
+    have the servers. beside: number of servers on agents' hosts (server i with agent i,
+    cyclically). alone: number of servers on separate hosts. provider: transport of data
+    connections. meet: if "all", all loopback addresses count as one host, so that the same-host
+    path is used. Otherwise each address counts as a host. Shaped hosts are always separate.
     """
 
     def __init__(
@@ -420,7 +422,7 @@ def make_others(build, gloo_wanted=True, mpi_wanted=False, ours=("bps-bench",)):
     """Compile the competitors' programs. Our own programs must be built already."""
     missing = [str(build / name) for name in ours if not (build / name).exists()]
     if missing:
-        sys.exit(f"{', '.join(missing)}: not built; make BUILD={build.name} bench-build")
+        sys.exit(f"{', '.join(missing)} not built: run make BUILD={build.name} bench-build")
     missing = [
         name
         for name, wanted in (("g++", gloo_wanted), ("mpicxx", mpi_wanted))
@@ -428,8 +430,8 @@ def make_others(build, gloo_wanted=True, mpi_wanted=False, ours=("bps-bench",)):
     ]
     if missing:
         sys.exit(
-            f"{', '.join(missing)}: not installed; tests/install-deps.sh bench installs all that "
-            "this needs"
+            f"{', '.join(missing)} not installed: run tests/install-deps.sh bench, which installs "
+            "all competitors"
         )
     if gloo_wanted:
         subprocess.run(
@@ -445,7 +447,7 @@ def gloo(build, processes, hosts, algorithm, bytes_, seconds):
     try:
         return gloo_once(build, processes, hosts, algorithm, bytes_, seconds)
     except RuntimeError as e:  # about once in several hundred runs Gloo aborts, so try once more
-        print(f"once more, Gloo's {algorithm} ended badly: {e}", file=sys.stderr, flush=True)
+        print(f"Gloo's {algorithm} failed and is repeated: {e}", file=sys.stderr, flush=True)
         return gloo_once(build, processes, hosts, algorithm, bytes_, seconds)
 
 
@@ -562,7 +564,7 @@ def tcp(processes, sender, receiver, seconds):
     processes.daemons += [r, s]
     try:
         line = r.stdout.readline()
-        spent = cpu_s(r.pid)  # while both processes still exist
+        spent = cpu_s(r.pid)  # read the CPU time while both processes still exist
         spent += cpu_s(s.pid)
     finally:
         for p in (r, s):

@@ -4,9 +4,10 @@
     tests/bench/latency.py BUILD-FOLDER [--bytes 4096] [--seconds 1] [--repeat 5]
         [--min-ratio R]
 
-Ours: 2 workers on 2 agents with different addresses and 1 server (bpsrun). Gloo: 2 processes, and
-the best median of its algorithms. Prints the median and the p99 of the medians, and their ratio.
-With --min-ratio, the exit status is 1 when the ratio is below R. Needs libgloo-dev and g++.
+For bps, bpsrun starts 2 workers on 2 agents with different addresses and 1 server. Gloo runs in 2
+processes, with each of its algorithms. The program prints the medians, over all repetitions, of the
+median and of the p99. The ratio is the best median of Gloo divided by the median of bps. With
+--min-ratio, the exit status is 1 when the ratio is below R. The program needs libgloo-dev and g++.
 """
 
 import argparse

@@ -3,9 +3,9 @@
 
     tests/bench/torch_steps.py BUILD-FOLDER [--only GROUPS] [--rounds R] [--steps S] [--out FILE]
 
-The gradients have the sizes of a model in tests/traces. The backward pass makes them without
-computing. All forms of training run in the same processes, in turn in every round. A ratio is the
-median of the rounds' ratios. Groups:
+The gradients have the sizes of a model in tests/traces. The backward pass makes the gradients
+without computing. All forms of training run in the same processes, in turn in every round. A ratio
+is the median of the rounds' ratios. Groups:
     loopback   2 workers on 2 agents, 1 server; ResNet-50's gradients
     shaped     4 workers on 4 agents, 4 servers, hosts with cards of 1 Gbit/s (root)
     overlap    the same hosts; layers of ResNet-50 and VGG-16 sleep as long as a GPU would compute;
@@ -33,10 +33,10 @@ from typing import Any
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 RATE = "1gbit"
-PAYLOAD_MB_S = 125 * 1448 / 1514  # payload at RATE in MB/s: MTU 1500, TCP timestamps
-COMPUTE_S = 0.6  # seconds of all layers together, in the group overlap
+PAYLOAD_MB_S = 125 * 1448 / 1514  # payload rate at RATE: MTU 1500, TCP timestamps
+COMPUTE_S = 0.6  # group overlap: seconds that all layers together sleep
 FORMS = ("ddp", "ddp-views", "hook", "hook-views", "backend", "backend-views", "optimizer")
-# Only these: four workers with all forms would need more than 24 GiB.
+# Forms of the group shaped. With all forms, four workers would need more than 24 GiB.
 SHAPED_FORMS = ("ddp", "ddp-views", "hook-views", "backend-views", "optimizer")
 BARS = {
     "loopback": {"optimizer": 0.6, "hook": 0.75, "backend": 0.8},
@@ -59,7 +59,8 @@ def make_model(counts: list[int], forward_s: float = 0.0, backward_s: float = 0.
 
     Args:
         counts (list[int]): elements of each parameter.
-        forward_s, backward_s (float): seconds that each layer sleeps in the pass.
+        forward_s, backward_s (float): seconds that each layer sleeps in the forward and the
+            backward pass.
     """
     import torch
 
@@ -144,7 +145,7 @@ def steps_of_forms(args: argparse.Namespace, counts: list[int], group: Any) -> I
     names = SHAPED_FORMS if args.worker == "shaped" else FORMS
     forms = {f: make_step(f, make_model(counts), group) for f in ("none", *names)}
     for step in forms.values():
-        seconds(step, 3)  # the first steps declare tensors, and DDP builds its buckets again
+        seconds(step, 3)  # the first steps declare tensors, and DDP rebuilds its buckets
     for _ in range(args.rounds):
         figures = {}
         for form, step in forms.items():
@@ -249,7 +250,7 @@ def worker(args: argparse.Namespace) -> None:
     bps.torch.shutdown()
 
 
-# ---- the program that starts them ----
+# ---- the program that starts the workers ----
 
 
 def measure(
@@ -378,7 +379,7 @@ def main() -> int:
         return 0
     unknown = set(args.only.split(",")) - set(MEASURES)
     if unknown:
-        parser.error(f"no group {', '.join(sorted(unknown))}; there are {', '.join(MEASURES)}")
+        parser.error(f"no group {', '.join(sorted(unknown))}: use some of {', '.join(MEASURES)}")
     frontends = ROOT / "tests" / "frontends"
     make = (frontends / "environment.py", frontends / "torch.txt", ROOT / "build" / "frontends")
     args.python = args.python or subprocess.check_output([sys.executable, *make], text=True).strip()

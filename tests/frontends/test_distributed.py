@@ -566,8 +566,8 @@ def test_ddp_reports_the_back_end():
 def test_ddp_refuses_models_that_differ_at_all_workers():
     with pytest.raises(RuntimeError):
         DistributedDataParallel(torch.nn.Linear(2, 2 + RANK))
-    # The other ranks compare their models with rank 0's model, and raise the error. Rank 0 raises an
-    # error in its next collective, because that collective differs from barrier().
+    # The other ranks compare their models with rank 0's model, and raise an error. Rank 0 raises an
+    # error in its next collective, because the others call barrier() instead.
     if RANK:
         with pytest.raises(dist.DistBackendError, match="workers disagree"):
             dist.barrier()
