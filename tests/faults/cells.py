@@ -6,14 +6,14 @@ bound. Each measurement is a line on stdout. Each pass of a cell is a line of JS
 BPS_MATRIX_RECORDS names.
 
 The bounds are those of docs/reference/detection.md, for a machine with a processor to spare.
-BPS_BOUND_SLACK multiplies them. (make test: 3, since only the outcome counts there; make matrix:
-1.) A witness is a process that sleeps during each cell. It records how late it is woken, and how
-long the disk takes to sync a byte.
+BPS_BOUND_SLACK multiplies them: 3 in make test, where only the outcome counts, and 1 in make
+matrix. The witness of a cell is a pair of threads. One thread sleeps, and records how late it wakes
+up. The other thread records how long the disk takes to sync a byte.
 
-When make matrix finds that a time exceeds its bound by at most a factor of five, and the witness
-was delayed, too, the machine is the cause. Such a cell was disturbed, and runs again. The same
-holds when a time limit of the cell or of a watchdog ended while the machine stood still for nearly
-as long as a daemon waits for another.
+A machine under load can delay a cell. In make matrix, such a pass counts as disturbed, and the cell
+runs again. There are two cases. In the first case, the witness was delayed by more than LATE_S, and
+a time exceeds its bound by at most HOPS times this delay. In the second case, a time limit of the
+cell or of a watchdog ended, and the witness was delayed by more than STILL_S.
 """
 
 import json
@@ -28,7 +28,7 @@ import pytest
 
 RECORDS = os.environ.get("BPS_MATRIX_RECORDS")
 WHY_MAX = 2000
-STILL_S = 2  # the shortest time after which a daemon is given up is a server's: 2.4 s
+STILL_S = 2  # less than the shortest time after which a daemon is declared dead: 2.4 s
 PATIENCE = (
     r"not within \d+ s|is not ready|ended with 70|timed out after|hangs:|did not stop|did "
     r"not come back"
@@ -36,7 +36,7 @@ PATIENCE = (
 LATE_S, HOPS = (
     0.05,
     5,
-)  # LATE_S: delay that marks a cell as disturbed. HOPS: how often a measurement may have met it.
+)  # LATE_S: delay of a disturbed cell. HOPS: number of such delays that one time may include.
 SLACK = float(os.environ.get("BPS_BOUND_SLACK", "3"))
 
 
@@ -58,9 +58,9 @@ def cpu_s():
 
 
 class Witness:
-    """The longest time that a process of this priority waits for a processor, or for the disk.
+    """Measures the longest time that a process of this priority waits for a processor or the disk.
 
-    A scheduler syncs its disk with each view, so its times depend on the disk.
+    The disk matters because the scheduler syncs its state to disk for each view.
     """
 
     def __init__(self):
@@ -97,12 +97,12 @@ class Witness:
 
 
 class Cell:
-    """A pass of a cell."""
+    """A run of a cell, with its outcome and its measured times."""
 
     def __init__(self, node):
         self.name, self.test = name_of(node), node.nodeid
         self.outcome, self.why, self.logs = "passed", "", ""
-        self.times = []  # (what was measured, seconds, bound) of each time
+        self.times = []  # (what was measured, seconds, bound)
         self.begun, self.cpu_before = time.monotonic(), cpu_s()
         self.witness = Witness()
 
@@ -115,7 +115,7 @@ class Cell:
             self.times.pop()
             self.outcome, self.why = (
                 "disturbed",
-                f"{what} took {seconds:.3f} s, the machine held it up for {late_s:.3f} s",
+                f"{what} took {seconds:.3f} s, the machine delayed it by {late_s:.3f} s",
             )
             pytest.skip(self.why)
         assert seconds <= bound_s * SLACK, (
@@ -130,7 +130,7 @@ class Cell:
             if RECORDS and late_s > STILL_S and is_patience:
                 self.outcome, self.why = (
                     "disturbed",
-                    f"the machine stood still for {late_s:.1f} s: {why[:WHY_MAX]}",
+                    f"the machine ran no process for {late_s:.1f} s: {why[:WHY_MAX]}",
                 )
         elif outcome != "passed" and self.outcome == "passed":
             self.outcome, self.why = outcome, why

@@ -6,7 +6,8 @@
 A fault happens every few seconds. No sum may be wrong, no call may hang, and no daemon may grow.
 The jobs have different options (deterministic, small partitions, several workers on a machine). A
 job that a fault may end, because its trainer is lost, is restarted. Any other end is a failure. The
-seed determines the faults and the times between them. How they interleave depends on the machine.
+seed determines the faults and the times between them. Their timing relative to the jobs' messages
+depends on the machine.
 The workers check every sum. The report has faults by kind, rounds, wrong sums, calls that exceeded
 their time-out, the longest stall, and each daemon's memory, descriptors and threads at its start
 and end. Exit status 1: something was wrong.
@@ -27,7 +28,7 @@ try:
     import numpy  # noqa: F401
 except ImportError:
     sys.exit(
-        f"chaos.py: {sys.executable} has no numpy, which the trainers need: take one that has, "
+        f"chaos.py: {sys.executable} lacks numpy, which the trainers need: use another Python, "
         "or install python3-numpy"
     )
 
@@ -39,7 +40,8 @@ sys.path[:0] = [
 ]
 
 CALL_TIMEOUT_S = 30
-# long, since a trainer may be killed before it has joined, and the others wait for it
+# Open time-out of trainers. A trainer may be killed before it has joined, and the other trainers of
+# its job wait for the restart.
 OPEN_TIMEOUT_S = 25
 NOT_DURABLE = -10020  # error code of a new job while the scheduler cannot write its state
 QUIET_S = (0.5, 4.0)  # seconds between two faults: least and most
@@ -57,8 +59,8 @@ JOBS = [
         "args": {"n_elems": 20000, "options": {"part_bytes": 16384}},
     },
 ]
-# Failpoints for each kind of daemon. Only a trainer's death may end its job. Faults of an agent are
-# shorter than its peers wait for it, because a lost machine ends jobs.
+# Failpoints for each kind of daemon. Only failpoints of a trainer may end a job. A lost machine
+# ends jobs, so faults of an agent are shorter than the time after which the agent is declared dead.
 FAILPOINTS = {
     "server": [
         "server.result.before-send=drop,prob=0.05",
@@ -86,7 +88,7 @@ FAILPOINTS = {
 
 
 def kinds_of(pid):
-    """Return how many descriptors of each kind a process has."""
+    """Return {kind: number of the process's descriptors of this kind}."""
     kinds = Counter()
     for fd in os.listdir(f"/proc/{pid}/fd"):
         try:
@@ -112,8 +114,8 @@ class Chaos:
         self.problems, self.rounds, self.longest = [], 0, 0.0
         self.jobs = {j["name"]: None for j in JOBS}
         self.failed_at = {}  # {job: when one of its workers ended}
-        self.events = []  # actions and their times, which explain a problem
-        self.may_end = set()  # jobs that may end, because of a fault
+        self.events = []  # actions and their times, printed with a problem
+        self.may_end = set()  # jobs that may end because of a fault
         # {daemon: [(seconds since the start, its pid, (MiB, descriptors, threads))]}
         self.samples = {}
         self.starts = Counter()
@@ -159,7 +161,8 @@ class Chaos:
                 self.start_job(job)
 
     def finish(self, name, steady, is_told):
-        """Wait for the workers' results, and record problems. is_told: the job had to stop."""
+        """Wait for the workers' results, and record problems. is_told: the test has stopped the
+        job."""
         end = time.monotonic() + (CALL_TIMEOUT_S + 15 if is_told else 1)
         for w in steady.workers:
             try:
@@ -167,7 +170,7 @@ class Chaos:
             except AssertionError as e:
                 text = str(e)
                 if w.process.poll() == -signal.SIGKILL:
-                    continue  # the fault that we caused has ended the worker
+                    continue  # killed on purpose
                 self.problem(
                     f"job {name} rank {w.rank}: "
                     f"{'WRONG SUM' if 'WRONG SUM' in text else text[-800:]}"
@@ -187,7 +190,7 @@ class Chaos:
                 )
             is_refused = r["code"] == NOT_DURABLE and not r["rounds"]
             if r["code"] and name not in self.may_end and not is_refused:
-                self.problem(f"job {name} rank {w.rank} ended without a reason: {r['text']}")
+                self.problem(f"job {name} rank {w.rank} ended without a fault: {r['text']}")
         self.c.workers = [w for w in self.c.workers if w not in steady.workers]
         self.c.jobs.remove(steady) if is_told else None
         self.may_end.discard(name)
@@ -328,7 +331,8 @@ class Chaos:
         return ask
 
     def growth(self):
-        """Return how much each daemon's last process has grown since a minute after its start."""
+        """Return how much each daemon's last process has grown. The first minute after its start
+        does not count."""
         rows = {}
         for name, seen in self.samples.items():
             last = [s for s in seen if s[1] == seen[-1][1]]

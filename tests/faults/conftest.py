@@ -25,7 +25,7 @@ def pytest_configure(config):
     config.addinivalue_line("markers", "quick: a cell that every `make test` passes once")
     config.addinivalue_line(
         "markers",
-        "alone: a cell beside which no other runs, since it measures what others would disturb",
+        "alone: a cell that must run alone, because other cells would disturb its measurement",
     )
 
 

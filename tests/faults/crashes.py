@@ -3,12 +3,12 @@
 
     tests/faults/crashes.py BUILD --crashes 1000 [--seed N]
 
-Each trainer is killed with SIGKILL. This happens at a failpoint of the library
+Each trainer is killed with SIGKILL. It is killed at a failpoint of the library
 (BPS_FAULTS=POINT=crash,after=N with a random N), or at a random moment: during HELLO, joining,
-declaring, submitting, waiting, closing. Another trainer of the same job survives, or is killed,
+declaring, submitting, waiting or closing. Another trainer of the same job survives, or is killed,
 too. After every hundred crashes and at the end, the agent's descriptors, mappings of shared memory,
-threads and child processes are counted in /proc. They must be the same as after the first job. Exit
-status 1: they differ, or a survivor hung.
+threads and child processes are counted in /proc. The counts must not be larger than after the first
+jobs. Exit status 1: a count is larger, or a surviving trainer hung.
 """
 
 import argparse
@@ -31,7 +31,7 @@ sys.path[:0] = [
 ]
 
 AT_ONCE = 4
-POINTS = {  # failpoints, each with the most times that a run passes it before the crash
+POINTS = {  # failpoints, each with the largest number of passes before the crash
     "client.connect": 0,
     "client.hello.sent": 0,
     "client.joined": 0,
@@ -74,9 +74,9 @@ def held_by(pid):
 
 
 class Trainer:
-    """A trainer: a fork of this process.
+    """A trainer that runs in a fork of this process.
 
-    It starts quickly, because Python and NumPy are loaded already.
+    A fork starts quickly, because Python and NumPy are already loaded.
     """
 
     def __init__(self, c, env, args):
@@ -119,7 +119,8 @@ class Crashes:
         self.n_lives = self.n_crashes = 0
 
     def live(self):
-        """Run a job of two trainers, of which at least one is killed at a random point."""
+        """Start a job of two trainers. Return the trainers, and where or when to kill the second
+        one."""
         self.n_lives += 1
         agent = self.c.agents[0]
         args = {
@@ -160,7 +161,7 @@ class Crashes:
         self.points[point] += ended == -signal.SIGKILL
         if ended not in (0, -signal.SIGKILL) or survived not in (0, -signal.SIGKILL):
             self.problems.append(
-                f"{point}: the one that was to die ended with {ended}, the other with {survived} "
+                f"{point}: the victim ended with {ended}, the other trainer with {survived} "
                 "(None: it hung)"
             )
 
@@ -182,14 +183,14 @@ class Crashes:
                 more = {k: (before[k], v) for k, v in after.items() if v > before[k]}
                 if more:
                     self.problems.append(
-                        f"after {self.n_crashes} crashes the agent holds more: {more}"
+                        f"after {self.n_crashes} crashes the agent holds more resources: {more}"
                     )
         return before
 
     def counted(self, pid, before):
-        """Wait until the agent holds no more than before, for at most ten seconds.
+        """Wait at most ten seconds until the agent has no more resources than before.
 
-        Return what it holds then.
+        Return the agent's resources at that time.
         """
         end = time.monotonic() + 10
         while True:
@@ -217,7 +218,7 @@ def main():
     os.environ["BPS_BUILD"] = str(args.build.resolve())
     os.environ["BPS_LIBRARY"] = str(args.build.resolve() / "libbpsclient.so.0")
     os.environ["OMP_NUM_THREADS"] = os.environ["OPENBLAS_NUM_THREADS"] = "1"
-    import workers  # imported once, before the trainers fork
+    import workers  # import the module once, before trainers are forked
     from lab import LabCluster
 
     c = LabCluster(agents=1, servers=1)

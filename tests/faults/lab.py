@@ -1,7 +1,7 @@
-"""A cluster with faults: network namespaces, failpoints, memory cgroups, and jobs without end.
+"""A cluster with faults: network namespaces, failpoints, memory cgroups, and jobs that run until
+a test stops them.
 
-Network namespaces allow faults of the network. Failpoints can be changed while daemons run. Jobs
-run until a test stops them.
+Network namespaces allow faults of the network. Failpoints can be changed while daemons run.
 """
 
 import atexit
@@ -60,7 +60,8 @@ class Lab:
         return sh("ip", "netns", "exec", self.ns(host), *command)
 
     def socket(self, host):
-        """Return a socket of that host. A socket keeps the namespace in which it was made."""
+        """Return a socket in the host's network namespace. A socket stays in the namespace in which
+        it was created."""
         made, libc = [], ctypes.CDLL(None, use_errno=True)
 
         def make():
@@ -78,7 +79,8 @@ class Lab:
         return made[0]
 
     def rules(self, host, *rules):
-        """Add rules of nft to a chain (in or out) of the host's only network card."""
+        """Add nft rules for the host's only network card. Each rule begins with its chain, in or
+        out."""
         text = ["table inet fault {"]
         for hook in ("in", "out"):
             card = "iif" if hook == "in" else "oif"
@@ -99,7 +101,8 @@ class Lab:
         assert p.returncode == 0, p.stderr
 
     def cut(self, host, ways=("in", "out"), other=None):
-        """Drop the packets to (in) or from (out) the host, or those exchanged with another host."""
+        """Drop the packets to (in) or from (out) the host. other: drop only packets that the host
+        exchanges with this host."""
         match = {
             w: f"ip {'saddr' if w == 'in' else 'daddr'} {self.addr(other)} " if other else ""
             for w in ways
@@ -109,7 +112,8 @@ class Lab:
     def cut_off(self, host, how):
         """Cut the host off.
 
-        how: "down": its link is down; "both", "in", "out": packets of these directions are dropped.
+        how: "down": set the host's link down. "in", "out", "both": drop packets to the host, from
+        the host, or in both directions.
         """
         if how == "down":
             self.link(host, False)
@@ -117,14 +121,14 @@ class Lab:
             self.cut(host, ("in", "out") if how == "both" else (how,))
 
     def blink(self, host, seconds):
-        """Cut the host off for that many seconds."""
+        """Drop all packets of the host for this number of seconds."""
         until = time.monotonic() + seconds
         self.cut(host)
         wait_until(until)
         self.mend(host)
 
     def half_open(self, host):
-        """Remove the host's sockets, without a message to their peers."""
+        """Remove the host's TCP sockets. The peers receive no message about it."""
         until = time.monotonic() + 0.5
         self.cut(host)
         self.kill_connections(host)
@@ -196,7 +200,7 @@ class FaultyDaemon(Daemon):
         self.conf = cluster.dir / f"{name}.conf"
         self.conf.write_text("")
         self.may_end_with = {0, -signal.SIGKILL}
-        # the state folder is on a file system of that size
+        # Put the state folder on a file system of state_bytes bytes.
         if program == "bps-scheduler" and cluster.state_bytes:
             mount = 'mount -t tmpfs -o size=$1 none "$0" && shift && exec "$@"'
             self.prefix = (
@@ -217,9 +221,9 @@ class FaultyDaemon(Daemon):
         return self.process.pid
 
     def faults(self, text, is_confirmed=True):
-        """Set these failpoints, in place of the earlier ones.
+        """Replace the daemon's failpoints.
 
-        When this returns, they are in force, unless is_confirmed is false.
+        Unless is_confirmed is false, wait until the daemon has read the new failpoints.
         """
         n = self.log.read_text().count("reloaded:")
         self.conf.write_text(f"faults = {text}\n")
@@ -260,7 +264,8 @@ class KeptFaultyDaemon(FaultyDaemon, KeptDaemon):
 
 
 class LabCluster(Cluster):
-    """A cluster on hosts of a lab: host 1 has the scheduler, the next ones servers, then agents.
+    """A cluster on hosts of a lab. Host 1 has the scheduler, the next hosts have the servers, and
+    the last hosts have the agents.
 
     Without a lab, all daemons are on loopback. is_kept: agents have a service manager, which keeps
     their descriptors and restarts them.
@@ -353,7 +358,7 @@ class LabCluster(Cluster):
     def close(self):
         for (
             d
-            # a failed cell may have stopped the daemon, and a hung thread needs a kill
+            # a failed cell may leave a daemon stopped or hung, so kill it if it has failpoints
         ) in self.daemons:
             if d.process.poll() is None and d.conf.read_text():
                 d.process.kill()
@@ -374,9 +379,9 @@ class LabCluster(Cluster):
 
 
 class Said:
-    """The logs of a cluster.
+    """The logs of a cluster, and screens of bpsctl if the cell has failed.
 
-    They are held open, because the cluster removes its folder when it is closed.
+    Log files are kept open, because the cluster removes its folder when it is closed.
     """
 
     def __init__(self, cluster, has_failed):
@@ -406,7 +411,7 @@ def bpsctl_says(cluster, word):
     try:
         p = cluster.bpsctl(word)
         return p.stdout + p.stderr
-    # no answer, or the scheduler has not started
+    # bpsctl got no answer, or the scheduler has not started
     except (subprocess.TimeoutExpired, AttributeError) as e:
         return f"{e}\n"
 
@@ -464,7 +469,8 @@ class Steady:
         )
 
     def errors(self, ranks=None, deadline_s=2 * DEADLINE_S):
-        """Return the results of the workers of these ranks. All of them must have got an error."""
+        """Return the results of the workers of these ranks. Each of these workers must have got an
+        error."""
         workers = [w for w in self.workers if ranks is None or w.rank in ranks]
         results = self.c.finish(workers, deadline_s)
         for r in results:
@@ -479,7 +485,8 @@ def wait_until(at):
 
 
 def memory_cgroup(name, limit_bytes):
-    """Return a context whose put(pid) limits a process's memory, or None if impossible."""
+    """Return a context whose put(pid) limits a process's memory. Return None if the machine has no
+    memory cgroups."""
     v1, v2 = Path("/sys/fs/cgroup/memory"), Path("/sys/fs/cgroup")
     for root, limit in ((v2, "memory.max"), (v1, "memory.limit_in_bytes")):
         path = root / f"{name}-{time.monotonic_ns()}"
@@ -494,7 +501,8 @@ def memory_cgroup(name, limit_bytes):
 
 
 def cpu_cgroup(name, share):
-    """Return a context whose put(pid) gives a process that share of a processor, or None."""
+    """Return a context whose put(pid) limits a process to this share of a processor. Return None if
+    the machine has no cgroups for processors."""
     period_us = 100000
     quota_us = int(share * period_us)
     for root, limits in (
@@ -611,9 +619,9 @@ time_t time(time_t *t)
 
 @cache
 def clock_library():
-    """Build a library that changes a process's wall clock.
+    """Build a library that changes a process's wall clock. Return the library's path.
 
-    It adds the seconds in the file $CLOCK_JUMP. Returns the library's path.
+    The library adds the seconds in the file $CLOCK_JUMP to the clock.
     """
     folder = Path(tempfile.mkdtemp(prefix="bps-clock-"))
     (folder / "clock.c").write_text(CLOCK_C)

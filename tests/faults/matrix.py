@@ -7,16 +7,16 @@ Write a table of the worst times and their bounds.
         [--only WORD] [--table FILE]
     tests/faults/matrix.py BUILD --mended CELL --why "what it was"
 
-Cells mostly wait, so several run at a time. Each has its own daemons, and if its fault concerns the
-network, its own lab. Cells marked `alone` run alone. Every pass is a line in the file of records
-(--records), which outlives the run. A later run continues one that was stopped or that ended after
---minutes. It may use another commit. A shard is every n-th cell: several machines can run a shard
-each, and their records can be combined in one file.
+Cells mostly wait, so several run at a time. Each cell has its own daemons. If its fault concerns
+the network, it also has its own lab. Cells marked `alone` run alone. Every pass is a line in the
+file of records (--records). If a run is stopped or ends after --minutes, the next run continues
+with the same file, possibly on another commit. A shard is every n-th cell. Several machines can run
+a shard each, and their records can be combined in one file.
 
 The table is made from all records. A failed cell counts as failed until --mended records the
-reason. Then it runs again, and the table has the failure, its commit and the reason. A pass that
-the machine delayed does not count, and is repeated (cells.py). Logs of a failed cell are in the
-folder of the records. Exit status 1: a cell has failed, 3: passes are still missing.
+reason. Then the cell runs again, and the table has the failure, its commit and the reason. A pass
+that the machine delayed does not count, and is repeated (cells.py). Logs of a failed cell are in
+the folder of the records. Exit status 1: a cell has failed, 3: passes are still missing.
 """
 
 import argparse
@@ -34,7 +34,7 @@ import time
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-BATCH_S = 60  # seconds that a pytest process with a batch of cells should take
+BATCH_S = 60  # seconds that a pytest process should take for a batch of cells
 GUESS_S = 6  # assumed seconds of a cell that has never run
 LIMIT_S = 300  # seconds for one cell; waits within a cell are shorter
 
@@ -141,7 +141,7 @@ class Run:
     def batch(self, cells):
         """Run a batch of cells in one pytest process.
 
-        Each cell leaves a record. A cell without one has ended the process.
+        Each cell that has ended has a record. If a cell has none, the process ended in that cell.
         """
         name = self.folder / f"batch-{os.getpid()}-{threading.get_ident()}"
         log, records = name.with_suffix(".log"), name.with_suffix(".jsonl")
@@ -330,7 +330,7 @@ def table(cells):
 
 def say_mended(args):
     if not read(args.records)[args.mended].n("failed"):
-        sys.exit(f"{args.records} has no failure of {args.mended}")
+        sys.exit(f"{args.records} has no failure of cell {args.mended}")
     with open(args.records, "a", encoding="ascii") as f:
         f.write(
             json.dumps(
@@ -368,11 +368,11 @@ def main():
     parser.add_argument("build", type=Path)
     parser.add_argument("--repeat", type=int, default=20)
     parser.add_argument(
-        "--minutes", type=float, help="no cell begins after that; go on with the same command"
+        "--minutes", type=float, help="start no cell after this time; to continue, run again"
     )
     parser.add_argument("--at-once", type=int, default=2 * (os.cpu_count() or 1))
     parser.add_argument("--shard", default="1/1")
-    parser.add_argument("--only", help="cells whose test has this in its name")
+    parser.add_argument("--only", help="run only cells whose test has this word in its name")
     parser.add_argument(
         "--records", type=Path, help="default: beside the build, matrix/records.jsonl"
     )
@@ -380,7 +380,7 @@ def main():
     parser.add_argument(
         "--mended",
         metavar="CELL",
-        help="its failures are explained by --why, and it is to be passed anew",
+        help="record that --why explains the failures of this cell, and let it run again",
     )
     parser.add_argument("--why")
     args = parser.parse_args()

@@ -4,10 +4,11 @@
     tests/faults/noticed.py BUILD --kills 300
 
 The program sends kill -9 300 times: a third each to servers, agents and trainers. It compares the
-p99 of the times with 100 ms. A server's crash is noticed when the scheduler and both agents have
-logged that their connections to it are down. An agent's crash is noticed when the scheduler has
-logged this. A trainer's crash is noticed when another trainer's call in the job has ended with an
-error that names it. Exit status 1: the p99 is longer than 100 ms.
+p99 of the times until the crash is noticed with 100 ms. A server's crash is noticed when the
+scheduler and both agents have logged that their connections to the server are down. An agent's
+crash is noticed when the scheduler has logged that its connection to the agent is down. A trainer's
+crash is noticed when a call of another trainer of the job has ended with an error that names the
+killed trainer. Exit status 1: the p99 is longer than 100 ms.
 """
 
 import argparse
@@ -50,9 +51,9 @@ class Kills:
         return sum(m["state"] == "up" for m in members) == len(self.c.servers) + len(self.c.agents)
 
     def kill_daemon(self, d, seen_at):
-        """Kill a daemon. Return the seconds until all others have noticed it.
+        """Kill a daemon. Return the seconds until all daemons in seen_at have noticed the crash.
 
-        seen_at: {other daemon: pattern of the log line that shows this}.
+        seen_at: {daemon: pattern of the log line with which the daemon reports the crash}.
         """
         sizes = {w: len(w.log.read_text()) for w in seen_at}
         at = time.time()
@@ -64,7 +65,7 @@ class Kills:
         d.process.wait()
         d.start_again()
         self.c.wait_for("all are back", self.is_whole)
-        return max(seconds, 0.0)  # 0 if negative: the log's milliseconds are truncated
+        return max(seconds, 0.0)  # the log truncates milliseconds, so this may be < 0
 
     def server(self):
         if self.job is None or self.job.has_failed():

@@ -38,19 +38,22 @@ def test_restarted_agent_costs_no_round(faulty, cell, by):
 
 
 def test_agent_that_does_not_come_back_is_named(faulty, cell):
-    """FM-A-kill9: the agent's trainers fail at once, the others when its window has passed."""
+    """FM-A-kill9: the agent's trainers fail at once, other trainers after the agent's window."""
     c = faulty()
     job = c.steady(2).wait_rounds()
     at = time.monotonic()
     c.agents[1].kill()
-    (own,) = job.errors([1])  # it is not killed by a signal, because the mapped memory still exists
+    (own,) = job.errors([1])  # the trainer gets no signal: its mapped memory still exists
     assert own["code"] in (bps.ENOAGENT, bps.EAGENT_LOST), own
     cell.within("error at its own trainer", own["failed_at"] - at, 1)
     lost_agent_is_named(cell, job, at, WINDOW_S + 0.5)
 
 
 def test_stopped_agent_is_given_up_and_learns_it(faulty, cell):
-    """FM-A-stop: an agent silent for 5 s is named as its jobs end. Its own trainers fail later."""
+    """FM-A-stop: an agent sends nothing for 5 s. Its jobs end with an error that names the agent.
+
+    Its own trainers fail later.
+    """
     c = faulty()
     job, beside = c.steady(2).wait_rounds(), c.steady(1, placement=[0])
     at = time.monotonic()
@@ -83,7 +86,10 @@ def test_agent_whose_data_thread_hangs_ends_itself(faulty, cell):
 
 
 def test_agent_without_memory_is_lost_as_if_killed(faulty, cell):
-    """FM-A-oom: the kernel kills the agent for its memory. The others get the error of a crash."""
+    """FM-A-oom: the kernel kills the agent, which uses too much memory.
+
+    The other workers get the same error as after a crash.
+    """
     cgroup = memory_cgroup(f"bps-{os.getpid()}", 1 << 30)
     if not cgroup:
         pytest.skip("no memory cgroup here")
@@ -113,9 +119,9 @@ def test_slow_agent_is_waited_for(faulty, cell):
 
 @pytest.mark.parametrize("how", ["down", "both", "in", "out"])
 def test_agent_that_is_cut_off_is_given_up(faulty, cell, lab, how):
-    """FM-A-cut: the link is down, or packets are lost.
+    """FM-A-cut: the agent's link is down, or its packets are lost.
 
-    Others fail in 5 s, its trainers on its return.
+    Trainers of other agents fail in 5 s. Trainers of this agent fail when it is connected again.
     """
     c = faulty(lab=lab)
     job, beside = c.steady(2).wait_rounds(), c.steady(1, placement=[0])
@@ -134,7 +140,8 @@ def test_agent_that_is_cut_off_is_given_up(faulty, cell, lab, how):
 def test_agent_that_reaches_no_peer_fails_its_trainers_calls(faulty, cell, lab):
     """FM-A-isolated: the agent reaches no peer, but is not yet declared dead.
 
-    After 10 s its trainers' calls fail with that reason. The job goes on when the agent is back.
+    After 10 s, calls of the agent's trainers fail with this reason. The job goes on when the agent
+    is connected again.
     """
     c = faulty(lab=lab, scheduler_args=["--agent-dead", "60s"])
     job = c.steady(2, timeout=60).wait_rounds()
@@ -226,7 +233,7 @@ def test_agent_of_another_version_gets_both_versions(faulty, cell):
 def test_second_agent_of_a_name_is_refused(faulty, cell):
     """FM-A-duplicate: a second agent of a name, on another host, is refused.
 
-    The error names the first.
+    The error names the first agent.
     """
     c = faulty()
     job = c.steady(2).wait_rounds()
@@ -241,7 +248,7 @@ def test_second_agent_of_a_name_is_refused(faulty, cell):
 def test_job_that_may_shrink_goes_on_without_a_lost_machine(faulty, cell, how):
     """FM-A-shrink: agent and trainer of a machine are killed or stopped, in a job that may shrink.
 
-    The others go on in time.
+    The other machines go on in time.
     """
     c = faulty(agents=3)
     job = c.steady(3, lost_rank=2, options={"on_agent_loss": "shrink"}).wait_rounds()

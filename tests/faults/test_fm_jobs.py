@@ -16,9 +16,9 @@ def job_of(c):
 
 
 def hurt(c, what, kept=0):
-    """Cause a loss that must cost a job no round.
+    """Kill and restart a daemon. No round of a job may fail because of it.
 
-    Agents restart with their kept descriptors. The scheduler and servers restart at once.
+    An agent is restarted with its kept descriptors. The scheduler and servers restart at once.
     """
     if what == "agent":
         c.agents[kept].die()
@@ -32,8 +32,8 @@ def hurt(c, what, kept=0):
 def test_late_machine_is_left_out_of_a_round_and_named(faulty, cell, what):
     """FM-E-backup: with backup=1 a round goes on without a late member, after the grace time.
 
-    The member contributes only when the others have the sum. The round names it, and the member
-    gets the same sum, even if something is lost meanwhile.
+    The late member contributes only after the other members have the sum. The round's info names
+    the late member, which gets the same sum, even if a daemon is restarted meanwhile.
     """
     c = faulty(agents=3, is_kept=True)
     until = c.dir / "until"
@@ -79,7 +79,7 @@ def all_have_the_same(c, workers):
 def test_newcomer_that_is_lost_delays_no_other(faulty, cell, when):
     """FM-E-join: the newcomer dies while it waits, or as it is admitted, maybe with its machine.
 
-    Its place is free at once. The others go on, and another worker joins in its place.
+    The newcomer's place is free at once. The other workers go on, and another worker joins.
     """
     c = faulty(agents=3, scheduler_args=WINDOW)
     started, progress, args = growing(c, every=60 if when == "waiting" else 2)
@@ -99,7 +99,7 @@ def test_newcomer_that_is_lost_delays_no_other(faulty, cell, when):
     if when == "waiting":
         c.wait_for("its place is free", lambda: job_of(c).get("newcomers") == 0)
         cell.within("its place is free", time.monotonic() - at, 1)
-    n = let_in()  # the barrier may have been passed just before
+    n = let_in()  # the job may have admitted the newcomer just before
     if n:
         c.wait_for(
             "the others go on", lambda: "goes on without agent a2" in c.scheduler.log.read_text()
@@ -117,7 +117,7 @@ def test_newcomer_that_is_lost_delays_no_other(faulty, cell, when):
 
 
 def test_member_that_is_lost_while_another_joins_is_left_behind(faulty, cell):
-    """FM-E-join-loss: a member dies at the moment when a newcomer is admitted. All others go on."""
+    """FM-E-join-loss: a member dies when a newcomer is admitted. All other members go on."""
     c = faulty(agents=3)
     started, progress, args = growing(c)
     new = c.add_worker(2, "growing", args, 2, 2, "grow")
@@ -139,9 +139,10 @@ def test_member_that_is_lost_while_another_joins_is_left_behind(faulty, cell):
 
 @pytest.mark.parametrize("what", ["agent", "server", "scheduler"])
 def test_barrier_outlives_what_is_lost_while_some_wait_at_it(faulty, cell, what):
-    """FM-E-barrier: an agent, a server or the scheduler restarts while two of three workers wait.
+    """FM-E-barrier: an agent, a server or the scheduler restarts while workers wait at a barrier.
 
-    They wait at a barrier. It is passed when the third worker comes, and rounds go on.
+    Two of three workers wait. They pass the barrier when the third worker reaches it, and rounds
+    go on.
     """
     c = faulty(agents=3, is_kept=True)
     go = c.dir / "go"
@@ -184,7 +185,10 @@ def test_job_is_resumed_with_other_servers_after_a_loss(faulty, cell, what):
 
 
 def test_machine_whose_results_differ_ends_the_job_and_is_named(faulty, cell):
-    """FM-E-diverged: a machine's echo of a result differs from the others. The error names it."""
+    """FM-E-diverged: a machine's echo of a result differs from the other machines' echoes.
+
+    The error names this machine.
+    """
     c = faulty(agents=3)
     job = c.steady(3).wait_rounds()
     at = time.monotonic()

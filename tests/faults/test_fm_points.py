@@ -8,11 +8,11 @@ import pytest
 from cluster import BUILD
 
 STAY = 5
-# for bps_close, when no scheduler can confirm that all have finished
+# time limit of bps_close when no scheduler can confirm that all workers have finished
 PATIENCE = {"BPS_TIMEOUT": "20s"}
-ENDS_S = 60  # seconds in which the second job has to end, in whatever way
+ENDS_S = 60  # seconds in which a second job must end, with or without an error
 UNMET = ("daemon.stop",)  # no job passes these failpoints
-FATAL = {"agent.contrib.echo": "drop"}  # this action correctly ends the job: see FM-A-diverged
+FATAL = {"agent.contrib.echo": "drop"}  # this action correctly ends the job: see FM-E-diverged
 
 
 def points():
@@ -53,7 +53,7 @@ def revive(d, role):
 
 @pytest.mark.parametrize("role, point, actions", list(points()))
 def test_fault_at_any_point_costs_the_running_job_no_round(faulty, cell, role, point, actions):
-    """FM-P: a crash, sleep, error or drop happens at this point of one daemon.
+    """FM-P: a crash, sleep, error or drop happens at this failpoint of one daemon.
 
     A running job goes on with exact sums. A job that starts meanwhile works, or ends with an error.
     """
@@ -63,7 +63,7 @@ def test_fault_at_any_point_costs_the_running_job_no_round(faulty, cell, role, p
     at = time.monotonic()
     for action in actions:
         if action == "hang":
-            continue  # tested by FM-S-thread and FM-A-thread, for the control thread by FM-H-stop
+            continue  # FM-S-thread, FM-A-thread and FM-H-stop test hanging threads
         arm(d, point, action)
         second = c.start_job(
             "error", 2, {"what": "nothing", "open": {"open_timeout": 10}}, env=PATIENCE

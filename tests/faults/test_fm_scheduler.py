@@ -14,7 +14,7 @@ from cluster import BUILD
 from lab import clock_env, memory_cgroup, wait_until
 
 STAY = 20
-UNNOTICED_S = 0.5  # a round of more seconds was delayed
+UNNOTICED_S = 0.5  # a round that takes longer counts as delayed
 
 
 def all_are_back(c):
@@ -28,7 +28,7 @@ def all_are_back(c):
 def test_restarted_scheduler_is_not_noticed(faulty, cell, by):
     """FM-H-restart: the scheduler is killed or stopped, and restarted.
 
-    Rounds go on; the term grows.
+    Rounds go on, and the term grows.
     """
     c = faulty()
     job = c.steady(2).wait_rounds()
@@ -68,9 +68,9 @@ def test_scheduler_that_hangs_is_not_noticed(faulty, cell, how):
 
 
 def test_scheduler_without_memory_is_not_noticed(faulty, cell):
-    """FM-H-oom: the kernel kills the scheduler for its memory, when tensors are declared.
+    """FM-H-oom: the kernel kills the scheduler, which exceeds its memory limit.
 
-    Its limit is 2 MiB above what it used before.
+    The limit is 2 MiB above the scheduler's use before tensors are declared.
     """
     cgroup = memory_cgroup(f"bps-{os.getpid()}", 1 << 30)
     if not cgroup:
@@ -201,7 +201,8 @@ def test_state_that_cannot_be_written_stops_no_running_job(faulty, cell, fault):
 def test_crash_while_a_view_is_made_loses_nothing(faulty, cell, point):
     """FM-H-commit: the scheduler dies before or after it writes, syncs or sends a view.
 
-    A server was lost, which it handles after its restart. The sums are exact.
+    The view is made because a server was lost. The scheduler replaces the server after its own
+    restart. The sums are exact.
     """
     c = faulty()
     job = c.steady(2).wait_rounds()
@@ -218,7 +219,7 @@ def test_crash_while_a_view_is_made_loses_nothing(faulty, cell, point):
 
 
 def test_clock_of_the_scheduler_does_not_matter(faulty, cell, tmp_path):
-    """FM-H-clock: the scheduler's wall clock jumps an hour ahead and back. No member is dead."""
+    """FM-H-clock: the scheduler's clock jumps by an hour and back. No member is declared dead."""
     jump = tmp_path / "jump"
     c = faulty(daemon_env=clock_env(jump))
     job = c.steady(2).wait_rounds()
@@ -268,7 +269,7 @@ def test_state_of_a_newer_release_is_refused(faulty, cell):
 def test_second_scheduler_gets_no_members(faulty, cell):
     """FM-H-duplicate: a second scheduler with the same state does not start.
 
-    If it has another state, members refuse it.
+    A second scheduler with another state starts, but members refuse it.
     """
     other = faulty(agents=0, servers=1)
     c = faulty()
@@ -311,7 +312,7 @@ def test_second_scheduler_gets_no_members(faulty, cell):
 def test_garbage_and_silence_on_its_ports_disturb_no_member(faulty, cell):
     """FM-H-hostile: sixty hostile peers use the scheduler's ports.
 
-    Heartbeats and new jobs get through.
+    The scheduler still receives heartbeats and accepts new jobs.
     """
     c = faulty()
     job = c.steady(2).wait_rounds()
@@ -346,7 +347,7 @@ def test_full_disk_stops_no_running_job(faulty, cell):
     alone = {"BPS_FORCE_DISTRIBUTED": "1"}
     large = c.start_job(
         "many", 1, {"n_tensors": 2000, "chunk": 500}, env=alone
-    )  # more bytes than the last free page
+    )  # its records do not fit into the last free page
     c.wait_for(
         "it is full", lambda: "cannot write the state: No space left" in c.scheduler.log.read_text()
     )

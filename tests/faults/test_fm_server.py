@@ -19,7 +19,7 @@ STAY = 20
 
 @pytest.mark.quick
 def test_killed_server_is_replaced(faulty, cell):
-    """FM-S-kill9: the server does not return. Its partitions move when its window has passed."""
+    """FM-S-kill9: the server is killed and not restarted. Its partitions move after its window."""
     c = faulty()
     job = c.steady(2).wait_rounds()
     at = time.monotonic()
@@ -34,7 +34,7 @@ def test_killed_server_is_replaced(faulty, cell):
 def test_restarted_server_costs_no_round(faulty, cell, by, servers):
     """FM-S-restart: the server is killed or stopped, and restarted at once.
 
-    There may be another one.
+    The cluster has one or two servers.
     """
     c = faulty(servers=servers)
     job = c.steady(2).wait_rounds()
@@ -49,7 +49,7 @@ def test_restarted_server_costs_no_round(faulty, cell, by, servers):
 def test_drained_server_costs_no_round(faulty, cell):
     """FM-S-drain: the server's partitions move between two rounds.
 
-    Then it is stopped and restarted.
+    Then the server is stopped and restarted.
     """
     c = faulty()
     job = c.steady(2, n_tensors=8).wait_rounds()
@@ -88,7 +88,10 @@ def test_stopped_server_is_replaced_and_fenced(faulty, cell):
 
 
 def test_server_that_stops_for_a_moment_costs_no_round(faulty, cell):
-    """FM-S-pause: the server is stopped for a second, less than --server-dead. No move follows."""
+    """FM-S-pause: the server is stopped for a second, less than --server-dead.
+
+    Its partitions do not move.
+    """
     c = faulty()
     job = c.steady(2).wait_rounds()
     at = time.monotonic()
@@ -133,7 +136,7 @@ def test_server_without_memory_is_replaced_as_if_killed(faulty, cell):
 
 
 def test_slow_server_is_waited_for(faulty, cell):
-    """FM-S-slow: each sum takes the server 10 ms longer. Sums stay exact, no partition moves."""
+    """FM-S-slow: each sum takes the server 10 ms longer. Sums are exact. No partition moves."""
     c = faulty()
     job = c.steady(2).wait_rounds()
     at = time.monotonic()
@@ -148,7 +151,7 @@ def test_slow_server_is_waited_for(faulty, cell):
 def test_server_with_a_slow_processor_is_waited_for(faulty, cell):
     """FM-S-cpu: the server has a tenth of a processor.
 
-    Sums stay exact, and it is not declared dead.
+    Sums are exact, and the server is not declared dead.
     """
     cgroup = cpu_cgroup(f"bps-{os.getpid()}", 0.1)
     if not cgroup:
@@ -180,7 +183,7 @@ def test_server_with_a_slow_network_card_is_waited_for(faulty, cell, lab):
 def test_server_that_is_cut_off_is_replaced(faulty, cell, lab, how):
     """FM-S-cut: the server's link is down, or packets are lost in one direction or both.
 
-    Its partitions move within 3 s. It may return.
+    The server's partitions move within 3 s. The server joins again after the fault.
     """
     c = faulty(lab=lab)
     job = c.steady(2).wait_rounds()
@@ -211,7 +214,7 @@ def test_short_cut_of_a_server_costs_no_round(faulty, cell, lab):
 def test_connections_of_a_server_that_are_reset_are_opened_again(faulty, cell, lab):
     """FM-S-rst: every connection of the server is reset, ten times. It keeps its partitions.
 
-    Each reset comes as soon as the server is a member again.
+    Each reset happens as soon as the server is a member again.
     """
     c = faulty(lab=lab)
     job = c.steady(2).wait_rounds()
@@ -254,7 +257,7 @@ def test_half_open_connections_to_a_server_are_noticed(faulty, cell, lab):
 def test_server_cut_off_only_from_the_scheduler_is_replaced(faulty, cell, lab):
     """FM-S-scheduler: the server is cut off only from the scheduler.
 
-    Its partitions move when the time of --server-dead has passed.
+    The server's partitions move when the time of --server-dead has passed.
     """
     c = faulty(lab=lab)
     job = c.steady(2).wait_rounds()
@@ -269,9 +272,10 @@ def test_server_cut_off_only_from_the_scheduler_is_replaced(faulty, cell, lab):
 
 @pytest.mark.parametrize("agent", [0, 1])
 def test_server_and_agent_that_are_cut_from_each_other_are_named(faulty, cell, lab, agent):
-    """FM-S-agent: an agent and a server are cut off from each other. Calls time out and name them.
+    """FM-S-agent: packets between an agent and a server are lost.
 
-    When the cut is repaired, the calls go on.
+    Calls time out, and their errors name the agent and the server. The calls go on when the
+    network is repaired.
     """
     c = faulty(lab=lab)
     job = c.steady(2, timeout=20).wait_rounds()
@@ -291,7 +295,7 @@ def test_server_and_agent_that_are_cut_from_each_other_are_named(faulty, cell, l
 def test_second_server_of_a_name_is_refused(faulty, cell):
     """FM-S-duplicate: a second server of a name, on another host, is refused.
 
-    The error names the first.
+    The error names the first server.
     """
     c = faulty()
     job = c.steady(2).wait_rounds()
@@ -339,7 +343,7 @@ def test_garbage_and_silence_on_the_data_port_disturb_no_round(faulty, cell):
 def test_loss_of_all_servers_is_an_error_unless_they_return(faulty, cell, come_back):
     """FM-S-all: both servers are killed at once.
 
-    Calls wait 10 s for a server, and then fail with that reason.
+    Calls wait 10 s for a server. Then they fail, and the error says that no server is alive.
     """
     c = faulty()
     job = c.steady(2, timeout=30).wait_rounds()

@@ -28,7 +28,10 @@ def memory_of(agent):
 
 @pytest.mark.quick
 def test_killed_trainer_is_named_at_the_others(faulty, cell):
-    """FM-T-kill9: calls of the others end with the lost rank and its pid. Other jobs go on."""
+    """FM-T-kill9: calls of the other trainers fail. The error has the rank and pid of the lost one.
+
+    Other jobs go on.
+    """
     c = faulty()
     job, beside = c.steady(3, placement=[0, 1, 1]).wait_rounds(), c.steady(2).wait_rounds()
     at = time.monotonic()
@@ -43,7 +46,10 @@ def test_killed_trainer_is_named_at_the_others(faulty, cell):
 @pytest.mark.quick
 @pytest.mark.parametrize("how", ["stopped", "hung"])
 def test_trainer_that_does_not_submit_is_named_within_the_time_out(faulty, cell, how):
-    """FM-T-stop: a worker that waits for it times out with its rank, host and pid."""
+    """FM-T-stop: a trainer is stopped or hangs. A worker that waits for the trainer times out.
+
+    The error has the trainer's rank, host and pid.
+    """
     c = faulty()
     beside = c.steady(2)
     faults = {"1": "client.submit.before-publish=hang,after=30"} if how == "hung" else None
@@ -65,9 +71,9 @@ def test_trainer_that_does_not_submit_is_named_within_the_time_out(faulty, cell,
 
 
 def test_trainer_that_stands_still_is_named_while_others_wait(faulty, cell):
-    """FM-T-stalled: a trainer is stopped while the others wait for it.
+    """FM-T-stalled: a trainer is stopped while the other trainers wait for it.
 
-    After 10 s its job, the status, its agent's log and the events name it.
+    After 10 s, bpsctl job, bpsctl status, the agent's log and the events name the trainer.
     """
     c = faulty()
     job = c.steady(2, timeout=18).wait_rounds()
@@ -97,7 +103,7 @@ def test_trainer_that_stands_still_is_named_while_others_wait(faulty, cell):
 def test_trainer_without_memory_is_lost_alone(faulty, cell):
     """FM-T-oom: the kernel kills a trainer.
 
-    The agent survives; the others get the error of a death.
+    The agent survives. The other trainers get the error of a killed trainer.
     """
     cgroup = memory_cgroup(f"bps-{os.getpid()}", 1 << 30)
     if not cgroup:
@@ -145,7 +151,7 @@ def test_slow_trainer_is_named(faulty, cell):
 
 @pytest.mark.parametrize("seconds", [3600, -3600])
 def test_clock_of_a_trainer_does_not_matter(faulty, cell, seconds):
-    """FM-T-clock: the trainer's wall clock jumps by an hour, which has no effect."""
+    """FM-T-clock: the trainer's wall clock jumps by an hour. The job does not notice it."""
     c = faulty()
     jump = c.dir / "jump"
     job = c.steady(2, env=clock_env(jump)).wait_rounds()
@@ -156,7 +162,7 @@ def test_clock_of_a_trainer_does_not_matter(faulty, cell, seconds):
 
 @pytest.mark.quick
 def test_library_of_another_version_gets_both_versions(faulty, cell):
-    """FM-T-version: a library of another version is refused at HELLO, with both versions."""
+    """FM-T-version: a library of another version is refused. The error has both versions."""
     c = faulty(agents=1)
     at = time.monotonic()
     t = Raw(c.agents[0])
@@ -251,7 +257,7 @@ def test_silent_connections_to_the_socket_block_no_job(faulty, cell):
 def test_trainer_whose_machine_is_cut_off_gets_the_reason(faulty, cell, lab):
     """FM-T-isolated: the trainer's machine reaches neither the scheduler nor servers.
 
-    Its call times out with that reason.
+    The trainer's call times out, and the error has this reason.
     """
     c = faulty(lab=lab)
     job = c.steady(2, timeout=4).wait_rounds()

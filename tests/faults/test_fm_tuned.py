@@ -14,7 +14,7 @@ HOW = ["stop", "down", "both", "in", "out"]
 def notice(c, cell, daemon, lab, how):
     """Stop or cut off the daemon until it is declared dead.
 
-    Then repair it, and wait for its return.
+    Then continue or reconnect the daemon, and wait until it is a member again.
     """
     at = time.monotonic()
     if how == "stop":
@@ -35,7 +35,7 @@ def notice(c, cell, daemon, lab, how):
 def test_server_is_declared_dead_within_short_limits(faulty, cell, lab, how):
     """FM-S-tuned: the server hangs, its link is down, or packets are lost.
 
-    Its partitions move in the time that is set, and no round is lost.
+    The server's partitions move within the time of the settings, and no round is lost.
     """
     c = faulty(lab=lab, scheduler_args=QUICK)
     job = c.steady(2).wait_rounds()
@@ -47,7 +47,7 @@ def test_server_is_declared_dead_within_short_limits(faulty, cell, lab, how):
 def test_agent_is_declared_dead_within_short_limits(faulty, cell, lab, how):
     """FM-A-tuned: the agent hangs, its link is down, or packets are lost.
 
-    It is declared dead in the time that is set. Other jobs go on.
+    The agent is declared dead within the time of the settings. Other jobs go on.
     """
     c = faulty(lab=lab, scheduler_args=QUICK)
     job = c.steady(1, placement=[0]).wait_rounds()

@@ -15,7 +15,7 @@ GRACE_S = 10  # seconds after its restart in which a scheduler declares no membe
 
 
 def lose(c, what):
-    """Cause a loss. Return a function that ends it, or None if nothing is to be done."""
+    """Kill a daemon. Return a function that starts it again, or one that does nothing."""
     kind, _, more = what.partition("-")
     d = {
         "agent": c.agents[1],
@@ -23,7 +23,7 @@ def lose(c, what):
         "other": c.servers[1],
         "scheduler": c.scheduler,
     }[kind]
-    if kind == "agent":  # its service manager restarts it
+    if kind == "agent":  # the service manager restarts the agent
         d.process.kill()
     else:
         d.kill()
@@ -47,9 +47,9 @@ def lose(c, what):
     ],
 )
 def test_two_losses_at_once_end_in_exact_sums_or_one_error(faulty, cell, first, second, gap_s):
-    """FM-D: a process is killed, and another one at the same time, or 0.15 s or 0.6 s later.
+    """FM-D: two processes are killed, at the same time or with a gap of 0.15 s or 0.6 s.
 
-    The first process may have returned by then.
+    With a gap, the first process may already run again when the second process is killed.
     """
     c = faulty(is_kept=True)
     job = c.steady(2, n_tensors=3).wait_rounds()
