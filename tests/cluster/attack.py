@@ -1,8 +1,8 @@
 """Run an honest job while an attacker alternates between attack and pause, and compare its rounds.
 
 Attackers run at the lowest priority and a bounded rate, because the test measures how the daemons
-serve the honest job, and not who gets the processor. The honest job pauses between its rounds, so
-that every process gets processor time.
+serve the honest job, and not how the kernel divides processor time. The honest job pauses between
+its rounds, so that every process gets processor time.
 """
 
 import json
@@ -17,9 +17,10 @@ HERE = Path(__file__).resolve().parent
 ALICE, BOB = 1, 2
 WINDOW_S, EDGE_S = 0.3, 0.03
 PAIRS, PAIRS_MAX = 12, 60
-# Attacks cost the honest job a little even when the daemons serve it well: memory is zeroed and
-# interrupts are processed on the same two processors. This adds 25 to 35 us to a round of 300 to
-# 400 us, and 50 to 100 us (1.07 to 1.19 times) on a machine with busy neighbours.
+# Limits on the slowdown. Attacks slow the honest job a little even when the daemons serve it well,
+# because memory is zeroed and interrupts are processed on the same two processors. A round of 300
+# to 400 us takes 25 to 35 us longer. On a machine with other load, it takes 50 to 100 us longer
+# (1.07 to 1.19 times as long).
 SLOWER_MAX, ADDED_MAX_S = 1.25, 130e-6
 
 
@@ -56,8 +57,8 @@ def median_in(rounds, start, end):
 class Slower:
     """How much longer the honest job's rounds take under attack: as a factor, and in seconds.
 
-    A pair of windows is a time without attack and one under attack. Each pair gives the medians of
-    its two windows. The factor and the seconds are the medians over all pairs.
+    A pair of windows is a time without attack and a time under attack. Each pair gives the medians
+    of its two windows. The factor and the seconds are the medians over all pairs.
     """
 
     def __init__(self, rounds, windows):
@@ -112,7 +113,7 @@ def measure(c, honest, attacker):
     windows, slower = [], None
     while len(windows) < PAIRS_MAX:
         start = time.monotonic()
-        time.sleep(WINDOW_S)  # the length of a window, not a wait for an event
+        time.sleep(WINDOW_S)  # a window without attack
         middle = time.monotonic()
         attacker.say("go")
         time.sleep(WINDOW_S)
@@ -128,7 +129,7 @@ def measure(c, honest, attacker):
 def footprint(daemon):
     """Return the daemon's descriptors, shared memory files and threads.
 
-    Data connections do not count. With tcp each has two descriptors.
+    Descriptors of data connections do not count. Over TCP each connection has two descriptors.
     """
     pid = daemon.process.pid
     maps = sum("memfd:" in line for line in Path(f"/proc/{pid}/maps").read_text().splitlines())

@@ -22,9 +22,9 @@ HELD_MAX = 500
 
 
 def no_matter(do):
-    """Run an action and ignore errors.
+    """Run an action and ignore its errors.
 
-    The victim may cause them, or the holes in the attacker's own memory.
+    An error is normal: the agent may drop the attacker, or read holes in the attacker's memory.
     """
     try:
         return do()
@@ -61,10 +61,10 @@ class Local:
             self.held.pop(0).close()
 
     def socket(self):
-        """Attack the socket, each time in another way.
+        """Attack the agent's socket. Each call uses another kind of attack.
 
-        Send garbage, incomplete frames, hundreds of descriptors, requests whose answers are not
-        read, or nothing.
+        Send garbage, incomplete frames, hundreds of descriptors, requests without reading the
+        replies, or nothing.
         """
         t = self.connect()
         what = self.n = self.n + 1

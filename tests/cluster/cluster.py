@@ -1,8 +1,8 @@
 """A private cluster of real daemons on loopback, and jobs of real worker processes on it.
 
 All files are in one temporary folder, the system chooses the ports, and every wait has a deadline.
-A worker is a Python function of workers.py, which worker.py runs in a separate process. Its result
-comes back as JSON.
+A worker is a Python function of workers.py, which worker.py runs in a separate process. The worker
+writes its result as JSON.
 """
 
 import fcntl
@@ -25,7 +25,8 @@ BUILD = Path(os.environ.get("BPS_BUILD", ROOT / "build" / "debug")).resolve()
 IS_ASAN, IS_TSAN = BUILD.name == "asan", BUILD.name == "tsan"
 # Python is not built for ThreadSanitizer, so workers load the library of the debug build instead.
 WORKER_BUILD = BUILD.parent / "debug" if IS_TSAN else BUILD
-# The provider of all servers and agents, unless a test sets another one. Empty: their default.
+# Provider of all servers and agents, unless a test sets another provider. Empty: the default
+# provider.
 PROVIDER = os.environ.get("BPS_TEST_PROVIDER", "")
 DEADLINE_S = int(os.environ.get("BPS_TEST_DEADLINE_S", 60 if IS_ASAN or IS_TSAN else 30))
 
@@ -57,7 +58,7 @@ def read_ready(fd, process, name, log):
 
 
 class Daemon:
-    prefix = ()  # command to run the daemon under, such as one that enters another namespace
+    prefix = ()  # command that starts the daemon, for example in another namespace
 
     def __init__(self, cluster, program, name, args, is_awaited=True):
         self.name = name
@@ -74,7 +75,7 @@ class Daemon:
 
     def spawn(self):
         r, low = os.pipe()
-        w = fcntl.fcntl(low, fcntl.F_DUPFD, 400)  # a number above those of the descriptors to pass
+        w = fcntl.fcntl(low, fcntl.F_DUPFD, 400)  # above the numbers of listen_fds
         os.close(low)
         command = [
             *self.prefix,
@@ -126,7 +127,7 @@ class Daemon:
         self.port, self.http = read_ready(self.spawn(), self.process, self.name, self.log)
 
     def kill(self, sig=signal.SIGKILL):
-        """Send a signal. If it ends or stops the process, wait until that has happened."""
+        """Send a signal. If the signal ends or stops the process, wait for that."""
         self.process.send_signal(sig)
         if sig in (signal.SIGKILL, signal.SIGTERM):
             self.process.wait(DEADLINE_S)
@@ -207,7 +208,7 @@ class Worker:
 
 
 class Progress:
-    """The number of rounds that a job has done, read from the file into which rank 0 writes it."""
+    """The number of rounds that a job has done. Rank 0 of the job writes it to a file."""
 
     def __init__(self, cluster, name="progress"):
         self.c, self.path = cluster, cluster.dir / name
@@ -245,12 +246,12 @@ class Cluster:
     ):
         self.tmp = tempfile.TemporaryDirectory(prefix="bps-test-")
         self.dir = Path(self.tmp.name)
-        # The environment of this process may change sanitizers' options. Remove these, so that
-        # daemons of a build with a sanitizer check for leaks.
+        # The environment of this process may have options of sanitizers. Remove these options, so
+        # that daemons of a build with a sanitizer check for leaks.
         drop = ("BPS_", "DMLC_", "BYTEPS_", "LD_PRELOAD", "ASAN_OPTIONS")
         self.env = {k: v for k, v in os.environ.items() if not k.startswith(drop)}
-        # The C library fills the memory of malloc with this byte, so that a field that no code has
-        # set is noticed each time. Sanitizers replace malloc and ignore the variable.
+        # Let malloc fill memory with this byte, so that code that reads an unset field fails in
+        # every run. Sanitizers replace malloc and ignore the variable.
         self.env["MALLOC_PERTURB_"] = "165"
         if PROVIDER:
             self.env["BPS_PROVIDER"] = PROVIDER
@@ -285,7 +286,7 @@ class Cluster:
         return d
 
     def spawn(self, program, name, *args):
-        """Start a daemon without waiting until it serves, since it may never do."""
+        """Start a daemon that may never become ready, and wait only for its first log line."""
         d = self.daemon_type(self, program, name, [str(a) for a in args], is_awaited=False)
         self.daemons.append(d)
         self.wait_for(f"{name} has begun", lambda: "starting" in d.log.read_text())
@@ -359,9 +360,9 @@ class Cluster:
         return started
 
     def start_running(self, function, workers, args, after=5, progress="progress", **kw):
-        """Start a job as start_job does.
+        """Start a job as start_job does, and wait until it has done more than `after` rounds.
 
-        Return it and its Progress, once it has done `after` rounds.
+        Return its workers and its Progress.
         """
         rounds = Progress(self, progress)
         started = self.start_job(function, workers, dict(args, progress=str(rounds)), **kw)
@@ -369,7 +370,7 @@ class Cluster:
         return started, rounds
 
     def add_worker(self, agent, function, args, rank, size, job):
-        """Start one more worker on an agent. The worker joins the job of that name."""
+        """Start one more worker on an agent. The worker joins the job with the name `job`."""
         self.workers.append(Worker(self, self.agents[agent], function, args, rank, size, job, {}))
         return self.workers[-1]
 
@@ -412,7 +413,7 @@ class Cluster:
             env=dict(self.env, **env),
             check=False,
         )
-        # bpsctl's own limit is 2 s; a busy machine may need longer
+        # The limit of bpsctl is 2 s. A machine under load may need longer.
         assert time.monotonic() - begun < 4, f"{args} took too long"
         return p
 
@@ -427,7 +428,7 @@ class Cluster:
         return next(d for d in self.daemons if d.name == name)
 
     def member(self, name):
-        """Return the member of that name in the scheduler's status."""
+        """Return the member with this name from the scheduler's status."""
         return next(m for m in self.scheduler.status()["members"] if m["name"] == name)
 
     def wait_for(self, what, condition, deadline_s=DEADLINE_S):
@@ -456,8 +457,9 @@ class Cluster:
             text = d.log.read_text()
             if status not in (0, -signal.SIGKILL):
                 problems.append(f"{d.name} ended with {status}:\n{text[-6000:]}")
-            # Look for a sanitizer's report of this daemon's processes and their children. Reports
-            # of leaks do not count: an executor whose GPU has failed does not free its memory.
+            # Search the log for reports of sanitizers, from the daemon's processes and their
+            # children. Ignore reports of leaks, because an executor whose GPU has failed does not
+            # free its memory.
             elif found := re.search(
                 "ERROR: AddressSanitizer|WARNING: ThreadSanitizer|runtime error: ", text
             ):
@@ -476,9 +478,9 @@ class Cluster:
 
 @contextmanager
 def clusters(new=Cluster):
-    """Yield new(...), which makes a cluster.
+    """Yield a function that makes a cluster.
 
-    At the end, all its daemons must stop without an error.
+    At the end, all daemons of these clusters must stop without an error.
     """
     made = []
 

@@ -24,13 +24,13 @@ def master(tmp_path):
 
 @pytest.fixture
 def meeting():
-    """Yield a folder for servers' sockets (--same-host-dir), with a name that is short enough."""
+    """Yield a folder for servers' sockets (--same-host-dir). Its path is short enough for these."""
     with tempfile.TemporaryDirectory(prefix="bps-") as d:
         yield Path(d)
 
 
 @pytest.fixture
 def cluster():
-    """Yield a function that makes a Cluster. At the end, its daemons must stop without an error."""
+    """Yield a function that makes a Cluster. At the end, all daemons must stop without an error."""
     with clusters() as make:
         yield make

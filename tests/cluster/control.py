@@ -38,7 +38,7 @@ def hello(proto, version, name="old", host="host", role=AGENT):
 def answer_to(port, message):
     """Send one message to the scheduler.
 
-    Return all that it answers until it closes the connection.
+    Return all bytes that the scheduler sends until it closes the connection.
     """
     with socket.create_connection(("127.0.0.1", port), timeout=DEADLINE_S) as s:
         s.sendall(message)

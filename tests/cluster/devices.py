@@ -59,7 +59,7 @@ class Plain:
 class Cuda:
     """A GPU of the (fake) CUDA driver in LD_LIBRARY_PATH.
 
-    All work is queued on a stream of its own.
+    All work of the object is queued on one stream that the object creates.
     """
 
     def __init__(self, ordinal):
@@ -81,7 +81,7 @@ class Cuda:
     def pinned(self, n_bytes):
         """Return a piece of pinned host memory.
 
-        Pieces are reused once the stream has used them all.
+        When all pieces are in use, wait for the stream and reuse them.
         """
         if self.used + n_bytes > PINNED:
             self.call("cuStreamSynchronize", ctypes.c_void_p(self.stream))
@@ -158,9 +158,9 @@ def expected(op, base, size, dtype):
 
 
 def device_rounds(sizes, n_rounds, kinds=(("i64", "sum"),), route=None, imported=False):
-    """Run rounds of several tensors of each kind, all in one piece of memory.
+    """Run rounds of several tensors of each kind. All tensors are in one piece of memory.
 
-    Every worker checks every sum. In odd rounds only the stream waits for the sums, in even rounds
+    Every worker checks every sum. In odd rounds only the stream waits for the sums. In even rounds
     the program waits.
     """
     with bps.open() as job:
@@ -213,7 +213,7 @@ def device_ahead(n_elems, n_rounds):
                 assert e.code == bps.EBUSY, e
                 t.wait(20)
                 t.push_pull(stream=device.stream)
-            # the next round sums this round's sum, so the stream must wait
+            # the next round's input is this round's sum
             t.wait_stream(device.stream)
         t.wait(20)
         return int(device.read(address, n_elems, np.int64).min())
@@ -243,9 +243,9 @@ def device_and_host_tensors(n_elems, n_rounds):
 def device_until_failure(n_elems, die_rank=None, after=3, started=None, absent_rank=None):
     """Run rounds until a call fails.
 
-    Rank die_rank kills itself, and rank absent_rank stops submitting. Returns the error's code and
-    sentence, the duration of the last wait, and the code of one more submission. No stream may be
-    left waiting.
+    Rank die_rank kills itself, and rank absent_rank stops submitting. Return the error's code and
+    sentence, the duration of the last wait, and the code of one more submission. No stream may
+    still wait at the end.
     """
     job = bps.open(timeout=60)
     device = open_device(job)
@@ -266,7 +266,7 @@ def device_until_failure(n_elems, die_rank=None, after=3, started=None, absent_r
             t.wait_stream(device.stream)
             got = device.read(
                 address, n_elems, np.int64
-            )  # the read is behind the wait on the stream, so a stuck stream would hang it
+            )  # the read is queued after the wait, so it would hang with the stream
             t.wait()
             assert np.all(got == r * job.size)
             if started and r == after:
@@ -288,7 +288,7 @@ def device_kept_rounds(sizes, stop, trace, declare_each=0):
     """Run the rounds of workers.kept_rounds in device memory. The vote to stop is in host memory.
 
     The sum of one tensor is the next round's gradient. The program never waits for this sum, so
-    that it submits rounds ahead of their completion.
+    that several rounds are in flight.
     """
     n, over, links, sums = 0, False, 0, hashlib.sha256()
     rng = np.random.default_rng(7 + int(os.environ["BPS_RANK"]))
@@ -372,9 +372,9 @@ def device_stream_alone(go):
 
 
 def device_refused_tensor(go, seen):
-    """Declare a tensor with different sizes.
+    """Declare a tensor with different sizes at the workers.
 
-    It must fail now and later, and another tensor must work.
+    Every use of this tensor must fail, and another tensor must work.
     """
     with bps.open() as job:
         device = open_device(job)
@@ -413,9 +413,9 @@ def device_refused_tensor(go, seen):
 
 
 def device_late(late_rank):
-    """Hold back the stream of one worker before its gradient.
+    """Block the stream of one worker before its gradient is written.
 
-    Returns the sentence of the time-out, which must name the worker.
+    Return the text of the time-out, which must name the worker.
     """
     job = bps.open(timeout=60)
     device = open_device(job)
@@ -444,10 +444,10 @@ def device_late(late_rank):
 
 
 def device_late_open(late_rank, go, told):
-    """Let rank late_rank call bps_gpu_open late, when the other rank's call has failed already.
+    """Let rank late_rank call bps_gpu_open only after the other rank's call has failed.
 
-    The other rank calls it again. Its first call times out; with CUDA it fails at once, since the
-    process has no context yet. Rounds work afterwards.
+    The first call of the other rank times out. With CUDA it fails at once, because the process has
+    no context yet. The other rank calls bps_gpu_open again, and rounds work afterwards.
     """
     with bps.open(open_timeout=3) as job:
         said = None
@@ -467,7 +467,7 @@ def device_late_open(late_rank, go, told):
 
 
 def device_given_up(go):
-    """Let rank 0 give up opening GPUs, rank 1 use none, and rank 2 be late at a barrier."""
+    """Let bps_gpu_open of rank 0 time out, rank 1 use no GPU, and rank 2 be late at a barrier."""
     with bps.open(open_timeout=2) as job:
         said = outcome(job.gpu_open) if job.rank == 0 else None
         at = None
@@ -482,7 +482,8 @@ def device_given_up(go):
 def device_plain_late(late_rank):
     """Let one worker submit late, on a device without streams.
 
-    The call that waits for the sum must time out. Returns its sentence, which names the worker.
+    The call that waits for the sum must time out. Return its code and text. The text names the
+    worker.
     """
     with bps.open(timeout=2) as job:
         device = open_device(job)
@@ -499,7 +500,7 @@ def device_plain_late(late_rank):
 
 
 def no_device(n_elems):
-    """Check that device memory is refused with a reason, and that sums of host tensors work."""
+    """Check that bps_gpu_open fails with a reason, and that sums of host tensors work."""
     with bps.open() as job:
         try:
             job.gpu_open()
@@ -515,7 +516,7 @@ def no_device(n_elems):
 
 
 def device_nonsense():
-    """Check that invalid addresses and numbers are refused, and that a valid tensor works then."""
+    """Check that invalid addresses and sizes are refused, and that a valid tensor still works."""
     with bps.open() as job:
         device = open_device(job)
         address = job.gpu_alloc(1 << 20)
@@ -550,7 +551,7 @@ def device_nonsense():
 
 
 def device_leave_behind(way):
-    """End the job while a gradient, its submission and a wait for its sum are on the stream."""
+    """End the job while a gradient, its submission and a wait for its sum are in the stream."""
     job = bps.open()
     device = open_device(job)
     address = job.gpu_alloc(1 << 20)

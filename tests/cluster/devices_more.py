@@ -14,7 +14,7 @@ from devices import PINNED, Cuda, Plain, device_until_failure, open_device, outc
 
 
 def gpu_barrier(d, kind):
-    """Submit at rank 0 while it waits at a barrier, because its barrier call has timed out.
+    """Submit at rank 0 while it is still at a barrier, because its barrier call has timed out.
 
     The submission must fail with BPS_EBUSY, and the job must work afterwards.
     """
@@ -96,7 +96,7 @@ def gpu_unlike(d, first):
 def gpu_no_context_then_again(d):
     """Open the GPU at rank 1 without a CUDA context, which fails.
 
-    Then make a context and open again.
+    Then make a context and open the GPU again.
     """
     job = (
         bps.open(timeout=20, open_timeout=8)
@@ -124,7 +124,7 @@ def gpu_no_context_then_again(d):
 
 
 def cu_prop(ordinal):
-    """Return a CUmemAllocationProp for pinned memory with a file descriptor, on that device."""
+    """Return a CUmemAllocationProp for pinned memory with a file descriptor on this device."""
 
     class Prop(ctypes.Structure):
         _fields_ = [
@@ -148,7 +148,7 @@ def segments(device, ordinal, chunks):
 
     Return its address and size.
 
-    chunks: the size of each chunk, in 2 MiB.
+    chunks: the size of each chunk, in units of 2 MiB.
     """
     grain = 2 << 20
     total = sum(chunks) * grain
@@ -232,7 +232,7 @@ def gpu_types(route=None):
         bad = []
         for dtype, (_, kind) in bps.DTYPES.items():
             for op in ("sum", "prod", "max", "min", "avg"):
-                # averages of integers are refused, since the sum may not fit
+                # averages of integers are refused, because the sum may overflow
                 if op == "avg" and dtype[0] in "iu":
                     address = job.gpu_alloc(64)
                     try:
@@ -436,7 +436,7 @@ def gpu_fork_and_die(n_elems, pid_file):
 
 
 def gpu_nonblocking(n):
-    """Return how long submit and wait calls take while the GPU does not execute anything."""
+    """Return how long submit and wait calls take while the GPU executes no work."""
     with bps.open(timeout=60) as job:
         device = open_device(job)
         address = job.gpu_alloc(4096 * n)
@@ -511,7 +511,7 @@ def gpu_members(
 
 
 def gpu_grow(n_elems, go, progress=None, every=2, **options):
-    """Run rounds with a barrier after each `every` rounds, at which new workers can join.
+    """Run rounds. After every `every` rounds there is a barrier at which new workers can join.
 
     The job ends with the round after the file `go` appears.
     """
@@ -576,7 +576,7 @@ def gpu_cycles(n_cycles, first=0):
 def gpu_storm(seconds):
     """Allocate memory, declare tensors and run rounds for `seconds`, or until the job fails.
 
-    Returns [code, sentence, duration of the slowest call] of the error, or 0.
+    Return [error code, text, duration of the slowest call], or 0 if there was no error.
     """
     longest, job, i = 0.0, None, 0
     end = time.monotonic() + seconds
@@ -614,7 +614,7 @@ def gpu_storm(seconds):
 
 
 def gpu_fault(n_elems):
-    """Run rounds until an error. If there is no device, that is the error."""
+    """Run rounds until an error. If there is no device, return the error of bps_gpu_open."""
     job = bps.open(timeout=60)
     start = time.monotonic()
     try:
@@ -688,7 +688,7 @@ def host_large(n_elems):
 
 
 def gpu_declare_late(go, n_elems):
-    """Run a tensor now, and another one when the file `go` appears.
+    """Sum a tensor now, and another tensor when the file `go` appears.
 
     Return the number of correct sums.
     """
@@ -719,7 +719,7 @@ def gpu_ask_twice(d):
 def gpu_release_beside(n_steps):
     """Release memory that has no tensors, while another thread trains and waits for its stream.
 
-    Returns the duration of the longest call of bps_gpu_release in seconds.
+    Return the duration of the longest call of bps_gpu_release in seconds.
     """
     with bps.open(timeout=20) as job:
         device = open_device(job)

@@ -16,7 +16,7 @@ def frontend_collectives():
     rt = _core.runtime()
     rank, size = rt.job.rank, rt.job.size
     total = 0.0
-    # A size that is used a second time gets a slot of its own, which the third step uses again.
+    # The second step gives each large size a slot of its own. The third step uses this slot again.
     for step in range(3):
         for name in (None, "named"):
             x = np.full(40_000, rank + step, "f4")
@@ -55,7 +55,8 @@ def frontend_differences():
             codes.append(error.code)
             texts.append(str(error))
     (out,) = _arrays.reduce(rt, [np.ones(3)], op=bps.SUM)
-    # The arrays of these calls are still in flight and never get a sum, so suspend the job.
+    # The arrays of these calls are still in flight and never get a sum. Suspend the job to remove
+    # them.
     _core.suspend()
     _core.resume(rt.job.size, global_rank=rank)
     (again,) = _arrays.reduce(rt, [np.ones(3)], op=bps.SUM)
@@ -64,10 +65,9 @@ def frontend_differences():
 
 
 def frontend_late(ready):
-    """Reduce more arrays than fit in flight before rank 1 has started, and then go on.
+    """Reduce more arrays than may be in flight before rank 1 has started, and then go on.
 
-    Returns the sum of each call that returned one, by the number of the call. The other calls
-    raised errors.
+    Return {number of the call: sum} for all calls that did not raise an error.
     """
     _core.init(timeout=1)
     rt = _core.runtime()
@@ -105,7 +105,7 @@ class Parameter:
 
 
 def frontend_hooks():
-    """Run a training step of a fake framework, with gradients in another order at each worker."""
+    """Run a step of a fake framework. The order of the gradients differs between workers."""
     _core.init()
     rt = _core.runtime()
     rank = rt.job.rank

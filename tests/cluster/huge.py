@@ -1,6 +1,6 @@
 """Sum one tensor of more than 2^32 elements: `make huge`.
 
-This is not part of `make test`, since it needs 20 GiB of memory. One worker runs with
+The test is not part of `make test`, because it needs 20 GiB of memory. One worker runs with
 BPS_FORCE_DISTRIBUTED. Its input, its two outputs and the server's sum have 4 GiB each.
 """
 

@@ -1,8 +1,8 @@
 """Two fake service managers for tests of daemons, and a job that runs until it is stopped.
 
-KeptDaemon keeps a daemon's descriptors (FDSTORE=1 of sd_notify(3)). When the daemon has ended, it
-starts the daemon again and passes the descriptors to it, as systemd does. Manager only receives the
-messages of a daemon.
+KeptDaemon keeps a daemon's descriptors (FDSTORE=1 of sd_notify(3)). When the daemon has ended,
+KeptDaemon starts the daemon again and passes the descriptors to it, as systemd does. Manager only
+receives the messages of a daemon.
 """
 
 import array
@@ -16,7 +16,7 @@ import time
 
 from cluster import DEADLINE_S, Daemon
 
-FIRST_FD = 500  # the manager's copies have larger numbers than the daemon's descriptors
+FIRST_FD = 500  # numbers of the manager's copies, above those of the daemon's descriptors
 RESTART_S = 0.1  # default of systemd's setting RestartSec=
 
 
@@ -70,7 +70,7 @@ class KeptDaemon(Daemon):
             os.close(fd)
 
     def stand_still(self, is_still):
-        """Stop reading messages, as systemd does while it reloads, or start again."""
+        """Stop reading messages, as systemd does while it reloads, or continue to read them."""
         self.is_still = is_still
         if not is_still:
             os.eventfd_write(self.wake, 1)
@@ -118,11 +118,11 @@ class KeptDaemon(Daemon):
         return time.monotonic() - begun
 
     def lose(self, name):
-        """Forget a kept descriptor, like a manager whose store is full."""
+        """Lose a kept descriptor, as a manager does whose store is full."""
         self.store = [(n, fd) for n, fd in self.store if n != name]
 
     def close_kept(self, name):
-        """Close a kept descriptor, like a manager whose unit has been stopped."""
+        """Close a kept descriptor, as a manager does after a unit has been stopped."""
         for n, fd in self.store:
             if n == name:
                 os.close(fd)
@@ -144,7 +144,8 @@ class KeptDaemon(Daemon):
         return status
 
 
-# elements: sent as an offer; sent in the message; not a whole number of partitions
+# Numbers of elements of three tensors. The first is sent as an offer, the second in the message.
+# The third is not a whole number of partitions.
 SIZES = [200_000, 100, 70_000]
 
 
@@ -152,7 +153,7 @@ def kept_cluster(cluster, agents=2, servers=2, args=(), **kw):
     """Return a cluster whose agents have a service manager that keeps their descriptors."""
     kw.setdefault(
         "scheduler_args", ["--agent-window", "30s", "--agent-dead", "30s"]
-    )  # a busy machine may start a process late
+    )  # long, because a machine under load may start a process late
     c = cluster(agents=0, servers=servers, **kw)
     for i in range(agents):
         c.add_agent(i, *args, kind=KeptDaemon)

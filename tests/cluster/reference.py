@@ -3,15 +3,15 @@
 Integers must be exact: sums and products wrap around, and averages are the floor of the exact mean.
 Floats are compared with a sum of doubles. u is the unit roundoff of the type.
 
-sum, avg: each stage adds in an accumulator of unit roundoff ua (for f16 and bf16: that of f32).
-Then it rounds once to the type. W is the number of terms. In any order, additions have an error of
-at most (W - 1) ua sum|x|. Each of the two roundings (at agent and server) adds at most u times its
-operand, whose absolute value is at most sum|x| (1 + u). avg divides once more in the accumulator.
-So
+sum, avg: there are two stages, the agent and the server. Each stage adds in an accumulator of unit
+roundoff ua, which is that of f32 for f16 and bf16. Then the stage rounds once to the type. W is the
+number of terms. In any order, additions have an error of at most (W - 1) ua sum|x|. Each of the two
+roundings adds at most u times its operand, whose absolute value is at most sum|x| (1 + u). avg
+divides once more in the accumulator. So
     |error| <= ((W + 1) ua + 2 u (1 + u)) sum|x|   (/ W for avg),
 plus half the smallest subnormal number per rounding.
-prod: there are W - 1 products. Each of at most W agents rounds once and the server rounds once, and
-all these factors multiply:
+prod: there are W - 1 products. Each of at most W agents rounds once, and the server rounds once.
+The factors of all these roundings multiply:
     |error| <= ((1 + ua)^W (1 + u)^(W + 1) - 1) |x|.
 max, min: exact. The relative error of the double reference itself is below 2^-50.
 """
@@ -63,7 +63,7 @@ def reduce_int(op, all_values):
 
 def floor_mean(all_values, dtype):
     """Return the floor of the exact mean, element by element."""
-    # object: Python's integers, which do not overflow
+    # type object: integers of Python, which do not overflow
     exact = object if dtype == "i64" else np.int64
     return (sum(x.astype(exact) for x in all_values) // len(all_values)).astype(INT[dtype])
 

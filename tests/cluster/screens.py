@@ -1,4 +1,4 @@
-"""Helpers that run bpsctl and check that its output comes in time and is narrow enough."""
+"""Helpers that run bpsctl and check the duration of the run and the width of the output."""
 
 import json
 import re
@@ -11,10 +11,10 @@ WAITS = {"what": "one_is_missing", "args": {"missing_rank": 1, "timeout": 20}}
 
 
 def show(c, *args, status=None):
-    """Run a bpsctl command and return its output, which has lines of less than 100 columns."""
+    """Run a bpsctl command and return its output. All lines must have less than 100 columns."""
     start = time.monotonic()
     p = c.bpsctl(*args)
-    # bpsctl's own limit is 2 s; a busy machine may need longer
+    # The limit of bpsctl is 2 s. A machine under load may need longer.
     assert time.monotonic() - start < 4, f"{args} took too long"
     assert max(map(len, p.stdout.splitlines()), default=0) < 100, p.stdout
     if status is not None:

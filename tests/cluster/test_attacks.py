@@ -10,12 +10,12 @@ from attack import ALICE, BOB, Attacker, Honest, footprint, log_lines, measure
 
 pytestmark = pytest.mark.alone
 
-# each kind of attack logs a few hundred lines a minute, for thousands of attacks
+# Largest number of log lines. Thousands of attacks of one kind log a few hundred lines a minute.
 LOG_LINES_MAX = 3000
 
 
 def settled(c, before):
-    """Wait until the daemons' resources are as they were before the attack."""
+    """Wait until no daemon has more resources than before the attack."""
     c.wait_for(
         "all trainers are gone",
         lambda: all(a.status()["trainers"] == a.status()["jobs"] == 0 for a in c.agents),
@@ -30,7 +30,7 @@ def settled(c, before):
 def begin(c):
     """Run a first job, so that all threads and connections exist.
 
-    Returns the footprint of each daemon.
+    Return the footprint of each daemon.
     """
     c.open_to_all()
     c.run("rounds", 2, {"n_elems": 1000, "n_rounds": 3}, uid=BOB)
@@ -47,7 +47,7 @@ def test_hostile_user_slows_no_other_and_leaves_nothing_behind(cluster, kind, ra
     honest = Honest(c)
     attacker = Attacker(kind, rate, c.agents[0].socket)
     slower = measure(c, honest, attacker)
-    if kind == "churn":  # continue until the number of jobs is reached
+    if kind == "churn":  # continue the attack until 1000 jobs were opened
         attacker.say("go")
         c.wait_for("a thousand jobs were opened", lambda: opened(c) >= 1000)
     n = attacker.end()
@@ -87,9 +87,7 @@ def test_strangers_on_every_port_slow_no_job_and_leave_nothing_behind(cluster, t
     attacker = Attacker("strangers", 300, *ports_of(c))
     slower = measure(c, honest, attacker)
     attacker.say("go")
-    late = c.add_agent(
-        2, *with_key_args(c)
-    )  # test that a client with the key still connects to the scheduler and the server
+    late = c.add_agent(2, *with_key_args(c))  # an agent with the key must still be able to connect
     c.open_to_all()
     c.run("rounds", 3, {"n_elems": 100000, "n_rounds": 3}, uid=ALICE)
     assert late.stop() == 0
@@ -114,7 +112,7 @@ def test_five_hundred_silent_strangers_on_each_port_take_no_descriptor_for_long(
     def has_met_them():
         try:
             return "bps_server_silent_strangers_total 0\n" not in c.servers[0].get("/metrics")
-        except OSError:  # the daemon has closed it in favour of a newer connection
+        except OSError:  # the daemon closed this request for a newer connection
             return False
 
     with contextlib.ExitStack() as held:
@@ -128,7 +126,8 @@ def test_five_hundred_silent_strangers_on_each_port_take_no_descriptor_for_long(
         for d, (
             fds,
             *_,
-            # HTTP and the control port keep some connections, and close the oldest for new ones
+            # The HTTP port and the control port each keep up to 64 connections. For a new
+            # connection they close the oldest one.
         ) in before:
             c.wait_for(
                 f"{d.name} has its descriptors back",

@@ -1,7 +1,4 @@
-"""tests/bench/bars and tests/bench/run compute results from measured figures.
-
-The probes measure these.
-"""
+"""tests/bench/bars and tests/bench/run compute results from figures that the probes measure."""
 
 import argparse
 import importlib.machinery
@@ -66,8 +63,8 @@ def test_limit_of_processors_is_cores_over_the_costs_of_a_push_pull(bars_module)
         "sum 8": {"results": [{"dtype": "f16", "ours_gbs": 1}, {"dtype": "f32", "ours_gbs": 10}]},
     }
     most, parts = bars_module.limit(turn, 2, 8)
-    # 2 agents exchange 4 GB over sockets. CRCs are computed of 2 GB at each end of the push, of the
-    # sum, and of 2 GB at arrival.
+    # 2 agents exchange 4 GB over sockets. CRCs are computed for 7 GB: 2 GB at each end of the push,
+    # 1 GB for the sum, and 2 GB at arrival.
     assert most == pytest.approx(2 / (4 * 0.3 + 0.1 + 7 * 0.05))
     assert parts["crc s/GB"] == pytest.approx(0.35)
 
@@ -146,8 +143,7 @@ def test_figures_of_byteps_are_ratios_to_the_best_of_gloo(bars_module):
 
 
 def test_probes_sums_equal_those_of_a_plain_loop():
-    # The probe itself fails if a sum of the server's core differs in any bit from that of a plain
-    # loop.
+    # The probe fails if any bit of the server core's sum differs from the sum of a plain loop.
     for members in (2, 4, 5):
         results = probe("sum", 128 << 10, 64 << 10, members, 0.01)["results"]
         assert [r["dtype"] for r in results] == ["f32", "f16", "bf16", "f64"]

@@ -149,7 +149,7 @@ def test_unknown_type_and_unknown_gpu_are_refused():
             good,
             f"GPU-{good}",
         ):
-            # the uuid was accepted: only the number of workers is refused
+            # The uuid is accepted. gpu_open() fails because the job has one worker.
             with pytest.raises(bps.Error, match="one worker"):
                 job.gpu_open(uuid)
 

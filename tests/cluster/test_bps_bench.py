@@ -20,7 +20,7 @@ LIMIT_S = 60
 class Bench:
     """Runs bps-bench with a worker at each of two agents.
 
-    The hosts differ, so they share no memory.
+    The agents have different host names, so they share no memory.
     """
 
     def __init__(self, cluster):

@@ -218,9 +218,9 @@ def test_certificate_of_a_member_cannot_steer(certified, site):
 
 
 def answer_to(c, site, who, message):
-    """Send a frame with the certificate of `who`.
+    """Send a frame over a connection with the certificate of `who`.
 
-    Return what the scheduler answers until it closes.
+    Return the bytes that the scheduler sends until it closes the connection.
     """
     site.sign(who)
     base = site.dir / who.replace(":", "-")
@@ -327,7 +327,7 @@ def test_reload_of_an_unusable_revocation_list_is_an_error(cluster, site, tmp_pa
     key_reload = frame(STEER, text("key reload"), text(""), zero, zero, text("u"), text("h"))
     good = ca.read_text()
     ca.write_text("-----BEGIN X509 CRL-----\nhalf of it")
-    for _ in range(2):  # the first failure must not change the state for the second
+    for _ in range(2):  # a failed reload must not change the next reload
         got = answer_to(c, site, "ctl:u", key_reload)
         assert got[10:14] != zero and b"cannot use the authorities" in got, got
     c.scheduler.kill(signal.SIGHUP)

@@ -124,7 +124,8 @@ def staging(agent):
 def check_ended(results, codes, bound_s=10):
     """Check the results of workers whose job has ended.
 
-    Each worker must get one of these codes, with a sentence, in time. It cannot submit any more.
+    Each worker must get one of these codes, with a text, within bound_s. A further submission must
+    fail.
     """
     for code, text, took, again in results:
         assert code in codes, text
@@ -153,9 +154,9 @@ def test_a_trainer_that_dies_releases_all_streams(rig, workers, agents):
 
 @pytest.mark.parametrize("workers,agents", [(2, 1), (4, 2)])
 def test_error_of_a_waiting_stream_names_the_dead_worker(rig, workers, agents):
-    """The executor ends because a worker has died.
+    """The executor ends because a worker has died. The other workers wait only with streams.
 
-    The error must name the dead worker, not the executor.
+    Their errors must name the dead worker, not the executor.
     """
     r = rig(agents=agents)
     go = r.c.dir / "go"
@@ -198,10 +199,10 @@ def test_an_executor_that_is_killed_fails_its_job_only(rig):
 
 
 def test_input_that_is_written_after_an_executors_loss_is_in_no_sum(cluster):
-    """The scheduler is stopped, so other members learn late that the job has ended.
+    """The scheduler is stopped, so other members are notified late that the job has ended.
 
-    A server on the same host has borrowed the input, and must not sum the bytes that are written
-    later.
+    A server on the same host reads the input in place. It must not sum bytes that are written after
+    the executor was lost.
     """
     with tempfile.TemporaryDirectory(prefix="bps-") as d:
         at = ["--same-host-dir", d]
@@ -252,7 +253,7 @@ def test_an_agent_that_ends_leaves_no_stream_waiting(rig, sig):
 
 
 def test_workers_get_an_error_when_an_absent_worker_is_killed(rig):
-    """The other workers wait until the absent one is killed, and then get an error."""
+    """The other workers wait until the absent worker is killed, and then get an error."""
     r = rig(agents=1)
     job = start_and_wait(r, 3, {"absent_rank": 2})
     time.sleep(0.3)

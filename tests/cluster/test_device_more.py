@@ -385,7 +385,7 @@ def test_nothing_leaks_over_many_jobs(rig):
 def test_nothing_leaks_over_jobs_that_die(rig):
     """Kill trainers while their memory is in use.
 
-    Every executor must end, every descriptor be closed.
+    Every executor must end, and every descriptor must be closed.
     """
     r = rig(agents=1)
     pid = r.c.agents[0].process.pid
@@ -418,7 +418,7 @@ def test_nothing_leaks_over_jobs_that_die(rig):
 def test_agents_that_die_and_processes_that_stop_at_random_cost_pauses(cluster, kind):
     """Kill agents, which restart, and stop processes for a while.
 
-    Sums stay exact, rounds only pause.
+    Sums must be exact, and rounds may only pause.
     """
     rng = random.Random(6)
     r = Rig(
@@ -456,7 +456,7 @@ def test_agents_that_die_and_processes_that_stop_at_random_cost_pauses(cluster, 
 
 @needs_cuda
 def test_an_executor_that_hangs_when_its_agent_is_gone_ends_itself(cluster):
-    """The executor hangs in a driver call, so its main thread does not see the end of the agent."""
+    """The executor hangs in a driver call, so its main thread does not notice the agent's end."""
     r = Rig(cluster, "cuda", agents=1, agent_env={"FAKE_CUDA_FAULTS": "cuMemcpyDtoHAsync:40=hang"})
     r.env["FAKE_CUDA_FAULTS"] = ""
     job = start_and_wait(r, 2, {})
@@ -489,7 +489,7 @@ def test_an_executor_that_hangs_when_its_agent_is_gone_ends_itself(cluster):
     ],
 )
 def test_job_takes_the_route_that_bpsctl_shows(cluster, tmp_path, machine, links, workers, want):
-    """The executor reads the agent's setting sysfs, too, so it chooses the same route."""
+    """The executor also uses the agent's setting sysfs, so it chooses the same route."""
     make(tmp_path / "m", machine)
     env = {"FAKE_CUDA_LINKS": links, **fakes(machine)}
     r = Rig(
@@ -527,7 +527,10 @@ def test_job_takes_the_route_that_bpsctl_shows(cluster, tmp_path, machine, links
 def test_staging_memory_lies_where_its_gpus_and_cards_are(
     cluster, tmp_path, machine, links, workers, route, nodes, n_elems
 ):
-    """NUMA node 0 exists on this machine. Memory for a node that does not exist gets no policy."""
+    """Staging memory gets a policy for NUMA node 0, which this machine has.
+
+    Memory for a node that does not exist gets no policy.
+    """
     make(tmp_path / "m", machine)
     env = {"FAKE_CUDA_LINKS": links, **fakes(machine)}
     r = Rig(
@@ -639,10 +642,10 @@ def test_every_failure_in_an_executor_ends_with_a_sentence(cluster, fault):
 
 
 def check_went_on(r, started, n_rounds):
-    """Check a job on three machines of two workers each, of which machine 1 lost its GPUs.
+    """Check a job on three machines with two workers each. Machine 1 has lost its GPUs.
 
-    The workers of machine 1 must get an error. The others must do n_rounds rounds, the last ones
-    without machine 1. Returns all workers' results.
+    The workers of machine 1 must get an error. The other workers must do n_rounds rounds, the last
+    of them without machine 1. Return the results of all workers.
     """
     results = r.c.finish(started)
     for rank, x in enumerate(results):
@@ -701,7 +704,7 @@ def test_a_job_goes_on_without_a_machine_whose_gpu_fails(cluster):
 def test_averages_are_over_the_remaining_workers(rig):
     """Averages first include ranks 0 to 5.
 
-    After the loss of the machine of ranks 4 and 5: ranks 0 to 3.
+    After the machine of ranks 4 and 5 is lost, averages include ranks 0 to 3.
     """
     r = rig(agents=3)
     started = r.start(

@@ -77,9 +77,9 @@ def lives(pid):
 
 
 def away(r, what):
-    """Kill an agent, call `what` while its process is away, and wait until it is back.
+    """Kill an agent, call `what` before it is restarted, and wait until its new process runs.
 
-    Returns the process id of its executor, which is not a child of the new process.
+    Return the process id of the executor, which is not a child of the agent's new process.
     """
     agent = r.c.agents[1]
     (pid,) = r.executors(1)
@@ -112,7 +112,7 @@ def test_a_trainer_that_dies_while_its_agent_is_away_ends_its_job(kept):
 
 
 def test_an_agent_that_stops_for_good_leaves_no_stream_waiting(kept):
-    """The service manager closes the descriptors that it kept, as the agent does not return."""
+    """The agent is not restarted. The service manager closes the descriptors that it has kept."""
     r = kept(scheduler_args=["--agent-window", "2s", "--agent-dead", "2s"])
     job = start_and_wait(r, 4, {})
     (pid,) = r.executors(1)
@@ -145,7 +145,7 @@ def test_executor_descriptor_that_the_manager_lost_ends_its_job_with_an_error(ke
 
 
 def test_an_agent_that_dies_while_executors_start_costs_a_pause(kept, tmp_path):
-    """The agent dies before the executor has read anything, and again once both are connected."""
+    """The agent dies before the executor has read any message, and again after both connected."""
     slow = tmp_path / "slow"
     slow.write_text(f'#!/bin/sh\nsleep 1\nexec {BUILD}/bps-agent/bps-agent-host "$@"\n')
     slow.chmod(0o755)
@@ -182,9 +182,9 @@ def test_a_tensor_that_was_refused_stays_refused(kept):
 def test_memory_that_an_ending_agent_was_allocating_is_allocated_by_the_next(
     kept, function, memory, sig
 ):
-    """The trainers' declarations wait for the memory.
+    """The agent dies while trainers' declarations wait for memory.
 
-    When the agent dies, its next process completes them.
+    The agent's next process completes the declarations.
     """
     r = kept(agents=1)
     (a,) = r.c.agents

@@ -1,4 +1,4 @@
-"""Servers are drained, return, and join while jobs run. No round fails, and every sum is exact."""
+"""Servers are drained, undrained, and added while jobs run. No round fails, all sums are exact."""
 
 import json
 import signal
@@ -10,7 +10,7 @@ N_TENSORS = 24
 
 
 def start_rounds(c, workers, name="drained"):
-    """Start a job of many partitions. It runs until its stop file appears."""
+    """Start a job with many partitions, which runs until its stop file appears."""
     stop = c.dir / f"stop-{name}"
     args = {"n_elems": 8000, "n_tensors": N_TENSORS, "stop": str(stop)}
     return *c.start_running("rounds_while", workers, args, job=name), stop

@@ -53,7 +53,8 @@ def test_removed_machine_gets_an_error(cluster):
     assert masks[-1] == [0b101]
     assert results[1]["code"] == bps.EEVICTED
     assert "no longer in job" in results[1]["text"], results[1]["text"]
-    # The results of the removed machine equal those of the others. Only its last round may differ.
+    # The removed machine must have the same results as the other machines, except for its last
+    # round.
     assert results[1]["rounds"][:-1] == results[0]["rounds"][: len(results[1]["rounds"]) - 1]
 
 

@@ -1,4 +1,4 @@
-"""When a process is missing or a call is wrong, an error names it within the time that was set."""
+"""A missing process or a wrong call is named by an error within the time limit of the call."""
 
 import errno
 import re
@@ -24,7 +24,7 @@ def test_missing_worker_at_the_start_is_named(cluster):
         assert r["code"] == bps.ETIMEDOUT, r
         assert re.search(r"missing ranks? [\d, ]*3", r["text"]), r["text"]
         assert 1.4 < r["seconds"] < 5
-    # the worker that times out first still sees 3 of 4 workers
+    # The worker that times out first reports that 3 of 4 workers have joined.
     assert "3 of 4" in texts(results), texts(results)
 
 
@@ -50,13 +50,13 @@ def test_worker_that_does_not_declare_is_named(cluster):
 @pytest.mark.parametrize("faults", [[], ["--faults", "agent.memory.make=sleep:300ms"]])
 @pytest.mark.parametrize("placement", [[0, 1], [0, 0]])
 def test_mismatch_names_both_workers_and_both_declarations(cluster, placement, faults):
-    """Each worker gets the error, even if it still waits for memory when the other one leaves."""
+    """Each worker gets the error, even if it waits for memory when the other worker leaves."""
     c = cluster(agents=2, servers=1, agent_args=faults)
     results = c.run("error", 2, {"what": "mismatch", "args": {"odd_rank": 1}}, placement=placement)
     assert all(r["code"] == bps.EMISMATCH for r in results), results
     for word in ("rank 0", "rank 1", "f32", "f64", "1000"):
         assert word in results[0]["text"], results[0]["text"]
-    # Timing decides which worker declares the tensor first. The other one is named as the cause.
+    # The worker that declares the tensor second is named as the cause. Either worker may be second.
     fields = {(r["rank"], r["host"], r["tensor"]) for r in results}
     assert fields <= {(r, f"agent-host{placement[r]}", "w") for r in (0, 1)}, results
     assert len(fields) == 1, results
@@ -112,7 +112,7 @@ def test_server_that_comes_late_is_used(cluster):
 
 
 def test_waiting_ends_without_servers_and_may_be_repeated(cluster):
-    """After the error the round stays in flight. Its sum is exact when a server returns."""
+    """After the error the round stays in flight. When the server runs again, the sum is exact."""
     c = cluster(agents=2, servers=1, agent_args=["--stranded-after", "4s"])
     c.servers[0].args[c.servers[0].args.index("--listen") + 1] = f"127.0.0.100:{c.servers[0].port}"
     go, told = c.dir / "go", c.dir / "told"

@@ -40,7 +40,7 @@ def everything(tmp_path, monkeypatch):
     def run(*names, options=(), commit="abc"):
         """Run the script.
 
-        Return its exit status, and {target: (result, figures)} of the page it writes.
+        Return its exit status, and {target: (result, figures)} of the page that it writes.
         """
         code = "" if commit.endswith("with changes") else commit
         monkeypatch.setattr(script, "revision", lambda: (commit, code))

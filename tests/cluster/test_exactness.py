@@ -1,6 +1,7 @@
 """Every dtype, operation and size on clusters of many shapes.
 
-Integer results are exact. Floats are within a derived bound. All workers have the same bytes.
+Integer results must be exact. Floats must be within a derived bound. All workers must have the same
+bytes.
 """
 
 import pytest
@@ -20,8 +21,8 @@ def test_every_op_and_size_of_a_dtype_is_right_at_every_worker(cluster, dtype):
     )
 
 
-# (workers, agents, servers). Every pair of two of these values occurs. There are never more agents
-# than workers.
+# Shapes of clusters: (workers, agents, servers). Every combination of two of these numbers occurs.
+# There are never more agents than workers.
 SHAPES = [
     (1, 1, 1),
     (2, 2, 2),
@@ -124,5 +125,6 @@ def test_ten_thousand_tensors_are_in_flight_at_once(cluster):
 
 def test_workers_of_a_machine_share_the_quota_of_the_outputs(cluster):
     c = cluster(agents=1, servers=0, agent_args=["--memory", "47MiB", "--user-memory", "47MiB"])
-    # the quota has room for an input and a control page each, and two outputs for both workers
+    # The quota is enough for an input and a control page of each worker, and for two outputs that
+    # both workers share.
     c.run("rounds", 2, {"n_elems": 10 << 17, "n_rounds": 2})

@@ -39,9 +39,9 @@ def test_stopped_daemon_that_goes_on_costs_no_round(cluster, victim):
 
 
 class Relay:
-    """A relay to a port, which a test can block.
+    """A TCP relay to a port. A test can block the relay.
 
-    While it is blocked, it passes no bytes, neither on existing nor on new connections.
+    While the relay is blocked, it passes no bytes on existing and new connections.
     """
 
     def __init__(self, port):
@@ -68,7 +68,7 @@ class Relay:
                 b.sendall(data)
         except OSError:
             pass
-        self.is_open.wait()  # a blocked relay passes the end of a connection only later
+        self.is_open.wait()  # pass the end of the connection only when unblocked
         for s in (a, b):
             s.close()
 
@@ -149,7 +149,8 @@ def test_lost_state_of_the_scheduler_ends_jobs_with_that_reason(cluster):
         d.kill(signal.SIGCONT)
     r = c.finish(started[:1])[0]
     assert r["code"] == bps.EJOB_FAILED and "lost its state" in r["text"], r
-    # The new scheduler has lost its state, so each member has another id, and ends to be restarted.
+    # The new scheduler has lost its state, so each member gets another id. Each daemon ends, and
+    # is restarted here.
     for d in [*c.servers, *c.agents]:
         d.process.wait(DEADLINE_S)
         d.start()
@@ -184,7 +185,10 @@ def test_many_jobs_leave_nothing_behind(cluster):
 
 
 def test_connections_cut_in_the_middle_of_reads_cost_no_round(cluster):
-    """libfabric 1.17.0 frees a half-arrived read twice, so later reads shared an entry and hung."""
+    """Connections are cut during reads. libfabric 1.17.0 then frees a read entry twice.
+
+    Without a workaround, two later reads shared the entry and hung.
+    """
     c = cluster(agents=2, servers=1)
     job, progress = c.start_running(
         "rounds", 2, {"n_elems": 1 << 20, "n_rounds": 60, "n_tensors": 3}, after=0

@@ -1,6 +1,6 @@
 """The core of the Python front-ends with NumPy arrays and without a framework.
 
-Tests names, large arrays in pieces, comparison of calls between workers, and objects.
+The tests cover names, large arrays in pieces, the comparison of calls between workers, and objects.
 """
 
 import pytest

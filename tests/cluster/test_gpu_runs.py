@@ -1,4 +1,4 @@
-"""The programs that test real GPUs call and report correctly, here with fake CUDA libraries."""
+"""The programs of tests/gpu, which test real GPUs, work correctly with fake CUDA libraries."""
 
 import importlib.util
 import json
@@ -204,7 +204,7 @@ def test_run_d_reports_a_clique_on_two_gpus_that_does_not_work():
 
 
 def pretend(tmp_path, text):
-    """Run D with a shell script in place of its program."""
+    """Run item D with a shell script in place of its program."""
     program = tmp_path / "d"
     program.write_text(f"#!/bin/sh\n{text}\n")
     program.chmod(0o755)

@@ -1,4 +1,4 @@
-"""Programs answer in time while daemons, threads or machines hang, and name slow members."""
+"""While daemons, threads or machines hang, programs still respond in time and name slow members."""
 
 import contextlib
 import ctypes
@@ -50,7 +50,7 @@ def frozen_thread(daemon, name):
 
 @contextlib.contextmanager
 def black_hole():
-    """Yield an address that never answers: its backlog is full, so the kernel drops connections."""
+    """Yield an address that drops new connections, because the backlog of its socket is full."""
     with socket.socket() as s, contextlib.ExitStack() as stack:
         s.bind(("127.0.0.1", 0))
         s.listen(0)
@@ -69,7 +69,7 @@ def get(daemon, path):
             answer = f.status, f.read().decode()
     except urllib.error.HTTPError as e:
         answer = e.code, e.read().decode()
-    assert time.monotonic() - start < 4, path  # the limit is 2 s; a busy machine may need longer
+    assert time.monotonic() - start < 4, path  # the limit is 2 s, but load may delay it
     return answer
 
 
@@ -178,7 +178,7 @@ def test_slow_machine_is_named_with_its_lag_until_it_is_quick_again(cluster, tmp
 
 
 def test_server_that_hangs_while_the_scheduler_restarts_is_replaced_long_before_the_grace(cluster):
-    # so the scheduler waits 120 s for its members after a restart
+    # With this setting, the scheduler waits 120 s for its members after a restart.
     c = cluster(agents=2, servers=2, scheduler_args=["--agent-dead", "60s"])
     _, rounds = c.start_running(
         "rounds", 2, {"n_elems": 300000, "n_rounds": 1000000, "pause": 0.01}

@@ -1,7 +1,7 @@
 """Each health problem is reported in all places with the same code.
 
-For each problem of `bpsctl explain`, the test causes it with real daemons. Its code must then be in
-the status, /healthz, the metrics, the events and the alerts.
+The test causes each problem of `bpsctl explain` with real daemons. The problem's code must then be
+in the status, /healthz, the metrics, the events and the alerts.
 """
 
 import contextlib
@@ -24,13 +24,14 @@ from test_hangs import frozen_thread
 
 SHIPPED = ROOT / "systemd" / "prometheus"
 PROMTOOL = shutil.which("promtool")
-# time from the cause to the report: 10 s, or more on a machine marked as slow
+# Longest time from the cause to the report: 10 s, or more if BPS_TEST_DEADLINE_S is set or with a
+# sanitizer.
 WITHIN_S = DEADLINE_S / 3
 CRITICAL = {"STATE_NOT_DURABLE", "NO_SERVER"}
 OF_MEMBERS = {
     "SCHEDULER_UNREACHABLE",
     "ISOLATED",
-}  # only the daemons themselves report these, since they have no scheduler
+}  # problems that only a daemon itself reports, because it has no scheduler
 
 
 def healthz(daemon):
@@ -47,7 +48,7 @@ def problems(daemon):
 
 
 def series(daemon, code):
-    """Return the metric bps_health of this code as (series, value), or None."""
+    """Return the metric bps_health with this code as (series, value), or None."""
     found = re.search(rf'(?m)^(bps_health{{code="{code}"}}) (\d)$', daemon.get("/metrics"))
     return found and found.groups()
 
@@ -201,7 +202,7 @@ def server_slow(cluster):
 
 @contextlib.contextmanager
 def master_key(cluster):
-    """Start a server that has the scheduler's key, and one that has its own key."""
+    """Start a server with the master key, which is the problem, and a server with its own key."""
     with tempfile.TemporaryDirectory() as folder:
         master = new_key(Path(folder) / "cluster.key", "key", "new")
         c = cluster(agents=0, servers=0, scheduler_args=["--key-file", master])
@@ -230,7 +231,7 @@ def isolated(cluster):
     ready = c.dir / "ready"
     c.start_job(
         "idle", 2, {"seconds": 300, "ready": str(ready)}
-    )  # the workers call nothing: a waiting call would fail, and so would the job
+    )  # workers without waiting calls, because an error would end the job
     c.wait_for("the job runs", ready.exists)
     c.scheduler.kill()
     c.servers[0].kill()

@@ -1,4 +1,4 @@
-"""Trainers that break the protocol, or die at the wrong moment, harm at most their own job."""
+"""Trainers that break the protocol, or die at any moment, harm at most their own job."""
 
 import fcntl
 import mmap
@@ -41,7 +41,7 @@ FORCED = {"BPS_FORCE_DISTRIBUTED": "1"}
 
 
 def still_serves(c, agent=0):
-    """Check that the agent still serves another job, of one raw worker."""
+    """Check that the agent still serves another job. The job has one raw worker."""
     t = Raw(c.agents[agent]).open(f"probe{len(c.daemons)}", 0, 1)
     assert t.job()[0] == 0
     assert t.declare(("w", F32, 10))[0][0] == 0
@@ -59,9 +59,9 @@ def wait_taken(t):
 
 
 def lingering_socket():
-    """Return a TCP socket whose last close(2) blocks.
+    """Return a TCP socket and its peer. The last close(2) of the socket blocks.
 
-    It lingers for data that no peer reads.
+    The socket has SO_LINGER and unsent data that the peer does not read.
     """
     listener = socket.create_server(("127.0.0.1", 0))
     s = socket.create_connection(listener.getsockname())
@@ -82,7 +82,8 @@ def test_descriptors_that_block_when_closed_do_not_stop_the_agent(cluster, when)
     c = cluster(agents=1, servers=0)
     s, peer = lingering_socket()
     t = Raw(c.agents[0])
-    # the agent must hold the last reference, so that its close blocks
+    # Stop the agent until this process has closed the socket. Then the agent has the last
+    # reference, and its close blocks.
     c.agents[0].kill(signal.SIGSTOP)
     if when == "in a frame that is not read":
         t.sock.send(b"\xff" * 16)
@@ -103,7 +104,7 @@ def test_many_descriptors_that_block_when_closed_keep_nothing_open(cluster, when
     still_serves(c)
     c.wait_for("it is idle", lambda: c.agents[0].status()["trainers"] == 0)
     before = footprint(c.agents[0])
-    pairs = [lingering_socket() for _ in range(8)]  # more than the agent has threads for closing
+    pairs = [lingering_socket() for _ in range(8)]  # more than the agent's threads for closing
     t = Raw(c.agents[0])
     c.agents[0].kill(signal.SIGSTOP)
     if when == "in a frame that is not read":
@@ -128,7 +129,8 @@ def test_blocking_eventfd_does_not_stop_the_agent(cluster):
     slow, t = (Raw(c.agents[0]).open("blocks", r, 2) for r in range(2))
     assert slow.job()[0] == t.job()[0] == 0
     os.set_blocking(t.efd, True)
-    # the agent then finds both at once, and is busy with the first
+    # Stop the agent, so that it then receives the declaration and the wake-up at once. It is busy
+    # with the declaration.
     c.agents[0].kill(signal.SIGSTOP)
     slow.ask_declare(("big", F32, 16 << 20))
     t.wake()
@@ -148,9 +150,9 @@ def test_blocking_eventfd_does_not_stop_the_agent(cluster):
 
 
 def test_refused_declarations_take_nothing_from_other_users(cluster):
-    """Tensors come again under the names of refused ones, in other shapes.
+    """Tensors are declared with the names of refused tensors, in other shapes.
 
-    Servers get none of them.
+    The servers must get no refused tensor.
     """
     c = cluster(
         agents=1,
@@ -192,7 +194,10 @@ def test_refused_declarations_take_nothing_from_other_users(cluster):
 
 
 def test_declarations_that_fill_the_servers_leave_room_for_others(cluster):
-    """Each declaration is valid: the agent has memory for it, and the user's quota allows it."""
+    """Two trainers declare tensors that exceed the memory of the server.
+
+    Each declaration is valid: the agent has memory for it, and the user's quota allows it.
+    """
     c = cluster(agents=1, servers=1, server_args=["--sums-memory", "64MiB"])
     c.open_to_all()
     greedy = [Raw(c.agents[0], BOB) for _ in range(2)]
@@ -287,7 +292,7 @@ def test_large_memory_that_is_being_made_does_not_stop_other_jobs(cluster):
     assert large.job()[0] == small.job()[0] == 0
     large.ask_declare(
         ("w", F32, 64 << 20), ("x", F32, 1 << 20), ("nothing", F32, 0)
-    )  # takes at least 768 MiB
+    )  # needs at least 768 MiB, which takes some time
     assert rounds_while(small, lambda: select.select([large.sock], [], [], 0)[0]) > 5
     slots = large.declared()
     assert [s[0] for s in slots] == [0, 0, 22]
@@ -361,7 +366,7 @@ def test_trainers_that_vanish_while_their_memory_is_made_leave_nothing_behind(cl
     assert t.job()[0] == 0
     t.ask_declare(("w", F32, 64 << 20))
     wait_taken(t)
-    assert c.agents[0].stop() == 0  # the agent is allocating the memory
+    assert c.agents[0].stop() == 0  # stop the agent while it allocates the memory
 
 
 def test_rank_of_a_worker_that_died_before_it_had_joined_is_free_again(cluster):
@@ -465,7 +470,7 @@ def footprint(daemon):
         maps = sum("memfd:" in line for line in f)
     fds = (
         len(os.listdir(f"/proc/{pid}/fd")) - 2 * daemon.status()["connections"]
-    )  # provider sockets has two descriptors for each connection
+    )  # provider sockets uses two descriptors for each connection
     return fds, maps, len(os.listdir(f"/proc/{pid}/task"))
 
 
@@ -482,7 +487,7 @@ STEPS = [
 
 
 def crash(agent, n, step, peer):
-    """Bring one trainer, or two, to this step, and kill them."""
+    """Start one or two trainers and bring them to this step. Return them for the caller to kill."""
     size = 1 if step in ("in a round", "finishing") else 2
     t = Raw(agent)
     trainers = [t]
@@ -668,7 +673,7 @@ def test_agent_without_descriptors_refuses_and_does_not_spin(cluster):
     for t in [Raw(a) for _ in range(2)]:
         assert t.is_dropped()
     before = cpu_seconds(pid)
-    c.run("collectives", 1)  # a job of one worker needs no agent, and takes some time
+    c.run("collectives", 1)  # passes some time: a job of one worker needs no agent
     assert cpu_seconds(pid) - before < 0.1
     resource.prlimit(pid, resource.RLIMIT_NOFILE, (soft, hard))
     still_serves(c)

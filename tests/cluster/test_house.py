@@ -1,4 +1,4 @@
-"""The checks of folders, names and prose find the faults that they are made for."""
+"""The checks of folders, names and prose detect the faults for which they are made."""
 
 import re
 import shutil
@@ -25,7 +25,7 @@ def tree(tmp_path):
 
 
 def check(tree, name):
-    """Run a check in that folder. Return its exit status and its output."""
+    """Run a check in the folder of `tree`. Return its exit status and its output."""
     done = subprocess.run(
         [sys.executable, f"tests/{name}"], cwd=tree, capture_output=True, text=True, timeout=60
     )

@@ -13,7 +13,7 @@ pytestmark = pytest.mark.xdist_group("install")  # only one `make install` may r
 
 PREFIX = "/opt/bps"
 DAEMONS = ("scheduler", "server", "agent")
-# highest exposure by systemd-analyze security, in tenths (100: no protection)
+# Largest allowed exposure that systemd-analyze security reports, in tenths. 100 is no protection.
 EXPOSURE = {"scheduler": 13, "server": 20, "agent": 23}
 
 
@@ -46,8 +46,8 @@ def test_settings_file_names_every_setting_with_its_default(tree, tmp_path, role
     plain.touch()
     printed = run(program, "--config", str(plain), "--print-config").stdout
     settings = dict(re.findall(r"^([a-z-]+) = (.*?) ?; default$", printed, re.M))
-    settings.pop("ready-fd")  # service managers set it on the command line, not in a file
-    settings.pop("faults")  # for tests
+    settings.pop("ready-fd")  # set by service managers on the command line
+    settings.pop("faults")  # only tests use this setting
     assert len(settings) > 8 and named == settings
     full = tmp_path / "full.conf"
     full.write_text(re.sub(r"^# ([a-z-]+ =)", r"\1", example, flags=re.M))

@@ -1,4 +1,4 @@
-"""A cluster with a key rejects peers without a key, or with that of another cluster or identity."""
+"""A cluster with a key rejects peers that have no key, or a key of another cluster or identity."""
 
 import json
 import os
@@ -30,9 +30,9 @@ def members(c):
 
 @pytest.mark.parametrize("listen", ["127.0.0.1:7300", "0.0.0.0:7300", "127.0.0.1:7400"])
 def test_orders_of_bpsctl_do_not_count_as_failed_connections(master, listen):
-    """bpsctl without flags finds a local scheduler.
+    """bpsctl without the flag --scheduler connects to a local scheduler.
 
-    The test runs in a network namespace, in which the default port is free.
+    The test runs in a network namespace, where the default port is free.
     """
     if os.geteuid() != 0:
         pytest.skip("a network namespace needs root")

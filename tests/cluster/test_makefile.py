@@ -7,7 +7,7 @@ import pytest
 
 from cluster import ROOT
 
-# Targets that need no package except make, or that work with the installed packages.
+# Targets that need no package except make, or that use the packages that are already installed.
 WITHOUT = {"clean", "hooks", "install", "uninstall", "everything"}
 
 

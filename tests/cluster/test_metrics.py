@@ -83,7 +83,7 @@ def names(files):
     text = "".join(f.read_text() for f in files)
     return {SUFFIX.sub("", n) for n in re.findall(r"\b(?:bps|process)_[a-z_]+\b", text)} - {
         "bps_job"
-    }  # `le` is a label and no metric
+    }  # `le` is a label, not a metric
 
 
 def test_every_daemon_has_the_common_metrics_and_its_own(busy):

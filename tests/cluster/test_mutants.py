@@ -1,4 +1,5 @@
-"""Each mutant of the simulator still applies, and every run of the tests has its first seed."""
+"""Each mutant's patch applies to the code, and each run of the tests includes the mutant's first
+seed."""
 
 import re
 import subprocess
@@ -50,7 +51,7 @@ CAUGHT = "#!/bin/sh\necho 'seed 1 at 1.0 s: I3'\nexit 1\n"
 
 @pytest.fixture
 def run_mutants(tmp_path):
-    """Return a function that runs mutants.sh on scripts in place of the mutants' programs."""
+    """Return a function that runs mutants.sh. Shell scripts replace the mutants' programs."""
 
     def run(**others):
         for path in PATCHES:

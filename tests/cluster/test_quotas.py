@@ -1,4 +1,4 @@
-"""Quotas of users and jobs on an agent: a user at a limit gets an error, others are served."""
+"""Quotas of users and jobs on an agent: a user at a limit gets an error, other users are served."""
 
 import pwd
 import select
@@ -30,7 +30,7 @@ def worker(c, uid, job, rank=0, size=1):
 
 
 def goes_on(c, uid, name="other"):
-    """Check that another job of that user still gets all that it requests."""
+    """Check that another job of this user is served without errors."""
     t = worker(c, uid, name)
     assert t.declare(("w", F32, 1000))[0][:2] == (0, "")
     t.submit(0)
@@ -47,9 +47,9 @@ def refusal(t):
 
 
 def account(c, scope, uid):
-    """Return the row of a user in the status of quotas, or of the user's only job.
+    """Return the row of the user, or of the user's only job, in the status of quotas.
 
-    Returns {} if there is none. scope: "user" or "job".
+    Return {} if there is no such row. scope: "user" or "job".
     """
     for row in c.agents[0].status()["quotas"][scope]:
         if row["uid"] == uid:
@@ -102,9 +102,9 @@ def test_all_connections_together_are_limited(cluster):
 
 
 def test_descriptors_of_one_user_are_limited_and_another_user_goes_on(cluster):
-    c = open_cluster(cluster, "--user-descriptors", 8)  # each trainer needs three
+    c = open_cluster(cluster, "--user-descriptors", 8)  # each trainer needs three descriptors
     t = worker(c, ALICE, "a")
-    # the tensor needs two arenas, each with a descriptor
+    # The tensor needs two arenas, each with one descriptor.
     assert t.declare(("w", F32, 1000))[0][0] == 0
     u = Raw(c.agents[0], ALICE)
     await_use(c, "descriptors", 8)
@@ -212,7 +212,7 @@ def test_tensors_are_limited_and_another_user_goes_on(cluster, setting, jobs):
     code, text, _ = trainers[0].declare(("more", F32, 4))[0]
     assert code == -bps.EQUOTA and "has 16 of 16 tensors" in text and setting in text, text
     c.wait_for("it is counted", lambda: refused(c, setting[2:]) == 1)
-    # the worker disagrees about a tensor that the job has already
+    # The worker declares a tensor of the job with another size.
     assert trainers[0].declare(("t0", F32, 5))[0][0] == -bps.EMISMATCH
     goes_on(c, BOB)
     for t in trainers:
@@ -302,7 +302,7 @@ def test_user_with_too_many_requests_is_slowed_and_another_user_is_not(cluster):
     goes_on(c, BOB)
     for i in range(10):
         assert u.declare((f"t{i}", F32, 4))[0][0] == 0
-    assert time.monotonic() - start < 2  # declarations beyond the rate are slowed: (80 - 40) / 20 s
+    assert time.monotonic() - start < 2  # ALICE waits (80 - 40) / 20 s, BOB does not
     for _ in range(80):
         assert t.declared()[0][0] == 0
     assert time.monotonic() - start > 1.5

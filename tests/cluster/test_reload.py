@@ -1,4 +1,4 @@
-"""SIGHUP: a daemon reads settings from its files again, and refuses some of them."""
+"""After SIGHUP, a daemon reads settings from its files again. Some changes are refused."""
 
 import os
 import re
@@ -16,7 +16,7 @@ def conf(c, name, text):
 
 
 def reload(c, d):
-    """Send SIGHUP. Return the log of the reload."""
+    """Send SIGHUP. Return the log lines of the reload."""
     at = len(d.log.read_text())
     d.process.send_signal(signal.SIGHUP)
     c.wait_for(
@@ -126,7 +126,7 @@ def test_larger_limit_of_tensors_holds_for_trainers_that_connect_later(cluster):
     reload(c, c.agents[0])
     started = c.start_job("rounds", 2, {"n_elems": 100, "n_rounds": 2, "n_tensors": 21})
     assert all(w.process.wait(60) != 0 for w in started)
-    # the second worker may get the error that the first has left
+    # The second worker may get another error: the first worker has left.
     said = [w.text() for w in started]
     assert any("has declared 20 of 20 tensors" in text for text in said), said
 

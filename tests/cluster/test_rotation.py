@@ -48,7 +48,7 @@ def give_new_key(c, who):
 def long_job(c, seconds=30):
     """Run a job that checks every sum until its stop file appears.
 
-    Return workers, Progress, stop file.
+    Return the workers, the Progress and the stop file.
     """
     stop = c.dir / "stop"
     args = {"n_elems": 50000, "stop": str(stop), "seconds": seconds}
@@ -91,7 +91,7 @@ def test_new_key_that_the_scheduler_does_not_know_yet_costs_no_round(keyed, tmp_
     workers, progress, stop = long_job(c)
     other = new_key(tmp_path / "other.key", "key", "new")
     for who in MEMBERS:
-        derived(other, who)  # written beside the master key, where it replaces the valid key
+        derived(other, who)  # overwrites the file of the member's valid key
         daemon(c, who).kill(signal.SIGHUP)
         c.wait_for(
             "the key is refused",
@@ -129,7 +129,7 @@ def test_revoked_server_is_removed_and_the_job_goes_on(keyed):
     progress.goes_on()
     assert "server:s1#" in key(c, "status")
     assert "is revoked" in key(c, "derive", "server:s1", status=2)
-    # A revoked member may return with the key of the next rotation.
+    # After the next rotation, a revoked member can join again with its new key.
     key(c, "rotate")
     give_new_key(c, "server:s1")
     c.wait_for("s1 is back", lambda: key_users(c)["current"] == 1)
@@ -149,7 +149,7 @@ def test_revoked_agent_loses_its_data_connections(keyed):
     c.wait_for("both agents are connected", lambda: data_connections(c) >= 2)
     before = data_connections(c)
     key(c, "revoke", "agent:a1")
-    for told in c.finish(workers[:2]):  # workers of a1 cannot get the message, since a1 is cut off
+    for told in c.finish(workers[:2]):  # workers of a0; a1 is cut off and cannot notify its workers
         assert told["code"] == bps.EAGENT_LOST, told
     c.wait_for("its connections are closed", lambda: data_connections(c) <= before // 2)
 

@@ -116,7 +116,7 @@ def test_agent_that_is_refused_says_so_and_goes_through_the_network(cluster, mee
     c = cluster(agents=2, servers=1, agent_args=at(fake), server_args=at(real))
     names = [p.name for p in real.iterdir()]
     assert len(names) == 2
-    for name in names:  # sockets that a dead process has left
+    for name in names:  # leave socket files as a dead server does
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as s:
             s.bind(str(fake / name))
             s.listen()
@@ -168,7 +168,7 @@ def test_killed_server_costs_no_round(cluster, meeting):
 def test_killed_agent_leaves_no_wrong_sum_and_the_server_goes_on(cluster, meeting):
     c = cluster(agents=2, servers=1, agent_args=at(meeting), server_args=at(meeting))
     started, _ = c.start_running("rounds", 2, {"n_elems": 2000000, "n_rounds": 20000})
-    c.agents[1].kill()  # the server may be reading its memory
+    c.agents[1].kill()  # the server may be reading the agent's memory
     c.wait_for("it is noticed", lambda: same_host(c.servers[0])["connections"] == 2)
     c.agents[1].start()
     c.wait_for("it is back", lambda: c.agents[1].status()["scheduler_up"])
@@ -193,7 +193,7 @@ def test_input_that_is_written_after_the_agents_loss_is_in_no_sum(cluster, meeti
 
 def test_agent_that_dies_and_comes_back_costs_no_round(cluster, meeting):
     c = kept_cluster(cluster, args=at(meeting), server_args=at(meeting))
-    # three workers per machine, so the server reads local sums in the agents' memory
+    # With three workers per machine, the server reads local sums from the agents' memory.
     job = Job(c, 6)
     for _ in range(4):
         job.goes_on(5)
@@ -246,7 +246,7 @@ def test_strangers_at_the_socket_get_nothing_and_delay_no_job(cluster, meeting):
     metrics = c.servers[0].get("/metrics")
     assert int(re.search(r"^bps_same_host_refused_total (\d+)", metrics, re.M)[1]) >= 4
     until = time.monotonic() + 10
-    for s in held:  # even the silent ones must be closed
+    for s in held:  # the server must also close silent connections
         s.settimeout(max(0.1, until - time.monotonic()))
         while s.recv(100):
             pass

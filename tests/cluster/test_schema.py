@@ -100,7 +100,7 @@ def test_every_word_prints_what_the_schema_says(cluster):
 
 def test_words_about_keys_print_what_the_schema_says(tmp_path):
     key = tmp_path / "key"
-    with socket.socket() as s:  # after this, no process listens on the port
+    with socket.socket() as s:  # find a port on which no process listens
         s.bind(("127.0.0.1", 0))
         port = s.getsockname()[1]
 
@@ -151,7 +151,7 @@ def test_every_line_of_a_watched_word_is_a_document(cluster, word):
         validate(json.loads(p.stdout.readline()), name_of(word))
     c.scheduler.kill(signal.SIGSTOP)
     if word != "check":
-        for _ in range(20):  # first come some results of requests that were in progress
+        for _ in range(20):  # requests in progress may still have results
             assert select.select([p.stdout], [], [], DEADLINE_S)[0]
             d = json.loads(p.stdout.readline())
             if "error" in d:

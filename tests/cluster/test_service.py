@@ -76,7 +76,7 @@ def test_agent_takes_the_socket_of_the_service_manager(cluster):
     listener.bind(str(path))
     listener.listen(64)
     a.socket = path
-    # A client that connects early waits in the socket's queue until the agent starts.
+    # The client connects before the agent starts, and waits in the socket's queue.
     early = c.start_job("collectives", 2)
     a.listen_fds = [listener.fileno()]
     a.start()

@@ -1,7 +1,7 @@
 """Failed starts: the error on stderr, and the exit status for the service manager.
 
-64: the command line is wrong. 78: an operator must change something first. 75: a later start may
-succeed.
+Exit status 64: the command line is wrong. 78: an operator must change something first. 75: a later
+start may succeed.
 """
 
 import ctypes
@@ -30,7 +30,7 @@ class Place:
         self.env = {k: v for k, v in os.environ.items() if not k.startswith(drop)}
 
     def args(self, program, *more):
-        """Return flags with which the program would start. Flags in `more` override them."""
+        """Return valid flags of the program. Flags in `more` override them."""
         own = {
             "bps-scheduler": ["--listen", "127.0.0.1:0"],
             "bps-server": ["--listen", "127.0.0.100:0", "--name", f"s{os.getpid()}"],
@@ -57,9 +57,9 @@ class Place:
         )
 
     def refuses(self, status, words, program, *more, **kw):
-        """Check that the program ends with that status.
+        """Check that the program ends with this status.
 
-        Its last line must be an error with these words.
+        The last line of its stderr must be an error with these words.
         """
         p = self.run(program, *more, **kw)
         last = (p.stderr.strip().splitlines() or [""])[-1]
@@ -579,7 +579,7 @@ def signals_of(pid, field):
 def test_stop_in_the_first_moments_is_a_clean_end(place, program, sig):
     p = place.start(program)
     bit = 1 << (sig - 1)
-    # Wait until the program handles the signal. Before that, the signal just kills the process.
+    # Wait until the program handles the signal. Before that, the signal would kill the process.
     while (
         not (signals_of(p.pid, "SigBlk") | signals_of(p.pid, "SigCgt")) & bit and p.poll() is None
     ):
@@ -602,7 +602,7 @@ def test_crash_ends_with_its_signal(place, program):
     assert p.returncode == -signal.SIGABRT
 
 
-# ---- the peer's fault ----
+# ---- peers that refuse the daemon ----
 
 
 def test_member_of_another_protocol_gets_both_versions(cluster):
@@ -636,7 +636,7 @@ def test_names_of_strangers_cannot_add_lines_to_the_log(cluster):
 @pytest.mark.parametrize("code, status", [(10014, 78), (10017, 75), (10012, 75)])
 @pytest.mark.parametrize("program", ["bps-server", "bps-agent"])
 def test_refused_member_ends_with_the_reason_of_the_scheduler(place, program, code, status):
-    """The code 10014 means another protocol version, which a later start does not change."""
+    """Code 10014 means another protocol version. A later start would fail in the same way."""
     listener_, port = listener()
     listener_.settimeout(DEADLINE_S)
     p = place.start(program, "--scheduler", f"127.0.0.1:{port}")
@@ -727,14 +727,17 @@ def test_journal_gets_lines_with_fields(place):
     ), start
     assert start["SYSLOG_IDENTIFIER"] == "bps-scheduler" and start["BPS_PID"] == str(p.pid), start
     assert start["MESSAGE_ID"] == "b096ad5a5e794e7c8b0c08bdba811ecc", start
-    # the warning that there is no --state-dir
+    # the warning about the missing --state-dir
     assert lines[1]["PRIORITY"] == "4" and "MESSAGE_ID" not in lines[1], lines
     assert os.read(r, 4096) == b"", "what the journal has is not said twice"
     os.close(r)
 
 
 def test_journal_gets_last_words_by_the_stream_that_names_the_unit(place):
-    """systemd finds the unit of a stream, but not that of a datagram whose process has ended."""
+    """A daemon sends its last log lines to the journal by a stream.
+
+    systemd finds the unit of a stream, but not the unit of a datagram whose sender has ended.
+    """
     if os.geteuid() != 0:
         pytest.skip("mounting needs root")
     folder = place.path / "journal"

@@ -38,7 +38,7 @@ class Counts:
 def counted(tmp_path):
     """Return a function that makes a Cluster whose daemons are preloaded with count_allocs.c.
 
-    Its second result has the file of counters of each daemon, by name.
+    Also return {name of the daemon: file of its counters}.
     """
     library = tmp_path / "count_allocs.so"
     subprocess.run(
@@ -82,10 +82,9 @@ def test_data_threads_allocate_map_and_fault_on_nothing_in_a_round(counted, meet
     )  # allocations of the first rounds, which fill pools, do not count
     counts = [Counts(d, files[d.name]) for d in [*c.agents, *c.servers]]
     assert all(x.read()["allocations"] > 0 for x in counts), "the counters do not count"
-    # Buffers are touched for the first time one by one, so the first windows may have page faults.
-    # Each daemon must have one window of many rounds without any. Over the network that takes too
-    # long: libfabric's queue of 16384 completions is touched slowly. There, some page faults are
-    # allowed.
+    # The first use of each buffer is a page fault, so the first windows may have page faults. Each
+    # daemon must have one window of many rounds without page faults. Over the network, some page
+    # faults are allowed, because it takes long to use all 16384 entries of libfabric's queue.
     most = {"allocations": 0, "mappings": 0, "page faults": ROUNDS // 2 if path == "network" else 0}
     seen = {x.name: [] for x in counts}
     for _ in range(WINDOWS):

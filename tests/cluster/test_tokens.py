@@ -17,7 +17,7 @@ def two_agents(cluster):
 
 
 def start(c, rank, uid, token, function="collectives", job="shared", args=None, **env):
-    """Start one of the job's two workers, on the agent with the number of its rank."""
+    """Start one of the job's two workers. Rank r runs on agent r."""
     full = dict(env, BPS_RANK=str(rank), BPS_SIZE="2")
     if token:
         full["BPS_JOB_TOKEN"] = token
@@ -63,7 +63,7 @@ def test_workers_of_one_user_need_no_token(cluster):
 
 
 def refused(c, rank, uid, token):
-    """Start a worker that must be refused. Return the sentence of its error."""
+    """Start a worker that must be refused. Return the text of its error."""
     w = start(c, rank, uid, token, "error", args={"what": "nothing"}, BPS_OPEN_TIMEOUT="20s")
     [r] = c.finish(w)
     assert r["code"] == bps.EAUTH and r["seconds"] < 15, r

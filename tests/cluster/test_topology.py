@@ -12,7 +12,7 @@ LINES = {p.stem: p.read_text().splitlines() for p in (ROOT / "tests" / "topologi
 
 
 def make(root, name):
-    """Make the machine of that name below root. Return the route that its description expects."""
+    """Make the sysfs files of a machine below root. Return the route that it should have."""
     links = root / "bus" / "pci" / "devices"
     links.mkdir(parents=True)
     expect = None
@@ -34,7 +34,7 @@ def make(root, name):
 
 
 def fakes(name):
-    """Return settings of the fake driver for the GPUs in that machine's description."""
+    """Return the fake driver's variables for the GPUs in the machine's description."""
     reports = [line.split() for line in LINES[name] if line.startswith("report ")]
     if not reports:
         return {}

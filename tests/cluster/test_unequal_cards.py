@@ -1,4 +1,7 @@
-"""Network cards of different speeds that no setting names: they are measured, and shares follow."""
+"""Network cards of different speeds, which daemons measure, because no setting names the speeds.
+
+Servers get shares of a job according to the measured speeds.
+"""
 
 import json
 import os
@@ -24,7 +27,8 @@ MBIT, SLOW_MBIT = 200, 100
 def hosts():
     """Yield a lab of five hosts.
 
-    Host 1 has the scheduler, 2 and 3 have servers (3 has the slow card), 4 and 5 have agents.
+    Host 1 has the scheduler. Hosts 2 and 3 have servers, and host 3 has the slow card. Hosts 4 and
+    5 have agents.
     """
     with Lab(5) as lab:
         for host in range(1, 6):
@@ -72,11 +76,11 @@ def test_server_with_a_slow_card_gets_less_once_its_speed_is_measured(cluster):
         nic = json.loads(s.get("/status"))["nic"]
         assert nic["name"] == "eth0" and nic["told_mbps"] == 0 and nic["measured_mbps"] > 0, nic
     assert " meas." in c.bpsctl("servers").stdout
-    # a new job is placed by the measured speeds from its start
+    # A new job is placed according to the measured speeds from its start.
     later = c.steady(n_elems=500000).wait_rounds(1)
     later.stop()
     job.wait_rounds(3).stop()
-    assert 0.25 <= share_of_slow(c) < 0.4 or not share_of_slow(c)  # 0 when no job is left
+    assert 0.25 <= share_of_slow(c) < 0.4 or not share_of_slow(c)  # 0: all jobs have ended
 
 
 @pytest.mark.alone

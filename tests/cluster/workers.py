@@ -1,4 +1,4 @@
-"""Functions of worker processes. Each runs once per worker. Its return value is written as JSON."""
+"""Functions of worker processes. Each worker runs one function, and writes its result as JSON."""
 
 import hashlib
 import os
@@ -20,7 +20,7 @@ def digest(array):
 def matrix(dtypes, ops, sizes, rounds=1, deterministic=None, part_bytes=0, seed=1):
     """Run every combination of dtype, operation and size, all in flight at the same time.
 
-    Each result is checked. Returns digests of the results.
+    Each result is checked. Return digests of the results.
     """
     digests = {}
     with bps.open(deterministic=deterministic, part_bytes=part_bytes) as job:
@@ -51,7 +51,7 @@ def rounds(
     timeout=None,
     progress=None,
 ):
-    """Run many rounds of exact integer sums. Returns the duration of the longest round."""
+    """Run many rounds of exact integer sums. Return the duration of the longest round."""
     longest = 0.0
     with bps.open(timeout=timeout) as job:
         tensors = job.declare_group([(f"t{i}", dtype, n_elems) for i in range(n_tensors)])
@@ -75,11 +75,11 @@ def rounds(
 
 
 def averages(n_elems, n_rounds=None, stop=None, progress=None, victim=None, at=None, **options):
-    """Run rounds of integers over their full range: two averages, then a sum, and so on.
+    """Run rounds of integers over their full range: two averages, then a sum, repeatedly.
 
     The job ends after n_rounds, or in the round in which a rank finds the file `stop`. If options
     are given, the contribution of one worker may be missing in an element. In round `at` rank
-    `victim` kills itself. Returns digests of the outputs.
+    `victim` kills itself. Return digests of the outputs.
     """
     digests, job, r, over = [], bps.open(**options), 0, False
     tensors = job.declare_group([(d, d, n_elems) for d in ref.INT])
@@ -139,7 +139,7 @@ def averages_after_resume(n_elems):
 
 
 def average_against_sum():
-    """Let rank 0 average a tensor that the others sum. Returns the error's code and sentence."""
+    """Let rank 0 average a tensor that the other ranks sum. Return the error's code and text."""
     with bps.open(timeout=20) as job:
         t = job.declare("w", "u8", 10)
         t.push_pull(bps.AVG if job.rank == 0 else bps.SUM)
@@ -152,9 +152,9 @@ def average_against_sum():
 
 
 def average_of_two_types():
-    """Declare a tensor as u8 at rank 0 and as i8 at the others, and average it.
+    """Declare a tensor as u8 at rank 0 and as i8 at the other ranks, and average it.
 
-    Returns the error's code and sentence.
+    Return the error's code and text.
     """
     with bps.open(timeout=20) as job:
         try:
@@ -168,9 +168,9 @@ def average_of_two_types():
 
 
 def first_of_several(done, n=8):
-    """Submit the last tensor at rank 1 only when rank 0 has the sums of all others.
+    """Submit the last tensor at rank 1 only when rank 0 has the sums of all other tensors.
 
-    Returns the order in which rank 0 got the sums.
+    Return the order in which rank 0 got the sums.
     """
     with bps.open() as job:
         tensors = job.declare_group([(f"t{i}", "i64", 1000 * (n - i)) for i in range(n)])
@@ -222,7 +222,7 @@ def rounds_until(n_elems, stop, progress, seconds):
 def rounds_while(n_elems, n_tensors, stop, progress):
     """Run rounds of exact integer sums until the ranks agree that the file `stop` exists.
 
-    Returns the number of rounds, and the longest and the median duration in seconds.
+    Return the number of rounds, and the longest and the median duration in seconds.
     """
     times = []
     with bps.open() as job:
@@ -248,9 +248,9 @@ def rounds_while(n_elems, n_tensors, stop, progress):
 
 
 def stranded(go, told, n_elems=1000):
-    """Run a round while servers exist, and one while there are none.
+    """Run a round while a server runs, and a second round when no server runs.
 
-    Each wait ends with an error, and is repeated until the sum is there. Returns the error's text.
+    A wait that ends with an error is repeated until the sum is complete. Return the error's text.
     """
     text = ""
     with bps.open() as job:
@@ -291,10 +291,10 @@ def steady(
 ):
     """Run rounds and check every sum until the file `stop` appears, or until the job fails.
 
-    All ranks end in the same round. Returns how the job ended, when (CLOCK_MONOTONIC), and the
+    All ranks end in the same round. Return how the job ended, when (CLOCK_MONOTONIC), and the
     duration of the longest round. Each rank writes the number of its last round to progress-RANK.
     faults: {rank: BPS_FAULTS}. Rank slow_rank pauses ten times longer. Rank hungry_rank allocates
-    memory without limit once the file stop.eat exists. From some round on, sums may lack the
+    memory without limit when the file stop.eat exists. From some round on, sums may lack the
     contribution of lost_rank.
     """
     rank = os.environ["BPS_RANK"]
@@ -322,11 +322,11 @@ def steady(
                 job.push_pull([*data, votes])
                 job.wait([*data, votes], timeout)
                 took = time.monotonic() - start
-                if r > 1 and took > longest:  # the first round is slow, since it places partitions
+                if r > 1 and took > longest:  # round 1 places partitions, so it is slow
                     longest, longest_at = took, start
                 for i, t in enumerate(data):
                     want = base * ranks + size * r * (i + 1)
-                    if lost_rank is not None:  # partitions may lose the rank in different rounds
+                    if lost_rank is not None:  # each partition may lose the rank in another round
                         without = want - base * (lost_rank + 1) - r * (i + 1)
                         want = np.where(t.output == without, without, want)
                     assert np.array_equal(t.output, want), f"WRONG SUM: round {r} tensor {i}"
@@ -364,7 +364,7 @@ def limits(n_elems):
             assert (tensor.wait() == 2 * round_ + 1).all()
 
         goes_on(small, 1)
-        job.barrier()  # declares the barrier's tensor before the limit is set
+        job.barrier()  # the barrier's tensor is declared before the limit is set
         for round_, which in enumerate((resource.RLIMIT_NOFILE, resource.RLIMIT_AS), 2):
             before = resource.getrlimit(which)
             if job.rank == 0:
@@ -386,8 +386,8 @@ def limits(n_elems):
 
 
 def open_limited(n_free):
-    """Open a job with only n_free descriptors, which are too few. Returns the error."""
-    bps._job.lib.bps_version()  # loads the library before the limit is set
+    """Open a job with only n_free descriptors, which are too few. Return the error."""
+    bps._job.lib.bps_version()  # load the library before the limit is set
     fds = [os.open("/dev/null", os.O_RDONLY) for _ in range(n_free + 1)]
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (fds[-1], before[1]))
@@ -430,8 +430,8 @@ def timed_rounds(n_elems, stop, trace, pause=0.001):
 def opposite_orders(n_elems, n_tensors):
     """Submit one half of the tensors at even ranks and the other half at odd ranks.
 
-    All meet at a barrier before they submit the other half. Returns the longest time from the first
-    submission to the end of the barrier.
+    All ranks meet at a barrier before they submit the other half. Return the longest time from the
+    first submission to the end of the barrier.
     """
     longest = 0.0
     with bps.open() as job:
@@ -444,7 +444,7 @@ def opposite_orders(n_elems, n_tensors):
             start = time.monotonic()
             job.push_pull(halves[job.rank % 2])
             job.barrier()
-            if r > 0:  # not in round 0, in which servers first get the tensors
+            if r > 0:  # in round 0 servers first get the tensors, which takes longer
                 longest = max(longest, time.monotonic() - start)
             job.push_pull(halves[1 - job.rank % 2])
             for i, t in enumerate(tensors):
@@ -472,7 +472,7 @@ def collectives():
 def traffic(n_elems, n_rounds):
     """Run n_rounds of an f32 tensor.
 
-    Returns the bytes that the agent has sent and received for them.
+    Return the bytes that the agent has sent and received for these rounds.
     """
     with bps.open() as job:
         t = job.declare("w", "f32", n_elems)
@@ -488,9 +488,9 @@ def traffic(n_elems, n_rounds):
 
 
 def error(what, linger=0.0, **kw):
-    """Run a function of Errors, which must fail. Returns the error's code and sentence.
+    """Run a function of class Errors, which must fail. Return the error's code, text and fields.
 
-    linger: seconds for which the worker stays before it leaves, which ends the job for the others.
+    linger: seconds until the worker leaves the job, which ends the job for the other workers.
     """
     start = time.monotonic()
     job = None
@@ -602,7 +602,7 @@ def idle(seconds, ready):
 def huge(n_elems):
     """Sum one tensor of n_elems i8 through a server.
 
-    It is filled and checked in pieces to save memory.
+    The tensor is filled and checked in pieces to save memory.
     """
     piece = 1 << 26
     pattern = np.random.default_rng(5).integers(
@@ -645,7 +645,7 @@ def hold(n, what):
 
 
 def many_tensors(n):
-    """Declare n small tensors in one call, and submit and wait for all of them in one call each."""
+    """Declare n small tensors, submit them and wait for them, with one call for each action."""
     start = time.monotonic()
     with bps.open() as job:
         tensors = job.declare_group([(f"t{i}", "i32", 5) for i in range(n)])
@@ -673,7 +673,7 @@ def slow_while(n_elems, slow_rank, flag, pause):
 def members_behind(out, r):
     """Return for each element the ranks whose contributions are in the sum, one bit each.
 
-    The inputs are those of `elastic`. The rest of each element's value is checked.
+    The inputs are those of `elastic`. The other bits of each element are checked.
     """
     masks = out & 0xFFFF
     counts = sum(masks >> i & 1 for i in range(16))
@@ -694,9 +694,9 @@ def elastic(
 ):
     """Run rounds of a job whose members may change.
 
-    In round `at` rank `victim` kills itself after its submission. Returns for each round the digest
-    of its sums, the sets of ranks whose contributions are in its partitions (one mask per different
-    set), and the time from submission to sum.
+    In round `at` rank `victim` kills itself after its submission. Return for each round a digest of
+    its sums, masks of the ranks whose contributions are in its partitions, and the time from
+    submission to sum. If partitions have different ranks, there are several masks.
     """
     seen, times, job = [], [], bps.open(**options)
     try:
@@ -743,7 +743,7 @@ def kept_rounds(
     """Run rounds of integer and float tensors of these sizes.
 
     The rounds end when the file `stop` appears, or after n_rounds. Integer sums are checked, and
-    inputs must stay as they were submitted. If declare_each is given, tensors are declared in every
+    inputs must not change. If declare_each is given, tensors are declared in every
     declare_each-th round. If barrier_each is given, all ranks meet at a barrier after every
     barrier_each-th round. Rank 0 writes start and end of each round to `trace`. Returns the number
     of rounds and a digest of all float sums.
@@ -840,9 +840,10 @@ def growing(
 
 
 def barrier_late(late_rank, timeout):
-    """Let one rank come late to a barrier.
+    """Let one rank reach a barrier late.
 
-    The others time out with an error that has its number, and pass when it comes.
+    The other ranks time out with an error that names this rank. They pass the barrier when the rank
+    reaches it.
     """
     with bps.open() as job:
         t = job.declare("w", "i64", 10)
@@ -867,9 +868,9 @@ def barrier_late(late_rank, timeout):
 
 
 def at_barrier(n_elems, late_rank, go):
-    """Run rounds of exact sums with a barrier, to which late_rank comes when the file `go` exists.
+    """Run rounds of exact sums with a barrier. Rank late_rank reaches it when the file `go` exists.
 
-    Returns the time at which the barrier was passed and the duration of the longest round after it.
+    Return the time at which the barrier was passed and the duration of the longest round after it.
     """
     longest = passed_at = 0.0
     with bps.open() as job:
@@ -896,8 +897,8 @@ def resized(sizes, n_elems, ready=None, wait=None, first_phase=0):
     """Suspend a job and resume it with another number of workers: phase i has sizes[i] workers.
 
     A worker whose rank is not below the next size leaves. A worker with first_phase > 0 opens the
-    job in that phase. Between phases rank 0 writes the file `ready`.PHASE, and all wait for
-    `wait`.PHASE.
+    job in that phase. Between phases rank 0 writes the file `ready`.PHASE, and all workers wait for
+    the file `wait`.PHASE.
     """
     seen, job, tensors = [], None, None
     for phase, size in list(enumerate(sizes))[first_phase:]:
@@ -936,9 +937,9 @@ def resized(sizes, n_elems, ready=None, wait=None, first_phase=0):
 
 
 def suspended_in_vain(late):
-    """Suspend rank 0, which times out, and then all ranks, and resume the job.
+    """Call suspend at rank 0 alone, which times out, then at all ranks, and resume the job.
 
-    Rank 1 calls suspend only when the file `late` exists. Returns a sum of the resumed job.
+    Rank 1 calls suspend only when the file `late` exists. Return a sum of the resumed job.
     """
     with bps.open() as job:
         t, rank, size = job.declare("a", "i64", 7), job.rank, job.size
@@ -960,9 +961,9 @@ def suspended_in_vain(late):
 
 
 def root_lost(n_bytes):
-    """Kill rank 0 while the others wait for its broadcast, in a job that may shrink.
+    """Kill rank 0 while the other ranks wait for its broadcast, in a job that may shrink.
 
-    Returns the code of the error, and the bytes of the next broadcast, which rank 1 sends.
+    Return the code of the error, and the bytes of the next broadcast, which rank 1 sends.
     """
     job = bps.open(on_agent_loss="shrink")
     data = np.full(n_bytes, 10 + job.rank, np.uint8)
@@ -982,10 +983,11 @@ def root_lost(n_bytes):
 def late_root(backup, late_s):
     """Run a broadcast whose root is late.
 
-    The others wait for it longer than they would wait for its gradient. Returns the bytes received.
+    The other ranks wait for the root, although a round would not wait for its gradient. Return the
+    bytes received.
     """
     with bps.open(backup=backup, backup_grace=0.001) as job:
-        # declares all tensors before the late root is awaited
+        # Declare all tensors before the ranks wait for the late root.
         job.broadcast(np.zeros(100_000, np.uint8), root=1)
         data = np.full(100_000, 10 + job.rank, np.uint8)
         if job.rank == 0:
@@ -997,8 +999,8 @@ def late_root(backup, late_s):
 def exact_rounds(sizes, stop, trace, dtypes, deterministic=None):
     """Run rounds of whole numbers in these types until the file `stop` appears.
 
-    Every sum is checked. Rank 0 writes start and end of each round to `trace`. Returns the number
-    of rounds.
+    Every sum is checked. Rank 0 writes start and end of each round to `trace`. Return the number of
+    rounds.
     """
     n, over = 0, False
     with (
@@ -1032,10 +1034,10 @@ def exact_rounds(sizes, stop, trace, dtypes, deterministic=None):
 
 
 def orphan(n_elems, lost, victim, n_rounds, has_gpu=False):
-    """Run rounds while the test ends the victim's agent or executor in round n_rounds.
+    """Run rounds. In round n_rounds the test kills the agent or the executor of the victim.
 
-    The victim writes into its input after the error, as it may. Then the others submit that round.
-    Returns the code of the error, or 0 and whether the sum was right.
+    After the error the victim writes to its input, which is allowed. Then the other ranks submit
+    round n_rounds. Return the code of the error, or 0 and whether the sum was right.
     """
     job = bps.open()
     if has_gpu:
