@@ -84,13 +84,21 @@ def test(model: nn.Module, loader: DataLoader) -> tuple[float, float]:
 def main() -> None:
     """Train, and print the accuracy after each epoch."""
     parser = argparse.ArgumentParser(description="Handwritten digits with bps and PyTorch.")
-    parser.add_argument("--batch-size", type=int, default=32, help="of each worker (default: 32)")
+    parser.add_argument(
+        "--batch-size", type=int, default=32, help="batch size of each worker (default: 32)"
+    )
     parser.add_argument("--epochs", type=int, default=10)
-    parser.add_argument("--lr", type=float, default=0.02, help="of one worker (default: 0.02)")
+    parser.add_argument(
+        "--lr", type=float, default=0.02, help="learning rate of one worker (default: 0.02)"
+    )
     parser.add_argument("--bf16", action="store_true", help="halve the bytes on the network")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--log-interval", type=int, default=10, help="steps between two lines")
-    parser.add_argument("--data", type=Path, default=DIGITS, help="a table as digits.csv")
+    parser.add_argument(
+        "--log-interval", type=int, default=10, help="number of steps between two log lines"
+    )
+    parser.add_argument(
+        "--data", type=Path, default=DIGITS, help="table in the format of digits.csv"
+    )
     parser.add_argument("--save", type=Path, help="write the model to this file")
     args = parser.parse_args()
 

@@ -20,9 +20,9 @@ import digits
 def main() -> None:
     """Train, and print the accuracy after each epoch."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--batch-size", type=int, default=32, help="of each worker")
+    parser.add_argument("--batch-size", type=int, default=32, help="batch size of each worker")
     parser.add_argument("--epochs", type=int, default=5)
-    parser.add_argument("--lr", type=float, default=0.02, help="of one worker")
+    parser.add_argument("--lr", type=float, default=0.02, help="learning rate of one worker")
     parser.add_argument("--leave", type=int, metavar="RANK", help="this worker leaves in epoch 2")
     args = parser.parse_args()
 

@@ -60,7 +60,7 @@ def numpy_type(name: str) -> np.dtype:
     try:
         import ml_dtypes
     except ImportError:
-        raise TypeError("bfloat16 needs the package ml_dtypes: pip install ml_dtypes") from None
+        raise TypeError("bfloat16 needs the package ml_dtypes: run pip install ml_dtypes") from None
     return np.dtype(ml_dtypes.bfloat16)
 
 

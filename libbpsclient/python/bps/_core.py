@@ -308,7 +308,7 @@ class Runtime:
             if field in ("epoch", "history"):
                 text = "an earlier operation already differed between the workers"
             else:
-                text = f"rank {other} has {_described(field, b)}, rank {rank} "
+                text = f"rank {other} has {_described(field, b)}, rank {rank} has "
                 text += _described(field, a)
             raise Error(
                 CODES["EMISMATCH"],

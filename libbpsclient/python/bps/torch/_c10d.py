@@ -427,7 +427,7 @@ class _Collectives:
         op, dtype = _operation(opts.reduceOp), given[0].dtype
         if dtype.is_complex:
             if op not in (bps.SUM, bps.AVG):
-                raise ValueError(f"{what}: complex tensors can be summed and averaged only")
+                raise ValueError(f"{what}: complex tensors can only be summed or averaged")
             given = [torch.view_as_real(flat).view(-1) for flat in given]
             taken = [(2 * at, torch.view_as_real(flat).view(-1)) for at, flat in taken]
             dtype = given[0].dtype

@@ -124,8 +124,8 @@ class _DistributedOptimizer(torch.optim.Optimizer):
             return self._bps_base.step(self, reduced)
         if self._bps_is_synchronized and not self._bps_reducer.begun:
             warnings.warn(
-                "step() after synchronize() uses the gradients as they are: call it inside "
-                "'with optimizer.skip_synchronize():' to say so",
+                "step() after synchronize() does not reduce the gradients again: call step() "
+                "inside 'with optimizer.skip_synchronize():' to avoid this warning",
                 stacklevel=2,
             )
         elif self._bps_cross is not None:
