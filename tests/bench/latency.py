@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Compare the latency of a small push_pull with Gloo's all-reduce on loopback, measured in turn.
+"""Compare the latency of a small push_pull with Gloo's all-reduce on loopback, in alternation.
 
     tests/bench/latency.py BUILD-FOLDER [--bytes 4096] [--seconds 1] [--repeat 5]
         [--min-ratio R]

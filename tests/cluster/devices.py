@@ -34,7 +34,7 @@ def touch(path):
 
 
 def outcome(call):
-    """Call a function of the library. Return [error code, sentence], or [0, ""]."""
+    """Call a function of the library. Return [error code, error text], or [0, ""]."""
     try:
         call()
         return [0, ""]
@@ -244,8 +244,8 @@ def device_until_failure(n_elems, die_rank=None, after=3, started=None, absent_r
     """Run rounds until a call fails.
 
     Rank die_rank kills itself, and rank absent_rank stops submitting. Return the error's code and
-    sentence, the duration of the last wait, and the code of one more submission. No stream may
-    still wait at the end.
+    text, the duration of the last wait, and the code of one more submission. No stream may still
+    wait at the end.
     """
     job = bps.open(timeout=60)
     device = open_device(job)

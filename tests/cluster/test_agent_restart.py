@@ -272,7 +272,7 @@ def test_drained_agent_that_is_stopped_is_not_waited_for(cluster):
 def test_agent_that_restarts_without_scheduler_goes_on_without_servers(cluster):
     """A job without servers goes on while the scheduler is down.
 
-    A job with servers goes on when the scheduler has told the servers about the agent's restart.
+    A job with servers goes on when the scheduler has notified the servers of the agent's restart.
     """
     c = kept_cluster(cluster)
     scheduler_stays(c)

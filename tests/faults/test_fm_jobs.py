@@ -77,7 +77,7 @@ def all_have_the_same(c, workers):
 
 @pytest.mark.parametrize("when", ["waiting", "let-in", "let-in-machine"])
 def test_newcomer_that_is_lost_delays_no_other(faulty, cell, when):
-    """FM-E-join: the newcomer dies while it waits, or as it is admitted, maybe with its machine.
+    """FM-E-join: the newcomer, or its machine, dies while it waits or when it is admitted.
 
     The newcomer's place is free at once. The other workers go on, and another worker joins.
     """

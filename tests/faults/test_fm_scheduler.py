@@ -134,7 +134,8 @@ def test_scheduler_that_is_cut_off_is_not_noticed(faulty, cell, lab, how):
 def test_connections_of_the_scheduler_that_are_reset_are_opened_again(faulty, cell, lab):
     """FM-H-rst: every control connection is reset, repeatedly. No member is declared dead.
 
-    Each reset comes when all members have been connected for over a second, so they retry at once.
+    Each reset happens when all members have been connected for over a second. So the members
+    reconnect at once.
     """
     c = faulty(lab=lab)
     job = c.steady(2).wait_rounds()

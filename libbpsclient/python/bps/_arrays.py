@@ -1,9 +1,9 @@
 """Collectives on NumPy arrays, for the front-ends whose tensors NumPy can access.
 
 Arrays that are reduced together make a :class:`Group`. A group places its arrays one after the
-other, in buckets: declared tensors of limited size. So one bucket is on the network while the next
-one is filled. A caller that passes no outputs gets views of one block of memory. The block is used
-again when no view of it exists any more.
+other in buckets, which are declared tensors of limited size. While one bucket is sent, the next
+bucket is filled. A caller that passes no outputs gets views of one block of memory. The block is
+used again when no view of it exists any more.
 
 A single array without a name is sent in slots, the reusable tensors of :mod:`bps._core`. The first
 array of a size is sent in pieces of fixed sizes. Later arrays of this size can get a slot of their

@@ -82,7 +82,7 @@ class State:
         self._restore_parts(parts)
 
     def commit(self) -> None:
-        """Save the state, and let machines join. All workers must call this after the same step.
+        """Save the state, and let machines join. All workers must commit after the same step.
 
         Raises:
             HostsUpdatedInterrupt: machines have left or joined; :func:`run` handles it.
@@ -128,7 +128,7 @@ def run(func: Callable[..., Any]) -> Callable[..., Any]:
 
     After a failure each remaining worker joins a job of the same name again, with its rank, and
     restores the state of the last commit. The job continues when all workers are present. So start
-    a new process in the place of a lost worker: it receives the state of the others.
+    a new process in the place of a lost worker. It receives the state of the other workers.
 
     Only the loss of a worker, a machine, an agent, a round or a GPU is handled in this way. Other
     errors are raised. The fourth loss in a row without a commit in between is raised, too.

@@ -536,7 +536,7 @@ class Job:
             check(lib.bps_close(handle, milliseconds(timeout)))
 
     def suspend(self, timeout: float | None = None) -> None:
-        """Wait until all workers leave the job, and leave it. The declarations stay. Inputs and
+        """Wait until all workers leave the job, and leave it. Declarations remain valid. Inputs and
         outputs do not exist until :meth:`resume`."""
         check(lib.bps_suspend(self.handle, milliseconds(timeout)))
         self._is_suspended = True

@@ -193,7 +193,7 @@ class _Work(Work):
         return self._future
 
     def _complete(self) -> None:
-        """Wait for the operation, and complete its future. The group's thread calls this."""
+        """Wait for the operation, and complete its future. Runs in the group's thread."""
         try:
             self._finish(time.monotonic() + self._timeout, is_sliced=True)
         except Exception as error:
@@ -792,7 +792,7 @@ def _leave_world(has_failed: bool) -> None:
 
 
 def _create(options: Any, _: Any = None) -> _Group:
-    """Create a group. PyTorch calls this at all workers of the group."""
+    """Create a group. PyTorch calls this function at all workers of the group."""
     global _world, _world_users, _world_is_ours
     rank, size = options.group_rank, options.group_size
     timeout, title = options.timeout.total_seconds(), options.group_id or "world"

@@ -9,7 +9,7 @@ from bps.torch import _ops
 
 
 class SyncBatchNorm(torch.nn.modules.batchnorm._BatchNorm):
-    """Batch normalization whose mean and variance are those of all workers' batches.
+    """Batch normalization with the mean and the variance over the batches of all workers.
 
     The batches of the workers may differ in size. In evaluation the module runs PyTorch's own batch
     normalization, without the other workers.
